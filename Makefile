@@ -1,0 +1,106 @@
+# llmq: `make help` lists the targets. V=1 shows commands; CC, CFLAGS, LDFLAGS, PREFIX are the caller's.
+CC       ?= cc
+CFLAGS   ?= -O2 -g
+BUILD    ?= build
+PREFIX   ?= /usr/local
+PYTHON   ?= python3
+WERROR   ?=
+SANITIZE ?=
+
+MODULES  := formats kernels runtime calib quantize convert
+SRCS     := $(foreach m,$(MODULES),$(wildcard $(m)/*.c))
+TOOLSRCS := $(wildcard tools/*.c)
+TESTSRCS := $(wildcard tests/test_*.c)
+HDRS     := $(foreach m,$(MODULES) tools tests,$(wildcard $(m)/*.h))
+
+PKGS     := libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd libcurl
+WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wcast-qual \
+            -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wformat=2 -Wdouble-promotion
+HARDEN   := -fstack-protector-strong -fPIE
+PKGCF    := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
+ALLCF     = -std=c11 $(WARN) $(WERROR) $(HARDEN) -pthread -ffp-contract=off -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
+            -I. $(PKGCF) $(CFLAGS) $(SANITIZE)
+LIBS      = $(shell pkg-config --libs $(PKGS)) -llapacke -lm -pthread
+ALLLD     = -pie -Wl,-z,relro,-z,now $(LDFLAGS) $(SANITIZE)
+
+# Instruction sets belong to one file each; everything else runs on any x86-64 (or other) machine.
+ISA_avx2   := -mavx2 -mfma -mf16c
+ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
+ISA_vnni   := $(ISA_avx512) -mavx512vnni
+ISA_bf16   := $(ISA_avx512) -mavx512bf16
+isa_flags   = $(foreach i,avx2 avx512 vnni bf16,$(if $(findstring _$(i).c,$(1)),$(ISA_$(i))))
+
+OBJS     := $(SRCS:%.c=$(BUILD)/%.o)
+TOOLOBJS := $(TOOLSRCS:%.c=$(BUILD)/%.o)
+TESTBINS := $(TESTSRCS:tests/%.c=$(BUILD)/tests/%)
+PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
+WEB      := $(wildcard runtime/web/*)
+Q        := $(if $(V),,@)
+
+.PHONY: all tests test unit e2e asan ubsan tsan fuzz tidy layers format bench install clean help FORCE
+.DEFAULT_GOAL := all
+.SECONDARY:
+
+all: $(PROGRAM) ## build ./llmq
+tests: $(TESTBINS) ## build the unit tests
+
+$(PROGRAM): $(OBJS) $(TOOLOBJS)
+	$(if $(V),,@echo "  LD   $@")
+	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LIBS)
+
+$(BUILD)/libllmq.a: $(OBJS)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D); echo '$(CC) $(ALLCF)' | cmp -s - $@ || echo '$(CC) $(ALLCF)' > $@
+
+$(BUILD)/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC   $<")
+	$(Q)$(CC) $(ALLCF) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
+
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libllmq.a $(BUILD)/tests/lib
+	$(Q)$(CC) $(ALLLD) -o $@ $< $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
+
+$(BUILD)/tests/lib: $(BUILD)/libllmq.a $(TOOLOBJS)
+	@mkdir -p $(@D); touch $@
+
+test: all tests ## every test: unit, golden, end-to-end
+	@tools/run-tests.sh all
+unit: tests ## the unit tests alone
+	@BUILD=$(BUILD) tools/run-tests.sh unit
+e2e: all ## the end-to-end tests alone
+	@tools/run-tests.sh e2e
+
+asan: ## unit tests under AddressSanitizer
+	$(Q)$(MAKE) BUILD=build-asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer' CFLAGS='-O1 -g' unit
+ubsan: ## unit tests under UndefinedBehaviorSanitizer
+	$(Q)$(MAKE) BUILD=build-ubsan SANITIZE='-fsanitize=undefined -fno-sanitize-recover=undefined' CFLAGS='-O1 -g' unit
+tsan: ## unit tests under ThreadSanitizer
+	$(Q)$(MAKE) BUILD=build-tsan SANITIZE='-fsanitize=thread' CFLAGS='-O1 -g' unit
+
+fuzz: ## fuzzers of the parsers (needs clang); FUZZ_TIME=seconds each
+	$(Q)tools/fuzz.sh $(or $(FUZZ_TIME),30)
+
+tidy: ## clang-tidy over the C sources
+	clang-tidy --quiet $(SRCS) $(TOOLSRCS) -- -std=c11 -I. $(PKGCF) $(ISA_vnni) $(ISA_bf16)
+
+layers: ## who may include whom
+	@$(PYTHON) tools/layers.py
+
+format: ## clang-format in place
+	clang-format -i $(SRCS) $(TOOLSRCS) $(HDRS) $(wildcard tests/*.c)
+
+bench: all ## tables of kernels and the built-in model beside the machine's limits; JSON in build/bench.json
+	tools/bench.sh
+
+install: all ## install the program under PREFIX
+	install -D -m 755 llmq $(DESTDIR)$(PREFIX)/bin/llmq
+
+clean: ## remove everything that was built
+	rm -rf build build-asan build-ubsan build-tsan build-fuzz llmq
+
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14
+
+-include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(TESTBINS:=.d)

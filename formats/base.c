@@ -1,0 +1,227 @@
+/* formats/base.c - status, arenas, element types. Files and checksums: formats/file.c. */
+#include "formats/base.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const struct {
+    int code;
+    const char *text;
+} statuses[] = {
+#define X(name, code, text) { code, text },
+    LQ_STATUSES(X)
+#undef X
+};
+
+const char *lq_status_text(lq_status s)
+{
+    return (unsigned)s < LQ_N_STATUSES ? statuses[s].text : "unknown status";
+}
+
+int lq_exit_code(lq_status s) { return (unsigned)s < LQ_N_STATUSES ? statuses[s].code : 1; }
+
+lq_status lq_fail(lq_err *err, lq_status s, const char *fmt, ...)
+{
+    if (err) {
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+        va_end(ap);
+    }
+    return s;
+}
+
+lq_status lq_wrap(lq_err *err, lq_status s, const char *fmt, ...)
+{
+    if (!err) return s;
+    char old[sizeof err->msg];
+    memcpy(old, err->msg, sizeof old);
+    old[sizeof old - 1] = 0;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+    va_end(ap);
+    if (n >= 0 && (size_t)n < sizeof err->msg)
+        snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", old);
+    return s;
+}
+
+bool lq_mul(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
+bool lq_add(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
+
+/* ---- arena ---- */
+enum { ALIGN = 64, GROW = 1 << 16 };
+
+struct lq_chunk {
+    lq_chunk *next;
+    uint8_t *base;
+    size_t cap, used;
+};
+
+static lq_chunk *chunk_new(size_t cap)
+{
+    lq_chunk *c = malloc(sizeof *c);
+    if (!c) return NULL;
+    *c = (lq_chunk){ .cap = lq_round_up(cap, ALIGN) };
+    c->base = aligned_alloc(ALIGN, c->cap ? c->cap : ALIGN);
+    if (!c->base) {
+        free(c);
+        return NULL;
+    }
+    return c;
+}
+
+lq_status lq_arena_init(lq_arena *a, size_t fixed_bytes, lq_err *err)
+{
+    memset(a, 0, sizeof *a);
+    if (!fixed_bytes) return LQ_OK;
+    a->fixed = lq_round_up(fixed_bytes, ALIGN);
+    a->head = chunk_new(a->fixed);
+    if (!a->head) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", fixed_bytes);
+    return LQ_OK;
+}
+
+void *lq_push(lq_arena *a, size_t bytes)
+{
+    if (bytes > SIZE_MAX / 2) return NULL;
+    size_t n = lq_round_up(bytes ? bytes : 1, ALIGN);
+    if (!a->head || a->head->cap - a->head->used < n) {
+        if (a->fixed) return NULL;
+        lq_chunk *c = chunk_new(n > GROW ? n : GROW);
+        if (!c) return NULL;
+        c->next = a->head;
+        a->head = c;
+    }
+    void *p = a->head->base + a->head->used;
+    a->head->used += n;
+    a->used += n;
+    memset(p, 0, n);
+    return p;
+}
+
+char *lq_push_str(lq_arena *a, const char *s, size_t len)
+{
+    char *p = lq_push(a, len + 1);
+    if (p && len) memcpy(p, s, len);
+    return p;
+}
+
+size_t lq_arena_mark(const lq_arena *a) { return a->used; }
+
+void lq_arena_reset(lq_arena *a, size_t mark)
+{
+    if (a->fixed) {
+        if (a->head) a->head->used = mark;
+        a->used = mark;
+    } else if (mark == 0) {
+        lq_arena_free(a);
+    }
+}
+
+void lq_arena_free(lq_arena *a)
+{
+    for (lq_chunk *c = a->head, *next; c; c = next) {
+        next = c->next;
+        free(c->base);
+        free(c);
+    }
+    memset(a, 0, sizeof *a);
+}
+
+/* ---- element types ---- */
+static const struct {
+    const char *text, *st;
+    int bits;
+} dtypes[] = {
+#define X(name, text, st, bits) { text, st, bits },
+    LQ_DTYPES(X)
+#undef X
+};
+
+const char *lq_dtype_text(lq_dtype d) { return (unsigned)d < LQ_N_DTYPES ? dtypes[d].text : "?"; }
+const char *lq_dtype_st(lq_dtype d) { return (unsigned)d < LQ_N_DTYPES ? dtypes[d].st : "?"; }
+int lq_dtype_bits(lq_dtype d) { return (unsigned)d < LQ_N_DTYPES ? dtypes[d].bits : 0; }
+
+bool lq_dtype_from_st(lq_dtype *out, const char *name)
+{
+    for (int i = 0; i < LQ_N_DTYPES; i++)
+        if (strcmp(dtypes[i].st, name) == 0) return *out = (lq_dtype)i, true;
+    return false;
+}
+
+bool lq_dtype_from_text(lq_dtype *out, const char *name)
+{
+    for (int i = 0; i < LQ_N_DTYPES; i++)
+        if (strcmp(dtypes[i].text, name) == 0) return *out = (lq_dtype)i, true;
+    return false;
+}
+
+float lq_f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 31u, m = h & 0x3ffu, u;
+    if (e == 31) {
+        u = sign | 0x7f800000u | (m << 13);
+    } else if (e) {
+        u = sign | ((e + 112) << 23) | (m << 13);
+    } else {
+        float f = (float)m * 0x1p-24f; /* subnormal: exact */
+        memcpy(&u, &f, sizeof u);
+        u |= sign;
+    }
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+uint16_t lq_f32_to_f16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    uint32_t sign = (u >> 16) & 0x8000u;
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);  /* NaN */
+    if (u >= 0x47800000u) return (uint16_t)(sign | 0x7c00u); /* 65536 and above: Inf */
+    if (u < 0x38800000u) {                                   /* below 2^-14: subnormal or zero */
+        float a;
+        memcpy(&a, &u, sizeof a);
+        return (uint16_t)(sign | (uint32_t)lrintf(a * 0x1p24f)); /* rounds half to even */
+    }
+    u += 0xfffu + ((u >> 13) & 1u) - 0x38000000u; /* may carry into the exponent: right */
+    return (uint16_t)(sign | (u >> 13));
+}
+
+uint16_t lq_f32_to_bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+void lq_to_f32(float *dst, const void *src, lq_dtype d, size_t n)
+{
+    if (d == LQ_F32) {
+        memcpy(dst, src, n * 4);
+        return;
+    }
+    const uint8_t *s = src;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
+        memcpy(&h, s + 2 * i, 2);
+        dst[i] = d == LQ_BF16 ? lq_bf16_to_f32(h) : lq_f16_to_f32(h);
+    }
+}
+
+void lq_from_f32(void *dst, const float *src, lq_dtype d, size_t n)
+{
+    if (d == LQ_F32) {
+        memcpy(dst, src, n * 4);
+        return;
+    }
+    uint8_t *o = dst;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h = d == LQ_BF16 ? lq_f32_to_bf16(src[i]) : lq_f32_to_f16(src[i]);
+        memcpy(o + 2 * i, &h, 2);
+    }
+}

@@ -1,0 +1,344 @@
+/* formats/file.c - mapped input, output that appears whole or not at all, checksums. */
+#include "formats/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+
+static lq_status open_failed(lq_err *err, const char *path)
+{
+    return lq_fail(err, errno == ENOENT ? LQ_ENOENT : LQ_EIO, "%s: %s", path, strerror(errno));
+}
+
+static lq_status open_regular(int *fd, struct stat *st, const char *path, lq_err *err)
+{
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0) return open_failed(err, path);
+    lq_status s = LQ_OK;
+    if (fstat(*fd, st) != 0) s = open_failed(err, path);
+    else if (!S_ISREG(st->st_mode))
+        s = lq_fail(err, LQ_EFORMAT, "%s: expected a regular file", path);
+    if (s) {
+        close(*fd);
+        *fd = -1;
+    }
+    return s;
+}
+
+lq_status lq_map_open(lq_map *m, const char *path, lq_err *err)
+{
+    memset(m, 0, sizeof *m);
+    int fd;
+    struct stat st;
+    lq_status s = open_regular(&fd, &st, path, err);
+    if (s) return s;
+    if (st.st_size > 0) {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) s = lq_fail(err, LQ_EIO, "%s: mmap: %s", path, strerror(errno));
+        else *m = (lq_map){ .data = p, .size = (size_t)st.st_size };
+    }
+    close(fd);
+    return s;
+}
+
+void lq_map_close(lq_map *m)
+{
+    if (m->data) {
+        union {
+            const uint8_t *c;
+            void *v;
+        } p = { m->data };
+        munmap(p.v, m->size);
+    }
+    memset(m, 0, sizeof *m);
+}
+
+lq_status lq_read_file(char **data, size_t *size, const char *path, size_t max_bytes, lq_err *err)
+{
+    *data = NULL;
+    *size = 0;
+    int fd;
+    struct stat st;
+    lq_status s = open_regular(&fd, &st, path, err);
+    if (s) return s;
+    size_t n = (size_t)st.st_size, got = 0;
+    char *buf = NULL;
+    if (n > max_bytes) {
+        s = lq_fail(err, LQ_EFORMAT, "%s: expected at most %zu bytes, found %zu", path, max_bytes, n);
+        goto done;
+    }
+    buf = malloc(n + 1);
+    if (!buf) {
+        s = lq_fail(err, LQ_ENOMEM, "%s: no memory for %zu bytes", path, n);
+        goto done;
+    }
+    while (got < n) {
+        ssize_t r = read(fd, buf + got, n - got);
+        if (r < 0 && errno == EINTR) continue;
+        if (r <= 0) {
+            s = lq_fail(err, LQ_EIO, "%s: read: %s", path, r < 0 ? strerror(errno) : "file shrank");
+            goto done;
+        }
+        got += (size_t)r;
+    }
+    buf[n] = 0;
+    *data = buf;
+    *size = n;
+    buf = NULL;
+done:
+    free(buf);
+    close(fd);
+    return s;
+}
+
+bool lq_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool lq_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, lq_err *err)
+{
+    size_t d = strlen(dir);
+    const char *sep = d && dir[d - 1] == '/' ? "" : "/";
+    int r = snprintf(out, n, "%s%s%s", dir, sep, name);
+    if (r < 0 || (size_t)r >= n) return lq_fail(err, LQ_EVALUE, "%s/%s: path too long", dir, name);
+    return LQ_OK;
+}
+
+/* ---- output ---- */
+enum { OUT_BUF = 1 << 20 };
+
+struct lq_out {
+    int fd;
+    size_t size, fill; /* bytes so far, of which `fill` still lie in buf */
+    char *path, *temp;
+    uint8_t *buf;
+};
+
+static void out_free(lq_out *o)
+{
+    if (o->fd >= 0) close(o->fd);
+    free(o->path);
+    free(o->temp);
+    free(o->buf);
+    free(o);
+}
+
+/* A file that cannot get a name: a pipe or device such as /dev/null is written in place. */
+static bool is_special(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
+lq_status lq_out_open(lq_out **out, const char *path, lq_err *err)
+{
+    *out = NULL;
+    if (lq_is_dir(path)) return lq_fail(err, LQ_EIO, "%s: is a directory", path);
+    lq_out *o = calloc(1, sizeof *o);
+    if (!o) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
+    o->fd = -1;
+    o->path = strdup(path);
+    o->buf = malloc(OUT_BUF);
+    if (!o->path || !o->buf) {
+        out_free(o);
+        return lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
+    }
+    if (is_special(path)) {
+        o->fd = open(path, O_WRONLY | O_CLOEXEC);
+    } else if (asprintf(&o->temp, "%s.tmp-XXXXXX", path) < 0) {
+        o->temp = NULL;
+    } else {
+        o->fd = mkostemp(o->temp, O_CLOEXEC);
+        mode_t mask = umask(0);
+        umask(mask);
+        if (o->fd >= 0 && fchmod(o->fd, 0666 & ~mask) != 0) { /* keep 0600: not worth failing for */
+        }
+    }
+    if (o->fd < 0) {
+        lq_status s = lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
+        out_free(o);
+        return s;
+    }
+    *out = o;
+    return LQ_OK;
+}
+
+static lq_status write_all(int fd, const uint8_t *p, size_t n, const char *path, lq_err *err)
+{
+    while (n) {
+        ssize_t w = write(fd, p, n);
+        if (w < 0 && errno == EINTR) continue;
+        if (w <= 0)
+            return lq_fail(err, LQ_EIO, "%s: write: %s", path, w < 0 ? strerror(errno) : "no progress");
+        p += w;
+        n -= (size_t)w;
+    }
+    return LQ_OK;
+}
+
+static lq_status flush(lq_out *o, lq_err *err)
+{
+    lq_status s = write_all(o->fd, o->buf, o->fill, o->path, err);
+    if (!s) o->fill = 0;
+    return s;
+}
+
+lq_status lq_out_write(lq_out *o, const void *data, size_t n, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    if (o->fill + n > OUT_BUF) s = flush(o, err);
+    if (s) return s;
+    if (n >= OUT_BUF) {
+        s = write_all(o->fd, data, n, o->path, err);
+    } else if (n) {
+        memcpy(o->buf + o->fill, data, n);
+        o->fill += n;
+    }
+    if (!s) o->size += n;
+    return s;
+}
+
+lq_status lq_out_pad(lq_out *o, size_t align, lq_err *err)
+{
+    static const uint8_t zeros[4096];
+    size_t n = lq_round_up(o->size, align) - o->size;
+    lq_status s = LQ_OK;
+    for (size_t k; n && !s; n -= k) {
+        k = n < sizeof zeros ? n : sizeof zeros;
+        s = lq_out_write(o, zeros, k, err);
+    }
+    return s;
+}
+
+lq_status lq_out_pwrite(lq_out *o, const void *data, size_t n, size_t off, lq_err *err)
+{
+    lq_status s = flush(o, err);
+    const uint8_t *p = data;
+    while (n && !s) {
+        ssize_t w = pwrite(o->fd, p, n, (off_t)off);
+        if (w < 0 && errno == EINTR) continue;
+        if (w <= 0) return lq_fail(err, LQ_EIO, "%s: write: %s", o->path, strerror(errno));
+        p += w;
+        off += (size_t)w;
+        n -= (size_t)w;
+    }
+    return s;
+}
+
+size_t lq_out_size(const lq_out *o) { return o->size; }
+
+/* After the rename the name itself must survive a power cut: sync its folder too. */
+static void sync_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        (void)fsync(fd); /* some file systems refuse it; the file itself is already safe */
+        close(fd);
+    }
+    free(dir);
+}
+
+lq_status lq_out_commit(lq_out *o, lq_err *err)
+{
+    lq_status s = flush(o, err);
+    if (!s && o->temp) {
+        if (fsync(o->fd) != 0 || close(o->fd) != 0) {
+            s = lq_fail(err, LQ_EIO, "%s: %s", o->path, strerror(errno));
+        } else {
+            o->fd = -1;
+            if (rename(o->temp, o->path) != 0)
+                s = lq_fail(err, LQ_EIO, "%s: rename: %s", o->path, strerror(errno));
+            else sync_folder(o->path);
+        }
+    }
+    if (s && o->temp) unlink(o->temp);
+    out_free(o);
+    return s;
+}
+
+void lq_out_abort(lq_out *o)
+{
+    if (!o) return;
+    if (o->temp) unlink(o->temp);
+    out_free(o);
+}
+
+lq_status lq_write_file(const char *path, const void *data, size_t n, lq_err *err)
+{
+    lq_out *o;
+    lq_status s = lq_out_open(&o, path, err);
+    if (s) return s;
+    s = lq_out_write(o, data, n, err);
+    if (s) {
+        lq_out_abort(o);
+        return s;
+    }
+    return lq_out_commit(o, err);
+}
+
+/* ---- checksums ---- */
+struct lq_hasher {
+    XXH3_state_t *state;
+};
+
+static lq_hash canonical(XXH128_hash_t h)
+{
+    XXH128_canonical_t c;
+    XXH128_canonicalFromHash(&c, h);
+    lq_hash out;
+    memcpy(out.b, c.digest, sizeof out.b);
+    return out;
+}
+
+lq_hash lq_hash_bytes(const void *data, size_t n)
+{
+    static const char none[1];
+    return canonical(XXH3_128bits(n ? data : none, n));
+}
+
+void lq_hash_hex(char out[33], const lq_hash *h)
+{
+    for (int i = 0; i < 16; i++) snprintf(out + 2 * i, 3, "%02x", h->b[i]);
+}
+
+lq_hasher *lq_hasher_new(void)
+{
+    lq_hasher *h = malloc(sizeof *h);
+    if (!h) return NULL;
+    h->state = XXH3_createState();
+    if (!h->state) {
+        free(h);
+        return NULL;
+    }
+    XXH3_128bits_reset(h->state);
+    return h;
+}
+
+void lq_hasher_add(lq_hasher *h, const void *data, size_t n)
+{
+    if (n) XXH3_128bits_update(h->state, data, n);
+}
+
+lq_hash lq_hasher_end(lq_hasher *h)
+{
+    lq_hash out = canonical(XXH3_128bits_digest(h->state));
+    XXH3_freeState(h->state);
+    free(h);
+    return out;
+}
