@@ -13,19 +13,19 @@
 #include <string.h>
 
 /* ---- status: X(name, exit code, text) ---- */
-#define LQ_STATUSES(X)                                                                             \
-    X(LQ_OK, 0, "ok")                                                                              \
-    X(LQ_EIO, 1, "input/output error")                                                             \
-    X(LQ_ENOMEM, 1, "out of memory")                                                               \
-    X(LQ_EBUSY, 1, "busy")                                                                         \
-    X(LQ_EDEVICE, 1, "device error")                                                               \
-    X(LQ_EUSAGE, 2, "wrong usage")                                                                 \
-    X(LQ_EFORMAT, 3, "malformed input")                                                            \
-    X(LQ_ESHAPE, 3, "shape does not fit")                                                          \
-    X(LQ_EVALUE, 3, "value out of range")                                                          \
-    X(LQ_EUNSUPPORTED, 3, "not supported")                                                         \
-    X(LQ_ENOENT, 3, "not found")                                                                   \
-    X(LQ_ECHECK, 4, "check failed")                                                                \
+#define LQ_STATUSES(X)                     \
+    X(LQ_OK, 0, "ok")                      \
+    X(LQ_EIO, 1, "input/output error")     \
+    X(LQ_ENOMEM, 1, "out of memory")       \
+    X(LQ_EBUSY, 1, "busy")                 \
+    X(LQ_EDEVICE, 1, "device error")       \
+    X(LQ_EUSAGE, 2, "wrong usage")         \
+    X(LQ_EFORMAT, 3, "malformed input")    \
+    X(LQ_ESHAPE, 3, "shape does not fit")  \
+    X(LQ_EVALUE, 3, "value out of range")  \
+    X(LQ_EUNSUPPORTED, 3, "not supported") \
+    X(LQ_ENOENT, 3, "not found")           \
+    X(LQ_ECHECK, 4, "check failed")        \
     X(LQ_EINTR, 130, "interrupted")
 
 typedef enum {
@@ -70,41 +70,42 @@ static inline int64_t lq_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b
  * zeroed and aligned to 64 bytes. */
 typedef struct lq_chunk lq_chunk;
 typedef struct {
-    lq_chunk *head;  /* newest chunk */
-    size_t fixed;    /* bytes of the one chunk of a fixed arena; 0 = grows */
-    size_t used;     /* bytes handed out, alignment included */
+    lq_chunk *head; /* newest chunk */
+    size_t fixed;   /* bytes of the one chunk of a fixed arena; 0 = grows */
+    size_t used;    /* bytes handed out, alignment included */
 } lq_arena;
 
 lq_status lq_arena_init(lq_arena *a, size_t fixed_bytes, lq_err *err);
 void *lq_push(lq_arena *a, size_t bytes); /* NULL: out of memory or a fixed arena is full */
 char *lq_push_str(lq_arena *a, const char *s, size_t len); /* NUL-terminated copy */
 size_t lq_arena_mark(const lq_arena *a);
-void lq_arena_reset(lq_arena *a, size_t mark); /* fixed arenas: back to a mark; growing: mark 0 only */
+void lq_arena_reset(lq_arena *a,
+                    size_t mark); /* fixed arenas: back to a mark; growing: mark 0 only */
 void lq_arena_free(lq_arena *a);
 
 /* ---- element types: X(name, text, safetensors name, bits) ---- */
-#define LQ_DTYPES(X)                                                                               \
-    X(LQ_F32, "f32", "F32", 32)                                                                    \
-    X(LQ_F16, "f16", "F16", 16)                                                                    \
-    X(LQ_BF16, "bf16", "BF16", 16)                                                                 \
-    X(LQ_F64, "f64", "F64", 64)                                                                    \
-    X(LQ_I8, "i8", "I8", 8)                                                                        \
-    X(LQ_U8, "u8", "U8", 8)                                                                        \
-    X(LQ_I16, "i16", "I16", 16)                                                                    \
-    X(LQ_U16, "u16", "U16", 16)                                                                    \
-    X(LQ_I32, "i32", "I32", 32)                                                                    \
-    X(LQ_U32, "u32", "U32", 32)                                                                    \
-    X(LQ_I64, "i64", "I64", 64)                                                                    \
-    X(LQ_U64, "u64", "U64", 64)                                                                    \
-    X(LQ_BOOL, "bool", "BOOL", 8)                                                                  \
-    X(LQ_F8_E4M3, "f8_e4m3", "F8_E4M3", 8)                                                         \
-    X(LQ_F8_E5M2, "f8_e5m2", "F8_E5M2", 8)                                                         \
-    X(LQ_F8_E8M0, "f8_e8m0", "F8_E8M0", 8)                                                         \
-    X(LQ_F4, "f4", "F4", 4)                                                                        \
-    X(LQ_C64, "c64", "C64", 64)                                                                    \
-    X(LQ_F6_E2M3, "f6_e2m3", "F6_E2M3", 6)                                                         \
-    X(LQ_F6_E3M2, "f6_e3m2", "F6_E3M2", 6)                                                         \
-    X(LQ_F8_E4M3FNUZ, "f8_e4m3fnuz", "F8_E4M3FNUZ", 8)                                             \
+#define LQ_DTYPES(X)                                   \
+    X(LQ_F32, "f32", "F32", 32)                        \
+    X(LQ_F16, "f16", "F16", 16)                        \
+    X(LQ_BF16, "bf16", "BF16", 16)                     \
+    X(LQ_F64, "f64", "F64", 64)                        \
+    X(LQ_I8, "i8", "I8", 8)                            \
+    X(LQ_U8, "u8", "U8", 8)                            \
+    X(LQ_I16, "i16", "I16", 16)                        \
+    X(LQ_U16, "u16", "U16", 16)                        \
+    X(LQ_I32, "i32", "I32", 32)                        \
+    X(LQ_U32, "u32", "U32", 32)                        \
+    X(LQ_I64, "i64", "I64", 64)                        \
+    X(LQ_U64, "u64", "U64", 64)                        \
+    X(LQ_BOOL, "bool", "BOOL", 8)                      \
+    X(LQ_F8_E4M3, "f8_e4m3", "F8_E4M3", 8)             \
+    X(LQ_F8_E5M2, "f8_e5m2", "F8_E5M2", 8)             \
+    X(LQ_F8_E8M0, "f8_e8m0", "F8_E8M0", 8)             \
+    X(LQ_F4, "f4", "F4", 4)                            \
+    X(LQ_C64, "c64", "C64", 64)                        \
+    X(LQ_F6_E2M3, "f6_e2m3", "F6_E2M3", 6)             \
+    X(LQ_F6_E3M2, "f6_e3m2", "F6_E3M2", 6)             \
+    X(LQ_F8_E4M3FNUZ, "f8_e4m3fnuz", "F8_E4M3FNUZ", 8) \
     X(LQ_F8_E5M2FNUZ, "f8_e5m2fnuz", "F8_E5M2FNUZ", 8)
 
 typedef enum {
@@ -114,8 +115,8 @@ typedef enum {
         LQ_N_DTYPES
 } lq_dtype;
 
-const char *lq_dtype_text(lq_dtype d);          /* "bf16" */
-const char *lq_dtype_st(lq_dtype d);            /* "BF16", safetensors' name */
+const char *lq_dtype_text(lq_dtype d); /* "bf16" */
+const char *lq_dtype_st(lq_dtype d);   /* "BF16", safetensors' name */
 int lq_dtype_bits(lq_dtype d);
 bool lq_dtype_from_st(lq_dtype *out, const char *name);
 bool lq_dtype_from_text(lq_dtype *out, const char *name);
@@ -144,7 +145,8 @@ typedef struct {
     const uint8_t *data; /* NULL when closed or empty */
     size_t size;
 } lq_map;
-lq_status lq_map_open(lq_map *m, const char *path, lq_err *err); /* LQ_EIO, LQ_ENOENT; directories refused */
+lq_status lq_map_open(lq_map *m, const char *path,
+                      lq_err *err); /* LQ_EIO, LQ_ENOENT; directories refused */
 void lq_map_close(lq_map *m);
 /* Whole small file into the heap, NUL-terminated; refuses more than max_bytes. free() it. */
 lq_status lq_read_file(char **data, size_t *size, const char *path, size_t max_bytes, lq_err *err);
@@ -158,11 +160,13 @@ typedef struct lq_out lq_out;
 lq_status lq_out_open(lq_out **o, const char *path, lq_err *err);
 lq_status lq_out_write(lq_out *o, const void *data, size_t n, lq_err *err);
 lq_status lq_out_pad(lq_out *o, size_t align, lq_err *err); /* zeros up to a multiple */
-lq_status lq_out_pwrite(lq_out *o, const void *data, size_t n, size_t off, lq_err *err); /* patch earlier bytes */
-size_t lq_out_size(const lq_out *o); /* bytes written so far */
+lq_status lq_out_pwrite(lq_out *o, const void *data, size_t n, size_t off,
+                        lq_err *err);            /* patch earlier bytes */
+size_t lq_out_size(const lq_out *o);             /* bytes written so far */
 lq_status lq_out_commit(lq_out *o, lq_err *err); /* frees o, whatever happens */
 void lq_out_abort(lq_out *o);                    /* removes the temporary file; NULL allowed */
-lq_status lq_write_file(const char *path, const void *data, size_t n, lq_err *err); /* all four in one */
+lq_status lq_write_file(const char *path, const void *data, size_t n,
+                        lq_err *err); /* all four in one */
 
 /* ---- XXH3-128, as 16 bytes in canonical (big-endian) order ---- */
 typedef struct {
@@ -177,7 +181,8 @@ lq_hash lq_hasher_end(lq_hasher *h); /* frees h */
 
 /* ---- long work: progress out, interruption in. All fields may be zero. ---- */
 typedef struct {
-    void (*report)(void *user, const char *what, double done, double total); /* any thread, rarely */
+    void (*report)(void *user, const char *what, double done,
+                   double total); /* any thread, rarely */
     void *user;
     const atomic_int *stop; /* non-zero: finish the current step and return LQ_EINTR */
 } lq_job;

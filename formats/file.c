@@ -21,7 +21,8 @@ static lq_status open_regular(int *fd, struct stat *st, const char *path, lq_err
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     if (*fd < 0) return open_failed(err, path);
     lq_status s = LQ_OK;
-    if (fstat(*fd, st) != 0) s = open_failed(err, path);
+    if (fstat(*fd, st) != 0)
+        s = open_failed(err, path);
     else if (!S_ISREG(st->st_mode))
         s = lq_fail(err, LQ_EFORMAT, "%s: expected a regular file", path);
     if (s) {
@@ -40,8 +41,10 @@ lq_status lq_map_open(lq_map *m, const char *path, lq_err *err)
     if (s) return s;
     if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED) s = lq_fail(err, LQ_EIO, "%s: mmap: %s", path, strerror(errno));
-        else *m = (lq_map){ .data = p, .size = (size_t)st.st_size };
+        if (p == MAP_FAILED)
+            s = lq_fail(err, LQ_EIO, "%s: mmap: %s", path, strerror(errno));
+        else
+            *m = (lq_map){ .data = p, .size = (size_t)st.st_size };
     }
     close(fd);
     return s;
@@ -70,7 +73,8 @@ lq_status lq_read_file(char **data, size_t *size, const char *path, size_t max_b
     size_t n = (size_t)st.st_size, got = 0;
     char *buf = NULL;
     if (n > max_bytes) {
-        s = lq_fail(err, LQ_EFORMAT, "%s: expected at most %zu bytes, found %zu", path, max_bytes, n);
+        s = lq_fail(err, LQ_EFORMAT, "%s: expected at most %zu bytes, found %zu", path, max_bytes,
+                    n);
         goto done;
     }
     buf = malloc(n + 1);
@@ -183,7 +187,8 @@ static lq_status write_all(int fd, const uint8_t *p, size_t n, const char *path,
         ssize_t w = write(fd, p, n);
         if (w < 0 && errno == EINTR) continue;
         if (w <= 0)
-            return lq_fail(err, LQ_EIO, "%s: write: %s", path, w < 0 ? strerror(errno) : "no progress");
+            return lq_fail(err, LQ_EIO, "%s: write: %s", path,
+                           w < 0 ? strerror(errno) : "no progress");
         p += w;
         n -= (size_t)w;
     }
@@ -264,7 +269,8 @@ lq_status lq_out_commit(lq_out *o, lq_err *err)
             o->fd = -1;
             if (rename(o->temp, o->path) != 0)
                 s = lq_fail(err, LQ_EIO, "%s: rename: %s", o->path, strerror(errno));
-            else sync_folder(o->path);
+            else
+                sync_folder(o->path);
         }
     }
     if (s && o->temp) unlink(o->temp);
@@ -314,7 +320,8 @@ lq_hash lq_hash_bytes(const void *data, size_t n)
 
 void lq_hash_hex(char out[33], const lq_hash *h)
 {
-    for (int i = 0; i < 16; i++) snprintf(out + 2 * i, 3, "%02x", h->b[i]);
+    for (int i = 0; i < 16; i++)
+        snprintf(out + 2 * i, 3, "%02x", h->b[i]);
 }
 
 lq_hasher *lq_hasher_new(void)

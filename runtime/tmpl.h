@@ -20,6 +20,7 @@ void tmpl_free(tmpl_template *t);
  * add_generation_prompt, bos_token, eos_token, ...; null members are None, absent ones undefined).
  * *out is malloc'd and NUL-terminated. Errors: LQ_EVALUE - the template raised (err holds its own
  * message, without a prefix) or misused a value, or a limit was met. */
-lq_status tmpl_render(const tmpl_template *t, const cJSON *vars, char **out, size_t *n, lq_err *err);
+lq_status tmpl_render(const tmpl_template *t, const cJSON *vars, char **out, size_t *n,
+                      lq_err *err);
 
 #endif

@@ -24,23 +24,27 @@ lq_status tok_open(tok_tokenizer **t, const uint8_t *blob, size_t blob_bytes, lq
 lq_status tok_open_file(tok_tokenizer **t, const char *path, lq_err *err);
 void tok_close(tok_tokenizer *t); /* NULL allowed */
 
-int32_t tok_vocab(const tok_tokenizer *t);                       /* highest id + 1, added tokens included */
-int32_t tok_find(const tok_tokenizer *t, const char *s, size_t n); /* id of an exact token text, or -1 */
+int32_t tok_vocab(const tok_tokenizer *t); /* highest id + 1, added tokens included */
+int32_t tok_find(const tok_tokenizer *t, const char *s,
+                 size_t n); /* id of an exact token text, or -1 */
 bool tok_is_special(const tok_tokenizer *t, int32_t id);
-/* The token as the vocabulary spells it (not decoded); NULL for an unused id. Not NUL-terminated. */
+/* The token as the vocabulary spells it (not decoded); NULL for an unused id. Not NUL-terminated.
+ */
 const char *tok_token(const tok_tokenizer *t, int32_t id, size_t *n);
 /* The raw bytes that the token stands for in running text (byte-level and byte-fallback undone,
  * metaspace as a space). Returns the length, writes at most cap bytes. */
 size_t tok_token_bytes(const tok_tokenizer *t, int32_t id, uint8_t *out, size_t cap);
-size_t tok_max_token_bytes(const tok_tokenizer *t); /* longest token in bytes: bounds text per token */
+size_t
+tok_max_token_bytes(const tok_tokenizer *t); /* longest token in bytes: bounds text per token */
 
 typedef enum {
     TOK_ADD_SPECIAL = 1,   /* run the post-processor (BOS, EOS, ...) */
     TOK_PLAIN_SPECIAL = 2, /* special tokens in the text are ordinary text (user content) */
 } tok_flags;
 
-/* UTF-8 text -> ids; *ids is malloc'd (free it), never NULL on success. Invalid UTF-8 becomes U+FFFD.
- * Time is O(n log n) in the text's length. Errors: LQ_ENOMEM; LQ_EVALUE for text above 1 GiB. */
+/* UTF-8 text -> ids; *ids is malloc'd (free it), never NULL on success. Invalid UTF-8 becomes
+ * U+FFFD. Time is O(n log n) in the text's length. Errors: LQ_ENOMEM; LQ_EVALUE for text above 1
+ * GiB. */
 lq_status tok_encode(const tok_tokenizer *t, const char *text, size_t n, unsigned flags,
                      int32_t **ids, size_t *n_ids, lq_err *err);
 
@@ -53,7 +57,8 @@ lq_status tok_decode(const tok_tokenizer *t, const int32_t *ids, size_t n, bool 
  * A delta ends on a whole code point; bytes that may still become one are held back. ---- */
 typedef struct tok_stream tok_stream;
 lq_status tok_stream_new(tok_stream **s, const tok_tokenizer *t, bool skip_special, lq_err *err);
-/* Continue after a prompt's ids: they shape the context (leading space, split characters) but are not emitted. */
+/* Continue after a prompt's ids: they shape the context (leading space, split characters) but are
+ * not emitted. */
 lq_status tok_stream_prime(tok_stream *s, const int32_t *ids, size_t n, lq_err *err);
 /* *delta points into the stream until the next call; may be empty. */
 lq_status tok_stream_push(tok_stream *s, int32_t id, const char **delta, size_t *n, lq_err *err);

@@ -14,23 +14,25 @@
 static int check_passed, check_failed, check_bad;
 
 #define TEST(name) static void name(void)
-#define CHECK(cond, ...)                                                                           \
-    do {                                                                                           \
-        if (!(cond)) {                                                                             \
-            check_bad++;                                                                           \
-            fprintf(stderr, "%s:%d: CHECK(%s): ", __FILE__, __LINE__, #cond);                      \
-            fprintf(stderr, __VA_ARGS__);                                                          \
-            fputc('\n', stderr);                                                                   \
-        }                                                                                          \
+#define CHECK(cond, ...)                                                      \
+    do {                                                                      \
+        if (!(cond)) {                                                        \
+            check_bad++;                                                      \
+            fprintf(stderr, "%s:%d: CHECK(%s): ", __FILE__, __LINE__, #cond); \
+            fprintf(stderr, __VA_ARGS__);                                     \
+            fputc('\n', stderr);                                              \
+        }                                                                     \
     } while (0)
-#define RUN(name)                                                                                  \
-    do {                                                                                           \
-        if (check_wanted(#name, argc, argv)) {                                                     \
-            check_bad = 0;                                                                         \
-            name();                                                                                \
-            if (check_bad) check_failed++, fprintf(stderr, "FAILED %s\n", #name);                  \
-            else check_passed++;                                                                   \
-        }                                                                                          \
+#define RUN(name)                                                      \
+    do {                                                               \
+        if (check_wanted(#name, argc, argv)) {                         \
+            check_bad = 0;                                             \
+            name();                                                    \
+            if (check_bad)                                             \
+                check_failed++, fprintf(stderr, "FAILED %s\n", #name); \
+            else                                                       \
+                check_passed++;                                        \
+        }                                                              \
     } while (0)
 
 static inline int check_wanted(const char *name, int argc, char **argv)

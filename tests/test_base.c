@@ -13,14 +13,20 @@ TEST(f16_rounds_to_nearest_even_and_back)
         float in;
         uint16_t want;
     } t[] = {
-        { "one", 1.0f, 0x3c00 },          { "largest", 65504.0f, 0x7bff },
-        { "overflow", 65520.0f, 0x7c00 }, { "just below", 65519.0f, 0x7bff },
-        { "tie to even", 2049.0f, 0x6800 }, { "tie up", 2051.0f, 0x6802 },
-        { "subnormal", 0x1p-24f, 0x0001 }, { "half of it", 0x1p-25f, 0x0000 },
-        { "minus zero", -0.0f, 0x8000 },  { "into normal", 0x1.ffep-15f, 0x0400 },
+        { "one", 1.0f, 0x3c00 },
+        { "largest", 65504.0f, 0x7bff },
+        { "overflow", 65520.0f, 0x7c00 },
+        { "just below", 65519.0f, 0x7bff },
+        { "tie to even", 2049.0f, 0x6800 },
+        { "tie up", 2051.0f, 0x6802 },
+        { "subnormal", 0x1p-24f, 0x0001 },
+        { "half of it", 0x1p-25f, 0x0000 },
+        { "minus zero", -0.0f, 0x8000 },
+        { "into normal", 0x1.ffep-15f, 0x0400 },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++)
-        CHECK(lq_f32_to_f16(t[i].in) == t[i].want, "%s: got %04x", t[i].why, lq_f32_to_f16(t[i].in));
+        CHECK(lq_f32_to_f16(t[i].in) == t[i].want, "%s: got %04x", t[i].why,
+              lq_f32_to_f16(t[i].in));
     for (uint32_t h = 0; h < 65536; h++) {
         if ((h & 0x7c00) == 0x7c00 && (h & 0x3ff)) continue; /* NaN payloads may change */
         CHECK(lq_f32_to_f16(lq_f16_to_f32((uint16_t)h)) == h, "f16 %04x", h);

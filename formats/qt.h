@@ -1,0 +1,119 @@
+/* formats/qt.h - a linear weight W[N,K] in any scheme: what its planes are and how many bytes each
+ * has.
+ *
+ * A qt_tensor is a view: it says the scheme and points at planes that somebody else owns (a mapped
+ * file, an arena). y = x W^T, N outputs, K inputs.
+ *
+ * Portable layout (QT_PORTABLE), the one on disk and the one that quantizers write:
+ *
+ *   kind          CODES                          SCALES              ZEROS            others
+ *   QT_DENSE      [N,K] of `dtype`               -                   -
+ *   QT_UINT       rows of bitpack(K codes, bits) [N,ng] scale_dtype  rows of bitpack  GIDX i32 [K]
+ * if irregular each row ceil(K*bits/8) bytes                      (ng zeros, zbits) QT_I8 [N,K]
+ * int8                     [N] f32             [N] int8, asym QT_I8_OUTLIER as QT_I8, 0 in outlier
+ * columns [N] f32             -                OUT_IDX i32 [n_out] rising, OUT_VALS bf16 [N,n_out]
+ *   QT_LUT4       bitsandbytes' bytes: element   [nb] f32, or [nb]   -                MAP f32 [16];
+ * when double: 2j high nibble of byte j, the  u8 when double                       SCALES2 f32
+ * [ceil(nb/256)], matrix flat, ceil(N*K/2) bytes nb = ceil(N*K/group)                 MAP2 f32
+ * [256]
+ *
+ *   bitpack: codes LSB first in one bit stream, padded with zero bits to a whole byte at the row's
+ * end. QT_UINT:  w[n][k] = scale[n][g] * (code[n][k] - zero[n][g]), g = gidx ? gidx[k] : k / group;
+ *             without a ZEROS plane zero = 2^(bits-1); ng = ceil(K/group). QT_ZERO_F16: zeros are
+ * f16 [N,ng]. QT_I8:    w = scale[n] * (code - zero[n]) / 127 when `div127` (LLM.int8: scale is the
+ * absmax), else without /127. QT_LUT4:  w[i] = map[code[i]] * a[i / group]; a = scales, or
+ * map2[scales[j]] * scales2[j/256] + offset (f32).
+ *
+ * Tiled layout (QT_TILE16): formats/tiles.h.  Specification on disk: docs/formats/llmq.md. */
+#ifndef LLMQ_FORMATS_QT_H
+#define LLMQ_FORMATS_QT_H
+
+#include "formats/base.h"
+
+typedef enum { QT_DENSE, QT_UINT, QT_I8, QT_I8_OUTLIER, QT_LUT4, QT_N_KINDS } qt_kind;
+typedef enum { QT_PORTABLE, QT_TILE16, QT_N_LAYOUTS } qt_layout;
+typedef enum { QT_ZERO_NONE, QT_ZERO_INT, QT_ZERO_F16 } qt_zero;
+typedef enum {
+    QT_CODES,
+    QT_SCALES,
+    QT_ZEROS,
+    QT_GIDX,
+    QT_OUT_IDX,
+    QT_OUT_VALS,
+    QT_MAP,
+    QT_SCALES2,
+    QT_MAP2,
+    QT_N_PLANES
+} qt_plane;
+
+/* How a tensor is stored, apart from its shape. Zero fields mean "does not apply". */
+typedef struct {
+    qt_kind kind;
+    lq_dtype dtype; /* QT_DENSE: element type */
+    int bits;       /* QT_UINT: 2, 3, 4, 8 */
+    int64_t group;  /* QT_UINT: inputs per scale (K: one group); QT_LUT4: elements per absmax */
+    qt_zero zero;   /* QT_UINT, QT_I8: zero points */
+    int zbits; /* QT_UINT with QT_ZERO_INT: bits per stored zero: `bits`, or 8 where one exceeds
+                  them */
+    lq_dtype scale_dtype; /* QT_UINT: f16, bf16 or f32 */
+    bool irregular;       /* QT_UINT: has GIDX */
+    bool div127;          /* QT_I8*: see above */
+    bool fp4;             /* QT_LUT4: the name to publish: fp4 instead of nf4 */
+    bool dbl;             /* QT_LUT4: double-quantized absmax */
+    float offset;         /* QT_LUT4 with dbl: added to every absmax */
+    int64_t n_out;        /* QT_I8_OUTLIER: outlier columns */
+} qt_scheme;
+
+typedef struct {
+    const void *data;
+    size_t bytes;
+} qt_span;
+
+typedef struct {
+    qt_scheme scheme;
+    qt_layout layout;
+    int64_t N, K;
+    qt_span plane[QT_N_PLANES];
+} qt_tensor;
+
+/* "bf16", "u4-g128", "u4-g128-asym", "u3-gK" prints the number, "i8-row", "i8-row-asym",
+ * "i8-outlier", "nf4", "nf4-g128", "nf4-double", "fp4". */
+void qt_scheme_text(char out[40], const qt_scheme *s);
+/* The inverse, for options such as --override and --lm-head; fills defaults (f16 scales, block 64).
+ */
+lq_status qt_scheme_parse(qt_scheme *out, const char *text, lq_err *err);
+const char *qt_plane_text(qt_plane p);   /* "codes", ... */
+const char *qt_layout_text(qt_layout l); /* "portable", "tile16" */
+
+/* Legal for this shape? Group divides K and so on; err says what does not fit. */
+lq_status qt_check(const qt_scheme *s, int64_t N, int64_t K, lq_err *err);
+/* Bytes of one plane in the given layout; 0 when the scheme has no such plane. Shape was checked.
+ */
+size_t qt_plane_bytes(const qt_scheme *s, qt_layout l, int64_t N, int64_t K, qt_plane p);
+size_t qt_bytes(const qt_scheme *s, int64_t N,
+                int64_t K); /* all planes, portable: what bpw counts */
+/* View: every plane has exactly its bytes, values that index something (GIDX, OUT_IDX) are in
+ * range. */
+lq_status qt_check_view(const qt_tensor *t, lq_err *err);
+/* Cut all planes from an arena (zeroed); returns writable pointers in w[QT_N_PLANES]. */
+lq_status qt_alloc(qt_tensor *t, void *w[QT_N_PLANES], const qt_scheme *s, int64_t N, int64_t K,
+                   lq_arena *a, lq_err *err);
+
+/* The reference reading of every scheme: rows n0..n1 of a portable tensor as f32 [n1-n0, K]. */
+void qt_dequant(float *dst, const qt_tensor *t, int64_t n0, int64_t n1);
+
+/* bitpack helpers: code i of a row, and a whole row. */
+static inline uint32_t qt_get(const uint8_t *row, int64_t i, int bits)
+{
+    size_t bit = (size_t)i * (size_t)bits;
+    uint32_t v = row[bit >> 3];
+    if ((bit & 7) + (size_t)bits > 8) v |= (uint32_t)row[(bit >> 3) + 1] << 8;
+    return (v >> (bit & 7)) & ((1u << bits) - 1u);
+}
+static inline size_t qt_row_bytes(int64_t K, int bits)
+{
+    return ((size_t)K * (size_t)bits + 7) / 8;
+}
+void qt_pack_row(uint8_t *row, const uint8_t *codes, int64_t K, int bits);
+
+#endif

@@ -1,0 +1,55 @@
+/* kernels/attn.h - block-wise causal attention with online softmax over a paged KV cache, ragged
+ * batch.
+ *
+ * Cache of one layer: blocks of `block_size` tokens (8, 16 or 32). Element (block, kv head h, slot,
+ * d) of K lies at k + block*block_stride + (h*block_size + slot)*row_bytes ; V likewise at v + ...
+ * (bytes). row_bytes = attn_kv_row_bytes(dtype, D): D elements, for int8 preceded by one f32 scale.
+ * Keys are read in tiles of ATTN_TILE tokens aligned to the absolute position, each tile folded
+ * into the running maximum and sum in order, per query row: so results do not depend on chunk,
+ * block size, batch or thread count. KV is always read back through the cache's dtype, also inside
+ * a prefill chunk. */
+#ifndef LLMQ_KERNELS_ATTN_H
+#define LLMQ_KERNELS_ATTN_H
+
+#include "formats/base.h"
+#include "kernels/pool.h"
+
+enum { ATTN_TILE = 32 };
+
+typedef enum { KV_F32, KV_F16, KV_BF16, KV_I8, KV_N_DTYPES } kv_dtype;
+const char *kv_dtype_text(kv_dtype d); /* "f32", ... */
+size_t attn_kv_row_bytes(kv_dtype d, int64_t D);
+
+typedef struct {
+    int64_t row0;   /* first of this sequence's rows in q and out */
+    int64_t n_rows; /* its new tokens */
+    int64_t pos0; /* absolute position of the first of them; keys 0..pos0+i are visible to row i */
+    const int32_t *table; /* block numbers; block of position p is table[p / block_size] */
+} attn_seq;
+
+typedef struct {
+    const float *q; /* [T, H*D], rotated */
+    int64_t ldq;
+    float *out; /* [T, H*Dv] */
+    int64_t ldo;
+    const uint8_t *k, *v;
+    size_t block_stride; /* bytes from block to block (of this layer's K, and of V) */
+    int block_size;
+    kv_dtype dtype;
+    int64_t H, Hkv, D, Dv; /* H % Hkv == 0 */
+    float scale;           /* on q k^T */
+    float softcap;         /* 0: none; cap * tanh(s / cap) */
+    int64_t window;     /* 0: none; else a row sees its last `window` positions, itself included */
+    const float *alibi; /* [H] slopes or NULL: + slope * (key - query) */
+    const float *sinks; /* [H] or NULL: one more logit in the softmax's sum */
+    const attn_seq *seqs;
+    int n_seqs;
+} attn_args;
+
+size_t attn_scratch_bytes(int64_t H, int64_t D, int threads);
+void attn_run(const attn_args *a, lq_arena *scratch, pool *p);
+/* Write one token's K or V rows [Hkv, D] into slot `slot` of the block at `block`. */
+void attn_kv_write(uint8_t *block, int slot, int block_size, const float *x, int64_t Hkv, int64_t D,
+                   kv_dtype d);
+
+#endif

@@ -1,0 +1,41 @@
+/* kernels/ops.h - the small operations of a transformer, on rows of f32, and the choice of kernels.
+ *
+ * Row operations take T rows and run on the calling thread; the caller splits rows over the pool. A
+ * row's result never depends on the other rows. Sums over K use 16 interleaved partial sums added
+ * pairwise at the end, in every instruction set alike. exp, tanh, erf are our own polynomials: no
+ * libm in results. */
+#ifndef LLMQ_KERNELS_OPS_H
+#define LLMQ_KERNELS_OPS_H
+
+#include "formats/base.h"
+
+/* Choose the kernels, once, before anything runs. want: NULL = the best here; else --kernels NAME
+ * ("ref", "avx2", "avx512", "vnni", ...): that family and the slower ones below it. LQ_EVALUE names
+ * what is available. */
+lq_status k_init(const char *want, lq_err *err);
+const char *k_name(void); /* of the fastest family in use */
+const char *k_list(void); /* "ref avx2 avx512 ..." usable here */
+
+typedef enum { ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_RELU, ACT_N } k_act_fn;
+
+/* dst[t][k] = x / sqrt(mean(x^2) + eps) * (w + w_offset); dst may be x. w NULL: 1. */
+void k_rmsnorm(float *dst, int64_t ldd, const float *x, int64_t ldx, const float *w, float w_offset,
+               int64_t T, int64_t K, float eps);
+/* dst = (x - mean) / sqrt(var + eps) * (w + w_offset) + b; w, b may be NULL. */
+void k_layernorm(float *dst, int64_t ldd, const float *x, int64_t ldx, const float *w,
+                 const float *b, float w_offset, int64_t T, int64_t K, float eps);
+/* In place on H heads of D: the first R dims of each head are rotated by the row's angles.
+ * cos, sin: [R/2] for this row. half: pairs (i, i+R/2); else pairs (2i, 2i+1). */
+void k_rope(float *x, int64_t H, int64_t D, int64_t R, const float *cos, const float *sin,
+            bool half);
+void k_act(float *x, int64_t n, k_act_fn f); /* x = f(x) */
+void k_act_mul(float *dst, const float *gate, const float *up, int64_t n,
+               k_act_fn f); /* f(gate) * up */
+void k_add(float *dst, const float *x, int64_t n);
+void k_scale(float *x, float s, int64_t n);
+void k_softcap(float *x, float cap, int64_t n); /* cap * tanh(x / cap) */
+float k_exp(float x);
+/* max, and log(sum(exp(x - max))) + max, in a fixed order. */
+float k_logsumexp(const float *x, int64_t n);
+
+#endif

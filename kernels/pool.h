@@ -1,0 +1,25 @@
+/* kernels/pool.h - the thread pool: one per process, `n` threads that share fixed tiles of work.
+ *
+ * A region is a function called for every item 0..n_items-1, each exactly once, by any thread;
+ * results never depend on which. Inside a step (pool_enter..pool_leave) waiting threads spin
+ * briefly, then yield, then sleep; outside a step they sleep at once, so an idle process takes no
+ * CPU. The calling thread works too: n = 1 starts no thread. Regions do not nest; one caller at a
+ * time. */
+#ifndef LLMQ_KERNELS_POOL_H
+#define LLMQ_KERNELS_POOL_H
+
+#include "formats/base.h"
+
+typedef struct pool pool;
+
+lq_status pool_open(pool **p, int n_threads, lq_err *err); /* 0: pool_default_threads() */
+void pool_close(pool *p);
+int pool_threads(const pool *p); /* NULL pool: 1, everything runs in the caller */
+int pool_default_threads(void);  /* CPUs that this process may use (affinity, cgroup quota) */
+
+/* fn(ctx, item, thread): thread is 0..pool_threads-1, for per-thread scratch. */
+void pool_run(pool *p, int64_t n_items, void (*fn)(void *ctx, int64_t item, int thread), void *ctx);
+void pool_enter(pool *p);
+void pool_leave(pool *p);
+
+#endif
