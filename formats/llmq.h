@@ -1,0 +1,64 @@
+/* formats/llmq.h - the .llmq file: docs/formats/llmq.md is the specification.
+ *
+ * Writing streams: tensors are appended one by one (memory is one tensor), header last patched in,
+ * and the file gets its name only when whole. The bytes depend only on what was added, in any order
+ * of the calls that add blobs. */
+#ifndef LLMQ_FORMATS_LLMQ_H
+#define LLMQ_FORMATS_LLMQ_H
+
+#include "formats/arch.h"
+#include "formats/qt.h"
+
+typedef struct llmq_writer llmq_writer;
+
+/* To path.tmp-XXXXXX, renamed at the end. */
+lq_status llmq_create(llmq_writer **w, const char *path, lq_err *err);
+/* Shape as in the source (n_dims 1..4; for linears [N,K]). Tensors must come in the order in which
+ * they shall lie. */
+lq_status llmq_add_tensor(llmq_writer *w, const char *name, const qt_tensor *t, int n_dims,
+                          const int64_t *shape, lq_err *err);
+/* A tensor that is not a weight (integers, foreign side data), byte for byte. */
+lq_status llmq_add_raw(llmq_writer *w, const char *name, lq_dtype d, int n_dims,
+                       const int64_t *shape, const void *data, size_t bytes, lq_err *err);
+lq_status llmq_add_blob(llmq_writer *w, const char *name, const void *data, size_t bytes,
+                        lq_err *err);
+/* Objects are copied, keys sorted. config: arch_config_json. */
+lq_status llmq_set_config(llmq_writer *w, const cJSON *config, lq_err *err);
+lq_status llmq_set_recipe(llmq_writer *w, const cJSON *recipe, lq_err *err);
+lq_status llmq_set_provenance(llmq_writer *w, const cJSON *provenance, lq_err *err);
+lq_status llmq_commit(llmq_writer *w, lq_err *err); /* frees w, whatever happens */
+void llmq_abort(llmq_writer *w);
+
+/* Reading: header and table are verified always; see formats/source.h for the view that commands
+ * use. */
+typedef struct {
+    const char *name;
+    qt_tensor t;
+    int n_dims;
+    int64_t shape[4];
+    bool plain; /* false: raw */
+    lq_dtype raw_dtype;
+    lq_hash hash[QT_N_PLANES]; /* of each plane that is there */
+} llmq_tensor;
+typedef struct {
+    lq_map map;
+    lq_arena arena;
+    cJSON *header;
+    llmq_tensor *tensors; /* in file order */
+    size_t n_tensors;
+    struct {
+        const char *name;
+        qt_span span;
+        lq_hash hash;
+    } * blobs;
+    size_t n_blobs;
+    const cJSON *config, *recipe, *provenance; /* inside header */
+} llmq_file;
+lq_status llmq_open(llmq_file *f, const char *path, lq_err *err);
+void llmq_close(llmq_file *f);
+/* Check planes and blobs; bad(user, name, what) per failure; returns LQ_ECHECK when any. */
+lq_status llmq_verify(const llmq_file *f, const lq_job *job,
+                      void (*bad)(void *user, const char *name, const char *what), void *user,
+                      lq_err *err);
+
+#endif

@@ -1,0 +1,62 @@
+/* formats/source.h - a model wherever it comes from: an HF folder, a .llmq file (later: published
+ * quantized layouts, GGUF). Every command that takes MODEL opens it here.
+ *
+ * A source maps its files and yields tensors as views under their Hugging Face names; several
+ * stored tensors that make one quantized weight appear as one (name "....weight"). Views live until
+ * src_close. Threads: read-only after src_open. */
+#ifndef LLMQ_FORMATS_SOURCE_H
+#define LLMQ_FORMATS_SOURCE_H
+
+#include "formats/arch.h"
+#include "formats/qt.h"
+
+typedef struct {
+    const char *name; /* "model.layers.0.mlp.up_proj.weight" */
+    qt_tensor t;      /* vectors: N = 1, K = length, QT_DENSE */
+    int n_dims;
+    int64_t shape[4]; /* as stored logically */
+    bool plain; /* false: not a float tensor that qt describes (foreign side data, integers): only
+                   `raw` holds */
+    lq_dtype raw_dtype;
+    qt_span raw; /* the stored bytes where the tensor is one plain run of bytes; else NULL */
+} src_tensor;
+
+/* Files that travel with a model: tokenizer.json, tokenizer_config.json, config.json,
+ * generation_config.json, special_tokens_map.json, chat_template.jinja, LICENSE..., README.md; and
+ * "tokenizer.blob" (tok_compile's output) in a .llmq. */
+typedef struct {
+    const char *name;
+    const uint8_t *data;
+    size_t bytes;
+} src_blob;
+
+typedef struct src_source src_source;
+typedef struct {
+    bool verify;      /* .llmq: check every plane's checksum now */
+    bool need_config; /* fail when config.json is missing or its architecture unknown */
+    bool no_tensors;  /* tokenizer and config only: weights may be absent */
+} src_opts;
+
+/* `path`: folder or file. Errors say which file, what was expected and found. */
+lq_status src_open(src_source **s, const char *path, const src_opts *o, lq_err *err);
+void src_close(src_source *s);
+const char *src_format(const src_source *s);        /* "safetensors", "llmq", ... */
+const arch_config *src_config(const src_source *s); /* NULL without need_config and config.json */
+int64_t src_n_tensors(const src_source *s);
+const src_tensor *src_tensor_at(const src_source *s, int64_t i); /* in the order of names */
+const src_tensor *src_find(const src_source *s, const char *name);
+/* The tensor of a role, its shape checked against the config. Optional roles: LQ_OK with *t = NULL.
+ */
+lq_status src_role(const src_source *s, arch_role r, int64_t layer, const src_tensor **t,
+                   const src_tensor **bias, lq_err *err);
+size_t src_n_blobs(const src_source *s);
+const src_blob *src_blob_at(const src_source *s, size_t i);
+const src_blob *src_find_blob(const src_source *s, const char *name); /* NULL */
+/* .llmq: recipe and provenance objects (borrowed); NULL elsewhere. */
+const cJSON *src_recipe(const src_source *s);
+const cJSON *src_provenance(const src_source *s);
+/* One hash over names, shapes, dtypes and bytes of all tensors (canonical order): "which weights".
+ * Slow on first call. */
+lq_hash src_fingerprint(const src_source *s);
+
+#endif
