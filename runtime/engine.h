@@ -1,0 +1,102 @@
+/* runtime/engine.h - the serving engine: requests in, events out, continuous batching between.
+ *
+ * One engine thread runs steps: it admits waiting requests (FCFS), cuts prefill into chunks within
+ * the token budget, decodes every running sequence, samples, turns ids into text, watches stop
+ * conditions, and pre-empts by recompute the sequence that came last when blocks run out. Any
+ * thread may submit and cancel. Every accepted request ends with exactly one event whose `finish`
+ * is set. */
+#ifndef LLMQ_RUNTIME_ENGINE_H
+#define LLMQ_RUNTIME_ENGINE_H
+
+#include "runtime/forward.h"
+#include "runtime/sample.h"
+#include "runtime/tok.h"
+
+typedef enum {
+    ENG_RUNNING,
+    ENG_STOP,
+    ENG_LENGTH,
+    ENG_CANCELLED,
+    ENG_ERROR,
+    ENG_N_FINISH
+} eng_finish;
+const char *eng_finish_text(eng_finish f); /* "stop", "length", "abort", "error" */
+
+typedef struct {
+    const int32_t *prompt; /* copied */
+    int64_t n_prompt;      /* >= 1 */
+    int64_t max_tokens;    /* 0: only score the prompt */
+    int64_t min_tokens;
+    smp_params params;       /* arrays are copied */
+    const char *const *stop; /* stop strings, copied */
+    int n_stop;
+    const int32_t *stop_ids;
+    int n_stop_ids;
+    bool include_stop; /* keep the stop string in the text */
+    bool ignore_eos;
+    bool show_special;   /* text of special tokens is delivered */
+    int prompt_logprobs; /* -1: none */
+    const char *salt;    /* prefix cache salt or NULL */
+    int32_t priority;    /* lower is served first */
+} eng_request;
+
+/* What a sequence has produced since the last event. Pointers are valid during the callback. */
+typedef struct {
+    uint64_t id;
+    const char *text; /* new text, whole code points; may be empty while ids are held back */
+    size_t n_text;
+    const int32_t *ids;         /* new ids (all of them, also held back in text) */
+    const smp_result *logprobs; /* [n_ids] or NULL */
+    int n_ids;
+    const smp_result
+        *prompt_logprobs; /* [n_prompt], once, before the first token; entry 0 has no logprob */
+    int64_t n_prompt, n_cached, n_output; /* usage so far */
+    eng_finish finish;
+    const char *stop_string; /* which stop string matched, or NULL */
+    int32_t stop_id;         /* which stop id (not EOS), or -1 */
+    const char *error;       /* ENG_ERROR */
+} eng_event;
+
+/* Called on the engine thread: must be quick and never call back into the engine except eng_cancel.
+ */
+typedef void (*eng_sink)(void *user, const eng_event *e);
+
+typedef struct {
+    mm_acts acts;
+    kv_dtype kv;
+    int block_size;           /* 0: 16 */
+    size_t kv_bytes;          /* 0: enough for max_seqs at max_len, at most 1/4 of free memory */
+    int64_t max_len;          /* 0: the model's maximum */
+    int64_t max_seqs;         /* 0: 64 */
+    int64_t max_batch_tokens; /* 0: 512 */
+    int64_t queue;            /* 0: 1024 waiting requests */
+    bool no_prefix_cache;
+} eng_opts;
+
+typedef struct {
+    int64_t running, waiting, kv_blocks, kv_blocks_used, kv_blocks_cached;
+    uint64_t prompt_tokens, cached_tokens, generation_tokens, preemptions, steps,
+        finished[ENG_N_FINISH];
+    uint64_t prefix_queries, prefix_hits; /* tokens */
+    double
+        last_step_age; /* seconds since the last finished step while something runs; 0 when idle */
+} eng_stats;
+
+typedef struct engine engine;
+/* tok may be NULL (no text, no stop strings). The engine starts its thread. */
+lq_status eng_open(engine **e, const model *m, const tok_tokenizer *tok, pool *p, const eng_opts *o,
+                   lq_err *err);
+/* Cancels what runs, waits for the thread. */
+void eng_close(engine *e);
+const eng_opts *eng_options(const engine *e); /* with the defaults filled in */
+/* LQ_EBUSY: queue full or draining; LQ_EVALUE: can never run (too long, bad id; err says both
+ * numbers). */
+lq_status eng_submit(engine *e, const eng_request *r, eng_sink sink, void *user, uint64_t *id,
+                     lq_err *err);
+void eng_cancel(engine *e,
+                uint64_t id); /* unknown ids are ignored; the final event says ENG_CANCELLED */
+void eng_stats_get(engine *e, eng_stats *s);
+/* Refuse new requests; true when nothing runs any more, within timeout seconds. */
+bool eng_drain(engine *e, double timeout);
+
+#endif

@@ -1,0 +1,49 @@
+/* runtime/forward.h - one pass of the one transformer over a ragged batch.
+ *
+ * A batch is any mix of prefill chunks and decode tokens of several sequences; each weight is read
+ * once for all of it. The result for a token depends on its sequence's ids alone: not on the batch,
+ * the chunks, the block size or the number of threads (docs/design/0002-determinism.md). */
+#ifndef LLMQ_RUNTIME_FORWARD_H
+#define LLMQ_RUNTIME_FORWARD_H
+
+#include "runtime/kv.h"
+#include "runtime/model.h"
+
+typedef struct {
+    kv_seq *seq;        /* blocks reserved for pos0 + n positions */
+    const int32_t *ids; /* n new ids */
+    int64_t n;
+    int64_t pos0; /* positions already in the cache */
+    int64_t
+        logits_from; /* logits for rows logits_from..n-1 of this item (n: none; n - 1: the last) */
+} fwd_item;
+
+typedef struct fwd_ctx
+    fwd_ctx; /* scratch sized once for max_rows tokens and max_logits rows; no allocation after */
+typedef struct {
+    mm_acts acts;
+    int64_t max_rows, max_logits, max_seqs;
+} fwd_opts;
+lq_status fwd_open(fwd_ctx **f, const model *m, kv_cache *kv, pool *p, const fwd_opts *o,
+                   lq_err *err);
+void fwd_close(fwd_ctx *f);
+size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads);
+
+/* Runs the items; logits: the rows asked for, item after item, [rows, vocab], valid until the next
+ * call. */
+lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
+                   lq_err *err);
+
+/* Layer by layer, for calibration: T rows of one or more whole windows without a cache. x [T,
+ * hidden] goes in and out. Window w covers rows w*window_len.. . tap(user, role, x, ldx, T, K) sees
+ * the input of each linear before it runs. */
+typedef struct {
+    void (*tap)(void *user, arch_role role, const float *x, int64_t ldx, int64_t T, int64_t K);
+    void *user;
+} fwd_tap;
+lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, float *x,
+                    int64_t n_windows, int64_t window_len, mm_acts acts, const fwd_tap *tap,
+                    lq_arena *scratch, pool *p, lq_err *err);
+size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads);
+
+#endif

@@ -1,0 +1,53 @@
+/* runtime/model.h - a model ready to run: weights in the kernels' layout, norms, rope tables.
+ *
+ * Loads from any source (formats/source.h); weights are used from the map where they lie in the
+ * kernels' layout and repacked in parallel otherwise. The source must stay open as long as the
+ * model. */
+#ifndef LLMQ_RUNTIME_MODEL_H
+#define LLMQ_RUNTIME_MODEL_H
+
+#include "formats/source.h"
+#include "kernels/mm.h"
+#include "kernels/pool.h"
+
+typedef struct {
+    mm_weight w;
+    const float *bias; /* [N] or NULL */
+    bool present;
+} model_linear;
+
+typedef struct {
+    const float *attn_norm, *mlp_norm; /* [hidden] */
+    const float *q_norm, *k_norm;      /* [head_dim] or NULL */
+    model_linear q, k, v, o, gate, up, down;
+} model_layer;
+
+typedef struct {
+    const arch_config *cfg; /* borrowed from the source */
+    src_source *src;        /* borrowed */
+    qt_tensor embed;        /* [V, hidden], any scheme, portable: rows are read by qt_dequant */
+    const float *final_norm;
+    model_linear head;
+    model_layer *layers;
+    lq_arena arena;      /* repacked weights, f32 norms and biases */
+    size_t weight_bytes; /* read per token (all linears and the head) */
+} model;
+
+/* Load everything. */
+lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_err *err);
+/* Load embedding, final norm and head only; layers come and go one by one (calibration in bounded
+ * memory). */
+lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err);
+/* One layer into its own arena; free the arena to drop it. */
+lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
+                           lq_err *err);
+/* The built-in 1.1 B Llama shape with u4-g128 weights made in memory (hidden 2048, 22 layers, 32/4
+ * heads, ffn 5632, vocabulary 32000), for `bench model`: needs no source. cfg is owned by the
+ * model. */
+lq_status model_builtin(model *m, const qt_scheme *s, pool *p, lq_err *err);
+void model_free(model *m);
+
+/* Embedding rows of ids into x [T, hidden] f32. Ids were checked. */
+void model_embed(const model *m, float *x, const int32_t *ids, int64_t T);
+
+#endif

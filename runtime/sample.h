@@ -1,0 +1,55 @@
+/* runtime/sample.h - from logits to a token: penalties, bias, temperature, top-k, top-p, min-p,
+ * seed.
+ *
+ * Order: logit bias and bans, repetition/presence/frequency penalties, temperature, top-k, top-p,
+ * min-p, draw. Temperature 0 (or top_k 1) is the argmax, lowest id on ties. The draw number i of a
+ * sequence depends only on (seed, i): counter-based (splitmix64), so a request gives the same
+ * tokens alone or in a batch. */
+#ifndef LLMQ_RUNTIME_SAMPLE_H
+#define LLMQ_RUNTIME_SAMPLE_H
+
+#include "formats/base.h"
+
+enum { SMP_MAX_LOGPROBS = 20 };
+
+typedef struct {
+    int32_t id;
+    float bias;
+} smp_bias;
+
+typedef struct {
+    float temperature; /* 0: greedy */
+    int32_t top_k;     /* 0 or -1: off */
+    float top_p;       /* 1: off; 0 counts as 1 so that a zeroed struct is greedy and legal */
+    float min_p;       /* 0: off */
+    float repetition_penalty;                  /* 1 or 0: off; over prompt and output */
+    float presence_penalty, frequency_penalty; /* over output */
+    uint64_t seed;
+    const smp_bias *bias; /* sorted by id; -inf bans */
+    int n_bias;
+    const int32_t *allowed; /* sorted; NULL: all */
+    int n_allowed;
+    int logprobs; /* -1: none; else how many alternatives, 0..20 */
+} smp_params;
+
+typedef struct {
+    int32_t id;
+    float logprob; /* of the raw distribution (before penalties and temperature) */
+    int n_top;
+    int32_t top_id[SMP_MAX_LOGPROBS]; /* falling logprob, raw distribution */
+    float top_logprob[SMP_MAX_LOGPROBS];
+} smp_result;
+
+typedef struct smp_ctx smp_ctx; /* scratch for one vocabulary; one thread at a time */
+lq_status smp_open(smp_ctx **s, int64_t vocab, lq_err *err);
+void smp_close(smp_ctx *s);
+/* prompt and output ids of the sequence so far (for the penalties); draw: number of this draw.
+ * LQ_EVALUE: NaN logits. Logits are read only. */
+lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp_params *p,
+                     const int32_t *prompt, int64_t n_prompt, const int32_t *output,
+                     int64_t n_output, uint64_t draw, lq_err *err);
+/* Logprobs of a given token and its top alternatives (echo, prompt logprobs). */
+lq_status smp_score(smp_ctx *s, smp_result *out, const float *logits, int32_t id, int n_top,
+                    lq_err *err);
+
+#endif
