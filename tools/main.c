@@ -1,9 +1,100 @@
-/* tools/main.c - the llmq command: finds the subcommand and turns its status into an exit code. */
-#include <stdio.h>
+/* tools/main.c - the llmq command: finds the subcommand, prints its error once, and turns its
+ * status into an exit code. */
+#include "formats/version.h"
+#include "tools/cmds.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+
+static const cmd_row *const commands[] = {
+#define X(name) &cmd_##name,
+    COMMANDS(X)
+#undef X
+};
+
+static void print_commands(FILE *f)
+{
+    fprintf(f, "llmq - quantize a language model, convert it, serve it\n\n"
+               "usage: llmq COMMAND [arguments] [options]\n\n");
+    for (size_t i = 0; i < LQ_COUNT(commands); i++)
+        fprintf(f, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(f, "\n`llmq COMMAND --help` explains a command, with examples. `llmq --version` prints "
+               "the version.\n"
+               "Exit codes: 0 done; 1 failed at run time; 2 wrong usage; 3 bad or unsupported "
+               "input;\n4 a check said no; 130 or 143 interrupted.\n");
+}
+
+static const cmd_row *find_command(const char *name)
+{
+    const char *names[LQ_COUNT(commands)];
+    for (size_t i = 0; i < LQ_COUNT(commands); i++) {
+        names[i] = commands[i]->name;
+        if (strcmp(name, names[i]) == 0) return commands[i];
+    }
+    const char *near = opt_nearest(name, names, LQ_COUNT(names));
+    fprintf(stderr, "llmq: unknown command '%.60s'", name);
+    if (near) fprintf(stderr, "; did you mean '%s'?", near);
+    fprintf(stderr, "\nllmq: `llmq --help` lists the commands\n");
+    return NULL;
+}
+
+static int exit_code(lq_status s)
+{
+    return s == LQ_EINTR && prog_signal() ? 128 + prog_signal() : lq_exit_code(s);
+}
+
+static int run_command(const cmd_row *cmd, int argc, char **argv)
+{
+    lq_err err = { "" };
+    cmd_ctx c;
+    bool help;
+    void *opts = calloc(1, cmd->opts_bytes ? cmd->opts_bytes : 1);
+    if (!opts) {
+        fprintf(stderr, "llmq: %s: out of memory\n", cmd->name);
+        return lq_exit_code(LQ_ENOMEM);
+    }
+    lq_status s = opt_parse(&c, opts, cmd, argc, argv, &help, &err);
+    bool parsed = !s;
+    if (!s && help) {
+        opt_print_help(stdout, cmd);
+    } else if (!s) {
+        c.job = prog_start(c.level);
+        s = cmd->run(&c, opts, &err);
+        prog_end();
+    }
+    if (fflush(stdout) || ferror(stdout)) {
+        if (!s) s = lq_fail(&err, LQ_EIO, "stdout: cannot write: %s", strerror(errno));
+    }
+    if (s) fprintf(stderr, "llmq: %s: %s\n", cmd->name, err.msg[0] ? err.msg : lq_status_text(s));
+    if (s == LQ_EUSAGE && !parsed)
+        fprintf(stderr, "llmq: `llmq %s --help` lists the options\n", cmd->name);
+    opt_free(&c, opts);
+    free(opts);
+    return exit_code(s);
+}
 
 int main(int argc, char **argv)
 {
-    (void)argv;
-    fprintf(stderr, "usage: llmq COMMAND\n");
-    return argc > 1 ? 2 : 0;
+    if (argc < 2) {
+        print_commands(stderr);
+        return lq_exit_code(LQ_EUSAGE);
+    }
+    const char *name = argv[1];
+    bool help = strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || !strcmp(name, "-h");
+    if (help && argc == 2) {
+        print_commands(stdout);
+        return 0;
+    }
+    if (help) {
+        const cmd_row *cmd = find_command(argv[2]);
+        if (cmd) opt_print_help(stdout, cmd);
+        return cmd ? 0 : lq_exit_code(LQ_EUSAGE);
+    }
+    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
+        puts("llmq " LLMQ_VERSION);
+        return 0;
+    }
+    const cmd_row *cmd = find_command(name);
+    return cmd ? run_command(cmd, argc - 2, argv + 2) : lq_exit_code(LQ_EUSAGE);
 }

@@ -1,0 +1,16 @@
+/* tools/cmds.h - every subcommand, in the order of `llmq --help`: one X(name) per file
+ * tools/cmd_NAME.c, which defines `const cmd_row cmd_NAME`. */
+#ifndef LLMQ_TOOLS_CMDS_H
+#define LLMQ_TOOLS_CMDS_H
+
+#include "tools/model_opts.h"
+#include "tools/opt.h"
+#include "tools/progress.h"
+
+#define COMMANDS(X) X(version)
+
+#define X(name) extern const cmd_row cmd_##name;
+COMMANDS(X)
+#undef X
+
+#endif

@@ -1,0 +1,35 @@
+/* tools/model_opts.h - the options in common of the commands that run a model, and what `auto`
+ * means. Two tables for one struct: `logits` and `eval` are exact unless told otherwise, the
+ * others are fast. */
+#ifndef LLMQ_TOOLS_MODEL_OPTS_H
+#define LLMQ_TOOLS_MODEL_OPTS_H
+
+#include "kernels/attn.h"
+#include "kernels/mm.h"
+#include "kernels/ops.h"
+#include "tools/opt.h"
+
+typedef struct {
+    const char *kernels; /* --kernels, NULL: the best here */
+    const char *device;  /* --device */
+    int activations, kv; /* opt_acts(), opt_kv() */
+} opt_model;
+
+enum { OPT_MODEL_N = 4 };
+extern const opt_row opt_model_rows[OPT_MODEL_N];       /* activations, KV: auto */
+extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
+
+mm_acts opt_acts(const opt_model *o); /* auto resolved */
+kv_dtype opt_kv(const opt_model *o);
+const char *mm_acts_text(mm_acts a); /* "int8" */
+/* LQ_EDEVICE when --device names what this build has not. */
+lq_status opt_check_device(const opt_model *o, lq_err *err);
+
+/* --kernels and --device take effect: call once, before the first kernel. */
+static inline lq_status opt_model_start(const opt_model *o, lq_err *err)
+{
+    lq_status s = opt_check_device(o, err);
+    return s ? s : k_init(o->kernels, err);
+}
+
+#endif

@@ -1,0 +1,154 @@
+/* tools/progress.c - messages and progress on stderr, signals. */
+#include "tools/progress.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BAR = 24, LINE = 160 };
+static const double redraw_secs = 0.1, plain_secs = 5.0;
+
+static atomic_int stop;
+static volatile sig_atomic_t signal_seen;
+
+static struct {
+    pthread_mutex_t lock;
+    log_level level;
+    bool terminal, drawn;
+    char what[64];
+    double started, shown;
+} g = { .lock = PTHREAD_MUTEX_INITIALIZER, .level = LOG_INFO };
+
+double prog_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+size_t prog_peak_rss_bytes(void)
+{
+    struct rusage r;
+    if (getrusage(RUSAGE_SELF, &r)) return 0;
+    return (size_t)r.ru_maxrss * 1024; /* Linux: KiB */
+}
+
+static size_t rss_bytes(void)
+{
+    unsigned long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f) return prog_peak_rss_bytes();
+    if (fscanf(f, "%*s %lu", &pages) != 1) pages = 0;
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static int format_time(char *buf, size_t n, double secs)
+{
+    long s = secs < 0 ? 0 : secs > 359999 ? 359999 : (long)(secs + 0.5);
+    if (s >= 3600) return snprintf(buf, n, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    return snprintf(buf, n, "%ld:%02ld", s / 60, s % 60);
+}
+
+int prog_line(char *buf, size_t n, const char *what, double done, double total, double secs,
+              size_t rss, int bar_width)
+{
+    char bar[64] = "", rate[32] = "", eta[32], mem[32];
+    double part = total > 0 ? done / total : 0;
+    part = part < 0 ? 0 : part > 1 ? 1 : part;
+    if (bar_width > 0 && bar_width < (int)sizeof bar - 4) {
+        int full = (int)(part * bar_width);
+        bar[0] = '[';
+        memset(bar + 1, '#', (size_t)full);
+        memset(bar + 1 + full, '.', (size_t)(bar_width - full));
+        memcpy(bar + 1 + bar_width, "] ", 3);
+    }
+    if (secs > 0 && done > 0) snprintf(rate, sizeof rate, "  %.3g/s", done / secs);
+    if (part > 0 && part < 1)
+        memcpy(eta, "left ", 6), format_time(eta + 5, sizeof eta - 5, secs / part - secs);
+    else
+        memcpy(eta, "in ", 4), format_time(eta + 3, sizeof eta - 3, secs);
+    return snprintf(buf, n, "%-28s %s%3.0f%%  %.6g/%.6g%s  %s  %s", what, bar, 100 * part, done,
+                    total, rate, eta, opt_size_text(mem, sizeof mem, (double)rss));
+}
+
+/* With the lock held: a terminal's progress line is erased, so that something else can be said. */
+static void erase(void)
+{
+    if (g.drawn && g.terminal) fputs("\r\033[K", stderr);
+    g.drawn = false;
+}
+
+static void report(void *user, const char *what, double done, double total)
+{
+    (void)user;
+    pthread_mutex_lock(&g.lock);
+    double now = prog_now();
+    if (strncmp(what, g.what, sizeof g.what - 1) != 0) {
+        if (g.drawn && g.terminal) fputc('\n', stderr);
+        g.drawn = false;
+        snprintf(g.what, sizeof g.what, "%s", what);
+        g.started = now;
+        g.shown = g.terminal ? 0 : now; /* plain lines: only for work that takes a while */
+    }
+    bool last = done >= total;
+    if (g.level >= LOG_INFO &&
+        (now - g.shown >= (g.terminal ? redraw_secs : plain_secs) || (last && g.terminal))) {
+        char line[LINE];
+        prog_line(line, sizeof line, what, done, total, now - g.started, rss_bytes(),
+                  g.terminal ? BAR : 0);
+        fprintf(stderr, g.terminal ? "\r%s\033[K" : "%s\n", line);
+        fflush(stderr);
+        g.drawn = true;
+        g.shown = now;
+    }
+    pthread_mutex_unlock(&g.lock);
+}
+
+void prog_end(void)
+{
+    pthread_mutex_lock(&g.lock);
+    if (g.drawn && g.terminal) fputc('\n', stderr);
+    g.drawn = false;
+    g.what[0] = 0;
+    pthread_mutex_unlock(&g.lock);
+}
+
+void prog_say(log_level level, const char *fmt, ...)
+{
+    if (level > g.level) return;
+    pthread_mutex_lock(&g.lock);
+    erase();
+    va_list ap;
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    fflush(stderr);
+    pthread_mutex_unlock(&g.lock);
+}
+
+static void on_signal(int sig)
+{
+    signal_seen = sig;
+    atomic_store(&stop, 1);
+}
+
+int prog_signal(void) { return signal_seen; }
+
+const lq_job *prog_start(log_level level)
+{
+    static const lq_job job = { .report = report, .stop = &stop };
+    g.level = level;
+    const char *term = getenv("TERM");
+    g.terminal = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+    struct sigaction a = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+    return &job;
+}
