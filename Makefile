@@ -54,6 +54,8 @@ $(BUILD)/libllmq.a: $(OBJS)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D); echo '$(CC) $(ALLCF)' | cmp -s - $@ || echo '$(CC) $(ALLCF)' > $@
 
+$(BUILD)/calib/builtin.o: calib/builtin_text.txt
+
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $<")

@@ -19,11 +19,10 @@
 #endif
 
 #if defined(__x86_64__)
-/* X(name as the compiler knows it) */
-#define ISAS(X)                                                                           \
-    X("sse4.2")                                                                           \
-    X("avx2") X("fma") X("f16c") X("avx512f") X("avx512bw") X("avx512vl") X("avx512vnni") \
-        X("avx512bf16") X("avxvnni")
+/* X(name as both compilers know it) */
+#define ISAS(X) \
+    X("sse4.2") \
+    X("avx2") X("fma") X("avx512f") X("avx512bw") X("avx512vl") X("avx512vnni") X("avx512bf16")
 static void isa_list(char *out, size_t n)
 {
     out[0] = 0;
