@@ -1,0 +1,153 @@
+"""The command line itself: help, version, exit codes, wrong options, files that are no models."""
+import json
+import os
+import re
+import stat
+import subprocess
+
+import pytest
+
+from conftest import ROOT
+
+
+def test_help_lists_every_command_with_one_line(llmq):
+    p = llmq("--help")
+    assert p.stderr == ""
+    names = llmq.commands()
+    assert "version" in names and len(names) == len(set(names))
+    assert p.stdout == llmq("help").stdout
+
+
+def test_no_command_is_wrong_usage(llmq):
+    p = llmq(code=2)
+    assert p.stdout == "" and "usage: llmq COMMAND" in p.stderr
+
+
+def test_every_command_explains_itself_with_examples_that_parse(llmq):
+    for name in llmq.commands():
+        p = llmq(name, "--help")
+        assert p.stderr == ""
+        assert p.stdout == llmq("help", name).stdout
+        assert p.stdout.startswith(f"llmq {name} - "), name
+        assert f"usage: llmq {name}" in p.stdout
+        examples = p.stdout.split("\nExamples:\n")[1].strip().splitlines()
+        assert examples, name
+        assert all("llmq" in x for x in examples), f"{name}: {examples}"
+        # Every option of an example is one of the table.
+        for line in examples:
+            part = line.split(f"llmq {name}", 1)
+            for option in re.findall(r"(?:^|\s)(--[a-z][a-z0-9-]*)", part[1]) if part[1:] else []:
+                plain = option.replace("--no-", "--[no-]")
+                assert re.search(rf"(--|\[no-\]){re.escape(option[2:])}\b", p.stdout.split("\nExamples:")[0]) \
+                    or plain in p.stdout, f"{name}: {option} of '{line}' is not in its table"
+
+
+def test_version_prints_one_line_and_one_document(llmq):
+    line = llmq("--version").stdout
+    assert re.fullmatch(r"llmq \d+\.\d+\.\d+\S*\n", line)
+    doc = llmq.json("version")
+    assert line.split()[1] == doc["version"]
+    assert {"version", "cpu", "isa", "cuda"} <= doc.keys()
+
+
+@pytest.mark.parametrize("why, args, says", [
+    ("unknown command", ["qantize"], "unknown command 'qantize'"),
+    ("unknown option", ["version", "--jsno"], "unknown option '--jsno'; did you mean '--json'?"),
+    ("value out of range", ["version", "--threads", "-3"], "--threads: expected 0..1024, found '-3'"),
+    ("no number", ["version", "--threads", "many"], "--threads: expected an integer, found 'many'"),
+    ("value missing", ["version", "--threads"], "--threads needs a value"),
+    ("argument too many", ["version", "x"], "unexpected argument 'x'"),
+    ("no such word", ["version", "--log-level", "loud"], "expected one of error warn info debug"),
+    ("unknown command to help", ["help", "nothing"], "unknown command 'nothing'"),
+])
+def test_wrong_usage_is_exit_2_and_says_what(llmq, why, args, says):
+    p = llmq(*args, code=2)
+    assert p.stdout == "", why
+    assert says in p.stderr, f"{why}: {p.stderr}"
+    assert all(x.startswith("llmq: ") for x in p.stderr.splitlines()), why
+
+
+def test_a_full_disk_behind_stdout_is_an_error(llmq):
+    with open("/dev/full", "w") as full:
+        p = subprocess.run([llmq.path, "version"], stdout=full, stderr=subprocess.PIPE, text=True,
+                           timeout=60)
+    assert p.returncode == 1
+    assert p.stderr.startswith("llmq: version: stdout: cannot write")
+
+
+def bad_models(tmp_path):
+    """(why, path): what is no model."""
+    (tmp_path / "empty.llmq").write_bytes(b"")
+    (tmp_path / "text.llmq").write_text("hello, I am no model\n" * 100)
+    (tmp_path / "empty-folder").mkdir()
+    bad = tmp_path / "bad-config"
+    bad.mkdir()
+    (bad / "config.json").write_text("{ not json")
+    unknown = tmp_path / "unknown-arch"
+    unknown.mkdir()
+    (unknown / "config.json").write_text(json.dumps({"architectures": ["NoSuchForCausalLM"]}))
+    no_weights = tmp_path / "no-weights"
+    no_weights.mkdir()
+    config = json.loads((ROOT / "models/novels-6m/config.json").read_text())
+    (no_weights / "config.json").write_text(json.dumps(config))
+    huge = tmp_path / "huge-header"
+    huge.mkdir()
+    (huge / "config.json").write_text(json.dumps(config))
+    (huge / "model.safetensors").write_bytes((2**63).to_bytes(8, "little") + b"{}" * 50)
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "config.json").write_text(json.dumps(config))
+    whole = (ROOT / "models/novels-6m/model.safetensors").read_bytes()
+    (cut / "model.safetensors").write_bytes(whole[:len(whole) // 2])
+    return [
+        ("not there", tmp_path / "nowhere"),
+        ("an empty file", tmp_path / "empty.llmq"),
+        ("a text file", tmp_path / "text.llmq"),
+        ("an empty folder", tmp_path / "empty-folder"),
+        ("broken JSON", bad),
+        ("unknown architecture", unknown),
+        ("no weights", no_weights),
+        ("a header of 2^63 bytes", huge),
+        ("half a file", cut),
+        ("a device", "/dev/null"),
+    ]
+
+
+# Each opens MODEL before anything else can go wrong.
+READERS = {
+    "inspect": ["inspect"],
+    "quantize": ["quantize", "-o", "OUT", "--method", "rtn"],
+    "convert": ["convert", "-o", "OUT", "--to", "llmq"],
+    "eval": ["eval", "--text", ROOT / "tests/golden/text/novels-heldout-100w.txt"],
+    "logits": ["logits", "--ids", "1,2,3", "-o", "OUT"],
+    "run": ["run", "-p", "Hello"],
+    "serve": ["serve", "--port", "0"],
+    "plan": ["plan"],
+}
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_what_is_no_model_is_refused_in_one_line(llmq, tmp_path, command):
+    if command not in llmq.commands():
+        pytest.skip(f"no command {command} in this build")
+    out = tmp_path / "out"
+    for why, path in bad_models(tmp_path):
+        if command == "plan" and why == "no weights":
+            continue  # a config alone is enough for a plan
+        name, *rest = [out if x == "OUT" else x for x in READERS[command]]
+        p = llmq(name, path, *rest, code=None, timeout=60)
+        assert p.returncode in (1, 3), f"{why}: exit {p.returncode}: {p.stderr}"
+        if why != "not there":
+            assert p.returncode == 3, f"{why}: exit {p.returncode}: {p.stderr}"
+        assert p.stdout == "", why
+        assert p.stderr.strip().splitlines()[-1].startswith(f"llmq: {command}: "), f"{why}: {p.stderr}"
+        assert not out.exists(), f"{why}: left {out}"
+        if why == "unknown architecture":
+            assert "NoSuchForCausalLM" in p.stderr and "LlamaForCausalLM" in p.stderr
+    assert [x for x in os.listdir(tmp_path) if "tmp" in x or "out" in x] == []
+
+
+def test_the_scripts_are_executable():
+    for name in ["tools/demo.sh", "tools/test.sh", "tools/install-deps.sh", "tools/run-tests.sh",
+                 "tools/bench.sh", "tools/fuzz.sh", ".ci/run"]:
+        assert stat.S_IXUSR & (ROOT / name).stat().st_mode, name

@@ -1,0 +1,29 @@
+#!/bin/sh
+# Prints kernels and the built-in model beside the machine's measured limits, and writes the same
+# as JSON to build/bench.json.
+#
+# usage: tools/bench.sh [THREADS]     (make bench)
+set -eu
+cd "$(dirname "$0")/.."
+threads=${1:-0}
+out=build/bench.json
+part=$(mktemp -d)
+trap 'rm -rf "$part"' EXIT
+[ -x ./llmq ] || { echo "bench.sh: run make first" >&2; exit 1; }
+./llmq version
+for kind in kernels model; do
+    echo
+    ./llmq bench $kind --threads "$threads" --log-level warn --json >"$part/$kind.json"
+done
+mkdir -p build
+{
+    printf '{"version":'
+    ./llmq version --json
+    printf ',"kernels":'
+    cat "$part/kernels.json"
+    printf ',"model":'
+    cat "$part/model.json"
+    printf '}\n'
+} >"$part/all.json"
+mv "$part/all.json" "$out"
+echo "bench.sh: $out"
