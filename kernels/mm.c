@@ -21,12 +21,6 @@ mm_acts mm_effective(const qt_scheme *s, mm_acts want)
     return s->kind == QT_DENSE && s->dtype == LQ_BF16 ? MM_BF16 : MM_F32;
 }
 
-const char *mm_acts_text(mm_acts a)
-{
-    static const char *const text[MM_N_ACTS] = { "f32", "bf16", "int8" };
-    return (unsigned)a < MM_N_ACTS ? text[a] : "?";
-}
-
 /* ---- weights ---- */
 size_t mm_pack_bytes(const qt_tensor *w)
 {

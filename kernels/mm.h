@@ -36,7 +36,6 @@ typedef enum { MM_F32, MM_BF16, MM_I8, MM_N_ACTS } mm_acts;
 
 #define MM_I8_TINY 0x1p-100f /* so that 127/absmax is finite */
 mm_acts mm_effective(const qt_scheme *s, mm_acts want);
-const char *mm_acts_text(mm_acts a); /* "f32", "bf16", "int8" */
 
 typedef struct {
     qt_tensor t; /* layout QT_TILE16 */
