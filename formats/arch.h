@@ -55,13 +55,28 @@ const char *arch_role_text(arch_role r);
 bool arch_role_linear(arch_role r);
 bool arch_role_per_layer(arch_role r); /* from R_ATTN_NORM on */
 
+/* Does a role's tensor come with a bias? ATTN and MLP: as attention_bias and mlp_bias say, and
+ * where the config is silent, when the checkpoint has one. */
+typedef enum { BIAS_NO, BIAS_YES, BIAS_ATTN, BIAS_MLP } arch_bias;
+
+/* Which layers see a sliding window of `sliding_window` positions: none; all (unless layer_types
+ * says); those that layer_types or max_window_layers names, if use_sliding_window. */
+typedef enum { WINDOW_NONE, WINDOW_ALL, WINDOW_IF_USED } arch_window;
+
 /* The tensor of a role: "model.layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is
  * one. */
 typedef struct {
     arch_role role;
     const char *name; /* without ".weight"; "%d" is the layer */
     bool optional;    /* may be absent (R_HEAD of tied models) */
+    arch_bias bias;
 } arch_name;
+
+/* How config.json spells the numbers. */
+typedef struct {
+    const char *vocab, *hidden, *layers, *heads, *kv_heads, *head_dim, *ffn, *max_pos, *norm_eps,
+        *act;
+} arch_keys;
 
 typedef struct {
     const char *arch;       /* "LlamaForCausalLM" */
@@ -73,13 +88,22 @@ typedef struct {
     arch_mlp mlp;
     bool qk_norm;           /* RMS norm of each head of q and k before the rotation */
     const arch_name *names; /* ends with role ARCH_N_ROLES */
+    const arch_keys *keys;
+    arch_window window;
+    /* What transformers assumes where config.json is silent. */
+    int64_t def_kv_heads; /* 0: as many as heads */
+    int64_t def_head_dim; /* 0: hidden / heads */
+    int64_t def_window;   /* 0: none */
+    bool def_tied;
 } arch_row;
 
 typedef struct {
     arch_rope_kind kind;
-    double factor, low_freq, high_freq; /* linear, llama3 */
-    double beta_fast, beta_slow;        /* yarn */
-    double attention_factor; /* yarn: multiplies cos and sin; computed when the file has none */
+    double factor;               /* all but plain */
+    double low_freq, high_freq;  /* llama3 */
+    double beta_fast, beta_slow; /* yarn */
+    double attention_factor; /* multiplies cos and sin (1 but for yarn, computed when the file has
+                                none) */
     int64_t original_max;    /* llama3, yarn, dynamic */
     bool truncate;           /* yarn: whole correction dims (default) */
 } arch_rope;
@@ -93,15 +117,18 @@ typedef struct {
     double rope_theta;
     int64_t rope_dims; /* rotated dims of a head */
     arch_rope rope;
-    int64_t window;      /* sliding window; 0: none */
-    bool *layer_window;  /* [layers] which layers use it; owned by the config */
-    double attn_scale;   /* on q k^T */
-    bool tied;           /* head = embedding */
-    int32_t bos, eos[8]; /* -1: none */
+    int64_t window;     /* sliding window: a query sees this many positions, its own included; 0:
+                           none */
+    bool *layer_window; /* [layers] which layers use it, never NULL; owned by the config */
+    double attn_scale;  /* on q k^T */
+    bool tied;          /* head = embedding */
+    int attn_bias, mlp_bias; /* 1, 0; -1: not said, see arch_bias */
+    int32_t bos, eos[8];     /* -1: none */
     int n_eos;
     lq_dtype dtype; /* torch_dtype / dtype of the checkpoint */
 } arch_config;
 
+extern const arch_row arch_rows[];           /* ends with arch == NULL */
 const arch_row *arch_find(const char *arch); /* by "architectures" entry; NULL */
 void arch_list(char *out, size_t n);         /* "LlamaForCausalLM, ..." for messages */
 /* config.json -> config, everything range-checked (sizes, divisibility, heads). generation may be
@@ -121,10 +148,21 @@ bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, const ch
  * layers. */
 bool arch_role_of(const arch_config *c, const char *name, arch_role *r, int64_t *layer,
                   bool *is_bias);
+/* Must, may (-1) or must not (0) this role's tensor have a bias? */
+int arch_wants_bias(const arch_config *c, arch_role r);
+bool arch_role_optional(const arch_config *c, arch_role r);
 /* Shape [N,K] that a linear role must have (embed: [vocab, hidden]; norms: N = 1, K = length). */
 void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K);
+/* "rope_scaling" or "rope_parameters" with rope_theta and partial_rotary_factor; sets rope,
+ * rope_theta and rope_dims. head_dim and max_pos are known. (arch_rope.c) */
+lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err);
+lq_status arch_rope_check(const arch_config *c, lq_err *err);
+const char *arch_rope_text(arch_rope_kind k); /* "llama3" */
+bool arch_rope_from_text(arch_rope_kind *k, const char *text);
 /* cos and sin for positions pos0..pos0+T-1: [T, rope_dims/2] each. seq_len: for dynamic NTK, else
- * ignored. */
+ * ignored.
+ * Float arithmetic in the order of the reference implementation, so that angles agree to the bit
+ * but for the last place of pow; cos and sin are rounded from double. */
 void arch_rope_table(const arch_config *c, int64_t pos0, int64_t T, int64_t seq_len, float *cos,
                      float *sin);
 

@@ -1,5 +1,11 @@
-/* formats/json.h - cJSON behind a gate: size, depth and UTF-8 are checked before it sees a byte,
- * and typed getters that say what was expected.
+/* formats/json.h - cJSON behind a gate, and JSON out in one canonical spelling.
+ *
+ * In: size, grammar, depth, number of values and UTF-8 are checked before cJSON sees a byte, so
+ * what it tolerates (control characters as blanks, "01", a NUL in a string) never gets through.
+ * Typed getters say what was expected. Look members up with js_get or iterate ->child, ->next:
+ * cJSON's lists are linked, so an index or a look-up in a loop is quadratic.
+ *
+ * Out: js_canonical writes the one spelling that files and hashes use.
  *
  * Source: RFC 8259; cJSON (MIT). Duplicate keys are refused when JS_UNIQUE is set (quadratic-free).
  */
@@ -11,15 +17,21 @@
 #include <cjson/cJSON.h>
 
 typedef enum { JS_UNIQUE = 1 } js_flags;
-enum { JS_DEPTH = 64 };
+enum { JS_DEPTH = 64, JS_MAX_VALUES = 1 << 24 };
+#define JS_MAX_INT 9007199254740991 /* 2^53 - 1: a larger integer may have been rounded */
 
 /* Parse exactly n bytes (no trailing garbage but white space). max_bytes bounds n. Free with
- * cJSON_Delete. */
+ * cJSON_Delete. Errors: LQ_EFORMAT says what and at which byte; LQ_ENOMEM. */
 lq_status js_parse(cJSON **out, const char *text, size_t n, size_t max_bytes, unsigned flags,
                    lq_err *err);
 lq_status js_parse_file(cJSON **out, const char *path, size_t max_bytes, unsigned flags,
                         lq_err *err);
 bool js_valid_utf8(const char *s, size_t n);
+
+/* Member of an object, by exact name; NULL when absent, null, or o is no object. */
+const cJSON *js_get(const cJSON *o, const char *key);
+/* "an object", "the number 1.5", "\"abc\"": for messages. NULL: "nothing". */
+const char *js_describe(char out[64], const cJSON *v);
 
 /* Getters on an object: absent (or null) leaves *v and returns LQ_OK with `required` false; a wrong
  * type or an integer that is not whole or not within lo..hi is LQ_EVALUE: "hidden_size: expected an
@@ -30,5 +42,23 @@ lq_status js_f64(const cJSON *o, const char *key, bool required, double lo, doub
                  lq_err *err);
 lq_status js_bool(const cJSON *o, const char *key, bool required, bool *v, lq_err *err);
 lq_status js_str(const cJSON *o, const char *key, bool required, const char **v, lq_err *err);
+/* One value as a whole number within lo..hi; false otherwise. */
+bool js_whole(const cJSON *v, int64_t lo, int64_t hi, int64_t *out);
+
+/* ---- text that grows; after a failed allocation `failed` is set and puts do nothing ---- */
+typedef struct {
+    char *data; /* not NUL-terminated; free() it */
+    size_t n, cap;
+    bool failed;
+} js_buf;
+void js_put(js_buf *b, const char *s, size_t n);
+void js_puts(js_buf *b, const char *s);
+void js_put_i64(js_buf *b, int64_t v);
+void js_put_str(js_buf *b, const char *s); /* quoted and escaped */
+
+/* Canonical spelling: no blanks, keys sorted by bytes, whole numbers below 2^53 without a point,
+ * others in the fewest digits (15 to 17) that read back the same; strings escape only ", \ and
+ * control characters. LQ_EVALUE: NaN, infinity or a key twice. */
+lq_status js_canonical(js_buf *b, const cJSON *v, lq_err *err);
 
 #endif

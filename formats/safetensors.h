@@ -1,5 +1,7 @@
 /* formats/safetensors.h - strict reader and writer of one safetensors file.
  *
+ *   u64 n (LE) | n bytes of UTF-8 JSON | data: the tensors, each at data_offsets [begin, end)
+ *
  * Rules: header length <= 100,000,000 and within the file; UTF-8 JSON object, no duplicate keys;
  * known dtypes; offsets sorted by begin cover the buffer with no hole, overlap or trailing byte;
  * end - begin = prod(shape)*bits/8 with checked multiplication. __metadata__ is an object of
@@ -9,7 +11,7 @@
 
 #include "formats/base.h"
 
-enum { ST_MAX_DIMS = 8 };
+enum { ST_MAX_DIMS = 8, ST_MAX_HEADER = 100000000 };
 typedef struct {
     const char *name;
     lq_dtype dtype;
@@ -26,14 +28,23 @@ typedef struct {
     size_t n;
 } st_file;
 
+/* Errors: LQ_EFORMAT, LQ_EUNSUPPORTED (a dtype or rank we do not know) name the tensor and what was
+ * expected; LQ_EIO, LQ_ENOENT, LQ_ENOMEM. After an error f is closed. */
 lq_status st_open(st_file *f, const char *path, lq_err *err);
 /* The same over bytes that the caller keeps (tests, fuzzers). */
 lq_status st_open_bytes(st_file *f, const uint8_t *data, size_t n, lq_err *err);
 void st_close(st_file *f);
 const st_tensor *st_find(const st_file *f, const char *name);
 
+/* prod(shape) * bits / 8; false when it overflows or is no whole number of bytes. */
+bool st_shape_bytes(lq_dtype d, int n_dims, const int64_t *shape, size_t *bytes);
+
 /* Write: tensors in the reference writer's order (dtype falling, then name), __metadata__
- * {"format":"pt"}. */
+ * {"format":"pt"}. `bytes` must fit the shape. Where data is NULL, put(user, t, o) writes the
+ * tensor's bytes with lq_out_write, so a file larger than memory can be made. */
 lq_status st_write(const char *path, const st_tensor *tensors, size_t n, lq_err *err);
+lq_status st_write_with(const char *path, const st_tensor *tensors, size_t n,
+                        lq_status (*put)(void *user, const st_tensor *t, lq_out *o, lq_err *err),
+                        void *user, lq_err *err);
 
 #endif

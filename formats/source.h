@@ -12,7 +12,8 @@
 
 typedef struct {
     const char *name; /* "model.layers.0.mlp.up_proj.weight" */
-    qt_tensor t;      /* vectors: N = 1, K = length, QT_DENSE */
+    qt_tensor t;      /* vectors: N = 1, K = length, QT_DENSE. More than two dims: K is the last.
+                         Dense data of a safetensors file may be unaligned */
     int n_dims;
     int64_t shape[4]; /* as stored logically */
     bool plain; /* false: not a float tensor that qt describes (foreign side data, integers): only
@@ -37,7 +38,8 @@ typedef struct {
     bool no_tensors;  /* tokenizer and config only: weights may be absent */
 } src_opts;
 
-/* `path`: folder or file. Errors say which file, what was expected and found. */
+/* `path`: folder or file (.llmq, .safetensors with its folder's config.json). Errors say which
+ * file, what was expected and found. */
 lq_status src_open(src_source **s, const char *path, const src_opts *o, lq_err *err);
 void src_close(src_source *s);
 const char *src_format(const src_source *s);        /* "safetensors", "llmq", ... */
@@ -45,8 +47,9 @@ const arch_config *src_config(const src_source *s); /* NULL without need_config 
 int64_t src_n_tensors(const src_source *s);
 const src_tensor *src_tensor_at(const src_source *s, int64_t i); /* in the order of names */
 const src_tensor *src_find(const src_source *s, const char *name);
-/* The tensor of a role, its shape checked against the config. Optional roles: LQ_OK with *t = NULL.
- */
+/* The tensor of a role, its shape checked against the config. Optional roles and roles that the
+ * architecture lacks: LQ_OK with *t = NULL. R_HEAD of a tied model is the embedding. *bias is NULL
+ * where there is none; bias may be NULL. LQ_ENOENT, LQ_ESHAPE, LQ_EVALUE name the tensor. */
 lq_status src_role(const src_source *s, arch_role r, int64_t layer, const src_tensor **t,
                    const src_tensor **bias, lq_err *err);
 size_t src_n_blobs(const src_source *s);
@@ -56,7 +59,13 @@ const src_blob *src_find_blob(const src_source *s, const char *name); /* NULL */
 const cJSON *src_recipe(const src_source *s);
 const cJSON *src_provenance(const src_source *s);
 /* One hash over names, shapes, dtypes and bytes of all tensors (canonical order): "which weights".
- * Slow on first call. */
+ * Reads every byte (a .llmq: only its table). */
 lq_hash src_fingerprint(const src_source *s);
+/* NaN or infinity in a float tensor: LQ_EVALUE names the tensor and the first such element. Others
+ * are LQ_OK. */
+lq_status src_check_finite(const src_tensor *t, lq_err *err);
+/* Elements, and bytes of all planes (raw tensors: of the run). */
+int64_t src_elements(const src_tensor *t);
+size_t src_bytes(const src_tensor *t);
 
 #endif

@@ -1,0 +1,219 @@
+/* formats/arch_rope.c - rotary positions: the scalings that checkpoints declare, and their tables.
+ *
+ * Angles follow the float arithmetic of the reference implementation step by step (one rounding per
+ * operation), because positions multiply whatever difference the frequencies have.
+ * Sources: arXiv:2104.09864 (RoPE), arXiv:2309.00071 (NTK-aware, YaRN), the Llama 3.1 release. */
+#include "formats/arch.h"
+
+#include "formats/json.h"
+
+#include <stdio.h>
+
+static const double PI = 3.14159265358979323846;
+
+static const struct {
+    const char *text;
+    arch_rope_kind kind;
+} kinds[] = {
+    { "default", ROPE_PLAIN }, { "linear", ROPE_LINEAR }, { "dynamic", ROPE_DYNAMIC },
+    { "llama3", ROPE_LLAMA3 }, { "yarn", ROPE_YARN },
+};
+
+const char *arch_rope_text(arch_rope_kind k) { return kinds[k].text; }
+
+bool arch_rope_from_text(arch_rope_kind *k, const char *text)
+{
+    for (size_t i = 0; i < LQ_COUNT(kinds); i++)
+        if (strcmp(kinds[i].text, text) == 0) return *k = kinds[i].kind, true;
+    return false;
+}
+
+/* ---- config.json ---- */
+static lq_status read_kind(arch_rope_kind *k, const cJSON *o, const char *where, lq_err *err)
+{
+    const char *text = strcmp(where, "rope_parameters") == 0 ? "default" : NULL;
+    lq_status s = js_str(o, "type", false, &text, err);
+    if (!s) s = js_str(o, "rope_type", false, &text, err);
+    if (s) return lq_wrap(err, s, "%s", where);
+    if (!text) return lq_fail(err, LQ_EVALUE, "%s: expected a rope_type, found none", where);
+    if (arch_rope_from_text(k, text)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "%s: rope_type: expected default, linear, dynamic, llama3 or yarn, found "
+                   "\"%.40s\"",
+                   where, text);
+}
+
+static double mscale(double scale, double m) { return scale <= 1 ? 1 : 0.1 * m * log(scale) + 1; }
+
+static lq_status read_yarn(arch_rope *r, const cJSON *o, lq_err *err)
+{
+    double m = 0, m_all = 0, given = 0;
+    r->beta_fast = r->beta_slow = 0;
+    r->truncate = true;
+    lq_status s = js_f64(o, "beta_fast", false, 0, 1e9, &r->beta_fast, err);
+    if (!s) s = js_f64(o, "beta_slow", false, 0, 1e9, &r->beta_slow, err);
+    if (!s) s = js_bool(o, "truncate", false, &r->truncate, err);
+    if (!s) s = js_f64(o, "mscale", false, 0, 1e6, &m, err);
+    if (!s) s = js_f64(o, "mscale_all_dim", false, 0, 1e6, &m_all, err);
+    if (!s) s = js_f64(o, "attention_factor", false, 1e-6, 1e6, &given, err);
+    if (s) return s;
+    if (!(r->beta_fast > 0)) r->beta_fast = 32; /* zero counts as not given */
+    if (!(r->beta_slow > 0)) r->beta_slow = 1;
+    r->attention_factor = given > 0            ? given
+                          : m > 0 && m_all > 0 ? mscale(r->factor, m) / mscale(r->factor, m_all)
+                                               : mscale(r->factor, 1);
+    return LQ_OK;
+}
+
+static lq_status read_scaling(arch_config *c, const cJSON *config, const cJSON *o, lq_err *err)
+{
+    arch_rope *r = &c->rope;
+    bool own_factor = js_get(o, "factor") != NULL;
+    int64_t original = 0;
+    lq_status s =
+        js_i64(config, "original_max_position_embeddings", false, 1, INT32_MAX, &original, err);
+    if (!s) s = js_i64(o, "original_max_position_embeddings", false, 1, INT32_MAX, &original, err);
+    if (s) return s;
+    /* Long checkpoints may state their two lengths instead of the factor between them. */
+    if (r->kind == ROPE_YARN && !own_factor && original)
+        r->factor = fmax(1, (double)c->max_pos / (double)original);
+    else
+        s = js_f64(o, "factor", true, 1, 1e6, &r->factor, err);
+    if (s) return s;
+    r->original_max = original && r->kind != ROPE_DYNAMIC ? original : c->max_pos;
+    if (r->kind == ROPE_YARN) return read_yarn(r, o, err);
+    if (r->kind != ROPE_LLAMA3) return LQ_OK;
+    if (!original)
+        return lq_fail(err, LQ_EVALUE,
+                       "original_max_position_embeddings: expected an integer, found nothing");
+    s = js_f64(o, "low_freq_factor", true, 1e-6, 1e6, &r->low_freq, err);
+    return s ? s : js_f64(o, "high_freq_factor", true, 1e-6, 1e6, &r->high_freq, err);
+}
+
+lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err)
+{
+    const cJSON *params = js_get(config, "rope_parameters");
+    const char *where = params ? "rope_parameters" : "rope_scaling";
+    const cJSON *o = params ? params : js_get(config, "rope_scaling");
+    double partial = 1;
+    c->rope =
+        (arch_rope){ .kind = ROPE_PLAIN, .factor = 1, .attention_factor = 1, .truncate = true };
+    c->rope_theta = 10000;
+    if (o && !cJSON_IsObject(o)) {
+        char found[64];
+        return lq_fail(err, LQ_EVALUE, "%s: expected an object, found %s", where,
+                       js_describe(found, o));
+    }
+    if (params && (js_get(params, "full_attention") || js_get(params, "sliding_attention")))
+        return lq_fail(
+            err, LQ_EUNSUPPORTED,
+            "rope_parameters: expected one set for all layers, found one per layer type");
+    lq_status s = js_f64(config, "rope_theta", false, 1.001, 1e15, &c->rope_theta, err);
+    if (!s) s = js_f64(params, "rope_theta", false, 1.001, 1e15, &c->rope_theta, err);
+    if (!s) s = js_f64(config, "partial_rotary_factor", false, 0, 1, &partial, err);
+    if (!s) s = js_f64(params, "partial_rotary_factor", false, 0, 1, &partial, err);
+    if (s) return s;
+    c->rope_dims = (int64_t)((double)c->head_dim * partial);
+    if (!o) return LQ_OK;
+    s = read_kind(&c->rope.kind, o, where, err);
+    if (s || c->rope.kind == ROPE_PLAIN) return s;
+    s = read_scaling(c, config, o, err);
+    return s ? lq_wrap(err, s, "%s", where) : LQ_OK;
+}
+
+lq_status arch_rope_check(const arch_config *c, lq_err *err)
+{
+    const arch_rope *r = &c->rope;
+    if (c->rope_dims < 2 || c->rope_dims % 2 || c->rope_dims > c->head_dim)
+        return lq_fail(err, LQ_EVALUE,
+                       "rope: expected an even number of rotated dims within a head of %lld, found "
+                       "%lld",
+                       (long long)c->head_dim, (long long)c->rope_dims);
+    if (r->kind == ROPE_DYNAMIC && c->rope_dims < 4)
+        return lq_fail(err, LQ_EVALUE,
+                       "rope: dynamic: expected at least 4 rotated dims, found %lld",
+                       (long long)c->rope_dims);
+    if (r->kind == ROPE_LLAMA3 && !(r->high_freq > r->low_freq))
+        return lq_fail(err, LQ_EVALUE,
+                       "rope: expected high_freq_factor above low_freq_factor %g, found %g",
+                       r->low_freq, r->high_freq);
+    return LQ_OK;
+}
+
+/* ---- tables ---- */
+typedef struct {
+    float base;      /* of the powers; dynamic: grown with the sequence */
+    float low, span; /* yarn: where the ramp begins and how long it is, in pairs of dims */
+} rope_consts;
+
+static float powf_rounded(float x, float y) { return (float)pow((double)x, (double)y); }
+
+/* Dims that turn `rotations` times within the original length lie below this one. */
+static double yarn_dim(const arch_config *c, double rotations)
+{
+    return (double)c->rope_dims * log((double)c->rope.original_max / (rotations * 2 * PI)) /
+           (2 * log(c->rope_theta));
+}
+
+static rope_consts constants(const arch_config *c, int64_t seq_len)
+{
+    const arch_rope *r = &c->rope;
+    rope_consts k = { .base = (float)c->rope_theta };
+    if (r->kind == ROPE_DYNAMIC && seq_len > r->original_max) {
+        float f = (float)r->factor;
+        float grown = f * (float)seq_len / (float)r->original_max - (f - 1);
+        k.base *= powf_rounded(grown, (float)((double)c->rope_dims / (double)(c->rope_dims - 2)));
+    }
+    if (r->kind == ROPE_YARN) {
+        double low = yarn_dim(c, r->beta_fast), high = yarn_dim(c, r->beta_slow);
+        if (r->truncate) {
+            low = floor(low);
+            high = ceil(high);
+        }
+        low = fmax(low, 0);
+        high = fmin(high, (double)(c->rope_dims - 1));
+        if (!(high > low) && !(high < low)) high += 0.001; /* no division by zero */
+        k.low = (float)low;
+        k.span = (float)(high - low);
+    }
+    return k;
+}
+
+static float inv_freq(const arch_config *c, const rope_consts *k, int64_t i)
+{
+    const arch_rope *r = &c->rope;
+    float f = (float)r->factor;
+    float turn = powf_rounded(k->base, (float)(2 * i) / (float)c->rope_dims);
+    float freq = 1.0f / turn;
+    if (r->kind == ROPE_LINEAR) return freq / f;
+    if (r->kind == ROPE_YARN) {
+        float ramp = fminf(fmaxf(((float)i - k->low) / k->span, 0.0f), 1.0f);
+        float keep = 1.0f - ramp; /* 1: as trained; 0: slowed by the factor */
+        return 1.0f / (f * turn) * (1.0f - keep) + freq * keep;
+    }
+    if (r->kind == ROPE_LLAMA3) {
+        float len = (float)r->original_max, wave = (float)(2 * PI) / freq;
+        float low = (float)r->low_freq;
+        if (wave > (float)((double)r->original_max / r->low_freq)) return freq / f;
+        if (wave < (float)((double)r->original_max / r->high_freq)) return freq;
+        float smooth = (len / wave - low) / (float)(r->high_freq - r->low_freq);
+        return (1.0f - smooth) * freq / f + smooth * freq;
+    }
+    return freq;
+}
+
+void arch_rope_table(const arch_config *c, int64_t pos0, int64_t T, int64_t seq_len, float *cos_out,
+                     float *sin_out)
+{
+    const rope_consts k = constants(c, seq_len);
+    const float scale = (float)c->rope.attention_factor;
+    const int64_t pairs = c->rope_dims / 2;
+    for (int64_t i = 0; i < pairs; i++) {
+        float freq = inv_freq(c, &k, i);
+        for (int64_t t = 0; t < T; t++) {
+            float angle = (float)(pos0 + t) * freq;
+            cos_out[t * pairs + i] = (float)cos((double)angle) * scale;
+            sin_out[t * pairs + i] = (float)sin((double)angle) * scale;
+        }
+    }
+}

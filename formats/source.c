@@ -1,0 +1,211 @@
+/* formats/source.c - what all kinds of sources share: opening by kind, look-up, roles. */
+#include "formats/source_impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- opening ---- */
+typedef lq_status open_fn(src_source *s, const src_opts *o, lq_err *err);
+
+static lq_status pick(open_fn **open, const char *path, lq_err *err)
+{
+    static const struct {
+        const char *magic, *name;
+        open_fn *open;
+    } kinds[] = { { "LLMQ", ".llmq", NULL }, { "GGUF", "GGUF", NULL } };
+    *open = src_hf_open;
+    if (lq_is_dir(path)) return LQ_OK;
+    lq_map m;
+    lq_status s = lq_map_open(&m, path, err);
+    if (s) return s;
+    for (size_t i = 0; i < LQ_COUNT(kinds); i++) {
+        if (m.size < 4 || memcmp(m.data, kinds[i].magic, 4) != 0) continue;
+        *open = kinds[i].open;
+        if (!*open)
+            s = lq_fail(err, LQ_EUNSUPPORTED,
+                        "%s: expected an HF folder, a .safetensors or a .llmq file, found %s", path,
+                        kinds[i].name);
+    }
+    lq_map_close(&m);
+    return s;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const src_tensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+lq_status src_open(src_source **out, const char *path, const src_opts *o, lq_err *err)
+{
+    static const src_opts none;
+    *out = NULL;
+    open_fn *open;
+    lq_status s = pick(&open, path, err);
+    if (s) return s;
+    src_source *src = calloc(1, sizeof *src);
+    if (!src || !(src->path = strdup(path))) {
+        free(src);
+        return lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
+    }
+    if (!o) o = &none;
+    s = open(src, o, err);
+    if (!s && o->need_config && !src->has_config)
+        s = lq_fail(err, LQ_ENOENT, "%s: expected a model's config, found none", path);
+    if (s)
+        src_close(src);
+    else
+        *out = src;
+    return s;
+}
+
+void src_close(src_source *s)
+{
+    if (!s) return;
+    for (size_t i = 0; i < s->n_shards; i++)
+        st_close(&s->shards[i]);
+    for (size_t i = 0; s->blob_maps && i < s->n_blobs; i++)
+        lq_map_close(&s->blob_maps[i]);
+    if (s->has_config) arch_config_free(&s->config);
+    lq_arena_free(&s->arena);
+    free(s->path);
+    free(s);
+}
+
+lq_status src_fill_plain(src_tensor *out, const char *name, lq_dtype d, int n_dims,
+                         const int64_t *shape, const void *data, size_t bytes, lq_err *err)
+{
+    if (n_dims > (int)LQ_COUNT(out->shape))
+        return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected at most %zu dims, found %d",
+                       name, LQ_COUNT(out->shape), n_dims);
+    *out = (src_tensor){ .name = name,
+                         .n_dims = n_dims,
+                         .plain = lq_dtype_is_float(d) && bytes,
+                         .raw_dtype = d,
+                         .raw = { data, bytes } };
+    int64_t K = n_dims ? shape[n_dims - 1] : 1;
+    for (int i = 0; i < n_dims; i++)
+        out->shape[i] = shape[i];
+    if (!out->plain) return LQ_OK;
+    int64_t elements = (int64_t)(bytes / ((size_t)lq_dtype_bits(d) / 8));
+    out->t.scheme = (qt_scheme){ .kind = QT_DENSE, .dtype = d };
+    out->t.K = K;
+    out->t.N = elements / K;
+    out->t.plane[QT_CODES] = out->raw;
+    return LQ_OK;
+}
+
+/* ---- what is there ---- */
+const char *src_format(const src_source *s) { return s->format; }
+const arch_config *src_config(const src_source *s) { return s->has_config ? &s->config : NULL; }
+int64_t src_n_tensors(const src_source *s) { return (int64_t)s->n_tensors; }
+const src_tensor *src_tensor_at(const src_source *s, int64_t i) { return &s->tensors[i]; }
+size_t src_n_blobs(const src_source *s) { return s->n_blobs; }
+const src_blob *src_blob_at(const src_source *s, size_t i) { return &s->blobs[i]; }
+const cJSON *src_recipe(const src_source *s) { return s->recipe; }
+const cJSON *src_provenance(const src_source *s) { return s->provenance; }
+
+const src_tensor *src_find(const src_source *s, const char *name)
+{
+    const src_tensor key = { .name = name };
+    return s->n_tensors ? bsearch(&key, s->tensors, s->n_tensors, sizeof key, by_name) : NULL;
+}
+
+const src_blob *src_find_blob(const src_source *s, const char *name)
+{
+    for (size_t i = 0; i < s->n_blobs; i++)
+        if (strcmp(s->blobs[i].name, name) == 0) return &s->blobs[i];
+    return NULL;
+}
+
+int64_t src_elements(const src_tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->n_dims; i++)
+        n *= t->shape[i];
+    return n;
+}
+
+size_t src_bytes(const src_tensor *t)
+{
+    size_t n = 0;
+    if (!t->plain) return t->raw.bytes;
+    for (int p = 0; p < QT_N_PLANES; p++)
+        n += t->t.plane[p].bytes;
+    return n;
+}
+
+/* ---- roles ---- */
+static void shape_text(char out[96], int n_dims, const int64_t *shape)
+{
+    int at = 0;
+    out[0] = 0;
+    for (int i = 0; i < n_dims && at < 96; i++)
+        at += snprintf(out + at, (size_t)(96 - at), "%s%" PRId64, i ? "," : "", shape[i]);
+}
+
+static lq_status find_checked(const src_source *s, const char *name, bool vector, int64_t N,
+                              int64_t K, const src_tensor **out, lq_err *err)
+{
+    const src_tensor *t = src_find(s, name);
+    if (!t) return lq_fail(err, LQ_ENOENT, "%s: tensor '%s' is missing", s->path, name);
+    const int64_t want[2] = { vector ? K : N, K };
+    const int n_dims = vector ? 1 : 2;
+    if (t->n_dims != n_dims || t->shape[0] != want[0] || (!vector && t->shape[1] != K)) {
+        char expected[96], found[96];
+        shape_text(expected, n_dims, want);
+        shape_text(found, t->n_dims, t->shape);
+        return lq_fail(err, LQ_ESHAPE, "%s: tensor '%s': expected shape [%s], found [%s]", s->path,
+                       name, expected, found);
+    }
+    if (!t->plain)
+        return lq_fail(err, LQ_EVALUE, "%s: tensor '%s': expected a float type, found %s", s->path,
+                       name, lq_dtype_text(t->raw_dtype));
+    if (vector && t->t.scheme.kind != QT_DENSE)
+        return lq_fail(err, LQ_EVALUE, "%s: tensor '%s': expected a dense vector", s->path, name);
+    *out = t;
+    return LQ_OK;
+}
+
+lq_status src_role(const src_source *s, arch_role r, int64_t layer, const src_tensor **t,
+                   const src_tensor **bias, lq_err *err)
+{
+    char name[256];
+    const arch_config *c = &s->config;
+    int64_t N, K;
+    *t = NULL;
+    if (bias) *bias = NULL;
+    if (r == R_HEAD && c->tied) r = R_EMBED;
+    if (!arch_tensor_name(c, r, layer, "weight", name, sizeof name)) return LQ_OK;
+    if (arch_role_optional(c, r) && !src_find(s, name)) return LQ_OK;
+    arch_role_shape(c, r, &N, &K);
+    bool vector = r != R_EMBED && !arch_role_linear(r);
+    lq_status st = find_checked(s, name, vector, N, K, t, err);
+    int wants = arch_wants_bias(c, r);
+    if (st || !bias || !wants) return st;
+    arch_tensor_name(c, r, layer, "bias", name, sizeof name);
+    if (wants < 0 && !src_find(s, name)) return LQ_OK;
+    return find_checked(s, name, true, 1, vector ? K : N, bias, err);
+}
+
+/* ---- helpers over all tensors ---- */
+lq_status src_check_finite(const src_tensor *t, lq_err *err)
+{
+    enum { BLOCK = 256 };
+    if (!t->plain || t->t.scheme.kind != QT_DENSE) return LQ_OK;
+    const lq_dtype d = t->t.scheme.dtype;
+    const size_t size = (size_t)lq_dtype_bits(d) / 8, n = t->t.plane[QT_CODES].bytes / size;
+    const uint8_t *p = t->t.plane[QT_CODES].data;
+    for (size_t i = 0; i < n; i += BLOCK) {
+        float x[BLOCK];
+        size_t m = n - i < BLOCK ? n - i : BLOCK;
+        lq_to_f32(x, p + i * size, d, m);
+        for (size_t k = 0; k < m; k++)
+            if (!isfinite(x[k]))
+                return lq_fail(err, LQ_EVALUE,
+                               "tensor '%.100s': expected finite weights, found %s at element %zu",
+                               t->name, isnan(x[k]) ? "NaN" : "infinity", i + k);
+    }
+    return LQ_OK;
+}

@@ -1,0 +1,315 @@
+/* formats/source_hf.c - a Hugging Face folder: config.json, one or several safetensors files, and
+ * the files that travel along. A single .safetensors file stands for its folder with that file
+ * alone. */
+#include "formats/source_impl.h"
+
+#include "formats/json.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+
+enum { PATH_LEN = 4096, MAX_CONFIG = 16 << 20, MAX_INDEX = 256 << 20 };
+static const char INDEX[] = "model.safetensors.index.json";
+static const char SINGLE[] = "model.safetensors";
+
+/* ---- names of shards ---- */
+
+/* An index may only name files of its own folder. */
+static bool plain_file_name(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 12 && n < 256 && name[0] != '.' && !strpbrk(name, "/\\") &&
+           strcmp(name + n - 12, ".safetensors") == 0;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    const char *const *x = a, *const *y = b;
+    return strcmp(*x, *y);
+}
+
+/* The different file names of weight_map, sorted, malloc'd; they borrow from the tree. */
+static lq_status shard_names(const char ***out, size_t *n, const cJSON *map, lq_err *err)
+{
+    size_t count = 0;
+    *n = 0;
+    *out = NULL;
+    if (!cJSON_IsObject(map) || !map->child)
+        return lq_fail(err, LQ_EFORMAT, "weight_map: expected an object of tensors and files");
+    for (const cJSON *m = map->child; m; m = m->next, count++)
+        if (!cJSON_IsString(m) || !plain_file_name(m->valuestring)) {
+            char found[64];
+            return lq_fail(err, LQ_EFORMAT,
+                           "weight_map: '%.100s': expected the name of a .safetensors file in the "
+                           "same folder, found %s",
+                           m->string, js_describe(found, m));
+        }
+    const char **names = malloc(count * sizeof *names);
+    if (!names) return lq_fail(err, LQ_ENOMEM, "no memory for %zu names", count);
+    for (const cJSON *m = map->child; m; m = m->next)
+        names[(*n)++] = m->valuestring;
+    qsort(names, *n, sizeof *names, by_text);
+    size_t kept = 1;
+    for (size_t i = 1; i < *n; i++)
+        if (strcmp(names[kept - 1], names[i]) != 0) names[kept++] = names[i];
+    *n = kept;
+    *out = names;
+    return LQ_OK;
+}
+
+/* ---- opening shards ---- */
+static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "out of memory"); }
+
+static lq_status open_shard(src_source *s, const char *dir, const char *name, lq_err *err)
+{
+    char path[PATH_LEN];
+    lq_status st = lq_path_join(path, sizeof path, dir, name, err);
+    if (!st) st = st_open(&s->shards[s->n_shards], path, err);
+    if (!st) s->n_shards++;
+    return st;
+}
+
+/* Every tensor that the index names must lie in the shard it names; names[i] is shard i. */
+static lq_status check_index(const src_source *s, const cJSON *map, const char *const *names,
+                             size_t *n, lq_err *err)
+{
+    *n = 0;
+    for (const cJSON *m = map->child; m; m = m->next, ++*n) {
+        const char *const *at =
+            bsearch(&(const char *){ m->valuestring }, names, s->n_shards, sizeof *names, by_text);
+        if (!at || !st_find(&s->shards[at - names], m->string))
+            return lq_fail(err, LQ_EFORMAT, "%s: tensor '%.100s': expected in %s, not found there",
+                           INDEX, m->string, m->valuestring);
+    }
+    return LQ_OK;
+}
+
+/* And every tensor of a shard must be named with that shard: `n` entries were found, so a shard
+ * that has more than its share has a stranger. */
+static lq_status check_shards(const src_source *s, const cJSON *map, const char *const *names,
+                              size_t n, lq_err *err)
+{
+    const char **known = malloc((n ? n : 1) * sizeof *known);
+    if (!known) return no_memory(err);
+    lq_status st = LQ_OK;
+    for (size_t i = 0; i < s->n_shards && !st; i++) {
+        const st_file *f = &s->shards[i];
+        size_t here = 0;
+        for (const cJSON *m = map->child; m; m = m->next)
+            if (strcmp(m->valuestring, names[i]) == 0) known[here++] = m->string;
+        if (here == f->n) continue;
+        qsort(known, here, sizeof *known, by_text);
+        size_t k = 0;
+        while (k < f->n - 1 && bsearch(&f->tensors[k].name, known, here, sizeof *known, by_text))
+            k++;
+        st = lq_fail(err, LQ_EFORMAT, "%s: tensor '%.100s': expected in %s too, not found there",
+                     names[i], f->tensors[k].name, INDEX);
+    }
+    free(known);
+    return st;
+}
+
+static lq_status open_sharded(src_source *s, const char *dir, const char *index_path, lq_err *err)
+{
+    cJSON *index;
+    const char **names = NULL;
+    size_t n = 0;
+    lq_status st = js_parse_file(&index, index_path, MAX_INDEX, JS_UNIQUE, err);
+    if (st) return st;
+    const cJSON *map = js_get(index, "weight_map");
+    st = shard_names(&names, &n, map, err);
+    if (st) {
+        lq_wrap(err, st, "%s", index_path);
+        goto done;
+    }
+    s->shards = lq_push(&s->arena, n * sizeof *s->shards);
+    if (!s->shards) st = no_memory(err);
+    for (size_t i = 0; i < n && !st; i++) {
+        st = open_shard(s, dir, names[i], err);
+        if (st == LQ_ENOENT) lq_wrap(err, st, "%s names a shard that is missing", INDEX);
+    }
+    if (st) goto done;
+    size_t entries;
+    st = check_index(s, map, names, &entries, err);
+    if (!st) st = check_shards(s, map, names, entries, err);
+    if (st) lq_wrap(err, st, "%s", dir);
+done:
+    free(names);
+    cJSON_Delete(index);
+    return st;
+}
+
+static lq_status open_single(src_source *s, const char *dir, const char *name, lq_err *err)
+{
+    s->shards = lq_push(&s->arena, sizeof *s->shards);
+    return s->shards ? open_shard(s, dir, name, err) : no_memory(err);
+}
+
+static lq_status open_weights(src_source *s, const char *dir, const char *file, lq_err *err)
+{
+    char path[PATH_LEN], index[PATH_LEN];
+    if (file) return open_single(s, dir, file, err);
+    lq_status st = lq_path_join(path, sizeof path, dir, SINGLE, err);
+    if (!st) st = lq_path_join(index, sizeof index, dir, INDEX, err);
+    if (st) return st;
+    if (lq_exists(path)) return open_single(s, dir, SINGLE, err);
+    if (lq_exists(index)) return open_sharded(s, dir, index, err);
+    return lq_fail(err, LQ_ENOENT, "%s: expected %s or %s, found neither", dir, SINGLE, INDEX);
+}
+
+/* ---- the table of all tensors ---- */
+static int by_tensor(const void *a, const void *b)
+{
+    const src_tensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static lq_status list_tensors(src_source *s, lq_err *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_shards; i++)
+        n += s->shards[i].n;
+    s->tensors = lq_push(&s->arena, n * sizeof *s->tensors);
+    if (!s->tensors) return no_memory(err);
+    for (size_t i = 0; i < s->n_shards; i++)
+        for (size_t k = 0; k < s->shards[i].n; k++) {
+            const st_tensor *t = &s->shards[i].tensors[k];
+            lq_status st = src_fill_plain(&s->tensors[s->n_tensors], t->name, t->dtype, t->n_dims,
+                                          t->shape, t->data, t->bytes, err);
+            if (st) return lq_wrap(err, st, "%s", s->path);
+            s->n_tensors++;
+        }
+    if (n) qsort(s->tensors, n, sizeof *s->tensors, by_tensor);
+    return LQ_OK;
+}
+
+/* ---- config and blobs ---- */
+static lq_status parse_optional(cJSON **out, const char *dir, const char *name, lq_err *err)
+{
+    char path[PATH_LEN];
+    *out = NULL;
+    lq_status st = lq_path_join(path, sizeof path, dir, name, err);
+    if (st || !lq_exists(path)) return st;
+    return js_parse_file(out, path, MAX_CONFIG, JS_UNIQUE, err);
+}
+
+static lq_status read_config(src_source *s, const char *dir, const src_opts *o, lq_err *err)
+{
+    cJSON *config, *generation = NULL;
+    lq_status st = parse_optional(&config, dir, "config.json", err);
+    if (!st && !config && o->need_config)
+        st = lq_fail(err, LQ_ENOENT, "%s: expected a config.json, found none", dir);
+    if (st || !config) return st;
+    st = parse_optional(&generation, dir, "generation_config.json", err);
+    if (st) goto done;
+    const cJSON *quant = js_get(config, "quantization_config");
+    const char *method = "?";
+    if (quant && o->need_config && !o->no_tensors) {
+        js_str(quant, "quant_method", false, &method, NULL);
+        st = lq_fail(err, LQ_EUNSUPPORTED,
+                     "%s/config.json: quantization_config: expected none, found quant_method "
+                     "\"%.40s\", a layout that is not read yet",
+                     dir, method);
+        goto done;
+    }
+    st = arch_config_parse(&s->config, config, generation, err);
+    s->has_config = !st;
+    if (st && o->need_config)
+        lq_wrap(err, st, "%s/config.json", dir);
+    else
+        st = LQ_OK; /* tensors can be listed without understanding the model */
+done:
+    cJSON_Delete(generation);
+    cJSON_Delete(config);
+    return st;
+}
+
+static bool is_blob(const char *name)
+{
+    static const char *const names[] = {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "config.json",
+        "generation_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "README.md",
+    };
+    for (size_t i = 0; i < LQ_COUNT(names); i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return strncasecmp(name, "license", 7) == 0 || strncasecmp(name, "licence", 7) == 0;
+}
+
+/* The names in the folder that travel along, sorted, in the arena. */
+static lq_status blob_names(src_source *s, const char ***out, size_t *n, const char *dir,
+                            lq_err *err)
+{
+    enum { MAX_BLOBS = 64 };
+    *n = 0;
+    *out = lq_push(&s->arena, MAX_BLOBS * sizeof **out);
+    if (!*out) return no_memory(err);
+    DIR *d = opendir(dir);
+    if (!d) return lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
+    lq_status st = LQ_OK;
+    for (struct dirent *e; !st && (e = readdir(d));) {
+        if (!is_blob(e->d_name)) continue;
+        const char *copy = lq_push_str(&s->arena, e->d_name, strlen(e->d_name));
+        if (!copy)
+            st = no_memory(err);
+        else if (*n == MAX_BLOBS)
+            st = lq_fail(err, LQ_EUNSUPPORTED, "%s: expected at most %d licence files", dir,
+                         MAX_BLOBS);
+        else
+            (*out)[(*n)++] = copy;
+    }
+    closedir(d);
+    qsort(*out, *n, sizeof **out, by_text);
+    return st;
+}
+
+static lq_status map_blobs(src_source *s, const char *dir, lq_err *err)
+{
+    const char **names;
+    size_t n;
+    lq_status st = blob_names(s, &names, &n, dir, err);
+    if (st) return st;
+    s->blobs = lq_push(&s->arena, n * sizeof *s->blobs);
+    s->blob_maps = lq_push(&s->arena, n * sizeof *s->blob_maps);
+    if (!s->blobs || !s->blob_maps) return no_memory(err);
+    for (size_t i = 0; i < n; i++) {
+        char path[PATH_LEN];
+        st = lq_path_join(path, sizeof path, dir, names[i], err);
+        if (st) return st;
+        if (lq_is_dir(path)) continue; /* a folder of licences */
+        lq_map *m = &s->blob_maps[s->n_blobs];
+        st = lq_map_open(m, path, err);
+        if (st) return st;
+        s->blobs[s->n_blobs++] = (src_blob){ names[i], m->data, m->size };
+    }
+    return LQ_OK;
+}
+
+lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err)
+{
+    char dir[PATH_LEN];
+    const char *file = NULL;
+    if (lq_is_dir(s->path)) {
+        snprintf(dir, sizeof dir, "%s", s->path);
+    } else {
+        const char *slash = strrchr(s->path, '/');
+        file = slash ? slash + 1 : s->path;
+        snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - s->path) : 1,
+                 slash ? s->path : ".");
+        if (!dir[0]) snprintf(dir, sizeof dir, "/");
+    }
+    s->format = "safetensors";
+    lq_status st = map_blobs(s, dir, err);
+    if (!st) st = read_config(s, dir, o, err);
+    if (!st && !o->no_tensors) st = open_weights(s, dir, file, err);
+    if (!st) st = list_tensors(s, err);
+    return st;
+}

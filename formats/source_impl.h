@@ -1,0 +1,39 @@
+/* formats/source_impl.h - what a kind of source fills in; only formats/source*.c include this.
+ *
+ * A new kind is one file with src_KIND_open and one row in source.c. Whatever it fails at, source.c
+ * closes the source again, so each field is owned or zero at any time. */
+#ifndef LLMQ_FORMATS_SOURCE_IMPL_H
+#define LLMQ_FORMATS_SOURCE_IMPL_H
+
+#include "formats/llmq.h"
+#include "formats/safetensors.h"
+#include "formats/source.h"
+
+struct src_source {
+    const char *format;
+    char *path; /* as given */
+    arch_config config;
+    bool has_config;
+    src_tensor *tensors;            /* by name, in arena */
+    lq_hash (*hashes)[QT_N_PLANES]; /* [n_tensors] known checksums of the planes, or NULL */
+    size_t n_tensors;
+    src_blob *blobs; /* in arena */
+    size_t n_blobs, cap_blobs;
+    const cJSON *recipe, *provenance;
+    lq_arena arena;
+    /* what the views point into */
+    st_file *shards; /* in arena; opened ones */
+    size_t n_shards;
+    lq_map *blob_maps; /* [n_blobs] of a folder, in arena */
+    llmq_file llmq;
+};
+
+lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err);
+lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err);
+
+/* One entry from a plain run of bytes: dense where the type is a float. LQ_EUNSUPPORTED: more than
+ * 4 dims. */
+lq_status src_fill_plain(src_tensor *out, const char *name, lq_dtype d, int n_dims,
+                         const int64_t *shape, const void *data, size_t bytes, lq_err *err);
+
+#endif
