@@ -1,0 +1,535 @@
+/* runtime/http.c - the server: its socket, its life, and what libmicrohttpd tells it.
+ *
+ * The course of an exchange, in the order of libmicrohttpd's calls:
+ *
+ *     on_uri        the request line is there: a new http_req, its path decoded here (MHD's own
+ *                   decoding would let %00 cut it)
+ *     on_request    first call: the head is there; key, route, type and length are checked, and
+ *                   what is refused with a long body to come is answered without reading it
+ *     on_request    once per piece of the body
+ *     on_request    the body is complete: the handler runs; then answer or sleep
+ *     on_request    again after each wake-up
+ *     on_completed  answered, or the connection broke
+ */
+#include "runtime/http_int.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Bodies up to here are read and dropped when a request is refused by its head, so that the
+ * connection can go on; longer ones cost the connection. */
+enum { DROP_BODY_MAX = 65536, CONN_MEMORY = 32768, SEND_BUFFER = 262144 };
+
+/* ---- paths ---- */
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* The path of a request target, percent-decoded once; empty when it is malformed: no slash first,
+ * too long, a bad escape, a control byte. Nothing is normalized: a path with "//" or ".." in it is
+ * not the path of any route. */
+static void decode_path(char out[HTTP_PATH_MAX], const char *uri)
+{
+    size_t n = 0;
+    out[0] = 0;
+    if (uri[0] != '/') return;
+    for (const char *p = uri; *p && *p != '?' && *p != '#'; p++) {
+        int c = (uint8_t)*p;
+        if (c == '%') {
+            int hi = hex_digit(p[1]), lo = hi < 0 ? -1 : hex_digit(p[2]);
+            if (lo < 0) {
+                out[0] = 0;
+                return;
+            }
+            c = hi << 4 | lo;
+            p += 2;
+        }
+        if (c < 0x20 || c == 0x7f || n + 1 >= HTTP_PATH_MAX) {
+            out[0] = 0;
+            return;
+        }
+        out[n++] = (char)c;
+    }
+    out[n] = 0;
+}
+
+static bool path_matches(const http_route *t, const char *path)
+{
+    size_t n = strlen(t->path);
+    if (t->path[n - 1] != '*') return strcmp(t->path, path) == 0;
+    return strncmp(path, t->path, n - 1) == 0 && path[n - 1];
+}
+
+/* ---- what the head of a request says ---- */
+
+static const char *header(struct MHD_Connection *mhd, const char *name)
+{
+    return MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, name);
+}
+
+/* The time depends on the length of the given key alone. */
+static bool key_equals(const char *key, const char *given)
+{
+    size_t n = strlen(key), m = strlen(given);
+    unsigned diff = n != m;
+    for (size_t i = 0; i < m; i++)
+        diff |= (unsigned)((uint8_t)given[i] ^ (uint8_t)key[n ? i % n : 0]);
+    return diff == 0;
+}
+
+static bool key_ok(const http_server *s, struct MHD_Connection *mhd)
+{
+    if (!s->o.n_keys) return true;
+    const char *auth = header(mhd, "Authorization"), *given = header(mhd, "X-Api-Key");
+    if (auth && strncasecmp(auth, "Bearer ", 7) == 0) given = auth + 7 + strspn(auth + 7, " ");
+    bool ok = false;
+    for (int i = 0; given && i < s->o.n_keys; i++)
+        ok |= key_equals(s->keys[i], given);
+    return ok;
+}
+
+static bool is_json(const char *type)
+{
+    size_t n = type ? strcspn(type, "; \t") : 0;
+    return n == 16 && strncasecmp(type, "application/json", n) == 0;
+}
+
+static void set_request_id(http_req *r, const char *given)
+{
+    size_t n = given ? strlen(given) : 0;
+    bool clean = n > 0 && n <= HTTP_ID_MAX;
+    for (size_t i = 0; clean && i < n; i++) {
+        char c = given[i];
+        clean = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') ||
+                strchr("._-:+/=", c) != NULL;
+    }
+    if (clean) {
+        memcpy(r->id, given, n + 1);
+        return;
+    }
+    uint64_t v[2] = { 0 };
+    if (getrandom(v, sizeof v, 0) != sizeof v) v[0] = (uint64_t)(http_now() * 1e9);
+    snprintf(r->id, sizeof r->id, "req-%016llx%016llx", (unsigned long long)v[0],
+             (unsigned long long)v[1]);
+}
+
+static void refuse_method(http_req *r)
+{
+    char allow[64] = "Allow: ";
+    for (size_t i = 0; i < r->s->o.n_routes; i++) {
+        const http_route *t = &r->s->o.routes[i];
+        if (!path_matches(t, r->path) || strstr(allow, t->method)) continue;
+        size_t n = strlen(allow);
+        snprintf(allow + n, sizeof allow - n, "%s%s", n > 7 ? ", " : "", t->method);
+        if (strcmp(t->method, "GET") == 0) strncat(allow, ", HEAD", sizeof allow - n - 10);
+    }
+    static const char body[] = "{\"error\":{\"message\":\"this path does not take that method\","
+                               "\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}";
+    const char *headers[] = { allow };
+    http_reply(r, 405, body, sizeof body - 1, &(http_extra){ .headers = headers, .n_headers = 1 });
+}
+
+/* Sets r->route; false when path or method lead nowhere (answered). */
+static bool find_route(http_req *r)
+{
+    const char *method = strcmp(r->method, "HEAD") == 0 ? "GET" : r->method;
+    bool path_known = false;
+    for (size_t i = 0; i < r->s->o.n_routes; i++) {
+        const http_route *t = &r->s->o.routes[i];
+        if (!path_matches(t, r->path)) continue;
+        path_known = true;
+        if (strcmp(t->method, method) == 0) {
+            r->route = t;
+            return true;
+        }
+    }
+    if (path_known)
+        refuse_method(r);
+    else
+        http_error(r, 404, NULL, NULL, "no such path");
+    return false;
+}
+
+static bool is_open_path(const http_server *s, const char *path)
+{
+    for (size_t i = 0; i < s->o.n_routes; i++)
+        if (s->o.routes[i].open && path_matches(&s->o.routes[i], path)) return true;
+    return false;
+}
+
+/* Checks the head; what is wrong is answered (r->answer is set). Returns the announced length, -1
+ * when there is none (chunked), INT64_MAX when the body must not be read. */
+static int64_t check_head(http_req *r, struct MHD_Connection *mhd)
+{
+    const char *length = header(mhd, "Content-Length"), *te = header(mhd, "Transfer-Encoding");
+    const char *encoding = header(mhd, "Content-Encoding");
+    int64_t n = length ? strtoll(length, NULL, 10) : te ? -1 : 0; /* MHD checked that it is one */
+    if (!r->path[0]) {
+        http_error(r, 400, NULL, NULL, "the request's path is malformed or too long");
+    } else if (length && te) {
+        http_error(r, 400, NULL, NULL, "both Content-Length and Transfer-Encoding were given");
+        n = INT64_MAX; /* where this body ends is open to dispute: close */
+    } else if (!is_open_path(r->s, r->path) && !key_ok(r->s, mhd)) {
+        atomic_fetch_add(&r->s->n_unauthorized, 1);
+        http_error(r, 401, NULL, "invalid_api_key",
+                   "a valid API key is required: Authorization: Bearer KEY");
+    } else if (find_route(r) && strcmp(r->route->method, "POST") == 0) {
+        if (!is_json(header(mhd, "Content-Type")))
+            http_error(r, 415, NULL, NULL, "expected Content-Type: application/json");
+        else if (encoding && strcasecmp(encoding, "identity") != 0)
+            http_error(r, 415, NULL, NULL, "Content-Encoding is not supported");
+        else if (n > 0 && (size_t)n > r->s->o.max_body) {
+            http_error(r, 413, NULL, NULL, "the body is larger than %zu bytes", r->s->o.max_body);
+            n = INT64_MAX;
+        }
+    } else {
+        r->discard = true; /* a GET with a body */
+    }
+    return n;
+}
+
+/* ---- libmicrohttpd's calls ---- */
+
+static void set_state(http_req *r, conn_state state)
+{
+    pthread_mutex_lock(&r->s->mu);
+    r->c->state = state;
+    r->c->since = http_now();
+    pthread_mutex_unlock(&r->s->mu);
+}
+
+static void on_connection(void *cls, struct MHD_Connection *mhd, void **socket_context,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    http_server *s = cls;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        conn *c = *socket_context;
+        if (!c) return;
+        pthread_mutex_lock(&s->mu);
+        if (c->prev)
+            c->prev->next = c->next;
+        else
+            s->conns = c->next;
+        if (c->next) c->next->prev = c->prev;
+        s->n_conns--;
+        pthread_mutex_unlock(&s->mu);
+        free(c);
+        return;
+    }
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+    conn *c = *socket_context = info ? calloc(1, sizeof *c) : NULL;
+    if (!c) return; /* its requests are refused in on_uri */
+    c->fd = info->connect_fd;
+    int size = SEND_BUFFER; /* so that max_backlog says what it means */
+    setsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    c->since = http_now();
+    pthread_mutex_lock(&s->mu);
+    c->id = s->next_id++;
+    c->next = s->conns;
+    if (c->next) c->next->prev = c;
+    s->conns = c;
+    s->n_conns++;
+    pthread_mutex_unlock(&s->mu);
+}
+
+static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mhd)
+{
+    http_server *s = cls;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    conn *c = info ? info->socket_context : NULL;
+    http_req *r = c ? http_req_new(s, c) : NULL;
+    if (!r) return NULL;
+    decode_path(r->path, uri);
+    r->mhd = mhd;
+    set_state(r, CONN_HEAD);
+    pthread_mutex_lock(&s->mu);
+    c->req = r;
+    s->n_open++;
+    pthread_mutex_unlock(&s->mu);
+    return r;
+}
+
+static enum MHD_Result on_head(http_req *r, struct MHD_Connection *mhd, const char *method)
+{
+    snprintf(r->method, sizeof r->method, "%s", method);
+    set_request_id(r, header(mhd, "X-Request-Id"));
+    atomic_fetch_add(&r->s->n_requests, 1);
+    int64_t n = check_head(r, mhd);
+    r->phase = REQ_BODY;
+    set_state(r, CONN_BODY);
+    if (r->answer == ANS_NONE) return MHD_YES;
+    r->discard = true;
+    return n >= 0 && n <= DROP_BODY_MAX ? MHD_YES : http_req_advance(r, mhd);
+}
+
+static void on_body(http_req *r, const char *data, size_t n)
+{
+    if (r->discard) return;
+    if (r->body.n + n > r->s->o.max_body) {
+        http_error(r, 413, NULL, NULL, "the body is larger than %zu bytes", r->s->o.max_body);
+    } else if (atomic_fetch_add(&r->s->bodies, n) + n > r->s->o.max_bodies) {
+        atomic_fetch_sub(&r->s->bodies, n);
+        http_error(r, 503, NULL, NULL, "too many large requests at the same time");
+    } else {
+        r->body_counted += n;
+        jw_bytes(&r->body, data, n);
+        if (!r->body.oom) return;
+        http_error(r, 503, NULL, NULL, "out of memory");
+    }
+    r->discard = true;
+    jw_free(&r->body);
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const char *url,
+                                  const char *method, const char *version, const char *data,
+                                  size_t *n_data, void **con_cls)
+{
+    (void)url;
+    (void)version;
+    http_server *s = cls;
+    http_req *r = *con_cls;
+    if (!r) return MHD_NO;
+    if (r->phase == REQ_NEW) return on_head(r, mhd, method);
+    if (*n_data) {
+        on_body(r, data, *n_data);
+        *n_data = 0;
+        return MHD_YES;
+    }
+    if (r->phase == REQ_BODY) {
+        pthread_mutex_lock(&s->mu);
+        bool cut = r->c->cut;
+        r->c->state = CONN_BUSY;
+        pthread_mutex_unlock(&s->mu);
+        if (cut) return MHD_NO;
+        r->phase = REQ_HANDLED;
+        http_watch_add(s, r->c);
+        if (r->answer == ANS_NONE) r->route->handle(s->o.app, r);
+    }
+    return http_req_advance(r, mhd);
+}
+
+static void on_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
+                         enum MHD_RequestTerminationCode how)
+{
+    (void)mhd;
+    http_server *s = cls;
+    http_req *r = *con_cls;
+    if (!r) return;
+    *con_cls = NULL;
+    if (r->phase == REQ_HANDLED) http_watch_remove(s, r->c);
+    pthread_mutex_lock(&r->mu);
+    r->mhd = NULL;
+    pthread_mutex_unlock(&r->mu);
+    pthread_mutex_lock(&s->mu);
+    r->c->req = NULL;
+    r->c->state = CONN_IDLE;
+    r->c->since = http_now();
+    pthread_mutex_unlock(&s->mu);
+
+    bool whole = how == MHD_REQUEST_TERMINATED_COMPLETED_OK;
+    http_req_cut(r);
+    if (!whole && r->phase != REQ_NEW) atomic_fetch_add(&s->n_gone, 1);
+    if (s->o.log && r->phase != REQ_NEW) {
+        http_log_line l = { r->method,          r->path,  r->id, whole ? r->status : 499,
+                            http_now() - r->t0, r->body.n };
+        s->o.log(s->o.app, &l);
+    }
+    http_req_unref(r);
+    pthread_mutex_lock(&s->mu);
+    if (--s->n_open == 0) pthread_cond_broadcast(&s->idle);
+    pthread_mutex_unlock(&s->mu);
+}
+
+static size_t no_unescape(void *cls, struct MHD_Connection *mhd, char *text)
+{
+    (void)cls;
+    (void)mhd;
+    return strlen(text); /* on_uri has done it */
+}
+
+/* ---- the server's life ---- */
+
+static lq_status listen_on(http_server *s, lq_err *err)
+{
+    const char *host = s->o.host ? s->o.host : "127.0.0.1";
+    char port[16];
+    snprintf(port, sizeof port, "%d", s->o.port);
+    struct addrinfo hints = { .ai_family = AF_UNSPEC,
+                              .ai_socktype = SOCK_STREAM,
+                              .ai_flags = AI_PASSIVE | AI_NUMERICSERV };
+    struct addrinfo *found;
+    int e = getaddrinfo(host, port, &hints, &found);
+    if (e) return lq_fail(err, LQ_EIO, "cannot listen on %s: %s", host, gai_strerror(e));
+    int fd = -1, why = 0, one = 1;
+    for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+        if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        if (fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0)
+            break;
+        why = errno;
+        if (fd >= 0) close(fd);
+        fd = -1;
+    }
+    freeaddrinfo(found);
+    if (fd < 0)
+        return lq_fail(err, LQ_EIO, "cannot listen on %s:%s: %s", host, port,
+                       why == EADDRINUSE ? "the port is in use" : strerror(why));
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    s->port = s->o.port;
+    if (getsockname(fd, (struct sockaddr *)&at, &len) == 0)
+        s->port = ntohs(at.ss_family == AF_INET6
+                            ? ((const struct sockaddr_in6 *)(const void *)&at)->sin6_port
+                            : ((const struct sockaddr_in *)(const void *)&at)->sin_port);
+    s->listen_fd = fd;
+    return LQ_OK;
+}
+
+static void set_defaults(http_opts *o)
+{
+    if (!o->max_body) o->max_body = (size_t)32 << 20;
+    if (!o->max_bodies) o->max_bodies = (size_t)256 << 20;
+    if (!o->max_backlog) o->max_backlog = (size_t)1 << 20;
+    if (o->max_connections <= 0) o->max_connections = 4096;
+    if (o->threads <= 0) o->threads = 4;
+    if (!(o->header_seconds > 0)) o->header_seconds = 10;
+    if (!(o->body_seconds > 0)) o->body_seconds = 60;
+    if (!(o->idle_seconds > 0)) o->idle_seconds = 30;
+    if (!(o->ping_seconds > 0)) o->ping_seconds = 15;
+}
+
+static lq_status copy_keys(http_server *s, lq_err *err)
+{
+    s->keys = calloc((size_t)s->o.n_keys + 1, sizeof *s->keys);
+    if (!s->keys) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    for (int i = 0; i < s->o.n_keys; i++)
+        if (!(s->keys[i] = strdup(s->o.keys[i]))) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    return LQ_OK;
+}
+
+static lq_status start_daemon(http_server *s, lq_err *err)
+{
+    unsigned idle = (unsigned)ceil(s->o.idle_seconds);
+    s->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s,
+        MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)s->o.threads,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.max_connections,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONN_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
+        idle, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, on_uri, s,
+        MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_END);
+    if (!s->daemon) return lq_fail(err, LQ_EIO, "the HTTP server did not start");
+    s->listen_fd = -1; /* the daemon owns it */
+    return LQ_OK;
+}
+
+lq_status http_open(http_server **out, const http_opts *o, lq_err *err)
+{
+    http_server *s = *out = calloc(1, sizeof *s);
+    if (!s) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    s->o = *o;
+    s->listen_fd = s->epoll_fd = s->stop_fd = -1;
+    set_defaults(&s->o);
+    pthread_mutex_init(&s->mu, NULL);
+    pthread_condattr_t mono;
+    pthread_condattr_init(&mono);
+    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->idle, &mono);
+    pthread_condattr_destroy(&mono);
+    lq_status st = copy_keys(s, err);
+    if (!st) st = listen_on(s, err);
+    if (!st) st = http_watch_start(s, err);
+    if (!st) st = start_daemon(s, err);
+    if (st) {
+        http_close(s);
+        *out = NULL;
+    }
+    return st;
+}
+
+int http_port(const http_server *s) { return s->port; }
+void http_drain(http_server *s) { atomic_store(&s->draining, true); }
+
+bool http_wait_idle(http_server *s, double seconds)
+{
+    double until = http_now() + seconds;
+    struct timespec t = { .tv_sec = (time_t)until,
+                          .tv_nsec = (long)((until - floor(until)) * 1e9) };
+    pthread_mutex_lock(&s->mu);
+    while (s->n_open && http_now() < until)
+        pthread_cond_timedwait(&s->idle, &s->mu, &t);
+    bool idle = s->n_open == 0;
+    pthread_mutex_unlock(&s->mu);
+    return idle;
+}
+
+/* Connections that sleep cannot be closed by libmicrohttpd: wake them all first. Those that wait
+ * for their socket see its end. */
+static void cut_all(http_server *s)
+{
+    for (;;) {
+        http_req *r = NULL;
+        pthread_mutex_lock(&s->mu);
+        for (conn *c = s->conns; c && !r; c = c->next)
+            if (c->req && !c->cut) {
+                c->cut = true;
+                shutdown(c->fd, SHUT_RDWR);
+                r = c->req;
+                http_req_ref(r);
+            }
+        pthread_mutex_unlock(&s->mu);
+        if (!r) return;
+        http_req_cut(r);
+        http_req_unref(r);
+    }
+}
+
+void http_close(http_server *s)
+{
+    if (!s) return;
+    if (s->daemon) {
+        MHD_socket fd = MHD_quiesce_daemon(s->daemon); /* no new connections */
+        do
+            cut_all(s);
+        while (!http_wait_idle(s, 0.05));
+        http_watch_stop(s);
+        MHD_stop_daemon(s->daemon);
+        if (fd != MHD_INVALID_SOCKET) close(fd);
+    }
+    http_watch_stop(s);
+    if (s->listen_fd >= 0) close(s->listen_fd);
+    for (int i = 0; s->keys && s->keys[i]; i++)
+        free(s->keys[i]);
+    free(s->keys);
+    pthread_mutex_destroy(&s->mu);
+    pthread_cond_destroy(&s->idle);
+    free(s);
+}
+
+void http_stats_get(http_server *s, http_stats *out)
+{
+    out->requests = atomic_load(&s->n_requests);
+    out->unauthorized = atomic_load(&s->n_unauthorized);
+    out->timeouts = atomic_load(&s->n_timeouts);
+    out->gone = atomic_load(&s->n_gone);
+    out->overflows = atomic_load(&s->n_overflows);
+    pthread_mutex_lock(&s->mu);
+    out->connections = s->n_conns;
+    out->open = s->n_open;
+    pthread_mutex_unlock(&s->mu);
+}

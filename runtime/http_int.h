@@ -1,0 +1,102 @@
+/* runtime/http_int.h - what the three files of the HTTP layer share; no one else includes it.
+ *
+ * Two kinds of objects. A conn is a TCP connection: it exists from accept to close and is known to
+ * the watcher. An http_req is one exchange on it. Locks: server.mu guards the list of conns and
+ * their fields; req.mu guards the answer. A thread holds at most one of them, and calls nothing of
+ * the application while it holds either. */
+#ifndef LLMQ_RUNTIME_HTTP_INT_H
+#define LLMQ_RUNTIME_HTTP_INT_H
+
+#include "runtime/http.h"
+
+#include <microhttpd.h>
+#include <pthread.h>
+
+/* What a connection is doing; each state but BUSY has a limit of time. */
+typedef enum { CONN_IDLE, CONN_HEAD, CONN_BODY, CONN_BUSY } conn_state;
+
+typedef struct conn conn;
+struct conn {
+    conn *prev, *next;
+    uint64_t id; /* names it in the watcher's epoll set: pointers may be reused */
+    int fd;
+    conn_state state;
+    double since; /* when it entered the state */
+    bool cut;     /* the watcher has answered and shut it */
+    http_req *req;
+};
+
+typedef enum { ANS_NONE, ANS_WHOLE, ANS_STREAM } answer_kind;
+typedef enum { REQ_NEW, REQ_BODY, REQ_HANDLED } req_phase;
+enum { HTTP_ID_MAX = 128, HTTP_HEADERS_MAX = 4, HTTP_PATH_MAX = 1024 };
+
+struct http_req {
+    http_server *s;
+    atomic_int refs;
+
+    /* used by the connection's thread alone */
+    conn *c;
+    req_phase phase;
+    const http_route *route;
+    char path[HTTP_PATH_MAX]; /* decoded; empty: malformed */
+    char method[16];
+    char id[HTTP_ID_MAX + 1];
+    double t0;
+    jw body;
+    size_t body_counted; /* of server.bodies */
+    bool discard;        /* the body is read and forgotten */
+
+    pthread_mutex_t mu;
+    struct MHD_Connection *mhd; /* NULL once the exchange is over */
+    bool asleep;                /* suspended: whoever answers resumes it */
+    bool dead;                  /* client gone, or cut */
+    bool kept, told;            /* gone was called */
+    void (*gone)(void *user);
+    void (*destroy)(void *user);
+    void *user;
+    answer_kind answer;
+    int status;
+    char *type;
+    char *headers[HTTP_HEADERS_MAX];
+    size_t n_headers;
+    jw out; /* the whole body, or what of the stream is not yet read: from out_off on */
+    size_t out_off;
+    bool ended;     /* nothing will be added to out */
+    double written; /* time of the last event or ping */
+};
+
+struct http_server {
+    http_opts o;
+    char **keys;
+    struct MHD_Daemon *daemon;
+    int listen_fd, port;
+    atomic_bool draining;
+    atomic_size_t bodies;
+    atomic_ullong n_requests, n_unauthorized, n_timeouts, n_gone, n_overflows;
+
+    pthread_mutex_t mu;
+    pthread_cond_t idle; /* n_open became 0 */
+    conn *conns;
+    uint64_t next_id;
+    int64_t n_conns, n_open;
+
+    int epoll_fd, stop_fd; /* the watcher's */
+    pthread_t watcher;
+    bool watching;
+};
+
+double http_now(void); /* monotonic seconds */
+http_req *http_req_new(http_server *s, conn *c);
+void http_req_ref(http_req *r);
+void http_req_unref(http_req *r);
+/* The client is gone, or is to be cut: wakes the connection so that it closes, tells the keeper. */
+void http_req_cut(http_req *r);
+/* The connection's side of an answer: queues it, or puts the connection to sleep. */
+enum MHD_Result http_req_advance(http_req *r, struct MHD_Connection *mhd);
+
+lq_status http_watch_start(http_server *s, lq_err *err);
+void http_watch_stop(http_server *s);
+void http_watch_add(http_server *s, const conn *c); /* tell when this client hangs up */
+void http_watch_remove(http_server *s, const conn *c);
+
+#endif
