@@ -1,28 +1,28 @@
-/* formats/qt.h - a linear weight W[N,K] in any scheme: what its planes are and how many bytes each
- * has.
+/* formats/qt.h - a linear weight W[N,K] in any scheme: its planes and how many bytes each has.
  *
  * A qt_tensor is a view: it says the scheme and points at planes that somebody else owns (a mapped
  * file, an arena). y = x W^T, N outputs, K inputs.
  *
  * Portable layout (QT_PORTABLE), the one on disk and the one that quantizers write:
  *
- *   kind          CODES                          SCALES              ZEROS            others
- *   QT_DENSE      [N,K] of `dtype`               -                   -
- *   QT_UINT       rows of bitpack(K codes, bits) [N,ng] scale_dtype  rows of bitpack  GIDX i32 [K]
- * if irregular each row ceil(K*bits/8) bytes                      (ng zeros, zbits) QT_I8 [N,K]
- * int8                     [N] f32             [N] int8, asym QT_I8_OUTLIER as QT_I8, 0 in outlier
- * columns [N] f32             -                OUT_IDX i32 [n_out] rising, OUT_VALS bf16 [N,n_out]
- *   QT_LUT4       bitsandbytes' bytes: element   [nb] f32, or [nb]   -                MAP f32 [16];
- * when double: 2j high nibble of byte j, the  u8 when double                       SCALES2 f32
- * [ceil(nb/256)], matrix flat, ceil(N*K/2) bytes nb = ceil(N*K/group)                 MAP2 f32
- * [256]
+ *   QT_DENSE       CODES    [N,K] of `dtype`
+ *   QT_UINT        CODES    N rows of bitpack(K codes, bits), ceil(K*bits/8) bytes each
+ *                  SCALES   [N,ng] of scale_dtype, ng = K/group
+ *                  ZEROS    QT_ZERO_INT: N rows of bitpack(ng zeros, zbits); QT_ZERO_F16: f16
+ * [N,ng] GIDX     i32 [K], the group of each input, if irregular (`group` inputs in each) QT_I8
+ * CODES    int8 [N,K];  SCALES f32 [N];  ZEROS int8 [N] if QT_ZERO_INT QT_I8_OUTLIER  as QT_I8
+ * without zeros, codes 0 in the outlier columns OUT_IDX  i32 [n_out], rising;  OUT_VALS bf16
+ * [N,n_out] QT_LUT4        CODES    bitsandbytes' bytes: element 2j is the high nibble of byte j,
+ * 2j+1 the low one, matrix flat, ceil(N*K/2) bytes SCALES   f32 [nb], nb = ceil(N*K/group); u8 [nb]
+ * when double MAP      f32 [16];  when double SCALES2 f32 [ceil(nb/256)] and MAP2 f32 [256]
  *
- *   bitpack: codes LSB first in one bit stream, padded with zero bits to a whole byte at the row's
- * end. QT_UINT:  w[n][k] = scale[n][g] * (code[n][k] - zero[n][g]), g = gidx ? gidx[k] : k / group;
- *             without a ZEROS plane zero = 2^(bits-1); ng = ceil(K/group). QT_ZERO_F16: zeros are
- * f16 [N,ng]. QT_I8:    w = scale[n] * (code - zero[n]) / 127 when `div127` (LLM.int8: scale is the
- * absmax), else without /127. QT_LUT4:  w[i] = map[code[i]] * a[i / group]; a = scales, or
- * map2[scales[j]] * scales2[j/256] + offset (f32).
+ *   bitpack: codes LSB first in one bit stream, each row padded with zero bits to a whole byte.
+ *
+ *   QT_UINT  w[n][k] = scale[n][g] * (code[n][k] - zero[n][g]),  g = irregular ? gidx[k] : k /
+ * group; without a ZEROS plane zero = 2^(bits-1) QT_I8    w = scale' * (code - zero[n]),  scale' =
+ * div127 ? scale[n] / 127 (LLM.int8: scale is the absmax) : scale[n], rounded to f32 QT_LUT4  w[i]
+ * = map[code[i]] * a[i / group];  a = scales, or when double map2[scales[j]] * scales2[j/256] +
+ * offset; every step in f32
  *
  * Tiled layout (QT_TILE16): formats/tiles.h.  Specification on disk: docs/formats/llmq.md. */
 #ifndef LLMQ_FORMATS_QT_H
@@ -76,11 +76,11 @@ typedef struct {
     qt_span plane[QT_N_PLANES];
 } qt_tensor;
 
-/* "bf16", "u4-g128", "u4-g128-asym", "u3-gK" prints the number, "i8-row", "i8-row-asym",
+/* "bf16", "u4-g128", "u4-g128-asym", "u4-g64-fzero" (QT_ZERO_F16), "i8-row", "i8-row-asym",
  * "i8-outlier", "nf4", "nf4-g128", "nf4-double", "fp4". */
 void qt_scheme_text(char out[40], const qt_scheme *s);
-/* The inverse, for options such as --override and --lm-head; fills defaults (f16 scales, block 64).
- */
+/* The inverse, for options such as --override and --lm-head; fills defaults (f16 scales, block 64,
+ * div127 for symmetric i8). "u4-gK" gives group 0: the caller, who knows K, puts it there. */
 lq_status qt_scheme_parse(qt_scheme *out, const char *text, lq_err *err);
 const char *qt_plane_text(qt_plane p);   /* "codes", ... */
 const char *qt_layout_text(qt_layout l); /* "portable", "tile16" */
@@ -92,8 +92,8 @@ lq_status qt_check(const qt_scheme *s, int64_t N, int64_t K, lq_err *err);
 size_t qt_plane_bytes(const qt_scheme *s, qt_layout l, int64_t N, int64_t K, qt_plane p);
 size_t qt_bytes(const qt_scheme *s, int64_t N,
                 int64_t K); /* all planes, portable: what bpw counts */
-/* View: every plane has exactly its bytes, values that index something (GIDX, OUT_IDX) are in
- * range. */
+/* View: every plane has exactly its bytes; GIDX puts `group` inputs in each group (tiled: is a
+ * permutation), OUT_IDX rises within range. */
 lq_status qt_check_view(const qt_tensor *t, lq_err *err);
 /* Cut all planes from an arena (zeroed); returns writable pointers in w[QT_N_PLANES]. */
 lq_status qt_alloc(qt_tensor *t, void *w[QT_N_PLANES], const qt_scheme *s, int64_t N, int64_t K,
@@ -101,6 +101,8 @@ lq_status qt_alloc(qt_tensor *t, void *w[QT_N_PLANES], const qt_scheme *s, int64
 
 /* The reference reading of every scheme: rows n0..n1 of a portable tensor as f32 [n1-n0, K]. */
 void qt_dequant(float *dst, const qt_tensor *t, int64_t n0, int64_t n1);
+/* QT_LUT4, portable: absmax of one block, double quantization undone. */
+float qt_lut_absmax(const qt_tensor *t, int64_t block);
 
 /* bitpack helpers: code i of a row, and a whole row. */
 static inline uint32_t qt_get(const uint8_t *row, int64_t i, int bits)

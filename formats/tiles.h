@@ -10,18 +10,21 @@
  * With an irregular g_idx the inputs are permuted so that groups become contiguous (GIDX plane: i32
  * [K], the input that stands at each place).
  *
- *   CODES   [tile][group][Gp/32 steps][64*bits bytes]; inside a step of 32 inputs, vectors of 64
- * bytes = [16 rows][4 bytes]: 8 bit  vector v: byte j of row r = input 4v+j. Signed codes are
- * stored + 128. 4 bit  vector v (0..3): low nibble of byte j = input 8v+j, high nibble = input
- * 8v+4+j 2 bit  vector v (0..1): bits 2s,2s+1 of byte j = input 16v+4s+j, s = 0..3 3 bit  the two
- * low bits as for 2 bit (two vectors), then one vector: bit s of byte j = the high bit of input
- * 4s+j, s = 0..7 dense  f32: [Kp][16 rows]; f16, bf16: [Kp/2][16 rows][2 inputs]  (one group: G =
- * K) SCALES  [tile][ng][16] of scale_dtype (LUT4: f32, double quantization undone; I8: f32, /127
- * done) ZEROS   [tile][ng][16] u8 (QT_ZERO_INT; for I8 the signed zero + 128) or f16 (QT_ZERO_F16)
- *   OUT_VALS dense bf16 tile of K = n_out; OUT_IDX, MAP: as in the portable layout
+ *   CODES    [tile][group][Gp/32 steps][64*bits bytes]; inside a step of 32 inputs, vectors of 64
+ *            bytes = [16 rows][4 bytes]:
+ *              8 bit  vector v = 0..7: byte j of a row = input 4v+j; signed codes are stored + 128
+ *              4 bit  v = 0..3: low nibble of byte j = input 8v+j, high nibble = input 8v+4+j
+ *              2 bit  v = 0, 1: bits 2s, 2s+1 of byte j = input 16v+4s+j, s = 0..3
+ *              3 bit  the two low bits as for 2 bit (two vectors), then one vector:
+ *                     bit s of byte j = the high bit of input 4s+j, s = 0..7
+ *            dense: one group (G = K); f32 [Kp][16 rows]; f16, bf16 [Kp/2][16 rows][2 inputs]
+ *   SCALES   [tile][ng][16] of scale_dtype (I8: f32 as stored, ng = 1; LUT4: f32)
+ *   ZEROS    [tile][ng][16] u8 (QT_ZERO_INT; for I8 the signed zero + 128) or f16 (QT_ZERO_F16)
+ *   OUT_VALS dense bf16 tiles of K = n_out;  OUT_IDX, MAP as in the portable layout
  *
- * QT_LUT4 whose blocks straddle rows (K % group != 0) has no tile form; it becomes dense f32
- * (tiles_scheme says so). */
+ * QT_LUT4 with double quantization is tiled without it (f32 absmax: the products of the portable
+ * reading). QT_LUT4 whose blocks straddle rows (K % group != 0) has no tile form; it becomes dense
+ * f32. tiles_scheme says both. */
 #ifndef LLMQ_FORMATS_TILES_H
 #define LLMQ_FORMATS_TILES_H
 
@@ -42,12 +45,21 @@ tile_shape tiles_shape(const qt_scheme *s, int64_t N, int64_t K);
 /* The scheme that `s` has once tiled (the same, save the exception above and LUT4's double
  * quantization). */
 qt_scheme tiles_scheme(const qt_scheme *s, int64_t N, int64_t K);
-/* Pack tiles t0..t1 of a portable tensor into the planes w[] of a tile16 tensor of tiles_scheme().
- * Any split of tiles over threads gives the same bytes. */
+/* Pack tiles t0..t1 of a portable tensor into the planes w[] of a tile16 tensor of tiles_scheme(),
+ * after tiles_pack_shared (a permuted tensor needs its GIDX). Any split of tiles over threads gives
+ * the same bytes. */
 void tiles_pack(void *const w[QT_N_PLANES], const qt_tensor *portable, int64_t t0, int64_t t1);
 /* The planes that do not belong to a tile: GIDX, OUT_IDX, MAP. */
 void tiles_pack_shared(void *const w[QT_N_PLANES], const qt_tensor *portable);
-/* The inverse, so that a tiled file converts back bit for bit where the scheme is kept. */
+/* The inverse, so that a tiled file converts back bit for bit where the scheme is kept: w[] are the
+ * planes of a portable tensor of tiled->scheme, which qt_check_view has accepted. */
 lq_status tiles_unpack(void *const w[QT_N_PLANES], const qt_tensor *tiled, lq_err *err);
+
+/* One code of a tiled tensor that has codes (QT_UINT, QT_I8*, QT_LUT4): row r of a tile, place p of
+ * Kp; `codes` is the tile's first byte, bits 2, 3, 4 or 8. For the reference and for tests. */
+unsigned tiles_code(const uint8_t *codes, int bits, int r, int64_t p);
+int tiles_bits(const qt_scheme *s); /* bits of a stored code; dense: of an element */
+/* Row r, place p of a dense tile [Kp] of dtype d, as f32. */
+float tiles_dense(const uint8_t *tile, lq_dtype d, int r, int64_t p);
 
 #endif

@@ -46,6 +46,7 @@ typedef struct {
     int n_seqs;
 } attn_args;
 
+/* Scratch bytes for attn_run; D = max(D, Dv). `scratch` is a fixed arena, left as it was found. */
 size_t attn_scratch_bytes(int64_t H, int64_t D, int threads);
 void attn_run(const attn_args *a, lq_arena *scratch, pool *p);
 /* Write one token's K or V rows [Hkv, D] into slot `slot` of the block at `block`. */

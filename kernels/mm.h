@@ -1,14 +1,31 @@
 /* kernels/mm.h - y[M,N] = x[M,K] W^T (+ bias) for a weight in any scheme; W is never expanded.
  *
  * Activations are prepared once per input and shared by the weights that read it (q, k, v; gate,
- * up): MM_F32   as they are MM_BF16  rounded to bf16; products summed in f32 (VDPBF16PS order:
- * docs/design) MM_I8    int8 with one absmax scale per block of up to 128 inputs of a group;
- * integer products are exact Every output is summed over K in one order: group by group, block by
- * block, whatever M, the tile split or the thread count. So a row's result is the same bytes alone
- * or among others. One instruction family serves all M of a run.
+ * up), in the order of the tile's places (formats/tiles.h: groups padded to Gp, zeros in the
+ * padding):
+ *
+ *   MM_F32   as they are.           y = x_0 w_0, then y = fma(x_p, w_p, y) for p in order, where w
+ * is the weight as qt_dequant gives it: the product with the dequantized matrix, to the bit.
+ *   MM_BF16  rounded to bf16.       With the instruction (VDPBF16PS): sums of pairs of places, in
+ * order; of quantized weights q - z is exact in bf16, each group has a sum of its own and y =
+ * fma(s, sum_g, y). Without it: MM_F32 on the rounded activations. MM_I8    int8, one scale per
+ * block of A places, A the largest of 128, 64, 32 that divides Gp: sx = absmax/127, xq = rint(x *
+ * (127/absmax)), all 0 where absmax < MM_I8_TINY. Exact integer sums D = sum(code*xq) and X =
+ * sum(xq) per block, then in f32, blocks and groups in order: v = fma(-z, X, D);  acc_g = fma(sx,
+ * v, acc_g);  y = fma(s, acc_g, y). A block with NaN or Inf gives NaN.
+ *
+ * QT_I8_OUTLIER: y += the outlier columns' own sum (MM_F32 order), from the unquantized
+ * activations; in MM_I8 their places hold 0. Then y += bias, y += the old y (add).
+ *
+ * Every output is summed over K in one order, whatever M, the tile split or the thread count: a
+ * row's result is the same bytes alone or among others. MM_F32 and MM_I8 are the same bytes in
+ * every instruction family; MM_BF16 differs between those with and without the instruction.
+ *
+ * mm_effective: int8 products pay only where weights are integers, so MM_I8 on dense bf16 is
+ * MM_BF16, on other dense and on QT_LUT4 MM_F32; MM_BF16 is itself for every scheme.
  *
  * Error bound of a result against the exact product with the prepared activations:
- * 3*K*2^-24*sum|x*w|. */
+ * 3*K*2^-24*sum|x*w|; with zero points under MM_I8 or MM_BF16 the sum is over |x|*(code + z)*s. */
 #ifndef LLMQ_KERNELS_MM_H
 #define LLMQ_KERNELS_MM_H
 
@@ -17,13 +34,17 @@
 
 typedef enum { MM_F32, MM_BF16, MM_I8, MM_N_ACTS } mm_acts;
 
+#define MM_I8_TINY 0x1p-100f /* so that 127/absmax is finite */
+mm_acts mm_effective(const qt_scheme *s, mm_acts want);
+
 typedef struct {
     qt_tensor t; /* layout QT_TILE16 */
     int64_t N, K;
     bool expanded; /* had to become dense (see formats/tiles.h) */
 } mm_weight;
 
-/* Bytes that mm_pack cuts from the arena; 0 when `w` is tiled already and is used in place. */
+/* Bytes that mm_pack cuts from the arena; 0 when `w` is tiled already and is used in place.
+ * mm_pack: LQ_ENOMEM alone; `w` has passed qt_check_view. */
 size_t mm_pack_bytes(const qt_tensor *w);
 lq_status mm_pack(mm_weight *out, const qt_tensor *w, lq_arena *a, pool *p, lq_err *err);
 
@@ -37,7 +58,8 @@ typedef struct {
 
 /* Scratch bytes for mm_run with at most M rows of weights with this many inputs (any scheme). */
 size_t mm_scratch_bytes(int64_t M, int64_t K, int n_outs, int threads);
-/* All outs share x [M, ldx]. `scratch` is left as it was found. M >= 0. */
+/* All outs share x [M, ldx]. `scratch` is a fixed arena with mm_scratch_bytes free, left as it was
+ * found. y must not overlap x. M >= 0. */
 void mm_run(const mm_out *outs, int n_outs, const float *x, int64_t ldx, int64_t M, mm_acts acts,
             lq_arena *scratch, pool *p);
 

@@ -1,0 +1,441 @@
+/* formats/qt.c - names, sizes and the reference reading of quantized tensors. */
+#include "formats/qt.h"
+#include "formats/tiles.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *const plane_names[QT_N_PLANES] = { "codes", "scales",  "zeros",
+                                                      "gidx",  "out_idx", "out_vals",
+                                                      "map",   "scales2", "map2" };
+static const char *const layout_names[QT_N_LAYOUTS] = { "portable", "tile16" };
+
+const char *qt_plane_text(qt_plane p) { return (unsigned)p < QT_N_PLANES ? plane_names[p] : "?"; }
+const char *qt_layout_text(qt_layout l)
+{
+    return (unsigned)l < QT_N_LAYOUTS ? layout_names[l] : "?";
+}
+
+/* ---- names ---- */
+void qt_scheme_text(char out[40], const qt_scheme *s)
+{
+    char group[24] = "";
+    switch (s->kind) {
+    case QT_DENSE:
+        snprintf(out, 40, "%s", lq_dtype_text(s->dtype));
+        return;
+    case QT_UINT:
+        snprintf(out, 40, "u%d-g%lld%s", s->bits, (long long)s->group,
+                 s->zero == QT_ZERO_INT   ? "-asym"
+                 : s->zero == QT_ZERO_F16 ? "-fzero"
+                                          : "");
+        return;
+    case QT_I8:
+        snprintf(out, 40, "i8-row%s", s->zero ? "-asym" : "");
+        return;
+    case QT_I8_OUTLIER:
+        snprintf(out, 40, "i8-outlier");
+        return;
+    case QT_LUT4:
+        if (s->group != 64) snprintf(group, sizeof group, "-g%lld", (long long)s->group);
+        snprintf(out, 40, "%s%s%s", s->fp4 ? "fp4" : "nf4", group, s->dbl ? "-double" : "");
+        return;
+    default:
+        snprintf(out, 40, "?");
+    }
+}
+
+/* "-gNUMBER" or "-gK" at *p: moves *p behind it. K is written as group 0. */
+static bool take_group(const char **p, int64_t *group)
+{
+    if (strncmp(*p, "-g", 2) != 0) return false;
+    const char *q = *p + 2;
+    if (*q == 'K') {
+        *group = 0;
+        *p = q + 1;
+        return true;
+    }
+    int64_t v = 0;
+    int digits = 0;
+    for (; *q >= '0' && *q <= '9' && digits < 10; q++, digits++)
+        v = v * 10 + (*q - '0');
+    if (!digits || v == 0) return false;
+    *group = v;
+    *p = q;
+    return true;
+}
+
+static bool take(const char **p, const char *word)
+{
+    size_t n = strlen(word);
+    if (strncmp(*p, word, n) != 0) return false;
+    *p += n;
+    return true;
+}
+
+lq_status qt_scheme_parse(qt_scheme *out, const char *text, lq_err *err)
+{
+    const char *p = text;
+    qt_scheme s = { 0 };
+    bool ok = false;
+    if (lq_dtype_from_text(&s.dtype, text) && lq_dtype_is_float(s.dtype)) {
+        *out = s; /* kind 0 is QT_DENSE */
+        return LQ_OK;
+    }
+    s.dtype = LQ_F32;
+    if (take(&p, "i8-row")) {
+        s.kind = QT_I8;
+        s.zero = take(&p, "-asym") ? QT_ZERO_INT : QT_ZERO_NONE;
+        s.div127 = !s.zero;
+        ok = true;
+    } else if (take(&p, "i8-outlier")) {
+        s.kind = QT_I8_OUTLIER;
+        s.div127 = true;
+        ok = true;
+    } else if (take(&p, "nf4") || take(&p, "fp4")) {
+        s.kind = QT_LUT4;
+        s.fp4 = text[0] == 'f';
+        s.group = 64;
+        take_group(&p, &s.group);
+        s.dbl = take(&p, "-double");
+        ok = s.group > 0;
+    } else if (*p == 'u' && p[1] && strchr("2348", p[1])) {
+        s.kind = QT_UINT;
+        s.bits = p[1] - '0';
+        s.zbits = s.bits;
+        s.scale_dtype = LQ_F16;
+        p += 2;
+        ok = take_group(&p, &s.group);
+        if (take(&p, "-asym"))
+            s.zero = QT_ZERO_INT;
+        else if (take(&p, "-fzero"))
+            s.zero = QT_ZERO_F16;
+    }
+    if (!ok || *p)
+        return lq_fail(err, LQ_EVALUE,
+                       "scheme '%s': expected f32, f16, bf16, i8-row[-asym], i8-outlier, "
+                       "u{2,3,4,8}-gG[-asym|-fzero], or nf4|fp4[-gG][-double]",
+                       text);
+    *out = s;
+    return LQ_OK;
+}
+
+/* ---- legality ---- */
+lq_status qt_check(const qt_scheme *s, int64_t N, int64_t K, lq_err *err)
+{
+    /* 2^31 inputs index with int32; 2^48 elements leave room for every product below. */
+    if (N < 1 || K < 1 || K > INT32_MAX || N > (INT64_C(1) << 48) / K)
+        return lq_fail(err, LQ_ESHAPE, "shape [%lld,%lld]: expected 1.. rows and 1..2^31-1 columns",
+                       (long long)N, (long long)K);
+    switch (s->kind) {
+    case QT_DENSE:
+        if (!lq_dtype_is_float(s->dtype))
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "dense weights: expected f32, f16 or bf16, found %s",
+                           lq_dtype_text(s->dtype));
+        return LQ_OK;
+    case QT_UINT:
+        if (s->bits != 2 && s->bits != 3 && s->bits != 4 && s->bits != 8)
+            return lq_fail(err, LQ_EVALUE, "bits: expected 2, 3, 4 or 8, found %d", s->bits);
+        if (s->group < 1 || K % s->group)
+            return lq_fail(err, LQ_ESHAPE, "group size %lld does not divide %lld inputs",
+                           (long long)s->group, (long long)K);
+        if (!lq_dtype_is_float(s->scale_dtype))
+            return lq_fail(err, LQ_EVALUE, "scales: expected f16, bf16 or f32, found %s",
+                           lq_dtype_text(s->scale_dtype));
+        if ((unsigned)s->zero > QT_ZERO_F16)
+            return lq_fail(err, LQ_EVALUE, "zero points: unknown kind %d", (int)s->zero);
+        if (s->zero == QT_ZERO_INT && s->zbits != s->bits && s->zbits != 8)
+            return lq_fail(err, LQ_EVALUE, "bits of a zero point: expected %d or 8, found %d",
+                           s->bits, s->zbits);
+        return LQ_OK;
+    case QT_I8:
+        if (s->zero != QT_ZERO_NONE && s->zero != QT_ZERO_INT)
+            return lq_fail(err, LQ_EVALUE, "i8-row: expected no or integer zero points");
+        return LQ_OK;
+    case QT_I8_OUTLIER:
+        if (s->zero != QT_ZERO_NONE)
+            return lq_fail(err, LQ_EVALUE, "i8-outlier: expected no zero points");
+        if (s->n_out < 0 || s->n_out > K)
+            return lq_fail(err, LQ_ESHAPE, "outlier columns: expected 0..%lld, found %lld",
+                           (long long)K, (long long)s->n_out);
+        return LQ_OK;
+    case QT_LUT4:
+        if (s->group < 1 || s->group > (INT64_C(1) << 31))
+            return lq_fail(err, LQ_EVALUE, "block size: expected 1..2^31, found %lld",
+                           (long long)s->group);
+        return LQ_OK;
+    default:
+        return lq_fail(err, LQ_EUNSUPPORTED, "unknown scheme kind %d", (int)s->kind);
+    }
+}
+
+/* ---- sizes ---- */
+static size_t dtype_bytes(lq_dtype d) { return (size_t)lq_dtype_bits(d) / 8; }
+static int64_t lut_blocks(const qt_scheme *s, int64_t N, int64_t K)
+{
+    return lq_ceil_div(N * K, s->group);
+}
+
+static size_t portable_bytes(const qt_scheme *s, int64_t N, int64_t K, qt_plane p)
+{
+    size_t n = (size_t)N, k = (size_t)K;
+    size_t ng = s->kind == QT_UINT ? (size_t)lq_ceil_div(K, s->group) : 0;
+    switch (s->kind) {
+    case QT_DENSE:
+        return p == QT_CODES ? n * k * dtype_bytes(s->dtype) : 0;
+    case QT_UINT:
+        if (p == QT_CODES) return n * qt_row_bytes(K, s->bits);
+        if (p == QT_SCALES) return n * ng * dtype_bytes(s->scale_dtype);
+        if (p == QT_ZEROS && s->zero == QT_ZERO_INT) return n * qt_row_bytes((int64_t)ng, s->zbits);
+        if (p == QT_ZEROS && s->zero == QT_ZERO_F16) return n * ng * 2;
+        return p == QT_GIDX && s->irregular ? k * 4 : 0;
+    case QT_I8:
+    case QT_I8_OUTLIER:
+        if (p == QT_CODES) return n * k;
+        if (p == QT_SCALES) return n * 4;
+        if (p == QT_ZEROS) return s->zero == QT_ZERO_INT ? n : 0;
+        if (s->kind == QT_I8) return 0;
+        return p == QT_OUT_IDX    ? (size_t)s->n_out * 4
+               : p == QT_OUT_VALS ? n * (size_t)s->n_out * 2
+                                  : 0;
+    case QT_LUT4: {
+        size_t nb = (size_t)lut_blocks(s, N, K);
+        switch (p) {
+        case QT_CODES:
+            return (n * k + 1) / 2;
+        case QT_SCALES:
+            return s->dbl ? nb : nb * 4;
+        case QT_MAP:
+            return 16 * 4;
+        case QT_SCALES2:
+            return s->dbl ? (nb + 255) / 256 * 4 : 0;
+        case QT_MAP2:
+            return s->dbl ? 256 * 4 : 0;
+        default:
+            return 0;
+        }
+    }
+    default:
+        return 0;
+    }
+}
+
+static size_t tile_bytes(const qt_scheme *s, int64_t N, int64_t K, qt_plane p)
+{
+    tile_shape t = tiles_shape(s, N, K);
+    size_t tiles = (size_t)t.tiles, entries = tiles * (size_t)t.ng * TILE_N;
+    switch (p) {
+    case QT_CODES:
+        return tiles * t.tile_bytes;
+    case QT_SCALES:
+        if (s->kind == QT_DENSE) return 0;
+        return entries * (s->kind == QT_UINT ? dtype_bytes(s->scale_dtype) : 4);
+    case QT_ZEROS:
+        return s->zero == QT_ZERO_INT ? entries : s->zero == QT_ZERO_F16 ? entries * 2 : 0;
+    case QT_GIDX:
+        return s->kind == QT_UINT && s->irregular ? (size_t)K * 4 : 0;
+    case QT_OUT_IDX:
+        return s->kind == QT_I8_OUTLIER ? (size_t)s->n_out * 4 : 0;
+    case QT_OUT_VALS:
+        return s->kind == QT_I8_OUTLIER ? tiles * lq_round_up((size_t)s->n_out, TILE_K) * TILE_N * 2
+                                        : 0;
+    case QT_MAP:
+        return s->kind == QT_LUT4 ? 16 * 4 : 0;
+    default:
+        return 0;
+    }
+}
+
+size_t qt_plane_bytes(const qt_scheme *s, qt_layout l, int64_t N, int64_t K, qt_plane p)
+{
+    return l == QT_PORTABLE ? portable_bytes(s, N, K, p) : tile_bytes(s, N, K, p);
+}
+
+size_t qt_bytes(const qt_scheme *s, int64_t N, int64_t K)
+{
+    size_t sum = 0;
+    for (int p = 0; p < QT_N_PLANES; p++)
+        sum += portable_bytes(s, N, K, (qt_plane)p);
+    return sum;
+}
+
+/* ---- views ---- */
+static int32_t get_i32(const void *p, int64_t i)
+{
+    int32_t v;
+    memcpy(&v, (const uint8_t *)p + 4 * i, 4);
+    return v;
+}
+
+/* GIDX, portable: group numbers, `group` inputs in each. Tiled: a permutation of the inputs. Both
+ * are "each of n values exactly `each` times". */
+static lq_status check_counts(const qt_span *s, int64_t K, int64_t n, int64_t each, lq_err *err)
+{
+    int32_t *count = calloc((size_t)n, sizeof *count);
+    if (!count) return lq_fail(err, LQ_ENOMEM, "no memory to check gidx of %lld", (long long)K);
+    lq_status st = LQ_OK;
+    for (int64_t k = 0; k < K && !st; k++) {
+        int32_t v = get_i32(s->data, k);
+        if (v < 0 || v >= n)
+            st = lq_fail(err, LQ_EVALUE, "gidx[%lld]: expected 0..%lld, found %d", (long long)k,
+                         (long long)n - 1, v);
+        else
+            count[v]++;
+    }
+    for (int64_t g = 0; g < n && !st; g++)
+        if (count[g] != each)
+            st = lq_fail(err, LQ_EUNSUPPORTED, "gidx: expected value %lld %lld times, found %d",
+                         (long long)g, (long long)each, count[g]);
+    free(count);
+    return st;
+}
+
+lq_status qt_check_view(const qt_tensor *t, lq_err *err)
+{
+    const qt_scheme *s = &t->scheme;
+    lq_status st = qt_check(s, t->N, t->K, err);
+    if (st) return st;
+    if ((unsigned)t->layout >= QT_N_LAYOUTS)
+        return lq_fail(err, LQ_EUNSUPPORTED, "unknown layout %d", (int)t->layout);
+    if (t->layout == QT_TILE16) {
+        qt_scheme tiled = tiles_scheme(s, t->N, t->K);
+        if (tiled.kind != s->kind || tiled.dbl != s->dbl)
+            return lq_fail(err, LQ_EFORMAT, "this scheme has no tile16 layout");
+    }
+    for (int p = 0; p < QT_N_PLANES; p++) {
+        size_t want = qt_plane_bytes(s, t->layout, t->N, t->K, (qt_plane)p);
+        if (t->plane[p].bytes != want || (want && !t->plane[p].data))
+            return lq_fail(err, LQ_EFORMAT, "plane %s: expected %zu bytes, found %zu",
+                           qt_plane_text((qt_plane)p), want, t->plane[p].bytes);
+    }
+    if (s->kind == QT_UINT && s->irregular) {
+        bool tiled = t->layout == QT_TILE16;
+        st = check_counts(&t->plane[QT_GIDX], t->K, tiled ? t->K : t->K / s->group,
+                          tiled ? 1 : s->group, err);
+    }
+    for (int64_t i = 0, last = -1; s->kind == QT_I8_OUTLIER && i < s->n_out && !st; i++) {
+        int32_t v = get_i32(t->plane[QT_OUT_IDX].data, i);
+        if (v <= last || v >= t->K)
+            st = lq_fail(err, LQ_EVALUE, "out_idx[%lld]: expected %lld..%lld, found %d",
+                         (long long)i, (long long)last + 1, (long long)t->K - 1, v);
+        last = v;
+    }
+    return st;
+}
+
+lq_status qt_alloc(qt_tensor *t, void *w[QT_N_PLANES], const qt_scheme *s, int64_t N, int64_t K,
+                   lq_arena *a, lq_err *err)
+{
+    lq_status st = qt_check(s, N, K, err);
+    if (st) return st;
+    *t = (qt_tensor){ .scheme = *s, .layout = QT_PORTABLE, .N = N, .K = K };
+    for (int p = 0; p < QT_N_PLANES; p++) {
+        size_t n = portable_bytes(s, N, K, (qt_plane)p);
+        w[p] = n ? lq_push(a, n) : NULL;
+        if (n && !w[p])
+            return lq_fail(err, LQ_ENOMEM, "plane %s: no memory for %zu bytes",
+                           qt_plane_text((qt_plane)p), n);
+        t->plane[p] = (qt_span){ w[p], n };
+    }
+    return LQ_OK;
+}
+
+/* ---- the reference reading ---- */
+static float get_float(const void *p, lq_dtype d, size_t i)
+{
+    float f;
+    lq_to_f32(&f, (const uint8_t *)p + i * dtype_bytes(d), d, 1);
+    return f;
+}
+
+static void dequant_uint(float *dst, const qt_tensor *t, int64_t n)
+{
+    const qt_scheme *s = &t->scheme;
+    int64_t ng = lq_ceil_div(t->K, s->group);
+    const uint8_t *codes =
+        (const uint8_t *)t->plane[QT_CODES].data + (size_t)n * qt_row_bytes(t->K, s->bits);
+    const uint8_t *zeros = t->plane[QT_ZEROS].data;
+    if (s->zero == QT_ZERO_INT) zeros += (size_t)n * qt_row_bytes(ng, s->zbits);
+    for (int64_t k = 0; k < t->K; k++) {
+        int64_t g = s->irregular ? get_i32(t->plane[QT_GIDX].data, k) : k / s->group;
+        size_t at = (size_t)(n * ng + g);
+        float z = s->zero == QT_ZERO_NONE  ? (float)(1 << (s->bits - 1))
+                  : s->zero == QT_ZERO_INT ? (float)qt_get(zeros, g, s->zbits)
+                                           : get_float(zeros, LQ_F16, at);
+        dst[k] = get_float(t->plane[QT_SCALES].data, s->scale_dtype, at) *
+                 ((float)qt_get(codes, k, s->bits) - z);
+    }
+}
+
+static void dequant_i8(float *dst, const qt_tensor *t, int64_t n)
+{
+    const qt_scheme *s = &t->scheme;
+    const int8_t *codes = (const int8_t *)t->plane[QT_CODES].data + n * t->K;
+    int z = s->zero ? ((const int8_t *)t->plane[QT_ZEROS].data)[n] : 0;
+    float scale = get_float(t->plane[QT_SCALES].data, LQ_F32, (size_t)n);
+    if (s->div127) scale /= 127.0f;
+    for (int64_t k = 0; k < t->K; k++)
+        dst[k] = scale * (float)(codes[k] - z);
+    for (int64_t i = 0; s->kind == QT_I8_OUTLIER && i < s->n_out; i++)
+        dst[get_i32(t->plane[QT_OUT_IDX].data, i)] =
+            get_float(t->plane[QT_OUT_VALS].data, LQ_BF16, (size_t)(n * s->n_out + i));
+}
+
+float qt_lut_absmax(const qt_tensor *t, int64_t block)
+{
+    const void *scales = t->plane[QT_SCALES].data;
+    if (!t->scheme.dbl) return get_float(scales, LQ_F32, (size_t)block);
+    float a = get_float(t->plane[QT_MAP2].data, LQ_F32, ((const uint8_t *)scales)[block]) *
+              get_float(t->plane[QT_SCALES2].data, LQ_F32, (size_t)block / 256);
+    return a + t->scheme.offset;
+}
+
+static void dequant_lut4(float *dst, const qt_tensor *t, int64_t n)
+{
+    const uint8_t *codes = t->plane[QT_CODES].data;
+    for (int64_t k = 0; k < t->K; k++) {
+        int64_t i = n * t->K + k;
+        unsigned c = i & 1 ? codes[i / 2] & 15u : codes[i / 2] >> 4;
+        dst[k] =
+            get_float(t->plane[QT_MAP].data, LQ_F32, c) * qt_lut_absmax(t, i / t->scheme.group);
+    }
+}
+
+void qt_dequant(float *dst, const qt_tensor *t, int64_t n0, int64_t n1)
+{
+    for (int64_t n = n0; n < n1; n++, dst += t->K) {
+        switch (t->scheme.kind) {
+        case QT_DENSE:
+            lq_to_f32(dst,
+                      (const uint8_t *)t->plane[QT_CODES].data +
+                          (size_t)(n * t->K) * dtype_bytes(t->scheme.dtype),
+                      t->scheme.dtype, (size_t)t->K);
+            break;
+        case QT_UINT:
+            dequant_uint(dst, t, n);
+            break;
+        case QT_I8:
+        case QT_I8_OUTLIER:
+            dequant_i8(dst, t, n);
+            break;
+        case QT_LUT4:
+            dequant_lut4(dst, t, n);
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+void qt_pack_row(uint8_t *row, const uint8_t *codes, int64_t K, int bits)
+{
+    uint32_t buf = 0;
+    int have = 0;
+    for (int64_t k = 0; k < K; k++) {
+        buf |= (codes[k] & ((1u << bits) - 1u)) << have;
+        for (have += bits; have >= 8; have -= 8, buf >>= 8)
+            *row++ = (uint8_t)buf;
+    }
+    if (have) *row = (uint8_t)buf;
+}

@@ -1,0 +1,330 @@
+/* formats/tiles.c - the tiled layout: packing, unpacking, and reading one code of it. */
+#include "formats/tiles.h"
+
+#include <stdlib.h>
+
+int tiles_bits(const qt_scheme *s)
+{
+    switch (s->kind) {
+    case QT_DENSE:
+        return lq_dtype_bits(s->dtype);
+    case QT_UINT:
+        return s->bits;
+    case QT_LUT4:
+        return 4;
+    default:
+        return 8;
+    }
+}
+
+tile_shape tiles_shape(const qt_scheme *s, int64_t N, int64_t K)
+{
+    tile_shape t = { .tiles = lq_ceil_div(N, TILE_N), .G = K };
+    if (s->kind == QT_UINT || s->kind == QT_LUT4) t.G = s->group;
+    t.ng = lq_ceil_div(K, t.G);
+    t.Gp = lq_ceil_div(t.G, TILE_K) * TILE_K;
+    t.Kp = t.ng * t.Gp;
+    t.step_bytes = (size_t)(TILE_N * TILE_K / 8 * tiles_bits(s));
+    t.tile_bytes = t.step_bytes * (size_t)(t.Kp / TILE_K);
+    return t;
+}
+
+qt_scheme tiles_scheme(const qt_scheme *s, int64_t N, int64_t K)
+{
+    (void)N;
+    qt_scheme t = *s;
+    if (s->kind != QT_LUT4) return t;
+    if (K % s->group) return (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 };
+    t.dbl = false;
+    t.offset = 0;
+    return t;
+}
+
+/* ---- one step: 16 rows of 32 codes to and from the vectors of the header's picture ----
+ * Where code (r, i) lies: byte 64*v + 4*r + j, shift s; 3 bit adds a high bit elsewhere. */
+typedef struct {
+    int byte, shift;
+} place;
+
+static place low_place(int bits, int r, int i)
+{
+    int j = i & 3, q = i >> 2; /* q: the four inputs, 0..7 */
+    int per = bits == 8 ? 1 : bits == 4 ? 2 : 4;
+    return (place){ 64 * (q / per) + 4 * r + j, (q % per) * (bits == 3 ? 2 : bits) };
+}
+static place high_place(int r, int i) { return (place){ 128 + 4 * r + (i & 3), i >> 2 }; }
+
+static void encode_step(uint8_t *dst, uint8_t codes[TILE_N][TILE_K], int bits)
+{
+    memset(dst, 0, (size_t)(64 * bits));
+    for (int r = 0; r < TILE_N; r++)
+        for (int i = 0; i < TILE_K; i++) {
+            place p = low_place(bits, r, i);
+            unsigned c = codes[r][i];
+            dst[p.byte] |= (uint8_t)((bits == 3 ? c & 3u : c) << p.shift);
+            if (bits != 3) continue;
+            p = high_place(r, i);
+            dst[p.byte] |= (uint8_t)(c >> 2 << p.shift);
+        }
+}
+
+unsigned tiles_code(const uint8_t *codes, int bits, int r, int64_t p)
+{
+    const uint8_t *step = codes + p / TILE_K * (64 * bits);
+    int i = (int)(p % TILE_K);
+    place at = low_place(bits, r, i);
+    unsigned c = (unsigned)step[at.byte] >> at.shift;
+    if (bits != 3) return c & ((1u << bits) - 1u);
+    place hi = high_place(r, i);
+    return (c & 3u) | ((unsigned)step[hi.byte] >> hi.shift & 1u) << 2;
+}
+
+/* Element (place p, row r) of a dense tile, counted in elements. */
+static size_t dense_at(lq_dtype d, int r, int64_t p)
+{
+    if (d == LQ_F32) return (size_t)(p * TILE_N + r);
+    return (size_t)((p / 2 * TILE_N + r) * 2 + p % 2);
+}
+
+float tiles_dense(const uint8_t *tile, lq_dtype d, int r, int64_t p)
+{
+    float f;
+    lq_to_f32(&f, tile + dense_at(d, r, p) * (size_t)(lq_dtype_bits(d) / 8), d, 1);
+    return f;
+}
+
+/* ---- pack ---- */
+static int32_t get_i32(const void *p, int64_t i)
+{
+    int32_t v;
+    memcpy(&v, (const uint8_t *)p + 4 * i, 4);
+    return v;
+}
+static void put_i32(void *p, int64_t i, int32_t v) { memcpy((uint8_t *)p + 4 * i, &v, 4); }
+
+void tiles_pack_shared(void *const w[QT_N_PLANES], const qt_tensor *t)
+{
+    const qt_scheme *s = &t->scheme;
+    if (s->kind == QT_UINT && s->irregular) {
+        /* Group g's inputs, rising, take places g*G ..: a counting sort whose buckets all hold G,
+         * one pass per group kept cheap by remembering where each group stands. */
+        int64_t ng = t->K / s->group;
+        const void *gidx = t->plane[QT_GIDX].data;
+        int32_t *perm = w[QT_GIDX];
+        /* The last place of each bucket counts how many it has, until its own input arrives. */
+        for (int64_t g = 0; g < ng; g++)
+            perm[g * s->group + s->group - 1] = 0;
+        for (int64_t k = 0; k < t->K; k++) {
+            int32_t *bucket = perm + get_i32(gidx, k) * s->group;
+            int32_t have = bucket[s->group - 1];
+            if (have + 1 < s->group) bucket[s->group - 1] = have + 1;
+            bucket[have] = (int32_t)k;
+        }
+    }
+    if (s->kind == QT_I8_OUTLIER && s->n_out)
+        memcpy(w[QT_OUT_IDX], t->plane[QT_OUT_IDX].data, (size_t)s->n_out * 4);
+    if (s->kind == QT_LUT4 && w[QT_MAP]) memcpy(w[QT_MAP], t->plane[QT_MAP].data, 64);
+}
+
+/* Copy a row-major [N,K] matrix of 2- or 4-byte elements into dense tiles t0..t1. */
+static void pack_dense(uint8_t *dst, const uint8_t *src, lq_dtype d, int64_t N, int64_t K,
+                       int64_t t0, int64_t t1)
+{
+    size_t e = (size_t)lq_dtype_bits(d) / 8;
+    int64_t Kp = (int64_t)lq_round_up((size_t)K, TILE_K);
+    size_t bytes = (size_t)Kp * TILE_N * e;
+    for (int64_t t = t0; t < t1; t++) {
+        uint8_t *tile = dst + (size_t)t * bytes;
+        memset(tile, 0, bytes);
+        for (int r = 0; r < TILE_N && t * TILE_N + r < N; r++) {
+            const uint8_t *row = src + (size_t)((t * TILE_N + r) * K) * e;
+            for (int64_t k = 0; k < K; k++)
+                memcpy(tile + dense_at(d, r, k) * e, row + (size_t)k * e, e);
+        }
+    }
+}
+
+static unsigned portable_code(const qt_tensor *t, int64_t n, int64_t k)
+{
+    const uint8_t *codes = t->plane[QT_CODES].data;
+    int64_t i = n * t->K + k;
+    switch (t->scheme.kind) {
+    case QT_UINT:
+        return qt_get(codes + (size_t)n * qt_row_bytes(t->K, t->scheme.bits), k, t->scheme.bits);
+    case QT_LUT4:
+        return i & 1 ? codes[i / 2] & 15u : codes[i / 2] >> 4;
+    default:
+        return codes[i] ^ 0x80u; /* int8 + 128 */
+    }
+}
+
+static void pack_codes(uint8_t *tile, const qt_tensor *t, const tile_shape *ts, const int32_t *perm,
+                       int64_t tile_no)
+{
+    int bits = tiles_bits(&t->scheme);
+    uint8_t codes[TILE_N][TILE_K];
+    for (int64_t p = 0; p < ts->Kp; p += TILE_K, tile += ts->step_bytes) {
+        int64_t g = p / ts->Gp, first = p % ts->Gp; /* inputs first.. of group g */
+        int64_t n_in = ts->G - first < TILE_K ? ts->G - first : TILE_K;
+        memset(codes, 0, sizeof codes);
+        for (int r = 0; r < TILE_N && tile_no * TILE_N + r < t->N; r++)
+            for (int64_t i = 0; i < n_in; i++) {
+                int64_t k = g * ts->G + first + i;
+                codes[r][i] = (uint8_t)portable_code(t, tile_no * TILE_N + r, perm ? perm[k] : k);
+            }
+        encode_step(tile, codes, bits);
+    }
+}
+
+/* Scales and zeros of one row and group, to place `at` of the tiled planes. */
+static void pack_side(void *const w[QT_N_PLANES], const qt_tensor *t, const tile_shape *ts,
+                      int64_t n, int64_t g, size_t at)
+{
+    const qt_scheme *s = &t->scheme;
+    size_t from = (size_t)(n * ts->ng + g);
+    uint8_t *scales = w[QT_SCALES], *zeros = w[QT_ZEROS];
+    size_t e = s->kind == QT_UINT ? (size_t)lq_dtype_bits(s->scale_dtype) / 8 : 4;
+    if (s->kind == QT_LUT4) {
+        float a = qt_lut_absmax(t, (int64_t)from);
+        memcpy(scales + at * e, &a, e);
+        return;
+    }
+    memcpy(scales + at * e, (const uint8_t *)t->plane[QT_SCALES].data + from * e, e);
+    const uint8_t *z = t->plane[QT_ZEROS].data;
+    if (s->zero == QT_ZERO_F16)
+        memcpy(zeros + at * 2, z + from * 2, 2);
+    else if (s->zero == QT_ZERO_INT && s->kind == QT_I8)
+        zeros[at] = z[n] ^ 0x80u;
+    else if (s->zero == QT_ZERO_INT)
+        zeros[at] = (uint8_t)qt_get(z + (size_t)n * qt_row_bytes(ts->ng, s->zbits), g, s->zbits);
+}
+
+void tiles_pack(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t t0, int64_t t1)
+{
+    const qt_scheme *s = &t->scheme;
+    qt_scheme to = tiles_scheme(s, t->N, t->K);
+    tile_shape ts = tiles_shape(&to, t->N, t->K);
+    if (s->kind == QT_DENSE) {
+        pack_dense(w[QT_CODES], t->plane[QT_CODES].data, s->dtype, t->N, t->K, t0, t1);
+        return;
+    }
+    if (to.kind == QT_DENSE) { /* LUT4 with blocks across rows */
+        uint8_t *codes = w[QT_CODES];
+        for (int64_t i = t0; i < t1; i++) {
+            memset(codes + (size_t)i * ts.tile_bytes, 0, ts.tile_bytes);
+            for (int r = 0; r < TILE_N && i * TILE_N + r < t->N; r++)
+                for (int64_t k = 0; k < t->K; k++) {
+                    int64_t at = (i * TILE_N + r) * t->K + k;
+                    float m, v;
+                    memcpy(&m,
+                           (const uint8_t *)t->plane[QT_MAP].data +
+                               4 * portable_code(t, i * TILE_N + r, k),
+                           4);
+                    v = m * qt_lut_absmax(t, at / s->group);
+                    memcpy(codes + (size_t)i * ts.tile_bytes + dense_at(LQ_F32, r, k) * 4, &v, 4);
+                }
+        }
+        return;
+    }
+    const int32_t *perm = s->kind == QT_UINT && s->irregular ? w[QT_GIDX] : NULL;
+    size_t side_bytes = qt_plane_bytes(&to, QT_TILE16, t->N, t->K, QT_SCALES) / (size_t)ts.tiles;
+    size_t zero_bytes = qt_plane_bytes(&to, QT_TILE16, t->N, t->K, QT_ZEROS) / (size_t)ts.tiles;
+    for (int64_t i = t0; i < t1; i++) {
+        pack_codes((uint8_t *)w[QT_CODES] + (size_t)i * ts.tile_bytes, t, &ts, perm, i);
+        memset((uint8_t *)w[QT_SCALES] + (size_t)i * side_bytes, 0, side_bytes);
+        if (zero_bytes) memset((uint8_t *)w[QT_ZEROS] + (size_t)i * zero_bytes, 0, zero_bytes);
+        for (int r = 0; r < TILE_N && i * TILE_N + r < t->N; r++)
+            for (int64_t g = 0; g < ts.ng; g++)
+                pack_side(w, t, &ts, i * TILE_N + r, g, (size_t)((i * ts.ng + g) * TILE_N + r));
+    }
+    if (s->kind == QT_I8_OUTLIER && s->n_out)
+        pack_dense(w[QT_OUT_VALS], t->plane[QT_OUT_VALS].data, LQ_BF16, t->N, s->n_out, t0, t1);
+}
+
+/* ---- unpack ---- */
+static void unpack_dense(uint8_t *dst, const uint8_t *tiles, lq_dtype d, int64_t N, int64_t K)
+{
+    size_t e = (size_t)lq_dtype_bits(d) / 8;
+    size_t bytes = lq_round_up((size_t)K, TILE_K) * TILE_N * e;
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t k = 0; k < K; k++)
+            memcpy(dst + (size_t)(n * K + k) * e,
+                   tiles + (size_t)(n / TILE_N) * bytes + dense_at(d, (int)(n % TILE_N), k) * e, e);
+}
+
+static void unpack_side(void *const w[QT_N_PLANES], const qt_tensor *t, const tile_shape *ts,
+                        int64_t n, uint8_t *row)
+{
+    const qt_scheme *s = &t->scheme;
+    size_t e = s->kind == QT_UINT ? (size_t)lq_dtype_bits(s->scale_dtype) / 8 : 4;
+    const uint8_t *scales = t->plane[QT_SCALES].data, *zeros = t->plane[QT_ZEROS].data;
+    for (int64_t g = 0; g < ts->ng; g++) {
+        size_t from = (size_t)((n / TILE_N * ts->ng + g) * TILE_N + n % TILE_N);
+        size_t to = (size_t)(n * ts->ng + g);
+        memcpy((uint8_t *)w[QT_SCALES] + to * e, scales + from * e, e);
+        if (s->zero == QT_ZERO_F16)
+            memcpy((uint8_t *)w[QT_ZEROS] + to * 2, zeros + from * 2, 2);
+        else if (s->zero == QT_ZERO_INT && s->kind == QT_I8)
+            ((uint8_t *)w[QT_ZEROS])[n] = zeros[from] ^ 0x80u;
+        else if (s->zero == QT_ZERO_INT)
+            row[g] = zeros[from];
+    }
+    if (s->zero == QT_ZERO_INT && s->kind == QT_UINT)
+        qt_pack_row((uint8_t *)w[QT_ZEROS] + (size_t)n * qt_row_bytes(ts->ng, s->zbits), row,
+                    ts->ng, s->zbits);
+}
+
+static void unpack_codes(void *const w[QT_N_PLANES], const qt_tensor *t, const tile_shape *ts,
+                         int64_t n, uint8_t *row)
+{
+    const qt_scheme *s = &t->scheme;
+    const uint8_t *tile =
+        (const uint8_t *)t->plane[QT_CODES].data + (size_t)(n / TILE_N) * ts->tile_bytes;
+    const void *perm = s->kind == QT_UINT && s->irregular ? t->plane[QT_GIDX].data : NULL;
+    int bits = tiles_bits(s);
+    for (int64_t at = 0; at < t->K; at++) {
+        int64_t p = at / ts->G * ts->Gp + at % ts->G;
+        row[perm ? get_i32(perm, at) : at] = (uint8_t)tiles_code(tile, bits, (int)(n % TILE_N), p);
+    }
+    uint8_t *codes = w[QT_CODES];
+    if (s->kind == QT_UINT) {
+        qt_pack_row(codes + (size_t)n * qt_row_bytes(t->K, bits), row, t->K, bits);
+        return;
+    }
+    for (int64_t k = 0; k < t->K; k++) {
+        size_t i = (size_t)(n * t->K + k);
+        if (s->kind != QT_LUT4)
+            codes[i] = row[k] ^ 0x80u;
+        else if (i & 1)
+            codes[i / 2] = (uint8_t)((codes[i / 2] & 0xf0u) | row[k]);
+        else
+            codes[i / 2] = (uint8_t)(row[k] << 4); /* the last low nibble of an odd matrix is 0 */
+    }
+}
+
+lq_status tiles_unpack(void *const w[QT_N_PLANES], const qt_tensor *t, lq_err *err)
+{
+    const qt_scheme *s = &t->scheme;
+    tile_shape ts = tiles_shape(s, t->N, t->K);
+    if (t->layout != QT_TILE16) return lq_fail(err, LQ_EVALUE, "expected a tile16 tensor");
+    if (s->kind == QT_DENSE) {
+        unpack_dense(w[QT_CODES], t->plane[QT_CODES].data, s->dtype, t->N, t->K);
+        return LQ_OK;
+    }
+    uint8_t *row = malloc((size_t)t->K);
+    if (!row) return lq_fail(err, LQ_ENOMEM, "no memory for a row of %lld codes", (long long)t->K);
+    for (int64_t n = 0; n < t->N; n++) {
+        unpack_codes(w, t, &ts, n, row);
+        unpack_side(w, t, &ts, n, row);
+    }
+    free(row);
+    if (s->kind == QT_UINT && s->irregular)
+        for (int64_t at = 0; at < t->K; at++)
+            put_i32(w[QT_GIDX], get_i32(t->plane[QT_GIDX].data, at), (int32_t)(at / s->group));
+    if (s->kind == QT_I8_OUTLIER && s->n_out) {
+        memcpy(w[QT_OUT_IDX], t->plane[QT_OUT_IDX].data, (size_t)s->n_out * 4);
+        unpack_dense(w[QT_OUT_VALS], t->plane[QT_OUT_VALS].data, LQ_BF16, t->N, s->n_out);
+    }
+    if (s->kind == QT_LUT4) memcpy(w[QT_MAP], t->plane[QT_MAP].data, 64);
+    return LQ_OK;
+}

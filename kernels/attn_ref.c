@@ -1,0 +1,93 @@
+/* kernels/attn_ref.c - attention's steps on one tile of keys, in plain C. */
+#include "kernels/k.h"
+#include "kernels/kmath.h"
+#include "kernels/ref.h"
+
+/* One cached row of D elements as f32. */
+static void read_row(float *dst, const uint8_t *src, int64_t D, kv_dtype d)
+{
+    float scale;
+    switch (d) {
+    case KV_F32:
+        lq_to_f32(dst, src, LQ_F32, (size_t)D);
+        break;
+    case KV_F16:
+        lq_to_f32(dst, src, LQ_F16, (size_t)D);
+        break;
+    case KV_BF16:
+        lq_to_f32(dst, src, LQ_BF16, (size_t)D);
+        break;
+    default:
+        memcpy(&scale, src, sizeof scale);
+        for (int64_t i = 0; i < D; i++)
+            dst[i] = scale * (float)(int8_t)src[sizeof scale + (size_t)i];
+    }
+}
+
+void ref_attn_v(float *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
+{
+    for (int j = 0; j < n; j++)
+        read_row(v + j * D, src + (size_t)j * attn_kv_row_bytes(d, D), D, d);
+}
+
+void ref_attn_k(float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
+{
+    enum { PIECE = 64 }; /* elements at a time, through the same reader */
+    float row[PIECE];
+    int64_t e = d == KV_F32 ? 4 : d == KV_I8 ? 1 : 2;
+    for (int j = 0; j < n; j++) {
+        const uint8_t *r = src + (size_t)j * attn_kv_row_bytes(d, D);
+        for (int64_t i = 0; i < D; i += PIECE) {
+            int64_t m = D - i < PIECE ? D - i : PIECE;
+            if (d == KV_I8) {
+                uint8_t piece[4 + PIECE];
+                memcpy(piece, r, 4);
+                memcpy(piece + 4, r + 4 + i, (size_t)m);
+                read_row(row, piece, m, d);
+            } else {
+                read_row(row, r + i * e, m, d);
+            }
+            for (int64_t c = 0; c < m; c++)
+                kt[(i + c) * ATTN_TILE + j] = row[c];
+        }
+    }
+}
+
+void ref_attn_scores(float *s, const float *const *q, const float *kt, int64_t R, int64_t D,
+                     float scale)
+{
+    for (int64_t r = 0; r < R; r++)
+        for (int j = 0; j < ATTN_TILE; j++) {
+            float sum = 0;
+            for (int64_t d = 0; d < D; d++)
+                sum = fmaf(q[r][d], kt[d * ATTN_TILE + j], sum);
+            s[r * ATTN_TILE + j] = scale * sum;
+        }
+}
+
+float ref_attn_softmax(float *s, int lo, int hi, float *m, float *l)
+{
+    float max = *m, half[ATTN_TILE / 2];
+    for (int j = lo; j < hi; j++)
+        max = s[j] > max ? s[j] : max;
+    float a = km_exp(*m - max);
+    for (int j = 0; j < ATTN_TILE; j++)
+        s[j] = j >= lo && j < hi ? km_exp(s[j] - max) : 0.0f;
+    for (int j = 0; j < ATTN_TILE / 2; j++)
+        half[j] = s[j] + s[j + ATTN_TILE / 2];
+    *l = fmaf(*l, a, km_sum16(half));
+    *m = max;
+    return a;
+}
+
+void ref_attn_pv(float *acc, const float *s, const float *v, const float *a, const int *lo,
+                 const int *hi, int64_t R, int64_t D)
+{
+    for (int64_t r = 0; r < R; r++)
+        for (int64_t d = 0; d < D && lo[r] < hi[r]; d++) {
+            float sum = acc[r * D + d] * a[r];
+            for (int j = lo[r]; j < hi[r]; j++)
+                sum = fmaf(s[r * ATTN_TILE + j], v[j * D + d], sum);
+            acc[r * D + d] = sum;
+        }
+}

@@ -1,0 +1,117 @@
+/* kernels/k.h - the table of kernels: one function pointer per operation, one table per instruction
+ * family, chosen once at start (k_init in ops.h). The plain-C table is complete; a faster one holds
+ * what it does better. A new kernel is one line of K_OPS and one definition in *_ref.c.
+ *
+ * Inside kernels/ only; callers use mm.h, attn.h, ops.h, which state the contracts. Families agree
+ * to the bit except where said: in every one of them a lane is an output (or a key), so the order
+ * of a sum is a property of the layout, and f32 steps are the same fused multiply-adds. */
+#ifndef LLMQ_KERNELS_K_H
+#define LLMQ_KERNELS_K_H
+
+#include "formats/tiles.h"
+#include "kernels/attn.h"
+#include "kernels/mm.h"
+#include "kernels/ops.h"
+
+/* Activations as a matmul reads them (mm.h): M rows of Kp places, the tile's groups and padding. */
+typedef struct {
+    const float *f;      /* MM_F32 (and MM_BF16 without the instruction: rounded): [M, ldf] */
+    int64_t ldf;         /* floats from row to row */
+    const uint16_t *b;   /* MM_BF16: [M, Kp] */
+    const int8_t *q;     /* MM_I8: [M, Kp] */
+    const float *s, *qs; /* MM_I8: [M, Kp/A] scale, and sum of the block's q (an exact integer) */
+    int64_t A;           /* MM_I8: inputs per block */
+    const float *out;    /* QT_I8_OUTLIER: the outlier inputs, [M, ldo] padded with zeros */
+    int64_t ldo;
+} mm_x;
+
+/* y[m][n] for rows m0..m1 and tiles t0..t1. */
+typedef struct {
+    const qt_tensor *w; /* tiled */
+    tile_shape s;
+    mm_x x;
+    mm_out o;
+    int64_t m0, m1, t0, t1;
+} mm_task;
+
+/* X(result, name, arguments) */
+#define K_OPS(X)                                                                                 \
+    /* the three matmuls of mm.h; mm_bf16 is absent where the machine lacks the instruction */   \
+    X(void, mm_f32, (const mm_task *t))                                                          \
+    X(void, mm_bf16, (const mm_task *t))                                                         \
+    X(void, mm_i8, (const mm_task *t))                                                           \
+    /* n inputs, a multiple of A, to int8 blocks of A (mm.h) */                                  \
+    X(void, mm_quant, (int8_t * q, float *s, float *qs, const float *x, int64_t n, int64_t A))   \
+    X(void, to_bf16, (uint16_t * dst, const float *x, int64_t n))                                \
+    /* attention on one tile of ATTN_TILE keys, `n` of them present, the rest written as 0 */    \
+    X(void, attn_k, (float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d))               \
+    X(void, attn_v, (float *v, const uint8_t *src, int n, int64_t D, kv_dtype d))                \
+    /* s[r][j] = scale * sum_d q[r][d] kt[d][j], d in order */                                   \
+    X(void, attn_scores,                                                                         \
+      (float *s, const float *const *q, const float *kt, int64_t R, int64_t D, float scale))     \
+    /* s[lo..hi) to exp(s - m'), m' = max(m, s); l = l*a + sum; returns a = exp(m - m') */       \
+    X(float, attn_softmax, (float *s, int lo, int hi, float *m, float *l))                       \
+    /* acc[r][d] = a[r]*acc[r][d], then + s[r][j] v[j][d] for j = lo[r]..hi[r]-1 in order */     \
+    X(void, attn_pv,                                                                             \
+      (float *acc, const float *s, const float *v, const float *a, const int *lo, const int *hi, \
+       int64_t R, int64_t D))                                                                    \
+    /* ops.h, one row each */                                                                    \
+    X(void, rmsnorm,                                                                             \
+      (float *dst, const float *x, const float *w, float off, int64_t K, float eps))             \
+    X(void, layernorm,                                                                           \
+      (float *dst, const float *x, const float *w, const float *b, float off, int64_t K,         \
+       float eps))                                                                               \
+    X(void, act, (float *dst, const float *x, int64_t n, k_act_fn f))                            \
+    X(void, mul, (float *dst, const float *x, int64_t n)) /* dst *= x */                         \
+    X(void, softcap, (float *x, float cap, int64_t n))                                           \
+    X(float, logsumexp, (const float *x, int64_t n))
+
+typedef struct {
+    const char *name;
+    bool (*usable)(void); /* the processor has it and the system saves its registers */
+#define X(result, name, args) result(*name) args;
+    K_OPS(X)
+#undef X
+} k_ops;
+
+const k_ops *k_get(void); /* the operations in use */
+
+extern const k_ops k_ref;
+#if defined(__x86_64__)
+extern const k_ops k_avx2, k_avx512, k_vnni, k_bf16;
+#endif
+
+/* The end of every matmul kernel: 16 sums of one row and tile to y, with bias and residual, rows of
+ * the last tile beyond N dropped. Order: (sum + bias) + y. */
+static inline void mm_finish(const mm_out *o, int64_t m, int64_t tile, const float *sum)
+{
+    int64_t n0 = tile * TILE_N, N = o->w->N - n0 < TILE_N ? o->w->N - n0 : TILE_N;
+    float *y = o->y + m * o->ldy + n0;
+    for (int64_t i = 0; i < N; i++) {
+        float v = sum[i];
+        if (o->bias) v += o->bias[n0 + i];
+        if (o->add) v += y[i];
+        y[i] = v;
+    }
+}
+
+/* One scale or zero point of a tile: entry `at` of the plane, as f32. */
+static inline float mm_scale(const qt_tensor *w, size_t at)
+{
+    float f;
+    lq_dtype d = w->scheme.kind == QT_UINT ? w->scheme.scale_dtype : LQ_F32;
+    lq_to_f32(&f, (const uint8_t *)w->plane[QT_SCALES].data + at * (size_t)lq_dtype_bits(d) / 8, d,
+              1);
+    return w->scheme.div127 ? f / 127.0f : f;
+}
+static inline float mm_zero(const qt_tensor *w, size_t at)
+{
+    const uint8_t *z = w->plane[QT_ZEROS].data;
+    uint16_t h;
+    if (w->scheme.zero == QT_ZERO_INT) return z[at];
+    if (w->scheme.zero == QT_ZERO_NONE) return (float)(1 << (tiles_bits(&w->scheme) - 1));
+    memcpy(&h, z + 2 * at, 2);
+    return lq_f16_to_f32(h);
+}
+
+#endif

@@ -1,0 +1,304 @@
+/* kernels/mm.c - packing weights, preparing activations, and cutting a product into items.
+ *
+ * An item is a run of tiles times a panel of rows: few rows and many tiles while decoding, where
+ * weights stream from memory once; a panel whose activations stay in the second cache while
+ * prefilling. Which item a thread takes changes nothing in the result. */
+#include "kernels/mm.h"
+#include "kernels/k.h"
+
+#include <assert.h>
+
+enum {
+    TILES_MAX = 16,         /* tiles of an item at most: 256 outputs */
+    TILES_STEP = 4,         /* a multiple of what the widest kernel takes at once */
+    PANEL_BYTES = 384 << 10 /* prepared activations of one panel: part of a 1 MB second cache */
+};
+
+mm_acts mm_effective(const qt_scheme *s, mm_acts want)
+{
+    if (want != MM_I8 || s->kind == QT_UINT || s->kind == QT_I8 || s->kind == QT_I8_OUTLIER)
+        return want;
+    return s->kind == QT_DENSE && s->dtype == LQ_BF16 ? MM_BF16 : MM_F32;
+}
+
+/* ---- weights ---- */
+size_t mm_pack_bytes(const qt_tensor *w)
+{
+    if (w->layout == QT_TILE16) return 0;
+    qt_scheme s = tiles_scheme(&w->scheme, w->N, w->K);
+    size_t sum = 0;
+    for (int p = 0; p < QT_N_PLANES; p++)
+        sum += lq_round_up(qt_plane_bytes(&s, QT_TILE16, w->N, w->K, (qt_plane)p), 64);
+    return sum;
+}
+
+typedef struct {
+    void *w[QT_N_PLANES];
+    const qt_tensor *from;
+} pack_ctx;
+
+static void pack_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const pack_ctx *c = ctx;
+    tiles_pack(c->w, c->from, item, item + 1);
+}
+
+lq_status mm_pack(mm_weight *out, const qt_tensor *w, lq_arena *a, pool *p, lq_err *err)
+{
+    *out = (mm_weight){ .t = *w, .N = w->N, .K = w->K };
+    if (w->layout == QT_TILE16) return LQ_OK;
+    qt_scheme s = tiles_scheme(&w->scheme, w->N, w->K);
+    pack_ctx c = { .from = w };
+    out->t = (qt_tensor){ .scheme = s, .layout = QT_TILE16, .N = w->N, .K = w->K };
+    out->expanded = s.kind != w->scheme.kind;
+    for (int i = 0; i < QT_N_PLANES; i++) {
+        size_t n = qt_plane_bytes(&s, QT_TILE16, w->N, w->K, (qt_plane)i);
+        c.w[i] = n ? lq_push(a, n) : NULL;
+        if (n && !c.w[i]) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of tiles", n);
+        out->t.plane[i] = (qt_span){ c.w[i], n };
+    }
+    tiles_pack_shared(c.w, w);
+    pool_run(p, tiles_shape(&s, w->N, w->K).tiles, pack_item, &c);
+    return LQ_OK;
+}
+
+/* ---- activations ---- */
+/* How a weight wants its activations. Two weights with equal needs share one preparation. */
+typedef struct {
+    mm_acts acts;
+    bool hardware; /* MM_BF16 with the instruction */
+    tile_shape s;
+    int64_t K, A;
+    const int32_t *perm;    /* [K] or NULL */
+    const int32_t *out_idx; /* [n_out] */
+    int64_t n_out, ldo;
+} need;
+
+static need need_of(const mm_weight *w, mm_acts acts)
+{
+    const qt_scheme *sc = &w->t.scheme;
+    need d = { .acts = mm_effective(sc, acts), .s = tiles_shape(sc, w->N, w->K), .K = w->K };
+    d.hardware = d.acts == MM_BF16 && k_get()->mm_bf16 && sc->zero != QT_ZERO_F16 &&
+                 sc->kind != QT_LUT4 && !(sc->kind == QT_DENSE && sc->dtype != LQ_BF16);
+    d.A = d.s.Gp % 128 == 0 ? 128 : d.s.Gp % 64 == 0 ? 64 : 32;
+    if (sc->kind == QT_UINT && sc->irregular) d.perm = w->t.plane[QT_GIDX].data;
+    if (sc->kind == QT_I8_OUTLIER && sc->n_out) {
+        d.out_idx = w->t.plane[QT_OUT_IDX].data;
+        d.n_out = sc->n_out;
+        d.ldo = (int64_t)lq_round_up((size_t)d.n_out, TILE_K);
+    }
+    return d;
+}
+
+static bool same_index(const int32_t *a, const int32_t *b, int64_t n)
+{
+    return a == b || (a && b && memcmp(a, b, (size_t)n * sizeof *a) == 0);
+}
+
+static bool same_need(const need *a, const need *b)
+{
+    return a->acts == b->acts && a->hardware == b->hardware && a->K == b->K && a->s.G == b->s.G &&
+           same_index(a->perm, b->perm, a->K) && a->n_out == b->n_out &&
+           same_index(a->out_idx, b->out_idx, a->n_out);
+}
+
+/* Plain f32 rows without padding are read where they are. */
+static bool in_place(const need *d) { return d->acts == MM_F32 && d->s.Kp == d->K && !d->perm; }
+
+/* Bytes of a prepared row, each part rounded up so that rows of parts stay aligned. */
+static size_t row_bytes(const need *d)
+{
+    size_t Kp = (size_t)d->s.Kp, n = (size_t)d->ldo * 4;
+    if (d->acts == MM_I8) return n + Kp + Kp / (size_t)d->A * 8;
+    if (d->hardware) return n + Kp * 2;
+    return n + (in_place(d) ? 0 : Kp * 4);
+}
+
+/* One row of f32 for gathering, per thread: a whole group at most. */
+static size_t gather_bytes(int64_t K) { return lq_round_up((size_t)(K + TILE_K) * 4, 64); }
+static size_t usual_row(int64_t K) { return 2 * (size_t)(K + TILE_K) * 4; }
+/* Groups below 32 are padded up to 32 times; such rows are prepared as many at a time as fit. */
+static size_t worst_row(int64_t K) { return (size_t)K * TILE_K * 4 + (size_t)(K + TILE_K) * 4; }
+
+size_t mm_scratch_bytes(int64_t M, int64_t K, int n_outs, int threads)
+{
+    (void)n_outs; /* needs that differ are served one after the other */
+    enum { PARTS = 8 };
+    return (size_t)threads * gather_bytes(K) + (size_t)M * usual_row(K) + worst_row(K) + PARTS * 64;
+}
+
+typedef struct {
+    const need *d;
+    const float *x; /* first row of this pass */
+    int64_t ldx, M, rows_per_item;
+    float *f, *s, *qs, *out;
+    uint16_t *b;
+    int8_t *q;
+    float *gather; /* [threads] of gather_bytes */
+} prep_ctx;
+
+/* Inputs of group g of one row into dst[Gp]; outlier places hold 0 in MM_I8. */
+static void gather_group(float *dst, const need *d, const float *x, int64_t g)
+{
+    int64_t first = g * d->s.G, n = d->s.G < d->K - first ? d->s.G : d->K - first;
+    if (d->perm)
+        for (int64_t i = 0; i < n; i++)
+            dst[i] = x[d->perm[first + i]];
+    else
+        memcpy(dst, x + first, (size_t)n * sizeof *dst);
+    memset(dst + n, 0, (size_t)(d->s.Gp - n) * sizeof *dst);
+    for (int64_t i = 0; d->acts == MM_I8 && i < d->n_out; i++)
+        dst[d->out_idx[i]] = 0;
+}
+
+static void prep_row(const prep_ctx *c, int64_t m, float *tmp)
+{
+    const need *d = c->d;
+    const float *x = c->x + m * c->ldx;
+    const k_ops *k = k_get();
+    int64_t nb = d->s.Kp / d->A, Gp = d->s.Gp;
+    for (int64_t i = 0; i < d->ldo; i++)
+        c->out[m * d->ldo + i] = i < d->n_out ? x[d->out_idx[i]] : 0;
+    for (int64_t g = 0; g < d->s.ng && !in_place(d); g++) {
+        int64_t at = m * d->s.Kp + g * Gp;
+        /* Whole groups in their own order need no copy. */
+        const float *src = x + g * d->s.G;
+        if (d->perm || Gp != d->s.G || d->n_out) {
+            gather_group(tmp, d, x, g);
+            src = tmp;
+        }
+        if (d->acts == MM_I8) {
+            int64_t b = m * nb + g * Gp / d->A;
+            k->mm_quant(c->q + at, c->s + b, c->qs + b, src, Gp, d->A);
+        } else if (d->hardware) {
+            k->to_bf16(c->b + at, src, Gp);
+        } else if (d->acts == MM_BF16) {
+            for (int64_t i = 0; i < Gp; i++)
+                c->f[at + i] = lq_bf16_to_f32(lq_f32_to_bf16(src[i]));
+        } else {
+            memcpy(c->f + at, src, (size_t)Gp * sizeof *src);
+        }
+    }
+}
+
+static void prep_item(void *ctx, int64_t item, int thread)
+{
+    const prep_ctx *c = ctx;
+    float *tmp = (float *)((uint8_t *)c->gather + (size_t)thread * gather_bytes(c->d->K));
+    int64_t m1 = (item + 1) * c->rows_per_item;
+    for (int64_t m = item * c->rows_per_item; m < m1 && m < c->M; m++)
+        prep_row(c, m, tmp);
+}
+
+/* ---- the product ---- */
+typedef struct {
+    const mm_out *outs;
+    const bool *mine; /* outs of this pass */
+    int n_outs;
+    const need *d;
+    mm_x x;
+    int64_t m_first, M; /* rows of this pass */
+    int64_t panel, chunk;
+} run_ctx;
+
+static int64_t chunks(const run_ctx *c, int i)
+{
+    return lq_ceil_div(lq_ceil_div(c->outs[i].w->N, TILE_N), c->chunk);
+}
+
+static void run_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const run_ctx *c = ctx;
+    const k_ops *k = k_get();
+    int64_t panels = lq_ceil_div(c->M, c->panel), panel = item % panels, chunk = item / panels;
+    int i = 0;
+    while (!c->mine[i] || chunk >= chunks(c, i)) {
+        if (c->mine[i]) chunk -= chunks(c, i);
+        i++;
+    }
+    mm_task t = { .w = &c->outs[i].w->t, .x = c->x, .o = c->outs[i] };
+    t.s = tiles_shape(&t.w->scheme, t.w->N, t.w->K);
+    t.o.y += c->m_first * t.o.ldy;
+    t.m0 = panel * c->panel;
+    t.m1 = t.m0 + c->panel < c->M ? t.m0 + c->panel : c->M;
+    t.t0 = chunk * c->chunk;
+    t.t1 = t.t0 + c->chunk < t.s.tiles ? t.t0 + c->chunk : t.s.tiles;
+    (c->d->acts == MM_I8 ? k->mm_i8 : c->d->hardware ? k->mm_bf16 : k->mm_f32)(&t);
+}
+
+/* All outs of equal need, rows m_first.. of x. */
+static void run_pass(run_ctx *r, const float *x, int64_t ldx, lq_arena *scratch, pool *p)
+{
+    const need *d = r->d;
+    size_t mark = lq_arena_mark(scratch), M = (size_t)r->M, Kp = (size_t)d->s.Kp;
+    prep_ctx c = { .d = d, .x = x + r->m_first * ldx, .ldx = ldx, .M = r->M };
+    c.gather = lq_push(scratch, (size_t)pool_threads(p) * gather_bytes(d->K));
+    if (d->ldo) c.out = lq_push(scratch, M * (size_t)d->ldo * 4);
+    if (d->acts == MM_I8) {
+        c.q = lq_push(scratch, M * Kp);
+        c.s = lq_push(scratch, M * Kp / (size_t)d->A * 4);
+        c.qs = lq_push(scratch, M * Kp / (size_t)d->A * 4);
+    } else if (d->hardware) {
+        c.b = lq_push(scratch, M * Kp * 2);
+    } else if (!in_place(d)) {
+        c.f = lq_push(scratch, M * Kp * 4);
+    }
+    if (!in_place(d) || d->ldo) {
+        c.rows_per_item = r->M < 4 ? r->M : 4; /* a few rows are not worth waking anybody */
+        pool_run(p, lq_ceil_div(r->M, c.rows_per_item), prep_item, &c);
+    }
+    r->x = (mm_x){ .f = c.f,
+                   .ldf = d->s.Kp,
+                   .b = c.b,
+                   .q = c.q,
+                   .s = c.s,
+                   .qs = c.qs,
+                   .A = d->A,
+                   .out = c.out,
+                   .ldo = d->ldo };
+    if (in_place(d)) r->x.f = c.x, r->x.ldf = ldx;
+
+    int64_t tiles = 0, items = 0;
+    for (int i = 0; i < r->n_outs; i++)
+        if (r->mine[i]) tiles += lq_ceil_div(r->outs[i].w->N, TILE_N);
+    size_t bytes = d->acts == MM_F32 || !d->hardware ? Kp * 4 : Kp * 2;
+    if (d->acts == MM_I8) bytes = Kp;
+    r->panel = (int64_t)lq_round_up(PANEL_BYTES / (bytes + 1) + 1, 8);
+    /* Some eight items for each thread, so that a slow one leaves the rest to the others. */
+    int64_t panels = lq_ceil_div(r->M, r->panel);
+    r->chunk = lq_ceil_div(tiles * panels, pool_threads(p) * INT64_C(8));
+    r->chunk = (int64_t)lq_round_up((size_t)r->chunk, TILES_STEP);
+    if (r->chunk > TILES_MAX) r->chunk = TILES_MAX;
+    for (int i = 0; i < r->n_outs; i++)
+        if (r->mine[i]) items += chunks(r, i) * panels;
+    pool_run(p, items, run_item, r);
+    lq_arena_reset(scratch, mark);
+}
+
+void mm_run(const mm_out *outs, int n_outs, const float *x, int64_t ldx, int64_t M, mm_acts acts,
+            lq_arena *scratch, pool *p)
+{
+    enum { MAX_OUTS = 64 };
+    for (; n_outs > MAX_OUTS; outs += MAX_OUTS, n_outs -= MAX_OUTS)
+        mm_run(outs, MAX_OUTS, x, ldx, M, acts, scratch, p);
+    bool done[MAX_OUTS] = { false }, mine[MAX_OUTS];
+    for (int i = 0; i < n_outs; i++) {
+        if (done[i]) continue;
+        need d = need_of(outs[i].w, acts);
+        for (int j = 0; j < n_outs; j++) {
+            need e = need_of(outs[j].w, acts);
+            mine[j] = !done[j] && same_need(&d, &e);
+            done[j] = done[j] || mine[j];
+        }
+        size_t room = (size_t)M * usual_row(d.K) + worst_row(d.K), row = row_bytes(&d);
+        int64_t at_once = row ? (int64_t)(room / row) : M;
+        assert(at_once > 0);
+        for (int64_t m = 0; m < M; m += at_once) {
+            run_ctx r = { .outs = outs, .mine = mine, .n_outs = n_outs, .d = &d, .m_first = m };
+            r.M = M - m < at_once ? M - m : at_once;
+            run_pass(&r, x, ldx, scratch, p);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+/* kernels/mm_ref.c - the matmuls in plain C: decode 32 weights of one output, use them for each
+ * row. The definition of the results (mm.h); every faster version equals it to the bit. */
+#include "kernels/k.h"
+#include "kernels/ref.h"
+
+enum { ROWS = 64 }; /* rows that share a decoded step */
+
+/* What a step decodes from: row r of a tile. */
+typedef struct {
+    const qt_tensor *w;
+    const uint8_t *tile;
+    int64_t tile_no;
+    int bits, r;
+    float map[16];
+} decoder;
+
+static decoder decoder_for(const mm_task *t, int64_t tile, int r)
+{
+    decoder d = { .w = t->w, .tile_no = tile, .r = r, .bits = tiles_bits(&t->w->scheme) };
+    d.tile = (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)tile * t->s.tile_bytes;
+    if (t->w->scheme.kind == QT_LUT4) memcpy(d.map, t->w->plane[QT_MAP].data, sizeof d.map);
+    return d;
+}
+
+/* The weights of places p..p+31, which lie in one group, in f32 as qt_dequant reads them. */
+static void decode(float w[TILE_K], const decoder *d, const tile_shape *s, int64_t p)
+{
+    size_t at = (size_t)((d->tile_no * s->ng + p / s->Gp) * TILE_N + d->r);
+    qt_kind kind = d->w->scheme.kind;
+    float scale = kind == QT_DENSE ? 1.0f : mm_scale(d->w, at);
+    float zero = kind == QT_DENSE || kind == QT_LUT4 ? 0.0f : mm_zero(d->w, at);
+    for (int i = 0; i < TILE_K; i++) {
+        if (kind == QT_DENSE) {
+            w[i] = tiles_dense(d->tile, d->w->scheme.dtype, d->r, p + i);
+            continue;
+        }
+        unsigned c = tiles_code(d->tile, d->bits, d->r, p + i);
+        w[i] = kind == QT_LUT4 ? d->map[c] * scale : scale * ((float)c - zero);
+    }
+}
+
+/* The outlier columns' share of row m: a dense sum of its own. */
+static float outliers(const mm_task *t, int64_t m, int64_t tile, int r)
+{
+    const qt_tensor *w = t->w;
+    float sum = 0;
+    if (w->scheme.kind != QT_I8_OUTLIER) return sum;
+    int64_t Kp = (int64_t)lq_round_up((size_t)w->scheme.n_out, TILE_K);
+    const uint8_t *vals = (const uint8_t *)w->plane[QT_OUT_VALS].data + tile * Kp * TILE_N * 2;
+    for (int64_t p = 0; p < Kp; p++)
+        sum = fmaf(t->x.out[m * t->x.ldo + p], tiles_dense(vals, LQ_BF16, r, p), sum);
+    return sum;
+}
+
+void ref_mm_f32(const mm_task *t)
+{
+    for (int64_t m0 = t->m0; m0 < t->m1; m0 += ROWS)
+        for (int64_t tile = t->t0; tile < t->t1; tile++) {
+            int64_t M = t->m1 - m0 < ROWS ? t->m1 - m0 : ROWS;
+            float acc[ROWS][TILE_N] = { { 0 } };
+            for (int r = 0; r < TILE_N; r++) {
+                decoder d = decoder_for(t, tile, r);
+                float w[TILE_K];
+                for (int64_t p = 0; p < t->s.Kp; p += TILE_K) {
+                    decode(w, &d, &t->s, p);
+                    for (int64_t m = 0; m < M; m++)
+                        for (int i = 0; i < TILE_K; i++)
+                            acc[m][r] = fmaf(t->x.f[(m0 + m) * t->x.ldf + p + i], w[i], acc[m][r]);
+                }
+                for (int64_t m = 0; m < M; m++)
+                    acc[m][r] += outliers(t, m0 + m, tile, r);
+            }
+            for (int64_t m = 0; m < M; m++)
+                mm_finish(&t->o, m0 + m, tile, acc[m]);
+        }
+}
+
+void ref_mm_i8(const mm_task *t)
+{
+    int64_t A = t->x.A, nb = t->s.Kp / A;
+    for (int64_t m = t->m0; m < t->m1; m++)
+        for (int64_t tile = t->t0; tile < t->t1; tile++) {
+            float y[TILE_N] = { 0 };
+            for (int r = 0; r < TILE_N; r++) {
+                decoder d = decoder_for(t, tile, r);
+                for (int64_t g = 0; g < t->s.ng; g++) {
+                    size_t at = (size_t)((tile * t->s.ng + g) * TILE_N + r);
+                    float zero = mm_zero(t->w, at), acc = 0;
+                    for (int64_t b = g * t->s.Gp / A; b < (g + 1) * t->s.Gp / A; b++) {
+                        int32_t dot = 0;
+                        for (int64_t p = b * A; p < (b + 1) * A; p++)
+                            dot += (int)tiles_code(d.tile, d.bits, r, p) * t->x.q[m * t->s.Kp + p];
+                        float v = fmaf(-zero, t->x.qs[m * nb + b], (float)dot);
+                        acc = fmaf(t->x.s[m * nb + b], v, acc);
+                    }
+                    y[r] = fmaf(mm_scale(t->w, at), acc, y[r]);
+                }
+                y[r] += outliers(t, m, tile, r);
+            }
+            mm_finish(&t->o, m, tile, y);
+        }
+}
+
+void ref_mm_quant(int8_t *q, float *s, float *qs, const float *x, int64_t n, int64_t A)
+{
+    for (int64_t b = 0; b < n / A; b++, x += A, q += A) {
+        float max = 0;
+        int32_t sum = 0;
+        bool finite = true;
+        for (int64_t i = 0; i < A; i++) {
+            finite = finite && fabsf(x[i]) < INFINITY; /* false for NaN too */
+            max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
+        }
+        float inv = finite && max >= MM_I8_TINY ? 127.0f / max : 0.0f;
+        for (int64_t i = 0; i < A; i++) {
+            q[i] = inv > 0 ? (int8_t)rintf(x[i] * inv) : 0;
+            sum += q[i];
+        }
+        s[b] = !finite ? NAN : inv > 0 ? max / 127.0f : 0.0f;
+        qs[b] = (float)sum;
+    }
+}
+
+void ref_to_bf16(uint16_t *dst, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = lq_f32_to_bf16(x[i]);
+}

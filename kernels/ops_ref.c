@@ -1,0 +1,99 @@
+/* kernels/ops_ref.c - the row operations of ops.h in plain C, and the reference table. */
+#include "kernels/k.h"
+#include "kernels/kmath.h"
+#include "kernels/ref.h"
+
+enum { LANES = 16 };
+
+static void ref_rmsnorm(float *dst, const float *x, const float *w, float off, int64_t K, float eps)
+{
+    float part[LANES] = { 0 };
+    for (int64_t k = 0; k < K; k++)
+        part[k % LANES] = fmaf(x[k], x[k], part[k % LANES]);
+    float r = 1.0f / sqrtf(km_sum16(part) / (float)K + eps);
+    for (int64_t k = 0; k < K; k++)
+        dst[k] = w ? x[k] * r * (w[k] + off) : x[k] * r;
+}
+
+static void ref_layernorm(float *dst, const float *x, const float *w, const float *b, float off,
+                          int64_t K, float eps)
+{
+    float part[LANES] = { 0 };
+    for (int64_t k = 0; k < K; k++)
+        part[k % LANES] += x[k];
+    float mean = km_sum16(part) / (float)K;
+    memset(part, 0, sizeof part);
+    for (int64_t k = 0; k < K; k++) {
+        float d = x[k] - mean;
+        part[k % LANES] = fmaf(d, d, part[k % LANES]);
+    }
+    float r = 1.0f / sqrtf(km_sum16(part) / (float)K + eps);
+    for (int64_t k = 0; k < K; k++) {
+        float v = (x[k] - mean) * r;
+        if (w) v *= w[k] + off;
+        dst[k] = b ? v + b[k] : v;
+    }
+}
+
+static void ref_act(float *dst, const float *x, int64_t n, k_act_fn f)
+{
+    for (int64_t i = 0; i < n; i++)
+        switch (f) {
+        case ACT_SILU:
+            dst[i] = km_silu(x[i]);
+            break;
+        case ACT_GELU:
+            dst[i] = km_gelu(x[i]);
+            break;
+        case ACT_GELU_TANH:
+            dst[i] = km_gelu_tanh(x[i]);
+            break;
+        default:
+            dst[i] = x[i] < 0 ? 0.0f : x[i];
+        }
+}
+
+static void ref_mul(float *dst, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] *= x[i];
+}
+
+static void ref_softcap(float *x, float cap, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = cap * km_tanh(x[i] / cap);
+}
+
+static float ref_logsumexp(const float *x, int64_t n)
+{
+    float max = -INFINITY, part[LANES] = { 0 };
+    for (int64_t i = 0; i < n; i++)
+        max = x[i] > max ? x[i] : max;
+    if (max == -INFINITY || max == INFINITY) return max;
+    for (int64_t i = 0; i < n; i++)
+        part[i % LANES] += km_exp(x[i] - max);
+    return (float)(km_log(km_sum16(part)) + (double)max);
+}
+
+static bool always(void) { return true; }
+
+const k_ops k_ref = {
+    .name = "ref",
+    .usable = always,
+    .mm_f32 = ref_mm_f32,
+    .mm_i8 = ref_mm_i8,
+    .mm_quant = ref_mm_quant,
+    .to_bf16 = ref_to_bf16,
+    .attn_k = ref_attn_k,
+    .attn_v = ref_attn_v,
+    .attn_scores = ref_attn_scores,
+    .attn_softmax = ref_attn_softmax,
+    .attn_pv = ref_attn_pv,
+    .rmsnorm = ref_rmsnorm,
+    .layernorm = ref_layernorm,
+    .act = ref_act,
+    .mul = ref_mul,
+    .softcap = ref_softcap,
+    .logsumexp = ref_logsumexp,
+};

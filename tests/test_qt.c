@@ -1,0 +1,226 @@
+/* tests/test_qt.c - names, sizes, refusals and hand-worked values of quantized tensors. */
+#include "formats/qt.h"
+#include "tests/check.h"
+#include "tests/fill.h"
+
+TEST(a_scheme_has_one_name_and_reads_it_back)
+{
+    static const char *const names[] = { "f32",           "f16",      "bf16",       "u2-g32",
+                                         "u3-g96",        "u4-g128",  "u8-g64",     "u4-g128-asym",
+                                         "u4-g64-fzero",  "i8-row",   "i8-outlier", "i8-row-asym",
+                                         "nf4",           "nf4-g128", "fp4",        "nf4-double",
+                                         "fp4-g32-double" };
+    for (size_t i = 0; i < LQ_COUNT(names); i++) {
+        qt_scheme s;
+        char text[40];
+        CHECK(!qt_scheme_parse(&s, names[i], NULL), "%s", names[i]);
+        qt_scheme_text(text, &s);
+        CHECK(strcmp(text, names[i]) == 0, "%s became %s", names[i], text);
+    }
+}
+
+TEST(a_bad_scheme_name_is_refused)
+{
+    static const char *const names[] = {
+        "",   "u4",    "u5-g32", "u4-g", "u4-g0",        "u4-g-1",          "u4-g32x",
+        "i8", "nf4-g", "nf4-gK", "i32",  "u4-g32-asymm", "u4-g99999999999", "nf4 "
+    };
+    for (size_t i = 0; i < LQ_COUNT(names); i++) {
+        qt_scheme s;
+        lq_err err = { "" };
+        CHECK(qt_scheme_parse(&s, names[i], &err) == LQ_EVALUE && err.msg[0], "'%s'", names[i]);
+    }
+}
+
+TEST(illegal_schemes_and_shapes_are_refused)
+{
+    qt_scheme u4 = fill_scheme("u4-g32"), bad;
+    static const struct {
+        const char *why;
+        int64_t N, K;
+    } shapes[] = { { "no rows", 0, 32 },
+                   { "no columns", 4, 0 },
+                   { "negative", -1, 32 },
+                   { "group does not divide", 4, 33 },
+                   { "more columns than an index", 1, INT64_C(1) << 31 },
+                   { "product overflows", INT64_C(1) << 40, INT64_C(1) << 30 } };
+    for (size_t i = 0; i < LQ_COUNT(shapes); i++)
+        CHECK(qt_check(&u4, shapes[i].N, shapes[i].K, NULL) == LQ_ESHAPE, "%s", shapes[i].why);
+#define BAD(why, from, field, value) \
+    bad = fill_scheme(from);         \
+    bad.field = value;               \
+    CHECK(qt_check(&bad, 4, 64, NULL) != LQ_OK, why)
+    BAD("bits", "u4-g32", bits, 5);
+    BAD("scale type", "u4-g32", scale_dtype, LQ_I8);
+    BAD("zero kind", "u4-g32", zero, (qt_zero)7);
+    BAD("zero bits", "u4-g32-asym", zbits, 3);
+    BAD("group", "u4-g32", group, 0);
+    BAD("dense type", "f32", dtype, LQ_F64);
+    BAD("f16 zeros of i8", "i8-row", zero, QT_ZERO_F16);
+    BAD("outliers beyond K", "i8-outlier", n_out, 65);
+    BAD("zeros of i8-outlier", "i8-outlier", zero, QT_ZERO_INT);
+    BAD("block", "nf4", group, 0);
+    BAD("kind", "f32", kind, (qt_kind)9);
+#undef BAD
+}
+
+TEST(views_with_wrong_planes_are_refused)
+{
+    lq_arena a;
+    lq_arena_init(&a, 0, NULL);
+    qt_tensor ok = fill_tensor(fill_scheme("gidx u4-g32-asym"), 5, 96, &a, 1), t;
+    int32_t gidx[96];
+    t = ok, t.plane[QT_CODES].bytes--;
+    CHECK(qt_check_view(&t, NULL) == LQ_EFORMAT, "short codes");
+    t = ok, t.plane[QT_MAP] = (qt_span){ gidx, 64 };
+    CHECK(qt_check_view(&t, NULL) == LQ_EFORMAT, "a plane that the scheme does not have");
+    t = ok, t.plane[QT_SCALES].data = NULL;
+    CHECK(qt_check_view(&t, NULL) == LQ_EFORMAT, "no scales");
+    t = ok, t.plane[QT_GIDX].data = gidx;
+    memcpy(gidx, ok.plane[QT_GIDX].data, sizeof gidx);
+    gidx[7] = 3;
+    CHECK(qt_check_view(&t, NULL) == LQ_EVALUE, "a group beyond the last");
+    gidx[7] = -1;
+    CHECK(qt_check_view(&t, NULL) == LQ_EVALUE, "a negative group");
+    for (int i = 0; i < 96; i++)
+        gidx[i] = 0;
+    CHECK(qt_check_view(&t, NULL) == LQ_EUNSUPPORTED, "one group has all");
+    qt_scheme s = fill_scheme("i8-outlier");
+    s.n_out = 3;
+    t = fill_tensor(s, 5, 96, &a, 2);
+    int32_t idx[3] = { 4, 4, 5 };
+    t.plane[QT_OUT_IDX].data = idx;
+    CHECK(qt_check_view(&t, NULL) == LQ_EVALUE, "an outlier column twice");
+    idx[1] = 96;
+    CHECK(qt_check_view(&t, NULL) == LQ_EVALUE, "an outlier column beyond the last");
+    lq_arena_free(&a);
+}
+
+TEST(bits_are_packed_least_significant_first)
+{
+    static const uint8_t codes[] = { 1, 2, 3, 4, 5, 6, 7, 0, 1 };
+    uint8_t row[4] = { 0 };
+    qt_pack_row(row, codes, 9, 3);
+    /* 001 010 011 100 101 110 111 000 001 from bit 0 up: 0x1f58d1 and then 01 */
+    CHECK(row[0] == 0xd1 && row[1] == 0x58 && row[2] == 0x1f && row[3] == 0x01,
+          "%02x %02x %02x %02x", row[0], row[1], row[2], row[3]);
+    for (int i = 0; i < 9; i++)
+        CHECK(qt_get(row, i, 3) == codes[i], "code %d", i);
+}
+
+/* Each scheme with values worked by hand. */
+TEST(the_reference_reading_gives_hand_worked_values)
+{
+    float y[8];
+    uint16_t h[4];
+    qt_tensor t = { .scheme = fill_scheme("u4-g2-asym"), .N = 1, .K = 4 };
+    uint8_t codes[4] = { 0x51, 0xf0 }, zeros[1] = { 0x83 }; /* codes 1 5 0 15, zeros 3 8 */
+    h[0] = lq_f32_to_f16(0.5f), h[1] = lq_f32_to_f16(-2.0f);
+    t.plane[QT_CODES] = (qt_span){ codes, 2 };
+    t.plane[QT_SCALES] = (qt_span){ h, 4 };
+    t.plane[QT_ZEROS] = (qt_span){ zeros, 1 };
+    CHECK(!qt_check_view(&t, NULL), "view");
+    qt_dequant(y, &t, 0, 1);
+    CHECK(y[0] == -1.0f && y[1] == 1.0f && y[2] == 16.0f && y[3] == -14.0f, "%g %g %g %g",
+          (double)y[0], (double)y[1], (double)y[2], (double)y[3]);
+
+    int32_t gidx[4] = { 1, 0, 1, 0 };
+    t.scheme.irregular = true;
+    t.plane[QT_GIDX] = (qt_span){ gidx, 16 };
+    qt_dequant(y, &t, 0, 1);
+    CHECK(y[0] == 14.0f && y[1] == 1.0f && y[2] == 16.0f && y[3] == 6.0f, "by g_idx");
+
+    uint16_t fz[2] = { lq_f32_to_f16(7.5f), lq_f32_to_f16(0.25f) };
+    t.scheme = fill_scheme("u4-g2-fzero");
+    t.plane[QT_GIDX] = (qt_span){ 0 };
+    t.plane[QT_ZEROS] = (qt_span){ fz, 4 };
+    qt_dequant(y, &t, 0, 1);
+    CHECK(y[0] == -3.25f && y[1] == -1.25f && y[2] == 0.5f && y[3] == -29.5f, "f16 zeros");
+
+    t.scheme = fill_scheme("u4-g2");
+    qt_dequant(y, &t, 0, 1);
+    CHECK(y[0] == -3.5f && y[1] == -1.5f && y[2] == 16.0f && y[3] == -14.0f, "symmetric: zero 8");
+
+    int8_t i8[4] = { 127, -127, 0, 1 }, z8[1] = { -1 };
+    float s32[4] = { 254.0f };
+    t = (qt_tensor){ .scheme = fill_scheme("i8-row"), .N = 1, .K = 4 };
+    t.plane[QT_CODES] = (qt_span){ i8, 4 };
+    t.plane[QT_SCALES] = (qt_span){ s32, 4 };
+    qt_dequant(y, &t, 0, 1);
+    CHECK(y[0] == 254.0f && y[1] == -254.0f && y[2] == 0.0f && y[3] == 2.0f, "absmax");
+    t.scheme = fill_scheme("i8-row-asym");
+    t.plane[QT_ZEROS] = (qt_span){ z8, 1 };
+    s32[0] = 0.5f;
+    qt_dequant(y, &t, 0, 1);
+    CHECK(y[0] == 64.0f && y[1] == -63.0f && y[2] == 0.5f && y[3] == 1.0f, "zero point");
+    t.scheme = fill_scheme("i8-outlier");
+    t.scheme.n_out = 1;
+    int32_t out[1] = { 2 };
+    h[0] = lq_f32_to_bf16(-3.5f);
+    s32[0] = 127.0f;
+    t.plane[QT_ZEROS] = (qt_span){ 0 };
+    t.plane[QT_OUT_IDX] = (qt_span){ out, 4 };
+    t.plane[QT_OUT_VALS] = (qt_span){ h, 2 };
+    qt_dequant(y, &t, 0, 1);
+    CHECK(y[0] == 127.0f && y[1] == -127.0f && y[2] == -3.5f && y[3] == 1.0f, "outlier column");
+
+    /* nf4, 3 rows of 2, blocks of 4: rows 0,1 share block 0. Codes, high nibble first: 0 1 | 2 3 |
+     * 4 5 */
+    float map[16], map2[256] = { 0 };
+    for (int i = 0; i < 16; i++)
+        map[i] = (float)i;
+    t = (qt_tensor){ .scheme = fill_scheme("nf4-g4"), .N = 3, .K = 2 };
+    uint8_t nib[3] = { 0x01, 0x23, 0x45 }, q8[2] = { 7, 9 };
+    s32[0] = 10, s32[1] = 100;
+    t.plane[QT_CODES] = (qt_span){ nib, 3 };
+    t.plane[QT_SCALES] = (qt_span){ s32, 8 };
+    t.plane[QT_MAP] = (qt_span){ map, 64 };
+    CHECK(!qt_check_view(&t, NULL), "view");
+    qt_dequant(y, &t, 0, 3);
+    CHECK(y[0] == 0 && y[1] == 10 && y[2] == 20 && y[3] == 30 && y[4] == 400 && y[5] == 500, "nf4");
+    t.scheme.dbl = true;
+    t.scheme.offset = 0.25f;
+    map2[7] = 0.5f, map2[9] = -1.0f;
+    float s2[1] = { 4.0f };
+    t.plane[QT_SCALES] = (qt_span){ q8, 2 };
+    t.plane[QT_SCALES2] = (qt_span){ s2, 4 };
+    t.plane[QT_MAP2] = (qt_span){ map2, 1024 };
+    CHECK(!qt_check_view(&t, NULL), "view");
+    qt_dequant(y, &t, 0, 3); /* absmax 0.5*4+0.25 = 2.25 and -4+0.25 = -3.75 */
+    CHECK(y[1] == 2.25f && y[3] == 6.75f && y[4] == -15.0f && y[5] == -18.75f, "double");
+}
+
+TEST(bytes_count_every_plane)
+{
+    static const struct {
+        const char *scheme;
+        int64_t N, K;
+        size_t want;
+    } t[] = {
+        { "bf16", 3, 5, 30 },
+        { "u4-g128", 2, 256, 256 + 8 },
+        { "u4-g128-asym", 2, 256, 256 + 8 + 2 },
+        { "u3-g96", 1, 96, 36 + 2 },
+        { "u3-g5", 1, 5, 2 + 2 },
+        { "i8-row", 3, 7, 21 + 12 },
+        { "nf4", 3, 43, 65 + 12 + 64 },
+        { "nf4-double", 3, 43, 65 + 3 + 64 + 4 + 1024 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        qt_scheme s = fill_scheme(t[i].scheme);
+        CHECK(qt_bytes(&s, t[i].N, t[i].K) == t[i].want, "%s: %zu", t[i].scheme,
+              qt_bytes(&s, t[i].N, t[i].K));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    RUN(a_scheme_has_one_name_and_reads_it_back);
+    RUN(a_bad_scheme_name_is_refused);
+    RUN(illegal_schemes_and_shapes_are_refused);
+    RUN(views_with_wrong_planes_are_refused);
+    RUN(bits_are_packed_least_significant_first);
+    RUN(the_reference_reading_gives_hand_worked_values);
+    RUN(bytes_count_every_plane);
+    return check_end();
+}
