@@ -1,10 +1,17 @@
 /* runtime/sample.h - from logits to a token: penalties, bias, temperature, top-k, top-p, min-p,
  * seed.
  *
- * Order: logit bias and bans, repetition/presence/frequency penalties, temperature, top-k, top-p,
- * min-p, draw. Temperature 0 (or top_k 1) is the argmax, lowest id on ties. The draw number i of a
- * sequence depends only on (seed, i): counter-based (splitmix64), so a request gives the same
- * tokens alone or in a batch. */
+ * Order: allowed ids, logit bias and bans, repetition/presence/frequency penalties, temperature,
+ * top-k, top-p, min-p, draw. With x the adjusted logits and w = exp((x - max x) / temperature):
+ *   top-k  keeps the k largest x, lower ids first on ties;
+ *   top-p  keeps, of those in falling order, the shortest run whose weight reaches p of theirs;
+ *   min-p  keeps, of those, w >= min_p (the largest w is 1);
+ *   draw   takes the first of the kept ids at which the running sum of w exceeds u times the total.
+ * Temperature 0 (or top_k 1) is the argmax of x, lowest id on ties.
+ *
+ * u of draw i depends only on (seed, i): counter-based (splitmix64), so a request gives the same
+ * tokens alone or in a batch. Sums are in double in a fixed order and exp is kernels/ops.h's, so
+ * the result is the same on every machine that gives the same logits. */
 #ifndef LLMQ_RUNTIME_SAMPLE_H
 #define LLMQ_RUNTIME_SAMPLE_H
 
@@ -25,26 +32,35 @@ typedef struct {
     float repetition_penalty;                  /* 1 or 0: off; over prompt and output */
     float presence_penalty, frequency_penalty; /* over output */
     uint64_t seed;
-    const smp_bias *bias; /* sorted by id; -inf bans */
+    const smp_bias *bias; /* sorted by id, no id twice; -inf bans */
     int n_bias;
-    const int32_t *allowed; /* sorted; NULL: all */
+    const int32_t *allowed; /* sorted, no id twice; NULL: all */
     int n_allowed;
     int logprobs; /* -1: none; else how many alternatives, 0..20 */
 } smp_params;
 
 typedef struct {
     int32_t id;
-    float logprob; /* of the raw distribution (before penalties and temperature) */
+    float logprob; /* of the raw distribution (before penalties and temperature); smp_sample leaves
+                      it 0 when params.logprobs is -1 */
     int n_top;
     int32_t top_id[SMP_MAX_LOGPROBS]; /* falling logprob, raw distribution */
     float top_logprob[SMP_MAX_LOGPROBS];
 } smp_result;
 
+/* Ranges (finite, temperature >= 0, top_k >= -1, top_p and min_p within 0..1, penalties), ids below
+ * vocab, order. LQ_EVALUE names the field and the value found. What passes here is safe below. */
+lq_status smp_check(const smp_params *p, int64_t vocab, lq_err *err);
+
+/* The uniform number in [0, 1) of draw i of a seed. */
+double smp_uniform(uint64_t seed, uint64_t i);
+
 typedef struct smp_ctx smp_ctx; /* scratch for one vocabulary; one thread at a time */
 lq_status smp_open(smp_ctx **s, int64_t vocab, lq_err *err);
 void smp_close(smp_ctx *s);
 /* prompt and output ids of the sequence so far (for the penalties); draw: number of this draw.
- * LQ_EVALUE: NaN logits. Logits are read only. */
+ * LQ_EVALUE: a logit is NaN or infinite, or every id is banned. Logits are read only. Allocates
+ * nothing. */
 lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp_params *p,
                      const int32_t *prompt, int64_t n_prompt, const int32_t *output,
                      int64_t n_output, uint64_t draw, lq_err *err);

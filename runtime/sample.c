@@ -1,0 +1,385 @@
+/* runtime/sample.c - see sample.h.
+ *
+ * The token path never sorts the vocabulary: top-k streams it past a heap of k ids, top-p orders
+ * ids only until enough weight has come, and what needs no order is drawn in the order of ids. */
+#include "runtime/sample.h"
+
+#include <stdlib.h>
+
+#include "kernels/ops.h"
+
+struct smp_ctx {
+    int64_t V;
+    float *x;       /* [V] adjusted logits */
+    float *w;       /* [V] weights of the kept ids, by rank or by id */
+    int32_t *ids;   /* [V] candidates */
+    int32_t *count; /* [V] zero between calls */
+};
+
+lq_status smp_open(smp_ctx **s, int64_t vocab, lq_err *err)
+{
+    *s = NULL;
+    if (vocab < 1 || vocab > INT32_MAX)
+        return lq_fail(err, LQ_EVALUE, "sampler: expected a vocabulary of 1..%d, found %lld",
+                       INT32_MAX, (long long)vocab);
+    smp_ctx *c = calloc(1, sizeof *c);
+    if (!c) return lq_fail(err, LQ_ENOMEM, "sampler: out of memory");
+    size_t n = (size_t)vocab;
+    c->V = vocab;
+    c->x = malloc(n * sizeof *c->x);
+    c->w = malloc(n * sizeof *c->w);
+    c->ids = malloc(n * sizeof *c->ids);
+    c->count = calloc(n, sizeof *c->count);
+    if (!c->x || !c->w || !c->ids || !c->count) {
+        smp_close(c);
+        return lq_fail(err, LQ_ENOMEM, "sampler: out of memory for a vocabulary of %lld",
+                       (long long)vocab);
+    }
+    *s = c;
+    return LQ_OK;
+}
+
+void smp_close(smp_ctx *s)
+{
+    if (!s) return;
+    free(s->x);
+    free(s->w);
+    free(s->ids);
+    free(s->count);
+    free(s);
+}
+
+/* ---- parameters ---- */
+
+static lq_status check_range(const char *name, float v, float lo, float hi, lq_err *err)
+{
+    if (v >= lo && v <= hi) return LQ_OK; /* false for NaN */
+    return lq_fail(err, LQ_EVALUE, "%s: expected %g..%g, found %g", name, (double)lo, (double)hi,
+                   (double)v);
+}
+
+static lq_status check_id(const char *name, int32_t id, int64_t prev, int64_t vocab, lq_err *err)
+{
+    if (id < 0 || id >= vocab)
+        return lq_fail(err, LQ_EVALUE, "%s: token id %d is not in the vocabulary of %lld", name, id,
+                       (long long)vocab);
+    if (id <= prev)
+        return lq_fail(err, LQ_EVALUE, "%s: expected rising token ids, found %d after %lld", name,
+                       id, (long long)prev);
+    return LQ_OK;
+}
+
+lq_status smp_check(const smp_params *p, int64_t vocab, lq_err *err)
+{
+    lq_status s = check_range("temperature", p->temperature, 0, 100, err);
+    if (!s && p->top_k < -1)
+        s = lq_fail(err, LQ_EVALUE, "top_k: expected -1 or more, found %d", p->top_k);
+    if (!s) s = check_range("top_p", p->top_p, 0, 1, err);
+    if (!s) s = check_range("min_p", p->min_p, 0, 1, err);
+    if (!s) s = check_range("repetition_penalty", p->repetition_penalty, 0, 1e6f, err);
+    if (!s) s = check_range("presence_penalty", p->presence_penalty, -100, 100, err);
+    if (!s) s = check_range("frequency_penalty", p->frequency_penalty, -100, 100, err);
+    if (!s && (p->logprobs < -1 || p->logprobs > SMP_MAX_LOGPROBS))
+        s = lq_fail(err, LQ_EVALUE, "logprobs: expected -1..%d, found %d", SMP_MAX_LOGPROBS,
+                    p->logprobs);
+    int64_t prev = -1;
+    for (int i = 0; !s && i < p->n_bias; prev = p->bias[i++].id) {
+        s = check_id("logit_bias", p->bias[i].id, prev, vocab, err);
+        if (!s && (isnan(p->bias[i].bias) || p->bias[i].bias > 1000))
+            s = lq_fail(err, LQ_EVALUE, "logit_bias of id %d: expected at most 1000, found %g",
+                        p->bias[i].id, (double)p->bias[i].bias);
+    }
+    if (!s && p->allowed && p->n_allowed < 1)
+        s = lq_fail(err, LQ_EVALUE, "allowed ids: expected at least one");
+    prev = -1;
+    for (int i = 0; !s && p->allowed && i < p->n_allowed; prev = p->allowed[i++])
+        s = check_id("allowed ids", p->allowed[i], prev, vocab, err);
+    return s;
+}
+
+/* ---- random numbers: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" ---- */
+
+static uint64_t mix64(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+double smp_uniform(uint64_t seed, uint64_t i)
+{
+    const uint64_t golden = 0x9e3779b97f4a7c15u;
+    /* The seed is mixed first, so that neighbouring seeds are not shifts of one stream. */
+    uint64_t z = mix64(mix64(seed + golden) + (i + 1) * golden);
+    return (double)(z >> 11) * 0x1p-53;
+}
+
+/* ---- logits ---- */
+
+static lq_status check_finite(const float *x, int64_t n, lq_err *err)
+{
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, x + i, sizeof u);
+        bad |= (uint32_t)((u & 0x7f800000u) == 0x7f800000u);
+    }
+    if (!bad) return LQ_OK;
+    int64_t i = 0;
+    while (isfinite(x[i]))
+        i++;
+    return lq_fail(err, LQ_EVALUE, "logits: expected finite numbers, found %s for token %lld",
+                   isnan(x[i]) ? "NaN" : "infinity", (long long)i);
+}
+
+static bool has_penalty(const smp_params *p)
+{
+    return (p->repetition_penalty > 0 && p->repetition_penalty != 1.0f) ||
+           p->presence_penalty != 0 || p->frequency_penalty != 0;
+}
+
+static void repeat_penalty(float *x, float penalty) { *x = *x > 0 ? *x / penalty : *x * penalty; }
+
+/* Each id that occurred is met once: count holds its occurrences until then, -1 after. */
+static void penalize(smp_ctx *s, const smp_params *p, const int32_t *prompt, int64_t n_prompt,
+                     const int32_t *output, int64_t n_output)
+{
+    bool rep = p->repetition_penalty > 0 && p->repetition_penalty != 1.0f;
+    for (int64_t i = 0; i < n_output; i++)
+        s->count[output[i]]++;
+    for (int64_t i = 0; i < n_output; i++) {
+        int32_t id = output[i], n = s->count[id];
+        if (n < 0) continue;
+        s->count[id] = -1;
+        if (rep) repeat_penalty(s->x + id, p->repetition_penalty);
+        s->x[id] -= p->frequency_penalty * (float)n;
+        s->x[id] -= p->presence_penalty;
+    }
+    for (int64_t i = 0; rep && i < n_prompt; i++) {
+        int32_t id = prompt[i];
+        if (s->count[id] < 0) continue;
+        s->count[id] = -1;
+        repeat_penalty(s->x + id, p->repetition_penalty);
+    }
+    for (int64_t i = 0; i < n_output; i++)
+        s->count[output[i]] = 0;
+    for (int64_t i = 0; rep && i < n_prompt; i++)
+        s->count[prompt[i]] = 0;
+}
+
+/* The logits with everything applied that comes before the temperature: either the caller's own or
+ * s->x. */
+static const float *adjust(smp_ctx *s, const float *logits, const smp_params *p,
+                           const int32_t *prompt, int64_t n_prompt, const int32_t *output,
+                           int64_t n_output)
+{
+    if (!p->n_bias && !p->allowed && !has_penalty(p)) return logits;
+    if (p->allowed) {
+        for (int64_t i = 0; i < s->V; i++)
+            s->x[i] = -INFINITY;
+        for (int i = 0; i < p->n_allowed; i++)
+            s->x[p->allowed[i]] = logits[p->allowed[i]];
+    } else {
+        memcpy(s->x, logits, (size_t)s->V * sizeof *logits);
+    }
+    for (int i = 0; i < p->n_bias; i++)
+        s->x[p->bias[i].id] += p->bias[i].bias;
+    if (has_penalty(p)) penalize(s, p, prompt, n_prompt, output, n_output);
+    return s->x;
+}
+
+static int64_t argmax(const float *x, int64_t n)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return best;
+}
+
+/* ---- order: larger x first, lower id first among equals ---- */
+
+static bool before(const float *x, int32_t a, int32_t b)
+{
+    return x[a] > x[b] || (x[a] == x[b] && a < b);
+}
+
+/* A heap of n ids below node i. best: the first in order is at the root, else the last. */
+static void sift(int32_t *h, int64_t n, int64_t i, const float *x, bool best)
+{
+    int32_t id = h[i];
+    for (int64_t c; (c = 2 * i + 1) < n; i = c) {
+        if (c + 1 < n && before(x, h[c + 1], h[c]) == best) c++;
+        if (before(x, h[c], id) != best) break;
+        h[i] = h[c];
+    }
+    h[i] = id;
+}
+
+static void heapify(int32_t *h, int64_t n, const float *x, bool best)
+{
+    for (int64_t i = n / 2 - 1; i >= 0; i--)
+        sift(h, n, i, x, best);
+}
+
+/* Move the root to the end of the heap, which is one shorter then. */
+static void pop_to_end(int32_t *h, int64_t *n, const float *x, bool best)
+{
+    int32_t root = h[0];
+    h[0] = h[--*n];
+    h[*n] = root;
+    sift(h, *n, 0, x, best);
+}
+
+/* The first k ids of x in order, into s->ids; -inf is never taken. Returns how many. */
+static int64_t select_top(smp_ctx *s, const float *x, int64_t k)
+{
+    int64_t n = 0, i = 0;
+    for (; i < s->V && n < k; i++)
+        if (x[i] != -INFINITY) s->ids[n++] = (int32_t)i;
+    heapify(s->ids, n, x, false);
+    for (; i < s->V && n > 0; i++)
+        if (x[i] > x[s->ids[0]]) { /* equal: the lower id is there already */
+            s->ids[0] = (int32_t)i;
+            sift(s->ids, n, 0, x, false);
+        }
+    for (int64_t left = n; left > 1;)
+        pop_to_end(s->ids, &left, x, false);
+    return n;
+}
+
+/* ---- weights ---- */
+
+static float weight(float x, float max, float temperature)
+{
+    if (x >= max) return 1.0f; /* also where a penalty took both beyond all numbers */
+    float z = (x - max) / temperature;
+    return z < -87.0f ? 0.0f : k_exp(z); /* e^-87 is the last normal number */
+}
+
+/* Length of the shortest run of weights that reaches p of their sum. */
+static int64_t nucleus(const float *w, int64_t n, double p)
+{
+    double total = 0, sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        total += (double)w[i];
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)w[i];
+        if (sum >= p * total) return i + 1;
+    }
+    return n;
+}
+
+/* top-p of the whole vocabulary: s->ids in order and s->w by rank; returns how many are kept.
+ * All ids lighter than (1 - p) / V of the total weigh less than 1 - p together, so the run lies
+ * among the others (half of that bound leaves room for rounding). */
+static int64_t select_nucleus(smp_ctx *s, const float *x, float max, const smp_params *p)
+{
+    double total = 0, top_p = (double)p->top_p;
+    for (int64_t i = 0; i < s->V; i++) {
+        s->w[i] = weight(x[i], max, p->temperature);
+        total += (double)s->w[i];
+    }
+    double least = 0.5 * (1 - top_p) * total / (double)s->V;
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->V; i++)
+        if ((double)s->w[i] >= least && s->w[i] > 0) s->ids[n++] = (int32_t)i;
+    heapify(s->ids, n, x, true);
+    int64_t left = n;
+    for (double sum = 0; left > 0 && sum < top_p * total;) {
+        sum += (double)s->w[s->ids[0]];
+        pop_to_end(s->ids, &left, x, true);
+    }
+    int64_t kept = n - left; /* in falling order from the end */
+    for (int64_t i = left, j = n - 1; i < j; i++, j--) {
+        int32_t t = s->ids[i];
+        s->ids[i] = s->ids[j];
+        s->ids[j] = t;
+    }
+    memmove(s->ids, s->ids + left, (size_t)kept * sizeof *s->ids);
+    for (int64_t i = 0; i < kept; i++)
+        s->w[i] = weight(x[s->ids[i]], max, p->temperature);
+    return kept;
+}
+
+/* Index of the draw among n weights of which those below min_p do not count. */
+static int64_t draw_index(const float *w, int64_t n, float min_p, double u)
+{
+    double total = 0, sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (w[i] >= min_p) total += (double)w[i];
+    int64_t last = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (w[i] < min_p || w[i] == 0.0f) continue;
+        last = i;
+        sum += (double)w[i];
+        if (sum > u * total) return i;
+    }
+    return last;
+}
+
+static int32_t draw_id(smp_ctx *s, const float *x, const smp_params *p, uint64_t draw)
+{
+    int64_t best = argmax(x, s->V);
+    if (p->temperature == 0.0f || p->top_k == 1 || x[best] == -INFINITY) return (int32_t)best;
+    double u = smp_uniform(p->seed, draw);
+    float max = x[best];
+    bool top_p = p->top_p > 0 && p->top_p < 1;
+    if (p->top_k > 0 && p->top_k < s->V) {
+        int64_t n = select_top(s, x, p->top_k);
+        for (int64_t i = 0; i < n; i++)
+            s->w[i] = weight(x[s->ids[i]], max, p->temperature);
+        if (top_p) n = nucleus(s->w, n, (double)p->top_p);
+        return s->ids[draw_index(s->w, n, p->min_p, u)];
+    }
+    if (top_p) {
+        int64_t n = select_nucleus(s, x, max, p);
+        return s->ids[draw_index(s->w, n, p->min_p, u)];
+    }
+    for (int64_t i = 0; i < s->V; i++)
+        s->w[i] = weight(x[i], max, p->temperature);
+    return (int32_t)draw_index(s->w, s->V, p->min_p, u);
+}
+
+/* ---- results ---- */
+
+/* Rounding may leave a sure token a little above 0. */
+static float logprob_of(float x, float lse) { return x - lse < 0 ? x - lse : 0.0f; }
+
+static void score(smp_ctx *s, smp_result *out, const float *logits, int32_t id, int n_top)
+{
+    float lse = k_logsumexp(logits, s->V);
+    out->id = id;
+    out->logprob = logprob_of(logits[id], lse);
+    out->n_top = n_top > 0 ? (int)select_top(s, logits, n_top) : 0;
+    for (int i = 0; i < out->n_top; i++) {
+        out->top_id[i] = s->ids[i];
+        out->top_logprob[i] = logprob_of(logits[s->ids[i]], lse);
+    }
+}
+
+lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp_params *p,
+                     const int32_t *prompt, int64_t n_prompt, const int32_t *output,
+                     int64_t n_output, uint64_t draw, lq_err *err)
+{
+    lq_status st = check_finite(logits, s->V, err);
+    if (st) return st;
+    const float *x = adjust(s, logits, p, prompt, n_prompt, output, n_output);
+    int32_t id = draw_id(s, x, p, draw);
+    if (x[id] == -INFINITY) return lq_fail(err, LQ_EVALUE, "sampling: every token is banned");
+    if (p->logprobs >= 0) {
+        score(s, out, logits, id, p->logprobs);
+    } else {
+        out->id = id;
+        out->logprob = 0;
+        out->n_top = 0;
+    }
+    return LQ_OK;
+}
+
+lq_status smp_score(smp_ctx *s, smp_result *out, const float *logits, int32_t id, int n_top,
+                    lq_err *err)
+{
+    lq_status st = check_finite(logits, s->V, err);
+    if (!st) score(s, out, logits, id, n_top < SMP_MAX_LOGPROBS ? n_top : SMP_MAX_LOGPROBS);
+    return st;
+}
