@@ -1,0 +1,31 @@
+/* quantize/out.h - where a method writes: a tensor in the portable layout with writable planes. */
+#ifndef LLMQ_QUANTIZE_OUT_H
+#define LLMQ_QUANTIZE_OUT_H
+
+#include "formats/qt.h"
+
+enum { QZ_ROWS = 16 }; /* rows of a tile of work; fixed, so that results do not depend on threads */
+
+typedef struct {
+    qt_tensor t;
+    void *w[QT_N_PLANES]; /* the same planes, writable */
+} qz_out;
+
+static inline lq_status qz_out_alloc(qz_out *o, const qt_scheme *s, int64_t N, int64_t K,
+                                     lq_arena *a, lq_err *err)
+{
+    memset(o, 0, sizeof *o);
+    return qt_alloc(&o->t, o->w, s, N, K, a, err);
+}
+
+/* Rows r..r+n of a dense [*,K] matrix of dtype d as f32; W itself when it is f32 already. */
+static inline const float *qz_rows(float *scratch, const void *W, lq_dtype d, int64_t K, int64_t r,
+                                   int64_t n)
+{
+    size_t off = (size_t)r * (size_t)K, len = (size_t)n * (size_t)K;
+    if (d == LQ_F32 && (uintptr_t)W % sizeof(float) == 0) return (const float *)W + off;
+    lq_to_f32(scratch, (const uint8_t *)W + off * (size_t)lq_dtype_bits(d) / 8, d, len);
+    return scratch;
+}
+
+#endif
