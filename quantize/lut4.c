@@ -8,7 +8,7 @@ static const float nf4_map[16] = {
     -0x1p+0f,        -0x1.647362p-1f, -0x1.0cd66p-1f,  -0x1.94654p-2f,
     -0x1.23449ap-2f, -0x1.7a6a7ep-3f, -0x1.74f0e2p-4f, 0.0f,
     0x1.45f5fep-4f,  0x1.4995c6p-3f,  0x1.f809bap-3f,  0x1.5a0674p-2f,
-    0x1.c34970p-2f,  0x1.200f56p-1f,  0x1.722776p-1f,  0x1p+0f,
+    0x1.c34970p-2f,  0x1.200f56p-1f,  0x1.722766p-1f,  0x1p+0f,
 };
 /* Sign, two exponent bits, one mantissa bit, divided by 12; not in rising order. */
 static const float fp4_map[16] = {
