@@ -83,6 +83,10 @@ static cJSON *document(void)
     cJSON_AddStringToObject(o, "cpu", text);
     isa_list(text, sizeof text);
     cJSON_AddStringToObject(o, "isa", text);
+    cJSON_AddStringToObject(o, "kernels", k_name());
+    cJSON_AddStringToObject(o, "kernels_available", k_list());
+    cJSON_AddStringToObject(o, "activations", mm_acts_text(opt_acts(&(opt_model){ 0 })));
+    cJSON_AddStringToObject(o, "kv_cache_dtype", kv_dtype_text(opt_kv(&(opt_model){ 0 })));
     cJSON_AddFalseToObject(o, "cuda");
     cJSON_AddItemToObject(o, "libraries", libraries());
     return o;
@@ -98,9 +102,9 @@ static void print_text(const cJSON *o)
             for (const cJSON *l = e->child; l; l = l->next)
                 printf("  %-16s %s\n", l->string, cJSON_GetStringValue(l));
         } else if (cJSON_IsString(e)) {
-            printf("%-12s %s\n", e->string, e->valuestring);
+            printf("%-18s %s\n", e->string, e->valuestring);
         } else {
-            printf("%-12s %s\n", e->string, cJSON_IsTrue(e) ? "yes" : "not in this build");
+            printf("%-18s %s\n", e->string, cJSON_IsTrue(e) ? "yes" : "not in this build");
         }
     }
 }
@@ -108,6 +112,8 @@ static void print_text(const cJSON *o)
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     (void)opts;
+    lq_status s = k_init(NULL, err);
+    if (s) return s;
     cJSON *doc = document();
     if (c->json) return cmd_print_json(doc, err);
     print_text(doc);

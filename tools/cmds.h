@@ -7,7 +7,10 @@
 #include "tools/opt.h"
 #include "tools/progress.h"
 
-#define COMMANDS(X) X(version)
+// clang-format off
+#define COMMANDS(X) \
+    X(version)
+// clang-format on
 
 #define X(name) extern const cmd_row cmd_##name;
 COMMANDS(X)

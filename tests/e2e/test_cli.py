@@ -47,7 +47,7 @@ def test_version_prints_one_line_and_one_document(llmq):
     assert re.fullmatch(r"llmq \d+\.\d+\.\d+\S*\n", line)
     doc = llmq.json("version")
     assert line.split()[1] == doc["version"]
-    assert {"version", "cpu", "isa", "cuda"} <= doc.keys()
+    assert {"version", "cpu", "isa", "kernels", "cuda"} <= doc.keys()
 
 
 @pytest.mark.parametrize("why, args, says", [
