@@ -23,8 +23,8 @@ size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d); /* all 
 lq_status kv_open(kv_cache **kv, const arch_config *c, const kv_opts *o, lq_err *err);
 void kv_close(kv_cache *kv);
 const kv_opts *kv_options(const kv_cache *kv);
-int64_t kv_free_blocks(const kv_cache *kv); /* free now or by eviction of cached blocks */
-int64_t kv_cached_blocks(const kv_cache *kv);
+int64_t kv_free_blocks(const kv_cache *kv);   /* free now or by eviction of cached blocks */
+int64_t kv_cached_blocks(const kv_cache *kv); /* held by nobody, kept because they can be found */
 
 /* A sequence's blocks. tokens: how many positions are written or reserved. */
 typedef struct {
@@ -39,13 +39,15 @@ void kv_seq_init(kv_seq *s);
 void kv_seq_free(kv_cache *kv,
                  kv_seq *s); /* drops references; blocks with a hash stay findable until evicted */
 /* Room for `tokens` positions in all; LQ_EBUSY when the pool has too few blocks (nothing changes).
- */
+ * The positions from s->tokens on may then be written: a block that is shared with others (after
+ * kv_truncate) is copied first. */
 lq_status kv_reserve(kv_cache *kv, kv_seq *s, int64_t tokens, lq_err *err);
 /* A new sequence takes the longest cached prefix of ids (full blocks only, at most n - 1 tokens);
  * returns tokens taken. */
 int64_t kv_match_prefix(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t n, const char *salt);
 /* After positions up to `written` hold their K and V: enter newly full blocks into the prefix
- * cache. */
+ * cache. Where another sequence has entered the same tokens, its block takes the place of ours (the
+ * bytes are the same). Not during a step: tables change. */
 void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, const char *salt);
 /* Drop positions from `tokens` on (rejected drafts). */
 void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens);

@@ -1,0 +1,338 @@
+/* tests/test_kv.c - the paged KV cache: counts, sharing, eviction, truncation; a random test. */
+#include "runtime/kv.h"
+#include "tests/check.h"
+
+#include <stdlib.h>
+
+enum { BS = 8, MAX_LEN = 160 };
+
+static arch_config small_config(void)
+{
+    return (arch_config){ .layers = 2, .kv_heads = 2, .head_dim = 4, .max_pos = MAX_LEN };
+}
+
+static kv_cache *open_cache(int64_t n_blocks, bool prefix)
+{
+    arch_config c = small_config();
+    kv_opts o = { .n_blocks = n_blocks, .block_size = BS, .dtype = KV_F32, .prefix_cache = prefix };
+    kv_cache *kv = NULL;
+    lq_err err;
+    CHECK(!kv_open(&kv, &c, &o, &err), "%s", err.msg);
+    return kv;
+}
+
+static void count_ids(int32_t *ids, int64_t n, int32_t first)
+{
+    for (int64_t i = 0; i < n; i++)
+        ids[i] = first + (int32_t)i;
+}
+
+/* One byte per position stands for its K and V, written where a step would write them. */
+static uint8_t *cell(kv_cache *kv, const kv_seq *s, int64_t pos)
+{
+    return kv_v(kv, 1) + (size_t)s->table[pos / BS] * kv_block_stride(kv) +
+           (size_t)(pos % BS) * attn_kv_row_bytes(KV_F32, 4);
+}
+
+TEST(wrong_options_are_refused)
+{
+    static const struct {
+        const char *why;
+        int64_t n_blocks;
+        int block_size;
+        lq_status want;
+    } t[] = {
+        { "no block", 0, 16, LQ_EVALUE },
+        { "negative", -1, 16, LQ_EVALUE },
+        { "too many to number", INT64_MAX, 16, LQ_EVALUE },
+        { "odd block size", 4, 12, LQ_EVALUE },
+        { "no block size", 4, 0, LQ_EVALUE },
+    };
+    arch_config c = small_config();
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        kv_opts o = { .n_blocks = t[i].n_blocks, .block_size = t[i].block_size };
+        kv_cache *kv;
+        lq_err err = { "" };
+        lq_status s = kv_open(&kv, &c, &o, &err);
+        CHECK(s == t[i].want && err.msg[0] && !kv, "%s: %s", t[i].why, lq_status_text(s));
+    }
+    c = (arch_config){ .layers = 1 << 20, .kv_heads = 1 << 16, .head_dim = 1 << 16, .max_pos = 1 };
+    kv_opts o = { .n_blocks = INT32_MAX / 32, .block_size = 32 };
+    kv_cache *kv;
+    CHECK(kv_open(&kv, &c, &o, NULL) == LQ_ENOMEM, "a size that overflows");
+}
+
+TEST(the_pool_is_counted_and_full_means_busy)
+{
+    kv_cache *kv = open_cache(4, false);
+    kv_seq a, b;
+    kv_seq_init(&a);
+    kv_seq_init(&b);
+    lq_err err;
+    CHECK(!kv_reserve(kv, &a, 17, &err) && a.n_blocks == 3 && kv_free_blocks(kv) == 1, "3 blocks");
+    CHECK(kv_reserve(kv, &b, 9, &err) == LQ_EBUSY, "2 more do not fit");
+    CHECK(b.n_blocks == 0 && kv_free_blocks(kv) == 1, "a refusal changes nothing");
+    CHECK(kv_reserve(kv, &b, 33, &err) == LQ_EBUSY, "more than there are");
+    CHECK(!kv_reserve(kv, &b, 8, &err) && kv_free_blocks(kv) == 0, "the last");
+    CHECK(!kv_reserve(kv, &a, 24, &err), "room within the blocks held");
+    kv_truncate(kv, &a, 8);
+    CHECK(a.n_blocks == 1 && kv_free_blocks(kv) == 2, "truncation gives blocks back");
+    kv_seq_free(kv, &a);
+    kv_seq_free(kv, &b);
+    CHECK(kv_free_blocks(kv) == 4, "nothing leaks");
+    kv_close(kv);
+}
+
+TEST(a_prefix_is_found_up_to_the_last_full_block)
+{
+    kv_cache *kv = open_cache(16, true);
+    int32_t ids[40], other[40];
+    count_ids(ids, 40, 5);
+    kv_seq a, b;
+    kv_seq_init(&a);
+    CHECK(kv_match_prefix(kv, &a, ids, 40, NULL) == 0, "nothing yet");
+    CHECK(!kv_reserve(kv, &a, 33, NULL), "reserve");
+    kv_register(kv, &a, ids, 33, NULL);
+    CHECK(a.registered == 4, "4 full blocks");
+
+    static const struct {
+        const char *why;
+        int64_t n, differs_at;
+        const char *salt;
+        int64_t want;
+    } t[] = {
+        { "all of it and more", 40, -1, NULL, 32 },
+        { "one token must remain", 32, -1, NULL, 24 },
+        { "just above a block", 33, -1, NULL, 32 },
+        { "too short", 8, -1, NULL, 0 },
+        { "another first token", 40, 0, NULL, 0 },
+        { "a difference in the third block", 40, 20, NULL, 16 },
+        { "another salt", 40, -1, "tenant", 0 },
+        { "no token", 0, -1, NULL, 0 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        memcpy(other, ids, sizeof ids);
+        if (t[i].differs_at >= 0) other[t[i].differs_at]++;
+        kv_seq_init(&b);
+        int64_t got = kv_match_prefix(kv, &b, other, t[i].n, t[i].salt);
+        CHECK(got == t[i].want && b.n_blocks == got / BS && b.tokens == got, "%s: %lld", t[i].why,
+              (long long)got);
+        for (int64_t j = 0; j < b.n_blocks; j++)
+            CHECK(b.table[j] == a.table[j], "%s: block %d", t[i].why, (int)j);
+        kv_seq_free(kv, &b);
+    }
+
+    kv_seq_free(kv, &a);
+    CHECK(kv_free_blocks(kv) == 16 && kv_cached_blocks(kv) == 4, "cached blocks count as free");
+    kv_seq_init(&b);
+    CHECK(kv_match_prefix(kv, &b, ids, 40, NULL) == 32, "found after its owner has gone");
+    CHECK(kv_free_blocks(kv) == 12 && kv_cached_blocks(kv) == 0, "held again");
+    kv_seq_free(kv, &b);
+    kv_close(kv);
+}
+
+TEST(the_oldest_cached_block_is_evicted_and_the_end_of_a_prefix_first)
+{
+    kv_cache *kv = open_cache(6, true);
+    int32_t old[24], young[24];
+    count_ids(old, 24, 100);
+    count_ids(young, 24, 200);
+    kv_seq s;
+    for (int i = 0; i < 2; i++) {
+        kv_seq_init(&s);
+        CHECK(!kv_reserve(kv, &s, 24, NULL), "reserve");
+        kv_register(kv, &s, i ? young : old, 24, NULL);
+        kv_seq_free(kv, &s);
+    }
+    CHECK(kv_cached_blocks(kv) == 6, "all blocks are cached");
+    kv_seq big;
+    kv_seq_init(&big);
+    CHECK(!kv_reserve(kv, &big, 2 * BS, NULL), "two are evicted");
+    kv_seq_init(&s);
+    CHECK(kv_match_prefix(kv, &s, old, 24, NULL) == 8, "the old prefix has lost its end");
+    kv_seq_free(kv, &s);
+    kv_seq_init(&s);
+    CHECK(kv_match_prefix(kv, &s, young, 24, NULL) == 16, "the young one is whole");
+    kv_seq_free(kv, &s);
+    kv_seq_free(kv, &big);
+    kv_close(kv);
+}
+
+TEST(equal_blocks_become_one_and_a_lost_parent_hides_its_children)
+{
+    kv_cache *kv = open_cache(8, true);
+    int32_t ids[24];
+    count_ids(ids, 24, 1);
+    kv_seq a, b;
+    kv_seq_init(&a);
+    kv_seq_init(&b);
+    CHECK(!kv_reserve(kv, &a, 24, NULL) && !kv_reserve(kv, &b, 24, NULL), "reserve");
+    kv_register(kv, &a, ids, 24, NULL);
+    kv_register(kv, &b, ids, 16, NULL);
+    CHECK(b.table[0] == a.table[0] && b.table[1] == a.table[1] && b.table[2] != a.table[2],
+          "two blocks are shared, the third is not full yet");
+    CHECK(kv_free_blocks(kv) == 4, "4 held: %d", (int)kv_free_blocks(kv));
+    kv_register(kv, &b, ids, 24, NULL);
+    CHECK(kv_free_blocks(kv) == 5, "3 held");
+    kv_seq_free(kv, &a);
+    CHECK(kv_cached_blocks(kv) == 0 && kv_free_blocks(kv) == 5, "b still holds them");
+    kv_seq_free(kv, &b);
+    kv_close(kv);
+}
+
+TEST(a_truncated_shared_block_is_copied_before_it_is_written)
+{
+    kv_cache *kv = open_cache(8, true);
+    int32_t ids[17];
+    count_ids(ids, 17, 1);
+    kv_seq a, b;
+    kv_seq_init(&a);
+    kv_seq_init(&b);
+    CHECK(!kv_reserve(kv, &a, 16, NULL), "reserve");
+    for (int64_t p = 0; p < 16; p++)
+        *cell(kv, &a, p) = (uint8_t)(p + 1);
+    kv_register(kv, &a, ids, 16, NULL);
+    CHECK(kv_match_prefix(kv, &b, ids, 17, NULL) == 16, "shared");
+    kv_truncate(kv, &b, 11);
+    CHECK(b.n_blocks == 2 && b.registered == 1, "inside the second block");
+    CHECK(!kv_reserve(kv, &b, 12, NULL) && b.table[1] != a.table[1], "copied");
+    CHECK(*cell(kv, &b, 10) == 11, "with its bytes");
+    *cell(kv, &b, 11) = 99;
+    CHECK(*cell(kv, &a, 11) == 12, "the other keeps its own");
+    kv_seq_free(kv, &b);
+
+    kv_truncate(kv, &a, 11); /* now held by a alone, but findable */
+    int32_t mine = a.table[1];
+    CHECK(!kv_reserve(kv, &a, 12, NULL) && a.table[1] == mine, "no copy is needed");
+    kv_seq_init(&b);
+    CHECK(kv_match_prefix(kv, &b, ids, 17, NULL) == 8, "what will be overwritten is not found");
+    kv_seq_free(kv, &b);
+    ids[12] = 77;
+    CHECK(!kv_reserve(kv, &a, 16, NULL), "on");
+    kv_register(kv, &a, ids, 16, NULL);
+    CHECK(kv_match_prefix(kv, &b, ids, 17, NULL) == 16 && b.table[1] == mine, "found anew");
+    kv_seq_free(kv, &b);
+    kv_seq_free(kv, &a);
+    CHECK(kv_free_blocks(kv) == 8, "nothing leaks");
+    kv_close(kv);
+}
+
+/* Sequences over two letters, so that prefixes often meet. Each written cell holds a hash of the
+ * whole prefix up to it: whatever is shared, copied or evicted, a sequence must read its own. */
+enum { SEQS = 6, BLOCKS = 40 };
+typedef struct {
+    kv_seq s;
+    int32_t ids[MAX_LEN];
+    int64_t written;
+    bool live;
+} player;
+
+static uint32_t rng(uint32_t *x)
+{
+    *x ^= *x << 13;
+    *x ^= *x >> 17;
+    *x ^= *x << 5;
+    return *x;
+}
+
+static uint8_t prefix_byte(const player *p, int64_t pos)
+{
+    lq_hash h = lq_hash_bytes(p->ids, (size_t)(pos + 1) * sizeof *p->ids);
+    return h.b[3];
+}
+
+static void write_to(kv_cache *kv, player *p, int64_t end)
+{
+    for (; p->written < end; p->written++)
+        *cell(kv, &p->s, p->written) = prefix_byte(p, p->written);
+}
+
+static void start(kv_cache *kv, player *p, uint32_t *x)
+{
+    kv_seq_init(&p->s);
+    for (int i = 0; i < MAX_LEN; i++)
+        p->ids[i] = rng(x) % 16 == 0;
+    p->written = kv_match_prefix(kv, &p->s, p->ids, 1 + rng(x) % (MAX_LEN - 1), NULL);
+    p->live = true;
+}
+
+static void play(kv_cache *kv, player *p, uint32_t *x)
+{
+    int64_t n;
+    switch (rng(x) % 8) {
+    case 0:
+        kv_seq_free(kv, &p->s), p->live = false;
+        break;
+    case 1:
+        n = p->written ? (int64_t)(rng(x) % (uint32_t)p->written) : 0;
+        kv_truncate(kv, &p->s, n);
+        if (p->written > n) p->written = n;
+        for (int64_t i = n; i < MAX_LEN; i++)
+            p->ids[i] = rng(x) % 16 == 0;
+        break;
+    default:
+        n = p->written + 1 + rng(x) % 20;
+        if (n > MAX_LEN) n = MAX_LEN;
+        if (kv_reserve(kv, &p->s, n, NULL)) break; /* busy */
+        write_to(kv, p, n);
+        kv_register(kv, &p->s, p->ids, p->written, NULL);
+    }
+}
+
+static void check_players(kv_cache *kv, const player *p, int step)
+{
+    bool held[BLOCKS] = { false };
+    int64_t n_held = 0;
+    for (int i = 0; i < SEQS; i++) {
+        if (!p[i].live) continue;
+        CHECK(p[i].s.n_blocks == lq_ceil_div(p[i].s.tokens, BS), "step %d: blocks of %d", step, i);
+        for (int64_t b = 0; b < p[i].s.n_blocks; b++) {
+            int32_t k = p[i].s.table[b];
+            n_held += !held[k];
+            held[k] = true;
+        }
+        for (int64_t t = 0; t < p[i].written; t++)
+            if (*cell(kv, &p[i].s, t) != prefix_byte(&p[i], t)) {
+                CHECK(false, "step %d: sequence %d reads another's position %d", step, i, (int)t);
+                return;
+            }
+    }
+    CHECK(kv_free_blocks(kv) == BLOCKS - n_held, "step %d: %d free, %d held", step,
+          (int)kv_free_blocks(kv), (int)n_held);
+    CHECK(kv_cached_blocks(kv) <= kv_free_blocks(kv), "step %d: cached", step);
+}
+
+TEST(random_operations_leak_nothing_and_mix_nothing_up)
+{
+    kv_cache *kv = open_cache(BLOCKS, true);
+    player p[SEQS] = { 0 };
+    uint32_t x = 2463534242u;
+    int64_t reused = 0;
+    for (int step = 0; step < 6000 && !check_bad; step++) {
+        player *one = &p[rng(&x) % SEQS];
+        if (one->live) {
+            play(kv, one, &x);
+        } else {
+            start(kv, one, &x);
+            reused += one->written;
+        }
+        if (step % 10 == 0) check_players(kv, p, step);
+    }
+    CHECK(reused > 1000, "prefixes were found: %d tokens", (int)reused);
+    for (int i = 0; i < SEQS; i++)
+        kv_seq_free(kv, &p[i].s);
+    CHECK(kv_free_blocks(kv) == BLOCKS, "nothing leaks");
+    kv_close(kv);
+}
+
+int main(int argc, char **argv)
+{
+    RUN(wrong_options_are_refused);
+    RUN(the_pool_is_counted_and_full_means_busy);
+    RUN(a_prefix_is_found_up_to_the_last_full_block);
+    RUN(the_oldest_cached_block_is_evicted_and_the_end_of_a_prefix_first);
+    RUN(equal_blocks_become_one_and_a_lost_parent_hides_its_children);
+    RUN(a_truncated_shared_block_is_copied_before_it_is_written);
+    RUN(random_operations_leak_nothing_and_mix_nothing_up);
+    return check_end();
+}
