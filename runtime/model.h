@@ -46,6 +46,8 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
  * model. */
 lq_status model_builtin(model *m, const qt_scheme *s, pool *p, lq_err *err);
 void model_free(model *m);
+size_t model_layer_bytes(const model_layer *l); /* of its linears as packed */
+size_t model_count_bytes(const model *m);       /* all layers and the head: weight_bytes */
 
 /* Embedding rows of ids into x [T, hidden] f32. Ids were checked. */
 void model_embed(const model *m, float *x, const int32_t *ids, int64_t T);

@@ -1,0 +1,178 @@
+/* runtime/forward.c - a step over a ragged batch: embedding, layers, head. A layer's arithmetic is
+ * in runtime/forward_layer.c. */
+#include "runtime/forward_impl.h"
+
+#include <stdlib.h>
+
+struct fwd_ctx {
+    const model *m;
+    kv_cache *kv;
+    fwd_opts opts;
+    lq_arena arena;
+    fwd_rows rows;
+    attn_seq *seqs;  /* [max_seqs] */
+    int32_t *ids;    /* [max_rows] */
+    int64_t *picked; /* [max_logits] rows whose logits are wanted */
+    float *last;     /* [max_logits, hidden] those rows, normed */
+    float *logits;   /* [max_logits, vocab] */
+};
+
+static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size + 1, 64); }
+
+static size_t scratch_bytes(const arch_config *c, const fwd_opts *o, int threads)
+{
+    size_t layers = fwd_rows_scratch(c, o->max_rows, threads);
+    size_t head = mm_scratch_bytes(o->max_logits, c->hidden, 1, threads);
+    return layers > head ? layers : head;
+}
+
+size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
+{
+    return fwd_rows_bytes(c, o->max_rows) + piece(o->max_rows * c->hidden, sizeof(float)) +
+           piece(o->max_rows, sizeof(int32_t)) + piece(o->max_seqs, sizeof(attn_seq)) +
+           piece(o->max_logits, sizeof(int64_t)) + piece(o->max_logits * c->hidden, sizeof(float)) +
+           piece(o->max_logits * c->vocab, sizeof(float)) + scratch_bytes(c, o, threads);
+}
+
+static bool cut_buffers(fwd_ctx *f)
+{
+    const arch_config *c = f->m->cfg;
+    const fwd_opts *o = &f->opts;
+    f->rows.x = lq_push(&f->arena, (size_t)(o->max_rows * c->hidden) * sizeof(float));
+    f->ids = lq_push(&f->arena, (size_t)o->max_rows * sizeof *f->ids);
+    f->seqs = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->seqs);
+    f->picked = lq_push(&f->arena, (size_t)o->max_logits * sizeof *f->picked);
+    f->last = lq_push(&f->arena, (size_t)(o->max_logits * c->hidden) * sizeof(float));
+    f->logits = lq_push(&f->arena, (size_t)(o->max_logits * c->vocab) * sizeof(float));
+    return f->rows.x && f->ids && f->seqs && f->picked && f->last && f->logits &&
+           fwd_rows_push(&f->rows, c, o->max_rows, &f->arena);
+}
+
+lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const fwd_opts *o,
+                   lq_err *err)
+{
+    *out = NULL;
+    if (o->max_rows < 1 || o->max_seqs < 1 || o->max_logits < 0 || o->max_logits > o->max_rows ||
+        o->max_rows > 1 << 20)
+        return lq_fail(err, LQ_EVALUE,
+                       "forward pass: expected 1..%d rows and at most as many logits, found %lld "
+                       "rows of %lld sequences, %lld logits",
+                       1 << 20, (long long)o->max_rows, (long long)o->max_seqs,
+                       (long long)o->max_logits);
+    fwd_ctx *f = calloc(1, sizeof *f);
+    if (!f) return lq_fail(err, LQ_ENOMEM, "forward pass: out of memory");
+    f->m = m;
+    f->kv = kv;
+    f->opts = *o;
+    f->rows.p = p;
+    f->rows.acts = o->acts;
+    f->rows.scratch = &f->arena;
+    lq_status s = lq_arena_init(&f->arena, fwd_bytes(m->cfg, o, pool_threads(p)), err);
+    if (!s && !cut_buffers(f)) s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
+    if (s) {
+        fwd_close(f);
+        return lq_wrap(err, s, "forward pass of %lld rows", (long long)o->max_rows);
+    }
+    *out = f;
+    return LQ_OK;
+}
+
+void fwd_close(fwd_ctx *f)
+{
+    if (!f) return;
+    lq_arena_free(&f->arena);
+    free(f);
+}
+
+/* Everything that a caller can get wrong about a batch; after this nothing is checked. */
+static lq_status check_items(const fwd_ctx *f, const fwd_item *items, int n_items, lq_err *err)
+{
+    int64_t rows = 0, logits = 0, vocab = f->m->cfg->vocab;
+    for (int i = 0; i < n_items; i++) {
+        const fwd_item *it = &items[i];
+        if (it->n < 1 || it->n > f->opts.max_rows || it->pos0 < 0 || it->logits_from < 0 ||
+            it->logits_from > it->n)
+            return lq_fail(err, LQ_EVALUE,
+                           "batch item %d: %lld ids at position %lld, logits from %lld", i,
+                           (long long)it->n, (long long)it->pos0, (long long)it->logits_from);
+        if (it->seq->tokens < it->pos0 + it->n)
+            return lq_fail(err, LQ_EVALUE, "batch item %d: %lld positions, reserved %lld", i,
+                           (long long)(it->pos0 + it->n), (long long)it->seq->tokens);
+        for (int64_t t = 0; t < it->n; t++)
+            if (it->ids[t] < 0 || it->ids[t] >= vocab)
+                return lq_fail(err, LQ_EVALUE,
+                               "token id at position %lld: expected 0..%lld, found %d",
+                               (long long)(it->pos0 + t), (long long)(vocab - 1), it->ids[t]);
+        rows += it->n;
+        logits += it->n - it->logits_from;
+    }
+    if (n_items > f->opts.max_seqs || rows > f->opts.max_rows || logits > f->opts.max_logits)
+        return lq_fail(err, LQ_EVALUE,
+                       "batch: %d sequences, %lld rows, %lld logits; at most %lld, %lld, %lld",
+                       n_items, (long long)rows, (long long)logits, (long long)f->opts.max_seqs,
+                       (long long)f->opts.max_rows, (long long)f->opts.max_logits);
+    return LQ_OK;
+}
+
+/* Lay the items out as rows; returns how many logits are wanted. */
+static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
+{
+    int64_t n_picked = 0, block_size = kv_options(f->kv)->block_size;
+    f->rows.R = 0;
+    for (int i = 0; i < n_items; i++) {
+        const fwd_item *it = &items[i];
+        f->seqs[i] = (attn_seq){
+            .row0 = f->rows.R, .n_rows = it->n, .pos0 = it->pos0, .table = it->seq->table
+        };
+        fwd_place(&f->rows, &f->seqs[i], (int)block_size, it->pos0 + it->n);
+        memcpy(f->ids + f->rows.R, it->ids, (size_t)it->n * sizeof *it->ids);
+        for (int64_t t = it->logits_from; t < it->n; t++)
+            f->picked[n_picked++] = f->rows.R + t;
+        f->rows.R += it->n;
+    }
+    return n_picked;
+}
+
+static void embed_item(void *ctx, int64_t item, int thread)
+{
+    fwd_ctx *f = ctx;
+    int64_t from = item * FWD_ROWS, n = f->rows.R - from;
+    (void)thread;
+    model_embed(f->m, f->rows.x + from * f->m->cfg->hidden, f->ids + from,
+                n < FWD_ROWS ? n : FWD_ROWS);
+}
+
+static void run_head(fwd_ctx *f, int64_t n_picked)
+{
+    const int64_t hidden = f->m->cfg->hidden;
+    for (int64_t i = 0; i < n_picked; i++)
+        memcpy(f->last + i * hidden, f->rows.x + f->picked[i] * hidden,
+               (size_t)hidden * sizeof(float));
+    fwd_norm(&f->rows, f->last, f->last, f->m->final_norm, n_picked);
+    mm_out out = {
+        .w = &f->m->head.w, .y = f->logits, .ldy = f->m->cfg->vocab, .bias = f->m->head.bias
+    };
+    mm_run(&out, 1, f->last, hidden, n_picked, f->opts.acts, &f->arena, f->rows.p);
+}
+
+lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
+                   lq_err *err)
+{
+    lq_status s = check_items(f, items, n_items, err);
+    *logits = f->logits;
+    if (s || n_items == 0) return s;
+    pool_enter(f->rows.p);
+    int64_t n_picked = place_items(f, items, n_items);
+    pool_run(f->rows.p, lq_ceil_div(f->rows.R, FWD_ROWS), embed_item, f);
+    const fwd_group all = { .n_rows = f->rows.R, .seqs = f->seqs, .n_seqs = n_items };
+    for (int64_t i = 0; i < f->m->cfg->layers; i++) {
+        const kv_opts *o = kv_options(f->kv);
+        fwd_kv kv = { kv_k(f->kv, i), kv_v(f->kv, i), kv_block_stride(f->kv), o->block_size,
+                      o->dtype };
+        fwd_run_attention(&f->rows, &f->m->layers[i], i, &kv, &all, 1);
+        fwd_run_mlp(&f->rows, &f->m->layers[i]);
+    }
+    if (n_picked) run_head(f, n_picked);
+    pool_leave(f->rows.p);
+    return LQ_OK;
+}

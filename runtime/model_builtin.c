@@ -1,0 +1,184 @@
+/* runtime/model_builtin.c - the 1.1 B Llama shape with pseudo-random weights, for `bench model`.
+ *
+ * The planes are filled directly in the kernels' layout. What they hold is arbitrary but tame:
+ * weights of about 1/sqrt(K), so that activations neither vanish nor overflow, which would change
+ * the time of some instructions. */
+#include "runtime/model.h"
+
+#include "formats/tiles.h"
+
+enum { HIDDEN = 2048, LAYERS = 22, HEADS = 32, KV_HEADS = 4, FFN = 5632, VOCAB = 32000 };
+enum { FILL_BYTES = 1 << 16 }; /* one item of the pool */
+
+/* splitmix64 (Steele, Lea, Flood 2014): the i-th number of a stream needs no other. */
+static uint64_t mix(uint64_t i)
+{
+    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+typedef struct {
+    uint8_t *data;
+    size_t bytes;
+    uint64_t seed;
+    int byte;    /* not 0: all bytes are this one */
+    bool floats; /* of `dtype`, uniform in lo..hi; else any bytes */
+    lq_dtype dtype;
+    float lo, hi;
+} fill;
+
+static void fill_bytes(const fill *f, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i += 8) {
+        uint64_t r = mix(f->seed + i);
+        memcpy(f->data + i, &r, to - i < 8 ? to - i : 8);
+    }
+}
+
+static void fill_floats(const fill *f, size_t from, size_t to)
+{
+    size_t size = (size_t)lq_dtype_bits(f->dtype) / 8;
+    for (size_t i = from; i < to; i += size) {
+        float v = f->lo + (f->hi - f->lo) * (float)(mix(f->seed + i) >> 40) * 0x1p-24f;
+        lq_from_f32(f->data + i, &v, f->dtype, 1);
+    }
+}
+
+static void fill_item(void *ctx, int64_t item, int thread)
+{
+    const fill *f = ctx;
+    (void)thread;
+    size_t from = (size_t)item * FILL_BYTES, to = from + FILL_BYTES;
+    if (to > f->bytes) to = f->bytes;
+    if (f->byte)
+        memset(f->data + from, f->byte, to - from);
+    else if (f->floats)
+        fill_floats(f, from, to);
+    else
+        fill_bytes(f, from, to);
+}
+
+static lq_status fill_plane(qt_tensor *t, qt_plane plane, fill f, lq_arena *a, pool *p, lq_err *err)
+{
+    f.bytes = qt_plane_bytes(&t->scheme, t->layout, t->N, t->K, plane);
+    if (!f.bytes) return LQ_OK;
+    f.data = lq_push(a, f.bytes);
+    if (!f.data) return lq_fail(err, LQ_ENOMEM, "built-in model: no memory for %zu bytes", f.bytes);
+    pool_run(p, lq_ceil_div((int64_t)f.bytes, FILL_BYTES), fill_item, &f);
+    t->plane[plane] = (qt_span){ f.data, f.bytes };
+    return LQ_OK;
+}
+
+/* Planes that are read as numbers need sensible ones; codes may be anything. */
+static lq_status fill_tensor(qt_tensor *t, uint64_t seed, lq_arena *a, pool *p, lq_err *err)
+{
+    const qt_scheme *s = &t->scheme;
+    /* Standard deviation of evenly spread codes, in units of the scale. */
+    float code = s->kind == QT_LUT4 ? 0.58f : 0.29f * ldexpf(1, s->kind == QT_I8 ? 8 : s->bits);
+    float w = 1.0f / sqrtf((float)t->K), scale = s->div127 ? 127 * w / code : w / code;
+    int half = s->kind == QT_I8 ? 128 : 1 << (s->bits ? s->bits - 1 : 0);
+    fill codes = { .seed = seed }, zeros = { .byte = half };
+    fill scales = { .seed = seed + 1, .floats = true, .dtype = LQ_F32 };
+    fill map = { .seed = seed + 2, .floats = true, .dtype = LQ_F32, .lo = -1, .hi = 1 };
+    if (s->kind == QT_DENSE)
+        codes = (fill){ .seed = seed, .floats = true, .dtype = s->dtype, .lo = -w, .hi = w };
+    if (s->kind == QT_UINT) scales.dtype = s->scale_dtype;
+    scales.lo = 0.5f * scale;
+    scales.hi = 1.5f * scale;
+    if (s->zero == QT_ZERO_F16) {
+        zeros = (fill){ .seed = seed + 3, .floats = true, .dtype = LQ_F16 };
+        zeros.lo = zeros.hi = (float)half;
+    }
+    lq_status e = fill_plane(t, QT_CODES, codes, a, p, err);
+    if (!e) e = fill_plane(t, QT_SCALES, scales, a, p, err);
+    if (!e) e = fill_plane(t, QT_ZEROS, zeros, a, p, err);
+    if (!e) e = fill_plane(t, QT_MAP, map, a, p, err);
+    return e;
+}
+
+static lq_status make_linear(model_linear *l, const qt_scheme *s, int64_t N, int64_t K,
+                             uint64_t seed, lq_arena *a, pool *p, lq_err *err)
+{
+    l->w = (mm_weight){ .N = N, .K = K };
+    l->w.t = (qt_tensor){ .scheme = tiles_scheme(s, N, K), .layout = QT_TILE16, .N = N, .K = K };
+    l->present = true;
+    return fill_tensor(&l->w.t, seed << 32, a, p, err);
+}
+
+static lq_status make_layer(model_layer *l, const qt_scheme *s, const float *ones, uint64_t seed,
+                            lq_arena *a, pool *p, lq_err *err)
+{
+    const int64_t KV = HIDDEN / HEADS * KV_HEADS;
+    const struct {
+        model_linear *linear;
+        int64_t N, K;
+    } t[] = {
+        { &l->q, HIDDEN, HIDDEN }, { &l->k, KV, HIDDEN },     { &l->v, KV, HIDDEN },
+        { &l->o, HIDDEN, HIDDEN }, { &l->gate, FFN, HIDDEN }, { &l->up, FFN, HIDDEN },
+        { &l->down, HIDDEN, FFN },
+    };
+    l->attn_norm = l->mlp_norm = ones;
+    lq_status e = LQ_OK;
+    for (size_t i = 0; i < LQ_COUNT(t) && !e; i++)
+        e = make_linear(t[i].linear, s, t[i].N, t[i].K, seed + i, a, p, err);
+    return e;
+}
+
+static lq_status make_config(model *m, lq_err *err)
+{
+    arch_config *c = lq_push(&m->arena, sizeof *c);
+    if (!c) return lq_fail(err, LQ_ENOMEM, "built-in model: out of memory");
+    *c = (arch_config){
+        .row = arch_find("LlamaForCausalLM"),
+        .vocab = VOCAB,
+        .hidden = HIDDEN,
+        .layers = LAYERS,
+        .heads = HEADS,
+        .kv_heads = KV_HEADS,
+        .head_dim = HIDDEN / HEADS,
+        .ffn = FFN,
+        .max_pos = 2048,
+        .norm_eps = 1e-5,
+        .act = ARCH_SILU,
+        .rope_theta = 10000,
+        .rope_dims = HIDDEN / HEADS,
+        .attn_scale = 1 / sqrt(HIDDEN / HEADS),
+        .bos = -1,
+        .dtype = LQ_BF16,
+    };
+    m->cfg = c;
+    return LQ_OK;
+}
+
+lq_status model_builtin(model *m, const qt_scheme *s, pool *p, lq_err *err)
+{
+    memset(m, 0, sizeof *m);
+    if (s->kind == QT_I8_OUTLIER || s->irregular || s->dbl)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "built-in model: expected a scheme without outliers, order of inputs or "
+                       "double quantization");
+    lq_status e = qt_check(s, HIDDEN, HIDDEN, err);
+    if (!e) e = qt_check(s, HIDDEN, FFN, err);
+    if (!e) e = make_config(m, err);
+    if (e) goto done;
+    float *ones = lq_push(&m->arena, HIDDEN * sizeof *ones);
+    m->layers = lq_push(&m->arena, LAYERS * sizeof *m->layers);
+    if (!ones || !m->layers) {
+        e = lq_fail(err, LQ_ENOMEM, "built-in model: out of memory");
+        goto done;
+    }
+    for (int i = 0; i < HIDDEN; i++)
+        ones[i] = 1;
+    m->final_norm = ones;
+    m->embed = (qt_tensor){ .scheme = { .dtype = LQ_BF16 }, .N = VOCAB, .K = HIDDEN };
+    e = fill_tensor(&m->embed, 1, &m->arena, p, err);
+    if (!e) e = make_linear(&m->head, s, VOCAB, HIDDEN, 2, &m->arena, p, err);
+    for (int i = 0; i < LAYERS && !e; i++)
+        e = make_layer(&m->layers[i], s, ones, 16 + 8 * (uint64_t)i, &m->arena, p, err);
+    if (!e) m->weight_bytes = model_count_bytes(m);
+done:
+    if (e) model_free(m);
+    return e;
+}
