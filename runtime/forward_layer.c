@@ -150,7 +150,6 @@ static mm_out out_of(const model_linear *l, float *y, bool add)
 static void attend(const fwd_rows *r, int64_t layer, const fwd_kv *kv, const fwd_group *g)
 {
     const arch_config *c = r->c;
-    bool window = c->window && (!c->layer_window || c->layer_window[layer]);
     attn_args a = {
         .q = r->q,
         .ldq = c->heads * c->head_dim,
@@ -166,7 +165,7 @@ static void attend(const fwd_rows *r, int64_t layer, const fwd_kv *kv, const fwd
         .D = c->head_dim,
         .Dv = c->head_dim,
         .scale = (float)c->attn_scale,
-        .window = window ? c->window : 0,
+        .window = c->layer_window[layer] ? c->window : 0,
         .seqs = g->seqs,
         .n_seqs = g->n_seqs,
     };

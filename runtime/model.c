@@ -24,22 +24,13 @@ static lq_status check_row(const arch_config *c, lq_err *err)
 /* A norm or bias as f32 in the arena. */
 static lq_status load_vector(const float **out, const src_tensor *t, lq_arena *a, lq_err *err)
 {
+    lq_status s = src_check_finite(t, err);
+    if (s) return s;
     float *v = lq_push(a, (size_t)t->t.K * sizeof *v);
     if (!v) return no_memory(err, t->name);
     qt_dequant(v, &t->t, 0, 1);
-    for (int64_t k = 0; k < t->t.K; k++)
-        if (!isfinite(v[k]))
-            return lq_fail(err, LQ_EVALUE, "%s: expected finite values, found NaN or Inf at %lld",
-                           t->name, (long long)k);
     *out = v;
     return LQ_OK;
-}
-
-/* False where this architecture has no such tensor, or this layer none. */
-static bool has_role(const model *m, arch_role r, int64_t layer)
-{
-    char name[128];
-    return arch_tensor_name(m->cfg, r, layer, "weight", name, sizeof name);
 }
 
 static lq_status load_norm(const float **out, const model *m, arch_role r, int64_t layer,
@@ -47,7 +38,6 @@ static lq_status load_norm(const float **out, const model *m, arch_role r, int64
 {
     const src_tensor *t = NULL, *bias = NULL;
     *out = NULL;
-    if (!has_role(m, r, layer)) return LQ_OK;
     lq_status s = src_role(m->src, r, layer, &t, &bias, err);
     return s || !t ? s : load_vector(out, t, a, err);
 }
@@ -57,7 +47,6 @@ static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64
 {
     const src_tensor *t = NULL, *bias = NULL;
     memset(l, 0, sizeof *l);
-    if (!has_role(m, r, layer)) return LQ_OK;
     lq_status s = src_role(m->src, r, layer, &t, &bias, err);
     if (s || !t) return s;
     s = mm_pack(&l->w, &t->t, a, p, err);
@@ -115,12 +104,7 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     if (!s) s = src_role(src, R_EMBED, -1, &embed, &bias, err);
     if (!s) s = load_embed(m, embed, err);
     if (!s) s = load_norm(&m->final_norm, m, R_FINAL_NORM, -1, &m->arena, err);
-    if (!s && !m->cfg->tied) s = load_linear(&m->head, m, R_HEAD, -1, &m->arena, p, err);
-    if (!s && !m->head.present) {
-        s = mm_pack(&m->head.w, &embed->t, &m->arena, p, err);
-        if (s) lq_wrap(err, s, "%s", embed->name);
-        m->head.present = true;
-    }
+    if (!s) s = load_linear(&m->head, m, R_HEAD, -1, &m->arena, p, err);
     if (s) model_free(m);
     return s;
 }

@@ -129,7 +129,8 @@ static lq_status make_layer(model_layer *l, const qt_scheme *s, const float *one
 static lq_status make_config(model *m, lq_err *err)
 {
     arch_config *c = lq_push(&m->arena, sizeof *c);
-    if (!c) return lq_fail(err, LQ_ENOMEM, "built-in model: out of memory");
+    bool *windows = lq_push(&m->arena, LAYERS * sizeof *windows);
+    if (!c || !windows) return lq_fail(err, LQ_ENOMEM, "built-in model: out of memory");
     *c = (arch_config){
         .row = arch_find("LlamaForCausalLM"),
         .vocab = VOCAB,
@@ -144,6 +145,8 @@ static lq_status make_config(model *m, lq_err *err)
         .act = ARCH_SILU,
         .rope_theta = 10000,
         .rope_dims = HIDDEN / HEADS,
+        .rope = { .kind = ROPE_PLAIN, .factor = 1, .attention_factor = 1 },
+        .layer_window = windows,
         .attn_scale = 1 / sqrt(HIDDEN / HEADS),
         .bos = -1,
         .dtype = LQ_BF16,
