@@ -13,7 +13,7 @@ static lq_status pick(open_fn **open, const char *path, lq_err *err)
     static const struct {
         const char *magic, *name;
         open_fn *open;
-    } kinds[] = { { "LLMQ", ".llmq", NULL }, { "GGUF", "GGUF", NULL } };
+    } kinds[] = { { "LLMQ", ".llmq", src_llmq_open }, { "GGUF", "GGUF", NULL } };
     *open = src_hf_open;
     if (lq_is_dir(path)) return LQ_OK;
     lq_map m;
@@ -68,6 +68,7 @@ void src_close(src_source *s)
     for (size_t i = 0; s->blob_maps && i < s->n_blobs; i++)
         lq_map_close(&s->blob_maps[i]);
     if (s->has_config) arch_config_free(&s->config);
+    llmq_close(&s->llmq);
     lq_arena_free(&s->arena);
     free(s->path);
     free(s);
@@ -190,6 +191,42 @@ lq_status src_role(const src_source *s, arch_role r, int64_t layer, const src_te
 }
 
 /* ---- helpers over all tensors ---- */
+static void hash_text(lq_hasher *h, const char *s) { lq_hasher_add(h, s, strlen(s) + 1); }
+
+static void hash_u64(lq_hasher *h, uint64_t v)
+{
+    uint8_t b[8];
+    for (int i = 0; i < 8; i++)
+        b[i] = (uint8_t)(v >> (8 * i));
+    lq_hasher_add(h, b, sizeof b);
+}
+
+/* Over the planes' own hashes, so that a file which stores them need not be read. */
+lq_hash src_fingerprint(const src_source *s)
+{
+    lq_hasher *h = lq_hasher_new();
+    if (!h) return (lq_hash){ { 0 } };
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const src_tensor *t = &s->tensors[i];
+        char scheme[40] = "";
+        if (t->plain) qt_scheme_text(scheme, &t->t.scheme);
+        hash_text(h, t->name);
+        hash_text(h, t->plain ? scheme : lq_dtype_text(t->raw_dtype));
+        hash_text(h, qt_layout_text(t->t.layout));
+        hash_u64(h, (uint64_t)t->n_dims);
+        for (int d = 0; d < t->n_dims; d++)
+            hash_u64(h, (uint64_t)t->shape[d]);
+        for (int p = 0; p < QT_N_PLANES; p++) {
+            qt_span span = t->plain ? t->t.plane[p] : p ? (qt_span){ 0 } : t->raw;
+            hash_u64(h, span.bytes);
+            if (!span.bytes) continue;
+            lq_hash one = s->hashes ? s->hashes[i][p] : lq_hash_bytes(span.data, span.bytes);
+            lq_hasher_add(h, one.b, sizeof one.b);
+        }
+    }
+    return lq_hasher_end(h);
+}
+
 lq_status src_check_finite(const src_tensor *t, lq_err *err)
 {
     enum { BLOCK = 256 };
