@@ -1,6 +1,8 @@
 /* formats/source.c - what all kinds of sources share: opening by kind, look-up, roles. */
 #include "formats/source_impl.h"
 
+#include "formats/json.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -201,6 +203,18 @@ static void hash_u64(lq_hasher *h, uint64_t v)
     lq_hasher_add(h, b, sizeof b);
 }
 
+/* As in the header of a .llmq, where every field that gives the planes a meaning is spelled out. */
+static void hash_scheme(lq_hasher *h, const src_tensor *t)
+{
+    js_buf text = { 0 };
+    cJSON *scheme = t->plain ? llmq_scheme_json(&t->t.scheme) : NULL;
+    if (scheme) js_canonical(&text, scheme, NULL);
+    cJSON_Delete(scheme);
+    hash_text(h, t->plain ? "weight" : lq_dtype_text(t->raw_dtype));
+    lq_hasher_add(h, text.data, text.n);
+    free(text.data);
+}
+
 /* Over the planes' own hashes, so that a file which stores them need not be read. */
 lq_hash src_fingerprint(const src_source *s)
 {
@@ -208,10 +222,8 @@ lq_hash src_fingerprint(const src_source *s)
     if (!h) return (lq_hash){ { 0 } };
     for (size_t i = 0; i < s->n_tensors; i++) {
         const src_tensor *t = &s->tensors[i];
-        char scheme[40] = "";
-        if (t->plain) qt_scheme_text(scheme, &t->t.scheme);
         hash_text(h, t->name);
-        hash_text(h, t->plain ? scheme : lq_dtype_text(t->raw_dtype));
+        hash_scheme(h, t);
         hash_text(h, qt_layout_text(t->t.layout));
         hash_u64(h, (uint64_t)t->n_dims);
         for (int d = 0; d < t->n_dims; d++)
