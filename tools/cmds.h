@@ -9,6 +9,7 @@
 
 // clang-format off
 #define COMMANDS(X) \
+    X(plan)    \
     X(version)
 // clang-format on
 

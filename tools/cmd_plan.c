@@ -1,0 +1,280 @@
+/* tools/cmd_plan.c - `llmq plan`: will it fit, and how fast can it be? Arithmetic on the config;
+ * no weight is read. */
+#include "tools/cmds.h"
+
+#include "formats/json.h"
+#include "formats/source.h"
+#include "formats/tiles.h"
+#include "runtime/forward.h"
+#include "tools/limits.h"
+
+typedef struct {
+    const char *scheme;
+    size_t memory;
+    int64_t ctx, batch_tokens;
+    double bandwidth, gflops;
+    opt_model model;
+} plan_opts;
+
+#define F(field) offsetof(plan_opts, field)
+static const opt_row rows[] = {
+    { "scheme", 's', OPT_STR, F(scheme), .arg = "SCHEME",
+      .help = "plan as if the linear layers were in this scheme, such as u4-g128, nf4 or bf16; "
+              "without it they stay as they are stored" },
+    { "ctx", 0, OPT_INT, F(ctx), .def = "0", .lo = 0, .hi = 1 << 30,
+      .help = "tokens per sequence when sequences are counted; 0 takes the model's maximum" },
+    { "max-num-batched-tokens", 0, OPT_INT, F(batch_tokens), .def = "512", .lo = 1, .hi = 65536,
+      .help = "tokens of a step, which set the size of its scratch" },
+    { "memory", 0, OPT_SIZE, F(memory), .arg = "SIZE",
+      .help = "memory to fit into; without it what is free here" },
+    { "bandwidth", 0, OPT_FLOAT, F(bandwidth), .arg = "GB/S", .lo = 0, .hi = 1e6,
+      .help = "memory bandwidth in 10^9 bytes per second; without it measured here" },
+    { "gflops", 0, OPT_FLOAT, F(gflops), .arg = "G", .lo = 0, .hi = 1e9,
+      .help = "arithmetic in 10^9 operations per second; without it what the kernels reach here" },
+};
+
+/* Everything that the report says. */
+typedef struct {
+    const arch_config *cfg;
+    const char *format, *scheme_text;
+    size_t weights_bytes; /* resident: linears, head, embedding, norms */
+    size_t step_bytes;    /* read in every step: linears and head */
+    double step_weights;  /* numbers in those */
+    size_t kv_per_token, scratch_bytes, memory_bytes;
+    int64_t ctx, max_len, max_batch, max_tokens;
+    double bandwidth, flops;
+    double decode_limit, decode_limit_full, prefill_limit, optimal_batch;
+} plan;
+
+/* ---- where the config comes from ---- */
+typedef struct {
+    src_source *src; /* NULL: a config alone */
+    bool weights;    /* src has tensors */
+    arch_config own; /* when src is NULL */
+} planned;
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), m = strlen(tail);
+    return n >= m && strcmp(s + n - m, tail) == 0;
+}
+
+static lq_status open_planned(planned *p, const char *path, lq_err *err)
+{
+    memset(p, 0, sizeof *p);
+    if (ends_with(path, ".json")) {
+        cJSON *j = NULL;
+        lq_status s = js_parse_file(&j, path, 1 << 20, JS_UNIQUE, err);
+        if (!s) s = arch_config_parse(&p->own, j, NULL, err);
+        if (s && j) lq_wrap(err, s, "%s", path);
+        cJSON_Delete(j);
+        return s;
+    }
+    src_opts o = { .need_config = true };
+    lq_status s = src_open(&p->src, path, &o, err);
+    p->weights = !s;
+    if (s == LQ_ENOENT && lq_is_dir(path)) { /* a folder whose weights are not here yet */
+        o.no_tensors = true;
+        s = src_open(&p->src, path, &o, err);
+    }
+    return s;
+}
+
+static void close_planned(planned *p)
+{
+    if (p->src)
+        src_close(p->src);
+    else
+        arch_config_free(&p->own);
+}
+
+/* ---- weights ---- */
+/* Bytes of one role's tensor as the runtime holds it: linears tiled, the rest as stored or f32. */
+static lq_status add_role(plan *pl, const planned *p, const qt_scheme *scheme, arch_role r,
+                          int64_t layer, lq_err *err)
+{
+    int64_t N, K;
+    arch_role_shape(pl->cfg, r, &N, &K);
+    if (N <= 0 || K <= 0) return LQ_OK; /* this architecture has no such role */
+    const src_tensor *t = NULL;
+    lq_status s = p->weights ? src_role(p->src, r, layer, &t, NULL, err) : LQ_OK;
+    if (s) return s;
+    char name[256];
+    if (!t && (p->weights || !arch_tensor_name(pl->cfg, r, layer, "weight", name, sizeof name)))
+        return LQ_OK;
+    qt_scheme as = { .kind = QT_DENSE, .dtype = pl->cfg->dtype };
+    if (t && t->plain) as = t->t.scheme;
+    bool linear = arch_role_linear(r);
+    if (linear && r != R_HEAD && scheme) as = *scheme;
+    if (!linear && r != R_EMBED) as = (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 }; /* norms */
+    s = qt_check(&as, N, K, err);
+    if (s)
+        return lq_wrap(err, s, "%s of [%lld,%lld]", arch_role_text(r), (long long)N, (long long)K);
+    size_t bytes = 0;
+    if (linear) {
+        qt_scheme tiled = tiles_scheme(&as, N, K);
+        for (int i = 0; i < QT_N_PLANES; i++)
+            bytes += qt_plane_bytes(&tiled, QT_TILE16, N, K, (qt_plane)i);
+        pl->step_bytes += bytes;
+        pl->step_weights += (double)N * (double)K;
+    } else {
+        bytes = qt_bytes(&as, N, K);
+    }
+    pl->weights_bytes += bytes;
+    return LQ_OK;
+}
+
+static lq_status add_weights(plan *pl, const planned *p, const qt_scheme *scheme, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int r = 0; r < ARCH_N_ROLES && !s; r++) {
+        int64_t n = arch_role_per_layer((arch_role)r) ? pl->cfg->layers : 1;
+        for (int64_t l = 0; l < n && !s; l++)
+            s = add_role(pl, p, scheme, (arch_role)r, arch_role_per_layer((arch_role)r) ? l : -1,
+                         err);
+    }
+    return s;
+}
+
+/* ---- limits ---- */
+static lq_status measure(plan *pl, const plan_opts *o, const qt_scheme *scheme, pool *p,
+                         lq_err *err)
+{
+    lq_status s = LQ_OK;
+    pl->bandwidth = o->bandwidth * 1e9;
+    pl->flops = o->gflops * 1e9;
+    if (pl->bandwidth <= 0) s = lim_read_bandwidth(&pl->bandwidth, p, err);
+    qt_scheme dense = { .kind = QT_DENSE, .dtype = pl->cfg->dtype };
+    if (!s && pl->flops <= 0)
+        s = lim_matmul_flops(&pl->flops, scheme ? scheme : &dense, opt_acts(&o->model), p, err);
+    return s;
+}
+
+static void derive(plan *pl)
+{
+    size_t fixed = pl->weights_bytes + pl->scratch_bytes;
+    size_t left = pl->memory_bytes > fixed ? pl->memory_bytes - fixed : 0;
+    pl->max_tokens = (int64_t)(left / pl->kv_per_token);
+    pl->max_len = pl->max_tokens < pl->cfg->max_pos ? pl->max_tokens : pl->cfg->max_pos;
+    pl->max_batch = pl->max_tokens / pl->ctx;
+    double step = (double)pl->step_bytes, kv = (double)pl->kv_per_token * (double)pl->ctx;
+    pl->decode_limit = pl->bandwidth / step;
+    pl->decode_limit_full = pl->bandwidth / (step + kv);
+    pl->prefill_limit = pl->flops / (2 * pl->step_weights);
+    /* reading the weights takes as long as multiplying them with this many rows */
+    pl->optimal_batch = step / pl->bandwidth * pl->prefill_limit;
+}
+
+/* ---- the report ---- */
+static cJSON *as_json(const plan *pl)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "arch", pl->cfg->row->arch);
+    cJSON_AddStringToObject(o, "format", pl->format);
+    cJSON_AddStringToObject(o, "scheme", pl->scheme_text);
+    cJSON_AddNumberToObject(o, "weights_bytes", (double)pl->weights_bytes);
+    cJSON_AddNumberToObject(o, "kv_bytes_per_token", (double)pl->kv_per_token);
+    cJSON_AddNumberToObject(o, "scratch_bytes", (double)pl->scratch_bytes);
+    cJSON_AddNumberToObject(o, "memory_bytes", (double)pl->memory_bytes);
+    cJSON_AddBoolToObject(o, "fits", pl->max_tokens > 0);
+    cJSON_AddNumberToObject(o, "ctx", (double)pl->ctx);
+    cJSON_AddNumberToObject(o, "max_len", (double)pl->max_len);
+    cJSON_AddNumberToObject(o, "max_batch", (double)pl->max_batch);
+    cJSON_AddNumberToObject(o, "max_tokens", (double)pl->max_tokens);
+    cJSON_AddStringToObject(o, "device", "cpu");
+    cJSON_AddNumberToObject(o, "bandwidth_bytes_s", pl->bandwidth);
+    cJSON_AddNumberToObject(o, "flops", pl->flops);
+    cJSON_AddNumberToObject(o, "decode_tok_s_limit", pl->decode_limit);
+    cJSON_AddNumberToObject(o, "decode_tok_s_limit_full", pl->decode_limit_full);
+    cJSON_AddNumberToObject(o, "prefill_tok_s_limit", pl->prefill_limit);
+    cJSON_AddNumberToObject(o, "optimal_batch", ceil(pl->optimal_batch));
+    return o;
+}
+
+static void print_text(const plan *pl, int threads)
+{
+    char a[16];
+    printf("%s (%s, %s), on the CPU with %d thread%s\n\n", pl->cfg->row->arch, pl->format,
+           pl->scheme_text, threads, threads == 1 ? "" : "s");
+#define BYTES(what, n) printf("%-34s %12s\n", what, opt_size_text(a, sizeof a, (double)(n)))
+    BYTES("weights", pl->weights_bytes);
+    BYTES("KV cache per token", pl->kv_per_token);
+    BYTES("scratch", pl->scratch_bytes);
+    BYTES("memory to fit into", pl->memory_bytes);
+#undef BYTES
+    if (pl->max_tokens <= 0) {
+        printf("\nIt does not fit: weights and scratch alone are more than the memory.\n");
+    } else {
+        printf("\n%-34s %12lld tokens (the model's maximum is %lld)\n", "longest sequence",
+               (long long)pl->max_len, (long long)pl->cfg->max_pos);
+        printf("at %-9lld tokens per sequence    %12lld sequences at once\n", (long long)pl->ctx,
+               (long long)pl->max_batch);
+    }
+    printf("\n%-34s %12.1f GB/s\n", "memory bandwidth", pl->bandwidth * 1e-9);
+    printf("%-34s %12.1f GFLOP/s\n", "arithmetic of the kernels", pl->flops * 1e-9);
+    printf("%-34s %12.1f tokens/s at most (%.1f with %lld tokens in the cache)\n",
+           "decoding one sequence", pl->decode_limit, pl->decode_limit_full, (long long)pl->ctx);
+    printf("%-34s %12.1f tokens/s at most\n", "prefill", pl->prefill_limit);
+    printf("%-34s %12.0f sequences: below, memory is the limit; above, arithmetic\n",
+           "batch where they meet", ceil(pl->optimal_batch));
+}
+
+static lq_status make_plan(plan *pl, const planned *from, const plan_opts *o, pool *p, lq_err *err)
+{
+    qt_scheme scheme;
+    lq_status s = o->scheme ? qt_scheme_parse(&scheme, o->scheme, err) : LQ_OK;
+    if (s) return lq_wrap(err, LQ_EUSAGE, "--scheme");
+    pl->cfg = from->src ? src_config(from->src) : &from->own;
+    pl->format = from->weights ? src_format(from->src) : "config alone";
+    pl->scheme_text = o->scheme ? o->scheme : "as stored";
+    pl->ctx = o->ctx ? o->ctx : pl->cfg->max_pos;
+    if (pl->ctx > pl->cfg->max_pos)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--ctx: expected at most %lld (the model's maximum), found "
+                       "%lld",
+                       (long long)pl->cfg->max_pos, (long long)pl->ctx);
+    pl->memory_bytes = o->memory ? o->memory : lim_memory_bytes();
+    pl->kv_per_token = 2 * (size_t)pl->cfg->layers * (size_t)pl->cfg->kv_heads *
+                       attn_kv_row_bytes(opt_kv(&o->model), pl->cfg->head_dim);
+    fwd_opts step = {
+        .acts = opt_acts(&o->model), .max_rows = o->batch_tokens, .max_logits = 64, .max_seqs = 64
+    };
+    pl->scratch_bytes = fwd_bytes(pl->cfg, &step, pool_threads(p));
+    s = add_weights(pl, from, o->scheme ? &scheme : NULL, err);
+    if (!s) s = measure(pl, o, o->scheme ? &scheme : NULL, p, err);
+    if (!s) derive(pl);
+    return s;
+}
+
+static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    const plan_opts *o = opts;
+    planned from;
+    plan pl = { 0 };
+    pool *p = NULL;
+    lq_status s = opt_model_start(&o->model, err);
+    if (s) return s;
+    s = open_planned(&from, c->argv[0], err);
+    if (!s) s = pool_open(&p, c->threads, err);
+    if (!s) s = make_plan(&pl, &from, o, p, err);
+    if (!s && c->json)
+        s = cmd_print_json(as_json(&pl), err);
+    else if (!s)
+        print_text(&pl, pool_threads(p));
+    pool_close(p);
+    close_planned(&from);
+    return s;
+}
+
+const cmd_row cmd_plan = {
+    .name = "plan",
+    .summary = "memory, largest context and batch, and the speed that the machine allows",
+    .args = { { "MODEL", 1, 1, "checkpoint folder, .llmq file, or a config.json alone" } },
+    .groups = { OPT_GROUP("Options", rows, 0),
+                OPT_GROUP("Running the model", opt_model_rows, F(model)) },
+    .examples = "llmq plan models/novels-6m\0"
+                "llmq plan models/novels-6m --scheme u4-g128 --ctx 512\0"
+                "llmq plan config.json --scheme u4-g128 --memory 16G --bandwidth 50 --gflops 800\0",
+    .opts_bytes = sizeof(plan_opts),
+    .run = run,
+};
