@@ -6,6 +6,11 @@
  * The five stages are tables: normalizer, pre-tokenizer, model, post-processor, decoder; a kind
  * is one row of its stage's table. Unknown kinds are refused by name (LQ_EUNSUPPORTED).
  *
+ * Not taken from tokenizer.json: `truncation` and `padding` (the caller's business).
+ * Decoding departs from the library in one point: in a run of byte tokens (<0xE4>) of which some
+ * are invalid, the valid code points stay, where the library makes the whole run U+FFFD; a stream
+ * has sent them by then. What was encoded decodes alike.
+ *
  * Threads: a tok_tokenizer is read-only after tok_open; any number of threads may use it.
  * Source: the documentation and observable behaviour of huggingface/tokenizers. */
 #ifndef LLMQ_RUNTIME_TOK_H

@@ -1,0 +1,502 @@
+/* runtime/tok_compile.c - tokenizer.json to the blob that tok_int.h draws. */
+#include "runtime/tok_int.h"
+
+#include "runtime/jtext.h"
+
+#include <stdlib.h>
+
+enum { MAX_JSON_BYTES = 1 << 30, MAX_SEQUENCE_DEPTH = 8 };
+
+const tok_stage_table *tok_stage_of(tok_stage s)
+{
+    static const tok_stage_table *const all[] = { &tok_norm_table, &tok_pre_table, &tok_post_table,
+                                                  &tok_dec_table };
+    return all[s];
+}
+
+/* ---- JSON ---- */
+const char *tok_json_str(const cJSON *o, const char *key)
+{
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, key));
+}
+
+bool tok_json_bool(const cJSON *o, const char *key, bool otherwise)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
+    return cJSON_IsBool(v) ? cJSON_IsTrue(v) : otherwise;
+}
+
+lq_status tok_json_choice(const cJSON *o, const char *key, const char *const *names, size_t n,
+                          uint32_t *out, lq_err *err)
+{
+    const char *v = tok_json_str(o, key);
+    *out = 0;
+    if (!v) return LQ_OK;
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(v, names[i]) == 0) return *out = (uint32_t)i, LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "tokenizer.json: %s '%.60s' is not supported", key, v);
+}
+
+tok_str tok_put_text(tok_builder *b, const char *s)
+{
+    size_t n = strlen(s);
+    tok_str r = { TOK_NONE, 0 };
+    if (b->heap.n + n > UINT32_MAX / 2) b->heap.oom = true;
+    if (!tok_buf_room(&b->heap, n + 1)) return r;
+    r.off = (uint32_t)b->heap.n;
+    r.len = (uint32_t)jt_copy((char *)b->heap.p + b->heap.n, s);
+    b->heap.n += r.len;
+    return r;
+}
+
+lq_status tok_put_pattern(tok_builder *b, const cJSON *pattern, tok_op *op, lq_err *err)
+{
+    const char *s = cJSON_GetStringValue(pattern);
+    const char *regex = tok_json_str(pattern, "Regex");
+    if (!s) s = tok_json_str(pattern, "String");
+    if (!s && !regex)
+        return lq_fail(err, LQ_EFORMAT, "tokenizer.json: pattern: expected a String or a Regex");
+    op->arg[0] = regex != NULL;
+    op->s[0] = tok_put_text(b, regex ? regex : s);
+    return LQ_OK;
+}
+
+/* ---- vocabulary ---- */
+static const uint8_t *text_of(const tok_builder *b, tok_str s) { return b->heap.p + s.off; }
+
+static tok_str *tokens_of(const tok_builder *b) { return (tok_str *)(void *)b->tokens.p; }
+static uint32_t *vocab_of(const tok_builder *b) { return (uint32_t *)(void *)b->vocab.p; }
+
+/* The slot of vocab where s[n] is or would go; a slot holds id + 1. */
+static size_t vocab_slot(const tok_builder *b, const uint8_t *s, size_t n)
+{
+    size_t mask = b->vocab.n / sizeof(uint32_t) - 1, i = tok_hash(s, n) & mask;
+    for (;; i = (i + 1) & mask) {
+        uint32_t v = vocab_of(b)[i];
+        if (v == 0) return i;
+        tok_str t = tokens_of(b)[v - 1];
+        if (t.len == n && memcmp(text_of(b, t), s, n) == 0) return i;
+    }
+}
+
+uint32_t tok_find_text(const tok_builder *b, const char *s, size_t n)
+{
+    return b->vocab.n ? vocab_of(b)[vocab_slot(b, (const uint8_t *)s, n)] - 1 : TOK_NONE;
+}
+
+/* A zeroed or 0xff-filled array of `bytes`. */
+static bool fill(tok_buf *b, size_t bytes, int with)
+{
+    if (!tok_buf_room(b, bytes)) return false;
+    memset(b->p, with, bytes);
+    b->n = bytes;
+    return true;
+}
+
+static size_t table_size(size_t n)
+{
+    size_t size = 16;
+    while (size < 2 * n)
+        size *= 2;
+    return size;
+}
+
+static lq_status add_token(tok_builder *b, const char *text, uint32_t id, lq_err *err)
+{
+    tok_str s = tok_put_text(b, text);
+    if (b->heap.oom) return tok_oom(err);
+    size_t slot = vocab_slot(b, text_of(b, s), s.len);
+    uint32_t old = vocab_of(b)[slot];
+    if (old && old - 1 != id) tokens_of(b)[old - 1].off = TOK_NONE; /* the last of equal keys */
+    if (tokens_of(b)[id].off == TOK_NONE || old - 1 == id) {
+        tokens_of(b)[id] = s;
+        vocab_of(b)[slot] = id + 1;
+        return LQ_OK;
+    }
+    return lq_fail(err, LQ_EFORMAT,
+                   "tokenizer.json: model.vocab: id %u belongs to '%.60s' and another", id, text);
+}
+
+static lq_status bad_vocab(lq_err *err, const char *what)
+{
+    return lq_fail(err, LQ_EFORMAT, "tokenizer.json: model.vocab: %s", what);
+}
+
+/* {"token": id, ...} */
+static lq_status read_vocab(tok_builder *b, const cJSON *vocab, lq_err *err)
+{
+    size_t n = 0, n_ids = 0;
+    const cJSON *e;
+    if (!cJSON_IsObject(vocab)) return bad_vocab(err, "expected an object");
+    cJSON_ArrayForEach(e, vocab)
+    {
+        double id = cJSON_IsNumber(e) ? e->valuedouble : -1;
+        if (!(id >= 0 && id < TOK_MAX_IDS) || id != floor(id))
+            return bad_vocab(err, "expected ids 0..16777215");
+        if ((size_t)id + 1 > n_ids) n_ids = (size_t)id + 1;
+        n++;
+    }
+    if (!fill(&b->tokens, n_ids * sizeof(tok_str), 0xFF) ||
+        !fill(&b->vocab, table_size(n) * sizeof(uint32_t), 0))
+        return tok_oom(err);
+    cJSON_ArrayForEach(e, vocab)
+    {
+        lq_status s = add_token(b, e->string, (uint32_t)e->valuedouble, err);
+        if (s) return s;
+    }
+    return LQ_OK;
+}
+
+/* [["token", score], ...]: ids in order */
+static lq_status read_scored_vocab(tok_builder *b, const cJSON *vocab, lq_err *err)
+{
+    if (!cJSON_IsArray(vocab)) return bad_vocab(err, "expected an array");
+    size_t n = (size_t)cJSON_GetArraySize(vocab);
+    if (n >= TOK_MAX_IDS) return bad_vocab(err, "expected at most 16777215 entries");
+    if (!fill(&b->tokens, n * sizeof(tok_str), 0xFF) ||
+        !fill(&b->vocab, table_size(n) * sizeof(uint32_t), 0))
+        return tok_oom(err);
+    uint32_t id = 0;
+    const cJSON *e;
+    cJSON_ArrayForEach(e, vocab)
+    {
+        const cJSON *text = e->child, *score = text ? text->next : NULL;
+        if (!cJSON_IsArray(e) || !cJSON_IsString(text) || !cJSON_IsNumber(score) ||
+            !isfinite(score->valuedouble))
+            return bad_vocab(err, "expected [text, score]");
+        tok_buf_add(&b->scores, &score->valuedouble, sizeof(double));
+        lq_status s = add_token(b, text->valuestring, id++, err);
+        if (s) return s;
+    }
+    return LQ_OK;
+}
+
+/* ---- merges ---- */
+typedef struct {
+    const char *left, *right;
+    size_t n_left, n_right;
+} pair;
+
+static bool split_merge(const cJSON *e, pair *p)
+{
+    if (cJSON_IsString(e)) { /* "left right" */
+        const char *s = e->valuestring, *space = strchr(s, ' ');
+        if (!space || strchr(space + 1, ' ')) return false;
+        *p = (pair){ s, space + 1, (size_t)(space - s), strlen(space + 1) };
+        return true;
+    }
+    const cJSON *a = cJSON_IsArray(e) ? e->child : NULL, *c = a ? a->next : NULL;
+    if (!cJSON_IsString(a) || !cJSON_IsString(c) || c->next) return false;
+    *p = (pair){ a->valuestring, c->valuestring, strlen(a->valuestring), strlen(c->valuestring) };
+    return true;
+}
+
+static lq_status add_merge(tok_builder *b, const pair *p, uint32_t rank, lq_err *err)
+{
+    size_t n_prefix = b->head.prefix.off == TOK_NONE ? 0 : b->head.prefix.len;
+    tok_buf joined = { 0 };
+    uint32_t left = TOK_NONE, right = TOK_NONE, id = TOK_NONE;
+    lq_status s = LQ_OK;
+    if (!tok_buf_room(&joined, p->n_left + p->n_right + 2)) return tok_oom(err);
+    /* The tree spells U+0000 in two bytes: undo that in the whole pair and in each half. */
+    char *w = (char *)joined.p;
+    memcpy(w, p->left, p->n_left);
+    w[p->n_left] = 0;
+    size_t n_left = jt_copy(w, w);
+    memcpy(w + n_left, p->right, p->n_right);
+    w[n_left + p->n_right] = 0;
+    size_t n_right = jt_copy(w + n_left, w + n_left);
+    left = tok_find_text(b, w, n_left);
+    right = tok_find_text(b, w + n_left, n_right);
+    if (n_right >= n_prefix) {
+        memmove(w + n_left, w + n_left + n_prefix, n_right - n_prefix);
+        id = tok_find_text(b, w, n_left + n_right - n_prefix);
+    }
+    tok_buf_free(&joined);
+    if (left == TOK_NONE || right == TOK_NONE || id == TOK_NONE)
+        return lq_fail(
+            err, LQ_EFORMAT,
+            "tokenizer.json: model.merges[%u]: a part or its sum is not in the vocabulary", rank);
+    tok_merge *m = (tok_merge *)(void *)b->merges.p;
+    size_t mask = b->merges.n / sizeof *m - 1, i = tok_hash_pair(left, right) & mask;
+    while (m[i].rank != TOK_NONE && (m[i].left != left || m[i].right != right))
+        i = (i + 1) & mask;
+    m[i] = (tok_merge){ left, right, rank, id }; /* the last of equal pairs */
+    return s;
+}
+
+static lq_status read_merges(tok_builder *b, const cJSON *merges, lq_err *err)
+{
+    if (!cJSON_IsArray(merges))
+        return lq_fail(err, LQ_EFORMAT, "tokenizer.json: model.merges: expected an array");
+    size_t n = (size_t)cJSON_GetArraySize(merges);
+    if (!fill(&b->merges, table_size(n) * sizeof(tok_merge), 0xFF)) return tok_oom(err);
+    uint32_t rank = 0;
+    const cJSON *e;
+    cJSON_ArrayForEach(e, merges)
+    {
+        pair p;
+        if (cJSON_IsString(e) && strncmp(e->valuestring, "#version", 8) == 0) continue;
+        if (!split_merge(e, &p))
+            return lq_fail(err, LQ_EFORMAT, "tokenizer.json: model.merges[%u]: expected a pair",
+                           rank);
+        lq_status s = add_merge(b, &p, rank++, err);
+        if (s) return s;
+    }
+    return LQ_OK;
+}
+
+/* ---- models ---- */
+static tok_str optional_text(tok_builder *b, const cJSON *o, const char *key)
+{
+    const char *s = tok_json_str(o, key);
+    return s && *s ? tok_put_text(b, s) : (tok_str){ TOK_NONE, 0 };
+}
+
+static lq_status find_unk(tok_builder *b, const cJSON *m, lq_err *err)
+{
+    const char *unk = tok_json_str(m, "unk_token");
+    if (!unk) return LQ_OK;
+    tok_str s = tok_put_text(b, unk);
+    if (b->heap.oom) return tok_oom(err);
+    b->head.unk = tok_find_text(b, (const char *)text_of(b, s), s.len);
+    if (b->head.unk == TOK_NONE)
+        return lq_fail(err, LQ_EFORMAT,
+                       "tokenizer.json: model.unk_token '%.60s' is not in the vocabulary", unk);
+    return LQ_OK;
+}
+
+static lq_status compile_bpe(tok_builder *b, const cJSON *m, lq_err *err)
+{
+    const cJSON *dropout = cJSON_GetObjectItemCaseSensitive(m, "dropout");
+    if (cJSON_IsNumber(dropout) && dropout->valuedouble != 0)
+        return lq_fail(err, LQ_EUNSUPPORTED, "tokenizer.json: model.dropout is not supported");
+    b->head.prefix = optional_text(b, m, "continuing_subword_prefix");
+    b->head.suffix = optional_text(b, m, "end_of_word_suffix");
+    if (tok_json_bool(m, "fuse_unk", false)) b->head.flags |= TOK_FUSE_UNK;
+    if (tok_json_bool(m, "byte_fallback", false)) b->head.flags |= TOK_BYTE_FALLBACK;
+    if (tok_json_bool(m, "ignore_merges", false)) b->head.flags |= TOK_IGNORE_MERGES;
+    lq_status s = read_vocab(b, cJSON_GetObjectItemCaseSensitive(m, "vocab"), err);
+    if (!s) s = find_unk(b, m, err);
+    return s ? s : read_merges(b, cJSON_GetObjectItemCaseSensitive(m, "merges"), err);
+}
+
+static lq_status compile_unigram(tok_builder *b, const cJSON *m, lq_err *err)
+{
+    const cJSON *unk = cJSON_GetObjectItemCaseSensitive(m, "unk_id");
+    lq_status s = read_scored_vocab(b, cJSON_GetObjectItemCaseSensitive(m, "vocab"), err);
+    if (s) return s;
+    size_t n = b->tokens.n / sizeof(tok_str);
+    if (tok_json_bool(m, "byte_fallback", false)) b->head.flags |= TOK_BYTE_FALLBACK;
+    if (!cJSON_IsNumber(unk)) return LQ_OK;
+    if (!(unk->valuedouble >= 0 && unk->valuedouble < (double)n))
+        return lq_fail(err, LQ_EFORMAT, "tokenizer.json: model.unk_id: expected 0..%zu, found %g",
+                       n, unk->valuedouble);
+    b->head.unk = (uint32_t)unk->valuedouble;
+    return LQ_OK;
+}
+
+static lq_status compile_wordlevel(tok_builder *b, const cJSON *m, lq_err *err)
+{
+    lq_status s = read_vocab(b, cJSON_GetObjectItemCaseSensitive(m, "vocab"), err);
+    return s ? s : find_unk(b, m, err);
+}
+
+static lq_status compile_model(tok_builder *b, const cJSON *m, lq_err *err)
+{
+    static const struct {
+        const char *name;
+        lq_status (*compile)(tok_builder *, const cJSON *, lq_err *);
+    } models[TOK_N_MODELS] = {
+        [TOK_BPE] = { "BPE", compile_bpe },
+        [TOK_UNIGRAM] = { "Unigram", compile_unigram },
+        [TOK_WORDLEVEL] = { "WordLevel", compile_wordlevel },
+    };
+    if (!cJSON_IsObject(m))
+        return lq_fail(err, LQ_EFORMAT, "tokenizer.json: model: expected an object");
+    const char *type = tok_json_str(m, "type");
+    if (!type)
+        type = cJSON_HasObjectItem(m, "merges") ? "BPE" : "(none)"; /* as old files have it */
+    for (uint32_t i = 0; i < TOK_N_MODELS; i++) {
+        if (strcmp(type, models[i].name) != 0) continue;
+        b->head.model = i;
+        return models[i].compile(b, m, err);
+    }
+    return lq_fail(err, LQ_EUNSUPPORTED, "tokenizer.json: model type '%.60s' is not supported",
+                   type);
+}
+
+/* ---- added tokens: the library gives ids by text, not by what the file says ---- */
+static bool same_text(const tok_builder *b, tok_str x, tok_str y)
+{
+    return x.len == y.len && memcmp(text_of(b, x), text_of(b, y), x.len) == 0;
+}
+
+static size_t count_model(const tok_builder *b)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < b->tokens.n / sizeof(tok_str); i++)
+        n += tokens_of(b)[i].off != TOK_NONE;
+    return n;
+}
+
+static lq_status read_added(tok_builder *b, const cJSON *list, lq_err *err)
+{
+    static const struct {
+        const char *key;
+        uint32_t flag;
+    } flags[] = { { "special", TOK_SPECIAL },
+                  { "single_word", TOK_SINGLE_WORD },
+                  { "lstrip", TOK_LSTRIP },
+                  { "rstrip", TOK_RSTRIP },
+                  { "normalized", TOK_NORMALIZED } };
+    enum { MAX_ADDED = 1 << 16 };
+    const size_t n_model = count_model(b);
+    int64_t highest = -1;
+    const cJSON *e;
+    if (!list || cJSON_IsNull(list)) return LQ_OK;
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) > MAX_ADDED)
+        return lq_fail(err, LQ_EFORMAT,
+                       "tokenizer.json: added_tokens: expected an array of at most %d", MAX_ADDED);
+    tok_trie *seen = tok_trie_new();
+    lq_status s = seen ? LQ_OK : tok_oom(err);
+    for (e = list->child; e && !s; e = e->next) {
+        const char *content = tok_json_str(e, "content");
+        if (!content) {
+            s = lq_fail(err, LQ_EFORMAT, "tokenizer.json: added_tokens: expected a content");
+            break;
+        }
+        tok_added a = { .text = tok_put_text(b, content) };
+        if (b->heap.oom || a.text.len == 0) continue;
+        for (size_t k = 0; k < LQ_COUNT(flags); k++)
+            if (tok_json_bool(e, flags[k].key, false)) a.flags |= flags[k].flag;
+        /* An earlier token of this text keeps its id and takes the new flags. */
+        int64_t node = TOK_TRIE_ROOT;
+        for (uint32_t k = 0; k < a.text.len && node >= 0; k++)
+            node = tok_trie_down(seen, node, text_of(b, a.text)[k]);
+        uint32_t before = node >= 0 ? tok_trie_value(seen, node) : TOK_NONE;
+        tok_added *all = (tok_added *)(void *)b->added.p;
+        if (before != TOK_NONE && same_text(b, all[before].text, a.text)) {
+            all[before].flags = a.flags;
+            continue;
+        }
+        a.id = tok_find_text(b, (const char *)text_of(b, a.text), a.text.len);
+        if (a.id == TOK_NONE)
+            a.id = (uint32_t)(highest >= (int64_t)n_model || (n_model == 0 && highest >= 0)
+                                  ? highest + 1
+                                  : (int64_t)n_model);
+        if ((int64_t)a.id > highest) highest = a.id;
+        if (!tok_trie_add(seen, text_of(b, a.text), a.text.len,
+                          (uint32_t)(b->added.n / sizeof(tok_added))))
+            s = tok_oom(err);
+        tok_buf_add(&b->added, &a, sizeof a);
+    }
+    tok_trie_free(seen);
+    return s;
+}
+
+/* ---- stages ---- */
+static lq_status compile_stage(tok_builder *b, const cJSON *j, tok_stage stage, int depth,
+                               lq_err *err)
+{
+    const tok_stage_table *table = tok_stage_of(stage);
+    if (!j || cJSON_IsNull(j)) return LQ_OK;
+    const char *type = tok_json_str(j, "type");
+    if (!type)
+        return lq_fail(err, LQ_EFORMAT, "tokenizer.json: %s: expected an object with a type",
+                       table->name);
+    if (strcmp(type, "Sequence") == 0) {
+        const cJSON *e, *all = cJSON_GetObjectItemCaseSensitive(j, table->member);
+        if (!cJSON_IsArray(all) || depth == MAX_SEQUENCE_DEPTH)
+            return lq_fail(err, LQ_EFORMAT,
+                           "tokenizer.json: %s: expected an array %s, nested at most %d",
+                           table->name, table->member, MAX_SEQUENCE_DEPTH);
+        cJSON_ArrayForEach(e, all)
+        {
+            lq_status s = compile_stage(b, e, stage, depth + 1, err);
+            if (s) return s;
+        }
+        return LQ_OK;
+    }
+    for (uint32_t i = 0; i < table->n_kinds; i++) {
+        if (strcmp(type, table->kinds[i].name) != 0) continue;
+        tok_op op = { .kind = i, .s = { { TOK_NONE, 0 }, { TOK_NONE, 0 } } };
+        lq_status s = table->kinds[i].compile ? table->kinds[i].compile(b, j, &op, err) : LQ_OK;
+        tok_buf_add(&b->ops[stage], &op, sizeof op);
+        return s;
+    }
+    return lq_fail(err, LQ_EUNSUPPORTED, "tokenizer.json: %s '%.60s' is not supported", table->name,
+                   type);
+}
+
+/* ---- putting the sections behind each other ---- */
+static void append(tok_buf *out, tok_section *section, const tok_buf *part, size_t element)
+{
+    static const uint8_t zeros[8];
+    tok_buf_add(out, zeros, (8 - out->n % 8) % 8);
+    *section = (tok_section){ out->n, part->n / element };
+    tok_buf_add(out, part->p, part->n);
+}
+
+static lq_status assemble(tok_builder *b, tok_buf *out, lq_err *err)
+{
+    tok_head *h = &b->head;
+    tok_buf_add(out, h, sizeof *h);
+    append(out, &h->heap, &b->heap, 1);
+    append(out, &h->tokens, &b->tokens, sizeof(tok_str));
+    append(out, &h->vocab, &b->vocab, sizeof(uint32_t));
+    append(out, &h->merges, &b->merges, sizeof(tok_merge));
+    append(out, &h->scores, &b->scores, sizeof(double));
+    append(out, &h->added, &b->added, sizeof(tok_added));
+    append(out, &h->post, &b->post, sizeof(int32_t));
+    bool oom = b->heap.oom || b->scores.oom || b->added.oom || b->post.oom;
+    for (int i = 0; i < TOK_N_STAGES; i++) {
+        append(out, &h->ops[i], &b->ops[i], sizeof(tok_op));
+        oom = oom || b->ops[i].oom;
+    }
+    if (oom || out->oom) return tok_oom(err);
+    h->bytes = out->n;
+    memcpy(out->p, h, sizeof *h);
+    return LQ_OK;
+}
+
+static void builder_free(tok_builder *b)
+{
+    tok_buf *const all[] = { &b->heap, &b->tokens, &b->vocab,  &b->merges, &b->scores, &b->added,
+                             &b->post, &b->ops[0], &b->ops[1], &b->ops[2], &b->ops[3] };
+    for (size_t i = 0; i < LQ_COUNT(all); i++)
+        tok_buf_free(all[i]);
+}
+
+lq_status tok_compile(uint8_t **blob, size_t *blob_bytes, const char *json, size_t json_bytes,
+                      lq_err *err)
+{
+    static const char *const stages[] = { "normalizer", "pre_tokenizer", "post_processor",
+                                          "decoder" };
+    tok_builder b = { .head = { .magic = TOK_MAGIC, .unk = TOK_NONE } };
+    tok_buf out = { 0 };
+    cJSON *root = NULL;
+    b.head.prefix.off = b.head.suffix.off = TOK_NONE;
+    *blob = NULL;
+    *blob_bytes = 0;
+    if (json_bytes > MAX_JSON_BYTES)
+        return lq_fail(err, LQ_EVALUE, "tokenizer.json: expected at most %d bytes, found %zu",
+                       MAX_JSON_BYTES, json_bytes);
+    lq_status s = jt_parse(&root, json, json_bytes, 0, err);
+    if (s) return lq_wrap(err, s, "tokenizer.json");
+    s = compile_model(&b, cJSON_GetObjectItemCaseSensitive(root, "model"), err);
+    if (!s) s = read_added(&b, cJSON_GetObjectItemCaseSensitive(root, "added_tokens"), err);
+    for (int i = 0; i < TOK_N_STAGES && !s; i++)
+        s = compile_stage(&b, cJSON_GetObjectItemCaseSensitive(root, stages[i]), (tok_stage)i, 0,
+                          err);
+    if (!s) s = assemble(&b, &out, err);
+    cJSON_Delete(root);
+    builder_free(&b);
+    if (s) {
+        tok_buf_free(&out);
+        return s;
+    }
+    *blob = out.p;
+    *blob_bytes = out.n;
+    return LQ_OK;
+}
