@@ -8,6 +8,9 @@ static const k_ops *const tables[] = {
     /* slowest first; k_ref is complete */
     &k_ref,
 #if defined(__x86_64__)
+    &k_avx2,
+    &k_avx512,
+    &k_vnni,
 #endif
 };
 

@@ -1,0 +1,14 @@
+/* kernels/cpu.h - instruction sets usable here, each with what its kernels need beside it. */
+#ifndef LLMQ_KERNELS_CPU_H
+#define LLMQ_KERNELS_CPU_H
+
+#include <stdbool.h>
+
+#if defined(__x86_64__)
+bool cpu_has_avx2(void);   /* AVX2, FMA, F16C */
+bool cpu_has_avx512(void); /* and AVX-512 F, BW, VL, DQ */
+bool cpu_has_vnni(void);   /* and AVX-512 VNNI */
+bool cpu_has_bf16(void);   /* and AVX-512 BF16, beside AVX-512 */
+#endif
+
+#endif

@@ -1,0 +1,21 @@
+/* kernels/k_avx2.c - the templates in 256-bit registers, two for 16 lanes. Sixteen registers hold
+ * 4 rows of one tile and the weights between. */
+#if defined(__x86_64__)
+#define MM_TILES 1
+#define MM_TILES_1 2
+#define MM_ROWS 4
+#define MM_BODIES(X, body, SRC) \
+    X(body, SRC, 2, MM_TILES) X(body, SRC, 3, MM_TILES) X(body, SRC, 4, MM_TILES)
+#define ROWS_BODY(n) ((n) >= 4 ? 4 : (n) >= 3 ? 3 : 2)
+#include "kernels/mm_tmpl.h"
+
+#include "kernels/cpu.h"
+
+const k_ops k_avx2 = {
+    .name = "avx2",
+    .usable = cpu_has_avx2,
+    .mm_f32 = tmpl_mm_f32,
+    .mm_i8 = tmpl_mm_i8,
+    .mm_quant = tmpl_mm_quant,
+};
+#endif

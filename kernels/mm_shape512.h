@@ -1,0 +1,15 @@
+/* kernels/mm_shape512.h - blocks for 32 registers of 512 bits: up to 8 rows of 2 tiles keep 16
+ * sums, one row takes 4 tiles so that enough sums are in flight. */
+#ifndef LLMQ_KERNELS_MM_SHAPE512_H
+#define LLMQ_KERNELS_MM_SHAPE512_H
+
+#define MM_TILES 2
+#define MM_TILES_1 4
+#define MM_ROWS 8
+#define MM_BODIES(X, body, SRC)                                                   \
+    X(body, SRC, 2, MM_TILES)                                                     \
+    X(body, SRC, 3, MM_TILES) X(body, SRC, 4, MM_TILES) X(body, SRC, 6, MM_TILES) \
+        X(body, SRC, 8, MM_TILES)
+#define ROWS_BODY(n) ((n) > 6 ? 8 : (n) > 4 ? 6 : (n) > 3 ? 4 : (n) > 2 ? 3 : 2)
+
+#endif

@@ -1,0 +1,393 @@
+/* kernels/mm_tmpl.h - the fused dequantize-and-multiply kernels on 16 lanes, for whichever family
+ * includes it. A lane is an output; a block is RM rows times NT tiles:
+ *
+ *          tile 0 (16 outputs)  tile 1
+ *   row 0  acc[0][0]            acc[0][1]     each step of K unpacks one vector of weights per tile
+ *   row 1  acc[1][0]            acc[1][1]     and uses it for all RM rows; activations are
+ * broadcast
+ *   ...
+ *
+ * RM and NT are constants of the inlined body; rows and tiles beyond the end repeat the last one
+ * and are not stored, so few bodies serve every shape. Sums run over K in order in every body:
+ * which body takes a row changes nothing. MM_ROWS, MM_BODIES, ROWS_BODY, MM_TILES, MM_TILES_1 come
+ * from the includer. */
+#include "kernels/k.h"
+#include "kernels/v16.h"
+
+enum { MAX_R = 8, MAX_T = 4 };
+
+/* What weights are read from. */
+typedef enum { W_F32, W_F16, W_BF16, W_U2, W_U3, W_U4, W_U8, W_LUT4 } w_src;
+V16 int w_bits(w_src s) { return s == W_U2 ? 2 : s == W_U3 ? 3 : s == W_U8 ? 8 : 4; }
+static w_src w_src_of(const qt_scheme *s)
+{
+    if (s->kind == QT_DENSE)
+        return s->dtype == LQ_F32 ? W_F32 : s->dtype == LQ_F16 ? W_F16 : W_BF16;
+    if (s->kind == QT_LUT4) return W_LUT4;
+    if (s->kind == QT_UINT)
+        return s->bits == 2 ? W_U2 : s->bits == 3 ? W_U3 : s->bits == 4 ? W_U4 : W_U8;
+    return W_U8;
+}
+
+/* Quads of inputs per turn of the loop over a step of 8: as many as share a vector of codes, so
+ * that shifts are constants and the bodies stay small. */
+V16 int quads(w_src s) { return s == W_U2 || s == W_U3 ? 4 : s == W_U4 || s == W_LUT4 ? 2 : 1; }
+
+/* Codes of inputs 4i..4i+3 of a step, i = turn * quads + k, a byte each, in every row's lane. */
+V16 vi unpack(const uint8_t *step, w_src src, int turn, int k)
+{
+    if (src == W_U8) return vi_load(step + 64 * turn);
+    if (src == W_U4 || src == W_LUT4) {
+        vi v = vi_load(step + 64 * turn), low = vi_set1(0x0f0f0f0f);
+        return k ? vi_and(vi_srl(v, 4), low) : vi_and(v, low);
+    }
+    vi v = vi_load(step + 64 * turn), low = vi_set1(0x03030303);
+    v = k ? vi_and(vi_srl(v, (unsigned)(2 * k)), low) : vi_and(v, low);
+    if (src == W_U2) return v;
+    vi h = vi_srlv(vi_load(step + 128), 4 * turn), bit = vi_set1(0x04040404);
+    h = k < 2 ? vi_sll(h, (unsigned)(2 - k)) : vi_srl(h, (unsigned)(k - 2));
+    return vi_or(v, vi_and(h, bit));
+}
+
+/* 16 scales or zero points of (tile, group). */
+V16 vf load_scale(const mm_task *t, int64_t tile, int64_t g)
+{
+    const qt_scheme *s = &t->w->scheme;
+    const uint8_t *p = t->w->plane[QT_SCALES].data;
+    size_t at = (size_t)((tile * t->s.ng + g) * TILE_N);
+    if (s->kind == QT_DENSE) return vf_set1(1);
+    if (s->kind == QT_UINT && s->scale_dtype == LQ_F16) return vf_f16(p + 2 * at);
+    if (s->kind == QT_UINT && s->scale_dtype == LQ_BF16) return vf_bf16(p + 2 * at);
+    vf v = vf_load((const float *)(const void *)(p + 4 * at));
+    return s->div127 ? vf_div(v, vf_set1(127)) : v;
+}
+V16 vf load_zero(const mm_task *t, int64_t tile, int64_t g, w_src src)
+{
+    const qt_scheme *s = &t->w->scheme;
+    const uint8_t *p = t->w->plane[QT_ZEROS].data;
+    size_t at = (size_t)((tile * t->s.ng + g) * TILE_N);
+    if (s->zero == QT_ZERO_INT) return vf_from_vi(vi_u8(p + at));
+    if (s->zero == QT_ZERO_F16) return vf_f16(p + 2 * at);
+    return vf_set1((float)(1 << (w_bits(src) - 1)));
+}
+
+/* Rows and tiles of a block, those beyond the end clamped to the last. */
+typedef struct {
+    int64_t m[MAX_R], tile[MAX_T];
+    int rows, tiles; /* to store */
+} block;
+V16 block block_at(const mm_task *t, int64_t m, int64_t tile, int RM, int NT)
+{
+    block b;
+    b.rows = t->m1 - m < RM ? (int)(t->m1 - m) : RM;
+    b.tiles = t->t1 - tile < NT ? (int)(t->t1 - tile) : NT;
+    for (int r = 0; r < RM; r++)
+        b.m[r] = r < b.rows ? m + r : t->m1 - 1;
+    for (int n = 0; n < NT; n++)
+        b.tile[n] = n < b.tiles ? tile + n : t->t1 - 1;
+    return b;
+}
+
+/* The outlier columns' own sum, added; then to y. Rare: no tiling over rows. */
+static void block_store(const mm_task *t, const block *b, const float *acc, int NT)
+{
+    const qt_scheme *s = &t->w->scheme;
+    int64_t Kp = s->kind == QT_I8_OUTLIER ? (int64_t)lq_round_up((size_t)s->n_out, TILE_K) : 0;
+    for (int r = 0; r < b->rows; r++)
+        for (int n = 0; n < b->tiles; n++) {
+            float sum[TILE_N];
+            vf v = vf_load(acc + (r * NT + n) * TILE_N);
+            if (s->kind == QT_I8_OUTLIER) {
+                vf extra = vf_set1(0);
+                const float *x = t->x.out + b->m[r] * t->x.ldo;
+                const uint8_t *w = (const uint8_t *)t->w->plane[QT_OUT_VALS].data +
+                                   (size_t)(b->tile[n] * Kp * TILE_N) * 2;
+                for (int64_t p = 0; p < Kp; p += 2, w += 64) {
+                    vi pair = vi_load(w);
+                    extra = vf_fma(vf_set1(x[p]), vf_cast(vi_sll(pair, 16)), extra);
+                    extra = vf_fma(vf_set1(x[p + 1]),
+                                   vf_cast(vi_and(pair, vi_set1(INT32_C(-65536)))), extra);
+                }
+                v = vf_add(v, extra);
+            }
+            vf_store(sum, v);
+            mm_finish(&t->o, b->m[r], b->tile[n], sum);
+        }
+}
+
+/* Call body(t, SRC, RM, NT, m, tile) over all rows and tiles with constant RM and NT; the smallest
+ * RM that takes the rows left, MM_ROWS at most. Tiles outside: a tile's weights stay in the first
+ * caches for all rows of the panel. */
+#define WALK_ROWS(body, SRC, RM, NT)   \
+    case RM:                           \
+        body(t, SRC, RM, NT, m, tile); \
+        break;
+#define WALK(body, SRC)                                                  \
+    do {                                                                 \
+        if (t->m1 - t->m0 == 1) {                                        \
+            for (int64_t tile = t->t0; tile < t->t1; tile += MM_TILES_1) \
+                body(t, SRC, 1, MM_TILES_1, t->m0, tile);                \
+            break;                                                       \
+        }                                                                \
+        for (int64_t tile = t->t0; tile < t->t1; tile += MM_TILES)       \
+            for (int64_t m = t->m0; m < t->m1; m += MM_ROWS)             \
+                switch (ROWS_BODY(t->m1 - m)) {                          \
+                    MM_BODIES(WALK_ROWS, body, SRC)                      \
+                }                                                        \
+    } while (0)
+
+/* ---- MM_F32 ---- */
+/* Weights of the four inputs of quad turn * quads + k. */
+V16 void weights4(vf w[4], w_src src, const uint8_t *step, int turn, int k, vf s, vf z, vlut lut)
+{
+    if (src == W_F32) {
+        UNROLL for (int j = 0; j < 4; j++) w[j] =
+            vf_load((const float *)(const void *)(step + 64 * (4 * turn + j)));
+        return;
+    }
+    if (src == W_F16 || src == W_BF16) {
+        UNROLL for (int h = 0; h < 2; h++)
+        {
+            vi v = vi_load(step + 64 * (2 * turn + h));
+            if (src == W_F16) {
+                w[2 * h] = vf_f16_words(v);
+                w[2 * h + 1] = vf_f16_words(vi_srl(v, 16));
+            } else {
+                w[2 * h] = vf_cast(vi_sll(v, 16));
+                w[2 * h + 1] = vf_cast(vi_and(v, vi_set1(INT32_C(-65536))));
+            }
+        }
+        return;
+    }
+    vi u = unpack(step, src, turn, k), low = vi_set1(255);
+    vi c[4] = { vi_and(u, low), vi_and(vi_srl(u, 8), low), vi_and(vi_srl(u, 16), low),
+                vi_srl(u, 24) };
+    UNROLL for (int j = 0; j < 4; j++) w[j] =
+        src == W_LUT4 ? vf_mul(vlut_get(lut, c[j]), s) : vf_mul(s, vf_sub(vf_from_vi(c[j]), z));
+}
+
+V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile)
+{
+    block b = block_at(t, m, tile, RM, NT);
+    vf acc[MAX_R][MAX_T], s[MAX_T], z[MAX_T];
+    vlut lut = vf_set1(0);
+    const uint8_t *step[MAX_T];
+    const float *x[MAX_R];
+    if (src == W_LUT4) lut = vlut_load(t->w->plane[QT_MAP].data);
+    UNROLL for (int n = 0; n < NT; n++) step[n] =
+        (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
+    UNROLL for (int r = 0; r < RM; r++)
+    {
+        x[r] = t->x.f + b.m[r] * t->x.ldf;
+        UNROLL for (int n = 0; n < NT; n++) acc[r][n] = vf_set1(0);
+    }
+    int64_t p = 0;
+    for (int64_t g = 0; g < t->s.ng; g++) {
+        UNROLL for (int n = 0; n < NT; n++)
+        {
+            s[n] = load_scale(t, b.tile[n], g);
+            z[n] = src > W_BF16 && src != W_LUT4 ? load_zero(t, b.tile[n], g, src) : vf_set1(0);
+        }
+        for (int64_t end = p + t->s.Gp; p < end; p += TILE_K) {
+            for (int turn = 0; turn < 8 / quads(src); turn++)
+                UNROLL for (int k = 0; k < quads(src); k++)
+                {
+                    vf w[MAX_T][4];
+                    UNROLL for (int n = 0; n < NT; n++)
+                        weights4(w[n], src, step[n], turn, k, s[n], z[n], lut);
+                    UNROLL for (int j = 0; j < 4; j++) UNROLL for (int r = 0; r < RM; r++)
+                    {
+                        vf xv = vf_set1(x[r][p + 4 * (turn * quads(src) + k) + j]);
+                        UNROLL for (int n = 0; n < NT; n++) acc[r][n] =
+                            vf_fma(xv, w[n][j], acc[r][n]);
+                    }
+                }
+            UNROLL for (int n = 0; n < NT; n++) step[n] += t->s.step_bytes;
+        }
+    }
+    float sums[MAX_R * MAX_T * TILE_N];
+    UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
+        vf_store(sums + (r * NT + n) * TILE_N, acc[r][n]);
+    block_store(t, &b, sums, NT);
+}
+
+static inline void tmpl_mm_f32(const mm_task *t)
+{
+    switch (w_src_of(&t->w->scheme)) {
+    case W_F32:
+        WALK(f32_block, W_F32);
+        break;
+    case W_F16:
+        WALK(f32_block, W_F16);
+        break;
+    case W_BF16:
+        WALK(f32_block, W_BF16);
+        break;
+    case W_U2:
+        WALK(f32_block, W_U2);
+        break;
+    case W_U3:
+        WALK(f32_block, W_U3);
+        break;
+    case W_U4:
+        WALK(f32_block, W_U4);
+        break;
+    case W_U8:
+        WALK(f32_block, W_U8);
+        break;
+    default:
+        WALK(f32_block, W_LUT4);
+    }
+}
+
+/* ---- MM_I8 ----
+ * vi_dot adds to each lane the products of its four unsigned codes and the four int8 activations
+ * that all lanes share. Exact in every version, so its order is free. */
+#if defined(__AVX512VNNI__)
+V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
+{
+    (void)src;
+    return _mm512_dpbusd_epi32(acc, w, x);
+}
+#elif defined(__AVX512F__)
+V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
+{
+    if (src != W_U8) /* sums of two products below 2^15: 2 * 15 * 127 */
+        return vi_add(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), _mm512_set1_epi16(1)));
+    vi low = vi_set1(0x00ff00ff); /* inputs 0, 2 and 1, 3 as pairs of 16 bits */
+    vi even = _mm512_madd_epi16(vi_and(w, low), _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
+    vi odd = _mm512_madd_epi16(_mm512_srli_epi16(w, 8), _mm512_srai_epi16(x, 8));
+    return vi_add(acc, vi_add(even, odd));
+}
+#else
+V16 __m256i dot_half(__m256i acc, __m256i w, __m256i x, w_src src)
+{
+    if (src != W_U8)
+        return _mm256_add_epi32(
+            acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+    __m256i even = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)),
+                                     _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
+    __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), _mm256_srai_epi16(x, 8));
+    return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
+}
+V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
+{
+    return (vi){ dot_half(acc.a, w.a, x.a, src), dot_half(acc.b, w.b, x.b, src) };
+}
+#endif
+
+V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile)
+{
+    block b = block_at(t, m, tile, RM, NT);
+    vf y[MAX_R][MAX_T], z[MAX_T];
+    const uint8_t *step[MAX_T];
+    const int8_t *x[MAX_R];
+    const float *xs[MAX_R], *xsum[MAX_R];
+    int64_t A = t->x.A, nb = t->s.Kp / A;
+    UNROLL for (int n = 0; n < NT; n++) step[n] =
+        (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
+    UNROLL for (int r = 0; r < RM; r++)
+    {
+        x[r] = t->x.q + b.m[r] * t->s.Kp;
+        xs[r] = t->x.s + b.m[r] * nb;
+        xsum[r] = t->x.qs + b.m[r] * nb;
+        UNROLL for (int n = 0; n < NT; n++) y[r][n] = vf_set1(0);
+    }
+    int64_t p = 0, blk = 0;
+    for (int64_t g = 0; g < t->s.ng; g++) {
+        vf acc[MAX_R][MAX_T];
+        UNROLL for (int n = 0; n < NT; n++)
+        {
+            z[n] = load_zero(t, b.tile[n], g, src);
+            UNROLL for (int r = 0; r < RM; r++) acc[r][n] = vf_set1(0);
+        }
+        for (int64_t end = p + t->s.Gp; p < end; blk++) {
+            vi dot[MAX_R][MAX_T];
+            UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++) dot[r][n] =
+                vi_set1(0);
+            for (int64_t stop = p + A; p < stop; p += TILE_K) {
+                for (int turn = 0; turn < 8 / quads(src); turn++)
+                    UNROLL for (int k = 0; k < quads(src); k++)
+                    {
+                        vi w[MAX_T];
+                        UNROLL for (int n = 0; n < NT; n++) w[n] = unpack(step[n], src, turn, k);
+                        UNROLL for (int r = 0; r < RM; r++)
+                        {
+                            vi xv = vi_word(x[r] + p + 4 * (turn * quads(src) + k));
+                            UNROLL for (int n = 0; n < NT; n++) dot[r][n] =
+                                vi_dot(dot[r][n], w[n], xv, src);
+                        }
+                    }
+                UNROLL for (int n = 0; n < NT; n++) step[n] += t->s.step_bytes;
+            }
+            UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
+            {
+                vf v = vf_fnma(z[n], vf_set1(xsum[r][blk]), vf_from_vi(dot[r][n]));
+                acc[r][n] = vf_fma(vf_set1(xs[r][blk]), v, acc[r][n]);
+            }
+        }
+        UNROLL for (int n = 0; n < NT; n++)
+        {
+            vf s = load_scale(t, b.tile[n], g);
+            UNROLL for (int r = 0; r < RM; r++) y[r][n] = vf_fma(s, acc[r][n], y[r][n]);
+        }
+    }
+    float sums[MAX_R * MAX_T * TILE_N];
+    UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
+        vf_store(sums + (r * NT + n) * TILE_N, y[r][n]);
+    block_store(t, &b, sums, NT);
+}
+
+static inline void tmpl_mm_i8(const mm_task *t)
+{
+    switch (w_src_of(&t->w->scheme)) {
+    case W_U2:
+        WALK(i8_block, W_U2);
+        break;
+    case W_U3:
+        WALK(i8_block, W_U3);
+        break;
+    case W_U4:
+        WALK(i8_block, W_U4);
+        break;
+    default:
+        WALK(i8_block, W_U8);
+    }
+}
+
+/* Activations to int8 blocks; bit for bit ref_mm_quant. */
+static inline void tmpl_mm_quant(int8_t *q, float *s, float *qs, const float *x, int64_t n,
+                                 int64_t A)
+{
+    for (int64_t b = 0; b < n / A; b++, x += A, q += A) {
+        vf top = vf_set1(0);
+        bool finite = true;
+        for (int64_t i = 0; i < A; i += 16) {
+            vf v = vf_abs(vf_load(x + i));
+            finite = finite && vm_all(vf_lt(v, vf_set1(INFINITY)));
+            top = vf_max(top, v);
+        }
+        float lanes[16], max = 0;
+        vf_store(lanes, top);
+        for (int i = 0; i < 16; i++)
+            max = lanes[i] > max ? lanes[i] : max;
+        s[b] = !finite ? NAN : max >= MM_I8_TINY ? max / 127.0f : 0.0f;
+        if (!finite || max < MM_I8_TINY) {
+            memset(q, 0, (size_t)A);
+            qs[b] = 0;
+            continue;
+        }
+        vf inv = vf_set1(127.0f / max);
+        vi sum = vi_set1(0);
+        for (int64_t i = 0; i < A; i += 16) {
+            vi v = vi_round(vf_mul(vf_load(x + i), inv));
+            sum = vi_add(sum, v);
+            vi_store8(q + i, v);
+        }
+        int32_t parts[16], total = 0;
+        vi_store(parts, sum);
+        for (int i = 0; i < 16; i++)
+            total += parts[i];
+        qs[b] = (float)total;
+    }
+}

@@ -1,0 +1,249 @@
+/* kernels/v16.h - sixteen 32-bit lanes: one AVX-512 register, or two of AVX2. The templates
+ * (mm_tmpl.h, ops_tmpl.h, attn_tmpl.h) are written on these and compiled once per instruction
+ * family; lane for lane the results are those of the plain C. Include from files with ISA flags
+ * only. */
+#ifndef LLMQ_KERNELS_V16_H
+#define LLMQ_KERNELS_V16_H
+
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/kmath.h"
+
+#define V16 static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+
+/* vf: 16 floats; vi: 16 integers; vm: a mask of lanes. sel(m, a, b) = m ? a : b. fma = a*b + c,
+ * fnma = c - a*b. loadn/storen touch n < 16 lanes. */
+#if defined(__AVX512F__)
+
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;
+
+V16 vf vf_set1(float x) { return _mm512_set1_ps(x); }
+V16 vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+V16 void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+V16 vm vm_first(int n) { return (__mmask16)((1u << n) - 1u); }
+V16 vf vf_loadn(const float *p, int n) { return _mm512_maskz_loadu_ps(vm_first(n), p); }
+V16 void vf_storen(float *p, vf v, int n) { _mm512_mask_storeu_ps(p, vm_first(n), v); }
+V16 vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+V16 vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+V16 vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+V16 vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+V16 vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+V16 vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+V16 vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+V16 vf vf_rint(vf a) { return _mm512_roundscale_ps(a, 0x08); }
+V16 vm vf_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+V16 bool vm_all(vm m) { return m == 0xffff; }
+V16 vf vf_sel(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
+V16 vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
+V16 vi vi_round(vf a) { return _mm512_cvtps_epi32(a); }
+V16 vi vi_cast(vf a) { return _mm512_castps_si512(a); }
+V16 vf vf_cast(vi a) { return _mm512_castsi512_ps(a); }
+V16 vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+V16 vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
+V16 void vi_store(void *p, vi v) { _mm512_storeu_si512(p, v); }
+V16 vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+V16 vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+V16 vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+V16 vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+V16 vi vi_srl(vi a, unsigned n) { return _mm512_srli_epi32(a, n); }
+V16 vi vi_sra(vi a, unsigned n) { return _mm512_srai_epi32(a, n); }
+V16 vi vi_sll(vi a, unsigned n) { return _mm512_slli_epi32(a, n); }
+V16 vi vi_srlv(vi a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+V16 vi vi_u8(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
+V16 vi vi_i8(const void *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(p)); }
+V16 vf vf_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+V16 vf vf_bf16(const void *p)
+{
+    return vf_cast(vi_sll(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
+}
+/* The low halves of 16 words as f16 numbers. */
+V16 vf vf_f16_words(vi a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
+/* The low byte, or low half, of each lane, in order (values fit). */
+V16 void vi_store8(void *p, vi a) { _mm_storeu_si128(p, _mm512_cvtepi32_epi8(a)); }
+V16 void vi_store16(void *p, vi a) { _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(a)); }
+
+typedef vf vlut; /* a table of 16 floats, indexed by the low 4 bits */
+V16 vlut vlut_load(const float *p) { return vf_load(p); }
+V16 vf vlut_get(vlut t, vi i) { return _mm512_permutexvar_ps(i, t); }
+
+#else /* AVX2 */
+
+typedef struct {
+    __m256 a, b;
+} vf;
+typedef struct {
+    __m256i a, b;
+} vi;
+typedef vf vm;
+
+#define F2(op) \
+    (vf) { op(a.a, b.a), op(a.b, b.b) }
+#define I2(op) \
+    (vi) { op(a.a, b.a), op(a.b, b.b) }
+V16 vf vf_set1(float x) { return (vf){ _mm256_set1_ps(x), _mm256_set1_ps(x) }; }
+V16 vf vf_load(const float *p) { return (vf){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) }; }
+V16 void vf_store(float *p, vf v)
+{
+    _mm256_storeu_ps(p, v.a);
+    _mm256_storeu_ps(p + 8, v.b);
+}
+V16 vf vf_loadn(const float *p, int n)
+{
+    float t[16] = { 0 };
+    memcpy(t, p, (size_t)n * sizeof *t);
+    return vf_load(t);
+}
+V16 void vf_storen(float *p, vf v, int n)
+{
+    float t[16];
+    vf_store(t, v);
+    memcpy(p, t, (size_t)n * sizeof *t);
+}
+V16 vf vf_add(vf a, vf b) { return F2(_mm256_add_ps); }
+V16 vf vf_sub(vf a, vf b) { return F2(_mm256_sub_ps); }
+V16 vf vf_mul(vf a, vf b) { return F2(_mm256_mul_ps); }
+V16 vf vf_div(vf a, vf b) { return F2(_mm256_div_ps); }
+V16 vf vf_max(vf a, vf b) { return F2(_mm256_max_ps); }
+V16 vf vf_fma(vf a, vf b, vf c)
+{
+    return (vf){ _mm256_fmadd_ps(a.a, b.a, c.a), _mm256_fmadd_ps(a.b, b.b, c.b) };
+}
+V16 vf vf_fnma(vf a, vf b, vf c)
+{
+    return (vf){ _mm256_fnmadd_ps(a.a, b.a, c.a), _mm256_fnmadd_ps(a.b, b.b, c.b) };
+}
+V16 vf vf_rint(vf a) { return (vf){ _mm256_round_ps(a.a, 8), _mm256_round_ps(a.b, 8) }; }
+V16 vm vf_lt(vf a, vf b)
+{
+    return (vm){ _mm256_cmp_ps(a.a, b.a, _CMP_LT_OQ), _mm256_cmp_ps(a.b, b.b, _CMP_LT_OQ) };
+}
+V16 bool vm_all(vm m) { return (_mm256_movemask_ps(m.a) & _mm256_movemask_ps(m.b)) == 0xff; }
+V16 vf vf_sel(vm m, vf a, vf b)
+{
+    return (vf){ _mm256_blendv_ps(b.a, a.a, m.a), _mm256_blendv_ps(b.b, a.b, m.b) };
+}
+V16 vf vf_from_vi(vi a) { return (vf){ _mm256_cvtepi32_ps(a.a), _mm256_cvtepi32_ps(a.b) }; }
+V16 vi vi_round(vf a) { return (vi){ _mm256_cvtps_epi32(a.a), _mm256_cvtps_epi32(a.b) }; }
+V16 vi vi_cast(vf a) { return (vi){ _mm256_castps_si256(a.a), _mm256_castps_si256(a.b) }; }
+V16 vf vf_cast(vi a) { return (vf){ _mm256_castsi256_ps(a.a), _mm256_castsi256_ps(a.b) }; }
+V16 vi vi_set1(int32_t x) { return (vi){ _mm256_set1_epi32(x), _mm256_set1_epi32(x) }; }
+V16 vi vi_load(const void *p)
+{
+    const uint8_t *q = p;
+    return (vi){ _mm256_loadu_si256((const void *)q), _mm256_loadu_si256((const void *)(q + 32)) };
+}
+V16 void vi_store(void *p, vi v)
+{
+    uint8_t *q = p;
+    _mm256_storeu_si256((void *)q, v.a);
+    _mm256_storeu_si256((void *)(q + 32), v.b);
+}
+V16 vi vi_and(vi a, vi b) { return I2(_mm256_and_si256); }
+V16 vi vi_or(vi a, vi b) { return I2(_mm256_or_si256); }
+V16 vi vi_add(vi a, vi b) { return I2(_mm256_add_epi32); }
+V16 vi vi_sub(vi a, vi b) { return I2(_mm256_sub_epi32); }
+V16 vi vi_srl(vi a, unsigned n)
+{
+    return (vi){ _mm256_srli_epi32(a.a, (int)n), _mm256_srli_epi32(a.b, (int)n) };
+}
+V16 vi vi_sra(vi a, unsigned n)
+{
+    return (vi){ _mm256_srai_epi32(a.a, (int)n), _mm256_srai_epi32(a.b, (int)n) };
+}
+V16 vi vi_sll(vi a, unsigned n)
+{
+    return (vi){ _mm256_slli_epi32(a.a, (int)n), _mm256_slli_epi32(a.b, (int)n) };
+}
+V16 vi vi_srlv(vi a, int n) /* n known only at run time */
+{
+    __m128i c = _mm_cvtsi32_si128(n);
+    return (vi){ _mm256_srl_epi32(a.a, c), _mm256_srl_epi32(a.b, c) };
+}
+V16 vi vi_u8(const void *p)
+{
+    __m128i v = _mm_loadu_si128(p);
+    return (vi){ _mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8)) };
+}
+V16 vi vi_i8(const void *p)
+{
+    __m128i v = _mm_loadu_si128(p);
+    return (vi){ _mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8)) };
+}
+V16 vf vf_f16(const void *p)
+{
+    const uint8_t *q = p;
+    return (vf){ _mm256_cvtph_ps(_mm_loadu_si128((const void *)q)),
+                 _mm256_cvtph_ps(_mm_loadu_si128((const void *)(q + 16))) };
+}
+V16 vf vf_bf16(const void *p)
+{
+    const uint8_t *q = p;
+    vi v = { _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)q)),
+             _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(q + 16))) };
+    return vf_cast(vi_sll(v, 16));
+}
+/* 16 words below 65536 as 16 halves in order. */
+V16 __m256i vi_pack16(vi a)
+{
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(a.a, a.b), 0xd8);
+}
+V16 vf vf_f16_words(vi a)
+{
+    __m256i h = vi_pack16(vi_and(a, vi_set1(0xffff)));
+    return (vf){ _mm256_cvtph_ps(_mm256_castsi256_si128(h)),
+                 _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)) };
+}
+V16 void vi_store16(void *p, vi a) { _mm256_storeu_si256(p, vi_pack16(a)); }
+V16 void vi_store8(void *p, vi a)
+{
+    __m256i h = vi_pack16(vi_and(a, vi_set1(0xff)));
+    _mm_storeu_si128(p,
+                     _mm_packus_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1)));
+}
+
+typedef vf vlut;
+V16 vlut vlut_load(const float *p) { return vf_load(p); }
+V16 __m256 vlut_half(vlut t, __m256i i)
+{
+    __m256 low = _mm256_permutevar8x32_ps(t.a, i), high = _mm256_permutevar8x32_ps(t.b, i);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)));
+}
+V16 vf vlut_get(vlut t, vi i) { return (vf){ vlut_half(t, i.a), vlut_half(t, i.b) }; }
+#undef F2
+#undef I2
+
+#endif
+
+V16 vf vf_abs(vf a) { return vf_cast(vi_and(vi_cast(a), vi_set1(0x7fffffff))); }
+/* |a| with the sign of s */
+V16 vf vf_sign(vf a, vf s)
+{
+    return vf_cast(
+        vi_or(vi_and(vi_cast(a), vi_set1(0x7fffffff)), vi_and(vi_cast(s), vi_set1(INT32_MIN))));
+}
+/* The 32 bits at p (four int8 activations, or two bf16) in every lane. */
+V16 vi vi_word(const void *p)
+{
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return vi_set1(v);
+}
+/* Pairwise, as km_sum16. */
+V16 float vf_sum(vf a)
+{
+    float t[16];
+    vf_store(t, a);
+    return km_sum16(t);
+}
+
+#endif

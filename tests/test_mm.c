@@ -1,0 +1,304 @@
+/* tests/test_mm.c - matmuls: the reference against double precision, every family against the
+ * reference, and a row's result against the company it keeps. */
+#include "formats/tiles.h"
+#include "kernels/mm.h"
+#include "tests/check.h"
+#include "tests/families.h"
+#include "tests/fill.h"
+
+#include <stdlib.h>
+
+static const char *const schemes[] = { FILL_SCHEMES };
+static const char *const acts_text[] = { "f32", "bf16", "int8" };
+
+/* One product with everything around it. */
+typedef struct {
+    lq_arena a;
+    qt_tensor p; /* portable */
+    mm_weight w;
+    float *x, *bias;
+    int64_t M, N, K, ldx;
+} problem;
+
+static bool problem_make(problem *b, const char *name, int64_t M, int64_t N, int64_t K,
+                         uint64_t seed)
+{
+    qt_scheme s = fill_scheme(name);
+    if (s.kind == QT_UINT && s.group && K % s.group) return false;
+    if (s.kind == QT_I8_OUTLIER) s.n_out = K / 9 + 1;
+    *b = (problem){ .M = M, .N = N, .K = K, .ldx = K + 3 };
+    lq_arena_init(&b->a, 0, NULL);
+    b->p = fill_tensor(s, N, K, &b->a, seed);
+    lq_err err = { "" };
+    CHECK(!mm_pack(&b->w, &b->p, &b->a, NULL, &err), "%s", err.msg);
+    b->x = lq_push(&b->a, (size_t)(M * b->ldx + 1) * 4);
+    b->bias = lq_push(&b->a, (size_t)N * 4);
+    fill_row(b->x, M * b->ldx, &seed);
+    fill_row(b->bias, N, &seed);
+    return true;
+}
+
+static void problem_free(problem *b) { lq_arena_free(&b->a); }
+
+/* y [M,N] with exactly the scratch that mm_scratch_bytes promises. */
+static float *run(problem *b, mm_acts acts, int64_t m0, int64_t M, pool *p, bool more)
+{
+    lq_arena scratch;
+    lq_arena_init(&scratch, mm_scratch_bytes(M, b->K, 1, pool_threads(p)), NULL);
+    float *y = lq_push(&b->a, (size_t)(M * b->N + 1) * 4);
+    for (int64_t i = 0; i < M * b->N && more; i++)
+        y[i] = (float)i;
+    y[M * b->N] = 77.0f; /* one behind the end */
+    mm_out o = { .w = &b->w, .y = y, .ldy = b->N, .bias = more ? b->bias : NULL, .add = more };
+    mm_run(&o, 1, b->x + m0 * b->ldx, b->ldx, M, acts, &scratch, p);
+    CHECK(y[M * b->N] == 77.0f, "written behind y");
+    CHECK(lq_arena_mark(&scratch) == 0, "scratch not left as found");
+    lq_arena_free(&scratch);
+    return y;
+}
+
+/* The prepared activations of one row, by the words of mm.h: what stands at each input. */
+static void prepare(double *out, const problem *b, const float *x, mm_acts acts)
+{
+    const qt_scheme *s = &b->w.t.scheme;
+    tile_shape ts = tiles_shape(s, b->N, b->K);
+    int64_t A = ts.Gp % 128 == 0 ? 128 : ts.Gp % 64 == 0 ? 64 : 32;
+    const int32_t *perm = s->kind == QT_UINT && s->irregular ? b->w.t.plane[QT_GIDX].data : NULL;
+    acts = mm_effective(s, acts);
+    for (int64_t k = 0; k < b->K; k++)
+        out[k] = (double)(acts == MM_BF16 ? lq_bf16_to_f32(lq_f32_to_bf16(x[k])) : x[k]);
+    for (int64_t i = 0; i < s->n_out; i++) { /* outlier columns see the input itself */
+        int32_t k = ((const int32_t *)b->w.t.plane[QT_OUT_IDX].data)[i];
+        out[k] = (double)x[k];
+    }
+    if (acts != MM_I8) return;
+    float *in = calloc((size_t)b->K, 4);
+    memcpy(in, x, (size_t)b->K * 4);
+    for (int64_t i = 0; i < s->n_out; i++)
+        in[((const int32_t *)b->w.t.plane[QT_OUT_IDX].data)[i]] = 0;
+    for (int64_t g = 0; g < ts.ng; g++)
+        for (int64_t f = 0; f < ts.G; f += A) {
+            int64_t n = ts.G - f < A ? ts.G - f : A, at = g * ts.G + f;
+            float max = 0;
+            for (int64_t i = 0; i < n; i++) {
+                float v = fabsf(in[perm ? perm[at + i] : at + i]);
+                max = v > max ? v : max;
+            }
+            for (int64_t i = 0; i < n; i++) {
+                int64_t k = perm ? perm[at + i] : at + i;
+                out[k] =
+                    max > 0 ? (double)(max / 127.0f) * (double)rintf(in[k] * (127.0f / max)) : 0;
+            }
+        }
+    for (int64_t i = 0; i < s->n_out; i++) {
+        int32_t k = ((const int32_t *)b->w.t.plane[QT_OUT_IDX].data)[i];
+        out[k] = (double)x[k];
+    }
+    free(in);
+}
+
+/* Largest |y - truth| as a share of mm.h's bound. */
+static double worst(problem *b, const float *y, mm_acts acts)
+{
+    const qt_scheme *s = &b->p.scheme;
+    double *x = calloc((size_t)b->K, sizeof *x), worst_share = 0;
+    float *w = calloc((size_t)(b->N * b->K), 4), *z = calloc((size_t)(b->N * b->K), 4);
+    qt_tensor zero = b->p; /* the same with codes 0: -s*z */
+    void *codes = calloc(1, b->p.plane[QT_CODES].bytes);
+    zero.plane[QT_CODES].data = codes;
+    qt_dequant(w, &b->p, 0, b->N);
+    bool has_zero = s->kind == QT_UINT || s->kind == QT_I8 || s->kind == QT_I8_OUTLIER;
+    if (has_zero) qt_dequant(z, &zero, 0, b->N);
+    for (int64_t m = 0; m < b->M; m++) {
+        prepare(x, b, b->x + m * b->ldx, acts);
+        for (int64_t n = 0; n < b->N; n++) {
+            double sum = 0, abs = 0;
+            float scale = 0;
+            if (s->kind == QT_I8 || s->kind == QT_I8_OUTLIER) {
+                memcpy(&scale, (const uint8_t *)b->p.plane[QT_SCALES].data + 4 * n, 4);
+                if (s->div127) scale /= 127.0f;
+            }
+            for (int64_t k = 0; k < b->K; k++) {
+                double wv = (double)w[n * b->K + k], zv = fabs((double)z[n * b->K + k]);
+                if (scale > 0) zv = 255.0 * (double)scale; /* stored codes and zeros are + 128 */
+                sum += x[k] * wv;
+                abs += fabs(x[k]) * (fabs(wv) + (mm_effective(s, acts) == MM_F32 ? 0 : 2 * zv));
+            }
+            double bound = 3.0 * (double)b->K * 0x1p-24 * abs;
+            double diff = fabs((double)y[m * b->N + n] - sum);
+            if (!(diff <= worst_share * bound)) worst_share = diff / (bound + 1e-300);
+        }
+    }
+    free(codes), free(z), free(w), free(x);
+    return worst_share;
+}
+
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+} shapes[] = {
+    { "one of each", 1, 1, 32 },   { "one short of a tile", 2, 15, 96 },
+    { "a tile", 3, 16, 64 },       { "a tile and one", 4, 17, 172 },
+    { "two and one", 5, 33, 384 }, { "odd width", 7, 65, 31 },
+    { "many rows", 9, 80, 128 },   { "more rows", 13, 48, 256 },
+    { "a panel", 25, 100, 128 },
+};
+
+TEST(the_reference_agrees_with_double_precision)
+{
+    char name[16];
+    family_use(0, name);
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < 6; j++)
+            for (int acts = 0; acts < MM_N_ACTS; acts++) {
+                problem b;
+                if (!problem_make(&b, schemes[i], shapes[j].M, shapes[j].N, shapes[j].K, i + 7 * j))
+                    continue;
+                double share =
+                    worst(&b, run(&b, (mm_acts)acts, 0, b.M, NULL, false), (mm_acts)acts);
+                CHECK(share <= 1, "%s, %s, %s: %g of the bound", schemes[i], shapes[j].why,
+                      acts_text[acts], share);
+                problem_free(&b);
+            }
+}
+
+TEST(every_family_agrees_with_the_reference)
+{
+    char name[16];
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(shapes); j++) {
+            problem b;
+            if (!problem_make(&b, schemes[i], shapes[j].M, shapes[j].N, shapes[j].K, i + 7 * j))
+                continue;
+            for (int acts = 0; acts < MM_N_ACTS; acts++) {
+                mm_acts eff = mm_effective(&b.w.t.scheme, (mm_acts)acts);
+                family_use(0, name);
+                float *want = run(&b, (mm_acts)acts, 0, b.M, NULL, true);
+                for (int f = 1; family_use(f, name); f++) {
+                    float *got = run(&b, (mm_acts)acts, 0, b.M, NULL, true);
+                    if (eff != MM_BF16) {
+                        int64_t bad = 0;
+                        while (bad < b.M * b.N && memcmp(got + bad, want + bad, 4) == 0)
+                            bad++;
+                        CHECK(bad == b.M * b.N, "%s, %s, %s, %s: y[%lld] = %.9g, expected %.9g",
+                              schemes[i], shapes[j].why, acts_text[acts], name, (long long)bad,
+                              (double)got[bad], (double)want[bad]);
+                    } else {
+                        got = run(&b, (mm_acts)acts, 0, b.M, NULL, false);
+                        double share = worst(&b, got, (mm_acts)acts);
+                        CHECK(share <= 1, "%s, %s, bf16, %s: %g of the bound", schemes[i],
+                              shapes[j].why, name, share);
+                    }
+                }
+            }
+            problem_free(&b);
+        }
+}
+
+TEST(a_row_has_the_same_bytes_alone_and_among_others)
+{
+    char name[16];
+    pool *p;
+    CHECK(!pool_open(&p, 3, NULL), "pool");
+    for (int f = 0; family_use(f, name); f++)
+        for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+            for (int acts = 0; acts < MM_N_ACTS; acts++) {
+                problem b;
+                if (!problem_make(&b, schemes[i], f ? 21 : 5, 90, 384, i)) continue;
+                float *all = run(&b, (mm_acts)acts, 0, b.M, p, false);
+                for (int64_t m0 = 0, n = 1; m0 < b.M; m0 += n, n++) {
+                    if (n > b.M - m0) n = b.M - m0;
+                    float *some = run(&b, (mm_acts)acts, m0, n, n & 1 ? p : NULL, false);
+                    CHECK(memcmp(some, all + m0 * b.N, (size_t)(n * b.N) * 4) == 0,
+                          "%s, %s, %s: rows %lld..+%lld", name, schemes[i], acts_text[acts],
+                          (long long)m0, (long long)n);
+                }
+                problem_free(&b);
+            }
+    pool_close(p);
+}
+
+TEST(weights_of_different_needs_share_one_call)
+{
+    static const char *const names[] = { "u4-g32",     "gidx u4-g32", "u4-g64-asym", "i8-row",
+                                         "i8-outlier", "bf16",        "u4-g32",      "nf4-g48" };
+    char family[16];
+    for (int f = 0; family_use(f, family); f++)
+        for (int acts = 0; acts < MM_N_ACTS; acts++) {
+            problem b[LQ_COUNT(names)];
+            mm_out o[LQ_COUNT(names)];
+            float *y[LQ_COUNT(names)];
+            lq_arena scratch;
+            enum { M = 3, K = 192 };
+            lq_arena_init(&scratch, mm_scratch_bytes(M, K, (int)LQ_COUNT(names), 1), NULL);
+            for (size_t i = 0; i < LQ_COUNT(names); i++) {
+                CHECK(problem_make(&b[i], names[i], M, 20 + (int64_t)i, K, i), "%s", names[i]);
+                memcpy(b[i].x, b[0].x, (size_t)(M * b[0].ldx) * 4);
+                y[i] = lq_push(&b[i].a, (size_t)(M * b[i].N) * 4);
+                o[i] = (mm_out){ .w = &b[i].w, .y = y[i], .ldy = b[i].N };
+            }
+            mm_run(o, LQ_COUNT(names), b[0].x, b[0].ldx, M, (mm_acts)acts, &scratch, NULL);
+            for (size_t i = 0; i < LQ_COUNT(names); i++) {
+                float *want = run(&b[i], (mm_acts)acts, 0, M, NULL, false);
+                CHECK(memcmp(y[i], want, (size_t)(M * b[i].N) * 4) == 0, "%s, %s, %s", family,
+                      names[i], acts_text[acts]);
+            }
+            for (size_t i = 0; i < LQ_COUNT(names); i++)
+                problem_free(&b[i]);
+            lq_arena_free(&scratch);
+        }
+}
+
+TEST(tiled_weights_are_used_in_place_and_straddling_blocks_become_dense)
+{
+    problem b;
+    mm_weight again;
+    CHECK(problem_make(&b, "u4-g32", 1, 16, 64, 1), "make");
+    CHECK(mm_pack_bytes(&b.w.t) == 0 && !mm_pack(&again, &b.w.t, &b.a, NULL, NULL), "tiled");
+    CHECK(again.t.plane[QT_CODES].data == b.w.t.plane[QT_CODES].data && !again.expanded,
+          "in place");
+    problem_free(&b);
+    CHECK(problem_make(&b, "nf4", 1, 16, 96, 1), "make");
+    CHECK(b.w.expanded && b.w.t.scheme.kind == QT_DENSE, "straddling");
+    problem_free(&b);
+}
+
+TEST(a_row_with_nan_spoils_itself_alone)
+{
+    static const float bad[] = { NAN, INFINITY, -INFINITY };
+    char family[16];
+    for (int f = 0; family_use(f, family); f++)
+        for (int acts = 0; acts < MM_N_ACTS; acts++)
+            for (size_t i = 0; i < LQ_COUNT(bad); i++) {
+                problem b;
+                CHECK(problem_make(&b, "u4-g32-asym", 3, 33, 128, 1), "make");
+                float *good = run(&b, (mm_acts)acts, 0, 3, NULL, false);
+                b.x[b.ldx + 40] = bad[i];
+                b.x[3 * b.ldx - 4] = 1e-42f; /* and a subnormal beside */
+                float *y = run(&b, (mm_acts)acts, 0, 3, NULL, false);
+                CHECK(memcmp(y, good, 33 * 4) == 0, "%s: row 0", family);
+                for (int n = 0; n < 33; n++) {
+                    CHECK(!isfinite(y[33 + n]), "%s, %s: y[1][%d] = %g", family, acts_text[acts], n,
+                          (double)y[33 + n]);
+                    CHECK(isfinite(y[66 + n]), "%s: row 2", family);
+                }
+                /* a row of zeros and tiny numbers gives zeros, not NaN */
+                memset(b.x, 0, (size_t)b.ldx * 4);
+                b.x[5] = 1e-40f;
+                y = run(&b, (mm_acts)acts, 0, 1, NULL, false);
+                for (int n = 0; n < 33; n++)
+                    CHECK(fabsf(y[n]) < 1e-30f, "%s: zeros", family);
+                problem_free(&b);
+            }
+}
+
+int main(int argc, char **argv)
+{
+    RUN(the_reference_agrees_with_double_precision);
+    RUN(every_family_agrees_with_the_reference);
+    RUN(a_row_has_the_same_bytes_alone_and_among_others);
+    RUN(weights_of_different_needs_share_one_call);
+    RUN(tiled_weights_are_used_in_place_and_straddling_blocks_become_dense);
+    RUN(a_row_with_nan_spoils_itself_alone);
+    return check_end();
+}
