@@ -1,10 +1,17 @@
 /* runtime/engine.h - the serving engine: requests in, events out, continuous batching between.
  *
- * One engine thread runs steps: it admits waiting requests (FCFS), cuts prefill into chunks within
- * the token budget, decodes every running sequence, samples, turns ids into text, watches stop
- * conditions, and pre-empts by recompute the sequence that came last when blocks run out. Any
- * thread may submit and cancel. Every accepted request ends with exactly one event whose `finish`
- * is set. */
+ * One engine thread runs steps: it admits waiting requests in order (priority, then arrival),
+ * decodes every running sequence, gives the rest of the token budget to prefill chunks, samples,
+ * turns ids into text, watches stop conditions, and pre-empts by recompute the sequence that came
+ * last when blocks run out (runtime/sched.h has the policy). Any thread may submit and cancel.
+ * Every accepted request ends with exactly one event whose `finish` is set.
+ *
+ * What a request answers depends on the model, the options of arithmetic and the request alone: not
+ * on load, chunks, threads, cache hits or pre-emption. Its answer ends at the first of: an EOS id
+ * (unless ignore_eos), a stop id, a stop string, max_tokens, the context limit.
+ *
+ * Memory: the KV pool and the scratch of a step are taken in eng_open, a sequence's buffers when it
+ * is admitted; a step allocates nothing. An idle engine sleeps. */
 #ifndef LLMQ_RUNTIME_ENGINE_H
 #define LLMQ_RUNTIME_ENGINE_H
 
@@ -23,10 +30,10 @@ typedef enum {
 const char *eng_finish_text(eng_finish f); /* "stop", "length", "abort", "error" */
 
 typedef struct {
-    const int32_t *prompt; /* copied */
-    int64_t n_prompt;      /* >= 1 */
-    int64_t max_tokens;    /* 0: only score the prompt */
-    int64_t min_tokens;
+    const int32_t *prompt;   /* copied */
+    int64_t n_prompt;        /* >= 1 */
+    int64_t max_tokens;      /* 0: only score the prompt */
+    int64_t min_tokens;      /* EOS and stop ids are banned, stop strings ignored, until then */
     smp_params params;       /* arrays are copied */
     const char *const *stop; /* stop strings, copied */
     int n_stop;
@@ -37,7 +44,7 @@ typedef struct {
     bool show_special;   /* text of special tokens is delivered */
     int prompt_logprobs; /* -1: none */
     const char *salt;    /* prefix cache salt or NULL */
-    int32_t priority;    /* lower is served first */
+    int32_t priority;    /* lower is served first; a stream of them can starve higher ones */
 } eng_request;
 
 /* What a sequence has produced since the last event. Pointers are valid during the callback. */
@@ -66,10 +73,10 @@ typedef struct {
     kv_dtype kv;
     int block_size;           /* 0: 16 */
     size_t kv_bytes;          /* 0: enough for max_seqs at max_len, at most 1/4 of free memory */
-    int64_t max_len;          /* 0: the model's maximum */
+    int64_t max_len;          /* 0: the model's maximum, or what the KV pool holds if less */
     int64_t max_seqs;         /* 0: 64 */
     int64_t max_batch_tokens; /* 0: 512 */
-    int64_t queue;            /* 0: 1024 waiting requests */
+    int64_t queue;            /* 0: 1024; at most max_seqs + queue requests are in the engine */
     bool no_prefix_cache;
 } eng_opts;
 
@@ -89,8 +96,8 @@ lq_status eng_open(engine **e, const model *m, const tok_tokenizer *tok, pool *p
 /* Cancels what runs, waits for the thread. */
 void eng_close(engine *e);
 const eng_opts *eng_options(const engine *e); /* with the defaults filled in */
-/* LQ_EBUSY: queue full or draining; LQ_EVALUE: can never run (too long, bad id; err says both
- * numbers). */
+/* *id is written before the first event. LQ_EBUSY: queue full or draining; LQ_EVALUE: can never run
+ * (too long, bad id; err says both numbers). */
 lq_status eng_submit(engine *e, const eng_request *r, eng_sink sink, void *user, uint64_t *id,
                      lq_err *err);
 void eng_cancel(engine *e,

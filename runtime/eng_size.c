@@ -1,0 +1,86 @@
+/* runtime/eng_size.c - see eng_size.h. */
+#include "runtime/eng_size.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MAX_BLOCKS = INT32_MAX / 32 };
+
+/* First number in a file that has one; 0 otherwise ("max"). */
+static size_t file_number(const char *path)
+{
+    FILE *f = fopen(path, "re");
+    unsigned long long v = 0;
+    if (!f) return 0;
+    if (fscanf(f, "%llu", &v) != 1) v = 0;
+    fclose(f);
+    return (size_t)v;
+}
+
+size_t eng_free_memory(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    unsigned long long kib = 0;
+    char line[128];
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
+    if (f) fclose(f);
+    size_t free_bytes = (size_t)kib * 1024;
+    size_t limit = file_number("/sys/fs/cgroup/memory.max");
+    size_t used = file_number("/sys/fs/cgroup/memory.current");
+    if (limit && (limit > used ? limit - used : 0) < free_bytes)
+        free_bytes = limit > used ? limit - used : 0;
+    return free_bytes;
+}
+
+static lq_status check_count(const char *name, int64_t v, int64_t hi, lq_err *err)
+{
+    if (v >= 0 && v <= hi) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected 0..%lld, found %lld", name, (long long)hi,
+                   (long long)v);
+}
+
+static lq_status check_opts(const eng_opts *o, int64_t max_pos, lq_err *err)
+{
+    lq_status s = check_count("max_len", o->max_len, max_pos, err);
+    if (!s) s = check_count("max_seqs", o->max_seqs, 4096, err);
+    if (!s) s = check_count("max_batch_tokens", o->max_batch_tokens, 1 << 20, err);
+    if (!s) s = check_count("queue", o->queue, 1 << 24, err);
+    if (!s && o->block_size && o->block_size != 8 && o->block_size != 16 && o->block_size != 32)
+        s = lq_fail(err, LQ_EVALUE, "block_size: expected 8, 16 or 32, found %d", o->block_size);
+    return s;
+}
+
+lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want,
+                   lq_err *err)
+{
+    int64_t max_pos = c->max_pos > 0 ? c->max_pos : INT32_MAX;
+    lq_status s = check_opts(want, max_pos, err);
+    if (s) return s;
+    eng_opts o = *want;
+    if (!o.block_size) o.block_size = 16;
+    if (!o.max_len) o.max_len = max_pos;
+    if (!o.max_seqs) o.max_seqs = 64;
+    if (!o.max_batch_tokens) o.max_batch_tokens = 512;
+    if (!o.queue) o.queue = 1024;
+    size_t block = kv_block_bytes(c, o.block_size, o.kv), free_bytes = eng_free_memory();
+    int64_t one = lq_ceil_div(o.max_len, o.block_size); /* blocks of one sequence */
+    int64_t n = one > MAX_BLOCKS / o.max_seqs ? MAX_BLOCKS : one * o.max_seqs;
+    size_t most = o.kv_bytes ? o.kv_bytes / block : free_bytes ? free_bytes / 4 / block : (size_t)n;
+    if (most < (size_t)n) n = (int64_t)most;
+    if (n < one && want->max_len && o.kv_bytes)
+        return lq_fail(err, LQ_EVALUE,
+                       "KV cache: a sequence of %lld tokens needs %zu bytes, found a limit of %zu",
+                       (long long)o.max_len, (size_t)one * block, o.kv_bytes);
+    if (n < one && want->max_len) n = one; /* asked for, and no limit was named */
+    if (n < 1)
+        return lq_fail(err, LQ_EVALUE, "KV cache: one block needs %zu bytes, found room for %zu",
+                       block, o.kv_bytes ? o.kv_bytes : free_bytes / 4);
+    if (n < one) o.max_len = n * o.block_size;
+    o.kv_bytes = (size_t)n * block;
+    *kv = (kv_opts){
+        .n_blocks = n, .block_size = o.block_size, .dtype = o.kv, .prefix_cache = !o.no_prefix_cache
+    };
+    *out = o;
+    return LQ_OK;
+}

@@ -1,0 +1,16 @@
+/* runtime/eng_size.h - the engine's defaults, and how much context the KV pool is for. */
+#ifndef LLMQ_RUNTIME_ENG_SIZE_H
+#define LLMQ_RUNTIME_ENG_SIZE_H
+
+#include "runtime/engine.h"
+
+/* Bytes that this process may still take: the machine's, or its control group's if less; 0 where
+ * neither is told. */
+size_t eng_free_memory(void);
+/* `want` with the defaults filled in, and the pool for it. At least one sequence of max_len fits
+ * the pool, so every request that max_len admits can run: where max_len was not asked for it is
+ * lowered to what fits, else the pool must hold it (LQ_EVALUE names both sizes). */
+lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want,
+                   lq_err *err);
+
+#endif

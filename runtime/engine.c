@@ -1,0 +1,437 @@
+/* runtime/engine.c - see engine.h.
+ *
+ * Two threads of thought: `lock` guards what any thread touches (the inbox, the list of live
+ * requests with their cancel marks, the published figures); the scheduler, the sequences and the KV
+ * cache belong to the engine thread alone. Sinks are called without the lock. */
+#include "runtime/engine.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "runtime/eng_size.h"
+#include "runtime/sched.h"
+
+struct engine {
+    const model *m;
+    const tok_tokenizer *tok;
+    pool *p;
+    eng_opts o;
+    kv_cache *kv;
+    fwd_ctx *fwd;
+    smp_ctx **smp; /* [threads] */
+    int n_smp;
+    sched sched;
+    fwd_item *items;      /* [max_seqs] */
+    const float **logits; /* [max_seqs] first logits row of each planned sequence */
+
+    pthread_t thread;
+    bool has_thread, has_lock;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, done; /* wake: work for the thread; done: a request has left */
+    seq *inbox, **inbox_end, *live;
+    int64_t n_live, n_ending; /* ending: out of the scheduler, last event under way */
+    uint64_t next_id;
+    bool cancels, closing, draining;
+    double last_step; /* end of the last step, or start of the busy period; 0: idle */
+    eng_stats stats;
+};
+
+const char *eng_finish_text(eng_finish f)
+{
+    static const char *const text[ENG_N_FINISH] = { "running", "stop", "length", "abort", "error" };
+    return text[f];
+}
+
+const eng_opts *eng_options(const engine *e) { return &e->o; }
+
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- any thread ---- */
+
+static void live_add(engine *e, seq *s)
+{
+    s->live_next = e->live;
+    if (e->live) e->live->live_prev = s;
+    e->live = s;
+    e->n_live++;
+}
+
+static void live_remove(engine *e, seq *s)
+{
+    if (s->live_prev)
+        s->live_prev->live_next = s->live_next;
+    else
+        e->live = s->live_next;
+    if (s->live_next) s->live_next->live_prev = s->live_prev;
+    e->n_live--;
+}
+
+lq_status eng_submit(engine *e, const eng_request *r, eng_sink sink, void *user, uint64_t *id,
+                     lq_err *err)
+{
+    seq *s = NULL;
+    lq_status st = seq_new(&s, r, e->m->cfg->vocab, e->o.max_len, e->tok != NULL, err);
+    if (st) return st;
+    s->sink = sink;
+    s->user = user;
+    pthread_mutex_lock(&e->lock);
+    if (e->draining || e->closing) {
+        st = lq_fail(err, LQ_EBUSY, "the engine is shutting down");
+    } else if (e->n_live >= e->o.max_seqs + e->o.queue) {
+        st = lq_fail(err, LQ_EBUSY, "the queue is full: %lld requests", (long long)e->n_live);
+    } else {
+        s->id = e->next_id++;
+        if (id) *id = s->id;
+        live_add(e, s);
+        *e->inbox_end = s;
+        e->inbox_end = &s->inbox_next;
+        pthread_cond_signal(&e->wake);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (st) seq_free(s);
+    return st;
+}
+
+void eng_cancel(engine *e, uint64_t id)
+{
+    pthread_mutex_lock(&e->lock);
+    for (seq *s = e->live; s; s = s->live_next)
+        if (s->id == id) {
+            s->cancel = e->cancels = true;
+            pthread_cond_signal(&e->wake);
+            break;
+        }
+    pthread_mutex_unlock(&e->lock);
+}
+
+void eng_stats_get(engine *e, eng_stats *s)
+{
+    pthread_mutex_lock(&e->lock);
+    *s = e->stats;
+    s->waiting = e->n_live - e->n_ending - s->running;
+    s->last_step_age = e->last_step > 0 ? now_seconds() - e->last_step : 0;
+    pthread_mutex_unlock(&e->lock);
+}
+
+bool eng_drain(engine *e, double timeout)
+{
+    double until = now_seconds() + (timeout > 0 ? timeout : 0);
+    struct timespec t = { .tv_sec = (time_t)until,
+                          .tv_nsec = (long)((until - floor(until)) * 1e9) };
+    pthread_mutex_lock(&e->lock);
+    e->draining = true;
+    int rc = 0;
+    while (e->n_live > 0 && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&e->done, &e->lock, &t);
+    bool empty = e->n_live == 0;
+    pthread_mutex_unlock(&e->lock);
+    return empty;
+}
+
+/* ---- engine thread: events ---- */
+
+/* Under the lock. */
+static void publish(engine *e)
+{
+    int64_t free_blocks = kv_free_blocks(e->kv), n = kv_options(e->kv)->n_blocks;
+    e->stats.running = e->sched.n_running;
+    e->stats.kv_blocks = n;
+    e->stats.kv_blocks_used = n - free_blocks;
+    e->stats.kv_blocks_cached = kv_cached_blocks(e->kv);
+    e->stats.preemptions = e->sched.preemptions;
+}
+
+static eng_event event_of(const seq *s)
+{
+    return (eng_event){ .id = s->id,
+                        .text = "",
+                        .n_prompt = s->n_prompt,
+                        .n_cached = s->n_cached,
+                        .n_output = seq_output(s),
+                        .stop_id = -1 };
+}
+
+/* One more id, its text, and perhaps the end. */
+static eng_event token_event(seq *s)
+{
+    eng_event ev = event_of(s);
+    ev.ids = s->ids + s->n_ids - 1;
+    ev.n_ids = 1;
+    if (s->r.params.logprobs >= 0) ev.logprobs = &s->sample;
+    if (s->stop) stop_take(s->stop, &ev.text, &ev.n_text);
+    return ev;
+}
+
+/* The last event of s, which ceases to exist. Its blocks and the figures come first, so that who
+ * sees the event sees them too. */
+static void finish(engine *e, seq *s, eng_event ev, eng_finish how)
+{
+    sched_remove(&e->sched, s);
+    pthread_mutex_lock(&e->lock);
+    e->stats.finished[how]++;
+    e->n_ending++;
+    publish(e);
+    pthread_mutex_unlock(&e->lock);
+    ev.finish = how;
+    if (how == ENG_STOP) {
+        ev.stop_id = s->stop_id;
+        if (s->stop_matched >= 0) ev.stop_string = s->r.stop[s->stop_matched];
+    }
+    if (how == ENG_ERROR) ev.error = s->err.msg;
+    s->sink(s->user, &ev);
+    pthread_mutex_lock(&e->lock);
+    live_remove(e, s);
+    e->n_ending--;
+    pthread_cond_broadcast(&e->done);
+    pthread_mutex_unlock(&e->lock);
+    seq_free(s);
+}
+
+/* ---- engine thread: a step ---- */
+
+static void admit(engine *e)
+{
+    for (seq *s; (s = sched_admit(&e->sched));) {
+        pthread_mutex_lock(&e->lock);
+        if (!s->admitted) {
+            s->admitted = true;
+            e->stats.prompt_tokens += (uint64_t)s->n_prompt;
+            e->stats.cached_tokens += (uint64_t)s->n_cached;
+            e->stats.prefix_queries += (uint64_t)s->n_prompt;
+            e->stats.prefix_hits += (uint64_t)s->n_cached;
+        }
+        publish(e);
+        pthread_mutex_unlock(&e->lock);
+        if (!s->prepared && seq_prepare(s, e->m->cfg, e->tok, &s->err))
+            finish(e, s, event_of(s), ENG_ERROR);
+    }
+}
+
+/* Score and sample one planned sequence; any thread. */
+static void sample_one(void *ctx, int64_t i, int thread)
+{
+    engine *e = ctx;
+    seq *s = e->sched.planned[i];
+    smp_ctx *smp = e->smp[thread];
+    int64_t V = e->m->cfg->vocab;
+    const float *row = e->logits[i];
+    s->status = LQ_OK;
+    for (int64_t k = s->plan_from; k < s->plan_n && !s->status; k++, row += V) {
+        int64_t pos = s->n_done + k;
+        if (pos == s->n_ids - 1 && s->max_new > 0)
+            s->status =
+                smp_sample(smp, &s->sample, row, seq_params(s), s->ids, s->n_prompt,
+                           s->ids + s->n_prompt, seq_output(s), (uint64_t)seq_output(s), &s->err);
+        else if (pos + 1 < s->n_prompt)
+            s->status = smp_score(smp, &s->scores[pos + 1], row, s->ids[pos + 1],
+                                  s->r.prompt_logprobs, &s->err);
+    }
+}
+
+/* What the step means for one sequence. */
+static void take_result(engine *e, seq *s)
+{
+    if (s->status) {
+        finish(e, s, event_of(s), ENG_ERROR);
+        return;
+    }
+    s->n_done += s->plan_n;
+    kv_register(e->kv, &s->kv, s->ids, s->n_done, s->r.salt);
+    if (s->scores && !s->scores_sent) {
+        if (s->n_done > s->n_scored) s->n_scored = s->n_done;
+        if (!seq_scoring(s)) {
+            eng_event ev = event_of(s);
+            ev.prompt_logprobs = s->scores;
+            s->scores_sent = true;
+            s->sink(s->user, &ev);
+        }
+    }
+    if (s->n_done < s->n_ids) return;
+    if (s->max_new == 0) {
+        finish(e, s, event_of(s), ENG_LENGTH);
+        return;
+    }
+    s->status = seq_append(s, e->m->cfg, e->tok, &s->err);
+    pthread_mutex_lock(&e->lock);
+    e->stats.generation_tokens++;
+    pthread_mutex_unlock(&e->lock);
+    eng_event ev = token_event(s);
+    if (s->status)
+        finish(e, s, ev, ENG_ERROR);
+    else if (s->finish)
+        finish(e, s, ev, s->finish);
+    else
+        s->sink(s->user, &ev);
+}
+
+static void step(engine *e)
+{
+    admit(e);
+    int n = sched_plan(&e->sched, e->items);
+    if (n == 0) return;
+    const float *logits = NULL;
+    lq_err err;
+    lq_status st = fwd_step(e->fwd, e->items, n, &logits, &err);
+    for (int i = 0; i < n; i++) {
+        seq *s = e->sched.planned[i];
+        e->logits[i] = logits;
+        if (!st) logits += (s->plan_n - s->plan_from) * e->m->cfg->vocab;
+        s->status = st;
+        if (st) s->err = err;
+    }
+    if (!st) pool_run(e->p, n, sample_one, e);
+    for (int i = 0; i < n; i++) /* finish() changes running, not planned */
+        take_result(e, e->sched.planned[i]);
+    pthread_mutex_lock(&e->lock);
+    publish(e);
+    e->stats.steps++;
+    e->last_step = now_seconds();
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- engine thread: its loop ---- */
+
+/* Under the lock: new requests to the scheduler; returns the cancelled ones as a list. */
+static seq *collect(engine *e)
+{
+    for (seq *s = e->inbox, *next; s; s = next) {
+        next = s->inbox_next;
+        sched_wait(&e->sched, s);
+    }
+    e->inbox = NULL;
+    e->inbox_end = &e->inbox;
+    seq *doomed = NULL;
+    if (e->cancels || e->closing)
+        for (seq *s = e->live; s; s = s->live_next)
+            if (s->cancel || e->closing) {
+                s->doom_next = doomed;
+                doomed = s;
+            }
+    e->cancels = false;
+    return doomed;
+}
+
+static void *run(void *arg)
+{
+    engine *e = arg;
+    bool busy = false;
+    for (;;) {
+        pthread_mutex_lock(&e->lock);
+        while (!e->live && !e->closing) {
+            if (busy) pool_leave(e->p);
+            busy = false;
+            e->last_step = 0;
+            pthread_cond_wait(&e->wake, &e->lock);
+        }
+        seq *doomed = collect(e);
+        bool closing = e->closing;
+        if (!busy) e->last_step = now_seconds();
+        pthread_mutex_unlock(&e->lock);
+        if (!busy) pool_enter(e->p);
+        busy = true;
+        for (seq *s = doomed, *next; s; s = next) {
+            next = s->doom_next;
+            finish(e, s, event_of(s), ENG_CANCELLED);
+        }
+        if (closing) break;
+        step(e);
+    }
+    pool_leave(e->p);
+    return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+static lq_status open_lock(engine *e, lq_err *err)
+{
+    pthread_condattr_t mono;
+    if (pthread_mutex_init(&e->lock, NULL)) return lq_fail(err, LQ_ENOMEM, "engine: no mutex");
+    pthread_condattr_init(&mono);
+    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->wake, &mono);
+    pthread_cond_init(&e->done, &mono);
+    pthread_condattr_destroy(&mono);
+    e->has_lock = true;
+    return LQ_OK;
+}
+
+static lq_status open_step(engine *e, lq_err *err)
+{
+    size_t n = (size_t)e->o.max_seqs;
+    e->n_smp = pool_threads(e->p);
+    e->smp = calloc((size_t)e->n_smp, sizeof *e->smp);
+    e->items = calloc(n, sizeof *e->items);
+    e->logits = calloc(n, sizeof *e->logits);
+    if (!e->smp || !e->items || !e->logits) return lq_fail(err, LQ_ENOMEM, "engine: out of memory");
+    lq_status s = LQ_OK;
+    for (int i = 0; i < e->n_smp && !s; i++)
+        s = smp_open(&e->smp[i], e->m->cfg->vocab, err);
+    if (!s) s = sched_open(&e->sched, e->kv, e->o.max_seqs, e->o.max_batch_tokens, err);
+    if (s) return s;
+    fwd_opts f = { .acts = e->o.acts,
+                   .max_rows = sched_max_rows(&e->sched),
+                   .max_logits = sched_max_logits(&e->sched),
+                   .max_seqs = e->o.max_seqs };
+    return fwd_open(&e->fwd, e->m, e->kv, e->p, &f, err);
+}
+
+lq_status eng_open(engine **out, const model *m, const tok_tokenizer *tok, pool *p,
+                   const eng_opts *o, lq_err *err)
+{
+    *out = NULL;
+    engine *e = calloc(1, sizeof *e);
+    if (!e) return lq_fail(err, LQ_ENOMEM, "engine: out of memory");
+    e->m = m;
+    e->tok = tok;
+    e->p = p;
+    e->inbox_end = &e->inbox;
+    e->next_id = 1;
+    kv_opts k;
+    lq_status s = eng_size(&e->o, &k, m->cfg, o, err);
+    if (!s) s = open_lock(e, err);
+    if (!s) s = kv_open(&e->kv, m->cfg, &k, err);
+    if (!s) s = open_step(e, err);
+    if (!s) {
+        publish(e);
+        e->has_thread = pthread_create(&e->thread, NULL, run, e) == 0;
+        if (!e->has_thread) s = lq_fail(err, LQ_ENOMEM, "engine: cannot start its thread");
+    }
+    if (s)
+        eng_close(e);
+    else
+        *out = e;
+    return s;
+}
+
+void eng_close(engine *e)
+{
+    if (!e) return;
+    if (e->has_thread) {
+        pthread_mutex_lock(&e->lock);
+        e->closing = true;
+        pthread_cond_signal(&e->wake);
+        pthread_mutex_unlock(&e->lock);
+        pthread_join(e->thread, NULL);
+    }
+    if (e->fwd) fwd_close(e->fwd);
+    sched_close(&e->sched);
+    for (int i = 0; e->smp && i < e->n_smp; i++)
+        smp_close(e->smp[i]);
+    free(e->smp);
+    free(e->items);
+    free(e->logits);
+    kv_close(e->kv);
+    if (e->has_lock) {
+        pthread_cond_destroy(&e->wake);
+        pthread_cond_destroy(&e->done);
+        pthread_mutex_destroy(&e->lock);
+    }
+    free(e);
+}

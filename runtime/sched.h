@@ -1,0 +1,50 @@
+/* runtime/sched.h - who runs in the next step, and how many of its ids.
+ *
+ * Order is (priority, arrival): lower first. A step takes, in this order,
+ *   1. one row for each running sequence that has one id to compute (decode), oldest first; when
+ *      blocks run out the youngest running sequence is pre-empted (its blocks go, its ids stay, it
+ *      waits again at its old place and computes them anew);
+ *   2. prefill chunks within what is left of the token budget, at least `least` tokens: half for
+ *      the oldest, the rest for the shortest, what remains for the oldest again. So neither a long
+ *      prompt nor a stream of short ones keeps another from starting.
+ * Admission reserves the blocks of all ids that a sequence has, and leaves one block free for each
+ * that runs, so prefill never runs out of blocks. The oldest running sequence is never pre-empted,
+ * and each fits the pool alone (the engine sees to that): something always moves. A pre-empted
+ * sequence comes back only after another has left, so there is no ping-pong: between two
+ * departures each running sequence is pre-empted at most once. */
+#ifndef LLMQ_RUNTIME_SCHED_H
+#define LLMQ_RUNTIME_SCHED_H
+
+#include "runtime/seq.h"
+
+typedef struct {
+    kv_cache *kv;
+    int64_t max_seqs, batch_tokens, least, score_rows;
+    seq *waiting; /* sorted */
+    int64_t n_waiting;
+    seq **running; /* [max_seqs], sorted */
+    int64_t n_running;
+    seq **planned; /* [max_seqs] the sequences of the last plan, in its order */
+    uint64_t left; /* sequences that have left */
+    uint64_t preemptions;
+    int64_t blocked_free; /* free blocks when the first in line did not fit; -1: it was not tried */
+    uint64_t blocked_left;
+} sched;
+
+enum { SCHED_LEAST = 16, SCHED_SCORE_ROWS = 32 };
+
+lq_status sched_open(sched *sc, kv_cache *kv, int64_t max_seqs, int64_t batch_tokens, lq_err *err);
+void sched_close(sched *sc);
+/* Most rows, and most logits rows, of any plan. */
+int64_t sched_max_rows(const sched *sc);
+int64_t sched_max_logits(const sched *sc);
+
+void sched_wait(sched *sc, seq *s); /* into the waiting list */
+/* The next sequence to start, with blocks for all its ids, now running; NULL: none fits. */
+seq *sched_admit(sched *sc);
+/* Fill items and sc->planned; returns how many. Their blocks are reserved. */
+int sched_plan(sched *sc, fwd_item *items);
+/* Take it out, wherever it is, and free its blocks. */
+void sched_remove(sched *sc, seq *s);
+
+#endif

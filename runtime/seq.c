@@ -1,0 +1,230 @@
+/* runtime/seq.c - see seq.h. */
+#include "runtime/seq.h"
+
+#include <stdlib.h>
+
+/* Ids of the prompt that shape how the first output is spelled (spaces, split characters). */
+enum { PRIME_IDS = 32 };
+
+/* ---- a request, checked and copied ---- */
+
+static lq_status check_ids(const char *what, const int32_t *ids, int64_t n, int64_t vocab,
+                           lq_err *err)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return lq_fail(err, LQ_EVALUE, "%s: token id %d is not in the vocabulary of %lld", what,
+                           ids[i], (long long)vocab);
+    return LQ_OK;
+}
+
+static lq_status check_request(const eng_request *r, int64_t vocab, int64_t max_len, bool has_tok,
+                               lq_err *err)
+{
+    if (r->n_prompt < 1) return lq_fail(err, LQ_EVALUE, "prompt: expected at least one token");
+    if (r->n_prompt > max_len)
+        return lq_fail(err, LQ_EVALUE, "prompt of %lld tokens: the context holds %lld",
+                       (long long)r->n_prompt, (long long)max_len);
+    if (r->max_tokens < 0)
+        return lq_fail(err, LQ_EVALUE, "max_tokens: expected 0 or more, found %lld",
+                       (long long)r->max_tokens);
+    if (r->max_tokens > 0 && r->n_prompt == max_len)
+        return lq_fail(err, LQ_EVALUE,
+                       "prompt of %lld tokens: leaves no room for output in a context of %lld",
+                       (long long)r->n_prompt, (long long)max_len);
+    if (r->min_tokens < 0 || r->min_tokens > r->max_tokens)
+        return lq_fail(err, LQ_EVALUE, "min_tokens: expected 0..max_tokens (%lld), found %lld",
+                       (long long)r->max_tokens, (long long)r->min_tokens);
+    if (r->prompt_logprobs < -1 || r->prompt_logprobs > SMP_MAX_LOGPROBS)
+        return lq_fail(err, LQ_EVALUE, "prompt_logprobs: expected -1..%d, found %d",
+                       SMP_MAX_LOGPROBS, r->prompt_logprobs);
+    if (r->n_stop > 0 && !has_tok)
+        return lq_fail(err, LQ_EVALUE, "stop strings need a tokenizer, and this model has none");
+    for (int i = 0; i < r->n_stop; i++)
+        if (!r->stop[i][0])
+            return lq_fail(err, LQ_EVALUE, "stop: expected a string that is not empty");
+    lq_status s = check_ids("prompt", r->prompt, r->n_prompt, vocab, err);
+    if (!s) s = check_ids("stop ids", r->stop_ids, r->n_stop_ids, vocab, err);
+    if (!s) s = smp_check(&r->params, vocab, err);
+    return s;
+}
+
+/* A copy of n elements of `size`; NULL for none. */
+static const void *copy_of(lq_arena *a, const void *src, int64_t n, size_t size, bool *ok)
+{
+    size_t bytes;
+    if (!*ok || n <= 0 || !lq_mul((size_t)n, size, &bytes)) return NULL;
+    void *p = lq_push(a, bytes);
+    if (p)
+        memcpy(p, src, bytes);
+    else
+        *ok = false;
+    return p;
+}
+
+static bool copy_request(seq *s, const eng_request *r)
+{
+    bool ok = true;
+    s->r = *r;
+    s->r.prompt = copy_of(&s->arena, r->prompt, r->n_prompt, sizeof *r->prompt, &ok);
+    s->r.stop_ids = copy_of(&s->arena, r->stop_ids, r->n_stop_ids, sizeof *r->stop_ids, &ok);
+    smp_params *p = &s->r.params;
+    p->bias = copy_of(&s->arena, p->bias, p->n_bias, sizeof *p->bias, &ok);
+    if (p->allowed)
+        p->allowed = copy_of(&s->arena, p->allowed, p->n_allowed, sizeof *p->allowed, &ok);
+    if (r->salt) s->r.salt = copy_of(&s->arena, r->salt, (int64_t)strlen(r->salt) + 1, 1, &ok);
+    if (!ok || r->n_stop <= 0) return ok;
+    const char **stop = lq_push(&s->arena, (size_t)r->n_stop * sizeof *stop);
+    for (int i = 0; stop && ok && i < r->n_stop; i++)
+        stop[i] = copy_of(&s->arena, r->stop[i], (int64_t)strlen(r->stop[i]) + 1, 1, &ok);
+    s->r.stop = stop;
+    return ok && stop;
+}
+
+lq_status seq_new(seq **out, const eng_request *r, int64_t vocab, int64_t max_len, bool has_tok,
+                  lq_err *err)
+{
+    *out = NULL;
+    lq_status st = check_request(r, vocab, max_len, has_tok, err);
+    if (st) return st;
+    seq *s = calloc(1, sizeof *s);
+    if (!s || lq_arena_init(&s->arena, 0, err) || !copy_request(s, r)) {
+        seq_free(s);
+        return lq_fail(err, LQ_ENOMEM, "request: out of memory");
+    }
+    kv_seq_init(&s->kv);
+    s->n_prompt = s->n_ids = r->n_prompt;
+    int64_t room = max_len - r->n_prompt;
+    s->max_new = r->max_tokens < room ? r->max_tokens : room;
+    s->stop_id = s->stop_matched = -1;
+    *out = s;
+    return LQ_OK;
+}
+
+void seq_free(seq *s)
+{
+    if (!s) return;
+    tok_stream_free(s->stream);
+    stop_close(s->stop);
+    lq_arena_free(&s->arena);
+    free(s);
+}
+
+/* ---- admission ---- */
+
+static bool has_id(const int32_t *ids, int n, int32_t id)
+{
+    for (int i = 0; i < n; i++)
+        if (ids[i] == id) return true;
+    return false;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const smp_bias *p = a, *q = b;
+    return (p->id > q->id) - (p->id < q->id);
+}
+
+/* s->early: the request's bias with every id that would end the answer banned. */
+static lq_status ban_stops(seq *s, const arch_config *c, lq_err *err)
+{
+    s->early = s->r.params;
+    if (s->r.min_tokens == 0) return LQ_OK;
+    int n_eos = s->r.ignore_eos ? 0 : c->n_eos, n = s->r.params.n_bias, k = 0;
+    smp_bias *b = lq_push(&s->arena, (size_t)(n + n_eos + s->r.n_stop_ids + 1) * sizeof *b);
+    if (!b) return lq_fail(err, LQ_ENOMEM, "request: out of memory");
+    for (int i = 0; i < n_eos + s->r.n_stop_ids; i++)
+        b[k++] = (smp_bias){ i < n_eos ? c->eos[i] : s->r.stop_ids[i - n_eos], -INFINITY };
+    int n_bans = k;
+    for (int i = 0; i < n; i++) {
+        bool banned = false;
+        for (int j = 0; j < n_bans; j++)
+            banned |= b[j].id == s->r.params.bias[i].id;
+        if (!banned) b[k++] = s->r.params.bias[i];
+    }
+    qsort(b, (size_t)k, sizeof *b, by_id);
+    int w = 0;
+    for (int i = 0; i < k; i++) /* eos ids may be stop ids too, and an unset one is -1 */
+        if (b[i].id >= 0 && b[i].id < c->vocab && (w == 0 || b[w - 1].id != b[i].id)) b[w++] = b[i];
+    s->early.bias = b;
+    s->early.n_bias = w;
+    return LQ_OK;
+}
+
+static lq_status prepare_text(seq *s, const tok_tokenizer *t, lq_err *err)
+{
+    lq_status st = tok_stream_new(&s->stream, t, !s->r.show_special, err);
+    int64_t prime = s->n_prompt < PRIME_IDS ? s->n_prompt : PRIME_IDS;
+    const int32_t *tail = s->r.prompt + s->n_prompt - prime;
+    while (prime > 0 && tail[0] >= tok_vocab(t)) /* rows of the head that no token has */
+        tail++, prime--;
+    for (int64_t i = 0; !st && i < prime; i++)
+        if (tail[i] < tok_vocab(t)) st = tok_stream_prime(s->stream, tail + i, 1, err);
+    if (!st)
+        st = stop_open(&s->stop, s->r.stop, s->r.n_stop, s->r.include_stop,
+                       4 * tok_max_token_bytes(t) + 64, err);
+    return st;
+}
+
+lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err)
+{
+    s->prepared = true;
+    s->ids = lq_push(&s->arena, (size_t)(s->n_prompt + s->max_new) * sizeof *s->ids);
+    if (!s->ids) return lq_fail(err, LQ_ENOMEM, "request: out of memory");
+    memcpy(s->ids, s->r.prompt, (size_t)s->n_prompt * sizeof *s->ids);
+    if (s->r.prompt_logprobs >= 0) {
+        size_t bytes;
+        if (!lq_mul((size_t)s->n_prompt, sizeof *s->scores, &bytes) ||
+            !(s->scores = lq_push(&s->arena, bytes)))
+            return lq_fail(err, LQ_ENOMEM, "request: out of memory for prompt_logprobs");
+        s->scores[0].id = s->ids[0];
+    }
+    lq_status st = ban_stops(s, c, err);
+    if (!st && t) st = prepare_text(s, t, err);
+    return st;
+}
+
+/* ---- output ---- */
+
+static lq_status push_text(seq *s, const tok_tokenizer *t, int32_t id, lq_err *err)
+{
+    if (id >= tok_vocab(t)) return LQ_OK; /* a padding row of the head: no text */
+    const char *text;
+    size_t n;
+    lq_status st = tok_stream_push(s->stream, id, &text, &n, err);
+    if (!st) st = stop_push(s->stop, text, n, seq_output(s) >= s->r.min_tokens, err);
+    return st;
+}
+
+static lq_status flush_text(seq *s, lq_err *err)
+{
+    const char *text;
+    size_t n;
+    lq_status st = tok_stream_flush(s->stream, &text, &n, err);
+    if (!st) st = stop_push(s->stop, text, n, seq_output(s) >= s->r.min_tokens, err);
+    if (!st) stop_end(s->stop);
+    return st;
+}
+
+lq_status seq_append(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err)
+{
+    int32_t id = s->sample.id;
+    s->ids[s->n_ids++] = id;
+    bool eos = !s->r.ignore_eos && has_id(c->eos, c->n_eos, id);
+    bool stop_id = has_id(s->r.stop_ids, s->r.n_stop_ids, id);
+    bool show = stop_id ? s->r.include_stop : eos ? s->r.show_special : true;
+    lq_status st = t && show ? push_text(s, t, id, err) : LQ_OK;
+    if (st) return st;
+    if (stop_id) s->stop_id = id;
+    if (stop_id || eos)
+        s->finish = ENG_STOP;
+    else if (seq_output(s) >= s->max_new)
+        s->finish = ENG_LENGTH;
+    if (!t) return LQ_OK;
+    if (s->finish && stop_matched(s->stop) < 0) st = flush_text(s, err);
+    if (!st && stop_matched(s->stop) >= 0) {
+        s->finish = ENG_STOP;
+        if (s->stop_id < 0) s->stop_matched = stop_matched(s->stop);
+    }
+    return st;
+}

@@ -1,0 +1,77 @@
+/* runtime/seq.h - one request inside the engine: its ids, text, stop conditions and KV blocks.
+ *
+ * A sequence is a list of ids: the prompt, then the output. n_done of them have their K and V in
+ * the cache; a step computes some of ids[n_done .. n_ids) and, when it reaches the end, samples one
+ * more. Prefill, decode and the recomputation after a pre-emption are therefore the same thing.
+ *
+ * Everything it needs while it runs is allocated by seq_prepare, at admission; a waiting request
+ * holds its own copy of the request and nothing more. Engine thread only, but for the fields that
+ * are said to be the engine's. */
+#ifndef LLMQ_RUNTIME_SEQ_H
+#define LLMQ_RUNTIME_SEQ_H
+
+#include "runtime/engine.h"
+#include "runtime/stop.h"
+
+typedef struct seq seq;
+struct seq {
+    uint64_t id;
+    eng_request r; /* arrays are in the arena */
+    eng_sink sink;
+    void *user;
+    lq_arena arena;
+
+    int64_t n_prompt, max_new; /* max_new: max_tokens within the context limit */
+    int32_t *ids;              /* [n_prompt + max_new] once prepared */
+    int64_t n_ids, n_done;
+    int64_t n_cached; /* from the prefix cache, at the first admission */
+    kv_seq kv;
+
+    smp_params early;   /* r.params with the stop ids banned, until min_tokens are out */
+    smp_result sample;  /* of this step */
+    smp_result *scores; /* [n_prompt] for prompt_logprobs */
+    int64_t n_scored;   /* positions whose logits have been scored */
+    bool scores_sent;
+    tok_stream *stream; /* NULL without a tokenizer */
+    stop_matcher *stop;
+
+    eng_finish finish;
+    int32_t stop_id;  /* -1: none */
+    int stop_matched; /* -1: none */
+    lq_status status; /* of this step */
+    lq_err err;
+
+    /* scheduler's */
+    seq *next; /* in the waiting list */
+    bool running, admitted, prepared, preempted;
+    uint64_t preempt_mark;
+    int64_t plan_n, plan_from; /* this step: ids computed; first of them that wants logits */
+
+    /* engine's, under its lock */
+    seq *live_prev, *live_next, *inbox_next, *doom_next;
+    bool cancel;
+};
+
+/* Checks the request against the model and copies it. max_len: positions a sequence may have.
+ * LQ_EVALUE says what is wrong with it. */
+lq_status seq_new(seq **s, const eng_request *r, int64_t vocab, int64_t max_len, bool has_tok,
+                  lq_err *err);
+void seq_free(seq *s); /* its KV blocks are gone already; NULL allowed */
+/* Buffers for the whole run. */
+lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err);
+
+static inline int64_t seq_output(const seq *s) { return s->n_ids - s->n_prompt; }
+/* Still to be scored for prompt_logprobs: positions 0..n_prompt-2 predict the tokens after them. */
+static inline bool seq_scoring(const seq *s)
+{
+    return s->r.prompt_logprobs >= 0 && s->n_scored < s->n_prompt - 1;
+}
+/* Parameters for the next draw. */
+static inline const smp_params *seq_params(const seq *s)
+{
+    return seq_output(s) < s->r.min_tokens ? &s->early : &s->r.params;
+}
+/* Append s->sample: text, stop conditions, finish. New text waits in s->stop for stop_take. */
+lq_status seq_append(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err);
+
+#endif

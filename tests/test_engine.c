@@ -1,0 +1,633 @@
+/* The engine on a tiny golden model: the same bytes at any load, exactly one end for each request,
+ * and blocks that come back. */
+#include "formats/safetensors.h"
+#include "kernels/ops.h"
+#include "runtime/engine.h"
+#include "tests/check.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define FOLDER "tests/golden/arch/llama-128"
+enum { MAX_LEN = 128, MAX_OUT = 128 };
+
+/* ---- a model, an engine, a request with what came of it ---- */
+
+static src_source *src;
+static model golden; /* loaded once */
+static tok_tokenizer *tok;
+
+typedef struct {
+    pool *p;
+    engine *e;
+} rig;
+
+static bool rig_open(rig *r, const model *m, int threads, eng_opts o)
+{
+    lq_err err = { "" };
+    memset(r, 0, sizeof *r);
+    lq_status s = pool_open(&r->p, threads, &err);
+    if (!s) s = eng_open(&r->e, m, tok, r->p, &o, &err);
+    CHECK(!s, "open: %s", err.msg);
+    return !s;
+}
+
+static void rig_close(rig *r)
+{
+    eng_close(r->e);
+    pool_close(r->p);
+}
+
+typedef struct {
+    eng_request r;
+    int32_t prompt[MAX_LEN];
+    uint64_t id;
+    int32_t ids[MAX_OUT];
+    float logprobs[MAX_OUT];
+    int n;
+    char text[2048];
+    size_t n_text;
+    smp_result scores[MAX_LEN];
+    int n_score_events;
+    int64_t n_cached;
+    eng_finish finish;
+    char stop_string[16], error[256];
+    int32_t stop_id;
+    int after; /* events after the last */
+    atomic_int n_finals, n_events;
+} job;
+
+static void take(void *user, const eng_event *e)
+{
+    job *j = user;
+    if (atomic_load(&j->n_finals)) j->after++;
+    for (int i = 0; i < e->n_ids && j->n < MAX_OUT; i++) {
+        if (e->logprobs) j->logprobs[j->n] = e->logprobs[i].logprob;
+        j->ids[j->n++] = e->ids[i];
+    }
+    if (e->n_text && j->n_text + e->n_text < sizeof j->text) {
+        memcpy(j->text + j->n_text, e->text, e->n_text);
+        j->n_text += e->n_text;
+    }
+    if (e->prompt_logprobs) {
+        j->n_score_events++;
+        memcpy(j->scores, e->prompt_logprobs, (size_t)e->n_prompt * sizeof *j->scores);
+    }
+    atomic_fetch_add(&j->n_events, 1);
+    if (!e->finish) return;
+    j->n_cached = e->n_cached;
+    j->finish = e->finish;
+    j->stop_id = e->stop_id;
+    if (e->stop_string) snprintf(j->stop_string, sizeof j->stop_string, "%s", e->stop_string);
+    if (e->error) snprintf(j->error, sizeof j->error, "%s", e->error);
+    atomic_fetch_add(&j->n_finals, 1);
+}
+
+static void nap(void)
+{
+    struct timespec t = { 0, 200000 };
+    nanosleep(&t, NULL);
+}
+
+/* Waits at most two minutes (sanitizers on a busy machine), then says so. */
+static void wait_for(job *j)
+{
+    for (int i = 0; i < 600000 && !atomic_load(&j->n_finals); i++)
+        nap();
+    CHECK(atomic_load(&j->n_finals) == 1, "%d ends", atomic_load(&j->n_finals));
+}
+
+static void submit(rig *r, job *j)
+{
+    lq_err err = { "" };
+    lq_status s = eng_submit(r->e, &j->r, take, j, &j->id, &err);
+    CHECK(!s, "submit: %s", err.msg);
+    if (s) atomic_store(&j->n_finals, 1);
+}
+
+/* A request of its own kind for every number: prompts of 1..60 ids, greedy and drawn. */
+static void make_job(job *j, int k)
+{
+    memset(j, 0, sizeof *j);
+    int64_t n = 1 + (k * 37) % 60;
+    for (int64_t i = 0; i < n; i++)
+        j->prompt[i] = (int32_t)(3 + (k * 101 + i * i * 7 + i * (k % 5)) % 300);
+    if (k % 4 == 0) /* some share a beginning */
+        for (int64_t i = 0; i < n && i < 40; i++)
+            j->prompt[i] = (int32_t)(10 + i);
+    j->r = (eng_request){ .prompt = j->prompt,
+                          .n_prompt = n,
+                          .max_tokens = k % 4 == 1 ? 40 : 4 + k % 13,
+                          .ignore_eos = true,
+                          .prompt_logprobs = -1 };
+    j->r.params = (smp_params){ .logprobs = 0, .seed = (uint64_t)k };
+    if (k % 3 == 1) j->r.params.temperature = 0.8f, j->r.params.top_p = 0.9f;
+    if (k % 3 == 2) j->r.params.temperature = 1.2f, j->r.params.top_k = 40;
+    if (k % 5 == 0) j->r.params.repetition_penalty = 1.2f, j->r.params.presence_penalty = 0.3f;
+}
+
+static bool same_answer(const job *a, const job *b)
+{
+    return a->n == b->n && a->finish == b->finish && a->n_text == b->n_text &&
+           !memcmp(a->ids, b->ids, sizeof a->ids) &&
+           !memcmp(a->logprobs, b->logprobs, sizeof a->logprobs) &&
+           !memcmp(a->text, b->text, a->n_text);
+}
+
+enum { N_JOBS = 33 };
+static job alone[N_JOBS]; /* each run with nobody else, one thread, no prefix cache */
+
+static void run_alone(void)
+{
+    rig r;
+    if (!rig_open(&r, &golden, 1, (eng_opts){ .max_seqs = 1, .no_prefix_cache = true })) return;
+    for (int k = 0; k < N_JOBS; k++) {
+        make_job(&alone[k], k);
+        submit(&r, &alone[k]);
+        wait_for(&alone[k]);
+        CHECK(alone[k].n == alone[k].r.max_tokens && alone[k].finish == ENG_LENGTH, "%d: %d ids", k,
+              alone[k].n);
+    }
+    rig_close(&r);
+}
+
+/* All jobs at once, `copies` of each; every answer must be the one given alone. */
+static void run_together(rig *r, int copies, const char *why)
+{
+    int n = copies * N_JOBS, wrong = 0, first = -1;
+    job *j = malloc((size_t)n * sizeof *j);
+    for (int i = 0; i < n; i++)
+        make_job(&j[i], (i * 5 + i / N_JOBS) % N_JOBS);
+    for (int i = 0; i < n; i++)
+        submit(r, &j[i]);
+    for (int i = 0; i < n; i++) {
+        int k = (i * 5 + i / N_JOBS) % N_JOBS;
+        wait_for(&j[i]);
+        if (same_answer(&j[i], &alone[k])) continue;
+        if (!wrong++) first = k;
+    }
+    CHECK(wrong == 0, "%s: %d of %d answers differ, request %d first", why, wrong, n, first);
+    for (int i = 0; i < n; i++)
+        CHECK(j[i].after == 0 && atomic_load(&j[i].n_finals) == 1, "%s: %d ends", why,
+              atomic_load(&j[i].n_finals));
+    eng_stats st;
+    eng_stats_get(r->e, &st);
+    CHECK(st.running == 0 && st.waiting == 0 && st.kv_blocks_used == 0,
+          "%s: %lld running, %lld waiting, %lld blocks used", why, (long long)st.running,
+          (long long)st.waiting, (long long)st.kv_blocks_used);
+    free(j);
+}
+
+TEST(the_same_bytes_alone_and_among_others)
+{
+    static const struct {
+        const char *why;
+        int threads;
+        eng_opts o;
+    } cases[] = {
+        { "one thread", 1, { .no_prefix_cache = true } },
+        { "two threads", 2, { .max_batch_tokens = 64 } },
+        { "seven threads", 7, { .max_batch_tokens = 40, .block_size = 32 } },
+        { "tiny steps, small blocks",
+          1,
+          { .max_batch_tokens = 1, .max_seqs = 5, .block_size = 8 } },
+    };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        rig r;
+        if (!rig_open(&r, &golden, cases[i].threads, cases[i].o)) return;
+        run_together(&r, 1, cases[i].why);
+        if (i == 1) run_together(&r, 1, "from the prefix cache");
+        rig_close(&r);
+    }
+}
+
+TEST(a_pool_for_one_serves_many)
+{
+    kv_opts one = { .n_blocks = MAX_LEN / 16 };
+    size_t bytes = (size_t)one.n_blocks * kv_block_bytes(golden.cfg, 16, KV_F32);
+    rig r;
+    if (!rig_open(&r, &golden, 2, (eng_opts){ .kv_bytes = bytes, .max_len = MAX_LEN })) return;
+    run_together(&r, 2, "a pool for one");
+    eng_stats st;
+    eng_stats_get(r.e, &st);
+    CHECK(st.preemptions > 0 && st.preemptions < 400, "%llu pre-emptions",
+          (unsigned long long)st.preemptions);
+    rig_close(&r);
+}
+
+TEST(greedy_ids_are_those_of_transformers)
+{
+    st_file f;
+    lq_err err = { "" };
+    CHECK(!st_open(&f, FOLDER "/expected.safetensors", &err), "%s", err.msg);
+    int32_t in[2][32], out[2][48];
+    float margin[2][16];
+    memcpy(in, st_find(&f, "input_ids")->data, sizeof in);
+    memcpy(out, st_find(&f, "greedy")->data, sizeof out);
+    memcpy(margin, st_find(&f, "margin")->data, sizeof margin);
+    rig r;
+    if (!rig_open(&r, &golden, 2, (eng_opts){ .max_batch_tokens = 24 })) return;
+    for (int row = 0; row < 2; row++) {
+        job j;
+        make_job(&j, 0);
+        memcpy(j.prompt, in[row], sizeof in[row]);
+        j.r.n_prompt = 32, j.r.max_tokens = 16;
+        j.r.params = (smp_params){ .logprobs = -1 };
+        submit(&r, &j);
+        wait_for(&j);
+        for (int i = 0; i < 16 && margin[row][i] > 0.02f; i++)
+            CHECK(j.ids[i] == out[row][32 + i], "row %d step %d: %d, expected %d", row, i, j.ids[i],
+                  out[row][32 + i]);
+    }
+    rig_close(&r);
+    st_close(&f);
+}
+
+TEST(a_repeated_prompt_is_cached_and_answers_the_same)
+{
+    rig r;
+    if (!rig_open(&r, &golden, 1, (eng_opts){ .block_size = 16 })) return;
+    for (int64_t n = 31; n <= 33; n++) {
+        job j[5];
+        static const char *const salts[5] = { NULL, NULL, "a", NULL, "a" };
+        static const bool hit[5] = { false, true, false, true, true };
+        for (int i = 0; i < 5; i++) {
+            make_job(&j[i], 1);
+            for (int64_t k = 0; k < n; k++)
+                j[i].prompt[k] = (int32_t)(10 + 97 * (n - 31) + k);
+            j[i].r.n_prompt = n;
+            j[i].r.salt = salts[i];
+            submit(&r, &j[i]);
+            wait_for(&j[i]);
+            CHECK(j[i].n_cached == (hit[i] ? (n - 1) / 16 * 16 : 0),
+                  "%lld ids, run %d: %lld cached", (long long)n, i, (long long)j[i].n_cached);
+            CHECK(same_answer(&j[0], &j[i]), "%lld ids: run %d differs", (long long)n, i);
+        }
+    }
+    eng_stats st;
+    eng_stats_get(r.e, &st);
+    CHECK(st.prefix_hits == 3 * (16 + 16 + 32) && st.cached_tokens == st.prefix_hits &&
+              st.prefix_queries == 5 * (31 + 32 + 33) && st.prompt_tokens == st.prefix_queries,
+          "%llu hits of %llu", (unsigned long long)st.prefix_hits,
+          (unsigned long long)st.prefix_queries);
+    rig_close(&r);
+}
+
+TEST(prompt_logprobs_are_those_that_generation_had)
+{
+    rig r;
+    if (!rig_open(&r, &golden, 2, (eng_opts){ .max_batch_tokens = 24 })) return;
+    for (int k = 0; k < 6; k++) {
+        job a, b;
+        make_job(&a, k);
+        submit(&r, &a);
+        wait_for(&a);
+        b = a; /* the whole answer as a prompt, only scored */
+        memcpy(b.prompt + a.r.n_prompt, a.ids, (size_t)a.n * sizeof *a.ids);
+        b.r.prompt = b.prompt;
+        b.r.n_prompt = a.r.n_prompt + a.n;
+        b.r.max_tokens = 0;
+        b.r.prompt_logprobs = 3;
+        b.n = 0;
+        atomic_store(&b.n_finals, 0);
+        submit(&r, &b);
+        wait_for(&b);
+        CHECK(b.n_score_events == 1 && b.n == 0 && b.finish == ENG_LENGTH, "%d: %d, %d ids", k,
+              b.n_score_events, b.n);
+        for (int i = 0; i < a.n; i++)
+            CHECK(b.scores[a.r.n_prompt + i].logprob == a.logprobs[i], "%d: id %d", k, i);
+        for (int64_t i = 1; i < b.r.n_prompt; i++)
+            CHECK(b.scores[i].id == b.prompt[i] && b.scores[i].n_top == 3 &&
+                      b.scores[i].top_logprob[0] >= b.scores[i].top_logprob[1],
+                  "%d: entry %lld", k, (long long)i);
+    }
+    rig_close(&r);
+}
+
+TEST(scoring_goes_on_after_a_pre_emption)
+{
+    size_t bytes = 10 * kv_block_bytes(golden.cfg, 16, KV_F32);
+    rig r, big;
+    if (!rig_open(&r, &golden, 1,
+                  (eng_opts){ .kv_bytes = bytes, .max_len = MAX_LEN, .max_batch_tokens = 8 }) ||
+        !rig_open(&big, &golden, 1, (eng_opts){ .no_prefix_cache = true }))
+        return;
+    enum { N = 12 };
+    static job a[N], b[N];
+    for (int k = 0; k < N; k++) {
+        make_job(&a[k], k * 2);
+        a[k].r.prompt_logprobs = 2;
+        a[k].r.max_tokens = 30;
+        b[k] = a[k];
+        b[k].r.prompt = b[k].prompt;
+        submit(&big, &b[k]);
+        wait_for(&b[k]);
+    }
+    for (int k = 0; k < N; k++)
+        submit(&r, &a[k]);
+    for (int k = 0; k < N; k++) {
+        wait_for(&a[k]);
+        CHECK(same_answer(&a[k], &b[k]) && a[k].n_score_events == 1, "%d differs", k);
+        CHECK(!memcmp(a[k].scores + 1, b[k].scores + 1,
+                      (size_t)(a[k].r.n_prompt - 1) * sizeof *a[k].scores),
+              "%d: scores differ", k);
+    }
+    rig_close(&r);
+    rig_close(&big);
+}
+
+TEST(requests_that_can_never_run_are_refused)
+{
+    static int32_t ids[MAX_LEN + 1];
+    static const int32_t bad_id[] = { 5, 320 }, neg[] = { -1 };
+    static const char *const empty[] = { "" };
+    static const struct {
+        const char *why, *says;
+        eng_request r;
+    } cases[] = {
+        { "no prompt", "prompt", { .prompt = ids, .n_prompt = 0, .max_tokens = 1 } },
+        { "too long", "129 tokens", { .prompt = ids, .n_prompt = 129, .max_tokens = 1 } },
+        { "no room", "no room", { .prompt = ids, .n_prompt = 128, .max_tokens = 1 } },
+        { "an id beyond the vocabulary",
+          "320",
+          { .prompt = bad_id, .n_prompt = 2, .max_tokens = 1 } },
+        { "a negative id", "-1", { .prompt = neg, .n_prompt = 1, .max_tokens = 1 } },
+        { "max_tokens", "max_tokens", { .prompt = ids, .n_prompt = 1, .max_tokens = -1 } },
+        { "min above max",
+          "min_tokens",
+          { .prompt = ids, .n_prompt = 1, .max_tokens = 1, .min_tokens = 2 } },
+        { "a stop id",
+          "stop ids",
+          { .prompt = ids, .n_prompt = 1, .max_tokens = 1, .stop_ids = neg, .n_stop_ids = 1 } },
+        { "an empty stop string",
+          "stop",
+          { .prompt = ids, .n_prompt = 1, .max_tokens = 1, .stop = empty, .n_stop = 1 } },
+        { "prompt_logprobs",
+          "prompt_logprobs",
+          { .prompt = ids, .n_prompt = 1, .max_tokens = 1, .prompt_logprobs = 21 } },
+        { "temperature",
+          "temperature",
+          { .prompt = ids, .n_prompt = 1, .max_tokens = 1, .params = { .temperature = -1 } } },
+    };
+    rig r;
+    if (!rig_open(&r, &golden, 1, (eng_opts){ 0 })) return;
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        lq_err err = { "" };
+        lq_status s = eng_submit(r.e, &cases[i].r, take, NULL, NULL, &err);
+        CHECK(s == LQ_EVALUE && strstr(err.msg, cases[i].says), "%s: %s", cases[i].why,
+              s ? err.msg : "accepted");
+    }
+    job j; /* exactly full is right, and ends at the limit */
+    make_job(&j, 0);
+    j.r.n_prompt = MAX_LEN - 1, j.r.max_tokens = 50;
+    submit(&r, &j);
+    wait_for(&j);
+    CHECK(j.n == 1 && j.finish == ENG_LENGTH, "%d ids", j.n);
+    make_job(&j, 0);
+    j.r.n_prompt = MAX_LEN, j.r.max_tokens = 0;
+    submit(&r, &j);
+    wait_for(&j);
+    CHECK(j.n == 0 && j.finish == ENG_LENGTH, "%d ids", j.n);
+    rig_close(&r);
+    eng_opts small = { .kv_bytes = 1000, .max_len = 100 };
+    lq_err err = { "" };
+    engine *e = NULL;
+    CHECK(eng_open(&e, &golden, tok, NULL, &small, &err) == LQ_EVALUE && !e, "a small pool");
+    small = (eng_opts){ .kv_bytes = 3 * kv_block_bytes(golden.cfg, 16, KV_F32) };
+    CHECK(!eng_open(&e, &golden, tok, NULL, &small, &err) && eng_options(e)->max_len == 48,
+          "max_len follows the pool");
+    eng_close(e);
+}
+
+TEST(ends_by_id)
+{
+    arch_config cfg = *golden.cfg;
+    model m = golden;
+    m.cfg = &cfg;
+    job plain = alone[3]; /* greedy */
+    int32_t third = plain.ids[2], at = 0;
+    while (plain.ids[at] != third)
+        at++; /* where it comes first */
+    cfg.eos[0] = third;
+    cfg.n_eos = 1;
+    static const struct {
+        const char *why;
+        bool ignore, stop;
+        int64_t min;
+        eng_finish finish;
+        int32_t stop_id;
+    } cases[] = {
+        { "EOS", false, false, 0, ENG_STOP, 0 },
+        { "EOS ignored", true, false, 0, ENG_LENGTH, 0 },
+        { "a stop id", true, true, 0, ENG_STOP, 1 },
+        { "EOS banned until min_tokens", false, false, 7, ENG_N_FINISH, 0 },
+        { "a stop id banned until min_tokens", true, true, 7, ENG_N_FINISH, 0 },
+    };
+    rig r;
+    if (!rig_open(&r, &m, 1, (eng_opts){ 0 })) return;
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        job j;
+        make_job(&j, 3);
+        j.r.ignore_eos = cases[i].ignore;
+        j.r.min_tokens = cases[i].min;
+        if (cases[i].stop) j.r.stop_ids = &third, j.r.n_stop_ids = 1;
+        submit(&r, &j);
+        wait_for(&j);
+        if (cases[i].min) {
+            CHECK(j.n >= 7, "%s: %d ids", cases[i].why, j.n);
+            for (int k = 0; k < 7 && k < j.n; k++)
+                CHECK(j.ids[k] != third || k == 6, "%s: at %d", cases[i].why, k);
+            continue;
+        }
+        int want = cases[i].finish == ENG_STOP ? at + 1 : (int)j.r.max_tokens;
+        CHECK(j.finish == cases[i].finish && j.n == want, "%s: %s after %d", cases[i].why,
+              eng_finish_text(j.finish), j.n);
+        CHECK(j.stop_id == (cases[i].stop_id ? third : -1), "%s: stop id %d", cases[i].why,
+              j.stop_id);
+    }
+    rig_close(&r);
+}
+
+/* An id that no request holds or answers. */
+static int32_t unused_id(void)
+{
+    bool used[320] = { false };
+    for (int k = 0; k < N_JOBS; k++) {
+        for (int64_t i = 0; i < alone[k].r.n_prompt; i++)
+            used[alone[k].prompt[i]] = true;
+        for (int i = 0; i < alone[k].n; i++)
+            used[alone[k].ids[i]] = true;
+    }
+    int32_t id = 319;
+    while (id > 0 && used[id])
+        id--;
+    return id;
+}
+
+TEST(nan_ends_only_its_own_request)
+{
+    model m = golden;
+    size_t row = (size_t)m.embed.K * (size_t)lq_dtype_bits(m.embed.scheme.dtype) / 8;
+    size_t bytes = row * (size_t)m.embed.N;
+    uint8_t *copy = malloc(bytes);
+    memcpy(copy, m.embed.plane[QT_CODES].data, bytes);
+    int32_t nan_id = unused_id();
+    memset(copy + (size_t)nan_id * row, 0xff, row); /* NaN in bf16 and f32 */
+    m.embed.plane[QT_CODES].data = copy;
+    rig r;
+    if (!rig_open(&r, &m, 2, (eng_opts){ .max_batch_tokens = 32 })) return;
+    job *j = malloc(N_JOBS * sizeof *j);
+    for (int i = 0; i < N_JOBS; i++) {
+        make_job(&j[i], i);
+        if (i % 8 == 5) j[i].prompt[j[i].r.n_prompt / 2] = nan_id;
+        submit(&r, &j[i]);
+    }
+    for (int i = 0; i < N_JOBS; i++) {
+        wait_for(&j[i]);
+        bool ill = i % 8 == 5;
+        CHECK(ill ? j[i].finish == ENG_ERROR && strstr(j[i].error, "NaN") && j[i].n == 0
+                  : same_answer(&j[i], &alone[i]),
+              "%d: %s %s", i, eng_finish_text(j[i].finish), j[i].error);
+    }
+    eng_stats st;
+    eng_stats_get(r.e, &st);
+    CHECK(st.finished[ENG_ERROR] == 4 && st.kv_blocks_used == 0, "%llu errors",
+          (unsigned long long)st.finished[ENG_ERROR]);
+    rig_close(&r);
+    free(j);
+    free(copy);
+}
+
+/* ---- cancelling, queueing, closing ---- */
+
+typedef struct {
+    rig *r;
+    job *j;
+    int n;
+} canceller;
+
+static void *cancel_some(void *arg)
+{
+    canceller *c = arg;
+    for (int i = 0; i < c->n; i++) {
+        nap();
+        if (i % 3) eng_cancel(c->r->e, c->j[i].id);
+        eng_cancel(c->r->e, 1000000); /* unknown: nothing happens */
+    }
+    return NULL;
+}
+
+TEST(cancelled_requests_end_once_and_give_their_blocks_back)
+{
+    rig r;
+    size_t bytes = 20 * kv_block_bytes(golden.cfg, 16, KV_F32);
+    if (!rig_open(&r, &golden, 2, (eng_opts){ .kv_bytes = bytes, .max_batch_tokens = 32 })) return;
+    enum { N = 120 };
+    job *j = malloc(N * sizeof *j);
+    for (int i = 0; i < N; i++) {
+        make_job(&j[i], i % N_JOBS);
+        submit(&r, &j[i]);
+    }
+    canceller c[2] = { { &r, j, N / 2 }, { &r, j + N / 2, N / 2 } };
+    pthread_t t[2];
+    for (int i = 0; i < 2; i++)
+        pthread_create(&t[i], NULL, cancel_some, &c[i]);
+    int n[ENG_N_FINISH] = { 0 };
+    for (int i = 0; i < N; i++) {
+        wait_for(&j[i]);
+        n[j[i].finish]++;
+        const job *want = &alone[i % N_JOBS];
+        CHECK(j[i].after == 0 && j[i].n <= want->n &&
+                  !memcmp(j[i].ids, want->ids, (size_t)j[i].n * sizeof *j[i].ids),
+              "%d: not a beginning of its answer", i);
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(t[i], NULL);
+    CHECK(n[ENG_LENGTH] + n[ENG_CANCELLED] == N && n[ENG_LENGTH] >= N / 3, "%d whole, %d cut",
+          n[ENG_LENGTH], n[ENG_CANCELLED]);
+    eng_stats st;
+    eng_stats_get(r.e, &st);
+    CHECK(st.kv_blocks_used == 0 && st.running == 0 && st.waiting == 0, "%lld blocks still held",
+          (long long)st.kv_blocks_used);
+    CHECK(st.finished[ENG_LENGTH] + st.finished[ENG_CANCELLED] == N, "figures");
+    rig_close(&r);
+    free(j);
+}
+
+/* Holds the engine thread inside the first event until opened. */
+static atomic_int gate;
+static void take_at_gate(void *user, const eng_event *e)
+{
+    take(user, e);
+    while (!atomic_load(&gate))
+        nap();
+}
+
+TEST(a_full_queue_refuses_and_a_drained_engine_too)
+{
+    rig r;
+    if (!rig_open(&r, &golden, 1, (eng_opts){ .max_seqs = 2, .queue = 3 })) return;
+    job j[8];
+    lq_err err;
+    int refused = 0;
+    atomic_store(&gate, 0);
+    for (int i = 0; i < 8; i++) {
+        make_job(&j[i], i);
+        lq_status s = eng_submit(r.e, &j[i].r, take_at_gate, &j[i], &j[i].id, &err);
+        CHECK(s == (i < 5 ? LQ_OK : LQ_EBUSY), "request %d: %s", i, lq_status_text(s));
+        refused += s == LQ_EBUSY;
+    }
+    CHECK(refused == 3, "%d refused", refused);
+    CHECK(!eng_drain(r.e, 0.01), "drained while five run");
+    make_job(&j[5], 5);
+    CHECK(eng_submit(r.e, &j[5].r, take, &j[5], NULL, &err) == LQ_EBUSY, "accepted in a drain");
+    atomic_store(&gate, 1);
+    CHECK(eng_drain(r.e, 60), "not drained");
+    for (int i = 0; i < 5; i++)
+        CHECK(j[i].finish == ENG_LENGTH && same_answer(&j[i], &alone[i]), "request %d", i);
+    rig_close(&r);
+}
+
+TEST(closing_ends_what_runs)
+{
+    rig r;
+    if (!rig_open(&r, &golden, 1, (eng_opts){ .max_seqs = 2 })) return;
+    job j[10];
+    for (int i = 0; i < 10; i++) {
+        make_job(&j[i], i);
+        submit(&r, &j[i]);
+    }
+    while (!atomic_load(&j[0].n_events))
+        nap();
+    rig_close(&r);
+    for (int i = 0; i < 10; i++)
+        CHECK(atomic_load(&j[i].n_finals) == 1, "request %d: %d ends", i,
+              atomic_load(&j[i].n_finals));
+}
+
+int main(int argc, char **argv)
+{
+    lq_err err = { "" };
+    lq_status s = k_init(NULL, &err);
+    if (!s) s = src_open(&src, FOLDER, &(src_opts){ .need_config = true }, &err);
+    if (!s) s = model_load(&golden, src, NULL, NULL, &err);
+    CHECK(!s, "%s", err.msg);
+    if (s) return 1;
+    run_alone();
+    RUN(the_same_bytes_alone_and_among_others);
+    RUN(a_pool_for_one_serves_many);
+    RUN(greedy_ids_are_those_of_transformers);
+    RUN(a_repeated_prompt_is_cached_and_answers_the_same);
+    RUN(prompt_logprobs_are_those_that_generation_had);
+    RUN(scoring_goes_on_after_a_pre_emption);
+    RUN(requests_that_can_never_run_are_refused);
+    RUN(ends_by_id);
+    RUN(nan_ends_only_its_own_request);
+    RUN(cancelled_requests_end_once_and_give_their_blocks_back);
+    RUN(a_full_queue_refuses_and_a_drained_engine_too);
+    RUN(closing_ends_what_runs);
+    model_free(&golden);
+    src_close(src);
+    return check_end();
+}
