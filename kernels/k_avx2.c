@@ -9,6 +9,10 @@
 #define ROWS_BODY(n) ((n) >= 4 ? 4 : (n) >= 3 ? 3 : 2)
 #include "kernels/mm_tmpl.h"
 
+#define PV_ROWS 2 /* rows and vectors of the values' sums */
+#define PV_VECS 2
+#include "kernels/attn_tmpl.h"
+
 #include "kernels/cpu.h"
 
 const k_ops k_avx2 = {
@@ -17,5 +21,16 @@ const k_ops k_avx2 = {
     .mm_f32 = tmpl_mm_f32,
     .mm_i8 = tmpl_mm_i8,
     .mm_quant = tmpl_mm_quant,
+    .attn_k = tmpl_attn_k,
+    .attn_v = tmpl_attn_v,
+    .attn_scores = tmpl_attn_scores,
+    .attn_softmax = tmpl_attn_softmax,
+    .attn_pv = tmpl_attn_pv,
+    .rmsnorm = tmpl_rmsnorm,
+    .layernorm = tmpl_layernorm,
+    .act = tmpl_act,
+    .mul = tmpl_mul,
+    .softcap = tmpl_softcap,
+    .logsumexp = tmpl_logsumexp,
 };
 #endif

@@ -53,6 +53,7 @@ V16 vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 V16 void vi_store(void *p, vi v) { _mm512_storeu_si512(p, v); }
 V16 vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 V16 vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+V16 vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 V16 vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 V16 vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
 V16 vi vi_srl(vi a, unsigned n) { return _mm512_srli_epi32(a, n); }
@@ -150,6 +151,7 @@ V16 void vi_store(void *p, vi v)
 }
 V16 vi vi_and(vi a, vi b) { return I2(_mm256_and_si256); }
 V16 vi vi_or(vi a, vi b) { return I2(_mm256_or_si256); }
+V16 vi vi_xor(vi a, vi b) { return I2(_mm256_xor_si256); }
 V16 vi vi_add(vi a, vi b) { return I2(_mm256_add_epi32); }
 V16 vi vi_sub(vi a, vi b) { return I2(_mm256_sub_epi32); }
 V16 vi vi_srl(vi a, unsigned n)
@@ -238,6 +240,28 @@ V16 vi vi_word(const void *p)
     memcpy(&v, p, sizeof v);
     return vi_set1(v);
 }
+/* dst[i][r] = src[r][i] for an 8 x 8 block; rows `dstep` and `sstep` floats apart. */
+V16 void transpose8(float *dst, int64_t dstep, const float *src, int64_t sstep)
+{
+    __m256 r[8], t[8];
+    UNROLL for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(src + i * sstep);
+    UNROLL for (int i = 0; i < 8; i += 2)
+    {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4) UNROLL for (int j = 0; j < 2; j++)
+    {
+        r[i + 2 * j] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0x44);
+        r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0xee);
+    }
+    UNROLL for (int i = 0; i < 4; i++)
+    {
+        _mm256_storeu_ps(dst + i * dstep, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+        _mm256_storeu_ps(dst + (i + 4) * dstep, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+    }
+}
+
 /* Pairwise, as km_sum16. */
 V16 float vf_sum(vf a)
 {

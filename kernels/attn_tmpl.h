@@ -1,0 +1,196 @@
+/* kernels/attn_tmpl.h - attention's steps on 16 lanes. Scores: a lane is a key (the tile is read
+ * transposed, [D][32]), so d is summed in order; values: a lane is an element, keys in order. */
+#include "kernels/ops_tmpl.h"
+
+V16 vf kv_load(const uint8_t *p, kv_dtype d, vf scale)
+{
+    if (d == KV_F32) {
+        float t[16];
+        memcpy(t, p, sizeof t); /* rows of an odd block may be unaligned */
+        return vf_load(t);
+    }
+    if (d == KV_F16) return vf_f16(p);
+    if (d == KV_BF16) return vf_bf16(p);
+    return vf_mul(scale, vf_from_vi(vi_i8(p)));
+}
+
+/* One row to f32; D is any number, the last lanes go through the stack. */
+V16 void kv_row(float *dst, const uint8_t *src, int64_t D, kv_dtype d)
+{
+    const size_t e = d == KV_F32 ? 4 : d == KV_I8 ? 1 : 2;
+    float s = 0;
+    if (d == KV_I8) {
+        memcpy(&s, src, 4);
+        src += 4;
+    }
+    vf scale = vf_set1(s);
+    int64_t i = 0;
+    for (; i + 16 <= D; i += 16)
+        vf_store(dst + i, kv_load(src + (size_t)i * e, d, scale));
+    if (i < D) {
+        uint8_t rest[64] = { 0 };
+        memcpy(rest, src + (size_t)i * e, (size_t)(D - i) * e);
+        vf_storen(dst + i, kv_load(rest, d, scale), (int)(D - i));
+    }
+}
+
+V16 void kv_rows(float *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
+{
+    for (int j = 0; j < n; j++)
+        kv_row(v + j * D, src + (size_t)j * attn_kv_row_bytes(d, D), D, d);
+}
+
+static inline void tmpl_attn_v(float *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
+{
+    switch (d) {
+    case KV_F32:
+        kv_rows(v, src, n, D, KV_F32);
+        break;
+    case KV_F16:
+        kv_rows(v, src, n, D, KV_F16);
+        break;
+    case KV_BF16:
+        kv_rows(v, src, n, D, KV_BF16);
+        break;
+    default:
+        kv_rows(v, src, n, D, KV_I8);
+    }
+}
+
+/* Eight rows at a time, so that a line of the transposed tile is written in halves, not in words.
+ */
+static inline void tmpl_attn_k(float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
+{
+    enum { ROWS_AT_ONCE = 8, MAX_D = 512 };
+    float row[ROWS_AT_ONCE * MAX_D];
+    if (D > MAX_D) {
+        k_ref.attn_k(kt, src, n, D, d);
+        return;
+    }
+    size_t bytes = attn_kv_row_bytes(d, D);
+    for (int j = 0; j < n; j += ROWS_AT_ONCE) {
+        int m = n - j < ROWS_AT_ONCE ? n - j : ROWS_AT_ONCE;
+        tmpl_attn_v(row, src + (size_t)j * bytes, m, D, d);
+        if (m < ROWS_AT_ONCE) {
+            for (int r = 0; r < m; r++)
+                for (int64_t i = 0; i < D; i++)
+                    kt[i * ATTN_TILE + j + r] = row[r * D + i];
+            continue;
+        }
+        int64_t i = 0;
+        for (; i + 8 <= D; i += 8)
+            transpose8(kt + i * ATTN_TILE + j, ATTN_TILE, row + i, D);
+        for (; i < D; i++)
+            for (int r = 0; r < m; r++)
+                kt[i * ATTN_TILE + j + r] = row[r * D + i];
+    }
+}
+
+/* R rows from r on against the tile: R x 2 sums. */
+V16 void scores_rows(float *s, const float *const *q, const float *kt, int64_t D, float scale,
+                     int R)
+{
+    vf sum[4][2];
+    UNROLL for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = vf_set1(0);
+    for (int64_t d = 0; d < D; d++) {
+        vf k0 = vf_load(kt + d * ATTN_TILE), k1 = vf_load(kt + d * ATTN_TILE + 16);
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            vf x = vf_set1(q[r][d]);
+            sum[r][0] = vf_fma(x, k0, sum[r][0]);
+            sum[r][1] = vf_fma(x, k1, sum[r][1]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        vf_store(s + r * ATTN_TILE, vf_mul(vf_set1(scale), sum[r][0]));
+        vf_store(s + r * ATTN_TILE + 16, vf_mul(vf_set1(scale), sum[r][1]));
+    }
+}
+
+static inline void tmpl_attn_scores(float *s, const float *const *q, const float *kt, int64_t R,
+                                    int64_t D, float scale)
+{
+    int64_t r = 0;
+    for (; r + 4 <= R; r += 4)
+        scores_rows(s + r * ATTN_TILE, q + r, kt, D, scale, 4);
+    for (; r < R; r++)
+        scores_rows(s + r * ATTN_TILE, q + r, kt, D, scale, 1);
+}
+
+static inline float tmpl_attn_softmax(float *s, int lo, int hi, float *m, float *l)
+{
+    float max = *m;
+    for (int j = 0; j < lo; j++)
+        s[j] = -INFINITY;
+    for (int j = hi; j < ATTN_TILE; j++)
+        s[j] = -INFINITY;
+    for (int j = 0; j < ATTN_TILE; j++)
+        max = s[j] > max ? s[j] : max;
+    float a = km_exp(*m - max);
+    vf e0 = vf_exp(vf_sub(vf_load(s), vf_set1(max)));
+    vf e1 = vf_exp(vf_sub(vf_load(s + 16), vf_set1(max)));
+    vf_store(s, e0);
+    vf_store(s + 16, e1);
+    *l = fmaf(*l, a, vf_sum(vf_add(e0, e1)));
+    *m = max;
+    return a;
+}
+
+/* acc[r] for R rows that see the same keys, NV vectors of elements at a time. */
+V16 void pv_rows(float *acc, const float *s, const float *v, const float *a, int lo, int hi,
+                 int64_t D, int R, int NV)
+{
+    vf sum[4][4];
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < NV; n++) sum[r][n] =
+        vf_mul(vf_load(acc + r * D + 16 * n), vf_set1(a[r]));
+    for (int j = lo; j < hi; j++) {
+        vf val[4];
+        UNROLL for (int n = 0; n < NV; n++) val[n] = vf_load(v + j * D + 16 * n);
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            vf p = vf_set1(s[r * ATTN_TILE + j]);
+            UNROLL for (int n = 0; n < NV; n++) sum[r][n] = vf_fma(p, val[n], sum[r][n]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < NV; n++)
+        vf_store(acc + r * D + 16 * n, sum[r][n]);
+}
+
+V16 void pv_all(float *acc, const float *s, const float *v, const float *a, int lo, int hi,
+                int64_t D, int R)
+{
+    int64_t d = 0;
+    for (; d + 16 * PV_VECS <= D; d += 16 * PV_VECS)
+        pv_rows(acc + d, s, v + d, a, lo, hi, D, R, PV_VECS);
+    for (; d + 16 <= D; d += 16)
+        pv_rows(acc + d, s, v + d, a, lo, hi, D, R, 1);
+    for (; d < D; d++)
+        for (int r = 0; r < R; r++) {
+            float sum = acc[r * D + d] * a[r];
+            for (int j = lo; j < hi; j++)
+                sum = fmaf(s[r * ATTN_TILE + j], v[j * D + d], sum);
+            acc[r * D + d] = sum;
+        }
+}
+
+static inline void tmpl_attn_pv(float *acc, const float *s, const float *v, const float *a,
+                                const int *lo, const int *hi, int64_t R, int64_t D)
+{
+    for (int64_t r = 0; r < R;) {
+        if (lo[r] >= hi[r]) {
+            r++;
+            continue;
+        }
+        int same = 1; /* rows in a row that see the same keys */
+        while (same < PV_ROWS && r + same < R && lo[r + same] == lo[r] && hi[r + same] == hi[r])
+            same++;
+        if (same == PV_ROWS)
+            pv_all(acc + r * D, s + r * ATTN_TILE, v, a + r, lo[r], hi[r], D, PV_ROWS);
+        else
+            for (int i = 0; i < same; i++)
+                pv_all(acc + (r + i) * D, s + (r + i) * ATTN_TILE, v, a + r + i, lo[r], hi[r], D,
+                       1);
+        r += same;
+    }
+}

@@ -1,0 +1,255 @@
+/* tests/test_attn.c - attention against the plain formula in double, and the same bytes whatever
+ * the chunk, block size, batch, threads and family. */
+#include "kernels/attn.h"
+#include "tests/check.h"
+#include "tests/families.h"
+#include "tests/fill.h"
+
+#include <stdlib.h>
+
+typedef struct {
+    const char *why;
+    int64_t H, Hkv, D, Dv, T;
+    float softcap;
+    int64_t window;
+    bool alibi, sinks;
+} shape;
+
+static const shape shapes[] = {
+    { "one head, one token", 1, 1, 16, 16, 1, 0, 0, false, false },
+    { "heads of their own", 3, 3, 32, 32, 45, 0, 0, false, false },
+    { "grouped", 8, 2, 64, 64, 100, 0, 0, false, false },
+    { "one kv head, odd size", 6, 1, 20, 20, 70, 0, 0, false, false },
+    { "window", 4, 2, 32, 32, 130, 0, 37, false, false },
+    { "window of one", 2, 2, 16, 16, 40, 0, 1, false, false },
+    { "soft-cap", 4, 2, 80, 80, 50, 2.0f, 0, false, false },
+    { "alibi", 4, 4, 32, 32, 90, 0, 0, true, false },
+    { "sinks and window", 4, 1, 48, 48, 90, 0, 64, false, true },
+    { "values narrower than keys", 4, 4, 40, 24, 66, 0, 0, false, false },
+};
+
+static const float slopes[8] = { 0.5f, 0.25f, 0.125f, 0.0625f, 0.03f, 0.02f, 0.01f, 0.005f };
+static const float sink_logits[8] = { 0.5f, -1, 2, 0, 1, 1, 1, 1 };
+
+/* Inputs of one sequence of T tokens. */
+typedef struct {
+    float *q, *k, *v;
+} input;
+
+static input input_make(const shape *s, lq_arena *a, uint64_t seed)
+{
+    input in = { lq_push(a, (size_t)(s->T * s->H * s->D) * 4),
+                 lq_push(a, (size_t)(s->T * s->Hkv * s->D) * 4),
+                 lq_push(a, (size_t)(s->T * s->Hkv * s->Dv) * 4) };
+    fill_row(in.q, s->T * s->H * s->D, &seed);
+    fill_row(in.k, s->T * s->Hkv * s->D, &seed);
+    fill_row(in.v, s->T * s->Hkv * s->Dv, &seed);
+    for (int64_t i = 0; i < s->T * s->H * s->D; i++)
+        in.q[i] *= 3;
+    return in;
+}
+
+/* Run T tokens of `n_seqs` copies in chunks of `chunk` rows; out [n_seqs][T, H*Dv]. Cached blocks
+ * lie in scattered order between blocks full of NaN. */
+static float *run(const shape *s, const input *in, int n_seqs, int block_size, int64_t chunk,
+                  kv_dtype d, pool *p, lq_arena *a)
+{
+    int64_t per_seq = lq_ceil_div(s->T, block_size), n_blocks = 2 * per_seq * n_seqs + 1;
+    size_t kb = attn_kv_row_bytes(d, s->D) * (size_t)(s->Hkv * block_size);
+    size_t vb = attn_kv_row_bytes(d, s->Dv) * (size_t)(s->Hkv * block_size);
+    size_t stride = kb + vb;
+    uint8_t *pool_mem = lq_push(a, stride * (size_t)n_blocks);
+    memset(pool_mem, 0xff, stride * (size_t)n_blocks); /* NaN in every float type */
+    attn_seq *seqs = lq_push(a, (size_t)n_seqs * sizeof *seqs);
+    int32_t *tables = lq_push(a, (size_t)(per_seq * n_seqs) * 4);
+    for (int64_t i = 0; i < per_seq * n_seqs; i++)
+        tables[i] = (int32_t)(n_blocks - 2 - 2 * i); /* from the end, every second */
+    int64_t qw = s->H * s->D, ow = s->H * s->Dv;
+    float *out = lq_push(a, (size_t)(n_seqs * s->T * ow) * 4);
+    float *q = lq_push(a, (size_t)(n_seqs * chunk * qw) * 4),
+          *o = lq_push(a, (size_t)(n_seqs * chunk * ow) * 4);
+    lq_arena scratch;
+    int64_t width = s->D > s->Dv ? s->D : s->Dv;
+    lq_arena_init(&scratch, attn_scratch_bytes(s->H, width, pool_threads(p)), NULL);
+    for (int64_t pos = 0; pos < s->T; pos += chunk) {
+        int64_t n = s->T - pos < chunk ? s->T - pos : chunk;
+        for (int i = 0; i < n_seqs; i++) {
+            const int32_t *table = tables + i * per_seq;
+            for (int64_t t = pos; t < pos + n; t++) {
+                uint8_t *block = pool_mem + (size_t)table[t / block_size] * stride;
+                attn_kv_write(block, (int)(t % block_size), block_size, in->k + t * s->Hkv * s->D,
+                              s->Hkv, s->D, d);
+                attn_kv_write(block + kb, (int)(t % block_size), block_size,
+                              in->v + t * s->Hkv * s->Dv, s->Hkv, s->Dv, d);
+            }
+            seqs[i] = (attn_seq){ .row0 = i * n, .n_rows = n, .pos0 = pos, .table = table };
+            memcpy(q + i * n * qw, in->q + pos * qw, (size_t)(n * qw) * 4);
+        }
+        attn_args args = { .q = q,
+                           .ldq = qw,
+                           .out = o,
+                           .ldo = ow,
+                           .k = pool_mem,
+                           .v = pool_mem + kb,
+                           .block_stride = stride,
+                           .block_size = block_size,
+                           .dtype = d,
+                           .H = s->H,
+                           .Hkv = s->Hkv,
+                           .D = s->D,
+                           .Dv = s->Dv,
+                           .scale = 0.3f,
+                           .softcap = s->softcap,
+                           .window = s->window,
+                           .alibi = s->alibi ? slopes : NULL,
+                           .sinks = s->sinks ? sink_logits : NULL,
+                           .seqs = seqs,
+                           .n_seqs = n_seqs };
+        attn_run(&args, &scratch, p);
+        CHECK(lq_arena_mark(&scratch) == 0, "scratch not left as found");
+        for (int i = 0; i < n_seqs; i++)
+            memcpy(out + (i * s->T + pos) * ow, o + i * n * ow, (size_t)(n * ow) * 4);
+    }
+    lq_arena_free(&scratch);
+    return out;
+}
+
+/* What the cache gives back for one row of D. */
+static void through_cache(float *dst, const float *src, int64_t D, kv_dtype d)
+{
+    float max = 0;
+    for (int64_t i = 0; i < D; i++) {
+        max = fabsf(src[i]) > max ? fabsf(src[i]) : max;
+        dst[i] = d == KV_F16    ? lq_f16_to_f32(lq_f32_to_f16(src[i]))
+                 : d == KV_BF16 ? lq_bf16_to_f32(lq_f32_to_bf16(src[i]))
+                                : src[i];
+    }
+    for (int64_t i = 0; i < D && d == KV_I8; i++)
+        dst[i] = (max / 127.0f) * rintf(src[i] * (127.0f / max));
+}
+
+/* Largest error as a share of its bound. */
+static double worst(const shape *s, const input *in, const float *out, kv_dtype d)
+{
+    float *k = malloc((size_t)s->D * 4), *v = malloc((size_t)s->Dv * 4);
+    double *w = malloc((size_t)s->T * sizeof *w), *sum = malloc((size_t)s->Dv * sizeof *sum),
+           share = 0;
+    for (int64_t t = 0; t < s->T; t++)
+        for (int64_t h = 0; h < s->H; h++) {
+            int64_t kvh = h / (s->H / s->Hkv),
+                    first = s->window && t >= s->window ? t - s->window + 1 : 0;
+            double max = s->sinks ? (double)sink_logits[h] : -1e300, total = 0, size = 0, vmax = 0;
+            for (int64_t j = first; j <= t; j++) {
+                double dot = 0, abs = 0;
+                through_cache(k, in->k + (j * s->Hkv + kvh) * s->D, s->D, d);
+                for (int64_t i = 0; i < s->D; i++) {
+                    double x = (double)in->q[(t * s->H + h) * s->D + i] * (double)k[i];
+                    dot += x, abs += fabs(x);
+                }
+                w[j] = dot * (double)0.3f;
+                if (s->softcap > 0) w[j] = (double)s->softcap * tanh(w[j] / (double)s->softcap);
+                if (s->alibi) w[j] += (double)slopes[h] * (double)(j - t), abs += (double)t;
+                max = w[j] > max ? w[j] : max;
+                size = abs > size ? abs : size;
+            }
+            memset(sum, 0, (size_t)s->Dv * sizeof *sum);
+            if (s->sinks) total = exp((double)sink_logits[h] - max);
+            for (int64_t j = first; j <= t; j++) {
+                double p = exp(w[j] - max);
+                total += p;
+                through_cache(v, in->v + (j * s->Hkv + kvh) * s->Dv, s->Dv, d);
+                for (int64_t i = 0; i < s->Dv; i++) {
+                    sum[i] += p * (double)v[i];
+                    vmax = fabs((double)v[i]) > vmax ? fabs((double)v[i]) : vmax;
+                }
+            }
+            /* A score is off by (D+3) u sum|q k|; so is each weight, relatively; then t + tiles
+             * roundings of sums, twice (numerator and denominator). */
+            double bound = 0x1p-24 * vmax * (2 * (double)(s->D + 6) * size + 3 * (double)(t + 20));
+            for (int64_t i = 0; i < s->Dv; i++) {
+                double diff = fabs((double)out[(t * s->H + h) * s->Dv + i] - sum[i] / total);
+                if (!(diff <= share * bound)) share = diff / bound;
+            }
+        }
+    free(sum), free(w), free(v), free(k);
+    return share;
+}
+
+TEST(the_reference_agrees_with_the_formula)
+{
+    char family[16];
+    family_use(0, family);
+    for (size_t i = 0; i < LQ_COUNT(shapes); i++)
+        for (int d = 0; d < KV_N_DTYPES; d++) {
+            lq_arena a;
+            lq_arena_init(&a, 0, NULL);
+            input in = input_make(&shapes[i], &a, i);
+            float *out = run(&shapes[i], &in, 1, 16, 7, (kv_dtype)d, NULL, &a);
+            double share = worst(&shapes[i], &in, out, (kv_dtype)d);
+            CHECK(share <= 1, "%s, %s: %g of the bound", shapes[i].why, kv_dtype_text((kv_dtype)d),
+                  share);
+            lq_arena_free(&a);
+        }
+}
+
+TEST(the_same_bytes_in_any_chunk_block_batch_and_family)
+{
+    static const struct {
+        int n_seqs, block_size;
+        int64_t chunk;
+        bool threads;
+    } ways[] = {
+        { 1, 16, 1, false }, { 1, 8, 1000, true }, { 1, 32, 33, false }, { 3, 16, 5, true }
+    };
+    char family[16];
+    pool *p;
+    CHECK(!pool_open(&p, 3, NULL), "pool");
+    for (size_t i = 0; i < LQ_COUNT(shapes); i++)
+        for (int d = 0; d < KV_N_DTYPES; d++) {
+            const shape *s = &shapes[i];
+            size_t bytes = (size_t)(s->T * s->H * s->Dv) * 4;
+            lq_arena a;
+            lq_arena_init(&a, 0, NULL);
+            input in = input_make(s, &a, i);
+            family_use(0, family);
+            float *want = run(s, &in, 1, 16, 7, (kv_dtype)d, NULL, &a);
+            for (int f = 0; family_use(f, family); f++)
+                for (size_t k = 0; k < LQ_COUNT(ways); k++) {
+                    if (f == 0 && k > 1) continue; /* the reference is slow */
+                    int64_t chunk = ways[k].chunk < s->T ? ways[k].chunk : s->T;
+                    float *got = run(s, &in, ways[k].n_seqs, ways[k].block_size, chunk, (kv_dtype)d,
+                                     ways[k].threads ? p : NULL, &a);
+                    for (int q = 0; q < ways[k].n_seqs; q++)
+                        CHECK(memcmp(got + q * s->T * s->H * s->Dv, want, bytes) == 0,
+                              "%s, %s, %s: chunk %lld, blocks of %d, sequence %d", family, s->why,
+                              kv_dtype_text((kv_dtype)d), (long long)chunk, ways[k].block_size, q);
+                }
+            lq_arena_free(&a);
+        }
+    pool_close(p);
+}
+
+TEST(a_cached_row_is_what_its_type_can_hold)
+{
+    static const float x[8] = { 1, -2, 0.5f, 127, -127, 0, 1e-3f, 63.4f };
+    uint8_t row[64];
+    float scale;
+    attn_kv_write(row, 0, 1, x, 1, 8, KV_I8);
+    memcpy(&scale, row, 4);
+    CHECK(scale == 1.0f, "scale %g", (double)scale);
+    static const int8_t want[8] = { 1, -2, 0, 127, -127, 0, 0, 63 };
+    CHECK(memcmp(row + 4, want, 8) == 0, "int8 codes");
+    CHECK(attn_kv_row_bytes(KV_I8, 8) == 12 && attn_kv_row_bytes(KV_F16, 8) == 16, "bytes");
+    static const float zero[8] = { 0 };
+    attn_kv_write(row, 0, 1, zero, 1, 8, KV_I8);
+    memcpy(&scale, row, 4);
+    CHECK(scale == 0.0f && row[4] == 0, "a row of zeros");
+}
+
+int main(int argc, char **argv)
+{
+    RUN(the_reference_agrees_with_the_formula);
+    RUN(the_same_bytes_in_any_chunk_block_batch_and_family);
+    RUN(a_cached_row_is_what_its_type_can_hold);
+    return check_end();
+}
