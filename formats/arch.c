@@ -121,10 +121,10 @@ static const struct {
     { "relu", ARCH_RELU },
 };
 
-static lq_status read_act(arch_act *a, const cJSON *j, const char *key, lq_err *err)
+static lq_status read_act(arch_act *a, const cJSON *j, const char *key, bool required, lq_err *err)
 {
     const char *text = "silu";
-    lq_status s = js_str(j, key, false, &text, err);
+    lq_status s = js_str(j, key, required, &text, err);
     if (s) return s;
     for (size_t i = 0; i < LQ_COUNT(acts); i++)
         if (strcmp(acts[i].text, text) == 0) return *a = acts[i].act, LQ_OK;
@@ -287,7 +287,7 @@ lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *ge
     if (s) return s;
     c->tied = c->row->def_tied;
     s = read_sizes(c, config, err);
-    if (!s) s = read_act(&c->act, config, c->row->keys->act, err);
+    if (!s) s = read_act(&c->act, config, c->row->keys->act, false, err);
     if (!s) s = read_dtype(c, config, err);
     if (!s) s = js_bool(config, "tie_word_embeddings", false, &c->tied, err);
     if (!s) s = read_bias(&c->attn_bias, config, "attention_bias", err);
@@ -338,7 +338,7 @@ cJSON *arch_config_json(const arch_config *c)
     OWN_INTS(X)
     OWN_REALS(X)
 #undef X
-        ok = ok && cJSON_AddStringToObject(j, "act", act_text(c->act));
+    ok = ok && cJSON_AddStringToObject(j, "act", act_text(c->act));
     ok = ok && cJSON_AddStringToObject(j, "rope", arch_rope_text(c->rope.kind));
     ok = ok && cJSON_AddBoolToObject(j, "rope_truncate", c->rope.truncate);
     ok = ok && cJSON_AddStringToObject(j, "dtype", lq_dtype_text(c->dtype));
@@ -383,7 +383,7 @@ static lq_status own_words(arch_config *c, const cJSON *j, lq_err *err)
 {
     const char *rope = NULL, *dtype = NULL;
     int64_t attn_bias = 0, mlp_bias = 0, bos = 0;
-    lq_status s = read_act(&c->act, j, "act", err);
+    lq_status s = read_act(&c->act, j, "act", true, err);
     if (!s) s = js_str(j, "rope", true, &rope, err);
     if (!s && !arch_rope_from_text(&c->rope.kind, rope))
         s = lq_fail(err, LQ_EUNSUPPORTED, "rope: unknown kind \"%.40s\"", rope);

@@ -1,0 +1,344 @@
+/* tests/test_arch.c - config.json to numbers, names of tensors, rotary tables, refusals. */
+#include "formats/arch.h"
+
+#include "formats/json.h"
+#include "tests/check.h"
+
+#include <stdlib.h>
+
+#define BASE                                                                                   \
+    "\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4," \
+    "\"intermediate_size\":160"
+#define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"]," BASE
+#define MISTRAL "{\"architectures\":[\"MistralForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
+#define QWEN2 "{\"architectures\":[\"Qwen2ForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
+#define QWEN3 "{\"architectures\":[\"Qwen3ForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
+
+static cJSON *tree(const char *text)
+{
+    cJSON *j = NULL;
+    lq_err err = { "" };
+    lq_status s = js_parse(&j, text, strlen(text), 1 << 20, JS_UNIQUE, &err);
+    CHECK(!s, "%s: %s", text, err.msg);
+    return j;
+}
+
+static lq_status parse(arch_config *c, const char *config, const char *generation, lq_err *err)
+{
+    cJSON *j = tree(config), *g = generation ? tree(generation) : NULL;
+    lq_status s = arch_config_parse(c, j, g, err);
+    cJSON_Delete(j);
+    cJSON_Delete(g);
+    return s;
+}
+
+static bool near(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
+
+TEST(defaults_are_those_of_transformers)
+{
+    arch_config c;
+    lq_err err = { "" };
+    CHECK(!parse(&c, LLAMA "}", NULL, &err), "%s", err.msg);
+    CHECK(c.kv_heads == 4 && c.head_dim == 16 && c.max_pos == 2048 && near(c.norm_eps, 1e-6),
+          "llama");
+    CHECK(!c.tied && c.attn_bias == -1 && c.mlp_bias == -1 && c.act == ARCH_SILU, "llama");
+    CHECK(c.rope.kind == ROPE_PLAIN && near(c.rope_theta, 10000) && c.rope_dims == 16, "llama");
+    CHECK(c.bos == -1 && c.n_eos == 0 && c.dtype == LQ_F32 && near(c.attn_scale, 0.25), "llama");
+    CHECK(!c.window && !c.layer_window[0], "llama has no window");
+    arch_config_free(&c);
+    CHECK(!parse(&c, MISTRAL "}", NULL, &err), "%s", err.msg);
+    CHECK(c.window == 4096 && c.layer_window[0] && c.layer_window[3], "mistral has one by default");
+    arch_config_free(&c);
+    CHECK(!parse(&c, QWEN3 "}", NULL, &err), "%s", err.msg);
+    CHECK(c.head_dim == 128 && c.row->qk_norm && !c.window, "qwen3's heads are 128 by default");
+    arch_config_free(&c);
+}
+
+TEST(sliding_windows_follow_every_spelling)
+{
+    static const struct {
+        const char *why, *config;
+        int64_t window;
+        const char *layers; /* w: has the window */
+    } t[] = {
+        { "mistral", MISTRAL ",\"sliding_window\":16}", 16, "wwww" },
+        { "mistral null", MISTRAL ",\"sliding_window\":null}", 0, "...." },
+        { "mistral with layer types",
+          MISTRAL
+          ",\"sliding_window\":16,\"layer_types\":[\"full_attention\",\"sliding_attention\","
+          "\"full_attention\",\"sliding_attention\"]}",
+          16, ".w.w" },
+        { "llama ignores it", LLAMA ",\"sliding_window\":16}", 0, "...." },
+        { "qwen2 not used", QWEN2 ",\"sliding_window\":16,\"max_window_layers\":0}", 0, "...." },
+        { "qwen2 used from a layer on",
+          QWEN2 ",\"sliding_window\":16,\"use_sliding_window\":true,\"max_window_layers\":3}", 16,
+          "...w" },
+        { "qwen2 used from 28 on", QWEN2 ",\"sliding_window\":16,\"use_sliding_window\":true}", 0,
+          "...." },
+        { "qwen3 by layer types",
+          QWEN3
+          ",\"sliding_window\":8,\"use_sliding_window\":true,\"layer_types\":["
+          "\"sliding_attention\",\"full_attention\",\"full_attention\",\"sliding_attention\"]}",
+          8, "w..w" },
+        { "qwen3 layer types but not used",
+          QWEN3
+          ",\"sliding_window\":8,\"use_sliding_window\":false,\"layer_types\":["
+          "\"sliding_attention\",\"full_attention\",\"full_attention\",\"sliding_attention\"]}",
+          0, "...." },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        lq_err err = { "" };
+        CHECK(!parse(&c, t[i].config, NULL, &err), "%s: %s", t[i].why, err.msg);
+        CHECK(c.window == t[i].window, "%s: window %d", t[i].why, (int)c.window);
+        for (int k = 0; k < 4 && c.layer_window; k++)
+            CHECK(c.layer_window[k] == (t[i].layers[k] == 'w'), "%s: layer %d", t[i].why, k);
+        arch_config_free(&c);
+    }
+}
+
+TEST(end_tokens_of_both_files_are_joined)
+{
+    arch_config c;
+    lq_err err = { "" };
+    CHECK(!parse(&c, LLAMA ",\"bos_token_id\":1,\"eos_token_id\":[2,5,2]}",
+                 "{\"eos_token_id\":[5,7]}", &err),
+          "%s", err.msg);
+    CHECK(c.bos == 1 && c.n_eos == 3 && c.eos[0] == 2 && c.eos[1] == 5 && c.eos[2] == 7 &&
+              c.eos[3] == -1,
+          "%d ids", c.n_eos);
+    arch_config_free(&c);
+    CHECK(!parse(&c, LLAMA ",\"eos_token_id\":null}", "{\"eos_token_id\":9}", &err), "%s", err.msg);
+    CHECK(c.n_eos == 1 && c.eos[0] == 9, "generation_config alone");
+    arch_config_free(&c);
+}
+
+TEST(a_wrong_config_is_refused_by_key)
+{
+    static const struct {
+        const char *why, *config, *says;
+    } t[] = {
+        { "no object", "[]", "object" },
+        { "nothing in it", "{}", "model_type: expected" },
+        { "unknown architecture", "{\"architectures\":[\"FooForCausalLM\"]}",
+          "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM; found "
+          "\"FooForCausalLM\"" },
+        { "unknown type", "{\"model_type\":\"foo\"}", "found \"foo\"" },
+        { "architectures a string", "{\"architectures\":\"LlamaForCausalLM\"}", "architectures" },
+        { "no vocabulary",
+          "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":4,"
+          "\"num_attention_heads\":4,\"intermediate_size\":160}",
+          "vocab_size: expected an integer" },
+        { "half a layer", LLAMA ",\"num_key_value_heads\":1.5}", "num_key_value_heads" },
+        { "no divisor of heads", LLAMA ",\"num_key_value_heads\":3}", "expected a divisor of 4" },
+        { "no head", LLAMA ",\"num_key_value_heads\":0}", "num_key_value_heads" },
+        { "hidden not divisible",
+          "{\"model_type\":\"llama\",\"vocab_size\":320,\"hidden_size\":66,\"num_hidden_layers\":4,"
+          "\"num_attention_heads\":4,\"intermediate_size\":160}",
+          "num_attention_heads: expected a divisor" },
+        { "odd head", LLAMA ",\"head_dim\":15}", "even" },
+        { "heads too wide", LLAMA ",\"head_dim\":4194304}", "head_dim" },
+        { "negative layers",
+          "{\"model_type\":\"llama\",\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":-"
+          "4,"
+          "\"num_attention_heads\":4,\"intermediate_size\":160}",
+          "num_hidden_layers" },
+        { "eps a string", LLAMA ",\"rms_norm_eps\":\"1e-5\"}", "rms_norm_eps" },
+        { "unknown activation", LLAMA ",\"hidden_act\":\"relu6\"}", "relu6" },
+        { "unknown dtype", LLAMA ",\"dtype\":\"float8_e4m3fn\"}", "float8_e4m3fn" },
+        { "tied a number", LLAMA ",\"tie_word_embeddings\":1}", "tie_word_embeddings" },
+        { "bias a number", LLAMA ",\"attention_bias\":1}", "attention_bias" },
+        { "eos a string", LLAMA ",\"eos_token_id\":\"</s>\"}", "eos_token_id" },
+        { "nine ends", LLAMA ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9]}", "at most 8" },
+        { "rope a string", LLAMA ",\"rope_scaling\":\"linear\"}",
+          "rope_scaling: expected an object" },
+        { "rope without a kind", LLAMA ",\"rope_scaling\":{\"factor\":2}}", "rope_type" },
+        { "unknown rope", LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":2}}",
+          "longrope" },
+        { "linear without factor", LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}",
+          "rope_scaling: factor: expected" },
+        { "factor 0", LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", "factor" },
+        { "llama3 without its length",
+          LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+                "\"high_freq_factor\":4}}",
+          "original_max_position_embeddings" },
+        { "llama3 with equal ends",
+          LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+                "\"high_freq_factor\":4,\"original_max_position_embeddings\":32}}",
+          "high_freq_factor above" },
+        { "theta 1", LLAMA ",\"rope_theta\":1}", "rope_theta" },
+        { "theta infinite", LLAMA ",\"rope_theta\":1e999}", "rope_theta" },
+        { "parameters per layer type",
+          LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6}}}",
+          "per layer type" },
+        { "nothing rotated", LLAMA ",\"partial_rotary_factor\":0.01}", "rope" },
+        { "layer types too few",
+          MISTRAL ",\"layer_types\":[\"full_attention\"],\"sliding_window\":4}", "layer_types" },
+        { "layer type unknown",
+          MISTRAL ",\"sliding_window\":4,\"layer_types\":[\"full_attention\",\"full_attention\","
+                  "\"full_attention\",\"linear_attention\"]}",
+          "linear_attention" },
+        { "window 0", MISTRAL ",\"sliding_window\":0}", "sliding_window" },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        lq_err err = { "" };
+        lq_status s = parse(&c, t[i].config, NULL, &err);
+        CHECK(s && lq_exit_code(s) == 3, "%s: accepted", t[i].why);
+        CHECK(strstr(err.msg, t[i].says), "%s: '%s' does not say '%s'", t[i].why, err.msg,
+              t[i].says);
+        if (!s) arch_config_free(&c);
+    }
+}
+
+static const char *const goldens[] = {
+    "llama2-mha",
+    "llama3-gqa",
+    "llama-linear-rope",
+    "llama-yarn",
+    "llama-dynamic-ntk",
+    "mistral-swa",
+    "qwen2",
+    "qwen3",
+    "llama-128",
+};
+
+TEST(our_own_spelling_gives_the_same_config_back)
+{
+    for (size_t i = 0; i < LQ_COUNT(goldens); i++) {
+        char path[128];
+        cJSON *j = NULL;
+        arch_config a, b;
+        lq_err err = { "" };
+        snprintf(path, sizeof path, "tests/golden/arch/%s/config.json", goldens[i]);
+        lq_status s = js_parse_file(&j, path, 1 << 20, JS_UNIQUE, &err);
+        if (!s) s = arch_config_parse(&a, j, NULL, &err);
+        CHECK(!s, "%s: %s", goldens[i], err.msg);
+        cJSON_Delete(j);
+        if (s) continue;
+        cJSON *own = arch_config_json(&a);
+        s = arch_config_from_json(&b, own, &err);
+        CHECK(!s, "%s: %s", goldens[i], err.msg);
+        if (!s) {
+            CHECK(!memcmp(a.layer_window, b.layer_window, (size_t)a.layers), "%s: windows",
+                  goldens[i]);
+            cJSON *again = arch_config_json(&b);
+            js_buf x = { 0 }, y = { 0 };
+            CHECK(!js_canonical(&x, own, NULL) && !js_canonical(&y, again, NULL) && x.n == y.n &&
+                      !memcmp(x.data, y.data, x.n),
+                  "%s: texts differ", goldens[i]);
+            free(x.data);
+            free(y.data);
+            cJSON_Delete(again);
+            arch_config_free(&b);
+        }
+        for (const cJSON *m = own->child; m; m = m->next) { /* every key is needed */
+            cJSON *less = cJSON_Duplicate(own, true);
+            cJSON_DeleteItemFromObjectCaseSensitive(less, m->string);
+            s = arch_config_from_json(&b, less, &err);
+            CHECK(s, "%s without %s", goldens[i], m->string);
+            if (!s) arch_config_free(&b);
+            cJSON_Delete(less);
+        }
+        cJSON_Delete(own);
+        arch_config_free(&a);
+    }
+}
+
+TEST(names_and_roles_are_inverse)
+{
+    static const struct {
+        const char *name;
+        int role; /* -1: none */
+        int64_t layer;
+        bool bias;
+    } t[] = {
+        { "model.embed_tokens.weight", R_EMBED, -1, false },
+        { "lm_head.weight", R_HEAD, -1, false },
+        { "model.norm.weight", R_FINAL_NORM, -1, false },
+        { "model.layers.0.self_attn.q_proj.weight", R_Q, 0, false },
+        { "model.layers.3.self_attn.q_proj.bias", R_Q, 3, true },
+        { "model.layers.3.mlp.down_proj.weight", R_DOWN, 3, false },
+        { "model.layers.4.mlp.down_proj.weight", -1, 0, false },
+        { "model.layers.03.mlp.down_proj.weight", -1, 0, false },
+        { "model.layers.-1.mlp.down_proj.weight", -1, 0, false },
+        { "model.layers..mlp.down_proj.weight", -1, 0, false },
+        { "model.layers.99999999999999999999.mlp.down_proj.weight", -1, 0, false },
+        { "model.layers.0.self_attn.q_proj.weight.x", -1, 0, false },
+        { "model.layers.0.self_attn.q_proj", -1, 0, false },
+        { "model.layers.0.self_attn.q_norm.weight", -1, 0, false },
+        { "model.embed_tokens", -1, 0, false },
+        { "", -1, 0, false },
+    };
+    arch_config c;
+    lq_err err = { "" };
+    CHECK(!parse(&c, LLAMA "}", NULL, &err), "%s", err.msg);
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_role r;
+        int64_t layer;
+        bool bias;
+        bool found = arch_role_of(&c, t[i].name, &r, &layer, &bias);
+        CHECK(found == (t[i].role >= 0), "%s", t[i].name);
+        if (!found) continue;
+        CHECK((int)r == t[i].role && layer == t[i].layer && bias == t[i].bias, "%s", t[i].name);
+        char back[128];
+        CHECK(arch_tensor_name(&c, r, layer, bias ? "bias" : "weight", back, sizeof back) &&
+                  !strcmp(back, t[i].name),
+              "%s", back);
+        CHECK(!arch_tensor_name(&c, r, layer, "weight", back, 5), "a short buffer");
+    }
+    arch_config_free(&c);
+}
+
+/* Golden tables: numpy float32 (tests/golden/arch/make_rope.py). The last place of pow may differ
+ * (2 ulp of the frequency, 2^-22), which the position multiplies; cos and sin are then within one
+ * rounding of each factor. */
+TEST(rotary_tables_equal_the_reference)
+{
+    cJSON *all = NULL;
+    lq_err err = { "" };
+    lq_status s = js_parse_file(&all, "tests/golden/arch/rope.json", 1 << 24, 0, &err);
+    CHECK(!s, "%s", err.msg);
+    for (const cJSON *g = all ? all->child : NULL; g; g = g->next) {
+        const char *why = js_get(g, "why")->valuestring;
+        arch_config c;
+        int64_t seq_len = 0, pos0 = 0, T = 0;
+        js_i64(g, "seq_len", true, 0, 1 << 20, &seq_len, NULL);
+        js_i64(g, "pos0", true, 0, 1 << 20, &pos0, NULL);
+        js_i64(g, "T", true, 0, 1 << 20, &T, NULL);
+        s = arch_config_parse(&c, js_get(g, "config"), NULL, &err);
+        CHECK(!s, "%s: %s", why, err.msg);
+        if (s) continue;
+        float cos_t[4 * 64], sin_t[4 * 64];
+        const int64_t pairs = c.rope_dims / 2;
+        CHECK(cJSON_GetArraySize(js_get(g, "cos")) == T * pairs, "%s: size", why);
+        arch_rope_table(&c, pos0, T, seq_len, cos_t, sin_t);
+        const cJSON *wc = js_get(g, "cos")->child, *ws = js_get(g, "sin")->child, *wf = NULL;
+        const double scale = c.rope.attention_factor;
+        for (int64_t i = 0; wc && ws; i++, wc = wc->next, ws = ws->next) {
+            wf = i % pairs ? wf->next : js_get(g, "inv_freq")->child;
+            double angle = (double)(pos0 + i / pairs) * wf->valuedouble;
+            double tol = scale * (angle * 0x1p-22 + 0x1p-22);
+            CHECK(fabs((double)cos_t[i] - wc->valuedouble) <= tol,
+                  "%s: cos[%d] %.9g, expected %.9g", why, (int)i, (double)cos_t[i],
+                  wc->valuedouble);
+            CHECK(fabs((double)sin_t[i] - ws->valuedouble) <= tol,
+                  "%s: sin[%d] %.9g, expected %.9g", why, (int)i, (double)sin_t[i],
+                  ws->valuedouble);
+        }
+        arch_config_free(&c);
+    }
+    cJSON_Delete(all);
+}
+
+int main(int argc, char **argv)
+{
+    RUN(defaults_are_those_of_transformers);
+    RUN(sliding_windows_follow_every_spelling);
+    RUN(end_tokens_of_both_files_are_joined);
+    RUN(a_wrong_config_is_refused_by_key);
+    RUN(our_own_spelling_gives_the_same_config_back);
+    RUN(names_and_roles_are_inverse);
+    RUN(rotary_tables_equal_the_reference);
+    return check_end();
+}
