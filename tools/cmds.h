@@ -9,6 +9,8 @@
 
 // clang-format off
 #define COMMANDS(X) \
+    X(eval)    \
+    X(logits)  \
     X(plan)    \
     X(version)
 // clang-format on

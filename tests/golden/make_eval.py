@@ -5,7 +5,7 @@ usage: make_eval.py      (pip install torch==2.13.0 transformers==4.57.6; takes 
 
 Writes, beside this script, in eval/:
   expected.json         command-line cases: arguments of `llmq eval`, perplexity, tokens, KL
-  windows.safetensors   per token, for three windows of 64 tokens: ids, nll of novels-6m and of
+  windows.safetensors   per token, for two windows of 32 tokens: ids, nll of novels-6m and of
                         novels-1m, KL(novels-6m || novels-1m), equal first choices
 Windows, all float32 with eager attention, sums in float64:
   own        whole windows of C tokens, each scored from its second token; --bos puts BOS first
@@ -95,12 +95,12 @@ def main():
     with open(os.path.join(HERE, "eval", "expected.json"), "w", encoding="utf-8") as f:
         json.dump(cases, f, indent=1)
         f.write("\n")
-    w64 = cut(plain, 64)[:3]
-    nll, _, _ = scores(big, None, w64, 1)
-    nll_small, kl, same = scores(small, big, w64, 1)
-    save_file({"ids": torch.tensor(w64, dtype=torch.int32), "nll_6m": nll.reshape(3, 63),
-               "nll_1m": nll_small.reshape(3, 63), "kl": kl.reshape(3, 63),
-               "same": same.to(torch.uint8).reshape(3, 63)},
+    w32 = cut(plain, 32)[:2]
+    nll, _, _ = scores(big, None, w32, 1)
+    nll_small, kl, same = scores(small, big, w32, 1)
+    save_file({"ids": torch.tensor(w32, dtype=torch.int32), "nll_6m": nll.reshape(2, 31),
+               "nll_1m": nll_small.reshape(2, 31), "kl": kl.reshape(2, 31),
+               "same": same.to(torch.uint8).reshape(2, 31)},
               os.path.join(HERE, "eval", "windows.safetensors"))
 
 

@@ -1,0 +1,100 @@
+"""llmq eval and llmq logits against transformers (tests/golden/make_eval.py), gates, bad input."""
+import json
+import struct
+
+import pytest
+
+from conftest import ROOT, TEXT
+
+CASES = json.loads((ROOT / "tests/golden/eval/expected.json").read_text())
+
+
+def run_eval(llmq, args, **more):
+    args = args.split()
+    args = [f"models/{a}" if a.startswith("novels-") else a for a in args]
+    return llmq.json("eval", *args, "--text", TEXT, **more)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c["args"])
+def test_figures_are_those_of_transformers(llmq, case):
+    got = run_eval(llmq, case["args"])
+    assert got["perplexity"] == pytest.approx(case["perplexity"], rel=2e-6)  # 46.8920 to 4 digits
+    assert got["tokens"] == case["tokens"] and got["windows"] == case["windows"]
+    for key in ("kl_mean", "kl_p99", "top1_agree"):
+        if key in case:
+            assert got[key] == pytest.approx(case[key], rel=1e-4), key
+
+
+def test_several_lengths_give_a_row_each(llmq):
+    got = run_eval(llmq, "novels-1m --ctx 64,32 --windows 3")
+    assert [r["ctx"] for r in got["by_ctx"]] == [64, 32]
+    assert got["perplexity"] == got["by_ctx"][0]["perplexity"]
+    assert [r["tokens"] for r in got["by_ctx"]] == [189, 93]
+
+
+def test_threads_change_no_digit(llmq):
+    args = "novels-1m --ctx 64 --windows 3 --activations int8 --kv-cache-dtype f16 --threads "
+    one, two, seven = (run_eval(llmq, args + n) for n in "127")
+    assert one["nll"] == two["nll"] == seven["nll"]
+
+
+@pytest.mark.parametrize("gate,code", [
+    ("--max-ppl 1000000", 0), ("--max-ppl 2", 4),
+    ("--ref models/novels-1m --max-kl 0", 0), ("--ref models/novels-6m --max-kl 0.01", 4),
+    ("--ref models/novels-6m --max-kl-p99 0.01", 4), ("--max-kl 1", 2), ("--ctx 1", 2),
+    ("--bos --ruler gptq", 2),
+])
+def test_gates_decide_the_exit_code(llmq, gate, code):
+    args = ["eval", "models/novels-1m", "--text", TEXT, "--windows", 2]
+    if "--ctx" not in gate:
+        args += ["--ctx", 32]
+    p = llmq(*args, *gate.split(), code=code)
+    assert bool(p.stderr) == bool(code)
+    if code == 4:
+        assert "expected at most" in p.stderr and "perplexity" in p.stdout
+
+
+def test_bad_input_is_one_sentence(llmq, tmp_path):
+    short = tmp_path / "short.txt"
+    short.write_text("Too short.")
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    for text in (short, empty):
+        p = llmq("eval", "models/novels-1m", "--text", text, "--ctx", 512, code=3)
+        assert "at least one window of 512 tokens" in p.stderr
+    p = llmq("eval", "models/novels-1m", "--text", tmp_path / "none.txt", code=3)
+    assert "none.txt" in p.stderr
+    p = llmq("eval", "tests/golden/arch/llama-128", "--text", TEXT, code=3)
+    assert "tokenizer.json" in p.stderr
+
+
+def read_f32(path):
+    data = path.read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    t = json.loads(data[8:8 + n])["logits"]
+    begin, end = t["data_offsets"]
+    assert t["dtype"] == "F32"
+    return t["shape"], data[8 + n + begin:8 + n + end]
+
+
+def test_logits_are_written_and_ids_come_from_either_side(llmq, tmp_path):
+    a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    ids = tmp_path / "ids.txt"
+    ids.write_text("1, 5\n9,\t300 2\n")
+    got = llmq.json("logits", "tests/golden/arch/qwen3", "--ids", "1,5,9,300,2", "-o", a)
+    assert (got["vocab"], got["tokens"]) == (320, 5)
+    llmq("logits", "tests/golden/arch/qwen3", "--ids-file", ids, "--threads", 1, "-o", b)
+    shape, data = read_f32(a)
+    assert shape == [5, 320] and len(data) == 5 * 320 * 4
+    assert (shape, data) == read_f32(b)
+
+
+@pytest.mark.parametrize("args,code,says", [
+    (["--ids", "1,320"], 3, "0..319"), (["--ids", "1,-2"], 2, "--ids"), (["--ids", ""], 2, "--ids"),
+    ([], 2, "--ids"), (["--ids", "1", "--ids-file", "x"], 2, "--ids"),
+    (["--ids-file", "/nowhere"], 3, "/nowhere"), (["--ids-file", "Makefile"], 3, "Makefile"),
+])
+def test_bad_ids_are_refused(llmq, tmp_path, args, code, says):
+    out = tmp_path / "x.safetensors"
+    p = llmq("logits", "tests/golden/arch/qwen3", *args, "-o", out, code=code)
+    assert says in p.stderr and not out.exists()

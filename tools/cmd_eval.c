@@ -1,0 +1,261 @@
+/* tools/cmd_eval.c - `llmq eval`: perplexity on a text, distance from another model, gates. */
+#include "tools/load.h"
+
+#include "formats/json.h"
+#include "runtime/eval.h"
+
+#include <stdlib.h>
+
+enum { DEFAULT_CTX = 2048 };
+typedef enum { RULER_OWN, RULER_GPTQ, RULER_LLAMA_CPP } ruler;
+
+typedef struct {
+    const char *text, *ref, *ctx;
+    int64_t windows;
+    bool bos;
+    int ruler;
+    double max_ppl, max_kl, max_kl_p99;
+    opt_model model;
+} eval_cmd_opts;
+
+static const char *const rulers[] = { "llmq", "gptq", "llama.cpp", NULL };
+
+#define F(field) offsetof(eval_cmd_opts, field)
+static const opt_row rows[] = {
+    { "text", 't', OPT_STR, F(text), .arg = "FILE", .required = true, .help = "UTF-8 text" },
+    { "ctx", 'c', OPT_STR, F(ctx), .arg = "C[,C...]",
+      .help =
+          "tokens of a window; several give one row each (default: 2048 or the model's maximum)" },
+    { "windows", 0, OPT_INT, F(windows), .def = "0", .lo = 0, .hi = 1e12,
+      .help = "score only the first N windows (0: all)" },
+    { "bos", 0, OPT_FLAG, F(bos),
+      .help = "put BOS first in each window, which leaves room for C - 1 tokens of text" },
+    { "ruler", 0, OPT_ENUM, F(ruler), .def = "llmq", .words = rulers,
+      .help = "whose way of measuring to follow" },
+    { "ref", 'r', OPT_STR, F(ref), .arg = "MODEL2",
+      .help = "also KL(MODEL2 || MODEL) and how often both choose the same token" },
+};
+static const opt_row gates[] = {
+    { "max-ppl", 0, OPT_FLOAT, F(max_ppl), .lo = 1, .hi = 1e300, .help = "largest perplexity" },
+    { "max-kl", 0, OPT_FLOAT, F(max_kl), .lo = 0, .hi = 1e300,
+      .help = "largest mean KL divergence from --ref" },
+    { "max-kl-p99", 0, OPT_FLOAT, F(max_kl_p99), .lo = 0, .hi = 1e300,
+      .help = "largest 99th percentile of it" },
+};
+
+/* What each ruler does differently, as it is told to the user. */
+static const char *const ruler_text[] = {
+    "text tokenized once without special tokens, cut into whole windows, each scored from its "
+    "second token",
+    "as GPTQ's evaluation: text tokenized once with special tokens, cut into whole windows, each "
+    "scored from its second token",
+    "as llama-perplexity: text tokenized once with special tokens, cut into whole windows whose "
+    "first token is replaced by BOS where the tokenizer adds one, scored from the token after the "
+    "middle",
+};
+
+/* One run: a window length and what came out. */
+typedef struct {
+    eval_opts o;
+    eval_result r;
+} eval_row;
+
+typedef struct {
+    const eval_cmd_opts *o;
+    load_model model, ref;
+    load_tok tok;
+    int32_t *ids;
+    size_t n_ids;
+    eval_row *rows;
+    int64_t n_rows;
+    double seconds;
+} session;
+
+static lq_status tokenize(session *e, const char *model_path, lq_err *err)
+{
+    lq_map map;
+    lq_status s = load_tok_open(&e->tok, e->model.src, model_path, err);
+    if (!s) s = lq_map_open(&map, e->o->text, err);
+    if (s) return s;
+    unsigned flags = TOK_PLAIN_SPECIAL | (e->o->ruler == RULER_OWN ? 0 : TOK_ADD_SPECIAL);
+    s = tok_encode(e->tok.t, map.data ? (const char *)map.data : "", map.size, flags, &e->ids,
+                   &e->n_ids, err);
+    lq_map_close(&map);
+    return s ? lq_wrap(err, s, "%s", e->o->text) : LQ_OK;
+}
+
+static lq_status window_lengths(session *e, const cmd_ctx *c, lq_err *err)
+{
+    int64_t *ctx = NULL, max_pos = e->model.m.cfg->max_pos;
+    if (e->o->ctx) {
+        lq_status s = opt_parse_ints(e->o->ctx, "--ctx", 2, 1 << 24, &ctx, &e->n_rows, err);
+        if (s) return s;
+    } else {
+        e->n_rows = 1;
+    }
+    e->rows = calloc((size_t)e->n_rows, sizeof *e->rows);
+    for (int64_t i = 0; i < e->n_rows && e->rows; i++) {
+        eval_opts *o = &e->rows[i].o;
+        o->ctx = ctx ? ctx[i] : max_pos < DEFAULT_CTX ? max_pos : DEFAULT_CTX;
+        if (o->ctx > max_pos)
+            prog_say(LOG_WARN, "windows of %lld tokens: the model was made for %lld",
+                     (long long)o->ctx, (long long)max_pos);
+    }
+    free(ctx);
+    (void)c;
+    return e->rows ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+}
+
+static lq_status set_ruler(session *e, lq_err *err)
+{
+    const int32_t bos = e->model.m.cfg->bos;
+    const bool llama = e->o->ruler == RULER_LLAMA_CPP;
+    const bool adds_bos = llama && e->n_ids && bos >= 0 && e->ids[0] == bos;
+    if (e->o->bos && e->o->ruler != RULER_OWN)
+        return lq_fail(err, LQ_EUSAGE, "--bos: the ruler %s has its own rule", rulers[e->o->ruler]);
+    if (e->o->bos && bos < 0) return lq_fail(err, LQ_EVALUE, "--bos: the model has no BOS token");
+    for (int64_t i = 0; i < e->n_rows; i++) {
+        eval_opts *o = &e->rows[i].o;
+        o->max_windows = e->o->windows;
+        o->has_bos = e->o->bos || adds_bos;
+        o->bos = bos;
+        o->bos_replaces = llama;
+        o->first = llama ? o->ctx / 2 + 1 : 1;
+        o->acts = opt_acts(&e->o->model);
+        o->kv = opt_kv(&e->o->model);
+        if (o->first >= o->ctx)
+            return lq_fail(err, LQ_EUSAGE, "--ctx: windows of %lld tokens leave nothing to score",
+                           (long long)o->ctx);
+    }
+    return LQ_OK;
+}
+
+/* ---- results ---- */
+
+static void add_row(cJSON *to, const eval_row *row, bool ref)
+{
+    const eval_result *r = &row->r;
+    cJSON_AddNumberToObject(to, "ctx", (double)row->o.ctx);
+    cJSON_AddNumberToObject(to, "perplexity", r->perplexity);
+    cJSON_AddNumberToObject(to, "nll", r->nll);
+    cJSON_AddNumberToObject(to, "tokens", (double)r->tokens);
+    cJSON_AddNumberToObject(to, "windows", (double)r->windows);
+    if (!ref) return;
+    cJSON_AddNumberToObject(to, "kl_mean", r->kl_mean);
+    cJSON_AddNumberToObject(to, "kl_p99", r->kl_p99);
+    cJSON_AddNumberToObject(to, "top1_agree", r->top1_agree);
+    cJSON_AddNumberToObject(to, "ref_perplexity", r->ref_perplexity);
+}
+
+static lq_status print_json(const session *e, lq_err *err)
+{
+    cJSON *doc = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(doc, "by_ctx");
+    add_row(doc, &e->rows[0], e->o->ref != NULL);
+    for (int64_t i = 0; i < e->n_rows; i++) {
+        cJSON *one = cJSON_CreateObject();
+        add_row(one, &e->rows[i], e->o->ref != NULL);
+        cJSON_AddItemToArray(list, one);
+    }
+    cJSON_AddStringToObject(doc, "ruler", rulers[e->o->ruler]);
+    cJSON_AddNumberToObject(doc, "seconds", e->seconds);
+    return cmd_print_json(doc, err);
+}
+
+static void print_text(const session *e)
+{
+    printf("%s\n\n", ruler_text[e->o->ruler]);
+    printf("%8s %8s %10s %12s %10s", "ctx", "windows", "tokens", "perplexity", "nll");
+    if (e->o->ref) printf(" %12s %12s %12s %10s", "ref ppl", "mean KL", "p99 KL", "same top");
+    printf("\n");
+    for (int64_t i = 0; i < e->n_rows; i++) {
+        const eval_result *r = &e->rows[i].r;
+        printf("%8lld %8lld %10lld %12.4f %10.6f", (long long)e->rows[i].o.ctx,
+               (long long)r->windows, (long long)r->tokens, r->perplexity, r->nll);
+        if (e->o->ref)
+            printf(" %12.4f %12.6f %12.6f %9.2f%%", r->ref_perplexity, r->kl_mean, r->kl_p99,
+                   100 * r->top1_agree);
+        printf("\n");
+    }
+    printf("\n%.1f s\n", e->seconds);
+}
+
+/* All rows must pass. */
+static lq_status check_gates(const session *e, const cmd_ctx *c, lq_err *err)
+{
+    for (int64_t i = 0; i < e->n_rows; i++) {
+        const eval_result *r = &e->rows[i].r;
+        const struct {
+            const char *option, *what;
+            double got, limit;
+        } t[] = {
+            { "max-ppl", "perplexity", r->perplexity, e->o->max_ppl },
+            { "max-kl", "mean KL divergence", r->kl_mean, e->o->max_kl },
+            { "max-kl-p99", "99th percentile of KL divergence", r->kl_p99, e->o->max_kl_p99 },
+        };
+        for (size_t k = 0; k < LQ_COUNT(t); k++)
+            if (opt_given(c, t[k].option) && t[k].got > t[k].limit)
+                return lq_fail(err, LQ_ECHECK,
+                               "%s: expected at most %g, found %.6g (windows of %lld)", t[k].what,
+                               t[k].limit, t[k].got, (long long)e->rows[i].o.ctx);
+    }
+    return LQ_OK;
+}
+
+static lq_status evaluate(session *e, const cmd_ctx *c, pool *p, lq_err *err)
+{
+    const char *path = c->argv[0];
+    lq_status s = load_model_open(&e->model, path, p, c, err);
+    if (!s && e->o->ref) s = load_model_open(&e->ref, e->o->ref, p, c, err);
+    if (!s) s = tokenize(e, path, err);
+    if (!s) s = window_lengths(e, c, err);
+    if (!s) s = set_ruler(e, err);
+    double start = prog_now();
+    for (int64_t i = 0; i < e->n_rows && !s; i++)
+        s = eval_run(&e->rows[i].r, &e->model.m, e->o->ref ? &e->ref.m : NULL, e->ids,
+                     (int64_t)e->n_ids, &e->rows[i].o, p, c->job, err);
+    e->seconds = prog_now() - start;
+    return s;
+}
+
+static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    session e = { .o = opts };
+    pool *p = NULL;
+    lq_status s = LQ_OK;
+    if ((opt_given(c, "max-kl") || opt_given(c, "max-kl-p99")) && !e.o->ref)
+        return lq_fail(err, LQ_EUSAGE, "--max-kl and --max-kl-p99 need --ref");
+    s = load_start(&p, c, &e.o->model, err);
+    if (!s) s = evaluate(&e, c, p, err);
+    if (!s) prog_end();
+    if (!s && c->json) s = print_json(&e, err);
+    if (!s && !c->json) print_text(&e);
+    if (!s) s = check_gates(&e, c, err);
+    for (int64_t i = 0; i < e.n_rows && e.rows; i++)
+        eval_free(&e.rows[i].r);
+    free(e.rows);
+    free(e.ids);
+    load_tok_close(&e.tok);
+    load_model_close(&e.ref);
+    load_model_close(&e.model);
+    pool_close(p);
+    return s;
+}
+
+const cmd_row cmd_eval = {
+    .name = "eval",
+    .summary = "perplexity on a text, and KL divergence from another model",
+    .details =
+        "The text is tokenized once without special tokens and cut into whole windows of C "
+        "tokens, each scored from its second token. --ruler gptq and --ruler llama.cpp follow "
+        "those projects' way instead, so that figures can be compared. Exit code 4 when a "
+        "--max-... gate says no (every window length must pass). With several lengths the "
+        "figures at the top of --json are those of the first.",
+    .args = { { "MODEL", 1, 1, ".llmq file or Hugging Face folder" } },
+    .groups = { OPT_GROUP("Options", rows, 0), OPT_GROUP("Gates", gates, 0),
+                OPT_GROUP("Running the model", opt_model_exact_rows, F(model)) },
+    .examples = "llmq eval models/novels-6m --text held-out.txt --ctx 512\0"
+                "llmq eval model.llmq --text held-out.txt --ctx 512 --ref models/novels-6m --json\0"
+                "llmq eval model.llmq --text held-out.txt --ctx 512,1024 --max-ppl 47.5\0",
+    .opts_bytes = sizeof(eval_cmd_opts),
+    .run = run,
+};

@@ -1,0 +1,164 @@
+/* tools/cmd_logits.c - `llmq logits`: the logits of a model for given ids, as a tensor. */
+#include "tools/load.h"
+
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "runtime/forward.h"
+
+#include <stdlib.h>
+
+enum { STEP_ROWS = 256, BLOCK = 32 };
+
+typedef struct {
+    const char *ids, *ids_file, *out;
+    opt_model model;
+} logits_opts;
+
+#define F(field) offsetof(logits_opts, field)
+static const opt_row rows[] = {
+    { "ids", 0, OPT_STR, F(ids), .arg = "1,2,3", .help = "token ids with commas between" },
+    { "ids-file", 0, OPT_STR, F(ids_file), .arg = "FILE",
+      .help = "file of token ids with commas or white space between" },
+    { "out", 'o', OPT_STR, F(out), .arg = "FILE", .required = true,
+      .help = "safetensors file to write" },
+};
+
+/* Ids and their logits. */
+typedef struct {
+    int32_t *ids;
+    int64_t n, vocab;
+    float *logits; /* [n, vocab] */
+} answer;
+
+/* White space becomes commas, several become one. */
+static void join_words(char *s)
+{
+    char *to = s;
+    for (const char *p = s; *p; p++) {
+        bool blank = *p == ' ' || *p == '\n' || *p == '\r' || *p == '\t' || *p == ',';
+        if (!blank)
+            *to++ = *p;
+        else if (to > s && to[-1] != ',')
+            *to++ = ',';
+    }
+    if (to > s && to[-1] == ',') to--;
+    *to = 0;
+}
+
+static lq_status read_ids(answer *a, const logits_opts *o, lq_err *err)
+{
+    if (!o->ids == !o->ids_file)
+        return lq_fail(err, LQ_EUSAGE, "expected one of --ids and --ids-file");
+    char *text = NULL;
+    size_t bytes;
+    int64_t *wide = NULL;
+    lq_status s = LQ_OK;
+    if (o->ids_file) s = lq_read_file(&text, &bytes, o->ids_file, (size_t)256 << 20, err);
+    if (!s && text) join_words(text);
+    if (!s)
+        s = opt_parse_ints(text ? text : o->ids, text ? o->ids_file : "--ids", 0, INT32_MAX, &wide,
+                           &a->n, err);
+    if (s == LQ_EUSAGE && text) s = LQ_EFORMAT; /* a bad file, not a bad command line */
+    if (!s) {
+        a->ids = malloc((size_t)a->n * sizeof *a->ids);
+        if (!a->ids) s = lq_fail(err, LQ_ENOMEM, "no memory for %lld ids", (long long)a->n);
+    }
+    for (int64_t i = 0; i < a->n && !s; i++)
+        a->ids[i] = (int32_t)wide[i];
+    free(wide);
+    free(text);
+    return s;
+}
+
+static lq_status compute(answer *a, const model *m, const opt_model *o, pool *p, const lq_job *job,
+                         lq_err *err)
+{
+    kv_cache *kv = NULL;
+    fwd_ctx *f = NULL;
+    kv_seq seq;
+    size_t bytes;
+    kv_seq_init(&seq);
+    a->vocab = m->cfg->vocab;
+    if (!lq_mul((size_t)a->n, (size_t)a->vocab * sizeof(float), &bytes) ||
+        !(a->logits = malloc(bytes)))
+        return lq_fail(err, LQ_ENOMEM, "no memory for the logits of %lld ids", (long long)a->n);
+    int64_t chunk = a->n < STEP_ROWS ? a->n : STEP_ROWS;
+    kv_opts ko = { .n_blocks = lq_ceil_div(a->n, BLOCK), .block_size = BLOCK, .dtype = opt_kv(o) };
+    fwd_opts fo = { .acts = opt_acts(o), .max_rows = chunk, .max_logits = chunk, .max_seqs = 1 };
+    lq_status s = kv_open(&kv, m->cfg, &ko, err);
+    if (!s) s = fwd_open(&f, m, kv, p, &fo, err);
+    if (!s) s = kv_reserve(kv, &seq, a->n, err);
+    for (int64_t at = 0; at < a->n && !s; at += chunk) {
+        const float *logits;
+        fwd_item it = { &seq, a->ids + at, a->n - at < chunk ? a->n - at : chunk, at, 0 };
+        s = lq_stopped(job) ? lq_fail(err, LQ_EINTR, "interrupted")
+                            : fwd_step(f, &it, 1, &logits, err);
+        if (!s)
+            memcpy(a->logits + at * a->vocab, logits,
+                   (size_t)(it.n * a->vocab) * sizeof *a->logits);
+        lq_report(job, "ids", (double)(at + it.n), (double)a->n);
+    }
+    fwd_close(f);
+    if (kv) kv_seq_free(kv, &seq);
+    kv_close(kv);
+    return s;
+}
+
+static lq_status write_logits(const answer *a, const char *path, lq_err *err)
+{
+    st_tensor t = { .name = "logits",
+                    .dtype = LQ_F32,
+                    .n_dims = 2,
+                    .shape = { a->n, a->vocab },
+                    .data = (const uint8_t *)a->logits,
+                    .bytes = (size_t)(a->n * a->vocab) * sizeof *a->logits };
+    return st_write(path, &t, 1, err);
+}
+
+static lq_status report(const cmd_ctx *c, const answer *a, const char *path, lq_err *err)
+{
+    if (!c->json) {
+        printf("%s: logits of %lld tokens over a vocabulary of %lld\n", path, (long long)a->n,
+               (long long)a->vocab);
+        return LQ_OK;
+    }
+    cJSON *doc = cJSON_CreateObject();
+    cJSON_AddNumberToObject(doc, "vocab", (double)a->vocab);
+    cJSON_AddNumberToObject(doc, "tokens", (double)a->n);
+    cJSON_AddStringToObject(doc, "out", path);
+    return cmd_print_json(doc, err);
+}
+
+static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    const logits_opts *o = opts;
+    answer a = { 0 };
+    load_model l = { 0 };
+    pool *p = NULL;
+    lq_status s = read_ids(&a, o, err);
+    if (!s) s = load_start(&p, c, &o->model, err);
+    if (!s) s = load_model_open(&l, c->argv[0], p, c, err);
+    if (!s) s = compute(&a, &l.m, &o->model, p, c->job, err);
+    if (!s) s = write_logits(&a, o->out, err);
+    if (!s) s = report(c, &a, o->out, err);
+    load_model_close(&l);
+    pool_close(p);
+    free(a.ids);
+    free(a.logits);
+    return s;
+}
+
+const cmd_row cmd_logits = {
+    .name = "logits",
+    .summary = "logits of a model for given token ids, as a safetensors file",
+    .details = "Writes the tensor `logits` (float32 [tokens, vocabulary]). Needs no tokenizer. "
+               "Arithmetic is exact (f32) unless told otherwise; with the server's options the "
+               "bytes are those that the server samples from.",
+    .args = { { "MODEL", 1, 1, ".llmq file or Hugging Face folder" } },
+    .groups = { OPT_GROUP("Options", rows, 0),
+                OPT_GROUP("Running the model", opt_model_exact_rows, F(model)) },
+    .examples = "llmq logits models/novels-6m --ids 1,422,17 -o logits.safetensors\0"
+                "llmq logits model.llmq --ids-file ids.txt -o logits.safetensors --json\0",
+    .opts_bytes = sizeof(logits_opts),
+    .run = run,
+};

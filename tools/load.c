@@ -1,0 +1,57 @@
+/* tools/load.c - see load.h. */
+#include "tools/load.h"
+
+#include <stdlib.h>
+
+lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err)
+{
+    *p = NULL;
+    lq_status s = opt_model_start(o, err);
+    return s ? s : pool_open(p, c->threads, err);
+}
+
+lq_status load_model_open(load_model *l, const char *path, pool *p, const cmd_ctx *c, lq_err *err)
+{
+    memset(l, 0, sizeof *l);
+    double start = prog_now();
+    lq_status s = src_open(&l->src, path, &(src_opts){ .need_config = true }, err);
+    if (s) return s; /* names the file */
+    s = model_load(&l->m, l->src, p, c->job, err);
+    if (s) {
+        load_model_close(l);
+        return lq_wrap(err, s, "%s", path);
+    }
+    char size[16];
+    prog_say(LOG_DEBUG, "%s: %s of weights in %.2f s", path,
+             opt_size_text(size, sizeof size, (double)l->m.weight_bytes), prog_now() - start);
+    return LQ_OK;
+}
+
+void load_model_close(load_model *l)
+{
+    model_free(&l->m);
+    src_close(l->src);
+    memset(l, 0, sizeof *l);
+}
+
+lq_status load_tok_open(load_tok *l, const src_source *src, const char *path, lq_err *err)
+{
+    memset(l, 0, sizeof *l);
+    const src_blob *b = src_find_blob(src, "tokenizer.blob");
+    if (b) return lq_wrap(err, tok_open(&l->t, b->data, b->bytes, err), "%s", path);
+    b = src_find_blob(src, "tokenizer.json");
+    if (!b) return lq_fail(err, LQ_ENOENT, "%s: expected a tokenizer.json, found none", path);
+    size_t n;
+    lq_status s = tok_compile(&l->blob, &n, (const char *)b->data, b->bytes, err);
+    if (!s) s = tok_open(&l->t, l->blob, n, err);
+    if (!s) return LQ_OK;
+    load_tok_close(l);
+    return lq_wrap(err, s, "%s: tokenizer.json", path);
+}
+
+void load_tok_close(load_tok *l)
+{
+    tok_close(l->t);
+    free(l->blob);
+    memset(l, 0, sizeof *l);
+}
