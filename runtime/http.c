@@ -438,11 +438,23 @@ static lq_status start_daemon(http_server *s, lq_err *err)
     return LQ_OK;
 }
 
+void http_server_unref(http_server *s)
+{
+    if (atomic_fetch_sub(&s->refs, 1) != 1) return;
+    for (int i = 0; s->keys && s->keys[i]; i++)
+        free(s->keys[i]);
+    free(s->keys);
+    pthread_mutex_destroy(&s->mu);
+    pthread_cond_destroy(&s->idle);
+    free(s);
+}
+
 lq_status http_open(http_server **out, const http_opts *o, lq_err *err)
 {
     http_server *s = *out = calloc(1, sizeof *s);
     if (!s) return lq_fail(err, LQ_ENOMEM, "out of memory");
     s->o = *o;
+    atomic_init(&s->refs, 1);
     s->listen_fd = s->epoll_fd = s->stop_fd = -1;
     set_defaults(&s->o);
     pthread_mutex_init(&s->mu, NULL);
@@ -513,12 +525,7 @@ void http_close(http_server *s)
     }
     http_watch_stop(s);
     if (s->listen_fd >= 0) close(s->listen_fd);
-    for (int i = 0; s->keys && s->keys[i]; i++)
-        free(s->keys[i]);
-    free(s->keys);
-    pthread_mutex_destroy(&s->mu);
-    pthread_cond_destroy(&s->idle);
-    free(s);
+    http_server_unref(s);
 }
 
 void http_stats_get(http_server *s, http_stats *out)

@@ -61,7 +61,8 @@ typedef struct {
 
 /* LQ_EIO: the address is in use, unknown or forbidden; err names host and port. */
 lq_status http_open(http_server **s, const http_opts *o, lq_err *err);
-/* Cuts what is open, stops the threads. No exchange may be answered after it. */
+/* Cuts what is open, stops the threads. Who kept an exchange may still answer (in vain) and must
+ * release it. */
 void http_close(http_server *s);
 int http_port(const http_server *s);
 /* From now on every answer closes its connection. */

@@ -66,6 +66,7 @@ struct http_req {
 };
 
 struct http_server {
+    atomic_int refs; /* http_close and every exchange: who answers late finds it still there */
     http_opts o;
     char **keys;
     struct MHD_Daemon *daemon;
@@ -86,6 +87,7 @@ struct http_server {
 };
 
 double http_now(void); /* monotonic seconds */
+void http_server_unref(http_server *s);
 http_req *http_req_new(http_server *s, conn *c);
 void http_req_ref(http_req *r);
 void http_req_unref(http_req *r);

@@ -23,6 +23,7 @@ http_req *http_req_new(http_server *s, conn *c)
     http_req *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     r->s = s;
+    atomic_fetch_add(&s->refs, 1);
     r->c = c;
     r->t0 = http_now();
     atomic_init(&r->refs, 1);
@@ -43,6 +44,7 @@ void http_req_unref(http_req *r)
     for (size_t i = 0; i < r->n_headers; i++)
         free(r->headers[i]);
     pthread_mutex_destroy(&r->mu);
+    http_server_unref(r->s);
     free(r);
 }
 

@@ -3,16 +3,10 @@
  * OpenAI error shape and the server-sent events of the HTML standard. */
 #include "runtime/http.h"
 #include "tests/check.h"
+#include "tests/http_client.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 /* ---- a small application ---- */
 
@@ -99,54 +93,10 @@ static void start(http_opts o)
     if (s) exit(1);
 }
 
-static int dial(void)
-{
-    struct sockaddr_in a = { .sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)http_port(server)),
-                             .sin_addr = { htonl(INADDR_LOOPBACK) } };
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct timeval limit = { .tv_sec = 5 };
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    if (connect(fd, (const struct sockaddr *)&a, sizeof a)) perror("connect");
-    return fd;
-}
+static int call(void) { return dial(http_port(server)); }
+static const char *ask(const char *text) { return ask_port(http_port(server), text); }
 
-static void say(int fd, const char *text)
-{
-    size_t n = strlen(text);
-    if (send(fd, text, n, MSG_NOSIGNAL) != (ssize_t)n) fprintf(stderr, "short send\n");
-}
-
-/* Reads until `until` was seen (NULL: until the end) and returns all of it in a static buffer. */
-static const char *hear(int fd, const char *until)
-{
-    static char buf[1 << 16];
-    size_t n = 0;
-    buf[0] = 0;
-    while (n + 1 < sizeof buf && !(until && strstr(buf, until))) {
-        ssize_t got = recv(fd, buf + n, sizeof buf - 1 - n, 0);
-        if (got <= 0) break;
-        n += (size_t)got;
-        buf[n] = 0;
-    }
-    return buf;
-}
-
-static const char *ask(const char *text)
-{
-    int fd = dial();
-    say(fd, text);
-    const char *answer = hear(fd, NULL);
-    close(fd);
-    return answer;
-}
-
-static bool wait_for(atomic_int *v, int want)
-{
-    for (int i = 0; i < 2000 && atomic_load(v) != want; i++)
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-    return atomic_load(v) == want;
-}
+/* ---- tests ---- */
 
 #define END "Host: x\r\nConnection: close\r\n\r\n"
 #define JSON "Content-Type: application/json\r\n"
@@ -247,7 +197,7 @@ TEST(requests_get_the_status_that_they_deserve)
 TEST(a_connection_is_used_again)
 {
     start((http_opts){ 0 });
-    int fd = dial();
+    int fd = call();
     say(fd, "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
             "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: "
             "3\r\n\r\nabc"
@@ -262,7 +212,7 @@ TEST(a_connection_is_used_again)
 TEST(a_stream_arrives_event_by_event)
 {
     start((http_opts){ .ping_seconds = 0.3 });
-    int fd = dial();
+    int fd = call();
     say(fd, "GET /stream HTTP/1.1\r\n" END);
     CHECK(strstr(hear(fd, "\r\n\r\n"), "text/event-stream; charset=utf-8"), "no stream");
     http_req *r = atomic_load(&the_app.held);
@@ -296,7 +246,7 @@ TEST(a_client_that_leaves_is_noticed)
     start((http_opts){ 0 });
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         the_app = (app){ 0 };
-        int fd = dial();
+        int fd = call();
         say(fd, cases[i].request);
         CHECK(wait_for(&the_app.kept, 1), "%s: no request", cases[i].why);
         struct linger now = { .l_onoff = 1 };
@@ -320,7 +270,7 @@ TEST(a_client_that_leaves_is_noticed)
 TEST(a_slow_reader_is_cut)
 {
     start((http_opts){ .max_backlog = 100000, .idle_seconds = 2 });
-    int fd = dial();
+    int fd = call();
     say(fd, "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
     CHECK(wait_for(&the_app.kept, 1), "no request");
     http_req *r = atomic_load(&the_app.held);
@@ -345,7 +295,7 @@ TEST(a_slow_reader_is_cut)
 TEST(trickling_requests_are_cut)
 {
     start((http_opts){ .header_seconds = 0.3, .body_seconds = 0.3 });
-    int head = dial(), body = dial();
+    int head = call(), body = call();
     say(head, "GET /hello HTTP/1.1\r\nHost: ");
     say(body, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n" JSON "\r\n{");
     CHECK(strstr(hear(head, NULL), " 408 "), "slow head");
@@ -358,7 +308,7 @@ TEST(trickling_requests_are_cut)
 TEST(closing_wakes_who_sleeps)
 {
     start((http_opts){ 0 });
-    int a = dial(), b = dial(), c = dial();
+    int a = call(), b = call(), c = call();
     say(a, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     CHECK(wait_for(&the_app.kept, 1), "no request");
     http_req *r = atomic_load(&the_app.held);

@@ -1,0 +1,377 @@
+/* runtime/api_gen.c - a generation request from its checked parameters to its answer.
+ *
+ * n samples of each prompt are as many engine requests (choice = prompt * n + sample). Three kinds
+ * of threads meet: the one that submits, the engine's, which delivers events and writes chunks, and
+ * a watcher that says the client has gone. `pending` counts the choices that have not ended and the
+ * submitting thread itself: who brings it to 0 is alone and gives the answer. */
+#include "runtime/api_gen_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <time.h>
+
+enum { MAX_CHOICES = 2048 };
+
+static void gen_free(void *user)
+{
+    gen *g = user;
+    for (int i = 0; g->choices && i < g->n_choices; i++) {
+        gen_choice *c = &g->choices[i];
+        jw *all[] = { &c->text,    &c->ids,        &c->lp_tokens, &c->lp_values,
+                      &c->lp_tops, &c->lp_offsets, &c->lp_content };
+        for (size_t k = 0; k < LQ_COUNT(all); k++)
+            jw_free(all[k]);
+        tok_stream_free(c->offsets);
+    }
+    free(g->choices);
+    for (size_t i = 0; i < g->n_prompts; i++)
+        free(g->prompts[i].ids);
+    free(g->prompts);
+    jw_free(&g->chunk);
+    api_params_free(&g->p);
+    cJSON_Delete(g->doc);
+    free(g);
+}
+
+static void cancel_all(gen *g)
+{
+    const api_backend *b = &g->a->m.backend;
+    for (int i = 0; i < g->n_choices; i++)
+        if (atomic_load(&g->choices[i].submitted)) b->cancel(b->self, g->choices[i].id);
+}
+
+static void on_gone(void *user)
+{
+    gen *g = user;
+    atomic_store(&g->gone, true);
+    cancel_all(g);
+}
+
+/* The first failure is the answer; the other choices are not worth finishing. */
+static void fail(gen *g, const api_error *e)
+{
+    if (atomic_exchange(&g->failed, true)) return;
+    g->error = *e;
+    cancel_all(g);
+}
+
+/* ---- events ---- */
+
+static void observe_end(gen_choice *c, double now)
+{
+    metrics *m = c->g->a->met;
+    static const met_counter counter[] = { [ENG_STOP] = MET_STOP,
+                                           [ENG_LENGTH] = MET_LENGTH,
+                                           [ENG_CANCELLED] = MET_ABORT,
+                                           [ENG_ERROR] = MET_ERROR };
+    met_add(m, counter[c->finish], 1);
+    if (c->finish != ENG_STOP && c->finish != ENG_LENGTH) return;
+    met_observe(m, MET_E2E, now);
+    met_observe(m, MET_REQ_PROMPT, (double)c->g->prompts[c->prompt].n);
+    met_observe(m, MET_REQ_GENERATION, (double)c->n_output);
+    if (c->n_output < 2) return;
+    met_observe(m, MET_DECODE, c->t_last - c->t_first);
+    met_observe(m, MET_TPOT, (c->t_last - c->t_first) / (double)(c->n_output - 1));
+}
+
+static void observe_tokens(gen_choice *c, int n, double now)
+{
+    metrics *m = c->g->a->met;
+    met_add(m, MET_GENERATION_TOKENS, (uint64_t)n);
+    if (c->t_first > 0) {
+        met_observe(m, MET_ITL, now - c->t_last);
+    } else {
+        c->t_first = now;
+        met_observe(m, MET_TTFT, now);
+    }
+    c->t_last = now;
+}
+
+static void take(gen_choice *c, const eng_event *e)
+{
+    const gen *g = c->g;
+    if (g->p.logprobs >= 0 && g->p.echo && e->prompt_logprobs)
+        for (int64_t i = 0; i < e->n_prompt; i++)
+            gen_write_logprob(c, &e->prompt_logprobs[i], i > 0);
+    for (int i = 0; i < e->n_ids; i++) {
+        if (g->p.logprobs >= 0 && e->logprobs) gen_write_logprob(c, &e->logprobs[i], true);
+        if (g->p.return_ids) jw_i64(&c->ids, e->ids[i]);
+    }
+    jw_bytes(&c->text, e->text, e->n_text);
+    c->n_output = e->n_output;
+    c->n_cached = e->n_cached;
+}
+
+static void take_finish(gen_choice *c, const eng_event *e)
+{
+    gen *g = c->g;
+    api_error why = { 0 };
+    c->finish = e->finish;
+    c->stop_id = e->stop_id;
+    for (int i = 0; e->stop_string && i < g->p.n_stop; i++)
+        if (strcmp(g->p.stop[i], e->stop_string) == 0) c->stop_string = g->p.stop[i];
+    if (e->finish == ENG_ERROR) {
+        met_add(g->a->met, MET_CORRUPTED, 1);
+        api_fail(&why, NULL, "generation_failed", "generation failed: %s",
+                 e->error ? e->error : "internal error");
+        why.status = 500;
+        fail(g, &why);
+    } else if (e->finish == ENG_CANCELLED && !atomic_load(&g->gone)) {
+        api_fail(&why, NULL, "shutting_down", "the server is shutting down");
+        why.status = 503;
+        fail(g, &why); /* a choice cancelled by a failure finds that failure there */
+    }
+}
+
+/* Alone: the answer. */
+static void finish(gen *g)
+{
+    bool failed = atomic_load(&g->failed);
+    if (!atomic_load(&g->gone) && !failed) {
+        met_add(g->a->met, MET_PROMPT_TOKENS, (uint64_t)g->n_prompt_ids);
+        for (int i = 0; i < g->n_choices; i += (int)g->p.n)
+            met_add(g->a->met, MET_CACHED_TOKENS, (uint64_t)g->choices[i].n_cached);
+    }
+    if (g->begun) {
+        if (failed)
+            gen_write_error_chunk(g);
+        else if (g->p.include_usage)
+            gen_write_usage_chunk(g);
+        http_stream_end(g->r);
+    } else if (failed) {
+        api_reply_error(g->a, g->r, &g->error);
+    } else if (!atomic_load(&g->gone)) {
+        jw w = { 0 };
+        gen_write_answer(g, &w);
+        api_reply(g->r, 200, &w);
+    }
+    http_release(g->r); /* g may be gone after it */
+}
+
+static void done(gen *g)
+{
+    if (atomic_fetch_sub(&g->pending, 1) == 1) finish(g);
+}
+
+/* The engine's thread. */
+static void on_event(void *user, const eng_event *e)
+{
+    gen_choice *c = user;
+    gen *g = c->g;
+    double now = http_age(g->r);
+    take(c, e);
+    if (e->n_ids) observe_tokens(c, e->n_ids, now);
+    if (e->finish) take_finish(c, e);
+    bool due = c->text.n > 0 || (e->finish && e->finish != ENG_CANCELLED);
+    if (g->p.stream && due && !atomic_load(&g->failed) && !atomic_load(&g->gone) &&
+        !gen_write_chunk(c))
+        on_gone(g);
+    if (!e->finish) return;
+    observe_end(c, now);
+    done(g);
+}
+
+/* ---- submission ---- */
+
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static uint64_t base_seed(const api_params *p)
+{
+    uint64_t s;
+    if (p->has_seed) return (uint64_t)p->seed;
+    if (getrandom(&s, sizeof s, 0) != sizeof s) s = (uint64_t)time(NULL);
+    return s;
+}
+
+static int64_t wanted_tokens(const gen *g, int64_t n_prompt)
+{
+    int64_t room = g->a->m.max_len - n_prompt;
+    int64_t want = g->p.max_tokens >= 0 ? g->p.max_tokens : g->kind == API_COMPLETIONS ? 16 : room;
+    return g->p.max_tokens < 0 && want > room ? room : want;
+}
+
+static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
+{
+    const api_params *p = &g->p;
+    const api_prompt *prompt = &g->prompts[c->prompt];
+    const api_backend *b = &g->a->m.backend;
+    int64_t max_tokens = wanted_tokens(g, (int64_t)prompt->n), sample = c->index % p->n;
+    eng_request r = {
+        .prompt = prompt->ids,
+        .n_prompt = (int64_t)prompt->n,
+        .max_tokens = max_tokens,
+        .min_tokens = p->min_tokens < max_tokens ? p->min_tokens : max_tokens,
+        .params = { .temperature = (float)p->temperature,
+                    .top_k = (int32_t)p->top_k,
+                    .top_p = (float)p->top_p,
+                    .min_p = (float)p->min_p,
+                    .repetition_penalty = (float)p->repetition_penalty,
+                    .presence_penalty = (float)p->presence_penalty,
+                    .frequency_penalty = (float)p->frequency_penalty,
+                    .seed = sample ? mix(seed + (uint64_t)sample) : seed,
+                    .bias = p->bias,
+                    .n_bias = p->n_bias,
+                    .allowed = p->allowed,
+                    .n_allowed = p->n_allowed,
+                    .logprobs = (int)p->logprobs },
+        .stop = p->stop,
+        .n_stop = p->n_stop,
+        .stop_ids = p->stop_ids,
+        .n_stop_ids = p->n_stop_ids,
+        .include_stop = p->include_stop,
+        .ignore_eos = p->ignore_eos,
+        .show_special = !p->skip_special,
+        .prompt_logprobs = p->echo ? (int)p->logprobs : -1,
+        .salt = p->cache_salt,
+    };
+    lq_err err = { "" };
+    lq_status s = b->submit(b->self, &r, on_event, c, &c->id, &err);
+    if (s == LQ_OK) {
+        atomic_store(&c->submitted, true);
+        if (atomic_load(&g->gone)) b->cancel(b->self, c->id); /* on_gone may have missed it */
+        return s;
+    }
+    if (s == LQ_EVALUE) {
+        api_fail(e, g->kind == API_CHAT ? "messages" : "prompt", "context_length_exceeded", "%s",
+                 err.msg);
+    } else {
+        api_fail(e, NULL, "overloaded", "too many requests are waiting; try again later");
+        e->status = 503;
+    }
+    return s;
+}
+
+static void submit_all(gen *g)
+{
+    uint64_t seed = base_seed(&g->p);
+    api_error e = { 0 };
+    int n = 0;
+    while (n < g->n_choices && submit(g, &g->choices[n], seed, &e) == LQ_OK)
+        n++;
+    if (n < g->n_choices) {
+        fail(g, &e);
+        atomic_fetch_sub(&g->pending, g->n_choices - n);
+    } else if (g->p.stream) {
+        g->begun = true;
+        http_stream_begin(g->r);
+    }
+    done(g);
+}
+
+/* ---- before submission ---- */
+
+static lq_status check_length(gen *g, api_error *e)
+{
+    const char *param = g->kind == API_CHAT ? "messages" : "prompt";
+    for (size_t i = 0; i < g->n_prompts; i++) {
+        api_prompt *p = &g->prompts[i];
+        int64_t limit = g->a->m.max_len, n = (int64_t)p->n;
+        int64_t asked = g->p.max_tokens >= 0 ? g->p.max_tokens : 1;
+        int64_t keep = g->p.truncate > 0 ? g->p.truncate : limit - asked;
+        if (g->p.truncate && keep > 0 && n > keep) {
+            memmove(p->ids, p->ids + n - keep, (size_t)keep * sizeof *p->ids);
+            p->n = (size_t)(n = keep);
+            p->text = NULL;
+        }
+        if (n == 0)
+            return api_fail(e, param, "invalid_value", "%s: there is no token in it", param);
+        if (n > limit || asked > limit - n)
+            return api_fail(e, n >= limit ? param : "max_tokens", "context_length_exceeded",
+                            "the context length is %lld tokens: the prompt has %lld and %lld are "
+                            "to be generated",
+                            (long long)limit, (long long)n, (long long)asked);
+        g->n_prompt_ids += n;
+    }
+    if ((int64_t)g->n_prompts * g->p.n > MAX_CHOICES)
+        return api_fail(e, "n", "invalid_value", "n: at most %d choices per request, found %lld",
+                        MAX_CHOICES, (long long)((int64_t)g->n_prompts * g->p.n));
+    return LQ_OK;
+}
+
+/* The prompt's text at the head of the choice, and where its tokens begin in it. */
+static lq_status prepare_echo(gen_choice *c, lq_err *err)
+{
+    const gen *g = c->g;
+    const api_prompt *p = &g->prompts[c->prompt];
+    const tok_tokenizer *tok = g->a->m.tok;
+    lq_status s = LQ_OK;
+    if (g->p.echo && p->text) {
+        jw_text(&c->text, p->text);
+    } else if (g->p.echo && tok) {
+        char *text;
+        size_t n;
+        s = tok_decode(tok, p->ids, p->n, g->p.skip_special, &text, &n, err);
+        if (s) return s;
+        jw_bytes(&c->text, text, n);
+        free(text);
+    }
+    if (g->kind == API_CHAT || g->p.logprobs < 0 || !tok) return s;
+    s = tok_stream_new(&c->offsets, tok, g->p.skip_special, err);
+    if (!s && !g->p.echo) s = tok_stream_prime(c->offsets, p->ids, p->n, err);
+    return s;
+}
+
+static lq_status prepare(gen *g, api_error *e)
+{
+    lq_status s = check_length(g, e);
+    if (s) return s;
+    int n = (int)((int64_t)g->n_prompts * g->p.n);
+    lq_err err;
+    g->choices = calloc((size_t)n, sizeof *g->choices);
+    if (g->choices) g->n_choices = n;
+    s = g->choices ? LQ_OK : LQ_ENOMEM;
+    for (int i = 0; i < n && !s; i++) {
+        gen_choice *c = &g->choices[i];
+        *c = (gen_choice){ .g = g, .index = i, .prompt = i / (int)g->p.n, .stop_id = -1 };
+        s = prepare_echo(c, &err);
+    }
+    if (s) {
+        api_fail(e, NULL, NULL, "out of memory");
+        e->status = 503;
+    }
+    return s;
+}
+
+void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt *prompts,
+                  size_t n_prompts, cJSON *doc)
+{
+    api_error e = { 0 };
+    gen *g = calloc(1, sizeof *g);
+    if (!g) {
+        http_error(r, 503, NULL, NULL, "out of memory");
+        for (size_t i = 0; i < n_prompts; i++)
+            free(prompts[i].ids);
+        free(prompts);
+        api_params_free(p);
+        cJSON_Delete(doc);
+        return;
+    }
+    *g = (gen){ .a = a,
+                .r = r,
+                .kind = kind,
+                .p = *p,
+                .doc = doc,
+                .prompts = prompts,
+                .n_prompts = n_prompts,
+                .model = p->model ? p->model : a->names[0],
+                .created = (int64_t)time(NULL) };
+    snprintf(g->id, sizeof g->id, "%s-%016llx%08llx", kind == API_CHAT ? "chatcmpl" : "cmpl",
+             (unsigned long long)a->salt, (unsigned long long)atomic_fetch_add(&a->counter, 1));
+    if (prepare(g, &e)) {
+        api_reply_error(a, r, &e);
+        gen_free(g);
+        return;
+    }
+    met_observe(a->met, MET_REQ_N, (double)p->n);
+    met_observe(a->met, MET_REQ_MAX_TOKENS, (double)wanted_tokens(g, (int64_t)prompts[0].n));
+    atomic_init(&g->pending, g->n_choices + 1);
+    http_keep(r, on_gone, gen_free, g);
+    submit_all(g);
+}

@@ -1,0 +1,60 @@
+/* runtime/api_gen_int.h - one generation request on its way: shared by api_gen.c, which runs it,
+ * and api_write.c, which writes its answer as JSON. */
+#ifndef LLMQ_RUNTIME_API_GEN_INT_H
+#define LLMQ_RUNTIME_API_GEN_INT_H
+
+#include "runtime/api_int.h"
+
+typedef struct gen gen;
+
+/* One sequence of the answer. After its submission only the engine's thread touches it, until
+ * gen.pending is 0. The buffers hold what was not sent yet: in a stream since the last chunk, else
+ * everything; those of JSON are lists without brackets. */
+typedef struct {
+    gen *g;
+    int index, prompt;
+    uint64_t id; /* the engine's, valid once `submitted` */
+    atomic_bool submitted;
+    jw text, ids;
+    jw lp_tokens, lp_values, lp_tops, lp_offsets; /* completions */
+    jw lp_content;                                /* chat */
+    tok_stream *offsets;                          /* where in the text a token begins */
+    int64_t offset;                               /* in code points */
+    int64_t n_output, n_cached;
+    double t_first, t_last;
+    bool opened; /* a chunk was sent */
+    eng_finish finish;
+    const char *stop_string;
+    int32_t stop_id;
+} gen_choice;
+
+struct gen {
+    api *a;
+    http_req *r;
+    api_kind kind;
+    api_params p;
+    cJSON *doc;
+    api_prompt *prompts;
+    size_t n_prompts;
+    gen_choice *choices;
+    int n_choices;
+    atomic_int pending;       /* unfinished choices, and the thread that submits */
+    atomic_bool gone, failed; /* the client went; error holds */
+    bool begun;               /* the stream's head is out */
+    api_error error;
+    char id[64];
+    const char *model;
+    int64_t created, n_prompt_ids;
+    jw chunk; /* scratch */
+};
+
+/* Appends one token with its logprobs; `known` is false for the first token of a prompt. */
+void gen_write_logprob(gen_choice *c, const smp_result *r, bool known);
+/* What of the choice was not sent yet, as stream events. False: the client is gone. */
+bool gen_write_chunk(gen_choice *c);
+bool gen_write_usage_chunk(gen *g);
+bool gen_write_error_chunk(gen *g);
+/* The whole answer. */
+void gen_write_answer(gen *g, jw *w);
+
+#endif

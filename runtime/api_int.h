@@ -1,0 +1,69 @@
+/* runtime/api_int.h - what the api_*.c files share; no one else includes it. */
+#ifndef LLMQ_RUNTIME_API_INT_H
+#define LLMQ_RUNTIME_API_INT_H
+
+#include "runtime/api.h"
+#include "runtime/metrics.h"
+
+typedef enum { API_LOADING, API_READY, API_DRAINING } api_state;
+
+struct api {
+    api_opts o;
+    char **names;
+    metrics *met;
+    jw labels; /* on every line of /metrics; NUL-terminated */
+    double started;
+    int64_t created; /* Unix seconds */
+    atomic_int state;
+    atomic_ullong counter; /* of response ids */
+    uint64_t salt;         /* makes them unique across restarts */
+    char fingerprint[24];
+    api_model m; /* written once, before has_model */
+    atomic_bool has_model;
+    http_server *_Atomic http;
+};
+
+/* ---- answers ---- */
+void api_reply(http_req *r, int status, jw *w); /* frees w; out of memory becomes 503 */
+void api_reply_error(api *a, http_req *r, const api_error *e);
+/* The model is there and generation is allowed; else the answer is given. */
+bool api_ready(api *a, http_req *r);
+/* The body as a JSON object; NULL: the answer is given. cJSON_Delete it. */
+cJSON *api_parse(api *a, http_req *r);
+/* Is `name` (NULL: not given) a served one? */
+bool api_serves(const api *a, const char *name);
+lq_status api_no_model(api_error *e, const char *name);
+
+/* ---- prompts ---- */
+typedef struct {
+    int32_t *ids; /* malloc'd */
+    size_t n;
+    const char *text; /* as the request spelled it; NULL for ids */
+} api_prompt;
+/* Text to ids; texts that cannot fit the model are refused before they are tokenized. */
+lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special, const char *param,
+                     api_error *e);
+/* `messages` of a request to ids. */
+lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const api_chat_request *q,
+                          api_error *e);
+
+/* ---- generation (api_gen.c) ---- */
+/* Takes prompts (and their ids), params and doc over, whatever happens; answers r now or later. */
+void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt *prompts,
+                  size_t n_prompts, cJSON *doc);
+
+/* ---- the routes ---- */
+void api_get_models(void *a, http_req *r);
+void api_get_model(void *a, http_req *r);
+void api_post_completions(void *a, http_req *r);
+void api_post_chat(void *a, http_req *r);
+void api_post_tokenize(void *a, http_req *r);
+void api_post_detokenize(void *a, http_req *r);
+void api_get_root(void *a, http_req *r);
+void api_get_health(void *a, http_req *r);
+void api_get_ready(void *a, http_req *r);
+void api_get_version(void *a, http_req *r);
+void api_get_metrics(void *a, http_req *r);
+void api_get_load(void *a, http_req *r);
+
+#endif

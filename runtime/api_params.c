@@ -1,0 +1,553 @@
+/* runtime/api_params.c - see api_params.h. */
+#include "runtime/api_params.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+lq_status api_fail(api_error *e, const char *param, const char *code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(e->err.msg, sizeof e->err.msg, fmt, ap);
+    va_end(ap);
+    e->status = 400;
+    e->code = code;
+    snprintf(e->param, sizeof e->param, "%s", param ? param : "");
+    return LQ_EVALUE;
+}
+
+static lq_status wrong(api_error *e, const char *param, const char *expected, const cJSON *v)
+{
+    char found[64];
+    return api_fail(e, param, "invalid_value", "%s: expected %s, found %s", param, expected,
+                    js_describe(found, v));
+}
+
+static lq_status no_memory(api_error *e)
+{
+    lq_status s = api_fail(e, NULL, NULL, "out of memory");
+    e->status = 503;
+    return s;
+}
+
+/* ---- values that are more than one number or string ---- */
+
+typedef struct row row;
+typedef lq_status read_fn(api_params *p, const row *t, const cJSON *v, api_error *e);
+
+lq_status api_read_ids(int32_t **ids, int *n, const cJSON *v, const char *param, int64_t vocab,
+                       int max, api_error *e)
+{
+    char expected[96];
+    int count = 0;
+    snprintf(expected, sizeof expected, "an array of at most %d ids 0..%lld", max,
+             (long long)vocab - 1);
+    if (!cJSON_IsArray(v)) return wrong(e, param, expected, v);
+    for (const cJSON *c = v->child; c; c = c->next)
+        if (++count > max) return wrong(e, param, expected, v);
+    int32_t *out = malloc(((size_t)count + 1) * sizeof *out);
+    if (!out) return no_memory(e);
+    count = 0;
+    for (const cJSON *c = v->child; c; c = c->next) {
+        int64_t id;
+        if (!js_whole(c, 0, vocab - 1, &id)) {
+            free(out);
+            return wrong(e, param, expected, c);
+        }
+        out[count++] = (int32_t)id;
+    }
+    *ids = out;
+    *n = count;
+    return LQ_OK;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    int32_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
+}
+
+static lq_status read_stop(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    static const char expected[] = "a string or an array of at most 4 strings of 1..1024 bytes";
+    const cJSON *c = cJSON_IsArray(v) ? v->child : v;
+    for (; c; c = c == v ? NULL : c->next) {
+        size_t n = cJSON_IsString(c) ? strlen(c->valuestring) : 0;
+        if (n == 0 || n > API_MAX_STOP_BYTES || p->n_stop == API_MAX_STOPS)
+            return wrong(e, "stop", expected, p->n_stop == API_MAX_STOPS ? v : c);
+        p->stop[p->n_stop++] = c->valuestring;
+    }
+    return LQ_OK;
+}
+
+static lq_status read_stop_ids(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    return api_read_ids(&p->stop_ids, &p->n_stop_ids, v, "stop_token_ids", p->vocab, API_MAX_IDS,
+                        e);
+}
+
+static lq_status read_allowed(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    int max = p->vocab < INT32_MAX ? (int)p->vocab : INT32_MAX, n = 0;
+    lq_status s =
+        api_read_ids(&p->allowed, &p->n_allowed, v, "allowed_token_ids", p->vocab, max, e);
+    if (s) return s;
+    if (p->n_allowed == 0) return wrong(e, "allowed_token_ids", "at least one id", v);
+    qsort(p->allowed, (size_t)p->n_allowed, sizeof *p->allowed, by_id);
+    for (int i = 0; i < p->n_allowed; i++)
+        if (i == 0 || p->allowed[i] != p->allowed[n - 1]) p->allowed[n++] = p->allowed[i];
+    p->n_allowed = n;
+    return LQ_OK;
+}
+
+static lq_status read_bias(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    static const char expected[] = "an object of at most 1024 members \"id\": -100..100";
+    int n = 0;
+    if (!cJSON_IsObject(v)) return wrong(e, "logit_bias", expected, v);
+    for (const cJSON *c = v->child; c; c = c->next)
+        if (++n > API_MAX_IDS) return wrong(e, "logit_bias", expected, v);
+    p->bias = malloc(((size_t)n + 1) * sizeof *p->bias);
+    if (!p->bias) return no_memory(e);
+    for (const cJSON *c = v->child; c; c = c->next) {
+        const char *key = c->string;
+        size_t digits = strspn(key, "0123456789");
+        long long id = digits && digits <= 10 && !key[digits] ? strtoll(key, NULL, 10) : -1;
+        if (id < 0 || id >= p->vocab)
+            return api_fail(e, "logit_bias", "invalid_value",
+                            "logit_bias: expected ids 0..%lld as names, found \"%.20s\"",
+                            (long long)p->vocab - 1, key);
+        if (!cJSON_IsNumber(c) || !(fabs(c->valuedouble) <= 100))
+            return wrong(e, "logit_bias", "numbers -100..100", c);
+        p->bias[p->n_bias++] = (smp_bias){ (int32_t)id, (float)c->valuedouble };
+    }
+    qsort(p->bias, (size_t)p->n_bias, sizeof *p->bias, by_id);
+    for (int i = 1; i < p->n_bias; i++) /* "1" and "01" */
+        if (p->bias[i].id == p->bias[i - 1].id)
+            return api_fail(e, "logit_bias", "invalid_value", "logit_bias: the id %d comes twice",
+                            (int)p->bias[i].id);
+    return LQ_OK;
+}
+
+static lq_status read_stream_options(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    lq_err err = { "" };
+    if (!cJSON_IsObject(v)) return wrong(e, "stream_options", "an object", v);
+    lq_status s = js_bool(v, "include_usage", false, &p->include_usage, &err);
+    if (!s) s = js_bool(v, "continuous_usage_stats", false, &p->continuous_usage, &err);
+    return s ? api_fail(e, "stream_options", "invalid_value", "stream_options: %s", err.msg)
+             : LQ_OK;
+}
+
+static lq_status read_kwargs(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    if (!cJSON_IsObject(v)) return wrong(e, "chat_template_kwargs", "an object", v);
+    p->template_kwargs = v;
+    return LQ_OK;
+}
+
+static lq_status read_truncate(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    return js_whole(v, -1, JS_MAX_INT, &p->truncate) && p->truncate != 0
+               ? LQ_OK
+               : wrong(e, "truncate_prompt_tokens", "an integer from 1, or -1", v);
+}
+
+/* The source of a top-level member's value. The document was checked: strings end, brackets match.
+ */
+static const char *find_member(const char *text, size_t n, const char *key, size_t *len)
+{
+    size_t n_key = strlen(key), i = 0;
+    int depth = 0;
+    bool is_name = false; /* the next string at depth 1 is a name */
+    while (i < n) {
+        char c = text[i];
+        if (c == '"') {
+            size_t from = ++i;
+            while (i < n && text[i] != '"')
+                i += text[i] == '\\' ? 2 : 1;
+            size_t m = i++ - from;
+            if (depth == 1 && is_name && m == n_key && memcmp(text + from, key, m) == 0) {
+                i += strspn(text + i, " \t\r\n");
+                if (i >= n || text[i] != ':') return NULL;
+                i++;
+                i += strspn(text + i, " \t\r\n");
+                *len = strcspn(text + i, ",} \t\r\n");
+                return text + i;
+            }
+            is_name = false;
+            continue;
+        }
+        if (c == '{' || c == '[') depth++;
+        if (c == '}' || c == ']') depth--;
+        if (depth == 1 && (c == '{' || c == ',')) is_name = true;
+        i++;
+    }
+    return NULL;
+}
+
+bool api_exact_i64(const char *text, size_t n, const char *key, const cJSON *v, int64_t *out)
+{
+    size_t len = 0;
+    char digits[24], *end;
+    if (js_whole(v, -JS_MAX_INT, JS_MAX_INT, out)) return true;
+    const char *at = cJSON_IsNumber(v) ? find_member(text, n, key, &len) : NULL;
+    if (!at || len >= sizeof digits) return false;
+    memcpy(digits, at, len);
+    digits[len] = 0;
+    errno = 0;
+    long long x = strtoll(digits, &end, 10);
+    if (*end || end == digits || errno) return false;
+    *out = x;
+    return true;
+}
+
+static lq_status read_seed(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    if (!api_exact_i64(p->text, p->n_text, "seed", v, &p->seed))
+        return wrong(e, "seed", "an integer -2^63..2^63-1", v);
+    p->has_seed = true;
+    return LQ_OK;
+}
+
+/* ---- the table ---- */
+
+typedef enum {
+    T_BOOL,   /* bool at off */
+    T_INT,    /* int64_t at off, lo..hi */
+    T_NUM,    /* double at off, lo..hi, or above lo */
+    T_STR,    /* const char * at off, lo..hi bytes */
+    T_READ,   /* read() */
+    T_KNOWN,  /* another function reads it, or it means nothing here */
+    T_REFUSED /* cannot be honoured: only values that change nothing pass */
+} row_type;
+
+/* Values that change nothing; null always is one. */
+enum {
+    N_FALSE = 1,
+    N_TRUE = 2,
+    N_ZERO = 4,
+    N_ONE = 8,
+    N_EMPTY_STR = 16,
+    N_EMPTY_LIST = 32,
+    N_TYPE_TEXT = 64, /* {"type": "text"} */
+    N_TEXT_LIST = 128 /* ["text"] */
+};
+
+struct row {
+    const char *name;
+    int kinds; /* of api_kind */
+    row_type type;
+    size_t off;
+    double lo, hi;
+    bool above; /* lo itself is out */
+    size_t has; /* offset of a bool that says it was given; 0: none */
+    read_fn *read;
+    int neutral;
+};
+
+enum { BOTH = API_COMPLETIONS | API_CHAT };
+#define F(field) offsetof(api_params, field)
+#define MAX_INT ((double)JS_MAX_INT)
+
+#define BOOL(n, k, f)                                      \
+    {                                                      \
+        .name = n, .kinds = k, .type = T_BOOL, .off = F(f) \
+    }
+/* and a bool that says whether it was given */
+#define BOOL_AND(n, k, f, h)                                            \
+    {                                                                   \
+        .name = n, .kinds = k, .type = T_BOOL, .off = F(f), .has = F(h) \
+    }
+#define INT(n, k, f, l, h)                                                  \
+    {                                                                       \
+        .name = n, .kinds = k, .type = T_INT, .off = F(f), .lo = l, .hi = h \
+    }
+#define NUM(n, k, f, l, h)                                                  \
+    {                                                                       \
+        .name = n, .kinds = k, .type = T_NUM, .off = F(f), .lo = l, .hi = h \
+    }
+#define ABOVE(n, k, f, l, h)                                                               \
+    {                                                                                      \
+        .name = n, .kinds = k, .type = T_NUM, .off = F(f), .lo = l, .hi = h, .above = true \
+    }
+#define STR(n, k, f, l, h)                                                  \
+    {                                                                       \
+        .name = n, .kinds = k, .type = T_STR, .off = F(f), .lo = l, .hi = h \
+    }
+#define READ(n, k, fn)                                    \
+    {                                                     \
+        .name = n, .kinds = k, .type = T_READ, .read = fn \
+    }
+#define KNOWN(n, k)                            \
+    {                                          \
+        .name = n, .kinds = k, .type = T_KNOWN \
+    }
+#define REFUSED(n, k, pass)                                       \
+    {                                                             \
+        .name = n, .kinds = k, .type = T_REFUSED, .neutral = pass \
+    }
+
+/* clang-format off */
+static const row rows[] = {
+    STR("model", BOTH, model, 0, 4096),
+    KNOWN("prompt", API_COMPLETIONS),
+    KNOWN("messages", API_CHAT),
+    BOOL("stream", BOTH, stream),
+    READ("stream_options", BOTH, read_stream_options),
+    INT("n", BOTH, n, 1, API_MAX_N),
+    INT("best_of", API_COMPLETIONS, best_of, 1, API_MAX_N),
+    INT("max_tokens", BOTH, max_tokens, 0, MAX_INT),
+    INT("max_completion_tokens", API_CHAT, max_completion_tokens, 1, MAX_INT),
+    INT("min_tokens", BOTH, min_tokens, 0, MAX_INT),
+    NUM("temperature", BOTH, temperature, 0, 2),
+    ABOVE("top_p", BOTH, top_p, 0, 1),
+    INT("top_k", BOTH, top_k, -1, INT32_MAX),
+    NUM("min_p", BOTH, min_p, 0, 1),
+    ABOVE("repetition_penalty", BOTH, repetition_penalty, 0, 1e6),
+    NUM("presence_penalty", BOTH, presence_penalty, -2, 2),
+    NUM("frequency_penalty", BOTH, frequency_penalty, -2, 2),
+    READ("seed", BOTH, read_seed),
+    READ("stop", BOTH, read_stop),
+    READ("stop_token_ids", BOTH, read_stop_ids),
+    READ("allowed_token_ids", BOTH, read_allowed),
+    READ("logit_bias", BOTH, read_bias),
+    INT("logprobs", API_COMPLETIONS, logprobs, 0, SMP_MAX_LOGPROBS),
+    BOOL("logprobs", API_CHAT, chat_logprobs),
+    INT("top_logprobs", API_CHAT, top_logprobs, 0, SMP_MAX_LOGPROBS),
+    BOOL("echo", API_COMPLETIONS, echo),
+    REFUSED("echo", API_CHAT, N_FALSE),
+    BOOL("ignore_eos", BOTH, ignore_eos),
+    BOOL("include_stop_str_in_output", BOTH, include_stop),
+    BOOL("skip_special_tokens", BOTH, skip_special),
+    BOOL("return_token_ids", BOTH, return_ids),
+    BOOL("return_tokens_as_token_ids", BOTH, ids_as_tokens),
+    BOOL_AND("add_special_tokens", BOTH, add_special, has_add_special),
+    READ("truncate_prompt_tokens", BOTH, read_truncate),
+    STR("cache_salt", BOTH, cache_salt, 1, 1024),
+    BOOL_AND("add_generation_prompt", API_CHAT, add_generation_prompt, has_generation_prompt),
+    BOOL("continue_final_message", API_CHAT, continue_final),
+    READ("chat_template_kwargs", API_CHAT, read_kwargs),
+
+    /* no influence on the answer */
+    KNOWN("user", BOTH),
+    KNOWN("metadata", BOTH),
+    KNOWN("store", BOTH),
+    KNOWN("service_tier", BOTH),
+    KNOWN("safety_identifier", BOTH),
+    KNOWN("prompt_cache_key", BOTH),
+    KNOWN("prompt_cache_retention", BOTH),
+    KNOWN("request_id", BOTH),
+
+    /* known and not honoured */
+    REFUSED("suffix", API_COMPLETIONS, N_EMPTY_STR),
+    REFUSED("tools", BOTH, 0),
+    REFUSED("tool_choice", BOTH, 0),
+    REFUSED("parallel_tool_calls", BOTH, N_TRUE | N_FALSE),
+    REFUSED("functions", BOTH, 0),
+    REFUSED("function_call", BOTH, 0),
+    REFUSED("response_format", BOTH, N_TYPE_TEXT),
+    REFUSED("structured_outputs", BOTH, 0),
+    REFUSED("guided_json", BOTH, 0),
+    REFUSED("guided_regex", BOTH, 0),
+    REFUSED("guided_choice", BOTH, 0),
+    REFUSED("guided_grammar", BOTH, 0),
+    REFUSED("guided_decoding_backend", BOTH, 0),
+    REFUSED("grammar", BOTH, N_EMPTY_STR),
+    REFUSED("json_schema", BOTH, 0),
+    REFUSED("regex", BOTH, 0),
+    REFUSED("ebnf", BOTH, 0),
+    REFUSED("bad_words", BOTH, N_EMPTY_LIST),
+    REFUSED("use_beam_search", BOTH, N_FALSE),
+    REFUSED("length_penalty", BOTH, N_ONE),
+    REFUSED("early_stopping", BOTH, N_FALSE),
+    REFUSED("spaces_between_special_tokens", BOTH, N_TRUE),
+    REFUSED("prompt_logprobs", BOTH, 0),
+    REFUSED("priority", BOTH, N_ZERO),
+    REFUSED("prompt_embeds", BOTH, 0),
+    REFUSED("logits_processors", BOTH, N_EMPTY_LIST),
+    REFUSED("kv_transfer_params", BOTH, 0),
+    REFUSED("chat_template", API_CHAT, 0),
+    REFUSED("documents", API_CHAT, N_EMPTY_LIST),
+    REFUSED("reasoning_effort", API_CHAT, 0),
+    REFUSED("verbosity", API_CHAT, 0),
+    REFUSED("audio", API_CHAT, 0),
+    REFUSED("modalities", API_CHAT, N_TEXT_LIST),
+    REFUSED("prediction", API_CHAT, 0),
+    REFUSED("web_search_options", API_CHAT, 0),
+    REFUSED("mm_processor_kwargs", API_CHAT, 0),
+};
+/* clang-format on */
+
+static bool is_text(const cJSON *v) { return cJSON_IsString(v) && !strcmp(v->valuestring, "text"); }
+
+static bool is_neutral(int what, const cJSON *v)
+{
+    return ((what & N_FALSE) && cJSON_IsFalse(v)) || ((what & N_TRUE) && cJSON_IsTrue(v)) ||
+           ((what & N_ZERO) && cJSON_IsNumber(v) && !(fabs(v->valuedouble) > 0)) ||
+           ((what & N_ONE) && cJSON_IsNumber(v) && !(fabs(v->valuedouble - 1) > 0)) ||
+           ((what & N_EMPTY_STR) && cJSON_IsString(v) && !v->valuestring[0]) ||
+           ((what & N_EMPTY_LIST) && cJSON_IsArray(v) && !v->child) ||
+           ((what & N_TYPE_TEXT) && cJSON_IsObject(v) && is_text(js_get(v, "type"))) ||
+           ((what & N_TEXT_LIST) && cJSON_IsArray(v) && is_text(v->child) && !v->child->next);
+}
+
+static lq_status read_number(void *field, const row *t, const cJSON *v, api_error *e)
+{
+    char expected[96];
+    double d = cJSON_IsNumber(v) ? v->valuedouble : (double)NAN;
+    int64_t i = 0;
+    bool ok = t->type == T_INT ? js_whole(v, (int64_t)t->lo, (int64_t)t->hi, &i)
+                               : isfinite(d) && d <= t->hi && (t->above ? d > t->lo : d >= t->lo);
+    if (ok && t->type == T_INT) memcpy(field, &i, sizeof i);
+    if (ok && t->type == T_NUM) memcpy(field, &d, sizeof d);
+    if (ok) return LQ_OK;
+    snprintf(expected, sizeof expected, "%s %s%.16g%s%.16g",
+             t->type == T_INT ? "an integer" : "a number", t->above ? "above " : "", t->lo,
+             t->above ? " and at most " : "..", t->hi);
+    return wrong(e, t->name, expected, v);
+}
+
+static lq_status read_row(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    char *field = (char *)p + t->off, expected[64];
+    if (cJSON_IsNull(v)) return LQ_OK;
+    if (t->has) memcpy((char *)p + t->has, &(bool){ true }, sizeof(bool));
+    switch (t->type) {
+    case T_BOOL:
+        if (!cJSON_IsBool(v)) return wrong(e, t->name, "true or false", v);
+        memcpy(field, &(bool){ cJSON_IsTrue(v) }, sizeof(bool));
+        return LQ_OK;
+    case T_INT:
+    case T_NUM:
+        return read_number(field, t, v, e);
+    case T_STR: {
+        const char *s = cJSON_IsString(v) ? v->valuestring : NULL;
+        snprintf(expected, sizeof expected, "a string of %.0f..%.0f bytes", t->lo, t->hi);
+        if (!s || (double)strlen(s) < t->lo || (double)strlen(s) > t->hi)
+            return wrong(e, t->name, expected, v);
+        memcpy(field, &s, sizeof s);
+        return LQ_OK;
+    }
+    case T_READ:
+        return t->read(p, t, v, e);
+    case T_REFUSED:
+        if (!is_neutral(t->neutral, v))
+            return api_fail(e, t->name, "unsupported_parameter", "%s is not supported", t->name);
+        return LQ_OK;
+    case T_KNOWN:
+        break;
+    }
+    return LQ_OK;
+}
+
+static const row *find_row(const char *name, api_kind kind)
+{
+    for (size_t i = 0; i < LQ_COUNT(rows); i++)
+        if ((rows[i].kinds & (int)kind) && strcmp(rows[i].name, name) == 0) return &rows[i];
+    return NULL;
+}
+
+/* What one parameter demands of another. */
+static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, api_error *e)
+{
+    if (js_get(doc, "stream_options") && !p->stream)
+        return api_fail(e, "stream_options", "invalid_value",
+                        "stream_options: only allowed with stream true");
+    if (p->best_of && p->best_of != p->n)
+        return api_fail(e, "best_of", "unsupported_value",
+                        "best_of: only the value of n (%lld) is supported", (long long)p->n);
+    if (kind == API_CHAT && p->max_completion_tokens > 0) p->max_tokens = p->max_completion_tokens;
+    if (p->max_tokens == 0 && !p->echo)
+        return api_fail(e, "max_tokens", "invalid_value",
+                        "max_tokens: 0 is only allowed with echo true");
+    if (p->max_tokens >= 0 && p->min_tokens > p->max_tokens)
+        return api_fail(e, "min_tokens", "invalid_value",
+                        "min_tokens: %lld is more than max_tokens %lld", (long long)p->min_tokens,
+                        (long long)p->max_tokens);
+    if (kind == API_COMPLETIONS) return LQ_OK;
+    if (p->top_logprobs >= 0 && !p->chat_logprobs)
+        return api_fail(e, "top_logprobs", "invalid_value",
+                        "top_logprobs: only allowed with logprobs true");
+    if (p->chat_logprobs) p->logprobs = p->top_logprobs > 0 ? p->top_logprobs : 0;
+    if (p->continue_final && p->has_generation_prompt && p->add_generation_prompt)
+        return api_fail(e, "continue_final_message", "invalid_value",
+                        "continue_final_message and add_generation_prompt exclude each other");
+    if (p->continue_final) p->add_generation_prompt = false;
+    return LQ_OK;
+}
+
+lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, size_t n,
+                          api_kind kind, const api_defaults *d, int64_t vocab, bool strict,
+                          api_error *e)
+{
+    *p = (api_params){ .n = 1,
+                       .max_tokens = -1,
+                       .temperature = d->has_temperature ? d->temperature : 1,
+                       .top_p = d->has_top_p ? d->top_p : 1,
+                       .top_k = d->has_top_k ? d->top_k : 0,
+                       .min_p = d->has_min_p ? d->min_p : 0,
+                       .repetition_penalty = d->has_repetition_penalty ? d->repetition_penalty : 1,
+                       .logprobs = -1,
+                       .top_logprobs = -1,
+                       .skip_special = true,
+                       .add_special = kind == API_COMPLETIONS,
+                       .add_generation_prompt = true,
+                       .vocab = vocab,
+                       .text = text,
+                       .n_text = n };
+    for (const cJSON *c = doc->child; c; c = c->next) {
+        const row *t = find_row(c->string, kind);
+        if (!t && strict) return api_fail(e, c->string, "unknown_parameter", "unknown parameter");
+        p->n_ignored += !t;
+        lq_status s = t ? read_row(p, t, c, e) : LQ_OK;
+        if (s) return s;
+    }
+    return check_together(p, doc, kind, e);
+}
+
+void api_params_free(api_params *p)
+{
+    free(p->stop_ids);
+    free(p->allowed);
+    free(p->bias);
+    p->stop_ids = p->allowed = NULL;
+    p->bias = NULL;
+}
+
+void api_defaults_read(api_defaults *d, const char *json, size_t n)
+{
+    cJSON *doc;
+    *d = (api_defaults){ 0 };
+    if (js_parse(&doc, json, n, (size_t)1 << 20, 0, NULL)) return;
+    const struct {
+        const char *key;
+        bool *has;
+        double *v, lo, hi;
+    } fields[] = {
+        { "temperature", &d->has_temperature, &d->temperature, 0, 2 },
+        { "top_p", &d->has_top_p, &d->top_p, 1e-9, 1 },
+        { "min_p", &d->has_min_p, &d->min_p, 0, 1 },
+        { "repetition_penalty", &d->has_repetition_penalty, &d->repetition_penalty, 1e-6, 1e6 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(fields); i++) {
+        const cJSON *v = js_get(doc, fields[i].key);
+        *fields[i].has =
+            cJSON_IsNumber(v) && v->valuedouble >= fields[i].lo && v->valuedouble <= fields[i].hi;
+        if (*fields[i].has) *fields[i].v = v->valuedouble;
+    }
+    d->has_top_k = js_whole(js_get(doc, "top_k"), 0, INT32_MAX, &d->top_k);
+    cJSON_Delete(doc);
+}
