@@ -3,10 +3,17 @@
 #include "kernels/cpu.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
+
+static bool has_f16c(void) /* no name for the builtin of older clangs */
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 bool cpu_has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 bool cpu_has_avx512(void)
 {

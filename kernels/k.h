@@ -43,7 +43,8 @@ typedef struct {
     /* n inputs, a multiple of A, to int8 blocks of A (mm.h) */                                  \
     X(void, mm_quant, (int8_t * q, float *s, float *qs, const float *x, int64_t n, int64_t A))   \
     X(void, to_bf16, (uint16_t * dst, const float *x, int64_t n))                                \
-    /* attention on one tile of ATTN_TILE keys, `n` of them present, the rest written as 0 */    \
+    X(void, round_bf16, (float *dst, const float *x, int64_t n)) /* to bf16 and back */          \
+    /* attention on one tile of ATTN_TILE keys, `n` of them */                                   \
     X(void, attn_k, (float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d))               \
     X(void, attn_v, (float *v, const uint8_t *src, int n, int64_t D, kv_dtype d))                \
     /* s[r][j] = scale * sum_d q[r][d] kt[d][j], d in order */                                   \

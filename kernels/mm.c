@@ -79,8 +79,12 @@ static need need_of(const mm_weight *w, mm_acts acts)
 {
     const qt_scheme *sc = &w->t.scheme;
     need d = { .acts = mm_effective(sc, acts), .s = tiles_shape(sc, w->N, w->K), .K = w->K };
-    d.hardware = d.acts == MM_BF16 && k_get()->mm_bf16 && sc->zero != QT_ZERO_F16 &&
-                 sc->kind != QT_LUT4 && !(sc->kind == QT_DENSE && sc->dtype != LQ_BF16);
+    /* Dense bf16, or codes less a zero point that is an integer of their own size. */
+    bool exact = sc->kind == QT_DENSE ? sc->dtype == LQ_BF16
+                                      : sc->kind != QT_LUT4 && sc->zero != QT_ZERO_F16 &&
+                                            !(sc->zero == QT_ZERO_INT && sc->kind == QT_UINT &&
+                                              sc->zbits != sc->bits);
+    d.hardware = d.acts == MM_BF16 && k_get()->mm_bf16 && exact;
     d.A = d.s.Gp % 128 == 0 ? 128 : d.s.Gp % 64 == 0 ? 64 : 32;
     if (sc->kind == QT_UINT && sc->irregular) d.perm = w->t.plane[QT_GIDX].data;
     if (sc->kind == QT_I8_OUTLIER && sc->n_out) {
@@ -174,8 +178,7 @@ static void prep_row(const prep_ctx *c, int64_t m, float *tmp)
         } else if (d->hardware) {
             k->to_bf16(c->b + at, src, Gp);
         } else if (d->acts == MM_BF16) {
-            for (int64_t i = 0; i < Gp; i++)
-                c->f[at + i] = lq_bf16_to_f32(lq_f32_to_bf16(src[i]));
+            k->round_bf16(c->f + at, src, Gp);
         } else {
             memcpy(c->f + at, src, (size_t)Gp * sizeof *src);
         }

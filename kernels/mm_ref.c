@@ -126,3 +126,9 @@ void ref_to_bf16(uint16_t *dst, const float *x, int64_t n)
     for (int64_t i = 0; i < n; i++)
         dst[i] = lq_f32_to_bf16(x[i]);
 }
+
+void ref_round_bf16(float *dst, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = lq_bf16_to_f32(lq_f32_to_bf16(x[i]));
+}

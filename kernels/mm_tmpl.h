@@ -391,3 +391,23 @@ static inline void tmpl_mm_quant(int8_t *q, float *s, float *qs, const float *x,
         qs[b] = (float)total;
     }
 }
+
+/* Nearest even, in the upper half of each lane; NaN stays NaN (lq_f32_to_bf16). n: a multiple
+ * of 16. */
+V16 vi bf16_bits(vf v)
+{
+    vi u = vi_cast(v), odd = vi_and(vi_srl(u, 16), vi_set1(1));
+    vi even = vi_add(vi_add(u, vi_set1(0x7fff)), odd), quiet = vi_or(u, vi_set1(0x400000));
+    return vi_and(vi_cast(vf_sel(vf_nan(v), vf_cast(quiet), vf_cast(even))),
+                  vi_set1(INT32_C(-65536)));
+}
+static inline void tmpl_to_bf16(uint16_t *dst, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 16)
+        vi_store16(dst + i, vi_srl(bf16_bits(vf_load(x + i)), 16));
+}
+static inline void tmpl_round_bf16(float *dst, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 16)
+        vf_store(dst + i, vf_cast(bf16_bits(vf_load(x + i))));
+}

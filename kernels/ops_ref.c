@@ -85,6 +85,7 @@ const k_ops k_ref = {
     .mm_i8 = ref_mm_i8,
     .mm_quant = ref_mm_quant,
     .to_bf16 = ref_to_bf16,
+    .round_bf16 = ref_round_bf16,
     .attn_k = ref_attn_k,
     .attn_v = ref_attn_v,
     .attn_scores = ref_attn_scores,

@@ -8,6 +8,7 @@ void ref_mm_f32(const mm_task *t);
 void ref_mm_i8(const mm_task *t);
 void ref_mm_quant(int8_t *q, float *s, float *qs, const float *x, int64_t n, int64_t A);
 void ref_to_bf16(uint16_t *dst, const float *x, int64_t n);
+void ref_round_bf16(float *dst, const float *x, int64_t n);
 void ref_attn_k(float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d);
 void ref_attn_v(float *v, const uint8_t *src, int n, int64_t D, kv_dtype d);
 void ref_attn_scores(float *s, const float *const *q, const float *kt, int64_t R, int64_t D,

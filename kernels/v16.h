@@ -42,6 +42,7 @@ V16 vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 V16 vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
 V16 vf vf_rint(vf a) { return _mm512_roundscale_ps(a, 0x08); }
 V16 vm vf_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+V16 vm vf_nan(vf a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
 V16 bool vm_all(vm m) { return m == 0xffff; }
 V16 vf vf_sel(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
 V16 vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
@@ -127,6 +128,10 @@ V16 vf vf_rint(vf a) { return (vf){ _mm256_round_ps(a.a, 8), _mm256_round_ps(a.b
 V16 vm vf_lt(vf a, vf b)
 {
     return (vm){ _mm256_cmp_ps(a.a, b.a, _CMP_LT_OQ), _mm256_cmp_ps(a.b, b.b, _CMP_LT_OQ) };
+}
+V16 vm vf_nan(vf a)
+{
+    return (vm){ _mm256_cmp_ps(a.a, a.a, _CMP_UNORD_Q), _mm256_cmp_ps(a.b, a.b, _CMP_UNORD_Q) };
 }
 V16 bool vm_all(vm m) { return (_mm256_movemask_ps(m.a) & _mm256_movemask_ps(m.b)) == 0xff; }
 V16 vf vf_sel(vm m, vf a, vf b)
