@@ -331,7 +331,7 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const float *H
         rep->loss += c.loss[i];
         rep->loss_rtn += c.loss_rtn[i];
     }
-    if (!finite) rep->loss = rep->loss_rtn = NAN;
+    if (!finite) rep->loss = rep->loss_rtn = (double)NAN;
 done:
     free(c.scratch);
     free(c.loss);

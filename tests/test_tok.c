@@ -249,7 +249,7 @@ TEST(special_tokens_of_user_text_can_be_plain_text)
     size_t n = 0, hits[2] = { 0 };
     for (unsigned plain = 0; plain < 2; plain++) {
         CHECK(!tok_encode(t, text, sizeof text - 1, plain ? TOK_PLAIN_SPECIAL : 0, &ids, &n, NULL),
-              "");
+              "plain %u", plain);
         for (size_t i = 0; i < n; i++)
             hits[plain] += ids[i] == eot;
         free(ids);
