@@ -51,8 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     switch (data[0] % 3) {
     case 0:
         if (tok_compile(&blob, &blob_bytes, body, n, NULL)) break;
-        if (tok_open(&t, blob, blob_bytes, NULL)) abort();
-        use(t, text, sizeof text - 1);
+        /* a pattern that PCRE2 does not take is refused here, not by tok_compile */
+        if (!tok_open(&t, blob, blob_bytes, NULL)) use(t, text, sizeof text - 1);
         break;
     case 1:
         blob = aligned_alloc(64, lq_round_up(n ? n : 1, 64));
