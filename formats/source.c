@@ -203,6 +203,30 @@ static void hash_u64(lq_hasher *h, uint64_t v)
     lq_hasher_add(h, b, sizeof b);
 }
 
+static qt_span plane_of(const src_tensor *t, int p)
+{
+    return t->plain ? t->t.plane[p] : p == QT_CODES ? t->raw : (qt_span){ 0 };
+}
+
+static lq_hash plane_hash(const src_source *s, size_t i, int p)
+{
+    qt_span span = plane_of(&s->tensors[i], p);
+    return s->hashes ? s->hashes[i][p] : lq_hash_bytes(span.data, span.bytes);
+}
+
+lq_hash src_tensor_hash(const src_source *s, int64_t i)
+{
+    uint8_t all[QT_N_PLANES * sizeof(lq_hash)];
+    lq_hash one = lq_hash_bytes(NULL, 0);
+    size_t n = 0;
+    for (int p = 0; p < QT_N_PLANES; p++)
+        if (plane_of(&s->tensors[i], p).bytes) {
+            one = plane_hash(s, (size_t)i, p);
+            memcpy(all + n++ * sizeof one, &one, sizeof one);
+        }
+    return n > 1 ? lq_hash_bytes(all, n * sizeof one) : one;
+}
+
 /* As in the header of a .llmq, where every field that gives the planes a meaning is spelled out. */
 static void hash_scheme(lq_hasher *h, const src_tensor *t)
 {
@@ -229,10 +253,9 @@ lq_hash src_fingerprint(const src_source *s)
         for (int d = 0; d < t->n_dims; d++)
             hash_u64(h, (uint64_t)t->shape[d]);
         for (int p = 0; p < QT_N_PLANES; p++) {
-            qt_span span = t->plain ? t->t.plane[p] : p ? (qt_span){ 0 } : t->raw;
-            hash_u64(h, span.bytes);
-            if (!span.bytes) continue;
-            lq_hash one = s->hashes ? s->hashes[i][p] : lq_hash_bytes(span.data, span.bytes);
+            hash_u64(h, plane_of(t, p).bytes);
+            if (!plane_of(t, p).bytes) continue;
+            lq_hash one = plane_hash(s, i, p);
             lq_hasher_add(h, one.b, sizeof one.b);
         }
     }

@@ -64,6 +64,9 @@ lq_hash src_fingerprint(const src_source *s);
 /* NaN or infinity in a float tensor: LQ_EVALUE names the tensor and the first such element. Others
  * are LQ_OK. */
 lq_status src_check_finite(const src_tensor *t, lq_err *err);
+/* Checksum of tensor i as `inspect` shows it: of its one plane's bytes, or where it has several of
+ * their checksums in order. A .llmq has them; elsewhere the bytes are read. */
+lq_hash src_tensor_hash(const src_source *s, int64_t i);
 /* Elements, and bytes of all planes (raw tensors: of the run). */
 int64_t src_elements(const src_tensor *t);
 size_t src_bytes(const src_tensor *t);

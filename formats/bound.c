@@ -1,0 +1,159 @@
+/* formats/bound.c */
+#include "formats/bound.h"
+
+#include <float.h>
+
+static const float ROOM = 1.0f / 64; /* of a step, for the arithmetic that chose the code */
+
+static void set_step(float *lo, float *hi, float *tol, float a, float b, float step)
+{
+    *lo = fminf(a, b);
+    *hi = fmaxf(a, b);
+    *tol = fabsf(step) * (0.5f + ROOM);
+}
+
+static void dense_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n,
+                      lq_dtype source)
+{
+    const lq_dtype d = t->scheme.dtype;
+    const bool exact = d == source || d == LQ_F32;
+    qt_dequant(hi, t, n, n + 1);
+    for (int64_t k = 0; k < t->K; k++) {
+        float w = fabsf(hi[k]);
+        tol[k] = exact ? 0.0f : d == LQ_BF16 ? w * 0x1p-8f : fmaxf(w * 0x1p-11f, 0x1p-25f);
+        lo[k] = -FLT_MAX;
+        hi[k] = FLT_MAX;
+    }
+}
+
+static void uint_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n)
+{
+    const qt_scheme *s = &t->scheme;
+    const int64_t ng = t->K / s->group;
+    const uint8_t *zeros = t->plane[QT_ZEROS].data, *scales = t->plane[QT_SCALES].data;
+    const float top = (float)((1 << s->bits) - 1);
+    for (int64_t k = 0; k < t->K; k++) {
+        int32_t gi;
+        int64_t g = k / s->group;
+        if (s->irregular) {
+            memcpy(&gi, (const uint8_t *)t->plane[QT_GIDX].data + 4 * k, sizeof gi);
+            g = gi;
+        }
+        float scale, zero = (float)(1 << (s->bits - 1));
+        const size_t at = (size_t)(n * ng + g);
+        lq_to_f32(&scale, scales + at * (size_t)lq_dtype_bits(s->scale_dtype) / 8, s->scale_dtype,
+                  1);
+        if (s->zero == QT_ZERO_INT)
+            zero = (float)qt_get(zeros + (size_t)n * qt_row_bytes(ng, s->zbits), g, s->zbits);
+        else if (s->zero == QT_ZERO_F16)
+            lq_to_f32(&zero, zeros + 2 * at, LQ_F16, 1);
+        set_step(&lo[k], &hi[k], &tol[k], scale * (0.0f - zero), scale * (top - zero), scale);
+    }
+}
+
+static void i8_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n)
+{
+    const qt_scheme *s = &t->scheme;
+    float scale, zero = 0;
+    memcpy(&scale, (const uint8_t *)t->plane[QT_SCALES].data + 4 * n, sizeof scale);
+    if (s->div127) scale /= 127.0f;
+    if (s->zero) zero = (float)((const int8_t *)t->plane[QT_ZEROS].data)[n];
+    for (int64_t k = 0; k < t->K; k++)
+        set_step(&lo[k], &hi[k], &tol[k], scale * (-128.0f - zero), scale * (127.0f - zero), scale);
+    for (int64_t i = 0; i < s->n_out; i++) {
+        int32_t k;
+        uint16_t v;
+        memcpy(&k, (const uint8_t *)t->plane[QT_OUT_IDX].data + 4 * i, sizeof k);
+        memcpy(&v, (const uint8_t *)t->plane[QT_OUT_VALS].data + 2 * (n * s->n_out + i), sizeof v);
+        lo[k] = -FLT_MAX;
+        hi[k] = FLT_MAX;
+        tol[k] = fabsf(lq_bf16_to_f32(v)) * 0x1p-8f;
+    }
+}
+
+/* From a table's entry to the farther of its two neighbours. */
+static float entry_gap(const float *map, int n, float v)
+{
+    float below = INFINITY, above = INFINITY;
+    for (int i = 0; i < n; i++) {
+        if (map[i] < v) below = fminf(below, v - map[i]);
+        if (map[i] > v) above = fminf(above, map[i] - v);
+    }
+    return fmaxf(isfinite(below) ? below : 0, isfinite(above) ? above : 0);
+}
+
+static void lut4_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n)
+{
+    const qt_scheme *s = &t->scheme;
+    const uint8_t *codes = t->plane[QT_CODES].data;
+    float map[16], gap[16], map2[256], gap2 = 0, low = INFINITY, high = -INFINITY;
+    memcpy(map, t->plane[QT_MAP].data, sizeof map);
+    for (int i = 0; i < 16; i++) {
+        gap[i] = entry_gap(map, 16, map[i]);
+        low = fminf(low, map[i]);
+        high = fmaxf(high, map[i]);
+    }
+    if (s->dbl) {
+        memcpy(map2, t->plane[QT_MAP2].data, sizeof map2);
+        for (int i = 0; i < 256; i++)
+            gap2 = fmaxf(gap2, entry_gap(map2, 256, map2[i]));
+    }
+    for (int64_t k = 0; k < t->K; k++) {
+        const int64_t i = n * t->K + k, block = i / s->group;
+        const unsigned c = i & 1 ? codes[i / 2] & 15u : codes[i / 2] >> 4;
+        const float a = qt_lut_absmax(t, block);
+        set_step(&lo[k], &hi[k], &tol[k], low * a, high * a, gap[c] * a);
+        if (!s->dbl) continue;
+        float a2;
+        memcpy(&a2, (const uint8_t *)t->plane[QT_SCALES2].data + 4 * (block / 256), sizeof a2);
+        tol[k] += fabsf(a2) * gap2 * 0.5f;
+    }
+}
+
+void bound_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n, lq_dtype source)
+{
+    switch (t->scheme.kind) {
+    case QT_DENSE:
+        dense_row(lo, hi, tol, t, n, source);
+        break;
+    case QT_UINT:
+        uint_row(lo, hi, tol, t, n);
+        break;
+    case QT_LUT4:
+        lut4_row(lo, hi, tol, t, n);
+        break;
+    default:
+        i8_row(lo, hi, tol, t, n);
+        break;
+    }
+}
+
+void bound_add_row(bound_state *s, const float *w, const float *q, const float *lo, const float *hi,
+                   const float *tol, int64_t row, int64_t K)
+{
+    double err2 = 0, step2 = 0;
+    for (int64_t k = 0; k < K; k++) {
+        double d = (double)w[k] - (double)q[k], step = 2 * (double)tol[k];
+        double excess =
+            fabs((double)fminf(fmaxf(w[k], lo[k]), hi[k]) - (double)q[k]) - (double)tol[k];
+        double steps = 0; /* where there is no step, any difference is infinitely many of them */
+        if (!(excess <= 0)) steps = step > 0 && !isnan(excess) ? excess / step : (double)INFINITY;
+        if (steps > s->r.max_excess) {
+            s->r.max_excess = steps;
+            s->r.row = row;
+            s->r.col = k;
+        }
+        err2 += d * d;
+        step2 += step * step;
+    }
+    s->sum += err2;
+    s->rows++;
+    if (step2 > 0) s->r.worst_rms = fmax(s->r.worst_rms, sqrt(err2 / step2));
+}
+
+bound_report bound_end(const bound_state *s, int64_t K)
+{
+    bound_report r = s->r;
+    if (s->rows) r.rmse = sqrt(s->sum / ((double)s->rows * (double)K));
+    return r;
+}

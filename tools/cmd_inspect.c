@@ -1,0 +1,342 @@
+/* tools/cmd_inspect.c - `llmq inspect`: what is in a model file, as a tree or as JSON. */
+#include "tools/cmds.h"
+
+#include "formats/json.h"
+#include "formats/source.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+typedef struct {
+    bool all;
+} inspect_opts;
+
+#define F(field) offsetof(inspect_opts, field)
+static const opt_row rows[] = {
+    { "all", 'a', OPT_FLAG, F(all),
+      .help = "print every layer; without it a layer equal to the one before is only counted" },
+};
+
+/* ---- what is printed of a tensor ---- */
+static void shape_text(char out[96], const src_tensor *t)
+{
+    int at = snprintf(out, 96, "[");
+    for (int i = 0; i < t->n_dims && at < 96; i++)
+        at += snprintf(out + at, (size_t)(96 - at), "%s%" PRId64, i ? "," : "", t->shape[i]);
+    if (at < 96) snprintf(out + at, (size_t)(96 - at), "]");
+}
+
+static void scheme_text(char out[40], const src_tensor *t)
+{
+    if (t->plain)
+        qt_scheme_text(out, &t->t.scheme);
+    else
+        snprintf(out, 40, "%s (raw)", lq_dtype_text(t->raw_dtype));
+}
+
+static double bits_per(double bytes, double elements)
+{
+    return elements > 0 ? 8 * bytes / elements : 0;
+}
+
+/* A weight of the layers that quantizers work on; without a config any float matrix counts. */
+static bool is_linear(const arch_config *c, const src_tensor *t)
+{
+    arch_role r;
+    int64_t layer;
+    bool bias;
+    if (!t->plain) return false;
+    if (!c) return t->n_dims == 2;
+    return arch_role_of(c, t->name, &r, &layer, &bias) && !bias && arch_role_linear(r) &&
+           arch_role_per_layer(r);
+}
+
+/* ---- totals ---- */
+typedef struct {
+    char scheme[40];
+    int64_t tensors;
+    double elements, bytes;
+} total;
+
+typedef struct {
+    total *per; /* in order of first appearance */
+    size_t n;
+    double params, bytes, linear_params, linear_bytes;
+} totals;
+
+static lq_status count(totals *t, const src_source *s, lq_err *err)
+{
+    const int64_t n = src_n_tensors(s);
+    memset(t, 0, sizeof *t);
+    t->per = calloc((size_t)n + 1, sizeof *t->per);
+    if (!t->per) return lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " tensors", n);
+    for (int64_t i = 0; i < n; i++) {
+        const src_tensor *x = src_tensor_at(s, i);
+        const double elements = (double)src_elements(x), bytes = (double)src_bytes(x);
+        char scheme[40];
+        size_t k = 0;
+        scheme_text(scheme, x);
+        while (k < t->n && strcmp(t->per[k].scheme, scheme) != 0)
+            k++;
+        if (k == t->n) snprintf(t->per[t->n++].scheme, sizeof scheme, "%s", scheme);
+        t->per[k].tensors++;
+        t->per[k].elements += elements;
+        t->per[k].bytes += bytes;
+        t->bytes += bytes;
+        if (x->plain) t->params += elements;
+        if (is_linear(src_config(s), x)) {
+            t->linear_params += elements;
+            t->linear_bytes += bytes;
+        }
+    }
+    return LQ_OK;
+}
+
+/* ---- JSON ---- */
+static bool add_tensor(cJSON *list, const src_source *s, int64_t i)
+{
+    const src_tensor *x = src_tensor_at(s, i);
+    char scheme[40], hex[33];
+    const lq_hash h = src_tensor_hash(s, i);
+    cJSON *o = cJSON_CreateObject(), *shape;
+    scheme_text(scheme, x);
+    lq_hash_hex(hex, &h);
+    cJSON_AddItemToArray(list, o);
+    bool ok = o && cJSON_AddStringToObject(o, "name", x->name) &&
+              (shape = cJSON_AddArrayToObject(o, "shape")) != NULL;
+    for (int d = 0; d < x->n_dims && ok; d++)
+        ok = cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)x->shape[d]));
+    return ok && cJSON_AddStringToObject(o, "scheme", scheme) &&
+           cJSON_AddStringToObject(o, "layout", qt_layout_text(x->t.layout)) &&
+           cJSON_AddNumberToObject(o, "bytes", (double)src_bytes(x)) &&
+           cJSON_AddStringToObject(o, "xxh3", hex);
+}
+
+static bool add_schemes(cJSON *doc, const totals *t)
+{
+    cJSON *list = cJSON_AddArrayToObject(doc, "schemes");
+    bool ok = list != NULL;
+    for (size_t k = 0; k < t->n && ok; k++) {
+        const total *p = &t->per[k];
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddItemToArray(list, o);
+        ok = o && cJSON_AddStringToObject(o, "scheme", p->scheme) &&
+             cJSON_AddNumberToObject(o, "tensors", (double)p->tensors) &&
+             cJSON_AddNumberToObject(o, "elements", p->elements) &&
+             cJSON_AddNumberToObject(o, "bytes", p->bytes) &&
+             cJSON_AddNumberToObject(o, "bpw", bits_per(p->bytes, p->elements));
+    }
+    return ok;
+}
+
+static bool add_blobs(cJSON *doc, const src_source *s)
+{
+    cJSON *list = cJSON_AddArrayToObject(doc, "files");
+    bool ok = list != NULL;
+    for (size_t i = 0; i < src_n_blobs(s) && ok; i++) {
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddItemToArray(list, o);
+        ok = o && cJSON_AddStringToObject(o, "name", src_blob_at(s, i)->name) &&
+             cJSON_AddNumberToObject(o, "bytes", (double)src_blob_at(s, i)->bytes);
+    }
+    return ok;
+}
+
+static bool add_item(cJSON *doc, const char *key, cJSON *v)
+{
+    return cJSON_AddItemToObject(doc, key, v ? v : cJSON_CreateNull());
+}
+
+static lq_status print_json(const src_source *s, const totals *t, lq_err *err)
+{
+    const arch_config *c = src_config(s);
+    cJSON *doc = cJSON_CreateObject(), *list;
+    bool ok = doc && cJSON_AddStringToObject(doc, "format", src_format(s)) &&
+              add_item(doc, "arch", c ? cJSON_CreateString(c->row->arch) : NULL) &&
+              cJSON_AddNumberToObject(doc, "params", t->params) &&
+              cJSON_AddNumberToObject(doc, "bytes", t->bytes) &&
+              cJSON_AddNumberToObject(doc, "bpw", bits_per(t->linear_bytes, t->linear_params)) &&
+              cJSON_AddNumberToObject(doc, "bpw_model", bits_per(t->bytes, t->params)) &&
+              add_item(doc, "config", c ? arch_config_json(c) : NULL) && add_schemes(doc, t) &&
+              (list = cJSON_AddArrayToObject(doc, "tensors")) != NULL;
+    for (int64_t i = 0; i < src_n_tensors(s) && ok; i++)
+        ok = add_tensor(list, s, i);
+    ok = ok && add_blobs(doc, s) &&
+         add_item(doc, "recipe", cJSON_Duplicate(src_recipe(s), true)) &&
+         add_item(doc, "provenance", cJSON_Duplicate(src_provenance(s), true));
+    if (ok) return cmd_print_json(doc, err);
+    cJSON_Delete(doc);
+    return lq_fail(err, LQ_ENOMEM, "no memory for the report");
+}
+
+/* ---- the tree: tensors grouped by "...layers.N", equal groups counted ---- */
+typedef struct {
+    const src_tensor *t;
+    size_t prefix; /* length of "model.layers.12"; 0: outside layers */
+    int64_t layer; /* -1: outside layers */
+} item;
+
+static item make_item(const src_tensor *t)
+{
+    item it = { .t = t, .layer = -1 };
+    for (const char *p = strchr(t->name, '.'); p; p = strchr(p + 1, '.')) {
+        char *end;
+        if (!isdigit((unsigned char)p[1])) continue;
+        const int64_t layer = strtoll(p + 1, &end, 10);
+        if (*end != '.') continue;
+        it.layer = layer;
+        it.prefix = (size_t)(end - t->name);
+        break;
+    }
+    return it;
+}
+
+/* Outside layers first, then by layer, then by name. */
+static int by_place(const void *a, const void *b)
+{
+    const item *x = a, *y = b;
+    if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
+    return strcmp(x->t->name, y->t->name);
+}
+
+static void print_item(const item *it)
+{
+    char shape[96], scheme[40], size[16];
+    shape_text(shape, it->t);
+    scheme_text(scheme, it->t);
+    printf("    %-36s %-16s %-18s %s\n", it->t->name + (it->prefix ? it->prefix + 1 : 0), shape,
+           scheme, opt_size_text(size, sizeof size, (double)src_bytes(it->t)));
+}
+
+static bool same_item(const item *a, const item *b)
+{
+    char x[40], y[40];
+    scheme_text(x, a->t);
+    scheme_text(y, b->t);
+    return strcmp(a->t->name + a->prefix, b->t->name + b->prefix) == 0 && strcmp(x, y) == 0 &&
+           a->t->n_dims == b->t->n_dims &&
+           memcmp(a->t->shape, b->t->shape, sizeof a->t->shape) == 0;
+}
+
+static bool same_group(const item *a, size_t n, const item *b, size_t m)
+{
+    bool same = n == m;
+    for (size_t i = 0; i < n && same; i++)
+        same = same_item(&a[i], &b[i]);
+    return same;
+}
+
+static size_t group_length(const item *it, size_t n)
+{
+    size_t k = 1;
+    while (k < n && it[k].layer == it->layer)
+        k++;
+    return k;
+}
+
+static void print_groups(const item *it, size_t n, bool all)
+{
+    for (size_t i = 0, len; i < n; i += len) {
+        len = group_length(it + i, n - i);
+        if (it[i].layer >= 0) printf("  %.*s\n", (int)it[i].prefix, it[i].t->name);
+        for (size_t k = 0; k < len; k++)
+            print_item(&it[i + k]);
+        size_t end = i + len, more; /* of the run of groups equal to this one */
+        int64_t last = it[i].layer;
+        while (!all && it[i].layer >= 0 && end < n) {
+            more = group_length(it + end, n - end);
+            if (!same_group(it + i, len, it + end, more)) break;
+            last = it[end].layer;
+            end += more;
+        }
+        if (last > it[i].layer)
+            printf("  up to %.*s: %" PRId64 " more like it\n", (int)it[end - 1].prefix,
+                   it[end - 1].t->name, (int64_t)((end - i) / len) - 1);
+        len = end - i;
+    }
+}
+
+static void print_config(const arch_config *c)
+{
+    printf("  %s: %" PRId64 " layers, hidden %" PRId64 ", %" PRId64 " heads and %" PRId64
+           " for k and v of %" PRId64 ", mlp %" PRId64 "\n",
+           c->row->arch, c->layers, c->hidden, c->heads, c->kv_heads, c->head_dim, c->ffn);
+    printf("  vocabulary %" PRId64 "%s, context %" PRId64 ", rope %s, theta %g", c->vocab,
+           c->tied ? " (head tied)" : "", c->max_pos, arch_rope_text(c->rope.kind), c->rope_theta);
+    if (c->window) printf(", window %" PRId64, c->window);
+    printf("\n");
+}
+
+static lq_status print_object(const char *title, const cJSON *o, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    if (o) printf("%s\n", title);
+    for (const cJSON *m = o ? o->child : NULL; m && !s; m = m->next) {
+        js_buf b = { 0 };
+        s = js_canonical(&b, m, err);
+        if (!s) printf("  %-20s %.*s\n", m->string, (int)b.n, b.data);
+        free(b.data);
+    }
+    return s;
+}
+
+static lq_status print_tree(const src_source *s, const totals *t, const char *path, bool all,
+                            lq_err *err)
+{
+    const size_t n = (size_t)src_n_tensors(s);
+    char size[16];
+    item *items = calloc(n + 1, sizeof *items);
+    if (!items) return lq_fail(err, LQ_ENOMEM, "no memory for %zu tensors", n);
+    for (size_t i = 0; i < n; i++)
+        items[i] = make_item(src_tensor_at(s, (int64_t)i));
+    qsort(items, n, sizeof *items, by_place);
+    printf("%s: %s, %.4g M parameters, %s\n", path, src_format(s), t->params / 1e6,
+           opt_size_text(size, sizeof size, t->bytes));
+    if (src_config(s)) print_config(src_config(s));
+    printf("  %.3f bits per weight in the linear layers, %.3f over all\n",
+           bits_per(t->linear_bytes, t->linear_params), bits_per(t->bytes, t->params));
+    printf("tensors\n");
+    print_groups(items, n, all);
+    free(items);
+    printf("schemes\n");
+    for (size_t k = 0; k < t->n; k++)
+        printf("  %-18s %5" PRId64 " tensors %12.0f elements  %6.3f bits each  %s\n",
+               t->per[k].scheme, t->per[k].tensors, t->per[k].elements,
+               bits_per(t->per[k].bytes, t->per[k].elements),
+               opt_size_text(size, sizeof size, t->per[k].bytes));
+    if (src_n_blobs(s)) printf("files\n");
+    for (size_t i = 0; i < src_n_blobs(s); i++)
+        printf("  %-36s %s\n", src_blob_at(s, i)->name,
+               opt_size_text(size, sizeof size, (double)src_blob_at(s, i)->bytes));
+    lq_status st = print_object("recipe", src_recipe(s), err);
+    return st ? st : print_object("provenance", src_provenance(s), err);
+}
+
+static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    const inspect_opts *o = opts;
+    src_source *s;
+    totals t;
+    lq_status st = src_open(&s, c->argv[0], NULL, err);
+    if (st) return st;
+    st = count(&t, s, err);
+    if (!st) st = c->json ? print_json(s, &t, err) : print_tree(s, &t, c->argv[0], o->all, err);
+    free(t.per);
+    src_close(s);
+    return st;
+}
+
+const cmd_row cmd_inspect = {
+    .name = "inspect",
+    .summary = "what is in a model: tensors, schemes, bits per weight, recipe",
+    .details = "Bits per weight count every byte that a tensor needs. xxh3 in the JSON is the XXH3-128 "
+               "of a tensor's bytes, or of its planes' checksums where it has several.",
+    .args = { { "FILE", 1, 1, "a .llmq or .safetensors file, or a Hugging Face folder" } },
+    .groups = { OPT_GROUP("Options", rows, 0) },
+    .examples = "llmq inspect model.llmq\0"
+                "llmq inspect models/novels-6m --all\0"
+                "llmq inspect model.llmq --json | jq .bpw\0",
+    .opts_bytes = sizeof(inspect_opts),
+    .run = run,
+};

@@ -1,0 +1,359 @@
+/* tools/cmd_verify.c - `llmq verify`: are the bytes those that were written, and the weights those of
+ * the source? */
+#include "tools/cmds.h"
+
+#include "formats/bound.h"
+#include "formats/json.h"
+#include "formats/llmq.h"
+#include "formats/source.h"
+#include "formats/tiles.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* Calibrated methods keep no bound per weight; a row that is off by more than this many steps (root
+ * mean square) is no rounding of its source: rounding to nearest gives 0.29, error feedback below 1. */
+static const double MAX_RMS_STEPS = 2;
+
+typedef struct {
+    const char *against;
+} verify_opts;
+
+#define F(field) offsetof(verify_opts, field)
+static const opt_row rows[] = {
+    { "against", 0, OPT_STR, F(against), .arg = "SRC",
+      .help = "the model it was made from: compare every weight, within the scheme's bound" },
+};
+
+typedef struct {
+    const cmd_ctx *c;
+    cJSON *bad; /* array of {"name","what"} */
+    int64_t checked, n_bad;
+    bool no_memory;
+} verdict;
+
+static void add_bad(void *user, const char *name, const char *what)
+{
+    verdict *v = user;
+    cJSON *o = cJSON_CreateObject();
+    v->n_bad++;
+    prog_say(LOG_WARN, "%s: %s", name, what);
+    bool ok = o && cJSON_AddStringToObject(o, "name", name) &&
+              cJSON_AddStringToObject(o, "what", what);
+    if (!cJSON_AddItemToArray(v->bad, o) || !ok) v->no_memory = true;
+}
+
+static void add_failure(verdict *v, const char *name, lq_status *s, const lq_err *why)
+{
+    const int code = lq_exit_code(*s);
+    if (code != lq_exit_code(LQ_EFORMAT) && code != lq_exit_code(LQ_ECHECK)) return; /* I/O, memory */
+    add_bad(v, name, why->msg);
+    *s = LQ_OK;
+}
+
+/* ---- the file by itself ---- */
+static lq_status check_sums(verdict *v, const char *path, lq_err *err)
+{
+    llmq_file f;
+    lq_status s = llmq_open(&f, path, err);
+    if (s) return s;
+    s = llmq_verify(&f, v->c->job, add_bad, v, err);
+    if (s == LQ_ECHECK) s = LQ_OK; /* all reported */
+    for (size_t i = 0; i < f.n_tensors; i++)
+        for (int p = 0; p < QT_N_PLANES; p++)
+            v->checked += f.tensors[i].t.plane[p].bytes != 0;
+    v->checked += (int64_t)f.n_blobs;
+    llmq_close(&f);
+    return s;
+}
+
+static lq_status check_finite(verdict *v, const src_source *src)
+{
+    for (int64_t i = 0; i < src_n_tensors(src); i++) {
+        lq_err why;
+        lq_status s = src_check_finite(src_tensor_at(src, i), &why);
+        if (s) add_bad(v, src_tensor_at(src, i)->name, why.msg);
+        v->checked++;
+        if (lq_stopped(v->c->job)) return LQ_EINTR;
+    }
+    return LQ_OK;
+}
+
+/* Has the model every tensor that its architecture needs, in the right shape? */
+static void check_roles(verdict *v, const src_source *src)
+{
+    const arch_config *c = src_config(src);
+    for (int r = 0; c && r < ARCH_N_ROLES; r++)
+        for (int64_t l = 0; l < (arch_role_per_layer((arch_role)r) ? c->layers : 1); l++) {
+            const src_tensor *t, *bias;
+            lq_err why;
+            if (src_role(src, (arch_role)r, l, &t, &bias, &why))
+                add_bad(v, arch_role_text((arch_role)r), why.msg);
+        }
+}
+
+/* ---- against the source ---- */
+typedef struct {
+    const src_tensor *mine, *theirs;
+    qt_tensor q, w; /* both portable */
+    int64_t N, K;
+    float *wrow, *qrow, *lo, *hi, *tol; /* [K] */
+    float *col, *row;                   /* [K], [N]: what folding multiplied; 1 without it */
+} pair;
+
+/* A tiled tensor's planes in the portable layout, in the arena. */
+static lq_status portable(qt_tensor *out, const qt_tensor *t, lq_arena *a, lq_err *err)
+{
+    void *w[QT_N_PLANES];
+    *out = *t;
+    if (t->layout == QT_PORTABLE) return LQ_OK;
+    lq_status s = qt_alloc(out, w, &t->scheme, t->N, t->K, a, err);
+    return s ? s : tiles_unpack(w, t, err);
+}
+
+static lq_status pair_init(pair *p, const src_tensor *mine, const src_tensor *theirs, lq_arena *a,
+                           lq_err *err)
+{
+    *p = (pair){ .mine = mine, .theirs = theirs, .N = mine->t.N, .K = mine->t.K };
+    lq_status s = portable(&p->q, &mine->t, a, err);
+    if (!s) s = portable(&p->w, &theirs->t, a, err);
+    if (s) return s;
+    float **const rows_of[] = { &p->wrow, &p->qrow, &p->lo, &p->hi, &p->tol, &p->col };
+    for (size_t i = 0; i < LQ_COUNT(rows_of); i++)
+        *rows_of[i] = lq_push(a, (size_t)p->K * sizeof(float));
+    p->row = lq_push(a, (size_t)p->N * sizeof(float));
+    if (!p->wrow || !p->qrow || !p->lo || !p->hi || !p->tol || !p->col || !p->row)
+        return lq_fail(err, LQ_ENOMEM, "no memory for a row of %" PRId64, p->K);
+    for (int64_t k = 0; k < p->K; k++)
+        p->col[k] = 1;
+    for (int64_t n = 0; n < p->N; n++)
+        p->row[n] = 1;
+    return LQ_OK;
+}
+
+static void read_row(const pair *p, int64_t n)
+{
+    qt_dequant(p->wrow, &p->w, n, n + 1);
+    qt_dequant(p->qrow, &p->q, n, n + 1);
+}
+
+/* Folding multiplies columns (and the rows of the linear before) by positive numbers that the file
+ * does not keep: fit them by least squares, columns given rows, then rows given columns, twice. */
+static lq_status fit_fold(pair *p, lq_err *err)
+{
+    double *wq = calloc((size_t)p->K * 2, sizeof *wq), *ww = wq + p->K;
+    if (!wq) return lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " columns", p->K);
+    for (int turn = 0; turn < 2; turn++) {
+        memset(wq, 0, (size_t)p->K * 2 * sizeof *wq);
+        for (int64_t n = 0; n < p->N; n++) {
+            read_row(p, n);
+            for (int64_t k = 0; k < p->K; k++) {
+                const double w = (double)p->row[n] * (double)p->wrow[k];
+                wq[k] += w * (double)p->qrow[k];
+                ww[k] += w * w;
+            }
+        }
+        for (int64_t k = 0; k < p->K; k++)
+            p->col[k] = ww[k] > 0 ? (float)(wq[k] / ww[k]) : 1;
+        for (int64_t n = 0; n < p->N; n++) {
+            double a = 0, b = 0;
+            read_row(p, n);
+            for (int64_t k = 0; k < p->K; k++) {
+                const double w = (double)p->col[k] * (double)p->wrow[k];
+                a += w * (double)p->qrow[k];
+                b += w * w;
+            }
+            p->row[n] = b > 0 ? (float)(a / b) : 1;
+        }
+    }
+    free(wq);
+    return LQ_OK;
+}
+
+static bound_report compare(pair *p)
+{
+    bound_state st = { .rows = 0 };
+    for (int64_t n = 0; n < p->N; n++) {
+        read_row(p, n);
+        for (int64_t k = 0; k < p->K; k++)
+            p->wrow[k] *= p->row[n] * p->col[k];
+        bound_row(p->lo, p->hi, p->tol, &p->q, n,
+                  p->w.scheme.kind == QT_DENSE ? p->w.scheme.dtype : LQ_F32);
+        bound_add_row(&st, p->wrow, p->qrow, p->lo, p->hi, p->tol, n, p->K);
+    }
+    return bound_end(&st, p->K);
+}
+
+typedef struct {
+    bool calibrated; /* no bound per weight */
+    bool fold;       /* columns, rows, norms and biases carry factors */
+} recipe;
+
+static recipe read_recipe(const src_source *src)
+{
+    static const char *const free_of_data[] = { "rtn", "absmax", "int8", "nf4", "fp4", "hqq" };
+    const char *method = NULL;
+    recipe r = { false, false };
+    js_str(src_recipe(src), "method", false, &method, NULL);
+    js_bool(src_recipe(src), "fold", false, &r.fold, NULL);
+    r.calibrated = method != NULL;
+    for (size_t i = 0; i < LQ_COUNT(free_of_data) && method; i++)
+        if (strcmp(method, free_of_data[i]) == 0) r.calibrated = false;
+    return r;
+}
+
+static lq_status check_pair(verdict *v, pair *p, recipe r, lq_err *err)
+{
+    char what[160];
+    const bool dense = p->q.scheme.kind == QT_DENSE;
+    if (r.fold && dense && p->mine->n_dims == 1) return LQ_OK; /* norms and biases: factors unknown */
+    if (r.fold && !dense) {
+        lq_status s = fit_fold(p, err);
+        if (s) return s;
+    }
+    const bound_report b = compare(p);
+    v->checked++;
+    if ((dense || !r.calibrated) && b.max_excess > 0) {
+        snprintf(what, sizeof what,
+                 "row %" PRId64 ", column %" PRId64 " lies %.3g steps beyond the bound of its scheme",
+                 b.row, b.col, b.max_excess);
+        add_bad(v, p->mine->name, what);
+    } else if (!dense && !(b.worst_rms <= MAX_RMS_STEPS)) {
+        snprintf(what, sizeof what, "expected rows within %g steps of the source (rms), found %.3g",
+                 MAX_RMS_STEPS, b.worst_rms);
+        add_bad(v, p->mine->name, what);
+    }
+    return LQ_OK;
+}
+
+static lq_status check_tensor(verdict *v, const src_source *theirs, const src_tensor *t, recipe r,
+                              lq_err *err)
+{
+    const src_tensor *x = src_find(theirs, t->name);
+    if (!x && strcmp(t->name, "lm_head.weight") == 0 && src_config(theirs) && src_config(theirs)->tied)
+        src_role(theirs, R_HEAD, 0, &x, NULL, NULL); /* a head of its own, made from the tied one */
+    if (!x) {
+        add_bad(v, t->name, "not in the source");
+        return LQ_OK;
+    }
+    if (t->n_dims != x->n_dims || memcmp(t->shape, x->shape, sizeof t->shape) != 0 ||
+        t->plain != x->plain) {
+        add_bad(v, t->name, "its shape or kind differs from the source's");
+        return LQ_OK;
+    }
+    if (!t->plain) {
+        v->checked++;
+        if (t->raw.bytes != x->raw.bytes || memcmp(t->raw.data, x->raw.data, t->raw.bytes) != 0)
+            add_bad(v, t->name, "its bytes differ from the source's");
+        return LQ_OK;
+    }
+    lq_arena a;
+    pair p;
+    lq_status s = lq_arena_init(&a, 0, err);
+    if (!s) s = pair_init(&p, t, x, &a, err);
+    if (!s) s = check_pair(v, &p, r, err);
+    lq_arena_free(&a);
+    return s;
+}
+
+static lq_status check_against(verdict *v, const src_source *mine, const char *path, lq_err *err)
+{
+    src_source *theirs;
+    lq_status s = src_open(&theirs, path, NULL, err);
+    if (s) return s;
+    const recipe r = read_recipe(mine);
+    const int64_t n = src_n_tensors(mine);
+    for (int64_t i = 0; i < n && !s; i++) {
+        s = lq_stopped(v->c->job) ? LQ_EINTR
+                                  : check_tensor(v, theirs, src_tensor_at(mine, i), r, err);
+        lq_report(v->c->job, "compare", (double)(i + 1), (double)n);
+    }
+    for (int64_t i = 0; i < src_n_tensors(theirs) && !s; i++) {
+        const char *name = src_tensor_at(theirs, i)->name;
+        if (src_find(mine, name)) continue;
+        const bool tied_head = strcmp(name, "lm_head.weight") == 0 && src_config(mine) &&
+                               src_config(mine)->tied;
+        if (!tied_head) add_bad(v, name, "in the source, but not here");
+    }
+    src_close(theirs);
+    return s;
+}
+
+/* ---- the command ---- */
+static bool is_llmq(const char *path)
+{
+    lq_map m;
+    if (lq_is_dir(path) || lq_map_open(&m, path, NULL)) return false;
+    const bool yes = m.size >= sizeof llmq_magic && memcmp(m.data, llmq_magic, 4) == 0;
+    lq_map_close(&m);
+    return yes;
+}
+
+static lq_status check_all(verdict *v, const char *path, const char *against, lq_err *err)
+{
+    src_source *src = NULL;
+    const bool llmq = is_llmq(path);
+    lq_status s = src_open(&src, path, NULL, err);
+    if (s && llmq && s != LQ_EUNSUPPORTED) { /* a damaged header is a finding, not bad usage */
+        add_failure(v, "header", &s, err);
+        return s;
+    }
+    if (!s) s = llmq ? check_sums(v, path, err) : check_finite(v, src);
+    if (!s) check_roles(v, src);
+    if (!s && against) s = check_against(v, src, against, err);
+    if (s == LQ_EINTR) lq_fail(err, s, "interrupted");
+    src_close(src);
+    return s;
+}
+
+static lq_status report(verdict *v, const char *path, lq_err *err)
+{
+    const bool ok = v->n_bad == 0;
+    if (v->c->json) {
+        cJSON *doc = cJSON_CreateObject();
+        bool built = doc && cJSON_AddBoolToObject(doc, "ok", ok) &&
+                     cJSON_AddNumberToObject(doc, "checked", (double)v->checked);
+        cJSON_AddItemToObject(doc, "bad", v->bad);
+        v->bad = NULL;
+        if (!built) {
+            cJSON_Delete(doc);
+            return lq_fail(err, LQ_ENOMEM, "no memory for the report");
+        }
+        lq_status s = cmd_print_json(doc, err);
+        if (s) return s;
+    } else if (ok) {
+        printf("%s: ok, %" PRId64 " checked\n", path, v->checked);
+    }
+    return ok ? LQ_OK
+              : lq_fail(err, LQ_ECHECK, "%s: %" PRId64 " found that do not fit, %" PRId64 " checked",
+                        path, v->n_bad, v->checked);
+}
+
+static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    const verify_opts *o = opts;
+    verdict v = { .c = c, .bad = cJSON_CreateArray() };
+    lq_status s = v.bad ? check_all(&v, c->argv[0], o->against, err) : LQ_ENOMEM;
+    if (v.no_memory || s == LQ_ENOMEM) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
+    if (!s) s = report(&v, c->argv[0], err);
+    cJSON_Delete(v.bad);
+    return s;
+}
+
+const cmd_row cmd_verify = {
+    .name = "verify",
+    .summary = "check every checksum; compare the weights with their source",
+    .details =
+        "A .llmq file: the header, every plane and file in it, and that padding is zero. A Hugging "
+        "Face folder: the layout of its files, that all tensors are there and finite. With --against "
+        "every weight is compared with its source: within half a step of its scheme, or, for methods "
+        "that move errors between weights (gptq, awq), each row within 2 steps (root mean square). "
+        "Factors that were folded from one tensor into another are fitted first; norms and biases of "
+        "such a model are not compared. Exit code 4 when anything does not fit.",
+    .args = { { "FILE", 1, 1, "a .llmq or .safetensors file, or a Hugging Face folder" } },
+    .groups = { OPT_GROUP("Options", rows, 0) },
+    .examples = "llmq verify model.llmq\0"
+                "llmq verify model.llmq --against models/novels-6m --json\0",
+    .opts_bytes = sizeof(verify_opts),
+    .run = run,
+};
