@@ -162,8 +162,7 @@ static lq_status print_json(const src_source *s, const totals *t, lq_err *err)
               (list = cJSON_AddArrayToObject(doc, "tensors")) != NULL;
     for (int64_t i = 0; i < src_n_tensors(s) && ok; i++)
         ok = add_tensor(list, s, i);
-    ok = ok && add_blobs(doc, s) &&
-         add_item(doc, "recipe", cJSON_Duplicate(src_recipe(s), true)) &&
+    ok = ok && add_blobs(doc, s) && add_item(doc, "recipe", cJSON_Duplicate(src_recipe(s), true)) &&
          add_item(doc, "provenance", cJSON_Duplicate(src_provenance(s), true));
     if (ok) return cmd_print_json(doc, err);
     cJSON_Delete(doc);
@@ -330,8 +329,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 const cmd_row cmd_inspect = {
     .name = "inspect",
     .summary = "what is in a model: tensors, schemes, bits per weight, recipe",
-    .details = "Bits per weight count every byte that a tensor needs. xxh3 in the JSON is the XXH3-128 "
-               "of a tensor's bytes, or of its planes' checksums where it has several.",
+    .details =
+        "Bits per weight count every byte that a tensor needs. xxh3 in the JSON is the XXH3-128 "
+        "of a tensor's bytes, or of its planes' checksums where it has several.",
     .args = { { "FILE", 1, 1, "a .llmq or .safetensors file, or a Hugging Face folder" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq inspect model.llmq\0"

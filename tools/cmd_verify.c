@@ -1,5 +1,5 @@
-/* tools/cmd_verify.c - `llmq verify`: are the bytes those that were written, and the weights those of
- * the source? */
+/* tools/cmd_verify.c - `llmq verify`: are the bytes those that were written, and the weights those
+ * of the source? */
 #include "tools/cmds.h"
 
 #include "formats/bound.h"
@@ -12,7 +12,8 @@
 #include <stdlib.h>
 
 /* Calibrated methods keep no bound per weight; a row that is off by more than this many steps (root
- * mean square) is no rounding of its source: rounding to nearest gives 0.29, error feedback below 1. */
+ * mean square) is no rounding of its source: rounding to nearest gives 0.29, error feedback
+ * below 1. */
 static const double MAX_RMS_STEPS = 2;
 
 typedef struct {
@@ -38,15 +39,16 @@ static void add_bad(void *user, const char *name, const char *what)
     cJSON *o = cJSON_CreateObject();
     v->n_bad++;
     prog_say(LOG_WARN, "%s: %s", name, what);
-    bool ok = o && cJSON_AddStringToObject(o, "name", name) &&
-              cJSON_AddStringToObject(o, "what", what);
+    bool ok =
+        o && cJSON_AddStringToObject(o, "name", name) && cJSON_AddStringToObject(o, "what", what);
     if (!cJSON_AddItemToArray(v->bad, o) || !ok) v->no_memory = true;
 }
 
 static void add_failure(verdict *v, const char *name, lq_status *s, const lq_err *why)
 {
     const int code = lq_exit_code(*s);
-    if (code != lq_exit_code(LQ_EFORMAT) && code != lq_exit_code(LQ_ECHECK)) return; /* I/O, memory */
+    if (code != lq_exit_code(LQ_EFORMAT) && code != lq_exit_code(LQ_ECHECK))
+        return; /* I/O, memory */
     add_bad(v, name, why->msg);
     *s = LQ_OK;
 }
@@ -206,7 +208,8 @@ static lq_status check_pair(verdict *v, pair *p, recipe r, lq_err *err)
 {
     char what[160];
     const bool dense = p->q.scheme.kind == QT_DENSE;
-    if (r.fold && dense && p->mine->n_dims == 1) return LQ_OK; /* norms and biases: factors unknown */
+    if (r.fold && dense && p->mine->n_dims == 1)
+        return LQ_OK; /* norms and biases: factors unknown */
     if (r.fold && !dense) {
         lq_status s = fit_fold(p, err);
         if (s) return s;
@@ -215,7 +218,8 @@ static lq_status check_pair(verdict *v, pair *p, recipe r, lq_err *err)
     v->checked++;
     if ((dense || !r.calibrated) && b.max_excess > 0) {
         snprintf(what, sizeof what,
-                 "row %" PRId64 ", column %" PRId64 " lies %.3g steps beyond the bound of its scheme",
+                 "row %" PRId64 ", column %" PRId64
+                 " lies %.3g steps beyond the bound of its scheme",
                  b.row, b.col, b.max_excess);
         add_bad(v, p->mine->name, what);
     } else if (!dense && !(b.worst_rms <= MAX_RMS_STEPS)) {
@@ -230,7 +234,8 @@ static lq_status check_tensor(verdict *v, const src_source *theirs, const src_te
                               lq_err *err)
 {
     const src_tensor *x = src_find(theirs, t->name);
-    if (!x && strcmp(t->name, "lm_head.weight") == 0 && src_config(theirs) && src_config(theirs)->tied)
+    if (!x && strcmp(t->name, "lm_head.weight") == 0 && src_config(theirs) &&
+        src_config(theirs)->tied)
         src_role(theirs, R_HEAD, 0, &x, NULL, NULL); /* a head of its own, made from the tied one */
     if (!x) {
         add_bad(v, t->name, "not in the source");
@@ -271,8 +276,8 @@ static lq_status check_against(verdict *v, const src_source *mine, const char *p
     for (int64_t i = 0; i < src_n_tensors(theirs) && !s; i++) {
         const char *name = src_tensor_at(theirs, i)->name;
         if (src_find(mine, name)) continue;
-        const bool tied_head = strcmp(name, "lm_head.weight") == 0 && src_config(mine) &&
-                               src_config(mine)->tied;
+        const bool tied_head =
+            strcmp(name, "lm_head.weight") == 0 && src_config(mine) && src_config(mine)->tied;
         if (!tied_head) add_bad(v, name, "in the source, but not here");
     }
     src_close(theirs);
@@ -325,8 +330,9 @@ static lq_status report(verdict *v, const char *path, lq_err *err)
         printf("%s: ok, %" PRId64 " checked\n", path, v->checked);
     }
     return ok ? LQ_OK
-              : lq_fail(err, LQ_ECHECK, "%s: %" PRId64 " found that do not fit, %" PRId64 " checked",
-                        path, v->n_bad, v->checked);
+              : lq_fail(err, LQ_ECHECK,
+                        "%s: %" PRId64 " found that do not fit, %" PRId64 " checked", path,
+                        v->n_bad, v->checked);
 }
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
@@ -345,10 +351,13 @@ const cmd_row cmd_verify = {
     .summary = "check every checksum; compare the weights with their source",
     .details =
         "A .llmq file: the header, every plane and file in it, and that padding is zero. A Hugging "
-        "Face folder: the layout of its files, that all tensors are there and finite. With --against "
-        "every weight is compared with its source: within half a step of its scheme, or, for methods "
+        "Face folder: the layout of its files, that all tensors are there and finite. With "
+        "--against "
+        "every weight is compared with its source: within half a step of its scheme, or, for "
+        "methods "
         "that move errors between weights (gptq, awq), each row within 2 steps (root mean square). "
-        "Factors that were folded from one tensor into another are fitted first; norms and biases of "
+        "Factors that were folded from one tensor into another are fitted first; norms and biases "
+        "of "
         "such a model are not compared. Exit code 4 when anything does not fit.",
     .args = { { "FILE", 1, 1, "a .llmq or .safetensors file, or a Hugging Face folder" } },
     .groups = { OPT_GROUP("Options", rows, 0) },

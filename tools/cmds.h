@@ -10,8 +10,10 @@
 // clang-format off
 #define COMMANDS(X) \
     X(eval)    \
+    X(inspect) \
     X(logits)  \
     X(plan)    \
+    X(verify)  \
     X(version)
 // clang-format on
 
