@@ -2,6 +2,7 @@
 #include "formats/bound.h"
 
 #include <float.h>
+#include <stdlib.h>
 
 static const float ROOM = 1.0f / 64; /* of a step, for the arithmetic that chose the code */
 
@@ -71,42 +72,49 @@ static void i8_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t
     }
 }
 
-/* From a table's entry to the farther of its two neighbours. */
-static float entry_gap(const float *map, int n, float v)
+static int by_value(const void *a, const void *b)
 {
-    float below = INFINITY, above = INFINITY;
-    for (int i = 0; i < n; i++) {
-        if (map[i] < v) below = fminf(below, v - map[i]);
-        if (map[i] > v) above = fminf(above, map[i] - v);
-    }
-    return fmaxf(isfinite(below) ? below : 0, isfinite(above) ? above : 0);
+    float x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
+}
+
+/* The table's values in order; gap[i] of sorted[i]: to the farther of its two neighbours. */
+static void table_gaps(float *sorted, float *gap, const void *map, size_t n)
+{
+    memcpy(sorted, map, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, by_value);
+    for (size_t i = 0; i < n; i++)
+        gap[i] = fmaxf(i ? sorted[i] - sorted[i - 1] : 0.0f,
+                       i + 1 < n ? sorted[i + 1] - sorted[i] : 0.0f);
 }
 
 static void lut4_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n)
 {
     const qt_scheme *s = &t->scheme;
     const uint8_t *codes = t->plane[QT_CODES].data;
-    float map[16], gap[16], map2[256], gap2 = 0, low = INFINITY, high = -INFINITY;
+    float map[16], sorted[256], gap[256], by_code[16], widest = 0;
     memcpy(map, t->plane[QT_MAP].data, sizeof map);
-    for (int i = 0; i < 16; i++) {
-        gap[i] = entry_gap(map, 16, map[i]);
-        low = fminf(low, map[i]);
-        high = fmaxf(high, map[i]);
-    }
+    table_gaps(sorted, gap, map, 16);
+    for (size_t c = 0; c < 16; c++)
+        for (size_t i = 0; i < 16; i++)
+            if (memcmp(&map[c], &sorted[i], sizeof *map) == 0) by_code[c] = gap[i];
+    const float low = sorted[0], high = sorted[15];
     if (s->dbl) {
-        memcpy(map2, t->plane[QT_MAP2].data, sizeof map2);
+        table_gaps(sorted, gap, t->plane[QT_MAP2].data, 256);
         for (int i = 0; i < 256; i++)
-            gap2 = fmaxf(gap2, entry_gap(map2, 256, map2[i]));
+            widest = fmaxf(widest, gap[i]);
     }
     for (int64_t k = 0; k < t->K; k++) {
         const int64_t i = n * t->K + k, block = i / s->group;
         const unsigned c = i & 1 ? codes[i / 2] & 15u : codes[i / 2] >> 4;
         const float a = qt_lut_absmax(t, block);
-        set_step(&lo[k], &hi[k], &tol[k], low * a, high * a, gap[c] * a);
+        set_step(&lo[k], &hi[k], &tol[k], low * a, high * a, by_code[c] * a);
         if (!s->dbl) continue;
         float a2;
         memcpy(&a2, (const uint8_t *)t->plane[QT_SCALES2].data + 4 * (block / 256), sizeof a2);
-        tol[k] += fabsf(a2) * gap2 * 0.5f;
+        tol[k] += fabsf(a2) * widest * 0.5f;
     }
 }
 

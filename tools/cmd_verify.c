@@ -217,10 +217,14 @@ static lq_status check_pair(verdict *v, pair *p, recipe r, lq_err *err)
     const bound_report b = compare(p);
     v->checked++;
     if ((dense || !r.calibrated) && b.max_excess > 0) {
-        snprintf(what, sizeof what,
-                 "row %" PRId64 ", column %" PRId64
-                 " lies %.3g steps beyond the bound of its scheme",
-                 b.row, b.col, b.max_excess);
+        int at = snprintf(what, sizeof what, "row %" PRId64 ", column %" PRId64 ": ", b.row, b.col);
+        if (isinf(b.max_excess))
+            snprintf(what + at, sizeof what - (size_t)at,
+                     "expected the source's value, found another");
+        else
+            snprintf(what + at, sizeof what - (size_t)at,
+                     "expected a weight within its scheme's bound, found it %.3g steps beyond",
+                     b.max_excess);
         add_bad(v, p->mine->name, what);
     } else if (!dense && !(b.worst_rms <= MAX_RMS_STEPS)) {
         snprintf(what, sizeof what, "expected rows within %g steps of the source (rms), found %.3g",
