@@ -1,0 +1,44 @@
+/* runtime/chat.h - from the messages of a conversation to prompt ids, by the model's chat template.
+ *
+ * The template is chat_template.jinja, or "chat_template" of tokenizer_config.json (a string, or a
+ * list of named ones: "default", and "tool_use" where tools are given). It is rendered as
+ * transformers does it and encoded without the tokenizer's own special tokens: the template writes
+ * BOS itself, so there is never a second one. (A plain completion is the other way round:
+ * tok_encode with TOK_ADD_SPECIAL puts BOS where the tokenizer's post-processor says so.)
+ *
+ * What a user writes never becomes a control token. Before rendering, every text of a special token
+ * inside messages, tools and arguments is put between two private-use characters that occur nowhere
+ * else in them; after it, a special token between such a pair is ordinary text, the characters go,
+ * and every other special token was written by the template. Conversations without such texts, that
+ * is nearly all, give exactly the ids of transformers' apply_chat_template. */
+#ifndef LLMQ_RUNTIME_CHAT_H
+#define LLMQ_RUNTIME_CHAT_H
+
+#include "formats/source.h"
+#include "runtime/tok.h"
+
+typedef struct cJSON cJSON;
+typedef struct chat_format chat_format;
+
+/* LQ_ENOENT: the model has no chat template. tok is borrowed. Read-only afterwards: any number of
+ * threads may use it. */
+lq_status chat_open(chat_format **c, const src_source *src, const tok_tokenizer *tok, lq_err *err);
+void chat_close(chat_format *c); /* NULL allowed */
+
+typedef struct {
+    const cJSON *messages; /* array of objects */
+    const cJSON *tools;    /* array or NULL */
+    const cJSON *kwargs;   /* further variables of the template, or NULL */
+    bool add_generation_prompt;
+    bool continue_final; /* the prompt ends inside the last message, which the answer continues */
+} chat_request;
+
+/* The conversation as text, as transformers renders it; malloc'd. LQ_EVALUE: the template raised
+ * (its own message) or the request does not fit it. */
+lq_status chat_render(const chat_format *c, const chat_request *r, char **text, size_t *n,
+                      lq_err *err);
+/* And as ids; malloc'd. */
+lq_status chat_encode(const chat_format *c, const chat_request *r, int32_t **ids, size_t *n,
+                      lq_err *err);
+
+#endif
