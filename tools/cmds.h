@@ -14,6 +14,7 @@
     X(logits)  \
     X(plan)    \
     X(verify)  \
+    X(run)     \
     X(version)
 // clang-format on
 

@@ -1,0 +1,59 @@
+"""`llmq run`: one prompt, one answer, the same bytes whatever the threads."""
+import pytest
+
+from conftest import ROOT
+
+MODEL = str(ROOT / "models" / "novels-6m")
+TINY = str(ROOT / "tests" / "golden" / "arch" / "llama-128")
+
+
+def test_an_answer_has_its_keys_and_adds_up(llmq):
+    d = llmq.json("run", MODEL, "-p", "It was a", "-n", "12")
+    assert {"text", "ids", "finish_reason", "usage", "timings"} <= d.keys()
+    assert len(d["ids"]) == 12 and d["finish_reason"] == "length"
+    u = d["usage"]
+    assert u["completion_tokens"] == 12 and u["total_tokens"] == 12 + u["prompt_tokens"]
+    plain = llmq("run", MODEL, "-p", "It was a", "-n", "12")
+    assert plain.stdout == d["text"] + "\n"
+
+
+def test_threads_and_steps_change_no_byte(llmq):
+    args = ["run", MODEL, "-p", "The old house stood at the end of the lane, and", "-n", "24",
+            "--temperature", "0.9", "--top-p", "0.95", "--seed", "11", "--logprobs", "2"]
+    one = llmq.json(*args, "--threads", "1")
+    for more in (["--threads", "2"], ["--threads", "7"], ["--max-num-batched-tokens", "3"]):
+        other = llmq.json(*args, *more)
+        assert (other["ids"], other["text"], other["logprobs"]) == \
+            (one["ids"], one["text"], one["logprobs"]), more
+    assert llmq.json(*args[:-4], "--seed", "12")["ids"] != one["ids"]
+
+
+def test_a_stop_string_ends_the_answer_and_stays_out(llmq):
+    whole = llmq.json("run", MODEL, "-p", "It was a", "-n", "24")["text"]
+    word = whole.split()[3]
+    d = llmq.json("run", MODEL, "-p", "It was a", "-n", "24", "--stop", word, "--stop", "\x01")
+    assert d["finish_reason"] == "stop" and d["stop_reason"] == word
+    assert d["text"] == whole[:whole.index(word)]
+
+
+def test_ids_need_no_tokenizer(llmq):
+    d = llmq.json("run", TINY, "--ids", "1,2,3", "-n", "5")
+    assert len(d["ids"]) == 5 and d["text"] == ""
+    assert llmq("run", TINY, "--ids", "1,2,3", "-n", "5").stdout == \
+        ",".join(map(str, d["ids"])) + "\n"
+
+
+@pytest.mark.parametrize("why, args, code, says", [
+    ("no prompt", [MODEL], 2, "one of --prompt"),
+    ("two prompts", [MODEL, "-p", "a", "--ids", "1"], 2, "one of --prompt"),
+    ("an id beyond the vocabulary", [TINY, "--ids", "320"], 3, "320"),
+    ("longer than the context", [TINY, "--ids", ",".join(["5"] * 200)], 3, "200 tokens"),
+    ("a context beyond the model's", [TINY, "--ids", "1", "--max-model-len", "129"], 3, "max_len"),
+    ("no tokenizer", [TINY, "-p", "text"], 3, "tokenizer"),
+    ("no model", ["/nowhere", "-p", "text"], 3, "/nowhere"),
+    ("an empty stop string", [MODEL, "-p", "a", "--stop", ""], 3, "stop"),
+])
+def test_what_cannot_run_is_refused(llmq, why, args, code, says):
+    p = llmq("run", *args, code=code)
+    assert says in p.stderr, why
+    assert p.stdout == ""

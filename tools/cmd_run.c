@@ -1,0 +1,361 @@
+/* tools/cmd_run.c - `llmq run`: one prompt, one answer. */
+#include "tools/load.h"
+
+#include "formats/json.h"
+#include "runtime/engine.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+typedef struct {
+    const char *prompt, *file, *ids;
+    bool plain;
+    int64_t max_tokens, min_tokens, top_k, seed, logprobs, max_len, batch_tokens;
+    double temperature, top_p, min_p, repetition, presence, frequency;
+    bool ignore_eos, special;
+    opt_list stop;
+    size_t kv_bytes;
+    opt_model model;
+} run_opts;
+
+#define F(field) offsetof(run_opts, field)
+static const opt_row prompt_rows[] = {
+    { "prompt", 'p', OPT_STR, F(prompt), .arg = "TEXT", .help = "the prompt" },
+    { "prompt-file", 'f', OPT_STR, F(file), .arg = "FILE", .help = "the prompt, from a file" },
+    { "ids", 0, OPT_STR, F(ids), .arg = "1,2,3",
+      .help = "the prompt as token ids: needs no tokenizer" },
+    { "no-bos", 0, OPT_FLAG, F(plain),
+      .help = "leave out the special tokens that the tokenizer puts around a text" },
+};
+static const opt_row answer_rows[] = {
+    { "max-tokens", 'n', OPT_INT, F(max_tokens), .def = "128", .lo = 0, .hi = 1e9,
+      .help = "longest answer" },
+    { "min-tokens", 0, OPT_INT, F(min_tokens), .def = "0", .lo = 0, .hi = 1e9,
+      .help = "no end of the answer before so many" },
+    { "stop", 0, OPT_LIST, F(stop), .arg = "TEXT",
+      .help = "end before this text; may be repeated" },
+    { "ignore-eos", 0, OPT_FLAG, F(ignore_eos), .help = "go on after the end-of-text token" },
+    { "show-special", 0, OPT_FLAG, F(special), .help = "write special tokens out too" },
+    { "logprobs", 0, OPT_INT, F(logprobs), .def = "-1", .lo = -1, .hi = SMP_MAX_LOGPROBS,
+      .help = "with --json: log-probabilities, with so many alternatives" },
+};
+static const opt_row sampling_rows[] = {
+    { "temperature", 't', OPT_FLOAT, F(temperature), .def = "0", .lo = 0, .hi = 100,
+      .help = "0 takes the likeliest token each time" },
+    { "top-k", 0, OPT_INT, F(top_k), .def = "0", .lo = -1, .hi = INT32_MAX,
+      .help = "draw among the K likeliest (0: all)" },
+    { "top-p", 0, OPT_FLOAT, F(top_p), .def = "1", .lo = 0, .hi = 1,
+      .help = "draw among the likeliest that make up this much" },
+    { "min-p", 0, OPT_FLOAT, F(min_p), .def = "0", .lo = 0, .hi = 1,
+      .help = "draw among those at least this likely beside the likeliest" },
+    { "repetition-penalty", 0, OPT_FLOAT, F(repetition), .def = "1", .lo = 0.01, .hi = 100,
+      .help = "divides the logits of tokens that were there" },
+    { "presence-penalty", 0, OPT_FLOAT, F(presence), .def = "0", .lo = -2, .hi = 2,
+      .help = "taken off tokens that were answered" },
+    { "frequency-penalty", 0, OPT_FLOAT, F(frequency), .def = "0", .lo = -2, .hi = 2,
+      .help = "taken off for each time" },
+    { "seed", 's', OPT_INT, F(seed), .def = "0", .help = "same seed, same answer" },
+};
+static const opt_row engine_rows[] = {
+    { "max-model-len", 0, OPT_INT, F(max_len), .def = "0", .lo = 0, .hi = 1e9,
+      .help = "context in tokens (0: the model's, if memory allows)" },
+    { "max-num-batched-tokens", 0, OPT_INT, F(batch_tokens), .def = "0", .lo = 0, .hi = 1 << 20,
+      .help = "prompt tokens computed at a time (0: 512)" },
+    { "kv-cache-memory", 0, OPT_SIZE, F(kv_bytes), .def = "0",
+      .help = "for keys and values (0: what the context needs, at most a quarter of memory)" },
+};
+
+/* ---- the answer, as it comes in on the engine's thread ---- */
+
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    bool finished, stream, oom;
+    char *text;
+    size_t n_text, cap_text;
+    int32_t *ids;
+    smp_result *logprobs;
+    int64_t n_ids, cap_ids;
+    int64_t n_prompt;
+    eng_finish finish;
+    int32_t stop_id;
+    char stop_string[256], error[512];
+    double t_first, t_last;
+} answer;
+
+/* Room for one more element of `size` behind n; keeps p when there is no memory. */
+static bool room(void **p, size_t *cap, size_t n, size_t more, size_t size)
+{
+    if (n + more <= *cap) return true;
+    size_t bytes, want = 2 * (n + more) + 64;
+    void *q = lq_mul(want, size, &bytes) ? realloc(*p, bytes) : NULL;
+    if (!q) return false;
+    *p = q;
+    *cap = want;
+    return true;
+}
+
+static void keep(answer *a, const eng_event *e)
+{
+    void *text = a->text, *ids = a->ids, *lp = a->logprobs;
+    size_t cap = (size_t)a->cap_ids, cap_lp = cap, n = (size_t)a->n_ids, more = (size_t)e->n_ids;
+    bool ok = room(&text, &a->cap_text, a->n_text, e->n_text + 1, 1) &&
+              room(&ids, &cap, n, more, sizeof *a->ids) &&
+              (!e->logprobs || room(&lp, &cap_lp, n, more, sizeof *a->logprobs));
+    a->text = text;
+    a->ids = ids;
+    a->logprobs = lp;
+    if (!ok) {
+        a->oom = true;
+        return;
+    }
+    a->cap_ids = (int64_t)cap;
+    memcpy(a->text + a->n_text, e->text, e->n_text);
+    a->n_text += e->n_text;
+    a->text[a->n_text] = 0;
+    for (int i = 0; i < e->n_ids; i++) {
+        if (e->logprobs) a->logprobs[a->n_ids] = e->logprobs[i];
+        a->ids[a->n_ids++] = e->ids[i];
+    }
+}
+
+static void take(void *user, const eng_event *e)
+{
+    answer *a = user;
+    if (a->stream && e->n_text) {
+        fwrite(e->text, 1, e->n_text, stdout);
+        fflush(stdout);
+    }
+    pthread_mutex_lock(&a->lock);
+    if (!a->oom) keep(a, e);
+    if (e->n_ids) {
+        a->t_last = prog_now();
+        if (a->t_first <= 0) a->t_first = a->t_last;
+    }
+    a->n_prompt = e->n_prompt;
+    if (e->finish) {
+        a->finish = e->finish;
+        a->stop_id = e->stop_id;
+        if (e->stop_string) snprintf(a->stop_string, sizeof a->stop_string, "%s", e->stop_string);
+        if (e->error) snprintf(a->error, sizeof a->error, "%s", e->error);
+        a->finished = true;
+        pthread_cond_signal(&a->done);
+    }
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* Until the last event; an interrupt cancels and still waits for it. */
+static void wait_for(answer *a, engine *e, uint64_t id, const lq_job *job)
+{
+    pthread_mutex_lock(&a->lock);
+    while (!a->finished) {
+        struct timespec t;
+        clock_gettime(CLOCK_REALTIME, &t);
+        t.tv_nsec += 100000000;
+        if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
+        pthread_cond_timedwait(&a->done, &a->lock, &t);
+        if (a->finished || !lq_stopped(job)) continue;
+        pthread_mutex_unlock(&a->lock);
+        eng_cancel(e, id);
+        pthread_mutex_lock(&a->lock);
+    }
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* ---- the prompt ---- */
+
+static lq_status parse_prompt_ids(const char *text, int32_t **ids, size_t *n, lq_err *err)
+{
+    int64_t *wide = NULL, k = 0;
+    lq_status s = opt_parse_ints(text, "--ids", 0, INT32_MAX, &wide, &k, err);
+    if (!s && !(*ids = malloc((size_t)k * sizeof **ids)))
+        s = lq_fail(err, LQ_ENOMEM, "no memory for %lld ids", (long long)k);
+    for (int64_t i = 0; !s && i < k; i++)
+        (*ids)[i] = (int32_t)wide[i];
+    *n = (size_t)k;
+    free(wide);
+    return s;
+}
+
+static lq_status read_prompt(const run_opts *o, const tok_tokenizer *t, int32_t **ids, size_t *n,
+                             lq_err *err)
+{
+    if (o->ids) return parse_prompt_ids(o->ids, ids, n, err);
+    char *text = NULL;
+    size_t bytes = o->prompt ? strlen(o->prompt) : 0;
+    lq_status s = LQ_OK;
+    if (o->file) s = lq_read_file(&text, &bytes, o->file, (size_t)1 << 30, err);
+    if (!s)
+        s = tok_encode(t, text ? text : o->prompt, bytes, o->plain ? 0 : TOK_ADD_SPECIAL, ids, n,
+                       err);
+    free(text);
+    return s;
+}
+
+static eng_request request_of(const run_opts *o, const int32_t *ids, size_t n)
+{
+    return (eng_request){ .prompt = ids,
+                          .n_prompt = (int64_t)n,
+                          .max_tokens = o->max_tokens,
+                          .min_tokens = o->min_tokens,
+                          .params = { .temperature = (float)o->temperature,
+                                      .top_k = (int32_t)o->top_k,
+                                      .top_p = (float)o->top_p,
+                                      .min_p = (float)o->min_p,
+                                      .repetition_penalty = (float)o->repetition,
+                                      .presence_penalty = (float)o->presence,
+                                      .frequency_penalty = (float)o->frequency,
+                                      .seed = (uint64_t)o->seed,
+                                      .logprobs = (int)o->logprobs },
+                          .stop = o->stop.v,
+                          .n_stop = o->stop.n,
+                          .ignore_eos = o->ignore_eos,
+                          .show_special = o->special,
+                          .prompt_logprobs = -1 };
+}
+
+/* ---- the report ---- */
+
+typedef struct {
+    double load, prompt, decode; /* seconds; prompt: until the first token */
+} timings;
+
+static double per_second(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
+
+static cJSON *logprobs_json(const answer *a)
+{
+    cJSON *list = cJSON_CreateArray();
+    for (int64_t i = 0; i < a->n_ids; i++) {
+        const smp_result *r = &a->logprobs[i];
+        cJSON *o = cJSON_CreateObject(), *top = cJSON_AddArrayToObject(o, "top");
+        cJSON_AddNumberToObject(o, "id", r->id);
+        cJSON_AddNumberToObject(o, "logprob", (double)r->logprob);
+        for (int k = 0; k < r->n_top; k++) {
+            cJSON *t = cJSON_CreateObject();
+            cJSON_AddNumberToObject(t, "id", r->top_id[k]);
+            cJSON_AddNumberToObject(t, "logprob", (double)r->top_logprob[k]);
+            cJSON_AddItemToArray(top, t);
+        }
+        cJSON_AddItemToArray(list, o);
+    }
+    return list;
+}
+
+static cJSON *document(const answer *a, const timings *t)
+{
+    cJSON *o = cJSON_CreateObject(), *ids = cJSON_AddArrayToObject(o, "ids");
+    cJSON_AddStringToObject(o, "text", a->text ? a->text : "");
+    for (int64_t i = 0; i < a->n_ids; i++)
+        cJSON_AddItemToArray(ids, cJSON_CreateNumber(a->ids[i]));
+    cJSON_AddStringToObject(o, "finish_reason", eng_finish_text(a->finish));
+    if (a->stop_string[0]) cJSON_AddStringToObject(o, "stop_reason", a->stop_string);
+    if (a->logprobs) cJSON_AddItemToObject(o, "logprobs", logprobs_json(a));
+    cJSON *u = cJSON_AddObjectToObject(o, "usage");
+    cJSON_AddNumberToObject(u, "prompt_tokens", (double)a->n_prompt);
+    cJSON_AddNumberToObject(u, "completion_tokens", (double)a->n_ids);
+    cJSON_AddNumberToObject(u, "total_tokens", (double)(a->n_prompt + a->n_ids));
+    cJSON *s = cJSON_AddObjectToObject(o, "timings");
+    cJSON_AddNumberToObject(s, "load_s", t->load);
+    cJSON_AddNumberToObject(s, "prompt_s", t->prompt);
+    cJSON_AddNumberToObject(s, "prompt_tok_s", per_second((double)a->n_prompt, t->prompt));
+    cJSON_AddNumberToObject(s, "decode_s", t->decode);
+    cJSON_AddNumberToObject(s, "decode_tok_s", per_second((double)(a->n_ids - 1), t->decode));
+    return o;
+}
+
+static lq_status report(const cmd_ctx *c, const answer *a, const timings *t, lq_err *err)
+{
+    if (a->finish == ENG_ERROR) return lq_fail(err, LQ_EVALUE, "%s", a->error);
+    if (a->finish == ENG_CANCELLED) return lq_fail(err, LQ_EINTR, "interrupted");
+    if (a->oom) return lq_fail(err, LQ_ENOMEM, "no memory for the answer");
+    if (c->json) return cmd_print_json(document(a, t), err);
+    putchar('\n');
+    prog_say(LOG_INFO, "%lld prompt tokens in %.2f s, %lld tokens at %.1f per second, ended by %s",
+             (long long)a->n_prompt, t->prompt, (long long)a->n_ids,
+             per_second((double)(a->n_ids - 1), t->decode), eng_finish_text(a->finish));
+    return LQ_OK;
+}
+
+/* A model without a tokenizer answers in ids. */
+static void print_ids(const answer *a)
+{
+    for (int64_t i = 0; i < a->n_ids; i++)
+        printf(i ? ",%d" : "%d", a->ids[i]);
+}
+
+static lq_status generate(answer *a, timings *t, const cmd_ctx *c, const run_opts *o,
+                          const model *m, const tok_tokenizer *tok, pool *p, lq_err *err)
+{
+    int32_t *ids = NULL;
+    size_t n = 0;
+    engine *e = NULL;
+    uint64_t id = 0;
+    eng_opts eo = { .acts = opt_acts(&o->model),
+                    .kv = opt_kv(&o->model),
+                    .kv_bytes = o->kv_bytes,
+                    .max_len = o->max_len,
+                    .max_seqs = 1,
+                    .max_batch_tokens = o->batch_tokens };
+    lq_status s = read_prompt(o, tok, &ids, &n, err);
+    if (!s) s = eng_open(&e, m, tok, p, &eo, err);
+    double start = prog_now();
+    eng_request r = request_of(o, ids, n);
+    if (!s) s = eng_submit(e, &r, take, a, &id, err);
+    if (!s) {
+        wait_for(a, e, id, c->job);
+        double end = prog_now();
+        t->prompt = (a->t_first > 0 ? a->t_first : end) - start;
+        t->decode = a->t_last - a->t_first;
+    }
+    eng_close(e);
+    free(ids);
+    return s;
+}
+
+static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    const run_opts *o = opts;
+    if (!!o->prompt + !!o->file + !!o->ids != 1)
+        return lq_fail(err, LQ_EUSAGE, "expected one of --prompt, --prompt-file and --ids");
+    answer a = { .lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER };
+    a.stream = !c->json;
+    load_model l = { 0 };
+    load_tok tok = { 0 };
+    pool *p = NULL;
+    timings t = { 0 };
+    double start = prog_now();
+    lq_status s = load_start(&p, c, &o->model, err);
+    if (!s) s = load_model_open(&l, c->argv[0], p, c, err);
+    if (!s) s = load_tok_open(&tok, l.src, c->argv[0], err);
+    if (s == LQ_ENOENT && l.src && o->ids) s = LQ_OK; /* ids in, ids out */
+    prog_end();
+    t.load = prog_now() - start;
+    if (!s) s = generate(&a, &t, c, o, &l.m, tok.t, p, err);
+    if (!s && !tok.t && !c->json) print_ids(&a);
+    if (!s) s = report(c, &a, &t, err);
+    load_tok_close(&tok);
+    load_model_close(&l);
+    pool_close(p);
+    free(a.text);
+    free(a.ids);
+    free(a.logprobs);
+    return s;
+}
+
+const cmd_row cmd_run = {
+    .name = "run",
+    .summary = "answer one prompt",
+    .details = "The answer is written to stdout as it comes, the figures to stderr. The same "
+               "options and seed give the same bytes, whatever the threads.",
+    .args = { { "MODEL", 1, 1, "a .llmq file or a Hugging Face folder" } },
+    .groups = { OPT_GROUP("Prompt", prompt_rows, 0), OPT_GROUP("Answer", answer_rows, 0),
+                OPT_GROUP("Sampling", sampling_rows, 0), OPT_GROUP("Memory", engine_rows, 0),
+                OPT_GROUP("Running the model", opt_model_rows, F(model)) },
+    .examples = "llmq run model.llmq -p 'Once upon a time'\0"
+                "llmq run model.llmq -p 'It was' -n 64 --temperature 0.8 --top-p 0.95 --seed 7\0"
+                "llmq run model.llmq --prompt-file essay.txt --stop 'THE END' --json\0"
+                "llmq run folder --ids 1,15,27 -n 8 --json\0",
+    .opts_bytes = sizeof(run_opts),
+    .run = run,
+};
