@@ -44,6 +44,7 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
     a->created = (int64_t)time(NULL);
     if (getrandom(&a->salt, sizeof a->salt, 0) != sizeof a->salt)
         a->salt = (uint64_t)a->created * 0x9e3779b97f4a7c15u;
+    pthread_mutex_init(&a->mu, NULL);
     a->met = met_new();
     lq_status s = copy_names(a, err);
     if (!s) {
@@ -61,6 +62,7 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
 void api_close(api *a)
 {
     if (!a) return;
+    pthread_mutex_destroy(&a->mu);
     met_free(a->met);
     jw_free(&a->labels);
     for (int i = 0; a->names && a->names[i]; i++)

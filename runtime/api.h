@@ -61,5 +61,8 @@ void api_set_http(api *a, http_server *s); /* its counters appear in /metrics */
 
 void api_set_model(api *a, const api_model *m); /* once */
 void api_drain(api *a);                         /* no new generation from now on */
+/* Ends what still runs with an error that says the server is shutting down. The backend must live
+ * until http_close has returned. */
+void api_abort(api *a);
 
 #endif

@@ -13,9 +13,28 @@
 
 enum { MAX_CHOICES = 2048 };
 
+static void link_gen(gen *g)
+{
+    pthread_mutex_lock(&g->a->mu);
+    g->next = g->a->gens;
+    if (g->next) g->next->prev = g;
+    g->a->gens = g;
+    pthread_mutex_unlock(&g->a->mu);
+}
+
+static void unlink_gen(gen *g)
+{
+    pthread_mutex_lock(&g->a->mu);
+    if (g->prev) g->prev->next = g->next;
+    if (g->next) g->next->prev = g->prev;
+    if (g->a->gens == g) g->a->gens = g->next;
+    pthread_mutex_unlock(&g->a->mu);
+}
+
 static void gen_free(void *user)
 {
     gen *g = user;
+    unlink_gen(g);
     for (int i = 0; g->choices && i < g->n_choices; i++) {
         gen_choice *c = &g->choices[i];
         jw *all[] = { &c->text,    &c->ids,        &c->lp_tokens, &c->lp_values,
@@ -54,6 +73,22 @@ static void fail(gen *g, const api_error *e)
     if (atomic_exchange(&g->failed, true)) return;
     g->error = *e;
     cancel_all(g);
+}
+
+static void fail_shutting_down(gen *g)
+{
+    api_error why = { 0 };
+    api_fail(&why, NULL, "shutting_down", "the server is shutting down");
+    why.status = 503;
+    fail(g, &why);
+}
+
+void api_abort(api *a)
+{
+    pthread_mutex_lock(&a->mu);
+    for (gen *g = a->gens; g; g = g->next)
+        if (atomic_load(&g->pending) > 0) fail_shutting_down(g);
+    pthread_mutex_unlock(&a->mu);
 }
 
 /* ---- events ---- */
@@ -118,9 +153,7 @@ static void take_finish(gen_choice *c, const eng_event *e)
         why.status = 500;
         fail(g, &why);
     } else if (e->finish == ENG_CANCELLED && !atomic_load(&g->gone)) {
-        api_fail(&why, NULL, "shutting_down", "the server is shutting down");
-        why.status = 503;
-        fail(g, &why); /* a choice cancelled by a failure finds that failure there */
+        fail_shutting_down(g); /* a choice cancelled by a failure finds that failure there */
     }
 }
 
@@ -372,6 +405,7 @@ void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt 
     met_observe(a->met, MET_REQ_N, (double)p->n);
     met_observe(a->met, MET_REQ_MAX_TOKENS, (double)wanted_tokens(g, (int64_t)prompts[0].n));
     atomic_init(&g->pending, g->n_choices + 1);
+    link_gen(g);
     http_keep(r, on_gone, gen_free, g);
     submit_all(g);
 }

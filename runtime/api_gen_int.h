@@ -29,6 +29,7 @@ typedef struct {
 } gen_choice;
 
 struct gen {
+    gen *prev, *next; /* in api.gens */
     api *a;
     http_req *r;
     api_kind kind;

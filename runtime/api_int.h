@@ -5,6 +5,8 @@
 #include "runtime/api.h"
 #include "runtime/metrics.h"
 
+#include <pthread.h>
+
 typedef enum { API_LOADING, API_READY, API_DRAINING } api_state;
 
 struct api {
@@ -21,6 +23,8 @@ struct api {
     api_model m; /* written once, before has_model */
     atomic_bool has_model;
     http_server *_Atomic http;
+    pthread_mutex_t mu; /* of gens; the engine's own lock may be taken inside it, never outside */
+    struct gen *gens;   /* generations under way */
 };
 
 /* ---- answers ---- */

@@ -13,6 +13,7 @@
     X(inspect) \
     X(logits)  \
     X(plan)    \
+    X(serve)   \
     X(verify)  \
     X(run)     \
     X(version)

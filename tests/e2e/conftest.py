@@ -102,7 +102,7 @@ class Server:
             if self.process.poll() is not None:
                 raise AssertionError(f"serve ended with {self.process.returncode}: {self.output()}")
             try:
-                if self.get("/health").status == 200:
+                if self.get("/ready").status == 200:
                     return self
             except (urllib.error.URLError, ConnectionError):
                 time.sleep(0.05)

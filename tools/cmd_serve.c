@@ -1,0 +1,263 @@
+/* tools/cmd_serve.c - `llmq serve`: the OpenAI-compatible server.
+ *
+ * It listens first and loads then, so that /health and /ready tell what goes on. The main thread
+ * loads, then waits for a signal: the first drains, a second kills. */
+#include "formats/version.h"
+#include "kernels/ops.h"
+#include "runtime/api.h"
+#include "tools/load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <time.h>
+
+typedef struct {
+    const char *host;
+    int64_t port, max_len, max_seqs, max_batch_tokens, block_size, queue;
+    size_t kv_bytes;
+    double shutdown_timeout;
+    opt_list names, keys;
+    opt_tri prefix_cache;
+    bool strict_params;
+    opt_model model;
+} serve_opts;
+
+#define F(field) offsetof(serve_opts, field)
+static const opt_row server_rows[] = {
+    { "host", 0, OPT_STR, F(host), .def = "127.0.0.1", .arg = "ADDRESS",
+      .help = "address to listen on; 0.0.0.0 for all" },
+    { "port", 0, OPT_INT, F(port), .def = "8000", .hi = 65535,
+      .help = "port to listen on; 0 takes any free one and prints it" },
+    { "served-model-name", 0, OPT_LIST, F(names), .arg = "NAME",
+      .help = "name of the model in the API; may be repeated; default: the file's name" },
+    { "api-key", 0, OPT_LIST, F(keys), .arg = "KEY",
+      .help = "key that clients must send; may be repeated; default: none is asked for" },
+    { "strict-params", 0, OPT_FLAG, F(strict_params),
+      .help = "refuse requests with parameters of unknown names" },
+    { "shutdown-timeout", 0, OPT_FLOAT, F(shutdown_timeout), .def = "30", .hi = 86400,
+      .help = "seconds that running requests get after SIGTERM or SIGINT" },
+};
+static const opt_row engine_rows[] = {
+    { "max-model-len", 0, OPT_INT, F(max_len), .hi = 1 << 24,
+      .help = "context length in tokens; 0: the model's" },
+    { "max-num-seqs", 0, OPT_INT, F(max_seqs), .def = "64", .lo = 1, .hi = 4096,
+      .help = "sequences that run at the same time" },
+    { "max-num-batched-tokens", 0, OPT_INT, F(max_batch_tokens), .def = "512", .lo = 1,
+      .hi = 1 << 20, .help = "tokens of one step, prefill and decode together" },
+    { "queue", 0, OPT_INT, F(queue), .def = "1024", .lo = 1, .hi = 1 << 20,
+      .help = "requests that may wait; more are answered with 503" },
+    { "block-size", 0, OPT_INT, F(block_size), .def = "16", .lo = 1, .hi = 1024,
+      .help = "tokens per block of the KV cache" },
+    { "kv-cache-memory", 0, OPT_SIZE, F(kv_bytes),
+      .help = "memory of the KV cache; 0: what --max-num-seqs needs, at most 1/4 of what is free" },
+    { "enable-prefix-caching", 0, OPT_TRI, F(prefix_cache),
+      .help = "keep the KV blocks of ended requests for prompts that begin alike (default: on)" },
+};
+
+typedef struct {
+    const serve_opts *o;
+    const char *path;
+    api *a;
+    http_server *http;
+    pool *p;
+    load_model model;
+    bool model_open;
+    load_tok tok;
+    engine *engine;
+    char scheme[40], name[128], fingerprint[256];
+    const char *one_name[1];
+} serve;
+
+/* ---- what the API asks of the engine ---- */
+
+static lq_status submit(void *self, const eng_request *r, eng_sink sink, void *user, uint64_t *id,
+                        lq_err *err)
+{
+    return eng_submit(((serve *)self)->engine, r, sink, user, id, err);
+}
+
+static void cancel(void *self, uint64_t id) { eng_cancel(((serve *)self)->engine, id); }
+static void stats(void *self, eng_stats *s) { eng_stats_get(((serve *)self)->engine, s); }
+
+static void log_request(void *user, const http_log_line *l)
+{
+    (void)user;
+    prog_say(LOG_DEBUG, "%s %s %d %.3fs %zuB %s", l->method, l->path, l->status, l->seconds,
+             l->bytes, l->request_id);
+}
+
+/* ---- start ---- */
+
+/* The last part of the path, without ".llmq". */
+static const char *default_name(serve *v)
+{
+    size_t n = strlen(v->path);
+    while (n > 1 && v->path[n - 1] == '/')
+        n--;
+    size_t from = n;
+    while (from > 0 && v->path[from - 1] != '/')
+        from--;
+    if (n - from > 5 && memcmp(v->path + n - 5, ".llmq", 5) == 0) n -= 5;
+    snprintf(v->name, sizeof v->name, "%.*s", (int)(n - from), v->path + from);
+    return v->name;
+}
+
+static lq_status listen_first(serve *v, lq_err *err)
+{
+    const serve_opts *o = v->o;
+    v->one_name[0] = default_name(v);
+    api_opts ao = { .names = o->names.n ? o->names.v : v->one_name,
+                    .n_names = o->names.n ? o->names.n : 1,
+                    .version = LLMQ_VERSION,
+                    .strict_params = o->strict_params,
+                    .log = log_request };
+    for (int i = 0; i < o->keys.n; i++)
+        if (!o->keys.v[i][0])
+            return lq_fail(err, LQ_EUSAGE, "--api-key: expected a key, found \"\"");
+    lq_status s = api_open(&v->a, &ao, err);
+    if (s) return s;
+    http_opts ho = { .host = o->host,
+                     .port = (int)o->port,
+                     .keys = o->keys.v,
+                     .n_keys = o->keys.n,
+                     .log = api_log,
+                     .app = v->a };
+    ho.routes = api_routes(&ho.n_routes);
+    s = http_open(&v->http, &ho, err);
+    if (s) return s;
+    api_set_http(v->a, v->http);
+    bool v6 = strchr(o->host, ':') != NULL;
+    prog_say(LOG_INFO, "listening on http://%s%s%s:%d, loading %s", v6 ? "[" : "", o->host,
+             v6 ? "]" : "", http_port(v->http), v->path);
+    return LQ_OK;
+}
+
+/* The scheme of the first quantized layer, or NULL. */
+static const char *scheme_of(serve *v)
+{
+    const model *m = &v->model.m;
+    for (int64_t i = 0; i < src_n_tensors(v->model.src); i++) {
+        const src_tensor *t = src_tensor_at(v->model.src, i);
+        if (t->plain && t->n_dims == 2 && t->t.scheme.kind != QT_DENSE && m->cfg) {
+            qt_scheme_text(v->scheme, &t->t.scheme);
+            return v->scheme;
+        }
+    }
+    return NULL;
+}
+
+static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
+{
+    const serve_opts *o = v->o;
+    lq_status s = load_start(&v->p, c, &o->model, err);
+    if (!s) s = load_model_open(&v->model, v->path, v->p, c, err);
+    v->model_open = !s;
+    if (s) return s;
+    s = load_tok_open(&v->tok, v->model.src, v->path, err);
+    if (s == LQ_ENOENT) {
+        prog_say(LOG_WARN, "%s; only token ids are served", err->msg);
+        s = LQ_OK;
+    }
+    eng_opts eo = { .acts = opt_acts(&o->model),
+                    .kv = opt_kv(&o->model),
+                    .block_size = (int)o->block_size,
+                    .kv_bytes = o->kv_bytes,
+                    .max_len = o->max_len,
+                    .max_seqs = o->max_seqs,
+                    .max_batch_tokens = o->max_batch_tokens,
+                    .queue = o->queue,
+                    .no_prefix_cache = !opt_tri_or(o->prefix_cache, true) };
+    if (!s) s = eng_open(&v->engine, &v->model.m, v->tok.t, v->p, &eo, err);
+    return s;
+}
+
+static void make_ready(serve *v)
+{
+    const eng_opts *eo = eng_options(v->engine);
+    const src_blob *g = src_find_blob(v->model.src, "generation_config.json");
+    eng_stats s;
+    eng_stats_get(v->engine, &s);
+    api_model m = { .backend = { v, submit, cancel, stats, NULL },
+                    .tok = v->tok.t,
+                    .vocab = v->model.m.cfg->vocab,
+                    .max_len = eo->max_len,
+                    .block_size = eo->block_size,
+                    .kv_blocks = s.kv_blocks,
+                    .quantization = scheme_of(v),
+                    .fingerprint = v->fingerprint };
+    snprintf(v->fingerprint, sizeof v->fingerprint, "%s %s %zu %s %s", LLMQ_VERSION,
+             m.quantization ? m.quantization : "", v->model.m.weight_bytes, mm_acts_text(eo->acts),
+             kv_dtype_text(eo->kv));
+    if (g) api_defaults_read(&m.defaults, (const char *)g->data, g->bytes);
+    api_set_model(v->a, &m);
+    prog_say(LOG_INFO, "ready: %s on http://%s:%d/v1, context %lld, %lld KV blocks of %d tokens",
+             v->o->names.n ? v->o->names.v[0] : v->name, v->o->host, http_port(v->http),
+             (long long)m.max_len, (long long)m.kv_blocks, eo->block_size);
+}
+
+/* ---- end ---- */
+
+static void drain(serve *v)
+{
+    double until = prog_now() + v->o->shutdown_timeout;
+    bool idle = false;
+    prog_say(LOG_INFO, "draining: running requests have %.0f s; a second signal ends at once",
+             v->o->shutdown_timeout);
+    api_drain(v->a);
+    http_drain(v->http);
+    do {
+        double left = until - prog_now();
+        idle = eng_drain(v->engine, left < 0 ? 0 : left < 0.5 ? left : 0.5);
+    } while (!idle && prog_now() < until);
+    if (!idle) {
+        prog_say(LOG_WARN, "the time is up: what still runs is aborted");
+        api_abort(v->a);
+    }
+    http_wait_idle(v->http, 2); /* the last answers go out */
+}
+
+static void close_all(serve *v)
+{
+    http_close(v->http); /* before the engine: it still cancels */
+    eng_close(v->engine);
+    load_tok_close(&v->tok);
+    if (v->model_open) load_model_close(&v->model);
+    pool_close(v->p);
+    api_close(v->a);
+}
+
+static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    serve v = { .o = opts, .path = c->argv[0] };
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    lq_status s = listen_first(&v, err);
+    if (!s) {
+        s = load(&v, c, err);
+        if (!s) make_ready(&v);
+    }
+    while (!s && !lq_stopped(c->job)) /* any thread may have taken the signal: look now and then */
+        nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+    if (!s) drain(&v);
+    close_all(&v);
+    return s;
+}
+
+const cmd_row cmd_serve = {
+    .name = "serve",
+    .summary = "serve a model over HTTP, compatible with OpenAI's API",
+    .details = "Routes: /v1/models /v1/completions /v1/chat/completions /tokenize /detokenize\n"
+               "/health /ready /version /metrics /load. SIGTERM and SIGINT let running requests\n"
+               "finish, then end the server.",
+    .args = { { "MODEL", 1, 1, "a .llmq file or a Hugging Face folder" } },
+    .groups = { OPT_GROUP("Server", server_rows, 0), OPT_GROUP("Engine", engine_rows, 0),
+                OPT_GROUP("Running the model", opt_model_rows, F(model)) },
+    .examples = "llmq serve models/novels-6m\0"
+                "llmq serve model.llmq --host 0.0.0.0 --port 8080 --api-key SECRET\0",
+    .opts_bytes = sizeof(serve_opts),
+    .run = run,
+};
