@@ -9,6 +9,7 @@
 
 // clang-format off
 #define COMMANDS(X) \
+    X(bench)   \
     X(eval)    \
     X(inspect) \
     X(logits)  \
