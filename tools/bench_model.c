@@ -65,7 +65,8 @@ static double step_flops(const model *m, int64_t tokens, int64_t logits, double 
     for (int64_t i = 0; i < c->layers; i++) {
         const model_layer *l = &m->layers[i];
         const model_linear *all[] = { &l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down };
-        for (size_t k = 0; k < LQ_COUNT(all); k++) sum += linear_weights(all[k]);
+        for (size_t k = 0; k < LQ_COUNT(all); k++)
+            sum += linear_weights(all[k]);
     }
     double attention = 2.0 * (double)(c->layers * c->heads * c->head_dim) * keys;
     return 2 * ((double)tokens * (sum + attention) + (double)logits * linear_weights(&m->head));
@@ -122,7 +123,8 @@ typedef struct {
 
 static void close_batch(batch *k)
 {
-    for (int64_t i = 0; i < k->n && k->seqs && k->kv; i++) kv_seq_free(k->kv, &k->seqs[i]);
+    for (int64_t i = 0; i < k->n && k->seqs && k->kv; i++)
+        kv_seq_free(k->kv, &k->seqs[i]);
     fwd_close(k->f);
     kv_close(k->kv);
     free(k->seqs);
@@ -137,19 +139,20 @@ static lq_status open_batch(batch *k, const session *b, int64_t n, int64_t len, 
     *k = (batch){ .n = n };
     k->seqs = calloc((size_t)n, sizeof *k->seqs);
     k->items = calloc((size_t)n, sizeof *k->items);
-    k->ids = calloc((size_t)new, sizeof *k->ids);
+    k->ids = calloc((size_t) new, sizeof *k->ids);
     if (!k->seqs || !k->items || !k->ids) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    for (int64_t i = 0; i < new; i++) k->ids[i] = (int32_t)((i * 31 + 7) % b->m->cfg->vocab);
+    for (int64_t i = 0; i < new; i++)
+        k->ids[i] = (int32_t)((i * 31 + 7) % b->m->cfg->vocab);
     kv_opts ko = { .n_blocks = n * lq_ceil_div(len, BLOCK),
                    .block_size = BLOCK,
                    .dtype = opt_kv(&b->o->model) };
-    fwd_opts fo = { .acts = opt_acts(&b->o->model),
-                    .max_rows = n * new,
-                    .max_logits = n,
-                    .max_seqs = n };
+    fwd_opts fo = {
+        .acts = opt_acts(&b->o->model), .max_rows = n * new, .max_logits = n, .max_seqs = n
+    };
     lq_status s = kv_open(&k->kv, b->m->cfg, &ko, err);
     if (!s) s = fwd_open(&k->f, b->m, k->kv, b->p, &fo, err);
-    for (int64_t i = 0; i < n && !s; i++) s = kv_reserve(k->kv, &k->seqs[i], len, err);
+    for (int64_t i = 0; i < n && !s; i++)
+        s = kv_reserve(k->kv, &k->seqs[i], len, err);
     /* Written once, so that reading it reads memory rather than the kernel's one page of zeros. */
     size_t plane = (size_t)ko.n_blocks * (k->kv ? kv_block_stride(k->kv) : 0);
     for (int64_t l = 0; l < b->m->cfg->layers && !s; l++) {
@@ -201,8 +204,8 @@ static lq_status run_decode(session *b, int64_t n, const lq_job *job, lq_err *er
     close_batch(&k);
     int64_t keys = C + steps / 2;
     if (!s)
-        add_row(b, "decode", n, n, median(b->times, steps),
-                step_flops(b->m, n, n, (double)keys), step_bytes(b, n, keys));
+        add_row(b, "decode", n, n, median(b->times, steps), step_flops(b->m, n, n, (double)keys),
+                step_bytes(b, n, keys));
     return s;
 }
 
@@ -213,7 +216,8 @@ static lq_status run_rows(session *b, const lq_job *job, lq_err *err)
     b->times = calloc(times, sizeof *b->times);
     if (!b->rows || !b->times) return lq_fail(err, LQ_ENOMEM, "out of memory");
     lq_status s = run_prefill(b, job, err);
-    for (int64_t i = 0; i < b->n_batch && !s; i++) s = run_decode(b, b->batch[i], job, err);
+    for (int64_t i = 0; i < b->n_batch && !s; i++)
+        s = run_decode(b, b->batch[i], job, err);
     return s;
 }
 
@@ -283,8 +287,7 @@ static void print_table(const session *b)
 lq_status bench_model(const cmd_ctx *c, const bench_opts *o, lq_err *err)
 {
     session b = { .o = o, .path = c->argc > 1 ? c->argv[1] : NULL };
-    lq_status s =
-        opt_parse_ints(o->batch, "--batch", 1, MAX_BATCH, &b.batch, &b.n_batch, err);
+    lq_status s = opt_parse_ints(o->batch, "--batch", 1, MAX_BATCH, &b.batch, &b.n_batch, err);
     if (!s) s = load_start(&b.p, c, &o->model, err);
     if (!s) s = open_model(&b, c, err);
     if (!s) s = measure_limits(&b, err);

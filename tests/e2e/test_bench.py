@@ -1,0 +1,38 @@
+"""llmq bench: the keys of its JSON, the table, wrong usage. No figure is judged: machines differ."""
+import pytest
+
+SMALL = ["--prompt", 8, "--context", 4, "--steps", 2]
+
+
+def check_rows(doc, batches):
+    assert doc["prefill_tok_s"] > 0 and doc["limits"]["read_gbytes_s"] > 0
+    assert [r["name"] for r in doc["rows"]] == ["prefill"] + ["decode"] * len(batches)
+    assert [r["batch"] for r in doc["rows"]] == [1] + batches
+    for r in doc["rows"]:
+        for key in ("seconds", "gflops", "gbytes_s", "percent_of_limit"):
+            assert r[key] > 0, key
+    assert doc["rows"][0]["prefill_tok_s"] == doc["prefill_tok_s"]
+    if 1 in batches:
+        assert doc["rows"][1 + batches.index(1)]["decode_tok_s"] == doc["decode_tok_s"]
+
+
+def test_a_models_rows(llmq):
+    check_rows(llmq.json("bench", "model", "models/novels-1m", "--batch", "1,3", *SMALL), [1, 3])
+    text = llmq("bench", "model", "models/novels-1m", "--batch", 2, *SMALL).stdout
+    assert "prefill" in text and "% of limit" in text and "GB/s read" in text
+
+
+@pytest.mark.parametrize("scheme", ["u4-g128", "i8-row", "u3-g64-asym", "nf4"])
+def test_the_built_in_model(llmq, scheme):
+    doc = llmq.json("bench", "model", "--scheme", scheme, "--batch", "1", *SMALL)
+    check_rows(doc, [1])
+    assert doc["scheme"] == scheme
+    params = 22 * (2048 * (2 * 2048 + 2 * 256) + 3 * 2048 * 5632) + 32000 * 2048
+    bits = {"u4-g128": 4.125, "i8-row": 8, "u3-g64-asym": 3.375, "nf4": 4.5}[scheme]
+    assert doc["weight_bytes"] * 8 / params == pytest.approx(bits, rel=0.01)
+
+
+@pytest.mark.parametrize("args", [["nothing"], ["model", "--scheme", "u5-g7"],
+                                  ["model", "--batch", "0"], ["model", "--scheme", "u4-g100"]])
+def test_wrong_usage(llmq, args):
+    assert llmq("bench", *args, code=2).stdout == ""
