@@ -42,7 +42,7 @@ static lq_status open_model(session *b, const cmd_ctx *c, lq_err *err)
     lq_status e = qt_scheme_parse(&s, b->o->scheme, err);
     if (!e) e = model_builtin(&b->builtin, &s, b->p, err);
     b->m = &b->builtin;
-    return e == LQ_EVALUE ? LQ_EUSAGE : e;
+    return lq_exit_code(e) == lq_exit_code(LQ_EVALUE) ? LQ_EUSAGE : e; /* --scheme was wrong */
 }
 
 static lq_status measure_limits(session *b, lq_err *err)
