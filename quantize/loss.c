@@ -1,0 +1,117 @@
+/* quantize/loss.c - errors of a rounded weight, by tiles of rows. */
+#include "quantize/loss.h"
+
+#include <cblas.h>
+#include <stdlib.h>
+
+enum { ROWS = 32 };
+
+typedef struct {
+    const qt_tensor *q;
+    const void *W;
+    lq_dtype d;
+    const float *H;
+    double *square, *loss; /* per tile */
+    float *scratch;        /* [threads][2][ROWS][K] */
+} work;
+
+static void run_tile(void *ctx, int64_t item, int thread)
+{
+    const work *c = ctx;
+    int64_t N = c->q->N, K = c->q->K, n0 = item * ROWS, rows = N - n0 < ROWS ? N - n0 : ROWS;
+    float *e = c->scratch + (size_t)thread * 2 * ROWS * (size_t)K, *g = e + ROWS * K;
+    double square = 0, loss = 0;
+    qt_dequant(e, c->q, n0, n0 + rows);
+    size_t elem = (size_t)lq_dtype_bits(c->d) / 8;
+    lq_to_f32(g, (const uint8_t *)c->W + (size_t)(n0 * K) * elem, c->d, (size_t)(rows * K));
+    for (int64_t i = 0; i < rows * K; i++) {
+        e[i] = g[i] - e[i];
+        square += (double)e[i] * (double)e[i];
+    }
+    if (c->H) {
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)K, (int)K, 1, e,
+                    (int)K, c->H, (int)K, 0, g, (int)K);
+        for (int64_t i = 0; i < rows * K; i++)
+            loss += (double)e[i] * (double)g[i];
+    }
+    c->square[item] = square;
+    c->loss[item] = loss;
+}
+
+lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d, const float *H,
+                     pool *p, lq_err *err)
+{
+    int64_t tiles = lq_ceil_div(q->N, ROWS);
+    work c = { .q = q, .W = W, .d = d, .H = H };
+    c.square = calloc((size_t)tiles * 2, sizeof *c.square);
+    c.scratch = calloc((size_t)pool_threads(p) * 2 * ROWS * (size_t)q->K, sizeof *c.scratch);
+    lq_status s = LQ_OK;
+    if (!c.square || !c.scratch) {
+        s = lq_fail(err, LQ_ENOMEM, "no memory to measure a weight of %lld inputs",
+                    (long long)q->K);
+    } else {
+        c.loss = c.square + tiles;
+        pool_run(p, tiles, run_tile, &c);
+        double square = 0, loss = 0;
+        for (int64_t i = 0; i < tiles; i++) {
+            square += c.square[i];
+            loss += c.loss[i];
+        }
+        out->rmse = sqrt(square / ((double)q->N * (double)q->K));
+        out->loss = H ? loss : (double)NAN;
+    }
+    free(c.scratch);
+    free(c.square);
+    return s;
+}
+
+/* ---- largest magnitude ---- */
+enum { PIECE = 1 << 16, BLOCK = 1024 };
+
+typedef struct {
+    const void *W;
+    lq_dtype d;
+    int64_t n;
+    struct {
+        float absmax;
+        int64_t bad; /* first index that is not finite; -1 */
+    } * piece;
+} scan;
+
+static void run_scan(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const scan *c = ctx;
+    int64_t end = (item + 1) * PIECE < c->n ? (item + 1) * PIECE : c->n, bad = -1;
+    size_t elem = (size_t)lq_dtype_bits(c->d) / 8;
+    float buf[BLOCK], absmax = 0;
+    for (int64_t i = item * PIECE; i < end && bad < 0; i += BLOCK) {
+        int64_t len = end - i < BLOCK ? end - i : BLOCK;
+        lq_to_f32(buf, (const uint8_t *)c->W + (size_t)i * elem, c->d, (size_t)len);
+        for (int64_t k = 0; k < len && bad < 0; k++) {
+            float a = fabsf(buf[k]);
+            if (!(a <= 3.402823466e38f)) bad = i + k;
+            absmax = a > absmax ? a : absmax;
+        }
+    }
+    c->piece[item].absmax = absmax;
+    c->piece[item].bad = bad;
+}
+
+bool qz_absmax(float *absmax, int64_t *bad, const void *W, lq_dtype d, int64_t n, pool *p)
+{
+    int64_t items = lq_ceil_div(n, PIECE);
+    scan c = { .W = W, .d = d, .n = n };
+    c.piece = calloc((size_t)items + 1, sizeof *c.piece);
+    *absmax = 0;
+    *bad = 0;
+    if (!c.piece) return false;
+    pool_run(p, items, run_scan, &c);
+    *bad = -1;
+    for (int64_t i = 0; i < items && *bad < 0; i++) {
+        if (c.piece[i].absmax > *absmax) *absmax = c.piece[i].absmax;
+        *bad = c.piece[i].bad;
+    }
+    free(c.piece);
+    return *bad < 0;
+}

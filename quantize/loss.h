@@ -1,0 +1,25 @@
+/* quantize/loss.h - how far a rounded weight is from the one it stands for.
+ *
+ *     rmse = sqrt(mean (w - q)^2)         loss = sum over rows n of (w_n - q_n) H (w_n - q_n)^T
+ *
+ * Rows are summed in a fixed order, so the figures do not depend on the number of threads. */
+#ifndef LLMQ_QUANTIZE_LOSS_H
+#define LLMQ_QUANTIZE_LOSS_H
+
+#include "formats/qt.h"
+#include "kernels/pool.h"
+
+typedef struct {
+    double rmse;
+    double loss; /* NAN without H */
+} qz_loss;
+
+/* q: portable. W [N,K] of dtype d; H [K,K] f32 or NULL. Errors: LQ_ENOMEM. */
+lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d, const float *H,
+                     pool *p, lq_err *err);
+
+/* Largest magnitude of a dense float tensor; false when it holds NaN or Inf, whose flat index is
+ * then *bad. */
+bool qz_absmax(float *absmax, int64_t *bad, const void *W, lq_dtype d, int64_t n, pool *p);
+
+#endif
