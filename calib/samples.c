@@ -1,0 +1,76 @@
+/* calib/samples.c - choosing calibration windows. */
+#include "calib/samples.h"
+
+#include <stdlib.h>
+
+/* splitmix64 (Steele, Lea, Flood 2014). */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Selection sampling: window i is taken with probability (still wanted) / (still to come). */
+static void choose(cal_samples *s, const int32_t *ids, uint64_t seed)
+{
+    int64_t taken = 0;
+    for (int64_t i = 0; taken < s->n; i++) {
+        uint64_t left = (uint64_t)(s->available - i), want = (uint64_t)(s->n - taken);
+        if (next_random(&seed) % left >= want) continue;
+        memcpy(s->ids + taken * s->len, ids + i * s->len, (size_t)s->len * sizeof *ids);
+        taken++;
+    }
+}
+
+lq_status cal_samples_from_ids(cal_samples *s, const int32_t *ids, int64_t n_ids, int64_t n,
+                               int64_t len, uint64_t seed, int64_t vocab, lq_err *err)
+{
+    memset(s, 0, sizeof *s);
+    s->len = len;
+    s->available = n_ids / len;
+    s->n = n < s->available ? n : s->available;
+    if (s->n < 1)
+        return lq_fail(err, LQ_EVALUE,
+                       "calibration text: expected at least %lld tokens for one window, found %lld",
+                       (long long)len, (long long)n_ids);
+    for (int64_t i = 0; i < n_ids; i++)
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return lq_fail(
+                err, LQ_EVALUE,
+                "calibration text: token %lld has id %d, expected below the vocabulary's "
+                "%lld",
+                (long long)i, ids[i], (long long)vocab);
+    s->ids = malloc((size_t)(s->n * len) * sizeof *s->ids);
+    if (!s->ids) return lq_fail(err, LQ_ENOMEM, "no memory for calibration samples");
+    choose(s, ids, seed);
+    lq_hasher *h = lq_hasher_new();
+    if (!h) {
+        cal_samples_free(s);
+        return lq_fail(err, LQ_ENOMEM, "no memory for calibration samples");
+    }
+    lq_hasher_add(h, &s->n, sizeof s->n);
+    lq_hasher_add(h, &s->len, sizeof s->len);
+    lq_hasher_add(h, s->ids, (size_t)(s->n * len) * sizeof *s->ids);
+    s->hash = lq_hasher_end(h);
+    return LQ_OK;
+}
+
+lq_status cal_samples_make(cal_samples *s, const tok_tokenizer *t, const char *text, size_t bytes,
+                           int64_t n, int64_t len, uint64_t seed, int64_t vocab, lq_err *err)
+{
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    memset(s, 0, sizeof *s);
+    lq_status st = tok_encode(t, text, bytes, 0, &ids, &n_ids, err);
+    if (!st) st = cal_samples_from_ids(s, ids, (int64_t)n_ids, n, len, seed, vocab, err);
+    free(ids);
+    return st;
+}
+
+void cal_samples_free(cal_samples *s)
+{
+    free(s->ids);
+    memset(s, 0, sizeof *s);
+}

@@ -1,0 +1,90 @@
+/* calib/stats.c - sums over calibration tokens. */
+#include "calib/stats.h"
+
+#include <cblas.h>
+#include <stdlib.h>
+
+enum { TILE = 256 }; /* of H: 256 KiB of f32, and enough work for one BLAS call */
+
+lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, lq_err *err)
+{
+    cal_stats_free(s);
+    openblas_set_num_threads(1); /* the pool splits the work, so that its order is ours */
+    size_t k = (size_t)K;
+    s->K = K;
+    s->sum_abs = calloc(k, sizeof *s->sum_abs);
+    s->mean_abs = calloc(2 * k, sizeof *s->mean_abs);
+    if (want_h) s->H = calloc(k * k, sizeof *s->H);
+    if (!s->sum_abs || !s->mean_abs || (want_h && !s->H)) {
+        cal_stats_free(s);
+        return lq_fail(err, LQ_ENOMEM, "no memory for the statistics of %lld inputs", (long long)K);
+    }
+    s->max_abs = s->mean_abs + k;
+    return LQ_OK;
+}
+
+void cal_stats_free(cal_stats *s)
+{
+    free(s->H);
+    free(s->sum_abs);
+    free(s->mean_abs);
+    memset(s, 0, sizeof *s);
+}
+
+typedef struct {
+    cal_stats *s;
+    const float *x;
+    int64_t ldx, T, n; /* n: tiles along K */
+} work;
+
+static void add_columns(const work *w, int64_t k0, int64_t k1)
+{
+    for (int64_t t = 0; t < w->T; t++)
+        for (int64_t k = k0; k < k1; k++) {
+            float a = fabsf(w->x[t * w->ldx + k]);
+            w->s->sum_abs[k] += (double)a;
+            if (!(a <= w->s->max_abs[k])) w->s->max_abs[k] = a; /* a NaN stays visible */
+        }
+}
+
+/* Items: the n column blocks, then the n(n+1)/2 tiles of H's lower triangle. */
+static void add_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const work *w = ctx;
+    int64_t K = w->s->K, i = 0, j = item - w->n;
+    if (item < w->n) {
+        int64_t k0 = item * TILE;
+        add_columns(w, k0, k0 + TILE < K ? k0 + TILE : K);
+        return;
+    }
+    for (; j > i; j -= ++i) {
+    } /* rows of the triangle hold 1, 2, 3, ... tiles */
+    int64_t ri = i * TILE, rj = j * TILE, ni = K - ri < TILE ? K - ri : TILE;
+    int64_t nj = K - rj < TILE ? K - rj : TILE;
+    float *h = w->s->H + ri * K + rj;
+    if (i == j)
+        cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, (int)ni, (int)w->T, 1, w->x + ri,
+                    (int)w->ldx, 1, h, (int)K);
+    else
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)ni, (int)nj, (int)w->T, 1,
+                    w->x + ri, (int)w->ldx, w->x + rj, (int)w->ldx, 1, h, (int)K);
+}
+
+void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p)
+{
+    work w = { .s = s, .x = x, .ldx = ldx, .T = T, .n = lq_ceil_div(s->K, TILE) };
+    pool_run(p, w.n + (s->H ? w.n * (w.n + 1) / 2 : 0), add_item, &w);
+    s->tokens += T;
+}
+
+void cal_stats_finish(cal_stats *s)
+{
+    int64_t K = s->K;
+    double n = s->tokens ? (double)s->tokens : 1;
+    for (int64_t k = 0; k < K; k++)
+        s->mean_abs[k] = (float)(s->sum_abs[k] / n);
+    for (int64_t i = 0; i < K && s->H; i++)
+        for (int64_t j = 0; j <= i; j++)
+            s->H[j * K + i] = s->H[i * K + j] = (float)((double)s->H[i * K + j] / n);
+}

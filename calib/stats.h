@@ -1,0 +1,28 @@
+/* calib/stats.h - what is kept of the inputs x [T,K] of a linear.
+ *
+ *     H = mean over tokens of x x^T      mean_abs_k = mean |x_k|      max_abs_k = max |x_k|
+ *
+ * H is summed in f32: one product per chunk of tokens as the caller hands them in, chunk after
+ * chunk, each tile of H by one thread. So the figures depend on the chunks, never on the number of
+ * threads. The relative error of an entry of H against the exact sum is at most about
+ * 2^-24 * (tokens per chunk + chunks) of sum |x_i x_j|, far below the damping that methods add. */
+#ifndef LLMQ_CALIB_STATS_H
+#define LLMQ_CALIB_STATS_H
+
+#include "kernels/pool.h"
+
+typedef struct {
+    int64_t K, tokens;
+    float *H;        /* [K,K] symmetric, or NULL; both triangles after cal_stats_finish */
+    double *sum_abs; /* [K] */
+    float *mean_abs, *max_abs;
+} cal_stats;
+
+/* Zero, or reuse what is there when K is the same. Errors: LQ_ENOMEM. */
+lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, lq_err *err);
+void cal_stats_free(cal_stats *s);
+/* One chunk: x [T,K], rows ldx apart. T < 2^31. */
+void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p);
+void cal_stats_finish(cal_stats *s);
+
+#endif

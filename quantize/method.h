@@ -1,0 +1,57 @@
+/* quantize/method.h - the methods by name, what each needs, and the options of a quantization. */
+#ifndef LLMQ_QUANTIZE_METHOD_H
+#define LLMQ_QUANTIZE_METHOD_H
+
+#include "formats/qt.h"
+
+typedef enum {
+    QZ_RTN,
+    QZ_ABSMAX,
+    QZ_INT8,
+    QZ_NF4,
+    QZ_FP4,
+    QZ_GPTQ,
+    QZ_AWQ,
+    QZ_N_METHODS
+} qz_method;
+
+typedef struct {
+    const char *name;
+    bool calibrated; /* looks at activations */
+    bool hessian;    /* ... and keeps H of every input */
+} qz_method_row;
+extern const qz_method_row qz_methods[QZ_N_METHODS];
+lq_status qz_method_find(qz_method *m, const char *name, lq_err *err); /* names what there is */
+
+/* Zero means the default given here. */
+typedef struct {
+    qz_method method;
+    int bits;      /* rtn, gptq, awq: 4 */
+    int64_t group; /* rtn, gptq, awq: 128; nf4, fp4: 64; negative: the whole row */
+    bool sym;      /* symmetric grids; absmax: false gives the zero-point variant when `asym` */
+    bool asym;     /* absmax only */
+    bool narrow;   /* symmetric grids with positive scales only (UG_SYM) */
+    bool no_clip;  /* gptq, awq: do not draw the ends of grids in */
+    bool clip;     /* rtn: draw them in (by the weights alone) */
+    bool no_act_order, no_static_groups; /* gptq */
+    double damp;                         /* gptq: 0.01 */
+    bool fold;                           /* gptq: AWQ's scales first */
+    bool no_fold;                        /* awq: no scales, only clipping */
+    bool dbl;                            /* nf4, fp4: double quantization */
+    double outlier_threshold;            /* int8: 6; negative: no decomposition */
+    const char *const *overrides;        /* "REGEX=scheme", the first match counts */
+    int n_overrides;
+    const char *const *skips; /* regexes of weights to leave as they are; stronger than overrides */
+    int n_skips;
+    const char *lm_head, *embed; /* schemes, or NULL: as in the source */
+} qz_opts;
+
+bool qz_folds(const qz_opts *o); /* do the options ask for AWQ's scales? */
+bool qz_calibrated(const qz_opts *o);
+/* The scheme of the linears of a layer, before it is fitted to a shape (group -1: the row). */
+lq_status qz_default_scheme(qt_scheme *s, const qz_opts *o, lq_err *err);
+/* The recipe: only what changes the weights, with defaults filled in. NULL: out of memory. */
+typedef struct cJSON cJSON;
+cJSON *qz_recipe(const qz_opts *o);
+
+#endif

@@ -1,0 +1,263 @@
+/* quantize/plan.c - scheme of every tensor: options, overrides, shapes. */
+#include "quantize/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+enum { SMALLEST_GROUP = 16 };
+
+int64_t qz_fit_group(int64_t K, int64_t group)
+{
+    if (group <= 0 || group >= K) return K;
+    for (int64_t g = group; g >= SMALLEST_GROUP; g--)
+        if (K % g == 0) return g;
+    return K % group == 0 ? group : K;
+}
+
+/* ---- patterns ---- */
+typedef struct {
+    pcre2_code *re;
+    qt_scheme scheme;
+} rule;
+
+typedef struct {
+    rule *overrides, *skips;
+    int n_overrides, n_skips;
+    pcre2_match_data *match;
+} rules;
+
+static lq_status compile(pcre2_code **re, const char *pattern, size_t n, const char *option,
+                         lq_err *err)
+{
+    int code;
+    size_t at;
+    *re = pcre2_compile((PCRE2_SPTR)pattern, n, PCRE2_UTF, &code, &at, NULL);
+    if (*re) return LQ_OK;
+    PCRE2_UCHAR text[128] = "";
+    pcre2_get_error_message(code, text, sizeof text);
+    return lq_fail(err, LQ_EUSAGE, "%s '%s': %s at character %zu", option, pattern,
+                   (const char *)text, at + 1);
+}
+
+static bool matches(const rules *r, const rule *one, const char *name)
+{
+    return pcre2_match(one->re, (PCRE2_SPTR)name, strlen(name), 0, 0, r->match, NULL) >= 0;
+}
+
+static void rules_free(rules *r)
+{
+    for (int i = 0; r->overrides && i < r->n_overrides; i++)
+        pcre2_code_free(r->overrides[i].re);
+    for (int i = 0; r->skips && i < r->n_skips; i++)
+        pcre2_code_free(r->skips[i].re);
+    free(r->overrides);
+    free(r->skips);
+    pcre2_match_data_free(r->match);
+}
+
+/* A scheme as the user wrote it; fzero grids belong to methods that are not here. */
+static lq_status parse_scheme(qt_scheme *s, const char *text, const char *option, lq_err *err)
+{
+    lq_status st = qt_scheme_parse(s, text, err);
+    if (!st && s->zero == QT_ZERO_F16)
+        st = lq_fail(err, LQ_EUSAGE, "'%s' needs a method that chooses fractional zero points",
+                     text);
+    return st ? lq_wrap(err, LQ_EUSAGE, "%s", option) : LQ_OK;
+}
+
+static lq_status rules_make(rules *r, const qz_opts *o, lq_err *err)
+{
+    memset(r, 0, sizeof *r);
+    r->overrides = calloc((size_t)o->n_overrides + 1, sizeof *r->overrides);
+    r->skips = calloc((size_t)o->n_skips + 1, sizeof *r->skips);
+    r->match = pcre2_match_data_create(1, NULL);
+    r->n_overrides = o->n_overrides;
+    r->n_skips = o->n_skips;
+    if (!r->overrides || !r->skips || !r->match) return lq_fail(err, LQ_ENOMEM, "no memory");
+    lq_status s = LQ_OK;
+    for (int i = 0; i < o->n_overrides && !s; i++) {
+        const char *text = o->overrides[i], *eq = strrchr(text, '=');
+        if (!eq || eq == text)
+            return lq_fail(err, LQ_EUSAGE, "--override '%s': expected REGEX=scheme", text);
+        s = compile(&r->overrides[i].re, text, (size_t)(eq - text), "--override", err);
+        if (!s) s = parse_scheme(&r->overrides[i].scheme, eq + 1, "--override", err);
+    }
+    for (int i = 0; i < o->n_skips && !s; i++)
+        s = compile(&r->skips[i].re, o->skips[i], strlen(o->skips[i]), "--skip", err);
+    return s;
+}
+
+/* ---- one tensor ---- */
+typedef struct {
+    const qz_opts *o;
+    const src_source *src;
+    const arch_config *cfg;
+    const plan_voice *v;
+    rules r;
+    qt_scheme linear, head, embed;
+} maker;
+
+static void say(const maker *m, const char *line)
+{
+    if (m->v && m->v->say) m->v->say(m->v->user, line);
+}
+
+/* The scheme that options ask for; false: leave the tensor as it is. */
+static bool wanted(const maker *m, const plan_entry *e, qt_scheme *s)
+{
+    if (!e->known || e->is_bias) return false;
+    bool matrix = arch_role_linear(e->role) || e->role == R_EMBED;
+    if (!matrix) return false;
+    for (int i = 0; i < m->r.n_skips; i++)
+        if (matches(&m->r, &m->r.skips[i], e->name)) return false;
+    for (int i = 0; i < m->r.n_overrides; i++)
+        if (matches(&m->r, &m->r.overrides[i], e->name)) return *s = m->r.overrides[i].scheme, true;
+    if (e->role == R_EMBED) return m->o->embed ? (*s = m->embed, true) : false;
+    if (e->role == R_HEAD) return m->o->lm_head ? (*s = m->head, true) : false;
+    *s = m->linear;
+    return true;
+}
+
+static lq_status fit(const maker *m, plan_entry *e, lq_err *err)
+{
+    const qt_tensor *t = &e->src->t;
+    qt_scheme *s = &e->scheme;
+    char line[320];
+    if (s->kind == QT_UINT) {
+        int64_t G = qz_fit_group(t->K, s->group);
+        if (s->group > 0 && G != s->group) {
+            snprintf(line, sizeof line, "%s: groups of %lld do not divide %lld inputs; taking %lld",
+                     e->name, (long long)s->group, (long long)t->K, (long long)G);
+            if (s->group < t->K) say(m, line);
+        }
+        s->group = G;
+        s->irregular = m->o->method == QZ_GPTQ && !m->o->no_act_order && m->o->no_static_groups &&
+                       e->part < m->cfg->layers && G < t->K;
+    }
+    /* Outlier columns are found by calibration, which sees the inputs of a layer's linears only. */
+    if (s->kind == QT_I8_OUTLIER &&
+        (m->o->method != QZ_INT8 || e->part == m->cfg->layers || m->o->outlier_threshold < 0)) {
+        snprintf(line, sizeof line, "%s: no outlier columns are looked for here; taking i8-row",
+                 e->name);
+        say(m, line);
+        s->kind = QT_I8;
+    }
+    lq_status st = qt_check(s, t->N, t->K, err);
+    return st ? lq_wrap(err, st, "%s", e->name) : LQ_OK;
+}
+
+static lq_status decide(const maker *m, plan_entry *e, lq_err *err)
+{
+    const src_tensor *t = e->src;
+    e->known = arch_role_of(m->cfg, e->name, &e->role, &e->part, &e->is_bias);
+    if (!e->known || e->part < 0) e->part = m->cfg->layers;
+    if (e->known && t->plain) {
+        lq_status s = src_check_finite(t, err);
+        if (s) return s;
+    }
+    e->quantize = wanted(m, e, &e->scheme);
+    if (!e->quantize) return LQ_OK;
+    if (!t->plain || t->t.scheme.kind != QT_DENSE) {
+        char have[40] = "not a float tensor";
+        if (t->plain) qt_scheme_text(have, &t->t.scheme);
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected unquantized weights, found %s", e->name,
+                       have);
+    }
+    if (t->t.layout != QT_PORTABLE)
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected layout portable, found %s", e->name,
+                       qt_layout_text(t->t.layout));
+    if (e->scheme.kind == QT_DENSE && e->scheme.dtype == t->t.scheme.dtype) e->quantize = false;
+    return e->quantize ? fit(m, e, err) : LQ_OK;
+}
+
+/* ---- the whole ---- */
+static int group_of(const plan_entry *e)
+{
+    if (e->known && e->role == R_EMBED) return 0;
+    return e->known && arch_role_per_layer(e->role) ? 1 : 2;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const plan_entry *x = a, *y = b;
+    if (group_of(x) != group_of(y)) return group_of(x) < group_of(y) ? -1 : 1;
+    if (x->part != y->part) return x->part < y->part ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+/* A tied model has one matrix for embedding and head: giving the head its own scheme splits it. */
+static lq_status split_head(qz_plan *p, const maker *m, lq_err *err)
+{
+    char name[160], line[320];
+    const src_tensor *embed = NULL;
+    if (!m->cfg->tied) return LQ_OK;
+    if (m->o->embed && !m->o->lm_head)
+        say(m, "tied model: the output head takes the embedding's scheme");
+    if (!m->o->lm_head || (m->o->embed && strcmp(m->o->embed, m->o->lm_head) == 0)) return LQ_OK;
+    if (!arch_tensor_name(m->cfg, R_HEAD, 0, "weight", name, sizeof name))
+        return lq_fail(err, LQ_EUNSUPPORTED, "--lm-head: this architecture has no output head");
+    lq_status s = src_role(m->src, R_EMBED, -1, &embed, NULL, err);
+    if (s) return s;
+    snprintf(line, sizeof line,
+             "tied model: --lm-head splits the head from the embedding; %s is added", name);
+    say(m, line);
+    p->cfg.tied = false;
+    if (src_find(m->src, name)) return LQ_OK; /* stored twice: the source's copy is used */
+    plan_entry *e = &p->e[p->n++];
+    memset(e, 0, sizeof *e);
+    e->src = embed;
+    e->name = lq_push_str(&p->arena, name, strlen(name));
+    if (!e->name) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
+    return decide(m, e, err);
+}
+
+lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, const plan_voice *v,
+                       lq_err *err)
+{
+    memset(p, 0, sizeof *p);
+    maker m = { .o = o, .src = src, .cfg = src_config(src), .v = v };
+    p->cfg = *m.cfg;
+    int64_t n = src_n_tensors(src);
+    lq_status s = rules_make(&m.r, o, err);
+    if (!s) s = qz_default_scheme(&m.linear, o, err);
+    if (!s && o->lm_head) s = parse_scheme(&m.head, o->lm_head, "--lm-head", err);
+    if (!s && o->embed) s = parse_scheme(&m.embed, o->embed, "--embed", err);
+    if (!s) {
+        p->e = lq_push(&p->arena, ((size_t)n + 1) * sizeof *p->e);
+        if (!p->e) s = lq_fail(err, LQ_ENOMEM, "no memory for the plan");
+    }
+    for (int64_t i = 0; i < n && !s; i++) {
+        plan_entry *e = &p->e[p->n++];
+        e->src = src_tensor_at(src, i);
+        e->name = e->src->name;
+        s = decide(&m, e, err);
+    }
+    if (!s) s = split_head(p, &m, err);
+    for (int64_t l = 0; l < m.cfg->layers && !s; l++) /* everything a layer needs is there */
+        for (int r = 0; r < ARCH_N_ROLES && !s; r++) {
+            const src_tensor *t;
+            if (arch_role_per_layer((arch_role)r))
+                s = src_role(src, (arch_role)r, l, &t, NULL, err);
+        }
+    if (!s) qsort(p->e, p->n, sizeof *p->e, by_place);
+    rules_free(&m.r);
+    if (s) qz_plan_free(p);
+    return s;
+}
+
+void qz_plan_free(qz_plan *p)
+{
+    lq_arena_free(&p->arena);
+    memset(p, 0, sizeof *p);
+}
+
+const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t layer, bool bias)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        const plan_entry *e = &p->e[i];
+        if (e->known && e->role == r && e->part == layer && e->is_bias == bias) return e;
+    }
+    return NULL;
+}
