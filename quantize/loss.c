@@ -11,6 +11,7 @@ typedef struct {
     const void *W;
     lq_dtype d;
     const float *H;
+    qz_fold fold;
     double *square, *loss; /* per tile */
     float *scratch;        /* [threads][2][ROWS][K] */
 } work;
@@ -26,7 +27,10 @@ static void run_tile(void *ctx, int64_t item, int thread)
     lq_to_f32(g, (const uint8_t *)c->W + (size_t)(n0 * K) * elem, c->d, (size_t)(rows * K));
     for (int64_t i = 0; i < rows * K; i++) {
         e[i] = g[i] - e[i];
-        square += (double)e[i] * (double)e[i];
+        double x = (double)e[i];
+        if (c->fold.cols) x /= (double)c->fold.cols[i % K];
+        if (c->fold.rows) x *= (double)c->fold.rows[n0 + i / K];
+        square += x * x;
     }
     if (c->H) {
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)K, (int)K, 1, e,
@@ -39,10 +43,10 @@ static void run_tile(void *ctx, int64_t item, int thread)
 }
 
 lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d, const float *H,
-                     pool *p, lq_err *err)
+                     qz_fold fold, pool *p, lq_err *err)
 {
     int64_t tiles = lq_ceil_div(q->N, ROWS);
-    work c = { .q = q, .W = W, .d = d, .H = H };
+    work c = { .q = q, .W = W, .d = d, .H = H, .fold = fold };
     c.square = calloc((size_t)tiles * 2, sizeof *c.square);
     c.scratch = calloc((size_t)pool_threads(p) * 2 * ROWS * (size_t)q->K, sizeof *c.scratch);
     lq_status s = LQ_OK;

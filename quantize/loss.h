@@ -14,9 +14,16 @@ typedef struct {
     double loss; /* NAN without H */
 } qz_loss;
 
-/* q: portable. W [N,K] of dtype d; H [K,K] f32 or NULL. Errors: LQ_ENOMEM. */
+/* What folding did to W [N,K] (quantize/awq.h): columns were multiplied by cols [K], rows divided
+ * by rows [N]; NULL where it did nothing. */
+typedef struct {
+    const float *cols, *rows;
+} qz_fold;
+
+/* q: portable. W [N,K] of dtype d, as q stands for it; H [K,K] f32 or NULL. The rmse is that of the
+ * weights before `fold`. Errors: LQ_ENOMEM. */
 lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d, const float *H,
-                     pool *p, lq_err *err);
+                     qz_fold fold, pool *p, lq_err *err);
 
 /* Largest magnitude of a dense float tensor; false when it holds NaN or Inf, whose flat index is
  * then *bad. */

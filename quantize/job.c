@@ -1,0 +1,328 @@
+/* quantize/job.c - the streaming driver. */
+#include "quantize/job.h"
+
+#include <cblas.h>
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "formats/llmq.h"
+#include "formats/version.h"
+#include "kernels/ops.h"
+#include "quantize/state.h"
+
+typedef struct {
+    const qz_job *j;
+    src_source *src;
+    const char *out_path;
+    pool *p;
+    const lq_job *job;
+    qz_plan plan;
+    qz_state state;
+    cal_run *cal;
+    cal_stats st[CAL_N_SITES];
+    cJSON *recipe, *provenance;
+} run;
+
+size_t qz_planned_bytes(const plan_entry *e)
+{
+    return e->quantize ? qt_bytes(&e->scheme, e->src->t.N, e->src->t.K) : src_bytes(e->src);
+}
+
+/* ---- recipe, provenance and the key of a run ---- */
+static cJSON *provenance(const run *r)
+{
+    cJSON *o = cJSON_CreateObject(), *src = cJSON_AddObjectToObject(o, "source");
+    char hex[33];
+    lq_hash h = src_fingerprint(r->src);
+    lq_hash_hex(hex, &h);
+    cJSON_AddStringToObject(o, "llmq", LLMQ_VERSION);
+    cJSON_AddStringToObject(src, "format", src_format(r->src));
+    cJSON_AddStringToObject(src, "xxh3", hex);
+    if (!r->j->samples) return o;
+    cJSON *cal = cJSON_AddObjectToObject(o, "calibration");
+    lq_hash_hex(hex, &r->j->samples->hash);
+    cJSON_AddStringToObject(cal, "xxh3", hex);
+    cJSON_AddNumberToObject(cal, "samples", (double)r->j->samples->n);
+    cJSON_AddNumberToObject(cal, "length", (double)r->j->samples->len);
+    cJSON_AddNumberToObject(cal, "seed", (double)r->j->seed);
+    cJSON_AddStringToObject(o, "kernels", k_name());
+    cJSON_AddStringToObject(o, "blas", openblas_get_corename());
+    return o;
+}
+
+static void hash_json(lq_hasher *h, const cJSON *j)
+{
+    char *text = cJSON_PrintUnformatted(j);
+    if (text) lq_hasher_add(h, text, strlen(text));
+    free(text);
+}
+
+static lq_status describe(run *r, lq_hash *key, lq_err *err)
+{
+    r->recipe = qz_recipe(r->j->o);
+    r->provenance = provenance(r);
+    lq_hasher *h = lq_hasher_new();
+    if (!r->recipe || !r->provenance || !h) {
+        if (h) lq_hasher_end(h);
+        return lq_fail(err, LQ_ENOMEM, "no memory for the recipe");
+    }
+    hash_json(h, r->recipe);
+    hash_json(h, r->provenance);
+    *key = lq_hasher_end(h);
+    return LQ_OK;
+}
+
+/* With --resume, is OUT what this run would make? Then there is nothing left to do. */
+static bool already_there(const run *r)
+{
+    llmq_file f;
+    if (!lq_exists(r->out_path) || llmq_open(&f, r->out_path, NULL)) return false;
+    bool same = f.recipe && f.provenance && cJSON_Compare(f.recipe, r->recipe, true) &&
+                cJSON_Compare(f.provenance, r->provenance, true);
+    llmq_close(&f);
+    return same;
+}
+
+/* ---- parts ---- */
+static bool has_work(const run *r, int64_t part)
+{
+    for (size_t i = 0; i < r->plan.n; i++)
+        if (r->plan.e[i].part == part && r->plan.e[i].quantize) return true;
+    return false;
+}
+
+static lq_status advance(run *r, int64_t layer, const model_layer *l, lq_err *err)
+{
+    if (layer + 1 == r->plan.cfg.layers) return LQ_OK; /* nobody looks behind the last layer */
+    return cal_advance(r->cal, layer, l, r->job, err);
+}
+
+/* One layer with calibration: look, quantize, keep, advance; or only the last when it was done. */
+static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err *err)
+{
+    lq_arena a = { 0 };
+    model_layer l;
+    qz_part part = { 0 };
+    size_t n = 0;
+    lq_status s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
+    if (!s && !qz_state_done(&r->state, layer)) {
+        s = cal_look(r->cal, r->st, layer, &l, r->job, err);
+        if (!s) s = qz_part_make(&part, &r->plan, layer, r->j->o, r->st, r->p, r->job, err);
+        if (!s) s = qz_state_add(&r->state, layer, &part, err);
+        qz_part_free(&part);
+    }
+    if (!s) s = qz_state_items(&r->state, &r->plan, layer, items, &n, err);
+    if (!s) s = qz_part_apply(&l, items, n, &a, r->p, err);
+    if (!s) s = advance(r, layer, &l, err);
+    lq_arena_free(&a);
+    return s;
+}
+
+static lq_status plain_part(run *r, int64_t i, lq_err *err)
+{
+    if (qz_state_done(&r->state, i) || !has_work(r, i)) return LQ_OK;
+    qz_part part;
+    lq_status s = qz_part_make(&part, &r->plan, i, r->j->o, NULL, r->p, r->job, err);
+    if (!s) s = qz_state_add(&r->state, i, &part, err);
+    qz_part_free(&part);
+    return s;
+}
+
+/* The last part that still needs the hidden states of calibration; -1: none. */
+static int64_t last_to_look(const run *r)
+{
+    int64_t last = -1;
+    for (int64_t i = 0; i < r->plan.cfg.layers && r->j->samples; i++)
+        if (!qz_state_done(&r->state, i)) last = i;
+    return last;
+}
+
+static lq_status all_parts(run *r, lq_err *err)
+{
+    int64_t parts = r->state.n_parts, look = last_to_look(r);
+    lq_status s = LQ_OK;
+    qz_item *items = calloc(r->plan.n, sizeof *items);
+    if (!items) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
+    if (look >= 0) {
+        cal_opts o = { .state_limit = r->j->memory_limit / 2,
+                       .spill_dir = r->state.dir,
+                       .want_h = qz_methods[r->j->o->method].hessian };
+        s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);
+    }
+    for (int64_t i = 0; i < parts && !s; i++) {
+        lq_report(r->job, "quantizing", (double)i, (double)parts);
+        if (lq_stopped(r->job))
+            s = lq_fail(err, LQ_EINTR, "interrupted");
+        else
+            s = i <= look ? calibrated_layer(r, i, items, err) : plain_part(r, i, err);
+    }
+    for (int i = 0; i < CAL_N_SITES; i++)
+        cal_stats_free(&r->st[i]);
+    cal_close(r->cal);
+    r->cal = NULL;
+    free(items);
+    return s;
+}
+
+/* ---- the file ---- */
+/* Finished parts hold their tensors in the plan's order: one cursor each. */
+static const llmq_tensor *from_part(const run *r, size_t *cursor, const plan_entry *e)
+{
+    const llmq_file *f = &r->state.parts[e->part];
+    size_t *c = &cursor[e->part];
+    if (!f->header || *c >= f->n_tensors || strcmp(f->tensors[*c].name, e->name) != 0) return NULL;
+    return &f->tensors[(*c)++];
+}
+
+static lq_status add_entry(llmq_writer *w, const plan_entry *e, const llmq_tensor *done,
+                           lq_err *err)
+{
+    const src_tensor *t = e->src;
+    if (done) return llmq_add_tensor(w, e->name, &done->t, t->n_dims, t->shape, err);
+    if (t->plain) return llmq_add_tensor(w, e->name, &t->t, t->n_dims, t->shape, err);
+    return llmq_add_raw(w, e->name, t->raw_dtype, t->n_dims, t->shape, t->raw.data, t->raw.bytes,
+                        err);
+}
+
+static lq_status add_blobs(const run *r, llmq_writer *w, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    bool have = false;
+    for (size_t i = 0; i < src_n_blobs(r->src) && !s; i++) {
+        const src_blob *b = src_blob_at(r->src, i);
+        have = have || strcmp(b->name, "tokenizer.blob") == 0;
+        s = llmq_add_blob(w, b->name, b->data, b->bytes, err);
+    }
+    if (!s && !have && r->j->tokenizer)
+        s = llmq_add_blob(w, "tokenizer.blob", r->j->tokenizer, r->j->tokenizer_bytes, err);
+    return s;
+}
+
+static lq_status write_file(run *r, lq_err *err)
+{
+    llmq_writer *w = NULL;
+    cJSON *config = arch_config_json(&r->plan.cfg);
+    size_t *cursor = calloc((size_t)r->state.n_parts, sizeof *cursor);
+    lq_status s = LQ_OK;
+    if (!config || !cursor) s = lq_fail(err, LQ_ENOMEM, "no memory for the file's header");
+    if (!s) s = llmq_create(&w, r->out_path, err);
+    if (!s) s = llmq_set_config(w, config, err);
+    if (!s) s = llmq_set_recipe(w, r->recipe, err);
+    if (!s) s = llmq_set_provenance(w, r->provenance, err);
+    for (size_t i = 0; i < r->plan.n && !s; i++) {
+        const plan_entry *e = &r->plan.e[i];
+        const llmq_tensor *done = from_part(r, cursor, e);
+        lq_report(r->job, "writing", (double)i, (double)r->plan.n);
+        if (lq_stopped(r->job))
+            s = lq_fail(err, LQ_EINTR, "interrupted");
+        else if (e->quantize && !done)
+            s = lq_fail(err, LQ_EFORMAT, "%s: missing from %s; run without --resume", e->name,
+                        r->state.dir);
+        else
+            s = add_entry(w, e, done, err);
+    }
+    if (!s) s = add_blobs(r, w, err);
+    if (s)
+        llmq_abort(w);
+    else
+        s = llmq_commit(w, err);
+    free(cursor);
+    cJSON_Delete(config);
+    return s;
+}
+
+/* ---- the report ---- */
+static size_t file_bytes(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 ? (size_t)st.st_size : 0;
+}
+
+static void count_linear(double *bits, double *weights, arch_role role, size_t bytes, int64_t n)
+{
+    if (!arch_role_linear(role) || !arch_role_per_layer(role)) return;
+    *bits += 8.0 * (double)bytes;
+    *weights += (double)n;
+}
+
+static lq_status collect(const run *r, qz_result *out, lq_err *err)
+{
+    double bits = 0, weights = 0, all_bits = 0, all = 0;
+    out->reports = lq_push(&out->arena, r->plan.n * sizeof *out->reports);
+    if (!out->reports) return lq_fail(err, LQ_ENOMEM, "no memory for the report");
+    for (int64_t i = 0; i < r->state.n_parts; i++)
+        if (qz_state_done(&r->state, i)) {
+            size_t from = out->n_reports;
+            qz_state_reports(&r->state, i, out->reports, &out->n_reports);
+            for (size_t k = from; k < out->n_reports; k++) {
+                const char *name = out->reports[k].name;
+                out->reports[k].name = lq_push_str(&out->arena, name, strlen(name));
+                if (!out->reports[k].name) return lq_fail(err, LQ_ENOMEM, "no memory");
+            }
+        }
+    for (size_t k = 0; k < out->n_reports; k++)
+        count_linear(&bits, &weights, out->reports[k].role, out->reports[k].bytes,
+                     out->reports[k].elements);
+    for (size_t i = 0; i < r->plan.n; i++) {
+        const plan_entry *e = &r->plan.e[i];
+        int64_t n = src_elements(e->src);
+        all += (double)n;
+        all_bits += e->quantize ? 0 : 8.0 * (double)src_bytes(e->src);
+        out->bytes_in += e->src->name == e->name ? src_bytes(e->src) : 0;
+        if (e->known && !e->quantize && !e->is_bias)
+            count_linear(&bits, &weights, e->role, src_bytes(e->src), n);
+    }
+    for (size_t k = 0; k < out->n_reports; k++)
+        all_bits += 8.0 * (double)out->reports[k].bytes;
+    out->bytes_out = file_bytes(r->out_path);
+    out->bpw = weights > 0 ? bits / weights : 0;
+    out->bpw_model = all > 0 ? all_bits / all : 0;
+    return LQ_OK;
+}
+
+/* Keep what is finished where running again can go on from it. */
+static bool worth_keeping(const run *r, lq_status s)
+{
+    return s && r->state.n_done > 0 && lq_exit_code(s) != lq_exit_code(LQ_EVALUE);
+}
+
+lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz_job *j, pool *p,
+                 const lq_job *job, lq_err *err)
+{
+    memset(out, 0, sizeof *out);
+    run r = { .j = j, .src = src, .out_path = out_path, .p = p, .job = job };
+    lq_hash key;
+    openblas_set_num_threads(1);
+    lq_status s = qz_plan_make(&r.plan, src, j->o, &j->voice, err);
+    if (s) return s;
+    s = describe(&r, &key, err);
+    if (!s && j->resume && already_there(&r)) {
+        out->resumed = -1;
+        out->bytes_out = file_bytes(out_path);
+        goto done;
+    }
+    if (!s)
+        s = qz_state_open(&r.state, out_path, key, r.plan.cfg.layers + 1, j->resume, &j->voice,
+                          err);
+    if (s) goto done;
+    out->resumed = r.state.n_done;
+    s = all_parts(&r, err);
+    if (!s) s = write_file(&r, err);
+    if (!s) s = collect(&r, out, err);
+    if (worth_keeping(&r, s) && j->voice.say)
+        j->voice.say(j->voice.user, "finished layers are kept: run again with --resume to go on");
+    qz_state_close(&r.state, !worth_keeping(&r, s));
+done:
+    if (s) qz_result_free(out);
+    cJSON_Delete(r.recipe);
+    cJSON_Delete(r.provenance);
+    qz_plan_free(&r.plan);
+    return s;
+}
+
+void qz_result_free(qz_result *r)
+{
+    lq_arena_free(&r->arena);
+    memset(r, 0, sizeof *r);
+}

@@ -1,0 +1,43 @@
+/* quantize/job.h - a model from a source to a .llmq file, layer by layer.
+ *
+ *     source -> plan -> for each part: look (statistics) -> quantize -> keep -> advance -> write
+ *
+ * Memory: one layer and its statistics, and the hidden states of the calibration tokens; never the
+ * model. Finished parts lie in OUT.resume/ until the whole file is written (quantize/state.h), so
+ * the disk holds the result twice for a moment. The bytes of the result depend on source, options,
+ * calibration tokens and kernels only: not on threads, interruptions, memory limit or paths. */
+#ifndef LLMQ_QUANTIZE_JOB_H
+#define LLMQ_QUANTIZE_JOB_H
+
+#include "quantize/part.h"
+
+typedef struct {
+    const qz_opts *o;
+    const cal_samples *samples; /* where qz_calibrated(o) */
+    uint64_t seed;              /* that chose them: for the record */
+    size_t memory_limit;        /* 0: none */
+    bool resume;
+    const uint8_t *tokenizer; /* tokenizer.blob to carry, or NULL; tok_compile's output */
+    size_t tokenizer_bytes;
+    plan_voice voice;
+} qz_job;
+
+typedef struct {
+    qz_report *reports; /* of every tensor that was quantized, in file order */
+    size_t n_reports;
+    size_t bytes_in, bytes_out; /* of tensors in the source; of the file */
+    double bpw;                 /* of the linears of the layers */
+    double bpw_model;           /* of all tensors */
+    int64_t resumed;            /* parts that were finished before; -1: the output was */
+    lq_arena arena;
+} qz_result;
+
+/* Errors: those of the plan; LQ_EIO (state stays for --resume), LQ_EINTR (the same), LQ_ENOMEM. */
+lq_status qz_run(qz_result *r, src_source *src, const char *out_path, const qz_job *j, pool *p,
+                 const lq_job *job, lq_err *err);
+void qz_result_free(qz_result *r);
+
+/* Planned size of an entry, before anything is known of outliers and scales. */
+size_t qz_planned_bytes(const plan_entry *e);
+
+#endif

@@ -1,0 +1,39 @@
+/* quantize/state.h - what is finished of a quantization, kept beside the output until it is done.
+ *
+ *     OUT.resume/state.json        {"key": ...} of everything that changes the result
+ *     OUT.resume/part-00007.llmq   the tensors of one part, each file whole or absent
+ *
+ * A run that was killed goes on from here with --resume; state with another key is not used. */
+#ifndef LLMQ_QUANTIZE_STATE_H
+#define LLMQ_QUANTIZE_STATE_H
+
+#include "formats/llmq.h"
+#include "quantize/part.h"
+
+typedef struct {
+    char dir[4096];
+    lq_hash key;
+    int64_t n_parts, n_done;
+    llmq_file *parts; /* [n_parts]; header NULL: not finished */
+} qz_state;
+
+/* Start with an empty folder, or (resume) with the finished parts of an earlier run of the same
+ * key. Errors: LQ_EIO, LQ_ENOMEM. */
+lq_status qz_state_open(qz_state *s, const char *out_path, lq_hash key, int64_t n_parts,
+                        bool resume, const plan_voice *v, lq_err *err);
+static inline bool qz_state_done(const qz_state *s, int64_t part)
+{
+    return s->parts[part].header != NULL;
+}
+/* Write one part durably and map it. Errors: LQ_EIO (the disk is full, ...). */
+lq_status qz_state_add(qz_state *s, int64_t part, const qz_part *p, lq_err *err);
+/* The tensors of a finished part as items; items [plan->n]. LQ_EFORMAT when they do not fit the
+ * plan. */
+lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, qz_item *items,
+                         size_t *n, lq_err *err);
+/* Its reports; reports [plan->n], strings live as long as the state. */
+void qz_state_reports(const qz_state *s, int64_t part, qz_report *reports, size_t *n);
+/* Unmap; with `remove` also delete the folder. */
+void qz_state_close(qz_state *s, bool remove);
+
+#endif
