@@ -9,14 +9,15 @@
 
 // clang-format off
 #define COMMANDS(X) \
-    X(bench)   \
-    X(eval)    \
-    X(inspect) \
-    X(logits)  \
-    X(plan)    \
-    X(serve)   \
-    X(verify)  \
-    X(run)     \
+    X(quantize)     \
+    X(bench)        \
+    X(eval)         \
+    X(inspect)      \
+    X(logits)       \
+    X(plan)         \
+    X(serve)        \
+    X(verify)       \
+    X(run)          \
     X(version)
 // clang-format on
 
