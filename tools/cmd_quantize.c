@@ -332,11 +332,11 @@ const cmd_row cmd_quantize = {
     .groups = { OPT_GROUP("Options", main_rows, 0),
                 OPT_GROUP("Calibration (gptq, awq, int8)", calib_rows, 0),
                 OPT_GROUP("Which tensors", which_rows, 0), OPT_GROUP("Running", run_rows, 0) },
-    .examples = "llmq quantize models/novels-6m -o novels-awq4.llmq --method awq\0"
-                "llmq quantize models/novels-6m -o novels-gptq3.llmq --method gptq --bits 3 "
+    .examples = "llmq quantize models/novels-6m -o awq4.llmq --method awq\0"
+                "llmq quantize models/novels-6m -o gptq3.llmq --method gptq --bits 3 "
                 "--calib my-text.txt\0"
-                "llmq quantize models/novels-6m -o novels-mix.llmq --method gptq --override "
-                "'down_proj=u8-g128' --lm-head u8-g128\0"
+                "llmq quantize models/novels-6m -o mix.llmq --method gptq --override "
+                "'down_proj=u8-g128'\0"
                 "llmq quantize models/novels-6m --method nf4 --double-quant --dry-run\0",
     .opts_bytes = sizeof(quantize_opts),
     .run = run,
