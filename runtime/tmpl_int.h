@@ -1,0 +1,322 @@
+/* runtime/tmpl_int.h - what the template engine's own files share: values, tree, context.
+ *
+ * All memory of a parse and of a rendering lies in one arena each, and nothing else is held; so an
+ * error leaves by longjmp to the entry point, which frees the arena, and the code between needs
+ * neither checks nor clean-up. */
+#ifndef LLMQ_RUNTIME_TMPL_INT_H
+#define LLMQ_RUNTIME_TMPL_INT_H
+
+#include "runtime/tmpl.h"
+
+#include <setjmp.h>
+
+enum {
+    TP_MAX_SOURCE = 4 << 20,
+    TP_MAX_TREE_BYTES = 256 << 20,
+    TP_MAX_NEST = 100,       /* of brackets and statements in the source, of variables */
+    TP_MAX_DEPTH = 1000,     /* of the walk: nodes below nodes, macros calling macros, values */
+    TP_MAX_STEPS = 20000000, /* nodes visited and elements touched */
+    TP_MAX_OUTPUT = 64 << 20,
+    TP_MAX_BYTES = 512 << 20, /* of all values of one rendering */
+    TP_MAX_RANGE = 100000,    /* as in Jinja's sandbox */
+};
+
+/* ---- arena, errors ---- */
+typedef struct {
+    lq_arena arena;
+    size_t limit; /* bytes */
+    jmp_buf out;
+    lq_status status;
+    lq_err *err;
+    int line; /* of the statement or token at hand */
+} tp_base;
+void *tp_take(tp_base *b, size_t n); /* zeroed; never NULL */
+char *tp_copy(tp_base *b, const char *s, size_t n);
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+_Noreturn void
+tp_fail(tp_base *b, lq_status s, const char *fmt, ...);
+
+/* ---- values ---- */
+typedef enum {
+    TV_UNDEF,
+    TV_NONE,
+    TV_BOOL,
+    TV_INT,
+    TV_FLOAT,
+    TV_STR,
+    TV_LIST,
+    TV_TUPLE,
+    TV_DICT,
+    TV_SPACE, /* namespace() */
+    TV_LOOP,
+    TV_MACRO,
+    TV_CALL, /* a function of the environment, or a method bound to `self` */
+} tv_kind;
+
+typedef struct tv tv;
+typedef struct tv_list tv_list;
+typedef struct tv_dict tv_dict;
+typedef struct tp_loop tp_loop;
+typedef struct tp_macro tp_macro;
+typedef struct tp_run tp_run;
+typedef struct tp_args tp_args;
+typedef tv (*tp_func)(tp_run *r, tv self, const tp_args *a);
+typedef struct {
+    const char *name;
+    tp_func f;
+} tp_row;
+
+struct tv {
+    tv_kind k;
+    union {
+        bool b;
+        int64_t i;
+        double f;
+        struct {
+            const char *p; /* UTF-8, not NUL-terminated, may hold NULs */
+            size_t n;
+        } s;
+        struct {
+            const char *name; /* what was asked for */
+            const char *of;   /* NULL: a variable; else "list object" */
+        } undef;
+        tv_list *list;
+        tv_dict *dict;
+        tp_loop *loop;
+        tp_macro *macro;
+        struct {
+            const tp_row *row;
+            tv *self;
+        } call;
+    } u;
+};
+struct tv_list {
+    tv *v;
+    size_t n, cap;
+};
+typedef struct {
+    tv key, value;
+} tv_entry;
+struct tv_dict {
+    tv_entry *e; /* in order of insertion */
+    size_t n, cap;
+    uint32_t *index; /* hash -> entry + 1; NULL while the dict is small */
+    size_t n_index;
+};
+struct tp_args {
+    tv *v;
+    size_t n;
+    const char **names; /* of the named ones */
+    tv *named;
+    size_t n_named;
+};
+
+/* ---- the tree ---- */
+typedef enum {
+    /* expressions */
+    TN_CONST,
+    TN_NAME,
+    TN_LIST,
+    TN_TUPLE,
+    TN_DICT,
+    TN_ATTR,
+    TN_ITEM,
+    TN_SLICE,
+    TN_CALL,
+    TN_FILTER,
+    TN_TEST,
+    TN_NOT,
+    TN_NEG,
+    TN_POS,
+    TN_BINARY,
+    TN_COMPARE,
+    TN_AND,
+    TN_OR,
+    TN_COND,
+    TN_CONCAT,
+    TN_BODY, /* the text of the block that a filter stands over */
+    /* statements */
+    TS_BLOCK,
+    TS_TEXT,
+    TS_OUT,
+    TS_IF,
+    TS_FOR,
+    TS_SET,
+    TS_SET_BLOCK,
+    TS_MACRO,
+    TS_CALL,
+    TS_FILTER,
+    TS_WITH,
+    TS_BREAK,
+    TS_CONTINUE,
+} tn_kind;
+
+typedef enum {
+    OP_ADD,
+    OP_SUB,
+    OP_MUL,
+    OP_DIV,
+    OP_FLOORDIV,
+    OP_MOD,
+    OP_POW,
+    OP_EQ,
+    OP_NE,
+    OP_LT,
+    OP_LE,
+    OP_GT,
+    OP_GE,
+    OP_IN,
+    OP_NOT_IN,
+} tn_op;
+
+typedef struct tn tn;
+struct tn {
+    tn_kind k;
+    tn_op op; /* TN_BINARY; on an operand of TN_COMPARE: the operator before it */
+    int line;
+    const char *name;  /* interned: NAME, ATTR; on an argument: its keyword or NULL */
+    tv v;              /* CONST, TEXT */
+    const tp_row *row; /* FILTER, TEST */
+    bool negated;      /* TEST */
+    tn *a, *b, *c, *d;
+    tn *kids, *next; /* members, arguments, statements; DICT: key, value, key, ... */
+};
+
+struct tmpl_template {
+    tp_base base;
+    tn *root;
+    const char **names; /* interned */
+    size_t n_names, cap_names;
+};
+
+/* ---- lexer (tmpl_lex.c) ---- */
+typedef enum {
+    TT_END,
+    TT_TEXT,
+    TT_VAR_BEGIN,
+    TT_VAR_END,
+    TT_BLOCK_BEGIN,
+    TT_BLOCK_END,
+    TT_NAME,
+    TT_STR,
+    TT_INT,
+    TT_FLOAT,
+    TT_OP,
+} tt_kind;
+typedef struct {
+    tt_kind k;
+    int line;
+    const char *p; /* NAME, OP: its text; TEXT, STR: the value */
+    size_t n;
+    int64_t i;
+    double f;
+} tt;
+/* All tokens of src[n], ended by TT_END. */
+tt *tp_lex(tp_base *b, const char *src, size_t n, size_t *n_tokens);
+tn *tp_parse(tmpl_template *t, const char *src, size_t n);
+const char *tp_intern(tmpl_template *t, const char *s, size_t n);
+
+/* ---- rendering ---- */
+typedef struct {
+    char *p;
+    size_t n, cap;
+} tp_text; /* a text that grows in the arena */
+
+typedef struct tp_frame tp_frame;
+struct tp_frame {
+    tp_frame *up;
+    struct tp_var {
+        const char *name;
+        tv v;
+    } * vars;
+    size_t n, cap;
+};
+struct tp_loop {
+    tv_list *items;
+    size_t i;
+    tv_list *changed; /* what loop.changed() saw last */
+};
+struct tp_macro {
+    const tn *def; /* a = parameters with defaults, kids = body */
+    tp_frame *frame;
+    const char *name;
+};
+struct tp_run {
+    tp_base base;
+    const tmpl_template *t;
+    tp_frame *frame, *globals;
+    tp_text *out;
+    tv body; /* for TN_BODY */
+    int depth;
+    int64_t steps;
+};
+
+void tp_charge(tp_run *r, size_t n);             /* n more steps */
+_Noreturn void tp_no_value(tp_run *r, tv undef); /* "'x' is undefined" */
+void tp_add(tp_run *r, tp_text *t, const char *s, size_t n);
+void tp_puts(tp_run *r, tp_text *t, const char *s);
+
+/* values (tmpl_value.c) */
+static inline tv tv_none(void) { return (tv){ .k = TV_NONE }; }
+static inline tv tv_bool(bool b) { return (tv){ .k = TV_BOOL, .u.b = b }; }
+static inline tv tv_int(int64_t i) { return (tv){ .k = TV_INT, .u.i = i }; }
+static inline tv tv_float(double f) { return (tv){ .k = TV_FLOAT, .u.f = f }; }
+static inline tv tv_str(const char *p, size_t n) { return (tv){ .k = TV_STR, .u.s = { p, n } }; }
+static inline tv tv_text(const tp_text *t) { return tv_str(t->p ? t->p : "", t->n); }
+tv tv_cstr(const char *s);
+tv tv_undef(const char *name);
+tv tv_new_list(tp_run *r, tv_kind k); /* LIST or TUPLE */
+void tv_push(tp_run *r, tv list, tv v);
+tv tv_new_dict(tp_run *r);
+void tv_set(tp_run *r, tv dict, tv key, tv value);
+const tv *tv_get(tp_run *r, tv dict, tv key); /* NULL: absent */
+bool tv_true(tv v);
+bool tv_is_num(tv v);             /* bool, int, float */
+double tv_as_float(tv v);         /* of one of these */
+bool tv_as_int(tv v, int64_t *i); /* of a bool or an int */
+bool tv_equal(tp_run *r, tv a, tv b);
+int tv_compare(tp_run *r, tv a, tv b, const char *op); /* <0, 0, >0; fails for what has no order */
+bool tv_contains(tp_run *r, tv in, tv v);
+const char *tv_type(tv v);    /* "str" */
+const char *tv_type_of(tv v); /* "list object", as Jinja names it */
+size_t tv_chars(tv s);        /* code points of a string */
+/* Bytes where code point i begins (i may be the length). */
+size_t tv_char_at(tv s, size_t i);
+int64_t tv_len(tp_run *r, tv v); /* fails where Python has no len() */
+tv tv_iter(tp_run *r, tv v);     /* any iterable as a list */
+tv tv_slice(tp_run *r, tv v, tv start, tv stop, tv step);
+void tv_print(tp_run *r, tp_text *t, tv v); /* str() */
+void tv_repr(tp_run *r, tp_text *t, tv v);
+tv tv_to_str(tp_run *r, tv v);
+typedef struct {
+    bool ascii, sort;
+    const char *indent; /* NULL: one line */
+    size_t n_indent;
+    tv item_sep, key_sep;
+} tv_json_opts;
+void tv_json(tp_run *r, tp_text *t, tv v, const tv_json_opts *o, int level);
+void tv_print_float(tp_run *r, tp_text *t, double f);
+
+/* evaluation (tmpl_eval.c) */
+tv tp_eval(tp_run *r, const tn *n);
+tv tp_attr(tp_run *r, tv v, const char *name, size_t n); /* v.name */
+tv tp_item(tp_run *r, tv v, tv key);                     /* v[key] */
+tv tp_call(tp_run *r, tv callee, const tp_args *a);
+void tp_exec(tp_run *r, const tn *block);
+
+/* tables */
+const tp_row *tp_filter(const char *name, size_t n);
+const tp_row *tp_test(const char *name, size_t n);
+const tp_row *tp_method(tv v, const char *name, size_t n);
+extern const tp_row tp_globals[];
+extern const size_t tp_n_globals;
+/* The argument at place i or by name; *have false and none otherwise. */
+bool tp_has(const tp_args *a, size_t i, const char *name, tv *v);
+tv tp_arg(const tp_args *a, size_t i, const char *name, tv otherwise);
+tv tp_format(tp_run *r, tv fmt, tv args); /* fmt % args */
+tv tp_need_str(tp_run *r, tv v, const char *what);
+int64_t tp_need_int(tp_run *r, tv v, const char *what);
+
+#endif
