@@ -147,19 +147,22 @@ static lq_status cut_added(tok_run *r, const tok_trie *trie, const uint8_t *s, s
             continue;
         }
         const tok_added *a = &r->t->added[k];
-        size_t start = i, end = i + len;
+        size_t start = i, end = i + len, from = i; /* from: of the token's own piece */
         if ((flags & TOK_PLAIN_SPECIAL) && (a->flags & TOK_SPECIAL)) continue;
         if (a->flags & TOK_SINGLE_WORD) {
             bool alone = false;
             if ((e = stands_alone(r, s, n, start, end, &alone))) return e;
             if (!alone) continue;
         }
-        if (a->flags & TOK_LSTRIP) start = space_before(s, start, done);
+        if (a->flags & TOK_LSTRIP) {
+            start = space_before(s, start, done);
+            from = start > done ? start : done; /* empty where a token before took all of it */
+        }
         if (a->flags & TOK_RSTRIP)
             while (end < n && tok_is_space(tok_utf8_get(s + end, &c)))
                 end += c;
         if (start > done && (e = sink(r, s + done, start - done, first && done == 0))) return e;
-        tok_emit(&r->pieces, s + i, end - i, (int32_t)a->id, false);
+        tok_emit(&r->pieces, s + from, end > from ? end - from : 0, (int32_t)a->id, false);
         done = end; /* may go back into space that a token before took: the library does so too */
     }
     return done < n ? sink(r, s + done, n - done, first && done == 0) : LQ_OK;

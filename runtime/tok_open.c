@@ -190,7 +190,7 @@ static lq_status open_steps(tok_tokenizer *t, tok_stage stage, lq_err *err)
 
 static lq_status build_added(tok_tokenizer *t, lq_err *err)
 {
-    static const char word[] = "\\w";
+    static const char word[] = "[\\w\\x{200c}\\x{200d}]"; /* the library's \w has Join_Control */
     tok_run r = { .t = t, .matcher = tok_matcher_new(), .err = err };
     lq_status s = r.matcher ? LQ_OK : tok_oom(err);
     bool words = false, ok = (t->raw = tok_trie_new()) && (t->normalized = tok_trie_new());

@@ -298,7 +298,8 @@ static lq_status run_whitespace_split(tok_run *r, const tok_step *st, const uint
 
 static lq_status open_whitespace(tok_tokenizer *t, tok_step *s, lq_err *err)
 {
-    static const char words[] = "\\w+|[^\\w\\s]+";
+    static const char words[] = /* the library's \w has Join_Control here */
+        "[\\w\\x{200c}\\x{200d}]+|[^\\w\\x{200c}\\x{200d}\\s]+";
     return (void)t, tok_pattern_new(&s->pattern, words, sizeof words - 1, true, err);
 }
 
