@@ -65,7 +65,12 @@ typedef struct {
     X(void, act, (float *dst, const float *x, int64_t n, k_act_fn f))                            \
     X(void, mul, (float *dst, const float *x, int64_t n)) /* dst *= x */                         \
     X(void, softcap, (float *x, float cap, int64_t n))                                           \
-    X(float, logsumexp, (const float *x, int64_t n))
+    X(float, logsumexp, (const float *x, int64_t n))                                             \
+    /* limits for bench.h: operations done by `rounds` of each; xor of n bytes, n % 1024 == 0 */ \
+    X(double, peak_f32, (int64_t rounds))                                                        \
+    X(double, peak_bf16, (int64_t rounds))                                                       \
+    X(double, peak_i8, (int64_t rounds))                                                         \
+    X(uint32_t, read_all, (const uint8_t *p, size_t n))
 
 typedef struct {
     const char *name;

@@ -7,6 +7,7 @@
 #define PV_ROWS 4 /* rows and vectors of the values' sums */
 #define PV_VECS 4
 #include "kernels/attn_tmpl.h"
+#include "kernels/peak_tmpl.h"
 
 #include "kernels/cpu.h"
 
@@ -29,5 +30,8 @@ const k_ops k_avx512 = {
     .mul = tmpl_mul,
     .softcap = tmpl_softcap,
     .logsumexp = tmpl_logsumexp,
+    .peak_f32 = tmpl_peak_f32,
+    .peak_i8 = tmpl_peak_i8,
+    .read_all = tmpl_read_all,
 };
 #endif

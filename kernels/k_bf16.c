@@ -7,6 +7,7 @@
 #include "kernels/mm_shape512.h"
 
 #include "kernels/mm_tmpl.h"
+#include "kernels/peak_tmpl.h"
 
 #include "kernels/cpu.h"
 
@@ -125,5 +126,9 @@ static void mm_bf16(const mm_task *t)
     }
 }
 
-const k_ops k_bf16 = { .name = "bf16", .usable = cpu_has_bf16, .mm_bf16 = mm_bf16 };
+PEAK(peak_bf16, vf, vf_set1(0), dot2(sum[i], vi_cast(w), vi_cast(x)), 32)
+
+const k_ops k_bf16 = {
+    .name = "bf16", .usable = cpu_has_bf16, .mm_bf16 = mm_bf16, .peak_bf16 = peak_bf16
+};
 #endif

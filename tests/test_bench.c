@@ -1,0 +1,54 @@
+/* tests/test_bench.c - the benchmark fills every row with a plausible figure; no speed is asserted.
+ */
+#include "kernels/bench.h"
+#include "tests/check.h"
+#include "tests/families.h"
+
+#include <stdlib.h>
+
+TEST(every_row_has_figures)
+{
+    pool *p;
+    bench_limits one, all;
+    bench_row rows[BENCH_MAX_ROWS];
+    bench_opts o = { .seconds = 1e-6, .bytes = 1 << 20 };
+    int n = 0;
+    lq_err err = { "" };
+    CHECK(!k_init(NULL, &err) && !pool_open(&p, 2, &err), "%s", err.msg);
+    CHECK(!bench_limits_run(&one, &all, &o, p, &err), "%s", err.msg);
+    CHECK(one.threads == 1 && all.threads == 2, "threads");
+    CHECK(one.read_gbytes_s > 0 && one.gflops[MM_F32] > 0 && one.gflops[MM_I8] > 0, "limits");
+    if (strcmp(k_name(), "ref") != 0) {
+        CHECK(!bench_kernels_run(rows, &n, &all, &o, p, NULL, &err), "%s", err.msg);
+        CHECK(n > 0 && n <= BENCH_MAX_ROWS, "%d rows", n);
+    }
+    for (int i = 0; i < n; i++)
+        CHECK(rows[i].name[0] && rows[i].shape[0] && rows[i].seconds > 0 && rows[i].gflops > 0 &&
+                  rows[i].percent_of_limit > 0,
+              "row %d: %s %s", i, rows[i].name, rows[i].shape);
+    atomic_int stop = 1;
+    lq_job job = { .stop = &stop };
+    CHECK(bench_kernels_run(rows, &n, &all, &o, p, &job, &err) == LQ_EINTR && n == 0,
+          "interrupted");
+    if (getenv("BENCH_PRINT")) {
+        o = (bench_opts){ 0 };
+        int threads = atoi(getenv("BENCH_PRINT"));
+        pool_close(p);
+        CHECK(!pool_open(&p, threads, &err), "%s", err.msg);
+        bench_limits_run(&one, &all, &o, p, &err);
+        bench_kernels_run(rows, &n, &all, &o, p, NULL, &err);
+        printf("%d threads: read %.1f GB/s, f32 %.0f, bf16 %.0f, int8 %.0f\n", all.threads,
+               all.read_gbytes_s, all.gflops[0], all.gflops[1], all.gflops[2]);
+        for (int i = 0; i < n; i++)
+            printf("%-20s %-24s %9.1f us %8.1f Gop/s %6.1f GB/s %5.1f %%\n", rows[i].name,
+                   rows[i].shape, rows[i].seconds * 1e6, rows[i].gflops, rows[i].gbytes_s,
+                   rows[i].percent_of_limit);
+    }
+    pool_close(p);
+}
+
+int main(int argc, char **argv)
+{
+    RUN(every_row_has_figures);
+    return check_end();
+}
