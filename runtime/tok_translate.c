@@ -16,6 +16,8 @@
 enum { MAX_NEST = 64, MAX_CLASS_NEST = 16, MAX_TRANSLATION = 1 << 20 };
 
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Outside a class Oniguruma's \w also takes the six superscripts and fractions of Latin-1. */
+#define WORD_ALONE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 typedef struct {
     const char *s; /* the whole pattern */
@@ -97,7 +99,7 @@ static const struct {
     { "xdigit", "0-9A-Fa-f" },
     { "word", WORD },
     { "ascii", "\\x{0}-\\x{7f}" },
-    { "punct", "\\p{P}$+<=>^`|~" },
+    { "punct", "\\p{P}" },
     { "any", "\\p{Any}" },
 };
 
@@ -291,7 +293,9 @@ static lq_status read_posix(tr *t, uni *u, bool *is)
     *is = e + 1 < t->n && t->s[e] == ':' && t->s[e + 1] == ']';
     if (!*is) return LQ_OK;
     tok_buf items = { 0 };
-    bool ok = property_items(&items, t->s + from, e - from);
+    bool punct = e - from == 5 && memcmp(t->s + from, "punct", 5) == 0;
+    if (punct) put(&items, "\\p{P}\\p{S}"); /* wider than \p{Punct} */
+    bool ok = punct || property_items(&items, t->s + from, e - from);
     if (ok) add_set(u, negated, &items);
     tok_buf_free(&items);
     t->i = e + 2;
@@ -549,14 +553,21 @@ static lq_status read_outer_escape(tr *t)
     if (c == 'b' || c == 'B') {
         t->i += 2;
         t->atom = NONE;
-        put(&t->out, c == 'b' ? "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))"
-                              : "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))");
+        put(&t->out, c == 'b' ? "(?:(?<=[" WORD_ALONE "])(?![" WORD_ALONE "])|(?<![" WORD_ALONE
+                                "])(?=[" WORD_ALONE "]))"
+                              : "(?:(?<=[" WORD_ALONE "])(?=[" WORD_ALONE "])|(?<![" WORD_ALONE
+                                "])(?![" WORD_ALONE "]))");
         return LQ_OK;
     }
     t->atom = t->out.n;
     if (c && strchr("AzZGRXKN123456789", c)) {
         tok_buf_add(&t->out, t->s + t->i, 2);
         t->i += 2;
+        return LQ_OK;
+    }
+    if (c == 'w' || c == 'W') {
+        t->i += 2;
+        put(&t->out, c == 'w' ? "[" WORD_ALONE "]" : "[^" WORD_ALONE "]");
         return LQ_OK;
     }
     if (c && strchr("gkyYQE", c)) return refuse(t, "this escape");
