@@ -16,6 +16,8 @@
     X(logits)       \
     X(plan)         \
     X(serve)        \
+    X(template)     \
+    X(tokenize)     \
     X(verify)       \
     X(run)          \
     X(version)
