@@ -9,6 +9,42 @@
 
 enum { T = 32, GREEDY = 16, MAX_V = 512 };
 
+/* Counts allocations, where no sanitizer has put its own allocator there. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define COUNTED 0
+#elif defined(__has_feature)
+#define COUNTED !(__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#else
+#define COUNTED 1
+#endif
+static atomic_int allocations;
+#if COUNTED && defined(__GLIBC__)
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t align, size_t n);
+void *malloc(size_t n)
+{
+    allocations++;
+    return __libc_malloc(n);
+}
+void *calloc(size_t n, size_t size)
+{
+    allocations++;
+    return __libc_calloc(n, size);
+}
+void *realloc(void *p, size_t n)
+{
+    allocations++;
+    return __libc_realloc(p, n);
+}
+void *aligned_alloc(size_t align, size_t n)
+{
+    allocations++;
+    return __libc_memalign(align, n);
+}
+#endif
+
 static const char *const archs[] = {
     "llama2-mha",  "llama3-gqa", "llama-linear-rope", "llama-yarn", "llama-dynamic-ntk", "qwen2",
     "mistral-swa", "qwen3",      "llama-128",
@@ -221,6 +257,32 @@ TEST(batch_chunks_blocks_and_threads_change_no_byte)
     }
 }
 
+TEST(a_step_allocates_nothing)
+{
+    golden g;
+    rig r;
+    if (open_arch(&r, "llama-128", (rig_opts){ .threads = 2, .acts = MM_I8, .kv = KV_F16 }) &&
+        golden_open(&g, "llama-128")) {
+        kv_seq s;
+        const float *logits;
+        kv_seq_init(&s);
+        CHECK(!kv_reserve(r.kv, &s, 1, NULL), "reserve"); /* takes the table */
+        int before = atomic_load(&allocations);
+        for (int64_t at = 0, n = 20; at < T; at += n, n = 1) {
+            fwd_item it = { &s, g.ids[0] + at, n, at, n - 1 };
+            CHECK(!kv_reserve(r.kv, &s, at + n, NULL) && !fwd_step(r.f, &it, 1, &logits, NULL),
+                  "step at %d", (int)at);
+            kv_register(r.kv, &s, g.ids[0], at + n, NULL);
+        }
+        int after = atomic_load(&allocations);
+        CHECK(before == after, "%d allocations", after - before);
+        CHECK(before > 0 || !COUNTED, "none was counted at all");
+        kv_seq_free(r.kv, &s);
+        st_close(&g.file);
+    }
+    rig_close(&r);
+}
+
 TEST(a_shared_prefix_changes_no_byte)
 {
     golden g;
@@ -356,6 +418,7 @@ int main(int argc, char **argv)
     RUN(logits_agree_with_transformers);
     RUN(greedy_tokens_are_those_of_transformers);
     RUN(batch_chunks_blocks_and_threads_change_no_byte);
+    RUN(a_step_allocates_nothing);
     RUN(a_shared_prefix_changes_no_byte);
     RUN(layers_over_windows_give_the_bytes_of_a_step);
     RUN(a_wrong_batch_is_refused);
