@@ -12,6 +12,40 @@
 #define FOLDER "tests/golden/arch/llama-128"
 enum { MAX_LEN = 128, MAX_OUT = 128 };
 
+/* ---- allocations, counted where the C library lets us stand before it ---- */
+
+static atomic_long n_allocs;
+#if defined(__has_feature)
+#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+#if defined(__GLIBC__) && !SANITIZED
+#define COUNTS_ALLOCS 1
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+void *malloc(size_t n)
+{
+    atomic_fetch_add(&n_allocs, 1);
+    return __libc_malloc(n);
+}
+void *calloc(size_t n, size_t size)
+{
+    atomic_fetch_add(&n_allocs, 1);
+    return __libc_calloc(n, size);
+}
+void *realloc(void *p, size_t n)
+{
+    atomic_fetch_add(&n_allocs, 1);
+    return __libc_realloc(p, n);
+}
+#else
+#define COUNTS_ALLOCS 0
+#endif
+
 /* ---- a model, an engine, a request with what came of it ---- */
 
 static src_source *src;
@@ -499,6 +533,120 @@ TEST(nan_ends_only_its_own_request)
     free(copy);
 }
 
+/* ---- text ---- */
+
+/* A tokenizer of 320 tokens of two letters each, so that stop strings span them. */
+static tok_tokenizer *open_letters(uint8_t **blob)
+{
+    char json[16384];
+    size_t n =
+        (size_t)snprintf(json, sizeof json,
+                         "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,"
+                         "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                         "\"trim_offsets\":true,\"use_regex\":false},\"post_processor\":null,"
+                         "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                         "\"trim_offsets\":true,\"use_regex\":false},\"model\":{\"type\":"
+                         "\"BPE\",\"merges\":[],\"vocab\":{");
+    for (int i = 0; i < 320; i++)
+        n += (size_t)snprintf(json + n, sizeof json - n, "%s\"%c%c\":%d", i ? "," : "",
+                              'a' + i / 18, 'a' + i % 18, i);
+    n += (size_t)snprintf(json + n, sizeof json - n, "}}}");
+    tok_tokenizer *t = NULL;
+    lq_err err = { "" };
+    size_t bytes;
+    lq_status s = tok_compile(blob, &bytes, json, n, &err);
+    if (!s) s = tok_open(&t, *blob, bytes, &err);
+    CHECK(!s, "%s", err.msg);
+    return t;
+}
+
+/* Greedy request 3 with a stop string. */
+static void run_stop(rig *r, job *j, const char *stop, int64_t max, int64_t min, bool include)
+{
+    make_job(j, 3);
+    j->r.stop = &stop;
+    j->r.n_stop = stop ? 1 : 0;
+    j->r.max_tokens = max;
+    j->r.min_tokens = min;
+    j->r.include_stop = include;
+    submit(r, j);
+    wait_for(j);
+}
+
+TEST(stop_strings_end_the_text_wherever_tokens_split)
+{
+    uint8_t *blob = NULL;
+    tok = open_letters(&blob);
+    rig r;
+    if (!tok || !rig_open(&r, &golden, 1, (eng_opts){ 0 })) return;
+    enum { N = 12 };
+    job whole, j;
+    run_stop(&r, &whole, NULL, N, 0, false);
+    CHECK(whole.n_text == 2 * N && whole.finish == ENG_LENGTH, "%zu bytes", whole.n_text);
+    for (size_t from = 0; from < 2 * N; from++)
+        for (size_t len = 1; len <= 5 && from + len <= 2 * N; len++) {
+            char stop[8] = { 0 };
+            memcpy(stop, whole.text + from, len);
+            size_t at = (size_t)(strstr(whole.text, stop) - whole.text);
+            int tokens = (int)((at + len + 1) / 2);   /* the one that completes it */
+            run_stop(&r, &j, stop, tokens, 0, false); /* also the last that it may have */
+            CHECK(j.finish == ENG_STOP && j.n == tokens && j.n_text == at &&
+                      !memcmp(j.text, whole.text, at) && !strcmp(j.stop_string, stop),
+                  "'%s' in '%s': %s after %d, text '%.*s'", stop, whole.text,
+                  eng_finish_text(j.finish), j.n, (int)j.n_text, j.text);
+        }
+    char stop[4] = { whole.text[1], whole.text[2], whole.text[3] };
+    run_stop(&r, &j, stop, N, 0, true);
+    CHECK(j.n_text == 4 && j.finish == ENG_STOP, "included: %zu bytes", j.n_text);
+    run_stop(&r, &j, stop, N, 5, false);
+    CHECK(j.n >= 5 && j.n_text >= 8 && !memcmp(j.text, whole.text, 8), "min_tokens: %d", j.n);
+    stop[2] = '!';
+    run_stop(&r, &j, stop, N, 0, false);
+    CHECK(j.finish == ENG_LENGTH && j.n_text == 2 * N && !j.stop_string[0], "disproved");
+    rig_close(&r);
+    tok_close(tok);
+    tok = NULL;
+    free(blob);
+}
+
+/* Allocations between the first and the last token of everything that runs. */
+static long allocs_first, allocs_last;
+static void take_counting(void *user, const eng_event *e)
+{
+    if (e->n_ids && e->n_output == 1) allocs_first = atomic_load(&n_allocs);
+    if (e->n_ids) allocs_last = atomic_load(&n_allocs);
+    take(user, e);
+}
+
+TEST(the_token_path_allocates_nothing)
+{
+    uint8_t *blob = NULL;
+    tok = open_letters(&blob);
+    rig r;
+    if (!tok || !rig_open(&r, &golden, 2, (eng_opts){ 0 })) return;
+    enum { N = 4 };
+    static const char *const stops[] = { "!never!" };
+    job *j = malloc(N * sizeof *j);
+    for (int i = 0; i < N; i++) {
+        lq_err err = { "" };
+        make_job(&j[i], i);
+        j[i].r.max_tokens = 50;
+        j[i].r.stop = stops, j[i].r.n_stop = 1;
+        lq_status s = eng_submit(r.e, &j[i].r, take_counting, &j[i], &j[i].id, &err);
+        CHECK(!s, "%s", err.msg);
+    }
+    for (int i = 0; i < N; i++)
+        wait_for(&j[i]);
+    CHECK(!COUNTS_ALLOCS || allocs_first > 0, "the counter does not count");
+    CHECK(!COUNTS_ALLOCS || allocs_last == allocs_first, "%ld allocations in 49 steps of %d",
+          allocs_last - allocs_first, N);
+    rig_close(&r);
+    tok_close(tok);
+    tok = NULL;
+    free(blob);
+    free(j);
+}
+
 /* ---- cancelling, queueing, closing ---- */
 
 typedef struct {
@@ -624,6 +772,8 @@ int main(int argc, char **argv)
     RUN(requests_that_can_never_run_are_refused);
     RUN(ends_by_id);
     RUN(nan_ends_only_its_own_request);
+    RUN(stop_strings_end_the_text_wherever_tokens_split);
+    RUN(the_token_path_allocates_nothing);
     RUN(cancelled_requests_end_once_and_give_their_blocks_back);
     RUN(a_full_queue_refuses_and_a_drained_engine_too);
     RUN(closing_ends_what_runs);
