@@ -28,10 +28,8 @@ lq_status cal_samples_from_ids(cal_samples *s, const int32_t *ids, int64_t n_ids
                                int64_t len, uint64_t seed, int64_t vocab, lq_err *err)
 {
     memset(s, 0, sizeof *s);
-    s->len = len;
-    s->available = n_ids / len;
-    s->n = n < s->available ? n : s->available;
-    if (s->n < 1)
+    int64_t available = n_ids / len;
+    if (n < 1 || available < 1)
         return lq_fail(err, LQ_EVALUE,
                        "calibration text: expected at least %lld tokens for one window, found %lld",
                        (long long)len, (long long)n_ids);
@@ -42,14 +40,17 @@ lq_status cal_samples_from_ids(cal_samples *s, const int32_t *ids, int64_t n_ids
                 "calibration text: token %lld has id %d, expected below the vocabulary's "
                 "%lld",
                 (long long)i, ids[i], (long long)vocab);
+    s->len = len;
+    s->available = available;
+    s->n = n < available ? n : available;
     s->ids = malloc((size_t)(s->n * len) * sizeof *s->ids);
-    if (!s->ids) return lq_fail(err, LQ_ENOMEM, "no memory for calibration samples");
-    choose(s, ids, seed);
     lq_hasher *h = lq_hasher_new();
-    if (!h) {
+    if (!s->ids || !h) {
+        if (h) lq_hasher_end(h);
         cal_samples_free(s);
         return lq_fail(err, LQ_ENOMEM, "no memory for calibration samples");
     }
+    choose(s, ids, seed);
     lq_hasher_add(h, &s->n, sizeof s->n);
     lq_hasher_add(h, &s->len, sizeof s->len);
     lq_hasher_add(h, s->ids, (size_t)(s->n * len) * sizeof *s->ids);

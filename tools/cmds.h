@@ -10,6 +10,7 @@
 // clang-format off
 #define COMMANDS(X) \
     X(quantize)     \
+    X(convert)      \
     X(bench)        \
     X(eval)         \
     X(inspect)      \

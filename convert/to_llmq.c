@@ -1,0 +1,116 @@
+/* convert/to_llmq.c - any source as one .llmq file, in the layout asked for. */
+#include <cjson/cJSON.h>
+#include <sys/stat.h>
+
+#include "convert/convert.h"
+#include "formats/llmq.h"
+#include "formats/tiles.h"
+#include "formats/version.h"
+#include "kernels/mm.h"
+
+/* The kernels read linears; embedding rows are read one by one and stay portable, and so does the
+ * head that is the embedding. */
+static bool is_linear(const arch_config *c, const src_tensor *t)
+{
+    arch_role role;
+    int64_t layer;
+    bool bias;
+    return t->plain && arch_role_of(c, t->name, &role, &layer, &bias) && !bias &&
+           arch_role_linear(role) && !(role == R_HEAD && c->tied);
+}
+
+static lq_status untile(qt_tensor *out, const qt_tensor *t, lq_arena *a, lq_err *err)
+{
+    void *w[QT_N_PLANES];
+    lq_status s = qt_alloc(out, w, &t->scheme, t->N, t->K, a, err);
+    return s ? s : tiles_unpack(w, t, err);
+}
+
+static lq_status tile(qt_tensor *out, const qt_tensor *t, lq_arena *a, pool *p, lq_err *err)
+{
+    mm_weight w;
+    lq_status s = mm_pack(&w, t, a, p, err);
+    *out = w.t;
+    return s;
+}
+
+static lq_status add(llmq_writer *w, const arch_config *c, const src_tensor *t, qt_layout layout,
+                     pool *p, lq_err *err)
+{
+    if (!t->plain)
+        return llmq_add_raw(w, t->name, t->raw_dtype, t->n_dims, t->shape, t->raw.data,
+                            t->raw.bytes, err);
+    lq_arena a = { 0 };
+    qt_tensor q = t->t;
+    qt_layout want = is_linear(c, t) ? layout : QT_PORTABLE;
+    lq_status s = LQ_OK;
+    if (q.layout == QT_TILE16 && want == QT_PORTABLE) s = untile(&q, &t->t, &a, err);
+    if (q.layout == QT_PORTABLE && want == QT_TILE16) s = tile(&q, &t->t, &a, p, err);
+    if (!s) s = llmq_add_tensor(w, t->name, &q, t->n_dims, t->shape, err);
+    lq_arena_free(&a);
+    return s ? lq_wrap(err, s, "%s", t->name) : LQ_OK;
+}
+
+static cJSON *provenance(const src_source *src)
+{
+    if (src_provenance(src)) return cJSON_Duplicate(src_provenance(src), true);
+    cJSON *o = cJSON_CreateObject(), *s = cJSON_AddObjectToObject(o, "source");
+    char hex[33];
+    lq_hash h = src_fingerprint(src);
+    lq_hash_hex(hex, &h);
+    cJSON_AddStringToObject(o, "llmq", LLMQ_VERSION);
+    cJSON_AddStringToObject(s, "format", src_format(src));
+    cJSON_AddStringToObject(s, "xxh3", hex);
+    return o;
+}
+
+static lq_status add_header(llmq_writer *w, const src_source *src, lq_err *err)
+{
+    cJSON *config = arch_config_json(src_config(src)), *prov = provenance(src);
+    lq_status s = config && prov ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the header");
+    if (!s) s = llmq_set_config(w, config, err);
+    if (!s) s = llmq_set_provenance(w, prov, err);
+    if (!s && src_recipe(src)) s = llmq_set_recipe(w, src_recipe(src), err);
+    cJSON_Delete(config);
+    cJSON_Delete(prov);
+    return s;
+}
+
+static lq_status add_blobs(llmq_writer *w, const src_source *src, const conv_llmq_opts *o,
+                           lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < src_n_blobs(src) && !s; i++) {
+        const src_blob *b = src_blob_at(src, i);
+        s = llmq_add_blob(w, b->name, b->data, b->bytes, err);
+    }
+    if (!s && o->tokenizer && !src_find_blob(src, "tokenizer.blob"))
+        s = llmq_add_blob(w, "tokenizer.blob", o->tokenizer, o->tokenizer_bytes, err);
+    return s;
+}
+
+lq_status conv_to_llmq(conv_report *r, const src_source *src, const char *path,
+                       const conv_llmq_opts *o, pool *p, const lq_job *job, lq_err *err)
+{
+    memset(r, 0, sizeof *r);
+    llmq_writer *w = NULL;
+    lq_status s = llmq_create(&w, path, err);
+    if (!s) s = add_header(w, src, err);
+    for (int64_t i = 0; i < src_n_tensors(src) && !s; i++) {
+        lq_report(job, "writing", (double)i, (double)src_n_tensors(src));
+        if (lq_stopped(job))
+            s = lq_fail(err, LQ_EINTR, "interrupted");
+        else
+            s = add(w, src_config(src), src_tensor_at(src, i), o->layout, p, err);
+        r->tensors++;
+    }
+    if (!s) s = add_blobs(w, src, o, err);
+    if (s)
+        llmq_abort(w);
+    else
+        s = llmq_commit(w, err);
+    struct stat st;
+    if (!s && stat(path, &st) == 0) r->bytes = (size_t)st.st_size;
+    r->bit_exact = !s;
+    return s;
+}
