@@ -9,8 +9,8 @@
 
 enum { T = 32, GREEDY = 16, MAX_V = 512 };
 
-/* Counts allocations, where no sanitizer has put its own allocator there. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/* Counts allocations, where the C library lets us and no sanitizer has its own allocator there. */
+#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define COUNTED 0
 #elif defined(__has_feature)
 #define COUNTED !(__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
@@ -18,7 +18,7 @@ enum { T = 32, GREEDY = 16, MAX_V = 512 };
 #define COUNTED 1
 #endif
 static atomic_int allocations;
-#if COUNTED && defined(__GLIBC__)
+#if COUNTED
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *p, size_t n);
