@@ -2,15 +2,21 @@
 #ifndef LLMQ_TOOLS_BENCH_H
 #define LLMQ_TOOLS_BENCH_H
 
+#include "kernels/bench.h"
 #include "tools/cmds.h"
 
 typedef struct {
     opt_model model;
     const char *scheme, *batch;
     int64_t prompt, context, steps;
-} bench_opts;
+} bench_cmd;
 
 /* Measure and print (a table, or with --json one document). */
-lq_status bench_model(const cmd_ctx *c, const bench_opts *o, lq_err *err);
+lq_status bench_kernels(const cmd_ctx *c, const bench_cmd *o, lq_err *err);
+lq_status bench_model(const cmd_ctx *c, const bench_cmd *o, lq_err *err);
+
+/* The machine's limits as the member `name` of a document, and as a line of text. */
+void bench_add_limits(cJSON *doc, const char *name, const bench_limits *l);
+void bench_print_limits(const bench_limits *l);
 
 #endif

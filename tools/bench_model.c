@@ -5,7 +5,6 @@
 
 #include "formats/json.h"
 #include "runtime/forward.h"
-#include "tools/limits.h"
 #include "tools/load.h"
 
 #include <stdlib.h>
@@ -16,18 +15,19 @@ typedef struct {
     char name[24], shape[40];
     int64_t batch, tokens; /* sequences; tokens per step */
     double seconds, gflops, gbytes_s, percent, tok_s;
-} bench_row;
+} model_row;
 
 typedef struct {
-    const bench_opts *o;
+    const bench_cmd *o;
     const char *path; /* NULL: built in */
     pool *p;
     load_model loaded;
     model builtin;
     const model *m;
-    double bytes_s, flops_s; /* limits */
+    bench_limits limits;
+    double bytes_s, flops_s; /* those that bind this model */
     int64_t *batch, n_batch;
-    bench_row *rows;
+    model_row *rows;
     int64_t n_rows;
     double *times;
 } session;
@@ -47,9 +47,13 @@ static lq_status open_model(session *b, const cmd_ctx *c, lq_err *err)
 
 static lq_status measure_limits(session *b, lq_err *err)
 {
-    lq_status s = lim_read_bandwidth(&b->bytes_s, b->p, err);
-    qt_scheme scheme = b->m->layers[0].gate.w.t.scheme;
-    return s ? s : lim_matmul_flops(&b->flops_s, &scheme, opt_acts(&b->o->model), b->p, err);
+    bench_limits one;
+    lq_status s = bench_limits_run(&one, &b->limits, &(bench_opts){ 0 }, b->p, err);
+    mm_acts acts = mm_effective(&b->m->layers[0].gate.w.t.scheme, opt_acts(&b->o->model));
+    if (!(b->limits.gflops[acts] > 0)) acts = MM_F32; /* no instruction for it: f32 does the work */
+    b->bytes_s = b->limits.read_gbytes_s * 1e9;
+    b->flops_s = b->limits.gflops[acts] * 1e9;
+    return s;
 }
 
 /* ---- what a step costs at least ---- */
@@ -84,8 +88,8 @@ static double step_bytes(const session *b, int64_t sequences, int64_t context)
 static void add_row(session *b, const char *name, int64_t batch, int64_t tokens, double seconds,
                     double flops, double bytes)
 {
-    bench_row *r = &b->rows[b->n_rows++];
-    *r = (bench_row){ .batch = batch, .tokens = tokens, .seconds = seconds };
+    model_row *r = &b->rows[b->n_rows++];
+    *r = (model_row){ .batch = batch, .tokens = tokens, .seconds = seconds };
     snprintf(r->name, sizeof r->name, "%s", name);
     snprintf(r->shape, sizeof r->shape, "%lld x %lld", (long long)batch,
              (long long)(tokens / batch));
@@ -244,12 +248,10 @@ static lq_status print_json(const session *b, lq_err *err)
     cJSON_AddStringToObject(doc, "activations", mm_acts_text(opt_acts(&b->o->model)));
     cJSON_AddStringToObject(doc, "kv_cache_dtype", kv_dtype_text(opt_kv(&b->o->model)));
     cJSON_AddNumberToObject(doc, "threads", pool_threads(b->p));
-    cJSON *limits = cJSON_AddObjectToObject(doc, "limits");
-    cJSON_AddNumberToObject(limits, "read_gbytes_s", b->bytes_s * 1e-9);
-    cJSON_AddNumberToObject(limits, "matmul_gflops", b->flops_s * 1e-9);
+    bench_add_limits(doc, "limits", &b->limits);
     cJSON *list = cJSON_AddArrayToObject(doc, "rows");
     for (int64_t i = 0; i < b->n_rows; i++) {
-        const bench_row *r = &b->rows[i];
+        const model_row *r = &b->rows[i];
         cJSON *o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "name", r->name);
         cJSON_AddStringToObject(o, "shape", r->shape);
@@ -273,18 +275,18 @@ static void print_table(const session *b)
            opt_size_text(size, sizeof size, (double)b->m->weight_bytes), k_name(),
            mm_acts_text(opt_acts(&b->o->model)), kv_dtype_text(opt_kv(&b->o->model)),
            pool_threads(b->p));
-    printf("limits measured now: %.1f GB/s read, %.0f GFLOP/s of products\n\n", b->bytes_s * 1e-9,
-           b->flops_s * 1e-9);
+    bench_print_limits(&b->limits);
+    printf("\n");
     printf("%-8s %12s %12s %12s %10s %10s %10s\n", "", "batch x new", "tokens/s", "ms per step",
            "GFLOP/s", "GB/s", "% of limit");
     for (int64_t i = 0; i < b->n_rows; i++) {
-        const bench_row *r = &b->rows[i];
+        const model_row *r = &b->rows[i];
         printf("%-8s %12s %12.2f %12.2f %10.1f %10.2f %10.1f\n", r->name, r->shape, r->tok_s,
                r->seconds * 1e3, r->gflops, r->gbytes_s, r->percent);
     }
 }
 
-lq_status bench_model(const cmd_ctx *c, const bench_opts *o, lq_err *err)
+lq_status bench_model(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
 {
     session b = { .o = o, .path = c->argc > 1 ? c->argv[1] : NULL };
     lq_status s = opt_parse_ints(o->batch, "--batch", 1, MAX_BATCH, &b.batch, &b.n_batch, err);

@@ -36,3 +36,11 @@ def test_the_built_in_model(llmq, scheme):
                                   ["model", "--batch", "0"], ["model", "--scheme", "u4-g100"]])
 def test_wrong_usage(llmq, args):
     assert llmq("bench", *args, code=2).stdout == ""
+
+
+def test_kernels_rows(llmq):
+    doc = llmq.json("bench", "kernels", "--threads", 1)
+    assert doc["limits"]["threads"] == 1 and doc["limits"]["f32_gflops"] > 0
+    assert any(r["name"].startswith("u4-g128") for r in doc["rows"])
+    assert all(r["seconds"] > 0 and r["percent_of_limit"] > 0 and r["shape"] for r in doc["rows"])
+    llmq("bench", "kernels", "models/novels-1m", code=2)
