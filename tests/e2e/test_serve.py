@@ -60,6 +60,12 @@ def stream(server, body, path="/v1/completions"):
         return sse(r)
 
 
+def raw_post(body):
+    data = json.dumps(body).encode()
+    return (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(data) + data)
+
+
 # ---- discovery ----
 
 def test_models_are_listed(server, client):  # C01, C02
@@ -353,9 +359,7 @@ def test_an_answer_does_not_depend_on_the_company(server):  # C121
 def test_a_client_that_leaves_frees_its_sequences(server, streamed):  # C68, T-49
     wait_metric(server, "vllm:num_requests_running", 0)
     with socket.create_connection(("127.0.0.1", server.port)) as s:
-        body = json.dumps({**LONG, "n": 4, "stream": streamed}).encode()
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                  b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        s.sendall(raw_post({**LONG, "n": 4, "stream": streamed}))
         wait_metric(server, "vllm:num_requests_running", 4)
         if streamed:
             s.recv(100)
@@ -368,9 +372,7 @@ def test_a_client_that_leaves_frees_its_sequences(server, streamed):  # C68, T-4
 def test_clients_that_come_and_go(server):  # T-50
     def once(i):
         with socket.create_connection(("127.0.0.1", server.port)) as s:
-            body = json.dumps({**LONG, "stream": i % 2 == 0, "n": 1 + i % 3}).encode()
-            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
-                      b"application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            s.sendall(raw_post({**LONG, "stream": i % 2 == 0, "n": 1 + i % 3}))
             time.sleep((i * 37 % 50) / 1000)
     with concurrent.futures.ThreadPoolExecutor(64) as pool:
         list(pool.map(once, range(256)))
@@ -463,11 +465,12 @@ def test_no_time_to_drain_ends_streams_with_an_error(serve, model):  # T-14
 
 def test_a_second_signal_ends_at_once(serve, model):  # T-15
     s = serve(model, "--shutdown-timeout", 60)
-    with httpx.stream("POST", s.url + "/v1/completions", json={**LONG, "n": 32, "stream": True},
-                      timeout=30) as r:
-        next(r.iter_bytes())
+    with socket.create_connection(("127.0.0.1", s.port)) as c:
+        c.sendall(raw_post({**LONG, "n": 64}))
+        wait_metric(s, "vllm:num_requests_running", 64)
         s.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        while s.get("/ready").status != 503:
+            pass
         s.process.send_signal(signal.SIGTERM)
         assert s.process.wait(5) == -signal.SIGTERM
 
