@@ -355,6 +355,8 @@ static lq_status prepare(gen *g, api_error *e)
 {
     lq_status s = check_length(g, e);
     if (s) return s;
+    if (!g->a->m.tok && g->p.n_stop)
+        return api_fail(e, "stop", "unsupported_value", "stop: the model has no tokenizer");
     int n = (int)((int64_t)g->n_prompts * g->p.n);
     lq_err err;
     g->choices = calloc((size_t)n, sizeof *g->choices);

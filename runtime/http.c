@@ -21,12 +21,14 @@
 #include <stdlib.h>
 #include <strings.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 /* Bodies up to here are read and dropped when a request is refused by its head, so that the
  * connection can go on; longer ones cost the connection. */
 enum { DROP_BODY_MAX = 65536, CONN_MEMORY = 32768, SEND_BUFFER = 262144 };
+enum { SPARE_FILES = 64 }; /* descriptors that are no connections */
 
 /* ---- paths ---- */
 
@@ -406,6 +408,11 @@ static void set_defaults(http_opts *o)
     if (!o->max_bodies) o->max_bodies = (size_t)256 << 20;
     if (!o->max_backlog) o->max_backlog = (size_t)1 << 20;
     if (o->max_connections <= 0) o->max_connections = 4096;
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY) {
+        int64_t most = (int64_t)files.rlim_cur - SPARE_FILES;
+        if (o->max_connections > most) o->max_connections = most > 16 ? (int)most : 16;
+    }
     if (o->threads <= 0) o->threads = 4;
     if (!(o->header_seconds > 0)) o->header_seconds = 10;
     if (!(o->body_seconds > 0)) o->body_seconds = 60;

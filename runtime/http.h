@@ -49,7 +49,7 @@ typedef struct {
     size_t max_body;       /* 0: 32 MiB */
     size_t max_bodies;     /* of all requests together; 0: 256 MiB */
     size_t max_backlog;    /* bytes of a stream not yet read; 0: 1 MiB */
-    int max_connections;   /* 0: 4096 */
+    int max_connections;   /* 0: 4096; never more than open files allow */
     int threads;           /* 0: 4 */
     double header_seconds; /* 0: 10 */
     double body_seconds;   /* 0: 60 */
