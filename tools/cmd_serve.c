@@ -5,6 +5,7 @@
 #include "formats/version.h"
 #include "kernels/ops.h"
 #include "runtime/api.h"
+#include "runtime/chat.h"
 #include "tools/load.h"
 
 #include <stdio.h>
@@ -64,6 +65,7 @@ typedef struct {
     load_model model;
     bool model_open;
     load_tok tok;
+    chat_format *chat; /* NULL: the model has no template */
     engine *engine;
     char scheme[40], name[128], fingerprint[256];
     const char *one_name[1];
@@ -79,6 +81,16 @@ static lq_status submit(void *self, const eng_request *r, eng_sink sink, void *u
 
 static void cancel(void *self, uint64_t id) { eng_cancel(((serve *)self)->engine, id); }
 static void stats(void *self, eng_stats *s) { eng_stats_get(((serve *)self)->engine, s); }
+
+static lq_status render(void *self, const api_chat_request *q, int32_t **ids, size_t *n,
+                        lq_err *err)
+{
+    chat_request r = { .messages = q->messages,
+                       .kwargs = q->kwargs,
+                       .add_generation_prompt = q->add_generation_prompt,
+                       .continue_final = q->continue_final };
+    return chat_encode(((serve *)self)->chat, &r, ids, n, err);
+}
 
 static void log_request(void *user, const http_log_line *l)
 {
@@ -147,6 +159,15 @@ static const char *scheme_of(serve *v)
     return NULL;
 }
 
+static lq_status open_chat(serve *v, lq_err *err)
+{
+    lq_status s = chat_open(&v->chat, v->model.src, v->tok.t, err);
+    if (s == LQ_OK || s == LQ_ENOMEM) return s;
+    prog_say(s == LQ_ENOENT ? LOG_INFO : LOG_WARN, "no chat: %s", err->msg);
+    v->chat = NULL; /* completions do without */
+    return LQ_OK;
+}
+
 static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
 {
     const serve_opts *o = v->o;
@@ -159,6 +180,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
         prog_say(LOG_WARN, "%s; only token ids are served", err->msg);
         s = LQ_OK;
     }
+    if (!s && v->tok.t) s = open_chat(v, err);
     eng_opts eo = { .acts = opt_acts(&o->model),
                     .kv = opt_kv(&o->model),
                     .block_size = (int)o->block_size,
@@ -178,7 +200,7 @@ static void make_ready(serve *v)
     const src_blob *g = src_find_blob(v->model.src, "generation_config.json");
     eng_stats s;
     eng_stats_get(v->engine, &s);
-    api_model m = { .backend = { v, submit, cancel, stats, NULL },
+    api_model m = { .backend = { v, submit, cancel, stats, v->chat ? render : NULL },
                     .tok = v->tok.t,
                     .vocab = v->model.m.cfg->vocab,
                     .max_len = eo->max_len,
@@ -221,6 +243,7 @@ static void close_all(serve *v)
 {
     http_close(v->http); /* before the engine: it still cancels */
     eng_close(v->engine);
+    chat_close(v->chat);
     load_tok_close(&v->tok);
     if (v->model_open) load_model_close(&v->model);
     pool_close(v->p);
