@@ -2,6 +2,7 @@
 #include "tools/load.h"
 
 #include "formats/json.h"
+#include "runtime/chat.h"
 #include "runtime/engine.h"
 
 #include <pthread.h>
@@ -9,8 +10,8 @@
 #include <time.h>
 
 typedef struct {
-    const char *prompt, *file, *ids;
-    bool plain;
+    const char *prompt, *file, *ids, *system;
+    bool plain, chat;
     int64_t max_tokens, min_tokens, top_k, seed, logprobs, max_len, batch_tokens;
     double temperature, top_p, min_p, repetition, presence, frequency;
     bool ignore_eos, special;
@@ -25,6 +26,9 @@ static const opt_row prompt_rows[] = {
     { "prompt-file", 'f', OPT_STR, F(file), .arg = "FILE", .help = "the prompt, from a file" },
     { "ids", 0, OPT_STR, F(ids), .arg = "1,2,3",
       .help = "the prompt as token ids: needs no tokenizer" },
+    { "chat", 0, OPT_FLAG, F(chat),
+      .help = "the prompt is a user's message, put into the model's chat template" },
+    { "system", 0, OPT_STR, F(system), .arg = "TEXT", .help = "with --chat: a system message" },
     { "no-bos", 0, OPT_FLAG, F(plain),
       .help = "leave out the special tokens that the tokenizer puts around a text" },
 };
@@ -178,15 +182,40 @@ static lq_status parse_prompt_ids(const char *text, int32_t **ids, size_t *n, lq
     return s;
 }
 
-static lq_status read_prompt(const run_opts *o, const tok_tokenizer *t, int32_t **ids, size_t *n,
-                             lq_err *err)
+static bool add_message(cJSON *messages, const char *role, const char *text)
+{
+    cJSON *m = cJSON_CreateObject();
+    cJSON_AddStringToObject(m, "role", role);
+    return cJSON_AddStringToObject(m, "content", text) && cJSON_AddItemToArray(messages, m);
+}
+
+static lq_status encode_chat(const run_opts *o, const src_source *src, const tok_tokenizer *t,
+                             const char *text, int32_t **ids, size_t *n, lq_err *err)
+{
+    chat_format *c = NULL;
+    cJSON *messages = cJSON_CreateArray();
+    lq_status s = chat_open(&c, src, t, err);
+    bool ok = (!o->system || add_message(messages, "system", o->system)) &&
+              add_message(messages, "user", text);
+    if (!s && !ok) s = lq_fail(err, LQ_ENOMEM, "no memory for the messages");
+    chat_request q = { .messages = messages, .add_generation_prompt = true };
+    if (!s) s = chat_encode(c, &q, ids, n, err);
+    cJSON_Delete(messages);
+    chat_close(c);
+    return s;
+}
+
+static lq_status read_prompt(const run_opts *o, const src_source *src, const tok_tokenizer *t,
+                             int32_t **ids, size_t *n, lq_err *err)
 {
     if (o->ids) return parse_prompt_ids(o->ids, ids, n, err);
     char *text = NULL;
     size_t bytes = o->prompt ? strlen(o->prompt) : 0;
     lq_status s = LQ_OK;
     if (o->file) s = lq_read_file(&text, &bytes, o->file, (size_t)1 << 30, err);
-    if (!s)
+    if (!s && o->chat)
+        s = encode_chat(o, src, t, text ? text : o->prompt, ids, n, err);
+    else if (!s)
         s = tok_encode(t, text ? text : o->prompt, bytes, o->plain ? 0 : TOK_ADD_SPECIAL, ids, n,
                        err);
     free(text);
@@ -297,7 +326,7 @@ static lq_status generate(answer *a, timings *t, const cmd_ctx *c, const run_opt
                     .max_len = o->max_len,
                     .max_seqs = 1,
                     .max_batch_tokens = o->batch_tokens };
-    lq_status s = read_prompt(o, tok, &ids, &n, err);
+    lq_status s = read_prompt(o, m->src, tok, &ids, &n, err);
     if (!s) s = eng_open(&e, m, tok, p, &eo, err);
     double start = prog_now();
     eng_request r = request_of(o, ids, n);
@@ -318,6 +347,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     const run_opts *o = opts;
     if (!!o->prompt + !!o->file + !!o->ids != 1)
         return lq_fail(err, LQ_EUSAGE, "expected one of --prompt, --prompt-file and --ids");
+    if (o->chat ? o->ids != NULL : o->system != NULL)
+        return lq_fail(err, LQ_EUSAGE,
+                       o->chat ? "--chat needs a text, not --ids" : "--system goes with --chat");
     answer a = { .lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER };
     a.stream = !c->json;
     load_model l = { 0 };
@@ -355,6 +387,7 @@ const cmd_row cmd_run = {
     .examples = "llmq run model.llmq -p 'Once upon a time'\0"
                 "llmq run model.llmq -p 'It was' -n 64 --temperature 0.8 --top-p 0.95 --seed 7\0"
                 "llmq run model.llmq --prompt-file essay.txt --stop 'THE END' --json\0"
+                "llmq run model.llmq --chat --system 'Be brief.' -p 'Who wrote Emma?'\0"
                 "llmq run folder --ids 1,15,27 -n 8 --json\0",
     .opts_bytes = sizeof(run_opts),
     .run = run,

@@ -36,6 +36,13 @@ def test_a_stop_string_ends_the_answer_and_stays_out(llmq):
     assert d["text"] == whole[:whole.index(word)]
 
 
+def test_a_chat_goes_through_the_template_once(llmq):
+    text = "<|begin_of_text|>It was a\n"  # what the model's template makes of the message
+    chat = llmq.json("run", MODEL, "--chat", "-p", " It was a ", "-n", "8")
+    plain = llmq.json("run", MODEL, "-p", text, "--no-bos", "-n", "8")
+    assert chat["ids"] == plain["ids"] and chat["usage"] == plain["usage"]
+
+
 def test_ids_need_no_tokenizer(llmq):
     d = llmq.json("run", TINY, "--ids", "1,2,3", "-n", "5")
     assert len(d["ids"]) == 5 and d["text"] == ""
@@ -46,6 +53,8 @@ def test_ids_need_no_tokenizer(llmq):
 @pytest.mark.parametrize("why, args, code, says", [
     ("no prompt", [MODEL], 2, "one of --prompt"),
     ("two prompts", [MODEL, "-p", "a", "--ids", "1"], 2, "one of --prompt"),
+    ("a chat of ids", [MODEL, "--ids", "1", "--chat"], 2, "--chat"),
+    ("a system message without a chat", [MODEL, "-p", "a", "--system", "b"], 2, "--chat"),
     ("an id beyond the vocabulary", [TINY, "--ids", "320"], 3, "320"),
     ("longer than the context", [TINY, "--ids", ",".join(["5"] * 200)], 3, "200 tokens"),
     ("a context beyond the model's", [TINY, "--ids", "1", "--max-model-len", "129"], 3, "max_len"),
