@@ -70,29 +70,21 @@ echo "quantized:   $(field perplexity "$dir/after.json")," \
     "KL divergence from the unquantized model $(field kl_mean "$dir/after.json")"
 
 step "5/6 serve it and ask"
-port=8321
-while :; do # the first free port from here on
-    echo "\$ ./llmq serve $packed --port $port &"
-    ./llmq serve $packed --port "$port" >"$dir/serve.log" 2>&1 &
-    server=$!
-    tries=0
-    until curl -sf "http://127.0.0.1:$port/ready" >/dev/null 2>&1; do
-        tries=$((tries + 1))
-        kill -0 "$server" 2>/dev/null || break
-        [ "$tries" -lt 300 ] || { tail -n 5 "$dir/serve.log" >&2; exit 1; }
-        sleep 0.1
-    done
-    # Ready may have been the answer of somebody else's server on this port: ours must be alive.
+echo "\$ ./llmq serve $packed --served-model-name demo --port 0 &    # 0: any free port"
+./llmq serve $packed --served-model-name demo --port 0 >"$dir/serve.log" 2>&1 &
+server=$!
+tries=0 url=
+until [ -n "$url" ] && curl -sf "$url/ready" >/dev/null 2>&1; do
+    tries=$((tries + 1))
+    if ! kill -0 "$server" 2>/dev/null || [ "$tries" -gt 300 ]; then
+        tail -n 5 "$dir/serve.log" >&2
+        exit 1
+    fi
+    url=$(sed -n 's/.*listening on \(http:[^ ,]*\).*/\1/p' "$dir/serve.log" | head -n 1)
     sleep 0.1
-    if kill -0 "$server" 2>/dev/null; then break; fi
-    wait "$server" || true
-    server=
-    [ "$port" -lt 8340 ] || { tail -n 5 "$dir/serve.log" >&2; exit 1; }
-    port=$((port + 1))
 done
-url=http://127.0.0.1:$port
 prompt='The old house stood at the end of the lane, and'
-body="{\"model\":\"novels-6m-awq\",\"prompt\":\"$prompt\",\"max_tokens\":120,\"temperature\":0.7,\
+body="{\"model\":\"demo\",\"prompt\":\"$prompt\",\"max_tokens\":120,\"temperature\":0.7,\
 \"seed\":7,\"stream\":true,\"stream_options\":{\"include_usage\":true}}"
 echo "\$ curl -N $url/v1/completions -d '{\"prompt\":\"$prompt\",\"stream\":true,...}'"
 printf '\n    %s' "$prompt"
@@ -106,7 +98,10 @@ curl -sSN "$url/v1/completions" -H 'Content-Type: application/json' -d "$body" |
     done
 end=$(now_ms)
 tokens=$(sed -n 's/.*"completion_tokens": *\([0-9]*\).*/\1/p' "$dir/stream.txt" | tail -n 1)
-grep -q '^data: \[DONE\]' "$dir/stream.txt" || { echo "demo.sh: the stream did not end" >&2; exit 1; }
+grep -q '^data: \[DONE\]' "$dir/stream.txt" || {
+    echo "demo.sh: the stream did not end: $(tail -n 1 "$dir/stream.txt")" >&2
+    exit 1
+}
 printf '\n\n%s tokens in %s ms: %s tokens per second\n' "$tokens" "$((end - start))" \
     "$((tokens * 1000 / (end - start + 1)))"
 
