@@ -32,13 +32,14 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 step() { printf '\n== %s\n' "$*"; }
-show() { # print a command and run it
-    printf '$ %s\n' "$*"
+show() { # print a command and run it; printed to stderr, since stdout may go to a file
+    printf '$ %s\n' "$*" >&2
     "$@"
 }
 field() { # KEY FILE: a top-level number or string of a JSON document that llmq printed
     sed -n "s/^	\"$1\":[[:space:]]*\"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" "$2" | head -n 1
 }
+round() { printf "%.${2}f" "$1"; } # NUMBER PLACES
 now_ms() { echo $(($(date +%s%N) / 1000000)); }
 
 step "1/6 what is needed, and the program"
@@ -51,8 +52,8 @@ step "2/6 quantize the checkpoint to 4 bits (AWQ)"
 show ./llmq quantize $model -o $packed --method awq --json >"$dir/quantize.json"
 bytes_in=$(field bytes_in "$dir/quantize.json")
 bytes_out=$(field bytes_out "$dir/quantize.json")
-echo "linear layers: $(field bpw "$dir/quantize.json") bits per weight;" \
-    "file: $bytes_in -> $bytes_out bytes; $(field seconds "$dir/quantize.json") s"
+echo "linear layers: $(round "$(field bpw "$dir/quantize.json")" 2) bits per weight;" \
+    "file: $bytes_in -> $bytes_out bytes; $(round "$(field seconds "$dir/quantize.json")" 1) s"
 
 step "3/6 convert: checkpoint -> packed -> checkpoint"
 show ./llmq convert $model -o $dir/plain.llmq --to llmq
@@ -65,12 +66,13 @@ show ./llmq verify $packed
 step "4/6 perplexity before and after (lower is better; 100 windows of unseen novels)"
 show ./llmq eval $model --text $text --ctx 512 --json >"$dir/before.json"
 show ./llmq eval $packed --text $text --ctx 512 --ref $model --json >"$dir/after.json"
-echo "unquantized: $(field perplexity "$dir/before.json")"
-echo "quantized:   $(field perplexity "$dir/after.json")," \
-    "KL divergence from the unquantized model $(field kl_mean "$dir/after.json")"
+echo "unquantized: $(round "$(field perplexity "$dir/before.json")" 3)"
+echo "quantized:   $(round "$(field perplexity "$dir/after.json")" 3)," \
+    "KL divergence from the unquantized model $(round "$(field kl_mean "$dir/after.json")" 4)"
 
 step "5/6 serve it and ask"
 echo "\$ ./llmq serve $packed --served-model-name demo --port 0 &    # 0: any free port"
+: >"$dir/serve.log"
 ./llmq serve $packed --served-model-name demo --port 0 >"$dir/serve.log" 2>&1 &
 server=$!
 tries=0 url=
@@ -93,8 +95,8 @@ curl -sSN "$url/v1/completions" -H 'Content-Type: application/json' -d "$body" |
     tee "$dir/stream.txt" |
     sed -un 's/^data: .*"text": *"\(\([^"\\]\|\\.\)*\)".*$/\1/p' |
     while IFS= read -r piece; do
-        # shellcheck disable=SC2059 # JSON's \n and \" are printf's too
-        printf "$(printf '%s' "$piece" | sed 's/%/%%/g; s/\\u[0-9a-fA-F]\{4\}/?/g; s/\\"/"/g')"
+        # %b knows JSON's \n, \t and \\, but not its \"
+        printf '%b' "$(printf '%s' "$piece" | sed 's/\\"/"/g; s/\\u[0-9a-fA-F]\{4\}/?/g')"
     done
 end=$(now_ms)
 tokens=$(sed -n 's/.*"completion_tokens": *\([0-9]*\).*/\1/p' "$dir/stream.txt" | tail -n 1)

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 enum { BAR = 24, LINE = 160 };
-static const double redraw_secs = 0.1, plain_secs = 5.0;
+static const double redraw_secs = 0.1, plain_secs = 10.0;
 
 static atomic_int stop;
 static volatile sig_atomic_t signal_seen;
