@@ -239,8 +239,13 @@ TEST(every_command_has_sound_tables)
               "%s: defaults: %s", cmd->name, err.msg);
         opt_free(&c, opts);
         free(opts);
+        bool taken[128] = { ['h'] = true }; /* -h is --help */
         for (const opt_group *g = cmd->groups; g->rows; g++)
             for (size_t k = 0; k < g->n; k++) {
+                unsigned char letter = (unsigned char)g->rows[k].short_name;
+                CHECK(letter < 128 && (!letter || !taken[letter]), "%s: -%c twice", cmd->name,
+                      letter);
+                taken[letter & 127] = true;
                 CHECK(g->rows[k].help && *g->rows[k].help, "%s: --%s has no help", cmd->name,
                       g->rows[k].name);
                 for (const opt_group *h = g; h->rows; h++)

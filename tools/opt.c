@@ -127,7 +127,7 @@ const char *opt_nearest(const char *name, const char *const *names, size_t n)
 /* ---- rows of one command: its groups, then the options of every command ---- */
 static const char *const levels[] = { "error", "warn", "info", "debug", NULL };
 const opt_row opt_common_rows[OPT_COMMON_N] = {
-    { "threads", 't', OPT_INT, offsetof(opt_common, threads), .def = "0", .lo = 0, .hi = 1024,
+    { "threads", 0, OPT_INT, offsetof(opt_common, threads), .def = "0", .lo = 0, .hi = 1024,
       .help = "threads to compute with; 0 takes every CPU that the process may use" },
     { "json", 0, OPT_FLAG, offsetof(opt_common, json),
       .help = "print one JSON document on stdout" },
