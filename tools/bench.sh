@@ -11,18 +11,22 @@ part=$(mktemp -d)
 trap 'rm -rf "$part"' EXIT
 [ -x ./llmq ] || { echo "bench.sh: run make first" >&2; exit 1; }
 ./llmq version
+parts=
 for kind in kernels model; do
+    ./llmq help bench | grep -q "bench $kind" || continue
     echo
+    ./llmq bench $kind --threads "$threads" --log-level warn
     ./llmq bench $kind --threads "$threads" --log-level warn --json >"$part/$kind.json"
+    parts="$parts $kind"
 done
 mkdir -p build
 {
     printf '{"version":'
     ./llmq version --json
-    printf ',"kernels":'
-    cat "$part/kernels.json"
-    printf ',"model":'
-    cat "$part/model.json"
+    for kind in $parts; do
+        printf ',"%s":' "$kind"
+        cat "$part/$kind.json"
+    done
     printf '}\n'
 } >"$part/all.json"
 mv "$part/all.json" "$out"

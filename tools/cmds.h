@@ -11,16 +11,16 @@
 #define COMMANDS(X) \
     X(quantize)     \
     X(convert)      \
-    X(bench)        \
-    X(eval)         \
-    X(inspect)      \
-    X(logits)       \
-    X(plan)         \
     X(serve)        \
-    X(template)     \
-    X(tokenize)     \
-    X(verify)       \
     X(run)          \
+    X(eval)         \
+    X(logits)       \
+    X(tokenize)     \
+    X(template)     \
+    X(inspect)      \
+    X(verify)       \
+    X(plan)         \
+    X(bench)        \
     X(version)
 // clang-format on
 
