@@ -42,7 +42,8 @@ lq_status lim_read_bandwidth(double *bytes_s, pool *p, lq_err *err)
     memset(data, 1, buffer_bytes); /* so that the pages exist */
     reading r = { data, sums };
     pool_enter(p);
-    for (int i = 0; i < PASSES; i++) {
+    double begun = prog_now();
+    for (int i = 0; i < PASSES || prog_now() - begun < 0.5; i++) {
         double start = prog_now();
         pool_run(p, pieces, read_piece, &r);
         double rate = (double)buffer_bytes / (prog_now() - start);
