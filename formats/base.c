@@ -37,13 +37,16 @@ lq_status lq_wrap(lq_err *err, lq_status s, const char *fmt, ...)
     if (!err) return s;
     char old[sizeof err->msg];
     memcpy(old, err->msg, sizeof old);
-    old[sizeof old - 1] = 0;
     va_list ap;
     va_start(ap, fmt);
     int n = vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
-    if (n >= 0 && (size_t)n < sizeof err->msg)
-        snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", old);
+    if (n < 0 || (size_t)n + 3 > sizeof err->msg) return s;
+    size_t room = sizeof err->msg - (size_t)n - 3, len = strnlen(old, sizeof old - 1);
+    if (len > room) len = room;
+    memcpy(err->msg + n, ": ", 2);
+    memcpy(err->msg + n + 2, old, len);
+    err->msg[(size_t)n + 2 + len] = 0;
     return s;
 }
 

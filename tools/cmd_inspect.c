@@ -99,7 +99,7 @@ static bool add_tensor(cJSON *list, const src_source *s, int64_t i)
     const src_tensor *x = src_tensor_at(s, i);
     char scheme[40], hex[33];
     const lq_hash h = src_tensor_hash(s, i);
-    cJSON *o = cJSON_CreateObject(), *shape;
+    cJSON *o = cJSON_CreateObject(), *shape = NULL;
     scheme_text(scheme, x);
     lq_hash_hex(hex, &h);
     cJSON_AddItemToArray(list, o);
