@@ -100,9 +100,9 @@ V16 void bf16_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int6
             UNROLL for (int r = 0; r < RM; r++) y[r][n] = vf_fma(s, acc[r][n], y[r][n]);
         }
     }
-    float sums[MAX_R * MAX_T * TILE_N];
-    UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
-        vf_store(sums + (r * NT + n) * TILE_N, y[r][n]);
+    vf sums[MAX_R * MAX_T];
+    UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++) sums[r * NT + n] =
+        y[r][n];
     block_store(t, &b, sums, NT);
 }
 

@@ -88,31 +88,43 @@ V16 block block_at(const mm_task *t, int64_t m, int64_t tile, int RM, int NT)
     return b;
 }
 
-/* The outlier columns' own sum, added; then to y. Rare: no tiling over rows. */
-static void block_store(const mm_task *t, const block *b, const float *acc, int NT)
+/* The outlier columns' own sum of one row and tile. Rare: no tiling over rows. */
+static inline vf outlier_sum(const mm_task *t, int64_t m, int64_t tile)
 {
-    const qt_scheme *s = &t->w->scheme;
-    int64_t Kp = s->kind == QT_I8_OUTLIER ? (int64_t)lq_round_up((size_t)s->n_out, TILE_K) : 0;
-    for (int r = 0; r < b->rows; r++)
-        for (int n = 0; n < b->tiles; n++) {
-            float sum[TILE_N];
-            vf v = vf_load(acc + (r * NT + n) * TILE_N);
-            if (s->kind == QT_I8_OUTLIER) {
-                vf extra = vf_set1(0);
-                const float *x = t->x.out + b->m[r] * t->x.ldo;
-                const uint8_t *w = (const uint8_t *)t->w->plane[QT_OUT_VALS].data +
-                                   (size_t)(b->tile[n] * Kp * TILE_N) * 2;
-                for (int64_t p = 0; p < Kp; p += 2, w += 64) {
-                    vi pair = vi_load(w);
-                    extra = vf_fma(vf_set1(x[p]), vf_cast(vi_sll(pair, 16)), extra);
-                    extra = vf_fma(vf_set1(x[p + 1]),
-                                   vf_cast(vi_and(pair, vi_set1(INT32_C(-65536)))), extra);
-                }
-                v = vf_add(v, extra);
+    int64_t Kp = (int64_t)lq_round_up((size_t)t->w->scheme.n_out, TILE_K);
+    const float *x = t->x.out + m * t->x.ldo;
+    const uint8_t *w =
+        (const uint8_t *)t->w->plane[QT_OUT_VALS].data + (size_t)(tile * Kp * TILE_N) * 2;
+    vf sum = vf_set1(0);
+    for (int64_t p = 0; p < Kp; p += 2, w += 64) {
+        vi pair = vi_load(w);
+        sum = vf_fma(vf_set1(x[p]), vf_cast(vi_sll(pair, 16)), sum);
+        sum = vf_fma(vf_set1(x[p + 1]), vf_cast(vi_and(pair, vi_set1(INT32_C(-65536)))), sum);
+    }
+    return sum;
+}
+
+/* The sums acc[r * NT + n] to y: ((sum + outliers) + bias) + y, as mm_finish in plain C. */
+V16 void block_store(const mm_task *t, const block *b, const vf *acc, int NT)
+{
+    const mm_out *o = &t->o;
+    bool outliers = t->w->scheme.kind == QT_I8_OUTLIER;
+    for (int n = 0; n < b->tiles; n++) {
+        int64_t n0 = b->tile[n] * TILE_N, left = o->w->N - n0;
+        int lanes = left < TILE_N ? (int)left : TILE_N;
+        vf bias = o->bias ? vf_loadn(o->bias + n0, lanes) : vf_set1(0);
+        for (int r = 0; r < b->rows; r++) {
+            float *y = o->y + b->m[r] * o->ldy + n0;
+            vf v = acc[r * NT + n];
+            if (outliers) v = vf_add(v, outlier_sum(t, b->m[r], b->tile[n]));
+            if (o->bias) v = vf_add(v, bias);
+            if (lanes == TILE_N) {
+                vf_store(y, o->add ? vf_add(v, vf_load(y)) : v);
+            } else {
+                vf_storen(y, o->add ? vf_add(v, vf_loadn(y, lanes)) : v, lanes);
             }
-            vf_store(sum, v);
-            mm_finish(&t->o, b->m[r], b->tile[n], sum);
         }
+    }
 }
 
 /* Call body(t, SRC, RM, NT, m, tile) over all rows and tiles with constant RM and NT; the smallest
@@ -205,9 +217,9 @@ V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64
             UNROLL for (int n = 0; n < NT; n++) step[n] += t->s.step_bytes;
         }
     }
-    float sums[MAX_R * MAX_T * TILE_N];
-    UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
-        vf_store(sums + (r * NT + n) * TILE_N, acc[r][n]);
+    vf sums[MAX_R * MAX_T];
+    UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++) sums[r * NT + n] =
+        acc[r][n];
     block_store(t, &b, sums, NT);
 }
 
@@ -332,9 +344,9 @@ V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_
             UNROLL for (int r = 0; r < RM; r++) y[r][n] = vf_fma(s, acc[r][n], y[r][n]);
         }
     }
-    float sums[MAX_R * MAX_T * TILE_N];
-    UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
-        vf_store(sums + (r * NT + n) * TILE_N, y[r][n]);
+    vf sums[MAX_R * MAX_T];
+    UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++) sums[r * NT + n] =
+        y[r][n];
     block_store(t, &b, sums, NT);
 }
 
