@@ -702,8 +702,8 @@ TEST(operators_see_the_state)
         "vllm:kv_cache_usage_perc{model_name=\"tiny\",engine=\"0\"} 0.25\n",
         "vllm:prompt_tokens_total{model_name=\"tiny\",engine=\"0\"} 2\n",
         "vllm:generation_tokens_total{model_name=\"tiny\",engine=\"0\"} 6\n",
-        "vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"length\"} "
-        "2\n",
+        ("vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"length\"} "
+         "2\n"),
         "vllm:request_prompt_tokens_bucket{model_name=\"tiny\",engine=\"0\",le=\"2\"} 2\n",
         "vllm:request_prompt_tokens_bucket{model_name=\"tiny\",engine=\"0\",le=\"1\"} 0\n",
         "vllm:request_prompt_tokens_sum{model_name=\"tiny\",engine=\"0\"} 4\n",
