@@ -224,7 +224,7 @@ static ug_param best_grid(const clip *c, const float *w, int64_t k, int64_t G, f
     }
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, c->n_cand, (int)G, (int)G, 1, d, (int)G,
                 c->H + k * K + k, (int)K, 0, g, (int)G);
-    double least = INFINITY;
+    double least = (double)INFINITY;
     int best = 0;
     for (int i = 0; i < c->n_cand; i++) {
         double e = 0;

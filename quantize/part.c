@@ -309,7 +309,9 @@ static lq_status make_one(work *w, const plan_entry *e, lq_err *err)
     bool layer = l->e == e;
     qz_report *rep = &w->out->reports[w->out->n_reports];
     one t = { .W = e->src->t.plane[QT_CODES].data, .d = e->src->t.scheme.dtype, .rep = rep };
-    *rep = (qz_report){ .name = e->name, .role = e->role, .loss = NAN, .loss_rtn = NAN };
+    *rep = (qz_report){
+        .name = e->name, .role = e->role, .loss = (double)NAN, .loss_rtn = (double)NAN
+    };
     if (layer) t.st = stats_of(w, e->role);
     if (layer && l->W) {
         t.W = l->W;
@@ -362,7 +364,7 @@ lq_status qz_part_make(qz_part *out, const qz_plan *plan, int64_t part, const qz
         n++;
         if (!e->known || e->is_bias || !arch_role_linear(e->role) || part == plan->cfg.layers)
             continue;
-        w.lin[e->role] = (linear){ .e = e, .loss_rtn = NAN };
+        w.lin[e->role] = (linear){ .e = e, .loss_rtn = (double)NAN };
     }
     lq_status s = LQ_OK;
     out->items = push(&w, n * sizeof *out->items, &s, err);

@@ -180,8 +180,8 @@ lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, q
 
 static double number_or_nan(const cJSON *j, const char *key)
 {
-    double v = NAN;
-    js_f64(j, key, false, -INFINITY, INFINITY, &v, NULL);
+    double v = (double)NAN;
+    js_f64(j, key, false, -(double)INFINITY, (double)INFINITY, &v, NULL);
     return v;
 }
 
