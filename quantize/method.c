@@ -25,10 +25,7 @@ lq_status qz_method_find(qz_method *m, const char *name, lq_err *err)
 static bool uniform(qz_method m) { return m == QZ_RTN || m == QZ_GPTQ || m == QZ_AWQ; }
 static bool table(qz_method m) { return m == QZ_NF4 || m == QZ_FP4; }
 
-bool qz_folds(const qz_opts *o)
-{
-    return (o->method == QZ_AWQ && !o->no_fold) || (o->method == QZ_GPTQ && o->fold);
-}
+bool qz_folds(const qz_opts *o) { return qz_methods[o->method].hessian && !o->no_fold; }
 
 bool qz_calibrated(const qz_opts *o)
 {

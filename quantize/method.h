@@ -35,8 +35,7 @@ typedef struct {
     bool clip;     /* rtn: draw them in (by the weights alone) */
     bool no_act_order, no_static_groups; /* gptq */
     double damp;                         /* gptq: 0.01 */
-    bool fold;                           /* gptq: AWQ's scales first */
-    bool no_fold;                        /* awq: no scales, only clipping */
+    bool no_fold;                        /* gptq, awq: no scales of inputs (quantize/awq.h) */
     bool dbl;                            /* nf4, fp4: double quantization */
     double outlier_threshold;            /* int8: 6; negative: no decomposition */
     const char *const *overrides;        /* "REGEX=scheme", the first match counts */

@@ -56,7 +56,8 @@ static const opt_row calib_rows[] = {
     { "damp", 0, OPT_FLOAT, F(damp), .def = "0.01", .lo = 1e-6, .hi = 1,
       .help = "gptq: added to the diagonal, as a fraction of its mean" },
     { "fold", 0, OPT_TRI, F(fold),
-      .help = "scale inputs by what they carry, folded into the layer before (default: awq)" },
+      .help = "gptq, awq: scale inputs by what they carry, folded into the layer before (default "
+              "yes)" },
 };
 static const opt_row which_rows[] = {
     { "override", 0, OPT_LIST, F(overrides), .arg = "'REGEX=scheme'",
@@ -98,7 +99,6 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->no_clip = !opt_tri_or(o->clip, true);
     q->no_act_order = !opt_tri_or(o->act_order, true);
     q->no_static_groups = !opt_tri_or(o->static_groups, true);
-    q->fold = opt_tri_or(o->fold, false);
     q->no_fold = !opt_tri_or(o->fold, true);
     q->damp = o->damp;
     q->dbl = o->dbl;
