@@ -39,7 +39,7 @@ Q        := $(if $(V),,@)
 
 .PHONY: all tests test unit e2e asan ubsan tsan fuzz tidy layers format bench install clean help FORCE
 .DEFAULT_GOAL := all
-.SECONDARY:
+.SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
 all: $(PROGRAM) ## build ./llmq
 tests: $(TESTBINS) ## build the unit tests

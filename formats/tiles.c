@@ -126,21 +126,21 @@ void tiles_pack_shared(void *const w[QT_N_PLANES], const qt_tensor *t)
     if (s->kind == QT_LUT4 && w[QT_MAP]) memcpy(w[QT_MAP], t->plane[QT_MAP].data, 64);
 }
 
-/* Copy a row-major [N,K] matrix of 2- or 4-byte elements into dense tiles t0..t1. */
+/* Copy a row-major [N,K] matrix of 2- or 4-byte elements into dense tiles t0..t1. A tile is a
+ * matrix of words [places][16 rows]: a word is one f32, or two neighbouring 16-bit inputs. */
 static void pack_dense(uint8_t *dst, const uint8_t *src, lq_dtype d, int64_t N, int64_t K,
                        int64_t t0, int64_t t1)
 {
-    size_t e = (size_t)lq_dtype_bits(d) / 8;
-    int64_t Kp = (int64_t)lq_round_up((size_t)K, TILE_K);
-    size_t bytes = (size_t)Kp * TILE_N * e;
+    size_t e = (size_t)lq_dtype_bits(d) / 8, row_bytes = (size_t)K * e;
+    size_t bytes = lq_round_up((size_t)K, TILE_K) * TILE_N * e;
     for (int64_t t = t0; t < t1; t++) {
         uint8_t *tile = dst + (size_t)t * bytes;
+        int64_t rows = N - t * TILE_N < TILE_N ? N - t * TILE_N : TILE_N;
         memset(tile, 0, bytes);
-        for (int r = 0; r < TILE_N && t * TILE_N + r < N; r++) {
-            const uint8_t *row = src + (size_t)((t * TILE_N + r) * K) * e;
-            for (int64_t k = 0; k < K; k++)
-                memcpy(tile + dense_at(d, r, k) * e, row + (size_t)k * e, e);
-        }
+        for (size_t at = 0; at < row_bytes; at += 4)
+            for (int64_t r = 0; r < rows; r++)
+                memcpy(tile + at * TILE_N + 4 * r, src + (size_t)(t * TILE_N + r) * row_bytes + at,
+                       row_bytes - at < 4 ? row_bytes - at : 4);
     }
 }
 
@@ -158,6 +158,51 @@ static unsigned portable_code(const qt_tensor *t, int64_t n, int64_t k)
     }
 }
 
+/* A word of codes in portable order (8 nibbles, or 16 codes of 2 bits) to a lane's word: byte j
+ * holds inputs j, 4+j, ... from its low bits up. For 2 bits that is the transpose of a 4 x 4
+ * matrix, by two delta swaps. */
+static uint32_t lane_word(uint32_t w, int bits)
+{
+    if (bits == 4) {
+        uint32_t lo = w & 0xffffu, hi = w >> 16;
+        lo = (lo | lo << 8) & 0x00ff00ffu;
+        hi = (hi | hi << 8) & 0x00ff00ffu;
+        lo = (lo | lo << 4) & 0x0f0f0f0fu;
+        hi = (hi | hi << 4) & 0x0f0f0f0fu;
+        return lo | hi << 4;
+    }
+    if (bits == 2) {
+        uint32_t t = ((w >> 6) ^ w) & 0x00cc00ccu;
+        w ^= t ^ t << 6;
+        t = ((w >> 12) ^ w) & 0x0000f0f0u;
+        return w ^ t ^ t << 12;
+    }
+    return w;
+}
+
+/* The usual step, a word at a time: 32 inputs from k on that lie together and begin on a byte.
+ * False: not of that form, nothing done. */
+static bool pack_step_words(uint8_t *dst, const qt_tensor *t, int64_t n0, int64_t k, int bits)
+{
+    if (bits == 3 || k % TILE_K || (t->scheme.kind == QT_LUT4 && t->K % 2)) return false;
+    size_t row_bytes = qt_row_bytes(t->K, bits);
+    int64_t rows = t->N - n0 < TILE_N ? t->N - n0 : TILE_N;
+    const uint8_t *src =
+        (const uint8_t *)t->plane[QT_CODES].data + (size_t)n0 * row_bytes + (size_t)(k * bits / 8);
+    bool high_first = t->scheme.kind == QT_LUT4;
+    uint32_t flip = t->scheme.kind == QT_I8 || t->scheme.kind == QT_I8_OUTLIER ? 0x80808080u : 0;
+    memset(dst, 0, (size_t)(64 * bits));
+    for (int v = 0; v < bits; v++)
+        for (int64_t r = 0; r < rows; r++) {
+            uint32_t w;
+            memcpy(&w, src + (size_t)r * row_bytes + 4 * v, 4);
+            if (high_first) w = (w & 0x0f0f0f0fu) << 4 | (w >> 4 & 0x0f0f0f0fu);
+            w = lane_word(w, bits) ^ flip;
+            memcpy(dst + 64 * v + 4 * r, &w, 4);
+        }
+    return true;
+}
+
 static void pack_codes(uint8_t *tile, const qt_tensor *t, const tile_shape *ts, const int32_t *perm,
                        int64_t tile_no)
 {
@@ -166,6 +211,9 @@ static void pack_codes(uint8_t *tile, const qt_tensor *t, const tile_shape *ts, 
     for (int64_t p = 0; p < ts->Kp; p += TILE_K, tile += ts->step_bytes) {
         int64_t g = p / ts->Gp, first = p % ts->Gp; /* inputs first.. of group g */
         int64_t n_in = ts->G - first < TILE_K ? ts->G - first : TILE_K;
+        if (!perm && n_in == TILE_K &&
+            pack_step_words(tile, t, tile_no * TILE_N, g * ts->G + first, bits))
+            continue;
         memset(codes, 0, sizeof codes);
         for (int r = 0; r < TILE_N && tile_no * TILE_N + r < t->N; r++)
             for (int64_t i = 0; i < n_in; i++) {
