@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUICK = ["--calib-samples", "4", "--calib-len", "64"]
 METHODS = {"rtn": 4.156, "absmax": 8.104, "int8": 8.104, "nf4": 4.505, "fp4": 4.505, "gptq": 4.156, "awq": 4.156}
 
@@ -212,3 +213,17 @@ def test_the_head_of_a_tied_model_is_split_aloud(llmq, model, tmp_path):
     if "inspect" in llmq.commands():
         names = {t["name"]: t["scheme"] for t in llmq.json("inspect", tmp_path / "q.llmq")["tensors"]}
         assert names["lm_head.weight"] == "u8-g128" and names["model.embed_tokens.weight"] == "bf16"
+
+
+def test_data_makes_four_bits_better(llmq, model, tmp_path):
+    """On 20 windows of held-out text, with the calibration text inside the program. (On all 100
+    windows, 128 samples: rtn 0.0439, awq 0.0190, gptq 0.0105; perplexity 46.892 becomes 47.158.)"""
+    text = tmp_path / "text"
+    text.write_bytes((ROOT / "tests/golden/text/novels-heldout-100w.txt").read_bytes()[:38000])
+    r = {}
+    for method in ("rtn", "awq", "gptq"):
+        out = tmp_path / f"{method}.llmq"
+        llmq("quantize", model, "-o", out, "--method", method, "--calib-samples", "32")
+        r[method] = llmq.json("eval", out, "--ref", model, "--text", text, "--ctx", "512")
+    assert r["gptq"]["kl_mean"] < r["awq"]["kl_mean"] < 0.6 * r["rtn"]["kl_mean"]
+    assert r["gptq"]["perplexity"] < 1.015 * r["gptq"]["by_ctx"][0]["ref_perplexity"]
