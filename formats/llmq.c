@@ -241,6 +241,12 @@ static lq_status read_tensors(llmq_file *f, layout *l, const cJSON *list, lq_err
     return check_names(f, err);
 }
 
+bool llmq_blob_name_fits(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 0 && n < 256 && name[0] != '.' && !strchr(name, '/') && js_valid_utf8(name, n);
+}
+
 static lq_status read_blobs(llmq_file *f, layout *l, const cJSON *list, lq_err *err)
 {
     if (!cJSON_IsArray(list)) return lq_fail(err, LQ_EFORMAT, "blobs: expected an array");
@@ -250,7 +256,9 @@ static lq_status read_blobs(llmq_file *f, layout *l, const cJSON *list, lq_err *
         llmq_blob *b = &f->blobs[f->n_blobs];
         lq_status s = js_str(o, "name", true, &b->name, err);
         if (s) return lq_wrap(err, s, "blob %zu", f->n_blobs);
-        if (f->n_blobs && strcmp(b[-1].name, b->name) >= 0)
+        if (!llmq_blob_name_fits(b->name))
+            s = lq_fail(err, LQ_EFORMAT, "expected the name of a file, not hidden, in no folder");
+        else if (f->n_blobs && strcmp(b[-1].name, b->name) >= 0)
             s = lq_fail(err, LQ_EFORMAT, "expected rising names, found it after '%.100s'",
                         b[-1].name);
         if (!s) s = read_piece(&b->span, &b->hash, l, o, LLMQ_ALIGN, err);

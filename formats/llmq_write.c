@@ -144,10 +144,13 @@ lq_status llmq_add_raw(llmq_writer *w, const char *name, lq_dtype d, int n_dims,
 lq_status llmq_add_blob(llmq_writer *w, const char *name, const void *data, size_t bytes,
                         lq_err *err)
 {
-    size_t len = strlen(name);
-    if (!len || !js_valid_utf8(name, len))
-        return lq_fail(err, LQ_EVALUE, ".llmq: expected a blob name in UTF-8");
-    blob b = { .name = lq_push_str(&w->arena, name, len), .data = malloc(bytes ? bytes : 1) };
+    if (!llmq_blob_name_fits(name))
+        return lq_fail(err, LQ_EVALUE,
+                       ".llmq: blob '%.100s': expected the name of a file in UTF-8, not hidden, in "
+                       "no folder",
+                       name);
+    blob b = { .name = lq_push_str(&w->arena, name, strlen(name)),
+               .data = malloc(bytes ? bytes : 1) };
     blob *more = grow(w->blobs, w->n_blobs, &w->cap_blobs, sizeof *more);
     if (more) w->blobs = more;
     if (!more || !b.name || !b.data) {

@@ -302,6 +302,10 @@ TEST(a_signed_but_wrong_header_is_refused_by_name)
         { "empty name", "\"name\":\"w\"", "\"name\":\"\"", "name" },
         { "key twice", "\"format\":\"llmq\"", "\"format\":\"llmq\",\"format\":\"llmq\"", "twice" },
         { "no JSON", "{\"blobs\"", "{'blobs'", "JSON" },
+        { "a blob outside the folder", "\"name\":\"LICENSE\"", "\"name\":\"../.ssh/x\"",
+          "expected the name of a file" },
+        { "a hidden blob", "\"name\":\"LICENSE\"", "\"name\":\"..\"",
+          "expected the name of a file" },
         { "config of a wrong type", "\"format\":", "\"config\":3,\"format\":", "config: expected" },
         { "recipe of a wrong type",
           "\"format\":", "\"recipe\":[],\"format\":", "recipe: expected" },
@@ -376,6 +380,7 @@ TEST(a_writer_refuses_what_does_not_fit)
     CHECK(llmq_add_tensor(w, "\xff", &t, 2, (int64_t[]){ t.N, t.K }, &err) == LQ_EVALUE, "UTF-8");
     CHECK(llmq_add_raw(w, "r", LQ_I64, 1, (int64_t[]){ 2 }, "1234567", 7, &err) == LQ_ESHAPE,
           "raw");
+    CHECK(llmq_add_blob(w, "../b", "", 0, &err) == LQ_EVALUE, "a blob outside the folder");
     t.plane[QT_CODES].bytes--;
     CHECK(llmq_add_tensor(w, "w", &t, 2, (int64_t[]){ t.N, t.K }, &err) != LQ_OK, "short plane");
     t.plane[QT_CODES].bytes++;
