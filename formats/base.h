@@ -155,7 +155,8 @@ bool lq_exists(const char *path);
 /* dir + "/" + name into out[n]; LQ_EVALUE when too long. */
 lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, lq_err *err);
 
-/* ---- output file: temporary name in the same folder, fsync, rename, fsync of the folder ---- */
+/* ---- output file: written without a name (where the file system has no such files: under a
+ * temporary one) in the same folder, fsync, link, rename, fsync of the folder ---- */
 typedef struct lq_out lq_out;
 lq_status lq_out_open(lq_out **o, const char *path, lq_err *err);
 lq_status lq_out_write(lq_out *o, const void *data, size_t n, lq_err *err);

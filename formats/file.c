@@ -18,7 +18,7 @@ static lq_status open_failed(lq_err *err, const char *path)
 
 static lq_status open_regular(int *fd, struct stat *st, const char *path, lq_err *err)
 {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not waited for */
     if (*fd < 0) return open_failed(err, path);
     lq_status s = LQ_OK;
     if (fstat(*fd, st) != 0)
@@ -122,19 +122,23 @@ lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, l
     return LQ_OK;
 }
 
-/* ---- output ---- */
+/* ---- output ----
+ * Where the file system can, the bytes go to a file without a name, which gets the temporary name
+ * only to be renamed: a process that is killed leaves nothing behind. */
 enum { OUT_BUF = 1 << 20 };
 
 struct lq_out {
     int fd;
     size_t size, fill; /* bytes so far, of which `fill` still lie in buf */
-    char *path, *temp;
+    char *path, *temp; /* temp: NULL for a special file */
+    bool named;        /* temp is there */
     uint8_t *buf;
 };
 
 static void out_free(lq_out *o)
 {
     if (o->fd >= 0) close(o->fd);
+    if (o->named) unlink(o->temp);
     free(o->path);
     free(o->temp);
     free(o->buf);
@@ -148,10 +152,62 @@ static bool is_special(const char *path)
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
+/* The folder of a path, malloc'd. */
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+}
+
+static int open_nameless(const char *path)
+{
+    char *dir = folder_of(path);
+    int fd = dir && access("/proc/self/fd", X_OK) == 0
+                 ? open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666)
+                 : -1;
+    free(dir);
+    return fd;
+}
+
+static void open_temp(lq_out *o)
+{
+    if (asprintf(&o->temp, "%s.tmp-XXXXXX", o->path) < 0) {
+        o->temp = NULL;
+        errno = ENOMEM;
+        return;
+    }
+    o->fd = open_nameless(o->path);
+    if (o->fd >= 0) return;
+    o->fd = mkostemp(o->temp, O_CLOEXEC);
+    o->named = o->fd >= 0;
+    mode_t mask = umask(0);
+    umask(mask);
+    if (o->named && fchmod(o->fd, 0666 & ~mask) != 0) { /* keep 0600: not worth failing for */
+    }
+}
+
+/* Give a file without a name its temporary one. */
+static bool link_temp(lq_out *o)
+{
+    char self[40];
+    char *end = o->temp + strlen(o->temp) - 6; /* the XXXXXX */
+    snprintf(self, sizeof self, "/proc/self/fd/%d", o->fd);
+    for (unsigned i = 0; !o->named && i < 1000; i++) {
+        snprintf(end, 7, "%06x", ((unsigned)getpid() * 1000 + i) & 0xffffff);
+        o->named = linkat(AT_FDCWD, self, AT_FDCWD, o->temp, AT_SYMLINK_FOLLOW) == 0;
+        if (!o->named && errno != EEXIST) break;
+    }
+    return o->named;
+}
+
 lq_status lq_out_open(lq_out **out, const char *path, lq_err *err)
 {
     *out = NULL;
+    const char *slash = strrchr(path, '/');
+    if (!*path) return lq_fail(err, LQ_EUSAGE, "output: expected a file's name, found \"\"");
     if (lq_is_dir(path)) return lq_fail(err, LQ_EIO, "%s: is a directory", path);
+    if (slash && !slash[1])
+        return lq_fail(err, LQ_EUSAGE, "%s: expected a file's name, found a folder's", path);
     lq_out *o = calloc(1, sizeof *o);
     if (!o) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
     o->fd = -1;
@@ -161,17 +217,10 @@ lq_status lq_out_open(lq_out **out, const char *path, lq_err *err)
         out_free(o);
         return lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
     }
-    if (is_special(path)) {
+    if (is_special(path))
         o->fd = open(path, O_WRONLY | O_CLOEXEC);
-    } else if (asprintf(&o->temp, "%s.tmp-XXXXXX", path) < 0) {
-        o->temp = NULL;
-    } else {
-        o->fd = mkostemp(o->temp, O_CLOEXEC);
-        mode_t mask = umask(0);
-        umask(mask);
-        if (o->fd >= 0 && fchmod(o->fd, 0666 & ~mask) != 0) { /* keep 0600: not worth failing for */
-        }
-    }
+    else
+        open_temp(o);
     if (o->fd < 0) {
         lq_status s = lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
         out_free(o);
@@ -249,8 +298,7 @@ size_t lq_out_size(const lq_out *o) { return o->size; }
 /* After the rename the name itself must survive a power cut: sync its folder too. */
 static void sync_folder(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    char *dir = folder_of(path);
     int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (fd >= 0) {
         (void)fsync(fd); /* some file systems refuse it; the file itself is already safe */
@@ -263,26 +311,22 @@ lq_status lq_out_commit(lq_out *o, lq_err *err)
 {
     lq_status s = flush(o, err);
     if (!s && o->temp) {
-        if (fsync(o->fd) != 0 || close(o->fd) != 0) {
+        if (fsync(o->fd) != 0 || !(o->named || link_temp(o))) {
             s = lq_fail(err, LQ_EIO, "%s: %s", o->path, strerror(errno));
+        } else if (rename(o->temp, o->path) != 0) {
+            s = lq_fail(err, LQ_EIO, "%s: rename: %s", o->path, strerror(errno));
         } else {
-            o->fd = -1;
-            if (rename(o->temp, o->path) != 0)
-                s = lq_fail(err, LQ_EIO, "%s: rename: %s", o->path, strerror(errno));
-            else
-                sync_folder(o->path);
+            o->named = false;
+            sync_folder(o->path);
         }
     }
-    if (s && o->temp) unlink(o->temp);
     out_free(o);
     return s;
 }
 
 void lq_out_abort(lq_out *o)
 {
-    if (!o) return;
-    if (o->temp) unlink(o->temp);
-    out_free(o);
+    if (o) out_free(o);
 }
 
 lq_status lq_write_file(const char *path, const void *data, size_t n, lq_err *err)

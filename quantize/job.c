@@ -51,6 +51,15 @@ static cJSON *provenance(const run *r)
     return o;
 }
 
+/* What cannot be written at the end is refused at the start. */
+static lq_status check_out(const char *path, lq_err *err)
+{
+    lq_out *o;
+    lq_status s = lq_out_open(&o, path, err);
+    if (!s) lq_out_abort(o);
+    return s;
+}
+
 static void hash_json(lq_hasher *h, const cJSON *j)
 {
     char *text = cJSON_PrintUnformatted(j);
@@ -302,6 +311,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
         out->bytes_out = file_bytes(out_path);
         goto done;
     }
+    if (!s) s = check_out(out_path, err);
     if (!s)
         s = qz_state_open(&r.state, out_path, key, r.plan.cfg.layers + 1, j->resume, &j->voice,
                           err);

@@ -2,8 +2,10 @@
 #include "formats/base.h"
 #include "tests/check.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 TEST(f16_rounds_to_nearest_even_and_back)
@@ -70,10 +72,57 @@ TEST(an_output_file_is_whole_or_absent)
     CHECK(rmdir(dir) == 0, "a temporary file was left");
 }
 
+/* What a killed process has written so far must have no name, where the file system can. */
+TEST(unfinished_output_has_no_name)
+{
+    char dir[] = "/tmp/llmq-base-XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL, "mkdtemp");
+    snprintf(path, sizeof path, "%s/f", dir);
+    int fd = open(dir, O_TMPFILE | O_WRONLY, 0600);
+    lq_out *o;
+    if (fd >= 0) {
+        CHECK(!lq_out_open(&o, path, NULL) && !lq_out_write(o, "abc", 3, NULL), "write");
+        CHECK(rmdir(dir) == 0, "a name is there before commit");
+        CHECK(lq_out_commit(o, NULL) == LQ_EIO, "the folder has gone");
+        close(fd);
+    } else {
+        rmdir(dir);
+    }
+}
+
+TEST(what_is_no_file_is_refused_at_once)
+{
+    static const struct {
+        const char *why, *path;
+        lq_status want;
+    } t[] = { { "no name", "", LQ_EUSAGE },
+              { "a folder", "/tmp", LQ_EIO },
+              { "a folder to be", "/tmp/llmq-none/", LQ_EUSAGE },
+              { "in no folder", "/tmp/llmq-none/f", LQ_EIO } };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        lq_out *o;
+        lq_err err = { "" };
+        CHECK(lq_out_open(&o, t[i].path, &err) == t[i].want, "%s: %s", t[i].why, err.msg);
+    }
+    char dir[] = "/tmp/llmq-base-XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL, "mkdtemp");
+    snprintf(path, sizeof path, "%s/pipe", dir);
+    CHECK(mkfifo(path, 0600) == 0, "mkfifo");
+    lq_map m;
+    char *text;
+    size_t n;
+    CHECK(lq_map_open(&m, path, NULL) == LQ_EFORMAT, "a pipe is not waited for");
+    CHECK(lq_read_file(&text, &n, path, 9, NULL) == LQ_EFORMAT, "a pipe is not waited for");
+    unlink(path);
+    CHECK(rmdir(dir) == 0, "rmdir");
+}
+
 int main(int argc, char **argv)
 {
     RUN(f16_rounds_to_nearest_even_and_back);
     RUN(a_fixed_arena_fails_when_full_and_resets_to_a_mark);
     RUN(an_output_file_is_whole_or_absent);
+    RUN(unfinished_output_has_no_name);
+    RUN(what_is_no_file_is_refused_at_once);
     return check_end();
 }
