@@ -4,8 +4,11 @@
 #include "tools/cmds.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static const cmd_row *const commands[] = {
 #define X(name) &cmd_##name,
@@ -74,8 +77,18 @@ static int run_command(const cmd_row *cmd, int argc, char **argv)
     return exit_code(s);
 }
 
+/* A stream that the caller closed must not be the number of the next file that is opened. What
+ * takes its place fails when used, as the closed one would. */
+static void hold_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 int main(int argc, char **argv)
 {
+    hold_streams();
     if (argc < 2) {
         print_commands(stderr);
         return lq_exit_code(LQ_EUSAGE);

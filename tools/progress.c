@@ -138,6 +138,16 @@ static void on_signal(int sig)
     atomic_store(&stop, 1);
 }
 
+/* Mapped files are read where they lie: one that is cut short meanwhile, or whose disk fails, is
+ * seen as this signal. Nothing can be undone here; unfinished output has no name. */
+static void on_bus_error(int sig)
+{
+    static const char text[] = "llmq: a file that is being read was cut short, or cannot be read\n";
+    (void)sig;
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(1);
+}
+
 int prog_signal(void) { return signal_seen; }
 
 const lq_job *prog_start(log_level level)
@@ -150,5 +160,7 @@ const lq_job *prog_start(log_level level)
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
+    a.sa_handler = on_bus_error;
+    sigaction(SIGBUS, &a, NULL);
     return &job;
 }
