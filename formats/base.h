@@ -142,7 +142,7 @@ void lq_from_f32(void *dst, const float *src, lq_dtype d, size_t n);
 
 /* ---- mapped input file (read-only, private) ---- */
 typedef struct {
-    const uint8_t *data; /* NULL when closed or empty */
+    const uint8_t *data; /* NULL when closed; never after opening, not even of an empty file */
     size_t size;
 } lq_map;
 lq_status lq_map_open(lq_map *m, const char *path,

@@ -34,25 +34,25 @@ static lq_status open_regular(int *fd, struct stat *st, const char *path, lq_err
 
 lq_status lq_map_open(lq_map *m, const char *path, lq_err *err)
 {
+    static const uint8_t nothing[] = { 0 }; /* an empty file's bytes */
     memset(m, 0, sizeof *m);
     int fd;
     struct stat st;
     lq_status s = open_regular(&fd, &st, path, err);
     if (s) return s;
-    if (st.st_size > 0) {
-        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED)
-            s = lq_fail(err, LQ_EIO, "%s: mmap: %s", path, strerror(errno));
-        else
-            *m = (lq_map){ .data = p, .size = (size_t)st.st_size };
-    }
+    const size_t n = (size_t)st.st_size;
+    void *p = n ? mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    if (p == MAP_FAILED)
+        s = lq_fail(err, LQ_EIO, "%s: mmap: %s", path, strerror(errno));
+    else
+        *m = (lq_map){ .data = n ? p : nothing, .size = n };
     close(fd);
     return s;
 }
 
 void lq_map_close(lq_map *m)
 {
-    if (m->data) {
+    if (m->size) {
         union {
             const uint8_t *c;
             void *v;

@@ -67,6 +67,9 @@ TEST(an_output_file_is_whole_or_absent)
     CHECK(!lq_map_open(&m, path, NULL) && m.size == 5 && !memcmp(m.data, "hello", 5), "map");
     lq_map_close(&m);
     lq_err err;
+    CHECK(!lq_write_file(path, "", 0, NULL), "an empty file");
+    CHECK(!lq_map_open(&m, path, NULL) && m.size == 0 && m.data, "its bytes have an address");
+    lq_map_close(&m);
     CHECK(lq_map_open(&m, dir, &err) == LQ_EFORMAT, "a directory is refused: %s", err.msg);
     unlink(path);
     CHECK(rmdir(dir) == 0, "a temporary file was left");

@@ -78,8 +78,7 @@ static lq_status tokenize(session *e, const char *model_path, lq_err *err)
     if (!s) s = lq_map_open(&map, e->o->text, err);
     if (s) return s;
     unsigned flags = TOK_PLAIN_SPECIAL | (e->o->ruler == RULER_OWN ? 0 : TOK_ADD_SPECIAL);
-    s = tok_encode(e->tok.t, map.data ? (const char *)map.data : "", map.size, flags, &e->ids,
-                   &e->n_ids, err);
+    s = tok_encode(e->tok.t, (const char *)map.data, map.size, flags, &e->ids, &e->n_ids, err);
     lq_map_close(&map);
     return s ? lq_wrap(err, s, "%s", e->o->text) : LQ_OK;
 }

@@ -52,6 +52,7 @@ kv_dtype opt_kv(const opt_model *o) { return o->kv ? (kv_dtype)(o->kv - 1) : KV_
 lq_status opt_check_device(const opt_model *o, lq_err *err)
 {
     if (o->device && strcmp(o->device, "auto") != 0 && strcmp(o->device, "cpu") != 0)
-        return lq_fail(err, LQ_EDEVICE, "--device: expected cpu or auto, found '%s'", o->device);
+        return lq_fail(err, strncmp(o->device, "cuda", 4) == 0 ? LQ_EDEVICE : LQ_EUSAGE,
+                       "--device: expected cpu or auto, found '%s'", o->device);
     return LQ_OK;
 }
