@@ -100,6 +100,7 @@ lq_status src_fill_plain(src_tensor *out, const char *name, lq_dtype d, int n_di
 }
 
 /* ---- what is there ---- */
+const char *src_path(const src_source *s) { return s->path; }
 const char *src_format(const src_source *s) { return s->format; }
 const arch_config *src_config(const src_source *s) { return s->has_config ? &s->config : NULL; }
 int64_t src_n_tensors(const src_source *s) { return (int64_t)s->n_tensors; }
@@ -190,6 +191,18 @@ lq_status src_role(const src_source *s, arch_role r, int64_t layer, const src_te
     arch_tensor_name(c, r, layer, "bias", name, sizeof name);
     if (wants < 0 && !src_find(s, name)) return LQ_OK;
     return find_checked(s, name, true, 1, vector ? K : N, bias, err);
+}
+
+lq_status src_check_roles(const src_source *s, lq_err *err)
+{
+    lq_status st = LQ_OK;
+    for (int64_t l = -1; l < s->config.layers && !st; l++) /* -1: what belongs to no layer */
+        for (int r = 0; r < ARCH_N_ROLES && !st; r++) {
+            const src_tensor *t, *bias;
+            if (arch_role_per_layer((arch_role)r) == (l >= 0))
+                st = src_role(s, (arch_role)r, l, &t, &bias, err);
+        }
+    return st;
 }
 
 /* ---- helpers over all tensors ---- */

@@ -42,6 +42,7 @@ typedef struct {
  * file, what was expected and found. */
 lq_status src_open(src_source **s, const char *path, const src_opts *o, lq_err *err);
 void src_close(src_source *s);
+const char *src_path(const src_source *s);          /* as it was opened */
 const char *src_format(const src_source *s);        /* "safetensors", "llmq", ... */
 const arch_config *src_config(const src_source *s); /* NULL without need_config and config.json */
 int64_t src_n_tensors(const src_source *s);
@@ -52,6 +53,8 @@ const src_tensor *src_find(const src_source *s, const char *name);
  * where there is none; bias may be NULL. LQ_ENOENT, LQ_ESHAPE, LQ_EVALUE name the tensor. */
 lq_status src_role(const src_source *s, arch_role r, int64_t layer, const src_tensor **t,
                    const src_tensor **bias, lq_err *err);
+/* Every tensor that the config asks for: is it there, of its shape? Errors as of src_role. */
+lq_status src_check_roles(const src_source *s, lq_err *err);
 size_t src_n_blobs(const src_source *s);
 const src_blob *src_blob_at(const src_source *s, size_t i);
 const src_blob *src_find_blob(const src_source *s, const char *name); /* NULL */

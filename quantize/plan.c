@@ -104,9 +104,11 @@ static void say(const maker *m, const char *line)
     if (m->v && m->v->say) m->v->say(m->v->user, line);
 }
 
-/* The scheme that options ask for; false: leave the tensor as it is. */
-static bool wanted(const maker *m, const plan_entry *e, qt_scheme *s)
+/* The scheme that options ask for; false: leave the tensor as it is. *strict: its group size was
+ * asked for too. */
+static bool wanted(const maker *m, const plan_entry *e, qt_scheme *s, bool *strict)
 {
+    *strict = true;
     if (!e->known || e->is_bias) return false;
     bool matrix = arch_role_linear(e->role) || e->role == R_EMBED;
     if (!matrix) return false;
@@ -117,16 +119,22 @@ static bool wanted(const maker *m, const plan_entry *e, qt_scheme *s)
     if (e->role == R_EMBED) return m->o->embed ? (*s = m->embed, true) : false;
     if (e->role == R_HEAD) return m->o->lm_head ? (*s = m->head, true) : false;
     *s = m->linear;
+    *strict = m->o->group != 0;
     return true;
 }
 
-static lq_status fit(const maker *m, plan_entry *e, lq_err *err)
+static lq_status fit(const maker *m, plan_entry *e, bool strict, lq_err *err)
 {
     const qt_tensor *t = &e->src->t;
     qt_scheme *s = &e->scheme;
     char line[320];
     if (s->kind == QT_UINT) {
         int64_t G = qz_fit_group(t->K, s->group);
+        if (strict && s->group > 0 && s->group < t->K && G != s->group)
+            return lq_fail(err, LQ_ESHAPE,
+                           "%s: expected a group size that divides its %lld inputs, found %lld; "
+                           "%lld does (--override sets it by name)",
+                           e->name, (long long)t->K, (long long)s->group, (long long)G);
         if (s->group > 0 && G != s->group) {
             snprintf(line, sizeof line, "%s: groups of %lld do not divide %lld inputs; taking %lld",
                      e->name, (long long)s->group, (long long)t->K, (long long)G);
@@ -157,7 +165,8 @@ static lq_status decide(const maker *m, plan_entry *e, lq_err *err)
         lq_status s = src_check_finite(t, err);
         if (s) return s;
     }
-    e->quantize = wanted(m, e, &e->scheme);
+    bool strict;
+    e->quantize = wanted(m, e, &e->scheme, &strict);
     if (!e->quantize) return LQ_OK;
     if (!t->plain || t->t.scheme.kind != QT_DENSE) {
         char have[40] = "not a float tensor";
@@ -169,7 +178,7 @@ static lq_status decide(const maker *m, plan_entry *e, lq_err *err)
         return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected layout portable, found %s", e->name,
                        qt_layout_text(t->t.layout));
     if (e->scheme.kind == QT_DENSE && e->scheme.dtype == t->t.scheme.dtype) e->quantize = false;
-    return e->quantize ? fit(m, e, err) : LQ_OK;
+    return e->quantize ? fit(m, e, strict, err) : LQ_OK;
 }
 
 /* ---- the whole ---- */
@@ -221,6 +230,7 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
     p->cfg = *m.cfg;
     int64_t n = src_n_tensors(src);
     lq_status s = rules_make(&m.r, o, err);
+    if (!s) s = src_check_roles(src, err);
     if (!s) s = qz_default_scheme(&m.linear, o, err);
     if (!s && o->lm_head) s = parse_scheme(&m.head, o->lm_head, "--lm-head", err);
     if (!s && o->embed) s = parse_scheme(&m.embed, o->embed, "--embed", err);
@@ -235,12 +245,6 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
         s = decide(&m, e, err);
     }
     if (!s) s = split_head(p, &m, err);
-    for (int64_t l = 0; l < m.cfg->layers && !s; l++) /* everything a layer needs is there */
-        for (int r = 0; r < ARCH_N_ROLES && !s; r++) {
-            const src_tensor *t;
-            if (arch_role_per_layer((arch_role)r))
-                s = src_role(src, (arch_role)r, l, &t, NULL, err);
-        }
     if (!s) qsort(p->e, p->n, sizeof *p->e, by_place);
     rules_free(&m.r);
     if (s) qz_plan_free(p);

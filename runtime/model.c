@@ -22,10 +22,11 @@ static lq_status check_row(const arch_config *c, lq_err *err)
 }
 
 /* A norm or bias as f32 in the arena. */
-static lq_status load_vector(const float **out, const src_tensor *t, lq_arena *a, lq_err *err)
+static lq_status load_vector(const float **out, const model *m, const src_tensor *t, lq_arena *a,
+                             lq_err *err)
 {
     lq_status s = src_check_finite(t, err);
-    if (s) return s;
+    if (s) return lq_wrap(err, s, "%s", src_path(m->src));
     float *v = lq_push(a, (size_t)t->t.K * sizeof *v);
     if (!v) return no_memory(err, t->name);
     qt_dequant(v, &t->t, 0, 1);
@@ -39,7 +40,7 @@ static lq_status load_norm(const float **out, const model *m, arch_role r, int64
     const src_tensor *t = NULL, *bias = NULL;
     *out = NULL;
     lq_status s = src_role(m->src, r, layer, &t, &bias, err);
-    return s || !t ? s : load_vector(out, t, a, err);
+    return s || !t ? s : load_vector(out, m, t, a, err);
 }
 
 static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64_t layer,
@@ -50,9 +51,9 @@ static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64
     lq_status s = src_role(m->src, r, layer, &t, &bias, err);
     if (s || !t) return s;
     s = mm_pack(&l->w, &t->t, a, p, err);
-    if (s) return lq_wrap(err, s, "%s", t->name);
+    if (s) return lq_wrap(err, s, "%s: %s", src_path(m->src), t->name);
     l->present = true;
-    return bias ? load_vector(&l->bias, bias, a, err) : LQ_OK;
+    return bias ? load_vector(&l->bias, m, bias, a, err) : LQ_OK;
 }
 
 lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
@@ -90,7 +91,7 @@ static lq_status load_embed(model *m, const src_tensor *t, lq_err *err)
     void *w[QT_N_PLANES];
     lq_status s = qt_alloc(&m->embed, w, &t->t.scheme, t->t.N, t->t.K, &m->arena, err);
     if (!s) s = tiles_unpack(w, &t->t, err);
-    return s ? lq_wrap(err, s, "%s", t->name) : LQ_OK;
+    return s ? lq_wrap(err, s, "%s: %s", src_path(m->src), t->name) : LQ_OK;
 }
 
 lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
@@ -101,6 +102,7 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     m->cfg = src_config(src);
     if (!m->cfg) return lq_fail(err, LQ_ENOENT, "the model has no config.json");
     lq_status s = check_row(m->cfg, err);
+    if (s) lq_wrap(err, s, "%s", src_path(src));
     if (!s) s = src_role(src, R_EMBED, -1, &embed, &bias, err);
     if (!s) s = load_embed(m, embed, err);
     if (!s) s = load_norm(&m->final_norm, m, R_FINAL_NORM, -1, &m->arena, err);

@@ -37,7 +37,7 @@ static void compile_tokenizer(uint8_t **blob, size_t *bytes, const src_source *s
     *blob = NULL;
     if (src_find_blob(src, "tokenizer.blob") || !json) return;
     if (tok_compile(blob, bytes, (const char *)json->data, json->bytes, &err)) {
-        prog_say(LOG_WARN, "tokenizer.json: %s; the result carries it uncompiled", err.msg);
+        prog_say(LOG_WARN, "%s; the result carries it uncompiled", err.msg);
         *blob = NULL;
     }
 }
@@ -85,7 +85,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     lq_status s = k_init(NULL, err);
     if (!s) s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
-    s = targets[t].run(&r, src, o, c, err);
+    s = src_check_roles(src, err);
+    if (!s) s = targets[t].run(&r, src, o, c, err);
     src_close(src);
     if (s) return s;
     prog_end();

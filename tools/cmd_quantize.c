@@ -29,7 +29,8 @@ static const opt_row main_rows[] = {
     { "bits", 'b', OPT_INT, F(bits), .def = "4", .lo = 2, .hi = 8,
       .help = "bits per weight of rtn, gptq, awq: 2, 3, 4 or 8" },
     { "group-size", 'g', OPT_INT, F(group), .lo = -1, .hi = 1 << 24,
-      .help = "weights that share a scale; -1: the whole row (default 128; nf4, fp4: 64)" },
+      .help = "weights that share a scale; -1: the whole row (default 128, or what divides the row "
+              "below it; nf4, fp4: 64)" },
     { "sym", 0, OPT_FLAG, F(sym), .help = "grids symmetric about zero, no zero points" },
     { "asym", 0, OPT_FLAG, F(asym), .help = "zero points (default of rtn, gptq, awq)" },
     { "narrow", 0, OPT_FLAG, F(narrow),
@@ -134,9 +135,9 @@ static lq_status tokenizer_open(tokenizer *t, const src_source *src, bool needed
         t->data = t->blob;
     }
     if (!s && t->data && needed) s = tok_open(&t->tok, t->data, t->bytes, err);
-    if (s && needed) return lq_wrap(err, s, "tokenizer.json");
+    if (s && needed) return lq_wrap(err, s, "%s", src_path(src));
     if (s) { /* the weights do not need it */
-        prog_say(LOG_WARN, "tokenizer.json: %s; the result carries it uncompiled", err->msg);
+        prog_say(LOG_WARN, "%s; the result carries it uncompiled", err->msg);
         t->data = NULL;
     }
     if (needed && !t->tok)

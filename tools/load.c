@@ -18,8 +18,8 @@ lq_status load_model_open(load_model *l, const char *path, pool *p, const cmd_ct
     if (s) return s; /* names the file */
     s = model_load(&l->m, l->src, p, c->job, err);
     if (s) {
-        load_model_close(l);
-        return lq_wrap(err, s, "%s", path);
+        load_model_close(l); /* the error names the file */
+        return s;
     }
     char size[16];
     prog_say(LOG_DEBUG, "%s: %s of weights in %.2f s", path,
@@ -46,7 +46,7 @@ lq_status load_tok_open(load_tok *l, const src_source *src, const char *path, lq
     if (!s) s = tok_open(&l->t, l->blob, n, err);
     if (!s) return LQ_OK;
     load_tok_close(l);
-    return lq_wrap(err, s, "%s: tokenizer.json", path);
+    return lq_wrap(err, s, "%s", path);
 }
 
 void load_tok_close(load_tok *l)

@@ -194,17 +194,15 @@ def test_a_quantized_model_is_not_quantized_again(llmq, model, tmp_path):
 
 
 def test_overrides_skips_and_groups_that_do_not_divide(llmq, model, tmp_path):
-    p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--json", "-g", "100", "--skip", "layers\\.0\\.",
+    p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--json", "--skip", "layers\\.0\\.",
              "--override", "down_proj=u8-g96", "--override", "proj=i8-row", "--override", "o_proj=nf4")
     got = {t["name"]: t["scheme"] for t in json.loads(p.stdout)["tensors"]}
     assert got["model.layers.0.mlp.down_proj.weight"] == "bf16"
     assert got["model.layers.1.mlp.down_proj.weight"] == "u8-g96"
     assert got["model.layers.1.self_attn.o_proj.weight"] == "i8-row", "the first match counts"
     assert got["model.embed_tokens.weight"] == "bf16"
-    p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--json", "-g", "100")
-    assert "groups of 100 do not divide 256 inputs; taking 64" in p.stderr
-    got = {t["name"]: t["scheme"] for t in json.loads(p.stdout)["tensors"]}
-    assert got["model.layers.1.mlp.down_proj.weight"] == "u4-g96-asym"
+    p = llmq("quantize", model, "--method", "rtn", "--dry-run", "-g", "100", code=3)
+    assert "expected a group size that divides its" in p.stderr and "found 100; 96 does" in p.stderr
 
 
 def test_the_head_of_a_tied_model_is_split_aloud(llmq, model, tmp_path):

@@ -1,0 +1,345 @@
+"""Hostile and unlucky input to every command: one sentence, the right exit code, nothing left behind.
+
+What tests of one command refuse already (test_cli, test_quantize, test_inspect_verify) is not repeated."""
+import errno
+import json
+import math
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+
+import pytest
+
+from conftest import ROOT, TEXT
+
+TINY = ROOT / "tests/golden/arch/llama-128"
+SHARDED = ROOT / "tests/golden/sharded/llama-128"
+DRAFT = ROOT / "models/novels-1m"
+INDEX = "model.safetensors.index.json"
+Q_PROJ, UP_PROJ = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.up_proj.weight"
+
+
+def copy(source, to):
+    shutil.copytree(source, to)
+    for p in to.iterdir():
+        p.chmod(0o644)
+    return to
+
+
+def read_st(path):
+    raw = path.read_bytes()
+    n = struct.unpack_from("<Q", raw)[0]
+    return json.loads(raw[8:8 + n]), raw[8 + n:]
+
+
+def st_file(header, data, length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def refused(llmq, folder, *args, code=3, **more):
+    """Run it; the last line of stderr is the error, stdout is empty and `folder` is as it was."""
+    before = sorted(p.relative_to(folder) for p in folder.rglob("*"))
+    p = llmq(*args, code=code, timeout=60, **more)
+    lines = p.stderr.strip().splitlines()
+    assert lines and lines[-1].startswith(f"llmq: {args[0]}: ") and p.stdout == "", p.stderr
+    assert sum(x.startswith("llmq: ") for x in lines) == 1, p.stderr
+    assert sorted(p.relative_to(folder) for p in folder.rglob("*")) == before
+    return lines[-1]
+
+
+def every_reader(model, out):
+    """Commands that open MODEL, each in its own way."""
+    return [["logits", model, "--ids", "1,2", "-o", out], ["quantize", model, "-o", out, "-m", "rtn"],
+            ["convert", model, "-o", out, "--to", "safetensors"]]
+
+
+# ---- safetensors ----
+
+def swap(name, **fields):
+    return lambda h, d: st_file({**h, name: {**h[name], **fields}}, d)
+
+
+def same_bytes_twice(h, d):
+    return swap(Q_PROJ, data_offsets=h[UP_PROJ]["data_offsets"], shape=h[UP_PROJ]["shape"])(h, d)
+
+
+def key_twice(h, d):
+    return st_file(json.dumps(h).encode()[:-1] + b"," + json.dumps({Q_PROJ: h[Q_PROJ]}).encode()[1:], d)
+
+
+HEADERS = [
+    ("seven bytes", lambda h, d: b"\x01\0\0\0\0\0\0", "8 bytes of header length"),
+    ("a header of 0 bytes", lambda h, d: st_file(h, d, 0), "header"),
+    ("a header longer than the file", lambda h, d: st_file(h, b"", 1 << 20), "header"),
+    ("a header of 2^64-1 bytes", lambda h, d: st_file(h, d, 2**64 - 1), "header"),
+    ("a header cut short", lambda h, d: st_file(json.dumps(h).encode()[:-20], d), "JSON"),
+    ("no JSON", lambda h, d: st_file(b"{'a': 1}" + b" " * 8, d), "JSON"),
+    ("no UTF-8", lambda h, d: st_file(b'{"\xff":1}' + b" " * 7, d), "UTF-8"),
+    ("brackets without end", lambda h, d: st_file(b'{"a":' + b"[" * 100000, d), "levels"),
+    ("an array", lambda h, d: st_file(b"[1,2,3] ", d), "expected"),
+    ("a name twice", key_twice, "twice"),
+    ("data cut short", lambda h, d: st_file(h, d[:-1]), "data_offsets"),
+    ("data too long", lambda h, d: st_file(h, d + b"\0"), "bytes"),
+    ("tensors that overlap", same_bytes_twice, "data_offsets"),
+    ("a hole", lambda h, d: st_file({k: v for k, v in h.items() if k != UP_PROJ}, d), "data_offsets"),
+    ("offsets backwards", swap(Q_PROJ, data_offsets=[64, 0]), Q_PROJ),
+    ("an offset of 2^63", swap(Q_PROJ, data_offsets=[0, 2**63]), Q_PROJ),
+    ("a shape that overflows", swap(Q_PROJ, shape=[2**40, 2**40]), Q_PROJ),
+    ("a negative shape", swap(Q_PROJ, shape=[-128, -128]), Q_PROJ),
+    ("another shape", swap(Q_PROJ, shape=[64, 256]), "expected shape [128,128], found [64,256]"),
+    ("an unknown dtype", swap(Q_PROJ, dtype="Q4"), "Q4"),
+    ("integers for weights", swap(Q_PROJ, dtype="I16"), "expected a float type, found i16"),
+    ("a dtype of another size", swap(Q_PROJ, dtype="F32"), Q_PROJ),
+]
+
+
+@pytest.mark.parametrize("why,make,says", HEADERS, ids=[x[0] for x in HEADERS])
+def test_a_broken_safetensors_file_is_refused(llmq, tmp_path, why, make, says):
+    model = copy(TINY, tmp_path / "model")
+    model.joinpath("model.safetensors").write_bytes(make(*read_st(TINY / "model.safetensors")))
+    for command in every_reader(model, tmp_path / "out"):
+        line = refused(llmq, tmp_path, *command)
+        assert says in line and str(model) in line, line
+
+
+def test_a_missing_tensor_is_named(llmq, tmp_path):
+    model = copy(TINY, tmp_path / "model")
+    h, d = read_st(TINY / "model.safetensors")
+    h["other"] = h.pop(Q_PROJ)
+    model.joinpath("model.safetensors").write_bytes(st_file(h, d))
+    for command in every_reader(model, tmp_path / "out")[:2]:
+        assert Q_PROJ in refused(llmq, tmp_path, *command)
+
+
+def test_broken_shards_are_refused(llmq, tmp_path):
+    names = json.loads((SHARDED / INDEX).read_text())["weight_map"]
+    first, shard = next(iter(names.items()))
+    other = next(x for x in names.values() if x != shard)
+    for why, weights, says in [
+        ("a shard missing", None, shard),
+        ("a shard elsewhere", {**names, first: "../x.safetensors"}, "../x.safetensors"),
+        ("no file at all", {**names, first: "none.safetensors"}, "none.safetensors"),
+        ("another shard", {**names, first: other}, first),
+        ("a stranger", {**names, "stranger": shard}, "stranger"),
+        ("one forgotten", {k: v for k, v in names.items() if k != first}, first),
+        ("no names", {}, "weight_map"),
+        ("an array", [first], "weight_map"),
+        ("a number", {**names, first: 7}, first),
+    ]:
+        model = copy(SHARDED, tmp_path / "model")
+        if weights is None:
+            (model / shard).unlink()
+        else:
+            (model / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+        for command in every_reader(model, tmp_path / "out")[:2]:
+            line = refused(llmq, tmp_path, *command)
+            assert says in line, f"{why}: {line}"
+        shutil.rmtree(model)
+
+
+# ---- config.json and what lies beside it ----
+
+def test_every_number_of_a_config_is_checked(llmq, tmp_path):
+    """Each field replaced by each of these: run or refused in a sentence, never a crash."""
+    model = copy(TINY, tmp_path / "model")
+    config = json.loads((TINY / "config.json").read_text())
+    needed = {"hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers",
+              "vocab_size"}
+    for key in config:
+        for value in (-1, 0, 1e30, "x", None, [], True):
+            (model / "config.json").write_text(json.dumps({**config, key: value}))
+            p = llmq("logits", model, "--ids", "1,2", "-o", tmp_path / "out", code=None, timeout=60)
+            assert p.returncode in (0, 3), f"{key}: {value}: exit {p.returncode}: {p.stderr}"
+            assert p.returncode == 3 or key not in needed, f"{key}: {value} was taken"
+            if p.returncode:
+                assert p.stderr.startswith("llmq: logits: ") and str(model) in p.stderr
+                assert not (tmp_path / "out").exists()
+            else:
+                (tmp_path / "out").unlink()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json"])
+def test_broken_side_files_are_refused_by_name(llmq, tmp_path, name):
+    for i, data in enumerate([b"", b"{", b"\xff\xfe", b"[" * 10000, b'{"eos_token_id":{},"model":1}']):
+        model = copy(DRAFT, tmp_path / f"m{i}")
+        (model / name).write_bytes(data)
+        assert name in refused(llmq, tmp_path, "run", model, "-p", "Hello", "-n", "2")
+
+
+def test_ids_beyond_the_vocabulary_in_a_config_do_no_harm(llmq, tmp_path):
+    model = copy(DRAFT, tmp_path / "model")
+    config = json.loads((DRAFT / "config.json").read_text())
+    config.update(bos_token_id=2**31 - 1, eos_token_id=[99999, 2**31 - 1])
+    (model / "config.json").write_text(json.dumps(config))
+    llmq("run", model, "-p", "Hello", "-n", "3", "--ignore-eos")
+    line = refused(llmq, tmp_path, "eval", model, "--text", TEXT, "--windows", "1", "--ctx", "8", "--bos")
+    assert "BOS: expected an id below" in line
+
+
+# ---- .llmq ----
+
+def test_a_changed_byte_anywhere_is_found(llmq, packed, tmp_path):
+    whole = packed.read_bytes()
+    header = struct.unpack_from("<Q", whole, 16)[0]
+    pick = random.Random(3)
+    places = [pick.randrange(a, b) for a, b, n in
+              [(0, 64, 8), (64, 4096, 4), (4096, header, 16), (header, len(whole), 8)] for _ in range(n)]
+    path = tmp_path / "x.llmq"
+    for at in places:
+        data = bytearray(whole)
+        data[at] ^= 1 << pick.randrange(8)
+        path.write_bytes(data)
+        p = llmq("verify", path, code=None)
+        assert p.returncode in (3, 4) and "llmq: verify: " in p.stderr, f"byte {at}: {p.stderr}"
+        if at < 64 or at >= header:  # what every command checks at its start
+            refused(llmq, tmp_path, "run", path, "-p", "Hello", "-n", "1")
+    for size in (0, 63, 4095, header, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        refused(llmq, tmp_path, "run", path, "-p", "Hello", "-n", "1")
+
+
+# ---- disks, folders, pipes, streams ----
+
+def small_files():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
+
+
+@pytest.mark.parametrize("target", [["--to", "llmq"], ["--to", "safetensors"],
+                                    ["--to", "safetensors", "--shard-size", "100K"]])
+def test_a_full_disk_ends_convert_with_nothing_left(llmq, tmp_path, target):
+    line = refused(llmq, tmp_path, "convert", DRAFT, "-o", tmp_path / "out", *target, code=1,
+                   preexec_fn=small_files)
+    assert os.strerror(errno.EFBIG) in line
+
+
+def test_a_full_disk_keeps_the_old_logits(llmq, tmp_path):
+    out = tmp_path / "out"
+    out.write_text("old")
+    refused(llmq, tmp_path, "logits", DRAFT, "--ids", ",".join(["1"] * 64), "-o", out, code=1,
+            preexec_fn=small_files)
+    assert out.read_text() == "old"
+    refused(llmq, tmp_path, "logits", DRAFT, "--ids", "1", "-o", "/dev/full", code=1)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(llmq, tmp_path):
+    for out, code in [("", 2), (tmp_path, 1), (f"{tmp_path}/new/", 2), (tmp_path / "none/out", 1),
+                      (tmp_path / ("x" * 300), 1)]:
+        for method in ("rtn", "gptq"):
+            line = refused(llmq, tmp_path, "quantize", DRAFT, "-o", out, "--method", method, code=code)
+            assert str(out) in line
+
+
+def test_a_pipe_is_refused_not_waited_for(llmq, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for args in (["inspect", pipe], ["run", pipe, "-p", "a"], ["eval", DRAFT, "--text", pipe],
+                 ["quantize", DRAFT, "-o", tmp_path / "q", "--method", "gptq", "--calib", pipe]):
+        assert "expected a regular file" in refused(llmq, tmp_path, *args)
+
+
+def test_a_closed_stdout_is_not_mistaken_for_a_file(llmq, tmp_path):
+    out, want = tmp_path / "q.llmq", tmp_path / "want.llmq"
+    llmq("quantize", DRAFT, "-o", want, "--method", "rtn")
+    command = f"'{llmq.path}' quantize '{DRAFT}' -o '{out}' --method rtn <&- >&-"
+    p = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert p.returncode == 1 and p.stderr.startswith("llmq: quantize: stdout: cannot write")
+    assert out.read_bytes() == want.read_bytes()
+
+
+def test_odd_names_are_only_names(llmq, tmp_path):
+    model = copy(DRAFT, tmp_path / 'a \n"ü☃%s')
+    for out, to in ((" o %n.llmq", "llmq"), ("ö/", "safetensors")):
+        llmq("convert", model, "-o", tmp_path / out, "--to", to)
+    assert llmq.json("inspect", model)["format"] == "safetensors"
+    assert llmq.json("verify", tmp_path / " o %n.llmq")["ok"]
+
+
+def test_a_model_cut_short_while_it_is_read_is_an_error(llmq, model, tmp_path):
+    source = copy(model, tmp_path / "model")
+    p = llmq.start("quantize", source, "-o", tmp_path / "q.llmq", "--method", "gptq", stderr=-1)
+    while p.poll() is None and not (tmp_path / "q.llmq.resume/part-00000.llmq").exists():
+        time.sleep(0.002)
+    os.truncate(source / "model.safetensors", 4096)
+    text = p.communicate(timeout=60)[1]
+    assert p.returncode == 1 and "cut short" in text
+    assert not (tmp_path / "q.llmq").exists() and not list(tmp_path.rglob("*tmp-*"))
+
+
+# ---- calibration, groups, ports, interruptions ----
+
+def test_text_that_is_no_utf8_is_calibrated_and_scored_all_the_same(llmq, tmp_path):
+    """Bytes are bytes: real corpora hold broken ones. Text that holds nothing is refused."""
+    text, empty = tmp_path / "broken.txt", tmp_path / "empty.txt"
+    text.write_bytes(bytes(random.Random(1).randrange(256) for _ in range(3000)))
+    empty.write_bytes(b"")
+    llmq("eval", DRAFT, "--text", text, "--ctx", "32", "--windows", "2")
+    quick = ["--calib-samples", "2", "--calib-len", "16"]
+    llmq("quantize", DRAFT, "-o", tmp_path / "q", "--method", "gptq", "--calib", text, *quick)
+    for name in (empty, tmp_path / "none", tmp_path):
+        line = refused(llmq, tmp_path, "quantize", DRAFT, "-o", tmp_path / "r", "--method", "gptq",
+                       "--calib", name, *quick)
+        assert str(name) in line
+
+
+@pytest.mark.parametrize("args", [["-g", "100"], ["--override", "q_proj=u4-g100"],
+                                  ["--lm-head", "u8-g100-asym"], ["--embed", "u8-g100"]])
+def test_a_group_that_does_not_divide_is_refused(llmq, tmp_path, args):
+    for method in ("rtn", "gptq"):
+        line = refused(llmq, tmp_path, "quantize", DRAFT, "-o", tmp_path / "q", "--method", method, *args)
+        assert "expected a group size that divides its " in line and "found 100; " in line
+
+
+def test_a_group_that_nobody_asked_for_is_fitted_aloud(llmq, tmp_path):
+    model = copy(TINY, tmp_path / "model")
+    h, _ = read_st(TINY / "model.safetensors")
+    config = json.loads((TINY / "config.json").read_text())
+    config.update(hidden_size=160, head_dim=40)  # 128 does not divide it
+    (model / "config.json").write_text(json.dumps(config))
+    at = 0
+    for t in (t for k, t in h.items() if k != "__metadata__"):
+        t["shape"] = [{128: 160, 64: 80}.get(n, n) for n in t["shape"]]
+        t["data_offsets"] = [at, at + 2 * math.prod(t["shape"])]
+        at = t["data_offsets"][1]
+    (model / "model.safetensors").write_bytes(st_file(h, b"\0\x3c" * (at // 2)))
+    p = llmq("quantize", model, "-o", tmp_path / "q", "--method", "rtn")
+    assert "groups of 128 do not divide 160 inputs; taking 80" in p.stderr
+
+
+def test_a_port_in_use_is_an_error(llmq, tmp_path):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = str(s.getsockname()[1])
+        line = refused(llmq, tmp_path, "serve", DRAFT, "--port", port, code=1)
+        assert port in line
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_ended_at_any_moment_the_old_output_is_whole(llmq, tmp_path, sig):
+    out = tmp_path / "out"
+    for i in range(6):
+        out.write_text("old")
+        p = llmq.start("convert", ROOT / "models/novels-6m", "-o", out, "--to", "llmq", "--layout",
+                       "tile16", stderr=-1, stdout=-1)
+        time.sleep(0.012 * i)
+        p.send_signal(sig)
+        text = p.communicate(timeout=60)[1]
+        assert p.returncode in (0, 130, 143, -sig), text
+        if p.returncode > 0:
+            assert text.startswith("llmq: convert: ") and "interrupted" in text
+        assert [x.name for x in tmp_path.iterdir()] == ["out"]
+        assert out.read_bytes() == b"old" or llmq.json("verify", out)["ok"]
+
+
+def test_any_number_of_threads_will_do(llmq):
+    answers = {llmq("run", DRAFT, "-p", "Hello", "-n", "5", "--threads", n).stdout for n in (0, 1, 7, 100)}
+    assert len(answers) == 1
+    assert "--threads" in llmq("run", DRAFT, "-p", "a", "--threads", "100000", code=2).stderr
