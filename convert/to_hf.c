@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -224,7 +225,20 @@ static lq_status write_blobs(const conv *c, lq_err *err)
 }
 
 /* ---- the folder ---- */
-/* Only plain files, and a config.json among them unless it is empty. */
+/* What lies in a model's folder; replacing it must delete nothing else. */
+static bool is_model_file(const char *name)
+{
+    static const char *const ends[] = { ".json",  ".safetensors", ".jinja",   ".md",
+                                        ".model", "merges.txt",   "vocab.txt" };
+    if (strncasecmp(name, "licen", 5) == 0 || strcmp(name, ".gitattributes") == 0) return true;
+    for (size_t i = 0; i < LQ_COUNT(ends); i++) {
+        size_t n = strlen(name), m = strlen(ends[i]);
+        if (n >= m && strcmp(name + n - m, ends[i]) == 0) return true;
+    }
+    return false;
+}
+
+/* Only plain files of a model, and a config.json among them unless it is empty. */
 static lq_status may_replace(const char *dir, lq_err *err)
 {
     bool config = false, empty = true;
@@ -237,7 +251,8 @@ static lq_status may_replace(const char *dir, lq_err *err)
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
         empty = false;
         config = config || strcmp(e->d_name, "config.json") == 0;
-        if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+        if (!is_model_file(e->d_name) ||
+            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
             s = lq_fail(err, LQ_EUSAGE, "%s: holds %s, which a model folder does not", dir,
                         e->d_name);
     }

@@ -58,6 +58,8 @@ def test_refusals_leave_everything_as_it_was(llmq, model, tmp_path):
     (tmp_path / "mine/thesis.txt").write_text("years of work")
     llmq("convert", model, "-o", tmp_path / "mine", "--to", "safetensors", code=2)
     (tmp_path / "mine/config.json").write_text("{}")
+    p = llmq("convert", model, "-o", tmp_path / "mine", "--to", "safetensors", code=2)
+    assert "holds thesis.txt, which a model folder does not" in p.stderr
     (tmp_path / "mine/folder").mkdir()
     llmq("convert", model, "-o", tmp_path / "mine", "--to", "safetensors", code=2)
     assert sorted(p.name for p in (tmp_path / "mine").iterdir()) == ["config.json", "folder", "thesis.txt"]
