@@ -343,3 +343,60 @@ def test_any_number_of_threads_will_do(llmq):
     answers = {llmq("run", DRAFT, "-p", "Hello", "-n", "5", "--threads", n).stdout for n in (0, 1, 7, 100)}
     assert len(answers) == 1
     assert "--threads" in llmq("run", DRAFT, "-p", "a", "--threads", "100000", code=2).stderr
+
+
+# ---- the server: what no client library sends ----
+
+def talk(server, data, wait=1):
+    """Send raw bytes, return what comes back until the server closes or still waits for more."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=wait) as c:
+        got = b""
+        try:
+            c.sendall(data)
+            while part := c.recv(65536):
+                got += part
+        except (ConnectionError, TimeoutError):
+            pass  # it may hang up on nonsense before it is all said, or think that it is half a line
+        return got
+
+
+def test_garbage_on_the_socket_does_no_harm(server):
+    post = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    for why, data in [
+        ("noise", random.Random(1).randbytes(3000)),
+        ("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)),
+        ("HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+        ("a long line", b"GET /" + b"a" * 200000 + b" HTTP/1.1\r\n\r\n"),
+        ("many headers", b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 9000 + b"\r\n"),
+        ("a negative length", post + b"Content-Length: -5\r\n\r\n"),
+        ("a length beyond all", post + b"Content-Length: 99999999999999999999\r\n\r\n"),
+        ("two lengths", post + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcde"),
+        ("a broken chunk", post + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
+        ("a huge chunk", post + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nabc"),
+        ("half a body", post + b"Content-Length: 50\r\n\r\n{"),
+    ]:
+        got = talk(server, data)
+        assert not got or got.startswith(b"HTTP/1.1 4") or got.startswith(b"HTTP/1.1 5"), f"{why}: {got[:99]}"
+        assert server.get("/health").status == 200, why
+
+
+def test_two_hundred_connections_half_of_them_cut(server):
+    body = json.dumps({"prompt": "a", "max_tokens": 8, "ignore_eos": True, "stream": True}).encode()
+    request = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+               b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    whole, cut = [], []
+    for i in range(100):
+        for kept, data in ((whole, request), (cut, request[:i + 90])):
+            c = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+            c.sendall(data)
+            kept.append(c)
+    for c in cut:
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset, not closed
+        c.close()
+    for c in whole:
+        got = b""
+        while part := c.recv(65536):
+            got += part
+        c.close()
+        assert got.startswith(b"HTTP/1.1 200") and b"data: [DONE]" in got, got[-300:]
+    assert server.get("/health").status == 200
