@@ -29,6 +29,13 @@ static lq_status pick(open_fn **open, const char *path, lq_err *err)
                         "%s: expected an HF folder, a .safetensors or a .llmq file, found %s", path,
                         kinds[i].name);
     }
+    const size_t n = strlen(path), ext = strlen(".safetensors");
+    if (!s && *open == src_hf_open && !(n > ext && strcmp(path + n - ext, ".safetensors") == 0) &&
+        (m.size < 9 || m.data[8] != '{'))
+        s = lq_fail(err, LQ_EFORMAT,
+                    "%s: expected an HF folder, a .safetensors or a .llmq file, found neither's "
+                    "first bytes",
+                    path);
     lq_map_close(&m);
     return s;
 }
@@ -121,6 +128,15 @@ const src_blob *src_find_blob(const src_source *s, const char *name)
     for (size_t i = 0; i < s->n_blobs; i++)
         if (strcmp(s->blobs[i].name, name) == 0) return &s->blobs[i];
     return NULL;
+}
+
+char *src_shape_text(char out[96], const src_tensor *t)
+{
+    int at = snprintf(out, 96, "[");
+    for (int i = 0; i < t->n_dims && at < 96; i++)
+        at += snprintf(out + at, (size_t)(96 - at), "%s%" PRId64, i ? "," : "", t->shape[i]);
+    if (at < 96) snprintf(out + at, (size_t)(96 - at), "]");
+    return out;
 }
 
 int64_t src_elements(const src_tensor *t)

@@ -73,5 +73,7 @@ lq_hash src_tensor_hash(const src_source *s, int64_t i);
 /* Elements, and bytes of all planes (raw tensors: of the run). */
 int64_t src_elements(const src_tensor *t);
 size_t src_bytes(const src_tensor *t);
+/* "[4096,256]"; returns out. */
+char *src_shape_text(char out[96], const src_tensor *t);
 
 #endif

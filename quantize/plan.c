@@ -20,6 +20,7 @@ int64_t qz_fit_group(int64_t K, int64_t group)
 typedef struct {
     pcre2_code *re;
     qt_scheme scheme;
+    bool used; /* matched the name of some weight */
 } rule;
 
 typedef struct {
@@ -41,9 +42,11 @@ static lq_status compile(pcre2_code **re, const char *pattern, size_t n, const c
                    (const char *)text, at + 1);
 }
 
-static bool matches(const rules *r, const rule *one, const char *name)
+static bool matches(const rules *r, rule *one, const char *name)
 {
-    return pcre2_match(one->re, (PCRE2_SPTR)name, strlen(name), 0, 0, r->match, NULL) >= 0;
+    bool yes = pcre2_match(one->re, (PCRE2_SPTR)name, strlen(name), 0, 0, r->match, NULL) >= 0;
+    one->used |= yes;
+    return yes;
 }
 
 static void rules_free(rules *r)
@@ -196,6 +199,18 @@ static int by_place(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* A pattern with a slip in it would leave the model other than its owner believes. */
+static void say_unused(const maker *m, const rule *list, const char *const *text, int n,
+                       const char *option)
+{
+    char line[320];
+    for (int i = 0; i < n; i++) {
+        if (list[i].used) continue;
+        snprintf(line, sizeof line, "%s '%.240s': takes no weight", option, text[i]);
+        say(m, line);
+    }
+}
+
 /* A tied model has one matrix for embedding and head: giving the head its own scheme splits it. */
 static lq_status split_head(qz_plan *p, const maker *m, lq_err *err)
 {
@@ -245,6 +260,8 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
         s = decide(&m, e, err);
     }
     if (!s) s = split_head(p, &m, err);
+    if (!s) say_unused(&m, m.r.overrides, o->overrides, o->n_overrides, "--override");
+    if (!s) say_unused(&m, m.r.skips, o->skips, o->n_skips, "--skip");
     if (!s) qsort(p->e, p->n, sizeof *p->e, by_place);
     rules_free(&m.r);
     if (s) qz_plan_free(p);

@@ -36,18 +36,18 @@ size_t eng_free_memory(void)
 static lq_status check_count(const char *name, int64_t v, int64_t hi, lq_err *err)
 {
     if (v >= 0 && v <= hi) return LQ_OK;
-    return lq_fail(err, LQ_EVALUE, "%s: expected 0..%lld, found %lld", name, (long long)hi,
+    return lq_fail(err, LQ_EUSAGE, "%s: expected 0..%lld, found %lld", name, (long long)hi,
                    (long long)v);
 }
 
 static lq_status check_opts(const eng_opts *o, int64_t max_pos, lq_err *err)
 {
-    lq_status s = check_count("max_len", o->max_len, max_pos, err);
-    if (!s) s = check_count("max_seqs", o->max_seqs, 4096, err);
-    if (!s) s = check_count("max_batch_tokens", o->max_batch_tokens, 1 << 20, err);
-    if (!s) s = check_count("queue", o->queue, 1 << 24, err);
+    lq_status s = check_count("--max-model-len", o->max_len, max_pos, err);
+    if (!s) s = check_count("--max-num-seqs", o->max_seqs, 4096, err);
+    if (!s) s = check_count("--max-num-batched-tokens", o->max_batch_tokens, 1 << 20, err);
+    if (!s) s = check_count("--queue", o->queue, 1 << 24, err);
     if (!s && o->block_size && o->block_size != 8 && o->block_size != 16 && o->block_size != 32)
-        s = lq_fail(err, LQ_EVALUE, "block_size: expected 8, 16 or 32, found %d", o->block_size);
+        s = lq_fail(err, LQ_EUSAGE, "--block-size: expected 8, 16 or 32, found %d", o->block_size);
     return s;
 }
 

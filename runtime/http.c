@@ -190,7 +190,8 @@ static int64_t check_head(http_req *r, struct MHD_Connection *mhd)
                    "a valid API key is required: Authorization: Bearer KEY");
     } else if (find_route(r) && strcmp(r->route->method, "POST") == 0) {
         if (!is_json(header(mhd, "Content-Type")))
-            http_error(r, 415, NULL, NULL, "expected Content-Type: application/json");
+            http_error(r, 415, NULL, NULL, "expected Content-Type: application/json, found %.64s",
+                       header(mhd, "Content-Type") ? header(mhd, "Content-Type") : "none");
         else if (encoding && strcasecmp(encoding, "identity") != 0)
             http_error(r, 415, NULL, NULL, "Content-Encoding is not supported");
         else if (n > 0 && (size_t)n > r->s->o.max_body) {

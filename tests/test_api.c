@@ -695,6 +695,7 @@ TEST(operators_see_the_state)
     CHECK(strstr(get("/v1/models/org/tiny"), "\"max_model_len\":64"), "one model, plain");
     CHECK(strstr(get("/v1/models/none"), "model_not_found"), "an unknown model");
     post("/v1/completions", "{\"prompt\":[5,6],\"cache_salt\":\"hello\",\"n\":2,\"zzz\":1}");
+    CHECK(wait_for(&eng.running, 0), "still running"); /* it ends just after the answer is out */
     const char *m = get("/metrics");
     static const char *const lines[] = {
         "# TYPE vllm:num_requests_running gauge\n",

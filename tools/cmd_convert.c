@@ -67,10 +67,11 @@ static lq_status to_safetensors(conv_report *r, const src_source *src, const con
 }
 
 static const struct {
-    const char *name;
+    const char *name, *other, *other2; /* options of the other targets */
     lq_status (*run)(conv_report *r, const src_source *src, const convert_opts *o, const cmd_ctx *c,
                      lq_err *err);
-} targets[] = { { "llmq", to_llmq }, { "safetensors", to_safetensors } };
+} targets[] = { { "llmq", "dtype", "shard-size", to_llmq },
+                { "safetensors", "layout", "layout", to_safetensors } };
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
@@ -80,6 +81,10 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
         t++;
     if (t == LQ_COUNT(targets))
         return lq_fail(err, LQ_EUSAGE, "--to: expected llmq or safetensors, found '%s'", o->to);
+    const char *other = opt_given(c, targets[t].other)    ? targets[t].other
+                        : opt_given(c, targets[t].other2) ? targets[t].other2
+                                                          : NULL;
+    if (other) return lq_fail(err, LQ_EUSAGE, "--%s does not go with --to %s", other, o->to);
     src_source *src = NULL;
     conv_report r;
     lq_status s = k_init(NULL, err);

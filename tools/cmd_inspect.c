@@ -19,14 +19,6 @@ static const opt_row rows[] = {
 };
 
 /* ---- what is printed of a tensor ---- */
-static void shape_text(char out[96], const src_tensor *t)
-{
-    int at = snprintf(out, 96, "[");
-    for (int i = 0; i < t->n_dims && at < 96; i++)
-        at += snprintf(out + at, (size_t)(96 - at), "%s%" PRId64, i ? "," : "", t->shape[i]);
-    if (at < 96) snprintf(out + at, (size_t)(96 - at), "]");
-}
-
 static void scheme_text(char out[40], const src_tensor *t)
 {
     if (t->plain)
@@ -202,7 +194,7 @@ static int by_place(const void *a, const void *b)
 static void print_item(const item *it)
 {
     char shape[96], scheme[40], size[16];
-    shape_text(shape, it->t);
+    src_shape_text(shape, it->t);
     scheme_text(scheme, it->t);
     printf("    %-36s %-16s %-18s %s\n", it->t->name + (it->prefix ? it->prefix + 1 : 0), shape,
            scheme, opt_size_text(size, sizeof size, (double)src_bytes(it->t)));

@@ -59,7 +59,7 @@ static bool ends_with(const char *s, const char *tail)
     return n >= m && strcmp(s + n - m, tail) == 0;
 }
 
-static lq_status open_planned(planned *p, const char *path, lq_err *err)
+static lq_status open_planned(planned *p, const char *path, bool verify, lq_err *err)
 {
     memset(p, 0, sizeof *p);
     if (ends_with(path, ".json")) {
@@ -70,7 +70,7 @@ static lq_status open_planned(planned *p, const char *path, lq_err *err)
         cJSON_Delete(j);
         return s;
     }
-    src_opts o = { .need_config = true };
+    src_opts o = { .need_config = true, .verify = verify };
     lq_status s = src_open(&p->src, path, &o, err);
     p->weights = !s;
     if (s == LQ_ENOENT && lq_is_dir(path)) { /* a folder whose weights are not here yet */
@@ -254,7 +254,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     pool *p = NULL;
     lq_status s = opt_model_start(&o->model, err);
     if (s) return s;
-    s = open_planned(&from, c->argv[0], err);
+    s = open_planned(&from, c->argv[0], o->model.verify, err);
     if (!s) s = pool_open(&p, c->threads, err);
     if (!s) s = make_plan(&pl, &from, o, p, err);
     if (!s && c->json)

@@ -82,12 +82,47 @@ static void say(void *user, const char *line)
     prog_say(LOG_WARN, "%s", line);
 }
 
+/* Options that change weights, and the methods that know them: elsewhere they would do nothing. */
+static const struct {
+    const char *option, *methods;
+} belongs[] = { { "bits", "rtn, gptq, awq" },
+                { "group-size", "rtn, gptq, awq, nf4, fp4" },
+                { "sym", "rtn, gptq, awq, absmax" },
+                { "asym", "rtn, gptq, awq, absmax" },
+                { "narrow", "rtn, gptq, awq" },
+                { "clip", "rtn, gptq, awq" },
+                { "double-quant", "nf4, fp4" },
+                { "outlier-threshold", "int8" },
+                { "act-order", "gptq" },
+                { "static-groups", "gptq" },
+                { "damp", "gptq" },
+                { "fold", "gptq, awq" } };
+
+static bool among(const char *word, const char *list)
+{
+    size_t n = strlen(word);
+    for (const char *p = list; (p = strstr(p, word)); p += n)
+        if ((p == list || p[-1] == ' ') && (p[n] == ',' || !p[n])) return true;
+    return false;
+}
+
+static lq_status check_options(const cmd_ctx *c, const quantize_opts *o, lq_err *err)
+{
+    for (size_t i = 0; i < LQ_COUNT(belongs); i++)
+        if (opt_given(c, belongs[i].option) && !among(o->method, belongs[i].methods))
+            return lq_fail(err, LQ_EUSAGE, "--%s: expected a method that has it (%s), found %s",
+                           belongs[i].option, belongs[i].methods, o->method);
+    if (!o->out && !o->dry_run) return lq_fail(err, LQ_EUSAGE, "--out is required");
+    if (o->sym && o->asym) return lq_fail(err, LQ_EUSAGE, "--sym and --asym exclude each other");
+    if (o->narrow && !o->sym) return lq_fail(err, LQ_EUSAGE, "--narrow needs --sym");
+    return LQ_OK;
+}
+
 static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts *o, lq_err *err)
 {
     lq_status s = qz_method_find(&q->method, o->method, err);
+    if (!s) s = check_options(c, o, err);
     if (s) return s;
-    if (!o->out && !o->dry_run) return lq_fail(err, LQ_EUSAGE, "--out: missing");
-    if (o->sym && o->asym) return lq_fail(err, LQ_EUSAGE, "--sym and --asym exclude each other");
     if (o->bits != 2 && o->bits != 3 && o->bits != 4 && o->bits != 8)
         return lq_fail(err, LQ_EUSAGE, "--bits: expected 2, 3, 4 or 8, found %lld",
                        (long long)o->bits);

@@ -14,7 +14,7 @@
 #include <time.h>
 
 typedef struct {
-    const char *host;
+    const char *host, *path;
     int64_t port, max_len, max_seqs, max_batch_tokens, block_size, queue;
     size_t kv_bytes;
     double shutdown_timeout;
@@ -26,6 +26,7 @@ typedef struct {
 
 #define F(field) offsetof(serve_opts, field)
 static const opt_row server_rows[] = {
+    { "model", 0, OPT_STR, F(path), .arg = "MODEL", .help = "the model, as other servers name it" },
     { "host", 0, OPT_STR, F(host), .def = "127.0.0.1", .arg = "ADDRESS",
       .help = "address to listen on; 0.0.0.0 for all" },
     { "port", 0, OPT_INT, F(port), .def = "8000", .hi = 65535,
@@ -48,8 +49,8 @@ static const opt_row engine_rows[] = {
       .hi = 1 << 20, .help = "tokens of one step, prefill and decode together" },
     { "queue", 0, OPT_INT, F(queue), .def = "1024", .lo = 1, .hi = 1 << 20,
       .help = "requests that may wait; more are answered with 503" },
-    { "block-size", 0, OPT_INT, F(block_size), .def = "16", .lo = 1, .hi = 1024,
-      .help = "tokens per block of the KV cache" },
+    { "block-size", 0, OPT_INT, F(block_size), .def = "16", .lo = 8, .hi = 32,
+      .help = "tokens per block of the KV cache: 8, 16 or 32" },
     { "kv-cache-memory", 0, OPT_SIZE, F(kv_bytes),
       .help = "memory of the KV cache; 0: what --max-num-seqs needs, at most 1/4 of what is free" },
     { "enable-prefix-caching", 0, OPT_TRI, F(prefix_cache),
@@ -252,7 +253,10 @@ static void close_all(serve *v)
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
-    serve v = { .o = opts, .path = c->argv[0] };
+    const serve_opts *o = opts;
+    if (!o->path == !c->argc)
+        return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model");
+    serve v = { .o = o, .path = o->path ? o->path : c->argv[0] };
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
@@ -276,7 +280,7 @@ const cmd_row cmd_serve = {
     .details = "Routes: /v1/models /v1/completions /v1/chat/completions /tokenize /detokenize\n"
                "/health /ready /version /metrics /load. SIGTERM and SIGINT let running requests\n"
                "finish, then end the server.",
-    .args = { { "MODEL", 1, 1, "a .llmq file or a Hugging Face folder" } },
+    .args = { { "MODEL", 0, 1, "a .llmq file or a Hugging Face folder" } },
     .groups = { OPT_GROUP("Server", server_rows, 0), OPT_GROUP("Engine", engine_rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)) },
     .examples = "llmq serve models/novels-6m\0"

@@ -245,9 +245,15 @@ static lq_status check_tensor(verdict *v, const src_source *theirs, const src_te
         add_bad(v, t->name, "not in the source");
         return LQ_OK;
     }
-    if (t->n_dims != x->n_dims || memcmp(t->shape, x->shape, sizeof t->shape) != 0 ||
-        t->plain != x->plain) {
-        add_bad(v, t->name, "its shape or kind differs from the source's");
+    if (t->n_dims != x->n_dims || memcmp(t->shape, x->shape, sizeof t->shape) != 0) {
+        char want[96], have[96], line[240];
+        snprintf(line, sizeof line, "shape: expected %s, found %s", src_shape_text(want, x),
+                 src_shape_text(have, t));
+        add_bad(v, t->name, line);
+        return LQ_OK;
+    }
+    if (t->plain != x->plain) {
+        add_bad(v, t->name, "one is a weight, the other holds other numbers");
         return LQ_OK;
     }
     if (!t->plain) {

@@ -88,7 +88,7 @@ done
 prompt='The old house stood at the end of the lane, and'
 body="{\"model\":\"demo\",\"prompt\":\"$prompt\",\"max_tokens\":120,\"temperature\":0.7,\
 \"seed\":7,\"stream\":true,\"stream_options\":{\"include_usage\":true}}"
-echo "\$ curl -N $url/v1/completions -d '{\"prompt\":\"$prompt\",\"stream\":true,...}'"
+echo "\$ curl -N $url/v1/completions -H 'Content-Type: application/json' -d '{\"prompt\":\"$prompt\",\"stream\":true,...}'"
 printf '\n    %s' "$prompt"
 start=$(now_ms)
 curl -sSN "$url/v1/completions" -H 'Content-Type: application/json' -d "$body" |

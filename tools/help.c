@@ -58,7 +58,8 @@ static void print_row(FILE *f, const opt_row *r)
         for (size_t i = 1; r->words[i] && used < sizeof text; i++)
             used += (size_t)snprintf(text + used, sizeof text - used, " | %s", r->words[i]);
     }
-    if (r->lo != 0.0 || r->hi != 0.0) ADD("%.15g..%.15g", r->lo, r->hi);
+    if (r->lo != 0.0 || r->hi != 0.0)
+        ADD(r->type == OPT_FLOAT ? "%.15g..%.15g" : "%.0f..%.0f", r->lo, r->hi);
     if (r->type == OPT_LIST) ADD("may be repeated");
     if (r->required)
         ADD("required");

@@ -14,7 +14,8 @@ lq_status load_model_open(load_model *l, const char *path, pool *p, const cmd_ct
 {
     memset(l, 0, sizeof *l);
     double start = prog_now();
-    lq_status s = src_open(&l->src, path, &(src_opts){ .need_config = true }, err);
+    src_opts so = { .need_config = true, .verify = opt_given(c, "verify") };
+    lq_status s = src_open(&l->src, path, &so, err);
     if (s) return s; /* names the file */
     s = model_load(&l->m, l->src, p, c->job, err);
     if (s) {

@@ -35,6 +35,8 @@ static const char *const kv_words[] = { "auto", "f32", "f16", "bf16", "int8", NU
               .def = kv_def,                                                                       \
               .words = kv_words,                                                                   \
               .help = "how keys and values are kept" },                                            \
+            { "verify", 0, OPT_FLAG, F(verify),                                                    \
+              .help = "check every checksum of a .llmq file before it is used" },                  \
     }
 
 const opt_row opt_model_rows[OPT_MODEL_N] = ROWS("auto", "auto");

@@ -13,9 +13,10 @@ typedef struct {
     const char *kernels; /* --kernels, NULL: the best here */
     const char *device;  /* --device */
     int activations, kv; /* opt_acts(), opt_kv() */
+    bool verify;         /* --verify: load_model_open asks for it by opt_given */
 } opt_model;
 
-enum { OPT_MODEL_N = 4 };
+enum { OPT_MODEL_N = 5 };
 extern const opt_row opt_model_rows[OPT_MODEL_N];       /* activations, KV: auto */
 extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
 

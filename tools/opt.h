@@ -16,10 +16,10 @@
  *     static const char *const hows[] = { "plain", "fancy", NULL };
  *     #define F(field) offsetof(greet_opts, field)
  *     static const opt_row rows[] = {
- *         { "out", 'o', OPT_STR, F(out), .arg = "FILE", .required = true, .help = "where to write"
- * }, { "bits", 0, OPT_INT, F(bits), .def = "4", .lo = 2, .hi = 8, .help = "bits per code" }, {
- * "loud", 0, OPT_FLAG, F(loud), .help = "in capitals" }, { "how", 0, OPT_ENUM, F(how), .def =
- * "plain", .words = hows, .help = "style" },
+ *         { "out", 'o', OPT_STR, F(out), .arg = "FILE", .required = true, .help = "result" },
+ *         { "bits", 0, OPT_INT, F(bits), .def = "4", .lo = 2, .hi = 8, .help = "per code" },
+ *         { "loud", 0, OPT_FLAG, F(loud), .help = "in capitals" },
+ *         { "how", 0, OPT_ENUM, F(how), .def = "plain", .words = hows, .help = "style" },
  *     };
  *
  *     static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)

@@ -89,8 +89,7 @@ static void report(void *user, const char *what, double done, double total)
     pthread_mutex_lock(&g.lock);
     double now = prog_now();
     if (strncmp(what, g.what, sizeof g.what - 1) != 0) {
-        if (g.drawn && g.terminal) fputc('\n', stderr);
-        g.drawn = false;
+        erase();
         snprintf(g.what, sizeof g.what, "%s", what);
         g.started = now;
         g.shown = g.terminal ? 0 : now; /* plain lines: only for work that takes a while */
@@ -112,8 +111,8 @@ static void report(void *user, const char *what, double done, double total)
 void prog_end(void)
 {
     pthread_mutex_lock(&g.lock);
-    if (g.drawn && g.terminal) fputc('\n', stderr);
-    g.drawn = false;
+    erase();
+    fflush(stderr);
     g.what[0] = 0;
     pthread_mutex_unlock(&g.lock);
 }

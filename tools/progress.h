@@ -9,7 +9,7 @@
 
 /* Install the signal handlers and return the process's job. `level`: LOG_INFO shows progress. */
 const lq_job *prog_start(log_level level);
-/* Finish the progress line, if one is drawn. */
+/* The work is done, and the progress line goes. */
 void prog_end(void);
 /* The signal that set the stop flag, or 0. */
 int prog_signal(void);

@@ -54,6 +54,10 @@ def test_a_quantized_model_becomes_a_folder_with_the_same_logits(llmq, model, tm
 def test_refusals_leave_everything_as_it_was(llmq, model, tmp_path):
     p = llmq("convert", model, "-o", tmp_path / "x", "--to", "onnx", code=2)
     assert "llmq or safetensors" in p.stderr
+    for to, option, value in (("llmq", "--dtype", "f16"), ("llmq", "--shard-size", "1M"),
+                              ("safetensors", "--layout", "tile16")):
+        p = llmq("convert", model, "-o", tmp_path / "x", "--to", to, option, value, code=2)
+        assert f"{option} does not go with --to {to}" in p.stderr
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")
     llmq("convert", model, "-o", tmp_path / "mine", "--to", "safetensors", code=2)

@@ -153,6 +153,9 @@ BAD_USAGE = [
     ("an unknown scheme", ["--method", "rtn", "--override", "up_proj=q4_0"], "q4_0"),
     ("an unknown head scheme", ["--method", "rtn", "--lm-head", "u5-g3"], "--lm-head"),
     ("samples longer than the model", ["--method", "gptq", "--calib-len", "4096"], "--calib-len"),
+    ("bits of a method that has one width", ["--method", "nf4", "--bits", "3"], "--bits: expected a method"),
+    ("an order without GPTQ", ["--method", "awq", "--no-act-order"], "--act-order: expected a method"),
+    ("narrow with zero points", ["--method", "gptq", "--narrow"], "--narrow needs --sym"),
     ("no output", ["--method", "rtn"], "--out"),
 ]
 
@@ -203,6 +206,9 @@ def test_overrides_skips_and_groups_that_do_not_divide(llmq, model, tmp_path):
     assert got["model.embed_tokens.weight"] == "bf16"
     p = llmq("quantize", model, "--method", "rtn", "--dry-run", "-g", "100", code=3)
     assert "expected a group size that divides its" in p.stderr and "found 100; 96 does" in p.stderr
+    assert p.stderr == "--override 'o_proj=nf4': takes no weight\n", "an earlier one took all"
+    p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--skip", "Layers", "--override", "x_proj=nf4")
+    assert "--skip 'Layers': takes no weight" in p.stderr and "--override 'x_proj=nf4'" in p.stderr
 
 
 def test_the_head_of_a_tied_model_is_split_aloud(llmq, model, tmp_path):

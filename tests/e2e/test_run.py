@@ -57,7 +57,7 @@ def test_ids_need_no_tokenizer(llmq):
     ("a system message without a chat", [MODEL, "-p", "a", "--system", "b"], 2, "--chat"),
     ("an id beyond the vocabulary", [TINY, "--ids", "320"], 3, "320"),
     ("longer than the context", [TINY, "--ids", ",".join(["5"] * 200)], 3, "200 tokens"),
-    ("a context beyond the model's", [TINY, "--ids", "1", "--max-model-len", "129"], 3, "max_len"),
+    ("a context beyond the model's", [TINY, "--ids", "1", "--max-model-len", "129"], 2, "--max-model-len: expected 0..128"),
     ("no tokenizer", [TINY, "-p", "text"], 3, "tokenizer"),
     ("no model", ["/nowhere", "-p", "text"], 3, "/nowhere"),
     ("an empty stop string", [MODEL, "-p", "a", "--stop", ""], 3, "stop"),
