@@ -127,3 +127,17 @@ def test_a_folder_with_wrong_weights_is_refused(llmq, model, tmp_path):
     config.write_text(config.read_text().replace('"hidden_size": 256', '"hidden_size": 512'))
     doc = json.loads(llmq("verify", weights.parent, "--json", code=4).stdout)
     assert any("expected shape [4096,512], found [4096,256]" in b["what"] for b in doc["bad"])
+
+
+def test_a_damaged_plane_is_seen_before_use_where_asked(llmq, packed, tmp_path):
+    raw = bytearray(packed["rtn"].read_bytes())
+    raw[2200000] ^= 1
+    (tmp_path / "bad.llmq").write_bytes(raw)
+    p = llmq("run", tmp_path / "bad.llmq", "--ids", "1", "-n", "1", "--verify", code=4)
+    assert "codes: checksum: expected" in p.stderr and p.stdout == ""
+    llmq("run", packed["rtn"], "--ids", "1", "-n", "1", "--verify")
+
+
+def test_another_model_is_no_source(llmq, packed, draft):
+    p = llmq("verify", packed["rtn"], "--against", draft, code=4)
+    assert "model.embed_tokens.weight: shape: expected [4096,128], found [4096,256]" in p.stderr

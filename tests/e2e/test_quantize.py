@@ -204,9 +204,9 @@ def test_overrides_skips_and_groups_that_do_not_divide(llmq, model, tmp_path):
     assert got["model.layers.1.mlp.down_proj.weight"] == "u8-g96"
     assert got["model.layers.1.self_attn.o_proj.weight"] == "i8-row", "the first match counts"
     assert got["model.embed_tokens.weight"] == "bf16"
+    assert p.stderr == "--override 'o_proj=nf4': takes no weight\n", "an earlier one took all"
     p = llmq("quantize", model, "--method", "rtn", "--dry-run", "-g", "100", code=3)
     assert "expected a group size that divides its" in p.stderr and "found 100; 96 does" in p.stderr
-    assert p.stderr == "--override 'o_proj=nf4': takes no weight\n", "an earlier one took all"
     p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--skip", "Layers", "--override", "x_proj=nf4")
     assert "--skip 'Layers': takes no weight" in p.stderr and "--override 'x_proj=nf4'" in p.stderr
 

@@ -494,3 +494,14 @@ def test_port_0_is_printed(llmq, model):
         p.terminate()
         p.stderr.read()
         assert p.wait(10) == 0
+
+
+@pytest.mark.parametrize("why, args, says", [
+    ("no model", [], "expected one MODEL"),
+    ("two models", ["MODEL", "--model", "MODEL"], "expected one MODEL"),
+    ("a context beyond the model's", ["--model", "MODEL", "--max-model-len", "1025"], "--max-model-len: expected 0..1024"),
+    ("blocks of another size", ["MODEL", "--block-size", "12"], "--block-size: expected 8, 16 or 32, found 12"),
+])
+def test_wrong_usage_of_the_server_is_refused(llmq, model, why, args, says):
+    p = llmq("serve", "--port", "0", *[model if x == "MODEL" else x for x in args], code=2)
+    assert says in p.stderr, why
