@@ -82,13 +82,30 @@ static lq_status describe(run *r, lq_hash *key, lq_err *err)
     return LQ_OK;
 }
 
+/* The files that travel along are part of the result; tokenizer.blob follows from them. */
+static bool same_blobs(const llmq_file *f, const src_source *src)
+{
+    size_t same = 0, want = 0;
+    for (size_t i = 0; i < src_n_blobs(src); i++)
+        want += strcmp(src_blob_at(src, i)->name, "tokenizer.blob") != 0;
+    for (size_t i = 0; i < f->n_blobs; i++) {
+        const llmq_blob *b = &f->blobs[i];
+        if (strcmp(b->name, "tokenizer.blob") == 0) continue;
+        const src_blob *s = src_find_blob(src, b->name);
+        if (!s || s->bytes != b->span.bytes || memcmp(s->data, b->span.data, s->bytes) != 0)
+            return false;
+        same++;
+    }
+    return same == want;
+}
+
 /* With --resume, is OUT what this run would make? Then there is nothing left to do. */
 static bool already_there(const run *r)
 {
     llmq_file f;
     if (!lq_exists(r->out_path) || llmq_open(&f, r->out_path, NULL)) return false;
     bool same = f.recipe && f.provenance && cJSON_Compare(f.recipe, r->recipe, true) &&
-                cJSON_Compare(f.provenance, r->provenance, true);
+                cJSON_Compare(f.provenance, r->provenance, true) && same_blobs(&f, r->src);
     llmq_close(&f);
     return same;
 }

@@ -339,6 +339,18 @@ def test_ended_at_any_moment_the_old_output_is_whole(llmq, tmp_path, sig):
         assert out.read_bytes() == b"old" or llmq.json("verify", out)["ok"]
 
 
+def test_resume_notices_another_tokenizer_or_config(llmq, tmp_path):
+    """The weights are the same, so the recipe and the hash of the weights are."""
+    source, out = copy(DRAFT, tmp_path / "model"), tmp_path / "q.llmq"
+    args = ["quantize", source, "-o", out, "--method", "rtn"]
+    llmq(*args)
+    assert llmq.json(*args, "--resume")["already_done"]
+    (source / "generation_config.json").write_text('{"eos_token_id": 7}')
+    assert not llmq.json(*args, "--resume")["already_done"]
+    (source / "generation_config.json").unlink()
+    assert not llmq.json(*args, "--resume")["already_done"]
+
+
 def test_any_number_of_threads_will_do(llmq):
     answers = {llmq("run", DRAFT, "-p", "Hello", "-n", "5", "--threads", n).stdout for n in (0, 1, 7, 100)}
     assert len(answers) == 1
