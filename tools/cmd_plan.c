@@ -269,6 +269,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 const cmd_row cmd_plan = {
     .name = "plan",
     .summary = "memory, largest context and batch, and the speed that the machine allows",
+    .details =
+        "The speeds are limits of memory bandwidth and arithmetic. A model so small that a cache "
+        "holds its weights decodes faster than memory would allow.",
     .args = { { "MODEL", 1, 1, "checkpoint folder, .llmq file, or a config.json alone" } },
     .groups = { OPT_GROUP("Options", rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)) },
