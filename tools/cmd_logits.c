@@ -98,6 +98,12 @@ static lq_status compute(answer *a, const model *m, const opt_model *o, pool *p,
                    (size_t)(it.n * a->vocab) * sizeof *a->logits);
         lq_report(job, "ids", (double)(at + it.n), (double)a->n);
     }
+    for (size_t i = 0; i < bytes / sizeof(float) && !s; i++)
+        if (!isfinite(a->logits[i]))
+            s = lq_fail(err, LQ_EVALUE,
+                        "logits of id number %lld are not finite: the weights hold NaN or Inf, or "
+                        "values overflow",
+                        (long long)(i / (size_t)a->vocab));
     fwd_close(f);
     if (kv) kv_seq_free(kv, &seq);
     kv_close(kv);

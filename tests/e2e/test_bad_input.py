@@ -412,3 +412,13 @@ def test_two_hundred_connections_half_of_them_cut(server):
         c.close()
         assert got.startswith(b"HTTP/1.1 200") and b"data: [DONE]" in got, got[-300:]
     assert server.get("/health").status == 200
+
+
+def test_nan_weights_give_no_logits(llmq, tmp_path):
+    model = copy(TINY, tmp_path / "nan")
+    header, data = read_st(model / "model.safetensors")
+    at, _ = header[UP_PROJ]["data_offsets"]
+    data = bytearray(data)
+    data[at:at + 2] = struct.pack("<H", 0x7FC0)  # a bf16 NaN
+    (model / "model.safetensors").write_bytes(st_file(header, bytes(data)))
+    assert "not finite" in refused(llmq, tmp_path, "logits", model, "--ids", "1,2", "-o", tmp_path / "o")
