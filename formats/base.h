@@ -152,6 +152,7 @@ void lq_map_close(lq_map *m);
 lq_status lq_read_file(char **data, size_t *size, const char *path, size_t max_bytes, lq_err *err);
 bool lq_is_dir(const char *path);
 bool lq_exists(const char *path);
+bool lq_same_file(const char *a, const char *b); /* both exist and are one file or folder */
 /* dir + "/" + name into out[n]; LQ_EVALUE when too long. */
 lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, lq_err *err);
 

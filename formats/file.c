@@ -113,6 +113,12 @@ bool lq_exists(const char *path)
     return stat(path, &st) == 0;
 }
 
+bool lq_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, lq_err *err)
 {
     size_t d = strlen(dir);

@@ -85,6 +85,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                         : opt_given(c, targets[t].other2) ? targets[t].other2
                                                           : NULL;
     if (other) return lq_fail(err, LQ_EUSAGE, "--%s does not go with --to %s", other, o->to);
+    if (lq_same_file(c->argv[0], o->out))
+        return lq_fail(err, LQ_EUSAGE, "--out: expected another place than the source, found '%s'",
+                       o->out);
     src_source *src = NULL;
     conv_report r;
     lq_status s = k_init(NULL, err);

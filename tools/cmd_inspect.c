@@ -143,7 +143,7 @@ static bool add_item(cJSON *doc, const char *key, cJSON *v)
 static lq_status print_json(const src_source *s, const totals *t, lq_err *err)
 {
     const arch_config *c = src_config(s);
-    cJSON *doc = cJSON_CreateObject(), *list;
+    cJSON *doc = cJSON_CreateObject(), *list = NULL;
     bool ok = doc && cJSON_AddStringToObject(doc, "format", src_format(s)) &&
               add_item(doc, "arch", c ? cJSON_CreateString(c->row->arch) : NULL) &&
               cJSON_AddNumberToObject(doc, "params", t->params) &&

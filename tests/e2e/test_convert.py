@@ -1,5 +1,6 @@
 """llmq convert: there and back, whole or not at all."""
 import json
+import shutil
 import pathlib
 
 import pytest
@@ -69,3 +70,13 @@ def test_refusals_leave_everything_as_it_was(llmq, model, tmp_path):
     assert sorted(p.name for p in (tmp_path / "mine").iterdir()) == ["config.json", "folder", "thesis.txt"]
     llmq("convert", tmp_path / "none", "-o", tmp_path / "x", "--to", "llmq", code=3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine"]
+
+
+def test_a_source_is_never_its_own_result(llmq, model, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(model, copy)
+    (tmp_path / "link").symlink_to(copy)
+    for out in (copy, tmp_path / "link", f"{copy}/"):
+        p = llmq("convert", copy, "-o", out, "--to", "safetensors", "--dtype", "f32", code=2)
+        assert "another place than the source" in p.stderr
+    assert (copy / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
