@@ -5,6 +5,7 @@
 #include "formats/json.h"
 #include "formats/source.h"
 #include "formats/tiles.h"
+#include "kernels/bench.h"
 #include "runtime/forward.h"
 #include "tools/limits.h"
 
@@ -143,7 +144,11 @@ static lq_status measure(plan *pl, const plan_opts *o, const qt_scheme *scheme, 
     lq_status s = LQ_OK;
     pl->bandwidth = o->bandwidth * 1e9;
     pl->flops = o->gflops * 1e9;
-    if (pl->bandwidth <= 0) s = lim_read_bandwidth(&pl->bandwidth, p, err);
+    if (pl->bandwidth <= 0) {
+        bench_limits one, all;
+        s = bench_limits_run(&one, &all, &(bench_opts){ 0 }, p, err);
+        if (!s) pl->bandwidth = all.read_gbytes_s * 1e9;
+    }
     qt_scheme dense = { .kind = QT_DENSE, .dtype = pl->cfg->dtype };
     if (!s && pl->flops <= 0)
         s = lim_matmul_flops(&pl->flops, scheme ? scheme : &dense, opt_acts(&o->model), p, err);

@@ -1,60 +1,9 @@
-/* tools/limits.c - measuring bandwidth, arithmetic and free memory. */
+/* tools/limits.c - measuring the chosen kernels' arithmetic, and free memory. */
 #include "tools/limits.h"
 
 #include "tools/progress.h"
 
-#include <stdlib.h>
-
-enum { PASSES = 5, PIECE = 1 << 20 };
-static const size_t buffer_bytes = (size_t)256 << 20; /* several times the last cache */
-
-typedef struct {
-    const uint64_t *data;
-    uint64_t *sums; /* one per piece, so that no reading can be left out */
-} reading;
-
-static void read_piece(void *ctx, int64_t item, int thread)
-{
-    (void)thread;
-    const reading *r = ctx;
-    const uint64_t *x = r->data + (size_t)item * (PIECE / sizeof *x);
-    uint64_t s[16] = { 0 }; /* independent sums: as many loads in flight as the core has */
-    for (size_t i = 0; i < PIECE / sizeof *x; i += 16)
-        for (size_t j = 0; j < 16; j++)
-            s[j] += x[i + j];
-    for (size_t j = 1; j < 16; j++)
-        s[0] += s[j];
-    r->sums[item] = s[0];
-}
-
-lq_status lim_read_bandwidth(double *bytes_s, pool *p, lq_err *err)
-{
-    *bytes_s = 0;
-    int64_t pieces = (int64_t)(buffer_bytes / PIECE);
-    uint64_t *data = aligned_alloc(64, buffer_bytes);
-    uint64_t *sums = calloc((size_t)pieces, sizeof *sums);
-    lq_status s = LQ_OK;
-    if (!data || !sums) {
-        s = lq_fail(err, LQ_ENOMEM, "no memory to measure the bandwidth with (%zu bytes)",
-                    buffer_bytes);
-        goto done;
-    }
-    memset(data, 1, buffer_bytes); /* so that the pages exist */
-    reading r = { data, sums };
-    pool_enter(p);
-    double begun = prog_now();
-    for (int i = 0; i < PASSES || prog_now() - begun < 0.5; i++) {
-        double start = prog_now();
-        pool_run(p, pieces, read_piece, &r);
-        double rate = (double)buffer_bytes / (prog_now() - start);
-        if (rate > *bytes_s) *bytes_s = rate;
-    }
-    pool_leave(p);
-done:
-    free(sums);
-    free(data);
-    return s;
-}
+#include <stdio.h>
 
 lq_status lim_matmul_flops(double *flops, const qt_scheme *scheme, mm_acts acts, pool *p,
                            lq_err *err)

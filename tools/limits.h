@@ -1,14 +1,10 @@
-/* tools/limits.h - what this machine can do, measured now: the figures that speed is printed next
- * to (`plan`, `bench`). */
+/* tools/limits.h - what `plan` measures beside the machine's limits of kernels/bench.h. */
 #ifndef LLMQ_TOOLS_LIMITS_H
 #define LLMQ_TOOLS_LIMITS_H
 
 #include "formats/qt.h"
 #include "kernels/mm.h"
 
-/* Bytes per second that the pool's threads read from memory together (best of a few passes over a
- * buffer that no cache holds). LQ_ENOMEM. */
-lq_status lim_read_bandwidth(double *bytes_s, pool *p, lq_err *err);
 /* Operations per second (2 per product) of the chosen kernels on a matrix of this scheme, at a
  * number of rows where memory is no limit. k_init was called. */
 lq_status lim_matmul_flops(double *flops, const qt_scheme *s, mm_acts acts, pool *p, lq_err *err);
