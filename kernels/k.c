@@ -11,6 +11,7 @@ static const k_ops *const tables[] = {
     &k_avx2,
     &k_avx512,
     &k_vnni,
+    &k_bf16,
 #endif
 };
 

@@ -1,5 +1,6 @@
 /* tests/test_ops.c - exp, tanh, erf against libm in double; row operations against double and every
  * family against the reference, to the bit. */
+#include "kernels/cpu.h"
 #include "kernels/kmath.h"
 #include "kernels/ops.h"
 #include "tests/check.h"
@@ -253,6 +254,29 @@ TEST(logsumexp_of_nothing_finite_is_what_it_is)
     CHECK(k_logsumexp(none, 2) == -INFINITY && k_logsumexp(inf, 2) == INFINITY, "infinities");
 }
 
+TEST(every_family_that_this_cpu_has_can_be_chosen)
+{
+    static const struct {
+        const char *name;
+        bool (*has)(void);
+    } t[] = {
+#if defined(__x86_64__)
+        { "avx2", cpu_has_avx2 },
+        { "avx512", cpu_has_avx512 },
+        { "vnni", cpu_has_vnni },
+        { "bf16", cpu_has_bf16 },
+#endif
+        { "ref", NULL },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        bool has = !t[i].has || t[i].has();
+        CHECK((k_init(t[i].name, NULL) == LQ_OK) == has, "%s: the CPU %s it", t[i].name,
+              has ? "has" : "lacks");
+        if (has) CHECK(strcmp(k_name(), t[i].name) == 0, "%s: found %s", t[i].name, k_name());
+    }
+    CHECK(k_init(NULL, NULL) == LQ_OK, "the best");
+}
+
 int main(int argc, char **argv)
 {
     RUN(exp_tanh_and_erf_are_within_their_stated_error);
@@ -262,5 +286,6 @@ int main(int argc, char **argv)
     RUN(rope_turns_pairs_by_their_angle);
     RUN(an_unknown_family_is_refused_by_name);
     RUN(logsumexp_of_nothing_finite_is_what_it_is);
+    RUN(every_family_that_this_cpu_has_can_be_chosen);
     return check_end();
 }
