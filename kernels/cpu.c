@@ -22,5 +22,6 @@ bool cpu_has_avx512(void)
            __builtin_cpu_supports("avx512dq");
 }
 bool cpu_has_vnni(void) { return cpu_has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+bool cpu_bf16_pays(void) { return __builtin_cpu_is("amd"); }
 bool cpu_has_bf16(void) { return cpu_has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 #endif

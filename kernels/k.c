@@ -8,10 +8,7 @@ static const k_ops *const tables[] = {
     /* slowest first; k_ref is complete */
     &k_ref,
 #if defined(__x86_64__)
-    &k_avx2,
-    &k_avx512,
-    &k_vnni,
-    &k_bf16,
+    &k_avx2, &k_avx512, &k_vnni, &k_bf16,
 #endif
 };
 
@@ -42,6 +39,7 @@ lq_status k_init(const char *want, lq_err *err)
     k_ops chosen = { 0 };
     for (size_t i = 0; i < LQ_COUNT(tables); i++) {
         if (!tables[i]->usable()) continue;
+        if (!want && tables[i]->pays && !tables[i]->pays()) continue;
         take(&chosen, tables[i]);
         if (want && strcmp(want, tables[i]->name) == 0) {
             want = NULL;

@@ -75,6 +75,7 @@ typedef struct {
 typedef struct {
     const char *name;
     bool (*usable)(void); /* the processor has it and the system saves its registers */
+    bool (*pays)(void);   /* NULL: wherever usable; else taken unasked only where true */
 #define X(result, name, args) result(*name) args;
     K_OPS(X)
 #undef X

@@ -129,6 +129,10 @@ static void mm_bf16(const mm_task *t)
 PEAK(peak_bf16, vf, vf_set1(0), dot2(sum[i], vi_cast(w), vi_cast(x)), 32)
 
 const k_ops k_bf16 = {
-    .name = "bf16", .usable = cpu_has_bf16, .mm_bf16 = mm_bf16, .peak_bf16 = peak_bf16
+    .name = "bf16",
+    .usable = cpu_has_bf16,
+    .pays = cpu_bf16_pays,
+    .mm_bf16 = mm_bf16,
+    .peak_bf16 = peak_bf16,
 };
 #endif

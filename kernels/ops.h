@@ -9,9 +9,10 @@
 
 #include "formats/base.h"
 
-/* Choose the kernels, once, before anything runs. want: NULL = the best here; else --kernels NAME
- * ("ref", "avx2", "avx512", "vnni", ...): that family and the slower ones below it. LQ_EVALUE names
- * what is available. */
+/* Choose the kernels, once, before anything runs. want: NULL = the fastest here; else --kernels
+ * NAME
+ * ("ref", "avx2", "avx512", "vnni", "bf16"): that family and the ones listed before it. LQ_EVALUE
+ * names what is available. */
 lq_status k_init(const char *want, lq_err *err);
 const char *k_name(void); /* of the fastest family in use */
 const char *k_list(void); /* "ref avx2 avx512 ..." usable here */
