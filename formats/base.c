@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 static const struct {
     int code;
@@ -54,25 +55,49 @@ bool lq_mul(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a,
 bool lq_add(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
 
 /* ---- arena ---- */
-enum { ALIGN = 64, GROW = 1 << 16 };
+enum { ALIGN = 64, GROW = 1 << 16, MAPPED = 1 << 20 };
 
 struct lq_chunk {
     lq_chunk *next;
     uint8_t *base;
     size_t cap, used;
+    size_t clean; /* from here on every byte is zero: fresh pages that nobody has touched */
 };
+
+static bool is_mapped(const lq_chunk *c) { return c->cap >= MAPPED; }
+
+/* Large chunks are fresh pages: zero already, so that whoever writes them first (often several
+ * threads) pays for them once, and few where the system has huge ones. */
+static void *chunk_memory(lq_chunk *c)
+{
+    if (!is_mapped(c)) return aligned_alloc(ALIGN, c->cap ? c->cap : ALIGN);
+    void *p = mmap(NULL, c->cap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    (void)madvise(p, c->cap, MADV_HUGEPAGE); /* a wish */
+    return p;
+}
 
 static lq_chunk *chunk_new(size_t cap)
 {
     lq_chunk *c = malloc(sizeof *c);
     if (!c) return NULL;
     *c = (lq_chunk){ .cap = lq_round_up(cap, ALIGN) };
-    c->base = aligned_alloc(ALIGN, c->cap ? c->cap : ALIGN);
+    c->clean = is_mapped(c) ? 0 : c->cap;
+    c->base = chunk_memory(c);
     if (!c->base) {
         free(c);
         return NULL;
     }
     return c;
+}
+
+static void chunk_free(lq_chunk *c)
+{
+    if (is_mapped(c))
+        munmap(c->base, c->cap);
+    else
+        free(c->base);
+    free(c);
 }
 
 lq_status lq_arena_init(lq_arena *a, size_t fixed_bytes, lq_err *err)
@@ -96,10 +121,12 @@ void *lq_push(lq_arena *a, size_t bytes)
         c->next = a->head;
         a->head = c;
     }
-    void *p = a->head->base + a->head->used;
-    a->head->used += n;
+    lq_chunk *c = a->head;
+    uint8_t *p = c->base + c->used;
+    if (c->clean > c->used) memset(p, 0, c->clean - c->used < n ? c->clean - c->used : n);
+    c->used += n;
     a->used += n;
-    memset(p, 0, n);
+    if (c->clean < c->used) c->clean = c->used;
     return p;
 }
 
@@ -126,8 +153,7 @@ void lq_arena_free(lq_arena *a)
 {
     for (lq_chunk *c = a->head, *next; c; c = next) {
         next = c->next;
-        free(c->base);
-        free(c);
+        chunk_free(c);
     }
     memset(a, 0, sizeof *a);
 }

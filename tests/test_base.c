@@ -120,6 +120,26 @@ TEST(what_is_no_file_is_refused_at_once)
     CHECK(rmdir(dir) == 0, "rmdir");
 }
 
+TEST(a_piece_is_zero_also_where_others_wrote_before)
+{
+    static const size_t caps[] = { 4096, (size_t)4 << 20 }; /* from the heap, and fresh pages */
+    for (size_t i = 0; i < LQ_COUNT(caps); i++) {
+        lq_arena a;
+        CHECK(!lq_arena_init(&a, caps[i], NULL), "init");
+        for (size_t round = 0; round < 3; round++) {
+            size_t n = caps[i] / 4 * (round + 1), bad = 0;
+            uint8_t *p = lq_push(&a, n);
+            CHECK(p != NULL, "%zu bytes", n);
+            for (size_t k = 0; p && k < n; k++)
+                bad += p[k] != 0;
+            CHECK(bad == 0, "cap %zu, round %zu: %zu bytes are not zero", caps[i], round, bad);
+            if (p) memset(p, 0xff, n);
+            lq_arena_reset(&a, 0);
+        }
+        lq_arena_free(&a);
+    }
+}
+
 int main(int argc, char **argv)
 {
     RUN(f16_rounds_to_nearest_even_and_back);
@@ -127,5 +147,6 @@ int main(int argc, char **argv)
     RUN(an_output_file_is_whole_or_absent);
     RUN(unfinished_output_has_no_name);
     RUN(what_is_no_file_is_refused_at_once);
+    RUN(a_piece_is_zero_also_where_others_wrote_before);
     return check_end();
 }
