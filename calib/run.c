@@ -159,11 +159,13 @@ typedef struct {
 } look;
 
 /* The first linear of a site to run brings the statistics of all of them. */
-static void on_input(void *user, arch_role role, const float *x, int64_t ldx, int64_t T, int64_t K)
+static void on_input(void *user, arch_role role, int64_t expert, const float *x, int64_t ldx,
+                     int64_t T, int64_t K)
 {
     look *k = user;
     cal_site site;
     (void)K;
+    (void)expert;
     if ((role == R_Q || role == R_O || role == R_GATE || role == R_DOWN) &&
         cal_site_of(&site, role))
         cal_stats_add(&k->st[site], x, ldx, T, k->p);

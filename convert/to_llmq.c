@@ -12,11 +12,9 @@
  * head that is the embedding. */
 static bool is_linear(const arch_config *c, const src_tensor *t)
 {
-    arch_role role;
-    int64_t layer;
-    bool bias;
-    return t->plain && arch_role_of(c, t->name, &role, &layer, &bias) && !bias &&
-           arch_role_linear(role) && !(role == R_HEAD && c->tied);
+    arch_slot slot;
+    return t->plain && arch_slot_of(c, t->name, &slot) && !slot.bias &&
+           arch_role_linear(slot.role) && !(slot.role == R_HEAD && c->tied);
 }
 
 static lq_status untile(qt_tensor *out, const qt_tensor *t, lq_arena *a, lq_err *err)

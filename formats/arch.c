@@ -11,22 +11,32 @@
 /* ---- roles ---- */
 static const struct {
     const char *text;
-    bool linear;
+    arch_kind kind;
 } roles[] = {
-#define X(name, text, linear) { text, linear },
+#define X(name, text, kind) { text, kind },
     ARCH_ROLES(X)
 #undef X
 };
 
 const char *arch_role_text(arch_role r) { return (unsigned)r < ARCH_N_ROLES ? roles[r].text : "?"; }
-bool arch_role_linear(arch_role r) { return (unsigned)r < ARCH_N_ROLES && roles[r].linear; }
+arch_kind arch_role_kind(arch_role r) { return roles[r].kind; }
+bool arch_role_linear(arch_role r)
+{
+    return (unsigned)r < ARCH_N_ROLES && roles[r].kind == ARCH_LINEAR;
+}
 bool arch_role_per_layer(arch_role r) { return r >= R_ATTN_NORM && r < ARCH_N_ROLES; }
+bool arch_role_per_expert(arch_role r) { return r >= R_EXPERT_GATE && r <= R_EXPERT_DOWN; }
 
 /* ---- rows ---- */
-const arch_row *arch_find(const char *arch)
+static bool same_variant(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+const arch_row *arch_find(const char *arch, const char *variant)
 {
     for (const arch_row *r = arch_rows; r->arch; r++)
-        if (strcmp(r->arch, arch) == 0) return r;
+        if (strcmp(r->arch, arch) == 0 && same_variant(r->variant, variant)) return r;
     return NULL;
 }
 
@@ -53,7 +63,7 @@ static lq_status find_row(arch_config *c, const cJSON *config, lq_err *err)
     const cJSON *a = js_get(config, "architectures");
     const char *type = NULL;
     if (cJSON_IsArray(a) && cJSON_IsString(a->child)) {
-        c->row = arch_find(a->child->valuestring);
+        c->row = arch_find(a->child->valuestring, NULL);
         return c->row ? LQ_OK : unknown_arch("architectures", a->child->valuestring, err);
     }
     if (a && !(cJSON_IsArray(a) && !a->child))
@@ -71,16 +81,40 @@ static lq_status find_row(arch_config *c, const cJSON *config, lq_err *err)
 /* ---- numbers ---- */
 static const int64_t MAX_WIDTH = 1 << 22; /* of any one dimension but the vocabulary's */
 
+/* Every spelling of a number; the first is the usual one. */
+enum { MAX_SPELLINGS = 6 };
+typedef const char *const spellings[MAX_SPELLINGS];
+static spellings vocab_keys = { "vocab_size" },
+                 hidden_keys = { "hidden_size", "n_embd", "d_model" },
+                 layers_keys = { "num_hidden_layers", "n_layer", "num_layers", "n_layers" },
+                 heads_keys = { "num_attention_heads", "n_head", "num_heads", "n_heads" },
+                 kv_heads_keys = { "num_key_value_heads", "num_kv_heads", "n_head_kv" },
+                 head_dim_keys = { "head_dim" },
+                 ffn_keys = { "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size" },
+                 max_pos_keys = { "max_position_embeddings", "n_positions", "max_seq_len" },
+                 eps_keys = { "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon",
+                              "norm_epsilon" },
+                 act_keys = { "hidden_activation", "hidden_act", "activation_function",
+                              "activation" };
+
+/* The spelling that this config uses. */
+static const char *spelled(const cJSON *j, spellings k)
+{
+    for (int i = 0; i < MAX_SPELLINGS && k[i]; i++)
+        if (cJSON_GetObjectItemCaseSensitive(j, k[i])) return k[i];
+    return k[0];
+}
+
 static lq_status read_heads(arch_config *c, const cJSON *j, lq_err *err)
 {
     const arch_row *row = c->row;
-    const cJSON *kv = cJSON_GetObjectItemCaseSensitive(j, row->keys->kv_heads);
+    const char *key = spelled(j, kv_heads_keys), *dim_key = spelled(j, head_dim_keys);
+    const cJSON *kv = cJSON_GetObjectItemCaseSensitive(j, key);
     c->kv_heads = kv || !row->def_kv_heads ? c->heads : row->def_kv_heads; /* null: as many */
-    lq_status s = js_i64(j, row->keys->kv_heads, false, 1, MAX_WIDTH, &c->kv_heads, err);
+    lq_status s = js_i64(j, key, false, 1, MAX_WIDTH, &c->kv_heads, err);
     if (s) return s;
-    const cJSON *dim = cJSON_GetObjectItemCaseSensitive(j, row->keys->head_dim);
-    if (js_get(j, row->keys->head_dim))
-        return js_i64(j, row->keys->head_dim, true, 1, MAX_WIDTH, &c->head_dim, err);
+    const cJSON *dim = cJSON_GetObjectItemCaseSensitive(j, dim_key);
+    if (js_get(j, dim_key)) return js_i64(j, dim_key, true, 1, MAX_WIDTH, &c->head_dim, err);
     if (!dim && row->def_head_dim) {
         c->head_dim = row->def_head_dim;
         return LQ_OK;
@@ -88,7 +122,7 @@ static lq_status read_heads(arch_config *c, const cJSON *j, lq_err *err)
     if (c->hidden % c->heads)
         return lq_fail(err, LQ_EVALUE,
                        "%s: expected a divisor of %s %" PRId64 " (there is no %s), found %" PRId64,
-                       row->keys->heads, row->keys->hidden, c->hidden, row->keys->head_dim,
+                       spelled(j, heads_keys), spelled(j, hidden_keys), c->hidden, dim_key,
                        c->heads);
     c->head_dim = c->hidden / c->heads;
     return LQ_OK;
@@ -96,19 +130,21 @@ static lq_status read_heads(arch_config *c, const cJSON *j, lq_err *err)
 
 static lq_status read_sizes(arch_config *c, const cJSON *j, lq_err *err)
 {
-    const arch_keys *k = c->row->keys;
     c->max_pos = 2048;
     c->norm_eps = 1e-6;
-    lq_status s = js_i64(j, k->vocab, true, 1, INT32_MAX, &c->vocab, err);
-    if (!s) s = js_i64(j, k->hidden, true, 1, MAX_WIDTH, &c->hidden, err);
-    if (!s) s = js_i64(j, k->layers, true, 1, 65536, &c->layers, err);
-    if (!s) s = js_i64(j, k->heads, true, 1, MAX_WIDTH, &c->heads, err);
-    if (!s) s = js_i64(j, k->ffn, true, 1, MAX_WIDTH, &c->ffn, err);
-    if (!s) s = js_i64(j, k->max_pos, false, 1, INT32_MAX, &c->max_pos, err);
-    if (!s) s = js_f64(j, k->norm_eps, false, 0, 1, &c->norm_eps, err);
+    lq_status s = js_i64(j, spelled(j, vocab_keys), true, 1, INT32_MAX, &c->vocab, err);
+    if (!s) s = js_i64(j, spelled(j, hidden_keys), true, 1, MAX_WIDTH, &c->hidden, err);
+    if (!s) s = js_i64(j, spelled(j, layers_keys), true, 1, 65536, &c->layers, err);
+    if (!s) s = js_i64(j, spelled(j, heads_keys), true, 1, MAX_WIDTH, &c->heads, err);
+    if (!s) s = js_i64(j, spelled(j, ffn_keys), true, 1, MAX_WIDTH, &c->ffn, err);
+    if (!s) s = js_i64(j, spelled(j, max_pos_keys), false, 1, INT32_MAX, &c->max_pos, err);
+    if (!s) s = js_f64(j, spelled(j, eps_keys), false, 0, 1, &c->norm_eps, err);
     if (!s) s = read_heads(c, j, err);
-    if (!s) c->attn_scale = 1 / sqrt((double)c->head_dim);
-    return s;
+    if (s) return s;
+    c->attn_scale = 1 / sqrt((double)c->head_dim);
+    c->v_dim = c->head_dim;
+    c->embed_dim = c->hidden;
+    return LQ_OK;
 }
 
 static const struct {
@@ -182,7 +218,7 @@ static lq_status read_layer_types(arch_config *c, const cJSON *types, lq_err *er
                            "layer_types: expected full_attention or sliding_attention, found "
                            "\"%.40s\"",
                            text);
-        c->layer_window[i] = window && c->window;
+        c->layer[i].window = window && c->window;
     }
     return LQ_OK;
 }
@@ -190,9 +226,8 @@ static lq_status read_layer_types(arch_config *c, const cJSON *types, lq_err *er
 static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
 {
     const arch_row *row = c->row;
-    c->layer_window = calloc((size_t)c->layers, sizeof *c->layer_window);
-    if (!c->layer_window)
-        return lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
+    c->layer = calloc((size_t)c->layers, sizeof *c->layer);
+    if (!c->layer) return lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
     if (row->window == WINDOW_NONE) return LQ_OK;
     bool null = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(j, "sliding_window"));
     int64_t from = 0;
@@ -209,10 +244,10 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
     const cJSON *types = js_get(j, "layer_types");
     if (types) s = read_layer_types(c, types, err);
     for (int64_t i = 0; i < c->layers && !types; i++)
-        c->layer_window[i] = c->window && i >= from;
+        c->layer[i].window = c->window && i >= from;
     bool any = false;
     for (int64_t i = 0; i < c->layers; i++)
-        any |= c->layer_window[i];
+        any |= c->layer[i].window;
     if (!any) c->window = 0;
     return s;
 }
@@ -269,13 +304,13 @@ static lq_status check_config(const arch_config *c, lq_err *err)
 {
     if (c->heads % c->kv_heads)
         return lq_fail(err, LQ_EVALUE,
-                       "%s: expected a divisor of %" PRId64 " heads, found %" PRId64,
-                       c->row->keys->kv_heads, c->heads, c->kv_heads);
+                       "kv_heads: expected a divisor of %" PRId64 " heads, found %" PRId64,
+                       c->heads, c->kv_heads);
     if (c->heads * c->head_dim > MAX_WIDTH)
         return lq_fail(err, LQ_EVALUE,
                        "%s: expected %" PRId64 " heads of at most %" PRId64 ", found %" PRId64,
-                       c->row->keys->head_dim, c->heads, MAX_WIDTH / c->heads, c->head_dim);
-    return c->row->pos == POS_ROPE ? arch_rope_check(c, err) : LQ_OK;
+                       "head_dim", c->heads, MAX_WIDTH / c->heads, c->head_dim);
+    return c->w.pos == POS_ROPE ? arch_rope_check(c, err) : LQ_OK;
 }
 
 lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *generation,
@@ -285,15 +320,18 @@ lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *ge
     if (!cJSON_IsObject(config)) return lq_fail(err, LQ_EVALUE, "expected a JSON object");
     lq_status s = find_row(c, config, err);
     if (s) return s;
+    c->w = c->row->w;
     c->tied = c->row->def_tied;
+    c->embed_scale = c->residual_scale = c->logit_scale = 1;
+    snprintf(c->prefix, sizeof c->prefix, "%s", c->row->prefix);
     s = read_sizes(c, config, err);
-    if (!s) s = read_act(&c->act, config, c->row->keys->act, false, err);
+    if (!s) s = read_act(&c->act, config, spelled(config, act_keys), false, err);
     if (!s) s = read_dtype(c, config, err);
     if (!s) s = js_bool(config, "tie_word_embeddings", false, &c->tied, err);
     if (!s) s = read_bias(&c->attn_bias, config, "attention_bias", err);
     if (!s) s = read_bias(&c->mlp_bias, config, "mlp_bias", err);
     if (!s) s = read_special(c, config, generation, err);
-    if (!s && c->row->pos == POS_ROPE) s = arch_rope_parse(c, config, err);
+    if (!s && c->w.pos == POS_ROPE) s = arch_rope_parse(c, config, err);
     if (!s) s = read_windows(c, config, err);
     if (!s) s = check_config(c, err);
     if (s) arch_config_free(c);
@@ -302,33 +340,33 @@ lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *ge
 
 void arch_config_free(arch_config *c)
 {
-    free(c->layer_window);
+    free(c->layer);
     memset(c, 0, sizeof *c);
 }
 
 /* ---- our own spelling: X(key, field, lowest, highest) ---- */
-#define OWN_INTS(X)                                         \
-    X("vocab", vocab, 1, INT32_MAX)                         \
-    X("hidden", hidden, 1, MAX_WIDTH)                       \
-    X("layers", layers, 1, 65536)                           \
-    X("heads", heads, 1, MAX_WIDTH)                         \
-    X("kv_heads", kv_heads, 1, MAX_WIDTH)                   \
-    X("head_dim", head_dim, 1, MAX_WIDTH)                   \
-    X("ffn", ffn, 1, MAX_WIDTH)                             \
-    X("max_pos", max_pos, 1, INT32_MAX)                     \
-    X("rope_dims", rope_dims, 0, MAX_WIDTH)                 \
-    X("rope_original_max", rope.original_max, 0, INT32_MAX) \
+#define OWN_INTS(X)                                                    \
+    X("vocab", vocab, 1, INT32_MAX)                                    \
+    X("hidden", hidden, 1, MAX_WIDTH)                                  \
+    X("layers", layers, 1, 65536)                                      \
+    X("heads", heads, 1, MAX_WIDTH)                                    \
+    X("kv_heads", kv_heads, 1, MAX_WIDTH)                              \
+    X("head_dim", head_dim, 1, MAX_WIDTH)                              \
+    X("ffn", ffn, 1, MAX_WIDTH)                                        \
+    X("max_pos", max_pos, 1, INT32_MAX)                                \
+    X("rope_dims", rope_dims, 0, MAX_WIDTH)                            \
+    X("rope_original_max", rope[ROPE_MAIN].original_max, 0, INT32_MAX) \
     X("window", window, 0, INT32_MAX)
-#define OWN_REALS(X)                            \
-    X("norm_eps", norm_eps, 0, 1)               \
-    X("attn_scale", attn_scale, 0, 1e6)         \
-    X("rope_theta", rope_theta, 0, 1e15)        \
-    X("rope_factor", rope.factor, 0, 1e6)       \
-    X("rope_low_freq", rope.low_freq, 0, 1e6)   \
-    X("rope_high_freq", rope.high_freq, 0, 1e6) \
-    X("rope_beta_fast", rope.beta_fast, 0, 1e9) \
-    X("rope_beta_slow", rope.beta_slow, 0, 1e9) \
-    X("rope_attention_factor", rope.attention_factor, 0, 1e6)
+#define OWN_REALS(X)                                       \
+    X("norm_eps", norm_eps, 0, 1)                          \
+    X("attn_scale", attn_scale, 0, 1e6)                    \
+    X("rope_theta", rope[ROPE_MAIN].theta, 0, 1e15)        \
+    X("rope_factor", rope[ROPE_MAIN].factor, 0, 1e6)       \
+    X("rope_low_freq", rope[ROPE_MAIN].low_freq, 0, 1e6)   \
+    X("rope_high_freq", rope[ROPE_MAIN].high_freq, 0, 1e6) \
+    X("rope_beta_fast", rope[ROPE_MAIN].beta_fast, 0, 1e9) \
+    X("rope_beta_slow", rope[ROPE_MAIN].beta_slow, 0, 1e9) \
+    X("rope_attention_factor", rope[ROPE_MAIN].attention_factor, 0, 1e6)
 
 cJSON *arch_config_json(const arch_config *c)
 {
@@ -339,8 +377,8 @@ cJSON *arch_config_json(const arch_config *c)
     OWN_REALS(X)
 #undef X
     ok = ok && cJSON_AddStringToObject(j, "act", act_text(c->act));
-    ok = ok && cJSON_AddStringToObject(j, "rope", arch_rope_text(c->rope.kind));
-    ok = ok && cJSON_AddBoolToObject(j, "rope_truncate", c->rope.truncate);
+    ok = ok && cJSON_AddStringToObject(j, "rope", arch_rope_text(c->rope[ROPE_MAIN].kind));
+    ok = ok && cJSON_AddBoolToObject(j, "rope_truncate", c->rope[ROPE_MAIN].truncate);
     ok = ok && cJSON_AddStringToObject(j, "dtype", lq_dtype_text(c->dtype));
     ok = ok && cJSON_AddBoolToObject(j, "tied", c->tied);
     ok = ok && cJSON_AddNumberToObject(j, "attn_bias", c->attn_bias);
@@ -353,7 +391,7 @@ cJSON *arch_config_json(const arch_config *c)
     cJSON *win = ok ? cJSON_AddArrayToObject(j, "window_layers") : NULL;
     ok = win != NULL;
     for (int64_t i = 0; i < c->layers && ok; i++)
-        if (c->layer_window[i]) ok = cJSON_AddItemToArray(win, cJSON_CreateNumber((double)i));
+        if (c->layer[i].window) ok = cJSON_AddItemToArray(win, cJSON_CreateNumber((double)i));
     if (ok) return j;
     cJSON_Delete(j);
     return NULL;
@@ -370,7 +408,7 @@ static lq_status own_lists(arch_config *c, const cJSON *j, lq_err *err)
     for (const cJSON *w = win->child; w && !s; w = w->next) {
         int64_t i;
         if (js_whole(w, 0, c->layers - 1, &i) && c->window)
-            c->layer_window[i] = true;
+            c->layer[i].window = true;
         else
             s = lq_fail(err, LQ_EVALUE,
                         "window_layers: expected layers 0..%" PRId64 " of a model with a window",
@@ -385,9 +423,9 @@ static lq_status own_words(arch_config *c, const cJSON *j, lq_err *err)
     int64_t attn_bias = 0, mlp_bias = 0, bos = 0;
     lq_status s = read_act(&c->act, j, "act", true, err);
     if (!s) s = js_str(j, "rope", true, &rope, err);
-    if (!s && !arch_rope_from_text(&c->rope.kind, rope))
+    if (!s && !arch_rope_from_text(&c->rope[ROPE_MAIN].kind, rope))
         s = lq_fail(err, LQ_EUNSUPPORTED, "rope: unknown kind \"%.40s\"", rope);
-    if (!s) s = js_bool(j, "rope_truncate", true, &c->rope.truncate, err);
+    if (!s) s = js_bool(j, "rope_truncate", true, &c->rope[ROPE_MAIN].truncate, err);
     if (!s) s = js_str(j, "dtype", true, &dtype, err);
     if (!s && (!lq_dtype_from_text(&c->dtype, dtype) || !lq_dtype_is_float(c->dtype)))
         s = lq_fail(err, LQ_EUNSUPPORTED, "dtype: expected f32, f16 or bf16, found \"%.40s\"",
@@ -410,8 +448,11 @@ lq_status arch_config_from_json(arch_config *c, const cJSON *j, lq_err *err)
         c->eos[i] = -1;
     lq_status s = js_str(j, "arch", true, &arch, err);
     if (s) return s;
-    c->row = arch_find(arch);
+    c->row = arch_find(arch, NULL);
     if (!c->row) return unknown_arch("arch", arch, err);
+    c->w = c->row->w;
+    c->embed_scale = c->residual_scale = c->logit_scale = 1;
+    snprintf(c->prefix, sizeof c->prefix, "%s", c->row->prefix);
 #define X(key, field, lo, hi) \
     if (!s) s = js_i64(j, key, true, lo, hi, &c->field, err);
     OWN_INTS(X)
@@ -422,104 +463,14 @@ lq_status arch_config_from_json(arch_config *c, const cJSON *j, lq_err *err)
 #undef X
     if (!s) s = own_words(c, j, err);
     if (!s) {
-        c->layer_window = calloc((size_t)c->layers, sizeof *c->layer_window);
-        s = c->layer_window ? own_lists(c, j, err)
-                            : lq_fail(err, LQ_ENOMEM, "no memory for layers");
+        c->v_dim = c->head_dim;
+        c->embed_dim = c->hidden;
+    }
+    if (!s) {
+        c->layer = calloc((size_t)c->layers, sizeof *c->layer);
+        s = c->layer ? own_lists(c, j, err) : lq_fail(err, LQ_ENOMEM, "no memory for layers");
     }
     if (!s) s = check_config(c, err);
     if (s) arch_config_free(c);
     return s;
-}
-
-/* ---- tensors ---- */
-static const arch_name *name_of(const arch_row *row, arch_role r)
-{
-    for (const arch_name *n = row->names; n->role != ARCH_N_ROLES; n++)
-        if (n->role == r) return n;
-    return NULL;
-}
-
-bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, const char *suffix,
-                      char *out, size_t n)
-{
-    const arch_name *a = name_of(c->row, r);
-    if (!a) return false;
-    const char *at = strstr(a->name, "%d");
-    int w = at ? snprintf(out, n, "%.*s%" PRId64 "%s.%s", (int)(at - a->name), a->name, layer,
-                          at + 2, suffix)
-               : snprintf(out, n, "%s.%s", a->name, suffix);
-    return w > 0 && (size_t)w < n;
-}
-
-/* Does `name` begin with the pattern? Returns what follows it, NULL when not. */
-static const char *match(const char *pattern, const char *name, int64_t *layer)
-{
-    const char *at = strstr(pattern, "%d");
-    size_t head = at ? (size_t)(at - pattern) : strlen(pattern);
-    if (strncmp(name, pattern, head) != 0) return NULL;
-    name += head;
-    if (!at) return name;
-    const char *digits = name;
-    int64_t v = 0;
-    while (*name >= '0' && *name <= '9' && v < INT32_MAX)
-        v = v * 10 + (*name++ - '0');
-    if (name == digits || (*digits == '0' && name - digits > 1)) return NULL;
-    *layer = v;
-    size_t tail = strlen(at + 2);
-    return strncmp(name, at + 2, tail) == 0 ? name + tail : NULL;
-}
-
-bool arch_role_of(const arch_config *c, const char *name, arch_role *r, int64_t *layer,
-                  bool *is_bias)
-{
-    for (const arch_name *a = c->row->names; a->role != ARCH_N_ROLES; a++) {
-        int64_t l = -1;
-        const char *rest = match(a->name, name, &l);
-        if (!rest || l >= c->layers) continue;
-        bool bias = strcmp(rest, ".bias") == 0;
-        if (!bias && strcmp(rest, ".weight") != 0) continue;
-        *r = a->role;
-        *layer = l;
-        *is_bias = bias;
-        return true;
-    }
-    return false;
-}
-
-int arch_wants_bias(const arch_config *c, arch_role r)
-{
-    const arch_name *a = name_of(c->row, r);
-    if (!a || a->bias == BIAS_NO) return 0;
-    return a->bias == BIAS_YES ? 1 : a->bias == BIAS_ATTN ? c->attn_bias : c->mlp_bias;
-}
-
-bool arch_role_optional(const arch_config *c, arch_role r)
-{
-    const arch_name *a = name_of(c->row, r);
-    return !a || a->optional;
-}
-
-void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
-{
-    const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    const struct {
-        int64_t N, K;
-    } shape[ARCH_N_ROLES] = {
-        [R_EMBED] = { c->vocab, c->hidden },
-        [R_FINAL_NORM] = { 1, c->hidden },
-        [R_HEAD] = { c->vocab, c->hidden },
-        [R_ATTN_NORM] = { 1, c->hidden },
-        [R_Q] = { q, c->hidden },
-        [R_K] = { kv, c->hidden },
-        [R_V] = { kv, c->hidden },
-        [R_O] = { c->hidden, q },
-        [R_Q_NORM] = { 1, c->head_dim },
-        [R_K_NORM] = { 1, c->head_dim },
-        [R_MLP_NORM] = { 1, c->hidden },
-        [R_GATE] = { c->ffn, c->hidden },
-        [R_UP] = { c->ffn, c->hidden },
-        [R_DOWN] = { c->hidden, c->ffn },
-    };
-    *N = shape[r].N;
-    *K = shape[r].K;
 }

@@ -4,11 +4,12 @@
  * tensors; a config holds the numbers, read from config.json once and checked there. Adding a model
  * is a row in formats/arch_rows.c, a golden fixture and a test (docs/first-change.md).
  *
- * One layer, in the order of the fields below:
- *   h = norm1(x); q,k,v = h Wq, h Wk, h Wv (+ biases); q,k = qk-norm; rotate; a = attention Wo
- *   x += a * residual_scale; h = norm2(x); x += mlp(h) * residual_scale
- * ("parallel": both read norm1(x); "post norms": each branch's output is normed before it is
- * added). */
+ * One layer; a norm that the row has no tensor for is left out:
+ *   h = attn_norm(x); q,k,v = h Wq, h Wk, h Wv (+ biases); q,k = qk-norm; rotate; a = attention Wo
+ *   x += attn_post_norm(a) * residual_scale
+ *   h = mlp_norm(x); x += mlp_post_norm(mlp(h)) * residual_scale
+ * parallel: the MLP reads the x that attention read. norm_after_add: x = attn_norm(x + a), then
+ * x = mlp_norm(x + mlp(x)). */
 #ifndef LLMQ_FORMATS_ARCH_H
 #define LLMQ_FORMATS_ARCH_H
 
@@ -17,78 +18,139 @@
 typedef struct cJSON cJSON;
 
 typedef enum { NORM_RMS, NORM_LAYER } arch_norm;
-typedef enum { POS_ROPE, POS_ALIBI, POS_LEARNED, POS_SINUSOIDAL, POS_NONE } arch_pos;
+typedef enum { POS_NONE, POS_ROPE, POS_ALIBI, POS_LEARNED, POS_SINUSOIDAL } arch_pos;
 typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN } arch_rope_kind;
 typedef enum { MLP_GATED, MLP_PLAIN } arch_mlp;
 typedef enum {
     ARCH_SILU,
     ARCH_GELU,
     ARCH_GELU_TANH,
-    ARCH_RELU
-} arch_act; /* same order as k_act_fn */
+    ARCH_RELU,
+    ARCH_SWIGLU_CLAMPED /* (min(up, L) + 1) * g sigmoid(1.702 g), g = min(gate, L), up >= -L */
+} arch_act;             /* same order as k_act_fn */
+/* RMS norm of q and k before the rotation: of each head (one weight [head_dim] for all), of all
+ * heads together (weight [heads * head_dim]). */
+typedef enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL } arch_qk_norm;
+/* Scores of the experts from the router's logits. */
+typedef enum { ROUTER_SOFTMAX, ROUTER_SIGMOID } arch_router;
 
-/* What a tensor is for. LINEAR roles are the ones that quantizers work on. X(name, text, linear) */
-#define ARCH_ROLES(X)                \
-    X(R_EMBED, "embed", 0)           \
-    X(R_FINAL_NORM, "final_norm", 0) \
-    X(R_HEAD, "lm_head", 1)          \
-    X(R_ATTN_NORM, "attn_norm", 0)   \
-    X(R_Q, "q", 1)                   \
-    X(R_K, "k", 1)                   \
-    X(R_V, "v", 1)                   \
-    X(R_O, "o", 1)                   \
-    X(R_Q_NORM, "q_norm", 0)         \
-    X(R_K_NORM, "k_norm", 0)         \
-    X(R_MLP_NORM, "mlp_norm", 0)     \
-    X(R_GATE, "gate", 1)             \
-    X(R_UP, "up", 1)                 \
-    X(R_DOWN, "down", 1)
+/* What a tensor is for. VECTOR: norms, sinks; MATRIX: kept as it is by quantizers unless asked for
+ * by name; LINEAR: what quantizers work on. Roles with EXPERT in their name exist once per expert.
+ * X(name, text, kind) */
+typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
+#define ARCH_ROLES(X)                                                                             \
+    X(R_EMBED, "embed", ARCH_MATRIX)                                                              \
+    X(R_POS_EMBED, "pos_embed", ARCH_MATRIX) /* [positions + pos_offset, hidden] */               \
+    X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                    \
+    X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */      \
+    X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                        \
+    X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                    \
+    X(R_HEAD, "lm_head", ARCH_LINEAR)                                                             \
+    /* of a layer, from here on */                                                                \
+    X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                      \
+    X(R_Q, "q", ARCH_LINEAR)                                                                      \
+    X(R_K, "k", ARCH_LINEAR)                                                                      \
+    X(R_V, "v", ARCH_LINEAR)                                                                      \
+    X(R_QKV, "qkv", ARCH_LINEAR) /* rows: see qkv_grouped */                                      \
+    X(R_O, "o", ARCH_LINEAR)                                                                      \
+    X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                            \
+    X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                            \
+    X(R_SINKS, "sinks", ARCH_VECTOR) /* [heads] */                                                \
+    /* MLA (arXiv:2405.04434): q = b_q norm(a_q h); [c, k_rope] = a_kv h;                         \
+     * [k_nope, v] of each head = b_kv norm(c) */                                                 \
+    X(R_Q_A, "q_a", ARCH_LINEAR)                                                                  \
+    X(R_Q_A_NORM, "q_a_norm", ARCH_VECTOR)                                                        \
+    X(R_Q_B, "q_b", ARCH_LINEAR)                                                                  \
+    X(R_KV_A, "kv_a", ARCH_LINEAR)                                                                \
+    X(R_KV_A_NORM, "kv_a_norm", ARCH_VECTOR)                                                      \
+    X(R_KV_B, "kv_b", ARCH_LINEAR)                                                                \
+    X(R_ATTN_POST_NORM, "attn_post_norm", ARCH_VECTOR) /* of attention's output */                \
+    X(R_MLP_NORM, "mlp_norm", ARCH_VECTOR)                                                        \
+    X(R_GATE, "gate", ARCH_LINEAR)                                                                \
+    X(R_UP, "up", ARCH_LINEAR)                                                                    \
+    X(R_GATE_UP, "gate_up", ARCH_LINEAR) /* rows: gate, then up */                                \
+    X(R_DOWN, "down", ARCH_LINEAR)                                                                \
+    X(R_ROUTER, "router", ARCH_MATRIX)                                                            \
+    X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */    \
+    X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                  \
+    X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                      \
+    X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */              \
+    X(R_EXPERT_DOWN, "expert_down", ARCH_LINEAR)                                                  \
+    X(R_SHARED_ROUTER, "shared_router", ARCH_MATRIX) /* [1, hidden]: sigmoid on the shared MLP */ \
+    X(R_SHARED_GATE, "shared_gate", ARCH_LINEAR)                                                  \
+    X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                      \
+    X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                  \
+    X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */
 
 typedef enum {
-#define X(name, text, linear) name,
+#define X(name, text, kind) name,
     ARCH_ROLES(X)
 #undef X
         ARCH_N_ROLES
 } arch_role;
+enum { ARCH_N_EXPERT_ROLES = R_EXPERT_DOWN - R_EXPERT_GATE + 1 };
 
 const char *arch_role_text(arch_role r);
+arch_kind arch_role_kind(arch_role r);
 bool arch_role_linear(arch_role r);
-bool arch_role_per_layer(arch_role r); /* from R_ATTN_NORM on */
+bool arch_role_per_layer(arch_role r);  /* from R_ATTN_NORM on */
+bool arch_role_per_expert(arch_role r); /* R_EXPERT_GATE .. R_EXPERT_DOWN */
 
 /* Does a role's tensor come with a bias? ATTN and MLP: as attention_bias and mlp_bias say, and
- * where the config is silent, when the checkpoint has one. */
-typedef enum { BIAS_NO, BIAS_YES, BIAS_ATTN, BIAS_MLP } arch_bias;
+ * where the config is silent, when the checkpoint has one; ANY: when the checkpoint has one. */
+typedef enum { BIAS_NO, BIAS_YES, BIAS_ATTN, BIAS_MLP, BIAS_ANY } arch_bias;
 
 /* Which layers see a sliding window of `sliding_window` positions: none; all (unless layer_types
  * says); those that layer_types or max_window_layers names, if use_sliding_window. */
 typedef enum { WINDOW_NONE, WINDOW_ALL, WINDOW_IF_USED } arch_window;
 
-/* The tensor of a role: "model.layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is
- * one. */
+/* How a tensor is stored. */
+typedef enum {
+    NAME_OPTIONAL = 1,   /* may be absent */
+    NAME_BARE = 2,       /* the name is whole: no ".weight"; its bias is the name + "_bias" */
+    NAME_TRANSPOSED = 4, /* dense data is [inputs, outputs] (codes never are) */
+    NAME_STACKED = 8     /* one tensor for all experts, the expert its first dim */
+} arch_name_flag;
+
+/* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
+ * "@" is the prefix of the body ("model."; files with another or none are understood), "%d" the
+ * layer, "%e" the expert. */
 typedef struct {
     arch_role role;
-    const char *name; /* without ".weight"; "%d" is the layer */
-    bool optional;    /* may be absent (R_HEAD of tied models) */
+    const char *name;
+    int flags; /* arch_name_flag */
     arch_bias bias;
 } arch_name;
 
-/* How config.json spells the numbers. */
+/* How the transformer is wired. */
 typedef struct {
-    const char *vocab, *hidden, *layers, *heads, *kv_heads, *head_dim, *ffn, *max_pos, *norm_eps,
-        *act;
-} arch_keys;
-
-typedef struct {
-    const char *arch;       /* "LlamaForCausalLM" */
-    const char *model_type; /* "llama" */
     arch_norm norm;
     float norm_offset; /* 1 for Gemma's (1 + w) */
     arch_pos pos;
-    bool rope_half; /* rotate pairs (i, i + R/2); else neighbours */
+    bool rope_half;      /* rotate pairs (i, i + R/2); else neighbours */
+    bool alibi_scaled;   /* ALiBi is added before the scale on q k^T, not after */
+    bool alibi_bf16;     /* ... and slope * key position is rounded to bf16 */
+    bool parallel;       /* MLP and attention read the same x; without R_MLP_NORM, the same norm */
+    bool norm_after_add; /* x = norm(x + f(x)) instead of x + f(norm(x)) */
+    arch_qk_norm qk_norm;
+    bool qkv_grouped; /* rows of R_QKV: for each kv head its q heads, k, v; else all q, all k, all v
+                       */
+    bool mla;
     arch_mlp mlp;
-    bool qk_norm;           /* RMS norm of each head of q and k before the rotation */
+    bool gate_up_mixed; /* rows of R_EXPERT_GATE_UP alternate: gate, up, gate, up */
+    arch_router router;
+    bool norm_topk; /* the chosen experts' scores are made to sum to 1 */
+} arch_wiring;
+
+typedef struct arch_row {
+    const char *arch;       /* "LlamaForCausalLM" */
+    const char *model_type; /* "llama" */
+    const char *variant; /* NULL, or which of the rows of this arch: the first whose `when` fits */
+    const char *when;    /* "key=true", "key=false", "key=null": config.json's value (a missing key
+                            is null and false); NULL fits always */
+    arch_wiring w;
+    const char *prefix;     /* "model." */
     const arch_name *names; /* ends with role ARCH_N_ROLES */
-    const arch_keys *keys;
     arch_window window;
     /* What transformers assumes where config.json is silent. */
     int64_t def_kv_heads; /* 0: as many as heads */
@@ -99,6 +161,7 @@ typedef struct {
 
 typedef struct {
     arch_rope_kind kind;
+    double theta;
     double factor;               /* all but plain */
     double low_freq, high_freq;  /* llama3 */
     double beta_fast, beta_slow; /* yarn */
@@ -108,53 +171,91 @@ typedef struct {
     bool truncate;           /* yarn: whole correction dims (default) */
 } arch_rope;
 
+/* Which of a config's two tables a layer rotates by. */
+typedef enum { ROPE_MAIN, ROPE_LOCAL, ROPE_OFF } arch_rope_use;
+
+/* What differs from layer to layer. */
+typedef struct {
+    bool window;  /* sees `window` positions only */
+    bool moe;     /* experts instead of an MLP */
+    uint8_t rope; /* arch_rope_use; ROPE_OFF: no rotation (NoPE), or no POS_ROPE */
+} arch_layer;
+
 typedef struct {
     const arch_row *row;
+    arch_wiring w;   /* the row's, as config.json changes it */
+    char prefix[40]; /* of the body's tensors in this checkpoint: the row's, another or "" */
     int64_t vocab, hidden, layers, heads, kv_heads, head_dim, ffn;
-    int64_t max_pos;
+    int64_t v_dim;               /* of a head's v and output: head_dim but for MLA */
+    int64_t embed_dim;           /* of the embedding: hidden but for R_PROJ_IN */
+    int64_t max_pos, pos_offset; /* learned, sinusoidal: row pos + offset of the table */
     double norm_eps;
     arch_act act;
-    double rope_theta;
-    int64_t rope_dims; /* rotated dims of a head */
-    arch_rope rope;
-    int64_t window;     /* sliding window: a query sees this many positions, its own included; 0:
-                           none */
-    bool *layer_window; /* [layers] which layers use it, never NULL; owned by the config */
-    double attn_scale;  /* on q k^T */
-    bool tied;          /* head = embedding */
-    int attn_bias, mlp_bias; /* 1, 0; -1: not said, see arch_bias */
-    int32_t bos, eos[8];     /* -1: none */
+    int64_t rope_dims; /* rotated dims of a head: its first, for MLA its last */
+    arch_rope rope[2]; /* ROPE_MAIN, ROPE_LOCAL */
+    int64_t window;    /* sliding window: a query sees this many positions, its own included; 0:
+                          none */
+    arch_layer *layer; /* [layers], never NULL; owned by the config */
+    double attn_scale; /* on q k^T */
+    double alibi_max;  /* ALiBi: the slopes are 2^(-alibi_max i / n) */
+    double embed_scale, residual_scale, logit_scale; /* 1: none */
+    double attn_softcap, final_softcap;              /* cap * tanh(x / cap); 0: none */
+    double qkv_clip;                                 /* q, k, v clamped to +-; 0: none */
+    double act_limit;                                /* ARCH_SWIGLU_CLAMPED: L */
+    /* MLA */
+    int64_t q_lora, kv_lora, nope_dims; /* q_lora 0: R_Q; head_dim = nope_dims + rope_dims */
+    /* experts; 0 of them: none */
+    int64_t experts, experts_used, expert_ffn, shared_ffn;
+    int64_t expert_groups, groups_used; /* 1, 1: free choice; else only the best groups' experts */
+    double expert_scale;                /* on the routed experts' sum */
+    bool tied;                          /* head = embedding */
+    int attn_bias, mlp_bias;            /* 1, 0; -1: not said, see arch_bias */
+    int32_t bos, eos[8];                /* -1: none */
     int n_eos;
     lq_dtype dtype; /* torch_dtype / dtype of the checkpoint */
 } arch_config;
 
-extern const arch_row arch_rows[];           /* ends with arch == NULL */
-const arch_row *arch_find(const char *arch); /* by "architectures" entry; NULL */
-void arch_list(char *out, size_t n);         /* "LlamaForCausalLM, ..." for messages */
+extern const arch_row arch_rows[];                                /* ends with arch == NULL */
+const arch_row *arch_find(const char *arch, const char *variant); /* NULL */
+void arch_list(char *out, size_t n); /* "LlamaForCausalLM, ..." for messages */
 /* config.json -> config, everything range-checked (sizes, divisibility, heads). generation may be
  * NULL (generation_config.json: eos ids are joined). Unknown architecture: LQ_EUNSUPPORTED names it
- * and lists the known. */
+ * and lists the known. A key that changes the computation in a way that the row does not know:
+ * LQ_EUNSUPPORTED names the key. prefix is the row's: see arch_fit_prefix. */
 lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *generation,
                             lq_err *err);
 void arch_config_free(arch_config *c);
+/* Set c->prefix from a checkpoint's tensor names: the one under which its embedding is found; left
+ * alone when there is none. has(user, name): is there such a tensor? */
+void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), void *user);
 /* Our own spelling of a config, for .llmq: every field, canonical; and back (checked again). */
 cJSON *arch_config_json(const arch_config *c);
 lq_status arch_config_from_json(arch_config *c, const cJSON *j, lq_err *err);
-/* Name of a role's tensor ("model.layers.3.self_attn.q_proj.weight"); suffix "weight" or "bias".
- * False when the row has no such role. */
-bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, const char *suffix,
+/* May this layer (-1: none) have tensors of this role? Of a tied model R_HEAD is not there. */
+bool arch_has(const arch_config *c, arch_role r, int64_t layer);
+/* The row's entry; NULL: none. */
+const arch_name *arch_name_of(const arch_config *c, arch_role r);
+/* Name of a role's tensor ("model.layers.3.self_attn.q_proj.weight"). layer, expert: ignored where
+ * the role has none. False when the row has no such role. */
+bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, int64_t expert, bool bias,
                       char *out, size_t n);
-/* The role and layer of a tensor name, the inverse; false: none of this row's. layer = -1 outside
- * layers. */
-bool arch_role_of(const arch_config *c, const char *name, arch_role *r, int64_t *layer,
-                  bool *is_bias);
+/* The role, layer and expert of a tensor name, the inverse; false: none of this row's. -1 outside
+ * layers; expert -1: none, or all (NAME_STACKED). */
+typedef struct {
+    arch_role role;
+    int64_t layer, expert;
+    bool bias;
+} arch_slot;
+bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot);
 /* Must, may (-1) or must not (0) this role's tensor have a bias? */
 int arch_wants_bias(const arch_config *c, arch_role r);
-bool arch_role_optional(const arch_config *c, arch_role r);
-/* Shape [N,K] that a linear role must have (embed: [vocab, hidden]; norms: N = 1, K = length). */
+/* Shape [N,K] of a role's matrix, of one expert (outputs, inputs; embed: [vocab, embed_dim];
+ * vectors: N = 1, K = length). */
 void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K);
-/* "rope_scaling" or "rope_parameters" with rope_theta and partial_rotary_factor; sets rope,
- * rope_theta and rope_dims. head_dim and max_pos are known. (arch_rope.c) */
+/* ALiBi slopes of all heads [heads] (arXiv:2108.12409). */
+void arch_alibi_slopes(const arch_config *c, float *slopes);
+/* "rope_scaling" or "rope_parameters" with rope_theta and partial_rotary_factor; sets rope and
+ * rope_dims. head_dim and max_pos are known. (arch_rope.c) */
 lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err);
 lq_status arch_rope_check(const arch_config *c, lq_err *err);
 const char *arch_rope_text(arch_rope_kind k); /* "llama3" */
@@ -163,7 +264,7 @@ bool arch_rope_from_text(arch_rope_kind *k, const char *text);
  * ignored.
  * Float arithmetic in the order of the reference implementation, so that angles agree to the bit
  * but for the last place of pow; cos and sin are rounded from double. */
-void arch_rope_table(const arch_config *c, int64_t pos0, int64_t T, int64_t seq_len, float *cos,
-                     float *sin);
+void arch_rope_table(const arch_config *c, arch_rope_use which, int64_t pos0, int64_t T,
+                     int64_t seq_len, float *cos, float *sin);
 
 #endif

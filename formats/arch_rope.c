@@ -67,7 +67,7 @@ static lq_status read_yarn(arch_rope *r, const cJSON *o, lq_err *err)
 
 static lq_status read_scaling(arch_config *c, const cJSON *config, const cJSON *o, lq_err *err)
 {
-    arch_rope *r = &c->rope;
+    arch_rope *r = &c->rope[ROPE_MAIN];
     bool own_factor = js_get(o, "factor") != NULL;
     int64_t original = 0;
     lq_status s =
@@ -96,9 +96,11 @@ lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err)
     const char *where = params ? "rope_parameters" : "rope_scaling";
     const cJSON *o = params ? params : js_get(config, "rope_scaling");
     double partial = 1;
-    c->rope =
-        (arch_rope){ .kind = ROPE_PLAIN, .factor = 1, .attention_factor = 1, .truncate = true };
-    c->rope_theta = 10000;
+    arch_rope *r = &c->rope[ROPE_MAIN];
+    *r = (arch_rope){
+        .kind = ROPE_PLAIN, .theta = 10000, .factor = 1, .attention_factor = 1, .truncate = true
+    };
+    c->rope[ROPE_LOCAL] = *r;
     if (o && !cJSON_IsObject(o)) {
         char found[64];
         return lq_fail(err, LQ_EVALUE, "%s: expected an object, found %s", where,
@@ -108,22 +110,22 @@ lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err)
         return lq_fail(
             err, LQ_EUNSUPPORTED,
             "rope_parameters: expected one set for all layers, found one per layer type");
-    lq_status s = js_f64(config, "rope_theta", false, 1.001, 1e15, &c->rope_theta, err);
-    if (!s) s = js_f64(params, "rope_theta", false, 1.001, 1e15, &c->rope_theta, err);
+    lq_status s = js_f64(config, "rope_theta", false, 1.001, 1e15, &r->theta, err);
+    if (!s) s = js_f64(params, "rope_theta", false, 1.001, 1e15, &r->theta, err);
     if (!s) s = js_f64(config, "partial_rotary_factor", false, 0, 1, &partial, err);
     if (!s) s = js_f64(params, "partial_rotary_factor", false, 0, 1, &partial, err);
     if (s) return s;
     c->rope_dims = (int64_t)((double)c->head_dim * partial);
     if (!o) return LQ_OK;
-    s = read_kind(&c->rope.kind, o, where, err);
-    if (s || c->rope.kind == ROPE_PLAIN) return s;
+    s = read_kind(&r->kind, o, where, err);
+    if (s || r->kind == ROPE_PLAIN) return s;
     s = read_scaling(c, config, o, err);
     return s ? lq_wrap(err, s, "%s", where) : LQ_OK;
 }
 
 lq_status arch_rope_check(const arch_config *c, lq_err *err)
 {
-    const arch_rope *r = &c->rope;
+    const arch_rope *r = &c->rope[ROPE_MAIN];
     if (c->rope_dims < 2 || c->rope_dims % 2 || c->rope_dims > c->head_dim)
         return lq_fail(err, LQ_EVALUE,
                        "rope: expected an even number of rotated dims within a head of %lld, found "
@@ -149,29 +151,27 @@ typedef struct {
 static float powf_rounded(float x, float y) { return (float)pow((double)x, (double)y); }
 
 /* Dims that turn `rotations` times within the original length lie below this one. */
-static double yarn_dim(const arch_config *c, double rotations)
+static double yarn_dim(const arch_rope *r, int64_t dims, double rotations)
 {
-    return (double)c->rope_dims * log((double)c->rope.original_max / (rotations * 2 * PI)) /
-           (2 * log(c->rope_theta));
+    return (double)dims * log((double)r->original_max / (rotations * 2 * PI)) / (2 * log(r->theta));
 }
 
-static rope_consts constants(const arch_config *c, int64_t seq_len)
+static rope_consts constants(const arch_rope *r, int64_t dims, int64_t seq_len)
 {
-    const arch_rope *r = &c->rope;
-    rope_consts k = { .base = (float)c->rope_theta };
+    rope_consts k = { .base = (float)r->theta };
     if (r->kind == ROPE_DYNAMIC && seq_len > r->original_max) {
         float f = (float)r->factor;
         float grown = f * (float)seq_len / (float)r->original_max - (f - 1);
-        k.base *= powf_rounded(grown, (float)((double)c->rope_dims / (double)(c->rope_dims - 2)));
+        k.base *= powf_rounded(grown, (float)((double)dims / (double)(dims - 2)));
     }
     if (r->kind == ROPE_YARN) {
-        double low = yarn_dim(c, r->beta_fast), high = yarn_dim(c, r->beta_slow);
+        double low = yarn_dim(r, dims, r->beta_fast), high = yarn_dim(r, dims, r->beta_slow);
         if (r->truncate) {
             low = floor(low);
             high = ceil(high);
         }
         low = fmax(low, 0);
-        high = fmin(high, (double)(c->rope_dims - 1));
+        high = fmin(high, (double)(dims - 1));
         if (!(high > low) && !(high < low)) high += 0.001; /* no division by zero */
         k.low = (float)low;
         k.span = (float)(high - low);
@@ -179,11 +179,10 @@ static rope_consts constants(const arch_config *c, int64_t seq_len)
     return k;
 }
 
-static float inv_freq(const arch_config *c, const rope_consts *k, int64_t i)
+static float inv_freq(const arch_rope *r, int64_t dims, const rope_consts *k, int64_t i)
 {
-    const arch_rope *r = &c->rope;
     float f = (float)r->factor;
-    float turn = powf_rounded(k->base, (float)(2 * i) / (float)c->rope_dims);
+    float turn = powf_rounded(k->base, (float)(2 * i) / (float)dims);
     float freq = 1.0f / turn;
     if (r->kind == ROPE_LINEAR) return freq / f;
     if (r->kind == ROPE_YARN) {
@@ -202,14 +201,15 @@ static float inv_freq(const arch_config *c, const rope_consts *k, int64_t i)
     return freq;
 }
 
-void arch_rope_table(const arch_config *c, int64_t pos0, int64_t T, int64_t seq_len, float *cos_out,
-                     float *sin_out)
+void arch_rope_table(const arch_config *c, arch_rope_use which, int64_t pos0, int64_t T,
+                     int64_t seq_len, float *cos_out, float *sin_out)
 {
-    const rope_consts k = constants(c, seq_len);
-    const float scale = (float)c->rope.attention_factor;
+    const arch_rope *r = &c->rope[which];
+    const rope_consts k = constants(r, c->rope_dims, seq_len);
+    const float scale = (float)r->attention_factor;
     const int64_t pairs = c->rope_dims / 2;
     for (int64_t i = 0; i < pairs; i++) {
-        float freq = inv_freq(c, &k, i);
+        float freq = inv_freq(r, c->rope_dims, &k, i);
         for (int64_t t = 0; t < T; t++) {
             float angle = (float)(pos0 + t) * freq;
             cos_out[t * pairs + i] = (float)cos((double)angle) * scale;

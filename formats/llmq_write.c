@@ -225,13 +225,11 @@ static cJSON *append_object(cJSON *array)
 
 static bool put_entry(const llmq_writer *w, cJSON *o, const entry *e)
 {
-    arch_role role;
-    int64_t layer;
-    bool bias;
+    arch_slot slot;
     bool ok = o && cJSON_AddStringToObject(o, "name", e->name) &&
               cJSON_AddStringToObject(o, "layout", qt_layout_text(e->layout));
-    if (ok && w->has_arch && arch_role_of(&w->arch, e->name, &role, &layer, &bias) && !bias)
-        ok = cJSON_AddStringToObject(o, "role", arch_role_text(role));
+    if (ok && w->has_arch && arch_slot_of(&w->arch, e->name, &slot) && !slot.bias)
+        ok = cJSON_AddStringToObject(o, "role", arch_role_text(slot.role));
     ok = ok && cJSON_AddItemToObject(
                    o, "scheme", e->plain ? llmq_scheme_json(&e->scheme) : raw_scheme(e->raw_dtype));
     cJSON *shape = ok ? cJSON_AddArrayToObject(o, "shape") : NULL;

@@ -165,14 +165,12 @@ static void shape_text(char out[96], int n_dims, const int64_t *shape)
         at += snprintf(out + at, (size_t)(96 - at), "%s%" PRId64, i ? "," : "", shape[i]);
 }
 
-static lq_status find_checked(const src_source *s, const char *name, bool vector, int64_t N,
-                              int64_t K, const src_tensor **out, lq_err *err)
+static lq_status find_checked(const src_source *s, const char *name, int n_dims,
+                              const int64_t *want, const src_tensor **out, lq_err *err)
 {
     const src_tensor *t = src_find(s, name);
     if (!t) return lq_fail(err, LQ_ENOENT, "%s: tensor '%s' is missing", s->path, name);
-    const int64_t want[2] = { vector ? K : N, K };
-    const int n_dims = vector ? 1 : 2;
-    if (t->n_dims != n_dims || t->shape[0] != want[0] || (!vector && t->shape[1] != K)) {
+    if (t->n_dims != n_dims || memcmp(t->shape, want, (size_t)n_dims * sizeof *want) != 0) {
         char expected[96], found[96];
         shape_text(expected, n_dims, want);
         shape_text(found, t->n_dims, t->shape);
@@ -182,31 +180,60 @@ static lq_status find_checked(const src_source *s, const char *name, bool vector
     if (!t->plain)
         return lq_fail(err, LQ_EVALUE, "%s: tensor '%s': expected a float type, found %s", s->path,
                        name, lq_dtype_text(t->raw_dtype));
-    if (vector && t->t.scheme.kind != QT_DENSE)
-        return lq_fail(err, LQ_EVALUE, "%s: tensor '%s': expected a dense vector", s->path, name);
     *out = t;
     return LQ_OK;
 }
 
-lq_status src_role(const src_source *s, arch_role r, int64_t layer, const src_tensor **t,
-                   const src_tensor **bias, lq_err *err)
+/* Stored [inputs, outputs]? Codes never are. */
+static bool transposed(const arch_name *a, const src_tensor *t)
+{
+    return (a->flags & NAME_TRANSPOSED) && t && t->plain && t->t.scheme.kind == QT_DENSE;
+}
+
+/* A matrix or vector of a role, or its bias: [experts, outputs, inputs] less the dims it lacks. */
+static lq_status find_role(const src_source *s, const arch_name *a, int64_t layer, int64_t expert,
+                           bool bias, const src_tensor **out, lq_err *err)
 {
     char name[256];
+    int64_t N, K, want[3];
+    int n = 0;
     const arch_config *c = &s->config;
-    int64_t N, K;
+    const bool vector = bias || arch_role_kind(a->role) == ARCH_VECTOR;
+    if (!arch_tensor_name(c, a->role, layer, expert, bias, name, sizeof name))
+        return lq_fail(err, LQ_EFORMAT, "tensor names are too long");
+    const bool turned = !vector && transposed(a, src_find(s, name));
+    arch_role_shape(c, a->role, &N, &K);
+    if (a->flags & NAME_STACKED) want[n++] = c->experts;
+    if (!vector) want[n++] = turned ? K : N;
+    want[n++] = turned || (bias && arch_role_kind(a->role) != ARCH_VECTOR) ? N : K;
+    lq_status st = find_checked(s, name, n, want, out, err);
+    if (!st && vector && (*out)->t.scheme.kind != QT_DENSE)
+        return lq_fail(err, LQ_EVALUE, "%s: tensor '%s': expected a dense vector", s->path, name);
+    return st;
+}
+
+static bool has_tensor(const src_source *s, arch_role r, int64_t layer, int64_t expert, bool bias)
+{
+    char name[256];
+    return arch_tensor_name(&s->config, r, layer, expert, bias, name, sizeof name) &&
+           src_find(s, name);
+}
+
+lq_status src_role(const src_source *s, arch_role r, int64_t layer, int64_t expert,
+                   const src_tensor **t, const src_tensor **bias, lq_err *err)
+{
+    const arch_config *c = &s->config;
     *t = NULL;
     if (bias) *bias = NULL;
     if (r == R_HEAD && c->tied) r = R_EMBED;
-    if (!arch_tensor_name(c, r, layer, "weight", name, sizeof name)) return LQ_OK;
-    if (arch_role_optional(c, r) && !src_find(s, name)) return LQ_OK;
-    arch_role_shape(c, r, &N, &K);
-    bool vector = r != R_EMBED && !arch_role_linear(r);
-    lq_status st = find_checked(s, name, vector, N, K, t, err);
+    const arch_name *a = arch_name_of(c, r);
+    if (!a || !arch_has(c, r, layer)) return LQ_OK;
+    if ((a->flags & NAME_OPTIONAL) && !has_tensor(s, r, layer, expert, false)) return LQ_OK;
+    lq_status st = find_role(s, a, layer, expert, false, t, err);
     int wants = arch_wants_bias(c, r);
     if (st || !bias || !wants) return st;
-    arch_tensor_name(c, r, layer, "bias", name, sizeof name);
-    if (wants < 0 && !src_find(s, name)) return LQ_OK;
-    return find_checked(s, name, true, 1, vector ? K : N, bias, err);
+    if (wants < 0 && !has_tensor(s, r, layer, expert, true)) return LQ_OK;
+    return find_role(s, a, layer, expert, true, bias, err);
 }
 
 lq_status src_check_roles(const src_source *s, lq_err *err)
@@ -214,11 +241,81 @@ lq_status src_check_roles(const src_source *s, lq_err *err)
     lq_status st = LQ_OK;
     for (int64_t l = -1; l < s->config.layers && !st; l++) /* -1: what belongs to no layer */
         for (int r = 0; r < ARCH_N_ROLES && !st; r++) {
+            const int64_t n = arch_role_per_expert((arch_role)r) ? s->config.experts : 1;
             const src_tensor *t, *bias;
-            if (arch_role_per_layer((arch_role)r) == (l >= 0))
-                st = src_role(s, (arch_role)r, l, &t, &bias, err);
+            if (arch_role_per_layer((arch_role)r) != (l >= 0)) continue;
+            for (int64_t e = 0; e < n && !st; e++)
+                st = src_role(s, (arch_role)r, l, e, &t, &bias, err);
         }
     return st;
+}
+
+/* ---- matrices and vectors ---- */
+
+/* dst [N,K] = src [K,N]^T, elements of `size` bytes. */
+static void transpose(uint8_t *dst, const uint8_t *src, int64_t N, int64_t K, size_t size)
+{
+    enum { BLOCK = 32 };
+    for (int64_t n0 = 0; n0 < N; n0 += BLOCK)
+        for (int64_t k0 = 0; k0 < K; k0 += BLOCK)
+            for (int64_t n = n0; n < N && n < n0 + BLOCK; n++)
+                for (int64_t k = k0; k < K && k < k0 + BLOCK; k++)
+                    memcpy(dst + (size_t)(n * K + k) * size, src + (size_t)(k * N + n) * size,
+                           size);
+}
+
+static lq_status no_room(const src_tensor *t, lq_err *err)
+{
+    return lq_fail(err, LQ_ENOMEM, "%s: out of memory", t->name);
+}
+
+lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t expert, qt_tensor *w,
+                     lq_arena *a, lq_err *err)
+{
+    const src_tensor *t = NULL;
+    memset(w, 0, sizeof *w);
+    lq_status st = src_role(s, r, layer, expert, &t, NULL, err);
+    if (st || !t) return st;
+    const arch_name *name = arch_name_of(&s->config, r);
+    const bool stacked = name && (name->flags & NAME_STACKED);
+    const bool turned = name && transposed(name, t);
+    int64_t N, K;
+    arch_role_shape(&s->config, r, &N, &K);
+    *w = t->t;
+    if (!stacked && !turned) return LQ_OK;
+    if (t->t.scheme.kind != QT_DENSE || t->t.layout != QT_PORTABLE)
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected dense experts, found codes", t->name);
+    const size_t size = (size_t)lq_dtype_bits(t->t.scheme.dtype) / 8;
+    const size_t bytes = (size_t)(N * K) * size;
+    const uint8_t *from = (const uint8_t *)t->t.plane[QT_CODES].data;
+    if (stacked) from += (size_t)expert * bytes;
+    *w = (qt_tensor){ .scheme = t->t.scheme, .N = N, .K = K };
+    w->plane[QT_CODES] = (qt_span){ from, bytes };
+    if (!turned) return LQ_OK;
+    uint8_t *copy = lq_push(a, bytes);
+    if (!copy) return no_room(t, err);
+    transpose(copy, from, N, K, size);
+    w->plane[QT_CODES].data = copy;
+    return LQ_OK;
+}
+
+lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t expert, bool bias,
+                     const float **v, lq_arena *a, lq_err *err)
+{
+    const src_tensor *weight, *b;
+    *v = NULL;
+    lq_status st = src_role(s, r, layer, expert, &weight, &b, err);
+    const src_tensor *t = bias ? b : weight;
+    if (st || !t) return st;
+    st = src_check_finite(t, err);
+    if (st) return lq_wrap(err, st, "%s", s->path);
+    const arch_name *name = arch_name_of(&s->config, r);
+    const int64_t row = name && (name->flags & NAME_STACKED) ? expert : 0;
+    float *out = lq_push(a, (size_t)t->t.K * sizeof *out);
+    if (!out) return no_room(t, err);
+    qt_dequant(out, &t->t, row, row + 1);
+    *v = out;
+    return LQ_OK;
 }
 
 /* ---- helpers over all tensors ---- */

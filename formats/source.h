@@ -48,11 +48,21 @@ const arch_config *src_config(const src_source *s); /* NULL without need_config 
 int64_t src_n_tensors(const src_source *s);
 const src_tensor *src_tensor_at(const src_source *s, int64_t i); /* in the order of names */
 const src_tensor *src_find(const src_source *s, const char *name);
-/* The tensor of a role, its shape checked against the config. Optional roles and roles that the
- * architecture lacks: LQ_OK with *t = NULL. R_HEAD of a tied model is the embedding. *bias is NULL
- * where there is none; bias may be NULL. LQ_ENOENT, LQ_ESHAPE, LQ_EVALUE name the tensor. */
-lq_status src_role(const src_source *s, arch_role r, int64_t layer, const src_tensor **t,
-                   const src_tensor **bias, lq_err *err);
+/* The stored tensor of a role, its shape checked against the config. layer, expert: -1 where the
+ * role has none; of NAME_STACKED roles the whole, whatever `expert`. Absent optional roles and
+ * roles that this layer lacks: LQ_OK with *t = NULL. R_HEAD of a tied model is the embedding. *bias
+ * is NULL where there is none; bias may be NULL. LQ_ENOENT, LQ_ESHAPE, LQ_EVALUE name the tensor.
+ */
+lq_status src_role(const src_source *s, arch_role r, int64_t layer, int64_t expert,
+                   const src_tensor **t, const src_tensor **bias, lq_err *err);
+/* A role's matrix [N,K] (outputs, inputs), of one expert: a view where the stored bytes allow it,
+ * else (NAME_TRANSPOSED, an expert in the middle of a row) a copy in `a`. N = 0: absent. */
+lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t expert, qt_tensor *w,
+                     lq_arena *a, lq_err *err);
+/* A vector role's weight or bias, or a matrix role's bias, as finite f32 in `a` [n]; *v = NULL:
+ * there is none. */
+lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t expert, bool bias,
+                     const float **v, lq_arena *a, lq_err *err);
 /* Every tensor that the config asks for: is it there, of its shape? Errors as of src_role. */
 lq_status src_check_roles(const src_source *s, lq_err *err);
 size_t src_n_blobs(const src_source *s);

@@ -293,6 +293,8 @@ static lq_status map_blobs(src_source *s, const char *dir, lq_err *err)
     return LQ_OK;
 }
 
+static bool has_tensor(void *user, const char *name) { return src_find(user, name) != NULL; }
+
 lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err)
 {
     char dir[PATH_LEN];
@@ -311,5 +313,6 @@ lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err)
     if (!st) st = read_config(s, dir, o, err);
     if (!st && !o->no_tensors) st = open_weights(s, dir, file, err);
     if (!st) st = list_tensors(s, err);
+    if (!st && s->has_config) arch_fit_prefix(&s->config, has_tensor, s);
     return st;
 }

@@ -82,7 +82,7 @@ static bool can_fold(const work *w, const fold_site *f)
     for (int i = 0; i < f->n; i++)
         if (!is_uint(&w->lin[f->readers[i]])) return false;
     if (f->rows == ARCH_N_ROLES) return qz_plan_find(w->plan, f->norm, w->part, false) != NULL;
-    return is_uint(&w->lin[f->rows]) && w->plan->cfg.row->mlp == MLP_GATED;
+    return is_uint(&w->lin[f->rows]) && w->plan->cfg.w.mlp == MLP_GATED;
 }
 
 static lq_status load_f32(work *w, linear *l, lq_err *err)
@@ -173,7 +173,7 @@ static lq_status fold_one(work *w, const fold_site *f, lq_err *err)
     }
     awq_scale_h(st->H, scale, st->K, w->p);
     if (f->rows == ARCH_N_ROLES)
-        return divide_vector(w, f->norm, false, scale, w->plan->cfg.row->norm_offset, err);
+        return divide_vector(w, f->norm, false, scale, w->plan->cfg.w.norm_offset, err);
     linear *from = &w->lin[f->rows];
     int64_t N = from->e->src->t.N;
     float *rows = scale;
@@ -391,38 +391,30 @@ void qz_part_free(qz_part *p)
 }
 
 /* ---- the layer as it will run ---- */
+static lq_status put_vector(const float **out, const qz_item *item, lq_arena *a, lq_err *err)
+{
+    float *v = lq_push(a, (size_t)item->t.K * sizeof *v);
+    if (!v) return lq_fail(err, LQ_ENOMEM, "%s: no memory", item->e->name);
+    qt_dequant(v, &item->t, 0, 1);
+    *out = v;
+    return LQ_OK;
+}
+
 lq_status qz_part_apply(model_layer *l, const qz_item *items, size_t n, lq_arena *a, pool *p,
                         lq_err *err)
 {
-    const struct {
-        arch_role role;
-        model_linear *linear;
-        const float **norm;
-    } slots[] = {
-        { R_Q, &l->q, NULL },
-        { R_K, &l->k, NULL },
-        { R_V, &l->v, NULL },
-        { R_O, &l->o, NULL },
-        { R_GATE, &l->gate, NULL },
-        { R_UP, &l->up, NULL },
-        { R_DOWN, &l->down, NULL },
-        { R_ATTN_NORM, NULL, &l->attn_norm },
-        { R_MLP_NORM, NULL, &l->mlp_norm },
-    };
     lq_status s = LQ_OK;
-    for (size_t i = 0; i < n && !s; i++)
-        for (size_t j = 0; j < LQ_COUNT(slots) && !s; j++) {
-            const plan_entry *e = items[i].e;
-            if (slots[j].role != e->role) continue;
-            if (slots[j].linear && !e->is_bias) {
-                s = mm_pack(&slots[j].linear->w, &items[i].t, a, p, err);
-                if (s) s = lq_wrap(err, s, "%s", e->name);
-                continue;
-            }
-            float *v = lq_push(a, (size_t)items[i].t.K * sizeof *v);
-            if (!v) return lq_fail(err, LQ_ENOMEM, "%s: no memory", e->name);
-            qt_dequant(v, &items[i].t, 0, 1);
-            *(slots[j].linear ? &slots[j].linear->bias : slots[j].norm) = v;
-        }
+    for (size_t i = 0; i < n && !s; i++) {
+        const plan_entry *e = items[i].e;
+        model_vector *vec = &l->vec[e->role];
+        model_linear *lin = &l->lin[e->role];
+        const bool matrix = arch_role_kind(e->role) != ARCH_VECTOR;
+        if (e->is_bias)
+            s = put_vector(matrix ? &lin->bias : &vec->bias, &items[i], a, err);
+        else if (!matrix)
+            s = put_vector(&vec->w, &items[i], a, err);
+        else if ((s = mm_pack(&lin->w, &items[i].t, a, p, err)))
+            lq_wrap(err, s, "%s", e->name);
+    }
     return s;
 }

@@ -162,8 +162,11 @@ static lq_status fit(const maker *m, plan_entry *e, bool strict, lq_err *err)
 static lq_status decide(const maker *m, plan_entry *e, lq_err *err)
 {
     const src_tensor *t = e->src;
-    e->known = arch_role_of(m->cfg, e->name, &e->role, &e->part, &e->is_bias);
-    if (!e->known || e->part < 0) e->part = m->cfg->layers;
+    arch_slot slot;
+    e->known = arch_slot_of(m->cfg, e->name, &slot);
+    e->role = slot.role;
+    e->is_bias = slot.bias;
+    e->part = e->known && slot.layer >= 0 ? slot.layer : m->cfg->layers;
     if (e->known && t->plain) {
         lq_status s = src_check_finite(t, err);
         if (s) return s;
@@ -220,9 +223,9 @@ static lq_status split_head(qz_plan *p, const maker *m, lq_err *err)
     if (m->o->embed && !m->o->lm_head)
         say(m, "tied model: the output head takes the embedding's scheme");
     if (!m->o->lm_head || (m->o->embed && strcmp(m->o->embed, m->o->lm_head) == 0)) return LQ_OK;
-    if (!arch_tensor_name(m->cfg, R_HEAD, 0, "weight", name, sizeof name))
+    if (!arch_tensor_name(m->cfg, R_HEAD, -1, -1, false, name, sizeof name))
         return lq_fail(err, LQ_EUNSUPPORTED, "--lm-head: this architecture has no output head");
-    lq_status s = src_role(m->src, R_EMBED, -1, &embed, NULL, err);
+    lq_status s = src_role(m->src, R_EMBED, -1, -1, &embed, NULL, err);
     if (s) return s;
     snprintf(line, sizeof line,
              "tied model: --lm-head splits the head from the embedding; %s is added", name);

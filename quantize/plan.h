@@ -29,7 +29,7 @@ typedef struct {
     plan_entry *e;
     size_t n;
     arch_config cfg; /* of the result: the source's, untied when the head gets its own scheme;
-                        shares its layer_window */
+                        shares its layers */
     lq_arena arena;
 } qz_plan;
 

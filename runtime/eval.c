@@ -140,7 +140,12 @@ static lq_status run_parts(runner *r, const evaluation *e, lq_err *err)
     for (int i = 0; i < e->n_parts && !s; i++) {
         const part *q = &e->parts[i];
         const int32_t *ids = e->window_ids + i * e->o->ctx + q->pos;
-        items[i] = (fwd_item){ &r->seqs[i], ids, q->n, q->pos, q->logits_from };
+        items[i] = (fwd_item){ .seq = &r->seqs[i],
+                               .ids = ids,
+                               .n = q->n,
+                               .pos0 = q->pos,
+                               .logits_from = q->logits_from,
+                               .seq_len = e->o->ctx };
         s = kv_reserve(r->kv, &r->seqs[i], q->pos + q->n, err);
     }
     if (!s) s = fwd_step(r->f, items, e->n_parts, &r->logits, err);

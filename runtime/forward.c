@@ -124,7 +124,8 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         f->seqs[i] = (attn_seq){
             .row0 = f->rows.R, .n_rows = it->n, .pos0 = it->pos0, .table = it->seq->table
         };
-        fwd_place(&f->rows, &f->seqs[i], (int)block_size, it->pos0 + it->n);
+        fwd_place(&f->rows, &f->seqs[i], (int)block_size,
+                  it->seq_len ? it->seq_len : it->pos0 + it->n);
         memcpy(f->ids + f->rows.R, it->ids, (size_t)it->n * sizeof *it->ids);
         for (int64_t t = it->logits_from; t < it->n; t++)
             f->picked[n_picked++] = f->rows.R + t;
@@ -148,7 +149,7 @@ static void run_head(fwd_ctx *f, int64_t n_picked)
     for (int64_t i = 0; i < n_picked; i++)
         memcpy(f->last + i * hidden, f->rows.x + f->picked[i] * hidden,
                (size_t)hidden * sizeof(float));
-    fwd_norm(&f->rows, f->last, f->last, f->m->final_norm, n_picked);
+    fwd_norm(&f->rows, f->last, f->last, f->m->final_norm.w, n_picked);
     mm_out out = {
         .w = &f->m->head.w, .y = f->logits, .ldy = f->m->cfg->vocab, .bias = f->m->head.bias
     };

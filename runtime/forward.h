@@ -16,6 +16,7 @@ typedef struct {
     int64_t pos0; /* positions already in the cache */
     int64_t
         logits_from; /* logits for rows logits_from..n-1 of this item (n: none; n - 1: the last) */
+    int64_t seq_len; /* dynamic NTK: the length whose angles these rows take; 0: pos0 + n */
 } fwd_item;
 
 typedef struct fwd_ctx
@@ -35,10 +36,11 @@ lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float *
                    lq_err *err);
 
 /* Layer by layer, for calibration: T rows of one or more whole windows without a cache. x [T,
- * hidden] goes in and out. Window w covers rows w*window_len.. . tap(user, role, x, ldx, T, K) sees
- * the input of each linear before it runs. */
+ * hidden] goes in and out. Window w covers rows w*window_len.. . The tap sees the input of each
+ * linear before it runs; of an expert the rows that were sent to it (expert -1: no expert). */
 typedef struct {
-    void (*tap)(void *user, arch_role role, const float *x, int64_t ldx, int64_t T, int64_t K);
+    void (*tap)(void *user, arch_role role, int64_t expert, const float *x, int64_t ldx, int64_t T,
+                int64_t K);
     void *user;
 } fwd_tap;
 lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, float *x,

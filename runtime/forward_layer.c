@@ -56,7 +56,7 @@ void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len)
         r->row_block[s->row0 + i] = s->table[pos / block_size];
         r->row_slot[s->row0 + i] = (int32_t)(pos % block_size);
     }
-    arch_rope_table(r->c, s->pos0, s->n_rows, seq_len, r->cos + s->row0 * half,
+    arch_rope_table(r->c, ROPE_MAIN, s->pos0, s->n_rows, seq_len, r->cos + s->row0 * half,
                     r->sin + s->row0 * half);
 }
 
@@ -91,7 +91,7 @@ static void norm_item(void *ctx, int64_t item, int thread)
     const arch_config *c = j->r->c;
     int64_t at = first_row(j, item) * c->hidden;
     (void)thread;
-    k_rmsnorm(j->dst + at, c->hidden, j->src + at, c->hidden, j->w, c->row->norm_offset,
+    k_rmsnorm(j->dst + at, c->hidden, j->src + at, c->hidden, j->w, c->w.norm_offset,
               rows_of(j, item), c->hidden, (float)c->norm_eps);
 }
 
@@ -108,16 +108,17 @@ static void rotate_item(void *ctx, int64_t item, int thread)
     const fwd_rows *r = j->r;
     const arch_config *c = r->c;
     const int64_t D = c->head_dim, H = c->heads, G = c->kv_heads, half = c->rope_dims / 2;
-    const float eps = (float)c->norm_eps, off = c->row->norm_offset;
+    const float eps = (float)c->norm_eps, off = c->w.norm_offset;
+    const float *qn = j->l->vec[R_Q_NORM].w, *kn = j->l->vec[R_K_NORM].w;
     (void)thread;
     for (int64_t i = 0; i < rows_of(j, item); i++) {
         int64_t t = first_row(j, item) + i;
         float *q = r->q + t * H * D, *k = r->k + t * G * D;
-        if (j->l->q_norm) k_rmsnorm(q, D, q, D, j->l->q_norm, off, H, D, eps);
-        if (j->l->k_norm) k_rmsnorm(k, D, k, D, j->l->k_norm, off, G, D, eps);
+        if (qn) k_rmsnorm(q, D, q, D, qn, off, H, D, eps);
+        if (kn) k_rmsnorm(k, D, k, D, kn, off, G, D, eps);
         const float *cs = r->cos + t * half, *sn = r->sin + t * half;
-        k_rope(q, H, D, c->rope_dims, cs, sn, c->row->rope_half);
-        k_rope(k, G, D, c->rope_dims, cs, sn, c->row->rope_half);
+        k_rope(q, H, D, c->rope_dims, cs, sn, c->w.rope_half);
+        k_rope(k, G, D, c->rope_dims, cs, sn, c->w.rope_half);
         size_t block = (size_t)r->row_block[t] * j->kv->block_stride;
         attn_kv_write(j->kv->k + block, r->row_slot[t], j->kv->block_size, k, G, D, j->kv->dtype);
         attn_kv_write(j->kv->v + block, r->row_slot[t], j->kv->block_size, r->v + t * G * D, G, D,
@@ -139,7 +140,7 @@ static void act_item(void *ctx, int64_t item, int thread)
 
 static void tap(const fwd_rows *r, arch_role role, const float *x, int64_t K)
 {
-    if (r->tap) r->tap->tap(r->tap->user, role, x, K, r->R, K);
+    if (r->tap) r->tap->tap(r->tap->user, role, -1, x, K, r->R, K);
 }
 
 static mm_out out_of(const model_linear *l, float *y, bool add)
@@ -165,7 +166,7 @@ static void attend(const fwd_rows *r, int64_t layer, const fwd_kv *kv, const fwd
         .D = c->head_dim,
         .Dv = c->head_dim,
         .scale = (float)c->attn_scale,
-        .window = c->layer_window[layer] ? c->window : 0,
+        .window = c->layer[layer].window ? c->window : 0,
         .seqs = g->seqs,
         .n_seqs = g->n_seqs,
     };
@@ -176,12 +177,12 @@ void fwd_run_attention(const fwd_rows *r, const model_layer *l, int64_t layer, c
                        const fwd_group *groups, int64_t n_groups)
 {
     const arch_config *c = r->c;
-    fwd_norm(r, r->h, r->x, l->attn_norm, r->R);
+    fwd_norm(r, r->h, r->x, l->vec[R_ATTN_NORM].w, r->R);
     tap(r, R_Q, r->h, c->hidden);
     tap(r, R_K, r->h, c->hidden);
     tap(r, R_V, r->h, c->hidden);
-    mm_out qkv[] = { out_of(&l->q, r->q, false), out_of(&l->k, r->k, false),
-                     out_of(&l->v, r->v, false) };
+    mm_out qkv[] = { out_of(&l->lin[R_Q], r->q, false), out_of(&l->lin[R_K], r->k, false),
+                     out_of(&l->lin[R_V], r->v, false) };
     mm_run(qkv, 3, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
     for (int64_t i = 0; i < n_groups; i++) {
         const fwd_group *g = &groups[i];
@@ -191,22 +192,22 @@ void fwd_run_attention(const fwd_rows *r, const model_layer *l, int64_t layer, c
     }
     const int64_t K = c->heads * c->head_dim;
     tap(r, R_O, r->a, K);
-    mm_out o = out_of(&l->o, r->x, true);
+    mm_out o = out_of(&l->lin[R_O], r->x, true);
     mm_run(&o, 1, r->a, K, r->R, r->acts, r->scratch, r->p);
 }
 
 void fwd_run_mlp(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
-    fwd_norm(r, r->h, r->x, l->mlp_norm, r->R);
+    fwd_norm(r, r->h, r->x, l->vec[R_MLP_NORM].w, r->R);
     tap(r, R_GATE, r->h, c->hidden);
     tap(r, R_UP, r->h, c->hidden);
-    mm_out in[] = { out_of(&l->gate, r->gate, false), out_of(&l->up, r->up, false) };
+    mm_out in[] = { out_of(&l->lin[R_GATE], r->gate, false), out_of(&l->lin[R_UP], r->up, false) };
     mm_run(in, 2, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
     job j = { .r = r, .to = r->R };
     split_rows(&j, act_item);
     tap(r, R_DOWN, r->gate, c->ffn);
-    mm_out down = out_of(&l->down, r->x, true);
+    mm_out down = out_of(&l->lin[R_DOWN], r->x, true);
     mm_run(&down, 1, r->gate, c->ffn, r->R, r->acts, r->scratch, r->p);
 }
 

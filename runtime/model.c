@@ -12,7 +12,7 @@ static lq_status no_memory(lq_err *err, const char *what)
 static lq_status check_row(const arch_config *c, lq_err *err)
 {
     const arch_row *r = c->row;
-    if (r->norm != NORM_RMS || r->pos != POS_ROPE || r->mlp != MLP_GATED)
+    if (r->w.norm != NORM_RMS || r->w.pos != POS_ROPE || r->w.mlp != MLP_GATED)
         return lq_fail(
             err, LQ_EUNSUPPORTED,
             "%s: expected RMS norms, rotary positions and a gated MLP, which is all that "
@@ -21,92 +21,90 @@ static lq_status check_row(const arch_config *c, lq_err *err)
     return LQ_OK;
 }
 
-/* A norm or bias as f32 in the arena. */
-static lq_status load_vector(const float **out, const model *m, const src_tensor *t, lq_arena *a,
-                             lq_err *err)
+/* A vector role of a model or layer. */
+static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64_t layer,
+                             lq_arena *a, lq_err *err)
 {
-    lq_status s = src_check_finite(t, err);
-    if (s) return lq_wrap(err, s, "%s", src_path(m->src));
-    float *v = lq_push(a, (size_t)t->t.K * sizeof *v);
-    if (!v) return no_memory(err, t->name);
-    qt_dequant(v, &t->t, 0, 1);
-    *out = v;
-    return LQ_OK;
-}
-
-static lq_status load_norm(const float **out, const model *m, arch_role r, int64_t layer,
-                           lq_arena *a, lq_err *err)
-{
-    const src_tensor *t = NULL, *bias = NULL;
-    *out = NULL;
-    lq_status s = src_role(m->src, r, layer, &t, &bias, err);
-    return s || !t ? s : load_vector(out, m, t, a, err);
+    lq_status s = src_vector(m->src, r, layer, -1, false, &v->w, a, err);
+    return s ? s : src_vector(m->src, r, layer, -1, true, &v->bias, a, err);
 }
 
 static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64_t layer,
-                             lq_arena *a, pool *p, lq_err *err)
+                             int64_t expert, lq_arena *a, pool *p, lq_err *err)
 {
-    const src_tensor *t = NULL, *bias = NULL;
+    qt_tensor w;
+    lq_arena copy = { 0 }; /* of a matrix that is stored transposed */
     memset(l, 0, sizeof *l);
-    lq_status s = src_role(m->src, r, layer, &t, &bias, err);
-    if (s || !t) return s;
-    s = mm_pack(&l->w, &t->t, a, p, err);
-    if (s) return lq_wrap(err, s, "%s: %s", src_path(m->src), t->name);
-    l->present = true;
-    return bias ? load_vector(&l->bias, m, bias, a, err) : LQ_OK;
+    lq_status s = src_matrix(m->src, r, layer, expert, &w, &copy, err);
+    if (!s && w.N) {
+        s = mm_pack(&l->w, &w, a, p, err);
+        if (s) lq_wrap(err, s, "%s: %s", src_path(m->src), arch_role_text(r));
+        l->present = !s;
+    }
+    lq_arena_free(&copy);
+    return s || !l->present ? s : src_vector(m->src, r, layer, expert, true, &l->bias, a, err);
+}
+
+static lq_status load_experts(model_layer *l, const model *m, arch_role r, int64_t layer,
+                              lq_arena *a, pool *p, lq_err *err)
+{
+    const int64_t n = m->cfg->experts;
+    model_linear *e = lq_push(a, (size_t)n * sizeof *e);
+    if (!e) return no_memory(err, "experts");
+    l->expert[r - R_EXPERT_GATE] = e;
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < n && !s; i++)
+        s = load_linear(&e[i], m, r, layer, i, a, p, err);
+    return s;
 }
 
 lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
                            lq_err *err)
 {
-    const struct {
-        arch_role role;
-        const float **norm;
-    } norms[] = {
-        { R_ATTN_NORM, &l->attn_norm },
-        { R_MLP_NORM, &l->mlp_norm },
-        { R_Q_NORM, &l->q_norm },
-        { R_K_NORM, &l->k_norm },
-    };
-    const struct {
-        arch_role role;
-        model_linear *linear;
-    } linears[] = {
-        { R_Q, &l->q },       { R_K, &l->k },   { R_V, &l->v },       { R_O, &l->o },
-        { R_GATE, &l->gate }, { R_UP, &l->up }, { R_DOWN, &l->down },
-    };
     lq_status s = LQ_OK;
-    for (size_t i = 0; i < LQ_COUNT(norms) && !s; i++)
-        s = load_norm(norms[i].norm, m, norms[i].role, layer, a, err);
-    for (size_t i = 0; i < LQ_COUNT(linears) && !s; i++)
-        s = load_linear(linears[i].linear, m, linears[i].role, layer, a, p, err);
+    memset(l, 0, sizeof *l);
+    for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
+        if (!arch_has(m->cfg, r, layer)) continue;
+        if (arch_role_kind(r) == ARCH_VECTOR)
+            s = load_vector(&l->vec[r], m, r, layer, a, err);
+        else if (arch_role_per_expert(r))
+            s = load_experts(l, m, r, layer, a, p, err);
+        else
+            s = load_linear(&l->lin[r], m, r, layer, -1, a, p, err);
+    }
     return s;
 }
 
-/* Rows of the embedding are read one by one, so a tiled one is turned back. */
-static lq_status load_embed(model *m, const src_tensor *t, lq_err *err)
+/* Rows of an embedding are read one by one, so a tiled one is turned back. */
+static lq_status load_rows(qt_tensor *out, model *m, arch_role r, lq_err *err)
 {
-    m->embed = t->t;
+    const src_tensor *t = NULL;
+    lq_status s = src_role(m->src, r, -1, -1, &t, NULL, err);
+    if (s || !t) return s;
+    *out = t->t;
     if (t->t.layout == QT_PORTABLE) return LQ_OK;
     void *w[QT_N_PLANES];
-    lq_status s = qt_alloc(&m->embed, w, &t->t.scheme, t->t.N, t->t.K, &m->arena, err);
+    s = qt_alloc(out, w, &t->t.scheme, t->t.N, t->t.K, &m->arena, err);
     if (!s) s = tiles_unpack(w, &t->t, err);
     return s ? lq_wrap(err, s, "%s: %s", src_path(m->src), t->name) : LQ_OK;
 }
 
 lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
 {
-    const src_tensor *embed = NULL, *bias = NULL;
     memset(m, 0, sizeof *m);
     m->src = src;
     m->cfg = src_config(src);
     if (!m->cfg) return lq_fail(err, LQ_ENOENT, "the model has no config.json");
+    lq_arena *a = &m->arena;
     lq_status s = check_row(m->cfg, err);
     if (s) lq_wrap(err, s, "%s", src_path(src));
-    if (!s) s = src_role(src, R_EMBED, -1, &embed, &bias, err);
-    if (!s) s = load_embed(m, embed, err);
-    if (!s) s = load_norm(&m->final_norm, m, R_FINAL_NORM, -1, &m->arena, err);
-    if (!s) s = load_linear(&m->head, m, R_HEAD, -1, &m->arena, p, err);
+    if (!s) s = load_rows(&m->embed, m, R_EMBED, err);
+    if (!s) s = load_rows(&m->pos_embed, m, R_POS_EMBED, err);
+    if (!s) s = load_vector(&m->embed_norm, m, R_EMBED_NORM, -1, a, err);
+    if (!s) s = load_linear(&m->proj_in, m, R_PROJ_IN, -1, -1, a, p, err);
+    if (!s) s = load_linear(&m->proj_out, m, R_PROJ_OUT, -1, -1, a, p, err);
+    if (!s) s = load_vector(&m->final_norm, m, R_FINAL_NORM, -1, a, err);
+    if (!s) s = load_linear(&m->head, m, R_HEAD, -1, -1, a, p, err);
     if (s) model_free(m);
     return s;
 }
@@ -119,17 +117,21 @@ static size_t linear_bytes(const model_linear *l)
     return n;
 }
 
-size_t model_layer_bytes(const model_layer *l)
+size_t model_layer_bytes(const model_layer *l, const arch_config *c)
 {
-    return linear_bytes(&l->q) + linear_bytes(&l->k) + linear_bytes(&l->v) + linear_bytes(&l->o) +
-           linear_bytes(&l->gate) + linear_bytes(&l->up) + linear_bytes(&l->down);
+    size_t n = 0;
+    for (int r = 0; r < ARCH_N_ROLES; r++)
+        n += linear_bytes(&l->lin[r]);
+    for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) /* all experts are of one size */
+        if (l->expert[r]) n += (size_t)c->experts_used * linear_bytes(&l->expert[r][0]);
+    return n;
 }
 
 size_t model_count_bytes(const model *m)
 {
-    size_t n = linear_bytes(&m->head);
+    size_t n = linear_bytes(&m->head) + linear_bytes(&m->proj_in) + linear_bytes(&m->proj_out);
     for (int64_t i = 0; i < m->cfg->layers; i++)
-        n += model_layer_bytes(&m->layers[i]);
+        n += model_layer_bytes(&m->layers[i], m->cfg);
     return n;
 }
 
@@ -159,5 +161,5 @@ void model_free(model *m)
 void model_embed(const model *m, float *x, const int32_t *ids, int64_t T)
 {
     for (int64_t t = 0; t < T; t++)
-        qt_dequant(x + t * m->cfg->hidden, &m->embed, ids[t], ids[t] + 1);
+        qt_dequant(x + t * m->cfg->embed_dim, &m->embed, ids[t], ids[t] + 1);
 }

@@ -16,21 +16,29 @@ typedef struct {
     bool present;
 } model_linear;
 
+/* A vector role: a norm's weights and bias, sinks, ...; NULL: none. */
 typedef struct {
-    const float *attn_norm, *mlp_norm; /* [hidden] */
-    const float *q_norm, *k_norm;      /* [head_dim] or NULL */
-    model_linear q, k, v, o, gate, up, down;
+    const float *w, *bias;
+} model_vector;
+
+/* Both by role; what the layer lacks is zero. */
+typedef struct {
+    model_vector vec[ARCH_N_ROLES];
+    model_linear lin[ARCH_N_ROLES]; /* ARCH_LINEAR, and ARCH_MATRIX of a layer (routers) */
+    model_linear *expert[ARCH_N_EXPERT_ROLES]; /* [role - R_EXPERT_GATE][experts], or NULL */
 } model_layer;
 
 typedef struct {
     const arch_config *cfg; /* borrowed from the source */
     src_source *src;        /* borrowed */
-    qt_tensor embed;        /* [V, hidden], any scheme, portable: rows are read by qt_dequant */
-    const float *final_norm;
+    qt_tensor embed;        /* [V, embed_dim], any scheme, portable: rows are read by qt_dequant */
+    qt_tensor pos_embed;    /* likewise; N = 0: none */
+    model_vector embed_norm, final_norm;
+    model_linear proj_in, proj_out; /* present: OPT's */
     model_linear head;
     model_layer *layers;
     lq_arena arena;      /* repacked weights, f32 norms and biases */
-    size_t weight_bytes; /* read per token (all linears and the head) */
+    size_t weight_bytes; /* read per token (all linears and the head; of experts those used) */
 } model;
 
 /* Load everything. */
@@ -46,10 +54,11 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
  * model. */
 lq_status model_builtin(model *m, const qt_scheme *s, pool *p, lq_err *err);
 void model_free(model *m);
-size_t model_layer_bytes(const model_layer *l); /* of its linears as packed */
-size_t model_count_bytes(const model *m);       /* all layers and the head: weight_bytes */
+/* Read per token: its linears as packed, of the experts those used. */
+size_t model_layer_bytes(const model_layer *l, const arch_config *c);
+size_t model_count_bytes(const model *m); /* all layers and the head: weight_bytes */
 
-/* Embedding rows of ids into x [T, hidden] f32. Ids were checked. */
+/* Embedding rows of ids into x [T, embed_dim] f32, scaled. Ids were checked. */
 void model_embed(const model *m, float *x, const int32_t *ids, int64_t T);
 
 #endif

@@ -115,11 +115,12 @@ static lq_status make_layer(model_layer *l, const qt_scheme *s, const float *one
         model_linear *linear;
         int64_t N, K;
     } t[] = {
-        { &l->q, HIDDEN, HIDDEN }, { &l->k, KV, HIDDEN },     { &l->v, KV, HIDDEN },
-        { &l->o, HIDDEN, HIDDEN }, { &l->gate, FFN, HIDDEN }, { &l->up, FFN, HIDDEN },
-        { &l->down, HIDDEN, FFN },
+        { &l->lin[R_Q], HIDDEN, HIDDEN }, { &l->lin[R_K], KV, HIDDEN },
+        { &l->lin[R_V], KV, HIDDEN },     { &l->lin[R_O], HIDDEN, HIDDEN },
+        { &l->lin[R_GATE], FFN, HIDDEN }, { &l->lin[R_UP], FFN, HIDDEN },
+        { &l->lin[R_DOWN], HIDDEN, FFN },
     };
-    l->attn_norm = l->mlp_norm = ones;
+    l->vec[R_ATTN_NORM].w = l->vec[R_MLP_NORM].w = ones;
     lq_status e = LQ_OK;
     for (size_t i = 0; i < LQ_COUNT(t) && !e; i++)
         e = make_linear(t[i].linear, s, t[i].N, t[i].K, seed + i, a, p, err);
@@ -129,10 +130,10 @@ static lq_status make_layer(model_layer *l, const qt_scheme *s, const float *one
 static lq_status make_config(model *m, lq_err *err)
 {
     arch_config *c = lq_push(&m->arena, sizeof *c);
-    bool *windows = lq_push(&m->arena, LAYERS * sizeof *windows);
-    if (!c || !windows) return lq_fail(err, LQ_ENOMEM, "built-in model: out of memory");
+    arch_layer *layers = lq_push(&m->arena, LAYERS * sizeof *layers);
+    if (!c || !layers) return lq_fail(err, LQ_ENOMEM, "built-in model: out of memory");
     *c = (arch_config){
-        .row = arch_find("LlamaForCausalLM"),
+        .row = arch_find("LlamaForCausalLM", NULL),
         .vocab = VOCAB,
         .hidden = HIDDEN,
         .layers = LAYERS,
@@ -143,14 +144,19 @@ static lq_status make_config(model *m, lq_err *err)
         .max_pos = 2048,
         .norm_eps = 1e-5,
         .act = ARCH_SILU,
-        .rope_theta = 10000,
+        .v_dim = HIDDEN / HEADS,
+        .embed_dim = HIDDEN,
+        .embed_scale = 1,
+        .residual_scale = 1,
+        .logit_scale = 1,
         .rope_dims = HIDDEN / HEADS,
-        .rope = { .kind = ROPE_PLAIN, .factor = 1, .attention_factor = 1 },
-        .layer_window = windows,
+        .rope = { { .kind = ROPE_PLAIN, .theta = 10000, .factor = 1, .attention_factor = 1 } },
+        .layer = layers,
         .attn_scale = 1 / sqrt(HIDDEN / HEADS),
         .bos = -1,
         .dtype = LQ_BF16,
     };
+    c->w = c->row->w;
     m->cfg = c;
     return LQ_OK;
 }
@@ -174,7 +180,7 @@ lq_status model_builtin(model *m, const qt_scheme *s, pool *p, lq_err *err)
     }
     for (int i = 0; i < HIDDEN; i++)
         ones[i] = 1;
-    m->final_norm = ones;
+    m->final_norm.w = ones;
     m->embed = (qt_tensor){ .scheme = { .dtype = LQ_BF16 }, .N = VOCAB, .K = HIDDEN };
     e = fill_tensor(&m->embed, 1, &m->arena, p, err);
     if (!e) e = make_linear(&m->head, s, VOCAB, HIDDEN, 2, &m->arena, p, err);

@@ -42,15 +42,16 @@ TEST(defaults_are_those_of_transformers)
     CHECK(c.kv_heads == 4 && c.head_dim == 16 && c.max_pos == 2048 && near(c.norm_eps, 1e-6),
           "llama");
     CHECK(!c.tied && c.attn_bias == -1 && c.mlp_bias == -1 && c.act == ARCH_SILU, "llama");
-    CHECK(c.rope.kind == ROPE_PLAIN && near(c.rope_theta, 10000) && c.rope_dims == 16, "llama");
+    CHECK(c.rope[0].kind == ROPE_PLAIN && near(c.rope[0].theta, 10000) && c.rope_dims == 16,
+          "llama");
     CHECK(c.bos == -1 && c.n_eos == 0 && c.dtype == LQ_F32 && near(c.attn_scale, 0.25), "llama");
-    CHECK(!c.window && !c.layer_window[0], "llama has no window");
+    CHECK(!c.window && !c.layer[0].window, "llama has no window");
     arch_config_free(&c);
     CHECK(!parse(&c, MISTRAL "}", NULL, &err), "%s", err.msg);
-    CHECK(c.window == 4096 && c.layer_window[0] && c.layer_window[3], "mistral has one by default");
+    CHECK(c.window == 4096 && c.layer[0].window && c.layer[3].window, "mistral has one by default");
     arch_config_free(&c);
     CHECK(!parse(&c, QWEN3 "}", NULL, &err), "%s", err.msg);
-    CHECK(c.head_dim == 128 && c.row->qk_norm && !c.window, "qwen3's heads are 128 by default");
+    CHECK(c.head_dim == 128 && c.w.qk_norm && !c.window, "qwen3's heads are 128 by default");
     arch_config_free(&c);
 }
 
@@ -91,8 +92,8 @@ TEST(sliding_windows_follow_every_spelling)
         lq_err err = { "" };
         CHECK(!parse(&c, t[i].config, NULL, &err), "%s: %s", t[i].why, err.msg);
         CHECK(c.window == t[i].window, "%s: window %d", t[i].why, (int)c.window);
-        for (int k = 0; k < 4 && c.layer_window; k++)
-            CHECK(c.layer_window[k] == (t[i].layers[k] == 'w'), "%s: layer %d", t[i].why, k);
+        for (int k = 0; k < 4 && c.layer; k++)
+            CHECK(c.layer[k].window == (t[i].layers[k] == 'w'), "%s: layer %d", t[i].why, k);
         arch_config_free(&c);
     }
 }
@@ -220,7 +221,7 @@ TEST(our_own_spelling_gives_the_same_config_back)
         s = arch_config_from_json(&b, own, &err);
         CHECK(!s, "%s: %s", goldens[i], err.msg);
         if (!s) {
-            CHECK(!memcmp(a.layer_window, b.layer_window, (size_t)a.layers), "%s: windows",
+            CHECK(!memcmp(a.layer, b.layer, (size_t)a.layers * sizeof *a.layer), "%s: windows",
                   goldens[i]);
             cJSON *again = arch_config_json(&b);
             js_buf x = { 0 }, y = { 0 };
@@ -274,18 +275,17 @@ TEST(names_and_roles_are_inverse)
     lq_err err = { "" };
     CHECK(!parse(&c, LLAMA "}", NULL, &err), "%s", err.msg);
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
-        arch_role r;
-        int64_t layer;
-        bool bias;
-        bool found = arch_role_of(&c, t[i].name, &r, &layer, &bias);
+        arch_slot slot;
+        bool found = arch_slot_of(&c, t[i].name, &slot);
         CHECK(found == (t[i].role >= 0), "%s", t[i].name);
         if (!found) continue;
-        CHECK((int)r == t[i].role && layer == t[i].layer && bias == t[i].bias, "%s", t[i].name);
+        CHECK((int)slot.role == t[i].role && slot.layer == t[i].layer && slot.bias == t[i].bias,
+              "%s", t[i].name);
         char back[128];
-        CHECK(arch_tensor_name(&c, r, layer, bias ? "bias" : "weight", back, sizeof back) &&
+        CHECK(arch_tensor_name(&c, slot.role, slot.layer, -1, slot.bias, back, sizeof back) &&
                   !strcmp(back, t[i].name),
               "%s", back);
-        CHECK(!arch_tensor_name(&c, r, layer, "weight", back, 5), "a short buffer");
+        CHECK(!arch_tensor_name(&c, slot.role, slot.layer, -1, false, back, 5), "a short buffer");
     }
     arch_config_free(&c);
 }
@@ -312,9 +312,9 @@ TEST(rotary_tables_equal_the_reference)
         float cos_t[4 * 64], sin_t[4 * 64];
         const int64_t pairs = c.rope_dims / 2;
         CHECK(cJSON_GetArraySize(js_get(g, "cos")) == T * pairs, "%s: size", why);
-        arch_rope_table(&c, pos0, T, seq_len, cos_t, sin_t);
+        arch_rope_table(&c, ROPE_MAIN, pos0, T, seq_len, cos_t, sin_t);
         const cJSON *wc = js_get(g, "cos")->child, *ws = js_get(g, "sin")->child, *wf = NULL;
-        const double scale = c.rope.attention_factor;
+        const double scale = c.rope[0].attention_factor;
         for (int64_t i = 0; wc && ws; i++, wc = wc->next, ws = ws->next) {
             wf = i % pairs ? wf->next : js_get(g, "inv_freq")->child;
             double angle = (double)(pos0 + i / pairs) * wf->valuedouble;

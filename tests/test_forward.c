@@ -152,7 +152,11 @@ TEST(greedy_tokens_are_those_of_transformers)
                 kv_seq_init(&s);
                 for (int t = 0; t < GREEDY; t++) {
                     int64_t pos = t ? T + t - 1 : 0, n = t ? 1 : T;
-                    fwd_item it = { &s, g.greedy[b] + pos, n, pos, n - 1 };
+                    fwd_item it = { .seq = &s,
+                                    .ids = g.greedy[b] + pos,
+                                    .n = n,
+                                    .pos0 = pos,
+                                    .logits_from = n - 1 };
                     CHECK(!kv_reserve(r.kv, &s, pos + n, NULL), "reserve");
                     CHECK(!fwd_step(r.f, &it, 1, &logits, NULL), "step");
                     int32_t got = argmax(logits, g.V);
@@ -191,7 +195,9 @@ static void run_cut(rig *r, const golden *g, const cut *c, float *out)
             int64_t k = T - at[b] < chunk[b] ? T - at[b] : chunk[b];
             CHECK(!kv_reserve(r->kv, &s[b], at[b] + k, NULL), "reserve");
             which[n] = b;
-            items[n++] = (fwd_item){ &s[b], g->ids[b] + at[b], k, at[b], 0 };
+            items[n++] = (fwd_item){
+                .seq = &s[b], .ids = g->ids[b] + at[b], .n = k, .pos0 = at[b], .logits_from = 0
+            };
         }
         const float *logits;
         lq_err err = { "" };
@@ -269,7 +275,9 @@ TEST(a_step_allocates_nothing)
         CHECK(!kv_reserve(r.kv, &s, 1, NULL), "reserve"); /* takes the table */
         int before = atomic_load(&allocations);
         for (int64_t at = 0, n = 20; at < T; at += n, n = 1) {
-            fwd_item it = { &s, g.ids[0] + at, n, at, n - 1 };
+            fwd_item it = {
+                .seq = &s, .ids = g.ids[0] + at, .n = n, .pos0 = at, .logits_from = n - 1
+            };
             CHECK(!kv_reserve(r.kv, &s, at + n, NULL) && !fwd_step(r.f, &it, 1, &logits, NULL),
                   "step at %d", (int)at);
             kv_register(r.kv, &s, g.ids[0], at + n, NULL);
@@ -297,7 +305,11 @@ TEST(a_shared_prefix_changes_no_byte)
             kv_seq_init(&s);
             int64_t taken = kv_match_prefix(r.kv, &s, g.ids[0], T, NULL);
             CHECK(taken == (turn ? 24 : 0), "turn %d took %d", turn, (int)taken);
-            fwd_item it = { &s, g.ids[0] + taken, T - taken, taken, T - taken - 1 };
+            fwd_item it = { .seq = &s,
+                            .ids = g.ids[0] + taken,
+                            .n = T - taken,
+                            .pos0 = taken,
+                            .logits_from = T - taken - 1 };
             CHECK(!kv_reserve(r.kv, &s, T, NULL) && !fwd_step(r.f, &it, 1, &logits, NULL), "step");
             kv_register(r.kv, &s, g.ids[0], T, NULL);
             if (turn) CHECK(memcmp(want, logits, (size_t)g.V * 4) == 0, "from the cache");
@@ -316,8 +328,10 @@ typedef struct {
     double sum;
 } tap_log;
 
-static void log_tap(void *user, arch_role role, const float *x, int64_t ldx, int64_t n, int64_t K)
+static void log_tap(void *user, arch_role role, int64_t expert, const float *x, int64_t ldx,
+                    int64_t n, int64_t K)
 {
+    (void)expert;
     tap_log *l = user;
     if (l->n == 32) return;
     l->roles[l->n] = role;
@@ -357,7 +371,7 @@ TEST(layers_over_windows_give_the_bytes_of_a_step)
             CHECK(!s, "%s: %s", some[i], err.msg);
             lq_arena_free(&layer);
         }
-        k_rmsnorm(x, c->hidden, x, c->hidden, r.m.final_norm, c->row->norm_offset, 2 * T, c->hidden,
+        k_rmsnorm(x, c->hidden, x, c->hidden, r.m.final_norm.w, c->w.norm_offset, 2 * T, c->hidden,
                   (float)c->norm_eps);
         mm_out out = { .w = &r.m.head.w, .y = got, .ldy = c->vocab };
         mm_run(&out, 1, x, c->hidden, 2 * T, MM_F32, &a, r.p);
@@ -402,7 +416,11 @@ TEST(a_wrong_batch_is_refused)
     for (size_t i = 0; i < LQ_COUNT(t) && ok; i++) {
         const float *logits;
         lq_err err = { "" };
-        fwd_item it = { &s, t[i].ids, t[i].n, t[i].pos0, t[i].logits_from };
+        fwd_item it = { .seq = &s,
+                        .ids = t[i].ids,
+                        .n = t[i].n,
+                        .pos0 = t[i].pos0,
+                        .logits_from = t[i].logits_from };
         lq_status st = fwd_step(r.f, &it, 1, &logits, &err);
         CHECK(st == LQ_EVALUE && err.msg[0], "%s: %s", t[i].why, lq_status_text(st));
     }

@@ -475,7 +475,7 @@ TEST(a_checkpoint_copied_into_a_file_is_the_same_model)
             CHECK(u && v && u->bytes == v->bytes && !memcmp(u->data, v->data, u->bytes),
                   "config.json");
             const src_tensor *t, *bias;
-            CHECK(!src_role(b, R_Q, 1, &t, &bias, &err) && t, "%s", err.msg);
+            CHECK(!src_role(b, R_Q, 1, -1, &t, &bias, &err) && t, "%s", err.msg);
         }
         src_close(a);
         src_close(b);

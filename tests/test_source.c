@@ -40,13 +40,15 @@ TEST(every_role_of_every_checkpoint_is_found_with_its_shape)
         const arch_config *c = src_config(s);
         int64_t found = 0;
         for (int r = 0; r < ARCH_N_ROLES; r++)
-            for (int64_t l = 0; l < (arch_role_per_layer((arch_role)r) ? c->layers : 1); l++) {
+            for (int64_t l = -1; l < c->layers; l++) {
+                if (arch_role_per_layer((arch_role)r) != (l >= 0)) continue;
+                if (!arch_name_of(c, (arch_role)r)) continue;
                 const src_tensor *t, *bias;
                 lq_err err = { "" };
-                lq_status st = src_role(s, (arch_role)r, l, &t, &bias, &err);
+                lq_status st = src_role(s, (arch_role)r, l, -1, &t, &bias, &err);
                 CHECK(!st, "%s: %s", archs[i], err.msg);
                 bool norm = r == R_Q_NORM || r == R_K_NORM;
-                CHECK((t != NULL) == (!norm || c->row->qk_norm), "%s: %s", archs[i],
+                CHECK((t != NULL) == (!norm || c->w.qk_norm), "%s: %s", archs[i],
                       arch_role_text((arch_role)r));
                 if (r == R_HEAD && c->tied)
                     CHECK(t == src_find(s, "model.embed_tokens.weight"), "tied head");
@@ -280,7 +282,7 @@ TEST(a_role_whose_tensor_does_not_fit_is_refused_by_name)
         CHECK(!st, "%s: %s", t[i].why, err.msg);
         if (st) continue;
         const src_tensor *got, *bias;
-        st = src_role(s, t[i].role, 0, &got, &bias, &err);
+        st = src_role(s, t[i].role, arch_role_per_layer(t[i].role) ? 0 : -1, -1, &got, &bias, &err);
         CHECK(st == t[i].status && (!st || strstr(err.msg, t[i].says)), "%s: %s '%s'", t[i].why,
               lq_status_text(st), err.msg);
         CHECK((got != NULL) == !st && !bias, "%s", t[i].why);

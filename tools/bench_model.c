@@ -45,11 +45,14 @@ static lq_status open_model(session *b, const cmd_ctx *c, lq_err *err)
     return lq_exit_code(e) == lq_exit_code(LQ_EVALUE) ? LQ_EUSAGE : e; /* --scheme was wrong */
 }
 
+/* Of the first layer's attention output, which every architecture has. */
+static const qt_scheme *layer_scheme(const model *m) { return &m->layers[0].lin[R_O].w.t.scheme; }
+
 static lq_status measure_limits(session *b, lq_err *err)
 {
     bench_limits one;
     lq_status s = bench_limits_run(&one, &b->limits, &(bench_opts){ 0 }, b->p, err);
-    mm_acts acts = mm_effective(&b->m->layers[0].gate.w.t.scheme, opt_acts(&b->o->model));
+    mm_acts acts = mm_effective(layer_scheme(b->m), opt_acts(&b->o->model));
     if (!(b->limits.gflops[acts] > 0)) acts = MM_F32; /* no instruction for it: f32 does the work */
     b->bytes_s = b->limits.read_gbytes_s * 1e9;
     b->flops_s = b->limits.gflops[acts] * 1e9;
@@ -68,9 +71,10 @@ static double step_flops(const model *m, int64_t tokens, int64_t logits, double 
     double sum = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         const model_layer *l = &m->layers[i];
-        const model_linear *all[] = { &l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down };
-        for (size_t k = 0; k < LQ_COUNT(all); k++)
-            sum += linear_weights(all[k]);
+        for (int r = 0; r < ARCH_N_ROLES; r++)
+            sum += linear_weights(&l->lin[r]);
+        for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
+            if (l->expert[r]) sum += (double)c->experts_used * linear_weights(&l->expert[r][0]);
     }
     double attention = 2.0 * (double)(c->layers * c->heads * c->head_dim) * keys;
     return 2 * ((double)tokens * (sum + attention) + (double)logits * linear_weights(&m->head));
@@ -171,7 +175,9 @@ static lq_status timed_step(double *seconds, batch *k, int64_t new, int64_t pos,
 {
     const float *logits;
     for (int64_t i = 0; i < k->n; i++)
-        k->items[i] = (fwd_item){ &k->seqs[i], k->ids, new, pos, new - 1 };
+        k->items[i] = (fwd_item){
+            .seq = &k->seqs[i], .ids = k->ids, .n = new, .pos0 = pos, .logits_from = new - 1
+        };
     double start = prog_now();
     lq_status s = fwd_step(k->f, k->items, (int)k->n, &logits, err);
     *seconds = prog_now() - start;
@@ -237,7 +243,7 @@ static double single_decode(const session *b)
 static lq_status print_json(const session *b, lq_err *err)
 {
     char scheme[40];
-    qt_scheme_text(scheme, &b->m->layers[0].gate.w.t.scheme);
+    qt_scheme_text(scheme, layer_scheme(b->m));
     cJSON *doc = cJSON_CreateObject();
     cJSON_AddNumberToObject(doc, "prefill_tok_s", b->rows[0].tok_s);
     if (single_decode(b) > 0) cJSON_AddNumberToObject(doc, "decode_tok_s", single_decode(b));
@@ -269,7 +275,7 @@ static lq_status print_json(const session *b, lq_err *err)
 static void print_table(const session *b)
 {
     char scheme[40], size[16];
-    qt_scheme_text(scheme, &b->m->layers[0].gate.w.t.scheme);
+    qt_scheme_text(scheme, layer_scheme(b->m));
     printf("%s, %s, %s read per step; kernels %s, activations %s, KV %s, %d threads\n",
            b->path ? b->path : "built-in 1.1 B Llama", scheme,
            opt_size_text(size, sizeof size, (double)b->m->weight_bytes), k_name(),

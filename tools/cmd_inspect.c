@@ -35,13 +35,11 @@ static double bits_per(double bytes, double elements)
 /* A weight of the layers that quantizers work on; without a config any float matrix counts. */
 static bool is_linear(const arch_config *c, const src_tensor *t)
 {
-    arch_role r;
-    int64_t layer;
-    bool bias;
+    arch_slot slot;
     if (!t->plain) return false;
     if (!c) return t->n_dims == 2;
-    return arch_role_of(c, t->name, &r, &layer, &bias) && !bias && arch_role_linear(r) &&
-           arch_role_per_layer(r);
+    return arch_slot_of(c, t->name, &slot) && !slot.bias && arch_role_linear(slot.role) &&
+           arch_role_per_layer(slot.role);
 }
 
 /* ---- totals ---- */
@@ -254,7 +252,8 @@ static void print_config(const arch_config *c)
            " for k and v of %" PRId64 ", mlp %" PRId64 "\n",
            c->row->arch, c->layers, c->hidden, c->heads, c->kv_heads, c->head_dim, c->ffn);
     printf("  vocabulary %" PRId64 "%s, context %" PRId64 ", rope %s, theta %g", c->vocab,
-           c->tied ? " (head tied)" : "", c->max_pos, arch_rope_text(c->rope.kind), c->rope_theta);
+           c->tied ? " (head tied)" : "", c->max_pos, arch_rope_text(c->rope[ROPE_MAIN].kind),
+           c->rope[ROPE_MAIN].theta);
     if (c->window) printf(", window %" PRId64, c->window);
     printf("\n");
 }

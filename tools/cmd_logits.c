@@ -90,7 +90,11 @@ static lq_status compute(answer *a, const model *m, const opt_model *o, pool *p,
     if (!s) s = kv_reserve(kv, &seq, a->n, err);
     for (int64_t at = 0; at < a->n && !s; at += chunk) {
         const float *logits;
-        fwd_item it = { &seq, a->ids + at, a->n - at < chunk ? a->n - at : chunk, at, 0 };
+        fwd_item it = { .seq = &seq,
+                        .ids = a->ids + at,
+                        .n = a->n - at < chunk ? a->n - at : chunk,
+                        .pos0 = at,
+                        .seq_len = a->n };
         s = lq_stopped(job) ? lq_fail(err, LQ_EINTR, "interrupted")
                             : fwd_step(f, &it, 1, &logits, err);
         if (!s)

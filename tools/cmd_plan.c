@@ -98,11 +98,9 @@ static lq_status add_role(plan *pl, const planned *p, const qt_scheme *scheme, a
     arch_role_shape(pl->cfg, r, &N, &K);
     if (N <= 0 || K <= 0) return LQ_OK; /* this architecture has no such role */
     const src_tensor *t = NULL;
-    lq_status s = p->weights ? src_role(p->src, r, layer, &t, NULL, err) : LQ_OK;
+    lq_status s = p->weights ? src_role(p->src, r, layer, -1, &t, NULL, err) : LQ_OK;
     if (s) return s;
-    char name[256];
-    if (!t && (p->weights || !arch_tensor_name(pl->cfg, r, layer, "weight", name, sizeof name)))
-        return LQ_OK;
+    if (!t && (p->weights || !arch_has(pl->cfg, r, layer))) return LQ_OK;
     qt_scheme as = { .kind = QT_DENSE, .dtype = pl->cfg->dtype };
     if (t && t->plain) as = t->t.scheme;
     bool linear = arch_role_linear(r);

@@ -86,10 +86,11 @@ static void check_roles(verdict *v, const src_source *src)
 {
     const arch_config *c = src_config(src);
     for (int r = 0; c && r < ARCH_N_ROLES; r++)
-        for (int64_t l = 0; l < (arch_role_per_layer((arch_role)r) ? c->layers : 1); l++) {
+        for (int64_t l = -1; l < c->layers; l++) {
+            if (arch_role_per_layer((arch_role)r) != (l >= 0)) continue;
             const src_tensor *t, *bias;
             lq_err why;
-            if (src_role(src, (arch_role)r, l, &t, &bias, &why))
+            if (src_role(src, (arch_role)r, l, -1, &t, &bias, &why))
                 add_bad(v, arch_role_text((arch_role)r), why.msg);
         }
 }
@@ -240,7 +241,8 @@ static lq_status check_tensor(verdict *v, const src_source *theirs, const src_te
     const src_tensor *x = src_find(theirs, t->name);
     if (!x && strcmp(t->name, "lm_head.weight") == 0 && src_config(theirs) &&
         src_config(theirs)->tied)
-        src_role(theirs, R_HEAD, 0, &x, NULL, NULL); /* a head of its own, made from the tied one */
+        src_role(theirs, R_HEAD, -1, -1, &x, NULL,
+                 NULL); /* a head of its own, made from the tied one */
     if (!x) {
         add_bad(v, t->name, "not in the source");
         return LQ_OK;
