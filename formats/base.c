@@ -220,6 +220,29 @@ uint16_t lq_f32_to_f16(float f)
     return (uint16_t)(sign | (u >> 13));
 }
 
+float lq_e4m3_to_f32(uint8_t c)
+{
+    int e = c >> 3 & 15, m = c & 7;
+    float f = (c & 0x7f) == 0x7f ? NAN : e ? ldexpf((float)(8 + m), e - 10) : ldexpf((float)m, -9);
+    return copysignf(f, c & 0x80 ? -1.0f : 1.0f);
+}
+
+uint8_t lq_f32_to_e4m3(float f)
+{
+    uint8_t sign = signbit(f) ? 0x80 : 0;
+    float a = fabsf(f);
+    if (isnan(f)) return sign | 0x7f;
+    if (a >= 448.0f) return sign | 0x7e;
+    if (a < 0x1p-10f) return sign;
+    int e;
+    frexpf(a, &e);                               /* a = x 2^e, x in [0.5, 1) */
+    int step = e - 4 > -9 ? e - 4 : -9;          /* of the last place */
+    int n = (int)rintf(ldexpf(a, -step));        /* 0..16, nearest even */
+    return sign | (uint8_t)(n + (step + 9) * 8); /* 16 carries into the exponent */
+}
+
+float lq_e8m0_to_f32(uint8_t e) { return e == 255 ? NAN : ldexpf(1.0f, e - 127); }
+
 uint16_t lq_f32_to_bf16(float f)
 {
     uint32_t u;

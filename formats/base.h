@@ -136,6 +136,11 @@ static inline float lq_bf16_to_f32(uint16_t h)
     return f;
 }
 uint16_t lq_f32_to_bf16(float f);
+/* OCP 8-bit floats. E4M3 (the "fn" form: no infinity, 0x7f and 0xff are NaN, largest 448): to
+ * nearest even, beyond 448 to it. E8M0: 2^(e - 127), 0xff is NaN. */
+float lq_e4m3_to_f32(uint8_t c);
+uint8_t lq_f32_to_e4m3(float f);
+float lq_e8m0_to_f32(uint8_t e);
 /* n elements of dtype d (f32, f16 or bf16) at src to f32 and back; src may be unaligned. */
 void lq_to_f32(float *dst, const void *src, lq_dtype d, size_t n);
 void lq_from_f32(void *dst, const float *src, lq_dtype d, size_t n);

@@ -48,6 +48,12 @@ static void uint_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64
             zero = (float)qt_get(zeros + (size_t)n * qt_row_bytes(ng, s->zbits), g, s->zbits);
         else if (s->zero == QT_ZERO_F16)
             lq_to_f32(&zero, zeros + 2 * at, LQ_F16, 1);
+        else if (s->zero == QT_ZERO_BIAS) {
+            lq_to_f32(&zero, zeros + at * (size_t)lq_dtype_bits(s->scale_dtype) / 8, s->scale_dtype,
+                      1);
+            set_step(&lo[k], &hi[k], &tol[k], zero, scale * top + zero, scale);
+            continue;
+        }
         set_step(&lo[k], &hi[k], &tol[k], scale * (0.0f - zero), scale * (top - zero), scale);
     }
 }
@@ -118,6 +124,23 @@ static void lut4_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64
     }
 }
 
+/* Half the gap to either side of a number of a small float format, times its scale. */
+static void small_float_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n)
+{
+    const bool e4m3 = t->scheme.kind == QT_E4M3;
+    const float top = e4m3 ? 448.0f : 6.0f;
+    const int mantissa = e4m3 ? 3 : 1, least = e4m3 ? -6 : 0; /* exponent of the least normal */
+    qt_dequant(hi, t, n, n + 1);
+    for (int64_t k = 0; k < t->K; k++) {
+        const float scale = qt_scale(t, n, k);
+        const float code = scale > 0 || scale < 0 ? hi[k] / scale : 0.0f;
+        int e = least + 1;
+        if (code > 0 || code < 0) frexpf(code, &e); /* x 2^e, x in [0.5, 1) */
+        const float gap = ldexpf(1.0f, (e - 1 > least ? e - 1 : least) - mantissa);
+        set_step(&lo[k], &hi[k], &tol[k], -top * scale, top * scale, gap * scale);
+    }
+}
+
 void bound_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n, lq_dtype source)
 {
     switch (t->scheme.kind) {
@@ -129,6 +152,10 @@ void bound_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n, 
         break;
     case QT_LUT4:
         lut4_row(lo, hi, tol, t, n);
+        break;
+    case QT_E4M3:
+    case QT_E2M1:
+        small_float_row(lo, hi, tol, t, n);
         break;
     default:
         i8_row(lo, hi, tol, t, n);

@@ -3,7 +3,8 @@
  * A scheme can give the values lo..hi of its grid. Rounding to nearest puts a weight w within tol
  * of clamp(w, lo, hi): dense     the half of its last place (nothing when the source has the same
  * type) uniform   half a step, step = |scale| int8      half a step; outlier columns half of bf16's
- * last place nf4, fp4  half the gap between the table's entries on either side, times the block's
+ * last place fp8, e2m1  half the gap of the format's numbers at the code, times the scale
+ * nf4, fp4  half the gap between the table's entries on either side, times the block's
  * absmax; when that is itself quantized, also half of the widest gap of its table times its own
  * scale each with room for the rounding of the arithmetic that chose the code (1/64 of a step).
  *

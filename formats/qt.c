@@ -17,41 +17,61 @@ const char *qt_layout_text(qt_layout l)
 }
 
 /* ---- names ---- */
-void qt_scheme_text(char out[40], const qt_scheme *s)
+static const char *const zero_suffix[QT_N_ZEROS] = { "", "-asym", "-fzero", "-bias" };
+static const char *const act_suffix[QT_N_ACTS] = { "", "-a8", "-af8" };
+
+/* A count of rows or inputs that share something; `all` for 0. */
+static const char *count_text(char out[24], int64_t n, const char *all)
 {
-    char group[24] = "";
+    snprintf(out, 24, "%lld", (long long)n);
+    return n ? out : all;
+}
+
+static int weight_text(char *out, size_t room, const qt_scheme *s)
+{
+    char a[24], b[24], group[32] = "";
     switch (s->kind) {
     case QT_DENSE:
-        snprintf(out, 40, "%s", lq_dtype_text(s->dtype));
-        return;
+        return snprintf(out, room, "%s", lq_dtype_text(s->dtype));
     case QT_UINT:
-        snprintf(out, 40, "u%d-g%lld%s", s->bits, (long long)s->group,
-                 s->zero == QT_ZERO_INT   ? "-asym"
-                 : s->zero == QT_ZERO_F16 ? "-fzero"
-                                          : "");
-        return;
+        return snprintf(out, room, "u%d-g%lld%s", s->bits, (long long)s->group,
+                        zero_suffix[s->zero]);
     case QT_I8:
-        snprintf(out, 40, "i8-row%s", s->zero ? "-asym" : "");
-        return;
+        return snprintf(out, room, "i8-row%s", s->zero ? "-asym" : "");
     case QT_I8_OUTLIER:
-        snprintf(out, 40, "i8-outlier");
-        return;
+        return snprintf(out, room, "i8-outlier");
     case QT_LUT4:
         if (s->group != 64) snprintf(group, sizeof group, "-g%lld", (long long)s->group);
-        snprintf(out, 40, "%s%s%s", s->fp4 ? "fp4" : "nf4", group, s->dbl ? "-double" : "");
-        return;
+        return snprintf(out, room, "%s%s%s", s->fp4 ? "fp4" : "nf4", group,
+                        s->dbl ? "-double" : "");
+    case QT_E4M3:
+        if (!s->group && s->rows < 2)
+            return snprintf(out, room, "fp8-e4m3%s", s->rows ? "" : "-tensor");
+        return snprintf(out, room, "fp8-e4m3-b%sx%s", count_text(a, s->rows, "N"),
+                        count_text(b, s->group, "K"));
+    case QT_E2M1:
+        return snprintf(out, room, "%s", s->scale_dtype == LQ_F8_E8M0 ? "mxfp4" : "nvfp4");
     default:
-        snprintf(out, 40, "?");
+        return snprintf(out, room, "?");
     }
 }
 
-/* "-gNUMBER" or "-gK" at *p: moves *p behind it. K is written as group 0. */
-static bool take_group(const char **p, int64_t *group)
+void qt_scheme_text(char out[40], const qt_scheme *s)
 {
-    if (strncmp(*p, "-g", 2) != 0) return false;
-    const char *q = *p + 2;
-    if (*q == 'K') {
-        *group = 0;
+    char group[32] = "";
+    int n = weight_text(out, 40, s);
+    if (!s->act || n < 0 || n >= 40) return;
+    if (s->act_group) snprintf(group, sizeof group, "-g%lld", (long long)s->act_group);
+    snprintf(out + n, (size_t)(40 - n), "%s%s%s", act_suffix[s->act], group,
+             s->act_scale != 0 ? "-static" : "");
+}
+
+/* A number, or the letter `all` for 0. */
+static bool take_count(const char **p, char all, int64_t *n)
+{
+    const char *q = *p;
+    if (*q == all) {
+        *n = 0;
         *p = q + 1;
         return true;
     }
@@ -60,7 +80,17 @@ static bool take_group(const char **p, int64_t *group)
     for (; *q >= '0' && *q <= '9' && digits < 10; q++, digits++)
         v = v * 10 + (*q - '0');
     if (!digits || v == 0) return false;
-    *group = v;
+    *n = v;
+    *p = q;
+    return true;
+}
+
+/* "-gNUMBER" or "-gK" at *p: moves *p behind it. K is written as group 0. */
+static bool take_group(const char **p, int64_t *group)
+{
+    if (strncmp(*p, "-g", 2) != 0) return false;
+    const char *q = *p + 2;
+    if (!take_count(&q, 'K', group)) return false;
     *p = q;
     return true;
 }
@@ -99,6 +129,18 @@ lq_status qt_scheme_parse(qt_scheme *out, const char *text, lq_err *err)
         take_group(&p, &s.group);
         s.dbl = take(&p, "-double");
         ok = s.group > 0;
+    } else if (take(&p, "fp8-e4m3")) {
+        s.kind = QT_E4M3;
+        ok = true;
+        if (take(&p, "-b"))
+            ok = take_count(&p, 'N', &s.rows) && take(&p, "x") && take_count(&p, 'K', &s.group);
+        else
+            s.rows = take(&p, "-tensor") ? 0 : 1;
+    } else if (take(&p, "mxfp4") || take(&p, "nvfp4")) {
+        s.kind = QT_E2M1;
+        s.scale_dtype = text[0] == 'm' ? LQ_F8_E8M0 : LQ_F8_E4M3;
+        s.group = text[0] == 'm' ? 32 : 16;
+        ok = true;
     } else if (*p == 'u' && p[1] && strchr("2348", p[1])) {
         s.kind = QT_UINT;
         s.bits = p[1] - '0';
@@ -110,23 +152,54 @@ lq_status qt_scheme_parse(qt_scheme *out, const char *text, lq_err *err)
             s.zero = QT_ZERO_INT;
         else if (take(&p, "-fzero"))
             s.zero = QT_ZERO_F16;
+        else if (take(&p, "-bias"))
+            s.zero = QT_ZERO_BIAS;
     }
+    if (take(&p, act_suffix[QT_ACT_I8]))
+        s.act = QT_ACT_I8;
+    else if (take(&p, act_suffix[QT_ACT_F8]))
+        s.act = QT_ACT_F8;
+    if (s.act) take_group(&p, &s.act_group);
     if (!ok || *p)
         return lq_fail(err, LQ_EVALUE,
                        "scheme '%s': expected f32, f16, bf16, i8-row[-asym], i8-outlier, "
-                       "u{2,3,4,8}-gG[-asym|-fzero], or nf4|fp4[-gG][-double]",
+                       "u{2,3,4,8}-gG[-asym|-fzero|-bias], nf4|fp4[-gG][-double], "
+                       "fp8-e4m3[-tensor|-bRxG], mxfp4 or nvfp4, then [-a8|-af8[-gG]]",
                        text);
     *out = s;
     return LQ_OK;
 }
 
 /* ---- legality ---- */
+static lq_status check_e2m1(const qt_scheme *s, int64_t K, lq_err *err)
+{
+    const bool mx = s->scale_dtype == LQ_F8_E8M0;
+    if (!mx && s->scale_dtype != LQ_F8_E4M3)
+        return lq_fail(err, LQ_EVALUE, "scales: expected f8_e8m0 or f8_e4m3, found %s",
+                       lq_dtype_text(s->scale_dtype));
+    if (s->group != (mx ? 32 : 16) || s->rows < 0 || (mx && (s->rows || s->recip)))
+        return lq_fail(err, LQ_EVALUE,
+                       "4-bit floats: expected groups of 32 for f8_e8m0 scales, of "
+                       "16 for f8_e4m3, found %lld",
+                       (long long)s->group);
+    if (K % s->group)
+        return lq_fail(err, LQ_ESHAPE, "group size %lld does not divide %lld inputs",
+                       (long long)s->group, (long long)K);
+    return LQ_OK;
+}
+
 lq_status qt_check(const qt_scheme *s, int64_t N, int64_t K, lq_err *err)
 {
     /* 2^31 inputs index with int32; 2^48 elements leave room for every product below. */
     if (N < 1 || K < 1 || K > INT32_MAX || N > (INT64_C(1) << 48) / K)
         return lq_fail(err, LQ_ESHAPE, "shape [%lld,%lld]: expected 1.. rows and 1..2^31-1 columns",
                        (long long)N, (long long)K);
+    if ((unsigned)s->act >= QT_N_ACTS || s->act_group < 0 || !isfinite(s->act_scale) ||
+        s->act_scale < 0 || (!s->act && (s->act_group || s->act_scale > 0)))
+        return lq_fail(err, LQ_EVALUE,
+                       "rounding of inputs: expected a known kind, groups and a scale of 0 or "
+                       "above, found kind %d, group %lld, scale %g",
+                       (int)s->act, (long long)s->act_group, (double)s->act_scale);
     switch (s->kind) {
     case QT_DENSE:
         if (!lq_dtype_is_float(s->dtype))
@@ -143,7 +216,7 @@ lq_status qt_check(const qt_scheme *s, int64_t N, int64_t K, lq_err *err)
         if (!lq_dtype_is_float(s->scale_dtype))
             return lq_fail(err, LQ_EVALUE, "scales: expected f16, bf16 or f32, found %s",
                            lq_dtype_text(s->scale_dtype));
-        if ((unsigned)s->zero > QT_ZERO_F16)
+        if ((unsigned)s->zero >= QT_N_ZEROS)
             return lq_fail(err, LQ_EVALUE, "zero points: unknown kind %d", (int)s->zero);
         if (s->zero == QT_ZERO_INT && s->zbits != s->bits && s->zbits != 8)
             return lq_fail(err, LQ_EVALUE, "bits of a zero point: expected %d or 8, found %d",
@@ -165,6 +238,15 @@ lq_status qt_check(const qt_scheme *s, int64_t N, int64_t K, lq_err *err)
             return lq_fail(err, LQ_EVALUE, "block size: expected 1..2^31, found %lld",
                            (long long)s->group);
         return LQ_OK;
+    case QT_E4M3:
+        if (s->group < 0 || s->group > INT32_MAX || s->rows < 0 || s->rows > (INT64_C(1) << 48))
+            return lq_fail(err, LQ_EVALUE,
+                           "block: expected 0 or more rows and inputs, found "
+                           "[%lld,%lld]",
+                           (long long)s->rows, (long long)s->group);
+        return LQ_OK;
+    case QT_E2M1:
+        return check_e2m1(s, K, err);
     default:
         return lq_fail(err, LQ_EUNSUPPORTED, "unknown scheme kind %d", (int)s->kind);
     }
@@ -172,6 +254,11 @@ lq_status qt_check(const qt_scheme *s, int64_t N, int64_t K, lq_err *err)
 
 /* ---- sizes ---- */
 static size_t dtype_bytes(lq_dtype d) { return (size_t)lq_dtype_bits(d) / 8; }
+/* Rows of scales where `rows` of the weight share one. */
+static int64_t scale_rows(const qt_scheme *s, int64_t N)
+{
+    return s->rows ? lq_ceil_div(N, s->rows) : 1;
+}
 static int64_t lut_blocks(const qt_scheme *s, int64_t N, int64_t K)
 {
     return lq_ceil_div(N * K, s->group);
@@ -189,6 +276,7 @@ static size_t portable_bytes(const qt_scheme *s, int64_t N, int64_t K, qt_plane 
         if (p == QT_SCALES) return n * ng * dtype_bytes(s->scale_dtype);
         if (p == QT_ZEROS && s->zero == QT_ZERO_INT) return n * qt_row_bytes((int64_t)ng, s->zbits);
         if (p == QT_ZEROS && s->zero == QT_ZERO_F16) return n * ng * 2;
+        if (p == QT_ZEROS && s->zero == QT_ZERO_BIAS) return n * ng * dtype_bytes(s->scale_dtype);
         return p == QT_GIDX && s->irregular ? k * 4 : 0;
     case QT_I8:
     case QT_I8_OUTLIER:
@@ -216,6 +304,14 @@ static size_t portable_bytes(const qt_scheme *s, int64_t N, int64_t K, qt_plane 
             return 0;
         }
     }
+    case QT_E4M3:
+        if (p == QT_CODES) return n * k;
+        if (p != QT_SCALES) return 0;
+        return (size_t)scale_rows(s, N) * (size_t)(s->group ? lq_ceil_div(K, s->group) : 1) * 4;
+    case QT_E2M1:
+        if (p == QT_CODES) return n * qt_row_bytes(K, 4);
+        if (p == QT_SCALES) return n * (k / (size_t)s->group);
+        return p == QT_SCALES2 && s->scale_dtype == LQ_F8_E4M3 ? (size_t)scale_rows(s, N) * 4 : 0;
     default:
         return 0;
     }
@@ -229,10 +325,9 @@ static size_t tile_bytes(const qt_scheme *s, int64_t N, int64_t K, qt_plane p)
     case QT_CODES:
         return tiles * t.tile_bytes;
     case QT_SCALES:
-        if (s->kind == QT_DENSE) return 0;
-        return entries * (s->kind == QT_UINT ? dtype_bytes(s->scale_dtype) : 4);
+        return entries * (size_t)t.subs * tiles_scale_bytes(s);
     case QT_ZEROS:
-        return s->zero == QT_ZERO_INT ? entries : s->zero == QT_ZERO_F16 ? entries * 2 : 0;
+        return entries * tiles_zero_bytes(s);
     case QT_GIDX:
         return s->kind == QT_UINT && s->irregular ? (size_t)K * 4 : 0;
     case QT_OUT_IDX:
@@ -242,6 +337,8 @@ static size_t tile_bytes(const qt_scheme *s, int64_t N, int64_t K, qt_plane p)
                                         : 0;
     case QT_MAP:
         return s->kind == QT_LUT4 ? 16 * 4 : 0;
+    case QT_SCALES2:
+        return s->kind == QT_E2M1 && s->scale_dtype == LQ_F8_E4M3 ? tiles * TILE_N * 4 : 0;
     default:
         return 0;
     }
@@ -360,11 +457,16 @@ static void dequant_uint(float *dst, const qt_tensor *t, int64_t n)
     for (int64_t k = 0; k < t->K; k++) {
         int64_t g = s->irregular ? get_i32(t->plane[QT_GIDX].data, k) : k / s->group;
         size_t at = (size_t)(n * ng + g);
+        float scale = get_float(t->plane[QT_SCALES].data, s->scale_dtype, at);
+        float code = (float)qt_get(codes, k, s->bits);
+        if (s->zero == QT_ZERO_BIAS) {
+            dst[k] = scale * code + get_float(zeros, s->scale_dtype, at);
+            continue;
+        }
         float z = s->zero == QT_ZERO_NONE  ? (float)(1 << (s->bits - 1))
                   : s->zero == QT_ZERO_INT ? (float)qt_get(zeros, g, s->zbits)
                                            : get_float(zeros, LQ_F16, at);
-        dst[k] = get_float(t->plane[QT_SCALES].data, s->scale_dtype, at) *
-                 ((float)qt_get(codes, k, s->bits) - z);
+        dst[k] = scale * (code - z);
     }
 }
 
@@ -402,6 +504,38 @@ static void dequant_lut4(float *dst, const qt_tensor *t, int64_t n)
     }
 }
 
+const float qt_e2m1[16] = { 0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                            -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f };
+
+float qt_scale(const qt_tensor *t, int64_t n, int64_t k)
+{
+    const qt_scheme *s = &t->scheme;
+    const uint8_t *scales = t->plane[QT_SCALES].data;
+    const int64_t block = s->rows ? n / s->rows : 0;
+    if (s->kind == QT_E4M3) {
+        int64_t ng = s->group ? lq_ceil_div(t->K, s->group) : 1;
+        return get_float(scales, LQ_F32, (size_t)(block * ng + (s->group ? k / s->group : 0)));
+    }
+    uint8_t c = scales[n * (t->K / s->group) + k / s->group];
+    if (s->scale_dtype == LQ_F8_E8M0) return lq_e8m0_to_f32(c);
+    float second = get_float(t->plane[QT_SCALES2].data, LQ_F32, (size_t)block);
+    return s->recip ? lq_e4m3_to_f32(c) / second : lq_e4m3_to_f32(c) * second;
+}
+
+static void dequant_small_float(float *dst, const qt_tensor *t, int64_t n)
+{
+    const qt_scheme *s = &t->scheme;
+    const bool e4m3 = s->kind == QT_E4M3;
+    const int64_t group = s->group ? s->group : t->K;
+    const size_t row_bytes = qt_row_bytes(t->K, e4m3 ? 8 : 4);
+    const uint8_t *codes = (const uint8_t *)t->plane[QT_CODES].data + (size_t)n * row_bytes;
+    float scale = 0;
+    for (int64_t k = 0; k < t->K; k++) {
+        if (k % group == 0) scale = qt_scale(t, n, k);
+        dst[k] = (e4m3 ? lq_e4m3_to_f32(codes[k]) : qt_e2m1[qt_get(codes, k, 4)]) * scale;
+    }
+}
+
 void qt_dequant(float *dst, const qt_tensor *t, int64_t n0, int64_t n1)
 {
     for (int64_t n = n0; n < n1; n++, dst += t->K) {
@@ -422,10 +556,49 @@ void qt_dequant(float *dst, const qt_tensor *t, int64_t n0, int64_t n1)
         case QT_LUT4:
             dequant_lut4(dst, t, n);
             break;
+        case QT_E4M3:
+        case QT_E2M1:
+            dequant_small_float(dst, t, n);
+            break;
         default:
             break;
         }
     }
+}
+
+/* ---- a part of the rows ---- */
+/* Bytes of plane p before row n, or SIZE_MAX: no whole number of blocks lies before it. */
+static size_t bytes_before(const qt_tensor *t, qt_plane p, int64_t n)
+{
+    const qt_scheme *s = &t->scheme;
+    if (p == QT_GIDX || p == QT_OUT_IDX || p == QT_MAP || p == QT_MAP2 || n == 0 ||
+        !t->plane[p].bytes)
+        return 0;
+    if (s->kind == QT_LUT4) {
+        int64_t each = p == QT_CODES ? 2 : p == QT_SCALES ? s->group : 256 * s->group;
+        if (n * t->K % each) return SIZE_MAX;
+    }
+    const bool shared = (s->kind == QT_E4M3 && p == QT_SCALES) || p == QT_SCALES2;
+    if (shared && (s->kind == QT_E4M3 || s->kind == QT_E2M1)) {
+        if (!s->rows) return 0;
+        if (n % s->rows) return SIZE_MAX;
+    }
+    return portable_bytes(s, n, t->K, p);
+}
+
+bool qt_rows(qt_tensor *out, const qt_tensor *t, int64_t n0, int64_t n1)
+{
+    *out = *t;
+    if (t->layout != QT_PORTABLE || n0 < 0 || n1 > t->N || n0 >= n1) return false;
+    out->N = n1 - n0;
+    for (int p = 0; p < QT_N_PLANES; p++) {
+        size_t at = bytes_before(t, (qt_plane)p, n0);
+        size_t n = portable_bytes(&t->scheme, out->N, t->K, (qt_plane)p);
+        if (at == SIZE_MAX) return false;
+        if (t->plane[p].bytes) out->plane[p].data = (const uint8_t *)t->plane[p].data + at;
+        out->plane[p].bytes = n;
+    }
+    return true;
 }
 
 void qt_pack_row(uint8_t *row, const uint8_t *codes, int64_t K, int bits)

@@ -11,16 +11,42 @@ int tiles_bits(const qt_scheme *s)
     case QT_UINT:
         return s->bits;
     case QT_LUT4:
+    case QT_E2M1:
         return 4;
     default:
         return 8;
     }
 }
 
+size_t tiles_scale_bytes(const qt_scheme *s)
+{
+    if (s->kind == QT_DENSE) return 0;
+    return s->kind == QT_UINT || s->kind == QT_E2M1 ? (size_t)lq_dtype_bits(s->scale_dtype) / 8 : 4;
+}
+
+size_t tiles_zero_bytes(const qt_scheme *s)
+{
+    switch (s->zero) {
+    case QT_ZERO_INT:
+        return 1;
+    case QT_ZERO_F16:
+        return 2;
+    case QT_ZERO_BIAS:
+        return tiles_scale_bytes(s);
+    default:
+        return 0;
+    }
+}
+
 tile_shape tiles_shape(const qt_scheme *s, int64_t N, int64_t K)
 {
-    tile_shape t = { .tiles = lq_ceil_div(N, TILE_N), .G = K };
+    tile_shape t = { .tiles = lq_ceil_div(N, TILE_N), .G = K, .subs = 1 };
     if (s->kind == QT_UINT || s->kind == QT_LUT4) t.G = s->group;
+    if (s->kind == QT_E4M3 && s->group && s->group < K) t.G = s->group;
+    if (s->kind == QT_E2M1) {
+        t.G = TILE_K;
+        t.subs = TILE_K / s->group;
+    }
     t.ng = lq_ceil_div(K, t.G);
     t.Gp = lq_ceil_div(t.G, TILE_K) * TILE_K;
     t.Kp = t.ng * t.Gp;
@@ -151,6 +177,10 @@ static unsigned portable_code(const qt_tensor *t, int64_t n, int64_t k)
     switch (t->scheme.kind) {
     case QT_UINT:
         return qt_get(codes + (size_t)n * qt_row_bytes(t->K, t->scheme.bits), k, t->scheme.bits);
+    case QT_E2M1:
+        return qt_get(codes + (size_t)n * qt_row_bytes(t->K, 4), k, 4);
+    case QT_E4M3:
+        return codes[i];
     case QT_LUT4:
         return i & 1 ? codes[i / 2] & 15u : codes[i / 2] >> 4;
     default:
@@ -210,7 +240,8 @@ static void pack_codes(uint8_t *tile, const qt_tensor *t, const tile_shape *ts, 
     uint8_t codes[TILE_N][TILE_K];
     for (int64_t p = 0; p < ts->Kp; p += TILE_K, tile += ts->step_bytes) {
         int64_t g = p / ts->Gp, first = p % ts->Gp; /* inputs first.. of group g */
-        int64_t n_in = ts->G - first < TILE_K ? ts->G - first : TILE_K;
+        int64_t left = (ts->G < t->K - g * ts->G ? ts->G : t->K - g * ts->G) - first;
+        int64_t n_in = left < TILE_K ? left : TILE_K; /* padding: 0 or below */
         if (!perm && n_in == TILE_K &&
             pack_step_words(tile, t, tile_no * TILE_N, g * ts->G + first, bits))
             continue;
@@ -224,27 +255,54 @@ static void pack_codes(uint8_t *tile, const qt_tensor *t, const tile_shape *ts, 
     }
 }
 
-/* Scales and zeros of one row and group, to place `at` of the tiled planes. */
-static void pack_side(void *const w[QT_N_PLANES], const qt_tensor *t, const tile_shape *ts,
-                      int64_t n, int64_t g, size_t at)
+/* Where the scale of row n, group g, part `sub` of it stands in the portable plane, in scales;
+ * false: beyond the last input, none. */
+static bool scale_at(size_t *at, const qt_tensor *t, const tile_shape *ts, int64_t n, int64_t g,
+                     int64_t sub)
 {
     const qt_scheme *s = &t->scheme;
-    size_t from = (size_t)(n * ts->ng + g);
+    int64_t per_row = s->kind == QT_E2M1 ? t->K / s->group : ts->ng;
+    if (s->kind == QT_E4M3) n = s->rows ? n / s->rows : 0;
+    *at = (size_t)(n * per_row + g * ts->subs + sub);
+    return g * ts->subs + sub < per_row;
+}
+
+/* Scales and zeros of row r of a tile and group g to their places in the tiled planes. */
+static void pack_side(void *const w[QT_N_PLANES], const qt_tensor *t, const tile_shape *ts,
+                      int64_t tile, int r, int64_t g)
+{
+    const qt_scheme *s = &t->scheme;
+    const int64_t n = tile * TILE_N + r;
+    const size_t e = tiles_scale_bytes(s), ze = tiles_zero_bytes(s);
     uint8_t *scales = w[QT_SCALES], *zeros = w[QT_ZEROS];
-    size_t e = s->kind == QT_UINT ? (size_t)lq_dtype_bits(s->scale_dtype) / 8 : 4;
-    if (s->kind == QT_LUT4) {
-        float a = qt_lut_absmax(t, (int64_t)from);
-        memcpy(scales + at * e, &a, e);
-        return;
+    for (int64_t sub = 0; sub < ts->subs; sub++) {
+        size_t from, to = (size_t)(((tile * ts->ng + g) * ts->subs + sub) * TILE_N + r);
+        if (!scale_at(&from, t, ts, n, g, sub)) continue;
+        if (s->kind == QT_LUT4) {
+            float a = qt_lut_absmax(t, (int64_t)from);
+            memcpy(scales + to * e, &a, e);
+        } else {
+            memcpy(scales + to * e, (const uint8_t *)t->plane[QT_SCALES].data + from * e, e);
+        }
     }
-    memcpy(scales + at * e, (const uint8_t *)t->plane[QT_SCALES].data + from * e, e);
     const uint8_t *z = t->plane[QT_ZEROS].data;
-    if (s->zero == QT_ZERO_F16)
-        memcpy(zeros + at * 2, z + from * 2, 2);
-    else if (s->zero == QT_ZERO_INT && s->kind == QT_I8)
-        zeros[at] = z[n] ^ 0x80u;
+    const size_t to = (size_t)((tile * ts->ng + g) * TILE_N + r);
+    if (s->zero == QT_ZERO_INT && s->kind == QT_I8)
+        zeros[to] = z[n] ^ 0x80u;
     else if (s->zero == QT_ZERO_INT)
-        zeros[at] = (uint8_t)qt_get(z + (size_t)n * qt_row_bytes(ts->ng, s->zbits), g, s->zbits);
+        zeros[to] = (uint8_t)qt_get(z + (size_t)n * qt_row_bytes(ts->ng, s->zbits), g, s->zbits);
+    else if (ze)
+        memcpy(zeros + to * ze, z + (size_t)(n * ts->ng + g) * ze, ze);
+}
+
+/* Row n's second scale; of rows that share one, each has it. */
+static void pack_scale2(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t n)
+{
+    if (t->scheme.kind != QT_E2M1 || !w[QT_SCALES2]) return;
+    memcpy((uint8_t *)w[QT_SCALES2] + 4 * n,
+           (const uint8_t *)t->plane[QT_SCALES2].data +
+               4 * (t->scheme.rows ? n / t->scheme.rows : 0),
+           4);
 }
 
 void tiles_pack(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t t0, int64_t t1)
@@ -281,9 +339,11 @@ void tiles_pack(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t t0, int6
         pack_codes((uint8_t *)w[QT_CODES] + (size_t)i * ts.tile_bytes, t, &ts, perm, i);
         memset((uint8_t *)w[QT_SCALES] + (size_t)i * side_bytes, 0, side_bytes);
         if (zero_bytes) memset((uint8_t *)w[QT_ZEROS] + (size_t)i * zero_bytes, 0, zero_bytes);
-        for (int r = 0; r < TILE_N && i * TILE_N + r < t->N; r++)
+        for (int r = 0; r < TILE_N && i * TILE_N + r < t->N; r++) {
             for (int64_t g = 0; g < ts.ng; g++)
-                pack_side(w, t, &ts, i * TILE_N + r, g, (size_t)((i * ts.ng + g) * TILE_N + r));
+                pack_side(w, t, &ts, i, r, g);
+            pack_scale2(w, t, i * TILE_N + r);
+        }
     }
     if (s->kind == QT_I8_OUTLIER && s->n_out)
         pack_dense(w[QT_OUT_VALS], t->plane[QT_OUT_VALS].data, LQ_BF16, t->N, s->n_out, t0, t1);
@@ -304,22 +364,28 @@ static void unpack_side(void *const w[QT_N_PLANES], const qt_tensor *t, const ti
                         int64_t n, uint8_t *row)
 {
     const qt_scheme *s = &t->scheme;
-    size_t e = s->kind == QT_UINT ? (size_t)lq_dtype_bits(s->scale_dtype) / 8 : 4;
+    const size_t e = tiles_scale_bytes(s), ze = tiles_zero_bytes(s);
     const uint8_t *scales = t->plane[QT_SCALES].data, *zeros = t->plane[QT_ZEROS].data;
     for (int64_t g = 0; g < ts->ng; g++) {
-        size_t from = (size_t)((n / TILE_N * ts->ng + g) * TILE_N + n % TILE_N);
-        size_t to = (size_t)(n * ts->ng + g);
-        memcpy((uint8_t *)w[QT_SCALES] + to * e, scales + from * e, e);
-        if (s->zero == QT_ZERO_F16)
-            memcpy((uint8_t *)w[QT_ZEROS] + to * 2, zeros + from * 2, 2);
-        else if (s->zero == QT_ZERO_INT && s->kind == QT_I8)
+        int64_t group = n / TILE_N * ts->ng + g, r = n % TILE_N;
+        size_t from = (size_t)(group * TILE_N + r), to;
+        for (int64_t sub = 0; sub < ts->subs; sub++)
+            if (scale_at(&to, t, ts, n, g, sub))
+                memcpy((uint8_t *)w[QT_SCALES] + to * e,
+                       scales + (size_t)((group * ts->subs + sub) * TILE_N + r) * e, e);
+        if (s->zero == QT_ZERO_INT && s->kind == QT_I8)
             ((uint8_t *)w[QT_ZEROS])[n] = zeros[from] ^ 0x80u;
         else if (s->zero == QT_ZERO_INT)
             row[g] = zeros[from];
+        else if (ze)
+            memcpy((uint8_t *)w[QT_ZEROS] + (size_t)(n * ts->ng + g) * ze, zeros + from * ze, ze);
     }
     if (s->zero == QT_ZERO_INT && s->kind == QT_UINT)
         qt_pack_row((uint8_t *)w[QT_ZEROS] + (size_t)n * qt_row_bytes(ts->ng, s->zbits), row,
                     ts->ng, s->zbits);
+    if (s->kind == QT_E2M1 && w[QT_SCALES2])
+        memcpy((uint8_t *)w[QT_SCALES2] + 4 * (s->rows ? n / s->rows : 0),
+               (const uint8_t *)t->plane[QT_SCALES2].data + 4 * n, 4);
 }
 
 static void unpack_codes(void *const w[QT_N_PLANES], const qt_tensor *t, const tile_shape *ts,
@@ -335,8 +401,12 @@ static void unpack_codes(void *const w[QT_N_PLANES], const qt_tensor *t, const t
         row[perm ? get_i32(perm, at) : at] = (uint8_t)tiles_code(tile, bits, (int)(n % TILE_N), p);
     }
     uint8_t *codes = w[QT_CODES];
-    if (s->kind == QT_UINT) {
+    if (s->kind == QT_UINT || s->kind == QT_E2M1) {
         qt_pack_row(codes + (size_t)n * qt_row_bytes(t->K, bits), row, t->K, bits);
+        return;
+    }
+    if (s->kind == QT_E4M3) {
+        memcpy(codes + n * t->K, row, (size_t)t->K);
         return;
     }
     for (int64_t k = 0; k < t->K; k++) {

@@ -18,9 +18,15 @@
  *              3 bit  the two low bits as for 2 bit (two vectors), then one vector:
  *                     bit s of byte j = the high bit of input 4s+j, s = 0..7
  *            dense: one group (G = K); f32 [Kp][16 rows]; f16, bf16 [Kp/2][16 rows][2 inputs]
- *   SCALES   [tile][ng][16] of scale_dtype (I8: f32 as stored, ng = 1; LUT4: f32)
- *   ZEROS    [tile][ng][16] u8 (QT_ZERO_INT; for I8 the signed zero + 128) or f16 (QT_ZERO_F16)
+ *   SCALES   [tile][ng][subs][16] of scale_dtype (I8: f32 as stored, ng = 1; LUT4, E4M3: f32)
+ *   ZEROS    [tile][ng][16] u8 (QT_ZERO_INT; for I8 the signed zero + 128), f16 (QT_ZERO_F16) or
+ *            scale_dtype (QT_ZERO_BIAS)
+ *   SCALES2  [tile][16] f32 (nvfp4)
  *   OUT_VALS dense bf16 tiles of K = n_out;  OUT_IDX, MAP as in the portable layout
+ *
+ * QT_E4M3: a row or block of rows that shares a scale has it in each of its rows; the last group
+ * may be short. QT_E2M1: a group of the tile is one step of 32 inputs, with one scale (mxfp4) or
+ * two of 16 inputs each (nvfp4, `subs`).
  *
  * QT_LUT4 with double quantization is tiled without it (f32 absmax: the products of the portable
  * reading). QT_LUT4 whose blocks straddle rows (K % group != 0) has no tile form; it becomes dense
@@ -35,6 +41,7 @@ enum { TILE_N = 16, TILE_K = 32 };
 typedef struct {
     int64_t tiles;     /* ceil(N/16) */
     int64_t ng;        /* groups along K */
+    int64_t subs;      /* scales per group: 1; nvfp4: 2 */
     int64_t G, Gp;     /* inputs per group, and padded to 32 */
     int64_t Kp;        /* ng * Gp */
     size_t step_bytes; /* code bytes of one tile and one step of 32 inputs */
@@ -55,10 +62,12 @@ void tiles_pack_shared(void *const w[QT_N_PLANES], const qt_tensor *portable);
  * planes of a portable tensor of tiled->scheme, which qt_check_view has accepted. */
 lq_status tiles_unpack(void *const w[QT_N_PLANES], const qt_tensor *tiled, lq_err *err);
 
-/* One code of a tiled tensor that has codes (QT_UINT, QT_I8*, QT_LUT4): row r of a tile, place p of
+/* One code of a tiled tensor that has codes (all but QT_DENSE): row r of a tile, place p of
  * Kp; `codes` is the tile's first byte, bits 2, 3, 4 or 8. For the reference and for tests. */
 unsigned tiles_code(const uint8_t *codes, int bits, int r, int64_t p);
-int tiles_bits(const qt_scheme *s); /* bits of a stored code; dense: of an element */
+int tiles_bits(const qt_scheme *s);           /* bits of a stored code; dense: of an element */
+size_t tiles_scale_bytes(const qt_scheme *s); /* of one scale; dense: 0 */
+size_t tiles_zero_bytes(const qt_scheme *s);  /* of one zero point; none: 0 */
 /* Row r, place p of a dense tile [Kp] of dtype d, as f32. */
 float tiles_dense(const uint8_t *tile, lq_dtype d, int r, int64_t p);
 

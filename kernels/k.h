@@ -102,23 +102,34 @@ static inline void mm_finish(const mm_out *o, int64_t m, int64_t tile, const flo
     }
 }
 
-/* One scale or zero point of a tile: entry `at` of the plane, as f32. */
-static inline float mm_scale(const qt_tensor *w, size_t at)
+/* One scale or zero point of row r of a tile and group g (part `sub` of it), as f32. */
+static inline float mm_scale(const mm_task *t, int64_t tile, int64_t g, int64_t sub, int r)
 {
-    float f;
-    lq_dtype d = w->scheme.kind == QT_UINT ? w->scheme.scale_dtype : LQ_F32;
-    lq_to_f32(&f, (const uint8_t *)w->plane[QT_SCALES].data + at * (size_t)lq_dtype_bits(d) / 8, d,
-              1);
-    return w->scheme.div127 ? f / 127.0f : f;
+    const qt_tensor *w = t->w;
+    const qt_scheme *s = &w->scheme;
+    size_t at = (size_t)(((tile * t->s.ng + g) * t->s.subs + sub) * TILE_N + r);
+    const uint8_t *p = (const uint8_t *)w->plane[QT_SCALES].data + at * tiles_scale_bytes(s);
+    float f, second;
+    if (s->kind == QT_E2M1) {
+        if (s->scale_dtype == LQ_F8_E8M0) return lq_e8m0_to_f32(*p);
+        memcpy(&second, (const uint8_t *)w->plane[QT_SCALES2].data + 4 * (tile * TILE_N + r), 4);
+        f = lq_e4m3_to_f32(*p);
+        return s->recip ? f / second : f * second;
+    }
+    lq_to_f32(&f, p, s->kind == QT_UINT ? s->scale_dtype : LQ_F32, 1);
+    return s->div127 ? f / 127.0f : f;
 }
-static inline float mm_zero(const qt_tensor *w, size_t at)
+static inline float mm_zero(const mm_task *t, int64_t tile, int64_t g, int r)
 {
-    const uint8_t *z = w->plane[QT_ZEROS].data;
-    uint16_t h;
-    if (w->scheme.zero == QT_ZERO_INT) return z[at];
-    if (w->scheme.zero == QT_ZERO_NONE) return (float)(1 << (tiles_bits(&w->scheme) - 1));
-    memcpy(&h, z + 2 * at, 2);
-    return lq_f16_to_f32(h);
+    const qt_scheme *s = &t->w->scheme;
+    size_t at = (size_t)((tile * t->s.ng + g) * TILE_N + r);
+    const uint8_t *z = t->w->plane[QT_ZEROS].data;
+    float f;
+    if (s->zero == QT_ZERO_INT) return z[at];
+    if (s->zero == QT_ZERO_NONE) return (float)(1 << (tiles_bits(s) - 1));
+    lq_to_f32(&f, z + at * tiles_zero_bytes(s), s->zero == QT_ZERO_F16 ? LQ_F16 : s->scale_dtype,
+              1);
+    return f;
 }
 
 #endif

@@ -96,7 +96,7 @@ V16 void bf16_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int6
         }
         UNROLL for (int n = 0; n < NT; n++)
         {
-            vf s = load_scale(t, b.tile[n], g);
+            vf s = load_scale(t, b.tile[n], g, 0);
             UNROLL for (int r = 0; r < RM; r++) y[r][n] = vf_fma(s, acc[r][n], y[r][n]);
         }
     }

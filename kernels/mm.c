@@ -16,9 +16,34 @@ enum {
 
 mm_acts mm_effective(const qt_scheme *s, mm_acts want)
 {
-    if (want != MM_I8 || s->kind == QT_UINT || s->kind == QT_I8 || s->kind == QT_I8_OUTLIER)
-        return want;
+    if (s->act) return MM_F32;
+    const bool ints = s->kind == QT_UINT || s->kind == QT_I8 || s->kind == QT_I8_OUTLIER;
+    if (want != MM_I8 || (ints && s->zero != QT_ZERO_BIAS)) return want;
     return s->kind == QT_DENSE && s->dtype == LQ_BF16 ? MM_BF16 : MM_F32;
+}
+
+void mm_round_acts(float *dst, const float *x, int64_t K, const qt_scheme *s)
+{
+    const float top = s->act == QT_ACT_I8 ? 127.5f : 448.0f;
+    const int64_t group = s->act_group ? s->act_group : K;
+    for (int64_t k = 0; k < K; k += group) {
+        const int64_t n = K - k < group ? K - k : group;
+        float max = 0;
+        bool finite = true;
+        for (int64_t i = k; i < k + n; i++) {
+            finite = finite && fabsf(x[i]) < INFINITY; /* false for NaN too */
+            max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
+        }
+        const float scale = s->act_scale > 0 ? s->act_scale : max / top;
+        for (int64_t i = k; i < k + n; i++) {
+            float q = scale > 0 ? x[i] / scale : 0.0f;
+            if (s->act == QT_ACT_I8)
+                q = fminf(fmaxf(rintf(q), -128.0f), 127.0f);
+            else
+                q = lq_e4m3_to_f32(lq_f32_to_e4m3(q));
+            dst[i] = finite ? q * scale : NAN;
+        }
+    }
 }
 
 /* ---- weights ---- */
@@ -70,6 +95,7 @@ typedef struct {
     bool hardware; /* MM_BF16 with the instruction */
     tile_shape s;
     int64_t K, A;
+    const qt_scheme *act;   /* says how inputs are rounded, or NULL */
     const int32_t *perm;    /* [K] or NULL */
     const int32_t *out_idx; /* [n_out] */
     int64_t n_out, ldo;
@@ -80,12 +106,13 @@ static need need_of(const mm_weight *w, mm_acts acts)
     const qt_scheme *sc = &w->t.scheme;
     need d = { .acts = mm_effective(sc, acts), .s = tiles_shape(sc, w->N, w->K), .K = w->K };
     /* Dense bf16, or codes less a zero point that is an integer of their own size. */
-    bool exact = sc->kind == QT_DENSE ? sc->dtype == LQ_BF16
-                                      : sc->kind != QT_LUT4 && sc->zero != QT_ZERO_F16 &&
-                                            !(sc->zero == QT_ZERO_INT && sc->kind == QT_UINT &&
-                                              sc->zbits != sc->bits);
+    bool exact = sc->kind == QT_DENSE  ? sc->dtype == LQ_BF16
+                 : sc->kind == QT_UINT ? sc->zero == QT_ZERO_NONE ||
+                                             (sc->zero == QT_ZERO_INT && sc->zbits == sc->bits)
+                                       : sc->kind == QT_I8 || sc->kind == QT_I8_OUTLIER;
     d.hardware = d.acts == MM_BF16 && k_get()->mm_bf16 && exact;
     d.A = d.s.Gp % 128 == 0 ? 128 : d.s.Gp % 64 == 0 ? 64 : 32;
+    if (sc->act) d.act = sc;
     if (sc->kind == QT_UINT && sc->irregular) d.perm = w->t.plane[QT_GIDX].data;
     if (sc->kind == QT_I8_OUTLIER && sc->n_out) {
         d.out_idx = w->t.plane[QT_OUT_IDX].data;
@@ -100,15 +127,25 @@ static bool same_index(const int32_t *a, const int32_t *b, int64_t n)
     return a == b || (a && b && memcmp(a, b, (size_t)n * sizeof *a) == 0);
 }
 
+static bool same_act(const qt_scheme *a, const qt_scheme *b)
+{
+    if (!a || !b) return a == b;
+    return a->act == b->act && a->act_group == b->act_group && !(a->act_scale < b->act_scale) &&
+           !(a->act_scale > b->act_scale);
+}
+
 static bool same_need(const need *a, const need *b)
 {
-    return a->acts == b->acts && a->hardware == b->hardware && a->K == b->K && a->s.G == b->s.G &&
-           same_index(a->perm, b->perm, a->K) && a->n_out == b->n_out &&
-           same_index(a->out_idx, b->out_idx, a->n_out);
+    return a->acts == b->acts && same_act(a->act, b->act) && a->hardware == b->hardware &&
+           a->K == b->K && a->s.G == b->s.G && same_index(a->perm, b->perm, a->K) &&
+           a->n_out == b->n_out && same_index(a->out_idx, b->out_idx, a->n_out);
 }
 
 /* Plain f32 rows without padding are read where they are. */
-static bool in_place(const need *d) { return d->acts == MM_F32 && d->s.Kp == d->K && !d->perm; }
+static bool in_place(const need *d)
+{
+    return d->acts == MM_F32 && d->s.Kp == d->K && !d->perm && !d->act;
+}
 
 /* Bytes of a prepared row, each part rounded up so that rows of parts stay aligned. */
 static size_t row_bytes(const need *d)
@@ -119,8 +156,9 @@ static size_t row_bytes(const need *d)
     return n + (in_place(d) ? 0 : Kp * 4);
 }
 
-/* One row of f32 for gathering, per thread: a whole group at most. */
-static size_t gather_bytes(int64_t K) { return lq_round_up((size_t)(K + TILE_K) * 4, 64); }
+/* Two rows of f32 per thread: rounded inputs, and what is gathered from them, a group at most. */
+static size_t gather_row(int64_t K) { return lq_round_up((size_t)(K + TILE_K) * 4, 64); }
+static size_t gather_bytes(int64_t K) { return 2 * gather_row(K); }
 static size_t usual_row(int64_t K) { return 2 * (size_t)(K + TILE_K) * 4; }
 /* Groups below 32 are padded up to 32 times; such rows are prepared as many at a time as fit. */
 static size_t worst_row(int64_t K) { return (size_t)K * TILE_K * 4 + (size_t)(K + TILE_K) * 4; }
@@ -162,6 +200,11 @@ static void prep_row(const prep_ctx *c, int64_t m, float *tmp)
     const float *x = c->x + m * c->ldx;
     const k_ops *k = k_get();
     int64_t nb = d->s.Kp / d->A, Gp = d->s.Gp;
+    if (d->act) {
+        float *rounded = tmp + gather_row(d->K) / sizeof *tmp;
+        mm_round_acts(rounded, x, d->K, d->act);
+        x = rounded;
+    }
     for (int64_t i = 0; i < d->ldo; i++)
         c->out[m * d->ldo + i] = i < d->n_out ? x[d->out_idx[i]] : 0;
     for (int64_t g = 0; g < d->s.ng && !in_place(d); g++) {

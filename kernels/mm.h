@@ -21,8 +21,12 @@
  * row's result is the same bytes alone or among others. MM_F32 and MM_I8 are the same bytes in
  * every instruction family; MM_BF16 differs between those with and without the instruction.
  *
+ * Inputs that a weight's scheme rounds (qt_scheme.act) are rounded first, by mm_round_acts, and
+ * then taken as MM_F32.
+ *
  * mm_effective: int8 products pay only where weights are integers, so MM_I8 on dense bf16 is
- * MM_BF16, on other dense and on QT_LUT4 MM_F32; MM_BF16 is itself for every scheme.
+ * MM_BF16, on other dense, on QT_LUT4, QT_E4M3, QT_E2M1 and QT_ZERO_BIAS MM_F32; MM_BF16 is itself
+ * for every scheme that does not round its inputs.
  *
  * Error bound of a result against the exact product with the prepared activations:
  * 3*K*2^-24*sum|x*w|; with zero points under MM_I8 or MM_BF16 the sum is over |x|*(code + z)*s. */
@@ -36,6 +40,11 @@ typedef enum { MM_F32, MM_BF16, MM_I8, MM_N_ACTS } mm_acts;
 
 #define MM_I8_TINY 0x1p-100f /* so that 127/absmax is finite */
 mm_acts mm_effective(const qt_scheme *s, mm_acts want);
+
+/* dst = x [K] rounded as s->act says (it is not QT_ACT_NONE): per group scale = absmax/127.5 (int8)
+ * or absmax/448 (e4m3), or act_scale; scale * clamp(rint(x / scale), -128, 127), or scale *
+ * e4m3(x / scale). A group with NaN or Inf becomes NaN; of zeros, zeros. dst == x is allowed. */
+void mm_round_acts(float *dst, const float *x, int64_t K, const qt_scheme *s);
 
 typedef struct {
     qt_tensor t; /* layout QT_TILE16 */

@@ -7,7 +7,7 @@ enum { ROWS = 64 }; /* rows that share a decoded step */
 
 /* What a step decodes from: row r of a tile. */
 typedef struct {
-    const qt_tensor *w;
+    const mm_task *t;
     const uint8_t *tile;
     int64_t tile_no;
     int bits, r;
@@ -16,26 +16,47 @@ typedef struct {
 
 static decoder decoder_for(const mm_task *t, int64_t tile, int r)
 {
-    decoder d = { .w = t->w, .tile_no = tile, .r = r, .bits = tiles_bits(&t->w->scheme) };
-    d.tile = (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)tile * t->s.tile_bytes;
-    if (t->w->scheme.kind == QT_LUT4) memcpy(d.map, t->w->plane[QT_MAP].data, sizeof d.map);
+    const qt_tensor *w = t->w;
+    decoder d = { .t = t, .tile_no = tile, .r = r, .bits = tiles_bits(&w->scheme) };
+    d.tile = (const uint8_t *)w->plane[QT_CODES].data + (size_t)tile * t->s.tile_bytes;
+    if (w->scheme.kind == QT_LUT4) memcpy(d.map, w->plane[QT_MAP].data, sizeof d.map);
+    if (w->scheme.kind == QT_E2M1) memcpy(d.map, qt_e2m1, sizeof d.map);
     return d;
 }
 
-/* The weights of places p..p+31, which lie in one group, in f32 as qt_dequant reads them. */
-static void decode(float w[TILE_K], const decoder *d, const tile_shape *s, int64_t p)
+/* One weight from its code. */
+static float weight(const decoder *d, unsigned c, float scale, float zero)
 {
-    size_t at = (size_t)((d->tile_no * s->ng + p / s->Gp) * TILE_N + d->r);
-    qt_kind kind = d->w->scheme.kind;
-    float scale = kind == QT_DENSE ? 1.0f : mm_scale(d->w, at);
-    float zero = kind == QT_DENSE || kind == QT_LUT4 ? 0.0f : mm_zero(d->w, at);
-    for (int i = 0; i < TILE_K; i++) {
-        if (kind == QT_DENSE) {
-            w[i] = tiles_dense(d->tile, d->w->scheme.dtype, d->r, p + i);
-            continue;
-        }
-        unsigned c = tiles_code(d->tile, d->bits, d->r, p + i);
-        w[i] = kind == QT_LUT4 ? d->map[c] * scale : scale * ((float)c - zero);
+    const qt_scheme *s = &d->t->w->scheme;
+    switch (s->kind) {
+    case QT_LUT4:
+    case QT_E2M1:
+        return d->map[c] * scale;
+    case QT_E4M3:
+        return lq_e4m3_to_f32((uint8_t)c) * scale;
+    default:
+        return s->zero == QT_ZERO_BIAS ? scale * (float)c + zero : scale * ((float)c - zero);
+    }
+}
+
+/* The weights of places p..p+31, which lie in one group, in f32 as qt_dequant reads them. */
+static void decode(float w[TILE_K], const decoder *d, int64_t p)
+{
+    const mm_task *t = d->t;
+    const qt_scheme *s = &t->w->scheme;
+    if (s->kind == QT_DENSE) {
+        for (int i = 0; i < TILE_K; i++)
+            w[i] = tiles_dense(d->tile, s->dtype, d->r, p + i);
+        return;
+    }
+    int64_t g = p / t->s.Gp, each = TILE_K / t->s.subs; /* inputs of one scale in this step */
+    float zero = s->kind == QT_UINT || s->kind == QT_I8 || s->kind == QT_I8_OUTLIER
+                     ? mm_zero(t, d->tile_no, g, d->r)
+                     : 0.0f;
+    for (int64_t sub = 0; sub < t->s.subs; sub++) {
+        float scale = mm_scale(t, d->tile_no, g, sub, d->r);
+        for (int64_t i = sub * each; i < (sub + 1) * each; i++)
+            w[i] = weight(d, tiles_code(d->tile, d->bits, d->r, p + i), scale, zero);
     }
 }
 
@@ -62,7 +83,7 @@ void ref_mm_f32(const mm_task *t)
                 decoder d = decoder_for(t, tile, r);
                 float w[TILE_K];
                 for (int64_t p = 0; p < t->s.Kp; p += TILE_K) {
-                    decode(w, &d, &t->s, p);
+                    decode(w, &d, p);
                     for (int64_t m = 0; m < M; m++)
                         for (int i = 0; i < TILE_K; i++)
                             acc[m][r] = fmaf(t->x.f[(m0 + m) * t->x.ldf + p + i], w[i], acc[m][r]);
@@ -84,8 +105,7 @@ void ref_mm_i8(const mm_task *t)
             for (int r = 0; r < TILE_N; r++) {
                 decoder d = decoder_for(t, tile, r);
                 for (int64_t g = 0; g < t->s.ng; g++) {
-                    size_t at = (size_t)((tile * t->s.ng + g) * TILE_N + r);
-                    float zero = mm_zero(t->w, at), acc = 0;
+                    float zero = mm_zero(t, tile, g, r), acc = 0;
                     for (int64_t b = g * t->s.Gp / A; b < (g + 1) * t->s.Gp / A; b++) {
                         int32_t dot = 0;
                         for (int64_t p = b * A; p < (b + 1) * A; p++)
@@ -93,7 +113,7 @@ void ref_mm_i8(const mm_task *t)
                         float v = fmaf(-zero, t->x.qs[m * nb + b], (float)dot);
                         acc = fmaf(t->x.s[m * nb + b], v, acc);
                     }
-                    y[r] = fmaf(mm_scale(t->w, at), acc, y[r]);
+                    y[r] = fmaf(mm_scale(t, tile, g, 0, r), acc, y[r]);
                 }
                 y[r] += outliers(t, m, tile, r);
             }

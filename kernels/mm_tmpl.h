@@ -17,45 +17,98 @@
 enum { MAX_R = 8, MAX_T = 4 };
 
 /* What weights are read from. */
-typedef enum { W_F32, W_F16, W_BF16, W_U2, W_U3, W_U4, W_U8, W_LUT4 } w_src;
-V16 int w_bits(w_src s) { return s == W_U2 ? 2 : s == W_U3 ? 3 : s == W_U8 ? 8 : 4; }
+typedef enum {
+    W_F32,
+    W_F16,
+    W_BF16,
+    W_U2,
+    W_U3,
+    W_U4,
+    W_U8,
+    W_U2B, /* with QT_ZERO_BIAS */
+    W_U3B,
+    W_U4B,
+    W_U8B,
+    W_LUT4, /* also mxfp4, whose table is fixed */
+    W_NV4,  /* nvfp4: two scales in a step */
+    W_E4M3
+} w_src;
+V16 int w_bits(w_src s)
+{
+    return s == W_U2 || s == W_U2B                  ? 2
+           : s == W_U3 || s == W_U3B                ? 3
+           : s == W_U8 || s == W_U8B || s == W_E4M3 ? 8
+                                                    : 4;
+}
+V16 bool w_bias(w_src s) { return s >= W_U2B && s <= W_U8B; }
+V16 bool w_table(w_src s) { return s == W_LUT4 || s == W_NV4; }
 static w_src w_src_of(const qt_scheme *s)
 {
     if (s->kind == QT_DENSE)
         return s->dtype == LQ_F32 ? W_F32 : s->dtype == LQ_F16 ? W_F16 : W_BF16;
-    if (s->kind == QT_LUT4) return W_LUT4;
-    if (s->kind == QT_UINT)
-        return s->bits == 2 ? W_U2 : s->bits == 3 ? W_U3 : s->bits == 4 ? W_U4 : W_U8;
-    return W_U8;
+    if (s->kind == QT_E4M3) return W_E4M3;
+    if (s->kind == QT_E2M1 && s->scale_dtype == LQ_F8_E4M3) return W_NV4;
+    if (s->kind == QT_LUT4 || s->kind == QT_E2M1) return W_LUT4;
+    if (s->kind != QT_UINT) return W_U8;
+    bool bias = s->zero == QT_ZERO_BIAS;
+    return s->bits == 2   ? bias ? W_U2B : W_U2
+           : s->bits == 3 ? bias ? W_U3B : W_U3
+           : s->bits == 4 ? bias ? W_U4B : W_U4
+           : bias         ? W_U8B
+                          : W_U8;
 }
 
 /* Quads of inputs per turn of the loop over a step of 8: as many as share a vector of codes, so
  * that shifts are constants and the bodies stay small. */
-V16 int quads(w_src s) { return s == W_U2 || s == W_U3 ? 4 : s == W_U4 || s == W_LUT4 ? 2 : 1; }
+V16 int quads(w_src s) { return s <= W_BF16 || w_bits(s) == 8 ? 1 : w_bits(s) == 4 ? 2 : 4; }
 
 /* Codes of inputs 4i..4i+3 of a step, i = turn * quads + k, a byte each, in every row's lane. */
 V16 vi unpack(const uint8_t *step, w_src src, int turn, int k)
 {
-    if (src == W_U8) return vi_load(step + 64 * turn);
-    if (src == W_U4 || src == W_LUT4) {
+    if (w_bits(src) == 8) return vi_load(step + 64 * turn);
+    if (w_bits(src) == 4) {
         vi v = vi_load(step + 64 * turn), low = vi_set1(0x0f0f0f0f);
         return k ? vi_and(vi_srl(v, 4), low) : vi_and(v, low);
     }
     vi v = vi_load(step + 64 * turn), low = vi_set1(0x03030303);
     v = k ? vi_and(vi_srl(v, (unsigned)(2 * k)), low) : vi_and(v, low);
-    if (src == W_U2) return v;
+    if (w_bits(src) == 2) return v;
     vi h = vi_srlv(vi_load(step + 128), 4 * turn), bit = vi_set1(0x04040404);
     h = k < 2 ? vi_sll(h, (unsigned)(2 - k)) : vi_srl(h, (unsigned)(k - 2));
     return vi_or(v, vi_and(h, bit));
 }
 
-/* 16 scales or zero points of (tile, group). */
-V16 vf load_scale(const mm_task *t, int64_t tile, int64_t g)
+/* Numbers of 8 bits, one in each lane (formats/base.h). */
+V16 vf vf_e4m3(vi c)
+{
+    vi half = vi_or(vi_sll(vi_and(c, vi_set1(0x80)), 8), vi_sll(vi_and(c, vi_set1(0x7f)), 7));
+    vf v = vf_mul(vf_f16_words(half), vf_set1(256)); /* exponents of f16 are biased by 8 more */
+    return vf_sel(vf_lt(vf_set1(448), vf_abs(v)), vf_set1(NAN), v);
+}
+V16 vf vf_e8m0(vi e)
+{
+    vf v = vf_cast(vi_sll(e, 23)), f = vf_from_vi(e);
+    v = vf_sel(vf_lt(f, vf_set1(1)), vf_set1(0x1p-127f), v);
+    return vf_sel(vf_lt(vf_set1(254), f), vf_set1(NAN), v);
+}
+
+V16 vf load_scale_e2m1(const mm_task *t, int64_t tile, const uint8_t *p)
+{
+    const qt_scheme *s = &t->w->scheme;
+    if (s->scale_dtype == LQ_F8_E8M0) return vf_e8m0(vi_u8(p));
+    const uint8_t *second = (const uint8_t *)t->w->plane[QT_SCALES2].data + 4 * tile * TILE_N;
+    vf v = vf_e4m3(vi_u8(p)), v2 = vf_load((const float *)(const void *)second);
+    return s->recip ? vf_div(v, v2) : vf_mul(v, v2);
+}
+
+/* 16 scales or zero points of (tile, group); `sub`: the part of the group. */
+V16 vf load_scale(const mm_task *t, int64_t tile, int64_t g, int64_t sub)
 {
     const qt_scheme *s = &t->w->scheme;
     const uint8_t *p = t->w->plane[QT_SCALES].data;
-    size_t at = (size_t)((tile * t->s.ng + g) * TILE_N);
+    size_t at = (size_t)(((tile * t->s.ng + g) * t->s.subs + sub) * TILE_N);
     if (s->kind == QT_DENSE) return vf_set1(1);
+    if (s->kind == QT_E2M1) return load_scale_e2m1(t, tile, p + at);
     if (s->kind == QT_UINT && s->scale_dtype == LQ_F16) return vf_f16(p + 2 * at);
     if (s->kind == QT_UINT && s->scale_dtype == LQ_BF16) return vf_bf16(p + 2 * at);
     vf v = vf_load((const float *)(const void *)(p + 4 * at));
@@ -68,6 +121,11 @@ V16 vf load_zero(const mm_task *t, int64_t tile, int64_t g, w_src src)
     size_t at = (size_t)((tile * t->s.ng + g) * TILE_N);
     if (s->zero == QT_ZERO_INT) return vf_from_vi(vi_u8(p + at));
     if (s->zero == QT_ZERO_F16) return vf_f16(p + 2 * at);
+    if (s->zero == QT_ZERO_BIAS) {
+        if (s->scale_dtype == LQ_F16) return vf_f16(p + 2 * at);
+        if (s->scale_dtype == LQ_BF16) return vf_bf16(p + 2 * at);
+        return vf_load((const float *)(const void *)(p + 4 * at));
+    }
     return vf_set1((float)(1 << (w_bits(src) - 1)));
 }
 
@@ -174,8 +232,17 @@ V16 void weights4(vf w[4], w_src src, const uint8_t *step, int turn, int k, vf s
     vi u = unpack(step, src, turn, k), low = vi_set1(255);
     vi c[4] = { vi_and(u, low), vi_and(vi_srl(u, 8), low), vi_and(vi_srl(u, 16), low),
                 vi_srl(u, 24) };
-    UNROLL for (int j = 0; j < 4; j++) w[j] =
-        src == W_LUT4 ? vf_mul(vlut_get(lut, c[j]), s) : vf_mul(s, vf_sub(vf_from_vi(c[j]), z));
+    UNROLL for (int j = 0; j < 4; j++)
+    {
+        if (w_table(src))
+            w[j] = vf_mul(vlut_get(lut, c[j]), s);
+        else if (src == W_E4M3)
+            w[j] = vf_mul(vf_e4m3(c[j]), s);
+        else if (w_bias(src))
+            w[j] = vf_add(vf_mul(s, vf_from_vi(c[j])), z);
+        else
+            w[j] = vf_mul(s, vf_sub(vf_from_vi(c[j]), z));
+    }
 }
 
 V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile)
@@ -185,7 +252,8 @@ V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64
     vlut lut = vf_set1(0);
     const uint8_t *step[MAX_T];
     const float *x[MAX_R];
-    if (src == W_LUT4) lut = vlut_load(t->w->plane[QT_MAP].data);
+    if (w_table(src))
+        lut = vlut_load(t->w->scheme.kind == QT_E2M1 ? qt_e2m1 : t->w->plane[QT_MAP].data);
     UNROLL for (int n = 0; n < NT; n++) step[n] =
         (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
     UNROLL for (int r = 0; r < RM; r++)
@@ -197,11 +265,13 @@ V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64
     for (int64_t g = 0; g < t->s.ng; g++) {
         UNROLL for (int n = 0; n < NT; n++)
         {
-            s[n] = load_scale(t, b.tile[n], g);
-            z[n] = src > W_BF16 && src != W_LUT4 ? load_zero(t, b.tile[n], g, src) : vf_set1(0);
+            s[n] = load_scale(t, b.tile[n], g, 0);
+            z[n] = src > W_BF16 && src < W_LUT4 ? load_zero(t, b.tile[n], g, src) : vf_set1(0);
         }
         for (int64_t end = p + t->s.Gp; p < end; p += TILE_K) {
-            for (int turn = 0; turn < 8 / quads(src); turn++)
+            for (int turn = 0; turn < 8 / quads(src); turn++) {
+                if (src == W_NV4 && turn == 2) /* the second 16 inputs */
+                    UNROLL for (int n = 0; n < NT; n++) s[n] = load_scale(t, b.tile[n], g, 1);
                 UNROLL for (int k = 0; k < quads(src); k++)
                 {
                     vf w[MAX_T][4];
@@ -214,6 +284,7 @@ V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64
                             vf_fma(xv, w[n][j], acc[r][n]);
                     }
                 }
+            }
             UNROLL for (int n = 0; n < NT; n++) step[n] += t->s.step_bytes;
         }
     }
@@ -246,6 +317,24 @@ static inline void tmpl_mm_f32(const mm_task *t)
         break;
     case W_U8:
         WALK(f32_block, W_U8);
+        break;
+    case W_U2B:
+        WALK(f32_block, W_U2B);
+        break;
+    case W_U3B:
+        WALK(f32_block, W_U3B);
+        break;
+    case W_U4B:
+        WALK(f32_block, W_U4B);
+        break;
+    case W_U8B:
+        WALK(f32_block, W_U8B);
+        break;
+    case W_NV4:
+        WALK(f32_block, W_NV4);
+        break;
+    case W_E4M3:
+        WALK(f32_block, W_E4M3);
         break;
     default:
         WALK(f32_block, W_LUT4);
@@ -340,7 +429,7 @@ V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_
         }
         UNROLL for (int n = 0; n < NT; n++)
         {
-            vf s = load_scale(t, b.tile[n], g);
+            vf s = load_scale(t, b.tile[n], g, 0);
             UNROLL for (int r = 0; r < RM; r++) y[r][n] = vf_fma(s, acc[r][n], y[r][n]);
         }
     }

@@ -64,9 +64,11 @@ static void rules_free(rules *r)
 static lq_status parse_scheme(qt_scheme *s, const char *text, const char *option, lq_err *err)
 {
     lq_status st = qt_scheme_parse(s, text, err);
-    if (!st && s->zero == QT_ZERO_F16)
+    if (!st && (s->zero == QT_ZERO_F16 || s->zero == QT_ZERO_BIAS))
         st = lq_fail(err, LQ_EUSAGE, "'%s' needs a method that chooses fractional zero points",
                      text);
+    if (!st && (s->kind == QT_E4M3 || s->kind == QT_E2M1 || s->act))
+        st = lq_fail(err, LQ_EUSAGE, "'%s' is read and served, but no method here makes it", text);
     return st ? lq_wrap(err, LQ_EUSAGE, "%s", option) : LQ_OK;
 }
 

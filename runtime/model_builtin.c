@@ -164,10 +164,11 @@ static lq_status make_config(model *m, lq_err *err)
 lq_status model_builtin(model *m, const qt_scheme *s, pool *p, lq_err *err)
 {
     memset(m, 0, sizeof *m);
-    if (s->kind == QT_I8_OUTLIER || s->irregular || s->dbl)
+    if (s->kind == QT_I8_OUTLIER || s->kind == QT_E4M3 || s->kind == QT_E2M1 || s->irregular ||
+        s->dbl || s->zero == QT_ZERO_BIAS)
         return lq_fail(err, LQ_EUNSUPPORTED,
-                       "built-in model: expected a scheme without outliers, order of inputs or "
-                       "double quantization");
+                       "built-in model: expected a scheme without small floats, biases, outliers, "
+                       "order of inputs or double quantization");
     lq_status e = qt_check(s, HIDDEN, HIDDEN, err);
     if (!e) e = qt_check(s, HIDDEN, FFN, err);
     if (!e) e = make_config(m, err);

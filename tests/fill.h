@@ -62,6 +62,8 @@ static inline qt_tensor fill_tensor(qt_scheme s, int64_t N, int64_t K, lq_arena 
                 qt_pack_row((uint8_t *)w[QT_ZEROS] + (size_t)n * qt_row_bytes(ng, s.zbits), row, ng,
                             s.zbits);
         }
+        if (s.zero == QT_ZERO_BIAS)
+            fill_floats(w[QT_ZEROS], s.scale_dtype, (size_t)(N * ng), -0.1f, 0.05f, &seed);
         if (s.zero == QT_ZERO_F16)
             fill_floats(w[QT_ZEROS], LQ_F16, (size_t)(N * ng), 0, (float)(1 << s.bits), &seed);
         int32_t *gidx = w[QT_GIDX];
@@ -92,6 +94,20 @@ static inline qt_tensor fill_tensor(qt_scheme s, int64_t N, int64_t K, lq_arena 
         if (s.n_out)
             fill_floats(w[QT_OUT_VALS], LQ_BF16, (size_t)(N * s.n_out), -0.1f, 0.1f, &seed);
         break;
+    case QT_E4M3: /* no NaN: families agree on numbers only */
+        for (int64_t i = 0; i < N * K; i++)
+            if ((codes[i] & 0x7f) == 0x7f) codes[i] ^= 1;
+        fill_floats(w[QT_SCALES], LQ_F32, t.plane[QT_SCALES].bytes / 4, 1e-4f, 1e-3f, &seed);
+        break;
+    case QT_E2M1:
+        for (size_t i = 0; i < t.plane[QT_SCALES].bytes; i++) /* 2^-12..2^3, or 2^-9..448 */
+            ((uint8_t *)w[QT_SCALES])[i] = s.scale_dtype == LQ_F8_E8M0
+                                               ? (uint8_t)(115 + fill_u32(&seed) % 16)
+                                               : (uint8_t)(fill_u32(&seed) % 0x7f);
+        if (w[QT_SCALES2])
+            fill_floats(w[QT_SCALES2], LQ_F32, t.plane[QT_SCALES2].bytes / 4,
+                        s.recip ? 500.0f : 5e-4f, s.recip ? 2000.0f : 2e-3f, &seed);
+        break;
     default: /* QT_LUT4 */
         if (N * K % 2) codes[N * K / 2] &= 0xf0;
         fill_floats(w[QT_MAP], LQ_F32, 16, -1, 1, &seed);
@@ -117,16 +133,24 @@ static inline qt_scheme fill_scheme(const char *text)
     lq_err err = { "" };
     char name[40];
     bool irregular = strncmp(text, "gidx ", 5) == 0, wide = strncmp(text, "wide ", 5) == 0,
-         f32 = strncmp(text, "f32s ", 5) == 0, bf16 = strncmp(text, "bf16s ", 6) == 0;
+         f32 = strncmp(text, "f32s ", 5) == 0, recip = strncmp(text, "recip ", 6) == 0,
+         bf16 = strncmp(text, "bf16s ", 6) == 0;
     snprintf(name, sizeof name, "%s", strchr(text, ' ') ? strchr(text, ' ') + 1 : text);
     lq_status st = qt_scheme_parse(&s, name, &err);
     CHECK(!st, "%s", err.msg);
     s.irregular = irregular;
+    s.recip = recip;
     if (wide) s.zbits = 8;
     if (f32) s.scale_dtype = LQ_F32;
     if (bf16) s.scale_dtype = LQ_BF16;
     if (s.dbl) s.offset = 0.25f;
     return s;
+}
+
+/* Groups that do not divide K. */
+static inline bool fill_misfit(const qt_scheme *s, int64_t K)
+{
+    return (s->kind == QT_UINT || s->kind == QT_E2M1) && s->group && K % s->group;
 }
 
 /* Schemes that the tests of tiles and matmuls walk through. */
@@ -135,6 +159,9 @@ static inline qt_scheme fill_scheme(const char *text)
         "u4-g32", "u4-g64-asym", "u4-g128", "u4-gK", "u4-g43", "u4-g16-asym", "gidx u4-g32-asym", \
         "gidx u4-gK", "wide u4-g32-asym", "f32s u4-g32-asym", "bf16s u4-g32", "u4-g32-fzero",     \
         "u8-g32", "u8-g64-asym", "u8-gK-fzero", "i8-row", "i8-row-asym", "i8-outlier", "nf4",     \
-        "nf4-g32", "nf4-double", "fp4-g128-double"
+        "nf4-g32", "nf4-double", "fp4-g128-double", "u4-g32-bias", "f32s u8-g32-bias",            \
+        "bf16s u2-g16-bias", "u3-gK-bias", "fp8-e4m3", "fp8-e4m3-tensor", "fp8-e4m3-b128x128",    \
+        "fp8-e4m3-b3x24", "mxfp4", "nvfp4", "recip nvfp4", "i8-row-a8", "fp8-e4m3-af8",           \
+        "u4-g32-a8-g64"
 
 #endif

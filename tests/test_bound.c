@@ -5,6 +5,7 @@
 #include "quantize/lut4.h"
 #include "quantize/rtn.h"
 #include "tests/check.h"
+#include "tests/fill.h"
 
 #include <stdlib.h>
 
@@ -143,9 +144,54 @@ TEST(dense_types_are_bounded_by_their_last_place)
     }
 }
 
+/* A weight half way to the next number is within its bound, the next number is not. */
+TEST(small_floats_are_bounded_by_half_the_gap_to_the_next)
+{
+    static const struct {
+        const char *why, *scheme;
+        uint8_t code, next; /* of larger size */
+    } t[] = {
+        { "subnormal", "fp8-e4m3", 0x03, 0x04 },
+        { "zero", "fp8-e4m3", 0x00, 0x01 },
+        { "normal", "fp8-e4m3", 0x39, 0x3a },
+        { "negative", "fp8-e4m3", 0xb9, 0xba },
+        { "below the largest", "fp8-e4m3", 0x7d, 0x7e },
+        { "mxfp4", "mxfp4", 2, 3 },
+        { "mxfp4, gap of two", "mxfp4", 6, 7 },
+        { "nvfp4", "nvfp4", 12, 13 },
+        { "nvfp4, zero", "nvfp4", 0, 1 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        lq_arena a;
+        qt_tensor x, y;
+        void *w[QT_N_PLANES], *v[QT_N_PLANES];
+        const qt_scheme s = fill_scheme(t[i].scheme);
+        lq_arena_init(&a, 0, NULL);
+        CHECK(!qt_alloc(&x, w, &s, 1, 32, &a, NULL) && !qt_alloc(&y, v, &s, 1, 32, &a, NULL),
+              "alloc");
+        for (int p = 0; p < QT_N_PLANES; p++) /* scales: some number, the same for both */
+            for (size_t b = 0; b < x.plane[p].bytes; b++)
+                ((uint8_t *)w[p])[b] = ((uint8_t *)v[p])[b] = p == QT_CODES ? 0 : 0x3c;
+        ((uint8_t *)w[QT_CODES])[0] = t[i].code;
+        ((uint8_t *)v[QT_CODES])[0] = t[i].next;
+        float q[32], far[32], lo[32], hi[32], tol[32];
+        qt_dequant(q, &x, 0, 1);
+        qt_dequant(far, &y, 0, 1);
+        bound_row(lo, hi, tol, &x, 0, LQ_F32);
+        for (int half = 0; half < 2; half++) {
+            bound_state b = { .rows = 0 };
+            float source[32] = { half ? (q[0] + far[0]) / 2 : far[0] };
+            bound_add_row(&b, source, q, lo, hi, tol, 0, 32);
+            CHECK((bound_end(&b, 32).max_excess <= 0) == (half == 1), "%s, %d", t[i].why, half);
+        }
+        lq_arena_free(&a);
+    }
+}
+
 int main(int argc, char **argv)
 {
     RUN(rounding_to_nearest_lies_within_the_bound_of_every_scheme);
+    RUN(small_floats_are_bounded_by_half_the_gap_to_the_next);
     RUN(dense_types_are_bounded_by_their_last_place);
     return check_end();
 }

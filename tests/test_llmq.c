@@ -54,6 +54,17 @@ static const struct {
       { .kind = QT_LUT4, .group = 64, .fp4 = true, .dbl = true, .offset = 0.1f },
       4,
       64 },
+    { "uint.bias",
+      { .kind = QT_UINT, .bits = 4, .group = 32, .zero = QT_ZERO_BIAS, .scale_dtype = LQ_F16 },
+      3,
+      64 },
+    { "fp8", { .kind = QT_E4M3, .rows = 2, .group = 5, .act = QT_ACT_F8, .act_group = 5 }, 3, 9 },
+    { "mxfp4", { .kind = QT_E2M1, .group = 32, .scale_dtype = LQ_F8_E8M0 }, 3, 64 },
+    { "nvfp4",
+      { .kind = QT_E2M1, .group = 16, .scale_dtype = LQ_F8_E4M3, .rows = 2, .recip = true },
+      3,
+      48 },
+    { "w8a8", { .kind = QT_I8, .act = QT_ACT_I8, .act_scale = 0.125f }, 2, 9 },
 };
 
 static qt_tensor make_tensor(size_t which, lq_arena *a)

@@ -24,7 +24,7 @@ static bool problem_make(problem *b, const char *name, int64_t M, int64_t N, int
                          uint64_t seed)
 {
     qt_scheme s = fill_scheme(name);
-    if (s.kind == QT_UINT && s.group && K % s.group) return false;
+    if (fill_misfit(&s, K)) return false;
     if (s.kind == QT_I8_OUTLIER) s.n_out = K / 9 + 1;
     *b = (problem){ .M = M, .N = N, .K = K, .ldx = K + 3 };
     lq_arena_init(&b->a, 0, NULL);
@@ -57,6 +57,23 @@ static float *run(problem *b, mm_acts acts, int64_t m0, int64_t M, pool *p, bool
     return y;
 }
 
+/* Inputs rounded as the scheme says, in double precision but for the steps that are f32. */
+static void round_acts(double *out, const float *x, int64_t K, const qt_scheme *s)
+{
+    int64_t group = s->act_group ? s->act_group : K;
+    for (int64_t k = 0; k < K; k++) {
+        int64_t g0 = k / group * group;
+        float max = 0;
+        for (int64_t i = g0; i < K && i < g0 + group; i++)
+            max = fmaxf(max, fabsf(x[i]));
+        float scale = max / (s->act == QT_ACT_I8 ? 127.5f : 448.0f);
+        double q = rint((double)(x[k] / scale));
+        if (s->act == QT_ACT_F8) q = (double)lq_e4m3_to_f32(lq_f32_to_e4m3(x[k] / scale));
+        if (s->act == QT_ACT_I8) q = q > 127 ? 127 : q;
+        out[k] = (double)(float)(q * (double)scale);
+    }
+}
+
 /* The prepared activations of one row, by the words of mm.h: what stands at each input. */
 static void prepare(double *out, const problem *b, const float *x, mm_acts acts)
 {
@@ -67,6 +84,7 @@ static void prepare(double *out, const problem *b, const float *x, mm_acts acts)
     acts = mm_effective(s, acts);
     for (int64_t k = 0; k < b->K; k++)
         out[k] = (double)(acts == MM_BF16 ? lq_bf16_to_f32(lq_f32_to_bf16(x[k])) : x[k]);
+    if (s->act) round_acts(out, x, b->K, s);
     for (int64_t i = 0; i < s->n_out; i++) { /* outlier columns see the input itself */
         int32_t k = ((const int32_t *)b->w.t.plane[QT_OUT_IDX].data)[i];
         out[k] = (double)x[k];

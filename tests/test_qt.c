@@ -1,15 +1,38 @@
 /* tests/test_qt.c - names, sizes, refusals and hand-worked values of quantized tensors. */
 #include "formats/qt.h"
+#include "formats/safetensors.h"
 #include "tests/check.h"
 #include "tests/fill.h"
 
 TEST(a_scheme_has_one_name_and_reads_it_back)
 {
-    static const char *const names[] = { "f32",           "f16",      "bf16",       "u2-g32",
-                                         "u3-g96",        "u4-g128",  "u8-g64",     "u4-g128-asym",
-                                         "u4-g64-fzero",  "i8-row",   "i8-outlier", "i8-row-asym",
-                                         "nf4",           "nf4-g128", "fp4",        "nf4-double",
-                                         "fp4-g32-double" };
+    static const char *const names[] = { "f32",
+                                         "f16",
+                                         "bf16",
+                                         "u2-g32",
+                                         "u3-g96",
+                                         "u4-g128",
+                                         "u8-g64",
+                                         "u4-g128-asym",
+                                         "u4-g64-fzero",
+                                         "i8-row",
+                                         "i8-outlier",
+                                         "i8-row-asym",
+                                         "nf4",
+                                         "nf4-g128",
+                                         "fp4",
+                                         "nf4-double",
+                                         "fp4-g32-double",
+                                         "u4-g32-bias",
+                                         "fp8-e4m3",
+                                         "fp8-e4m3-tensor",
+                                         "fp8-e4m3-b128x128",
+                                         "fp8-e4m3-b512xK",
+                                         "mxfp4",
+                                         "nvfp4",
+                                         "i8-row-a8",
+                                         "fp8-e4m3-b128x128-af8-g128",
+                                         "u4-g128-asym-a8" };
     for (size_t i = 0; i < LQ_COUNT(names); i++) {
         qt_scheme s;
         char text[40];
@@ -21,10 +44,26 @@ TEST(a_scheme_has_one_name_and_reads_it_back)
 
 TEST(a_bad_scheme_name_is_refused)
 {
-    static const char *const names[] = {
-        "",   "u4",    "u5-g32", "u4-g", "u4-g0",        "u4-g-1",          "u4-g32x",
-        "i8", "nf4-g", "nf4-gK", "i32",  "u4-g32-asymm", "u4-g99999999999", "nf4 "
-    };
+    static const char *const names[] = { "",
+                                         "u4",
+                                         "u5-g32",
+                                         "u4-g",
+                                         "u4-g0",
+                                         "u4-g-1",
+                                         "u4-g32x",
+                                         "i8",
+                                         "nf4-g",
+                                         "nf4-gK",
+                                         "i32",
+                                         "u4-g32-asymm",
+                                         "u4-g99999999999",
+                                         "nf4 ",
+                                         "fp8-e4m3-b",
+                                         "fp8-e4m3-b128",
+                                         "fp8-e4m3-b128x0",
+                                         "mxfp4-g32",
+                                         "i8-row-a4",
+                                         "nvfp4-a8-static" };
     for (size_t i = 0; i < LQ_COUNT(names); i++) {
         qt_scheme s;
         lq_err err = { "" };
@@ -60,6 +99,15 @@ TEST(illegal_schemes_and_shapes_are_refused)
     BAD("outliers beyond K", "i8-outlier", n_out, 65);
     BAD("zeros of i8-outlier", "i8-outlier", zero, QT_ZERO_INT);
     BAD("block", "nf4", group, 0);
+    BAD("negative rows of a block", "fp8-e4m3", rows, -1);
+    BAD("negative inputs of a block", "fp8-e4m3", group, -1);
+    BAD("group of mxfp4", "mxfp4", group, 16);
+    BAD("group of nvfp4", "nvfp4", group, 32);
+    BAD("scale type of e2m1", "nvfp4", scale_dtype, LQ_F32);
+    BAD("division by no second scale", "mxfp4", recip, true);
+    BAD("inputs rounded to an unknown type", "i8-row", act, (qt_act)5);
+    BAD("a scale of inputs that are not rounded", "i8-row", act_scale, 0.5f);
+    BAD("a negative scale of inputs", "i8-row-a8", act_scale, -0.5f);
     BAD("kind", "f32", kind, (qt_kind)9);
 #undef BAD
 }
@@ -94,6 +142,131 @@ TEST(views_with_wrong_planes_are_refused)
     idx[1] = 96;
     CHECK(qt_check_view(&t, NULL) == LQ_EVALUE, "an outlier column beyond the last");
     lq_arena_free(&a);
+}
+
+/* ---- small floats as torch reads and rounds them (tests/golden/quant/make_float.py) ---- */
+static const st_tensor *golden(const st_file *f, const char *name)
+{
+    static const st_tensor none;
+    const st_tensor *t = st_find(f, name);
+    CHECK(t, "%s is missing", name);
+    return t ? t : &none;
+}
+
+static float golden_at(const st_tensor *t, size_t i)
+{
+    float v;
+    memcpy(&v, t->data + 4 * i, sizeof v);
+    return v;
+}
+
+TEST(small_floats_are_those_of_torch)
+{
+    st_file f;
+    lq_err err = { "" };
+    lq_status st = st_open(&f, "tests/golden/quant/float.safetensors", &err);
+    CHECK(!st, "%s", err.msg);
+    if (st) return;
+    for (unsigned c = 0; c < 256; c++) {
+        float a = golden_at(golden(&f, "e4m3"), c), b = lq_e4m3_to_f32((uint8_t)c);
+        CHECK(isnan(a) ? isnan(b) : memcmp(&a, &b, 4) == 0, "e4m3 %02x: %g", c, (double)b);
+        a = golden_at(golden(&f, "e8m0"), c), b = lq_e8m0_to_f32((uint8_t)c);
+        CHECK(isnan(a) ? isnan(b) : memcmp(&a, &b, 4) == 0, "e8m0 %02x: %g", c, (double)b);
+    }
+    const st_tensor *in = golden(&f, "round.in"), *out = golden(&f, "round.out");
+    CHECK(out->bytes > 2000, "%zu", out->bytes);
+    for (size_t i = 0; i < out->bytes; i++)
+        CHECK(lq_f32_to_e4m3(golden_at(in, i)) == out->data[i], "%.9g: %02x, expected %02x",
+              (double)golden_at(in, i), lq_f32_to_e4m3(golden_at(in, i)), out->data[i]);
+    CHECK((lq_f32_to_e4m3(NAN) & 0x7f) == 0x7f && lq_f32_to_e4m3(INFINITY) == 0x7e, "NaN, Inf");
+    st_close(&f);
+}
+
+TEST(weights_of_small_floats_are_those_of_torch)
+{
+    static const struct {
+        const char *scheme, *codes, *scales, *scales2, *want;
+        int64_t K;
+    } t[] = {
+        { "fp8-e4m3", "fp8.codes", "fp8.row", NULL, "fp8.row.w", 200 },
+        { "fp8-e4m3-tensor", "fp8.codes", "fp8.tensor", NULL, "fp8.tensor.w", 200 },
+        { "fp8-e4m3-b128x128", "fp8.codes", "fp8.b128", NULL, "fp8.b128.w", 200 },
+        { "mxfp4", "mxfp4.codes", "mxfp4.scales", NULL, "mxfp4.w", 96 },
+        { "recip nvfp4", "nvfp4.codes", "nvfp4.scales", "nvfp4.global", "nvfp4.w", 48 },
+        { "nvfp4", "nvfp4.codes", "nvfp4.scales", "nvfp4.global", "nvfp4.times.w", 48 },
+    };
+    st_file f;
+    lq_err err = { "" };
+    lq_status st = st_open(&f, "tests/golden/quant/float.safetensors", &err);
+    CHECK(!st, "%s", err.msg);
+    for (size_t i = 0; i < LQ_COUNT(t) && !st; i++) {
+        const st_tensor *codes = golden(&f, t[i].codes), *scales = golden(&f, t[i].scales);
+        const st_tensor *want = golden(&f, t[i].want);
+        qt_tensor q = { .scheme = fill_scheme(t[i].scheme), .N = codes->shape[0], .K = t[i].K };
+        q.plane[QT_CODES] = (qt_span){ codes->data, codes->bytes };
+        q.plane[QT_SCALES] = (qt_span){ scales->data, scales->bytes };
+        if (t[i].scales2) q.plane[QT_SCALES2] = (qt_span){ golden(&f, t[i].scales2)->data, 4 };
+        CHECK(!qt_check_view(&q, &err), "%s: %s", t[i].scheme, err.msg);
+        float row[200];
+        for (int64_t n = 0; n < q.N; n++) {
+            qt_dequant(row, &q, n, n + 1);
+            CHECK(memcmp(row, want->data + (size_t)(n * q.K) * 4, (size_t)q.K * 4) == 0,
+                  "%s: row %lld", t[i].want, (long long)n);
+        }
+    }
+    st_close(&f);
+}
+
+/* ---- a part of the rows ---- */
+TEST(rows_of_a_tensor_read_as_they_do_in_the_whole)
+{
+    static const struct {
+        const char *why, *scheme;
+        int64_t n0, n1, rows;
+        bool fits;
+    } t[] = {
+        { "dense", "bf16", 5, 9, 0, true },
+        { "codes of odd rows", "u3-g32-asym", 5, 9, 0, true },
+        { "order of inputs", "gidx u4-g32", 1, 20, 0, true },
+        { "bias", "u4-g32-bias", 19, 20, 0, true },
+        { "i8", "i8-row-asym", 3, 4, 0, true },
+        { "outliers", "i8-outlier", 3, 7, 0, true },
+        { "whole blocks", "nf4-g32", 5, 9, 0, true },
+        { "double quantization from a block of blocks on", "nf4-g4-double", 0, 9, 0, true },
+        { "double quantization inside one", "nf4-g4-double", 5, 9, 0, false },
+        { "blocks across rows", "nf4-g64", 5, 9, 0, false },
+        { "scales of rows", "fp8-e4m3", 5, 9, 0, true },
+        { "one scale", "fp8-e4m3-tensor", 5, 9, 0, true },
+        { "one scale for each expert", "fp8-e4m3-b5xK", 5, 10, 0, true },
+        { "the last block, short", "fp8-e4m3-b8x16", 16, 20, 0, true },
+        { "a cut block", "fp8-e4m3-b8x16", 4, 12, 0, false },
+        { "mxfp4", "mxfp4", 5, 9, 0, true },
+        { "nvfp4", "nvfp4", 5, 9, 0, true },
+        { "nvfp4 of experts", "nvfp4", 5, 10, 5, true },
+        { "nvfp4 of experts, cut", "nvfp4", 6, 10, 5, false },
+        { "beyond the end", "bf16", 5, 21, 0, false },
+        { "none", "bf16", 5, 5, 0, false },
+    };
+    enum { N = 20, K = 96 };
+    static float whole[N * K], part[N * K];
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        lq_arena a;
+        lq_arena_init(&a, 0, NULL);
+        qt_scheme s = fill_scheme(t[i].scheme);
+        if (t[i].rows) s.rows = t[i].rows;
+        if (s.kind == QT_I8_OUTLIER) s.n_out = 3;
+        qt_tensor q = fill_tensor(s, N, K, &a, i), r;
+        lq_err err = { "" };
+        bool fits = qt_rows(&r, &q, t[i].n0, t[i].n1);
+        CHECK(fits == t[i].fits, "%s", t[i].why);
+        if (fits) {
+            CHECK(!qt_check_view(&r, &err), "%s: %s", t[i].why, err.msg);
+            qt_dequant(whole, &q, 0, N);
+            qt_dequant(part, &r, 0, r.N);
+            CHECK(memcmp(part, whole + t[i].n0 * K, (size_t)(r.N * K) * 4) == 0, "%s", t[i].why);
+        }
+        lq_arena_free(&a);
+    }
 }
 
 TEST(bits_are_packed_least_significant_first)
@@ -205,6 +378,12 @@ TEST(bytes_count_every_plane)
         { "i8-row", 3, 7, 21 + 12 },
         { "nf4", 3, 43, 65 + 12 + 64 },
         { "nf4-double", 3, 43, 65 + 3 + 64 + 4 + 1024 },
+        { "u4-g32-bias", 2, 64, 64 + 8 + 8 },
+        { "fp8-e4m3", 3, 43, 129 + 12 },
+        { "fp8-e4m3-tensor", 3, 43, 129 + 4 },
+        { "fp8-e4m3-b2x40", 3, 43, 129 + 16 },
+        { "mxfp4", 3, 64, 96 + 6 },
+        { "nvfp4", 3, 48, 72 + 9 + 4 },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         qt_scheme s = fill_scheme(t[i].scheme);
@@ -219,6 +398,9 @@ int main(int argc, char **argv)
     RUN(a_bad_scheme_name_is_refused);
     RUN(illegal_schemes_and_shapes_are_refused);
     RUN(views_with_wrong_planes_are_refused);
+    RUN(small_floats_are_those_of_torch);
+    RUN(weights_of_small_floats_are_those_of_torch);
+    RUN(rows_of_a_tensor_read_as_they_do_in_the_whole);
     RUN(bits_are_packed_least_significant_first);
     RUN(the_reference_reading_gives_hand_worked_values);
     RUN(bytes_count_every_plane);

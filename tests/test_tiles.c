@@ -66,7 +66,7 @@ TEST(every_scheme_comes_back_bit_for_bit)
         for (size_t j = 0; j < LQ_COUNT(shapes); j++) {
             int64_t N = shapes[j].N, K = shapes[j].K;
             qt_scheme s = fill_scheme(schemes[i]);
-            if (s.kind == QT_UINT && s.group && K % s.group) continue;
+            if (fill_misfit(&s, K)) continue;
             if (s.kind == QT_I8_OUTLIER) s.n_out = j == 0 ? 0 : K / 5 + 1;
             lq_arena a;
             lq_arena_init(&a, 0, NULL);
