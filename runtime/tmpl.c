@@ -40,18 +40,18 @@ void tmpl_free(tmpl_template *t)
     free(t);
 }
 
-static tv json_string(tp_run *r, const char *s)
+static tv json_string(tp_run *r, const char *s, bool own)
 {
     size_t n = strlen(s);
     char *p = tp_take(&r->base, n + 1);
     n = jt_copy(p, s);
     if (!tok_valid_utf8((const uint8_t *)p, n, NULL))
         tp_fail(&r->base, LQ_EVALUE, "template: a variable that is no UTF-8");
-    return tv_str(p, n);
+    return own ? tv_own(p, n) : tv_str(p, n);
 }
 
 /* Python tells 1 from 1.0: by the number's spelling where jt_parse kept it, else by its value. */
-static tv json_number(const cJSON *j)
+static tv json_number(tp_run *r, const cJSON *j)
 {
     const char *s = j->valuestring;
     double f = j->valuedouble;
@@ -59,7 +59,10 @@ static tv json_number(const cJSON *j)
     if (s) {
         errno = 0;
         long long i = strtoll(s, NULL, 10);
-        return errno ? tv_float(f) : tv_int(i);
+        if (!errno) return tv_int(i);
+        tv big = json_string(r, s, false);
+        big.k = TV_BIG;
+        return big;
     }
     return f == floor(f) && fabs(f) < 9007199254740992.0 ? tv_int((int64_t)f) : tv_float(f);
 }
@@ -76,9 +79,9 @@ static tv from_json(tp_run *r, const cJSON *j, int depth)
     case cJSON_False:
         return tv_bool(false);
     case cJSON_Number:
-        return json_number(j);
+        return json_number(r, j);
     case cJSON_String:
-        return json_string(r, j->valuestring);
+        return json_string(r, j->valuestring, j->valueint == TMPL_OWN);
     case cJSON_Array:
         v = tv_new_list(r, TV_LIST);
         cJSON_ArrayForEach(e, j) tv_push(r, v, from_json(r, e, depth + 1));
@@ -86,7 +89,7 @@ static tv from_json(tp_run *r, const cJSON *j, int depth)
     case cJSON_Object:
         v = tv_new_dict(r);
         cJSON_ArrayForEach(e, j)
-            tv_set(r, v, json_string(r, e->string), from_json(r, e, depth + 1));
+            tv_set(r, v, json_string(r, e->string, false), from_json(r, e, depth + 1));
         return v;
     default:
         return tv_none();
@@ -109,9 +112,28 @@ static void read_vars(tp_run *r, const cJSON *vars)
     r->frame = f;
 }
 
-lq_status tmpl_render(const tmpl_template *t, const cJSON *vars, char **out, size_t *n, lq_err *err)
+/* What the text became, in two blocks that the caller frees. */
+static lq_status hand_over(const tp_text *text, char **out, uint8_t **own, size_t *n, lq_err *err)
+{
+    *out = malloc(text->n + 1);
+    if (own) *own = malloc(text->n + 1);
+    if (!*out || (own && !*own)) {
+        free(*out);
+        *out = NULL;
+        return lq_fail(err, LQ_ENOMEM, "template: out of memory");
+    }
+    if (text->n) memcpy(*out, text->p, text->n);
+    if (text->n && own) memcpy(*own, text->own, text->n);
+    (*out)[text->n] = 0;
+    *n = text->n;
+    return LQ_OK;
+}
+
+lq_status tmpl_render_own(const tmpl_template *t, const cJSON *vars, char **out, uint8_t **own,
+                          size_t *n, lq_err *err)
 {
     *out = NULL;
+    if (own) *own = NULL;
     *n = 0;
     tp_run *r = calloc(1, sizeof *r);
     tp_text *text = calloc(1, sizeof *text);
@@ -127,19 +149,15 @@ lq_status tmpl_render(const tmpl_template *t, const cJSON *vars, char **out, siz
         tp_exec(r, t->root);
     }
     s = r->base.status;
-    if (!s) {
-        *out = malloc(text->n + 1);
-        if (*out) {
-            if (text->n) memcpy(*out, text->p, text->n);
-            (*out)[text->n] = 0;
-            *n = text->n;
-        } else {
-            s = lq_fail(err, LQ_ENOMEM, "template: out of memory");
-        }
-    }
+    if (!s) s = hand_over(text, out, own, n, err);
     lq_arena_free(&r->base.arena);
 done:
     free(text);
     free(r);
     return s;
+}
+
+lq_status tmpl_render(const tmpl_template *t, const cJSON *vars, char **out, size_t *n, lq_err *err)
+{
+    return tmpl_render_own(t, vars, out, NULL, n, err);
 }

@@ -23,4 +23,11 @@ void tmpl_free(tmpl_template *t);
 lq_status tmpl_render(const tmpl_template *t, const cJSON *vars, char **out, size_t *n,
                       lq_err *err);
 
+/* The same, and which bytes the template wrote itself: own[i] != 0 for its constants and for
+ * variables whose cJSON item is a string with valueint TMPL_OWN, through any cutting and joining;
+ * 0 for other variables and for all that is computed. *own is malloc'd, n bytes. */
+enum { TMPL_OWN = 1 };
+lq_status tmpl_render_own(const tmpl_template *t, const cJSON *vars, char **out, uint8_t **own,
+                          size_t *n, lq_err *err);
+
 #endif

@@ -1,6 +1,7 @@
 /* runtime/tmpl_eval.c - walking the tree: expressions to values, statements to text. */
 #include "runtime/tmpl_int.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- frames: a scope's own names, then those around it ---- */
@@ -41,19 +42,25 @@ static void push_frame(tp_run *r, tp_frame *up)
     r->frame = f;
 }
 
-static void deeper(tp_run *r)
-{
-    tp_charge(r, 0);
-    if (++r->depth > TP_MAX_DEPTH)
-        tp_fail(&r->base, LQ_EVALUE, "template: line %d: nested deeper than %d", r->base.line,
-                TP_MAX_DEPTH);
-}
+typedef enum { GO_ON, BREAK, CONTINUE } flow;
+static flow run_loop(tp_run *r, const tn *n, tv all, int depth);
 
 /* ---- attributes and items ---- */
 static tv no_attr(tp_run *r, tv v, const char *name, size_t n)
 {
     tv u = tv_undef(tp_copy(&r->base, name, n));
     u.u.undef.of = tv_type_of(v);
+    u.u.undef.how = UNDEF_ATTR;
+    return u;
+}
+
+static tv no_element(tp_run *r, tv v, tv key)
+{
+    if (key.k == TV_STR) return no_attr(r, v, key.u.s.p, key.u.s.n);
+    tp_text t = { 0 };
+    tv_repr(r, &t, key);
+    tv u = no_attr(r, v, t.p ? t.p : "", t.n);
+    u.u.undef.how = UNDEF_ELEMENT;
     return u;
 }
 
@@ -72,13 +79,45 @@ static tv loop_attr(tp_run *r, tv v, const char *name, size_t n)
         { "first", tv_bool(i == 0) },
         { "last", tv_bool(i + 1 == all) },
         { "length", tv_int(all) },
-        { "depth", tv_int(1) }, /* no loop is recursive */
-        { "depth0", tv_int(0) },
-        { "previtem", i > 0 ? l->items->v[i - 1] : tv_undef("previtem") },
-        { "nextitem", i + 1 < all ? l->items->v[i + 1] : tv_undef("nextitem") },
+        { "depth", tv_int(l->depth + 1) },
+        { "depth0", tv_int(l->depth) },
+        { "previtem", i > 0 ? l->items->v[i - 1] : tv_nothing("there is no previous item") },
+        { "nextitem", i + 1 < all ? l->items->v[i + 1] : tv_nothing("there is no next item") },
     };
     for (size_t k = 0; k < LQ_COUNT(fields); k++)
         if (strlen(fields[k].name) == n && memcmp(fields[k].name, name, n) == 0) return fields[k].v;
+    return no_attr(r, v, name, n);
+}
+
+/* name, and what Jinja tells of a macro's parameters. */
+static tv macro_attr(tp_run *r, tv v, const char *name, size_t n)
+{
+    const tp_macro *m = v.u.macro;
+    tv names = tv_new_list(r, TV_TUPLE);
+    for (const tn *p = m->def->a; p; p = p->next)
+        tv_push(r, names, tv_cstr(p->name));
+    const struct {
+        const char *name;
+        tv v;
+    } fields[] = { { "name", tv_cstr(m->name) },
+                   { "arguments", names },
+                   { "caller", tv_bool(m->def->uses & TP_USES_CALLER) },
+                   { "catch_varargs", tv_bool(m->def->uses & TP_USES_VARARGS) },
+                   { "catch_kwargs", tv_bool(m->def->uses & TP_USES_KWARGS) } };
+    for (size_t k = 0; k < LQ_COUNT(fields); k++)
+        if (strlen(fields[k].name) == n && memcmp(fields[k].name, name, n) == 0) return fields[k].v;
+    return no_attr(r, v, name, n);
+}
+
+/* What is no entry of a mapping: a field of a loop or a macro. */
+static tv field_of(tp_run *r, tv v, const char *name, size_t n)
+{
+    if (v.k == TV_LOOP) return loop_attr(r, v, name, n);
+    if (v.k == TV_MACRO) return macro_attr(r, v, name, n);
+    if (v.k == TV_TUPLE && v.u.list->group && n == 7 && memcmp(name, "grouper", 7) == 0)
+        return v.u.list->v[0];
+    if (v.k == TV_TUPLE && v.u.list->group && n == 4 && memcmp(name, "list", 4) == 0)
+        return v.u.list->v[1];
     return no_attr(r, v, name, n);
 }
 
@@ -91,6 +130,18 @@ static tv method_of(tp_run *r, tv v, const char *name, size_t n)
     return (tv){ .k = TV_CALL, .u.call = { row, self } };
 }
 
+/* Python has the attribute and Jinja's sandbox hides it. */
+static tv forbidden(tp_run *r, tv v, const char *name, size_t n)
+{
+    tp_text t = { 0 };
+    tp_puts(r, &t, "access to attribute '");
+    tp_add(r, &t, name, n);
+    tp_puts(r, &t, "' of '");
+    tp_puts(r, &t, tv_type(v));
+    tp_puts(r, &t, "' object is unsafe.");
+    return tv_nothing(tp_copy(&r->base, t.p, t.n));
+}
+
 static const tv *member(tp_run *r, tv v, const char *name, size_t n)
 {
     return v.k == TV_DICT || v.k == TV_SPACE ? tv_get(r, v, tv_str(name, n)) : NULL;
@@ -101,9 +152,18 @@ tv tp_attr(tp_run *r, tv v, const char *name, size_t n)
     if (v.k == TV_UNDEF) tp_no_value(r, v);
     tv m = method_of(r, v, name, n);
     if (m.k != TV_UNDEF) return m;
+    if ((n > 1 && memcmp(name, "__", 2) == 0) || tp_is_unsafe(v, name, n))
+        return forbidden(r, v, name, n);
     const tv *hit = member(r, v, name, n);
-    if (hit) return *hit;
-    return v.k == TV_LOOP ? loop_attr(r, v, name, n) : no_attr(r, v, name, n);
+    return hit ? *hit : field_of(r, v, name, n);
+}
+
+static bool hashable(tv v)
+{
+    bool yes = v.k != TV_LIST && v.k != TV_DICT && v.k != TV_KEYS && v.k != TV_ITEMS;
+    for (size_t i = 0; yes && v.k == TV_TUPLE && i < v.u.list->n; i++)
+        yes = v.u.list->v[i].k != TV_LIST && v.u.list->v[i].k != TV_DICT;
+    return yes;
 }
 
 tv tp_item(tp_run *r, tv v, tv key)
@@ -111,9 +171,10 @@ tv tp_item(tp_run *r, tv v, tv key)
     int64_t i;
     if (v.k == TV_UNDEF) tp_no_value(r, v);
     if (v.k == TV_DICT || v.k == TV_SPACE) {
-        const tv *hit = tv_get(r, v, key);
+        const tv *hit = hashable(key) ? tv_get(r, v, key) : NULL;
         if (hit) return *hit;
-    } else if ((v.k == TV_STR || v.k == TV_LIST || v.k == TV_TUPLE) && tv_as_int(key, &i)) {
+    } else if ((v.k == TV_STR || v.k == TV_LIST || v.k == TV_TUPLE || v.k == TV_RANGE) &&
+               tv_as_int(key, &i)) {
         int64_t n = tv_len(r, v);
         if (i < 0) i += n;
         if (i >= 0 && i < n && v.k != TV_STR) return v.u.list->v[i];
@@ -121,59 +182,139 @@ tv tp_item(tp_run *r, tv v, tv key)
             size_t a = tv_char_at(v, (size_t)i), z = a + 1;
             while (z < v.u.s.n && ((uint8_t)v.u.s.p[z] & 0xC0) == 0x80)
                 z++;
-            return tv_str(v.u.s.p + a, z - a);
+            return tv_sub(v, a, z - a);
         }
     }
     if (key.k == TV_STR) { /* then as an attribute */
         tv m = method_of(r, v, key.u.s.p, key.u.s.n);
         if (m.k != TV_UNDEF) return m;
-        if (v.k == TV_LOOP) return loop_attr(r, v, key.u.s.p, key.u.s.n);
+        if (tp_is_unsafe(v, key.u.s.p, key.u.s.n)) return forbidden(r, v, key.u.s.p, key.u.s.n);
+        return field_of(r, v, key.u.s.p, key.u.s.n);
     }
-    tv name = tv_to_str(r, key);
-    return no_attr(r, v, name.u.s.p, name.u.s.n);
+    return no_element(r, v, key);
 }
 
 /* ---- calls ---- */
+static void add_named(tp_run *r, tp_args *a, size_t *cap, const char *name, tv v)
+{
+    for (size_t i = 0; i < a->n_named; i++)
+        if (strcmp(a->names[i], name) == 0)
+            tp_fail(&r->base, LQ_EVALUE, "got multiple values for keyword argument '%s'", name);
+    if (a->n_named >= *cap) {
+        *cap = *cap * 2 + 4;
+        const char **names = tp_take(&r->base, *cap * sizeof *names);
+        tv *named = tp_take(&r->base, *cap * sizeof *named);
+        if (a->n_named) {
+            memcpy(names, a->names, a->n_named * sizeof *names);
+            memcpy(named, a->named, a->n_named * sizeof *named);
+        }
+        a->names = names;
+        a->named = named;
+    }
+    a->names[a->n_named] = name;
+    a->named[a->n_named++] = v;
+}
+
+static void add_mapping(tp_run *r, tp_args *a, size_t *cap, tv v)
+{
+    if (v.k != TV_DICT && v.k != TV_SPACE)
+        tp_fail(&r->base, LQ_EVALUE, "argument after ** must be a mapping, not %s", tv_type(v));
+    for (size_t i = 0; i < v.u.dict->n; i++) {
+        tv key = v.u.dict->e[i].key;
+        if (key.k != TV_STR) tp_fail(&r->base, LQ_EVALUE, "keywords must be strings");
+        add_named(r, a, cap, tp_copy(&r->base, key.u.s.p, key.u.s.n), v.u.dict->e[i].value);
+    }
+}
+
 static tp_args eval_args(tp_run *r, const tn *kids)
 {
     tp_args a = { 0 };
-    size_t n = 0;
-    for (const tn *k = kids; k; k = k->next)
-        n++;
-    a.v = tp_take(&r->base, (n + 1) * sizeof *a.v);
-    a.named = tp_take(&r->base, (n + 1) * sizeof *a.named);
-    a.names = tp_take(&r->base, (n + 1) * sizeof *a.names);
+    size_t cap = 0;
+    tv list = tv_new_list(r, TV_LIST);
     for (const tn *k = kids; k; k = k->next) {
         tv v = tp_eval(r, k->a);
-        if (k->name) {
-            a.names[a.n_named] = k->name;
-            a.named[a.n_named++] = v;
+        if (k->stars == 2) {
+            add_mapping(r, &a, &cap, v);
+        } else if (k->stars == 1) {
+            const tv_list *more = tv_iter(r, v).u.list;
+            for (size_t i = 0; i < more->n; i++)
+                tv_push(r, list, more->v[i]);
+        } else if (k->name) {
+            add_named(r, &a, &cap, k->name, v);
         } else {
-            a.v[a.n++] = v;
+            tv_push(r, list, v);
         }
     }
+    a.v = list.u.list->v;
+    a.n = list.u.list->n;
     return a;
+}
+
+static const char *name_of(const tp_run *r, const char *s)
+{
+    for (size_t i = 0; i < r->t->n_names; i++)
+        if (strcmp(r->t->names[i], s) == 0) return r->t->names[i];
+    return NULL;
+}
+
+static void set_named(tp_run *r, const char *name, tv v)
+{
+    const char *interned = name_of(r, name);
+    if (interned) set_var(r, r->frame, interned, v);
+}
+
+/* Arguments to parameters as Jinja's Macro does it; what is left over goes to varargs and kwargs
+ * where the body names these, and is an error otherwise. */
+static void bind_parameters(tp_run *r, const tp_macro *m, const tp_args *a)
+{
+    size_t i = 0;
+    tv left = tv_new_dict(r), more = tv_new_list(r, TV_TUPLE), caller = tv_undef("caller"), v;
+    const unsigned uses = m->def->uses;
+    for (const tn *p = m->def->a; p; p = p->next, i++) {
+        bool named = i >= a->n && tp_has(a, SIZE_MAX, p->name, &v);
+        if (i < a->n) {
+            v = a->v[i];
+        } else if (!named && p->a) {
+            v = tp_eval(r, p->a);
+        } else if (!named) {
+            tp_text t = { 0 };
+            tp_puts(r, &t, "parameter ");
+            tv_repr(r, &t, tv_cstr(p->name));
+            tp_puts(r, &t, " was not provided");
+            v = tv_nothing(tp_copy(&r->base, t.p, t.n));
+        }
+        set_var(r, r->frame, p->name, v);
+    }
+    for (size_t k = 0; k < a->n_named; k++) {
+        bool parameter = false;
+        size_t at = 0;
+        for (const tn *p = m->def->a; p; p = p->next, at++)
+            parameter = parameter || (at >= a->n && strcmp(p->name, a->names[k]) == 0);
+        if (parameter) continue;
+        if (strcmp(a->names[k], "caller") == 0 && uses & TP_USES_CALLER)
+            caller = a->named[k];
+        else if (uses & TP_USES_KWARGS)
+            tv_set(r, left, tv_cstr(a->names[k]), a->named[k]);
+        else
+            tp_fail(&r->base, LQ_EVALUE, "macro '%s' takes no keyword argument '%s'", m->name,
+                    a->names[k]);
+    }
+    for (size_t k = i; k < a->n; k++)
+        tv_push(r, more, a->v[k]);
+    if (a->n > i && !(uses & TP_USES_VARARGS))
+        tp_fail(&r->base, LQ_EVALUE, "macro '%s' takes not more than %zu argument(s)", m->name, i);
+    if (uses & TP_USES_CALLER) set_named(r, "caller", caller);
+    if (uses & TP_USES_KWARGS) set_named(r, "kwargs", left);
+    if (uses & TP_USES_VARARGS) set_named(r, "varargs", more);
 }
 
 static tv call_macro(tp_run *r, const tp_macro *m, const tp_args *a)
 {
     tp_frame *frame = r->frame;
     tp_text *out = r->out, text = { 0 };
-    size_t i = 0;
-    deeper(r);
+    tp_deeper(r);
     push_frame(r, m->frame);
-    for (const tn *p = m->def->a; p; p = p->next, i++) {
-        tv v;
-        if (!tp_has(a, i, p->name, &v)) v = p->a ? tp_eval(r, p->a) : tv_undef(p->name);
-        set_var(r, r->frame, p->name, v);
-    }
-    if (a->n > i)
-        tp_fail(&r->base, LQ_EVALUE, "macro '%s' takes not more than %zu argument(s)", m->name, i);
-    tv caller;
-    if (tp_has(a, SIZE_MAX, "caller", &caller)) {
-        for (size_t k = 0; k < r->t->n_names; k++)
-            if (strcmp(r->t->names[k], "caller") == 0) set_var(r, r->frame, r->t->names[k], caller);
-    }
+    bind_parameters(r, m, a);
     r->out = &text;
     tp_exec(r, m->def->b);
     r->out = out;
@@ -182,13 +323,47 @@ static tv call_macro(tp_run *r, const tp_macro *m, const tp_args *a)
     return tv_text(&text);
 }
 
+/* loop(items) of a recursive loop: its text for these items. */
+static tv call_loop(tp_run *r, const tp_loop *l, const tp_args *a)
+{
+    tp_frame *frame = r->frame;
+    tp_text *out = r->out, text = { 0 };
+    if (!l->def->recursive)
+        tp_fail(&r->base, LQ_EVALUE,
+                "The loop must have the 'recursive' marker to be called recursively.");
+    if (a->n != 1) tp_fail(&r->base, LQ_EVALUE, "loop: expected 1 argument, found %zu", a->n);
+    tp_deeper(r);
+    r->frame = l->frame;
+    r->out = &text;
+    (void)run_loop(r, l->def, a->v[0], l->depth + 1);
+    r->out = out;
+    r->frame = frame;
+    r->depth--;
+    return tv_text(&text);
+}
+
+/* A filter, test, method or function. What methods of a safe text give is safe as well. */
+tv tp_call_row(tp_run *r, const tp_row *row, tv self, const tp_args *a)
+{
+    tp_charge(r, 0);
+    if (row->max_args >= 0 && a->n + a->n_named > (size_t)row->max_args)
+        tp_fail(&r->base, LQ_EVALUE, "%s() takes at most %d arguments (%zu given)", row->name,
+                row->max_args, a->n + a->n_named);
+    tv v = row->f(r, self, a);
+    if (self.k != TV_STR || !self.safe || !row->keeps_safe) return v;
+    if (v.k == TV_STR) v.safe = true;
+    for (size_t i = 0; tv_is_list(v) && i < v.u.list->n; i++)
+        v.u.list->v[i].safe = v.u.list->v[i].k == TV_STR;
+    return v;
+}
+
 tv tp_call(tp_run *r, tv f, const tp_args *a)
 {
     if (f.k == TV_UNDEF) tp_no_value(r, f);
     if (f.k == TV_MACRO) return call_macro(r, f.u.macro, a);
+    if (f.k == TV_LOOP) return call_loop(r, f.u.loop, a);
     if (f.k != TV_CALL) tp_fail(&r->base, LQ_EVALUE, "'%s' object is not callable", tv_type(f));
-    tp_charge(r, 0);
-    return f.u.call.row->f(r, f.u.call.self ? *f.u.call.self : tv_none(), a);
+    return tp_call_row(r, f.u.call.row, f.u.call.self ? *f.u.call.self : tv_none(), a);
 }
 
 /* ---- operators ---- */
@@ -196,6 +371,8 @@ static void bad_operands(tp_run *r, const char *op, tv a, tv b)
 {
     if (a.k == TV_UNDEF) tp_no_value(r, a);
     if (b.k == TV_UNDEF) tp_no_value(r, b);
+    if (a.k == TV_BIG || b.k == TV_BIG)
+        tp_fail(&r->base, LQ_EVALUE, "template: line %d: an integer beyond 64 bits", r->base.line);
     if (*op == '+' && (a.k == TV_STR || a.k == TV_LIST || a.k == TV_TUPLE))
         tp_fail(&r->base, LQ_EVALUE, "can only concatenate %s (not \"%s\") to %s", tv_type(a),
                 tv_type(b), tv_type(a));
@@ -220,11 +397,14 @@ static tv repeat(tp_run *r, tv v, int64_t n)
     if (v.k == TV_STR ? v.u.s.n == 0 : v.u.list->n == 0) return v;
     for (int64_t i = 0; i < n; i++) {
         tp_charge(r, 0);
-        if (v.k == TV_STR) tp_add(r, &t, v.u.s.p, v.u.s.n);
+        if (v.k == TV_STR) tp_add_str(r, &t, v);
         for (size_t k = 0; v.k != TV_STR && k < v.u.list->n; k++)
             tv_push(r, out, v.u.list->v[k]);
     }
-    return v.k == TV_STR ? tv_text(&t) : out;
+    if (v.k != TV_STR) return out;
+    tv s = tv_text(&t);
+    s.safe = v.safe;
+    return s;
 }
 
 static tv overflow(tp_run *r)
@@ -270,6 +450,16 @@ static tv int_op(tp_run *r, tn_op op, int64_t x, int64_t y)
     }
 }
 
+/* As Python's float_divmod: exact where x / y would round up to the next whole number. */
+static double floor_div(double x, double y)
+{
+    double m = fmod(x, y), d = (x - m) / y;
+    if (m != 0 && (m < 0) != (y < 0)) d -= 1;
+    if (d == 0) return copysign(0, x / y);
+    double f = floor(d);
+    return d - f > 0.5 ? f + 1 : f;
+}
+
 static tv float_op(tp_run *r, tn_op op, double x, double y)
 {
     if ((op == OP_DIV || op == OP_FLOORDIV || op == OP_MOD) && y == 0) return divided_by_zero(r);
@@ -284,7 +474,7 @@ static tv float_op(tp_run *r, tn_op op, double x, double y)
     case OP_DIV:
         return tv_float(x / y);
     case OP_FLOORDIV:
-        return tv_float(floor(x / y));
+        return tv_float(floor_div(x, y));
     case OP_MOD:
         return tv_float(m != 0 && (m < 0) != (y < 0) ? m + y : m);
     default:
@@ -292,7 +482,7 @@ static tv float_op(tp_run *r, tn_op op, double x, double y)
     }
 }
 
-static tv binary(tp_run *r, tn_op op, tv a, tv b)
+tv tp_binary(tp_run *r, tn_op op, tv a, tv b)
 {
     static const char *const names[] = { "+", "-", "*", "/", "//", "%", "** or pow()" };
     int64_t x, y;
@@ -302,13 +492,17 @@ static tv binary(tp_run *r, tn_op op, tv a, tv b)
         return float_op(r, op, tv_as_float(a), tv_as_float(b));
     }
     if (op == OP_ADD && a.k == TV_STR && b.k == TV_STR) {
-        tp_add(r, &t, a.u.s.p, a.u.s.n);
-        tp_add(r, &t, b.u.s.p, b.u.s.n);
-        return tv_text(&t);
+        bool safe = a.safe || b.safe;
+        if (safe) a = tp_escape(r, a), b = tp_escape(r, b);
+        tp_add_str(r, &t, a);
+        tp_add_str(r, &t, b);
+        tv sum = tv_text(&t);
+        sum.safe = safe;
+        return sum;
     }
     if (op == OP_ADD && a.k == b.k && (a.k == TV_LIST || a.k == TV_TUPLE))
         return join_lists(r, a, b);
-    if (op == OP_MOD && a.k == TV_STR && b.k != TV_UNDEF) return tp_format(r, a, b);
+    if (op == OP_MOD && a.k == TV_STR) return tp_format(r, a, b);
     bool a_many = a.k == TV_STR || a.k == TV_LIST || a.k == TV_TUPLE;
     bool b_many = b.k == TV_STR || b.k == TV_LIST || b.k == TV_TUPLE;
     if (op == OP_MUL && a_many && tv_as_int(b, &x)) return repeat(r, a, x);
@@ -395,10 +589,23 @@ static tv eval_slice(tp_run *r, const tn *n)
 
 static tv eval_row(tp_run *r, const tn *n)
 {
+    if (!n->row)
+        tp_fail(&r->base, LQ_EVALUE, "No %s named '%s' found.", n->k == TN_TEST ? "test" : "filter",
+                n->name);
     tv of = tp_eval(r, n->a);
     tp_args a = eval_args(r, n->kids);
-    tv v = n->row->f(r, of, &a);
+    tv v = tp_call_row(r, n->row, of, &a);
     return n->k == TN_TEST ? tv_bool(tv_true(v) != n->negated) : v;
+}
+
+static tv no_else(tp_run *r, const tn *n)
+{
+    char text[120];
+    int len = snprintf(text, sizeof text,
+                       "the inline if-expression on line %d evaluated to false and no else "
+                       "section was defined.",
+                       n->line);
+    return tv_nothing(tp_copy(&r->base, text, (size_t)len));
 }
 
 static tv eval(tp_run *r, const tn *n)
@@ -435,7 +642,7 @@ static tv eval(tp_run *r, const tn *n)
         return sign(r, n);
     case TN_BINARY:
         v = tp_eval(r, n->a);
-        return binary(r, n->op, v, tp_eval(r, n->b));
+        return tp_binary(r, n->op, v, tp_eval(r, n->b));
     case TN_COMPARE:
         return comparison(r, n);
     case TN_AND:
@@ -446,7 +653,7 @@ static tv eval(tp_run *r, const tn *n)
         return tv_true(v) ? v : tp_eval(r, n->b);
     case TN_COND:
         if (tv_true(tp_eval(r, n->a))) return tp_eval(r, n->b);
-        return n->c ? tp_eval(r, n->c) : tv_undef("the inline if-expression");
+        return n->c ? tp_eval(r, n->c) : no_else(r, n);
     case TN_CONCAT:
         return concat(r, n);
     default:
@@ -456,14 +663,13 @@ static tv eval(tp_run *r, const tn *n)
 
 tv tp_eval(tp_run *r, const tn *n)
 {
-    deeper(r);
+    tp_deeper(r);
     tv v = eval(r, n);
     r->depth--;
     return v;
 }
 
 /* ---- statements ---- */
-typedef enum { GO_ON, BREAK, CONTINUE } flow;
 static flow exec(tp_run *r, const tn *n);
 
 static void assign(tp_run *r, const tn *target, tv v)
@@ -511,17 +717,10 @@ static tv filtered(tp_run *r, const tn *chain, tv text)
     return v;
 }
 
-static const char *name_of(const tp_run *r, const char *s)
-{
-    for (size_t i = 0; i < r->t->n_names; i++)
-        if (strcmp(r->t->names[i], s) == 0) return r->t->names[i];
-    return NULL;
-}
-
 /* The items that pass the loop's own `if`. */
-static tv loop_items(tp_run *r, const tn *n)
+static tv loop_items(tp_run *r, const tn *n, tv all)
 {
-    tv all = tv_iter(r, tp_eval(r, n->b));
+    all = tv_iter(r, all);
     if (!n->c) return all;
     tv kept = tv_new_list(r, TV_LIST);
     tp_frame *frame = r->frame;
@@ -534,27 +733,30 @@ static tv loop_items(tp_run *r, const tn *n)
     return kept;
 }
 
-static flow exec_for(tp_run *r, const tn *n)
+/* The loop n over `all`. What ends it early ends it alone: flow leaves only from its else part. */
+static flow run_loop(tp_run *r, const tn *n, tv all, int depth)
 {
     tp_frame *frame = r->frame;
     const char *name = name_of(r, "loop");
     tp_loop *loop = tp_take(&r->base, sizeof *loop);
-    loop->items = loop_items(r, n).u.list;
+    *loop = (tp_loop){
+        .items = loop_items(r, n, all).u.list, .def = n, .frame = frame, .depth = depth
+    };
+    bool ran = false; /* some turn came to its end; Jinja's else asks for that */
     flow f = GO_ON;
     for (size_t count = loop->items->n; loop->i < count && f != BREAK; loop->i++) {
         push_frame(r, frame);
         if (name) set_var(r, r->frame, name, (tv){ .k = TV_LOOP, .u.loop = loop });
         assign(r, n->a, loop->items->v[loop->i]);
         f = exec(r, n->d);
+        ran = ran || f == GO_ON;
     }
     r->frame = frame;
-    if (loop->items->n == 0 && n->kids) {
-        push_frame(r, frame);
-        f = exec(r, n->kids);
-        r->frame = frame;
-        return f;
-    }
-    return GO_ON;
+    if (ran || !n->kids) return GO_ON;
+    push_frame(r, frame);
+    f = exec(r, n->kids);
+    r->frame = frame;
+    return f;
 }
 
 static tv new_macro(tp_run *r, const tn *n)
@@ -569,8 +771,8 @@ static void exec_call(tp_run *r, const tn *n)
 {
     tv f = tp_eval(r, n->c->a);
     tp_args a = eval_args(r, n->c->kids);
-    a.names[a.n_named] = "caller"; /* eval_args leaves room for one more */
-    a.named[a.n_named++] = new_macro(r, n);
+    size_t cap = a.n_named;
+    add_named(r, &a, &cap, "caller", new_macro(r, n));
     tv_print(r, r->out, tp_call(r, f, &a));
 }
 
@@ -604,7 +806,7 @@ static flow exec_one(tp_run *r, const tn *n)
     case TS_BLOCK:
         return exec_block(r, n);
     case TS_TEXT:
-        tp_add(r, r->out, n->v.u.s.p, n->v.u.s.n);
+        tp_add_str(r, r->out, n->v);
         return GO_ON;
     case TS_OUT:
         tv_print(r, r->out, tp_eval(r, n->a));
@@ -613,7 +815,7 @@ static flow exec_one(tp_run *r, const tn *n)
         if (tv_true(tp_eval(r, n->a))) return exec(r, n->b);
         return n->c ? exec(r, n->c) : GO_ON;
     case TS_FOR:
-        return exec_for(r, n);
+        return run_loop(r, n, tp_eval(r, n->b), 0);
     case TS_SET:
         assign(r, n->a, tp_eval(r, n->b));
         return GO_ON;
@@ -640,7 +842,7 @@ static flow exec_one(tp_run *r, const tn *n)
 
 static flow exec(tp_run *r, const tn *n)
 {
-    deeper(r);
+    tp_deeper(r);
     r->base.line = n->line;
     flow f = exec_one(r, n);
     r->depth--;

@@ -3,6 +3,7 @@
 
 #include "runtime/tok_text.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <utf8proc.h>
@@ -48,7 +49,7 @@ static bool flag(const tp_args *a, size_t i, const char *name, bool otherwise)
 static tv as_method(tp_run *r, tv v, const char *name, const tp_args *a)
 {
     tv s = tv_to_str(r, v);
-    return tp_method(s, name, strlen(name))->f(r, s, a);
+    return tp_call_row(r, tp_method(s, name, strlen(name)), s, a);
 }
 
 #define STR_FILTER(name) \
@@ -56,10 +57,25 @@ static tv as_method(tp_run *r, tv v, const char *name, const tp_args *a)
 STR_FILTER(upper)
 STR_FILTER(lower)
 STR_FILTER(capitalize)
-STR_FILTER(replace)
 STR_FILTER(center)
 
 static tv f_trim(tp_run *r, tv v, const tp_args *a) { return as_method(r, v, "strip", a); }
+
+static tv unsafe_str(tp_run *r, tv v)
+{
+    v = tv_to_str(r, v);
+    v.safe = false;
+    return v;
+}
+
+static tv f_replace(tp_run *r, tv v, const tp_args *a)
+{
+    tv old = unsafe_str(r, tp_arg(a, 0, "old", tv_undef("old"))),
+       new = unsafe_str(r, tp_arg(a, 1, "new", tv_undef("new")));
+    if (a->n + a->n_named < 2) tp_fail(&r->base, LQ_EVALUE, "replace: expected old and new");
+    tv args[3] = { old, new, tp_arg(a, 2, "count", tv_none()) };
+    return as_method(r, unsafe_str(r, v), "replace", &(tp_args){ .v = args, .n = 3 });
+}
 
 /* ---- texts ---- */
 /* Jinja's own: words begin behind space, -, (, {, [ and <. */
@@ -71,17 +87,24 @@ static tv f_title(tp_run *r, tv v, const tp_args *a)
     (void)a;
     for (size_t i = 0, len; i < s.u.s.n; i += len) {
         uint32_t cp = tok_utf8_get((const uint8_t *)s.u.s.p + i, &len);
-        tv c = as_method(r, tv_str(s.u.s.p + i, len), first ? "upper" : "lower", &(tp_args){ 0 });
-        tp_add(r, &t, c.u.s.p, c.u.s.n);
+        tv c = as_method(r, tv_sub(s, i, len), first ? "upper" : "lower", &(tp_args){ 0 });
+        tp_add_str(r, &t, c);
         first = tok_is_space(cp) || (cp < 128 && cp && strchr("-({[<", (int)cp));
     }
     return tv_text(&t);
 }
 
 static tv f_string(tp_run *r, tv v, const tp_args *a) { return (void)a, tv_to_str(r, v); }
-static tv f_same(tp_run *r, tv v, const tp_args *a) { return (void)r, (void)a, v; }
 
-static tv f_escape(tp_run *r, tv v, const tp_args *a)
+static tv f_safe(tp_run *r, tv v, const tp_args *a)
+{
+    (void)a;
+    v = tv_to_str(r, v);
+    v.safe = true;
+    return v;
+}
+
+tv tp_escape(tp_run *r, tv v)
 {
     static const struct {
         char c;
@@ -89,9 +112,9 @@ static tv f_escape(tp_run *r, tv v, const tp_args *a)
     } map[] = {
         { '&', "&amp;" }, { '<', "&lt;" }, { '>', "&gt;" }, { '\'', "&#39;" }, { '"', "&#34;" }
     };
-    (void)a;
     tv s = tv_to_str(r, v);
     tp_text t = { 0 };
+    if (s.safe) return s;
     for (size_t i = 0; i < s.u.s.n; i++) {
         const char *put = NULL;
         for (size_t k = 0; k < LQ_COUNT(map); k++)
@@ -99,9 +122,17 @@ static tv f_escape(tp_run *r, tv v, const tp_args *a)
         if (put)
             tp_puts(r, &t, put);
         else
-            tp_add(r, &t, s.u.s.p + i, 1);
+            tp_add_str(r, &t, tv_sub(s, i, 1));
     }
-    return tv_text(&t);
+    s = tv_text(&t);
+    s.safe = true;
+    return s;
+}
+
+static tv f_escape(tp_run *r, tv v, const tp_args *a) { return (void)a, tp_escape(r, v); }
+static tv f_forceescape(tp_run *r, tv v, const tp_args *a)
+{
+    return (void)a, tp_escape(r, unsafe_str(r, v));
 }
 
 static tv f_indent(tp_run *r, tv v, const tp_args *a)
@@ -110,15 +141,15 @@ static tv f_indent(tp_run *r, tv v, const tp_args *a)
     bool first = flag(a, 1, "first", false), blank = flag(a, 2, "blank", false);
     tp_text pad = { 0 }, t = { 0 };
     if (width.k == TV_STR)
-        tp_add(r, &pad, width.u.s.p, width.u.s.n);
+        tp_add_str(r, &pad, width);
     else
         for (int64_t i = tp_need_int(r, width, "indent"); i > 0; i--)
             tp_puts(r, &pad, " ");
     for (size_t i = 0, line = 0; i <= s.u.s.n; i = line, first = true) {
         const char *nl = i < s.u.s.n ? memchr(s.u.s.p + i, '\n', s.u.s.n - i) : NULL;
         size_t end = nl ? (size_t)(nl - s.u.s.p) : s.u.s.n;
-        if (first && (end > i || blank || i == 0)) tp_add(r, &t, pad.p, pad.n);
-        tp_add(r, &t, s.u.s.p + i, end - i + (nl != NULL));
+        if (first && (end > i || blank || i == 0)) tp_add_str(r, &t, tv_text(&pad));
+        tp_add_str(r, &t, tv_sub(s, i, end - i + (nl != NULL)));
         line = end + 1;
     }
     return tv_text(&t);
@@ -144,7 +175,7 @@ static tv f_tojson(tp_run *r, tv v, const tp_args *a)
                        .sort = flag(a, 3, "sort_keys", false) };
     tp_text pad = { 0 }, t = { 0 };
     if (indent.k == TV_STR) {
-        tp_add(r, &pad, indent.u.s.p, indent.u.s.n);
+        tp_add_str(r, &pad, indent);
     } else if (indent.k != TV_NONE) {
         int64_t n = tp_need_int(r, indent, "indent");
         for (int64_t i = 0; i < n; i++)
@@ -166,6 +197,102 @@ static tv f_tojson(tp_run *r, tv v, const tp_args *a)
     return tv_text(&t);
 }
 
+static tv f_wordcount(tp_run *r, tv v, const tp_args *a)
+{
+    (void)a;
+    tv s = tv_to_str(r, v);
+    int64_t n = 0;
+    bool inside = false;
+    for (size_t i = 0, len; i < s.u.s.n; i += len) {
+        uint32_t cp = tok_utf8_get((const uint8_t *)s.u.s.p + i, &len);
+        bool word = cp == '_' || tok_is_numeric(cp) ||
+                    (utf8proc_category((utf8proc_int32_t)cp) >= UTF8PROC_CATEGORY_LU &&
+                     utf8proc_category((utf8proc_int32_t)cp) <= UTF8PROC_CATEGORY_LO);
+        n += word && !inside;
+        inside = word;
+    }
+    return tv_int(n);
+}
+
+static tv f_truncate(tp_run *r, tv v, const tp_args *a)
+{
+    tv s = tv_to_str(r, v), end = tv_to_str(r, tp_arg(a, 2, "end", tv_own("...", 3))), space;
+    int64_t length = tp_need_int(r, tp_arg(a, 0, "length", tv_int(255)), "truncate"),
+            leeway = tp_need_int(r, tp_arg(a, 3, "leeway", tv_int(5)), "truncate");
+    if (length < tv_len(r, end))
+        tp_fail(&r->base, LQ_EVALUE, "expected length >= %lld, got %lld", (long long)tv_len(r, end),
+                (long long)length);
+    if (leeway < 0)
+        tp_fail(&r->base, LQ_EVALUE, "expected leeway >= 0, got %lld", (long long)leeway);
+    if (tv_len(r, s) <= length + leeway) return s;
+    s = tv_slice(r, s, tv_none(), tv_int(length - tv_len(r, end)), tv_none());
+    if (!flag(a, 1, "killwords", false)) { /* back to the last space */
+        space = as_method(r, s, "rfind", &(tp_args){ .v = (tv[]){ tv_cstr(" ") }, .n = 1 });
+        if (space.u.i >= 0) s = tv_slice(r, s, tv_none(), space, tv_none());
+    }
+    tp_text t = { 0 };
+    tp_add_str(r, &t, s);
+    tp_add_str(r, &t, end);
+    return tv_text(&t);
+}
+
+static void add_quoted(tp_run *r, tp_text *t, tv v, bool query)
+{
+    tv s = tv_to_str(r, v);
+    for (size_t i = 0; i < s.u.s.n; i++) {
+        uint8_t c = (uint8_t)s.u.s.p[i];
+        char hex[8];
+        bool plain = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') ||
+                     (c && c < 128 && strchr("_.-~", c)) || (c == '/' && !query);
+        snprintf(hex, sizeof hex, plain ? "%c" : query && c == ' ' ? "+" : "%%%02X", c);
+        tp_puts(r, t, hex);
+    }
+}
+
+/* A text, or the pairs of a query. */
+static tv f_urlencode(tp_run *r, tv v, const tp_args *a)
+{
+    tp_text t = { 0 };
+    (void)a;
+    if (v.k != TV_DICT && (!tv_is_list(v))) {
+        add_quoted(r, &t, v, false);
+        return tv_text(&t);
+    }
+    tv all = v.k == TV_DICT ? tp_method(v, "items", 5)->f(r, v, a) : tv_iter(r, v);
+    for (size_t i = 0; i < all.u.list->n; i++) {
+        tv pair = tv_iter(r, all.u.list->v[i]);
+        if (pair.u.list->n != 2) tp_fail(&r->base, LQ_EVALUE, "urlencode: expected pairs");
+        if (i) tp_puts(r, &t, "&");
+        add_quoted(r, &t, pair.u.list->v[0], true);
+        tp_puts(r, &t, "=");
+        add_quoted(r, &t, pair.u.list->v[1], true);
+    }
+    return tv_text(&t);
+}
+
+static tv f_items(tp_run *r, tv v, const tp_args *a);
+
+static tv f_xmlattr(tp_run *r, tv v, const tp_args *a)
+{
+    tp_text t = { 0 };
+    bool space = flag(a, 0, "autospace", true);
+    tv all = tv_iter(r, f_items(r, v, &(tp_args){ 0 }));
+    for (size_t i = 0; i < all.u.list->n; i++) {
+        tv key = tv_to_str(r, all.u.list->v[i].u.list->v[0]), value = all.u.list->v[i].u.list->v[1];
+        if (value.k == TV_NONE || value.k == TV_UNDEF) continue;
+        for (size_t k = 0; k < key.u.s.n; k++)
+            if (key.u.s.p[k] && strchr(" \t\n\r\f/>=", key.u.s.p[k]))
+                tp_fail(&r->base, LQ_EVALUE, "Invalid character in attribute name: '%.*s'",
+                        (int)key.u.s.n, key.u.s.p);
+        if (space || t.n) tp_puts(r, &t, " ");
+        tp_add_str(r, &t, tp_escape(r, key));
+        tp_puts(r, &t, "=\"");
+        tp_add_str(r, &t, tp_escape(r, value));
+        tp_puts(r, &t, "\"");
+    }
+    return tv_text(&t);
+}
+
 /* ---- numbers ---- */
 static tv parse_number(tp_run *r, tv v, bool whole, int64_t base, tv otherwise)
 {
@@ -174,21 +301,29 @@ static tv parse_number(tp_run *r, tv v, bool whole, int64_t base, tv otherwise)
         if (!whole) return v;
         return isfinite(v.u.f) && fabs(v.u.f) < 9e18 ? tv_int((int64_t)v.u.f) : otherwise;
     }
+    if (v.k == TV_UNDEF) tp_no_value(r, v);
     if (tv_as_int(v, &i)) return whole ? tv_int(i) : tv_float((double)i);
     if (v.k != TV_STR) return otherwise;
     tv s = as_method(r, v, "strip", &(tp_args){ 0 });
     char text[64], *end = text;
     size_t n = 0;
-    for (size_t k = 0; k < s.u.s.n; k++) {
-        if (s.u.s.p[k] == '_') continue;
-        if (n + 1 == sizeof text || !s.u.s.p[k]) return otherwise;
-        text[n++] = s.u.s.p[k];
+    for (size_t k = 0, len; k < s.u.s.n; k += len) {
+        uint32_t cp = tok_utf8_get((const uint8_t *)s.u.s.p + k, &len);
+        int digit = tp_digit_of(cp);
+        if (cp == '_') continue;
+        if (n + 1 == sizeof text || !cp || (cp > 127 && digit < 0)) return otherwise;
+        text[n++] = (char)(digit < 0 ? (int)cp : '0' + digit);
     }
     text[n] = 0;
-    if (!n || (text[0] == '0' && (text[1] | 32) == 'x' && base != 16)) return otherwise;
+    char *number = text + (text[0] == '-' || text[0] == '+'), prefix = (char)(number[1] | 32);
+    const bool prefixed = number[0] == '0' && (prefix == 'x' || prefix == 'o' || prefix == 'b');
+    const int64_t means = !prefixed ? base : prefix == 'x' ? 16 : prefix == 'o' ? 8 : 2;
+    if (!n || means != base) return otherwise;
     if (whole) {
+        if (prefixed) memmove(number, number + 2, strlen(number + 2) + 1);
+        errno = 0;
         long long parsed = strtoll(text, &end, (int)base);
-        if (*end == 0 && parsed > INT64_MIN && parsed < INT64_MAX) return tv_int(parsed);
+        if (*end == 0 && end > text && !errno) return tv_int(parsed);
     }
     double f = strtod(text, &end);
     if (*end != 0) return otherwise;
@@ -220,6 +355,19 @@ static tv f_abs(tp_run *r, tv v, const tp_args *a)
     return tv_int(i < 0 ? -i : i);
 }
 
+/* To tens, hundreds, ... for places below 0, halves to even. */
+static tv round_int(int64_t v, int64_t places)
+{
+    int64_t p = 1;
+    if (places >= 0) return tv_int(v);
+    if (places < -18) return tv_int(0);
+    for (; places < 0; places++)
+        p *= 10;
+    int64_t down = v / p - (v % p < 0), rest = v - down * p;
+    bool up = rest > p - rest || (rest == p - rest && down % 2 != 0);
+    return tv_int((down + up) * p);
+}
+
 static tv f_round(tp_run *r, tv v, const tp_args *a)
 {
     int64_t places = tp_need_int(r, tp_arg(a, 0, "precision", tv_int(0)), "precision");
@@ -230,7 +378,8 @@ static tv f_round(tp_run *r, tv v, const tp_args *a)
         tp_fail(&r->base, LQ_EVALUE, "round: expected a number, found %s", tv_type(v));
     double f = tv_as_float(v);
     if (how.k == TV_STR && how.u.s.n == 6) { /* "common" */
-        if (v.k == TV_INT && places >= 0) return v;
+        int64_t whole;
+        if (tv_as_int(v, &whole)) return round_int(whole, places);
         if (places < 0 || places > 20 || !isfinite(f)) {
             double p = pow(10, (double)-places);
             return tv_float(places > 20 || !isfinite(f) ? f : nearbyint(f / p) * p);
@@ -257,22 +406,31 @@ static tv f_list(tp_run *r, tv v, const tp_args *a)
 
 static tv f_first(tp_run *r, tv v, const tp_args *a)
 {
+    if (v.k == TV_GEN && v.u.list->n) { /* the rest may still be walked */
+        tv first = *v.u.list->v++;
+        v.u.list->n--;
+        v.u.list->cap--;
+        return first;
+    }
     tv all = tv_iter(r, v);
-    return (void)a, all.u.list->n ? all.u.list->v[0] : tv_undef("the first of nothing");
+    return (void)a,
+           all.u.list->n ? all.u.list->v[0] : tv_nothing("No first item, sequence was empty.");
 }
 
 static tv f_last(tp_run *r, tv v, const tp_args *a)
 {
     tv all = tv_iter(r, v);
-    return (void)a,
-           all.u.list->n ? all.u.list->v[all.u.list->n - 1] : tv_undef("the last of nothing");
+    return (void)a, all.u.list->n ? all.u.list->v[all.u.list->n - 1]
+                                  : tv_nothing("No last item, sequence was empty.");
 }
 
 static tv f_reverse(tp_run *r, tv v, const tp_args *a)
 {
     (void)a;
     if (v.k == TV_STR) return tv_slice(r, v, tv_none(), tv_none(), tv_int(-1));
-    return tv_slice(r, f_list(r, v, a), tv_none(), tv_none(), tv_int(-1));
+    tv back = tv_slice(r, f_list(r, v, a), tv_none(), tv_none(), tv_int(-1));
+    if (v.k != TV_GEN) back.k = TV_GEN; /* which has no reversed(), and becomes a list */
+    return back;
 }
 
 /* value.a.0.b */
@@ -288,7 +446,7 @@ static tv by_path(tp_run *r, tv v, tv path)
             digits = path.u.s.p[k] >= '0' && path.u.s.p[k] <= '9' && k - i < 9;
             n = digits ? n * 10 + (path.u.s.p[k] - '0') : n;
         }
-        v = tp_item(r, v, digits ? tv_int(n) : tv_str(path.u.s.p + i, e - i));
+        v = tp_item(r, v, digits ? tv_int(n) : tv_sub(path, i, e - i));
     }
     return v;
 }
@@ -299,7 +457,7 @@ static tv f_join(tp_run *r, tv v, const tp_args *a)
     bool path = tp_has(a, 1, "attribute", &attr);
     tp_text t = { 0 };
     for (size_t i = 0; i < all.u.list->n; i++) {
-        if (i) tp_add(r, &t, d.u.s.p, d.u.s.n);
+        if (i) tp_add_str(r, &t, d);
         tv_print(r, &t, path ? by_path(r, all.u.list->v[i], attr) : all.u.list->v[i]);
     }
     return tv_text(&t);
@@ -309,24 +467,25 @@ static tv f_sum(tp_run *r, tv v, const tp_args *a)
 {
     tv all = tv_iter(r, v), attr;
     bool path = tp_has(a, 0, "attribute", &attr) && attr.k != TV_NONE;
-    tv start = tp_arg(a, 1, "start", tv_int(0));
-    double f = tv_is_num(start) ? tv_as_float(start) : 0;
-    int64_t sum = 0, x;
-    bool whole = tv_as_int(start, &sum);
-    for (size_t i = 0; i < all.u.list->n; i++) {
-        tv e = path ? by_path(r, all.u.list->v[i], attr) : all.u.list->v[i];
-        if (!tv_is_num(e) || !tv_is_num(start))
-            tp_fail(&r->base, LQ_EVALUE, "unsupported operand type(s) for +: 'int' and '%s'",
-                    tv_type(e));
-        whole = whole && tv_as_int(e, &x) && !__builtin_add_overflow(sum, x, &sum);
-        f += tv_as_float(e);
-    }
-    return whole ? tv_int(sum) : tv_float(f);
+    tv sum = tp_arg(a, 1, "start", tv_int(0));
+    for (size_t i = 0; i < all.u.list->n; i++)
+        sum =
+            tp_binary(r, OP_ADD, sum, path ? by_path(r, all.u.list->v[i], attr) : all.u.list->v[i]);
+    return sum;
 }
 
 /* A key for sorting and telling apart: text without regard to case, unless asked for. */
 static tv sort_key(tp_run *r, tv v, tv attr, bool case_sensitive)
 {
+    if (attr.k == TV_STR && memchr(attr.u.s.p, ',', attr.u.s.n)) { /* several: "a,b" */
+        tv keys = tv_new_list(r, TV_LIST);
+        for (size_t i = 0, e; i <= attr.u.s.n; i = e + 1) {
+            for (e = i; e < attr.u.s.n && attr.u.s.p[e] != ',';)
+                e++;
+            tv_push(r, keys, sort_key(r, v, tv_sub(attr, i, e - i), case_sensitive));
+        }
+        return keys;
+    }
     if (attr.k != TV_NONE) v = by_path(r, v, attr);
     return v.k == TV_STR && !case_sensitive ? as_method(r, v, "lower", &(tp_args){ 0 }) : v;
 }
@@ -376,7 +535,7 @@ static tv f_sort(tp_run *r, tv v, const tp_args *a)
 
 static tv f_unique(tp_run *r, tv v, const tp_args *a)
 {
-    tv all = tv_iter(r, v), out = tv_new_list(r, TV_LIST), seen = tv_new_dict(r);
+    tv all = tv_iter(r, v), out = tv_new_list(r, TV_GEN), seen = tv_new_dict(r);
     bool cs = flag(a, 0, "case_sensitive", false);
     tv attr = tp_arg(a, 1, "attribute", tv_none());
     for (size_t i = 0; i < all.u.list->n; i++) {
@@ -392,7 +551,7 @@ static tv extreme(tp_run *r, tv v, const tp_args *a, bool most)
 {
     tv all = tv_iter(r, v), attr = tp_arg(a, 1, "attribute", tv_none());
     bool cs = flag(a, 0, "case_sensitive", false);
-    if (!all.u.list->n) return tv_undef("the extreme of nothing");
+    if (!all.u.list->n) return tv_nothing("No aggregated item, sequence was empty.");
     tv best = all.u.list->v[0], key = sort_key(r, best, attr, cs);
     for (size_t i = 1; i < all.u.list->n; i++) {
         tv k = sort_key(r, all.u.list->v[i], attr, cs);
@@ -406,22 +565,33 @@ static tv f_max(tp_run *r, tv v, const tp_args *a) { return extreme(r, v, a, tru
 
 static tv f_items(tp_run *r, tv v, const tp_args *a)
 {
-    if (v.k == TV_UNDEF) return tv_new_list(r, TV_LIST);
+    if (v.k == TV_UNDEF) return tv_new_list(r, TV_GEN);
     if (v.k != TV_DICT) tp_fail(&r->base, LQ_EVALUE, "Can only get item pairs from a mapping.");
-    return tp_method(v, "items", 5)->f(r, v, a);
+    tv all = tp_method(v, "items", 5)->f(r, v, a);
+    all.k = TV_GEN;
+    return all;
+}
+
+_Noreturn static void no_items(tp_run *r, tv v)
+{
+    if (v.k == TV_UNDEF) tp_no_value(r, v);
+    tp_fail(&r->base, LQ_EVALUE, "'%s' object has no attribute 'items'", tv_type(v));
 }
 
 static tv f_dictsort(tp_run *r, tv v, const tp_args *a)
 {
     tv by = tp_arg(a, 1, "by", tv_cstr("key"));
     bool value = by.k == TV_STR && by.u.s.n == 5;
+    if (v.k != TV_DICT) no_items(r, v);
+    if (!value && !(by.k == TV_STR && by.u.s.n == 3 && memcmp(by.u.s.p, "key", 3) == 0))
+        tp_fail(&r->base, LQ_EVALUE, "You can only sort by either \"key\" or \"value\"");
     return sorted(r, f_items(r, v, &(tp_args){ 0 }), tv_int(value),
                   flag(a, 0, "case_sensitive", false), flag(a, 2, "reverse", false));
 }
 
 static tv f_batch(tp_run *r, tv v, const tp_args *a)
 {
-    tv all = tv_iter(r, v), out = tv_new_list(r, TV_LIST), row = tv_none(), fill;
+    tv all = tv_iter(r, v), out = tv_new_list(r, TV_GEN), row = tv_none(), fill;
     int64_t n = tp_need_int(r, tp_arg(a, 0, "linecount", tv_none()), "batch");
     if (n < 1) tp_fail(&r->base, LQ_EVALUE, "batch: expected at least 1, found %lld", (long long)n);
     for (size_t i = 0; i < all.u.list->n; i++) {
@@ -431,6 +601,25 @@ static tv f_batch(tp_run *r, tv v, const tp_args *a)
     if (tp_has(a, 1, "fill_with", &fill) && row.k == TV_LIST && fill.k != TV_NONE)
         while ((int64_t)row.u.list->n < n)
             tv_push(r, row, fill);
+    return out;
+}
+
+static tv f_slice(tp_run *r, tv v, const tp_args *a)
+{
+    tv all = tv_iter(r, v), out = tv_new_list(r, TV_GEN),
+       fill = tp_arg(a, 1, "fill_with", tv_none());
+    int64_t n = tp_need_int(r, tp_arg(a, 0, "slices", tv_none()), "slice");
+    if (n == 0) tp_fail(&r->base, LQ_EVALUE, "integer division or modulo by zero");
+    const size_t count = n > 0 ? (size_t)n : 0;
+    size_t at = 0, each = count ? all.u.list->n / count : 0,
+           more = count ? all.u.list->n % count : 0;
+    for (size_t i = 0; i < count; i++) {
+        tv part = tv_new_list(r, TV_LIST);
+        for (size_t k = each + (i < more); k > 0; k--)
+            tv_push(r, part, all.u.list->v[at++]);
+        if (fill.k != TV_NONE && i >= more) tv_push(r, part, fill);
+        tv_push(r, out, part);
+    }
     return out;
 }
 
@@ -463,22 +652,26 @@ static const tp_row *named(tp_run *r, tv name, const char *what,
 {
     tv s = tp_need_str(r, name, what);
     const tp_row *row = find(s.u.s.p, s.u.s.n);
-    if (!row) tp_fail(&r->base, LQ_EVALUE, "No %s named '%.*s'.", what, (int)s.u.s.n, s.u.s.p);
+    if (!row)
+        tp_fail(&r->base, LQ_EVALUE, "No %s named '%.*s' found.", what, (int)s.u.s.n, s.u.s.p);
     return row;
 }
 
+/* What map, select and their kind walk: nothing where the value is false, none included. */
+static tv some(tp_run *r, tv v) { return tv_true(v) ? tv_iter(r, v) : tv_new_list(r, TV_LIST); }
+
 static tv f_map(tp_run *r, tv v, const tp_args *a)
 {
-    tv all = tv_iter(r, v), out = tv_new_list(r, TV_LIST), attr, otherwise;
+    tv all = some(r, v), out = tv_new_list(r, TV_GEN), attr, otherwise;
     const tp_row *row = NULL;
     bool path = a->n == 0 && tp_has(a, SIZE_MAX, "attribute", &attr);
     bool has_default = tp_has(a, SIZE_MAX, "default", &otherwise);
     tp_args args = rest(a, 1);
     if (!path && a->n == 0) tp_fail(&r->base, LQ_EVALUE, "map requires a filter argument");
-    if (!path) row = named(r, a->v[0], "filter", tp_filter);
+    if (!path && all.u.list->n) row = named(r, a->v[0], "filter", tp_filter);
     for (size_t i = 0; i < all.u.list->n; i++) {
         tv e = all.u.list->v[i];
-        e = path ? by_path(r, e, attr) : row->f(r, e, &args);
+        e = path ? by_path(r, e, attr) : tp_call_row(r, row, e, &args);
         if (path && has_default && e.k == TV_UNDEF) e = otherwise;
         tv_push(r, out, e);
     }
@@ -487,7 +680,7 @@ static tv f_map(tp_run *r, tv v, const tp_args *a)
 
 static tv choose(tp_run *r, tv v, const tp_args *a, bool by_attr, bool want)
 {
-    tv all = tv_iter(r, v), out = tv_new_list(r, TV_LIST);
+    tv all = some(r, v), out = tv_new_list(r, TV_GEN);
     size_t at = by_attr ? 1 : 0;
     if (a->n < at) tp_fail(&r->base, LQ_EVALUE, "Missing parameter for attribute name");
     const tp_row *row = a->n > at ? named(r, a->v[at], "test", tp_test) : NULL;
@@ -513,6 +706,7 @@ static tv f_groupby(tp_run *r, tv v, const tp_args *a)
             tv group = tv_new_list(r, TV_TUPLE);
             tv_push(r, group, key);
             tv_push(r, group, tv_new_list(r, TV_LIST));
+            group.u.list->group = true;
             tv_push(r, out, group);
         }
         tv_push(r, out.u.list->v[out.u.list->n - 1].u.list->v[1], e);
@@ -522,154 +716,57 @@ static tv f_groupby(tp_run *r, tv v, const tp_args *a)
 }
 
 static const tp_row filters[] = {
-    { "abs", f_abs },           { "attr", f_attr },
-    { "batch", f_batch },       { "capitalize", f_capitalize },
-    { "center", f_center },     { "count", f_length },
-    { "d", f_default },         { "default", f_default },
-    { "dictsort", f_dictsort }, { "e", f_escape },
-    { "escape", f_escape },     { "first", f_first },
-    { "float", f_float },       { "format", f_format },
-    { "groupby", f_groupby },   { "indent", f_indent },
-    { "int", f_int },           { "items", f_items },
-    { "join", f_join },         { "last", f_last },
-    { "length", f_length },     { "list", f_list },
-    { "lower", f_lower },       { "map", f_map },
-    { "max", f_max },           { "min", f_min },
-    { "reject", f_reject },     { "rejectattr", f_rejectattr },
-    { "replace", f_replace },   { "reverse", f_reverse },
-    { "round", f_round },       { "safe", f_same },
-    { "select", f_select },     { "selectattr", f_selectattr },
-    { "sort", f_sort },         { "string", f_string },
-    { "sum", f_sum },           { "title", f_title },
-    { "tojson", f_tojson },     { "trim", f_trim },
-    { "unique", f_unique },     { "upper", f_upper },
+    { "abs", f_abs, 0, false },
+    { "attr", f_attr, 1, false },
+    { "batch", f_batch, 2, false },
+    { "capitalize", f_capitalize, 0, true },
+    { "center", f_center, 1, true },
+    { "count", f_length, 0, false },
+    { "d", f_default, 2, false },
+    { "default", f_default, 2, false },
+    { "dictsort", f_dictsort, 3, false },
+    { "e", f_escape, 0, false },
+    { "escape", f_escape, 0, false },
+    { "first", f_first, 0, false },
+    { "float", f_float, 1, false },
+    { "forceescape", f_forceescape, 0, false },
+    { "format", f_format, -1, false },
+    { "groupby", f_groupby, 3, false },
+    { "indent", f_indent, 3, true },
+    { "int", f_int, 2, false },
+    { "items", f_items, 0, false },
+    { "join", f_join, 2, false },
+    { "last", f_last, 0, false },
+    { "length", f_length, 0, false },
+    { "list", f_list, 0, false },
+    { "lower", f_lower, 0, true },
+    { "map", f_map, -1, false },
+    { "max", f_max, 2, false },
+    { "min", f_min, 2, false },
+    { "reject", f_reject, -1, false },
+    { "rejectattr", f_rejectattr, -1, false },
+    { "replace", f_replace, 3, false },
+    { "reverse", f_reverse, 0, false },
+    { "round", f_round, 2, false },
+    { "safe", f_safe, 0, false },
+    { "select", f_select, -1, false },
+    { "selectattr", f_selectattr, -1, false },
+    { "slice", f_slice, 2, false },
+    { "sort", f_sort, 3, false },
+    { "string", f_string, 0, false },
+    { "sum", f_sum, 2, false },
+    { "title", f_title, 0, false },
+    { "tojson", f_tojson, 4, false },
+    { "trim", f_trim, 1, true },
+    { "truncate", f_truncate, 4, false },
+    { "unique", f_unique, 2, false },
+    { "upper", f_upper, 0, true },
+    { "urlencode", f_urlencode, 0, false },
+    { "wordcount", f_wordcount, 0, false },
+    { "xmlattr", f_xmlattr, 1, false },
 };
-
-/* ---- tests ---- */
-#define KIND_TEST(name, cond)                              \
-    static tv is_##name(tp_run *r, tv v, const tp_args *a) \
-    {                                                      \
-        (void)r, (void)a;                                  \
-        return tv_bool(cond);                              \
-    }
-KIND_TEST(defined, v.k != TV_UNDEF)
-KIND_TEST(undefined, v.k == TV_UNDEF)
-KIND_TEST(none, v.k == TV_NONE)
-KIND_TEST(boolean, v.k == TV_BOOL)
-KIND_TEST(true, v.k == TV_BOOL && v.u.b)
-KIND_TEST(false, v.k == TV_BOOL && !v.u.b)
-KIND_TEST(integer, v.k == TV_INT)
-KIND_TEST(float, v.k == TV_FLOAT)
-KIND_TEST(number, tv_is_num(v))
-KIND_TEST(string, v.k == TV_STR)
-KIND_TEST(mapping, v.k == TV_DICT)
-KIND_TEST(iterable,
-          v.k == TV_STR || v.k == TV_LIST || v.k == TV_TUPLE || v.k == TV_DICT || v.k == TV_UNDEF)
-KIND_TEST(sequence,
-          v.k == TV_STR || v.k == TV_LIST || v.k == TV_TUPLE || v.k == TV_DICT || v.k == TV_UNDEF)
-KIND_TEST(callable, v.k == TV_CALL || v.k == TV_MACRO)
-
-static tv operand(tp_run *r, const tp_args *a)
-{
-    if (a->n < 1) tp_fail(&r->base, LQ_EVALUE, "a test without its operand");
-    return a->v[0];
-}
-
-#define ORDER_TEST(name, cond)                             \
-    static tv is_##name(tp_run *r, tv v, const tp_args *a) \
-    {                                                      \
-        tv o = operand(r, a);                              \
-        return tv_bool(cond);                              \
-    }
-ORDER_TEST(eq, tv_equal(r, v, o))
-ORDER_TEST(ne, !tv_equal(r, v, o))
-ORDER_TEST(lt, tv_compare(r, v, o, "<") < 0)
-ORDER_TEST(le, tv_compare(r, v, o, "<=") <= 0)
-ORDER_TEST(gt, tv_compare(r, v, o, ">") > 0)
-ORDER_TEST(ge, tv_compare(r, v, o, ">=") >= 0)
-ORDER_TEST(in, tv_contains(r, o, v))
-ORDER_TEST(sameas, v.k == o.k && (v.k == TV_LIST || v.k == TV_DICT ? v.u.list == o.u.list
-                                                                   : tv_equal(r, v, o)))
-
-static int64_t modulo(tp_run *r, tv v, int64_t m)
-{
-    int64_t i = tp_need_int(r, v, "divisibleby");
-    if (m == 0) tp_fail(&r->base, LQ_EVALUE, "integer modulo by zero");
-    return m == -1 ? 0 : i % m;
-}
-static tv is_even(tp_run *r, tv v, const tp_args *a)
-{
-    return (void)a, tv_bool(modulo(r, v, 2) == 0);
-}
-static tv is_odd(tp_run *r, tv v, const tp_args *a)
-{
-    return (void)a, tv_bool(modulo(r, v, 2) != 0);
-}
-static tv is_divisibleby(tp_run *r, tv v, const tp_args *a)
-{
-    return tv_bool(modulo(r, v, tp_need_int(r, operand(r, a), "divisibleby")) == 0);
-}
-static tv is_lower(tp_run *r, tv v, const tp_args *a) { return as_method(r, v, "islower", a); }
-static tv is_upper(tp_run *r, tv v, const tp_args *a) { return as_method(r, v, "isupper", a); }
-static tv is_filter(tp_run *r, tv v, const tp_args *a)
-{
-    return (void)r, (void)a, tv_bool(v.k == TV_STR && tp_filter(v.u.s.p, v.u.s.n));
-}
-static tv is_test(tp_run *r, tv v, const tp_args *a)
-{
-    return (void)r, (void)a, tv_bool(v.k == TV_STR && tp_test(v.u.s.p, v.u.s.n));
-}
-
-static const tp_row tests[] = {
-    { "boolean", is_boolean },
-    { "callable", is_callable },
-    { "defined", is_defined },
-    { "divisibleby", is_divisibleby },
-    { "eq", is_eq },
-    { "equalto", is_eq },
-    { "even", is_even },
-    { "false", is_false },
-    { "filter", is_filter },
-    { "float", is_float },
-    { "ge", is_ge },
-    { "greaterthan", is_gt },
-    { "gt", is_gt },
-    { "in", is_in },
-    { "integer", is_integer },
-    { "iterable", is_iterable },
-    { "le", is_le },
-    { "lessthan", is_lt },
-    { "lower", is_lower },
-    { "lt", is_lt },
-    { "mapping", is_mapping },
-    { "ne", is_ne },
-    { "none", is_none },
-    { "number", is_number },
-    { "odd", is_odd },
-    { "sameas", is_sameas },
-    { "sequence", is_sequence },
-    { "string", is_string },
-    { "test", is_test },
-    { "true", is_true },
-    { "undefined", is_undefined },
-    { "upper", is_upper },
-    { "==", is_eq },
-    { "!=", is_ne },
-    { "<", is_lt },
-    { "<=", is_le },
-    { ">", is_gt },
-    { ">=", is_ge },
-};
-
-static const tp_row *find(const tp_row *rows, size_t n_rows, const char *name, size_t n)
-{
-    for (size_t i = 0; i < n_rows; i++)
-        if (strlen(rows[i].name) == n && memcmp(rows[i].name, name, n) == 0) return &rows[i];
-    return NULL;
-}
 
 const tp_row *tp_filter(const char *name, size_t n)
 {
-    return find(filters, LQ_COUNT(filters), name, n);
+    return tp_find_row(filters, LQ_COUNT(filters), name, n);
 }
-const tp_row *tp_test(const char *name, size_t n) { return find(tests, LQ_COUNT(tests), name, n); }

@@ -1,4 +1,4 @@
-/* runtime/tmpl_globals.c - functions of the environment, and Python's % formatting. */
+/* runtime/tmpl_globals.c - functions of the environment. */
 #include "runtime/tmpl_int.h"
 
 #include <stdio.h>
@@ -7,24 +7,48 @@
 static tv g_raise(tp_run *r, tv self, const tp_args *a)
 {
     (void)self;
-    tv s = tv_to_str(r, a->n ? a->v[0] : tv_cstr(""));
+    tv s = tv_to_str(r, tp_arg(a, 0, "message", tv_cstr("raise_exception: expected a message")));
     tp_fail(&r->base, LQ_EVALUE, "%.*s", (int)(s.u.s.n < 500 ? s.u.s.n : 500), s.u.s.p);
+}
+
+/* Python's own directives of a date without a time zone: %f is a fraction, %z and %Z are empty. */
+static char *date_format(tp_run *r, tv f, long nanoseconds)
+{
+    tp_text t = { 0 };
+    char micro[32];
+    snprintf(micro, sizeof micro, "%06ld", nanoseconds / 1000);
+    for (size_t i = 0; i < f.u.s.n; i++) {
+        char c = f.u.s.p[i], next = i + 1 < f.u.s.n ? f.u.s.p[i + 1] : 0;
+        if (c == '%' && (next == 'f' || next == 'z' || next == 'Z')) {
+            if (next == 'f') tp_puts(r, &t, micro);
+            i++;
+        } else if (c == '%' && next) {
+            tp_add(r, &t, f.u.s.p + i++, 2);
+        } else {
+            tp_add(r, &t, &c, 1);
+        }
+    }
+    tp_puts(r, &t, "."); /* so that an empty result is told from one that does not fit */
+    return tp_copy(&r->base, t.p, t.n);
 }
 
 static tv g_strftime(tp_run *r, tv self, const tp_args *a)
 {
-    char text[256];
-    time_t now = time(NULL);
+    enum { MAX_DATE = 4096 };
+    struct timespec now;
     struct tm tm;
     (void)self;
-    tv f = tp_need_str(r, a->n ? a->v[0] : tv_none(), "strftime_now");
-    const char *format = tp_copy(&r->base, f.u.s.p, f.u.s.n);
-    if (!localtime_r(&now, &tm)) tp_fail(&r->base, LQ_EVALUE, "strftime_now: no local time");
+    tv f = tp_need_str(r, tp_arg(a, 0, "format", tv_none()), "strftime_now");
+    if (clock_gettime(CLOCK_REALTIME, &now) || !localtime_r(&now.tv_sec, &tm))
+        tp_fail(&r->base, LQ_EVALUE, "strftime_now: no local time");
+    const char *format = date_format(r, f, now.tv_nsec);
+    char *text = tp_take(&r->base, MAX_DATE);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral" /* the template gives the format */
-    size_t n = strftime(text, sizeof text, format, &tm);
+    size_t n = strftime(text, MAX_DATE, format, &tm);
 #pragma GCC diagnostic pop
-    return tv_str(tp_copy(&r->base, text, n), n);
+    if (!n) tp_fail(&r->base, LQ_EVALUE, "strftime_now: a date of more than %d bytes", MAX_DATE);
+    return tv_str(text, n - 1);
 }
 
 static tv g_range(tp_run *r, tv self, const tp_args *a)
@@ -36,7 +60,8 @@ static tv g_range(tp_run *r, tv self, const tp_args *a)
     for (size_t i = 0; i < a->n; i++)
         v[a->n == 1 ? 1 : i] = tp_need_int(r, a->v[i], "range");
     if (v[2] == 0) tp_fail(&r->base, LQ_EVALUE, "range() arg 3 must not be zero");
-    tv out = tv_new_list(r, TV_LIST);
+    tv out = tv_new_list(r, TV_RANGE);
+    memcpy(out.u.list->range, v, sizeof v);
     for (int64_t i = v[0]; v[2] > 0 ? i < v[1] : i > v[1];) {
         if (out.u.list->n == TP_MAX_RANGE)
             tp_fail(&r->base, LQ_EVALUE,
@@ -75,126 +100,68 @@ static tv g_namespace(tp_run *r, tv self, const tp_args *a)
     return d;
 }
 
-const tp_row tp_globals[] = { { "raise_exception", g_raise },
-                              { "strftime_now", g_strftime },
-                              { "range", g_range },
-                              { "dict", g_dict },
-                              { "namespace", g_namespace } };
+/* joiner(sep): nothing at the first call, sep at the others; u.list holds sep and then a mark. */
+static tv call_joiner(tp_run *r, tv self, const tp_args *a)
+{
+    (void)a;
+    if (self.u.list->n == 1) return tv_push(r, self, tv_none()), tv_cstr("");
+    return self.u.list->v[0];
+}
+
+static tv g_joiner(tp_run *r, tv self, const tp_args *a)
+{
+    static const tp_row row = { "joiner", call_joiner, 0, false };
+    tv *state = tp_take(&r->base, sizeof *state);
+    (void)self;
+    *state = tv_new_list(r, TV_LIST);
+    tv_push(r, *state, tp_arg(a, 0, "sep", tv_own(", ", 2)));
+    return (tv){ .k = TV_CALL, .u.call = { &row, state } };
+}
+
+/* cycler(a, b, ...): next() turns, current shows, reset() begins again. A namespace of its state.
+ */
+static tv cycler_item(tp_run *r, tv self, int64_t step)
+{
+    tv items = *tv_get(r, self, tv_cstr("items")), at = *tv_get(r, self, tv_cstr("pos"));
+    int64_t n = (int64_t)items.u.list->n;
+    tv_set(r, self, tv_cstr("pos"), tv_int(step ? (at.u.i + step) % n : 0));
+    tv_set(r, self, tv_cstr("current"), items.u.list->v[step ? (size_t)((at.u.i + step) % n) : 0]);
+    return items.u.list->v[at.u.i];
+}
+static tv cycler_next(tp_run *r, tv self, const tp_args *a)
+{
+    return (void)a, cycler_item(r, self, 1);
+}
+static tv cycler_reset(tp_run *r, tv self, const tp_args *a)
+{
+    return (void)a, cycler_item(r, self, 0), tv_none();
+}
+
+static tv g_cycler(tp_run *r, tv self, const tp_args *a)
+{
+    static const tp_row rows[] = { { "next", cycler_next, 0, false },
+                                   { "reset", cycler_reset, 0, false } };
+    tv space = tv_new_dict(r), items = tv_new_list(r, TV_TUPLE);
+    (void)self;
+    if (!a->n) tp_fail(&r->base, LQ_EVALUE, "at least one item has to be provided");
+    for (size_t i = 0; i < a->n; i++)
+        tv_push(r, items, a->v[i]);
+    space.k = TV_SPACE;
+    tv *bound = tp_take(&r->base, sizeof *bound);
+    *bound = space;
+    tv_set(r, space, tv_cstr("items"), items);
+    tv_set(r, space, tv_cstr("pos"), tv_int(0));
+    tv_set(r, space, tv_cstr("current"), a->v[0]);
+    for (size_t i = 0; i < LQ_COUNT(rows); i++)
+        tv_set(r, space, tv_cstr(rows[i].name),
+               (tv){ .k = TV_CALL, .u.call = { &rows[i], bound } });
+    return space;
+}
+
+const tp_row tp_globals[] = {
+    { "raise_exception", g_raise, 1, false }, { "strftime_now", g_strftime, 1, false },
+    { "range", g_range, 3, false },           { "cycler", g_cycler, -1, false },
+    { "joiner", g_joiner, 1, false },         { "dict", g_dict, -1, false },
+    { "namespace", g_namespace, -1, false }
+};
 const size_t tp_n_globals = LQ_COUNT(tp_globals);
-
-/* ---- fmt % args ---- */
-typedef struct {
-    char flags[8];
-    int width, precision; /* precision -1: none */
-    char conversion;
-} spec;
-
-static void format_number(tp_run *r, tp_text *t, const spec *s, tv v)
-{
-    char f[64], out[512];
-    int64_t i = 0;
-    const char c = s->conversion;
-    const bool whole = strchr("dixXo", c) != NULL;
-    if (!tv_is_num(v))
-        tp_fail(&r->base, LQ_EVALUE, "%%%c format: a number is required, not %s", c, tv_type(v));
-    double d = tv_as_float(v);
-    if (whole && !tv_as_int(v, &i)) {
-        if (!(fabs(d) < 9e18))
-            tp_fail(&r->base, LQ_EVALUE, "%%%c format: a number beyond 64 bits", c);
-        i = (int64_t)d;
-    }
-    char width[16] = "", precision[16] = ""; /* a width of 0 would read as the flag 0 */
-    if (s->width) snprintf(width, sizeof width, "%d", s->width);
-    if (s->precision >= 0) snprintf(precision, sizeof precision, ".%d", s->precision);
-    snprintf(f, sizeof f, "%%%s%s%s%s%c", s->flags, width, precision, whole ? "ll" : "", c);
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* made above from checked parts */
-    if (whole)
-        snprintf(out, sizeof out, f, (long long)i);
-    else
-        snprintf(out, sizeof out, f, d);
-#pragma GCC diagnostic pop
-    tp_puts(r, t, out);
-}
-
-static void format_text(tp_run *r, tp_text *t, const spec *s, tv v)
-{
-    tp_text x = { 0 };
-    if (s->conversion == 'r')
-        tv_repr(r, &x, v);
-    else
-        tv_print(r, &x, v);
-    tv text = tv_text(&x);
-    if (s->precision >= 0) text = tv_slice(r, text, tv_none(), tv_int(s->precision), tv_none());
-    int64_t gap = s->width - tv_len(r, text);
-    bool left = strchr(s->flags, '-') != NULL;
-    for (int64_t i = 0; !left && i < gap; i++)
-        tp_puts(r, t, " ");
-    tp_add(r, t, text.u.s.p, text.u.s.n);
-    for (int64_t i = 0; left && i < gap; i++)
-        tp_puts(r, t, " ");
-}
-
-static int read_count(tp_run *r, tv f, size_t *i)
-{
-    int v = 0;
-    for (; *i < f.u.s.n && f.u.s.p[*i] >= '0' && f.u.s.p[*i] <= '9'; ++*i) {
-        v = v * 10 + (f.u.s.p[*i] - '0');
-        if (v > 100) tp_fail(&r->base, LQ_EVALUE, "format: a width above 100");
-    }
-    return v;
-}
-
-tv tp_format(tp_run *r, tv f, tv args)
-{
-    tp_text t = { 0 };
-    size_t next = 0;
-    for (size_t i = 0; i < f.u.s.n; i++) {
-        spec s = { .precision = -1 };
-        tv v = args;
-        bool by_name = false;
-        if (f.u.s.p[i] != '%') {
-            tp_add(r, &t, f.u.s.p + i, 1);
-            continue;
-        }
-        i++;
-        if (i < f.u.s.n && f.u.s.p[i] == '(') {
-            const char *close = memchr(f.u.s.p + i, ')', f.u.s.n - i);
-            if (!close || args.k != TV_DICT)
-                tp_fail(&r->base, LQ_EVALUE, "format requires a mapping");
-            size_t end = (size_t)(close - f.u.s.p);
-            v = tp_item(r, args, tv_str(f.u.s.p + i + 1, end - i - 1));
-            by_name = true;
-            i = end + 1;
-        }
-        for (size_t k = 0; i < f.u.s.n && f.u.s.p[i] && strchr("-+ 0#", f.u.s.p[i]); i++)
-            if (k < 6 && !strchr(s.flags, f.u.s.p[i])) s.flags[k++] = f.u.s.p[i];
-        s.width = read_count(r, f, &i);
-        if (i < f.u.s.n && f.u.s.p[i] == '.') i++, s.precision = read_count(r, f, &i);
-        s.conversion = i < f.u.s.n ? f.u.s.p[i] : 0;
-        if (s.conversion == '%') {
-            tp_puts(r, &t, "%");
-            continue;
-        }
-        if (!s.conversion || !strchr("srdixXofFeEgG", s.conversion))
-            tp_fail(&r->base, LQ_EVALUE, "unsupported format character '%c'",
-                    s.conversion ? s.conversion : ' ');
-        if (s.conversion == 'i') s.conversion = 'd';
-        if (!by_name && args.k == TV_TUPLE) {
-            if (next >= args.u.list->n)
-                tp_fail(&r->base, LQ_EVALUE, "not enough arguments for format string");
-            v = args.u.list->v[next];
-        } else if (!by_name && next > 0) {
-            tp_fail(&r->base, LQ_EVALUE, "not enough arguments for format string");
-        }
-        next++;
-        if (s.conversion == 's' || s.conversion == 'r')
-            format_text(r, &t, &s, v);
-        else
-            format_number(r, &t, &s, v);
-    }
-    if ((args.k == TV_TUPLE ? next < args.u.list->n
-                            : next == 0 && args.k != TV_DICT && args.k != TV_LIST))
-        tp_fail(&r->base, LQ_EVALUE, "not all arguments converted during string formatting");
-    return tv_text(&t);
-}

@@ -8,6 +8,7 @@
 #include "runtime/tok_text.h"
 
 #include <stdlib.h>
+#include <utf8proc.h>
 
 typedef struct {
     tp_base *b;
@@ -116,7 +117,7 @@ static bool raw_block(lexer *x, size_t begin)
     i = past_space(x, i + 3);
     char sign = i < x->n && x->s[i] == '-' ? '-' : 0;
     if (!at(x, i + (sign != 0), "%}")) return false;
-    after_tag(x, i + (sign != 0) + 2, sign, true);
+    after_tag(x, i + (sign != 0) + 2, sign, false);
     for (size_t from = x->i, e = from; e < x->n; e++) {
         if (!at(x, e, "{%")) continue;
         size_t k = e + 2;
@@ -145,6 +146,19 @@ static int hex(char c)
     if (is_digit(c)) return c - '0';
     c = (char)(c | 32);
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Where the name at i ends; letters of every script may stand in it. */
+static size_t past_name(const lexer *x, size_t i)
+{
+    for (size_t len; i < x->n; i += len) {
+        uint32_t cp = tok_utf8_get((const uint8_t *)x->s + i, &len);
+        utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)cp);
+        if (cp < 128 ? !is_alpha((char)cp) && !is_digit((char)cp)
+                     : k < UTF8PROC_CATEGORY_LU || k > UTF8PROC_CATEGORY_ND)
+            break;
+    }
+    return i;
 }
 
 /* `digits` hex digits at *i; -1: not so many. */
@@ -263,7 +277,10 @@ static void op_token(lexer *x)
         x->i += strlen(ops[k]);
         return;
     }
-    tp_fail(x->b, LQ_EFORMAT, "template: line %d: unexpected character '%c'", x->line, x->s[x->i]);
+    size_t len;
+    (void)tok_utf8_get((const uint8_t *)x->s + x->i, &len);
+    tp_fail(x->b, LQ_EFORMAT, "template: line %d: unexpected character '%.*s'", x->line, (int)len,
+            x->s + x->i);
 }
 
 /* The tokens of a tag up to its end "%}" or "}}". */
@@ -282,10 +299,8 @@ static void inside(lexer *x, const char *close, tt_kind end_kind)
             after_tag(x, x->i + (sign ? 3 : 2), sign ? c : 0, end_kind == TT_BLOCK_END);
             return;
         }
-        if (is_alpha(c)) {
-            size_t e = x->i;
-            while (e < x->n && (is_alpha(x->s[e]) || is_digit(x->s[e])))
-                e++;
+        size_t e = past_name(x, x->i);
+        if (e > x->i && !is_digit(c)) {
             add(x, TT_NAME, x->s + x->i, e - x->i);
             x->i = e;
         } else if (c == '"' || c == '\'') {

@@ -31,6 +31,15 @@ static bool is_lower_cp(uint32_t cp)
     return cp == 0xDF || utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_LL;
 }
 
+/* Passed over in the search for letters around a sigma. */
+static bool is_ignorable_cp(uint32_t cp)
+{
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)cp);
+    return cp == '\'' || cp == '.' || cp == ':' || cp == 0xB7 || cp == 0x2019 ||
+           k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||
+           k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK;
+}
+
 static void add_lower(tp_run *r, tp_text *t, uint32_t cp)
 {
     if (cp == 0x130)
@@ -41,8 +50,9 @@ static void add_lower(tp_run *r, tp_text *t, uint32_t cp)
 
 static void add_upper(tp_run *r, tp_text *t, uint32_t cp, bool title)
 {
-    if (cp == 0xDF)
-        tp_puts(r, t, title ? "Ss" : "SS"); /* the one common letter that becomes two */
+    const char *several = tp_long_case(cp, title);
+    if (several)
+        tp_puts(r, t, several);
     else
         add_cp(r, t,
                (uint32_t)(title ? utf8proc_totitle((utf8proc_int32_t)cp)
@@ -56,16 +66,57 @@ static tv s_upper(tp_run *r, tv s, const tp_args *a)
     (void)a;
     for (size_t i = 0; i < s.u.s.n;)
         add_upper(r, &t, next_cp(s, &i), false);
-    return tv_text(&t);
+    return tv_derived(&t, s);
+}
+
+/* Whether the capital sigma that ends at i ends its word (marks and the like do not count). */
+static bool is_final_sigma(tv s, size_t i)
+{
+    bool before = false, after = false;
+    for (size_t c = i - 2; c > 0 && !before;) {
+        do
+            c--;
+        while (c > 0 && ((uint8_t)s.u.s.p[c] & 0xC0) == 0x80);
+        size_t k = c;
+        uint32_t cp = next_cp(s, &k);
+        before = is_upper_cp(cp) || is_lower_cp(cp);
+        if (!before && !is_ignorable_cp(cp)) break;
+    }
+    while (i < s.u.s.n && !after) {
+        uint32_t cp = next_cp(s, &i);
+        after = is_upper_cp(cp) || is_lower_cp(cp);
+        if (!after && !is_ignorable_cp(cp)) break;
+    }
+    return before && !after;
 }
 
 static tv s_lower(tp_run *r, tv s, const tp_args *a)
 {
     tp_text t = { 0 };
     (void)a;
-    for (size_t i = 0; i < s.u.s.n;)
-        add_lower(r, &t, next_cp(s, &i));
-    return tv_text(&t);
+    for (size_t i = 0; i < s.u.s.n;) {
+        uint32_t cp = next_cp(s, &i);
+        if (cp == 0x3A3 && is_final_sigma(s, i))
+            add_cp(r, &t, 0x3C2);
+        else
+            add_lower(r, &t, cp);
+    }
+    return tv_derived(&t, s);
+}
+
+static tv s_casefold(tp_run *r, tv s, const tp_args *a)
+{
+    tp_text t = { 0 };
+    (void)a;
+    for (size_t i = 0; i < s.u.s.n;) {
+        utf8proc_int32_t out[8];
+        int last = 0;
+        utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)next_cp(s, &i), out, 8,
+                                                     UTF8PROC_CASEFOLD, &last);
+        for (utf8proc_ssize_t k = 0; k < n && k < 8; k++)
+            add_cp(r, &t, (uint32_t)out[k]);
+    }
+    return tv_derived(&t, s);
 }
 
 static tv s_capitalize(tp_run *r, tv s, const tp_args *a)
@@ -78,7 +129,7 @@ static tv s_capitalize(tp_run *r, tv s, const tp_args *a)
         else
             add_lower(r, &t, next_cp(s, &i));
     }
-    return tv_text(&t);
+    return tv_derived(&t, s);
 }
 
 static tv s_title(tp_run *r, tv s, const tp_args *a)
@@ -94,7 +145,7 @@ static tv s_title(tp_run *r, tv s, const tp_args *a)
             add_upper(r, &t, cp, true);
         inside = is_upper_cp(cp) || is_lower_cp(cp);
     }
-    return tv_text(&t);
+    return tv_derived(&t, s);
 }
 
 static tv s_swapcase(tp_run *r, tv s, const tp_args *a)
@@ -108,7 +159,7 @@ static tv s_swapcase(tp_run *r, tv s, const tp_args *a)
         else
             add_upper(r, &t, cp, false);
     }
-    return tv_text(&t);
+    return tv_derived(&t, s);
 }
 
 /* ---- questions about all characters ---- */
@@ -131,12 +182,17 @@ static bool is_decimal_cp(uint32_t cp)
 {
     return utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND;
 }
+int tp_digit_of(uint32_t cp)
+{
+    int v = 0;
+    if (!is_decimal_cp(cp)) return -1;
+    if (cp >= 0x1D7CE && cp <= 0x1D7FF) return (int)(cp - 0x1D7CE) % 10; /* runs without a gap */
+    while (v < 9 && is_decimal_cp(cp - (uint32_t)v - 1))
+        v++;
+    return v;
+}
 static bool is_alnum_cp(uint32_t cp) { return is_alpha_cp(cp) || tok_is_numeric(cp); }
 
-static tv s_isdigit(tp_run *r, tv s, const tp_args *a)
-{
-    return (void)r, (void)a, all_are(s, is_decimal_cp);
-}
 static tv s_isnumeric(tp_run *r, tv s, const tp_args *a)
 {
     return (void)r, (void)a, all_are(s, tok_is_numeric);
@@ -149,6 +205,42 @@ static tv s_isalnum(tp_run *r, tv s, const tp_args *a)
 {
     return (void)r, (void)a, all_are(s, is_alnum_cp);
 }
+static bool is_digit_cp(uint32_t cp)
+{
+    return is_decimal_cp(cp) || cp == 0xB2 || cp == 0xB3 || cp == 0xB9 || cp == 0x2070 ||
+           (cp >= 0x2074 && cp <= 0x2079) || (cp >= 0x2080 && cp <= 0x2089) ||
+           (cp >= 0x2460 && cp <= 0x2468);
+}
+static bool is_ascii_cp(uint32_t cp) { return cp < 128; }
+
+static tv s_isdigit(tp_run *r, tv s, const tp_args *a)
+{
+    return (void)r, (void)a, all_are(s, is_digit_cp);
+}
+static tv s_isdecimal(tp_run *r, tv s, const tp_args *a)
+{
+    return (void)r, (void)a, all_are(s, is_decimal_cp);
+}
+static tv s_isascii(tp_run *r, tv s, const tp_args *a)
+{
+    return (void)r, (void)a, s.u.s.n ? all_are(s, is_ascii_cp) : tv_bool(true);
+}
+static tv s_isprintable(tp_run *r, tv s, const tp_args *a)
+{
+    return (void)r, (void)a, s.u.s.n ? all_are(s, tv_printable) : tv_bool(true);
+}
+static tv s_isidentifier(tp_run *r, tv s, const tp_args *a)
+{
+    (void)r, (void)a;
+    bool yes = s.u.s.n > 0;
+    for (size_t i = 0; yes && i < s.u.s.n;) {
+        bool first = i == 0;
+        uint32_t cp = next_cp(s, &i);
+        yes = cp == '_' || is_alpha_cp(cp) || (!first && is_decimal_cp(cp));
+    }
+    return tv_bool(yes);
+}
+
 static tv s_isspace(tp_run *r, tv s, const tp_args *a)
 {
     return (void)r, (void)a, all_are(s, space_cp);
@@ -174,6 +266,21 @@ static tv s_islower(tp_run *r, tv s, const tp_args *a)
     return (void)r, (void)a, has_case(s, is_lower_cp, is_upper_cp);
 }
 
+/* Upper case begins every word and stands nowhere else. */
+static tv s_istitle(tp_run *r, tv s, const tp_args *a)
+{
+    (void)r, (void)a;
+    bool inside = false, any = false;
+    for (size_t i = 0; i < s.u.s.n;) {
+        uint32_t cp = next_cp(s, &i);
+        bool upper = is_upper_cp(cp), lower = is_lower_cp(cp);
+        if ((upper && inside) || (lower && !inside)) return tv_bool(false);
+        inside = upper || lower;
+        any = any || inside;
+    }
+    return tv_bool(any);
+}
+
 /* ---- strip ---- */
 static bool in_set(tv chars, uint32_t cp)
 {
@@ -185,7 +292,7 @@ static bool in_set(tv chars, uint32_t cp)
 
 static tv strip(tp_run *r, tv s, const tp_args *a, bool left, bool right)
 {
-    tv chars = tp_arg(a, 0, "chars", tv_none());
+    tv chars = a->n ? a->v[0] : tp_arg(a, 0, "chars", tv_none());
     size_t from = 0, to = s.u.s.n;
     if (chars.k != TV_NONE) tp_need_str(r, chars, "strip");
     tp_charge(r, s.u.s.n / 16 + (chars.k == TV_STR ? chars.u.s.n : 0));
@@ -199,7 +306,7 @@ static tv strip(tp_run *r, tv s, const tp_args *a, bool left, bool right)
         if (!in_set(chars, next_cp(s, &i))) break;
         to = c;
     }
-    return tv_str(s.u.s.p + from, to - from);
+    return tv_sub(s, from, to - from);
 }
 static tv s_strip(tp_run *r, tv s, const tp_args *a) { return strip(r, s, a, true, true); }
 static tv s_lstrip(tp_run *r, tv s, const tp_args *a) { return strip(r, s, a, true, false); }
@@ -221,41 +328,61 @@ static const char *find_last(tp_run *r, tv s, tv what)
     return NULL;
 }
 
-static tv place(tv s, const char *hit)
-{
-    return tv_int(hit ? (int64_t)tv_chars(tv_str(s.u.s.p, (size_t)(hit - s.u.s.p))) : -1);
-}
-
 static tv text_arg(tp_run *r, const tp_args *a, size_t i, const char *what)
 {
     return tp_need_str(r, a->n > i ? a->v[i] : tv_none(), what);
 }
 
-static tv s_find(tp_run *r, tv s, const tp_args *a)
+/* The part of s that the arguments at and behind `at` (start, stop) leave; *skipped: the code
+ * points before it. */
+static tv part_of(tp_run *r, tv s, const tp_args *a, size_t at, int64_t *skipped)
 {
-    return place(s, find_in(r, s, 0, text_arg(r, a, 0, "find")));
-}
-static tv s_rfind(tp_run *r, tv s, const tp_args *a)
-{
-    return place(s, find_last(r, s, text_arg(r, a, 0, "rfind")));
+    tv from = a->n > at ? a->v[at] : tv_none(), to = a->n > at + 1 ? a->v[at + 1] : tv_none();
+    *skipped = 0;
+    if (from.k == TV_NONE && to.k == TV_NONE) return s;
+    int64_t n = tv_len(r, s), i = from.k == TV_NONE ? 0 : tp_need_int(r, from, "start");
+    if (i < 0) i = i + n < 0 ? 0 : i + n;
+    *skipped = i;
+    return i > n ? tv_none() : tv_slice(r, s, tv_int(i), to, tv_none());
 }
 
+static tv place(tp_run *r, tv s, const tp_args *a, bool last, bool must, const char *what)
+{
+    tv needle = text_arg(r, a, 0, what);
+    int64_t skipped;
+    tv in = part_of(r, s, a, 1, &skipped);
+    const char *hit = NULL;
+    if (in.k == TV_STR) hit = last ? find_last(r, in, needle) : find_in(r, in, 0, needle);
+    if (!hit && must) tp_fail(&r->base, LQ_EVALUE, "substring not found");
+    if (!hit) return tv_int(-1);
+    return tv_int(skipped + (int64_t)tv_chars(tv_sub(in, 0, (size_t)(hit - in.u.s.p))));
+}
+
+static tv s_find(tp_run *r, tv s, const tp_args *a) { return place(r, s, a, false, false, "find"); }
+static tv s_rfind(tp_run *r, tv s, const tp_args *a)
+{
+    return place(r, s, a, true, false, "rfind");
+}
 static tv s_index(tp_run *r, tv s, const tp_args *a)
 {
-    tv at = s_find(r, s, a);
-    if (at.u.i < 0) tp_fail(&r->base, LQ_EVALUE, "substring not found");
-    return at;
+    return place(r, s, a, false, true, "index");
+}
+static tv s_rindex(tp_run *r, tv s, const tp_args *a)
+{
+    return place(r, s, a, true, true, "rindex");
 }
 
 static tv s_count(tp_run *r, tv s, const tp_args *a)
 {
     tv what = text_arg(r, a, 0, "count");
-    int64_t n = 0;
+    int64_t n = 0, skipped;
+    s = part_of(r, s, a, 1, &skipped);
+    if (s.k != TV_STR) return tv_int(0);
     if (what.u.s.n == 0) return tv_int((int64_t)tv_chars(s) + 1);
     for (const char *hit; (hit = memmem(s.u.s.p, s.u.s.n, what.u.s.p, what.u.s.n)); n++) {
         size_t skip = (size_t)(hit - s.u.s.p) + what.u.s.n;
         tp_charge(r, skip / 16);
-        s = tv_str(s.u.s.p + skip, s.u.s.n - skip);
+        s = tv_sub(s, skip, s.u.s.n - skip);
     }
     return tv_int(n);
 }
@@ -272,6 +399,9 @@ static bool ends(tv s, tv p)
 static tv any_of(tp_run *r, tv s, const tp_args *a, bool (*is)(tv, tv), const char *what)
 {
     tv p = a->n ? a->v[0] : tv_none();
+    int64_t skipped;
+    s = part_of(r, s, a, 1, &skipped);
+    if (s.k != TV_STR) return tv_bool(false);
     if (p.k != TV_TUPLE) return tv_bool(is(s, tp_need_str(r, p, what)));
     for (size_t i = 0; i < p.u.list->n; i++)
         if (is(s, tp_need_str(r, p.u.list->v[i], what))) return tv_bool(true);
@@ -289,12 +419,12 @@ static tv s_endswith(tp_run *r, tv s, const tp_args *a)
 static tv s_removeprefix(tp_run *r, tv s, const tp_args *a)
 {
     tv p = text_arg(r, a, 0, "removeprefix");
-    return begins(s, p) ? tv_str(s.u.s.p + p.u.s.n, s.u.s.n - p.u.s.n) : s;
+    return begins(s, p) ? tv_sub(s, p.u.s.n, s.u.s.n - p.u.s.n) : s;
 }
 static tv s_removesuffix(tp_run *r, tv s, const tp_args *a)
 {
     tv p = text_arg(r, a, 0, "removesuffix");
-    return ends(s, p) ? tv_str(s.u.s.p, s.u.s.n - p.u.s.n) : s;
+    return ends(s, p) ? tv_sub(s, 0, s.u.s.n - p.u.s.n) : s;
 }
 
 /* ---- cut and join ---- */
@@ -308,22 +438,22 @@ static tv s_replace(tp_run *r, tv s, const tp_args *a)
     size_t from = 0;
     for (; n != 0; n--) {
         if (old.u.s.n == 0) { /* before every character and at the end */
-            tp_add(r, &t, new.u.s.p, new.u.s.n);
+            tp_add_str(r, &t, new);
             size_t i = from;
             if (from >= s.u.s.n) break;
             next_cp(s, &i);
-            tp_add(r, &t, s.u.s.p + from, i - from);
+            tp_add_str(r, &t, tv_sub(s, from, i - from));
             from = i;
             continue;
         }
         const char *hit = find_in(r, s, from, old);
         if (!hit) break;
         size_t at = (size_t)(hit - s.u.s.p);
-        tp_add(r, &t, s.u.s.p + from, at - from);
-        tp_add(r, &t, new.u.s.p, new.u.s.n);
+        tp_add_str(r, &t, tv_sub(s, from, at - from));
+        tp_add_str(r, &t, new);
         from = at + old.u.s.n;
     }
-    tp_add(r, &t, s.u.s.p + from, s.u.s.n - from);
+    tp_add_str(r, &t, tv_sub(s, from, s.u.s.n - from));
     return tv_text(&t);
 }
 
@@ -337,13 +467,13 @@ static tv split_space(tp_run *r, tv s, int64_t limit)
             if (!space_cp(next_cp(s, &e))) break;
         if (i >= s.u.s.n) return out;
         if (limit-- == 0) {
-            tv_push(r, out, tv_str(s.u.s.p + i, s.u.s.n - i));
+            tv_push(r, out, tv_sub(s, i, s.u.s.n - i));
             return out;
         }
         size_t from = i;
         for (e = i; i < s.u.s.n; i = e)
             if (space_cp(next_cp(s, &e))) break;
-        tv_push(r, out, tv_str(s.u.s.p + from, i - from));
+        tv_push(r, out, tv_sub(s, from, i - from));
     }
 }
 
@@ -352,19 +482,44 @@ static tv reversed(tp_run *r, tv list)
     return tv_slice(r, list, tv_none(), tv_none(), tv_int(-1));
 }
 
+static size_t before_space(tv s, size_t to, bool space)
+{
+    while (to > 0) {
+        size_t c = to - 1, i;
+        while (c > 0 && ((uint8_t)s.u.s.p[c] & 0xC0) == 0x80)
+            c--;
+        i = c;
+        if (space_cp(next_cp(s, &i)) != space) break;
+        to = c;
+    }
+    return to;
+}
+
+static tv rsplit_space(tp_run *r, tv s, int64_t limit)
+{
+    tv out = tv_new_list(r, TV_LIST);
+    for (size_t to = s.u.s.n; (to = before_space(s, to, true)) > 0;) {
+        size_t from = limit-- == 0 ? 0 : before_space(s, to, false);
+        tv_push(r, out, tv_sub(s, from, to - from));
+        to = from;
+    }
+    return reversed(r, out);
+}
+
 static tv split(tp_run *r, tv s, const tp_args *a, bool right)
 {
     tv sep = tp_arg(a, 0, "sep", tv_none()), max = tp_arg(a, 1, "maxsplit", tv_int(-1));
     int64_t limit = tp_need_int(r, max, "split");
-    if (sep.k == TV_NONE && (!right || limit < 0)) return split_space(r, s, limit);
+    if (sep.k == TV_NONE && right && limit >= 0) return rsplit_space(r, s, limit);
+    if (sep.k == TV_NONE) return split_space(r, s, limit);
     tp_need_str(r, sep, "split");
     if (sep.u.s.n == 0) tp_fail(&r->base, LQ_EVALUE, "empty separator");
     tv out = tv_new_list(r, TV_LIST);
     if (right && limit >= 0) { /* from the end, then turned round */
         for (const char *hit; limit > 0 && (hit = find_last(r, s, sep)); limit--) {
             size_t at = (size_t)(hit - s.u.s.p), after = at + sep.u.s.n;
-            tv_push(r, out, tv_str(s.u.s.p + after, s.u.s.n - after));
-            s = tv_str(s.u.s.p, at);
+            tv_push(r, out, tv_sub(s, after, s.u.s.n - after));
+            s = tv_sub(s, 0, at);
         }
         tv_push(r, out, s);
         return reversed(r, out);
@@ -372,10 +527,10 @@ static tv split(tp_run *r, tv s, const tp_args *a, bool right)
     size_t from = 0;
     for (const char *hit; limit != 0 && (hit = find_in(r, s, from, sep)); limit--) {
         size_t at = (size_t)(hit - s.u.s.p);
-        tv_push(r, out, tv_str(s.u.s.p + from, at - from));
+        tv_push(r, out, tv_sub(s, from, at - from));
         from = at + sep.u.s.n;
     }
-    tv_push(r, out, tv_str(s.u.s.p + from, s.u.s.n - from));
+    tv_push(r, out, tv_sub(s, from, s.u.s.n - from));
     return out;
 }
 static tv s_split(tp_run *r, tv s, const tp_args *a) { return split(r, s, a, false); }
@@ -392,7 +547,7 @@ static tv s_splitlines(tp_run *r, tv s, const tp_args *a)
                    cp == 0x2028 || cp == 0x2029;
         if (!end && i < s.u.s.n) continue;
         if (cp == '\r' && i < s.u.s.n && s.u.s.p[i] == '\n') i++;
-        tv_push(r, out, tv_str(s.u.s.p + from, (end && !keep ? at : i) - from));
+        tv_push(r, out, tv_sub(s, from, (end && !keep ? at : i) - from));
         from = i;
     }
     return out;
@@ -404,7 +559,7 @@ static tv partition(tp_run *r, tv s, const tp_args *a, bool right)
     if (sep.u.s.n == 0) tp_fail(&r->base, LQ_EVALUE, "empty separator");
     const char *hit = right ? find_last(r, s, sep) : find_in(r, s, 0, sep);
     size_t at = hit ? (size_t)(hit - s.u.s.p) : s.u.s.n, after = hit ? at + sep.u.s.n : at;
-    tv head = tv_str(s.u.s.p, at), tail = tv_str(s.u.s.p + after, s.u.s.n - after);
+    tv head = tv_sub(s, 0, at), tail = tv_sub(s, after, s.u.s.n - after);
     tv_push(r, out, !hit && right ? empty : head);
     tv_push(r, out, hit ? sep : empty);
     tv_push(r, out, !hit && right ? head : tail);
@@ -422,8 +577,8 @@ static tv s_join(tp_run *r, tv s, const tp_args *a)
         if (e.k != TV_STR)
             tp_fail(&r->base, LQ_EVALUE, "sequence item %zu: expected str instance, %s found", i,
                     tv_type(e));
-        if (i) tp_add(r, &t, s.u.s.p, s.u.s.n);
-        tp_add(r, &t, e.u.s.p, e.u.s.n);
+        if (i) tp_add_str(r, &t, s);
+        tp_add_str(r, &t, e);
     }
     return tv_text(&t);
 }
@@ -438,10 +593,10 @@ static tv pad(tp_run *r, tv s, const tp_args *a, int left_of_two)
                                                                        : 0;
     tp_text t = { 0 };
     for (int64_t i = 0; i < left; i++)
-        tp_add(r, &t, fill.u.s.p, fill.u.s.n);
-    tp_add(r, &t, s.u.s.p, s.u.s.n);
+        tp_add_str(r, &t, fill);
+    tp_add_str(r, &t, s);
     for (int64_t i = left; i < all; i++)
-        tp_add(r, &t, fill.u.s.p, fill.u.s.n);
+        tp_add_str(r, &t, fill);
     return tv_text(&t);
 }
 static tv s_ljust(tp_run *r, tv s, const tp_args *a) { return pad(r, s, a, 0); }
@@ -453,42 +608,35 @@ static tv s_zfill(tp_run *r, tv s, const tp_args *a)
     int64_t width = tp_need_int(r, a->n ? a->v[0] : tv_none(), "zfill"), n = tv_len(r, s);
     bool sign = s.u.s.n && (s.u.s.p[0] == '-' || s.u.s.p[0] == '+');
     tp_text t = { 0 };
-    tp_add(r, &t, s.u.s.p, sign);
+    tp_add_str(r, &t, tv_sub(s, 0, sign));
     for (; n < width; n++)
         tp_puts(r, &t, "0");
-    tp_add(r, &t, s.u.s.p + sign, s.u.s.n - sign);
+    tp_add_str(r, &t, tv_sub(s, sign, s.u.s.n - sign));
     return tv_text(&t);
 }
 
-/* "{} {0} {name}".format(...); format specifications are refused. */
-static tv s_format(tp_run *r, tv s, const tp_args *a)
+static tv s_unsupported(tp_run *r, tv s, const tp_args *a)
 {
+    (void)s, (void)a;
+    tp_fail(&r->base, LQ_EUNSUPPORTED,
+            "template: line %d: encode, format_map, maketrans and translate are not supported",
+            r->base.line);
+}
+
+static tv s_expandtabs(tp_run *r, tv s, const tp_args *a)
+{
+    int64_t size = tp_need_int(r, tp_arg(a, 0, "tabsize", tv_int(8)), "expandtabs"), column = 0;
     tp_text t = { 0 };
-    size_t next = 0;
-    for (size_t i = 0; i < s.u.s.n; i++) {
-        char c = s.u.s.p[i];
-        if ((c == '{' || c == '}') && i + 1 < s.u.s.n && s.u.s.p[i + 1] == c)
-            i++;
-        else if (c == '{') {
-            const char *close = memchr(s.u.s.p + i, '}', s.u.s.n - i);
-            if (!close) tp_fail(&r->base, LQ_EVALUE, "expected '}' before end of string");
-            tv field = tv_str(s.u.s.p + i + 1, (size_t)(close - s.u.s.p) - i - 1), v;
-            tv number = all_are(field, is_decimal_cp);
-            if (field.u.s.n && strpbrk(tp_copy(&r->base, field.u.s.p, field.u.s.n), ".[!:"))
-                tp_fail(&r->base, LQ_EUNSUPPORTED,
-                        "format: fields beyond {}, {0} and {name} are not supported");
-            size_t at = field.u.s.n == 0 ? next++
-                        : number.u.b
-                            ? strtoul(tp_copy(&r->base, field.u.s.p, field.u.s.n), NULL, 10)
-                            : SIZE_MAX;
-            if (!tp_has(a, at, tp_copy(&r->base, field.u.s.p, field.u.s.n), &v))
-                tp_fail(&r->base, LQ_EVALUE, "format: no argument for '{%.*s}'", (int)field.u.s.n,
-                        field.u.s.p);
-            tv_print(r, &t, v);
-            i = (size_t)(close - s.u.s.p);
+    for (size_t i = 0; i < s.u.s.n;) {
+        size_t at = i;
+        uint32_t cp = next_cp(s, &i);
+        if (cp == '\t') {
+            for (int64_t k = size > 0 ? size - column % size : 0; k > 0; k--, column++)
+                tp_puts(r, &t, " ");
             continue;
         }
-        tp_add(r, &t, &c, 1);
+        tp_add_str(r, &t, tv_sub(s, at, i - at));
+        column = cp == '\n' || cp == '\r' ? 0 : column + 1;
     }
     return tv_text(&t);
 }
@@ -496,7 +644,7 @@ static tv s_format(tp_run *r, tv s, const tp_args *a)
 /* ---- dict ---- */
 static tv d_items(tp_run *r, tv d, const tp_args *a)
 {
-    tv out = tv_new_list(r, TV_LIST);
+    tv out = tv_new_list(r, TV_ITEMS);
     (void)a;
     for (size_t i = 0; i < d.u.dict->n; i++) {
         tv pair = tv_new_list(r, TV_TUPLE);
@@ -507,11 +655,14 @@ static tv d_items(tp_run *r, tv d, const tp_args *a)
     return out;
 }
 
-static tv d_keys(tp_run *r, tv d, const tp_args *a) { return (void)a, tv_iter(r, d); }
+static tv d_keys(tp_run *r, tv d, const tp_args *a)
+{
+    return (void)a, (tv){ .k = TV_KEYS, .u.list = tv_iter(r, d).u.list };
+}
 
 static tv d_values(tp_run *r, tv d, const tp_args *a)
 {
-    tv out = tv_new_list(r, TV_LIST);
+    tv out = tv_new_list(r, TV_VALUES);
     (void)a;
     for (size_t i = 0; i < d.u.dict->n; i++)
         tv_push(r, out, d.u.dict->e[i].value);
@@ -555,14 +706,6 @@ static tv l_copy(tp_run *r, tv l, const tp_args *a)
     return (void)a, tv_slice(r, l, tv_none(), tv_none(), tv_none());
 }
 
-/* What would change a value is unsafe in Jinja's immutable sandbox, and so it is here. */
-static tv unsafe(tp_run *r, tv v, const tp_args *a)
-{
-    (void)a;
-    tp_fail(&r->base, LQ_EVALUE, "access to a changing method of '%s' object is unsafe.",
-            tv_type(v));
-}
-
 /* ---- loop ---- */
 static tv o_cycle(tp_run *r, tv v, const tp_args *a)
 {
@@ -584,55 +727,73 @@ static tv o_changed(tp_run *r, tv v, const tp_args *a)
 }
 
 static const tp_row str_methods[] = {
-    { "capitalize", s_capitalize },
-    { "casefold", s_lower },
-    { "center", s_center },
-    { "count", s_count },
-    { "endswith", s_endswith },
-    { "find", s_find },
-    { "format", s_format },
-    { "index", s_index },
-    { "isalnum", s_isalnum },
-    { "isalpha", s_isalpha },
-    { "isdecimal", s_isdigit },
-    { "isdigit", s_isdigit },
-    { "islower", s_islower },
-    { "isnumeric", s_isnumeric },
-    { "isspace", s_isspace },
-    { "isupper", s_isupper },
-    { "join", s_join },
-    { "ljust", s_ljust },
-    { "lower", s_lower },
-    { "lstrip", s_lstrip },
-    { "partition", s_partition },
-    { "removeprefix", s_removeprefix },
-    { "removesuffix", s_removesuffix },
-    { "replace", s_replace },
-    { "rfind", s_rfind },
-    { "rjust", s_rjust },
-    { "rpartition", s_rpartition },
-    { "rsplit", s_rsplit },
-    { "rstrip", s_rstrip },
-    { "split", s_split },
-    { "splitlines", s_splitlines },
-    { "startswith", s_startswith },
-    { "strip", s_strip },
-    { "swapcase", s_swapcase },
-    { "title", s_title },
-    { "upper", s_upper },
-    { "zfill", s_zfill },
+    { "capitalize", s_capitalize, 0, true },
+    { "casefold", s_casefold, 0, true },
+    { "center", s_center, 2, true },
+    { "count", s_count, 3, false },
+    { "encode", s_unsupported, -1, false },
+    { "endswith", s_endswith, 3, false },
+    { "expandtabs", s_expandtabs, 1, true },
+    { "find", s_find, 3, false },
+    { "format", tp_str_format, -1, false },
+    { "format_map", s_unsupported, -1, false },
+    { "index", s_index, 3, false },
+    { "isalnum", s_isalnum, 0, false },
+    { "isalpha", s_isalpha, 0, false },
+    { "isascii", s_isascii, 0, false },
+    { "isdecimal", s_isdecimal, 0, false },
+    { "isdigit", s_isdigit, 0, false },
+    { "isidentifier", s_isidentifier, 0, false },
+    { "islower", s_islower, 0, false },
+    { "isnumeric", s_isnumeric, 0, false },
+    { "isprintable", s_isprintable, 0, false },
+    { "isspace", s_isspace, 0, false },
+    { "istitle", s_istitle, 0, false },
+    { "isupper", s_isupper, 0, false },
+    { "join", s_join, 1, false },
+    { "ljust", s_ljust, 2, true },
+    { "lower", s_lower, 0, true },
+    { "lstrip", s_lstrip, 1, true },
+    { "maketrans", s_unsupported, -1, false },
+    { "partition", s_partition, 1, true },
+    { "removeprefix", s_removeprefix, 1, true },
+    { "removesuffix", s_removesuffix, 1, true },
+    { "replace", s_replace, 3, true },
+    { "rfind", s_rfind, 3, false },
+    { "rindex", s_rindex, 3, false },
+    { "rjust", s_rjust, 2, true },
+    { "rpartition", s_rpartition, 1, true },
+    { "rsplit", s_rsplit, 2, true },
+    { "rstrip", s_rstrip, 1, true },
+    { "split", s_split, 2, true },
+    { "splitlines", s_splitlines, 1, true },
+    { "startswith", s_startswith, 3, false },
+    { "strip", s_strip, 1, true },
+    { "swapcase", s_swapcase, 0, true },
+    { "title", s_title, 0, true },
+    { "translate", s_unsupported, -1, false },
+    { "upper", s_upper, 0, true },
+    { "zfill", s_zfill, 1, true },
 };
-static const tp_row dict_methods[] = { { "copy", d_copy },
-                                       { "get", d_get },
-                                       { "items", d_items },
-                                       { "keys", d_keys },
-                                       { "values", d_values } };
-static const tp_row list_methods[] = {
-    { "append", unsafe }, { "clear", unsafe },   { "copy", l_copy },   { "count", l_count },
-    { "extend", unsafe }, { "index", l_index },  { "insert", unsafe }, { "pop", unsafe },
-    { "remove", unsafe }, { "reverse", unsafe }, { "sort", unsafe }
-};
-static const tp_row loop_methods[] = { { "changed", o_changed }, { "cycle", o_cycle } };
+static const tp_row dict_methods[] = { { "copy", d_copy, 0, false },
+                                       { "get", d_get, 2, false },
+                                       { "items", d_items, 0, false },
+                                       { "keys", d_keys, 0, false },
+                                       { "values", d_values, 0, false } };
+static const tp_row list_methods[] = { { "copy", l_copy, 0, false },
+                                       { "count", l_count, 1, false },
+                                       { "index", l_index, 3, false } };
+static const tp_row tuple_methods[] = { { "count", l_count, 1, false },
+                                        { "index", l_index, 3, false } };
+static const tp_row loop_methods[] = { { "changed", o_changed, -1, false },
+                                       { "cycle", o_cycle, -1, false } };
+
+const tp_row *tp_find_row(const tp_row *rows, size_t n_rows, const char *name, size_t n)
+{
+    for (size_t i = 0; i < n_rows; i++)
+        if (strlen(rows[i].name) == n && memcmp(rows[i].name, name, n) == 0) return &rows[i];
+    return NULL;
+}
 
 const tp_row *tp_method(tv v, const char *name, size_t n)
 {
@@ -643,11 +804,28 @@ const tp_row *tp_method(tv v, const char *name, size_t n)
     } kinds[] = { { TV_STR, str_methods, LQ_COUNT(str_methods) },
                   { TV_DICT, dict_methods, LQ_COUNT(dict_methods) },
                   { TV_LIST, list_methods, LQ_COUNT(list_methods) },
-                  { TV_TUPLE, list_methods, LQ_COUNT(list_methods) },
+                  { TV_TUPLE, tuple_methods, LQ_COUNT(tuple_methods) },
+                  { TV_RANGE, tuple_methods, LQ_COUNT(tuple_methods) },
                   { TV_LOOP, loop_methods, LQ_COUNT(loop_methods) } };
     for (size_t k = 0; k < LQ_COUNT(kinds); k++)
-        for (size_t i = 0; kinds[k].k == v.k && i < kinds[k].n; i++)
-            if (strlen(kinds[k].rows[i].name) == n && memcmp(kinds[k].rows[i].name, name, n) == 0)
-                return &kinds[k].rows[i];
+        if (kinds[k].k == v.k) return tp_find_row(kinds[k].rows, kinds[k].n, name, n);
     return NULL;
+}
+
+bool tp_is_unsafe(tv v, const char *name, size_t n)
+{
+    static const struct {
+        tv_kind k;
+        const char *name;
+    } changing[] = { { TV_LIST, "append" },   { TV_LIST, "clear" },     { TV_LIST, "extend" },
+                     { TV_LIST, "insert" },   { TV_LIST, "pop" },       { TV_LIST, "remove" },
+                     { TV_LIST, "reverse" },  { TV_LIST, "sort" },      { TV_DICT, "clear" },
+                     { TV_DICT, "pop" },      { TV_DICT, "popitem" },   { TV_DICT, "setdefault" },
+                     { TV_DICT, "update" },   { TV_STR, "format_map" }, { TV_STR, "encode" },
+                     { TV_STR, "translate" }, { TV_STR, "maketrans" } };
+    for (size_t i = 0; i < LQ_COUNT(changing); i++)
+        if (changing[i].k == v.k && strlen(changing[i].name) == n &&
+            memcmp(changing[i].name, name, n) == 0)
+            return true;
+    return false;
 }

@@ -8,6 +8,10 @@ typedef struct {
     const tt *v;
     size_t i;
     int depth, loops;
+    bool soft;         /* within an if, where unknown filters and tests fail only when reached */
+    const tt *unknown; /* the first one elsewhere */
+    const char *unknown_what;
+    unsigned uses; /* TP_USES_... met so far in the macro at hand */
 } parser;
 
 static tn *expression(parser *p);
@@ -151,6 +155,9 @@ static tn *name_or_constant(parser *p)
                       { "None", { .k = TV_NONE } } };
     for (size_t i = 0; i < LQ_COUNT(constants); i++)
         if (skip_name(p, constants[i].name)) return constant(p, constants[i].v);
+    static const char *const special[] = { "caller", "varargs", "kwargs" };
+    for (size_t i = 0; i < LQ_COUNT(special); i++)
+        if (is_name(p, special[i])) p->uses |= 1u << i;
     tn *n = node(p, TN_NAME);
     n->name = need_name(p);
     return n;
@@ -164,7 +171,7 @@ static tn *string_literal(parser *p)
     char *s = tp_take(p->b, n + 1);
     for (size_t i = from, w = 0; i < p->i; w += p->v[i++].n)
         memcpy(s + w, p->v[i].p, p->v[i].n);
-    return constant(p, tv_str(s, n)); /* "a" "b" are one */
+    return constant(p, tv_own(s, n)); /* "a" "b" are one */
 }
 
 static tn *primary(parser *p)
@@ -197,16 +204,15 @@ static tn *arguments(parser *p)
     tn *first = NULL, **tail = &first;
     while (!is_op(p, ")")) {
         const char *keyword = NULL;
-        if (is_op(p, "*") || is_op(p, "**"))
-            tp_fail(p->b, LQ_EUNSUPPORTED, "template: line %d: * in arguments is not supported",
-                    cur(p)->line);
-        if (cur(p)->k == TT_NAME && is(cur(p) + 1, TT_OP, "=")) {
+        int stars = skip_op(p, "**") ? 2 : skip_op(p, "*");
+        if (!stars && cur(p)->k == TT_NAME && is(cur(p) + 1, TT_OP, "=")) {
             keyword = need_name(p);
             p->i++;
         }
         tn *value = expression(p);
         tn *arg = make(p, TN_TUPLE, value, NULL); /* carries the keyword; `a` is the value */
         arg->name = keyword;
+        arg->stars = stars;
         *tail = arg;
         tail = &arg->next;
         if (!skip_op(p, ",")) break;
@@ -256,24 +262,26 @@ static tn *postfix(parser *p, tn *n)
     }
 }
 
-static const tp_row *need_row(parser *p, const char *what,
-                              const tp_row *(*find)(const char *, size_t))
+static void need_row(parser *p, tn *of, const char *what,
+                     const tp_row *(*find)(const char *, size_t))
 {
     const tt *t = cur(p);
     if (t->k != TT_NAME) unexpected(p, what);
     const tp_row *row = find(t->p, t->n);
-    if (!row)
-        tp_fail(p->b, LQ_EUNSUPPORTED, "template: line %d: no %s named '%.*s'", t->line, what,
-                (int)t->n, t->p);
+    if (!row && !p->soft && !p->unknown) {
+        p->unknown = t;
+        p->unknown_what = what;
+    }
+    of->name = tp_intern(p->t, t->p, t->n);
+    of->row = row;
     p->i++;
-    return row;
 }
 
 /* "|" is passed. */
 static tn *filter(parser *p, tn *of)
 {
     tn *n = make(p, TN_FILTER, of, NULL);
-    n->row = need_row(p, "filter", tp_filter);
+    need_row(p, n, "filter", tp_filter);
     if (skip_op(p, "(")) n->kids = arguments(p);
     return n;
 }
@@ -283,12 +291,15 @@ static tn *test(parser *p, tn *of)
 {
     tn *n = make(p, TN_TEST, of, NULL);
     n->negated = skip_name(p, "not");
-    n->row = need_row(p, "test", tp_test);
+    need_row(p, n, "test", tp_test);
     const tt *t = cur(p);
+    if (is_name(p, "is"))
+        tp_fail(p->b, LQ_EFORMAT, "template: line %d: You cannot chain multiple tests with is",
+                t->line);
     if (skip_op(p, "(")) {
         n->kids = arguments(p);
     } else if ((t->k == TT_NAME && !is_name(p, "else") && !is_name(p, "or") && !is_name(p, "and") &&
-                !is_name(p, "if") && !is_name(p, "is")) ||
+                !is_name(p, "if")) ||
                t->k == TT_STR || t->k == TT_INT || t->k == TT_FLOAT || is_op(p, "[") ||
                is_op(p, "{")) {
         n->kids = make(p, TN_TUPLE, postfix(p, primary(p)), NULL);
@@ -436,11 +447,16 @@ static tn *expression_without_if(parser *p)
 
 static tn *expression(parser *p)
 {
+    const tt *unknown = p->unknown;
     enter(p);
     tn *n = expression_without_if(p);
     while (skip_name(p, "if")) {
+        bool soft = p->soft;
+        p->soft = true;
+        p->unknown = unknown; /* what stands before the if is reached on a condition only */
         tn *cond = make(p, TN_COND, expression_without_if(p), n);
         if (skip_name(p, "else")) cond->c = expression(p);
+        p->soft = soft;
         n = cond;
     }
     p->depth--;
@@ -474,8 +490,11 @@ static tn *block_until(parser *p, const char *const *ends)
 static tn *body(parser *p, const char *end)
 {
     const char *const ends[] = { end, NULL };
+    bool soft = p->soft;
     need_end(p);
+    p->soft = false;
     tn *n = block_until(p, ends);
+    p->soft = soft;
     p->i += 2; /* {% end */
     need_end(p);
     return n;
@@ -488,6 +507,8 @@ static tn *if_statement(parser *p)
     static const char *const last[] = { "endif", NULL };
     tn *n = node(p, TS_IF);
     enter(p);
+    bool soft = p->soft;
+    p->soft = true;
     n->a = tuple_expression(p, false);
     if (is_name(p, "if")) unexpected(p, "%}");
     need_end(p);
@@ -504,28 +525,36 @@ static tn *if_statement(parser *p)
         p->i++;
         need_end(p);
     }
+    p->soft = soft;
     p->depth--;
     return n;
 }
 
-/* A name, ns.attr, or a tuple of such. */
+/* A name, ns.attr, or a tuple of such, with parentheses around or inside it. */
 static tn *target(parser *p, bool with_attr)
 {
     tn *first = NULL, **tail = &first;
-    bool tuple = false, paren = skip_op(p, "(");
+    bool tuple = false;
+    enter(p);
     do {
-        if (first && (is_name(p, "in") || is_op(p, "="))) break;
-        tn *n = node(p, TN_NAME);
-        n->name = need_name(p);
-        if (with_attr && !first && skip_op(p, ".")) {
-            n = make(p, TN_ATTR, n, NULL);
+        tn *n;
+        if (first && (is_name(p, "in") || is_op(p, "=") || is_op(p, ")"))) break;
+        if (skip_op(p, "(")) {
+            n = target(p, with_attr);
+            need_op(p, ")");
+        } else {
+            n = node(p, TN_NAME);
             n->name = need_name(p);
+            if (with_attr && skip_op(p, ".")) {
+                n = make(p, TN_ATTR, n, NULL);
+                n->name = need_name(p);
+            }
         }
         *tail = n;
         tail = &n->next;
         tuple = tuple || is_op(p, ",");
     } while (skip_op(p, ","));
-    if (paren) need_op(p, ")");
+    p->depth--;
     if (!tuple) return first;
     tn *n = node(p, TN_TUPLE);
     n->kids = first;
@@ -541,10 +570,10 @@ static tn *for_statement(parser *p)
     if (!skip_name(p, "in")) unexpected(p, "in");
     n->b = tuple_expression(p, false);
     if (skip_name(p, "if")) n->c = expression(p);
-    if (is_name(p, "recursive"))
-        tp_fail(p->b, LQ_EUNSUPPORTED, "template: line %d: recursive loops are not supported",
-                n->line);
+    n->recursive = skip_name(p, "recursive");
     need_end(p);
+    bool soft = p->soft;
+    p->soft = false;
     p->loops++;
     n->d = block_until(p, ends);
     p->loops--;
@@ -556,6 +585,7 @@ static tn *for_statement(parser *p)
     }
     p->i += is_name(p, "endfor");
     need_end(p);
+    p->soft = soft;
     return n;
 }
 
@@ -600,13 +630,17 @@ static tn *parameters(parser *p)
     return first;
 }
 
-/* Loops around a macro are not its own. */
-static tn *macro_body(parser *p, const char *end)
+/* Loops around a macro are not its own; `uses` of the macro becomes what its body names. */
+static tn *macro_body(parser *p, tn *macro, const char *end)
 {
     int loops = p->loops;
+    unsigned uses = p->uses;
     p->loops = 0;
+    p->uses = 0;
     tn *n = body(p, end);
     p->loops = loops;
+    macro->uses = p->uses;
+    p->uses |= uses;
     return n;
 }
 
@@ -615,7 +649,7 @@ static tn *macro_statement(parser *p)
     tn *n = node(p, TS_MACRO);
     n->name = need_name(p);
     n->a = parameters(p);
-    n->b = macro_body(p, "endmacro");
+    n->b = macro_body(p, n, "endmacro");
     return n;
 }
 
@@ -626,7 +660,7 @@ static tn *call_statement(parser *p)
     if (is_op(p, "(")) n->a = parameters(p);
     n->c = expression(p);
     if (n->c->k != TN_CALL) unexpected(p, "a call");
-    n->b = macro_body(p, "endcall");
+    n->b = macro_body(p, n, "endcall");
     return n;
 }
 
@@ -654,8 +688,13 @@ static tn *with_statement(parser *p)
     return n;
 }
 
-/* A block of which only the content counts here: where the assistant's own text lies. */
-static tn *generation_statement(parser *p) { return body(p, "endgeneration"); }
+/* Where the assistant's own text lies: here only a scope of its own, as a call block is one. */
+static tn *generation_statement(parser *p)
+{
+    tn *n = node(p, TS_WITH);
+    n->b = macro_body(p, n, "endgeneration");
+    return n;
+}
 
 static tn *leave_loop(parser *p, tn_kind k)
 {
@@ -717,7 +756,7 @@ static tn *statements(parser *p, const char *const *ends)
             p->i++;
         } else {
             n = node(p, TS_TEXT);
-            n->v = tv_str(t->p, t->n);
+            n->v = tv_own(t->p, t->n);
             p->i++;
         }
         *tail = n;
@@ -732,5 +771,8 @@ tn *tp_parse(tmpl_template *t, const char *src, size_t n)
     p.v = tp_lex(p.b, src, n, &n_tokens);
     tn *root = node(&p, TS_BLOCK);
     root->kids = statements(&p, NULL);
+    if (p.unknown)
+        tp_fail(p.b, LQ_EUNSUPPORTED, "template: line %d: no %s named '%.*s'", p.unknown->line,
+                p.unknown_what, (int)p.unknown->n, p.unknown->p);
     return root;
 }

@@ -48,26 +48,63 @@ void tp_charge(tp_run *r, size_t n)
                 TP_MAX_STEPS);
 }
 
-void tp_add(tp_run *r, tp_text *t, const char *s, size_t n)
+const uint8_t tp_own_all[1] = { 1 };
+
+static void add_bytes(tp_run *r, tp_text *t, const char *s, size_t n, const uint8_t *own)
 {
-    if (t->n + n > TP_MAX_OUTPUT)
+    if (n > TP_MAX_OUTPUT || t->n > TP_MAX_OUTPUT - n)
         tp_fail(&r->base, LQ_EVALUE, "template: a text of more than %d bytes", TP_MAX_OUTPUT);
     if (t->n + n > t->cap) {
         size_t cap = (t->n + n) * 2 + 64;
-        char *p = tp_take(&r->base, cap);
-        if (t->n) memcpy(p, t->p, t->n);
+        char *p = tp_take(&r->base, cap * 2);
+        uint8_t *q = (uint8_t *)p + cap;
+        if (t->n) {
+            memcpy(p, t->p, t->n);
+            memcpy(q, t->own, t->n);
+        }
         t->p = p;
+        t->own = q;
         t->cap = cap;
     }
-    if (n) memcpy(t->p + t->n, s, n);
+    if (n) {
+        memcpy(t->p + t->n, s, n);
+        if (own && own != tp_own_all)
+            memcpy(t->own + t->n, own, n);
+        else
+            memset(t->own + t->n, own != NULL, n);
+    }
     t->n += n;
     tp_charge(r, n / 64);
 }
+
+void tp_add(tp_run *r, tp_text *t, const char *s, size_t n) { add_bytes(r, t, s, n, NULL); }
+
+void tp_add_str(tp_run *r, tp_text *t, tv s) { add_bytes(r, t, s.u.s.p, s.u.s.n, s.u.s.own); }
 
 void tp_puts(tp_run *r, tp_text *t, const char *s) { tp_add(r, t, s, strlen(s)); }
 
 /* ---- making ---- */
 tv tv_cstr(const char *s) { return tv_str(s, strlen(s)); }
+
+tv tv_sub(tv s, size_t at, size_t n)
+{
+    if (s.u.s.own && s.u.s.own != tp_own_all) s.u.s.own += at;
+    s.u.s.p += at;
+    s.u.s.n = n;
+    return s;
+}
+
+tv tv_derived(const tp_text *t, tv from)
+{
+    bool own = from.u.s.own != NULL;
+    if (from.u.s.own != tp_own_all)
+        for (size_t i = 0; own && i < from.u.s.n; i++)
+            own = from.u.s.own[i];
+    tv v = tv_text(t);
+    v.u.s.own = own ? tp_own_all : NULL;
+    v.safe = from.safe;
+    return v;
+}
 
 tv tv_undef(const char *name)
 {
@@ -76,11 +113,22 @@ tv tv_undef(const char *name)
     return v;
 }
 
+tv tv_nothing(const char *why)
+{
+    tv v = tv_undef(why);
+    v.u.undef.how = UNDEF_HINT;
+    return v;
+}
+
 void tp_no_value(tp_run *r, tv v)
 {
-    if (v.u.undef.of)
-        tp_fail(&r->base, LQ_EVALUE, "'%s' has no attribute '%s'", v.u.undef.of, v.u.undef.name);
-    tp_fail(&r->base, LQ_EVALUE, "'%s' is undefined", v.u.undef.name);
+    const char *name = v.u.undef.name, *of = v.u.undef.of;
+    if (v.u.undef.how == UNDEF_ATTR)
+        tp_fail(&r->base, LQ_EVALUE, "'%s' has no attribute '%s'", of, name);
+    if (v.u.undef.how == UNDEF_ELEMENT)
+        tp_fail(&r->base, LQ_EVALUE, "%s has no element %s", of, name);
+    if (v.u.undef.how == UNDEF_HINT) tp_fail(&r->base, LQ_EVALUE, "%s", name);
+    tp_fail(&r->base, LQ_EVALUE, "'%s' is undefined", name);
 }
 
 tv tv_new_list(tp_run *r, tv_kind k)
@@ -115,11 +163,12 @@ static uint32_t hash_bytes(const char *s, size_t n)
     return h;
 }
 
-static void deeper(tp_run *r)
+void tp_deeper(tp_run *r)
 {
     tp_charge(r, 0);
     if (++r->depth > TP_MAX_DEPTH)
-        tp_fail(&r->base, LQ_EVALUE, "template: line %d: values nested too deep", r->base.line);
+        tp_fail(&r->base, LQ_EVALUE, "template: line %d: nested deeper than %d", r->base.line,
+                TP_MAX_DEPTH);
 }
 
 /* Equal keys have equal hashes: numbers by their value as a double, tuples by their members. */
@@ -129,6 +178,7 @@ static uint32_t hash_key(tp_run *r, tv k)
     uint32_t h = 17;
     switch (k.k) {
     case TV_STR:
+    case TV_BIG:
         return hash_bytes(k.u.s.p, k.u.s.n);
     case TV_NONE:
         return 3;
@@ -139,13 +189,19 @@ static uint32_t hash_key(tp_run *r, tv k)
         if (f == 0) f = 0; /* -0.0 */
         return hash_bytes((const char *)&f, sizeof f);
     case TV_TUPLE:
-        deeper(r);
+    case TV_RANGE:
+        tp_deeper(r);
         for (size_t i = 0; i < k.u.list->n; i++)
             h = h * 31 + hash_key(r, k.u.list->v[i]);
         r->depth--;
         return h;
-    default:
+    case TV_LIST:
+    case TV_DICT:
+    case TV_KEYS:
+    case TV_ITEMS:
         tp_fail(&r->base, LQ_EVALUE, "unhashable type: '%s'", tv_type(k));
+    default: /* told apart by what they are, not by what they hold */
+        return (uint32_t)k.k;
     }
 }
 
@@ -222,9 +278,14 @@ bool tv_true(tv v)
     case TV_FLOAT:
         return v.u.f != 0;
     case TV_STR:
+    case TV_BIG:
         return v.u.s.n != 0;
     case TV_LIST:
     case TV_TUPLE:
+    case TV_RANGE:
+    case TV_KEYS:
+    case TV_VALUES:
+    case TV_ITEMS:
         return v.u.list->n != 0;
     case TV_DICT:
         return v.u.dict->n != 0;
@@ -251,23 +312,38 @@ bool tv_as_int(tv v, int64_t *i)
     return true;
 }
 
-const char *tv_type(tv v)
-{
-    static const char *const names[] = { "Undefined",   "NoneType", "bool",    "int",  "float",
-                                         "str",         "list",     "tuple",   "dict", "Namespace",
-                                         "LoopContext", "Macro",    "function" };
-    return names[v.k];
-}
+static const struct {
+    const char *type, *object; /* Python's name; Jinja's for "has no attribute" */
+} kinds[] = {
+    [TV_UNDEF] = { "Undefined", "jinja2.runtime.Undefined object" },
+    [TV_NONE] = { "NoneType", "None" },
+    [TV_BOOL] = { "bool", "bool object" },
+    [TV_INT] = { "int", "int object" },
+    [TV_BIG] = { "int", "int object" },
+    [TV_FLOAT] = { "float", "float object" },
+    [TV_STR] = { "str", "str object" },
+    [TV_LIST] = { "list", "list object" },
+    [TV_TUPLE] = { "tuple", "tuple object" },
+    [TV_RANGE] = { "range", "range object" },
+    [TV_GEN] = { "generator", "generator object" },
+    [TV_KEYS] = { "dict_keys", "dict_keys object" },
+    [TV_VALUES] = { "dict_values", "dict_values object" },
+    [TV_ITEMS] = { "dict_items", "dict_items object" },
+    [TV_DICT] = { "dict", "dict object" },
+    [TV_SPACE] = { "Namespace", "jinja2.utils.Namespace object" },
+    [TV_LOOP] = { "LoopContext", "jinja2.runtime.LoopContext object" },
+    [TV_MACRO] = { "Macro", "jinja2.runtime.Macro object" },
+    [TV_CALL] = { "function", "function object" },
+};
+
+const char *tv_type(tv v) { return v.k == TV_STR && v.safe ? "Markup" : kinds[v.k].type; }
 
 const char *tv_type_of(tv v)
 {
-    static const char *const names[] = {
-        "Undefined",          "None",         "bool object",    "int object",  "float object",
-        "str object",         "list object",  "tuple object",   "dict object", "Namespace object",
-        "LoopContext object", "Macro object", "function object"
-    };
-    return names[v.k];
+    return v.k == TV_STR && v.safe ? "markupsafe.Markup object" : kinds[v.k].object;
 }
+
+bool tv_is_list(tv v) { return v.k >= TV_LIST && v.k <= TV_ITEMS; }
 
 static bool lists_equal(tp_run *r, const tv_list *a, const tv_list *b)
 {
@@ -295,18 +371,22 @@ bool tv_equal(tp_run *r, tv a, tv b)
         return tv_as_int(a, &x) && tv_as_int(b, &y) ? x == y : tv_as_float(a) == tv_as_float(b);
     }
     if (a.k != b.k) return false;
-    deeper(r);
+    tp_deeper(r);
     switch (a.k) {
     case TV_UNDEF:
     case TV_NONE:
         same = true;
         break;
     case TV_STR:
+    case TV_BIG:
         tp_charge(r, a.u.s.n / 64);
         same = a.u.s.n == b.u.s.n && (a.u.s.n == 0 || memcmp(a.u.s.p, b.u.s.p, a.u.s.n) == 0);
         break;
     case TV_LIST:
     case TV_TUPLE:
+    case TV_RANGE:
+    case TV_KEYS:
+    case TV_ITEMS:
         same = lists_equal(r, a.u.list, b.u.list);
         break;
     case TV_DICT:
@@ -344,7 +424,7 @@ int tv_compare(tp_run *r, tv a, tv b, const char *op)
                 tv_type(a), tv_type(b));
     const tv_list *x = a.u.list, *y = b.u.list;
     int c = 0;
-    deeper(r);
+    tp_deeper(r);
     for (size_t i = 0; i < x->n && i < y->n && c == 0; i++)
         if (!tv_equal(r, x->v[i], y->v[i])) c = tv_compare(r, x->v[i], y->v[i], op);
     r->depth--;
@@ -363,10 +443,11 @@ bool tv_contains(tp_run *r, tv in, tv v)
         return v.u.s.n == 0 || memmem(in.u.s.p, in.u.s.n, v.u.s.p, v.u.s.n) != NULL;
     }
     if (in.k == TV_UNDEF) return false;
-    if (in.k != TV_LIST && in.k != TV_TUPLE)
+    if (!tv_is_list(in))
         tp_fail(&r->base, LQ_EVALUE, "argument of type '%s' is not iterable", tv_type(in));
-    for (size_t i = 0; i < in.u.list->n; i++)
-        if (tv_equal(r, in.u.list->v[i], v)) return true;
+    const tv_list *l = tv_iter(r, in).u.list;
+    for (size_t i = 0; i < l->n; i++)
+        if (tv_equal(r, l->v[i], v)) return true;
     return false;
 }
 
@@ -396,6 +477,10 @@ int64_t tv_len(tp_run *r, tv v)
         return (int64_t)tv_chars(v);
     case TV_LIST:
     case TV_TUPLE:
+    case TV_RANGE:
+    case TV_KEYS:
+    case TV_VALUES:
+    case TV_ITEMS:
         return (int64_t)v.u.list->n;
     case TV_DICT:
         return (int64_t)v.u.dict->n;
@@ -408,15 +493,22 @@ int64_t tv_len(tp_run *r, tv v)
 
 tv tv_iter(tp_run *r, tv v)
 {
-    if (v.k == TV_LIST || v.k == TV_TUPLE) return v;
+    if (tv_is_list(v) && v.k != TV_GEN) return v;
     tv out = tv_new_list(r, TV_LIST);
-    if (v.k == TV_DICT) {
+    if (v.k == TV_GEN) {
+        *out.u.list = *v.u.list; /* it is empty from now on */
+        v.u.list->n = 0;
+    } else if (v.k == TV_LOOP) {
+        return (tv){ .k = TV_LIST, .u.list = v.u.loop->items };
+    } else if (v.k == TV_DICT) {
         for (size_t i = 0; i < v.u.dict->n; i++)
             tv_push(r, out, v.u.dict->e[i].key);
     } else if (v.k == TV_STR) {
         for (size_t i = 0, len; i < v.u.s.n; i += len) {
             (void)tok_utf8_get((const uint8_t *)v.u.s.p + i, &len);
-            tv_push(r, out, tv_str(v.u.s.p + i, len));
+            tv c = tv_sub(v, i, len);
+            c.safe = false;
+            tv_push(r, out, c);
         }
     } else if (v.k != TV_UNDEF) {
         tp_fail(&r->base, LQ_EVALUE, "'%s' object is not iterable", tv_type(v));
@@ -440,7 +532,7 @@ tv tv_slice(tp_run *r, tv v, tv start, tv stop, tv step)
 {
     int64_t by = 1;
     if (v.k == TV_UNDEF) tp_no_value(r, v);
-    if (v.k != TV_STR && v.k != TV_LIST && v.k != TV_TUPLE)
+    if (v.k != TV_STR && v.k != TV_LIST && v.k != TV_TUPLE && v.k != TV_RANGE)
         tp_fail(&r->base, LQ_EVALUE, "'%s' object is not subscriptable", tv_type(v));
     if (step.k != TV_NONE && !tv_as_int(step, &by))
         tp_fail(&r->base, LQ_EVALUE,
@@ -451,20 +543,30 @@ tv tv_slice(tp_run *r, tv v, tv start, tv stop, tv step)
     if (v.k == TV_STR && by == 1) {
         if (to < from) to = from;
         size_t a = tv_char_at(v, (size_t)from), z = tv_char_at(v, (size_t)to);
-        return tv_str(v.u.s.p + a, z - a);
+        return tv_sub(v, a, z - a);
     }
-    tv all = tv_iter(r, v), out = tv_new_list(r, v.k == TV_TUPLE ? TV_TUPLE : TV_LIST);
+    tv all = tv_iter(r, v), out = tv_new_list(r, v.k == TV_STR ? TV_LIST : v.k);
     tp_text text = { 0 };
+    if (v.k == TV_RANGE) {
+        const int64_t *g = v.u.list->range;
+        int64_t *to_g = out.u.list->range;
+        to_g[0] = g[0] + from * g[2];
+        to_g[1] = g[0] + to * g[2];
+        to_g[2] = g[2] * by;
+    }
     for (int64_t i = from; by > 0 ? i < to : i > to;) {
         tv e = all.u.list->v[i];
         if (v.k == TV_STR)
-            tp_add(r, &text, e.u.s.p, e.u.s.n);
+            tp_add_str(r, &text, e);
         else
             tv_push(r, out, e);
         if (by > 0 ? by > to - i : by < to - i) break; /* i + by could overflow */
         i += by;
     }
-    return v.k == TV_STR ? tv_text(&text) : out;
+    if (v.k != TV_STR) return out;
+    tv s = tv_text(&text);
+    s.safe = v.safe;
+    return s;
 }
 
 /* ---- str() and repr() ---- */
@@ -491,7 +593,7 @@ void tv_print_float(tp_run *r, tp_text *t, double f)
     tp_puts(r, t, out);
 }
 
-static bool printable(uint32_t cp)
+bool tv_printable(uint32_t cp)
 {
     if (cp == ' ') return true;
     switch (utf8proc_category((utf8proc_int32_t)cp)) {
@@ -511,6 +613,7 @@ static bool printable(uint32_t cp)
 
 static void repr_str(tp_run *r, tp_text *t, tv v)
 {
+    if (v.safe) tp_puts(r, t, "Markup(");
     const char *p = v.u.s.p;
     bool single = v.u.s.n && memchr(p, '\'', v.u.s.n), twice = v.u.s.n && memchr(p, '"', v.u.s.n);
     char quote = single && !twice ? '"' : '\'';
@@ -526,8 +629,8 @@ static void repr_str(tp_run *r, tp_text *t, tv v)
             snprintf(text, sizeof text, "\\r");
         else if (cp == '\t')
             snprintf(text, sizeof text, "\\t");
-        else if (printable(cp))
-            tp_add(r, t, p + i, len);
+        else if (tv_printable(cp))
+            tp_add_str(r, t, tv_sub(v, i, len));
         else
             snprintf(text, sizeof text,
                      cp < 0x100     ? "\\x%02x"
@@ -537,6 +640,24 @@ static void repr_str(tp_run *r, tp_text *t, tv v)
         tp_puts(r, t, text);
     }
     tp_add(r, t, &quote, 1);
+    if (v.safe) tp_puts(r, t, ")");
+}
+
+static void repr_range(tp_run *r, tp_text *t, const int64_t *g)
+{
+    char text[80];
+    int n = snprintf(text, sizeof text, "range(%" PRId64 ", %" PRId64, g[0], g[1]);
+    if (g[2] != 1) snprintf(text + n, sizeof text - (size_t)n, ", %" PRId64, g[2]);
+    tp_puts(r, t, text);
+    tp_puts(r, t, ")");
+}
+
+static void repr_view(tp_run *r, tp_text *t, tv v)
+{
+    tp_puts(r, t, tv_type(v));
+    tp_puts(r, t, "(");
+    tv_repr(r, t, (tv){ .k = TV_LIST, .u.list = v.u.list });
+    tp_puts(r, t, ")");
 }
 
 static void repr_list(tp_run *r, tp_text *t, tv v)
@@ -564,8 +685,8 @@ static void repr_dict(tp_run *r, tp_text *t, const tv_dict *d)
 
 void tv_repr(tp_run *r, tp_text *t, tv v)
 {
-    char text[32];
-    deeper(r);
+    char text[64];
+    tp_deeper(r);
     switch (v.k) {
     case TV_UNDEF:
         tp_puts(r, t, "Undefined");
@@ -583,6 +704,17 @@ void tv_repr(tp_run *r, tp_text *t, tv v)
     case TV_FLOAT:
         tv_print_float(r, t, v.u.f);
         break;
+    case TV_BIG:
+        tp_add_str(r, t, v);
+        break;
+    case TV_RANGE:
+        repr_range(r, t, v.u.list->range);
+        break;
+    case TV_KEYS:
+    case TV_VALUES:
+    case TV_ITEMS:
+        repr_view(r, t, v);
+        break;
     case TV_STR:
         repr_str(r, t, v);
         break;
@@ -598,7 +730,13 @@ void tv_repr(tp_run *r, tp_text *t, tv v)
         repr_dict(r, t, v.u.dict);
         tp_puts(r, t, ">");
         break;
-    default:
+    case TV_LOOP:
+        snprintf(text, sizeof text, "%zu/%zu", v.u.loop->i + 1, v.u.loop->items->n);
+        tp_puts(r, t, "<LoopContext ");
+        tp_puts(r, t, text);
+        tp_puts(r, t, ">");
+        break;
+    default: /* Python shows an address */
         tp_fail(&r->base, LQ_EVALUE, "a %s cannot be printed", tv_type(v));
     }
     r->depth--;
@@ -607,7 +745,7 @@ void tv_repr(tp_run *r, tp_text *t, tv v)
 void tv_print(tp_run *r, tp_text *t, tv v)
 {
     if (v.k == TV_STR)
-        tp_add(r, t, v.u.s.p, v.u.s.n);
+        tp_add_str(r, t, v);
     else if (v.k != TV_UNDEF)
         tv_repr(r, t, v);
 }
@@ -618,136 +756,4 @@ tv tv_to_str(tp_run *r, tv v)
     if (v.k == TV_STR) return v;
     tv_print(r, &t, v);
     return tv_text(&t);
-}
-
-/* ---- JSON, as Python's json.dumps writes it ---- */
-static void json_str(tp_run *r, tp_text *t, tv v, bool ascii)
-{
-    tp_puts(r, t, "\"");
-    for (size_t i = 0, len; i < v.u.s.n; i += len) {
-        static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
-        char text[16] = "";
-        uint32_t cp = tok_utf8_get((const uint8_t *)v.u.s.p + i, &len);
-        const char *hit = cp && cp < 128 ? strchr(from, (int)cp) : NULL;
-        if (hit)
-            snprintf(text, sizeof text, "\\%c", to[hit - from]);
-        else if (cp < 0x20 || (ascii && cp > 0x7E && cp < 0x10000))
-            snprintf(text, sizeof text, "\\u%04x", cp);
-        else if (ascii && cp >= 0x10000)
-            snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xD800 + ((cp - 0x10000) >> 10),
-                     0xDC00 + ((cp - 0x10000) & 0x3FF));
-        else
-            tp_add(r, t, v.u.s.p + i, len);
-        tp_puts(r, t, text);
-    }
-    tp_puts(r, t, "\"");
-}
-
-static void json_line(tp_run *r, tp_text *t, const tv_json_opts *o, int level)
-{
-    if (!o->indent) return;
-    tp_puts(r, t, "\n");
-    for (int i = 0; i < level; i++)
-        tp_add(r, t, o->indent, o->n_indent);
-}
-
-static void json_float(tp_run *r, tp_text *t, double f)
-{
-    if (isnan(f))
-        tp_puts(r, t, "NaN");
-    else if (isinf(f))
-        tp_puts(r, t, f < 0 ? "-Infinity" : "Infinity");
-    else
-        tv_print_float(r, t, f);
-}
-
-static void json_key(tp_run *r, tp_text *t, tv key, const tv_json_opts *o)
-{
-    if (key.k == TV_STR) {
-        json_str(r, t, key, o->ascii);
-        return;
-    }
-    if (!tv_is_num(key) && key.k != TV_NONE)
-        tp_fail(&r->base, LQ_EVALUE, "keys must be str, int, float, bool or None, not %s",
-                tv_type(key));
-    tp_puts(r, t, "\"");
-    tv_json(r, t, key, o, 0);
-    tp_puts(r, t, "\"");
-}
-
-typedef struct {
-    const tv_entry *e;
-    size_t place;
-} sort_entry;
-
-static int by_key(const void *a, const void *b)
-{
-    const sort_entry *x = a, *y = b;
-    tv k = x->e->key, l = y->e->key;
-    size_t n = k.u.s.n < l.u.s.n ? k.u.s.n : l.u.s.n;
-    int c = n ? memcmp(k.u.s.p, l.u.s.p, n) : 0;
-    if (c) return c;
-    if (k.u.s.n != l.u.s.n) return k.u.s.n < l.u.s.n ? -1 : 1;
-    return x->place < y->place ? -1 : x->place > y->place;
-}
-
-static void json_dict(tp_run *r, tp_text *t, const tv_dict *d, const tv_json_opts *o, int level)
-{
-    sort_entry *order = tp_take(&r->base, (d->n + 1) * sizeof *order);
-    for (size_t i = 0; i < d->n; i++) {
-        order[i] = (sort_entry){ &d->e[i], i };
-        if (o->sort && d->e[i].key.k != TV_STR)
-            tp_fail(&r->base, LQ_EVALUE, "sort_keys: expected keys of type str, found %s",
-                    tv_type(d->e[i].key));
-    }
-    if (o->sort) qsort(order, d->n, sizeof *order, by_key);
-    tp_puts(r, t, "{");
-    for (size_t i = 0; i < d->n; i++) {
-        if (i) tv_print(r, t, o->item_sep);
-        json_line(r, t, o, level + 1);
-        json_key(r, t, order[i].e->key, o);
-        tv_print(r, t, o->key_sep);
-        tv_json(r, t, order[i].e->value, o, level + 1);
-    }
-    if (d->n) json_line(r, t, o, level);
-    tp_puts(r, t, "}");
-}
-
-void tv_json(tp_run *r, tp_text *t, tv v, const tv_json_opts *o, int level)
-{
-    deeper(r);
-    switch (v.k) {
-    case TV_NONE:
-        tp_puts(r, t, "null");
-        break;
-    case TV_BOOL:
-        tp_puts(r, t, v.u.b ? "true" : "false");
-        break;
-    case TV_INT:
-        tv_repr(r, t, v);
-        break;
-    case TV_FLOAT:
-        json_float(r, t, v.u.f);
-        break;
-    case TV_STR:
-        json_str(r, t, v, o->ascii);
-        break;
-    case TV_DICT:
-        json_dict(r, t, v.u.dict, o, level);
-        break;
-    case TV_LIST:
-    case TV_TUPLE:
-        tp_puts(r, t, "[");
-        for (size_t i = 0; i < v.u.list->n; i++) {
-            if (i) tv_print(r, t, o->item_sep);
-            json_line(r, t, o, level + 1);
-            tv_json(r, t, v.u.list->v[i], o, level + 1);
-        }
-        if (v.u.list->n) json_line(r, t, o, level);
-        tp_puts(r, t, "]");
-        break;
-    default:
-        tp_fail(&r->base, LQ_EVALUE, "Object of type %s is not JSON serializable", tv_type(v));
-    }
-    r->depth--;
 }
