@@ -19,7 +19,14 @@ typedef struct cJSON cJSON;
 
 typedef enum { NORM_RMS, NORM_LAYER } arch_norm;
 typedef enum { POS_NONE, POS_ROPE, POS_ALIBI, POS_LEARNED, POS_SINUSOIDAL } arch_pos;
-typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN } arch_rope_kind;
+typedef enum {
+    ROPE_PLAIN,
+    ROPE_LINEAR,
+    ROPE_DYNAMIC,
+    ROPE_LLAMA3,
+    ROPE_YARN,
+    ROPE_LONG /* arXiv:2402.13753: a factor for each pair, one set up to original_max, one beyond */
+} arch_rope_kind;
 typedef enum { MLP_GATED, MLP_PLAIN } arch_mlp;
 typedef enum {
     ARCH_SILU,
@@ -100,9 +107,11 @@ bool arch_role_per_expert(arch_role r); /* R_EXPERT_GATE .. R_EXPERT_DOWN */
  * where the config is silent, when the checkpoint has one; ANY: when the checkpoint has one. */
 typedef enum { BIAS_NO, BIAS_YES, BIAS_ATTN, BIAS_MLP, BIAS_ANY } arch_bias;
 
-/* Which layers see a sliding window of `sliding_window` positions: none; all (unless layer_types
- * says); those that layer_types or max_window_layers names, if use_sliding_window. */
-typedef enum { WINDOW_NONE, WINDOW_ALL, WINDOW_IF_USED } arch_window;
+/* Which layers see a sliding window of `sliding_window` positions: none; all; those that
+ * max_window_layers names, if use_sliding_window; all but every sliding_window_pattern-th; those
+ * that GPT-Neo's attention_types calls local. layer_types says otherwise where it is given (but to
+ * WINDOW_NONE). */
+typedef enum { WINDOW_NONE, WINDOW_ALL, WINDOW_IF_USED, WINDOW_PATTERN, WINDOW_LOCAL } arch_window;
 
 /* How a tensor is stored. */
 typedef enum {
@@ -113,8 +122,9 @@ typedef enum {
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
- * "@" is the prefix of the body ("model."; files with another or none are understood), "%d" the
- * layer, "%e" the expert. */
+ * "@" is the prefix of the body ("model."; files with another or none are understood), "^" that of
+ * the head ("language_model." where the body's is "language_model.model."), "%d" the layer, "%e"
+ * the expert. */
 typedef struct {
     arch_role role;
     const char *name;
@@ -131,7 +141,8 @@ typedef struct {
     bool alibi_scaled;   /* ALiBi is added before the scale on q k^T, not after */
     bool alibi_bf16;     /* ... and slope * key position is rounded to bf16 */
     bool parallel;       /* MLP and attention read the same x; without R_MLP_NORM, the same norm */
-    bool norm_after_add; /* x = norm(x + f(x)) instead of x + f(norm(x)) */
+    bool one_norm;       /* ... there is no R_MLP_NORM, whatever the names */
+    bool norm_after_add; /* x = norm(x + f(x)) instead of x + f(norm(x)); no final norm then */
     arch_qk_norm qk_norm;
     bool qkv_grouped; /* rows of R_QKV: for each kv head its q heads, k, v; else all q, all k, all v
                        */
@@ -139,23 +150,63 @@ typedef struct {
     arch_mlp mlp;
     bool gate_up_mixed; /* rows of R_EXPERT_GATE_UP alternate: gate, up, gate, up */
     arch_router router;
-    bool norm_topk; /* the chosen experts' scores are made to sum to 1 */
+    bool norm_topk;  /* the chosen experts' scores are made to sum to 1 */
+    bool group_top2; /* a group's score is the sum of its two best; else its best */
 } arch_wiring;
+
+/* A key of config.json that changes the wiring or a number: what its value does to the field at
+ * offset `at` of the config. A missing key counts as `def` (NAN: leaves the field alone); null
+ * leaves the field alone. "a.b" is the key b of the object a. */
+typedef enum {
+    KEY_REAL,
+    KEY_INVERSE, /* 1 / value */
+    KEY_RSQRT,   /* value^-0.5 */
+    KEY_INT,
+    KEY_BOOL,
+    KEY_NOT,
+    KEY_FLAG,  /* int: 1 or 0 (attn_bias, mlp_bias) */
+    KEY_UNIT,  /* false: the real is 1 */
+    KEY_MUST,  /* anything but `def` is refused by name */
+    KEY_KNOWN, /* has its effect elsewhere, or none */
+    KEY_FN
+} arch_key_kind;
+struct arch_config;
+typedef struct {
+    const char *key;
+    arch_key_kind kind;
+    size_t at;
+    double def;
+    lq_status (*fn)(struct arch_config *c, const char *key, const cJSON *value, lq_err *err);
+    /* KEY_FN: value may be NULL (missing or null) */
+} arch_key;
 
 typedef struct arch_row {
     const char *arch;       /* "LlamaForCausalLM" */
     const char *model_type; /* "llama" */
     const char *variant; /* NULL, or which of the rows of this arch: the first whose `when` fits */
-    const char *when;    /* "key=true", "key=false", "key=null": config.json's value (a missing key
-                            is null and false); NULL fits always */
+    const char *when;    /* "key=true,other=1": config.json's values; NULL fits always */
     arch_wiring w;
     const char *prefix;     /* "model." */
     const arch_name *names; /* ends with role ARCH_N_ROLES */
+    const arch_key *keys;   /* ends with key NULL; NULL: none */
     arch_window window;
+    bool nope_full;  /* layers without the window do not rotate (where there is a window) */
+    bool embed_sqrt; /* embeddings are multiplied by sqrt(hidden) */
+    bool fixed_act;  /* def_act whatever config.json says */
+    int64_t pos_offset;
     /* What transformers assumes where config.json is silent. */
-    int64_t def_kv_heads; /* 0: as many as heads */
-    int64_t def_head_dim; /* 0: hidden / heads */
-    int64_t def_window;   /* 0: none */
+    int64_t def_kv_heads;   /* 0: as many as heads */
+    int64_t def_head_dim;   /* 0: hidden / heads */
+    int64_t def_window;     /* 0: none */
+    int64_t def_pattern;    /* WINDOW_PATTERN: of these many layers the last has no window */
+    int64_t def_nope_every; /* no_rope_layer_interval; 0: all rotate */
+    int64_t def_max_pos;    /* 0: 2048 */
+    int64_t def_ffn;        /* times hidden; 0: must be said */
+    double def_eps;         /* 0: 1e-6 */
+    double def_theta;       /* 0: 10000 */
+    double def_local_theta; /* of layers with a window; 0: as the others */
+    double def_partial;     /* rotated part of a head; 0: all */
+    arch_act def_act;
     bool def_tied;
 } arch_row;
 
@@ -167,8 +218,9 @@ typedef struct {
     double beta_fast, beta_slow; /* yarn */
     double attention_factor; /* multiplies cos and sin (1 but for yarn, computed when the file has
                                 none) */
-    int64_t original_max;    /* llama3, yarn, dynamic */
+    int64_t original_max;    /* llama3, yarn, dynamic, long */
     bool truncate;           /* yarn: whole correction dims (default) */
+    double *factors;         /* long: [2][rope_dims / 2], short then long; owned by the config */
 } arch_rope;
 
 /* Which of a config's two tables a layer rotates by. */
@@ -181,7 +233,7 @@ typedef struct {
     uint8_t rope; /* arch_rope_use; ROPE_OFF: no rotation (NoPE), or no POS_ROPE */
 } arch_layer;
 
-typedef struct {
+typedef struct arch_config {
     const arch_row *row;
     arch_wiring w;   /* the row's, as config.json changes it */
     char prefix[40]; /* of the body's tensors in this checkpoint: the row's, another or "" */
@@ -191,13 +243,14 @@ typedef struct {
     int64_t max_pos, pos_offset; /* learned, sinusoidal: row pos + offset of the table */
     double norm_eps;
     arch_act act;
-    int64_t rope_dims; /* rotated dims of a head: its first, for MLA its last */
-    arch_rope rope[2]; /* ROPE_MAIN, ROPE_LOCAL */
-    int64_t window;    /* sliding window: a query sees this many positions, its own included; 0:
-                          none */
-    arch_layer *layer; /* [layers], never NULL; owned by the config */
-    double attn_scale; /* on q k^T */
-    double alibi_max;  /* ALiBi: the slopes are 2^(-alibi_max i / n) */
+    const char *wrapper; /* architecture of which this is the text part (static); NULL: none */
+    int64_t rope_dims;   /* rotated dims of a head: its first, for MLA its last */
+    arch_rope rope[2];   /* ROPE_MAIN, ROPE_LOCAL */
+    int64_t window;      /* sliding window: a query sees this many positions, its own included; 0:
+                            none */
+    arch_layer *layer;   /* [layers], never NULL; owned by the config */
+    double attn_scale;   /* on q k^T */
+    double alibi_max;    /* ALiBi: the slopes are 2^(-alibi_max i / n) */
     double embed_scale, residual_scale, logit_scale; /* 1: none */
     double attn_softcap, final_softcap;              /* cap * tanh(x / cap); 0: none */
     double qkv_clip;                                 /* q, k, v clamped to +-; 0: none */
@@ -217,11 +270,10 @@ typedef struct {
 
 extern const arch_row arch_rows[];                                /* ends with arch == NULL */
 const arch_row *arch_find(const char *arch, const char *variant); /* NULL */
-void arch_list(char *out, size_t n); /* "LlamaForCausalLM, ..." for messages */
 /* config.json -> config, everything range-checked (sizes, divisibility, heads). generation may be
- * NULL (generation_config.json: eos ids are joined). Unknown architecture: LQ_EUNSUPPORTED names it
- * and lists the known. A key that changes the computation in a way that the row does not know:
- * LQ_EUNSUPPORTED names the key. prefix is the row's: see arch_fit_prefix. */
+ * NULL (generation_config.json: eos ids are joined). Unknown architecture: LQ_EUNSUPPORTED names
+ * it. A key that changes the computation in a way that the row does not know: LQ_EUNSUPPORTED names
+ * the key. prefix is the row's: see arch_fit_prefix. */
 lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *generation,
                             lq_err *err);
 void arch_config_free(arch_config *c);
@@ -260,8 +312,9 @@ lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err);
 lq_status arch_rope_check(const arch_config *c, lq_err *err);
 const char *arch_rope_text(arch_rope_kind k); /* "llama3" */
 bool arch_rope_from_text(arch_rope_kind *k, const char *text);
-/* cos and sin for positions pos0..pos0+T-1: [T, rope_dims/2] each. seq_len: for dynamic NTK, else
- * ignored.
+/* Does the table depend on seq_len (dynamic NTK, long)? */
+bool arch_rope_by_length(const arch_rope *r);
+/* cos and sin for positions pos0..pos0+T-1: [T, rope_dims/2] each. seq_len: see above.
  * Float arithmetic in the order of the reference implementation, so that angles agree to the bit
  * but for the last place of pow; cos and sin are rounded from double. */
 void arch_rope_table(const arch_config *c, arch_rope_use which, int64_t pos0, int64_t T,

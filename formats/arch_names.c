@@ -19,7 +19,13 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
 {
     if (!arch_name_of(c, r) || (r == R_HEAD && c->tied)) return false;
     if (arch_role_per_layer(r) != (layer >= 0)) return false;
+    if ((r == R_PROJ_IN || r == R_PROJ_OUT) && c->embed_dim == c->hidden) return false;
+    if (r == R_FINAL_NORM && c->w.norm_after_add) return false;
     if (layer < 0) return true;
+    if (r == R_MLP_NORM && c->w.one_norm) return false;
+    if ((r == R_Q_NORM || r == R_K_NORM) && c->w.qk_norm == QK_NORM_NONE) return false;
+    if (c->w.mla && r == R_Q && c->q_lora) return false;
+    if (r >= R_Q_A && r <= R_Q_B && !c->q_lora) return false;
     if (r >= R_SHARED_ROUTER && r <= R_SHARED_DOWN && !c->shared_ffn) return false;
     return c->layer[layer].moe ? !of_mlp(r) : !of_moe(r);
 }
@@ -29,6 +35,13 @@ static const char *suffix(const arch_name *a, bool bias)
 {
     if (a->flags & NAME_BARE) return bias ? "_bias" : "";
     return bias ? ".bias" : ".weight";
+}
+
+/* What stands before the head's name: the body's prefix less its own "model.". */
+static size_t head_prefix(const arch_config *c)
+{
+    const size_t n = strlen(c->prefix), tail = strlen(".model.");
+    return n > tail && strcmp(c->prefix + n - tail, ".model.") == 0 ? n - tail + 1 : 0;
 }
 
 bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, int64_t expert, bool bias,
@@ -41,6 +54,8 @@ bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, int64_t 
         int w = 1;
         if (*p == '@')
             w = snprintf(out + at, n - at, "%s", c->prefix);
+        else if (*p == '^')
+            w = snprintf(out + at, n - at, "%.*s", (int)head_prefix(c), c->prefix);
         else if (*p == '%')
             w = snprintf(out + at, n - at, "%" PRId64, *++p == 'd' ? layer : expert);
         else
@@ -69,8 +84,8 @@ static const char *match(const arch_config *c, const char *pattern, const char *
                          arch_slot *slot)
 {
     for (; *pattern && name; pattern++) {
-        if (*pattern == '@') {
-            size_t n = strlen(c->prefix);
+        if (*pattern == '@' || *pattern == '^') {
+            size_t n = *pattern == '@' ? strlen(c->prefix) : head_prefix(c);
             name = strncmp(name, c->prefix, n) == 0 ? name + n : NULL;
         } else if (*pattern == '%') {
             bool layer = *++pattern == 'd';

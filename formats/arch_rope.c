@@ -3,11 +3,12 @@
  * Angles follow the float arithmetic of the reference implementation step by step (one rounding per
  * operation), because positions multiply whatever difference the frequencies have.
  * Sources: arXiv:2104.09864 (RoPE), arXiv:2309.00071 (NTK-aware, YaRN), the Llama 3.1 release. */
-#include "formats/arch.h"
+#include "formats/arch_impl.h"
 
 #include "formats/json.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static const double PI = 3.14159265358979323846;
 
@@ -16,7 +17,7 @@ static const struct {
     arch_rope_kind kind;
 } kinds[] = {
     { "default", ROPE_PLAIN }, { "linear", ROPE_LINEAR }, { "dynamic", ROPE_DYNAMIC },
-    { "llama3", ROPE_LLAMA3 }, { "yarn", ROPE_YARN },
+    { "llama3", ROPE_LLAMA3 }, { "yarn", ROPE_YARN },     { "longrope", ROPE_LONG },
 };
 
 const char *arch_rope_text(arch_rope_kind k) { return kinds[k].text; }
@@ -36,11 +37,13 @@ static lq_status read_kind(arch_rope_kind *k, const cJSON *o, const char *where,
     if (!s) s = js_str(o, "rope_type", false, &text, err);
     if (s) return lq_wrap(err, s, "%s", where);
     if (!text) return lq_fail(err, LQ_EVALUE, "%s: expected a rope_type, found none", where);
+    if (strcmp(text, "su") == 0) text = "longrope"; /* as Phi-3 first called it */
     if (arch_rope_from_text(k, text)) return LQ_OK;
-    return lq_fail(err, LQ_EUNSUPPORTED,
-                   "%s: rope_type: expected default, linear, dynamic, llama3 or yarn, found "
-                   "\"%.40s\"",
-                   where, text);
+    return lq_fail(
+        err, LQ_EUNSUPPORTED,
+        "%s: rope_type: expected default, linear, dynamic, llama3, yarn or longrope, found "
+        "\"%.40s\"",
+        where, text);
 }
 
 static double mscale(double scale, double m) { return scale <= 1 ? 1 : 0.1 * m * log(scale) + 1; }
@@ -65,9 +68,42 @@ static lq_status read_yarn(arch_rope *r, const cJSON *o, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status read_scaling(arch_config *c, const cJSON *config, const cJSON *o, lq_err *err)
+/* One array of factors, a number for each pair. */
+static lq_status read_list(double *out, int64_t n, const cJSON *o, const char *key, lq_err *err)
 {
-    arch_rope *r = &c->rope[ROPE_MAIN];
+    const cJSON *list = js_get(o, key);
+    int64_t i = 0;
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next, i++) {
+        if (i == n || !cJSON_IsNumber(e) || !(e->valuedouble >= 1e-6 && e->valuedouble <= 1e6)) {
+            i = -1;
+            break;
+        }
+        out[i] = e->valuedouble;
+    }
+    if (i == n) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected an array of %lld positive numbers", key,
+                   (long long)n);
+}
+
+static lq_status read_long(arch_config *c, arch_rope *r, const cJSON *o, lq_err *err)
+{
+    const int64_t pairs = c->rope_dims / 2;
+    double given = 0;
+    r->factors = calloc((size_t)(2 * pairs + 1), sizeof *r->factors);
+    if (!r->factors) return lq_fail(err, LQ_ENOMEM, "longrope: out of memory");
+    lq_status s = read_list(r->factors, pairs, o, "short_factor", err);
+    if (!s) s = read_list(r->factors + pairs, pairs, o, "long_factor", err);
+    if (!s) s = js_f64(o, "attention_factor", false, 1e-6, 1e6, &given, err);
+    r->attention_factor = given > 0 ? given
+                          : r->factor <= 1
+                              ? 1
+                              : sqrt(1 + log(r->factor) / log((double)r->original_max));
+    return s;
+}
+
+static lq_status read_scaling(arch_config *c, arch_rope *r, const cJSON *config, const cJSON *o,
+                              lq_err *err)
+{
     bool own_factor = js_get(o, "factor") != NULL;
     int64_t original = 0;
     lq_status s =
@@ -75,12 +111,13 @@ static lq_status read_scaling(arch_config *c, const cJSON *config, const cJSON *
     if (!s) s = js_i64(o, "original_max_position_embeddings", false, 1, INT32_MAX, &original, err);
     if (s) return s;
     /* Long checkpoints may state their two lengths instead of the factor between them. */
-    if (r->kind == ROPE_YARN && !own_factor && original)
+    if (original && (r->kind == ROPE_LONG || (r->kind == ROPE_YARN && !own_factor)))
         r->factor = fmax(1, (double)c->max_pos / (double)original);
     else
-        s = js_f64(o, "factor", true, 1, 1e6, &r->factor, err);
+        s = js_f64(o, "factor", r->kind != ROPE_LONG, 1, 1e6, &r->factor, err);
     if (s) return s;
     r->original_max = original && r->kind != ROPE_DYNAMIC ? original : c->max_pos;
+    if (r->kind == ROPE_LONG) return read_long(c, r, o, err);
     if (r->kind == ROPE_YARN) return read_yarn(r, o, err);
     if (r->kind != ROPE_LLAMA3) return LQ_OK;
     if (!original)
@@ -90,62 +127,103 @@ static lq_status read_scaling(arch_config *c, const cJSON *config, const cJSON *
     return s ? s : js_f64(o, "high_freq_factor", true, 1e-6, 1e6, &r->high_freq, err);
 }
 
-lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err)
+/* One table: `o` is rope_scaling, or rope_parameters or its part for a layer type. */
+static lq_status read_table(arch_config *c, arch_rope *r, const cJSON *config, const cJSON *o,
+                            const char *where, lq_err *err)
 {
-    const cJSON *params = js_get(config, "rope_parameters");
-    const char *where = params ? "rope_parameters" : "rope_scaling";
-    const cJSON *o = params ? params : js_get(config, "rope_scaling");
-    double partial = 1;
-    arch_rope *r = &c->rope[ROPE_MAIN];
-    *r = (arch_rope){
-        .kind = ROPE_PLAIN, .theta = 10000, .factor = 1, .attention_factor = 1, .truncate = true
-    };
-    c->rope[ROPE_LOCAL] = *r;
-    if (o && !cJSON_IsObject(o)) {
+    if (!o) return LQ_OK;
+    if (!cJSON_IsObject(o)) {
         char found[64];
         return lq_fail(err, LQ_EVALUE, "%s: expected an object, found %s", where,
                        js_describe(found, o));
     }
-    if (params && (js_get(params, "full_attention") || js_get(params, "sliding_attention")))
-        return lq_fail(
-            err, LQ_EUNSUPPORTED,
-            "rope_parameters: expected one set for all layers, found one per layer type");
-    lq_status s = js_f64(config, "rope_theta", false, 1.001, 1e15, &r->theta, err);
-    if (!s) s = js_f64(params, "rope_theta", false, 1.001, 1e15, &r->theta, err);
+    lq_status s = js_f64(o, "rope_theta", false, 1.001, 1e15, &r->theta, err);
+    if (!s) s = read_kind(&r->kind, o, where, err);
+    if (!s && r->kind != ROPE_PLAIN) {
+        s = read_scaling(c, r, config, o, err);
+        if (s) lq_wrap(err, s, "%s", where);
+    }
+    return s;
+}
+
+bool arch_rope_local(const arch_config *c, const cJSON *config)
+{
+    return c->row->def_local_theta > 0 ||
+           js_get(js_get(config, "rope_parameters"), "sliding_attention");
+}
+
+/* Rotated dims of a head, from the part that rotates; MLA and GPT-J said them already. */
+static lq_status read_dims(arch_config *c, const cJSON *config, const cJSON *params, lq_err *err)
+{
+    double partial = c->row->def_partial > 0 ? c->row->def_partial : 1;
+    if (c->rope_dims) return LQ_OK;
+    lq_status s = js_f64(config, "rotary_pct", false, 0, 1, &partial, err);
     if (!s) s = js_f64(config, "partial_rotary_factor", false, 0, 1, &partial, err);
     if (!s) s = js_f64(params, "partial_rotary_factor", false, 0, 1, &partial, err);
+    if (!s) c->rope_dims = (int64_t)((double)c->head_dim * partial);
+    return s;
+}
+
+lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err)
+{
+    static const char PARAMS[] = "rope_parameters";
+    const cJSON *params = js_get(config, PARAMS), *full = js_get(params, "full_attention"),
+                *sliding = js_get(params, "sliding_attention");
+    const double theta = c->row->def_theta > 0 ? c->row->def_theta : 10000;
+    arch_rope *main = &c->rope[ROPE_MAIN], *local = &c->rope[ROPE_LOCAL];
+    *main = (arch_rope){
+        .kind = ROPE_PLAIN, .theta = theta, .factor = 1, .attention_factor = 1, .truncate = true
+    };
+    lq_status s = read_dims(c, config, full ? full : params, err);
+    if (!s) s = js_f64(config, "rotary_emb_base", false, 1.001, 1e15, &main->theta, err);
+    if (!s) s = js_f64(config, "rope_theta", false, 1.001, 1e15, &main->theta, err);
+    *local = *main;
+    if (c->row->def_local_theta > 0) local->theta = c->row->def_local_theta;
+    if (!s) s = js_f64(config, "rope_local_base_freq", false, 1.001, 1e15, &local->theta, err);
     if (s) return s;
-    c->rope_dims = (int64_t)((double)c->head_dim * partial);
-    if (!o) return LQ_OK;
-    s = read_kind(&r->kind, o, where, err);
-    if (s || r->kind == ROPE_PLAIN) return s;
-    s = read_scaling(c, config, o, err);
-    return s ? lq_wrap(err, s, "%s", where) : LQ_OK;
+    if (!full && !sliding)
+        return read_table(c, main, config, params ? params : js_get(config, "rope_scaling"),
+                          params ? PARAMS : "rope_scaling", err);
+    s = read_table(c, main, config, full, PARAMS, err);
+    return s ? s : read_table(c, local, config, sliding, PARAMS, err);
+}
+
+static lq_status check_table(const arch_rope *r, int64_t dims, lq_err *err)
+{
+    if (r->kind == ROPE_DYNAMIC && dims < 4)
+        return lq_fail(err, LQ_EVALUE,
+                       "rope: dynamic: expected at least 4 rotated dims, found %lld",
+                       (long long)dims);
+    if (r->kind == ROPE_LLAMA3 && !(r->high_freq > r->low_freq))
+        return lq_fail(err, LQ_EVALUE,
+                       "rope: expected high_freq_factor above low_freq_factor %g, found %g",
+                       r->low_freq, r->high_freq);
+    if (r->kind == ROPE_LONG && !r->factors)
+        return lq_fail(err, LQ_EVALUE, "rope: longrope: expected factors, found none");
+    return LQ_OK;
 }
 
 lq_status arch_rope_check(const arch_config *c, lq_err *err)
 {
-    const arch_rope *r = &c->rope[ROPE_MAIN];
     if (c->rope_dims < 2 || c->rope_dims % 2 || c->rope_dims > c->head_dim)
         return lq_fail(err, LQ_EVALUE,
                        "rope: expected an even number of rotated dims within a head of %lld, found "
                        "%lld",
                        (long long)c->head_dim, (long long)c->rope_dims);
-    if (r->kind == ROPE_DYNAMIC && c->rope_dims < 4)
-        return lq_fail(err, LQ_EVALUE,
-                       "rope: dynamic: expected at least 4 rotated dims, found %lld",
-                       (long long)c->rope_dims);
-    if (r->kind == ROPE_LLAMA3 && !(r->high_freq > r->low_freq))
-        return lq_fail(err, LQ_EVALUE,
-                       "rope: expected high_freq_factor above low_freq_factor %g, found %g",
-                       r->low_freq, r->high_freq);
-    return LQ_OK;
+    lq_status s = check_table(&c->rope[ROPE_MAIN], c->rope_dims, err);
+    return s ? s : check_table(&c->rope[ROPE_LOCAL], c->rope_dims, err);
+}
+
+bool arch_rope_by_length(const arch_rope *r)
+{
+    return r->kind == ROPE_DYNAMIC || r->kind == ROPE_LONG;
 }
 
 /* ---- tables ---- */
 typedef struct {
-    float base;      /* of the powers; dynamic: grown with the sequence */
-    float low, span; /* yarn: where the ramp begins and how long it is, in pairs of dims */
+    float base;            /* of the powers; dynamic: grown with the sequence */
+    float low, span;       /* yarn: where the ramp begins and how long it is, in pairs of dims */
+    const double *factors; /* long: of this length */
 } rope_consts;
 
 static float powf_rounded(float x, float y) { return (float)pow((double)x, (double)y); }
@@ -159,6 +237,7 @@ static double yarn_dim(const arch_rope *r, int64_t dims, double rotations)
 static rope_consts constants(const arch_rope *r, int64_t dims, int64_t seq_len)
 {
     rope_consts k = { .base = (float)r->theta };
+    if (r->kind == ROPE_LONG) k.factors = r->factors + (seq_len > r->original_max ? dims / 2 : 0);
     if (r->kind == ROPE_DYNAMIC && seq_len > r->original_max) {
         float f = (float)r->factor;
         float grown = f * (float)seq_len / (float)r->original_max - (f - 1);
@@ -183,6 +262,7 @@ static float inv_freq(const arch_rope *r, int64_t dims, const rope_consts *k, in
 {
     float f = (float)r->factor;
     float turn = powf_rounded(k->base, (float)(2 * i) / (float)dims);
+    if (r->kind == ROPE_LONG) return 1.0f / ((float)k->factors[i] * turn);
     float freq = 1.0f / turn;
     if (r->kind == ROPE_LINEAR) return freq / f;
     if (r->kind == ROPE_YARN) {
@@ -215,5 +295,20 @@ void arch_rope_table(const arch_config *c, arch_rope_use which, int64_t pos0, in
             cos_out[t * pairs + i] = (float)cos((double)angle) * scale;
             sin_out[t * pairs + i] = (float)sin((double)angle) * scale;
         }
+    }
+}
+
+/* ---- ALiBi ---- */
+
+/* Of n heads, n a power of two, head i (from 1) has 2^(-max i / n). The heads beyond the largest
+ * power of two take the odd ones of twice as many. */
+void arch_alibi_slopes(const arch_config *c, float *slopes)
+{
+    int64_t n = 1;
+    while (2 * n <= c->heads)
+        n *= 2;
+    for (int64_t h = 0; h < c->heads; h++) {
+        const double i = (double)(h < n ? 2 * (h + 1) : 2 * (h - n) + 1);
+        slopes[h] = (float)exp2(-c->alibi_max * i / (double)(2 * n));
     }
 }
