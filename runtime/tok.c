@@ -119,18 +119,6 @@ static size_t space_before(const uint8_t *s, size_t at, size_t from)
     return at;
 }
 
-/* The longest added token that starts at s, or TOK_NONE. */
-static uint32_t longest_at(const tok_trie *trie, const uint8_t *s, size_t n, size_t *len)
-{
-    uint32_t best = TOK_NONE;
-    int64_t node = TOK_TRIE_ROOT;
-    for (size_t i = 0; i < n && (node = tok_trie_down(trie, node, s[i])) >= 0; i++) {
-        uint32_t v = tok_trie_value(trie, node);
-        if (v != TOK_NONE) best = v, *len = i + 1;
-    }
-    return best;
-}
-
 typedef lq_status (*text_sink)(tok_run *r, const uint8_t *s, size_t n, bool first);
 
 /* Cut the trie's tokens out of s[n]; the text between goes to `sink`. */
@@ -141,7 +129,7 @@ static lq_status cut_added(tok_run *r, const tok_trie *trie, const uint8_t *s, s
     lq_status e = LQ_OK;
     if (tok_trie_empty(trie)) return sink(r, s, n, first);
     for (size_t i = 0, len = 0, c; i < n; i += len) {
-        uint32_t k = longest_at(trie, s + i, n - i, &len);
+        uint32_t k = tok_trie_longest(trie, s + i, n - i, &len);
         if (k == TOK_NONE) {
             len = 1;
             continue;
@@ -176,6 +164,7 @@ static lq_status sink_piece(tok_run *r, const uint8_t *s, size_t n, bool first)
 
 static lq_status sink_normalize(tok_run *r, const uint8_t *s, size_t n, bool first)
 {
+    r->first = first;
     lq_status e = tok_normalize(r, s, n, &s, &n);
     return e ? e : cut_added(r, r->t->normalized, s, n, first, r->flags, sink_piece);
 }
@@ -183,9 +172,11 @@ static lq_status sink_normalize(tok_run *r, const uint8_t *s, size_t n, bool fir
 /* ---- encode ---- */
 static lq_status run_model(tok_run *r)
 {
-    static lq_status (*const models[TOK_N_MODELS])(tok_run *, const uint8_t *, size_t) = {
-        [TOK_BPE] = tok_bpe, [TOK_UNIGRAM] = tok_unigram, [TOK_WORDLEVEL] = tok_wordlevel
-    };
+    static lq_status (*const models[TOK_N_MODELS])(tok_run *, const uint8_t *,
+                                                   size_t) = { [TOK_BPE] = tok_bpe,
+                                                               [TOK_UNIGRAM] = tok_unigram,
+                                                               [TOK_WORDLEVEL] = tok_wordlevel,
+                                                               [TOK_WORDPIECE] = tok_wordpiece };
     for (size_t i = 0; i < r->pieces.n; i++) {
         const tok_piece *p = &r->pieces.p[i];
         lq_status e = LQ_OK;

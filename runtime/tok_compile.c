@@ -37,18 +37,6 @@ lq_status tok_json_choice(const cJSON *o, const char *key, const char *const *na
     return lq_fail(err, LQ_EUNSUPPORTED, "tokenizer.json: %s '%.60s' is not supported", key, v);
 }
 
-tok_str tok_put_text(tok_builder *b, const char *s)
-{
-    size_t n = strlen(s);
-    tok_str r = { TOK_NONE, 0 };
-    if (b->heap.n + n > UINT32_MAX / 2) b->heap.oom = true;
-    if (!tok_buf_room(&b->heap, n + 1)) return r;
-    r.off = (uint32_t)b->heap.n;
-    r.len = (uint32_t)jt_copy((char *)b->heap.p + b->heap.n, s);
-    b->heap.n += r.len;
-    return r;
-}
-
 lq_status tok_put_pattern(tok_builder *b, const cJSON *pattern, tok_op *op, lq_err *err)
 {
     const char *s = cJSON_GetStringValue(pattern);
@@ -63,59 +51,6 @@ lq_status tok_put_pattern(tok_builder *b, const cJSON *pattern, tok_op *op, lq_e
 
 /* ---- vocabulary ---- */
 static const uint8_t *text_of(const tok_builder *b, tok_str s) { return b->heap.p + s.off; }
-
-static tok_str *tokens_of(const tok_builder *b) { return (tok_str *)(void *)b->tokens.p; }
-static uint32_t *vocab_of(const tok_builder *b) { return (uint32_t *)(void *)b->vocab.p; }
-
-/* The slot of vocab where s[n] is or would go; a slot holds id + 1. */
-static size_t vocab_slot(const tok_builder *b, const uint8_t *s, size_t n)
-{
-    size_t mask = b->vocab.n / sizeof(uint32_t) - 1, i = tok_hash(s, n) & mask;
-    for (;; i = (i + 1) & mask) {
-        uint32_t v = vocab_of(b)[i];
-        if (v == 0) return i;
-        tok_str t = tokens_of(b)[v - 1];
-        if (t.len == n && memcmp(text_of(b, t), s, n) == 0) return i;
-    }
-}
-
-uint32_t tok_find_text(const tok_builder *b, const char *s, size_t n)
-{
-    return b->vocab.n ? vocab_of(b)[vocab_slot(b, (const uint8_t *)s, n)] - 1 : TOK_NONE;
-}
-
-/* A zeroed or 0xff-filled array of `bytes`. */
-static bool fill(tok_buf *b, size_t bytes, int with)
-{
-    if (!tok_buf_room(b, bytes)) return false;
-    memset(b->p, with, bytes);
-    b->n = bytes;
-    return true;
-}
-
-static size_t table_size(size_t n)
-{
-    size_t size = 16;
-    while (size < 2 * n)
-        size *= 2;
-    return size;
-}
-
-static lq_status add_token(tok_builder *b, const char *text, uint32_t id, lq_err *err)
-{
-    tok_str s = tok_put_text(b, text);
-    if (b->heap.oom) return tok_oom(err);
-    size_t slot = vocab_slot(b, text_of(b, s), s.len);
-    uint32_t old = vocab_of(b)[slot];
-    if (old && old - 1 != id) tokens_of(b)[old - 1].off = TOK_NONE; /* the last of equal keys */
-    if (tokens_of(b)[id].off == TOK_NONE || old - 1 == id) {
-        tokens_of(b)[id] = s;
-        vocab_of(b)[slot] = id + 1;
-        return LQ_OK;
-    }
-    return lq_fail(err, LQ_EFORMAT,
-                   "tokenizer.json: model.vocab: id %u belongs to '%.60s' and another", id, text);
-}
 
 static lq_status bad_vocab(lq_err *err, const char *what)
 {
@@ -136,12 +71,11 @@ static lq_status read_vocab(tok_builder *b, const cJSON *vocab, lq_err *err)
         if ((size_t)id + 1 > n_ids) n_ids = (size_t)id + 1;
         n++;
     }
-    if (!fill(&b->tokens, n_ids * sizeof(tok_str), 0xFF) ||
-        !fill(&b->vocab, table_size(n) * sizeof(uint32_t), 0))
-        return tok_oom(err);
+    lq_status s = tok_begin_vocab(b, n_ids, n, err);
+    if (s) return s;
     cJSON_ArrayForEach(e, vocab)
     {
-        lq_status s = add_token(b, e->string, (uint32_t)e->valuedouble, err);
+        s = tok_put_token(b, tok_put_text(b, e->string), (uint32_t)e->valuedouble, err);
         if (s) return s;
     }
     return LQ_OK;
@@ -153,11 +87,10 @@ static lq_status read_scored_vocab(tok_builder *b, const cJSON *vocab, lq_err *e
     if (!cJSON_IsArray(vocab)) return bad_vocab(err, "expected an array");
     size_t n = (size_t)cJSON_GetArraySize(vocab);
     if (n >= TOK_MAX_IDS) return bad_vocab(err, "expected at most 16777215 entries");
-    if (!fill(&b->tokens, n * sizeof(tok_str), 0xFF) ||
-        !fill(&b->vocab, table_size(n) * sizeof(uint32_t), 0))
-        return tok_oom(err);
+    lq_status s = tok_begin_vocab(b, n, n, err);
     uint32_t id = 0;
     const cJSON *e;
+    if (s) return s;
     cJSON_ArrayForEach(e, vocab)
     {
         const cJSON *text = e->child, *score = text ? text->next : NULL;
@@ -165,7 +98,7 @@ static lq_status read_scored_vocab(tok_builder *b, const cJSON *vocab, lq_err *e
             !isfinite(score->valuedouble))
             return bad_vocab(err, "expected [text, score]");
         tok_buf_add(&b->scores, &score->valuedouble, sizeof(double));
-        lq_status s = add_token(b, text->valuestring, id++, err);
+        s = tok_put_token(b, tok_put_text(b, text->valuestring), id++, err);
         if (s) return s;
     }
     return LQ_OK;
@@ -196,7 +129,6 @@ static lq_status add_merge(tok_builder *b, const pair *p, uint32_t rank, lq_err 
     size_t n_prefix = b->head.prefix.off == TOK_NONE ? 0 : b->head.prefix.len;
     tok_buf joined = { 0 };
     uint32_t left = TOK_NONE, right = TOK_NONE, id = TOK_NONE;
-    lq_status s = LQ_OK;
     if (!tok_buf_room(&joined, p->n_left + p->n_right + 2)) return tok_oom(err);
     /* The tree spells U+0000 in two bytes: undo that in the whole pair and in each half. */
     char *w = (char *)joined.p;
@@ -217,12 +149,8 @@ static lq_status add_merge(tok_builder *b, const pair *p, uint32_t rank, lq_err 
         return lq_fail(
             err, LQ_EFORMAT,
             "tokenizer.json: model.merges[%u]: a part or its sum is not in the vocabulary", rank);
-    tok_merge *m = (tok_merge *)(void *)b->merges.p;
-    size_t mask = b->merges.n / sizeof *m - 1, i = tok_hash_pair(left, right) & mask;
-    while (m[i].rank != TOK_NONE && (m[i].left != left || m[i].right != right))
-        i = (i + 1) & mask;
-    m[i] = (tok_merge){ left, right, rank, id }; /* the last of equal pairs */
-    return s;
+    tok_put_merge(b, left, right, rank, id);
+    return LQ_OK;
 }
 
 static lq_status read_merges(tok_builder *b, const cJSON *merges, lq_err *err)
@@ -230,9 +158,10 @@ static lq_status read_merges(tok_builder *b, const cJSON *merges, lq_err *err)
     if (!cJSON_IsArray(merges))
         return lq_fail(err, LQ_EFORMAT, "tokenizer.json: model.merges: expected an array");
     size_t n = (size_t)cJSON_GetArraySize(merges);
-    if (!fill(&b->merges, table_size(n) * sizeof(tok_merge), 0xFF)) return tok_oom(err);
     uint32_t rank = 0;
     const cJSON *e;
+    lq_status s = tok_begin_merges(b, n, err);
+    if (s) return s;
     cJSON_ArrayForEach(e, merges)
     {
         pair p;
@@ -240,7 +169,7 @@ static lq_status read_merges(tok_builder *b, const cJSON *merges, lq_err *err)
         if (!split_merge(e, &p))
             return lq_fail(err, LQ_EFORMAT, "tokenizer.json: model.merges[%u]: expected a pair",
                            rank);
-        lq_status s = add_merge(b, &p, rank++, err);
+        s = add_merge(b, &p, rank++, err);
         if (s) return s;
     }
     return LQ_OK;
@@ -259,7 +188,7 @@ static lq_status find_unk(tok_builder *b, const cJSON *m, lq_err *err)
     if (!unk) return LQ_OK;
     tok_str s = tok_put_text(b, unk);
     if (b->heap.oom) return tok_oom(err);
-    b->head.unk = tok_find_text(b, (const char *)text_of(b, s), s.len);
+    b->head.unk = tok_find_text(b, text_of(b, s), s.len);
     if (b->head.unk == TOK_NONE)
         return lq_fail(err, LQ_EFORMAT,
                        "tokenizer.json: model.unk_token '%.60s' is not in the vocabulary", unk);
@@ -296,6 +225,21 @@ static lq_status compile_unigram(tok_builder *b, const cJSON *m, lq_err *err)
     return LQ_OK;
 }
 
+static lq_status compile_wordpiece(tok_builder *b, const cJSON *m, lq_err *err)
+{
+    const cJSON *max = cJSON_GetObjectItemCaseSensitive(m, "max_input_chars_per_word");
+    double chars = cJSON_IsNumber(max) ? max->valuedouble : 100;
+    const char *prefix = tok_json_str(m, "continuing_subword_prefix");
+    if (!(chars >= 0 && chars < UINT32_MAX))
+        return bad_vocab(err, "expected max_input_chars_per_word below 2^32");
+    b->head.max_chars = (uint32_t)chars;
+    b->head.prefix = tok_put_text(b, prefix ? prefix : "##");
+    lq_status s = read_vocab(b, cJSON_GetObjectItemCaseSensitive(m, "vocab"), err);
+    if (!s) s = find_unk(b, m, err);
+    if (!s && b->head.unk == TOK_NONE) s = bad_vocab(err, "WordPiece without its unk_token");
+    return s;
+}
+
 static lq_status compile_wordlevel(tok_builder *b, const cJSON *m, lq_err *err)
 {
     lq_status s = read_vocab(b, cJSON_GetObjectItemCaseSensitive(m, "vocab"), err);
@@ -311,6 +255,7 @@ static lq_status compile_model(tok_builder *b, const cJSON *m, lq_err *err)
         [TOK_BPE] = { "BPE", compile_bpe },
         [TOK_UNIGRAM] = { "Unigram", compile_unigram },
         [TOK_WORDLEVEL] = { "WordLevel", compile_wordlevel },
+        [TOK_WORDPIECE] = { "WordPiece", compile_wordpiece },
     };
     if (!cJSON_IsObject(m))
         return lq_fail(err, LQ_EFORMAT, "tokenizer.json: model: expected an object");
@@ -336,7 +281,7 @@ static size_t count_model(const tok_builder *b)
 {
     size_t n = 0;
     for (size_t i = 0; i < b->tokens.n / sizeof(tok_str); i++)
-        n += tokens_of(b)[i].off != TOK_NONE;
+        n += ((const tok_str *)(const void *)b->tokens.p)[i].off != TOK_NONE;
     return n;
 }
 
@@ -371,16 +316,14 @@ static lq_status read_added(tok_builder *b, const cJSON *list, lq_err *err)
         for (size_t k = 0; k < LQ_COUNT(flags); k++)
             if (tok_json_bool(e, flags[k].key, false)) a.flags |= flags[k].flag;
         /* An earlier token of this text keeps its id and takes the new flags. */
-        int64_t node = TOK_TRIE_ROOT;
-        for (uint32_t k = 0; k < a.text.len && node >= 0; k++)
-            node = tok_trie_down(seen, node, text_of(b, a.text)[k]);
-        uint32_t before = node >= 0 ? tok_trie_value(seen, node) : TOK_NONE;
+        size_t len;
+        uint32_t before = tok_trie_longest(seen, text_of(b, a.text), a.text.len, &len);
         tok_added *all = (tok_added *)(void *)b->added.p;
         if (before != TOK_NONE && same_text(b, all[before].text, a.text)) {
             all[before].flags = a.flags;
             continue;
         }
-        a.id = tok_find_text(b, (const char *)text_of(b, a.text), a.text.len);
+        a.id = tok_find_text(b, text_of(b, a.text), a.text.len);
         if (a.id == TOK_NONE)
             a.id = (uint32_t)(highest >= (int64_t)n_model || (n_model == 0 && highest >= 0)
                                   ? highest + 1
@@ -429,54 +372,22 @@ static lq_status compile_stage(tok_builder *b, const cJSON *j, tok_stage stage, 
                    type);
 }
 
-/* ---- putting the sections behind each other ---- */
-static void append(tok_buf *out, tok_section *section, const tok_buf *part, size_t element)
+lq_status tok_compile_rest(tok_builder *b, const cJSON *root, lq_err *err)
 {
-    static const uint8_t zeros[8];
-    tok_buf_add(out, zeros, (8 - out->n % 8) % 8);
-    *section = (tok_section){ out->n, part->n / element };
-    tok_buf_add(out, part->p, part->n);
-}
-
-static lq_status assemble(tok_builder *b, tok_buf *out, lq_err *err)
-{
-    tok_head *h = &b->head;
-    tok_buf_add(out, h, sizeof *h);
-    append(out, &h->heap, &b->heap, 1);
-    append(out, &h->tokens, &b->tokens, sizeof(tok_str));
-    append(out, &h->vocab, &b->vocab, sizeof(uint32_t));
-    append(out, &h->merges, &b->merges, sizeof(tok_merge));
-    append(out, &h->scores, &b->scores, sizeof(double));
-    append(out, &h->added, &b->added, sizeof(tok_added));
-    append(out, &h->post, &b->post, sizeof(int32_t));
-    bool oom = b->heap.oom || b->scores.oom || b->added.oom || b->post.oom;
-    for (int i = 0; i < TOK_N_STAGES; i++) {
-        append(out, &h->ops[i], &b->ops[i], sizeof(tok_op));
-        oom = oom || b->ops[i].oom;
-    }
-    if (oom || out->oom) return tok_oom(err);
-    h->bytes = out->n;
-    memcpy(out->p, h, sizeof *h);
-    return LQ_OK;
-}
-
-static void builder_free(tok_builder *b)
-{
-    tok_buf *const all[] = { &b->heap, &b->tokens, &b->vocab,  &b->merges, &b->scores, &b->added,
-                             &b->post, &b->ops[0], &b->ops[1], &b->ops[2], &b->ops[3] };
-    for (size_t i = 0; i < LQ_COUNT(all); i++)
-        tok_buf_free(all[i]);
+    static const char *const stages[] = { "normalizer", "pre_tokenizer", "post_processor",
+                                          "decoder" };
+    lq_status s = read_added(b, cJSON_GetObjectItemCaseSensitive(root, "added_tokens"), err);
+    for (int i = 0; i < TOK_N_STAGES && !s; i++)
+        s = compile_stage(b, cJSON_GetObjectItemCaseSensitive(root, stages[i]), (tok_stage)i, 0,
+                          err);
+    return s;
 }
 
 lq_status tok_compile(uint8_t **blob, size_t *blob_bytes, const char *json, size_t json_bytes,
                       lq_err *err)
 {
-    static const char *const stages[] = { "normalizer", "pre_tokenizer", "post_processor",
-                                          "decoder" };
-    tok_builder b = { .head = { .magic = TOK_MAGIC, .unk = TOK_NONE } };
-    tok_buf out = { 0 };
+    tok_builder b;
     cJSON *root = NULL;
-    b.head.prefix.off = b.head.suffix.off = TOK_NONE;
     *blob = NULL;
     *blob_bytes = 0;
     if (json_bytes > MAX_JSON_BYTES)
@@ -484,19 +395,11 @@ lq_status tok_compile(uint8_t **blob, size_t *blob_bytes, const char *json, size
                        MAX_JSON_BYTES, json_bytes);
     lq_status s = jt_parse(&root, json, json_bytes, 0, err);
     if (s) return lq_wrap(err, s, "tokenizer.json");
+    tok_build_init(&b, "tokenizer.json: model.vocab");
     s = compile_model(&b, cJSON_GetObjectItemCaseSensitive(root, "model"), err);
-    if (!s) s = read_added(&b, cJSON_GetObjectItemCaseSensitive(root, "added_tokens"), err);
-    for (int i = 0; i < TOK_N_STAGES && !s; i++)
-        s = compile_stage(&b, cJSON_GetObjectItemCaseSensitive(root, stages[i]), (tok_stage)i, 0,
-                          err);
-    if (!s) s = assemble(&b, &out, err);
+    if (!s) s = tok_compile_rest(&b, root, err);
+    if (!s) s = tok_build_finish(&b, blob, blob_bytes, err);
     cJSON_Delete(root);
-    builder_free(&b);
-    if (s) {
-        tok_buf_free(&out);
-        return s;
-    }
-    *blob = out.p;
-    *blob_bytes = out.n;
-    return LQ_OK;
+    tok_build_free(&b);
+    return s;
 }

@@ -35,6 +35,31 @@ static lq_status emit(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool 
 
 static const tok_step *step(const tok_stream *d, size_t i) { return &d->t->steps[TOK_DEC][i]; }
 
+/* ---- steps that look at a token whole. Behind a step that makes all tokens one there is a single
+ * token, which ends with the stream. ---- */
+
+/* Collect s[n]; false: there is more of this token to come. */
+static bool whole_token(tok_stream *d, size_t i, const uint8_t **s, size_t *n)
+{
+    dec_state *y = &d->state[i];
+    if (!y->fused) return *s != NULL;
+    if (*s) {
+        tok_buf_add(&y->pend, *s, *n);
+        y->begun = true;
+        return false;
+    }
+    *s = y->pend.p ? y->pend.p : (const uint8_t *)"";
+    *n = y->pend.n;
+    return y->begun;
+}
+
+static lq_status emit_owned(tok_stream *d, size_t i, tok_buf *text, bool start)
+{
+    lq_status e = text->oom ? tok_oom(d->err) : emit(d, i + 1, text->p, text->n, start);
+    tok_buf_free(text);
+    return e;
+}
+
 /* ---- ByteLevel: the byte alphabet back to bytes, those to text ---- */
 static lq_status drain_bytes(tok_stream *d, size_t i, bool end)
 {
@@ -71,11 +96,30 @@ static bool is_mapped(const uint8_t *s, size_t n)
     return true;
 }
 
+/* The one token is spelled in the alphabet as a whole or not at all. */
+static lq_status run_byte_level_fused(tok_stream *d, size_t i, const uint8_t *s, size_t n)
+{
+    tok_buf bytes = { 0 }, text = { 0 };
+    if (!whole_token(d, i, &s, &n)) return LQ_OK;
+    bool mapped = is_mapped(s, n);
+    for (size_t k = 0, len; k < n; k += len) {
+        uint32_t cp = tok_utf8_get(s + k, &len);
+        uint8_t byte = mapped ? (uint8_t)tok_char_byte(cp) : 0;
+        tok_buf_add(&bytes, mapped ? &byte : s + k, mapped ? 1 : len);
+    }
+    tok_utf8_lossy(&text, bytes.p, bytes.n);
+    text.oom = text.oom || bytes.oom;
+    tok_buf_free(&bytes);
+    return emit_owned(d, i, &text, true);
+}
+
 static lq_status run_byte_level(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start)
 {
     (void)start;
+    dec_state *y = &d->state[i];
+    if (y->fused) return run_byte_level_fused(d, i, s, n);
     if (!s) return drain_bytes(d, i, true);
-    tok_buf *p = &d->state[i].pend;
+    tok_buf *p = &y->pend;
     bool mapped = is_mapped(s, n);
     if (!mapped) tok_buf_add(p, s, n); /* not spelled in the alphabet: the text itself */
     for (size_t k = 0, len; k < n && mapped; k += len) {
@@ -306,6 +350,157 @@ static lq_status run_metaspace(tok_stream *d, size_t i, const uint8_t *s, size_t
     return e;
 }
 
+/* ---- text ---- */
+
+/* Append s[n] with every `from` replaced. */
+static void replace_text(tok_buf *out, const uint8_t *s, size_t n, const void *from, size_t n_from,
+                         const void *to, size_t n_to)
+{
+    size_t at = 0;
+    while (n_from && at < n) {
+        const uint8_t *hit = memmem(s + at, n - at, from, n_from);
+        if (!hit) break;
+        tok_buf_add(out, s + at, (size_t)(hit - s) - at);
+        tok_buf_add(out, to, n_to);
+        at = (size_t)(hit - s) + n_from;
+    }
+    tok_buf_add(out, s + at, n - at);
+}
+
+/* The spaces that English does not want before its punctuation and contractions, one after the
+ * other as the library takes them out. `text` is replaced. */
+static void clean_up(tok_buf *text)
+{
+    static const char *const rules[][2] = {
+        { " .", "." },   { " ?", "?" },     { " !", "!" },     { " ,", "," },
+        { " ' ", "'" },  { " n't", "n't" }, { " 'm", "'m" },   { " do not", " don't" },
+        { " 's", "'s" }, { " 've", "'ve" }, { " 're", "'re" },
+    };
+    for (size_t k = 0; k < LQ_COUNT(rules); k++) {
+        tok_buf next = { 0 };
+        replace_text(&next, text->p, text->n, rules[k][0], strlen(rules[k][0]), rules[k][1],
+                     strlen(rules[k][1]));
+        next.oom = next.oom || text->oom;
+        tok_buf_free(text);
+        *text = next;
+    }
+}
+
+/* ---- WordPiece ---- */
+static lq_status compile_wordpiece(tok_builder *b, const cJSON *j, tok_op *op, lq_err *err)
+{
+    (void)err;
+    const char *prefix = tok_json_str(j, "prefix");
+    op->s[0] = tok_put_text(b, prefix ? prefix : "##");
+    op->arg[0] = tok_json_bool(j, "cleanup", true);
+    return LQ_OK;
+}
+
+static lq_status open_text(tok_tokenizer *t, tok_step *s, lq_err *err)
+{
+    (void)t;
+    return s->s[0] ? LQ_OK : lq_fail(err, LQ_EFORMAT, "tokenizer blob: a step without its text");
+}
+
+static lq_status run_wordpiece(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start)
+{
+    const tok_step *st = step(d, i);
+    dec_state *y = &d->state[i];
+    tok_buf text = { 0 };
+    (void)start;
+    if (!whole_token(d, i, &s, &n)) return LQ_OK;
+    if (y->count) { /* not the first */
+        if (n >= st->n[0] && memcmp(s, st->s[0], st->n[0]) == 0) {
+            s += st->n[0];
+            n -= st->n[0];
+        } else {
+            tok_buf_add(&text, " ", 1);
+        }
+    }
+    y->count = 1;
+    tok_buf_add(&text, s, n);
+    if (st->op->arg[0]) clean_up(&text);
+    return emit_owned(d, i, &text, true);
+}
+
+/* ---- BPEDecoder: the suffix of a word is a space, but for the last token's ---- */
+static lq_status compile_bpe(tok_builder *b, const cJSON *j, tok_op *op, lq_err *err)
+{
+    (void)err;
+    const char *suffix = tok_json_str(j, "suffix");
+    op->s[0] = tok_put_text(b, suffix ? suffix : "</w>");
+    return LQ_OK;
+}
+
+/* A token waits from its first suffix on: only the next one says what a suffix is. */
+static lq_status run_bpe(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start)
+{
+    const tok_step *st = step(d, i);
+    dec_state *y = &d->state[i];
+    tok_buf text = { 0 };
+    const bool end = s == NULL;
+    (void)start;
+    if (y->fused) { /* the one token is the last */
+        if (!whole_token(d, i, &s, &n)) return LQ_OK;
+        replace_text(&text, s, n, st->s[0], st->n[0], "", 0);
+        return emit_owned(d, i, &text, true);
+    }
+    replace_text(&text, y->pend.p, y->pend.n, st->s[0], st->n[0], " ", end ? 0 : 1);
+    y->pend.n = 0;
+    lq_status e = y->count ? emit_owned(d, i, &text, false) : LQ_OK;
+    if (e || end) return e;
+    const uint8_t *hit = st->n[0] ? memmem(s, n, st->s[0], st->n[0]) : NULL;
+    const size_t known = hit ? (size_t)(hit - s) : n;
+    tok_buf_add(&y->pend, s + known, n - known);
+    y->count = 1;
+    return y->pend.oom ? tok_oom(d->err) : emit(d, i + 1, s, known, true);
+}
+
+/* ---- CTC: equal neighbours are one, pads nothing, delimiters spaces ---- */
+static lq_status compile_ctc(tok_builder *b, const cJSON *j, tok_op *op, lq_err *err)
+{
+    (void)err;
+    const char *pad = tok_json_str(j, "pad_token"), *word = tok_json_str(j, "word_delimiter_token");
+    op->s[0] = tok_put_text(b, pad ? pad : "<pad>");
+    op->s[1] = tok_put_text(b, word ? word : "|");
+    op->arg[0] = tok_json_bool(j, "cleanup", true);
+    return LQ_OK;
+}
+
+static lq_status open_texts(tok_tokenizer *t, tok_step *s, lq_err *err)
+{
+    (void)t;
+    return s->s[0] && s->s[1] ? LQ_OK
+                              : lq_fail(err, LQ_EFORMAT, "tokenizer blob: CTC without its texts");
+}
+
+static lq_status run_ctc(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start)
+{
+    const tok_step *st = step(d, i);
+    dec_state *y = &d->state[i];
+    tok_buf a = { 0 }, b = { 0 };
+    (void)start;
+    if (!whole_token(d, i, &s, &n)) return LQ_OK;
+    if (!y->fused) {
+        if (y->count && y->pend.n == n && memcmp(y->pend.p, s, n) == 0) return LQ_OK;
+        y->pend.n = 0;
+        y->count = 1;
+        tok_buf_add(&y->pend, s, n);
+        if (y->pend.oom) return tok_oom(d->err);
+    }
+    replace_text(&a, s, n, st->s[0], st->n[0], "", 0);
+    if (st->op->arg[0]) {
+        clean_up(&a);
+        replace_text(&b, a.p, a.n, st->s[1], st->n[1], " ", 1);
+        b.oom = b.oom || a.oom;
+        tok_buf_free(&a);
+        a = b;
+    }
+    if (a.n || a.oom) return emit_owned(d, i, &a, true);
+    tok_buf_free(&a);
+    return LQ_OK;
+}
+
 static const tok_kind kinds[] = {
     { "ByteLevel", NULL, open_byte_level, { .dec = run_byte_level } },
     { "ByteFallback", NULL, open_byte_fallback, { .dec = run_byte_fallback } },
@@ -313,6 +508,9 @@ static const tok_kind kinds[] = {
     { "Strip", compile_strip, open_strip, { .dec = run_strip } },
     { "Replace", compile_replace, tok_open_pattern, { .dec = run_replace } },
     { "Metaspace", compile_metaspace, open_strip, { .dec = run_metaspace } },
+    { "WordPiece", compile_wordpiece, open_text, { .dec = run_wordpiece } },
+    { "BPEDecoder", compile_bpe, open_text, { .dec = run_bpe } },
+    { "CTC", compile_ctc, open_texts, { .dec = run_ctc } },
 };
 
 const tok_stage_table tok_dec_table = { "decoder", "decoders", kinds, LQ_COUNT(kinds) };

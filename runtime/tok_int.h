@@ -2,12 +2,14 @@
  *
  * The blob (little endian, offsets from its start):
  *
- *     tok_head | heap (all text) | tokens | vocab | merges | scores | added | post | ops[4]
+ *     tok_head | heap (all text) | tokens | vocab | merges | scores | added | post | trie | data
+ *         | ops[4]
  *
  * A section is (offset, count of elements); all are 8-byte aligned. Tokens are indexed by id.
  * `vocab` (text -> id) and `merges` (pair -> rank, id) are open-addressing hash tables of a power
- * of two with linear probing and at least one empty slot. The pipeline's stages are lists of
- * fixed-size ops; a Sequence is flattened into its members. */
+ * of two with linear probing and at least one empty slot; so is `trie` (node, byte -> node), which
+ * the models that look for the longest token have. `data` is what steps keep besides text. The
+ * pipeline's stages are lists of fixed-size ops; a Sequence is flattened into its members. */
 #ifndef LLMQ_RUNTIME_TOK_INT_H
 #define LLMQ_RUNTIME_TOK_INT_H
 
@@ -18,14 +20,26 @@
 #include <assert.h>
 #include <cjson/cJSON.h>
 
-#define TOK_MAGIC "LQTOK\1\0\0"
+#define TOK_MAGIC "LQTOK\2\0\0"
 #define TOK_NONE UINT32_MAX
 enum { TOK_MAX_IDS = 1 << 24, TOK_MAX_OPS = 256, TOK_MAX_ADDED_BYTES = 1 << 24 };
 
 typedef enum { TOK_NORM, TOK_PRE, TOK_POST, TOK_DEC, TOK_N_STAGES } tok_stage;
-typedef enum { TOK_BPE, TOK_UNIGRAM, TOK_WORDLEVEL, TOK_N_MODELS } tok_model;
-enum { TOK_FUSE_UNK = 1, TOK_BYTE_FALLBACK = 2, TOK_IGNORE_MERGES = 4 }; /* model */
-enum { TOK_SPECIAL = 1, TOK_SINGLE_WORD = 2, TOK_LSTRIP = 4, TOK_RSTRIP = 8, TOK_NORMALIZED = 16 };
+typedef enum { TOK_BPE, TOK_UNIGRAM, TOK_WORDLEVEL, TOK_WORDPIECE, TOK_N_MODELS } tok_model;
+enum { /* of the model */
+       TOK_FUSE_UNK = 1,
+       TOK_BYTE_FALLBACK = 2,
+       TOK_IGNORE_MERGES = 4,
+       TOK_WORDS_ALONE = 8, /* no merge crosses the place before a metaspace */
+};
+enum {
+    TOK_SPECIAL = 1,
+    TOK_SINGLE_WORD = 2,
+    TOK_LSTRIP = 4,
+    TOK_RSTRIP = 8,
+    TOK_NORMALIZED = 16,
+    TOK_VERBATIM = 32 /* its text in normalized text is its own */
+};
 
 typedef struct {
     uint64_t off, n;
@@ -45,6 +59,11 @@ typedef struct {
 } tok_added;
 
 typedef struct {
+    uint32_t from, to, value; /* nodes, and what `to` stands for or TOK_NONE */
+    uint32_t byte;            /* plus 1; 0: empty slot */
+} tok_edge;
+
+typedef struct {
     uint32_t kind, arg[3];
     tok_str s[2];
 } tok_op;
@@ -53,14 +72,15 @@ typedef struct {
     uint8_t magic[8];
     uint64_t bytes; /* of the whole blob */
     uint32_t model, flags;
-    uint32_t unk, reserved; /* id or TOK_NONE */
-    tok_str prefix, suffix; /* BPE: continuing_subword_prefix, end_of_word_suffix */
-    tok_section heap, tokens, vocab, merges, scores, added, post;
+    uint32_t unk;           /* id or TOK_NONE */
+    uint32_t max_chars;     /* WordPiece: of a word */
+    tok_str prefix, suffix; /* continuing_subword_prefix, end_of_word_suffix */
+    tok_section heap, tokens, vocab, merges, scores, added, post, trie, data;
     tok_section ops[TOK_N_STAGES];
 } tok_head;
 
 static_assert(sizeof(tok_str) == 8 && sizeof(tok_merge) == 16 && sizeof(tok_added) == 16, "blob");
-static_assert(sizeof(tok_op) == 32 && sizeof(tok_head) == 224, "blob");
+static_assert(sizeof(tok_edge) == 16 && sizeof(tok_op) == 32 && sizeof(tok_head) == 256, "blob");
 
 /* Text to its hash; merges hash their pair the same way. */
 static inline uint32_t tok_hash(const void *s, size_t n)
@@ -77,12 +97,30 @@ static inline uint32_t tok_hash_pair(uint32_t a, uint32_t b)
     return (uint32_t)(h >> 32);
 }
 
-/* ---- compiling (tok_compile.c) ---- */
+/* ---- building a blob (tok_build.c) ---- */
 typedef struct {
-    tok_buf heap, tokens, vocab, merges, scores, added, post, ops[TOK_N_STAGES];
+    tok_buf heap, tokens, vocab, merges, scores, added, post, trie, data, ops[TOK_N_STAGES];
     tok_head head;
+    const char *file; /* for messages */
 } tok_builder;
+void tok_build_init(tok_builder *b, const char *file);
+void tok_build_free(tok_builder *b);
+lq_status tok_build_finish(tok_builder *b, uint8_t **blob, size_t *blob_bytes, lq_err *err);
 tok_str tok_put_text(tok_builder *b, const char *s); /* a string of the tree; U+0000 undone */
+tok_str tok_put_bytes(tok_builder *b, const void *s, size_t n);
+lq_status tok_begin_vocab(tok_builder *b, size_t n_ids, size_t n_tokens, lq_err *err);
+/* One id for two texts is LQ_EFORMAT; of two ids for one text the last stays. */
+lq_status tok_put_token(tok_builder *b, tok_str text, uint32_t id, lq_err *err);
+uint32_t tok_find_text(const tok_builder *b, const void *s, size_t n); /* model's id or TOK_NONE */
+lq_status tok_begin_merges(tok_builder *b, size_t n, lq_err *err);
+void tok_put_merge(tok_builder *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
+/* For vocabularies without a list of merges: two tokens whose sum is a token merge with the sum's
+ * rank[id]; TOK_NONE: takes no part. */
+lq_status tok_put_splits(tok_builder *b, const uint32_t *rank, lq_err *err);
+
+/* ---- from tokenizer.json's tree (tok_compile.c) ---- */
+/* added_tokens and the four stages of `root`. */
+lq_status tok_compile_rest(tok_builder *b, const cJSON *root, lq_err *err);
 /* {"Regex": ...} or {"String": ...} into s[0]; arg[0] = is a regex. */
 lq_status tok_put_pattern(tok_builder *b, const cJSON *pattern, tok_op *op, lq_err *err);
 const char *tok_json_str(const cJSON *o, const char *key); /* NULL: absent or no string */
@@ -90,7 +128,6 @@ bool tok_json_bool(const cJSON *o, const char *key, bool otherwise);
 /* A member whose text is one of names[n] (or, absent, the first): its index into *out. */
 lq_status tok_json_choice(const cJSON *o, const char *key, const char *const *names, size_t n,
                           uint32_t *out, lq_err *err);
-uint32_t tok_find_text(const tok_builder *b, const char *s, size_t n); /* model's id or TOK_NONE */
 
 /* ---- the opened tokenizer ---- */
 typedef struct { /* an op with its strings resolved and its pattern compiled */
@@ -100,16 +137,36 @@ typedef struct { /* an op with its strings resolved and its pattern compiled */
     tok_pattern *pattern;
 } tok_step;
 
-typedef struct tok_trie tok_trie; /* byte strings -> index; longest match (tok_trie.c) */
+typedef struct { /* byte strings -> index; longest match (tok_trie.c) */
+    const tok_edge *edges;
+    size_t mask;
+    tok_edge *own; /* NULL: a view of a blob's */
+    size_t n, n_nodes;
+} tok_trie;
 tok_trie *tok_trie_new(void);
+tok_trie *tok_trie_view(const tok_edge *edges, size_t n); /* n: a power of two */
 void tok_trie_free(tok_trie *t);
 bool tok_trie_add(tok_trie *t, const uint8_t *s, size_t n,
                   uint32_t value); /* the first one stays */
-enum { TOK_TRIE_ROOT = 0 };
-/* The node below `node` for byte c, or -1; its value or TOK_NONE. */
-int64_t tok_trie_down(const tok_trie *t, int64_t node, uint8_t c);
-uint32_t tok_trie_value(const tok_trie *t, int64_t node);
+const tok_edge *tok_trie_edges(const tok_trie *t, size_t *n);
 bool tok_trie_empty(const tok_trie *t);
+/* The longest member at the start of s[n]: its value and length, or TOK_NONE. */
+uint32_t tok_trie_longest(const tok_trie *t, const uint8_t *s, size_t n, size_t *len);
+enum { TOK_TRIE_ROOT = 0 };
+
+static inline uint32_t tok_hash_edge(uint32_t from, uint8_t byte)
+{
+    return (uint32_t)(((uint64_t)from << 8 | byte) * 0x9E3779B97F4A7C15u >> 32);
+}
+/* The edge from node `from` by byte c, or NULL. */
+static inline const tok_edge *tok_trie_down(const tok_trie *t, uint32_t from, uint8_t c)
+{
+    for (size_t i = tok_hash_edge(from, c) & t->mask;; i = (i + 1) & t->mask) {
+        const tok_edge *e = &t->edges[i];
+        if (e->byte == 0) return NULL;
+        if (e->from == from && e->byte == c + 1u) return e;
+    }
+}
 
 struct tok_tokenizer {
     uint8_t *owned;
@@ -125,12 +182,14 @@ struct tok_tokenizer {
     const tok_added *added;
     size_t n_added;
     const int32_t *post;
+    const uint8_t *data;
     tok_step *steps[TOK_N_STAGES];
     size_t n_steps[TOK_N_STAGES];
     size_t n_ids;       /* model and added */
     uint32_t *added_of; /* [n_ids] index into added, or TOK_NONE */
     uint8_t *special;   /* [n_ids] */
-    tok_trie *raw, *normalized, *unigram;
+    tok_trie *raw, *normalized;
+    tok_trie *all;     /* of the model's tokens: Unigram and WordPiece */
     tok_pattern *word; /* one word character, for single_word */
     double unk_score;
     size_t longest;
@@ -169,6 +228,7 @@ typedef struct { /* all of one call of tok_encode */
     const tok_tokenizer *t;
     tok_matcher *matcher;
     unsigned flags;    /* of tok_encode */
+    bool first;        /* what is normalized starts the text */
     tok_buf a, b;      /* texts between normalizers; free in the later stages */
     tok_pieces pieces; /* current, and where the next stage writes */
     tok_pieces next;
@@ -225,7 +285,27 @@ lq_status tok_pre_tokenize(tok_run *r); /* r->pieces to r->pieces */
 lq_status tok_bpe(tok_run *r, const uint8_t *s, size_t n);
 lq_status tok_unigram(tok_run *r, const uint8_t *s, size_t n);
 lq_status tok_wordlevel(tok_run *r, const uint8_t *s, size_t n);
+lq_status tok_wordpiece(tok_run *r, const uint8_t *s, size_t n);
 lq_status tok_post_process(tok_run *r);
+
+/* tok_charsmap.c: the steps Precompiled and SentencePiece; flags of the latter */
+enum {
+    TOK_SP_PREFIX = 1,     /* a metaspace in front ... */
+    TOK_SP_SUFFIX = 2,     /* ... or behind instead, */
+    TOK_SP_FIRST_ONLY = 4, /* where the whole text starts */
+    TOK_SP_SQUEEZE = 8,    /* no spaces at the ends, one at a time between */
+    TOK_SP_ESCAPE = 16,    /* spaces become metaspaces */
+};
+lq_status tok_put_charsmap(tok_builder *b, tok_op *op, const uint8_t *map, size_t n, lq_err *err);
+/* Add the step SentencePiece (tok_norm.c). */
+lq_status tok_put_sentencepiece(tok_builder *b, const uint8_t *map, size_t n, uint32_t flags,
+                                lq_err *err);
+lq_status tok_compile_charsmap(tok_builder *b, const cJSON *j, tok_op *op, lq_err *err);
+lq_status tok_open_charsmap(tok_tokenizer *t, tok_step *s, lq_err *err);
+lq_status tok_run_precompiled(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
+                              tok_buf *out);
+lq_status tok_run_sentencepiece(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
+                                tok_buf *out);
 
 /* GPT-2's alphabet: a byte's character, and a character's byte or -1. */
 uint32_t tok_byte_char(uint8_t byte);

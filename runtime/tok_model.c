@@ -1,4 +1,4 @@
-/* runtime/tok_model.c - one piece of text to ids: BPE, Unigram, WordLevel.
+/* runtime/tok_model.c - one piece of text to ids: BPE, Unigram, WordLevel, WordPiece.
  *
  * BPE merges the pair of lowest rank, the leftmost among equals, until none is left: by a scan
  * over the few symbols of a word, by a heap over the many of a long text. Both take the same
@@ -211,9 +211,11 @@ static lq_status best_paths(tok_run *r, path *at, const uint8_t *s, size_t n)
     for (size_t i = 0, len; i < n; i += len) {
         (void)tok_utf8_get(s + i, &len);
         bool whole = false; /* a token of just this character */
-        int64_t node = TOK_TRIE_ROOT;
-        for (size_t e = i; e < n && (node = tok_trie_down(t->unigram, node, s[e])) >= 0; e++) {
-            uint32_t id = tok_trie_value(t->unigram, node);
+        const tok_edge *edge;
+        uint32_t node = TOK_TRIE_ROOT;
+        for (size_t e = i; e < n && (edge = tok_trie_down(t->all, node, s[e])); e++) {
+            const uint32_t id = edge->value;
+            node = edge->to;
             if (id == TOK_NONE) continue;
             path *p = &at[e + 1];
             double score = at[i].score + t->scores[id];
@@ -276,4 +278,38 @@ lq_status tok_wordlevel(tok_run *r, const uint8_t *s, size_t n)
     if (id == TOK_NONE) return no_unk(r);
     tok_add_id(r, id);
     return LQ_OK;
+}
+
+/* ---- WordPiece: the longest token at each place, or the whole word is unknown ---- */
+
+/* The longest token for the rest of a word, which is spelled with the prefix in front. */
+static uint32_t longest_inside(const tok_tokenizer *t, const uint8_t *s, size_t n, size_t *len)
+{
+    uint32_t node = TOK_TRIE_ROOT, best = TOK_NONE;
+    const uint8_t *prefix = tok_text(t, t->head->prefix);
+    const tok_edge *e = NULL;
+    for (uint32_t i = 0; i < t->head->prefix.len; i++, node = e->to)
+        if (!(e = tok_trie_down(t->all, node, prefix[i]))) return TOK_NONE;
+    for (size_t i = 0; i < n && (e = tok_trie_down(t->all, node, s[i])); i++, node = e->to)
+        if (e->value != TOK_NONE) best = e->value, *len = i + 1;
+    return best;
+}
+
+lq_status tok_wordpiece(tok_run *r, const uint8_t *s, size_t n)
+{
+    const tok_tokenizer *t = r->t;
+    const size_t before = r->ids.n;
+    size_t chars = 0, len = 0;
+    for (size_t i = 0; i < n; i++)
+        chars += (s[i] & 0xC0) != 0x80;
+    bool known = chars <= t->head->max_chars;
+    for (size_t i = 0; i < n && known; i += len) {
+        uint32_t id =
+            i ? longest_inside(t, s + i, n - i, &len) : tok_trie_longest(t->all, s, n, &len);
+        known = id != TOK_NONE;
+        if (known) tok_add_id(r, id);
+    }
+    if (known) return LQ_OK;
+    r->ids.n = before;
+    return tok_add_id(r, t->head->unk), LQ_OK;
 }

@@ -1,6 +1,8 @@
 /* runtime/tok_norm.c - normalizers: text to text before it is split. */
 #include "runtime/tok_int.h"
 
+enum { BERT_CLEAN = 1, BERT_CHINESE = 2, BERT_STRIP = 4, BERT_LOWER = 8 };
+
 static lq_status run_nfd(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
 {
     return (void)st, tok_normal_form(out, s, n, TOK_NFD, r->err);
@@ -115,6 +117,90 @@ static lq_status run_byte_level(tok_run *r, const tok_step *st, const uint8_t *s
     return LQ_OK;
 }
 
+/* ---- BERT ---- */
+static lq_status compile_bert(tok_builder *b, const cJSON *j, tok_op *op, lq_err *err)
+{
+    (void)b, (void)err;
+    const bool lower = tok_json_bool(j, "lowercase", true);
+    if (tok_json_bool(j, "clean_text", true)) op->arg[0] |= BERT_CLEAN;
+    if (tok_json_bool(j, "handle_chinese_chars", true)) op->arg[0] |= BERT_CHINESE;
+    if (tok_json_bool(j, "strip_accents", lower)) op->arg[0] |= BERT_STRIP;
+    if (lower) op->arg[0] |= BERT_LOWER;
+    return LQ_OK;
+}
+
+/* The blocks of ideographs that BERT's own code names. */
+static bool is_chinese(uint32_t cp)
+{
+    return (cp >= 0x4E00 && cp <= 0x9FFF) || (cp >= 0x3400 && cp <= 0x4DBF) ||
+           (cp >= 0x20000 && cp <= 0x2A6DF) || (cp >= 0x2A700 && cp <= 0x2B73F) ||
+           (cp >= 0x2B740 && cp <= 0x2B81F) || (cp >= 0x2B920 && cp <= 0x2CEAF) ||
+           (cp >= 0xF900 && cp <= 0xFAFF) || (cp >= 0x2F800 && cp <= 0x2FA1F);
+}
+
+static void bert_char(tok_buf *out, uint32_t cp, uint32_t how)
+{
+    const bool line = cp == '\t' || cp == '\n' || cp == '\r';
+    if (how & BERT_CLEAN) {
+        if (cp == 0 || cp == 0xFFFD || (!line && tok_is_other(cp))) return;
+        if (tok_is_space(cp)) cp = ' ';
+    }
+    const bool apart = (how & BERT_CHINESE) && is_chinese(cp);
+    if (apart) tok_buf_add(out, " ", 1);
+    tok_buf_cp(out, cp);
+    if (apart) tok_buf_add(out, " ", 1);
+}
+
+static lq_status run_bert(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
+{
+    const uint32_t how = st->op->arg[0];
+    tok_buf a = { 0 }, b = { 0 };
+    lq_status e = LQ_OK;
+    for (size_t i = 0, len; i < n; i += len)
+        bert_char(&a, tok_utf8_get(s + i, &len), how);
+    if (how & BERT_STRIP) {
+        e = tok_normal_form(&b, a.p, a.n, TOK_NFD, r->err);
+        a.n = 0;
+        for (size_t i = 0, len; i < b.n; i += len)
+            if (!tok_is_nonspacing(tok_utf8_get(b.p + i, &len))) tok_buf_add(&a, b.p + i, len);
+    }
+    if (how & BERT_LOWER)
+        tok_lowercase(out, a.p, a.n);
+    else
+        tok_buf_add(out, a.p, a.n);
+    if (a.oom || b.oom) e = tok_oom(r->err);
+    tok_buf_free(&a);
+    tok_buf_free(&b);
+    return e;
+}
+
+/* ---- Nmt: controls go, other white space becomes a space ---- */
+static lq_status run_nmt(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
+{
+    (void)r, (void)st;
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t c = tok_utf8_get(s + i, &len);
+        if ((c >= 1 && c <= 8) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F ||
+            c == 0x9F)
+            continue;
+        if (c == 9 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
+            (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+            c == 0xFEFF || c == 0xFFFD)
+            tok_buf_add(out, " ", 1);
+        else
+            tok_buf_add(out, s + i, len);
+    }
+    return LQ_OK;
+}
+
+/* No tokenizer.json has it: it comes from a tokenizer.model (tok_put_sentencepiece). */
+static lq_status refuse_sentencepiece(tok_builder *b, const cJSON *j, tok_op *op, lq_err *err)
+{
+    (void)b, (void)j, (void)op;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "tokenizer.json: normalizer 'SentencePiece' is not supported");
+}
+
 static const tok_kind kinds[] = {
     { .name = "NFD", .run.norm = run_nfd },
     { .name = "NFC", .run.norm = run_nfc },
@@ -129,7 +215,27 @@ static const tok_kind kinds[] = {
     { .name = "Strip", .compile = compile_strip, .run.norm = run_strip },
     { .name = "StripAccents", .run.norm = run_strip_accents },
     { .name = "ByteLevel", .run.norm = run_byte_level },
+    { .name = "BertNormalizer", .compile = compile_bert, .run.norm = run_bert },
+    { .name = "Nmt", .run.norm = run_nmt },
+    { .name = "Precompiled",
+      .compile = tok_compile_charsmap,
+      .open = tok_open_charsmap,
+      .run.norm = tok_run_precompiled },
+    { .name = "SentencePiece",
+      .compile = refuse_sentencepiece,
+      .open = tok_open_charsmap,
+      .run.norm = tok_run_sentencepiece },
 };
+
+lq_status tok_put_sentencepiece(tok_builder *b, const uint8_t *map, size_t n, uint32_t flags,
+                                lq_err *err)
+{
+    tok_op op = { .kind = LQ_COUNT(kinds) - 1, .s = { { TOK_NONE, 0 }, { TOK_NONE, 0 } } };
+    op.arg[2] = flags;
+    lq_status s = tok_put_charsmap(b, &op, map, n, err);
+    tok_buf_add(&b->ops[TOK_NORM], &op, sizeof op);
+    return s;
+}
 
 const tok_stage_table tok_norm_table = { "normalizer", "normalizers", kinds, LQ_COUNT(kinds) };
 

@@ -23,6 +23,8 @@ static lq_status check_sections(const tok_head *h, size_t bytes, lq_err *err)
                 { "scores", &h->scores, sizeof(double) },
                 { "added", &h->added, sizeof(tok_added) },
                 { "post", &h->post, sizeof(int32_t) },
+                { "trie", &h->trie, sizeof(tok_edge) },
+                { "data", &h->data, 1 },
                 { "normalizer", &h->ops[0], sizeof(tok_op) },
                 { "pre_tokenizer", &h->ops[1], sizeof(tok_op) },
                 { "post_processor", &h->ops[2], sizeof(tok_op) },
@@ -40,6 +42,11 @@ static lq_status check_sections(const tok_head *h, size_t bytes, lq_err *err)
     return LQ_OK;
 }
 
+static bool has_trie(const tok_head *h)
+{
+    return h->model == TOK_UNIGRAM || h->model == TOK_WORDPIECE;
+}
+
 static lq_status check_head(const tok_head *h, size_t bytes, lq_err *err)
 {
     lq_status s = check_sections(h, bytes, err);
@@ -53,6 +60,10 @@ static lq_status check_head(const tok_head *h, size_t bytes, lq_err *err)
     if (vocab == 0 || vocab & (vocab - 1)) return bad(err, "vocab: expected a power of two slots");
     if (h->model == TOK_BPE && (merges == 0 || merges & (merges - 1)))
         return bad(err, "merges: expected a power of two slots");
+    if (has_trie(h) && (h->trie.n == 0 || h->trie.n & (h->trie.n - 1)))
+        return bad(err, "trie: expected a power of two slots");
+    if (h->model == TOK_WORDPIECE && (h->unk == TOK_NONE || h->prefix.off == TOK_NONE))
+        return bad(err, "WordPiece without its unk or prefix");
     for (int i = 0; i < TOK_N_STAGES; i++)
         if (h->ops[i].n > TOK_MAX_OPS) return bad(err, "too many steps in a stage");
     return LQ_OK;
@@ -103,6 +114,16 @@ static lq_status check_tables(const tok_tokenizer *t, lq_err *err)
             return bad(err, "merges: a pair without its tokens");
     }
     if (!empty) return bad(err, "merges: no empty slot");
+    const tok_edge *edges = (const tok_edge *)(const void *)((const uint8_t *)h + h->trie.off);
+    empty = h->trie.n == 0;
+    for (size_t i = 0; i < h->trie.n; i++) {
+        if (edges[i].byte == 0)
+            empty++;
+        else if (edges[i].to <= edges[i].from || /* no way back: a walk ends */
+                 (edges[i].value != TOK_NONE && !used(t, edges[i].value)))
+            return bad(err, "trie: an edge to nowhere");
+    }
+    if (!empty) return bad(err, "trie: no empty slot");
     for (size_t i = 0; i < h->scores.n; i++)
         if (!isfinite(t->scores[i])) return bad(err, "scores: expected finite numbers");
     return LQ_OK;
@@ -200,7 +221,7 @@ static lq_status build_added(tok_tokenizer *t, lq_err *err)
         size_t n = a->text.len;
         words = words || a->flags & TOK_SINGLE_WORD;
         if (a->flags & TOK_NORMALIZED) {
-            s = tok_normalize(&r, p, n, &p, &n);
+            if (!(a->flags & TOK_VERBATIM)) s = tok_normalize(&r, p, n, &p, &n);
             ok = s || n == 0 || tok_trie_add(t->normalized, p, n, i);
         } else {
             ok = tok_trie_add(t->raw, p, n, i);
@@ -214,21 +235,16 @@ static lq_status build_added(tok_tokenizer *t, lq_err *err)
     return s;
 }
 
-static lq_status build_unigram(tok_tokenizer *t, lq_err *err)
+static lq_status open_trie(tok_tokenizer *t, lq_err *err)
 {
+    const tok_head *h = t->head;
     double lowest = 0;
-    size_t total = 0;
-    if (t->head->model != TOK_UNIGRAM) return LQ_OK;
-    t->unigram = tok_trie_new();
-    if (!t->unigram) return tok_oom(err);
-    for (uint32_t id = 0; id < t->n_tokens; id++) {
-        tok_str s = t->tokens[id];
+    if (!has_trie(h)) return LQ_OK;
+    t->all = tok_trie_view((const tok_edge *)(const void *)((const uint8_t *)h + h->trie.off),
+                           (size_t)h->trie.n);
+    if (!t->all) return tok_oom(err);
+    for (size_t id = 0; id < h->scores.n; id++)
         if (id == 0 || t->scores[id] < lowest) lowest = t->scores[id];
-        if (s.off == TOK_NONE) continue;
-        total += s.len;
-        if (total > t->head->heap.n) return bad(err, "tokens overlap");
-        if (s.len && !tok_trie_add(t->unigram, tok_text(t, s), s.len, id)) return tok_oom(err);
-    }
     t->unk_score = lowest - 10.0; /* the library's penalty */
     return LQ_OK;
 }
@@ -264,13 +280,14 @@ lq_status tok_open(tok_tokenizer **out, const uint8_t *blob, size_t blob_bytes, 
     t->added = (const tok_added *)(const void *)(blob + h->added.off);
     t->n_added = (size_t)h->added.n;
     t->post = (const int32_t *)(const void *)(blob + h->post.off);
+    t->data = blob + h->data.off;
     s = check_tables(t, err);
     if (!s) s = index_ids(t, err);
     if (!s) s = check_longest(t, err);
     for (int i = 0; i < TOK_N_STAGES && !s; i++)
         s = open_steps(t, (tok_stage)i, err);
     if (!s) s = build_added(t, err);
-    if (!s) s = build_unigram(t, err);
+    if (!s) s = open_trie(t, err);
     if (s)
         tok_close(t);
     else
@@ -309,7 +326,7 @@ void tok_close(tok_tokenizer *t)
     tok_pattern_free(t->word);
     tok_trie_free(t->raw);
     tok_trie_free(t->normalized);
-    tok_trie_free(t->unigram);
+    tok_trie_free(t->all);
     free(t->added_of);
     free(t->special);
     free(t->owned);

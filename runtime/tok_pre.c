@@ -1,6 +1,7 @@
 /* runtime/tok_pre.c - pre-tokenizers: text to pieces that no token crosses. */
 #include "runtime/tok_int.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 void tok_emit(tok_pieces *out, const uint8_t *s, size_t n, int32_t id, bool first)
@@ -329,6 +330,107 @@ static lq_status run_delimiter(tok_run *r, const tok_step *st, const uint8_t *s,
     return LQ_OK;
 }
 
+/* ---- BertPreTokenizer: WhitespaceSplit, then Punctuation ---- */
+static lq_status run_bert(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, bool first,
+                          tok_pieces *out)
+{
+    (void)r, (void)st;
+    size_t from = 0, len;
+    for (size_t i = 0; i <= n; i += len) {
+        const bool end = i == n || tok_is_space(tok_utf8_get(s + i, &len));
+        if (!end) continue;
+        cutter c = { .how = ISOLATED, .s = s + from, .first = first && from == 0, .out = out };
+        if (i > from) cut_chars(&c, is_punct, 0, i - from);
+        if (i == n) break;
+        from = i + len;
+    }
+    return LQ_OK;
+}
+
+/* ---- UnicodeScripts: runs of one script ---- */
+static const char
+    scripts[] = /* ISO 15924; the rest is Unknown, which joins any run as a space does */
+    "zyyy latn bopo zinh grek copt cyrl armn hebr arab syrc thaa nkoo samr mand deva "
+    "beng guru gujr orya taml telu knda mlym sinh thai laoo tibt mymr geor hang ethi "
+    "cher cans ogam runr tglg hano buhd tagb khmr mong limb tale talu bugi lana bali "
+    "sund batk lepc olck brai glag tfng yiii lisu vaii bamu sylo phag saur kali rjng "
+    "java cham tavt mtei linb lyci cari ital goth perm ugar xpeo dsrt shaw osma osge "
+    "elba aghb vith todr lina cprt armi palm nbat hatr phnx lydi sidt mero merc khar "
+    "sarb narb mani avst prti phli phlp orkh hung rohg gara yezi sogo sogd ougr chrs "
+    "elym brah kthi sora cakm mahj shrd khoj mult sind gran tutg newa tirh sidd modi "
+    "takr ahom dogr wara diak nand zanb soyo pauc sunu bhks marc gonm gong tols maka "
+    "kawi xsux pcun cpmn egyp hluw gukh mroo tnsa bass hmng krai medf berf plrd tang "
+    "nshu kits jurc dupl sgnw hmnp toto wcho nagm onao tayo mend adlm seal";
+
+/* "[SCRIPT][SCRIPT neutral]*|..." of the scripts that this PCRE2 knows. */
+static lq_status open_scripts(tok_tokenizer *t, tok_step *s, lq_err *err)
+{
+    enum { NAME = 4 };
+    static const char neutral[] = " \\p{zzzz}";
+    tok_buf all = { 0 };
+    (void)t;
+    for (size_t i = 0; i < sizeof scripts; i += NAME + 1) {
+        char class[64], one[96];
+        const char *name = scripts + i;
+        tok_pattern *p = NULL;
+        /* Han and the kana are one, the mark of long vowels with them */
+        snprintf(class, sizeof class, "\\p{%.4s}%s", name,
+                 memcmp(name, "zyyy", 4) ? "" : "&&[^\\x{30fc} ]");
+        if (tok_pattern_new(&p, class, strlen(class), true, NULL)) continue;
+        tok_pattern_free(p);
+        snprintf(one, sizeof one, "|[%s](?:[%s]|[%s])*", class, class, neutral);
+        tok_buf_add(&all, one, strlen(one));
+    }
+    static const char han[] =
+        "[\\p{hani}\\p{hira}\\p{kana}\\x{30fc}][\\p{hani}\\p{hira}\\p{kana}\\x{30fc} \\p{zzzz}]*";
+    tok_buf whole = { 0 };
+    tok_buf_add(&whole, han, sizeof han - 1);
+    tok_buf_add(&whole, all.p, all.n);
+    lq_status e = all.oom || whole.oom
+                      ? tok_oom(err)
+                      : tok_pattern_new(&s->pattern, (const char *)whole.p, whole.n, true, err);
+    tok_buf_free(&all);
+    tok_buf_free(&whole);
+    return e;
+}
+
+static lq_status run_scripts(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, bool first,
+                             tok_pieces *out)
+{
+    cutter c = { .how = REMOVED, .invert = true, .s = s, .first = first, .out = out };
+    return cut_pattern(r, &c, st->pattern, n);
+}
+
+/* ---- FixedLength: every `length` characters ---- */
+static lq_status compile_fixed(tok_builder *b, const cJSON *j, tok_op *op, lq_err *err)
+{
+    (void)b;
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(j, "length");
+    double length = cJSON_IsNumber(v) ? v->valuedouble : 5;
+    if (!(length >= 1 && length <= INT32_MAX))
+        return lq_fail(err, LQ_EFORMAT,
+                       "tokenizer.json: FixedLength: expected length 1..2147483647");
+    op->arg[0] = (uint32_t)length;
+    return LQ_OK;
+}
+
+static lq_status run_fixed(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, bool first,
+                           tok_pieces *out)
+{
+    (void)r;
+    uint32_t chars = 0;
+    size_t from = 0;
+    for (size_t i = 0, len; i < n; i += len) {
+        (void)tok_utf8_get(s + i, &len);
+        if (++chars < st->op->arg[0]) continue;
+        tok_emit(out, s + from, i + len - from, -1, first && from == 0);
+        from = i + len;
+        chars = 0;
+    }
+    tok_emit(out, s + from, n - from, -1, first && from == 0);
+    return LQ_OK;
+}
+
 static const tok_kind kinds[] = {
     { "Split", compile_split, open_split, { .pre = run_split } },
     { "ByteLevel", compile_byte_level, open_byte_level, { .pre = run_byte_level } },
@@ -337,6 +439,9 @@ static const tok_kind kinds[] = {
     { "Punctuation", compile_punctuation, open_punctuation, { .pre = run_punctuation } },
     { "Whitespace", NULL, open_whitespace, { .pre = run_whitespace } },
     { "WhitespaceSplit", NULL, NULL, { .pre = run_whitespace_split } },
+    { "BertPreTokenizer", NULL, NULL, { .pre = run_bert } },
+    { "UnicodeScripts", NULL, open_scripts, { .pre = run_scripts } },
+    { "FixedLength", compile_fixed, NULL, { .pre = run_fixed } },
     { "CharDelimiterSplit", compile_delimiter, open_char, { .pre = run_delimiter } },
 };
 

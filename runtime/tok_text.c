@@ -40,6 +40,32 @@ void tok_buf_free(tok_buf *b)
     memset(b, 0, sizeof *b);
 }
 
+static int base64_digit(char c)
+{
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+bool tok_base64(tok_buf *out, const char *s, size_t n)
+{
+    if (n % 4) return false;
+    for (size_t i = 0; i < n; i += 4) {
+        uint32_t bits = 0, given = 4;
+        while (i + 4 == n && given > 2 && s[i + given - 1] == '=')
+            given--;
+        for (uint32_t k = 0; k < 4; k++) {
+            int d = k < given ? base64_digit(s[i + k]) : 0;
+            if (d < 0) return false;
+            bits = bits << 6 | (uint32_t)d;
+        }
+        const uint8_t bytes[3] = { (uint8_t)(bits >> 16), (uint8_t)(bits >> 8), (uint8_t)bits };
+        tok_buf_add(out, bytes, given - 1);
+    }
+    return true;
+}
+
 tok_utf8 tok_utf8_step(const uint8_t *s, size_t n, size_t *len)
 {
     uint8_t a = s[0], lo = 0x80, hi = 0xBF;
@@ -124,6 +150,14 @@ bool tok_is_mark(uint32_t cp)
 {
     utf8proc_category_t c = category(cp);
     return c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ME;
+}
+
+bool tok_is_nonspacing(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_MN; }
+
+bool tok_is_other(uint32_t cp)
+{
+    utf8proc_category_t c = category(cp);
+    return c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO;
 }
 
 /* Sort key in the high half, so that a stable order is plain order of (class, position). */

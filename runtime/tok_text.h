@@ -17,6 +17,9 @@ void tok_buf_add(tok_buf *b, const void *s, size_t n);
 void tok_buf_cp(tok_buf *b, uint32_t cp); /* one code point as UTF-8 */
 void tok_buf_free(tok_buf *b);
 
+/* Append what base64 text stands for; false: it is none (RFC 4648, padded). */
+bool tok_base64(tok_buf *out, const char *s, size_t n);
+
 /* ---- UTF-8 ---- */
 typedef enum {
     TOK_CHAR,    /* a whole code point */
@@ -32,10 +35,12 @@ bool tok_valid_utf8(const uint8_t *s, size_t n, size_t *bad);
 void tok_utf8_lossy(tok_buf *out, const uint8_t *s, size_t n);
 
 /* ---- classes ---- */
-bool tok_is_space(uint32_t cp);   /* White_Space */
-bool tok_is_numeric(uint32_t cp); /* Nd, Nl, No */
-bool tok_is_punct(uint32_t cp);   /* P*, and ASCII's punctuation and symbols */
-bool tok_is_mark(uint32_t cp);    /* Mn, Mc, Me */
+bool tok_is_space(uint32_t cp);      /* White_Space */
+bool tok_is_numeric(uint32_t cp);    /* Nd, Nl, No */
+bool tok_is_punct(uint32_t cp);      /* P*, and ASCII's punctuation and symbols */
+bool tok_is_mark(uint32_t cp);       /* Mn, Mc, Me */
+bool tok_is_nonspacing(uint32_t cp); /* Mn */
+bool tok_is_other(uint32_t cp);      /* Cc, Cf, Co: controls and what has no shape */
 
 /* ---- normal forms of valid UTF-8; linear but for the sorting of runs of marks ---- */
 typedef enum { TOK_NFD, TOK_NFC, TOK_NFKD, TOK_NFKC } tok_form;

@@ -1,101 +1,87 @@
-/* runtime/tok_trie.c - byte strings in a trie whose edges live in one hash table. */
+/* runtime/tok_trie.c - byte strings in a trie whose edges live in one hash table: its own while it
+ * is built, a blob's afterwards. */
 #include "runtime/tok_int.h"
 
 #include <stdlib.h>
 
-typedef struct {
-    uint64_t key; /* node << 8 | byte, plus 1; 0: empty */
-    uint32_t to;
-} edge;
-
-struct tok_trie {
-    edge *edges;
-    size_t cap, n; /* cap: a power of two */
-    uint32_t *values;
-    size_t n_nodes, cap_nodes;
-};
-
-static edge *find(const tok_trie *t, uint64_t key)
-{
-    size_t mask = t->cap - 1, i = (size_t)(key * 0x9E3779B97F4A7C15u >> 24) & mask;
-    while (t->edges[i].key && t->edges[i].key != key)
-        i = (i + 1) & mask;
-    return &t->edges[i];
-}
-
 static bool grow(tok_trie *t)
 {
-    tok_trie bigger = *t;
-    bigger.cap = t->cap ? t->cap * 2 : 64;
-    bigger.edges = calloc(bigger.cap, sizeof(edge));
-    if (!bigger.edges) return false;
-    for (size_t i = 0; i < t->cap; i++)
-        if (t->edges[i].key) *find(&bigger, t->edges[i].key) = t->edges[i];
-    free(t->edges);
-    *t = bigger;
-    return true;
-}
-
-static bool new_node(tok_trie *t, uint32_t *node)
-{
-    if (t->n_nodes == t->cap_nodes) {
-        size_t cap = t->cap_nodes ? t->cap_nodes * 2 : 64;
-        uint32_t *v = realloc(t->values, cap * sizeof *v);
-        if (!v) return false;
-        t->values = v;
-        t->cap_nodes = cap;
+    size_t cap = t->own ? (t->mask + 1) * 2 : 64;
+    tok_edge *bigger = calloc(cap, sizeof *bigger);
+    if (!bigger) return false;
+    for (size_t i = 0; t->own && i <= t->mask; i++) {
+        const tok_edge *e = &t->own[i];
+        if (!e->byte) continue;
+        size_t k = tok_hash_edge(e->from, (uint8_t)(e->byte - 1)) & (cap - 1);
+        while (bigger[k].byte)
+            k = (k + 1) & (cap - 1);
+        bigger[k] = *e;
     }
-    *node = (uint32_t)t->n_nodes;
-    t->values[t->n_nodes++] = TOK_NONE;
+    free(t->own);
+    t->edges = t->own = bigger;
+    t->mask = cap - 1;
     return true;
 }
 
 tok_trie *tok_trie_new(void)
 {
     tok_trie *t = calloc(1, sizeof *t);
-    uint32_t root;
-    if (t && grow(t) && new_node(t, &root)) return t;
-    tok_trie_free(t);
+    if (!t) return NULL;
+    t->n_nodes = 1; /* the root */
+    if (grow(t)) return t;
+    free(t);
     return NULL;
+}
+
+tok_trie *tok_trie_view(const tok_edge *edges, size_t n)
+{
+    tok_trie *t = calloc(1, sizeof *t);
+    if (t) *t = (tok_trie){ .edges = edges, .mask = n - 1 };
+    return t;
 }
 
 void tok_trie_free(tok_trie *t)
 {
-    if (!t) return;
-    free(t->edges);
-    free(t->values);
+    if (t) free(t->own);
     free(t);
+}
+
+/* The edge, made where there is none; NULL: out of memory. */
+static tok_edge *make_edge(tok_trie *t, uint32_t from, uint8_t c)
+{
+    if ((t->n + 1) * 2 > t->mask + 1 && !grow(t)) return NULL;
+    size_t i = tok_hash_edge(from, c) & t->mask;
+    for (; t->own[i].byte; i = (i + 1) & t->mask)
+        if (t->own[i].from == from && t->own[i].byte == c + 1u) return &t->own[i];
+    if (t->n_nodes >= UINT32_MAX) return NULL;
+    t->own[i] = (tok_edge){ from, (uint32_t)t->n_nodes++, TOK_NONE, c + 1u };
+    t->n++;
+    return &t->own[i];
 }
 
 bool tok_trie_add(tok_trie *t, const uint8_t *s, size_t n, uint32_t value)
 {
     uint32_t node = TOK_TRIE_ROOT;
     for (size_t i = 0; i < n; i++) {
-        uint64_t key = ((uint64_t)node << 8 | s[i]) + 1;
-        edge *e = find(t, key);
-        if (!e->key) {
-            if (t->n_nodes >= UINT32_MAX - 1) return false;
-            if ((t->n + 1) * 2 > t->cap) {
-                if (!grow(t)) return false;
-                e = find(t, key);
-            }
-            uint32_t to;
-            if (!new_node(t, &to)) return false;
-            *e = (edge){ key, to };
-            t->n++;
-        }
+        tok_edge *e = make_edge(t, node, s[i]);
+        if (!e) return false;
+        if (i + 1 == n && e->value == TOK_NONE) e->value = value;
         node = e->to;
     }
-    if (t->values[node] == TOK_NONE) t->values[node] = value;
     return true;
 }
 
-int64_t tok_trie_down(const tok_trie *t, int64_t node, uint8_t c)
-{
-    const edge *e = find(t, ((uint64_t)node << 8 | c) + 1);
-    return e->key ? (int64_t)e->to : -1;
-}
-
-uint32_t tok_trie_value(const tok_trie *t, int64_t node) { return t->values[node]; }
+const tok_edge *tok_trie_edges(const tok_trie *t, size_t *n) { return *n = t->mask + 1, t->edges; }
 
 bool tok_trie_empty(const tok_trie *t) { return t->n == 0; }
+
+uint32_t tok_trie_longest(const tok_trie *t, const uint8_t *s, size_t n, size_t *len)
+{
+    uint32_t best = TOK_NONE, node = TOK_TRIE_ROOT;
+    const tok_edge *e;
+    for (size_t i = 0; i < n && (e = tok_trie_down(t, node, s[i])); i++) {
+        if (e->value != TOK_NONE) best = e->value, *len = i + 1;
+        node = e->to;
+    }
+    return best;
+}
