@@ -96,8 +96,9 @@ static lq_status embed_all(cal_run *r, const int32_t *ids, lq_err *err)
     lq_status s = LQ_OK;
     for (int64_t c = 0; c < n_chunks(r) && !s; c++) {
         float *x = r->fd < 0 ? r->state + (size_t)c * chunk_floats(r) : r->state;
-        model_embed(&r->m, x, ids + c * r->per_chunk * r->len, chunk_windows(r, c) * r->len);
-        s = put_chunk(r, x, c, err);
+        s = fwd_embed(&r->m, x, ids + c * r->per_chunk * r->len, chunk_windows(r, c), r->len,
+                      MM_F32, &r->scratch, r->p, err);
+        if (!s) s = put_chunk(r, x, c, err);
     }
     return s;
 }

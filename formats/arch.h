@@ -118,7 +118,8 @@ typedef enum {
     NAME_OPTIONAL = 1,   /* may be absent */
     NAME_BARE = 2,       /* the name is whole: no ".weight"; its bias is the name + "_bias" */
     NAME_TRANSPOSED = 4, /* dense data is [inputs, outputs] (codes never are) */
-    NAME_STACKED = 8     /* one tensor for all experts, the expert its first dim */
+    NAME_STACKED = 8,    /* one tensor for all experts, the expert its first dim */
+    NAME_ONES = 16       /* with NAME_OPTIONAL: a norm without weights where there is no tensor */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.

@@ -113,13 +113,28 @@ static void read_tile(float *dst, const attn_args *a, const attn_seq *s, const u
     }
 }
 
-/* Soft-cap and ALiBi on one row's scores; key j of the tile stands `first + j - query` away. */
-static void adjust(const attn_args *a, float *s, int lo, int hi, int64_t h,
-                   int64_t first_minus_query)
+static float bf16(float x)
+{
+    k_get()->round_bf16(&x, &x, 1);
+    return x;
+}
+
+/* Soft-cap and ALiBi on one row's scores of the keys pos + lo .. pos + hi - 1. */
+static void adjust(const attn_args *a, float *s, int lo, int hi, int64_t h, int64_t pos,
+                   int64_t query)
 {
     if (a->softcap > 0) k_get()->softcap(s + lo, a->softcap, hi - lo);
-    for (int j = lo; a->alibi && j < hi; j++)
-        s[j] += a->alibi[h] * (float)(first_minus_query + j);
+    if (!a->alibi) return;
+    float slope = a->alibi[h], f = a->alibi_scaled ? a->scale : 1.0f;
+    if (a->alibi_bf16) {
+        slope = bf16(slope);
+        for (int j = lo; j < hi; j++)
+            s[j] += f * bf16(slope * bf16((float)(pos + j)));
+    } else {
+        slope *= f;
+        for (int j = lo; j < hi; j++)
+            s[j] += slope * (float)(pos - query + j);
+    }
 }
 
 static void one_tile(const attn_args *a, work *w, const attn_seq *s, int64_t kvh, int64_t i0,
@@ -139,7 +154,7 @@ static void one_tile(const attn_args *a, work *w, const attn_seq *s, int64_t kvh
         w->hi[r] = (int)(hi < 0 ? 0 : hi > ATTN_TILE ? ATTN_TILE : hi);
         if (w->lo[r] >= w->hi[r]) continue;
         float *row = w->s + r * ATTN_TILE;
-        adjust(a, row, w->lo[r], w->hi[r], kvh * group + r % group, pos - query);
+        adjust(a, row, w->lo[r], w->hi[r], kvh * group + r % group, pos, query);
         w->a[r] = k->attn_softmax(row, w->lo[r], w->hi[r], &w->m[r], &w->l[r]);
     }
     k->attn_pv(w->acc, w->s, w->v, w->a, w->lo, w->hi, R, a->Dv);

@@ -41,6 +41,8 @@ typedef struct {
     float softcap;         /* 0: none; cap * tanh(s / cap) */
     int64_t window;     /* 0: none; else a row sees its last `window` positions, itself included */
     const float *alibi; /* [H] slopes or NULL: + slope * (key - query) */
+    bool alibi_scaled;  /* ... * scale */
+    bool alibi_bf16;    /* bf16(bf16(slope) * bf16(key)) instead of the product (Falcon) */
     const float *sinks; /* [H] or NULL: one more logit in the softmax's sum */
     const attn_seq *seqs;
     int n_seqs;

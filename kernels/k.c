@@ -83,8 +83,12 @@ void k_rope(float *x, int64_t H, int64_t D, int64_t R, const float *cos, const f
 
 void k_act(float *x, int64_t n, k_act_fn f) { in_use->act(x, x, n, f); }
 
-void k_act_mul(float *dst, const float *gate, const float *up, int64_t n, k_act_fn f)
+void k_act_mul(float *dst, const float *gate, const float *up, int64_t n, k_act_fn f, float limit)
 {
+    if (f == ACT_SWIGLU_CLAMPED) {
+        in_use->swiglu_clamped(dst, gate, up, n, limit);
+        return;
+    }
     enum { PIECE = 512 }; /* stays in the first cache; also lets dst be gate or up */
     float tmp[PIECE];
     for (int64_t i = 0; i < n; i += PIECE) {
@@ -105,6 +109,12 @@ void k_scale(float *x, float s, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         x[i] *= s;
+}
+
+void k_clamp(float *x, float limit, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];
 }
 
 void k_softcap(float *x, float cap, int64_t n) { in_use->softcap(x, cap, n); }

@@ -64,6 +64,8 @@ typedef struct {
        float eps))                                                                               \
     X(void, act, (float *dst, const float *x, int64_t n, k_act_fn f))                            \
     X(void, mul, (float *dst, const float *x, int64_t n)) /* dst *= x */                         \
+    X(void, swiglu_clamped,                                                                      \
+      (float *dst, const float *gate, const float *up, int64_t n, float limit))                  \
     X(void, softcap, (float *x, float cap, int64_t n))                                           \
     X(float, logsumexp, (const float *x, int64_t n))                                             \
     /* limits for bench.h: operations done by `rounds` of each; xor of n bytes, n % 1024 == 0 */ \

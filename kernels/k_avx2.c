@@ -33,6 +33,7 @@ const k_ops k_avx2 = {
     .layernorm = tmpl_layernorm,
     .act = tmpl_act,
     .mul = tmpl_mul,
+    .swiglu_clamped = tmpl_swiglu_clamped,
     .softcap = tmpl_softcap,
     .logsumexp = tmpl_logsumexp,
     .peak_f32 = tmpl_peak_f32,

@@ -87,6 +87,15 @@ static inline float km_gelu_tanh(float x)
     return 0.5f * x * (1.0f + km_tanh(KM_GELU_A * fmaf(KM_GELU_B * x * x, x, x)));
 }
 
+/* ACT_SWIGLU_CLAMPED of ops.h. NaN stays NaN. */
+#define KM_SWIGLU_ALPHA 1.702f
+static inline float km_swiglu_clamped(float gate, float up, float limit)
+{
+    float g = limit < gate ? limit : gate, u = limit < up ? limit : up;
+    u = u < -limit ? -limit : u;
+    return g / (1.0f + km_exp(-(KM_SWIGLU_ALPHA * g))) * (u + 1.0f);
+}
+
 /* Pairwise: lanes i and i+8, then i+4, i+2, i+1. */
 static inline float km_sum16(const float *v)
 {

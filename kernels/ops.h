@@ -17,7 +17,7 @@ lq_status k_init(const char *want, lq_err *err);
 const char *k_name(void); /* of the fastest family in use */
 const char *k_list(void); /* "ref avx2 avx512 ..." usable here */
 
-typedef enum { ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_RELU, ACT_N } k_act_fn;
+typedef enum { ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_RELU, ACT_SWIGLU_CLAMPED, ACT_N } k_act_fn;
 
 /* dst[t][k] = x / sqrt(mean(x^2) + eps) * (w + w_offset); dst may be x. w NULL: 1. */
 void k_rmsnorm(float *dst, int64_t ldd, const float *x, int64_t ldx, const float *w, float w_offset,
@@ -29,11 +29,13 @@ void k_layernorm(float *dst, int64_t ldd, const float *x, int64_t ldx, const flo
  * cos, sin: [R/2] for this row. half: pairs (i, i+R/2); else pairs (2i, 2i+1). */
 void k_rope(float *x, int64_t H, int64_t D, int64_t R, const float *cos, const float *sin,
             bool half);
-void k_act(float *x, int64_t n, k_act_fn f); /* x = f(x) */
-void k_act_mul(float *dst, const float *gate, const float *up, int64_t n,
-               k_act_fn f); /* f(gate) * up */
+void k_act(float *x, int64_t n, k_act_fn f); /* x = f(x); not ACT_SWIGLU_CLAMPED */
+/* f(gate) * up; ACT_SWIGLU_CLAMPED, limit L: g sigmoid(1.702 g) * (u + 1), g = min(gate, L),
+ * u = min(max(up, -L), L). dst may be gate or up. */
+void k_act_mul(float *dst, const float *gate, const float *up, int64_t n, k_act_fn f, float limit);
 void k_add(float *dst, const float *x, int64_t n);
 void k_scale(float *x, float s, int64_t n);
+void k_clamp(float *x, float limit, int64_t n); /* to -limit..limit */
 void k_softcap(float *x, float cap, int64_t n); /* cap * tanh(x / cap) */
 float k_exp(float x);
 /* max, and log(sum(exp(x - max))) + max, in a fixed order. */

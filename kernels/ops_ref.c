@@ -59,6 +59,13 @@ static void ref_mul(float *dst, const float *x, int64_t n)
         dst[i] *= x[i];
 }
 
+static void ref_swiglu_clamped(float *dst, const float *gate, const float *up, int64_t n,
+                               float limit)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = km_swiglu_clamped(gate[i], up[i], limit);
+}
+
 static void ref_softcap(float *x, float cap, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -118,6 +125,7 @@ const k_ops k_ref = {
     .layernorm = ref_layernorm,
     .act = ref_act,
     .mul = ref_mul,
+    .swiglu_clamped = ref_swiglu_clamped,
     .softcap = ref_softcap,
     .logsumexp = ref_logsumexp,
     .peak_f32 = ref_peak,

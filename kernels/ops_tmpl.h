@@ -139,6 +139,21 @@ static inline void tmpl_mul(float *dst, const float *x, int64_t n)
     EACH16(i, m, n) put(dst + i, vf_mul(get(dst + i, m), get(x + i, m)), m);
 }
 
+static inline void tmpl_swiglu_clamped(float *dst, const float *gate, const float *up, int64_t n,
+                                       float limit)
+{
+    vf hi = vf_set1(limit), lo = vf_set1(-limit), one = vf_set1(1);
+    EACH16(i, m, n)
+    {
+        vf g = get(gate + i, m), u = get(up + i, m);
+        g = vf_sel(vf_lt(hi, g), hi, g);
+        u = vf_sel(vf_lt(hi, u), hi, u);
+        u = vf_sel(vf_lt(u, lo), lo, u);
+        vf e = vf_exp(vf_neg(vf_mul(vf_set1(KM_SWIGLU_ALPHA), g)));
+        put(dst + i, vf_mul(vf_div(g, vf_add(one, e)), vf_add(u, one)), m);
+    }
+}
+
 static inline void tmpl_softcap(float *x, float cap, int64_t n)
 {
     vf c = vf_set1(cap);

@@ -11,9 +11,9 @@ struct fwd_ctx {
     lq_arena arena;
     fwd_rows rows;
     attn_seq *seqs;  /* [max_seqs] */
+    attn_seq *last;  /* [max_seqs] of the last layer: the rows whose logits are wanted */
     int32_t *ids;    /* [max_rows] */
     int64_t *picked; /* [max_logits] rows whose logits are wanted */
-    float *last;     /* [max_logits, hidden] those rows, normed */
     float *logits;   /* [max_logits, vocab] */
 };
 
@@ -22,16 +22,16 @@ static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * siz
 static size_t scratch_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
     size_t layers = fwd_rows_scratch(c, o->max_rows, threads);
-    size_t head = mm_scratch_bytes(o->max_logits, c->hidden, 1, threads);
+    size_t head = mm_scratch_bytes(o->max_logits, c->embed_dim, 1, threads);
     return layers > head ? layers : head;
 }
 
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
     return fwd_rows_bytes(c, o->max_rows) + piece(o->max_rows * c->hidden, sizeof(float)) +
-           piece(o->max_rows, sizeof(int32_t)) + piece(o->max_seqs, sizeof(attn_seq)) +
-           piece(o->max_logits, sizeof(int64_t)) + piece(o->max_logits * c->hidden, sizeof(float)) +
-           piece(o->max_logits * c->vocab, sizeof(float)) + scratch_bytes(c, o, threads);
+           piece(o->max_rows, sizeof(int32_t)) + 2 * piece(o->max_seqs, sizeof(attn_seq)) +
+           piece(o->max_logits, sizeof(int64_t)) + piece(o->max_logits * c->vocab, sizeof(float)) +
+           scratch_bytes(c, o, threads);
 }
 
 static bool cut_buffers(fwd_ctx *f)
@@ -41,8 +41,8 @@ static bool cut_buffers(fwd_ctx *f)
     f->rows.x = lq_push(&f->arena, (size_t)(o->max_rows * c->hidden) * sizeof(float));
     f->ids = lq_push(&f->arena, (size_t)o->max_rows * sizeof *f->ids);
     f->seqs = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->seqs);
+    f->last = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->last);
     f->picked = lq_push(&f->arena, (size_t)o->max_logits * sizeof *f->picked);
-    f->last = lq_push(&f->arena, (size_t)(o->max_logits * c->hidden) * sizeof(float));
     f->logits = lq_push(&f->arena, (size_t)(o->max_logits * c->vocab) * sizeof(float));
     return f->rows.x && f->ids && f->seqs && f->picked && f->last && f->logits &&
            fwd_rows_push(&f->rows, c, o->max_rows, &f->arena);
@@ -103,6 +103,8 @@ static lq_status check_items(const fwd_ctx *f, const fwd_item *items, int n_item
                 return lq_fail(err, LQ_EVALUE,
                                "token id at position %lld: expected 0..%lld, found %d",
                                (long long)(it->pos0 + t), (long long)(vocab - 1), it->ids[t]);
+        lq_status s = model_check_positions(f->m, it->pos0 + it->n, err);
+        if (s) return lq_wrap(err, s, "batch item %d", i);
         rows += it->n;
         logits += it->n - it->logits_from;
     }
@@ -124,6 +126,10 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         f->seqs[i] = (attn_seq){
             .row0 = f->rows.R, .n_rows = it->n, .pos0 = it->pos0, .table = it->seq->table
         };
+        f->last[i] = f->seqs[i];
+        f->last[i].row0 += it->logits_from;
+        f->last[i].pos0 += it->logits_from;
+        f->last[i].n_rows -= it->logits_from;
         fwd_place(&f->rows, &f->seqs[i], (int)block_size,
                   it->seq_len ? it->seq_len : it->pos0 + it->n);
         memcpy(f->ids + f->rows.R, it->ids, (size_t)it->n * sizeof *it->ids);
@@ -134,26 +140,31 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
     return n_picked;
 }
 
-static void embed_item(void *ctx, int64_t item, int thread)
+/* x's first n rows to logits. */
+static void finish_logits(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
-    fwd_ctx *f = ctx;
-    int64_t from = item * FWD_ROWS, n = f->rows.R - from;
-    (void)thread;
-    model_embed(f->m, f->rows.x + from * f->m->cfg->hidden, f->ids + from,
-                n < FWD_ROWS ? n : FWD_ROWS);
+    const fwd_ctx *f = arg;
+    const arch_config *c = r->c;
+    float *logits = f->logits + row * c->vocab;
+    if (c->logit_scale != 1) k_scale(logits, (float)c->logit_scale, n * c->vocab);
+    if (c->final_softcap > 0) k_softcap(logits, (float)c->final_softcap, n * c->vocab);
 }
 
-static void run_head(fwd_ctx *f, int64_t n_picked)
+static void run_head(fwd_ctx *f, int64_t n)
 {
-    const int64_t hidden = f->m->cfg->hidden;
-    for (int64_t i = 0; i < n_picked; i++)
-        memcpy(f->last + i * hidden, f->rows.x + f->picked[i] * hidden,
-               (size_t)hidden * sizeof(float));
-    fwd_norm(&f->rows, f->last, f->last, f->m->final_norm.w, n_picked);
-    mm_out out = {
-        .w = &f->m->head.w, .y = f->logits, .ldy = f->m->cfg->vocab, .bias = f->m->head.bias
-    };
-    mm_run(&out, 1, f->last, hidden, n_picked, f->opts.acts, &f->arena, f->rows.p);
+    const fwd_rows *r = &f->rows;
+    const model *m = f->m;
+    const arch_config *c = m->cfg;
+    const float *x = r->h;
+    fwd_norm(r, r->h, r->x, &m->final_norm, n, c->hidden);
+    if (m->proj_out.present) {
+        mm_out out = fwd_out(&m->proj_out, r->e, c->embed_dim, false);
+        mm_run(&out, 1, x, c->hidden, n, r->acts, r->scratch, r->p);
+        x = r->e;
+    }
+    mm_out out = fwd_out(&m->head, f->logits, c->vocab, false);
+    mm_run(&out, 1, x, c->embed_dim, n, r->acts, r->scratch, r->p);
+    if (c->logit_scale != 1 || c->final_softcap > 0) fwd_each(r, n, finish_logits, f);
 }
 
 lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
@@ -162,16 +173,21 @@ lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float *
     lq_status s = check_items(f, items, n_items, err);
     *logits = f->logits;
     if (s || n_items == 0) return s;
+    const int64_t L = f->m->cfg->layers;
+    const kv_opts *o = kv_options(f->kv);
     pool_enter(f->rows.p);
     int64_t n_picked = place_items(f, items, n_items);
-    pool_run(f->rows.p, lq_ceil_div(f->rows.R, FWD_ROWS), embed_item, f);
-    const fwd_group all = { .n_rows = f->rows.R, .seqs = f->seqs, .n_seqs = n_items };
-    for (int64_t i = 0; i < f->m->cfg->layers; i++) {
-        const kv_opts *o = kv_options(f->kv);
+    fwd_embed_rows(&f->rows, f->m, f->ids);
+    for (int64_t i = 0; i < L; i++) {
+        /* Of the last layer only the wanted rows go on, once all have their K and V. */
+        const bool last = i == L - 1;
+        const fwd_group all = { .n_rows = f->rows.R,
+                                .seqs = last ? f->last : f->seqs,
+                                .n_seqs = n_items };
         fwd_kv kv = { kv_k(f->kv, i), kv_v(f->kv, i), kv_block_stride(f->kv), o->block_size,
                       o->dtype };
-        fwd_run_attention(&f->rows, &f->m->layers[i], i, &kv, &all, 1);
-        fwd_run_mlp(&f->rows, &f->m->layers[i]);
+        fwd_run_layer(&f->rows, &f->m->layers[i], i, &kv, &all, 1, last ? f->picked : NULL,
+                      n_picked);
     }
     if (n_picked) run_head(f, n_picked);
     pool_leave(f->rows.p);

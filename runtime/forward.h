@@ -16,7 +16,8 @@ typedef struct {
     int64_t pos0; /* positions already in the cache */
     int64_t
         logits_from; /* logits for rows logits_from..n-1 of this item (n: none; n - 1: the last) */
-    int64_t seq_len; /* dynamic NTK: the length whose angles these rows take; 0: pos0 + n */
+    int64_t seq_len; /* dynamic NTK: rows at positions below it take the angles of this length,
+                        each later row those of its own position + 1; 0: pos0 + n */
 } fwd_item;
 
 typedef struct fwd_ctx
@@ -35,14 +36,17 @@ size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads);
 lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
                    lq_err *err);
 
-/* Layer by layer, for calibration: T rows of one or more whole windows without a cache. x [T,
- * hidden] goes in and out. Window w covers rows w*window_len.. . The tap sees the input of each
- * linear before it runs; of an expert the rows that were sent to it (expert -1: no expert). */
+/* Layer by layer, for calibration: T rows of one or more whole windows without a cache. fwd_embed
+ * makes x from ids [T], in fwd_layer's scratch. x [T, hidden] goes in and out. Window w covers rows
+ * w*window_len.. . The tap sees the input of each linear before it runs; of an expert the rows that
+ * were sent to it (expert -1: no expert). */
 typedef struct {
     void (*tap)(void *user, arch_role role, int64_t expert, const float *x, int64_t ldx, int64_t T,
                 int64_t K);
     void *user;
 } fwd_tap;
+lq_status fwd_embed(const model *m, float *x, const int32_t *ids, int64_t n_windows,
+                    int64_t window_len, mm_acts acts, lq_arena *scratch, pool *p, lq_err *err);
 lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, float *x,
                     int64_t n_windows, int64_t window_len, mm_acts acts, const fwd_tap *tap,
                     lq_arena *scratch, pool *p, lq_err *err);

@@ -3,25 +3,48 @@
 
 /* ---- buffers ---- */
 
+static int64_t angles(const arch_config *c, arch_rope_use which)
+{
+    for (int64_t i = 0; i < c->layers && c->w.pos == POS_ROPE; i++)
+        if (c->layer[i].rope == which) return c->rope_dims / 2;
+    return 0;
+}
+
+static int64_t qkv_width(const arch_config *c)
+{
+    return c->heads * c->head_dim + c->kv_heads * (c->head_dim + c->v_dim);
+}
+
+int64_t fwd_mlp_width(const arch_config *c) { return c->w.mlp == MLP_GATED ? 2 * c->ffn : c->ffn; }
+
 /* Calls X(field, floats per row) for each buffer. */
-#define BUFFERS(X)                  \
-    X(h, c->hidden)                 \
-    X(q, c->heads * c->head_dim)    \
-    X(a, c->heads * c->head_dim)    \
-    X(k, c->kv_heads * c->head_dim) \
-    X(v, c->kv_heads * c->head_dim) \
-    X(gate, c->ffn)                 \
-    X(up, c->ffn)                   \
-    X(cos, c->rope_dims / 2)        \
-    X(sin, c->rope_dims / 2)        \
-    X(row_block, 1)                 \
+#define BUFFERS(X)                                     \
+    X(h, c->hidden)                                    \
+    X(y, c->hidden)                                    \
+    X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim) \
+    X(q, c->heads * c->head_dim)                       \
+    X(a, c->heads * c->v_dim)                          \
+    X(k, c->kv_heads * c->head_dim)                    \
+    X(v, c->kv_heads * c->v_dim)                       \
+    X(qkv, arch_name_of(c, R_QKV) ? qkv_width(c) : 0)  \
+    X(mlp, fwd_mlp_width(c))                           \
+    X(cos[ROPE_MAIN], angles(c, ROPE_MAIN))            \
+    X(sin[ROPE_MAIN], angles(c, ROPE_MAIN))            \
+    X(cos[ROPE_LOCAL], angles(c, ROPE_LOCAL))          \
+    X(sin[ROPE_LOCAL], angles(c, ROPE_LOCAL))          \
+    X(row_pos, 1)                                      \
+    X(row_block, 1)                                    \
     X(row_slot, 1)
 
 static size_t buffer_bytes(int64_t R, int64_t per_row) { return (size_t)R * (size_t)per_row * 4; }
+static size_t slope_bytes(const arch_config *c)
+{
+    return c->w.pos == POS_ALIBI ? (size_t)c->heads * sizeof(float) : 0;
+}
 
 size_t fwd_rows_bytes(const arch_config *c, int64_t R)
 {
-    size_t n = 0;
+    size_t n = lq_round_up(slope_bytes(c) + 1, 64);
 #define ADD(field, per_row) n += lq_round_up(buffer_bytes(R, per_row) + 1, 64);
     BUFFERS(ADD)
 #undef ADD
@@ -35,6 +58,8 @@ bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, lq_arena *a)
 #define PUSH(field, per_row) ok = (r->field = lq_push(a, buffer_bytes(R, per_row))) && ok;
     BUFFERS(PUSH)
 #undef PUSH
+    ok = (r->slopes = lq_push(a, slope_bytes(c))) && ok;
+    if (ok && slope_bytes(c)) arch_alibi_slopes(c, r->slopes);
     return ok;
 }
 
@@ -43,119 +68,239 @@ static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
 {
     size_t n = mm_scratch_bytes(R, c->hidden, 3, threads);
-    n = max_size(n, mm_scratch_bytes(R, c->heads * c->head_dim, 1, threads));
+    n = max_size(n, mm_scratch_bytes(R, c->embed_dim, 1, threads));
+    n = max_size(n, mm_scratch_bytes(R, c->heads * c->v_dim, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->ffn, 1, threads));
-    return max_size(n, attn_scratch_bytes(c->heads, c->head_dim, threads));
+    return max_size(
+        n, attn_scratch_bytes(c->heads, c->head_dim > c->v_dim ? c->head_dim : c->v_dim, threads));
+}
+
+/* Angles of rows row0.. at positions pos0..: rows up to seq_len take that length's, each later row
+ * that of its own (dynamic NTK). */
+static void place_angles(fwd_rows *r, arch_rope_use which, const attn_seq *s, int64_t seq_len)
+{
+    const int64_t half = angles(r->c, which);
+    const bool by_length = r->c->rope[which].kind == ROPE_DYNAMIC;
+    for (int64_t i = 0, n; i < s->n_rows && half; i += n) {
+        int64_t pos = s->pos0 + i, at = (s->row0 + i) * half;
+        n = by_length && pos >= seq_len ? 1 : s->n_rows - i;
+        if (by_length && pos < seq_len && n > seq_len - pos) n = seq_len - pos;
+        arch_rope_table(r->c, which, pos, n, pos < seq_len ? seq_len : pos + 1, r->cos[which] + at,
+                        r->sin[which] + at);
+    }
 }
 
 void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len)
 {
-    int64_t half = r->c->rope_dims / 2;
     for (int64_t i = 0; i < s->n_rows; i++) {
         int64_t pos = s->pos0 + i;
+        r->row_pos[s->row0 + i] = (int32_t)pos;
         r->row_block[s->row0 + i] = s->table[pos / block_size];
         r->row_slot[s->row0 + i] = (int32_t)(pos % block_size);
     }
-    arch_rope_table(r->c, ROPE_MAIN, s->pos0, s->n_rows, seq_len, r->cos + s->row0 * half,
-                    r->sin + s->row0 * half);
+    place_angles(r, ROPE_MAIN, s, seq_len);
+    place_angles(r, ROPE_LOCAL, s, seq_len);
 }
 
 /* ---- work on rows ---- */
 
+typedef void row_fn(const fwd_rows *r, int64_t row, int64_t n, const void *arg);
 typedef struct {
     const fwd_rows *r;
-    const model_layer *l;
-    const fwd_kv *kv;
-    float *dst;
-    const float *src, *w;
-    int64_t from, to;
-} job;
+    int64_t R;
+    row_fn *fn;
+    const void *arg;
+} row_job;
 
-static void split_rows(const job *j, void (*fn)(void *ctx, int64_t item, int thread))
+static void row_item(void *ctx, int64_t item, int thread)
 {
-    job copy = *j;
-    pool_run(j->r->p, lq_ceil_div(j->to - j->from, FWD_ROWS), fn, &copy);
-}
-
-/* The rows of one item. */
-static int64_t first_row(const job *j, int64_t item) { return j->from + item * FWD_ROWS; }
-static int64_t rows_of(const job *j, int64_t item)
-{
-    int64_t left = j->to - first_row(j, item);
-    return left < FWD_ROWS ? left : FWD_ROWS;
-}
-
-static void norm_item(void *ctx, int64_t item, int thread)
-{
-    const job *j = ctx;
-    const arch_config *c = j->r->c;
-    int64_t at = first_row(j, item) * c->hidden;
+    const row_job *j = ctx;
+    int64_t from = item * FWD_ROWS, left = j->R - from;
     (void)thread;
-    k_rmsnorm(j->dst + at, c->hidden, j->src + at, c->hidden, j->w, c->w.norm_offset,
-              rows_of(j, item), c->hidden, (float)c->norm_eps);
+    j->fn(j->r, from, left < FWD_ROWS ? left : FWD_ROWS, j->arg);
 }
 
-void fwd_norm(const fwd_rows *r, float *dst, const float *x, const float *w, int64_t T)
+void fwd_each(const fwd_rows *r, int64_t R, row_fn *fn, const void *arg)
 {
-    job j = { .r = r, .dst = dst, .src = x, .w = w, .to = T };
-    split_rows(&j, norm_item);
+    row_job j = { r, R, fn, arg };
+    pool_run(r->p, lq_ceil_div(R, FWD_ROWS), row_item, &j);
 }
 
-/* Norms of the heads, rotation, and K and V into the cache. */
-static void rotate_item(void *ctx, int64_t item, int thread)
+/* T rows of K on this thread. */
+static void norm_rows(const arch_config *c, float *dst, const float *x, const model_vector *v,
+                      int64_t T, int64_t K)
 {
-    const job *j = ctx;
-    const fwd_rows *r = j->r;
-    const arch_config *c = r->c;
-    const int64_t D = c->head_dim, H = c->heads, G = c->kv_heads, half = c->rope_dims / 2;
     const float eps = (float)c->norm_eps, off = c->w.norm_offset;
-    const float *qn = j->l->vec[R_Q_NORM].w, *kn = j->l->vec[R_K_NORM].w;
-    (void)thread;
-    for (int64_t i = 0; i < rows_of(j, item); i++) {
-        int64_t t = first_row(j, item) + i;
-        float *q = r->q + t * H * D, *k = r->k + t * G * D;
-        if (qn) k_rmsnorm(q, D, q, D, qn, off, H, D, eps);
-        if (kn) k_rmsnorm(k, D, k, D, kn, off, G, D, eps);
-        const float *cs = r->cos + t * half, *sn = r->sin + t * half;
-        k_rope(q, H, D, c->rope_dims, cs, sn, c->w.rope_half);
-        k_rope(k, G, D, c->rope_dims, cs, sn, c->w.rope_half);
-        size_t block = (size_t)r->row_block[t] * j->kv->block_stride;
-        attn_kv_write(j->kv->k + block, r->row_slot[t], j->kv->block_size, k, G, D, j->kv->dtype);
-        attn_kv_write(j->kv->v + block, r->row_slot[t], j->kv->block_size, r->v + t * G * D, G, D,
-                      j->kv->dtype);
+    if (!v->w) {
+        if (dst != x) memcpy(dst, x, (size_t)(T * K) * sizeof *x);
+    } else if (c->w.norm == NORM_LAYER) {
+        k_layernorm(dst, K, x, K, v->w, v->bias, off, T, K, eps);
+    } else {
+        k_rmsnorm(dst, K, x, K, v->w, off, T, K, eps);
     }
 }
 
-static void act_item(void *ctx, int64_t item, int thread)
+typedef struct {
+    float *dst;
+    const float *x;
+    const model_vector *v;
+    int64_t K;
+} norm_arg;
+
+static void norm_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
-    const job *j = ctx;
-    const arch_config *c = j->r->c;
-    int64_t at = first_row(j, item) * c->ffn;
-    (void)thread;
-    k_act_mul(j->r->gate + at, j->r->gate + at, j->r->up + at, rows_of(j, item) * c->ffn,
-              (k_act_fn)c->act);
+    const norm_arg *a = arg;
+    norm_rows(r->c, a->dst + row * a->K, a->x + row * a->K, a->v, n, a->K);
 }
 
-/* ---- the two halves of a layer ---- */
-
-static void tap(const fwd_rows *r, arch_role role, const float *x, int64_t K)
+void fwd_norm(const fwd_rows *r, float *dst, const float *x, const model_vector *v, int64_t T,
+              int64_t K)
 {
-    if (r->tap) r->tap->tap(r->tap->user, role, -1, x, K, r->R, K);
+    norm_arg a = { dst, x, v, K };
+    fwd_each(r, T, norm_chunk, &a);
 }
 
-static mm_out out_of(const model_linear *l, float *y, bool add)
+void fwd_tap_rows(const fwd_rows *r, arch_role role, const float *x, int64_t ldx, int64_t K)
 {
-    return (mm_out){ .w = &l->w, .y = y, .ldy = l->w.N, .bias = l->bias, .add = add };
+    if (r->tap) r->tap->tap(r->tap->user, role, -1, x, ldx, r->R, K);
 }
 
-static void attend(const fwd_rows *r, int64_t layer, const fwd_kv *kv, const fwd_group *g)
+/* ---- a branch's input and output ---- */
+
+/* h = norm(x); with norms after the sum it is x itself. */
+static void enter_branch(const fwd_rows *r, const model_vector *norm)
+{
+    static const model_vector none = { 0 };
+    fwd_norm(r, r->h, r->x, r->c->w.norm_after_add ? &none : norm, r->R, r->c->hidden);
+}
+
+static void open_out(fwd_rows *r, const model_vector *post)
+{
+    bool apart = post->w || r->c->residual_scale != 1;
+    r->out = apart ? r->y : r->x;
+    if (apart) memset(r->y, 0, (size_t)(r->R * r->c->hidden) * sizeof *r->y);
+}
+
+typedef struct {
+    const model_vector *post, *after;
+} join_arg;
+
+static void join_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const join_arg *a = arg;
+    const int64_t K = r->c->hidden;
+    float *x = r->x + row * K, *y = r->y + row * K;
+    if (r->out == r->y) {
+        norm_rows(r->c, y, y, a->post, n, K);
+        if (r->c->residual_scale != 1) k_scale(y, (float)r->c->residual_scale, n * K);
+        k_add(x, y, n * K);
+    }
+    if (a->after) norm_rows(r->c, x, x, a->after, n, K);
+}
+
+/* What the branch left in out joins x. */
+static void close_out(const fwd_rows *r, const model_vector *norm, const model_vector *post)
+{
+    join_arg a = { post, r->c->w.norm_after_add ? norm : NULL };
+    if (r->out == r->y || a.after) fwd_each(r, r->R, join_chunk, &a);
+}
+
+/* ---- attention ---- */
+
+static void run_qkv(const fwd_rows *r, const model_layer *l)
+{
+    const arch_config *c = r->c;
+    const model_linear *lin = l->lin;
+    if (lin[R_QKV].present) {
+        fwd_tap_rows(r, R_QKV, r->h, c->hidden, c->hidden);
+        mm_out all = fwd_out(&lin[R_QKV], r->qkv, qkv_width(c), false);
+        mm_run(&all, 1, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
+        return;
+    }
+    fwd_tap_rows(r, R_Q, r->h, c->hidden, c->hidden);
+    fwd_tap_rows(r, R_K, r->h, c->hidden, c->hidden);
+    fwd_tap_rows(r, R_V, r->h, c->hidden, c->hidden);
+    mm_out qkv[] = { fwd_out(&lin[R_Q], r->q, c->heads * c->head_dim, false),
+                     fwd_out(&lin[R_K], r->k, c->kv_heads * c->head_dim, false),
+                     fwd_out(&lin[R_V], r->v, c->kv_heads * c->v_dim, false) };
+    mm_run(qkv, 3, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
+}
+
+/* One row of R_QKV's output, [q k v] or for each kv head [its q heads, k, v]. */
+static void split_qkv(const arch_config *c, float *q, float *k, float *v, const float *all)
+{
+    const int64_t parts = c->w.qkv_grouped ? c->kv_heads : 1, group = c->kv_heads / parts;
+    const size_t nq = (size_t)(c->heads / parts * c->head_dim), nk = (size_t)(group * c->head_dim),
+                 nv = (size_t)(group * c->v_dim);
+    for (int64_t i = 0; i < parts; i++) {
+        memcpy(q, all, nq * sizeof *q);
+        memcpy(k, all + nq, nk * sizeof *k);
+        memcpy(v, all + nq + nk, nv * sizeof *v);
+        q += nq, k += nk, v += nv, all += nq + nk + nv;
+    }
+}
+
+static void norm_heads(const arch_config *c, float *x, const model_vector *v, int64_t H)
+{
+    if (c->w.qk_norm == QK_NORM_ALL)
+        norm_rows(c, x, x, v, 1, H * c->head_dim);
+    else
+        norm_rows(c, x, x, v, H, c->head_dim);
+}
+
+typedef struct {
+    const model_layer *l;
+    const fwd_kv *kv;
+    const fwd_group *g;
+    int64_t layer;
+} kv_arg;
+
+/* From the linears' outputs to the q, k and v that attention takes. */
+static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, int64_t t)
+{
+    const arch_config *c = r->c;
+    const int64_t D = c->head_dim, H = c->heads, G = c->kv_heads;
+    float *q = r->q + t * H * D, *k = r->k + t * G * D, *v = r->v + t * G * c->v_dim;
+    if (l->lin[R_QKV].present) split_qkv(c, q, k, v, r->qkv + t * qkv_width(c));
+    if (c->qkv_clip > 0) {
+        k_clamp(q, (float)c->qkv_clip, H * D);
+        k_clamp(k, (float)c->qkv_clip, G * D);
+        k_clamp(v, (float)c->qkv_clip, G * c->v_dim);
+    }
+    norm_heads(c, q, &l->vec[R_Q_NORM], H);
+    norm_heads(c, k, &l->vec[R_K_NORM], G);
+    const arch_rope_use use = c->layer[layer].rope;
+    if (c->w.pos != POS_ROPE || use == ROPE_OFF) return;
+    const float *cs = r->cos[use] + t * (c->rope_dims / 2);
+    const float *sn = r->sin[use] + t * (c->rope_dims / 2);
+    k_rope(q, H, D, c->rope_dims, cs, sn, c->w.rope_half);
+    k_rope(k, G, D, c->rope_dims, cs, sn, c->w.rope_half);
+}
+
+static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const kv_arg *a = arg;
+    const arch_config *c = r->c;
+    const fwd_kv *kv = a->kv;
+    for (int64_t t = a->g->row0 + row; t < a->g->row0 + row + n; t++) {
+        if (!c->w.mla) finish_qkv(r, a->l, a->layer, t);
+        size_t block = (size_t)r->row_block[t] * kv->block_stride;
+        attn_kv_write(kv->k + block, r->row_slot[t], kv->block_size,
+                      r->k + t * c->kv_heads * c->head_dim, c->kv_heads, c->head_dim, kv->dtype);
+        attn_kv_write(kv->v + block, r->row_slot[t], kv->block_size,
+                      r->v + t * c->kv_heads * c->v_dim, c->kv_heads, c->v_dim, kv->dtype);
+    }
+}
+
+static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                   const fwd_group *g)
 {
     const arch_config *c = r->c;
     attn_args a = {
         .q = r->q,
         .ldq = c->heads * c->head_dim,
         .out = r->a,
-        .ldo = c->heads * c->head_dim,
+        .ldo = c->heads * c->v_dim,
         .k = kv->k,
         .v = kv->v,
         .block_stride = kv->block_stride,
@@ -164,105 +309,102 @@ static void attend(const fwd_rows *r, int64_t layer, const fwd_kv *kv, const fwd
         .H = c->heads,
         .Hkv = c->kv_heads,
         .D = c->head_dim,
-        .Dv = c->head_dim,
+        .Dv = c->v_dim,
         .scale = (float)c->attn_scale,
+        .softcap = (float)c->attn_softcap,
         .window = c->layer[layer].window ? c->window : 0,
+        .alibi = c->w.pos == POS_ALIBI ? r->slopes : NULL,
+        .alibi_scaled = c->w.alibi_scaled,
+        .alibi_bf16 = c->w.alibi_bf16,
+        .sinks = l->vec[R_SINKS].w,
         .seqs = g->seqs,
         .n_seqs = g->n_seqs,
     };
     attn_run(&a, r->scratch, r->p);
 }
 
-void fwd_run_attention(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
-                       const fwd_group *groups, int64_t n_groups)
+static void run_wo(const fwd_rows *r, const model_layer *l)
 {
-    const arch_config *c = r->c;
-    fwd_norm(r, r->h, r->x, l->vec[R_ATTN_NORM].w, r->R);
-    tap(r, R_Q, r->h, c->hidden);
-    tap(r, R_K, r->h, c->hidden);
-    tap(r, R_V, r->h, c->hidden);
-    mm_out qkv[] = { out_of(&l->lin[R_Q], r->q, false), out_of(&l->lin[R_K], r->k, false),
-                     out_of(&l->lin[R_V], r->v, false) };
-    mm_run(qkv, 3, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
-    for (int64_t i = 0; i < n_groups; i++) {
-        const fwd_group *g = &groups[i];
-        job j = { .r = r, .l = l, .kv = kv, .from = g->row0, .to = g->row0 + g->n_rows };
-        split_rows(&j, rotate_item);
-        attend(r, layer, kv, g);
-    }
-    const int64_t K = c->heads * c->head_dim;
-    tap(r, R_O, r->a, K);
-    mm_out o = out_of(&l->lin[R_O], r->x, true);
+    const int64_t K = r->c->heads * r->c->v_dim;
+    fwd_tap_rows(r, R_O, r->a, K, K);
+    mm_out o = fwd_out(&l->lin[R_O], r->out, r->c->hidden, true);
     mm_run(&o, 1, r->a, K, r->R, r->acts, r->scratch, r->p);
 }
 
-void fwd_run_mlp(const fwd_rows *r, const model_layer *l)
+/* ---- MLP ---- */
+
+static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const arch_config *c = r->c;
-    fwd_norm(r, r->h, r->x, l->vec[R_MLP_NORM].w, r->R);
-    tap(r, R_GATE, r->h, c->hidden);
-    tap(r, R_UP, r->h, c->hidden);
-    mm_out in[] = { out_of(&l->lin[R_GATE], r->gate, false), out_of(&l->lin[R_UP], r->up, false) };
-    mm_run(in, 2, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
-    job j = { .r = r, .to = r->R };
-    split_rows(&j, act_item);
-    tap(r, R_DOWN, r->gate, c->ffn);
-    mm_out down = out_of(&l->lin[R_DOWN], r->x, true);
-    mm_run(&down, 1, r->gate, c->ffn, r->R, r->acts, r->scratch, r->p);
+    const int64_t ld = fwd_mlp_width(c);
+    (void)arg;
+    for (float *g = r->mlp + row * ld; n > 0; n--, g += ld)
+        if (c->w.mlp == MLP_GATED)
+            k_act_mul(g, g, g + c->ffn, c->ffn, (k_act_fn)c->act, (float)c->act_limit);
+        else
+            k_act(g, c->ffn, (k_act_fn)c->act);
 }
 
-/* ---- one layer over windows, for calibration ----
- *
- * Each window in turn borrows one small f32 cache, in blocks of WINDOW_BLOCK tokens. */
-enum { WINDOW_BLOCK = 32 };
-
-static int64_t window_blocks(int64_t T) { return lq_ceil_div(T, WINDOW_BLOCK); }
-
-static size_t window_stride(const arch_config *c)
+static void run_mlp(const fwd_rows *r, const model_layer *l)
 {
-    return (size_t)c->kv_heads * WINDOW_BLOCK * attn_kv_row_bytes(KV_F32, c->head_dim);
-}
-
-size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads)
-{
-    size_t blocks = (size_t)window_blocks(T);
-    size_t kv = 2 * lq_round_up(blocks * window_stride(c) + 1, 64);
-    size_t table = lq_round_up(blocks * sizeof(int32_t) + 1, 64);
-    size_t seqs = lq_round_up((size_t)T * sizeof(attn_seq) + 1, 64) +
-                  lq_round_up((size_t)T * sizeof(fwd_group) + 1, 64);
-    return fwd_rows_bytes(c, T) + fwd_rows_scratch(c, T, threads) + kv + table + seqs;
-}
-
-lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, float *x,
-                    int64_t n_windows, int64_t window_len, mm_acts acts, const fwd_tap *taps,
-                    lq_arena *scratch, pool *p, lq_err *err)
-{
-    if (n_windows == 0 || window_len == 0) return LQ_OK;
-    const int64_t T = n_windows * window_len, blocks = window_blocks(window_len);
-    const size_t mark = lq_arena_mark(scratch);
-    fwd_rows r = { .p = p, .acts = acts, .tap = taps, .scratch = scratch, .R = T, .x = x };
-    fwd_kv kv = { .block_stride = window_stride(c), .block_size = WINDOW_BLOCK, .dtype = KV_F32 };
-    kv.k = lq_push(scratch, (size_t)blocks * kv.block_stride);
-    kv.v = lq_push(scratch, (size_t)blocks * kv.block_stride);
-    int32_t *table = lq_push(scratch, (size_t)blocks * sizeof *table);
-    attn_seq *seqs = lq_push(scratch, (size_t)n_windows * sizeof *seqs);
-    fwd_group *groups = lq_push(scratch, (size_t)n_windows * sizeof *groups);
-    if (!kv.k || !kv.v || !table || !seqs || !groups || !fwd_rows_push(&r, c, T, scratch)) {
-        lq_arena_reset(scratch, mark);
-        return lq_fail(err, LQ_ENOMEM, "layer %lld: no scratch for %lld rows", (long long)layer,
-                       (long long)T);
+    const arch_config *c = r->c;
+    const int64_t ld = fwd_mlp_width(c);
+    static const arch_role fused[] = { R_GATE_UP }, gated[] = { R_GATE, R_UP }, plain[] = { R_UP };
+    const arch_role *in = l->lin[R_GATE_UP].present ? fused : c->w.mlp == MLP_GATED ? gated : plain;
+    mm_out outs[2];
+    int n = in == gated ? 2 : 1;
+    for (int i = 0; i < n; i++) {
+        fwd_tap_rows(r, in[i], r->h, c->hidden, c->hidden);
+        outs[i] = fwd_out(&l->lin[in[i]], r->mlp + i * c->ffn, ld, false);
     }
-    for (int64_t b = 0; b < blocks; b++)
-        table[b] = (int32_t)b;
-    for (int64_t w = 0; w < n_windows; w++) {
-        seqs[w] = (attn_seq){ .row0 = w * window_len, .n_rows = window_len, .table = table };
-        groups[w] = (fwd_group){ seqs[w].row0, window_len, &seqs[w], 1 };
-        fwd_place(&r, &seqs[w], WINDOW_BLOCK, window_len);
+    mm_run(outs, n, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
+    fwd_each(r, r->R, act_chunk, NULL);
+    fwd_tap_rows(r, R_DOWN, r->mlp, ld, c->ffn);
+    mm_out down = fwd_out(&l->lin[R_DOWN], r->out, c->hidden, true);
+    mm_run(&down, 1, r->mlp, ld, r->R, r->acts, r->scratch, r->p);
+}
+
+/* ---- the layer ---- */
+
+static void gather(float *x, int64_t K, const int64_t *rows, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (rows[i] != i) memmove(x + i * K, x + rows[i] * K, (size_t)K * sizeof *x);
+}
+
+void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                   const fwd_group *groups, int64_t n_groups, const int64_t *picked,
+                   int64_t n_picked)
+{
+    const arch_config *c = r->c;
+    const model_vector *v = l->vec;
+    enter_branch(r, &v[R_ATTN_NORM]);
+    if (c->w.mla)
+        fwd_run_mla(r, l);
+    else
+        run_qkv(r, l);
+    for (int64_t i = 0; i < n_groups; i++) {
+        kv_arg a = { l, kv, &groups[i], layer };
+        fwd_each(r, groups[i].n_rows, store_chunk, &a);
+        attend(r, l, layer, kv, &groups[i]);
     }
-    pool_enter(p);
-    fwd_run_attention(&r, l, layer, &kv, groups, n_windows);
-    fwd_run_mlp(&r, l);
-    pool_leave(p);
-    lq_arena_reset(scratch, mark);
-    return LQ_OK;
+    if (picked) {
+        gather(r->x, c->hidden, picked, n_picked);
+        gather(r->h, c->hidden, picked, n_picked);
+        gather(r->a, c->heads * c->v_dim, picked, n_picked);
+        r->R = n_picked;
+        if (n_picked == 0) return;
+    }
+    /* A parallel MLP reads x before attention joins it, or attention's own input. */
+    if (c->w.parallel && v[R_MLP_NORM].w) enter_branch(r, &v[R_MLP_NORM]);
+    open_out(r, &v[R_ATTN_POST_NORM]);
+    run_wo(r, l);
+    close_out(r, &v[R_ATTN_NORM], &v[R_ATTN_POST_NORM]);
+    if (!c->w.parallel) enter_branch(r, &v[R_MLP_NORM]);
+    open_out(r, &v[R_MLP_POST_NORM]);
+    if (c->layer[layer].moe)
+        fwd_run_moe(r, l);
+    else
+        run_mlp(r, l);
+    close_out(r, &v[R_MLP_NORM], &v[R_MLP_POST_NORM]);
 }

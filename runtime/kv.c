@@ -1,8 +1,9 @@
 /* runtime/kv.c - see kv.h.
  *
- * One mapping holds, for each layer, first the K of every block and then the V of every block:
+ * One mapping holds, for each layer, the K and then the V of block after block; their rows may be
+ * of different widths:
  *
- *     [layer][K, V][block][kv head][slot][row_bytes]
+ *     [layer][block][K, V][kv head][slot][row_bytes]
  *
  * so that neighbouring blocks of a layer are neighbours in memory. Three states of a block:
  *
@@ -32,7 +33,7 @@ typedef struct {
 struct kv_cache {
     kv_opts opts;
     int64_t layers, kv_heads, table_cap;
-    size_t block_stride, layer_bytes; /* of one layer's K */
+    size_t k_bytes, block_stride, layer_bytes; /* K of a block; K and V of it; of all blocks */
     uint8_t *data;
     size_t data_bytes;
     block *blocks;
@@ -47,22 +48,29 @@ struct kv_cache {
 
 /* ---- sizes ---- */
 
-static size_t plane_stride(const arch_config *c, int block_size, kv_dtype d)
+/* K or V of a block, in rows of D. */
+static size_t plane_bytes(const arch_config *c, int64_t D, int block_size, kv_dtype d)
 {
-    size_t row = attn_kv_row_bytes(d, c->head_dim);
-    return lq_round_up((size_t)c->kv_heads * (size_t)block_size * row, 64);
+    return lq_round_up((size_t)c->kv_heads * (size_t)block_size * attn_kv_row_bytes(d, D), 64);
 }
 
 size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d)
 {
-    return 2 * (size_t)c->layers * plane_stride(c, block_size, d);
+    return (size_t)c->layers *
+           (plane_bytes(c, c->head_dim, block_size, d) + plane_bytes(c, c->v_dim, block_size, d));
+}
+
+size_t kv_token_bytes(const arch_config *c, kv_dtype d)
+{
+    return (size_t)(c->layers * c->kv_heads) *
+           (attn_kv_row_bytes(d, c->head_dim) + attn_kv_row_bytes(d, c->v_dim));
 }
 
 static lq_status map_data(kv_cache *kv, lq_err *err)
 {
     size_t layer, all;
     if (!lq_mul(kv->block_stride, (size_t)kv->opts.n_blocks, &layer) ||
-        !lq_mul(layer, 2 * (size_t)kv->layers, &all))
+        !lq_mul(layer, (size_t)kv->layers, &all))
         return lq_fail(err, LQ_ENOMEM, "KV cache: %lld blocks do not fit in memory",
                        (long long)kv->opts.n_blocks);
     void *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -91,7 +99,8 @@ lq_status kv_open(kv_cache **out, const arch_config *c, const kv_opts *o, lq_err
     kv->opts = *o;
     kv->layers = c->layers;
     kv->kv_heads = c->kv_heads;
-    kv->block_stride = plane_stride(c, o->block_size, o->dtype);
+    kv->k_bytes = plane_bytes(c, c->head_dim, o->block_size, o->dtype);
+    kv->block_stride = kv->k_bytes + plane_bytes(c, c->v_dim, o->block_size, o->dtype);
     kv->table_cap = lq_ceil_div(c->max_pos > 0 ? c->max_pos : 1, o->block_size);
     if (kv->table_cap > o->n_blocks) kv->table_cap = o->n_blocks;
     kv->lru_old = kv->lru_new = NONE;
@@ -134,11 +143,8 @@ const kv_opts *kv_options(const kv_cache *kv) { return &kv->opts; }
 int64_t kv_free_blocks(const kv_cache *kv) { return kv->n_free + kv->n_cached; }
 int64_t kv_cached_blocks(const kv_cache *kv) { return kv->n_cached; }
 size_t kv_block_stride(const kv_cache *kv) { return kv->block_stride; }
-uint8_t *kv_k(kv_cache *kv, int64_t layer)
-{
-    return kv->data + 2 * (size_t)layer * kv->layer_bytes;
-}
-uint8_t *kv_v(kv_cache *kv, int64_t layer) { return kv_k(kv, layer) + kv->layer_bytes; }
+uint8_t *kv_k(kv_cache *kv, int64_t layer) { return kv->data + (size_t)layer * kv->layer_bytes; }
+uint8_t *kv_v(kv_cache *kv, int64_t layer) { return kv_k(kv, layer) + kv->k_bytes; }
 
 /* ---- LRU list of cached blocks ---- */
 
@@ -277,9 +283,9 @@ static void drop_block(kv_cache *kv, int32_t b)
 
 static void copy_block(kv_cache *kv, int32_t dst, int32_t src)
 {
-    for (int64_t l = 0; l < 2 * kv->layers; l++) {
-        uint8_t *plane = kv->data + (size_t)l * kv->layer_bytes;
-        memcpy(plane + (size_t)dst * kv->block_stride, plane + (size_t)src * kv->block_stride,
+    for (int64_t l = 0; l < kv->layers; l++) {
+        uint8_t *base = kv_k(kv, l);
+        memcpy(base + (size_t)dst * kv->block_stride, base + (size_t)src * kv->block_stride,
                kv->block_stride);
     }
 }

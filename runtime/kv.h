@@ -20,6 +20,7 @@ typedef struct {
 } kv_opts;
 
 size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d); /* all layers, K and V */
+size_t kv_token_bytes(const arch_config *c, kv_dtype d); /* likewise, of one token */
 lq_status kv_open(kv_cache **kv, const arch_config *c, const kv_opts *o, lq_err *err);
 void kv_close(kv_cache *kv);
 const kv_opts *kv_options(const kv_cache *kv);
@@ -55,6 +56,6 @@ void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens);
 /* Pointers for kernels/attn.h. */
 uint8_t *kv_k(kv_cache *kv, int64_t layer); /* start of that layer's K of block 0 */
 uint8_t *kv_v(kv_cache *kv, int64_t layer);
-size_t kv_block_stride(const kv_cache *kv);
+size_t kv_block_stride(const kv_cache *kv); /* from block to block, of K and of V alike */
 
 #endif

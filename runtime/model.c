@@ -2,22 +2,23 @@
 #include "runtime/model.h"
 
 #include "formats/tiles.h"
+#include "kernels/ops.h"
 
 static lq_status no_memory(lq_err *err, const char *what)
 {
     return lq_fail(err, LQ_ENOMEM, "%s: out of memory while loading", what);
 }
 
-/* What runtime/forward_layer.c can compute. */
-static lq_status check_row(const arch_config *c, lq_err *err)
+/* The weights of a norm without weights. */
+static lq_status make_ones(const float **v, const model *m, arch_role r, lq_arena *a, lq_err *err)
 {
-    const arch_row *r = c->row;
-    if (r->w.norm != NORM_RMS || r->w.pos != POS_ROPE || r->w.mlp != MLP_GATED)
-        return lq_fail(
-            err, LQ_EUNSUPPORTED,
-            "%s: expected RMS norms, rotary positions and a gated MLP, which is all that "
-            "the forward pass computes",
-            r->arch);
+    int64_t N, K;
+    arch_role_shape(m->cfg, r, &N, &K);
+    float *ones = lq_push(a, (size_t)K * sizeof *ones);
+    if (!ones) return no_memory(err, arch_role_text(r));
+    for (int64_t i = 0; i < K; i++)
+        ones[i] = 1;
+    *v = ones;
     return LQ_OK;
 }
 
@@ -26,7 +27,10 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
                              lq_arena *a, lq_err *err)
 {
     lq_status s = src_vector(m->src, r, layer, -1, false, &v->w, a, err);
-    return s ? s : src_vector(m->src, r, layer, -1, true, &v->bias, a, err);
+    if (!s) s = src_vector(m->src, r, layer, -1, true, &v->bias, a, err);
+    if (!s && !v->w && arch_has(m->cfg, r, layer) && (arch_name_of(m->cfg, r)->flags & NAME_ONES))
+        s = make_ones(&v->w, m, r, a, err);
+    return s;
 }
 
 static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64_t layer,
@@ -89,6 +93,19 @@ static lq_status load_rows(qt_tensor *out, model *m, arch_role r, lq_err *err)
     return s ? lq_wrap(err, s, "%s: %s", src_path(m->src), t->name) : LQ_OK;
 }
 
+/* 10000^(-i / (half - 1)), in the float steps of the reference implementation. */
+static lq_status make_frequencies(model *m, lq_err *err)
+{
+    const int64_t half = m->cfg->hidden / 2;
+    float *f = lq_push(&m->arena, (size_t)half * sizeof *f);
+    if (!f) return no_memory(err, "positions");
+    const float step = half > 1 ? (float)-(log(10000.0) / (double)(half - 1)) : 0;
+    for (int64_t i = 0; i < half; i++)
+        f[i] = (float)exp((double)((float)i * step));
+    m->pos_freq = f;
+    return LQ_OK;
+}
+
 lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
 {
     memset(m, 0, sizeof *m);
@@ -96,10 +113,13 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     m->cfg = src_config(src);
     if (!m->cfg) return lq_fail(err, LQ_ENOENT, "the model has no config.json");
     lq_arena *a = &m->arena;
-    lq_status s = check_row(m->cfg, err);
-    if (s) lq_wrap(err, s, "%s", src_path(src));
+    lq_status s = LQ_OK;
+    if (m->cfg->experts || m->cfg->w.mla)
+        s = lq_fail(err, LQ_EUNSUPPORTED,
+                    "%s: the forward pass has no experts and no latent attention", src_path(src));
     if (!s) s = load_rows(&m->embed, m, R_EMBED, err);
     if (!s) s = load_rows(&m->pos_embed, m, R_POS_EMBED, err);
+    if (!s && m->cfg->w.pos == POS_SINUSOIDAL) s = make_frequencies(m, err);
     if (!s) s = load_vector(&m->embed_norm, m, R_EMBED_NORM, -1, a, err);
     if (!s) s = load_linear(&m->proj_in, m, R_PROJ_IN, -1, -1, a, p, err);
     if (!s) s = load_linear(&m->proj_out, m, R_PROJ_OUT, -1, -1, a, p, err);
@@ -162,4 +182,15 @@ void model_embed(const model *m, float *x, const int32_t *ids, int64_t T)
 {
     for (int64_t t = 0; t < T; t++)
         qt_dequant(x + t * m->cfg->embed_dim, &m->embed, ids[t], ids[t] + 1);
+    if (m->cfg->embed_scale != 1) k_scale(x, (float)m->cfg->embed_scale, T * m->cfg->embed_dim);
+}
+
+lq_status model_check_positions(const model *m, int64_t positions, lq_err *err)
+{
+    const int64_t most = m->pos_embed.N - m->cfg->pos_offset;
+    if (m->pos_embed.N == 0 || positions <= most) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE,
+                   "%lld positions: expected at most %lld, which is what the model's table of "
+                   "learned positions holds",
+                   (long long)positions, (long long)most);
 }

@@ -33,6 +33,7 @@ typedef struct {
     src_source *src;        /* borrowed */
     qt_tensor embed;        /* [V, embed_dim], any scheme, portable: rows are read by qt_dequant */
     qt_tensor pos_embed;    /* likewise; N = 0: none */
+    const float *pos_freq;  /* [hidden / 2] of sinusoidal positions; NULL: none */
     model_vector embed_norm, final_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
     model_linear head;
@@ -60,5 +61,7 @@ size_t model_count_bytes(const model *m); /* all layers and the head: weight_byt
 
 /* Embedding rows of ids into x [T, embed_dim] f32, scaled. Ids were checked. */
 void model_embed(const model *m, float *x, const int32_t *ids, int64_t T);
+/* LQ_EVALUE: `positions` of them are more than the model's table of learned ones has. */
+lq_status model_check_positions(const model *m, int64_t positions, lq_err *err);
 
 #endif

@@ -360,7 +360,7 @@ TEST(layers_over_windows_give_the_bytes_of_a_step)
         float *x = lq_push(&a, rows * (size_t)c->hidden);
         float *got = lq_push(&a, rows * (size_t)c->vocab);
         float *want = malloc(rows * (size_t)c->vocab);
-        model_embed(&r.m, x, g.ids[0], 2 * T);
+        CHECK(!fwd_embed(&r.m, x, g.ids[0], 2, T, MM_F32, &a, r.p, &err), "%s", err.msg);
         tap_log log = { 0 };
         fwd_tap tap = { log_tap, &log };
         for (int64_t l = 0; l < c->layers; l++) {

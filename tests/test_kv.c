@@ -4,11 +4,13 @@
 
 #include <stdlib.h>
 
-enum { BS = 8, MAX_LEN = 160 };
+enum { BS = 8, MAX_LEN = 160, V_DIM = 4 };
 
 static arch_config small_config(void)
 {
-    return (arch_config){ .layers = 2, .kv_heads = 2, .head_dim = 4, .max_pos = MAX_LEN };
+    return (arch_config){
+        .layers = 2, .kv_heads = 2, .head_dim = 6, .v_dim = V_DIM, .max_pos = MAX_LEN
+    };
 }
 
 static kv_cache *open_cache(int64_t n_blocks, bool prefix)
@@ -31,7 +33,7 @@ static void count_ids(int32_t *ids, int64_t n, int32_t first)
 static uint8_t *cell(kv_cache *kv, const kv_seq *s, int64_t pos)
 {
     return kv_v(kv, 1) + (size_t)s->table[pos / BS] * kv_block_stride(kv) +
-           (size_t)(pos % BS) * attn_kv_row_bytes(KV_F32, 4);
+           (size_t)(pos % BS) * attn_kv_row_bytes(KV_F32, V_DIM);
 }
 
 TEST(wrong_options_are_refused)

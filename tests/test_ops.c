@@ -13,7 +13,8 @@
 static double ulps(float got, double want)
 {
     if (isnan(want)) return isnan(got) ? 0 : 1e9;
-    if (isinf(want) || fabs(want) > (double)FLT_MAX) return isinf(got) && (got > 0) == (want > 0) ? 0 : 1e9;
+    if (isinf(want) || fabs(want) > (double)FLT_MAX)
+        return isinf(got) && (got > 0) == (want > 0) ? 0 : 1e9;
     double a = fabs(want);
     int e = a > 0 ? ilogb(a) : -126;
     return fabs((double)got - want) / ldexp(1, (e < -126 ? -126 : e) - 23);
@@ -99,7 +100,7 @@ static bool apply(int op, float *y, const input *in, int64_t n, const char **nam
         return true;
     case 8:
         *name = "act_mul";
-        k_act_mul(y, in->x, in->w, n, ACT_SILU);
+        k_act_mul(y, in->x, in->w, n, ACT_SILU, 0);
         return true;
     case 9:
         *name = "softcap";
@@ -111,7 +112,7 @@ static bool apply(int op, float *y, const input *in, int64_t n, const char **nam
         return true;
     case 11:
         *name = "act_mul in place";
-        k_act_mul(y, y, in->w, n, ACT_GELU_TANH);
+        k_act_mul(y, y, in->w, n, ACT_GELU_TANH, 0);
         return true;
     default:
         return false;

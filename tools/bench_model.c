@@ -76,7 +76,7 @@ static double step_flops(const model *m, int64_t tokens, int64_t logits, double 
         for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
             if (l->expert[r]) sum += (double)c->experts_used * linear_weights(&l->expert[r][0]);
     }
-    double attention = 2.0 * (double)(c->layers * c->heads * c->head_dim) * keys;
+    double attention = (double)(c->layers * c->heads * (c->head_dim + c->v_dim)) * keys;
     return 2 * ((double)tokens * (sum + attention) + (double)logits * linear_weights(&m->head));
 }
 
@@ -84,8 +84,7 @@ static double step_flops(const model *m, int64_t tokens, int64_t logits, double 
 static double step_bytes(const session *b, int64_t sequences, int64_t context)
 {
     const arch_config *c = b->m->cfg;
-    double row = (double)attn_kv_row_bytes(opt_kv(&b->o->model), c->head_dim);
-    double kv = 2 * (double)(c->layers * c->kv_heads) * row * (double)(sequences * context);
+    double kv = (double)kv_token_bytes(c, opt_kv(&b->o->model)) * (double)(sequences * context);
     return (double)b->m->weight_bytes + kv;
 }
 

@@ -237,8 +237,7 @@ static lq_status make_plan(plan *pl, const planned *from, const plan_opts *o, po
                        "%lld",
                        (long long)pl->cfg->max_pos, (long long)pl->ctx);
     pl->memory_bytes = o->memory ? o->memory : lim_memory_bytes();
-    pl->kv_per_token = 2 * (size_t)pl->cfg->layers * (size_t)pl->cfg->kv_heads *
-                       attn_kv_row_bytes(opt_kv(&o->model), pl->cfg->head_dim);
+    pl->kv_per_token = kv_token_bytes(pl->cfg, opt_kv(&o->model));
     fwd_opts step = {
         .acts = opt_acts(&o->model), .max_rows = o->batch_tokens, .max_logits = 64, .max_seqs = 64
     };

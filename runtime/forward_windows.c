@@ -1,0 +1,95 @@
+/* runtime/forward_windows.c - whole windows without a cache, layer by layer, for calibration.
+ *
+ * Each window in turn borrows one small f32 cache, in blocks of WINDOW_BLOCK tokens. */
+#include "runtime/forward_impl.h"
+
+enum { WINDOW_BLOCK = 32 };
+
+static int64_t window_blocks(int64_t T) { return lq_ceil_div(T, WINDOW_BLOCK); }
+
+static size_t plane(const arch_config *c, int64_t D)
+{
+    return (size_t)c->kv_heads * WINDOW_BLOCK * attn_kv_row_bytes(KV_F32, D);
+}
+
+static size_t window_stride(const arch_config *c)
+{
+    return plane(c, c->head_dim) + plane(c, c->v_dim);
+}
+
+size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads)
+{
+    size_t blocks = (size_t)window_blocks(T);
+    size_t kv = lq_round_up(blocks * window_stride(c) + 1, 64);
+    size_t table = lq_round_up(blocks * sizeof(int32_t) + 1, 64);
+    size_t seqs = lq_round_up((size_t)T * sizeof(attn_seq) + 1, 64) +
+                  lq_round_up((size_t)T * sizeof(fwd_group) + 1, 64);
+    return fwd_rows_bytes(c, T) + fwd_rows_scratch(c, T, threads) + kv + table + seqs;
+}
+
+typedef struct {
+    fwd_rows rows;
+    fwd_kv kv;
+    fwd_group *groups; /* one per window */
+} windows;
+
+/* Everything out of scratch, rows placed; scratch is as found after an error. */
+static lq_status open_windows(windows *w, const arch_config *c, float *x, int64_t n, int64_t len,
+                              mm_acts acts, lq_arena *scratch, pool *p, lq_err *err)
+{
+    const int64_t T = n * len, blocks = window_blocks(len);
+    const size_t mark = lq_arena_mark(scratch);
+    w->rows = (fwd_rows){ .p = p, .acts = acts, .scratch = scratch, .R = T, .x = x };
+    w->kv =
+        (fwd_kv){ .block_stride = window_stride(c), .block_size = WINDOW_BLOCK, .dtype = KV_F32 };
+    w->kv.k = lq_push(scratch, (size_t)blocks * w->kv.block_stride);
+    int32_t *table = lq_push(scratch, (size_t)blocks * sizeof *table);
+    attn_seq *seqs = lq_push(scratch, (size_t)n * sizeof *seqs);
+    w->groups = lq_push(scratch, (size_t)n * sizeof *w->groups);
+    if (!w->kv.k || !table || !seqs || !w->groups || !fwd_rows_push(&w->rows, c, T, scratch)) {
+        lq_arena_reset(scratch, mark);
+        return lq_fail(err, LQ_ENOMEM, "no scratch for %lld rows", (long long)T);
+    }
+    w->kv.v = w->kv.k + plane(c, c->head_dim);
+    for (int64_t b = 0; b < blocks; b++)
+        table[b] = (int32_t)b;
+    for (int64_t i = 0; i < n; i++) {
+        seqs[i] = (attn_seq){ .row0 = i * len, .n_rows = len, .table = table };
+        w->groups[i] = (fwd_group){ seqs[i].row0, len, &seqs[i], 1 };
+        fwd_place(&w->rows, &seqs[i], WINDOW_BLOCK, len);
+    }
+    return LQ_OK;
+}
+
+lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, float *x,
+                    int64_t n_windows, int64_t window_len, mm_acts acts, const fwd_tap *tap,
+                    lq_arena *scratch, pool *p, lq_err *err)
+{
+    if (n_windows == 0 || window_len == 0) return LQ_OK;
+    const size_t mark = lq_arena_mark(scratch);
+    windows w;
+    lq_status s = open_windows(&w, c, x, n_windows, window_len, acts, scratch, p, err);
+    if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
+    w.rows.tap = tap;
+    pool_enter(p);
+    fwd_run_layer(&w.rows, l, layer, &w.kv, w.groups, n_windows, NULL, 0);
+    pool_leave(p);
+    lq_arena_reset(scratch, mark);
+    return LQ_OK;
+}
+
+lq_status fwd_embed(const model *m, float *x, const int32_t *ids, int64_t n_windows,
+                    int64_t window_len, mm_acts acts, lq_arena *scratch, pool *p, lq_err *err)
+{
+    if (n_windows == 0 || window_len == 0) return LQ_OK;
+    const size_t mark = lq_arena_mark(scratch);
+    windows w;
+    lq_status s = model_check_positions(m, window_len, err);
+    if (!s) s = open_windows(&w, m->cfg, x, n_windows, window_len, acts, scratch, p, err);
+    if (s) return lq_wrap(err, s, "embedding");
+    pool_enter(p);
+    fwd_embed_rows(&w.rows, m, ids);
+    pool_leave(p);
+    lq_arena_reset(scratch, mark);
+    return LQ_OK;
+}
