@@ -132,10 +132,13 @@ void arch_config_init(arch_config *c, const arch_row *row)
 static lq_status check_experts(const arch_config *c, lq_err *err)
 {
     if (!c->experts) return LQ_OK;
-    if (c->experts_used > c->experts)
+    if (!arch_name_of(c, R_ROUTER) || c->expert_ffn < 1)
+        return lq_fail(err, LQ_EVALUE, "experts: expected none in a %s, or a width of each",
+                       c->row->arch);
+    if (c->experts_used < 1 || c->experts_used > c->experts)
         return lq_fail(err, LQ_EVALUE,
-                       "experts_used: expected at most %" PRId64 " experts, found %" PRId64,
-                       c->experts, c->experts_used);
+                       "experts_used: expected 1..%" PRId64 " experts, found %" PRId64, c->experts,
+                       c->experts_used);
     if (c->expert_groups < 1 || c->experts % c->expert_groups || c->groups_used < 1 ||
         c->groups_used > c->expert_groups)
         return lq_fail(err, LQ_EVALUE,
@@ -148,6 +151,22 @@ static lq_status check_experts(const arch_config *c, lq_err *err)
                        " groups, found %" PRId64,
                        c->groups_used, c->experts_used);
     return LQ_OK;
+}
+
+/* What the row has no tensors for cannot be wired. */
+static lq_status check_wiring(const arch_config *c, lq_err *err)
+{
+    const bool bad = (c->w.pos == POS_LEARNED && !arch_name_of(c, R_POS_EMBED)) ||
+                     (c->w.qk_norm != QK_NORM_NONE && !arch_name_of(c, R_Q_NORM)) ||
+                     (c->w.mla && c->w.pos != POS_ROPE) ||
+                     (c->embed_dim != c->hidden && !arch_name_of(c, R_PROJ_IN)) ||
+                     (c->w.pos == POS_SINUSOIDAL && c->hidden < 4);
+    if (!bad) return LQ_OK;
+    return lq_fail(
+        err, LQ_EVALUE,
+        "expected the positions, norms and embedding of a %s, found others (embedding of "
+        "%" PRId64 " for %" PRId64 ")",
+        c->row->arch, c->embed_dim, c->hidden);
 }
 
 static lq_status check_width(const char *what, int64_t heads, int64_t dim, lq_err *err)
@@ -174,11 +193,7 @@ lq_status arch_config_check(const arch_config *c, lq_err *err)
                     "kv_lora: expected a rank and heads of %" PRId64 " + %" PRId64
                     " dims, found %" PRId64 " and %" PRId64,
                     c->nope_dims, c->rope_dims, c->kv_lora, c->head_dim);
-    if (!s && c->embed_dim != c->hidden && !arch_name_of(c, R_PROJ_IN))
-        s = lq_fail(err, LQ_EVALUE, "embed_dim: expected %" PRId64 ", found %" PRId64, c->hidden,
-                    c->embed_dim);
-    if (!s && c->w.pos == POS_SINUSOIDAL && c->hidden < 4)
-        s = lq_fail(err, LQ_EVALUE, "hidden: expected at least 4, found %" PRId64, c->hidden);
+    if (!s) s = check_wiring(c, err);
     if (!s) s = check_experts(c, err);
     return s || c->w.pos != POS_ROPE ? s : arch_rope_check(c, err);
 }

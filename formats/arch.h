@@ -205,7 +205,8 @@ typedef struct arch_row {
     int64_t def_ffn;        /* times hidden; 0: must be said */
     double def_eps;         /* 0: 1e-6 */
     double def_theta;       /* 0: 10000 */
-    double def_local_theta; /* of layers with a window; 0: as the others */
+    double def_local_theta; /* of layers with a window, which are not scaled; 0: as the
+                               others; < 0: rope_theta */
     double def_partial;     /* rotated part of a head; 0: all */
     arch_act def_act;
     bool def_tied;

@@ -259,16 +259,6 @@ lq_status arch_read_experts(arch_config *c, const cJSON *j, lq_err *err)
     return s;
 }
 
-/* Is i in this array of layers? */
-static bool listed(const cJSON *array, int64_t i)
-{
-    int64_t v;
-    if (!cJSON_IsArray(array)) return false;
-    for (const cJSON *e = array->child; e; e = e->next)
-        if (js_whole(e, 0, ARCH_MAX_LAYERS, &v) && v == i) return true;
-    return false;
-}
-
 static lq_status read_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
     int64_t first = 0, every = 1, step = 1;
@@ -277,10 +267,16 @@ static lq_status read_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
     lq_status s = js_i64(j, "first_k_dense_replace", false, 0, ARCH_MAX_LAYERS, &first, err);
     if (!s) s = js_i64(j, "moe_layer_freq", false, 1, ARCH_MAX_LAYERS, &every, err);
     if (!s) s = js_i64(j, "decoder_sparse_step", false, 1, ARCH_MAX_LAYERS, &step, err);
-    if (!s && dense && (!cJSON_IsArray(dense) || cJSON_GetArraySize(dense) > c->layers))
-        s = lq_fail(err, LQ_EVALUE, "mlp_only_layers: expected an array of layers");
     for (int64_t i = 0; i < c->layers && !s; i++)
-        c->layer[i].moe = i >= first && i % every == 0 && (i + 1) % step == 0 && !listed(dense, i);
+        c->layer[i].moe = i >= first && i % every == 0 && (i + 1) % step == 0;
+    if (!s && dense && !cJSON_IsArray(dense))
+        s = lq_fail(err, LQ_EVALUE, "mlp_only_layers: expected an array of layers");
+    for (const cJSON *e = s || !dense ? NULL : dense->child; e; e = e->next) {
+        int64_t i;
+        if (!js_whole(e, 0, ARCH_MAX_LAYERS, &i))
+            return lq_fail(err, LQ_EVALUE, "mlp_only_layers: expected an array of layers");
+        if (i < c->layers) c->layer[i].moe = false;
+    }
     return s;
 }
 
@@ -361,11 +357,11 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
         s = js_bool(j, "use_sliding_window", false, &use, err);
         if (!s) s = js_i64(j, "max_window_layers", false, 0, INT32_MAX, &from, err);
     }
-    if (!s && row->window == WINDOW_PATTERN)
+    const cJSON *types = js_get(j, "layer_types");
+    if (!s && row->window == WINDOW_PATTERN && !types)
         s = js_i64(j, spelled(j, pattern_keys), false, 1, ARCH_MAX_LAYERS, &pattern, err);
     if (!use) c->window = 0;
     if (s) return s;
-    const cJSON *types = js_get(j, "layer_types");
     if (types) return read_layer_types(c, types, err);
     if (row->window == WINDOW_LOCAL) return read_local(c, j, err);
     for (int64_t i = 0; i < c->layers; i++)
@@ -396,6 +392,7 @@ static lq_status read_nope(arch_config *c, const cJSON *j, lq_err *err)
 lq_status arch_read_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
     bool any = false;
+    const bool local = arch_rope_local(c, j);
     c->layer = calloc((size_t)c->layers, sizeof *c->layer);
     if (!c->layer) return lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
     lq_status s = read_windows(c, j, err);
@@ -403,7 +400,7 @@ lq_status arch_read_layers(arch_config *c, const cJSON *j, lq_err *err)
         const bool window = c->layer[i].window;
         any |= window;
         c->layer[i].rope = c->w.pos != POS_ROPE                        ? ROPE_OFF
-                           : window && arch_rope_local(c, j)           ? ROPE_LOCAL
+                           : window && local                           ? ROPE_LOCAL
                            : c->row->nope_full && c->window && !window ? ROPE_OFF
                                                                        : ROPE_MAIN;
     }

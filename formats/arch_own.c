@@ -72,6 +72,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
 /* Wiring, where config.json changed the row's. */
 #define OWN_WIRING(X)                          \
     X("wiring_parallel", parallel)             \
+    X("wiring_rope_half", rope_half)           \
     X("wiring_one_norm", one_norm)             \
     X("wiring_norm_after_add", norm_after_add) \
     X("wiring_qkv_grouped", qkv_grouped)       \

@@ -148,7 +148,7 @@ static lq_status read_table(arch_config *c, arch_rope *r, const cJSON *config, c
 
 bool arch_rope_local(const arch_config *c, const cJSON *config)
 {
-    return c->row->def_local_theta > 0 ||
+    return c->row->def_local_theta < 0 || c->row->def_local_theta > 0 ||
            js_get(js_get(config, "rope_parameters"), "sliding_attention");
 }
 
@@ -181,9 +181,12 @@ lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err)
     if (c->row->def_local_theta > 0) local->theta = c->row->def_local_theta;
     if (!s) s = js_f64(config, "rope_local_base_freq", false, 1.001, 1e15, &local->theta, err);
     if (s) return s;
-    if (!full && !sliding)
-        return read_table(c, main, config, params ? params : js_get(config, "rope_scaling"),
-                          params ? PARAMS : "rope_scaling", err);
+    if (!full && !sliding) {
+        s = read_table(c, main, config, params ? params : js_get(config, "rope_scaling"),
+                       params ? PARAMS : "rope_scaling", err);
+        if (!(c->row->def_local_theta > 0)) local->theta = main->theta;
+        return s;
+    }
     s = read_table(c, main, config, full, PARAMS, err);
     return s ? s : read_table(c, local, config, sliding, PARAMS, err);
 }

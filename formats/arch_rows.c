@@ -61,6 +61,32 @@ static lq_status topk_method(arch_config *c, const char *key, const cJSON *v, lq
     return LQ_OK;
 }
 
+static lq_status noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, "noaux_tc") == 0)) return LQ_OK;
+    char found[64];
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected noaux_tc, found %s", key,
+                   js_describe(found, v));
+}
+
+/* The row knows how experts are scored; the key may say the same. */
+static lq_status scoring_func(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    const char *want = c->w.router == ROUTER_SIGMOID ? "sigmoid" : "softmax";
+    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, want) == 0)) return LQ_OK;
+    char found[64];
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected %s, found %s", key, want,
+                   js_describe(found, v));
+}
+
+static lq_status head_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    if (v && !cJSON_IsBool(v)) return lq_fail(err, LQ_EVALUE, "%s: expected true or false", key);
+    c->w.qk_norm = cJSON_IsTrue(v) ? QK_NORM_HEAD : QK_NORM_NONE;
+    return LQ_OK;
+}
+
 /* ---- pieces of tables ---- */
 /* clang-format off: a table of names reads by line */
 #define END                            \
@@ -146,6 +172,34 @@ static const arch_name gemma3_names[] = {
     EMBED_NORM_HEAD(BIAS_NO), SANDWICH, SELF_ATTN(BIAS_ATTN, BIAS_ATTN), QK_NORMS,
     GATED(BIAS_NO),           END,
 };
+static const arch_name vaultgemma_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "pre_feedforward_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    GATED(BIAS_NO),
+    END,
+};
+#define GATE_UP                                          \
+    { R_GATE_UP, LAYER "mlp.gate_up_proj", 0, BIAS_NO }, \
+    {                                                    \
+        R_DOWN, LAYER "mlp.down_proj", 0, BIAS_NO        \
+    }
+static const arch_name glm_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO), PRE_NORMS(BIAS_NO), SELF_ATTN(BIAS_ATTN, BIAS_NO), GATE_UP, END,
+};
+static const arch_name glm4_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
+    { R_ATTN_POST_NORM, LAYER "post_self_attn_layernorm", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_mlp_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_NO),
+    GATE_UP,
+    END,
+};
+static const arch_name helium_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_NO, BIAS_MLP), END };
+static const arch_name seed_oss_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ANY, BIAS_MLP), END };
 static const arch_name olmo2_names[] = {
     EMBED_NORM_HEAD(BIAS_NO),
     { R_ATTN_POST_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
@@ -227,6 +281,38 @@ static const arch_name qwen3_moe_names[] = {
         { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },                                              \
         EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), SHARED("mlp.shared_experts")
 static const arch_name deepseek_v2_names[] = { DEEPSEEK_NAMES, END };
+#define CORRECTION                                                                  \
+    {                                                                               \
+        R_ROUTER_CORR, LAYER "mlp.gate.e_score_correction_bias", NAME_BARE, BIAS_NO \
+    }
+static const arch_name deepseek_v3_names[] = { DEEPSEEK_NAMES, CORRECTION, END };
+static const arch_name glm4_moe_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_NO, BIAS_NO),
+    QK_NORMS,
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    CORRECTION,
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_experts"),
+    END,
+};
+static const arch_name dots1_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO),
+    QK_NORMS,
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    CORRECTION,
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_experts"),
+    END,
+};
+static const arch_name granite_moe_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    PRE_NORMS(BIAS_NO),
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    { R_ROUTER, LAYER "block_sparse_moe.router.layer", 0, BIAS_NO },
+    { R_EXPERT_GATE_UP, LAYER "block_sparse_moe.input_linear", NAME_STACKED, BIAS_NO },
+    { R_EXPERT_DOWN, LAYER "block_sparse_moe.output_linear", NAME_STACKED, BIAS_NO },
+    END,
+};
 static const arch_name gpt_oss_names[] = {
     EMBED_NORM_HEAD(BIAS_NO),
     PRE_NORMS(BIAS_NO),
@@ -485,27 +571,63 @@ static const arch_key gpt_oss_keys[] = {
     { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
     NO_KEY,
 };
-#define MLA_KEYS(q_lora_def)                                              \
-    { "q_lora_rank", KEY_INT, AT(q_lora), q_lora_def, NULL },             \
-        { "kv_lora_rank", KEY_INT, AT(kv_lora), 512, NULL },              \
-        { "qk_nope_head_dim", KEY_INT, AT(nope_dims), 128, NULL },        \
-        { "qk_rope_head_dim", KEY_INT, AT(rope_dims), 64, NULL },         \
-        { "v_head_dim", KEY_INT, AT(v_dim), 128, NULL },                  \
-        { "routed_scaling_factor", KEY_REAL, AT(expert_scale), 1, NULL }, \
-        { "n_group", KEY_INT, AT(expert_groups), 1, NULL },               \
+#define GROUP_KEYS(n, used, scale)                                        \
+    { "routed_scaling_factor", KEY_REAL, AT(expert_scale), scale, NULL }, \
+        { "n_group", KEY_INT, AT(expert_groups), n, NULL },               \
+        { "topk_group", KEY_INT, AT(groups_used), used, NULL },           \
     {                                                                     \
-        "topk_group", KEY_INT, AT(groups_used), 1, NULL                   \
+        "scoring_func", KEY_FN, 0, NAN, scoring_func                      \
+    }
+#define MLA_KEYS(q_lora_def)                                       \
+    { "q_lora_rank", KEY_INT, AT(q_lora), q_lora_def, NULL },      \
+        { "kv_lora_rank", KEY_INT, AT(kv_lora), 512, NULL },       \
+        { "qk_nope_head_dim", KEY_INT, AT(nope_dims), 128, NULL }, \
+        { "qk_rope_head_dim", KEY_INT, AT(rope_dims), 64, NULL },  \
+        { "v_head_dim", KEY_INT, AT(v_dim), 128, NULL },           \
+    {                                                              \
+        "qk_head_dim", KEY_KNOWN, 0, NAN, NULL                     \
     }
 static const arch_key deepseek_v2_keys[] = {
     MLA_KEYS(1536),
+    GROUP_KEYS(1, 1, 1),
     { "topk_method", KEY_FN, 0, NAN, topk_method },
     MUST("norm_topk_prob", 0),
     MUST("mlp_bias", 0),
     NO_KEY,
 };
+static const arch_key deepseek_v3_keys[] = {
+    MLA_KEYS(1536),
+    GROUP_KEYS(8, 4, 2.5),
+    NORM_TOPK(1),
+    { "topk_method", KEY_FN, 0, NAN, noaux_tc },
+    { "rope_interleave", KEY_NOT, AT(w.rope_half), 1, NULL },
+    MUST("mlp_bias", 0),
+    NO_KEY,
+};
+static const arch_key glm4_moe_keys[] = {
+    GROUP_KEYS(1, 1, 1),
+    NORM_TOPK(1),
+    { "use_qk_norm", KEY_FN, 0, NAN, head_qk_norm },
+    NO_KEY,
+};
+static const arch_key dots1_keys[] = { GROUP_KEYS(1, 1, 1), NORM_TOPK(0), NO_KEY };
+static const arch_key olmoe_keys[] = { NORM_TOPK(0), MUST("clip_qkv", 0), NO_KEY };
+static const arch_key ernie_keys[] = { BIASES("use_bias", 0), NO_KEY };
+static const arch_key seed_oss_keys[] = {
+    { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
+    { "attention_out_bias", KEY_KNOWN, 0, NAN, NULL }, /* there is one or there is not */
+    NO_KEY,
+};
+static const arch_key cohere2_keys[] = {
+    { "logit_scale", KEY_REAL, AT(logit_scale), 0.0625, NULL },
+    { "rotary_pct", KEY_KNOWN, 0, NAN, NULL },
+    NO_KEY,
+};
 
 /* ---- rows ---- */
 #define RMS_ROPE .norm = NORM_RMS, .pos = POS_ROPE, .rope_half = true, .mlp = MLP_GATED
+#define RMS_PAIRS .norm = NORM_RMS, .pos = POS_ROPE, .mlp = MLP_GATED
+#define SIGMOID_MOE .router = ROUTER_SIGMOID, .norm_topk = true, .group_top2 = true
 #define LN_ROPE .norm = NORM_LAYER, .pos = POS_ROPE, .rope_half = true
 #define GPT .norm = NORM_LAYER, .mlp = MLP_PLAIN
 #define MODEL .prefix = "model."
@@ -543,6 +665,39 @@ const arch_row arch_rows[] = {
     { "SmolLM3ForCausalLM", "smollm3", .w = { RMS_ROPE }, MODEL, .names = llama_names,
       .keys = smollm3_keys, .def_nope_every = 4, .def_kv_heads = 4, .def_theta = 2e6,
       .def_max_pos = 32768, .def_tied = true },
+    { "VaultGemmaForCausalLM", "vaultgemma", .w = { RMS_ROPE, .norm_offset = 1 }, MODEL,
+      .names = vaultgemma_names, .keys = gemma2_keys, .embed_sqrt = true, GELU_TANH,
+      .window = WINDOW_PATTERN, .def_pattern = 2, .def_window = 4096, .def_kv_heads = 4,
+      .def_head_dim = 256, .def_max_pos = 8192, .def_tied = true },
+    { "Olmo3ForCausalLM", "olmo3", .w = { RMS_ROPE, .qk_norm = QK_NORM_ALL }, MODEL,
+      .names = olmo2_names, .window = WINDOW_PATTERN, .def_pattern = 4, .def_window = 4096,
+      .def_eps = 1e-5, .def_local_theta = -1 },
+    { "Exaone4ForCausalLM", "exaone4", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
+      .names = olmo2_names, .window = WINDOW_PATTERN, .def_pattern = 4, .def_window = 4096,
+      .def_kv_heads = 32, .def_eps = 1e-5, .nope_full = true },
+    { "GlmForCausalLM", "glm", .w = { RMS_PAIRS }, MODEL, .names = glm_names, .def_kv_heads = 2,
+      .def_head_dim = 128, .def_partial = 0.5, .def_eps = 1.5625e-07, .def_max_pos = 131072 },
+    { "Glm4ForCausalLM", "glm4", .w = { RMS_PAIRS }, MODEL, .names = glm4_names, .def_kv_heads = 2,
+      .def_head_dim = 128, .def_partial = 0.5, .def_eps = 1.5625e-07, .def_max_pos = 131072 },
+    { "HeliumForCausalLM", "helium", .w = { RMS_PAIRS }, MODEL, .names = helium_names,
+      .def_kv_heads = 20, .def_head_dim = 128, .def_eps = 1e-8, .def_theta = 1e5,
+      .def_max_pos = 4096 },
+    { "Ernie4_5ForCausalLM", "ernie4_5", .w = { RMS_PAIRS }, MODEL, .names = llama_names,
+      .keys = ernie_keys, .def_kv_heads = 2, .def_head_dim = 128, .def_eps = 1e-5, .def_theta = 5e5,
+      .def_max_pos = 131072, .def_tied = true },
+    { "SeedOssForCausalLM", "seed_oss", .w = { RMS_ROPE }, MODEL, .names = seed_oss_names,
+      .keys = seed_oss_keys, .def_kv_heads = 8, .def_head_dim = 128, .def_max_pos = 524288 },
+    { "MinistralForCausalLM", "ministral", .w = { RMS_ROPE }, MODEL, .names = mistral_names,
+      .window = WINDOW_ALL, .def_kv_heads = 8, .def_window = 4096, .def_max_pos = 131072 },
+    { "Cohere2ForCausalLM", "cohere2",
+      .w = { .norm = NORM_LAYER,
+             .pos = POS_ROPE,
+             .mlp = MLP_GATED,
+             .parallel = true,
+             .one_norm = true },
+      MODEL, .names = cohere_names, .keys = cohere2_keys, .window = WINDOW_PATTERN,
+      .def_pattern = 4, .def_window = 4096, .nope_full = true, .def_head_dim = 128, .def_eps = 1e-5,
+      .def_max_pos = 8192, .def_tied = true },
     { "CohereForCausalLM", "cohere",
       .w = { .norm = NORM_LAYER,
              .pos = POS_ROPE,
@@ -568,9 +723,20 @@ const arch_row arch_rows[] = {
       .keys = qwen2_moe_keys, .def_kv_heads = 16, .def_max_pos = 32768 },
     { "Qwen3MoeForCausalLM", "qwen3_moe", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
       .names = qwen3_moe_names, .keys = qwen3_moe_keys, .def_kv_heads = 4, .def_max_pos = 32768 },
-    { "DeepseekV2ForCausalLM", "deepseek_v2",
-      .w = { .norm = NORM_RMS, .pos = POS_ROPE, .mlp = MLP_GATED, .mla = true }, MODEL,
+    { "DeepseekV2ForCausalLM", "deepseek_v2", .w = { RMS_PAIRS, .mla = true }, MODEL,
       .names = deepseek_v2_names, .keys = deepseek_v2_keys },
+    { "DeepseekV3ForCausalLM", "deepseek_v3", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
+      .names = deepseek_v3_names, .keys = deepseek_v3_keys, .def_max_pos = 4096 },
+    { "Glm4MoeForCausalLM", "glm4_moe", .w = { RMS_ROPE, SIGMOID_MOE }, MODEL,
+      .names = glm4_moe_names, .keys = glm4_moe_keys, .def_kv_heads = 8, .def_partial = 0.5,
+      .def_eps = 1e-5, .def_max_pos = 131072 },
+    { "Dots1ForCausalLM", "dots1", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, SIGMOID_MOE }, MODEL,
+      .names = dots1_names, .keys = dots1_keys, .window = WINDOW_ALL, .def_kv_heads = 32 },
+    { "OlmoeForCausalLM", "olmoe", .w = { RMS_ROPE, .qk_norm = QK_NORM_ALL }, MODEL,
+      .names = qwen3_moe_names, .keys = olmoe_keys, .def_kv_heads = 16, .def_eps = 1e-5,
+      .def_max_pos = 4096 },
+    { "GraniteMoeForCausalLM", "granitemoe", .w = { RMS_ROPE, .norm_topk = true }, MODEL,
+      .names = granite_moe_names, .keys = granite_keys },
     { "GptOssForCausalLM", "gpt_oss", .w = { RMS_ROPE, .norm_topk = true, .gate_up_mixed = true },
       MODEL, .names = gpt_oss_names, .keys = gpt_oss_keys, .def_act = ARCH_SWIGLU_CLAMPED,
       .fixed_act = true, .window = WINDOW_PATTERN, .def_pattern = 2, .def_window = 128,

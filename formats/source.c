@@ -15,7 +15,12 @@ static lq_status pick(open_fn **open, const char *path, lq_err *err)
     static const struct {
         const char *magic, *name;
         open_fn *open;
-    } kinds[] = { { "LLMQ", ".llmq", src_llmq_open }, { "GGUF", "GGUF", NULL } };
+    } kinds[] = { { "LLMQ", ".llmq", src_llmq_open },
+                  { "GGUF", "GGUF", NULL },
+                  { "PK\3\4",
+                    "a PyTorch file (a pickle, which is not read: save the model with "
+                    "safe_serialization=True in Python's transformers)",
+                    NULL } };
     *open = src_hf_open;
     if (lq_is_dir(path)) return LQ_OK;
     lq_map m;
@@ -201,6 +206,12 @@ static lq_status find_role(const src_source *s, const arch_name *a, int64_t laye
     const bool vector = bias || arch_role_kind(a->role) == ARCH_VECTOR;
     if (!arch_tensor_name(c, a->role, layer, expert, bias, name, sizeof name))
         return lq_fail(err, LQ_EFORMAT, "tensor names are too long");
+    if (a->role == R_HEAD && !bias && !src_find(s, name))
+        return lq_fail(
+            err, LQ_ENOENT,
+            "%s: tensor '%s' is missing, and tie_word_embeddings is false: a head of its "
+            "own is expected",
+            s->path, name);
     const bool turned = !vector && transposed(a, src_find(s, name));
     arch_role_shape(c, a->role, &N, &K);
     if (a->flags & NAME_STACKED) want[n++] = c->experts;

@@ -148,6 +148,22 @@ static lq_status open_single(src_source *s, const char *dir, const char *name, l
     return s->shards ? open_shard(s, dir, name, err) : no_memory(err);
 }
 
+/* Weights that are there, but as Python pickles, which run code when they are read. */
+static const char *pickled(const char *dir)
+{
+    static const char *const names[] = { "pytorch_model.bin",
+                                         "pytorch_model.bin.index.json",
+                                         "pytorch_model-00001-of-00002.bin",
+                                         "consolidated.00.pth",
+                                         "model.pt",
+                                         "adapter_model.bin" };
+    char path[PATH_LEN];
+    for (size_t i = 0; i < LQ_COUNT(names); i++)
+        if (!lq_path_join(path, sizeof path, dir, names[i], NULL) && lq_exists(path))
+            return names[i];
+    return NULL;
+}
+
 static lq_status open_weights(src_source *s, const char *dir, const char *file, lq_err *err)
 {
     char path[PATH_LEN], index[PATH_LEN];
@@ -157,6 +173,13 @@ static lq_status open_weights(src_source *s, const char *dir, const char *file, 
     if (st) return st;
     if (lq_exists(path)) return open_single(s, dir, SINGLE, err);
     if (lq_exists(index)) return open_sharded(s, dir, index, err);
+    const char *pickle = pickled(dir);
+    if (pickle)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "%s: expected %s, found %s, a pickle, which is not read: convert it once, "
+                       "AutoModelForCausalLM.from_pretrained(DIR, torch_dtype=\"auto\")"
+                       ".save_pretrained(NEW, safe_serialization=True) with Python's transformers",
+                       dir, SINGLE, pickle);
     return lq_fail(err, LQ_ENOENT, "%s: expected %s or %s, found neither", dir, SINGLE, INDEX);
 }
 

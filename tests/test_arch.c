@@ -2,6 +2,7 @@
 #include "formats/arch.h"
 
 #include "formats/json.h"
+#include "tests/archs.h"
 #include "tests/check.h"
 
 #include <stdlib.h>
@@ -13,6 +14,21 @@
 #define MISTRAL "{\"architectures\":[\"MistralForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
 #define QWEN2 "{\"architectures\":[\"Qwen2ForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
 #define QWEN3 "{\"architectures\":[\"Qwen3ForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
+
+#define GPT2 "{\"model_type\":\"gpt2\",\"vocab_size\":320,\"n_embd\":64,\"n_layer\":2,\"n_head\":4"
+#define MPT                                                                                   \
+    "{\"model_type\":\"mpt\",\"vocab_size\":320,\"d_model\":64,\"n_layers\":2,\"n_heads\":4," \
+    "\"attn_config\":"
+#define DEEPSEEK                                                                          \
+    "{\"model_type\":\"deepseek_v2\"," BASE ",\"n_routed_experts\":8,\"moe_intermediate_" \
+    "size\":16,\"num_experts_per_tok\":2"
+#define NEO                                                                               \
+    "{\"model_type\":\"gpt_neo\",\"vocab_size\":320,\"hidden_size\":64,\"num_layers\":4," \
+    "\"num_heads\":4,\"window_size\":16"
+#define MIXTRAL "{\"model_type\":\"mixtral\"," BASE ",\"num_key_value_heads\":2"
+#define LONG(factors)                                                    \
+    ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":" factors \
+    ",\"long_factor\":" factors ",\"factor\":4}"
 
 static cJSON *tree(const char *text)
 {
@@ -177,6 +193,49 @@ TEST(a_wrong_config_is_refused_by_key)
           MISTRAL ",\"sliding_window\":4,\"layer_types\":[\"full_attention\",\"full_attention\","
                   "\"full_attention\",\"linear_attention\"]}",
           "linear_attention" },
+        { "a multiplier that Llama has not", LLAMA ",\"attention_multiplier\":0.5}",
+          "attention_multiplier: expected no such key in a LlamaForCausalLM" },
+        { "scores capped in a Llama", LLAMA ",\"attn_logit_softcapping\":50.0}",
+          "attn_logit_softcapping" },
+        { "norms of heads", QWEN2 ",\"use_qk_norm\":true}", "use_qk_norm" },
+        { "chunks", LLAMA ",\"attention_chunk_size\":8192}", "attention_chunk_size" },
+        { "looking both ways", LLAMA ",\"use_bidirectional_attention\":true}",
+          "use_bidirectional_attention" },
+        { "another kind of positions", LLAMA ",\"position_embedding_type\":\"relative_key\"}",
+          "position_embedding_type: expected absolute" },
+        { "cross attention", GPT2 ",\"add_cross_attention\":true}", "add_cross_attention" },
+        { "scaled by layer", GPT2 ",\"scale_attn_by_inverse_layer_idx\":true}",
+          "scale_attn_by_inverse_layer_idx: expected false" },
+        { "residual after the norm",
+          "{\"model_type\":\"bloom\",\"vocab_size\":320,\"hidden_size\":64,\"n_layer\":2,"
+          "\"n_head\":4,\"apply_residual_connection_post_layernorm\":true}",
+          "apply_residual_connection_post_layernorm" },
+        { "MPT without ALiBi", MPT "{\"alibi\":false}}", "attn_config.alibi: expected true" },
+        { "MPT with a prefix", MPT "{\"alibi\":true,\"prefix_lm\":true}}",
+          "attn_config.prefix_lm" },
+        { "MPT with norms of q and k", MPT "{\"alibi\":true,\"qk_ln\":true}}",
+          "attn_config.qk_ln" },
+        { "MPT with keys of its own", MPT "{\"alibi\":true,\"attn_bias_scale\":2}}",
+          "attn_bias_scale" },
+        { "experts scored otherwise", DEEPSEEK ",\"scoring_func\":\"sigmoid\"}",
+          "scoring_func: expected softmax" },
+        { "experts chosen otherwise", DEEPSEEK ",\"topk_method\":\"noaux_tc\"}",
+          "topk_method: expected greedy" },
+        { "more experts used than there are",
+          MIXTRAL ",\"num_local_experts\":4,\"num_experts_per_tok\":5}",
+          "experts_used: expected 1..4" },
+        { "groups that do not divide",
+          DEEPSEEK ",\"topk_method\":\"group_limited_greedy\",\"n_group\":3}", "expert_groups" },
+        { "experts without a number", MIXTRAL "}", "num_local_experts: expected" },
+        { "a list of NoPE layers too short",
+          "{\"architectures\":[\"SmolLM3ForCausalLM\"]," BASE ",\"no_rope_layers\":[1,0]}",
+          "no_rope_layers" },
+        { "attention types of too few layers",
+          "{\"model_type\":\"gpt_neo\",\"vocab_size\":320,\"hidden_size\":64,\"num_layers\":4,"
+          "\"num_heads\":4,\"attention_types\":[[[\"global\"],3]]}",
+          "attention_types" },
+        { "a factor for each pair", LLAMA LONG("[1,2]") "}",
+          "short_factor: expected an array of 8" },
         { "window 0", MISTRAL ",\"sliding_window\":0}", "sliding_window" },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
@@ -190,71 +249,30 @@ TEST(a_wrong_config_is_refused_by_key)
     }
 }
 
-static const char *const goldens[] = {
-    "bloom-alibi",
-    "cohere",
-    "deepseek-v2-mla",
-    "falcon-40b-gqa",
-    "falcon-7b-mqa",
-    "falcon-rw-alibi",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gpt-bigcode-mqa",
-    "gpt-neo-local",
-    "gpt-neox",
-    "gpt-oss-sinks",
-    "gpt2",
-    "gptj",
-    "granite",
-    "llama-128",
-    "llama-dynamic-ntk",
-    "llama-linear-rope",
-    "llama-yarn",
-    "llama2-mha",
-    "llama3-gqa",
-    "mistral-swa",
-    "mixtral-moe",
-    "mpt-alibi",
-    "olmo2",
-    "opt",
-    "opt-350m-postnorm",
-    "phi2",
-    "phi3",
-    "qwen2",
-    "qwen2-moe-shared",
-    "qwen3",
-    "qwen3-moe",
-    "smollm3-nope",
-    "stablelm",
-    "starcoder2",
-    "xglm-sinusoidal",
-};
-
 TEST(our_own_spelling_gives_the_same_config_back)
 {
-    for (size_t i = 0; i < LQ_COUNT(goldens); i++) {
+    for (size_t i = 0; i < LQ_COUNT(golden_archs); i++) {
         char path[128];
         cJSON *j = NULL;
         arch_config a, b;
         lq_err err = { "" };
-        snprintf(path, sizeof path, "tests/golden/arch/%s/config.json", goldens[i]);
+        snprintf(path, sizeof path, "tests/golden/arch/%s/config.json", golden_archs[i]);
         lq_status s = js_parse_file(&j, path, 1 << 20, JS_UNIQUE, &err);
         if (!s) s = arch_config_parse(&a, j, NULL, &err);
-        CHECK(!s, "%s: %s", goldens[i], err.msg);
+        CHECK(!s, "%s: %s", golden_archs[i], err.msg);
         cJSON_Delete(j);
         if (s) continue;
         cJSON *own = arch_config_json(&a);
         s = arch_config_from_json(&b, own, &err);
-        CHECK(!s, "%s: %s", goldens[i], err.msg);
+        CHECK(!s, "%s: %s", golden_archs[i], err.msg);
         if (!s) {
             CHECK(!memcmp(a.layer, b.layer, (size_t)a.layers * sizeof *a.layer), "%s: windows",
-                  goldens[i]);
+                  golden_archs[i]);
             cJSON *again = arch_config_json(&b);
             js_buf x = { 0 }, y = { 0 };
             CHECK(!js_canonical(&x, own, NULL) && !js_canonical(&y, again, NULL) && x.n == y.n &&
                       !memcmp(x.data, y.data, x.n),
-                  "%s: texts differ", goldens[i]);
+                  "%s: texts differ", golden_archs[i]);
             free(x.data);
             free(y.data);
             cJSON_Delete(again);
@@ -265,7 +283,7 @@ TEST(our_own_spelling_gives_the_same_config_back)
             cJSON *less = cJSON_Duplicate(own, true);
             cJSON_DeleteItemFromObjectCaseSensitive(less, m->string);
             s = arch_config_from_json(&b, less, &err);
-            CHECK(s, "%s without %s", goldens[i], m->string);
+            CHECK(s, "%s without %s", golden_archs[i], m->string);
             if (!s) arch_config_free(&b);
             cJSON_Delete(less);
         }
@@ -359,6 +377,144 @@ TEST(rotary_tables_equal_the_reference)
     cJSON_Delete(all);
 }
 
+/* What published files hold beside the numbers, and what transformers passes over. */
+TEST(keys_that_change_nothing_are_passed_over)
+{
+    static const char *const t[] = {
+        LLAMA ",\"pretraining_tp\":1,\"attention_bias\":false,\"mlp_bias\":false,\"head_dim\":null,"
+              "\"attention_dropout\":0.1,\"initializer_range\":0.02,\"use_cache\":true,"
+              "\"rope_scaling\":null,\"_name_or_path\":\"x\",\"transformers_version\":\"4.57.6\"}",
+        LLAMA ",\"sliding_window\":4096,\"use_sliding_window\":false,\"max_window_layers\":28,"
+              "\"id2label\":{\"0\":\"a\"},\"auto_map\":{\"AutoModel\":\"x.Y\"}}",
+        LLAMA ",\"torch_dtype\":\"bfloat16\",\"_attn_implementation\":\"eager\",\"use_flash_attn\":"
+              "true,\"_flash_attn_2_enabled\":true,\"num_nextn_predict_layers\":1}",
+        LLAMA ",\"logit_scale\":1.0,\"residual_multiplier\":1,\"attn_logit_softcapping\":null,"
+              "\"qk_layernorm\":false,\"position_embedding_type\":\"absolute\"}",
+        MIXTRAL ",\"num_local_experts\":4,\"num_experts_per_tok\":2,\"router_aux_loss_coef\":0.02,"
+                "\"router_jitter_noise\":0.1,\"output_router_logits\":false}",
+        DEEPSEEK ",\"aux_loss_alpha\":0.001,\"seq_aux\":true,\"ep_size\":1,\"scoring_func\":"
+                 "\"softmax\",\"topk_method\":\"greedy\",\"moe_layer_freq\":1}",
+        GPT2 ",\"summary_activation\":null,\"summary_use_proj\":true,\"reorder_and_upcast_attn\":"
+             "true,\"scale_attn_weights\":true,\"attn_pdrop\":0.1,\"embd_pdrop\":0.1,"
+             "\"task_specific_params\":{\"text-generation\":{\"do_sample\":true}}}",
+        MPT "{\"alibi\":true,\"attn_impl\":\"triton\",\"attn_type\":\"multihead_attention\","
+            "\"attn_pdrop\":0,\"alibi_bias_max\":8,\"softmax_scale\":null,\"clip_qkv\":null},"
+            "\"init_config\":{\"init_std\":0.02},\"no_bias\":true,\"norm_type\":"
+            "\"low_precision_layernorm\"}",
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        lq_err err = { "" };
+        lq_status s = parse(&c, t[i], NULL, &err);
+        CHECK(!s, "%s: %s", t[i], err.msg);
+        if (!s) arch_config_free(&c);
+    }
+}
+
+TEST(both_spellings_of_a_config_are_one)
+{
+    static const struct {
+        const char *why, *a, *b;
+    } t[] = {
+        { "rope_parameters",
+          LLAMA ",\"rope_theta\":5e5,\"rope_scaling\":{\"type\":\"linear\","
+                "\"factor\":2}}",
+          LLAMA
+          ",\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"linear\",\"factor\":2}}" },
+        { "torch_dtype", LLAMA ",\"torch_dtype\":\"float16\"}", LLAMA ",\"dtype\":\"float16\"}" },
+        { "by type", LLAMA "}", "{\"model_type\":\"llama\"," BASE "}" },
+        { "the sizes of GPT-2", GPT2 "}",
+          "{\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":320,\"hidden_size\":64,"
+          "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"intermediate_size\":256,"
+          "\"max_position_embeddings\":1024}" },
+        { "two tables of rotations",
+          "{\"model_type\":\"gemma3_text\"," BASE
+          ",\"rope_theta\":1e6,\"rope_local_base_freq\":2e4,"
+          "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8}}",
+          "{\"model_type\":\"gemma3_text\"," BASE
+          ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6,\"rope_type\":\"linear\","
+          "\"factor\":8},\"sliding_attention\":{\"rope_theta\":2e4,\"rope_type\":\"default\"}}}" },
+        { "the text part of a wrapper", MISTRAL ",\"eos_token_id\":2,\"dtype\":\"bfloat16\"}",
+          "{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"dtype\":\"bfloat16\","
+          "\"eos_token_id\":2,\"text_config\":{\"model_type\":\"mistral\"," BASE
+          ",\"num_key_value_heads\":2},\"vision_config\":{}}" },
+        { "layers of GPT-Neo", NEO ",\"attention_types\":[[[\"global\",\"local\"],2]]}",
+          NEO ",\"attention_layers\":[\"global\",\"local\",\"global\",\"local\"]}" },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config a, b;
+        lq_err err = { "" };
+        lq_status sa = parse(&a, t[i].a, NULL, &err), sb = parse(&b, t[i].b, NULL, &err);
+        CHECK(!sa && !sb, "%s: %s", t[i].why, err.msg);
+        if (sa || sb) continue;
+        cJSON *ja = arch_config_json(&a), *jb = arch_config_json(&b);
+        char *x = cJSON_PrintUnformatted(ja), *y = cJSON_PrintUnformatted(jb);
+        CHECK(x && y && !strcmp(x, y), "%s:\n%s\n%s", t[i].why, x, y);
+        free(x);
+        free(y);
+        cJSON_Delete(ja);
+        cJSON_Delete(jb);
+        arch_config_free(&a);
+        arch_config_free(&b);
+    }
+}
+
+/* arXiv:2108.12409: 2^(-8 i / n), and between powers of two the odd ones of twice as many. */
+TEST(slopes_of_alibi_are_those_of_the_paper)
+{
+    static const struct {
+        int heads;
+        double max;
+        double at[6]; /* log2, negated */
+    } t[] = {
+        { 1, 8, { 8 } },
+        { 2, 8, { 4, 8 } },
+        { 4, 8, { 2, 4, 6, 8 } },
+        { 5, 8, { 2, 4, 6, 8, 1 } },
+        { 6, 8, { 2, 4, 6, 8, 1, 3 } },
+        { 4, 16, { 4, 8, 12, 16 } },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        const arch_config c = { .heads = t[i].heads, .alibi_max = t[i].max };
+        float got[6];
+        arch_alibi_slopes(&c, got);
+        for (int h = 0; h < t[i].heads; h++)
+            CHECK(near((double)got[h], exp2(-t[i].at[h])), "%d heads: head %d: %g", t[i].heads, h,
+                  (double)got[h]);
+    }
+}
+
+static bool is_this(void *user, const char *name) { return strcmp(user, name) == 0; }
+
+TEST(a_prefix_is_found_where_the_embedding_is)
+{
+    static const struct {
+        const char *embedding, *prefix, *head;
+    } t[] = {
+        { "model.embed_tokens.weight", "model.", "lm_head.weight" },
+        { "embed_tokens.weight", "", "lm_head.weight" },
+        { "transformer.embed_tokens.weight", "transformer.", "lm_head.weight" },
+        { "language_model.model.embed_tokens.weight", "language_model.model.",
+          "language_model.lm_head.weight" },
+        { "model.language_model.embed_tokens.weight", "model.language_model.", "lm_head.weight" },
+        { "elsewhere", "model.", "lm_head.weight" },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        char name[128];
+        lq_err err = { "" };
+        CHECK(!parse(&c, LLAMA "}", NULL, &err), "%s", err.msg);
+        arch_fit_prefix(&c, is_this, (void *)(uintptr_t)t[i].embedding);
+        CHECK(!strcmp(c.prefix, t[i].prefix), "%s: '%s'", t[i].embedding, c.prefix);
+        CHECK(arch_tensor_name(&c, R_HEAD, -1, -1, false, name, sizeof name) &&
+                  !strcmp(name, t[i].head),
+              "%s", name);
+        arch_slot slot;
+        CHECK(arch_slot_of(&c, t[i].head, &slot) && slot.role == R_HEAD, "%s", t[i].head);
+        arch_config_free(&c);
+    }
+}
+
 int main(int argc, char **argv)
 {
     RUN(defaults_are_those_of_transformers);
@@ -366,6 +522,10 @@ int main(int argc, char **argv)
     RUN(end_tokens_of_both_files_are_joined);
     RUN(a_wrong_config_is_refused_by_key);
     RUN(our_own_spelling_gives_the_same_config_back);
+    RUN(keys_that_change_nothing_are_passed_over);
+    RUN(both_spellings_of_a_config_are_one);
+    RUN(slopes_of_alibi_are_those_of_the_paper);
+    RUN(a_prefix_is_found_where_the_embedding_is);
     RUN(names_and_roles_are_inverse);
     RUN(rotary_tables_equal_the_reference);
     return check_end();

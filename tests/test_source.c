@@ -2,22 +2,11 @@
 #include "formats/source.h"
 
 #include "formats/safetensors.h"
+#include "tests/archs.h"
 #include "tests/check.h"
 
 #include <stdlib.h>
 #include <unistd.h>
-
-static const char *const archs[] = {
-    "llama2-mha",
-    "llama3-gqa",
-    "llama-linear-rope",
-    "llama-yarn",
-    "llama-dynamic-ntk",
-    "mistral-swa",
-    "qwen2",
-    "qwen3",
-    "llama-128",
-};
 
 static src_source *open_golden(const char *folder)
 {
@@ -32,33 +21,91 @@ static src_source *open_golden(const char *folder)
 
 TEST(every_role_of_every_checkpoint_is_found_with_its_shape)
 {
-    for (size_t i = 0; i < LQ_COUNT(archs); i++) {
+    for (size_t i = 0; i < LQ_COUNT(golden_archs); i++) {
+        const char *why = golden_archs[i];
         char folder[64];
-        snprintf(folder, sizeof folder, "arch/%s", archs[i]);
+        lq_err err = { "" };
+        snprintf(folder, sizeof folder, "arch/%s", why);
         src_source *s = open_golden(folder);
         if (!s) continue;
-        const arch_config *c = src_config(s);
-        int64_t found = 0;
-        for (int r = 0; r < ARCH_N_ROLES; r++)
-            for (int64_t l = -1; l < c->layers; l++) {
-                if (arch_role_per_layer((arch_role)r) != (l >= 0)) continue;
-                if (!arch_name_of(c, (arch_role)r)) continue;
-                const src_tensor *t, *bias;
-                lq_err err = { "" };
-                lq_status st = src_role(s, (arch_role)r, l, -1, &t, &bias, &err);
-                CHECK(!st, "%s: %s", archs[i], err.msg);
-                bool norm = r == R_Q_NORM || r == R_K_NORM;
-                CHECK((t != NULL) == (!norm || c->w.qk_norm), "%s: %s", archs[i],
-                      arch_role_text((arch_role)r));
-                if (r == R_HEAD && c->tied)
-                    CHECK(t == src_find(s, "model.embed_tokens.weight"), "tied head");
-                else
-                    found += (t != NULL) + (bias != NULL);
-            }
-        CHECK(found == src_n_tensors(s), "%s: %d of %d tensors have a role", archs[i], (int)found,
-              (int)src_n_tensors(s));
+        CHECK(!src_check_roles(s, &err), "%s: %s", why, err.msg);
+        for (int64_t k = 0; k < src_n_tensors(s); k++) { /* and every tensor has one */
+            const src_tensor *mine = src_tensor_at(s, k), *t, *bias;
+            arch_slot at;
+            CHECK(arch_slot_of(src_config(s), mine->name, &at), "%s: %s: no role", why, mine->name);
+            CHECK(!src_role(s, at.role, at.layer, at.expert, &t, &bias, &err) &&
+                      mine == (at.bias ? bias : t),
+                  "%s: %s: %s", why, mine->name, err.msg);
+        }
+        const src_tensor *head, *embed;
+        CHECK(!src_role(s, R_HEAD, -1, -1, &head, NULL, &err) &&
+                  !src_role(s, R_EMBED, -1, -1, &embed, NULL, &err) &&
+                  (head == embed) == src_config(s)->tied,
+              "%s: the head", why);
         src_close(s);
     }
+}
+
+/* Element [n,k] of a matrix; of a stored tensor by its place. */
+static float element(const qt_tensor *w, int64_t n, int64_t k)
+{
+    float row[512];
+    qt_dequant(row, w, n, n + 1);
+    return row[k];
+}
+
+static float stored(const src_tensor *t, int64_t i)
+{
+    float x;
+    lq_to_f32(&x, (const uint8_t *)t->t.plane[QT_CODES].data + 2 * i, t->t.scheme.dtype, 1);
+    return x;
+}
+
+TEST(transposed_and_stacked_tensors_become_matrices_of_outputs_and_inputs)
+{
+    lq_arena a = { 0 };
+    lq_err err = { "" };
+    src_source *gpt2 = open_golden("arch/gpt2"), *oss = open_golden("arch/gpt-oss-sinks"),
+               *granite = open_golden("arch/granite-moe");
+    const src_tensor *t;
+    qt_tensor w;
+    if (gpt2 && !src_role(gpt2, R_QKV, 1, -1, &t, NULL, &err)) {
+        CHECK(!src_matrix(gpt2, R_QKV, 1, -1, &w, &a, &err) && w.N == 192 && w.K == 64, "%s",
+              err.msg);
+        float x;
+        for (int64_t n = 0; n < 192; n += 7)
+            for (int64_t k = 0; k < 64; k += 5) {
+                lq_to_f32(&x, (const uint8_t *)t->t.plane[QT_CODES].data + 4 * (k * 192 + n),
+                          LQ_F32, 1);
+                CHECK(element(&w, n, k) == x, "gpt2 [%d,%d]", (int)n, (int)k);
+            }
+    }
+    if (oss && !src_role(oss, R_EXPERT_GATE_UP, 1, 3, &t, NULL, &err)) {
+        const float *bias;
+        CHECK(t->n_dims == 3, "the whole stack");
+        CHECK(!src_matrix(oss, R_EXPERT_GATE_UP, 1, 3, &w, &a, &err) && w.N == 96 && w.K == 64,
+              "%s", err.msg);
+        for (int64_t n = 0; n < 96; n += 7)
+            for (int64_t k = 0; k < 64; k += 5)
+                CHECK(element(&w, n, k) == stored(t, (3 * 64 + k) * 96 + n), "gpt-oss [%d,%d]",
+                      (int)n, (int)k);
+        const src_tensor *b = src_find(oss, "model.layers.1.mlp.experts.gate_up_proj_bias");
+        CHECK(!src_vector(oss, R_EXPERT_GATE_UP, 1, 3, true, &bias, &a, &err) && bias && b &&
+                  bias[5] == stored(b, 3 * 96 + 5),
+              "gpt-oss: the bias of expert 3: %s", err.msg);
+    }
+    if (granite && !src_role(granite, R_EXPERT_DOWN, 0, 2, &t, NULL, &err)) {
+        CHECK(!src_matrix(granite, R_EXPERT_DOWN, 0, 2, &w, &a, &err) && w.N == 32 && w.K == 48,
+              "%s", err.msg);
+        for (int64_t n = 0; n < 32; n += 3)
+            for (int64_t k = 0; k < 48; k += 5)
+                CHECK(element(&w, n, k) == stored(t, (2 * 32 + n) * 48 + k), "granite [%d,%d]",
+                      (int)n, (int)k);
+    }
+    src_close(gpt2);
+    src_close(oss);
+    src_close(granite);
+    lq_arena_free(&a);
 }
 
 TEST(shards_equal_the_single_file)
@@ -350,6 +397,7 @@ int main(int argc, char **argv)
 {
     CHECK(mkdtemp(dir) != NULL, "mkdtemp");
     RUN(every_role_of_every_checkpoint_is_found_with_its_shape);
+    RUN(transposed_and_stacked_tensors_become_matrices_of_outputs_and_inputs);
     RUN(shards_equal_the_single_file);
     RUN(a_broken_index_is_refused_by_name);
     RUN(a_folder_that_is_no_model_is_refused);

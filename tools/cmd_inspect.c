@@ -256,6 +256,11 @@ static void print_config(const arch_config *c)
            c->rope[ROPE_MAIN].theta);
     if (c->window) printf(", window %" PRId64, c->window);
     printf("\n");
+    if (c->experts)
+        printf("  experts %" PRId64 ", %" PRId64 " of them used, mlp %" PRId64 "%s\n", c->experts,
+               c->experts_used, c->expert_ffn, c->shared_ffn ? ", and a shared one" : "");
+    if (c->wrapper)
+        printf("  the text part of a %s: other tensors are carried, not used\n", c->wrapper);
 }
 
 static lq_status print_object(const char *title, const cJSON *o, lq_err *err)
