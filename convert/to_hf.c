@@ -218,7 +218,14 @@ static lq_status write_blobs(const conv *c, lq_err *err)
             s = write_config(c, b, err);
             continue;
         }
-        s = lq_path_join(path, sizeof path, c->dir, b->name, err);
+        s = src_blob_file(path, sizeof path, c->dir, b->name, err);
+        char *slash = strrchr(path, '/');
+        if (!s && slash) { /* the folder of further chat templates is made for the first of them */
+            *slash = 0;
+            if (mkdir(path, 0777) && errno != EEXIST)
+                s = lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
+            *slash = '/';
+        }
         if (!s) s = lq_write_file(path, b->data, b->bytes, err);
     }
     return s;

@@ -23,8 +23,9 @@ typedef struct {
 } src_tensor;
 
 /* Files that travel with a model: tokenizer.json, tokenizer_config.json, config.json,
- * generation_config.json, special_tokens_map.json, chat_template.jinja, LICENSE..., README.md; and
- * "tokenizer.blob" (tok_compile's output) in a .llmq. */
+ * generation_config.json, special_tokens_map.json, chat_template.jinja and .json,
+ * additional_chat_templates/NAME.jinja (as "chat_template.NAME.jinja"), * LICENSE..., README.md;
+ * and "tokenizer.blob" (tok_compile's output) in a .llmq. */
 typedef struct {
     const char *name;
     const uint8_t *data;
@@ -67,6 +68,8 @@ lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t ex
 lq_status src_check_roles(const src_source *s, lq_err *err);
 size_t src_n_blobs(const src_source *s);
 const src_blob *src_blob_at(const src_source *s, size_t i);
+/* Where the blob lies in a model's folder `dir`. */
+lq_status src_blob_file(char *out, size_t n, const char *dir, const char *blob, lq_err *err);
 const src_blob *src_find_blob(const src_source *s, const char *name); /* NULL */
 /* .llmq: recipe and provenance objects (borrowed); NULL elsewhere. */
 const cJSON *src_recipe(const src_source *s);

@@ -267,29 +267,62 @@ static bool is_blob(const char *name)
     return strncasecmp(name, "license", 7) == 0 || strncasecmp(name, "licence", 7) == 0;
 }
 
-/* The names in the folder that travel along, sorted, in the arena. */
-static lq_status blob_names(src_source *s, const char ***out, size_t *n, const char *dir,
-                            lq_err *err)
+static bool is_template(const char *name)
 {
-    enum { MAX_BLOBS = 64 };
-    *n = 0;
-    *out = lq_push(&s->arena, MAX_BLOBS * sizeof **out);
-    if (!*out) return no_memory(err);
-    DIR *d = opendir(dir);
-    if (!d) return lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
+    size_t n = strlen(name);
+    return n > 6 && strcmp(name + n - 6, ".jinja") == 0;
+}
+
+enum { MAX_BLOBS = 64 };
+#define MORE_TEMPLATES "additional_chat_templates"
+#define ONE_TEMPLATE "chat_template."
+
+/* Of a folder, the names that `is_wanted`, with `prefix` before them. */
+static lq_status names_in(src_source *s, const char **out, size_t *n, const char *dir,
+                          const char *prefix, bool (*is_wanted)(const char *), lq_err *err)
+{
+    char name[PATH_LEN];
     lq_status st = LQ_OK;
+    DIR *d = opendir(dir);
+    if (!d && *prefix && errno == ENOENT) return LQ_OK;
+    if (!d) return lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
     for (struct dirent *e; !st && (e = readdir(d));) {
-        if (!is_blob(e->d_name)) continue;
-        const char *copy = lq_push_str(&s->arena, e->d_name, strlen(e->d_name));
+        if (!is_wanted(e->d_name)) continue;
+        snprintf(name, sizeof name, "%s%s", prefix, e->d_name);
+        const char *copy = lq_push_str(&s->arena, name, strlen(name));
         if (!copy)
             st = no_memory(err);
         else if (*n == MAX_BLOBS)
             st = lq_fail(err, LQ_EUNSUPPORTED, "%s: expected at most %d licence files", dir,
                          MAX_BLOBS);
         else
-            (*out)[(*n)++] = copy;
+            out[(*n)++] = copy;
     }
     closedir(d);
+    return st;
+}
+
+lq_status src_blob_file(char *out, size_t n, const char *dir, const char *blob, lq_err *err)
+{
+    char sub[PATH_LEN];
+    size_t len = strlen(ONE_TEMPLATE);
+    if (strncmp(blob, ONE_TEMPLATE, len) != 0 || !is_template(blob + len))
+        return lq_path_join(out, n, dir, blob, err);
+    lq_status st = lq_path_join(sub, sizeof sub, dir, MORE_TEMPLATES, err);
+    return st ? st : lq_path_join(out, n, sub, blob + len, err);
+}
+
+/* The names in the folder that travel along, sorted, in the arena. */
+static lq_status blob_names(src_source *s, const char ***out, size_t *n, const char *dir,
+                            lq_err *err)
+{
+    *n = 0;
+    *out = lq_push(&s->arena, MAX_BLOBS * sizeof **out);
+    if (!*out) return no_memory(err);
+    char more[PATH_LEN];
+    lq_status st = lq_path_join(more, sizeof more, dir, MORE_TEMPLATES, err);
+    if (!st) st = names_in(s, *out, n, dir, "", is_blob, err);
+    if (!st) st = names_in(s, *out, n, more, ONE_TEMPLATE, is_template, err);
     qsort(*out, *n, sizeof **out, by_text);
     return st;
 }
@@ -305,7 +338,7 @@ static lq_status map_blobs(src_source *s, const char *dir, lq_err *err)
     if (!s->blobs || !s->blob_maps) return no_memory(err);
     for (size_t i = 0; i < n; i++) {
         char path[PATH_LEN];
-        st = lq_path_join(path, sizeof path, dir, names[i], err);
+        st = src_blob_file(path, sizeof path, dir, names[i], err);
         if (st) return st;
         if (lq_is_dir(path)) continue; /* a folder of licences */
         lq_map *m = &s->blob_maps[s->n_blobs];

@@ -1,16 +1,16 @@
 /* runtime/chat.h - from the messages of a conversation to prompt ids, by the model's chat template.
  *
- * The template is chat_template.jinja, or "chat_template" of tokenizer_config.json (a string, or a
- * list of named ones: "default", and "tool_use" where tools are given). It is rendered as
- * transformers does it and encoded without the tokenizer's own special tokens: the template writes
- * BOS itself, so there is never a second one. (A plain completion is the other way round:
- * tok_encode with TOK_ADD_SPECIAL puts BOS where the tokenizer's post-processor says so.)
+ * The template (chat_set.h says which) is rendered as transformers does it and encoded without the
+ * tokenizer's own special tokens: the template writes BOS itself, so there is never a second one.
+ * (A plain completion is the other way round: tok_encode with TOK_ADD_SPECIAL puts BOS where the
+ * tokenizer's post-processor says so.)
  *
- * What a user writes never becomes a control token. Before rendering, every text of a special token
- * inside messages, tools and arguments is put between two private-use characters that occur nowhere
- * else in them; after it, a special token between such a pair is ordinary text, the characters go,
- * and every other special token was written by the template. Conversations without such texts, that
- * is nearly all, give exactly the ids of transformers' apply_chat_template. */
+ * What a user writes never becomes a control token. The template engine knows of every byte
+ * whether the template (or the model's own bos_token, ...) wrote it or a message, tool or argument,
+ * through all that a template does to them (tmpl_render_own); a special token in the text is one
+ * only where all of its bytes are the template's, and ordinary text otherwise. Conversations
+ * without such texts, that is nearly all, give exactly the ids of transformers'
+ * apply_chat_template. */
 #ifndef LLMQ_RUNTIME_CHAT_H
 #define LLMQ_RUNTIME_CHAT_H
 
@@ -27,7 +27,7 @@ void chat_close(chat_format *c); /* NULL allowed */
 
 typedef struct {
     const cJSON *messages; /* array of objects */
-    const cJSON *tools;    /* array or NULL */
+    const cJSON *tools;    /* array or NULL; with some, a template "tool_use" serves */
     const cJSON *kwargs;   /* further variables of the template, or NULL */
     bool add_generation_prompt;
     bool continue_final; /* the prompt ends inside the last message, which the answer continues */

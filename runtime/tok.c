@@ -119,6 +119,54 @@ static size_t space_before(const uint8_t *s, size_t at, size_t from)
     return at;
 }
 
+/* ---- which bytes may spell special tokens ---- */
+
+static bool all_own(const uint8_t *own, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!own[i]) return false;
+    return true;
+}
+
+/* The next text of a special token of normalized text in raw[from..n), longest first. */
+static uint32_t next_raw(const tok_run *r, size_t *from, size_t n, size_t *len)
+{
+    for (size_t i = *from; i < n; i++) {
+        uint32_t k = tok_trie_longest(r->t->normalized, r->raw + i, n - i, len);
+        if (k == TOK_NONE || !(r->t->added[k].flags & TOK_SPECIAL)) continue;
+        *from = i;
+        return k;
+    }
+    *from = n;
+    return TOK_NONE;
+}
+
+/* Whether normalizing left the special tokens of the segment as they were, one by one: only then
+ * can those of the normalized text be told from those of the raw text. */
+static bool same_specials(const tok_run *r, const uint8_t *s, size_t n)
+{
+    size_t at = r->seg_at, raw_len = 0;
+    for (size_t i = 0, len = 0; i < n; i++) {
+        uint32_t k = tok_trie_longest(r->t->normalized, s + i, n - i, &len);
+        if (k == TOK_NONE || !(r->t->added[k].flags & TOK_SPECIAL)) continue;
+        if (next_raw(r, &at, r->seg_end, &raw_len) != k) return false;
+        at++;
+    }
+    return next_raw(r, &at, r->seg_end, &raw_len) == TOK_NONE;
+}
+
+/* Whether token k, found at s, is one of the template's. */
+static bool may_be_special(tok_run *r, uint32_t k, const uint8_t *s, size_t len)
+{
+    size_t raw_len = 0;
+    if (!r->in_normalized) return all_own(r->own + (s - r->raw), len);
+    if (!r->same) return false;
+    if (next_raw(r, &r->seg_at, r->seg_end, &raw_len) != k) return false;
+    bool yes = all_own(r->own + r->seg_at, raw_len);
+    r->seg_at += yes ? raw_len : 1;
+    return yes;
+}
+
 typedef lq_status (*text_sink)(tok_run *r, const uint8_t *s, size_t n, bool first);
 
 /* Cut the trie's tokens out of s[n]; the text between goes to `sink`. */
@@ -137,6 +185,10 @@ static lq_status cut_added(tok_run *r, const tok_trie *trie, const uint8_t *s, s
         const tok_added *a = &r->t->added[k];
         size_t start = i, end = i + len, from = i; /* from: of the token's own piece */
         if ((flags & TOK_PLAIN_SPECIAL) && (a->flags & TOK_SPECIAL)) continue;
+        if (r->own && (a->flags & TOK_SPECIAL) && !may_be_special(r, k, s + i, len)) {
+            len = 1; /* a token of the template's may begin within it */
+            continue;
+        }
         if (a->flags & TOK_SINGLE_WORD) {
             bool alone = false;
             if ((e = stands_alone(r, s, n, start, end, &alone))) return e;
@@ -165,8 +217,17 @@ static lq_status sink_piece(tok_run *r, const uint8_t *s, size_t n, bool first)
 static lq_status sink_normalize(tok_run *r, const uint8_t *s, size_t n, bool first)
 {
     r->first = first;
+    if (r->own) {
+        r->seg_at = (size_t)(s - r->raw);
+        r->seg_end = r->seg_at + n;
+    }
     lq_status e = tok_normalize(r, s, n, &s, &n);
-    return e ? e : cut_added(r, r->t->normalized, s, n, first, r->flags, sink_piece);
+    if (e) return e;
+    r->same = r->own && !tok_trie_empty(r->t->normalized) && same_specials(r, s, n);
+    r->in_normalized = true;
+    e = cut_added(r, r->t->normalized, s, n, first, r->flags, sink_piece);
+    r->in_normalized = false;
+    return e;
 }
 
 /* ---- encode ---- */
@@ -201,17 +262,20 @@ static void run_free(tok_run *r)
     tok_matcher_free(r->matcher);
 }
 
-lq_status tok_encode(const tok_tokenizer *t, const char *text, size_t n, unsigned flags,
-                     int32_t **ids, size_t *n_ids, lq_err *err)
+static lq_status encode(const tok_tokenizer *t, const char *text, const uint8_t *own, size_t n,
+                        unsigned flags, int32_t **ids, size_t *n_ids, lq_err *err)
 {
     enum { MAX_TEXT = 1 << 30 };
-    tok_run r = { .t = t, .flags = flags, .err = err };
+    tok_run r = { .t = t, .flags = flags, .own = own, .err = err };
     tok_buf clean = { 0 };
     *ids = NULL;
     *n_ids = 0;
     if (n > MAX_TEXT)
         return lq_fail(err, LQ_EVALUE, "text: expected at most %d bytes, found %zu", MAX_TEXT, n);
     tok_utf8_lossy(&clean, (const uint8_t *)text, n);
+    r.raw = clean.p;
+    if (own && !clean.oom && clean.n != n) /* own speaks of the text as it came */
+        return tok_buf_free(&clean), lq_fail(err, LQ_EFORMAT, "text: expected valid UTF-8");
     r.matcher = tok_matcher_new();
     lq_status s = clean.oom || !r.matcher ? tok_oom(err) : LQ_OK;
     if (!s && clean.n) s = cut_added(&r, t->raw, clean.p, clean.n, true, flags, sink_normalize);
@@ -227,4 +291,16 @@ lq_status tok_encode(const tok_tokenizer *t, const char *text, size_t n, unsigne
     tok_buf_free(&clean);
     run_free(&r);
     return s;
+}
+
+lq_status tok_encode(const tok_tokenizer *t, const char *text, size_t n, unsigned flags,
+                     int32_t **ids, size_t *n_ids, lq_err *err)
+{
+    return encode(t, text, NULL, n, flags, ids, n_ids, err);
+}
+
+lq_status tok_encode_own(const tok_tokenizer *t, const char *text, const uint8_t *own, size_t n,
+                         int32_t **ids, size_t *n_ids, lq_err *err)
+{
+    return encode(t, text, own, n, 0, ids, n_ids, err);
 }

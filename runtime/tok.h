@@ -53,6 +53,11 @@ typedef enum {
 lq_status tok_encode(const tok_tokenizer *t, const char *text, size_t n, unsigned flags,
                      int32_t **ids, size_t *n_ids, lq_err *err);
 
+/* The same without TOK_ADD_SPECIAL, where own[n] says which bytes may spell special tokens: one in
+ * the text counts only where own[i] != 0 for each of its bytes, and is ordinary text otherwise. */
+lq_status tok_encode_own(const tok_tokenizer *t, const char *text, const uint8_t *own, size_t n,
+                         int32_t **ids, size_t *n_ids, lq_err *err);
+
 /* ids -> UTF-8 text as the library's decode gives it; *text is malloc'd, NUL-terminated.
  * Ids outside the vocabulary are LQ_EVALUE. */
 lq_status tok_decode(const tok_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,

@@ -239,6 +239,11 @@ typedef struct { /* all of one call of tok_encode */
     size_t n_heap, cap_heap;
     tok_buf paths; /* unigram */
     lq_err *err;
+    /* tok_encode_own: bytes of `raw` that may spell special tokens, or NULL; the segment of raw
+     * that is being normalized, and whether its special tokens came through that one by one */
+    const uint8_t *own, *raw;
+    size_t seg_at, seg_end;
+    bool in_normalized, same;
 } tok_run;
 
 void tok_emit(tok_pieces *out, const uint8_t *s, size_t n, int32_t id, bool first);

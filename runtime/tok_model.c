@@ -172,11 +172,17 @@ static bool merge_by_heap(tok_run *r)
     return true;
 }
 
+/* A special token that text may not spell (a vocabulary lists "<s>" among its pieces). */
+static bool is_barred(const tok_run *r, uint32_t id)
+{
+    return (r->own || (r->flags & TOK_PLAIN_SPECIAL)) && r->t->special[id];
+}
+
 lq_status tok_bpe(tok_run *r, const uint8_t *s, size_t n)
 {
     if (r->t->head->flags & TOK_IGNORE_MERGES) {
         uint32_t id = tok_lookup(r->t, s, n);
-        if (id != TOK_NONE) return tok_add_id(r, id), LQ_OK;
+        if (id != TOK_NONE && !is_barred(r, id)) return tok_add_id(r, id), LQ_OK;
     }
     if (!first_symbols(r, s, n)) return tok_oom(r->err);
     if (r->n_symbols == 0) return LQ_OK;
@@ -216,7 +222,7 @@ static lq_status best_paths(tok_run *r, path *at, const uint8_t *s, size_t n)
         for (size_t e = i; e < n && (edge = tok_trie_down(t->all, node, s[e])); e++) {
             const uint32_t id = edge->value;
             node = edge->to;
-            if (id == TOK_NONE) continue;
+            if (id == TOK_NONE || is_barred(r, id)) continue;
             path *p = &at[e + 1];
             double score = at[i].score + t->scores[id];
             if (!p->len || score > p->score) *p = (path){ score, (uint32_t)(e + 1 - i), id, 0 };
@@ -236,7 +242,7 @@ static lq_status add_stretch(tok_run *r, const uint8_t *s, size_t n)
 {
     const tok_tokenizer *t = r->t;
     uint32_t id = tok_lookup(t, s, n);
-    if (id != TOK_NONE) return tok_add_id(r, id), LQ_OK;
+    if (id != TOK_NONE && !is_barred(r, id)) return tok_add_id(r, id), LQ_OK;
     bool bytes = (t->head->flags & TOK_BYTE_FALLBACK) != 0;
     for (size_t i = 0; i < n && bytes; i++)
         bytes = byte_token(t, s[i]) != TOK_NONE;
@@ -274,7 +280,7 @@ lq_status tok_unigram(tok_run *r, const uint8_t *s, size_t n)
 lq_status tok_wordlevel(tok_run *r, const uint8_t *s, size_t n)
 {
     uint32_t id = tok_lookup(r->t, s, n);
-    if (id == TOK_NONE) id = r->t->head->unk;
+    if (id == TOK_NONE || is_barred(r, id)) id = r->t->head->unk;
     if (id == TOK_NONE) return no_unk(r);
     tok_add_id(r, id);
     return LQ_OK;

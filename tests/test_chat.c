@@ -28,7 +28,8 @@ static void put_file(const rig *r, const char *name, const char *text, size_t n)
     CHECK(!lq_write_file(path, text, n, &err), "%s", err.msg);
 }
 
-static void rig_open(rig *r, const char *tokenizer_config, const char *jinja)
+static void rig_open_with(rig *r, const char *tokenizer, const char *tokenizer_config,
+                          const char *jinja)
 {
     memset(r, 0, sizeof *r);
     snprintf(r->dir, sizeof r->dir, "/tmp/llmq-chat-XXXXXX");
@@ -36,15 +37,20 @@ static void rig_open(rig *r, const char *tokenizer_config, const char *jinja)
     char *text = NULL;
     size_t n;
     lq_err *err = &r->err;
-    CHECK(!lq_read_file(&text, &n, TOKENIZER, 1 << 24, err), "%s", err->msg);
+    CHECK(!lq_read_file(&text, &n, tokenizer, 1 << 24, err), "%s", err->msg);
     put_file(r, "tokenizer.json", text, n);
     free(text);
     if (tokenizer_config)
         put_file(r, "tokenizer_config.json", tokenizer_config, strlen(tokenizer_config));
     if (jinja) put_file(r, "chat_template.jinja", jinja, strlen(jinja));
     r->status = src_open(&r->src, r->dir, &(src_opts){ .no_tensors = true }, err);
-    if (!r->status) r->status = tok_open_file(&r->tok, TOKENIZER, err);
+    if (!r->status) r->status = tok_open_file(&r->tok, tokenizer, err);
     if (!r->status) r->status = chat_open(&r->c, r->src, r->tok, err);
+}
+
+static void rig_open(rig *r, const char *tokenizer_config, const char *jinja)
+{
+    rig_open_with(r, TOKENIZER, tokenizer_config, jinja);
 }
 
 static void rig_close(rig *r)
@@ -199,6 +205,147 @@ TEST(what_users_write_never_becomes_a_control_token)
     rig_close(&r);
 }
 
+static int turns_of(const rig *r, const char *messages, int32_t **ids, size_t *n)
+{
+    cJSON *m = json(messages);
+    chat_request q = { .messages = m };
+    lq_err err;
+    CHECK(!chat_encode(r->c, &q, ids, n, &err), "%s: %s", messages, err.msg);
+    cJSON_Delete(m);
+    return count_id(*ids, *n, tok_find(r->tok, START, strlen(START)));
+}
+
+TEST(no_transformation_makes_a_control_token_of_what_users_write)
+{
+    static const struct {
+        const char *why, *jinja;
+        int turns; /* the template's own */
+    } cases[] = {
+        { "as it is", "{{ messages[0].content }}", 0 },
+        { "trimmed", "{{ messages[0].content | trim }}", 0 },
+        { "in lower case", "{{ messages[0].content | upper | lower }}", 0 },
+        { "by a method", "{{ messages[0].content.strip().lower() }}", 0 },
+        { "cut", "{{ messages[0].content[1:] }}", 0 },
+        { "backwards twice", "{{ messages[0].content[::-1] | reverse }}", 0 },
+        { "taken apart", "{% for c in messages[0].content %}{{ c }}{% endfor %}", 0 },
+        { "split and joined", "{{ messages[0].content.split('_') | join('_') }}", 0 },
+        { "replaced", "{{ messages[0].content.replace('x', '') | replace('y', '') }}", 0 },
+        { "as JSON", "{{ messages | tojson }}", 0 },
+        { "printed", "{{ messages }}", 0 },
+        { "a format", "{{ '%s' % messages[0].content }}{{ '{:>20}'.format(messages[0].content) }}",
+          0 },
+        { "a block", "{% set b %}{{ messages[0].content }}{% endset %}{{ b | indent }}", 0 },
+        { "a macro", "{% macro f(x) %}{{ x }}{% endmacro %}{{ f(messages[0].content) }}", 0 },
+        { "a namespace",
+          "{% set n = namespace(t='') %}{% for m in messages %}{% set n.t = n.t + m.content %}"
+          "{% endfor %}{{ n.t }}",
+          0 },
+        { "the template completes it", "{{ messages[0].content }}{{ messages[0].name }}|>", 0 },
+        { "in a frame of the template's", "<|{{ messages[0].inner }}|>", 0 },
+        { "the template's beside it", "<|im_start|>{{ messages[0].content }}<|im_start|>", 2 },
+        { "the template's own through all of this",
+          "{% set t = '<|im_start|>' + messages[0].content %}{{ t.strip()[0:] }}"
+          "{{ ' <|IM_START|>' | lower | trim }}{{ ['<|im_start|>', messages[0].content] | join }}"
+          "{{ '%s' % '<|im_start|>' }}",
+          4 },
+        { "a special token that it borrows from", "<{{ messages[0].content }}", 0 },
+    };
+    static const char messages[] = "[{\"role\":\"user\",\"content\":\" <|im_start|> \",\"name\":"
+                                   "\"<|im_start\",\"inner\":\"im_start\"}]";
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        rig r;
+        int32_t *ids = NULL;
+        size_t n = 0;
+        rig_open(&r, NULL, cases[i].jinja);
+        CHECK(!r.status, "%s: %s", cases[i].why, r.err.msg);
+        int turns = r.status ? -1 : turns_of(&r, messages, &ids, &n);
+        CHECK(turns == cases[i].turns, "%s: %d turns", cases[i].why, turns);
+        free(ids);
+        rig_close(&r);
+    }
+}
+
+TEST(a_known_role_may_be_part_of_a_control_token)
+{
+    static const struct {
+        const char *role;
+        int n;
+    } cases[] = { { "user", 1 }, { "<|user|>", 0 }, { "im_start", 0 } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        rig r;
+        char messages[128];
+        int32_t *ids = NULL;
+        size_t n = 0;
+        rig_open(&r, NULL, "<|im_start|>{{ '<|' + messages[0].role + '|>' }}");
+        CHECK(!r.status, "%s", r.err.msg);
+        snprintf(messages, sizeof messages, "[{\"role\":\"%s\",\"content\":\"\"}]", cases[i].role);
+        /* this tokenizer has no <|user|>; what it has is <|im_start|>, which no role may spell */
+        CHECK(turns_of(&r, messages, &ids, &n) == 1, "%s", cases[i].role);
+        free(ids);
+        rig_close(&r);
+    }
+}
+
+/* Every tokenizer kind: the template's special tokens are ids, the same texts of users never. */
+TEST(every_tokenizer_tells_the_templates_tokens_from_the_users)
+{
+    static const char *const kinds[] = {
+        "added-token-flags",
+        "bloom-split",
+        "deepseek3-sequence",
+        "falcon-punct-digits",
+        "gemma-no-prefix",
+        "gpt2-bytelevel",
+        "llama2-spm-bpe",
+        "llama3-split-ignore-merges",
+        "mistral-metaspace-first",
+        "neox-prefix-space",
+        "o200k-style",
+        "qwen2-nfc",
+        "starcoder-digits",
+        "unigram-metaspace",
+    };
+    int seen = 0;
+    for (size_t i = 0; i < LQ_COUNT(kinds); i++) {
+        rig r;
+        char path[128];
+        snprintf(path, sizeof path, "tests/golden/tokenizers/%s/tokenizer.json", kinds[i]);
+        rig_open_with(&r, path, NULL, "x");
+        CHECK(!r.status, "%s: %s", kinds[i], r.err.msg);
+        for (int32_t id = 0; !r.status && id < tok_vocab(r.tok); id++) {
+            size_t n_text, n = 0;
+            const char *t = tok_is_special(r.tok, id) ? tok_token(r.tok, id, &n_text) : NULL;
+            if (!t || (n_text == 5 && !memcmp(t, "<unk>", 5)))
+                continue; /* other text may be <unk> */
+            char *text = strndup(t, n_text);
+            char content[256], jinja[256];
+            snprintf(content, sizeof content, "a%sb %s", text, text);
+            snprintf(jinja, sizeof jinja,
+                     "%s{{ messages[0].content }}%s x{{ messages[0].content }}", text, text);
+            rig q;
+            rig_open_with(&q, path, NULL, jinja);
+            cJSON *m = cJSON_CreateArray(), *one = cJSON_CreateObject();
+            cJSON_AddStringToObject(one, "role", "user");
+            cJSON_AddStringToObject(one, "content", content);
+            cJSON_AddItemToArray(m, one);
+            chat_request request = { .messages = m };
+            int32_t *ids = NULL;
+            lq_err err = { "" };
+            CHECK(!q.status && !chat_encode(q.c, &request, &ids, &n, &err), "%s: %s", kinds[i],
+                  err.msg);
+            CHECK(count_id(ids, n, id) == 2, "%s: %s: %d times", kinds[i], text,
+                  count_id(ids, n, id));
+            seen++;
+            free(ids);
+            free(text);
+            cJSON_Delete(m);
+            rig_close(&q);
+        }
+        rig_close(&r);
+    }
+    CHECK(seen > 20, "%d special tokens", seen);
+}
+
 TEST(templates_and_tokens_come_from_their_files)
 {
     static const struct {
@@ -286,6 +433,9 @@ int main(int argc, char **argv)
 {
     RUN(ids_are_those_of_the_rendered_text);
     RUN(what_users_write_never_becomes_a_control_token);
+    RUN(no_transformation_makes_a_control_token_of_what_users_write);
+    RUN(a_known_role_may_be_part_of_a_control_token);
+    RUN(every_tokenizer_tells_the_templates_tokens_from_the_users);
     RUN(templates_and_tokens_come_from_their_files);
     RUN(requests_that_do_not_fit_are_refused);
     return check_end();

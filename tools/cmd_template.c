@@ -2,7 +2,7 @@
 #include "tools/cmds.h"
 
 #include "formats/source.h"
-#include "runtime/tmpl.h"
+#include "runtime/chat_set.h"
 #include "tools/lines.h"
 
 #include <stdlib.h>
@@ -21,40 +21,15 @@ enum { MAX_TEMPLATE = 4 << 20 };
 
 typedef struct {
     src_source *src;
-    cJSON *config; /* tokenizer_config.json, or NULL */
-    char *text;    /* of --file */
-    char *copy;    /* of a template within the config */
-    tmpl_template *tmpl;
+    chat_set *set;       /* of the model */
+    char *text;          /* of --file */
+    tmpl_template *tmpl; /* " */
 } state;
-
-/* "chat_template": a text, or a list of named ones, of which "default" or the first is taken. */
-static const char *config_template(const cJSON *config)
-{
-    const cJSON *t = cJSON_GetObjectItemCaseSensitive(config, "chat_template"), *e, *best = NULL;
-    if (cJSON_IsString(t)) return t->valuestring;
-    cJSON_ArrayForEach(e, t)
-    {
-        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(e, "name"));
-        if (!best || (name && strcmp(name, "default") == 0)) best = e;
-    }
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(best, "template"));
-}
 
 static lq_status open_model(state *x, const char *path, lq_err *err)
 {
-    lq_status s = src_open(&x->src, path, &(src_opts){ 0 }, err);
-    if (s) return s;
-    const src_blob *b = src_find_blob(x->src, "tokenizer_config.json");
-    if (b) s = jt_parse(&x->config, (const char *)b->data, b->bytes, 0, err);
-    if (s) return lq_wrap(err, s, "%s: tokenizer_config.json", path);
-    b = src_find_blob(x->src, "chat_template.jinja");
-    if (b)
-        return lq_wrap(err, tmpl_parse(&x->tmpl, (const char *)b->data, b->bytes, err), "%s", path);
-    const char *t = config_template(x->config);
-    if (!t) return lq_fail(err, LQ_ENOENT, "%s: expected a chat template, found none", path);
-    x->copy = malloc(strlen(t) + 1);
-    if (!x->copy) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    return lq_wrap(err, tmpl_parse(&x->tmpl, x->copy, jt_copy(x->copy, t), err), "%s", path);
+    lq_status s = src_open(&x->src, path, &(src_opts){ .no_tensors = true }, err);
+    return s ? s : lq_wrap(err, chat_set_open(&x->set, x->src, err), "%s", path);
 }
 
 static lq_status open_file(state *x, const char *path, lq_err *err)
@@ -64,21 +39,12 @@ static lq_status open_file(state *x, const char *path, lq_err *err)
     return s ? s : lq_wrap(err, tmpl_parse(&x->tmpl, x->text, n, err), "%s", path);
 }
 
-/* A special token of the config: a text or {"content": text}. */
-static const char *config_token(const cJSON *config, const char *name)
-{
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(config, name);
-    const cJSON *content = cJSON_GetObjectItemCaseSensitive(v, "content");
-    return cJSON_GetStringValue(content ? content : v);
-}
-
 /* What transformers gives to a template: what the line says, then the model's special tokens. */
 static cJSON *variables(const state *x, const cJSON *line)
 {
     static const char *const given[] = { "messages",  "tools",
                                          "documents", "add_generation_prompt",
                                          "bos_token", "eos_token" };
-    static const char *const tokens[] = { "bos_token", "eos_token", "unk_token", "pad_token" };
     cJSON *vars = cJSON_CreateObject(), *e;
     for (size_t i = 0; i < LQ_COUNT(given); i++)
         if ((e = cJSON_GetObjectItemCaseSensitive(line, given[i])))
@@ -88,11 +54,9 @@ static cJSON *variables(const state *x, const cJSON *line)
         cJSON_DeleteItemFromObjectCaseSensitive(vars, e->string);
         cJSON_AddItemReferenceToObject(vars, e->string, e);
     }
-    for (size_t i = 0; i < LQ_COUNT(tokens); i++) {
-        const char *text = config_token(x->config, tokens[i]);
-        if (text && !cJSON_GetObjectItemCaseSensitive(vars, tokens[i]))
-            cJSON_AddStringToObject(vars, tokens[i], text);
-    }
+    for (e = x->set ? chat_set_tokens(x->set)->child : NULL; e; e = e->next)
+        if (!cJSON_GetObjectItemCaseSensitive(vars, e->string))
+            cJSON_AddStringToObject(vars, e->string, e->valuestring);
     if (!cJSON_GetObjectItemCaseSensitive(vars, "tools")) cJSON_AddNullToObject(vars, "tools");
     if (!cJSON_GetObjectItemCaseSensitive(vars, "documents"))
         cJSON_AddNullToObject(vars, "documents");
@@ -101,13 +65,27 @@ static cJSON *variables(const state *x, const cJSON *line)
     return vars;
 }
 
+/* The template for a line: that of the name in "chat_template", else by whether there are tools. */
+static lq_status pick(const state *x, const cJSON *line, const cJSON *vars, const tmpl_template **t,
+                      lq_err *err)
+{
+    const char *name =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(line, "chat_template"));
+    *t = x->tmpl;
+    if (*t) return LQ_OK;
+    bool tools = cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(vars, "tools"));
+    return chat_set_pick(x->set, name, tools, t, err);
+}
+
 static lq_status template_line(void *user, const cJSON *line, jw *out, lq_err *err)
 {
     const state *x = user;
     char *text = NULL;
     size_t n = 0;
     cJSON *vars = variables(x, line);
-    lq_status s = tmpl_render(x->tmpl, vars, &text, &n, err);
+    const tmpl_template *t;
+    lq_status s = pick(x, line, vars, &t, err);
+    if (!s) s = tmpl_render(t, vars, &text, &n, err);
     cJSON_Delete(vars);
     if (s == LQ_ENOMEM) return s;
     jw_open(out, '{');
@@ -128,9 +106,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = o->file ? open_file(&x, o->file, err) : open_model(&x, c->argv[0], err);
     if (!s) s = lines_run(template_line, &x, err);
     tmpl_free(x.tmpl);
-    free(x.copy);
+    chat_set_close(x.set);
     free(x.text);
-    cJSON_Delete(x.config);
     src_close(x.src);
     return s;
 }
@@ -141,7 +118,10 @@ const cmd_row cmd_template = {
     .details =
         "Reads JSON lines {\"messages\", \"tools\", \"add_generation_prompt\", \"kwargs\", "
         "\"bos_token\", \"eos_token\"} and writes for each {\"rendered\"}, or {\"error\"} where "
-        "the template refuses it. A model's own special tokens stand in for missing ones.",
+        "the template refuses it. A model's own special tokens stand in for missing ones. Of\n"
+        "several templates, \"chat_template\" in a line names one; else \"tool_use\" is taken "
+        "where\n"
+        "tools are given, and \"default\".",
     .args = { { "MODEL", 0, 1, "a model with a chat template" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq template model.llmq < conversations.jsonl\0"
