@@ -141,6 +141,8 @@ typedef struct {
     bool rope_half;      /* rotate pairs (i, i + R/2); else neighbours */
     bool alibi_scaled;   /* ALiBi is added before the scale on q k^T, not after */
     bool alibi_bf16;     /* ... and slope * key position is rounded to bf16 */
+    bool alibi_twice;    /* ... and added twice, as transformers' eager attention does for Falcon
+                            (with the mask once more); its other implementations add it once */
     bool parallel;       /* MLP and attention read the same x; without R_MLP_NORM, the same norm */
     bool one_norm;       /* ... there is no R_MLP_NORM, whatever the names */
     bool norm_after_add; /* x = norm(x + f(x)) instead of x + f(norm(x)); no final norm then */

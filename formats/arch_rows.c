@@ -761,7 +761,7 @@ const arch_row arch_rows[] = {
     { "BloomForCausalLM", "bloom", .w = { GPT, .pos = POS_ALIBI, .qkv_grouped = true }, TRANSFORMER,
       .names = bloom_names, GELU_TANH, .fixed_act = true, .def_ffn = 4, .def_eps = 1e-5,
       .def_tied = true },
-#define FALCON_W .mlp = MLP_PLAIN, .alibi_scaled = true, .alibi_bf16 = true
+#define FALCON_W .mlp = MLP_PLAIN, .alibi_scaled = true, .alibi_bf16 = true, .alibi_twice = true
 #define FALCON TRANSFORMER, GELU, .def_ffn = 4, .def_eps = 1e-5, .def_tied = true
     { "FalconForCausalLM", "falcon", "one-norm",
       "new_decoder_architecture=true,num_ln_in_parallel_attn=1",

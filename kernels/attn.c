@@ -113,11 +113,7 @@ static void read_tile(float *dst, const attn_args *a, const attn_seq *s, const u
     }
 }
 
-static float bf16(float x)
-{
-    k_get()->round_bf16(&x, &x, 1);
-    return x;
-}
+static float bf16(float x) { return lq_bf16_to_f32(lq_f32_to_bf16(x)); }
 
 /* Soft-cap and ALiBi on one row's scores of the keys pos + lo .. pos + hi - 1. */
 static void adjust(const attn_args *a, float *s, int lo, int hi, int64_t h, int64_t pos,

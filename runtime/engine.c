@@ -77,7 +77,7 @@ lq_status eng_submit(engine *e, const eng_request *r, eng_sink sink, void *user,
                      lq_err *err)
 {
     seq *s = NULL;
-    lq_status st = seq_new(&s, r, e->m->cfg->vocab, e->o.max_len, e->tok != NULL, err);
+    lq_status st = seq_new(&s, r, e->m->cfg, e->o.max_len, e->tok != NULL, err);
     if (st) return st;
     s->sink = sink;
     s->user = user;

@@ -60,6 +60,7 @@ bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, lq_arena *a)
 #undef PUSH
     ok = (r->slopes = lq_push(a, slope_bytes(c))) && ok;
     if (ok && slope_bytes(c)) arch_alibi_slopes(c, r->slopes);
+    if (ok && slope_bytes(c) && c->w.alibi_twice) k_scale(r->slopes, 2, c->heads);
     return ok;
 }
 
@@ -80,7 +81,7 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
 static void place_angles(fwd_rows *r, arch_rope_use which, const attn_seq *s, int64_t seq_len)
 {
     const int64_t half = angles(r->c, which);
-    const bool by_length = r->c->rope[which].kind == ROPE_DYNAMIC;
+    const bool by_length = arch_rope_by_length(&r->c->rope[which]);
     for (int64_t i = 0, n; i < s->n_rows && half; i += n) {
         int64_t pos = s->pos0 + i, at = (s->row0 + i) * half;
         n = by_length && pos >= seq_len ? 1 : s->n_rows - i;

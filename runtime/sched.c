@@ -232,7 +232,8 @@ int sched_plan(sched *sc, fwd_item *items)
                                  .ids = s->ids + s->n_done,
                                  .n = s->plan_n,
                                  .pos0 = s->n_done,
-                                 .logits_from = s->plan_from };
+                                 .logits_from = s->plan_from,
+                                 .seq_len = s->n_prompt };
     }
     return n;
 }

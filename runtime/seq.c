@@ -1,6 +1,7 @@
 /* runtime/seq.c - see seq.h. */
 #include "runtime/seq.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Ids of the prompt that shape how the first output is spelled (spaces, split characters). */
@@ -81,19 +82,33 @@ static bool copy_request(seq *s, const eng_request *r)
     return ok && stop;
 }
 
-lq_status seq_new(seq **out, const eng_request *r, int64_t vocab, int64_t max_len, bool has_tok,
-                  lq_err *err)
+/* Where angles depend on the prompt's length, so do the blocks: the salt then names the length. */
+static bool salt_length(seq *s, const arch_config *c)
+{
+    const arch_rope *rope = &c->rope[ROPE_MAIN];
+    if (c->w.pos != POS_ROPE || !arch_rope_by_length(rope) || s->n_prompt <= rope->original_max)
+        return true;
+    const char *was = s->r.salt ? s->r.salt : "";
+    size_t n = strlen(was) + 32;
+    char *salt = lq_push(&s->arena, n);
+    if (salt) snprintf(salt, n, "%lld tokens %s", (long long)s->n_prompt, was);
+    s->r.salt = salt;
+    return salt != NULL;
+}
+
+lq_status seq_new(seq **out, const eng_request *r, const arch_config *c, int64_t max_len,
+                  bool has_tok, lq_err *err)
 {
     *out = NULL;
-    lq_status st = check_request(r, vocab, max_len, has_tok, err);
+    lq_status st = check_request(r, c->vocab, max_len, has_tok, err);
     if (st) return st;
     seq *s = calloc(1, sizeof *s);
-    if (!s || lq_arena_init(&s->arena, 0, err) || !copy_request(s, r)) {
+    if (s) s->n_prompt = s->n_ids = r->n_prompt;
+    if (!s || lq_arena_init(&s->arena, 0, err) || !copy_request(s, r) || !salt_length(s, c)) {
         seq_free(s);
         return lq_fail(err, LQ_ENOMEM, "request: out of memory");
     }
     kv_seq_init(&s->kv);
-    s->n_prompt = s->n_ids = r->n_prompt;
     int64_t room = max_len - r->n_prompt;
     s->max_new = r->max_tokens < room ? r->max_tokens : room;
     s->stop_id = s->stop_matched = -1;

@@ -54,7 +54,7 @@ struct seq {
 
 /* Checks the request against the model and copies it. max_len: positions a sequence may have.
  * LQ_EVALUE says what is wrong with it. */
-lq_status seq_new(seq **s, const eng_request *r, int64_t vocab, int64_t max_len, bool has_tok,
+lq_status seq_new(seq **s, const eng_request *r, const arch_config *c, int64_t max_len, bool has_tok,
                   lq_err *err);
 void seq_free(seq *s); /* its KV blocks are gone already; NULL allowed */
 /* Buffers for the whole run. */

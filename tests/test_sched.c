@@ -66,7 +66,7 @@ static seq *sim_add(sim *m, int64_t n_prompt, int64_t n_new, int32_t priority, i
                       .max_tokens = n_new,
                       .prompt_logprobs = score,
                       .priority = priority };
-    CHECK(!seq_new(&s, &r, VOCAB, m->n_blocks * BLOCK, false, &err), "%s", err.msg);
+    CHECK(!seq_new(&s, &r, &cfg, m->n_blocks * BLOCK, false, &err), "%s", err.msg);
     s->id = m->next_id++;
     sched_wait(&m->sc, s);
     free(ids);
