@@ -72,14 +72,17 @@ static lq_status put(void *user, const st_tensor *t, lq_out *o, lq_err *err)
     if (lq_stopped(c->job)) return lq_fail(err, LQ_EINTR, "interrupted");
     if (!src->plain) return lq_out_write(o, src->raw.data, src->raw.bytes, err);
     lq_arena a = { 0 };
-    qt_tensor q = src->t;
+    qt_tensor q, stored;
+    src_load(&stored, c->src, src);
+    q = stored;
     lq_status s = LQ_OK;
     if (q.layout == QT_TILE16) {
         void *w[QT_N_PLANES];
-        s = qt_alloc(&q, w, &src->t.scheme, q.N, q.K, &a, err);
-        if (!s) s = tiles_unpack(w, &src->t, err);
+        s = qt_alloc(&q, w, &stored.scheme, q.N, q.K, &a, err);
+        if (!s) s = tiles_unpack(w, &stored, err);
     }
     if (!s) s = put_rows(c, &q, t->dtype, o, err);
+    src_unload(c->src, src);
     lq_arena_free(&a);
     return s ? lq_wrap(err, s, "%s", t->name) : LQ_OK;
 }

@@ -32,19 +32,22 @@ static lq_status tile(qt_tensor *out, const qt_tensor *t, lq_arena *a, pool *p, 
     return s;
 }
 
-static lq_status add(llmq_writer *w, const arch_config *c, const src_tensor *t, qt_layout layout,
+static lq_status add(llmq_writer *w, const src_source *src, const src_tensor *t, qt_layout layout,
                      pool *p, lq_err *err)
 {
     if (!t->plain)
         return llmq_add_raw(w, t->name, t->raw_dtype, t->n_dims, t->shape, t->raw.data,
                             t->raw.bytes, err);
     lq_arena a = { 0 };
-    qt_tensor q = t->t;
-    qt_layout want = is_linear(c, t) ? layout : QT_PORTABLE;
+    qt_tensor q, stored;
+    src_load(&stored, src, t);
+    q = stored;
+    qt_layout want = is_linear(src_config(src), t) ? layout : QT_PORTABLE;
     lq_status s = LQ_OK;
-    if (q.layout == QT_TILE16 && want == QT_PORTABLE) s = untile(&q, &t->t, &a, err);
-    if (q.layout == QT_PORTABLE && want == QT_TILE16) s = tile(&q, &t->t, &a, p, err);
+    if (q.layout == QT_TILE16 && want == QT_PORTABLE) s = untile(&q, &stored, &a, err);
+    if (q.layout == QT_PORTABLE && want == QT_TILE16) s = tile(&q, &stored, &a, p, err);
     if (!s) s = llmq_add_tensor(w, t->name, &q, t->n_dims, t->shape, err);
+    src_unload(src, t);
     lq_arena_free(&a);
     return s ? lq_wrap(err, s, "%s", t->name) : LQ_OK;
 }
@@ -99,7 +102,7 @@ lq_status conv_to_llmq(conv_report *r, const src_source *src, const char *path,
         if (lq_stopped(job))
             s = lq_fail(err, LQ_EINTR, "interrupted");
         else
-            s = add(w, src_config(src), src_tensor_at(src, i), o->layout, p, err);
+            s = add(w, src, src_tensor_at(src, i), o->layout, p, err);
         r->tensors++;
     }
     if (!s) s = add_blobs(w, src, o, err);

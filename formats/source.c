@@ -82,6 +82,8 @@ void src_close(src_source *s)
     for (size_t i = 0; s->blob_maps && i < s->n_blobs; i++)
         lq_map_close(&s->blob_maps[i]);
     if (s->has_config) arch_config_free(&s->config);
+    cJSON_Delete(s->quant);
+    src_free_room(s);
     llmq_close(&s->llmq);
     lq_arena_free(&s->arena);
     free(s->path);
@@ -292,22 +294,34 @@ lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t ex
     const bool turned = name && transposed(name, t);
     int64_t N, K;
     arch_role_shape(&s->config, r, &N, &K);
-    *w = t->t;
+    qt_tensor all;
+    src_load(&all, s, t);
+    *w = all;
     if (!stacked && !turned) return LQ_OK;
-    if (t->t.scheme.kind != QT_DENSE || t->t.layout != QT_PORTABLE)
-        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected dense experts, found codes", t->name);
+    if (stacked && !turned) {
+        if (qt_rows(w, &all, expert * N, (expert + 1) * N)) return LQ_OK;
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "%s: expected experts that can be told apart, found "
+                       "blocks that run across them",
+                       t->name);
+    }
     const size_t size = (size_t)lq_dtype_bits(t->t.scheme.dtype) / 8;
     const size_t bytes = (size_t)(N * K) * size;
-    const uint8_t *from = (const uint8_t *)t->t.plane[QT_CODES].data;
+    const uint8_t *from = (const uint8_t *)all.plane[QT_CODES].data;
     if (stacked) from += (size_t)expert * bytes;
     *w = (qt_tensor){ .scheme = t->t.scheme, .N = N, .K = K };
     w->plane[QT_CODES] = (qt_span){ from, bytes };
-    if (!turned) return LQ_OK;
     uint8_t *copy = lq_push(a, bytes);
     if (!copy) return no_room(t, err);
     transpose(copy, from, N, K, size);
     w->plane[QT_CODES].data = copy;
     return LQ_OK;
+}
+
+void src_matrix_done(const src_source *s, arch_role r, int64_t layer, int64_t expert)
+{
+    const src_tensor *t = NULL;
+    if (!src_role(s, r, layer, expert, &t, NULL, NULL) && t) src_unload(s, t);
 }
 
 lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t expert, bool bias,
@@ -345,23 +359,27 @@ static qt_span plane_of(const src_tensor *t, int p)
     return t->plain ? t->t.plane[p] : p == QT_CODES ? t->raw : (qt_span){ 0 };
 }
 
-static lq_hash plane_hash(const src_source *s, size_t i, int p)
+/* The hashes of all planes that are there; returns how many. */
+static size_t plane_hashes(lq_hash all[QT_N_PLANES], const src_source *s, size_t i)
 {
-    qt_span span = plane_of(&s->tensors[i], p);
-    return s->hashes ? s->hashes[i][p] : lq_hash_bytes(span.data, span.bytes);
+    src_tensor t = s->tensors[i];
+    size_t n = 0;
+    if (!s->hashes) src_load(&t.t, s, &s->tensors[i]);
+    for (int p = 0; p < QT_N_PLANES; p++) {
+        qt_span span = plane_of(&t, p);
+        if (span.bytes)
+            all[n++] = s->hashes ? s->hashes[i][p] : lq_hash_bytes(span.data, span.bytes);
+    }
+    if (!s->hashes) src_unload(s, &s->tensors[i]);
+    return n;
 }
 
 lq_hash src_tensor_hash(const src_source *s, int64_t i)
 {
-    uint8_t all[QT_N_PLANES * sizeof(lq_hash)];
-    lq_hash one = lq_hash_bytes(NULL, 0);
-    size_t n = 0;
-    for (int p = 0; p < QT_N_PLANES; p++)
-        if (plane_of(&s->tensors[i], p).bytes) {
-            one = plane_hash(s, (size_t)i, p);
-            memcpy(all + n++ * sizeof one, &one, sizeof one);
-        }
-    return n > 1 ? lq_hash_bytes(all, n * sizeof one) : one;
+    lq_hash all[QT_N_PLANES];
+    size_t n = plane_hashes(all, s, (size_t)i);
+    if (!n) return lq_hash_bytes(NULL, 0);
+    return n > 1 ? lq_hash_bytes(all, n * sizeof *all) : all[0];
 }
 
 /* As in the header of a .llmq, where every field that gives the planes a meaning is spelled out. */
@@ -389,11 +407,12 @@ lq_hash src_fingerprint(const src_source *s)
         hash_u64(h, (uint64_t)t->n_dims);
         for (int d = 0; d < t->n_dims; d++)
             hash_u64(h, (uint64_t)t->shape[d]);
+        lq_hash all[QT_N_PLANES];
+        plane_hashes(all, s, i);
+        size_t n = 0;
         for (int p = 0; p < QT_N_PLANES; p++) {
             hash_u64(h, plane_of(t, p).bytes);
-            if (!plane_of(t, p).bytes) continue;
-            lq_hash one = plane_hash(s, i, p);
-            lq_hasher_add(h, one.b, sizeof one.b);
+            if (plane_of(t, p).bytes) lq_hasher_add(h, all[n++].b, sizeof all->b);
         }
     }
     return lq_hasher_end(h);

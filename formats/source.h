@@ -1,25 +1,31 @@
-/* formats/source.h - a model wherever it comes from: an HF folder, a .llmq file (later: published
- * quantized layouts, GGUF). Every command that takes MODEL opens it here.
+/* formats/source.h - a model wherever it comes from: an HF folder (plain or in a published
+ * quantized layout), a GGUF file, a .llmq file. Every command that takes MODEL opens it here.
  *
  * A source maps its files and yields tensors as views under their Hugging Face names; several
  * stored tensors that make one quantized weight appear as one (name "....weight"). Views live until
- * src_close. Threads: read-only after src_open. */
+ * src_close. Threads: any, after src_open.
+ *
+ * Where a stored layout differs from ours the planes are translated when src_load asks for them,
+ * and take memory until src_unload. */
 #ifndef LLMQ_FORMATS_SOURCE_H
 #define LLMQ_FORMATS_SOURCE_H
 
 #include "formats/arch.h"
 #include "formats/qt.h"
 
+typedef struct src_made src_made;
 typedef struct {
     const char *name; /* "model.layers.0.mlp.up_proj.weight" */
     qt_tensor t;      /* vectors: N = 1, K = length, QT_DENSE. More than two dims: K is the last.
-                         Dense data of a safetensors file may be unaligned */
+                         Data of a safetensors file may be unaligned. Planes to be translated have
+                         data NULL here: src_load */
     int n_dims;
     int64_t shape[4]; /* as stored logically */
     bool plain; /* false: not a float tensor that qt describes (foreign side data, integers): only
                    `raw` holds */
     lq_dtype raw_dtype;
-    qt_span raw; /* the stored bytes where the tensor is one plain run of bytes; else NULL */
+    qt_span raw;    /* the stored bytes where the tensor is one plain run of bytes; else NULL */
+    src_made *made; /* for formats/source*.c */
 } src_tensor;
 
 /* Files that travel with a model: tokenizer.json, tokenizer_config.json, config.json,
@@ -49,6 +55,13 @@ const arch_config *src_config(const src_source *s); /* NULL without need_config 
 int64_t src_n_tensors(const src_source *s);
 const src_tensor *src_tensor_at(const src_source *s, int64_t i); /* in the order of names */
 const src_tensor *src_find(const src_source *s, const char *name);
+/* The tensor with all its planes there: translated if need be, by the first who asks. Each src_load
+ * of a tensor is paired with a src_unload, which may give the memory back, or with src_close. */
+void src_load(qt_tensor *out, const src_source *s, const src_tensor *t);
+void src_unload(const src_source *s, const src_tensor *t);
+/* Things to say aloud about how the files were read: "zero points follow ...", in short lines. */
+size_t src_n_notes(const src_source *s);
+const char *src_note_at(const src_source *s, size_t i);
 /* The stored tensor of a role, its shape checked against the config. layer, expert: -1 where the
  * role has none; of NAME_STACKED roles the whole, whatever `expert`. Absent optional roles and
  * roles that this layer lacks: LQ_OK with *t = NULL. R_HEAD of a tied model is the embedding. *bias
@@ -57,9 +70,11 @@ const src_tensor *src_find(const src_source *s, const char *name);
 lq_status src_role(const src_source *s, arch_role r, int64_t layer, int64_t expert,
                    const src_tensor **t, const src_tensor **bias, lq_err *err);
 /* A role's matrix [N,K] (outputs, inputs), of one expert: a view where the stored bytes allow it,
- * else (NAME_TRANSPOSED, an expert in the middle of a row) a copy in `a`. N = 0: absent. */
+ * else (NAME_TRANSPOSED, an expert in the middle of a row) a copy in `a`. N = 0: absent. It holds
+ * until src_matrix_done for the same role (or src_close), which may give memory back. */
 lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t expert, qt_tensor *w,
                      lq_arena *a, lq_err *err);
+void src_matrix_done(const src_source *s, arch_role r, int64_t layer, int64_t expert);
 /* A vector role's weight or bias, or a matrix role's bias, as finite f32 in `a` [n]; *v = NULL:
  * there is none. */
 lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t expert, bool bias,

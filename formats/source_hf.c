@@ -1,9 +1,7 @@
 /* formats/source_hf.c - a Hugging Face folder: config.json, one or several safetensors files, and
  * the files that travel along. A single .safetensors file stands for its folder with that file
  * alone. */
-#include "formats/source_impl.h"
-
-#include "formats/json.h"
+#include "formats/hf_quant.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -219,6 +217,40 @@ static lq_status parse_optional(cJSON **out, const char *dir, const char *name, 
     return js_parse_file(out, path, MAX_CONFIG, JS_UNIQUE, err);
 }
 
+/* How the weights are quantized: in config.json, or in a file of its own, as older tools wrote it.
+ */
+static lq_status find_quant(src_source *s, const char *dir, cJSON *config, lq_err *err)
+{
+    static const struct {
+        const char *file, *method;
+    } files[] = { { "quantize_config.json", "gptq" }, { "quant_config.json", "awq" } };
+    s->quant = cJSON_DetachItemFromObjectCaseSensitive(config, "quantization_config");
+    if (cJSON_IsNull(s->quant)) {
+        cJSON_Delete(s->quant);
+        s->quant = NULL;
+    }
+    lq_status st = LQ_OK;
+    for (size_t i = 0; i < LQ_COUNT(files) && !s->quant && !st; i++) {
+        st = parse_optional(&s->quant, dir, files[i].file, err);
+        if (st || !s->quant || js_get(s->quant, "quant_method")) continue;
+        if (!cJSON_AddStringToObject(s->quant, "quant_method", files[i].method))
+            st = no_memory(err);
+    }
+    return st;
+}
+
+/* Stored parts of quantized weights become weights. */
+static lq_status read_quant(src_source *s, const src_opts *o, lq_err *err)
+{
+    if (!s->quant) return LQ_OK;
+    lq_status st = hf_quant_read(s, err);
+    cJSON_Delete(s->quant);
+    s->quant = NULL;
+    if (st != LQ_EUNSUPPORTED || o->need_config)
+        return st ? lq_wrap(err, st, "%s", s->path) : LQ_OK;
+    return src_note(s, err, "%s", err->msg); /* what is stored can be listed all the same */
+}
+
 static lq_status read_config(src_source *s, const char *dir, const src_opts *o, lq_err *err)
 {
     cJSON *config, *generation = NULL;
@@ -228,16 +260,8 @@ static lq_status read_config(src_source *s, const char *dir, const src_opts *o, 
     if (st || !config) return st;
     st = parse_optional(&generation, dir, "generation_config.json", err);
     if (st) goto done;
-    const cJSON *quant = js_get(config, "quantization_config");
-    const char *method = "?";
-    if (quant && o->need_config && !o->no_tensors) {
-        js_str(quant, "quant_method", false, &method, NULL);
-        st = lq_fail(err, LQ_EUNSUPPORTED,
-                     "%s/config.json: quantization_config: expected none, found quant_method "
-                     "\"%.40s\", a layout that is not read yet",
-                     dir, method);
-        goto done;
-    }
+    st = find_quant(s, dir, config, err);
+    if (st) goto done;
     st = arch_config_parse(&s->config, config, generation, err);
     s->has_config = !st;
     if (st && o->need_config)
@@ -369,6 +393,7 @@ lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err)
     if (!st) st = read_config(s, dir, o, err);
     if (!st && !o->no_tensors) st = open_weights(s, dir, file, err);
     if (!st) st = list_tensors(s, err);
+    if (!st && !o->no_tensors) st = read_quant(s, o, err);
     if (!st && s->has_config) arch_fit_prefix(&s->config, has_tensor, s);
     return st;
 }

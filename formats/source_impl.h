@@ -24,6 +24,10 @@ struct src_source {
     /* what the views point into */
     st_file *shards; /* in arena; opened ones */
     size_t n_shards;
+    cJSON *quant; /* a folder's quantization_config while it is opened; owned */
+    struct src_region *region;
+    const char *notes[16];
+    size_t n_notes;
     lq_map *blob_maps; /* [n_blobs] of a folder, in arena */
     llmq_file llmq;
 };
@@ -35,5 +39,22 @@ lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err);
  * 4 dims. */
 lq_status src_fill_plain(src_tensor *out, const char *name, lq_dtype d, int n_dims,
                          const int64_t *shape, const void *data, size_t bytes, lq_err *err);
+
+/* ---- tensors that are translated: formats/source_made.c ---- */
+/* Write the planes w[p] that are not NULL (zeroed before) from what the reader recorded. Cannot
+ * fail: everything was checked at open. Any thread. */
+typedef void src_fill_fn(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from);
+/* t has its name, dims, and in t->t scheme, N, K and the planes that are views; the others are left
+ * to `fill` (NULL: there are none). Errors: as qt_check; LQ_ESHAPE: a view of another size. */
+lq_status src_make(src_source *s, src_tensor *t, src_fill_fn *fill, const void *from, lq_err *err);
+/* After the last src_make, with s->tensors in its final order. */
+lq_status src_make_room(src_source *s, lq_err *err);
+void src_free_room(src_source *s);
+/* One line, once however often it is said. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+lq_status
+src_note(src_source *s, lq_err *err, const char *fmt, ...);
 
 #endif

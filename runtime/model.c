@@ -45,6 +45,7 @@ static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64
         if (s) lq_wrap(err, s, "%s: %s", src_path(m->src), arch_role_text(r));
         l->present = !s;
     }
+    if (!s && w.N) src_matrix_done(m->src, r, layer, expert);
     lq_arena_free(&copy);
     return s || !l->present ? s : src_vector(m->src, r, layer, expert, true, &l->bias, a, err);
 }
@@ -85,7 +86,7 @@ static lq_status load_rows(qt_tensor *out, model *m, arch_role r, lq_err *err)
     const src_tensor *t = NULL;
     lq_status s = src_role(m->src, r, -1, -1, &t, NULL, err);
     if (s || !t) return s;
-    *out = t->t;
+    src_load(out, m->src, t);
     if (t->t.layout == QT_PORTABLE) return LQ_OK;
     void *w[QT_N_PLANES];
     s = qt_alloc(out, w, &t->t.scheme, t->t.N, t->t.K, &m->arena, err);

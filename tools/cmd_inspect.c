@@ -133,6 +133,15 @@ static bool add_blobs(cJSON *doc, const src_source *s)
     return ok;
 }
 
+static bool add_notes(cJSON *doc, const src_source *s)
+{
+    cJSON *list = cJSON_AddArrayToObject(doc, "notes");
+    bool ok = list != NULL;
+    for (size_t i = 0; i < src_n_notes(s) && ok; i++)
+        ok = cJSON_AddItemToArray(list, cJSON_CreateString(src_note_at(s, i)));
+    return ok;
+}
+
 static bool add_item(cJSON *doc, const char *key, cJSON *v)
 {
     return cJSON_AddItemToObject(doc, key, v ? v : cJSON_CreateNull());
@@ -152,7 +161,8 @@ static lq_status print_json(const src_source *s, const totals *t, lq_err *err)
               (list = cJSON_AddArrayToObject(doc, "tensors")) != NULL;
     for (int64_t i = 0; i < src_n_tensors(s) && ok; i++)
         ok = add_tensor(list, s, i);
-    ok = ok && add_blobs(doc, s) && add_item(doc, "recipe", cJSON_Duplicate(src_recipe(s), true)) &&
+    ok = ok && add_blobs(doc, s) && add_notes(doc, s) &&
+         add_item(doc, "recipe", cJSON_Duplicate(src_recipe(s), true)) &&
          add_item(doc, "provenance", cJSON_Duplicate(src_provenance(s), true));
     if (ok) return cmd_print_json(doc, err);
     cJSON_Delete(doc);
@@ -291,6 +301,8 @@ static lq_status print_tree(const src_source *s, const totals *t, const char *pa
     if (src_config(s)) print_config(src_config(s));
     printf("  %.3f bits per weight in the linear layers, %.3f over all\n",
            bits_per(t->linear_bytes, t->linear_params), bits_per(t->bytes, t->params));
+    for (size_t i = 0; i < src_n_notes(s); i++)
+        printf("  note: %s\n", src_note_at(s, i));
     printf("tensors\n");
     print_groups(items, n, all);
     free(items);
@@ -328,7 +340,7 @@ const cmd_row cmd_inspect = {
     .details =
         "Bits per weight count every byte that a tensor needs. xxh3 in the JSON is the XXH3-128 "
         "of a tensor's bytes, or of its planes' checksums where it has several.",
-    .args = { { "FILE", 1, 1, "a .llmq or .safetensors file, or a Hugging Face folder" } },
+    .args = { { "FILE", 1, 1, "a .llmq or .safetensors file, or a Hugging Face folder, quantized or not" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq inspect model.llmq\0"
                 "llmq inspect models/novels-6m --all\0"

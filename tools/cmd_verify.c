@@ -114,12 +114,13 @@ static lq_status portable(qt_tensor *out, const qt_tensor *t, lq_arena *a, lq_er
     return s ? s : tiles_unpack(w, t, err);
 }
 
-static lq_status pair_init(pair *p, const src_tensor *mine, const src_tensor *theirs, lq_arena *a,
-                           lq_err *err)
+/* q and w: the two as src_load gives them. */
+static lq_status pair_init(pair *p, const src_tensor *mine, const qt_tensor *q,
+                           const src_tensor *theirs, const qt_tensor *w, lq_arena *a, lq_err *err)
 {
     *p = (pair){ .mine = mine, .theirs = theirs, .N = mine->t.N, .K = mine->t.K };
-    lq_status s = portable(&p->q, &mine->t, a, err);
-    if (!s) s = portable(&p->w, &theirs->t, a, err);
+    lq_status s = portable(&p->q, q, a, err);
+    if (!s) s = portable(&p->w, w, a, err);
     if (s) return s;
     float **const rows_of[] = { &p->wrow, &p->qrow, &p->lo, &p->hi, &p->tol, &p->col };
     for (size_t i = 0; i < LQ_COUNT(rows_of); i++)
@@ -235,8 +236,8 @@ static lq_status check_pair(verdict *v, pair *p, recipe r, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status check_tensor(verdict *v, const src_source *theirs, const src_tensor *t, recipe r,
-                              lq_err *err)
+static lq_status check_tensor(verdict *v, const src_source *mine, const src_source *theirs,
+                              const src_tensor *t, recipe r, lq_err *err)
 {
     const src_tensor *x = src_find(theirs, t->name);
     if (!x && strcmp(t->name, "lm_head.weight") == 0 && src_config(theirs) &&
@@ -266,10 +267,15 @@ static lq_status check_tensor(verdict *v, const src_source *theirs, const src_te
     }
     lq_arena a;
     pair p;
+    qt_tensor q, w;
+    src_load(&q, mine, t);
+    src_load(&w, theirs, x);
     lq_status s = lq_arena_init(&a, 0, err);
-    if (!s) s = pair_init(&p, t, x, &a, err);
+    if (!s) s = pair_init(&p, t, &q, x, &w, &a, err);
     if (!s) s = check_pair(v, &p, r, err);
     lq_arena_free(&a);
+    src_unload(theirs, x);
+    src_unload(mine, t);
     return s;
 }
 
@@ -282,7 +288,7 @@ static lq_status check_against(verdict *v, const src_source *mine, const char *p
     const int64_t n = src_n_tensors(mine);
     for (int64_t i = 0; i < n && !s; i++) {
         s = lq_stopped(v->c->job) ? LQ_EINTR
-                                  : check_tensor(v, theirs, src_tensor_at(mine, i), r, err);
+                                  : check_tensor(v, mine, theirs, src_tensor_at(mine, i), r, err);
         lq_report(v->c->job, "compare", (double)(i + 1), (double)n);
     }
     for (int64_t i = 0; i < src_n_tensors(theirs) && !s; i++) {

@@ -17,6 +17,8 @@ lq_status load_model_open(load_model *l, const char *path, pool *p, const cmd_ct
     src_opts so = { .need_config = true, .verify = opt_given(c, "verify") };
     lq_status s = src_open(&l->src, path, &so, err);
     if (s) return s; /* names the file */
+    for (size_t i = 0; i < src_n_notes(l->src); i++)
+        prog_say(LOG_INFO, "%s: %s", path, src_note_at(l->src, i));
     s = model_load(&l->m, l->src, p, c->job, err);
     if (s) {
         load_model_close(l); /* the error names the file */

@@ -1,0 +1,234 @@
+"""Checkpoints that other projects quantized: their logits, their names, and damage to them.
+
+tests/golden/published/strip.py says where they come from and what was left out of them."""
+import hashlib
+import json
+import shutil
+import struct
+
+import pytest
+
+from conftest import ROOT
+from test_bad_input import INDEX, read_st, refused, st_file
+
+GOLDEN = ROOT / "tests/golden/published"
+BASE = ROOT / "tests/golden/arch/llama-128/model.safetensors"
+NAMES = sorted(p.parent.name for p in GOLDEN.glob("*/config.json"))
+SCHEMES = {
+    "awq-gemm-g128": "u4-g128-asym", "bnb-fp4": "fp4", "bnb-int8": "i8-row", "bnb-nf4": "nf4",
+    "bnb-nf4-double": "nf4-double", "ct-fp8-dynamic": "fp8-e4m3-af8", "ct-nvfp4a16": "nvfp4",
+    "ct-rtn-w4a16-asym-g64": "u4-g64-asym", "ct-rtn-w4a16-g32": "u4-g32", "ct-w8a16": "u8-g128",
+    "ct-w8a8-int8": "i8-row-a8", "gptq-2bit-g32": "u2-g32", "gptq-3bit-g128": "u3-g128",
+    "gptq-4bit-g32-desc-act": "u4-g32", "gptq-4bit-g64-asym": "u4-g64-asym", "gptq-8bit-g128": "u8-g128",
+    "gptq-v2-4bit-g128": "u4-g128",
+}
+
+
+def tensor(header, data, name):
+    return data[slice(*header[name]["data_offsets"])]
+
+
+def base_tensors(dtype):
+    """The unquantized base, as f32 where the checkpoint had it so."""
+    h, d = read_st(BASE)
+    out = {}
+    for name, t in h.items():
+        if name == "__metadata__":
+            continue
+        b = tensor(h, d, name)
+        if dtype == "F32":
+            wide = bytearray(2 * len(b))
+            wide[2::4], wide[3::4] = b[0::2], b[1::2]
+            b = bytes(wide)
+        out[name] = (dtype, t["shape"], b)
+    return out
+
+
+def write_st(path, tensors):
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    for name, (dtype, shape, b) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(b)]}
+        data += b
+    path.write_bytes(st_file(header, data))
+
+
+def parts(name):
+    """name -> (dtype, shape, bytes) of what the project stored, and the base's type."""
+    h, d = read_st(GOLDEN / name / "part.safetensors")
+    return ({k: (t["dtype"], t["shape"], tensor(h, d, k)) for k, t in h.items() if k != "__metadata__"},
+            h["__metadata__"]["base"])
+
+
+def assemble(name, folder, change=None, config=None):
+    """The checkpoint as two shards; change(tensors), config(dict) damage it."""
+    folder.mkdir(parents=True)
+    mine, dtype = parts(name)
+    if change:
+        change(mine)
+    modules = {k.rsplit(".", 1)[0] for k in mine}
+    base = {k: v for k, v in base_tensors(dtype).items()
+            if k not in mine and k.rsplit(".", 1)[0] not in modules and k not in modules}
+    files = {"model-00001-of-00002.safetensors": base, "model-00002-of-00002.safetensors": mine}
+    for file, tensors in files.items():
+        write_st(folder / file, tensors)
+    weight_map = {k: file for file, tensors in files.items() for k in tensors}
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    doc = json.loads((GOLDEN / name / "config.json").read_text())
+    if config:
+        config(doc)
+    (folder / "config.json").write_text(json.dumps(doc))
+    return folder
+
+
+def read_floats(path, name):
+    h, d = read_st(path)
+    shape, b = h[name]["shape"], tensor(h, d, name)
+    kind = {"F32": "f", "I64": "q", "I32": "i"}[h[name]["dtype"]]
+    return shape, struct.unpack(f"<{len(b) // struct.calcsize(kind)}{kind}", b)
+
+
+def errors(llmq, folder, name, out, *more):
+    """Largest difference of each token's logits, as a share of the largest reference."""
+    _, ids = read_floats(GOLDEN / name / "expected.safetensors", "input_ids")
+    shape, want = read_floats(GOLDEN / name / "expected.safetensors", "logits")
+    llmq("logits", folder, "--ids", ",".join(map(str, ids)), "-o", out, *more)
+    _, got = read_floats(out, "logits")
+    top, V = max(map(abs, want)), shape[-1]
+    return sorted(max(abs(a - b) for a, b in zip(got[i:i + V], want[i:i + V])) / top
+                  for i in range(0, len(want), V))
+
+
+def test_every_golden_checkpoint_has_its_scheme_here():
+    assert NAMES == sorted(SCHEMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_the_librarys_own_weights(llmq, tmp_path, name):
+    folder = assemble(name, tmp_path / name)
+    e = errors(llmq, folder, name, tmp_path / "l.safetensors")
+    if SCHEMES[name].endswith("a8") or SCHEMES[name].endswith("af8"):
+        # Rounded inputs make logits jump: 1e-7 before rounding may be a step after it.
+        assert e[len(e) // 8 - 1] < 1e-5 and e[-1] < 0.1, e
+    else:
+        assert e[-1] < 1e-5, e  # issue 9 asks for 1e-3; float32 gives 2e-6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inspect_names_the_scheme_and_whole_weights(llmq, tmp_path, name):
+    doc = llmq.json("inspect", assemble(name, tmp_path / name))
+    mine = {t["name"]: t for t in doc["tensors"]}
+    assert set(mine) == set(base_tensors("BF16"))
+    q = mine["model.layers.0.self_attn.q_proj.weight"]
+    assert q["scheme"] == SCHEMES[name] and q["shape"] == [128, 128] and len(q["xxh3"]) == 32
+    assert (name in ("gptq-3bit-g128", "bnb-int8")) == bool(doc["notes"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_converted_it_gives_the_same_bytes(llmq, tmp_path, name):
+    """.llmq in both layouts: same logits, same weights by hash, and verify agrees with the source."""
+    folder = assemble(name, tmp_path / name)
+    seen = set()
+    for layout in ("portable", "tile16"):
+        out = tmp_path / f"{layout}.llmq"
+        llmq("convert", folder, "-o", out, "--to", "llmq", "--layout", layout)
+        llmq("verify", out, "--against", folder)
+        llmq("logits", out, "--ids", "1,2,3,4,5", "-o", tmp_path / "l.safetensors")
+        seen.add(hashlib.sha256((tmp_path / "l.safetensors").read_bytes()).hexdigest())
+    llmq("logits", folder, "--ids", "1,2,3,4,5", "-o", tmp_path / "l.safetensors")
+    seen.add(hashlib.sha256((tmp_path / "l.safetensors").read_bytes()).hexdigest())
+    assert len(seen) == 1
+
+
+# ---- files that are not what their label says, and are read all the same ----
+def test_zero_points_of_the_other_version_are_recognised(llmq, tmp_path):
+    """GPTQModel wrote v2 zero points under the name gptq: symmetric files are read by their zeros."""
+    a = assemble("gptq-v2-4bit-g128", tmp_path / "a")
+    b = assemble("gptq-v2-4bit-g128", tmp_path / "b", config=lambda c: c["quantization_config"].update(
+        checkpoint_format="gptq", format="gptq"))
+    e = errors(llmq, b, "gptq-v2-4bit-g128", tmp_path / "l.safetensors")
+    assert e[-1] < 1e-5 and "zero points" in llmq.json("inspect", b)["notes"][0]
+    assert llmq.json("inspect", a)["notes"] == []
+
+
+def test_a_config_of_its_own_serves_too(llmq, tmp_path):
+    """AutoGPTQ's quantize_config.json beside a config.json that does not mention it."""
+    kept = {}
+    folder = assemble("gptq-2bit-g32", tmp_path / "m", config=lambda c: kept.update(c.pop("quantization_config")))
+    del kept["quant_method"]
+    (folder / "quantize_config.json").write_text(json.dumps(kept))
+    assert errors(llmq, folder, "gptq-2bit-g32", tmp_path / "l.safetensors")[-1] < 1e-5
+
+
+# ---- refusals ----
+Q = "model.layers.0.self_attn.q_proj."
+
+
+def drop(suffix):
+    return lambda t: t.pop(Q + suffix)
+
+
+def put(suffix, **new):
+    """Replace dtype, shape or bytes of a part."""
+    def change(t):
+        dtype, shape, b = t[Q + suffix]
+        t[Q + suffix] = (new.get("dtype", dtype), new.get("shape", shape), new.get("data", lambda x: x)(b))
+    return change
+
+
+def qc(**values):
+    return lambda c: c["quantization_config"].update(values)
+
+
+DAMAGE = [
+    ("no zero points", "gptq-4bit-g64-asym", drop("qzeros"), None, "q_proj.qzeros' is missing"),
+    ("no scales", "gptq-4bit-g64-asym", drop("scales"), None, "q_proj.scales' is missing"),
+    ("scales of another shape", "gptq-4bit-g64-asym", put("scales", shape=[1, 256]), None, "expected shape [1,128]"),
+    ("groups that are not those of the config", "gptq-4bit-g64-asym", None, qc(group_size=32), "groups of 32"),
+    ("another number of bits", "gptq-4bit-g64-asym", None, qc(bits=8), "expected shape"),
+    ("a group beyond the last", "gptq-4bit-g32-desc-act",
+     put("g_idx", data=lambda b: struct.pack("<i", 4) + b[4:]), None, "expected a group below 4"),
+    ("a group before the first", "gptq-4bit-g32-desc-act",
+     put("g_idx", data=lambda b: struct.pack("<i", -9) + b[4:]), None, "expected a group below 4"),
+    ("a group with too many inputs", "gptq-4bit-g32-desc-act",
+     put("g_idx", data=lambda b: b[-4:] * 128), None, "expected 32 inputs in group"),
+    ("codes of a float type", "gptq-2bit-g32", put("qweight", dtype="F32"), None, "expected i32"),
+    ("a kernel's own order of codes", "gptq-2bit-g32", None, qc(checkpoint_format="marlin"), '"marlin"'),
+    ("AWQ for another engine", "awq-gemm-g128", None, qc(version="gemv_fast"), '"gemv_fast"'),
+    ("AWQ of three bits", "awq-gemm-g128", None, qc(bits=3), "expected 4"),
+    ("a weight that is not as large as its shape", "bnb-nf4", put("weight", shape=[4096, 1], data=lambda b: b[:4096]),
+     None, "expected 8192 bytes"),
+    ("a state that is no JSON", "bnb-nf4", put("weight.quant_state.bitsandbytes__nf4", data=lambda b: b"{" * len(b)),
+     None, "quant_state"),
+    ("block sizes in bf16, as a running layer holds them", "bnb-nf4",
+     put("weight.absmax", dtype="BF16", data=lambda b: b[::2]), None, "expected f32, found bf16"),
+    ("int8 in the layout of a GPU", "bnb-int8", put("weight_format", data=lambda b: b"\2"), None, "old GPU"),
+    ("too few words", "ct-w8a16", put("weight_packed", shape=[128, 16], data=lambda b: b[:8192]), None,
+     "expected 32 words"),
+    ("a shape of another matrix", "ct-w8a16", put("weight_shape", data=lambda b: struct.pack("<qq", 1 << 40, 1 << 40)),
+     None, "weight_shape"),
+    ("no zero points where the grid has them", "ct-rtn-w4a16-asym-g64", drop("weight_zero_point"), None, "is missing"),
+    ("an unknown format", "ct-w8a16", None,
+     lambda c: c["quantization_config"]["config_groups"]["group_0"].update(format="marlin-24"), '"marlin-24"'),
+    ("nobody's module", "ct-w8a16", None,
+     lambda c: c["quantization_config"]["config_groups"]["group_0"].update(targets=["re:.*mlp.*"]), "among its targets"),
+    ("a broken pattern", "ct-w8a16", None,
+     lambda c: c["quantization_config"]["config_groups"]["group_0"].update(targets=["re:(("]), "regular expression"),
+    ("weights turned by a transform", "ct-w8a16", None, qc(transform_config={"R1": {}}), "transform_config"),
+    ("a method that is not read", "ct-w8a16", None, qc(quant_method="quip"), '"quip"'),
+    ("quantized and plain at once", "gptq-2bit-g32",
+     lambda t: t.update({Q + "weight": ("F32", [128, 128], bytes(65536))}), None, "both plain and quantized"),
+]
+
+
+@pytest.mark.parametrize("why,name,change,config,says", DAMAGE, ids=[d[0] for d in DAMAGE])
+def test_damage_is_refused_in_a_sentence(llmq, tmp_path, why, name, change, config, says):
+    folder = assemble(name, tmp_path / "m", change, config)
+    line = refused(llmq, tmp_path, "logits", folder, "--ids", "1,2", "-o", tmp_path / "o")
+    assert says in line, line
+
+
+def test_an_unknown_method_can_still_be_listed(llmq, tmp_path):
+    folder = assemble("ct-w8a16", tmp_path / "m", config=qc(quant_method="quip"))
+    doc = llmq.json("inspect", folder)
+    assert "quip" in doc["notes"][0] and Q + "weight_packed" in [t["name"] for t in doc["tensors"]]
+    shutil.rmtree(folder)
