@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #define AT(field) offsetof(arch_config, field)
+#define NONE ((double)NAN) /* no default: a missing key leaves the field alone */
 
 /* ---- keys with a meaning of their own ---- */
 
@@ -490,7 +491,7 @@ static const arch_key gpt2_keys[] = {
 };
 static const arch_key gpt_bigcode_keys[] = {
     { "scale_attn_weights", KEY_UNIT, AT(attn_scale), 1, NULL },
-    { "multi_query", KEY_FN, 0, NAN, multi_query },
+    { "multi_query", KEY_FN, 0, NONE, multi_query },
     NO_KEY,
 };
 static const arch_key gpt_neo_keys[] = {
@@ -507,10 +508,10 @@ static const arch_key gpt_neox_keys[] = {
     NO_KEY,
 };
 #define FALCON_KEYS \
-    BIASES("bias", 0), { "alibi", KEY_FN, 0, NAN, falcon_alibi }
+    BIASES("bias", 0), { "alibi", KEY_FN, 0, NONE, falcon_alibi }
 static const arch_key falcon_keys[] = {
     FALCON_KEYS,
-    { "multi_query", KEY_FN, 0, NAN, multi_query },
+    { "multi_query", KEY_FN, 0, NONE, multi_query },
     { "parallel_attn", KEY_BOOL, AT(w.parallel), 1, NULL },
     { "parallel_attn", KEY_BOOL, AT(w.one_norm), 1, NULL },
     NO_KEY,
@@ -530,11 +531,11 @@ static const arch_key falcon_one_norm_keys[] = {
 static const arch_key mpt_keys[] = {
     { "attn_config.alibi_bias_max", KEY_REAL, AT(alibi_max), 8, NULL },
     { "attn_config.clip_qkv", KEY_REAL, AT(qkv_clip), 0, NULL },
-    { "attn_config.softmax_scale", KEY_REAL, AT(attn_scale), NAN, NULL },
-    { "logit_scale", KEY_FN, 0, NAN, mpt_logit_scale },
-    { "expansion_ratio", KEY_FN, 0, NAN, mpt_expansion },
+    { "attn_config.softmax_scale", KEY_REAL, AT(attn_scale), NONE, NULL },
+    { "logit_scale", KEY_FN, 0, NONE, mpt_logit_scale },
+    { "expansion_ratio", KEY_FN, 0, NONE, mpt_expansion },
     MUST("attn_config.alibi", 1),
-    { "no_bias", KEY_KNOWN, 0, NAN, NULL }, /* a bias is used where there is one */
+    { "no_bias", KEY_KNOWN, 0, NONE, NULL }, /* a bias is used where there is one */
     MUST("attn_config.prefix_lm", 0),
     MUST("attn_config.qk_ln", 0),
     MUST("attn_config.rope", 0),
@@ -545,7 +546,7 @@ static const arch_key mpt_keys[] = {
 static const arch_key opt_keys[] = {
     BIASES("enable_bias", 1),
     { "do_layer_norm_before", KEY_NOT, AT(w.norm_after_add), 1, NULL },
-    { "word_embed_proj_dim", KEY_INT, AT(embed_dim), NAN, NULL },
+    { "word_embed_proj_dim", KEY_INT, AT(embed_dim), NONE, NULL },
     MUST("_remove_final_layer_norm", 0),
     MUST("layer_norm_elementwise_affine", 1),
     NO_KEY,
@@ -576,7 +577,7 @@ static const arch_key gpt_oss_keys[] = {
         { "n_group", KEY_INT, AT(expert_groups), n, NULL },               \
         { "topk_group", KEY_INT, AT(groups_used), used, NULL },           \
     {                                                                     \
-        "scoring_func", KEY_FN, 0, NAN, scoring_func                      \
+        "scoring_func", KEY_FN, 0, NONE, scoring_func                     \
     }
 #define MLA_KEYS(q_lora_def)                                       \
     { "q_lora_rank", KEY_INT, AT(q_lora), q_lora_def, NULL },      \
@@ -585,12 +586,12 @@ static const arch_key gpt_oss_keys[] = {
         { "qk_rope_head_dim", KEY_INT, AT(rope_dims), 64, NULL },  \
         { "v_head_dim", KEY_INT, AT(v_dim), 128, NULL },           \
     {                                                              \
-        "qk_head_dim", KEY_KNOWN, 0, NAN, NULL                     \
+        "qk_head_dim", KEY_KNOWN, 0, NONE, NULL                    \
     }
 static const arch_key deepseek_v2_keys[] = {
     MLA_KEYS(1536),
     GROUP_KEYS(1, 1, 1),
-    { "topk_method", KEY_FN, 0, NAN, topk_method },
+    { "topk_method", KEY_FN, 0, NONE, topk_method },
     MUST("norm_topk_prob", 0),
     MUST("mlp_bias", 0),
     NO_KEY,
@@ -599,7 +600,7 @@ static const arch_key deepseek_v3_keys[] = {
     MLA_KEYS(1536),
     GROUP_KEYS(8, 4, 2.5),
     NORM_TOPK(1),
-    { "topk_method", KEY_FN, 0, NAN, noaux_tc },
+    { "topk_method", KEY_FN, 0, NONE, noaux_tc },
     { "rope_interleave", KEY_NOT, AT(w.rope_half), 1, NULL },
     MUST("mlp_bias", 0),
     NO_KEY,
@@ -607,7 +608,7 @@ static const arch_key deepseek_v3_keys[] = {
 static const arch_key glm4_moe_keys[] = {
     GROUP_KEYS(1, 1, 1),
     NORM_TOPK(1),
-    { "use_qk_norm", KEY_FN, 0, NAN, head_qk_norm },
+    { "use_qk_norm", KEY_FN, 0, NONE, head_qk_norm },
     NO_KEY,
 };
 static const arch_key dots1_keys[] = { GROUP_KEYS(1, 1, 1), NORM_TOPK(0), NO_KEY };
@@ -615,12 +616,12 @@ static const arch_key olmoe_keys[] = { NORM_TOPK(0), MUST("clip_qkv", 0), NO_KEY
 static const arch_key ernie_keys[] = { BIASES("use_bias", 0), NO_KEY };
 static const arch_key seed_oss_keys[] = {
     { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
-    { "attention_out_bias", KEY_KNOWN, 0, NAN, NULL }, /* there is one or there is not */
+    { "attention_out_bias", KEY_KNOWN, 0, NONE, NULL }, /* there is one or there is not */
     NO_KEY,
 };
 static const arch_key cohere2_keys[] = {
     { "logit_scale", KEY_REAL, AT(logit_scale), 0.0625, NULL },
-    { "rotary_pct", KEY_KNOWN, 0, NAN, NULL },
+    { "rotary_pct", KEY_KNOWN, 0, NONE, NULL },
     NO_KEY,
 };
 

@@ -3,8 +3,9 @@
 
 usage: make_more.py OUT [NAME...]
 
-OUT/NAME/: config.json, model.safetensors, expected.safetensors (input_ids int32 [1, 40]; logits
-float32 [1, 40, V]). Weights are random, scaled so that the logits spread over a few units.
+OUT/NAME/: config.json, model.safetensors, expected.safetensors (input_ids int32 [2, 32]; logits
+float32 [2, 32, V]; greedy int32 [2, 48], the ids and 16 more; margin float32 [2, 16] between the best
+logit and the next). Weights are random, scaled so that the logits spread over a few units.
 """
 import math
 import os
@@ -14,7 +15,7 @@ import torch
 import transformers as tf
 from safetensors.torch import save_file
 
-V, H, LAYERS, HEADS, KV, FFN, T = 96, 32, 2, 4, 2, 48, 40
+V, H, LAYERS, HEADS, KV, FFN, T = 96, 32, 2, 4, 2, 48, 32
 SIZES = dict(vocab_size=V, hidden_size=H, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
              intermediate_size=FFN, max_position_embeddings=128, bos_token_id=1, eos_token_id=2,
              pad_token_id=0, num_key_value_heads=KV)
@@ -57,7 +58,7 @@ MODELS = {
     "deepseek-v2-groups": ("DeepseekV2", dict(MLA, q_lora_rank=None,
                                               topk_method="group_limited_greedy",
                                               routed_scaling_factor=1.5, **GROUPS)),
-    "phi3-longrope": ("Phi3", dict(SIZES, original_max_position_embeddings=32, rope_scaling=dict(
+    "phi3-longrope": ("Phi3", dict(SIZES, original_max_position_embeddings=16, rope_scaling=dict(
         type="longrope", short_factor=[1.0, 1.1, 1.5, 2.0], long_factor=[1.0, 2.0, 4.0, 8.0]))),
     "falcon2-one-norm": ("Falcon", dict(FALCON, num_kv_heads=KV, new_decoder_architecture=True,
                                         num_ln_in_parallel_attn=1)),
@@ -106,16 +107,22 @@ def make(out, name, kind, sizes):
     for n, b in model.named_buffers():
         if "correction" in n:
             b.copy_(b.bfloat16().float())
-    ids = torch.randint(3, V, (1, T), generator=g)
+    ids = torch.randint(3, V, (2, T), generator=g)
     with torch.no_grad():
         logits = model(ids, use_cache=False).logits.float()
+        greedy, margin = ids, []
+        for _ in range(16):
+            best = model(greedy, use_cache=False).logits[:, -1].float().topk(2, -1)
+            margin.append(best.values[:, 0] - best.values[:, 1])
+            greedy = torch.cat([greedy, best.indices[:, :1]], 1)
     folder = os.path.join(out, name)
     model = model.to(torch.bfloat16)
     model.config.torch_dtype = torch.bfloat16
     model.save_pretrained(folder, safe_serialization=True)
     os.path.exists(os.path.join(folder, "generation_config.json")) and \
         os.remove(os.path.join(folder, "generation_config.json"))
-    save_file(dict(input_ids=ids.int(), logits=logits.contiguous()),
+    save_file(dict(input_ids=ids.int(), logits=logits.contiguous(), greedy=greedy.int().contiguous(),
+                   margin=torch.stack(margin, 1).contiguous()),
               os.path.join(folder, "expected.safetensors"))
     print(f"{name:22s} spread {logits.std():.2f}")
 
