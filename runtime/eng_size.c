@@ -51,10 +51,20 @@ static lq_status check_opts(const eng_opts *o, int64_t max_pos, lq_err *err)
     return s;
 }
 
+/* Positions that a sequence may have. Dynamic NTK stretches what was trained by its factor. */
+static int64_t longest(const arch_config *c)
+{
+    const arch_rope *r = &c->rope[ROPE_MAIN];
+    if (c->max_pos <= 0) return INT32_MAX;
+    if (c->w.pos != POS_ROPE || r->kind != ROPE_DYNAMIC) return c->max_pos;
+    double stretched = (double)r->original_max * r->factor;
+    return stretched < INT32_MAX ? (int64_t)stretched : INT32_MAX;
+}
+
 lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want,
                    lq_err *err)
 {
-    int64_t max_pos = c->max_pos > 0 ? c->max_pos : INT32_MAX;
+    int64_t max_pos = longest(c);
     lq_status s = check_opts(want, max_pos, err);
     if (s) return s;
     eng_opts o = *want;

@@ -308,6 +308,52 @@ TEST(a_repeated_prompt_is_cached_and_answers_the_same)
     rig_close(&r);
 }
 
+/* Dynamic NTK with 24 positions trained and a factor of 2: rows of a prompt beyond 24 take the
+ * angles of its whole length, so only prompts of that length may share their blocks. */
+TEST(angles_that_follow_the_length_depend_on_nothing_else)
+{
+    static const struct {
+        int64_t n_prompt, cached;
+    } t[] = { { 20, 0 }, { 30, 0 }, { 36, 0 }, { 30, 24 }, { 36, 32 }, { 22, 16 } };
+    static const eng_opts opts[] = {
+        { .max_seqs = 1, .no_prefix_cache = true },
+        { .block_size = 8 },
+        { .max_batch_tokens = 1, .max_seqs = 8, .block_size = 8 },
+    };
+    src_source *s;
+    model m;
+    lq_err err = { "" };
+    lq_status st = src_open(&s, "tests/golden/arch/llama-dynamic-ntk",
+                            &(src_opts){ .need_config = true }, &err);
+    CHECK(!st, "%s", err.msg);
+    if (st) return;
+    st = model_load(&m, s, NULL, NULL, &err);
+    CHECK(!st, "%s", err.msg);
+    job want[LQ_COUNT(t)], got;
+    for (size_t k = 0; !st && k < LQ_COUNT(opts); k++) {
+        rig r;
+        if (!rig_open(&r, &m, 1, opts[k])) break;
+        CHECK(eng_options(r.e)->max_len == 48, "max_len %lld",
+              (long long)eng_options(r.e)->max_len);
+        for (size_t i = 0; i < LQ_COUNT(t); i++) {
+            job *j = k ? &got : &want[i];
+            make_job(j, 0);
+            for (int64_t p = 0; p < t[i].n_prompt; p++)
+                j->prompt[p] = (int32_t)(10 + p);
+            j->r.n_prompt = t[i].n_prompt;
+            j->r.max_tokens = 12;
+            submit(&r, j);
+            wait_for(j);
+            CHECK(j->n_cached == (k ? t[i].cached : 0), "options %d, run %d: %lld cached", (int)k,
+                  (int)i, (long long)j->n_cached);
+            CHECK(!k || same_answer(&want[i], j), "options %d, run %d differs", (int)k, (int)i);
+        }
+        rig_close(&r);
+    }
+    model_free(&m);
+    src_close(s);
+}
+
 TEST(prompt_logprobs_are_those_that_generation_had)
 {
     rig r;
@@ -767,6 +813,7 @@ int main(int argc, char **argv)
     RUN(a_pool_for_one_serves_many);
     RUN(greedy_ids_are_those_of_transformers);
     RUN(a_repeated_prompt_is_cached_and_answers_the_same);
+    RUN(angles_that_follow_the_length_depend_on_nothing_else);
     RUN(prompt_logprobs_are_those_that_generation_had);
     RUN(scoring_goes_on_after_a_pre_emption);
     RUN(requests_that_can_never_run_are_refused);
