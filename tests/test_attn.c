@@ -12,20 +12,21 @@ typedef struct {
     int64_t H, Hkv, D, Dv, T;
     float softcap;
     int64_t window;
-    bool alibi, sinks;
+    bool alibi, sinks, falcon; /* falcon: alibi_scaled and alibi_bf16 */
 } shape;
 
 static const shape shapes[] = {
-    { "one head, one token", 1, 1, 16, 16, 1, 0, 0, false, false },
-    { "heads of their own", 3, 3, 32, 32, 45, 0, 0, false, false },
-    { "grouped", 8, 2, 64, 64, 100, 0, 0, false, false },
-    { "one kv head, odd size", 6, 1, 20, 20, 70, 0, 0, false, false },
-    { "window", 4, 2, 32, 32, 130, 0, 37, false, false },
-    { "window of one", 2, 2, 16, 16, 40, 0, 1, false, false },
-    { "soft-cap", 4, 2, 80, 80, 50, 2.0f, 0, false, false },
-    { "alibi", 4, 4, 32, 32, 90, 0, 0, true, false },
-    { "sinks and window", 4, 1, 48, 48, 90, 0, 64, false, true },
-    { "values narrower than keys", 4, 4, 40, 24, 66, 0, 0, false, false },
+    { "one head, one token", 1, 1, 16, 16, 1, 0, 0, false, false, false },
+    { "heads of their own", 3, 3, 32, 32, 45, 0, 0, false, false, false },
+    { "grouped", 8, 2, 64, 64, 100, 0, 0, false, false, false },
+    { "one kv head, odd size", 6, 1, 20, 20, 70, 0, 0, false, false, false },
+    { "window", 4, 2, 32, 32, 130, 0, 37, false, false, false },
+    { "window of one", 2, 2, 16, 16, 40, 0, 1, false, false, false },
+    { "soft-cap", 4, 2, 80, 80, 50, 2.0f, 0, false, false, false },
+    { "alibi", 4, 4, 32, 32, 90, 0, 0, true, false, false },
+    { "alibi in bf16, scaled", 4, 4, 32, 32, 300, 0, 0, true, false, true },
+    { "sinks and window", 4, 1, 48, 48, 90, 0, 64, false, true, false },
+    { "values narrower than keys", 4, 4, 40, 24, 66, 0, 0, false, false, false },
 };
 
 static const float slopes[8] = { 0.5f, 0.25f, 0.125f, 0.0625f, 0.03f, 0.02f, 0.01f, 0.005f };
@@ -102,6 +103,8 @@ static float *run(const shape *s, const input *in, int n_seqs, int block_size, i
                            .softcap = s->softcap,
                            .window = s->window,
                            .alibi = s->alibi ? slopes : NULL,
+                           .alibi_scaled = s->falcon,
+                           .alibi_bf16 = s->falcon,
                            .sinks = s->sinks ? sink_logits : NULL,
                            .seqs = seqs,
                            .n_seqs = n_seqs };
@@ -128,6 +131,14 @@ static void through_cache(float *dst, const float *src, int64_t D, kv_dtype d)
         dst[i] = (max / 127.0f) * rintf(src[i] * (127.0f / max));
 }
 
+static float bf16(double x) { return lq_bf16_to_f32(lq_f32_to_bf16((float)x)); }
+
+static double bias(const shape *s, int64_t h, int64_t key, int64_t query)
+{
+    if (!s->falcon) return (double)slopes[h] * (double)(key - query);
+    return (double)0.3f * (double)bf16((double)bf16((double)slopes[h]) * (double)bf16((double)key));
+}
+
 /* Largest error as a share of its bound. */
 static double worst(const shape *s, const input *in, const float *out, kv_dtype d)
 {
@@ -148,7 +159,7 @@ static double worst(const shape *s, const input *in, const float *out, kv_dtype 
                 }
                 w[j] = dot * (double)0.3f;
                 if (s->softcap > 0) w[j] = (double)s->softcap * tanh(w[j] / (double)s->softcap);
-                if (s->alibi) w[j] += (double)slopes[h] * (double)(j - t), abs += (double)t;
+                if (s->alibi) w[j] += bias(s, h, j, t), abs += (double)t;
                 max = w[j] > max ? w[j] : max;
                 size = abs > size ? abs : size;
             }

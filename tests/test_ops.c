@@ -114,6 +114,14 @@ static bool apply(int op, float *y, const input *in, int64_t n, const char **nam
         *name = "act_mul in place";
         k_act_mul(y, y, in->w, n, ACT_GELU_TANH, 0);
         return true;
+    case 12:
+        *name = "swiglu clamped, in place";
+        k_act_mul(y, y, in->w, n, ACT_SWIGLU_CLAMPED, 1.5f);
+        return true;
+    case 13:
+        *name = "clamp";
+        k_clamp(y, 2.0f, n);
+        return true;
     default:
         return false;
     }
@@ -160,6 +168,11 @@ static double truth(int op, const input *in, int64_t n, int64_t i, double *size)
         return x / (1 + exp(-x)) * w;
     case 9:
         return 3 * tanh(x / 3);
+    case 12:
+        y = fmin(x, 1.5);
+        return y / (1 + exp(-1.702 * y)) * (fmin(fmax(w, -1.5), 1.5) + 1);
+    case 13:
+        return fmin(fmax(x, -2), 2);
     default:
         sum = 0;
         for (int64_t k = 0; k < n; k++)
@@ -177,7 +190,7 @@ TEST(row_operations_agree_with_double_precision)
     float y[MAX_N];
     const char *name;
     for (size_t l = 0; l < LQ_COUNT(lengths); l++)
-        for (int op = 0; op < 12; op++) {
+        for (int op = 0; op < 14; op++) {
             int64_t n = lengths[l];
             if ((op == 6 || op == 7) && n < 15)
                 continue; /* variance of one or two values: all rounding */
