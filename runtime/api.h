@@ -39,7 +39,7 @@ typedef struct {
     int64_t block_size, kv_blocks; /* for cache_config_info */
     const char *quantization;      /* "u4-g128", NULL: none */
     const char *fingerprint;       /* any text that changes with weights and arithmetic */
-    api_defaults defaults;
+    gen_defaults defaults; /* of the model's file */
 } api_model;
 
 typedef struct {

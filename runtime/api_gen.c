@@ -226,7 +226,11 @@ static uint64_t base_seed(const api_params *p)
 static int64_t wanted_tokens(const gen *g, int64_t n_prompt)
 {
     int64_t room = g->a->m.max_len - n_prompt;
-    int64_t want = g->p.max_tokens >= 0 ? g->p.max_tokens : g->kind == API_COMPLETIONS ? 16 : room;
+    const gen_defaults *d = &g->a->m.defaults;
+    int64_t want = g->p.max_tokens >= 0         ? g->p.max_tokens
+                   : d->has_max_new_tokens      ? d->max_new_tokens
+                   : g->kind == API_COMPLETIONS ? 16
+                                                : room;
     return g->p.max_tokens < 0 && want > room ? room : want;
 }
 

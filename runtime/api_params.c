@@ -490,7 +490,7 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
 }
 
 lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, size_t n,
-                          api_kind kind, const api_defaults *d, int64_t vocab, bool strict,
+                          api_kind kind, const gen_defaults *d, int64_t vocab, bool strict,
                           api_error *e)
 {
     *p = (api_params){ .n = 1,
@@ -525,29 +525,4 @@ void api_params_free(api_params *p)
     free(p->bias);
     p->stop_ids = p->allowed = NULL;
     p->bias = NULL;
-}
-
-void api_defaults_read(api_defaults *d, const char *json, size_t n)
-{
-    cJSON *doc;
-    *d = (api_defaults){ 0 };
-    if (js_parse(&doc, json, n, (size_t)1 << 20, 0, NULL)) return;
-    const struct {
-        const char *key;
-        bool *has;
-        double *v, lo, hi;
-    } fields[] = {
-        { "temperature", &d->has_temperature, &d->temperature, 0, 2 },
-        { "top_p", &d->has_top_p, &d->top_p, 1e-9, 1 },
-        { "min_p", &d->has_min_p, &d->min_p, 0, 1 },
-        { "repetition_penalty", &d->has_repetition_penalty, &d->repetition_penalty, 1e-6, 1e6 },
-    };
-    for (size_t i = 0; i < LQ_COUNT(fields); i++) {
-        const cJSON *v = js_get(doc, fields[i].key);
-        *fields[i].has =
-            cJSON_IsNumber(v) && v->valuedouble >= fields[i].lo && v->valuedouble <= fields[i].hi;
-        if (*fields[i].has) *fields[i].v = v->valuedouble;
-    }
-    d->has_top_k = js_whole(js_get(doc, "top_k"), 0, INT32_MAX, &d->top_k);
-    cJSON_Delete(doc);
 }

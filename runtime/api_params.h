@@ -7,6 +7,7 @@
 #ifndef LLMQ_RUNTIME_API_PARAMS_H
 #define LLMQ_RUNTIME_API_PARAMS_H
 
+#include "formats/gen.h"
 #include "formats/json.h"
 #include "runtime/sample.h"
 
@@ -27,15 +28,6 @@ __attribute__((format(printf, 4, 5)))
 #endif
 lq_status
 api_fail(api_error *e, const char *param, const char *code, const char *fmt, ...);
-
-/* What a model's generation_config.json says; zero fields: the API's own defaults. */
-typedef struct {
-    bool has_temperature, has_top_p, has_top_k, has_min_p, has_repetition_penalty;
-    double temperature, top_p, min_p, repetition_penalty;
-    int64_t top_k;
-} api_defaults;
-/* From the file's bytes (JSON); what is not there or out of range stays unset. */
-void api_defaults_read(api_defaults *d, const char *json, size_t n);
 
 typedef struct {
     /* strings point into the request's JSON document */
@@ -77,7 +69,7 @@ typedef struct {
 /* Read `doc` (an object), whose source text is text[n]. Free with api_params_free, also after an
  * error. Strings borrow from doc. */
 lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, size_t n,
-                          api_kind kind, const api_defaults *d, int64_t vocab, bool strict,
+                          api_kind kind, const gen_defaults *d, int64_t vocab, bool strict,
                           api_error *e);
 void api_params_free(api_params *p);
 

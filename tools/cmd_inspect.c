@@ -1,6 +1,7 @@
 /* tools/cmd_inspect.c - `llmq inspect`: what is in a model file, as a tree or as JSON. */
 #include "tools/cmds.h"
 
+#include "formats/gen.h"
 #include "formats/json.h"
 #include "formats/source.h"
 
@@ -142,9 +143,28 @@ static bool add_notes(cJSON *doc, const src_source *s)
     return ok;
 }
 
+/* A file that cannot be used is inspected all the same. */
+static lq_status read_generation(gen_defaults *g, const src_source *s, lq_err *err)
+{
+    const src_blob *b = src_find_blob(s, "generation_config.json");
+    return gen_read(g, b ? b->data : NULL, b ? b->bytes : 0, err);
+}
+
 static bool add_item(cJSON *doc, const char *key, cJSON *v)
 {
     return cJSON_AddItemToObject(doc, key, v ? v : cJSON_CreateNull());
+}
+
+/* What the model's makers ask for: sampling, and the ids that end an answer. */
+static cJSON *generation_json(const src_source *s, const arch_config *c)
+{
+    gen_defaults g;
+    cJSON *o = read_generation(&g, s, NULL) ? cJSON_CreateObject() : gen_json(&g), *ids;
+    if (!c || !o) return o;
+    ids = cJSON_AddArrayToObject(o, "eos_token_id");
+    for (int i = 0; i < c->n_eos && ids; i++)
+        cJSON_AddItemToArray(ids, cJSON_CreateNumber(c->eos[i]));
+    return o;
 }
 
 static lq_status print_json(const src_source *s, const totals *t, lq_err *err)
@@ -157,7 +177,8 @@ static lq_status print_json(const src_source *s, const totals *t, lq_err *err)
               cJSON_AddNumberToObject(doc, "bytes", t->bytes) &&
               cJSON_AddNumberToObject(doc, "bpw", bits_per(t->linear_bytes, t->linear_params)) &&
               cJSON_AddNumberToObject(doc, "bpw_model", bits_per(t->bytes, t->params)) &&
-              add_item(doc, "config", c ? arch_config_json(c) : NULL) && add_schemes(doc, t) &&
+              add_item(doc, "config", c ? arch_config_json(c) : NULL) &&
+              add_item(doc, "generation", generation_json(s, c)) && add_schemes(doc, t) &&
               (list = cJSON_AddArrayToObject(doc, "tensors")) != NULL;
     for (int64_t i = 0; i < src_n_tensors(s) && ok; i++)
         ok = add_tensor(list, s, i);
@@ -286,6 +307,21 @@ static lq_status print_object(const char *title, const cJSON *o, lq_err *err)
     return s;
 }
 
+static void print_generation(const src_source *s)
+{
+    gen_defaults g;
+    lq_err err = { "" };
+    if (read_generation(&g, s, &err)) {
+        printf("  generation: %s\n", err.msg);
+        return;
+    }
+    cJSON *o = generation_json(s, src_config(s));
+    char *text = cJSON_PrintUnformatted(o);
+    if (text && o->child) printf("  generation: %s\n", text);
+    cJSON_free(text);
+    cJSON_Delete(o);
+}
+
 static lq_status print_tree(const src_source *s, const totals *t, const char *path, bool all,
                             lq_err *err)
 {
@@ -303,6 +339,7 @@ static lq_status print_tree(const src_source *s, const totals *t, const char *pa
            bits_per(t->linear_bytes, t->linear_params), bits_per(t->bytes, t->params));
     for (size_t i = 0; i < src_n_notes(s); i++)
         printf("  note: %s\n", src_note_at(s, i));
+    print_generation(s);
     printf("tensors\n");
     print_groups(items, n, all);
     free(items);

@@ -222,6 +222,24 @@ static lq_status read_prompt(const run_opts *o, const src_source *src, const tok
     return s;
 }
 
+/* What the command line leaves open, the model's generation_config.json says. */
+static void take_defaults(run_opts *o, const gen_defaults *g, const cmd_ctx *c)
+{
+    const struct {
+        const char *name;
+        bool has;
+        double *option, value;
+    } fields[] = { { "temperature", g->has_temperature, &o->temperature, g->temperature },
+                   { "top-p", g->has_top_p, &o->top_p, g->top_p },
+                   { "min-p", g->has_min_p, &o->min_p, g->min_p },
+                   { "repetition-penalty", g->has_repetition_penalty, &o->repetition,
+                     g->repetition_penalty } };
+    for (size_t i = 0; i < LQ_COUNT(fields); i++)
+        if (fields[i].has && !opt_given(c, fields[i].name)) *fields[i].option = fields[i].value;
+    if (g->has_top_k && !opt_given(c, "top-k")) o->top_k = g->top_k;
+    if (g->has_max_new_tokens && !opt_given(c, "max-tokens")) o->max_tokens = g->max_new_tokens;
+}
+
 static eng_request request_of(const run_opts *o, const int32_t *ids, size_t n)
 {
     return (eng_request){ .prompt = ids,
@@ -344,7 +362,9 @@ static lq_status generate(answer *a, timings *t, const cmd_ctx *c, const run_opt
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
-    const run_opts *o = opts;
+    run_opts own = *(const run_opts *)opts;
+    const run_opts *o = &own;
+    gen_defaults g;
     if (!!o->prompt + !!o->file + !!o->ids != 1)
         return lq_fail(err, LQ_EUSAGE, "expected one of --prompt, --prompt-file and --ids");
     if (o->chat ? o->ids != NULL : o->system != NULL)
@@ -361,6 +381,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s) s = load_model_open(&l, c->argv[0], p, c, err);
     if (!s) s = load_tok_open(&tok, l.src, c->argv[0], err);
     if (s == LQ_ENOENT && l.src && o->ids) s = LQ_OK; /* ids in, ids out */
+    if (!s) s = load_stops(&l, tok.t, err);
+    if (!s) s = load_gen(&g, l.src, c->argv[0], err);
+    if (!s) take_defaults(&own, &g, c);
     prog_end();
     t.load = prog_now() - start;
     if (!s) s = generate(&a, &t, c, o, &l.m, tok.t, p, err);
@@ -378,8 +401,10 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 const cmd_row cmd_run = {
     .name = "run",
     .summary = "answer one prompt",
-    .details = "The answer is written to stdout as it comes, the figures to stderr. The same "
-               "options and seed give the same bytes, whatever the threads.",
+    .details =
+        "The answer is written to stdout as it comes, the figures to stderr. The same "
+        "options and seed give the same bytes, whatever the threads. What is not given here is\n"
+        "taken from the model's generation_config.json, where it has one.",
     .args = { { "MODEL", 1, 1, "a .llmq file or a Hugging Face folder" } },
     .groups = { OPT_GROUP("Prompt", prompt_rows, 0), OPT_GROUP("Answer", answer_rows, 0),
                 OPT_GROUP("Sampling", sampling_rows, 0), OPT_GROUP("Memory", engine_rows, 0),

@@ -66,6 +66,7 @@ typedef struct {
     load_model model;
     bool model_open;
     load_tok tok;
+    gen_defaults gen;
     chat_format *chat; /* NULL: the model has no template */
     engine *engine;
     char scheme[40], name[128], fingerprint[256];
@@ -175,6 +176,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
     lq_status s = load_start(&v->p, c, &o->model, err);
     if (!s) s = load_model_open(&v->model, v->path, v->p, c, err);
     v->model_open = !s;
+    if (!s) s = load_gen(&v->gen, v->model.src, v->path, err);
     if (s) return s;
     s = load_tok_open(&v->tok, v->model.src, v->path, err);
     if (s == LQ_ENOENT) {
@@ -182,6 +184,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
         s = LQ_OK;
     }
     if (!s && v->tok.t) s = open_chat(v, err);
+    if (!s) s = load_stops(&v->model, v->tok.t, err);
     eng_opts eo = { .acts = opt_acts(&o->model),
                     .kv = opt_kv(&o->model),
                     .block_size = (int)o->block_size,
@@ -198,7 +201,6 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
 static void make_ready(serve *v)
 {
     const eng_opts *eo = eng_options(v->engine);
-    const src_blob *g = src_find_blob(v->model.src, "generation_config.json");
     eng_stats s;
     eng_stats_get(v->engine, &s);
     api_model m = { .backend = { v, submit, cancel, stats, v->chat ? render : NULL },
@@ -208,11 +210,11 @@ static void make_ready(serve *v)
                     .block_size = eo->block_size,
                     .kv_blocks = s.kv_blocks,
                     .quantization = scheme_of(v),
-                    .fingerprint = v->fingerprint };
+                    .fingerprint = v->fingerprint,
+                    .defaults = v->gen };
     snprintf(v->fingerprint, sizeof v->fingerprint, "%s %s %zu %s %s", LLMQ_VERSION,
              m.quantization ? m.quantization : "", v->model.m.weight_bytes, mm_acts_text(eo->acts),
              kv_dtype_text(eo->kv));
-    if (g) api_defaults_read(&m.defaults, (const char *)g->data, g->bytes);
     api_set_model(v->a, &m);
     prog_say(LOG_INFO, "ready: %s on http://%s:%d/v1, context %lld, %lld KV blocks of %d tokens",
              v->o->names.n ? v->o->names.v[0] : v->name, v->o->host, http_port(v->http),
