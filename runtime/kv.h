@@ -53,7 +53,7 @@ void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, c
 /* Drop positions from `tokens` on (rejected drafts). */
 void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens);
 
-/* Pointers for kernels/attn.h. */
+/* Pointers for kernels/attn.h. A block's V follows its K: a layer is n_blocks strides from kv_k. */
 uint8_t *kv_k(kv_cache *kv, int64_t layer); /* start of that layer's K of block 0 */
 uint8_t *kv_v(kv_cache *kv, int64_t layer);
 size_t kv_block_stride(const kv_cache *kv); /* from block to block, of K and of V alike */

@@ -161,11 +161,9 @@ static lq_status open_batch(batch *k, const session *b, int64_t n, int64_t len, 
     for (int64_t i = 0; i < n && !s; i++)
         s = kv_reserve(k->kv, &k->seqs[i], len, err);
     /* Written once, so that reading it reads memory rather than the kernel's one page of zeros. */
-    size_t plane = (size_t)ko.n_blocks * (k->kv ? kv_block_stride(k->kv) : 0);
-    for (int64_t l = 0; l < b->m->cfg->layers && !s; l++) {
-        memset(kv_k(k->kv, l), 0, plane);
-        memset(kv_v(k->kv, l), 0, plane);
-    }
+    size_t layer = (size_t)ko.n_blocks * (k->kv ? kv_block_stride(k->kv) : 0);
+    for (int64_t l = 0; l < b->m->cfg->layers && !s; l++)
+        memset(kv_k(k->kv, l), 0, layer); /* K and V */
     return s;
 }
 
