@@ -1,6 +1,7 @@
 /* calib/run.c - hidden states of the calibration tokens, layer after layer. */
 #include "calib/run.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,24 +16,12 @@ struct cal_run {
     model m;
     pool *p;
     int64_t n, len, per_chunk; /* windows, tokens in each, windows per chunk */
-    bool want_h;
+    bool want_h, all_experts;
     float *state; /* [n*len][hidden], or one chunk when `fd` holds the rest */
     int fd;
     float *x; /* one chunk: the copy that a look consumes */
     lq_arena scratch;
 };
-
-bool cal_site_of(cal_site *site, arch_role r)
-{
-    static const struct {
-        arch_role role;
-        cal_site site;
-    } sites[] = { { R_Q, CAL_ATTN },   { R_K, CAL_ATTN }, { R_V, CAL_ATTN },   { R_O, CAL_O },
-                  { R_GATE, CAL_MLP }, { R_UP, CAL_MLP }, { R_DOWN, CAL_DOWN } };
-    for (size_t i = 0; i < LQ_COUNT(sites); i++)
-        if (sites[i].role == r) return *site = sites[i].site, true;
-    return false;
-}
 
 const model *cal_model(const cal_run *r) { return &r->m; }
 
@@ -114,6 +103,7 @@ lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, c
     r->n = samples->n;
     r->len = samples->len;
     r->want_h = o->want_h;
+    r->all_experts = o->all_experts;
     r->per_chunk = CHUNK_TOKENS / r->len > 0 ? CHUNK_TOKENS / r->len : 1;
     lq_status s = model_load_frame(&r->m, src, p, err);
     if (s) goto done;
@@ -155,28 +145,36 @@ void cal_close(cal_run *r)
 
 /* ---- a layer ---- */
 typedef struct {
-    cal_stats *st;
+    cal_layer_stats *st;
+    const arch_config *c;
     pool *p;
+    bool shared, all_experts;  /* look at what is no expert's; see cal_opts */
+    arch_role of[CAL_N_SITES]; /* the role that brings a site's rows of this chunk */
+    bool seen[CAL_N_SITES];
 } look;
 
-/* The first linear of a site to run brings the statistics of all of them. */
+/* Several linears show the same input: the first of a site's roles in a chunk brings it. */
 static void on_input(void *user, arch_role role, int64_t expert, const float *x, int64_t ldx,
                      int64_t T, int64_t K)
 {
     look *k = user;
     cal_site site;
+    if (!cal_site_of(&site, k->c, role) || (site < CAL_N_SHARED && !k->shared)) return;
+    if (site == CAL_EXPERT_IN && k->all_experts) return;
+    if (k->seen[site] && k->of[site] != role) return;
+    k->seen[site] = true;
+    k->of[site] = role;
+    cal_stats *s = cal_stats_of(k->st, k->c, role, expert);
+    if (!s || T == 0) return;
+    assert(s->K == K);
     (void)K;
-    (void)expert;
-    if ((role == R_Q || role == R_O || role == R_GATE || role == R_DOWN) &&
-        cal_site_of(&site, role))
-        cal_stats_add(&k->st[site], x, ldx, T, k->p);
+    cal_stats_add(s, x, ldx, T, k->p);
 }
 
-static lq_status run_layer(cal_run *r, int64_t layer, const model_layer *l, cal_stats *st,
+static lq_status run_layer(cal_run *r, int64_t layer, const model_layer *l, look *k,
                            const lq_job *job, lq_err *err)
 {
-    look k = { st, r->p };
-    fwd_tap tap = { on_input, &k };
+    fwd_tap tap = { on_input, k };
     lq_status s = LQ_OK;
     for (int64_t c = 0; c < n_chunks(r) && !s; c++) {
         if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
@@ -184,31 +182,67 @@ static lq_status run_layer(cal_run *r, int64_t layer, const model_layer *l, cal_
         s = get_chunk(r, &x, c, err);
         if (s) break;
         int64_t w = chunk_windows(r, c);
-        if (st) { /* looking: the state stays */
+        if (k) { /* looking: the state stays */
             memcpy(r->x, x, (size_t)(w * r->len * r->m.cfg->hidden) * sizeof *x);
+            memset(k->seen, 0, sizeof k->seen);
             x = r->x;
         }
-        s = fwd_layer(r->m.cfg, l, layer, x, w, r->len, MM_F32, st ? &tap : NULL, &r->scratch, r->p,
+        s = fwd_layer(r->m.cfg, l, layer, x, w, r->len, MM_F32, k ? &tap : NULL, &r->scratch, r->p,
                       err);
-        if (!s && !st) s = put_chunk(r, x, c, err);
+        if (!s && !k) s = put_chunk(r, x, c, err);
     }
     return s;
 }
 
-lq_status cal_look(cal_run *r, cal_stats st[CAL_N_SITES], int64_t layer, const model_layer *l,
-                   const lq_job *job, lq_err *err)
+/* Empty statistics of what the layer has. */
+static lq_status start_look(const cal_run *r, cal_layer_stats *st, int64_t layer, int64_t first,
+                            int64_t n, lq_err *err)
 {
     const arch_config *c = r->m.cfg;
-    static const arch_role roles[CAL_N_SITES] = { R_Q, R_O, R_GATE, R_DOWN };
+    bool has[CAL_N_SITES] = { false };
     lq_status s = LQ_OK;
-    for (int i = 0; i < CAL_N_SITES && !s; i++) {
-        int64_t N, K;
-        arch_role_shape(c, roles[i], &N, &K);
-        s = cal_stats_init(&st[i], K, r->want_h, err);
+    cal_site site;
+    for (arch_role role = 0; role < ARCH_N_ROLES; role++)
+        if (arch_has(c, role, layer) && cal_site_of(&site, c, role)) has[site] = true;
+    if (r->all_experts) has[CAL_EXPERT_IN] = false;
+    cal_layer_stats old = *st; /* the sites of an earlier look are kept */
+    for (int i = 0; i < CAL_N_OF_EXPERT; i++) {
+        for (int64_t e = 0; old.expert[i] && e < old.n_experts; e++)
+            cal_stats_free(&old.expert[i][e]);
+        free(old.expert[i]);
+        st->expert[i] = NULL;
     }
-    if (!s) s = run_layer(r, layer, l, st, job, err);
-    for (int i = 0; i < CAL_N_SITES && !s; i++)
-        cal_stats_finish(&st[i]);
+    st->first = first;
+    st->n_experts = n;
+    st->tokens = r->n * r->len;
+    for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++) {
+        cal_stats_free(&st->site[i]);
+        if (has[i])
+            s = cal_stats_init(&st->site[i], cal_site_width(c, (cal_site)i), r->want_h, err);
+    }
+    for (int i = 0; i < CAL_N_OF_EXPERT && !s && n; i++) {
+        st->expert[i] = calloc((size_t)n, sizeof *st->expert[i]);
+        if (!st->expert[i]) return lq_fail(err, LQ_ENOMEM, "no memory for statistics");
+        cal_site of = (cal_site)(CAL_N_SHARED + i);
+        for (int64_t e = 0; e < n && !s && has[of]; e++)
+            s = cal_stats_init(&st->expert[i][e], cal_site_width(c, of), r->want_h, err);
+    }
+    return s;
+}
+
+lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+                   int64_t first, int64_t n, const lq_job *job, lq_err *err)
+{
+    look k = {
+        .st = st, .c = r->m.cfg, .p = r->p, .shared = first == 0, .all_experts = r->all_experts
+    };
+    lq_status s = start_look(r, st, layer, first, n, err);
+    if (!s) s = run_layer(r, layer, l, &k, job, err);
+    for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++)
+        if (st->site[i].K) cal_stats_finish(&st->site[i]);
+    for (int i = 0; i < CAL_N_OF_EXPERT && !s && n; i++)
+        for (int64_t e = 0; e < n; e++)
+            if (st->expert[i][e].K) cal_stats_finish(&st->expert[i][e]);
     return s;
 }
 

@@ -14,15 +14,13 @@
 #include "calib/stats.h"
 #include "runtime/model.h"
 
-/* Where inputs are looked at; linears of one site share their input. */
-typedef enum { CAL_ATTN, CAL_O, CAL_MLP, CAL_DOWN, CAL_N_SITES } cal_site;
-bool cal_site_of(cal_site *site, arch_role r); /* false: not a linear of a layer */
-
 typedef struct cal_run cal_run;
 typedef struct {
     size_t state_limit;    /* bytes of hidden states to keep in memory; 0: all */
     const char *spill_dir; /* where the rest goes (an unnamed file); NULL: no limit */
     bool want_h;
+    bool all_experts; /* statistics of an expert's inputs are those of all tokens; what goes on to
+                         the next layer is still routed */
 } cal_opts;
 
 /* Loads embedding, final norm and head (not the layers) and embeds the samples, which are copied.
@@ -31,9 +29,13 @@ lq_status cal_open(cal_run **r, src_source *src, const cal_samples *samples, con
                    pool *p, lq_err *err);
 void cal_close(cal_run *r);
 const model *cal_model(const cal_run *r);
-/* Statistics of `l`'s inputs; st are reset first. The state stays. */
-lq_status cal_look(cal_run *r, cal_stats st[CAL_N_SITES], int64_t layer, const model_layer *l,
-                   const lq_job *job, lq_err *err);
+/* Statistics of `l`'s inputs: of all sites when `first` is 0 (the experts' excepted), and of
+ * experts first .. first + n. The state stays, and what is found of an expert does not depend on
+ * first and n, so a layer whose experts' statistics do not fit in memory at once is looked at
+ * several times. With all_experts CAL_EXPERT_IN stays empty: its statistics are CAL_MLP's. st
+ * starts zeroed and is reused from call to call. */
+lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+                   int64_t first, int64_t n, const lq_job *job, lq_err *err);
 /* State := layer(state). */
 lq_status cal_advance(cal_run *r, int64_t layer, const model_layer *l, const lq_job *job,
                       lq_err *err);

@@ -88,3 +88,29 @@ void cal_stats_finish(cal_stats *s)
         for (int64_t j = 0; j <= i; j++)
             s->H[j * K + i] = s->H[i * K + j] = (float)((double)s->H[i * K + j] / n);
 }
+
+void cal_layer_stats_free(cal_layer_stats *s)
+{
+    for (int i = 0; i < CAL_N_SHARED; i++)
+        cal_stats_free(&s->site[i]);
+    for (int i = 0; i < CAL_N_OF_EXPERT; i++) {
+        for (int64_t e = 0; s->expert[i] && e < s->n_experts; e++)
+            cal_stats_free(&s->expert[i][e]);
+        free(s->expert[i]);
+    }
+    memset(s, 0, sizeof *s);
+}
+
+cal_stats *cal_stats_of(cal_layer_stats *s, const arch_config *c, arch_role r, int64_t expert)
+{
+    cal_site site;
+    cal_stats *st;
+    if (!cal_site_of(&site, c, r)) return NULL;
+    if (site < CAL_N_SHARED) {
+        st = &s->site[site];
+    } else {
+        if (expert < s->first || expert >= s->first + s->n_experts) return NULL;
+        st = &s->expert[site - CAL_N_SHARED][expert - s->first];
+    }
+    return st->K ? st : NULL;
+}

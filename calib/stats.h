@@ -11,6 +11,8 @@
 
 #include "kernels/pool.h"
 
+#include "calib/sites.h"
+
 typedef struct {
     int64_t K, tokens;
     float *H;        /* [K,K] symmetric, or NULL; both triangles after cal_stats_finish */
@@ -24,5 +26,17 @@ void cal_stats_free(cal_stats *s);
 /* One chunk: x [T,K], rows ldx apart. T < 2^31. */
 void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p);
 void cal_stats_finish(cal_stats *s);
+
+/* Of one layer: what it has once, and of some of its experts. */
+typedef struct {
+    cal_stats site[CAL_N_SHARED];       /* K = 0: no such site */
+    cal_stats *expert[CAL_N_OF_EXPERT]; /* [site - CAL_N_SHARED][n_experts], owned */
+    int64_t first, n_experts;           /* experts first .. first + n_experts */
+    int64_t tokens;                     /* that went through the layer */
+} cal_layer_stats;
+
+void cal_layer_stats_free(cal_layer_stats *s);
+/* Of the linears of a role; NULL: none (an expert outside first..). */
+cal_stats *cal_stats_of(cal_layer_stats *s, const arch_config *c, arch_role r, int64_t expert);
 
 #endif

@@ -39,6 +39,37 @@ static lq_dtype dtype_of(const conv *c, const src_tensor *t)
     return t->t.scheme.kind == QT_DENSE ? t->t.scheme.dtype : src_config(c->src)->dtype;
 }
 
+/* Codes are [outputs, inputs]; does the checkpoint have this tensor's matrices the other way round?
+ */
+static bool turns_back(const conv *c, const src_tensor *t)
+{
+    arch_slot slot;
+    if (!t->plain || t->t.scheme.kind == QT_DENSE || t->n_dims < 2) return false;
+    if (!arch_slot_of(src_config(c->src), t->name, &slot) || slot.bias) return false;
+    return arch_name_of(src_config(c->src), slot.role)->flags & NAME_TRANSPOSED;
+}
+
+/* The same, one matrix [N,K] of the tensor as f32 [K,N] after the other. */
+static lq_status put_turned(conv *c, const qt_tensor *q, int64_t N, lq_dtype d, lq_out *o,
+                            lq_err *err)
+{
+    const size_t n = (size_t)N * (size_t)q->K, elem = (size_t)lq_dtype_bits(d) / 8;
+    float *f = malloc(2 * n * sizeof *f), *turned = f ? f + n : NULL;
+    uint8_t *b = malloc(n * elem);
+    lq_status s = f && b ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for %zu weights", n);
+    for (int64_t at = 0; at < q->N && !s; at += N) {
+        qt_dequant(f, q, at, at + N);
+        src_transpose(turned, f, q->K, N, sizeof *f);
+        lq_from_f32(b, turned, d, n);
+        lq_to_f32(f, b, d, n);
+        if (memcmp(f, turned, n * sizeof *f) != 0) c->r->bit_exact = false;
+        s = lq_out_write(o, b, n * elem, err);
+    }
+    free(f);
+    free(b);
+    return s;
+}
+
 /* Rows as f32 -> dtype -> file; notes whether any value changed on the way. */
 static lq_status put_rows(conv *c, const qt_tensor *q, lq_dtype d, lq_out *o, lq_err *err)
 {
@@ -81,7 +112,9 @@ static lq_status put(void *user, const st_tensor *t, lq_out *o, lq_err *err)
         s = qt_alloc(&q, w, &stored.scheme, q.N, q.K, &a, err);
         if (!s) s = tiles_unpack(w, &stored, err);
     }
-    if (!s) s = put_rows(c, &q, t->dtype, o, err);
+    if (!s)
+        s = turns_back(c, src) ? put_turned(c, &q, src->shape[src->n_dims - 2], t->dtype, o, err)
+                               : put_rows(c, &q, t->dtype, o, err);
     src_unload(c->src, src);
     lq_arena_free(&a);
     return s ? lq_wrap(err, s, "%s", t->name) : LQ_OK;
@@ -102,6 +135,10 @@ static lq_status plan(conv *c, lq_err *err)
         c->t[i] = t;
         *o = (st_tensor){ .name = t->name, .dtype = dtype_of(c, t), .n_dims = t->n_dims };
         memcpy(o->shape, t->shape, sizeof t->shape);
+        if (turns_back(c, t)) {
+            o->shape[t->n_dims - 2] = t->shape[t->n_dims - 1];
+            o->shape[t->n_dims - 1] = t->shape[t->n_dims - 2];
+        }
         o->bytes =
             t->plain ? (size_t)src_elements(t) * (size_t)lq_dtype_bits(o->dtype) / 8 : t->raw.bytes;
         if (c->o->shard_size && in_shard && in_shard + o->bytes > c->o->shard_size) {

@@ -9,12 +9,21 @@
 #include "kernels/mm.h"
 
 /* The kernels read linears; embedding rows are read one by one and stay portable, and so does the
- * head that is the embedding. */
-static bool is_linear(const arch_config *c, const src_tensor *t)
+ * head that is the embedding. So do dense matrices that lie [inputs, outputs], whose bytes are the
+ * source's, codes that have no tiled form, and stacked experts that would begin in the middle of a
+ * tile. */
+static bool may_tile(const arch_config *c, const src_tensor *t)
 {
     arch_slot slot;
-    return t->plain && arch_slot_of(c, t->name, &slot) && !slot.bias &&
-           arch_role_linear(slot.role) && !(slot.role == R_HEAD && c->tied);
+    if (!t->plain || !arch_slot_of(c, t->name, &slot) || slot.bias ||
+        !arch_role_linear(slot.role) || (slot.role == R_HEAD && c->tied))
+        return false;
+    int64_t N, K;
+    const int flags = arch_name_of(c, slot.role)->flags;
+    arch_role_shape(c, slot.role, &N, &K);
+    if ((flags & NAME_TRANSPOSED) && t->t.scheme.kind == QT_DENSE) return false;
+    if (tiles_scheme(&t->t.scheme, t->t.N, t->t.K).kind != t->t.scheme.kind) return false;
+    return !(flags & NAME_STACKED) || N % TILE_N == 0;
 }
 
 static lq_status untile(qt_tensor *out, const qt_tensor *t, lq_arena *a, lq_err *err)
@@ -42,7 +51,7 @@ static lq_status add(llmq_writer *w, const src_source *src, const src_tensor *t,
     qt_tensor q, stored;
     src_load(&stored, src, t);
     q = stored;
-    qt_layout want = is_linear(src_config(src), t) ? layout : QT_PORTABLE;
+    qt_layout want = may_tile(src_config(src), t) ? layout : QT_PORTABLE;
     lq_status s = LQ_OK;
     if (q.layout == QT_TILE16 && want == QT_PORTABLE) s = untile(&q, &stored, &a, err);
     if (q.layout == QT_PORTABLE && want == QT_TILE16) s = tile(&q, &stored, &a, p, err);

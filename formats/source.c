@@ -2,6 +2,7 @@
 #include "formats/source_impl.h"
 
 #include "formats/json.h"
+#include "formats/tiles.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -265,21 +266,61 @@ lq_status src_check_roles(const src_source *s, lq_err *err)
 
 /* ---- matrices and vectors ---- */
 
-/* dst [N,K] = src [K,N]^T, elements of `size` bytes. */
-static void transpose(uint8_t *dst, const uint8_t *src, int64_t N, int64_t K, size_t size)
+void src_transpose(void *dst, const void *src, int64_t N, int64_t K, size_t size)
 {
     enum { BLOCK = 32 };
+    uint8_t *to = dst;
+    const uint8_t *from = src;
     for (int64_t n0 = 0; n0 < N; n0 += BLOCK)
         for (int64_t k0 = 0; k0 < K; k0 += BLOCK)
             for (int64_t n = n0; n < N && n < n0 + BLOCK; n++)
                 for (int64_t k = k0; k < K && k < k0 + BLOCK; k++)
-                    memcpy(dst + (size_t)(n * K + k) * size, src + (size_t)(k * N + n) * size,
+                    memcpy(to + (size_t)(n * K + k) * size, from + (size_t)(k * N + n) * size,
                            size);
 }
 
-static lq_status no_room(const src_tensor *t, lq_err *err)
+static lq_status no_room(const char *what, lq_err *err)
 {
-    return lq_fail(err, LQ_ENOMEM, "%s: out of memory", t->name);
+    return lq_fail(err, LQ_ENOMEM, "%s: out of memory", what);
+}
+
+/* In place, or as f32 where a block runs from one expert into the next. */
+static lq_status rows_of_expert(qt_tensor *w, const qt_tensor *t, int64_t n0, int64_t n1,
+                                lq_arena *a, lq_err *err)
+{
+    if (qt_rows(w, t, n0, n1) || tiles_rows(w, t, n0, n1)) return LQ_OK;
+    if (t->layout != QT_PORTABLE)
+        return lq_fail(err, LQ_EUNSUPPORTED, "expected experts of whole tiles, or layout portable");
+    const size_t bytes = (size_t)(n1 - n0) * (size_t)t->K * sizeof(float);
+    float *copy = lq_push(a, bytes);
+    if (!copy) return no_room("experts", err);
+    qt_dequant(copy, t, n0, n1);
+    *w = (qt_tensor){ .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 }, .N = n1 - n0, .K = t->K };
+    w->plane[QT_CODES] = (qt_span){ copy, bytes };
+    return LQ_OK;
+}
+
+lq_status src_slice(qt_tensor *w, const arch_config *c, arch_role r, int64_t expert,
+                    const qt_tensor *stored, lq_arena *a, lq_err *err)
+{
+    const arch_name *name = arch_name_of(c, r);
+    const bool dense = stored->scheme.kind == QT_DENSE;
+    const bool stacked = name && (name->flags & NAME_STACKED);
+    const bool turned = name && (name->flags & NAME_TRANSPOSED) && dense;
+    int64_t N, K;
+    arch_role_shape(c, r, &N, &K);
+    *w = *stored;
+    if (!stacked && !turned) return LQ_OK;
+    if (!turned) return rows_of_expert(w, stored, expert * N, (expert + 1) * N, a, err);
+    const size_t size = (size_t)lq_dtype_bits(stored->scheme.dtype) / 8;
+    const size_t bytes = (size_t)(N * K) * size;
+    const uint8_t *from = stored->plane[QT_CODES].data;
+    void *copy = lq_push(a, bytes);
+    if (!copy) return no_room(arch_role_text(r), err);
+    src_transpose(copy, from + (stacked ? (size_t)expert * bytes : 0), N, K, size);
+    *w = (qt_tensor){ .scheme = stored->scheme, .N = N, .K = K };
+    w->plane[QT_CODES] = (qt_span){ copy, bytes };
+    return LQ_OK;
 }
 
 lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t expert, qt_tensor *w,
@@ -289,33 +330,10 @@ lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t ex
     memset(w, 0, sizeof *w);
     lq_status st = src_role(s, r, layer, expert, &t, NULL, err);
     if (st || !t) return st;
-    const arch_name *name = arch_name_of(&s->config, r);
-    const bool stacked = name && (name->flags & NAME_STACKED);
-    const bool turned = name && transposed(name, t);
-    int64_t N, K;
-    arch_role_shape(&s->config, r, &N, &K);
     qt_tensor all;
     src_load(&all, s, t);
-    *w = all;
-    if (!stacked && !turned) return LQ_OK;
-    if (stacked && !turned) {
-        if (qt_rows(w, &all, expert * N, (expert + 1) * N)) return LQ_OK;
-        return lq_fail(err, LQ_EUNSUPPORTED,
-                       "%s: expected experts that can be told apart, found "
-                       "blocks that run across them",
-                       t->name);
-    }
-    const size_t size = (size_t)lq_dtype_bits(t->t.scheme.dtype) / 8;
-    const size_t bytes = (size_t)(N * K) * size;
-    const uint8_t *from = (const uint8_t *)all.plane[QT_CODES].data;
-    if (stacked) from += (size_t)expert * bytes;
-    *w = (qt_tensor){ .scheme = t->t.scheme, .N = N, .K = K };
-    w->plane[QT_CODES] = (qt_span){ from, bytes };
-    uint8_t *copy = lq_push(a, bytes);
-    if (!copy) return no_room(t, err);
-    transpose(copy, from, N, K, size);
-    w->plane[QT_CODES].data = copy;
-    return LQ_OK;
+    st = src_slice(w, &s->config, r, expert, &all, a, err);
+    return st ? lq_wrap(err, st, "%s", t->name) : LQ_OK;
 }
 
 void src_matrix_done(const src_source *s, arch_role r, int64_t layer, int64_t expert)
@@ -337,7 +355,7 @@ lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t ex
     const arch_name *name = arch_name_of(&s->config, r);
     const int64_t row = name && (name->flags & NAME_STACKED) ? expert : 0;
     float *out = lq_push(a, (size_t)t->t.K * sizeof *out);
-    if (!out) return no_room(t, err);
+    if (!out) return no_room(t->name, err);
     qt_dequant(out, &t->t, row, row + 1);
     *v = out;
     return LQ_OK;

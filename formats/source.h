@@ -75,6 +75,12 @@ lq_status src_role(const src_source *s, arch_role r, int64_t layer, int64_t expe
 lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t expert, qt_tensor *w,
                      lq_arena *a, lq_err *err);
 void src_matrix_done(const src_source *s, arch_role r, int64_t layer, int64_t expert);
+/* The same of a role's stored tensor, from a source or not yet in one. An expert whose blocks begin
+ * in another's comes as f32. Errors: LQ_ENOMEM, LQ_EUNSUPPORTED (tiles across experts). */
+lq_status src_slice(qt_tensor *w, const arch_config *c, arch_role r, int64_t expert,
+                    const qt_tensor *stored, lq_arena *a, lq_err *err);
+/* dst [N,K] = src [K,N]^T, elements of `size` bytes. */
+void src_transpose(void *dst, const void *src, int64_t N, int64_t K, size_t size);
 /* A vector role's weight or bias, or a matrix role's bias, as finite f32 in `a` [n]; *v = NULL:
  * there is none. */
 lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t expert, bool bias,

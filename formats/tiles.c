@@ -446,3 +446,21 @@ lq_status tiles_unpack(void *const w[QT_N_PLANES], const qt_tensor *t, lq_err *e
     if (s->kind == QT_LUT4) memcpy(w[QT_MAP], t->plane[QT_MAP].data, 64);
     return LQ_OK;
 }
+
+bool tiles_rows(qt_tensor *out, const qt_tensor *t, int64_t n0, int64_t n1)
+{
+    *out = *t;
+    if (t->layout != QT_TILE16 || n0 < 0 || n1 > t->N || n0 >= n1 || n0 % TILE_N) return false;
+    if (n1 % TILE_N && n1 != t->N) return false;
+    const size_t tiles = (size_t)lq_ceil_div(t->N, TILE_N), from = (size_t)(n0 / TILE_N);
+    const size_t n = (size_t)lq_ceil_div(n1, TILE_N) - from;
+    out->N = n1 - n0;
+    for (int p = 0; p < QT_N_PLANES; p++) {
+        const bool shared = p == QT_GIDX || p == QT_OUT_IDX || p == QT_MAP || p == QT_MAP2;
+        const size_t one = t->plane[p].bytes / tiles;
+        if (shared || !one) continue;
+        out->plane[p].data = (const uint8_t *)t->plane[p].data + from * one;
+        out->plane[p].bytes = n * one;
+    }
+    return true;
+}

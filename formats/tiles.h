@@ -62,6 +62,10 @@ void tiles_pack_shared(void *const w[QT_N_PLANES], const qt_tensor *portable);
  * planes of a portable tensor of tiled->scheme, which qt_check_view has accepted. */
 lq_status tiles_unpack(void *const w[QT_N_PLANES], const qt_tensor *tiled, lq_err *err);
 
+/* Rows n0..n1 of a tiled tensor as one of their own, in place (qt_rows' like). False, and out
+ * unspecified, where they are not whole tiles or the layout is another. */
+bool tiles_rows(qt_tensor *out, const qt_tensor *t, int64_t n0, int64_t n1);
+
 /* One code of a tiled tensor that has codes (all but QT_DENSE): row r of a tile, place p of
  * Kp; `codes` is the tile's first byte, bits 2, 3, 4 or 8. For the reference and for tests. */
 unsigned tiles_code(const uint8_t *codes, int bits, int r, int64_t p);

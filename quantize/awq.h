@@ -26,7 +26,7 @@
 #include "quantize/out.h"
 #include "quantize/ugrid.h"
 
-enum { AWQ_SEARCH_ROWS = 512, AWQ_MAX_LINEARS = 3 };
+enum { AWQ_SEARCH_ROWS = 512, AWQ_MAX_LINEARS = 6 };
 
 /* Linears that read the same input. */
 typedef struct {

@@ -20,13 +20,13 @@ typedef struct {
     qz_plan plan;
     qz_state state;
     cal_run *cal;
-    cal_stats st[CAL_N_SITES];
+    cal_layer_stats st;
     cJSON *recipe, *provenance;
 } run;
 
 size_t qz_planned_bytes(const plan_entry *e)
 {
-    return e->quantize ? qt_bytes(&e->scheme, e->src->t.N, e->src->t.K) : src_bytes(e->src);
+    return e->quantize ? qt_bytes(&e->scheme, e->count * e->N, e->K) : src_bytes(e->src);
 }
 
 /* ---- recipe, provenance and the key of a run ---- */
@@ -124,6 +124,20 @@ static lq_status advance(run *r, int64_t layer, const model_layer *l, lq_err *er
     return cal_advance(r->cal, layer, l, r->job, err);
 }
 
+/* A layer that is looked at while it is quantized. */
+typedef struct {
+    run *r;
+    int64_t layer;
+    const model_layer *l;
+} sight;
+
+static lq_status look(void *user, cal_layer_stats **st, int64_t first, int64_t n, lq_err *err)
+{
+    const sight *s = user;
+    *st = &s->r->st;
+    return cal_look(s->r->cal, *st, s->layer, s->l, first, n, s->r->job, err);
+}
+
 /* One layer with calibration: look, quantize, keep, advance; or only the last when it was done. */
 static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err *err)
 {
@@ -131,15 +145,20 @@ static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err 
     model_layer l;
     qz_part part = { 0 };
     size_t n = 0;
+    sight at = { r, layer, &l };
+    qz_eyes eyes = { .look = look,
+                     .user = &at,
+                     .hessian = qz_methods[r->j->o->method].hessian,
+                     .limit = r->j->memory_limit / 4,
+                     .all_experts = r->j->o->all_experts };
     lq_status s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
     if (!s && !qz_state_done(&r->state, layer)) {
-        s = cal_look(r->cal, r->st, layer, &l, r->job, err);
-        if (!s) s = qz_part_make(&part, &r->plan, layer, r->j->o, r->st, r->p, r->job, err);
+        s = qz_part_make(&part, &r->plan, layer, r->j->o, &eyes, r->p, r->job, err);
         if (!s) s = qz_state_add(&r->state, layer, &part, err);
         qz_part_free(&part);
     }
     if (!s) s = qz_state_items(&r->state, &r->plan, layer, items, &n, err);
-    if (!s) s = qz_part_apply(&l, items, n, &a, r->p, err);
+    if (!s) s = qz_part_apply(&l, &r->plan.cfg, items, n, &a, r->p, err);
     if (!s) s = advance(r, layer, &l, err);
     lq_arena_free(&a);
     return s;
@@ -173,7 +192,8 @@ static lq_status all_parts(run *r, lq_err *err)
     if (look >= 0) {
         cal_opts o = { .state_limit = r->j->memory_limit / 2,
                        .spill_dir = r->state.dir,
-                       .want_h = qz_methods[r->j->o->method].hessian };
+                       .want_h = qz_methods[r->j->o->method].hessian,
+                       .all_experts = r->j->o->all_experts };
         s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);
     }
     for (int64_t i = 0; i < parts && !s; i++) {
@@ -183,8 +203,7 @@ static lq_status all_parts(run *r, lq_err *err)
         else
             s = i <= look ? calibrated_layer(r, i, items, err) : plain_part(r, i, err);
     }
-    for (int i = 0; i < CAL_N_SITES; i++)
-        cal_stats_free(&r->st[i]);
+    cal_layer_stats_free(&r->st);
     cal_close(r->cal);
     r->cal = NULL;
     free(items);
@@ -201,14 +220,19 @@ static const llmq_tensor *from_part(const run *r, size_t *cursor, const plan_ent
     return &f->tensors[(*c)++];
 }
 
-static lq_status add_entry(llmq_writer *w, const plan_entry *e, const llmq_tensor *done,
-                           lq_err *err)
+static lq_status add_entry(llmq_writer *w, const src_source *src, const plan_entry *e,
+                           const llmq_tensor *done, lq_err *err)
 {
     const src_tensor *t = e->src;
-    if (done) return llmq_add_tensor(w, e->name, &done->t, t->n_dims, t->shape, err);
-    if (t->plain) return llmq_add_tensor(w, e->name, &t->t, t->n_dims, t->shape, err);
-    return llmq_add_raw(w, e->name, t->raw_dtype, t->n_dims, t->shape, t->raw.data, t->raw.bytes,
-                        err);
+    if (done) return llmq_add_tensor(w, e->name, &done->t, t->n_dims, qz_plan_shape(e), err);
+    if (!t->plain)
+        return llmq_add_raw(w, e->name, t->raw_dtype, t->n_dims, t->shape, t->raw.data,
+                            t->raw.bytes, err);
+    qt_tensor all;
+    src_load(&all, src, t);
+    lq_status s = llmq_add_tensor(w, e->name, &all, t->n_dims, t->shape, err);
+    src_unload(src, t);
+    return s;
 }
 
 static lq_status add_blobs(const run *r, llmq_writer *w, lq_err *err)
@@ -246,7 +270,7 @@ static lq_status write_file(run *r, lq_err *err)
             s = lq_fail(err, LQ_EFORMAT, "%s: missing from %s; run without --resume", e->name,
                         r->state.dir);
         else
-            s = add_entry(w, e, done, err);
+            s = add_entry(w, r->src, e, done, err);
     }
     if (!s) s = add_blobs(r, w, err);
     if (s)

@@ -2,7 +2,8 @@
  *
  *     source -> plan -> for each part: look (statistics) -> quantize -> keep -> advance -> write
  *
- * Memory: one layer and its statistics, and the hidden states of the calibration tokens; never the
+ * Memory: one layer and its statistics (of as many experts as fit in a quarter of the memory limit;
+ * the layer runs again for the next), and the hidden states of the calibration tokens; never the
  * model. Finished parts lie in OUT.resume/ until the whole file is written (quantize/state.h), so
  * the disk holds the result twice for a moment. The bytes of the result depend on source, options,
  * calibration tokens and kernels only: not on threads, interruptions, memory limit or paths. */

@@ -89,6 +89,7 @@ cJSON *qz_recipe(const qz_opts *o)
         cJSON_AddNumberToObject(r, "damp", o->damp > 0 ? o->damp : 0.01);
     }
     if (qz_methods[o->method].hessian) cJSON_AddBoolToObject(r, "fold", qz_folds(o));
+    if (qz_calibrated(o) && o->all_experts) cJSON_AddBoolToObject(r, "all_experts", true);
     if (table(o->method)) cJSON_AddBoolToObject(r, "double_quant", o->dbl);
     if (o->method == QZ_ABSMAX) cJSON_AddBoolToObject(r, "sym", !o->asym);
     if (o->method == QZ_INT8)

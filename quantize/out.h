@@ -18,6 +18,17 @@ static inline lq_status qz_out_alloc(qz_out *o, const qt_scheme *s, int64_t N, i
     return qt_alloc(&o->t, o->w, s, N, K, a, err);
 }
 
+/* Rows n0..n1 as an output of their own; false where qt_rows says so. */
+static inline bool qz_out_rows(qz_out *rows, const qz_out *o, int64_t n0, int64_t n1)
+{
+    if (!qt_rows(&rows->t, &o->t, n0, n1)) return false;
+    for (int p = 0; p < QT_N_PLANES; p++) {
+        const uint8_t *from = o->t.plane[p].data, *to = rows->t.plane[p].data;
+        rows->w[p] = to ? (uint8_t *)o->w[p] + (to - from) : NULL;
+    }
+    return true;
+}
+
 /* Rows r..r+n of a dense [*,K] matrix of dtype d as f32; W itself when it is f32 already. */
 static inline const float *qz_rows(float *scratch, const void *W, lq_dtype d, int64_t K, int64_t r,
                                    int64_t n)

@@ -1,217 +1,63 @@
-/* quantize/part.c - one part of a plan: folding, then each tensor by its scheme. */
+/* quantize/part.c - one part of a plan: its matrices, group by group; see part.h. */
 #include "quantize/part.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "quantize/awq.h"
+#include "quantize/fold.h"
 #include "quantize/gptq.h"
 #include "quantize/int8.h"
 #include "quantize/loss.h"
 #include "quantize/lut4.h"
 #include "quantize/rtn.h"
 
-enum { SWEEPS = 8 };
+enum { SWEEPS = 8, STARVED = 4 /* fewer tokens than inputs / STARVED */ };
 
-/* A linear of the layer while it is worked on. */
+/* A tensor of the result while it is made. */
 typedef struct {
     const plan_entry *e;
-    const float *W; /* f32, folded; NULL: the source's, unchanged */
-    float *own;     /* W, writable */
+    qz_out out; /* t.N = 0: not yet */
+    int32_t *outliers;
+    qz_report rep;
+    double squares, loss, loss_rtn; /* sums over what is made; losses: of what has statistics */
+    bool measured;                  /* any */
+    int64_t most, starved;          /* tokens of the expert that has most; experts */
+    bool rounded;                   /* those experts: to nearest, without statistics */
+    const float *vector;            /* not quantized, but changed by folding */
+} target;
+
+/* A matrix of it that is rounded at once: all of the tensor, or one of its stacked experts. */
+typedef struct {
+    target *t;
+    int64_t expert;
+    int64_t N, K, row0; /* rows row0 .. row0 + N of the result */
+    const void *W;      /* [N,K] of d; folded */
+    lq_dtype d;
+    float *own;    /* W where it may be changed */
+    cal_stats *st; /* NULL: none */
     qz_fold fold;
     double loss_rtn; /* before folding; NAN: not measured */
     double alpha;
-} linear;
+} unit;
 
 typedef struct {
     qz_part *out;
     const qz_plan *plan;
+    const arch_config *c;
     int64_t part;
     const qz_opts *o;
-    cal_stats *st;
+    const qz_eyes *eyes;
+    cal_layer_stats *st; /* of the last look */
     pool *p;
     const lq_job *job;
-    linear lin[ARCH_N_ROLES];
-    const float *changed[ARCH_N_ROLES][2]; /* folded norms and biases by role: weight, bias */
+    target *targets; /* all entries of the part, in the plan's order */
+    size_t n;
 } work;
 
-static void *push(work *w, size_t n, lq_status *s, lq_err *err)
+static lq_status no_memory(size_t n, lq_err *err)
 {
-    void *v = *s ? NULL : lq_push(&w->out->arena, n);
-    if (!v && !*s) *s = lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of a layer", n);
-    return v;
+    return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of a layer", n);
 }
-
-static cal_stats *stats_of(const work *w, arch_role r)
-{
-    cal_site site;
-    return w->st && cal_site_of(&site, r) ? &w->st[site] : NULL;
-}
-
-static ug_spec spec_of(const work *w, const qt_scheme *s, bool search)
-{
-    return rtn_spec(s, !w->o->narrow, search);
-}
-
-/* ---- folding ---- */
-typedef struct {
-    arch_role readers[AWQ_MAX_LINEARS];
-    int n;
-    cal_site site;
-    arch_role norm, rows; /* what makes the input: a norm, or the rows of a linear (the other is
-                             ARCH_N_ROLES) */
-} fold_site;
-
-/* SwiGLU-like MLPs only: up's rows pass through no nonlinearity. */
-static const fold_site fold_sites[] = {
-    { { R_Q, R_K, R_V }, 3, CAL_ATTN, R_ATTN_NORM, ARCH_N_ROLES },
-    { { R_O }, 1, CAL_O, ARCH_N_ROLES, R_V },
-    { { R_GATE, R_UP }, 2, CAL_MLP, R_MLP_NORM, ARCH_N_ROLES },
-    { { R_DOWN }, 1, CAL_DOWN, ARCH_N_ROLES, R_UP },
-};
-
-static bool is_uint(const linear *l)
-{
-    return l->e && l->e->quantize && l->e->scheme.kind == QT_UINT;
-}
-
-/* Every reader must be rounded with groups, and a linear that takes 1/s be rounded at all: what is
- * kept as it is must keep its bytes. */
-static bool can_fold(const work *w, const fold_site *f)
-{
-    for (int i = 0; i < f->n; i++)
-        if (!is_uint(&w->lin[f->readers[i]])) return false;
-    if (f->rows == ARCH_N_ROLES) return qz_plan_find(w->plan, f->norm, w->part, false) != NULL;
-    return is_uint(&w->lin[f->rows]) && w->plan->cfg.w.mlp == MLP_GATED;
-}
-
-static lq_status load_f32(work *w, linear *l, lq_err *err)
-{
-    const qt_tensor *t = &l->e->src->t;
-    lq_status s = LQ_OK;
-    size_t n = (size_t)t->N * (size_t)t->K;
-    l->own = push(w, n * sizeof *l->own, &s, err);
-    if (s) return s;
-    lq_to_f32(l->own, t->plane[QT_CODES].data, t->scheme.dtype, n);
-    l->W = l->own;
-    return LQ_OK;
-}
-
-/* What plain rounding of the unfolded weights would lose. */
-static lq_status measure_rtn(work *w, linear *l, arch_role r, lq_err *err)
-{
-    const qt_tensor *t = &l->e->src->t;
-    qt_scheme scheme = l->e->scheme;
-    ug_spec spec = spec_of(w, &scheme, false);
-    lq_arena a = { 0 };
-    qz_out q;
-    qz_loss loss;
-    scheme.irregular = false;
-    lq_status s = qz_out_alloc(&q, &scheme, t->N, t->K, &a, err);
-    if (!s) s = rtn_run(&q, l->W, LQ_F32, NULL, &spec, w->p, err);
-    if (!s) s = qz_loss_of(&loss, &q.t, l->W, LQ_F32, stats_of(w, r)->H, (qz_fold){ 0 }, w->p, err);
-    if (!s) l->loss_rtn = loss.loss;
-    lq_arena_free(&a);
-    return s;
-}
-
-/* Inputs of o that come from one row of v share a scale. */
-static lq_status make_tie(work *w, int32_t **tie, int64_t K, lq_err *err)
-{
-    const arch_config *c = &w->plan->cfg;
-    lq_status s = LQ_OK;
-    int32_t *t = push(w, (size_t)K * sizeof *t, &s, err);
-    for (int64_t k = 0; k < K && !s; k++) {
-        int64_t head = k / c->head_dim, kv = head / (c->heads / c->kv_heads);
-        t[k] = (int32_t)(kv * c->head_dim + k % c->head_dim);
-    }
-    *tie = t;
-    return s;
-}
-
-/* A norm's weights or a bias divided by s, as f32; `off` is what the model adds to a norm. */
-static lq_status divide_vector(work *w, arch_role r, bool bias, const float *s, float off,
-                               lq_err *err)
-{
-    const plan_entry *e = qz_plan_find(w->plan, r, w->part, bias);
-    lq_status st = LQ_OK;
-    if (!e) return LQ_OK;
-    int64_t n = e->src->t.K;
-    float *v = push(w, (size_t)n * sizeof *v, &st, err);
-    if (st) return st;
-    qt_dequant(v, &e->src->t, 0, 1);
-    for (int64_t k = 0; k < n; k++)
-        v[k] = (v[k] + off) / s[k] - off;
-    w->changed[r][bias] = v;
-    return LQ_OK;
-}
-
-static lq_status fold_one(work *w, const fold_site *f, lq_err *err)
-{
-    cal_stats *st = &w->st[f->site];
-    awq_site site = { .n = f->n, .K = st->K, .H = st->H, .mean_abs = st->mean_abs };
-    for (int i = 0; i < f->n; i++) {
-        const linear *l = &w->lin[f->readers[i]];
-        site.lin[i].W = l->W;
-        site.lin[i].N = l->e->src->t.N;
-        site.lin[i].group = l->e->scheme.group;
-        site.lin[i].spec = spec_of(w, &l->e->scheme, false);
-        site.lin[i].spec.scale_dtype = LQ_F32; /* ranks scales; the stored type matters little */
-    }
-    int32_t *tie = NULL;
-    awq_report rep;
-    lq_status s = f->rows == R_V ? make_tie(w, &tie, st->K, err) : LQ_OK;
-    site.tie = tie;
-    float *scale = push(w, (size_t)st->K * sizeof *scale, &s, err);
-    if (!s) s = awq_search(scale, &rep, &site, w->p, err);
-    if (s || !(rep.after < rep.before)) return s;
-    for (int i = 0; i < f->n; i++) {
-        linear *l = &w->lin[f->readers[i]];
-        awq_scale_columns(l->own, scale, site.lin[i].N, st->K, w->p);
-        l->fold.cols = scale;
-        l->alpha = rep.alpha;
-    }
-    awq_scale_h(st->H, scale, st->K, w->p);
-    if (f->rows == ARCH_N_ROLES)
-        return divide_vector(w, f->norm, false, scale, w->plan->cfg.w.norm_offset, err);
-    linear *from = &w->lin[f->rows];
-    int64_t N = from->e->src->t.N;
-    float *rows = scale;
-    if (tie) {
-        rows = push(w, (size_t)N * sizeof *rows, &s, err);
-        for (int64_t k = 0; k < st->K && !s; k++)
-            rows[tie[k]] = scale[k];
-        if (s) return s;
-    }
-    awq_divide_rows(from->own, rows, N, from->e->src->t.K, w->p);
-    from->fold.rows = rows;
-    return divide_vector(w, f->rows, true, rows, 0, err);
-}
-
-static lq_status fold_all(work *w, lq_err *err)
-{
-    lq_status s = LQ_OK;
-    for (int r = 0; r < ARCH_N_ROLES && !s; r++) {
-        linear *l = &w->lin[r];
-        if (!is_uint(l) || !stats_of(w, (arch_role)r)) continue;
-        s = load_f32(w, l, err);
-        if (!s) s = measure_rtn(w, l, (arch_role)r, err);
-    }
-    for (size_t i = 0; i < LQ_COUNT(fold_sites) && !s; i++) {
-        if (lq_stopped(w->job)) return lq_fail(err, LQ_EINTR, "interrupted");
-        if (can_fold(w, &fold_sites[i])) s = fold_one(w, &fold_sites[i], err);
-    }
-    return s;
-}
-
-/* ---- one tensor ---- */
-typedef struct {
-    const void *W;
-    lq_dtype d;
-    cal_stats *st; /* NULL: none */
-    qz_out out;
-    qz_report *rep;
-} one;
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
@@ -227,159 +73,464 @@ note(qz_report *r, const char *fmt, ...)
     va_end(ap);
 }
 
-static lq_status make_uint(work *w, one *t, lq_err *err)
+static bool is_uint(const target *t) { return t->e->quantize && t->e->scheme.kind == QT_UINT; }
+
+/* Are its matrices rounded one by one? Where blocks may run from one into the next they are not. */
+static bool by_matrix(const target *t)
 {
-    const qt_tensor *q = &t->out.t;
+    const qt_kind k = t->e->scheme.kind;
+    return t->e->count > 1 && (k == QT_UINT || k == QT_I8 || k == QT_I8_OUTLIER);
+}
+
+/* Is it made along with expert `expert` (-1: with what the layer has once)? */
+static bool belongs(const target *t, int64_t expert)
+{
+    const plan_entry *e = t->e;
+    if (!e->known || !e->quantize) return false;
+    if (by_matrix(t)) return expert >= 0 && expert < e->count;
+    return e->expert == expert;
+}
+
+static ug_spec spec_of(const work *w, const qt_scheme *s, bool search)
+{
+    return rtn_spec(s, !w->o->narrow, search);
+}
+
+/* ---- weights and statistics of one matrix ---- */
+
+/* u->W: a view of the source, or its transposed copy. */
+static lq_status read_unit(unit *u, lq_arena *a, lq_err *err)
+{
+    const plan_entry *e = u->t->e;
+    const qt_tensor *t = &e->src->t;
+    const size_t size = (size_t)lq_dtype_bits(t->scheme.dtype) / 8;
+    const size_t one = (size_t)(e->N * e->K) * size, n = (size_t)(u->N * u->K) * size;
+    const uint8_t *from =
+        (const uint8_t *)t->plane[QT_CODES].data + (size_t)(u->row0 * u->K) * size;
+    u->d = t->scheme.dtype;
+    u->W = from;
+    if (!e->turned) return LQ_OK;
+    uint8_t *copy = lq_push(a, n);
+    if (!copy) return no_memory(n, err);
+    for (size_t at = 0; at < n; at += one)
+        src_transpose(copy + at, from + at, e->N, e->K, size);
+    u->W = copy;
+    return LQ_OK;
+}
+
+/* u->own: an f32 copy that may change. */
+static lq_status own_unit(unit *u, lq_arena *a, lq_err *err)
+{
+    size_t n = (size_t)u->N * (size_t)u->K;
+    u->own = lq_push(a, n * sizeof *u->own);
+    if (!u->own) return no_memory(n * sizeof *u->own, err);
+    lq_to_f32(u->own, u->W, u->d, n);
+    u->W = u->own;
+    u->d = LQ_F32;
+    return LQ_OK;
+}
+
+static void find_stats(const work *w, unit *u)
+{
+    const plan_entry *e = u->t->e;
+    qz_report *rep = &u->t->rep;
+    u->st = NULL;
+    if (!w->st || (e->count > 1 && u->expert < 0)) return;
+    u->st = cal_stats_of(w->st, w->c, e->role, u->expert);
+    const bool of_expert = arch_role_per_expert(e->role);
+    if (!of_expert) {
+        rep->tokens = u->st ? u->st->tokens : -1;
+        return;
+    }
+    cal_stats *all = cal_stats_of(w->st, w->c, R_ROUTER, -1);
+    if (all && !all->tokens) all = NULL;
+    if (!u->st && w->eyes->all_experts) u->st = all; /* the same tokens for every expert */
+    if (!u->st) return;
+    const int64_t tokens = u->st->tokens;
+    if (rep->tokens < 0 || tokens < rep->tokens) rep->tokens = tokens;
+    u->t->most = tokens > u->t->most ? tokens : u->t->most;
+    if (!u->st->H || tokens * STARVED >= u->K) return;
+    u->t->starved++;
+    u->st = e->role == R_EXPERT_DOWN ? NULL : all;
+    u->t->rounded = !u->st;
+}
+
+/* What plain rounding of the unfolded weights would lose. */
+static lq_status measure_rtn(work *w, unit *u, lq_err *err)
+{
+    qt_scheme scheme = u->t->e->scheme;
+    ug_spec spec = spec_of(w, &scheme, false);
+    lq_arena a = { 0 };
+    qz_out q;
+    qz_loss loss;
+    scheme.irregular = false;
+    lq_status s = qz_out_alloc(&q, &scheme, u->N, u->K, &a, err);
+    if (!s) s = rtn_run(&q, u->W, u->d, NULL, &spec, w->p, err);
+    if (!s) s = qz_loss_of(&loss, &q.t, u->W, u->d, u->st->H, (qz_fold){ 0 }, w->p, err);
+    if (!s) u->loss_rtn = loss.loss;
+    lq_arena_free(&a);
+    return s;
+}
+
+/* ---- rounding ---- */
+static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
+{
+    const qt_tensor *q = &out->t;
     ug_spec spec = spec_of(w, &q->scheme, w->o->clip);
-    const float *H = t->st ? t->st->H : NULL;
-    if (!H) return rtn_run(&t->out, t->W, t->d, NULL, &spec, w->p, err);
+    const float *H = u->st ? u->st->H : NULL;
+    qz_report *r = &u->t->rep, unheard = { .note = "" };
+    if (!H) return rtn_run(out, u->W, u->d, NULL, &spec, w->p, err);
     spec.search = !w->o->no_clip;
     float *copy = NULL;
     lq_arena a = { 0 };
     lq_status s = LQ_OK;
-    if (t->d != LQ_F32 || (uintptr_t)t->W % sizeof(float)) {
-        size_t n = (size_t)q->N * (size_t)q->K;
+    if (u->d != LQ_F32 || (uintptr_t)u->W % sizeof(float)) {
+        size_t n = (size_t)u->N * (size_t)u->K;
         copy = lq_push(&a, n * sizeof *copy);
-        if (!copy) return lq_fail(err, LQ_ENOMEM, "no memory for %zu weights", n);
-        lq_to_f32(copy, t->W, t->d, n);
+        if (!copy) return no_memory(n * sizeof *copy, err);
+        lq_to_f32(copy, u->W, u->d, n);
     }
-    const float *W = copy ? copy : t->W;
+    const float *W = copy ? copy : u->W;
     if (w->o->method == QZ_AWQ) {
-        s = awq_round(&t->out, W, H, &spec, w->p, err);
+        s = awq_round(out, W, H, &spec, w->p, err);
     } else {
         gptq_report rep;
-        gptq_opts o = { spec, w->o->damp, !w->o->no_act_order, !w->o->no_static_groups, SWEEPS };
-        s = gptq_run(&t->out, &rep, W, H, &o, w->p, err);
+        gptq_opts o = { spec, w->o->damp, !w->o->no_act_order,
+                        !w->o->no_static_groups || u->t->e->count > 1, SWEEPS };
+        s = gptq_run(out, &rep, W, H, &o, w->p, err);
         if (!s) {
-            if (isnan(t->rep->loss_rtn)) t->rep->loss_rtn = rep.loss_rtn;
-            if (rep.fallback) note(t->rep, "statistics not usable, rounded to nearest");
-            if (rep.dead) note(t->rep, "%lld inputs never fire", (long long)rep.dead);
+            if (isnan(u->loss_rtn)) u->loss_rtn = rep.loss_rtn;
+            if (by_matrix(u->t)) r = &unheard; /* one note of 128 experts would do for none */
+            if (rep.fallback) note(r, "statistics not usable, rounded to nearest");
+            if (rep.dead) note(r, "%lld inputs never fire", (long long)rep.dead);
             if (!rep.fallback && rep.damp > (w->o->damp > 0 ? w->o->damp : 0.01))
-                note(t->rep, "damping raised to %g", rep.damp);
+                note(r, "damping raised to %g", rep.damp);
         }
     }
     lq_arena_free(&a);
     return s;
 }
 
-static lq_status make_dense(one *t)
+static void make_dense(const unit *u, const qz_out *to)
 {
-    const qt_tensor *q = &t->out.t;
+    const qt_tensor *q = &to->t;
     float row[1024];
-    size_t n = (size_t)q->N * (size_t)q->K, in = (size_t)lq_dtype_bits(t->d) / 8;
+    size_t n = (size_t)q->N * (size_t)q->K, in = (size_t)lq_dtype_bits(u->d) / 8;
     size_t out = (size_t)lq_dtype_bits(q->scheme.dtype) / 8;
     for (size_t i = 0; i < n; i += LQ_COUNT(row)) {
         size_t len = n - i < LQ_COUNT(row) ? n - i : LQ_COUNT(row);
-        lq_to_f32(row, (const uint8_t *)t->W + i * in, t->d, len);
-        lq_from_f32((uint8_t *)t->out.w[QT_CODES] + i * out, row, q->scheme.dtype, len);
+        lq_to_f32(row, (const uint8_t *)u->W + i * in, u->d, len);
+        lq_from_f32((uint8_t *)to->w[QT_CODES] + i * out, row, q->scheme.dtype, len);
     }
-    return LQ_OK;
 }
 
-/* Settle what of the scheme depends on the weights or their inputs. */
-static lq_status settle(work *w, one *t, const plan_entry *e, qt_scheme *s, int32_t **outliers,
-                        lq_err *err)
+/* Largest magnitude of all of a tensor: of its one unit as folded, else of the source. */
+static lq_status absmax_of(const work *w, const unit *u, float *absmax, lq_err *err)
 {
-    *s = e->scheme;
-    *outliers = NULL;
-    lq_status st = LQ_OK;
-    int64_t N = e->src->t.N, K = e->src->t.K;
-    if (s->kind == QT_UINT) {
+    const plan_entry *e = u->t->e;
+    const qt_tensor *t = &e->src->t;
+    const bool all = u->N == e->count * e->N;
+    int64_t bad;
+    if (qz_absmax(absmax, &bad, all ? u->W : t->plane[QT_CODES].data, all ? u->d : t->scheme.dtype,
+                  e->count * e->N * e->K, w->p))
+        return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: weight %lld became NaN or Inf", e->name, (long long)bad);
+}
+
+/* Columns whose inputs reach the threshold; of stacked experts those of any. */
+static int64_t find_outliers(const work *w, target *t, int32_t *idx)
+{
+    const plan_entry *e = t->e;
+    const double limit = w->o->outlier_threshold > 0 ? w->o->outlier_threshold : 6;
+    float *most = lq_push(&w->out->arena, (size_t)e->K * sizeof *most);
+    if (!most) return -1;
+    for (int64_t i = 0; i < e->count; i++) {
+        unit u = { .t = t, .expert = by_matrix(t) ? i : e->expert, .K = e->K };
+        find_stats(w, &u);
+        for (int64_t k = 0; u.st && k < e->K; k++)
+            most[k] = u.st->max_abs[k] > most[k] ? u.st->max_abs[k] : most[k];
+    }
+    return int8_find_outliers(idx, most, e->K, (float)limit);
+}
+
+/* Settle what of the scheme depends on the weights or their inputs, and cut the tensor. */
+static lq_status start_target(work *w, const unit *u, lq_err *err)
+{
+    target *t = u->t;
+    const plan_entry *e = t->e;
+    qt_scheme s = e->scheme;
+    if (t->out.t.N) return LQ_OK;
+    if (s.kind == QT_UINT) {
         float absmax;
-        int64_t bad;
-        if (!qz_absmax(&absmax, &bad, t->W, t->d, N * K, w->p))
-            return lq_fail(err, LQ_EVALUE, "%s: weight %lld became NaN or Inf", e->name,
-                           (long long)bad);
-        s->scale_dtype = ug_scale_dtype(absmax, s->bits);
-        if (s->scale_dtype == LQ_F32) note(t->rep, "scales are f32: they do not fit f16");
-    } else if (s->kind == QT_I8_OUTLIER) {
-        *outliers = push(w, (size_t)K * sizeof **outliers, &st, err);
+        lq_status st = absmax_of(w, u, &absmax, err);
         if (st) return st;
-        double limit = w->o->outlier_threshold > 0 ? w->o->outlier_threshold : 6;
-        if (t->st) s->n_out = int8_find_outliers(*outliers, t->st->max_abs, K, (float)limit);
-        if (!s->n_out) s->kind = QT_I8;
-        if (s->n_out) note(t->rep, "%lld outlier inputs", (long long)s->n_out);
+        s.scale_dtype = ug_scale_dtype(absmax, s.bits);
+        if (s.scale_dtype == LQ_F32) note(&t->rep, "scales are f32: they do not fit f16");
+    } else if (s.kind == QT_I8_OUTLIER) {
+        t->outliers = lq_push(&w->out->arena, (size_t)e->K * sizeof *t->outliers);
+        s.n_out = t->outliers && w->st ? find_outliers(w, t, t->outliers) : 0;
+        if (!t->outliers || s.n_out < 0) return no_memory((size_t)e->K * sizeof(int32_t), err);
+        if (!s.n_out) s.kind = QT_I8;
+        if (s.n_out) note(&t->rep, "%lld outlier inputs", (long long)s.n_out);
     }
-    return LQ_OK;
+    return qz_out_alloc(&t->out, &s, e->count * e->N, e->K, &w->out->arena, err);
 }
 
-static lq_status make_one(work *w, const plan_entry *e, lq_err *err)
+static lq_status round_unit(work *w, unit *u, lq_err *err)
 {
-    const linear *l = &w->lin[e->role];
-    bool layer = l->e == e;
-    qz_report *rep = &w->out->reports[w->out->n_reports];
-    one t = { .W = e->src->t.plane[QT_CODES].data, .d = e->src->t.scheme.dtype, .rep = rep };
-    *rep = (qz_report){
-        .name = e->name, .role = e->role, .loss = (double)NAN, .loss_rtn = (double)NAN
-    };
-    if (layer) t.st = stats_of(w, e->role);
-    if (layer && l->W) {
-        t.W = l->W;
-        t.d = LQ_F32;
-        rep->loss_rtn = l->loss_rtn;
-        if (l->fold.cols) note(rep, "scaled with alpha %.2f", l->alpha);
+    target *t = u->t;
+    qz_out rows, *out = &t->out;
+    if (u->fold.cols) note(&t->rep, "scaled with alpha %.2f", u->alpha);
+    lq_status s = start_target(w, u, err);
+    if (s) return s;
+    const qt_scheme *scheme = &t->out.t.scheme;
+    if (u->N != t->out.t.N) {
+        out = &rows;
+        if (!qz_out_rows(out, &t->out, u->row0, u->row0 + u->N))
+            return lq_fail(err, LQ_EUNSUPPORTED, "its blocks run across experts");
     }
-    qt_scheme s;
-    int32_t *outliers;
-    lq_status st = settle(w, &t, e, &s, &outliers, err);
-    if (!st) st = qz_out_alloc(&t.out, &s, e->src->t.N, e->src->t.K, &w->out->arena, err);
-    if (!st && s.kind == QT_UINT) st = make_uint(w, &t, err);
-    if (!st && s.kind == QT_LUT4) st = lut4_run(&t.out, t.W, t.d, w->p, err);
-    if (!st && (s.kind == QT_I8 || s.kind == QT_I8_OUTLIER))
-        st = int8_run(&t.out, t.W, t.d, outliers, w->p, err);
-    if (!st && s.kind == QT_DENSE) st = make_dense(&t);
+    if (scheme->kind == QT_UINT) s = make_uint(w, u, out, err);
+    if (scheme->kind == QT_LUT4) s = lut4_run(out, u->W, u->d, w->p, err);
+    if (scheme->kind == QT_I8 || scheme->kind == QT_I8_OUTLIER)
+        s = int8_run(out, u->W, u->d, t->outliers, w->p, err);
+    if (scheme->kind == QT_DENSE) make_dense(u, out);
     qz_loss loss;
-    if (!st)
-        st = qz_loss_of(&loss, &t.out.t, t.W, t.d, t.st ? t.st->H : NULL,
-                        layer ? l->fold : (qz_fold){ 0 }, w->p, err);
-    if (st) return lq_wrap(err, st, "%s", e->name);
+    if (!s) s = qz_loss_of(&loss, &out->t, u->W, u->d, u->st ? u->st->H : NULL, u->fold, w->p, err);
+    if (s) return s;
     if (!isfinite(loss.rmse))
-        return lq_fail(err, LQ_EVALUE, "%s: the quantized weights are not finite", e->name);
-    rep->rmse = loss.rmse;
-    rep->loss = loss.loss;
-    rep->elements = e->src->t.N * e->src->t.K;
-    rep->bytes = qt_bytes(&t.out.t.scheme, e->src->t.N, e->src->t.K);
-    qt_scheme_text(rep->scheme, &t.out.t.scheme);
-    w->out->items[w->out->n_items++] = (qz_item){ e, t.out.t };
-    w->out->n_reports++;
+        return lq_fail(err, LQ_EVALUE, "the quantized weights are not finite");
+    t->squares += loss.rmse * loss.rmse * (double)(u->N * u->K);
+    if (isnan(loss.loss)) return LQ_OK;
+    t->measured = true;
+    t->loss += loss.loss;
+    t->loss_rtn += u->loss_rtn;
     return LQ_OK;
 }
 
-static void keep_vector(work *w, const plan_entry *e)
+/* ---- a group: what the layer has once, or one expert ---- */
+typedef struct {
+    unit *u;
+    size_t n;
+    lq_arena a; /* f32 copies, factors */
+} group;
+
+static unit unit_of(const work *w, target *t, int64_t expert)
 {
-    qt_tensor t = { .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 }, .N = 1, .K = e->src->t.K };
-    t.plane[QT_CODES] = (qt_span){ w->changed[e->role][e->is_bias], (size_t)t.K * sizeof(float) };
-    w->out->items[w->out->n_items++] = (qz_item){ e, t };
+    const plan_entry *e = t->e;
+    unit u = { .t = t, .expert = expert, .N = e->N, .K = e->K, .loss_rtn = (double)NAN };
+    if (by_matrix(t))
+        u.row0 = expert * e->N;
+    else
+        u.N *= e->count;
+    find_stats(w, &u);
+    return u;
+}
+
+/* Vectors that may take factors: norms, and biases of the linears. */
+static lq_status read_vector(fold_vector *v, const plan_entry *e, lq_arena *a, lq_err *err)
+{
+    v->w = lq_push(a, (size_t)e->src->t.K * sizeof *v->w);
+    if (!v->w) return no_memory((size_t)e->src->t.K * sizeof *v->w, err);
+    qt_dequant(v->w, &e->src->t, 0, 1);
+    return LQ_OK;
+}
+
+static lq_status fold_vectors(work *w, fold_layer *f, lq_arena *a, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < w->n && !s; i++) {
+        const plan_entry *e = w->targets[i].e;
+        if (!e->known || e->expert != f->expert || e->quantize || !e->src->plain) continue;
+        if (e->src->n_dims != 1 || e->src->t.scheme.kind != QT_DENSE) continue;
+        if (e->is_bias)
+            s = read_vector(&f->bias[e->role], e, a, err);
+        else if (arch_role_kind(e->role) == ARCH_VECTOR)
+            s = read_vector(&f->weight[e->role], e, a, err);
+    }
+    return s;
+}
+
+static lq_status keep_vectors(work *w, const fold_layer *f, lq_err *err)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        target *t = &w->targets[i];
+        if (!t->e->known || t->e->expert != f->expert || t->e->quantize) continue;
+        const fold_vector *v = t->e->is_bias ? &f->bias[t->e->role] : &f->weight[t->e->role];
+        if (!v->changed) continue;
+        const size_t n = (size_t)t->e->src->t.K * sizeof *v->w;
+        float *keep = lq_push(&w->out->arena, n);
+        if (!keep) return no_memory(n, err);
+        memcpy(keep, v->w, n);
+        t->vector = keep;
+    }
+    return LQ_OK;
+}
+
+/* Scales of inputs: the group's linears as f32, changed together. */
+static lq_status fold_group(work *w, group *g, int64_t expert, lq_err *err)
+{
+    fold_layer f = { .c = w->c, .expert = expert };
+    fold_site sites[FOLD_MAX_SITES];
+    lq_status s = fold_vectors(w, &f, &g->a, err);
+    for (size_t i = 0; i < w->n; i++) {
+        const plan_entry *e = w->targets[i].e;
+        if (e->known && !e->is_bias && e->expert == expert) f.lin[e->role].present = true;
+    }
+    for (size_t i = 0; i < g->n && !s; i++) {
+        unit *u = &g->u[i];
+        if (!is_uint(u->t) || !u->st || !u->st->H) continue;
+        s = own_unit(u, &g->a, err);
+        if (!s) s = measure_rtn(w, u, err);
+        f.lin[u->t->e->role] = (fold_linear){ .present = true,
+                                              .open = u->N == u->t->e->count * u->t->e->N,
+                                              .W = u->own,
+                                              .N = u->N,
+                                              .K = u->K,
+                                              .group = u->t->e->scheme.group,
+                                              .spec = spec_of(w, &u->t->e->scheme, false) };
+    }
+    int n = s ? 0 : fold_find(sites, &f, &g->a);
+    if (n < 0) return no_memory(0, err);
+    for (int i = 0; i < n && !s; i++) {
+        cal_stats *st = cal_stats_of(w->st, w->c, sites[i].readers[0], expert);
+        if (lq_stopped(w->job)) return lq_fail(err, LQ_EINTR, "interrupted");
+        s = fold_choose(&f, &sites[i], st->H, st->mean_abs, &g->a, w->p, err);
+    }
+    for (size_t i = 0; i < g->n && !s; i++) {
+        const fold_linear *l = &f.lin[g->u[i].t->e->role];
+        g->u[i].fold = (qz_fold){ l->cols, l->rows };
+        g->u[i].alpha = l->alpha;
+    }
+    return s ? s : keep_vectors(w, &f, err);
+}
+
+static lq_status make_group(work *w, int64_t expert, lq_err *err)
+{
+    group g = { 0 };
+    lq_status s = LQ_OK;
+    const bool fold = w->st && w->eyes->hessian && qz_folds(w->o);
+    g.u = lq_push(&g.a, (w->n + 1) * sizeof *g.u);
+    if (!g.u) s = no_memory(w->n * sizeof *g.u, err);
+    for (size_t i = 0; i < w->n && !s; i++) {
+        target *t = &w->targets[i];
+        if (!belongs(t, expert)) continue;
+        unit *u = &g.u[g.n++];
+        *u = unit_of(w, t, expert);
+        if (fold) s = read_unit(u, &g.a, err);
+    }
+    if (fold && !s) s = fold_group(w, &g, expert, err);
+    for (size_t i = 0; i < g.n && !s; i++) {
+        unit *u = &g.u[i];
+        lq_arena copy = { 0 };
+        if (lq_stopped(w->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
+        if (!s && !fold) s = read_unit(u, &copy, err);
+        if (!s && (s = round_unit(w, u, err))) lq_wrap(err, s, "%s", u->t->e->name);
+        lq_arena_free(&copy);
+    }
+    lq_arena_free(&g.a);
+    return s;
+}
+
+/* ---- the part ---- */
+static int64_t n_experts(const work *w)
+{
+    return w->part < w->c->layers && w->c->layer[w->part].moe ? w->c->experts : 0;
+}
+
+/* Experts whose statistics fit in the limit together. */
+static int64_t experts_at_once(const work *w)
+{
+    const int64_t all = n_experts(w);
+    if (!w->eyes || !w->eyes->hessian || !w->eyes->limit) return all;
+    size_t one = 0;
+    for (int s = CAL_N_SHARED; s < CAL_N_SITES; s++) {
+        const size_t K = (size_t)cal_site_width(w->c, (cal_site)s);
+        if (s != CAL_EXPERT_IN || !w->eyes->all_experts) one += K * K * sizeof(float);
+    }
+    const int64_t n = one ? (int64_t)(w->eyes->limit / one) : all;
+    return n < 1 ? 1 : n < all ? n : all;
+}
+
+static lq_status look(work *w, int64_t first, int64_t n, lq_err *err)
+{
+    return w->eyes ? w->eyes->look(w->eyes->user, &w->st, first, n, err) : LQ_OK;
+}
+
+static lq_status make_groups(work *w, lq_err *err)
+{
+    const int64_t all = n_experts(w), batch = experts_at_once(w);
+    lq_status s = look(w, 0, batch, err);
+    if (!s) s = make_group(w, -1, err);
+    for (int64_t e = 0; e < all && !s; e++) {
+        if (e && e % batch == 0) s = look(w, e, e + batch < all ? batch : all - e, err);
+        if (!s) s = make_group(w, e, err);
+    }
+    return s;
+}
+
+static void add_result(work *w, target *t)
+{
+    const plan_entry *e = t->e;
+    qz_part *out = w->out;
+    if (t->vector) {
+        qt_tensor v = { .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 }, .N = 1, .K = e->src->t.K };
+        v.plane[QT_CODES] = (qt_span){ t->vector, (size_t)v.K * sizeof(float) };
+        out->items[out->n_items++] = (qz_item){ e, v };
+    }
+    if (!t->out.t.N) return;
+    qz_report *rep = &t->rep;
+    const qt_tensor *q = &t->out.t;
+    rep->elements = q->N * q->K;
+    rep->rmse = sqrt(t->squares / (double)rep->elements);
+    rep->loss = t->measured ? t->loss : (double)NAN;
+    rep->loss_rtn = t->measured ? t->loss_rtn : (double)NAN;
+    rep->bytes = qt_bytes(&q->scheme, q->N, q->K);
+    qt_scheme_text(rep->scheme, &q->scheme);
+    if (rep->tokens >= 0 && e->count > 1)
+        note(rep, "%lld to %lld tokens per expert", (long long)rep->tokens, (long long)t->most);
+    const char *how = t->rounded ? "rounded to nearest" : "all tokens' statistics";
+    if (t->starved && e->count > 1)
+        note(rep, "%lld of %lld experts starved: %s", (long long)t->starved, (long long)e->count,
+             how);
+    else if (t->starved)
+        note(rep, "starved, %lld tokens: %s", (long long)rep->tokens, how);
+    out->items[out->n_items++] = (qz_item){ e, t->out.t };
+    out->reports[out->n_reports++] = *rep;
 }
 
 lq_status qz_part_make(qz_part *out, const qz_plan *plan, int64_t part, const qz_opts *o,
-                       cal_stats *st, pool *p, const lq_job *job, lq_err *err)
+                       const qz_eyes *eyes, pool *p, const lq_job *job, lq_err *err)
 {
     memset(out, 0, sizeof *out);
-    work w = { out, plan, part, o, st, p, job, { { 0 } }, { { 0 } } };
+    work w = { .out = out,
+               .plan = plan,
+               .c = &plan->cfg,
+               .part = part,
+               .o = o,
+               .eyes = eyes,
+               .p = p,
+               .job = job };
     size_t n = 0;
-    for (size_t i = 0; i < plan->n; i++) {
-        const plan_entry *e = &plan->e[i];
-        if (e->part != part) continue;
-        n++;
-        if (!e->known || e->is_bias || !arch_role_linear(e->role) || part == plan->cfg.layers)
-            continue;
-        w.lin[e->role] = (linear){ .e = e, .loss_rtn = (double)NAN };
-    }
+    for (size_t i = 0; i < plan->n; i++)
+        n += plan->e[i].part == part;
     lq_status s = LQ_OK;
-    out->items = push(&w, n * sizeof *out->items, &s, err);
-    out->reports = push(&w, n * sizeof *out->reports, &s, err);
-    if (!s && st && qz_folds(o)) s = fold_all(&w, err);
+    out->items = lq_push(&out->arena, (n + 1) * sizeof *out->items);
+    out->reports = lq_push(&out->arena, (n + 1) * sizeof *out->reports);
+    w.targets = lq_push(&out->arena, (n + 1) * sizeof *w.targets);
+    if (!out->items || !out->reports || !w.targets) s = no_memory(n * sizeof *w.targets, err);
     for (size_t i = 0; i < plan->n && !s; i++) {
         const plan_entry *e = &plan->e[i];
-        if (e->part != part || !e->known) continue;
-        if (lq_stopped(job))
-            s = lq_fail(err, LQ_EINTR, "interrupted");
-        else if (e->quantize)
-            s = make_one(&w, e, err);
-        else if (w.changed[e->role][e->is_bias])
-            keep_vector(&w, e);
+        if (e->part != part) continue;
+        w.targets[w.n++] = (target){ .e = e,
+                                     .rep = { .name = e->name,
+                                              .role = e->role,
+                                              .layer = part < plan->cfg.layers ? part : -1,
+                                              .expert = e->expert,
+                                              .tokens = -1 } };
     }
+    if (!s) s = make_groups(&w, err);
+    for (size_t i = 0; i < w.n && !s; i++)
+        add_result(&w, &w.targets[i]);
     if (s) qz_part_free(out);
     return s;
 }
@@ -400,21 +551,37 @@ static lq_status put_vector(const float **out, const qz_item *item, lq_arena *a,
     return LQ_OK;
 }
 
-lq_status qz_part_apply(model_layer *l, const qz_item *items, size_t n, lq_arena *a, pool *p,
-                        lq_err *err)
+static lq_status put_matrix(model_linear *lin, const arch_config *c, const qz_item *item,
+                            int64_t expert, lq_arena *a, pool *p, lq_err *err)
+{
+    qt_tensor w;
+    lq_arena copy = { 0 }; /* of a matrix that is stored transposed */
+    lq_status s = src_slice(&w, c, item->e->role, expert, &item->t, &copy, err);
+    if (!s) s = mm_pack(&lin->w, &w, a, p, err);
+    lq_arena_free(&copy);
+    return s ? lq_wrap(err, s, "%s", item->e->name) : LQ_OK;
+}
+
+lq_status qz_part_apply(model_layer *l, const arch_config *c, const qz_item *items, size_t n,
+                        lq_arena *a, pool *p, lq_err *err)
 {
     lq_status s = LQ_OK;
     for (size_t i = 0; i < n && !s; i++) {
         const plan_entry *e = items[i].e;
-        model_vector *vec = &l->vec[e->role];
-        model_linear *lin = &l->lin[e->role];
         const bool matrix = arch_role_kind(e->role) != ARCH_VECTOR;
+        const bool of_expert = arch_role_per_expert(e->role);
+        model_vector *vec = &l->vec[e->role];
+        model_linear *lin = of_expert ? l->expert[e->role - R_EXPERT_GATE] : &l->lin[e->role];
+        if (of_expert && e->expert >= 0) lin += e->expert;
         if (e->is_bias)
             s = put_vector(matrix ? &lin->bias : &vec->bias, &items[i], a, err);
         else if (!matrix)
             s = put_vector(&vec->w, &items[i], a, err);
-        else if ((s = mm_pack(&lin->w, &items[i].t, a, p, err)))
-            lq_wrap(err, s, "%s", e->name);
+        else if (of_expert && e->expert < 0)
+            for (int64_t x = 0; x < c->experts && !s; x++)
+                s = put_matrix(&lin[x], c, &items[i], x, a, p, err);
+        else
+            s = put_matrix(lin, c, &items[i], e->expert, a, p, err);
     }
     return s;
 }

@@ -1,12 +1,19 @@
 /* quantize/part.h - quantizes one part of a plan: a layer, or what is outside the layers.
  *
- * Without statistics each tensor is done alone. With them the linears of a layer are read as f32
- * together, AWQ's scales are folded where the options ask for it, and each linear is rounded by the
- * method of its scheme and of the options:
+ * Without statistics each matrix is done alone. With them the linears that a layer has once are
+ * read as f32 together, scales are folded where the options ask for it (quantize/fold.h), and each
+ * is rounded by the method of its scheme and of the options; then one expert after the other
+ * likewise:
  *
  *     scheme         rtn, absmax, nf4, fp4, int8   gptq         awq
  *     u{2,3,4,8}     rounding to nearest           gptq_run     awq_round
- *     i8*, nf4, fp4, f32, f16, bf16                alike for every method */
+ *     i8*, nf4, fp4, f32, f16, bf16                alike for every method
+ *
+ * Experts: each is rounded by the statistics of the rows that were sent to it. One that got fewer
+ * tokens than a quarter of its inputs is starved: its statistics say more about those tokens than
+ * about its inputs. Its gate and up then take the statistics of all tokens of the layer, its down
+ * is rounded to nearest, and the report says so. Experts stacked in one tensor stay one tensor,
+ * each with its own statistics (i8-outlier: one set of columns, of all experts). */
 #ifndef LLMQ_QUANTIZE_PART_H
 #define LLMQ_QUANTIZE_PART_H
 
@@ -16,6 +23,8 @@
 typedef struct {
     const char *name;
     arch_role role;
+    int64_t layer, expert; /* -1: none */
+    int64_t tokens;        /* that the statistics are of; of stacked experts the fewest; -1: none */
     char scheme[40], note[120];
     int64_t elements;
     size_t bytes;
@@ -35,15 +44,27 @@ typedef struct {
     lq_arena arena;
 } qz_part;
 
-/* st: statistics of the layer's inputs (changed by folding), or NULL.
- * Errors: LQ_ENOMEM, LQ_EINTR, LQ_EVALUE (a result that is not finite; names the tensor). */
+/* Where statistics come from. */
+typedef struct {
+    /* Of the part's sites, and of experts first .. first + n (calib/run.h). They stay until the
+     * next call, and are changed by folding. */
+    lq_status (*look)(void *user, cal_layer_stats **st, int64_t first, int64_t n, lq_err *err);
+    void *user;
+    bool hessian;     /* they hold H */
+    size_t limit;     /* bytes of experts' H at once, at least one expert's; 0: no limit */
+    bool all_experts; /* every expert saw every token */
+} qz_eyes;
+
+/* eyes: NULL without statistics.
+ * Errors: LQ_ENOMEM, LQ_EINTR, LQ_EVALUE (a result that is not finite; names the tensor), look's.
+ */
 lq_status qz_part_make(qz_part *out, const qz_plan *plan, int64_t part, const qz_opts *o,
-                       cal_stats *st, pool *p, const lq_job *job, lq_err *err);
+                       const qz_eyes *eyes, pool *p, const lq_job *job, lq_err *err);
 void qz_part_free(qz_part *p);
 
 /* The layer as the quantized model will run it: `l` with the part's tensors in place of the
  * source's. What is packed goes into the arena. */
-lq_status qz_part_apply(model_layer *l, const qz_item *items, size_t n, lq_arena *a, pool *p,
-                        lq_err *err);
+lq_status qz_part_apply(model_layer *l, const arch_config *c, const qz_item *items, size_t n,
+                        lq_arena *a, pool *p, lq_err *err);
 
 #endif

@@ -1,6 +1,8 @@
 /* quantize/plan.c - scheme of every tensor: options, overrides, shapes. */
 #include "quantize/plan.h"
 
+#include "calib/sites.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -95,6 +97,14 @@ static lq_status rules_make(rules *r, const qz_opts *o, lq_err *err)
 }
 
 /* ---- one tensor ---- */
+
+/* What a tensor got instead of what was asked for; said once for all of one kind. */
+typedef struct {
+    arch_role role;
+    int64_t K, group; /* group 0: no outlier columns */
+    int64_t got, n;   /* tensors */
+} change;
+
 typedef struct {
     const qz_opts *o;
     const src_source *src;
@@ -102,6 +112,8 @@ typedef struct {
     const plan_voice *v;
     rules r;
     qt_scheme linear, head, embed;
+    change changes[2 * ARCH_N_ROLES];
+    size_t n_changes;
 } maker;
 
 static void say(const maker *m, const char *line)
@@ -109,14 +121,49 @@ static void say(const maker *m, const char *line)
     if (m->v && m->v->say) m->v->say(m->v->user, line);
 }
 
-/* The scheme that options ask for; false: leave the tensor as it is. *strict: its group size was
- * asked for too. */
-static bool wanted(const maker *m, const plan_entry *e, qt_scheme *s, bool *strict)
+static void note_change(maker *m, const plan_entry *e, int64_t group, int64_t got)
 {
-    *strict = true;
-    if (!e->known || e->is_bias) return false;
-    bool matrix = arch_role_linear(e->role) || e->role == R_EMBED;
-    if (!matrix) return false;
+    size_t i = 0;
+    for (; i < m->n_changes; i++) {
+        change *c = &m->changes[i];
+        if (c->role != e->role || c->K != e->K || c->group != group) continue;
+        c->n++;
+        return;
+    }
+    if (i < LQ_COUNT(m->changes))
+        m->changes[m->n_changes++] = (change){ e->role, e->K, group, got, 1 };
+}
+
+static void say_changes(const maker *m)
+{
+    char line[320];
+    for (size_t i = 0; i < m->n_changes; i++) {
+        const change *c = &m->changes[i];
+        const char *role = arch_role_text(c->role), *s = c->n == 1 ? "" : "s";
+        if (c->group)
+            snprintf(line, sizeof line,
+                     "%s (%lld tensor%s): groups of %lld do not divide %lld inputs; taking %lld",
+                     role, (long long)c->n, s, (long long)c->group, (long long)c->K,
+                     (long long)c->got);
+        else
+            snprintf(line, sizeof line,
+                     "%s (%lld tensor%s): no outlier columns are looked for here; taking i8-row",
+                     role, (long long)c->n, s);
+        say(m, line);
+    }
+}
+
+/* A router decides where rows go: its own bits are few, and a wrong choice is no rounding error. */
+static bool may_quantize(const plan_entry *e)
+{
+    return e->known && !e->is_bias && arch_role_kind(e->role) != ARCH_VECTOR &&
+           e->role != R_ROUTER && e->role != R_SHARED_ROUTER;
+}
+
+/* The scheme that options ask for; false: leave the tensor as it is. */
+static bool wanted(const maker *m, const plan_entry *e, qt_scheme *s)
+{
+    if (!may_quantize(e)) return false;
     for (int i = 0; i < m->r.n_skips; i++)
         if (matches(&m->r, &m->r.skips[i], e->name)) return false;
     for (int i = 0; i < m->r.n_overrides; i++)
@@ -124,57 +171,65 @@ static bool wanted(const maker *m, const plan_entry *e, qt_scheme *s, bool *stri
     if (e->role == R_EMBED) return m->o->embed ? (*s = m->embed, true) : false;
     if (e->role == R_HEAD) return m->o->lm_head ? (*s = m->head, true) : false;
     *s = m->linear;
-    *strict = m->o->group != 0;
-    return true;
+    return arch_role_linear(e->role);
 }
 
-static lq_status fit(const maker *m, plan_entry *e, bool strict, lq_err *err)
+/* Shape of the result: codes are [outputs, inputs] of each matrix. */
+static void shape_of(const maker *m, plan_entry *e)
 {
-    const qt_tensor *t = &e->src->t;
+    const src_tensor *t = e->src;
+    const arch_name *a = arch_name_of(m->cfg, e->role);
+    const int d = t->n_dims;
+    memcpy(e->shape, t->shape, sizeof e->shape);
+    e->turned = a && (a->flags & NAME_TRANSPOSED) && e->scheme.kind != QT_DENSE && d >= 2;
+    e->count = a && (a->flags & NAME_STACKED) && d == 3 ? t->shape[0] : 1;
+    e->N = t->t.N / e->count;
+    e->K = t->t.K;
+    if (!e->turned) return;
+    const int64_t in = e->N;
+    e->N = e->K;
+    e->K = in;
+    e->shape[d - 2] = t->shape[d - 1];
+    e->shape[d - 1] = t->shape[d - 2];
+}
+
+static lq_status fit(maker *m, plan_entry *e, lq_err *err)
+{
     qt_scheme *s = &e->scheme;
-    char line[320];
     if (s->kind == QT_UINT) {
-        int64_t G = qz_fit_group(t->K, s->group);
-        if (strict && s->group > 0 && s->group < t->K && G != s->group)
-            return lq_fail(err, LQ_ESHAPE,
-                           "%s: expected a group size that divides its %lld inputs, found %lld; "
-                           "%lld does (--override sets it by name)",
-                           e->name, (long long)t->K, (long long)s->group, (long long)G);
-        if (s->group > 0 && G != s->group) {
-            snprintf(line, sizeof line, "%s: groups of %lld do not divide %lld inputs; taking %lld",
-                     e->name, (long long)s->group, (long long)t->K, (long long)G);
-            if (s->group < t->K) say(m, line);
-        }
+        int64_t G = qz_fit_group(e->K, s->group);
+        if (s->group > 0 && s->group < e->K && G != s->group) note_change(m, e, s->group, G);
         s->group = G;
+        /* The order of the inputs is a tensor's, not one expert's. */
         s->irregular = m->o->method == QZ_GPTQ && !m->o->no_act_order && m->o->no_static_groups &&
-                       e->part < m->cfg->layers && G < t->K;
+                       e->part < m->cfg->layers && G < e->K && e->count == 1;
     }
     /* Outlier columns are found by calibration, which sees the inputs of a layer's linears only. */
+    cal_site site;
     if (s->kind == QT_I8_OUTLIER &&
-        (m->o->method != QZ_INT8 || e->part == m->cfg->layers || m->o->outlier_threshold < 0)) {
-        snprintf(line, sizeof line, "%s: no outlier columns are looked for here; taking i8-row",
-                 e->name);
-        say(m, line);
+        (m->o->method != QZ_INT8 || !cal_site_of(&site, m->cfg, e->role) ||
+         m->o->outlier_threshold < 0)) {
+        note_change(m, e, 0, 0);
         s->kind = QT_I8;
     }
-    lq_status st = qt_check(s, t->N, t->K, err);
+    lq_status st = qt_check(s, e->count * e->N, e->K, err);
     return st ? lq_wrap(err, st, "%s", e->name) : LQ_OK;
 }
 
-static lq_status decide(const maker *m, plan_entry *e, lq_err *err)
+static lq_status decide(maker *m, plan_entry *e, lq_err *err)
 {
     const src_tensor *t = e->src;
     arch_slot slot;
     e->known = arch_slot_of(m->cfg, e->name, &slot);
     e->role = slot.role;
+    e->expert = slot.expert;
     e->is_bias = slot.bias;
     e->part = e->known && slot.layer >= 0 ? slot.layer : m->cfg->layers;
     if (e->known && t->plain) {
         lq_status s = src_check_finite(t, err);
         if (s) return s;
     }
-    bool strict;
-    e->quantize = wanted(m, e, &e->scheme, &strict);
+    e->quantize = wanted(m, e, &e->scheme);
     if (!e->quantize) return LQ_OK;
     if (!t->plain || t->t.scheme.kind != QT_DENSE) {
         char have[40] = "not a float tensor";
@@ -186,7 +241,8 @@ static lq_status decide(const maker *m, plan_entry *e, lq_err *err)
         return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected layout portable, found %s", e->name,
                        qt_layout_text(t->t.layout));
     if (e->scheme.kind == QT_DENSE && e->scheme.dtype == t->t.scheme.dtype) e->quantize = false;
-    return e->quantize ? fit(m, e, strict, err) : LQ_OK;
+    shape_of(m, e);
+    return e->quantize ? fit(m, e, err) : LQ_OK;
 }
 
 /* ---- the whole ---- */
@@ -217,7 +273,7 @@ static void say_unused(const maker *m, const rule *list, const char *const *text
 }
 
 /* A tied model has one matrix for embedding and head: giving the head its own scheme splits it. */
-static lq_status split_head(qz_plan *p, const maker *m, lq_err *err)
+static lq_status split_head(qz_plan *p, maker *m, lq_err *err)
 {
     char name[160], line[320];
     const src_tensor *embed = NULL;
@@ -265,6 +321,7 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
         s = decide(&m, e, err);
     }
     if (!s) s = split_head(p, &m, err);
+    if (!s) say_changes(&m);
     if (!s) say_unused(&m, m.r.overrides, o->overrides, o->n_overrides, "--override");
     if (!s) say_unused(&m, m.r.skips, o->skips, o->n_skips, "--skip");
     if (!s) qsort(p->e, p->n, sizeof *p->e, by_place);
@@ -279,11 +336,14 @@ void qz_plan_free(qz_plan *p)
     memset(p, 0, sizeof *p);
 }
 
-const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t layer, bool bias)
+const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t part, int64_t expert,
+                               bool bias)
 {
     for (size_t i = 0; i < p->n; i++) {
         const plan_entry *e = &p->e[i];
-        if (e->known && e->role == r && e->part == layer && e->is_bias == bias) return e;
+        if (e->known && e->role == r && e->part == part && e->expert == expert &&
+            e->is_bias == bias)
+            return e;
     }
     return NULL;
 }

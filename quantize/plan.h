@@ -13,11 +13,22 @@ typedef struct {
     const char *name; /* as the source's, save the head that is split from a tied embedding */
     bool known;       /* has a role in this architecture */
     arch_role role;
+    int64_t expert; /* -1: none, or all of them */
     bool is_bias;
     int64_t part;
     bool quantize;    /* to `scheme` (which may be a dense one); else copied byte for byte */
     qt_scheme scheme; /* fitted to the shape; i8-outlier: n_out is not known yet */
+    /* Of the result, where quantize: */
+    bool turned;      /* the source's matrices are [inputs, outputs], the result's are not */
+    int64_t count;    /* matrices stacked in the tensor (experts), else 1 */
+    int64_t N, K;     /* of one matrix; the tensor is [count * N, K] */
+    int64_t shape[4]; /* as many dims as the source's */
 } plan_entry;
+
+static inline const int64_t *qz_plan_shape(const plan_entry *e)
+{
+    return e->quantize ? e->shape : e->src->shape;
+}
 
 /* Messages to the user, one line each. */
 typedef struct {
@@ -38,9 +49,12 @@ typedef struct {
 lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, const plan_voice *v,
                        lq_err *err);
 void qz_plan_free(qz_plan *p);
-const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t layer, bool bias);
+/* expert: -1 where the tensor is none's. NULL: the part has none. */
+const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t part, int64_t expert,
+                               bool bias);
 
-/* The largest divisor of K that is not above `group` and at least 16; else K itself. */
+/* The largest divisor of K that is not above `group` and at least 16 (or `group` itself); else K.
+ */
 int64_t qz_fit_group(int64_t K, int64_t group);
 
 #endif

@@ -124,6 +124,9 @@ static cJSON *reports_json(const qz_part *p)
         cJSON_AddStringToObject(j, "scheme", r->scheme);
         cJSON_AddStringToObject(j, "note", r->note);
         cJSON_AddNumberToObject(j, "role", (double)r->role);
+        cJSON_AddNumberToObject(j, "layer", (double)r->layer);
+        cJSON_AddNumberToObject(j, "expert", (double)r->expert);
+        cJSON_AddNumberToObject(j, "tokens", (double)r->tokens);
         cJSON_AddNumberToObject(j, "elements", (double)r->elements);
         cJSON_AddNumberToObject(j, "bytes", (double)r->bytes);
         add_number(j, "rmse", r->rmse);
@@ -143,7 +146,7 @@ lq_status qz_state_add(qz_state *s, int64_t part, const qz_part *p, lq_err *err)
     if (!st) st = llmq_create(&w, path, err);
     for (size_t i = 0; i < p->n_items && !st; i++) {
         const plan_entry *e = p->items[i].e;
-        st = llmq_add_tensor(w, e->name, &p->items[i].t, e->src->n_dims, e->src->shape, err);
+        st = llmq_add_tensor(w, e->name, &p->items[i].t, e->src->n_dims, qz_plan_shape(e), err);
     }
     if (!st) st = llmq_set_recipe(w, reports, err);
     if (st)
@@ -167,8 +170,11 @@ lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, q
     for (size_t i = 0; i < plan->n && at < f->n_tensors; i++) {
         const plan_entry *e = &plan->e[i];
         if (e->part != part || strcmp(e->name, f->tensors[at].name) != 0) continue;
-        const qt_tensor *t = &f->tensors[at++].t;
-        if (t->N != e->src->t.N || t->K != e->src->t.K) break;
+        const llmq_tensor *have = &f->tensors[at++];
+        const qt_tensor *t = &have->t;
+        if (have->n_dims != e->src->n_dims ||
+            memcmp(have->shape, qz_plan_shape(e), (size_t)have->n_dims * sizeof *have->shape) != 0)
+            break;
         items[(*n)++] = (qz_item){ e, *t };
     }
     if (*n != f->n_tensors)
@@ -199,6 +205,9 @@ void qz_state_reports(const qz_state *s, int64_t part, qz_report *reports, size_
         if (js_str(j, "name", true, &r->name, NULL) || js_str(j, "scheme", true, &scheme, NULL) ||
             js_str(j, "note", true, &text, NULL) ||
             js_i64(j, "role", true, 0, ARCH_N_ROLES - 1, &role, NULL) ||
+            js_i64(j, "layer", true, -1, INT32_MAX, &r->layer, NULL) ||
+            js_i64(j, "expert", true, -1, INT32_MAX, &r->expert, NULL) ||
+            js_i64(j, "tokens", true, -1, JS_MAX_INT, &r->tokens, NULL) ||
             js_i64(j, "elements", true, 1, INT64_C(1) << 48, &r->elements, NULL) ||
             js_i64(j, "bytes", true, 1, INT64_C(1) << 50, &bytes, NULL))
             continue;

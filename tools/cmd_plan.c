@@ -6,6 +6,7 @@
 #include "formats/source.h"
 #include "formats/tiles.h"
 #include "kernels/bench.h"
+#include "quantize/plan.h"
 #include "runtime/forward.h"
 #include "tools/limits.h"
 
@@ -98,13 +99,16 @@ static lq_status add_role(plan *pl, const planned *p, const qt_scheme *scheme, a
     arch_role_shape(pl->cfg, r, &N, &K);
     if (N <= 0 || K <= 0) return LQ_OK; /* this architecture has no such role */
     const src_tensor *t = NULL;
-    lq_status s = p->weights ? src_role(p->src, r, layer, -1, &t, NULL, err) : LQ_OK;
+    lq_status s = p->weights
+                      ? src_role(p->src, r, layer, arch_role_per_expert(r) ? 0 : -1, &t, NULL, err)
+                      : LQ_OK;
     if (s) return s;
     if (!t && (p->weights || !arch_has(pl->cfg, r, layer))) return LQ_OK;
     qt_scheme as = { .kind = QT_DENSE, .dtype = pl->cfg->dtype };
     if (t && t->plain) as = t->t.scheme;
     bool linear = arch_role_linear(r);
     if (linear && r != R_HEAD && scheme) as = *scheme;
+    if (as.kind == QT_UINT) as.group = qz_fit_group(K, as.group);
     if (!linear && r != R_EMBED) as = (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 }; /* norms */
     s = qt_check(&as, N, K, err);
     if (s)

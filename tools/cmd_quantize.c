@@ -1,5 +1,6 @@
 /* tools/cmd_quantize.c - `llmq quantize SRC -o OUT.llmq --method M`. */
 #include "calib/builtin.h"
+#include "calib/jsonl.h"
 #include "quantize/job.h"
 #include "tools/cmds.h"
 
@@ -12,7 +13,7 @@ typedef struct {
     bool sym, asym, narrow;
     opt_tri clip, act_order, static_groups, fold;
     double damp, outlier_threshold;
-    bool dbl;
+    bool dbl, all_experts;
     const char *calib;
     int64_t samples, len, seed;
     opt_list overrides, skips;
@@ -29,8 +30,8 @@ static const opt_row main_rows[] = {
     { "bits", 'b', OPT_INT, F(bits), .def = "4", .lo = 2, .hi = 8,
       .help = "bits per weight of rtn, gptq, awq: 2, 3, 4 or 8" },
     { "group-size", 'g', OPT_INT, F(group), .lo = -1, .hi = 1 << 24,
-      .help = "weights that share a scale; -1: the whole row (default 128, or what divides the row "
-              "below it; nf4, fp4: 64)" },
+      .help = "weights that share a scale, or the largest number below that divides the row; -1: "
+              "the whole row (default 128; nf4, fp4: 64)" },
     { "sym", 0, OPT_FLAG, F(sym), .help = "grids symmetric about zero, no zero points" },
     { "asym", 0, OPT_FLAG, F(asym), .help = "zero points (default of rtn, gptq, awq)" },
     { "narrow", 0, OPT_FLAG, F(narrow),
@@ -43,13 +44,16 @@ static const opt_row main_rows[] = {
 };
 static const opt_row calib_rows[] = {
     { "calib", 0, OPT_STR, F(calib), .def = "builtin", .arg = "FILE|builtin",
-      .help = "text to run through the model (gptq, awq, int8)" },
+      .help = "text to run through the model (gptq, awq, int8); FILE.jsonl: a line each of "
+              "{\"text\": ...} or {\"ids\": [1, 2, ...]}, which needs no tokenizer" },
     { "calib-samples", 0, OPT_INT, F(samples), .def = "128", .lo = 1, .hi = 1 << 20,
       .help = "windows of text" },
     { "calib-len", 0, OPT_INT, F(len), .def = "512", .lo = 8, .hi = 1 << 20,
       .help = "tokens in each" },
     { "seed", 0, OPT_INT, F(seed), .def = "0", .lo = 0, .hi = 9007199254740991.0,
       .help = "which windows are chosen" },
+    { "all-experts", 0, OPT_FLAG, F(all_experts),
+      .help = "an expert's statistics are of all tokens, not of those that are sent to it" },
     { "act-order", 0, OPT_TRI, F(act_order),
       .help = "gptq: round the inputs that carry most first (default yes)" },
     { "static-groups", 0, OPT_TRI, F(static_groups),
@@ -96,7 +100,8 @@ static const struct {
                 { "act-order", "gptq" },
                 { "static-groups", "gptq" },
                 { "damp", "gptq" },
-                { "fold", "gptq, awq" } };
+                { "fold", "gptq, awq" },
+                { "all-experts", "gptq, awq, int8" } };
 
 static bool among(const char *word, const char *list)
 {
@@ -137,6 +142,7 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->no_static_groups = !opt_tri_or(o->static_groups, true);
     q->no_fold = !opt_tri_or(o->fold, true);
     q->damp = o->damp;
+    q->all_experts = o->all_experts;
     q->dbl = o->dbl;
     q->outlier_threshold = o->outlier_threshold > 0 ? o->outlier_threshold : -1;
     q->overrides = o->overrides.v;
@@ -175,8 +181,6 @@ static lq_status tokenizer_open(tokenizer *t, const src_source *src, bool needed
         prog_say(LOG_WARN, "%s; the result carries it uncompiled", err->msg);
         t->data = NULL;
     }
-    if (needed && !t->tok)
-        return lq_fail(err, LQ_ENOENT, "calibration needs tokenizer.json, which the model lacks");
     return LQ_OK;
 }
 
@@ -184,6 +188,33 @@ static void tokenizer_close(tokenizer *t)
 {
     tok_close(t->tok);
     free(t->blob);
+}
+
+static bool is_jsonl(const char *path)
+{
+    const size_t n = strlen(path), ext = strlen(".jsonl");
+    return n > ext && strcmp(path + n - ext, ".jsonl") == 0;
+}
+
+/* Text, or a file of JSON lines, as windows of ids. */
+static lq_status make_samples(cal_samples *s, const quantize_opts *o, const arch_config *c,
+                              const tok_tokenizer *tok, const char *text, size_t bytes, lq_err *err)
+{
+    if (!is_jsonl(o->calib)) {
+        if (!tok)
+            return lq_fail(err, LQ_ENOENT,
+                           "calibration needs tokenizer.json, which the model lacks; --calib "
+                           "FILE.jsonl can hold token ids");
+        return cal_samples_make(s, tok, text, bytes, o->samples, o->len, (uint64_t)o->seed,
+                                c->vocab, err);
+    }
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    lq_status st = cal_read_jsonl(&ids, &n, text, bytes, tok, err);
+    if (!st)
+        st = cal_samples_from_ids(s, ids, n, o->samples, o->len, (uint64_t)o->seed, c->vocab, err);
+    free(ids);
+    return st;
 }
 
 static lq_status read_samples(cal_samples *s, const quantize_opts *o, const src_source *src,
@@ -199,9 +230,7 @@ static lq_status read_samples(cal_samples *s, const quantize_opts *o, const src_
                        (long long)c->max_pos, (long long)o->len);
     lq_status st = file ? lq_read_file(&text, &bytes, o->calib, (size_t)1 << 30, err) : LQ_OK;
     if (file) use = text;
-    if (!st)
-        st = cal_samples_make(s, tok, use, bytes, o->samples, o->len, (uint64_t)o->seed, c->vocab,
-                              err);
+    if (!st) st = make_samples(s, o, c, tok, use, bytes, err);
     if (st && file) st = lq_wrap(err, st, "--calib %s", o->calib);
     free(text);
     if (!st && s->n < o->samples)
@@ -287,10 +316,49 @@ static lq_status print_json(const quantize_opts *o, const qz_result *r, double s
         cJSON_AddNumberToObject(j, "rmse", t->rmse);
         add_finite(j, "loss", t->loss);
         add_finite(j, "loss_rtn", t->loss_rtn);
+        if (t->expert >= 0) cJSON_AddNumberToObject(j, "expert", (double)t->expert);
+        if (t->tokens >= 0) cJSON_AddNumberToObject(j, "tokens", (double)t->tokens);
         if (t->note[0]) cJSON_AddStringToObject(j, "note", t->note);
         cJSON_AddItemToArray(list, j);
     }
     return cmd_print_json(doc, err);
+}
+
+static void print_losses(double loss, double loss_rtn)
+{
+    if (isfinite(loss)) printf("  loss %.3e", loss);
+    if (isfinite(loss_rtn)) printf("  (rtn %.3e)", loss_rtn);
+}
+
+static bool same_experts(const qz_report *a, const qz_report *b)
+{
+    return a->expert >= 0 && a->layer == b->layer && a->role == b->role && b->expert >= 0 &&
+           strcmp(a->scheme, b->scheme) == 0;
+}
+
+/* The experts of a layer and role take one line: all reports of r like the first, if it is the
+ * first of its kind. (--json lists them one by one.) */
+static void print_experts(const qz_report *first, const qz_report *r, size_t n)
+{
+    double squares = 0, loss = 0, loss_rtn = 0;
+    int64_t count = 0, starved = 0, least = INT64_MAX, most = -1;
+    for (size_t i = 0; i < n; i++) {
+        if (!same_experts(first, &r[i])) continue;
+        if (&r[i] < first) return;
+        count++;
+        starved += strstr(r[i].note, "starved") != NULL;
+        squares += r[i].rmse * r[i].rmse;
+        if (isfinite(r[i].loss)) loss += r[i].loss;
+        if (isfinite(r[i].loss_rtn)) loss_rtn += r[i].loss_rtn;
+        least = r[i].tokens < least ? r[i].tokens : least;
+        most = r[i].tokens > most ? r[i].tokens : most;
+    }
+    printf("layer %lld: %lld x %-32s %-14s rmse %.3e", (long long)first->layer, (long long)count,
+           arch_role_text(first->role), first->scheme, sqrt(squares / (double)count));
+    if (loss > 0) print_losses(loss, loss_rtn);
+    if (most >= 0) printf("  %lld to %lld tokens each", (long long)least, (long long)most);
+    if (starved) printf(", %lld starved", (long long)starved);
+    printf("\n");
 }
 
 static void print_text(const quantize_opts *o, const qz_result *r, double seconds)
@@ -302,9 +370,18 @@ static void print_text(const quantize_opts *o, const qz_result *r, double second
     }
     for (size_t i = 0; i < r->n_reports; i++) {
         const qz_report *t = &r->reports[i];
+        /* tensors of a layer lie together */
+        size_t from = i, to = i;
+        while (from > 0 && r->reports[from - 1].layer == t->layer)
+            from--;
+        while (to < r->n_reports && r->reports[to].layer == t->layer)
+            to++;
+        if (t->expert >= 0) {
+            print_experts(t, r->reports + from, to - from);
+            continue;
+        }
         printf("%-48s %-14s rmse %.3e", t->name, t->scheme, t->rmse);
-        if (isfinite(t->loss)) printf("  loss %.3e", t->loss);
-        if (isfinite(t->loss_rtn)) printf("  (rtn %.3e)", t->loss_rtn);
+        print_losses(t->loss, t->loss_rtn);
         printf("%s%s\n", t->note[0] ? "  " : "", t->note);
     }
     printf("%s: %s -> %s, %.3f bits per weight in the linear layers, %.1f s\n", o->out,

@@ -85,20 +85,23 @@ static lq_status check_finite(verdict *v, const src_source *src)
 static void check_roles(verdict *v, const src_source *src)
 {
     const arch_config *c = src_config(src);
-    for (int r = 0; c && r < ARCH_N_ROLES; r++)
-        for (int64_t l = -1; l < c->layers; l++) {
-            if (arch_role_per_layer((arch_role)r) != (l >= 0)) continue;
+    for (int r = 0; c && r < ARCH_N_ROLES; r++) {
+        const int64_t experts = arch_role_per_expert((arch_role)r) ? c->experts : 1;
+        for (int64_t at = 0; at < (c->layers + 1) * experts; at++) {
+            const int64_t l = at / experts - 1; /* -1: outside layers */
             const src_tensor *t, *bias;
             lq_err why;
-            if (src_role(src, (arch_role)r, l, -1, &t, &bias, &why))
+            if (arch_role_per_layer((arch_role)r) != (l >= 0)) continue;
+            if (src_role(src, (arch_role)r, l, at % experts, &t, &bias, &why))
                 add_bad(v, arch_role_text((arch_role)r), why.msg);
         }
+    }
 }
 
 /* ---- against the source ---- */
 typedef struct {
-    const src_tensor *mine, *theirs;
-    qt_tensor q, w; /* both portable */
+    const src_tensor *mine;
+    qt_tensor q, w; /* both portable, [N,K] */
     int64_t N, K;
     float *wrow, *qrow, *lo, *hi, *tol; /* [K] */
     float *col, *row;                   /* [K], [N]: what folding multiplied; 1 without it */
@@ -114,13 +117,31 @@ static lq_status portable(qt_tensor *out, const qt_tensor *t, lq_arena *a, lq_er
     return s ? s : tiles_unpack(w, t, err);
 }
 
-/* q and w: the two as src_load gives them. */
-static lq_status pair_init(pair *p, const src_tensor *mine, const qt_tensor *q,
-                           const src_tensor *theirs, const qt_tensor *w, lq_arena *a, lq_err *err)
+/* Matrices stored [inputs, outputs], whose codes are [outputs, inputs]. */
+static lq_status turn(qt_tensor *w, const src_tensor *mine, lq_arena *a, lq_err *err)
 {
-    *p = (pair){ .mine = mine, .theirs = theirs, .N = mine->t.N, .K = mine->t.K };
+    const int64_t N = mine->shape[mine->n_dims - 2], K = mine->t.K;
+    const size_t size = (size_t)lq_dtype_bits(w->scheme.dtype) / 8, one = (size_t)(N * K) * size;
+    const size_t bytes = w->plane[QT_CODES].bytes;
+    const uint8_t *from = w->plane[QT_CODES].data;
+    uint8_t *to = lq_push(a, bytes);
+    if (!to) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", bytes);
+    for (size_t at = 0; at < bytes; at += one)
+        src_transpose(to + at, from + at, N, K, size);
+    w->plane[QT_CODES].data = to;
+    w->N = mine->t.N;
+    w->K = K;
+    return LQ_OK;
+}
+
+/* q and w: the two as src_load gives them. */
+static lq_status pair_init(pair *p, const src_tensor *mine, const qt_tensor *q, const qt_tensor *w,
+                           bool turned, lq_arena *a, lq_err *err)
+{
+    *p = (pair){ .mine = mine, .N = mine->t.N, .K = mine->t.K };
     lq_status s = portable(&p->q, q, a, err);
     if (!s) s = portable(&p->w, w, a, err);
+    if (!s && turned) s = turn(&p->w, mine, a, err);
     if (s) return s;
     float **const rows_of[] = { &p->wrow, &p->qrow, &p->lo, &p->hi, &p->tol, &p->col };
     for (size_t i = 0; i < LQ_COUNT(rows_of); i++)
@@ -236,11 +257,39 @@ static lq_status check_pair(verdict *v, pair *p, recipe r, lq_err *err)
     return LQ_OK;
 }
 
+/* What this file's tensor is for; false: unknown. */
+static bool slot_of(const src_source *src, const src_tensor *t, arch_slot *slot)
+{
+    return src_config(src) && arch_slot_of(src_config(src), t->name, slot);
+}
+
+/* Codes of matrices that the source has as [inputs, outputs]: the last two dims change places. */
+static bool is_turned(const src_source *mine, const src_tensor *t, const src_tensor *x)
+{
+    arch_slot slot;
+    if (!slot_of(mine, t, &slot) || slot.bias || t->n_dims < 2) return false;
+    return (arch_name_of(src_config(mine), slot.role)->flags & NAME_TRANSPOSED) && t->plain &&
+           x->plain && t->t.scheme.kind != QT_DENSE && x->t.scheme.kind == QT_DENSE;
+}
+
+static bool same_shape(const src_tensor *t, const src_tensor *x, bool turned)
+{
+    int64_t want[4];
+    memcpy(want, x->shape, sizeof want);
+    if (t->n_dims != x->n_dims) return false;
+    if (turned) {
+        want[x->n_dims - 2] = x->shape[x->n_dims - 1];
+        want[x->n_dims - 1] = x->shape[x->n_dims - 2];
+    }
+    return memcmp(t->shape, want, sizeof want) == 0;
+}
+
 static lq_status check_tensor(verdict *v, const src_source *mine, const src_source *theirs,
                               const src_tensor *t, recipe r, lq_err *err)
 {
     const src_tensor *x = src_find(theirs, t->name);
-    if (!x && strcmp(t->name, "lm_head.weight") == 0 && src_config(theirs) &&
+    arch_slot slot;
+    if (!x && slot_of(mine, t, &slot) && slot.role == R_HEAD && src_config(theirs) &&
         src_config(theirs)->tied)
         src_role(theirs, R_HEAD, -1, -1, &x, NULL,
                  NULL); /* a head of its own, made from the tied one */
@@ -248,10 +297,11 @@ static lq_status check_tensor(verdict *v, const src_source *mine, const src_sour
         add_bad(v, t->name, "not in the source");
         return LQ_OK;
     }
-    if (t->n_dims != x->n_dims || memcmp(t->shape, x->shape, sizeof t->shape) != 0) {
+    const bool turned = is_turned(mine, t, x);
+    if (!same_shape(t, x, turned)) {
         char want[96], have[96], line[240];
-        snprintf(line, sizeof line, "shape: expected %s, found %s", src_shape_text(want, x),
-                 src_shape_text(have, t));
+        snprintf(line, sizeof line, "shape: expected %s%s, found %s", src_shape_text(want, x),
+                 turned ? " turned" : "", src_shape_text(have, t));
         add_bad(v, t->name, line);
         return LQ_OK;
     }
@@ -271,7 +321,7 @@ static lq_status check_tensor(verdict *v, const src_source *mine, const src_sour
     src_load(&q, mine, t);
     src_load(&w, theirs, x);
     lq_status s = lq_arena_init(&a, 0, err);
-    if (!s) s = pair_init(&p, t, &q, x, &w, &a, err);
+    if (!s) s = pair_init(&p, t, &q, &w, turned, &a, err);
     if (!s) s = check_pair(v, &p, r, err);
     lq_arena_free(&a);
     src_unload(theirs, x);
@@ -292,11 +342,12 @@ static lq_status check_against(verdict *v, const src_source *mine, const char *p
         lq_report(v->c->job, "compare", (double)(i + 1), (double)n);
     }
     for (int64_t i = 0; i < src_n_tensors(theirs) && !s; i++) {
-        const char *name = src_tensor_at(theirs, i)->name;
-        if (src_find(mine, name)) continue;
+        const src_tensor *x = src_tensor_at(theirs, i);
+        arch_slot slot;
+        if (src_find(mine, x->name)) continue;
         const bool tied_head =
-            strcmp(name, "lm_head.weight") == 0 && src_config(mine) && src_config(mine)->tied;
-        if (!tied_head) add_bad(v, name, "in the source, but not here");
+            slot_of(mine, x, &slot) && slot.role == R_HEAD && src_config(mine)->tied;
+        if (!tied_head) add_bad(v, x->name, "in the source, but not here");
     }
     src_close(theirs);
     return s;

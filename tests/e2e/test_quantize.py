@@ -205,8 +205,13 @@ def test_overrides_skips_and_groups_that_do_not_divide(llmq, model, tmp_path):
     assert got["model.layers.1.self_attn.o_proj.weight"] == "i8-row", "the first match counts"
     assert got["model.embed_tokens.weight"] == "bf16"
     assert p.stderr == "--override 'o_proj=nf4': takes no weight\n", "an earlier one took all"
-    p = llmq("quantize", model, "--method", "rtn", "--dry-run", "-g", "100", code=3)
-    assert "expected a group size that divides its" in p.stderr and "found 100; 96 does" in p.stderr
+    p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--json", "-g", "100")
+    got = {t["name"]: t["scheme"] for t in json.loads(p.stdout)["tensors"]}
+    assert got["model.layers.0.mlp.down_proj.weight"] == "u4-g96-asym"
+    assert "down (6 tensors): groups of 100 do not divide 768 inputs; taking 96\n" in p.stderr
+    assert p.stderr.count("\n") == 7, "one line for each kind of tensor"
+    p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--override", "down_proj=u4-g100")
+    assert p.stderr == "down (6 tensors): groups of 100 do not divide 768 inputs; taking 96\n"
     p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--skip", "Layers", "--override", "x_proj=nf4")
     assert "--skip 'Layers': takes no weight" in p.stderr and "--override 'x_proj=nf4'" in p.stderr
 

@@ -1,0 +1,54 @@
+/* calib/sites.c - the table of sites. */
+#include "calib/sites.h"
+
+static const struct {
+    arch_role role;
+    cal_site site;
+} sites[] = {
+    { R_Q, CAL_ATTN },
+    { R_K, CAL_ATTN },
+    { R_V, CAL_ATTN },
+    { R_QKV, CAL_ATTN },
+    { R_Q_A, CAL_ATTN },
+    { R_KV_A, CAL_ATTN },
+    { R_Q_B, CAL_Q_B },
+    { R_KV_B, CAL_KV_B },
+    { R_O, CAL_O },
+    { R_GATE, CAL_MLP },
+    { R_UP, CAL_MLP },
+    { R_GATE_UP, CAL_MLP },
+    { R_DOWN, CAL_DOWN },
+    { R_ROUTER, CAL_MLP },
+    { R_SHARED_ROUTER, CAL_MLP },
+    { R_SHARED_GATE, CAL_MLP },
+    { R_SHARED_UP, CAL_MLP },
+    { R_SHARED_DOWN, CAL_SHARED_DOWN },
+    { R_EXPERT_GATE, CAL_EXPERT_IN },
+    { R_EXPERT_UP, CAL_EXPERT_IN },
+    { R_EXPERT_GATE_UP, CAL_EXPERT_IN },
+    { R_EXPERT_DOWN, CAL_EXPERT_DOWN },
+};
+
+/* One norm feeds attention and MLP. */
+static bool one_input(const arch_config *c) { return c->w.parallel && !arch_has(c, R_MLP_NORM, 0); }
+
+bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
+{
+    for (size_t i = 0; i < LQ_COUNT(sites); i++) {
+        if (sites[i].role != r) continue;
+        *site = sites[i].site == CAL_MLP && one_input(c) ? CAL_ATTN : sites[i].site;
+        return true;
+    }
+    return false;
+}
+
+int64_t cal_site_width(const arch_config *c, cal_site s)
+{
+    for (size_t i = 0; i < LQ_COUNT(sites); i++) {
+        int64_t N, K;
+        if (sites[i].site != s || !arch_name_of(c, sites[i].role)) continue;
+        arch_role_shape(c, sites[i].role, &N, &K);
+        return K;
+    }
+    return 0;
+}

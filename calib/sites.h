@@ -1,0 +1,31 @@
+/* calib/sites.h - where the inputs of a layer's linears are looked at.
+ *
+ * Linears of one site share their input, so one set of statistics serves them. Which site a linear
+ * reads follows from its role alone, except that a parallel layer without a norm of its own for the
+ * MLP has one site for all that reads the norm. */
+#ifndef LLMQ_CALIB_SITES_H
+#define LLMQ_CALIB_SITES_H
+
+#include "formats/arch.h"
+
+typedef enum {
+    CAL_ATTN,        /* q, k, v; qkv; q_a, kv_a */
+    CAL_Q_B,         /* MLA: normed latents */
+    CAL_KV_B,        /* likewise */
+    CAL_O,           /* attention's output */
+    CAL_MLP,         /* gate, up; in MoE layers the router and the shared expert's */
+    CAL_DOWN,        /* activated */
+    CAL_SHARED_DOWN, /* likewise, of the shared expert */
+    CAL_EXPERT_IN,   /* from here on once per expert: rows of CAL_MLP that were sent to it */
+    CAL_EXPERT_DOWN, /* activated */
+    CAL_N_SITES,
+    CAL_N_SHARED = CAL_EXPERT_IN,
+    CAL_N_OF_EXPERT = CAL_N_SITES - CAL_N_SHARED,
+} cal_site;
+
+/* False: the role reads no layer's input (norms, the head, ...). */
+bool cal_site_of(cal_site *site, const arch_config *c, arch_role r);
+/* Inputs at this site. */
+int64_t cal_site_width(const arch_config *c, cal_site s);
+
+#endif

@@ -1,0 +1,73 @@
+/* quantize/fold.h - which inputs of a layer's linears can be scaled, and who takes the inverse.
+ *
+ *     y = W x = (W diag(s)) (diag(1/s) x),  s > 0
+ *
+ * diag(1/s) x costs nothing where what makes x is linear in something stored:
+ *
+ *     a norm           its weights and bias divided by s: norm(x) w + b. Every reader of the norm
+ *                      takes s, so all of them must be open to it: a MoE layer's MLP norm, which
+ * the router reads too, stays as it is. Not for norms after the residual's sum. v of attention rows
+ * of v and its bias; all heads that read one kv head share its s. Not where q, k, v are clamped,
+ * nor for MLA, whose v comes out of kv_b. up of a gated    rows of up and its bias: act(gate) * up
+ * is linear in up. Not where up is MLP              clamped (GPT-OSS). up of a plain    only
+ * through ReLU, max(0, x / s) = max(0, x) / s. MLP
+ *
+ * Whatever stands between (q and k norms, rotation, soft-caps of scores, ALiBi, sinks) does not
+ * touch v's path and reads q and k behind their linears. How s is chosen: quantize/awq.h. */
+#ifndef LLMQ_QUANTIZE_FOLD_H
+#define LLMQ_QUANTIZE_FOLD_H
+
+#include "calib/sites.h"
+#include "quantize/awq.h"
+
+/* One linear of the layer, [N,K] f32. */
+typedef struct {
+    bool present; /* the layer has it */
+    bool open;    /* its values may change; only then the rest holds */
+    float *W;
+    int64_t N, K, group;
+    ug_spec spec;
+    const float *cols, *rows; /* what its columns were multiplied with [K] and its rows divided by
+                                 [N]; NULL: nothing */
+    double alpha;             /* that chose cols */
+} fold_linear;
+
+/* A norm's weights or a linear's bias, f32; w NULL: none, or not open. */
+typedef struct {
+    float *w;
+    bool changed;
+} fold_vector;
+
+/* A layer's tensors by role: those that it has once (expert -1), or those of one expert. */
+typedef struct {
+    const arch_config *c;
+    int64_t expert;
+    fold_linear lin[ARCH_N_ROLES];
+    fold_vector weight[ARCH_N_ROLES], bias[ARCH_N_ROLES];
+} fold_layer;
+
+typedef struct {
+    cal_site site;
+    arch_role readers[AWQ_MAX_LINEARS];
+    int n;
+    int64_t K;
+    arch_role norm; /* makes the input, or ARCH_N_ROLES: */
+    arch_role from; /* rows row[k] of this linear make input k */
+    int32_t *row;   /* [K], in the arena */
+    int32_t *tie; /* [K] inputs with one row: the lowest of them (awq_site.tie); NULL: all differ */
+} fold_site;
+
+enum { FOLD_MAX_SITES = CAL_N_SITES };
+/* The sites where factors can go, in the order in which they should be chosen; returns how many,
+ * -1: out of memory. */
+int fold_find(fold_site out[FOLD_MAX_SITES], const fold_layer *l, lq_arena *a);
+/* Multiply and divide by s [K] (kept, equal for tied inputs). The layer's function stays. Pointers
+ * go into the arena. Errors: LQ_ENOMEM. */
+lq_status fold_apply(fold_layer *l, const fold_site *f, const float *s, double alpha, lq_arena *a,
+                     pool *p, lq_err *err);
+/* Choose s by H [K,K], mean_abs [K] of the site's input, and apply it where it helps; H becomes
+ * that of the new input. Errors: LQ_ENOMEM. */
+lq_status fold_choose(fold_layer *l, const fold_site *f, float *H, const float *mean_abs,
+                      lq_arena *a, pool *p, lq_err *err);
+
+#endif
