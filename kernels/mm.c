@@ -7,6 +7,7 @@
 #include "kernels/k.h"
 
 #include <assert.h>
+#include <stddef.h>
 
 enum {
     TILES_MAX = 16,         /* tiles of an item at most: 256 outputs */
@@ -141,19 +142,19 @@ static bool same_need(const need *a, const need *b)
            a->n_out == b->n_out && same_index(a->out_idx, b->out_idx, a->n_out);
 }
 
-/* Plain f32 rows without padding are read where they are. */
-static bool in_place(const need *d)
+/* Plain f32 rows in order and without padding are read where they are. */
+static bool in_place(const need *d, const mm_job *job)
 {
-    return d->acts == MM_F32 && d->s.Kp == d->K && !d->perm && !d->act;
+    return d->acts == MM_F32 && d->s.Kp == d->K && !d->perm && !d->act && !job->rows;
 }
 
 /* Bytes of a prepared row, each part rounded up so that rows of parts stay aligned. */
-static size_t row_bytes(const need *d)
+static size_t row_bytes(const need *d, const mm_job *job)
 {
     size_t Kp = (size_t)d->s.Kp, n = (size_t)d->ldo * 4;
     if (d->acts == MM_I8) return n + Kp + Kp / (size_t)d->A * 8;
     if (d->hardware) return n + Kp * 2;
-    return n + (in_place(d) ? 0 : Kp * 4);
+    return n + (in_place(d, job) ? 0 : Kp * 4);
 }
 
 /* Two rows of f32 per thread: rounded inputs, and what is gathered from them, a group at most. */
@@ -163,22 +164,47 @@ static size_t usual_row(int64_t K) { return 2 * (size_t)(K + TILE_K) * 4; }
 /* Groups below 32 are padded up to 32 times; such rows are prepared as many at a time as fit. */
 static size_t worst_row(int64_t K) { return (size_t)K * TILE_K * 4 + (size_t)(K + TILE_K) * 4; }
 
-size_t mm_scratch_bytes(int64_t M, int64_t K, int n_outs, int threads)
-{
-    (void)n_outs; /* needs that differ are served one after the other */
-    enum { PARTS = 8 };
-    return (size_t)threads * gather_bytes(K) + (size_t)M * usual_row(K) + worst_row(K) + PARTS * 64;
-}
-
+/* Rows of one input whose products run in one round, prepared for the outs of equal need. */
 typedef struct {
-    const need *d;
-    const float *x; /* first row of this pass */
-    int64_t ldx, M, rows_per_item;
+    need d;
+    const mm_job *job;
+    int64_t m_first, M; /* rows of the job */
+    int64_t first_prep; /* of its items among those of the round */
+    int64_t panel;      /* rows of a panel */
     float *f, *s, *qs, *out;
     uint16_t *b;
     int8_t *q;
-    float *gather; /* [threads] of gather_bytes */
-} prep_ctx;
+    mm_x x; /* the above as the kernels read them */
+} part;
+
+/* One out of a part. */
+typedef struct {
+    const mm_out *o;
+    int part;
+    int64_t first_item;
+} piece;
+
+/* Parts that fit into scratch together: prepared in one region, multiplied in another. */
+typedef struct {
+    lq_arena *scratch;
+    pool *p;
+    float *gather; /* [threads] of gather_bytes(K) */
+    int64_t K;     /* the largest of the jobs */
+    size_t mark, room, left;
+    part *parts;
+    piece *pieces;
+    int n_parts, n_pieces;
+    int64_t n_preps, n_items, chunk;
+} batch;
+
+enum { PART_PLANES = 4, PART_PIECES_BYTES = sizeof(part) + sizeof(piece) + PART_PLANES * 64 };
+
+size_t mm_scratch_bytes(int64_t M, int64_t K, int n_outs, int threads)
+{
+    enum { PARTS = 8 };
+    return (size_t)threads * gather_bytes(K) + (size_t)M * usual_row(K) + worst_row(K) +
+           (size_t)n_outs * PART_PIECES_BYTES + PARTS * 64;
+}
 
 /* Inputs of group g of one row into dst[Gp]; outlier places hold 0 in MM_I8. */
 static void gather_group(float *dst, const need *d, const float *x, int64_t g)
@@ -194,10 +220,11 @@ static void gather_group(float *dst, const need *d, const float *x, int64_t g)
         dst[d->out_idx[i]] = 0;
 }
 
-static void prep_row(const prep_ctx *c, int64_t m, float *tmp)
+static void prep_row(const part *c, int64_t m, float *tmp)
 {
-    const need *d = c->d;
-    const float *x = c->x + m * c->ldx;
+    const need *d = &c->d;
+    const int64_t row = c->m_first + m;
+    const float *x = c->job->x + (c->job->rows ? c->job->rows[row] : row) * c->job->ldx;
     const k_ops *k = k_get();
     int64_t nb = d->s.Kp / d->A, Gp = d->s.Gp;
     if (d->act) {
@@ -207,7 +234,7 @@ static void prep_row(const prep_ctx *c, int64_t m, float *tmp)
     }
     for (int64_t i = 0; i < d->ldo; i++)
         c->out[m * d->ldo + i] = i < d->n_out ? x[d->out_idx[i]] : 0;
-    for (int64_t g = 0; g < d->s.ng && !in_place(d); g++) {
+    for (int64_t g = 0; g < d->s.ng && !in_place(d, c->job); g++) {
         int64_t at = m * d->s.Kp + g * Gp;
         /* Whole groups in their own order need no copy. */
         const float *src = x + g * d->s.G;
@@ -228,123 +255,184 @@ static void prep_row(const prep_ctx *c, int64_t m, float *tmp)
     }
 }
 
+/* Of n elements the last whose first item (an int64_t at `off`) is `item` or before. */
+static const void *owner(const void *base, size_t size, size_t off, int n, int64_t item)
+{
+    int lo = 0, hi = n - 1;
+    while (lo < hi) {
+        int mid = (lo + hi + 1) / 2;
+        int64_t first;
+        memcpy(&first, (const uint8_t *)base + (size_t)mid * size + off, sizeof first);
+        if (first <= item)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return (const uint8_t *)base + (size_t)lo * size;
+}
+
+enum { PREP_ROWS = 4 }; /* rows of an item; as few in all are not worth waking anybody */
+
 static void prep_item(void *ctx, int64_t item, int thread)
 {
-    const prep_ctx *c = ctx;
-    float *tmp = (float *)((uint8_t *)c->gather + (size_t)thread * gather_bytes(c->d->K));
-    int64_t m1 = (item + 1) * c->rows_per_item;
-    for (int64_t m = item * c->rows_per_item; m < m1 && m < c->M; m++)
+    const batch *r = ctx;
+    float *tmp = (float *)((uint8_t *)r->gather + (size_t)thread * gather_bytes(r->K));
+    const part *c = owner(r->parts, sizeof *c, offsetof(part, first_prep), r->n_parts, item);
+    int64_t m = (item - c->first_prep) * PREP_ROWS, m1 = m + PREP_ROWS;
+    for (; m < m1 && m < c->M; m++)
         prep_row(c, m, tmp);
 }
 
 /* ---- the product ---- */
-typedef struct {
-    const mm_out *outs;
-    const bool *mine; /* outs of this pass */
-    int n_outs;
-    const need *d;
-    mm_x x;
-    int64_t m_first, M; /* rows of this pass */
-    int64_t panel, chunk;
-} run_ctx;
-
-static int64_t chunks(const run_ctx *c, int i)
+static int64_t chunks(const batch *r, const piece *o)
 {
-    return lq_ceil_div(lq_ceil_div(c->outs[i].w->N, TILE_N), c->chunk);
+    return lq_ceil_div(lq_ceil_div(o->o->w->N, TILE_N), r->chunk);
 }
+static int64_t panels(const part *c) { return lq_ceil_div(c->M, c->panel); }
 
 static void run_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
-    const run_ctx *c = ctx;
+    const batch *r = ctx;
     const k_ops *k = k_get();
-    int64_t panels = lq_ceil_div(c->M, c->panel), panel = item % panels, chunk = item / panels;
-    int i = 0;
-    while (!c->mine[i] || chunk >= chunks(c, i)) {
-        if (c->mine[i]) chunk -= chunks(c, i);
-        i++;
-    }
-    mm_task t = { .w = &c->outs[i].w->t, .x = c->x, .o = c->outs[i] };
+    const piece *o = owner(r->pieces, sizeof *o, offsetof(piece, first_item), r->n_pieces, item);
+    const part *c = &r->parts[o->part];
+    int64_t at = item - o->first_item, n = panels(c), panel = at % n, chunk = at / n;
+    mm_task t = { .w = &o->o->w->t, .x = c->x, .o = *o->o };
     t.s = tiles_shape(&t.w->scheme, t.w->N, t.w->K);
     t.o.y += c->m_first * t.o.ldy;
     t.m0 = panel * c->panel;
     t.m1 = t.m0 + c->panel < c->M ? t.m0 + c->panel : c->M;
-    t.t0 = chunk * c->chunk;
-    t.t1 = t.t0 + c->chunk < t.s.tiles ? t.t0 + c->chunk : t.s.tiles;
-    (c->d->acts == MM_I8 ? k->mm_i8 : c->d->hardware ? k->mm_bf16 : k->mm_f32)(&t);
+    t.t0 = chunk * r->chunk;
+    t.t1 = t.t0 + r->chunk < t.s.tiles ? t.t0 + r->chunk : t.s.tiles;
+    (c->d.acts == MM_I8 ? k->mm_i8 : c->d.hardware ? k->mm_bf16 : k->mm_f32)(&t);
 }
 
-/* All outs of equal need, rows m_first.. of x. */
-static void run_pass(run_ctx *r, const float *x, int64_t ldx, lq_arena *scratch, pool *p)
+/* Run what the batch holds and empty it. */
+static void run_batch(batch *r)
 {
-    const need *d = r->d;
-    size_t mark = lq_arena_mark(scratch), M = (size_t)r->M, Kp = (size_t)d->s.Kp;
-    prep_ctx c = { .d = d, .x = x + r->m_first * ldx, .ldx = ldx, .M = r->M };
-    c.gather = lq_push(scratch, (size_t)pool_threads(p) * gather_bytes(d->K));
-    if (d->ldo) c.out = lq_push(scratch, M * (size_t)d->ldo * 4);
-    if (d->acts == MM_I8) {
-        c.q = lq_push(scratch, M * Kp);
-        c.s = lq_push(scratch, M * Kp / (size_t)d->A * 4);
-        c.qs = lq_push(scratch, M * Kp / (size_t)d->A * 4);
-    } else if (d->hardware) {
-        c.b = lq_push(scratch, M * Kp * 2);
-    } else if (!in_place(d)) {
-        c.f = lq_push(scratch, M * Kp * 4);
-    }
-    if (!in_place(d) || d->ldo) {
-        c.rows_per_item = r->M < 4 ? r->M : 4; /* a few rows are not worth waking anybody */
-        pool_run(p, lq_ceil_div(r->M, c.rows_per_item), prep_item, &c);
-    }
-    r->x = (mm_x){ .f = c.f,
-                   .ldf = d->s.Kp,
-                   .b = c.b,
-                   .q = c.q,
-                   .s = c.s,
-                   .qs = c.qs,
-                   .A = d->A,
-                   .out = c.out,
-                   .ldo = d->ldo };
-    if (in_place(d)) r->x.f = c.x, r->x.ldf = ldx;
-
-    int64_t tiles = 0, items = 0;
-    for (int i = 0; i < r->n_outs; i++)
-        if (r->mine[i]) tiles += lq_ceil_div(r->outs[i].w->N, TILE_N);
-    size_t bytes = d->acts == MM_F32 || !d->hardware ? Kp * 4 : Kp * 2;
-    if (d->acts == MM_I8) bytes = Kp;
-    r->panel = (int64_t)lq_round_up(PANEL_BYTES / (bytes + 1) + 1, 8);
+    if (!r->n_parts) return;
+    pool_run(r->n_preps > 1 ? r->p : NULL, r->n_preps, prep_item, r);
+    int64_t tiles = 0;
+    for (int i = 0; i < r->n_pieces; i++)
+        tiles += lq_ceil_div(r->pieces[i].o->w->N, TILE_N) * panels(&r->parts[r->pieces[i].part]);
     /* Some eight items for each thread, so that a slow one leaves the rest to the others. */
-    int64_t panels = lq_ceil_div(r->M, r->panel);
-    r->chunk = lq_ceil_div(tiles * panels, pool_threads(p) * INT64_C(8));
+    r->chunk = lq_ceil_div(tiles, pool_threads(r->p) * INT64_C(8));
     r->chunk = (int64_t)lq_round_up((size_t)r->chunk, TILES_STEP);
     if (r->chunk > TILES_MAX) r->chunk = TILES_MAX;
-    for (int i = 0; i < r->n_outs; i++)
-        if (r->mine[i]) items += chunks(r, i) * panels;
-    pool_run(p, items, run_item, r);
-    lq_arena_reset(scratch, mark);
+    r->n_items = 0;
+    for (int i = 0; i < r->n_pieces; i++) {
+        piece *o = &r->pieces[i];
+        o->first_item = r->n_items;
+        r->n_items += chunks(r, o) * panels(&r->parts[o->part]);
+    }
+    pool_run(r->p, r->n_items, run_item, r);
+    lq_arena_reset(r->scratch, r->mark);
+    r->left = r->room;
+    r->n_parts = r->n_pieces = 0;
+    r->n_preps = 0;
+}
+
+/* Cut the buffers of rows m_first..m_first+M-1. */
+static void push_part(batch *r, const mm_job *job, const need *d, int64_t m_first, int64_t rows)
+{
+    part *c = &r->parts[r->n_parts++];
+    const size_t M = (size_t)rows, Kp = (size_t)d->s.Kp;
+    *c = (part){ .d = *d, .job = job, .m_first = m_first, .M = rows, .first_prep = r->n_preps };
+    r->left -= M * row_bytes(d, job);
+    if (d->ldo) c->out = lq_push(r->scratch, M * (size_t)d->ldo * 4);
+    if (d->acts == MM_I8) {
+        c->q = lq_push(r->scratch, M * Kp);
+        c->s = lq_push(r->scratch, M * Kp / (size_t)d->A * 4);
+        c->qs = lq_push(r->scratch, M * Kp / (size_t)d->A * 4);
+    } else if (d->hardware) {
+        c->b = lq_push(r->scratch, M * Kp * 2);
+    } else if (!in_place(d, job)) {
+        c->f = lq_push(r->scratch, M * Kp * 4);
+    }
+    if (!in_place(d, job) || d->ldo) r->n_preps += lq_ceil_div(rows, PREP_ROWS);
+    c->x = (mm_x){ .f = c->f,
+                   .ldf = d->s.Kp,
+                   .b = c->b,
+                   .q = c->q,
+                   .s = c->s,
+                   .qs = c->qs,
+                   .A = d->A,
+                   .out = c->out,
+                   .ldo = d->ldo };
+    if (in_place(d, job)) c->x.f = job->x + m_first * job->ldx, c->x.ldf = job->ldx;
+    size_t bytes = d->acts == MM_I8 ? Kp : d->hardware ? Kp * 2 : Kp * 4;
+    c->panel = (int64_t)lq_round_up(PANEL_BYTES / (bytes + 1) + 1, 8);
+}
+
+/* The outs of a job that are marked, which have equal needs; in batches as they fit. */
+static void add_outs(batch *r, const mm_job *job, const need *d, const mm_out *outs,
+                     const bool *mine, int n_outs)
+{
+    const size_t row = row_bytes(d, job);
+    for (int64_t m = 0; m < job->M;) {
+        int64_t n = job->M - m, fits = row ? (int64_t)(r->left / row) : n;
+        if (fits < n && r->n_parts) {
+            run_batch(r);
+            continue;
+        }
+        assert(fits > 0);
+        if (fits < n) n = fits;
+        push_part(r, job, d, m, n);
+        for (int i = 0; i < n_outs; i++)
+            if (mine[i])
+                r->pieces[r->n_pieces++] = (piece){ .o = &outs[i], .part = r->n_parts - 1 };
+        m += n;
+    }
+}
+
+static void add_job(batch *r, const mm_job *job, mm_acts acts)
+{
+    enum { AT_ONCE = 64 };
+    for (int first = 0; first < job->n_outs; first += AT_ONCE) {
+        const mm_out *outs = job->outs + first;
+        int n = job->n_outs - first < AT_ONCE ? job->n_outs - first : AT_ONCE;
+        bool done[AT_ONCE] = { false }, mine[AT_ONCE];
+        for (int i = 0; i < n; i++) {
+            if (done[i]) continue;
+            need d = need_of(outs[i].w, acts);
+            for (int j = 0; j < n; j++) {
+                need e = need_of(outs[j].w, acts);
+                mine[j] = !done[j] && same_need(&d, &e);
+                done[j] = done[j] || mine[j];
+            }
+            add_outs(r, job, &d, outs, mine, n);
+        }
+    }
+}
+
+void mm_run_jobs(const mm_job *jobs, int n_jobs, mm_acts acts, lq_arena *scratch, pool *p)
+{
+    const size_t start = lq_arena_mark(scratch);
+    int64_t rows = 0;
+    size_t n_outs = 0;
+    batch r = { .scratch = scratch, .p = p };
+    for (int i = 0; i < n_jobs; i++) {
+        rows += jobs[i].M;
+        n_outs += (size_t)jobs[i].n_outs;
+        if (jobs[i].n_outs && jobs[i].outs->w->K > r.K) r.K = jobs[i].outs->w->K;
+    }
+    if (rows == 0 || n_outs == 0) return;
+    r.gather = lq_push(scratch, (size_t)pool_threads(p) * gather_bytes(r.K));
+    r.parts = lq_push(scratch, n_outs * sizeof *r.parts);
+    r.pieces = lq_push(scratch, n_outs * sizeof *r.pieces);
+    assert(r.gather && r.parts && r.pieces);
+    r.mark = lq_arena_mark(scratch);
+    r.room = r.left = (size_t)rows * usual_row(r.K) + worst_row(r.K);
+    for (int i = 0; i < n_jobs; i++)
+        add_job(&r, &jobs[i], acts);
+    run_batch(&r);
+    lq_arena_reset(scratch, start);
 }
 
 void mm_run(const mm_out *outs, int n_outs, const float *x, int64_t ldx, int64_t M, mm_acts acts,
             lq_arena *scratch, pool *p)
 {
-    enum { MAX_OUTS = 64 };
-    for (; n_outs > MAX_OUTS; outs += MAX_OUTS, n_outs -= MAX_OUTS)
-        mm_run(outs, MAX_OUTS, x, ldx, M, acts, scratch, p);
-    bool done[MAX_OUTS] = { false }, mine[MAX_OUTS];
-    for (int i = 0; i < n_outs; i++) {
-        if (done[i]) continue;
-        need d = need_of(outs[i].w, acts);
-        for (int j = 0; j < n_outs; j++) {
-            need e = need_of(outs[j].w, acts);
-            mine[j] = !done[j] && same_need(&d, &e);
-            done[j] = done[j] || mine[j];
-        }
-        size_t room = (size_t)M * usual_row(d.K) + worst_row(d.K), row = row_bytes(&d);
-        int64_t at_once = row ? (int64_t)(room / row) : M;
-        assert(at_once > 0);
-        for (int64_t m = 0; m < M; m += at_once) {
-            run_ctx r = { .outs = outs, .mine = mine, .n_outs = n_outs, .d = &d, .m_first = m };
-            r.M = M - m < at_once ? M - m : at_once;
-            run_pass(&r, x, ldx, scratch, p);
-        }
-    }
+    mm_job job = { .x = x, .ldx = ldx, .M = M, .outs = outs, .n_outs = n_outs };
+    mm_run_jobs(&job, 1, acts, scratch, p);
 }

@@ -65,10 +65,22 @@ typedef struct {
     bool add;          /* y += instead of y = : the residual */
 } mm_out;
 
-/* Scratch bytes for mm_run with at most M rows of weights with this many inputs (any scheme). */
+/* One input and the weights that read it. */
+typedef struct {
+    const float *x;      /* f32, ldx floats from row to row */
+    int64_t ldx, M;      /* M >= 0 rows of y */
+    const int32_t *rows; /* [M]: row m of y comes from row rows[m] of x; NULL: from row m */
+    const mm_out *outs;
+    int n_outs;
+} mm_job;
+
+/* Scratch bytes for mm_run_jobs with at most M rows and n_outs outs in all jobs together, of
+ * weights with at most K inputs (any scheme). */
 size_t mm_scratch_bytes(int64_t M, int64_t K, int n_outs, int threads);
-/* All outs share x [M, ldx]. `scratch` is a fixed arena with mm_scratch_bytes free, left as it was
- * found. y must not overlap x. M >= 0. */
+/* Independent products, all spread over the pool at once (the experts of a layer). `scratch` is a
+ * fixed arena with mm_scratch_bytes free, left as it was found. No y may overlap an x. */
+void mm_run_jobs(const mm_job *jobs, int n_jobs, mm_acts acts, lq_arena *scratch, pool *p);
+/* One job: all outs share x [M, ldx]. */
 void mm_run(const mm_out *outs, int n_outs, const float *x, int64_t ldx, int64_t M, mm_acts acts,
             lq_arena *scratch, pool *p);
 

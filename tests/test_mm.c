@@ -267,6 +267,66 @@ TEST(weights_of_different_needs_share_one_call)
         }
 }
 
+TEST(jobs_run_together_give_the_bytes_of_each_alone)
+{
+    static const struct {
+        const char *why, *scheme;
+        int64_t M, N;
+    } jobs[] = {
+        { "one row", "u4-g32", 1, 40 },
+        { "no rows", "u4-g32", 0, 40 },
+        { "many rows", "u4-g64-asym", 37, 70 },
+        { "act-order", "gidx u4-g32", 3, 33 },
+        { "another order", "gidx u4-g32", 6, 33 },
+        { "outliers", "i8-outlier", 5, 20 },
+        { "dense", "bf16", 9, 100 },
+    };
+    enum { N_JOBS = LQ_COUNT(jobs), ROWS = 40, K = 192 };
+    char family[16];
+    pool *p;
+    CHECK(!pool_open(&p, 3, NULL), "pool");
+    for (int f = 0; family_use(f, family); f++)
+        for (int variant = 0; variant < 2 * MM_N_ACTS; variant++) {
+            const mm_acts acts = (mm_acts)(variant / 2);
+            const bool gather = variant % 2;
+            problem b[N_JOBS];
+            mm_job j[N_JOBS];
+            mm_out o[N_JOBS][2];
+            int32_t rows[ROWS];
+            int64_t M = 0;
+            for (int i = 0; i < ROWS; i++)
+                rows[i] = (i * 7 + 3) % ROWS;
+            for (int i = 0; i < N_JOBS; i++) {
+                CHECK(problem_make(&b[i], jobs[i].scheme, ROWS, jobs[i].N, K, (uint64_t)i), "make");
+                for (int k = 0; k < 2; k++) {
+                    float *y = lq_push(&b[i].a, (size_t)(ROWS * jobs[i].N) * 4);
+                    o[i][k] = (mm_out){ .w = &b[i].w, .y = y, .ldy = jobs[i].N };
+                }
+                o[i][1].bias = b[i].bias;
+                j[i] = (mm_job){ b[i].x, b[i].ldx, jobs[i].M, gather ? rows : NULL, o[i], 2 };
+                M += jobs[i].M;
+            }
+            lq_arena scratch;
+            lq_arena_init(&scratch, mm_scratch_bytes(M, K, 2 * N_JOBS, 3), NULL);
+            mm_run_jobs(j, N_JOBS, acts, &scratch, p);
+            CHECK(lq_arena_mark(&scratch) == 0, "scratch not left as found");
+            lq_arena_free(&scratch);
+            for (int i = 0; i < N_JOBS; i++)
+                for (int64_t m = 0; m < jobs[i].M; m++) {
+                    float *want = run(&b[i], acts, gather ? rows[m] : m, 1, NULL, false);
+                    bool same = memcmp(o[i][0].y + m * b[i].N, want, (size_t)b[i].N * 4) == 0;
+                    for (int64_t n = 0; n < b[i].N; n++)
+                        want[n] += b[i].bias[n];
+                    same &= memcmp(o[i][1].y + m * b[i].N, want, (size_t)b[i].N * 4) == 0;
+                    CHECK(same, "%s, %s: %s, row %lld", family, acts_text[acts], jobs[i].why,
+                          (long long)m);
+                }
+            for (int i = 0; i < N_JOBS; i++)
+                problem_free(&b[i]);
+        }
+    pool_close(p);
+}
+
 TEST(tiled_weights_are_used_in_place_and_straddling_blocks_become_dense)
 {
     problem b;
@@ -316,6 +376,7 @@ int main(int argc, char **argv)
     RUN(every_family_agrees_with_the_reference);
     RUN(a_row_has_the_same_bytes_alone_and_among_others);
     RUN(weights_of_different_needs_share_one_call);
+    RUN(jobs_run_together_give_the_bytes_of_each_alone);
     RUN(tiled_weights_are_used_in_place_and_straddling_blocks_become_dense);
     RUN(a_row_with_nan_spoils_itself_alone);
     return check_end();
