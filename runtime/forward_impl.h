@@ -46,7 +46,18 @@ typedef struct {
     float *mlp;             /* [R, fwd_mlp_width]: gate beside up, or up alone */
     float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
     float *slopes;          /* [heads]: ALiBi */
-    int32_t *row_pos;       /* [R] */
+    /* Experts; R * experts_used places, see forward_moe.c. */
+    float *scores, *choice;         /* [R, experts] */
+    float *group_score;             /* [R, expert_groups] */
+    int32_t *group_best;            /* [R, groups_used] */
+    int32_t *chosen, *place, *sent; /* [R, experts_used] */
+    float *share;                   /* [R, experts_used] */
+    float *expert_in, *expert_out;  /* [places, 2 * expert_ffn], [places, hidden] */
+    float *shared_in;               /* [R, 2 * shared_ffn] */
+    float *shared_share;            /* [R] */
+    /* MLA */
+    float *q_a, *kv_a, *kv_b; /* [R, q_lora], [R, kv_lora + rope_dims], [R, outputs of R_KV_B] */
+    int32_t *row_pos;         /* [R] */
     int32_t *row_block, *row_slot; /* [R] where each row's K and V are written */
 } fwd_rows;
 
@@ -81,7 +92,9 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
                    int64_t n_picked);
 /* Experts in the MLP's place: h to out. (forward_moe.c) */
 void fwd_run_moe(const fwd_rows *r, const model_layer *l);
+size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_rows_scratch */
 /* q, k and v of MLA layers from h, rotated. (forward_mla.c) */
 void fwd_run_mla(const fwd_rows *r, const model_layer *l);
+size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
 
 #endif

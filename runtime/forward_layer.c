@@ -18,22 +18,37 @@ static int64_t qkv_width(const arch_config *c)
 int64_t fwd_mlp_width(const arch_config *c) { return c->w.mlp == MLP_GATED ? 2 * c->ffn : c->ffn; }
 
 /* Calls X(field, floats per row) for each buffer. */
-#define BUFFERS(X)                                     \
-    X(h, c->hidden)                                    \
-    X(y, c->hidden)                                    \
-    X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim) \
-    X(q, c->heads * c->head_dim)                       \
-    X(a, c->heads * c->v_dim)                          \
-    X(k, c->kv_heads * c->head_dim)                    \
-    X(v, c->kv_heads * c->v_dim)                       \
-    X(qkv, arch_name_of(c, R_QKV) ? qkv_width(c) : 0)  \
-    X(mlp, fwd_mlp_width(c))                           \
-    X(cos[ROPE_MAIN], angles(c, ROPE_MAIN))            \
-    X(sin[ROPE_MAIN], angles(c, ROPE_MAIN))            \
-    X(cos[ROPE_LOCAL], angles(c, ROPE_LOCAL))          \
-    X(sin[ROPE_LOCAL], angles(c, ROPE_LOCAL))          \
-    X(row_pos, 1)                                      \
-    X(row_block, 1)                                    \
+#define BUFFERS(X)                                              \
+    X(h, c->hidden)                                             \
+    X(y, c->hidden)                                             \
+    X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim)          \
+    X(q, c->heads * c->head_dim)                                \
+    X(a, c->heads * c->v_dim)                                   \
+    X(k, c->kv_heads * c->head_dim)                             \
+    X(v, c->kv_heads * c->v_dim)                                \
+    X(qkv, arch_name_of(c, R_QKV) ? qkv_width(c) : 0)           \
+    X(mlp, fwd_mlp_width(c))                                    \
+    X(cos[ROPE_MAIN], angles(c, ROPE_MAIN))                     \
+    X(sin[ROPE_MAIN], angles(c, ROPE_MAIN))                     \
+    X(cos[ROPE_LOCAL], angles(c, ROPE_LOCAL))                   \
+    X(sin[ROPE_LOCAL], angles(c, ROPE_LOCAL))                   \
+    X(scores, c->experts)                                       \
+    X(choice, c->experts)                                       \
+    X(group_score, c->experts ? c->expert_groups : 0)           \
+    X(group_best, c->experts ? c->groups_used : 0)              \
+    X(chosen, c->experts_used)                                  \
+    X(place, c->experts_used)                                   \
+    X(sent, c->experts_used)                                    \
+    X(share, c->experts_used)                                   \
+    X(expert_in, c->experts_used * 2 * c->expert_ffn)           \
+    X(expert_out, c->experts_used * c->hidden)                  \
+    X(shared_in, 2 * c->shared_ffn)                             \
+    X(shared_share, c->shared_ffn ? 1 : 0)                      \
+    X(q_a, c->w.mla ? c->q_lora : 0)                            \
+    X(kv_a, c->w.mla ? c->kv_lora + c->rope_dims : 0)           \
+    X(kv_b, c->w.mla ? c->heads *(c->nope_dims + c->v_dim) : 0) \
+    X(row_pos, 1)                                               \
+    X(row_block, 1)                                             \
     X(row_slot, 1)
 
 static size_t buffer_bytes(int64_t R, int64_t per_row) { return (size_t)R * (size_t)per_row * 4; }
@@ -72,6 +87,8 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     n = max_size(n, mm_scratch_bytes(R, c->embed_dim, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->heads * c->v_dim, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->ffn, 1, threads));
+    n = max_size(n, fwd_moe_scratch(c, R, threads));
+    n = max_size(n, fwd_mla_scratch(c, R, threads));
     return max_size(
         n, attn_scratch_bytes(c->heads, c->head_dim > c->v_dim ? c->head_dim : c->v_dim, threads));
 }

@@ -114,11 +114,7 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     m->cfg = src_config(src);
     if (!m->cfg) return lq_fail(err, LQ_ENOENT, "the model has no config.json");
     lq_arena *a = &m->arena;
-    lq_status s = LQ_OK;
-    if (m->cfg->experts || m->cfg->w.mla)
-        s = lq_fail(err, LQ_EUNSUPPORTED,
-                    "%s: the forward pass has no experts and no latent attention", src_path(src));
-    if (!s) s = load_rows(&m->embed, m, R_EMBED, err);
+    lq_status s = load_rows(&m->embed, m, R_EMBED, err);
     if (!s) s = load_rows(&m->pos_embed, m, R_POS_EMBED, err);
     if (!s && m->cfg->w.pos == POS_SINUSOIDAL) s = make_frequencies(m, err);
     if (!s) s = load_vector(&m->embed_norm, m, R_EMBED_NORM, -1, a, err);
