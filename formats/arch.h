@@ -308,6 +308,8 @@ int arch_wants_bias(const arch_config *c, arch_role r);
 /* Shape [N,K] of a role's matrix, of one expert (outputs, inputs; embed: [vocab, embed_dim];
  * vectors: N = 1, K = length). */
 void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K);
+/* Weights of the experts that a token does not use, in all layers; 0 without experts. */
+double arch_idle_params(const arch_config *c);
 /* ALiBi slopes of all heads [heads] (arXiv:2108.12409). */
 void arch_alibi_slopes(const arch_config *c, float *slopes);
 /* "rope_scaling" or "rope_parameters" with rope_theta and partial_rotary_factor; sets rope and

@@ -192,3 +192,16 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
     *N = shape[r].N;
     *K = shape[r].K;
 }
+
+double arch_idle_params(const arch_config *c)
+{
+    double one = 0, layers = 0;
+    for (arch_role r = R_EXPERT_GATE; r <= R_EXPERT_DOWN; r++) {
+        int64_t N, K;
+        arch_role_shape(c, r, &N, &K);
+        if (arch_name_of(c, r)) one += (double)N * (double)K;
+    }
+    for (int64_t i = 0; i < c->layers; i++)
+        layers += c->layer[i].moe;
+    return one * layers * (double)(c->experts - c->experts_used);
+}

@@ -171,15 +171,17 @@ static lq_status print_json(const src_source *s, const totals *t, lq_err *err)
 {
     const arch_config *c = src_config(s);
     cJSON *doc = cJSON_CreateObject(), *list = NULL;
-    bool ok = doc && cJSON_AddStringToObject(doc, "format", src_format(s)) &&
-              add_item(doc, "arch", c ? cJSON_CreateString(c->row->arch) : NULL) &&
-              cJSON_AddNumberToObject(doc, "params", t->params) &&
-              cJSON_AddNumberToObject(doc, "bytes", t->bytes) &&
-              cJSON_AddNumberToObject(doc, "bpw", bits_per(t->linear_bytes, t->linear_params)) &&
-              cJSON_AddNumberToObject(doc, "bpw_model", bits_per(t->bytes, t->params)) &&
-              add_item(doc, "config", c ? arch_config_json(c) : NULL) &&
-              add_item(doc, "generation", generation_json(s, c)) && add_schemes(doc, t) &&
-              (list = cJSON_AddArrayToObject(doc, "tensors")) != NULL;
+    bool ok =
+        doc && cJSON_AddStringToObject(doc, "format", src_format(s)) &&
+        add_item(doc, "arch", c ? cJSON_CreateString(c->row->arch) : NULL) &&
+        cJSON_AddNumberToObject(doc, "params", t->params) &&
+        cJSON_AddNumberToObject(doc, "params_active", t->params - (c ? arch_idle_params(c) : 0)) &&
+        cJSON_AddNumberToObject(doc, "bytes", t->bytes) &&
+        cJSON_AddNumberToObject(doc, "bpw", bits_per(t->linear_bytes, t->linear_params)) &&
+        cJSON_AddNumberToObject(doc, "bpw_model", bits_per(t->bytes, t->params)) &&
+        add_item(doc, "config", c ? arch_config_json(c) : NULL) &&
+        add_item(doc, "generation", generation_json(s, c)) && add_schemes(doc, t) &&
+        (list = cJSON_AddArrayToObject(doc, "tensors")) != NULL;
     for (int64_t i = 0; i < src_n_tensors(s) && ok; i++)
         ok = add_tensor(list, s, i);
     ok = ok && add_blobs(doc, s) && add_notes(doc, s) &&
@@ -288,8 +290,10 @@ static void print_config(const arch_config *c)
     if (c->window) printf(", window %" PRId64, c->window);
     printf("\n");
     if (c->experts)
-        printf("  experts %" PRId64 ", %" PRId64 " of them used, mlp %" PRId64 "%s\n", c->experts,
-               c->experts_used, c->expert_ffn, c->shared_ffn ? ", and a shared one" : "");
+        printf("  experts %" PRId64 ", %" PRId64 " of them used, mlp %" PRId64
+               "%s: %.4g M parameters rest\n",
+               c->experts, c->experts_used, c->expert_ffn,
+               c->shared_ffn ? ", and a shared one" : "", arch_idle_params(c) / 1e6);
     if (c->wrapper)
         printf("  the text part of a %s: other tensors are carried, not used\n", c->wrapper);
 }
@@ -377,7 +381,8 @@ const cmd_row cmd_inspect = {
     .details =
         "Bits per weight count every byte that a tensor needs. xxh3 in the JSON is the XXH3-128 "
         "of a tensor's bytes, or of its planes' checksums where it has several.",
-    .args = { { "FILE", 1, 1, "a .llmq or .safetensors file, or a Hugging Face folder, quantized or not" } },
+    .args = { { "FILE", 1, 1,
+                "a .llmq or .safetensors file, or a Hugging Face folder, quantized or not" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq inspect model.llmq\0"
                 "llmq inspect models/novels-6m --all\0"

@@ -42,6 +42,7 @@ typedef struct {
     size_t weights_bytes; /* resident: linears, head, embedding, norms */
     size_t step_bytes;    /* read in every step: linears and head */
     double step_weights;  /* numbers in those */
+    double params;        /* all of the model */
     size_t kv_per_token, scratch_bytes, memory_bytes;
     int64_t ctx, max_len, max_batch, max_tokens;
     double bandwidth, flops;
@@ -91,7 +92,8 @@ static void close_planned(planned *p)
 }
 
 /* ---- weights ---- */
-/* Bytes of one role's tensor as the runtime holds it: linears tiled, the rest as stored or f32. */
+/* Bytes of one role's tensor as the runtime holds it: linears tiled, the rest as stored or f32. Of
+ * the experts a token reads those used. */
 static lq_status add_role(plan *pl, const planned *p, const qt_scheme *scheme, arch_role r,
                           int64_t layer, lq_err *err)
 {
@@ -114,16 +116,19 @@ static lq_status add_role(plan *pl, const planned *p, const qt_scheme *scheme, a
     if (s)
         return lq_wrap(err, s, "%s of [%lld,%lld]", arch_role_text(r), (long long)N, (long long)K);
     size_t bytes = 0;
+    const bool expert = arch_role_per_expert(r);
+    const int64_t all = expert ? pl->cfg->experts : 1, used = expert ? pl->cfg->experts_used : 1;
     if (linear) {
         qt_scheme tiled = tiles_scheme(&as, N, K);
         for (int i = 0; i < QT_N_PLANES; i++)
             bytes += qt_plane_bytes(&tiled, QT_TILE16, N, K, (qt_plane)i);
-        pl->step_bytes += bytes;
-        pl->step_weights += (double)N * (double)K;
+        pl->step_bytes += (size_t)used * bytes;
+        pl->step_weights += (double)used * (double)N * (double)K;
     } else {
         bytes = qt_bytes(&as, N, K);
     }
-    pl->weights_bytes += bytes;
+    if (r != R_HEAD || !pl->cfg->tied) pl->params += (double)all * (double)N * (double)K;
+    pl->weights_bytes += (size_t)all * bytes;
     return LQ_OK;
 }
 
@@ -179,6 +184,8 @@ static cJSON *as_json(const plan *pl)
     cJSON_AddStringToObject(o, "arch", pl->cfg->row->arch);
     cJSON_AddStringToObject(o, "format", pl->format);
     cJSON_AddStringToObject(o, "scheme", pl->scheme_text);
+    cJSON_AddNumberToObject(o, "params", pl->params);
+    cJSON_AddNumberToObject(o, "params_active", pl->params - arch_idle_params(pl->cfg));
     cJSON_AddNumberToObject(o, "weights_bytes", (double)pl->weights_bytes);
     cJSON_AddNumberToObject(o, "kv_bytes_per_token", (double)pl->kv_per_token);
     cJSON_AddNumberToObject(o, "scratch_bytes", (double)pl->scratch_bytes);
@@ -204,6 +211,10 @@ static void print_text(const plan *pl, int threads)
     printf("%s (%s, %s), on the CPU with %d thread%s\n\n", pl->cfg->row->arch, pl->format,
            pl->scheme_text, threads, threads == 1 ? "" : "s");
 #define BYTES(what, n) printf("%-34s %12s\n", what, opt_size_text(a, sizeof a, (double)(n)))
+    printf("%-34s %10.4g M", "parameters", pl->params / 1e6);
+    if (pl->cfg->experts)
+        printf(", %.4g M of them for a token", (pl->params - arch_idle_params(pl->cfg)) / 1e6);
+    printf("\n");
     BYTES("weights", pl->weights_bytes);
     BYTES("KV cache per token", pl->kv_per_token);
     BYTES("scratch", pl->scratch_bytes);
