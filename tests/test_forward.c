@@ -46,25 +46,11 @@ void *aligned_alloc(size_t align, size_t n)
 }
 #endif
 
-/* Every folder of golden/arch that the forward pass computes. */
+/* Every folder of golden/arch. */
 static char archs[MAX_ARCHS][64];
 static int n_archs;
 
 static int by_name(const void *a, const void *b) { return strcmp(a, b); }
-
-static bool computed(const char *name)
-{
-    char path[128];
-    src_source *src;
-    lq_err err = { "" };
-    snprintf(path, sizeof path, "tests/golden/arch/%s", name);
-    lq_status s = src_open(&src, path, &(src_opts){ .need_config = true }, &err);
-    CHECK(!s, "%s: %s", name, err.msg);
-    if (s) return false;
-    bool yes = !src_config(src)->experts && !src_config(src)->w.mla; /* their files come next */
-    src_close(src);
-    return yes;
-}
 
 static void list_archs(void)
 {
@@ -76,12 +62,11 @@ static void list_archs(void)
         if (!f) continue;
         fclose(f);
         CHECK(n_archs < MAX_ARCHS && strlen(e->d_name) < sizeof archs[0], "%s", e->d_name);
-        if (n_archs < MAX_ARCHS && computed(e->d_name))
-            snprintf(archs[n_archs++], sizeof archs[0], "%.63s", e->d_name);
+        if (n_archs < MAX_ARCHS) snprintf(archs[n_archs++], sizeof archs[0], "%.63s", e->d_name);
     }
     if (d) closedir(d);
     qsort(archs, (size_t)n_archs, sizeof archs[0], by_name);
-    CHECK(n_archs >= 31, "%d architectures", n_archs);
+    CHECK(n_archs >= 42, "%d architectures", n_archs);
 }
 
 static bool open_arch(rig *r, const char *name, rig_opts o)
@@ -299,8 +284,9 @@ static void check_cuts(const char *name, mm_acts acts, kv_dtype kv)
               kv_dtype_text(kv), cuts[k].why);
         rig_close(&other);
     }
+    /* Where there are experts, a rounding may choose others. */
     double d = want ? distance(&g, 0, want) : 1;
-    CHECK(d < 0.05, "%s: narrow arithmetic strays by %.2g", name, d);
+    CHECK(d < 0.05 || r.m.cfg->experts, "%s: narrow arithmetic strays by %.2g", name, d);
     free(got);
     close_both(&r, &g, want);
 }
@@ -313,6 +299,8 @@ TEST(batch_chunks_blocks_and_threads_change_no_byte)
     check_cuts("qwen3", MM_BF16, KV_BF16);
     check_cuts("mistral-swa", MM_F32, KV_I8);
     check_cuts("llama2-mha", MM_I8, KV_F32);
+    check_cuts("qwen2-moe-shared", MM_I8, KV_F16);
+    check_cuts("deepseek-v3", MM_I8, KV_I8);
 }
 
 /* Steps that want the logits of some rows, or of none, against one that wants them all. */
@@ -382,12 +370,12 @@ TEST(learned_positions_end_with_their_table)
     }
 }
 
-TEST(a_step_allocates_nothing)
+static void step_and_count(const char *name)
 {
     golden g;
     rig r;
-    if (open_arch(&r, "llama-128", (rig_opts){ .threads = 2, .acts = MM_I8, .kv = KV_F16 }) &&
-        golden_open(&g, "llama-128")) {
+    if (open_arch(&r, name, (rig_opts){ .threads = 2, .acts = MM_I8, .kv = KV_F16 }) &&
+        golden_open(&g, name)) {
         kv_seq s;
         const float *logits;
         kv_seq_init(&s);
@@ -402,12 +390,19 @@ TEST(a_step_allocates_nothing)
             kv_register(r.kv, &s, g.ids[0], at + n, NULL);
         }
         int after = atomic_load(&allocations);
-        CHECK(before == after, "%d allocations", after - before);
+        CHECK(before == after, "%s: %d allocations", name, after - before);
         CHECK(before > 0 || !COUNTED, "none was counted at all");
         kv_seq_free(r.kv, &s);
         st_close(&g.file);
     }
     rig_close(&r);
+}
+
+TEST(a_step_allocates_nothing)
+{
+    step_and_count("llama-128");
+    step_and_count("qwen2-moe-shared");
+    step_and_count("deepseek-v2-mla");
 }
 
 TEST(a_shared_prefix_changes_no_byte)
@@ -451,9 +446,8 @@ typedef struct {
 static void log_tap(void *user, arch_role role, int64_t expert, const float *x, int64_t ldx,
                     int64_t n, int64_t K)
 {
-    (void)expert;
     tap_log *l = user;
-    if (l->n == 32) return;
+    if (l->n == 32 || expert >= 0) return; /* experts: test_moe.c */
     l->roles[l->n] = role;
     l->K[l->n++] = K;
     for (int64_t t = 0; t < n; t++)
@@ -464,7 +458,10 @@ static void log_tap(void *user, arch_role role, int64_t expert, const float *x, 
 /* The roles whose inputs a layer shows, in order. */
 static int expected_taps(const model_layer *l, arch_role *out)
 {
-    static const arch_role order[] = { R_QKV, R_Q, R_K, R_V, R_O, R_GATE, R_UP, R_GATE_UP, R_DOWN };
+    static const arch_role order[] = { R_QKV,  R_Q,           R_K,         R_V,
+                                       R_Q_A,  R_KV_A,        R_KV_B,      R_Q_B,
+                                       R_O,    R_GATE,        R_UP,        R_GATE_UP,
+                                       R_DOWN, R_SHARED_GATE, R_SHARED_UP, R_SHARED_DOWN };
     int n = 0;
     for (size_t i = 0; i < LQ_COUNT(order); i++)
         if (l->lin[order[i]].present) out[n++] = order[i];

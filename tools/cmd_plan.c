@@ -105,7 +105,8 @@ static lq_status add_role(plan *pl, const planned *p, const qt_scheme *scheme, a
                       ? src_role(p->src, r, layer, arch_role_per_expert(r) ? 0 : -1, &t, NULL, err)
                       : LQ_OK;
     if (s) return s;
-    if (!t && (p->weights || !arch_has(pl->cfg, r, layer))) return LQ_OK;
+    const bool has = arch_has(pl->cfg, r, layer) || r == R_HEAD; /* tied: a copy in tiles */
+    if (!t && (p->weights || !has)) return LQ_OK;
     qt_scheme as = { .kind = QT_DENSE, .dtype = pl->cfg->dtype };
     if (t && t->plain) as = t->t.scheme;
     bool linear = arch_role_linear(r);
