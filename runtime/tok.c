@@ -177,11 +177,10 @@ static lq_status cut_added(tok_run *r, const tok_trie *trie, const uint8_t *s, s
     lq_status e = LQ_OK;
     if (tok_trie_empty(trie)) return sink(r, s, n, first);
     for (size_t i = 0, len = 0, c; i < n; i += len) {
+        len = 1;
+        if (!trie->starts[s[i]]) continue;
         uint32_t k = tok_trie_longest(trie, s + i, n - i, &len);
-        if (k == TOK_NONE) {
-            len = 1;
-            continue;
-        }
+        if (k == TOK_NONE) continue;
         const tok_added *a = &r->t->added[k];
         size_t start = i, end = i + len, from = i; /* from: of the token's own piece */
         if ((flags & TOK_PLAIN_SPECIAL) && (a->flags & TOK_SPECIAL)) continue;
@@ -231,21 +230,76 @@ static lq_status sink_normalize(tok_run *r, const uint8_t *s, size_t n, bool fir
 }
 
 /* ---- encode ---- */
-static lq_status run_model(tok_run *r)
+static lq_status model_of(tok_run *r, const uint8_t *s, size_t n)
 {
     static lq_status (*const models[TOK_N_MODELS])(tok_run *, const uint8_t *,
                                                    size_t) = { [TOK_BPE] = tok_bpe,
                                                                [TOK_UNIGRAM] = tok_unigram,
                                                                [TOK_WORDLEVEL] = tok_wordlevel,
                                                                [TOK_WORDPIECE] = tok_wordpiece };
+    return models[r->t->head->model](r, s, n);
+}
+
+/* A text repeats its words: what one became stands in r->ids already, and is copied from there. */
+static lq_status encode_word(tok_run *r, const uint8_t *s, size_t n)
+{
+    enum { LONGEST = 64 };
+    if (!r->seen || n > LONGEST) return model_of(r, s, n);
+    tok_seen *w = &r->seen[tok_hash(s, n) & r->seen_mask];
+    if (w->len == n && memcmp(w->s, s, n) == 0) {
+        if (tok_buf_room(&r->ids, w->ids_bytes))
+            tok_buf_add(&r->ids, r->ids.p + w->ids_off, w->ids_bytes);
+        return LQ_OK;
+    }
+    const size_t from = r->ids.n;
+    lq_status e = model_of(r, s, n);
+    *w = (tok_seen){ s, from, (uint32_t)n, (uint32_t)(r->ids.n - from) };
+    return e;
+}
+
+/* Room to remember words, by the length of the text; short texts do without. */
+static bool make_seen(tok_run *r)
+{
+    enum { SHORT = 512, PER_WORD = 16, MOST = 1 << 15 };
+    size_t slots = 64;
+    if (r->pieces.text.n < SHORT) return true;
+    while (slots < MOST && slots < r->pieces.text.n / PER_WORD)
+        slots *= 2;
+    r->seen = calloc(slots, sizeof *r->seen);
+    r->seen_mask = slots - 1;
+    return r->seen != NULL;
+}
+
+/* The length of the first word of s[n]: up to a metaspace behind another character. */
+static size_t word_end(const uint8_t *s, size_t n)
+{
+    static const uint8_t space[] = { 0xE2, 0x96, 0x81 };
+    size_t i = 0;
+    while (n - i >= 3 && memcmp(s + i, space, 3) == 0)
+        i += 3;
+    while (i < n) {
+        const uint8_t *hit = memchr(s + i, 0xE2, n - i);
+        if (!hit) return n;
+        i = (size_t)(hit - s);
+        if (n - i >= 3 && memcmp(hit, space, 3) == 0) return i;
+        i++;
+    }
+    return n;
+}
+
+static lq_status run_model(tok_run *r)
+{
+    const bool words = (r->t->head->flags & TOK_WORDS_ALONE) != 0;
+    if (!make_seen(r)) return tok_oom(r->err);
     for (size_t i = 0; i < r->pieces.n; i++) {
         const tok_piece *p = &r->pieces.p[i];
-        lq_status e = LQ_OK;
-        if (p->id >= 0)
-            tok_add_id(r, (uint32_t)p->id);
-        else
-            e = models[r->t->head->model](r, r->pieces.text.p + p->off, p->len);
-        if (e) return e;
+        const uint8_t *s = r->pieces.text.p + p->off;
+        if (p->id >= 0) tok_add_id(r, (uint32_t)p->id);
+        for (size_t at = 0, n; p->id < 0 && at < p->len; at += n) {
+            n = words ? word_end(s + at, p->len - at) : p->len;
+            lq_status e = encode_word(r, s + at, n);
+            if (e) return e;
+        }
     }
     return r->ids.oom ? tok_oom(r->err) : LQ_OK;
 }
@@ -259,6 +313,7 @@ static void run_free(tok_run *r)
     free(r->next.p);
     free(r->symbols);
     free(r->heap);
+    free(r->seen);
     tok_matcher_free(r->matcher);
 }
 

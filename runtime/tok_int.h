@@ -22,6 +22,7 @@
 
 #define TOK_MAGIC "LQTOK\2\0\0"
 #define TOK_NONE UINT32_MAX
+enum { TOK_SHORT_CHARS = 0x800 /* of at most two bytes */ };
 enum { TOK_MAX_IDS = 1 << 24, TOK_MAX_OPS = 256, TOK_MAX_ADDED_BYTES = 1 << 24 };
 
 typedef enum { TOK_NORM, TOK_PRE, TOK_POST, TOK_DEC, TOK_N_STAGES } tok_stage;
@@ -140,7 +141,8 @@ typedef struct { /* an op with its strings resolved and its pattern compiled */
 typedef struct { /* byte strings -> index; longest match (tok_trie.c) */
     const tok_edge *edges;
     size_t mask;
-    tok_edge *own; /* NULL: a view of a blob's */
+    tok_edge *own;       /* NULL: a view of a blob's */
+    uint8_t starts[256]; /* 1: a member of an own trie begins with this byte */
     size_t n, n_nodes;
 } tok_trie;
 tok_trie *tok_trie_new(void);
@@ -189,8 +191,9 @@ struct tok_tokenizer {
     uint32_t *added_of; /* [n_ids] index into added, or TOK_NONE */
     uint8_t *special;   /* [n_ids] */
     tok_trie *raw, *normalized;
-    tok_trie *all;     /* of the model's tokens: Unigram and WordPiece */
-    tok_pattern *word; /* one word character, for single_word */
+    tok_trie *all;                       /* of the model's tokens: Unigram and WordPiece */
+    uint32_t short_ids[TOK_SHORT_CHARS]; /* the model's token of one character, or TOK_NONE */
+    tok_pattern *word;                   /* one word character, for single_word */
     double unk_score;
     size_t longest;
     bool byte_level, byte_fallback; /* what the decoder undoes */
@@ -224,6 +227,12 @@ typedef struct {
     uint32_t rank, pos;
 } tok_candidate;
 
+typedef struct { /* a word of this text and where its ids stand in tok_run.ids */
+    const uint8_t *s;
+    size_t ids_off;
+    uint32_t len, ids_bytes; /* len 0: empty slot */
+} tok_seen;
+
 typedef struct { /* all of one call of tok_encode */
     const tok_tokenizer *t;
     tok_matcher *matcher;
@@ -238,6 +247,8 @@ typedef struct { /* all of one call of tok_encode */
     tok_candidate *heap;
     size_t n_heap, cap_heap;
     tok_buf paths; /* unigram */
+    tok_seen *seen;
+    size_t seen_mask;
     lq_err *err;
     /* tok_encode_own: bytes of `raw` that may spell special tokens, or NULL; the segment of raw
      * that is being normalized, and whether its special tokens came through that one by one */

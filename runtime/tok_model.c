@@ -68,7 +68,8 @@ static bool first_symbols(tok_run *r, const uint8_t *s, size_t n)
             c = r->a.p;
             n_c = r->a.n;
         }
-        uint32_t id = tok_lookup(t, c, n_c);
+        const uint32_t cp = dressed ? TOK_SHORT_CHARS : tok_utf8_get(c, &n_c);
+        uint32_t id = cp < TOK_SHORT_CHARS ? t->short_ids[cp] : tok_lookup(t, c, n_c);
         if (id != TOK_NONE) {
             if (unk && !add_symbol(r, h->unk)) return false;
             unk = false;

@@ -282,6 +282,11 @@ lq_status tok_open(tok_tokenizer **out, const uint8_t *blob, size_t blob_bytes, 
     t->post = (const int32_t *)(const void *)(blob + h->post.off);
     t->data = blob + h->data.off;
     s = check_tables(t, err);
+    for (uint32_t cp = 0; cp < TOK_SHORT_CHARS && !s; cp++) {
+        const uint8_t two[] = { (uint8_t)(0xC0 | cp >> 6), (uint8_t)(0x80 | (cp & 63)) };
+        const uint8_t one = (uint8_t)cp;
+        t->short_ids[cp] = cp < 0x80 ? tok_lookup(t, &one, 1) : tok_lookup(t, two, 2);
+    }
     if (!s) s = index_ids(t, err);
     if (!s) s = check_longest(t, err);
     for (int i = 0; i < TOK_N_STAGES && !s; i++)

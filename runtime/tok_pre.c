@@ -168,6 +168,16 @@ static lq_status open_byte_level(tok_tokenizer *t, tok_step *s, lq_err *err)
     return tok_pattern_new(&s->pattern, gpt2_regex, sizeof gpt2_regex - 1, true, err);
 }
 
+/* A byte's character of the alphabet as UTF-8: one or two bytes. */
+static size_t put_byte_char(uint8_t *to, uint8_t byte)
+{
+    const uint32_t cp = tok_byte_char(byte);
+    if (cp < 0x80) return to[0] = (uint8_t)cp, 1;
+    to[0] = (uint8_t)(0xC0 | cp >> 6);
+    to[1] = (uint8_t)(0x80 | (cp & 63));
+    return 2;
+}
+
 static lq_status run_byte_level(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
                                 bool first, tok_pieces *out)
 {
@@ -190,11 +200,12 @@ static lq_status run_byte_level(tok_run *r, const tok_step *st, const uint8_t *s
     /* The pieces just written, spelled in the byte alphabet. */
     if (out->oom || out->text.oom) return tok_oom(r->err);
     r->b.n = 0;
+    if (!tok_buf_room(&r->b, 2 * (out->text.n - at))) return tok_oom(r->err);
     for (size_t k = from; k < out->n; k++) {
         tok_piece *p = &out->p[k];
         size_t start = r->b.n;
         for (size_t i = 0; i < p->len; i++)
-            tok_buf_cp(&r->b, tok_byte_char(out->text.p[p->off + i]));
+            r->b.n += put_byte_char(r->b.p + r->b.n, out->text.p[p->off + i]);
         p->off = at + start;
         p->len = r->b.n - start;
     }

@@ -98,9 +98,21 @@ uint32_t tok_utf8_get(const uint8_t *s, size_t *len)
                          (uint32_t)(s[2] & 63) << 6 | (s[3] & 63);
 }
 
+/* How many of the first bytes of s[n] are ASCII, at least. */
+static size_t ascii_run(const uint8_t *s, size_t n)
+{
+    size_t i = 0;
+    for (uint64_t w; n - i >= sizeof w; i += sizeof w) {
+        memcpy(&w, s + i, sizeof w);
+        if (w & 0x8080808080808080u) break;
+    }
+    return i;
+}
+
 bool tok_valid_utf8(const uint8_t *s, size_t n, size_t *bad)
 {
     for (size_t i = 0, len; i < n; i += len) {
+        if (s[i] < 0x80 && (len = ascii_run(s + i, n - i)) > 0) continue;
         if (tok_utf8_step(s + i, n - i, &len) != TOK_CHAR) {
             if (bad) *bad = i;
             return false;
@@ -113,6 +125,7 @@ void tok_utf8_lossy(tok_buf *out, const uint8_t *s, size_t n)
 {
     size_t from = 0, i = 0, len;
     for (; i < n; i += len) {
+        if (s[i] < 0x80 && (len = ascii_run(s + i, n - i)) > 0) continue;
         if (tok_utf8_step(s + i, n - i, &len) == TOK_CHAR) continue;
         tok_buf_add(out, s + from, i - from);
         tok_buf_add(out, "\xEF\xBF\xBD", 3);

@@ -62,6 +62,7 @@ static tok_edge *make_edge(tok_trie *t, uint32_t from, uint8_t c)
 bool tok_trie_add(tok_trie *t, const uint8_t *s, size_t n, uint32_t value)
 {
     uint32_t node = TOK_TRIE_ROOT;
+    if (n) t->starts[s[0]] = 1;
     for (size_t i = 0; i < n; i++) {
         tok_edge *e = make_edge(t, node, s[i]);
         if (!e) return false;
