@@ -275,8 +275,8 @@ static lq_status write_blobs(const conv *c, lq_err *err)
 /* What lies in a model's folder; replacing it must delete nothing else. */
 static bool is_model_file(const char *name)
 {
-    static const char *const ends[] = { ".json",  ".safetensors", ".jinja",   ".md",
-                                        ".model", "merges.txt",   "vocab.txt" };
+    static const char *const ends[] = { ".json",  ".safetensors", ".jinja",    ".md",
+                                        ".model", "merges.txt",   "vocab.txt", ".tiktoken" };
     if (strncasecmp(name, "licen", 5) == 0 || strcmp(name, ".gitattributes") == 0) return true;
     for (size_t i = 0; i < LQ_COUNT(ends); i++) {
         size_t n = strlen(name), m = strlen(ends[i]);

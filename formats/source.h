@@ -28,9 +28,10 @@ typedef struct {
     src_made *made; /* for formats/source*.c */
 } src_tensor;
 
-/* Files that travel with a model: tokenizer.json, tokenizer_config.json, config.json,
+/* Files that travel with a model: tokenizer.json, tokenizer.model, *.tiktoken, vocab.json,
+ * merges.txt, added_tokens.json, tokenizer_config.json, config.json,
  * generation_config.json, special_tokens_map.json, chat_template.jinja and .json,
- * additional_chat_templates/NAME.jinja (as "chat_template.NAME.jinja"), * LICENSE..., README.md;
+ * additional_chat_templates/NAME.jinja (as "chat_template.NAME.jinja"), LICENSE..., README.md;
  * and "tokenizer.blob" (tok_compile's output) in a .llmq. */
 typedef struct {
     const char *name;

@@ -279,6 +279,10 @@ static bool is_blob(const char *name)
     static const char *const names[] = {
         "tokenizer.json",
         "tokenizer_config.json",
+        "tokenizer.model",
+        "vocab.json",
+        "merges.txt",
+        "added_tokens.json",
         "config.json",
         "generation_config.json",
         "special_tokens_map.json",
@@ -288,6 +292,8 @@ static bool is_blob(const char *name)
     };
     for (size_t i = 0; i < LQ_COUNT(names); i++)
         if (strcmp(names[i], name) == 0) return true;
+    const size_t n = strlen(name);
+    if (n > 9 && strcmp(name + n - 9, ".tiktoken") == 0) return true;
     return strncasecmp(name, "license", 7) == 0 || strncasecmp(name, "licence", 7) == 0;
 }
 

@@ -25,6 +25,9 @@ lq_status tok_compile(uint8_t **blob, size_t *blob_bytes, const char *json, size
                       lq_err *err);
 /* Use a blob in place: it must outlive the tokenizer and be 8-byte aligned. */
 lq_status tok_open(tok_tokenizer **t, const uint8_t *blob, size_t blob_bytes, lq_err *err);
+/* Whether a blob has this build's layout; another build's is made again from the files beside it.
+ */
+bool tok_blob_current(const uint8_t *blob, size_t blob_bytes);
 /* Compile and open a tokenizer.json file; the tokenizer owns the blob. */
 lq_status tok_open_file(tok_tokenizer **t, const char *path, lq_err *err);
 void tok_close(tok_tokenizer *t); /* NULL allowed */

@@ -187,9 +187,13 @@ static lq_status put_trie(tok_builder *b, lq_err *err)
 {
     tok_trie *t = tok_trie_new();
     bool ok = t != NULL;
+    const uint32_t *apart = (const uint32_t *)(const void *)b->apart.p;
+    size_t n_apart = b->apart.n / sizeof *apart, k = 0; /* in order */
     for (uint32_t id = 0; id < b->tokens.n / sizeof(tok_str) && ok; id++) {
         tok_str s = tokens_of(b)[id];
-        if (s.off != TOK_NONE && s.len)
+        const bool skip = k < n_apart && apart[k] == id;
+        k += skip;
+        if (s.off != TOK_NONE && s.len && !skip)
             ok = tok_trie_add(t, text_of(b, s), s.len, tok_find_text(b, text_of(b, s), s.len));
     }
     if (ok) {

@@ -246,7 +246,7 @@ static lq_status compile_wordlevel(tok_builder *b, const cJSON *m, lq_err *err)
     return s ? s : find_unk(b, m, err);
 }
 
-static lq_status compile_model(tok_builder *b, const cJSON *m, lq_err *err)
+lq_status tok_compile_model(tok_builder *b, const cJSON *m, lq_err *err)
 {
     static const struct {
         const char *name;
@@ -324,7 +324,13 @@ static lq_status read_added(tok_builder *b, const cJSON *list, lq_err *err)
             continue;
         }
         a.id = tok_find_text(b, text_of(b, a.text), a.text.len);
-        if (a.id == TOK_NONE)
+        const cJSON *given = cJSON_GetObjectItemCaseSensitive(e, "id");
+        if (b->ids_given && cJSON_IsNumber(given)) {
+            if (!(given->valuedouble >= 0 && given->valuedouble < TOK_MAX_IDS))
+                s = lq_fail(err, LQ_EFORMAT, "added tokens: expected ids 0..16777215");
+            else
+                a.id = (uint32_t)given->valuedouble;
+        } else if (a.id == TOK_NONE)
             a.id = (uint32_t)(highest >= (int64_t)n_model || (n_model == 0 && highest >= 0)
                                   ? highest + 1
                                   : (int64_t)n_model);
@@ -396,7 +402,7 @@ lq_status tok_compile(uint8_t **blob, size_t *blob_bytes, const char *json, size
     lq_status s = jt_parse(&root, json, json_bytes, 0, err);
     if (s) return lq_wrap(err, s, "tokenizer.json");
     tok_build_init(&b, "tokenizer.json: model.vocab");
-    s = compile_model(&b, cJSON_GetObjectItemCaseSensitive(root, "model"), err);
+    s = tok_compile_model(&b, cJSON_GetObjectItemCaseSensitive(root, "model"), err);
     if (!s) s = tok_compile_rest(&b, root, err);
     if (!s) s = tok_build_finish(&b, blob, blob_bytes, err);
     cJSON_Delete(root);

@@ -31,6 +31,8 @@ enum { /* of the model */
        TOK_FUSE_UNK = 1,
        TOK_BYTE_FALLBACK = 2,
        TOK_IGNORE_MERGES = 4,
+       TOK_SENTENCEPIECE = 16, /* Unigram: an unknown stretch is no token, whatever it spells; single
+                               precision */
        TOK_WORDS_ALONE = 8, /* no merge crosses the place before a metaspace */
 };
 enum {
@@ -102,7 +104,9 @@ static inline uint32_t tok_hash_pair(uint32_t a, uint32_t b)
 typedef struct {
     tok_buf heap, tokens, vocab, merges, scores, added, post, trie, data, ops[TOK_N_STAGES];
     tok_head head;
+    tok_buf apart;    /* uint32 ids that no search for the longest token finds */
     const char *file; /* for messages */
+    bool ids_given;   /* added tokens keep the ids that they come with */
 } tok_builder;
 void tok_build_init(tok_builder *b, const char *file);
 void tok_build_free(tok_builder *b);
@@ -122,6 +126,30 @@ lq_status tok_put_splits(tok_builder *b, const uint32_t *rank, lq_err *err);
 /* ---- from tokenizer.json's tree (tok_compile.c) ---- */
 /* added_tokens and the four stages of `root`. */
 lq_status tok_compile_rest(tok_builder *b, const cJSON *root, lq_err *err);
+lq_status tok_compile_model(tok_builder *b, const cJSON *model, lq_err *err);
+
+/* ---- from other files (tok_files.h) ---- */
+#define TOK_PATTERN_QWEN                                                  \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| " \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+typedef struct {   /* what tokenizer_config.json says */
+    cJSON *config; /* or NULL */
+    cJSON *tree;   /* a tokenizer.json's tree in the making; has its added_tokens */
+    const char *bos_text, *eos_text;
+    bool bos, eos;  /* whether they surround a text */
+    bool legacy;    /* a metaspace in front of each stretch of text, not of the first alone */
+    bool no_prefix; /* nor there */
+} tok_folder;
+lq_status tok_compile_spm(uint8_t **blob, size_t *blob_bytes, const uint8_t *data, size_t n,
+                          tok_folder *f, lq_err *err);
+bool tok_is_ranks(const uint8_t *s, size_t n);
+lq_status tok_compile_ranks(uint8_t **blob, size_t *blob_bytes, const char *file,
+                            const uint8_t *data, size_t n, tok_folder *f, lq_err *err);
+/* post_processor of the tree: BOS, text, EOS, as f says and the vocabulary has them. */
+lq_status tok_put_template(tok_builder *b, cJSON *root, const tok_folder *f, lq_err *err);
+/* The tree's stages of a byte-level BPE; pattern NULL: GPT-2's. */
+lq_status tok_put_byte_level(cJSON *root, const char *pattern, bool nfc, bool prefix, lq_err *err);
 /* {"Regex": ...} or {"String": ...} into s[0]; arg[0] = is a regex. */
 lq_status tok_put_pattern(tok_builder *b, const cJSON *pattern, tok_op *op, lq_err *err);
 const char *tok_json_str(const cJSON *o, const char *key); /* NULL: absent or no string */

@@ -203,6 +203,7 @@ typedef struct {
     double score;
     uint32_t len; /* bytes of the last token of the best path that ends here; 0: none ends here */
     uint32_t id;
+    bool unknown; /* that stretch */
     size_t ahead; /* bytes of the stretch of the whole text's best path that starts here */
 } path;
 
@@ -210,6 +211,13 @@ static lq_status no_unk(tok_run *r)
 {
     return lq_fail(r->err, LQ_EVALUE,
                    "tokenizer: a character outside the vocabulary and no unk token");
+}
+
+/* SentencePiece adds in single precision, which decides between paths that are nearly equal. */
+static double add_score(const tok_tokenizer *t, double a, double b)
+{
+    const bool single = (t->head->flags & TOK_SENTENCEPIECE) != 0;
+    return single ? (double)((float)a + (float)b) : a + b;
 }
 
 static lq_status best_paths(tok_run *r, path *at, const uint8_t *s, size_t n)
@@ -225,24 +233,27 @@ static lq_status best_paths(tok_run *r, path *at, const uint8_t *s, size_t n)
             node = edge->to;
             if (id == TOK_NONE || is_barred(r, id)) continue;
             path *p = &at[e + 1];
-            double score = at[i].score + t->scores[id];
-            if (!p->len || score > p->score) *p = (path){ score, (uint32_t)(e + 1 - i), id, 0 };
+            double score = add_score(t, at[i].score, t->scores[id]);
+            if (!p->len || score > p->score)
+                *p = (path){ score, (uint32_t)(e + 1 - i), id, false, 0 };
             whole = whole || e + 1 - i == len;
         }
         if (whole) continue;
         path *p = &at[i + len];
-        double score = at[i].score + t->unk_score;
+        double score = add_score(t, at[i].score, t->unk_score);
         if (t->head->unk == TOK_NONE) return no_unk(r);
-        if (!p->len || score > p->score) *p = (path){ score, (uint32_t)len, t->head->unk, 0 };
+        if (!p->len || score > p->score)
+            *p = (path){ score, (uint32_t)len, t->head->unk, false, 0 };
     }
     return LQ_OK;
 }
 
 /* The id of one stretch of the path; unknown ones fall back to bytes where that is asked for. */
-static lq_status add_stretch(tok_run *r, const uint8_t *s, size_t n)
+static lq_status add_stretch(tok_run *r, const uint8_t *s, size_t n, bool unknown)
 {
     const tok_tokenizer *t = r->t;
-    uint32_t id = tok_lookup(t, s, n);
+    unknown = unknown && (t->head->flags & TOK_SENTENCEPIECE);
+    uint32_t id = unknown ? TOK_NONE : tok_lookup(t, s, n);
     if (id != TOK_NONE && !is_barred(r, id)) return tok_add_id(r, id), LQ_OK;
     bool bytes = (t->head->flags & TOK_BYTE_FALLBACK) != 0;
     for (size_t i = 0; i < n && bytes; i++)
@@ -267,13 +278,15 @@ lq_status tok_unigram(tok_run *r, const uint8_t *s, size_t n)
     /* Walk back; unknowns in a row are one stretch. */
     for (size_t end = n, start; end > 0; end = start) {
         start = end - at[end].len;
-        if (at[end].id == r->t->head->unk)
+        const bool unknown = at[end].id == r->t->head->unk;
+        if (unknown)
             while (start > 0 && at[start].id == r->t->head->unk)
                 start -= at[start].len;
         at[start].ahead = end - start;
+        at[start].unknown = unknown;
     }
     for (size_t i = 0; i < n && !st; i += at[i].ahead)
-        st = add_stretch(r, s + i, at[i].ahead);
+        st = add_stretch(r, s + i, at[i].ahead, at[i].unknown);
     return st;
 }
 
@@ -313,7 +326,7 @@ lq_status tok_wordpiece(tok_run *r, const uint8_t *s, size_t n)
     for (size_t i = 0; i < n && known; i += len) {
         uint32_t id =
             i ? longest_inside(t, s + i, n - i, &len) : tok_trie_longest(t->all, s, n, &len);
-        known = id != TOK_NONE;
+        known = id != TOK_NONE && !is_barred(r, id);
         if (known) tok_add_id(r, id);
     }
     if (known) return LQ_OK;

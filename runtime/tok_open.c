@@ -255,6 +255,11 @@ static lq_status check_longest(const tok_tokenizer *t, lq_err *err)
     return t->longest > TOK_MAX_ADDED_BYTES ? bad(err, "a token above 16 MiB") : LQ_OK;
 }
 
+bool tok_blob_current(const uint8_t *blob, size_t blob_bytes)
+{
+    return blob_bytes >= 8 && memcmp(blob, TOK_MAGIC, 8) == 0;
+}
+
 lq_status tok_open(tok_tokenizer **out, const uint8_t *blob, size_t blob_bytes, lq_err *err)
 {
     *out = NULL;

@@ -1,6 +1,7 @@
 /* tools/cmd_convert.c - `llmq convert SRC -o DST --to T`. */
 #include "convert/convert.h"
 #include "runtime/tok.h"
+#include "runtime/tok_files.h"
 #include "tools/cmds.h"
 
 #include <cjson/cJSON.h>
@@ -32,13 +33,12 @@ static const opt_row rows[] = {
 /* A .llmq carries the tokenizer compiled; one that we cannot compile goes as it is. */
 static void compile_tokenizer(uint8_t **blob, size_t *bytes, const src_source *src)
 {
-    const src_blob *json = src_find_blob(src, "tokenizer.json");
     lq_err err;
     *blob = NULL;
-    if (src_find_blob(src, "tokenizer.blob") || !json) return;
-    if (tok_compile(blob, bytes, (const char *)json->data, json->bytes, &err)) {
+    if (src_find_blob(src, "tokenizer.blob")) return;
+    lq_status s = tok_compile_source(blob, bytes, src, &err);
+    if (s && s != LQ_ENOENT) {
         prog_say(LOG_WARN, "%s; the result carries it uncompiled", err.msg);
-        *blob = NULL;
     }
 }
 

@@ -4,6 +4,8 @@
 #include "quantize/job.h"
 #include "tools/cmds.h"
 
+#include "runtime/tok_files.h"
+
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 
@@ -165,16 +167,16 @@ typedef struct {
 static lq_status tokenizer_open(tokenizer *t, const src_source *src, bool needed, lq_err *err)
 {
     const src_blob *blob = src_find_blob(src, "tokenizer.blob");
-    const src_blob *json = src_find_blob(src, "tokenizer.json");
     memset(t, 0, sizeof *t);
     lq_status s = LQ_OK;
-    if (blob) {
+    if (blob && tok_blob_current(blob->data, blob->bytes)) {
         t->data = blob->data;
         t->bytes = blob->bytes;
-    } else if (json) {
-        s = tok_compile(&t->blob, &t->bytes, (const char *)json->data, json->bytes, err);
+    } else {
+        s = tok_compile_source(&t->blob, &t->bytes, src, err);
         t->data = t->blob;
     }
+    if (s == LQ_ENOENT) s = LQ_OK; /* a model without */
     if (!s && t->data && needed) s = tok_open(&t->tok, t->data, t->bytes, err);
     if (s && needed) return lq_wrap(err, s, "%s", src_path(src));
     if (s) { /* the weights do not need it */

@@ -121,20 +121,14 @@ static lq_status detokenize_line(void *user, const cJSON *line, jw *out, lq_err 
     return s;
 }
 
-/* MODEL, or a folder that holds nothing but a tokenizer.json, or that file itself. */
+/* MODEL, or a folder that holds nothing but a tokenizer's files, or a tokenizer.json itself. */
 static lq_status open_tokenizer(load_tok *l, src_source **src, const char *path, lq_err *err)
 {
-    char file[4096];
     size_t n = strlen(path);
     const bool json = n > 5 && strcmp(path + n - 5, ".json") == 0 && !lq_is_dir(path);
     memset(l, 0, sizeof *l);
     if (json) return tok_open_file(&l->t, path, err);
-    if (lq_is_dir(path)) {
-        lq_status s = lq_path_join(file, sizeof file, path, "tokenizer.json", err);
-        if (s) return s;
-        return tok_open_file(&l->t, file, err);
-    }
-    lq_status s = src_open(src, path, &(src_opts){ 0 }, err);
+    lq_status s = src_open(src, path, &(src_opts){ .no_tensors = true }, err);
     return s ? s : load_tok_open(l, *src, path, err);
 }
 
@@ -157,7 +151,7 @@ const cmd_row cmd_tokenize = {
                "\"ids_plain\", \"decoded\", \"decoded_skip\" (without special tokens), \"deltas\" "
                "(what streaming sends at each id)}. With --detokenize, {\"ids\"} in and the last "
                "three out.",
-    .args = { { "MODEL", 1, 1, "a model, or a folder with a tokenizer.json" } },
+    .args = { { "MODEL", 1, 1, "a model, or a folder with a tokenizer's files" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "echo '{\"text\": \"Hello\"}' | llmq tokenize models/novels-6m\0"
                 "echo '{\"ids\": [1, 2]}' | llmq tokenize model.llmq --detokenize\0",

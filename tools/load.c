@@ -2,6 +2,7 @@
 #include "tools/load.h"
 
 #include "formats/json.h"
+#include "runtime/tok_files.h"
 
 #include <stdlib.h>
 
@@ -43,11 +44,10 @@ lq_status load_tok_open(load_tok *l, const src_source *src, const char *path, lq
 {
     memset(l, 0, sizeof *l);
     const src_blob *b = src_find_blob(src, "tokenizer.blob");
-    if (b) return lq_wrap(err, tok_open(&l->t, b->data, b->bytes, err), "%s", path);
-    b = src_find_blob(src, "tokenizer.json");
-    if (!b) return lq_fail(err, LQ_ENOENT, "%s: expected a tokenizer.json, found none", path);
+    if (b && tok_blob_current(b->data, b->bytes))
+        return lq_wrap(err, tok_open(&l->t, b->data, b->bytes, err), "%s", path);
     size_t n;
-    lq_status s = tok_compile(&l->blob, &n, (const char *)b->data, b->bytes, err);
+    lq_status s = tok_compile_source(&l->blob, &n, src, err);
     if (!s) s = tok_open(&l->t, l->blob, n, err);
     if (!s) return LQ_OK;
     load_tok_close(l);

@@ -1,7 +1,8 @@
 /* tests/fuzz/fuzz_tokenizer.c - the input's first byte says which door: a tokenizer.json to compile,
- * a compiled blob to open, or text for the demo model's tokenizer. Whatever opens must encode and
+ * a compiled blob to open, a tokenizer.model or rank file, or text for the demo model's tokenizer. Whatever opens must encode and
  * decode; text through the demo tokenizer must stream to the same bytes as it decodes to. */
 #include "runtime/tok.h"
+#include "runtime/tok_files.h"
 
 #include <stdlib.h>
 
@@ -48,7 +49,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     size_t blob_bytes = 0;
     tok_tokenizer *t = NULL;
     n--;
-    switch (data[0] % 3) {
+    const src_blob file = { data[0] & 4 ? "cl100k_base.tiktoken" : "tokenizer.model",
+                            (const uint8_t *)body, n };
+    switch (data[0] % 4) {
     case 0:
         if (tok_compile(&blob, &blob_bytes, body, n, NULL)) break;
         /* a pattern that PCRE2 does not take is refused here, not by tok_compile */
@@ -59,6 +62,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         if (!blob) break;
         memcpy(blob, body, n);
         if (!tok_open(&t, blob, n, NULL)) use(t, text, sizeof text - 1);
+        break;
+    case 2:
+        if (tok_compile_files(&blob, &blob_bytes, &file, 1, NULL)) break;
+        if (!tok_open(&t, blob, blob_bytes, NULL)) use(t, text, sizeof text - 1);
         break;
     default: use(demo(), body, n);
     }
