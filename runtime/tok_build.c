@@ -17,9 +17,9 @@ void tok_build_init(tok_builder *b, const char *file)
 
 void tok_build_free(tok_builder *b)
 {
-    tok_buf *const all[] = { &b->heap,   &b->tokens, &b->vocab, &b->merges, &b->scores,
-                             &b->added,  &b->post,   &b->trie,  &b->data,   &b->ops[0],
-                             &b->ops[1], &b->ops[2], &b->ops[3] };
+    tok_buf *const all[] = { &b->heap,   &b->tokens, &b->vocab,  &b->merges, &b->scores,
+                             &b->added,  &b->post,   &b->trie,   &b->data,   &b->ops[0],
+                             &b->ops[1], &b->ops[2], &b->ops[3], &b->apart };
     for (size_t i = 0; i < LQ_COUNT(all); i++)
         tok_buf_free(all[i]);
 }
