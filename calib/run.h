@@ -19,8 +19,8 @@ typedef struct {
     size_t state_limit;    /* bytes of hidden states to keep in memory; 0: all */
     const char *spill_dir; /* where the rest goes (an unnamed file); NULL: no limit */
     bool want_h;
-    bool all_experts; /* statistics of an expert's inputs are those of all tokens; what goes on to
-                         the next layer is still routed */
+    bool all_experts; /* no statistics for CAL_EXPERT_IN: CAL_MLP's, of all tokens, serve. What goes
+                         on is still routed */
 } cal_opts;
 
 /* Loads embedding, final norm and head (not the layers) and embeds the samples, which are copied.

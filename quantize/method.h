@@ -36,8 +36,8 @@ typedef struct {
     bool no_act_order, no_static_groups; /* gptq */
     double damp;                         /* gptq: 0.01 */
     bool no_fold;                        /* gptq, awq: no scales of inputs (quantize/awq.h) */
-    bool all_experts; /* calibrated: every expert's statistics are of all tokens, not of those that
-                         are sent to it */
+    bool all_experts; /* calibrated: gate and up of every expert by the statistics of all tokens,
+                         not of those that are sent to it */
     bool dbl;         /* nf4, fp4: double quantization */
     double outlier_threshold;     /* int8: 6; negative: no decomposition */
     const char *const *overrides; /* "REGEX=scheme", the first match counts */

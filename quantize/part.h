@@ -52,7 +52,7 @@ typedef struct {
     void *user;
     bool hessian;     /* they hold H */
     size_t limit;     /* bytes of experts' H at once, at least one expert's; 0: no limit */
-    bool all_experts; /* every expert saw every token */
+    bool all_experts; /* gate and up of experts: all tokens */
 } qz_eyes;
 
 /* eyes: NULL without statistics.

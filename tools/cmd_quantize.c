@@ -55,7 +55,7 @@ static const opt_row calib_rows[] = {
     { "seed", 0, OPT_INT, F(seed), .def = "0", .lo = 0, .hi = 9007199254740991.0,
       .help = "which windows are chosen" },
     { "all-experts", 0, OPT_FLAG, F(all_experts),
-      .help = "an expert's statistics are of all tokens, not of those that are sent to it" },
+      .help = "round every expert's gate and up by all tokens, not by those that are sent to it" },
     { "act-order", 0, OPT_TRI, F(act_order),
       .help = "gptq: round the inputs that carry most first (default yes)" },
     { "static-groups", 0, OPT_TRI, F(static_groups),
