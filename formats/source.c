@@ -17,7 +17,7 @@ static lq_status pick(open_fn **open, const char *path, lq_err *err)
         const char *magic, *name;
         open_fn *open;
     } kinds[] = { { "LLMQ", ".llmq", src_llmq_open },
-                  { "GGUF", "GGUF", NULL },
+                  { "GGUF", ".gguf", src_gguf_open },
                   { "PK\3\4",
                     "a PyTorch file (a pickle, which is not read: save the model with "
                     "safe_serialization=True in Python's transformers)",
@@ -32,15 +32,15 @@ static lq_status pick(open_fn **open, const char *path, lq_err *err)
         *open = kinds[i].open;
         if (!*open)
             s = lq_fail(err, LQ_EUNSUPPORTED,
-                        "%s: expected an HF folder, a .safetensors or a .llmq file, found %s", path,
-                        kinds[i].name);
+                        "%s: expected an HF folder, a .safetensors, .gguf or .llmq file, found %s",
+                        path, kinds[i].name);
     }
     const size_t n = strlen(path), ext = strlen(".safetensors");
     if (!s && *open == src_hf_open && !(n > ext && strcmp(path + n - ext, ".safetensors") == 0) &&
         (m.size < 9 || m.data[8] != '{'))
         s = lq_fail(err, LQ_EFORMAT,
-                    "%s: expected an HF folder, a .safetensors or a .llmq file, found neither's "
-                    "first bytes",
+                    "%s: expected an HF folder, a .safetensors, .gguf or .llmq file, found none of "
+                    "their first bytes",
                     path);
     lq_map_close(&m);
     return s;
@@ -86,6 +86,7 @@ void src_close(src_source *s)
     cJSON_Delete(s->quant);
     src_free_room(s);
     llmq_close(&s->llmq);
+    gguf_close(&s->gguf);
     lq_arena_free(&s->arena);
     free(s->path);
     free(s);

@@ -46,8 +46,8 @@ typedef struct {
     bool no_tensors;  /* tokenizer and config only: weights may be absent */
 } src_opts;
 
-/* `path`: folder or file (.llmq, .safetensors with its folder's config.json). Errors say which
- * file, what was expected and found. */
+/* `path`: folder or file (.llmq, .gguf, .safetensors with its folder's config.json). Errors say
+ * which file, what was expected and found. */
 lq_status src_open(src_source **s, const char *path, const src_opts *o, lq_err *err);
 void src_close(src_source *s);
 const char *src_path(const src_source *s);          /* as it was opened */

@@ -5,6 +5,7 @@
 #ifndef LLMQ_FORMATS_SOURCE_IMPL_H
 #define LLMQ_FORMATS_SOURCE_IMPL_H
 
+#include "formats/gguf.h"
 #include "formats/llmq.h"
 #include "formats/safetensors.h"
 #include "formats/source.h"
@@ -30,9 +31,12 @@ struct src_source {
     size_t n_notes;
     lq_map *blob_maps; /* [n_blobs] of a folder, in arena */
     llmq_file llmq;
+    gguf_file gguf;
 };
 
 lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err);
+lq_status src_gguf_open(src_source *s, const src_opts *o, lq_err *err);
+lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err); /* of s->gguf, opened */
 lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err);
 
 /* One entry from a plain run of bytes: dense where the type is a float. LQ_EUNSUPPORTED: more than

@@ -382,7 +382,8 @@ const cmd_row cmd_inspect = {
         "Bits per weight count every byte that a tensor needs. xxh3 in the JSON is the XXH3-128 "
         "of a tensor's bytes, or of its planes' checksums where it has several.",
     .args = { { "FILE", 1, 1,
-                "a .llmq or .safetensors file, or a Hugging Face folder, quantized or not" } },
+                "a .llmq, .gguf or .safetensors file, or a Hugging Face folder, quantized or "
+                "not" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq inspect model.llmq\0"
                 "llmq inspect models/novels-6m --all\0"

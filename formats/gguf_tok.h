@@ -1,0 +1,14 @@
+/* formats/gguf_tok.h - what a GGUF file says about text, as a folder's JSON files would. */
+#ifndef LLMQ_FORMATS_GGUF_TOK_H
+#define LLMQ_FORMATS_GGUF_TOK_H
+
+#include "formats/gguf.h"
+#include "formats/json.h"
+
+/* tokenizer.json into b. Where the file has no tokenizer that we know, *why says so and b is left
+ * alone (LQ_OK). LQ_EFORMAT: tokens that are no text. */
+lq_status gguf_tokenizer(js_buf *b, gguf_file *f, const char **why, lq_err *err);
+/* tokenizer_config.json: special tokens and chat template. */
+lq_status gguf_tokenizer_config(js_buf *b, gguf_file *f, lq_err *err);
+
+#endif
