@@ -37,7 +37,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/web/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all tests test unit e2e asan ubsan tsan fuzz tidy layers format bench install clean help FORCE
+.PHONY: all tests test unit e2e asan ubsan tsan fuzz tidy layers format bench bench-quality install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -95,6 +95,9 @@ format: ## clang-format in place
 
 bench: all ## tables of kernels and the built-in model beside the machine's limits; JSON in build/bench.json
 	tools/bench.sh
+
+bench-quality: all ## perplexity and KL of every quantizer at equal bits; MODELS, TEXTS, CALIB, ... are the caller's
+	tools/bench-quality.sh
 
 install: all ## install the program under PREFIX
 	install -D -m 755 llmq $(DESTDIR)$(PREFIX)/bin/llmq

@@ -274,11 +274,8 @@ static int by_falling_h(const void *a, const void *b)
     return x->k < y->k ? -1 : x->k > y->k;
 }
 
-static bool make_perm(int32_t *perm, const float *imp, int64_t K, bool act_order)
+bool gptq_order(int32_t *perm, const float *imp, int64_t K)
 {
-    for (int64_t k = 0; k < K; k++)
-        perm[k] = (int32_t)k;
-    if (!act_order) return true;
     column *c = malloc((size_t)K * sizeof *c);
     if (!c) return false;
     for (int64_t k = 0; k < K; k++)
@@ -288,6 +285,13 @@ static bool make_perm(int32_t *perm, const float *imp, int64_t K, bool act_order
         perm[k] = c[k].k;
     free(c);
     return true;
+}
+
+static bool make_perm(int32_t *perm, const float *imp, int64_t K, bool act_order)
+{
+    for (int64_t k = 0; k < K; k++)
+        perm[k] = (int32_t)k;
+    return !act_order || gptq_order(perm, imp, K);
 }
 
 lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const float *H,

@@ -10,6 +10,9 @@
 #include "formats/version.h"
 #include "kernels/ops.h"
 #include "quantize/state.h"
+#include "quantize/tune.h"
+
+enum { CURVATURE_WINDOWS = 32 };
 
 typedef struct {
     const qz_job *j;
@@ -21,6 +24,8 @@ typedef struct {
     qz_state state;
     cal_run *cal;
     cal_layer_stats st;
+    fisher curvature;  /* G NULL: not wanted, or not to be had */
+    tune_result tuned; /* kept: its tensors replace the parts' */
     cJSON *recipe, *provenance;
 } run;
 
@@ -150,7 +155,8 @@ static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err 
                      .user = &at,
                      .hessian = qz_methods[r->j->o->method].hessian,
                      .limit = r->j->memory_limit / 4,
-                     .all_experts = r->j->o->all_experts };
+                     .all_experts = r->j->o->all_experts,
+                     .curvature = r->curvature.G ? &r->curvature : NULL };
     lq_status s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
     if (!s && !qz_state_done(&r->state, layer)) {
         s = qz_part_make(&part, &r->plan, layer, r->j->o, &eyes, r->p, r->job, err);
@@ -210,6 +216,30 @@ static lq_status all_parts(run *r, lq_err *err)
     return s;
 }
 
+/* ---- what needs the whole model, before its layers and after ---- */
+static void say(const run *r, const char *line)
+{
+    if (r->j->voice.say) r->j->voice.say(r->j->voice.user, line);
+}
+
+static lq_status look_at_curvature(run *r, lq_err *err)
+{
+    const arch_config *c = src_config(r->src);
+    if (r->j->o->method != QZ_AUTO || last_to_look(r) < 0) return LQ_OK;
+    if (!grad_covers(c)) {
+        say(r, "auto: no backward pass for layers of this kind: rounding as gptq, no tuning");
+        return LQ_OK;
+    }
+    return fisher_run(&r->curvature, r->src, r->j->samples, CURVATURE_WINDOWS, r->p, r->job, err);
+}
+
+static lq_status tune(run *r, lq_err *err)
+{
+    tune_opts o = { .steps = qz_tune_steps(r->j->o) };
+    if (!o.steps || !grad_covers(src_config(r->src))) return LQ_OK;
+    return tune_run(&r->tuned, r->src, &r->plan, &r->state, r->j->samples, &o, r->p, r->job, err);
+}
+
 /* ---- the file ---- */
 /* Finished parts hold their tensors in the plan's order: one cursor each. */
 static const llmq_tensor *from_part(const run *r, size_t *cursor, const plan_entry *e)
@@ -221,10 +251,10 @@ static const llmq_tensor *from_part(const run *r, size_t *cursor, const plan_ent
 }
 
 static lq_status add_entry(llmq_writer *w, const src_source *src, const plan_entry *e,
-                           const llmq_tensor *done, lq_err *err)
+                           const qt_tensor *made, lq_err *err)
 {
     const src_tensor *t = e->src;
-    if (done) return llmq_add_tensor(w, e->name, &done->t, t->n_dims, qz_plan_shape(e), err);
+    if (made) return llmq_add_tensor(w, e->name, made, t->n_dims, qz_plan_shape(e), err);
     if (!t->plain)
         return llmq_add_raw(w, e->name, t->raw_dtype, t->n_dims, t->shape, t->raw.data,
                             t->raw.bytes, err);
@@ -263,6 +293,7 @@ static lq_status write_file(run *r, lq_err *err)
     for (size_t i = 0; i < r->plan.n && !s; i++) {
         const plan_entry *e = &r->plan.e[i];
         const llmq_tensor *done = from_part(r, cursor, e);
+        const qt_tensor *tuned = r->tuned.kept && r->tuned.t[i].N ? &r->tuned.t[i] : NULL;
         lq_report(r->job, "writing", (double)i, (double)r->plan.n);
         if (lq_stopped(r->job))
             s = lq_fail(err, LQ_EINTR, "interrupted");
@@ -270,7 +301,7 @@ static lq_status write_file(run *r, lq_err *err)
             s = lq_fail(err, LQ_EFORMAT, "%s: missing from %s; run without --resume", e->name,
                         r->state.dir);
         else
-            s = add_entry(w, r->src, e, done, err);
+            s = add_entry(w, r->src, e, tuned ? tuned : done ? &done->t : NULL, err);
     }
     if (!s) s = add_blobs(r, w, err);
     if (s)
@@ -358,8 +389,15 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
                           err);
     if (s) goto done;
     out->resumed = r.state.n_done;
-    s = all_parts(&r, err);
+    s = look_at_curvature(&r, err);
+    if (!s) s = all_parts(&r, err);
+    fisher_free(&r.curvature);
+    if (!s) s = tune(&r, err);
     if (!s) s = write_file(&r, err);
+    out->tuned = r.tuned.kept;
+    out->kl_before = r.tuned.kl_before;
+    out->kl_after = r.tuned.kl_after;
+    tune_free(&r.tuned);
     if (!s) s = collect(&r, out, err);
     if (worth_keeping(&r, s) && j->voice.say)
         j->voice.say(j->voice.user, "finished layers are kept: run again with --resume to go on");

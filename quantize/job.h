@@ -29,6 +29,8 @@ typedef struct {
     size_t bytes_in, bytes_out; /* of tensors in the source; of the file */
     double bpw;                 /* of the linears of the layers */
     double bpw_model;           /* of all tensors */
+    bool tuned; /* and kept; the KL divergence to the source on windows held back: */
+    double kl_before, kl_after; /* NAN: not measured */
     int64_t resumed;            /* parts that were finished before; -1: the output was */
     lq_arena arena;
 } qz_result;

@@ -4,11 +4,13 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
+enum { AUTO_STEPS = 64 };
+
 const qz_method_row qz_methods[QZ_N_METHODS] = {
     [QZ_RTN] = { "rtn", false, false },  [QZ_ABSMAX] = { "absmax", false, false },
     [QZ_INT8] = { "int8", true, false }, [QZ_NF4] = { "nf4", false, false },
     [QZ_FP4] = { "fp4", false, false },  [QZ_GPTQ] = { "gptq", true, true },
-    [QZ_AWQ] = { "awq", true, true },
+    [QZ_AWQ] = { "awq", true, true },    [QZ_AUTO] = { "auto", true, true },
 };
 
 lq_status qz_method_find(qz_method *m, const char *name, lq_err *err)
@@ -22,7 +24,10 @@ lq_status qz_method_find(qz_method *m, const char *name, lq_err *err)
     return lq_fail(err, LQ_EUSAGE, "--method: expected one of %s; found '%s'", list, name);
 }
 
-static bool uniform(qz_method m) { return m == QZ_RTN || m == QZ_GPTQ || m == QZ_AWQ; }
+static bool uniform(qz_method m)
+{
+    return m == QZ_RTN || m == QZ_GPTQ || m == QZ_AWQ || m == QZ_AUTO;
+}
 static bool table(qz_method m) { return m == QZ_NF4 || m == QZ_FP4; }
 
 bool qz_folds(const qz_opts *o) { return qz_methods[o->method].hessian && !o->no_fold; }
@@ -30,6 +35,12 @@ bool qz_folds(const qz_opts *o) { return qz_methods[o->method].hessian && !o->no
 bool qz_calibrated(const qz_opts *o)
 {
     return qz_methods[o->method].calibrated && !(o->method == QZ_INT8 && o->outlier_threshold < 0);
+}
+
+int qz_tune_steps(const qz_opts *o)
+{
+    if (!qz_methods[o->method].hessian || o->tune < 0) return 0;
+    return o->tune ? o->tune : o->method == QZ_AUTO ? AUTO_STEPS : 0;
 }
 
 static int bits_of(const qz_opts *o) { return o->bits ? o->bits : 4; }
@@ -86,8 +97,10 @@ cJSON *qz_recipe(const qz_opts *o)
     if (o->method == QZ_GPTQ) {
         cJSON_AddBoolToObject(r, "act_order", !o->no_act_order);
         cJSON_AddBoolToObject(r, "static_groups", !o->no_static_groups);
-        cJSON_AddNumberToObject(r, "damp", o->damp > 0 ? o->damp : 0.01);
     }
+    if (o->method == QZ_GPTQ || o->method == QZ_AUTO)
+        cJSON_AddNumberToObject(r, "damp", o->damp > 0 ? o->damp : 0.01);
+    if (qz_tune_steps(o)) cJSON_AddNumberToObject(r, "tune", qz_tune_steps(o));
     if (qz_methods[o->method].hessian) cJSON_AddBoolToObject(r, "fold", qz_folds(o));
     if (qz_calibrated(o) && o->all_experts) cJSON_AddBoolToObject(r, "all_experts", true);
     if (table(o->method)) cJSON_AddBoolToObject(r, "double_quant", o->dbl);

@@ -12,6 +12,7 @@ typedef enum {
     QZ_FP4,
     QZ_GPTQ,
     QZ_AWQ,
+    QZ_AUTO,
     QZ_N_METHODS
 } qz_method;
 
@@ -26,16 +27,17 @@ lq_status qz_method_find(qz_method *m, const char *name, lq_err *err); /* names 
 /* Zero means the default given here. */
 typedef struct {
     qz_method method;
-    int bits;      /* rtn, gptq, awq: 4 */
-    int64_t group; /* rtn, gptq, awq: 128; nf4, fp4: 64; negative: the whole row */
+    int bits;      /* rtn, gptq, awq, auto: 4 */
+    int64_t group; /* rtn, gptq, awq, auto: 128; nf4, fp4: 64; negative: the whole row */
     bool sym;      /* symmetric grids; absmax: false gives the zero-point variant when `asym` */
     bool asym;     /* absmax only */
     bool narrow;   /* symmetric grids with positive scales only (UG_SYM) */
-    bool no_clip;  /* gptq, awq: do not draw the ends of grids in */
+    bool no_clip;  /* gptq, awq, auto: do not draw the ends of grids in */
     bool clip;     /* rtn: draw them in (by the weights alone) */
     bool no_act_order, no_static_groups; /* gptq */
-    double damp;                         /* gptq: 0.01 */
-    bool no_fold;                        /* gptq, awq: no scales of inputs (quantize/awq.h) */
+    double damp;                         /* gptq, auto: 0.01 */
+    int tune;     /* steps of tuning (quantize/tune.h); auto: 64; negative: none; gptq, awq: none */
+    bool no_fold; /* gptq, awq, auto: no scales of inputs (quantize/awq.h) */
     bool all_experts; /* calibrated: gate and up of every expert by the statistics of all tokens,
                          not of those that are sent to it */
     bool dbl;         /* nf4, fp4: double quantization */
@@ -49,6 +51,7 @@ typedef struct {
 
 bool qz_folds(const qz_opts *o); /* do the options ask for AWQ's scales? */
 bool qz_calibrated(const qz_opts *o);
+int qz_tune_steps(const qz_opts *o); /* 0: no tuning */
 /* The scheme of the linears of a layer, before it is fitted to a shape (group -1: the row). */
 lq_status qz_default_scheme(qt_scheme *s, const qz_opts *o, lq_err *err);
 /* The recipe: only what changes the weights, with defaults filled in. NULL: out of memory. */

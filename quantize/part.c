@@ -5,13 +5,14 @@
 #include <stdio.h>
 
 #include "quantize/fold.h"
-#include "quantize/gptq.h"
 #include "quantize/int8.h"
+#include "quantize/kfac.h"
 #include "quantize/loss.h"
 #include "quantize/lut4.h"
 #include "quantize/rtn.h"
 
-enum { SWEEPS = 8, STARVED = 4 /* fewer tokens than inputs / STARVED */ };
+enum { SWEEPS = 8, ROUNDS = 1 /* of refitting scales: auto */ };
+enum { STARVED = 4 /* fewer tokens than inputs / STARVED */ };
 
 /* A tensor of the result while it is made. */
 typedef struct {
@@ -173,6 +174,27 @@ static lq_status measure_rtn(work *w, unit *u, lq_err *err)
 }
 
 /* ---- rounding ---- */
+
+/* G of a linear of this layer, for outputs as folding left them: divided by s. NULL: none. */
+static lq_status curvature_of(const work *w, float **G, const unit *u, lq_arena *a, lq_err *err)
+{
+    const int64_t B = FISHER_BLOCK, blocks = lq_ceil_div(u->N, B);
+    const size_t n = (size_t)(blocks * B * B);
+    const float *s = u->fold.rows;
+    int k = 0;
+    *G = NULL;
+    while (k < GRAD_LINEARS && grad_linear_roles[k] != u->t->e->role)
+        k++;
+    if (!w->eyes->curvature || k == GRAD_LINEARS) return LQ_OK;
+    *G = lq_push(a, n * sizeof **G);
+    if (!*G) return no_memory(n * sizeof **G, err);
+    memcpy(*G, w->eyes->curvature->G[w->part][k], n * sizeof **G);
+    for (int64_t i = 0; i < u->N && s; i++)
+        for (int64_t j = i / B * B, c = 0; c < B && j < u->N; j++, c++)
+            (*G)[i * B + c] *= s[i] * s[j];
+    return LQ_OK;
+}
+
 static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
 {
     const qt_tensor *q = &out->t;
@@ -195,9 +217,14 @@ static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
         s = awq_round(out, W, H, &spec, w->p, err);
     } else {
         gptq_report rep;
+        float *G = NULL;
+        s = curvature_of(w, &G, u, &a, err);
+        kfac_opts k = { spec, w->o->damp, 0, SWEEPS, ROUNDS };
         gptq_opts o = { spec, w->o->damp, !w->o->no_act_order,
                         !w->o->no_static_groups || u->t->e->count > 1, SWEEPS };
-        s = gptq_run(out, &rep, W, H, &o, w->p, err);
+        if (!s)
+            s = G ? kfac_run(out, &rep, W, H, G, &k, w->p, err)
+                  : gptq_run(out, &rep, W, H, &o, w->p, err);
         if (!s) {
             if (isnan(u->loss_rtn)) u->loss_rtn = rep.loss_rtn;
             if (by_matrix(u->t)) r = &unheard; /* one note of 128 experts would do for none */

@@ -3,10 +3,10 @@
  * Without statistics each matrix is done alone. With them the linears that a layer has once are
  * read as f32 together, scales are folded where the options ask for it (quantize/fold.h), and each
  * is rounded by the method of its scheme and of the options; then one expert after the other
- * likewise:
+ * likewise (auto: without curvature as gptq):
  *
- *     scheme         rtn, absmax, nf4, fp4, int8   gptq         awq
- *     u{2,3,4,8}     rounding to nearest           gptq_run     awq_round
+ *     scheme         rtn, absmax, nf4, fp4, int8   gptq         awq         auto
+ *     u{2,3,4,8}     rounding to nearest           gptq_run     awq_round   kfac_run
  *     i8*, nf4, fp4, f32, f16, bf16                alike for every method
  *
  * Experts: each is rounded by the statistics of the rows that were sent to it. One that got fewer
@@ -17,6 +17,7 @@
 #ifndef LLMQ_QUANTIZE_PART_H
 #define LLMQ_QUANTIZE_PART_H
 
+#include "calib/fisher.h"
 #include "calib/run.h"
 #include "quantize/plan.h"
 
@@ -50,9 +51,10 @@ typedef struct {
      * next call, and are changed by folding. */
     lq_status (*look)(void *user, cal_layer_stats **st, int64_t first, int64_t n, lq_err *err);
     void *user;
-    bool hessian;     /* they hold H */
-    size_t limit;     /* bytes of experts' H at once, at least one expert's; 0: no limit */
-    bool all_experts; /* gate and up of experts: all tokens */
+    bool hessian;            /* they hold H */
+    size_t limit;            /* bytes of experts' H at once, at least one expert's; 0: no limit */
+    bool all_experts;        /* gate and up of experts: all tokens */
+    const fisher *curvature; /* of the whole model; NULL: none */
 } qz_eyes;
 
 /* eyes: NULL without statistics.

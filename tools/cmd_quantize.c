@@ -15,6 +15,7 @@ typedef struct {
     bool sym, asym, narrow;
     opt_tri clip, act_order, static_groups, fold;
     double damp, outlier_threshold;
+    int64_t tune;
     bool dbl, all_experts;
     const char *calib;
     int64_t samples, len, seed;
@@ -28,25 +29,25 @@ typedef struct {
 static const opt_row main_rows[] = {
     { "out", 'o', OPT_STR, F(out), .arg = "OUT.llmq", .help = "where the result goes" },
     { "method", 'm', OPT_STR, F(method), .arg = "M", .required = true,
-      .help = "rtn, absmax, int8, nf4, fp4, gptq or awq" },
+      .help = "rtn, absmax, int8, nf4, fp4, gptq, awq or auto" },
     { "bits", 'b', OPT_INT, F(bits), .def = "4", .lo = 2, .hi = 8,
-      .help = "bits per weight of rtn, gptq, awq: 2, 3, 4 or 8" },
+      .help = "bits per weight of rtn, gptq, awq, auto: 2, 3, 4 or 8" },
     { "group-size", 'g', OPT_INT, F(group), .lo = -1, .hi = 1 << 24,
       .help = "weights that share a scale, or the largest number below that divides the row; -1: "
               "the whole row (default 128; nf4, fp4: 64)" },
     { "sym", 0, OPT_FLAG, F(sym), .help = "grids symmetric about zero, no zero points" },
-    { "asym", 0, OPT_FLAG, F(asym), .help = "zero points (default of rtn, gptq, awq)" },
+    { "asym", 0, OPT_FLAG, F(asym), .help = "zero points (default of rtn, gptq, awq, auto)" },
     { "narrow", 0, OPT_FLAG, F(narrow),
       .help = "with --sym: only positive scales, as GPTQ's own rule has it" },
     { "clip", 0, OPT_TRI, F(clip),
-      .help = "draw in the ends of grids where that lowers the error (default: gptq, awq)" },
+      .help = "draw in the ends of grids where that lowers the error (default: gptq, awq, auto)" },
     { "double-quant", 0, OPT_FLAG, F(dbl), .help = "nf4, fp4: quantize the block scales too" },
     { "outlier-threshold", 0, OPT_FLOAT, F(outlier_threshold), .def = "6", .lo = 0, .hi = 1e9,
       .help = "int8: inputs whose activations reach it stay in bf16; 0: none do" },
 };
 static const opt_row calib_rows[] = {
     { "calib", 0, OPT_STR, F(calib), .def = "builtin", .arg = "FILE|builtin",
-      .help = "text to run through the model (gptq, awq, int8); FILE.jsonl: a line each of "
+      .help = "text to run through the model (gptq, awq, auto, int8); FILE.jsonl: a line each of "
               "{\"text\": ...} or {\"ids\": [1, 2, ...]}, which needs no tokenizer" },
     { "calib-samples", 0, OPT_INT, F(samples), .def = "128", .lo = 1, .hi = 1 << 20,
       .help = "windows of text" },
@@ -61,10 +62,14 @@ static const opt_row calib_rows[] = {
     { "static-groups", 0, OPT_TRI, F(static_groups),
       .help = "gptq: choose all grids first, so that groups stay regular (default yes)" },
     { "damp", 0, OPT_FLOAT, F(damp), .def = "0.01", .lo = 1e-6, .hi = 1,
-      .help = "gptq: added to the diagonal, as a fraction of its mean" },
+      .help = "gptq, auto: added to the diagonal, as a fraction of its mean" },
+    { "tune", 0, OPT_INT, F(tune), .lo = 0, .hi = 1 << 20, .arg = "STEPS",
+      .help = "gptq, awq, auto: then train scales and norms together towards the original's "
+              "answers; 0: do not (default: auto 64, else 0)" },
     { "fold", 0, OPT_TRI, F(fold),
-      .help = "gptq, awq: scale inputs by what they carry, folded into the layer before (default "
-              "yes)" },
+      .help =
+          "gptq, awq, auto: scale inputs by what they carry, folded into the layer before (default "
+          "yes)" },
 };
 static const opt_row which_rows[] = {
     { "override", 0, OPT_LIST, F(overrides), .arg = "'REGEX=scheme'",
@@ -91,19 +96,20 @@ static void say(void *user, const char *line)
 /* Options that change weights, and the methods that know them: elsewhere they would do nothing. */
 static const struct {
     const char *option, *methods;
-} belongs[] = { { "bits", "rtn, gptq, awq" },
-                { "group-size", "rtn, gptq, awq, nf4, fp4" },
-                { "sym", "rtn, gptq, awq, absmax" },
-                { "asym", "rtn, gptq, awq, absmax" },
-                { "narrow", "rtn, gptq, awq" },
-                { "clip", "rtn, gptq, awq" },
+} belongs[] = { { "bits", "rtn, gptq, awq, auto" },
+                { "group-size", "rtn, gptq, awq, auto, nf4, fp4" },
+                { "sym", "rtn, gptq, awq, auto, absmax" },
+                { "asym", "rtn, gptq, awq, auto, absmax" },
+                { "narrow", "rtn, gptq, awq, auto" },
+                { "clip", "rtn, gptq, awq, auto" },
                 { "double-quant", "nf4, fp4" },
                 { "outlier-threshold", "int8" },
                 { "act-order", "gptq" },
                 { "static-groups", "gptq" },
-                { "damp", "gptq" },
-                { "fold", "gptq, awq" },
-                { "all-experts", "gptq, awq, int8" } };
+                { "damp", "gptq, auto" },
+                { "tune", "gptq, awq, auto" },
+                { "fold", "gptq, awq, auto" },
+                { "all-experts", "gptq, awq, auto, int8" } };
 
 static bool among(const char *word, const char *list)
 {
@@ -144,6 +150,7 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->no_static_groups = !opt_tri_or(o->static_groups, true);
     q->no_fold = !opt_tri_or(o->fold, true);
     q->damp = o->damp;
+    q->tune = opt_given(c, "tune") && o->tune == 0 ? -1 : (int)o->tune;
     q->all_experts = o->all_experts;
     q->dbl = o->dbl;
     q->outlier_threshold = o->outlier_threshold > 0 ? o->outlier_threshold : -1;
@@ -306,6 +313,11 @@ static lq_status print_json(const quantize_opts *o, const qz_result *r, double s
     cJSON_AddNumberToObject(doc, "bytes_out", (double)r->bytes_out);
     cJSON_AddNumberToObject(doc, "seconds", seconds);
     cJSON_AddNumberToObject(doc, "peak_rss_bytes", (double)prog_peak_rss_bytes());
+    if (isfinite(r->kl_before)) {
+        cJSON_AddBoolToObject(doc, "tuned", r->tuned);
+        cJSON_AddNumberToObject(doc, "kl_held_back_before", r->kl_before);
+        cJSON_AddNumberToObject(doc, "kl_held_back_after", r->kl_after);
+    }
     cJSON_AddBoolToObject(doc, "already_done", r->resumed < 0);
     cJSON_AddNumberToObject(doc, "resumed_parts", r->resumed > 0 ? (double)r->resumed : 0);
     cJSON *list = cJSON_AddArrayToObject(doc, "tensors");
@@ -386,6 +398,9 @@ static void print_text(const quantize_opts *o, const qz_result *r, double second
         print_losses(t->loss, t->loss_rtn);
         printf("%s%s\n", t->note[0] ? "  " : "", t->note);
     }
+    if (isfinite(r->kl_before))
+        printf("tuning: mean KL to the original on text held back %.5f -> %.5f%s\n", r->kl_before,
+               r->kl_after, r->tuned ? "" : ": not kept");
     printf("%s: %s -> %s, %.3f bits per weight in the linear layers, %.1f s\n", o->out,
            opt_size_text(a, sizeof a, (double)r->bytes_in),
            opt_size_text(b, sizeof b, (double)r->bytes_out), r->bpw, seconds);
@@ -445,13 +460,14 @@ const cmd_row cmd_quantize = {
                "gives the same bytes.",
     .args = { { "SRC", 1, 1, "Hugging Face folder or unquantized .llmq" } },
     .groups = { OPT_GROUP("Options", main_rows, 0),
-                OPT_GROUP("Calibration (gptq, awq, int8)", calib_rows, 0),
+                OPT_GROUP("Calibration (gptq, awq, auto, int8)", calib_rows, 0),
                 OPT_GROUP("Which tensors", which_rows, 0), OPT_GROUP("Running", run_rows, 0) },
     .examples = "llmq quantize models/novels-6m -o awq4.llmq --method awq\0"
                 "llmq quantize models/novels-6m -o gptq3.llmq --method gptq --bits 3 "
                 "--calib my-text.txt\0"
                 "llmq quantize models/novels-6m -o mix.llmq --method gptq --override "
                 "'down_proj=u8-g128'\0"
+                "llmq quantize models/novels-6m -o best3.llmq --method auto --bits 3\0"
                 "llmq quantize models/novels-6m --method nf4 --double-quant --dry-run\0",
     .opts_bytes = sizeof(quantize_opts),
     .run = run,

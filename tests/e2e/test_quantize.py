@@ -13,7 +13,13 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUICK = ["--calib-samples", "4", "--calib-len", "64"]
-METHODS = {"rtn": 4.156, "absmax": 8.104, "int8": 8.104, "nf4": 4.505, "fp4": 4.505, "gptq": 4.156, "awq": 4.156}
+METHODS = {"rtn": 4.156, "absmax": 8.104, "int8": 8.104, "nf4": 4.505, "fp4": 4.505, "gptq": 4.156, "awq": 4.156,
+           "auto": 4.156}
+
+
+def quick(method):
+    """Few tokens, and few steps of tuning where there is any."""
+    return QUICK + (["--tune", "3"] if method == "auto" else [])
 
 
 def digest(path):
@@ -39,22 +45,22 @@ def edited(model, folder, change):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_has_its_size_and_report(llmq, model, tmp_path, method):
-    r = llmq.json("quantize", model, "-o", tmp_path / "q.llmq", "--method", method, *QUICK)
+    r = llmq.json("quantize", model, "-o", tmp_path / "q.llmq", "--method", method, *quick(method))
     assert r["method"] == method and r["out"].endswith("q.llmq")
     assert abs(r["bpw"] - METHODS[method]) < 0.001 or method == "int8" and r["bpw"] < 16
     assert r["bytes_in"] > r["bytes_out"] == os.path.getsize(tmp_path / "q.llmq")
     assert len(r["tensors"]) == 42 and all(t["rmse"] > 0 for t in r["tensors"])
-    if method in ("gptq", "awq"):
+    if method in ("gptq", "awq", "auto"):
         assert sum(t["loss"] for t in r["tensors"]) < 0.9 * sum(t["loss_rtn"] for t in r["tensors"])
     assert leftovers(tmp_path) == ["q.llmq"]
 
 
-@pytest.mark.parametrize("method", ["rtn", "int8", "nf4", "gptq", "awq"])
+@pytest.mark.parametrize("method", ["rtn", "int8", "nf4", "gptq", "awq", "auto"])
 def test_the_bytes_depend_on_neither_threads_nor_path_nor_memory_limit(llmq, model, tmp_path, method):
     seen = set()
     for i, more in enumerate(([], ["--threads", "1"], ["--threads", "7", "--memory-limit", "64K"])):
         out = tmp_path / f"{i}.llmq"
-        llmq("quantize", model, "-o", out, "--method", method, *QUICK, *more)
+        llmq("quantize", model, "-o", out, "--method", method, *quick(method), *more)
         seen.add(digest(out))
     assert len(seen) == 1
 
@@ -66,9 +72,9 @@ def test_another_seed_changes_calibrated_results_only(llmq, model, tmp_path):
         assert len({digest(tmp_path / s) for s in "01"}) == n
 
 
-@pytest.mark.parametrize("method", ["gptq", "rtn"])
+@pytest.mark.parametrize("method", ["gptq", "rtn", "auto"])
 def test_killed_at_any_moment_resume_gives_the_same_file(llmq, model, tmp_path, method):
-    args = ["--method", method, *QUICK]
+    args = ["--method", method, *quick(method)]
     llmq("quantize", model, "-o", tmp_path / "whole.llmq", *args)
     out = tmp_path / "q.llmq"
     out.write_bytes(b"what was there before")

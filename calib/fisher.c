@@ -1,0 +1,143 @@
+/* calib/fisher.c - chunks of windows: forward, draw, backward. */
+#include "calib/fisher.h"
+
+#include "calib/dense.h"
+#include "runtime/model.h"
+
+enum { CHUNK_TOKENS = 2048 };
+
+typedef struct {
+    fisher *f;
+    src_source *src;
+    const cal_samples *samples;
+    pool *p;
+    const lq_job *job;
+    const arch_config *c;
+    model frame;
+    grad_ctx *g;
+    kl_head head;
+    int64_t chunk; /* windows */
+    float *W[GRAD_LINEARS];
+    float *x;      /* [L + 1][chunk * len, hidden] */
+    float *d, *y;  /* [chunk * len, hidden] */
+    float *logits; /* of KL_ROWS rows */
+    int32_t *ids;
+    lq_arena arena;
+} work;
+
+static lq_status load(work *w, lq_err *err)
+{
+    const arch_config *c = w->c;
+    const int64_t rows = w->chunk * w->samples->len, D = c->hidden;
+    lq_status s = model_load_frame(&w->frame, w->src, w->p, err);
+    if (!s) s = grad_open(&w->g, c, w->chunk, w->samples->len, w->p, err);
+    if (!s) s = dense_buffers(w->W, c, &w->arena, err);
+    if (!s) s = dense_head(&w->head, w->src, NULL, &w->arena, w->p, err);
+    if (s) return s;
+    const size_t f = sizeof(float);
+    if (!(w->x = lq_push(&w->arena, (size_t)((c->layers + 1) * rows * D) * f)) ||
+        !(w->d = lq_push(&w->arena, (size_t)(rows * D) * f)) ||
+        !(w->y = lq_push(&w->arena, (size_t)(rows * D) * f)) ||
+        !(w->logits = lq_push(&w->arena, kl_scratch(c->vocab) * f)) ||
+        !(w->ids = lq_push(&w->arena, (size_t)rows * sizeof *w->ids)))
+        return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
+    w->f->G = lq_push(&w->f->arena, (size_t)c->layers * sizeof *w->f->G);
+    for (int64_t i = 0; i < c->layers && w->f->G; i++)
+        for (int k = 0; k < GRAD_LINEARS; k++) {
+            int64_t N, K;
+            arch_role_shape(c, grad_linear_roles[k], &N, &K);
+            size_t n = (size_t)lq_ceil_div(N, FISHER_BLOCK) * FISHER_BLOCK * FISHER_BLOCK;
+            w->f->G[i][k] = lq_push(&w->f->arena, n * f);
+            if (!w->f->G[i][k]) return lq_fail(err, LQ_ENOMEM, "no memory for curvature");
+        }
+    return w->f->G ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for curvature");
+}
+
+/* One layer, forward (d NULL) or backward with its curvature added up. */
+static lq_status pass(work *w, int64_t layer, int64_t n, float *x, float *d, lq_err *err)
+{
+    lq_arena a = { 0 };
+    grad_layer l;
+    if (lq_stopped(w->job)) return lq_fail(err, LQ_EINTR, "interrupted");
+    lq_status s = dense_layer(&l, w->W, w->src, layer, &a, w->p, err);
+    if (!s && !d) grad_forward(w->g, &l, layer, x, n);
+    if (!s && d) {
+        grad_out out = { { 0 }, { 0 }, { 0 } };
+        for (int k = 0; k < GRAD_LINEARS; k++)
+            out.G[k] = w->f->G[layer][k];
+        grad_backward(w->g, &l, layer, x, d, n, &out);
+    }
+    lq_arena_free(&a);
+    return s;
+}
+
+static lq_status one_chunk(work *w, const int64_t *which, int64_t n, lq_err *err)
+{
+    const int64_t len = w->samples->len, D = w->c->hidden, rows = n * len, L = w->c->layers;
+    const size_t bytes = (size_t)(rows * D) * sizeof(float);
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < n; i++)
+        memcpy(w->ids + i * len, w->samples->ids + which[i] * len, (size_t)len * sizeof *w->ids);
+    model_embed(&w->frame, w->x, w->ids, rows);
+    for (int64_t i = 0; i < L && !s; i++) {
+        float *x = w->x + i * rows * D;
+        memcpy(x + rows * D, x, bytes);
+        s = pass(w, i, n, x + rows * D, NULL, err);
+    }
+    const float *last = w->x + L * rows * D;
+    if (s) return s;
+    grad_norm_forward(w->g, w->y, last, w->frame.final_norm.w, rows);
+    for (int64_t i = 0; i < n; i++)
+        kl_draw(w->d + i * len * D, w->y + i * len * D, &w->head, len, (uint64_t)which[i],
+                w->logits, w->p);
+    grad_norm_backward(w->g, w->d, NULL, last, w->frame.final_norm.w, rows);
+    for (int64_t i = L; i-- > 0 && !s;)
+        s = pass(w, i, n, w->x + i * rows * D, w->d, err);
+    return s;
+}
+
+static void divide(fisher *f, const arch_config *c, int64_t tokens)
+{
+    for (int64_t i = 0; i < f->layers; i++)
+        for (int k = 0; k < GRAD_LINEARS; k++) {
+            int64_t N, K;
+            arch_role_shape(c, grad_linear_roles[k], &N, &K);
+            int64_t n = lq_ceil_div(N, FISHER_BLOCK) * FISHER_BLOCK * FISHER_BLOCK;
+            for (int64_t j = 0; j < n; j++)
+                f->G[i][k][j] = (float)((double)f->G[i][k][j] / (double)tokens);
+        }
+}
+
+lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int64_t windows,
+                     pool *p, const lq_job *job, lq_err *err)
+{
+    memset(f, 0, sizeof *f);
+    work w = { .f = f, .src = src, .samples = samples, .p = p, .job = job };
+    w.c = src_config(src);
+    w.chunk = CHUNK_TOKENS / samples->len > 0 ? CHUNK_TOKENS / samples->len : 1;
+    f->layers = w.c->layers;
+    f->windows = windows < samples->n ? windows : samples->n;
+    if (w.chunk > f->windows) w.chunk = f->windows;
+    lq_status s = load(&w, err);
+    int64_t *which = s ? NULL : lq_push(&w.arena, (size_t)f->windows * sizeof *which);
+    if (!s && !which) s = lq_fail(err, LQ_ENOMEM, "no memory for curvature");
+    for (int64_t i = 0; i < f->windows && !s; i++)
+        which[i] = i * samples->n / f->windows;
+    for (int64_t i = 0; i < f->windows && !s; i += w.chunk) {
+        lq_report(job, "what answers depend on", (double)i, (double)f->windows);
+        int64_t left = f->windows - i;
+        s = one_chunk(&w, which + i, left < w.chunk ? left : w.chunk, err);
+    }
+    if (!s) divide(f, w.c, f->windows * samples->len);
+    grad_close(w.g);
+    model_free(&w.frame);
+    lq_arena_free(&w.arena);
+    if (s) fisher_free(f);
+    return s;
+}
+
+void fisher_free(fisher *f)
+{
+    lq_arena_free(&f->arena);
+    memset(f, 0, sizeof *f);
+}

@@ -1,0 +1,21 @@
+/* calib/gemm.h - dense f32 matrix products over the pool, for calibration's backward passes.
+ *
+ *     C [M,N] = op(A) op(B) + beta C       op(X) = X or X^T; all row-major, rows ld floats apart
+ *
+ * C is cut into fixed tiles, each the work of one BLAS call on one thread, so the bytes do not
+ * depend on the number of threads. */
+#ifndef LLMQ_CALIB_GEMM_H
+#define LLMQ_CALIB_GEMM_H
+
+#include "kernels/pool.h"
+
+typedef struct {
+    const float *p;
+    int64_t ld;
+    bool t; /* op(X) = X^T */
+} gemm_in;
+
+void gemm_run(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
+              float beta, pool *p);
+
+#endif

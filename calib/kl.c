@@ -1,0 +1,117 @@
+/* calib/kl.c - logits of a block of rows, twice; their distance; its gradient. */
+#include "calib/kl.h"
+
+#include <assert.h>
+
+#include "calib/gemm.h"
+#include "kernels/ops.h"
+
+size_t kl_scratch(int64_t V) { return 2 * (size_t)KL_ROWS * (size_t)V; }
+
+typedef struct {
+    float *s, *t; /* logits [rows, V]; s becomes (q - p) * scale */
+    const float *bias_s, *bias_t;
+    int64_t V;
+    float scale;
+    double kl[KL_ROWS];
+} block;
+
+static void add_bias(float *row, const float *bias, int64_t V)
+{
+    for (int64_t v = 0; v < V && bias; v++)
+        row[v] += bias[v];
+}
+
+static void one_row(void *ctx, int64_t r, int thread)
+{
+    (void)thread;
+    block *b = ctx;
+    float *s = b->s + r * b->V, *t = b->t + r * b->V;
+    add_bias(s, b->bias_s, b->V);
+    add_bias(t, b->bias_t, b->V);
+    float zs = k_logsumexp(s, b->V), zt = k_logsumexp(t, b->V);
+    double kl = 0;
+    for (int64_t v = 0; v < b->V; v++) {
+        float lq = s[v] - zs, lp = t[v] - zt, p = k_exp(lp);
+        kl += (double)p * ((double)lp - (double)lq);
+        s[v] = (k_exp(lq) - p) * b->scale;
+    }
+    b->kl[r] = kl;
+}
+
+double kl_run(float *grad, const float *student, const kl_head *hs, const float *teacher,
+              const kl_head *ht, int64_t R, float scale, float *scratch, pool *p)
+{
+    assert(hs->V == ht->V && hs->K == ht->K);
+    const int64_t V = hs->V, K = hs->K;
+    block b = { .s = scratch,
+                .t = scratch + KL_ROWS * V,
+                .bias_s = hs->bias,
+                .bias_t = ht->bias,
+                .V = V,
+                .scale = scale };
+    double sum = 0;
+    for (int64_t r = 0; r < R; r += KL_ROWS) {
+        int64_t n = R - r < KL_ROWS ? R - r : KL_ROWS;
+        gemm_run(b.s, V, (gemm_in){ student + r * K, K, false }, (gemm_in){ hs->W, K, true }, n, V,
+                 K, 0, p);
+        gemm_run(b.t, V, (gemm_in){ teacher + r * K, K, false }, (gemm_in){ ht->W, K, true }, n, V,
+                 K, 0, p);
+        pool_run(p, n, one_row, &b);
+        for (int64_t i = 0; i < n; i++)
+            sum += b.kl[i];
+        if (grad)
+            gemm_run(grad + r * K, K, (gemm_in){ b.s, V, false }, (gemm_in){ hs->W, K, false }, n,
+                     K, V, 0, p);
+    }
+    return sum;
+}
+
+/* ---- answers drawn ---- */
+typedef struct {
+    float *logits; /* [rows, V]; becomes p - onehot(y) */
+    const float *bias;
+    int64_t V, row0;
+    uint64_t seed;
+} draws;
+
+/* splitmix64 (Steele, Lea, Flood 2014). */
+static uint64_t mix(uint64_t z)
+{
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static void draw_row(void *ctx, int64_t r, int thread)
+{
+    (void)thread;
+    const draws *w = ctx;
+    float *s = w->logits + r * w->V;
+    add_bias(s, w->bias, w->V);
+    float z = k_logsumexp(s, w->V);
+    double at = (double)(mix(mix(w->seed) + (uint64_t)(w->row0 + r)) >> 11) * 0x1p-53, sum = 0;
+    int64_t y = -1;
+    for (int64_t v = 0; v < w->V; v++) {
+        s[v] = k_exp(s[v] - z);
+        sum += (double)s[v];
+        if (y < 0 && sum > at) y = v;
+    }
+    s[y < 0 ? w->V - 1 : y] -= 1;
+}
+
+void kl_draw(float *grad, const float *h, const kl_head *head, int64_t R, uint64_t seed,
+             float *scratch, pool *p)
+{
+    const int64_t V = head->V, K = head->K;
+    for (int64_t r = 0; r < R; r += KL_ROWS) {
+        int64_t n = R - r < KL_ROWS ? R - r : KL_ROWS;
+        draws w = { scratch, head->bias, V, r, seed };
+        gemm_run(scratch, V, (gemm_in){ h + r * K, K, false }, (gemm_in){ head->W, K, true }, n, V,
+                 K, 0, p);
+        pool_run(p, n, draw_row, &w);
+        gemm_run(grad + r * K, K, (gemm_in){ scratch, V, false }, (gemm_in){ head->W, K, false }, n,
+                 K, V, 0, p);
+    }
+}

@@ -1,0 +1,47 @@
+/* quantize/tune.h - end-to-end tuning of a quantized model towards the one it stands for.
+ *
+ * After every tensor has been rounded on its own, scales and norms are trained together, so that
+ * later layers make up for the errors of earlier ones:
+ *
+ *     minimize  KL(original || quantized)  over the next-token distributions of calibration text
+ *
+ * by Adam with a falling step: one factor per group of weights, and the norms' weights. Codes,
+ * zero points, biases, what is not rounded, embedding and head stay. Formats do not change; tuned
+ * norms are stored as f32.
+ *
+ * The last 1/16 of the windows is not trained on: it decides whether the result is kept. Memory:
+ * the codes (a byte each), one layer in f32 with its gradient, the head in f32, the inputs of all
+ * layers for one batch, and the original's last hidden states of all tokens (f32).
+ * Source: arXiv:2407.11062, its second stage (there with the loss of the text, not of a teacher).
+ */
+#ifndef LLMQ_QUANTIZE_TUNE_H
+#define LLMQ_QUANTIZE_TUNE_H
+
+#include "calib/samples.h"
+#include "quantize/state.h"
+
+/* Zero means the default given here. */
+typedef struct {
+    int steps; /* 64 */
+    int batch; /* windows per step: 4 */
+    double
+        rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less: 1e-3 */
+    double rate_norm; /* ... of a norm's weight: 1e-3 */
+} tune_opts;
+
+/* Tensors that take the place of the plan's entries; N = 0: as it was. */
+typedef struct {
+    qt_tensor *t;               /* [plan->n] */
+    bool kept;                  /* false: the tuned model was no better, nothing changes */
+    double kl_before, kl_after; /* mean over the tokens held back; NAN: too few windows to tune */
+    lq_arena arena;
+} tune_result;
+
+/* The model is one that grad_covers (calib/grad.h). state: every layer is finished. Errors:
+ * LQ_ENOMEM, LQ_EINTR, those of reading the source. */
+lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const qz_state *state,
+                   const cal_samples *samples, const tune_opts *o, pool *p, const lq_job *job,
+                   lq_err *err);
+void tune_free(tune_result *r);
+
+#endif

@@ -1,0 +1,144 @@
+/* quantize/tune_param.c - parameters and their optimizer. */
+#include "quantize/tune_param.h"
+
+#include <math.h>
+
+#include "quantize/rtn.h"
+
+static const float beta1 = 0.9f, beta2 = 0.95f;
+
+/* The change that Adam makes, for a gradient g. */
+static inline float adam(float *m, float *v, float g, float fix1, float fix2)
+{
+    *m = beta1 * *m + (1 - beta1) * g;
+    *v = beta2 * *v + (1 - beta2) * g * g;
+    float d = sqrtf(*v * fix2);
+    return d > 0 ? *m * fix1 / d : 0;
+}
+
+static void corrections(float *fix1, float *fix2, int step)
+{
+    *fix1 = 1 / (1 - powf(beta1, (float)step));
+    *fix2 = 1 / (1 - powf(beta2, (float)step));
+}
+
+lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, lq_arena *a, lq_err *err)
+{
+    const qt_scheme *s = &base->scheme;
+    const int64_t N = base->N, K = base->K, ng = K / s->group;
+    const size_t n = (size_t)(N * K), g = (size_t)(N * ng), f = sizeof(float);
+    *w = (tune_weight){ .base = *base };
+    if (!(w->code = lq_push(a, n)) || !(w->scale = lq_push(a, g * f)) ||
+        !(w->scale0 = lq_push(a, g * f)) || !(w->zero = lq_push(a, g * f)) ||
+        !(w->m = lq_push(a, g * f)) || !(w->v = lq_push(a, g * f)))
+        return lq_fail(err, LQ_ENOMEM, "no memory to tune %zu weights", n);
+    const uint8_t *codes = base->plane[QT_CODES].data, *zeros = base->plane[QT_ZEROS].data;
+    lq_to_f32(w->scale, base->plane[QT_SCALES].data, s->scale_dtype, g);
+    memcpy(w->scale0, w->scale, g * f);
+    for (int64_t r = 0; r < N; r++) {
+        for (int64_t k = 0; k < K; k++)
+            w->code[r * K + k] =
+                (uint8_t)qt_get(codes + (size_t)r * qt_row_bytes(K, s->bits), k, s->bits);
+        for (int64_t i = 0; i < ng; i++)
+            w->zero[r * ng + i] =
+                s->zero == QT_ZERO_INT
+                    ? (float)qt_get(zeros + (size_t)r * qt_row_bytes(ng, s->zbits), i, s->zbits)
+                    : (float)(1 << (s->bits - 1));
+    }
+    return LQ_OK;
+}
+
+typedef struct {
+    tune_weight *w;
+    const tune_weight *from;
+    float *W;
+    const float *dW;
+    const tune_step *s;
+    float fix1, fix2;
+} rows_job;
+
+static void expand_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const rows_job *j = ctx;
+    const tune_weight *w = j->from;
+    const int64_t K = w->base.K, G = w->base.scheme.group, ng = K / G;
+    for (int64_t n = item * QZ_ROWS; n < w->base.N && n < (item + 1) * QZ_ROWS; n++)
+        for (int64_t g = 0; g < ng; g++) {
+            const float s = w->scale[n * ng + g], z = w->zero[n * ng + g];
+            const int64_t at = n * K + g * G;
+            for (int64_t i = 0; i < G; i++)
+                j->W[at + i] = s * ((float)w->code[at + i] - z);
+        }
+}
+
+void tune_weight_expand(float *W, const tune_weight *w, pool *p)
+{
+    rows_job j = { .from = w, .W = W };
+    pool_run(p, lq_ceil_div(w->base.N, QZ_ROWS), expand_item, &j);
+}
+
+/* w = scale (code - zero): dL/dscale = sum dW (code - zero). */
+static void step_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const rows_job *j = ctx;
+    tune_weight *w = j->w;
+    const int64_t K = w->base.K, G = w->base.scheme.group, ng = K / G;
+    const float rate = j->s->scale * 16 / (float)(1 << w->base.scheme.bits);
+    for (int64_t n = item * QZ_ROWS; n < w->base.N && n < (item + 1) * QZ_ROWS; n++)
+        for (int64_t g = 0; g < ng; g++) {
+            const int64_t at = n * K + g * G, ag = n * ng + g;
+            double ds = 0;
+            for (int64_t i = at; i < at + G; i++)
+                ds += (double)j->dW[i] * (double)((float)w->code[i] - w->zero[ag]);
+            float change = adam(&w->m[ag], &w->v[ag], (float)ds * w->scale0[ag], j->fix1, j->fix2);
+            w->scale[ag] -= rate * w->scale0[ag] * change;
+        }
+}
+
+void tune_weight_step(tune_weight *w, const float *dW, const tune_step *s, pool *p)
+{
+    rows_job j = { .w = w, .dW = dW, .s = s };
+    corrections(&j.fix1, &j.fix2, s->step);
+    pool_run(p, lq_ceil_div(w->base.N, QZ_ROWS), step_item, &j);
+}
+
+lq_status tune_weight_store(qt_tensor *out, const tune_weight *w, lq_arena *a, lq_err *err)
+{
+    const qt_scheme *s = &w->base.scheme;
+    const int64_t N = w->base.N, K = w->base.K, ng = K / s->group;
+    qz_out q;
+    lq_status st = qz_out_alloc(&q, s, N, K, a, err);
+    ug_param *params = st ? NULL : lq_push(a, (size_t)ng * sizeof *params);
+    uint8_t *zeros = params ? lq_push(a, (size_t)ng) : NULL;
+    if (!st && !zeros) st = lq_fail(err, LQ_ENOMEM, "no memory for a tuned weight");
+    for (int64_t n = 0; n < N && !st; n++) {
+        for (int64_t g = 0; g < ng; g++)
+            params[g] = (ug_param){ w->scale[n * ng + g], w->zero[n * ng + g] };
+        rtn_store_row(&q, n, params, w->code + n * K, zeros);
+    }
+    if (!st) *out = q.t;
+    return st;
+}
+
+lq_status tune_vector_init(tune_vector *v, const float *w, int64_t n, lq_arena *a, lq_err *err)
+{
+    size_t bytes = (size_t)n * sizeof(float);
+    v->n = n;
+    if (!(v->w = lq_push(a, bytes)) || !(v->m = lq_push(a, bytes)) || !(v->v = lq_push(a, bytes)) ||
+        !(v->grad = lq_push(a, bytes)))
+        return lq_fail(err, LQ_ENOMEM, "no memory to tune a norm");
+    memcpy(v->w, w, bytes);
+    return LQ_OK;
+}
+
+void tune_vector_step(tune_vector *v, const tune_step *s)
+{
+    float fix1, fix2;
+    corrections(&fix1, &fix2, s->step);
+    for (int64_t i = 0; i < v->n; i++) {
+        v->w[i] -= s->vector * adam(&v->m[i], &v->v[i], v->grad[i], fix1, fix2);
+        v->grad[i] = 0;
+    }
+}

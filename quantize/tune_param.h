@@ -1,0 +1,42 @@
+/* quantize/tune_param.h - what tuning changes: a rounded weight's scales, a vector.
+ * Used by quantize/tune.c alone.
+ *
+ * Adam (arXiv:1412.6980) with moments 0.9 and 0.95 and bias correction; `rate` is the step's. */
+#ifndef LLMQ_QUANTIZE_TUNE_PARAM_H
+#define LLMQ_QUANTIZE_TUNE_PARAM_H
+
+#include "formats/qt.h"
+#include "kernels/pool.h"
+#include "quantize/out.h"
+
+typedef struct {
+    qt_tensor base;        /* regular QT_UINT, portable */
+    uint8_t *code;         /* [N,K] */
+    float *scale, *scale0; /* [N,ng]: now; at the start */
+    float *zero;           /* [N,ng] */
+    float *m, *v;          /* [N,ng] moments of scale / scale0 */
+} tune_weight;
+
+typedef struct {
+    float *w, *m, *v, *grad;
+    int64_t n;
+} tune_vector;
+
+typedef struct {
+    float scale; /* rate relative to the scale at 4 bits, half of it per further bit */
+    float vector;
+    int step; /* 1, 2, ... */
+} tune_step;
+
+lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, lq_arena *a, lq_err *err);
+/* W [N,K] := what the codes and scales stand for. */
+void tune_weight_expand(float *W, const tune_weight *w, pool *p);
+/* One step against dW [N,K]. */
+void tune_weight_step(tune_weight *w, const float *dW, const tune_step *s, pool *p);
+/* The result in the base's scheme; scales are rounded to their type. */
+lq_status tune_weight_store(qt_tensor *out, const tune_weight *w, lq_arena *a, lq_err *err);
+lq_status tune_vector_init(tune_vector *v, const float *w, int64_t n, lq_arena *a, lq_err *err);
+/* One step against v->grad, which is zeroed. */
+void tune_vector_step(tune_vector *v, const tune_step *s);
+
+#endif

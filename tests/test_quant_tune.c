@@ -1,0 +1,123 @@
+/* tests/test_quant_tune.c - what tuning changes: weights there and back, and that steps descend. */
+#include "quantize/rtn.h"
+#include "quantize/tune_param.h"
+#include "tests/check.h"
+
+#include <stdlib.h>
+
+enum { N = 37, K = 96, G = 32 };
+
+static pool *p;
+
+static float noise(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return (float)(int32_t)*seed / 2147483648.0f;
+}
+
+static void rounded(qz_out *out, float *W, int bits, bool asym, lq_arena *a)
+{
+    qt_scheme s = { .kind = QT_UINT,
+                    .bits = bits,
+                    .group = G,
+                    .zero = asym ? QT_ZERO_INT : QT_ZERO_NONE,
+                    .zbits = asym ? bits : 0,
+                    .scale_dtype = LQ_F16 };
+    ug_spec spec = rtn_spec(&s, true, false);
+    uint32_t seed = 5;
+    lq_err err = { "" };
+    for (int i = 0; i < N * K; i++)
+        W[i] = noise(&seed);
+    lq_status st = qz_out_alloc(out, &s, N, K, a, &err);
+    if (!st) st = rtn_run(out, W, LQ_F32, NULL, &spec, p, &err);
+    CHECK(!st, "%s", err.msg);
+}
+
+TEST(a_weight_that_is_not_stepped_comes_back_as_it_was)
+{
+    static const int bits[] = { 2, 3, 4, 8 };
+    for (size_t i = 0; i < 2 * LQ_COUNT(bits); i++) {
+        lq_arena a = { 0 };
+        qz_out q;
+        tune_weight w;
+        qt_tensor back;
+        lq_err err = { "" };
+        static float W[N * K], want[N * K], got[N * K];
+        rounded(&q, W, bits[i / 2], i % 2, &a);
+        lq_status st = tune_weight_init(&w, &q.t, &a, &err);
+        if (!st) st = tune_weight_store(&back, &w, &a, &err);
+        CHECK(!st, "%s", err.msg);
+        tune_weight_expand(got, &w, p);
+        qt_dequant(want, &q.t, 0, N);
+        CHECK(!memcmp(want, got, sizeof want), "%d bits: other weights", bits[i / 2]);
+        for (int pl = 0; pl < QT_N_PLANES && !st; pl++)
+            CHECK(q.t.plane[pl].bytes == back.plane[pl].bytes &&
+                      (!q.t.plane[pl].bytes ||
+                       !memcmp(q.t.plane[pl].data, back.plane[pl].data, q.t.plane[pl].bytes)),
+                  "%d bits: %s", bits[i / 2], qt_plane_text((qt_plane)pl));
+        lq_arena_free(&a);
+    }
+}
+
+/* Loss: squared distance to weights that are larger by a fifth; its gradient is exact. */
+TEST(steps_descend_and_do_not_depend_on_threads)
+{
+    static float W[N * K], now[N * K], dW[N * K], first[N * K];
+    for (int threads = 1; threads <= 3; threads++) {
+        lq_arena a = { 0 };
+        qz_out q;
+        tune_weight w;
+        pool *some = NULL;
+        lq_err err = { "" };
+        double before = 0, after = 0;
+        rounded(&q, W, 3, true, &a);
+        lq_status st = tune_weight_init(&w, &q.t, &a, &err);
+        if (!st) st = pool_open(&some, threads, &err);
+        CHECK(!st, "%s", err.msg);
+        for (int step = 1; step <= 40; step++) {
+            tune_weight_expand(now, &w, some);
+            for (int k = 0; k < N * K; k++) {
+                dW[k] = 2 * (now[k] - 1.2f * W[k]);
+                before += step == 1 ? (double)(dW[k] * dW[k]) : 0;
+            }
+            tune_step s = { 0.01f, 0, step };
+            tune_weight_step(&w, dW, &s, some);
+        }
+        tune_weight_expand(now, &w, some);
+        for (int k = 0; k < N * K; k++)
+            after += 4 * (double)((now[k] - 1.2f * W[k]) * (now[k] - 1.2f * W[k]));
+        CHECK(after < 0.8 * before, "%g, before %g", after, before);
+        if (threads == 1) memcpy(first, now, sizeof now);
+        CHECK(!memcmp(first, now, sizeof now), "%d threads", threads);
+        pool_close(some);
+        lq_arena_free(&a);
+    }
+}
+
+TEST(a_vector_moves_against_its_gradient_which_is_then_zero)
+{
+    lq_arena a = { 0 };
+    tune_vector v;
+    lq_err err = { "" };
+    const float w[3] = { 1, -2, 3 };
+    CHECK(!tune_vector_init(&v, w, 3, &a, &err), "%s", err.msg);
+    v.grad[0] = 5, v.grad[1] = -0.01f;
+    tune_step s = { 0, 0.5f, 1 };
+    tune_vector_step(&v, &s);
+    /* Adam's first step is the rate, whatever the gradient's size. */
+    CHECK(fabsf(v.w[0] - 0.5f) < 1e-5f && fabsf(v.w[1] + 1.5f) < 1e-5f && v.w[2] == 3, "%g %g %g",
+          (double)v.w[0], (double)v.w[1], (double)v.w[2]);
+    CHECK(v.grad[0] == 0 && v.grad[1] == 0, "gradient stays");
+    lq_arena_free(&a);
+}
+
+int main(int argc, char **argv)
+{
+    lq_err err = { "" };
+    if (pool_open(&p, 2, &err)) return 1;
+    RUN(a_weight_that_is_not_stepped_comes_back_as_it_was);
+    RUN(steps_descend_and_do_not_depend_on_threads);
+    RUN(a_vector_moves_against_its_gradient_which_is_then_zero);
+    pool_close(p);
+    return check_end();
+}
