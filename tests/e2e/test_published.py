@@ -3,6 +3,7 @@
 tests/golden/published/strip.py says where they come from and what was left out of them."""
 import hashlib
 import json
+import math
 import shutil
 import struct
 
@@ -22,6 +23,7 @@ SCHEMES = {
     "gptq-4bit-g32-desc-act": "u4-g32", "gptq-4bit-g64-asym": "u4-g64-asym", "gptq-8bit-g128": "u8-g128",
     "gptq-v2-4bit-g128": "u4-g128",
 }
+Q = "model.layers.0.self_attn.q_proj."
 
 
 def tensor(header, data, name):
@@ -159,8 +161,117 @@ def test_a_config_of_its_own_serves_too(llmq, tmp_path):
     assert errors(llmq, folder, "gptq-2bit-g32", tmp_path / "l.safetensors")[-1] < 1e-5
 
 
+# ---- layouts that no golden checkpoint has, beside the same weights unquantized ----
+E2M1 = [0, .5, 1, 1.5, 2, 3, 4, 6]
+
+
+def bf16(values):
+    """The upper halves of f32: exact for what is put here."""
+    return b"".join(struct.pack("<f", v)[2:] for v in values)
+
+
+def same_logits(llmq, tmp_path, a, b):
+    for folder, o in ((a, "a"), (b, "b")):
+        llmq("logits", folder, "--ids", "1,2,3,4,5,6,7,8", "-o", tmp_path / o)
+    _, x = read_floats(tmp_path / "a", "logits")
+    _, y = read_floats(tmp_path / "b", "logits")
+    assert max(abs(p - q) for p, q in zip(x, y)) <= 1e-6 * max(map(abs, x))
+
+
+def two_folders(tmp_path, arch, quant, pack, wanted):
+    """The golden model `arch` with the weights that `wanted` names packed by pack(name, shape, floats), which
+    gives the stored parts and the weights that they stand for; and the same with those weights in bf16."""
+    source = ROOT / "tests/golden/arch" / arch
+    h, d = read_st(source / "model.safetensors")
+    packed, plain, n = {}, {}, 0
+    for name, t in h.items():
+        if name == "__metadata__":
+            continue
+        b = tensor(h, d, name)
+        packed[name] = plain[name] = (t["dtype"], t["shape"], b)
+        if not wanted(name):
+            continue
+        assert t["dtype"] == "BF16"
+        floats = [struct.unpack("<f", b"\0\0" + b[i:i + 2])[0] for i in range(0, len(b), 2)]
+        parts_, values = pack(name, t["shape"], floats)
+        del packed[name]
+        packed.update(parts_)
+        plain[name] = ("BF16", t["shape"], bf16(values))
+        n += 1
+    assert n
+    for folder, tensors in (("packed", packed), ("plain", plain)):
+        (tmp_path / folder).mkdir()
+        write_st(tmp_path / folder / "model.safetensors", tensors)
+        c = json.loads((source / "config.json").read_text())
+        if folder == "packed":
+            c["quantization_config"] = quant
+        (tmp_path / folder / "config.json").write_text(json.dumps(c))
+    return tmp_path / "packed", tmp_path / "plain"
+
+
+def pack_mxfp4(name, shape, w):
+    """GPT-OSS: dense experts are [E,K,N], packed ones [E,N,K/32,16]."""
+    E, K, N = shape
+    values, blocks, scales = [0.0] * len(w), bytearray(), bytearray()
+    for e in range(E):
+        for n in range(N):
+            for k0 in range(0, K, 32):
+                at = [(e * K + k) * N + n for k in range(k0, k0 + 32)]
+                exp = max(-20, math.frexp(max(abs(w[i]) for i in at))[1] - 3)
+                codes = []
+                for i in at:
+                    c = min(range(8), key=lambda j: abs(E2M1[j] - abs(w[i]) * 2.0**-exp))
+                    values[i] = math.copysign(E2M1[c] * 2.0**exp, w[i])
+                    codes.append(c | (8 if w[i] < 0 else 0))
+                blocks += bytes(codes[j] | codes[j + 1] << 4 for j in range(0, 32, 2))
+                scales.append(exp + 127)
+    return {name + "_blocks": ("U8", [E, N, K // 32, 16], bytes(blocks)),
+            name + "_scales": ("U8", [E, N, K // 32], bytes(scales))}, values
+
+
+def test_mxfp4_experts_are_those_of_gpt_oss(llmq, tmp_path):
+    a, b = two_folders(tmp_path, "gpt-oss-sinks", {"quant_method": "mxfp4"}, pack_mxfp4,
+                       lambda name: name.endswith("experts.gate_up_proj"))
+    doc = llmq.json("inspect", a)
+    t = next(t for t in doc["tensors"] if t["name"] == "model.layers.0.mlp.experts.gate_up_proj")
+    assert t["scheme"] == "mxfp4" and t["shape"] == [4, 96, 64]
+    same_logits(llmq, tmp_path, a, b)
+
+
+def test_fp8_blocks_are_those_of_deepseek(llmq, tmp_path):
+    """Blocks of 24 x 40, which divide nothing, with powers of two as scales, so that bf16 holds the products. Such a
+    model rounds its inputs too, so weights are compared, not logits."""
+    e4m3 = {}
+    for c in range(0x7f):
+        e, m = c >> 3, c & 7
+        e4m3[c] = (8 + m) * 2.0**(e - 10) if e else m * 2.0**-9
+
+    def pack(name, shape, w):
+        N, K = shape
+        grid = [-(-N // 24), -(-K // 40)]
+        scales = [2.0**(-9 - (i % 3)) for i in range(grid[0] * grid[1])]
+        codes, values = bytearray(), []
+        for i, v in enumerate(w):
+            s = scales[i // K // 24 * grid[1] + i % K // 40]
+            c = min(e4m3, key=lambda j: abs(e4m3[j] - min(abs(v) / s, 448)))
+            codes.append(c | (0x80 if v < 0 else 0))
+            values.append(math.copysign(e4m3[c] * s, v))
+        return {name: ("F8_E4M3", shape, bytes(codes)),
+                name + "_scale_inv": ("F32", grid, struct.pack(f"<{len(scales)}f", *scales))}, values
+
+    a, b = two_folders(tmp_path, "llama-128", {"quant_method": "fp8", "weight_block_size": [24, 40]}, pack,
+                       lambda name: name == Q + "weight")
+    doc = llmq.json("inspect", a)
+    assert "fp8-e4m3-b24x40-af8-g40" in [s["scheme"] for s in doc["schemes"]]
+    out = tmp_path / "dense"
+    llmq("convert", a, "-o", out, "--to", "safetensors", "--dtype", "bf16")
+    mine, want = read_st(out / "model.safetensors"), read_st(b / "model.safetensors")
+    for name in want[0]:
+        if name != "__metadata__":
+            assert tensor(*mine, name) == tensor(*want, name), name
+
+
 # ---- refusals ----
-Q = "model.layers.0.self_attn.q_proj."
 
 
 def drop(suffix):
