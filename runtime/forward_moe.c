@@ -209,6 +209,7 @@ static void tap_inputs(const moe *m)
     const fwd_rows *r = m->r;
     const int64_t H = r->c->hidden;
     if (!r->tap) return;
+    fwd_tap_rows(r, R_ROUTER, r->h, H, H);
     for (int64_t i = 0; i < r->R * r->c->experts_used; i++)
         memcpy(r->expert_out + i * H, r->h + r->sent[i] * H, (size_t)H * sizeof(float));
     for (int64_t e = 0; e < r->c->experts; e++)

@@ -40,6 +40,11 @@ static const struct {
     { "granite", 4, 0 },
     { "smollm3-nope", 4, 0 },
     { "xglm-sinusoidal", 3, 0 },
+    { "mixtral-moe", 2, 1 } /* the router reads the MLP's norm */,
+    { "qwen2-moe-shared", 3, 1 },
+    { "qwen3-moe", 2, 1 },
+    { "deepseek-v2-mla", 5, 1 },
+    { "gpt-oss-sinks", 2, 0 } /* clamped */,
 };
 
 /* The layer's tensors as f32, all open. */

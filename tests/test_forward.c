@@ -458,10 +458,10 @@ static void log_tap(void *user, arch_role role, int64_t expert, const float *x, 
 /* The roles whose inputs a layer shows, in order. */
 static int expected_taps(const model_layer *l, arch_role *out)
 {
-    static const arch_role order[] = { R_QKV,  R_Q,           R_K,         R_V,
-                                       R_Q_A,  R_KV_A,        R_KV_B,      R_Q_B,
-                                       R_O,    R_GATE,        R_UP,        R_GATE_UP,
-                                       R_DOWN, R_SHARED_GATE, R_SHARED_UP, R_SHARED_DOWN };
+    static const arch_role order[] = { R_QKV,       R_Q,          R_K,    R_V,      R_Q_A,
+                                       R_KV_A,      R_KV_B,       R_Q_B,  R_O,      R_GATE,
+                                       R_UP,        R_GATE_UP,    R_DOWN, R_ROUTER, R_SHARED_GATE,
+                                       R_SHARED_UP, R_SHARED_DOWN };
     int n = 0;
     for (size_t i = 0; i < LQ_COUNT(order); i++)
         if (l->lin[order[i]].present) out[n++] = order[i];

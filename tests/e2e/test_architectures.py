@@ -31,25 +31,16 @@ def logits(llmq, model, out):
     return memoryview(raw[8 + n + start:8 + n + end]).cast("f").tolist()
 
 
-def can_run(llmq, folder, tmp_path):
-    p = llmq("logits", ARCH / folder, "--ids", "1", "-o", tmp_path / "l", code=None)
-    assert p.returncode == 0 or "the forward pass has no" in p.stderr, p.stderr
-    return p.returncode == 0
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_method_gives_the_logits_of_its_dequantized_weights(llmq, calib, tmp_path, folder):
-    runs = can_run(llmq, folder, tmp_path)
     for method in METHODS:
-        if not runs and method in CALIBRATED:
-            continue
         q, f32 = tmp_path / "q.llmq", tmp_path / "f32"
         llmq("quantize", ARCH / folder, "-o", q, "--method", method,
              *(calib if method in CALIBRATED else []), "--threads", "1", "--log-level", "error")
         llmq("verify", q, "--against", ARCH / folder)
+        if method in ("absmax", "fp4") and FOLDERS.index(folder) % 4:
+            continue  # stored as int8 and nf4 are: every fourth model will do for the logits
         llmq("convert", q, "-o", f32, "--to", "safetensors", "--dtype", "f32")
-        if not runs:
-            continue
         a, b = logits(llmq, q, tmp_path / "a"), logits(llmq, f32, tmp_path / "b")
         worst, top = max(abs(x - y) for x, y in zip(a, b)), max(map(abs, b))
         assert len(a) == len(b) > 0 and worst <= 2e-6 * top, f"{method}: {worst / top}"
@@ -66,3 +57,22 @@ def test_every_model_comes_back_byte_for_byte(llmq, tmp_path, folder):
     sizes = [llmq.json("plan", x, "--scheme", "u4-g128", "--bandwidth", "10", "--gflops", "100")["weights_bytes"]
              for x in (ARCH / folder, tmp_path / "m.llmq")]
     assert sizes[0] == sizes[1] > 0
+
+
+@pytest.mark.parametrize("folder", ["mixtral-moe", "gpt-oss-sinks"])
+def test_experts_are_rounded_by_what_they_see(llmq, calib, tmp_path, folder):
+    def run(name, *more):
+        r = llmq.json("quantize", ARCH / folder, "-o", tmp_path / name, "--method", "gptq", *calib, *more)
+        return {t["name"]: t for t in r["tensors"] if "expert" in t["name"]}
+
+    routed, everyone = run("a"), run("b", "--all-experts")
+    run("c", "--memory-limit", "8K")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "c").read_bytes(), "experts in batches"
+    for name, t in routed.items():
+        assert 0 < t["tokens"] < 256 and t["loss"] < t["loss_rtn"]
+        down = "down" in name or "w2" in name
+        assert everyone[name]["tokens"] == 256 or down and everyone[name]["tokens"] < 256
+    few = run("d", "--calib-samples", "1", "--calib-len", "8")
+    assert all("starved" in t["note"] for t in few.values())
+    assert any("all tokens" in t["note"] for t in few.values())
+    assert any("rounded to nearest" in t["note"] for t in few.values())
