@@ -153,11 +153,19 @@ static lq_status check_experts(const arch_config *c, lq_err *err)
     return LQ_OK;
 }
 
+/* Norms of q and k have the tensors that their kind reads. */
+static bool fits_qk_norm(const arch_config *c, arch_role r)
+{
+    const arch_name *a = arch_name_of(c, r);
+    if (c->w.qk_norm == QK_NORM_NONE) return true;
+    return a && !(a->flags & (NAME_HEAD_ROWS | NAME_HEAD_EACH)) == (c->w.qk_norm != QK_NORM_HEADS);
+}
+
 /* What the row has no tensors for cannot be wired. */
 static lq_status check_wiring(const arch_config *c, lq_err *err)
 {
     const bool bad = (c->w.pos == POS_LEARNED && !arch_name_of(c, R_POS_EMBED)) ||
-                     (c->w.qk_norm != QK_NORM_NONE && !arch_name_of(c, R_Q_NORM)) ||
+                     !fits_qk_norm(c, R_Q_NORM) || !fits_qk_norm(c, R_K_NORM) ||
                      (c->w.mla && c->w.pos != POS_ROPE) ||
                      (c->embed_dim != c->hidden && !arch_name_of(c, R_PROJ_IN)) ||
                      (c->w.pos == POS_SINUSOIDAL && c->hidden < 4);

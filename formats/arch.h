@@ -33,11 +33,13 @@ typedef enum {
     ARCH_GELU,
     ARCH_GELU_TANH,
     ARCH_RELU,
+    ARCH_RELU2,         /* max(x, 0)^2 */
     ARCH_SWIGLU_CLAMPED /* (min(up, L) + 1) * g sigmoid(1.702 g), g = min(gate, L), up >= -L */
 } arch_act;             /* same order as k_act_fn */
-/* RMS norm of q and k before the rotation: of each head (one weight [head_dim] for all), of all
- * heads together (weight [heads * head_dim]). */
-typedef enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL } arch_qk_norm;
+/* Norm of q and k before the rotation (or after it: qk_norm_late), of the model's kind: of each
+ * head (one weight [head_dim] for all), of all heads together (weight [heads * head_dim]), of each
+ * head with a weight of its own (NAME_HEAD_ROWS or NAME_HEAD_EACH). */
+typedef enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL, QK_NORM_HEADS } arch_qk_norm;
 /* Scores of the experts from the router's logits. */
 typedef enum { ROUTER_SOFTMAX, ROUTER_SIGMOID } arch_router;
 
@@ -107,11 +109,19 @@ bool arch_role_per_expert(arch_role r); /* R_EXPERT_GATE .. R_EXPERT_DOWN */
  * where the config is silent, when the checkpoint has one; ANY: when the checkpoint has one. */
 typedef enum { BIAS_NO, BIAS_YES, BIAS_ATTN, BIAS_MLP, BIAS_ANY } arch_bias;
 
-/* Which layers see a sliding window of `sliding_window` positions: none; all; those that
- * max_window_layers names, if use_sliding_window; all but every sliding_window_pattern-th; those
- * that GPT-Neo's attention_types calls local. layer_types says otherwise where it is given (but to
- * WINDOW_NONE). */
-typedef enum { WINDOW_NONE, WINDOW_ALL, WINDOW_IF_USED, WINDOW_PATTERN, WINDOW_LOCAL } arch_window;
+/* Which layers see a sliding window of `sliding_window` positions: none; all; and, if
+ * use_sliding_window: those that max_window_layers names; all; those that do not rotate; all but
+ * every sliding_window_pattern-th; those that GPT-Neo's attention_types calls local. layer_types
+ * says otherwise where it is given (but to WINDOW_NONE). */
+typedef enum {
+    WINDOW_NONE,
+    WINDOW_ALL,
+    WINDOW_IF_USED,
+    WINDOW_ALL_IF_USED,
+    WINDOW_NOPE_IF_USED,
+    WINDOW_PATTERN,
+    WINDOW_LOCAL
+} arch_window;
 
 /* How a tensor is stored. */
 typedef enum {
@@ -119,13 +129,15 @@ typedef enum {
     NAME_BARE = 2,       /* the name is whole: no ".weight"; its bias is the name + "_bias" */
     NAME_TRANSPOSED = 4, /* dense data is [inputs, outputs] (codes never are) */
     NAME_STACKED = 8,    /* one tensor for all experts, the expert its first dim */
-    NAME_ONES = 16       /* with NAME_OPTIONAL: a norm without weights where there is no tensor */
+    NAME_ONES = 16,      /* with NAME_OPTIONAL: a norm without weights where there is no tensor */
+    NAME_HEAD_ROWS = 32, /* a vector for each head, [heads, head_dim] */
+    NAME_HEAD_EACH = 64  /* ... each a tensor of its own, "%e" the head */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
  * "@" is the prefix of the body ("model."; files with another or none are understood), "^" that of
  * the head ("language_model." where the body's is "language_model.model."), "%d" the layer, "%e"
- * the expert. */
+ * the expert (or head). */
 typedef struct {
     arch_role role;
     const char *name;
@@ -147,6 +159,7 @@ typedef struct {
     bool one_norm;       /* ... there is no R_MLP_NORM, whatever the names */
     bool norm_after_add; /* x = norm(x + f(x)) instead of x + f(norm(x)); no final norm then */
     arch_qk_norm qk_norm;
+    bool qk_norm_late; /* after the rotation */
     bool qkv_grouped; /* rows of R_QKV: for each kv head its q heads, k, v; else all q, all k, all v
                        */
     bool mla;
@@ -305,8 +318,11 @@ typedef struct {
 bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot);
 /* Must, may (-1) or must not (0) this role's tensor have a bias? */
 int arch_wants_bias(const arch_config *c, arch_role r);
+/* How many tensors a layer has of this role where they have numbers ("%e": experts, heads); else 1.
+ */
+int64_t arch_n_tensors(const arch_config *c, arch_role r);
 /* Shape [N,K] of a role's matrix, of one expert (outputs, inputs; embed: [vocab, embed_dim];
- * vectors: N = 1, K = length). */
+ * vectors: N = 1, K = length; NAME_HEAD_ROWS: N heads). */
 void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K);
 /* Weights of the experts that a token does not use, in all layers; 0 without experts. */
 double arch_idle_params(const arch_config *c);

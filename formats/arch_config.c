@@ -140,7 +140,7 @@ static const struct {
     { "gelu", ARCH_GELU },           { "gelu_tanh", ARCH_GELU_TANH },
     { "gelu_new", ARCH_GELU_TANH },  { "gelu_pytorch_tanh", ARCH_GELU_TANH },
     { "relu", ARCH_RELU },           { "swiglu_clamped", ARCH_SWIGLU_CLAMPED },
-    { "gelu_fast", ARCH_GELU_TANH },
+    { "gelu_fast", ARCH_GELU_TANH }, { "relu2", ARCH_RELU2 },
 };
 
 bool arch_act_from_text(arch_act *a, const char *text)
@@ -165,9 +165,10 @@ static lq_status read_act(arch_config *c, const cJSON *j, lq_err *err)
     if (c->row->fixed_act) return LQ_OK;
     lq_status s = js_str(j, key, false, &text, err);
     if (s || !text || arch_act_from_text(&c->act, text)) return s;
-    return lq_fail(err, LQ_EUNSUPPORTED,
-                   "%s: expected silu, gelu, gelu_new, gelu_pytorch_tanh or relu, found \"%.40s\"",
-                   key, text);
+    return lq_fail(
+        err, LQ_EUNSUPPORTED,
+        "%s: expected silu, gelu, gelu_new, gelu_pytorch_tanh, relu or relu2, found \"%.40s\"", key,
+        text);
 }
 
 static lq_status read_dtype(arch_config *c, const cJSON *j, lq_err *err)
@@ -280,6 +281,26 @@ static lq_status read_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
     return s;
 }
 
+/* ---- rotations ---- */
+static lq_status read_nope(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *list = js_get(j, "no_rope_layers");
+    int64_t every = c->row->def_nope_every, i = 0, rotates = 0;
+    if (!every) return LQ_OK;
+    lq_status s = js_i64(j, "no_rope_layer_interval", false, 1, ARCH_MAX_LAYERS, &every, err);
+    for (i = 0; i < c->layers && !s && !list; i++)
+        if ((i + 1) % every == 0) c->layer[i].rope = ROPE_OFF;
+    if (s || !list) return s;
+    i = 0;
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next, i++) {
+        if (i >= c->layers || !js_whole(e, 0, 1, &rotates)) break;
+        if (!rotates) c->layer[i].rope = ROPE_OFF;
+    }
+    if (i == c->layers && cJSON_GetArraySize(list) == i) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE,
+                   "no_rope_layers: expected an array of %" PRId64 " ones and zeros", c->layers);
+}
+
 /* ---- windows ---- */
 static lq_status read_layer_types(arch_config *c, const cJSON *types, lq_err *err)
 {
@@ -348,15 +369,15 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
     if (row->window == WINDOW_NONE) return LQ_OK;
     const char *key = row->window == WINDOW_LOCAL ? "window_size" : "sliding_window";
     bool null = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(j, key)), use = true;
+    const bool optional = row->window >= WINDOW_IF_USED && row->window <= WINDOW_NOPE_IF_USED;
     int64_t from = 0, pattern = row->def_pattern;
     c->window = null ? 0 : row->def_window;
     lq_status s = js_i64(j, key, false, 1, INT32_MAX, &c->window, err);
-    if (!s && row->window == WINDOW_IF_USED) {
-        use = false;
-        from = 28; /* what transformers assumes for the two that have this key */
-        s = js_bool(j, "use_sliding_window", false, &use, err);
-        if (!s) s = js_i64(j, "max_window_layers", false, 0, INT32_MAX, &from, err);
-    }
+    if (optional) use = false;
+    if (!s && optional) s = js_bool(j, "use_sliding_window", false, &use, err);
+    if (row->window == WINDOW_IF_USED) from = 28; /* as transformers for those that have this key */
+    if (!s && row->window == WINDOW_IF_USED)
+        s = js_i64(j, "max_window_layers", false, 0, INT32_MAX, &from, err);
     const cJSON *types = js_get(j, "layer_types");
     if (!s && row->window == WINDOW_PATTERN && !types)
         s = js_i64(j, spelled(j, pattern_keys), false, 1, ARCH_MAX_LAYERS, &pattern, err);
@@ -365,46 +386,28 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
     if (types) return read_layer_types(c, types, err);
     if (row->window == WINDOW_LOCAL) return read_local(c, j, err);
     for (int64_t i = 0; i < c->layers; i++)
-        c->layer[i].window = c->window && i >= from && (!pattern || (i + 1) % pattern);
+        c->layer[i].window = c->window && i >= from && (!pattern || (i + 1) % pattern) &&
+                             (row->window != WINDOW_NOPE_IF_USED || c->layer[i].rope == ROPE_OFF);
     return LQ_OK;
 }
 
-/* ---- rotations ---- */
-static lq_status read_nope(arch_config *c, const cJSON *j, lq_err *err)
-{
-    const cJSON *list = js_get(j, "no_rope_layers");
-    int64_t every = c->row->def_nope_every, i = 0, rotates = 0;
-    if (!every) return LQ_OK;
-    lq_status s = js_i64(j, "no_rope_layer_interval", false, 1, ARCH_MAX_LAYERS, &every, err);
-    for (i = 0; i < c->layers && !s && !list; i++)
-        if ((i + 1) % every == 0) c->layer[i].rope = ROPE_OFF;
-    if (s || !list) return s;
-    i = 0;
-    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next, i++) {
-        if (i >= c->layers || !js_whole(e, 0, 1, &rotates)) break;
-        if (!rotates) c->layer[i].rope = ROPE_OFF;
-    }
-    if (i == c->layers && cJSON_GetArraySize(list) == i) return LQ_OK;
-    return lq_fail(err, LQ_EVALUE,
-                   "no_rope_layers: expected an array of %" PRId64 " ones and zeros", c->layers);
-}
-
+/* ---- layers ---- */
 lq_status arch_read_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
     bool any = false;
     const bool local = arch_rope_local(c, j);
     c->layer = calloc((size_t)c->layers, sizeof *c->layer);
     if (!c->layer) return lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
-    lq_status s = read_windows(c, j, err);
+    lq_status s = read_nope(c, j, err);
+    if (!s) s = read_windows(c, j, err);
     for (int64_t i = 0; i < c->layers && !s; i++) {
         const bool window = c->layer[i].window;
         any |= window;
-        c->layer[i].rope = c->w.pos != POS_ROPE                        ? ROPE_OFF
-                           : window && local                           ? ROPE_LOCAL
-                           : c->row->nope_full && c->window && !window ? ROPE_OFF
-                                                                       : ROPE_MAIN;
+        if (c->w.pos != POS_ROPE || (c->row->nope_full && c->window && !window))
+            c->layer[i].rope = ROPE_OFF;
+        else if (window && local && c->layer[i].rope == ROPE_MAIN)
+            c->layer[i].rope = ROPE_LOCAL;
     }
     if (!any) c->window = 0;
-    if (!s) s = read_moe_layers(c, j, err);
-    return s ? s : read_nope(c, j, err);
+    return s ? s : read_moe_layers(c, j, err);
 }

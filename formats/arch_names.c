@@ -67,6 +67,23 @@ bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, int64_t 
     return (size_t)w < n - at;
 }
 
+static int64_t n_heads(const arch_config *c, arch_role r)
+{
+    return r == R_K_NORM ? c->kv_heads : c->heads;
+}
+
+static int64_t n_tensors(const arch_config *c, const arch_name *a)
+{
+    if (a->flags & NAME_HEAD_EACH) return n_heads(c, a->role);
+    return arch_role_per_expert(a->role) && !(a->flags & NAME_STACKED) ? c->experts : 1;
+}
+
+int64_t arch_n_tensors(const arch_config *c, arch_role r)
+{
+    const arch_name *a = arch_name_of(c, r);
+    return a ? n_tensors(c, a) : 0;
+}
+
 /* A number without leading zeros below `limit`; NULL when there is none. */
 static const char *number(const char *p, int64_t limit, int64_t *out)
 {
@@ -79,18 +96,18 @@ static const char *number(const char *p, int64_t limit, int64_t *out)
     return p;
 }
 
-/* Does `name` begin with the pattern? Returns what follows it, NULL when not. */
-static const char *match(const arch_config *c, const char *pattern, const char *name,
+/* Does `name` begin with the entry's? Returns what follows it, NULL when not. */
+static const char *match(const arch_config *c, const arch_name *a, const char *name,
                          arch_slot *slot)
 {
-    for (; *pattern && name; pattern++) {
+    for (const char *pattern = a->name; *pattern && name; pattern++) {
         if (*pattern == '@' || *pattern == '^') {
             size_t n = *pattern == '@' ? strlen(c->prefix) : head_prefix(c);
             name = strncmp(name, c->prefix, n) == 0 ? name + n : NULL;
         } else if (*pattern == '%') {
             bool layer = *++pattern == 'd';
             name = layer ? number(name, c->layers, &slot->layer)
-                         : number(name, c->experts, &slot->expert);
+                         : number(name, n_tensors(c, a), &slot->expert);
         } else {
             name = *name == *pattern ? name + 1 : NULL;
         }
@@ -102,7 +119,7 @@ bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot)
 {
     for (const arch_name *a = c->row->names; a->role != ARCH_N_ROLES; a++) {
         *slot = (arch_slot){ .role = a->role, .layer = -1, .expert = -1 };
-        const char *rest = match(c, a->name, name, slot);
+        const char *rest = match(c, a, name, slot);
         if (!rest) continue;
         slot->bias = strcmp(rest, suffix(a, true)) == 0;
         if (slot->bias || strcmp(rest, suffix(a, false)) == 0) return true;
@@ -132,6 +149,12 @@ void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), 
 }
 
 /* ---- what they must be ---- */
+static int64_t head_rows(const arch_config *c, arch_role r)
+{
+    const arch_name *a = arch_name_of(c, r);
+    return a && (a->flags & NAME_HEAD_ROWS) ? n_heads(c, r) : 1;
+}
+
 int arch_wants_bias(const arch_config *c, arch_role r)
 {
     const arch_name *a = arch_name_of(c, r);
@@ -162,8 +185,8 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_V] = { v, c->hidden },
         [R_QKV] = { q + k + v, c->hidden },
         [R_O] = { c->hidden, o },
-        [R_Q_NORM] = { 1, all ? q : c->head_dim },
-        [R_K_NORM] = { 1, all ? k : c->head_dim },
+        [R_Q_NORM] = { head_rows(c, R_Q_NORM), all ? q : c->head_dim },
+        [R_K_NORM] = { head_rows(c, R_K_NORM), all ? k : c->head_dim },
         [R_SINKS] = { 1, c->heads },
         [R_Q_A] = { c->q_lora, c->hidden },
         [R_Q_A_NORM] = { 1, c->q_lora },

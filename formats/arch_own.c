@@ -80,7 +80,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("wiring_group_top2", group_top2)
 
 static const char *const pos_texts[] = { "none", "rope", "alibi", "learned", "sinusoidal" };
-static const char *const qk_norm_texts[] = { "none", "head", "all" };
+static const char *const qk_norm_texts[] = { "none", "head", "all", "heads" };
 
 /* ---- out ---- */
 static bool differ(double a, double b) { return a < b || a > b; }

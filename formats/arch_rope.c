@@ -101,6 +101,22 @@ static lq_status read_long(arch_config *c, arch_rope *r, const cJSON *o, lq_err 
     return s;
 }
 
+/* Dynamic with an alpha, as Hunyuan's: the base is stretched once, whatever the length. */
+static lq_status read_alpha(const arch_config *c, arch_rope *r, const cJSON *o, lq_err *err)
+{
+    const double dims = (double)c->rope_dims;
+    double alpha = 0;
+    lq_status s = js_f64(o, "alpha", false, 0, 1e9, &alpha, err);
+    if (s || !(alpha > 0) || c->rope_dims < 4) return s;
+    *r = (arch_rope){ .kind = ROPE_PLAIN,
+                      .theta = r->theta * pow(alpha, dims / (dims - 2)),
+                      .factor = 1,
+                      .attention_factor = 1,
+                      .truncate = true };
+    if (r->theta >= 1 && r->theta <= 1e15) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "alpha: expected a base 1..1e15, found %g", r->theta);
+}
+
 static lq_status read_scaling(arch_config *c, arch_rope *r, const cJSON *config, const cJSON *o,
                               lq_err *err)
 {
@@ -117,6 +133,7 @@ static lq_status read_scaling(arch_config *c, arch_rope *r, const cJSON *config,
         s = js_f64(o, "factor", r->kind != ROPE_LONG, 1, 1e6, &r->factor, err);
     if (s) return s;
     r->original_max = original && r->kind != ROPE_DYNAMIC ? original : c->max_pos;
+    if (r->kind == ROPE_DYNAMIC) return read_alpha(c, r, o, err);
     if (r->kind == ROPE_LONG) return read_long(c, r, o, err);
     if (r->kind == ROPE_YARN) return read_yarn(r, o, err);
     if (r->kind != ROPE_LLAMA3) return LQ_OK;

@@ -81,11 +81,23 @@ static lq_status scoring_func(arch_config *c, const char *key, const cJSON *v, l
                    js_describe(found, v));
 }
 
-static lq_status head_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+/* Norms of q and k if the key says so; missing: as the row has it. */
+static lq_status if_qk_norm(arch_config *c, const char *key, const cJSON *v, arch_qk_norm kind,
+                            lq_err *err)
 {
     if (v && !cJSON_IsBool(v)) return lq_fail(err, LQ_EVALUE, "%s: expected true or false", key);
-    c->w.qk_norm = cJSON_IsTrue(v) ? QK_NORM_HEAD : QK_NORM_NONE;
+    if (v) c->w.qk_norm = cJSON_IsTrue(v) ? kind : QK_NORM_NONE;
     return LQ_OK;
+}
+
+static lq_status head_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    return if_qk_norm(c, key, v, QK_NORM_HEAD, err);
+}
+
+static lq_status heads_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    return if_qk_norm(c, key, v, QK_NORM_HEADS, err);
 }
 
 /* ---- pieces of tables ---- */
@@ -129,6 +141,8 @@ static lq_status head_qk_norm(arch_config *c, const char *key, const cJSON *v, l
     {                                                                                   \
         R_DOWN, LAYER "mlp.down_proj", 0, bias                                          \
     }
+#define UP_DOWN \
+    { R_UP, LAYER "mlp.up_proj", 0, BIAS_MLP }, { R_DOWN, LAYER "mlp.down_proj", 0, BIAS_MLP }
 #define LLAMA_NAMES(qkv_bias, o_bias, mlp_bias) \
     EMBED_NORM_HEAD(BIAS_NO), PRE_NORMS(BIAS_NO), SELF_ATTN(qkv_bias, o_bias), GATED(mlp_bias)
 #define EXPERTS(at, gate, up, down)                              \
@@ -214,6 +228,8 @@ static const arch_name cohere_names[] = {
     EMBED_NORM_HEAD(BIAS_NO),
     { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
     SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    { R_Q_NORM, LAYER "self_attn.q_norm", NAME_HEAD_ROWS, BIAS_NO },
+    { R_K_NORM, LAYER "self_attn.k_norm", NAME_HEAD_ROWS, BIAS_NO },
     GATED(BIAS_NO),
     END,
 };
@@ -221,6 +237,8 @@ static const arch_name stablelm_names[] = {
     EMBED_NORM_HEAD(BIAS_YES),
     PRE_NORMS(BIAS_YES),
     SELF_ATTN(BIAS_ATTN, BIAS_NO),
+    { R_Q_NORM, LAYER "self_attn.q_layernorm.norms.%e", NAME_HEAD_EACH, BIAS_NO },
+    { R_K_NORM, LAYER "self_attn.k_layernorm.norms.%e", NAME_HEAD_EACH, BIAS_NO },
     GATED(BIAS_NO),
     END,
 };
@@ -232,6 +250,11 @@ static const arch_name starcoder2_names[] = {
     { R_DOWN, LAYER "mlp.c_proj", 0, BIAS_MLP },
     END,
 };
+#define QK_LAYERNORMS                                         \
+    { R_Q_NORM, LAYER "self_attn.q_layernorm", 0, BIAS_YES }, \
+    {                                                         \
+        R_K_NORM, LAYER "self_attn.k_layernorm", 0, BIAS_YES  \
+    }
 static const arch_name phi_names[] = {
     { R_EMBED, "@embed_tokens", 0, BIAS_NO },
     { R_FINAL_NORM, "@final_layernorm", 0, BIAS_YES },
@@ -240,9 +263,45 @@ static const arch_name phi_names[] = {
     { R_Q, LAYER "self_attn.q_proj", 0, BIAS_YES },
     { R_K, LAYER "self_attn.k_proj", 0, BIAS_YES },
     { R_V, LAYER "self_attn.v_proj", 0, BIAS_YES },
+    QK_LAYERNORMS,
     { R_O, LAYER "self_attn.dense", 0, BIAS_YES },
     { R_UP, LAYER "mlp.fc1", 0, BIAS_YES },
     { R_DOWN, LAYER "mlp.fc2", 0, BIAS_YES },
+    END,
+};
+static const arch_name nemotron_names[] = {
+    EMBED_NORM_HEAD(BIAS_YES), PRE_NORMS(BIAS_YES), SELF_ATTN(BIAS_ATTN, BIAS_ATTN), UP_DOWN, END,
+};
+static const arch_name arcee_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO), PRE_NORMS(BIAS_NO), SELF_ATTN(BIAS_ATTN, BIAS_ATTN), UP_DOWN, END,
+};
+static const arch_name persimmon_names[] = {
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
+    { R_FINAL_NORM, "@final_layernorm", 0, BIAS_YES },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    PRE_NORMS(BIAS_YES),
+    { R_QKV, LAYER "self_attn.query_key_value", 0, BIAS_YES },
+    QK_LAYERNORMS,
+    { R_O, LAYER "self_attn.dense", 0, BIAS_YES },
+    { R_UP, LAYER "mlp.dense_h_to_4h", 0, BIAS_YES },
+    { R_DOWN, LAYER "mlp.dense_4h_to_h", 0, BIAS_YES },
+    END,
+};
+/* Its norms have no weights. */
+static const arch_name olmo_names[] = {
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
+    { R_FINAL_NORM, "@norm", NAME_OPTIONAL | NAME_ONES, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    { R_ATTN_NORM, LAYER "input_layernorm", NAME_OPTIONAL | NAME_ONES, BIAS_NO },
+    { R_MLP_NORM, LAYER "post_attention_layernorm", NAME_OPTIONAL | NAME_ONES, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    GATED(BIAS_NO),
+    END,
+};
+static const arch_name hunyuan_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO),
+    { R_Q_NORM, LAYER "self_attn.query_layernorm", 0, BIAS_NO },
+    { R_K_NORM, LAYER "self_attn.key_layernorm", 0, BIAS_NO },
     END,
 };
 
@@ -466,7 +525,7 @@ static const arch_key gemma3_keys[] = {
 };
 static const arch_key cohere_keys[] = {
     { "logit_scale", KEY_REAL, AT(logit_scale), 0.0625, NULL },
-    MUST("use_qk_norm", 0),
+    { "use_qk_norm", KEY_FN, 0, NONE, heads_qk_norm },
     NO_KEY,
 };
 static const arch_key granite_keys[] = {
@@ -480,11 +539,26 @@ static const arch_key stablelm_keys[] = {
     { "use_qkv_bias", KEY_FLAG, AT(attn_bias), 0, NULL },
     { "use_parallel_residual", KEY_BOOL, AT(w.parallel), 0, NULL },
     { "use_parallel_residual", KEY_BOOL, AT(w.one_norm), 0, NULL },
-    MUST("qk_layernorm", 0),
+    { "qk_layernorm", KEY_FN, 0, NONE, heads_qk_norm },
     NO_KEY,
 };
 static const arch_key starcoder2_keys[] = { BIASES("use_bias", 1), NO_KEY };
-static const arch_key phi_keys[] = { MUST("qk_layernorm", 0), NO_KEY };
+/* Phi's and Persimmon's */
+static const arch_key phi_keys[] = { { "qk_layernorm", KEY_FN, 0, NONE, head_qk_norm }, NO_KEY };
+static const arch_key olmo_keys[] = {
+    { "clip_qkv", KEY_REAL, AT(qkv_clip), 0, NULL },
+    NO_KEY,
+};
+static const arch_key hunyuan_keys[] = {
+    MUST("use_qk_norm", 1),
+    MUST("use_rotary_pos_emb", 1),
+    MUST("mlp_bias", 0),
+    MUST("use_cla", 0),
+    { "norm_type", KEY_KNOWN, 0, NONE, NULL }, /* not read by the modelling code, like these: */
+    { "attention_head_dim", KEY_KNOWN, 0, NONE, NULL },
+    { "routed_scaling_factor", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
 static const arch_key gpt2_keys[] = {
     { "scale_attn_weights", KEY_UNIT, AT(attn_scale), 1, NULL },
     NO_KEY,
@@ -562,11 +636,9 @@ static const arch_key xglm_keys[] = {
 static const arch_key qwen2_moe_keys[] = {
     NORM_TOPK(0),
     { "qkv_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
-    MUST("use_sliding_window", 0),
     NO_KEY,
 };
-static const arch_key qwen3_moe_keys[] = { NORM_TOPK(0), MUST("use_sliding_window", 0), NO_KEY };
-static const arch_key smollm3_keys[] = { MUST("use_sliding_window", 0), NO_KEY };
+static const arch_key qwen3_moe_keys[] = { NORM_TOPK(0), NO_KEY };
 static const arch_key gpt_oss_keys[] = {
     { "swiglu_limit", KEY_REAL, AT(act_limit), 7, NULL },
     { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
@@ -664,7 +736,7 @@ const arch_row arch_rows[] = {
     { "GraniteForCausalLM", "granite", .w = { RMS_ROPE }, MODEL, .names = llama_names,
       .keys = granite_keys },
     { "SmolLM3ForCausalLM", "smollm3", .w = { RMS_ROPE }, MODEL, .names = llama_names,
-      .keys = smollm3_keys, .def_nope_every = 4, .def_kv_heads = 4, .def_theta = 2e6,
+      .window = WINDOW_NOPE_IF_USED, .def_nope_every = 4, .def_kv_heads = 4, .def_theta = 2e6,
       .def_max_pos = 32768, .def_tied = true },
     { "VaultGemmaForCausalLM", "vaultgemma", .w = { RMS_ROPE, .norm_offset = 1 }, MODEL,
       .names = vaultgemma_names, .keys = gemma2_keys, .embed_sqrt = true, GELU_TANH,
@@ -716,14 +788,31 @@ const arch_row arch_rows[] = {
     { "PhiForCausalLM", "phi",
       .w = { LN_ROPE, .mlp = MLP_PLAIN, .parallel = true, .one_norm = true }, MODEL,
       .names = phi_names, .keys = phi_keys, GELU_TANH, .def_eps = 1e-5, .def_partial = 0.5 },
+    { "PersimmonForCausalLM", "persimmon",
+      .w = { LN_ROPE, .mlp = MLP_PLAIN, .qkv_grouped = true, .qk_norm = QK_NORM_HEAD }, MODEL,
+      .names = persimmon_names, .keys = phi_keys, .def_act = ARCH_RELU2, .def_eps = 1e-5,
+      .def_theta = 25000, .def_partial = 0.5, .def_max_pos = 16384 },
+    { "NemotronForCausalLM", "nemotron", .w = { LN_ROPE, .norm_offset = 1, .mlp = MLP_PLAIN },
+      MODEL, .names = nemotron_names, .def_act = ARCH_RELU2, .def_eps = 1e-5, .def_partial = 0.5,
+      .def_max_pos = 4096 },
+    { "ArceeForCausalLM", "arcee",
+      .w = { .norm = NORM_RMS, .pos = POS_ROPE, .rope_half = true, .mlp = MLP_PLAIN }, MODEL,
+      .names = arcee_names, .def_act = ARCH_RELU2, .def_eps = 1e-5, .def_max_pos = 4096 },
+    { "OlmoForCausalLM", "olmo", .w = { LN_ROPE, .mlp = MLP_GATED }, MODEL, .names = olmo_names,
+      .keys = olmo_keys, .def_eps = 1e-5 },
+    { "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense",
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .qk_norm_late = true }, MODEL,
+      .names = hunyuan_names, .keys = hunyuan_keys, .def_eps = 1e-5 },
 
     { "MixtralForCausalLM", "mixtral", .w = { RMS_ROPE, .norm_topk = true }, MODEL,
       .names = mixtral_names, .window = WINDOW_ALL, .def_kv_heads = 8, .def_eps = 1e-5,
       .def_theta = 1e6, .def_max_pos = 131072 },
     { "Qwen2MoeForCausalLM", "qwen2_moe", .w = { RMS_ROPE }, MODEL, .names = qwen2_moe_names,
-      .keys = qwen2_moe_keys, .def_kv_heads = 16, .def_max_pos = 32768 },
+      .keys = qwen2_moe_keys, .window = WINDOW_ALL_IF_USED, .def_window = 4096, .def_kv_heads = 16,
+      .def_max_pos = 32768 },
     { "Qwen3MoeForCausalLM", "qwen3_moe", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
-      .names = qwen3_moe_names, .keys = qwen3_moe_keys, .def_kv_heads = 4, .def_max_pos = 32768 },
+      .names = qwen3_moe_names, .keys = qwen3_moe_keys, .window = WINDOW_ALL_IF_USED,
+      .def_window = 4096, .def_kv_heads = 4, .def_max_pos = 32768 },
     { "DeepseekV2ForCausalLM", "deepseek_v2", .w = { RMS_PAIRS, .mla = true }, MODEL,
       .names = deepseek_v2_names, .keys = deepseek_v2_keys },
     { "DeepseekV3ForCausalLM", "deepseek_v3", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,

@@ -219,7 +219,7 @@ static lq_status find_role(const src_source *s, const arch_name *a, int64_t laye
     const bool turned = !vector && transposed(a, src_find(s, name));
     arch_role_shape(c, a->role, &N, &K);
     if (a->flags & NAME_STACKED) want[n++] = c->experts;
-    if (!vector) want[n++] = turned ? K : N;
+    if (!vector || (a->flags & NAME_HEAD_ROWS)) want[n++] = turned ? K : N;
     want[n++] = turned || (bias && arch_role_kind(a->role) != ARCH_VECTOR) ? N : K;
     lq_status st = find_checked(s, name, n, want, out, err);
     if (!st && vector && (*out)->t.scheme.kind != QT_DENSE)
@@ -256,7 +256,7 @@ lq_status src_check_roles(const src_source *s, lq_err *err)
     lq_status st = LQ_OK;
     for (int64_t l = -1; l < s->config.layers && !st; l++) /* -1: what belongs to no layer */
         for (int r = 0; r < ARCH_N_ROLES && !st; r++) {
-            const int64_t n = arch_role_per_expert((arch_role)r) ? s->config.experts : 1;
+            const int64_t n = arch_n_tensors(&s->config, (arch_role)r);
             const src_tensor *t, *bias;
             if (arch_role_per_layer((arch_role)r) != (l >= 0)) continue;
             for (int64_t e = 0; e < n && !st; e++)
@@ -343,21 +343,37 @@ void src_matrix_done(const src_source *s, arch_role r, int64_t layer, int64_t ex
     if (!src_role(s, r, layer, expert, &t, NULL, NULL) && t) src_unload(s, t);
 }
 
+/* The stored tensor of a vector; NULL: there is none. */
+static lq_status stored_vector(const src_source *s, arch_role r, int64_t layer, int64_t expert,
+                               bool bias, const src_tensor **t, lq_err *err)
+{
+    const src_tensor *weight, *b;
+    lq_status st = src_role(s, r, layer, expert, &weight, &b, err);
+    *t = bias ? b : weight;
+    if (st || !*t) return st;
+    st = src_check_finite(*t, err);
+    return st ? lq_wrap(err, st, "%s", s->path) : LQ_OK;
+}
+
 lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t expert, bool bias,
                      const float **v, lq_arena *a, lq_err *err)
 {
-    const src_tensor *weight, *b;
-    *v = NULL;
-    lq_status st = src_role(s, r, layer, expert, &weight, &b, err);
-    const src_tensor *t = bias ? b : weight;
-    if (st || !t) return st;
-    st = src_check_finite(t, err);
-    if (st) return lq_wrap(err, st, "%s", s->path);
     const arch_name *name = arch_name_of(&s->config, r);
-    const int64_t row = name && (name->flags & NAME_STACKED) ? expert : 0;
-    float *out = lq_push(a, (size_t)t->t.K * sizeof *out);
-    if (!out) return no_room(t->name, err);
-    qt_dequant(out, &t->t, row, row + 1);
+    const int flags = name ? name->flags : 0;
+    const int64_t parts = flags & NAME_HEAD_EACH ? arch_n_tensors(&s->config, r) : 1;
+    float *out = NULL;
+    *v = NULL;
+    for (int64_t i = 0; i < parts; i++) {
+        const src_tensor *t;
+        lq_status st =
+            stored_vector(s, r, layer, flags & NAME_HEAD_EACH ? i : expert, bias, &t, err);
+        if (st || !t) return st;
+        const int64_t row = flags & NAME_STACKED ? expert : 0,
+                      n = flags & NAME_STACKED ? 1 : t->t.N;
+        if (!out) out = lq_push(a, (size_t)(parts * n * t->t.K) * sizeof *out);
+        if (!out) return no_room(t->name, err);
+        qt_dequant(out + i * n * t->t.K, &t->t, row, row + n);
+    }
     *v = out;
     return LQ_OK;
 }

@@ -82,8 +82,8 @@ lq_status src_slice(qt_tensor *w, const arch_config *c, arch_role r, int64_t exp
                     const qt_tensor *stored, lq_arena *a, lq_err *err);
 /* dst [N,K] = src [K,N]^T, elements of `size` bytes. */
 void src_transpose(void *dst, const void *src, int64_t N, int64_t K, size_t size);
-/* A vector role's weight or bias, or a matrix role's bias, as finite f32 in `a` [n]; *v = NULL:
- * there is none. */
+/* A vector role's weight or bias, or a matrix role's bias, as finite f32 in `a` [n], of all heads
+ * one after another where it is stored by heads; *v = NULL: there is none. */
 lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t expert, bool bias,
                      const float **v, lq_arena *a, lq_err *err);
 /* Every tensor that the config asks for: is it there, of its shape? Errors as of src_role. */

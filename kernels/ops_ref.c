@@ -48,6 +48,9 @@ static void ref_act(float *dst, const float *x, int64_t n, k_act_fn f)
         case ACT_GELU_TANH:
             dst[i] = km_gelu_tanh(x[i]);
             break;
+        case ACT_RELU2:
+            dst[i] = x[i] < 0 ? 0.0f : x[i] * x[i];
+            break;
         default:
             dst[i] = x[i] < 0 ? 0.0f : x[i];
         }

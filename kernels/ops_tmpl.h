@@ -58,7 +58,7 @@ V16 vf vf_act(vf x, k_act_fn f)
         vf cube = vf_fma(vf_mul(vf_mul(vf_set1(KM_GELU_B), x), x), x, x);
         return vf_mul(half, vf_add(one, vf_tanh(vf_mul(vf_set1(KM_GELU_A), cube))));
     }
-    return vf_sel(vf_lt(x, vf_set1(0)), vf_set1(0), x);
+    return vf_sel(vf_lt(x, vf_set1(0)), vf_set1(0), f == ACT_RELU2 ? vf_mul(x, x) : x);
 }
 
 /* for (v = each 16 of x[0..n), lanes of them) body */
@@ -128,6 +128,7 @@ static inline void tmpl_act(float *dst, const float *x, int64_t n, k_act_fn f)
         ACT(ACT_SILU);
         ACT(ACT_GELU);
         ACT(ACT_GELU_TANH);
+        ACT(ACT_RELU2);
     default:
         EACH16(i, m, n) put(dst + i, vf_act(get(x + i, m), ACT_RELU), m);
     }

@@ -260,10 +260,15 @@ static void split_qkv(const arch_config *c, float *q, float *k, float *v, const 
 
 static void norm_heads(const arch_config *c, float *x, const model_vector *v, int64_t H)
 {
+    const int64_t D = c->head_dim;
     if (c->w.qk_norm == QK_NORM_ALL)
-        norm_rows(c, x, x, v, 1, H * c->head_dim);
-    else
-        norm_rows(c, x, x, v, H, c->head_dim);
+        norm_rows(c, x, x, v, 1, H * D);
+    else if (c->w.qk_norm == QK_NORM_HEAD)
+        norm_rows(c, x, x, v, H, D);
+    for (int64_t h = 0; c->w.qk_norm == QK_NORM_HEADS && h < H; h++) {
+        const model_vector own = { v->w + h * D, v->bias ? v->bias + h * D : NULL };
+        norm_rows(c, x + h * D, x + h * D, &own, 1, D);
+    }
 }
 
 typedef struct {
@@ -272,6 +277,17 @@ typedef struct {
     const fwd_group *g;
     int64_t layer;
 } kv_arg;
+
+static void rotate(const fwd_rows *r, float *q, float *k, int64_t layer, int64_t t)
+{
+    const arch_config *c = r->c;
+    const arch_rope_use use = c->layer[layer].rope;
+    if (c->w.pos != POS_ROPE || use == ROPE_OFF) return;
+    const float *cs = r->cos[use] + t * (c->rope_dims / 2);
+    const float *sn = r->sin[use] + t * (c->rope_dims / 2);
+    k_rope(q, c->heads, c->head_dim, c->rope_dims, cs, sn, c->w.rope_half);
+    k_rope(k, c->kv_heads, c->head_dim, c->rope_dims, cs, sn, c->w.rope_half);
+}
 
 /* From the linears' outputs to the q, k and v that attention takes. */
 static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, int64_t t)
@@ -285,14 +301,10 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
         k_clamp(k, (float)c->qkv_clip, G * D);
         k_clamp(v, (float)c->qkv_clip, G * c->v_dim);
     }
+    if (c->w.qk_norm_late) rotate(r, q, k, layer, t);
     norm_heads(c, q, &l->vec[R_Q_NORM], H);
     norm_heads(c, k, &l->vec[R_K_NORM], G);
-    const arch_rope_use use = c->layer[layer].rope;
-    if (c->w.pos != POS_ROPE || use == ROPE_OFF) return;
-    const float *cs = r->cos[use] + t * (c->rope_dims / 2);
-    const float *sn = r->sin[use] + t * (c->rope_dims / 2);
-    k_rope(q, H, D, c->rope_dims, cs, sn, c->w.rope_half);
-    k_rope(k, G, D, c->rope_dims, cs, sn, c->w.rope_half);
+    if (!c->w.qk_norm_late) rotate(r, q, k, layer, t);
 }
 
 static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)

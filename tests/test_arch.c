@@ -13,6 +13,10 @@
 #define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"]," BASE
 #define MISTRAL "{\"architectures\":[\"MistralForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
 #define QWEN2 "{\"architectures\":[\"Qwen2ForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
+#define QWEN3_MOE                                        \
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"]," BASE \
+    ",\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":8"
+#define SMOLLM3 "{\"architectures\":[\"SmolLM3ForCausalLM\"]," BASE ",\"no_rope_layer_interval\":2"
 #define QWEN3 "{\"architectures\":[\"Qwen3ForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
 
 #define GPT2 "{\"model_type\":\"gpt2\",\"vocab_size\":320,\"n_embd\":64,\"n_layer\":2,\"n_head\":4"
@@ -102,6 +106,13 @@ TEST(sliding_windows_follow_every_spelling)
           ",\"sliding_window\":8,\"use_sliding_window\":false,\"layer_types\":["
           "\"sliding_attention\",\"full_attention\",\"full_attention\",\"sliding_attention\"]}",
           0, "...." },
+        { "qwen3-moe used: all, as transformers does",
+          QWEN3_MOE ",\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":2}", 8,
+          "wwww" },
+        { "qwen3-moe not used", QWEN3_MOE ",\"sliding_window\":8}", 0, "...." },
+        { "smollm3: those that do not rotate",
+          SMOLLM3 ",\"sliding_window\":8,\"use_sliding_window\":true}", 8, ".w.w" },
+        { "smollm3 not used", SMOLLM3 ",\"sliding_window\":8}", 0, "...." },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         arch_config c;

@@ -122,6 +122,10 @@ static bool apply(int op, float *y, const input *in, int64_t n, const char **nam
         *name = "clamp";
         k_clamp(y, 2.0f, n);
         return true;
+    case 14:
+        *name = "relu2";
+        k_act(y, n, ACT_RELU2);
+        return true;
     default:
         return false;
     }
@@ -173,6 +177,9 @@ static double truth(int op, const input *in, int64_t n, int64_t i, double *size)
         return y / (1 + exp(-1.702 * y)) * (fmin(fmax(w, -1.5), 1.5) + 1);
     case 13:
         return fmin(fmax(x, -2), 2);
+    case 14:
+        *size = x * x;
+        return x > 0 ? x * x : 0;
     default:
         sum = 0;
         for (int64_t k = 0; k < n; k++)
@@ -190,7 +197,7 @@ TEST(row_operations_agree_with_double_precision)
     float y[MAX_N];
     const char *name;
     for (size_t l = 0; l < LQ_COUNT(lengths); l++)
-        for (int op = 0; op < 14; op++) {
+        for (int op = 0; op < 15; op++) {
             int64_t n = lengths[l];
             if ((op == 6 || op == 7) && n < 15)
                 continue; /* variance of one or two values: all rounding */

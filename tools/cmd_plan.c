@@ -101,9 +101,7 @@ static lq_status add_role(plan *pl, const planned *p, const qt_scheme *scheme, a
     arch_role_shape(pl->cfg, r, &N, &K);
     if (N <= 0 || K <= 0) return LQ_OK; /* this architecture has no such role */
     const src_tensor *t = NULL;
-    lq_status s = p->weights
-                      ? src_role(p->src, r, layer, arch_role_per_expert(r) ? 0 : -1, &t, NULL, err)
-                      : LQ_OK;
+    lq_status s = p->weights ? src_role(p->src, r, layer, 0, &t, NULL, err) : LQ_OK;
     if (s) return s;
     const bool has = arch_has(pl->cfg, r, layer) || r == R_HEAD; /* tied: a copy in tiles */
     if (!t && (p->weights || !has)) return LQ_OK;
@@ -126,7 +124,7 @@ static lq_status add_role(plan *pl, const planned *p, const qt_scheme *scheme, a
         pl->step_bytes += (size_t)used * bytes;
         pl->step_weights += (double)used * (double)N * (double)K;
     } else {
-        bytes = qt_bytes(&as, N, K);
+        bytes = (size_t)arch_n_tensors(pl->cfg, r) * qt_bytes(&as, N, K);
     }
     if (r != R_HEAD || !pl->cfg->tied) pl->params += (double)all * (double)N * (double)K;
     pl->weights_bytes += (size_t)all * bytes;

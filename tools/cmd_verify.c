@@ -86,13 +86,13 @@ static void check_roles(verdict *v, const src_source *src)
 {
     const arch_config *c = src_config(src);
     for (int r = 0; c && r < ARCH_N_ROLES; r++) {
-        const int64_t experts = arch_role_per_expert((arch_role)r) ? c->experts : 1;
-        for (int64_t at = 0; at < (c->layers + 1) * experts; at++) {
-            const int64_t l = at / experts - 1; /* -1: outside layers */
+        const int64_t n = arch_n_tensors(c, (arch_role)r);
+        for (int64_t at = 0; at < (c->layers + 1) * n; at++) {
+            const int64_t l = at / n - 1; /* -1: outside layers */
             const src_tensor *t, *bias;
             lq_err why;
             if (arch_role_per_layer((arch_role)r) != (l >= 0)) continue;
-            if (src_role(src, (arch_role)r, l, at % experts, &t, &bias, &why))
+            if (src_role(src, (arch_role)r, l, at % n, &t, &bias, &why))
                 add_bad(v, arch_role_text((arch_role)r), why.msg);
         }
     }

@@ -16,11 +16,10 @@ static void use(const arch_config *c)
     arch_slot slot;
     for (int r = 0; r < ARCH_N_ROLES; r++) {
         const int64_t layer = arch_role_per_layer((arch_role)r) ? c->layers - 1 : -1;
-        const int64_t expert = arch_role_per_expert((arch_role)r) && c->experts ? 0 : -1;
         arch_role_shape(c, (arch_role)r, &N, &K);
         if (!arch_name_of(c, (arch_role)r) || !arch_has(c, (arch_role)r, layer)) continue;
         if (N < 1 || K < 1) abort();
-        if (!arch_tensor_name(c, (arch_role)r, layer, expert, false, name, sizeof name)) abort();
+        if (!arch_tensor_name(c, (arch_role)r, layer, 0, false, name, sizeof name)) abort();
         if (!arch_slot_of(c, name, &slot) || slot.role != (arch_role)r) abort();
     }
     if (c->w.pos == POS_ROPE && c->rope_dims <= MOST) {

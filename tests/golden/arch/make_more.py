@@ -71,6 +71,24 @@ MODELS = {
     "bloom-5-heads": ("Bloom", dict(vocab_size=V, hidden_size=40, n_layer=LAYERS, n_head=5)),
     "mpt-6-heads-clipped": ("Mpt", dict(vocab_size=V, d_model=48, n_heads=6, n_layers=LAYERS,
                                         max_seq_len=64, attn_config=dict(clip_qkv=1.0))),
+    "cohere-qk-norm": ("Cohere", dict(SIZES, use_qk_norm=True, logit_scale=1.0)),
+    "stablelm-qk-norms": ("StableLm", dict(SIZES, qk_layernorm=True, partial_rotary_factor=0.5)),
+    "phi-qk-layernorm": ("Phi", dict(SIZES, qk_layernorm=True)),
+    "persimmon": ("Persimmon", dict(NEOX)),
+    "nemotron": ("Nemotron", dict(SIZES)),
+    "arcee": ("Arcee", dict(SIZES)),
+    "olmo-clipped": ("Olmo", dict(SIZES, clip_qkv=1.0)),
+    "hunyuan-dense": ("HunYuanDenseV1", dict(SIZES, head_dim=8, rope_scaling=dict(
+        type="dynamic", alpha=8.0, factor=1.0, mscale=1.0, mscale_all_dim=1.0, beta_fast=32,
+        beta_slow=1))),
+    "smollm3-window": ("SmolLM3", dict(SIZES, num_hidden_layers=4, no_rope_layer_interval=2,
+                                       use_sliding_window=True, sliding_window=16)),
+    "qwen2-moe-window": ("Qwen2Moe", dict(
+        SIZES, use_sliding_window=True, sliding_window=16, max_window_layers=1, num_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=24)),
+    "qwen3-moe-window": ("Qwen3Moe", dict(
+        SIZES, use_sliding_window=True, sliding_window=16, max_window_layers=1, num_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=24, head_dim=8)),
     "gemma3-rope-scaled": ("Gemma3ForCausalLM:Gemma3TextConfig", dict(
         SIZES, num_hidden_layers=3, head_dim=16, sliding_window=16, sliding_window_pattern=3,
         query_pre_attn_scalar=16, rope_scaling=dict(rope_type="linear", factor=8.0))),
@@ -78,10 +96,11 @@ MODELS = {
 
 
 def fill(model, g):
-    centre = 0.0 if "gemma" in type(model).__name__.lower() else 1.0
+    kind = type(model).__name__.lower()
+    centre = 0.0 if "gemma" in kind or "nemotron" in kind else 1.0
     for name, p in model.named_parameters():
         r = torch.randn(p.shape, generator=g)
-        if p.dim() >= 2:
+        if p.dim() >= 2 and "norm" not in name:
             flat = any(s in name for s in ("embed", "wte", "wpe"))
             p.data = r * (0.15 if flat else 1.3 / math.sqrt(p.shape[-1]))
         elif "bias" in name:
@@ -98,7 +117,8 @@ def make(out, name, kind, sizes):
                                  (kind + "ForCausalLM", kind + "Config"))
     config = getattr(tf, config_class)(**sizes)
     config._attn_implementation = "eager"
-    model = getattr(tf, model_class)(config).float().eval()
+    with tf.modeling_utils.no_init_weights():  # fill() sets them all
+        model = getattr(tf, model_class)(config).float().eval()
     g = torch.Generator().manual_seed(len(name) * 1000 + sum(map(ord, name)))
     fill(model, g)
     model.tie_weights()
