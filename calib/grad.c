@@ -34,10 +34,12 @@ bool grad_covers(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
     if (w->norm != NORM_RMS || (w->pos != POS_ROPE && w->pos != POS_NONE) || w->parallel ||
-        w->norm_after_add || w->qk_norm == QK_NORM_ALL || w->mla || w->mlp != MLP_GATED)
+        w->norm_after_add || w->qk_norm == QK_NORM_ALL || w->qk_norm == QK_NORM_HEADS ||
+        w->qk_norm_late || w->mla || w->mlp != MLP_GATED)
         return false;
-    if (c->act == ARCH_SWIGLU_CLAMPED || c->experts || c->residual_scale != 1 ||
-        c->logit_scale != 1 || c->attn_softcap != 0 || c->final_softcap != 0 || c->qkv_clip != 0)
+    if (c->act == ARCH_SWIGLU_CLAMPED || c->act == ARCH_RELU2 || c->experts ||
+        c->residual_scale != 1 || c->logit_scale != 1 || c->attn_softcap != 0 ||
+        c->final_softcap != 0 || c->qkv_clip != 0)
         return false;
     static const arch_role other[] = { R_QKV,   R_GATE_UP,    R_ATTN_POST_NORM, R_MLP_POST_NORM,
                                        R_SINKS, R_EMBED_NORM, R_PROJ_IN,        R_POS_EMBED };

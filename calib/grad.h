@@ -5,8 +5,9 @@
  * the layer's input: backward runs the layer forward again. Attention is per window; the loss is
  * summed over rows, so gradients of chunks of windows add up.
  *
- * Covers layers with RMS norms, rotary or no positions, heads in groups, q/k norms, biases, sliding
- * windows and a gated MLP of SiLU, GELU or ReLU: grad_covers says whether a model is of that kind.
+ * Covers layers with RMS norms, rotary or no positions, heads in groups, q/k norms before them (one
+ * weight for all heads), biases, sliding windows and a gated MLP of SiLU, GELU or ReLU: grad_covers
+ * says whether a model is of that kind.
  *
  * Shapes: x, y [R, hidden], R rows = whole windows of `len` tokens; W [N,K]. Attention's weights of
  * one head, [len, len], are formed (twice) per thread. */
