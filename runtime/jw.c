@@ -146,8 +146,16 @@ void jw_key(jw *w, const char *key)
 
 void jw_i64(jw *w, int64_t v)
 {
+    enum { LONGEST = 20 }; /* -9223372036854775808 */
+    char digits[LONGEST];
+    size_t at = LONGEST;
+    uint64_t left = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    do
+        digits[--at] = (char)('0' + left % 10);
+    while ((left /= 10) > 0);
+    if (v < 0) digits[--at] = '-';
     comma(w);
-    jw_printf(w, "%lld", (long long)v);
+    jw_bytes(w, digits + at, LONGEST - at);
 }
 
 void jw_f64(jw *w, double v)

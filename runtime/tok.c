@@ -224,7 +224,7 @@ static lq_status sink_normalize(tok_run *r, const uint8_t *s, size_t n, bool fir
     if (e) return e;
     r->same = r->own && !tok_trie_empty(r->t->normalized) && same_specials(r, s, n);
     r->in_normalized = true;
-    e = cut_added(r, r->t->normalized, s, n, first, r->flags, sink_piece);
+    e = cut_added(r, r->t->normalized, s, n, r->first, r->flags, sink_piece);
     r->in_normalized = false;
     return e;
 }
@@ -317,6 +317,15 @@ static void run_free(tok_run *r)
     tok_matcher_free(r->matcher);
 }
 
+static lq_status hand_over(tok_run *r, int32_t **ids, size_t *n_ids)
+{
+    if (r->ids.oom || !tok_buf_room(&r->ids, sizeof(int32_t))) return tok_oom(r->err);
+    *ids = (int32_t *)(void *)r->ids.p;
+    *n_ids = r->ids.n / sizeof(int32_t);
+    r->ids = (tok_buf){ 0 };
+    return LQ_OK;
+}
+
 static lq_status encode(const tok_tokenizer *t, const char *text, const uint8_t *own, size_t n,
                         unsigned flags, int32_t **ids, size_t *n_ids, lq_err *err)
 {
@@ -337,12 +346,7 @@ static lq_status encode(const tok_tokenizer *t, const char *text, const uint8_t 
     if (!s) s = tok_pre_tokenize(&r);
     if (!s) s = run_model(&r);
     if (!s && (flags & TOK_ADD_SPECIAL)) s = tok_post_process(&r);
-    if (!s && (r.ids.oom || !tok_buf_room(&r.ids, sizeof(int32_t)))) s = tok_oom(err);
-    if (!s) {
-        *ids = (int32_t *)(void *)r.ids.p;
-        *n_ids = r.ids.n / sizeof(int32_t);
-        r.ids = (tok_buf){ 0 };
-    }
+    if (!s) s = hand_over(&r, ids, n_ids);
     tok_buf_free(&clean);
     run_free(&r);
     return s;
@@ -358,4 +362,17 @@ lq_status tok_encode_own(const tok_tokenizer *t, const char *text, const uint8_t
                          int32_t **ids, size_t *n_ids, lq_err *err)
 {
     return encode(t, text, own, n, 0, ids, n_ids, err);
+}
+
+lq_status tok_add_special(const tok_tokenizer *t, const int32_t *ids, size_t n, int32_t **out,
+                          size_t *n_out, lq_err *err)
+{
+    tok_run r = { .t = t, .err = err };
+    *out = NULL;
+    *n_out = 0;
+    tok_buf_add(&r.ids, ids, n * sizeof *ids);
+    lq_status s = r.ids.oom ? tok_oom(err) : tok_post_process(&r);
+    if (!s) s = hand_over(&r, out, n_out);
+    run_free(&r);
+    return s;
 }

@@ -56,6 +56,10 @@ typedef enum {
 lq_status tok_encode(const tok_tokenizer *t, const char *text, size_t n, unsigned flags,
                      int32_t **ids, size_t *n_ids, lq_err *err);
 
+/* What TOK_ADD_SPECIAL adds to the ids of a text that was encoded without it; *out as above. */
+lq_status tok_add_special(const tok_tokenizer *t, const int32_t *ids, size_t n, int32_t **out,
+                          size_t *n_out, lq_err *err);
+
 /* The same without TOK_ADD_SPECIAL, where own[n] says which bytes may spell special tokens: one in
  * the text counts only where own[i] != 0 for each of its bytes, and is ordinary text otherwise. */
 lq_status tok_encode_own(const tok_tokenizer *t, const char *text, const uint8_t *own, size_t n,

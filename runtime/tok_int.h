@@ -221,6 +221,7 @@ struct tok_tokenizer {
     tok_trie *raw, *normalized;
     tok_trie *all;                       /* of the model's tokens: Unigram and WordPiece */
     uint32_t short_ids[TOK_SHORT_CHARS]; /* the model's token of one character, or TOK_NONE */
+    uint32_t byte_ids[256];              /* and of one byte: "<0x0A>" */
     tok_pattern *word;                   /* one word character, for single_word */
     double unk_score;
     size_t longest;

@@ -7,17 +7,9 @@
  * Source: arXiv:1508.07909; arXiv:1804.10959; the library's observable behaviour for unknowns. */
 #include "runtime/tok_int.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 enum { SCAN_MAX = 48 }; /* symbols up to which a scan beats the heap */
-
-static uint32_t byte_token(const tok_tokenizer *t, uint8_t byte)
-{
-    char name[8];
-    snprintf(name, sizeof name, "<0x%02X>", (unsigned)byte);
-    return tok_lookup(t, (const uint8_t *)name, 6);
-}
 
 /* ---- BPE ---- */
 static bool add_symbol(tok_run *r, uint32_t id)
@@ -39,9 +31,9 @@ static bool add_bytes(tok_run *r, const uint8_t *s, size_t n, bool *done)
 {
     *done = true;
     for (size_t i = 0; i < n && *done; i++)
-        *done = byte_token(r->t, s[i]) != TOK_NONE;
+        *done = r->t->byte_ids[s[i]] != TOK_NONE;
     for (size_t i = 0; i < n && *done; i++)
-        if (!add_symbol(r, byte_token(r->t, s[i]))) return false;
+        if (!add_symbol(r, r->t->byte_ids[s[i]])) return false;
     return true;
 }
 
@@ -257,9 +249,9 @@ static lq_status add_stretch(tok_run *r, const uint8_t *s, size_t n, bool unknow
     if (id != TOK_NONE && !is_barred(r, id)) return tok_add_id(r, id), LQ_OK;
     bool bytes = (t->head->flags & TOK_BYTE_FALLBACK) != 0;
     for (size_t i = 0; i < n && bytes; i++)
-        bytes = byte_token(t, s[i]) != TOK_NONE;
+        bytes = t->byte_ids[s[i]] != TOK_NONE;
     for (size_t i = 0; i < n && bytes; i++)
-        tok_add_id(r, byte_token(t, s[i]));
+        tok_add_id(r, t->byte_ids[s[i]]);
     if (bytes) return LQ_OK;
     if (t->head->unk == TOK_NONE) return no_unk(r);
     return tok_add_id(r, t->head->unk), LQ_OK;

@@ -292,6 +292,11 @@ lq_status tok_open(tok_tokenizer **out, const uint8_t *blob, size_t blob_bytes, 
         const uint8_t one = (uint8_t)cp;
         t->short_ids[cp] = cp < 0x80 ? tok_lookup(t, &one, 1) : tok_lookup(t, two, 2);
     }
+    for (unsigned byte = 0; byte < LQ_COUNT(t->byte_ids) && !s; byte++) {
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", byte);
+        t->byte_ids[byte] = tok_lookup(t, (const uint8_t *)name, 6);
+    }
     if (!s) s = index_ids(t, err);
     if (!s) s = check_longest(t, err);
     for (int i = 0; i < TOK_N_STAGES && !s; i++)

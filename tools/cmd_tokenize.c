@@ -6,13 +6,26 @@
 
 #include <stdlib.h>
 
+/* Members of an answer, in their order. */
+enum { IDS = 1, IDS_PLAIN = 2, DECODED = 4, DECODED_SKIP = 8, DELTAS = 16, ALL_FIELDS = 31 };
+static const char *const field_names[] = { "ids", "ids_plain", "decoded", "decoded_skip",
+                                           "deltas" };
+
 typedef struct {
     bool detokenize;
+    const char *fields;
 } tokenize_opts;
+
+typedef struct {
+    const tok_tokenizer *t;
+    unsigned fields;
+} answerer;
 
 #define F(field) offsetof(tokenize_opts, field)
 static const opt_row rows[] = {
     { "detokenize", 0, OPT_FLAG, F(detokenize), .help = "read {\"ids\": [...]} instead of texts" },
+    { "fields", 0, OPT_STR, F(fields), .arg = "NAME[,NAME...]",
+      .help = "answer with these members alone" },
 };
 
 static void put_ids(jw *out, const char *key, const int32_t *ids, size_t n)
@@ -22,6 +35,33 @@ static void put_ids(jw *out, const char *key, const int32_t *ids, size_t n)
     for (size_t i = 0; i < n; i++)
         jw_i64(out, ids[i]);
     jw_close(out, ']');
+}
+
+/* What a stream emits at each id; what is left at the end comes with the last one. All of it
+ * together, into `whole`, is the decoded text. */
+static lq_status put_deltas(jw *deltas, jw *whole, const tok_tokenizer *t, const int32_t *ids,
+                            size_t n, lq_err *err)
+{
+    tok_stream *d = NULL;
+    const char *delta = "";
+    size_t n_delta = 0, from = 0;
+    lq_status s = tok_stream_new(&d, t, false, err);
+    jw_key(deltas, "deltas");
+    jw_open(deltas, '[');
+    for (size_t i = 0; i < n && !s; i++) {
+        s = tok_stream_push(d, ids[i], &delta, &n_delta, err);
+        if (s) break;
+        from = whole->n;
+        jw_bytes(whole, delta, n_delta);
+        if (i + 1 < n) jw_str(deltas, delta, n_delta);
+    }
+    if (!s) s = tok_stream_flush(d, &delta, &n_delta, err);
+    if (!s) jw_bytes(whole, delta, n_delta);
+    if (!s && whole->oom) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && n) jw_str(deltas, whole->n ? whole->p + from : "", whole->n - from);
+    jw_close(deltas, ']');
+    tok_stream_free(d);
+    return s;
 }
 
 static lq_status put_decoded(jw *out, const char *key, const tok_tokenizer *t, const int32_t *ids,
@@ -37,59 +77,53 @@ static lq_status put_decoded(jw *out, const char *key, const tok_tokenizer *t, c
     return LQ_OK;
 }
 
-/* What a stream emits at each id; what is left at the end comes with the last one. */
-static lq_status put_deltas(jw *out, const tok_tokenizer *t, const int32_t *ids, size_t n,
-                            lq_err *err)
+static bool any_special(const tok_tokenizer *t, const int32_t *ids, size_t n)
 {
-    tok_stream *d = NULL;
-    const char *delta = "";
-    size_t n_delta = 0;
-    jw last = { 0 };
-    lq_status s = tok_stream_new(&d, t, false, err);
-    jw_key(out, "deltas");
-    jw_open(out, '[');
-    for (size_t i = 0; i < n && !s; i++) {
-        s = tok_stream_push(d, ids[i], &delta, &n_delta, err);
-        if (s) break;
-        if (i + 1 < n)
-            jw_str(out, delta, n_delta);
-        else
-            jw_bytes(&last, delta, n_delta);
-    }
-    if (!s) s = tok_stream_flush(d, &delta, &n_delta, err);
-    if (!s && n) {
-        jw_bytes(&last, delta, n_delta);
-        jw_str(out, last.p ? last.p : "", last.n);
-    }
-    jw_close(out, ']');
-    tok_stream_free(d);
-    if (!s && last.oom) s = lq_fail(err, LQ_ENOMEM, "out of memory");
-    jw_free(&last);
-    return s;
+    for (size_t i = 0; i < n; i++)
+        if (tok_is_special(t, ids[i])) return true;
+    return false;
 }
 
-static lq_status put_texts(jw *out, const tok_tokenizer *t, const int32_t *ids, size_t n,
-                           lq_err *err)
+/* The texts of ids. A stream gives the deltas and the text in one go; without special tokens the
+ * text that leaves them out is the same. */
+static lq_status put_texts(jw *out, const answerer *a, const int32_t *ids, size_t n, lq_err *err)
 {
-    lq_status s = put_decoded(out, "decoded", t, ids, n, false, err);
-    if (!s) s = put_decoded(out, "decoded_skip", t, ids, n, true, err);
-    return s ? s : put_deltas(out, t, ids, n, err);
+    jw deltas = { 0 }, text = { 0 };
+    const bool skip_apart = (a->fields & DECODED_SKIP) && any_special(a->t, ids, n);
+    const unsigned whole = skip_apart ? DECODED | DELTAS : DECODED | DELTAS | DECODED_SKIP;
+    lq_status s = LQ_OK;
+    if (a->fields & whole) s = put_deltas(&deltas, &text, a->t, ids, n, err);
+    const char *p = text.p ? text.p : "";
+    if (!s && (a->fields & DECODED)) {
+        jw_key(out, "decoded");
+        jw_str(out, p, text.n);
+    }
+    if (!s && skip_apart) s = put_decoded(out, "decoded_skip", a->t, ids, n, true, err);
+    if (!s && (a->fields & DECODED_SKIP) && !skip_apart) {
+        jw_key(out, "decoded_skip");
+        jw_str(out, p, text.n);
+    }
+    if (!s && (a->fields & DELTAS)) jw_json(out, deltas.p, deltas.n);
+    if (!s && deltas.oom) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    jw_free(&deltas);
+    jw_free(&text);
+    return s;
 }
 
 static lq_status tokenize_line(void *user, const cJSON *line, jw *out, lq_err *err)
 {
-    const tok_tokenizer *t = user;
+    const answerer *a = user;
     char *text = NULL;
     int32_t *ids = NULL, *plain = NULL;
     size_t n = 0, n_ids = 0, n_plain = 0;
     lq_status s = lines_text(line, "text", &text, &n, err);
-    if (!s) s = tok_encode(t, text, n, TOK_ADD_SPECIAL, &ids, &n_ids, err);
-    if (!s) s = tok_encode(t, text, n, 0, &plain, &n_plain, err);
+    if (!s) s = tok_encode(a->t, text, n, 0, &plain, &n_plain, err);
+    if (!s) s = tok_add_special(a->t, plain, n_plain, &ids, &n_ids, err);
     if (!s) {
         jw_open(out, '{');
-        put_ids(out, "ids", ids, n_ids);
-        put_ids(out, "ids_plain", plain, n_plain);
-        s = put_texts(out, t, ids, n_ids, err);
+        if (a->fields & IDS) put_ids(out, "ids", ids, n_ids);
+        if (a->fields & IDS_PLAIN) put_ids(out, "ids_plain", plain, n_plain);
+        s = put_texts(out, a, ids, n_ids, err);
         jw_close(out, '}');
     }
     free(plain);
@@ -132,13 +166,37 @@ static lq_status open_tokenizer(load_tok *l, src_source **src, const char *path,
     return s ? s : load_tok_open(l, *src, path, err);
 }
 
+/* "ids,deltas"; NULL: all of them. */
+static lq_status parse_fields(unsigned *fields, const char *list, lq_err *err)
+{
+    *fields = list ? 0 : ALL_FIELDS;
+    for (size_t n; list && *list; list += n + (list[n] == ',')) {
+        size_t i = 0;
+        n = strcspn(list, ",");
+        while (i < LQ_COUNT(field_names) &&
+               (strlen(field_names[i]) != n || memcmp(field_names[i], list, n) != 0))
+            i++;
+        if (i == LQ_COUNT(field_names))
+            return lq_fail(err, LQ_EUSAGE,
+                           "--fields: expected ids, ids_plain, decoded, decoded_skip or deltas, "
+                           "found '%.*s'",
+                           (int)(n < 40 ? n : 40), list);
+        *fields |= 1u << i;
+    }
+    return *fields ? LQ_OK : lq_fail(err, LQ_EUSAGE, "--fields: expected a name, found none");
+}
+
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const tokenize_opts *o = opts;
     load_tok tok;
     src_source *src = NULL;
-    lq_status s = open_tokenizer(&tok, &src, c->argv[0], err);
-    if (!s) s = lines_run(o->detokenize ? detokenize_line : tokenize_line, tok.t, err);
+    answerer a = { 0 };
+    lq_status s = parse_fields(&a.fields, o->fields, err);
+    if (s) return s;
+    s = open_tokenizer(&tok, &src, c->argv[0], err);
+    a.t = tok.t;
+    if (!s) s = lines_run(o->detokenize ? detokenize_line : tokenize_line, &a, err);
     load_tok_close(&tok);
     src_close(src);
     return s;
@@ -150,7 +208,7 @@ const cmd_row cmd_tokenize = {
     .details = "Reads JSON lines {\"text\"} and writes for each {\"ids\" (with special tokens), "
                "\"ids_plain\", \"decoded\", \"decoded_skip\" (without special tokens), \"deltas\" "
                "(what streaming sends at each id)}. With --detokenize, {\"ids\"} in and the last "
-               "three out.",
+               "three out. --fields ids is the quick way to ids alone.",
     .args = { { "MODEL", 1, 1, "a model, or a folder with a tokenizer's files" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "echo '{\"text\": \"Hello\"}' | llmq tokenize models/novels-6m\0"

@@ -32,6 +32,17 @@ def test_every_kind_of_tokenizer_by_folder(llmq, folder):
     assert [b["decoded"] for b in back] == [c["decoded"] for c in cases]
 
 
+def test_only_the_fields_that_are_asked_for(llmq):
+    folder = next(f for f in TOKENIZERS if f.name == "llama2-spm-bpe")
+    c = lines(folder / "cases.jsonl")[-1]
+    for fields in (["ids"], ["ids_plain"], ["decoded_skip"], ["ids", "decoded"], ["decoded_skip", "deltas"]):
+        got, = answers(llmq, "tokenize", folder, "--fields", ",".join(fields), cases=[{"text": c["text"]}])
+        assert sorted(got) == sorted(fields)
+        for key in set(fields) & set(c):
+            assert got[key] == c[key]
+    assert "'id'" in llmq("tokenize", folder, "--fields", "ids,id", input="", code=2).stderr
+
+
 def test_templates_render_and_refuse(llmq):
     by_template = {}
     for c in lines(TEMPLATES / "cases.jsonl"):
