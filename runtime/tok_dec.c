@@ -154,8 +154,36 @@ static lq_status drain_run(tok_stream *d, size_t i, bool end)
     return s;
 }
 
+static lq_status run_byte_fallback_fused(tok_stream *d, size_t i, const uint8_t *s, size_t n)
+{
+    enum { SPELLED = 6 }; /* bytes of <0x0A>: a longer text is none */
+    dec_state *y = &d->state[i];
+    const bool end = s == NULL;
+    bool start = !y->count;
+    if (start) {
+        if (!end) {
+            tok_buf_add(&y->pend, s, n);
+            y->begun = true;
+            if (y->pend.oom) return tok_oom(d->err);
+        }
+        if (!y->begun || (!end && y->pend.n <= SPELLED)) return LQ_OK;
+        s = y->pend.p ? y->pend.p : (const uint8_t *)"";
+        n = y->pend.n;
+        y->count = 1;
+        const int byte = tok_byte_token(s, n);
+        if (byte >= 0) {
+            y->pend.p[0] = (uint8_t)byte;
+            y->pend.n = 1;
+            return drain_run(d, i, true);
+        }
+    }
+    return end && !start ? LQ_OK : emit(d, i + 1, s, n, start);
+}
+
 static lq_status run_byte_fallback(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start)
 {
+    if (d->state[i].fused) /* the one token may be a byte's */
+        return run_byte_fallback_fused(d, i, s, n);
     if (!s) return drain_run(d, i, true);
     int byte = start ? tok_byte_token(s, n) : -1;
     if (byte >= 0) {
@@ -447,7 +475,7 @@ static lq_status run_bpe(tok_stream *d, size_t i, const uint8_t *s, size_t n, bo
     }
     replace_text(&text, y->pend.p, y->pend.n, st->s[0], st->n[0], " ", end ? 0 : 1);
     y->pend.n = 0;
-    lq_status e = y->count ? emit_owned(d, i, &text, false) : LQ_OK;
+    lq_status e = text.n || text.oom ? emit_owned(d, i, &text, false) : LQ_OK;
     if (e || end) return e;
     const uint8_t *hit = st->n[0] ? memmem(s, n, st->s[0], st->n[0]) : NULL;
     const size_t known = hit ? (size_t)(hit - s) : n;

@@ -73,6 +73,15 @@ static int by_id(const void *a, const void *b)
     return p < q ? -1 : p > q;
 }
 
+static cJSON *new_entry(const char *content, bool special)
+{
+    cJSON *o = cJSON_CreateObject();
+    if (o && cJSON_AddStringToObject(o, "content", content) &&
+        cJSON_AddBoolToObject(o, "special", special))
+        return o;
+    return cJSON_Delete(o), NULL;
+}
+
 /* An entry with its id; what transformers adds is found in the text as it stands. */
 static lq_status add_entry(cJSON *list, cJSON *entry, double id, lq_err *err)
 {
@@ -108,9 +117,7 @@ static lq_status read_added(cJSON *list, const cJSON *config, const cJSON *more,
     {
         if (!cJSON_IsNumber(e)) return lq_fail(err, LQ_EFORMAT, "added_tokens.json: expected ids");
         if (s || has_content(list, e->string)) continue;
-        cJSON *o = cJSON_CreateObject();
-        if (o) cJSON_AddStringToObject(o, "content", e->string);
-        s = add_entry(list, o, e->valuedouble, err);
+        s = add_entry(list, new_entry(e->string, false), e->valuedouble, err);
     }
     const size_t n = (size_t)cJSON_GetArraySize(list);
     cJSON **order = calloc(n + 1, sizeof(cJSON *));
@@ -133,12 +140,20 @@ static lq_status add_named(const tok_builder *b, cJSON *list, const cJSON *confi
         if (!s || has_content(list, s)) continue;
         uint32_t id = tok_find_text(b, s, strlen(s));
         if (id == TOK_NONE) continue;
-        cJSON *o = cJSON_CreateObject();
-        if (o) cJSON_AddStringToObject(o, "content", s), cJSON_AddTrueToObject(o, "special");
-        lq_status e = add_entry(list, o, id, err);
+        lq_status e = add_entry(list, new_entry(s, true), id, err);
         if (e) return e;
     }
     return LQ_OK;
+}
+
+/* {kind: {"id": id}} at the end of a template. */
+static bool add_part(cJSON *single, const char *kind, const char *id)
+{
+    cJSON *o = cJSON_CreateObject();
+    bool ok = o && cJSON_AddStringToObject(cJSON_AddObjectToObject(o, kind), "id", id) &&
+              cJSON_AddItemToArray(single, o);
+    if (!ok) cJSON_Delete(o);
+    return ok;
 }
 
 lq_status tok_put_template(tok_builder *b, cJSON *root, const tok_folder *f, lq_err *err)
@@ -159,9 +174,7 @@ lq_status tok_put_template(tok_builder *b, cJSON *root, const tok_folder *f, lq_
         double id = -1;
         const cJSON *e;
         if (i == 1) { /* the text, between the two */
-            cJSON *o = cJSON_CreateObject(), *seq = cJSON_AddObjectToObject(o, "Sequence");
-            cJSON_AddStringToObject(seq, "id", "A");
-            cJSON_AddItemToArray(single, o);
+            if (!add_part(single, "Sequence", "A")) return tok_oom(err);
         }
         if (!names[i]) continue;
         uint32_t known = tok_find_text(b, names[i], strlen(names[i]));
@@ -174,11 +187,11 @@ lq_status tok_put_template(tok_builder *b, cJSON *root, const tok_folder *f, lq_
         }
         if (id < 0) continue; /* a model without it */
         int number = (int)id;
-        cJSON *o = cJSON_CreateObject(), *name = cJSON_AddObjectToObject(o, "SpecialToken");
         cJSON *spec = cJSON_AddObjectToObject(specials, names[i]);
-        cJSON_AddStringToObject(name, "id", names[i]);
-        cJSON_AddItemToObject(spec, "ids", cJSON_CreateIntArray(&number, 1));
-        cJSON_AddItemToArray(single, o);
+        cJSON *ids = cJSON_CreateIntArray(&number, 1);
+        if (!ids || !cJSON_AddItemToObject(spec, "ids", ids))
+            return cJSON_Delete(ids), tok_oom(err);
+        if (!add_part(single, "SpecialToken", names[i])) return tok_oom(err);
     }
     return LQ_OK;
 }

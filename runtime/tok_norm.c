@@ -3,6 +3,12 @@
 
 enum { BERT_CLEAN = 1, BERT_CHINESE = 2, BERT_STRIP = 4, BERT_LOWER = 8 };
 
+/* Whether what is left still starts where the text does: Metaspace asks for that. */
+static void lost_start(tok_run *r, bool lost)
+{
+    if (lost) r->first = false;
+}
+
 static lq_status run_nfd(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
 {
     return (void)st, tok_normal_form(out, s, n, TOK_NFD, r->err);
@@ -66,6 +72,7 @@ static lq_status run_replace(tok_run *r, const tok_step *st, const uint8_t *s, s
         lq_status e = tok_scan_next(&f, r->matcher, &found, &start, &end, r->err);
         if (e) return e;
         if (!found) break;
+        lost_start(r, start == 0 && end > 0 && st->n[1] == 0);
         tok_buf_add(out, s + from, start - from);
         tok_buf_add(out, st->s[1], st->n[1]);
         from = end;
@@ -84,7 +91,6 @@ static lq_status compile_strip(tok_builder *b, const cJSON *j, tok_op *op, lq_er
 
 static lq_status run_strip(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
 {
-    (void)r;
     size_t from = 0, to = n, len;
     while (st->op->arg[0] && from < to && tok_is_space(tok_utf8_get(s + from, &len)))
         from += len;
@@ -95,6 +101,7 @@ static lq_status run_strip(tok_run *r, const tok_step *st, const uint8_t *s, siz
         if (!tok_is_space(tok_utf8_get(s + at, &len))) break;
         to = at;
     }
+    lost_start(r, from > 0);
     tok_buf_add(out, s + from, to - from);
     return LQ_OK;
 }
@@ -102,9 +109,12 @@ static lq_status run_strip(tok_run *r, const tok_step *st, const uint8_t *s, siz
 static lq_status run_strip_accents(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
                                    tok_buf *out)
 {
-    (void)r, (void)st;
-    for (size_t i = 0, len; i < n; i += len)
-        if (!tok_is_mark(tok_utf8_get(s + i, &len))) tok_buf_add(out, s + i, len);
+    (void)st;
+    for (size_t i = 0, len; i < n; i += len) {
+        const bool mark = tok_is_mark(tok_utf8_get(s + i, &len));
+        if (!mark) tok_buf_add(out, s + i, len);
+        lost_start(r, mark && i == 0);
+    }
     return LQ_OK;
 }
 
@@ -156,8 +166,10 @@ static lq_status run_bert(tok_run *r, const tok_step *st, const uint8_t *s, size
     const uint32_t how = st->op->arg[0];
     tok_buf a = { 0 }, b = { 0 };
     lq_status e = LQ_OK;
-    for (size_t i = 0, len; i < n; i += len)
+    for (size_t i = 0, len; i < n; i += len) {
         bert_char(&a, tok_utf8_get(s + i, &len), how);
+        lost_start(r, i == 0 && a.n == 0);
+    }
     if (how & BERT_STRIP) {
         e = tok_normal_form(&b, a.p, a.n, TOK_NFD, r->err);
         a.n = 0;
@@ -177,9 +189,10 @@ static lq_status run_bert(tok_run *r, const tok_step *st, const uint8_t *s, size
 /* ---- Nmt: controls go, other white space becomes a space ---- */
 static lq_status run_nmt(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
 {
-    (void)r, (void)st;
+    (void)st;
     for (size_t i = 0, len; i < n; i += len) {
         uint32_t c = tok_utf8_get(s + i, &len);
+        lost_start(r, i > 0 && out->n == 0);
         if ((c >= 1 && c <= 8) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F ||
             c == 0x9F)
             continue;

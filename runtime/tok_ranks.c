@@ -172,23 +172,30 @@ static lq_status put_merges(tok_builder *b, size_t n_ids, lq_err *err)
 /* ---- stages ---- */
 lq_status tok_put_byte_level(cJSON *root, const char *pattern, bool nfc, bool prefix, lq_err *err)
 {
+    static const char split[] = "{\"type\":\"Split\",\"behavior\":\"Isolated\",\"invert\":false}";
     static const char level[] =
         "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}";
-    cJSON *pre = cJSON_CreateObject(), *list, *split, *e;
-    cJSON_AddItemToObject(root, "pre_tokenizer", pre);
-    cJSON_AddItemToObject(root, "decoder", cJSON_Parse("{\"type\":\"ByteLevel\"}"));
-    if (nfc) cJSON_AddItemToObject(root, "normalizer", cJSON_Parse("{\"type\":\"NFC\"}"));
+    cJSON *pre = cJSON_AddObjectToObject(root, "pre_tokenizer"), *e;
+    bool ok = pre && cJSON_AddStringToObject(cJSON_AddObjectToObject(root, "decoder"), "type",
+                                             "ByteLevel");
+    if (nfc)
+        ok = ok &&
+             cJSON_AddStringToObject(cJSON_AddObjectToObject(root, "normalizer"), "type", "NFC");
     if (!pattern) {
-        cJSON_AddStringToObject(pre, "type", "ByteLevel");
-        return cJSON_AddBoolToObject(pre, "add_prefix_space", prefix) ? LQ_OK : tok_oom(err);
+        ok = ok && cJSON_AddStringToObject(pre, "type", "ByteLevel") &&
+             cJSON_AddBoolToObject(pre, "add_prefix_space", prefix);
+        return ok ? LQ_OK : tok_oom(err);
     }
-    cJSON_AddStringToObject(pre, "type", "Sequence");
-    list = cJSON_AddArrayToObject(pre, "pretokenizers");
-    split = cJSON_Parse("{\"type\":\"Split\",\"behavior\":\"Isolated\",\"invert\":false}");
-    e = cJSON_AddObjectToObject(split, "pattern");
-    bool ok =
-        e && cJSON_AddStringToObject(e, "Regex", pattern) && cJSON_AddItemToArray(list, split);
-    return ok && cJSON_AddItemToArray(list, cJSON_Parse(level)) ? LQ_OK : tok_oom(err);
+    ok = ok && cJSON_AddStringToObject(pre, "type", "Sequence");
+    cJSON *list = ok ? cJSON_AddArrayToObject(pre, "pretokenizers") : NULL;
+    for (int i = 0; i < 2 && list; i++) {
+        if (!(e = cJSON_Parse(i ? level : split)) || !cJSON_AddItemToArray(list, e))
+            return cJSON_Delete(e), tok_oom(err);
+        if (i == 0)
+            ok = cJSON_AddStringToObject(cJSON_AddObjectToObject(e, "pattern"), "Regex", pattern);
+        if (!ok) break;
+    }
+    return ok && list ? LQ_OK : tok_oom(err);
 }
 
 static lq_status put_special(cJSON *list, const char *text, uint32_t id, lq_err *err)

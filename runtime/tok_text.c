@@ -147,7 +147,8 @@ bool tok_is_numeric(uint32_t cp)
 {
     if (cp < 0x80) return cp >= '0' && cp <= '9';
     utf8proc_category_t c = category(cp);
-    return c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO;
+    return c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO ||
+           tok_is_late_number(cp);
 }
 
 bool tok_is_punct(uint32_t cp)
@@ -156,21 +157,29 @@ bool tok_is_punct(uint32_t cp)
         return (cp >= '!' && cp <= '/') || (cp >= ':' && cp <= '@') || (cp >= '[' && cp <= '`') ||
                (cp >= '{' && cp <= '~');
     utf8proc_category_t c = category(cp);
-    return c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO;
+    if (cp == 0x166D || cp == 0x111C9) return true; /* were, in Unicode 8.0 */
+    return c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO && !tok_newer_than(cp, 8);
 }
 
 bool tok_is_mark(uint32_t cp)
 {
     utf8proc_category_t c = category(cp);
-    return c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ME;
+    if (cp == 0x1CF2 || cp == 0x1CF3) return true; /* were, in Unicode 9.0 */
+    return (c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ME) &&
+           cp != 0x111C9 && !tok_newer_than(cp, 9);
 }
 
-bool tok_is_nonspacing(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_MN; }
+bool tok_is_nonspacing(uint32_t cp)
+{
+    if (cp == 0x1734) return true; /* was, in Unicode 8.0 */
+    return category(cp) == UTF8PROC_CATEGORY_MN && cp != 0x111C9 && !tok_newer_than(cp, 8);
+}
 
 bool tok_is_other(uint32_t cp)
 {
     utf8proc_category_t c = category(cp);
-    return c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO;
+    return (c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO) &&
+           !tok_newer_than(cp, 8);
 }
 
 /* Sort key in the high half, so that a stable order is plain order of (class, position). */
@@ -188,7 +197,8 @@ static int by_class(const void *a, const void *b)
 
 static uint32_t combining(int32_t cp)
 {
-    return (uint32_t)utf8proc_get_property(cp)->combining_class;
+    const uint32_t class = (uint32_t)utf8proc_get_property(cp)->combining_class;
+    return class && tok_newer_than((uint32_t)cp, 9) ? 0 : class;
 }
 
 /* Canonical ordering: each run of non-starters by combining class, stable. */
@@ -235,7 +245,9 @@ lq_status tok_normal_form(tok_buf *out, const uint8_t *s, size_t n, tok_form for
         int last = 0;
         if (!tok_buf_room(&cps, LONGEST * sizeof(int32_t))) break;
         utf8proc_int32_t d[LONGEST];
-        utf8proc_ssize_t k = utf8proc_decompose_char(cp, d, LONGEST, opts, &last);
+        utf8proc_ssize_t k = tok_newer_than((uint32_t)cp, 9)
+                                 ? -1
+                                 : utf8proc_decompose_char(cp, d, LONGEST, opts, &last);
         if (k < 0 || k > LONGEST) d[0] = cp, k = 1; /* unassigned: stays */
         tok_buf_add(&cps, d, (size_t)k * sizeof *d);
     }
@@ -265,6 +277,6 @@ void tok_lowercase(tok_buf *out, const uint8_t *s, size_t n)
         if (cp == 0x130)
             tok_buf_add(out, "i\xCC\x87", 3); /* the one lower case of two */
         else
-            tok_buf_cp(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp));
+            tok_buf_cp(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)tok_late_lower(cp)));
     }
 }

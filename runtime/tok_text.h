@@ -42,6 +42,13 @@ bool tok_is_mark(uint32_t cp);       /* Mn, Mc, Me */
 bool tok_is_nonspacing(uint32_t cp); /* Mn */
 bool tok_is_other(uint32_t cp);      /* Cc, Cf, Co: controls and what has no shape */
 
+/* ---- Unicode's versions (tok_unicode.c) ---- */
+/* Of marks, punctuation, controls and characters with a decomposition: whether they came after
+ * Unicode `version` (8 or 9). */
+bool tok_newer_than(uint32_t cp, uint32_t version);
+bool tok_is_late_number(uint32_t cp);
+uint32_t tok_late_lower(uint32_t cp); /* cp itself: has none, or an old one */
+
 /* ---- normal forms of valid UTF-8; linear but for the sorting of runs of marks ---- */
 typedef enum { TOK_NFD, TOK_NFC, TOK_NFKD, TOK_NFKC } tok_form;
 lq_status tok_normal_form(tok_buf *out, const uint8_t *s, size_t n, tok_form form, lq_err *err);

@@ -2,6 +2,7 @@
  * Golden data: tests/golden/make/tokenizers_.py. */
 #include "runtime/tok.h"
 #include "runtime/tok_regex.h"
+#include "runtime/tok_text.h"
 #include "tests/check.h"
 #include "tests/jsonl.h"
 
@@ -546,6 +547,48 @@ TEST(patterns_match_as_in_onigurumas_dialect)
     tok_matcher_free(m);
 }
 
+/* As the library's own tables have it (tok_unicode.py). */
+TEST(characters_are_of_the_librarys_unicode)
+{
+    enum { PUNCT = 1, MARK = 2, NONSPACING = 4, OTHER = 8, NUMBER = 16 };
+    static const struct {
+        const char *why;
+        uint32_t cp;
+        unsigned is;
+        uint32_t lower;
+    } cases[] = {
+        { "punctuation of Unicode 8.0", 0x2E42, PUNCT, 0x2E42 },
+        { "punctuation of Unicode 9.0", 0x2E43, 0, 0x2E43 },
+        { "was punctuation, is a symbol now", 0x166D, PUNCT, 0x166D },
+        { "was punctuation, is a mark now", 0x111C9, PUNCT, 0x111C9 },
+        { "mark of Unicode 8.0", 0x8E3, MARK | NONSPACING, 0x8E3 },
+        { "mark of Unicode 9.0", 0x8D4, MARK, 0x8D4 },
+        { "mark of Unicode 14.0", 0x898, 0, 0x898 },
+        { "format control", 0x200B, OTHER, 0x200B },
+        { "format control of Unicode 14.0", 0x890, 0, 0x890 },
+        { "digit of Unicode 16.0", 0x10D40, NUMBER, 0x10D40 },
+        { "capital of Unicode 16.0", 0x10D51, 0, 0x10D71 },
+        { "capital of Unicode 17.0", 0x16EB8, 0, 0x16ED3 },
+        { "capital with an older small letter", 0xA7CB, 0, 0x264 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        const uint32_t cp = cases[i].cp;
+        const unsigned is = (tok_is_punct(cp) ? PUNCT : 0u) | (tok_is_mark(cp) ? MARK : 0u) |
+                            (tok_is_nonspacing(cp) ? NONSPACING : 0u) |
+                            (tok_is_other(cp) ? OTHER : 0u) | (tok_is_numeric(cp) ? NUMBER : 0u);
+        CHECK(is == cases[i].is, "%s: U+%04X: want %u, got %u", cases[i].why, cp, cases[i].is, is);
+        tok_buf in = { 0 }, got = { 0 }, want = { 0 };
+        tok_buf_cp(&in, cp);
+        tok_buf_cp(&want, cases[i].lower);
+        tok_lowercase(&got, in.p, in.n);
+        CHECK(got.n == want.n && memcmp(got.p, want.p, want.n) == 0, "%s: U+%04X: lower case",
+              cases[i].why, cp);
+        tok_buf_free(&in);
+        tok_buf_free(&got);
+        tok_buf_free(&want);
+    }
+}
+
 int main(int argc, char **argv)
 {
     RUN(every_kind_gives_the_librarys_ids_and_texts);
@@ -559,5 +602,6 @@ int main(int argc, char **argv)
     RUN(damaged_json_is_refused_or_harmless);
     RUN(wrong_ids_are_refused);
     RUN(patterns_match_as_in_onigurumas_dialect);
+    RUN(characters_are_of_the_librarys_unicode);
     return check_end();
 }

@@ -5,6 +5,7 @@ usage: tok_differential.py LLMQ [ROUNDS [SEED]]     (needs the package tokenizer
 Each round draws a normalizer, a pre-tokenizer, a trained model, a post-processor, a decoder and added
 tokens, writes tokenizer.json and compares ids, decoded texts and streamed deltas of random strings, and
 the decoding of random ids. A difference is printed with the folder that shows it; the exit code is 1.
+Compared with tokenizers 0.22 (0.23 decodes an added token of normalized text as the normalizer spells it).
 """
 import base64, json, os, random, subprocess, sys, tempfile, unicodedata
 sys.path.insert(0, os.path.dirname(__file__))
@@ -85,16 +86,16 @@ def pre_tokenizer(r, depth=0):
 
 
 def decoder(r, depth=0):
-    kinds = [dc.ByteLevel, dc.ByteFallback, dc.Fuse, lambda: dc.Strip(r.choice(" ▁a"), r.randint(0, 2), r.randint(0, 2)),
+    kinds = [dc.ByteFallback, dc.Fuse, lambda: dc.Strip(r.choice(" ▁a"), r.randint(0, 2), r.randint(0, 2)),
              lambda: dc.Replace(r.choice(["▁", " ", "ab", Regex("[aeiou]")]), r.choice([" ", "", "xx"])),
-             lambda: dc.Metaspace(r.choice("▁_"), r.choice(["always", "never", "first"])),
-             lambda: dc.WordPiece(r.choice(["##", "a"]), r.random() < .5), lambda: dc.BPEDecoder(r.choice(["</w>", "e"])),
-             lambda: dc.CTC("<s>", r.choice("|e"), r.random() < .5)]
+             lambda: dc.Metaspace(r.choice("▁_"), r.choice(["always", "never", "first"]))]
+    whole = [dc.ByteLevel, lambda: dc.WordPiece(r.choice(["##", "a"]), r.random() < .5), lambda: dc.BPEDecoder(r.choice(["</w>", "e"])),
+             lambda: dc.CTC("<s>", r.choice("|e"), r.random() < .5)]  # they expect tokens as the vocabulary spells them
     if depth == 0 and r.random() < 0.1:
         return None
     if depth == 0 and r.random() < 0.5:
-        return dc.Sequence([decoder(r, 1) for _ in range(r.randint(1, 4))])
-    return r.choice(kinds)()
+        return dc.Sequence([decoder(r, depth) for depth in range(1, r.randint(2, 5))])
+    return r.choice(kinds + whole * (depth < 2))()
 
 
 def model(r, corpus, t):
@@ -125,6 +126,8 @@ def model(r, corpus, t):
         j["model"]["ignore_merges"] = r.random() < .4
         if r.random() < .5 and not any(" " in x for m in j["model"]["merges"] for x in m):
             j["model"]["merges"] = [" ".join(m) for m in j["model"]["merges"]]
+    if kind == "unigram" and len(dict(j["model"]["vocab"])) < len(j["model"]["vocab"]):
+        raise ValueError("the trainer gave one text two ids")
     j["added_tokens"] = [a for a in j["added_tokens"] if a["content"] in specials]
     return Tokenizer.from_str(json.dumps(j))
 
@@ -135,9 +138,13 @@ def build(r, corpus):
     if n: t.normalizer = n
     if p: t.pre_tokenizer = p
     t = model(r, corpus, t)
+    strips = "Strip" in t.to_str()  # what a normalizer leaves nothing of is no token
     for a in r.sample(ADDED, r.randint(0, 5)):
+        if strips and a.isspace():
+            continue
         flags = {k: r.random() < .3 for k in ("lstrip", "rstrip", "single_word", "normalized")}
-        (t.add_special_tokens if r.random() < .4 else t.add_tokens)([AddedToken(a, **flags)])
+        special = r.random() < .4 or t.token_to_id(a) in (0, 1, 2)  # those are special already
+        (t.add_special_tokens if special else t.add_tokens)([AddedToken(a, **flags)])
     d = decoder(r)
     if d: t.decoder = d
     bos, eos = ("<s>", t.token_to_id("<s>")), ("</s>", t.token_to_id("</s>"))
@@ -146,6 +153,11 @@ def build(r, corpus):
                      pr.Sequence([pr.ByteLevel(), template])])
     if post: t.post_processor = post
     return Tokenizer.from_str(t.to_str())
+
+
+def has_script(c, split=pt.UnicodeScripts().pre_tokenize_str):
+    """Whether the library knows the script of a character: it knows none of those of Unicode 11 and later."""
+    return c == " " or unicodedata.category(c) == "Cn" or len(split("a" + c)) > 1 or len(split("ж" + c)) > 1
 
 
 def expected(t, s):
@@ -172,7 +184,10 @@ def run(llmq, folder, lines, *more):
 
 
 def compare(llmq, folder, t, r, report):
-    cases = [(s, e) for s in CASES + [text(r) for _ in range(40)] if (e := expected(t, s))]
+    texts = CASES + [text(r) for _ in range(40)]
+    if "UnicodeScripts" in t.to_str():
+        texts = [s for s in texts if all(map(has_script, s))]
+    cases = [(s, e) for s in texts if (e := expected(t, s))]
     got, err = run(llmq, folder, [{"text": s} for s, _ in cases])
     if len(got) != len(cases):
         return report(f"{len(got)} answers of {len(cases)}: {err}")
