@@ -392,7 +392,7 @@ static void replace_text(tok_buf *out, const uint8_t *s, size_t n, const void *f
         tok_buf_add(out, to, n_to);
         at = (size_t)(hit - s) + n_from;
     }
-    tok_buf_add(out, s + at, n - at);
+    if (at < n) tok_buf_add(out, s + at, n - at); /* an empty text may be NULL */
 }
 
 /* The spaces that English does not want before its punctuation and contractions, one after the
