@@ -73,6 +73,10 @@ lq_status gen_read(gen_defaults *g, const uint8_t *data, size_t n, lq_err *err)
         g->has_temperature = true;
         g->temperature = 0;
     }
+    if (!s && cJSON_IsTrue(sample) && !g->has_temperature) { /* its class's own default */
+        g->has_temperature = true;
+        g->temperature = 1;
+    }
     if (g->top_k < 0) g->top_k = 0;
     cJSON_Delete(doc);
     return s;

@@ -3,7 +3,8 @@
  * What a file says are defaults: a request goes before them, and so does the command line.
  * Stop ids are not here but in arch_config, which joins them with config.json's. As vLLM has it,
  * max_length (prompt and answer together) is not taken; unlike vLLM, an explicit do_sample false
- * means greedy, temperature 0, since that is how the model's makers run it. */
+ * means greedy, temperature 0, since that is how the model's makers run it, and do_sample true
+ * without a temperature means 1. */
 #ifndef LLMQ_FORMATS_GEN_H
 #define LLMQ_FORMATS_GEN_H
 

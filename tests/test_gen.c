@@ -15,6 +15,8 @@ TEST(what_the_file_says_is_read_and_nothing_else_is_set)
           "{\"temperature\":0.6,\"top_p\":0.9,\"top_k\":20,\"min_p\":0.05,"
           "\"repetition_penalty\":1.1,\"max_new_tokens\":512}" },
         { "null is absent", "{\"temperature\":null,\"top_k\":null,\"do_sample\":null}", "{}" },
+        { "sampling without a temperature has 1", "{\"do_sample\":true,\"top_p\":0.5}",
+          "{\"temperature\":1,\"top_p\":0.5}" },
         { "no sampling is greedy", "{\"do_sample\":false,\"temperature\":0.7}",
           "{\"temperature\":0}" },
         { "top_k off", "{\"top_k\":-1}", "{\"top_k\":0}" },
