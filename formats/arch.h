@@ -218,6 +218,8 @@ typedef struct arch_row {
     int64_t def_nope_every; /* no_rope_layer_interval; 0: all rotate */
     int64_t def_max_pos;    /* 0: 2048 */
     int64_t def_ffn;        /* times hidden; 0: must be said */
+    int64_t def_dense;      /* first_k_dense_replace: layers before those with experts */
+    int64_t def_shared;     /* n_shared_experts */
     double def_eps;         /* 0: 1e-6 */
     double def_theta;       /* 0: 10000 */
     double def_local_theta; /* of layers with a window, which are not scaled; 0: as the

@@ -248,13 +248,16 @@ lq_status arch_read_experts(arch_config *c, const cJSON *j, lq_err *err)
 {
     if (!arch_name_of(c, R_ROUTER)) return LQ_OK;
     const int64_t wide = ARCH_MAX_WIDTH;
-    int64_t shared = 0;
-    c->expert_ffn = c->ffn;
-    lq_status s = js_i64(j, spelled(j, experts_keys), true, 1, ARCH_MAX_EXPERTS, &c->experts, err);
-    if (!s) s = js_i64(j, "num_experts_per_tok", true, 1, ARCH_MAX_EXPERTS, &c->experts_used, err);
+    int64_t shared =
+        cJSON_GetObjectItemCaseSensitive(j, "n_shared_experts") ? 0 : c->row->def_shared;
+    /* The row's keys have put there what is assumed of a silent config.json. */
+    const bool n = !c->experts, used = !c->experts_used;
+    lq_status s = js_i64(j, spelled(j, experts_keys), n, 1, ARCH_MAX_EXPERTS, &c->experts, err);
+    if (!s) s = js_i64(j, "num_experts_per_tok", used, 1, ARCH_MAX_EXPERTS, &c->experts_used, err);
+    if (!c->expert_ffn) c->expert_ffn = c->ffn;
     if (!s) s = js_i64(j, "moe_intermediate_size", false, 1, wide, &c->expert_ffn, err);
     if (!s) s = js_i64(j, "n_shared_experts", false, 0, 1024, &shared, err);
-    c->shared_ffn = arch_name_of(c, R_SHARED_UP) ? shared * c->expert_ffn : 0;
+    if (!c->shared_ffn && arch_name_of(c, R_SHARED_UP)) c->shared_ffn = shared * c->expert_ffn;
     if (!s && arch_name_of(c, R_SHARED_UP))
         s = js_i64(j, "shared_expert_intermediate_size", false, 0, wide, &c->shared_ffn, err);
     return s;
@@ -262,7 +265,7 @@ lq_status arch_read_experts(arch_config *c, const cJSON *j, lq_err *err)
 
 static lq_status read_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
-    int64_t first = 0, every = 1, step = 1;
+    int64_t first = c->row->def_dense, every = 1, step = 1;
     const cJSON *dense = js_get(j, "mlp_only_layers");
     if (!c->experts) return LQ_OK;
     lq_status s = js_i64(j, "first_k_dense_replace", false, 0, ARCH_MAX_LAYERS, &first, err);

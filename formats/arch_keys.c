@@ -158,21 +158,27 @@ static bool harmless(const char *key)
 /* Keys of the field with the values that change nothing. */
 static const struct {
     const char *key, *neutral; /* "a|b" */
+    bool of_norm;              /* only for rows with this norm */
+    arch_norm norm;
 } neutral_keys[] = {
-    { "position_embedding_type", "absolute|rope|rotary|alibi|default" },
-    { "norm_type", "low_precision_layernorm|layer_norm|layernorm|rms_norm|rmsnorm" },
-    { "add_cross_attention", "false" },
-    { "is_encoder_decoder", "false" },
-    { "use_bidirectional_attention", "false" },
-    { "attn_output_gate", "false" },
-    { "apply_residual_connection_post_layernorm", "false" },
-    { "scale_attn_by_inverse_layer_idx", "false" },
-    { "scale_attn_weights", "true" },
-    { "prefix_lm", "false" },
-    { "qkv_bias", "false" },
-    { "pretraining_tp", "1" },
-    { "cross_layer_sharing", "false" },
-    { "num_kv_shared_layers", "0" },
+    { "norm_type", "low_precision_layernorm|layer_norm|layernorm", true, NORM_LAYER },
+    { "norm_type", "rms_norm|rmsnorm", true, NORM_RMS },
+    { .key = "position_embedding_type", .neutral = "absolute|rope|rotary|alibi|default" },
+    { .key = "is_causal", .neutral = "true" },
+    { .key = "causal", .neutral = "true" },
+    { .key = "scoring_func", .neutral = "softmax" },
+    { .key = "add_cross_attention", .neutral = "false" },
+    { .key = "is_encoder_decoder", .neutral = "false" },
+    { .key = "use_bidirectional_attention", .neutral = "false" },
+    { .key = "attn_output_gate", .neutral = "false" },
+    { .key = "apply_residual_connection_post_layernorm", .neutral = "false" },
+    { .key = "scale_attn_by_inverse_layer_idx", .neutral = "false" },
+    { .key = "scale_attn_weights", .neutral = "true" },
+    { .key = "prefix_lm", .neutral = "false" },
+    { .key = "qkv_bias", .neutral = "false" },
+    { .key = "pretraining_tp", .neutral = "1" },
+    { .key = "cross_layer_sharing", .neutral = "false" },
+    { .key = "num_kv_shared_layers", .neutral = "0" },
 };
 
 static void value_text(char out[64], const cJSON *v)
@@ -234,12 +240,18 @@ static bool sounds_like_math(const char *key)
     return false;
 }
 
+/* 1 is neutral where it multiplies, not where it bounds. */
+static bool bounds(const char *key)
+{
+    return strstr(key, "clip") || strstr(key, "softcap") || strstr(key, "window");
+}
+
 static bool neutral_value(const cJSON *v)
 {
     if (cJSON_IsNull(v) || cJSON_IsFalse(v)) return true;
     if (cJSON_IsNumber(v))
         return !(v->valuedouble < 0 || v->valuedouble > 0) ||
-               !(v->valuedouble < 1 || v->valuedouble > 1);
+               (!(v->valuedouble < 1 || v->valuedouble > 1) && !bounds(v->string));
     if (cJSON_IsString(v)) return !v->valuestring[0];
     return (cJSON_IsArray(v) || cJSON_IsObject(v)) && !v->child;
 }
@@ -252,7 +264,8 @@ static lq_status check_key(const arch_config *c, const char *parent, const cJSON
         return LQ_OK;
     value_text(text, v);
     for (size_t i = 0; i < LQ_COUNT(neutral_keys); i++)
-        if (strcmp(neutral_keys[i].key, key) == 0) {
+        if (strcmp(neutral_keys[i].key, key) == 0 &&
+            (!neutral_keys[i].of_norm || neutral_keys[i].norm == c->row->w.norm)) {
             if (one_of(neutral_keys[i].neutral, text)) return LQ_OK;
             return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected %s, found %s", key,
                            neutral_keys[i].neutral, js_describe(found, v));

@@ -144,6 +144,46 @@ static lq_status read_scaling(arch_config *c, arch_rope *r, const cJSON *config,
     return s ? s : js_f64(o, "high_freq_factor", true, 1e-6, 1e6, &r->high_freq, err);
 }
 
+/* What no kind above reads would change the angles, or be of another implementation. Sections are
+ * of images: text has the same position in each. */
+static lq_status check_rope_keys(arch_rope_kind kind, const cJSON *o, const char *where,
+                                 lq_err *err)
+{
+    static const char *const read[] = {
+        "type",
+        "rope_type",
+        "rope_theta",
+        "partial_rotary_factor",
+        "factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+        "truncate",
+        "attention_factor",
+        "mscale",
+        "mscale_all_dim",
+        "short_factor",
+        "long_factor",
+        "finetuned",
+        "low_freq_factor",
+        "high_freq_factor",
+        "mrope_section",
+        "mrope_interleaved",
+    };
+    for (const cJSON *v = o->child; v; v = v->next) {
+        char found[64];
+        size_t i = 0;
+        while (i < LQ_COUNT(read) && strcmp(read[i], v->string) != 0)
+            i++;
+        const bool one = cJSON_IsNumber(v) && !(v->valuedouble < 1 || v->valuedouble > 1);
+        const bool alpha = kind == ROPE_DYNAMIC && strcmp(v->string, "alpha") == 0;
+        if (i < LQ_COUNT(read) || one || alpha || cJSON_IsNull(v) || cJSON_IsFalse(v)) continue;
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s: %.80s: expected no such key, found %s", where,
+                       v->string, js_describe(found, v));
+    }
+    return LQ_OK;
+}
+
 /* One table: `o` is rope_scaling, or rope_parameters or its part for a layer type. */
 static lq_status read_table(arch_config *c, arch_rope *r, const cJSON *config, const cJSON *o,
                             const char *where, lq_err *err)
@@ -156,6 +196,7 @@ static lq_status read_table(arch_config *c, arch_rope *r, const cJSON *config, c
     }
     lq_status s = js_f64(o, "rope_theta", false, 1.001, 1e15, &r->theta, err);
     if (!s) s = read_kind(&r->kind, o, where, err);
+    if (!s) s = check_rope_keys(r->kind, o, where, err);
     if (!s && r->kind != ROPE_PLAIN) {
         s = read_scaling(c, r, config, o, err);
         if (s) lq_wrap(err, s, "%s", where);

@@ -528,13 +528,14 @@ static const arch_key cohere_keys[] = {
     { "use_qk_norm", KEY_FN, 0, NONE, heads_qk_norm },
     NO_KEY,
 };
-static const arch_key granite_keys[] = {
-    { "embedding_multiplier", KEY_REAL, AT(embed_scale), 1, NULL },
-    { "residual_multiplier", KEY_REAL, AT(residual_scale), 1, NULL },
-    { "attention_multiplier", KEY_REAL, AT(attn_scale), 1, NULL },
-    { "logits_scaling", KEY_INVERSE, AT(logit_scale), 1, NULL },
-    NO_KEY,
-};
+#define GRANITE_KEYS                                                      \
+    { "embedding_multiplier", KEY_REAL, AT(embed_scale), 1, NULL },       \
+        { "residual_multiplier", KEY_REAL, AT(residual_scale), 1, NULL }, \
+        { "attention_multiplier", KEY_REAL, AT(attn_scale), 1, NULL },    \
+    {                                                                     \
+        "logits_scaling", KEY_INVERSE, AT(logit_scale), 1, NULL           \
+    }
+static const arch_key granite_keys[] = { GRANITE_KEYS, NO_KEY };
 static const arch_key stablelm_keys[] = {
     { "use_qkv_bias", KEY_FLAG, AT(attn_bias), 0, NULL },
     { "use_parallel_residual", KEY_BOOL, AT(w.parallel), 0, NULL },
@@ -633,14 +634,38 @@ static const arch_key xglm_keys[] = {
     {                                                          \
         "norm_topk_prob", KEY_BOOL, AT(w.norm_topk), def, NULL \
     }
+#define EXPERT_COUNTS(key, n, used)                                  \
+    { key, KEY_INT, AT(experts), n, NULL },                          \
+    {                                                                \
+        "num_experts_per_tok", KEY_INT, AT(experts_used), used, NULL \
+    }
+#define EXPERT_FFN(def)                                             \
+    {                                                               \
+        "moe_intermediate_size", KEY_INT, AT(expert_ffn), def, NULL \
+    }
+static const arch_key granite_moe_keys[] = {
+    GRANITE_KEYS,
+    EXPERT_COUNTS("num_local_experts", 8, 2),
+    NO_KEY,
+};
+static const arch_key mixtral_keys[] = { EXPERT_COUNTS("num_local_experts", 8, 2), NO_KEY };
 static const arch_key qwen2_moe_keys[] = {
     NORM_TOPK(0),
+    EXPERT_COUNTS("num_experts", 60, 4),
+    EXPERT_FFN(1408),
+    { "shared_expert_intermediate_size", KEY_INT, AT(shared_ffn), 5632, NULL },
     { "qkv_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
     NO_KEY,
 };
-static const arch_key qwen3_moe_keys[] = { NORM_TOPK(0), NO_KEY };
+static const arch_key qwen3_moe_keys[] = {
+    NORM_TOPK(0),
+    EXPERT_COUNTS("num_experts", 128, 8),
+    EXPERT_FFN(768),
+    NO_KEY,
+};
 static const arch_key gpt_oss_keys[] = {
     { "swiglu_limit", KEY_REAL, AT(act_limit), 7, NULL },
+    EXPERT_COUNTS("num_local_experts", 128, 4),
     { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
     NO_KEY,
 };
@@ -671,6 +696,8 @@ static const arch_key deepseek_v2_keys[] = {
 static const arch_key deepseek_v3_keys[] = {
     MLA_KEYS(1536),
     GROUP_KEYS(8, 4, 2.5),
+    EXPERT_COUNTS("n_routed_experts", 256, 8),
+    EXPERT_FFN(2048),
     NORM_TOPK(1),
     { "topk_method", KEY_FN, 0, NONE, noaux_tc },
     { "rope_interleave", KEY_NOT, AT(w.rope_half), 1, NULL },
@@ -678,13 +705,13 @@ static const arch_key deepseek_v3_keys[] = {
     NO_KEY,
 };
 static const arch_key glm4_moe_keys[] = {
-    GROUP_KEYS(1, 1, 1),
-    NORM_TOPK(1),
-    { "use_qk_norm", KEY_FN, 0, NONE, head_qk_norm },
-    NO_KEY,
+    GROUP_KEYS(1, 1, 1), EXPERT_COUNTS("n_routed_experts", 128, 8),        EXPERT_FFN(1408),
+    NORM_TOPK(1),        { "use_qk_norm", KEY_FN, 0, NONE, head_qk_norm }, NO_KEY,
 };
-static const arch_key dots1_keys[] = { GROUP_KEYS(1, 1, 1), NORM_TOPK(0), NO_KEY };
-static const arch_key olmoe_keys[] = { NORM_TOPK(0), MUST("clip_qkv", 0), NO_KEY };
+static const arch_key dots1_keys[] = { GROUP_KEYS(1, 1, 1), NORM_TOPK(0), EXPERT_FFN(1408),
+                                       NO_KEY };
+static const arch_key olmoe_keys[] = { NORM_TOPK(0), EXPERT_COUNTS("num_experts", 64, 8),
+                                       MUST("clip_qkv", 0), NO_KEY };
 static const arch_key ernie_keys[] = { BIASES("use_bias", 0), NO_KEY };
 static const arch_key seed_oss_keys[] = {
     { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
@@ -805,8 +832,8 @@ const arch_row arch_rows[] = {
       .names = hunyuan_names, .keys = hunyuan_keys, .def_eps = 1e-5 },
 
     { "MixtralForCausalLM", "mixtral", .w = { RMS_ROPE, .norm_topk = true }, MODEL,
-      .names = mixtral_names, .window = WINDOW_ALL, .def_kv_heads = 8, .def_eps = 1e-5,
-      .def_theta = 1e6, .def_max_pos = 131072 },
+      .names = mixtral_names, .keys = mixtral_keys, .window = WINDOW_ALL, .def_kv_heads = 8,
+      .def_eps = 1e-5, .def_theta = 1e6, .def_max_pos = 131072 },
     { "Qwen2MoeForCausalLM", "qwen2_moe", .w = { RMS_ROPE }, MODEL, .names = qwen2_moe_names,
       .keys = qwen2_moe_keys, .window = WINDOW_ALL_IF_USED, .def_window = 4096, .def_kv_heads = 16,
       .def_max_pos = 32768 },
@@ -814,19 +841,20 @@ const arch_row arch_rows[] = {
       .names = qwen3_moe_names, .keys = qwen3_moe_keys, .window = WINDOW_ALL_IF_USED,
       .def_window = 4096, .def_kv_heads = 4, .def_max_pos = 32768 },
     { "DeepseekV2ForCausalLM", "deepseek_v2", .w = { RMS_PAIRS, .mla = true }, MODEL,
-      .names = deepseek_v2_names, .keys = deepseek_v2_keys },
+      .names = deepseek_v2_names, .keys = deepseek_v2_keys, .def_shared = 2 },
     { "DeepseekV3ForCausalLM", "deepseek_v3", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
-      .names = deepseek_v3_names, .keys = deepseek_v3_keys, .def_max_pos = 4096 },
+      .names = deepseek_v3_names, .keys = deepseek_v3_keys, .def_max_pos = 4096, .def_dense = 3,
+      .def_shared = 1 },
     { "Glm4MoeForCausalLM", "glm4_moe", .w = { RMS_ROPE, SIGMOID_MOE }, MODEL,
       .names = glm4_moe_names, .keys = glm4_moe_keys, .def_kv_heads = 8, .def_partial = 0.5,
-      .def_eps = 1e-5, .def_max_pos = 131072 },
+      .def_eps = 1e-5, .def_max_pos = 131072, .def_dense = 1, .def_shared = 1 },
     { "Dots1ForCausalLM", "dots1", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, SIGMOID_MOE }, MODEL,
       .names = dots1_names, .keys = dots1_keys, .window = WINDOW_ALL, .def_kv_heads = 32 },
     { "OlmoeForCausalLM", "olmoe", .w = { RMS_ROPE, .qk_norm = QK_NORM_ALL }, MODEL,
       .names = qwen3_moe_names, .keys = olmoe_keys, .def_kv_heads = 16, .def_eps = 1e-5,
       .def_max_pos = 4096 },
     { "GraniteMoeForCausalLM", "granitemoe", .w = { RMS_ROPE, .norm_topk = true }, MODEL,
-      .names = granite_moe_names, .keys = granite_keys },
+      .names = granite_moe_names, .keys = granite_moe_keys },
     { "GptOssForCausalLM", "gpt_oss", .w = { RMS_ROPE, .norm_topk = true, .gate_up_mixed = true },
       MODEL, .names = gpt_oss_names, .keys = gpt_oss_keys, .def_act = ARCH_SWIGLU_CLAMPED,
       .fixed_act = true, .window = WINDOW_PATTERN, .def_pattern = 2, .def_window = 128,

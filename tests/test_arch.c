@@ -208,6 +208,21 @@ TEST(a_wrong_config_is_refused_by_key)
           "attention_multiplier: expected no such key in a LlamaForCausalLM" },
         { "scores capped in a Llama", LLAMA ",\"attn_logit_softcapping\":50.0}",
           "attn_logit_softcapping" },
+        { "scores capped at 1", LLAMA ",\"attn_logit_softcapping\":1.0}",
+          "attn_logit_softcapping" },
+        { "values cut at 1", LLAMA ",\"clip_qkv\":1}", "clip_qkv" },
+        { "another norm", LLAMA ",\"norm_type\":\"layernorm\"}", "norm_type: expected rms_norm" },
+        { "RMS in an MPT", MPT "{\"alibi\":true},\"norm_type\":\"rmsnorm\"}",
+          "norm_type: expected low_precision_layernorm" },
+        { "not causal", LLAMA ",\"is_causal\":false}", "is_causal: expected true" },
+        { "experts by sigmoid", MIXTRAL ",\"num_local_experts\":4,\"scoring_func\":\"sigmoid\"}",
+          "scoring_func: expected softmax" },
+        { "a scaling's key of another implementation",
+          LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"attn_factor\":1.5}}",
+          "rope_scaling: attn_factor: expected no such key" },
+        { "an alpha that linear has not",
+          LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"alpha\":1000}}",
+          "rope_scaling: alpha: expected no such key" },
         { "norms of heads", QWEN2 ",\"use_qk_norm\":true}", "use_qk_norm" },
         { "chunks", LLAMA ",\"attention_chunk_size\":8192}", "attention_chunk_size" },
         { "looking both ways", LLAMA ",\"use_bidirectional_attention\":true}",
@@ -237,7 +252,7 @@ TEST(a_wrong_config_is_refused_by_key)
           "experts_used: expected 1..4" },
         { "groups that do not divide",
           DEEPSEEK ",\"topk_method\":\"group_limited_greedy\",\"n_group\":3}", "expert_groups" },
-        { "experts without a number", MIXTRAL "}", "num_local_experts: expected" },
+        { "no experts", MIXTRAL ",\"num_local_experts\":0}", "num_local_experts: expected" },
         { "a list of NoPE layers too short",
           "{\"architectures\":[\"SmolLM3ForCausalLM\"]," BASE ",\"no_rope_layers\":[1,0]}",
           "no_rope_layers" },
@@ -388,6 +403,29 @@ TEST(rotary_tables_equal_the_reference)
     cJSON_Delete(all);
 }
 
+TEST(experts_are_as_many_as_the_class_assumes)
+{
+    static const struct {
+        const char *config;
+        int64_t experts, used, ffn;
+    } t[] = {
+        { MIXTRAL "}", 8, 2, 160 },
+        { MIXTRAL ",\"num_experts\":4}", 4, 2, 160 },
+        { "{\"model_type\":\"qwen3_moe\"," BASE "}", 128, 8, 768 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        lq_err err = { "" };
+        lq_status s = parse(&c, t[i].config, NULL, &err);
+        CHECK(!s, "%s: %s", t[i].config, err.msg);
+        if (s) continue;
+        CHECK(c.experts == t[i].experts && c.experts_used == t[i].used && c.expert_ffn == t[i].ffn,
+              "%s: %d experts, %d used, of %d", t[i].config, (int)c.experts, (int)c.experts_used,
+              (int)c.expert_ffn);
+        arch_config_free(&c);
+    }
+}
+
 /* What published files hold beside the numbers, and what transformers passes over. */
 TEST(keys_that_change_nothing_are_passed_over)
 {
@@ -401,6 +439,8 @@ TEST(keys_that_change_nothing_are_passed_over)
               "true,\"_flash_attn_2_enabled\":true,\"num_nextn_predict_layers\":1}",
         LLAMA ",\"logit_scale\":1.0,\"residual_multiplier\":1,\"attn_logit_softcapping\":null,"
               "\"qk_layernorm\":false,\"position_embedding_type\":\"absolute\"}",
+        LLAMA ",\"norm_type\":\"rms_norm\",\"is_causal\":true,\"rope_scaling\":{\"type\":\"yarn\","
+              "\"factor\":4,\"original_max_position_embeddings\":32,\"finetuned\":true}}",
         MIXTRAL ",\"num_local_experts\":4,\"num_experts_per_tok\":2,\"router_aux_loss_coef\":0.02,"
                 "\"router_jitter_noise\":0.1,\"output_router_logits\":false}",
         DEEPSEEK ",\"aux_loss_alpha\":0.001,\"seq_aux\":true,\"ep_size\":1,\"scoring_func\":"
@@ -533,6 +573,7 @@ int main(int argc, char **argv)
     RUN(end_tokens_of_both_files_are_joined);
     RUN(a_wrong_config_is_refused_by_key);
     RUN(our_own_spelling_gives_the_same_config_back);
+    RUN(experts_are_as_many_as_the_class_assumes);
     RUN(keys_that_change_nothing_are_passed_over);
     RUN(both_spellings_of_a_config_are_one);
     RUN(slopes_of_alibi_are_those_of_the_paper);
