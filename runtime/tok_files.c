@@ -4,6 +4,7 @@
 #include "runtime/jtext.h"
 #include "runtime/tok_int.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- tokenizer_config.json ---- */
@@ -83,14 +84,16 @@ static cJSON *new_entry(const char *content, bool special)
 }
 
 /* An entry with its id; what transformers adds is found in the text as it stands. */
-static lq_status add_entry(cJSON *list, cJSON *entry, double id, lq_err *err)
+static lq_status add_entry(cJSON *list, cJSON *entry, double id, const char *file, lq_err *err)
 {
-    bool ok = entry &&
-              (cJSON_HasObjectItem(entry, "id") || cJSON_AddNumberToObject(entry, "id", id)) &&
-              cJSON_AddItemToArray(list, entry);
-    if (ok) return LQ_OK;
+    const bool fits = id >= 0 && id < TOK_MAX_IDS && !(id < floor(id)) && !(id > floor(id));
+    cJSON_DeleteItemFromObjectCaseSensitive(entry, "id");
+    if (entry && fits && cJSON_AddNumberToObject(entry, "id", id) &&
+        cJSON_AddItemToArray(list, entry))
+        return LQ_OK;
     cJSON_Delete(entry);
-    return tok_oom(err);
+    return fits ? tok_oom(err)
+                : lq_fail(err, LQ_EFORMAT, "%s: expected ids 0..%d", file, TOK_MAX_IDS - 1);
 }
 
 /* added_tokens_decoder {"7": {"content": ...}} and added_tokens.json {"text": 7}, by id. */
@@ -100,9 +103,9 @@ static lq_status read_added(cJSON *list, const cJSON *config, const cJSON *more,
     lq_status s = LQ_OK;
     cJSON_ArrayForEach(e, map)
     {
-        char *end;
-        double id = strtod(e->string, &end);
-        if (*end || end == e->string || !tok_json_str(e, "content"))
+        char *end = NULL;
+        double id = cJSON_IsObject(map) ? strtod(e->string, &end) : 0;
+        if (!end || *end || end == e->string || !tok_json_str(e, "content"))
             return lq_fail(err, LQ_EFORMAT,
                            "tokenizer_config.json: added_tokens_decoder: expected ids of tokens "
                            "with a content");
@@ -111,13 +114,14 @@ static lq_status read_added(cJSON *list, const cJSON *config, const cJSON *more,
             free(copy->string);
             copy->string = NULL;
         }
-        if (!s) s = add_entry(list, copy, id, err);
+        s = add_entry(list, copy, id, "tokenizer_config.json: added_tokens_decoder", err);
+        if (s) return s;
     }
     cJSON_ArrayForEach(e, more)
     {
         if (!cJSON_IsNumber(e)) return lq_fail(err, LQ_EFORMAT, "added_tokens.json: expected ids");
         if (s || has_content(list, e->string)) continue;
-        s = add_entry(list, new_entry(e->string, false), e->valuedouble, err);
+        s = add_entry(list, new_entry(e->string, false), e->valuedouble, "added_tokens.json", err);
     }
     const size_t n = (size_t)cJSON_GetArraySize(list);
     cJSON **order = calloc(n + 1, sizeof(cJSON *));
@@ -140,7 +144,7 @@ static lq_status add_named(const tok_builder *b, cJSON *list, const cJSON *confi
         if (!s || has_content(list, s)) continue;
         uint32_t id = tok_find_text(b, s, strlen(s));
         if (id == TOK_NONE) continue;
-        lq_status e = add_entry(list, new_entry(s, true), id, err);
+        lq_status e = add_entry(list, new_entry(s, true), id, keys[i], err);
         if (e) return e;
     }
     return LQ_OK;

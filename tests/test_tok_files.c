@@ -47,8 +47,8 @@ static void check_case(const tok_tokenizer *t, const cJSON *c)
         same = e->valueint == got[i];
     CHECK(same, "'%s': other ids (%zu)", text, n);
     CHECK(!tok_decode(t, got, n, false, &back, &n_back, &err), "'%s': %s", text, err.msg);
-    CHECK(!want || (n_back == n_want && !memcmp(back, want, n_want)), "'%s': '%s' is not '%s'", text, back,
-          want);
+    CHECK(!want || (n_back == n_want && !memcmp(back, want, n_want)), "'%s': '%s' is not '%s'",
+          text, back, want);
     free(back);
     free(got);
     free(want);
@@ -114,6 +114,42 @@ TEST(the_configuration_says_what_surrounds_a_text_and_what_is_added)
         tok_close(t);
         free(blob);
     }
+    free_blob(files[0]);
+}
+
+TEST(added_tokens_of_another_form_are_refused_by_name)
+{
+    static const char *const configs[] = {
+        "{\"added_tokens_decoder\":[{\"content\":\"x\"}]}",
+        "{\"added_tokens_decoder\":{\"7\":\"x\"}}",
+        "{\"added_tokens_decoder\":{\"x\":{\"content\":\"x\"}}}",
+        "{\"added_tokens_decoder\":{\"nan\":{\"content\":\"x\"}}}",
+        "{\"added_tokens_decoder\":{\"7.5\":{\"content\":\"x\"}}}",
+        "{\"added_tokens_decoder\":{\"1e300\":{\"content\":\"<s>\"}},\"bos_token\":\"<s>\"}",
+    };
+    /* Keys of an entry that only sound like its id say nothing. */
+    static const char odd[] =
+        "{\"bos_token\":\"<x>\",\"added_tokens_decoder\":{\"7001\":{\"content\":\"<y>\",\"ID\":3},"
+        "\"7000\":{\"content\":\"<x>\",\"Id\":3,\"id\":\"4\"}}}";
+    src_blob files[2] = { read_blob("bpe.model", "tokenizer.model") };
+    uint8_t *blob;
+    size_t n_blob, n = 0;
+    for (size_t i = 0; i < LQ_COUNT(configs); i++) {
+        lq_err err = { 0 };
+        files[1] =
+            (src_blob){ "tokenizer_config.json", (const uint8_t *)configs[i], strlen(configs[i]) };
+        CHECK(tok_compile_files(&blob, &n_blob, files, 2, &err) == LQ_EFORMAT, "%s", configs[i]);
+        CHECK(strstr(err.msg, "added_tokens_decoder"), "%s: %s", configs[i], err.msg);
+        free(blob);
+    }
+    files[1] = (src_blob){ "tokenizer_config.json", (const uint8_t *)odd, sizeof odd - 1 };
+    tok_tokenizer *t = open_files(&blob, files, 2);
+    int32_t *ids = NULL;
+    CHECK(t && !tok_encode(t, "a", 1, TOK_ADD_SPECIAL, &ids, &n, NULL) && n && ids[0] == 7000, "%s",
+          odd);
+    free(ids);
+    tok_close(t);
+    free(blob);
     free_blob(files[0]);
 }
 
@@ -253,6 +289,7 @@ int main(int argc, char **argv)
 {
     RUN(every_file_gives_the_ids_of_its_own_library);
     RUN(the_configuration_says_what_surrounds_a_text_and_what_is_added);
+    RUN(added_tokens_of_another_form_are_refused_by_name);
     RUN(vocab_and_merges_make_gpt2s_tokenizer);
     RUN(broken_files_are_refused);
     RUN(an_unknown_class_is_refused_by_name);
