@@ -13,12 +13,12 @@ static size_t token_bytes(const gen *g, int32_t id, char out[1024])
     return n < 1024 ? n : 1024;
 }
 
-/* The token as a string. Legacy logprobs use it as a key, so that there bytes which are no text
- * are spelled out ("bytes:\xe2\x80") as OpenAI does. */
+/* The token as a string; its id where there is no tokenizer. Legacy logprobs use it as a key, so
+ * that there bytes which are no text are spelled out ("bytes:\xe2\x80") as OpenAI does. */
 static void write_token(jw *w, const gen *g, int32_t id)
 {
     char s[1024], spelled[32];
-    if (g->p.ids_as_tokens) {
+    if (g->p.ids_as_tokens || !g->a->m.tok) {
         jw_str(w, spelled, (size_t)snprintf(spelled, sizeof spelled, "token_id:%d", (int)id));
         return;
     }

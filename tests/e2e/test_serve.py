@@ -2,6 +2,7 @@
 (C24, ...) are those of the conformance checklist that the server is built against."""
 import concurrent.futures
 import json
+import pathlib
 import re
 import signal
 import socket
@@ -505,3 +506,14 @@ def test_port_0_is_printed(llmq, model):
 def test_wrong_usage_of_the_server_is_refused(llmq, model, why, args, says):
     p = llmq("serve", "--port", "0", *[model if x == "MODEL" else x for x in args], code=2)
     assert says in p.stderr, why
+
+
+def test_a_model_without_a_tokenizer_is_served_by_ids(serve):
+    arch = pathlib.Path(__file__).resolve().parents[1] / "golden/arch/qwen2"
+    s = serve(arch)
+    ask = {"prompt": [1, 5, 9, 30], "max_tokens": 3, "temperature": 0, "return_token_ids": True, "logprobs": 2}
+    choice = s.post_json("/v1/completions", ask)["choices"][0]
+    names = [f"token_id:{i}" for i in choice["token_ids"]]
+    assert choice["logprobs"]["tokens"] == names and len(names) > 0
+    assert all(len(top) >= 2 for top in choice["logprobs"]["top_logprobs"])
+    assert "token ids" in s.post_json("/v1/completions", {**ask, "prompt": "text"}, 400)["error"]["message"]
