@@ -103,7 +103,7 @@ static cJSON *variables(const chat_format *c, const chat_request *r)
     for (const cJSON *e = r->kwargs ? r->kwargs->child : NULL; ok && e; e = e->next)
         ok = !e->string || reserved(e->string) || put(o, e->string, e);
     for (const cJSON *e = chat_set_tokens(c->set)->child; ok && e; e = e->next)
-        ok = cJSON_HasObjectItem(o, e->string) || put(o, e->string, e);
+        ok = cJSON_GetObjectItemCaseSensitive(o, e->string) || put(o, e->string, e);
     ok = ok && cJSON_AddBoolToObject(o, "add_generation_prompt", r->add_generation_prompt);
     if (ok) return o;
     cJSON_Delete(o);
