@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "calib/gemm.h"
+#include "calib/random.h"
 #include "kernels/ops.h"
 
 size_t kl_scratch(int64_t V) { return 2 * (size_t)KL_ROWS * (size_t)V; }
@@ -75,15 +76,6 @@ typedef struct {
     uint64_t seed;
 } draws;
 
-/* splitmix64 (Steele, Lea, Flood 2014). */
-static uint64_t mix(uint64_t z)
-{
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 static void draw_row(void *ctx, int64_t r, int thread)
 {
     (void)thread;
@@ -91,7 +83,8 @@ static void draw_row(void *ctx, int64_t r, int thread)
     float *s = w->logits + r * w->V;
     add_bias(s, w->bias, w->V);
     float z = k_logsumexp(s, w->V);
-    double at = (double)(mix(mix(w->seed) + (uint64_t)(w->row0 + r)) >> 11) * 0x1p-53, sum = 0;
+    double at = (double)(cal_mix(cal_mix(w->seed) + (uint64_t)(w->row0 + r)) >> 11) * 0x1p-53,
+           sum = 0;
     int64_t y = -1;
     for (int64_t v = 0; v < w->V; v++) {
         s[v] = k_exp(s[v] - z);

@@ -3,14 +3,7 @@
 
 #include <stdlib.h>
 
-/* splitmix64 (Steele, Lea, Flood 2014). */
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
+#include "calib/random.h"
 
 /* Selection sampling: window i is taken with probability (still wanted) / (still to come). */
 static void choose(cal_samples *s, const int32_t *ids, uint64_t seed)
@@ -18,7 +11,7 @@ static void choose(cal_samples *s, const int32_t *ids, uint64_t seed)
     int64_t taken = 0;
     for (int64_t i = 0; taken < s->n; i++) {
         uint64_t left = (uint64_t)(s->available - i), want = (uint64_t)(s->n - taken);
-        if (next_random(&seed) % left >= want) continue;
+        if (cal_random(&seed) % left >= want) continue;
         memcpy(s->ids + taken * s->len, ids + i * s->len, (size_t)s->len * sizeof *ids);
         taken++;
     }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "calib/dense.h"
+#include "calib/random.h"
 #include "quantize/tune_param.h"
 
 enum { CHUNK_TOKENS = 2048, HELD_BACK = 16 };
@@ -284,19 +285,10 @@ static double held_back_kl(tuner *t)
     return kl / (double)((n - t->n_train) * t->len);
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014). */
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 static void shuffle(int64_t *order, int64_t n, uint64_t *seed)
 {
     for (int64_t i = n; i-- > 1;) {
-        int64_t j = (int64_t)(next_random(seed) % (uint64_t)(i + 1)), k = order[i];
+        int64_t j = (int64_t)(cal_random(seed) % (uint64_t)(i + 1)), k = order[i];
         order[i] = order[j];
         order[j] = k;
     }
