@@ -3,10 +3,10 @@
 #include "calib/jsonl.h"
 #include "quantize/job.h"
 #include "tools/cmds.h"
+#include "tools/quantize_report.h"
 
 #include "runtime/tok_files.h"
 
-#include <cjson/cJSON.h>
 #include <stdlib.h>
 
 typedef struct {
@@ -86,12 +86,6 @@ static const opt_row run_rows[] = {
     { "dry-run", 0, OPT_FLAG, F(dry_run), .help = "print what would become of every tensor" },
     { "kernels", 0, OPT_STR, F(kernels), .arg = "NAME", .help = "instruction set for calibration" },
 };
-
-static void say(void *user, const char *line)
-{
-    (void)user;
-    prog_say(LOG_WARN, "%s", line);
-}
 
 /* Options that change weights, and the methods that know them: elsewhere they would do nothing. */
 static const struct {
@@ -255,157 +249,6 @@ static lq_status read_samples(cal_samples *s, const quantize_opts *o, const src_
     return st;
 }
 
-/* ---- output ---- */
-static lq_status print_plan(const cmd_ctx *c, const quantize_opts *o, const src_source *src,
-                            const qz_opts *q, lq_err *err)
-{
-    qz_plan plan;
-    plan_voice voice = { say, NULL };
-    lq_status s = qz_plan_make(&plan, src, q, &voice, err);
-    if (s) return s;
-    cJSON *doc = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(doc, "tensors");
-    double in = 0, out = 0;
-    if (o->out) cJSON_AddStringToObject(doc, "out", o->out);
-    cJSON_AddStringToObject(doc, "method", o->method);
-    for (size_t i = 0; i < plan.n; i++) {
-        const plan_entry *e = &plan.e[i];
-        char scheme[40] = "raw";
-        double bytes = (double)qz_planned_bytes(e), n = (double)src_elements(e->src);
-        if (e->quantize || e->src->plain)
-            qt_scheme_text(scheme, e->quantize ? &e->scheme : &e->src->t.scheme);
-        in += (double)src_bytes(e->src);
-        out += bytes;
-        if (!c->json) printf("%-56s %-14s %12.0f bytes\n", e->name, scheme, bytes);
-        cJSON *t = cJSON_CreateObject();
-        cJSON_AddStringToObject(t, "name", e->name);
-        cJSON_AddStringToObject(t, "scheme", scheme);
-        cJSON_AddNumberToObject(t, "bytes", bytes);
-        cJSON_AddNumberToObject(t, "bpw", n > 0 ? 8 * bytes / n : 0);
-        cJSON_AddItemToArray(list, t);
-    }
-    cJSON_AddNumberToObject(doc, "bytes_in", in);
-    cJSON_AddNumberToObject(doc, "bytes_out", out);
-    qz_plan_free(&plan);
-    if (c->json) return cmd_print_json(doc, err);
-    char a[16], b[16];
-    printf("%s of tensors become %s\n", opt_size_text(a, sizeof a, in),
-           opt_size_text(b, sizeof b, out));
-    cJSON_Delete(doc);
-    return LQ_OK;
-}
-
-static void add_finite(cJSON *o, const char *key, double v)
-{
-    if (isfinite(v))
-        cJSON_AddNumberToObject(o, key, v);
-    else
-        cJSON_AddNullToObject(o, key);
-}
-
-static lq_status print_json(const quantize_opts *o, const qz_result *r, double seconds, lq_err *err)
-{
-    cJSON *doc = cJSON_CreateObject();
-    cJSON_AddStringToObject(doc, "out", o->out);
-    cJSON_AddStringToObject(doc, "method", o->method);
-    cJSON_AddNumberToObject(doc, "bpw", r->bpw);
-    cJSON_AddNumberToObject(doc, "bpw_model", r->bpw_model);
-    cJSON_AddNumberToObject(doc, "bytes_in", (double)r->bytes_in);
-    cJSON_AddNumberToObject(doc, "bytes_out", (double)r->bytes_out);
-    cJSON_AddNumberToObject(doc, "seconds", seconds);
-    cJSON_AddNumberToObject(doc, "peak_rss_bytes", (double)prog_peak_rss_bytes());
-    if (isfinite(r->kl_before)) {
-        cJSON_AddBoolToObject(doc, "tuned", r->tuned);
-        cJSON_AddNumberToObject(doc, "kl_held_back_before", r->kl_before);
-        cJSON_AddNumberToObject(doc, "kl_held_back_after", r->kl_after);
-    }
-    cJSON_AddBoolToObject(doc, "already_done", r->resumed < 0);
-    cJSON_AddNumberToObject(doc, "resumed_parts", r->resumed > 0 ? (double)r->resumed : 0);
-    cJSON *list = cJSON_AddArrayToObject(doc, "tensors");
-    for (size_t i = 0; i < r->n_reports; i++) {
-        const qz_report *t = &r->reports[i];
-        cJSON *j = cJSON_CreateObject();
-        cJSON_AddStringToObject(j, "name", t->name);
-        cJSON_AddStringToObject(j, "scheme", t->scheme);
-        cJSON_AddNumberToObject(j, "bpw", 8.0 * (double)t->bytes / (double)t->elements);
-        cJSON_AddNumberToObject(j, "rmse", t->rmse);
-        add_finite(j, "loss", t->loss);
-        add_finite(j, "loss_rtn", t->loss_rtn);
-        if (t->expert >= 0) cJSON_AddNumberToObject(j, "expert", (double)t->expert);
-        if (t->tokens >= 0) cJSON_AddNumberToObject(j, "tokens", (double)t->tokens);
-        if (t->note[0]) cJSON_AddStringToObject(j, "note", t->note);
-        cJSON_AddItemToArray(list, j);
-    }
-    return cmd_print_json(doc, err);
-}
-
-static void print_losses(double loss, double loss_rtn)
-{
-    if (isfinite(loss)) printf("  loss %.3e", loss);
-    if (isfinite(loss_rtn)) printf("  (rtn %.3e)", loss_rtn);
-}
-
-static bool same_experts(const qz_report *a, const qz_report *b)
-{
-    return a->expert >= 0 && a->layer == b->layer && a->role == b->role && b->expert >= 0 &&
-           strcmp(a->scheme, b->scheme) == 0;
-}
-
-/* The experts of a layer and role take one line: all reports of r like the first, if it is the
- * first of its kind. (--json lists them one by one.) */
-static void print_experts(const qz_report *first, const qz_report *r, size_t n)
-{
-    double squares = 0, loss = 0, loss_rtn = 0;
-    int64_t count = 0, starved = 0, least = INT64_MAX, most = -1;
-    for (size_t i = 0; i < n; i++) {
-        if (!same_experts(first, &r[i])) continue;
-        if (&r[i] < first) return;
-        count++;
-        starved += strstr(r[i].note, "starved") != NULL;
-        squares += r[i].rmse * r[i].rmse;
-        if (isfinite(r[i].loss)) loss += r[i].loss;
-        if (isfinite(r[i].loss_rtn)) loss_rtn += r[i].loss_rtn;
-        least = r[i].tokens < least ? r[i].tokens : least;
-        most = r[i].tokens > most ? r[i].tokens : most;
-    }
-    printf("layer %lld: %lld x %-32s %-14s rmse %.3e", (long long)first->layer, (long long)count,
-           arch_role_text(first->role), first->scheme, sqrt(squares / (double)count));
-    if (loss > 0) print_losses(loss, loss_rtn);
-    if (most >= 0) printf("  %lld to %lld tokens each", (long long)least, (long long)most);
-    if (starved) printf(", %lld starved", (long long)starved);
-    printf("\n");
-}
-
-static void print_text(const quantize_opts *o, const qz_result *r, double seconds)
-{
-    char a[16], b[16];
-    if (r->resumed < 0) {
-        printf("%s is finished already\n", o->out);
-        return;
-    }
-    for (size_t i = 0; i < r->n_reports; i++) {
-        const qz_report *t = &r->reports[i];
-        /* tensors of a layer lie together */
-        size_t from = i, to = i;
-        while (from > 0 && r->reports[from - 1].layer == t->layer)
-            from--;
-        while (to < r->n_reports && r->reports[to].layer == t->layer)
-            to++;
-        if (t->expert >= 0) {
-            print_experts(t, r->reports + from, to - from);
-            continue;
-        }
-        printf("%-48s %-14s rmse %.3e", t->name, t->scheme, t->rmse);
-        print_losses(t->loss, t->loss_rtn);
-        printf("%s%s\n", t->note[0] ? "  " : "", t->note);
-    }
-    if (isfinite(r->kl_before))
-        printf("tuning: mean KL to the original on text held back %.5f -> %.5f%s\n", r->kl_before,
-               r->kl_after, r->tuned ? "" : ": not kept");
-    printf("%s: %s -> %s, %.3f bits per weight in the linear layers, %.1f s\n", o->out,
-           opt_size_text(a, sizeof a, (double)r->bytes_in),
-           opt_size_text(b, sizeof b, (double)r->bytes_out), r->bpw, seconds);
-}
-
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const quantize_opts *o = opts;
@@ -422,7 +265,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
     if (o->dry_run) {
-        s = print_plan(c, o, src, &q, err);
+        s = qrep_print_plan(src, &q, o->out, c->json, err);
         goto done;
     }
     s = tokenizer_open(&tok, src, qz_calibrated(&q), err);
@@ -436,13 +279,14 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .resume = o->resume,
                    .tokenizer = tok.data,
                    .tokenizer_bytes = tok.bytes,
-                   .voice = { say, NULL } };
+                   .voice = qrep_voice };
     s = qz_run(&r, src, o->out, &job, p, c->job, err);
     prog_end();
+    const qrep_run what = { .out = o->out, .method = o->method, .seconds = prog_now() - start };
     if (!s && c->json)
-        s = print_json(o, &r, prog_now() - start, err);
+        s = qrep_print_json(&r, &what, err);
     else if (!s)
-        print_text(o, &r, prog_now() - start);
+        qrep_print_text(&r, &what);
 done:
     qz_result_free(&r);
     cal_samples_free(&samples);

@@ -1,0 +1,163 @@
+/* tools/quantize_report.c - the output of `llmq quantize`; see quantize_report.h. */
+#include "tools/quantize_report.h"
+
+#include "tools/progress.h"
+
+#include <cjson/cJSON.h>
+
+static void say(void *user, const char *line)
+{
+    (void)user;
+    prog_say(LOG_WARN, "%s", line);
+}
+
+const plan_voice qrep_voice = { say, NULL };
+
+lq_status qrep_print_plan(const src_source *src, const qz_opts *q, const char *out_path, bool json,
+                          lq_err *err)
+{
+    qz_plan plan;
+    lq_status s = qz_plan_make(&plan, src, q, &qrep_voice, err);
+    if (s) return s;
+    cJSON *doc = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(doc, "tensors");
+    double in = 0, out = 0;
+    if (out_path) cJSON_AddStringToObject(doc, "out", out_path);
+    cJSON_AddStringToObject(doc, "method", qz_methods[q->method].name);
+    for (size_t i = 0; i < plan.n; i++) {
+        const plan_entry *e = &plan.e[i];
+        char scheme[40] = "raw";
+        double bytes = (double)qz_planned_bytes(e), n = (double)src_elements(e->src);
+        if (e->quantize || e->src->plain)
+            qt_scheme_text(scheme, e->quantize ? &e->scheme : &e->src->t.scheme);
+        in += (double)src_bytes(e->src);
+        out += bytes;
+        if (!json) printf("%-56s %-14s %12.0f bytes\n", e->name, scheme, bytes);
+        cJSON *t = cJSON_CreateObject();
+        cJSON_AddStringToObject(t, "name", e->name);
+        cJSON_AddStringToObject(t, "scheme", scheme);
+        cJSON_AddNumberToObject(t, "bytes", bytes);
+        cJSON_AddNumberToObject(t, "bpw", n > 0 ? 8 * bytes / n : 0);
+        cJSON_AddItemToArray(list, t);
+    }
+    cJSON_AddNumberToObject(doc, "bytes_in", in);
+    cJSON_AddNumberToObject(doc, "bytes_out", out);
+    qz_plan_free(&plan);
+    if (json) return cmd_print_json(doc, err);
+    char a[16], b[16];
+    printf("%s of tensors become %s\n", opt_size_text(a, sizeof a, in),
+           opt_size_text(b, sizeof b, out));
+    cJSON_Delete(doc);
+    return LQ_OK;
+}
+
+static void add_finite(cJSON *o, const char *key, double v)
+{
+    if (isfinite(v))
+        cJSON_AddNumberToObject(o, key, v);
+    else
+        cJSON_AddNullToObject(o, key);
+}
+
+lq_status qrep_print_json(const qz_result *r, const qrep_run *run, lq_err *err)
+{
+    cJSON *doc = cJSON_CreateObject();
+    cJSON_AddStringToObject(doc, "out", run->out);
+    cJSON_AddStringToObject(doc, "method", run->method);
+    cJSON_AddNumberToObject(doc, "bpw", r->bpw);
+    cJSON_AddNumberToObject(doc, "bpw_model", r->bpw_model);
+    cJSON_AddNumberToObject(doc, "bytes_in", (double)r->bytes_in);
+    cJSON_AddNumberToObject(doc, "bytes_out", (double)r->bytes_out);
+    cJSON_AddNumberToObject(doc, "seconds", run->seconds);
+    cJSON_AddNumberToObject(doc, "peak_rss_bytes", (double)prog_peak_rss_bytes());
+    if (isfinite(r->kl_before)) {
+        cJSON_AddBoolToObject(doc, "tuned", r->tuned);
+        cJSON_AddNumberToObject(doc, "kl_held_back_before", r->kl_before);
+        cJSON_AddNumberToObject(doc, "kl_held_back_after", r->kl_after);
+    }
+    cJSON_AddBoolToObject(doc, "already_done", r->resumed < 0);
+    cJSON_AddNumberToObject(doc, "resumed_parts", r->resumed > 0 ? (double)r->resumed : 0);
+    cJSON *list = cJSON_AddArrayToObject(doc, "tensors");
+    for (size_t i = 0; i < r->n_reports; i++) {
+        const qz_report *t = &r->reports[i];
+        cJSON *j = cJSON_CreateObject();
+        cJSON_AddStringToObject(j, "name", t->name);
+        cJSON_AddStringToObject(j, "scheme", t->scheme);
+        cJSON_AddNumberToObject(j, "bpw", 8.0 * (double)t->bytes / (double)t->elements);
+        cJSON_AddNumberToObject(j, "rmse", t->rmse);
+        add_finite(j, "loss", t->loss);
+        add_finite(j, "loss_rtn", t->loss_rtn);
+        if (t->expert >= 0) cJSON_AddNumberToObject(j, "expert", (double)t->expert);
+        if (t->tokens >= 0) cJSON_AddNumberToObject(j, "tokens", (double)t->tokens);
+        if (t->note[0]) cJSON_AddStringToObject(j, "note", t->note);
+        cJSON_AddItemToArray(list, j);
+    }
+    return cmd_print_json(doc, err);
+}
+
+static void print_losses(double loss, double loss_rtn)
+{
+    if (isfinite(loss)) printf("  loss %.3e", loss);
+    if (isfinite(loss_rtn)) printf("  (rtn %.3e)", loss_rtn);
+}
+
+static bool same_experts(const qz_report *a, const qz_report *b)
+{
+    return a->expert >= 0 && a->layer == b->layer && a->role == b->role && b->expert >= 0 &&
+           strcmp(a->scheme, b->scheme) == 0;
+}
+
+/* The experts of a layer and role take one line: all reports of r like the first, if it is the
+ * first of its kind. (--json lists them one by one.) */
+static void print_experts(const qz_report *first, const qz_report *r, size_t n)
+{
+    double squares = 0, loss = 0, loss_rtn = 0;
+    int64_t count = 0, starved = 0, least = INT64_MAX, most = -1;
+    for (size_t i = 0; i < n; i++) {
+        if (!same_experts(first, &r[i])) continue;
+        if (&r[i] < first) return;
+        count++;
+        starved += strstr(r[i].note, "starved") != NULL;
+        squares += r[i].rmse * r[i].rmse;
+        if (isfinite(r[i].loss)) loss += r[i].loss;
+        if (isfinite(r[i].loss_rtn)) loss_rtn += r[i].loss_rtn;
+        least = r[i].tokens < least ? r[i].tokens : least;
+        most = r[i].tokens > most ? r[i].tokens : most;
+    }
+    printf("layer %lld: %lld x %-32s %-14s rmse %.3e", (long long)first->layer, (long long)count,
+           arch_role_text(first->role), first->scheme, sqrt(squares / (double)count));
+    if (loss > 0) print_losses(loss, loss_rtn);
+    if (most >= 0) printf("  %lld to %lld tokens each", (long long)least, (long long)most);
+    if (starved) printf(", %lld starved", (long long)starved);
+    printf("\n");
+}
+
+void qrep_print_text(const qz_result *r, const qrep_run *run)
+{
+    char a[16], b[16];
+    if (r->resumed < 0) {
+        printf("%s is finished already\n", run->out);
+        return;
+    }
+    for (size_t i = 0; i < r->n_reports; i++) {
+        const qz_report *t = &r->reports[i];
+        /* tensors of a layer lie together */
+        size_t from = i, to = i;
+        while (from > 0 && r->reports[from - 1].layer == t->layer)
+            from--;
+        while (to < r->n_reports && r->reports[to].layer == t->layer)
+            to++;
+        if (t->expert >= 0) {
+            print_experts(t, r->reports + from, to - from);
+            continue;
+        }
+        printf("%-48s %-14s rmse %.3e", t->name, t->scheme, t->rmse);
+        print_losses(t->loss, t->loss_rtn);
+        printf("%s%s\n", t->note[0] ? "  " : "", t->note);
+    }
+    if (isfinite(r->kl_before))
+        printf("tuning: mean KL to the original on text held back %.5f -> %.5f%s\n", r->kl_before,
+               r->kl_after, r->tuned ? "" : ": not kept");
+    printf("%s: %s -> %s, %.3f bits per weight in the linear layers, %.1f s\n", run->out,
+           opt_size_text(a, sizeof a, (double)r->bytes_in),
+           opt_size_text(b, sizeof b, (double)r->bytes_out), r->bpw, run->seconds);
+}

@@ -1,0 +1,25 @@
+/* tools/quantize_report.h - what `llmq quantize` says: the table or the JSON of its end, the plan
+ * of
+ * --dry-run, and the job's messages. All on stdout but the messages. */
+#ifndef LLMQ_TOOLS_QUANTIZE_REPORT_H
+#define LLMQ_TOOLS_QUANTIZE_REPORT_H
+
+#include "quantize/job.h"
+
+/* Of the run beside its result; borrowed. */
+typedef struct {
+    const char *out, *method;
+    double seconds;
+} qrep_run;
+
+/* Messages of a job go to stderr as warnings. */
+extern const plan_voice qrep_voice;
+
+/* What would become of every tensor; out_path may be NULL. Errors: those of the plan. */
+lq_status qrep_print_plan(const src_source *src, const qz_opts *q, const char *out_path, bool json,
+                          lq_err *err);
+
+lq_status qrep_print_json(const qz_result *r, const qrep_run *run, lq_err *err);
+void qrep_print_text(const qz_result *r, const qrep_run *run);
+
+#endif
