@@ -106,6 +106,7 @@ lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, c
     r->all_experts = o->all_experts;
     r->per_chunk = CHUNK_TOKENS / r->len > 0 ? CHUNK_TOKENS / r->len : 1;
     lq_status s = model_load_frame(&r->m, src, p, err);
+    if (!s && o->frame) s = o->frame(o->user, &r->m, err);
     if (s) goto done;
     size_t chunk = chunk_floats(r), all = chunk * (size_t)n_chunks(r) * sizeof(float);
     if (o->spill_dir && o->state_limit && all > o->state_limit) {
@@ -122,6 +123,8 @@ lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, c
     if (!r->state || !r->x)
         s = lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of calibration state", all);
     size_t need = fwd_layer_scratch(r->m.cfg, r->per_chunk * r->len, pool_threads(p));
+    size_t head = fwd_logits_scratch(r->m.cfg, CAL_LOGIT_ROWS, pool_threads(p));
+    if (head > need) need = head;
     if (!s) s = lq_arena_init(&r->scratch, need, err);
     if (!s) s = embed_all(r, samples->ids, err);
 done:
@@ -250,4 +253,16 @@ lq_status cal_advance(cal_run *r, int64_t layer, const model_layer *l, const lq_
                       lq_err *err)
 {
     return run_layer(r, layer, l, NULL, job, err);
+}
+
+lq_status cal_logits(cal_run *r, float *logits, int64_t window, int64_t from, int64_t n,
+                     lq_err *err)
+{
+    const int64_t row = window % r->per_chunk * r->len + from;
+    float *x;
+    assert(n <= CAL_LOGIT_ROWS && from + n <= r->len);
+    lq_status s = get_chunk(r, &x, window / r->per_chunk, err);
+    return s ? s
+             : fwd_logits(&r->m, logits, x + row * r->m.cfg->hidden, n, MM_F32, &r->scratch, r->p,
+                          err);
 }

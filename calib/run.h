@@ -21,6 +21,10 @@ typedef struct {
     bool want_h;
     bool all_experts; /* no statistics for CAL_EXPERT_IN: CAL_MLP's, of all tokens, serve. What goes
                          on is still routed */
+    /* Called once with what is outside the layers, before the samples are embedded: it may put
+     * other weights there. NULL: the source's. */
+    lq_status (*frame)(void *user, model *m, lq_err *err);
+    void *user;
 } cal_opts;
 
 /* Loads embedding, final norm and head (not the layers) and embeds the samples, which are copied.
@@ -39,5 +43,10 @@ lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_l
 /* State := layer(state). */
 lq_status cal_advance(cal_run *r, int64_t layer, const model_layer *l, const lq_job *job,
                       lq_err *err);
+/* Once the state is behind the last layer: logits [n, vocab] of positions from .. from + n of a
+ * window. */
+enum { CAL_LOGIT_ROWS = 512 }; /* n at most */
+lq_status cal_logits(cal_run *r, float *logits, int64_t window, int64_t from, int64_t n,
+                     lq_err *err);
 
 #endif

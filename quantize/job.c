@@ -9,7 +9,8 @@
 #include "formats/llmq.h"
 #include "formats/version.h"
 #include "kernels/ops.h"
-#include "quantize/state.h"
+#include "quantize/apply.h"
+#include "quantize/check.h"
 #include "quantize/tune.h"
 
 enum { CURVATURE_WINDOWS = 32 };
@@ -104,13 +105,18 @@ static bool same_blobs(const llmq_file *f, const src_source *src)
     return same == want;
 }
 
-/* With --resume, is OUT what this run would make? Then there is nothing left to do. */
-static bool already_there(const run *r)
+/* With --resume, is OUT what this run would make? Then there is nothing left to do. (A check is no
+ * part of what was asked for.) */
+static bool already_there(const run *r, qz_check *check)
 {
     llmq_file f;
     if (!lq_exists(r->out_path) || llmq_open(&f, r->out_path, NULL)) return false;
-    bool same = f.recipe && f.provenance && cJSON_Compare(f.recipe, r->recipe, true) &&
-                cJSON_Compare(f.provenance, r->provenance, true) && same_blobs(&f, r->src);
+    qz_check_read(check, f.provenance);
+    cJSON *p = cJSON_Duplicate(f.provenance, true);
+    cJSON_DeleteItemFromObjectCaseSensitive(p, "check");
+    bool same = f.recipe && p && cJSON_Compare(f.recipe, r->recipe, true) &&
+                cJSON_Compare(p, r->provenance, true) && same_blobs(&f, r->src);
+    cJSON_Delete(p);
     llmq_close(&f);
     return same;
 }
@@ -238,6 +244,15 @@ static lq_status tune(run *r, lq_err *err)
     tune_opts o = { .steps = qz_tune_steps(r->j->o) };
     if (!o.steps || !grad_covers(src_config(r->src))) return LQ_OK;
     return tune_run(&r->tuned, r->src, &r->plan, &r->state, r->j->samples, &o, r->p, r->job, err);
+}
+
+static lq_status check(run *r, qz_check *c, lq_err *err)
+{
+    const qz_made made = { &r->plan, &r->state, r->tuned.kept ? r->tuned.t : NULL };
+    lq_status s =
+        qz_check_run(c, r->src, &made, r->j->check, r->j->memory_limit, r->p, r->job, err);
+    if (!s && !qz_check_write(r->provenance, c)) s = lq_fail(err, LQ_ENOMEM, "no memory");
+    return s;
 }
 
 /* ---- the file ---- */
@@ -373,12 +388,13 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
 {
     memset(out, 0, sizeof *out);
     run r = { .j = j, .src = src, .out_path = out_path, .p = p, .job = job };
+    r.tuned.kl_before = r.tuned.kl_after = (double)NAN;
     lq_hash key;
     openblas_set_num_threads(1);
     lq_status s = qz_plan_make(&r.plan, src, j->o, &j->voice, err);
     if (s) return s;
     s = describe(&r, &key, err);
-    if (!s && j->resume && already_there(&r)) {
+    if (!s && j->resume && already_there(&r, &out->check)) {
         out->resumed = -1;
         out->bytes_out = file_bytes(out_path);
         goto done;
@@ -393,6 +409,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     if (!s) s = all_parts(&r, err);
     fisher_free(&r.curvature);
     if (!s) s = tune(&r, err);
+    if (!s) s = check(&r, &out->check, err);
     if (!s) s = write_file(&r, err);
     out->tuned = r.tuned.kept;
     out->kl_before = r.tuned.kl_before;

@@ -5,12 +5,14 @@
  * Memory: one layer and its statistics (of as many experts as fit in a quarter of the memory limit;
  * the layer runs again for the next), and the hidden states of the calibration tokens; never the
  * model. Finished parts lie in OUT.resume/ until the whole file is written (quantize/state.h), so
- * the disk holds the result twice for a moment. The bytes of the result depend on source, options,
- * calibration tokens and kernels only: not on threads, interruptions, memory limit or paths. */
+ * the disk holds the result twice for a moment. Before that the result is compared with the source
+ * (quantize/check.h), and its provenance says how it did. The bytes of the result depend on source,
+ * options, calibration tokens and kernels only: not on threads, interruptions, memory limit or
+ * paths. */
 #ifndef LLMQ_QUANTIZE_JOB_H
 #define LLMQ_QUANTIZE_JOB_H
 
-#include "quantize/part.h"
+#include "quantize/check.h"
 
 typedef struct {
     const qz_opts *o;
@@ -18,6 +20,7 @@ typedef struct {
     uint64_t seed;              /* that chose them: for the record */
     size_t memory_limit;        /* 0: none */
     bool resume;
+    const cal_samples *check; /* windows for the check at the end; NULL: none */
     const uint8_t *tokenizer; /* tokenizer.blob to carry, or NULL; tok_compile's output */
     size_t tokenizer_bytes;
     plan_voice voice;
@@ -32,6 +35,7 @@ typedef struct {
     bool tuned; /* and kept; the KL divergence to the source on windows held back: */
     double kl_before, kl_after; /* NAN: not measured */
     int64_t resumed;            /* parts that were finished before; -1: the output was */
+    qz_check check;             /* windows = 0: not made */
     lq_arena arena;
 } qz_result;
 

@@ -64,9 +64,4 @@ lq_status qz_part_make(qz_part *out, const qz_plan *plan, int64_t part, const qz
                        const qz_eyes *eyes, pool *p, const lq_job *job, lq_err *err);
 void qz_part_free(qz_part *p);
 
-/* The layer as the quantized model will run it: `l` with the part's tensors in place of the
- * source's. What is packed goes into the arena. */
-lq_status qz_part_apply(model_layer *l, const arch_config *c, const qz_item *items, size_t n,
-                        lq_arena *a, pool *p, lq_err *err);
-
 #endif

@@ -81,24 +81,35 @@ static double log_sum_exp(const float *x, int64_t n, int64_t *argmax)
     return (double)x[best] + log(sum);
 }
 
+eval_score eval_position(const float *x, const float *y, int64_t V, int64_t target)
+{
+    int64_t top, ref_top;
+    double lse = log_sum_exp(x, V, &top);
+    eval_score s = { .nll = lse - (double)x[target] };
+    if (!y) return s;
+    double ref_lse = log_sum_exp(y, V, &ref_top);
+    for (int64_t v = 0; v < V; v++) {
+        double log_p = (double)y[v] - ref_lse;
+        s.kl += (double)k_exp((float)log_p) * (log_p - ((double)x[v] - lse));
+    }
+    s.ref_nll = ref_lse - (double)y[target];
+    s.agree = top == ref_top;
+    return s;
+}
+
 static void score_row(void *ctx, int64_t row, int thread)
 {
     evaluation *e = ctx;
     (void)thread;
-    const float *x = e->model.logits + row * e->V;
-    int64_t slot = e->row_slot[row], target = e->row_target[row], top, ref_top;
-    double lse = log_sum_exp(x, e->V, &top);
-    e->r->token_nll[slot] = lse - (double)x[target];
+    const int64_t slot = e->row_slot[row];
+    const eval_score s =
+        eval_position(e->model.logits + row * e->V, e->has_ref ? e->ref.logits + row * e->V : NULL,
+                      e->V, e->row_target[row]);
+    e->r->token_nll[slot] = s.nll;
     if (!e->has_ref) return;
-    const float *y = e->ref.logits + row * e->V;
-    double ref_lse = log_sum_exp(y, e->V, &ref_top), kl = 0;
-    for (int64_t v = 0; v < e->V; v++) {
-        double log_p = (double)y[v] - ref_lse;
-        kl += (double)k_exp((float)log_p) * (log_p - ((double)x[v] - lse));
-    }
-    e->ref_nll[slot] = ref_lse - (double)y[target];
-    e->r->token_kl[slot] = kl;
-    e->agree[slot] = top == ref_top;
+    e->ref_nll[slot] = s.ref_nll;
+    e->r->token_kl[slot] = s.kl;
+    e->agree[slot] = s.agree;
 }
 
 /* ---- steps ---- */

@@ -29,6 +29,13 @@ typedef struct {
     double *token_nll, *token_kl; /* [tokens], owned; token_kl only with ref */
 } eval_result;
 
+/* One position: what logits [V] and ref's (or NULL) say of the id that comes next. */
+typedef struct {
+    double nll, ref_nll, kl;
+    bool agree; /* equal first choices */
+} eval_score;
+eval_score eval_position(const float *logits, const float *ref, int64_t V, int64_t target);
+
 /* Whole windows that n ids fill. */
 int64_t eval_windows(int64_t n, const eval_opts *o);
 /* ref may be NULL; it must have the same vocabulary. Free r with eval_free, also after an error.

@@ -143,17 +143,15 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
 /* x's first n rows to logits. */
 static void finish_logits(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
-    const fwd_ctx *f = arg;
+    float *const *all = arg;
     const arch_config *c = r->c;
-    float *logits = f->logits + row * c->vocab;
+    float *logits = *all + row * c->vocab;
     if (c->logit_scale != 1) k_scale(logits, (float)c->logit_scale, n * c->vocab);
     if (c->final_softcap > 0) k_softcap(logits, (float)c->final_softcap, n * c->vocab);
 }
 
-static void run_head(fwd_ctx *f, int64_t n)
+void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t n)
 {
-    const fwd_rows *r = &f->rows;
-    const model *m = f->m;
     const arch_config *c = m->cfg;
     const float *x = r->h;
     fwd_norm(r, r->h, r->x, &m->final_norm, n, c->hidden);
@@ -162,9 +160,9 @@ static void run_head(fwd_ctx *f, int64_t n)
         mm_run(&out, 1, x, c->hidden, n, r->acts, r->scratch, r->p);
         x = r->e;
     }
-    mm_out out = fwd_out(&m->head, f->logits, c->vocab, false);
+    mm_out out = fwd_out(&m->head, logits, c->vocab, false);
     mm_run(&out, 1, x, c->embed_dim, n, r->acts, r->scratch, r->p);
-    if (c->logit_scale != 1 || c->final_softcap > 0) fwd_each(r, n, finish_logits, f);
+    if (c->logit_scale != 1 || c->final_softcap > 0) fwd_each(r, n, finish_logits, &logits);
 }
 
 lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
@@ -189,7 +187,7 @@ lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float *
         fwd_run_layer(&f->rows, &f->m->layers[i], i, &kv, &all, 1, last ? f->picked : NULL,
                       n_picked);
     }
-    if (n_picked) run_head(f, n_picked);
+    if (n_picked) fwd_run_head(&f->rows, f->m, f->logits, n_picked);
     pool_leave(f->rows.p);
     return LQ_OK;
 }

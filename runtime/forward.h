@@ -51,5 +51,9 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
                     int64_t n_windows, int64_t window_len, mm_acts acts, const fwd_tap *tap,
                     lq_arena *scratch, pool *p, lq_err *err);
 size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads);
+/* logits [T, vocab] of T rows behind the last layer. */
+lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts acts,
+                     lq_arena *scratch, pool *p, lq_err *err);
+size_t fwd_logits_scratch(const arch_config *c, int64_t T, int threads);
 
 #endif

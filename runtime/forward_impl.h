@@ -90,6 +90,8 @@ static inline mm_out fwd_out(const model_linear *l, float *y, int64_t ldy, bool 
 void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                    const fwd_group *groups, int64_t n_groups, const int64_t *picked,
                    int64_t n_picked);
+/* Final norm and head of x's first n rows: logits [n, vocab]. */
+void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t n);
 /* Experts in the MLP's place: h to out. (forward_moe.c) */
 void fwd_run_moe(const fwd_rows *r, const model_layer *l);
 size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_rows_scratch */

@@ -1,4 +1,5 @@
-/* runtime/forward_windows.c - whole windows without a cache, layer by layer, for calibration.
+/* runtime/forward_windows.c - whole windows without a cache, layer by layer, for calibration and
+ * the check after it.
  *
  * Each window in turn borrows one small f32 cache, in blocks of WINDOW_BLOCK tokens. */
 #include "runtime/forward_impl.h"
@@ -89,6 +90,30 @@ lq_status fwd_embed(const model *m, float *x, const int32_t *ids, int64_t n_wind
     if (s) return lq_wrap(err, s, "embedding");
     pool_enter(p);
     fwd_embed_rows(&w.rows, m, ids);
+    pool_leave(p);
+    lq_arena_reset(scratch, mark);
+    return LQ_OK;
+}
+
+size_t fwd_logits_scratch(const arch_config *c, int64_t T, int threads)
+{
+    const size_t a = mm_scratch_bytes(T, c->embed_dim, 1, threads);
+    const size_t b = mm_scratch_bytes(T, c->hidden, 1, threads);
+    return fwd_rows_bytes(c, T) + (a > b ? a : b);
+}
+
+lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts acts,
+                     lq_arena *scratch, pool *p, lq_err *err)
+{
+    if (T == 0) return LQ_OK;
+    const size_t mark = lq_arena_mark(scratch);
+    fwd_rows r = { .p = p, .acts = acts, .scratch = scratch, .R = T, .x = x };
+    if (!fwd_rows_push(&r, m->cfg, T, scratch)) {
+        lq_arena_reset(scratch, mark);
+        return lq_fail(err, LQ_ENOMEM, "no scratch for the logits of %lld rows", (long long)T);
+    }
+    pool_enter(p);
+    fwd_run_head(&r, m, logits, T);
     pool_leave(p);
     lq_arena_reset(scratch, mark);
     return LQ_OK;

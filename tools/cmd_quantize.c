@@ -13,7 +13,7 @@ typedef struct {
     const char *out, *method;
     int64_t bits, group;
     bool sym, asym, narrow;
-    opt_tri clip, act_order, static_groups, fold;
+    opt_tri clip, act_order, static_groups, fold, check;
     double damp, outlier_threshold;
     int64_t tune;
     bool dbl, all_experts;
@@ -84,6 +84,10 @@ static const opt_row run_rows[] = {
       .help = "keep half of it at most for calibration states, the rest of them on disk" },
     { "resume", 0, OPT_FLAG, F(resume), .help = "go on from the last finished layer" },
     { "dry-run", 0, OPT_FLAG, F(dry_run), .help = "print what would become of every tensor" },
+    { "check", 0, OPT_TRI, F(check),
+      .help =
+          "at the end measure KL divergence and perplexity against SRC on text that calibration "
+          "did not see (default: the methods with calibration)" },
     { "kernels", 0, OPT_STR, F(kernels), .arg = "NAME", .help = "instruction set for calibration" },
 };
 
@@ -199,43 +203,55 @@ static bool is_jsonl(const char *path)
     return n > ext && strcmp(path + n - ext, ".jsonl") == 0;
 }
 
-/* Text, or a file of JSON lines, as windows of ids. */
+/* Text, or a file of JSON lines, as n windows of ids. */
 static lq_status make_samples(cal_samples *s, const quantize_opts *o, const arch_config *c,
-                              const tok_tokenizer *tok, const char *text, size_t bytes, lq_err *err)
+                              const tok_tokenizer *tok, const char *text, size_t bytes, int64_t n,
+                              lq_err *err)
 {
     if (!is_jsonl(o->calib)) {
         if (!tok)
             return lq_fail(err, LQ_ENOENT,
                            "calibration needs tokenizer.json, which the model lacks; --calib "
                            "FILE.jsonl can hold token ids");
-        return cal_samples_make(s, tok, text, bytes, o->samples, o->len, (uint64_t)o->seed,
-                                c->vocab, err);
+        return cal_samples_make(s, tok, text, bytes, n, o->len, (uint64_t)o->seed, c->vocab, err);
     }
     int32_t *ids = NULL;
-    int64_t n = 0;
-    lq_status st = cal_read_jsonl(&ids, &n, text, bytes, tok, err);
-    if (!st)
-        st = cal_samples_from_ids(s, ids, n, o->samples, o->len, (uint64_t)o->seed, c->vocab, err);
+    int64_t n_ids = 0;
+    lq_status st = cal_read_jsonl(&ids, &n_ids, text, bytes, tok, err);
+    if (!st) st = cal_samples_from_ids(s, ids, n_ids, n, o->len, (uint64_t)o->seed, c->vocab, err);
     free(ids);
     return st;
 }
 
-static lq_status read_samples(cal_samples *s, const quantize_opts *o, const src_source *src,
-                              const tok_tokenizer *tok, lq_err *err)
+static lq_status read_windows(cal_samples *s, const quantize_opts *o, const src_source *src,
+                              const tok_tokenizer *tok, int64_t n, lq_err *err)
 {
-    const arch_config *c = src_config(src);
     char *text = NULL;
     size_t bytes = calib_builtin_bytes();
     const char *use = calib_builtin_text;
     bool file = strcmp(o->calib, "builtin") != 0;
+    lq_status st = file ? lq_read_file(&text, &bytes, o->calib, (size_t)1 << 30, err) : LQ_OK;
+    if (file) use = text;
+    if (!st) st = make_samples(s, o, src_config(src), tok, use, bytes, n, err);
+    if (st && file) st = lq_wrap(err, st, "--calib %s", o->calib);
+    free(text);
+    return st;
+}
+
+/* A sixteenth of the text at least is left over, for the check. */
+static lq_status read_samples(cal_samples *s, const quantize_opts *o, const src_source *src,
+                              const tok_tokenizer *tok, lq_err *err)
+{
+    const arch_config *c = src_config(src);
     if (o->len > c->max_pos)
         return lq_fail(err, LQ_EUSAGE, "--calib-len: expected at most the model's %lld, found %lld",
                        (long long)c->max_pos, (long long)o->len);
-    lq_status st = file ? lq_read_file(&text, &bytes, o->calib, (size_t)1 << 30, err) : LQ_OK;
-    if (file) use = text;
-    if (!st) st = make_samples(s, o, c, tok, use, bytes, err);
-    if (st && file) st = lq_wrap(err, st, "--calib %s", o->calib);
-    free(text);
+    lq_status st = read_windows(s, o, src, tok, o->samples, err);
+    const int64_t most = s->available - s->available / 16;
+    if (!st && s->n > most) {
+        cal_samples_free(s);
+        st = read_windows(s, o, src, tok, most, err);
+    }
     if (!st && s->n < o->samples)
         prog_say(LOG_WARN,
                  "calibration text: %lld windows of %lld tokens, fewer than the %lld "
@@ -246,6 +262,19 @@ static lq_status read_samples(cal_samples *s, const quantize_opts *o, const src_
                  "calibration text: %lld tokens are few for inputs of %lld; expect worse "
                  "results",
                  (long long)(s->n * s->len), (long long)c->ffn);
+    return st;
+}
+
+static lq_status read_check(cal_samples *check, const cal_samples *used, const quantize_opts *o,
+                            const src_source *src, const tok_tokenizer *tok, lq_err *err)
+{
+    cal_samples all = { 0 };
+    lq_status st = read_windows(&all, o, src, tok, INT32_MAX, err);
+    if (!st) st = qz_check_windows(check, &all, used, QZ_CHECK_WINDOWS, err);
+    cal_samples_free(&all);
+    if (!st && !check->n)
+        prog_say(LOG_WARN, "no check: calibration used all %lld windows of its text",
+                 (long long)used->available);
     return st;
 }
 
@@ -260,7 +289,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     src_source *src = NULL;
     pool *p = NULL;
     tokenizer tok = { 0 };
-    cal_samples samples = { 0 };
+    cal_samples samples = { 0 }, check = { 0 };
     qz_result r = { 0 };
     s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
@@ -268,8 +297,10 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
         s = qrep_print_plan(src, &q, o->out, c->json, err);
         goto done;
     }
-    s = tokenizer_open(&tok, src, qz_calibrated(&q), err);
+    const bool checked = opt_tri_or(o->check, qz_calibrated(&q));
+    s = tokenizer_open(&tok, src, qz_calibrated(&q) || checked, err);
     if (!s && qz_calibrated(&q)) s = read_samples(&samples, o, src, tok.tok, err);
+    if (!s && checked) s = read_check(&check, &samples, o, src, tok.tok, err);
     if (!s) s = pool_open(&p, c->threads, err);
     if (s) goto done;
     qz_job job = { .o = &q,
@@ -277,6 +308,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .seed = (uint64_t)o->seed,
                    .memory_limit = o->memory_limit,
                    .resume = o->resume,
+                   .check = &check,
                    .tokenizer = tok.data,
                    .tokenizer_bytes = tok.bytes,
                    .voice = qrep_voice };
@@ -290,6 +322,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 done:
     qz_result_free(&r);
     cal_samples_free(&samples);
+    cal_samples_free(&check);
     tokenizer_close(&tok);
     pool_close(p);
     src_close(src);

@@ -74,6 +74,7 @@ lq_status qrep_print_json(const qz_result *r, const qrep_run *run, lq_err *err)
         cJSON_AddNumberToObject(doc, "kl_held_back_before", r->kl_before);
         cJSON_AddNumberToObject(doc, "kl_held_back_after", r->kl_after);
     }
+    qz_check_write(doc, &r->check);
     cJSON_AddBoolToObject(doc, "already_done", r->resumed < 0);
     cJSON_AddNumberToObject(doc, "resumed_parts", r->resumed > 0 ? (double)r->resumed : 0);
     cJSON *list = cJSON_AddArrayToObject(doc, "tensors");
@@ -131,11 +132,20 @@ static void print_experts(const qz_report *first, const qz_report *r, size_t n)
     printf("\n");
 }
 
+static void print_check(const qz_check *c)
+{
+    if (!c->windows) return;
+    printf("check on %lld tokens that calibration did not see: mean KL %.5f, perplexity %.3f "
+           "(source %.3f), same first choice %.2f%%\n",
+           (long long)c->tokens, c->kl_mean, c->perplexity, c->ref_perplexity, 100 * c->top1_agree);
+}
+
 void qrep_print_text(const qz_result *r, const qrep_run *run)
 {
     char a[16], b[16];
     if (r->resumed < 0) {
         printf("%s is finished already\n", run->out);
+        print_check(&r->check);
         return;
     }
     for (size_t i = 0; i < r->n_reports; i++) {
@@ -157,6 +167,7 @@ void qrep_print_text(const qz_result *r, const qrep_run *run)
     if (isfinite(r->kl_before))
         printf("tuning: mean KL to the original on text held back %.5f -> %.5f%s\n", r->kl_before,
                r->kl_after, r->tuned ? "" : ": not kept");
+    print_check(&r->check);
     printf("%s: %s -> %s, %.3f bits per weight in the linear layers, %.1f s\n", run->out,
            opt_size_text(a, sizeof a, (double)r->bytes_in),
            opt_size_text(b, sizeof b, (double)r->bytes_out), r->bpw, run->seconds);
