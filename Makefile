@@ -55,6 +55,7 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D); echo '$(CC) $(ALLCF)' | cmp -s - $@ || echo '$(CC) $(ALLCF)' > $@
 
 $(BUILD)/calib/builtin.o: calib/builtin_text.txt
+$(BUILD)/tools/quantize_html.o: tools/report.html
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)

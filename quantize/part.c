@@ -307,7 +307,10 @@ static lq_status round_unit(work *w, unit *u, lq_err *err)
 {
     target *t = u->t;
     qz_out rows, *out = &t->out;
-    if (u->fold.cols) note(&t->rep, "scaled with alpha %.2f", u->alpha);
+    if (u->fold.cols) {
+        note(&t->rep, "scaled with alpha %.2f", u->alpha);
+        qz_report_fold(&t->rep, u->fold.cols, u->K, u->alpha);
+    }
     lq_status s = start_target(w, u, err);
     if (s) return s;
     const qt_scheme *scheme = &t->out.t.scheme;
@@ -350,6 +353,7 @@ static unit unit_of(const work *w, target *t, int64_t expert)
     else
         u.N *= e->count;
     find_stats(w, &u);
+    if (u.st) qz_report_inputs(&t->rep, u.st);
     return u;
 }
 

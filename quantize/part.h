@@ -20,17 +20,7 @@
 #include "calib/fisher.h"
 #include "calib/run.h"
 #include "quantize/plan.h"
-
-typedef struct {
-    const char *name;
-    arch_role role;
-    int64_t layer, expert; /* -1: none */
-    int64_t tokens;        /* that the statistics are of; of stacked experts the fewest; -1: none */
-    char scheme[40], note[120];
-    int64_t elements;
-    size_t bytes;
-    double rmse, loss, loss_rtn; /* losses: NAN without statistics */
-} qz_report;
+#include "quantize/report.h"
 
 /* A tensor that is not copied from the source. */
 typedef struct {

@@ -108,32 +108,11 @@ void qz_state_close(qz_state *s, bool remove)
 }
 
 /* ---- parts ---- */
-/* Reports travel as strings and numbers with 17 digits, so that they come back as they were. */
-static void add_number(cJSON *o, const char *key, double v)
-{
-    if (isfinite(v)) cJSON_AddNumberToObject(o, key, v);
-}
-
 static cJSON *reports_json(const qz_part *p)
 {
     cJSON *o = cJSON_CreateObject(), *a = cJSON_AddArrayToObject(o, "reports");
-    for (size_t i = 0; i < p->n_reports; i++) {
-        const qz_report *r = &p->reports[i];
-        cJSON *j = cJSON_CreateObject();
-        cJSON_AddStringToObject(j, "name", r->name);
-        cJSON_AddStringToObject(j, "scheme", r->scheme);
-        cJSON_AddStringToObject(j, "note", r->note);
-        cJSON_AddNumberToObject(j, "role", (double)r->role);
-        cJSON_AddNumberToObject(j, "layer", (double)r->layer);
-        cJSON_AddNumberToObject(j, "expert", (double)r->expert);
-        cJSON_AddNumberToObject(j, "tokens", (double)r->tokens);
-        cJSON_AddNumberToObject(j, "elements", (double)r->elements);
-        cJSON_AddNumberToObject(j, "bytes", (double)r->bytes);
-        add_number(j, "rmse", r->rmse);
-        add_number(j, "loss", r->loss);
-        add_number(j, "loss_rtn", r->loss_rtn);
-        cJSON_AddItemToArray(a, j);
-    }
+    for (size_t i = 0; i < p->n_reports; i++)
+        cJSON_AddItemToArray(a, qz_report_json(&p->reports[i]));
     return o;
 }
 
@@ -184,37 +163,8 @@ lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, q
     return LQ_OK;
 }
 
-static double number_or_nan(const cJSON *j, const char *key)
-{
-    double v = (double)NAN;
-    js_f64(j, key, false, -(double)INFINITY, (double)INFINITY, &v, NULL);
-    return v;
-}
-
 void qz_state_reports(const qz_state *s, int64_t part, qz_report *reports, size_t *n)
 {
     const cJSON *a = cJSON_GetObjectItemCaseSensitive(s->parts[part].recipe, "reports"), *j;
-    cJSON_ArrayForEach(j, a)
-    {
-        const char *scheme = "", *text = "";
-        qz_report *r = &reports[*n];
-        *r = (qz_report){ .rmse = number_or_nan(j, "rmse"),
-                          .loss = number_or_nan(j, "loss"),
-                          .loss_rtn = number_or_nan(j, "loss_rtn") };
-        int64_t bytes = 0, role = 0;
-        if (js_str(j, "name", true, &r->name, NULL) || js_str(j, "scheme", true, &scheme, NULL) ||
-            js_str(j, "note", true, &text, NULL) ||
-            js_i64(j, "role", true, 0, ARCH_N_ROLES - 1, &role, NULL) ||
-            js_i64(j, "layer", true, -1, INT32_MAX, &r->layer, NULL) ||
-            js_i64(j, "expert", true, -1, INT32_MAX, &r->expert, NULL) ||
-            js_i64(j, "tokens", true, -1, JS_MAX_INT, &r->tokens, NULL) ||
-            js_i64(j, "elements", true, 1, INT64_C(1) << 48, &r->elements, NULL) ||
-            js_i64(j, "bytes", true, 1, INT64_C(1) << 50, &bytes, NULL))
-            continue;
-        snprintf(r->scheme, sizeof r->scheme, "%s", scheme);
-        snprintf(r->note, sizeof r->note, "%s", text);
-        r->role = (arch_role)role;
-        r->bytes = (size_t)bytes;
-        (*n)++;
-    }
+    cJSON_ArrayForEach(j, a) *n += qz_report_read(&reports[*n], j);
 }

@@ -3,14 +3,14 @@
 #include "calib/jsonl.h"
 #include "quantize/job.h"
 #include "tools/cmds.h"
-#include "tools/quantize_report.h"
+#include "tools/quantize_html.h"
 
 #include "runtime/tok_files.h"
 
 #include <stdlib.h>
 
 typedef struct {
-    const char *out, *method;
+    const char *out, *method, *report;
     int64_t bits, group;
     bool sym, asym, narrow;
     opt_tri clip, act_order, static_groups, fold, check;
@@ -84,6 +84,8 @@ static const opt_row run_rows[] = {
       .help = "keep half of it at most for calibration states, the rest of them on disk" },
     { "resume", 0, OPT_FLAG, F(resume), .help = "go on from the last finished layer" },
     { "dry-run", 0, OPT_FLAG, F(dry_run), .help = "print what would become of every tensor" },
+    { "report", 0, OPT_STR, F(report), .arg = "FILE.html",
+      .help = "also write a page of plots and tables: bits, losses, outliers, folding, experts" },
     { "check", 0, OPT_TRI, F(check),
       .help =
           "at the end measure KL divergence and perplexity against SRC on text that calibration "
@@ -124,6 +126,11 @@ static lq_status check_options(const cmd_ctx *c, const quantize_opts *o, lq_err 
             return lq_fail(err, LQ_EUSAGE, "--%s: expected a method that has it (%s), found %s",
                            belongs[i].option, belongs[i].methods, o->method);
     if (!o->out && !o->dry_run) return lq_fail(err, LQ_EUSAGE, "--out is required");
+    if (o->report && o->dry_run)
+        return lq_fail(err, LQ_EUSAGE, "--report: --dry-run makes nothing to report");
+    if (o->report && (!*o->report || strcmp(o->report, o->out) == 0))
+        return lq_fail(err, LQ_EUSAGE, "--report: expected a file of its own, found '%s'",
+                       o->report);
     if (o->sym && o->asym) return lq_fail(err, LQ_EUSAGE, "--sym and --asym exclude each other");
     if (o->narrow && !o->sym) return lq_fail(err, LQ_EUSAGE, "--narrow needs --sym");
     return LQ_OK;
@@ -293,6 +300,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     qz_result r = { 0 };
     s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
+    if (o->report && (s = qhtml_check(o->report, err))) goto done;
     if (o->dry_run) {
         s = qrep_print_plan(src, &q, o->out, c->json, err);
         goto done;
@@ -314,7 +322,11 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .voice = qrep_voice };
     s = qz_run(&r, src, o->out, &job, p, c->job, err);
     prog_end();
-    const qrep_run what = { .out = o->out, .method = o->method, .seconds = prog_now() - start };
+    const qrep_run what = { o->out, o->method, c->argv[0], prog_now() - start };
+    if (!s && o->report && r.resumed < 0)
+        prog_say(LOG_WARN, "%s: no report of a file that was finished before", o->report);
+    else if (!s && o->report)
+        s = qhtml_write(o->report, &r, &what, err);
     if (!s && c->json)
         s = qrep_print_json(&r, &what, err);
     else if (!s)

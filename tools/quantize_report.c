@@ -58,9 +58,45 @@ static void add_finite(cJSON *o, const char *key, double v)
         cJSON_AddNullToObject(o, key);
 }
 
-lq_status qrep_print_json(const qz_result *r, const qrep_run *run, lq_err *err)
+static cJSON *tensor_json(const qz_report *t)
+{
+    cJSON *j = cJSON_CreateObject();
+    cJSON_AddStringToObject(j, "name", t->name);
+    cJSON_AddStringToObject(j, "role", arch_role_text(t->role));
+    cJSON_AddNumberToObject(j, "layer", (double)t->layer);
+    cJSON_AddStringToObject(j, "scheme", t->scheme);
+    cJSON_AddNumberToObject(j, "elements", (double)t->elements);
+    cJSON_AddNumberToObject(j, "bytes", (double)t->bytes);
+    cJSON_AddNumberToObject(j, "bpw", 8.0 * (double)t->bytes / (double)t->elements);
+    cJSON_AddNumberToObject(j, "rmse", t->rmse);
+    add_finite(j, "loss", t->loss);
+    add_finite(j, "loss_rtn", t->loss_rtn);
+    if (t->expert >= 0) cJSON_AddNumberToObject(j, "expert", (double)t->expert);
+    if (t->tokens >= 0) cJSON_AddNumberToObject(j, "tokens", (double)t->tokens);
+    if (t->in_max > 0) {
+        cJSON_AddNumberToObject(j, "in_max", t->in_max);
+        cJSON_AddNumberToObject(j, "in_mean", t->in_mean);
+        cJSON *top = cJSON_AddArrayToObject(j, "top");
+        for (int i = 0; i < QZ_TOP && t->top_max[i] > 0; i++) {
+            cJSON *one = cJSON_CreateObject();
+            cJSON_AddNumberToObject(one, "channel", (double)t->top[i]);
+            cJSON_AddNumberToObject(one, "max", t->top_max[i]);
+            cJSON_AddItemToArray(top, one);
+        }
+    }
+    if (t->fold_hi > 0) {
+        cJSON_AddNumberToObject(j, "alpha", t->alpha);
+        cJSON_AddItemToObject(j, "fold",
+                              cJSON_CreateDoubleArray((double[]){ t->fold_lo, t->fold_hi }, 2));
+    }
+    if (t->note[0]) cJSON_AddStringToObject(j, "note", t->note);
+    return j;
+}
+
+cJSON *qrep_json(const qz_result *r, const qrep_run *run)
 {
     cJSON *doc = cJSON_CreateObject();
+    cJSON_AddStringToObject(doc, "source", run->source);
     cJSON_AddStringToObject(doc, "out", run->out);
     cJSON_AddStringToObject(doc, "method", run->method);
     cJSON_AddNumberToObject(doc, "bpw", r->bpw);
@@ -78,21 +114,14 @@ lq_status qrep_print_json(const qz_result *r, const qrep_run *run, lq_err *err)
     cJSON_AddBoolToObject(doc, "already_done", r->resumed < 0);
     cJSON_AddNumberToObject(doc, "resumed_parts", r->resumed > 0 ? (double)r->resumed : 0);
     cJSON *list = cJSON_AddArrayToObject(doc, "tensors");
-    for (size_t i = 0; i < r->n_reports; i++) {
-        const qz_report *t = &r->reports[i];
-        cJSON *j = cJSON_CreateObject();
-        cJSON_AddStringToObject(j, "name", t->name);
-        cJSON_AddStringToObject(j, "scheme", t->scheme);
-        cJSON_AddNumberToObject(j, "bpw", 8.0 * (double)t->bytes / (double)t->elements);
-        cJSON_AddNumberToObject(j, "rmse", t->rmse);
-        add_finite(j, "loss", t->loss);
-        add_finite(j, "loss_rtn", t->loss_rtn);
-        if (t->expert >= 0) cJSON_AddNumberToObject(j, "expert", (double)t->expert);
-        if (t->tokens >= 0) cJSON_AddNumberToObject(j, "tokens", (double)t->tokens);
-        if (t->note[0]) cJSON_AddStringToObject(j, "note", t->note);
-        cJSON_AddItemToArray(list, j);
-    }
-    return cmd_print_json(doc, err);
+    for (size_t i = 0; i < r->n_reports; i++)
+        cJSON_AddItemToArray(list, tensor_json(&r->reports[i]));
+    return doc;
+}
+
+lq_status qrep_print_json(const qz_result *r, const qrep_run *run, lq_err *err)
+{
+    return cmd_print_json(qrep_json(r, run), err);
 }
 
 static void print_losses(double loss, double loss_rtn)

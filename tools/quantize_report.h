@@ -8,7 +8,7 @@
 
 /* Of the run beside its result; borrowed. */
 typedef struct {
-    const char *out, *method;
+    const char *out, *method, *source;
     double seconds;
 } qrep_run;
 
@@ -19,6 +19,9 @@ extern const plan_voice qrep_voice;
 lq_status qrep_print_plan(const src_source *src, const qz_opts *q, const char *out_path, bool json,
                           lq_err *err);
 
+/* All of the result as one document; NULL: out of memory. Caller frees. */
+typedef struct cJSON cJSON;
+cJSON *qrep_json(const qz_result *r, const qrep_run *run);
 lq_status qrep_print_json(const qz_result *r, const qrep_run *run, lq_err *err);
 void qrep_print_text(const qz_result *r, const qrep_run *run);
 

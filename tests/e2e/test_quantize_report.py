@@ -1,4 +1,7 @@
-"""What `llmq quantize` shows: the check against the source."""
+"""What `llmq quantize` shows: the check against the source, the report."""
+import json
+import re
+
 import pytest
 
 CHECK = ["kl_mean", "top1_agree", "perplexity", "ref_perplexity", "windows", "tokens"]
@@ -55,3 +58,59 @@ def test_a_finished_file_repeats_its_check(llmq, draft, tmp_path):
     args = ["quantize", draft, "-o", tmp_path / "q", "--method", "awq", *QUICK, "--resume"]
     first, again = llmq.json(*args), llmq.json(*args)
     assert again["already_done"] and again["check"] == first["check"]
+
+
+# ---- --report FILE.html ----
+MARKUP = "</script><script>alert(1)</script>&amp;'\"ü모델"
+
+
+def page_data(path):
+    page = path.read_text("utf-8")
+    assert page.count("</script>") == 2 and page.endswith("</html>\n")
+    return page, json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1))
+
+
+def test_the_report_is_one_page_with_all_of_the_run(llmq, draft, tmp_path):
+    out, page = tmp_path / "q.llmq", tmp_path / "q.html"
+    r = llmq.json("quantize", draft, "-o", out, "--method", "awq", *QUICK, "--report", page)
+    text, data = page_data(page)
+    assert not re.search(r"(src|href)\s*=|url\(|@import|fetch\(|XMLHttpRequest|innerHTML", text)
+    assert set(re.findall(r"https?://[^\"' ]*", text)) == {"http://www.w3.org/2000/svg"}
+    assert data["tensors"] == r["tensors"] and data["check"] == r["check"]
+    kept = llmq.json("inspect", out)
+    assert data["recipe"] == kept["recipe"] and data["provenance"] == kept["provenance"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["q.html", "q.llmq"]
+
+
+def test_the_report_knows_inputs_and_folding(llmq, draft, tmp_path):
+    tensors = llmq.json("quantize", draft, "-o", tmp_path / "q", "--method", "awq", *QUICK)["tensors"]
+    for t in tensors:
+        most = [c["max"] for c in t["top"]]
+        assert most == sorted(most, reverse=True) and most[0] == t["in_max"] > t["in_mean"] > 0
+        assert len({c["channel"] for c in t["top"]}) == 4
+        lo, hi = t["fold"]
+        assert 0 < lo <= 1 <= hi and 0 <= t["alpha"] <= 1
+        assert t["layer"] in (0, 1) and t["role"] in ("q", "k", "v", "o", "gate", "up", "down")
+    data_free = llmq.json("quantize", draft, "-o", tmp_path / "r", "--method", "rtn")["tensors"]
+    assert not any("in_max" in t or "fold" in t for t in data_free)
+
+
+def test_names_in_the_report_are_never_markup(llmq, draft, tmp_path):
+    folder = tmp_path / MARKUP.replace("/", "∕")
+    folder.mkdir()
+    page = folder / "page.html"
+    r = llmq.json("quantize", draft, "-o", folder / "q", "--method", "rtn", "--skip", MARKUP, "--report", page)
+    _, data = page_data(page)
+    assert data["out"] == r["out"] == str(folder / "q")
+    assert data["recipe"]["skip"] == [MARKUP]
+
+
+@pytest.mark.parametrize("args, says", [(["--report", "no/such/folder/page.html"], "--report"),
+                                        (["--report", ""], "--report"),
+                                        (["--report", "{out}"], "--report"),
+                                        (["--report", "x.html", "--dry-run"], "--dry-run")])
+def test_a_report_that_cannot_be_is_refused_before_the_work(llmq, draft, tmp_path, args, says):
+    out = tmp_path / "q"
+    p = llmq("quantize", draft, "-o", out, "--method", "rtn", *[a.format(out=out) for a in args], code=None)
+    assert p.returncode and says in p.stderr and len(p.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
