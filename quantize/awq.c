@@ -48,7 +48,9 @@ static void loss_tile(void *ctx, int64_t item, int thread)
     double sum = 0;
     for (int64_t i = 0; i < rows * K; i++)
         sum += (double)d[i] * (double)g[i];
-    c->loss[item] = sum * (double)N / (double)look;
+    const double rows_in_all =
+        c->site->lin[l].stand_for > 0 ? c->site->lin[l].stand_for : (double)N;
+    c->loss[item] = sum * rows_in_all / (double)look;
 }
 
 static double site_loss(search *c, pool *p)

@@ -33,6 +33,7 @@ typedef struct {
     struct {
         const float *W;
         int64_t N, group;
+        double stand_for; /* rows that these N stand for, their weight in the loss; 0: N */
         ug_spec spec;
     } lin[AWQ_MAX_LINEARS];
     int n;

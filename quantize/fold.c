@@ -4,16 +4,16 @@
 static const struct {
     cal_site site;
     arch_role norm;    /* or */
-    arch_role from[2]; /* the linear, alone or fused with others */
+    arch_role from[3]; /* the linear, alone or fused with others */
 } makers[] = {
-    { CAL_ATTN, R_ATTN_NORM, { ARCH_N_ROLES, ARCH_N_ROLES } },
-    { CAL_Q_B, R_Q_A_NORM, { ARCH_N_ROLES, ARCH_N_ROLES } },
-    { CAL_KV_B, R_KV_A_NORM, { ARCH_N_ROLES, ARCH_N_ROLES } },
-    { CAL_O, ARCH_N_ROLES, { R_V, R_QKV } },
-    { CAL_MLP, R_MLP_NORM, { ARCH_N_ROLES, ARCH_N_ROLES } },
-    { CAL_DOWN, ARCH_N_ROLES, { R_UP, R_GATE_UP } },
-    { CAL_SHARED_DOWN, ARCH_N_ROLES, { R_SHARED_UP, ARCH_N_ROLES } },
-    { CAL_EXPERT_DOWN, ARCH_N_ROLES, { R_EXPERT_UP, R_EXPERT_GATE_UP } },
+    { CAL_ATTN, R_ATTN_NORM, { ARCH_N_ROLES } },
+    { CAL_Q_B, R_Q_A_NORM, { ARCH_N_ROLES } },
+    { CAL_KV_B, R_KV_A_NORM, { ARCH_N_ROLES } },
+    { CAL_O, ARCH_N_ROLES, { R_V, R_QKV, R_KV_B } },
+    { CAL_MLP, R_MLP_NORM, { ARCH_N_ROLES } },
+    { CAL_DOWN, ARCH_N_ROLES, { R_UP, R_GATE_UP, ARCH_N_ROLES } },
+    { CAL_SHARED_DOWN, ARCH_N_ROLES, { R_SHARED_UP, ARCH_N_ROLES, ARCH_N_ROLES } },
+    { CAL_EXPERT_DOWN, ARCH_N_ROLES, { R_EXPERT_UP, R_EXPERT_GATE_UP, ARCH_N_ROLES } },
 };
 
 /* ---- where input k comes from ---- */
@@ -23,6 +23,7 @@ static int64_t v_row(const arch_config *c, arch_role from, int64_t g)
 {
     const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
     if (from == R_V) return g * c->v_dim;
+    if (from == R_KV_B) return g * (c->nope_dims + c->v_dim) + c->nope_dims;
     if (!c->w.qkv_grouped) return q + k + g * c->v_dim;
     return g * ((q + k) / c->kv_heads + c->v_dim) + (q + k) / c->kv_heads;
 }
@@ -41,16 +42,18 @@ static int64_t row_of(const arch_config *c, cal_site site, arch_role from, int64
 /* Is the input linear in the rows that make it? */
 static bool linear_in_rows(const arch_config *c, cal_site site)
 {
-    if (site == CAL_O) return !c->w.mla && c->qkv_clip == 0;
+    if (site == CAL_O) return c->qkv_clip == 0;
     if (c->w.mlp == MLP_GATED) return c->act != ARCH_SWIGLU_CLAMPED;
-    return c->act == ARCH_RELU;
+    return c->act == ARCH_RELU || c->act == ARCH_RELU2;
 }
 
-static bool find_rows(fold_site *f, const fold_layer *l, const arch_role from[2], lq_arena *a,
+static bool find_rows(fold_site *f, const fold_layer *l, const arch_role from[3], lq_arena *a,
                       bool *no_memory)
 {
-    f->from = l->lin[from[0]].present ? from[0] : from[1];
-    if (f->from == ARCH_N_ROLES || !l->lin[f->from].open || !linear_in_rows(l->c, f->site))
+    for (int i = 0; i < 3 && f->from == ARCH_N_ROLES; i++)
+        if (from[i] != ARCH_N_ROLES && l->lin[from[i]].present) f->from = from[i];
+    if (f->from == ARCH_N_ROLES || !l->lin[f->from].open || l->lin[f->from].rows_fixed ||
+        !linear_in_rows(l->c, f->site))
         return false;
     const int64_t N = l->lin[f->from].N;
     f->row = lq_push(a, (size_t)f->K * sizeof *f->row);
@@ -58,6 +61,7 @@ static bool find_rows(fold_site *f, const fold_layer *l, const arch_role from[2]
     int32_t *first = lq_push(a, (size_t)N * sizeof *first); /* the input that a row makes, + 1 */
     *no_memory = !f->row || !f->tie || !first;
     if (*no_memory) return false;
+    f->root = f->site != CAL_O && l->c->w.mlp == MLP_PLAIN && l->c->act == ARCH_RELU2;
     bool tied = false;
     for (int64_t k = 0; k < f->K; k++) {
         const int64_t n = row_of(l->c, f->site, f->from, k);
@@ -70,12 +74,20 @@ static bool find_rows(fold_site *f, const fold_layer *l, const arch_role from[2]
     return true;
 }
 
+/* Experts read what the router reads. */
+static bool reads(const fold_layer *l, arch_role r, cal_site site)
+{
+    cal_site s;
+    if (!l->lin[r].present || !cal_site_of(&s, l->c, r)) return false;
+    if (s == CAL_EXPERT_IN && l->expert < 0) cal_site_of(&s, l->c, R_ROUTER);
+    return s == site;
+}
+
 /* All that read the site's input, every one of them open. */
 static bool find_readers(fold_site *f, const fold_layer *l)
 {
     for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
-        cal_site site;
-        if (!l->lin[r].present || !cal_site_of(&site, l->c, r) || site != f->site) continue;
+        if (!reads(l, r, f->site)) continue;
         if (!l->lin[r].open || f->n == AWQ_MAX_LINEARS) return false;
         f->readers[f->n++] = r;
         f->K = l->lin[r].K;
@@ -131,30 +143,45 @@ lq_status fold_apply(fold_layer *l, const fold_site *f, const float *s, double a
     for (int64_t n = 0; n < from->N; n++)
         rows[n] = 1;
     for (int64_t k = 0; k < f->K; k++)
-        rows[f->row[k]] = s[k];
+        rows[f->row[k]] = f->root ? sqrtf(s[k]) : s[k];
     awq_divide_rows(from->W, rows, from->N, from->K, p);
     from->rows = rows;
     divide(&l->bias[f->from], rows, from->N, 0);
     return LQ_OK;
 }
 
+/* Would they make weights larger than they may be? */
+static bool too_large(const fold_layer *l, const fold_site *f, const float *s)
+{
+    const bool by_rows = f->norm == ARCH_N_ROLES && l->lin[f->from].limited;
+    bool by_columns = false;
+    for (int i = 0; i < f->n; i++)
+        by_columns |= l->lin[f->readers[i]].limited;
+    for (int64_t k = 0; k < f->K; k++)
+        if ((by_columns && s[k] > FOLD_LIMIT) || (by_rows && 1 / s[k] > FOLD_LIMIT)) return true;
+    return false;
+}
+
 lq_status fold_choose(fold_layer *l, const fold_site *f, float *H, const float *mean_abs,
                       lq_arena *a, pool *p, lq_err *err)
 {
-    awq_site site = { .n = f->n, .K = f->K, .H = H, .mean_abs = mean_abs, .tie = f->tie };
+    awq_site site = { .K = f->K, .H = H, .mean_abs = mean_abs, .tie = f->tie };
     for (int i = 0; i < f->n; i++) {
         const fold_linear *r = &l->lin[f->readers[i]];
-        site.lin[i].W = r->W;
-        site.lin[i].N = r->N;
-        site.lin[i].group = r->group;
-        site.lin[i].spec = r->spec;
-        site.lin[i].spec.scale_dtype = LQ_F32; /* ranks scales; the stored type matters little */
+        if (r->kept) continue;
+        const int k = site.n++;
+        site.lin[k].W = r->W;
+        site.lin[k].N = r->N;
+        site.lin[k].stand_for = r->stand_for;
+        site.lin[k].group = r->group;
+        site.lin[k].spec = r->spec;
+        site.lin[k].spec.scale_dtype = LQ_F32; /* ranks scales; the stored type matters little */
     }
     awq_report rep;
     float *s = lq_push(a, (size_t)f->K * sizeof *s);
     if (!s) return lq_fail(err, LQ_ENOMEM, "no memory for %lld factors", (long long)f->K);
     lq_status st = awq_search(s, &rep, &site, p, err);
-    if (st || !(rep.after < rep.before)) return st;
+    if (st || !(rep.after < rep.before) || too_large(l, f, s)) return st;
     st = fold_apply(l, f, s, rep.alpha, a, p, err);
     if (!st) awq_scale_h(H, s, f->K, p);
     return st;

@@ -4,13 +4,13 @@
  *
  * diag(1/s) x costs nothing where what makes x is linear in something stored:
  *
- *     a norm           its weights and bias divided by s: norm(x) w + b. Every reader of the norm
- *                      takes s, so all of them must be open to it: a MoE layer's MLP norm, which
- * the router reads too, stays as it is. Not for norms after the residual's sum. v of attention rows
- * of v and its bias; all heads that read one kv head share its s. Not where q, k, v are clamped,
- * nor for MLA, whose v comes out of kv_b. up of a gated    rows of up and its bias: act(gate) * up
- * is linear in up. Not where up is MLP              clamped (GPT-OSS). up of a plain    only
- * through ReLU, max(0, x / s) = max(0, x) / s. MLP
+ *   input of           what takes 1/s, and where that is not exact
+ *   readers of a norm  its weights and bias: norm(x) w + b. Every reader takes s, so all of them
+ * must be open to it; a MoE layer's router and experts among them. Not for norms after the
+ * residual's sum o                  rows of v and its bias (MLA: of kv_b); all heads that read one
+ * kv head share its s. Not where q, k, v are clamped down, gated MLP    rows of up and its bias:
+ * act(gate) * up is linear in up. Not where up is clamped (GPT-OSS) down, plain MLP    rows of up
+ * and its bias, only through ReLU: max(0, x / s) = max(0, x) / s
  *
  * Whatever stands between (q and k norms, rotation, soft-caps of scores, ALiBi, sinks) does not
  * touch v's path and reads q and k behind their linears. How s is chosen: quantize/awq.h. */
@@ -20,6 +20,10 @@
 #include "calib/sites.h"
 #include "quantize/awq.h"
 
+/* Stacked experts share the dtype of their scales, which is chosen before the last of them is
+ * folded: its weights grow by at most FOLD_LIMIT by columns and by rows. */
+#define FOLD_LIMIT 32.0f
+
 /* One linear of the layer, [N,K] f32. */
 typedef struct {
     bool present; /* the layer has it */
@@ -27,6 +31,10 @@ typedef struct {
     float *W;
     int64_t N, K, group;
     ug_spec spec;
+    bool kept;        /* it is not rounded: takes factors, and has no part in choosing them */
+    bool rows_fixed;  /* its rows cannot be divided (a bias that is not at hand) */
+    double stand_for; /* W is a sample of that many rows; 0: it is whole */
+    bool limited;     /* nothing in it is multiplied by more than FOLD_LIMIT */
     const float *cols, *rows; /* what its columns were multiplied with [K] and its rows divided by
                                  [N]; NULL: nothing */
     double alpha;             /* that chose cols */
@@ -38,7 +46,10 @@ typedef struct {
     bool changed;
 } fold_vector;
 
-/* A layer's tensors by role: those that it has once (expert -1), or those of one expert. */
+/* A layer's tensors by role: those that it has once (expert -1), or those of one expert. Among the
+ * former R_EXPERT_GATE, R_EXPERT_UP and R_EXPERT_GATE_UP stand for those of all experts: W may be a
+ * sample of their rows, and the caller multiplies every expert's columns by the `cols` that it has
+ * afterwards. */
 typedef struct {
     const arch_config *c;
     int64_t expert;
@@ -54,6 +65,7 @@ typedef struct {
     arch_role norm; /* makes the input, or ARCH_N_ROLES: */
     arch_role from; /* rows row[k] of this linear make input k */
     int32_t *row;   /* [K], in the arena */
+    bool root;      /* ... by the square of their outputs: they are divided by the root of s */
     int32_t *tie; /* [K] inputs with one row: the lowest of them (awq_site.tie); NULL: all differ */
 } fold_site;
 

@@ -31,6 +31,7 @@ static void run_tile(void *ctx, int64_t item, int thread)
         if (c->fold.cols) x /= (double)c->fold.cols[i % K];
         if (c->fold.rows) x *= (double)c->fold.rows[n0 + i / K];
         square += x * x;
+        if (c->fold.inputs) e[i] *= c->fold.inputs[i % K];
     }
     if (c->H) {
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)K, (int)K, 1, e,

@@ -18,6 +18,8 @@ typedef struct {
  * by rows [N]; NULL where it did nothing. */
 typedef struct {
     const float *cols, *rows;
+    const float *inputs; /* H is of inputs divided by these [K], and W was not multiplied by them;
+                            NULL: of W's own inputs */
 } qz_fold;
 
 /* q: portable. W [N,K] of dtype d, as q stands for it; H [K,K] f32 or NULL. The rmse is that of the

@@ -7,58 +7,11 @@
 #include "quantize/fold.h"
 #include "quantize/int8.h"
 #include "quantize/kfac.h"
-#include "quantize/loss.h"
 #include "quantize/lut4.h"
-#include "quantize/rtn.h"
+#include "quantize/part_work.h"
 
 enum { SWEEPS = 8, ROUNDS = 1 /* of refitting scales: auto */ };
 enum { STARVED = 4 /* fewer tokens than inputs / STARVED */ };
-
-/* A tensor of the result while it is made. */
-typedef struct {
-    const plan_entry *e;
-    qz_out out; /* t.N = 0: not yet */
-    int32_t *outliers;
-    qz_report rep;
-    double squares, loss, loss_rtn; /* sums over what is made; losses: of what has statistics */
-    bool measured;                  /* any */
-    int64_t most, starved;          /* tokens of the expert that has most; experts */
-    bool rounded;                   /* those experts: to nearest, without statistics */
-    const float *vector;            /* not quantized, but changed by folding */
-} target;
-
-/* A matrix of it that is rounded at once: all of the tensor, or one of its stacked experts. */
-typedef struct {
-    target *t;
-    int64_t expert;
-    int64_t N, K, row0; /* rows row0 .. row0 + N of the result */
-    const void *W;      /* [N,K] of d; folded */
-    lq_dtype d;
-    float *own;    /* W where it may be changed */
-    cal_stats *st; /* NULL: none */
-    qz_fold fold;
-    double loss_rtn; /* before folding; NAN: not measured */
-    double alpha;
-} unit;
-
-typedef struct {
-    qz_part *out;
-    const qz_plan *plan;
-    const arch_config *c;
-    int64_t part;
-    const qz_opts *o;
-    const qz_eyes *eyes;
-    cal_layer_stats *st; /* of the last look */
-    pool *p;
-    const lq_job *job;
-    target *targets; /* all entries of the part, in the plan's order */
-    size_t n;
-} work;
-
-static lq_status no_memory(size_t n, lq_err *err)
-{
-    return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of a layer", n);
-}
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
@@ -73,8 +26,6 @@ note(qz_report *r, const char *fmt, ...)
     vsnprintf(r->note + n, cap - n, fmt, ap);
     va_end(ap);
 }
-
-static bool is_uint(const target *t) { return t->e->quantize && t->e->scheme.kind == QT_UINT; }
 
 /* Are its matrices rounded one by one? Where blocks may run from one into the next they are not. */
 static bool by_matrix(const target *t)
@@ -92,15 +43,10 @@ static bool belongs(const target *t, int64_t expert)
     return e->expert == expert;
 }
 
-static ug_spec spec_of(const work *w, const qt_scheme *s, bool search)
-{
-    return rtn_spec(s, !w->o->narrow, search);
-}
-
 /* ---- weights and statistics of one matrix ---- */
 
 /* u->W: a view of the source, or its transposed copy. */
-static lq_status read_unit(unit *u, lq_arena *a, lq_err *err)
+lq_status part_read(unit *u, lq_arena *a, lq_err *err)
 {
     const plan_entry *e = u->t->e;
     const qt_tensor *t = &e->src->t;
@@ -112,22 +58,10 @@ static lq_status read_unit(unit *u, lq_arena *a, lq_err *err)
     u->W = from;
     if (!e->turned) return LQ_OK;
     uint8_t *copy = lq_push(a, n);
-    if (!copy) return no_memory(n, err);
+    if (!copy) return part_no_memory(n, err);
     for (size_t at = 0; at < n; at += one)
         src_transpose(copy + at, from + at, e->N, e->K, size);
     u->W = copy;
-    return LQ_OK;
-}
-
-/* u->own: an f32 copy that may change. */
-static lq_status own_unit(unit *u, lq_arena *a, lq_err *err)
-{
-    size_t n = (size_t)u->N * (size_t)u->K;
-    u->own = lq_push(a, n * sizeof *u->own);
-    if (!u->own) return no_memory(n * sizeof *u->own, err);
-    lq_to_f32(u->own, u->W, u->d, n);
-    u->W = u->own;
-    u->d = LQ_F32;
     return LQ_OK;
 }
 
@@ -145,32 +79,17 @@ static void find_stats(const work *w, unit *u)
     }
     cal_stats *all = cal_stats_of(w->st, w->c, R_ROUTER, -1);
     if (all && !all->tokens) all = NULL;
-    if (!u->st && w->eyes->all_experts) u->st = all; /* the same tokens for every expert */
+    u->st_all = !u->st && w->eyes->all_experts; /* the same tokens for every expert */
+    if (u->st_all) u->st = all;
     if (!u->st) return;
     const int64_t tokens = u->st->tokens;
     if (rep->tokens < 0 || tokens < rep->tokens) rep->tokens = tokens;
     u->t->most = tokens > u->t->most ? tokens : u->t->most;
     if (!u->st->H || tokens * STARVED >= u->K) return;
     u->t->starved++;
+    u->st_all = true;
     u->st = e->role == R_EXPERT_DOWN ? NULL : all;
     u->t->rounded = !u->st;
-}
-
-/* What plain rounding of the unfolded weights would lose. */
-static lq_status measure_rtn(work *w, unit *u, lq_err *err)
-{
-    qt_scheme scheme = u->t->e->scheme;
-    ug_spec spec = spec_of(w, &scheme, false);
-    lq_arena a = { 0 };
-    qz_out q;
-    qz_loss loss;
-    scheme.irregular = false;
-    lq_status s = qz_out_alloc(&q, &scheme, u->N, u->K, &a, err);
-    if (!s) s = rtn_run(&q, u->W, u->d, NULL, &spec, w->p, err);
-    if (!s) s = qz_loss_of(&loss, &q.t, u->W, u->d, u->st->H, (qz_fold){ 0 }, w->p, err);
-    if (!s) u->loss_rtn = loss.loss;
-    lq_arena_free(&a);
-    return s;
 }
 
 /* ---- rounding ---- */
@@ -187,7 +106,7 @@ static lq_status curvature_of(const work *w, float **G, const unit *u, lq_arena 
         k++;
     if (!w->eyes->curvature || k == GRAD_LINEARS) return LQ_OK;
     *G = lq_push(a, n * sizeof **G);
-    if (!*G) return no_memory(n * sizeof **G, err);
+    if (!*G) return part_no_memory(n * sizeof **G, err);
     memcpy(*G, w->eyes->curvature->G[w->part][k], n * sizeof **G);
     for (int64_t i = 0; i < u->N && s; i++)
         for (int64_t j = i / B * B, c = 0; c < B && j < u->N; j++, c++)
@@ -198,7 +117,7 @@ static lq_status curvature_of(const work *w, float **G, const unit *u, lq_arena 
 static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
 {
     const qt_tensor *q = &out->t;
-    ug_spec spec = spec_of(w, &q->scheme, w->o->clip);
+    ug_spec spec = part_spec(w, &q->scheme, w->o->clip);
     const float *H = u->st ? u->st->H : NULL;
     qz_report *r = &u->t->rep, unheard = { .note = "" };
     if (!H) return rtn_run(out, u->W, u->d, NULL, &spec, w->p, err);
@@ -209,7 +128,7 @@ static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
     if (u->d != LQ_F32 || (uintptr_t)u->W % sizeof(float)) {
         size_t n = (size_t)u->N * (size_t)u->K;
         copy = lq_push(&a, n * sizeof *copy);
-        if (!copy) return no_memory(n * sizeof *copy, err);
+        if (!copy) return part_no_memory(n * sizeof *copy, err);
         lq_to_f32(copy, u->W, u->d, n);
     }
     const float *W = copy ? copy : u->W;
@@ -291,12 +210,13 @@ static lq_status start_target(work *w, const unit *u, lq_err *err)
         float absmax;
         lq_status st = absmax_of(w, u, &absmax, err);
         if (st) return st;
+        if (by_matrix(t) && w->fold) absmax *= FOLD_LIMIT * FOLD_LIMIT; /* experts to come */
         s.scale_dtype = ug_scale_dtype(absmax, s.bits);
         if (s.scale_dtype == LQ_F32) note(&t->rep, "scales are f32: they do not fit f16");
     } else if (s.kind == QT_I8_OUTLIER) {
         t->outliers = lq_push(&w->out->arena, (size_t)e->K * sizeof *t->outliers);
         s.n_out = t->outliers && w->st ? find_outliers(w, t, t->outliers) : 0;
-        if (!t->outliers || s.n_out < 0) return no_memory((size_t)e->K * sizeof(int32_t), err);
+        if (!t->outliers || s.n_out < 0) return part_no_memory((size_t)e->K * sizeof(int32_t), err);
         if (!s.n_out) s.kind = QT_I8;
         if (s.n_out) note(&t->rep, "%lld outlier inputs", (long long)s.n_out);
     }
@@ -338,12 +258,6 @@ static lq_status round_unit(work *w, unit *u, lq_err *err)
 }
 
 /* ---- a group: what the layer has once, or one expert ---- */
-typedef struct {
-    unit *u;
-    size_t n;
-    lq_arena a; /* f32 copies, factors */
-} group;
-
 static unit unit_of(const work *w, target *t, int64_t expert)
 {
     const plan_entry *e = t->e;
@@ -357,104 +271,26 @@ static unit unit_of(const work *w, target *t, int64_t expert)
     return u;
 }
 
-/* Vectors that may take factors: norms, and biases of the linears. */
-static lq_status read_vector(fold_vector *v, const plan_entry *e, lq_arena *a, lq_err *err)
-{
-    v->w = lq_push(a, (size_t)e->src->t.K * sizeof *v->w);
-    if (!v->w) return no_memory((size_t)e->src->t.K * sizeof *v->w, err);
-    qt_dequant(v->w, &e->src->t, 0, 1);
-    return LQ_OK;
-}
-
-static lq_status fold_vectors(work *w, fold_layer *f, lq_arena *a, lq_err *err)
-{
-    lq_status s = LQ_OK;
-    for (size_t i = 0; i < w->n && !s; i++) {
-        const plan_entry *e = w->targets[i].e;
-        if (!e->known || e->expert != f->expert || e->quantize || !e->src->plain) continue;
-        if (e->src->n_dims != 1 || e->src->t.scheme.kind != QT_DENSE) continue;
-        if (e->is_bias)
-            s = read_vector(&f->bias[e->role], e, a, err);
-        else if (arch_role_kind(e->role) == ARCH_VECTOR)
-            s = read_vector(&f->weight[e->role], e, a, err);
-    }
-    return s;
-}
-
-static lq_status keep_vectors(work *w, const fold_layer *f, lq_err *err)
-{
-    for (size_t i = 0; i < w->n; i++) {
-        target *t = &w->targets[i];
-        if (!t->e->known || t->e->expert != f->expert || t->e->quantize) continue;
-        const fold_vector *v = t->e->is_bias ? &f->bias[t->e->role] : &f->weight[t->e->role];
-        if (!v->changed) continue;
-        const size_t n = (size_t)t->e->src->t.K * sizeof *v->w;
-        float *keep = lq_push(&w->out->arena, n);
-        if (!keep) return no_memory(n, err);
-        memcpy(keep, v->w, n);
-        t->vector = keep;
-    }
-    return LQ_OK;
-}
-
-/* Scales of inputs: the group's linears as f32, changed together. */
-static lq_status fold_group(work *w, group *g, int64_t expert, lq_err *err)
-{
-    fold_layer f = { .c = w->c, .expert = expert };
-    fold_site sites[FOLD_MAX_SITES];
-    lq_status s = fold_vectors(w, &f, &g->a, err);
-    for (size_t i = 0; i < w->n; i++) {
-        const plan_entry *e = w->targets[i].e;
-        if (e->known && !e->is_bias && e->expert == expert) f.lin[e->role].present = true;
-    }
-    for (size_t i = 0; i < g->n && !s; i++) {
-        unit *u = &g->u[i];
-        if (!is_uint(u->t) || !u->st || !u->st->H) continue;
-        s = own_unit(u, &g->a, err);
-        if (!s) s = measure_rtn(w, u, err);
-        f.lin[u->t->e->role] = (fold_linear){ .present = true,
-                                              .open = u->N == u->t->e->count * u->t->e->N,
-                                              .W = u->own,
-                                              .N = u->N,
-                                              .K = u->K,
-                                              .group = u->t->e->scheme.group,
-                                              .spec = spec_of(w, &u->t->e->scheme, false) };
-    }
-    int n = s ? 0 : fold_find(sites, &f, &g->a);
-    if (n < 0) return no_memory(0, err);
-    for (int i = 0; i < n && !s; i++) {
-        cal_stats *st = cal_stats_of(w->st, w->c, sites[i].readers[0], expert);
-        if (lq_stopped(w->job)) return lq_fail(err, LQ_EINTR, "interrupted");
-        s = fold_choose(&f, &sites[i], st->H, st->mean_abs, &g->a, w->p, err);
-    }
-    for (size_t i = 0; i < g->n && !s; i++) {
-        const fold_linear *l = &f.lin[g->u[i].t->e->role];
-        g->u[i].fold = (qz_fold){ l->cols, l->rows };
-        g->u[i].alpha = l->alpha;
-    }
-    return s ? s : keep_vectors(w, &f, err);
-}
-
 static lq_status make_group(work *w, int64_t expert, lq_err *err)
 {
     group g = { 0 };
     lq_status s = LQ_OK;
-    const bool fold = w->st && w->eyes->hessian && qz_folds(w->o);
+    const bool fold = w->fold && w->st;
     g.u = lq_push(&g.a, (w->n + 1) * sizeof *g.u);
-    if (!g.u) s = no_memory(w->n * sizeof *g.u, err);
+    if (!g.u) s = part_no_memory(w->n * sizeof *g.u, err);
     for (size_t i = 0; i < w->n && !s; i++) {
         target *t = &w->targets[i];
         if (!belongs(t, expert)) continue;
         unit *u = &g.u[g.n++];
         *u = unit_of(w, t, expert);
-        if (fold) s = read_unit(u, &g.a, err);
+        if (fold) s = part_read(u, &g.a, err);
     }
-    if (fold && !s) s = fold_group(w, &g, expert, err);
+    if (fold && !s) s = part_fold_group(w, &g, expert, err);
     for (size_t i = 0; i < g.n && !s; i++) {
         unit *u = &g.u[i];
         lq_arena copy = { 0 };
         if (lq_stopped(w->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
-        if (!s && !fold) s = read_unit(u, &copy, err);
+        if (!s && !fold) s = part_read(u, &copy, err);
         if (!s && (s = round_unit(w, u, err))) lq_wrap(err, s, "%s", u->t->e->name);
         lq_arena_free(&copy);
     }
@@ -503,9 +339,11 @@ static void add_result(work *w, target *t)
 {
     const plan_entry *e = t->e;
     qz_part *out = w->out;
-    if (t->vector) {
-        qt_tensor v = { .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 }, .N = 1, .K = e->src->t.K };
-        v.plane[QT_CODES] = (qt_span){ t->vector, (size_t)v.K * sizeof(float) };
+    if (t->dense) {
+        qt_tensor v = { .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 } };
+        v.N = e->src->t.N;
+        v.K = e->src->t.K;
+        v.plane[QT_CODES] = (qt_span){ t->dense, (size_t)(v.N * v.K) * sizeof(float) };
         out->items[out->n_items++] = (qz_item){ e, v };
     }
     if (!t->out.t.N) return;
@@ -539,6 +377,7 @@ lq_status qz_part_make(qz_part *out, const qz_plan *plan, int64_t part, const qz
                .part = part,
                .o = o,
                .eyes = eyes,
+               .fold = eyes && eyes->hessian && qz_folds(o),
                .p = p,
                .job = job };
     size_t n = 0;
@@ -548,7 +387,7 @@ lq_status qz_part_make(qz_part *out, const qz_plan *plan, int64_t part, const qz
     out->items = lq_push(&out->arena, (n + 1) * sizeof *out->items);
     out->reports = lq_push(&out->arena, (n + 1) * sizeof *out->reports);
     w.targets = lq_push(&out->arena, (n + 1) * sizeof *w.targets);
-    if (!out->items || !out->reports || !w.targets) s = no_memory(n * sizeof *w.targets, err);
+    if (!out->items || !out->reports || !w.targets) s = part_no_memory(n * sizeof *w.targets, err);
     for (size_t i = 0; i < plan->n && !s; i++) {
         const plan_entry *e = &plan->e[i];
         if (e->part != part) continue;

@@ -1,8 +1,10 @@
 """Every architecture through every method: quantized, verified, and with the logits of its own
 dequantized weights; and back from .llmq byte for byte."""
 import json
+import math
 import pathlib
 import random
+import re
 import struct
 
 import pytest
@@ -29,6 +31,41 @@ def logits(llmq, model, out):
     n = struct.unpack("<Q", raw[:8])[0]
     start, end = json.loads(raw[8:8 + n])["logits"]["data_offsets"]
     return memoryview(raw[8 + n + start:8 + n + end]).cast("f").tolist()
+
+
+# What is no linear of a layer, by its name in some model. The rest of two and three dims is.
+ELSE = re.compile(r"embed|wte|wpe|lm_head|norm|ln_|sinks|router|bias$|block_sparse_moe\.gate\.|mlp\.gate\.|"
+                  r"shared_expert_gate|project_", re.I)
+# What folding changes beside them: norms and biases, and routers, which read what a norm makes.
+FOLDED = re.compile(r"norm|ln_|bias|router|block_sparse_moe\.gate\.|mlp\.gate\.|shared_expert_gate", re.I)
+
+
+def distance(a, b):
+    return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)) / sum(y * y for y in b))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_linear_is_quantized_and_nothing_else(llmq, calib, tmp_path, folder):
+    source = {t["name"]: t for t in llmq.json("inspect", ARCH / folder)["tensors"]}
+    linears = {n for n, t in source.items() if len(t["shape"]) > 1 and not ELSE.search(n)}
+    exact, far, q = logits(llmq, ARCH / folder, tmp_path / "a"), [], tmp_path / "q.llmq"
+    calibrated = ["gptq", "awq", "auto"][FOLDERS.index(folder) % 3]
+    more = ["--tune", "2"] if calibrated == "auto" else []
+    for args in (["rtn", "--bits", "8"], ["rtn"], ["rtn", "--bits", "2"], [calibrated, *calib, *more]):
+        r = llmq.json("quantize", ARCH / folder, "-o", q, "-m", *args, "--log-level", "error")
+        assert {t["name"] for t in r["tensors"]} == linears, args
+        now = {t["name"]: t for t in llmq.json("inspect", q)["tensors"]}
+        assert now.keys() == source.keys(), args
+        for name in now.keys() - linears:
+            same = now[name]["xxh3"] == source[name]["xxh3"] and now[name]["scheme"] == source[name]["scheme"]
+            assert same or args[0] == calibrated and FOLDED.search(name), f"{args}: {name}"
+        got = logits(llmq, q, tmp_path / "a")
+        assert all(map(math.isfinite, got)), args
+        far.append(distance(got, exact))
+    assert far[0] < far[1] < far[2] and far[0] < 0.2, far
+    assert far[3] < far[2], far
+    losses = [(t["loss"], t["loss_rtn"]) for t in r["tensors"] if t["loss"] is not None]
+    assert sum(a for a, _ in losses) < 0.9 * sum(b for _, b in losses)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
