@@ -54,7 +54,7 @@ $(BUILD)/libllmq.a: $(OBJS)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D); echo '$(CC) $(ALLCF)' | cmp -s - $@ || echo '$(CC) $(ALLCF)' > $@
 
-$(BUILD)/calib/builtin.o: calib/builtin_text.txt
+$(BUILD)/calib/builtin.o: calib/builtin_text.txt calib/builtin_chat.jsonl
 $(BUILD)/tools/quantize_html.o: tools/report.html
 
 $(BUILD)/%.o: %.c $(BUILD)/flags

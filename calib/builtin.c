@@ -1,13 +1,15 @@
-/* calib/builtin.c - embeds calib/builtin_text.txt; the Makefile's compiler runs at the root of the
- * repository, where .incbin finds it. */
+/* calib/builtin.c - embeds the built-in calibration data; the Makefile's compiler runs at the root
+ * of the repository, where .incbin finds it. */
 #include "calib/builtin.h"
 
-__asm__(".section .rodata\n"
-        ".global calib_builtin_text\n"
-        ".global calib_builtin_text_end\n"
-        ".balign 16\n"
-        "calib_builtin_text:\n"
-        ".incbin \"calib/builtin_text.txt\"\n"
-        "calib_builtin_text_end:\n"
-        ".byte 0\n"
-        ".text\n");
+#define EMBED(symbol, file)                           \
+    __asm__(".section .rodata\n"                      \
+            ".global " symbol "\n"                    \
+            ".global " symbol "_end\n"                \
+            ".balign 16\n" symbol ":\n"               \
+            ".incbin \"" file "\"\n" symbol "_end:\n" \
+            ".byte 0\n"                               \
+            ".text\n")
+
+EMBED("calib_builtin_text", "calib/builtin_text.txt");
+EMBED("calib_builtin_chat", "calib/builtin_chat.jsonl");

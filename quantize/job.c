@@ -46,12 +46,9 @@ static cJSON *provenance(const run *r)
     cJSON_AddStringToObject(src, "format", src_format(r->src));
     cJSON_AddStringToObject(src, "xxh3", hex);
     if (!r->j->samples) return o;
-    cJSON *cal = cJSON_AddObjectToObject(o, "calibration");
-    lq_hash_hex(hex, &r->j->samples->hash);
-    cJSON_AddStringToObject(cal, "xxh3", hex);
-    cJSON_AddNumberToObject(cal, "samples", (double)r->j->samples->n);
-    cJSON_AddNumberToObject(cal, "length", (double)r->j->samples->len);
+    cJSON *cal = cal_samples_json(r->j->samples);
     cJSON_AddNumberToObject(cal, "seed", (double)r->j->seed);
+    cJSON_AddItemToObject(o, "calibration", cal);
     cJSON_AddStringToObject(o, "kernels", k_name());
     cJSON_AddStringToObject(o, "blas", openblas_get_corename());
     return o;

@@ -5,17 +5,22 @@
 
 #include <stdlib.h>
 
-TEST(the_embedded_text_is_the_file)
+static void check_file(const char *path, const char *inside, size_t bytes, size_t at_least)
 {
     char *data = NULL;
     size_t size = 0;
     lq_err err;
-    lq_status s = lq_read_file(&data, &size, "calib/builtin_text.txt", 1 << 20, &err);
+    lq_status s = lq_read_file(&data, &size, path, 1 << 20, &err);
     CHECK(!s, "%s", err.msg);
-    CHECK(size == calib_builtin_bytes() && size > 100000, "%zu bytes in the file, %zu inside", size,
-          calib_builtin_bytes());
-    CHECK(!s && memcmp(data, calib_builtin_text, size) == 0, "bytes differ");
+    CHECK(size == bytes && size > at_least, "%s: %zu bytes, %zu inside", path, size, bytes);
+    CHECK(!s && size == bytes && memcmp(data, inside, size) == 0, "%s: bytes differ", path);
     free(data);
+}
+
+TEST(what_is_embedded_is_the_files)
+{
+    check_file("calib/builtin_text.txt", calib_builtin_text, calib_builtin_text_bytes(), 100000);
+    check_file("calib/builtin_chat.jsonl", calib_builtin_chat, calib_builtin_chat_bytes(), 10000);
 }
 
 TEST(its_first_part_is_mixed_already)
@@ -28,7 +33,7 @@ TEST(its_first_part_is_mixed_already)
 
 int main(int argc, char **argv)
 {
-    RUN(the_embedded_text_is_the_file);
+    RUN(what_is_embedded_is_the_files);
     RUN(its_first_part_is_mixed_already);
     return check_end();
 }

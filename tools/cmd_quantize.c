@@ -1,8 +1,7 @@
 /* tools/cmd_quantize.c - `llmq quantize SRC -o OUT.llmq --method M`. */
-#include "calib/builtin.h"
-#include "calib/jsonl.h"
 #include "quantize/job.h"
 #include "tools/cmds.h"
+#include "tools/quantize_calib.h"
 #include "tools/quantize_html.h"
 
 #include "runtime/tok_files.h"
@@ -46,9 +45,11 @@ static const opt_row main_rows[] = {
       .help = "int8: inputs whose activations reach it stay in bf16; 0: none do" },
 };
 static const opt_row calib_rows[] = {
-    { "calib", 0, OPT_STR, F(calib), .def = "builtin", .arg = "FILE|builtin",
-      .help = "text to run through the model (gptq, awq, auto, int8); FILE.jsonl: a line each of "
-              "{\"text\": ...} or {\"ids\": [1, 2, ...]}, which needs no tokenizer" },
+    { "calib", 0, OPT_STR, F(calib), .def = "builtin", .arg = "FILE[:WEIGHT],...|builtin",
+      .help = "text to run through the model (gptq, awq, auto, int8), of several files by weight; "
+              "FILE.jsonl: a line each of {\"text\": ...}, {\"messages\": [...]} (by the model's "
+              "chat template) or {\"ids\": [1, 2, ...]}; FILE.ids: token ids; '\\' before ',' or "
+              "':' makes it part of a name" },
     { "calib-samples", 0, OPT_INT, F(samples), .def = "128", .lo = 1, .hi = 1 << 20,
       .help = "windows of text" },
     { "calib-len", 0, OPT_INT, F(len), .def = "512", .lo = 8, .hi = 1 << 20,
@@ -204,87 +205,6 @@ static void tokenizer_close(tokenizer *t)
     free(t->blob);
 }
 
-static bool is_jsonl(const char *path)
-{
-    const size_t n = strlen(path), ext = strlen(".jsonl");
-    return n > ext && strcmp(path + n - ext, ".jsonl") == 0;
-}
-
-/* Text, or a file of JSON lines, as n windows of ids. */
-static lq_status make_samples(cal_samples *s, const quantize_opts *o, const arch_config *c,
-                              const tok_tokenizer *tok, const char *text, size_t bytes, int64_t n,
-                              lq_err *err)
-{
-    if (!is_jsonl(o->calib)) {
-        if (!tok)
-            return lq_fail(err, LQ_ENOENT,
-                           "calibration needs tokenizer.json, which the model lacks; --calib "
-                           "FILE.jsonl can hold token ids");
-        return cal_samples_make(s, tok, text, bytes, n, o->len, (uint64_t)o->seed, c->vocab, err);
-    }
-    int32_t *ids = NULL;
-    int64_t n_ids = 0;
-    lq_status st = cal_read_jsonl(&ids, &n_ids, text, bytes, tok, err);
-    if (!st) st = cal_samples_from_ids(s, ids, n_ids, n, o->len, (uint64_t)o->seed, c->vocab, err);
-    free(ids);
-    return st;
-}
-
-static lq_status read_windows(cal_samples *s, const quantize_opts *o, const src_source *src,
-                              const tok_tokenizer *tok, int64_t n, lq_err *err)
-{
-    char *text = NULL;
-    size_t bytes = calib_builtin_bytes();
-    const char *use = calib_builtin_text;
-    bool file = strcmp(o->calib, "builtin") != 0;
-    lq_status st = file ? lq_read_file(&text, &bytes, o->calib, (size_t)1 << 30, err) : LQ_OK;
-    if (file) use = text;
-    if (!st) st = make_samples(s, o, src_config(src), tok, use, bytes, n, err);
-    if (st && file) st = lq_wrap(err, st, "--calib %s", o->calib);
-    free(text);
-    return st;
-}
-
-/* A sixteenth of the text at least is left over, for the check. */
-static lq_status read_samples(cal_samples *s, const quantize_opts *o, const src_source *src,
-                              const tok_tokenizer *tok, lq_err *err)
-{
-    const arch_config *c = src_config(src);
-    if (o->len > c->max_pos)
-        return lq_fail(err, LQ_EUSAGE, "--calib-len: expected at most the model's %lld, found %lld",
-                       (long long)c->max_pos, (long long)o->len);
-    lq_status st = read_windows(s, o, src, tok, o->samples, err);
-    const int64_t most = s->available - s->available / 16;
-    if (!st && s->n > most) {
-        cal_samples_free(s);
-        st = read_windows(s, o, src, tok, most, err);
-    }
-    if (!st && s->n < o->samples)
-        prog_say(LOG_WARN,
-                 "calibration text: %lld windows of %lld tokens, fewer than the %lld "
-                 "asked for",
-                 (long long)s->n, (long long)s->len, (long long)o->samples);
-    if (!st && s->n * s->len < 8 * c->ffn)
-        prog_say(LOG_WARN,
-                 "calibration text: %lld tokens are few for inputs of %lld; expect worse "
-                 "results",
-                 (long long)(s->n * s->len), (long long)c->ffn);
-    return st;
-}
-
-static lq_status read_check(cal_samples *check, const cal_samples *used, const quantize_opts *o,
-                            const src_source *src, const tok_tokenizer *tok, lq_err *err)
-{
-    cal_samples all = { 0 };
-    lq_status st = read_windows(&all, o, src, tok, INT32_MAX, err);
-    if (!st) st = qz_check_windows(check, &all, used, QZ_CHECK_WINDOWS, err);
-    cal_samples_free(&all);
-    if (!st && !check->n)
-        prog_say(LOG_WARN, "no check: calibration used all %lld windows of its text",
-                 (long long)used->available);
-    return st;
-}
-
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const quantize_opts *o = opts;
@@ -307,8 +227,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     }
     const bool checked = opt_tri_or(o->check, qz_calibrated(&q));
     s = tokenizer_open(&tok, src, qz_calibrated(&q) || checked, err);
-    if (!s && qz_calibrated(&q)) s = read_samples(&samples, o, src, tok.tok, err);
-    if (!s && checked) s = read_check(&check, &samples, o, src, tok.tok, err);
+    const mix_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
+    if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, err);
+    if (!s && checked) s = quantize_held_out(&check, &samples, o->calib, &mix, err);
     if (!s) s = pool_open(&p, c->threads, err);
     if (s) goto done;
     qz_job job = { .o = &q,

@@ -1,0 +1,15 @@
+/* tools/quantize_calib.h - `quantize --calib`: the windows, said aloud, with warnings. */
+#ifndef LLMQ_TOOLS_QUANTIZE_CALIB_H
+#define LLMQ_TOOLS_QUANTIZE_CALIB_H
+
+#include "calib/mix.h"
+
+/* A sixteenth of all windows at least is left over for the check. Prints what came from which file,
+ * and warns where it is little. Errors: those of mix_read, and LQ_EUSAGE for windows longer than
+ * the model's positions. */
+lq_status quantize_samples(cal_samples *s, const char *list, const mix_opts *o, lq_err *err);
+/* The windows of the check (quantize/check.h): of those that `used` left over. Errors: likewise. */
+lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const char *list,
+                            const mix_opts *o, lq_err *err);
+
+#endif
