@@ -37,12 +37,12 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/web/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all tests test unit e2e asan ubsan tsan fuzz tidy layers format bench bench-quality install clean help FORCE
+.PHONY: all tests test unit e2e server asan ubsan tsan fuzz tidy layers format bench bench-quality install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
 all: $(PROGRAM) ## build ./llmq
-tests: $(TESTBINS) ## build the unit tests
+tests: $(TESTBINS) $(BUILD)/tests/llmq-scripted ## build the unit tests and the scripted server
 
 $(PROGRAM): $(OBJS) $(TOOLOBJS)
 	$(if $(V),,@echo "  LD   $@")
@@ -65,6 +65,13 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libllmq.a $(BUILD)/tests/lib
 	$(Q)$(CC) $(ALLLD) -o $@ $< $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
 
+# llmq with `serve --test-script` (tests/scripted.h)
+$(BUILD)/tests/cmd_serve.o: tools/cmd_serve.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLCF) -DLLMQ_SCRIPTED -MMD -MP -c -o $@ $<
+$(BUILD)/tests/llmq-scripted: $(BUILD)/tests/cmd_serve.o $(BUILD)/tests/scripted.o $(BUILD)/libllmq.a $(TOOLOBJS)
+	$(Q)$(CC) $(ALLLD) -o $@ $(wordlist 1,2,$^) $(filter-out $(BUILD)/tools/cmd_serve.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
+
 $(BUILD)/tests/lib: $(BUILD)/libllmq.a $(TOOLOBJS)
 	@mkdir -p $(@D); touch $@
 
@@ -74,6 +81,8 @@ unit: tests ## the unit tests alone
 	@BUILD=$(BUILD) tools/run-tests.sh unit
 e2e: all ## the end-to-end tests alone
 	@tools/run-tests.sh e2e
+server: all tests ## the conformance suite of the HTTP API alone (docs/conformance.md)
+	@tools/run-tests.sh server
 
 asan: ## unit tests under AddressSanitizer
 	$(Q)$(MAKE) BUILD=build-asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer' CFLAGS='-O1 -g' unit
@@ -109,4 +118,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14
 
--include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(TESTBINS:=.d)
+-include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(TESTBINS:=.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/scripted.d

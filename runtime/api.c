@@ -5,19 +5,21 @@
 #include <sys/random.h>
 #include <time.h>
 
+/* method, path, handler, needs no key, needs an administrator's key */
 static const http_route routes[] = {
-    { "GET", "/", api_get_root, false },
-    { "GET", "/health", api_get_health, true },
-    { "GET", "/ready", api_get_ready, true },
-    { "GET", "/version", api_get_version, false },
-    { "GET", "/metrics", api_get_metrics, false },
-    { "GET", "/load", api_get_load, false },
-    { "GET", "/v1/models", api_get_models, false },
-    { "GET", "/v1/models/*", api_get_model, false },
-    { "POST", "/v1/completions", api_post_completions, false },
-    { "POST", "/v1/chat/completions", api_post_chat, false },
-    { "POST", "/tokenize", api_post_tokenize, false },
-    { "POST", "/detokenize", api_post_detokenize, false },
+    { "GET", "/", api_get_root, false, false },
+    { "GET", "/health", api_get_health, true, false },
+    { "GET", "/ready", api_get_ready, true, false },
+    { "GET", "/version", api_get_version, false, false },
+    { "GET", "/metrics", api_get_metrics, false, false },
+    { "GET", "/load", api_get_load, false, false },
+    { "GET", "/v1/models", api_get_models, false, false },
+    { "GET", "/v1/models/*", api_get_model, false, false },
+    { "POST", "/v1/completions", api_post_completions, false, false },
+    { "POST", "/v1/chat/completions", api_post_chat, false, false },
+    { "POST", "/tokenize", api_post_tokenize, false, false },
+    { "POST", "/detokenize", api_post_detokenize, false, false },
+    { "DELETE", "/v1/requests/*", api_delete_request, false, true },
 };
 
 const http_route *api_routes(size_t *n)

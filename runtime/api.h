@@ -39,24 +39,27 @@ typedef struct {
     int64_t block_size, kv_blocks; /* for cache_config_info */
     const char *quantization;      /* "u4-g128", NULL: none */
     const char *fingerprint;       /* any text that changes with weights and arithmetic */
-    gen_defaults defaults; /* of the model's file */
+    gen_defaults defaults;         /* of the model's file */
 } api_model;
 
 typedef struct {
     const char *const *names; /* served model names, the first is the canonical one; copied */
     int n_names;
-    const char *version;  /* "0.1.0" */
-    bool strict_params;   /* unknown parameter names are refused */
-    double stall_seconds; /* /ready says no when a step takes longer; 0: 60 */
+    const char *version;    /* "0.1.0" */
+    bool strict_params;     /* unknown parameter names are refused */
+    bool priorities;        /* requests may have one; else all but 0 is refused */
+    double stall_seconds;   /* /ready says no when a step takes longer; 0: 60 */
+    double request_seconds; /* a generation that takes longer ends with 504; 0: no limit */
     void (*log)(void *user, const http_log_line *l);
     void *user;
 } api_opts;
 
 lq_status api_open(api **a, const api_opts *o, lq_err *err);
 void api_close(api *a); /* after http_close and the engine's end */
-/* For http_opts: these routes, the api as their app, api_log as their log. */
+/* For http_opts: these routes, the api as their app, api_log as their log, api_tick as tick. */
 const http_route *api_routes(size_t *n);
 void api_log(void *a, const http_log_line *l);
+void api_tick(void *a);
 void api_set_http(api *a, http_server *s); /* its counters appear in /metrics */
 
 void api_set_model(api *a, const api_model *m); /* once */

@@ -75,20 +75,12 @@ static void fail(gen *g, const api_error *e)
     cancel_all(g);
 }
 
-static void fail_shutting_down(gen *g)
+static api_error shutting_down(void)
 {
     api_error why = { 0 };
     api_fail(&why, NULL, "shutting_down", "the server is shutting down");
     why.status = 503;
-    fail(g, &why);
-}
-
-void api_abort(api *a)
-{
-    pthread_mutex_lock(&a->mu);
-    for (gen *g = a->gens; g; g = g->next)
-        if (atomic_load(&g->pending) > 0) fail_shutting_down(g);
-    pthread_mutex_unlock(&a->mu);
+    return why;
 }
 
 /* ---- events ---- */
@@ -153,7 +145,8 @@ static void take_finish(gen_choice *c, const eng_event *e)
         why.status = 500;
         fail(g, &why);
     } else if (e->finish == ENG_CANCELLED && !atomic_load(&g->gone)) {
-        fail_shutting_down(g); /* a choice cancelled by a failure finds that failure there */
+        why = shutting_down();
+        fail(g, &why); /* a choice cancelled by a failure finds that failure there */
     }
 }
 
@@ -205,6 +198,84 @@ static void on_event(void *user, const eng_event *e)
     done(g);
 }
 
+/* ---- ends that come from outside ---- */
+
+/* A share in `pending`, so that g cannot finish meanwhile; false: it is finishing. */
+static bool hold(gen *g)
+{
+    int n = atomic_load(&g->pending);
+    while (n > 0)
+        if (atomic_compare_exchange_weak(&g->pending, &n, n + 1)) return true;
+    return false;
+}
+
+/* Fails the generations that `pick` says yes to; returns how many. They are held in portions: a
+ * generation may end, and free itself, as soon as it is failed, which takes the lock. */
+static int fail_some(api *a, bool (*pick)(const gen *g, const void *arg), const void *arg,
+                     const api_error *why)
+{
+    gen *some[32];
+    int n, total = 0;
+    do {
+        n = 0;
+        pthread_mutex_lock(&a->mu);
+        for (gen *g = a->gens; g && n < (int)LQ_COUNT(some); g = g->next)
+            if (!atomic_load(&g->failed) && pick(g, arg) && hold(g)) some[n++] = g;
+        pthread_mutex_unlock(&a->mu);
+        for (int i = 0; i < n; i++) {
+            fail(some[i], why);
+            done(some[i]);
+        }
+        total += n;
+    } while (n == (int)LQ_COUNT(some));
+    return total;
+}
+
+static bool every(const gen *g, const void *arg)
+{
+    (void)g;
+    (void)arg;
+    return true;
+}
+
+void api_abort(api *a)
+{
+    api_error why = shutting_down();
+    fail_some(a, every, NULL, &why);
+}
+
+static bool has_id(const gen *g, const void *id)
+{
+    return strcmp(g->id, id) == 0 || strcmp(http_id(g->r), id) == 0;
+}
+
+int api_gen_abort(api *a, const char *id)
+{
+    api_error why = { 0 };
+    api_fail(&why, NULL, "aborted", "an administrator has ended this request");
+    why.status = 409;
+    return fail_some(a, has_id, id, &why);
+}
+
+static bool too_old(const gen *g, const void *seconds)
+{
+    double limit;
+    memcpy(&limit, seconds, sizeof limit);
+    return http_age(g->r) > limit;
+}
+
+void api_tick(void *app)
+{
+    api *a = app;
+    api_error why = { 0 };
+    if (!(a->o.request_seconds > 0)) return;
+    api_fail(&why, NULL, "request_timeout", "the request took longer than %g seconds",
+             a->o.request_seconds);
+    why.status = 504;
+    int n = fail_some(a, too_old, &a->o.request_seconds, &why);
+    met_add(a->met, MET_TIMEOUTS, (uint64_t)n);
+}
+
 /* ---- submission ---- */
 
 static uint64_t mix(uint64_t x)
@@ -252,7 +323,7 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
                     .repetition_penalty = (float)p->repetition_penalty,
                     .presence_penalty = (float)p->presence_penalty,
                     .frequency_penalty = (float)p->frequency_penalty,
-                    .seed = sample ? mix(seed + (uint64_t)sample) : seed,
+                    .seed = sample ? mix(mix(seed) + (uint64_t)sample) : seed,
                     .bias = p->bias,
                     .n_bias = p->n_bias,
                     .allowed = p->allowed,
@@ -267,12 +338,14 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
         .show_special = !p->skip_special,
         .prompt_logprobs = p->echo ? (int)p->logprobs : -1,
         .salt = p->cache_salt,
+        .priority = (int32_t)p->priority,
     };
     lq_err err = { "" };
     lq_status s = b->submit(b->self, &r, on_event, c, &c->id, &err);
     if (s == LQ_OK) {
         atomic_store(&c->submitted, true);
-        if (atomic_load(&g->gone)) b->cancel(b->self, c->id); /* on_gone may have missed it */
+        if (atomic_load(&g->gone) || atomic_load(&g->failed))
+            b->cancel(b->self, c->id); /* cancel_all may have missed it */
         return s;
     }
     if (s == LQ_EVALUE) {
@@ -359,6 +432,9 @@ static lq_status prepare(gen *g, api_error *e)
 {
     lq_status s = check_length(g, e);
     if (s) return s;
+    if (g->p.priority && !g->a->o.priorities)
+        return api_fail(e, "priority", "unsupported_value",
+                        "priority: this server answers in the order of arrival");
     if (!g->a->m.tok && g->p.n_stop)
         return api_fail(e, "stop", "unsupported_value", "stop: the model has no tokenizer");
     int n = (int)((int64_t)g->n_prompts * g->p.n);

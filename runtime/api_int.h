@@ -56,6 +56,9 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const a
 void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt *prompts,
                   size_t n_prompts, cJSON *doc);
 
+/* Ends the generations of that response id or X-Request-Id with an error; returns how many. */
+int api_gen_abort(api *a, const char *id);
+
 /* ---- the routes ---- */
 void api_get_models(void *a, http_req *r);
 void api_get_model(void *a, http_req *r);
@@ -69,5 +72,6 @@ void api_get_ready(void *a, http_req *r);
 void api_get_version(void *a, http_req *r);
 void api_get_metrics(void *a, http_req *r);
 void api_get_load(void *a, http_req *r);
+void api_delete_request(void *a, http_req *r);
 
 #endif

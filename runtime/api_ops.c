@@ -9,7 +9,7 @@ void api_get_root(void *app, http_req *r)
     jw w = { 0 };
     jw_text(&w, "llmq: an OpenAI-compatible server. Routes:\n");
     for (size_t i = 0; i < n; i++)
-        jw_printf(&w, "%-4s %s\n", t[i].method, t[i].path);
+        jw_printf(&w, "%-6s %s\n", t[i].method, t[i].path);
     http_reply(r, 200, w.p, w.n, &(http_extra){ .type = "text/plain; charset=utf-8" });
     jw_free(&w);
 }
@@ -64,6 +64,23 @@ void api_get_version(void *app, http_req *r)
     jw_open(&w, '{');
     jw_key(&w, "version");
     jw_cstr(&w, a->o.version);
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
+}
+
+void api_delete_request(void *app, http_req *r)
+{
+    int n = api_gen_abort(app, http_rest(r));
+    if (!n) {
+        http_error(r, 404, NULL, "request_not_found", "no such request is running");
+        return;
+    }
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_key(&w, "id");
+    jw_cstr(&w, http_rest(r));
+    jw_key(&w, "aborted");
+    jw_i64(&w, n);
     jw_close(&w, '}');
     api_reply(r, 200, &w);
 }

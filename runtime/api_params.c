@@ -337,6 +337,7 @@ static const row rows[] = {
     BOOL_AND("add_special_tokens", BOTH, add_special, has_add_special),
     READ("truncate_prompt_tokens", BOTH, read_truncate),
     STR("cache_salt", BOTH, cache_salt, 1, 1024),
+    INT("priority", BOTH, priority, INT32_MIN, INT32_MAX),
     BOOL_AND("add_generation_prompt", API_CHAT, add_generation_prompt, has_generation_prompt),
     BOOL("continue_final_message", API_CHAT, continue_final),
     READ("chat_template_kwargs", API_CHAT, read_kwargs),
@@ -375,7 +376,6 @@ static const row rows[] = {
     REFUSED("early_stopping", BOTH, N_FALSE),
     REFUSED("spaces_between_special_tokens", BOTH, N_TRUE),
     REFUSED("prompt_logprobs", BOTH, 0),
-    REFUSED("priority", BOTH, N_ZERO),
     REFUSED("prompt_embeds", BOTH, 0),
     REFUSED("logits_processors", BOTH, N_EMPTY_LIST),
     REFUSED("kv_transfer_params", BOTH, 0),
@@ -510,7 +510,9 @@ lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, siz
                        .n_text = n };
     for (const cJSON *c = doc->child; c; c = c->next) {
         const row *t = find_row(c->string, kind);
-        if (!t && strict) return api_fail(e, c->string, "unknown_parameter", "unknown parameter");
+        if (!t && strict)
+            return api_fail(e, c->string, "unknown_parameter", "%.60s: unknown parameter",
+                            c->string);
         p->n_ignored += !t;
         lq_status s = t ? read_row(p, t, c, e) : LQ_OK;
         if (s) return s;

@@ -46,6 +46,7 @@ typedef struct {
     bool has_add_special, add_special;
     int64_t truncate; /* 0: not given; -1: to what fits */
     const char *cache_salt;
+    int64_t priority;
     const char *stop[API_MAX_STOPS];
     int n_stop;
     int32_t *stop_ids; /* malloc'd, as the next ones */

@@ -2,6 +2,7 @@
  * {"messages"}) and llama.cpp's ({"content"}). */
 #include "runtime/api_int.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 typedef struct {
@@ -30,7 +31,9 @@ static lq_status read_options(options *o, const cJSON *doc, api_error *e)
     o->kwargs = js_get(doc, "chat_template_kwargs");
     if (!s && o->kwargs && !cJSON_IsObject(o->kwargs))
         s = lq_fail(&err, LQ_EVALUE, "chat_template_kwargs: expected an object");
-    return s ? api_fail(e, NULL, "invalid_value", "%s", err.msg) : LQ_OK;
+    char name[64]; /* the message begins with it */
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(err.msg, ":"), err.msg);
+    return s ? api_fail(e, name, "invalid_value", "%s", err.msg) : LQ_OK;
 }
 
 static lq_status to_ids(const api *a, api_prompt *p, const cJSON *doc, options *o, api_error *e)

@@ -225,7 +225,11 @@ static void sample_one(void *ctx, int64_t i, int thread)
     s->status = LQ_OK;
     for (int64_t k = s->plan_from; k < s->plan_n && !s->status; k++, row += V) {
         int64_t pos = s->n_done + k;
-        if (pos == s->n_ids - 1 && s->max_new > 0)
+        const bool draws = pos == s->n_ids - 1 && s->max_new > 0;
+        if (draws && e->o.script)
+            row = e->o.script->logits(e->o.script->self, thread, s->ids, s->n_prompt, seq_output(s),
+                                      row);
+        if (draws)
             s->status =
                 smp_sample(smp, &s->sample, row, seq_params(s), s->ids, s->n_prompt,
                            s->ids + s->n_prompt, seq_output(s), (uint64_t)seq_output(s), &s->err);

@@ -68,6 +68,15 @@ typedef struct {
  */
 typedef void (*eng_sink)(void *user, const eng_event *e);
 
+/* A test's hand on what is drawn: returns the logits to draw output `n_output` from, [vocab], in
+ * place of `row`; the pointer is used before the same thread calls again. Any thread below
+ * `threads`; ids are the prompt's and then the output's. */
+typedef struct {
+    const float *(*logits)(void *self, int thread, const int32_t *ids, int64_t n_prompt,
+                           int64_t n_output, const float *row);
+    void *self;
+} eng_script;
+
 typedef struct {
     mm_acts acts;
     kv_dtype kv;
@@ -78,6 +87,7 @@ typedef struct {
     int64_t max_batch_tokens; /* 0: 512 */
     int64_t queue;            /* 0: 1024; at most max_seqs + queue requests are in the engine */
     bool no_prefix_cache;
+    const eng_script *script; /* tests alone: NULL otherwise */
 } eng_opts;
 
 typedef struct {

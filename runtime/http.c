@@ -23,11 +23,16 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 /* Bodies up to here are read and dropped when a request is refused by its head, so that the
  * connection can go on; longer ones cost the connection. */
-enum { DROP_BODY_MAX = 65536, CONN_MEMORY = 32768, SEND_BUFFER = 262144 };
+enum { DROP_BODY_MAX = 65536, SEND_BUFFER = 262144 };
+/* The head of a request. libmicrohttpd answers what exceeds a connection's memory with a page of
+ * its own, so the memory (mapped, and touched as far as it is used) is larger than our limit. */
+enum { HEAD_BYTES_MAX = 32768, HEAD_FIELDS_MAX = 100, CONN_MEMORY = 262144 };
 enum { SPARE_FILES = 64 }; /* descriptors that are no connections */
 
 /* ---- paths ---- */
@@ -82,25 +87,33 @@ static const char *header(struct MHD_Connection *mhd, const char *name)
     return MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, name);
 }
 
-/* The time depends on the length of the given key alone. */
-static bool key_equals(const char *key, const char *given)
+static http_role role_of(const http_server *s, struct MHD_Connection *mhd)
 {
-    size_t n = strlen(key), m = strlen(given);
-    unsigned diff = n != m;
-    for (size_t i = 0; i < m; i++)
-        diff |= (unsigned)((uint8_t)given[i] ^ (uint8_t)key[n ? i % n : 0]);
-    return diff == 0;
-}
-
-static bool key_ok(const http_server *s, struct MHD_Connection *mhd)
-{
-    if (!s->o.n_keys) return true;
     const char *auth = header(mhd, "Authorization"), *given = header(mhd, "X-Api-Key");
     if (auth && strncasecmp(auth, "Bearer ", 7) == 0) given = auth + 7 + strspn(auth + 7, " ");
-    bool ok = false;
-    for (int i = 0; given && i < s->o.n_keys; i++)
-        ok |= key_equals(s->keys[i], given);
-    return ok;
+    return http_keys_role(s->keys, given);
+}
+
+/* Bytes of the header fields as they were sent, and how many they are. */
+typedef struct {
+    size_t bytes, n;
+} head_size;
+
+static enum MHD_Result add_field(void *cls, enum MHD_ValueKind kind, const char *name,
+                                 const char *value)
+{
+    (void)kind;
+    head_size *h = cls;
+    h->bytes += strlen(name) + (value ? strlen(value) : 0) + 4;
+    h->n++;
+    return MHD_YES;
+}
+
+static bool head_too_large(struct MHD_Connection *mhd)
+{
+    head_size h = { 0, 0 };
+    MHD_get_connection_values(mhd, MHD_HEADER_KIND, add_field, &h);
+    return h.bytes > HEAD_BYTES_MAX || h.n > HEAD_FIELDS_MAX;
 }
 
 static bool is_json(const char *type)
@@ -178,17 +191,29 @@ static int64_t check_head(http_req *r, struct MHD_Connection *mhd)
 {
     const char *length = header(mhd, "Content-Length"), *te = header(mhd, "Transfer-Encoding");
     const char *encoding = header(mhd, "Content-Encoding");
+    http_role role = role_of(r->s, mhd);
     int64_t n = length ? strtoll(length, NULL, 10) : te ? -1 : 0; /* MHD checked that it is one */
-    if (!r->path[0]) {
+    if (head_too_large(mhd)) {
+        http_error(r, 431, NULL, NULL, "the header is larger than %d bytes or %d fields",
+                   HEAD_BYTES_MAX, HEAD_FIELDS_MAX);
+        r->closing = true;
+        n = INT64_MAX;
+    } else if (!r->path[0]) {
         http_error(r, 400, NULL, NULL, "the request's path is malformed or too long");
     } else if (length && te) {
         http_error(r, 400, NULL, NULL, "both Content-Length and Transfer-Encoding were given");
         n = INT64_MAX; /* where this body ends is open to dispute: close */
-    } else if (!is_open_path(r->s, r->path) && !key_ok(r->s, mhd)) {
+    } else if (http_cors_preflight(r, mhd)) {
+        r->discard = true;
+    } else if (!is_open_path(r->s, r->path) && role == HTTP_NOBODY) {
         atomic_fetch_add(&r->s->n_unauthorized, 1);
         http_error(r, 401, NULL, "invalid_api_key",
                    "a valid API key is required: Authorization: Bearer KEY");
-    } else if (find_route(r) && strcmp(r->route->method, "POST") == 0) {
+    } else if (!find_route(r)) {
+        r->discard = true;
+    } else if (r->route->admin && role != HTTP_ADMIN) {
+        http_error(r, 403, NULL, "admin_key_required", "this path needs an administrator's key");
+    } else if (strcmp(r->route->method, "POST") == 0) {
         if (!is_json(header(mhd, "Content-Type")))
             http_error(r, 415, NULL, NULL, "expected Content-Type: application/json, found %.64s",
                        header(mhd, "Content-Type") ? header(mhd, "Content-Type") : "none");
@@ -199,7 +224,7 @@ static int64_t check_head(http_req *r, struct MHD_Connection *mhd)
             n = INT64_MAX;
         }
     } else {
-        r->discard = true; /* a GET with a body */
+        r->discard = true; /* a GET or DELETE with a body */
     }
     return n;
 }
@@ -212,6 +237,18 @@ static void set_state(http_req *r, conn_state state)
     r->c->state = state;
     r->c->since = http_now();
     pthread_mutex_unlock(&r->s->mu);
+}
+
+/* A client beyond the limit is told at once, by the end of its connection. */
+static enum MHD_Result on_accept(void *cls, const struct sockaddr *addr, socklen_t len)
+{
+    (void)addr;
+    (void)len;
+    http_server *s = cls;
+    pthread_mutex_lock(&s->mu);
+    bool room = s->n_conns < s->o.max_connections;
+    pthread_mutex_unlock(&s->mu);
+    return room ? MHD_YES : MHD_NO;
 }
 
 static void on_connection(void *cls, struct MHD_Connection *mhd, void **socket_context,
@@ -403,6 +440,38 @@ static lq_status listen_on(http_server *s, lq_err *err)
     return LQ_OK;
 }
 
+/* A socket file that nobody listens on any more is left over from a server that was killed. */
+static void remove_stale(const struct sockaddr_un *at)
+{
+    struct stat st;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return;
+    bool dead = connect(fd, (const struct sockaddr *)at, sizeof *at) < 0 && errno == ECONNREFUSED;
+    if (dead && stat(at->sun_path, &st) == 0 && S_ISSOCK(st.st_mode)) unlink(at->sun_path);
+    close(fd);
+}
+
+static lq_status listen_unix(http_server *s, lq_err *err)
+{
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    const char *path = s->o.unix_path;
+    if (!path[0] || strlen(path) >= sizeof at.sun_path)
+        return lq_fail(err, LQ_EUSAGE, "cannot listen on '%s': expected a path of 1..%zu bytes",
+                       path, sizeof at.sun_path - 1);
+    memcpy(at.sun_path, path, strlen(path) + 1);
+    remove_stale(&at);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&at, sizeof at) || listen(fd, SOMAXCONN)) {
+        int why = errno;
+        if (fd >= 0) close(fd);
+        return lq_fail(err, LQ_EIO, "cannot listen on %s: %s", path,
+                       why == EADDRINUSE ? "it exists already" : strerror(why));
+    }
+    s->listen_fd = fd;
+    s->bound_unix = true;
+    return LQ_OK;
+}
+
 static void set_defaults(http_opts *o)
 {
     if (!o->max_body) o->max_body = (size_t)32 << 20;
@@ -421,26 +490,20 @@ static void set_defaults(http_opts *o)
     if (!(o->ping_seconds > 0)) o->ping_seconds = 15;
 }
 
-static lq_status copy_keys(http_server *s, lq_err *err)
-{
-    s->keys = calloc((size_t)s->o.n_keys + 1, sizeof *s->keys);
-    if (!s->keys) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    for (int i = 0; i < s->o.n_keys; i++)
-        if (!(s->keys[i] = strdup(s->o.keys[i]))) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    return LQ_OK;
-}
-
 static lq_status start_daemon(http_server *s, lq_err *err)
 {
     unsigned idle = (unsigned)ceil(s->o.idle_seconds);
+    /* The library's own limit is each thread's share, and leaves what exceeds it to wait: above
+     * ours for every thread, so that on_accept decides. */
+    unsigned limit = (unsigned)s->o.threads * ((unsigned)s->o.max_connections + 16);
     s->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s,
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, on_accept, s, on_request, s,
         MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)s->o.threads,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.max_connections,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONN_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
-        idle, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, on_uri, s,
-        MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL, MHD_OPTION_NOTIFY_CONNECTION,
-        on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONN_MEMORY,
+        MHD_OPTION_CONNECTION_TIMEOUT, idle, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_URI_LOG_CALLBACK, on_uri, s, MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+        s, MHD_OPTION_END);
     if (!s->daemon) return lq_fail(err, LQ_EIO, "the HTTP server did not start");
     s->listen_fd = -1; /* the daemon owns it */
     return LQ_OK;
@@ -449,9 +512,7 @@ static lq_status start_daemon(http_server *s, lq_err *err)
 void http_server_unref(http_server *s)
 {
     if (atomic_fetch_sub(&s->refs, 1) != 1) return;
-    for (int i = 0; s->keys && s->keys[i]; i++)
-        free(s->keys[i]);
-    free(s->keys);
+    http_keys_close(s->keys);
     pthread_mutex_destroy(&s->mu);
     pthread_cond_destroy(&s->idle);
     free(s);
@@ -471,8 +532,8 @@ lq_status http_open(http_server **out, const http_opts *o, lq_err *err)
     pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
     pthread_cond_init(&s->idle, &mono);
     pthread_condattr_destroy(&mono);
-    lq_status st = copy_keys(s, err);
-    if (!st) st = listen_on(s, err);
+    lq_status st = http_keys_open(&s->keys, &s->o.keys, err);
+    if (!st) st = s->o.unix_path ? listen_unix(s, err) : listen_on(s, err);
     if (!st) st = http_watch_start(s, err);
     if (!st) st = start_daemon(s, err);
     if (st) {
@@ -483,6 +544,12 @@ lq_status http_open(http_server **out, const http_opts *o, lq_err *err)
 }
 
 int http_port(const http_server *s) { return s->port; }
+
+lq_status http_set_keys(http_server *s, const http_key_list *l, lq_err *err)
+{
+    return http_keys_set(s->keys, l, err);
+}
+
 void http_drain(http_server *s) { atomic_store(&s->draining, true); }
 
 bool http_wait_idle(http_server *s, double seconds)
@@ -533,6 +600,7 @@ void http_close(http_server *s)
     }
     http_watch_stop(s);
     if (s->listen_fd >= 0) close(s->listen_fd);
+    if (s->bound_unix) unlink(s->o.unix_path);
     http_server_unref(s);
 }
 

@@ -20,16 +20,18 @@
 #ifndef LLMQ_RUNTIME_HTTP_H
 #define LLMQ_RUNTIME_HTTP_H
 
+#include "runtime/http_keys.h"
 #include "runtime/jw.h"
 
 typedef struct http_server http_server;
 typedef struct http_req http_req;
 
 typedef struct {
-    const char *method; /* "GET" (also answers HEAD) or "POST" (takes application/json) */
+    const char *method; /* "GET" (also answers HEAD), "POST" (takes application/json), "DELETE" */
     const char *path;   /* exact; or, ending in slash-star, with one or more bytes after it */
     void (*handle)(void *app, http_req *r);
-    bool open; /* needs no key */
+    bool open;  /* needs no key */
+    bool admin; /* needs an administrator's key where there are keys */
 } http_route;
 
 typedef struct {
@@ -42,10 +44,12 @@ typedef struct {
 typedef struct {
     const char *host;         /* NULL: 127.0.0.1 */
     int port;                 /* 0: any free one, see http_port */
+    const char *unix_path;    /* listen on this Unix socket instead; NULL: on host and port */
     const http_route *routes; /* borrowed */
     size_t n_routes;
-    const char *const *keys; /* copied; none: no key is asked for */
-    int n_keys;
+    http_key_list keys;         /* copied; none: no key is asked for */
+    const char *const *origins; /* whose pages may call (CORS), "*": all; borrowed */
+    int n_origins;
     size_t max_body;       /* 0: 32 MiB */
     size_t max_bodies;     /* of all requests together; 0: 256 MiB */
     size_t max_backlog;    /* bytes of a stream not yet read; 0: 1 MiB */
@@ -56,6 +60,7 @@ typedef struct {
     double idle_seconds;   /* keep-alive, and a client that reads nothing; 0: 30 */
     double ping_seconds;   /* a stream silent for so long gets a comment; 0: 15 */
     void (*log)(void *app, const http_log_line *l);
+    void (*tick)(void *app); /* several times a second, on a thread of the server; NULL: none */
     void *app;
 } http_opts;
 
@@ -65,6 +70,7 @@ lq_status http_open(http_server **s, const http_opts *o, lq_err *err);
  * release it. */
 void http_close(http_server *s);
 int http_port(const http_server *s);
+lq_status http_set_keys(http_server *s, const http_key_list *l, lq_err *err); /* at any time */
 /* From now on every answer closes its connection. */
 void http_drain(http_server *s);
 /* True when no exchange is open, within `seconds`. */
@@ -100,7 +106,8 @@ typedef struct {
 } http_extra;
 void http_reply(http_req *r, int status, const void *body, size_t n, const http_extra *x);
 /* An error in OpenAI's shape. param and code may be NULL. The type follows from the status;
- * 401 adds WWW-Authenticate, 503 and 429 add Retry-After. */
+ * 401 adds WWW-Authenticate, 503 and 429 add Retry-After, and an error that the same request would
+ * meet again tells the client not to retry. */
 void http_error(http_req *r, int status, const char *param, const char *code, const char *fmt, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 5, 6)))

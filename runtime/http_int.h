@@ -45,6 +45,7 @@ struct http_req {
     jw body;
     size_t body_counted; /* of server.bodies */
     bool discard;        /* the body is read and forgotten */
+    bool closing;        /* the answer ends the connection */
 
     pthread_mutex_t mu;
     struct MHD_Connection *mhd; /* NULL once the exchange is over */
@@ -68,9 +69,10 @@ struct http_req {
 struct http_server {
     atomic_int refs; /* http_close and every exchange: who answers late finds it still there */
     http_opts o;
-    char **keys;
+    http_keys *keys;
     struct MHD_Daemon *daemon;
     int listen_fd, port;
+    bool bound_unix; /* the socket file is ours */
     atomic_bool draining;
     atomic_size_t bodies;
     atomic_ullong n_requests, n_unauthorized, n_timeouts, n_gone, n_overflows;
@@ -95,6 +97,11 @@ void http_req_unref(http_req *r);
 void http_req_cut(http_req *r);
 /* The connection's side of an answer: queues it, or puts the connection to sleep. */
 enum MHD_Result http_req_advance(http_req *r, struct MHD_Connection *mhd);
+/* http_cors.c: the request's origin if its pages may call, else NULL; whether this is a preflight
+ * (then it is answered); the headers that an answer to such a page has. */
+const char *http_cors_origin(const http_server *s, struct MHD_Connection *mhd);
+bool http_cors_preflight(http_req *r, struct MHD_Connection *mhd);
+void http_cors_headers(const http_server *s, struct MHD_Connection *mhd, struct MHD_Response *m);
 
 lq_status http_watch_start(http_server *s, lq_err *err);
 void http_watch_stop(http_server *s);

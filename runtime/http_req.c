@@ -61,7 +61,7 @@ void http_req_cut(http_req *r)
     pthread_mutex_lock(&r->mu);
     r->dead = true;
     void (*gone)(void *) = r->told || r->ended ? NULL : r->gone;
-    r->told = true;
+    r->told |= r->gone != NULL; /* else nobody keeps it yet: who does is told when it is over */
     wake(r);
     pthread_mutex_unlock(&r->mu);
     if (gone) gone(r->user);
@@ -156,10 +156,11 @@ void http_error(http_req *r, int status, const char *param, const char *code, co
     http_error_object(&w, status, param, code, message);
     jw_close(&w, '}');
     const char *headers[2];
+    bool final = status == 409 || status == 500 || status == 504;
     http_extra x = { .headers = headers };
     if (status == 401) headers[x.n_headers++] = "WWW-Authenticate: Bearer";
     if (status == 429 || status == 503) headers[x.n_headers++] = "Retry-After: 1";
-    if (status == 500) headers[x.n_headers++] = "x-should-retry: false";
+    if (final) headers[x.n_headers++] = "x-should-retry: false";
     http_reply(r, status, w.p, w.n, &x);
     jw_free(&w);
 }
@@ -277,7 +278,8 @@ static struct MHD_Response *make_response(http_req *r)
     MHD_add_response_header(m, "X-Request-Id", r->id);
     for (size_t i = 0; i < r->n_headers; i++)
         add_header(m, r->headers[i]);
-    if (atomic_load(&r->s->draining)) add_header(m, "Connection: close");
+    if (r->mhd) http_cors_headers(r->s, r->mhd, m);
+    if (r->closing || atomic_load(&r->s->draining)) add_header(m, "Connection: close");
     return m;
 }
 

@@ -122,6 +122,7 @@ static void *watch(void *arg)
         ticked = now;
         cut_slow_conns(s, now);
         ping_streams(s, now);
+        if (s->o.tick) s->o.tick(s->o.app);
     }
 }
 

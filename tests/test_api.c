@@ -200,6 +200,7 @@ static void start(bool strict, bool loaded)
     ho.routes = api_routes(&ho.n_routes);
     ho.app = the_api;
     ho.log = api_log;
+    ho.tick = api_tick;
     if (!s) s = http_open(&server, &ho, &err);
     if (s) {
         fprintf(stderr, "%s\n", err.msg);

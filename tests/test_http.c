@@ -69,10 +69,19 @@ static void get_stream(void *a, http_req *r)
     http_stream_begin(r);
 }
 
+/* Keeps the exchange when its client has long gone. */
+static void get_late(void *a, http_req *r)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+    http_keep(r, on_gone, on_destroy, a);
+    http_release(r);
+}
+
 static const http_route routes[] = {
-    { "GET", "/hello", get_hello, true },   { "POST", "/echo", post_echo, false },
-    { "GET", "/later", get_later, true },   { "GET", "/hold", get_hold, true },
-    { "GET", "/stream", get_stream, true }, { "GET", "/rest/*", get_rest, true },
+    { "GET", "/hello", get_hello, true, false },   { "POST", "/echo", post_echo, false, false },
+    { "GET", "/later", get_later, true, false },   { "GET", "/hold", get_hold, true, false },
+    { "GET", "/stream", get_stream, true, false }, { "GET", "/rest/*", get_rest, true, false },
+    { "GET", "/late", get_late, true, false },
 };
 
 /* ---- a client ---- */
@@ -184,7 +193,7 @@ TEST(requests_get_the_status_that_they_deserve)
         { "an answer from another thread", "GET /later HTTP/1.1\r\n" END, "200", "later" },
     };
     static const char *const keys[] = { "k1", "k2" };
-    start((http_opts){ .keys = keys, .n_keys = 2, .max_body = 128 });
+    start((http_opts){ .keys = { .keys = keys, .n_keys = 2 }, .max_body = 128 });
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         const char *a = ask(cases[i].request);
         CHECK(strlen(a) > 12 && strncmp(a + 9, cases[i].status, 3) == 0, "%s: wanted %s, got %.60s",
@@ -264,6 +273,17 @@ TEST(a_client_that_leaves_is_noticed)
         if (cases[i].how >= 0) close(fd);
     }
     CHECK(http_wait_idle(server, 1), "an exchange is left");
+    http_close(server);
+}
+
+TEST(a_client_that_leaves_before_it_is_kept_is_noticed)
+{
+    start((http_opts){ 0 });
+    int fd = call();
+    say(fd, "GET /late HTTP/1.1\r\nHost: x\r\n\r\n");
+    close(fd);
+    CHECK(wait_for(&the_app.destroyed, 1), "the exchange was not freed");
+    CHECK(atomic_load(&the_app.gone) == 1, "gone was called %d times", atomic_load(&the_app.gone));
     http_close(server);
 }
 
@@ -392,6 +412,7 @@ int main(int argc, char **argv)
     RUN(a_connection_is_used_again);
     RUN(a_stream_arrives_event_by_event);
     RUN(a_client_that_leaves_is_noticed);
+    RUN(a_client_that_leaves_before_it_is_kept_is_noticed);
     RUN(a_slow_reader_is_cut);
     RUN(trickling_requests_are_cut);
     RUN(closing_wakes_who_sleeps);

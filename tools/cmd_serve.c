@@ -1,28 +1,41 @@
 /* tools/cmd_serve.c - `llmq serve`: the OpenAI-compatible server.
  *
  * It listens first and loads then, so that /health and /ready tell what goes on. The main thread
- * loads, then waits for a signal: the first drains, a second kills. */
+ * loads, then waits for signals: SIGHUP reads the key files again, SIGUSR1 tells what goes on; the
+ * first SIGTERM or SIGINT drains, a second kills. */
 #include "formats/version.h"
 #include "kernels/ops.h"
 #include "runtime/api.h"
 #include "runtime/chat.h"
 #include "tools/load.h"
+#include "tools/serve_ops.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
 
+#ifdef LLMQ_SCRIPTED /* build/tests/llmq-scripted */
+#include "tests/scripted.h"
+#endif
+
 typedef struct {
-    const char *host, *path;
-    int64_t port, max_len, max_seqs, max_batch_tokens, block_size, queue;
+    const char *host, *path, *unix_path, *access_log;
+    int64_t port, max_len, max_seqs, max_batch_tokens, block_size, queue, connections;
     size_t kv_bytes;
-    double shutdown_timeout;
-    opt_list names, keys;
+    double shutdown_timeout, request_timeout, stall_timeout;
+    opt_list names, origins;
+    ops_key_opts keys;
     opt_tri prefix_cache;
     bool strict_params;
+    int scheduling;
     opt_model model;
+    const char *script; /* of llmq-scripted, as the next ones */
+    double ping_seconds, head_seconds, body_seconds, load_seconds;
 } serve_opts;
+
+enum { FCFS, PRIORITY };
+static const char *const schedulings[] = { "fcfs", "priority", NULL };
 
 #define F(field) offsetof(serve_opts, field)
 static const opt_row server_rows[] = {
@@ -33,10 +46,28 @@ static const opt_row server_rows[] = {
       .help = "port to listen on; 0 takes any free one and prints it" },
     { "served-model-name", 0, OPT_LIST, F(names), .arg = "NAME",
       .help = "name of the model in the API; may be repeated; default: the file's name" },
-    { "api-key", 0, OPT_LIST, F(keys), .arg = "KEY",
+    { "uds", 0, OPT_STR, F(unix_path), .arg = "PATH",
+      .help = "listen on a Unix socket instead of an address and a port" },
+    { "api-key", 0, OPT_LIST, F(keys.keys), .arg = "KEY",
       .help = "key that clients must send; may be repeated; default: none is asked for" },
+    { "api-key-file", 0, OPT_STR, F(keys.key_file), .arg = "FILE",
+      .help = "more keys, one a line; SIGHUP reads the file again" },
+    { "admin-key", 0, OPT_LIST, F(keys.admin_keys), .arg = "KEY",
+      .help = "key that may also end other clients' requests; may be repeated" },
+    { "admin-key-file", 0, OPT_STR, F(keys.admin_key_file), .arg = "FILE",
+      .help = "more such keys, one a line; SIGHUP reads the file again" },
+    { "cors-origin", 0, OPT_LIST, F(origins), .arg = "ORIGIN",
+      .help = "let pages of this origin call, * for all; may be repeated; default: none" },
+    { "access-log", 0, OPT_STR, F(access_log), .arg = "FILE",
+      .help = "one JSON object a line for each request, - for stdout; SIGHUP opens it again" },
     { "strict-params", 0, OPT_FLAG, F(strict_params),
       .help = "refuse requests with parameters of unknown names" },
+    { "max-connections", 0, OPT_INT, F(connections), .def = "4096", .lo = 1, .hi = 1 << 20,
+      .help = "connections at the same time; more are closed" },
+    { "request-timeout", 0, OPT_FLOAT, F(request_timeout), .def = "0", .hi = 1e6,
+      .help = "seconds after which a generation is ended with 504; 0: never" },
+    { "stall-timeout", 0, OPT_FLOAT, F(stall_timeout), .def = "60", .lo = 0.1, .hi = 86400,
+      .help = "seconds without a step, while requests run, after which /ready says no" },
     { "shutdown-timeout", 0, OPT_FLOAT, F(shutdown_timeout), .def = "30", .hi = 86400,
       .help = "seconds that running requests get after SIGTERM or SIGINT" },
 };
@@ -49,6 +80,8 @@ static const opt_row engine_rows[] = {
       .hi = 1 << 20, .help = "tokens of one step, prefill and decode together" },
     { "queue", 0, OPT_INT, F(queue), .def = "1024", .lo = 1, .hi = 1 << 20,
       .help = "requests that may wait; more are answered with 503" },
+    { "scheduling-policy", 0, OPT_ENUM, F(scheduling), .def = "fcfs", .words = schedulings,
+      .help = "order of requests that wait: of arrival, or by their \"priority\", lower first" },
     { "block-size", 0, OPT_INT, F(block_size), .def = "16", .lo = 8, .hi = 32,
       .help = "tokens per block of the KV cache: 8, 16 or 32" },
     { "kv-cache-memory", 0, OPT_SIZE, F(kv_bytes),
@@ -56,6 +89,15 @@ static const opt_row engine_rows[] = {
     { "enable-prefix-caching", 0, OPT_TRI, F(prefix_cache),
       .help = "keep the KV blocks of ended requests for prompts that begin alike (default: on)" },
 };
+#ifdef LLMQ_SCRIPTED
+static const opt_row test_rows[] = {
+    { "test-script", 0, OPT_STR, F(script), .arg = "FILE", .help = "force the draws" },
+    { "test-ping", 0, OPT_FLOAT, F(ping_seconds), .help = "seconds to a stream's comment" },
+    { "test-load", 0, OPT_FLOAT, F(load_seconds), .help = "seconds that loading takes longer" },
+    { "test-head", 0, OPT_FLOAT, F(head_seconds), .help = "seconds that a head may take" },
+    { "test-body", 0, OPT_FLOAT, F(body_seconds), .help = "seconds that a body may take" },
+};
+#endif
 
 typedef struct {
     const serve_opts *o;
@@ -69,7 +111,13 @@ typedef struct {
     gen_defaults gen;
     chat_format *chat; /* NULL: the model has no template */
     engine *engine;
-    char scheme[40], name[128], fingerprint[256];
+    ops_keys keys;
+    ops_log log;
+#ifdef LLMQ_SCRIPTED
+    test_script *script;
+    eng_script hook;
+#endif
+    char scheme[40], name[128], fingerprint[256], url[320];
     const char *one_name[1];
 } serve;
 
@@ -96,7 +144,7 @@ static lq_status render(void *self, const api_chat_request *q, int32_t **ids, si
 
 static void log_request(void *user, const http_log_line *l)
 {
-    (void)user;
+    ops_log_write(&((serve *)user)->log, l);
     prog_say(LOG_DEBUG, "%s %s %d %.3fs %zuB %s", l->method, l->path, l->status, l->seconds,
              l->bytes, l->request_id);
 }
@@ -125,25 +173,39 @@ static lq_status listen_first(serve *v, lq_err *err)
                     .n_names = o->names.n ? o->names.n : 1,
                     .version = LLMQ_VERSION,
                     .strict_params = o->strict_params,
-                    .log = log_request };
-    for (int i = 0; i < o->keys.n; i++)
-        if (!o->keys.v[i][0])
-            return lq_fail(err, LQ_EUSAGE, "--api-key: expected a key, found \"\"");
-    lq_status s = api_open(&v->a, &ao, err);
+                    .priorities = o->scheduling == PRIORITY,
+                    .stall_seconds = o->stall_timeout,
+                    .request_seconds = o->request_timeout,
+                    .log = log_request,
+                    .user = v };
+    lq_status s = ops_keys_read(&v->keys, &o->keys, err);
+    if (!s) s = ops_log_open(&v->log, o->access_log, err);
+    if (!s) s = api_open(&v->a, &ao, err);
     if (s) return s;
     http_opts ho = { .host = o->host,
                      .port = (int)o->port,
-                     .keys = o->keys.v,
-                     .n_keys = o->keys.n,
+                     .unix_path = o->unix_path,
+                     .keys = v->keys.list,
+                     .origins = o->origins.v,
+                     .n_origins = o->origins.n,
+                     .max_connections = (int)o->connections,
+                     .header_seconds = o->head_seconds,
+                     .body_seconds = o->body_seconds,
+                     .ping_seconds = o->ping_seconds,
                      .log = api_log,
+                     .tick = api_tick,
                      .app = v->a };
     ho.routes = api_routes(&ho.n_routes);
     s = http_open(&v->http, &ho, err);
     if (s) return s;
     api_set_http(v->a, v->http);
     bool v6 = strchr(o->host, ':') != NULL;
-    prog_say(LOG_INFO, "listening on http://%s%s%s:%d, loading %s", v6 ? "[" : "", o->host,
-             v6 ? "]" : "", http_port(v->http), v->path);
+    if (o->unix_path)
+        snprintf(v->url, sizeof v->url, "%s", o->unix_path);
+    else
+        snprintf(v->url, sizeof v->url, "http://%s%s%s:%d", v6 ? "[" : "", o->host, v6 ? "]" : "",
+                 http_port(v->http));
+    prog_say(LOG_INFO, "listening on %s, loading %s", v->url, v->path);
     return LQ_OK;
 }
 
@@ -173,6 +235,9 @@ static lq_status open_chat(serve *v, lq_err *err)
 static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
 {
     const serve_opts *o = v->o;
+#ifdef LLMQ_SCRIPTED
+    nanosleep(&(struct timespec){ .tv_sec = (time_t)o->load_seconds }, NULL);
+#endif
     lq_status s = load_start(&v->p, c, &o->model, err);
     if (!s) s = load_model_open(&v->model, v->path, v->p, c, err);
     v->model_open = !s;
@@ -194,6 +259,13 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
                     .max_batch_tokens = o->max_batch_tokens,
                     .queue = o->queue,
                     .no_prefix_cache = !opt_tri_or(o->prefix_cache, true) };
+#ifdef LLMQ_SCRIPTED
+    if (!s && o->script) {
+        s = test_script_open(&v->script, &v->hook, o->script, v->tok.t, v->model.m.cfg->vocab,
+                             pool_threads(v->p), err);
+        eo.script = &v->hook;
+    }
+#endif
     if (!s) s = eng_open(&v->engine, &v->model.m, v->tok.t, v->p, &eo, err);
     return s;
 }
@@ -216,9 +288,53 @@ static void make_ready(serve *v)
              m.quantization ? m.quantization : "", v->model.m.weight_bytes, mm_acts_text(eo->acts),
              kv_dtype_text(eo->kv));
     api_set_model(v->a, &m);
-    prog_say(LOG_INFO, "ready: %s on http://%s:%d/v1, context %lld, %lld KV blocks of %d tokens",
-             v->o->names.n ? v->o->names.v[0] : v->name, v->o->host, http_port(v->http),
-             (long long)m.max_len, (long long)m.kv_blocks, eo->block_size);
+    prog_say(LOG_INFO, "ready: %s on %s, context %lld, %lld KV blocks of %d tokens",
+             v->o->names.n ? v->o->names.v[0] : v->name, v->url, (long long)m.max_len,
+             (long long)m.kv_blocks, eo->block_size);
+    ops_notify("READY=1");
+}
+
+/* ---- while it runs ---- */
+
+/* A file that cannot be read leaves the keys as they are: a half-written one locks nobody out. */
+static void reload(serve *v)
+{
+    const serve_opts *o = v->o;
+    lq_err err;
+    ops_keys fresh;
+    lq_status s = ops_keys_read(&fresh, &o->keys, &err);
+    if (!s) {
+        s = http_set_keys(v->http, &fresh.list, &err);
+        ops_keys_free(&fresh);
+    }
+    if (!s) s = ops_log_reopen(&v->log, o->access_log, &err);
+    if (s)
+        prog_say(LOG_ERROR, "SIGHUP: %s; what was stays", err.msg);
+    else
+        prog_say(LOG_INFO, "SIGHUP: keys and log are read again");
+}
+
+static void say_state(serve *v)
+{
+    eng_stats s;
+    http_stats h;
+    eng_stats_get(v->engine, &s);
+    http_stats_get(v->http, &h);
+    prog_say(LOG_WARN,
+             "state: %lld running, %lld waiting, %lld of %lld KV blocks in use, step %llu %.3f s "
+             "ago, %lld connections with %lld open requests",
+             (long long)s.running, (long long)s.waiting, (long long)s.kv_blocks_used,
+             (long long)s.kv_blocks, (unsigned long long)s.steps, s.last_step_age,
+             (long long)h.connections, (long long)h.open);
+}
+
+static void wait_for_stop(serve *v, const cmd_ctx *c)
+{
+    while (!lq_stopped(c->job)) { /* any thread may have taken the signal: look now and then */
+        nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+        if (ops_hangup()) reload(v);
+        if (ops_dump()) say_state(v);
+    }
 }
 
 /* ---- end ---- */
@@ -227,6 +343,7 @@ static void drain(serve *v)
 {
     double until = prog_now() + v->o->shutdown_timeout;
     bool idle = false;
+    ops_notify("STOPPING=1");
     prog_say(LOG_INFO, "draining: running requests have %.0f s; a second signal ends at once",
              v->o->shutdown_timeout);
     api_drain(v->a);
@@ -251,6 +368,11 @@ static void close_all(serve *v)
     if (v->model_open) load_model_close(&v->model);
     pool_close(v->p);
     api_close(v->a);
+    ops_keys_free(&v->keys);
+    ops_log_close(&v->log);
+#ifdef LLMQ_SCRIPTED
+    test_script_close(v->script);
+#endif
 }
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
@@ -258,19 +380,19 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     const serve_opts *o = opts;
     if (!o->path == !c->argc)
         return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model");
-    serve v = { .o = o, .path = o->path ? o->path : c->argv[0] };
+    serve v = { .o = o, .path = o->path ? o->path : c->argv[0], .log = { -1 } };
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
+    ops_signals();
     lq_status s = listen_first(&v, err);
     if (!s) {
         s = load(&v, c, err);
         if (!s) make_ready(&v);
     }
-    while (!s && !lq_stopped(c->job)) /* any thread may have taken the signal: look now and then */
-        nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+    if (!s) wait_for_stop(&v, c);
     if (!s) drain(&v);
     close_all(&v);
     return s;
@@ -281,10 +403,15 @@ const cmd_row cmd_serve = {
     .summary = "serve a model over HTTP, compatible with OpenAI's API",
     .details = "Routes: /v1/models /v1/completions /v1/chat/completions /tokenize /detokenize\n"
                "/health /ready /version /metrics /load. SIGTERM and SIGINT let running requests\n"
-               "finish, then end the server.",
+               "finish, then end the server; SIGHUP reads the key files again; SIGUSR1 says what\n"
+               "goes on.",
     .args = { { "MODEL", 0, 1, "a .llmq file or a Hugging Face folder" } },
     .groups = { OPT_GROUP("Server", server_rows, 0), OPT_GROUP("Engine", engine_rows, 0),
-                OPT_GROUP("Running the model", opt_model_rows, F(model)) },
+                OPT_GROUP("Running the model", opt_model_rows, F(model)),
+#ifdef LLMQ_SCRIPTED
+                OPT_GROUP("Tests", test_rows, 0),
+#endif
+    },
     .examples = "llmq serve models/novels-6m\0"
                 "llmq serve model.llmq --host 0.0.0.0 --port 8080 --api-key SECRET\0",
     .opts_bytes = sizeof(serve_opts),

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs the test suites and ends with "N passed, N failed" over all of them.
-# usage: tools/run-tests.sh unit|e2e|all     (called by make; tools/test.sh is the newcomer's command)
+# usage: tools/run-tests.sh unit|e2e|server|all   (called by make; tools/test.sh is the newcomer's
+# command). server: the conformance suite of the HTTP API, docs/conformance.md.
 # BUILD: the build folder of the unit tests. PYTHON: the Python with pytest; else .venv, else python3.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -36,7 +37,7 @@ run() { # at most 10 minutes each
     timeout -k 10 600 "$@" >"$log" 2>&1
 }
 
-if [ "$what" != e2e ]; then
+if [ "$what" = unit ] || [ "$what" = all ]; then
     for t in "$build"/tests/test_*; do
         case $t in *.o | *.d) continue ;; esac
         name=${t##*/}
@@ -51,8 +52,9 @@ if [ "$what" != unit ]; then
     [ -n "$python" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python
     python=${python:-python3}
     if "$python" -c 'import pytest' 2>/dev/null; then
-        for suite in tests/e2e/test_*.py; do
-            [ -f "$suite" ] || continue
+        for suite in tests/e2e/test_*.py tests/server; do
+            [ "$what" != server ] || [ "$suite" = tests/server ] || continue
+            [ "$what" != e2e ] || [ "$suite" != tests/server ] || continue
             run "$python" -m pytest -q -rs --no-header -p no:cacheprovider "$suite"
             count "${suite##*/}" $?
         done

@@ -1,6 +1,4 @@
-"""Fixtures of the end-to-end tests: the real binary, the embedded checkpoints, a running server.
-
-Only pytest is needed; tests that want more (openai, httpx) call pytest.importorskip."""
+"""The real binary and a running server, for the tests that start them."""
 import json
 import os
 import pathlib
@@ -11,17 +9,14 @@ import time
 import urllib.error
 import urllib.request
 
-import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-TEXT = ROOT / "tests/golden/text/novels-heldout-100w.txt"
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 class Llmq:
     """Runs ./llmq (or $LLMQ) at the root of the repository."""
 
-    def __init__(self):
-        self.path = os.environ.get("LLMQ", str(ROOT / "llmq"))
+    def __init__(self, path=None):
+        self.path = str(path or os.environ.get("LLMQ", ROOT / "llmq"))
 
     def __call__(self, *args, code=0, timeout=300, **more):
         """Run to the end and check the exit code; returns the finished process."""
@@ -47,37 +42,6 @@ class Llmq:
         return [x.split()[0] for x in lines if x.startswith("  ") and len(x) > 15 and x[2] != " "]
 
 
-@pytest.fixture(scope="session")
-def llmq():
-    tool = Llmq()
-    if not os.access(tool.path, os.X_OK):
-        pytest.exit(f"{tool.path} is not there: run make first", returncode=1)
-    return tool
-
-
-@pytest.fixture(scope="session")
-def model():
-    return ROOT / "models/novels-6m"
-
-
-@pytest.fixture(scope="session")
-def draft():
-    return ROOT / "models/novels-1m"
-
-
-@pytest.fixture(scope="session")
-def text():
-    return TEXT
-
-
-@pytest.fixture(scope="session")
-def packed(llmq, model, tmp_path_factory):
-    """The demo model as u4-g128 by rounding to nearest: quick to make, used by many tests."""
-    out = tmp_path_factory.mktemp("packed") / "novels-6m-rtn.llmq"
-    llmq("quantize", model, "-o", out, "--method", "rtn")
-    return out
-
-
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -85,11 +49,13 @@ def free_port():
 
 
 class Server:
-    """`llmq serve` on a free port of the loopback; use as a context manager."""
+    """`llmq serve` on a free port of the loopback; use as a context manager. `key` goes with every
+    request of get and post."""
 
-    def __init__(self, llmq, model, *args, env=None, log=None):
+    def __init__(self, llmq, model, *args, env=None, log=None, key=None):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.key = {"Authorization": f"Bearer {key}"} if key else {}
         self.log = open(log, "w+") if log else None
         self.process = llmq.start(
             "serve", model, "--host", "127.0.0.1", "--port", self.port, *args,
@@ -116,13 +82,14 @@ class Server:
 
     def get(self, path, timeout=30, headers=None):
         """urllib's response; 4xx and 5xx come back too instead of being raised."""
-        return self._open(urllib.request.Request(self.url + path, headers=headers or {}), timeout)
+        return self._open(urllib.request.Request(
+            self.url + path, headers={**self.key, **(headers or {})}), timeout)
 
     def post(self, path, body, timeout=120, headers=None):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self._open(urllib.request.Request(
             self.url + path, data=data,
-            headers={"Content-Type": "application/json", **(headers or {})}), timeout)
+            headers={"Content-Type": "application/json", **self.key, **(headers or {})}), timeout)
 
     def post_json(self, path, body, status=200, **more):
         r = self.post(path, body, **more)
@@ -156,25 +123,3 @@ class Server:
         self.stop()
         if self.log:
             self.log.close()
-
-
-@pytest.fixture
-def serve(llmq, tmp_path):
-    """serve(MODEL, "--option", ...): a ready server, stopped when the test ends."""
-    running = []
-
-    def start(model, *args, **more):
-        s = Server(llmq, model, *args, log=tmp_path / f"serve{len(running)}.log", **more)
-        running.append(s)
-        return s.wait_ready()
-
-    yield start
-    for s in running:
-        s.stop()
-
-
-@pytest.fixture(scope="module")
-def server(llmq, model, tmp_path_factory):
-    """One server of the unquantized demo model for a whole test file."""
-    with Server(llmq, model, log=tmp_path_factory.mktemp("serve") / "serve.log") as s:
-        yield s

@@ -1,0 +1,112 @@
+"""Fixtures of the conformance suite: few servers, one for each way of starting it, shared by all
+files. Ids (C01 ... C126) are those of docs/conformance.md; a test says by `case` which it is."""
+import json
+import os
+
+import pytest
+
+from harness import ROOT, Llmq, Server
+from scripts import SCRIPTS, Vocabulary
+
+httpx = pytest.importorskip("httpx")
+openai = pytest.importorskip("openai")
+
+import helpers  # noqa: E402 (it needs httpx)
+from helpers import ADMIN, SECOND, TINY, USER, with_template  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def ask():
+    return helpers
+
+
+@pytest.fixture(scope="session")
+def scripted_llmq(llmq):
+    """The build of llmq that takes --test-script."""
+    tool = Llmq(ROOT / "build/tests/llmq-scripted")
+    if not os.access(tool.path, os.X_OK):
+        pytest.fail(f"{tool.path} is not there: run make tests first")
+    return tool
+
+
+@pytest.fixture(scope="session")
+def vocabulary():
+    return Vocabulary(TINY / "tokenizer.json")
+
+
+@pytest.fixture(scope="session")
+def script_file(vocabulary, tmp_path_factory):
+    path = tmp_path_factory.mktemp("script") / "script.json"
+    path.write_text(json.dumps({"scripts": [
+        {"prompt": f"[{name}]", **{k: v for k, v in s.items() if k != "pieces"},
+         **({"ids": vocabulary.ids(s["pieces"])} if "pieces" in s else {})}
+        for name, s in SCRIPTS.items()]}))
+    return path
+
+
+@pytest.fixture(scope="session")
+def server(llmq, tmp_path_factory):
+    """The tiny real model, as the command starts it."""
+    with Server(llmq, TINY, "--served-model-name", "tiny", "--served-model-name", "org/tiny",
+                     log=tmp_path_factory.mktemp("real") / "log") as s:
+        yield s
+
+
+@pytest.fixture(scope="session")
+def scripted(scripted_llmq, script_file, tmp_path_factory):
+    """Scripted draws, a ChatML template with tools and <think>, short limits of time."""
+    folder = tmp_path_factory.mktemp("scripted")
+    template = (ROOT / "tests/golden/templates/think-namespace.jinja").read_text()
+    template = ("{%- if messages|length > 1 and messages[1].role == 'system' %}"
+                "{{- raise_exception('one system message only') }}{%- endif %}" + template)
+    with Server(scripted_llmq, with_template(folder / "chatml", template), "--test-script",
+                     script_file, "--test-ping", 0.3, "--test-head", 1, "--test-body", 1,
+                     "--request-timeout", 8, "--max-num-batched-tokens", 64, "--stall-timeout", 1,
+                     "--log-level", "debug", "--access-log", folder / "access.jsonl",
+                     "--scheduling-policy", "priority", "--max-num-seqs", 8,
+                     log=folder / "log") as s:
+        s.access_log = folder / "access.jsonl"
+        yield s
+
+
+@pytest.fixture(scope="session")
+def keyed(llmq, tmp_path_factory):
+    """Keys of users and an administrator, CORS, strict parameters, few connections."""
+    folder = tmp_path_factory.mktemp("keyed")
+    (folder / "keys").write_text(f"# users\n\n {SECOND} \n")
+    with Server(llmq, TINY, "--api-key", USER, "--api-key-file", folder / "keys",
+                     "--admin-key", ADMIN, "--served-model-name", "org/tiny", "--strict-params",
+                     "--cors-origin", "https://good.example", "--max-connections", 40,
+                     key=USER, log=folder / "log") as s:
+        s.key_file = folder / "keys"
+        yield s
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as c:
+        yield c
+
+
+@pytest.fixture(scope="session")
+def scripted_client(scripted):
+    with openai.OpenAI(base_url=scripted.url + "/v1", api_key="none", max_retries=0) as c:
+        yield c
+
+
+# ---- the table of docs/conformance.md ----
+
+CASES = {}  # id -> the marks of its tests: "met" or "not met"
+
+
+def pytest_itemcollected(item):
+    status = "not met" if item.get_closest_marker("xfail") else "met"
+    for mark in item.iter_markers("case"):
+        for name in mark.args:
+            CASES.setdefault(name, set()).add(status)
+
+
+@pytest.fixture(scope="session")
+def cases():
+    return {name: marks.pop() if len(marks) == 1 else "partly"
+            for name, marks in ((n, set(m)) for n, m in CASES.items())}

@@ -1,0 +1,76 @@
+"""The answers that the scripted engine forces: a prompt that holds "[name]" gets the script `name`.
+
+`pieces` are tokens: bytes are spelled one token per byte, a string is one token of the vocabulary,
+a number is that id. END is the end-of-text token; without it the model goes on by itself."""
+import json
+
+END = 0
+
+
+def _byte_names():
+    """Byte -> the character that stands for it in byte-level vocabularies (GPT-2's table)."""
+    keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    names, extra = {}, 0
+    for b in range(256):
+        if b in keep:
+            names[b] = chr(b)
+        else:
+            names[b] = chr(256 + extra)
+            extra += 1
+    return names
+
+
+class Vocabulary:
+    def __init__(self, path):
+        self.vocab = json.loads(path.read_text())["model"]["vocab"]
+        self.names = _byte_names()
+
+    def id(self, text):
+        """The one token that is this text."""
+        return self.vocab["".join(self.names[b] for b in text.encode())]
+
+    def ids(self, pieces):
+        out = []
+        for p in pieces:
+            if isinstance(p, int):
+                out.append(p)
+            elif isinstance(p, str):
+                out.append(self.id(p))
+            else:
+                out += [self.vocab[self.names[b]] for b in p]
+        return out
+
+
+def call(name, arguments):
+    return b'<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>' % (
+        name.encode(), json.dumps(arguments).encode())
+
+
+FAMILY = "\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}\N{ZERO WIDTH JOINER}\N{GIRL}"
+
+SCRIPTS = {
+    "abc": {"pieces": [b"The cat sat on x the mat.", END]},
+    "token": {"pieces": [" the", " house", b".", END]},
+    "early": {"pieces": [b"a", END, b"bcdefgh", END]},
+    "halves": {"pieces": [b"one ENx two ENDX", END]},
+    "overlap": {"pieces": [b"zabcz", END]},
+    "utf8": {"pieces": ["é 漢 ".encode(), FAMILY.encode(), b" end", END]},
+    "broken": {"pieces": [b"ok \xe6\xbc", END]},
+    "bytes": {"pieces": [b"a\xffb\xc3(c", END]},
+    "quotes": {"pieces": [b'say "hi"\\\n\t\x01</script>', END]},
+    "nan": {"pieces": [b"one two three"], "nan_at": 5},
+    "nan at once": {"nan_at": 0},
+    "slow": {"delay_ms": 40},
+    "stuck": {"delay_ms": 2500, "pieces": [b"a", END]},
+    "think": {"pieces": [b"<think>\nTwo and two.\n</think>\n\nFour.", END]},
+    "think on": {"pieces": [b"<think>\nit goes on"]},
+    "no think": {"pieces": [b"<b>Four</b>.", END]},
+    "one call": {"pieces": [b"Let me see.\n", call("weather", {"city": "Paris", "days": [1, 2]}), END]},
+    "two calls": {"pieces": [call("weather", {"city": "Köln \"x\" \\"}), b"\n",
+                             call("now", {}), END]},
+    "think call": {"pieces": [b"<think>\nhm\n</think>\n\n", call("now", {}), END]},
+    "bad call": {"pieces": [b"<tool_call>\nnot json\n</tool_call>", END]},
+    "wrong call": {"pieces": [call("nobody", {"a": 1}), END]},
+    "cut call": {"pieces": [b'<tool_call>\n{"name": "weather", "arguments": {"city": "Par']},
+    "almost call": {"pieces": [b"a <tool_cal l> b", END]},
+}

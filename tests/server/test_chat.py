@@ -1,0 +1,203 @@
+"""/v1/chat/completions, /tokenize, /detokenize, /v1/embeddings: C71-C88."""
+import json
+
+import pytest
+
+from helpers import TINY, with_template
+
+case = pytest.mark.case
+MESSAGES = [{"role": "system", "content": "You tell stories."},
+            {"role": "user", "content": "Once upon a time"}]
+
+
+def said(text):
+    return [{"role": "user", "content": text}]
+
+
+def chat(server, messages, **more):
+    return server.post_json("/v1/chat/completions", {"messages": messages, **more})
+
+
+@case("C71", "C72", "C75", "C85")
+def test_a_chat(server, client):
+    ask = {"model": "tiny", "messages": MESSAGES, "max_tokens": 12, "temperature": 0}
+    a = client.chat.completions.create(**ask)
+    m = a.choices[0].message
+    ids = server.post_json("/tokenize", {"messages": MESSAGES})["tokens"]
+    assert a.object == "chat.completion" and a.id.startswith("chatcmpl-")
+    assert m.role == "assistant" and m.content and m.refusal is None
+    assert a.usage.prompt_tokens == len(ids)
+    # the model's template: BOS, then each text and a newline, as transformers renders it
+    text = "<|begin_of_text|>You tell stories.\nOnce upon a time\n"
+    assert ids == server.post_json("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+    parts = [{"type": "text", "text": "Once upon"}, {"type": "text", "text": "a time"}]
+    b = client.chat.completions.create(**{**ask, "messages": [
+        MESSAGES[0], {"role": "user", "content": parts}], "max_tokens": 1})
+    joined = [MESSAGES[0], {"role": "user", "content": "Once upon\na time"}]
+    assert b.usage.prompt_tokens == len(server.post_json("/tokenize", {"messages": joined})["tokens"])
+    lp = client.chat.completions.create(**ask, logprobs=True, top_logprobs=2).choices[0]
+    assert all(len(t.top_logprobs) == 2 and t.logprob <= 0 for t in lp.logprobs.content)
+    assert b"".join(bytes(t.bytes) for t in lp.logprobs.content).decode() == lp.message.content
+
+
+@case("C75")
+def test_logprobs_carry_raw_bytes(scripted):
+    c = chat(scripted, said("[broken]"), temperature=0, max_tokens=60, logprobs=True)["choices"][0]
+    assert b"".join(bytes(t["bytes"]) for t in c["logprobs"]["content"])[:5] == b"ok \xe6\xbc"
+
+
+@case("C72")
+def test_parts_that_are_no_text(server, ask):
+    for part in ({"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text"}, "text", 5):
+        ask.check_error(server.post("/v1/chat/completions", {"messages": said([part])}), 400,
+                        "messages")
+
+
+@case("C73")
+def test_a_beginning_of_the_answer_is_continued(scripted, ask):
+    messages = [*said("Hi"), {"role": "assistant", "content": "It is"}]
+    plain = scripted.post_json("/tokenize", {"messages": messages, "add_generation_prompt": False})
+    cont = scripted.post_json("/tokenize", {"messages": messages, "add_generation_prompt": False,
+                                            "continue_final_message": True})
+    text = scripted.post_json("/detokenize", {"tokens": cont["tokens"]})["prompt"]
+    assert text.endswith("It is") and plain["count"] > cont["count"]
+    body = {"messages": messages, "continue_final_message": True, "max_tokens": 2}
+    got = chat(scripted, messages, continue_final_message=True, max_tokens=2)
+    assert got["usage"]["prompt_tokens"] == cont["count"]
+    ask.check_error(scripted.post("/v1/chat/completions", {**body, "add_generation_prompt": True}),
+                    400, "continue_final_message")
+
+
+@case("C74")
+def test_the_length_of_a_chat(server):
+    def tokens(**more):
+        return chat(server, MESSAGES, ignore_eos=True, **more)["usage"]["completion_tokens"]
+    assert tokens(max_tokens=9, max_completion_tokens=3) == 3
+    assert tokens(max_tokens=4) == 4 and tokens(max_completion_tokens=5) == 5
+    n = chat(server, MESSAGES, max_tokens=1)["usage"]["prompt_tokens"]
+    assert tokens() == 1024 - n
+
+
+@case("C76", "C77")
+@pytest.mark.parametrize("more, param", [
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"logprobs": 5}, "logprobs"),
+    ({"messages": []}, "messages"),
+    ({"messages": None}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": [5]}, "messages"),
+    ({"messages": [{"role": "foo", "content": "a"}]}, "messages"),
+    ({"messages": [{"content": "a"}]}, "messages"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages"),
+    ({"messages": [{"role": "user"}]}, "messages"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages"),
+    ({"chat_template": "x"}, "chat_template"),  # C79
+])
+def test_bad_chats(server, ask, more, param):
+    ask.check_error(server.post("/v1/chat/completions", {"messages": MESSAGES, **more}), 400, param)
+
+
+@case("C77")
+def test_an_assistant_may_have_said_nothing_but_calls(scripted):
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}
+    messages = [*said("[abc]"), {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "call_1", "content": "2"}]
+    ids = scripted.post_json("/tokenize", {"messages": messages})["tokens"]
+    text = scripted.post_json("/detokenize", {"tokens": ids})["prompt"]
+    assert '{"name": "f", "arguments": {"a": 1}}' in text and "<tool_response>\n2" in text
+    assert chat(scripted, messages, temperature=0, max_tokens=60)["choices"][0]["message"]["content"]
+
+
+@case("C79")
+def test_a_template_in_a_request_is_refused(server, ask):
+    ask.check_error(server.post("/v1/chat/completions", {"messages": MESSAGES, "chat_template": "x"}),
+                    400, "chat_template")
+
+
+@case("C78")
+def test_what_a_template_raises_is_the_message(scripted, ask):
+    twice = [MESSAGES[0], MESSAGES[0], *said("a")]
+    message = ask.check_error(scripted.post("/v1/chat/completions", {"messages": twice}), 400,
+                              "messages", "template_error")
+    assert "one system message only" in message
+
+
+@case("C82")
+def test_no_template_no_chat(serve, ask, tmp_path):
+    s = serve(with_template(tmp_path / "bare", None))
+    ask.complete(s, "a", max_tokens=1)
+    message = ask.check_error(s.post("/v1/chat/completions", {"messages": MESSAGES}), 400, None,
+                              "no_chat_template")
+    assert "no chat template" in message
+
+
+@case("C83")
+def test_a_long_chat_finds_its_beginning_again(scripted):
+    messages, cached = [], []
+    for turn in range(12):
+        messages += said(f"Turn {turn}: tell me one more thing about it, please.")
+        a = chat(scripted, messages, max_tokens=8, temperature=0)
+        usage = a["usage"]
+        cached.append(usage["prompt_tokens_details"]["cached_tokens"])
+        if turn:
+            assert usage["prompt_tokens"] - cached[-1] < 100
+        messages.append({"role": "assistant", "content": a["choices"][0]["message"]["content"]})
+    assert cached == sorted(cached) and cached[-1] > 300
+
+
+@case("C84", "C86", "C87")
+def test_tokenize_and_back(server, ask):
+    a = server.post_json("/tokenize", {"prompt": "Hi, Köln", "add_special_tokens": True,
+                                       "return_token_strs": True})
+    assert set(a) == {"count", "max_model_len", "tokens", "token_strs"}
+    assert a["count"] == len(a["tokens"]) == len(a["token_strs"]) and a["max_model_len"] == 1024
+    assert a["tokens"][0] == 1 and a["token_strs"][0] == "<|begin_of_text|>"
+    bare = server.post_json("/tokenize", {"prompt": "Hi, Köln", "add_special_tokens": False})["tokens"]
+    assert a["tokens"] == [1, *bare]
+    assert server.post_json("/tokenize", {"content": "Hi, Köln"}) == {"tokens": bare}
+    with_bos = server.post_json("/tokenize", {"content": "Hi, Köln", "add_special": True})
+    assert with_bos == {"tokens": a["tokens"]}
+    back = server.post_json("/detokenize", {"tokens": bare})
+    assert back["prompt"] == back["content"] == "Hi, Köln"
+    for key, value in (("add_special_tokens", 1), ("return_token_strs", "yes"), ("prompt", 5),
+                       ("chat_template_kwargs", [])):
+        ask.check_error(server.post("/tokenize", {"prompt": "a", key: value}), 400, key)
+    for tokens in ([4096], [-1], [1.5], ["a"], None, 5):
+        ask.check_error(server.post("/detokenize", {"tokens": tokens}), 400, "tokens")
+
+
+@case("C84")
+def test_ids_are_those_of_the_library(server):
+    tokenizers = pytest.importorskip("tokenizers")
+    t = tokenizers.Tokenizer.from_file(str(TINY / "tokenizer.json"))
+    for text in ("Hi", "  two  spaces\n", "漢字 and é", "x\u200dy", "123 4567"):
+        assert server.post_json("/tokenize", {"prompt": text})["tokens"] == t.encode(text).ids
+
+
+@case("C106")
+def test_control_tokens_of_users_are_text(server, ask):
+    text = "a<|end_of_text|>b"
+    ids = server.post_json("/tokenize", {"messages": said(text)})["tokens"]
+    assert ids.count(0) == 0 and ids.count(1) == 1
+    assert text in server.post_json("/detokenize", {"tokens": ids})["prompt"]
+    # the prompt of a completion is the caller's own: there it is a control token
+    assert server.post_json("/tokenize", {"prompt": text})["tokens"].count(0) == 1
+    for text in ("\ufeffa", "\u202eabc", "é\u0301"):
+        ids = server.post_json("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+        assert server.post_json("/detokenize", {"tokens": ids})["prompt"] == text
+    ask.check_error(server.post("/v1/completions", {"prompt": "a\0b"}), 400, None, "invalid_json")
+
+
+@case("C80", "C81")
+@pytest.mark.xfail(strict=True, reason="tools are refused in this build")
+def test_tools(scripted):
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    c = chat(scripted, said("[one call]"), tools=[tool], temperature=0, max_tokens=200)["choices"][0]
+    assert json.loads(c["message"]["tool_calls"][0]["function"]["arguments"])["city"] == "Paris"
+
+
+@case("C88")
+@pytest.mark.xfail(strict=True, reason="there is no /v1/embeddings yet")
+def test_embeddings(server):
+    server.post_json("/v1/embeddings", {"input": "a"})

@@ -1,0 +1,403 @@
+"""Load, limits and life: C114-C126, and the tests T-xx of the same list that need a server."""
+import concurrent.futures
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+import httpx
+import openai
+import pytest
+
+from harness import ROOT, Server
+from helpers import TINY, events_of, metric, wait_metric
+from test_streaming import post
+
+case = pytest.mark.case
+SLOW = {"prompt": "[slow]", "ignore_eos": True}
+
+
+@pytest.fixture
+def serve_scripted(scripted_llmq, script_file, tmp_path):
+    running = []
+
+    def start(*args, **more):
+        s = Server(scripted_llmq, TINY, "--test-script", script_file, *args,
+                   log=tmp_path / f"log{len(running)}", **more)
+        running.append(s)
+        return s.wait_ready()
+    yield start
+    for s in running:
+        s.stop()
+
+
+@case("C114", "C115", "C120")
+def test_a_full_queue_says_so(serve_scripted, ask):
+    """One runs, two wait, five are refused; the client of openai comes through by itself."""
+    s = serve_scripted("--max-num-seqs", 1, "--queue", 2)
+    with concurrent.futures.ThreadPoolExecutor(9) as pool:
+        answers = list(pool.map(lambda i: s.post("/v1/completions", {**SLOW, "max_tokens": 12}),
+                                range(8)))
+        assert sorted(a.status for a in answers) == [200] * 3 + [503] * 5
+        refused = next(a for a in answers if a.status == 503)
+        assert refused.headers["Retry-After"]
+        ask.check_error(refused, 503, code="overloaded", type="service_unavailable_error")
+        assert metric(s, "vllm:admission_rejections_total", reason="queue_full") == 5
+        running = [pool.submit(s.post, "/v1/completions", {**SLOW, "max_tokens": 40})
+                   for _ in range(3)]
+        wait_metric(s, "vllm:num_requests_waiting", 2)
+        with openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=5) as c:
+            assert c.completions.create(model="novels-1m", prompt="a", max_tokens=1).choices
+        assert [r.result().status for r in running] == [200] * 3
+
+
+@case("C120")
+def test_priorities(serve_scripted):
+    """At saturation the lower number goes first, equal ones in the order of arrival."""
+    s = serve_scripted("--max-num-seqs", 1, "--scheduling-policy", "priority")
+    done = []
+
+    def one(name, priority, tokens=3):
+        s.post_json("/v1/completions", {**SLOW, "max_tokens": tokens, "priority": priority})
+        done.append(name)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        pool.submit(one, "first", 0, 40)
+        wait_metric(s, "vllm:num_requests_running", 1)
+        for i, (name, priority) in enumerate((("late", 10), ("later", 10), ("soon", 1), ("now", 0),
+                                              ("at once", -1))):
+            pool.submit(one, name, priority)
+            wait_metric(s, "vllm:num_requests_waiting", i + 1)
+    assert done == ["at once", "first", "now", "soon", "late", "later"] or \
+        done == ["first", "at once", "now", "soon", "late", "later"]
+
+
+@case("C116")
+def test_preemption_changes_nothing(server, serve, ask):
+    """A pool for one sequence and a half: all come through, with the answers of the roomy server."""
+    s = serve(TINY, "--max-model-len", 256, "--kv-cache-memory", 768 * 400, "--max-num-seqs", 8,
+              "--served-model-name", "tiny")
+    bodies = [{"prompt": f"Story {i}: ", "max_tokens": 200, "ignore_eos": True, "temperature": 1,
+               "seed": i, "logprobs": 1} for i in range(6)]
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        tight = list(pool.map(lambda b: s.post_json("/v1/completions", b)["choices"], bodies))
+    assert metric(s, "vllm:num_preemptions_total") > 0
+    assert tight == [server.post_json("/v1/completions", b)["choices"] for b in bodies]
+    events = ask.stream(s, bodies[0])
+    assert "".join(e["choices"][0]["text"] for e in events) == tight[0][0]["text"]
+
+
+@case("C117")
+def test_sigterm_lets_requests_finish(serve_scripted, ask):  # T-13, T-16
+    s = serve_scripted()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(s.post_json, "/v1/completions", {**SLOW, "max_tokens": 50})
+        wait_metric(s, "vllm:num_requests_running", 1)
+        s.process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 5
+        while (r := s.get("/ready")).status != 503:
+            assert time.monotonic() < end
+        assert json.loads(r.read())["status"] == "draining"
+        r = s.post("/v1/completions", {"prompt": "a"})
+        assert r.headers["Retry-After"] and r.headers["Connection"] == "close"
+        ask.check_error(r, 503, code="shutting_down", type="service_unavailable_error")
+        assert running.result()["usage"]["completion_tokens"] == 50
+    assert s.process.wait(10) == 0
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("127.0.0.1", s.port))
+
+
+@case("C117")
+def test_no_time_to_drain_ends_streams_with_an_error(serve_scripted):  # T-14
+    s = serve_scripted("--shutdown-timeout", 0)
+    with httpx.stream("POST", s.url + "/v1/completions", timeout=30,
+                      json={**SLOW, "max_tokens": 900, "n": 8, "stream": True}) as r:
+        wait_metric(s, "vllm:num_requests_running", 8)
+        start = time.monotonic()
+        s.process.send_signal(signal.SIGTERM)
+        events = events_of(b"".join(r.iter_bytes()))
+    assert events[-1]["error"]["code"] == "shutting_down"
+    assert s.process.wait(10) == 0 and time.monotonic() - start < 4
+
+
+@case("C117")
+def test_a_second_signal_ends_at_once(serve_scripted):  # T-15
+    s = serve_scripted("--shutdown-timeout", 60)
+    with socket.create_connection(("127.0.0.1", s.port)) as c:
+        c.sendall(post({**SLOW, "max_tokens": 900}))
+        wait_metric(s, "vllm:num_requests_running", 1)
+        s.process.send_signal(signal.SIGTERM)
+        while s.get("/ready").status != 503:
+            pass
+        s.process.send_signal(signal.SIGTERM)
+        assert s.process.wait(5) == -signal.SIGTERM
+
+
+@case("C117")
+def test_other_signals(scripted, ask):
+    scripted.process.send_signal(signal.SIGPIPE)
+    scripted.process.send_signal(signal.SIGUSR1)
+    scripted.process.send_signal(signal.SIGHUP)
+    end = time.monotonic() + 10
+    while "state: 0 running" not in scripted.output() or "read again" not in scripted.output():
+        assert time.monotonic() < end, scripted.output()[-2000:]
+        time.sleep(0.05)
+    ask.canary(scripted)
+
+
+@case("C118")
+def test_requests_that_take_too_long(scripted, ask):
+    """--request-timeout is 8 s here, the answer would take 36 s."""
+    body = {**SLOW, "max_tokens": 900}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        whole = pool.submit(scripted.post, "/v1/completions", body)
+        events = pool.submit(ask.stream, scripted, body)
+        r = whole.result()
+        assert r.headers["x-should-retry"] == "false"
+        message = ask.check_error(r, 504, code="request_timeout", type="server_error")
+        assert "8 seconds" in message
+        assert events.result()[-1]["error"]["code"] == "request_timeout"
+    assert metric(scripted, "llmq:request_timeouts_total") == 2
+    ask.canary(scripted)
+
+
+@case("C119")
+def test_an_administrator_ends_a_request(scripted, ask):
+    for streamed in (False, True):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            if streamed:
+                running = pool.submit(lambda: httpx.post(
+                    scripted.url + "/v1/completions", headers={"X-Request-Id": "end-me"}, timeout=30,
+                    json={**SLOW, "max_tokens": 150, "stream": True}))
+            else:
+                running = pool.submit(scripted.post, "/v1/completions", {**SLOW, "max_tokens": 150},
+                                      headers={"X-Request-Id": "end-me"})
+            wait_metric(scripted, "vllm:num_requests_running", 1)
+            r = httpx.delete(scripted.url + "/v1/requests/end-me")
+            assert r.status_code == 200 and r.json() == {"id": "end-me", "aborted": 1}
+            if streamed:
+                assert events_of(running.result().content)[-1]["error"]["code"] == "aborted"
+            else:
+                ask.check_error(running.result(), 409, code="aborted")
+        ask.canary(scripted)
+    assert httpx.delete(scripted.url + "/v1/requests/end-me").status_code == 404
+    with httpx.stream("POST", scripted.url + "/v1/completions", timeout=30,
+                      json={**SLOW, "max_tokens": 150, "stream": True}) as r:
+        parts = r.iter_bytes()
+        name = json.loads(next(parts).split(b"\n\n")[0][6:])["id"]
+        assert httpx.delete(scripted.url + f"/v1/requests/{name}").json()["aborted"] == 1
+
+
+@case("C121")
+def test_an_answer_does_not_depend_on_the_company(server):
+    body = {"prompt": "It was a bright cold day", "max_tokens": 24, "temperature": 0.9, "seed": 42,
+            "logprobs": 3}
+    alone = server.post_json("/v1/completions", body)["choices"]
+    noise = {"prompt": "Noise " * 30, "max_tokens": 40}
+    for width in (1, 8, 64, 256):
+        with concurrent.futures.ThreadPoolExecutor(min(width, 96)) as pool:
+            others = [pool.submit(server.post_json, "/v1/completions", {**noise, "seed": i})
+                      for i in range(width // 4)]
+            same = [pool.submit(server.post_json, "/v1/completions", body) for _ in range(width)]
+            assert all(f.result()["choices"] == alone for f in same), width
+            for f in others:
+                f.result()
+
+
+@case("C122")
+def test_counters_add_up(server, ask):
+    names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total",
+             "vllm:request_success_total", "vllm:e2e_request_latency_seconds_count",
+             "vllm:time_to_first_token_seconds_count", "vllm:request_generation_tokens_sum")
+    before = [metric(server, n) for n in names]
+    stops = metric(server, "vllm:request_success_total", finished_reason="length")
+    prompt = output = choices = lengths = 0
+    for body in ({"prompt": "a b", "n": 2}, {"prompt": ["a", "b c d"]}, {"prompt": [65, 66]},
+                 {"prompt": "a", "stream": True, "stream_options": {"include_usage": True}}):
+        body = {**body, "max_tokens": 5, "temperature": 0}
+        u = ask.stream(server, body)[-1]["usage"] if body.get("stream") else \
+            (a := server.post_json("/v1/completions", body))["usage"]
+        prompt += u["prompt_tokens"]
+        output += u["completion_tokens"]
+        n = body.get("n", 1) * (2 if isinstance(body["prompt"][0], str)
+                                and isinstance(body["prompt"], list) else 1)
+        choices += n
+        if not body.get("stream"):
+            lengths += sum(c["finish_reason"] == "length" for c in a["choices"])
+    after = [metric(server, n) for n in names]
+    assert [y - x for x, y in zip(before, after)] == \
+        [prompt, output, choices, choices, choices, output]
+    lengths_seen = metric(server, "vllm:request_success_total", finished_reason="length") - stops
+    assert lengths <= lengths_seen <= lengths + 1
+    for name in ("vllm:num_requests_running", "vllm:num_requests_waiting",
+                 "vllm:kv_cache_usage_perc"):
+        assert metric(server, name) == 0
+
+
+@case("C123")
+def test_logs_hold_no_texts(scripted, ask):
+    secret = "correct horse battery staple"
+    scripted.get("/nope%0d%0aInjected:%201", headers={"X-Request-Id": "in\"jected"})
+    scripted.get("/log?prompt=" + secret.replace(" ", "+"))
+    ask.complete(scripted, secret, max_tokens=4)
+    ask.complete(scripted, "[abc] " + secret, max_tokens=60, temperature=0)
+    end = time.monotonic() + 5
+    while len([x for x in scripted.access_log.read_text().splitlines() if "completions" in x]) < 2:
+        assert time.monotonic() < end
+    log, access = scripted.output(), scripted.access_log.read_text()
+    for text in (log, access):
+        assert secret not in text and "cat sat" not in text and "correct+horse" not in text
+        assert "\nInjected" not in text
+    for line in access.splitlines():
+        entry = json.loads(line)
+        assert set(entry) == {"time", "method", "path", "status", "seconds", "bytes", "request_id"}
+
+
+@case("C124")
+@pytest.mark.xfail(strict=True, reason="there is no bench serve yet")
+def test_bench_serve(llmq):
+    assert "serve" in llmq("bench", "--help").stdout.split("usage", 1)[1].splitlines()[0]
+
+
+@case("C125")
+@pytest.mark.xfail(strict=True, reason="vLLM is not part of the test environment")
+def test_an_export_loads_in_vllm():
+    import vllm  # noqa: F401
+
+
+@case("C126")
+@pytest.mark.xfail(strict=True, reason="there is no batch command yet")
+def test_batches(llmq):
+    assert "batch" in llmq.commands()
+
+
+# ---- the rest of operation ----
+
+def test_readiness_tells_of_a_stall(scripted):  # T-05
+    """A draw of 2.5 s against --stall-timeout 1: /ready says no meanwhile and yes after it."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(scripted.post_json, "/v1/completions",
+                              {"prompt": "[stuck]", "max_tokens": 2, "temperature": 0})
+        seen = set()
+        while not running.done():
+            r = scripted.get("/ready")
+            seen.add((r.status, json.loads(r.read())["status"]))
+            assert scripted.get("/health").status == 200
+            time.sleep(0.05)
+        assert (503, "stalled") in seen and running.result()["choices"][0]["text"] == "a"
+    assert scripted.get("/ready").status == 200
+
+
+def test_a_unix_socket(llmq, tmp_path):
+    """It answers there, takes the place of a left-over socket, and removes it at the end."""
+    path = tmp_path / "llmq.sock"
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(path))
+    stale.close()
+    p = llmq.start("serve", TINY, "--uds", path, stderr=subprocess.PIPE)
+    try:
+        while "ready:" not in p.stderr.readline():
+            assert p.poll() is None
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://x") as c:
+            assert c.get("/ready").status_code == 200
+            r = c.post("/v1/completions", json={"prompt": "a", "max_tokens": 2, "ignore_eos": True})
+            assert r.json()["usage"]["completion_tokens"] == 2
+    finally:
+        p.terminate()
+        p.stderr.read()
+        assert p.wait(10) == 0
+    assert not path.exists()
+    llmq("serve", TINY, "--uds", "x" * 200, code=2)
+    path.write_text("not a socket")
+    assert "exists already" in llmq("serve", TINY, "--uds", path, code=1).stderr
+
+
+def test_systemd_is_told(llmq, tmp_path):
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+        s.bind(str(path))
+        s.settimeout(30)
+        p = llmq.start("serve", TINY, "--port", 0, stderr=subprocess.DEVNULL,
+                       env={**os.environ, "NOTIFY_SOCKET": str(path)})
+        try:
+            assert s.recv(100) == b"READY=1"
+        finally:
+            p.terminate()
+            assert s.recv(100) == b"STOPPING=1"
+            assert p.wait(10) == 0
+
+
+def test_clients_that_come_and_go(server, ask):  # T-50
+    def fds():
+        return len(list(pathlib.Path(f"/proc/{server.process.pid}/fd").iterdir()))
+    before = fds()
+
+    def once(i):
+        with socket.create_connection(("127.0.0.1", server.port)) as s:
+            s.sendall(post({"prompt": "a", "max_tokens": 900, "ignore_eos": True,
+                            "stream": i % 2 == 0, "n": 1 + i % 3}))
+            time.sleep((i * 37 % 50) / 1000)
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        list(pool.map(once, range(256)))
+    wait_metric(server, "vllm:num_requests_running", 0)
+    wait_metric(server, "vllm:num_requests_waiting", 0)
+    ask.canary(server)
+    end = time.monotonic() + 5
+    while fds() > before + 8:
+        assert time.monotonic() < end, (before, fds())
+        time.sleep(0.1)
+
+
+def test_what_cannot_start_says_why(llmq, server, tmp_path):
+    p = llmq("serve", TINY, "--port", server.port, code=1)
+    assert "in use" in p.stderr and len(p.stderr.strip().splitlines()) == 1
+    p = llmq("serve", tmp_path / "nothing", "--port", 0, code=3)
+    assert "nothing" in p.stderr
+    llmq("serve", TINY, "--no-such-flag", code=2)
+    llmq("serve", TINY, "--port", 70000, code=2)
+    p = llmq("serve", TINY, "--api-key-file", tmp_path / "none", "--port", 0, code=3)
+    assert "none" in p.stderr
+    (tmp_path / "keys").write_text("a key with blanks\n")
+    assert "line 1" in llmq("serve", TINY, "--api-key-file", tmp_path / "keys", code=3).stderr
+    llmq("serve", TINY, "--api-key", "", "--port", 0, code=2)
+    assert "--test-script" not in llmq("serve", "--help").stdout
+
+
+def test_port_0_is_printed(llmq):
+    p = llmq.start("serve", TINY, "--port", 0, stderr=subprocess.PIPE)
+    try:
+        line = p.stderr.readline()
+        port = int(line.split("http://127.0.0.1:")[1].split(",")[0])
+        assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+    finally:
+        p.terminate()
+        p.stderr.read()
+        assert p.wait(10) == 0
+
+
+@pytest.mark.parametrize("why, args, says", [
+    ("no model", [], "expected one MODEL"),
+    ("two models", ["MODEL", "--model", "MODEL"], "expected one MODEL"),
+    ("a context beyond the model's", ["--model", "MODEL", "--max-model-len", "1025"],
+     "--max-model-len: expected 0..1024"),
+    ("blocks of another size", ["MODEL", "--block-size", "12"],
+     "--block-size: expected 8, 16 or 32, found 12"),
+])
+def test_wrong_usage_of_the_server_is_refused(llmq, why, args, says):
+    p = llmq("serve", "--port", "0", *[TINY if x == "MODEL" else x for x in args], code=2)
+    assert says in p.stderr, why
+
+
+def test_a_model_without_a_tokenizer_is_served_by_ids(serve):
+    s = serve(ROOT / "tests/golden/arch/qwen2")
+    ask = {"prompt": [1, 5, 9, 30], "max_tokens": 3, "temperature": 0, "return_token_ids": True,
+           "logprobs": 2}
+    choice = s.post_json("/v1/completions", ask)["choices"][0]
+    names = [f"token_id:{i}" for i in choice["token_ids"]]
+    assert choice["logprobs"]["tokens"] == names and len(names) > 0
+    assert all(len(top) >= 2 for top in choice["logprobs"]["top_logprobs"])
+    error = s.post_json("/v1/completions", {**ask, "prompt": "text"}, 400)["error"]
+    assert "token ids" in error["message"]

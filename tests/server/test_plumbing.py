@@ -1,0 +1,282 @@
+"""Discovery, HTTP and keys: C01-C23."""
+import concurrent.futures
+import gzip
+import json
+import signal
+import socket
+import time
+
+import httpx
+import openai
+import pytest
+
+from harness import Server
+from helpers import ADMIN, SECOND, TINY, USER
+
+case = pytest.mark.case
+
+
+def raw(server, data, close=True, timeout=10):
+    """Send bytes, read until the server closes; the connection is asked to close by the caller."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=timeout) as s:
+        s.sendall(data)
+        out = b""
+        while part := s.recv(65536):
+            out += part
+        return out
+
+
+@case("C01", "C02", "C03")
+def test_models_are_listed(server, client, ask):
+    models = client.models.list().data
+    assert [m.id for m in models] == ["tiny", "org/tiny"]
+    for m in models:
+        assert m.object == "model" and m.max_model_len == 1024 and isinstance(m.created, int)
+        assert m.owned_by and client.models.retrieve(m.id).id == m.id
+        assert client.completions.create(model=m.id, prompt="a", max_tokens=1).model == m.id
+    for path in ("/v1/models/org/tiny", "/v1/models/org%2Ftiny"):
+        assert json.loads(server.get(path).read())["id"] == "org/tiny"
+    with pytest.raises(openai.NotFoundError) as e:
+        client.models.retrieve("nope")
+    assert e.value.code == "model_not_found" and e.value.param == "model"
+
+
+@case("C04", "C06", "C07")
+def test_operations_answer(server, llmq):
+    assert server.get("/health").status == 200
+    assert httpx.head(server.url + "/health").status_code == 200
+    assert json.loads(server.get("/ready").read())["status"] == "ready"
+    version = json.loads(server.get("/version").read())["version"]
+    assert llmq("--version").stdout.split()[-1] == version
+    assert json.loads(server.get("/load").read())["server_load"] == 0
+    first, second = (server.get("/metrics") for _ in range(2))
+    assert first.headers["content-type"].startswith("text/plain; version=0.0.4")
+    first, second = ({line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
+                      for line in r.read().decode().splitlines() if not line.startswith("#")}
+                     for r in (first, second))
+    names = {key.split("{")[0] for key in first}
+    for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
+                 "prompt_tokens_total", "generation_tokens_total", "request_success_total",
+                 "num_preemptions_total", "prefix_cache_queries_total", "prefix_cache_hits_total",
+                 "cache_config_info", "corrupted_requests_total", "admission_rejections_total",
+                 "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_sum",
+                 "e2e_request_latency_seconds_count", "request_params_n_count"):
+        assert "vllm:" + name in names, name
+    assert first.keys() == second.keys() and all(v >= 0 for v in first.values())
+    for key in first:
+        if key.split("{")[0].endswith(("_total", "_count", "_sum", "_bucket")):
+            assert second[key] >= first[key], key
+
+
+@case("C05")
+def test_ready_tells_what_it_waits_for(scripted_llmq, tmp_path, ask):
+    """Before the model is there, and when it is; what comes after it is in the tests of C117."""
+    s = Server(scripted_llmq, TINY, "--test-load", 5, log=tmp_path / "log")
+    try:
+        end = time.monotonic() + 5
+        while True:
+            try:
+                r = s.get("/ready")
+                break
+            except OSError:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+        body = json.loads(r.read())
+        assert r.status == 503 and body["status"] == "loading" and body["reason"]
+        assert s.get("/health").status == 200
+        r = s.post("/v1/completions", {"prompt": "a"})
+        assert r.headers["Retry-After"]
+        ask.check_error(r, 503, code="loading", type="service_unavailable_error")
+        assert json.loads(s.wait_ready().get("/ready").read())["status"] == "ready"
+    finally:
+        s.stop()
+
+
+@case("C08")
+def test_paths_and_methods(server, ask):
+    ask.check_error(server.get("/nope"), 404)
+    for method, path, allow in (("PUT", "/v1/completions", "POST"),
+                                ("POST", "/v1/models", "GET, HEAD"),
+                                ("GET", "/v1/completions", "POST"),
+                                ("DELETE", "/health", "GET, HEAD")):
+        r = httpx.request(method, server.url + path)
+        assert r.status_code == 405 and r.headers["allow"] == allow, (method, path)
+        assert r.json()["error"]["type"] == "invalid_request_error"
+
+
+@case("C09")
+def test_cors_is_off_unless_asked_for(server, keyed):
+    ask = {"Origin": "https://good.example", "Access-Control-Request-Method": "POST"}
+    r = httpx.options(server.url + "/v1/completions", headers=ask)
+    assert r.status_code == 405 and "access-control-allow-origin" not in r.headers
+    r = httpx.options(keyed.url + "/v1/completions", headers=ask)
+    assert r.status_code == 204 and r.headers["vary"] == "Origin"
+    assert r.headers["access-control-allow-origin"] == "https://good.example"
+    assert "POST" in r.headers["access-control-allow-methods"]
+    assert "authorization" in r.headers["access-control-allow-headers"].lower()
+    assert "access-control-allow-credentials" not in r.headers
+    r = httpx.get(keyed.url + "/v1/models", headers={"Origin": "https://good.example", **keyed.key})
+    assert r.status_code == 200
+    assert r.headers["access-control-allow-origin"] == "https://good.example"
+    for headers in ({**ask, "Origin": "https://evil.example"}, {"Origin": "null"}, {}):
+        r = httpx.options(keyed.url + "/v1/completions", headers=headers)
+        assert r.status_code == 401 and "access-control-allow-origin" not in r.headers
+
+
+@case("C10")
+def test_a_connection_is_used_again(server):
+    get = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    out = raw(server, get + get + last)  # pipelined
+    assert out.count(b"HTTP/1.1 200 OK") == 3 and out.index(b'"version"') < out.index(b'"status"')
+
+
+@case("C11")
+def test_http_1_0_and_hosts(server):
+    out = raw(server, b"GET /health HTTP/1.0\r\n\r\n")
+    assert b" 200 OK" in out.split(b"\r\n")[0] and b"chunked" not in out.lower()
+    assert b" 400 " in raw(server, b"GET /health HTTP/1.1\r\n\r\n").split(b"\r\n")[0]
+
+
+@case("C12")
+def test_expect_continue(server):
+    body = b'{"prompt": "a", "max_tokens": 1, "user": "%s"}' % (b"u" * (1 << 20))
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                  b"Expect: 100-continue\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+                  % len(body))
+        assert s.recv(100).startswith(b"HTTP/1.1 100 ")
+        s.sendall(body)
+        assert b" 200 OK" in s.recv(10000)
+
+
+@case("C13")
+def test_chunked_bodies(server):
+    head = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Connection: close\r\nTransfer-Encoding: chunked\r\n")
+    chunks = b'9\r\n{"prompt"\r\n17\r\n: "a", "max_tokens": 1}\r\n0\r\n\r\n'
+    assert b" 200 OK" in raw(server, head + b"\r\n" + chunks).split(b"\r\n")[0]
+    out = raw(server, head + b"Content-Length: 32\r\n\r\n" + chunks)
+    assert b" 400 " in out.split(b"\r\n")[0] and out.count(b"HTTP/1.1 ") == 1
+
+
+@case("C14")
+def test_compressed_bodies_are_refused(server, ask):
+    ask.check_error(server.post("/v1/completions", gzip.compress(b'{"prompt": "a"}'),
+                                headers={"Content-Encoding": "gzip"}), 415)
+
+
+@case("C15")
+def test_request_ids_come_back(scripted):
+    r = scripted.get("/health", headers={"X-Request-Id": "abc-1.2"})
+    assert r.headers["X-Request-Id"] == "abc-1.2"
+    for bad in ("a b", "a\"b", "x" * 129, ""):
+        got = scripted.get("/health", headers={"X-Request-Id": bad}).headers["X-Request-Id"]
+        assert got.startswith("req-") and got != bad
+    end = time.monotonic() + 5
+    while "abc-1.2" not in scripted.access_log.read_text():
+        assert time.monotonic() < end
+
+
+@case("C16", "C17")
+def test_answers_are_named(server, ask):
+    one, two = (ask.complete(server, "a", max_tokens=1) for _ in range(2))
+    assert one["id"] != two["id"] and one["id"].startswith("cmpl-")
+    assert abs(one["created"] - time.time()) <= 5
+    events = ask.stream(server, {"prompt": "a", "max_tokens": 4, "ignore_eos": True})
+    assert len({(e["id"], e["created"]) for e in events}) == 1
+    prints = {x["system_fingerprint"] for x in (one, two, *events)}
+    assert len(prints) == 1 and prints.pop().startswith("fp_")
+
+
+@case("C17")
+def test_the_fingerprint_tells_arithmetic(server, scripted, llmq, serve, ask, tmp_path):
+    """Another kind of weights is another fingerprint."""
+    packed = tmp_path / "tiny.llmq"
+    llmq("quantize", TINY, "-o", packed, "--method", "rtn")
+    mine = ask.complete(server, "a", max_tokens=1)["system_fingerprint"]
+    assert ask.complete(serve(packed), "a", max_tokens=1)["system_fingerprint"] != mine
+
+
+# ---- keys ----
+
+@case("C18")
+def test_wrong_keys(keyed, ask):
+    for headers in ({"Authorization": ""}, {"Authorization": "Bearer nope"},
+                    {"Authorization": f"Basic {USER}"}, {"Authorization": "Bearer "},
+                    {"Authorization": f"Bearer {USER}x"}, {"Authorization": f"Bearer {USER[:-1]}"}):
+        r = keyed.get("/v1/models", headers=headers)
+        assert r.headers["WWW-Authenticate"] == "Bearer"
+        ask.check_error(r, 401, code="invalid_api_key")
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=keyed.url + "/v1", api_key="on", max_retries=0).models.list()
+
+
+@case("C19")
+def test_right_keys(keyed):
+    for headers in ({"Authorization": f"Bearer {USER}"}, {"Authorization": f"bearer {SECOND}"},
+                    {"X-Api-Key": SECOND}, {"X-Api-Key": ADMIN}):
+        assert httpx.get(keyed.url + "/v1/models", headers=headers).status_code == 200, headers
+
+
+@case("C20")
+def test_paths_want_a_key_unless_they_are_open(keyed, ask):
+    for path in ("/health", "/ready"):
+        assert httpx.get(keyed.url + path).status_code == 200
+    for path in ("/", "/v1/models", "/v1/models/org/tiny", "/metrics", "/load", "/version", "/nope"):
+        assert httpx.get(keyed.url + path).status_code == 401, path
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        assert httpx.post(keyed.url + path, json={}).status_code == 401, path
+    assert httpx.delete(keyed.url + "/v1/requests/x").status_code == 401
+
+
+@case("C21")
+def test_users_are_no_administrators(keyed, ask):
+    r = httpx.delete(keyed.url + "/v1/requests/x", headers=keyed.key)
+    assert r.status_code == 403 and r.json()["error"]["type"] == "permission_error"
+    r = httpx.delete(keyed.url + "/v1/requests/x", headers={"Authorization": f"Bearer {ADMIN}"})
+    assert r.status_code == 404 and r.json()["error"]["code"] == "request_not_found"
+
+
+@case("C22")
+def test_no_spelling_of_a_path_goes_around_the_keys(keyed):
+    for path in ("//v1/models", "/v1/../v1/models", "/%761/models", "/v1/models/", "/./v1/models",
+                 "/health/../v1/models", "/health/", "/HEALTH", "/v1/models%00", "/health%2f"):
+        out = raw(keyed, b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path.encode())
+        assert out.split(b" ")[1] in (b"401", b"400"), path
+    out = raw(keyed, b"GET /%%76%%31/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"
+              b"Connection: close\r\n\r\n" % USER.encode())
+    assert out.split(b" ")[1] == b"200"  # decoded once, it is the same path
+
+
+@case("C23")
+def test_keys_are_read_again(keyed):
+    def status(key):
+        return httpx.get(keyed.url + "/v1/models", headers={"X-Api-Key": key}).status_code
+
+    def wait(key, want):
+        end = time.monotonic() + 10
+        while status(key) != want:
+            assert time.monotonic() < end, (key, want)
+            time.sleep(0.05)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(keyed.post_json, "/v1/completions",
+                              {"prompt": "a", "max_tokens": 900, "ignore_eos": True},
+                              headers={"Authorization": f"Bearer {SECOND}"})
+        time.sleep(0.1)
+        keyed.key_file.write_text("sk-new\n")
+        keyed.process.send_signal(signal.SIGHUP)
+        wait("sk-new", 200)
+        assert status(SECOND) == 401 and status(USER) == 200 and status(ADMIN) == 200
+        assert running.result()["usage"]["completion_tokens"] == 900
+    keyed.key_file.write_text("# none\n")  # what is wrong changes nothing
+    keyed.process.send_signal(signal.SIGHUP)
+    end = time.monotonic() + 10
+    while "what was stays" not in keyed.output():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert status("sk-new") == 200
+    keyed.key_file.write_text(SECOND)
+    keyed.process.send_signal(signal.SIGHUP)
+    wait(SECOND, 200)
+    assert status("sk-new") == 401

@@ -1,0 +1,44 @@
+/* tools/serve_ops.h - what an operator does to a running server: keys from files, an access log
+ * that can be rotated, SIGHUP and SIGUSR1, word to systemd. */
+#ifndef LLMQ_TOOLS_SERVE_OPS_H
+#define LLMQ_TOOLS_SERVE_OPS_H
+
+#include "runtime/http.h"
+#include "tools/opt.h"
+
+/* Where keys come from: the command line, files (http_keys_read), or both. */
+typedef struct {
+    opt_list keys, admin_keys;             /* options */
+    const char *key_file, *admin_key_file; /* or NULL */
+} ops_key_opts;
+
+/* Everything of the options in one list, the files read anew. Owned by *k. */
+typedef struct {
+    http_key_list list;
+    const char **own[2];
+    const char **file[2];
+    char *text[2];
+} ops_keys;
+lq_status ops_keys_read(ops_keys *k, const ops_key_opts *o, lq_err *err);
+void ops_keys_free(ops_keys *k); /* zeroed allowed */
+
+/* One JSON object a line for each request: time (Unix seconds), method, path, status, seconds,
+ * bytes (of the body), request_id. Never a prompt, an answer or a key. */
+typedef struct {
+    int fd; /* -1: none */
+} ops_log;
+lq_status ops_log_open(ops_log *l, const char *path, lq_err *err);   /* appends; "-": stdout */
+lq_status ops_log_reopen(ops_log *l, const char *path, lq_err *err); /* after a rotation */
+void ops_log_write(ops_log *l, const http_log_line *line);           /* any thread */
+void ops_log_close(ops_log *l);
+
+/* SIGHUP and SIGUSR1 are remembered from now on; true once for each batch of them. SIGPIPE is
+ * ignored. */
+void ops_signals(void);
+bool ops_hangup(void);
+bool ops_dump(void);
+
+/* sd_notify(3) without its library: sends `state` to $NOTIFY_SOCKET, if there is one. */
+void ops_notify(const char *state);
+
+#endif
