@@ -180,6 +180,7 @@ static lq_status run_layer(cal_run *r, int64_t layer, const model_layer *l, look
     fwd_tap tap = { on_input, k };
     lq_status s = LQ_OK;
     for (int64_t c = 0; c < n_chunks(r) && !s; c++) {
+        lq_report(job, "calibration", (double)c, (double)n_chunks(r));
         if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
         float *x;
         s = get_chunk(r, &x, c, err);

@@ -97,17 +97,18 @@ typedef struct {
 static lq_status run_layers(const comparison *k, const builder *b, const lq_job *job, lq_err *err)
 {
     const arch_config *c = &b->made->plan->cfg;
+    const lq_job quiet = { .stop = job ? job->stop : NULL };
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < c->layers && !s; i++) {
         lq_arena a = { 0 };
         model_layer l;
         size_t n;
-        lq_report(job, "check", (double)i, (double)c->layers);
+        lq_report(job, "check", (double)i, (double)(c->layers + k->windows->n));
         s = model_load_layer(&l, cal_model(k->ref), i, &a, k->p, err);
-        if (!s) s = cal_advance(k->ref, i, &l, job, err);
+        if (!s) s = cal_advance(k->ref, i, &l, &quiet, err);
         if (!s) s = part_items(b->items, &n, b->made, i, err);
         if (!s) s = qz_part_apply(&l, c, b->items, n, &a, k->p, err);
-        if (!s) s = cal_advance(k->made, i, &l, job, err);
+        if (!s) s = cal_advance(k->made, i, &l, &quiet, err);
         lq_arena_free(&a);
     }
     return s;
@@ -122,10 +123,11 @@ static void score_row(void *ctx, int64_t row, int thread)
 
 static lq_status compare(qz_check *c, comparison *k, const lq_job *job, lq_err *err)
 {
-    const int64_t per = k->windows->len - 1;
+    const int64_t per = k->windows->len - 1, layers = cal_model(k->ref)->cfg->layers;
     double nll = 0, ref_nll = 0, kl = 0, agree = 0;
     lq_status s = LQ_OK;
     for (int64_t w = 0; w < k->windows->n && !s; w++) {
+        lq_report(job, "check", (double)(layers + w), (double)(layers + k->windows->n));
         for (int64_t t = 0, n; t < per && !s; t += n) {
             n = per - t < k->rows ? per - t : k->rows;
             if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");

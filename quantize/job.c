@@ -20,7 +20,8 @@ typedef struct {
     src_source *src;
     const char *out_path;
     pool *p;
-    const lq_job *job;
+    const lq_job *job; /* the meter's */
+    qz_meter meter;
     qz_plan plan;
     qz_state state;
     cal_run *cal;
@@ -129,6 +130,7 @@ static bool has_work(const run *r, int64_t part)
 static lq_status advance(run *r, int64_t layer, const model_layer *l, lq_err *err)
 {
     if (layer + 1 == r->plan.cfg.layers) return LQ_OK; /* nobody looks behind the last layer */
+    meter_phase(&r->meter, METER_ADVANCING, layer);
     return cal_advance(r->cal, layer, l, r->job, err);
 }
 
@@ -143,7 +145,10 @@ static lq_status look(void *user, cal_layer_stats **st, int64_t first, int64_t n
 {
     const sight *s = user;
     *st = &s->r->st;
-    return cal_look(s->r->cal, *st, s->layer, s->l, first, n, s->r->job, err);
+    meter_phase(&s->r->meter, METER_STATISTICS, s->layer);
+    const lq_status status = cal_look(s->r->cal, *st, s->layer, s->l, first, n, s->r->job, err);
+    meter_phase(&s->r->meter, METER_ROUNDING, s->layer);
+    return status;
 }
 
 /* One layer with calibration: look, quantize, keep, advance; or only the last when it was done. */
@@ -177,6 +182,7 @@ static lq_status plain_part(run *r, int64_t i, lq_err *err)
 {
     if (qz_state_done(&r->state, i) || !has_work(r, i)) return LQ_OK;
     qz_part part;
+    meter_phase(&r->meter, METER_ROUNDING, i);
     lq_status s = qz_part_make(&part, &r->plan, i, r->j->o, NULL, r->p, r->job, err);
     if (!s) s = qz_state_add(&r->state, i, &part, err);
     qz_part_free(&part);
@@ -206,7 +212,6 @@ static lq_status all_parts(run *r, lq_err *err)
         s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);
     }
     for (int64_t i = 0; i < parts && !s; i++) {
-        lq_report(r->job, "quantizing", (double)i, (double)parts);
         if (lq_stopped(r->job))
             s = lq_fail(err, LQ_EINTR, "interrupted");
         else
@@ -233,6 +238,7 @@ static lq_status look_at_curvature(run *r, lq_err *err)
         say(r, "auto: no backward pass for layers of this kind: rounding as gptq, no tuning");
         return LQ_OK;
     }
+    meter_phase(&r->meter, METER_CURVATURE, -1);
     return fisher_run(&r->curvature, r->src, r->j->samples, CURVATURE_WINDOWS, r->p, r->job, err);
 }
 
@@ -240,11 +246,14 @@ static lq_status tune(run *r, lq_err *err)
 {
     tune_opts o = { .steps = qz_tune_steps(r->j->o) };
     if (!o.steps || !grad_covers(src_config(r->src))) return LQ_OK;
+    meter_phase(&r->meter, METER_TUNING, -1);
     return tune_run(&r->tuned, r->src, &r->plan, &r->state, r->j->samples, &o, r->p, r->job, err);
 }
 
 static lq_status check(run *r, qz_check *c, lq_err *err)
 {
+    if (!r->j->check || !r->j->check->n) return LQ_OK;
+    meter_phase(&r->meter, METER_CHECK, -1);
     const qz_made made = { &r->plan, &r->state, r->tuned.kept ? r->tuned.t : NULL };
     lq_status s =
         qz_check_run(c, r->src, &made, r->j->check, r->j->memory_limit, r->p, r->job, err);
@@ -297,6 +306,7 @@ static lq_status write_file(run *r, lq_err *err)
     cJSON *config = arch_config_json(&r->plan.cfg);
     size_t *cursor = calloc((size_t)r->state.n_parts, sizeof *cursor);
     lq_status s = LQ_OK;
+    meter_phase(&r->meter, METER_WRITING, -1);
     if (!config || !cursor) s = lq_fail(err, LQ_ENOMEM, "no memory for the file's header");
     if (!s) s = llmq_create(&w, r->out_path, err);
     if (!s) s = llmq_set_config(w, config, err);
@@ -374,6 +384,31 @@ static lq_status collect(const run *r, qz_result *out, lq_err *err)
     return LQ_OK;
 }
 
+/* What this run will do, for its meter. */
+static lq_status start_meter(run *r, const lq_job *job, lq_err *err)
+{
+    const qz_job *j = r->j;
+    const cal_samples *c = j->samples;
+    const int64_t look = last_to_look(r), L = r->plan.cfg.layers;
+    const bool curvature = j->o->method == QZ_AUTO && look >= 0 && grad_covers(src_config(r->src));
+    const meter_work w = {
+        .plan = &r->plan,
+        .calibrated = c != NULL,
+        .hessian = qz_methods[j->o->method].hessian,
+        .tune_steps = grad_covers(src_config(r->src)) ? qz_tune_steps(j->o) : 0,
+        .tokens = c ? c->n * c->len : 0,
+        .curvature_tokens =
+            curvature ? (c->n < CURVATURE_WINDOWS ? c->n : CURVATURE_WINDOWS) * c->len : 0,
+        .tuned_tokens = c ? 4 * c->len : 0,
+        .check_tokens = j->check ? j->check->n * j->check->len : 0,
+    };
+    lq_status s = meter_open(&r->meter, &w, &j->view, job, err);
+    for (int64_t i = 0; i <= L && !s; i++)
+        if (qz_state_done(&r->state, i)) meter_skip(&r->meter, i, i <= look);
+    r->job = &r->meter.job;
+    return s;
+}
+
 /* Keep what is finished where running again can go on from it. */
 static bool worth_keeping(const run *r, lq_status s)
 {
@@ -402,12 +437,14 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
                           err);
     if (s) goto done;
     out->resumed = r.state.n_done;
-    s = look_at_curvature(&r, err);
+    s = start_meter(&r, job, err);
+    if (!s) s = look_at_curvature(&r, err);
     if (!s) s = all_parts(&r, err);
     fisher_free(&r.curvature);
     if (!s) s = tune(&r, err);
     if (!s) s = check(&r, &out->check, err);
     if (!s) s = write_file(&r, err);
+    meter_end(&r.meter, out->phase_secs);
     out->tuned = r.tuned.kept;
     out->kl_before = r.tuned.kl_before;
     out->kl_after = r.tuned.kl_after;
@@ -418,6 +455,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     qz_state_close(&r.state, !worth_keeping(&r, s));
 done:
     if (s) qz_result_free(out);
+    meter_close(&r.meter);
     cJSON_Delete(r.recipe);
     cJSON_Delete(r.provenance);
     qz_plan_free(&r.plan);

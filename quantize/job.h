@@ -13,6 +13,7 @@
 #define LLMQ_QUANTIZE_JOB_H
 
 #include "quantize/check.h"
+#include "quantize/meter.h"
 
 typedef struct {
     const qz_opts *o;
@@ -24,6 +25,7 @@ typedef struct {
     const uint8_t *tokenizer; /* tokenizer.blob to carry, or NULL; tok_compile's output */
     size_t tokenizer_bytes;
     plan_voice voice;
+    meter_view view; /* of progress; show NULL: it is reported to the lq_job */
 } qz_job;
 
 typedef struct {
@@ -35,6 +37,7 @@ typedef struct {
     bool tuned; /* and kept; the KL divergence to the source on windows held back: */
     double kl_before, kl_after; /* NAN: not measured */
     int64_t resumed;            /* parts that were finished before; -1: the output was */
+    double phase_secs[METER_N]; /* where the time went */
     qz_check check;             /* windows = 0: not made */
     lq_arena arena;
 } qz_result;

@@ -271,6 +271,21 @@ static unit unit_of(const work *w, target *t, int64_t expert)
     return u;
 }
 
+/* A matrix is done: how it went. */
+static void tell(work *w, const unit *u)
+{
+    const target *t = u->t;
+    const double ratio = t->loss / t->loss_rtn;
+    char text[64];
+    int n = snprintf(text, sizeof text, "%s", arch_role_text(t->e->role));
+    if (u->expert >= 0)
+        n += snprintf(text + n, sizeof text - (size_t)n, " %lld", (long long)u->expert);
+    if (t->measured && isfinite(ratio))
+        snprintf(text + n, sizeof text - (size_t)n, "  loss %.2f x rtn", ratio);
+    w->n_made++;
+    lq_report(w->job, text, (double)w->n_made, (double)w->n_units);
+}
+
 static lq_status make_group(work *w, int64_t expert, lq_err *err)
 {
     group g = { 0 };
@@ -292,6 +307,7 @@ static lq_status make_group(work *w, int64_t expert, lq_err *err)
         if (lq_stopped(w->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
         if (!s && !fold) s = part_read(u, &copy, err);
         if (!s && (s = round_unit(w, u, err))) lq_wrap(err, s, "%s", u->t->e->name);
+        if (!s) tell(w, u);
         lq_arena_free(&copy);
     }
     lq_arena_free(&g.a);
@@ -397,6 +413,7 @@ lq_status qz_part_make(qz_part *out, const qz_plan *plan, int64_t part, const qz
                                               .layer = part < plan->cfg.layers ? part : -1,
                                               .expert = e->expert,
                                               .tokens = -1 } };
+        if (e->quantize) w.n_units += by_matrix(&w.targets[w.n - 1]) ? e->count : 1;
     }
     if (!s) s = make_groups(&w, err);
     for (size_t i = 0; i < w.n && !s; i++)

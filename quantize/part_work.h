@@ -48,6 +48,7 @@ typedef struct {
     const lq_job *job;
     target *targets; /* all entries of the part, in the plan's order */
     size_t n;
+    int64_t n_units, n_made;  /* matrices that are rounded */
     const float *expert_cols; /* what the inputs of all experts were divided by; NULL: nothing */
     double expert_alpha;
 } work;

@@ -268,6 +268,19 @@ TEST(a_progress_line_has_rate_rest_and_memory)
     CHECK(strstr(line, "nan") == NULL && strstr(line, "inf") == NULL, "%s", line);
 }
 
+TEST(a_job_of_phases_has_a_bar_for_all_and_one_for_the_phase)
+{
+    char line[200];
+    prog_phase p = { "layer 3/12  rounding", "down  loss 0.41 x rtn", 0.25, 0.5, 90 };
+    prog_phase_line(line, sizeof line, &p, 64u << 20, 8);
+    CHECK(strcmp(line, "[##......]  25%  left 1:30   64.0 MiB  [##..]  50%  layer 3/12  rounding  "
+                       "down  loss 0.41 x rtn") == 0,
+          "'%s'", line);
+    p = (prog_phase){ "check", "", (double)NAN, 7, -1 }; /* what cannot be known is not shown */
+    prog_phase_line(line, sizeof line, &p, 64u << 20, 0);
+    CHECK(strcmp(line, "  0%              64.0 MiB  100%  check") == 0, "'%s'", line);
+}
+
 int main(int argc, char **argv)
 {
     RUN(every_type_of_option_reaches_its_field);
@@ -278,5 +291,6 @@ int main(int argc, char **argv)
     RUN(help_shows_defaults_ranges_words_and_examples);
     RUN(every_command_has_sound_tables);
     RUN(a_progress_line_has_rate_rest_and_memory);
+    RUN(a_job_of_phases_has_a_bar_for_all_and_one_for_the_phase);
     return check_end();
 }

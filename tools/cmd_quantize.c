@@ -240,7 +240,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .check = &check,
                    .tokenizer = tok.data,
                    .tokenizer_bytes = tok.bytes,
-                   .voice = qrep_voice };
+                   .voice = qrep_voice,
+                   .view = qrep_view };
     s = qz_run(&r, src, o->out, &job, p, c->job, err);
     prog_end();
     const qrep_run what = { o->out, o->method, c->argv[0], prog_now() - start };

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -54,19 +55,40 @@ static int format_time(char *buf, size_t n, double secs)
     return snprintf(buf, n, "%ld:%02ld", s / 60, s % 60);
 }
 
+/* "[###...] ", or nothing where there is no room for one. */
+static void draw_bar(char bar[64], double part, int width)
+{
+    bar[0] = 0;
+    if (width <= 0 || width >= 60) return;
+    int full = (int)(part * width);
+    bar[0] = '[';
+    memset(bar + 1, '#', (size_t)full);
+    memset(bar + 1 + full, '.', (size_t)(width - full));
+    memcpy(bar + 1 + width, "] ", 3);
+}
+
+static double fraction(double x) { return !(x > 0) ? 0 : x > 1 ? 1 : x; }
+
+int prog_phase_line(char *buf, size_t n, const prog_phase *p, size_t rss, int bar_width)
+{
+    char all[64], part[64], left[32] = "", mem[32];
+    draw_bar(all, fraction(p->all), bar_width);
+    draw_bar(part, fraction(p->part), bar_width / 2);
+    if (p->secs_left >= 0) {
+        memcpy(left, "left ", 6);
+        format_time(left + 5, sizeof left - 5, p->secs_left);
+    }
+    return snprintf(buf, n, "%s%3.0f%%  %-11s %s  %s%3.0f%%  %s%s%s", all, 100 * fraction(p->all),
+                    left, opt_size_text(mem, sizeof mem, (double)rss), part,
+                    100 * fraction(p->part), p->what, *p->detail ? "  " : "", p->detail);
+}
+
 int prog_line(char *buf, size_t n, const char *what, double done, double total, double secs,
               size_t rss, int bar_width)
 {
-    char bar[64] = "", rate[32] = "", eta[32], mem[32];
-    double part = total > 0 ? done / total : 0;
-    part = part < 0 ? 0 : part > 1 ? 1 : part;
-    if (bar_width > 0 && bar_width < (int)sizeof bar - 4) {
-        int full = (int)(part * bar_width);
-        bar[0] = '[';
-        memset(bar + 1, '#', (size_t)full);
-        memset(bar + 1 + full, '.', (size_t)(bar_width - full));
-        memcpy(bar + 1 + bar_width, "] ", 3);
-    }
+    char bar[64], rate[32] = "", eta[32], mem[32];
+    double part = total > 0 ? fraction(done / total) : 0;
+    draw_bar(bar, part, bar_width);
     if (secs > 0 && done > 0) snprintf(rate, sizeof rate, "  %.3g/s", done / secs);
     if (part > 0 && part < 1)
         memcpy(eta, "left ", 6), format_time(eta + 5, sizeof eta - 5, secs / part - secs);
@@ -81,6 +103,35 @@ static void erase(void)
 {
     if (g.drawn && g.terminal) fputs("\r\033[K", stderr);
     g.drawn = false;
+}
+
+/* With the lock held: a line in place of the last one, cut to the terminal's width. */
+static void put_line(char *line, double now)
+{
+    struct winsize size;
+    if (g.terminal && !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col > 1 &&
+        strlen(line) >= size.ws_col)
+        line[size.ws_col - 1] = 0;
+    fprintf(stderr, g.terminal ? "\r%s\033[K" : "%s\n", line);
+    fflush(stderr);
+    g.drawn = true;
+    g.shown = now;
+}
+
+void prog_show(const prog_phase *p)
+{
+    char line[LINE];
+    pthread_mutex_lock(&g.lock);
+    const double now = prog_now();
+    if (!g.what[0]) {
+        snprintf(g.what, sizeof g.what, "phases");
+        g.shown = g.terminal ? 0 : now;
+    }
+    if (g.level >= LOG_INFO && now - g.shown >= (g.terminal ? redraw_secs : plain_secs)) {
+        prog_phase_line(line, sizeof line, p, rss_bytes(), g.terminal ? BAR : 0);
+        put_line(line, now);
+    }
+    pthread_mutex_unlock(&g.lock);
 }
 
 static void report(void *user, const char *what, double done, double total)
@@ -100,10 +151,7 @@ static void report(void *user, const char *what, double done, double total)
         char line[LINE];
         prog_line(line, sizeof line, what, done, total, now - g.started, rss_bytes(),
                   g.terminal ? BAR : 0);
-        fprintf(stderr, g.terminal ? "\r%s\033[K" : "%s\n", line);
-        fflush(stderr);
-        g.drawn = true;
-        g.shown = now;
+        put_line(line, now);
     }
     pthread_mutex_unlock(&g.lock);
 }

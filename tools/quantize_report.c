@@ -13,6 +13,20 @@ static void say(void *user, const char *line)
 
 const plan_voice qrep_voice = { say, NULL };
 
+static void show(void *user, const meter_state *s)
+{
+    (void)user;
+    char what[64];
+    if (s->layer >= 0 && s->layer < s->n_layers)
+        snprintf(what, sizeof what, "layer %lld/%lld  %s", (long long)s->layer + 1,
+                 (long long)s->n_layers, s->phase);
+    else
+        snprintf(what, sizeof what, "%s", s->phase);
+    prog_show(&(prog_phase){ what, s->detail, s->all, s->part, s->secs_left });
+}
+
+const meter_view qrep_view = { show, NULL };
+
 lq_status qrep_print_plan(const src_source *src, const qz_opts *q, const char *out_path, bool json,
                           lq_err *err)
 {
@@ -105,6 +119,10 @@ cJSON *qrep_json(const qz_result *r, const qrep_run *run)
     cJSON_AddNumberToObject(doc, "bytes_out", (double)r->bytes_out);
     cJSON_AddNumberToObject(doc, "seconds", run->seconds);
     cJSON_AddNumberToObject(doc, "peak_rss_bytes", (double)prog_peak_rss_bytes());
+    cJSON *phases = cJSON_AddObjectToObject(doc, "phase_seconds");
+    for (int k = 0; k < METER_N; k++)
+        if (r->phase_secs[k] > 0)
+            cJSON_AddNumberToObject(phases, meter_phases[k], r->phase_secs[k]);
     if (isfinite(r->kl_before)) {
         cJSON_AddBoolToObject(doc, "tuned", r->tuned);
         cJSON_AddNumberToObject(doc, "kl_held_back_before", r->kl_before);

@@ -12,8 +12,9 @@ typedef struct {
     double seconds;
 } qrep_run;
 
-/* Messages of a job go to stderr as warnings. */
+/* Messages of a job go to stderr as warnings; its progress too. */
 extern const plan_voice qrep_voice;
+extern const meter_view qrep_view;
 
 /* What would become of every tensor; out_path may be NULL. Errors: those of the plan. */
 lq_status qrep_print_plan(const src_source *src, const qz_opts *q, const char *out_path, bool json,

@@ -1,9 +1,17 @@
-"""What `llmq quantize` shows: the check against the source, the report."""
+"""What `llmq quantize` shows: the check against the source, the report, progress."""
+import fcntl
 import json
+import os
+import pathlib
+import pty
 import re
+import struct
+import subprocess
+import termios
 
 import pytest
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHECK = ["kl_mean", "top1_agree", "perplexity", "ref_perplexity", "windows", "tokens"]
 QUICK = ["--calib-len", "64", "--calib-samples", "8"]
 
@@ -114,3 +122,51 @@ def test_a_report_that_cannot_be_is_refused_before_the_work(llmq, draft, tmp_pat
     p = llmq("quantize", draft, "-o", out, "--method", "rtn", *[a.format(out=out) for a in args], code=None)
     assert p.returncode and says in p.stderr and len(p.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- progress ----
+def on_a_terminal(llmq, *args):
+    """What the program writes to stderr when that is a terminal of 150 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))
+    p = subprocess.Popen([llmq.path, *map(str, args)], stdout=subprocess.DEVNULL, stderr=theirs, cwd=ROOT,
+                         env={**os.environ, "TERM": "xterm"})
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            more = os.read(ours, 65536)
+        except OSError:  # closed on the other side
+            break
+        if not more:
+            break
+        seen += more
+    os.close(ours)
+    assert p.wait() == 0
+    return seen.decode()
+
+
+def test_a_terminal_shows_all_of_the_job_and_the_phase(llmq, draft, tmp_path):
+    seen = on_a_terminal(llmq, "quantize", draft, "-o", tmp_path / "q", "--method", "gptq", *QUICK, "--threads", 1)
+    lines = [x.replace("\x1b[K", "") for x in seen.split("\r") if "%" in x]
+    assert len(lines) > 1 and all(re.match(r"\[#*\.*\] +\d+%  (left \d+:\d\d)? +[\d.]+ \w+  \[#*\.*\] +\d+%  \w", x)
+                                  for x in lines)
+    percents = [int(re.search(r"(\d+)%", x).group(1)) for x in lines]
+    assert percents == sorted(percents)
+    assert all(len(x) < 150 for x in lines)
+    assert seen.rstrip().endswith("\x1b[K")  # nothing stays behind
+
+
+def test_only_a_terminal_gets_bars_and_errors_alone_get_silence(llmq, draft, tmp_path):
+    args = ["quantize", draft, "-o", tmp_path / "q", "--method", "gptq", *QUICK]
+    assert not re.search(r"[\r\x1b]", llmq(*args).stderr)
+    assert llmq(*args, "--log-level", "error").stderr == ""
+    assert on_a_terminal(llmq, *args, "--log-level", "error") == ""
+
+
+def test_json_says_where_the_time_went(llmq, draft, tmp_path):
+    args = ["quantize", draft, "-o", tmp_path / "q"]
+    r = llmq.json(*args, "--method", "awq", *QUICK)
+    assert set(r["phase_seconds"]) == {"statistics", "rounding", "going on", "check", "writing"}
+    assert 0 < sum(r["phase_seconds"].values()) <= r["seconds"]
+    assert set(llmq.json(*args, "--method", "rtn")["phase_seconds"]) == {"rounding", "writing"}
