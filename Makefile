@@ -106,8 +106,8 @@ format: ## clang-format in place
 bench: all ## tables of kernels and the built-in model beside the machine's limits; JSON in build/bench.json
 	tools/bench.sh
 
-bench-quality: all ## perplexity and KL of every quantizer at equal bits; MODELS, TEXTS, CALIB, ... are the caller's
-	tools/bench-quality.sh
+bench-quality: all ## perplexity and KL of every quantizer beside other projects' at equal bits; MODELS, METHODS, WIDTHS, TEXTS, ... are the caller's
+	$(PYTHON) tools/bench-quality.py
 
 install: all ## install the program under PREFIX
 	install -D -m 755 llmq $(DESTDIR)$(PREFIX)/bin/llmq
