@@ -54,10 +54,10 @@ def peers():
 
 
 def beside(rows, model, method, bits, bpw):
-    """The goal and the best peer at these bits: of `whose` rows, or of all with at least our bits per weight."""
+    """The goal and the best peer at the same bits per weight (within 0.05): of `whose` rows, or of all."""
     goal, whose = GOALS.get((method, bits)) or GOALS.get((method, None)) or (None, "")
     at = [r for r in rows if r["model"] == model and int(r["bits"]) == bits and r["quantizer"].startswith(whose) and
-          float(r["bpw"]) > bpw - 0.05 and not (method == "rtn" and abs(float(r["bpw"]) - bpw) > 0.05)]
+          abs(float(r["bpw"]) - bpw) <= 0.05]
     return goal, min(at, key=lambda r: float(r["kl"]), default=None)
 
 
@@ -111,7 +111,7 @@ def main():
     pathlib.Path("build/bench-quality.json").write_text(json.dumps(out, indent=1) + "\n")
     tsv = ["\t".join(COLUMNS)] + ["\t".join("" if r[c] is None else str(r[c]) for c in COLUMNS) for r in out]
     pathlib.Path("build/bench-quality.tsv").write_text("\n".join(tsv) + "\n")
-    missed = [r for r in out if r["goal"] and r["ratio"] > r["goal"]]
+    missed = [r for r in out if r["goal"] and round(r["ratio"], 2) > r["goal"]]
     print(f"build/bench-quality.tsv, .json: {len(out)} rows, {sum(bool(r['goal']) for r in out)} with a goal, "
           f"{len(missed)} above it")
 
