@@ -173,7 +173,7 @@ static lq_status fill(piece *p, const mix_opts *o, lq_err *err)
     size_t bytes = talk ? calib_builtin_chat_bytes() : calib_builtin_text_bytes();
     char *own = NULL;
     lq_status s = file ? lq_read_file(&own, &bytes, p->path, max_file, err) : LQ_OK;
-    if (s) return s;
+    if (s) return lq_wrap(err, s, "--calib");
     if (file) text = own;
     p->part.hash = lq_hash_bytes(text, bytes);
     if (talk || strcmp(kind, "jsonl") == 0)
@@ -190,7 +190,7 @@ static lq_status fill(piece *p, const mix_opts *o, lq_err *err)
     const int64_t vocab = src_config(o->src)->vocab, n = (int64_t)p->stream.n;
     p->part.available = n / o->len;
     if (!s && !p->optional) s = cal_check_ids(p->stream.ids, n, o->len, vocab, err);
-    return s;
+    return s ? lq_wrap(err, s, "--calib %s", p->path) : LQ_OK;
 }
 
 /* ---- shares ---- */
@@ -286,7 +286,7 @@ lq_status mix_read(cal_samples *out, const char *list, const mix_opts *o, lq_err
     if (!m) return lq_fail(err, LQ_ENOMEM, "no memory for calibration");
     lq_status s = parse_list(m, list, has_chat(o), err);
     for (int i = 0; i < m->n && !s; i++)
-        if ((s = fill(&m->p[i], o, err))) lq_wrap(err, s, "--calib %s", m->p[i].path);
+        s = fill(&m->p[i], o, err);
     if (!s) share_windows(m, o->n);
     if (!s) s = choose_windows(m, o, err);
     if (!s) s = merge(out, m, o->len, err);

@@ -234,6 +234,24 @@ static lq_status start_look(const cal_run *r, cal_layer_stats *st, int64_t layer
     return s;
 }
 
+/* An input that is not finite makes the statistics of all worthless, and the next layers'. */
+static lq_status check_finite(const cal_run *r, const cal_stats *s, cal_site site, int64_t layer,
+                              lq_err *err)
+{
+    const arch_config *c = r->m.cfg;
+    const int64_t bad = cal_stats_bad(s);
+    arch_role role = 0;
+    cal_site of;
+    if (bad < 0) return LQ_OK;
+    while (!arch_has(c, role, layer) || !cal_site_of(&of, c, role) || of != site)
+        role++;
+    return lq_fail(err, LQ_EVALUE,
+                   "layer %lld: %s: expected finite inputs on the calibration text, found NaN or "
+                   "Inf in input %lld: values overflow f32 (methods without calibration do not run "
+                   "the model)",
+                   (long long)layer, arch_role_text(role), (long long)bad);
+}
+
 lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                    int64_t first, int64_t n, const lq_job *job, lq_err *err)
 {
@@ -243,10 +261,16 @@ lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_l
     lq_status s = start_look(r, st, layer, first, n, err);
     if (!s) s = run_layer(r, layer, l, &k, job, err);
     for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++)
-        if (st->site[i].K) cal_stats_finish(&st->site[i]);
+        if (st->site[i].K) {
+            cal_stats_finish(&st->site[i]);
+            s = check_finite(r, &st->site[i], (cal_site)i, layer, err);
+        }
     for (int i = 0; i < CAL_N_OF_EXPERT && !s && n; i++)
-        for (int64_t e = 0; e < n; e++)
-            if (st->expert[i][e].K) cal_stats_finish(&st->expert[i][e]);
+        for (int64_t e = 0; e < n && !s; e++)
+            if (st->expert[i][e].K) {
+                cal_stats_finish(&st->expert[i][e]);
+                s = check_finite(r, &st->expert[i][e], (cal_site)(CAL_N_SHARED + i), layer, err);
+            }
     return s;
 }
 

@@ -37,7 +37,8 @@ const model *cal_model(const cal_run *r);
  * experts first .. first + n. The state stays, and what is found of an expert does not depend on
  * first and n, so a layer whose experts' statistics do not fit in memory at once is looked at
  * several times. With all_experts CAL_EXPERT_IN stays empty: its statistics are CAL_MLP's. st
- * starts zeroed and is reused from call to call. */
+ * starts zeroed and is reused from call to call. Errors: LQ_EVALUE (an input of a linear that is not
+ * finite: names layer and role), LQ_EINTR, LQ_EIO, LQ_ENOMEM. */
 lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                    int64_t first, int64_t n, const lq_job *job, lq_err *err);
 /* State := layer(state). */

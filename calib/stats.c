@@ -43,7 +43,7 @@ static void add_columns(const work *w, int64_t k0, int64_t k1)
         for (int64_t k = k0; k < k1; k++) {
             float a = fabsf(w->x[t * w->ldx + k]);
             w->s->sum_abs[k] += (double)a;
-            if (!(a <= w->s->max_abs[k])) w->s->max_abs[k] = a; /* a NaN stays visible */
+            if (a > w->s->max_abs[k] || isnan(a)) w->s->max_abs[k] = a; /* a NaN stays */
         }
 }
 
@@ -87,6 +87,13 @@ void cal_stats_finish(cal_stats *s)
     for (int64_t i = 0; i < K && s->H; i++)
         for (int64_t j = 0; j <= i; j++)
             s->H[j * K + i] = s->H[i * K + j] = (float)((double)s->H[i * K + j] / n);
+}
+
+int64_t cal_stats_bad(const cal_stats *s)
+{
+    for (int64_t k = 0; k < s->K; k++)
+        if (!isfinite(s->max_abs[k])) return k;
+    return -1;
 }
 
 void cal_layer_stats_free(cal_layer_stats *s)

@@ -26,6 +26,8 @@ void cal_stats_free(cal_stats *s);
 /* One chunk: x [T,K], rows ldx apart. T < 2^31. */
 void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p);
 void cal_stats_finish(cal_stats *s);
+/* The first input that was NaN or Inf somewhere; -1: none. */
+int64_t cal_stats_bad(const cal_stats *s);
 
 /* Of one layer: what it has once, and of some of its experts. */
 typedef struct {

@@ -134,17 +134,39 @@ static void note_change(maker *m, const plan_entry *e, int64_t group, int64_t go
         m->changes[m->n_changes++] = (change){ e->role, e->K, group, got, 1 };
 }
 
+/* "32, 64, 128": sizes that divide K, those nearest to the one that was asked for. */
+static const char *sizes_text(char out[96], int64_t K, int64_t group)
+{
+    enum { BELOW = 2, ABOVE = 2 };
+    int64_t sizes[BELOW + ABOVE];
+    int n = 0;
+    size_t at = 0;
+    for (int64_t g = group; g >= SMALLEST_GROUP && n < BELOW; g--)
+        if (K % g == 0) sizes[n++] = g;
+    for (int i = 0; i < n / 2; i++) {
+        const int64_t swap = sizes[i];
+        sizes[i] = sizes[n - 1 - i];
+        sizes[n - 1 - i] = swap;
+    }
+    for (int64_t g = group + 1, above = 0; g <= K && above < ABOVE; g++)
+        if (K % g == 0) sizes[n++] = g, above++;
+    for (int i = 0; i < n; i++)
+        at += (size_t)snprintf(out + at, 96 - at, "%s%lld", i ? ", " : "", (long long)sizes[i]);
+    return out;
+}
+
 static void say_changes(const maker *m)
 {
-    char line[320];
+    char line[320], sizes[96];
     for (size_t i = 0; i < m->n_changes; i++) {
         const change *c = &m->changes[i];
         const char *role = arch_role_text(c->role), *s = c->n == 1 ? "" : "s";
         if (c->group)
             snprintf(line, sizeof line,
-                     "%s (%lld tensor%s): groups of %lld do not divide %lld inputs; taking %lld",
+                     "%s (%lld tensor%s): groups of %lld do not divide %lld inputs (these do: %s); "
+                     "taking %lld",
                      role, (long long)c->n, s, (long long)c->group, (long long)c->K,
-                     (long long)c->got);
+                     sizes_text(sizes, c->K, c->group), (long long)c->got);
         else
             snprintf(line, sizeof line,
                      "%s (%lld tensor%s): no outlier columns are looked for here; taking i8-row",

@@ -146,7 +146,10 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
         return lq_fail(err, LQ_EUSAGE, "--bits: expected 2, 3, 4 or 8, found %lld",
                        (long long)o->bits);
     q->bits = (int)o->bits;
-    q->group = opt_given(c, "group-size") && o->group == 0 ? -1 : o->group;
+    if (opt_given(c, "group-size") && o->group == 0)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--group-size: expected -1 (the whole row) or 1 or more, found 0");
+    q->group = o->group;
     q->sym = o->sym;
     q->asym = o->asym;
     q->narrow = o->narrow;

@@ -294,7 +294,7 @@ def test_text_that_is_no_utf8_is_calibrated_and_scored_all_the_same(llmq, tmp_pa
 def test_a_group_that_does_not_divide_is_fitted_aloud(llmq, tmp_path, args):
     for method, quick in (("rtn", []), ("gptq", ["--calib-samples", "2", "--calib-len", "16"])):
         p = llmq("quantize", DRAFT, "-o", tmp_path / "q", "--method", method, *args, *quick)
-        assert "groups of 100 do not divide 128 inputs; taking 64" in p.stderr, p.stderr
+        assert "groups of 100 do not divide 128 inputs (these do: 32, 64, 128); taking 64" in p.stderr, p.stderr
 
 
 def test_a_group_that_nobody_asked_for_is_fitted_aloud(llmq, tmp_path):
@@ -310,7 +310,7 @@ def test_a_group_that_nobody_asked_for_is_fitted_aloud(llmq, tmp_path):
         at = t["data_offsets"][1]
     (model / "model.safetensors").write_bytes(st_file(h, b"\0\x3c" * (at // 2)))
     p = llmq("quantize", model, "-o", tmp_path / "q", "--method", "rtn")
-    assert "groups of 128 do not divide 160 inputs; taking 80" in p.stderr
+    assert "groups of 128 do not divide 160 inputs (these do: 40, 80, 160); taking 80" in p.stderr
 
 
 def test_a_port_in_use_is_an_error(llmq, tmp_path):

@@ -214,10 +214,10 @@ def test_overrides_skips_and_groups_that_do_not_divide(llmq, model, tmp_path):
     p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--json", "-g", "100")
     got = {t["name"]: t["scheme"] for t in json.loads(p.stdout)["tensors"]}
     assert got["model.layers.0.mlp.down_proj.weight"] == "u4-g96-asym"
-    assert "down (6 tensors): groups of 100 do not divide 768 inputs; taking 96\n" in p.stderr
+    assert "down (6 tensors): groups of 100 do not divide 768 inputs (these do: 64, 96, 128, 192); taking 96\n" in p.stderr
     assert p.stderr.count("\n") == 7, "one line for each kind of tensor"
     p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--override", "down_proj=u4-g100")
-    assert p.stderr == "down (6 tensors): groups of 100 do not divide 768 inputs; taking 96\n"
+    assert p.stderr == "down (6 tensors): groups of 100 do not divide 768 inputs (these do: 64, 96, 128, 192); taking 96\n"
     p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--skip", "Layers", "--override", "x_proj=nf4")
     assert "--skip 'Layers': takes no weight" in p.stderr and "--override 'x_proj=nf4'" in p.stderr
 
