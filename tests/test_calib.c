@@ -121,11 +121,34 @@ TEST(statistics_are_the_definition_and_the_same_for_any_number_of_threads)
     free(x);
 }
 
+TEST(an_input_that_was_not_finite_once_stays_known)
+{
+    static const struct {
+        const char *why;
+        float x[6]; /* three tokens of two inputs */
+        int64_t bad;
+    } t[] = {
+        { "finite", { 1, 2, 3, 4, 5, 6 }, -1 },
+        { "a NaN, then larger ones", { 1, NAN, 3, 4, 5, 6 }, 1 },
+        { "an Inf", { 1, 2, -INFINITY, 4, 5, 6 }, 0 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        cal_stats s = { 0 };
+        lq_err err;
+        CHECK(!cal_stats_init(&s, 2, true, &err), "%s", err.msg);
+        cal_stats_add(&s, t[i].x, 2, 3, NULL);
+        cal_stats_finish(&s);
+        CHECK(cal_stats_bad(&s) == t[i].bad, "%s: %lld", t[i].why, (long long)cal_stats_bad(&s));
+        cal_stats_free(&s);
+    }
+}
+
 int main(int argc, char **argv)
 {
     RUN(samples_are_whole_windows_in_order_chosen_by_the_seed);
     RUN(every_window_is_chosen_about_equally_often);
     RUN(samples_that_cannot_be_are_refused);
     RUN(statistics_are_the_definition_and_the_same_for_any_number_of_threads);
+    RUN(an_input_that_was_not_finite_once_stays_known);
     return check_end();
 }
