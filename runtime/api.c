@@ -66,6 +66,7 @@ void api_close(api *a)
     if (!a) return;
     pthread_mutex_destroy(&a->mu);
     met_free(a->met);
+    gr_cache_close(a->grammars);
     jw_free(&a->labels);
     for (int i = 0; a->names && a->names[i]; i++)
         free(a->names[i]);

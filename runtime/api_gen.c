@@ -48,6 +48,7 @@ static void gen_free(void *user)
         free(g->prompts[i].ids);
     free(g->prompts);
     jw_free(&g->chunk);
+    gr_unref(g->grammar);
     api_params_free(&g->p);
     cJSON_Delete(g->doc);
     free(g);
@@ -337,6 +338,7 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
         .ignore_eos = p->ignore_eos,
         .show_special = !p->skip_special,
         .prompt_logprobs = p->echo ? (int)p->logprobs : -1,
+        .grammar = g->grammar,
         .salt = p->cache_salt,
         .priority = (int32_t)p->priority,
     };
@@ -437,6 +439,8 @@ static lq_status prepare(gen *g, api_error *e)
                         "priority: this server answers in the order of arrival");
     if (!g->a->m.tok && g->p.n_stop)
         return api_fail(e, "stop", "unsupported_value", "stop: the model has no tokenizer");
+    s = api_grammar(g->a, &g->grammar, &g->p.structured, e);
+    if (s) return s;
     int n = (int)((int64_t)g->n_prompts * g->p.n);
     lq_err err;
     g->choices = calloc((size_t)n, sizeof *g->choices);

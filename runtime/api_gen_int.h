@@ -37,6 +37,7 @@ struct gen {
     cJSON *doc;
     api_prompt *prompts;
     size_t n_prompts;
+    grammar *grammar; /* NULL: free answers */
     gen_choice *choices;
     int n_choices;
     atomic_int pending;       /* unfinished choices, and the thread that submits */

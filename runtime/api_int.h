@@ -25,6 +25,7 @@ struct api {
     http_server *_Atomic http;
     pthread_mutex_t mu; /* of gens; the engine's own lock may be taken inside it, never outside */
     struct gen *gens;   /* generations under way */
+    gr_cache *grammars; /* under mu; NULL until one is asked for */
 };
 
 /* ---- answers ---- */
@@ -50,6 +51,10 @@ lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special
 /* `messages` of a request to ids. */
 lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const api_chat_request *q,
                           api_error *e);
+
+/* ---- structured output (api_grammar.c) ---- */
+/* The grammar that the request asks for, to be gr_unref'd; NULL for none. */
+lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e);
 
 /* ---- generation (api_gen.c) ---- */
 /* Takes prompts (and their ids), params and doc over, whatever happens; answers r now or later. */

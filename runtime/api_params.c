@@ -222,6 +222,8 @@ static lq_status read_seed(api_params *p, const row *t, const cJSON *v, api_erro
     return LQ_OK;
 }
 
+static read_fn read_structured;
+
 /* ---- the table ---- */
 
 typedef enum {
@@ -242,8 +244,7 @@ enum {
     N_ONE = 8,
     N_EMPTY_STR = 16,
     N_EMPTY_LIST = 32,
-    N_TYPE_TEXT = 64, /* {"type": "text"} */
-    N_TEXT_LIST = 128 /* ["text"] */
+    N_TEXT_LIST = 64 /* ["text"] */
 };
 
 struct row {
@@ -342,6 +343,20 @@ static const row rows[] = {
     BOOL("continue_final_message", API_CHAT, continue_final),
     READ("chat_template_kwargs", API_CHAT, read_kwargs),
 
+    /* structured output: api_grammar.c */
+    READ("response_format", BOTH, read_structured),
+    READ("structured_outputs", BOTH, read_structured),
+    READ("guided_json", BOTH, read_structured),
+    READ("guided_regex", BOTH, read_structured),
+    READ("guided_choice", BOTH, read_structured),
+    READ("guided_grammar", BOTH, read_structured),
+    READ("guided_whitespace_pattern", BOTH, read_structured),
+    READ("grammar", BOTH, read_structured),
+    READ("json_schema", BOTH, read_structured),
+    READ("regex", BOTH, read_structured),
+    READ("ebnf", BOTH, read_structured),
+    KNOWN("guided_decoding_backend", BOTH),
+
     /* no influence on the answer */
     KNOWN("user", BOTH),
     KNOWN("metadata", BOTH),
@@ -359,17 +374,6 @@ static const row rows[] = {
     REFUSED("parallel_tool_calls", BOTH, N_TRUE | N_FALSE),
     REFUSED("functions", BOTH, 0),
     REFUSED("function_call", BOTH, 0),
-    REFUSED("response_format", BOTH, N_TYPE_TEXT),
-    REFUSED("structured_outputs", BOTH, 0),
-    REFUSED("guided_json", BOTH, 0),
-    REFUSED("guided_regex", BOTH, 0),
-    REFUSED("guided_choice", BOTH, 0),
-    REFUSED("guided_grammar", BOTH, 0),
-    REFUSED("guided_decoding_backend", BOTH, 0),
-    REFUSED("grammar", BOTH, N_EMPTY_STR),
-    REFUSED("json_schema", BOTH, 0),
-    REFUSED("regex", BOTH, 0),
-    REFUSED("ebnf", BOTH, 0),
     REFUSED("bad_words", BOTH, N_EMPTY_LIST),
     REFUSED("use_beam_search", BOTH, N_FALSE),
     REFUSED("length_penalty", BOTH, N_ONE),
@@ -391,6 +395,11 @@ static const row rows[] = {
 };
 /* clang-format on */
 
+static lq_status read_structured(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    return api_read_structured(&p->structured, t->name, v, e);
+}
+
 static bool is_text(const cJSON *v) { return cJSON_IsString(v) && !strcmp(v->valuestring, "text"); }
 
 static bool is_neutral(int what, const cJSON *v)
@@ -400,7 +409,6 @@ static bool is_neutral(int what, const cJSON *v)
            ((what & N_ONE) && cJSON_IsNumber(v) && !(fabs(v->valuedouble - 1) > 0)) ||
            ((what & N_EMPTY_STR) && cJSON_IsString(v) && !v->valuestring[0]) ||
            ((what & N_EMPTY_LIST) && cJSON_IsArray(v) && !v->child) ||
-           ((what & N_TYPE_TEXT) && cJSON_IsObject(v) && is_text(js_get(v, "type"))) ||
            ((what & N_TEXT_LIST) && cJSON_IsArray(v) && is_text(v->child) && !v->child->next);
 }
 
@@ -525,6 +533,7 @@ void api_params_free(api_params *p)
     free(p->stop_ids);
     free(p->allowed);
     free(p->bias);
+    free(p->structured.text);
     p->stop_ids = p->allowed = NULL;
     p->bias = NULL;
 }

@@ -9,6 +9,7 @@
 
 #include "formats/gen.h"
 #include "formats/json.h"
+#include "runtime/grammar.h"
 #include "runtime/sample.h"
 
 enum { API_MAX_STOPS = 4, API_MAX_N = 128, API_MAX_IDS = 1024, API_MAX_STOP_BYTES = 1024 };
@@ -28,6 +29,13 @@ __attribute__((format(printf, 4, 5)))
 #endif
 lq_status
 api_fail(api_error *e, const char *param, const char *code, const char *fmt, ...);
+
+/* What the answer must be a sentence of. */
+typedef struct {
+    const char *param; /* that asked for it; NULL: none did */
+    gr_spec spec;
+    char *text; /* spec.text, malloc'd */
+} api_structured;
 
 typedef struct {
     /* strings point into the request's JSON document */
@@ -55,6 +63,7 @@ typedef struct {
     int n_allowed;
     smp_bias *bias;
     int n_bias;
+    api_structured structured;
     /* chat */
     bool chat_logprobs, has_generation_prompt, add_generation_prompt, continue_final;
     int64_t top_logprobs; /* -1: not given */
@@ -73,6 +82,9 @@ lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, siz
                           api_kind kind, const gen_defaults *d, int64_t vocab, bool strict,
                           api_error *e);
 void api_params_free(api_params *p);
+
+/* One of the parameters of structured output (api_grammar.c); LQ_EVALUE after api_fail. */
+lq_status api_read_structured(api_structured *s, const char *param, const cJSON *v, api_error *e);
 
 /* Ids of a JSON array, each within 0..vocab-1; *ids is malloc'd. */
 lq_status api_read_ids(int32_t **ids, int *n, const cJSON *v, const char *param, int64_t vocab,

@@ -222,7 +222,7 @@ static void sample_one(void *ctx, int64_t i, int thread)
     smp_ctx *smp = e->smp[thread];
     int64_t V = e->m->cfg->vocab;
     const float *row = e->logits[i];
-    s->status = LQ_OK;
+    s->status = seq_mask(s, &s->err);
     for (int64_t k = s->plan_from; k < s->plan_n && !s->status; k++, row += V) {
         int64_t pos = s->n_done + k;
         const bool draws = pos == s->n_ids - 1 && s->max_new > 0;

@@ -8,14 +8,18 @@
  *
  * What a request answers depends on the model, the options of arithmetic and the request alone: not
  * on load, chunks, threads, cache hits or pre-emption. Its answer ends at the first of: an EOS id
- * (unless ignore_eos), a stop id, a stop string, max_tokens, the context limit.
+ * (unless ignore_eos), a stop id, a stop string, the end of a grammar (ENG_STOP, as EOS),
+ * max_tokens, the context limit. Under a grammar EOS and special stop ids are drawn only where it
+ * may end, no other special token at all.
  *
  * Memory: the KV pool and the scratch of a step are taken in eng_open, a sequence's buffers when it
- * is admitted; a step allocates nothing. An idle engine sleeps. */
+ * is admitted; a step allocates nothing (but the states of a grammar that are met for the first
+ * time). An idle engine sleeps. */
 #ifndef LLMQ_RUNTIME_ENGINE_H
 #define LLMQ_RUNTIME_ENGINE_H
 
 #include "runtime/forward.h"
+#include "runtime/grammar.h"
 #include "runtime/sample.h"
 #include "runtime/tok.h"
 
@@ -43,6 +47,7 @@ typedef struct {
     bool ignore_eos;
     bool show_special;   /* text of special tokens is delivered */
     int prompt_logprobs; /* -1: none */
+    grammar *grammar;    /* the answer is a sentence of it; NULL: free. A reference is taken */
     const char *salt;    /* prefix cache salt or NULL */
     int32_t priority;    /* lower is served first; a stream of them can starve higher ones */
 } eng_request;

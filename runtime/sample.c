@@ -173,7 +173,7 @@ static const float *adjust(smp_ctx *s, const float *logits, const smp_params *p,
                            const int32_t *prompt, int64_t n_prompt, const int32_t *output,
                            int64_t n_output)
 {
-    if (!p->n_bias && !p->allowed && !has_penalty(p)) return logits;
+    if (!p->n_bias && !p->allowed && !p->mask && !has_penalty(p)) return logits;
     if (p->allowed) {
         for (int64_t i = 0; i < s->V; i++)
             s->x[i] = -INFINITY;
@@ -185,6 +185,8 @@ static const float *adjust(smp_ctx *s, const float *logits, const smp_params *p,
     for (int i = 0; i < p->n_bias; i++)
         s->x[p->bias[i].id] += p->bias[i].bias;
     if (has_penalty(p)) penalize(s, p, prompt, n_prompt, output, n_output);
+    for (int64_t i = 0; p->mask && i < s->V; i++)
+        if (!(p->mask[i >> 5] >> (i & 31) & 1)) s->x[i] = -INFINITY;
     return s->x;
 }
 

@@ -1,13 +1,12 @@
 /* runtime/sample.h - from logits to a token: penalties, bias, temperature, top-k, top-p, min-p,
  * seed.
  *
- * Order: allowed ids, logit bias and bans, repetition/presence/frequency penalties, temperature,
- * top-k, top-p, min-p, draw. With x the adjusted logits and w = exp((x - max x) / temperature):
- *   top-k  keeps the k largest x, lower ids first on ties;
- *   top-p  keeps, of those in falling order, the shortest run whose weight reaches p of theirs;
- *   min-p  keeps, of those, w >= min_p (the largest w is 1);
- *   draw   takes the first of the kept ids at which the running sum of w exceeds u times the total.
- * Temperature 0 (or top_k 1) is the argmax of x, lowest id on ties.
+ * Order: allowed ids, logit bias and bans, repetition/presence/frequency penalties, the mask of a
+ * grammar, temperature, top-k, top-p, min-p, draw. With x the adjusted logits and w = exp((x - max
+ * x) / temperature): top-k  keeps the k largest x, lower ids first on ties; top-p  keeps, of those
+ * in falling order, the shortest run whose weight reaches p of theirs; min-p  keeps, of those, w >=
+ * min_p (the largest w is 1); draw   takes the first of the kept ids at which the running sum of w
+ * exceeds u times the total. Temperature 0 (or top_k 1) is the argmax of x, lowest id on ties.
  *
  * u of draw i depends only on (seed, i): counter-based (splitmix64), so a request gives the same
  * tokens alone or in a batch. Sums are in double in a fixed order and exp is kernels/ops.h's, so
@@ -36,6 +35,8 @@ typedef struct {
     int n_bias;
     const int32_t *allowed; /* sorted, no id twice; NULL: all */
     int n_allowed;
+    const uint32_t
+        *mask;    /* [(vocab + 31) / 32] bit id % 32 of word id / 32: may be drawn; NULL: all */
     int logprobs; /* -1: none; else how many alternatives, 0..20 */
 } smp_params;
 

@@ -44,6 +44,8 @@ static lq_status check_request(const eng_request *r, int64_t vocab, int64_t max_
     for (int i = 0; i < r->n_stop; i++)
         if (!r->stop[i][0])
             return lq_fail(err, LQ_EVALUE, "stop: expected a string that is not empty");
+    if (r->grammar && (!has_tok || gr_mask_ids(r->grammar) != vocab))
+        return lq_fail(err, LQ_EVALUE, "structured output needs the model's tokenizer");
     lq_status s = check_ids("prompt", r->prompt, r->n_prompt, vocab, err);
     if (!s) s = check_ids("stop ids", r->stop_ids, r->n_stop_ids, vocab, err);
     if (!s) s = smp_check(&r->params, vocab, err);
@@ -67,6 +69,7 @@ static bool copy_request(seq *s, const eng_request *r)
 {
     bool ok = true;
     s->r = *r;
+    if (s->r.grammar) gr_ref(s->r.grammar);
     s->r.prompt = copy_of(&s->arena, r->prompt, r->n_prompt, sizeof *r->prompt, &ok);
     s->r.stop_ids = copy_of(&s->arena, r->stop_ids, r->n_stop_ids, sizeof *r->stop_ids, &ok);
     smp_params *p = &s->r.params;
@@ -121,6 +124,8 @@ void seq_free(seq *s)
     if (!s) return;
     tok_stream_free(s->stream);
     stop_close(s->stop);
+    gr_matcher_free(s->matcher);
+    gr_unref(s->r.grammar);
     lq_arena_free(&s->arena);
     free(s);
 }
@@ -166,6 +171,24 @@ static lq_status ban_stops(seq *s, const arch_config *c, lq_err *err)
     return LQ_OK;
 }
 
+/* The matcher, its mask, and the ids that end an answer. Before ban_stops copies the parameters. */
+static lq_status prepare_grammar(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err)
+{
+    if (!s->r.grammar || s->max_new == 0) return LQ_OK;
+    int n_eos = s->r.ignore_eos ? 0 : c->n_eos, n = 0;
+    int32_t *ids = lq_push(&s->arena, (size_t)(n_eos + s->r.n_stop_ids + 1) * sizeof *ids);
+    s->mask = lq_push(&s->arena, ((size_t)c->vocab / 32 + 1) * sizeof *s->mask);
+    if (!ids || !s->mask) return lq_fail(err, LQ_ENOMEM, "request: out of memory");
+    for (int i = 0; i < n_eos; i++)
+        if (c->eos[i] >= 0 && c->eos[i] < c->vocab) ids[n++] = c->eos[i];
+    for (int i = 0; i < s->r.n_stop_ids; i++)
+        if (tok_is_special(t, s->r.stop_ids[i])) ids[n++] = s->r.stop_ids[i];
+    s->end_ids = ids;
+    s->n_end_ids = n;
+    s->r.params.mask = s->mask;
+    return gr_matcher_new(&s->matcher, s->r.grammar, err);
+}
+
 static lq_status prepare_text(seq *s, const tok_tokenizer *t, lq_err *err)
 {
     lq_status st = tok_stream_new(&s->stream, t, !s->r.show_special, err);
@@ -194,12 +217,37 @@ lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, lq_e
             return lq_fail(err, LQ_ENOMEM, "request: out of memory for prompt_logprobs");
         s->scores[0].id = s->ids[0];
     }
-    lq_status st = ban_stops(s, c, err);
+    lq_status st = prepare_grammar(s, c, t, err);
+    if (!st) st = ban_stops(s, c, err);
     if (!st && t) st = prepare_text(s, t, err);
     return st;
 }
 
 /* ---- output ---- */
+
+lq_status seq_mask(seq *s, lq_err *err)
+{
+    if (!s->matcher || s->n_done + s->plan_n < s->n_ids) return LQ_OK;
+    lq_status st = gr_mask(s->matcher, s->mask, err);
+    bool may_end = gr_may_end(s->matcher);
+    for (int i = 0; i < s->n_end_ids && !st; i++) {
+        uint32_t bit = 1u << (s->end_ids[i] & 31), *word = &s->mask[s->end_ids[i] >> 5];
+        *word = may_end ? *word | bit : *word & ~bit;
+    }
+    return st;
+}
+
+/* The matcher past the id; *ends: nothing can follow. */
+static lq_status match(seq *s, int32_t id, bool *ends, lq_err *err)
+{
+    bool ok = true;
+    if (!s->matcher || has_id(s->end_ids, s->n_end_ids, id)) return LQ_OK;
+    lq_status st = gr_accept_token(s->matcher, id, &ok, err);
+    if (!st && !ok)
+        st = lq_fail(err, LQ_EVALUE, "token %d was drawn and does not fit the grammar", id);
+    *ends = !st && gr_must_end(s->matcher);
+    return st;
+}
 
 static lq_status push_text(seq *s, const tok_tokenizer *t, int32_t id, lq_err *err)
 {
@@ -228,10 +276,12 @@ lq_status seq_append(seq *s, const arch_config *c, const tok_tokenizer *t, lq_er
     bool eos = !s->r.ignore_eos && has_id(c->eos, c->n_eos, id);
     bool stop_id = has_id(s->r.stop_ids, s->r.n_stop_ids, id);
     bool show = stop_id ? s->r.include_stop : eos ? s->r.show_special : true;
-    lq_status st = t && show ? push_text(s, t, id, err) : LQ_OK;
+    bool ends = false;
+    lq_status st = match(s, id, &ends, err);
+    if (!st && t && show) st = push_text(s, t, id, err);
     if (st) return st;
     if (stop_id) s->stop_id = id;
-    if (stop_id || eos)
+    if (stop_id || eos || ends)
         s->finish = ENG_STOP;
     else if (seq_output(s) >= s->max_new)
         s->finish = ENG_LENGTH;

@@ -32,6 +32,10 @@ struct seq {
     smp_result *scores; /* [n_prompt] for prompt_logprobs */
     int64_t n_scored;   /* positions whose logits have been scored */
     bool scores_sent;
+    gr_matcher *matcher;    /* of r.grammar, or NULL */
+    uint32_t *mask;         /* of the next draw; in r.params and early */
+    const int32_t *end_ids; /* that may be drawn where the grammar may end */
+    int n_end_ids;
     tok_stream *stream; /* NULL without a tokenizer */
     stop_matcher *stop;
 
@@ -54,8 +58,8 @@ struct seq {
 
 /* Checks the request against the model and copies it. max_len: positions a sequence may have.
  * LQ_EVALUE says what is wrong with it. */
-lq_status seq_new(seq **s, const eng_request *r, const arch_config *c, int64_t max_len, bool has_tok,
-                  lq_err *err);
+lq_status seq_new(seq **s, const eng_request *r, const arch_config *c, int64_t max_len,
+                  bool has_tok, lq_err *err);
 void seq_free(seq *s); /* its KV blocks are gone already; NULL allowed */
 /* Buffers for the whole run. */
 lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err);
@@ -71,6 +75,8 @@ static inline const smp_params *seq_params(const seq *s)
 {
     return seq_output(s) < s->r.min_tokens ? &s->early : &s->r.params;
 }
+/* The grammar's mask for the next draw, if there is a grammar and this step draws. */
+lq_status seq_mask(seq *s, lq_err *err);
 /* Append s->sample: text, stop conditions, finish. New text waits in s->stop for stop_take. */
 lq_status seq_append(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err);
 

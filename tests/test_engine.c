@@ -655,6 +655,73 @@ TEST(stop_strings_end_the_text_wherever_tokens_split)
     free(blob);
 }
 
+/* Answers under a grammar: sentences of it, ended by it, the same alone and among others. */
+TEST(structured_answers_are_sentences)
+{
+    static const struct {
+        const char *regex;
+        int tokens; /* 0: ends at max_tokens */
+    } cases[] = { { "([a-f][a-r]){3}", 3 }, { "(ab|cd|ef)*", 0 }, { "aaabac", 3 }, { "[^a]*", 0 } };
+    enum { N = 16, MAX = 9 };
+    uint8_t *blob = NULL;
+    tok = open_letters(&blob);
+    gr_vocab *v = NULL;
+    grammar *g[LQ_COUNT(cases)] = { NULL };
+    lq_err err = { "" };
+    rig r;
+    if (!tok || !rig_open(&r, &golden, 2, (eng_opts){ .max_batch_tokens = 24 })) return;
+    CHECK(!gr_vocab_open(&v, tok, golden.cfg->vocab, &err), "%s", err.msg);
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        gr_spec spec = { GR_REGEX, cases[i].regex, strlen(cases[i].regex), false, NULL, false };
+        CHECK(!gr_compile(&g[i], &spec, v, &err), "%s", err.msg);
+    }
+    job *many = malloc(N * sizeof *many), *one = malloc(sizeof *one);
+    for (int k = 0; k < N; k++) {
+        make_job(&many[k], k);
+        many[k].r.max_tokens = MAX;
+        many[k].r.grammar = g[k % (int)LQ_COUNT(cases)];
+        submit(&r, &many[k]);
+    }
+    for (int k = 0; k < N; k++)
+        wait_for(&many[k]);
+    for (int k = 0; k < N; k++) {
+        const size_t c = (size_t)k % LQ_COUNT(cases);
+        gr_matcher *m = NULL;
+        bool ok = false;
+        make_job(one, k);
+        one->r.max_tokens = MAX;
+        one->r.grammar = g[c];
+        submit(&r, one);
+        wait_for(one);
+        CHECK(same_answer(one, &many[k]), "job %d: '%.*s' alone, '%.*s' among others: %s", k,
+              (int)one->n_text, one->text, (int)many[k].n_text, many[k].text, many[k].error);
+        CHECK(one->finish == (cases[c].tokens ? ENG_STOP : ENG_LENGTH) &&
+                  one->n == (cases[c].tokens ? cases[c].tokens : MAX),
+              "%s: %d tokens, %s %s", cases[c].regex, one->n, eng_finish_text(one->finish),
+              one->error);
+        CHECK(!gr_matcher_new(&m, g[c], &err) &&
+                  !gr_accept(m, (const uint8_t *)one->text, one->n_text, &ok, &err) && ok,
+              "%s does not take '%.*s'", cases[c].regex, (int)one->n_text, one->text);
+        gr_matcher_free(m);
+    }
+    make_job(one, 1);
+    one->r.grammar = g[0];
+    int32_t only = 319; /* a token that the grammar never takes */
+    one->r.params.allowed = &only, one->r.params.n_allowed = 1;
+    submit(&r, one);
+    wait_for(one);
+    CHECK(one->finish == ENG_ERROR && strstr(one->error, "banned"), "%s", one->error);
+    free(many);
+    free(one);
+    rig_close(&r);
+    for (size_t i = 0; i < LQ_COUNT(cases); i++)
+        gr_unref(g[i]);
+    gr_vocab_close(v);
+    tok_close(tok);
+    tok = NULL;
+    free(blob);
+}
+
 /* Allocations between the first and the last token of everything that runs. */
 static long allocs_first, allocs_last;
 static void take_counting(void *user, const eng_event *e)
@@ -820,6 +887,7 @@ int main(int argc, char **argv)
     RUN(ends_by_id);
     RUN(nan_ends_only_its_own_request);
     RUN(stop_strings_end_the_text_wherever_tokens_split);
+    RUN(structured_answers_are_sentences);
     RUN(the_token_path_allocates_nothing);
     RUN(cancelled_requests_end_once_and_give_their_blocks_back);
     RUN(a_full_queue_refuses_and_a_drained_engine_too);

@@ -1,5 +1,6 @@
 /* Sampler: against an oracle that sorts everything in double, against chi-square bounds, by hand.
  */
+#include "kernels/ops.h"
 #include "runtime/sample.h"
 #include "tests/check.h"
 
@@ -320,6 +321,35 @@ TEST(what_is_no_number_is_refused)
     smp_close(s);
 }
 
+TEST(only_ids_of_the_mask_are_drawn)
+{
+    enum { V = 70 };
+    float l[V];
+    lq_err err;
+    smp_ctx *s;
+    smp_result r;
+    uint32_t mask[3] = { 1u << 3, 1u << 31, 1u << 5 }; /* 3, 63, 69 */
+    int64_t seen[V] = { 0 };
+    for (int i = 0; i < V; i++)
+        l[i] = 0.3f * (float)(i % 7);
+    CHECK(!smp_open(&s, V, &err), "%s", err.msg);
+    for (uint64_t k = 0; k < 600; k++) {
+        smp_params p = params(k % 3 ? 1.0f : 0.0f, k % 5 == 1 ? 10 : 0, k % 5 == 2 ? 0.9f : 1, 0);
+        p.mask = mask;
+        p.logprobs = 0;
+        CHECK(!smp_sample(s, &r, l, &p, NULL, 0, NULL, 0, k, &err), "%s", err.msg);
+        seen[r.id]++;
+        CHECK(fabsf(r.logprob - (l[r.id] - k_logsumexp(l, V))) < 1e-6f, "raw logprob %g",
+              (double)r.logprob);
+        if (p.temperature == 0.0f) CHECK(r.id == 69, "greedy: %d", r.id); /* 69 % 7 is most */
+    }
+    CHECK(seen[3] > 0 && seen[63] > 0 && seen[69] > 0 && seen[3] + seen[63] + seen[69] == 600,
+          "%lld %lld %lld", (long long)seen[3], (long long)seen[63], (long long)seen[69]);
+    smp_params p = { .mask = (uint32_t[3]){ 0 } };
+    CHECK(smp_sample(s, &r, l, &p, NULL, 0, NULL, 0, 0, &err) == LQ_EVALUE, "an empty mask");
+    smp_close(s);
+}
+
 TEST(parameters_out_of_range_are_refused)
 {
     static const smp_bias high[] = { { 10, 0 } }, fall[] = { { 3, 0 }, { 2, 0 } };
@@ -365,6 +395,7 @@ int main(int argc, char **argv)
     RUN(equal_logits_take_the_lowest_ids);
     RUN(logprobs_are_of_the_raw_distribution);
     RUN(what_is_no_number_is_refused);
+    RUN(only_ids_of_the_mask_are_drawn);
     RUN(parameters_out_of_range_are_refused);
     return check_end();
 }

@@ -4,6 +4,7 @@
 #include "formats/json.h"
 #include "runtime/chat.h"
 #include "runtime/engine.h"
+#include "tools/structured.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ typedef struct {
     bool ignore_eos, special;
     opt_list stop;
     size_t kv_bytes;
+    opt_structured structured;
     opt_model model;
 } run_opts;
 
@@ -240,10 +242,11 @@ static void take_defaults(run_opts *o, const gen_defaults *g, const cmd_ctx *c)
     if (g->has_max_new_tokens && !opt_given(c, "max-tokens")) o->max_tokens = g->max_new_tokens;
 }
 
-static eng_request request_of(const run_opts *o, const int32_t *ids, size_t n)
+static eng_request request_of(const run_opts *o, const int32_t *ids, size_t n, grammar *g)
 {
     return (eng_request){ .prompt = ids,
                           .n_prompt = (int64_t)n,
+                          .grammar = g,
                           .max_tokens = o->max_tokens,
                           .min_tokens = o->min_tokens,
                           .params = { .temperature = (float)o->temperature,
@@ -338,6 +341,7 @@ static lq_status generate(answer *a, timings *t, const cmd_ctx *c, const run_opt
     size_t n = 0;
     engine *e = NULL;
     uint64_t id = 0;
+    structured form = { 0 };
     eng_opts eo = { .acts = opt_acts(&o->model),
                     .kv = opt_kv(&o->model),
                     .kv_bytes = o->kv_bytes,
@@ -345,9 +349,10 @@ static lq_status generate(answer *a, timings *t, const cmd_ctx *c, const run_opt
                     .max_seqs = 1,
                     .max_batch_tokens = o->batch_tokens };
     lq_status s = read_prompt(o, m->src, tok, &ids, &n, err);
+    if (!s) s = structured_open(&form, &o->structured, tok, m->cfg->vocab, err);
     if (!s) s = eng_open(&e, m, tok, p, &eo, err);
     double start = prog_now();
-    eng_request r = request_of(o, ids, n);
+    eng_request r = request_of(o, ids, n, form.g);
     if (!s) s = eng_submit(e, &r, take, a, &id, err);
     if (!s) {
         wait_for(a, e, id, c->job);
@@ -356,6 +361,7 @@ static lq_status generate(answer *a, timings *t, const cmd_ctx *c, const run_opt
         t->decode = a->t_last - a->t_first;
     }
     eng_close(e);
+    structured_close(&form);
     free(ids);
     return s;
 }
@@ -407,12 +413,14 @@ const cmd_row cmd_run = {
         "taken from the model's generation_config.json, where it has one.",
     .args = { { "MODEL", 1, 1, "a .llmq file or a Hugging Face folder" } },
     .groups = { OPT_GROUP("Prompt", prompt_rows, 0), OPT_GROUP("Answer", answer_rows, 0),
+                OPT_GROUP("Structured output", opt_structured_rows, F(structured)),
                 OPT_GROUP("Sampling", sampling_rows, 0), OPT_GROUP("Memory", engine_rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)) },
     .examples = "llmq run model.llmq -p 'Once upon a time'\0"
                 "llmq run model.llmq -p 'It was' -n 64 --temperature 0.8 --top-p 0.95 --seed 7\0"
                 "llmq run model.llmq --prompt-file essay.txt --stop 'THE END' --json\0"
                 "llmq run model.llmq --chat --system 'Be brief.' -p 'Who wrote Emma?'\0"
+                "llmq run model.llmq -p 'Is it true? ' --choice yes,no\0"
                 "llmq run folder --ids 1,15,27 -n 8 --json\0",
     .opts_bytes = sizeof(run_opts),
     .run = run,

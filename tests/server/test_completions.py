@@ -1,5 +1,6 @@
 """/v1/completions: C24-C52."""
 import collections
+import json
 import math
 import re
 
@@ -231,12 +232,24 @@ def test_unknown_fields(server, keyed, ask):
 
 
 @case("C47")
-@pytest.mark.xfail(strict=True, reason="response_format is refused in this build")
 def test_answers_follow_a_schema(server, ask):
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
-              "additionalProperties": False}
-    ask.complete(server, "a", max_tokens=60, response_format={
-        "type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 100}},
+              "required": ["a"], "additionalProperties": False}
+    body = {"prompt": "a", "max_tokens": 60, "temperature": 1, "seed": 1, "n": 2, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    choices = server.post_json("/v1/completions", body)["choices"]
+    for c in choices:
+        value = json.loads(c["text"])
+        assert c["finish_reason"] == "stop" and list(value) == ["a"] and value["a"] >= 100
+    events = server.post("/v1/completions", {**body, "stream": True}).read().decode().split("\n\n")
+    texts = ["", ""]
+    for e in events:
+        if e.startswith("data: {"):
+            for c in json.loads(e[6:])["choices"]:
+                texts[c["index"]] += c["text"]
+    assert texts == [c["text"] for c in choices]
+    cut = server.post_json("/v1/completions", {**body, "n": 1, "max_tokens": 1})["choices"][0]
+    assert cut["finish_reason"] == "length" and choices[0]["text"].startswith(cut["text"])
 
 
 @case("C48")
