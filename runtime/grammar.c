@@ -2,10 +2,11 @@
  *
  * The tokens that may follow a state are found by one walk of the vocabulary's trie, and kept. The
  * walk starts from the state above an unknown stack (gd_localize), so that a place in a rule is
- * walked once, whatever called the rule: tokens that stay within what is known are decided for
- * good; those that go on after the rule's end depend on the stack and are tried, few as they are,
- * each time. Near the greatest depth of nesting the stack's height matters and the walk is made for
- * the state itself. */
+ * walked once, whatever called the rule, and places that look alike as far as the longest token
+ * reaches share what was found (the middle of a long repetition): tokens that stay within what is
+ * known are decided for good; those that go on after the rule's end depend on the stack and are
+ * tried, few as they are, each time. Near the greatest depth of nesting the stack's height matters
+ * and the walk is made for the state itself. */
 #include "runtime/grammar_int.h"
 
 #include <stdlib.h>
@@ -24,6 +25,7 @@ typedef struct {
     int32_t *open; /* [n_open] tokens to be tried on the whole stack */
     int64_t n_open;
     uint32_t reach; /* most depth + height met on the way */
+    uint64_t ahead; /* gd_ahead of its states */
 } part;
 
 struct grammar {
@@ -36,8 +38,9 @@ struct grammar {
     uint32_t start;
     part *parts;
     size_t n_parts, cap_parts, part_bytes, limit;
-    uint32_t *at; /* [max_depth + 1] states along a path of the trie */
-    bool *left;   /* whether the path has left what is known of the stack */
+    uint32_t *part_slots; /* [2 * cap_parts] parts by `ahead` */
+    uint32_t *at;         /* [max_depth + 1] states along a path of the trie */
+    bool *left;           /* whether the path has left what is known of the stack */
     uint32_t *bits;
     int32_t *open;
 };
@@ -120,6 +123,7 @@ lq_status gr_compile(grammar **out, const gr_spec *spec, const gr_vocab *v, lq_e
     parse(&b, spec);
     lq_status s = gr_nfa_build(&g->nfa, &b, err);
     ga_close(&b);
+    if (!s && v) s = gr_nfa_look_ahead(&g->nfa, v->max_depth + 1, err);
     if (!s) s = start(g, err);
     if (s)
         gr_unref(g);
@@ -144,6 +148,7 @@ static void drop_parts(grammar *g)
         free(g->parts[i].open);
     }
     g->n_parts = g->part_bytes = 0;
+    if (g->part_slots) memset(g->part_slots, 0xff, 2 * g->cap_parts * sizeof *g->part_slots);
 }
 
 void gr_unref(grammar *g)
@@ -151,6 +156,7 @@ void gr_unref(grammar *g)
     if (!g || atomic_fetch_sub(&g->refs, 1) > 1) return;
     drop_parts(g);
     free(g->parts);
+    free(g->part_slots);
     free(g->at);
     free(g->left);
     free(g->bits);
@@ -278,21 +284,49 @@ static bool keep(grammar *g, part *p)
     return true;
 }
 
+/* The slot of a part, or the free one where it belongs. */
+static uint32_t *slot_of(grammar *g, uint64_t ahead)
+{
+    size_t n = 2 * g->cap_parts, at = (size_t)(ahead % n);
+    while (g->part_slots[at] != GR_NONE && g->parts[g->part_slots[at]].ahead != ahead)
+        at = at + 1 < n ? at + 1 : 0;
+    return &g->part_slots[at];
+}
+
+static bool part_room(grammar *g)
+{
+    if (g->n_parts < g->cap_parts) return true;
+    size_t cap = 2 * g->cap_parts + 16;
+    part *more = realloc(g->parts, cap * sizeof *more);
+    if (more) g->parts = more;
+    uint32_t *slots = malloc(2 * cap * sizeof *slots);
+    if (!more || !slots) {
+        free(slots);
+        return false;
+    }
+    memset(slots, 0xff, 2 * cap * sizeof *slots);
+    free(g->part_slots);
+    g->part_slots = slots;
+    g->cap_parts = cap;
+    for (size_t i = 0; i < g->n_parts; i++)
+        *slot_of(g, g->parts[i].ahead) = (uint32_t)i;
+    return true;
+}
+
 static const part *part_of(grammar *g, uint32_t state)
 {
     uint32_t at = g->dfa.p.states[state].part;
     if (at != GR_NONE) return &g->parts[at];
-    if (g->n_parts == g->cap_parts) {
-        size_t cap = 2 * g->cap_parts + 16;
-        part *more = realloc(g->parts, cap * sizeof *more);
-        if (!more) {
-            g->dfa.status = LQ_ENOMEM;
-            return NULL;
-        }
-        g->parts = more;
-        g->cap_parts = cap;
+    if (!part_room(g)) {
+        g->dfa.status = LQ_ENOMEM;
+        return NULL;
     }
-    part p = { 0 };
+    part p = { .ahead = gd_ahead(&g->dfa, state) };
+    uint32_t *slot = slot_of(g, p.ahead);
+    if (*slot != GR_NONE) {
+        g->dfa.p.states[state].part = *slot;
+        return &g->parts[*slot];
+    }
     walk_trie(g, state, &p);
     if (g->dfa.status) return NULL;
     if (!keep(g, &p)) {
@@ -302,7 +336,7 @@ static const part *part_of(grammar *g, uint32_t state)
         g->dfa.status = LQ_ENOMEM;
         return NULL;
     }
-    g->dfa.p.states[state].part = (uint32_t)g->n_parts;
+    *slot = g->dfa.p.states[state].part = (uint32_t)g->n_parts;
     g->parts[g->n_parts] = p;
     return &g->parts[g->n_parts++];
 }

@@ -118,7 +118,13 @@ static uint32_t intern_stack(gr_dfa *d, const gd_item *v, uint32_t n, uint32_t d
     d->p.stacks = p;
     uint32_t off = (uint32_t)d->p.n_items;
     if (!ok || !put_items(d, v, n)) return 0;
-    d->p.stacks[d->p.n_stacks] = (gd_stack){ off, n, depth };
+    uint64_t ahead = 1;
+    for (uint32_t f = 0; f < n; f++) {
+        bool last = v[f].pos >= (uint32_t)FRAME_ESCAPE;
+        uint64_t node = last || !d->nfa->ahead ? v[f].pos : d->nfa->ahead[v[f].pos];
+        ahead += gr_mix(gr_mix(node) + (last ? 0 : 5 * d->p.stacks[v[f].stack].ahead));
+    }
+    d->p.stacks[d->p.n_stacks] = (gd_stack){ off, n, depth, gr_mix(ahead) };
     table_add(t, hash, (uint32_t)d->p.n_stacks);
     return (uint32_t)d->p.n_stacks++;
 }
@@ -454,6 +460,17 @@ uint32_t gd_localize(gr_dfa *d, uint32_t s, uint32_t *depth)
     if (d->status) return s;
     d->p.states[s].cut = *depth;
     return d->p.states[s].local = to;
+}
+
+uint64_t gd_ahead(const gr_dfa *d, uint32_t s)
+{
+    const gd_state *x = &d->p.states[s];
+    uint64_t sum = 1 + (uint64_t)x->accept + 2 * (uint64_t)x->escape;
+    for (uint32_t i = 0; i < x->n; i++) {
+        gd_item it = d->p.items[x->off + i];
+        sum += gr_mix(gr_nfa_ahead(d->nfa, it.pos) + 7 * d->p.stacks[it.stack].ahead);
+    }
+    return gr_mix(sum);
 }
 
 /* ---- collecting ---- */

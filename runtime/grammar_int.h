@@ -151,11 +151,25 @@ typedef struct {
     uint32_t *clo_off, *clo;           /* closure of node i: clo[clo_off[i] .. clo_off[i+1]) */
     uint8_t class_of[256], first[256]; /* bytes that all sets treat alike; one of each */
     int n_classes;
+    uint64_t *ahead; /* by node, where closures are: what may follow within some bytes, as a hash;
+                        NULL: gr_nfa_look_ahead was not called, or it was too much */
 } gr_nfa;
 
 lq_status gr_nfa_emit(gr_nfa *a, ga_builder *b); /* nodes, sets and starts alone */
 lq_status gr_nfa_build(gr_nfa *a, ga_builder *b, lq_err *err);
 void gr_nfa_free(gr_nfa *a);
+/* Fills a->ahead for that many bytes. Nodes of one number take the same texts of up to `bytes`
+ * bytes with the same heights: the places of a long repetition that are far from its ends, or the
+ * same form in two places of a schema. */
+lq_status gr_nfa_look_ahead(gr_nfa *a, uint32_t bytes, lq_err *err);
+/* The same of one BYTE node. */
+uint64_t gr_nfa_ahead(const gr_nfa *a, uint32_t node);
+static inline uint64_t gr_mix(uint64_t x) /* the finalizer of splitmix64 */
+{
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
 
 /* ---- states met (grammar_dfa.c) ----
  * A state is a set of (BYTE node, stack); stacks with the same node are merged, so a state has at
@@ -167,6 +181,7 @@ typedef struct {
 typedef struct {
     uint32_t off, n; /* frames: pos is the node after the call */
     uint32_t depth;
+    uint64_t ahead; /* as gr_nfa.ahead, of all frames */
 } gd_stack;
 typedef struct {
     uint32_t off, n;
@@ -231,6 +246,9 @@ static inline uint32_t gd_step(gr_dfa *d, uint32_t s, unsigned byte)
 /* The same state above an unknown stack: what its items have in common below is cut off. *depth:
  * of what was cut. Returns s itself when nothing can be. */
 uint32_t gd_localize(gr_dfa *d, uint32_t s, uint32_t *depth);
+/* A hash of what may follow a state, within the bytes of gr_nfa_look_ahead: states of one hash have
+ * the same masks. */
+uint64_t gd_ahead(const gr_dfa *d, uint32_t s);
 /* Forget all states but those of roots[n], which are renumbered in place. */
 lq_status gd_collect(gr_dfa *d, uint32_t **roots, size_t n);
 

@@ -240,6 +240,60 @@ static void byte_classes(gr_nfa *a)
         a->first[a->class_of[c]] = (uint8_t)c;
 }
 
+/* ---- looking ahead ---- */
+
+/* What a node of a closure leads to: `now` of the rule that it calls, `before` (a byte less) of
+ * what follows it. A call takes a byte at least: where its rule may be empty, the closure has what
+ * follows too. */
+static uint64_t way(const gr_nfa *a, uint32_t i, const uint64_t *now, const uint64_t *before)
+{
+    const gn_node *n = &a->nodes[i];
+    uint64_t h = gr_mix((uint64_t)n->height << 8 | (uint64_t)n->tail << 4 | n->kind);
+    if (n->kind == GN_BYTE) h = gr_mix(h + n->a);
+    if (n->kind == GN_CALL) h = gr_mix(h ^ now[a->start[n->a]]);
+    return n->kind == GN_END ? h : gr_mix(h + 3 * before[n->b]);
+}
+
+static uint64_t ways(const gr_nfa *a, uint32_t entry, const uint64_t *now, const uint64_t *before)
+{
+    uint64_t sum = 1; /* of a set: the order does not count */
+    for (uint32_t e = a->clo_off[entry]; e < a->clo_off[entry + 1]; e++)
+        sum += way(a, a->clo[e], now, before);
+    return gr_mix(sum);
+}
+
+lq_status gr_nfa_look_ahead(gr_nfa *a, uint32_t bytes, lq_err *err)
+{
+    enum { MOST = 1 << 26 };
+    if ((uint64_t)bytes * (a->clo_off[a->n_nodes] + a->n_nodes) > MOST) return LQ_OK;
+    uint64_t *now = calloc(a->n_nodes + 1, sizeof *now),
+             *before = calloc(a->n_nodes + 1, sizeof *now);
+    if (!now || !before) {
+        free(now);
+        free(before);
+        return lq_fail(err, LQ_ENOMEM, "grammar: out of memory");
+    }
+    for (uint32_t k = 0; k < bytes; k++) {
+        uint64_t *t = before;
+        before = now;
+        now = t;
+        for (uint32_t r = a->n_rules; r-- > 0;) { /* what is called on the left comes first */
+            uint32_t s = a->start[a->by_rank[r]];
+            now[s] = ways(a, s, now, before);
+        }
+        for (uint32_t i = 0; i < a->n_nodes; i++)
+            if (a->clo_off[i] < a->clo_off[i + 1]) now[i] = ways(a, i, now, before);
+    }
+    free(before);
+    a->ahead = now;
+    return LQ_OK;
+}
+
+uint64_t gr_nfa_ahead(const gr_nfa *a, uint32_t node)
+{
+    return a->ahead ? way(a, node, a->ahead, a->ahead) : gr_mix(node);
+}
+
 /* ---- all of it ---- */
 
 lq_status gr_nfa_build(gr_nfa *a, ga_builder *b, lq_err *err)
@@ -292,5 +346,6 @@ void gr_nfa_free(gr_nfa *a)
     free(a->by_rank);
     free(a->clo_off);
     free(a->clo);
+    free(a->ahead);
     *a = (gr_nfa){ 0 };
 }

@@ -203,6 +203,7 @@ static const struct {
     { GR_SCHEMA, "{\"type\":\"number\",\"minimum\":-1.5}" },
     { GR_REGEX, "([ab]{1,3}|é+|[^\"]\\.)*" },
     { GR_REGEX, "\\{a*\\}|\\[(10)+\\]" },
+    { GR_REGEX, "(\"{0,60}|a{3,40}b|(ab){5,30})c" },
     { GR_CHOICE, "[\"a\",\"aa\",\"ab\",\"true\",\"nullnull\"]" },
     { GR_GBNF,
       "root ::= s\ns ::= \"\" | \"[\" s \"]\" s | \"{\" s \"}\" | \"a\" s \"b\" | \"a\" s \"a\"" },
@@ -331,14 +332,14 @@ TEST(a_matcher_goes_back_and_clones_go_their_own_way)
 TEST(nesting_ends_before_the_stack_does)
 {
     gr_vocab *v = small_vocab();
-    for (size_t k = 9; k < LQ_COUNT(grammars); k++) {
+    for (size_t k = 10; k < LQ_COUNT(grammars); k++) {
         grammar *g = NULL;
         gr_matcher *m;
         lq_err err;
         uint32_t mask[V_SMALL / 32 + 1];
         bool ok = true;
         int deep = 0;
-        const char *open = k == 9 ? "[" : "(";
+        const char *open = k == 10 ? "[" : "(";
         CHECK(!compile(&g, grammars[k].kind, grammars[k].text, v, &err), "%s", err.msg);
         gr_matcher_new(&m, g, &err);
         for (; deep < 1000 && ok; deep += ok) {
@@ -348,9 +349,9 @@ TEST(nesting_ends_before_the_stack_does)
             CHECK(offered == ok, "mask and matcher agree at depth %d", deep);
         }
         CHECK(deep > 50 && deep <= GR_MAX_DEPTH, "%d levels", deep);
-        if (k > 9) gr_accept(m, (const uint8_t *)".", 1, &ok, &err);
+        if (k > 10) gr_accept(m, (const uint8_t *)".", 1, &ok, &err);
         for (int i = 0; i < deep; i++)
-            gr_accept(m, (const uint8_t *)(k == 9 ? "]" : ")"), 1, &ok, &err);
+            gr_accept(m, (const uint8_t *)(k == 10 ? "]" : ")"), 1, &ok, &err);
         CHECK(ok && gr_may_end(m), "all %d are closed", deep);
         gr_matcher_free(m);
         gr_unref(g);
@@ -421,6 +422,40 @@ TEST(hostile_grammars_end_within_bounds)
         double took = seconds() - start;
         CHECK(took < 30, "%s: %.1f s", cases[i].why,
               took); /* under sanitizers, on a busy machine */
+        gr_unref(g);
+    }
+    gr_vocab_close(v);
+}
+
+/* The middle of a long repetition is walked once: no token sees its ends from there. */
+TEST(places_that_look_alike_share_their_masks)
+{
+    gr_vocab *v = small_vocab();
+    static const struct {
+        gr_kind kind;
+        const char *text, *open;
+    } cases[] = { { GR_REGEX, "[ab]{2000}", "" },
+                  { GR_SCHEMA, "{\"type\":\"string\",\"minLength\":1000,\"maxLength\":3000}",
+                    "\"" } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        grammar *g = NULL;
+        gr_matcher *m;
+        lq_err err;
+        gr_stats stats;
+        bool ok;
+        uint32_t mask[V_SMALL / 32 + 1];
+        CHECK(!compile(&g, cases[i].kind, cases[i].text, v, &err), "%s", err.msg);
+        gr_matcher_new(&m, g, &err);
+        gr_accept(m, (const uint8_t *)cases[i].open, strlen(cases[i].open), &ok, &err);
+        for (int k = 0; k < 2000; k++) {
+            CHECK(!gr_mask(m, mask, &err), "%s", err.msg);
+            gr_accept(m, (const uint8_t *)"a", 1, &ok, &err);
+            CHECK(ok && in_mask(mask, 'a'), "%s after %d", cases[i].text, k);
+        }
+        gr_stats_get(g, &stats);
+        CHECK(stats.states >= 2000 && stats.masks < 100, "%lld states, %lld masks",
+              (long long)stats.states, (long long)stats.masks);
+        gr_matcher_free(m);
         gr_unref(g);
     }
     gr_vocab_close(v);
@@ -563,6 +598,7 @@ int main(int argc, char **argv)
     RUN(a_matcher_goes_back_and_clones_go_their_own_way);
     RUN(nesting_ends_before_the_stack_does);
     RUN(hostile_grammars_end_within_bounds);
+    RUN(places_that_look_alike_share_their_masks);
     RUN(collecting_states_changes_no_answer);
     RUN(threads_share_a_grammar_and_see_the_same_masks);
     RUN(the_cache_gives_the_same_grammar_for_the_same_text);
