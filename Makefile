@@ -37,7 +37,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/web/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all tests test unit e2e server asan ubsan tsan fuzz tidy layers format bench bench-quality install clean help FORCE
+.PHONY: all tests test unit e2e server asan ubsan tsan fuzz tidy layers format bench bench-quality check-hard install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -108,6 +108,9 @@ bench: all ## tables of kernels and the built-in model beside the machine's limi
 
 bench-quality: all ## perplexity and KL of every quantizer beside other projects' at equal bits; MODELS, METHODS, WIDTHS, TEXTS, ... are the caller's
 	$(PYTHON) tools/bench-quality.py
+
+check-hard: all ## what takes long: kills, ThreadSanitizer
+	@tools/check-hard.sh
 
 install: all ## install the program under PREFIX
 	install -D -m 755 llmq $(DESTDIR)$(PREFIX)/bin/llmq

@@ -253,15 +253,24 @@ uint16_t lq_f32_to_bf16(float f)
 
 void lq_to_f32(float *dst, const void *src, lq_dtype d, size_t n)
 {
+    enum { BLOCK = 16 }; /* of a fixed length, so that compilers use vectors */
+    const uint8_t *s = src;
+    size_t i = 0;
+    uint16_t h[BLOCK];
+    uint32_t u[BLOCK];
     if (d == LQ_F32) {
         memcpy(dst, src, n * 4);
         return;
     }
-    const uint8_t *s = src;
-    for (size_t i = 0; i < n; i++) {
-        uint16_t h;
-        memcpy(&h, s + 2 * i, 2);
-        dst[i] = d == LQ_BF16 ? lq_bf16_to_f32(h) : lq_f16_to_f32(h);
+    for (; d == LQ_BF16 && i + BLOCK <= n; i += BLOCK) {
+        memcpy(h, s + 2 * i, sizeof h);
+        for (int k = 0; k < BLOCK; k++)
+            u[k] = (uint32_t)h[k] << 16;
+        memcpy(dst + i, u, sizeof u);
+    }
+    for (; i < n; i++) {
+        memcpy(h, s + 2 * i, 2);
+        dst[i] = d == LQ_BF16 ? lq_bf16_to_f32(h[0]) : lq_f16_to_f32(h[0]);
     }
 }
 

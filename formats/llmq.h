@@ -22,6 +22,8 @@ typedef struct llmq_writer llmq_writer;
 
 /* To path.tmp-XXXXXX, renamed at the end. */
 lq_status llmq_create(llmq_writer **w, const char *path, lq_err *err);
+/* Called with each piece of a plane once it is written: mapped input can be dropped. */
+void llmq_on_written(llmq_writer *w, void (*fn)(void *user, const void *p, size_t n), void *user);
 /* Shape as in the source (n_dims 1..4; for linears [N,K]). Tensors must come in the order in which
  * they shall lie. */
 lq_status llmq_add_tensor(llmq_writer *w, const char *name, const qt_tensor *t, int n_dims,

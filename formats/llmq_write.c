@@ -38,6 +38,8 @@ struct llmq_writer {
     cJSON *config, *recipe, *provenance;
     arch_config arch; /* of config, for the roles */
     bool has_arch;
+    void (*written)(void *user, const void *p, size_t n);
+    void *user;
 };
 
 static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, ".llmq: out of memory"); }
@@ -57,6 +59,12 @@ lq_status llmq_create(llmq_writer **out, const char *path, lq_err *err)
     else
         *out = w;
     return s;
+}
+
+void llmq_on_written(llmq_writer *w, void (*fn)(void *user, const void *p, size_t n), void *user)
+{
+    w->written = fn;
+    w->user = user;
 }
 
 void llmq_abort(llmq_writer *w)
@@ -85,13 +93,24 @@ static void *grow(void *array, size_t n, size_t *cap, size_t size)
     return p;
 }
 
+/* Piece by piece: hashed and written while it lies in the cache, and then released. */
 static lq_status put_bytes(llmq_writer *w, stored *at, const void *data, size_t bytes, lq_err *err)
 {
+    enum { PIECE = 1 << 20 };
+    const uint8_t *p = data;
+    lq_hasher *h = lq_hasher_new();
+    if (!h) return no_memory(err);
     lq_status s = lq_out_pad(w->out, LLMQ_ALIGN, err);
     at->off = lq_out_size(w->out);
     at->bytes = bytes;
-    at->hash = lq_hash_bytes(data, bytes);
-    return s ? s : lq_out_write(w->out, data, bytes, err);
+    for (size_t i = 0; i < bytes && !s; i += PIECE) {
+        const size_t n = bytes - i < PIECE ? bytes - i : PIECE;
+        lq_hasher_add(h, p + i, n);
+        s = lq_out_write(w->out, p + i, n, err);
+        if (w->written) w->written(w->user, p + i, n);
+    }
+    at->hash = lq_hasher_end(h);
+    return s;
 }
 
 static lq_status add_entry(llmq_writer *w, entry *e, const qt_span *planes, int n_dims,

@@ -446,27 +446,73 @@ static float get_float(const void *p, lq_dtype d, size_t i)
     return f;
 }
 
+/* scale * code + add, or scale * (code - zero), of one group. */
+typedef struct {
+    float scale, zero, add;
+    bool biased; /* add counts, not zero */
+} uint_grid;
+
+static uint_grid grid_of(const qt_tensor *t, const uint8_t *zeros, int64_t n, int64_t ng, int64_t g)
+{
+    const qt_scheme *s = &t->scheme;
+    const size_t at = (size_t)(n * ng + g);
+    uint_grid r = { .scale = get_float(t->plane[QT_SCALES].data, s->scale_dtype, at) };
+    r.biased = s->zero == QT_ZERO_BIAS;
+    if (r.biased)
+        r.add = get_float(zeros, s->scale_dtype, at);
+    else
+        r.zero = s->zero == QT_ZERO_NONE  ? (float)(1 << (s->bits - 1))
+                 : s->zero == QT_ZERO_INT ? (float)qt_get(zeros, g, s->zbits)
+                                          : get_float(zeros, LQ_F16, at);
+    return r;
+}
+
+static float grid_value(uint_grid r, float code)
+{
+    return r.biased ? r.scale * code + r.add : r.scale * (code - r.zero);
+}
+
+/* 4-bit codes k .. k + n of a row, k even; a block of a fixed length becomes vectors. Returns how
+ * many were done. */
+static int64_t dequant_nibbles(float *dst, const uint8_t *row, uint_grid r, int64_t k, int64_t n)
+{
+    enum { BLOCK = 16 };
+    int64_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        uint8_t bytes[BLOCK / 2], codes[BLOCK];
+        memcpy(bytes, row + (k + i) / 2, sizeof bytes);
+        for (int j = 0; j < BLOCK / 2; j++) {
+            codes[2 * j] = bytes[j] & 15;
+            codes[2 * j + 1] = bytes[j] >> 4;
+        }
+        for (int j = 0; j < BLOCK; j++)
+            dst[i + j] = r.scale * ((float)codes[j] - r.zero);
+    }
+    return i;
+}
+
 static void dequant_uint(float *dst, const qt_tensor *t, int64_t n)
 {
     const qt_scheme *s = &t->scheme;
-    int64_t ng = lq_ceil_div(t->K, s->group);
+    const int64_t ng = lq_ceil_div(t->K, s->group);
     const uint8_t *codes =
         (const uint8_t *)t->plane[QT_CODES].data + (size_t)n * qt_row_bytes(t->K, s->bits);
     const uint8_t *zeros = t->plane[QT_ZEROS].data;
     if (s->zero == QT_ZERO_INT) zeros += (size_t)n * qt_row_bytes(ng, s->zbits);
-    for (int64_t k = 0; k < t->K; k++) {
-        int64_t g = s->irregular ? get_i32(t->plane[QT_GIDX].data, k) : k / s->group;
-        size_t at = (size_t)(n * ng + g);
-        float scale = get_float(t->plane[QT_SCALES].data, s->scale_dtype, at);
-        float code = (float)qt_get(codes, k, s->bits);
-        if (s->zero == QT_ZERO_BIAS) {
-            dst[k] = scale * code + get_float(zeros, s->scale_dtype, at);
-            continue;
+    if (s->irregular) {
+        for (int64_t k = 0; k < t->K; k++) {
+            const int64_t g = get_i32(t->plane[QT_GIDX].data, k);
+            dst[k] = grid_value(grid_of(t, zeros, n, ng, g), (float)qt_get(codes, k, s->bits));
         }
-        float z = s->zero == QT_ZERO_NONE  ? (float)(1 << (s->bits - 1))
-                  : s->zero == QT_ZERO_INT ? (float)qt_get(zeros, g, s->zbits)
-                                           : get_float(zeros, LQ_F16, at);
-        dst[k] = scale * (code - z);
+        return;
+    }
+    for (int64_t g = 0, k = 0; g < ng; g++) {
+        const uint_grid r = grid_of(t, zeros, n, ng, g);
+        const int64_t end = k + s->group < t->K ? k + s->group : t->K;
+        if (s->bits == 4 && k % 2 == 0 && !r.biased)
+            k += dequant_nibbles(dst + k, codes, r, k, end - k);
+        for (; k < end; k++)
+            dst[k] = grid_value(r, (float)qt_get(codes, k, s->bits));
     }
 }
 
@@ -496,11 +542,15 @@ float qt_lut_absmax(const qt_tensor *t, int64_t block)
 static void dequant_lut4(float *dst, const qt_tensor *t, int64_t n)
 {
     const uint8_t *codes = t->plane[QT_CODES].data;
-    for (int64_t k = 0; k < t->K; k++) {
-        int64_t i = n * t->K + k;
-        unsigned c = i & 1 ? codes[i / 2] & 15u : codes[i / 2] >> 4;
-        dst[k] =
-            get_float(t->plane[QT_MAP].data, LQ_F32, c) * qt_lut_absmax(t, i / t->scheme.group);
+    const int64_t group = t->scheme.group, from = n * t->K, to = from + t->K;
+    for (int64_t i = from; i < to;) { /* flat: blocks run across rows */
+        const int64_t block = i / group, end = (block + 1) * group < to ? (block + 1) * group : to;
+        const float absmax = qt_lut_absmax(t, block);
+        float value[16];
+        for (size_t c = 0; c < 16; c++)
+            value[c] = get_float(t->plane[QT_MAP].data, LQ_F32, c) * absmax;
+        for (; i < end; i++)
+            dst[i - from] = value[i & 1 ? codes[i / 2] & 15 : codes[i / 2] >> 4];
     }
 }
 

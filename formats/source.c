@@ -88,6 +88,7 @@ void src_close(src_source *s)
     llmq_close(&s->llmq);
     gguf_close(&s->gguf);
     lq_arena_free(&s->arena);
+    free(s->stamps);
     free(s->path);
     free(s);
 }
@@ -389,23 +390,20 @@ static void hash_u64(lq_hasher *h, uint64_t v)
     lq_hasher_add(h, b, sizeof b);
 }
 
-static qt_span plane_of(const src_tensor *t, int p)
-{
-    return t->plain ? t->t.plane[p] : p == QT_CODES ? t->raw : (qt_span){ 0 };
-}
-
 /* The hashes of all planes that are there; returns how many. */
 static size_t plane_hashes(lq_hash all[QT_N_PLANES], const src_source *s, size_t i)
 {
     src_tensor t = s->tensors[i];
+    const lq_hash *known = s->hashes                 ? s->hashes[i]
+                           : t.scanned && s->scanned ? s->scanned[i]
+                                                     : NULL;
     size_t n = 0;
-    if (!s->hashes) src_load(&t.t, s, &s->tensors[i]);
+    if (!known) src_load(&t.t, s, &s->tensors[i]);
     for (int p = 0; p < QT_N_PLANES; p++) {
-        qt_span span = plane_of(&t, p);
-        if (span.bytes)
-            all[n++] = s->hashes ? s->hashes[i][p] : lq_hash_bytes(span.data, span.bytes);
+        const qt_span span = src_plane(&t, p);
+        if (span.bytes) all[n++] = known ? known[p] : lq_hash_bytes(span.data, span.bytes);
     }
-    if (!s->hashes) src_unload(s, &s->tensors[i]);
+    if (!known) src_unload(s, &s->tensors[i]);
     return n;
 }
 
@@ -446,8 +444,8 @@ lq_hash src_fingerprint(const src_source *s)
         plane_hashes(all, s, i);
         size_t n = 0;
         for (int p = 0; p < QT_N_PLANES; p++) {
-            hash_u64(h, plane_of(t, p).bytes);
-            if (plane_of(t, p).bytes) lq_hasher_add(h, all[n++].b, sizeof all->b);
+            hash_u64(h, src_plane(t, p).bytes);
+            if (src_plane(t, p).bytes) lq_hasher_add(h, all[n++].b, sizeof all->b);
         }
     }
     return lq_hasher_end(h);
@@ -455,20 +453,18 @@ lq_hash src_fingerprint(const src_source *s)
 
 lq_status src_check_finite(const src_tensor *t, lq_err *err)
 {
-    enum { BLOCK = 256 };
     if (!t->plain || t->t.scheme.kind != QT_DENSE) return LQ_OK;
     const lq_dtype d = t->t.scheme.dtype;
     const size_t size = (size_t)lq_dtype_bits(d) / 8, n = t->t.plane[QT_CODES].bytes / size;
     const uint8_t *p = t->t.plane[QT_CODES].data;
-    for (size_t i = 0; i < n; i += BLOCK) {
-        float x[BLOCK];
-        size_t m = n - i < BLOCK ? n - i : BLOCK;
-        lq_to_f32(x, p + i * size, d, m);
-        for (size_t k = 0; k < m; k++)
-            if (!isfinite(x[k]))
-                return lq_fail(err, LQ_EVALUE,
-                               "tensor '%.100s': expected finite weights, found %s at element %zu",
-                               t->name, isnan(x[k]) ? "NaN" : "infinity", i + k);
+    if (isfinite(t->scanned ? t->largest : src_largest(p, d, n))) return LQ_OK;
+    for (size_t i = 0; i < n; i++) {
+        float x;
+        lq_to_f32(&x, p + i * size, d, 1);
+        if (!isfinite(x))
+            return lq_fail(err, LQ_EVALUE,
+                           "tensor '%.100s': expected finite weights, found %s at element %zu",
+                           t->name, isnan(x) ? "NaN" : "infinity", i);
     }
     return LQ_OK;
 }

@@ -25,6 +25,8 @@ typedef struct {
                    `raw` holds */
     lq_dtype raw_dtype;
     qt_span raw;    /* the stored bytes where the tensor is one plain run of bytes; else NULL */
+    bool scanned;   /* src_scan was here: */
+    float largest;  /* magnitude in a dense tensor; infinity or NaN when one is not finite */
     src_made *made; /* for formats/source*.c */
 } src_tensor;
 
@@ -57,9 +59,13 @@ int64_t src_n_tensors(const src_source *s);
 const src_tensor *src_tensor_at(const src_source *s, int64_t i); /* in the order of names */
 const src_tensor *src_find(const src_source *s, const char *name);
 /* The tensor with all its planes there: translated if need be, by the first who asks. Each src_load
- * of a tensor is paired with a src_unload, which may give the memory back, or with src_close. */
+ * of a tensor is paired with a src_unload, which may give the memory back (translations, and pages
+ * of mapped files: what is read later comes from the file again), or with src_close. */
 void src_load(qt_tensor *out, const src_source *s, const src_tensor *t);
 void src_unload(const src_source *s, const src_tensor *t);
+/* Drop the pages of a tensor that was read as it lies (formats/mapped.h). */
+void src_release(const src_source *s, const src_tensor *t);
+void src_drop(const src_source *s, qt_span span); /* a part of one; of no effect on other memory */
 /* Things to say aloud about how the files were read: "zero points follow ...", in short lines. */
 size_t src_n_notes(const src_source *s);
 const char *src_note_at(const src_source *s, size_t i);
@@ -102,6 +108,16 @@ lq_hash src_fingerprint(const src_source *s);
 /* NaN or infinity in a float tensor: LQ_EVALUE names the tensor and the first such element. Others
  * are LQ_OK. */
 lq_status src_check_finite(const src_tensor *t, lq_err *err);
+/* Read tensor i once, in windows: its checksums and its largest magnitude are then known, and
+ * src_fingerprint, src_tensor_hash and src_check_finite read it no more. Tensors may be scanned by
+ * several threads at once, each by one, before anybody else uses them; src_scan_room comes first.
+ */
+lq_status src_scan_room(src_source *s, lq_err *err);
+void src_scan(src_source *s, int64_t i);
+/* Largest magnitude of n numbers of f32, f16 or bf16; infinity or NaN when one is not finite. */
+float src_largest(const void *data, lq_dtype d, size_t n);
+/* Are the files that hold tensors still as they were opened? LQ_EIO names one that is not. */
+lq_status src_unchanged(const src_source *s, lq_err *err);
 /* Checksum of tensor i as `inspect` shows it: of its one plane's bytes, or where it has several of
  * their checksums in order. A .llmq has them; elsewhere the bytes are read. */
 lq_hash src_tensor_hash(const src_source *s, int64_t i);

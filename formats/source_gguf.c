@@ -358,6 +358,7 @@ lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err)
 lq_status src_gguf_open(src_source *s, const src_opts *o, lq_err *err)
 {
     lq_status st = gguf_open(&s->gguf, s->path, err);
+    if (!st) st = src_stamp_file(s, s->path, err);
     if (st) return st;
     st = src_gguf_read(s, o, err);
     return st ? lq_wrap(err, st, "%s", s->path) : LQ_OK;

@@ -67,6 +67,7 @@ static lq_status open_shard(src_source *s, const char *dir, const char *name, lq
     lq_status st = lq_path_join(path, sizeof path, dir, name, err);
     if (!st) st = st_open(&s->shards[s->n_shards], path, err);
     if (!st) s->n_shards++;
+    if (!st) st = src_stamp_file(s, path, err);
     return st;
 }
 

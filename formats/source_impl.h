@@ -7,16 +7,25 @@
 
 #include "formats/gguf.h"
 #include "formats/llmq.h"
+#include "formats/mapped.h"
 #include "formats/safetensors.h"
 #include "formats/source.h"
+
+/* A file as it was when it was opened. */
+typedef struct {
+    const char *path; /* in arena */
+    uint64_t dev, ino, size;
+    int64_t sec, nsec; /* of the last change */
+} src_stamp;
 
 struct src_source {
     const char *format;
     char *path; /* as given */
     arch_config config;
     bool has_config;
-    src_tensor *tensors;            /* by name, in arena */
-    lq_hash (*hashes)[QT_N_PLANES]; /* [n_tensors] known checksums of the planes, or NULL */
+    src_tensor *tensors;             /* by name, in arena */
+    lq_hash (*hashes)[QT_N_PLANES];  /* [n_tensors] known checksums of the planes, or NULL */
+    lq_hash (*scanned)[QT_N_PLANES]; /* likewise, [i] known where tensors[i].scanned */
     size_t n_tensors;
     src_blob *blobs; /* in arena */
     size_t n_blobs, cap_blobs;
@@ -29,6 +38,8 @@ struct src_source {
     struct src_region *region;
     const char *notes[16];
     size_t n_notes;
+    src_stamp *stamps; /* of the files that hold tensors; owned */
+    size_t n_stamps;
     lq_map *blob_maps; /* [n_blobs] of a folder, in arena */
     llmq_file llmq;
     gguf_file gguf;
@@ -38,6 +49,14 @@ lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err);
 lq_status src_gguf_open(src_source *s, const src_opts *o, lq_err *err);
 lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err); /* of s->gguf, opened */
 lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err);
+
+/* For each file that holds tensors, after it was opened (formats/source_scan.c). */
+lq_status src_stamp_file(src_source *s, const char *path, lq_err *err);
+/* Plane p of a tensor; the run of bytes of one that is not plain. */
+static inline qt_span src_plane(const src_tensor *t, int p)
+{
+    return t->plain ? t->t.plane[p] : p == QT_CODES ? t->raw : (qt_span){ 0 };
+}
 
 /* One entry from a plain run of bytes: dense where the type is a float. LQ_EUNSUPPORTED: more than
  * 4 dims. */

@@ -59,6 +59,7 @@ lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err)
 {
     s->format = "llmq";
     lq_status st = llmq_open(&s->llmq, s->path, err);
+    if (!st) st = src_stamp_file(s, s->path, err);
     if (st) return st;
     if (o->verify && (st = llmq_verify(&s->llmq, NULL, NULL, NULL, err)))
         return lq_wrap(err, st, "%s", s->path);

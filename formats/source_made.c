@@ -101,6 +101,7 @@ void src_load(qt_tensor *out, const src_source *s, const src_tensor *t)
 void src_unload(const src_source *s, const src_tensor *t)
 {
     src_made *m = t->made;
+    src_release(s, t);
     if (!m) return;
     pthread_mutex_lock(&s->region->lock);
     assert(m->users > 0);

@@ -1,4 +1,5 @@
-/* quantize/gptq.c - GPTQ: factor once per matrix, then tiles of rows in parallel.
+/* quantize/gptq.c - GPTQ: factor once per matrix, then BATCH rows at a time: what a row does alone
+ * is spread over rows, products over tiles of the result (calib/gemm.h).
  *
  * A row's columns are visited in the order `perm`; B columns make a block:
  *
@@ -8,13 +9,14 @@
  * it is cut so that a group's weights are up to date when its grid is fitted. */
 #include "quantize/gptq.h"
 
-#include <cblas.h>
-#include <lapacke.h>
 #include <stdlib.h>
 
+#include "calib/gemm.h"
+#include "quantize/factor.h"
+#include "quantize/rows.h"
 #include "quantize/rtn.h"
 
-enum { ROWS = 32, BLOCK = 128 };
+enum { BATCH = 512, BLOCK = 128 };
 
 /* ---- the factor ---- */
 static const double ladder[] = { 1, 2, 5, 10, 20, 50, 100 };
@@ -26,93 +28,58 @@ static bool finite_matrix(const float *H, int64_t K)
     return true;
 }
 
-/* A = J (H' + damp I) J, J the reversal: its Cholesky factor L gives U = J inverse(L) J. */
-static void fill_reversed(double *A, const float *H, const int32_t *perm, int64_t K, double add)
-{
-    for (int64_t i = 0; i < K; i++) {
-        const float *row = H + (size_t)perm[K - 1 - i] * (size_t)K;
-        double *a = A + (size_t)i * (size_t)K;
-        for (int64_t j = 0; j <= i; j++)
-            a[j] = (double)row[perm[K - 1 - j]];
-        a[i] = (a[i] > 0 ? a[i] : 1) + add;
-    }
-}
-
 lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *perm, int64_t K,
-                      lq_err *err)
+                      pool *p, lq_err *err)
 {
     double mean = 0, start = *damp > 0 ? *damp : 0.01;
     for (int64_t k = 0; k < K; k++)
         mean += (double)H[(size_t)k * (size_t)K + (size_t)k];
     mean /= (double)K;
-    size_t bytes;
-    double *A = NULL;
-    if (lq_mul((size_t)K * (size_t)K, sizeof *A, &bytes)) A = malloc(bytes);
-    if (!A) return lq_fail(err, LQ_ENOMEM, "no memory to factor a matrix of %lld", (long long)K);
     lq_status s = LQ_ECHECK;
-    if (mean > 0 && finite_matrix(H, K)) {
-        lapack_int n = (lapack_int)K;
-        for (size_t t = 0; t < LQ_COUNT(ladder) && s; t++) {
+    if (mean > 0 && finite_matrix(H, K))
+        for (size_t t = 0; t < LQ_COUNT(ladder) && s == LQ_ECHECK; t++) {
             *damp = start * ladder[t];
-            fill_reversed(A, H, perm, K, *damp * mean);
-            /* Lower and row-major is upper and column-major to LAPACK. */
-            if (LAPACKE_dpotrf_work(LAPACK_COL_MAJOR, 'U', n, A, n) == 0 &&
-                LAPACKE_dtrtri_work(LAPACK_COL_MAJOR, 'U', 'N', n, A, n) == 0)
-                s = LQ_OK;
+            s = factor_upper(U, H, perm, K, *damp * mean, p, err);
         }
-    }
-    for (int64_t i = 0; i < K && !s; i++) {
-        float *u = U + (size_t)i * (size_t)K;
-        const double *a = A + (size_t)(K - 1 - i) * (size_t)K;
-        for (int64_t j = 0; j < K; j++)
-            u[j] = j < i ? 0.0f : (float)a[K - 1 - j];
-    }
-    free(A);
-    return s ? lq_fail(err, s, "H [%lld] is not positive definite at any damping", (long long)K)
-             : LQ_OK;
+    if (s != LQ_ECHECK) return s;
+    return lq_fail(err, s, "H [%lld] is not positive definite at any damping", (long long)K);
 }
 
 /* ---- rows ---- */
 typedef struct {
     qz_out *out;
     const gptq_opts *o;
-    const float *W, *H, *U; /* U NULL: rounding to nearest only */
-    const float *imp;       /* diag(H), or NULL when it is no use */
-    const float *imp_perm;  /* the same in the order of perm */
-    const int32_t *perm;
-    double *loss, *loss_rtn; /* per tile */
-    uint8_t *scratch;
-    size_t per_thread;
+    const float *W, *H, *U;     /* U NULL: rounding to nearest only */
+    const float *imp;           /* diag(H), or NULL when it is no use */
+    const float *imp_perm;      /* the same in the order of perm */
+    const int32_t *perm, *gidx; /* gidx: of irregular groups, else NULL */
+    pool *p;
+    const qz_rows_ops *ops;
+    double *loss, *plain; /* per row */
+    /* The batch: rows n0 .. n0 + rows; k0 .. k1 the block of columns. */
+    int64_t n0, rows, k0, k1;
+    float *w, *d, *g, *e;  /* [BATCH][K] permuted weights; errors; errors H; [BATCH][BLOCK] */
+    uint8_t *codes, *rtn;  /* [BATCH][K], in the order of the inputs */
+    ug_param *params, *pr; /* [BATCH][ng]: GPTQ's grids, plain ones */
+    uint8_t *zeros;        /* [BATCH][ng] */
 } work;
 
-/* One thread's scratch. */
-typedef struct {
-    float *w, *d, *g, *e;  /* [ROWS][K] permuted weights; errors; errors H; [ROWS][BLOCK] */
-    uint8_t *codes, *rtn;  /* [ROWS][K], in the order of the inputs */
-    ug_param *params, *pr; /* [ROWS][ng]: GPTQ's grids, plain ones */
-    uint8_t *zeros;        /* [ng] */
-} tile;
+static int64_t batch_rows(int64_t N) { return N < BATCH ? N : BATCH; }
 
-static size_t tile_bytes(int64_t K, int64_t ng)
+static bool batch_alloc(work *c, lq_arena *a)
 {
-    size_t k = (size_t)K, n = (size_t)ng, f = sizeof(float);
-    return lq_round_up(ROWS * (3 * k * f + BLOCK * f + 2 * n * sizeof(ug_param) + 2 * k) + n, 64);
-}
-
-static tile tile_at(uint8_t *mem, int64_t K, int64_t ng)
-{
-    size_t k = (size_t)K, n = (size_t)ng;
-    tile t;
-    t.w = (float *)(void *)mem;
-    t.d = t.w + ROWS * k;
-    t.g = t.d + ROWS * k;
-    t.e = t.g + ROWS * k;
-    t.params = (ug_param *)(void *)(t.e + ROWS * BLOCK);
-    t.pr = t.params + ROWS * n;
-    t.codes = (uint8_t *)(t.pr + ROWS * n);
-    t.rtn = t.codes + ROWS * k;
-    t.zeros = t.rtn + ROWS * k;
-    return t;
+    const size_t k = (size_t)c->out->t.K, ng = k / (size_t)c->out->t.scheme.group;
+    const size_t rows = (size_t)batch_rows(c->out->t.N);
+    c->w = lq_push(a, rows * k * sizeof *c->w);
+    c->d = lq_push(a, rows * k * sizeof *c->d);
+    c->g = lq_push(a, rows * k * sizeof *c->g);
+    c->e = lq_push(a, rows * BLOCK * sizeof *c->e);
+    c->codes = lq_push(a, rows * k);
+    c->rtn = lq_push(a, rows * k);
+    c->params = lq_push(a, rows * ng * sizeof *c->params);
+    c->pr = lq_push(a, rows * ng * sizeof *c->pr);
+    c->zeros = lq_push(a, rows * ng);
+    return c->w && c->d && c->g && c->e && c->codes && c->rtn && c->params && c->pr && c->zeros;
 }
 
 static int64_t block_end(int64_t k, int64_t K, int64_t G, bool fit_on_the_way)
@@ -124,12 +91,16 @@ static int64_t block_end(int64_t k, int64_t K, int64_t G, bool fit_on_the_way)
 }
 
 /* Columns k0..k1 of one row: round, and move the errors inside the block. */
-static void round_block(const work *c, float *w, float *e, uint8_t *codes, ug_param *params,
-                        int64_t k0, int64_t k1)
+static void round_block(void *ctx, int64_t r, int thread)
 {
-    int64_t K = c->out->t.K, G = c->out->t.scheme.group;
-    bool fit = !c->o->static_groups;
-    float M = ug_max_code(c->o->spec.bits);
+    (void)thread;
+    const work *c = ctx;
+    const int64_t K = c->out->t.K, G = c->out->t.scheme.group, k0 = c->k0, k1 = c->k1;
+    const bool fit = !c->o->static_groups;
+    const float M = ug_max_code(c->o->spec.bits);
+    float *w = c->w + r * K, *e = c->e + r * BLOCK;
+    uint8_t *codes = c->codes + r * K;
+    ug_param *params = c->params + r * (K / G);
     for (int64_t k = k0; k < k1; k++) {
         const float *u = c->U + (size_t)k * (size_t)K;
         int64_t g = (fit ? k : c->perm[k]) / G;
@@ -139,40 +110,51 @@ static void round_block(const work *c, float *w, float *e, uint8_t *codes, ug_pa
         float err = (w[k] - ug_value(code, params[g])) / u[k];
         codes[c->perm[k]] = (uint8_t)code;
         e[k - k0] = err;
-        for (int64_t j = k + 1; j < k1; j++)
-            w[j] -= err * u[j];
+        c->ops->subtract(w + k + 1, err, u + k + 1, k1 - k - 1);
     }
 }
 
-static void gptq_rows(const work *c, const tile *t, int64_t rows)
+static void round_batch(work *c)
 {
-    int64_t K = c->out->t.K, G = c->out->t.scheme.group, ng = K / G;
-    for (int64_t k0 = 0, k1; k0 < K; k0 = k1) {
-        k1 = block_end(k0, K, G, !c->o->static_groups);
-        for (int64_t r = 0; r < rows; r++)
-            round_block(c, t->w + r * K, t->e + r * BLOCK, t->codes + r * K, t->params + r * ng, k0,
-                        k1);
-        if (k1 < K)
-            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)(K - k1),
-                        (int)(k1 - k0), -1, t->e, BLOCK, c->U + (size_t)k0 * (size_t)K + k1, (int)K,
-                        1, t->w + k1, (int)K);
+    const int64_t K = c->out->t.K, G = c->out->t.scheme.group;
+    for (c->k0 = 0; c->k0 < K; c->k0 = c->k1) {
+        c->k1 = block_end(c->k0, K, G, !c->o->static_groups);
+        pool_run(c->p, c->rows, round_block, c);
+        for (int64_t i = 0; i < c->rows * BLOCK; i++)
+            c->e[i] = -c->e[i];
+        if (c->k1 < K)
+            gemm_run(c->w + c->k1, K, (gemm_in){ c->e, BLOCK, false },
+                     (gemm_in){ c->U + (size_t)c->k0 * (size_t)K + c->k1, K, false }, c->rows,
+                     K - c->k1, c->k1 - c->k0, 1, c->p);
     }
 }
 
-/* d = w - q and g = d H for a tile. */
-static void errors(const work *c, const tile *t, int64_t n0, int64_t rows, const uint8_t *codes,
-                   const ug_param *params, const int32_t *gidx)
+/* d = w - q of one row, with the plain grids or GPTQ's. */
+static void row_errors(const work *c, int64_t r, const uint8_t *codes, const ug_param *params,
+                       const int32_t *gidx)
 {
-    int64_t K = c->out->t.K, G = c->out->t.scheme.group, ng = K / G;
-    for (int64_t r = 0; r < rows; r++) {
-        const float *w = c->W + (n0 + r) * K;
-        for (int64_t k = 0; k < K; k++) {
-            ug_param p = params[r * ng + (gidx ? gidx[k] : k / G)];
-            t->d[r * K + k] = w[k] - ug_value((float)codes[r * K + k], p);
-        }
-    }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)K, (int)K, 1, t->d,
-                (int)K, c->H, (int)K, 0, t->g, (int)K);
+    const int64_t K = c->out->t.K, G = c->out->t.scheme.group;
+    const float *w = c->W + (c->n0 + r) * K;
+    float *d = c->d + r * K;
+    codes += r * K;
+    params += r * (K / G);
+    for (int64_t k = 0; k < K; k++)
+        d[k] = w[k] - ug_value((float)codes[k], params[gidx ? gidx[k] : k / G]);
+}
+
+static void new_errors(void *ctx, int64_t r, int thread)
+{
+    (void)thread;
+    const work *c = ctx;
+    row_errors(c, r, c->codes, c->params, c->gidx);
+}
+
+/* g = d H. */
+static void weigh_errors(const work *c)
+{
+    const int64_t K = c->out->t.K;
+    gemm_run(c->g, K, (gemm_in){ c->d, K, false }, (gemm_in){ c->H, K, false }, c->rows, K, K, 0,
+             c->p);
 }
 
 static double row_loss(const float *d, const float *g, int64_t K)
@@ -185,8 +167,7 @@ static double row_loss(const float *d, const float *g, int64_t K)
 
 /* Coordinate descent on one row: with d and g = d H kept up to date, the best real value of q_k is
  * q_k + g_k / H_kk. Returns how many codes moved. */
-static int64_t sweep(const work *c, float *d, float *g, uint8_t *codes, const ug_param *params,
-                     const int32_t *gidx)
+static int64_t sweep(const work *c, float *d, float *g, uint8_t *codes, const ug_param *params)
 {
     int64_t K = c->out->t.K, G = c->out->t.scheme.group, moved = 0;
     float M = ug_max_code(c->o->spec.bits);
@@ -194,71 +175,79 @@ static int64_t sweep(const work *c, float *d, float *g, uint8_t *codes, const ug
         int64_t k = c->perm[i];
         const float *h = c->H + (size_t)k * (size_t)K;
         if (!(h[k] > 0)) continue;
-        ug_param p = params[gidx ? gidx[k] : k / G];
+        ug_param p = params[c->gidx ? c->gidx[k] : k / G];
         float q = ug_value((float)codes[k], p), code = ug_code(q + g[k] / h[k], p, M);
         if (code == (float)codes[k]) continue;
         float step = ug_value(code, p) - q;
         codes[k] = (uint8_t)code;
         d[k] -= step;
-        for (int64_t j = 0; j < K; j++)
-            g[j] -= step * h[j];
+        c->ops->subtract(g, step, h, K);
         moved++;
     }
     return moved;
 }
 
-/* The row's plain grids and codes. */
-static void rtn_row(const work *c, const float *w, uint8_t *codes, ug_param *params)
+/* A row's plain grids, codes and errors. */
+static void plain_row(void *ctx, int64_t r, int thread)
 {
-    int64_t K = c->out->t.K, G = c->out->t.scheme.group;
+    (void)thread;
+    const work *c = ctx;
+    const int64_t K = c->out->t.K, G = c->out->t.scheme.group;
+    const float *w = c->W + (c->n0 + r) * K;
+    uint8_t *codes = c->rtn + r * K;
+    ug_param *params = c->pr + r * (K / G);
     ug_spec plain = c->o->spec;
     plain.search = !c->U && plain.search; /* as a fallback it may search */
-    for (int64_t k = 0; k < K; k++) {
-        if (k % G == 0)
-            params[k / G] = ug_fit(&plain, w + k, c->U || !c->imp ? NULL : c->imp + k, G);
-        codes[k] = (uint8_t)ug_code(w[k], params[k / G], ug_max_code(plain.bits));
+    for (int64_t k = 0; k < K; k += G) {
+        params[k / G] = ug_fit(&plain, w + k, c->U || !c->imp ? NULL : c->imp + k, G);
+        c->ops->codes(codes + k, w + k, G, params[k / G], ug_max_code(plain.bits));
     }
+    row_errors(c, r, c->rtn, c->pr, NULL);
 }
 
-static void run_tile(void *ctx, int64_t item, int thread)
+/* After weigh_errors: what the plain row loses; then GPTQ's grids and permuted weights. */
+static void start_row(void *ctx, int64_t r, int thread)
 {
+    (void)thread;
     const work *c = ctx;
-    int64_t N = c->out->t.N, K = c->out->t.K, G = c->out->t.scheme.group, ng = K / G;
-    int64_t n0 = item * ROWS, rows = N - n0 < ROWS ? N - n0 : ROWS;
-    tile t = tile_at(c->scratch + (size_t)thread * c->per_thread, K, ng);
-    const int32_t *gidx = c->out->t.scheme.irregular ? c->out->w[QT_GIDX] : NULL;
-    double plain[ROWS];
-    for (int64_t r = 0; r < rows; r++)
-        rtn_row(c, c->W + (n0 + r) * K, t.rtn + r * K, t.pr + r * ng);
-    errors(c, &t, n0, rows, t.rtn, t.pr, NULL);
-    for (int64_t r = 0; r < rows; r++) {
-        plain[r] = row_loss(t.d + r * K, t.g + r * K, K);
-        c->loss_rtn[item] += plain[r];
+    const int64_t K = c->out->t.K, G = c->out->t.scheme.group, ng = K / G;
+    const float *w = c->W + (c->n0 + r) * K;
+    c->plain[c->n0 + r] = row_loss(c->d + r * K, c->g + r * K, K);
+    if (!c->U) return;
+    for (int64_t k = 0; k < K; k++)
+        c->w[r * K + k] = w[c->perm[k]];
+    for (int64_t g = 0; g < ng && c->o->static_groups; g++)
+        c->params[r * ng + g] = ug_fit(&c->o->spec, w + g * G, c->imp ? c->imp + g * G : NULL, G);
+}
+
+static void end_row(void *ctx, int64_t r, int thread)
+{
+    (void)thread;
+    const work *c = ctx;
+    const int64_t K = c->out->t.K, ng = K / c->out->t.scheme.group, n = c->n0 + r;
+    float *d = c->d + r * K, *g = c->g + r * K;
+    uint8_t *codes = c->codes + r * K;
+    ug_param *params = c->params + r * ng;
+    for (int i = 0; c->U && i < c->o->sweeps && sweep(c, d, g, codes, params); i++) {
     }
+    const double loss = c->U ? row_loss(d, g, K) : c->plain[n];
+    const bool keep = c->U && (loss <= c->plain[n] || c->gidx);
+    c->loss[n] = keep ? loss : c->plain[n];
+    rtn_store_row(c->out, n, keep ? params : c->pr + r * ng, keep ? codes : c->rtn + r * K,
+                  c->zeros + r * ng);
+}
+
+static void run_batch(work *c)
+{
+    pool_run(c->p, c->rows, plain_row, c);
+    weigh_errors(c);
+    pool_run(c->p, c->rows, start_row, c);
     if (c->U) {
-        for (int64_t r = 0; r < rows; r++) {
-            const float *w = c->W + (n0 + r) * K;
-            for (int64_t k = 0; k < K; k++)
-                t.w[r * K + k] = w[c->perm[k]];
-            for (int64_t g = 0; g < ng && c->o->static_groups; g++)
-                t.params[r * ng + g] =
-                    ug_fit(&c->o->spec, w + g * G, c->imp ? c->imp + g * G : NULL, G);
-        }
-        gptq_rows(c, &t, rows);
-        errors(c, &t, n0, rows, t.codes, t.params, gidx);
+        round_batch(c);
+        pool_run(c->p, c->rows, new_errors, c);
+        weigh_errors(c);
     }
-    for (int64_t r = 0; r < rows; r++) {
-        float *d = t.d + r * K, *g = t.g + r * K;
-        uint8_t *codes = t.codes + r * K;
-        ug_param *params = t.params + r * ng;
-        for (int i = 0; c->U && i < c->o->sweeps && sweep(c, d, g, codes, params, gidx); i++) {
-        }
-        double loss = c->U ? row_loss(d, g, K) : plain[r];
-        bool keep = c->U && (loss <= plain[r] || gidx);
-        c->loss[item] += keep ? loss : plain[r];
-        rtn_store_row(c->out, n0 + r, keep ? params : t.pr + r * ng, keep ? codes : t.rtn + r * K,
-                      t.zeros);
-    }
+    pool_run(c->p, c->rows, end_row, c);
 }
 
 /* ---- the order of columns ---- */
@@ -297,16 +286,17 @@ static bool make_perm(int32_t *perm, const float *imp, int64_t K, bool act_order
 lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const float *H,
                    const gptq_opts *opts, pool *p, lq_err *err)
 {
-    int64_t N = out->t.N, K = out->t.K, G = out->t.scheme.group, tiles = lq_ceil_div(N, ROWS);
-    size_t k = (size_t)K;
+    const int64_t N = out->t.N, K = out->t.K, G = out->t.scheme.group;
+    const size_t k = (size_t)K;
+    lq_arena a = { 0 };
     memset(rep, 0, sizeof *rep);
-    work c = { .out = out, .o = opts, .W = W, .H = H, .per_thread = tile_bytes(K, K / G) };
-    float *U = malloc(k * k * sizeof *U), *imp = calloc(2 * k, sizeof *imp);
-    int32_t *perm = calloc(k, sizeof *perm);
-    c.loss = calloc((size_t)tiles * 2, sizeof *c.loss);
-    c.scratch = calloc((size_t)pool_threads(p), c.per_thread);
+    work c = { .out = out, .o = opts, .W = W, .H = H, .p = p, .ops = qz_rows_get() };
+    float *imp = lq_push(&a, 2 * k * sizeof *imp), *U = malloc(k * k * sizeof *U);
+    int32_t *perm = lq_push(&a, k * sizeof *perm);
+    c.loss = lq_push(&a, 2 * (size_t)N * sizeof *c.loss);
     lq_status s = LQ_ENOMEM;
-    if (!U || !imp || !perm || !c.loss || !c.scratch) goto done;
+    if (!U || !imp || !perm || !c.loss) goto done;
+    c.plain = c.loss + N;
     bool finite = finite_matrix(H, K);
     for (int64_t i = 0; i < K; i++) {
         imp[i] = finite ? H[(size_t)i * k + (size_t)i] : 0;
@@ -314,33 +304,33 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const float *H
     }
     if (!make_perm(perm, imp, K, opts->act_order)) goto done;
     rep->damp = opts->damp;
-    s = gptq_factor(U, &rep->damp, H, perm, K, err);
+    s = gptq_factor(U, &rep->damp, H, perm, K, p, err);
     if (s == LQ_ENOMEM) goto done;
     rep->fallback = s == LQ_ECHECK;
     if (rep->fallback) rep->damp = 0;
-    s = LQ_OK;
     if (rep->fallback && out->t.scheme.irregular) make_perm(perm, imp, K, false);
     if (out->t.scheme.irregular)
         for (int64_t i = 0; i < K; i++)
             ((int32_t *)out->w[QT_GIDX])[perm[i]] = (int32_t)(i / G);
+    c.gidx = out->t.scheme.irregular ? out->w[QT_GIDX] : NULL;
     c.U = rep->fallback ? NULL : U;
     c.imp = rep->dead < K ? imp : NULL;
     for (int64_t i = 0; i < K; i++)
         imp[K + i] = imp[perm[i]];
     c.imp_perm = imp + K;
     c.perm = perm;
-    c.loss_rtn = c.loss + tiles;
-    pool_run(p, tiles, run_tile, &c);
-    for (int64_t i = 0; i < tiles; i++) {
-        rep->loss += c.loss[i];
-        rep->loss_rtn += c.loss_rtn[i];
+    s = batch_alloc(&c, &a) ? LQ_OK : LQ_ENOMEM; /* after the factor's own memory went */
+    for (c.n0 = 0; c.n0 < N && !s; c.n0 += c.rows) {
+        c.rows = batch_rows(N - c.n0);
+        run_batch(&c);
+    }
+    for (int64_t n = 0; n < N && !s; n++) {
+        rep->loss += c.loss[n];
+        rep->loss_rtn += c.plain[n];
     }
     if (!finite) rep->loss = rep->loss_rtn = (double)NAN;
 done:
-    free(c.scratch);
-    free(c.loss);
-    free(perm);
-    free(imp);
+    lq_arena_free(&a);
     free(U);
     return s ? lq_fail(err, s, "no memory for GPTQ on %lld inputs", (long long)K) : LQ_OK;
 }

@@ -48,7 +48,7 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const float *H
  * H[perm[i]][perm[j]] with 1 in place of zeros on the diagonal. *damp grows until it works;
  * LQ_ECHECK when none does or H is not finite, LQ_ENOMEM. Exposed for its test and kfac.h. */
 lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *perm, int64_t K,
-                      lq_err *err);
+                      pool *p, lq_err *err);
 /* perm [K]: inputs by falling imp, equal ones in order. False: out of memory. */
 bool gptq_order(int32_t *perm, const float *imp, int64_t K);
 

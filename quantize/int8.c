@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "quantize/ugrid.h" /* ug_round */
+#include "quantize/rows.h"
 
 int64_t int8_find_outliers(int32_t *idx, const float *absmax, int64_t K, float threshold)
 {
@@ -23,11 +23,12 @@ typedef struct {
 
 static float absmax_row(int8_t *codes, const float *w, int64_t K)
 {
-    float a = 0;
-    for (int64_t k = 0; k < K; k++)
-        a = fabsf(w[k]) > a ? fabsf(w[k]) : a;
-    for (int64_t k = 0; k < K; k++)
-        codes[k] = a > 0 ? (int8_t)ug_round((float)((double)w[k] * 127 / (double)a)) : 0;
+    const qz_rows_ops *ops = qz_rows_get();
+    const float a = ops->absmax(w, K);
+    if (a > 0)
+        ops->codes_i8(codes, w, K, a);
+    else
+        memset(codes, 0, (size_t)K);
     return a;
 }
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "formats/llmq.h"
+#include "formats/mapped.h"
 #include "formats/version.h"
 #include "kernels/ops.h"
 #include "quantize/apply.h"
@@ -24,6 +25,8 @@ typedef struct {
     qz_meter meter;
     qz_plan plan;
     qz_state state;
+    qz_report *reports; /* [plan.n] of tensors that were made while the file was written */
+    size_t n_reports;
     cal_run *cal;
     cal_layer_stats st;
     fisher curvature;  /* G NULL: not wanted, or not to be had */
@@ -64,26 +67,33 @@ static lq_status check_out(const char *path, lq_err *err)
     return s;
 }
 
-static void hash_json(lq_hasher *h, const cJSON *j)
+/* *what borrows recipe and provenance: everything that the tensors of the result follow from. */
+static lq_status describe(run *r, cJSON **what, lq_err *err)
 {
-    char *text = cJSON_PrintUnformatted(j);
-    if (text) lq_hasher_add(h, text, strlen(text));
-    free(text);
-}
-
-static lq_status describe(run *r, lq_hash *key, lq_err *err)
-{
+    cJSON *config = arch_config_json(&r->plan.cfg);
     r->recipe = qz_recipe(r->j->o);
     r->provenance = provenance(r);
-    lq_hasher *h = lq_hasher_new();
-    if (!r->recipe || !r->provenance || !h) {
-        if (h) lq_hasher_end(h);
-        return lq_fail(err, LQ_ENOMEM, "no memory for the recipe");
-    }
-    hash_json(h, r->recipe);
-    hash_json(h, r->provenance);
-    *key = lq_hasher_end(h);
-    return LQ_OK;
+    *what = cJSON_CreateObject();
+    if (!config || !cJSON_AddItemToObject(*what, "config", config)) cJSON_Delete(config);
+    if (*what && config && r->recipe && r->provenance &&
+        cJSON_AddItemReferenceToObject(*what, "recipe", r->recipe) &&
+        cJSON_AddItemReferenceToObject(*what, "provenance", r->provenance))
+        return LQ_OK;
+    return lq_fail(err, LQ_ENOMEM, "no memory for the recipe");
+}
+
+/* ---- the source, read once before the work ---- */
+static void scan_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    src_scan(ctx, item);
+}
+
+static lq_status scan(run *r, lq_err *err)
+{
+    lq_status s = src_scan_room(r->src, err);
+    if (!s) pool_run(r->p, src_n_tensors(r->src), scan_item, r->src);
+    return s ? s : qz_plan_check_finite(&r->plan, err);
 }
 
 /* The files that travel along are part of the result; tokenizer.blob follows from them. */
@@ -127,6 +137,12 @@ static bool has_work(const run *r, int64_t part)
     return false;
 }
 
+static void release_part(const run *r, int64_t part)
+{
+    for (size_t i = 0; i < r->plan.n; i++)
+        if (r->plan.e[i].part == part) src_release(r->src, r->plan.e[i].src);
+}
+
 static lq_status advance(run *r, int64_t layer, const model_layer *l, lq_err *err)
 {
     if (layer + 1 == r->plan.cfg.layers) return LQ_OK; /* nobody looks behind the last layer */
@@ -168,8 +184,10 @@ static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err 
     lq_status s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
     if (!s && !qz_state_done(&r->state, layer)) {
         s = qz_part_make(&part, &r->plan, layer, r->j->o, &eyes, r->p, r->job, err);
+        if (!s) s = src_unchanged(r->src, err); /* else nothing of it is kept */
         if (!s) s = qz_state_add(&r->state, layer, &part, err);
         qz_part_free(&part);
+        release_part(r, layer);
     }
     if (!s) s = qz_state_items(&r->state, &r->plan, layer, items, &n, err);
     if (!s) s = qz_part_apply(&l, &r->plan.cfg, items, n, &a, r->p, err);
@@ -184,8 +202,10 @@ static lq_status plain_part(run *r, int64_t i, lq_err *err)
     qz_part part;
     meter_phase(&r->meter, METER_ROUNDING, i);
     lq_status s = qz_part_make(&part, &r->plan, i, r->j->o, NULL, r->p, r->job, err);
+    if (!s) s = src_unchanged(r->src, err);
     if (!s) s = qz_state_add(&r->state, i, &part, err);
     qz_part_free(&part);
+    release_part(r, i);
     return s;
 }
 
@@ -286,6 +306,25 @@ static lq_status add_entry(llmq_writer *w, const src_source *src, const plan_ent
     return s;
 }
 
+/* Without calibration a tensor is made faster than a record of it could be written and read back,
+ * so there are no parts: it goes from the source to the file. */
+static bool at_once(const run *r)
+{
+    return !r->j->samples && !(r->j->check && r->j->check->n); /* a check wants parts */
+}
+
+static lq_status make_entry(run *r, llmq_writer *w, const plan_entry *e, lq_err *err)
+{
+    qz_part one;
+    lq_status s = qz_part_entry(&one, &r->plan, e, r->j->o, r->p, r->job, err);
+    if (s) return s;
+    s = add_entry(w, r->src, e, &one.items[0].t, err);
+    r->reports[r->n_reports++] = one.reports[0];
+    qz_part_free(&one);
+    src_release(r->src, e->src);
+    return s;
+}
+
 static lq_status add_blobs(const run *r, llmq_writer *w, lq_err *err)
 {
     lq_status s = LQ_OK;
@@ -300,15 +339,19 @@ static lq_status add_blobs(const run *r, llmq_writer *w, lq_err *err)
     return s;
 }
 
+static void drop_written(void *user, const void *p, size_t n) { src_drop(user, (qt_span){ p, n }); }
+
 static lq_status write_file(run *r, lq_err *err)
 {
     llmq_writer *w = NULL;
     cJSON *config = arch_config_json(&r->plan.cfg);
     size_t *cursor = calloc((size_t)r->state.n_parts, sizeof *cursor);
     lq_status s = LQ_OK;
-    meter_phase(&r->meter, METER_WRITING, -1);
+    int64_t part = -1; /* at work, where parts are made while they are written */
+    if (!at_once(r)) meter_phase(&r->meter, METER_WRITING, -1);
     if (!config || !cursor) s = lq_fail(err, LQ_ENOMEM, "no memory for the file's header");
     if (!s) s = llmq_create(&w, r->out_path, err);
+    if (!s) llmq_on_written(w, drop_written, r->src);
     if (!s) s = llmq_set_config(w, config, err);
     if (!s) s = llmq_set_recipe(w, r->recipe, err);
     if (!s) s = llmq_set_provenance(w, r->provenance, err);
@@ -316,16 +359,27 @@ static lq_status write_file(run *r, lq_err *err)
         const plan_entry *e = &r->plan.e[i];
         const llmq_tensor *done = from_part(r, cursor, e);
         const qt_tensor *tuned = r->tuned.kept && r->tuned.t[i].N ? &r->tuned.t[i] : NULL;
-        lq_report(r->job, "writing", (double)i, (double)r->plan.n);
+        if (at_once(r) && e->quantize && e->part != part)
+            meter_phase(&r->meter, METER_ROUNDING, part = e->part);
+        else if (!at_once(r))
+            lq_report(r->job, "writing", (double)i, (double)r->plan.n);
         if (lq_stopped(r->job))
             s = lq_fail(err, LQ_EINTR, "interrupted");
+        else if (e->quantize && at_once(r))
+            s = make_entry(r, w, e, err);
         else if (e->quantize && !done)
-            s = lq_fail(err, LQ_EFORMAT, "%s: missing from %s; run without --resume", e->name,
-                        r->state.dir);
+            s = lq_fail(err, LQ_EFORMAT, "%s: missing from %s; start afresh with --no-resume",
+                        e->name, r->state.dir);
         else
             s = add_entry(w, r->src, e, tuned ? tuned : done ? &done->t : NULL, err);
+        for (int p = 0; done && p < QT_N_PLANES; p++)
+            if (done->t.plane[p].bytes)
+                lq_map_drop(&r->state.parts[e->part].map, done->t.plane[p].data,
+                            done->t.plane[p].bytes);
     }
+    if (at_once(r)) meter_phase(&r->meter, METER_WRITING, -1);
     if (!s) s = add_blobs(r, w, err);
+    if (!s) s = src_unchanged(r->src, err);
     if (s)
         llmq_abort(w);
     else
@@ -355,15 +409,15 @@ static lq_status collect(const run *r, qz_result *out, lq_err *err)
     out->reports = lq_push(&out->arena, r->plan.n * sizeof *out->reports);
     if (!out->reports) return lq_fail(err, LQ_ENOMEM, "no memory for the report");
     for (int64_t i = 0; i < r->state.n_parts; i++)
-        if (qz_state_done(&r->state, i)) {
-            size_t from = out->n_reports;
+        if (qz_state_done(&r->state, i))
             qz_state_reports(&r->state, i, out->reports, &out->n_reports);
-            for (size_t k = from; k < out->n_reports; k++) {
-                const char *name = out->reports[k].name;
-                out->reports[k].name = lq_push_str(&out->arena, name, strlen(name));
-                if (!out->reports[k].name) return lq_fail(err, LQ_ENOMEM, "no memory");
-            }
-        }
+    for (size_t i = 0; i < r->n_reports; i++)
+        out->reports[out->n_reports++] = r->reports[i];
+    for (size_t k = 0; k < out->n_reports; k++) {
+        const char *name = out->reports[k].name;
+        out->reports[k].name = lq_push_str(&out->arena, name, strlen(name));
+        if (!out->reports[k].name) return lq_fail(err, LQ_ENOMEM, "no memory");
+    }
     for (size_t k = 0; k < out->n_reports; k++)
         count_linear(&bits, &weights, out->reports[k].role, out->reports[k].bytes,
                      out->reports[k].elements);
@@ -421,25 +475,28 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     memset(out, 0, sizeof *out);
     run r = { .j = j, .src = src, .out_path = out_path, .p = p, .job = job };
     r.tuned.kl_before = r.tuned.kl_after = (double)NAN;
-    lq_hash key;
+    cJSON *what = NULL;
     openblas_set_num_threads(1);
+    lq_map_guard(true);
     lq_status s = qz_plan_make(&r.plan, src, j->o, &j->voice, err);
-    if (s) return s;
-    s = describe(&r, &key, err);
+    if (s) goto unguard;
+    s = check_out(out_path, err);
+    if (!s) s = scan(&r, err);
+    if (!s) s = describe(&r, &what, err);
     if (!s && j->resume && already_there(&r, &out->check)) {
         out->resumed = -1;
         out->bytes_out = file_bytes(out_path);
         goto done;
     }
-    if (!s) s = check_out(out_path, err);
-    if (!s)
-        s = qz_state_open(&r.state, out_path, key, r.plan.cfg.layers + 1, j->resume, &j->voice,
-                          err);
+    if (!s) s = qz_state_open(&r.state, out_path, what, r.plan.cfg.layers + 1, j->restart, err);
     if (s) goto done;
     out->resumed = r.state.n_done;
-    s = start_meter(&r, job, err);
+    if (out->resumed) say(&r, "going on from the finished layers of an earlier run");
+    r.reports = lq_push(&out->arena, r.plan.n * sizeof *r.reports);
+    if (!r.reports) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
+    if (!s) s = start_meter(&r, job, err);
     if (!s) s = look_at_curvature(&r, err);
-    if (!s) s = all_parts(&r, err);
+    if (!s && !at_once(&r)) s = all_parts(&r, err);
     fisher_free(&r.curvature);
     if (!s) s = tune(&r, err);
     if (!s) s = check(&r, &out->check, err);
@@ -451,14 +508,17 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     tune_free(&r.tuned);
     if (!s) s = collect(&r, out, err);
     if (worth_keeping(&r, s) && j->voice.say)
-        j->voice.say(j->voice.user, "finished layers are kept: run again with --resume to go on");
+        j->voice.say(j->voice.user, "finished layers are kept: run again (--resume) to go on");
     qz_state_close(&r.state, !worth_keeping(&r, s));
 done:
     if (s) qz_result_free(out);
     meter_close(&r.meter);
+    cJSON_Delete(what);
     cJSON_Delete(r.recipe);
     cJSON_Delete(r.provenance);
     qz_plan_free(&r.plan);
+unguard:
+    lq_map_guard(false);
     return s;
 }
 

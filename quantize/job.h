@@ -5,10 +5,11 @@
  * Memory: one layer and its statistics (of as many experts as fit in a quarter of the memory limit;
  * the layer runs again for the next), and the hidden states of the calibration tokens; never the
  * model. Finished parts lie in OUT.resume/ until the whole file is written (quantize/state.h), so
- * the disk holds the result twice for a moment. Before that the result is compared with the source
- * (quantize/check.h), and its provenance says how it did. The bytes of the result depend on source,
- * options, calibration tokens and kernels only: not on threads, interruptions, memory limit or
- * paths. */
+ * the disk holds the result twice for a moment; methods without calibration go from tensor to
+ * tensor straight into the file. Pages of the mapped source are dropped once read. Before that the
+ * result is compared with the source (quantize/check.h), and its provenance says how it did. The
+ * bytes of the result depend on source, options, calibration tokens and kernels only: not on
+ * threads, interruptions, memory limit or paths. */
 #ifndef LLMQ_QUANTIZE_JOB_H
 #define LLMQ_QUANTIZE_JOB_H
 
@@ -20,9 +21,10 @@ typedef struct {
     const cal_samples *samples; /* where qz_calibrated(o) */
     uint64_t seed;              /* that chose them: for the record */
     size_t memory_limit;        /* 0: none */
-    bool resume;
-    const cal_samples *check; /* windows for the check at the end; NULL: none */
-    const uint8_t *tokenizer; /* tokenizer.blob to carry, or NULL; tok_compile's output */
+    bool resume;                /* an output that is what this run would make is left alone */
+    bool restart;               /* do not go on from what an earlier run finished */
+    const cal_samples *check;   /* windows for the check at the end; NULL: none */
+    const uint8_t *tokenizer;   /* tokenizer.blob to carry, or NULL; tok_compile's output */
     size_t tokenizer_bytes;
     plan_voice voice;
     meter_view view; /* of progress; show NULL: it is reported to the lq_job */
@@ -42,7 +44,9 @@ typedef struct {
     lq_arena arena;
 } qz_result;
 
-/* Errors: those of the plan; LQ_EIO (state stays for --resume), LQ_EINTR (the same), LQ_ENOMEM. */
+/* Errors: those of the plan; LQ_EVALUE (NaN or Inf in a weight, by name), LQ_EIO (state stays for a
+ * repeated run; also: the source changed meanwhile), LQ_EINTR (the same), LQ_EBUSY, LQ_EUSAGE
+ * (quantize/state.h), LQ_ENOMEM. */
 lq_status qz_run(qz_result *r, src_source *src, const char *out_path, const qz_job *j, pool *p,
                  const lq_job *job, lq_err *err);
 void qz_result_free(qz_result *r);

@@ -345,7 +345,7 @@ lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const float *H
         for (size_t j = 0; j < k; j++)
             Hp[i * k + j] = H[(size_t)perm[i] * k + (size_t)perm[j]];
     rep->damp = opts->damp;
-    s = gptq_factor(U, &rep->damp, H, perm, K, err);
+    s = gptq_factor(U, &rep->damp, H, perm, K, p, err);
     if (s == LQ_ENOMEM) goto done;
     rep->fallback = s == LQ_ECHECK;
     s = LQ_OK;

@@ -4,6 +4,9 @@
 #include <cblas.h>
 #include <stdlib.h>
 
+#include "formats/source.h"
+#include "quantize/rows.h"
+
 enum { ROWS = 32 };
 
 typedef struct {
@@ -25,6 +28,10 @@ static void run_tile(void *ctx, int64_t item, int thread)
     qt_dequant(e, c->q, n0, n0 + rows);
     size_t elem = (size_t)lq_dtype_bits(c->d) / 8;
     lq_to_f32(g, (const uint8_t *)c->W + (size_t)(n0 * K) * elem, c->d, (size_t)(rows * K));
+    if (!c->H && !c->fold.cols && !c->fold.rows) {
+        c->square[item] = qz_rows_get()->square_error(g, e, rows * K);
+        return;
+    }
     for (int64_t i = 0; i < rows * K; i++) {
         e[i] = g[i] - e[i];
         double x = (double)e[i];
@@ -71,7 +78,7 @@ lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d
 }
 
 /* ---- largest magnitude ---- */
-enum { PIECE = 1 << 16, BLOCK = 1024 };
+enum { PIECE = 1 << 16 };
 
 typedef struct {
     const void *W;
@@ -87,20 +94,16 @@ static void run_scan(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const scan *c = ctx;
-    int64_t end = (item + 1) * PIECE < c->n ? (item + 1) * PIECE : c->n, bad = -1;
-    size_t elem = (size_t)lq_dtype_bits(c->d) / 8;
-    float buf[BLOCK], absmax = 0;
-    for (int64_t i = item * PIECE; i < end && bad < 0; i += BLOCK) {
-        int64_t len = end - i < BLOCK ? end - i : BLOCK;
-        lq_to_f32(buf, (const uint8_t *)c->W + (size_t)i * elem, c->d, (size_t)len);
-        for (int64_t k = 0; k < len && bad < 0; k++) {
-            float a = fabsf(buf[k]);
-            if (!(a <= 3.402823466e38f)) bad = i + k;
-            absmax = a > absmax ? a : absmax;
-        }
+    const int64_t from = item * PIECE, end = from + PIECE < c->n ? from + PIECE : c->n;
+    const size_t elem = (size_t)lq_dtype_bits(c->d) / 8;
+    const uint8_t *w = (const uint8_t *)c->W + (size_t)from * elem;
+    c->piece[item].absmax = src_largest(w, c->d, (size_t)(end - from));
+    c->piece[item].bad = -1;
+    for (int64_t i = from; !isfinite(c->piece[item].absmax) && c->piece[item].bad < 0; i++) {
+        float x;
+        lq_to_f32(&x, (const uint8_t *)c->W + (size_t)i * elem, c->d, 1);
+        if (!isfinite(x)) c->piece[item].bad = i;
     }
-    c->piece[item].absmax = absmax;
-    c->piece[item].bad = bad;
 }
 
 bool qz_absmax(float *absmax, int64_t *bad, const void *W, lq_dtype d, int64_t n, pool *p)

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "quantize/rows.h"
+
 /* Quantiles of a normal distribution, scaled to 1 (QLoRA, appendix E). */
 static const float nf4_map[16] = {
     -0x1p+0f,        -0x1.647362p-1f, -0x1.0cd66p-1f,  -0x1.94654p-2f,
@@ -56,9 +58,7 @@ static uint8_t lookup_nearest(const lookup *l, float v)
 /* Largest magnitude of a block, and what to multiply by to bring it to 1. */
 static float block_absmax(const float *x, int64_t n, float *inv)
 {
-    float a = 0;
-    for (int64_t i = 0; i < n; i++)
-        a = fabsf(x[i]) > a ? fabsf(x[i]) : a;
+    const float a = qz_rows_get()->absmax(x, n);
     *inv = 1.0f / (a > 1e-38f ? a : 1e-38f);
     return a;
 }
@@ -178,6 +178,22 @@ typedef struct {
     lookup l;
 } work;
 
+/* Codes of one block; those of the 16 values are |x| <= 1 but for rounding, which no midpoint sees.
+ */
+static void code_block(uint8_t *to, const lookup *l, const float *x, int64_t n, float inv)
+{
+    enum { PIECE = 256 };
+    uint8_t cell[PIECE + 1];
+    const qz_rows_ops *ops = qz_rows_get();
+    for (int64_t i = 0; i < n; i += PIECE) { /* blocks are even: they start on a whole byte */
+        const int64_t m = n - i < PIECE ? n - i : PIECE;
+        ops->cells(cell, x + i, m, inv, l->mid);
+        if (m % 2) ops->cells(cell + m, &(float){ 0 }, 1, inv, l->mid);
+        for (int64_t k = 0; k < m; k += 2)
+            to[(i + k) / 2] = (uint8_t)(l->code[cell[k]] << 4 | l->code[cell[k + 1]]);
+    }
+}
+
 static void run_blocks(void *ctx, int64_t item, int thread)
 {
     const work *k = ctx;
@@ -188,11 +204,7 @@ static void run_blocks(void *ctx, int64_t item, int thread)
         const float *x = qz_rows(scratch, k->W, k->d, 1, at, n);
         float inv;
         k->absmax[b] = block_absmax(x, n, &inv);
-        for (int64_t i = 0; i < n; i += 2) { /* blocks are even: they start on a whole byte */
-            uint8_t hi = lookup_nearest(&k->l, clamp1(x[i] * inv));
-            uint8_t lo = lookup_nearest(&k->l, i + 1 < n ? clamp1(x[i + 1] * inv) : 0.0f);
-            k->codes[(at + i) / 2] = (uint8_t)(hi << 4 | lo);
-        }
+        code_block(k->codes + at / 2, &k->l, x, n, inv);
     }
 }
 

@@ -177,6 +177,10 @@ static lq_status absmax_of(const work *w, const unit *u, float *absmax, lq_err *
     const qt_tensor *t = &e->src->t;
     const bool all = u->N == e->count * e->N;
     int64_t bad;
+    if (e->src->scanned && !(all && u->own)) {
+        *absmax = e->src->largest;
+        return LQ_OK;
+    }
     if (qz_absmax(absmax, &bad, all ? u->W : t->plane[QT_CODES].data, all ? u->d : t->scheme.dtype,
                   e->count * e->N * e->K, w->p))
         return LQ_OK;
@@ -383,8 +387,9 @@ static void add_result(work *w, target *t)
     out->reports[out->n_reports++] = *rep;
 }
 
-lq_status qz_part_make(qz_part *out, const qz_plan *plan, int64_t part, const qz_opts *o,
-                       const qz_eyes *eyes, pool *p, const lq_job *job, lq_err *err)
+static lq_status make(qz_part *out, const qz_plan *plan, int64_t part, const plan_entry *only,
+                      const qz_opts *o, const qz_eyes *eyes, pool *p, const lq_job *job,
+                      lq_err *err)
 {
     memset(out, 0, sizeof *out);
     work w = { .out = out,
@@ -406,7 +411,7 @@ lq_status qz_part_make(qz_part *out, const qz_plan *plan, int64_t part, const qz
     if (!out->items || !out->reports || !w.targets) s = part_no_memory(n * sizeof *w.targets, err);
     for (size_t i = 0; i < plan->n && !s; i++) {
         const plan_entry *e = &plan->e[i];
-        if (e->part != part) continue;
+        if (e->part != part || (only && e != only)) continue;
         w.targets[w.n++] = (target){ .e = e,
                                      .rep = { .name = e->name,
                                               .role = e->role,
@@ -420,6 +425,18 @@ lq_status qz_part_make(qz_part *out, const qz_plan *plan, int64_t part, const qz
         add_result(&w, &w.targets[i]);
     if (s) qz_part_free(out);
     return s;
+}
+
+lq_status qz_part_make(qz_part *out, const qz_plan *plan, int64_t part, const qz_opts *o,
+                       const qz_eyes *eyes, pool *p, const lq_job *job, lq_err *err)
+{
+    return make(out, plan, part, NULL, o, eyes, p, job, err);
+}
+
+lq_status qz_part_entry(qz_part *out, const qz_plan *plan, const plan_entry *e, const qz_opts *o,
+                        pool *p, const lq_job *job, lq_err *err)
+{
+    return make(out, plan, e->part, e, o, NULL, p, job, err);
 }
 
 void qz_part_free(qz_part *p)

@@ -52,6 +52,10 @@ typedef struct {
  */
 lq_status qz_part_make(qz_part *out, const qz_plan *plan, int64_t part, const qz_opts *o,
                        const qz_eyes *eyes, pool *p, const lq_job *job, lq_err *err);
+/* One entry of a part alone, without statistics: its one item and report. It is one that the plan
+ * quantizes. */
+lq_status qz_part_entry(qz_part *out, const qz_plan *plan, const plan_entry *e, const qz_opts *o,
+                        pool *p, const lq_job *job, lq_err *err);
 void qz_part_free(qz_part *p);
 
 #endif

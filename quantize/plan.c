@@ -247,10 +247,6 @@ static lq_status decide(maker *m, plan_entry *e, lq_err *err)
     e->expert = slot.expert;
     e->is_bias = slot.bias;
     e->part = e->known && slot.layer >= 0 ? slot.layer : m->cfg->layers;
-    if (e->known && t->plain) {
-        lq_status s = src_check_finite(t, err);
-        if (s) return s;
-    }
     e->quantize = wanted(m, e, &e->scheme);
     if (!e->quantize) return LQ_OK;
     if (!t->plain || t->t.scheme.kind != QT_DENSE) {
@@ -349,6 +345,14 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
     if (!s) qsort(p->e, p->n, sizeof *p->e, by_place);
     rules_free(&m.r);
     if (s) qz_plan_free(p);
+    return s;
+}
+
+lq_status qz_plan_check_finite(const qz_plan *p, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < p->n && !s; i++)
+        if (p->e[i].known && p->e[i].src->plain) s = src_check_finite(p->e[i].src, err);
     return s;
 }
 

@@ -45,9 +45,11 @@ typedef struct {
 } qz_plan;
 
 /* Errors: LQ_EUSAGE (a regex or scheme), LQ_EUNSUPPORTED (a weight that is quantized already, or
- * tiled), LQ_EVALUE (NaN or Inf in a weight, by name), LQ_ENOENT (a missing tensor), LQ_ESHAPE. */
+ * tiled), LQ_ENOENT (a missing tensor), LQ_ESHAPE. Weights are not looked at. */
 lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, const plan_voice *v,
                        lq_err *err);
+/* LQ_EVALUE: NaN or infinity in a weight, by name. Quick after src_scan, else reads them all. */
+lq_status qz_plan_check_finite(const qz_plan *p, lq_err *err);
 void qz_plan_free(qz_plan *p);
 /* expert: -1 where the tensor is none's. NULL: the part has none. */
 const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t part, int64_t expert,

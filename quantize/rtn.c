@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "quantize/rows.h"
+
 ug_spec rtn_spec(const qt_scheme *s, bool full, bool search)
 {
     ug_mode mode = s->zero != QT_ZERO_NONE ? UG_ASYM : full ? UG_SYM_FULL : UG_SYM;
@@ -23,7 +25,11 @@ void rtn_store_row(qz_out *out, int64_t n, const ug_param *params, const uint8_t
     if (s->zero == QT_ZERO_INT)
         qt_pack_row((uint8_t *)out->w[QT_ZEROS] + row * qt_row_bytes(ng, s->zbits), zeros, ng,
                     s->zbits);
-    qt_pack_row((uint8_t *)out->w[QT_CODES] + row * qt_row_bytes(K, s->bits), codes, K, s->bits);
+    uint8_t *to = (uint8_t *)out->w[QT_CODES] + row * qt_row_bytes(K, s->bits);
+    if (s->bits == 4)
+        qz_rows_get()->pack4(to, codes, K);
+    else
+        qt_pack_row(to, codes, K, s->bits);
 }
 
 typedef struct {
@@ -43,14 +49,15 @@ static void run_rows(void *ctx, int64_t item, int thread)
     uint8_t *mem = k->scratch + (size_t)thread * k->per_thread;
     ug_param *params = (ug_param *)(void *)(mem + k->o_params);
     uint8_t *codes = mem + k->o_codes;
-    float M = ug_max_code(k->spec->bits);
+    const float M = ug_max_code(k->spec->bits);
+    const qz_rows_ops *ops = qz_rows_get();
     for (int64_t n = item * QZ_ROWS; n < N && n < (item + 1) * QZ_ROWS; n++) {
         const float *w = qz_rows((float *)(void *)mem, k->W, k->d, K, n, 1);
         for (int64_t g = 0; g * G < K; g++) {
             const float *wg = w + g * G;
-            params[g] = ug_fit(k->spec, wg, k->imp ? k->imp + g * G : NULL, G);
-            for (int64_t i = 0; i < G; i++)
-                codes[g * G + i] = (uint8_t)ug_code(wg[i], params[g], M);
+            params[g] = k->spec->search ? ug_fit(k->spec, wg, k->imp ? k->imp + g * G : NULL, G)
+                                        : ug_candidate(k->spec, ops->range(wg, G), 0);
+            ops->codes(codes + g * G, wg, G, params[g], M);
         }
         rtn_store_row(k->out, n, params, codes, mem + k->o_zeros);
     }

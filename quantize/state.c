@@ -6,10 +6,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "formats/json.h"
+#include "formats/mapped.h"
+#include "quantize/lock.h"
 
 /* ---- the folder ---- */
 static bool is_ours(const char *name)
@@ -35,15 +36,60 @@ static lq_status part_path(char *path, size_t n, const qz_state *s, int64_t part
     return lq_path_join(path, n, s->dir, name, err);
 }
 
-/* Does the folder hold the state of this very run? */
-static bool same_key(const char *state_file, const char *key)
+/* ---- whose state it is ---- */
+
+/* Where two trees of objects differ, as "recipe.bits: 4, now 3"; at most `cap` bytes. */
+static void differences(char *out, size_t cap, const char *path, const cJSON *was, const cJSON *now)
 {
-    cJSON *j = NULL;
-    const char *have = NULL;
-    bool same = !js_parse_file(&j, state_file, 4096, 0, NULL) &&
-                !js_str(j, "key", true, &have, NULL) && strcmp(have, key) == 0;
-    cJSON_Delete(j);
-    return same;
+    if (cJSON_Compare(was, now, true) || strlen(out) + 4 > cap) return;
+    if (cJSON_IsObject(was) && cJSON_IsObject(now)) {
+        char deeper[128];
+        const cJSON *side[] = { was, now }, *c;
+        for (int i = 0; i < 2; i++)
+            cJSON_ArrayForEach(c, side[i])
+            {
+                const cJSON *other = js_get(side[1 - i], c->string);
+                if (i == 1 && other) continue; /* seen from the other side */
+                snprintf(deeper, sizeof deeper, "%s%s%.60s", path, *path ? "." : "", c->string);
+                differences(out, cap, deeper, i ? NULL : c, i ? c : other);
+            }
+        return;
+    }
+    char a[64], b[64];
+    const size_t n = strlen(out);
+    snprintf(out + n, cap - n, "%s%s: %s, now %s", n ? "; " : "", path, js_describe(a, was),
+             js_describe(b, now));
+}
+
+static bool has_parts(const char *dir)
+{
+    DIR *d = opendir(dir);
+    const struct dirent *e;
+    bool any = false;
+    while (d && !any && (e = readdir(d)))
+        any = strncmp(e->d_name, "part-", 5) == 0 && !strstr(e->d_name, ".tmp-");
+    if (d) closedir(d);
+    return any;
+}
+
+/* *same: the folder holds the state of this very run. */
+static lq_status compare_state(bool *same, const char *dir, const char *file, const cJSON *what,
+                               lq_err *err)
+{
+    enum { MAX_STATE = 64 << 20 };
+    cJSON *was = NULL;
+    char text[320] = "";
+    lq_status st = LQ_OK;
+    *same = !js_parse_file(&was, file, MAX_STATE, 0, NULL) && cJSON_Compare(was, what, true);
+    if (!*same && has_parts(dir)) {
+        differences(text, sizeof text, "", was, what);
+        st = lq_fail(err, LQ_EUSAGE,
+                     "%s: holds finished layers of another run (%s); repeat that run, or start "
+                     "afresh with --no-resume",
+                     dir, was ? text : "state.json cannot be read");
+    }
+    cJSON_Delete(was);
+    return st;
 }
 
 /* A part that cannot be read, or whose bytes are not what they were, is made again. */
@@ -57,41 +103,43 @@ static void load_part(qz_state *s, int64_t part)
         llmq_close(&f);
         return;
     }
+    lq_map_drop(&f.map, f.map.data, f.map.size);
     s->parts[part] = f;
     s->n_done++;
 }
 
-lq_status qz_state_open(qz_state *s, const char *out_path, lq_hash key, int64_t n_parts,
-                        bool resume, const plan_voice *v, lq_err *err)
+/* An empty folder of this run. */
+static lq_status start(const qz_state *s, const char *file, const cJSON *what, lq_err *err)
+{
+    js_buf text = { 0 };
+    wipe(s->dir);
+    lq_status st = js_canonical(&text, what, err);
+    if (!st) st = lq_write_file(file, text.data, text.n, err);
+    free(text.data);
+    return st;
+}
+
+lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_parts,
+                        bool restart, lq_err *err)
 {
     memset(s, 0, sizeof *s);
-    s->key = key;
+    s->lock = -1;
     s->n_parts = n_parts;
-    char file[4200], hex[33], text[64];
+    char file[4200];
+    bool same = false;
     int n = snprintf(s->dir, sizeof s->dir, "%s.resume", out_path);
     if (n < 0 || (size_t)n >= sizeof s->dir)
         return lq_fail(err, LQ_EUSAGE, "%s: path too long", out_path);
-    s->parts = calloc((size_t)n_parts, sizeof *s->parts);
-    if (!s->parts) return lq_fail(err, LQ_ENOMEM, "no memory for %lld parts", (long long)n_parts);
     lq_status st = lq_path_join(file, sizeof file, s->dir, "state.json", err);
-    lq_hash_hex(hex, &key);
-    bool there = lq_exists(file), same = !st && resume && same_key(file, hex);
-    if (!st && resume && there && !same && v && v->say)
-        v->say(v->user, "the resume state is of another model, other options or other calibration "
-                        "data: starting from the first layer");
-    if (!st && same) {
-        for (int64_t i = 0; i < n_parts; i++)
-            load_part(s, i);
-        return LQ_OK;
-    }
-    if (!st && mkdir(s->dir, 0777) != 0 && errno != EEXIST)
-        st = lq_fail(err, LQ_EIO, "%s: %s", s->dir, strerror(errno));
-    if (!st) {
-        wipe(s->dir);
-        snprintf(text, sizeof text, "{\"key\":\"%s\"}\n", hex);
-        st = lq_write_file(file, text, strlen(text), err);
-    }
-    if (st) qz_state_close(s, false);
+    if (!st) st = qz_lock(&s->lock, s->dir, err);
+    if (st) return st; /* the folder is not ours */
+    s->parts = calloc((size_t)n_parts, sizeof *s->parts);
+    if (!s->parts) st = lq_fail(err, LQ_ENOMEM, "no memory for %lld parts", (long long)n_parts);
+    if (!st && !restart) st = compare_state(&same, s->dir, file, what, err);
+    if (!st && !same) st = start(s, file, what, err);
+    for (int64_t i = 0; i < n_parts && same && !st; i++)
+        load_part(s, i);
+    if (st) qz_state_close(s, !has_parts(s->dir));
     return st;
 }
 
@@ -100,9 +148,9 @@ void qz_state_close(qz_state *s, bool remove)
     for (int64_t i = 0; s->parts && i < s->n_parts; i++)
         if (s->parts[i].header) llmq_close(&s->parts[i]);
     free(s->parts);
-    if (remove && s->dir[0]) {
-        wipe(s->dir);
-        rmdir(s->dir);
+    if (s->dir[0]) {
+        if (remove) wipe(s->dir);
+        qz_unlock(s->lock, s->dir, remove);
     }
     memset(s, 0, sizeof *s);
 }
@@ -158,8 +206,8 @@ lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, q
     }
     if (*n != f->n_tensors)
         return lq_fail(err, LQ_EFORMAT,
-                       "%s: part %lld does not fit the model; run without --resume", s->dir,
-                       (long long)part);
+                       "%s: part %lld does not fit the model; start afresh with --no-resume",
+                       s->dir, (long long)part);
     return LQ_OK;
 }
 

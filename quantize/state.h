@@ -1,9 +1,11 @@
 /* quantize/state.h - what is finished of a quantization, kept beside the output until it is done.
  *
- *     OUT.resume/state.json        {"key": ...} of everything that changes the result
+ *     OUT.resume/state.json        everything that changes the result: config, recipe, provenance
+ *     OUT.resume/state.lock        held while a run is at work (quantize/lock.h)
  *     OUT.resume/part-00007.llmq   the tensors of one part, each file whole or absent
  *
- * A run that was killed goes on from here with --resume; state with another key is not used. */
+ * A run that was killed goes on from here when it is repeated. Parts that another run made are
+ * neither used nor thrown away unasked: the run is refused, and told what differs. */
 #ifndef LLMQ_QUANTIZE_STATE_H
 #define LLMQ_QUANTIZE_STATE_H
 
@@ -12,15 +14,17 @@
 
 typedef struct {
     char dir[4096];
-    lq_hash key;
+    int lock; /* quantize/lock.h */
     int64_t n_parts, n_done;
     llmq_file *parts; /* [n_parts]; header NULL: not finished */
 } qz_state;
 
-/* Start with an empty folder, or (resume) with the finished parts of an earlier run of the same
- * key. Errors: LQ_EIO, LQ_ENOMEM. */
-lq_status qz_state_open(qz_state *s, const char *out_path, lq_hash key, int64_t n_parts,
-                        bool resume, const plan_voice *v, lq_err *err);
+/* Lock the folder, and take the finished parts of an earlier run of the same `what` ({"config",
+ * "recipe", "provenance"}: borrowed); with `restart`, or where nothing was finished, start empty.
+ * Errors: LQ_EUSAGE (parts of another run; names what differs), LQ_EBUSY (another run is at work),
+ * LQ_EIO, LQ_ENOMEM. */
+lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_parts,
+                        bool restart, lq_err *err);
 static inline bool qz_state_done(const qz_state *s, int64_t part)
 {
     return s->parts[part].header != NULL;

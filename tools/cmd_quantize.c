@@ -21,7 +21,8 @@ typedef struct {
     opt_list overrides, skips;
     const char *lm_head, *embed, *kernels;
     size_t memory_limit;
-    bool resume, dry_run;
+    opt_tri resume;
+    bool dry_run;
 } quantize_opts;
 
 #define F(field) offsetof(quantize_opts, field)
@@ -83,7 +84,9 @@ static const opt_row which_rows[] = {
 static const opt_row run_rows[] = {
     { "memory-limit", 0, OPT_SIZE, F(memory_limit),
       .help = "keep half of it at most for calibration states, the rest of them on disk" },
-    { "resume", 0, OPT_FLAG, F(resume), .help = "go on from the last finished layer" },
+    { "resume", 0, OPT_TRI, F(resume),
+      .help = "go on from the last finished layer (that is also the default), and leave a finished "
+              "OUT alone; --no-resume: throw finished layers away" },
     { "dry-run", 0, OPT_FLAG, F(dry_run), .help = "print what would become of every tensor" },
     { "report", 0, OPT_STR, F(report), .arg = "FILE.html",
       .help = "also write a page of plots and tables: bits, losses, outliers, folding, experts" },
@@ -239,7 +242,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .samples = qz_calibrated(&q) ? &samples : NULL,
                    .seed = (uint64_t)o->seed,
                    .memory_limit = o->memory_limit,
-                   .resume = o->resume,
+                   .resume = opt_tri_or(o->resume, false),
+                   .restart = !opt_tri_or(o->resume, true),
                    .check = &check,
                    .tokenizer = tok.data,
                    .tokenizer_bytes = tok.bytes,

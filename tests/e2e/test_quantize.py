@@ -94,19 +94,6 @@ def test_killed_at_any_moment_resume_gives_the_same_file(llmq, model, tmp_path, 
     assert leftovers(tmp_path) == ["q.llmq", "whole.llmq"]
 
 
-def test_state_of_other_options_is_not_used(llmq, model, tmp_path):
-    out = tmp_path / "q.llmq"
-    p = llmq.start("quantize", model, "-o", out, "--method", "gptq", *QUICK, "--log-level", "error")
-    while p.poll() is None and not (tmp_path / "q.llmq.resume/part-00001.llmq").exists():
-        time.sleep(0.002)
-    p.send_signal(signal.SIGKILL)
-    p.wait()
-    p = llmq("quantize", model, "-o", out, "--method", "gptq", "--bits", "3", *QUICK, "--resume")
-    assert "starting from the first layer" in p.stderr
-    llmq("quantize", model, "-o", tmp_path / "whole.llmq", "--method", "gptq", "--bits", "3", *QUICK)
-    assert digest(out) == digest(tmp_path / "whole.llmq")
-
-
 def test_a_broken_part_is_made_again(llmq, model, tmp_path):
     out, args = tmp_path / "q.llmq", ["--method", "gptq", *QUICK]
     p = llmq.start("quantize", model, "-o", out, *args, "--log-level", "error")

@@ -1,0 +1,29 @@
+#!/bin/sh
+# What takes long: `make check-hard` runs every step and fails at the end if one did.
+# LLMQ_KILLS (default 40): how often a quantization is killed at a moment drawn from a seed.
+# PYTHON: a Python with pytest; else .venv, else python3.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+python=${PYTHON:-}
+[ -n "$python" ] || { [ -x .venv/bin/python ] && python=.venv/bin/python || python=python3; }
+failed=0
+
+step() { # NAME COMMAND...
+    echo "== $1"
+    name=$1
+    shift
+    "$@" || {
+        failed=$((failed + 1))
+        echo "-- $name failed"
+    }
+}
+
+e2e() { "$python" -m pytest -q --no-header -p no:cacheprovider "$@"; }
+
+LLMQ_KILLS=${LLMQ_KILLS:-40}
+export LLMQ_KILLS
+step "quantization killed $LLMQ_KILLS times" e2e tests/e2e/test_quantize_bounded.py -k killed_again
+step "unit tests under ThreadSanitizer" make -s tsan
+
+echo "$failed failed"
+[ "$failed" -eq 0 ]
