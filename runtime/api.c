@@ -1,5 +1,6 @@
 /* runtime/api.c - the table of routes, the life of an api, and what its routes share. */
 #include "runtime/api_int.h"
+#include "runtime/jtext.h"
 
 #include <stdlib.h>
 #include <sys/random.h>
@@ -147,6 +148,18 @@ cJSON *api_parse(api *a, http_req *r)
     if (!s && cJSON_IsObject(doc)) return doc;
     cJSON_Delete(doc);
     return NULL;
+}
+
+cJSON *api_parse_spelled(api *a, http_req *r)
+{
+    size_t n;
+    const char *text = http_body(r, &n);
+    cJSON *doc = api_parse(a, r), *spelled = NULL;
+    if (!doc) return NULL;
+    cJSON_Delete(doc);
+    if (jt_parse(&spelled, text, n, JT_NUMBERS, NULL))
+        http_error(r, 503, NULL, NULL, "out of memory"); /* its syntax was just found right */
+    return spelled;
 }
 
 bool api_serves(const api *a, const char *name)

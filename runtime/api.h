@@ -7,6 +7,7 @@
 #define LLMQ_RUNTIME_API_H
 
 #include "runtime/api_params.h"
+#include "runtime/chat_set.h"
 #include "runtime/engine.h"
 #include "runtime/http.h"
 
@@ -15,6 +16,7 @@ typedef struct api api;
 /* What a chat request asks of the template. */
 typedef struct {
     const cJSON *messages; /* an array of objects; contents are strings or null */
+    const cJSON *tools;    /* an array or NULL */
     const cJSON *kwargs;   /* an object or NULL */
     bool add_generation_prompt, continue_final;
 } api_chat_request;
@@ -36,6 +38,7 @@ typedef struct {
     api_backend backend;
     const tok_tokenizer *tok; /* NULL: ids only */
     int64_t vocab, max_len;
+    chat_marks marks;              /* of the chat template */
     int64_t block_size, kv_blocks; /* for cache_config_info */
     const char *quantization;      /* "u4-g128", NULL: none */
     const char *fingerprint;       /* any text that changes with weights and arithmetic */

@@ -102,7 +102,7 @@ void api_post_chat(void *app, http_req *r)
     api_error e = { 0 };
     size_t n_text;
     if (!api_ready(a, r)) return;
-    cJSON *doc = api_parse(a, r);
+    cJSON *doc = api_parse_spelled(a, r);
     if (!doc) return;
     const char *text = http_body(r, &n_text);
     api_prompt *prompt = calloc(1, sizeof *prompt);
@@ -114,8 +114,13 @@ void api_post_chat(void *app, http_req *r)
         e.status = 503;
     }
     if (!s && !api_serves(a, p.model)) s = api_no_model(&e, p.model);
+    if (!s && p.tools && a->m.marks.calls == CHAT_CALLS_NONE)
+        s = api_fail(&e, "tools", "unsupported_value",
+                     "tools: the model's chat template has none, or spells calls in a way that is "
+                     "not known here");
     if (!s) {
-        api_chat_request q = { .kwargs = p.template_kwargs,
+        api_chat_request q = { .tools = p.tools,
+                               .kwargs = p.template_kwargs,
                                .add_generation_prompt = p.add_generation_prompt,
                                .continue_final = p.continue_final };
         s = api_chat_prompt(a, prompt, doc, &q, &e);

@@ -42,6 +42,7 @@ static void gen_free(void *user)
         for (size_t k = 0; k < LQ_COUNT(all); k++)
             jw_free(all[k]);
         tok_stream_free(c->offsets);
+        gen_free_parts(c);
     }
     free(g->choices);
     for (size_t i = 0; i < g->n_prompts; i++)
@@ -126,7 +127,7 @@ static void take(gen_choice *c, const eng_event *e)
         if (g->p.logprobs >= 0 && e->logprobs) gen_write_logprob(c, &e->logprobs[i], true);
         if (g->p.return_ids) jw_i64(&c->ids, e->ids[i]);
     }
-    jw_bytes(&c->text, e->text, e->n_text);
+    gen_take_text(c, e->text, e->n_text, e->finish != ENG_RUNNING);
     c->n_output = e->n_output;
     c->n_cached = e->n_cached;
 }
@@ -190,7 +191,8 @@ static void on_event(void *user, const eng_event *e)
     take(c, e);
     if (e->n_ids) observe_tokens(c, e->n_ids, now);
     if (e->finish) take_finish(c, e);
-    bool due = c->text.n > 0 || (e->finish && e->finish != ENG_CANCELLED);
+    bool due = c->text.n > 0 || c->reasoning.n > 0 || c->calls.n > 0 ||
+               (e->finish && e->finish != ENG_CANCELLED);
     if (g->p.stream && due && !atomic_load(&g->failed) && !atomic_load(&g->gone) &&
         !gen_write_chunk(c))
         on_gone(g);
@@ -450,6 +452,7 @@ static lq_status prepare(gen *g, api_error *e)
         gen_choice *c = &g->choices[i];
         *c = (gen_choice){ .g = g, .index = i, .prompt = i / (int)g->p.n, .stop_id = -1 };
         s = prepare_echo(c, &err);
+        if (!s) s = gen_open_parts(c, &err);
     }
     if (s) {
         api_fail(e, NULL, NULL, "out of memory");

@@ -4,6 +4,7 @@
 #define LLMQ_RUNTIME_API_GEN_INT_H
 
 #include "runtime/api_int.h"
+#include "runtime/chat_out.h"
 
 typedef struct gen gen;
 
@@ -18,8 +19,13 @@ typedef struct {
     jw text, ids;
     jw lp_tokens, lp_values, lp_tops, lp_offsets; /* completions */
     jw lp_content;                                /* chat */
-    tok_stream *offsets;                          /* where in the text a token begins */
-    int64_t offset;                               /* in code points */
+    /* a chat's answer with parts (api_parts.c); out NULL: all of it is text */
+    chat_out *out;
+    jw reasoning, calls, args; /* calls: a JSON list without brackets; args: of the open call */
+    int n_calls;
+    bool in_call;
+    tok_stream *offsets; /* where in the text a token begins */
+    int64_t offset;      /* in code points */
     int64_t n_output, n_cached;
     double t_first, t_last;
     bool opened; /* a chunk was sent */
@@ -49,6 +55,11 @@ struct gen {
     int64_t created, n_prompt_ids;
     jw chunk; /* scratch */
 };
+
+/* api_parts.c: before the first text; text that may be of any part, `ends` with the last. */
+lq_status gen_open_parts(gen_choice *c, lq_err *err);
+void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends);
+void gen_free_parts(gen_choice *c);
 
 /* Appends one token with its logprobs; `known` is false for the first token of a prompt. */
 void gen_write_logprob(gen_choice *c, const smp_result *r, bool known);

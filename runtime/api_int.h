@@ -35,6 +35,8 @@ void api_reply_error(api *a, http_req *r, const api_error *e);
 bool api_ready(api *a, http_req *r);
 /* The body as a JSON object; NULL: the answer is given. cJSON_Delete it. */
 cJSON *api_parse(api *a, http_req *r);
+/* The same with the numbers' own spellings (runtime/jtext.h), for what a template shows. */
+cJSON *api_parse_spelled(api *a, http_req *r);
 /* Is `name` (NULL: not given) a served one? */
 bool api_serves(const api *a, const char *name);
 lq_status api_no_model(api_error *e, const char *name);

@@ -156,6 +156,12 @@ static lq_status read_kwargs(api_params *p, const row *t, const cJSON *v, api_er
     return LQ_OK;
 }
 
+static lq_status read_tools(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    return api_read_tools(p, v, e);
+}
+
 static lq_status read_truncate(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     (void)t;
@@ -342,6 +348,10 @@ static const row rows[] = {
     BOOL_AND("add_generation_prompt", API_CHAT, add_generation_prompt, has_generation_prompt),
     BOOL("continue_final_message", API_CHAT, continue_final),
     READ("chat_template_kwargs", API_CHAT, read_kwargs),
+    READ("tools", API_CHAT, read_tools),
+    KNOWN("tool_choice", API_CHAT),
+    BOOL("parallel_tool_calls", API_CHAT, parallel_calls),
+    BOOL("include_reasoning", API_CHAT, include_reasoning),
 
     /* structured output: api_grammar.c */
     READ("response_format", BOTH, read_structured),
@@ -369,9 +379,9 @@ static const row rows[] = {
 
     /* known and not honoured */
     REFUSED("suffix", API_COMPLETIONS, N_EMPTY_STR),
-    REFUSED("tools", BOTH, 0),
-    REFUSED("tool_choice", BOTH, 0),
-    REFUSED("parallel_tool_calls", BOTH, N_TRUE | N_FALSE),
+    REFUSED("tools", API_COMPLETIONS, 0),
+    REFUSED("tool_choice", API_COMPLETIONS, 0),
+    REFUSED("parallel_tool_calls", API_COMPLETIONS, N_TRUE | N_FALSE),
     REFUSED("functions", BOTH, 0),
     REFUSED("function_call", BOTH, 0),
     REFUSED("bad_words", BOTH, N_EMPTY_LIST),
@@ -494,7 +504,7 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
         return api_fail(e, "continue_final_message", "invalid_value",
                         "continue_final_message and add_generation_prompt exclude each other");
     if (p->continue_final) p->add_generation_prompt = false;
-    return LQ_OK;
+    return api_check_tool_choice(p, js_get(doc, "tool_choice"), e);
 }
 
 lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, size_t n,
@@ -513,6 +523,8 @@ lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, siz
                        .skip_special = true,
                        .add_special = kind == API_COMPLETIONS,
                        .add_generation_prompt = true,
+                       .parallel_calls = true,
+                       .include_reasoning = true,
                        .vocab = vocab,
                        .text = text,
                        .n_text = n };

@@ -68,6 +68,8 @@ typedef struct {
     bool chat_logprobs, has_generation_prompt, add_generation_prompt, continue_final;
     int64_t top_logprobs; /* -1: not given */
     const cJSON *template_kwargs;
+    const cJSON *tools; /* that the model may call; NULL: none */
+    bool parallel_calls, include_reasoning;
 
     int n_ignored; /* members whose names no row has */
     /* while reading */
@@ -85,6 +87,10 @@ void api_params_free(api_params *p);
 
 /* One of the parameters of structured output (api_grammar.c); LQ_EVALUE after api_fail. */
 lq_status api_read_structured(api_structured *s, const char *param, const cJSON *v, api_error *e);
+
+/* runtime/api_parts.c: `tools` and `tool_choice` of a chat (v may be NULL); p->tools is set. */
+lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e);
+lq_status api_check_tool_choice(api_params *p, const cJSON *v, api_error *e);
 
 /* Ids of a JSON array, each within 0..vocab-1; *ids is malloc'd. */
 lq_status api_read_ids(int32_t **ids, int *n, const cJSON *v, const char *param, int64_t vocab,

@@ -199,7 +199,10 @@ static void write_usage(jw *w, const gen *g)
 static void write_finish(jw *w, const gen_choice *c)
 {
     jw_key(w, "finish_reason");
-    jw_cstr(w, c->finish == ENG_STOP ? "stop" : c->finish == ENG_LENGTH ? "length" : NULL);
+    jw_cstr(w, c->finish == ENG_LENGTH ? "length"
+               : c->finish != ENG_STOP ? NULL
+               : c->n_calls            ? "tool_calls"
+                                       : "stop");
     jw_key(w, "stop_reason");
     if (!c->stop_string && c->stop_id >= 0)
         jw_i64(w, c->stop_id);
@@ -243,8 +246,22 @@ static bool send_chunk(gen *g, bool last)
     return ok;
 }
 
-/* One chunk of a chat: role, content (n bytes; NULL: none) and, with `end`, the reason. */
-static bool send_delta(gen_choice *c, bool role, const char *text, size_t n, bool end)
+/* A member that is there only when there is something in it. */
+static void write_part(jw *w, const char *key, jw *text)
+{
+    if (!text->n) return;
+    jw_key(w, key);
+    jw_str(w, text->p, text->n);
+    jw_clear(text);
+}
+
+static void write_calls(jw *w, gen_choice *c)
+{
+    if (c->calls.n) take_list(w, "tool_calls", &c->calls);
+}
+
+/* One chunk of a chat: the role, what there is of the parts, or (`end`) the reason. */
+static bool send_delta(gen_choice *c, bool role, bool end)
 {
     jw *w = &c->g->chunk;
     write_head(w, c->g, "chat.completion.chunk");
@@ -256,10 +273,12 @@ static bool send_delta(gen_choice *c, bool role, const char *text, size_t n, boo
     if (role) {
         jw_key(w, "role");
         jw_cstr(w, "assistant");
-    }
-    if (text) {
         jw_key(w, "content");
-        jw_str(w, text, n);
+        jw_cstr(w, "");
+    } else if (!end) {
+        write_part(w, "reasoning_content", &c->reasoning);
+        write_part(w, "content", &c->text);
+        write_calls(w, c);
     }
     jw_close(w, '}');
     if (role) {
@@ -282,11 +301,11 @@ static bool send_delta(gen_choice *c, bool role, const char *text, size_t n, boo
 
 static bool chat_chunk(gen_choice *c)
 {
-    bool ok = c->opened || send_delta(c, true, "", 0, false);
+    bool ok = c->opened || send_delta(c, true, false);
+    bool news = c->text.n || c->reasoning.n || c->calls.n || c->lp_content.n || c->ids.n;
     c->opened = true;
-    if (ok && (c->text.n || c->lp_content.n || c->ids.n))
-        ok = send_delta(c, false, c->text.p ? c->text.p : "", c->text.n, false);
-    if (ok && c->finish) ok = send_delta(c, false, NULL, 0, true);
+    if (ok && news) ok = send_delta(c, false, false);
+    if (ok && c->finish) ok = send_delta(c, false, true);
     return ok;
 }
 
@@ -349,9 +368,14 @@ static void write_chat_choice(jw *w, gen_choice *c)
     jw_key(w, "role");
     jw_cstr(w, "assistant");
     jw_key(w, "content");
-    jw_str(w, c->text.p ? c->text.p : "", c->text.n);
+    if (c->n_calls && !c->text.n)
+        jw_null(w);
+    else
+        jw_str(w, c->text.p ? c->text.p : "", c->text.n);
     jw_key(w, "refusal");
     jw_null(w);
+    write_part(w, "reasoning_content", &c->reasoning);
+    write_calls(w, c);
     jw_close(w, '}');
     write_logprobs(w, c);
     write_ids(w, c);

@@ -39,6 +39,13 @@ void chat_close(chat_format *c)
     free(c);
 }
 
+chat_marks chat_marks_of(const chat_format *c)
+{
+    chat_marks m = chat_set_marks(c->set, true);
+    m.thinks |= chat_set_marks(c->set, false).thinks;
+    return m;
+}
+
 /* ---- variables of a render ---- */
 
 /* OpenAI sends a call's arguments as the text of an object; templates expect the object. */

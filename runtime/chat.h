@@ -15,6 +15,7 @@
 #define LLMQ_RUNTIME_CHAT_H
 
 #include "formats/source.h"
+#include "runtime/chat_set.h"
 #include "runtime/tok.h"
 
 typedef struct cJSON cJSON;
@@ -24,6 +25,8 @@ typedef struct chat_format chat_format;
  * threads may use it. */
 lq_status chat_open(chat_format **c, const src_source *src, const tok_tokenizer *tok, lq_err *err);
 void chat_close(chat_format *c); /* NULL allowed */
+/* How answers to it are to be read (runtime/chat_out.h). */
+chat_marks chat_marks_of(const chat_format *c);
 
 typedef struct {
     const cJSON *messages; /* array of objects */

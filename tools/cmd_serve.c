@@ -136,6 +136,7 @@ static lq_status render(void *self, const api_chat_request *q, int32_t **ids, si
                         lq_err *err)
 {
     chat_request r = { .messages = q->messages,
+                       .tools = q->tools,
                        .kwargs = q->kwargs,
                        .add_generation_prompt = q->add_generation_prompt,
                        .continue_final = q->continue_final };
@@ -277,6 +278,7 @@ static void make_ready(serve *v)
     eng_stats_get(v->engine, &s);
     api_model m = { .backend = { v, submit, cancel, stats, v->chat ? render : NULL },
                     .tok = v->tok.t,
+                    .marks = v->chat ? chat_marks_of(v->chat) : (chat_marks){ 0 },
                     .vocab = v->model.m.cfg->vocab,
                     .max_len = eo->max_len,
                     .block_size = eo->block_size,

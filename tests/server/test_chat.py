@@ -1,6 +1,4 @@
 """/v1/chat/completions, /tokenize, /detokenize, /v1/embeddings: C71-C88."""
-import json
-
 import pytest
 
 from helpers import TINY, with_template
@@ -187,14 +185,6 @@ def test_control_tokens_of_users_are_text(server, ask):
         ids = server.post_json("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
         assert server.post_json("/detokenize", {"tokens": ids})["prompt"] == text
     ask.check_error(server.post("/v1/completions", {"prompt": "a\0b"}), 400, None, "invalid_json")
-
-
-@case("C80", "C81")
-@pytest.mark.xfail(strict=True, reason="tools are refused in this build")
-def test_tools(scripted):
-    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
-    c = chat(scripted, said("[one call]"), tools=[tool], temperature=0, max_tokens=200)["choices"][0]
-    assert json.loads(c["message"]["tool_calls"][0]["function"]["arguments"])["city"] == "Paris"
 
 
 @case("C88")

@@ -1,0 +1,242 @@
+/* runtime/api_parts.c - chat answers with parts: tools as a request offers them, and the calls and
+ * thoughts that runtime/chat_out.h finds in the text, as JSON. */
+#include "runtime/api_gen_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MAX_TOOLS = 128, MAX_NAME = 64 };
+
+/* ---- tools, tool_choice ---- */
+
+static bool good_name(const cJSON *v)
+{
+    const char *s = cJSON_GetStringValue(v);
+    size_t n = s ? strlen(s) : 0;
+    return n > 0 && n <= MAX_NAME &&
+           strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == n;
+}
+
+static const cJSON *tool_name(const cJSON *tool)
+{
+    return js_get(js_get(tool, "function"), "name");
+}
+
+static bool has_tool(const cJSON *tools, const char *name, size_t n)
+{
+    for (const cJSON *t = tools ? tools->child : NULL; t; t = t->next) {
+        const char *s = cJSON_GetStringValue(tool_name(t));
+        if (s && strlen(s) == n && memcmp(s, name, n) == 0) return true;
+    }
+    return false;
+}
+
+static lq_status bad_tool(api_error *e, int i, const char *expected, const cJSON *v)
+{
+    char found[64];
+    return api_fail(e, "tools", "invalid_value", "tools[%d]: expected %s, found %s", i, expected,
+                    js_describe(found, v));
+}
+
+static lq_status check_tool(const cJSON *tools, const cJSON *t, int i, api_error *e)
+{
+    const cJSON *type = js_get(t, "type"), *f = js_get(t, "function");
+    const cJSON *text = js_get(f, "description"), *parameters = js_get(f, "parameters");
+    if (!cJSON_IsString(type) || strcmp(type->valuestring, "function") != 0)
+        return bad_tool(e, i, "type \"function\"", type);
+    if (!cJSON_IsObject(f)) return bad_tool(e, i, "an object \"function\"", f);
+    if (!good_name(tool_name(t)))
+        return bad_tool(e, i, "a name of 1..64 letters, digits, '_', '-' or '.'", tool_name(t));
+    if (text && !cJSON_IsString(text))
+        return bad_tool(e, i, "a description that is a string", text);
+    if (parameters && !cJSON_IsObject(parameters))
+        return bad_tool(e, i, "parameters that are an object", parameters);
+    for (const cJSON *o = tools->child; o != t; o = o->next)
+        if (strcmp(tool_name(o)->valuestring, tool_name(t)->valuestring) == 0)
+            return bad_tool(e, i, "a name that comes once", tool_name(t));
+    return LQ_OK;
+}
+
+lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e)
+{
+    int i = 0;
+    if (!cJSON_IsArray(v) || !v->child)
+        return api_fail(e, "tools", "invalid_value",
+                        "tools: expected an array of at least one tool");
+    for (const cJSON *t = v->child; t; t = t->next, i++) {
+        if (i == MAX_TOOLS)
+            return api_fail(e, "tools", "invalid_value", "tools: expected at most %d", MAX_TOOLS);
+        lq_status s = check_tool(v, t, i, e);
+        if (s) return s;
+    }
+    p->tools = v;
+    return LQ_OK;
+}
+
+lq_status api_check_tool_choice(api_params *p, const cJSON *v, api_error *e)
+{
+    const char *word = cJSON_GetStringValue(v), *name = cJSON_GetStringValue(tool_name(v));
+    const cJSON *type = js_get(v, "type");
+    if (!v) return LQ_OK;
+    if (!p->tools)
+        return api_fail(e, "tool_choice", "invalid_value",
+                        "tool_choice: only allowed where there are tools");
+    if (word && strcmp(word, "auto") == 0) return LQ_OK;
+    if (word && strcmp(word, "none") == 0) {
+        p->tools = NULL;
+        return LQ_OK;
+    }
+    bool named = name && cJSON_IsString(type) && strcmp(type->valuestring, "function") == 0;
+    if (named && !has_tool(p->tools, name, strlen(name)))
+        return api_fail(e, "tool_choice", "invalid_value",
+                        "tool_choice: there is no tool \"%.64s\"", name);
+    if (named || (word && strcmp(word, "required") == 0))
+        return api_fail(e, "tool_choice", "unsupported_value",
+                        "tool_choice: only \"auto\" and \"none\" are supported");
+    return api_fail(e, "tool_choice", "invalid_value",
+                    "tool_choice: expected \"auto\", \"none\", \"required\" or {\"type\": "
+                    "\"function\", \"function\": {\"name\": ...}}");
+}
+
+/* ---- the parts of an answer ---- */
+
+static bool known(void *user, const char *name, size_t n)
+{
+    const gen_choice *c = user;
+    return has_tool(c->g->p.tools, name, n);
+}
+
+static void write_call(jw *w, const gen_choice *c, const char *name, size_t n)
+{
+    char id[96];
+    snprintf(id, sizeof id, "call_%s%x-%x", c->g->id + strlen("chatcmpl-"), (unsigned)c->index,
+             (unsigned)c->n_calls);
+    jw_key(w, "id");
+    jw_cstr(w, id);
+    jw_key(w, "type");
+    jw_cstr(w, "function");
+    jw_key(w, "function");
+    jw_open(w, '{');
+    jw_key(w, "name");
+    jw_str(w, name, n);
+    jw_key(w, "arguments");
+}
+
+/* A whole answer has its calls whole: the arguments of the last one end here. */
+static void end_call(gen_choice *c)
+{
+    if (!c->in_call) return;
+    jw_str(&c->calls, c->args.p ? c->args.p : "", c->args.n);
+    jw_close(&c->calls, '}');
+    jw_close(&c->calls, '}');
+    jw_clear(&c->args);
+    c->in_call = false;
+}
+
+static void take_call(gen_choice *c, const char *name, size_t n)
+{
+    jw *w = &c->calls;
+    end_call(c);
+    jw_open(w, '{');
+    if (c->g->p.stream) {
+        jw_key(w, "index");
+        jw_i64(w, c->n_calls);
+    }
+    write_call(w, c, name, n);
+    c->n_calls++;
+    c->in_call = !c->g->p.stream;
+    if (c->in_call) return;
+    jw_cstr(w, "");
+    jw_close(w, '}');
+    jw_close(w, '}');
+}
+
+static void take_args(gen_choice *c, const char *p, size_t n)
+{
+    jw *w = &c->calls;
+    if (!c->g->p.stream) {
+        jw_bytes(&c->args, p, n);
+        return;
+    }
+    jw_open(w, '{');
+    jw_key(w, "index");
+    jw_i64(w, c->n_calls - 1);
+    jw_key(w, "function");
+    jw_open(w, '{');
+    jw_key(w, "arguments");
+    jw_str(w, p, n);
+    jw_close(w, '}');
+    jw_close(w, '}');
+}
+
+static void sink(void *user, chat_part part, const char *p, size_t n)
+{
+    gen_choice *c = user;
+    switch (part) {
+    case CHAT_CONTENT:
+        jw_bytes(&c->text, p, n);
+        break;
+    case CHAT_REASONING:
+        if (c->g->p.include_reasoning) jw_bytes(&c->reasoning, p, n);
+        break;
+    case CHAT_CALL:
+        take_call(c, p, n);
+        break;
+    case CHAT_ARGUMENTS:
+        take_args(c, p, n);
+        break;
+    }
+}
+
+/* The prompt ends inside <think>. */
+static bool ends_thinking(const gen *g, const api_prompt *p)
+{
+    enum { TAIL = 8 };
+    static const char mark[] = "<think>";
+    size_t k = p->n < TAIL ? p->n : TAIL, n = 0;
+    char *text = NULL;
+    if (!g->a->m.tok || tok_decode(g->a->m.tok, p->ids + p->n - k, k, false, &text, &n, NULL))
+        return false;
+    while (n && (text[n - 1] == '\n' || text[n - 1] == ' '))
+        n--;
+    size_t m = sizeof mark - 1;
+    bool yes = n >= m && memcmp(text + n - m, mark, m) == 0;
+    free(text);
+    return yes;
+}
+
+lq_status gen_open_parts(gen_choice *c, lq_err *err)
+{
+    const gen *g = c->g;
+    const chat_marks *m = &g->a->m.marks;
+    if (g->kind != API_CHAT || (!g->p.tools && !m->thinks)) return LQ_OK;
+    chat_out_opts o = { .calls = g->p.tools ? m->calls : CHAT_CALLS_NONE,
+                        .one_call = !g->p.parallel_calls,
+                        .thinks = m->thinks,
+                        .thinking = m->thinks && ends_thinking(g, &g->prompts[c->prompt]),
+                        .known = known,
+                        .sink = sink,
+                        .user = c };
+    return chat_out_open(&c->out, &o, err);
+}
+
+void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends)
+{
+    lq_err err;
+    if (!c->out) {
+        jw_bytes(&c->text, text, n);
+        return;
+    }
+    lq_status s = chat_out_push(c->out, text, n, &err);
+    if (!s && ends) s = chat_out_end(c->out, &err);
+    if (ends) end_call(c);
+    c->text.oom |= s != LQ_OK || c->calls.oom || c->args.oom || c->reasoning.oom;
+}
+
+void gen_free_parts(gen_choice *c)
+{
+    chat_out_close(c->out);
+    jw_free(&c->reasoning);
+    jw_free(&c->calls);
+    jw_free(&c->args);
+}

@@ -1,0 +1,189 @@
+"""Tools, tool calls and thoughts: C80, C81."""
+import json
+
+import pytest
+
+from helpers import with_template
+from harness import ROOT, Server
+from scripts import SCRIPTS  # noqa: F401 (what the names in brackets answer)
+
+case = pytest.mark.case
+PATH = "/v1/chat/completions"
+
+
+def tool(name, **parameters):
+    return {"type": "function", "function": {"name": name, "description": f"{name}, please",
+                                             "parameters": {"type": "object",
+                                                            "properties": parameters}}}
+
+
+TOOLS = [tool("weather", city={"type": "string"}, days={"type": "array"}), tool("now")]
+
+
+def body(name, **more):
+    return {"messages": [{"role": "user", "content": f"[{name}]"}], "temperature": 0,
+            "max_tokens": 250, "tools": TOOLS, **more}
+
+
+def whole(server, name, **more):
+    return server.post_json(PATH, body(name, **more))["choices"][0]
+
+
+def streamed(server, ask, name, **more):
+    """The message that the deltas make, as a client puts it together."""
+    events = ask.stream(server, body(name, **more), PATH)
+    message, finish = {"role": None, "content": None}, []
+    for e in events:
+        c = e["choices"][0]
+        finish.append(c["finish_reason"])
+        for key, value in c["delta"].items():
+            if key == "tool_calls":
+                calls = message.setdefault("tool_calls", [])
+                for part in value:
+                    if part["index"] == len(calls):
+                        calls.append({k: v for k, v in part.items() if k != "index"})
+                    else:
+                        assert part["index"] == len(calls) - 1 and "id" not in part
+                        calls[-1]["function"]["arguments"] += part["function"]["arguments"]
+            else:
+                message[key] = (message.get(key) or "") + value
+    assert finish[:-1] == [None] * (len(finish) - 1)
+    return message, finish[-1], events
+
+
+WANT = {
+    "one call": ("Let me see.", None, [("weather", {"city": "Paris", "days": [1, 2]})], "tool_calls"),
+    "two calls": (None, None, [("weather", {"city": "Köln \"x\" \\"}), ("now", {})], "tool_calls"),
+    "think call": (None, "hm", [("now", {})], "tool_calls"),
+    "think": ("Four.", "Two and two.", [], "stop"),
+    "no think": ("<b>Four</b>.", None, [], "stop"),
+    "bad call": ("<tool_call>\nnot json\n</tool_call>", None, [], "stop"),
+    "wrong call": ('<tool_call>\n{"name": "nobody", "arguments": {"a": 1}}\n</tool_call>', None, [],
+                   "stop"),
+    "almost call": ("a <tool_cal l> b", None, [], "stop"),
+}
+
+
+@case("C81")
+@pytest.mark.parametrize("name", WANT)
+def test_calls_and_thoughts(scripted, ask, name):
+    content, reasoning, calls, reason = WANT[name]
+    c = whole(scripted, name)
+    message = c["message"]
+    assert (message["content"] or None, message.get("reasoning_content"), c["finish_reason"]) == \
+        (content, reasoning, reason)
+    got = message.get("tool_calls", [])
+    assert [(x["function"]["name"], json.loads(x["function"]["arguments"])) for x in got] == calls
+    assert all(x["type"] == "function" and x["id"].startswith("call_") for x in got)
+    assert len({x["id"] for x in got}) == len(got)
+    parts, finish, events = streamed(scripted, ask, name)
+    assert finish == reason and (parts["content"] or None) == content
+    assert parts.get("reasoning_content") == reasoning
+    assert [x["function"] for x in parts.get("tool_calls", [])] == [x["function"] for x in got]
+    if calls and calls[0][1]:  # the arguments come piece by piece
+        assert sum("tool_calls" in e["choices"][0]["delta"] for e in events) > 5
+
+
+@case("C81")
+def test_a_call_that_is_cut(scripted, ask):
+    c = whole(scripted, "cut call", max_tokens=62, ignore_eos=True)
+    assert c["finish_reason"] == "length"
+    assert c["message"]["tool_calls"][0]["function"]["arguments"].startswith('{"city": "Par')
+    parts, finish, _ = streamed(scripted, ask, "cut call", max_tokens=62, ignore_eos=True)
+    assert finish == "length"
+    assert parts["tool_calls"][0]["function"] == c["message"]["tool_calls"][0]["function"]
+
+
+@case("C81")
+def test_choices_of_tools(scripted, ask):
+    c = whole(scripted, "one call", tool_choice="none")
+    assert "tool_calls" not in c["message"] and "<tool_call>" in c["message"]["content"]
+    assert whole(scripted, "one call", tool_choice="auto")["finish_reason"] == "tool_calls"
+    one = whole(scripted, "two calls", parallel_tool_calls=False)["message"]["tool_calls"]
+    assert [x["function"]["name"] for x in one] == ["weather"]
+    two = scripted.post_json(PATH, body("two calls", n=2))["choices"]
+    assert len({x["id"] for c in two for x in c["message"]["tool_calls"]}) == 4
+    hidden = whole(scripted, "think", include_reasoning=False)["message"]
+    assert "reasoning_content" not in hidden and hidden["content"] == "Four."
+
+
+@case("C81")
+@pytest.mark.xfail(strict=True, reason="required and named calls need structured output")
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "now"}}])
+def test_calls_that_must_come(scripted, choice):
+    assert whole(scripted, "no think", tool_choice=choice)["message"]["tool_calls"]
+
+
+@case("C81")
+def test_the_client_of_openai_gets_calls(scripted, scripted_client):
+    ask = {"model": "chatml", "messages": body("one call")["messages"], "tools": TOOLS,
+           "temperature": 0, "max_tokens": 250}
+    a = scripted_client.chat.completions.create(**ask).choices[0]
+    call = a.message.tool_calls[0]
+    assert json.loads(call.function.arguments)["days"] == [1, 2]
+    # and the talk goes on with what the tool said
+    after = [*ask["messages"], a.message.model_dump(exclude_none=True),
+             {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
+    b = scripted_client.chat.completions.create(**{**ask, "messages": after, "max_tokens": 1})
+    assert b.usage.prompt_tokens > 0
+    with scripted_client.chat.completions.stream(**ask) as s:
+        final = s.get_final_completion().choices[0]
+    assert final.message.tool_calls[0].function.arguments == call.function.arguments
+
+
+@case("C80")
+@pytest.mark.parametrize("more, param", [
+    ({"tools": []}, "tools"),
+    ({"tools": {}}, "tools"),
+    ({"tools": [5]}, "tools"),
+    ({"tools": [{"type": "retrieval"}]}, "tools"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "x" * 65}}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "description": 5}}]}, "tools"),
+    ({"tools": [tool("f"), tool("f")]}, "tools"),
+    ({"tools": [tool(f"f{i}") for i in range(129)]}, "tools"),
+    ({"tools": None, "tool_choice": "auto"}, "tool_choice"),
+    ({"tool_choice": "perhaps"}, "tool_choice"),
+    ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
+    ({"tool_choice": 5}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
+])
+def test_tools_that_are_wrong(scripted, ask, more, param):
+    ask.check_error(scripted.post(PATH, body("abc", **more)), 400, param)
+
+
+@case("C80")
+def test_a_template_without_tools(server, ask):
+    ask.check_error(server.post(PATH, body("abc")), 400, "tools", "unsupported_value")
+
+
+@case("C81")
+def test_what_the_template_gets(scripted):
+    """The tools as they were sent: members in their order, numbers in their own spelling."""
+    odd = {"type": "function", "function": {"name": "f", "parameters": {
+        "type": "object", "properties": {"x": {"minimum": 1.0, "maximum": 1e3}}}}}
+    raw = json.dumps({**body("abc"), "tools": [odd], "max_tokens": 1, "return_token_ids": True})
+    a = scripted.post_json(PATH, raw.replace("1000.0", "1e3").encode())
+    ids = a["choices"][0]["prompt_token_ids"]
+    text = scripted.post_json("/detokenize", {"tokens": ids})["prompt"]
+    assert '"x": {"minimum": 1.0, "maximum": 1000.0}' in text
+
+
+@case("C81")
+def test_calls_of_llama_3(scripted_llmq, vocabulary, ask, tmp_path):
+    script = {"scripts": [{"prompt": "[llama]", "ids": vocabulary.ids([
+        b'{"name": "weather", "parameters": {"city": "Paris"}}', 0])}]}
+    (tmp_path / "script").write_text(json.dumps(script))
+    template = (ROOT / "tests/golden/templates/header-date-tools.jinja").read_text()
+    with Server(scripted_llmq, with_template(tmp_path / "llama", template), "--test-script",
+                tmp_path / "script", log=tmp_path / "log") as s:
+        c = whole(s, "llama")
+        parts, finish, _ = streamed(s, ask, "llama")
+    call = c["message"]["tool_calls"][0]["function"]
+    assert (call["name"], json.loads(call["arguments"])) == ("weather", {"city": "Paris"})
+    assert c["message"]["content"] is None and c["finish_reason"] == finish == "tool_calls"
+    assert parts["tool_calls"][0]["function"] == call
