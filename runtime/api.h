@@ -36,13 +36,13 @@ typedef struct {
 /* What loading a model yields. Borrowed until api_close. */
 typedef struct {
     api_backend backend;
-    const tok_tokenizer *tok; /* NULL: ids only */
-    int64_t vocab, max_len;
-    chat_marks marks;              /* of the chat template */
-    int64_t block_size, kv_blocks; /* for cache_config_info */
-    const char *quantization;      /* "u4-g128", NULL: none */
-    const char *fingerprint;       /* any text that changes with weights and arithmetic */
-    gen_defaults defaults;         /* of the model's file */
+    const tok_tokenizer *tok;       /* NULL: ids only */
+    int64_t vocab, max_len, hidden; /* hidden: numbers of an embedding */
+    chat_marks marks;               /* of the chat template */
+    int64_t block_size, kv_blocks;  /* for cache_config_info */
+    const char *quantization;       /* "u4-g128", NULL: none */
+    const char *fingerprint;        /* any text that changes with weights and arithmetic */
+    gen_defaults defaults;          /* of the model's file */
 } api_model;
 
 typedef struct {

@@ -43,6 +43,7 @@ static void gen_free(void *user)
             jw_free(all[k]);
         tok_stream_free(c->offsets);
         gen_free_parts(c);
+        free(c->vector);
     }
     free(g->choices);
     for (size_t i = 0; i < g->n_prompts; i++)
@@ -127,6 +128,7 @@ static void take(gen_choice *c, const eng_event *e)
         if (g->p.logprobs >= 0 && e->logprobs) gen_write_logprob(c, &e->logprobs[i], true);
         if (g->p.return_ids) jw_i64(&c->ids, e->ids[i]);
     }
+    if (e->pooled && !gen_take_vector(c, e->pooled)) c->text.oom = true;
     gen_take_text(c, e->text, e->n_text, e->finish != ENG_RUNNING);
     c->n_output = e->n_output;
     c->n_cached = e->n_cached;
@@ -308,6 +310,11 @@ static int64_t wanted_tokens(const gen *g, int64_t n_prompt)
     return g->p.max_tokens < 0 && want > room ? room : want;
 }
 
+static const char *prompt_param(api_kind kind)
+{
+    return kind == API_CHAT ? "messages" : kind == API_EMBEDDINGS ? "input" : "prompt";
+}
+
 static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
 {
     const api_params *p = &g->p;
@@ -341,6 +348,9 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
         .show_special = !p->skip_special,
         .prompt_logprobs = p->echo ? (int)p->logprobs : -1,
         .grammar = g->grammar,
+        .pool = g->kind != API_EMBEDDINGS ? ENG_NO_POOL
+                : p->mean                 ? ENG_POOL_MEAN
+                                          : ENG_POOL_LAST,
         .salt = p->cache_salt,
         .priority = (int32_t)p->priority,
     };
@@ -353,8 +363,7 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
         return s;
     }
     if (s == LQ_EVALUE) {
-        api_fail(e, g->kind == API_CHAT ? "messages" : "prompt", "context_length_exceeded", "%s",
-                 err.msg);
+        api_fail(e, prompt_param(g->kind), "context_length_exceeded", "%s", err.msg);
     } else {
         api_fail(e, NULL, "overloaded", "too many requests are waiting; try again later");
         e->status = 503;
@@ -383,7 +392,7 @@ static void submit_all(gen *g)
 
 static lq_status check_length(gen *g, api_error *e)
 {
-    const char *param = g->kind == API_CHAT ? "messages" : "prompt";
+    const char *param = prompt_param(g->kind);
     for (size_t i = 0; i < g->n_prompts; i++) {
         api_prompt *p = &g->prompts[i];
         int64_t limit = g->a->m.max_len, n = (int64_t)p->n;
@@ -439,6 +448,10 @@ static lq_status prepare(gen *g, api_error *e)
     if (g->p.priority && !g->a->o.priorities)
         return api_fail(e, "priority", "unsupported_value",
                         "priority: this server answers in the order of arrival");
+    if (g->p.dimensions > g->a->m.hidden)
+        return api_fail(e, "dimensions", "invalid_value",
+                        "dimensions: expected an integer 1..%lld, found %lld",
+                        (long long)g->a->m.hidden, (long long)g->p.dimensions);
     if (!g->a->m.tok && g->p.n_stop)
         return api_fail(e, "stop", "unsupported_value", "stop: the model has no tokenizer");
     s = api_grammar(g->a, &g->grammar, &g->p.structured, e);
@@ -484,7 +497,10 @@ void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt 
                 .n_prompts = n_prompts,
                 .model = p->model ? p->model : a->names[0],
                 .created = (int64_t)time(NULL) };
-    snprintf(g->id, sizeof g->id, "%s-%016llx%08llx", kind == API_CHAT ? "chatcmpl" : "cmpl",
+    snprintf(g->id, sizeof g->id, "%s-%016llx%08llx",
+             kind == API_CHAT         ? "chatcmpl"
+             : kind == API_EMBEDDINGS ? "embd"
+                                      : "cmpl",
              (unsigned long long)a->salt, (unsigned long long)atomic_fetch_add(&a->counter, 1));
     if (prepare(g, &e)) {
         api_reply_error(a, r, &e);

@@ -24,6 +24,7 @@ typedef struct {
     jw reasoning, calls, args; /* calls: a JSON list without brackets; args: of the open call */
     int n_calls;
     bool in_call;
+    float *vector;       /* [api_model.hidden] an embedding's, not yet of length 1; malloc'd */
     tok_stream *offsets; /* where in the text a token begins */
     int64_t offset;      /* in code points */
     int64_t n_output, n_cached;
@@ -69,5 +70,10 @@ bool gen_write_usage_chunk(gen *g);
 bool gen_write_error_chunk(gen *g);
 /* The whole answer. */
 void gen_write_answer(gen *g, jw *w);
+/* api_embeddings.c: keeps what the engine pooled; the list of embeddings. */
+bool gen_take_vector(gen_choice *c, const double *pooled);
+void gen_write_embeddings(gen *g, jw *w);
+/* "usage": {...} */
+void gen_write_usage(jw *w, const gen *g);
 
 #endif

@@ -71,6 +71,7 @@ void api_get_models(void *a, http_req *r);
 void api_get_model(void *a, http_req *r);
 void api_post_completions(void *a, http_req *r);
 void api_post_chat(void *a, http_req *r);
+void api_post_embeddings(void *a, http_req *r);
 void api_post_tokenize(void *a, http_req *r);
 void api_post_detokenize(void *a, http_req *r);
 void api_get_root(void *a, http_req *r);

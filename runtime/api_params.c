@@ -162,6 +162,26 @@ static lq_status read_tools(api_params *p, const row *t, const cJSON *v, api_err
     return api_read_tools(p, v, e);
 }
 
+static lq_status read_encoding(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    const char *s = cJSON_GetStringValue(v);
+    p->base64 = s && strcmp(s, "base64") == 0;
+    return p->base64 || (s && strcmp(s, "float") == 0)
+               ? LQ_OK
+               : wrong(e, "encoding_format", "\"float\" or \"base64\"", v);
+}
+
+static lq_status read_pooling(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    const char *s = cJSON_GetStringValue(v);
+    p->mean = s && strcmp(s, "mean") == 0;
+    return p->mean || (s && strcmp(s, "last") == 0)
+               ? LQ_OK
+               : wrong(e, "pooling", "\"last\" or \"mean\"", v);
+}
+
 static lq_status read_truncate(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     (void)t;
@@ -265,7 +285,7 @@ struct row {
     int neutral;
 };
 
-enum { BOTH = API_COMPLETIONS | API_CHAT };
+enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_EMBEDDINGS };
 #define F(field) offsetof(api_params, field)
 #define MAX_INT ((double)JS_MAX_INT)
 
@@ -309,9 +329,13 @@ enum { BOTH = API_COMPLETIONS | API_CHAT };
 
 /* clang-format off */
 static const row rows[] = {
-    STR("model", BOTH, model, 0, 4096),
+    STR("model", ALL, model, 0, 4096),
     KNOWN("prompt", API_COMPLETIONS),
     KNOWN("messages", API_CHAT),
+    KNOWN("input", API_EMBEDDINGS),
+    READ("encoding_format", API_EMBEDDINGS, read_encoding),
+    READ("pooling", API_EMBEDDINGS, read_pooling),
+    INT("dimensions", API_EMBEDDINGS, dimensions, 1, 1 << 20),
     BOOL("stream", BOTH, stream),
     READ("stream_options", BOTH, read_stream_options),
     INT("n", BOTH, n, 1, API_MAX_N),
@@ -341,10 +365,10 @@ static const row rows[] = {
     BOOL("skip_special_tokens", BOTH, skip_special),
     BOOL("return_token_ids", BOTH, return_ids),
     BOOL("return_tokens_as_token_ids", BOTH, ids_as_tokens),
-    BOOL_AND("add_special_tokens", BOTH, add_special, has_add_special),
-    READ("truncate_prompt_tokens", BOTH, read_truncate),
+    BOOL_AND("add_special_tokens", ALL, add_special, has_add_special),
+    READ("truncate_prompt_tokens", ALL, read_truncate),
     STR("cache_salt", BOTH, cache_salt, 1, 1024),
-    INT("priority", BOTH, priority, INT32_MIN, INT32_MAX),
+    INT("priority", ALL, priority, INT32_MIN, INT32_MAX),
     BOOL_AND("add_generation_prompt", API_CHAT, add_generation_prompt, has_generation_prompt),
     BOOL("continue_final_message", API_CHAT, continue_final),
     READ("chat_template_kwargs", API_CHAT, read_kwargs),
@@ -368,14 +392,14 @@ static const row rows[] = {
     KNOWN("guided_decoding_backend", BOTH),
 
     /* no influence on the answer */
-    KNOWN("user", BOTH),
+    KNOWN("user", ALL),
     KNOWN("metadata", BOTH),
     KNOWN("store", BOTH),
     KNOWN("service_tier", BOTH),
     KNOWN("safety_identifier", BOTH),
     KNOWN("prompt_cache_key", BOTH),
     KNOWN("prompt_cache_retention", BOTH),
-    KNOWN("request_id", BOTH),
+    KNOWN("request_id", ALL),
 
     /* known and not honoured */
     REFUSED("suffix", API_COMPLETIONS, N_EMPTY_STR),
@@ -488,14 +512,14 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
         return api_fail(e, "best_of", "unsupported_value",
                         "best_of: only the value of n (%lld) is supported", (long long)p->n);
     if (kind == API_CHAT && p->max_completion_tokens > 0) p->max_tokens = p->max_completion_tokens;
-    if (p->max_tokens == 0 && !p->echo)
+    if (p->max_tokens == 0 && !p->echo && kind != API_EMBEDDINGS)
         return api_fail(e, "max_tokens", "invalid_value",
                         "max_tokens: 0 is only allowed with echo true");
     if (p->max_tokens >= 0 && p->min_tokens > p->max_tokens)
         return api_fail(e, "min_tokens", "invalid_value",
                         "min_tokens: %lld is more than max_tokens %lld", (long long)p->min_tokens,
                         (long long)p->max_tokens);
-    if (kind == API_COMPLETIONS) return LQ_OK;
+    if (kind != API_CHAT) return LQ_OK;
     if (p->top_logprobs >= 0 && !p->chat_logprobs)
         return api_fail(e, "top_logprobs", "invalid_value",
                         "top_logprobs: only allowed with logprobs true");
@@ -512,7 +536,7 @@ lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, siz
                           api_error *e)
 {
     *p = (api_params){ .n = 1,
-                       .max_tokens = -1,
+                       .max_tokens = kind == API_EMBEDDINGS ? 0 : -1,
                        .temperature = d->has_temperature ? d->temperature : 1,
                        .top_p = d->has_top_p ? d->top_p : 1,
                        .top_k = d->has_top_k ? d->top_k : 0,
@@ -521,7 +545,7 @@ lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, siz
                        .logprobs = -1,
                        .top_logprobs = -1,
                        .skip_special = true,
-                       .add_special = kind == API_COMPLETIONS,
+                       .add_special = kind != API_CHAT,
                        .add_generation_prompt = true,
                        .parallel_calls = true,
                        .include_reasoning = true,

@@ -14,7 +14,7 @@
 
 enum { API_MAX_STOPS = 4, API_MAX_N = 128, API_MAX_IDS = 1024, API_MAX_STOP_BYTES = 1024 };
 
-typedef enum { API_COMPLETIONS = 1, API_CHAT = 2 } api_kind;
+typedef enum { API_COMPLETIONS = 1, API_CHAT = 2, API_EMBEDDINGS = 4 } api_kind;
 
 /* An answer other than 200: what http_error takes. */
 typedef struct {
@@ -70,6 +70,10 @@ typedef struct {
     const cJSON *template_kwargs;
     const cJSON *tools; /* that the model may call; NULL: none */
     bool parallel_calls, include_reasoning;
+
+    /* embeddings */
+    bool base64, mean;
+    int64_t dimensions; /* 0: not given */
 
     int n_ignored; /* members whose names no row has */
     /* while reading */

@@ -173,7 +173,7 @@ static void write_head(jw *w, const gen *g, const char *object)
     jw_open(w, '[');
 }
 
-static void write_usage(jw *w, const gen *g)
+void gen_write_usage(jw *w, const gen *g)
 {
     int64_t out = 0, cached = 0;
     for (int i = 0; i < g->n_choices; i++) {
@@ -233,12 +233,12 @@ static bool send_chunk(gen *g, bool last)
     jw *w = &g->chunk;
     jw_close(w, ']');
     if (g->p.continuous_usage && g->p.include_usage) {
-        write_usage(w, g);
+        gen_write_usage(w, g);
     } else if (g->p.include_usage && !last) {
         jw_key(w, "usage");
         jw_null(w);
     } else if (g->p.include_usage) {
-        write_usage(w, g);
+        gen_write_usage(w, g);
     }
     jw_close(w, '}');
     bool ok = !w->oom && http_stream_event(g->r, w->p, w->n);
@@ -386,6 +386,10 @@ static void write_chat_choice(jw *w, gen_choice *c)
 
 void gen_write_answer(gen *g, jw *w)
 {
+    if (g->kind == API_EMBEDDINGS) {
+        gen_write_embeddings(g, w);
+        return;
+    }
     write_head(w, g, g->kind == API_CHAT ? "chat.completion" : "text_completion");
     for (int i = 0; i < g->n_choices; i++) {
         w->oom |= g->choices[i].text.oom;
@@ -395,6 +399,6 @@ void gen_write_answer(gen *g, jw *w)
             write_completion_choice(w, &g->choices[i]);
     }
     jw_close(w, ']');
-    write_usage(w, g);
+    gen_write_usage(w, g);
     jw_close(w, '}');
 }

@@ -214,6 +214,20 @@ static void admit(engine *e)
     }
 }
 
+/* The rows of this step into the embedding: in the order of their positions, whatever the chunks.
+ */
+static lq_status pool_rows(const engine *e, seq *s)
+{
+    int64_t H = e->m->cfg->hidden;
+    const float *h = fwd_hidden(e->fwd) + s->row0 * H;
+    for (int64_t k = s->plan_from; k < s->plan_n; k++, h += H)
+        for (int64_t i = 0; i < H; i++) {
+            if (!isfinite(h[i])) return lq_fail(&s->err, LQ_EVALUE, "an activation is no number");
+            s->pooled[i] = (double)h[i] + (s->r.pool == ENG_POOL_MEAN ? s->pooled[i] : 0);
+        }
+    return LQ_OK;
+}
+
 /* Score and sample one planned sequence; any thread. */
 static void sample_one(void *ctx, int64_t i, int thread)
 {
@@ -222,7 +236,8 @@ static void sample_one(void *ctx, int64_t i, int thread)
     smp_ctx *smp = e->smp[thread];
     int64_t V = e->m->cfg->vocab;
     const float *row = e->logits[i];
-    s->status = seq_mask(s, &s->err);
+    s->status = s->r.pool ? pool_rows(e, s) : seq_mask(s, &s->err);
+    if (s->r.pool) return;
     for (int64_t k = s->plan_from; k < s->plan_n && !s->status; k++, row += V) {
         int64_t pos = s->n_done + k;
         const bool draws = pos == s->n_ids - 1 && s->max_new > 0;
@@ -248,8 +263,8 @@ static void take_result(engine *e, seq *s)
     }
     s->n_done += s->plan_n;
     kv_register(e->kv, &s->kv, s->ids, s->n_done, s->r.salt);
+    if ((s->scores || s->pooled) && s->n_done > s->n_scored) s->n_scored = s->n_done;
     if (s->scores && !s->scores_sent) {
-        if (s->n_done > s->n_scored) s->n_scored = s->n_done;
         if (!seq_scoring(s)) {
             eng_event ev = event_of(s);
             ev.prompt_logprobs = s->scores;
@@ -259,7 +274,11 @@ static void take_result(engine *e, seq *s)
     }
     if (s->n_done < s->n_ids) return;
     if (s->max_new == 0) {
-        finish(e, s, event_of(s), ENG_LENGTH);
+        eng_event ev = event_of(s);
+        ev.pooled = s->pooled;
+        for (int64_t i = 0; s->r.pool == ENG_POOL_MEAN && i < e->m->cfg->hidden; i++)
+            s->pooled[i] /= (double)s->n_prompt;
+        finish(e, s, ev, ENG_LENGTH);
         return;
     }
     s->status = seq_append(s, e->m->cfg, e->tok, &s->err);
@@ -281,12 +300,14 @@ static void step(engine *e)
     int n = sched_plan(&e->sched, e->items);
     if (n == 0) return;
     const float *logits = NULL;
+    int64_t rows = 0;
     lq_err err;
     lq_status st = fwd_step(e->fwd, e->items, n, &logits, &err);
     for (int i = 0; i < n; i++) {
         seq *s = e->sched.planned[i];
-        e->logits[i] = logits;
-        if (!st) logits += (s->plan_n - s->plan_from) * e->m->cfg->vocab;
+        s->row0 = rows;
+        rows += s->plan_n - s->plan_from;
+        e->logits[i] = st ? NULL : logits + s->row0 * e->m->cfg->vocab;
         s->status = st;
         if (st) s->err = err;
     }

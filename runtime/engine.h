@@ -31,6 +31,8 @@ typedef enum {
     ENG_ERROR,
     ENG_N_FINISH
 } eng_finish;
+/* What an embedding is made of: the last layer's output, after the final norm, over the prompt. */
+typedef enum { ENG_NO_POOL, ENG_POOL_LAST, ENG_POOL_MEAN } eng_pool;
 const char *eng_finish_text(eng_finish f); /* "stop", "length", "abort", "error" */
 
 typedef struct {
@@ -48,6 +50,7 @@ typedef struct {
     bool show_special;   /* text of special tokens is delivered */
     int prompt_logprobs; /* -1: none */
     grammar *grammar;    /* the answer is a sentence of it; NULL: free. A reference is taken */
+    eng_pool pool;       /* an embedding of the prompt is wanted; max_tokens is 0 then */
     const char *salt;    /* prefix cache salt or NULL */
     int32_t priority;    /* lower is served first; a stream of them can starve higher ones */
 } eng_request;
@@ -62,6 +65,7 @@ typedef struct {
     int n_ids;
     const smp_result
         *prompt_logprobs; /* [n_prompt], once, before the first token; entry 0 has no logprob */
+    const double *pooled; /* [hidden] with the last event of an embedding */
     int64_t n_prompt, n_cached, n_output; /* usage so far */
     eng_finish finish;
     const char *stop_string; /* which stop string matched, or NULL */

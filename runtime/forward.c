@@ -165,6 +165,8 @@ void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t n)
     if (c->logit_scale != 1 || c->final_softcap > 0) fwd_each(r, n, finish_logits, &logits);
 }
 
+const float *fwd_hidden(const fwd_ctx *f) { return f->rows.h; }
+
 lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
                    lq_err *err)
 {

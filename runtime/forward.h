@@ -36,6 +36,9 @@ size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads);
 lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
                    lq_err *err);
 
+/* The rows behind those logits, after the final norm: [rows, hidden], valid as long. */
+const float *fwd_hidden(const fwd_ctx *f);
+
 /* Layer by layer, for calibration: T rows of one or more whole windows without a cache. fwd_embed
  * makes x from ids [T], in fwd_layer's scratch. x [T, hidden] goes in and out. Window w covers rows
  * w*window_len.. . The tap sees the input of each linear before it runs; of an expert the rows that

@@ -39,6 +39,8 @@ static lq_status check_request(const eng_request *r, int64_t vocab, int64_t max_
     if (r->prompt_logprobs < -1 || r->prompt_logprobs > SMP_MAX_LOGPROBS)
         return lq_fail(err, LQ_EVALUE, "prompt_logprobs: expected -1..%d, found %d",
                        SMP_MAX_LOGPROBS, r->prompt_logprobs);
+    if (r->pool && (r->max_tokens > 0 || r->prompt_logprobs >= 0))
+        return lq_fail(err, LQ_EVALUE, "an embedding has neither output nor prompt_logprobs");
     if (r->n_stop > 0 && !has_tok)
         return lq_fail(err, LQ_EVALUE, "stop strings need a tokenizer, and this model has none");
     for (int i = 0; i < r->n_stop; i++)
@@ -217,6 +219,8 @@ lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, lq_e
             return lq_fail(err, LQ_ENOMEM, "request: out of memory for prompt_logprobs");
         s->scores[0].id = s->ids[0];
     }
+    if (s->r.pool && !(s->pooled = lq_push(&s->arena, (size_t)c->hidden * sizeof *s->pooled)))
+        return lq_fail(err, LQ_ENOMEM, "request: out of memory");
     lq_status st = prepare_grammar(s, c, t, err);
     if (!st) st = ban_stops(s, c, err);
     if (!st && t) st = prepare_text(s, t, err);

@@ -36,6 +36,7 @@ struct seq {
     uint32_t *mask;         /* of the next draw; in r.params and early */
     const int32_t *end_ids; /* that may be drawn where the grammar may end */
     int n_end_ids;
+    double *pooled; /* [hidden] for an embedding: the sum over the rows so far, or the last row */
     tok_stream *stream; /* NULL without a tokenizer */
     stop_matcher *stop;
 
@@ -50,6 +51,7 @@ struct seq {
     bool running, admitted, prepared, preempted;
     uint64_t preempt_mark;
     int64_t plan_n, plan_from; /* this step: ids computed; first of them that wants logits */
+    int64_t row0;              /* of those logits among the step's; engine's */
 
     /* engine's, under its lock */
     seq *live_prev, *live_next, *inbox_next, *doom_next;
@@ -65,9 +67,11 @@ void seq_free(seq *s); /* its KV blocks are gone already; NULL allowed */
 lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err);
 
 static inline int64_t seq_output(const seq *s) { return s->n_ids - s->n_prompt; }
-/* Still to be scored for prompt_logprobs: positions 0..n_prompt-2 predict the tokens after them. */
+/* Still to be scored: for prompt_logprobs positions 0..n_prompt-2, which predict the tokens after
+ * them; for an embedding all of the prompt. */
 static inline bool seq_scoring(const seq *s)
 {
+    if (s->r.pool) return s->n_scored < s->n_prompt;
     return s->r.prompt_logprobs >= 0 && s->n_scored < s->n_prompt - 1;
 }
 /* Parameters for the next draw. */

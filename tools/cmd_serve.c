@@ -281,6 +281,7 @@ static void make_ready(serve *v)
                     .marks = v->chat ? chat_marks_of(v->chat) : (chat_marks){ 0 },
                     .vocab = v->model.m.cfg->vocab,
                     .max_len = eo->max_len,
+                    .hidden = v->model.m.cfg->hidden,
                     .block_size = eo->block_size,
                     .kv_blocks = s.kv_blocks,
                     .quantization = scheme_of(v),
@@ -403,8 +404,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 const cmd_row cmd_serve = {
     .name = "serve",
     .summary = "serve a model over HTTP, compatible with OpenAI's API",
-    .details = "Routes: /v1/models /v1/completions /v1/chat/completions /tokenize /detokenize\n"
-               "/health /ready /version /metrics /load. SIGTERM and SIGINT let running requests\n"
+    .details = "Routes: /v1/models /v1/completions /v1/chat/completions /v1/embeddings\n"
+               "/tokenize /detokenize /v1/requests/ID /health /ready /version /metrics /load. SIGTERM and SIGINT let running requests\n"
                "finish, then end the server; SIGHUP reads the key files again; SIGUSR1 says what\n"
                "goes on.",
     .args = { { "MODEL", 0, 1, "a .llmq file or a Hugging Face folder" } },

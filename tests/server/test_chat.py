@@ -1,4 +1,4 @@
-"""/v1/chat/completions, /tokenize, /detokenize, /v1/embeddings: C71-C88."""
+"""/v1/chat/completions, /tokenize, /detokenize: C71-C87, C106."""
 import pytest
 
 from helpers import TINY, with_template
@@ -185,9 +185,3 @@ def test_control_tokens_of_users_are_text(server, ask):
         ids = server.post_json("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
         assert server.post_json("/detokenize", {"tokens": ids})["prompt"] == text
     ask.check_error(server.post("/v1/completions", {"prompt": "a\0b"}), 400, None, "invalid_json")
-
-
-@case("C88")
-@pytest.mark.xfail(strict=True, reason="there is no /v1/embeddings yet")
-def test_embeddings(server):
-    server.post_json("/v1/embeddings", {"input": "a"})

@@ -193,7 +193,7 @@ def test_an_administrator_ends_a_request(scripted, ask):
 
 @case("C121")
 def test_an_answer_does_not_depend_on_the_company(server):
-    body = {"prompt": "It was a bright cold day", "max_tokens": 24, "temperature": 0.9, "seed": 42,
+    body = {"prompt": "It was a bright cold day", "max_tokens": 12, "temperature": 0.9, "seed": 42,
             "logprobs": 3}
     alone = server.post_json("/v1/completions", body)["choices"]
     noise = {"prompt": "Noise " * 30, "max_tokens": 40}
