@@ -6,7 +6,8 @@
  *     llama.cpp  grammar, json_schema; response_format: {"type": "json_object", "schema": ...}
  *     SGLang     regex, ebnf
  *
- * One request has one of them. Grammars are compiled before the request is queued and kept. */
+ * and the schema that a tool_choice which demands a call is made into (api_parts.c). One request
+ * has one of them. Grammars are compiled before the request is queued and kept. */
 #include "runtime/api_int.h"
 
 #include <stdlib.h>
@@ -124,7 +125,8 @@ lq_status api_read_structured(api_structured *s, const char *param, const cJSON 
     } plain[] = { { "guided_json", GR_SCHEMA },   { "json_schema", GR_SCHEMA },
                   { "guided_choice", GR_CHOICE }, { "guided_regex", GR_REGEX },
                   { "regex", GR_REGEX },          { "guided_grammar", GR_GBNF },
-                  { "grammar", GR_GBNF },         { "ebnf", GR_GBNF } };
+                  { "grammar", GR_GBNF },         { "ebnf", GR_GBNF },
+                  { "tool_choice", GR_SCHEMA } };
     if (strcmp(param, "response_format") == 0) return response_format(s, param, v, e);
     if (strcmp(param, "structured_outputs") == 0) return structured_outputs(s, param, v, e);
     if (strcmp(param, "guided_whitespace_pattern") == 0) {

@@ -70,6 +70,7 @@ typedef struct {
     const cJSON *template_kwargs;
     const cJSON *tools; /* that the model may call; NULL: none */
     bool parallel_calls, include_reasoning;
+    bool must_call; /* the answer is one call, by p->structured */
 
     /* embeddings */
     bool base64, mean;

@@ -73,6 +73,53 @@ lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e)
     return LQ_OK;
 }
 
+/* {"type": "object", "properties": {"name": {"const": NAME}, "arguments": ITS PARAMETERS}, ...} */
+static bool add_call_schema(cJSON *list, const cJSON *tool)
+{
+    const cJSON *parameters = js_get(js_get(tool, "function"), "parameters");
+    cJSON *o = cJSON_CreateObject(), *args = NULL, *properties, *name, *required;
+    if (!o || !cJSON_AddItemToArray(list, o)) {
+        cJSON_Delete(o);
+        return false;
+    }
+    properties = cJSON_AddObjectToObject(o, "properties");
+    name = cJSON_AddObjectToObject(properties, "name");
+    required = cJSON_AddArrayToObject(o, "required");
+    args = parameters ? cJSON_Duplicate(parameters, true) : cJSON_CreateObject();
+    if (args && !js_get(args, "type") && !cJSON_AddStringToObject(args, "type", "object")) {
+        cJSON_Delete(args);
+        args = NULL;
+    }
+    if (!args || !cJSON_AddItemToObject(properties, "arguments", args)) {
+        cJSON_Delete(args);
+        return false;
+    }
+    return cJSON_AddStringToObject(o, "type", "object") &&
+           cJSON_AddStringToObject(name, "const", tool_name(tool)->valuestring) &&
+           cJSON_AddItemToArray(required, cJSON_CreateString("name")) &&
+           cJSON_AddItemToArray(required, cJSON_CreateString("arguments")) &&
+           cJSON_AddFalseToObject(o, "additionalProperties");
+}
+
+/* The answer must be a call of `name`, or (NULL) of any tool: a schema says so. */
+static lq_status demand_call(api_params *p, const char *name, api_error *e)
+{
+    cJSON *schema = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(schema, "anyOf");
+    bool ok = list != NULL;
+    for (const cJSON *t = p->tools->child; t && ok; t = t->next)
+        if (!name || strcmp(tool_name(t)->valuestring, name) == 0) ok = add_call_schema(list, t);
+    lq_status s = LQ_ENOMEM;
+    if (ok) {
+        s = api_read_structured(&p->structured, "tool_choice", schema, e);
+    } else {
+        api_fail(e, NULL, NULL, "out of memory");
+        e->status = 503;
+    }
+    cJSON_Delete(schema);
+    p->must_call = !s;
+    return s;
+}
+
 lq_status api_check_tool_choice(api_params *p, const cJSON *v, api_error *e)
 {
     const char *word = cJSON_GetStringValue(v), *name = cJSON_GetStringValue(tool_name(v));
@@ -91,8 +138,7 @@ lq_status api_check_tool_choice(api_params *p, const cJSON *v, api_error *e)
         return api_fail(e, "tool_choice", "invalid_value",
                         "tool_choice: there is no tool \"%.64s\"", name);
     if (named || (word && strcmp(word, "required") == 0))
-        return api_fail(e, "tool_choice", "unsupported_value",
-                        "tool_choice: only \"auto\" and \"none\" are supported");
+        return demand_call(p, named ? name : NULL, e);
     return api_fail(e, "tool_choice", "invalid_value",
                     "tool_choice: expected \"auto\", \"none\", \"required\" or {\"type\": "
                     "\"function\", \"function\": {\"name\": ...}}");
@@ -210,10 +256,14 @@ lq_status gen_open_parts(gen_choice *c, lq_err *err)
     const gen *g = c->g;
     const chat_marks *m = &g->a->m.marks;
     if (g->kind != API_CHAT || (!g->p.tools && !m->thinks)) return LQ_OK;
-    chat_out_opts o = { .calls = g->p.tools ? m->calls : CHAT_CALLS_NONE,
+    /* An answer with a structure is nothing else; a demanded call is spelled as a lone object. */
+    bool thinks = m->thinks && !g->p.structured.param;
+    chat_out_opts o = { .calls = g->p.must_call ? CHAT_CALLS_LLAMA3
+                                 : g->p.tools   ? m->calls
+                                                : CHAT_CALLS_NONE,
                         .one_call = !g->p.parallel_calls,
-                        .thinks = m->thinks,
-                        .thinking = m->thinks && ends_thinking(g, &g->prompts[c->prompt]),
+                        .thinks = thinks,
+                        .thinking = thinks && ends_thinking(g, &g->prompts[c->prompt]),
                         .known = known,
                         .sink = sink,
                         .user = c };

@@ -108,10 +108,23 @@ def test_choices_of_tools(scripted, ask):
 
 
 @case("C81")
-@pytest.mark.xfail(strict=True, reason="required and named calls need structured output")
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "now"}}])
-def test_calls_that_must_come(scripted, choice):
-    assert whole(scripted, "no think", tool_choice=choice)["message"]["tool_calls"]
+@pytest.mark.parametrize("choice, names", [
+    ("required", {"paint", "mix"}),
+    ({"type": "function", "function": {"name": "mix"}}, {"mix"})])
+def test_calls_that_must_come(scripted, ask, choice, names):
+    """Whatever the model would say: the answer is one call that its parameters allow."""
+    tools = []
+    for name in ("paint", "mix"):
+        tools.append(tool(name, color={"enum": ["red", "blue"]}))
+        tools[-1]["function"]["parameters"].update(required=["color"], additionalProperties=False)
+    for script in ("no think", "think"):
+        c = whole(scripted, script, tool_choice=choice, tools=tools)
+        call, = c["message"]["tool_calls"]
+        assert c["message"]["content"] is None and c["finish_reason"] == "tool_calls"
+        assert call["function"]["name"] in names
+        assert json.loads(call["function"]["arguments"])["color"] in ("red", "blue")
+        parts, finish, _ = streamed(scripted, ask, script, tool_choice=choice, tools=tools)
+        assert parts["tool_calls"][0]["function"] == call["function"] and finish == "tool_calls"
 
 
 @case("C81")
@@ -149,7 +162,8 @@ def test_the_client_of_openai_gets_calls(scripted, scripted_client):
     ({"tool_choice": "perhaps"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
     ({"tool_choice": 5}, "tool_choice"),
-    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
+    ({"tool_choice": "required", "tools": [tool("f", x={"type": "color"})]}, "tool_choice"),
     ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
 ])
 def test_tools_that_are_wrong(scripted, ask, more, param):
