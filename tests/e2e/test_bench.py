@@ -1,6 +1,14 @@
 """llmq bench: the keys of its JSON, the table, wrong usage. No figure is judged: machines differ."""
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
 import pytest
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = ["--prompt", 8, "--context", 4, "--steps", 2]
 
 
@@ -44,3 +52,24 @@ def test_kernels_rows(llmq):
     assert any(r["name"].startswith("u4-g128") for r in doc["rows"])
     assert all(r["seconds"] > 0 and r["percent_of_limit"] > 0 and r["shape"] for r in doc["rows"])
     llmq("bench", "kernels", "models/novels-1m", code=2)
+
+
+def test_the_outlier_variant_is_the_one_that_other_projects_had(tmp_path):
+    subprocess.run([sys.executable, "tools/make-outliers.py", "models/novels-6m", "tools/novels-6m-outliers.json",
+                    tmp_path / "made"], cwd=ROOT, check=True)
+    made = hashlib.sha256((tmp_path / "made/model.safetensors").read_bytes()).hexdigest()
+    assert made == "f83d2d42bf7f394d22bcc24bbb6108d54e2ef9a64d1eca8eee9d7699524ca736"
+
+
+def test_bench_quality_prints_and_keeps_a_row_for_each_text(llmq, draft, text, tmp_path):
+    few = tmp_path / "few.txt"
+    few.write_bytes(text.read_bytes()[:1200])
+    kept = ROOT / "build/bench-quality.json"
+    p = subprocess.run([sys.executable, "tools/bench-quality.py"], cwd=ROOT, capture_output=True, text=True, check=True,
+                       env={**os.environ, "MODELS": str(draft), "METHODS": "rtn nosuch", "WIDTHS": "4:128 3:64",
+                            "TEXTS": str(few), "CTX": "64"})
+    rows = json.loads(kept.read_text())
+    assert [(r["method"], r["bits"], r["group"], r["text"]) for r in rows] == \
+        [("rtn", 4, 128, "few"), ("rtn", 3, 64, "few")]
+    assert 0 < rows[0]["kl"] < rows[1]["kl"] and len(p.stdout.splitlines()) == 4
+    assert len(kept.with_suffix(".tsv").read_text().splitlines()) == 3
