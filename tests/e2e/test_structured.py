@@ -32,7 +32,7 @@ def schema_format(schema):
 
 
 def ask(server, **more):
-    body = {"prompt": "He said:", "max_tokens": 300, "temperature": 1, **more}
+    body = {"prompt": "He said:", "max_tokens": 300, "temperature": 1, "seed": 1, **more}
     return server.post_json("/v1/completions", body)["choices"]
 
 
@@ -79,17 +79,15 @@ def test_every_dialect_is_honoured(server, params, form):
 
 
 def test_json_mode_gives_an_object_or_its_beginning(server):
-    ended = 0
     for seed in range(6):
         c, = ask(server, seed=seed, response_format={"type": "json_object"})
         assert c["text"].startswith("{")
         if c["finish_reason"] == "stop":
-            assert isinstance(json.loads(c["text"], strict=False), dict)
-            ended += 1
+            assert isinstance(json.loads(c["text"]), dict)
         else:
             assert c["finish_reason"] == "length"
     cut, = ask(server, max_tokens=2, response_format=schema_format(PERSON))
-    assert cut["finish_reason"] == "length" and '{"name":'.startswith(cut["text"].replace(" ", "")[:8])
+    assert cut["finish_reason"] == "length" and '{"name":'.startswith("".join(cut["text"].split()))
 
 
 def test_stop_strings_and_min_tokens_still_work(server):
