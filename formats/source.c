@@ -46,7 +46,7 @@ static lq_status pick(open_fn **open, const char *path, lq_err *err)
     return s;
 }
 
-static int by_name(const void *a, const void *b)
+int src_by_name(const void *a, const void *b)
 {
     const src_tensor *x = a, *y = b;
     return strcmp(x->name, y->name);
@@ -130,7 +130,7 @@ const cJSON *src_provenance(const src_source *s) { return s->provenance; }
 const src_tensor *src_find(const src_source *s, const char *name)
 {
     const src_tensor key = { .name = name };
-    return s->n_tensors ? bsearch(&key, s->tensors, s->n_tensors, sizeof key, by_name) : NULL;
+    return s->n_tensors ? bsearch(&key, s->tensors, s->n_tensors, sizeof key, src_by_name) : NULL;
 }
 
 const src_blob *src_find_blob(const src_source *s, const char *name)
@@ -430,6 +430,7 @@ static void hash_scheme(lq_hasher *h, const src_tensor *t)
 /* Over the planes' own hashes, so that a file which stores them need not be read. */
 lq_hash src_fingerprint(const src_source *s)
 {
+    if (s->base) return src_fingerprint(s->base);
     lq_hasher *h = lq_hasher_new();
     if (!h) return (lq_hash){ { 0 } };
     for (size_t i = 0; i < s->n_tensors; i++) {
@@ -453,7 +454,7 @@ lq_hash src_fingerprint(const src_source *s)
 
 lq_status src_check_finite(const src_tensor *t, lq_err *err)
 {
-    if (!t->plain || t->t.scheme.kind != QT_DENSE) return LQ_OK;
+    if (!t->plain || t->made || t->t.scheme.kind != QT_DENSE) return LQ_OK;
     const lq_dtype d = t->t.scheme.dtype;
     const size_t size = (size_t)lq_dtype_bits(d) / 8, n = t->t.plane[QT_CODES].bytes / size;
     const uint8_t *p = t->t.plane[QT_CODES].data;

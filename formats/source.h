@@ -52,6 +52,22 @@ typedef struct {
  * which file, what was expected and found. */
 lq_status src_open(src_source **s, const char *path, const src_opts *o, lq_err *err);
 void src_close(src_source *s);
+/* A dense tensor that a derived source has in place of its base's of the same name, or besides. */
+typedef struct {
+    const char *name;
+    lq_dtype dtype;
+    int n_dims;
+    int64_t shape[4];
+    const void *data;                          /* its bytes, or NULL: */
+    void (*make)(void *dst, const void *from); /* writes them whenever somebody loads it */
+    const void *from;
+} src_change;
+/* `base` seen through n changes. Base and changes (names, data, from) stay as they are until the
+ * derived source is closed. untied: its config has an output head of its own. Errors: LQ_ENOMEM,
+ * LQ_EUNSUPPORTED (the base translates tensors itself). */
+lq_status src_derive(src_source **out, const src_source *base, const src_change *changes, size_t n,
+                     bool untied, lq_err *err);
+const src_source *src_base(const src_source *s); /* of a derived source; else s itself */
 const char *src_path(const src_source *s);          /* as it was opened */
 const char *src_format(const src_source *s);        /* "safetensors", "llmq", ... */
 const arch_config *src_config(const src_source *s); /* NULL without need_config and config.json */
@@ -103,10 +119,10 @@ const src_blob *src_find_blob(const src_source *s, const char *name); /* NULL */
 const cJSON *src_recipe(const src_source *s);
 const cJSON *src_provenance(const src_source *s);
 /* One hash over names, shapes, dtypes and bytes of all tensors (canonical order): "which weights".
- * Reads every byte (a .llmq: only its table). */
+ * Reads every byte (a .llmq: only its table). A derived source has that of its base. */
 lq_hash src_fingerprint(const src_source *s);
-/* NaN or infinity in a float tensor: LQ_EVALUE names the tensor and the first such element. Others
- * are LQ_OK. */
+/* NaN or infinity in a float tensor: LQ_EVALUE names the tensor and the first such element. Others,
+ * and tensors whose planes are translated, are LQ_OK. */
 lq_status src_check_finite(const src_tensor *t, lq_err *err);
 /* Read tensor i once, in windows: its checksums and its largest magnitude are then known, and
  * src_fingerprint, src_tensor_hash and src_check_finite read it no more. Tensors may be scanned by

@@ -303,12 +303,6 @@ static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
     return st;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    const src_tensor *x = a, *y = b;
-    return strcmp(x->name, y->name);
-}
-
 static lq_status read_tensors(src_source *s, bool turned, lq_err *err)
 {
     const gguf_file *f = &s->gguf;
@@ -321,7 +315,7 @@ static lq_status read_tensors(src_source *s, bool turned, lq_err *err)
         if (!st) s->n_tensors++;
     }
     if (st) return st;
-    if (s->n_tensors) qsort(s->tensors, s->n_tensors, sizeof *s->tensors, by_name);
+    if (s->n_tensors) qsort(s->tensors, s->n_tensors, sizeof *s->tensors, src_by_name);
     for (size_t i = 1; i < s->n_tensors; i++)
         if (strcmp(s->tensors[i - 1].name, s->tensors[i].name) == 0)
             return lq_fail(err, LQ_EFORMAT, "tensor '%.100s' stands twice", s->tensors[i].name);

@@ -183,12 +183,6 @@ static lq_status open_weights(src_source *s, const char *dir, const char *file, 
 }
 
 /* ---- the table of all tensors ---- */
-static int by_tensor(const void *a, const void *b)
-{
-    const src_tensor *x = a, *y = b;
-    return strcmp(x->name, y->name);
-}
-
 static lq_status list_tensors(src_source *s, lq_err *err)
 {
     size_t n = 0;
@@ -204,7 +198,7 @@ static lq_status list_tensors(src_source *s, lq_err *err)
             if (st) return lq_wrap(err, st, "%s", s->path);
             s->n_tensors++;
         }
-    if (n) qsort(s->tensors, n, sizeof *s->tensors, by_tensor);
+    if (n) qsort(s->tensors, n, sizeof *s->tensors, src_by_name);
     return LQ_OK;
 }
 

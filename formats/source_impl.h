@@ -43,7 +43,10 @@ struct src_source {
     lq_map *blob_maps; /* [n_blobs] of a folder, in arena */
     llmq_file llmq;
     gguf_file gguf;
+    const src_source *base; /* of a derived source */
 };
+
+int src_by_name(const void *a, const void *b); /* src_tensor, for qsort */
 
 lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err);
 lq_status src_gguf_open(src_source *s, const src_opts *o, lq_err *err);

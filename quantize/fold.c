@@ -18,8 +18,7 @@ static const struct {
 
 /* ---- where input k comes from ---- */
 
-/* First row of kv head g's v. */
-static int64_t v_row(const arch_config *c, arch_role from, int64_t g)
+int64_t fold_v_row(const arch_config *c, arch_role from, int64_t g)
 {
     const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
     if (from == R_V) return g * c->v_dim;
@@ -32,7 +31,7 @@ static int64_t row_of(const arch_config *c, cal_site site, arch_role from, int64
 {
     if (site == CAL_O) {
         const int64_t head = k / c->v_dim, g = head / (c->heads / c->kv_heads);
-        return v_row(c, from, g) + k % c->v_dim;
+        return fold_v_row(c, from, g) + k % c->v_dim;
     }
     if (from == R_GATE_UP) return c->ffn + k;
     if (from == R_EXPERT_GATE_UP) return c->w.gate_up_mixed ? 2 * k + 1 : c->expert_ffn + k;

@@ -69,6 +69,9 @@ typedef struct {
     int32_t *tie; /* [K] inputs with one row: the lowest of them (awq_site.tie); NULL: all differ */
 } fold_site;
 
+/* First row of kv head g's v in R_V, R_QKV or (MLA) R_KV_B. */
+int64_t fold_v_row(const arch_config *c, arch_role from, int64_t g);
+
 enum { FOLD_MAX_SITES = CAL_N_SITES };
 /* The sites where factors can go, in the order in which they should be chosen; returns how many,
  * -1: out of memory. */

@@ -426,12 +426,14 @@ static lq_status collect(const run *r, qz_result *out, lq_err *err)
         int64_t n = src_elements(e->src);
         all += (double)n;
         all_bits += e->quantize ? 0 : 8.0 * (double)src_bytes(e->src);
-        out->bytes_in += e->src->name == e->name ? src_bytes(e->src) : 0;
         if (e->known && !e->quantize && !e->is_bias)
             count_linear(&bits, &weights, e->role, src_bytes(e->src), n);
     }
     for (size_t k = 0; k < out->n_reports; k++)
         all_bits += 8.0 * (double)out->reports[k].bytes;
+    const src_source *given = src_base(r->src);
+    for (int64_t i = 0; i < src_n_tensors(given); i++)
+        out->bytes_in += src_bytes(src_tensor_at(given, i));
     out->bytes_out = file_bytes(r->out_path);
     out->bpw = weights > 0 ? bits / weights : 0;
     out->bpw_model = all > 0 ? all_bits / all : 0;

@@ -112,6 +112,7 @@ cJSON *qz_recipe(const qz_opts *o)
                                                            : 6);
     add_list(r, "overrides", o->overrides, o->n_overrides);
     add_list(r, "skip", o->skips, o->n_skips);
+    if (o->rotate) cJSON_AddNumberToObject(r, "rotate_seed", (double)o->rotate_seed);
     if (o->lm_head) cJSON_AddStringToObject(r, "lm_head", o->lm_head);
     if (o->embed) cJSON_AddStringToObject(r, "embed", o->embed);
     return r;

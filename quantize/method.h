@@ -47,6 +47,9 @@ typedef struct {
     const char *const *skips; /* regexes of weights to leave as they are; stronger than overrides */
     int n_skips;
     const char *lm_head, *embed; /* schemes, or NULL: as in the source */
+    bool
+        rotate; /* the source is seen rotated (quantize/rotate.h), by rotate_seed: for the record */
+    uint64_t rotate_seed;
 } qz_opts;
 
 bool qz_folds(const qz_opts *o); /* do the options ask for AWQ's scales? */

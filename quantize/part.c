@@ -49,7 +49,7 @@ static bool belongs(const target *t, int64_t expert)
 lq_status part_read(unit *u, lq_arena *a, lq_err *err)
 {
     const plan_entry *e = u->t->e;
-    const qt_tensor *t = &e->src->t;
+    const qt_tensor *t = &u->t->src;
     const size_t size = (size_t)lq_dtype_bits(t->scheme.dtype) / 8;
     const size_t one = (size_t)(e->N * e->K) * size, n = (size_t)(u->N * u->K) * size;
     const uint8_t *from =
@@ -174,7 +174,7 @@ static void make_dense(const unit *u, const qz_out *to)
 static lq_status absmax_of(const work *w, const unit *u, float *absmax, lq_err *err)
 {
     const plan_entry *e = u->t->e;
-    const qt_tensor *t = &e->src->t;
+    const qt_tensor *t = &u->t->src;
     const bool all = u->N == e->count * e->N;
     int64_t bad;
     if (e->src->scanned && !(all && u->own)) {
@@ -419,8 +419,11 @@ static lq_status make(qz_part *out, const qz_plan *plan, int64_t part, const pla
                                               .expert = e->expert,
                                               .tokens = -1 } };
         if (e->quantize) w.n_units += by_matrix(&w.targets[w.n - 1]) ? e->count : 1;
+        src_load(&w.targets[w.n - 1].src, plan->src, e->src);
     }
     if (!s) s = make_groups(&w, err);
+    for (size_t i = 0; i < w.n; i++)
+        src_unload(plan->src, w.targets[i].e->src);
     for (size_t i = 0; i < w.n && !s; i++)
         add_result(&w, &w.targets[i]);
     if (s) qz_part_free(out);

@@ -11,7 +11,7 @@
 /* t's tensor as f32, to be changed. */
 static lq_status read_dense(float **out, const target *t, lq_arena *a, lq_err *err)
 {
-    const qt_tensor *q = &t->e->src->t;
+    const qt_tensor *q = &t->src;
     const size_t n = (size_t)(q->N * q->K);
     *out = lq_push(a, n * sizeof **out);
     if (!*out) return part_no_memory(n * sizeof **out, err);

@@ -10,7 +10,8 @@
 /* A tensor of the result while it is made. */
 typedef struct {
     const plan_entry *e;
-    qz_out out; /* t.N = 0: not yet */
+    qt_tensor src; /* the source's, loaded while the part is made */
+    qz_out out;    /* t.N = 0: not yet */
     int32_t *outliers;
     qz_report rep;
     double squares, loss, loss_rtn; /* sums over what is made; losses: of what has statistics */

@@ -321,6 +321,7 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
 {
     memset(p, 0, sizeof *p);
     maker m = { .o = o, .src = src, .cfg = src_config(src), .v = v };
+    p->src = src;
     p->cfg = *m.cfg;
     int64_t n = src_n_tensors(src);
     lq_status s = rules_make(&m.r, o, err);

@@ -37,6 +37,7 @@ typedef struct {
 } plan_voice;
 
 typedef struct {
+    const src_source *src;
     plan_entry *e;
     size_t n;
     arch_config cfg; /* of the result: the source's, untied when the head gets its own scheme;

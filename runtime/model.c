@@ -57,9 +57,16 @@ static lq_status load_experts(model_layer *l, const model *m, arch_role r, int64
     model_linear *e = lq_push(a, (size_t)n * sizeof *e);
     if (!e) return no_memory(err, "experts");
     l->expert[r - R_EXPERT_GATE] = e;
+    /* Stacked experts are one tensor: one that is translated is so once for all of them. */
+    const src_tensor *stack = NULL;
+    qt_tensor view;
     lq_status s = LQ_OK;
+    if (arch_name_of(m->cfg, r)->flags & NAME_STACKED)
+        s = src_role(m->src, r, layer, 0, &stack, NULL, err);
+    if (stack) src_load(&view, m->src, stack);
     for (int64_t i = 0; i < n && !s; i++)
         s = load_linear(&e[i], m, r, layer, i, a, p, err);
+    if (stack) src_unload(m->src, stack);
     return s;
 }
 

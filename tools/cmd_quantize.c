@@ -1,5 +1,6 @@
 /* tools/cmd_quantize.c - `llmq quantize SRC -o OUT.llmq --method M`. */
 #include "quantize/job.h"
+#include "quantize/rotate.h"
 #include "tools/cmds.h"
 #include "tools/quantize_calib.h"
 #include "tools/quantize_html.h"
@@ -22,7 +23,7 @@ typedef struct {
     const char *lm_head, *embed, *kernels;
     size_t memory_limit;
     opt_tri resume;
-    bool dry_run;
+    bool dry_run, rotate;
 } quantize_opts;
 
 #define F(field) offsetof(quantize_opts, field)
@@ -42,6 +43,9 @@ static const opt_row main_rows[] = {
     { "clip", 0, OPT_TRI, F(clip),
       .help = "draw in the ends of grids where that lowers the error (default: gptq, awq, auto)" },
     { "double-quant", 0, OPT_FLAG, F(dbl), .help = "nf4, fp4: quantize the block scales too" },
+    { "rotate", 0, OPT_FLAG, F(rotate),
+      .help = "first turn the model's inner coordinates by a Hadamard matrix of random signs "
+              "(--seed): outliers spread, the function stays, nothing is added at run time" },
     { "outlier-threshold", 0, OPT_FLOAT, F(outlier_threshold), .def = "6", .lo = 0, .hi = 1e9,
       .help = "int8: inputs whose activations reach it stay in bf16; 0: none do" },
 };
@@ -56,7 +60,7 @@ static const opt_row calib_rows[] = {
     { "calib-len", 0, OPT_INT, F(len), .def = "512", .lo = 8, .hi = 1 << 20,
       .help = "tokens in each" },
     { "seed", 0, OPT_INT, F(seed), .def = "0", .lo = 0, .hi = 9007199254740991.0,
-      .help = "which windows are chosen" },
+      .help = "which windows are chosen, and which signs --rotate takes" },
     { "all-experts", 0, OPT_FLAG, F(all_experts),
       .help = "round every expert's gate and up by all tokens, not by those that are sent to it" },
     { "act-order", 0, OPT_TRI, F(act_order),
@@ -172,6 +176,8 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->n_skips = o->skips.n;
     q->lm_head = o->lm_head;
     q->embed = o->embed;
+    q->rotate = o->rotate;
+    q->rotate_seed = (uint64_t)o->seed;
     return LQ_OK;
 }
 
@@ -219,7 +225,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     lq_status s = read_options(&q, c, o, err);
     if (!s) s = k_init(o->kernels, err);
     if (s) return s;
-    src_source *src = NULL;
+    src_source *src = NULL, *seen = NULL; /* the source; what is quantized of it */
+    rot_model *rotated = NULL;
     pool *p = NULL;
     tokenizer tok = { 0 };
     cal_samples samples = { 0 }, check = { 0 };
@@ -227,8 +234,14 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
     if (o->report && (s = qhtml_check(o->report, err))) goto done;
-    if (o->dry_run) {
-        s = qrep_print_plan(src, &q, o->out, c->json, err);
+    seen = src;
+    s = pool_open(&p, c->threads, err);
+    if (!s && o->rotate)
+        s = rot_open(&rotated, src, &(rot_opts){ q.rotate_seed, q.embed || q.lm_head }, p,
+                     &qrep_voice, err);
+    if (rotated) seen = rot_source(rotated);
+    if (s || o->dry_run) {
+        if (!s) s = qrep_print_plan(seen, &q, o->out, c->json, err);
         goto done;
     }
     const bool checked = opt_tri_or(o->check, qz_calibrated(&q));
@@ -236,7 +249,6 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     const mix_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
     if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, err);
     if (!s && checked) s = quantize_held_out(&check, &samples, o->calib, &mix, err);
-    if (!s) s = pool_open(&p, c->threads, err);
     if (s) goto done;
     qz_job job = { .o = &q,
                    .samples = qz_calibrated(&q) ? &samples : NULL,
@@ -249,7 +261,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .tokenizer_bytes = tok.bytes,
                    .voice = qrep_voice,
                    .view = qrep_view };
-    s = qz_run(&r, src, o->out, &job, p, c->job, err);
+    s = qz_run(&r, seen, o->out, &job, p, c->job, err);
     prog_end();
     const qrep_run what = { o->out, o->method, c->argv[0], prog_now() - start };
     if (!s && o->report && r.resumed < 0)
@@ -265,6 +277,7 @@ done:
     cal_samples_free(&samples);
     cal_samples_free(&check);
     tokenizer_close(&tok);
+    rot_close(rotated);
     pool_close(p);
     src_close(src);
     return s;
