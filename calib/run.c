@@ -17,6 +17,7 @@ struct cal_run {
     pool *p;
     int64_t n, len, per_chunk; /* windows, tokens in each, windows per chunk */
     bool want_h, all_experts;
+    float outlier;
     float *state; /* [n*len][hidden], or one chunk when `fd` holds the rest */
     int fd;
     float *x; /* one chunk: the copy that a look consumes */
@@ -103,6 +104,7 @@ lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, c
     r->n = samples->n;
     r->len = samples->len;
     r->want_h = o->want_h;
+    r->outlier = o->outlier;
     r->all_experts = o->all_experts;
     r->per_chunk = CHUNK_TOKENS / r->len > 0 ? CHUNK_TOKENS / r->len : 1;
     lq_status s = model_load_frame(&r->m, src, p, err);
@@ -223,13 +225,16 @@ static lq_status start_look(const cal_run *r, cal_layer_stats *st, int64_t layer
         cal_stats_free(&st->site[i]);
         if (has[i])
             s = cal_stats_init(&st->site[i], cal_site_width(c, (cal_site)i), r->want_h, err);
+        st->site[i].limit = r->outlier;
     }
     for (int i = 0; i < CAL_N_OF_EXPERT && !s && n; i++) {
         st->expert[i] = calloc((size_t)n, sizeof *st->expert[i]);
         if (!st->expert[i]) return lq_fail(err, LQ_ENOMEM, "no memory for statistics");
         cal_site of = (cal_site)(CAL_N_SHARED + i);
-        for (int64_t e = 0; e < n && !s && has[of]; e++)
+        for (int64_t e = 0; e < n && !s && has[of]; e++) {
             s = cal_stats_init(&st->expert[i][e], cal_site_width(c, of), r->want_h, err);
+            st->expert[i][e].limit = r->outlier;
+        }
     }
     return s;
 }

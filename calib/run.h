@@ -19,6 +19,7 @@ typedef struct {
     size_t state_limit;    /* bytes of hidden states to keep in memory; 0: all */
     const char *spill_dir; /* where the rest goes (an unnamed file); NULL: no limit */
     bool want_h;
+    float outlier;    /* cal_stats.limit */
     bool all_experts; /* no statistics for CAL_EXPERT_IN: CAL_MLP's, of all tokens, serve. What goes
                          on is still routed */
     /* Called once with what is outside the layers, before the samples are embedded: it may put

@@ -12,14 +12,17 @@ lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, lq_err *err)
     openblas_set_num_threads(1); /* the pool splits the work, so that its order is ours */
     size_t k = (size_t)K;
     s->K = K;
-    s->sum_abs = calloc(k, sizeof *s->sum_abs);
-    s->mean_abs = calloc(2 * k, sizeof *s->mean_abs);
+    s->sum_abs = calloc(2 * k, sizeof *s->sum_abs);
+    s->reached = calloc(k, sizeof *s->reached);
+    s->mean_abs = calloc(3 * k, sizeof *s->mean_abs);
     if (want_h) s->H = calloc(k * k, sizeof *s->H);
-    if (!s->sum_abs || !s->mean_abs || (want_h && !s->H)) {
+    if (!s->sum_abs || !s->reached || !s->mean_abs || (want_h && !s->H)) {
         cal_stats_free(s);
         return lq_fail(err, LQ_ENOMEM, "no memory for the statistics of %lld inputs", (long long)K);
     }
+    s->sum_sq = s->sum_abs + k;
     s->max_abs = s->mean_abs + k;
+    s->mean_sq = s->max_abs + k;
     return LQ_OK;
 }
 
@@ -27,6 +30,7 @@ void cal_stats_free(cal_stats *s)
 {
     free(s->H);
     free(s->sum_abs);
+    free(s->reached);
     free(s->mean_abs);
     memset(s, 0, sizeof *s);
 }
@@ -43,6 +47,8 @@ static void add_columns(const work *w, int64_t k0, int64_t k1)
         for (int64_t k = k0; k < k1; k++) {
             float a = fabsf(w->x[t * w->ldx + k]);
             w->s->sum_abs[k] += (double)a;
+            w->s->sum_sq[k] += (double)a * (double)a;
+            w->s->reached[k] += a >= w->s->limit;
             if (a > w->s->max_abs[k] || isnan(a)) w->s->max_abs[k] = a; /* a NaN stays */
         }
 }
@@ -82,8 +88,10 @@ void cal_stats_finish(cal_stats *s)
 {
     int64_t K = s->K;
     double n = s->tokens ? (double)s->tokens : 1;
-    for (int64_t k = 0; k < K; k++)
+    for (int64_t k = 0; k < K; k++) {
         s->mean_abs[k] = (float)(s->sum_abs[k] / n);
+        s->mean_sq[k] = (float)(s->sum_sq[k] / n);
+    }
     for (int64_t i = 0; i < K && s->H; i++)
         for (int64_t j = 0; j <= i; j++)
             s->H[j * K + i] = s->H[i * K + j] = (float)((double)s->H[i * K + j] / n);

@@ -1,6 +1,7 @@
 /* calib/stats.h - what is kept of the inputs x [T,K] of a linear.
  *
  *     H = mean over tokens of x x^T      mean_abs_k = mean |x_k|      max_abs_k = max |x_k|
+ *     mean_sq_k = mean x_k^2             reached_k = tokens with |x_k| >= limit
  *
  * H is summed in f32: one product per chunk of tokens as the caller hands them in, chunk after
  * chunk, each tile of H by one thread. So the figures depend on the chunks, never on the number of
@@ -15,9 +16,11 @@
 
 typedef struct {
     int64_t K, tokens;
-    float *H;        /* [K,K] symmetric, or NULL; both triangles after cal_stats_finish */
-    double *sum_abs; /* [K] */
-    float *mean_abs, *max_abs;
+    float *H;                 /* [K,K] symmetric, or NULL; both triangles after cal_stats_finish */
+    double *sum_abs, *sum_sq; /* [K] */
+    int64_t *reached;         /* [K] */
+    float *mean_abs, *max_abs, *mean_sq;
+    float limit; /* 0: every token reaches it */
 } cal_stats;
 
 /* Zero, or reuse what is there when K is the same. Errors: LQ_ENOMEM. */

@@ -5,11 +5,11 @@
 
 #include "quantize/rows.h"
 
-int64_t int8_find_outliers(int32_t *idx, const float *absmax, int64_t K, float threshold)
+int64_t int8_find_outliers(int32_t *idx, const float *share, int64_t K, float least)
 {
     int64_t n = 0;
     for (int64_t k = 0; k < K; k++)
-        if (absmax[k] >= threshold) idx[n++] = (int32_t)k;
+        if (share[k] > 0 && share[k] >= least) idx[n++] = (int32_t)k;
     return n;
 }
 

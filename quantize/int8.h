@@ -17,7 +17,8 @@
 lq_status int8_run(qz_out *out, const void *W, lq_dtype d, const int32_t *outliers, pool *p,
                    lq_err *err);
 
-/* Input columns whose largest activation reaches the threshold, into idx [K]; returns how many. */
-int64_t int8_find_outliers(int32_t *idx, const float *absmax, int64_t K, float threshold);
+/* Input columns that reach the threshold in at least `least` of the tokens, and in one at all, into
+ * idx [K]; share [K] is of how many they do. Returns how many columns. */
+int64_t int8_find_outliers(int32_t *idx, const float *share, int64_t K, float least);
 
 #endif

@@ -228,6 +228,7 @@ static lq_status all_parts(run *r, lq_err *err)
         cal_opts o = { .state_limit = r->j->memory_limit / 2,
                        .spill_dir = r->state.dir,
                        .want_h = qz_methods[r->j->o->method].hessian,
+                       .outlier = (float)qz_outlier_threshold(r->j->o),
                        .all_experts = r->j->o->all_experts };
         s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);
     }

@@ -94,11 +94,22 @@ void lut4_dynamic_map(float map[256])
     }
 }
 
+/* Fewer than 8: four running sums, what is left over to the first. */
+static float short_sum(const float *x, int64_t n)
+{
+    const int64_t rows = n / 4;
+    float acc[4] = { 0 };
+    for (int64_t i = 0; i < n; i++)
+        acc[i < rows * 4 ? i % 4 : 0] += x[i];
+    return ((acc[0] + acc[1]) + acc[2]) + acc[3];
+}
+
 /* Sum in the order of an 8-lane, 4-fold unrolled cascade: four rows of 8 lanes side by side,
  * carried up a level every `step` rows; then the tail that fills no vector, then the lanes. */
 static float cascade_sum(const float *x, int64_t n)
 {
     enum { LANES = 8, ILP = 4, LEVELS = 4, W = LANES * ILP };
+    if (n < LANES) return short_sum(x, n);
     int64_t vecs = n / LANES, rows = vecs / ILP;
     int power = 0;
     while (((int64_t)1 << power) < rows)

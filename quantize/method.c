@@ -7,10 +7,11 @@
 enum { AUTO_STEPS = 64 };
 
 const qz_method_row qz_methods[QZ_N_METHODS] = {
-    [QZ_RTN] = { "rtn", false, false },  [QZ_ABSMAX] = { "absmax", false, false },
-    [QZ_INT8] = { "int8", true, false }, [QZ_NF4] = { "nf4", false, false },
-    [QZ_FP4] = { "fp4", false, false },  [QZ_GPTQ] = { "gptq", true, true },
-    [QZ_AWQ] = { "awq", true, true },    [QZ_AUTO] = { "auto", true, true },
+    [QZ_RTN] = { "rtn", false, false },       [QZ_HQQ] = { "hqq", false, false },
+    [QZ_ABSMAX] = { "absmax", false, false }, [QZ_INT8] = { "int8", true, false },
+    [QZ_NF4] = { "nf4", false, false },       [QZ_FP4] = { "fp4", false, false },
+    [QZ_GPTQ] = { "gptq", true, true },       [QZ_AWQ] = { "awq", true, true },
+    [QZ_AUTO] = { "auto", true, true },
 };
 
 lq_status qz_method_find(qz_method *m, const char *name, lq_err *err)
@@ -26,7 +27,7 @@ lq_status qz_method_find(qz_method *m, const char *name, lq_err *err)
 
 static bool uniform(qz_method m)
 {
-    return m == QZ_RTN || m == QZ_GPTQ || m == QZ_AWQ || m == QZ_AUTO;
+    return m == QZ_RTN || m == QZ_HQQ || m == QZ_GPTQ || m == QZ_AWQ || m == QZ_AUTO;
 }
 static bool table(qz_method m) { return m == QZ_NF4 || m == QZ_FP4; }
 
@@ -34,7 +35,18 @@ bool qz_folds(const qz_opts *o) { return qz_methods[o->method].hessian && !o->no
 
 bool qz_calibrated(const qz_opts *o)
 {
+    if (o->method == QZ_RTN) return o->importance;
     return qz_methods[o->method].calibrated && !(o->method == QZ_INT8 && o->outlier_threshold < 0);
+}
+
+double qz_outlier_share(const qz_opts *o)
+{
+    return o->outlier_share < 0 ? 0 : o->outlier_share > 0 ? o->outlier_share : 0.06;
+}
+
+double qz_outlier_threshold(const qz_opts *o)
+{
+    return o->outlier_threshold > 0 ? o->outlier_threshold : 6;
 }
 
 int qz_tune_steps(const qz_opts *o)
@@ -46,7 +58,10 @@ int qz_tune_steps(const qz_opts *o)
 static int bits_of(const qz_opts *o) { return o->bits ? o->bits : 4; }
 static int64_t group_of(const qz_opts *o)
 {
-    return o->group < 0 ? -1 : o->group ? o->group : table(o->method) ? 64 : 128;
+    return o->group < 0                              ? -1
+           : o->group                                ? o->group
+           : table(o->method) || o->method == QZ_HQQ ? 64
+                                                     : 128;
 }
 
 lq_status qz_default_scheme(qt_scheme *s, const qz_opts *o, lq_err *err)
@@ -63,7 +78,9 @@ lq_status qz_default_scheme(qt_scheme *s, const qz_opts *o, lq_err *err)
                  o->dbl ? "-double" : "");
     } else if (uniform(o->method)) {
         snprintf(text, sizeof text, "u%d-g%lld%s", bits_of(o), G < 0 ? 1LL : (long long)G,
-                 o->sym ? "" : "-asym");
+                 o->sym                ? ""
+                 : o->method == QZ_HQQ ? "-fzero"
+                                       : "-asym");
     } else if (o->method == QZ_INT8) {
         snprintf(text, sizeof text, "%s", o->outlier_threshold < 0 ? "i8-row" : "i8-outlier");
     } else {
@@ -88,9 +105,11 @@ cJSON *qz_recipe(const qz_opts *o)
     cJSON_AddStringToObject(r, "method", qz_methods[o->method].name);
     if (uniform(o->method)) {
         cJSON_AddNumberToObject(r, "bits", bits_of(o));
-        cJSON_AddBoolToObject(r, "sym", o->sym);
+        if (o->method != QZ_HQQ) cJSON_AddBoolToObject(r, "sym", o->sym);
         if (o->sym) cJSON_AddBoolToObject(r, "narrow", o->narrow);
-        cJSON_AddBoolToObject(r, "clip", o->method == QZ_RTN ? o->clip : !o->no_clip);
+        if (o->method != QZ_HQQ)
+            cJSON_AddBoolToObject(r, "clip",
+                                  o->method == QZ_RTN && !o->importance ? o->clip : !o->no_clip);
     }
     if (uniform(o->method) || table(o->method))
         cJSON_AddNumberToObject(r, "group_size", (double)group_of(o));
@@ -105,6 +124,8 @@ cJSON *qz_recipe(const qz_opts *o)
     if (qz_calibrated(o) && o->all_experts) cJSON_AddBoolToObject(r, "all_experts", true);
     if (table(o->method)) cJSON_AddBoolToObject(r, "double_quant", o->dbl);
     if (o->method == QZ_ABSMAX) cJSON_AddBoolToObject(r, "sym", !o->asym);
+    if (o->method == QZ_RTN && o->importance) cJSON_AddBoolToObject(r, "importance", true);
+    if (o->method == QZ_INT8) cJSON_AddNumberToObject(r, "outlier_share", qz_outlier_share(o));
     if (o->method == QZ_INT8)
         cJSON_AddNumberToObject(r, "outlier_threshold",
                                 o->outlier_threshold < 0   ? -1

@@ -6,6 +6,7 @@
 
 typedef enum {
     QZ_RTN,
+    QZ_HQQ,
     QZ_ABSMAX,
     QZ_INT8,
     QZ_NF4,
@@ -27,8 +28,8 @@ lq_status qz_method_find(qz_method *m, const char *name, lq_err *err); /* names 
 /* Zero means the default given here. */
 typedef struct {
     qz_method method;
-    int bits;      /* rtn, gptq, awq, auto: 4 */
-    int64_t group; /* rtn, gptq, awq, auto: 128; nf4, fp4: 64; negative: the whole row */
+    int bits;      /* rtn, hqq, gptq, awq, auto: 4 */
+    int64_t group; /* rtn, gptq, awq, auto: 128; hqq, nf4, fp4: 64; negative: the whole row */
     bool sym;      /* symmetric grids; absmax: false gives the zero-point variant when `asym` */
     bool asym;     /* absmax only */
     bool narrow;   /* symmetric grids with positive scales only (UG_SYM) */
@@ -41,7 +42,9 @@ typedef struct {
     bool all_experts; /* calibrated: gate and up of every expert by the statistics of all tokens,
                          not of those that are sent to it */
     bool dbl;         /* nf4, fp4: double quantization */
-    double outlier_threshold;     /* int8: 6; negative: no decomposition */
+    bool importance;  /* rtn: grids by the mean square of each input, which calibration finds */
+    double outlier_threshold; /* int8: 6; negative: no decomposition */
+    double outlier_share; /* int8: of the tokens, that must reach it: 0.06; negative: any token */
     const char *const *overrides; /* "REGEX=scheme", the first match counts */
     int n_overrides;
     const char *const *skips; /* regexes of weights to leave as they are; stronger than overrides */
@@ -54,7 +57,9 @@ typedef struct {
 
 bool qz_folds(const qz_opts *o); /* do the options ask for AWQ's scales? */
 bool qz_calibrated(const qz_opts *o);
-int qz_tune_steps(const qz_opts *o); /* 0: no tuning */
+double qz_outlier_share(const qz_opts *o);
+double qz_outlier_threshold(const qz_opts *o); /* where there is a decomposition */
+int qz_tune_steps(const qz_opts *o);           /* 0: no tuning */
 /* The scheme of the linears of a layer, before it is fitted to a shape (group -1: the row). */
 lq_status qz_default_scheme(qt_scheme *s, const qz_opts *o, lq_err *err);
 /* The recipe: only what changes the weights, with defaults filled in. NULL: out of memory. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "quantize/fold.h"
+#include "quantize/hqq.h"
 #include "quantize/int8.h"
 #include "quantize/kfac.h"
 #include "quantize/lut4.h"
@@ -120,7 +121,14 @@ static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
     ug_spec spec = part_spec(w, &q->scheme, w->o->clip);
     const float *H = u->st ? u->st->H : NULL;
     qz_report *r = &u->t->rep, unheard = { .note = "" };
-    if (!H) return rtn_run(out, u->W, u->d, NULL, &spec, w->p, err);
+    if (w->o->method == QZ_HQQ && q->scheme.zero != QT_ZERO_NONE)
+        return hqq_run(out, u->W, u->d, w->p, err);
+    if (!H) {
+        const bool known = w->o->importance && u->st && u->st->tokens;
+        spec.search |= known && !w->o->no_clip;
+        spec.refit = spec.search;
+        return rtn_run(out, u->W, u->d, known ? u->st->mean_sq : NULL, &spec, w->p, err);
+    }
     spec.search = !w->o->no_clip;
     float *copy = NULL;
     lq_arena a = { 0 };
@@ -187,20 +195,19 @@ static lq_status absmax_of(const work *w, const unit *u, float *absmax, lq_err *
     return lq_fail(err, LQ_EVALUE, "%s: weight %lld became NaN or Inf", e->name, (long long)bad);
 }
 
-/* Columns whose inputs reach the threshold; of stacked experts those of any. */
+/* Columns whose inputs reach the threshold often enough; of stacked experts those of any. */
 static int64_t find_outliers(const work *w, target *t, int32_t *idx)
 {
     const plan_entry *e = t->e;
-    const double limit = w->o->outlier_threshold > 0 ? w->o->outlier_threshold : 6;
     float *most = lq_push(&w->out->arena, (size_t)e->K * sizeof *most);
     if (!most) return -1;
     for (int64_t i = 0; i < e->count; i++) {
         unit u = { .t = t, .expert = by_matrix(t) ? i : e->expert, .K = e->K };
         find_stats(w, &u);
-        for (int64_t k = 0; u.st && k < e->K; k++)
-            most[k] = u.st->max_abs[k] > most[k] ? u.st->max_abs[k] : most[k];
+        for (int64_t k = 0; u.st && u.st->tokens && k < e->K; k++)
+            most[k] = fmaxf(most[k], (float)u.st->reached[k] / (float)u.st->tokens);
     }
-    return int8_find_outliers(idx, most, e->K, (float)limit);
+    return int8_find_outliers(idx, most, e->K, (float)qz_outlier_share(w->o));
 }
 
 /* Settle what of the scheme depends on the weights or their inputs, and cut the tensor. */

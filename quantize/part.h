@@ -5,9 +5,9 @@
  * is rounded by the method of its scheme and of the options; then one expert after the other
  * likewise (auto: without curvature as gptq):
  *
- *     scheme         rtn, absmax, nf4, fp4, int8   gptq         awq         auto
- *     u{2,3,4,8}     rounding to nearest           gptq_run     awq_round   kfac_run
- *     i8*, nf4, fp4, f32, f16, bf16                alike for every method
+ *     scheme         rtn, absmax, nf4, fp4, int8   gptq         awq         auto       (hqq:
+ * hqq_run) u{2,3,4,8}     rounding to nearest           gptq_run     awq_round   kfac_run i8*, nf4,
+ * fp4, f32, f16, bf16                alike for every method
  *
  * Experts: each is rounded by the statistics of the rows that were sent to it. One that got fewer
  * tokens than a quarter of its inputs is starved: its statistics say more about those tokens than

@@ -62,11 +62,12 @@ static void rules_free(rules *r)
     pcre2_match_data_free(r->match);
 }
 
-/* A scheme as the user wrote it; fzero grids belong to methods that are not here. */
-static lq_status parse_scheme(qt_scheme *s, const char *text, const char *option, lq_err *err)
+/* A scheme as the user wrote it; hqq alone chooses fractional zero points. */
+static lq_status parse_scheme(qt_scheme *s, const char *text, const char *option, qz_method m,
+                              lq_err *err)
 {
     lq_status st = qt_scheme_parse(s, text, err);
-    if (!st && (s->zero == QT_ZERO_F16 || s->zero == QT_ZERO_BIAS))
+    if (!st && ((s->zero == QT_ZERO_F16 && m != QZ_HQQ) || s->zero == QT_ZERO_BIAS))
         st = lq_fail(err, LQ_EUSAGE, "'%s' needs a method that chooses fractional zero points",
                      text);
     if (!st && (s->kind == QT_E4M3 || s->kind == QT_E2M1 || s->act))
@@ -89,7 +90,7 @@ static lq_status rules_make(rules *r, const qz_opts *o, lq_err *err)
         if (!eq || eq == text)
             return lq_fail(err, LQ_EUSAGE, "--override '%s': expected REGEX=scheme", text);
         s = compile(&r->overrides[i].re, text, (size_t)(eq - text), "--override", err);
-        if (!s) s = parse_scheme(&r->overrides[i].scheme, eq + 1, "--override", err);
+        if (!s) s = parse_scheme(&r->overrides[i].scheme, eq + 1, "--override", o->method, err);
     }
     for (int i = 0; i < o->n_skips && !s; i++)
         s = compile(&r->skips[i].re, o->skips[i], strlen(o->skips[i]), "--skip", err);
@@ -327,8 +328,8 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
     lq_status s = rules_make(&m.r, o, err);
     if (!s) s = src_check_roles(src, err);
     if (!s) s = qz_default_scheme(&m.linear, o, err);
-    if (!s && o->lm_head) s = parse_scheme(&m.head, o->lm_head, "--lm-head", err);
-    if (!s && o->embed) s = parse_scheme(&m.embed, o->embed, "--embed", err);
+    if (!s && o->lm_head) s = parse_scheme(&m.head, o->lm_head, "--lm-head", o->method, err);
+    if (!s && o->embed) s = parse_scheme(&m.embed, o->embed, "--embed", o->method, err);
     if (!s) {
         p->e = lq_push(&p->arena, ((size_t)n + 1) * sizeof *p->e);
         if (!p->e) s = lq_fail(err, LQ_ENOMEM, "no memory for the plan");

@@ -8,7 +8,7 @@
 ug_spec rtn_spec(const qt_scheme *s, bool full, bool search)
 {
     ug_mode mode = s->zero != QT_ZERO_NONE ? UG_ASYM : full ? UG_SYM_FULL : UG_SYM;
-    return (ug_spec){ s->bits, mode, s->scale_dtype, search };
+    return (ug_spec){ s->bits, mode, s->scale_dtype, search, false };
 }
 
 void rtn_store_row(qz_out *out, int64_t n, const ug_param *params, const uint8_t *codes,
@@ -20,7 +20,9 @@ void rtn_store_row(qz_out *out, int64_t n, const ug_param *params, const uint8_t
     uint8_t *scales = (uint8_t *)out->w[QT_SCALES] + row * (size_t)ng * elem;
     for (int64_t g = 0; g < ng; g++) {
         lq_from_f32(scales + (size_t)g * elem, &params[g].scale, s->scale_dtype, 1);
-        zeros[g] = (uint8_t)params[g].zero;
+        if (s->zero == QT_ZERO_INT) zeros[g] = (uint8_t)params[g].zero;
+        if (s->zero == QT_ZERO_F16)
+            ((uint16_t *)out->w[QT_ZEROS])[(int64_t)row * ng + g] = lq_f32_to_f16(params[g].zero);
     }
     if (s->zero == QT_ZERO_INT)
         qt_pack_row((uint8_t *)out->w[QT_ZEROS] + row * qt_row_bytes(ng, s->zbits), zeros, ng,

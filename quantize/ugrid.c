@@ -89,7 +89,8 @@ static float grid_error(const float *w, const float *imp, int64_t n, ug_param p,
     return sum;
 }
 
-ug_param ug_fit(const ug_spec *s, const float *w, const float *imp, int64_t n)
+/* The same of any length; imp may be NULL. */
+static float error_of(const float *w, const float *imp, int64_t n, ug_param p, float M, float limit)
 {
     enum { BLOCK = 1024 };
     static const float ones[BLOCK] = {
@@ -99,21 +100,51 @@ ug_param ug_fit(const ug_spec *s, const float *w, const float *imp, int64_t n)
 #define ONE256 ONE64, ONE64, ONE64, ONE64
         ONE256, ONE256, ONE256, ONE256
     };
+    float e = 0;
+    for (int64_t at = 0; at < n && e < limit; at += BLOCK) {
+        const int64_t len = n - at < BLOCK ? n - at : BLOCK;
+        e += grid_error(w + at, imp ? imp + at : ones, len, p, M, limit - e);
+    }
+    return e;
+}
+
+/* Codes fixed, the scale with the least error: sum imp w c / sum imp c^2, c = code - zero. */
+static ug_param refit(const ug_spec *s, const float *w, const float *imp, int64_t n, ug_param best,
+                      float least)
+{
+    enum { ROUNDS = 4 };
+    const float M = ug_max_code(s->bits);
+    for (int i = 0; i < ROUNDS; i++) {
+        double num = 0, den = 0;
+        for (int64_t k = 0; k < n; k++) {
+            const double c = (double)(ug_code(w[k], best, M) - best.zero);
+            const double by = imp ? c * (double)imp[k] : c;
+            num += by * (double)w[k];
+            den += by * c;
+        }
+        if (num == 0 || !(den > 0)) return best;
+        const ug_param p = { store_scale((float)(num / den), s->scale_dtype), best.zero };
+        const float e = error_of(w, imp, n, p, M, least);
+        if (!(e < least)) return best;
+        least = e;
+        best = p;
+    }
+    return best;
+}
+
+ug_param ug_fit(const ug_spec *s, const float *w, const float *imp, int64_t n)
+{
     ug_range r = ug_find_range(w, n);
     ug_param best = ug_candidate(s, r, 0);
     if (!s->search || (r.lo == 0 && r.hi == 0)) return best;
     float least = INFINITY, M = ug_max_code(s->bits);
     for (int c = 0; c < ug_n_candidates(s); c++) {
         ug_param p = ug_candidate(s, r, c);
-        float e = 0;
-        for (int64_t at = 0; at < n && e < least; at += BLOCK) {
-            int64_t len = n - at < BLOCK ? n - at : BLOCK;
-            e += grid_error(w + at, imp ? imp + at : ones, len, p, M, least - e);
-        }
+        const float e = error_of(w, imp, n, p, M, least);
         if (e < least) {
             least = e;
             best = p;
         }
     }
-    return best;
+    return s->refit ? refit(s, w, imp, n, best, least) : best;
 }

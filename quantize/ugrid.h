@@ -15,7 +15,8 @@
  * A group of zeros gets scale 1 and codes that give exactly 0.
  *
  * With `search` the ends are also tried drawn in, and the candidate with the least
- * sum_k imp[k] (w - q)^2 wins; imp = diag(H) is the mean square of each input.
+ * sum_k imp[k] (w - q)^2 wins; imp = diag(H) is the mean square of each input. With `refit` the
+ * scale of the winner is then fitted to its codes by least squares, while that lowers the sum.
  * Source: arXiv:2210.17323 (rules), arXiv:2309.05516 (full range), llama.cpp's importance matrix.
  */
 #ifndef LLMQ_QUANTIZE_UGRID_H
@@ -30,6 +31,7 @@ typedef struct {
     ug_mode mode;
     lq_dtype scale_dtype; /* f16, bf16 or f32 */
     bool search;
+    bool refit; /* with search, in ug_fit */
 } ug_spec;
 
 typedef struct {

@@ -92,29 +92,37 @@ TEST(statistics_are_the_definition_and_the_same_for_any_number_of_threads)
         static const int threads[] = { 1, 2, 7 };
         CHECK(!pool_open(&p, threads[i], &err), "%s", err.msg);
         CHECK(!cal_stats_init(&s[i], K, true, &err), "%s", err.msg);
+        s[i].limit = 1.5f;
         for (int c = 0; c < CHUNKS; c++)
             cal_stats_add(&s[i], x + c * T * LDX, LDX, T, p);
         cal_stats_finish(&s[i]);
         pool_close(p);
         CHECK(s[i].tokens == CHUNKS * T, "tokens");
         CHECK(!memcmp(s[i].H, s[0].H, sizeof(float) * K * K), "%d threads: H", threads[i]);
-        CHECK(!memcmp(s[i].mean_abs, s[0].mean_abs, sizeof(float) * 2 * K), "%d threads",
+        CHECK(!memcmp(s[i].mean_abs, s[0].mean_abs, sizeof(float) * 3 * K), "%d threads",
               threads[i]);
+        CHECK(!memcmp(s[i].reached, s[0].reached, sizeof *s[i].reached * K), "reached");
     }
     for (int i = 0; x && i < K; i += 57)
         for (int j = 0; j < K; j += 43) {
-            double h = 0, size = 0, mean = 0, max = 0;
+            double h = 0, size = 0, mean = 0, max = 0, square = 0;
+            int64_t reached = 0;
             for (int t = 0; t < CHUNKS * T; t++) {
                 double a = (double)x[t * LDX + i], b = (double)x[t * LDX + j];
                 h += a * b;
                 size += fabs(a * b);
                 mean += fabs(a);
+                square += a * a;
+                reached += fabs(a) >= 1.5;
                 max = fabs(a) > max ? fabs(a) : max;
             }
             double n = CHUNKS * T, e = fabs((double)s[0].H[i * K + j] - h / n);
             CHECK(e <= 0x1p-24 * (T + CHUNKS + 2) * size / n, "H[%d][%d] is off by %g", i, j, e);
             CHECK(fabs((double)s[0].mean_abs[i] - mean / n) <= 1e-6 * mean / n, "mean %d", i);
             CHECK((double)s[0].max_abs[i] == max, "max %d", i);
+            CHECK(fabs((double)s[0].mean_sq[i] - square / n) <= 1e-6 * square / n, "square %d", i);
+            CHECK(s[0].reached[i] == reached, "input %d: %lld tokens reach 1.5", i,
+                  (long long)s[0].reached[i]);
         }
     for (int i = 0; i < 3; i++)
         cal_stats_free(&s[i]);

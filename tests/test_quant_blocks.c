@@ -91,6 +91,40 @@ TEST(nf4_and_fp4_are_bitsandbytes_to_the_bit)
     st_close(&f);
 }
 
+static void check_plane(const st_file *f, const char *key, const char *tail, const void *got)
+{
+    const st_tensor *t = must_find(f, key, tail, "");
+    if (!t) return;
+    const int64_t bad = n_diff(got, t->data, t->bytes);
+    CHECK(!bad, "%s%s: %lld of %zu bytes differ", key, tail, (long long)bad, t->bytes);
+}
+
+TEST(every_block_size_is_bitsandbytes_to_the_bit)
+{
+    st_file f;
+    lq_err err = { "" };
+    CHECK(!st_open(&f, GOLDEN "bnb-4bit-blocks.safetensors", &err), "%s", err.msg);
+    const st_tensor *w = must_find(&f, "w", "", "");
+    for (int block = 32; w && block <= 4096; block *= 2)
+        for (int i = 0; i < 4; i++) {
+            char key[32];
+            lq_arena a = { 0 };
+            qz_out out;
+            const qt_scheme s = {
+                .kind = QT_LUT4, .group = block, .fp4 = i & 1, .dbl = (i & 2) != 0
+            };
+            snprintf(key, sizeof key, "%s.b%d", s.fp4 ? "fp4" : "nf4", block);
+            CHECK(!qz_out_alloc(&out, &s, w->shape[0], w->shape[1], &a, &err), "%s", err.msg);
+            CHECK(!lut4_run(&out, w->data, w->dtype, NULL, &err), "%s", err.msg);
+            check_plane(&f, key, ".packed", out.w[QT_CODES]);
+            check_plane(&f, key, s.dbl ? ".absmax_u8" : ".absmax", out.w[QT_SCALES]);
+            if (s.dbl) check_plane(&f, key, ".absmax2", out.w[QT_SCALES2]);
+            if (s.dbl) check_plane(&f, key, ".offset", &out.t.scheme.offset);
+            lq_arena_free(&a);
+        }
+    st_close(&f);
+}
+
 /* The ramp (i - 31.5) / 10, i < 64: the worked vectors of the format's description. */
 TEST(a_ramp_gives_the_published_bytes)
 {
@@ -183,9 +217,11 @@ TEST(int8_edges)
         }
 
     /* Outlier columns: exact in bf16, absent from the codes and from the row's absmax. */
-    float absmax[4] = { 5.9f, 6, 0, 60 };
+    const float share[4] = { 0.05f, 0.06f, 0, 1 };
     int32_t idx[4];
-    int64_t n_out = int8_find_outliers(idx, absmax, 4, 6);
+    int64_t n_out = int8_find_outliers(idx, share, 4, 0);
+    CHECK(n_out == 3 && idx[1] == 1, "in any token: %lld", (long long)n_out);
+    n_out = int8_find_outliers(idx, share, 4, 0.06f);
     CHECK(n_out == 2 && idx[0] == 1 && idx[1] == 3, "outliers: %lld", (long long)n_out);
     s = (qt_scheme){ .kind = QT_I8_OUTLIER, .div127 = true, .n_out = n_out };
     CHECK(!qz_out_alloc(&out, &s, 4, 4, &a, &err), "%s", err.msg);
@@ -199,6 +235,7 @@ TEST(int8_edges)
 int main(int argc, char **argv)
 {
     RUN(nf4_and_fp4_are_bitsandbytes_to_the_bit);
+    RUN(every_block_size_is_bitsandbytes_to_the_bit);
     RUN(a_ramp_gives_the_published_bytes);
     RUN(int8_rows_are_bitsandbytes_within_a_code);
     RUN(int8_edges);

@@ -30,7 +30,7 @@ static qt_scheme scheme_of(size_t i)
 
 static ug_spec spec_of(size_t i, bool search)
 {
-    return (ug_spec){ cases[i].bits, cases[i].mode, LQ_F16, search };
+    return (ug_spec){ cases[i].bits, cases[i].mode, LQ_F16, search, false };
 }
 
 static st_file golden;
@@ -162,6 +162,41 @@ TEST(search_sweeps_and_groups_on_the_way_only_help)
     }
 }
 
+/* sum imp (w - q)^2 of the rounded rows. */
+static double weighted_error(size_t i, const float *imp, ug_spec spec)
+{
+    lq_arena a = { 0 };
+    qz_out out;
+    const qt_scheme s = scheme_of(i);
+    lq_err err = { "" };
+    double sum = 0;
+    CHECK(!qz_out_alloc(&out, &s, N, K, &a, &err), "%s", err.msg);
+    CHECK(!rtn_run(&out, W, LQ_F32, imp, &spec, NULL, &err), "%s", err.msg);
+    float *q = lq_push(&a, (size_t)(N * K) * sizeof *q);
+    qt_dequant(q, &out.t, 0, N);
+    for (int64_t k = 0; k < N * K; k++)
+        sum += (double)imp[k % K] * pow((double)W[k] - (double)q[k], 2);
+    lq_arena_free(&a);
+    return sum;
+}
+
+TEST(searching_and_refitting_scales_lower_the_weighted_error)
+{
+    float imp[1024];
+    for (int64_t k = 0; k < K; k++)
+        imp[k] = H[k * K + k];
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        ug_spec spec = spec_of(i, false);
+        const double plain = weighted_error(i, imp, spec);
+        spec.search = true;
+        const double searched = weighted_error(i, imp, spec);
+        spec.refit = true;
+        const double fitted = weighted_error(i, imp, spec);
+        CHECK(searched < plain && fitted < searched, "%s: %g, searched %g, refitted %g",
+              cases[i].name, plain, searched, fitted);
+    }
+}
+
 TEST(an_unusable_h_falls_back_to_rounding_to_nearest)
 {
     static const struct {
@@ -216,7 +251,7 @@ TEST(grids_of_odd_groups)
                 float a = 0, M = ug_max_code(4);
                 for (int k = 0; k < 4; k++)
                     a = fabsf(t[i].w[k]) > a ? fabsf(t[i].w[k]) : a;
-                ug_spec s = { 4, (ug_mode)m, ug_scale_dtype(a, 4), search };
+                ug_spec s = { 4, (ug_mode)m, ug_scale_dtype(a, 4), search, false };
                 ug_param p = ug_fit(&s, t[i].w, NULL, 4);
                 CHECK(isfinite(p.scale) && p.scale != 0, "%s: scale %g", t[i].why, (double)p.scale);
                 for (int k = 0; k < 4; k++) {
@@ -249,6 +284,7 @@ int main(int argc, char **argv)
     RUN(rounding_to_nearest_is_the_definition);
     RUN(gptq_is_the_papers_algorithm);
     RUN(search_sweeps_and_groups_on_the_way_only_help);
+    RUN(searching_and_refitting_scales_lower_the_weighted_error);
     RUN(an_unusable_h_falls_back_to_rounding_to_nearest);
     RUN(grids_of_odd_groups);
     lq_arena_free(&a);

@@ -14,7 +14,7 @@ typedef struct {
     int64_t bits, group;
     bool sym, asym, narrow;
     opt_tri clip, act_order, static_groups, fold, check;
-    double damp, outlier_threshold;
+    double damp, outlier_threshold, outlier_share;
     int64_t tune;
     bool dbl, all_experts;
     const char *calib;
@@ -30,28 +30,33 @@ typedef struct {
 static const opt_row main_rows[] = {
     { "out", 'o', OPT_STR, F(out), .arg = "OUT.llmq", .help = "where the result goes" },
     { "method", 'm', OPT_STR, F(method), .arg = "M", .required = true,
-      .help = "rtn, absmax, int8, nf4, fp4, gptq, awq or auto" },
+      .help = "rtn, hqq, absmax, int8, nf4, fp4, gptq, awq or auto" },
     { "bits", 'b', OPT_INT, F(bits), .def = "4", .lo = 2, .hi = 8,
-      .help = "bits per weight of rtn, gptq, awq, auto: 2, 3, 4 or 8" },
+      .help = "bits per weight of rtn, hqq, gptq, awq, auto: 2, 3, 4 or 8" },
     { "group-size", 'g', OPT_INT, F(group), .lo = -1, .hi = 1 << 24,
       .help = "weights that share a scale, or the largest number below that divides the row; -1: "
-              "the whole row (default 128; nf4, fp4: 64)" },
+              "the whole row (default 128; hqq, nf4, fp4: 64)" },
     { "sym", 0, OPT_FLAG, F(sym), .help = "grids symmetric about zero, no zero points" },
     { "asym", 0, OPT_FLAG, F(asym), .help = "zero points (default of rtn, gptq, awq, auto)" },
     { "narrow", 0, OPT_FLAG, F(narrow),
       .help = "with --sym: only positive scales, as GPTQ's own rule has it" },
     { "clip", 0, OPT_TRI, F(clip),
-      .help = "draw in the ends of grids where that lowers the error (default: gptq, awq, auto)" },
+      .help =
+          "draw in the ends of grids where that lowers the error (default: gptq, awq, auto, and "
+          "rtn with --calib)" },
     { "double-quant", 0, OPT_FLAG, F(dbl), .help = "nf4, fp4: quantize the block scales too" },
     { "rotate", 0, OPT_FLAG, F(rotate),
       .help = "first turn the model's inner coordinates by a Hadamard matrix of random signs "
               "(--seed): outliers spread, the function stays, nothing is added at run time" },
     { "outlier-threshold", 0, OPT_FLOAT, F(outlier_threshold), .def = "6", .lo = 0, .hi = 1e9,
       .help = "int8: inputs whose activations reach it stay in bf16; 0: none do" },
+    { "outlier-share", 0, OPT_FLOAT, F(outlier_share), .def = "0.06", .lo = 0, .hi = 1,
+      .help = "int8: ... in this share of the tokens at least; 0: in any token" },
 };
 static const opt_row calib_rows[] = {
     { "calib", 0, OPT_STR, F(calib), .def = "builtin", .arg = "FILE[:WEIGHT],...|builtin",
-      .help = "text to run through the model (gptq, awq, auto, int8), of several files by weight; "
+      .help = "text to run through the model (gptq, awq, auto, int8; rtn when given), of several "
+              "files by weight; "
               "FILE.jsonl: a line each of {\"text\": ...}, {\"messages\": [...]} (by the model's "
               "chat template) or {\"ids\": [1, 2, ...]}; FILE.ids: token ids; '\\' before ',' or "
               "':' makes it part of a name" },
@@ -104,14 +109,15 @@ static const opt_row run_rows[] = {
 /* Options that change weights, and the methods that know them: elsewhere they would do nothing. */
 static const struct {
     const char *option, *methods;
-} belongs[] = { { "bits", "rtn, gptq, awq, auto" },
-                { "group-size", "rtn, gptq, awq, auto, nf4, fp4" },
+} belongs[] = { { "bits", "rtn, hqq, gptq, awq, auto" },
+                { "group-size", "rtn, hqq, gptq, awq, auto, nf4, fp4" },
                 { "sym", "rtn, gptq, awq, auto, absmax" },
                 { "asym", "rtn, gptq, awq, auto, absmax" },
                 { "narrow", "rtn, gptq, awq, auto" },
                 { "clip", "rtn, gptq, awq, auto" },
                 { "double-quant", "nf4, fp4" },
                 { "outlier-threshold", "int8" },
+                { "outlier-share", "int8" },
                 { "act-order", "gptq" },
                 { "static-groups", "gptq" },
                 { "damp", "gptq, auto" },
@@ -170,6 +176,8 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->all_experts = o->all_experts;
     q->dbl = o->dbl;
     q->outlier_threshold = o->outlier_threshold > 0 ? o->outlier_threshold : -1;
+    q->outlier_share = o->outlier_share > 0 ? o->outlier_share : -1;
+    q->importance = q->method == QZ_RTN && opt_given(c, "calib");
     q->overrides = o->overrides.v;
     q->n_overrides = o->overrides.n;
     q->skips = o->skips.v;

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUICK = ["--calib-samples", "4", "--calib-len", "64"]
-METHODS = {"rtn": 4.156, "absmax": 8.104, "int8": 8.104, "nf4": 4.505, "fp4": 4.505, "gptq": 4.156, "awq": 4.156,
+METHODS = {"rtn": 4.156, "hqq": 4.5, "absmax": 8.104, "int8": 8.104, "nf4": 4.505, "fp4": 4.505, "gptq": 4.156, "awq": 4.156,
            "auto": 4.156}
 
 
@@ -137,7 +137,7 @@ def test_a_full_disk_is_one_clear_error(llmq, model, tmp_path):
 
 
 BAD_USAGE = [
-    ("a method of a later version", ["--method", "hqq"], "rtn, absmax, int8, nf4, fp4, gptq, awq"),
+    ("a method of a later version", ["--method", "aqlm"], "rtn, hqq, absmax, int8, nf4, fp4, gptq, awq"),
     ("five bits", ["--method", "rtn", "--bits", "5"], "2, 3, 4 or 8"),
     ("nf4 blocks", ["--method", "nf4", "-g", "48"], "power of two"),
     ("both ranges", ["--method", "rtn", "--sym", "--asym"], "exclude"),
@@ -149,6 +149,9 @@ BAD_USAGE = [
     ("bits of a method that has one width", ["--method", "nf4", "--bits", "3"], "--bits: expected a method"),
     ("an order without GPTQ", ["--method", "awq", "--no-act-order"], "--act-order: expected a method"),
     ("narrow with zero points", ["--method", "gptq", "--narrow"], "--narrow needs --sym"),
+    ("fractional zero points without hqq", ["--method", "rtn", "--override", "up_proj=u4-g64-fzero"], "fractional"),
+    ("a share without int8", ["--method", "absmax", "--outlier-share", "0.1"], "--outlier-share: expected a method"),
+    ("hqq without zero points", ["--method", "hqq", "--sym"], "--sym: expected a method"),
     ("no output", ["--method", "rtn"], "--out"),
 ]
 
