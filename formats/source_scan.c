@@ -25,7 +25,7 @@ static const lq_map *map_of(const src_source *s, const uint8_t *p)
 
 void src_drop(const src_source *s, qt_span span)
 {
-    const lq_map *m = span.bytes ? map_of(s, span.data) : NULL;
+    const lq_map *m = span.bytes ? map_of(src_base(s), span.data) : NULL;
     if (m) lq_map_drop(m, span.data, span.bytes);
 }
 
@@ -172,6 +172,7 @@ lq_status src_stamp_file(src_source *s, const char *path, lq_err *err)
 
 lq_status src_unchanged(const src_source *s, lq_err *err)
 {
+    s = src_base(s);
     for (size_t i = 0; i < s->n_stamps; i++) {
         src_stamp now = { 0 };
         const char *path = s->stamps[i].path;

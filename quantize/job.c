@@ -89,8 +89,10 @@ static void scan_item(void *ctx, int64_t item, int thread)
     src_scan(ctx, item);
 }
 
+/* A rotated source is made anew whenever it is read; what it is made of was checked then. */
 static lq_status scan(run *r, lq_err *err)
 {
+    if (src_base(r->src) != r->src) return LQ_OK;
     lq_status s = src_scan_room(r->src, err);
     if (!s) pool_run(r->p, src_n_tensors(r->src), scan_item, r->src);
     return s ? s : qz_plan_check_finite(&r->plan, err);
