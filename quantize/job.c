@@ -11,6 +11,7 @@
 #include "formats/version.h"
 #include "kernels/ops.h"
 #include "quantize/apply.h"
+#include "quantize/bpw.h"
 #include "quantize/check.h"
 #include "quantize/tune.h"
 
@@ -30,14 +31,10 @@ typedef struct {
     cal_run *cal;
     cal_layer_stats st;
     fisher curvature;  /* G NULL: not wanted, or not to be had */
+    bpw_choice bits;   /* --bpw */
     tune_result tuned; /* kept: its tensors replace the parts' */
     cJSON *recipe, *provenance;
 } run;
-
-size_t qz_planned_bytes(const plan_entry *e)
-{
-    return e->quantize ? qt_bytes(&e->scheme, e->count * e->N, e->K) : src_bytes(e->src);
-}
 
 /* ---- recipe, provenance and the key of a run ---- */
 static cJSON *provenance(const run *r)
@@ -265,6 +262,20 @@ static lq_status look_at_curvature(run *r, lq_err *err)
     return fisher_run(&r->curvature, r->src, r->j->samples, CURVATURE_WINDOWS, r->p, r->job, err);
 }
 
+/* --bpw: the plan's open entries are settled. */
+static lq_status share_out(run *r, lq_err *err)
+{
+    char file[4200];
+    if (!(r->j->o->bpw > 0)) return LQ_OK;
+    if (!grad_covers(src_config(r->src)))
+        say(r, "--bpw: no backward pass for layers of this kind: measuring by forward passes");
+    meter_phase(&r->meter, METER_CURVATURE, -1);
+    lq_status s = lq_path_join(file, sizeof file, r->state.dir, "choice.json", err);
+    return s ? s
+             : bpw_run(&r->bits, &r->plan, r->src, r->j->o, r->j->samples, &r->curvature, file,
+                       r->p, r->job, err);
+}
+
 static lq_status tune(run *r, lq_err *err)
 {
     tune_opts o = { .steps = qz_tune_steps(r->j->o) };
@@ -406,6 +417,35 @@ static void count_linear(double *bits, double *weights, arch_role role, size_t b
     *weights += (double)n;
 }
 
+/* What --bpw predicted goes into the reports; tensors that it left as they are get one. */
+static void add_choices(const run *r, qz_result *out)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < r->plan.n; i++) {
+        const plan_entry *e = &r->plan.e[i];
+        qz_report *rep = NULL;
+        if (isnan(r->bits.effect[i])) continue;
+        for (size_t k = 0; k < out->n_reports && !rep; k++, at++) /* mostly the next */
+            if (strcmp(out->reports[at % out->n_reports].name, e->name) == 0)
+                rep = &out->reports[at % out->n_reports];
+        if (!rep && !e->quantize) {
+            rep = &out->reports[out->n_reports++];
+            *rep = (qz_report){ .name = e->name,
+                                .role = e->role,
+                                .layer = e->part < r->plan.cfg.layers ? e->part : -1,
+                                .expert = e->expert,
+                                .tokens = -1,
+                                .note = "kept",
+                                .elements = src_elements(e->src),
+                                .bytes = src_bytes(e->src),
+                                .loss = (double)NAN,
+                                .loss_rtn = (double)NAN };
+            qt_scheme_text(rep->scheme, &e->scheme);
+        }
+        if (rep) rep->effect = r->bits.effect[i];
+    }
+}
+
 static lq_status collect(const run *r, qz_result *out, lq_err *err)
 {
     double bits = 0, weights = 0, all_bits = 0, all = 0;
@@ -440,6 +480,8 @@ static lq_status collect(const run *r, qz_result *out, lq_err *err)
     out->bytes_out = file_bytes(r->out_path);
     out->bpw = weights > 0 ? bits / weights : 0;
     out->bpw_model = all > 0 ? all_bits / all : 0;
+    out->predicted = r->bits.effect ? r->bits.predicted : (double)NAN;
+    if (r->bits.effect) add_choices(r, out);
     return LQ_OK;
 }
 
@@ -471,7 +513,8 @@ static lq_status start_meter(run *r, const lq_job *job, lq_err *err)
 /* Keep what is finished where running again can go on from it. */
 static bool worth_keeping(const run *r, lq_status s)
 {
-    return s && r->state.n_done > 0 && lq_exit_code(s) != lq_exit_code(LQ_EVALUE);
+    return s && (r->state.n_done > 0 || r->bits.effect) &&
+           lq_exit_code(s) != lq_exit_code(LQ_EVALUE);
 }
 
 lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz_job *j, pool *p,
@@ -482,10 +525,12 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     r.tuned.kl_before = r.tuned.kl_after = (double)NAN;
     cJSON *what = NULL;
     openblas_set_num_threads(1);
+    bpw_range range;
     lq_map_guard(true);
     lq_status s = qz_plan_make(&r.plan, src, j->o, &j->voice, err);
     if (s) goto unguard;
-    s = check_out(out_path, err);
+    s = j->o->bpw > 0 ? bpw_check(&range, &r.plan, j->o, err) : LQ_OK;
+    if (!s) s = check_out(out_path, err);
     if (!s) s = scan(&r, err);
     if (!s) s = describe(&r, &what, err);
     if (!s && j->resume && already_there(&r, &out->check)) {
@@ -501,6 +546,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     if (!r.reports) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
     if (!s) s = start_meter(&r, job, err);
     if (!s) s = look_at_curvature(&r, err);
+    if (!s) s = share_out(&r, err);
     if (!s && !at_once(&r)) s = all_parts(&r, err);
     fisher_free(&r.curvature);
     if (!s) s = tune(&r, err);
@@ -515,6 +561,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     if (worth_keeping(&r, s) && j->voice.say)
         j->voice.say(j->voice.user, "finished layers are kept: run again (--resume) to go on");
     qz_state_close(&r.state, !worth_keeping(&r, s));
+    bpw_free(&r.bits);
 done:
     if (s) qz_result_free(out);
     meter_close(&r.meter);

@@ -36,6 +36,7 @@ typedef struct {
     size_t bytes_in, bytes_out; /* of tensors in the source; of the file */
     double bpw;                 /* of the linears of the layers */
     double bpw_model;           /* of all tensors */
+    double predicted;           /* --bpw: KL divergence to the source; NAN: not asked for */
     bool tuned; /* and kept; the KL divergence to the source on windows held back: */
     double kl_before, kl_after; /* NAN: not measured */
     int64_t resumed;            /* parts that were finished before; -1: the output was */
@@ -50,8 +51,5 @@ typedef struct {
 lq_status qz_run(qz_result *r, src_source *src, const char *out_path, const qz_job *j, pool *p,
                  const lq_job *job, lq_err *err);
 void qz_result_free(qz_result *r);
-
-/* Planned size of an entry, before anything is known of outliers and scales. */
-size_t qz_planned_bytes(const plan_entry *e);
 
 #endif

@@ -49,6 +49,9 @@ double qz_outlier_threshold(const qz_opts *o)
     return o->outlier_threshold > 0 ? o->outlier_threshold : 6;
 }
 
+bool qz_is_auto(const char *scheme) { return scheme && strcmp(scheme, "auto") == 0; }
+bool qz_bpw_whole(const qz_opts *o) { return qz_is_auto(o->lm_head) || qz_is_auto(o->embed); }
+
 int qz_tune_steps(const qz_opts *o)
 {
     if (!qz_methods[o->method].hessian || o->tune < 0) return 0;
@@ -104,14 +107,19 @@ cJSON *qz_recipe(const qz_opts *o)
     cJSON *r = cJSON_CreateObject();
     cJSON_AddStringToObject(r, "method", qz_methods[o->method].name);
     if (uniform(o->method)) {
-        cJSON_AddNumberToObject(r, "bits", bits_of(o));
+        if (o->bpw > 0) {
+            cJSON_AddNumberToObject(r, "bpw", o->bpw);
+            cJSON_AddBoolToObject(r, "bpw_fused", !o->untied);
+        } else {
+            cJSON_AddNumberToObject(r, "bits", bits_of(o));
+        }
         if (o->method != QZ_HQQ) cJSON_AddBoolToObject(r, "sym", o->sym);
         if (o->sym) cJSON_AddBoolToObject(r, "narrow", o->narrow);
         if (o->method != QZ_HQQ)
             cJSON_AddBoolToObject(r, "clip",
                                   o->method == QZ_RTN && !o->importance ? o->clip : !o->no_clip);
     }
-    if (uniform(o->method) || table(o->method))
+    if ((uniform(o->method) && !(o->bpw > 0)) || table(o->method))
         cJSON_AddNumberToObject(r, "group_size", (double)group_of(o));
     if (o->method == QZ_GPTQ) {
         cJSON_AddBoolToObject(r, "act_order", !o->no_act_order);

@@ -49,10 +49,13 @@ typedef struct {
     int n_overrides;
     const char *const *skips; /* regexes of weights to leave as they are; stronger than overrides */
     int n_skips;
-    const char *lm_head, *embed; /* schemes, or NULL: as in the source */
+    const char *lm_head, *embed; /* schemes, "auto" (with bpw), or NULL: as in the source */
     bool
         rotate; /* the source is seen rotated (quantize/rotate.h), by rotate_seed: for the record */
     uint64_t rotate_seed;
+    double bpw;  /* gptq, awq, auto: bits per weight to share out (quantize/bpw.h) instead of `bits`
+                    and `group`; 0: all alike */
+    bool untied; /* bpw: parts of fused linears (q, k, v; gate, up) may differ */
 } qz_opts;
 
 bool qz_folds(const qz_opts *o); /* do the options ask for AWQ's scales? */
@@ -60,6 +63,8 @@ bool qz_calibrated(const qz_opts *o);
 double qz_outlier_share(const qz_opts *o);
 double qz_outlier_threshold(const qz_opts *o); /* where there is a decomposition */
 int qz_tune_steps(const qz_opts *o);           /* 0: no tuning */
+bool qz_is_auto(const char *scheme);           /* "auto"; NULL is not */
+bool qz_bpw_whole(const qz_opts *o); /* bpw: of the whole model, not of the linear layers alone */
 /* The scheme of the linears of a layer, before it is fitted to a shape (group -1: the row). */
 lq_status qz_default_scheme(qt_scheme *s, const qz_opts *o, lq_err *err);
 /* The recipe: only what changes the weights, with defaults filled in. NULL: out of memory. */

@@ -424,7 +424,8 @@ static lq_status make(qz_part *out, const qz_plan *plan, int64_t part, const pla
                                               .role = e->role,
                                               .layer = part < plan->cfg.layers ? part : -1,
                                               .expert = e->expert,
-                                              .tokens = -1 } };
+                                              .tokens = -1,
+                                              .effect = (double)NAN } };
         if (e->quantize) w.n_units += by_matrix(&w.targets[w.n - 1]) ? e->count : 1;
         src_load(&w.targets[w.n - 1].src, plan->src, e->src);
     }

@@ -183,14 +183,25 @@ static bool may_quantize(const plan_entry *e)
            e->role != R_ROUTER && e->role != R_SHARED_ROUTER;
 }
 
+/* Embedding or head: does --bpw choose its scheme? A tied model's one matrix is both. */
+static bool is_auto(const maker *m, arch_role r)
+{
+    const qz_opts *o = m->o;
+    if (m->cfg->tied && r == R_EMBED && qz_is_auto(o->lm_head) && !o->embed) return true;
+    return qz_is_auto(r == R_EMBED ? o->embed : o->lm_head);
+}
+
 /* The scheme that options ask for; false: leave the tensor as it is. */
-static bool wanted(const maker *m, const plan_entry *e, qt_scheme *s)
+static bool wanted(const maker *m, plan_entry *e, qt_scheme *s)
 {
     if (!may_quantize(e)) return false;
     for (int i = 0; i < m->r.n_skips; i++)
         if (matches(&m->r, &m->r.skips[i], e->name)) return false;
     for (int i = 0; i < m->r.n_overrides; i++)
         if (matches(&m->r, &m->r.overrides[i], e->name)) return *s = m->r.overrides[i].scheme, true;
+    const bool outer = e->role == R_EMBED || e->role == R_HEAD;
+    e->open = outer ? is_auto(m, e->role) : m->o->bpw > 0 && arch_role_linear(e->role);
+    if (e->open) return *s = m->linear, true;
     if (e->role == R_EMBED) return m->o->embed ? (*s = m->embed, true) : false;
     if (e->role == R_HEAD) return m->o->lm_head ? (*s = m->head, true) : false;
     *s = m->linear;
@@ -216,16 +227,21 @@ static void shape_of(const maker *m, plan_entry *e)
     e->shape[d - 1] = t->shape[d - 2];
 }
 
+static void fit_groups(qt_scheme *s, const plan_entry *e, const qz_opts *o, int64_t layers)
+{
+    s->group = qz_fit_group(e->K, s->group);
+    /* The order of the inputs is a tensor's, not one expert's. */
+    s->irregular = o->method == QZ_GPTQ && !o->no_act_order && o->no_static_groups &&
+                   e->part < layers && s->group < e->K && e->count == 1;
+}
+
 static lq_status fit(maker *m, plan_entry *e, lq_err *err)
 {
     qt_scheme *s = &e->scheme;
     if (s->kind == QT_UINT) {
-        int64_t G = qz_fit_group(e->K, s->group);
-        if (s->group > 0 && s->group < e->K && G != s->group) note_change(m, e, s->group, G);
-        s->group = G;
-        /* The order of the inputs is a tensor's, not one expert's. */
-        s->irregular = m->o->method == QZ_GPTQ && !m->o->no_act_order && m->o->no_static_groups &&
-                       e->part < m->cfg->layers && G < e->K && e->count == 1;
+        const int64_t G = s->group;
+        fit_groups(s, e, m->o, m->cfg->layers);
+        if (G > 0 && G < e->K && G != s->group && !e->open) note_change(m, e, G, s->group);
     }
     /* Outlier columns are found by calibration, which sees the inputs of a layer's linears only. */
     cal_site site;
@@ -259,9 +275,33 @@ static lq_status decide(maker *m, plan_entry *e, lq_err *err)
     if (t->t.layout != QT_PORTABLE)
         return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected layout portable, found %s", e->name,
                        qt_layout_text(t->t.layout));
-    if (e->scheme.kind == QT_DENSE && e->scheme.dtype == t->t.scheme.dtype) e->quantize = false;
     shape_of(m, e);
+    qz_plan_take(e, &e->scheme);
     return e->quantize ? fit(m, e, err) : LQ_OK;
+}
+
+lq_status qz_plan_scheme(qt_scheme *s, const plan_entry *e, const qz_plan *p, const qz_opts *o,
+                         int bits, int64_t group, lq_err *err)
+{
+    if (!bits) return *s = e->src->t.scheme, LQ_OK;
+    qz_opts v = *o;
+    v.bits = bits;
+    v.group = group;
+    lq_status st = qz_default_scheme(s, &v, err);
+    if (st) return st;
+    fit_groups(s, e, o, p->cfg.layers);
+    return qt_check(s, e->count * e->N, e->K, err);
+}
+
+void qz_plan_take(plan_entry *e, const qt_scheme *s)
+{
+    e->scheme = *s;
+    e->quantize = s->kind != QT_DENSE || s->dtype != e->src->t.scheme.dtype;
+}
+
+size_t qz_planned_bytes(const plan_entry *e)
+{
+    return e->quantize ? qt_bytes(&e->scheme, e->count * e->N, e->K) : src_bytes(e->src);
 }
 
 /* ---- the whole ---- */
@@ -297,6 +337,10 @@ static lq_status split_head(qz_plan *p, maker *m, lq_err *err)
     char name[160], line[320];
     const src_tensor *embed = NULL;
     if (!m->cfg->tied) return LQ_OK;
+    if (is_auto(m, R_EMBED) && (!m->o->lm_head || qz_is_auto(m->o->lm_head))) {
+        say(m, "tied model: embedding and head stay one matrix, which takes one scheme");
+        return LQ_OK;
+    }
     if (m->o->embed && !m->o->lm_head)
         say(m, "tied model: the output head takes the embedding's scheme");
     if (!m->o->lm_head || (m->o->embed && strcmp(m->o->embed, m->o->lm_head) == 0)) return LQ_OK;
@@ -328,8 +372,10 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
     lq_status s = rules_make(&m.r, o, err);
     if (!s) s = src_check_roles(src, err);
     if (!s) s = qz_default_scheme(&m.linear, o, err);
-    if (!s && o->lm_head) s = parse_scheme(&m.head, o->lm_head, "--lm-head", o->method, err);
-    if (!s && o->embed) s = parse_scheme(&m.embed, o->embed, "--embed", o->method, err);
+    if (!s && o->lm_head && !qz_is_auto(o->lm_head))
+        s = parse_scheme(&m.head, o->lm_head, "--lm-head", o->method, err);
+    if (!s && o->embed && !qz_is_auto(o->embed))
+        s = parse_scheme(&m.embed, o->embed, "--embed", o->method, err);
     if (!s) {
         p->e = lq_push(&p->arena, ((size_t)n + 1) * sizeof *p->e);
         if (!p->e) s = lq_fail(err, LQ_ENOMEM, "no memory for the plan");

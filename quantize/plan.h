@@ -18,6 +18,7 @@ typedef struct {
     int64_t part;
     bool quantize;    /* to `scheme` (which may be a dense one); else copied byte for byte */
     qt_scheme scheme; /* fitted to the shape; i8-outlier: n_out is not known yet */
+    bool open;        /* --bpw: measuring decides (quantize/bpw.h); until then scheme stands in */
     /* Of the result, where quantize: */
     bool turned;      /* the source's matrices are [inputs, outputs], the result's are not */
     int64_t count;    /* matrices stacked in the tensor (experts), else 1 */
@@ -55,6 +56,14 @@ void qz_plan_free(qz_plan *p);
 /* expert: -1 where the tensor is none's. NULL: the part has none. */
 const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t part, int64_t expert,
                                bool bias);
+
+/* Planned size of an entry, before anything is known of outliers and scales. */
+size_t qz_planned_bytes(const plan_entry *e);
+/* The scheme of an open entry for these bits and groups, fitted to its shape; bits 0: as in the
+ * source. And its choice. */
+lq_status qz_plan_scheme(qt_scheme *s, const plan_entry *e, const qz_plan *p, const qz_opts *o,
+                         int bits, int64_t group, lq_err *err);
+void qz_plan_take(plan_entry *e, const qt_scheme *s);
 
 /* The largest divisor of K that is not above `group` and at least 16 (or `group` itself); else K.
  */

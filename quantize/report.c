@@ -107,6 +107,7 @@ bool qz_report_read(qz_report *r, const cJSON *j)
     *r = (qz_report){ .rmse = number_or(nan, j, "rmse"),
                       .loss = number_or(nan, j, "loss"),
                       .loss_rtn = number_or(nan, j, "loss_rtn"),
+                      .effect = nan, /* of the choice, not of the part */
                       .in_max = number_or(0, j, "in_max"),
                       .in_mean = number_or(0, j, "in_mean"),
                       .alpha = number_or(0, j, "alpha"),

@@ -16,6 +16,8 @@ typedef struct {
     opt_tri clip, act_order, static_groups, fold, check;
     double damp, outlier_threshold, outlier_share;
     int64_t tune;
+    double bpw;
+    opt_tri bpw_fused;
     bool dbl, all_experts;
     const char *calib;
     int64_t samples, len, seed;
@@ -48,6 +50,14 @@ static const opt_row main_rows[] = {
     { "rotate", 0, OPT_FLAG, F(rotate),
       .help = "first turn the model's inner coordinates by a Hadamard matrix of random signs "
               "(--seed): outliers spread, the function stays, nothing is added at run time" },
+    { "bpw", 0, OPT_FLOAT, F(bpw), .lo = 1, .hi = 32, .arg = "X",
+      .help =
+          "gptq, awq, auto: instead of --bits and --group-size at most X bits per weight of the "
+          "linear layers, shared out by what each tensor's rounding does to the answers; of the "
+          "whole model with --embed auto or --lm-head auto" },
+    { "bpw-fused", 0, OPT_TRI, F(bpw_fused),
+      .help = "--bpw: one scheme for the parts of a fused layer (q, k, v; gate, up), which other "
+              "runtimes ask for (default yes)" },
     { "outlier-threshold", 0, OPT_FLOAT, F(outlier_threshold), .def = "6", .lo = 0, .hi = 1e9,
       .help = "int8: inputs whose activations reach it stay in bf16; 0: none do" },
     { "outlier-share", 0, OPT_FLOAT, F(outlier_share), .def = "0.06", .lo = 0, .hi = 1,
@@ -87,8 +97,10 @@ static const opt_row which_rows[] = {
       .help = "weights whose name matches take another scheme: u4-g64, u8-g128-asym, i8-row, nf4, "
               "f16, ...; the first match counts" },
     { "skip", 0, OPT_LIST, F(skips), .arg = "REGEX", .help = "weights to leave as they are" },
-    { "lm-head", 0, OPT_STR, F(lm_head), .arg = "SCHEME", .help = "quantize the output head" },
-    { "embed", 0, OPT_STR, F(embed), .arg = "SCHEME", .help = "quantize the embedding" },
+    { "lm-head", 0, OPT_STR, F(lm_head), .arg = "SCHEME",
+      .help = "quantize the output head; auto: as --bpw chooses" },
+    { "embed", 0, OPT_STR, F(embed), .arg = "SCHEME",
+      .help = "quantize the embedding; auto: as --bpw chooses" },
 };
 static const opt_row run_rows[] = {
     { "memory-limit", 0, OPT_SIZE, F(memory_limit),
@@ -122,6 +134,8 @@ static const struct {
                 { "static-groups", "gptq" },
                 { "damp", "gptq, auto" },
                 { "tune", "gptq, awq, auto" },
+                { "bpw", "gptq, awq, auto" },
+                { "bpw-fused", "gptq, awq, auto" },
                 { "fold", "gptq, awq, auto" },
                 { "all-experts", "gptq, awq, auto, int8" } };
 
@@ -146,6 +160,15 @@ static lq_status check_options(const cmd_ctx *c, const quantize_opts *o, lq_err 
         return lq_fail(err, LQ_EUSAGE, "--report: expected a file of its own, found '%s'",
                        o->report);
     if (o->sym && o->asym) return lq_fail(err, LQ_EUSAGE, "--sym and --asym exclude each other");
+    const bool bpw = opt_given(c, "bpw");
+    if (bpw && (opt_given(c, "bits") || opt_given(c, "group-size")))
+        return lq_fail(err, LQ_EUSAGE, "--bpw chooses bits and groups: expected no --%s",
+                       opt_given(c, "bits") ? "bits" : "group-size");
+    if (!bpw && opt_given(c, "bpw-fused"))
+        return lq_fail(err, LQ_EUSAGE, "--bpw-fused needs --bpw");
+    if (!bpw && (qz_is_auto(o->lm_head) || qz_is_auto(o->embed)))
+        return lq_fail(err, LQ_EUSAGE, "--%s auto needs --bpw",
+                       qz_is_auto(o->embed) ? "embed" : "lm-head");
     if (o->narrow && !o->sym) return lq_fail(err, LQ_EUSAGE, "--narrow needs --sym");
     return LQ_OK;
 }
@@ -186,6 +209,8 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->embed = o->embed;
     q->rotate = o->rotate;
     q->rotate_seed = (uint64_t)o->seed;
+    q->bpw = o->bpw;
+    q->untied = !opt_tri_or(o->bpw_fused, true);
     return LQ_OK;
 }
 
@@ -314,6 +339,7 @@ const cmd_row cmd_quantize = {
                 "llmq quantize models/novels-6m -o mix.llmq --method gptq --override "
                 "'down_proj=u8-g128'\0"
                 "llmq quantize models/novels-6m -o best3.llmq --method auto --bits 3\0"
+                "llmq quantize models/novels-6m -o mix3.llmq --method gptq --bpw 3.25\0"
                 "llmq quantize models/novels-6m --method nf4 --double-quant --dry-run\0",
     .opts_bytes = sizeof(quantize_opts),
     .run = run,

@@ -1,6 +1,7 @@
 /* tools/quantize_report.c - the output of `llmq quantize`; see quantize_report.h. */
 #include "tools/quantize_report.h"
 
+#include "quantize/bpw.h"
 #include "tools/progress.h"
 
 #include <cjson/cJSON.h>
@@ -27,12 +28,22 @@ static void show(void *user, const meter_state *s)
 
 const meter_view qrep_view = { show, NULL };
 
+static const char *budget_of(const qz_opts *q)
+{
+    return qz_bpw_whole(q) ? "the whole model" : "the linear layers";
+}
+
 lq_status qrep_print_plan(const src_source *src, const qz_opts *q, const char *out_path, bool json,
                           lq_err *err)
 {
     qz_plan plan;
+    bpw_range range;
     lq_status s = qz_plan_make(&plan, src, q, &qrep_voice, err);
     if (s) return s;
+    if (q->bpw > 0 && (s = bpw_check(&range, &plan, q, err))) {
+        qz_plan_free(&plan);
+        return s;
+    }
     cJSON *doc = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(doc, "tensors");
     double in = 0, out = 0;
     if (out_path) cJSON_AddStringToObject(doc, "out", out_path);
@@ -44,22 +55,34 @@ lq_status qrep_print_plan(const src_source *src, const qz_opts *q, const char *o
         if (e->quantize || e->src->plain)
             qt_scheme_text(scheme, e->quantize ? &e->scheme : &e->src->t.scheme);
         in += (double)src_bytes(e->src);
+        cJSON *t = cJSON_CreateObject();
+        cJSON_AddItemToArray(list, t);
+        cJSON_AddStringToObject(t, "name", e->name);
+        cJSON_AddStringToObject(t, "scheme", e->open ? "auto" : scheme);
+        if (e->open) {
+            if (!json) printf("%-56s as --bpw chooses\n", e->name);
+            continue;
+        }
         out += bytes;
         if (!json) printf("%-56s %-14s %12.0f bytes\n", e->name, scheme, bytes);
-        cJSON *t = cJSON_CreateObject();
-        cJSON_AddStringToObject(t, "name", e->name);
-        cJSON_AddStringToObject(t, "scheme", scheme);
         cJSON_AddNumberToObject(t, "bytes", bytes);
         cJSON_AddNumberToObject(t, "bpw", n > 0 ? 8 * bytes / n : 0);
-        cJSON_AddItemToArray(list, t);
+    }
+    if (q->bpw > 0) {
+        out += floor(q->bpw * range.weights / 8 - range.fixed);
+        cJSON_AddNumberToObject(doc, "bpw_least", range.bpw_least);
+        cJSON_AddNumberToObject(doc, "bpw_most", range.bpw_most);
     }
     cJSON_AddNumberToObject(doc, "bytes_in", in);
     cJSON_AddNumberToObject(doc, "bytes_out", out);
     qz_plan_free(&plan);
     if (json) return cmd_print_json(doc, err);
     char a[16], b[16];
-    printf("%s of tensors become %s\n", opt_size_text(a, sizeof a, in),
-           opt_size_text(b, sizeof b, out));
+    if (q->bpw > 0)
+        printf("%lld tensors share %g bits per weight of %s (%.3f to %.3f can be asked for)\n",
+               (long long)range.n_open, q->bpw, budget_of(q), range.bpw_least, range.bpw_most);
+    printf("%s of tensors become %s%s\n", opt_size_text(a, sizeof a, in),
+           q->bpw > 0 ? "at most " : "", opt_size_text(b, sizeof b, out));
     cJSON_Delete(doc);
     return LQ_OK;
 }
@@ -85,6 +108,7 @@ static cJSON *tensor_json(const qz_report *t)
     cJSON_AddNumberToObject(j, "rmse", t->rmse);
     add_finite(j, "loss", t->loss);
     add_finite(j, "loss_rtn", t->loss_rtn);
+    if (isfinite(t->effect)) cJSON_AddNumberToObject(j, "effect", t->effect);
     if (t->expert >= 0) cJSON_AddNumberToObject(j, "expert", (double)t->expert);
     if (t->tokens >= 0) cJSON_AddNumberToObject(j, "tokens", (double)t->tokens);
     if (t->in_max > 0) {
@@ -123,6 +147,7 @@ cJSON *qrep_json(const qz_result *r, const qrep_run *run)
     for (int k = 0; k < METER_N; k++)
         if (r->phase_secs[k] > 0)
             cJSON_AddNumberToObject(phases, meter_phases[k], r->phase_secs[k]);
+    if (isfinite(r->predicted)) cJSON_AddNumberToObject(doc, "kl_predicted", r->predicted);
     if (isfinite(r->kl_before)) {
         cJSON_AddBoolToObject(doc, "tuned", r->tuned);
         cJSON_AddNumberToObject(doc, "kl_held_back_before", r->kl_before);
@@ -158,7 +183,7 @@ static bool same_experts(const qz_report *a, const qz_report *b)
  * first of its kind. (--json lists them one by one.) */
 static void print_experts(const qz_report *first, const qz_report *r, size_t n)
 {
-    double squares = 0, loss = 0, loss_rtn = 0;
+    double squares = 0, loss = 0, loss_rtn = 0, effect = 0;
     int64_t count = 0, starved = 0, least = INT64_MAX, most = -1;
     for (size_t i = 0; i < n; i++) {
         if (!same_experts(first, &r[i])) continue;
@@ -168,12 +193,14 @@ static void print_experts(const qz_report *first, const qz_report *r, size_t n)
         squares += r[i].rmse * r[i].rmse;
         if (isfinite(r[i].loss)) loss += r[i].loss;
         if (isfinite(r[i].loss_rtn)) loss_rtn += r[i].loss_rtn;
+        if (isfinite(r[i].effect)) effect += r[i].effect;
         least = r[i].tokens < least ? r[i].tokens : least;
         most = r[i].tokens > most ? r[i].tokens : most;
     }
     printf("layer %lld: %lld x %-32s %-14s rmse %.3e", (long long)first->layer, (long long)count,
            arch_role_text(first->role), first->scheme, sqrt(squares / (double)count));
     if (loss > 0) print_losses(loss, loss_rtn);
+    if (effect > 0) printf("  effect %.2e", effect);
     if (most >= 0) printf("  %lld to %lld tokens each", (long long)least, (long long)most);
     if (starved) printf(", %lld starved", (long long)starved);
     printf("\n");
@@ -209,13 +236,17 @@ void qrep_print_text(const qz_result *r, const qrep_run *run)
         }
         printf("%-48s %-14s rmse %.3e", t->name, t->scheme, t->rmse);
         print_losses(t->loss, t->loss_rtn);
+        if (isfinite(t->effect)) printf("  effect %.2e", t->effect);
         printf("%s%s\n", t->note[0] ? "  " : "", t->note);
     }
+    if (isfinite(r->predicted))
+        printf("bits shared out: the effects add up to a KL of %.5f to the original\n",
+               r->predicted);
     if (isfinite(r->kl_before))
         printf("tuning: mean KL to the original on text held back %.5f -> %.5f%s\n", r->kl_before,
                r->kl_after, r->tuned ? "" : ": not kept");
     print_check(&r->check);
-    printf("%s: %s -> %s, %.3f bits per weight in the linear layers, %.1f s\n", run->out,
-           opt_size_text(a, sizeof a, (double)r->bytes_in),
-           opt_size_text(b, sizeof b, (double)r->bytes_out), r->bpw, run->seconds);
+    printf("%s: %s -> %s, %.3f bits per weight in the linear layers, %.3f in all, %.1f s\n",
+           run->out, opt_size_text(a, sizeof a, (double)r->bytes_in),
+           opt_size_text(b, sizeof b, (double)r->bytes_out), r->bpw, r->bpw_model, run->seconds);
 }
