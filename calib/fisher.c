@@ -22,8 +22,40 @@ typedef struct {
     float *d, *y;  /* [chunk * len, hidden] */
     float *logits; /* of KL_ROWS rows */
     int32_t *ids;
+    float *scratch; /* grad_out's */
     lq_arena arena;
 } work;
+
+static size_t g_floats(int64_t N)
+{
+    return (size_t)lq_ceil_div(N, FISHER_BLOCK) * FISHER_BLOCK * FISHER_BLOCK;
+}
+
+static bool push_sums(work *w)
+{
+    const arch_config *c = w->c;
+    lq_arena *a = &w->f->arena;
+    const size_t layers = (size_t)c->layers, f = sizeof(float);
+    size_t all = 0, widest = 0;
+    int64_t N[GRAD_LINEARS], K[GRAD_LINEARS];
+    for (int k = 0; k < GRAD_LINEARS; k++) {
+        arch_role_shape(c, grad_linear_roles[k], &N[k], &K[k]);
+        all += (size_t)(K[k] * K[k]) * f * layers;
+        widest = (size_t)K[k] > widest ? (size_t)K[k] : widest;
+    }
+    const bool want_h = all <= FISHER_H_MOST;
+    bool ok = (w->f->G = lq_push(a, layers * sizeof *w->f->G));
+    if (want_h)
+        ok = ok && (w->f->H = lq_push(a, layers * sizeof *w->f->H)) &&
+             (w->scratch =
+                  lq_push(&w->arena, (size_t)(w->chunk * w->samples->len) * (1 + widest) * f));
+    for (size_t i = 0; i < layers; i++)
+        for (int k = 0; k < GRAD_LINEARS && ok; k++) {
+            ok = (w->f->G[i][k] = lq_push(a, g_floats(N[k]) * f));
+            if (want_h) ok = ok && (w->f->H[i][k] = lq_push(a, (size_t)(K[k] * K[k]) * f));
+        }
+    return ok;
+}
 
 static lq_status load(work *w, lq_err *err)
 {
@@ -41,16 +73,7 @@ static lq_status load(work *w, lq_err *err)
         !(w->logits = lq_push(&w->arena, kl_scratch(c->vocab) * f)) ||
         !(w->ids = lq_push(&w->arena, (size_t)rows * sizeof *w->ids)))
         return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
-    w->f->G = lq_push(&w->f->arena, (size_t)c->layers * sizeof *w->f->G);
-    for (int64_t i = 0; i < c->layers && w->f->G; i++)
-        for (int k = 0; k < GRAD_LINEARS; k++) {
-            int64_t N, K;
-            arch_role_shape(c, grad_linear_roles[k], &N, &K);
-            size_t n = (size_t)lq_ceil_div(N, FISHER_BLOCK) * FISHER_BLOCK * FISHER_BLOCK;
-            w->f->G[i][k] = lq_push(&w->f->arena, n * f);
-            if (!w->f->G[i][k]) return lq_fail(err, LQ_ENOMEM, "no memory for curvature");
-        }
-    return w->f->G ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for curvature");
+    return push_sums(w) ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for curvature");
 }
 
 /* One layer, forward (d NULL) or backward with its curvature added up. */
@@ -62,9 +85,9 @@ static lq_status pass(work *w, int64_t layer, int64_t n, float *x, float *d, lq_
     lq_status s = dense_layer(&l, w->W, w->src, layer, &a, w->p, err);
     if (!s && !d) grad_forward(w->g, &l, layer, x, n);
     if (!s && d) {
-        grad_out out = { { 0 }, { 0 }, { 0 } };
-        for (int k = 0; k < GRAD_LINEARS; k++)
-            out.G[k] = w->f->G[layer][k];
+        grad_out out = { .scratch = w->scratch };
+        memcpy(out.G, w->f->G[layer], sizeof out.G);
+        if (w->f->H) memcpy(out.H, w->f->H[layer], sizeof out.H);
         grad_backward(w->g, &l, layer, x, d, n, &out);
     }
     lq_arena_free(&a);
@@ -102,8 +125,9 @@ static void divide(fisher *f, const arch_config *c, int64_t tokens)
         for (int k = 0; k < GRAD_LINEARS; k++) {
             int64_t N, K;
             arch_role_shape(c, grad_linear_roles[k], &N, &K);
-            int64_t n = lq_ceil_div(N, FISHER_BLOCK) * FISHER_BLOCK * FISHER_BLOCK;
-            for (int64_t j = 0; j < n; j++)
+            for (int64_t j = 0; j < K * K && f->H; j++)
+                f->H[i][k][j] = (float)((double)f->H[i][k][j] / (double)tokens);
+            for (size_t j = 0; j < g_floats(N); j++)
                 f->G[i][k][j] = (float)((double)f->G[i][k][j] / (double)tokens);
         }
 }

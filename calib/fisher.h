@@ -7,8 +7,12 @@
  * model. The mean of g g^T over answers is the Fisher information: the curvature of the KL
  * divergence between the model and one whose output is moved.
  *
- * G is kept in blocks along the diagonal: outputs FISHER_BLOCK * b .. of block b. Draws are seeded
- * by window and position, so nothing depends on threads.
+ * G is kept in blocks along the diagonal: outputs FISHER_BLOCK * b .. of block b. Beside it
+ *
+ *     H = mean over tokens of c x x^T,    c = |g|^2 over its mean, at most GRAD_WEIGHT_MOST
+ *
+ * of the linear's inputs: tokens count by how much depends on them, which the product of plain
+ * means does not know. Draws are seeded by window and position, so nothing depends on threads.
  * Source: arXiv:1503.05671, section 2. */
 #ifndef LLMQ_CALIB_FISHER_H
 #define LLMQ_CALIB_FISHER_H
@@ -19,14 +23,19 @@
 
 enum { FISHER_BLOCK = GRAD_BLOCK };
 
+/* H is kept where all of it takes at most this: whatever memory there is, since the result must not
+ * depend on that. */
+#define FISHER_H_MOST ((size_t)512 << 20)
+
 typedef struct {
     int64_t layers, windows;
     float *(*G)[GRAD_LINEARS]; /* [layers]: ceil(N / B) blocks [B,B]; the last one's upper left */
+    float *(*H)[GRAD_LINEARS]; /* [layers]: [K,K]; NULL: they would be too large */
     lq_arena arena;
 } fisher;
 
 /* From at most `windows` of the samples, evenly spaced. The model is one that grad_covers.
- * Memory: G, one layer and the head in f32, the inputs of all layers for a chunk of 2048 tokens.
+ * Memory: G, H, one layer and the head in f32, the inputs of all layers for a chunk of 2048 tokens.
  * Errors: those of reading the source, LQ_ENOMEM, LQ_EINTR. */
 lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int64_t windows,
                      pool *p, const lq_job *job, lq_err *err);

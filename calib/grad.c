@@ -234,7 +234,35 @@ static void linear(const grad_ctx *g, const grad_layer *l, int i, float *y, cons
     if (l->bias[i]) pool_run(g->p, lq_ceil_div(R, ROWS), bias_item, &j);
 }
 
-/* dx (+)= dy W, dW += dy^T x, G += blocks of dy^T dy. */
+/* G += blocks of dy^T dy, H += x^T diag(c) x. */
+static void curvature(const grad_ctx *g, const grad_out *out, int i, const float *dy, int64_t N,
+                      const float *x, int64_t K, int64_t R)
+{
+    float *c = out->scratch, *xc = c + R;
+    double mean = 0;
+    for (int64_t n = 0; n < N; n += GRAD_BLOCK) {
+        gemm_in a = { dy + n, N, true }, b = { dy + n, N, false };
+        int64_t size = N - n < GRAD_BLOCK ? N - n : GRAD_BLOCK;
+        gemm_run(out->G[i] + n * GRAD_BLOCK, GRAD_BLOCK, a, b, size, size, R, 1, g->p);
+    }
+    if (!out->H[i]) return;
+    for (int64_t r = 0; r < R; r++) {
+        double sq = 0;
+        for (int64_t n = 0; n < N; n++)
+            sq += (double)dy[r * N + n] * (double)dy[r * N + n];
+        c[r] = (float)sq;
+        mean += sq / (double)R;
+    }
+    for (int64_t r = 0; r < R; r++) {
+        double most = GRAD_WEIGHT_MOST, w = mean > 0 ? (double)c[r] / mean : 1;
+        float root = (float)sqrt(w < most ? w : most);
+        for (int64_t k = 0; k < K; k++)
+            xc[r * K + k] = root * x[r * K + k];
+    }
+    gemm_run(out->H[i], K, (gemm_in){ xc, K, true }, (gemm_in){ xc, K, false }, K, K, R, 1, g->p);
+}
+
+/* dx (+)= dy W, dW += dy^T x, curvature. */
 static void linear_back(const grad_ctx *g, const grad_layer *l, const grad_out *out, int i,
                         float *dx, const float *dy, const float *x, int64_t R, bool add)
 {
@@ -245,11 +273,7 @@ static void linear_back(const grad_ctx *g, const grad_layer *l, const grad_out *
     if (out->W[i])
         gemm_run(out->W[i], K, (gemm_in){ dy, N, true }, (gemm_in){ x, K, false }, N, K, R, 1,
                  g->p);
-    for (int64_t n = 0; n < N && out->G[i]; n += GRAD_BLOCK) {
-        gemm_in a = { dy + n, N, true }, b = { dy + n, N, false };
-        int64_t size = N - n < GRAD_BLOCK ? N - n : GRAD_BLOCK;
-        gemm_run(out->G[i] + n * GRAD_BLOCK, GRAD_BLOCK, a, b, size, size, R, 1, g->p);
-    }
+    if (out->G[i]) curvature(g, out, i, dy, N, x, K, R);
 }
 
 /* ---- heads: norm, rotation, attention ---- */

@@ -27,11 +27,15 @@ typedef struct {
     const float *norm[GRAD_NORMS]; /* as stored: without the row's offset */
 } grad_layer;
 
-enum { GRAD_BLOCK = 256 };
-/* Where gradients are added to; NULL: not wanted. G: of the gradients dy [R,N] at a linear's output
- * dy^T dy, its blocks along the diagonal: ceil(N / B) of [B,B], B = GRAD_BLOCK. */
+enum { GRAD_BLOCK = 256, GRAD_WEIGHT_MOST = 8 };
+/* Where gradients are added to; NULL: not wanted. Of a linear's inputs x [R,K] and the gradients
+ * dy [R,N] at its output, R being the rows of one call:
+ *     G  dy^T dy, its blocks along the diagonal: ceil(N / B) of [B,B], B = GRAD_BLOCK
+ *     H  x^T diag(c) x [K,K], c = |dy|^2 of a row over its mean, at most GRAD_WEIGHT_MOST: rows
+ *        count by how much the loss depends on them. Wanted along with G. */
 typedef struct {
-    float *W[GRAD_LINEARS], *norm[GRAD_NORMS], *G[GRAD_LINEARS];
+    float *W[GRAD_LINEARS], *norm[GRAD_NORMS], *G[GRAD_LINEARS], *H[GRAD_LINEARS];
+    float *scratch; /* for H: R (1 + largest K) */
 } grad_out;
 
 bool grad_covers(const arch_config *c);

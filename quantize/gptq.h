@@ -36,6 +36,7 @@ typedef struct {
     double loss_rtn; /* the same for rounding to nearest with the plain grids */
     double damp;     /* that made H positive definite; 0 with `fallback` */
     int64_t dead;    /* columns with H[k][k] == 0: rounded to nearest */
+    int64_t nearest; /* kfac_run: blocks of outputs for which rounding to nearest was best */
     bool fallback;   /* H was not usable at any damping: rounded to nearest throughout */
 } gptq_report;
 

@@ -15,7 +15,7 @@
 #include "quantize/check.h"
 #include "quantize/tune.h"
 
-enum { CURVATURE_WINDOWS = 32 };
+enum { CURVATURE_WINDOWS = 128 };
 
 typedef struct {
     const qz_job *j;

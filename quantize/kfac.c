@@ -18,6 +18,7 @@ typedef struct {
     const int32_t *perm;
     double *loss, *loss_rtn; /* per block of rows */
     bool *failed;            /* per block: G had no factor */
+    bool *nearest;           /* per block: rounding to nearest was best */
     uint8_t *scratch;
     size_t per_thread;
 } work;
@@ -25,16 +26,18 @@ typedef struct {
 /* One thread's scratch, cut by carve, which returns its bytes; [rows][K] in perm's order unless
  * said otherwise. */
 typedef struct {
-    float *x, *d, *g, *t; /* targets; errors; G d H; d H */
-    float *e;             /* [B][COLUMNS] */
-    float *G, *L;         /* [B][B] in the order of rows; its unit lower factor, transposed */
-    double *A;            /* [B][B] */
-    float *feed, *err;    /* [B] */
-    float *acc;           /* [K] */
-    ug_param *params;     /* [B][ng] */
-    uint8_t *codes, *row; /* [B][K]; [K] in the order of inputs */
-    uint8_t *zeros;       /* [ng] */
-    int32_t order[B];     /* rows */
+    float *x, *d, *g, *t;  /* targets; errors; G d H; d H */
+    float *e;              /* [B][COLUMNS] */
+    float *G, *L;          /* [B][B] in the order of rows; its unit lower factor, transposed */
+    double *A;             /* [B][B] */
+    float *feed, *err;     /* [B] */
+    float *acc;            /* [K] */
+    ug_param *params;      /* [B][ng] */
+    uint8_t *codes, *row;  /* [B][K]; [K] in the order of inputs */
+    ug_param *best_params; /* of the best rounding so far */
+    uint8_t *best_codes;
+    uint8_t *zeros;   /* [ng] */
+    int32_t order[B]; /* rows */
 } tile;
 
 static size_t carve(tile *t, uint8_t *mem, int64_t K, int64_t ng)
@@ -57,6 +60,8 @@ static size_t carve(tile *t, uint8_t *mem, int64_t K, int64_t ng)
         { &t->acc, k * sizeof(float) },
         { &t->params, B * n * sizeof(ug_param) },
         { &t->codes, B * k },
+        { &t->best_params, B * n * sizeof(ug_param) },
+        { &t->best_codes, B * k },
         { &t->row, k },
         { &t->zeros, n },
     };
@@ -135,9 +140,12 @@ static void round_columns(const work *w, tile *t, int64_t rows, int64_t k0, int6
     }
 }
 
-static void round_rows(const work *w, tile *t, int64_t rows)
+static void round_with_feedback(const work *w, tile *t, int64_t n0, int64_t rows)
 {
     const int64_t K = w->out->t.K;
+    for (int64_t n = 0; n < rows; n++)
+        for (int64_t k = 0; k < K; k++)
+            t->x[n * K + k] = w->W[(n0 + t->order[n]) * K + w->perm[k]];
     for (int64_t k0 = 0; k0 < K; k0 += COLUMNS) {
         int64_t k1 = k0 + COLUMNS < K ? k0 + COLUMNS : K;
         round_columns(w, t, rows, k0, k1);
@@ -149,8 +157,13 @@ static void round_rows(const work *w, tile *t, int64_t rows)
 }
 
 /* ---- descent ---- */
-/* d = w - q, g = G d H; returns the loss with all outputs alike: d H d^T. */
-static double errors(const work *w, tile *t, int64_t n0, int64_t rows)
+typedef struct {
+    double both;  /* tr(G d H d^T), G as damped */
+    double plain; /* tr(d H d^T): all outputs alike */
+} losses;
+
+/* d = w - q, g = G d H. */
+static losses errors(const work *w, tile *t, int64_t n0, int64_t rows)
 {
     const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
     for (int64_t n = 0; n < rows; n++) {
@@ -163,10 +176,12 @@ static double errors(const work *w, tile *t, int64_t n0, int64_t rows)
                 (int)K, w->Hp, (int)K, 0, t->t, (int)K);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)K, (int)rows, 1, t->G, B,
                 t->t, (int)K, 0, t->g, (int)K);
-    double sum = 0;
-    for (int64_t i = 0; i < rows * K; i++)
-        sum += (double)t->d[i] * (double)t->t[i];
-    return sum > 0 ? sum : 0;
+    losses l = { 0, 0 };
+    for (int64_t i = 0; i < rows * K; i++) {
+        l.both += (double)t->d[i] * (double)t->g[i];
+        l.plain += (double)t->d[i] * (double)t->t[i];
+    }
+    return l;
 }
 
 /* Row n's errors changed by -t->acc H^-1, t->acc [K] being what d H lost. */
@@ -238,7 +253,7 @@ static void refit_row(const work *w, tile *t, int64_t n, int64_t rows, const int
     spread(t, n, rows, K);
 }
 
-static double descend(const work *w, tile *t, int64_t n0, int64_t rows, const int32_t *place)
+static losses descend(const work *w, tile *t, int64_t n0, int64_t rows, const int32_t *place)
 {
     int rounds = w->o->rounds > 0 ? w->o->rounds : 1;
     for (int r = 0; r < rounds; r++) {
@@ -287,6 +302,13 @@ static void store(const work *w, tile *t, int64_t n0, int64_t rows)
     }
 }
 
+static void keep(tile *t, int64_t rows, int64_t K, int64_t ng)
+{
+    memcpy(t->best_codes, t->codes, (size_t)(rows * K));
+    memcpy(t->best_params, t->params, (size_t)(rows * ng) * sizeof *t->params);
+}
+
+/* Grids with their ends drawn in, grids that cover all, rounding to nearest: the best is kept. */
 static void run_block(void *ctx, int64_t item, int thread)
 {
     const work *w = ctx;
@@ -304,15 +326,26 @@ static void run_block(void *ctx, int64_t item, int thread)
         store(w, &t, n0, rows);
         return;
     }
+    losses best, l;
     fit_grids(w, &t, n0, rows, true);
     round_plain(w, &t, n0, rows);
-    w->loss_rtn[item] = errors(w, &t, n0, rows);
-    fit_grids(w, &t, n0, rows, false);
-    for (int64_t n = 0; n < rows; n++)
-        for (int64_t k = 0; k < K; k++)
-            t.x[n * K + k] = w->W[(n0 + t.order[n]) * K + w->perm[k]];
-    round_rows(w, &t, rows);
-    w->loss[item] = descend(w, &t, n0, rows, w->perm + K);
+    best = errors(w, &t, n0, rows);
+    w->loss_rtn[item] = best.plain > 0 ? best.plain : 0;
+    w->nearest[item] = true;
+    keep(&t, rows, K, K / G);
+    for (int plain = 0; plain < 2; plain++) {
+        if (!plain && !w->o->spec.search) continue;
+        fit_grids(w, &t, n0, rows, plain);
+        round_with_feedback(w, &t, n0, rows);
+        l = descend(w, &t, n0, rows, w->perm + K);
+        if (!(l.both < best.both)) continue;
+        best = l;
+        w->nearest[item] = false;
+        keep(&t, rows, K, K / G);
+    }
+    memcpy(t.codes, t.best_codes, (size_t)(rows * K));
+    memcpy(t.params, t.best_params, (size_t)(rows * (K / G)) * sizeof *t.params);
+    w->loss[item] = best.plain > 0 ? best.plain : 0;
     store(w, &t, n0, rows);
 }
 
@@ -330,7 +363,7 @@ lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const float *H
     float *imp = malloc(k * sizeof *imp);
     int32_t *perm = malloc(2 * k * sizeof *perm); /* and its inverse */
     w.loss = calloc(2 * n, sizeof *w.loss);
-    w.failed = calloc(n, sizeof *w.failed);
+    w.failed = calloc(2 * n, sizeof *w.failed);
     w.scratch = calloc((size_t)pool_threads(p), w.per_thread);
     lq_status s = LQ_ENOMEM;
     if (!U || !Hp || !imp || !perm || !w.loss || !w.failed || !w.scratch) goto done;
@@ -354,11 +387,13 @@ lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const float *H
     w.Hp = Hp;
     w.perm = perm;
     w.loss_rtn = w.loss + n;
+    w.nearest = w.failed + n;
     pool_run(p, blocks, run_block, &w);
     for (size_t i = 0; i < n; i++) {
         rep->loss += w.loss[i];
         rep->loss_rtn += w.loss_rtn[i];
         rep->fallback = rep->fallback || w.failed[i];
+        rep->nearest += w.nearest[i];
     }
     if (rep->fallback) rep->loss = rep->loss_rtn = (double)NAN;
 done:

@@ -13,7 +13,9 @@
  * In a block each column is rounded with feedback from both sides: from the columns done (as GPTQ,
  * through the Cholesky factor of H^-1) and from the rows done in this column (through the unit
  * triangular factor of G). Then coordinate descent on the loss: rounds of refitting every group's
- * scale by least squares and sweeping the codes.
+ * scale by least squares and sweeping the codes. This is done from grids with their ends drawn in
+ * (spec.search) and from grids that cover all weights; of both and of rounding to nearest each
+ * block keeps what has the least loss.
  *
  * Shapes: W [N,K] f32; H [K,K] f32; G ceil(N / B) blocks of [B,B], B = KFAC_BLOCK, of the last
  * block the upper left part.
@@ -37,7 +39,7 @@ typedef struct {
 
 /* out->t.scheme: QT_UINT, regular groups that divide K. rep->loss, loss_rtn: as gptq_run's,
  * with all outputs alike. Where H or G cannot be factored: rounding to nearest, said in
- * rep. Errors: LQ_ENOMEM. */
+ * rep; rep->nearest: blocks that it served best. Errors: LQ_ENOMEM. */
 lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const float *H, const float *G,
                    const kfac_opts *opts, pool *p, lq_err *err);
 

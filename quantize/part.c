@@ -11,7 +11,7 @@
 #include "quantize/lut4.h"
 #include "quantize/part_work.h"
 
-enum { SWEEPS = 8, ROUNDS = 1 /* of refitting scales: auto */ };
+enum { SWEEPS = 8, ROUNDS = 3 /* of refitting scales: auto */ };
 enum { STARVED = 4 /* fewer tokens than inputs / STARVED */ };
 
 #if defined(__GNUC__)
@@ -95,23 +95,45 @@ static void find_stats(const work *w, unit *u)
 
 /* ---- rounding ---- */
 
-/* G of a linear of this layer, for outputs as folding left them: divided by s. NULL: none. */
-static lq_status curvature_of(const work *w, float **G, const unit *u, lq_arena *a, lq_err *err)
+/* The curvature of a linear of this layer, for inputs and outputs as folding left them. G NULL:
+ * none. */
+typedef struct {
+    float *G, *H;
+} sides;
+
+/* H: half of it is u's statistics, of inputs that quantized layers made; half weighs tokens by the
+ * gradient there (calib/fisher.h). */
+static lq_status curvature_of(const work *w, sides *c, const unit *u, lq_arena *a, lq_err *err)
 {
-    const int64_t B = FISHER_BLOCK, blocks = lq_ceil_div(u->N, B);
-    const size_t n = (size_t)(blocks * B * B);
-    const float *s = u->fold.rows;
+    const int64_t B = FISHER_BLOCK, blocks = lq_ceil_div(u->N, B), K = u->K;
+    const size_t n = (size_t)(blocks * B * B), nh = (size_t)(K * K);
+    const float *s = u->fold.rows, *f = u->fold.cols;
+    const fisher *from = w->eyes->curvature;
     int k = 0;
-    *G = NULL;
+    double plain = 0, weighed = 0;
+    *c = (sides){ NULL, NULL };
     while (k < GRAD_LINEARS && grad_linear_roles[k] != u->t->e->role)
         k++;
-    if (!w->eyes->curvature || k == GRAD_LINEARS) return LQ_OK;
-    *G = lq_push(a, n * sizeof **G);
-    if (!*G) return part_no_memory(n * sizeof **G, err);
-    memcpy(*G, w->eyes->curvature->G[w->part][k], n * sizeof **G);
+    if (!from || k == GRAD_LINEARS) return LQ_OK;
+    c->G = lq_push(a, n * sizeof *c->G);
+    c->H = lq_push(a, nh * sizeof *c->H);
+    if (!c->G || !c->H) return part_no_memory((n + nh) * sizeof *c->G, err);
+    memcpy(c->G, from->G[w->part][k], n * sizeof *c->G);
     for (int64_t i = 0; i < u->N && s; i++)
-        for (int64_t j = i / B * B, c = 0; c < B && j < u->N; j++, c++)
-            (*G)[i * B + c] *= s[i] * s[j];
+        for (int64_t j = i / B * B, at = 0; at < B && j < u->N; j++, at++)
+            c->G[i * B + at] *= s[i] * s[j];
+    memcpy(c->H, u->st->H, nh * sizeof *c->H);
+    if (!from->H) return LQ_OK;
+    const float *H = from->H[w->part][k];
+    for (int64_t i = 0; i < K; i++) {
+        plain += (double)c->H[i * K + i];
+        weighed += (double)H[i * K + i] / (f ? (double)f[i] * (double)f[i] : 1);
+    }
+    for (int64_t i = 0; i < K && weighed > 0; i++)
+        for (int64_t j = 0; j < K; j++) {
+            double h = (double)H[i * K + j] / (f ? (double)f[i] * (double)f[j] : 1);
+            c->H[i * K + j] = (float)(((double)c->H[i * K + j] + h * plain / weighed) / 2);
+        }
     return LQ_OK;
 }
 
@@ -144,18 +166,22 @@ static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
         s = awq_round(out, W, H, &spec, w->p, err);
     } else {
         gptq_report rep;
-        float *G = NULL;
-        s = curvature_of(w, &G, u, &a, err);
+        sides c;
+        s = curvature_of(w, &c, u, &a, err);
         kfac_opts k = { spec, w->o->damp, 0, SWEEPS, ROUNDS };
         gptq_opts o = { spec, w->o->damp, !w->o->no_act_order,
                         !w->o->no_static_groups || u->t->e->count > 1, SWEEPS };
         if (!s)
-            s = G ? kfac_run(out, &rep, W, H, G, &k, w->p, err)
-                  : gptq_run(out, &rep, W, H, &o, w->p, err);
+            s = c.G ? kfac_run(out, &rep, W, c.H, c.G, &k, w->p, err)
+                    : gptq_run(out, &rep, W, H, &o, w->p, err);
         if (!s) {
-            if (isnan(u->loss_rtn)) u->loss_rtn = rep.loss_rtn;
+            /* kfac's is by another H */
+            if (isnan(u->loss_rtn) && c.G) s = part_measure_rtn(w, u, err);
+            if (isnan(u->loss_rtn) && !c.G) u->loss_rtn = rep.loss_rtn;
             if (by_matrix(u->t)) r = &unheard; /* one note of 128 experts would do for none */
             if (rep.fallback) note(r, "statistics not usable, rounded to nearest");
+            if (rep.nearest)
+                note(r, "%lld blocks of outputs rounded to nearest", (long long)rep.nearest);
             if (rep.dead) note(r, "%lld inputs never fire", (long long)rep.dead);
             if (!rep.fallback && rep.damp > (w->o->damp > 0 ? w->o->damp : 0.01))
                 note(r, "damping raised to %g", rep.damp);

@@ -88,7 +88,7 @@ static lq_status own_unit(unit *u, lq_arena *a, lq_err *err)
 }
 
 /* What plain rounding of the unfolded weights would lose. */
-static lq_status measure_rtn(work *w, unit *u, lq_err *err)
+lq_status part_measure_rtn(work *w, unit *u, lq_err *err)
 {
     qt_scheme scheme = u->t->e->scheme;
     ug_spec spec = part_spec(w, &scheme, false);
@@ -120,7 +120,7 @@ static lq_status add_unit(work *w, fold_layer *f, unit *u, lq_arena *a, lq_err *
     target *t = u->t;
     const bool stacked = t->e->count > 1;
     lq_status s = own_unit(u, a, err);
-    if (!s && u->st && u->st->H) s = measure_rtn(w, u, err);
+    if (!s && u->st && u->st->H) s = part_measure_rtn(w, u, err);
     f->lin[t->e->role] = (fold_linear){ .present = true,
                                         .open = u->st && u->st->H,
                                         .W = u->own,

@@ -78,7 +78,11 @@ static inline ug_spec part_spec(const work *w, const qt_scheme *s, bool search)
 
 /* u->W: a view of the source, or its transposed copy. */
 lq_status part_read(unit *u, lq_arena *a, lq_err *err);
+
 /* ---- part_fold.c ---- */
+/* u->loss_rtn: what plain rounding of the weights as they are loses by u's statistics. Errors:
+ * LQ_ENOMEM. */
+lq_status part_measure_rtn(work *w, unit *u, lq_err *err);
 
 /* Choose scales of inputs for the group's linears, which become f32 (u->own), and fold them;
  * vectors and routers that took factors are kept in their targets. Errors: LQ_ENOMEM, LQ_EINTR,

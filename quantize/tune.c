@@ -257,7 +257,7 @@ static void backward(tuner *t, int64_t n, const tune_step *step)
     for (int64_t i = L; i-- > 0;) {
         layer_params *q = &t->layer[i];
         grad_layer l = expand_layer(t, i);
-        grad_out out = { { 0 }, { 0 }, { 0 } };
+        grad_out out = { .W = { 0 } };
         for (int k = 0; k < GRAD_LINEARS; k++) {
             if (!q->rounded[k]) continue;
             out.W[k] = t->dW[k];

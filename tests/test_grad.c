@@ -165,7 +165,7 @@ TEST(gradients_are_the_slopes_of_the_loss)
         size_t n = (size_t)(ROWS * b.D);
         float *r = lq_push(&b.a, n * sizeof *r), *d = lq_push(&b.a, n * sizeof *d);
         float *norm[GRAD_NORMS];
-        grad_out out = { { 0 }, { 0 }, { 0 } };
+        grad_out out = { .W = { 0 } };
         fill(r, (int64_t)n, 1, 3);
         memcpy(d, r, n * sizeof *d);
         for (int k = 0; k < GRAD_LINEARS; k++) {
@@ -212,7 +212,7 @@ TEST(gradients_are_the_same_bytes_for_any_number_of_threads)
         if (!bench_open(&b, BASE, threads[i])) break;
         int64_t N, K;
         arch_role_shape(b.r.m.cfg, R_GATE, &N, &K);
-        grad_out out = { { 0 }, { 0 }, { 0 } };
+        grad_out out = { .W = { 0 } };
         size_t weights = (size_t)(N * K), input = (size_t)(ROWS * b.D);
         n = weights + input;
         float *got = calloc(n, sizeof *got);
@@ -227,6 +227,44 @@ TEST(gradients_are_the_same_bytes_for_any_number_of_threads)
         bench_close(&b);
     }
     free(first);
+}
+
+/* The last linear's output gradient is that of the layer, so its sums can be told from outside: one
+ * row's gradient alone gives 8 m m^T (8: the most that a row counts), m being that row's input;
+ * rows of one length give the sum of all m m^T. */
+TEST(rows_count_by_their_gradient_in_the_curvature_of_inputs)
+{
+    bench b;
+    if (!bench_open(&b, BASE, 2)) return;
+    int64_t N, K;
+    arch_role_shape(b.r.m.cfg, R_DOWN, &N, &K);
+    const size_t n = (size_t)(ROWS * b.D), f = sizeof(float), k2 = (size_t)(K * K);
+    float *d = lq_push(&b.a, n * f), *H = lq_push(&b.a, k2 * f),
+          *dW = lq_push(&b.a, (size_t)(N * K) * f);
+    float *G = lq_push(&b.a, (size_t)(lq_ceil_div(N, GRAD_BLOCK) * GRAD_BLOCK * GRAD_BLOCK) * f);
+    double *all = lq_push(&b.a, k2 * sizeof *all), worst = 0, size = 0;
+    grad_out out = { .scratch = lq_push(&b.a, (size_t)(ROWS * (1 + K)) * f) };
+    out.W[GRAD_DOWN] = dW, out.G[GRAD_DOWN] = G, out.H[GRAD_DOWN] = H;
+    for (int64_t r = 0; r <= ROWS; r++) { /* the last time: all rows */
+        memset(d, 0, n * f);
+        memset(H, 0, k2 * f);
+        memset(dW, 0, (size_t)(N * K) * f);
+        for (int64_t i = 0; i < ROWS; i++)
+            if (i == r || r == ROWS) d[i * b.D + i % b.D] = i % 2 ? -2 : 2;
+        grad_backward(b.g, &b.l, 0, b.x, d, WINDOWS, &out);
+        const float *m = dW + r % b.D * K; /* twice the row's input, by sign */
+        for (int64_t i = 0; i < K; i++)
+            for (int64_t j = 0; j < K; j++) {
+                double mm = r < ROWS ? (double)m[i] * (double)m[j] / 4 : 0;
+                double want = r < ROWS ? GRAD_WEIGHT_MOST * mm : all[i * K + j];
+                worst = fmax(worst, fabs((double)H[i * K + j] - want));
+                size = fmax(size, fabs(want));
+                all[i * K + j] += mm;
+            }
+    }
+    /* Sums of at most 26 products, squared roots. */
+    CHECK(size > 0 && worst <= 64 * 0x1p-23 * size, "off by %g of %g", worst, size);
+    bench_close(&b);
 }
 
 TEST(kl_is_the_definition_and_its_gradient_is_its_slope)
@@ -343,6 +381,7 @@ int main(int argc, char **argv)
     RUN(the_forward_half_is_the_runtimes_layer);
     RUN(gradients_are_the_slopes_of_the_loss);
     RUN(gradients_are_the_same_bytes_for_any_number_of_threads);
+    RUN(rows_count_by_their_gradient_in_the_curvature_of_inputs);
     RUN(kl_is_the_definition_and_its_gradient_is_its_slope);
     RUN(drawn_answers_follow_the_distribution);
     RUN(fisher_blocks_are_symmetric_with_a_diagonal_above_zero);

@@ -1,5 +1,6 @@
 /* tests/test_quant_kfac.c - rounding with both sides' curvature: against GPTQ on the same loss. */
 #include "quantize/kfac.h"
+#include "quantize/rtn.h"
 #include "tests/check.h"
 
 #include <stdlib.h>
@@ -112,6 +113,56 @@ TEST(it_beats_gptq_on_the_loss_of_both_sides)
     }
 }
 
+/* Blocks are chosen by the loss with G as damped: 0.05 of its diagonal's mean added. */
+static double damped_loss_of(const qt_tensor *t)
+{
+    static float keep[BLOCKS * FB * FB];
+    memcpy(keep, Gm, sizeof keep);
+    for (int b = 0; b < BLOCKS; b++) {
+        float *g = Gm + b * FB * FB;
+        int rows = N - b * FB < FB ? N - b * FB : FB;
+        double mean = 0;
+        for (int i = 0; i < rows; i++)
+            mean += (double)g[i * FB + i] / rows;
+        for (int i = 0; i < rows; i++)
+            g[i * FB + i] += (float)(0.05 * mean);
+    }
+    double loss = loss_of(t);
+    memcpy(Gm, keep, sizeof keep);
+    return loss;
+}
+
+/* Weights in two heaps, for which ends drawn in cost little. */
+TEST(each_block_keeps_the_best_of_its_grids)
+{
+    static float keep[N * K];
+    memcpy(keep, W, sizeof keep);
+    for (uint32_t seed = 1; seed <= 6; seed++) {
+        lq_arena a = { 0 };
+        qz_out q, covering, nearest;
+        gptq_report rep;
+        lq_err err = { "" };
+        uint32_t draw = seed;
+        const int bits = 2 + (int)seed % 3;
+        qt_scheme s = scheme(bits);
+        ug_spec spec = { bits, UG_ASYM, LQ_F16, false };
+        kfac_opts o = { .spec = spec, .sweeps = 4, .rounds = 1 };
+        for (int i = 0; i < N * K; i++)
+            W[i] = noise(&draw) > 0 ? 1 + 0.2f * noise(&draw) : -1 + 0.2f * noise(&draw);
+        lq_status st = qz_out_alloc(&covering, &s, N, K, &a, &err);
+        if (!st) st = qz_out_alloc(&nearest, &s, N, K, &a, &err);
+        if (!st) st = kfac_run(&covering, &rep, W, H, Gm, &o, p, &err);
+        if (!st) st = rtn_run(&nearest, W, LQ_F32, NULL, &spec, p, &err);
+        CHECK(!st, "%s", err.msg);
+        run_kfac(&q, &rep, &a, bits, 1, Gm, p);
+        double l = damped_loss_of(&q.t), c = damped_loss_of(&covering.t);
+        CHECK(l <= c * (1 + 1e-5), "%d bits: %g, grids that cover all %g", bits, l, c);
+        CHECK(l < damped_loss_of(&nearest.t), "%d bits: no better than to nearest", bits);
+        lq_arena_free(&a);
+    }
+    memcpy(W, keep, sizeof keep);
+}
+
 TEST(its_bytes_do_not_depend_on_threads)
 {
     lq_arena a = { 0 };
@@ -168,6 +219,7 @@ int main(int argc, char **argv)
     if (pool_open(&p, 2, &err)) return 1;
     make_data();
     RUN(it_beats_gptq_on_the_loss_of_both_sides);
+    RUN(each_block_keeps_the_best_of_its_grids);
     RUN(its_bytes_do_not_depend_on_threads);
     RUN(curvature_of_no_use_means_rounding_to_nearest_and_is_said);
     pool_close(p);
