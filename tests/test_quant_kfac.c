@@ -145,7 +145,7 @@ TEST(each_block_keeps_the_best_of_its_grids)
         uint32_t draw = seed;
         const int bits = 2 + (int)seed % 3;
         qt_scheme s = scheme(bits);
-        ug_spec spec = { bits, UG_ASYM, LQ_F16, false };
+        ug_spec spec = { .bits = bits, .mode = UG_ASYM, .scale_dtype = LQ_F16 };
         kfac_opts o = { .spec = spec, .sweeps = 4, .rounds = 1 };
         for (int i = 0; i < N * K; i++)
             W[i] = noise(&draw) > 0 ? 1 + 0.2f * noise(&draw) : -1 + 0.2f * noise(&draw);
