@@ -8,8 +8,8 @@
  * squared change of the weights: then only the ratios between a tensor's schemes mean anything.
  *
  * Q: grids chosen by the importance diag(H), then one pass of GPTQ (no sweeps, no folding), or
- * rounding to nearest where that is asked for or H has no factor. Rounding to nearest would not do
- * for methods with feedback: what feedback gains differs from tensor to tensor by a factor of 30.
+ * rounding to nearest where that is asked for or H has no factor. What
+ * feedback gains differs from tensor to tensor by a factor of 30.
  *
  * Shapes: W [N,K] dense, portable; H [K,K] f32; G ceil(N / B) blocks of [B,B], B = FISHER_BLOCK.
  * Source: arXiv:1503.05671 (the Kronecker form); arXiv:2210.17323 (feedback);
