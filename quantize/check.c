@@ -59,7 +59,7 @@ static lq_status part_items(qz_item *items, size_t *n, const qz_made *made, int6
         const plan_entry *e = &plan->e[i];
         const bool in_state = at < n_state && stored[at].e == e;
         if (e->part == part && made->replaced && made->replaced[i].N)
-            items[(*n)++] = (qz_item){ e, made->replaced[i] };
+            items[(*n)++] = (qz_item){ .e = e, .t = made->replaced[i] };
         else if (in_state)
             items[(*n)++] = stored[at];
         at += in_state;

@@ -167,6 +167,18 @@ static lq_status look(void *user, cal_layer_stats **st, int64_t first, int64_t n
 }
 
 /* One layer with calibration: look, quantize, keep, advance; or only the last when it was done. */
+/* Training codes takes 12 bytes per weight: only where that is a few GiB. Not by the memory limit,
+ * which the result does not depend on. */
+static bool trains_codes(const run *r)
+{
+    enum { MAX_WEIGHTS = 1 << 28 };
+    int64_t n = 0;
+    if (!qz_tune_steps(r->j->o) || !grad_covers(src_config(r->src))) return false;
+    for (size_t i = 0; i < r->plan.n; i++)
+        if (r->plan.e[i].quantize) n += r->plan.e[i].count * r->plan.e[i].N * r->plan.e[i].K;
+    return n <= MAX_WEIGHTS;
+}
+
 static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err *err)
 {
     lq_arena a = { 0 };
@@ -179,7 +191,8 @@ static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err 
                      .hessian = qz_methods[r->j->o->method].hessian,
                      .limit = r->j->memory_limit / 4,
                      .all_experts = r->j->o->all_experts,
-                     .curvature = r->curvature.G ? &r->curvature : NULL };
+                     .curvature = r->curvature.G ? &r->curvature : NULL,
+                     .rest = trains_codes(r) };
     lq_status s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
     if (!s && !qz_state_done(&r->state, layer)) {
         s = qz_part_make(&part, &r->plan, layer, r->j->o, &eyes, r->p, r->job, err);

@@ -10,6 +10,7 @@
 #include "quantize/kfac.h"
 #include "quantize/lut4.h"
 #include "quantize/part_work.h"
+#include "quantize/rest.h"
 
 enum { SWEEPS = 8, ROUNDS = 3 /* of refitting scales: auto */ };
 enum { STARVED = 4 /* fewer tokens than inputs / STARVED */ };
@@ -260,6 +261,17 @@ static lq_status start_target(work *w, const unit *u, lq_err *err)
     return qz_out_alloc(&t->out, &s, e->count * e->N, e->K, &w->out->arena, err);
 }
 
+/* What rounding left of a linear that a layer has once. */
+static lq_status keep_rest(work *w, const unit *u, lq_err *err)
+{
+    target *t = u->t;
+    const qt_tensor *q = &t->out.t;
+    if (!qz_rest_fits(&q->scheme) || t->e->count > 1 || u->expert >= 0) return LQ_OK;
+    t->rest = lq_push(&w->out->arena, (size_t)(q->N * q->K));
+    if (!t->rest) return part_no_memory((size_t)(q->N * q->K), err);
+    return qz_rest_of(t->rest, q, u->W, u->d, w->p, err);
+}
+
 static lq_status round_unit(work *w, unit *u, lq_err *err)
 {
     target *t = u->t;
@@ -281,6 +293,7 @@ static lq_status round_unit(work *w, unit *u, lq_err *err)
     if (scheme->kind == QT_I8 || scheme->kind == QT_I8_OUTLIER)
         s = int8_run(out, u->W, u->d, t->outliers, w->p, err);
     if (scheme->kind == QT_DENSE) make_dense(u, out);
+    if (!s && w->eyes && w->eyes->rest) s = keep_rest(w, u, err);
     qz_loss loss;
     if (!s) s = qz_loss_of(&loss, &out->t, u->W, u->d, u->st ? u->st->H : NULL, u->fold, w->p, err);
     if (s) return s;
@@ -397,7 +410,7 @@ static void add_result(work *w, target *t)
         v.N = e->src->t.N;
         v.K = e->src->t.K;
         v.plane[QT_CODES] = (qt_span){ t->dense, (size_t)(v.N * v.K) * sizeof(float) };
-        out->items[out->n_items++] = (qz_item){ e, v };
+        out->items[out->n_items++] = (qz_item){ .e = e, .t = v };
     }
     if (!t->out.t.N) return;
     qz_report *rep = &t->rep;
@@ -416,7 +429,7 @@ static void add_result(work *w, target *t)
              how);
     else if (t->starved)
         note(rep, "starved, %lld tokens: %s", (long long)rep->tokens, how);
-    out->items[out->n_items++] = (qz_item){ e, t->out.t };
+    out->items[out->n_items++] = (qz_item){ e, t->out.t, t->rest };
     out->reports[out->n_reports++] = *rep;
 }
 

@@ -26,6 +26,7 @@
 typedef struct {
     const plan_entry *e;
     qt_tensor t;
+    const int8_t *rest; /* [N,K]: what rounding left (quantize/rest.h); NULL: not kept */
 } qz_item;
 
 typedef struct {
@@ -45,6 +46,7 @@ typedef struct {
     size_t limit;            /* bytes of experts' H at once, at least one expert's; 0: no limit */
     bool all_experts;        /* gate and up of experts: all tokens */
     const fisher *curvature; /* of the whole model; NULL: none */
+    bool rest;               /* keep what rounding left of weights that tuning can train */
 } qz_eyes;
 
 /* eyes: NULL without statistics.

@@ -18,6 +18,7 @@ typedef struct {
     bool measured;                  /* any */
     int64_t most, starved;          /* tokens of the expert that has most; experts */
     bool rounded;                   /* those experts: to nearest, without statistics */
+    int8_t *rest;                   /* kept for tuning; NULL: not */
     const float *dense;             /* not quantized, but changed by folding: all of it as f32 */
 } target;
 

@@ -164,6 +164,23 @@ static cJSON *reports_json(const qz_part *p)
     return o;
 }
 
+/* What rounding left of item i lies beside the tensors. */
+static const char *rest_name(char name[32], size_t i)
+{
+    snprintf(name, 32, "rest-%05zu", i);
+    return name;
+}
+
+static const int8_t *rest_of(const llmq_file *f, size_t i, const qt_tensor *t)
+{
+    char name[32];
+    rest_name(name, i);
+    for (size_t k = 0; k < f->n_blobs; k++)
+        if (strcmp(f->blobs[k].name, name) == 0 && f->blobs[k].span.bytes == (size_t)(t->N * t->K))
+            return f->blobs[k].span.data;
+    return NULL;
+}
+
 lq_status qz_state_add(qz_state *s, int64_t part, const qz_part *p, lq_err *err)
 {
     char path[4200];
@@ -173,7 +190,11 @@ lq_status qz_state_add(qz_state *s, int64_t part, const qz_part *p, lq_err *err)
     if (!st) st = llmq_create(&w, path, err);
     for (size_t i = 0; i < p->n_items && !st; i++) {
         const plan_entry *e = p->items[i].e;
-        st = llmq_add_tensor(w, e->name, &p->items[i].t, e->src->n_dims, qz_plan_shape(e), err);
+        const qt_tensor *t = &p->items[i].t;
+        char name[32];
+        st = llmq_add_tensor(w, e->name, t, e->src->n_dims, qz_plan_shape(e), err);
+        if (!st && p->items[i].rest)
+            st = llmq_add_blob(w, rest_name(name, i), p->items[i].rest, (size_t)(t->N * t->K), err);
     }
     if (!st) st = llmq_set_recipe(w, reports, err);
     if (st)
@@ -202,7 +223,8 @@ lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, q
         if (have->n_dims != e->src->n_dims ||
             memcmp(have->shape, qz_plan_shape(e), (size_t)have->n_dims * sizeof *have->shape) != 0)
             break;
-        items[(*n)++] = (qz_item){ e, *t };
+        items[*n] = (qz_item){ e, *t, rest_of(f, *n, t) };
+        ++*n;
     }
     if (*n != f->n_tensors)
         return lq_fail(err, LQ_EFORMAT,

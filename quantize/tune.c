@@ -10,10 +10,12 @@
  * once and no gradient outlives its layer. */
 #include "quantize/tune.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "calib/dense.h"
 #include "calib/random.h"
+#include "quantize/rest.h"
 #include "quantize/tune_param.h"
 
 enum { CHUNK_TOKENS = 2048, HELD_BACK = 16 };
@@ -85,10 +87,9 @@ static grad_layer expand_layer(const tuner *t, int64_t i)
 static lq_status load_linear(tuner *t, layer_params *q, int k, int64_t layer, const qz_item *item,
                              lq_err *err)
 {
-    if (item && item->t.scheme.kind == QT_UINT && !item->t.scheme.irregular &&
-        item->t.scheme.zero != QT_ZERO_F16) {
+    if (item && qz_rest_fits(&item->t.scheme)) {
         q->rounded[k] = true;
-        return tune_weight_init(&q->w[k], &item->t, &t->arena, err);
+        return tune_weight_init(&q->w[k], &item->t, item->rest, &t->arena, err);
     }
     if (!item)
         return src_matrix(t->src, grad_linear_roles[k], layer, -1, &q->fixed[k], &t->arena, err);
@@ -294,6 +295,14 @@ static void shuffle(int64_t *order, int64_t n, uint64_t *seed)
     }
 }
 
+/* Of the first rate: up over ten steps, then down half a cosine to nothing. */
+static double rate_at(int step, int steps)
+{
+    enum { WARM_UP = 10 };
+    const double up = step < WARM_UP ? (step + 1.0) / WARM_UP : 1;
+    return up * (0.5 + 0.5 * cos(3.14159265358979323846 * step / steps));
+}
+
 static lq_status train(tuner *t, lq_err *err)
 {
     uint64_t seed = 0;
@@ -308,8 +317,9 @@ static lq_status train(tuner *t, lq_err *err)
             shuffle(order, t->n_train, &seed);
             at = 0;
         }
-        double left = 1 - (double)i / t->o.steps;
-        tune_step step = { (float)(t->o.rate_scale * left), (float)(t->o.rate_norm * left), i + 1 };
+        const double part = rate_at(i, t->o.steps);
+        tune_step step = { (float)(t->o.rate_scale * part), (float)(t->o.rate_norm * part),
+                           (float)(t->o.rate_code * part), i + 1 };
         run_student(t, order + at, t->o.batch, true);
         backward(t, t->o.batch, &step);
         at += t->o.batch;
@@ -351,8 +361,9 @@ static tune_opts with_defaults(const tune_opts *o, int64_t windows)
     d.steps = o->steps ? o->steps : 64;
     d.batch = o->batch ? o->batch : 4;
     if (d.batch > windows) d.batch = (int)windows;
-    d.rate_scale = o->rate_scale > 0 ? o->rate_scale : 1e-3;
-    d.rate_norm = o->rate_norm > 0 ? o->rate_norm : 1e-3;
+    d.rate_scale = o->rate_scale > 0 ? o->rate_scale : 5e-4;
+    d.rate_norm = o->rate_norm > 0 ? o->rate_norm : 5e-4;
+    d.rate_code = o->rate_code > 0 ? o->rate_code : 5e-3;
     return d;
 }
 

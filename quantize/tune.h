@@ -25,8 +25,9 @@ typedef struct {
     int steps; /* 64 */
     int batch; /* windows per step: 4 */
     double
-        rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less: 1e-3 */
-    double rate_norm; /* ... of a norm's weight: 1e-3 */
+        rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less: 5e-4 */
+    double rate_norm; /* ... of a norm's weight: 5e-4 */
+    double rate_code; /* ... of a weight behind its code, in steps of the grid: 5e-3 */
 } tune_opts;
 
 /* Tensors that take the place of the plan's entries; N = 0: as it was. */

@@ -3,9 +3,10 @@
 
 #include <math.h>
 
+#include "quantize/rest.h"
 #include "quantize/rtn.h"
 
-static const float beta1 = 0.9f, beta2 = 0.95f;
+static const float beta1 = 0.9f, beta2 = 0.99f;
 
 /* The change that Adam makes, for a gradient g. */
 static inline float adam(float *m, float *v, float g, float fix1, float fix2)
@@ -22,7 +23,24 @@ static void corrections(float *fix1, float *fix2, int step)
     *fix2 = 1 / (1 - powf(beta2, (float)step));
 }
 
-lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, lq_arena *a, lq_err *err)
+/* Not at the very border, where the least noise would move a code. */
+static const float edge = 0.45f;
+
+static lq_status init_off(tune_weight *w, const int8_t *rest, lq_arena *a, lq_err *err)
+{
+    const size_t n = (size_t)(w->base.N * w->base.K), bytes = n * sizeof(float);
+    if (!(w->off = lq_push(a, bytes)) || !(w->m_off = lq_push(a, bytes)) ||
+        !(w->v_off = lq_push(a, bytes)))
+        return lq_fail(err, LQ_ENOMEM, "no memory to train %zu codes", n);
+    for (size_t i = 0; i < n; i++) {
+        const float x = (float)rest[i] / QZ_REST_UNIT;
+        w->off[i] = x > edge ? edge : x < -edge ? -edge : x;
+    }
+    return LQ_OK;
+}
+
+lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, const int8_t *rest, lq_arena *a,
+                           lq_err *err)
 {
     const qt_scheme *s = &base->scheme;
     const int64_t N = base->N, K = base->K, ng = K / s->group;
@@ -45,7 +63,7 @@ lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, lq_arena *a, l
                     ? (float)qt_get(zeros + (size_t)r * qt_row_bytes(ng, s->zbits), i, s->zbits)
                     : (float)(1 << (s->bits - 1));
     }
-    return LQ_OK;
+    return rest ? init_off(w, rest, a, err) : LQ_OK;
 }
 
 typedef struct {
@@ -78,6 +96,19 @@ void tune_weight_expand(float *W, const tune_weight *w, pool *p)
     pool_run(p, lq_ceil_div(w->base.N, QZ_ROWS), expand_item, &j);
 }
 
+/* Codes at .. at + n of one group; w = scale (code + off - zero): dL/doff = dW scale. */
+static void step_codes(tune_weight *w, const rows_job *j, int64_t at, int64_t n, float scale)
+{
+    const int top = (1 << w->base.scheme.bits) - 1;
+    for (int64_t i = at; i < at + n; i++) {
+        float x = w->off[i] -
+                  j->s->code * adam(&w->m_off[i], &w->v_off[i], j->dW[i] * scale, j->fix1, j->fix2);
+        if (x > 0.5f && w->code[i] < top) w->code[i]++, x -= 1;
+        if (x < -0.5f && w->code[i] > 0) w->code[i]--, x += 1;
+        w->off[i] = x > 0.5f ? 0.5f : x < -0.5f ? -0.5f : x;
+    }
+}
+
 /* w = scale (code - zero): dL/dscale = sum dW (code - zero). */
 static void step_item(void *ctx, int64_t item, int thread)
 {
@@ -92,6 +123,7 @@ static void step_item(void *ctx, int64_t item, int thread)
             double ds = 0;
             for (int64_t i = at; i < at + G; i++)
                 ds += (double)j->dW[i] * (double)((float)w->code[i] - w->zero[ag]);
+            if (w->off) step_codes(w, j, at, G, w->scale[ag]);
             float change = adam(&w->m[ag], &w->v[ag], (float)ds * w->scale0[ag], j->fix1, j->fix2);
             w->scale[ag] -= rate * w->scale0[ag] * change;
         }

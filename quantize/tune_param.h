@@ -1,7 +1,10 @@
 /* quantize/tune_param.h - what tuning changes: a rounded weight's scales, a vector.
  * Used by quantize/tune.c alone.
  *
- * Adam (arXiv:1412.6980) with moments 0.9 and 0.95 and bias correction; `rate` is the step's. */
+ * Codes are trained through the rounding: the gradient at the value of a code moves the weight
+ * behind it, which takes the next code when it is nearer to that (the straight-through estimator,
+ * arXiv:1308.3432).
+ * Adam (arXiv:1412.6980) with moments 0.9 and 0.99 and bias correction; `rate` is the step's. */
 #ifndef LLMQ_QUANTIZE_TUNE_PARAM_H
 #define LLMQ_QUANTIZE_TUNE_PARAM_H
 
@@ -15,6 +18,9 @@ typedef struct {
     float *scale, *scale0; /* [N,ng]: now; at the start */
     float *zero;           /* [N,ng] */
     float *m, *v;          /* [N,ng] moments of scale / scale0 */
+    /* [N,K], where codes are trained, else NULL: the weight is at code + off, |off| <= 1/2, and
+     * counts as code; moments of off. */
+    float *off, *m_off, *v_off;
 } tune_weight;
 
 typedef struct {
@@ -25,10 +31,13 @@ typedef struct {
 typedef struct {
     float scale; /* rate relative to the scale at 4 bits, half of it per further bit */
     float vector;
-    int step; /* 1, 2, ... */
+    float code; /* in steps of the grid */
+    int step;   /* 1, 2, ... */
 } tune_step;
 
-lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, lq_arena *a, lq_err *err);
+/* rest [N,K]: as quantize/rest.h has it; NULL: codes stay. */
+lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, const int8_t *rest, lq_arena *a,
+                           lq_err *err);
 /* W [N,K] := what the codes and scales stand for. */
 void tune_weight_expand(float *W, const tune_weight *w, pool *p);
 /* One step against dW [N,K]. */

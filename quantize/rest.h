@@ -1,0 +1,22 @@
+/* quantize/rest.h - what rounding left of a weight: how far each lay from the value of its code.
+ *
+ *     rest = w / scale + zero - code,   in steps of the grid
+ *
+ * Tuning (quantize/tune.h) trains codes from there: one that was rounded at the middle between two
+ * codes moves to the other long before one that lay on its code. Kept as int8 in 1/64 of a step,
+ * at most 127/64 away. */
+#ifndef LLMQ_QUANTIZE_REST_H
+#define LLMQ_QUANTIZE_REST_H
+
+#include "formats/qt.h"
+#include "kernels/pool.h"
+
+enum { QZ_REST_UNIT = 64 };
+
+/* rest [N,K] of q [N,K], a regular QT_UINT in the portable layout with whole zero points, which
+ * stands for W [N,K] of dtype d. Errors: LQ_ENOMEM. */
+bool qz_rest_fits(const qt_scheme *s);
+lq_status qz_rest_of(int8_t *rest, const qt_tensor *q, const void *W, lq_dtype d, pool *p,
+                     lq_err *err);
+
+#endif
