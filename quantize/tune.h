@@ -1,18 +1,20 @@
 /* quantize/tune.h - end-to-end tuning of a quantized model towards the one it stands for.
  *
- * After every tensor has been rounded on its own, scales and norms are trained together, so that
- * later layers make up for the errors of earlier ones:
+ * After every tensor has been rounded on its own, scales, norms and codes are trained together by
+ * what they do to the answers:
  *
  *     minimize  KL(original || quantized)  over the next-token distributions of calibration text
  *
- * by Adam with a falling step: one factor per group of weights, and the norms' weights. Codes,
- * zero points, biases, what is not rounded, embedding and head stay. Formats do not change; tuned
- * norms are stored as f32.
+ * by Adam with a falling step: one factor per group of weights, the norms' weights, and the codes
+ * of items that say what rounding left of their weights (quantize/rest.h). Zero points, biases,
+ * what is not rounded, embedding and head stay. Formats do not change; tuned norms are stored as
+ * f32.
  *
  * The last 1/16 of the windows is not trained on: it decides whether the result is kept. Memory:
- * the codes (a byte each), one layer in f32 with its gradient, the head in f32, the inputs of all
- * layers for one batch, and the original's last hidden states of all tokens (f32).
- * Source: arXiv:2407.11062, its second stage (there with the loss of the text, not of a teacher).
+ * the codes (a byte each, 13 where they are trained), one layer in f32 with its gradient, the head
+ * in f32, the inputs of all layers for one batch, and the original's last hidden states of all
+ * tokens (f32). Source: arXiv:2407.11062, its second stage (there with the loss of the text, not of
+ * a teacher).
  */
 #ifndef LLMQ_QUANTIZE_TUNE_H
 #define LLMQ_QUANTIZE_TUNE_H

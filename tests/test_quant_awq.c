@@ -38,7 +38,7 @@ static void make_data(void)
 static const qt_scheme u4 = {
     .kind = QT_UINT, .bits = 4, .group = G, .zero = QT_ZERO_INT, .zbits = 4, .scale_dtype = LQ_F16
 };
-static const ug_spec plain = { 4, UG_ASYM, LQ_F16, false };
+static const ug_spec plain = { .bits = 4, .mode = UG_ASYM, .scale_dtype = LQ_F16 };
 
 static awq_site site_of(const int32_t *tie)
 {

@@ -38,7 +38,7 @@ TEST(ranges_and_codes_are_those_of_the_grid)
             for (int bits = 2; bits <= 8; bits += bits == 4 ? 4 : 1) {
                 const int64_t n = lengths[l];
                 const float M = ug_max_code(bits);
-                const ug_spec s = { bits, UG_ASYM, LQ_F16, false };
+                const ug_spec s = { .bits = bits, .mode = UG_ASYM, .scale_dtype = LQ_F16 };
                 fill(w, n, (uint32_t)(n * bits));
                 const ug_range a = f[k]->range(w, n), b = ug_find_range(w, n);
                 CHECK(a.lo == b.lo && a.hi == b.hi, "%s, %lld", f[k]->name, (long long)n);
