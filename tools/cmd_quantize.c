@@ -31,7 +31,7 @@ typedef struct {
 #define F(field) offsetof(quantize_opts, field)
 static const opt_row main_rows[] = {
     { "out", 'o', OPT_STR, F(out), .arg = "OUT.llmq", .help = "where the result goes" },
-    { "method", 'm', OPT_STR, F(method), .arg = "M", .required = true,
+    { "method", 'm', OPT_STR, F(method), .arg = "M", .def = "auto",
       .help = "rtn, hqq, absmax, int8, nf4, fp4, gptq, awq or auto" },
     { "bits", 'b', OPT_INT, F(bits), .def = "4", .lo = 2, .hi = 8,
       .help = "bits per weight of rtn, hqq, gptq, awq, auto: 2, 3, 4 or 8" },
@@ -319,15 +319,15 @@ done:
 const cmd_row cmd_quantize = {
     .name = "quantize",
     .summary = "make a model smaller: fewer bits per weight",
-    .details =
-        "Where to start: auto at 4 bits keeps most and takes longest; awq and gptq take a part "
-        "of its time; rtn and nf4 need no text and seconds. Fewer bits: auto at 3, with "
-        "smaller groups (-g 32) at 2. --dry-run shows sizes first, --report a page after. "
-        "What a run prints and measures: docs/quantizing.md; the methods: docs/methods/.\n"
-        "\n"
-        "Works layer by layer: memory stays at one layer and the calibration states. The "
-        "output appears whole or not at all; an interrupted run goes on with --resume and "
-        "gives the same bytes.",
+    .details = "Where to start: auto, the default, at 4 bits keeps most and takes longest; awq and "
+               "gptq take a part "
+               "of its time; rtn and nf4 need no text and seconds. Fewer bits: auto at 3, with "
+               "smaller groups (-g 32) at 2. --dry-run shows sizes first, --report a page after. "
+               "What a run prints and measures: docs/quantizing.md; the methods: docs/methods/.\n"
+               "\n"
+               "Works layer by layer: memory stays at one layer and the calibration states. The "
+               "output appears whole or not at all; an interrupted run goes on with --resume and "
+               "gives the same bytes.",
     .args = { { "SRC", 1, 1, "Hugging Face folder or unquantized .llmq" } },
     .groups = { OPT_GROUP("Options", main_rows, 0),
                 OPT_GROUP("Calibration (gptq, awq, auto, int8)", calib_rows, 0),

@@ -192,6 +192,11 @@ def test_a_quantized_model_is_not_quantized_again(llmq, model, tmp_path):
     assert "u4-g128-asym" in p.stderr and leftovers(tmp_path) == ["a.llmq"]
 
 
+def test_auto_is_the_default(llmq, model):
+    assert llmq.json("quantize", model, "--dry-run") == llmq.json("quantize", model, "-m", "auto", "--dry-run")
+    assert llmq.json("quantize", model, "--dry-run")["method"] == "auto"
+
+
 def test_overrides_skips_and_groups_that_do_not_divide(llmq, model, tmp_path):
     p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--json", "--skip", "layers\\.0\\.",
              "--override", "down_proj=u8-g96", "--override", "proj=i8-row", "--override", "o_proj=nf4")
