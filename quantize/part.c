@@ -276,7 +276,7 @@ static lq_status round_unit(work *w, unit *u, lq_err *err)
 {
     target *t = u->t;
     qz_out rows, *out = &t->out;
-    if (u->fold.cols) {
+    if (u->fold.cols && !t->out.t.N) { /* once for all stacked experts: they share it */
         note(&t->rep, "scaled with alpha %.2f", u->alpha);
         qz_report_fold(&t->rep, u->fold.cols, u->K, u->alpha);
     }

@@ -8,6 +8,7 @@
 #include "formats/source.h"
 #include "formats/tiles.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -212,27 +213,60 @@ static bound_report compare(pair *p)
 typedef struct {
     bool calibrated; /* no bound per weight */
     bool fold;       /* columns, rows, norms and biases carry factors */
+    bool tuned;      /* norms were trained */
 } recipe;
 
 static recipe read_recipe(const src_source *src)
 {
     static const char *const free_of_data[] = { "rtn", "absmax", "int8", "nf4", "fp4", "hqq" };
     const char *method = NULL;
-    recipe r = { false, false };
+    recipe r = { false, false, false };
     js_str(src_recipe(src), "method", false, &method, NULL);
     js_bool(src_recipe(src), "fold", false, &r.fold, NULL);
+    r.tuned = js_get(src_recipe(src), "tune") != NULL;
     r.calibrated = method != NULL;
     for (size_t i = 0; i < LQ_COUNT(free_of_data) && method; i++)
         if (strcmp(method, free_of_data[i]) == 0) r.calibrated = false;
     return r;
 }
 
-static lq_status check_pair(verdict *v, pair *p, recipe r, lq_err *err)
+/* A dense matrix that took factors by its columns (a router) is the source's but for f32's
+ * rounding; row and column of the first weight that is not, or false. */
+static bool other_than_folded(pair *p, int64_t *row, int64_t *col)
+{
+    for (*row = 0; *row < p->N; ++*row) {
+        read_row(p, *row);
+        for (*col = 0; *col < p->K; ++*col) {
+            const float want = p->wrow[*col] * p->row[*row] * p->col[*col];
+            if (!(fabsf(p->qrow[*col] - want) <= 1e-5f * fabsf(want) + FLT_MIN)) return true;
+        }
+    }
+    return false;
+}
+
+static lq_status check_folded(verdict *v, pair *p, lq_err *err)
+{
+    char what[160];
+    int64_t row, col;
+    lq_status s = fit_fold(p, err);
+    v->checked++;
+    if (!s && other_than_folded(p, &row, &col)) {
+        snprintf(what, sizeof what,
+                 "row %" PRId64 ", column %" PRId64
+                 ": expected the source's value times one factor for each column, found another",
+                 row, col);
+        add_bad(v, p->mine->name, what);
+    }
+    return s;
+}
+
+static lq_status check_pair(verdict *v, pair *p, arch_role role, recipe r, lq_err *err)
 {
     char what[160];
     const bool dense = p->q.scheme.kind == QT_DENSE;
-    if (r.fold && dense && p->mine->n_dims == 1)
+    if ((r.fold || r.tuned) && dense && p->mine->n_dims == 1)
         return LQ_OK; /* norms and biases: factors unknown */
+    if (r.fold && (role == R_ROUTER || role == R_SHARED_ROUTER)) return check_folded(v, p, err);
     if (r.fold && !dense) {
         lq_status s = fit_fold(p, err);
         if (s) return s;
@@ -322,7 +356,7 @@ static lq_status check_tensor(verdict *v, const src_source *mine, const src_sour
     src_load(&w, theirs, x);
     lq_status s = lq_arena_init(&a, 0, err);
     if (!s) s = pair_init(&p, t, &q, &w, turned, &a, err);
-    if (!s) s = check_pair(v, &p, r, err);
+    if (!s) s = check_pair(v, &p, slot_of(mine, t, &slot) ? slot.role : ARCH_N_ROLES, r, err);
     lq_arena_free(&a);
     src_unload(theirs, x);
     src_unload(mine, t);

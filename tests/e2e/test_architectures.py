@@ -98,6 +98,8 @@ def test_every_model_comes_back_byte_for_byte(llmq, tmp_path, folder):
 
 @pytest.mark.parametrize("folder", ["mixtral-moe", "gpt-oss-sinks"])
 def test_experts_are_rounded_by_what_they_see(llmq, calib, tmp_path, folder):
+    ALL = 15 * 16  # one window of the 16 stays out, for the check
+
     def run(name, *more):
         r = llmq.json("quantize", ARCH / folder, "-o", tmp_path / name, "--method", "gptq", *calib, *more)
         return {t["name"]: t for t in r["tensors"] if "expert" in t["name"]}
@@ -106,9 +108,9 @@ def test_experts_are_rounded_by_what_they_see(llmq, calib, tmp_path, folder):
     run("c", "--memory-limit", "8K")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "c").read_bytes(), "experts in batches"
     for name, t in routed.items():
-        assert 0 < t["tokens"] < 256 and t["loss"] < t["loss_rtn"]
+        assert 0 < t["tokens"] < ALL and t["loss"] < t["loss_rtn"]
         down = "down" in name or "w2" in name
-        assert everyone[name]["tokens"] == 256 or down and everyone[name]["tokens"] < 256
+        assert everyone[name]["tokens"] == ALL or down and everyone[name]["tokens"] < ALL
     few = run("d", "--calib-samples", "1", "--calib-len", "8")
     assert all("starved" in t["note"] for t in few.values())
     assert any("all tokens" in t["note"] for t in few.values())

@@ -269,7 +269,7 @@ def test_a_model_cut_short_while_it_is_read_is_an_error(llmq, model, tmp_path):
         time.sleep(0.002)
     os.truncate(source / "model.safetensors", 4096)
     text = p.communicate(timeout=60)[1]
-    assert p.returncode == 1 and "cut short" in text
+    assert p.returncode == 1 and ("cut short" in text or "changed while it was read" in text)
     assert not (tmp_path / "q.llmq").exists() and not list(tmp_path.rglob("*tmp-*"))
 
 
