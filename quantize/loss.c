@@ -30,7 +30,7 @@ static void run_tile(void *ctx, int64_t item, int thread)
     lq_to_f32(g, (const uint8_t *)c->W + (size_t)(n0 * K) * elem, c->d, (size_t)(rows * K));
     if (!c->H && !c->fold.cols && !c->fold.rows) {
         c->square[item] = qz_rows_get()->square_error(g, e, rows * K);
-        return;
+        if (isfinite(c->square[item])) return; /* else f32 cannot hold the squares */
     }
     for (int64_t i = 0; i < rows * K; i++) {
         e[i] = g[i] - e[i];

@@ -27,7 +27,7 @@ def few_windows(tmp_path_factory, text):
 @pytest.mark.parametrize("more", [[], ["--embed", "u4-g64"], ["--lm-head", "u4-g64", "--embed", "u8-g64"]])
 def test_the_check_says_what_eval_says(llmq, draft, few_windows, tmp_path, more):
     out = tmp_path / "q.llmq"
-    r = llmq.json("quantize", draft, "-o", out, "--method", "rtn", "--bits", "3", "--check", "--calib", few_windows,
+    r = llmq.json("quantize", draft, "-o", out, "--method", "nf4", "--check", "--calib", few_windows,
                   "--calib-len", "64", *more)["check"]
     e = llmq.json("eval", out, "--ref", draft, "--text", few_windows, "--ctx", "64")
     assert 1 <= r["windows"] <= 8 and r["kl_mean"] > 0
@@ -36,7 +36,7 @@ def test_the_check_says_what_eval_says(llmq, draft, few_windows, tmp_path, more)
 
 
 def test_nothing_quantized_costs_nothing(llmq, draft, few_windows, tmp_path):
-    r = llmq.json("quantize", draft, "-o", tmp_path / "q.llmq", "--method", "rtn", "--skip", ".", "--check", "--calib",
+    r = llmq.json("quantize", draft, "-o", tmp_path / "q.llmq", "--method", "nf4", "--skip", ".", "--check", "--calib",
                   few_windows, "--calib-len", "64")["check"]
     assert r["kl_mean"] == 0 and r["top1_agree"] == 1 and r["perplexity"] == r["ref_perplexity"]
 
