@@ -4,7 +4,7 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
-enum { AUTO_STEPS = 64 };
+enum { AUTO_STEPS = 100 };
 
 const qz_method_row qz_methods[QZ_N_METHODS] = {
     [QZ_RTN] = { "rtn", false, false },       [QZ_HQQ] = { "hqq", false, false },

@@ -358,7 +358,7 @@ static lq_status store(tune_result *r, const tuner *t, lq_err *err)
 static tune_opts with_defaults(const tune_opts *o, int64_t windows)
 {
     tune_opts d = *o;
-    d.steps = o->steps ? o->steps : 64;
+    d.steps = o->steps ? o->steps : 100;
     d.batch = o->batch ? o->batch : 4;
     if (d.batch > windows) d.batch = (int)windows;
     d.rate_scale = o->rate_scale > 0 ? o->rate_scale : 5e-4;

@@ -24,7 +24,7 @@
 
 /* Zero means the default given here. */
 typedef struct {
-    int steps; /* 64 */
+    int steps; /* 100 */
     int batch; /* windows per step: 4 */
     double
         rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less: 5e-4 */
