@@ -166,7 +166,6 @@ static lq_status look(void *user, cal_layer_stats **st, int64_t first, int64_t n
     return status;
 }
 
-/* One layer with calibration: look, quantize, keep, advance; or only the last when it was done. */
 /* Training codes takes 12 bytes per weight: only where that is a few GiB. Not by the memory limit,
  * which the result does not depend on. */
 static bool trains_codes(const run *r)
@@ -179,6 +178,7 @@ static bool trains_codes(const run *r)
     return n <= MAX_WEIGHTS;
 }
 
+/* One layer with calibration: look, quantize, keep, advance; or only the last when it was done. */
 static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err *err)
 {
     lq_arena a = { 0 };

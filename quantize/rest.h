@@ -13,9 +13,10 @@
 
 enum { QZ_REST_UNIT = 64 };
 
-/* rest [N,K] of q [N,K], a regular QT_UINT in the portable layout with whole zero points, which
- * stands for W [N,K] of dtype d. Errors: LQ_ENOMEM. */
+/* Regular QT_UINT with whole zero points. */
 bool qz_rest_fits(const qt_scheme *s);
+/* rest [N,K] of q [N,K], whose scheme fits, in the portable layout, which stands for W [N,K] of
+ * dtype d. Errors: LQ_ENOMEM. */
 lq_status qz_rest_of(int8_t *rest, const qt_tensor *q, const void *W, lq_dtype d, pool *p,
                      lq_err *err);
 
