@@ -109,7 +109,7 @@ bench: all ## tables of kernels and the built-in model beside the machine's limi
 bench-quality: all ## perplexity and KL of every quantizer beside other projects' at equal bits; MODELS, METHODS, WIDTHS, TEXTS, ... are the caller's
 	$(PYTHON) tools/bench-quality.py
 
-check-hard: all ## what takes long: kills, ThreadSanitizer
+check-hard: all tests ## what takes long: kills, long random tests, ThreadSanitizer
 	@tools/check-hard.sh
 
 install: all ## install the program under PREFIX

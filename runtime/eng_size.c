@@ -40,12 +40,32 @@ static lq_status check_count(const char *name, int64_t v, int64_t hi, lq_err *er
                    (long long)v);
 }
 
+lq_status eng_check_policy(const eng_policy *p, lq_err *err)
+{
+    if ((int)p->batching < 0 || p->batching >= ENG_N_BATCHINGS)
+        return lq_fail(err, LQ_EUSAGE, "--batching: found %d", (int)p->batching);
+    if (!(p->batch_wait >= 0 && p->batch_wait <= 60))
+        return lq_fail(err, LQ_EUSAGE, "--batch-wait-ms: expected 0..60000, found %g",
+                       1e3 * p->batch_wait);
+    if (p->batch_wait > 0 && p->batching != ENG_DYNAMIC)
+        return lq_fail(err, LQ_EUSAGE, "--batch-wait-ms goes with --batching dynamic");
+    if (!(p->served_ratio >= 0 && p->served_ratio <= 1e6))
+        return lq_fail(err, LQ_EUSAGE, "--waiting-served-ratio: expected 0..1e6, found %g",
+                       p->served_ratio);
+    if (p->served_ratio > 0 && p->batching != ENG_CONTINUOUS)
+        return lq_fail(err, LQ_EUSAGE, "--waiting-served-ratio goes with --batching continuous");
+    if (p->max_waiting_steps && !(p->served_ratio > 0))
+        return lq_fail(err, LQ_EUSAGE, "--max-waiting-tokens goes with --waiting-served-ratio");
+    return check_count("--max-waiting-tokens", p->max_waiting_steps, 1 << 20, err);
+}
+
 static lq_status check_opts(const eng_opts *o, int64_t max_pos, lq_err *err)
 {
     lq_status s = check_count("--max-model-len", o->max_len, max_pos, err);
     if (!s) s = check_count("--max-num-seqs", o->max_seqs, 4096, err);
     if (!s) s = check_count("--max-num-batched-tokens", o->max_batch_tokens, 1 << 20, err);
     if (!s) s = check_count("--queue", o->queue, 1 << 24, err);
+    if (!s) s = eng_check_policy(&o->policy, err);
     if (!s && o->block_size && o->block_size != 8 && o->block_size != 16 && o->block_size != 32)
         s = lq_fail(err, LQ_EUSAGE, "--block-size: expected 8, 16 or 32, found %d", o->block_size);
     return s;

@@ -7,6 +7,8 @@
 /* Bytes that this process may still take: the machine's, or its control group's if less; 0 where
  * neither is told. */
 size_t eng_free_memory(void);
+/* LQ_EUSAGE: a figure out of range, or of another batching; err names the option. */
+lq_status eng_check_policy(const eng_policy *p, lq_err *err);
 /* `want` with the defaults filled in, and the pool for it. At least one sequence of max_len fits
  * the pool, so every request that max_len admits can run: where max_len was not asked for it is
  * lowered to what fits, else the pool must hold it (LQ_EVALUE names both sizes). */

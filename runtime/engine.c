@@ -34,6 +34,7 @@ struct engine {
     int64_t n_live, n_ending; /* ending: out of the scheduler, last event under way */
     uint64_t next_id;
     bool cancels, closing, draining;
+    double due;       /* engine thread's: a batch waits to fill until then; 0: none */
     double last_step; /* end of the last step, or start of the busy period; 0: idle */
     eng_stats stats;
 };
@@ -51,6 +52,12 @@ static double now_seconds(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static struct timespec timespec_of(double seconds)
+{
+    return (struct timespec){ .tv_sec = (time_t)seconds,
+                              .tv_nsec = (long)((seconds - floor(seconds)) * 1e9) };
 }
 
 /* ---- any thread ---- */
@@ -88,6 +95,7 @@ lq_status eng_submit(engine *e, const eng_request *r, eng_sink sink, void *user,
         st = lq_fail(err, LQ_EBUSY, "the queue is full: %lld requests", (long long)e->n_live);
     } else {
         s->id = e->next_id++;
+        s->arrived = now_seconds();
         if (id) *id = s->id;
         live_add(e, s);
         *e->inbox_end = s;
@@ -123,8 +131,7 @@ void eng_stats_get(engine *e, eng_stats *s)
 bool eng_drain(engine *e, double timeout)
 {
     double until = now_seconds() + (timeout > 0 ? timeout : 0);
-    struct timespec t = { .tv_sec = (time_t)until,
-                          .tv_nsec = (long)((until - floor(until)) * 1e9) };
+    struct timespec t = timespec_of(until);
     pthread_mutex_lock(&e->lock);
     e->draining = true;
     int rc = 0;
@@ -198,7 +205,7 @@ static void finish(engine *e, seq *s, eng_event ev, eng_finish how)
 
 static void admit(engine *e)
 {
-    for (seq *s; (s = sched_admit(&e->sched));) {
+    for (seq *s; (s = sched_admit(&e->sched, now_seconds()));) {
         pthread_mutex_lock(&e->lock);
         if (!s->admitted) {
             s->admitted = true;
@@ -298,6 +305,7 @@ static void step(engine *e)
 {
     admit(e);
     int n = sched_plan(&e->sched, e->items);
+    e->due = sched_due(&e->sched);
     if (n == 0) return;
     const float *logits = NULL;
     int64_t rows = 0;
@@ -343,17 +351,28 @@ static seq *collect(engine *e)
     return doomed;
 }
 
+/* Under the lock: nothing to do, or only a batch that may yet fill. */
+static bool sleeps(const engine *e)
+{
+    if (e->closing || e->cancels || e->inbox) return false;
+    return !e->live || e->due > now_seconds();
+}
+
 static void *run(void *arg)
 {
     engine *e = arg;
     bool busy = false;
     for (;;) {
         pthread_mutex_lock(&e->lock);
-        while (!e->live && !e->closing) {
+        while (sleeps(e)) {
             if (busy) pool_leave(e->p);
             busy = false;
             e->last_step = 0;
-            pthread_cond_wait(&e->wake, &e->lock);
+            struct timespec t = timespec_of(e->due);
+            if (!e->live)
+                pthread_cond_wait(&e->wake, &e->lock);
+            else
+                pthread_cond_timedwait(&e->wake, &e->lock, &t);
         }
         seq *doomed = collect(e);
         bool closing = e->closing;
@@ -398,7 +417,8 @@ static lq_status open_step(engine *e, lq_err *err)
     lq_status s = LQ_OK;
     for (int i = 0; i < e->n_smp && !s; i++)
         s = smp_open(&e->smp[i], e->m->cfg->vocab, err);
-    if (!s) s = sched_open(&e->sched, e->kv, e->o.max_seqs, e->o.max_batch_tokens, err);
+    if (!s)
+        s = sched_open(&e->sched, e->kv, &e->o.policy, e->o.max_seqs, e->o.max_batch_tokens, err);
     if (s) return s;
     fwd_opts f = { .acts = e->o.acts,
                    .max_rows = sched_max_rows(&e->sched),

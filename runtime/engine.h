@@ -1,10 +1,10 @@
 /* runtime/engine.h - the serving engine: requests in, events out, continuous batching between.
  *
- * One engine thread runs steps: it admits waiting requests in order (priority, then arrival),
- * decodes every running sequence, gives the rest of the token budget to prefill chunks, samples,
- * turns ids into text, watches stop conditions, and pre-empts by recompute the sequence that came
- * last when blocks run out (runtime/sched.h has the policy). Any thread may submit and cancel.
- * Every accepted request ends with exactly one event whose `finish` is set.
+ * One engine thread runs steps: it admits waiting requests in order (priority, then arrival) as
+ * eng_policy lets it, decodes every running sequence, gives the rest of the token budget to prefill
+ * chunks, samples, turns ids into text, watches stop conditions, and pre-empts by recompute the
+ * sequence that came last when blocks run out (runtime/sched.h has the policy). Any thread may
+ * submit and cancel. Every accepted request ends with exactly one event whose `finish` is set.
  *
  * What a request answers depends on the model, the options of arithmetic and the request alone: not
  * on load, chunks, threads, cache hits or pre-emption. Its answer ends at the first of: an EOS id
@@ -86,9 +86,26 @@ typedef struct {
     void *self;
 } eng_script;
 
+/* Who may begin while others run.
+ * continuous: whoever is first in line, in any step, as soon as there is room.
+ * static: nobody. What waits when nothing runs begins together and runs to the end.
+ * dynamic: likewise, but a batch of fewer than max_seqs begins only when one of it has waited for
+ * batch_wait. */
+typedef enum { ENG_CONTINUOUS, ENG_STATIC, ENG_DYNAMIC, ENG_N_BATCHINGS } eng_batching;
+
+typedef struct {
+    eng_batching batching;
+    double batch_wait; /* seconds; dynamic alone */
+    /* continuous alone, 0: off. While sequences run others begin only when at least served_ratio
+     * times as many wait, or some have waited for max_waiting_steps steps (0: 20). */
+    double served_ratio;
+    int64_t max_waiting_steps;
+} eng_policy;
+
 typedef struct {
     mm_acts acts;
     kv_dtype kv;
+    eng_policy policy;
     int block_size;           /* 0: 16 */
     size_t kv_bytes;          /* 0: enough for max_seqs at max_len, at most 1/4 of free memory */
     int64_t max_len;          /* 0: the model's maximum, or what the KV pool holds if less */

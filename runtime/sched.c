@@ -3,15 +3,17 @@
 
 #include <stdlib.h>
 
-lq_status sched_open(sched *sc, kv_cache *kv, int64_t max_seqs, int64_t batch_tokens, lq_err *err)
+lq_status sched_open(sched *sc, kv_cache *kv, const eng_policy *policy, int64_t max_seqs,
+                     int64_t batch_tokens, lq_err *err)
 {
     memset(sc, 0, sizeof *sc);
     sc->kv = kv;
+    sc->policy = *policy;
+    if (!sc->policy.max_waiting_steps) sc->policy.max_waiting_steps = SCHED_WAITING_STEPS;
     sc->max_seqs = max_seqs;
     sc->batch_tokens = batch_tokens;
     sc->least = batch_tokens < SCHED_LEAST ? batch_tokens : SCHED_LEAST;
     sc->score_rows = SCHED_SCORE_ROWS;
-    sc->blocked_free = -1;
     sc->running = calloc((size_t)max_seqs, sizeof *sc->running);
     sc->planned = calloc((size_t)max_seqs, sizeof *sc->planned);
     if (sc->running && sc->planned) return LQ_OK;
@@ -51,7 +53,6 @@ void sched_wait(sched *sc, seq *s)
     seq **p = &sc->waiting;
     while (*p && older(*p, s))
         p = &(*p)->next;
-    if (p == &sc->waiting) sc->blocked_free = -1; /* a new first in line */
     s->next = *p;
     *p = s;
     sc->n_waiting++;
@@ -62,7 +63,6 @@ static void leave_waiting(sched *sc, seq *s)
     seq **p = &sc->waiting;
     while (*p != s)
         p = &(*p)->next;
-    if (p == &sc->waiting) sc->blocked_free = -1;
     *p = s->next;
     s->next = NULL;
     sc->n_waiting--;
@@ -111,18 +111,48 @@ static void preempt(sched *sc, seq *s)
 
 /* ---- admission ---- */
 
+double sched_due(const sched *sc)
+{
+    if (sc->policy.batching != ENG_DYNAMIC || sc->n_running > 0 || !sc->waiting ||
+        sc->n_waiting >= sc->max_seqs)
+        return 0;
+    double first = sc->waiting->arrived;
+    for (const seq *s = sc->waiting->next; s; s = s->next)
+        if (s->arrived < first) first = s->arrived;
+    return first + sc->policy.batch_wait;
+}
+
+/* May those that never ran begin in this step? */
+static bool opens(const sched *sc, double now)
+{
+    const eng_policy *p = &sc->policy;
+    if (sc->n_running == 0) return now >= sched_due(sc);
+    if (p->batching != ENG_CONTINUOUS) return false;
+    return (double)sc->n_waiting >= p->served_ratio * (double)sc->n_running ||
+           sc->held >= p->max_waiting_steps;
+}
+
+static seq *first_in_line(sched *sc, double now)
+{
+    if (sc->gate == GATE_ASK) sc->gate = opens(sc, now) ? GATE_OPEN : GATE_SHUT;
+    seq *s = sc->waiting;
+    while (s && sc->gate == GATE_SHUT && !s->preempted)
+        s = s->next;
+    return s;
+}
+
 static bool may_try(const sched *sc, const seq *s)
 {
     if (!s || sc->n_running >= sc->max_seqs) return false;
     if (sc->n_running == 0) return true;
     if (s->preempted && s->preempt_mark == sc->left) return false;
-    return sc->blocked_free < 0 || sc->blocked_left != sc->left ||
+    return sc->blocked != s->id || sc->blocked_left != sc->left ||
            kv_free_blocks(sc->kv) > sc->blocked_free;
 }
 
-seq *sched_admit(sched *sc)
+seq *sched_admit(sched *sc, double now)
 {
-    seq *s = sc->waiting;
+    seq *s = first_in_line(sc, now);
     if (!may_try(sc, s)) return NULL;
     const int32_t *ids = s->ids ? s->ids : s->r.prompt;
     int64_t cached = 0, free_before = kv_free_blocks(sc->kv);
@@ -131,12 +161,14 @@ seq *sched_admit(sched *sc)
     lq_err ignored;
     if (kv_reserve(sc->kv, &s->kv, s->n_ids, &ignored) || kv_free_blocks(sc->kv) < sc->n_running) {
         kv_seq_free(sc->kv, &s->kv);
+        sc->blocked = s->id;
         sc->blocked_free = free_before;
         sc->blocked_left = sc->left;
         return NULL;
     }
     leave_waiting(sc, s);
     join_running(sc, s);
+    if (!s->preempted) sc->held = 0;
     s->n_done = cached;
     if (!s->admitted) s->n_cached = cached;
     return s;
@@ -210,6 +242,8 @@ static int64_t logits_from(const seq *s)
 int sched_plan(sched *sc, fwd_item *items)
 {
     int64_t rows = 0;
+    sc->gate = GATE_ASK;
+    if (sc->n_waiting > 0) sc->held++;
     for (int64_t i = 0; i < sc->n_running; i++)
         sc->running[i]->plan_n = 0;
     for (int64_t i = 0; i < sc->n_running; i++) {

@@ -11,7 +11,12 @@
  * that runs, so prefill never runs out of blocks. The oldest running sequence is never pre-empted,
  * and each fits the pool alone (the engine sees to that): something always moves. A pre-empted
  * sequence comes back only after another has left, so there is no ping-pong: between two
- * departures each running sequence is pre-empted at most once. */
+ * departures each running sequence is pre-empted at most once.
+ *
+ * When the waiting may begin is eng_policy's (runtime/engine.h). Whatever it says, they may when
+ * nothing runs (dynamic: at most batch_wait later), and a pre-empted sequence still belongs to
+ * those that run. So with equal priorities the oldest request in the engine is always at work, and
+ * gains an output id or least / 2 ids of prefill in every step: that bounds everybody's wait. */
 #ifndef LLMQ_RUNTIME_SCHED_H
 #define LLMQ_RUNTIME_SCHED_H
 
@@ -19,6 +24,7 @@
 
 typedef struct {
     kv_cache *kv;
+    eng_policy policy;
     int64_t max_seqs, batch_tokens, least, score_rows;
     seq *waiting; /* sorted */
     int64_t n_waiting;
@@ -27,21 +33,28 @@ typedef struct {
     seq **planned; /* [max_seqs] the sequences of the last plan, in its order */
     uint64_t left; /* sequences that have left */
     uint64_t preemptions;
-    int64_t blocked_free; /* free blocks when the first in line did not fit; -1: it was not tried */
+    uint64_t blocked;     /* id of who was tried last and did not fit; 0: nobody */
+    int64_t blocked_free; /* free blocks then */
     uint64_t blocked_left;
+    enum { GATE_ASK, GATE_OPEN, GATE_SHUT } gate; /* whether who waits may begin in this step */
+    int64_t held;                                 /* steps since one began, while others waited */
 } sched;
 
-enum { SCHED_LEAST = 16, SCHED_SCORE_ROWS = 32 };
+enum { SCHED_LEAST = 16, SCHED_SCORE_ROWS = 32, SCHED_WAITING_STEPS = 20 };
 
-lq_status sched_open(sched *sc, kv_cache *kv, int64_t max_seqs, int64_t batch_tokens, lq_err *err);
+lq_status sched_open(sched *sc, kv_cache *kv, const eng_policy *policy, int64_t max_seqs,
+                     int64_t batch_tokens, lq_err *err);
 void sched_close(sched *sc);
 /* Most rows, and most logits rows, of any plan. */
 int64_t sched_max_rows(const sched *sc);
 int64_t sched_max_logits(const sched *sc);
 
 void sched_wait(sched *sc, seq *s); /* into the waiting list */
-/* The next sequence to start, with blocks for all its ids, now running; NULL: none fits. */
-seq *sched_admit(sched *sc);
+/* The next sequence to start, with blocks for all its ids, now running; NULL: none fits, or none
+ * may begin yet. now: on the clock of seq.arrived. */
+seq *sched_admit(sched *sc, double now);
+/* When a batch that waits to fill begins at the latest; 0: nothing waits for the clock. */
+double sched_due(const sched *sc);
 /* Fill items and sc->planned; returns how many. Their blocks are reserved. */
 int sched_plan(sched *sc, fwd_item *items);
 /* Take it out, wherever it is, and free its blocks. */

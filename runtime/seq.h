@@ -47,7 +47,8 @@ struct seq {
     lq_err err;
 
     /* scheduler's */
-    seq *next; /* in the waiting list */
+    double arrived; /* seconds on the caller's clock */
+    seq *next;      /* in the waiting list */
     bool running, admitted, prepared, preempted;
     uint64_t preempt_mark;
     int64_t plan_n, plan_from; /* this step: ids computed; first of them that wants logits */

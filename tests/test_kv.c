@@ -304,13 +304,17 @@ static void check_players(kv_cache *kv, const player *p, int step)
     CHECK(kv_cached_blocks(kv) <= kv_free_blocks(kv), "step %d: cached", step);
 }
 
+/* LLMQ_KV_OPS: how many operations; check-hard plays 1,000,000. */
 TEST(random_operations_leak_nothing_and_mix_nothing_up)
 {
+    const char *asked = getenv("LLMQ_KV_OPS");
+    int n = asked ? atoi(asked) : 6000;
+    CHECK(n >= 1000, "LLMQ_KV_OPS: expected 1000 or more, found '%s'", asked);
     kv_cache *kv = open_cache(BLOCKS, true);
     player p[SEQS] = { 0 };
     uint32_t x = 2463534242u;
     int64_t reused = 0;
-    for (int step = 0; step < 6000 && !check_bad; step++) {
+    for (int step = 0; step < n && !check_bad; step++) {
         player *one = &p[rng(&x) % SEQS];
         if (one->live) {
             play(kv, one, &x);

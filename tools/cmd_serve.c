@@ -7,6 +7,7 @@
 #include "kernels/ops.h"
 #include "runtime/api.h"
 #include "runtime/chat.h"
+#include "tools/engine_opts.h"
 #include "tools/load.h"
 #include "tools/serve_ops.h"
 
@@ -21,14 +22,13 @@
 
 typedef struct {
     const char *host, *path, *unix_path, *access_log;
-    int64_t port, max_len, max_seqs, max_batch_tokens, block_size, queue, connections;
-    size_t kv_bytes;
+    int64_t port, queue, connections;
     double shutdown_timeout, request_timeout, stall_timeout;
     opt_list names, origins;
     ops_key_opts keys;
-    opt_tri prefix_cache;
     bool strict_params;
     int scheduling;
+    opt_engine engine;
     opt_model model;
     const char *script; /* of llmq-scripted, as the next ones */
     double ping_seconds, head_seconds, body_seconds, load_seconds;
@@ -71,23 +71,11 @@ static const opt_row server_rows[] = {
     { "shutdown-timeout", 0, OPT_FLOAT, F(shutdown_timeout), .def = "30", .hi = 86400,
       .help = "seconds that running requests get after SIGTERM or SIGINT" },
 };
-static const opt_row engine_rows[] = {
-    { "max-model-len", 0, OPT_INT, F(max_len), .hi = 1 << 24,
-      .help = "context length in tokens; 0: the model's" },
-    { "max-num-seqs", 0, OPT_INT, F(max_seqs), .def = "64", .lo = 1, .hi = 4096,
-      .help = "sequences that run at the same time" },
-    { "max-num-batched-tokens", 0, OPT_INT, F(max_batch_tokens), .def = "512", .lo = 1,
-      .hi = 1 << 20, .help = "tokens of one step, prefill and decode together" },
+static const opt_row queue_rows[] = {
     { "queue", 0, OPT_INT, F(queue), .def = "1024", .lo = 1, .hi = 1 << 20,
       .help = "requests that may wait; more are answered with 503" },
     { "scheduling-policy", 0, OPT_ENUM, F(scheduling), .def = "fcfs", .words = schedulings,
       .help = "order of requests that wait: of arrival, or by their \"priority\", lower first" },
-    { "block-size", 0, OPT_INT, F(block_size), .def = "16", .lo = 8, .hi = 32,
-      .help = "tokens per block of the KV cache: 8, 16 or 32" },
-    { "kv-cache-memory", 0, OPT_SIZE, F(kv_bytes),
-      .help = "memory of the KV cache; 0: what --max-num-seqs needs, at most 1/4 of what is free" },
-    { "enable-prefix-caching", 0, OPT_TRI, F(prefix_cache),
-      .help = "keep the KV blocks of ended requests for prompts that begin alike (default: on)" },
 };
 #ifdef LLMQ_SCRIPTED
 static const opt_row test_rows[] = {
@@ -110,6 +98,7 @@ typedef struct {
     load_tok tok;
     gen_defaults gen;
     chat_format *chat; /* NULL: the model has no template */
+    eng_opts engine_opts;
     engine *engine;
     ops_keys keys;
     ops_log log;
@@ -251,15 +240,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
     }
     if (!s && v->tok.t) s = open_chat(v, err);
     if (!s) s = load_stops(&v->model, v->tok.t, err);
-    eng_opts eo = { .acts = opt_acts(&o->model),
-                    .kv = opt_kv(&o->model),
-                    .block_size = (int)o->block_size,
-                    .kv_bytes = o->kv_bytes,
-                    .max_len = o->max_len,
-                    .max_seqs = o->max_seqs,
-                    .max_batch_tokens = o->max_batch_tokens,
-                    .queue = o->queue,
-                    .no_prefix_cache = !opt_tri_or(o->prefix_cache, true) };
+    eng_opts eo = v->engine_opts;
 #ifdef LLMQ_SCRIPTED
     if (!s && o->script) {
         s = test_script_open(&v->script, &v->hook, o->script, v->tok.t, v->model.m.cfg->vocab,
@@ -384,13 +365,16 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!o->path == !c->argc)
         return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model");
     serve v = { .o = o, .path = o->path ? o->path : c->argv[0], .log = { -1 } };
+    lq_status s = opt_engine_of(&v.engine_opts, &o->engine, &o->model, err);
+    if (s) return s;
+    v.engine_opts.queue = o->queue;
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
     ops_signals();
-    lq_status s = listen_first(&v, err);
+    s = listen_first(&v, err);
     if (!s) {
         s = load(&v, c, err);
         if (!s) make_ready(&v);
@@ -409,7 +393,8 @@ const cmd_row cmd_serve = {
                "finish, then end the server; SIGHUP reads the key files again; SIGUSR1 says what\n"
                "goes on.",
     .args = { { "MODEL", 0, 1, "a .llmq file or a Hugging Face folder" } },
-    .groups = { OPT_GROUP("Server", server_rows, 0), OPT_GROUP("Engine", engine_rows, 0),
+    .groups = { OPT_GROUP("Server", server_rows, 0), OPT_GROUP("Queue", queue_rows, 0),
+                OPT_GROUP("Engine", opt_engine_rows, F(engine)),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)),
 #ifdef LLMQ_SCRIPTED
                 OPT_GROUP("Tests", test_rows, 0),

@@ -74,6 +74,36 @@ def test_priorities(serve_scripted):
         done == ["first", "at once", "now", "soon", "late", "later"]
 
 
+@pytest.mark.parametrize("why, args, says", [
+    ("no such batching", ["--batching", "often"], "--batching: expected one of"),
+    ("a wait without batches", ["--batch-wait-ms", 5], "--batch-wait-ms goes with --batching dynamic"),
+    ("a wait below zero", ["--batching", "dynamic", "--batch-wait-ms", -1], "--batch-wait-ms: expected"),
+    ("a ratio with batches", ["--batching", "static", "--waiting-served-ratio", 1],
+     "--waiting-served-ratio goes with --batching continuous"),
+    ("no ratio", ["--max-waiting-tokens", 4], "--max-waiting-tokens goes with --waiting-served-ratio"),
+])
+def test_batching_that_makes_no_sense(llmq, why, args, says):
+    p = llmq("serve", TINY, "--port", 0, *args, code=2, timeout=60)
+    assert says in p.stderr and "listening" not in p.stderr, why
+
+
+@case("C121")
+@pytest.mark.parametrize("args", [
+    ["--batching", "static", "--max-num-seqs", 3],
+    ["--batching", "dynamic", "--batch-wait-ms", 300, "--max-num-seqs", 5],
+    ["--waiting-served-ratio", 2, "--max-waiting-tokens", 6]], ids=lambda a: a[1])
+def test_batching_changes_when_and_not_what(server, serve, args):
+    s = serve(TINY, *args, "--served-model-name", "tiny")
+    bodies = [{"prompt": f"Tale {i}:", "max_tokens": 3 + 7 * i, "ignore_eos": True, "logprobs": 2,
+               "temperature": i % 2, "seed": i} for i in range(7)]
+    start = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(7) as pool:
+        answers = list(pool.map(lambda b: s.post_json("/v1/completions", b)["choices"], bodies))
+    assert answers == [server.post_json("/v1/completions", b)["choices"] for b in bodies]
+    if "dynamic" in args:  # a batch of five, then two that wait for more
+        assert time.monotonic() - start > 0.3
+
+
 @case("C116")
 def test_preemption_changes_nothing(server, serve, ask):
     """A pool for one sequence and a half: all come through, with the answers of the roomy server."""

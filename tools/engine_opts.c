@@ -1,0 +1,51 @@
+/* tools/engine_opts.c - see engine_opts.h. */
+#include "tools/engine_opts.h"
+
+#include "runtime/eng_size.h"
+
+static const char *const batchings[] = {
+    [ENG_CONTINUOUS] = "continuous", [ENG_STATIC] = "static", [ENG_DYNAMIC] = "dynamic", NULL
+};
+
+#define F(field) offsetof(opt_engine, field)
+const opt_row opt_engine_rows[OPT_ENGINE_N] = {
+    { "max-model-len", 0, OPT_INT, F(max_len), .hi = 1 << 24,
+      .help = "context length in tokens; 0: the model's" },
+    { "max-num-seqs", 0, OPT_INT, F(max_seqs), .def = "64", .lo = 1, .hi = 4096,
+      .help = "sequences that run at the same time" },
+    { "max-num-batched-tokens", 0, OPT_INT, F(max_batch_tokens), .def = "512", .lo = 1,
+      .hi = 1 << 20, .help = "tokens of one step, prefill and decode together" },
+    { "batching", 0, OPT_ENUM, F(batching), .def = "continuous", .words = batchings,
+      .help = "who may begin while others run: whoever there is room for, or nobody (static: what "
+              "waits begins together; dynamic: likewise, after --batch-wait-ms)" },
+    { "batch-wait-ms", 0, OPT_FLOAT, F(wait_ms), .def = "0", .hi = 60000,
+      .help = "with --batching dynamic: how long a batch that is not full waits for more" },
+    { "waiting-served-ratio", 0, OPT_FLOAT, F(served_ratio), .def = "0", .hi = 1e6,
+      .help = "with --batching continuous: others begin only when at least so many wait for each "
+              "that runs; 0: at once" },
+    { "max-waiting-tokens", 0, OPT_INT, F(max_waiting), .def = "0", .hi = 1 << 20,
+      .help = "with --waiting-served-ratio: they begin anyway after so many steps; 0: 20" },
+    { "block-size", 0, OPT_INT, F(block_size), .def = "16", .lo = 8, .hi = 32,
+      .help = "tokens per block of the KV cache: 8, 16 or 32" },
+    { "kv-cache-memory", 0, OPT_SIZE, F(kv_bytes),
+      .help = "memory of the KV cache; 0: what --max-num-seqs needs, at most 1/4 of what is free" },
+    { "enable-prefix-caching", 0, OPT_TRI, F(prefix_cache),
+      .help = "keep the KV blocks of ended requests for prompts that begin alike (default: on)" },
+};
+
+lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq_err *err)
+{
+    *e = (eng_opts){ .acts = opt_acts(m),
+                     .kv = opt_kv(m),
+                     .policy = { .batching = (eng_batching)o->batching,
+                                 .batch_wait = 1e-3 * o->wait_ms,
+                                 .served_ratio = o->served_ratio,
+                                 .max_waiting_steps = o->max_waiting },
+                     .block_size = (int)o->block_size,
+                     .kv_bytes = o->kv_bytes,
+                     .max_len = o->max_len,
+                     .max_seqs = o->max_seqs,
+                     .max_batch_tokens = o->max_batch_tokens,
+                     .no_prefix_cache = !opt_tri_or(o->prefix_cache, true) };
+    return eng_check_policy(&e->policy, err);
+}
