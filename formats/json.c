@@ -299,6 +299,53 @@ lq_status js_parse_file(cJSON **out, const char *path, size_t max_bytes, unsigne
 }
 
 /* ---- getters ---- */
+static size_t past_blanks(const char *text, size_t n, size_t i)
+{
+    while (i < n && strchr(" \t\r\n", text[i]))
+        i++;
+    return i;
+}
+
+/* Past the string that begins at i. */
+static size_t past_string(const char *text, size_t n, size_t i)
+{
+    for (i++; i < n && text[i] != '"'; i++)
+        i += text[i] == '\\';
+    return i + 1;
+}
+
+/* Past the value that begins at i: strings end and brackets match, since the text was checked. */
+static size_t past_value(const char *text, size_t n, size_t i)
+{
+    int depth = 0;
+    while (i < n) {
+        char c = text[i];
+        if (depth == 0 && strchr(",}] \t\r\n", c)) break;
+        i = c == '"' ? past_string(text, n, i) : i + 1;
+        depth += c == '{' || c == '[';
+        depth -= c == '}' || c == ']';
+        if (depth == 0 && (c == '"' || c == '}' || c == ']')) break;
+    }
+    return i;
+}
+
+const char *js_member_source(const char *text, size_t n, const char *key, size_t *len)
+{
+    size_t n_key = strlen(key), i = past_blanks(text, n, 0);
+    if (i >= n || text[i++] != '{') return NULL;
+    while ((i = past_blanks(text, n, i)) < n && text[i] == '"') {
+        size_t name = i + 1, end = past_string(text, n, i);
+        size_t value = past_blanks(text, n, past_blanks(text, n, end) + 1);
+        i = past_value(text, n, value);
+        if (end - 1 - name == n_key && memcmp(text + name, key, n_key) == 0) {
+            *len = i - value;
+            return text + value;
+        }
+        i = past_blanks(text, n, i) + 1;
+    }
+    return NULL;
+}
+
 const cJSON *js_get(const cJSON *o, const char *key)
 {
     const cJSON *v = cJSON_IsObject(o) ? cJSON_GetObjectItemCaseSensitive(o, key) : NULL;

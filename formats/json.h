@@ -33,6 +33,10 @@ const cJSON *js_get(const cJSON *o, const char *key);
 /* "an object", "the number 1.5", "\"abc\"": for messages. NULL: "nothing". */
 const char *js_describe(char out[64], const cJSON *v);
 
+/* The source text of a member's value in an object's text[n], which js_parse has accepted; NULL: no
+ * member is spelled so. *len: its bytes. */
+const char *js_member_source(const char *text, size_t n, const char *key, size_t *len);
+
 /* Getters on an object: absent (or null) leaves *v and returns LQ_OK with `required` false; a wrong
  * type or an integer that is not whole or not within lo..hi is LQ_EVALUE: "hidden_size: expected an
  * integer 1..1048576, found 1.5". */

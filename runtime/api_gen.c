@@ -445,6 +445,8 @@ static lq_status prepare(gen *g, api_error *e)
 {
     lq_status s = check_length(g, e);
     if (s) return s;
+    if (g->p.stream && !http_can_stream(g->r))
+        return api_fail(e, "stream", "unsupported_value", "stream: a batch has whole answers only");
     if (g->p.priority && !g->a->o.priorities)
         return api_fail(e, "priority", "unsupported_value",
                         "priority: this server answers in the order of arrival");

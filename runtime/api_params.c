@@ -190,45 +190,12 @@ static lq_status read_truncate(api_params *p, const row *t, const cJSON *v, api_
                : wrong(e, "truncate_prompt_tokens", "an integer from 1, or -1", v);
 }
 
-/* The source of a top-level member's value. The document was checked: strings end, brackets match.
- */
-static const char *find_member(const char *text, size_t n, const char *key, size_t *len)
-{
-    size_t n_key = strlen(key), i = 0;
-    int depth = 0;
-    bool is_name = false; /* the next string at depth 1 is a name */
-    while (i < n) {
-        char c = text[i];
-        if (c == '"') {
-            size_t from = ++i;
-            while (i < n && text[i] != '"')
-                i += text[i] == '\\' ? 2 : 1;
-            size_t m = i++ - from;
-            if (depth == 1 && is_name && m == n_key && memcmp(text + from, key, m) == 0) {
-                i += strspn(text + i, " \t\r\n");
-                if (i >= n || text[i] != ':') return NULL;
-                i++;
-                i += strspn(text + i, " \t\r\n");
-                *len = strcspn(text + i, ",} \t\r\n");
-                return text + i;
-            }
-            is_name = false;
-            continue;
-        }
-        if (c == '{' || c == '[') depth++;
-        if (c == '}' || c == ']') depth--;
-        if (depth == 1 && (c == '{' || c == ',')) is_name = true;
-        i++;
-    }
-    return NULL;
-}
-
 bool api_exact_i64(const char *text, size_t n, const char *key, const cJSON *v, int64_t *out)
 {
     size_t len = 0;
     char digits[24], *end;
     if (js_whole(v, -JS_MAX_INT, JS_MAX_INT, out)) return true;
-    const char *at = cJSON_IsNumber(v) ? find_member(text, n, key, &len) : NULL;
+    const char *at = cJSON_IsNumber(v) ? js_member_source(text, n, key, &len) : NULL;
     if (!at || len >= sizeof digits) return false;
     memcpy(digits, at, len);
     digits[len] = 0;

@@ -82,7 +82,16 @@ typedef struct {
 } http_stats;
 void http_stats_get(http_server *s, http_stats *out);
 
+/* ---- without a connection ---- */
+typedef void (*http_done)(void *user, int status, const char *body, size_t n);
+/* Calls the handler of the POST route `path` with this body; the whole answer goes to `done`, once,
+ * on whatever thread gives it. LQ_EVALUE: there is no such route; LQ_ENOMEM (then done is not
+ * called). */
+lq_status http_local(const http_route *routes, size_t n_routes, void *app, const char *path,
+                     const char *body, size_t n, http_done done, void *user, lq_err *err);
+
 /* ---- inside a handler ---- */
+bool http_can_stream(const http_req *r);             /* false: only a whole answer can be given */
 const char *http_body(const http_req *r, size_t *n); /* not NULL; valid until the answer is given */
 const char *http_rest(const http_req *r); /* what stood for the star of the route, decoded */
 const char *http_id(const http_req *r);   /* X-Request-Id: the client's if it was clean */

@@ -31,7 +31,9 @@ typedef enum { REQ_NEW, REQ_BODY, REQ_HANDLED } req_phase;
 enum { HTTP_ID_MAX = 128, HTTP_HEADERS_MAX = 4, HTTP_PATH_MAX = 1024 };
 
 struct http_req {
-    http_server *s;
+    http_server *s; /* NULL: there is no connection, `done` takes the answer (http_local.c) */
+    http_done done;
+    void *done_user;
     atomic_int refs;
 
     /* used by the connection's thread alone */

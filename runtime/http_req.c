@@ -23,7 +23,7 @@ http_req *http_req_new(http_server *s, conn *c)
     http_req *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     r->s = s;
-    atomic_fetch_add(&s->refs, 1);
+    if (s) atomic_fetch_add(&s->refs, 1);
     r->c = c;
     r->t0 = http_now();
     atomic_init(&r->refs, 1);
@@ -37,14 +37,14 @@ void http_req_unref(http_req *r)
 {
     if (atomic_fetch_sub(&r->refs, 1) != 1) return;
     if (r->destroy) r->destroy(r->user);
-    atomic_fetch_sub(&r->s->bodies, r->body_counted);
+    if (r->s) atomic_fetch_sub(&r->s->bodies, r->body_counted);
     jw_free(&r->body);
     jw_free(&r->out);
     free(r->type);
     for (size_t i = 0; i < r->n_headers; i++)
         free(r->headers[i]);
     pthread_mutex_destroy(&r->mu);
-    http_server_unref(r->s);
+    if (r->s) http_server_unref(r->s);
     free(r);
 }
 
@@ -88,6 +88,7 @@ const char *http_body(const http_req *r, size_t *n)
     return r->body.p ? r->body.p : "";
 }
 
+bool http_can_stream(const http_req *r) { return r->s != NULL; }
 const char *http_id(const http_req *r) { return r->id; }
 double http_age(const http_req *r) { return http_now() - r->t0; }
 
@@ -105,7 +106,8 @@ const char *http_header(const http_req *r, const char *name)
 void http_reply(http_req *r, int status, const void *body, size_t n, const http_extra *x)
 {
     pthread_mutex_lock(&r->mu);
-    if (r->answer == ANS_NONE) {
+    bool first = r->answer == ANS_NONE;
+    if (first) {
         r->answer = ANS_WHOLE;
         r->ended = true;
         r->status = status;
@@ -118,6 +120,7 @@ void http_reply(http_req *r, int status, const void *body, size_t n, const http_
         wake(r);
     }
     pthread_mutex_unlock(&r->mu);
+    if (first && r->done) r->done(r->done_user, r->out.oom ? 500 : status, r->out.p, r->out.n);
 }
 
 static const char *error_type(int status)

@@ -209,6 +209,39 @@ TEST(canonical_text_refuses_what_json_cannot_say)
     free(b.data);
 }
 
+TEST(a_member_is_found_with_its_own_spelling)
+{
+    static const struct {
+        const char *why, *text, *want;
+    } t[] = {
+        { "a number", "{\"a\":9007199254740993}", "9007199254740993" },
+        { "blanks around", " { \"b\" : 1 , \"a\" :\t1.50 } ", "1.50" },
+        { "an object with the name inside", "{\"x\":{\"a\":1},\"a\":{\"a\":[2, {}]} }",
+          "{\"a\":[2, {}]}" },
+        { "brackets and quotes in strings", "{\"x\":\"}\\\"a\\\\\",\"a\":\"],\\\"\"}",
+          "\"],\\\"\"" },
+        { "a string of that text", "{\"x\":\"a\",\"y\":[\"a\"],\"a\":true}", "true" },
+        { "a longer name", "{\"aa\":1,\"a\":[]}", "[]" },
+        { "another spelling of the name", "{\"\\u0061\":1}", NULL },
+        { "only deeper", "{\"x\":[{\"a\":1}]}", NULL },
+        { "nothing", "{}", NULL },
+        { "no object", "[\"a\"]", NULL },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        cJSON *doc = NULL;
+        size_t len = 0, n = strlen(t[i].text);
+        char *exact = malloc(n); /* no NUL behind it */
+        memcpy(exact, t[i].text, n);
+        CHECK(!js_parse(&doc, exact, n, n, 0, NULL), "%s: no JSON", t[i].why);
+        const char *got = js_member_source(exact, n, "a", &len);
+        CHECK(!got == !t[i].want &&
+                  (!got || (len == strlen(t[i].want) && !memcmp(got, t[i].want, len))),
+              "%s: found '%.*s'", t[i].why, got ? (int)len : 0, got ? got : "");
+        cJSON_Delete(doc);
+        free(exact);
+    }
+}
+
 TEST(a_file_is_named_in_the_message)
 {
     char path[] = "/tmp/llmq-json-XXXXXX";
@@ -231,6 +264,7 @@ int main(int argc, char **argv)
     RUN(getters_say_what_they_expected);
     RUN(canonical_text_is_sorted_and_reads_back_to_the_bit);
     RUN(canonical_text_refuses_what_json_cannot_say);
+    RUN(a_member_is_found_with_its_own_spelling);
     RUN(a_file_is_named_in_the_message);
     return check_end();
 }

@@ -5,8 +5,7 @@
  * first SIGTERM or SIGINT drains, a second kills. */
 #include "formats/version.h"
 #include "kernels/ops.h"
-#include "runtime/api.h"
-#include "runtime/chat.h"
+#include "runtime/llmq.h"
 #include "tools/engine_opts.h"
 #include "tools/load.h"
 #include "tools/serve_ops.h"
@@ -90,47 +89,21 @@ static const opt_row test_rows[] = {
 typedef struct {
     const serve_opts *o;
     const char *path;
-    api *a;
+    lm *l;
     http_server *http;
     pool *p;
-    load_model model;
-    bool model_open;
-    load_tok tok;
-    gen_defaults gen;
-    chat_format *chat; /* NULL: the model has no template */
     eng_opts engine_opts;
-    engine *engine;
     ops_keys keys;
     ops_log log;
 #ifdef LLMQ_SCRIPTED
     test_script *script;
     eng_script hook;
 #endif
-    char scheme[40], name[128], fingerprint[256], url[320];
+    char name[128], url[320];
     const char *one_name[1];
 } serve;
 
-/* ---- what the API asks of the engine ---- */
-
-static lq_status submit(void *self, const eng_request *r, eng_sink sink, void *user, uint64_t *id,
-                        lq_err *err)
-{
-    return eng_submit(((serve *)self)->engine, r, sink, user, id, err);
-}
-
-static void cancel(void *self, uint64_t id) { eng_cancel(((serve *)self)->engine, id); }
-static void stats(void *self, eng_stats *s) { eng_stats_get(((serve *)self)->engine, s); }
-
-static lq_status render(void *self, const api_chat_request *q, int32_t **ids, size_t *n,
-                        lq_err *err)
-{
-    chat_request r = { .messages = q->messages,
-                       .tools = q->tools,
-                       .kwargs = q->kwargs,
-                       .add_generation_prompt = q->add_generation_prompt,
-                       .continue_final = q->continue_final };
-    return chat_encode(((serve *)self)->chat, &r, ids, n, err);
-}
+/* ---- start ---- */
 
 static void log_request(void *user, const http_log_line *l)
 {
@@ -139,26 +112,10 @@ static void log_request(void *user, const http_log_line *l)
              l->bytes, l->request_id);
 }
 
-/* ---- start ---- */
-
-/* The last part of the path, without ".llmq". */
-static const char *default_name(serve *v)
-{
-    size_t n = strlen(v->path);
-    while (n > 1 && v->path[n - 1] == '/')
-        n--;
-    size_t from = n;
-    while (from > 0 && v->path[from - 1] != '/')
-        from--;
-    if (n - from > 5 && memcmp(v->path + n - 5, ".llmq", 5) == 0) n -= 5;
-    snprintf(v->name, sizeof v->name, "%.*s", (int)(n - from), v->path + from);
-    return v->name;
-}
-
 static lq_status listen_first(serve *v, lq_err *err)
 {
     const serve_opts *o = v->o;
-    v->one_name[0] = default_name(v);
+    v->one_name[0] = load_name(v->name, sizeof v->name, v->path);
     api_opts ao = { .names = o->names.n ? o->names.v : v->one_name,
                     .n_names = o->names.n ? o->names.n : 1,
                     .version = LLMQ_VERSION,
@@ -170,7 +127,7 @@ static lq_status listen_first(serve *v, lq_err *err)
                     .user = v };
     lq_status s = ops_keys_read(&v->keys, &o->keys, err);
     if (!s) s = ops_log_open(&v->log, o->access_log, err);
-    if (!s) s = api_open(&v->a, &ao, err);
+    if (!s) s = lm_open(&v->l, &ao, err);
     if (s) return s;
     http_opts ho = { .host = o->host,
                      .port = (int)o->port,
@@ -184,11 +141,11 @@ static lq_status listen_first(serve *v, lq_err *err)
                      .ping_seconds = o->ping_seconds,
                      .log = api_log,
                      .tick = api_tick,
-                     .app = v->a };
+                     .app = lm_api(v->l) };
     ho.routes = api_routes(&ho.n_routes);
     s = http_open(&v->http, &ho, err);
     if (s) return s;
-    api_set_http(v->a, v->http);
+    api_set_http(lm_api(v->l), v->http);
     bool v6 = strchr(o->host, ':') != NULL;
     if (o->unix_path)
         snprintf(v->url, sizeof v->url, "%s", o->unix_path);
@@ -199,83 +156,39 @@ static lq_status listen_first(serve *v, lq_err *err)
     return LQ_OK;
 }
 
-/* The scheme of the first quantized layer, or NULL. */
-static const char *scheme_of(serve *v)
+#ifdef LLMQ_SCRIPTED
+static lq_status open_script(void *user, const tok_tokenizer *t, int64_t vocab, eng_opts *e,
+                             lq_err *err)
 {
-    const model *m = &v->model.m;
-    for (int64_t i = 0; i < src_n_tensors(v->model.src); i++) {
-        const src_tensor *t = src_tensor_at(v->model.src, i);
-        if (t->plain && t->n_dims == 2 && t->t.scheme.kind != QT_DENSE && m->cfg) {
-            qt_scheme_text(v->scheme, &t->t.scheme);
-            return v->scheme;
-        }
-    }
-    return NULL;
+    serve *v = user;
+    if (!v->o->script) return LQ_OK;
+    e->script = &v->hook;
+    return test_script_open(&v->script, &v->hook, v->o->script, t, vocab, pool_threads(v->p), err);
 }
-
-static lq_status open_chat(serve *v, lq_err *err)
-{
-    lq_status s = chat_open(&v->chat, v->model.src, v->tok.t, err);
-    if (s == LQ_OK || s == LQ_ENOMEM) return s;
-    prog_say(s == LQ_ENOENT ? LOG_INFO : LOG_WARN, "no chat: %s", err->msg);
-    v->chat = NULL; /* completions do without */
-    return LQ_OK;
-}
+#endif
 
 static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
 {
-    const serve_opts *o = v->o;
+    lq_status s = load_start(&v->p, c, &v->o->model, err);
+    lm_source src = { .path = v->path,
+                      .verify = opt_given(c, "verify"),
+                      .p = v->p,
+                      .engine = v->engine_opts,
+                      .job = c->job,
+                      .note = load_note };
 #ifdef LLMQ_SCRIPTED
-    nanosleep(&(struct timespec){ .tv_sec = (time_t)o->load_seconds }, NULL);
+    nanosleep(&(struct timespec){ .tv_sec = (time_t)v->o->load_seconds }, NULL);
+    src.before_engine = open_script;
+    src.user = v;
 #endif
-    lq_status s = load_start(&v->p, c, &o->model, err);
-    if (!s) s = load_model_open(&v->model, v->path, v->p, c, err);
-    v->model_open = !s;
-    if (!s) s = load_gen(&v->gen, v->model.src, v->path, err);
+    if (!s) s = lm_load(v->l, &src, err);
     if (s) return s;
-    s = load_tok_open(&v->tok, v->model.src, v->path, err);
-    if (s == LQ_ENOENT) {
-        prog_say(LOG_WARN, "%s; only token ids are served", err->msg);
-        s = LQ_OK;
-    }
-    if (!s && v->tok.t) s = open_chat(v, err);
-    if (!s) s = load_stops(&v->model, v->tok.t, err);
-    eng_opts eo = v->engine_opts;
-#ifdef LLMQ_SCRIPTED
-    if (!s && o->script) {
-        s = test_script_open(&v->script, &v->hook, o->script, v->tok.t, v->model.m.cfg->vocab,
-                             pool_threads(v->p), err);
-        eo.script = &v->hook;
-    }
-#endif
-    if (!s) s = eng_open(&v->engine, &v->model.m, v->tok.t, v->p, &eo, err);
-    return s;
-}
-
-static void make_ready(serve *v)
-{
-    const eng_opts *eo = eng_options(v->engine);
-    eng_stats s;
-    eng_stats_get(v->engine, &s);
-    api_model m = { .backend = { v, submit, cancel, stats, v->chat ? render : NULL },
-                    .tok = v->tok.t,
-                    .marks = v->chat ? chat_marks_of(v->chat) : (chat_marks){ 0 },
-                    .vocab = v->model.m.cfg->vocab,
-                    .max_len = eo->max_len,
-                    .hidden = v->model.m.cfg->hidden,
-                    .block_size = eo->block_size,
-                    .kv_blocks = s.kv_blocks,
-                    .quantization = scheme_of(v),
-                    .fingerprint = v->fingerprint,
-                    .defaults = v->gen };
-    snprintf(v->fingerprint, sizeof v->fingerprint, "%s %s %zu %s %s", LLMQ_VERSION,
-             m.quantization ? m.quantization : "", v->model.m.weight_bytes, mm_acts_text(eo->acts),
-             kv_dtype_text(eo->kv));
-    api_set_model(v->a, &m);
-    prog_say(LOG_INFO, "ready: %s on %s, context %lld, %lld KV blocks of %d tokens",
-             v->o->names.n ? v->o->names.v[0] : v->name, v->url, (long long)m.max_len,
-             (long long)m.kv_blocks, eo->block_size);
+    const api_model *m = lm_model(v->l);
+    prog_say(LOG_INFO, "ready: %s on %s, context %lld, %lld KV blocks of %lld tokens",
+             v->o->names.n ? v->o->names.v[0] : v->name, v->url, (long long)m->max_len,
+             (long long)m->kv_blocks, (long long)m->block_size);
     ops_notify("READY=1");
+    return LQ_OK;
 }
 
 /* ---- while it runs ---- */
@@ -302,7 +215,7 @@ static void say_state(serve *v)
 {
     eng_stats s;
     http_stats h;
-    eng_stats_get(v->engine, &s);
+    eng_stats_get(lm_engine(v->l), &s);
     http_stats_get(v->http, &h);
     prog_say(LOG_WARN,
              "state: %lld running, %lld waiting, %lld of %lld KV blocks in use, step %llu %.3f s "
@@ -330,15 +243,15 @@ static void drain(serve *v)
     ops_notify("STOPPING=1");
     prog_say(LOG_INFO, "draining: running requests have %.0f s; a second signal ends at once",
              v->o->shutdown_timeout);
-    api_drain(v->a);
+    api_drain(lm_api(v->l));
     http_drain(v->http);
     do {
         double left = until - prog_now();
-        idle = eng_drain(v->engine, left < 0 ? 0 : left < 0.5 ? left : 0.5);
+        idle = eng_drain(lm_engine(v->l), left < 0 ? 0 : left < 0.5 ? left : 0.5);
     } while (!idle && prog_now() < until);
     if (!idle) {
         prog_say(LOG_WARN, "the time is up: what still runs is aborted");
-        api_abort(v->a);
+        api_abort(lm_api(v->l));
     }
     http_wait_idle(v->http, 2); /* the last answers go out */
 }
@@ -346,12 +259,8 @@ static void drain(serve *v)
 static void close_all(serve *v)
 {
     http_close(v->http); /* before the engine: it still cancels */
-    eng_close(v->engine);
-    chat_close(v->chat);
-    load_tok_close(&v->tok);
-    if (v->model_open) load_model_close(&v->model);
+    lm_close(v->l);
     pool_close(v->p);
-    api_close(v->a);
     ops_keys_free(&v->keys);
     ops_log_close(&v->log);
 #ifdef LLMQ_SCRIPTED
@@ -375,10 +284,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     }
     ops_signals();
     s = listen_first(&v, err);
-    if (!s) {
-        s = load(&v, c, err);
-        if (!s) make_ready(&v);
-    }
+    if (!s) s = load(&v, c, err);
     if (!s) wait_for_stop(&v, c);
     if (!s) drain(&v);
     close_all(&v);

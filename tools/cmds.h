@@ -13,6 +13,7 @@
     X(convert)      \
     X(serve)        \
     X(run)          \
+    X(batch)        \
     X(eval)         \
     X(logits)       \
     X(tokenize)     \

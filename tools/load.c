@@ -1,11 +1,6 @@
 /* tools/load.c - see load.h. */
 #include "tools/load.h"
 
-#include "formats/json.h"
-#include "runtime/tok_files.h"
-
-#include <stdlib.h>
-
 lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err)
 {
     *p = NULL;
@@ -13,83 +8,28 @@ lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err
     return s ? s : pool_open(p, c->threads, err);
 }
 
+const char *load_name(char *buf, size_t n, const char *path)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t from = end;
+    while (from > 0 && path[from - 1] != '/')
+        from--;
+    if (end - from > 5 && memcmp(path + end - 5, ".llmq", 5) == 0) end -= 5;
+    snprintf(buf, n, "%.*s", (int)(end - from), path + from);
+    return buf;
+}
+
+void load_note(const char *path, const char *text) { prog_say(LOG_INFO, "%s: %s", path, text); }
+
 lq_status load_model_open(load_model *l, const char *path, pool *p, const cmd_ctx *c, lq_err *err)
 {
-    memset(l, 0, sizeof *l);
     double start = prog_now();
-    src_opts so = { .need_config = true, .verify = opt_given(c, "verify") };
-    lq_status s = src_open(&l->src, path, &so, err);
-    if (s) return s; /* names the file */
-    for (size_t i = 0; i < src_n_notes(l->src); i++)
-        prog_say(LOG_INFO, "%s: %s", path, src_note_at(l->src, i));
-    s = model_load(&l->m, l->src, p, c->job, err);
-    if (s) {
-        load_model_close(l); /* the error names the file */
-        return s;
-    }
+    lq_status s = load_weights(l, path, opt_given(c, "verify"), p, c->job, load_note, err);
+    if (s) return s;
     char size[16];
     prog_say(LOG_DEBUG, "%s: %s of weights in %.2f s", path,
              opt_size_text(size, sizeof size, (double)l->m.weight_bytes), prog_now() - start);
     return LQ_OK;
-}
-
-void load_model_close(load_model *l)
-{
-    model_free(&l->m);
-    src_close(l->src);
-    memset(l, 0, sizeof *l);
-}
-
-lq_status load_tok_open(load_tok *l, const src_source *src, const char *path, lq_err *err)
-{
-    memset(l, 0, sizeof *l);
-    const src_blob *b = src_find_blob(src, "tokenizer.blob");
-    if (b && tok_blob_current(b->data, b->bytes))
-        return lq_wrap(err, tok_open(&l->t, b->data, b->bytes, err), "%s", path);
-    size_t n;
-    lq_status s = tok_compile_source(&l->blob, &n, src, err);
-    if (!s) s = tok_open(&l->t, l->blob, n, err);
-    if (!s) return LQ_OK;
-    load_tok_close(l);
-    return lq_wrap(err, s, "%s", path);
-}
-
-void load_tok_close(load_tok *l)
-{
-    tok_close(l->t);
-    free(l->blob);
-    memset(l, 0, sizeof *l);
-}
-
-lq_status load_stops(load_model *l, const tok_tokenizer *t, lq_err *err)
-{
-    enum { MAX_FILE = 64 << 20 };
-    const src_blob *b = src_find_blob(l->src, "tokenizer_config.json");
-    cJSON *doc = NULL;
-    if (!b || !t) return LQ_OK;
-    lq_status s = js_parse(&doc, (const char *)b->data, b->bytes, MAX_FILE, 0, err);
-    if (s) return lq_wrap(err, s, "tokenizer_config.json");
-    const cJSON *eos = js_get(doc, "eos_token"), *content = js_get(eos, "content");
-    const char *text = cJSON_GetStringValue(content ? content : eos);
-    int32_t id = text ? tok_find(t, text, strlen(text)) : -1;
-    cJSON_Delete(doc);
-    l->cfg = *l->m.cfg;
-    bool known = id < 0 || id >= l->cfg.vocab;
-    for (int i = 0; i < l->cfg.n_eos && !known; i++)
-        known = l->cfg.eos[i] == id;
-    if (known) return LQ_OK;
-    if (l->cfg.n_eos == (int)LQ_COUNT(l->cfg.eos))
-        return lq_fail(err, LQ_EUNSUPPORTED,
-                       "eos_token: expected at most %zu ids that end an answer",
-                       LQ_COUNT(l->cfg.eos));
-    l->cfg.eos[l->cfg.n_eos++] = id;
-    l->m.cfg = &l->cfg;
-    return LQ_OK;
-}
-
-lq_status load_gen(gen_defaults *g, const src_source *src, const char *path, lq_err *err)
-{
-    const src_blob *b = src_find_blob(src, "generation_config.json");
-    lq_status s = gen_read(g, b ? b->data : NULL, b ? b->bytes : 0, err);
-    return s ? lq_wrap(err, s, "%s", path) : LQ_OK;
 }

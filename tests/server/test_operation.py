@@ -299,9 +299,22 @@ def test_an_export_loads_in_vllm():
 
 
 @case("C126")
-@pytest.mark.xfail(strict=True, reason="there is no batch command yet")
-def test_batches(llmq):
-    assert "batch" in llmq.commands()
+def test_batches(llmq, server, tmp_path):
+    """A batch answers as the server does, line by line; tests/e2e/test_batch.py has the rest."""
+    bodies = [{"model": "novels-1m", "prompt": f"Tale {i}:", "max_tokens": 5 + i, "seed": i}
+              for i in range(6)]
+    (tmp_path / "in").write_text("".join(
+        json.dumps({"custom_id": f"r{i}", "method": "POST", "url": "/v1/completions", "body": b}) + "\n"
+        for i, b in enumerate(bodies)))
+    llmq("batch", TINY, tmp_path / "in", tmp_path / "out")
+    for i, text in enumerate((tmp_path / "out").read_text().splitlines()):
+        answer = json.loads(text)
+        assert answer["custom_id"] == f"r{i}" and answer["error"] is None
+        body = answer["response"]["body"]
+        want = server.post_json("/v1/completions", {**bodies[i], "model": "tiny"})
+        assert body["choices"] == want["choices"] and body["usage"]["completion_tokens"] == \
+            want["usage"]["completion_tokens"]
+    assert i == 5
 
 
 # ---- the rest of operation ----

@@ -1,0 +1,230 @@
+/* runtime/llmq.c - see llmq.h. */
+#include "runtime/llmq.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "formats/version.h"
+#include "runtime/chat.h"
+
+typedef struct done done;
+struct done {
+    done *next;
+    lm *l;
+    lm_answer a;
+};
+
+struct lm {
+    api *a;
+    load_model model;
+    load_tok tok;
+    gen_defaults gen;
+    chat_format *chat; /* NULL: the model has no template */
+    engine *e;
+    api_model info;
+    bool has_info;
+    char scheme[40], fingerprint[256];
+
+    pthread_mutex_t mu; /* of the list */
+    pthread_cond_t some;
+    done *first, **last;
+};
+
+api *lm_api(lm *l) { return l->a; }
+engine *lm_engine(lm *l) { return l->e; }
+const api_model *lm_model(const lm *l) { return l->has_info ? &l->info : NULL; }
+
+/* ---- what the API asks of the engine ---- */
+
+static lq_status submit(void *self, const eng_request *r, eng_sink sink, void *user, uint64_t *id,
+                        lq_err *err)
+{
+    return eng_submit(((lm *)self)->e, r, sink, user, id, err);
+}
+
+static void cancel(void *self, uint64_t id) { eng_cancel(((lm *)self)->e, id); }
+static void stats(void *self, eng_stats *s) { eng_stats_get(((lm *)self)->e, s); }
+
+static lq_status render(void *self, const api_chat_request *q, int32_t **ids, size_t *n,
+                        lq_err *err)
+{
+    chat_request r = { .messages = q->messages,
+                       .tools = q->tools,
+                       .kwargs = q->kwargs,
+                       .add_generation_prompt = q->add_generation_prompt,
+                       .continue_final = q->continue_final };
+    return chat_encode(((lm *)self)->chat, &r, ids, n, err);
+}
+
+/* ---- loading ---- */
+
+lq_status lm_open(lm **out, const api_opts *o, lq_err *err)
+{
+    lm *l = *out = calloc(1, sizeof *l);
+    if (!l) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    pthread_condattr_t mono;
+    pthread_condattr_init(&mono);
+    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
+    pthread_mutex_init(&l->mu, NULL);
+    pthread_cond_init(&l->some, &mono);
+    pthread_condattr_destroy(&mono);
+    l->last = &l->first;
+    lq_status s = api_open(&l->a, o, err);
+    if (s) {
+        lm_close(l);
+        *out = NULL;
+    }
+    return s;
+}
+
+static void say(const lm_source *o, const char *what, const lq_err *err)
+{
+    char text[sizeof err->msg + 64];
+    snprintf(text, sizeof text, "%s: %s", what, err->msg);
+    if (o->note) o->note(o->path, text);
+}
+
+/* The scheme of the first quantized layer, or NULL. */
+static const char *scheme_of(lm *l)
+{
+    for (int64_t i = 0; i < src_n_tensors(l->model.src); i++) {
+        const src_tensor *t = src_tensor_at(l->model.src, i);
+        if (t->plain && t->n_dims == 2 && t->t.scheme.kind != QT_DENSE) {
+            qt_scheme_text(l->scheme, &t->t.scheme);
+            return l->scheme;
+        }
+    }
+    return NULL;
+}
+
+static lq_status open_text(lm *l, const lm_source *o, lq_err *err)
+{
+    lq_status s = load_tok_open(&l->tok, l->model.src, o->path, err);
+    if (s == LQ_ENOENT) say(o, "only token ids are served", err);
+    if (s == LQ_ENOENT) return LQ_OK;
+    if (s) return s;
+    s = chat_open(&l->chat, l->model.src, l->tok.t, err);
+    if (s == LQ_ENOMEM) return s;
+    if (s) say(o, "no chat", err);
+    if (s) l->chat = NULL; /* completions do without */
+    return LQ_OK;
+}
+
+static void describe(lm *l)
+{
+    const eng_opts *eo = eng_options(l->e);
+    eng_stats s;
+    eng_stats_get(l->e, &s);
+    l->info = (api_model){ .backend = { l, submit, cancel, stats, l->chat ? render : NULL },
+                           .tok = l->tok.t,
+                           .marks = l->chat ? chat_marks_of(l->chat) : (chat_marks){ 0 },
+                           .vocab = l->model.m.cfg->vocab,
+                           .max_len = eo->max_len,
+                           .hidden = l->model.m.cfg->hidden,
+                           .block_size = eo->block_size,
+                           .kv_blocks = s.kv_blocks,
+                           .quantization = scheme_of(l),
+                           .fingerprint = l->fingerprint,
+                           .defaults = l->gen };
+    snprintf(l->fingerprint, sizeof l->fingerprint, "%s %s %zu %d %s", LLMQ_VERSION,
+             l->info.quantization ? l->info.quantization : "", l->model.m.weight_bytes,
+             (int)eo->acts, kv_dtype_text(eo->kv));
+    l->has_info = true;
+}
+
+lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
+{
+    lq_status s = load_weights(&l->model, o->path, o->verify, o->p, o->job, o->note, err);
+    if (!s) s = load_gen(&l->gen, l->model.src, o->path, err);
+    if (!s) s = open_text(l, o, err);
+    if (!s) s = load_stops(&l->model, l->tok.t, err);
+    eng_opts eo = o->engine;
+    if (!s && o->before_engine)
+        s = o->before_engine(o->user, l->tok.t, l->model.m.cfg->vocab, &eo, err);
+    if (!s) s = eng_open(&l->e, &l->model.m, l->tok.t, o->p, &eo, err);
+    if (s) return s;
+    describe(l);
+    api_set_model(l->a, &l->info);
+    return LQ_OK;
+}
+
+void lm_close(lm *l)
+{
+    if (!l) return;
+    eng_close(l->e); /* what runs ends, and answers into the list */
+    chat_close(l->chat);
+    load_tok_close(&l->tok);
+    load_model_close(&l->model);
+    api_close(l->a);
+    for (lm_answer a; lm_poll(l, &a);)
+        free(a.body);
+    pthread_cond_destroy(&l->some);
+    pthread_mutex_destroy(&l->mu);
+    free(l);
+}
+
+/* ---- without HTTP ---- */
+
+/* Any thread. */
+static void keep(void *user, int status, const char *body, size_t n)
+{
+    done *d = user;
+    lm *l = d->l;
+    d->a.status = status;
+    d->a.body = malloc(n + 1);
+    if (d->a.body) {
+        memcpy(d->a.body, body, n);
+        d->a.body[n] = 0;
+        d->a.n = n;
+    }
+    pthread_mutex_lock(&l->mu);
+    *l->last = d;
+    l->last = &d->next;
+    pthread_cond_signal(&l->some);
+    pthread_mutex_unlock(&l->mu);
+}
+
+lq_status lm_submit(lm *l, const char *route, const char *json, size_t n, uint64_t tag, lq_err *err)
+{
+    size_t n_routes;
+    const http_route *routes = api_routes(&n_routes);
+    done *d = calloc(1, sizeof *d);
+    if (!d) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    d->l = l;
+    d->a.tag = tag;
+    lq_status s = http_local(routes, n_routes, l->a, route, json, n, keep, d, err);
+    if (s) free(d);
+    return s;
+}
+
+bool lm_step(lm *l, double seconds)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    double until = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + seconds;
+    t.tv_sec = (time_t)until;
+    t.tv_nsec = (long)((until - (double)t.tv_sec) * 1e9);
+    int rc = 0;
+    pthread_mutex_lock(&l->mu);
+    while (!l->first && rc == 0)
+        rc = pthread_cond_timedwait(&l->some, &l->mu, &t);
+    bool any = l->first != NULL;
+    pthread_mutex_unlock(&l->mu);
+    return any;
+}
+
+bool lm_poll(lm *l, lm_answer *a)
+{
+    pthread_mutex_lock(&l->mu);
+    done *d = l->first;
+    if (d) {
+        l->first = d->next;
+        if (!l->first) l->last = &l->first;
+        *a = d->a;
+    }
+    pthread_mutex_unlock(&l->mu);
+    free(d);
+    return d != NULL;
+}

@@ -1,0 +1,82 @@
+/* runtime/load.c - see load.h. */
+#include "runtime/load.h"
+
+#include "formats/json.h"
+#include "runtime/tok_files.h"
+
+#include <stdlib.h>
+
+lq_status load_weights(load_model *l, const char *path, bool verify, pool *p, const lq_job *job,
+                       void (*note)(const char *path, const char *text), lq_err *err)
+{
+    memset(l, 0, sizeof *l);
+    lq_status s =
+        src_open(&l->src, path, &(src_opts){ .need_config = true, .verify = verify }, err);
+    if (s) return s; /* names the file */
+    for (size_t i = 0; note && i < src_n_notes(l->src); i++)
+        note(path, src_note_at(l->src, i));
+    s = model_load(&l->m, l->src, p, job, err);
+    if (s) load_model_close(l); /* the error names the file */
+    return s;
+}
+
+void load_model_close(load_model *l)
+{
+    model_free(&l->m);
+    src_close(l->src);
+    memset(l, 0, sizeof *l);
+}
+
+lq_status load_tok_open(load_tok *l, const src_source *src, const char *path, lq_err *err)
+{
+    memset(l, 0, sizeof *l);
+    const src_blob *b = src_find_blob(src, "tokenizer.blob");
+    if (b && tok_blob_current(b->data, b->bytes))
+        return lq_wrap(err, tok_open(&l->t, b->data, b->bytes, err), "%s", path);
+    size_t n;
+    lq_status s = tok_compile_source(&l->blob, &n, src, err);
+    if (!s) s = tok_open(&l->t, l->blob, n, err);
+    if (!s) return LQ_OK;
+    load_tok_close(l);
+    return lq_wrap(err, s, "%s", path);
+}
+
+void load_tok_close(load_tok *l)
+{
+    tok_close(l->t);
+    free(l->blob);
+    memset(l, 0, sizeof *l);
+}
+
+lq_status load_stops(load_model *l, const tok_tokenizer *t, lq_err *err)
+{
+    enum { MAX_FILE = 64 << 20 };
+    const src_blob *b = src_find_blob(l->src, "tokenizer_config.json");
+    cJSON *doc = NULL;
+    if (!b || !t) return LQ_OK;
+    lq_status s = js_parse(&doc, (const char *)b->data, b->bytes, MAX_FILE, 0, err);
+    if (s) return lq_wrap(err, s, "tokenizer_config.json");
+    const cJSON *eos = js_get(doc, "eos_token"), *content = js_get(eos, "content");
+    const char *text = cJSON_GetStringValue(content ? content : eos);
+    int32_t id = text ? tok_find(t, text, strlen(text)) : -1;
+    cJSON_Delete(doc);
+    l->cfg = *l->m.cfg;
+    bool known = id < 0 || id >= l->cfg.vocab;
+    for (int i = 0; i < l->cfg.n_eos && !known; i++)
+        known = l->cfg.eos[i] == id;
+    if (known) return LQ_OK;
+    if (l->cfg.n_eos == (int)LQ_COUNT(l->cfg.eos))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "eos_token: expected at most %zu ids that end an answer",
+                       LQ_COUNT(l->cfg.eos));
+    l->cfg.eos[l->cfg.n_eos++] = id;
+    l->m.cfg = &l->cfg;
+    return LQ_OK;
+}
+
+lq_status load_gen(gen_defaults *g, const src_source *src, const char *path, lq_err *err)
+{
+    const src_blob *b = src_find_blob(src, "generation_config.json");
+    lq_status s = gen_read(g, b ? b->data : NULL, b ? b->bytes : 0, err);
+    return s ? lq_wrap(err, s, "%s", path) : LQ_OK;
+}

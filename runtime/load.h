@@ -1,0 +1,39 @@
+/* runtime/load.h - a model on disk, ready to run: weights loaded, tokenizer opened, the ids that
+ * end an answer and the defaults of generation read. */
+#ifndef LLMQ_RUNTIME_LOAD_H
+#define LLMQ_RUNTIME_LOAD_H
+
+#include "formats/gen.h"
+#include "runtime/model.h"
+#include "runtime/tok.h"
+
+/* A source and its model. The model keeps the address: do not copy. */
+typedef struct {
+    src_source *src;
+    model m;
+    arch_config cfg; /* the source's, with all ids that end an answer (load_stops) */
+} load_model;
+/* path: whatever formats/source.h opens. verify: every checksum is looked at. note: what the reader
+ * of the source has to say, NULL: nobody listens. Errors name the file. */
+lq_status load_weights(load_model *l, const char *path, bool verify, pool *p, const lq_job *job,
+                       void (*note)(const char *path, const char *text), lq_err *err);
+void load_model_close(load_model *l); /* a zeroed one too */
+
+/* The tokenizer that travels with a source: compiled already (.llmq) or compiled now. */
+typedef struct {
+    tok_tokenizer *t;
+    uint8_t *blob; /* owned when compiled here */
+} load_tok;
+/* LQ_ENOENT when the source has none. */
+lq_status load_tok_open(load_tok *l, const src_source *src, const char *path, lq_err *err);
+void load_tok_close(load_tok *l);
+
+/* Let the tokenizer's own end token (eos_token of tokenizer_config.json: a chat model's end of
+ * turn) end answers as well, beside those of config.json and generation_config.json. Before the
+ * engine. */
+lq_status load_stops(load_model *l, const tok_tokenizer *t, lq_err *err);
+
+/* The source's generation_config.json, if it has one. */
+lq_status load_gen(gen_defaults *g, const src_source *src, const char *path, lq_err *err);
+
+#endif

@@ -1,0 +1,180 @@
+"""llmq batch: files of requests in, files of answers out, in OpenAI's batch format."""
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from harness import Server
+
+
+def line(custom_id, url="/v1/completions", method="POST", **body):
+    return json.dumps({"custom_id": custom_id, "method": method, "url": url, "body": body})
+
+
+def completions(n, **more):
+    return [line(f"r{i}", prompt=f"Tale {i}:", max_tokens=3 + i % 9, seed=i, temperature=i % 2, **more)
+            for i in range(n)]
+
+
+def write(path, lines):
+    path.write_text("".join(x + "\n" for x in lines))
+    return path
+
+
+def read(path):
+    return [json.loads(x) for x in path.read_text().splitlines()]
+
+
+def choices(answer):
+    assert answer["error"] is None and answer["response"]["status_code"] == 200, answer
+    return answer["response"]["body"]["choices"]
+
+
+def test_answers_are_the_servers(llmq, draft, tmp_path):
+    """Completions, chats and embeddings, in the order of the requests and with the server's bytes."""
+    bodies = [("/v1/completions", {"prompt": "Once", "max_tokens": 9, "logprobs": 2, "n": 2, "seed": 5}),
+              ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Who?"}],
+                                        "max_tokens": 7, "seed": 2**60 + 1}),
+              ("/v1/embeddings", {"input": ["a", "bc"]}),
+              ("/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 40, "temperature": 0})]
+    write(tmp_path / "in", [line(f"q{i}", url, **b) for i, (url, b) in enumerate(bodies)])
+    doc = llmq.json("batch", draft, tmp_path / "in", tmp_path / "out")
+    assert doc["requests"] == doc["answered"] == 4 and doc["refused"] == doc["invalid"] == 0
+    answers = read(tmp_path / "out")
+    assert [a["custom_id"] for a in answers] == ["q0", "q1", "q2", "q3"]
+    assert [a["id"] for a in answers] == [f"batch_req_{i + 1}" for i in range(4)]
+    with Server(llmq, draft, log=tmp_path / "log") as s:
+        s.wait_ready()
+        for (url, body), a in zip(bodies, answers):
+            want, got = s.post_json(url, body), a["response"]["body"]
+            for w in (want, got):
+                w.pop("id", None), w.pop("created", None)
+            assert got == want, url
+    assert sorted(os.listdir(tmp_path)) == ["in", "log", "out"]
+
+
+def test_every_line_has_an_answer_and_errors_stay_on_theirs(llmq, draft, tmp_path):
+    cases = [
+        ("no JSON", "{nope", None, "invalid_line"),
+        ("no object", "[1]", None, "expected an object"),
+        ("no custom_id", json.dumps({"method": "POST", "url": "/v1/completions", "body": {}}), None,
+         "custom_id"),
+        ("another method", line("get", method="GET"), None, "method: expected \"POST\""),
+        ("no such route", line("where", "/v1/nowhere", prompt="a"), None, "no such route"),
+        ("no body", json.dumps({"custom_id": "b", "method": "POST", "url": "/v1/completions"}), None,
+         "body: expected an object"),
+        ("a wrong parameter", line("hot", prompt="a", temperature=9), 400, "temperature"),
+        ("a stream", line("stream", prompt="a", stream=True), 400, "stream"),
+        ("another model", line("other", prompt="a", model="gpt-9"), 404, "gpt-9"),
+        ("an empty body", line("empty"), 400, "prompt"),
+        ("a good one", line("good", prompt="a", max_tokens=2, model="teacher"), 200, "choices"),
+    ]
+    text = "\n\n".join(c[1] for c in cases)  # empty lines do not count; no line feed at the end
+    (tmp_path / "in").write_text(text)
+    doc = llmq.json("batch", draft, tmp_path / "in", tmp_path / "out", "--served-model-name", "teacher",
+                    "--logprobs", 1)
+    assert (doc["answered"], doc["refused"], doc["invalid"]) == (1, 4, 6)
+    answers = read(tmp_path / "out")
+    assert len(answers) == len(cases)
+    for (why, _, status, says), a in zip(cases, answers):
+        assert says in json.dumps(a).replace('\\"', '"'), why
+        assert a["response"] is None if status is None else a["response"]["status_code"] == status, why
+        assert (a["error"] is None) == (status is not None), why
+
+
+def test_a_teachers_outputs(llmq, draft, tmp_path):
+    """--logprobs: ids and alternatives of every token, unless the request says otherwise."""
+    chat = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 5, "temperature": 0}
+    write(tmp_path / "in", [line("text", prompt="It was", max_tokens=6, temperature=0),
+                            line("chat", "/v1/chat/completions", **chat),
+                            line("own", prompt="It was", max_tokens=6, temperature=0, logprobs=2,
+                                 return_token_ids=False)])
+    llmq("batch", draft, tmp_path / "in", tmp_path / "out", "--logprobs", 20)
+    text, talk, own = (choices(a)[0] for a in read(tmp_path / "out"))
+    assert len(text["token_ids"]) == len(text["logprobs"]["tokens"]) == 6
+    assert all(len(t) >= 20 for t in text["logprobs"]["top_logprobs"])
+    assert all(len(t["top_logprobs"]) == 20 for t in talk["logprobs"]["content"])
+    assert len(talk["token_ids"]) == len(talk["logprobs"]["content"])
+    assert "token_ids" not in own and all(len(t) <= 3 for t in own["logprobs"]["top_logprobs"])
+    for values in text["logprobs"]["token_logprobs"], own["logprobs"]["token_logprobs"]:
+        assert all(v <= 0 for v in values)
+    assert text["logprobs"]["token_logprobs"] == own["logprobs"]["token_logprobs"]
+
+
+def test_shards_make_up_the_whole(llmq, draft, tmp_path):
+    write(tmp_path / "in", completions(11))
+    llmq("batch", draft, tmp_path / "in", tmp_path / "all")
+    whole = {a["custom_id"]: choices(a) for a in read(tmp_path / "all")}
+    assert list(whole) == [f"r{i}" for i in range(11)]
+    parts = {}
+    for i in 1, 2, 3:
+        doc = llmq.json("batch", draft, tmp_path / "in", tmp_path / f"part{i}", "--shard", f"{i}/3",
+                        "--batching", "static", "--max-num-seqs", 2, "--threads", 1)
+        assert doc["requests"] == len(range(i - 1, 11, 3))
+        parts |= {a["custom_id"]: choices(a) for a in read(tmp_path / f"part{i}")}
+    assert parts == whole
+
+
+def test_an_interrupted_run_goes_on(llmq, draft, tmp_path):
+    lines = completions(60, ignore_eos=True)
+    write(tmp_path / "in", lines)
+    llmq("batch", draft, tmp_path / "in", tmp_path / "whole")
+    args = ["batch", draft, tmp_path / "in", tmp_path / "out", "--max-num-seqs", 1, "--threads", 1]
+    work = tmp_path / "out.resume"
+    p = llmq.start(*args)
+    end = time.monotonic() + 60
+    while not work.exists() or work.read_bytes().count(b"\n") < 3:
+        assert time.monotonic() < end and p.poll() is None
+        time.sleep(0.002)
+    p.send_signal(signal.SIGTERM)
+    assert p.wait(30) == 143
+    done = work.read_bytes().count(b"\n")
+    assert 3 <= done < 60 and not (tmp_path / "out").exists()
+    with open(work, "a") as f:
+        f.write('{"id":"batch_req_torn')  # a kill in the middle of a write
+    doc = llmq.json(*args)
+    assert doc["resumed"] == done and doc["answered"] == 60 - done
+    assert [(a["custom_id"], choices(a)) for a in read(tmp_path / "out")] == \
+        [(a["custom_id"], choices(a)) for a in read(tmp_path / "whole")]
+    assert sorted(os.listdir(tmp_path)) == ["in", "out", "whole"]
+
+
+def test_work_of_another_run_is_not_gone_on_with(llmq, draft, tmp_path):
+    write(tmp_path / "in", completions(4))
+    llmq("batch", draft, tmp_path / "in", tmp_path / "out")
+    first = (tmp_path / "out").read_text().splitlines(keepends=True)[0].replace("r0", "old")
+    (tmp_path / "out.resume").write_text(first)
+    (tmp_path / "out.resume.json").write_text("{}\n")
+    p = llmq("batch", draft, tmp_path / "in", tmp_path / "out")
+    assert "unfinished work of another run; it is begun anew" in p.stderr
+    assert [a["custom_id"] for a in read(tmp_path / "out")] == ["r0", "r1", "r2", "r3"]
+
+
+def test_an_empty_file_has_no_answers(llmq, draft, tmp_path):
+    write(tmp_path / "in", [])
+    assert llmq.json("batch", draft, tmp_path / "in", tmp_path / "out")["requests"] == 0
+    assert (tmp_path / "out").read_text() == ""
+
+
+@pytest.mark.parametrize("why, args, code, says", [
+    ("shard zero", ["--shard", "0/4"], 2, "--shard: expected I/N"),
+    ("shard beyond", ["--shard", "5/4"], 2, "--shard: expected I/N"),
+    ("no shard", ["--shard", "2"], 2, "--shard: expected I/N"),
+    ("something behind it", ["--shard", "1/2x"], 2, "--shard: expected I/N"),
+    ("too many logprobs", ["--logprobs", 21], 2, "--logprobs: expected"),
+    ("a wait without batches", ["--batch-wait-ms", 5], 2, "--batch-wait-ms goes with"),
+])
+def test_wrong_usage(llmq, draft, tmp_path, why, args, code, says):
+    write(tmp_path / "in", completions(1))
+    assert says in llmq("batch", draft, tmp_path / "in", tmp_path / "out", *args, code=code).stderr, why
+    assert os.listdir(tmp_path) == ["in"], why
+
+
+def test_files_that_are_not_there(llmq, draft, tmp_path):
+    p = llmq("batch", draft, tmp_path / "nowhere", tmp_path / "out", code=3)
+    assert "nowhere" in p.stderr and os.listdir(tmp_path) == []
+    write(tmp_path / "in", completions(1))
+    p = llmq("batch", draft, tmp_path / "in", tmp_path / "no" / "out", code=1)
+    assert "no/out.resume" in p.stderr

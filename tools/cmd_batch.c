@@ -1,0 +1,472 @@
+/* tools/cmd_batch.c - `llmq batch`: a file of requests to a file of answers, in OpenAI's batch
+ * format, on the server's engine without HTTP.
+ *
+ * Answers are written in the order of their requests, so what was done is a number of lines: the
+ * work file OUT.resume has them, OUT.resume.json says of which run they are. A run that is repeated
+ * goes on behind the last whole line; at the end the work file becomes OUT. */
+#include "formats/json.h"
+#include "runtime/llmq.h"
+#include "tools/engine_opts.h"
+#include "tools/load.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { MAX_BODY = 32 << 20, MIN_WINDOW = 64 };
+
+typedef struct {
+    const char *shard;
+    int64_t logprobs;
+    opt_list names;
+    opt_tri resume;
+    opt_engine engine;
+    opt_model model;
+} batch_opts;
+
+#define F(field) offsetof(batch_opts, field)
+static const opt_row rows[] = {
+    { "shard", 0, OPT_STR, F(shard), .arg = "I/N",
+      .help = "answer every N-th request alone, from the I-th on; 1/1 is all of them" },
+    { "logprobs", 0, OPT_INT, F(logprobs), .def = "-1", .lo = -1, .hi = SMP_MAX_LOGPROBS,
+      .help = "ids and log-probabilities with so many alternatives, for requests that do not say; "
+              "-1: what they say" },
+    { "served-model-name", 0, OPT_LIST, F(names), .arg = "NAME",
+      .help = "name that requests may call the model by; may be repeated; default: the file's" },
+    { "resume", 0, OPT_TRI, F(resume),
+      .help = "go on with unfinished work of the same run (default); --no-resume: begin anew" },
+};
+
+typedef struct {
+    const batch_opts *o;
+    const cmd_ctx *c;
+    const char *in, *out;
+    int64_t shard, n_shards;
+    lm *l;
+    FILE *lines, *work;
+    char *line; /* the last one read */
+    size_t cap;
+    int64_t n_lines;           /* read so far */
+    int64_t total, resumed;    /* requests of this shard; those done before */
+    int64_t answered, refused; /* with status 200; with another */
+    int64_t invalid;           /* lines that are no requests */
+    char *work_path, *state_path;
+} batch;
+
+/* ---- the requests ---- */
+
+/* The next line of this shard that is not empty. *n 0: the end. */
+static lq_status next_line(batch *b, size_t *n, lq_err *err)
+{
+    errno = 0;
+    for (ssize_t got; (got = getline(&b->line, &b->cap, b->lines)) >= 0;) {
+        *n = (size_t)got;
+        if (strspn(b->line, " \t\r\n") == *n) continue;
+        if (b->n_lines++ % b->n_shards == b->shard - 1) return LQ_OK;
+    }
+    *n = 0;
+    if (ferror(b->lines)) return lq_fail(err, LQ_EIO, "%s: %s", b->in, strerror(errno));
+    return LQ_OK;
+}
+
+/* Counts this shard's requests; what they are goes into *h. */
+static lq_status survey(batch *b, lq_hash *h, lq_err *err)
+{
+    size_t n = 0;
+    lq_hash both[2] = { *h };
+    lq_status s;
+    while (!(s = next_line(b, &n, err)) && n > 0) {
+        both[1] = lq_hash_bytes(b->line, n);
+        both[0] = lq_hash_bytes(both, sizeof both);
+        b->total++;
+    }
+    *h = both[0];
+    rewind(b->lines);
+    b->n_lines = 0;
+    return s;
+}
+
+/* ---- unfinished work ---- */
+
+/* What the answers depend on, as text: work of another run is not gone on with. */
+static lq_status describe_run(batch *b, char **text, lq_err *err)
+{
+    lq_hash h = { { 0 } };
+    char hex[33];
+    lq_status s = survey(b, &h, err);
+    if (s) return s;
+    lq_hash_hex(hex, &h);
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_key(&w, "requests");
+    jw_cstr(&w, hex);
+    jw_key(&w, "model");
+    jw_cstr(&w, b->c->argv[0]);
+    jw_key(&w, "weights");
+    jw_cstr(&w, lm_model(b->l)->fingerprint);
+    jw_key(&w, "logprobs");
+    jw_i64(&w, b->o->logprobs);
+    jw_close(&w, '}');
+    jw_bytes(&w, "\n", 2); /* with the NUL */
+    *text = w.p;
+    if (!w.oom) return LQ_OK;
+    jw_free(&w);
+    *text = NULL;
+    return lq_fail(err, LQ_ENOMEM, "out of memory");
+}
+
+/* Whole lines of the work file; what follows the last goes. */
+static lq_status count_done(batch *b, lq_err *err)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    off_t whole = 0;
+    for (ssize_t n; (n = getline(&line, &cap, b->work)) > 0 && line[n - 1] == '\n'; whole += n)
+        b->resumed++;
+    free(line);
+    if (ftruncate(fileno(b->work), whole) != 0 || fseeko(b->work, whole, SEEK_SET) != 0)
+        return lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
+    if (b->resumed > b->total)
+        return lq_fail(err, LQ_EFORMAT, "%s: expected at most %lld lines, found %lld", b->work_path,
+                       (long long)b->total, (long long)b->resumed);
+    return LQ_OK;
+}
+
+static lq_status write_file(const char *path, const char *text, lq_err *err)
+{
+    FILE *f = fopen(path, "we");
+    bool ok = f && fputs(text, f) >= 0;
+    if (f && fclose(f) != 0) ok = false;
+    return ok ? LQ_OK : lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
+}
+
+static lq_status open_work(batch *b, lq_err *err)
+{
+    char *run = NULL, *before = NULL;
+    size_t n;
+    lq_err none;
+    lq_status s = describe_run(b, &run, err);
+    bool found = !s && access(b->work_path, F_OK) == 0 &&
+                 !lq_read_file(&before, &n, b->state_path, 1 << 20, &none);
+    bool same = found && n == strlen(run) && memcmp(before, run, n) == 0;
+    bool goes_on = same && opt_tri_or(b->o->resume, true);
+    if (found && !goes_on)
+        prog_say(LOG_WARN, "%s: %s; it is begun anew", b->work_path,
+                 same ? "there is unfinished work" : "that is unfinished work of another run");
+    if (!s && !goes_on) s = write_file(b->state_path, run, err);
+    if (!s) {
+        b->work = fopen(b->work_path, goes_on ? "r+e" : "we");
+        if (!b->work) s = lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
+    }
+    if (!s && goes_on) s = count_done(b, err);
+    free(run);
+    free(before);
+    return s;
+}
+
+/* ---- one request ---- */
+
+typedef struct {
+    char *id;    /* custom_id, or NULL */
+    char *error; /* the line is no request; NULL: it is */
+    bool done;
+    lm_answer a;
+} slot;
+
+static void slot_free(slot *t)
+{
+    free(t->id);
+    free(t->error);
+    free(t->a.body);
+    memset(t, 0, sizeof *t);
+}
+
+/* Parameters that --logprobs adds to a body. */
+static void add_logprobs(jw *w, const cJSON *body, const char *url, int64_t k)
+{
+    bool chat = strcmp(url, "/v1/chat/completions") == 0;
+    if (k < 0 || (!chat && strcmp(url, "/v1/completions") != 0)) return;
+    char text[96] = "";
+    if (!js_get(body, "logprobs") && chat)
+        snprintf(text, sizeof text, "\"logprobs\":true,\"top_logprobs\":%d,", (int)k);
+    else if (!js_get(body, "logprobs"))
+        snprintf(text, sizeof text, "\"logprobs\":%d,", (int)k);
+    jw_text(w, text);
+    if (!js_get(body, "return_token_ids")) jw_text(w, "\"return_token_ids\":true,");
+}
+
+static lq_status read_request(const batch *b, slot *t, const char *line, size_t n, jw *body,
+                              const char **url, cJSON **doc, lq_err *err)
+{
+    const char *id = NULL, *method = NULL, *text;
+    size_t len = 0;
+    lq_status s = js_parse(doc, line, n, MAX_BODY, JS_UNIQUE, err);
+    if (!s && !cJSON_IsObject(*doc)) s = lq_fail(err, LQ_EFORMAT, "expected an object");
+    if (!s) s = js_str(*doc, "custom_id", true, &id, err);
+    if (!s && !(t->id = strdup(id))) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s) s = js_str(*doc, "method", true, &method, err);
+    if (!s && strcmp(method, "POST") != 0)
+        s = lq_fail(err, LQ_EVALUE, "method: expected \"POST\", found \"%.20s\"", method);
+    if (!s) s = js_str(*doc, "url", true, url, err);
+    if (s) return s;
+    const cJSON *v = js_get(*doc, "body");
+    text = js_member_source(line, n, "body", &len);
+    if (!cJSON_IsObject(v) || !text) return lq_fail(err, LQ_EVALUE, "body: expected an object");
+    jw_bytes(body, "{", 1);
+    if (v->child) add_logprobs(body, v, *url, b->o->logprobs);
+    jw_bytes(body, text + 1, len - 1);
+    return body->oom ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
+}
+
+static lq_status submit(batch *b, slot *t, uint64_t tag, size_t n, lq_err *err)
+{
+    jw body = { 0 };
+    cJSON *doc = NULL;
+    const char *url = NULL;
+    lq_err why = { "" };
+    lq_status s = read_request(b, t, b->line, n, &body, &url, &doc, &why);
+    if (!s) s = lm_submit(b->l, url, body.p, body.n, tag, &why);
+    if (s == LQ_ENOMEM) {
+        *err = why;
+    } else if (s) {
+        t->done = true;
+        t->error = strdup(why.msg);
+        s = t->error ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+    }
+    cJSON_Delete(doc);
+    jw_free(&body);
+    return s;
+}
+
+static lq_status write_answer(batch *b, const slot *t, int64_t number, lq_err *err)
+{
+    jw w = { 0 };
+    char name[48];
+    snprintf(name, sizeof name, "batch_req_%lld", (long long)number);
+    jw_open(&w, '{');
+    jw_key(&w, "id");
+    jw_cstr(&w, name);
+    jw_key(&w, "custom_id");
+    jw_cstr(&w, t->id);
+    jw_key(&w, "response");
+    if (t->error) {
+        jw_cstr(&w, NULL);
+        jw_key(&w, "error");
+        jw_open(&w, '{');
+        jw_key(&w, "code");
+        jw_cstr(&w, "invalid_line");
+        jw_key(&w, "message");
+        jw_cstr(&w, t->error);
+        jw_close(&w, '}');
+    } else {
+        jw_open(&w, '{');
+        jw_key(&w, "status_code");
+        jw_i64(&w, t->a.status);
+        jw_key(&w, "request_id");
+        jw_cstr(&w, name);
+        jw_key(&w, "body");
+        jw_json(&w, t->a.body, t->a.n);
+        jw_close(&w, '}');
+        jw_key(&w, "error");
+        jw_cstr(&w, NULL);
+    }
+    jw_close(&w, '}');
+    jw_bytes(&w, "\n", 1);
+    lq_status s =
+        w.oom || (!t->error && !t->a.body) ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
+    if (!s && fwrite(w.p, 1, w.n, b->work) != w.n)
+        s = lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
+    jw_free(&w);
+    b->invalid += t->error != NULL;
+    b->answered += !t->error && t->a.status == 200;
+    b->refused += !t->error && t->a.status != 200;
+    return s;
+}
+
+/* ---- all of them ---- */
+
+/* A window of requests is under way; slot i % window has number i of the shard's. */
+static lq_status answer_all(batch *b, slot *slots, int64_t window, lq_err *err)
+{
+    int64_t read = 0, written = b->resumed;
+    bool end = false;
+    lq_status s = LQ_OK;
+    while (!s && written < b->total) {
+        if (lq_stopped(b->c->job)) return lq_fail(err, LQ_EINTR, "interrupted");
+        while (!s && !end && read < written + window) {
+            size_t n;
+            s = next_line(b, &n, err);
+            end = n == 0;
+            if (s || end) break;
+            if (read >= b->resumed) s = submit(b, &slots[read % window], (uint64_t)read, n, err);
+            read++;
+        }
+        if (!s && end && read < b->total)
+            s = lq_fail(err, LQ_EIO, "%s has changed while it was read", b->in);
+        if (!s && !slots[written % window].done) lm_step(b->l, 0.2);
+        for (lm_answer a; lm_poll(b->l, &a);) {
+            slots[(int64_t)a.tag % window].a = a;
+            slots[(int64_t)a.tag % window].done = true;
+        }
+        for (; !s && written < read && slots[written % window].done; written++) {
+            s = write_answer(b, &slots[written % window], written + 1, err);
+            slot_free(&slots[written % window]);
+        }
+        if (!s && fflush(b->work) != 0)
+            s = lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
+        lq_report(b->c->job, "answering", (double)written, (double)b->total);
+    }
+    return s;
+}
+
+static lq_status finish(batch *b, lq_err *err)
+{
+    bool ok = fflush(b->work) == 0 && fsync(fileno(b->work)) == 0;
+    ok &= fclose(b->work) == 0;
+    b->work = NULL;
+    if (!ok) return lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
+    if (rename(b->work_path, b->out) != 0)
+        return lq_fail(err, LQ_EIO, "%s: %s", b->out, strerror(errno));
+    unlink(b->state_path);
+    return LQ_OK;
+}
+
+static lq_status report(const batch *b, double seconds, lq_err *err)
+{
+    eng_stats st;
+    eng_stats_get(lm_engine(b->l), &st);
+    double rate = seconds > 0 ? (double)st.generation_tokens / seconds : 0;
+    if (!b->c->json) {
+        prog_say(LOG_INFO,
+                 "%s: %lld answered, %lld refused, %lld lines without a request, %lld done before; "
+                 "%llu tokens in %.1f s, %.1f per second",
+                 b->out, (long long)b->answered, (long long)b->refused, (long long)b->invalid,
+                 (long long)b->resumed, (unsigned long long)st.generation_tokens, seconds, rate);
+        return LQ_OK;
+    }
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "out", b->out);
+    cJSON_AddNumberToObject(o, "requests", (double)b->total);
+    cJSON_AddNumberToObject(o, "resumed", (double)b->resumed);
+    cJSON_AddNumberToObject(o, "answered", (double)b->answered);
+    cJSON_AddNumberToObject(o, "refused", (double)b->refused);
+    cJSON_AddNumberToObject(o, "invalid", (double)b->invalid);
+    cJSON_AddNumberToObject(o, "prompt_tokens", (double)st.prompt_tokens);
+    cJSON_AddNumberToObject(o, "cached_tokens", (double)st.cached_tokens);
+    cJSON_AddNumberToObject(o, "output_tokens", (double)st.generation_tokens);
+    cJSON_AddNumberToObject(o, "seconds", seconds);
+    cJSON_AddNumberToObject(o, "output_tok_s", rate);
+    return cmd_print_json(o, err);
+}
+
+/* ---- the command ---- */
+
+static lq_status parse_shard(batch *b, lq_err *err)
+{
+    long long i = 1, n = 1;
+    char rest;
+    if (b->o->shard && (sscanf(b->o->shard, "%6lld/%6lld%c", &i, &n, &rest) != 2 || i < 1 || i > n))
+        return lq_fail(err, LQ_EUSAGE, "--shard: expected I/N with 1 <= I <= N, found '%s'",
+                       b->o->shard);
+    b->shard = i;
+    b->n_shards = n;
+    return LQ_OK;
+}
+
+static lq_status open_model(batch *b, pool **p, const eng_opts *eo, lq_err *err)
+{
+    char name[128];
+    const char *one[1] = { load_name(name, sizeof name, b->c->argv[0]) };
+    const opt_list *names = &b->o->names;
+    api_opts ao = { .names = names->n ? names->v : one,
+                    .n_names = names->n ? names->n : 1,
+                    .version = "",
+                    .priorities = true };
+    lq_status s = lm_open(&b->l, &ao, err);
+    if (!s) s = load_start(p, b->c, &b->o->model, err);
+    lm_source src = { .path = b->c->argv[0],
+                      .verify = opt_given(b->c, "verify"),
+                      .p = *p,
+                      .engine = *eo,
+                      .job = b->c->job,
+                      .note = load_note };
+    if (!s) s = lm_load(b->l, &src, err);
+    prog_end();
+    return s;
+}
+
+static char *with_suffix(const char *path, const char *suffix)
+{
+    size_t n = strlen(path) + strlen(suffix) + 1;
+    char *out = malloc(n);
+    if (out) snprintf(out, n, "%s%s", path, suffix);
+    return out;
+}
+
+static lq_status open_files(batch *b, lq_err *err)
+{
+    b->work_path = with_suffix(b->out, ".resume");
+    b->state_path = with_suffix(b->out, ".resume.json");
+    if (!b->work_path || !b->state_path) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    b->lines = fopen(b->in, "re");
+    if (!b->lines) return lq_fail(err, LQ_ENOENT, "%s: %s", b->in, strerror(errno));
+    return LQ_OK;
+}
+
+static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    batch b = { .o = opts, .c = c, .in = c->argv[1], .out = c->argv[2] };
+    pool *p = NULL;
+    slot *slots = NULL;
+    eng_opts eo;
+    lq_status s = parse_shard(&b, err);
+    if (!s) s = opt_engine_of(&eo, &b.o->engine, &b.o->model, err);
+    if (s) return s;
+    eo.queue = 1 << 20; /* the window bounds what waits */
+    int64_t window = 2 * eo.max_seqs > MIN_WINDOW ? 2 * eo.max_seqs : MIN_WINDOW;
+    s = open_files(&b, err);
+    if (!s) s = open_model(&b, &p, &eo, err);
+    if (!s) s = open_work(&b, err);
+    if (!s && !(slots = calloc((size_t)window, sizeof *slots)))
+        s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    double start = prog_now();
+    if (!s) s = answer_all(&b, slots, window, err);
+    prog_end();
+    if (!s) s = finish(&b, err);
+    if (!s) s = report(&b, prog_now() - start, err);
+    lm_close(b.l);
+    pool_close(p);
+    for (int64_t i = 0; slots && i < window; i++)
+        slot_free(&slots[i]);
+    free(slots);
+    if (b.work) fclose(b.work);
+    if (b.lines) fclose(b.lines);
+    free(b.line);
+    free(b.work_path);
+    free(b.state_path);
+    return s;
+}
+
+const cmd_row cmd_batch = {
+    .name = "batch",
+    .summary = "answer a file of requests without a server",
+    .details =
+        "IN has one request a line, as OpenAI's batches: {\"custom_id\", \"method\": \"POST\",\n"
+        "\"url\": \"/v1/chat/completions\", \"body\": {...}}; url may be any POST route of serve.\n"
+        "OUT has one answer a line in the same order: {\"id\", \"custom_id\", \"response\":\n"
+        "{\"status_code\", \"request_id\", \"body\"}, \"error\"}. A line that is no request has "
+        "an\n"
+        "error, and the others go on. An interrupted run goes on when it is repeated. With\n"
+        "--logprobs the answers are a teacher's outputs to distil from.",
+    .args = { { "MODEL", 1, 1, "a .llmq file or a Hugging Face folder" },
+              { "IN", 1, 1, "the requests, JSON lines" },
+              { "OUT", 1, 1, "the answers, JSON lines" } },
+    .groups = { OPT_GROUP("Batch", rows, 0), OPT_GROUP("Engine", opt_engine_rows, F(engine)),
+                OPT_GROUP("Running the model", opt_model_rows, F(model)) },
+    .examples = "llmq batch model.llmq requests.jsonl answers.jsonl\0"
+                "llmq batch model.llmq prompts.jsonl teacher.jsonl --logprobs 20\0"
+                "llmq batch model.llmq requests.jsonl part2.jsonl --shard 2/8\0",
+    .opts_bytes = sizeof(batch_opts),
+    .run = run,
+};
