@@ -1,9 +1,11 @@
-/* convert/convert.h - a model from one container to another, without choosing new values.
+/* convert/convert.h - a model from one container to another.
  *
  *   conv_to_llmq   any source -> one .llmq file; codes are carried over, only their order changes
- *   conv_to_hf     any source -> a Hugging Face folder of plain floats (weights are dequantized)
+ *   conv_to_hf     any source -> a Hugging Face folder: plain floats, or a published quantized
+ *                  layout (convert/layout.h) that takes codes and scales over bit for bit
  *
- * Both stream tensor by tensor, and what they write appears whole or not at all. */
+ * No new values are chosen, except where `requantize` allows it. All stream tensor by tensor, and
+ * what they write appears whole or not at all. docs/converting.md says what goes where. */
 #ifndef LLMQ_CONVERT_CONVERT_H
 #define LLMQ_CONVERT_CONVERT_H
 
@@ -11,9 +13,11 @@
 #include "kernels/pool.h"
 
 typedef struct {
-    bool bit_exact;  /* every weight has the value that it has in the source */
-    int64_t tensors; /* written */
-    size_t bytes;    /* of all files */
+    bool bit_exact;      /* every weight has the value that it has in the source */
+    int64_t tensors;     /* written */
+    int64_t requantized; /* weights whose values were chosen anew */
+    size_t bytes;        /* of all files */
+    char note[256];      /* something to say aloud, or "" */
 } conv_report;
 
 typedef struct {
@@ -27,15 +31,23 @@ lq_status conv_to_llmq(conv_report *r, const src_source *src, const char *path,
                        const conv_llmq_opts *o, pool *p, const lq_job *job, lq_err *err);
 
 typedef struct {
-    bool keep_dtype;   /* floats keep their type, quantized weights take the checkpoint's */
+    const char *to;    /* "safetensors", or a layout's name: conv_layout_at */
+    bool keep_dtype;   /* floats keep their type, dequantized weights take the checkpoint's */
     lq_dtype dtype;    /* otherwise: of every float tensor */
     size_t shard_size; /* bytes of tensors per file at most (a larger tensor has its own); 0: one
                           file */
+    bool requantize;   /* round anew what the layout cannot hold, instead of refusing it */
 } conv_hf_opts;
 
-/* `dir` may exist when it is empty or holds an earlier result (a config.json and no folders), which
- * is then replaced. Errors: LQ_EIO, LQ_ENOMEM, LQ_EINTR; LQ_EUSAGE - dir holds something else. */
+/* Names that `to` may have besides "safetensors"; NULL beyond the last. */
+const char *conv_layout_at(size_t i);
+
+/* `dir` may exist when it is empty or holds an earlier result (a config.json and only files of a
+ * model), which is then replaced. The folder grows as `dir`.tmp; what a killed run leaves there
+ * goes when the next one begins. Errors: LQ_EIO, LQ_ENOMEM, LQ_EINTR; LQ_EUSAGE - dir holds
+ * something else; LQ_EBUSY - another run is writing it; LQ_EUNSUPPORTED - the layout cannot hold a
+ * weight. */
 lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, const conv_hf_opts *o,
-                     const lq_job *job, lq_err *err);
+                     pool *p, const lq_job *job, lq_err *err);
 
 #endif

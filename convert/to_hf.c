@@ -1,56 +1,228 @@
-/* convert/to_hf.c - any source as a Hugging Face folder of plain floats. */
-#include <cjson/cJSON.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <strings.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "convert/convert.h"
-#include "formats/json.h"
+/* convert/to_hf.c - any source as a Hugging Face folder, of plain floats or in a published layout.
+ */
+#include "convert/folder.h"
+#include "convert/layout.h"
+#include "convert/requant.h"
 #include "formats/safetensors.h"
 #include "formats/tiles.h"
 
-enum { ROWS = 64, MAX_CONFIG = 1 << 20 };
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { ROWS = 64, MAX_CONFIG = 1 << 20, PIECE = 1 << 20 };
 
 typedef struct {
-    const src_source *src;
     const conv_hf_opts *o;
+    const conv_layout *layout; /* NULL: plain floats */
     const lq_job *job;
+    pool *pool;
     conv_report *r;
-    char dir[4096];       /* the folder while it is being written */
-    const src_tensor **t; /* sources of `out`, the same index */
-    st_tensor *out;
-    int *shard; /* which file */
-    size_t n;
+    conv_folder folder;
+    conv_plan plan;
+    cJSON *quant; /* quantization_config, or NULL */
     int n_shards;
     int64_t done;
     lq_arena arena;
 } conv;
 
-/* ---- tensors ---- */
+/* ---- loading ---- */
+lq_status conv_load(qt_tensor *q, const src_source *src, const src_tensor *t, lq_arena *a,
+                    lq_err *err)
+{
+    qt_tensor stored;
+    void *w[QT_N_PLANES];
+    src_load(&stored, src, t);
+    *q = stored;
+    if (q->layout != QT_TILE16) return LQ_OK;
+    lq_status s = qt_alloc(q, w, &stored.scheme, q->N, q->K, a, err);
+    return s ? s : tiles_unpack(w, &stored, err);
+}
+
+void conv_unload(const src_source *src, const src_tensor *t, lq_arena *a)
+{
+    src_unload(src, t);
+    lq_arena_free(a);
+}
+
+/* ---- what becomes of each tensor ---- */
 static lq_dtype dtype_of(const conv *c, const src_tensor *t)
 {
     if (!t->plain) return t->raw_dtype;
     if (!c->o->keep_dtype) return c->o->dtype;
-    return t->t.scheme.kind == QT_DENSE ? t->t.scheme.dtype : src_config(c->src)->dtype;
+    return t->t.scheme.kind == QT_DENSE ? t->t.scheme.dtype : c->plan.config->dtype;
 }
 
 /* Codes are [outputs, inputs]; does the checkpoint have this tensor's matrices the other way round?
  */
-static bool turns_back(const conv *c, const src_tensor *t)
+static bool turns_back(const conv *c, const conv_weight *w)
 {
-    arch_slot slot;
-    if (!t->plain || t->t.scheme.kind == QT_DENSE || t->n_dims < 2) return false;
-    if (!arch_slot_of(src_config(c->src), t->name, &slot) || slot.bias) return false;
-    return arch_name_of(src_config(c->src), slot.role)->flags & NAME_TRANSPOSED;
+    const src_tensor *t = w->t;
+    if (!t->plain || t->t.scheme.kind == QT_DENSE || t->n_dims < 2 || !w->linear) return false;
+    return arch_name_of(c->plan.config, w->slot.role)->flags & NAME_TRANSPOSED;
 }
 
-/* The same, one matrix [N,K] of the tensor as f32 [K,N] after the other. */
-static lq_status put_turned(conv *c, const qt_tensor *q, int64_t N, lq_dtype d, lq_out *o,
+/* Whole, under its own name. */
+static void plan_whole(const conv *c, conv_weight *w)
+{
+    w->dtype = dtype_of(c, w->t);
+    w->bytes = w->t->plain ? (size_t)src_elements(w->t) * (size_t)lq_dtype_bits(w->dtype) / 8
+                           : w->t->raw.bytes;
+}
+
+/* A weight that the layout cannot hold: the reason stays in err. */
+static lq_status plan_parts(const conv *c, conv_weight *w, lq_err *err)
+{
+    if (!w->linear || w->t->n_dims != 2)
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s holds the matrices of linear layers, one by one",
+                       c->layout->name);
+    if (w->slot.bias || !w->module)
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s holds weights named ....weight", c->layout->name);
+    w->n_parts = 0;
+    w->bytes = 0;
+    lq_status s = c->layout->plan(w, &c->plan, err);
+    for (int i = 0; i < w->n_parts && !s; i++) {
+        size_t bytes;
+        st_shape_bytes(w->parts[i].dtype, w->parts[i].n_dims, w->parts[i].shape, &bytes);
+        w->bytes += bytes;
+    }
+    return s;
+}
+
+static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
+{
+    const bool dense = w->t->t.scheme.kind == QT_DENSE;
+    lq_status s = LQ_OK;
+    w->quantized = true;
+    w->scheme = w->t->t.scheme;
+    if (!dense) {
+        s = plan_parts(c, w, err);
+        if (!s || (s != LQ_EUNSUPPORTED && s != LQ_ESHAPE)) return s;
+        if (!c->o->requantize)
+            return lq_wrap(err, s,
+                           "'%s' has no place in this layout (--allow-requantize rounds "
+                           "it anew)",
+                           w->t->name);
+    }
+    w->requantized = true;
+    if (w->linear && w->module && w->t->n_dims == 2) {
+        w->scheme = c->layout->instead(&w->t->t.scheme, w->K);
+        s = plan_parts(c, w, err);
+        if (!s || (s != LQ_EUNSUPPORTED && s != LQ_ESHAPE)) return s;
+    }
+    w->quantized = false; /* an embedding, stacked experts, an odd shape: floats again */
+    w->requantized = !dense;
+    plan_whole(c, w);
+    return LQ_OK;
+}
+
+/* Linears of layers are rounded where nothing is quantized yet; the head and others stay floats. */
+static lq_status plan_one(conv *c, conv_weight *w, bool round_dense, lq_err *err)
+{
+    const src_tensor *t = w->t;
+    const size_t len = strlen(t->name);
+    w->N = t->t.N;
+    w->K = t->t.K;
+    w->linear = t->plain && arch_slot_of(c->plan.config, t->name, &w->slot) && !w->slot.bias &&
+                arch_role_linear(w->slot.role) && !(w->slot.role == R_HEAD && c->plan.config->tied);
+    if (w->linear && len > 7 && strcmp(t->name + len - 7, ".weight") == 0) {
+        w->module = lq_push_str(&c->arena, t->name, len - 7);
+        if (!w->module) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
+    }
+    const bool dense = t->t.scheme.kind == QT_DENSE;
+    if (c->layout && t->plain && (!dense || (round_dense && w->linear && w->slot.role != R_HEAD)))
+        return plan_quantized(c, w, err);
+    plan_whole(c, w);
+    return LQ_OK;
+}
+
+static bool any_quantized(const src_source *src)
+{
+    for (int64_t i = 0; i < src_n_tensors(src); i++) {
+        const src_tensor *t = src_tensor_at(src, i);
+        if (t->plain && t->t.scheme.kind != QT_DENSE) return true;
+    }
+    return false;
+}
+
+/* The layout's quantization_config, which may refuse some weights beside each other. */
+static lq_status plan_layout(conv *c, lq_err *err)
+{
+    bool some = false;
+    for (size_t i = 0; i < c->plan.n; i++) {
+        some = some || c->plan.w[i].quantized;
+        c->r->requantized += c->plan.w[i].requantized;
+    }
+    c->quant = cJSON_CreateObject();
+    if (!c->quant) return lq_fail(err, LQ_ENOMEM, "no memory for the config");
+    if (!some)
+        return lq_fail(err, LQ_EUNSUPPORTED, "--to %s: no weight of this model has a place in it",
+                       c->layout->name);
+    lq_status s = c->layout->config(c->quant, &c->plan, err);
+    memcpy(c->r->note, c->plan.note, sizeof c->r->note);
+    return s;
+}
+
+static lq_status plan(conv *c, const src_source *src, lq_err *err)
+{
+    conv_plan *p = &c->plan;
+    const bool round_dense = c->layout && !any_quantized(src);
+    size_t in_shard = 0;
+    p->src = src;
+    p->config = src_config(src);
+    p->n = (size_t)src_n_tensors(src);
+    p->variant = c->layout ? c->layout->variant : 0;
+    p->w = lq_push(&c->arena, (p->n + 1) * sizeof *p->w);
+    if (!p->w) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
+    if (round_dense && !c->o->requantize)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "--to %s: this model is not quantized: llmq quantize rounds it well, "
+                       "--allow-requantize here and now to the nearest",
+                       c->layout->name);
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < p->n && !s; i++) {
+        conv_weight *w = &p->w[i];
+        w->t = src_tensor_at(src, (int64_t)i);
+        s = plan_one(c, w, round_dense, err);
+        if (c->o->shard_size && in_shard && in_shard + w->bytes > c->o->shard_size) {
+            c->n_shards++;
+            in_shard = 0;
+        }
+        in_shard += w->bytes;
+        w->shard = c->n_shards;
+        c->r->bytes += w->bytes;
+    }
+    c->n_shards++;
+    return s || !c->layout ? s : plan_layout(c, err);
+}
+
+/* ---- tensors ---- */
+/* The tensor of a shard that is being written, and how much of it there is. */
+typedef struct {
+    st_writer *out;
+    size_t i, at;
+} sink;
+
+static lq_status sink_put(sink *k, const void *data, size_t n, lq_err *err)
+{
+    lq_status s = st_put(k->out, k->i, k->at, data, n, err);
+    k->at += n;
+    return s;
+}
+
+/* Bytes as they are, in pieces whose pages go again. */
+static lq_status put_bytes(conv *c, qt_span b, sink *k, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < b.bytes && !s; i += PIECE) {
+        const size_t n = b.bytes - i < PIECE ? b.bytes - i : PIECE;
+        s = sink_put(k, (const uint8_t *)b.data + i, n, err);
+        src_drop(c->plan.src, (qt_span){ (const uint8_t *)b.data + i, n });
+    }
+    return s;
+}
+
+/* One matrix [N,K] of the tensor as f32 [K,N] after the other. */
+static lq_status put_turned(conv *c, const qt_tensor *q, int64_t N, lq_dtype d, sink *k,
                             lq_err *err)
 {
     const size_t n = (size_t)N * (size_t)q->K, elem = (size_t)lq_dtype_bits(d) / 8;
@@ -63,7 +235,7 @@ static lq_status put_turned(conv *c, const qt_tensor *q, int64_t N, lq_dtype d, 
         lq_from_f32(b, turned, d, n);
         lq_to_f32(f, b, d, n);
         if (memcmp(f, turned, n * sizeof *f) != 0) c->r->bit_exact = false;
-        s = lq_out_write(o, b, n * elem, err);
+        s = sink_put(k, b, n * elem, err);
     }
     free(f);
     free(b);
@@ -71,7 +243,7 @@ static lq_status put_turned(conv *c, const qt_tensor *q, int64_t N, lq_dtype d, 
 }
 
 /* Rows as f32 -> dtype -> file; notes whether any value changed on the way. */
-static lq_status put_rows(conv *c, const qt_tensor *q, lq_dtype d, lq_out *o, lq_err *err)
+static lq_status put_rows(conv *c, const qt_tensor *q, lq_dtype d, sink *k, lq_err *err)
 {
     size_t row = (size_t)q->K, elem = (size_t)lq_dtype_bits(d) / 8;
     float *f = malloc(2 * ROWS * row * sizeof *f);
@@ -85,74 +257,91 @@ static lq_status put_rows(conv *c, const qt_tensor *q, lq_dtype d, lq_out *o, lq
         lq_from_f32(b, f, d, len);
         lq_to_f32(back, b, d, len);
         if (memcmp(f, back, len * sizeof *f) != 0) c->r->bit_exact = false;
-        s = lq_out_write(o, b, len * elem, err);
+        s = sink_put(k, b, len * elem, err);
     }
     free(f);
     free(b);
     return s;
 }
 
-static lq_status put(void *user, const st_tensor *t, lq_out *o, lq_err *err)
+static lq_status put_whole(conv *c, const conv_weight *w, const qt_tensor *q, sink *k, lq_err *err)
 {
-    conv *c = user;
-    size_t i = 0;
-    while (strcmp(c->out[i].name, t->name) != 0)
-        i++;
-    const src_tensor *src = c->t[i];
-    lq_report(c->job, "writing", (double)c->done++, (double)c->n);
-    if (lq_stopped(c->job)) return lq_fail(err, LQ_EINTR, "interrupted");
-    if (!src->plain) return lq_out_write(o, src->raw.data, src->raw.bytes, err);
-    lq_arena a = { 0 };
-    qt_tensor q, stored;
-    src_load(&stored, c->src, src);
-    q = stored;
+    if (q->scheme.kind == QT_DENSE && q->scheme.dtype == w->dtype)
+        return put_bytes(c, q->plane[QT_CODES], k, err);
+    return turns_back(c, w) ? put_turned(c, q, w->t->shape[w->t->n_dims - 2], w->dtype, k, err)
+                            : put_rows(c, q, w->dtype, k, err);
+}
+
+/* The bytes of all parts in one buffer. */
+static lq_status pack(conv *c, const conv_weight *w, const qt_tensor *q, uint8_t *bytes,
+                      lq_err *err)
+{
+    uint8_t *dst[CONV_PARTS] = { bytes };
+    for (int i = 1; i < w->n_parts; i++) {
+        size_t before;
+        const conv_part *p = &w->parts[i - 1];
+        st_shape_bytes(p->dtype, p->n_dims, p->shape, &before);
+        dst[i] = dst[i - 1] + before;
+    }
+    return c->layout->pack(dst, w, q, &c->plan, err);
+}
+
+/* A value that has no place (a zero point of 0 in gptq's version 1): a symmetric grid has one. */
+static lq_status pack_anew(conv *c, const conv_weight *w, const qt_tensor *q, uint8_t *bytes,
+                           lq_arena *a, lq_err *err)
+{
+    qt_scheme s = w->scheme;
+    qt_tensor again;
+    s.zero = QT_ZERO_NONE;
+    s.irregular = false;
+    lq_status st = conv_requantize(&again, q, &s, c->pool, a, err);
+    if (st) return st;
+    memset(bytes, 0, w->bytes);
+    c->r->requantized++;
+    return pack(c, w, &again, bytes, err);
+}
+
+static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st_writer *out,
+                           size_t first, lq_arena *a, lq_err *err)
+{
+    qt_tensor anew;
     lq_status s = LQ_OK;
-    if (q.layout == QT_TILE16) {
-        void *w[QT_N_PLANES];
-        s = qt_alloc(&q, w, &stored.scheme, q.N, q.K, &a, err);
-        if (!s) s = tiles_unpack(w, &stored, err);
+    uint8_t *bytes = calloc(1, w->bytes), *at = bytes;
+    if (!bytes) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", w->bytes);
+    if (w->requantized) {
+        s = conv_requantize(&anew, q, &w->scheme, c->pool, a, err);
+        q = &anew;
     }
-    if (!s)
-        s = turns_back(c, src) ? put_turned(c, &q, src->shape[src->n_dims - 2], t->dtype, o, err)
-                               : put_rows(c, &q, t->dtype, o, err);
-    src_unload(c->src, src);
-    lq_arena_free(&a);
-    return s ? lq_wrap(err, s, "%s", t->name) : LQ_OK;
+    if (!s) s = pack(c, w, q, bytes, err);
+    if (s == LQ_EUNSUPPORTED && c->o->requantize && q->scheme.kind == QT_UINT)
+        s = pack_anew(c, w, q, bytes, a, err);
+    for (int i = 0; i < w->n_parts && !s; i++) {
+        size_t n;
+        st_shape_bytes(w->parts[i].dtype, w->parts[i].n_dims, w->parts[i].shape, &n);
+        s = st_put(out, first + (size_t)i, 0, at, n, err);
+        at += n;
+    }
+    free(bytes);
+    return s;
 }
 
-/* Names, shapes and types of the result, and the file that each goes to. */
-static lq_status plan(conv *c, lq_err *err)
+/* Tensors first, first + 1, ... of the shard are the weight's. */
+static lq_status put(conv *c, const conv_weight *w, st_writer *out, size_t first, lq_err *err)
 {
-    c->n = (size_t)src_n_tensors(c->src);
-    c->t = lq_push(&c->arena, c->n * sizeof *c->t);
-    c->out = lq_push(&c->arena, c->n * sizeof *c->out);
-    c->shard = lq_push(&c->arena, c->n * sizeof *c->shard);
-    if (!c->t || !c->out || !c->shard) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
-    size_t in_shard = 0;
-    for (size_t i = 0; i < c->n; i++) {
-        const src_tensor *t = src_tensor_at(c->src, (int64_t)i);
-        st_tensor *o = &c->out[i];
-        c->t[i] = t;
-        *o = (st_tensor){ .name = t->name, .dtype = dtype_of(c, t), .n_dims = t->n_dims };
-        memcpy(o->shape, t->shape, sizeof t->shape);
-        if (turns_back(c, t)) {
-            o->shape[t->n_dims - 2] = t->shape[t->n_dims - 1];
-            o->shape[t->n_dims - 1] = t->shape[t->n_dims - 2];
-        }
-        o->bytes =
-            t->plain ? (size_t)src_elements(t) * (size_t)lq_dtype_bits(o->dtype) / 8 : t->raw.bytes;
-        if (c->o->shard_size && in_shard && in_shard + o->bytes > c->o->shard_size) {
-            c->n_shards++;
-            in_shard = 0;
-        }
-        in_shard += o->bytes;
-        c->shard[i] = c->n_shards;
-        c->r->bytes += o->bytes;
-    }
-    c->n_shards++;
-    return LQ_OK;
+    sink k = { out, first, 0 };
+    lq_report(c->job, "writing", (double)c->done++, (double)c->plan.n);
+    if (lq_stopped(c->job)) return lq_fail(err, LQ_EINTR, "interrupted");
+    if (!w->t->plain) return put_bytes(c, w->t->raw, &k, err);
+    lq_arena a = { 0 };
+    qt_tensor q;
+    lq_status s = conv_load(&q, c->plan.src, w->t, &a, err);
+    if (!s)
+        s = w->quantized ? put_parts(c, w, &q, out, first, &a, err) : put_whole(c, w, &q, &k, err);
+    conv_unload(c->plan.src, w->t, &a);
+    return s ? lq_wrap(err, s, "%s", w->t->name) : LQ_OK;
 }
 
+/* ---- shards ---- */
 static void shard_name(char *name, size_t n, const conv *c, int i)
 {
     if (c->n_shards == 1)
@@ -161,49 +350,80 @@ static void shard_name(char *name, size_t n, const conv *c, int i)
         snprintf(name, n, "model-%05d-of-%05d.safetensors", i + 1, c->n_shards);
 }
 
-static lq_status write_shard(conv *c, int shard, lq_err *err)
+/* The tensors of a weight as they stand in the file; names of parts in `a`. Returns how many. */
+static int list_tensors(st_tensor *out, const conv *c, const conv_weight *w, lq_arena *a)
+{
+    const src_tensor *t = w->t;
+    out[0] =
+        (st_tensor){ .name = t->name, .dtype = w->dtype, .n_dims = t->n_dims, .bytes = w->bytes };
+    memcpy(out[0].shape, t->shape, sizeof t->shape);
+    if (turns_back(c, w)) {
+        out[0].shape[t->n_dims - 2] = t->shape[t->n_dims - 1];
+        out[0].shape[t->n_dims - 1] = t->shape[t->n_dims - 2];
+    }
+    for (int i = 0; w->quantized && i < w->n_parts; i++) {
+        char name[600];
+        const conv_part *p = &w->parts[i];
+        const int n = snprintf(name, sizeof name, "%s%s", w->module, p->suffix);
+        out[i] = (st_tensor){ .name = lq_push_str(a, name, (size_t)n),
+                              .dtype = p->dtype,
+                              .n_dims = p->n_dims };
+        memcpy(out[i].shape, p->shape, sizeof p->shape);
+        st_shape_bytes(p->dtype, p->n_dims, out[i].shape, &out[i].bytes);
+    }
+    return w->quantized ? w->n_parts : 1;
+}
+
+static lq_status write_shard(conv *c, int shard, cJSON *map, lq_err *err)
 {
     char name[64], path[4200];
     size_t n = 0;
+    lq_arena a = { 0 };
+    st_writer *out = NULL;
     shard_name(name, sizeof name, c, shard);
-    st_tensor *part = calloc(c->n + 1, sizeof *part);
-    if (!part) return lq_fail(err, LQ_ENOMEM, "no memory for %zu tensors", c->n);
-    for (size_t i = 0; i < c->n; i++)
-        if (c->shard[i] == shard) part[n++] = c->out[i];
-    lq_status s = lq_path_join(path, sizeof path, c->dir, name, err);
-    if (!s) s = st_write_with(path, part, n, put, c, err);
-    free(part);
+    st_tensor *list = calloc(c->plan.n * CONV_PARTS + 1, sizeof *list);
+    lq_status s = list ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the tensors of %s", name);
+    for (size_t i = 0; i < c->plan.n && !s; i++) {
+        if (c->plan.w[i].shard != shard) continue;
+        const size_t first = n;
+        n += (size_t)list_tensors(list + n, c, &c->plan.w[i], &a);
+        for (size_t k = first; k < n && !s; k++)
+            if (!list[k].name || !cJSON_AddStringToObject(map, list[k].name, name))
+                s = lq_fail(err, LQ_ENOMEM, "no memory for names");
+    }
+    c->r->tensors += (int64_t)n;
+    if (!s) s = lq_path_join(path, sizeof path, c->folder.dir, name, err);
+    if (!s) s = st_create(&out, path, list, n, err);
+    for (size_t i = 0, at = 0; i < c->plan.n && !s; i++) {
+        const conv_weight *w = &c->plan.w[i];
+        if (w->shard != shard) continue;
+        s = put(c, w, out, at, err);
+        at += w->quantized ? (size_t)w->n_parts : 1;
+    }
+    if (s)
+        st_abort(out);
+    else
+        s = st_commit(out, err);
+    free(list);
+    lq_arena_free(&a);
     return s;
 }
 
-/* ---- JSON files ---- */
-static lq_status write_json(const conv *c, const char *name, const cJSON *j, lq_err *err)
+static lq_status write_shards(conv *c, lq_err *err)
 {
-    char path[4200];
-    char *text = cJSON_Print(j);
-    lq_status s = lq_path_join(path, sizeof path, c->dir, name, err);
-    if (!s && !text) s = lq_fail(err, LQ_ENOMEM, "%s: no memory", name);
-    if (!s) s = lq_write_file(path, text, strlen(text), err);
-    free(text);
-    return s;
-}
-
-static lq_status write_index(const conv *c, lq_err *err)
-{
-    if (c->n_shards == 1) return LQ_OK;
     cJSON *j = cJSON_CreateObject(), *meta = cJSON_AddObjectToObject(j, "metadata");
     cJSON_AddNumberToObject(meta, "total_size", (double)c->r->bytes);
     cJSON *map = cJSON_AddObjectToObject(j, "weight_map");
-    for (size_t i = 0; i < c->n; i++) {
-        char name[64];
-        shard_name(name, sizeof name, c, c->shard[i]);
-        cJSON_AddStringToObject(map, c->out[i].name, name);
-    }
-    lq_status s = write_json(c, "model.safetensors.index.json", j, err);
+    lq_status s = map ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the index");
+    for (int i = 0; i < c->n_shards && !s; i++)
+        s = write_shard(c, i, map, err);
+    if (!s && c->n_shards > 1)
+        s = folder_write_json(&c->folder, "model.safetensors.index.json", j, err);
     cJSON_Delete(j);
     return s;
 }
 
+/* ---- JSON files ---- */
 /* "bfloat16": what transformers calls it. */
 static const char *torch_name(lq_dtype d)
 {
@@ -219,18 +439,17 @@ static void set(cJSON *o, const char *key, cJSON *v)
 }
 
 /* The source's config.json with what this conversion changes: element type, a head that was split
- * from the embedding, no quantization. Unchanged otherwise, so byte for byte where nothing changes.
- */
+ * from the embedding, how weights are quantized. Byte for byte where nothing changes. */
 static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
 {
-    char path[4200];
     cJSON *j = NULL;
-    const arch_config *cfg = src_config(c->src);
+    const arch_config *cfg = c->plan.config;
     lq_status s = js_parse(&j, (const char *)b->data, b->bytes, MAX_CONFIG, 0, err);
     if (s) return lq_wrap(err, s, "config.json");
     bool tied = true;
     js_bool(j, "tie_word_embeddings", false, &tied, NULL);
-    bool change = tied != cfg->tied || cJSON_GetObjectItemCaseSensitive(j, "quantization_config");
+    bool change =
+        tied != cfg->tied || cJSON_GetObjectItemCaseSensitive(j, "quantization_config") || c->quant;
     lq_dtype d = c->o->keep_dtype ? cfg->dtype : c->o->dtype;
     if (d != cfg->dtype) {
         const char *key = cJSON_GetObjectItemCaseSensitive(j, "dtype") ? "dtype" : "torch_dtype";
@@ -238,11 +457,10 @@ static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
         change = true;
     }
     cJSON_DeleteItemFromObjectCaseSensitive(j, "quantization_config");
+    if (c->quant) cJSON_AddItemReferenceToObject(j, "quantization_config", c->quant);
     if (tied != cfg->tied) set(j, "tie_word_embeddings", cJSON_CreateBool(cfg->tied));
-    s = lq_path_join(path, sizeof path, c->dir, "config.json", err);
-    if (!s)
-        s = change ? write_json(c, "config.json", j, err)
-                   : lq_write_file(path, b->data, b->bytes, err);
+    s = change ? folder_write_json(&c->folder, "config.json", j, err)
+               : folder_write(&c->folder, "config.json", b->data, b->bytes, err);
     cJSON_Delete(j);
     return s;
 }
@@ -250,112 +468,40 @@ static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
 static lq_status write_blobs(const conv *c, lq_err *err)
 {
     lq_status s = LQ_OK;
-    for (size_t i = 0; i < src_n_blobs(c->src) && !s; i++) {
-        const src_blob *b = src_blob_at(c->src, i);
-        char path[4200];
+    const src_source *src = c->plan.src;
+    for (size_t i = 0; i < src_n_blobs(src) && !s; i++) {
+        const src_blob *b = src_blob_at(src, i);
+        char path[600];
         if (strcmp(b->name, "tokenizer.blob") == 0) continue; /* ours; made from tokenizer.json */
         if (strcmp(b->name, "config.json") == 0) {
             s = write_config(c, b, err);
             continue;
         }
-        s = src_blob_file(path, sizeof path, c->dir, b->name, err);
-        char *slash = strrchr(path, '/');
-        if (!s && slash) { /* the folder of further chat templates is made for the first of them */
-            *slash = 0;
-            if (mkdir(path, 0777) && errno != EEXIST)
-                s = lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
-            *slash = '/';
-        }
-        if (!s) s = lq_write_file(path, b->data, b->bytes, err);
+        s = src_blob_file(path, sizeof path, ".", b->name, err);
+        if (!s) s = folder_write(&c->folder, path + 2, b->data, b->bytes, err);
     }
+    if (!s && c->quant && c->layout->file)
+        s = folder_write_json(&c->folder, c->layout->file, c->quant, err);
     return s;
-}
-
-/* ---- the folder ---- */
-/* What lies in a model's folder; replacing it must delete nothing else. */
-static bool is_model_file(const char *name)
-{
-    static const char *const ends[] = { ".json",  ".safetensors", ".jinja",    ".md",
-                                        ".model", "merges.txt",   "vocab.txt", ".tiktoken" };
-    if (strncasecmp(name, "licen", 5) == 0 || strcmp(name, ".gitattributes") == 0) return true;
-    for (size_t i = 0; i < LQ_COUNT(ends); i++) {
-        size_t n = strlen(name), m = strlen(ends[i]);
-        if (n >= m && strcmp(name + n - m, ends[i]) == 0) return true;
-    }
-    return false;
-}
-
-/* Only plain files of a model, and a config.json among them unless it is empty. */
-static lq_status may_replace(const char *dir, lq_err *err)
-{
-    bool config = false, empty = true;
-    DIR *d = opendir(dir);
-    struct dirent *e;
-    if (!d) return errno == ENOENT ? LQ_OK : lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
-    lq_status s = LQ_OK;
-    while (!s && (e = readdir(d))) {
-        struct stat st;
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        empty = false;
-        config = config || strcmp(e->d_name, "config.json") == 0;
-        if (!is_model_file(e->d_name) ||
-            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
-            s = lq_fail(err, LQ_EUSAGE, "%s: holds %s, which a model folder does not", dir,
-                        e->d_name);
-    }
-    closedir(d);
-    if (!s && !empty && !config)
-        s = lq_fail(err, LQ_EUSAGE, "%s: exists and is not a model folder", dir);
-    return s;
-}
-
-static void remove_folder(const char *dir)
-{
-    DIR *d = opendir(dir);
-    struct dirent *e;
-    while (d && (e = readdir(d)))
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-            unlinkat(dirfd(d), e->d_name, 0);
-    if (d) closedir(d);
-    rmdir(dir);
-}
-
-/* The new folder takes the name; an old one changes places with it and goes. */
-static lq_status publish(const conv *c, const char *dir, lq_err *err)
-{
-    if (rename(c->dir, dir) == 0) return LQ_OK; /* absent or empty */
-    if (renameat2(AT_FDCWD, c->dir, AT_FDCWD, dir, RENAME_EXCHANGE) != 0)
-        return lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
-    remove_folder(c->dir);
-    return LQ_OK;
 }
 
 lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, const conv_hf_opts *o,
-                     const lq_job *job, lq_err *err)
+                     pool *p, const lq_job *job, lq_err *err)
 {
     memset(r, 0, sizeof *r);
     r->bit_exact = true;
-    conv c = { .src = src, .o = o, .job = job, .r = r };
-    size_t len = strlen(dir);
-    while (len > 1 && dir[len - 1] == '/')
-        len--;
-    int n = snprintf(c.dir, sizeof c.dir, "%.*s.tmp-XXXXXX", (int)len, dir);
-    if (n < 0 || (size_t)n >= sizeof c.dir) return lq_fail(err, LQ_EUSAGE, "%s: too long", dir);
-    lq_status s = may_replace(dir, err);
+    conv c = { .o = o, .layout = conv_layout_find(o->to), .job = job, .pool = p, .r = r };
+    lq_status s = folder_create(&c.folder, dir, err);
     if (s) return s;
-    if (!mkdtemp(c.dir)) return lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
-    mode_t mask = umask(0);
-    umask(mask);
-    if (chmod(c.dir, 0777 & ~mask) != 0) { /* keep 0700: not worth failing for */
-    }
-    s = plan(&c, err);
-    for (int i = 0; i < c.n_shards && !s; i++)
-        s = write_shard(&c, i, err);
-    if (!s) s = write_index(&c, err);
+    s = plan(&c, src, err);
+    if (!s) s = write_shards(&c, err);
     if (!s) s = write_blobs(&c, err);
-    if (!s) s = publish(&c, dir, err);
-    if (s) remove_folder(c.dir);
-    r->tensors = (int64_t)c.n;
+    if (s)
+        folder_drop(&c.folder);
+    else
+        s = folder_publish(&c.folder, err);
+    r->bit_exact = r->bit_exact && !r->requantized;
+    cJSON_Delete(c.quant);
     lq_arena_free(&c.arena);
     return s;
 }

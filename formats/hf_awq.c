@@ -22,10 +22,15 @@ static void put_nibble(uint8_t *row, int64_t i, unsigned v)
 static void turn(uint8_t *dst, size_t row_bytes, const uint8_t *src, int64_t rows, int64_t N)
 {
     for (int64_t c = 0; c < N / 8; c++)
-        for (int64_t k = 0; k < rows; k++) {
-            const uint32_t w = hf_word(src, k * (N / 8) + c);
+        for (int64_t k = 0; k < rows; k += 8) {
+            const int64_t n = rows - k < 8 ? rows - k : 8;
+            uint32_t w[8] = { 0 };
+            for (int64_t i = 0; i < n; i++)
+                w[i] = hf_word(src, (k + i) * (N / 8) + c);
+            qt_transpose_nibbles(w);
             for (int i = 0; i < 8; i++)
-                put_nibble(dst + (size_t)(8 * c + ORDER[i]) * row_bytes, k, w >> 4 * i & 15u);
+                memcpy(dst + (size_t)(8 * c + ORDER[i]) * row_bytes + k / 2, &w[i],
+                       (size_t)(n + 1) / 2);
         }
 }
 

@@ -232,32 +232,38 @@ static int dtype_rank(lq_dtype d)
     return i;
 }
 
+typedef struct {
+    st_tensor t;
+    size_t given; /* its place in the caller's list */
+} ordered;
+
 static int by_file_order(const void *a, const void *b)
 {
-    const st_tensor *x = a, *y = b;
-    int rx = dtype_rank(x->dtype), ry = dtype_rank(y->dtype);
-    return rx != ry ? ry - rx : strcmp(x->name, y->name);
+    const ordered *x = a, *y = b;
+    int rx = dtype_rank(x->t.dtype), ry = dtype_rank(y->t.dtype);
+    return rx != ry ? ry - rx : strcmp(x->t.name, y->t.name);
 }
 
-static lq_status build_header(js_buf *b, const st_tensor *t, size_t n, lq_err *err)
+static lq_status build_header(js_buf *b, const ordered *list, size_t n, lq_err *err)
 {
     size_t at = 0;
     js_puts(b, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (size_t i = 0; i < n; i++) {
+        const st_tensor *t = &list[i].t;
         size_t want;
-        if (!st_shape_bytes(t[i].dtype, t[i].n_dims, t[i].shape, &want) || want != t[i].bytes)
+        if (!st_shape_bytes(t->dtype, t->n_dims, t->shape, &want) || want != t->bytes)
             return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': %zu bytes do not fit its shape",
-                           t[i].name, t[i].bytes);
-        if (i && t[i - 1].dtype == t[i].dtype && strcmp(t[i - 1].name, t[i].name) == 0)
-            return lq_fail(err, LQ_EVALUE, "tensor '%.100s': named twice", t[i].name);
+                           t->name, t->bytes);
+        if (i && list[i - 1].t.dtype == t->dtype && strcmp(list[i - 1].t.name, t->name) == 0)
+            return lq_fail(err, LQ_EVALUE, "tensor '%.100s': named twice", t->name);
         js_puts(b, ",");
-        js_put_str(b, t[i].name);
+        js_put_str(b, t->name);
         js_puts(b, ":{\"dtype\":");
-        js_put_str(b, lq_dtype_st(t[i].dtype));
+        js_put_str(b, lq_dtype_st(t->dtype));
         js_puts(b, ",\"shape\":[");
-        for (int k = 0; k < t[i].n_dims; k++) {
+        for (int k = 0; k < t->n_dims; k++) {
             if (k) js_puts(b, ",");
-            js_put_i64(b, t[i].shape[k]);
+            js_put_i64(b, t->shape[k]);
         }
         js_puts(b, "],\"data_offsets\":[");
         js_put_i64(b, (int64_t)at);
@@ -276,59 +282,127 @@ static lq_status build_header(js_buf *b, const st_tensor *t, size_t n, lq_err *e
     return LQ_OK;
 }
 
-static lq_status put_all(lq_out *o, const js_buf *header, const st_tensor *t, size_t n,
-                         lq_status (*put)(void *, const st_tensor *, lq_out *, lq_err *),
-                         void *user, lq_err *err)
+struct st_writer {
+    lq_out *out;
+    size_t n;
+    size_t *at;   /* [n] where each tensor begins in the file */
+    size_t *left; /* [n] bytes not yet put */
+    size_t *bytes;
+    char **names;
+};
+
+static lq_status begin(st_writer *w, const char *path, const st_tensor *tensors, size_t n,
+                       lq_err *err)
 {
+    js_buf header = { 0 };
     uint8_t len[8];
-    for (int i = 0; i < 8; i++)
-        len[i] = (uint8_t)((uint64_t)header->n >> (8 * i));
-    lq_status s = lq_out_write(o, len, sizeof len, err);
-    if (!s) s = lq_out_write(o, header->data, header->n, err);
+    ordered *list = malloc((n + 1) * sizeof *list);
+    w->at = calloc(n + 1, sizeof *w->at);
+    w->left = calloc(n + 1, sizeof *w->left);
+    w->bytes = calloc(n + 1, sizeof *w->bytes);
+    w->names = calloc(n + 1, sizeof *w->names);
+    lq_status s = LQ_OK;
+    if (!list || !w->at || !w->left || !w->bytes || !w->names)
+        s = lq_fail(err, LQ_ENOMEM, "no memory for %zu tensors", n);
     for (size_t i = 0; i < n && !s; i++) {
-        size_t from = lq_out_size(o);
-        if (t[i].data || !t[i].bytes)
-            s = lq_out_write(o, t[i].data, t[i].bytes, err);
-        else if (put)
-            s = put(user, &t[i], o, err);
-        if (!s && lq_out_size(o) - from != t[i].bytes)
-            s = lq_fail(err, LQ_EVALUE, "tensor '%.100s': expected %zu bytes, found %zu", t[i].name,
-                        t[i].bytes, lq_out_size(o) - from);
+        list[i] = (ordered){ tensors[i], i };
+        w->names[w->n++] = strdup(tensors[i].name);
+        if (!w->names[i]) s = lq_fail(err, LQ_ENOMEM, "no memory for %zu tensors", n);
     }
+    if (!s) {
+        qsort(list, n, sizeof *list, by_file_order);
+        s = build_header(&header, list, n, err);
+    }
+    size_t at = 8 + header.n;
+    for (size_t i = 0; i < n && !s; i++) {
+        const size_t k = list[i].given;
+        w->at[k] = at;
+        w->left[k] = w->bytes[k] = list[i].t.bytes;
+        at += list[i].t.bytes;
+    }
+    for (int i = 0; i < 8; i++)
+        len[i] = (uint8_t)((uint64_t)header.n >> (8 * i));
+    if (s)
+        lq_wrap(err, s, "%s", path);
+    else
+        s = lq_out_open(&w->out, path, err);
+    if (!s) s = lq_out_write(w->out, len, sizeof len, err);
+    if (!s) s = lq_out_write(w->out, header.data, header.n, err);
+    for (size_t i = 0; i < n && !s; i++) { /* in file order: a pipe takes nothing else */
+        const st_tensor *t = &list[i].t;
+        const size_t k = list[i].given;
+        if (!t->data) continue;
+        if (lq_out_size(w->out) != w->at[k]) {
+            s = st_put(w, k, 0, t->data, t->bytes, err);
+            continue;
+        }
+        s = lq_out_write(w->out, t->data, t->bytes, err);
+        w->left[k] = 0;
+    }
+    free(header.data);
+    free(list);
     return s;
 }
 
-lq_status st_write_with(const char *path, const st_tensor *tensors, size_t n,
-                        lq_status (*put)(void *user, const st_tensor *t, lq_out *o, lq_err *err),
-                        void *user, lq_err *err)
+static void free_writer(st_writer *w)
 {
-    js_buf header = { 0 };
-    lq_out *o = NULL;
-    st_tensor *t = malloc((n ? n : 1) * sizeof *t);
+    for (size_t i = 0; i < w->n; i++)
+        free(w->names[i]);
+    free(w->names);
+    free(w->bytes);
+    free(w->left);
+    free(w->at);
+    free(w);
+}
+
+void st_abort(st_writer *w)
+{
+    if (!w) return;
+    lq_out_abort(w->out);
+    free_writer(w);
+}
+
+lq_status st_create(st_writer **out, const char *path, const st_tensor *tensors, size_t n,
+                    lq_err *err)
+{
+    st_writer *w = calloc(1, sizeof *w);
+    *out = NULL;
+    lq_status s = w ? LQ_OK : lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
+    if (!s) s = begin(w, path, tensors, n, err);
+    if (s)
+        st_abort(w);
+    else
+        *out = w;
+    return s;
+}
+
+lq_status st_put(st_writer *w, size_t i, size_t at, const void *data, size_t n, lq_err *err)
+{
+    if (at > w->bytes[i] || n > w->bytes[i] - at || n > w->left[i])
+        return lq_fail(err, LQ_EVALUE, "tensor '%.100s': expected %zu bytes, found more",
+                       w->names[i], w->bytes[i]);
+    w->left[i] -= n;
+    return lq_out_pwrite(w->out, data, n, w->at[i] + at, err);
+}
+
+lq_status st_commit(st_writer *w, lq_err *err)
+{
     lq_status s = LQ_OK;
-    if (!t) return lq_fail(err, LQ_ENOMEM, "%s: no memory for %zu tensors", path, n);
-    if (n) memcpy(t, tensors, n * sizeof *t);
-    qsort(t, n, sizeof *t, by_file_order);
-    s = build_header(&header, t, n, err);
-    if (s) {
-        lq_wrap(err, s, "%s", path);
-        goto done;
-    }
-    s = lq_out_open(&o, path, err);
-    if (s) goto done;
-    s = put_all(o, &header, t, n, put, user, err);
-    if (s) {
-        lq_out_abort(o);
-        goto done;
-    }
-    s = lq_out_commit(o, err);
-done:
-    free(header.data);
-    free(t);
+    for (size_t i = 0; i < w->n && !s; i++)
+        if (w->left[i])
+            s = lq_fail(err, LQ_EVALUE, "tensor '%.100s': expected %zu bytes, found %zu",
+                        w->names[i], w->bytes[i], w->bytes[i] - w->left[i]);
+    if (s)
+        lq_out_abort(w->out);
+    else
+        s = lq_out_commit(w->out, err);
+    free_writer(w);
     return s;
 }
 
 lq_status st_write(const char *path, const st_tensor *tensors, size_t n, lq_err *err)
 {
-    return st_write_with(path, tensors, n, NULL, NULL, err);
+    st_writer *w;
+    lq_status s = st_create(&w, path, tensors, n, err);
+    return s ? s : st_commit(w, err);
 }

@@ -40,11 +40,18 @@ const st_tensor *st_find(const st_file *f, const char *name);
 bool st_shape_bytes(lq_dtype d, int n_dims, const int64_t *shape, size_t *bytes);
 
 /* Write: tensors in the reference writer's order (dtype falling, then name), __metadata__
- * {"format":"pt"}. `bytes` must fit the shape. Where data is NULL, put(user, t, o) writes the
- * tensor's bytes with lq_out_write, so a file larger than memory can be made. */
+ * {"format":"pt"}. `bytes` must fit the shape. Each tensor's data is given at once, or in pieces
+ * and in any order with st_put, so that a file larger than memory can be made and the tensors of
+ * one weight can be written together wherever they lie. The file appears at st_commit. */
+typedef struct st_writer st_writer;
+lq_status st_create(st_writer **w, const char *path, const st_tensor *tensors, size_t n,
+                    lq_err *err);
+/* n bytes of tensor i (as given to st_create) from its byte `at` on. */
+lq_status st_put(st_writer *w, size_t i, size_t at, const void *data, size_t n, lq_err *err);
+/* LQ_EVALUE: a tensor has not had all its bytes. Frees w, whatever happens. */
+lq_status st_commit(st_writer *w, lq_err *err);
+void st_abort(st_writer *w); /* NULL allowed */
+/* All at once, every data there. */
 lq_status st_write(const char *path, const st_tensor *tensors, size_t n, lq_err *err);
-lq_status st_write_with(const char *path, const st_tensor *tensors, size_t n,
-                        lq_status (*put)(void *user, const st_tensor *t, lq_out *o, lq_err *err),
-                        void *user, lq_err *err);
 
 #endif

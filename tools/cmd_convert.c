@@ -11,6 +11,7 @@ typedef struct {
     const char *out, *to;
     int dtype, layout;
     size_t shard_size;
+    bool requantize;
 } convert_opts;
 
 static const char *const dtypes[] = { "auto", "f32", "f16", "bf16", NULL };
@@ -19,15 +20,19 @@ static const char *const layouts[] = { "portable", "tile16", NULL };
 #define F(field) offsetof(convert_opts, field)
 static const opt_row rows[] = {
     { "out", 'o', OPT_STR, F(out), .arg = "DST", .required = true,
-      .help = "file (llmq) or folder (safetensors) to write" },
-    { "to", 0, OPT_STR, F(to), .arg = "FORMAT", .required = true, .help = "llmq or safetensors" },
+      .help = "file (llmq) or folder (all others) to write" },
+    { "to", 0, OPT_STR, F(to), .arg = "FORMAT", .required = true,
+      .help = "llmq, safetensors (floats), gptq, gptq_v2, awq, compressed-tensors or bnb" },
     { "dtype", 0, OPT_ENUM, F(dtype), .def = "auto", .words = dtypes,
-      .help = "safetensors: type of the floats; auto: as stored, quantized weights as the "
+      .help = "folders: type of the floats; auto: as stored, dequantized weights as the "
               "checkpoint's" },
     { "layout", 0, OPT_ENUM, F(layout), .def = "portable", .words = layouts,
       .help = "llmq: tile16 is what the CPU kernels read, mapped without a copy" },
     { "shard-size", 0, OPT_SIZE, F(shard_size), .def = "5G",
-      .help = "safetensors: bytes per file at most; 0: one file" },
+      .help = "folders: bytes per file at most; 0: one file" },
+    { "allow-requantize", 0, OPT_FLAG, F(requantize),
+      .help = "gptq, gptq_v2, awq, compressed-tensors, bnb: round anew, to the nearest, what the "
+              "format cannot hold, instead of refusing it" },
 };
 
 /* A .llmq carries the tokenizer compiled; one that we cannot compile goes as it is. */
@@ -58,58 +63,93 @@ static lq_status to_llmq(conv_report *r, const src_source *src, const convert_op
     return s;
 }
 
-static lq_status to_safetensors(conv_report *r, const src_source *src, const convert_opts *o,
-                                const cmd_ctx *c, lq_err *err)
+static lq_status to_folder(conv_report *r, const src_source *src, const convert_opts *o,
+                           const cmd_ctx *c, lq_err *err)
 {
     static const lq_dtype types[] = { LQ_F32, LQ_F32, LQ_F16, LQ_BF16 };
-    conv_hf_opts opts = { o->dtype == 0, types[o->dtype], o->shard_size };
-    return conv_to_hf(r, src, o->out, &opts, c->job, err);
+    conv_hf_opts opts = { .to = o->to,
+                          .keep_dtype = o->dtype == 0,
+                          .dtype = types[o->dtype],
+                          .shard_size = o->shard_size,
+                          .requantize = o->requantize };
+    pool *p = NULL;
+    lq_status s = pool_open(&p, c->threads, err);
+    if (!s) s = conv_to_hf(r, src, o->out, &opts, p, c->job, err);
+    pool_close(p);
+    return s;
 }
 
-static const struct {
-    const char *name, *other, *other2; /* options of the other targets */
+typedef struct {
+    const char *name;      /* NULL: any layout of convert/layout.h */
+    const char *others[3]; /* options of the other targets */
     lq_status (*run)(conv_report *r, const src_source *src, const convert_opts *o, const cmd_ctx *c,
                      lq_err *err);
-} targets[] = { { "llmq", "dtype", "shard-size", to_llmq },
-                { "safetensors", "layout", "layout", to_safetensors } };
+} target;
+static const target targets[] = {
+    { "llmq", { "dtype", "shard-size", "allow-requantize" }, to_llmq },
+    { "safetensors", { "layout", "allow-requantize" }, to_folder },
+    { NULL, { "layout" }, to_folder },
+};
+
+/* The row of --to, or NULL and every name there is in err. */
+static lq_status find_target(const target **t, const char *to, lq_err *err)
+{
+    char names[200] = "";
+    size_t at = 0;
+    for (*t = targets; (*t)->name; ++*t) {
+        if (strcmp((*t)->name, to) == 0) return LQ_OK;
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s, ", (*t)->name);
+    }
+    const char *name;
+    for (size_t i = 0; (name = conv_layout_at(i)); i++) {
+        if (strcmp(name, to) == 0) return LQ_OK;
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", name,
+                               conv_layout_at(i + 1) ? ", " : "");
+    }
+    return lq_fail(err, LQ_EUSAGE, "--to: expected one of %s; found '%s'", names, to);
+}
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const convert_opts *o = opts;
-    size_t t = 0;
-    while (t < LQ_COUNT(targets) && strcmp(targets[t].name, o->to) != 0)
-        t++;
-    if (t == LQ_COUNT(targets))
-        return lq_fail(err, LQ_EUSAGE, "--to: expected llmq or safetensors, found '%s'", o->to);
-    const char *other = opt_given(c, targets[t].other)    ? targets[t].other
-                        : opt_given(c, targets[t].other2) ? targets[t].other2
-                                                          : NULL;
-    if (other) return lq_fail(err, LQ_EUSAGE, "--%s does not go with --to %s", other, o->to);
+    const target *t;
+    lq_status s = find_target(&t, o->to, err);
+    for (size_t i = 0; !s && i < LQ_COUNT(t->others); i++)
+        if (t->others[i] && opt_given(c, t->others[i]))
+            s = lq_fail(err, LQ_EUSAGE, "--%s does not go with --to %s", t->others[i], o->to);
+    if (s) return s;
     if (lq_same_file(c->argv[0], o->out))
         return lq_fail(err, LQ_EUSAGE, "--out: expected another place than the source, found '%s'",
                        o->out);
     src_source *src = NULL;
     conv_report r;
-    lq_status s = k_init(NULL, err);
+    s = k_init(NULL, err);
     if (!s) s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
     s = src_check_roles(src, err);
-    if (!s) s = targets[t].run(&r, src, o, c, err);
+    if (!s) s = t->run(&r, src, o, c, err);
     src_close(src);
     if (s) return s;
     prog_end();
+    if (r.note[0]) prog_say(LOG_WARN, "%s", r.note);
     if (!c->json) {
         char size[16];
-        printf("%s: %lld tensors, %s, %s\n", o->out, (long long)r.tensors,
-               opt_size_text(size, sizeof size, (double)r.bytes),
-               r.bit_exact ? "every weight has the source's value"
-                           : "values were rounded to the type of the result");
+        printf("%s: %lld tensors, %s, ", o->out, (long long)r.tensors,
+               opt_size_text(size, sizeof size, (double)r.bytes));
+        if (r.requantized)
+            printf("%lld weights were quantized anew\n", (long long)r.requantized);
+        else
+            printf("%s\n", r.bit_exact ? "every weight has the source's value"
+                                       : "values were rounded to the type of the result");
         return LQ_OK;
     }
     cJSON *doc = cJSON_CreateObject();
     cJSON_AddStringToObject(doc, "out", o->out);
     cJSON_AddStringToObject(doc, "to", o->to);
     cJSON_AddBoolToObject(doc, "bit_exact", r.bit_exact);
+    cJSON_AddNumberToObject(doc, "requantized", (double)r.requantized);
+    cJSON *notes = cJSON_AddArrayToObject(doc, "notes");
+    if (r.note[0]) cJSON_AddItemToArray(notes, cJSON_CreateString(r.note));
     cJSON_AddNumberToObject(doc, "tensors", (double)r.tensors);
     cJSON_AddNumberToObject(doc, "bytes", (double)r.bytes);
     return cmd_print_json(doc, err);
@@ -117,11 +157,12 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 
 const cmd_row cmd_convert = {
     .name = "convert",
-    .summary = "write a model in another format, with the values it has",
-    .args = { { "SRC", 1, 1, "Hugging Face folder or .llmq file" } },
+    .summary = "write a model in another format, with the codes and values it has",
+    .args = { { "SRC", 1, 1, "Hugging Face folder, GGUF or .llmq file" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq convert models/novels-6m -o novels.llmq --to llmq --layout tile16\0"
-                "llmq convert awq4.llmq -o awq4-f32 --to safetensors --dtype f32\0",
+                "llmq convert awq4.llmq -o awq4-f32 --to safetensors --dtype f32\0"
+                "llmq convert gptq4.llmq -o gptq4-vllm --to gptq --shard-size 4G\0",
     .opts_bytes = sizeof(convert_opts),
     .run = run,
 };

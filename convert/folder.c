@@ -1,0 +1,190 @@
+/* convert/folder.c */
+#include "convert/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MARK ".llmq-partial"                  /* in a folder that is being filled */
+#define TEMPLATES "additional_chat_templates" /* the one folder in a model's */
+
+static lq_status io(const char *path, lq_err *err)
+{
+    return lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
+}
+
+/* ---- what may be replaced ---- */
+/* What lies in a model's folder; replacing it must delete nothing else. */
+static bool is_model_file(const char *name)
+{
+    static const char *const ends[] = { ".json",  ".safetensors", ".jinja",    ".md",
+                                        ".model", "merges.txt",   "vocab.txt", ".tiktoken" };
+    if (strncasecmp(name, "licen", 5) == 0 || strcmp(name, ".gitattributes") == 0 ||
+        strcmp(name, MARK) == 0)
+        return true;
+    for (size_t i = 0; i < LQ_COUNT(ends); i++) {
+        size_t n = strlen(name), m = strlen(ends[i]);
+        if (n >= m && strcmp(name + n - m, ends[i]) == 0) return true;
+    }
+    return false;
+}
+
+static bool is_dots(const char *name) { return strcmp(name, ".") == 0 || strcmp(name, "..") == 0; }
+
+/* Every entry is a plain file of a model, or (deep) the folder of templates. */
+static lq_status check_entries(const char *dir, bool deep, bool *config, bool *empty, lq_err *err)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    if (!d) return errno == ENOENT ? LQ_OK : io(dir, err);
+    lq_status s = LQ_OK;
+    while (!s && (e = readdir(d))) {
+        struct stat st;
+        char sub[4200];
+        if (is_dots(e->d_name)) continue;
+        *empty = false;
+        *config = *config || strcmp(e->d_name, "config.json") == 0;
+        const bool there = fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+        if (deep && there && S_ISDIR(st.st_mode) && strcmp(e->d_name, TEMPLATES) == 0) {
+            s = lq_path_join(sub, sizeof sub, dir, e->d_name, err);
+            if (!s) s = check_entries(sub, false, config, empty, err);
+        } else if (!is_model_file(e->d_name) || !there || !S_ISREG(st.st_mode)) {
+            s = lq_fail(err, LQ_EUSAGE, "%s: holds %s, which a model folder does not", dir,
+                        e->d_name);
+        }
+    }
+    closedir(d);
+    return s;
+}
+
+/* Only files of a model, and a config.json among them unless it is empty. */
+static lq_status may_replace(const char *dir, lq_err *err)
+{
+    bool config = false, empty = true;
+    lq_status s = check_entries(dir, true, &config, &empty, err);
+    if (!s && !empty && !config)
+        s = lq_fail(err, LQ_EUSAGE, "%s: exists and is not a model folder", dir);
+    return s;
+}
+
+static void remove_files(const char *dir)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    while (d && (e = readdir(d)))
+        if (!is_dots(e->d_name)) unlinkat(dirfd(d), e->d_name, 0);
+    if (d) closedir(d);
+}
+
+static void empty_folder(const char *dir)
+{
+    char sub[4200];
+    if (!lq_path_join(sub, sizeof sub, dir, TEMPLATES, NULL) && lq_is_dir(sub)) {
+        remove_files(sub);
+        rmdir(sub);
+    }
+    remove_files(dir);
+}
+
+/* ---- the folder while it grows ---- */
+/* Take the lock of what lies at f->dir now. */
+static lq_status lock(conv_folder *f, lq_err *err)
+{
+    struct stat held, named;
+    f->lock = open(f->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (f->lock < 0) return io(f->dir, err);
+    if (flock(f->lock, LOCK_EX | LOCK_NB) == 0 && fstat(f->lock, &held) == 0 &&
+        stat(f->dir, &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev)
+        return LQ_OK;
+    close(f->lock);
+    f->lock = -1;
+    return lq_fail(err, LQ_EBUSY, "%s: another process is writing it", f->dir);
+}
+
+/* f->dir exists and is locked: what a killed run left goes, anything else stays. */
+static lq_status clear(const conv_folder *f, lq_err *err)
+{
+    bool config = false, empty = true;
+    lq_status s = LQ_OK;
+    if (faccessat(f->lock, MARK, F_OK, 0) != 0) {
+        s = check_entries(f->dir, true, &config, &empty, err);
+        if (!s && !empty)
+            s = lq_fail(err, LQ_EUSAGE, "%s: is in the way: a folder that llmq did not begin",
+                        f->dir);
+    }
+    if (!s) empty_folder(f->dir);
+    return s;
+}
+
+lq_status folder_create(conv_folder *f, const char *target, lq_err *err)
+{
+    size_t len = strlen(target);
+    f->lock = -1;
+    while (len > 1 && target[len - 1] == '/')
+        len--;
+    const int a = snprintf(f->target, sizeof f->target, "%.*s", (int)len, target);
+    const int b = snprintf(f->dir, sizeof f->dir, "%.*s.tmp", (int)len, target);
+    if (a < 0 || b < 0 || (size_t)b >= sizeof f->dir)
+        return lq_fail(err, LQ_EUSAGE, "%.100s...: expected a shorter name", target);
+    lq_status s = may_replace(f->target, err);
+    if (s) return s;
+    if (mkdir(f->dir, 0777) != 0 && errno != EEXIST) return io(f->dir, err);
+    s = lock(f, err);
+    if (!s) s = clear(f, err);
+    if (!s) s = folder_write(f, MARK, "", 0, err);
+    if (s && f->lock >= 0) close(f->lock);
+    return s;
+}
+
+void folder_drop(conv_folder *f)
+{
+    empty_folder(f->dir);
+    rmdir(f->dir);
+    close(f->lock);
+}
+
+lq_status folder_publish(conv_folder *f, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    if (rename(f->dir, f->target) == 0) { /* absent or empty */
+    } else if (renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->target, RENAME_EXCHANGE) == 0) {
+        conv_folder old = *f;
+        if (!lock(&old, NULL)) folder_drop(&old);
+    } else {
+        s = io(f->target, err);
+        folder_drop(f);
+        return s;
+    }
+    unlinkat(f->lock, MARK, 0);
+    close(f->lock);
+    return LQ_OK;
+}
+
+lq_status folder_write(const conv_folder *f, const char *name, const void *data, size_t n,
+                       lq_err *err)
+{
+    char path[4200];
+    lq_status s = lq_path_join(path, sizeof path, f->dir, name, err);
+    char *slash = s || !strchr(name, '/') ? NULL : strrchr(path, '/');
+    if (slash) {
+        *slash = 0;
+        if (mkdir(path, 0777) && errno != EEXIST) s = io(path, err);
+        *slash = '/';
+    }
+    return s ? s : lq_write_file(path, data, n, err);
+}
+
+lq_status folder_write_json(const conv_folder *f, const char *name, const cJSON *j, lq_err *err)
+{
+    char *text = cJSON_Print(j);
+    if (!text) return lq_fail(err, LQ_ENOMEM, "%s: no memory", name);
+    lq_status s = folder_write(f, name, text, strlen(text), err);
+    free(text);
+    return s;
+}

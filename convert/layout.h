@@ -1,0 +1,99 @@
+/* convert/layout.h - published quantized layouts of a Hugging Face folder, as they are written.
+ *
+ * A layout stores one weight as several tensors ("....q_proj.qweight", ".scales", ...) and says in
+ * quantization_config how to read them. It is a row of the table in layout.c and a file
+ * convert/layout_NAME.c; its reader is formats/hf_NAME.c, and what it writes is read back to the
+ * same scheme, codes and scales. For convert/ only. */
+#ifndef LLMQ_CONVERT_LAYOUT_H
+#define LLMQ_CONVERT_LAYOUT_H
+
+#include "convert/convert.h"
+#include "formats/json.h"
+
+enum { CONV_PARTS = 6 };
+
+/* A tensor of the result. */
+typedef struct {
+    const char *suffix; /* behind the module's name */
+    lq_dtype dtype;
+    int n_dims;
+    int64_t shape[2];
+} conv_part;
+
+typedef struct {
+    const src_tensor *t; /* where it comes from */
+    const char *module;  /* its name without ".weight"; quantized weights and dense linears */
+    arch_slot slot;
+    bool linear;      /* a matrix of a linear layer, or the head */
+    bool quantized;   /* stored in parts of the layout; else whole, as floats or raw bytes */
+    bool requantized; /* its values are to be chosen anew, in `scheme` */
+    qt_scheme scheme; /* quantized: what is packed */
+    int64_t N, K;
+    lq_dtype dtype; /* not quantized: of the result */
+    int n_parts;
+    conv_part parts[CONV_PARTS];
+    size_t bytes; /* of all parts */
+    int shard;
+} conv_weight;
+
+typedef struct {
+    const src_source *src;
+    const arch_config *config;
+    conv_weight *w;
+    size_t n;
+    int variant; /* of the layout: begins as its row says */
+    char note[256];
+} conv_plan;
+
+typedef struct {
+    const char *name; /* --to */
+    int variant;
+    /* Fill w->parts from w->scheme, N, K. LQ_EUNSUPPORTED: the layout has no place for the scheme;
+     * LQ_ESHAPE: nor for the shape; err says why. */
+    lq_status (*plan)(conv_weight *w, const conv_plan *p, lq_err *err);
+    /* The scheme to round to where `from` has no place. */
+    qt_scheme (*instead)(const qt_scheme *from, int64_t K);
+    /* quantization_config into q. LQ_EUNSUPPORTED: these weights have no place beside each other.
+     */
+    lq_status (*config)(cJSON *q, conv_plan *p, lq_err *err);
+    /* dst[i]: zeroed bytes of part i. LQ_EUNSUPPORTED: a value has no place. */
+    lq_status (*pack)(uint8_t *const dst[CONV_PARTS], const conv_weight *w, const qt_tensor *q,
+                      const conv_plan *p, lq_err *err);
+    const char *file; /* quantization_config once more, as older loaders look for it; or NULL */
+} conv_layout;
+
+const conv_layout *conv_layout_find(const char *name); /* NULL */
+extern const conv_layout conv_gptq, conv_gptq_v2, conv_awq, conv_ct, conv_bnb;
+
+/* A tensor in the portable layout, its planes in the source or in `a`; conv_unload also after an
+ * error. */
+lq_status conv_load(qt_tensor *q, const src_source *src, const src_tensor *t, lq_arena *a,
+                    lq_err *err);
+void conv_unload(const src_source *src, const src_tensor *t, lq_arena *a);
+
+/* ---- shared by layouts (layout.c) ---- */
+/* One more part; dims of -1 are not there: 2 dims, 1, or none. */
+void layout_part(conv_weight *w, const char *suffix, lq_dtype d, int64_t rows, int64_t cols);
+/* Codes with a scale and a whole zero point per group: what gptq, awq and compressed-tensors store.
+ * LQ_EUNSUPPORTED names what else the scheme has. */
+lq_status layout_is_uint(const qt_scheme *s, const char *layout, lq_err *err);
+/* Scales in 16 bits: what gptq and awq store. */
+lq_status layout_half_scales(const qt_scheme *s, const char *layout, lq_err *err);
+lq_status layout_no_act(const qt_scheme *s, const char *layout, lq_err *err);
+lq_status layout_multiples(const conv_weight *w, int64_t N, int64_t K, lq_err *err);
+/* u4 or u8 (as many bits as `from` has, dense: 4) with the largest common group that divides K. */
+qt_scheme layout_round_uint(const qt_scheme *from, int64_t K);
+/* Zero point of row n, group g: whole, 0..2^bits or so; 2^(bits-1) where none is stored. */
+unsigned layout_zero(const qt_tensor *q, int64_t n, int64_t g);
+/* dst [cols, rows] = src [rows, cols]^T, elements of `size` bytes (2 or 4), block by block. */
+void layout_transpose(void *dst, const void *src, int64_t rows, int64_t cols, size_t size);
+/* Names of modules that stay as they are although they are linears (the head apart), as an array.
+ */
+cJSON *layout_kept(const conv_plan *p);
+/* Every group is all inputs of its weight, and weights differ in how many they have. */
+bool layout_by_row(const conv_plan *p);
+bool layout_has_head(const conv_plan *p); /* the head is quantized */
+/* "^model\.layers\.0\.mlp\.up_proj$" after `before`. */
+void layout_pattern(char *out, size_t n, const char *before, const char *module);
+
+#endif

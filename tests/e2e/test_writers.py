@@ -1,0 +1,204 @@
+"""llmq convert to published layouts: bit for bit where the layout can hold it, refused where it cannot.
+
+Truth: the stored bytes of checkpoints that other projects wrote (tests/golden/published), and their logits."""
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+
+from test_published import NAMES, assemble, errors, parts, read_st, tensor
+
+# Which layouts hold each golden checkpoint; the rest are refused. The first is the one it came in.
+HOLDS = {
+    "awq-gemm-g128": ["awq", "gptq", "gptq_v2", "compressed-tensors"],
+    "bnb-fp4": ["bnb"], "bnb-nf4": ["bnb"], "bnb-nf4-double": ["bnb"],
+    "bnb-int8": ["bnb", "compressed-tensors"],
+    "ct-fp8-dynamic": ["compressed-tensors"], "ct-nvfp4a16": ["compressed-tensors"],
+    "ct-rtn-w4a16-asym-g64": ["compressed-tensors"], "ct-rtn-w4a16-g32": ["compressed-tensors"],
+    "ct-w8a16": ["compressed-tensors"], "ct-w8a8-int8": ["compressed-tensors"],
+    "gptq-2bit-g32": ["gptq", "gptq_v2", "compressed-tensors"],
+    "gptq-3bit-g128": ["gptq", "gptq_v2", "compressed-tensors"],
+    "gptq-4bit-g32-desc-act": ["gptq", "gptq_v2"],
+    "gptq-4bit-g64-asym": ["gptq", "gptq_v2", "compressed-tensors", "awq"],
+    "gptq-8bit-g128": ["gptq", "gptq_v2", "compressed-tensors"],
+    "gptq-v2-4bit-g128": ["gptq_v2", "gptq", "compressed-tensors", "awq"],
+}
+LAYOUTS = ["gptq", "gptq_v2", "awq", "compressed-tensors", "bnb"]
+
+
+def convert(llmq, src, out, to, *more, **kw):
+    return llmq.json("convert", src, "-o", out, "--to", to, *more, **kw)
+
+
+def tensors(folder):
+    """name -> (dtype, shape, bytes) of every file of the folder."""
+    out = {}
+    for f in sorted(folder.glob("*.safetensors")):
+        h, d = read_st(f)
+        assert h.pop("__metadata__") == {"format": "pt"}
+        out.update({k: (t["dtype"], t["shape"], tensor(h, d, k)) for k, t in h.items()})
+    return out
+
+
+def test_every_golden_checkpoint_has_its_row_here():
+    assert NAMES == sorted(HOLDS)
+
+
+def stored(name):
+    """What the project itself stored; of the 3-bit one without the zero points that its writer got wrong."""
+    return {k: v for k, v in parts(name)[0].items() if name != "gptq-3bit-g128" or not k.endswith("qzeros")}
+
+
+@pytest.mark.parametrize("name,layout", [(n, "portable") for n in NAMES] + [
+    (n, "tile16") for n in ("gptq-4bit-g32-desc-act", "awq-gemm-g128", "ct-w8a8-int8", "bnb-nf4")])
+def test_a_checkpoint_comes_back_byte_for_byte_by_way_of_llmq(llmq, tmp_path, name, layout):
+    folder, own = assemble(name, tmp_path / name), HOLDS[name][0]
+    llmq("convert", folder, "-o", tmp_path / "m.llmq", "--to", "llmq", "--layout", layout)
+    r = convert(llmq, tmp_path / "m.llmq", tmp_path / "back", own)
+    back, want = tensors(tmp_path / "back"), stored(name)
+    assert r["bit_exact"] and r["requantized"] == 0 and r["tensors"] == len(back)
+    assert {k: back[k] for k in want} == want
+    assert bool(r["notes"]) == (name == "gptq-3bit-g128")  # written as gptq_v2
+
+
+@pytest.mark.parametrize("name,to", [(n, to) for n in NAMES for to in HOLDS[n][1:]])
+def test_every_layout_that_holds_it_is_the_same_model(llmq, tmp_path, name, to):
+    """Its logits are those of the library's own weights, and the way back gives the first bytes again."""
+    folder = assemble(name, tmp_path / name)
+    assert convert(llmq, folder, tmp_path / to, to)["bit_exact"]
+    assert errors(llmq, tmp_path / to, name, tmp_path / "l")[-1] < 1e-5
+    if name == "bnb-int8":  # absmax / 127 is kept, of which 127 times need not be the absmax
+        return
+    assert convert(llmq, tmp_path / to, tmp_path / "back", HOLDS[name][0])["bit_exact"]
+    back, want = tensors(tmp_path / "back"), stored(name)
+    assert {k: back.get(k) for k in want} == want
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_layout_cannot_hold_is_refused_or_quantized_anew(llmq, tmp_path, name):
+    folder = assemble(name, tmp_path / name)
+    for to in sorted(set(LAYOUTS) - set(HOLDS[name])):
+        p = llmq("convert", folder, "-o", tmp_path / to, "--to", to, code=3)
+        assert "has no place in this layout (--allow-requantize" in p.stderr
+        assert os.listdir(tmp_path) == [name]
+    to = next(x for x in LAYOUTS if x not in HOLDS[name])
+    r = convert(llmq, folder, tmp_path / to, to, "--allow-requantize")
+    assert r["bit_exact"] is False and r["requantized"] == 14
+    e = errors(llmq, tmp_path / to, name, tmp_path / "l")
+    assert 1e-6 < e[-1] < 0.6, e  # rounded twice, and 2-bit codes become 4-bit ones
+
+
+def test_zero_points_that_a_version_cannot_hold_are_named(llmq, tmp_path):
+    """AWQ's zero point of 0 is -1 in version 1 of gptq."""
+    def first_zero(t):
+        k = next(k for k in t if k.endswith("q_proj.qzeros"))
+        t[k] = (t[k][0], t[k][1], bytes(len(t[k][2])))
+    folder = assemble("awq-gemm-g128", tmp_path / "m", change=first_zero)
+    p = llmq("convert", folder, "-o", tmp_path / "x", "--to", "gptq", code=3)
+    assert "q_proj.weight: version 1 holds zero points 1..16, found 0" in p.stderr
+    assert not (tmp_path / "x").exists()
+    assert convert(llmq, folder, tmp_path / "x", "gptq_v2")["bit_exact"]
+    r = convert(llmq, folder, tmp_path / "x", "gptq", "--allow-requantize")
+    assert r["requantized"] == 1 and not r["bit_exact"]
+
+
+def test_a_plain_model_is_quantized_only_where_that_is_allowed(llmq, model, tmp_path):
+    p = llmq("convert", model, "-o", tmp_path / "x", "--to", "awq", code=3)
+    assert "this model is not quantized" in p.stderr
+    for to in LAYOUTS:
+        r = convert(llmq, model, tmp_path / to, to, "--allow-requantize")
+        assert not r["bit_exact"] and r["requantized"] == 42
+        llmq("verify", tmp_path / to)
+
+
+def test_a_quantized_model_keeps_its_files_and_is_cut_into_shards(llmq, packed, model, tmp_path):
+    r = convert(llmq, packed, tmp_path / "g", "gptq", "--shard-size", "1M")
+    names = sorted(p.name for p in (tmp_path / "g").iterdir())
+    shards = [n for n in names if n.endswith(".safetensors")]
+    assert len(shards) > 2 and "quantize_config.json" in names
+    for f in model.iterdir():
+        if f.name not in ("config.json", "model.safetensors"):
+            assert (tmp_path / "g" / f.name).read_bytes() == f.read_bytes()
+    index = json.loads((tmp_path / "g/model.safetensors.index.json").read_text())
+    mine = tensors(tmp_path / "g")
+    assert set(index["weight_map"]) == set(mine) and r["tensors"] == len(mine)
+    assert index["metadata"]["total_size"] == r["bytes"] == sum(len(b) for _, _, b in mine.values())
+    for n, (_, _, _) in mine.items():  # the parts of a weight lie together
+        module = n.rsplit(".", 1)[0]
+        assert len({index["weight_map"][m] for m in mine if m.rsplit(".", 1)[0] == module}) == 1
+    config = json.loads((tmp_path / "g/config.json").read_text())
+    q = config.pop("quantization_config")
+    assert q == json.loads((tmp_path / "g/quantize_config.json").read_text())
+    assert config == json.loads((model / "config.json").read_text())
+    assert (q["bits"], q["group_size"], q["sym"], q["desc_act"], q["quant_method"]) == (4, 128, False, False, "gptq")
+    back = convert(llmq, tmp_path / "g", tmp_path / "b.llmq", "llmq")
+    assert back["bit_exact"]
+    for f in ("packed", "b"):
+        src = packed if f == "packed" else tmp_path / "b.llmq"
+        llmq("logits", src, "--ids", "1,5,9,300,77", "-o", tmp_path / f)
+    assert (tmp_path / "packed").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_mixed_schemes_are_said_module_by_module(llmq, model, tmp_path):
+    llmq("quantize", model, "-o", tmp_path / "m.llmq", "--method", "rtn", "--override",
+         r".*layers\.0\.mlp\.down_proj.*=u8-g64", "--skip", r".*layers\.1\.self_attn\.k_proj.*",
+         "--lm-head", "u8-g128")
+    want = tmp_path / "want"
+    llmq("logits", tmp_path / "m.llmq", "--ids", "1,5,9,300,77", "-o", want)
+    for to in ("gptq", "gptq_v2", "compressed-tensors"):
+        assert convert(llmq, tmp_path / "m.llmq", tmp_path / to, to)["bit_exact"]
+        llmq("logits", tmp_path / to, "--ids", "1,5,9,300,77", "-o", tmp_path / "got")
+        assert want.read_bytes() == (tmp_path / "got").read_bytes(), to
+    q = json.loads((tmp_path / "gptq/config.json").read_text())["quantization_config"]
+    assert q["lm_head"] is True
+    assert q["dynamic"][r"+:^model\.layers\.0\.mlp\.down_proj$"] == {"bits": 8, "group_size": 64, "sym": True}
+    assert q["dynamic"][r"-:^model\.layers\.1\.self_attn\.k_proj$"] == {}
+    q = json.loads((tmp_path / "compressed-tensors/config.json").read_text())["quantization_config"]
+    assert q["ignore"] == ["model.layers.1.self_attn.k_proj"] and len(q["config_groups"]) == 3
+    p = llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "a", "--to", "awq", code=3)
+    assert "awq holds 4 bits, found 8" in p.stderr
+
+
+def test_an_embedding_has_no_place_in_a_layout_of_linears(llmq, model, tmp_path):
+    llmq("quantize", model, "-o", tmp_path / "m.llmq", "--method", "rtn", "--embed", "u8-g128")
+    p = llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "x", "--to", "gptq", code=3)
+    assert "'model.embed_tokens.weight' has no place" in p.stderr
+    r = convert(llmq, tmp_path / "m.llmq", tmp_path / "x", "gptq", "--allow-requantize")
+    assert r["requantized"] == 1 and not r["bit_exact"]
+
+
+def test_what_a_killed_run_leaves_goes_with_the_next(llmq, packed, tmp_path):
+    out, partial = tmp_path / "out", tmp_path / "out.tmp"
+    partial.mkdir()  # as a kill in the middle leaves it
+    (partial / ".llmq-partial").write_text("")
+    (partial / "model-00001-of-00002.safetensors").write_text("half")
+    convert(llmq, packed, out, "gptq")
+    assert not partial.exists() and ".llmq-partial" not in os.listdir(out)
+    before = tensors(out)
+    for _ in range(4):  # really killed, at whatever moment
+        p = llmq.start("convert", packed, "-o", out, "--to", "gptq_v2", "--shard-size", "300K")
+        time.sleep(0.05)
+        p.send_signal(signal.SIGKILL)
+        p.wait()
+        now = tensors(out)
+        assert now == before or len(now) == len(before)  # the old or the new, whole
+    convert(llmq, packed, out, "awq")
+    assert sorted(os.listdir(tmp_path)) == ["out"]
+    partial.mkdir()
+    (partial / "thesis.txt").write_text("years of work")
+    p = llmq("convert", packed, "-o", out, "--to", "gptq", code=2)
+    assert "thesis.txt" in p.stderr and (partial / "thesis.txt").exists()
+
+
+def test_extra_templates_travel_and_are_replaced(llmq, packed, model, tmp_path):
+    src = tmp_path / "src"
+    shutil.copytree(model, src)
+    (src / "additional_chat_templates").mkdir()
+    (src / "additional_chat_templates/tools.jinja").write_text("{{ messages }}")
+    for _ in range(2):  # the second time over the first
+        convert(llmq, src, tmp_path / "out", "safetensors")
+        assert (tmp_path / "out/additional_chat_templates/tools.jinja").read_text() == "{{ messages }}"
+    assert sorted(os.listdir(tmp_path)) == ["out", "src"]
