@@ -9,7 +9,10 @@
 #define ROWS_BODY(n) ((n) >= 4 ? 4 : (n) >= 3 ? 3 : 2)
 #include "kernels/mm_tmpl.h"
 
-#define PV_ROWS 2 /* rows and vectors of the values' sums */
+#include "kernels/mm_i8_avx2.h"
+
+#define SCORE_ROWS 2 /* rows of the scores' sums, of two vectors each */
+#define PV_ROWS 2    /* rows and vectors of the values' sums */
 #define PV_VECS 2
 #include "kernels/attn_tmpl.h"
 #include "kernels/peak_tmpl.h"
@@ -20,7 +23,7 @@ const k_ops k_avx2 = {
     .name = "avx2",
     .usable = cpu_has_avx2,
     .mm_f32 = tmpl_mm_f32,
-    .mm_i8 = tmpl_mm_i8,
+    .mm_i8 = avx2_mm_i8,
     .mm_quant = tmpl_mm_quant,
     .to_bf16 = tmpl_to_bf16,
     .round_bf16 = tmpl_round_bf16,

@@ -360,23 +360,9 @@ V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
     vi odd = _mm512_madd_epi16(_mm512_srli_epi16(w, 8), _mm512_srai_epi16(x, 8));
     return vi_add(acc, vi_add(even, odd));
 }
-#else
-V16 __m256i dot_half(__m256i acc, __m256i w, __m256i x, w_src src)
-{
-    if (src != W_U8)
-        return _mm256_add_epi32(
-            acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
-    __m256i even = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)),
-                                     _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
-    __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), _mm256_srai_epi16(x, 8));
-    return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
-}
-V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
-{
-    return (vi){ dot_half(acc.a, w.a, x.a, src), dot_half(acc.b, w.b, x.b, src) };
-}
 #endif
 
+#if defined(__AVX512F__) /* AVX2: mm_i8_avx2.h */
 V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile)
 {
     block b = block_at(t, m, tile, RM, NT);
@@ -455,6 +441,8 @@ static inline void tmpl_mm_i8(const mm_task *t)
         WALK(i8_block, W_U8);
     }
 }
+
+#endif
 
 /* Activations to int8 blocks; bit for bit ref_mm_quant. */
 static inline void tmpl_mm_quant(int8_t *q, float *s, float *qs, const float *x, int64_t n,

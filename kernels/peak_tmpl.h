@@ -1,6 +1,7 @@
 /* kernels/peak_tmpl.h - the machine's limits: multiply-adds that touch registers only, and reading.
  * The peaks return the operations done, 2 per multiply-add. KEEP makes the compiler believe that a
- * register was read and changed, so that nothing is dropped or folded. Include after mm_tmpl.h. */
+ * register was read and changed, so that nothing is dropped or folded. Include after mm_tmpl.h and
+ * mm_i8_avx2.h. */
 #include "kernels/v16.h"
 
 enum { PEAK_SUMS = 12 }; /* in flight: what latency times throughput asks for */
@@ -35,7 +36,11 @@ enum { PEAK_SUMS = 12 }; /* in flight: what latency times throughput asks for */
 #endif
 
 PEAK(tmpl_peak_f32, vf, vf_set1(0), vf_fma(x, w, sum[i]), 16)
+#if defined(__AVX512F__)
 PEAK(tmpl_peak_i8, vi, vi_set1(0), vi_dot(sum[i], w, x, W_U4), 64)
+#else /* products summed in 16 bits: what mm_i8_avx2.h comes to between two folds */
+PEAK(tmpl_peak_i8, vi, vi_set1(0), vi_add_products(sum[i], w, x), 64)
+#endif
 
 /* n: a multiple of 1024. The xor of everything read. */
 static inline uint32_t tmpl_read_all(const uint8_t *p, size_t n)
