@@ -1,14 +1,21 @@
-/* kernels/attn.c - the walk over sequences, kv heads, row chunks and key tiles.
+/* kernels/attn.c - the walk over sequences, kv heads, row chunks, splits and key tiles.
  *
  * One item = one sequence, one kv head, and as many query rows as give some ROWS (row, head) pairs:
- * they share each key tile once it is read from the cache. Tiles come in order of position and
- * every pair folds exactly the keys that it sees, so nothing but the pair itself decides its bits.
- */
+ * they share each key tile once it is read from the cache. Keys come in splits of ATTN_SPLIT
+ * positions, aligned to the absolute position. The tiles of a split are folded in order into a
+ * maximum, a sum and an accumulator that start with it, and the splits' results are joined in
+ * order. Every pair folds exactly the keys that it sees, so nothing but the pair itself decides its
+ * bits: a thread may walk an item's splits one after the other (many items), or all threads may
+ * share the splits of few items (a long context alone), and the bytes are the same. */
 #include "kernels/attn.h"
 #include "kernels/k.h"
 #include "kernels/kmath.h"
 
-enum { ROWS = 64 };
+enum {
+    ROWS = 64,
+    WIDE_ITEMS = 4, /* fewer items than this per thread: their splits are shared out */
+    WIDE_SLOTS = 6  /* results per thread that wait to be joined, of as many rows as an item has */
+};
 
 static const struct {
     const char *text;
@@ -47,52 +54,105 @@ void attn_kv_write(uint8_t *block, int slot, int block_size, const float *x, int
     }
 }
 
-/* ---- scratch of one thread ---- */
+/* ---- scratch ---- */
+/* What some rows have folded so far: l = 0 where nothing. */
+typedef struct {
+    float *m, *l, *acc; /* [rows], [rows], [rows][Dv] */
+} folded;
+
 typedef struct {
     float *kt, *v;    /* one tile: [D][ATTN_TILE], [ATTN_TILE][Dv] */
-    float *s, *acc;   /* [rows][ATTN_TILE], [rows][Dv] */
-    float *m, *l, *a; /* [rows] */
+    float *s, *a;     /* [rows][ATTN_TILE], [rows] */
     const float **q;  /* [rows] */
     int *lo, *hi;     /* [rows] keys of the tile that the row sees */
+    folded part, sum; /* of the split at hand, and of those before */
 } work;
 
-static size_t rows_max(int64_t H) { return H > ROWS ? (size_t)H : ROWS; }
-
-/* Cut `w` out of base (NULL: only count); returns the bytes. */
-static size_t cut(work *w, uint8_t *base, int64_t H, int64_t D)
-{
-    size_t rows = rows_max(H), d = (size_t)D, n = 0;
-    work none;
-    if (!w) w = &none;
 #define CUT(field, type, count)                  \
     w->field = base ? (void *)(base + n) : NULL; \
     n += lq_round_up((count) * sizeof(type), 64)
+
+/* Cut `w` out of base (NULL: only count); returns the bytes. */
+static size_t cut_folded(folded *w, uint8_t *base, size_t rows, size_t d)
+{
+    size_t n = 0;
+    CUT(m, float, rows);
+    CUT(l, float, rows);
+    CUT(acc, float, rows *d);
+    return n;
+}
+
+static size_t rows_max(int64_t H) { return H > ROWS ? (size_t)H : ROWS; }
+
+static size_t cut(work *w, uint8_t *base, int64_t H, int64_t D)
+{
+    size_t rows = rows_max(H), d = (size_t)D, n = 0;
     CUT(kt, float, d *ATTN_TILE);
     CUT(v, float, d *ATTN_TILE);
     CUT(s, float, rows *ATTN_TILE);
-    CUT(acc, float, rows *d);
-    CUT(m, float, rows);
-    CUT(l, float, rows);
     CUT(a, float, rows);
     CUT(q, float *, rows);
     CUT(lo, int, rows);
     CUT(hi, int, rows);
-#undef CUT
+    n += cut_folded(&w->part, base ? base + n : NULL, rows, d);
+    n += cut_folded(&w->sum, base ? base + n : NULL, rows, d);
     return n;
+}
+#undef CUT
+
+static size_t work_bytes(int64_t H, int64_t D)
+{
+    work none;
+    return cut(&none, NULL, H, D);
+}
+static size_t folded_bytes(size_t rows, int64_t D)
+{
+    folded none;
+    return cut_folded(&none, NULL, rows, (size_t)D);
 }
 
 size_t attn_scratch_bytes(int64_t H, int64_t D, int threads)
 {
-    return cut(NULL, NULL, H, D) * (size_t)threads;
+    return (size_t)threads * (work_bytes(H, D) + WIDE_SLOTS * folded_bytes(rows_max(H), D));
 }
 
 /* ---- one item ---- */
 typedef struct {
     const attn_args *a;
-    uint8_t *scratch;
-    size_t per_thread;
+    uint8_t *scratch, *slots;
+    size_t per_thread, per_slot;
     int64_t width, chunk; /* max(D, Dv); query rows of an item */
+    int64_t n_items, n_slots;
+    int64_t first, n_units; /* wide: the units at work */
 } run_ctx;
+
+/* What an item is: rows i0..i0+n-1 of a sequence and one kv head, R (row, head) pairs, and the
+ * splits that hold keys which some of them see. */
+typedef struct {
+    const attn_seq *s;
+    int64_t kvh, i0, n, R, split, n_splits;
+} item_at;
+
+static item_at find_item(const run_ctx *c, int64_t item)
+{
+    const attn_args *a = c->a;
+    const attn_seq *s = a->seqs;
+    for (;; s++) { /* which sequence: they are few */
+        int64_t n = lq_ceil_div(s->n_rows, c->chunk) * a->Hkv;
+        if (item < n) break;
+        item -= n;
+    }
+    /* Late chunks see most keys: start them first, the short ones fill the end. */
+    int64_t n_chunks = lq_ceil_div(s->n_rows, c->chunk);
+    item_at t = { .s = s, .kvh = item % a->Hkv };
+    t.i0 = (n_chunks - 1 - item / a->Hkv) * c->chunk;
+    t.n = s->n_rows - t.i0 < c->chunk ? s->n_rows - t.i0 : c->chunk;
+    t.R = t.n * (a->H / a->Hkv);
+    int64_t first = a->window ? s->pos0 + t.i0 - a->window + 1 : 0;
+    t.split = (first > 0 ? first : 0) / ATTN_SPLIT;
+    t.n_splits = (s->pos0 + t.i0 + t.n - 1) / ATTN_SPLIT + 1 - t.split;
+    return t;
+}
 
 /* Read the keys (or values) of the tile at position `pos`, n of them, through the block table. */
 static void read_tile(float *dst, const attn_args *a, const attn_seq *s, const uint8_t *base,
@@ -133,32 +193,83 @@ static void adjust(const attn_args *a, float *s, int lo, int hi, int64_t h, int6
     }
 }
 
-static void one_tile(const attn_args *a, work *w, const attn_seq *s, int64_t kvh, int64_t i0,
-                     int64_t R, int64_t pos)
+static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos)
 {
-    int64_t group = a->H / a->Hkv, last = s->pos0 + i0 + (R - 1) / group; /* of these rows */
+    const attn_seq *s = t->s;
+    const int64_t group = a->H / a->Hkv, last = s->pos0 + t->i0 + t->n - 1;
     int n = (int)(last + 1 - pos < ATTN_TILE ? last + 1 - pos : ATTN_TILE);
     const k_ops *k = k_get();
-    read_tile(w->kt, a, s, a->k, kvh, pos, n, true);
-    read_tile(w->v, a, s, a->v, kvh, pos, n, false);
+    read_tile(w->kt, a, s, a->k, t->kvh, pos, n, true);
+    read_tile(w->v, a, s, a->v, t->kvh, pos, n, false);
     /* Places behind the last key hold what an earlier tile left: finite or not, never folded. */
-    k->attn_scores(w->s, w->q, w->kt, R, a->D, a->scale);
-    for (int64_t r = 0; r < R; r++) {
-        int64_t query = s->pos0 + i0 + r / group, first = a->window ? query - a->window + 1 : 0;
+    k->attn_scores(w->s, w->q, w->kt, t->R, a->D, a->scale);
+    for (int64_t r = 0; r < t->R; r++) {
+        int64_t query = s->pos0 + t->i0 + r / group, first = a->window ? query - a->window + 1 : 0;
         int64_t hi = query + 1 - pos, lo = first - pos;
         w->lo[r] = (int)(lo < 0 ? 0 : lo > ATTN_TILE ? ATTN_TILE : lo);
         w->hi[r] = (int)(hi < 0 ? 0 : hi > ATTN_TILE ? ATTN_TILE : hi);
         if (w->lo[r] >= w->hi[r]) continue;
         float *row = w->s + r * ATTN_TILE;
-        adjust(a, row, w->lo[r], w->hi[r], kvh * group + r % group, pos, query);
-        w->a[r] = k->attn_softmax(row, w->lo[r], w->hi[r], &w->m[r], &w->l[r]);
+        adjust(a, row, w->lo[r], w->hi[r], t->kvh * group + r % group, pos, query);
+        w->a[r] = k->attn_softmax(row, w->lo[r], w->hi[r], &w->part.m[r], &w->part.l[r]);
     }
-    k->attn_pv(w->acc, w->s, w->v, w->a, w->lo, w->hi, R, a->Dv);
+    k->attn_pv(w->part.acc, w->s, w->v, w->a, w->lo, w->hi, t->R, a->Dv);
 }
 
-static void finish_row(const attn_args *a, const work *w, int64_t r, int64_t h, float *out)
+static void fold_nothing(const folded *f, int64_t R, int64_t Dv)
 {
-    float m = w->m[r], l = w->l[r], f = 1.0f;
+    memset(f->acc, 0, (size_t)(R * Dv) * sizeof *f->acc);
+    for (int64_t r = 0; r < R; r++) {
+        f->m[r] = -INFINITY;
+        f->l[r] = 0;
+    }
+}
+
+static void open_item(const attn_args *a, work *w, const item_at *t)
+{
+    const int64_t group = a->H / a->Hkv;
+    memset(w->kt, 0, (size_t)(a->D * ATTN_TILE) * sizeof *w->kt);
+    for (int64_t r = 0; r < t->R; r++)
+        w->q[r] =
+            a->q + (t->s->row0 + t->i0 + r / group) * a->ldq + (t->kvh * group + r % group) * a->D;
+}
+
+/* The keys of one split into w->part. */
+static void fold_split(const attn_args *a, work *w, const item_at *t, int64_t split)
+{
+    int64_t first = a->window ? t->s->pos0 + t->i0 - a->window + 1 : 0;
+    int64_t last = t->s->pos0 + t->i0 + t->n - 1, end = (split + 1) * ATTN_SPLIT;
+    if (first < split * ATTN_SPLIT) first = split * ATTN_SPLIT;
+    fold_nothing(&w->part, t->R, a->Dv);
+    for (int64_t pos = first / ATTN_TILE * ATTN_TILE; pos <= last && pos < end; pos += ATTN_TILE)
+        one_tile(a, w, t, pos);
+}
+
+/* sum = sum and part joined: with the larger maximum, both sums and accumulators scaled to it. */
+static void join(const folded *sum, const folded *part, int64_t R, int64_t Dv)
+{
+    for (int64_t r = 0; r < R; r++) {
+        if (part->l[r] == 0) continue; /* saw no key of the split */
+        float *to = sum->acc + r * Dv;
+        const float *from = part->acc + r * Dv;
+        if (sum->l[r] == 0) {
+            sum->m[r] = part->m[r];
+            sum->l[r] = part->l[r];
+            memcpy(to, from, (size_t)Dv * sizeof *to);
+            continue;
+        }
+        float max = part->m[r] > sum->m[r] ? part->m[r] : sum->m[r];
+        float a = km_exp(sum->m[r] - max), b = km_exp(part->m[r] - max);
+        sum->m[r] = max;
+        sum->l[r] = sum->l[r] * a + part->l[r] * b;
+        for (int64_t d = 0; d < Dv; d++)
+            to[d] = to[d] * a + from[d] * b;
+    }
+}
+
+static void finish_row(const attn_args *a, const folded *sum, int64_t r, int64_t h, float *out)
+{
+    float m = sum->m[r], l = sum->l[r], f = 1.0f;
     if (a->sinks) { /* one more logit, without a value */
         float max = a->sinks[h] > m ? a->sinks[h] : m;
         f = km_exp(m - max);
@@ -166,53 +277,114 @@ static void finish_row(const attn_args *a, const work *w, int64_t r, int64_t h, 
     }
     f /= l;
     for (int64_t d = 0; d < a->Dv; d++)
-        out[d] = w->acc[r * a->Dv + d] * f;
+        out[d] = sum->acc[r * a->Dv + d] * f;
 }
 
+static void finish_item(const attn_args *a, const folded *sum, const item_at *t)
+{
+    const int64_t group = a->H / a->Hkv;
+    for (int64_t r = 0; r < t->R; r++) {
+        int64_t h = t->kvh * group + r % group;
+        finish_row(a, sum, r, h, a->out + (t->s->row0 + t->i0 + r / group) * a->ldo + h * a->Dv);
+    }
+}
+
+/* ---- items shared out ---- */
 static void run_item(void *ctx, int64_t item, int thread)
 {
     const run_ctx *c = ctx;
     const attn_args *a = c->a;
-    const attn_seq *s = a->seqs;
-    for (;; s++) { /* which sequence: they are few */
-        int64_t n = lq_ceil_div(s->n_rows, c->chunk) * a->Hkv;
-        if (item < n) break;
-        item -= n;
-    }
-    /* Late chunks see most keys: start them first, the short ones fill the end. */
-    int64_t n_chunks = lq_ceil_div(s->n_rows, c->chunk), kvh = item % a->Hkv;
-    int64_t i0 = (n_chunks - 1 - item / a->Hkv) * c->chunk, group = a->H / a->Hkv;
-    int64_t n = s->n_rows - i0 < c->chunk ? s->n_rows - i0 : c->chunk, R = n * group;
-
+    const item_at t = find_item(c, item);
     work w;
     cut(&w, c->scratch + (size_t)thread * c->per_thread, a->H, c->width);
-    memset(w.acc, 0, (size_t)(R * a->Dv) * sizeof *w.acc);
-    memset(w.kt, 0, (size_t)(a->D * ATTN_TILE) * sizeof *w.kt);
-    for (int64_t r = 0; r < R; r++) {
-        w.m[r] = -INFINITY;
-        w.l[r] = 0;
-        w.q[r] = a->q + (s->row0 + i0 + r / group) * a->ldq + (kvh * group + r % group) * a->D;
+    open_item(a, &w, &t);
+    fold_nothing(&w.sum, t.R, a->Dv);
+    for (int64_t i = 0; i < t.n_splits; i++) {
+        fold_split(a, &w, &t, t.split + i);
+        join(&w.sum, &w.part, t.R, a->Dv);
     }
-    int64_t last = s->pos0 + i0 + n - 1, first = a->window ? s->pos0 + i0 - a->window + 1 : 0;
-    for (int64_t pos = (first > 0 ? first : 0) / ATTN_TILE * ATTN_TILE; pos <= last;
-         pos += ATTN_TILE)
-        one_tile(a, &w, s, kvh, i0, R, pos);
-    for (int64_t r = 0; r < R; r++) {
-        int64_t h = kvh * group + r % group;
-        finish_row(a, &w, r, h, a->out + (s->row0 + i0 + r / group) * a->ldo + h * a->Dv);
+    finish_item(a, &w.sum, &t);
+}
+
+/* ---- splits shared out ----
+ * A unit is one split of one item. As many as there are slots run in one region, each into a slot
+ * of its own; then each item joins its units in order, and the next ones run. The items' sums have
+ * the first n_items slots. */
+static folded slot(const run_ctx *c, int64_t i)
+{
+    folded f;
+    const size_t rows = (size_t)c->chunk * (size_t)(c->a->H / c->a->Hkv);
+    cut_folded(&f, c->slots + (size_t)i * c->per_slot, rows, (size_t)c->a->Dv);
+    return f;
+}
+
+static void run_unit(void *ctx, int64_t unit, int thread)
+{
+    const run_ctx *c = ctx;
+    work w;
+    cut(&w, c->scratch + (size_t)thread * c->per_thread, c->a->H, c->width);
+    w.part = slot(c, c->n_items + unit);
+    unit += c->first;
+    item_at t = find_item(c, 0);
+    for (int64_t item = 0; unit >= t.n_splits; t = find_item(c, ++item))
+        unit -= t.n_splits;
+    open_item(c->a, &w, &t);
+    fold_split(c->a, &w, &t, t.split + unit);
+}
+
+static void join_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const run_ctx *c = ctx;
+    int64_t unit = 0;
+    for (int64_t i = 0; i < item; i++)
+        unit += find_item(c, i).n_splits;
+    const item_at t = find_item(c, item);
+    const folded sum = slot(c, item);
+    const int64_t end = unit + t.n_splits;
+    if (unit >= c->first) fold_nothing(&sum, t.R, c->a->Dv);
+    for (; unit < end; unit++) {
+        if (unit < c->first || unit >= c->first + c->n_units) continue;
+        const folded part = slot(c, c->n_items + unit - c->first);
+        join(&sum, &part, t.R, c->a->Dv);
+    }
+    if (end > c->first && end <= c->first + c->n_units) finish_item(c->a, &sum, &t);
+}
+
+static void run_wide(run_ctx *c, int64_t units, pool *p)
+{
+    for (; c->first < units; c->first += c->n_units) {
+        c->n_units = c->n_slots - c->n_items;
+        if (c->n_units > units - c->first) c->n_units = units - c->first;
+        pool_run(p, c->n_units, run_unit, c);
+        pool_run(p, c->n_items, join_item, c);
     }
 }
 
 void attn_run(const attn_args *a, lq_arena *scratch, pool *p)
 {
     run_ctx c = { .a = a, .width = a->D > a->Dv ? a->D : a->Dv };
-    size_t mark = lq_arena_mark(scratch);
-    int64_t group = a->H / a->Hkv, items = 0;
-    c.chunk = ROWS / group > 0 ? ROWS / group : 1;
-    c.per_thread = cut(NULL, NULL, a->H, c.width);
-    c.scratch = lq_push(scratch, c.per_thread * (size_t)pool_threads(p));
+    const size_t mark = lq_arena_mark(scratch), threads = (size_t)pool_threads(p);
+    int64_t group = a->H / a->Hkv, rows = 0, units = 0;
     for (int i = 0; i < a->n_seqs; i++)
-        items += lq_ceil_div(a->seqs[i].n_rows, c.chunk) * a->Hkv;
-    pool_run(p, items, run_item, &c);
+        if (a->seqs[i].n_rows > rows) rows = a->seqs[i].n_rows;
+    c.chunk = ROWS / group > 0 ? ROWS / group : 1;
+    if (c.chunk > rows && rows > 0) c.chunk = rows;
+    c.per_thread = work_bytes(a->H, c.width);
+    c.scratch = lq_push(scratch, c.per_thread * threads);
+    for (int i = 0; i < a->n_seqs; i++)
+        c.n_items += lq_ceil_div(a->seqs[i].n_rows, c.chunk) * a->Hkv;
+    const bool few = threads > 1 && c.n_items < WIDE_ITEMS * (int64_t)threads;
+    for (int64_t i = 0; i < c.n_items && few; i++)
+        units += find_item(&c, i).n_splits;
+    const size_t room = WIDE_SLOTS * folded_bytes(rows_max(a->H), c.width) * threads;
+    c.per_slot = folded_bytes((size_t)(c.chunk * group), a->Dv);
+    c.n_slots = (int64_t)(room / c.per_slot);
+    if (units > c.n_items && c.n_slots >= 2 * c.n_items) {
+        c.slots = lq_push(scratch, room);
+        run_wide(&c, units, p);
+    } else {
+        pool_run(p, c.n_items, run_item, &c);
+    }
     lq_arena_reset(scratch, mark);
 }

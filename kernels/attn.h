@@ -5,16 +5,17 @@
  * d) of K lies at k + block*block_stride + (h*block_size + slot)*row_bytes ; V likewise at v + ...
  * (bytes). row_bytes = attn_kv_row_bytes(dtype, D): D elements, for int8 preceded by one f32 scale.
  * Keys are read in tiles of ATTN_TILE tokens aligned to the absolute position, each tile folded
- * into the running maximum and sum in order, per query row: so results do not depend on chunk,
- * block size, batch or thread count. KV is always read back through the cache's dtype, also inside
- * a prefill chunk. */
+ * into a running maximum and sum in order, per query row; these start afresh every ATTN_SPLIT
+ * tokens, and the splits' results are joined in order. So results do not depend on chunk, block
+ * size, batch or thread count, while all threads can work on one long context. KV is always read
+ * back through the cache's dtype, also inside a prefill chunk. */
 #ifndef LLMQ_KERNELS_ATTN_H
 #define LLMQ_KERNELS_ATTN_H
 
 #include "formats/base.h"
 #include "kernels/pool.h"
 
-enum { ATTN_TILE = 32 };
+enum { ATTN_TILE = 32, ATTN_SPLIT = 512 };
 
 typedef enum { KV_F32, KV_F16, KV_BF16, KV_I8, KV_N_DTYPES } kv_dtype;
 const char *kv_dtype_text(kv_dtype d); /* "f32", ... */

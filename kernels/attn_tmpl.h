@@ -112,8 +112,8 @@ static inline void tmpl_attn_scores(float *s, const float *const *q, const float
                                     int64_t D, float scale)
 {
     int64_t r = 0;
-    for (; r + 4 <= R; r += 4)
-        scores_rows(s + r * ATTN_TILE, q + r, kt, D, scale, 4);
+    for (; r + SCORE_ROWS <= R; r += SCORE_ROWS)
+        scores_rows(s + r * ATTN_TILE, q + r, kt, D, scale, SCORE_ROWS);
     for (; r < R; r++)
         scores_rows(s + r * ATTN_TILE, q + r, kt, D, scale, 1);
 }

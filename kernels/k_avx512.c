@@ -4,7 +4,8 @@
 
 #include "kernels/mm_tmpl.h"
 
-#define PV_ROWS 4 /* rows and vectors of the values' sums */
+#define SCORE_ROWS 4 /* rows of the scores' sums, of two vectors each */
+#define PV_ROWS 4    /* rows and vectors of the values' sums */
 #define PV_VECS 4
 #include "kernels/attn_tmpl.h"
 #include "kernels/peak_tmpl.h"

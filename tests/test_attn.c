@@ -27,6 +27,8 @@ static const shape shapes[] = {
     { "alibi in bf16, scaled", 4, 4, 32, 32, 300, 0, 0, true, false, true },
     { "sinks and window", 4, 1, 48, 48, 90, 0, 64, false, true, false },
     { "values narrower than keys", 4, 4, 40, 24, 66, 0, 0, false, false, false },
+    { "three splits", 2, 1, 16, 16, 1100, 0, 0, false, false, false },
+    { "a window over splits, sinks", 2, 1, 16, 16, 1100, 0, 600, false, true, false },
 };
 
 static const float slopes[8] = { 0.5f, 0.25f, 0.125f, 0.0625f, 0.03f, 0.02f, 0.01f, 0.005f };
@@ -50,10 +52,11 @@ static input input_make(const shape *s, lq_arena *a, uint64_t seed)
     return in;
 }
 
-/* Run T tokens of `n_seqs` copies in chunks of `chunk` rows; out [n_seqs][T, H*Dv]. Cached blocks
- * lie in scattered order between blocks full of NaN. */
-static float *run(const shape *s, const input *in, int n_seqs, int block_size, int64_t chunk,
-                  kv_dtype d, pool *p, lq_arena *a)
+/* Run T tokens of `n_seqs` copies in chunks of `chunk` rows; out [n_seqs][T, H*Dv], of which rows
+ * before `from` only reach the cache. Cached blocks lie in scattered order between blocks full of
+ * NaN. */
+static float *run_from(int64_t from, const shape *s, const input *in, int n_seqs, int block_size,
+                       int64_t chunk, kv_dtype d, pool *p, lq_arena *a)
 {
     int64_t per_seq = lq_ceil_div(s->T, block_size), n_blocks = 2 * per_seq * n_seqs + 1;
     size_t kb = attn_kv_row_bytes(d, s->D) * (size_t)(s->Hkv * block_size);
@@ -86,6 +89,7 @@ static float *run(const shape *s, const input *in, int n_seqs, int block_size, i
             seqs[i] = (attn_seq){ .row0 = i * n, .n_rows = n, .pos0 = pos, .table = table };
             memcpy(q + i * n * qw, in->q + pos * qw, (size_t)(n * qw) * 4);
         }
+        if (pos + n <= from) continue;
         attn_args args = { .q = q,
                            .ldq = qw,
                            .out = o,
@@ -115,6 +119,12 @@ static float *run(const shape *s, const input *in, int n_seqs, int block_size, i
     }
     lq_arena_free(&scratch);
     return out;
+}
+
+static float *run(const shape *s, const input *in, int n_seqs, int block_size, int64_t chunk,
+                  kv_dtype d, pool *p, lq_arena *a)
+{
+    return run_from(0, s, in, n_seqs, block_size, chunk, d, p, a);
 }
 
 /* What the cache gives back for one row of D. */
@@ -240,6 +250,43 @@ TEST(the_same_bytes_in_any_chunk_block_batch_and_family)
     pool_close(p);
 }
 
+/* Few items: their splits are shared out, in several rounds where results take much room. */
+TEST(a_long_context_has_the_same_bytes_on_any_number_of_threads)
+{
+    static const shape s[] = {
+        { "one kv head, few results at a time", 64, 1, 8, 8, 3000, 0, 0, false, true, false },
+        { "two kv heads", 8, 2, 32, 24, 3000, 0, 0, false, false, false },
+        { "a window", 8, 2, 32, 32, 3000, 0, 1500, true, false, false },
+    };
+    static const int threads[] = { 1, 2, 3, 7 };
+    enum { SEQS = 3, ROWS = 3 }; /* of the last tokens */
+    char family[16];
+    for (size_t i = 0; i < LQ_COUNT(s); i++) {
+        const size_t from = (size_t)((s[i].T - ROWS) * s[i].H * s[i].Dv);
+        const size_t bytes = (size_t)(ROWS * s[i].H * s[i].Dv) * 4;
+        lq_arena a;
+        lq_arena_init(&a, 0, NULL);
+        input in = input_make(&s[i], &a, i);
+        family_use(0, family);
+        float *want = run_from(s[i].T - ROWS, &s[i], &in, 1, 16, 1, KV_F16, NULL, &a);
+        for (int f = 0; family_use(f, family); f++)
+            for (size_t k = 0; k < LQ_COUNT(threads); k++) {
+                pool *p;
+                CHECK(!pool_open(&p, threads[k], NULL), "pool");
+                for (int n = 1; n <= SEQS; n += 2) {
+                    float *got = run_from(s[i].T - ROWS, &s[i], &in, n, 16, n, KV_F16, p, &a);
+                    for (int q = 0; q < n; q++)
+                        CHECK(memcmp(got + (int64_t)q * s[i].T * s[i].H * s[i].Dv + from,
+                                     want + from, bytes) == 0,
+                              "%s, %s, %d threads, sequence %d of %d", family, s[i].why, threads[k],
+                              q, n);
+                }
+                pool_close(p);
+            }
+        lq_arena_free(&a);
+    }
+}
+
 TEST(a_cached_row_is_what_its_type_can_hold)
 {
     static const float x[8] = { 1, -2, 0.5f, 127, -127, 0, 1e-3f, 63.4f };
@@ -261,6 +308,7 @@ int main(int argc, char **argv)
 {
     RUN(the_reference_agrees_with_the_formula);
     RUN(the_same_bytes_in_any_chunk_block_batch_and_family);
+    RUN(a_long_context_has_the_same_bytes_on_any_number_of_threads);
     RUN(a_cached_row_is_what_its_type_can_hold);
     return check_end();
 }
