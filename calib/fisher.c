@@ -31,19 +31,37 @@ static size_t g_floats(int64_t N)
     return (size_t)lq_ceil_div(N, FISHER_BLOCK) * FISHER_BLOCK * FISHER_BLOCK;
 }
 
+/* Bytes of all G and of all H; false: H would be too large. */
+static bool sum_bytes(size_t *g, size_t *h, const arch_config *c)
+{
+    *g = *h = 0;
+    for (int k = 0; k < GRAD_LINEARS; k++) {
+        int64_t N, K;
+        arch_role_shape(c, grad_linear_roles[k], &N, &K);
+        *g += g_floats(N) * sizeof(float) * (size_t)c->layers;
+        *h += (size_t)(K * K) * sizeof(float) * (size_t)c->layers;
+    }
+    return *h <= FISHER_H_MOST;
+}
+
+size_t fisher_bytes(const arch_config *c)
+{
+    size_t g, h;
+    return sum_bytes(&g, &h, c) ? g + h : g;
+}
+
 static bool push_sums(work *w)
 {
     const arch_config *c = w->c;
     lq_arena *a = &w->f->arena;
     const size_t layers = (size_t)c->layers, f = sizeof(float);
-    size_t all = 0, widest = 0;
+    size_t g, h, widest = 0;
     int64_t N[GRAD_LINEARS], K[GRAD_LINEARS];
     for (int k = 0; k < GRAD_LINEARS; k++) {
         arch_role_shape(c, grad_linear_roles[k], &N[k], &K[k]);
-        all += (size_t)(K[k] * K[k]) * f * layers;
         widest = (size_t)K[k] > widest ? (size_t)K[k] : widest;
     }
-    const bool want_h = all <= FISHER_H_MOST;
+    const bool want_h = sum_bytes(&g, &h, c);
     bool ok = (w->f->G = lq_push(a, layers * sizeof *w->f->G));
     if (want_h)
         ok = ok && (w->f->H = lq_push(a, layers * sizeof *w->f->H)) &&

@@ -40,5 +40,6 @@ typedef struct {
 lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int64_t windows,
                      pool *p, const lq_job *job, lq_err *err);
 void fisher_free(fisher *f);
+size_t fisher_bytes(const arch_config *c); /* of G, and H where it is kept */
 
 #endif

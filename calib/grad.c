@@ -112,6 +112,14 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
     return s;
 }
 
+size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, int threads)
+{
+    const int64_t R = windows * len, D = c->hidden, F = c->ffn, norms = c->w.qk_norm ? 5 : 4;
+    const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
+    const int64_t rows = R * (4 * D + norms * (Q + KV) + 5 * F);
+    return (size_t)(rows + 2 * len * len * threads) * sizeof(float);
+}
+
 void grad_close(grad_ctx *g)
 {
     if (!g) return;

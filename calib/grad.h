@@ -45,6 +45,8 @@ typedef struct grad_ctx grad_ctx;
 lq_status grad_open(grad_ctx **g, const arch_config *c, int64_t windows, int64_t len, pool *p,
                     lq_err *err);
 void grad_close(grad_ctx *g);
+/* What it takes, of a model that grad_covers. */
+size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, int threads);
 
 /* x := layer(x) for `windows` windows. */
 void grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows);

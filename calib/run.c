@@ -19,8 +19,8 @@ struct cal_run {
     bool want_h, all_experts;
     float outlier;
     float *state; /* [n*len][hidden], or one chunk when `fd` holds the rest */
-    int fd;
-    float *x; /* one chunk: the copy that a look consumes */
+    int fd;       /* -1: none */
+    float *x;     /* one chunk: the copy that a look consumes */
     lq_arena scratch;
 };
 
@@ -93,6 +93,19 @@ static lq_status embed_all(cal_run *r, const int32_t *ids, lq_err *err)
     return s;
 }
 
+int64_t cal_chunk(int64_t n, int64_t len)
+{
+    const int64_t windows = CHUNK_TOKENS / len > 0 ? CHUNK_TOKENS / len : 1;
+    return (windows < n ? windows : n) * len;
+}
+
+/* Rows that were read are not needed again. */
+static void drop_embedding(const cal_run *r, src_source *src)
+{
+    for (int p = 0; p < QT_N_PLANES; p++)
+        src_drop(src, r->m.embed.plane[p]);
+}
+
 lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, const cal_opts *o,
                    pool *p, lq_err *err)
 {
@@ -106,12 +119,13 @@ lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, c
     r->want_h = o->want_h;
     r->outlier = o->outlier;
     r->all_experts = o->all_experts;
-    r->per_chunk = CHUNK_TOKENS / r->len > 0 ? CHUNK_TOKENS / r->len : 1;
+    r->per_chunk = cal_chunk(r->n, r->len) / r->len;
     lq_status s = model_load_frame(&r->m, src, p, err);
+    if (!s && o->logits) s = model_load_head(&r->m, p, err);
     if (!s && o->frame) s = o->frame(o->user, &r->m, err);
     if (s) goto done;
     size_t chunk = chunk_floats(r), all = chunk * (size_t)n_chunks(r) * sizeof(float);
-    if (o->spill_dir && o->state_limit && all > o->state_limit) {
+    if (o->spill_dir && n_chunks(r) > 1) {
         r->fd = unnamed_file(o->spill_dir);
         if (r->fd < 0) {
             s = lq_fail(err, LQ_EIO, "%s: cannot make a file for the calibration state: %s",
@@ -126,9 +140,10 @@ lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, c
         s = lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of calibration state", all);
     size_t need = fwd_layer_scratch(r->m.cfg, r->per_chunk * r->len, pool_threads(p));
     size_t head = fwd_logits_scratch(r->m.cfg, CAL_LOGIT_ROWS, pool_threads(p));
-    if (head > need) need = head;
+    if (o->logits && head > need) need = head;
     if (!s) s = lq_arena_init(&r->scratch, need, err);
     if (!s) s = embed_all(r, samples->ids, err);
+    if (!s) drop_embedding(r, src);
 done:
     if (s)
         cal_close(r);

@@ -5,8 +5,8 @@
  * the state through the quantized layer, so that later layers see the inputs they will have.
  *
  * Arithmetic is f32; windows are cut into fixed chunks, so nothing depends on the number of threads
- * or on the memory limit. Memory: the hidden states (or one chunk of them, the rest in a file when
- * they exceed the limit), one chunk's buffers, and the statistics asked for. */
+ * or on where the states are. Memory: the hidden states (or one chunk of them, the rest in a file),
+ * one chunk's buffers, and the statistics asked for. */
 #ifndef LLMQ_CALIB_RUN_H
 #define LLMQ_CALIB_RUN_H
 
@@ -16,9 +16,9 @@
 
 typedef struct cal_run cal_run;
 typedef struct {
-    size_t state_limit;    /* bytes of hidden states to keep in memory; 0: all */
-    const char *spill_dir; /* where the rest goes (an unnamed file); NULL: no limit */
+    const char *spill_dir; /* hidden states go into an unnamed file there; NULL: into memory */
     bool want_h;
+    bool logits;      /* cal_logits will be called: the head is loaded */
     float outlier;    /* cal_stats.limit */
     bool all_experts; /* no statistics for CAL_EXPERT_IN: CAL_MLP's, of all tokens, serve. What goes
                          on is still routed */
@@ -28,18 +28,20 @@ typedef struct {
     void *user;
 } cal_opts;
 
-/* Loads embedding, final norm and head (not the layers) and embeds the samples, which are copied.
+/* Loads what is outside the layers and embeds the samples. One chunk of states takes cal_chunk
+ * tokens of hidden floats.
  * The source must stay open. Errors: those of model_load_frame, LQ_EIO (spill file), LQ_ENOMEM. */
 lq_status cal_open(cal_run **r, src_source *src, const cal_samples *samples, const cal_opts *o,
                    pool *p, lq_err *err);
 void cal_close(cal_run *r);
+int64_t cal_chunk(int64_t n, int64_t len); /* tokens, of n windows */
 const model *cal_model(const cal_run *r);
 /* Statistics of `l`'s inputs: of all sites when `first` is 0 (the experts' excepted), and of
  * experts first .. first + n. The state stays, and what is found of an expert does not depend on
  * first and n, so a layer whose experts' statistics do not fit in memory at once is looked at
  * several times. With all_experts CAL_EXPERT_IN stays empty: its statistics are CAL_MLP's. st
- * starts zeroed and is reused from call to call. Errors: LQ_EVALUE (an input of a linear that is not
- * finite: names layer and role), LQ_EINTR, LQ_EIO, LQ_ENOMEM. */
+ * starts zeroed and is reused from call to call. Errors: LQ_EVALUE (an input of a linear that is
+ * not finite: names layer and role), LQ_EINTR, LQ_EIO, LQ_ENOMEM. */
 lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                    int64_t first, int64_t n, const lq_job *job, lq_err *err);
 /* State := layer(state). */

@@ -155,7 +155,7 @@ static lq_status compare(qz_check *c, comparison *k, const lq_job *job, lq_err *
 }
 
 lq_status qz_check_run(qz_check *c, src_source *src, const qz_made *made,
-                       const cal_samples *windows, size_t memory_limit, pool *p, const lq_job *job,
+                       const cal_samples *windows, bool spill, pool *p, const lq_job *job,
                        lq_err *err)
 {
     memset(c, 0, sizeof *c);
@@ -171,7 +171,7 @@ lq_status qz_check_run(qz_check *c, src_source *src, const qz_made *made,
     lq_status s = LQ_OK;
     if (!b.items || !k.x || !k.y || !k.score)
         s = lq_fail(err, LQ_ENOMEM, "no memory for the check");
-    cal_opts o = { .state_limit = memory_limit / 4, .spill_dir = made->state->dir };
+    cal_opts o = { .spill_dir = spill ? made->state->dir : NULL, .logits = true };
     if (!s) s = cal_open(&k.ref, src, windows, &o, p, err);
     o.frame = build_frame;
     o.user = &b;

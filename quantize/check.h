@@ -4,9 +4,9 @@
  *
  * beside perplexity of both and how often both choose the same token. Both models run layer by
  * layer over the same windows, each layer read once, so that memory stays at one layer, the
- * windows' hidden states twice (on disk beyond half of the memory limit) and the logits of some
+ * windows' hidden states twice (on disk where `spill`) and the logits of some
  * rows. Exact activations; sums in the order of the windows: the figures depend neither on threads
- * nor on the memory limit. They are those of `llmq eval --ref` on the same windows. */
+ * nor on memory. They are those of `llmq eval --ref` on the same windows. */
 #ifndef LLMQ_QUANTIZE_CHECK_H
 #define LLMQ_QUANTIZE_CHECK_H
 
@@ -33,7 +33,7 @@ typedef struct {
 
 /* Errors: LQ_EVALUE (logits that are not finite), LQ_EINTR, LQ_EIO (the disk), LQ_ENOMEM. */
 lq_status qz_check_run(qz_check *c, src_source *src, const qz_made *made,
-                       const cal_samples *windows, size_t memory_limit, pool *p, const lq_job *job,
+                       const cal_samples *windows, bool spill, pool *p, const lq_job *job,
                        lq_err *err);
 
 /* As an object "check" of o, and back; a check that was not made adds nothing. */

@@ -25,6 +25,7 @@ typedef struct {
     const lq_job *job; /* the meter's */
     qz_meter meter;
     qz_plan plan;
+    qz_need need;
     qz_state state;
     qz_report *reports; /* [plan.n] of tensors that were made while the file was written */
     size_t n_reports;
@@ -35,6 +36,40 @@ typedef struct {
     tune_result tuned; /* kept: its tensors replace the parts' */
     cJSON *recipe, *provenance;
 } run;
+
+/* ---- what it takes ---- */
+/* Training codes takes 12 bytes per weight: only where that is a few GiB. Not by the memory limit,
+ * which the result does not depend on. */
+static bool trains_codes(const qz_opts *o, const qz_plan *plan)
+{
+    enum { MAX_WEIGHTS = 1 << 28 };
+    int64_t n = 0;
+    if (!qz_tune_steps(o) || !grad_covers(src_config(plan->src))) return false;
+    for (size_t i = 0; i < plan->n; i++)
+        if (plan->e[i].quantize) n += plan->e[i].count * plan->e[i].N * plan->e[i].K;
+    return n <= MAX_WEIGHTS;
+}
+
+/* Windows that auto takes the curvature from; 0: none, another method or kind of model. */
+static int64_t curvature_windows(const qz_job *j, const qz_plan *plan)
+{
+    if (j->o->method != QZ_AUTO || !j->samples || !grad_covers(src_config(plan->src))) return 0;
+    return j->samples->n < CURVATURE_WINDOWS ? j->samples->n : CURVATURE_WINDOWS;
+}
+
+lq_status qz_job_need(qz_need *n, const qz_job *j, const qz_plan *plan, int threads, lq_err *err)
+{
+    const need_work w = { .plan = plan,
+                          .o = j->o,
+                          .windows = j->samples ? j->samples->n : 0,
+                          .len = j->samples ? j->samples->len : 0,
+                          .curvature_windows = curvature_windows(j, plan),
+                          .check_windows = j->check ? j->check->n : 0,
+                          .check_len = j->check ? j->check->len : 0,
+                          .threads = threads,
+                          .trains_codes = trains_codes(j->o, plan) };
+    return qz_need_of(n, &w, j->memory_limit, err);
+}
 
 /* ---- recipe, provenance and the key of a run ---- */
 static cJSON *provenance(const run *r)
@@ -166,18 +201,6 @@ static lq_status look(void *user, cal_layer_stats **st, int64_t first, int64_t n
     return status;
 }
 
-/* Training codes takes 12 bytes per weight: only where that is a few GiB. Not by the memory limit,
- * which the result does not depend on. */
-static bool trains_codes(const run *r)
-{
-    enum { MAX_WEIGHTS = 1 << 28 };
-    int64_t n = 0;
-    if (!qz_tune_steps(r->j->o) || !grad_covers(src_config(r->src))) return false;
-    for (size_t i = 0; i < r->plan.n; i++)
-        if (r->plan.e[i].quantize) n += r->plan.e[i].count * r->plan.e[i].N * r->plan.e[i].K;
-    return n <= MAX_WEIGHTS;
-}
-
 /* One layer with calibration: look, quantize, keep, advance; or only the last when it was done. */
 static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err *err)
 {
@@ -189,10 +212,10 @@ static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err 
     qz_eyes eyes = { .look = look,
                      .user = &at,
                      .hessian = qz_methods[r->j->o->method].hessian,
-                     .limit = r->j->memory_limit / 4,
+                     .limit = r->need.experts,
                      .all_experts = r->j->o->all_experts,
                      .curvature = r->curvature.G ? &r->curvature : NULL,
-                     .rest = trains_codes(r) };
+                     .rest = trains_codes(r->j->o, &r->plan) };
     lq_status s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
     if (!s && !qz_state_done(&r->state, layer)) {
         s = qz_part_make(&part, &r->plan, layer, r->j->o, &eyes, r->p, r->job, err);
@@ -237,8 +260,7 @@ static lq_status all_parts(run *r, lq_err *err)
     qz_item *items = calloc(r->plan.n, sizeof *items);
     if (!items) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
     if (look >= 0) {
-        cal_opts o = { .state_limit = r->j->memory_limit / 2,
-                       .spill_dir = r->state.dir,
+        cal_opts o = { .spill_dir = r->need.spill ? r->state.dir : NULL,
                        .want_h = qz_methods[r->j->o->method].hessian,
                        .outlier = (float)qz_outlier_threshold(r->j->o),
                        .all_experts = r->j->o->all_experts };
@@ -302,8 +324,7 @@ static lq_status check(run *r, qz_check *c, lq_err *err)
     if (!r->j->check || !r->j->check->n) return LQ_OK;
     meter_phase(&r->meter, METER_CHECK, -1);
     const qz_made made = { &r->plan, &r->state, r->tuned.kept ? r->tuned.t : NULL };
-    lq_status s =
-        qz_check_run(c, r->src, &made, r->j->check, r->j->memory_limit, r->p, r->job, err);
+    lq_status s = qz_check_run(c, r->src, &made, r->j->check, r->need.spill, r->p, r->job, err);
     if (!s && !qz_check_write(r->provenance, c)) s = lq_fail(err, LQ_ENOMEM, "no memory");
     return s;
 }
@@ -504,16 +525,14 @@ static lq_status start_meter(run *r, const lq_job *job, lq_err *err)
     const qz_job *j = r->j;
     const cal_samples *c = j->samples;
     const int64_t look = last_to_look(r), L = r->plan.cfg.layers;
-    const bool curvature = j->o->method == QZ_AUTO && look >= 0 && grad_covers(src_config(r->src));
     const meter_work w = {
         .plan = &r->plan,
         .calibrated = c != NULL,
         .hessian = qz_methods[j->o->method].hessian,
         .tune_steps = grad_covers(src_config(r->src)) ? qz_tune_steps(j->o) : 0,
         .tokens = c ? c->n * c->len : 0,
-        .curvature_tokens =
-            curvature ? (c->n < CURVATURE_WINDOWS ? c->n : CURVATURE_WINDOWS) * c->len : 0,
-        .tuned_tokens = c ? 4 * c->len : 0,
+        .curvature_tokens = look >= 0 ? curvature_windows(j, &r->plan) * c->len : 0,
+        .tuned_tokens = c ? TUNE_BATCH * c->len : 0,
         .check_tokens = j->check ? j->check->n * j->check->len : 0,
     };
     lq_status s = meter_open(&r->meter, &w, &j->view, job, err);
@@ -543,6 +562,8 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     lq_status s = qz_plan_make(&r.plan, src, j->o, &j->voice, err);
     if (s) goto unguard;
     s = j->o->bpw > 0 ? bpw_check(&range, &r.plan, j->o, err) : LQ_OK;
+    if (!s) s = qz_job_need(&r.need, j, &r.plan, pool_threads(p), err);
+    out->need = r.need;
     if (!s) s = check_out(out_path, err);
     if (!s) s = scan(&r, err);
     if (!s) s = describe(&r, &what, err);

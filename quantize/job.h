@@ -2,25 +2,27 @@
  *
  *     source -> plan -> for each part: look (statistics) -> quantize -> keep -> advance -> write
  *
- * Memory: one layer and its statistics (of as many experts as fit in a quarter of the memory limit;
- * the layer runs again for the next), and the hidden states of the calibration tokens; never the
- * model. Finished parts lie in OUT.resume/ until the whole file is written (quantize/state.h), so
- * the disk holds the result twice for a moment; methods without calibration go from tensor to
- * tensor straight into the file. Pages of the mapped source are dropped once read. Before that the
- * result is compared with the source (quantize/check.h), and its provenance says how it did. The
- * bytes of the result depend on source, options, calibration tokens and kernels only: not on
- * threads, interruptions, memory limit or paths. */
+ * Memory: one layer and its statistics, and the hidden states of the calibration tokens; never the
+ * model. How much is known before (quantize/need.h); within a memory limit those states lie on disk
+ * and experts are looked at a few at a time (the layer runs again for the next). Finished parts lie
+ * in OUT.resume/ until the whole file is written (quantize/state.h), so the disk holds the result
+ * twice for a moment; methods without calibration go from tensor to tensor straight into the file.
+ * Pages of the mapped source are dropped once read. Before that the result is compared with the
+ * source (quantize/check.h), and its provenance says how it did. The bytes of the result depend on
+ * source, options, calibration tokens and kernels only: not on threads, interruptions, memory limit
+ * or paths. */
 #ifndef LLMQ_QUANTIZE_JOB_H
 #define LLMQ_QUANTIZE_JOB_H
 
 #include "quantize/check.h"
 #include "quantize/meter.h"
+#include "quantize/need.h"
 
 typedef struct {
     const qz_opts *o;
     const cal_samples *samples; /* where qz_calibrated(o) */
     uint64_t seed;              /* that chose them: for the record */
-    size_t memory_limit;        /* 0: none */
+    size_t memory_limit;        /* bytes; 0: none */
     bool resume;                /* an output that is what this run would make is left alone */
     bool restart;               /* do not go on from what an earlier run finished */
     const cal_samples *check;   /* windows for the check at the end; NULL: none */
@@ -41,13 +43,18 @@ typedef struct {
     double kl_before, kl_after; /* NAN: not measured */
     int64_t resumed;            /* parts that were finished before; -1: the output was */
     double phase_secs[METER_N]; /* where the time went */
+    qz_need need;               /* as predicted */
     qz_check check;             /* windows = 0: not made */
     lq_arena arena;
 } qz_result;
 
-/* Errors: those of the plan; LQ_EVALUE (NaN or Inf in a weight, by name), LQ_EIO (state stays for a
- * repeated run; also: the source changed meanwhile), LQ_EINTR (the same), LQ_EBUSY, LQ_EUSAGE
- * (quantize/state.h), LQ_ENOMEM. */
+/* What j would take of memory and disk, of samples and check by their numbers and lengths alone.
+ * Errors: LQ_EUSAGE (more than the limit). */
+lq_status qz_job_need(qz_need *n, const qz_job *j, const qz_plan *plan, int threads, lq_err *err);
+
+/* Errors: those of the plan and of qz_job_need; LQ_EVALUE (NaN or Inf in a weight, by name), LQ_EIO
+ * (state stays for a repeated run; also: the source changed meanwhile), LQ_EINTR (the same),
+ * LQ_EBUSY, LQ_EUSAGE (quantize/state.h), LQ_ENOMEM. */
 lq_status qz_run(qz_result *r, src_source *src, const char *out_path, const qz_job *j, pool *p,
                  const lq_job *job, lq_err *err);
 void qz_result_free(qz_result *r);

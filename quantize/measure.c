@@ -342,7 +342,7 @@ lq_status measure_run(measure_entry *m, size_t n, src_source *src, const qz_plan
     }
     if (!s) s = take_windows(&w.samples, samples, err);
     /* Experts' gate and up are measured by all tokens, their down by its weights. */
-    const cal_opts cal = { .want_h = true, .all_experts = true };
+    const cal_opts cal = { .want_h = true, .logits = true, .all_experts = true };
     if (!s) s = cal_open(&w.cal, src, &w.samples, &cal, p, err);
     if (!s) s = open_probe(&w, err);
     for (int64_t i = 0; i < plan->cfg.layers && !s; i++) {

@@ -359,7 +359,7 @@ static tune_opts with_defaults(const tune_opts *o, int64_t windows)
 {
     tune_opts d = *o;
     d.steps = o->steps ? o->steps : 100;
-    d.batch = o->batch ? o->batch : 4;
+    d.batch = o->batch ? o->batch : TUNE_BATCH;
     if (d.batch > windows) d.batch = (int)windows;
     d.rate_scale = o->rate_scale > 0 ? o->rate_scale : 5e-4;
     d.rate_norm = o->rate_norm > 0 ? o->rate_norm : 5e-4;

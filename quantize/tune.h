@@ -22,10 +22,12 @@
 #include "calib/samples.h"
 #include "quantize/state.h"
 
+enum { TUNE_BATCH = 4 };
+
 /* Zero means the default given here. */
 typedef struct {
     int steps; /* 100 */
-    int batch; /* windows per step: 4 */
+    int batch; /* windows per step: TUNE_BATCH */
     double
         rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less: 5e-4 */
     double rate_norm; /* ... of a norm's weight: 5e-4 */

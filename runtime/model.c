@@ -128,9 +128,13 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     if (!s) s = load_linear(&m->proj_in, m, R_PROJ_IN, -1, -1, a, p, err);
     if (!s) s = load_linear(&m->proj_out, m, R_PROJ_OUT, -1, -1, a, p, err);
     if (!s) s = load_vector(&m->final_norm, m, R_FINAL_NORM, -1, a, err);
-    if (!s) s = load_linear(&m->head, m, R_HEAD, -1, -1, a, p, err);
     if (s) model_free(m);
     return s;
+}
+
+lq_status model_load_head(model *m, pool *p, lq_err *err)
+{
+    return load_linear(&m->head, m, R_HEAD, -1, -1, &m->arena, p, err);
 }
 
 static size_t linear_bytes(const model_linear *l)
@@ -163,9 +167,10 @@ lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_e
 {
     lq_status s = model_load_frame(m, src, p, err);
     if (s) return s;
+    s = model_load_head(m, p, err);
     int64_t L = m->cfg->layers;
     m->layers = lq_push(&m->arena, (size_t)L * sizeof *m->layers);
-    if (!m->layers) s = no_memory(err, "layers");
+    if (!s && !m->layers) s = no_memory(err, "layers");
     for (int64_t i = 0; i < L && !s; i++) {
         s = lq_stopped(job) ? lq_fail(err, LQ_EINTR, "interrupted while loading")
                             : model_load_layer(&m->layers[i], m, i, &m->arena, p, err);

@@ -44,9 +44,11 @@ typedef struct {
 
 /* Load everything. */
 lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_err *err);
-/* Load embedding, final norm and head only; layers come and go one by one (calibration in bounded
- * memory). */
+/* Load what is before and behind the layers, but for the head; layers come and go one by one
+ * (calibration in bounded memory). */
 lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err);
+/* And the head, where logits are wanted. After an error model_free is the caller's. */
+lq_status model_load_head(model *m, pool *p, lq_err *err);
 /* One layer into its own arena; free the arena to drop it. */
 lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
                            lq_err *err);

@@ -104,11 +104,13 @@ static const opt_row which_rows[] = {
 };
 static const opt_row run_rows[] = {
     { "memory-limit", 0, OPT_SIZE, F(memory_limit),
-      .help = "keep half of it at most for calibration states, the rest of them on disk" },
+      .help = "stay below: calibration states go to disk, experts are looked at a few at a time; "
+              "too little is refused, naming the least that will do" },
     { "resume", 0, OPT_TRI, F(resume),
       .help = "go on from the last finished layer (that is also the default), and leave a finished "
               "OUT alone; --no-resume: throw finished layers away" },
-    { "dry-run", 0, OPT_FLAG, F(dry_run), .help = "print what would become of every tensor" },
+    { "dry-run", 0, OPT_FLAG, F(dry_run),
+      .help = "print what would become of every tensor, and how much memory and disk it takes" },
     { "report", 0, OPT_STR, F(report), .arg = "FILE.html",
       .help = "also write a page of plots and tables: bits, losses, outliers, folding, experts" },
     { "check", 0, OPT_TRI, F(check),
@@ -273,11 +275,17 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
         s = rot_open(&rotated, src, &(rot_opts){ q.rotate_seed, q.embed || q.lm_head }, p,
                      &qrep_voice, err);
     if (rotated) seen = rot_source(rotated);
+    const bool checked = opt_tri_or(o->check, qz_calibrated(&q));
     if (s || o->dry_run) {
-        if (!s) s = qrep_print_plan(seen, &q, o->out, c->json, err);
+        const cal_samples most = { .n = o->samples, .len = o->len };
+        const cal_samples windows = { .n = checked ? QZ_CHECK_WINDOWS : 0, .len = o->len };
+        const qz_job would = { .o = &q,
+                               .samples = qz_calibrated(&q) ? &most : NULL,
+                               .memory_limit = o->memory_limit,
+                               .check = &windows };
+        if (!s) s = qrep_print_plan(seen, &would, o->out, pool_threads(p), c->json, err);
         goto done;
     }
-    const bool checked = opt_tri_or(o->check, qz_calibrated(&q));
     s = tokenizer_open(&tok, src, qz_calibrated(&q) || checked, err);
     const mix_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
     if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, err);

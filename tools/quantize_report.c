@@ -33,14 +33,34 @@ static const char *budget_of(const qz_opts *q)
     return qz_bpw_whole(q) ? "the whole model" : "the linear layers";
 }
 
-lq_status qrep_print_plan(const src_source *src, const qz_opts *q, const char *out_path, bool json,
-                          lq_err *err)
+static void print_need(const qz_need *n)
 {
+    char a[16], b[16], c[16];
+    printf("memory: %s predicted (%s takes most), %s at least; disk beside the output: %s\n",
+           opt_size_text(a, sizeof a, (double)n->rss), meter_phases[n->phase],
+           opt_size_text(b, sizeof b, (double)n->least),
+           opt_size_text(c, sizeof c, (double)n->disk));
+}
+
+static void add_need(cJSON *doc, const qz_need *n)
+{
+    cJSON_AddNumberToObject(doc, "predicted_rss", (double)n->rss);
+    cJSON_AddNumberToObject(doc, "least_memory_limit", (double)n->least);
+    cJSON_AddNumberToObject(doc, "predicted_disk", (double)n->disk);
+}
+
+lq_status qrep_print_plan(const src_source *src, const qz_job *j, const char *out_path, int threads,
+                          bool json, lq_err *err)
+{
+    const qz_opts *q = j->o;
     qz_plan plan;
+    qz_need need;
     bpw_range range;
     lq_status s = qz_plan_make(&plan, src, q, &qrep_voice, err);
     if (s) return s;
-    if (q->bpw > 0 && (s = bpw_check(&range, &plan, q, err))) {
+    if (q->bpw > 0) s = bpw_check(&range, &plan, q, err);
+    if (!s) s = qz_job_need(&need, j, &plan, threads, err);
+    if (s) {
         qz_plan_free(&plan);
         return s;
     }
@@ -75,6 +95,7 @@ lq_status qrep_print_plan(const src_source *src, const qz_opts *q, const char *o
     }
     cJSON_AddNumberToObject(doc, "bytes_in", in);
     cJSON_AddNumberToObject(doc, "bytes_out", out);
+    add_need(doc, &need);
     qz_plan_free(&plan);
     if (json) return cmd_print_json(doc, err);
     char a[16], b[16];
@@ -83,6 +104,7 @@ lq_status qrep_print_plan(const src_source *src, const qz_opts *q, const char *o
                (long long)range.n_open, q->bpw, budget_of(q), range.bpw_least, range.bpw_most);
     printf("%s of tensors become %s%s\n", opt_size_text(a, sizeof a, in),
            q->bpw > 0 ? "at most " : "", opt_size_text(b, sizeof b, out));
+    print_need(&need);
     cJSON_Delete(doc);
     return LQ_OK;
 }
@@ -143,6 +165,7 @@ cJSON *qrep_json(const qz_result *r, const qrep_run *run)
     cJSON_AddNumberToObject(doc, "bytes_out", (double)r->bytes_out);
     cJSON_AddNumberToObject(doc, "seconds", run->seconds);
     cJSON_AddNumberToObject(doc, "peak_rss_bytes", (double)prog_peak_rss_bytes());
+    add_need(doc, &r->need);
     cJSON *phases = cJSON_AddObjectToObject(doc, "phase_seconds");
     for (int k = 0; k < METER_N; k++)
         if (r->phase_secs[k] > 0)
@@ -249,4 +272,7 @@ void qrep_print_text(const qz_result *r, const qrep_run *run)
     printf("%s: %s -> %s, %.3f bits per weight in the linear layers, %.3f in all, %.1f s\n",
            run->out, opt_size_text(a, sizeof a, (double)r->bytes_in),
            opt_size_text(b, sizeof b, (double)r->bytes_out), r->bpw, r->bpw_model, run->seconds);
+    printf("peak memory %s, predicted %s\n",
+           opt_size_text(a, sizeof a, (double)prog_peak_rss_bytes()),
+           opt_size_text(b, sizeof b, (double)r->need.rss));
 }

@@ -16,9 +16,10 @@ typedef struct {
 extern const plan_voice qrep_voice;
 extern const meter_view qrep_view;
 
-/* What would become of every tensor; out_path may be NULL. Errors: those of the plan. */
-lq_status qrep_print_plan(const src_source *src, const qz_opts *q, const char *out_path, bool json,
-                          lq_err *err);
+/* What would become of every tensor, and what it would take; out_path may be NULL. Of samples and
+ * check only numbers and lengths count. Errors: those of the plan and of qz_job_need. */
+lq_status qrep_print_plan(const src_source *src, const qz_job *j, const char *out_path, int threads,
+                          bool json, lq_err *err);
 
 /* All of the result as one document; NULL: out of memory. Caller frees. */
 typedef struct cJSON cJSON;

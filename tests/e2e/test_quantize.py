@@ -26,6 +26,11 @@ def digest(path):
     return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
 
 
+def least_memory(llmq, *args):
+    """The smallest --memory-limit for this run."""
+    return llmq.json(*args, "--dry-run")["least_memory_limit"]
+
+
 def leftovers(folder):
     return sorted(p.name for p in pathlib.Path(folder).iterdir())
 
@@ -58,9 +63,11 @@ def test_each_method_has_its_size_and_report(llmq, model, tmp_path, method):
 @pytest.mark.parametrize("method", ["rtn", "int8", "nf4", "gptq", "awq", "auto"])
 def test_the_bytes_depend_on_neither_threads_nor_path_nor_memory_limit(llmq, model, tmp_path, method):
     seen = set()
-    for i, more in enumerate(([], ["--threads", "1"], ["--threads", "7", "--memory-limit", "64K"])):
+    args = ["quantize", model, "--method", method, *quick(method)]
+    tight = ["--memory-limit", least_memory(llmq, *args, "--threads", "7")]
+    for i, more in enumerate(([], ["--threads", "1"], ["--threads", "7", *tight])):
         out = tmp_path / f"{i}.llmq"
-        llmq("quantize", model, "-o", out, "--method", method, *quick(method), *more)
+        llmq(*args, "-o", out, *more)
         seen.add(digest(out))
     assert len(seen) == 1
 

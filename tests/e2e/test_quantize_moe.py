@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from test_bad_input import copy, read_st, st_file
+from test_quantize import least_memory
 from test_quantize_input import TINY, floats, logits
 
 READS = re.compile(r"mlp\.gate\.|experts\.\d+\.(gate|up)_proj|router|input_linear|shared_expert\.(gate|up)_proj|"
@@ -62,7 +63,10 @@ def test_the_bytes_depend_on_neither_memory_nor_threads(llmq, calib, tmp_path, f
     """However few experts' statistics fit at once."""
     for extra in ([], ["--all-experts"]):
         seen = set()
-        for more in (["--threads", "1"], ["--threads", "3", "--memory-limit", "8K"], ["--memory-limit", "200K"]):
-            llmq("quantize", TINY.parent / folder, "-o", tmp_path / "q", "-m", "gptq", *calib, *more, *extra)
+        args = ["quantize", TINY.parent / folder, "-m", "gptq", *calib, *extra]
+        three = ["--threads", "3", "--memory-limit"]
+        least = least_memory(llmq, *args, "--threads", "3")
+        for more in (["--threads", "1"], [*three, least], [*three, least + 20_000]):
+            llmq(*args, *more, "-o", tmp_path / "q")
             seen.add(hashlib.sha256((tmp_path / "q").read_bytes()).digest())
         assert len(seen) == 1

@@ -1,0 +1,69 @@
+"""llmq quantize: how much memory it says that it takes, and staying within a limit."""
+import re
+
+import pytest
+
+from test_quantize import digest, least_memory, leftovers
+from test_quantize_bounded import write_model
+
+# Two chunks of calibration text, so that hidden states can be on disk.
+CALIB = ["--calib-samples", "40", "--calib-len", "64", "--threads", "2"]
+RUNS = [("straight from tensor to tensor", "rtn", []),
+        ("with a check, which wants parts", "nf4", ["--check"]),
+        ("statistics without H", "int8", CALIB),
+        ("H, folding, the factor", "gptq", CALIB),
+        ("no factor", "awq", [*CALIB, "--no-check"]),
+        ("curvature and tuning", "auto", [*CALIB, "--tune", "2"])]
+
+
+@pytest.mark.parametrize("why,method,more", RUNS, ids=[f"{r[1]}: {r[0]}" for r in RUNS])
+def test_the_prediction_holds_on_a_small_model(llmq, model, tmp_path, why, method, more):
+    r = llmq.json("quantize", model, "-o", tmp_path / "q", "-m", method, *more)
+    assert 0.8 < r["predicted_rss"] / r["peak_rss_bytes"] < 1.25
+    assert leftovers(tmp_path) == ["q"]
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """Two layers of 7 MB each, and token ids for it."""
+    folder = tmp_path_factory.mktemp("wide")
+    (folder / "text.ids").write_text(" ".join(str(i * 7919 % 1024) for i in range(40 * 64)))
+    return write_model(folder / "m", layers=2, hidden=512, ffn=1536), folder / "text.ids"
+
+
+@pytest.mark.parametrize("method", ["rtn", "gptq", "awq"])
+def test_the_prediction_holds_on_a_wide_model(llmq, wide, tmp_path, method):
+    src, ids = wide
+    calib = ["--calib", ids, "--calib-samples", "4", "--calib-len", "64"] if method != "rtn" else []
+    r = llmq.json("quantize", src, "-o", tmp_path / "q", "-m", method, "--threads", "2", "--no-check", *calib)
+    assert 0.8 < r["predicted_rss"] / r["peak_rss_bytes"] < 1.25
+
+
+def test_a_dry_run_says_what_a_run_would_need(llmq, model, tmp_path):
+    args = ["quantize", model, "-o", tmp_path / "q", "-m", "gptq", *CALIB]
+    plan, run = llmq.json(*args, "--dry-run"), llmq.json(*args)
+    for key in ("predicted_rss", "predicted_disk", "least_memory_limit"):
+        assert plan[key] == run[key] > 0, key
+    assert "predicted" in llmq(*args, "--dry-run").stdout and "predicted" in llmq(*args).stdout
+
+
+def test_states_on_disk_give_the_same_bytes_in_less_memory(llmq, draft, tmp_path):
+    args = ["quantize", draft, "-m", "gptq", "--no-check", "--calib-samples", "64", "--calib-len", "64"]
+    free = llmq.json(*args, "-o", tmp_path / "free")
+    least = least_memory(llmq, *args)
+    tight = llmq.json(*args, "-o", tmp_path / "tight", "--memory-limit", least)
+    assert digest(tmp_path / "free") == digest(tmp_path / "tight")
+    assert tight["peak_rss_bytes"] < 1.1 * least
+    assert least <= tight["predicted_rss"] < free["predicted_rss"]
+    assert tight["predicted_disk"] > free["predicted_disk"]
+
+
+def test_too_little_memory_names_the_least_and_any_more_will_do(llmq, draft, tmp_path):
+    args = ["quantize", draft, "-o", tmp_path / "q", "-m", "gptq", *CALIB, "--no-check"]
+    text = llmq(*args, "--memory-limit", "1M", code=2).stderr
+    least = int(re.search(r"--memory-limit: expected at least (\d+)M \(which \w+ takes\), found 1M", text)[1])
+    assert leftovers(tmp_path) == []
+    assert llmq(*args, "--memory-limit", f"{least - 1}M", "--dry-run", code=2).stderr
+    for more in (0, 1, 2, 3, 5, 8, 13, 100, 10000):
+        llmq(*args, "--memory-limit", f"{least + more}M", "--dry-run")
+    llmq(*args, "--memory-limit", f"{least}M")
