@@ -327,10 +327,9 @@ static void weights_of_head(const grad_ctx *g, float *P, const float *q, const f
         for (int64_t i = from; i < t; i++)
             max = row[i] > max ? row[i] : max;
         double sum = 0;
-        for (int64_t i = from; i <= t; i++) {
-            row[i] = k_exp(row[i] - max);
+        k_exp_minus(row + from, row + from, max, t + 1 - from);
+        for (int64_t i = from; i <= t; i++)
             sum += (double)row[i];
-        }
         float inv = (float)(1 / sum);
         for (int64_t i = 0; i < from; i++)
             row[i] = 0;
@@ -408,14 +407,12 @@ static void mid_item(void *ctx, int64_t item, int thread)
               (float)j->g->c->act_limit);
 }
 
-/* f(x) and f'(x). */
+enum { CHUNK = 256 };
+
+/* f(x) and f'(x), but for SiLU. */
 static float act_slope(arch_act f, float x, float *value)
 {
     if (f == ARCH_RELU) return *value = x > 0 ? x : 0, x > 0 ? 1.0f : 0.0f;
-    if (f == ARCH_SILU) {
-        float s = 1 / (1 + km_exp(-x));
-        return *value = x * s, s * (1 + x * (1 - s));
-    }
     if (f == ARCH_GELU_TANH) {
         float t = km_tanh(KM_GELU_A * (x + KM_GELU_B * x * x * x));
         *value = 0.5f * x * (1 + t);
@@ -426,17 +423,40 @@ static float act_slope(arch_act f, float x, float *value)
     return cdf + x * 0.39894228f * km_exp(-0.5f * x * x);
 }
 
+/* Of n <= CHUNK values; SiLU, which most models have, in vectors. */
+static void act_slopes(arch_act act, const float *x, int64_t n, float *f, float *slope)
+{
+    if (act != ARCH_SILU) {
+        for (int64_t i = 0; i < n; i++)
+            slope[i] = act_slope(act, x[i], &f[i]);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        f[i] = -x[i];
+    k_exp_minus(f, f, 0, n);
+    for (int64_t i = 0; i < n; i++) {
+        const float s = 1 / (1 + f[i]);
+        f[i] = x[i] * s;
+        slope[i] = s * (1 + x[i] * (1 - s));
+    }
+}
+
 /* dgate, dup from the gradient at mid, which lies in `dup`. */
 static void mid_back_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const mid_job *j = ctx;
     const grad_ctx *g = j->g;
-    const int64_t F = g->c->ffn;
-    for (int64_t i = item * ROWS * F; i < tile_end(item, j->R) * F; i++) {
-        float f, slope = act_slope(g->c->act, g->gate[i], &f), d = g->dup[i];
-        g->dgate[i] = d * g->up[i] * slope;
-        g->dup[i] = d * f;
+    const int64_t F = g->c->ffn, end = tile_end(item, j->R) * F;
+    for (int64_t at = item * ROWS * F; at < end; at += CHUNK) {
+        const int64_t n = end - at < CHUNK ? end - at : CHUNK;
+        float f[CHUNK], slope[CHUNK];
+        act_slopes(g->c->act, g->gate + at, n, f, slope);
+        for (int64_t i = 0; i < n; i++) {
+            const float d = g->dup[at + i];
+            g->dgate[at + i] = d * g->up[at + i] * slope[i];
+            g->dup[at + i] = d * f[i];
+        }
     }
 }
 

@@ -7,6 +7,8 @@
 #include "calib/random.h"
 #include "kernels/ops.h"
 
+enum { CHUNK = 256 };
+
 size_t kl_scratch(int64_t V) { return 2 * (size_t)KL_ROWS * (size_t)V; }
 
 typedef struct {
@@ -32,10 +34,16 @@ static void one_row(void *ctx, int64_t r, int thread)
     add_bias(t, b->bias_t, b->V);
     float zs = k_logsumexp(s, b->V), zt = k_logsumexp(t, b->V);
     double kl = 0;
-    for (int64_t v = 0; v < b->V; v++) {
-        float lq = s[v] - zs, lp = t[v] - zt, p = k_exp(lp);
-        kl += (double)p * ((double)lp - (double)lq);
-        s[v] = (k_exp(lq) - p) * b->scale;
+    for (int64_t at = 0; at < b->V; at += CHUNK) {
+        const int64_t n = b->V - at < CHUNK ? b->V - at : CHUNK;
+        float p[CHUNK], q[CHUNK];
+        k_exp_minus(p, t + at, zt, n);
+        k_exp_minus(q, s + at, zs, n);
+        for (int64_t v = 0; v < n; v++) {
+            const float lq = s[at + v] - zs, lp = t[at + v] - zt;
+            kl += (double)p[v] * ((double)lp - (double)lq);
+            s[at + v] = (q[v] - p[v]) * b->scale;
+        }
     }
     b->kl[r] = kl;
 }
@@ -86,8 +94,8 @@ static void draw_row(void *ctx, int64_t r, int thread)
     double at = (double)(cal_mix(cal_mix(w->seed) + (uint64_t)(w->row0 + r)) >> 11) * 0x1p-53,
            sum = 0;
     int64_t y = -1;
+    k_exp_minus(s, s, z, w->V);
     for (int64_t v = 0; v < w->V; v++) {
-        s[v] = k_exp(s[v] - z);
         sum += (double)s[v];
         if (y < 0 && sum > at) y = v;
     }

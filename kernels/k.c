@@ -119,4 +119,8 @@ void k_clamp(float *x, float limit, int64_t n)
 
 void k_softcap(float *x, float cap, int64_t n) { in_use->softcap(x, cap, n); }
 float k_exp(float x) { return km_exp(x); }
+void k_exp_minus(float *dst, const float *x, float c, int64_t n)
+{
+    in_use->exp_minus(dst, x, c, n);
+}
 float k_logsumexp(const float *x, int64_t n) { return in_use->logsumexp(x, n); }

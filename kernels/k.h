@@ -67,6 +67,7 @@ typedef struct {
     X(void, swiglu_clamped,                                                                      \
       (float *dst, const float *gate, const float *up, int64_t n, float limit))                  \
     X(void, softcap, (float *x, float cap, int64_t n))                                           \
+    X(void, exp_minus, (float *dst, const float *x, float c, int64_t n))                         \
     X(float, logsumexp, (const float *x, int64_t n))                                             \
     /* limits for bench.h: operations done by `rounds` of each; xor of n bytes, n % 1024 == 0 */ \
     X(double, peak_f32, (int64_t rounds))                                                        \

@@ -31,6 +31,7 @@ const k_ops k_avx512 = {
     .mul = tmpl_mul,
     .swiglu_clamped = tmpl_swiglu_clamped,
     .softcap = tmpl_softcap,
+    .exp_minus = tmpl_exp_minus,
     .logsumexp = tmpl_logsumexp,
     .peak_f32 = tmpl_peak_f32,
     .peak_i8 = tmpl_peak_i8,

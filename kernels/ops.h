@@ -46,6 +46,7 @@ void k_scale(float *x, float s, int64_t n);
 void k_clamp(float *x, float limit, int64_t n); /* to -limit..limit */
 void k_softcap(float *x, float cap, int64_t n); /* cap * tanh(x / cap) */
 float k_exp(float x);
+void k_exp_minus(float *dst, const float *x, float c, int64_t n); /* exp(x - c); dst may be x */
 /* max, and log(sum(exp(x - max))) + max, in a fixed order. */
 float k_logsumexp(const float *x, int64_t n);
 

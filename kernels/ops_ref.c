@@ -75,6 +75,12 @@ static void ref_softcap(float *x, float cap, int64_t n)
         x[i] = cap * km_tanh(x[i] / cap);
 }
 
+static void ref_exp_minus(float *dst, const float *x, float c, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = km_exp(x[i] - c);
+}
+
 static float ref_logsumexp(const float *x, int64_t n)
 {
     float max = -INFINITY, part[LANES] = { 0 };
@@ -130,6 +136,7 @@ const k_ops k_ref = {
     .mul = ref_mul,
     .swiglu_clamped = ref_swiglu_clamped,
     .softcap = ref_softcap,
+    .exp_minus = ref_exp_minus,
     .logsumexp = ref_logsumexp,
     .peak_f32 = ref_peak,
     .peak_i8 = ref_peak,

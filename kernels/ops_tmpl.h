@@ -161,6 +161,11 @@ static inline void tmpl_softcap(float *x, float cap, int64_t n)
     EACH16(i, m, n) put(x + i, vf_mul(c, vf_tanh(vf_div(get(x + i, m), c))), m);
 }
 
+static inline void tmpl_exp_minus(float *dst, const float *x, float c, int64_t n)
+{
+    EACH16(i, m, n) put(dst + i, vf_exp(vf_sub(get(x + i, m), vf_set1(c))), m);
+}
+
 static inline float tmpl_logsumexp(const float *x, int64_t n)
 {
     float max = -INFINITY;

@@ -69,14 +69,22 @@ static void window_ids(int32_t *out, const evaluation *e, int64_t window)
 
 /* ---- scores of one row ---- */
 
+enum { CHUNK = 256 };
+static int64_t chunk_at(int64_t at, int64_t n) { return n - at < CHUNK ? n - at : CHUNK; }
+
 static double log_sum_exp(const float *x, int64_t n, int64_t *argmax)
 {
     int64_t best = 0;
     for (int64_t i = 1; i < n; i++)
         if (x[i] > x[best]) best = i;
     double sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += (double)k_exp(x[i] - x[best]);
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        float e[CHUNK];
+        const int64_t m = chunk_at(at, n);
+        k_exp_minus(e, x + at, x[best], m);
+        for (int64_t i = 0; i < m; i++)
+            sum += (double)e[i];
+    }
     *argmax = best;
     return (double)x[best] + log(sum);
 }
@@ -88,9 +96,16 @@ eval_score eval_position(const float *x, const float *y, int64_t V, int64_t targ
     eval_score s = { .nll = lse - (double)x[target] };
     if (!y) return s;
     double ref_lse = log_sum_exp(y, V, &ref_top);
-    for (int64_t v = 0; v < V; v++) {
-        double log_p = (double)y[v] - ref_lse;
-        s.kl += (double)k_exp((float)log_p) * (log_p - ((double)x[v] - lse));
+    for (int64_t at = 0; at < V; at += CHUNK) {
+        float p[CHUNK];
+        const int64_t m = chunk_at(at, V);
+        for (int64_t i = 0; i < m; i++)
+            p[i] = (float)((double)y[at + i] - ref_lse);
+        k_exp_minus(p, p, 0, m);
+        for (int64_t i = 0; i < m; i++) {
+            const double log_p = (double)y[at + i] - ref_lse;
+            s.kl += (double)p[i] * (log_p - ((double)x[at + i] - lse));
+        }
     }
     s.ref_nll = ref_lse - (double)y[target];
     s.agree = top == ref_top;

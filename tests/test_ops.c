@@ -126,6 +126,10 @@ static bool apply(int op, float *y, const input *in, int64_t n, const char **nam
         *name = "relu2";
         k_act(y, n, ACT_RELU2);
         return true;
+    case 15:
+        *name = "exp_minus";
+        k_exp_minus(y, in->x, 1.25f, n);
+        return true;
     default:
         return false;
     }
@@ -180,6 +184,9 @@ static double truth(int op, const input *in, int64_t n, int64_t i, double *size)
     case 14:
         *size = x * x;
         return x > 0 ? x * x : 0;
+    case 15:
+        *size = exp(x - 1.25) * (fabs(x) + 1.25); /* of the difference's rounding */
+        return exp(x - 1.25);
     default:
         sum = 0;
         for (int64_t k = 0; k < n; k++)
@@ -197,7 +204,7 @@ TEST(row_operations_agree_with_double_precision)
     float y[MAX_N];
     const char *name;
     for (size_t l = 0; l < LQ_COUNT(lengths); l++)
-        for (int op = 0; op < 15; op++) {
+        for (int op = 0; op < 16; op++) {
             int64_t n = lengths[l];
             if ((op == 6 || op == 7) && n < 15)
                 continue; /* variance of one or two values: all rounding */
