@@ -22,6 +22,7 @@ typedef struct {
     src_source *src;
     const char *out_path;
     pool *p;
+    cal_samples text; /* of j->samples: what statistics are taken of */
     const lq_job *job; /* the meter's */
     qz_meter meter;
     qz_plan plan;
@@ -264,7 +265,7 @@ static lq_status all_parts(run *r, lq_err *err)
                        .want_h = qz_methods[r->j->o->method].hessian,
                        .outlier = (float)qz_outlier_threshold(r->j->o),
                        .all_experts = r->j->o->all_experts };
-        s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);
+        s = cal_open(&r->cal, r->src, &r->text, &o, r->p, err);
     }
     for (int64_t i = 0; i < parts && !s; i++) {
         if (lq_stopped(r->job))
@@ -294,7 +295,7 @@ static lq_status look_at_curvature(run *r, lq_err *err)
         return LQ_OK;
     }
     meter_phase(&r->meter, METER_CURVATURE, -1);
-    return fisher_run(&r->curvature, r->src, r->j->samples, CURVATURE_WINDOWS, r->p, r->job, err);
+    return fisher_run(&r->curvature, r->src, &r->text, CURVATURE_WINDOWS, r->p, r->job, err);
 }
 
 /* --bpw: the plan's open entries are settled. */
@@ -307,7 +308,7 @@ static lq_status share_out(run *r, lq_err *err)
     meter_phase(&r->meter, METER_CURVATURE, -1);
     lq_status s = lq_path_join(file, sizeof file, r->state.dir, "choice.json", err);
     return s ? s
-             : bpw_run(&r->bits, &r->plan, r->src, r->j->o, r->j->samples, &r->curvature, file,
+             : bpw_run(&r->bits, &r->plan, r->src, r->j->o, &r->text, &r->curvature, file,
                        r->p, r->job, err);
 }
 
@@ -523,7 +524,7 @@ static lq_status collect(const run *r, qz_result *out, lq_err *err)
 static lq_status start_meter(run *r, const lq_job *job, lq_err *err)
 {
     const qz_job *j = r->j;
-    const cal_samples *c = j->samples;
+    const cal_samples *c = j->samples ? &r->text : NULL;
     const int64_t look = last_to_look(r), L = r->plan.cfg.layers;
     const meter_work w = {
         .plan = &r->plan,
@@ -554,6 +555,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
 {
     memset(out, 0, sizeof *out);
     run r = { .j = j, .src = src, .out_path = out_path, .p = p, .job = job };
+    if (j->samples) r.text = cal_text(j->samples);
     r.tuned.kl_before = r.tuned.kl_after = (double)NAN;
     cJSON *what = NULL;
     openblas_set_num_threads(1);

@@ -377,7 +377,8 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     t.c = src_config(src);
     t.len = samples->len;
     t.chunk = CHUNK_TOKENS / t.len > 0 ? CHUNK_TOKENS / t.len : 1;
-    int64_t held = samples->n / HELD_BACK > 0 ? samples->n / HELD_BACK : 1;
+    const int64_t text = samples->n - samples->own;
+    int64_t held = text / HELD_BACK > 0 ? text / HELD_BACK : 1;
     t.n_train = samples->n - held;
     r->t = lq_push(&r->arena, plan->n * sizeof *r->t);
     if (!r->t) s = lq_fail(err, LQ_ENOMEM, "no memory for tuning");

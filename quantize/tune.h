@@ -10,7 +10,7 @@
  * what is not rounded, embedding and head stay. Formats do not change; tuned norms are stored as
  * f32.
  *
- * The last 1/16 of the windows is not trained on: it decides whether the result is kept. Memory:
+ * The last 1/16 of the text is not trained on: it decides whether the result is kept. Memory:
  * the codes (a byte each, 13 where they are trained), one layer in f32 with its gradient, the head
  * in f32, the inputs of all layers for one batch, and the original's last hidden states of all
  * tokens (f32). Source: arXiv:2407.11062, its second stage (there with the loss of the text, not of

@@ -20,7 +20,7 @@ typedef struct {
     opt_tri bpw_fused;
     bool dbl, all_experts;
     const char *calib;
-    int64_t samples, len, seed;
+    int64_t samples, self, len, seed;
     opt_list overrides, skips;
     const char *lm_head, *embed, *kernels;
     size_t memory_limit;
@@ -72,6 +72,9 @@ static const opt_row calib_rows[] = {
               "':' makes it part of a name" },
     { "calib-samples", 0, OPT_INT, F(samples), .def = "128", .lo = 1, .hi = 1 << 20,
       .help = "windows of text" },
+    { "self-samples", 0, OPT_INT, F(self), .lo = 0, .hi = 1 << 20,
+      .help = "further windows that the model writes itself, which tuning learns from as well "
+              "(default: three for each of the others where auto trains codes, else 0)" },
     { "calib-len", 0, OPT_INT, F(len), .def = "512", .lo = 8, .hi = 1 << 20,
       .help = "tokens in each" },
     { "seed", 0, OPT_INT, F(seed), .def = "0", .lo = 0, .hi = 9007199254740991.0,
@@ -85,8 +88,9 @@ static const opt_row calib_rows[] = {
     { "damp", 0, OPT_FLOAT, F(damp), .def = "0.01", .lo = 1e-6, .hi = 1,
       .help = "gptq, auto: added to the diagonal, as a fraction of its mean" },
     { "tune", 0, OPT_INT, F(tune), .lo = 0, .hi = 1 << 20, .arg = "STEPS",
-      .help = "gptq, awq, auto: then train scales and norms together towards the original's "
-              "answers; 0: do not (default: auto 64, else 0)" },
+      .help =
+          "gptq, awq, auto: then train scales and norms together towards the original's "
+          "answers; 0: do not (default: auto 300 where codes are trained, else 100; gptq, awq 0)" },
     { "fold", 0, OPT_TRI, F(fold),
       .help =
           "gptq, awq, auto: scale inputs by what they carry, folded into the layer before (default "
@@ -136,6 +140,7 @@ static const struct {
                 { "static-groups", "gptq" },
                 { "damp", "gptq, auto" },
                 { "tune", "gptq, awq, auto" },
+                { "self-samples", "gptq, awq, auto" },
                 { "bpw", "gptq, awq, auto" },
                 { "bpw-fused", "gptq, awq, auto" },
                 { "fold", "gptq, awq, auto" },
@@ -213,6 +218,9 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->rotate_seed = (uint64_t)o->seed;
     q->bpw = o->bpw;
     q->untied = !opt_tri_or(o->bpw_fused, true);
+    if (o->self && !qz_tune_steps(q))
+        return lq_fail(err, LQ_EUSAGE,
+                       "--self-samples: only tuning learns from them; expected --tune STEPS");
     return LQ_OK;
 }
 
@@ -270,6 +278,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (s) return s;
     if (o->report && (s = qhtml_check(o->report, err))) goto done;
     seen = src;
+    const bool small = quantize_is_small(&q, src);
+    if (small && !q.tune) q.tune = QUANTIZE_SMALL_STEPS;
     s = pool_open(&p, c->threads, err);
     if (!s && o->rotate)
         s = rot_open(&rotated, src, &(rot_opts){ q.rotate_seed, q.embed || q.lm_head }, p,
@@ -290,6 +300,11 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     const mix_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
     if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, err);
     if (!s && checked) s = quantize_held_out(&check, &samples, o->calib, &mix, err);
+    if (!s && qz_calibrated(&q)) {
+        const int64_t share = small ? QUANTIZE_SELF_SHARE * samples.n : 0;
+        s = quantize_self(&samples, opt_given(c, "self-samples") ? o->self : share, src,
+                          (uint64_t)o->seed, p, c->job, err);
+    }
     if (s) goto done;
     qz_job job = { .o = &q,
                    .samples = qz_calibrated(&q) ? &samples : NULL,

@@ -1,6 +1,8 @@
 /* tools/quantize_calib.c - see quantize_calib.h. */
 #include "tools/quantize_calib.h"
 
+#include "calib/grad.h"
+#include "calib/self.h"
 #include "quantize/check.h"
 #include "tools/progress.h"
 
@@ -75,4 +77,28 @@ lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const c
         prog_say(LOG_WARN, "no check: calibration used all %lld windows of its text",
                  (long long)used->available);
     return st;
+}
+
+bool quantize_is_small(const qz_opts *q, const src_source *src)
+{
+    enum { MAX_WEIGHTS = 1 << 28 };
+    int64_t n = 0;
+    for (int64_t i = 0; i < src_n_tensors(src); i++)
+        n += src_elements(src_tensor_at(src, i));
+    return q->method == QZ_AUTO && q->tune >= 0 && grad_covers(src_config(src)) && n <= MAX_WEIGHTS;
+}
+
+lq_status quantize_self(cal_samples *s, int64_t n, src_source *src, uint64_t seed, pool *p,
+                        const lq_job *job, lq_err *err)
+{
+    if (!n) return LQ_OK;
+    const double start = prog_now();
+    lq_status st = cal_self_add(s, n, src, seed, p, job, err);
+    prog_end();
+    if (st) return lq_wrap(err, st, "--self-samples");
+    char hex[33];
+    lq_hash_hex(hex, &s->parts[s->n_parts - 1].hash);
+    prog_say(LOG_INFO, "calibration: %lld windows that the model wrote, xxh3 %.8s, in %.0f s",
+             (long long)n, hex, prog_now() - start);
+    return LQ_OK;
 }

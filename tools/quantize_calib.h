@@ -3,6 +3,8 @@
 #define LLMQ_TOOLS_QUANTIZE_CALIB_H
 
 #include "calib/mix.h"
+#include "kernels/pool.h"
+#include "quantize/method.h"
 
 /* A sixteenth of all windows at least is left over for the check. Prints what came from which file,
  * and warns where it is little. Errors: those of mix_read, and LQ_EUSAGE for windows longer than
@@ -11,5 +13,13 @@ lq_status quantize_samples(cal_samples *s, const char *list, const mix_opts *o, 
 /* The windows of the check (quantize/check.h): of those that `used` left over. Errors: likewise. */
 lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const char *list,
                             const mix_opts *o, lq_err *err);
+/* Is it auto on a model so small that codes are trained and the model can write text for it? Then
+ * three windows of that for each of the others, and so many steps, unless something else is asked
+ * for. */
+enum { QUANTIZE_SELF_SHARE = 3, QUANTIZE_SMALL_STEPS = 300 };
+bool quantize_is_small(const qz_opts *q, const src_source *src);
+/* n more windows, that the model writes itself (calib/self.h); the terminal sees it. */
+lq_status quantize_self(cal_samples *s, int64_t n, src_source *src, uint64_t seed, pool *p,
+                        const lq_job *job, lq_err *err);
 
 #endif

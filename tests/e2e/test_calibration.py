@@ -135,3 +135,28 @@ def test_the_built_in_data_has_conversations_where_the_model_knows_them(llmq, dr
         (bare / "tokenizer_config.json").write_text(json.dumps({**config, **({"chat_template": template} if template else {})}))
         got, _ = quantize(llmq, bare, tmp_path / "q", "builtin")
         assert sum(f["windows"] for f in got["files"]) == got["files"][0]["windows"] == 64, why
+
+
+def test_windows_that_the_model_writes_itself_are_said_and_recorded(llmq, draft, text, tmp_path):
+    a = tmp_path / "a.txt"
+    a.write_text(english(text, 20000))
+    args = ["-m", "auto", "--tune", "2", "--no-fold", "--calib", a, "--calib-samples", "8", "--calib-len", "32"]
+
+    def files(name, *more):
+        p = llmq("quantize", draft, "-o", tmp_path / name, *args, *more)
+        return llmq.json("inspect", tmp_path / name)["provenance"]["calibration"]["files"], p.stderr
+
+    got, said = files("q")
+    assert [(f["kind"], f["windows"]) for f in got] == [("text", 8), ("self", 24)]
+    assert "24 windows that the model wrote" in said
+    again, _ = files("again", "--threads", "3")
+    assert (tmp_path / "q").read_bytes() == (tmp_path / "again").read_bytes()
+    got, said = files("none", "--self-samples", "0")
+    assert [f["kind"] for f in got] == ["text"] and "the model wrote" not in said
+    got, _ = files("five", "--self-samples", "5", "--seed", "1")
+    assert got[1]["windows"] == 5 and got[1]["xxh3"] != again[1]["xxh3"]
+    # gptq without tuning learns nothing from them: none unless asked for.
+    p = llmq("quantize", draft, "-o", tmp_path / "g", "-m", "gptq", *args[4:])
+    assert "the model wrote" not in p.stderr
+    p = llmq("quantize", draft, "-o", tmp_path / "x", "-m", "gptq", "--self-samples", "4", *args[4:], code=2)
+    assert "--self-samples: only tuning learns from them" in p.stderr

@@ -1,0 +1,24 @@
+/* calib/self.h - calibration text that the model writes itself.
+ *
+ * Tuning towards the model's own answers learns from any text that the model finds likely, and
+ * there is no end of what it can write: tokens drawn one by one from its next-token distribution
+ * (temperature 1, nothing cut off), from BOS on, or EOS, or any token where it has neither. An EOS
+ * within a window is kept and another document begins.
+ * Source: arXiv:2305.17888 (LLM-QAT: data-free distillation by samples of the model).
+ *
+ * Memory: the whole model, as `serve` loads it, and keys and values of up to 64 windows. */
+#ifndef LLMQ_CALIB_SELF_H
+#define LLMQ_CALIB_SELF_H
+
+#include "calib/samples.h"
+#include "formats/source.h"
+#include "kernels/pool.h"
+
+/* Draws n windows of s->len tokens and puts them before those of s, as s->own says; the record gets
+ * a part of kind "self". Window i depends on the model, the seed and i alone, not on n or threads.
+ * Errors: those of model_load, LQ_EVALUE (logits that are not finite, a model that has no room for
+ * windows of this length), LQ_EINTR, LQ_ENOMEM; s stays as it was then. */
+lq_status cal_self_add(cal_samples *s, int64_t n, src_source *src, uint64_t seed, pool *p,
+                       const lq_job *job, lq_err *err);
+
+#endif
