@@ -102,25 +102,38 @@ V16 void step_u8(i8_sums *c, int64_t p, int RM, int NT)
     }
 }
 
+/* The next step of every tile. One row alone waits for memory: its tiles' successors, whose codes
+ * lie `ahead` bytes further on, are asked for as their own are used. */
+V16 void next_step(i8_sums *c, size_t step_bytes, size_t ahead, int RM, int NT)
+{
+    UNROLL for (int n = 0; n < NT; n++)
+    {
+        for (size_t i = 0; i < step_bytes && RM == 1; i += 64)
+            v16_prefetch(c->step[n] + ahead + i);
+        c->step[n] += step_bytes;
+    }
+}
+
 #define BLOCK(r, n) UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
 
 /* The A inputs from p on into dot. */
-V16 void dot_inputs(i8_sums *c, int64_t p, int64_t A, size_t step_bytes, w_src src, int RM, int NT)
+V16 void dot_inputs(i8_sums *c, int64_t p, int64_t A, size_t ahead, w_src src, int RM, int NT)
 {
+    const size_t step_bytes = 64 * (size_t)w_bits(src);
     for (int64_t stop = p + A; p < stop;) {
         if (src == W_U8 || src == W_U4) {
             if (src == W_U8)
                 step_u8(c, p, RM, NT);
             else
                 step_small(c, p, src, RM, NT, true);
-            UNROLL for (int n = 0; n < NT; n++) c->step[n] += step_bytes;
+            next_step(c, step_bytes, ahead, RM, NT);
             p += TILE_K;
         } else {
             BLOCK(r, n) c->sum[r][n] = vi_set1(0);
             int64_t fold = p + TILE_K * steps_per_fold(src);
             for (fold = fold < stop ? fold : stop; p < fold; p += TILE_K) {
                 step_small(c, p, src, RM, NT, false);
-                UNROLL for (int n = 0; n < NT; n++) c->step[n] += step_bytes;
+                next_step(c, step_bytes, ahead, RM, NT);
             }
         }
         if (src != W_U8) BLOCK(r, n) c->dot[r][n] = vi_fold16(c->dot[r][n], c->sum[r][n]);
@@ -157,7 +170,7 @@ V16 void i8_block_avx2(const mm_task *t, w_src src, int RM, int NT, int64_t m, i
         UNROLL for (int n = 0; n < NT; n++) z[n] = load_zero(t, b.tile[n], g, src);
         for (int64_t end = p + per_group * A; p < end; p += A, xs++, xsum++) {
             BLOCK(r, n) c.dot[r][n] = vi_set1(0);
-            dot_inputs(&c, p, A, t->s.step_bytes, src, RM, NT);
+            dot_inputs(&c, p, A, (size_t)NT * t->s.tile_bytes, src, RM, NT);
             UNROLL for (int r = 0; r < RM; r++)
             {
                 const vf scale = vf_set1(xs[r * nb]), X = vf_set1(xsum[r * nb]);

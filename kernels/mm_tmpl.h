@@ -230,13 +230,16 @@ V16 void weights4(vf w[4], w_src src, const uint8_t *step, int turn, int k, vf s
         return;
     }
     vi u = unpack(step, src, turn, k), low = vi_set1(255);
+    if (w_table(src)) {
+        vlut_get4(w, lut, u);
+        UNROLL for (int j = 0; j < 4; j++) w[j] = vf_mul(w[j], s);
+        return;
+    }
     vi c[4] = { vi_and(u, low), vi_and(vi_srl(u, 8), low), vi_and(vi_srl(u, 16), low),
                 vi_srl(u, 24) };
     UNROLL for (int j = 0; j < 4; j++)
     {
-        if (w_table(src))
-            w[j] = vf_mul(vlut_get(lut, c[j]), s);
-        else if (src == W_E4M3)
+        if (src == W_E4M3)
             w[j] = vf_mul(vf_e4m3(c[j]), s);
         else if (w_bias(src))
             w[j] = vf_add(vf_mul(s, vf_from_vi(c[j])), z);
@@ -249,11 +252,9 @@ V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64
 {
     block b = block_at(t, m, tile, RM, NT);
     vf acc[MAX_R][MAX_T], s[MAX_T], z[MAX_T];
-    vlut lut = vf_set1(0);
+    const vlut lut = vlut_load(t->w->scheme.kind == QT_LUT4 ? t->w->plane[QT_MAP].data : qt_e2m1);
     const uint8_t *step[MAX_T];
     const float *x[MAX_R];
-    if (w_table(src))
-        lut = vlut_load(t->w->scheme.kind == QT_E2M1 ? qt_e2m1 : t->w->plane[QT_MAP].data);
     UNROLL for (int n = 0; n < NT; n++) step[n] =
         (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
     UNROLL for (int r = 0; r < RM; r++)

@@ -47,7 +47,11 @@ static inline uint32_t tmpl_read_all(const uint8_t *p, size_t n)
 {
     vi sum[4] = { vi_set1(0), vi_set1(0), vi_set1(0), vi_set1(0) };
     for (size_t i = 0; i < n; i += 256)
-        UNROLL for (size_t k = 0; k < 4; k++) sum[k] = vi_xor(sum[k], vi_load(p + i + 64 * k));
+        UNROLL for (size_t k = 0; k < 4; k++)
+        {
+            v16_prefetch(p + i + 64 * k + 4096);
+            sum[k] = vi_xor(sum[k], vi_load(p + i + 64 * k));
+        }
     uint32_t lanes[16], all = 0;
     vi_store(lanes, vi_xor(vi_xor(sum[0], sum[1]), vi_xor(sum[2], sum[3])));
     for (int i = 0; i < 16; i++)

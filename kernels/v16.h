@@ -74,9 +74,14 @@ V16 vf vf_f16_words(vi a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 V16 void vi_store8(void *p, vi a) { _mm_storeu_si128(p, _mm512_cvtepi32_epi8(a)); }
 V16 void vi_store16(void *p, vi a) { _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(a)); }
 
-typedef vf vlut; /* a table of 16 floats, indexed by the low 4 bits */
+/* A table of 16 floats. vlut_get4: w[j] = table[byte j of each lane], bytes below 16. */
+typedef vf vlut;
 V16 vlut vlut_load(const float *p) { return vf_load(p); }
-V16 vf vlut_get(vlut t, vi i) { return _mm512_permutexvar_ps(i, t); }
+V16 void vlut_get4(vf w[4], vlut t, vi codes)
+{
+    UNROLL for (unsigned j = 0; j < 4; j++) w[j] =
+        _mm512_permutexvar_ps(vi_and(vi_srl(codes, 8 * j), vi_set1(15)), t);
+}
 
 #else /* AVX2 */
 
@@ -218,18 +223,51 @@ V16 void vi_store8(void *p, vi a)
                      _mm_packus_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1)));
 }
 
-typedef vf vlut;
-V16 vlut vlut_load(const float *p) { return vf_load(p); }
-V16 __m256 vlut_half(vlut t, __m256i i)
+/* Byte b of all 16 floats in plane[b], so that a shuffle of bytes looks up 32 codes at once. */
+typedef struct {
+    __m256i plane[4];
+} vlut;
+V16 vlut vlut_load(const float *p)
 {
-    __m256 low = _mm256_permutevar8x32_ps(t.a, i), high = _mm256_permutevar8x32_ps(t.b, i);
-    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)));
+    vlut t;
+    uint8_t bytes[64], plane[16];
+    memcpy(bytes, p, sizeof bytes);
+    for (int b = 0; b < 4; b++) {
+        for (int i = 0; i < 16; i++)
+            plane[i] = bytes[4 * i + b];
+        t.plane[b] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)plane));
+    }
+    return t;
 }
-V16 vf vlut_get(vlut t, vi i) { return (vf){ vlut_half(t, i.a), vlut_half(t, i.b) }; }
+/* Eight lanes: codes go from [lane][j] to [j][lane] within each half of the register; then the
+ * planes' bytes, interleaved twice, are whole floats of one j. */
+V16 void vlut_half(__m256 w[4], const vlut *t, __m256i codes)
+{
+    const __m256i order = _mm256_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0, 15,
+                                          11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    __m256i i = _mm256_shuffle_epi8(codes, order), b[4];
+    UNROLL for (int k = 0; k < 4; k++) b[k] = _mm256_shuffle_epi8(t->plane[k], i);
+    __m256i low = _mm256_unpacklo_epi8(b[0], b[1]), high = _mm256_unpacklo_epi8(b[2], b[3]);
+    w[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(low, high));
+    w[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(low, high));
+    low = _mm256_unpackhi_epi8(b[0], b[1]), high = _mm256_unpackhi_epi8(b[2], b[3]);
+    w[2] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(low, high));
+    w[3] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(low, high));
+}
+V16 void vlut_get4(vf w[4], vlut t, vi codes)
+{
+    __m256 a[4], b[4];
+    vlut_half(a, &t, codes.a);
+    vlut_half(b, &t, codes.b);
+    UNROLL for (int j = 0; j < 4; j++) w[j] = (vf){ a[j], b[j] };
+}
 #undef F2
 #undef I2
 
 #endif
+
+/* Ask for the line at p, which need not exist, in the second cache. */
+V16 void v16_prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T1); }
 
 V16 vf vf_abs(vf a) { return vf_cast(vi_and(vi_cast(a), vi_set1(0x7fffffff))); }
 /* |a| with the sign of s */
