@@ -3,6 +3,7 @@
  *   conv_to_llmq   any source -> one .llmq file; codes are carried over, only their order changes
  *   conv_to_hf     any source -> a Hugging Face folder: plain floats, or a published quantized
  *                  layout (convert/layout.h) that takes codes and scales over bit for bit
+ *   conv_to_gguf   any source of an architecture that llama.cpp knows -> one GGUF file
  *
  * No new values are chosen, except where `requantize` allows it. All stream tensor by tensor, and
  * what they write appears whole or not at all. docs/converting.md says what goes where. */
@@ -49,5 +50,16 @@ const char *conv_layout_at(size_t i);
  * weight. */
 lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, const conv_hf_opts *o,
                      pool *p, const lq_job *job, lq_err *err);
+
+typedef struct {
+    bool keep_dtype; /* float matrices keep their type (vectors are f32) */
+    lq_dtype dtype;  /* otherwise */
+    bool requantize; /* to Q8_0 what no type of blocks holds, instead of refusing it */
+} conv_gguf_opts;
+
+/* Errors: LQ_EIO, LQ_ENOMEM, LQ_EINTR; LQ_EUNSUPPORTED - an architecture, a setting or a weight
+ * that GGUF has no place for. */
+lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
+                       const conv_gguf_opts *o, pool *p, const lq_job *job, lq_err *err);
 
 #endif

@@ -22,6 +22,14 @@ static const struct {
     { "qwen2", CONTRACTIONS "\\p{N}" REST, true, false, false },
 };
 
+const char *gguf_pre_for(const char *regex)
+{
+    for (size_t i = 1; i < LQ_COUNT(cuts); i++) /* 0: "default", which says nothing */
+        if (regex ? cuts[i].regex && strcmp(cuts[i].regex, regex) == 0 : !cuts[i].regex)
+            return cuts[i].pre;
+    return NULL;
+}
+
 typedef struct {
     js_buf *b;
     lq_status st;

@@ -10,5 +10,8 @@
 lq_status gguf_tokenizer(js_buf *b, gguf_file *f, const char **why, lq_err *err);
 /* tokenizer_config.json: special tokens and chat template. */
 lq_status gguf_tokenizer_config(js_buf *b, gguf_file *f, lq_err *err);
+/* tokenizer.ggml.pre of a tokenizer that cuts text by this regular expression before merging bytes
+ * (NULL: GPT-2's own); NULL: we know of none. */
+const char *gguf_pre_for(const char *regex);
 
 #endif

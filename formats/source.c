@@ -373,7 +373,10 @@ lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t ex
                       n = flags & NAME_STACKED ? 1 : t->t.N;
         if (!out) out = lq_push(a, (size_t)(parts * n * t->t.K) * sizeof *out);
         if (!out) return no_room(t->name, err);
-        qt_dequant(out + i * n * t->t.K, &t->t, row, row + n);
+        qt_tensor q;
+        src_load(&q, s, t);
+        qt_dequant(out + i * n * q.K, &q, row, row + n);
+        if (t->made) src_unload(s, t);
     }
     *v = out;
     return LQ_OK;

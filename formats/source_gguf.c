@@ -3,39 +3,11 @@
 #include "formats/source_impl.h"
 
 #include "formats/gguf_blocks.h"
+#include "formats/gguf_names.h"
 #include "formats/gguf_tok.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-static const struct {
-    const char *gguf, *hf, *type;
-    bool turned; /* rows of q and k of a head alternate between its halves */
-} archs[] = {
-    { "llama", "LlamaForCausalLM", "llama", true },
-    { "qwen2", "Qwen2ForCausalLM", "qwen2", false },
-    { "qwen3", "Qwen3ForCausalLM", "qwen3", false },
-};
-
-static const struct {
-    const char *gguf, *hf;
-    int heads; /* 1: q, 2: k */
-} names[] = {
-    { "token_embd", "model.embed_tokens", 0 },
-    { "output_norm", "model.norm", 0 },
-    { "output", "lm_head", 0 },
-    { "attn_norm", "input_layernorm", 0 },
-    { "attn_q", "self_attn.q_proj", 1 },
-    { "attn_k", "self_attn.k_proj", 2 },
-    { "attn_v", "self_attn.v_proj", 0 },
-    { "attn_output", "self_attn.o_proj", 0 },
-    { "attn_q_norm", "self_attn.q_norm", 0 },
-    { "attn_k_norm", "self_attn.k_norm", 0 },
-    { "ffn_norm", "post_attention_layernorm", 0 },
-    { "ffn_gate", "mlp.gate_proj", 0 },
-    { "ffn_up", "mlp.up_proj", 0 },
-    { "ffn_down", "mlp.down_proj", 0 },
-};
 
 /* ---- the config ---- */
 typedef struct {
@@ -74,10 +46,12 @@ static void put_token(config *c, const char *key, const char *from)
 /* Frequencies stored one by one are those of Llama 3's formula, or unknown to us. */
 static lq_status put_freqs(config *c, const gguf_tensor *t, lq_err *err)
 {
-    enum { ORIGINAL = 8192, LOW = 1, HIGH = 4 };
+    enum { LOW = 1, HIGH = 4 };
+    int64_t original = 8192; /* of Llama 3 itself, where the file is silent */
     double theta = 10000, factor = 1;
     char k[128];
     gguf_float(c->f, meta_key(k, c, "rope.freq_base"), &theta);
+    gguf_int(c->f, meta_key(k, c, "rope.scaling.original_context_length"), &original);
     const int64_t n = t->shape[t->n_dims - 1];
     bool same = t->type == GGML_F32 && t->bytes == (size_t)n * 4;
     for (int64_t i = 0; i < n && same; i++) {
@@ -89,10 +63,10 @@ static lq_status put_freqs(config *c, const gguf_tensor *t, lq_err *err)
         float v;
         memcpy(&v, t->data + 4 * i, 4);
         const double wave = 2 * 3.14159265358979323846 * pow(theta, (double)i / (double)n);
-        const double smooth = ((double)ORIGINAL / wave - LOW) / (HIGH - LOW);
+        const double smooth = ((double)original / wave - LOW) / (HIGH - LOW);
         double want = 1 / ((1 - smooth) / factor + smooth);
-        if (wave < (double)ORIGINAL / HIGH) want = 1;
-        if (wave > (double)ORIGINAL / LOW) want = factor;
+        if (wave < (double)original / HIGH) want = 1;
+        if (wave > (double)original / LOW) want = factor;
         same = fabs((double)v - want) <= 1e-3 * want;
     }
     if (!same)
@@ -103,7 +77,7 @@ static lq_status put_freqs(config *c, const gguf_tensor *t, lq_err *err)
             cJSON_AddNumberToObject(r, "factor", factor) &&
             cJSON_AddNumberToObject(r, "low_freq_factor", LOW) &&
             cJSON_AddNumberToObject(r, "high_freq_factor", HIGH) &&
-            cJSON_AddNumberToObject(r, "original_max_position_embeddings", ORIGINAL);
+            cJSON_AddNumberToObject(r, "original_max_position_embeddings", (double)original);
     return LQ_OK;
 }
 
@@ -151,13 +125,13 @@ static lq_status make_config(config *c, size_t arch, lq_err *err)
     if (experts)
         return lq_fail(err, LQ_EUNSUPPORTED, "expert_count: experts are not read from GGUF");
     cJSON *list = cJSON_AddArrayToObject(c->j, "architectures");
-    c->ok = cJSON_AddItemToArray(list, cJSON_CreateString(archs[arch].hf)) &&
-            cJSON_AddStringToObject(c->j, "model_type", archs[arch].type) &&
+    c->ok = cJSON_AddItemToArray(list, cJSON_CreateString(gguf_archs[arch].hf)) &&
+            cJSON_AddStringToObject(c->j, "model_type", gguf_archs[arch].type) &&
             cJSON_AddStringToObject(c->j, "hidden_act", "silu") &&
             cJSON_AddNumberToObject(c->j, "vocab_size", (double)embed->shape[0]) &&
             cJSON_AddBoolToObject(c->j, "tie_word_embeddings", !gguf_find(c->f, "output.weight")) &&
             cJSON_AddStringToObject(c->j, "torch_dtype", "float32");
-    if (strcmp(archs[arch].gguf, "qwen2") != 0)
+    if (strcmp(gguf_archs[arch].gguf, "qwen2") != 0)
         c->ok = c->ok && cJSON_AddBoolToObject(c->j, "attention_bias",
                                                gguf_find(c->f, "blk.0.attn_q.bias") != NULL);
     for (size_t i = 0; i < LQ_COUNT(ints); i++)
@@ -195,7 +169,7 @@ static lq_status read_text(src_source *s, lq_err *err)
 
 static lq_status read_config(src_source *s, size_t arch, bool need, lq_err *err)
 {
-    config c = { .f = &s->gguf, .arch = archs[arch].gguf, .j = cJSON_CreateObject() };
+    config c = { .f = &s->gguf, .arch = gguf_archs[arch].gguf, .j = cJSON_CreateObject() };
     js_buf text = { 0 };
     lq_status st = make_config(&c, arch, err);
     if (!st && !c.ok) st = lq_fail(err, LQ_ENOMEM, "out of memory");
@@ -216,14 +190,6 @@ typedef struct {
     int64_t heads; /* rows are turned within each of them; 0: as they are */
 } stored;
 
-/* Row n of ours stands in row stored_row(n): 2i + j of a head for its j * half + i. */
-static int64_t stored_row(int64_t n, int64_t N, int64_t heads)
-{
-    if (!heads) return n;
-    const int64_t D = N / heads, r = n % D;
-    return n - r + 2 * (r % (D / 2)) + r / (D / 2);
-}
-
 static void fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
 {
     const stored *p = from;
@@ -231,12 +197,13 @@ static void fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *fro
         const size_t e = gguf_row_bytes(p->type, 1);
         for (int64_t k = 0; k < t->K; k++)
             memcpy((uint8_t *)w[QT_CODES] + (size_t)k * e,
-                   p->data + (size_t)stored_row(k, t->K, p->heads) * e, e);
+                   p->data + (size_t)gguf_stored_row(k, t->K, p->heads) * e, e);
         return;
     }
     const size_t row = gguf_row_bytes(p->type, t->K);
     for (int64_t n = 0; n < t->N; n++)
-        gguf_unpack_row(w, t, n, p->type, p->data + (size_t)stored_row(n, t->N, p->heads) * row);
+        gguf_unpack_row(w, t, n, p->type,
+                        p->data + (size_t)gguf_stored_row(n, t->N, p->heads) * row);
 }
 
 /* "blk.3.attn_q.weight" as "model.layers.3.self_attn.q_proj.weight"; unknown names stay. */
@@ -253,17 +220,17 @@ static const char *hf_name(src_source *s, const char *gguf, int *heads)
         p = end + 1;
     }
     const char *dot = strrchr(p, '.');
-    for (size_t i = 0; dot && i < LQ_COUNT(names); i++) {
-        const size_t n = strlen(names[i].gguf);
+    for (size_t i = 0; dot && i < GGUF_N_NAMES; i++) {
+        const size_t n = strlen(gguf_names[i].gguf);
         const bool top =
-            strncmp(names[i].hf, "model.", 6) == 0 || strcmp(names[i].hf, "lm_head") == 0;
-        if ((size_t)(dot - p) != n || strncmp(p, names[i].gguf, n) != 0 || top != (layer < 0))
+            strncmp(gguf_names[i].hf, "model.", 6) == 0 || strcmp(gguf_names[i].hf, "lm_head") == 0;
+        if ((size_t)(dot - p) != n || strncmp(p, gguf_names[i].gguf, n) != 0 || top != (layer < 0))
             continue;
-        *heads = names[i].heads;
+        *heads = gguf_names[i].heads;
         if (top)
-            snprintf(out, sizeof out, "%s%s", names[i].hf, dot);
+            snprintf(out, sizeof out, "%s%s", gguf_names[i].hf, dot);
         else
-            snprintf(out, sizeof out, "model.layers.%ld.%s%s", layer, names[i].hf, dot);
+            snprintf(out, sizeof out, "model.layers.%ld.%s%s", layer, gguf_names[i].hf, dot);
         return lq_push_str(&s->arena, out, strlen(out));
     }
     return gguf;
@@ -336,16 +303,16 @@ lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err)
     if (parts > 1)
         return lq_fail(err, LQ_EUNSUPPORTED, "split.count: expected one file, found one of %lld",
                        (long long)parts);
-    while (i < LQ_COUNT(archs) && strcmp(archs[i].gguf, arch) != 0)
+    while (i < GGUF_N_ARCHS && strcmp(gguf_archs[i].gguf, arch) != 0)
         i++;
     lq_status st = LQ_OK;
-    if (i < LQ_COUNT(archs))
+    if (i < GGUF_N_ARCHS)
         st = read_config(s, i, o->need_config, err);
     else if (o->need_config)
         st = lq_fail(err, LQ_EUNSUPPORTED,
                      "general.architecture: expected llama, qwen2 or qwen3, found \"%.40s\"", arch);
     if (!st) st = read_text(s, err);
-    if (!st && !o->no_tensors) st = read_tensors(s, i < LQ_COUNT(archs) && archs[i].turned, err);
+    if (!st && !o->no_tensors) st = read_tensors(s, i < GGUF_N_ARCHS && gguf_archs[i].turned, err);
     return st;
 }
 

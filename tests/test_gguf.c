@@ -229,6 +229,107 @@ TEST(what_a_header_may_not_say_is_refused)
     }
 }
 
+/* Random blocks of a type, their factors finite. */
+static void random_blocks(uint8_t *p, ggml_type t, size_t n)
+{
+    static uint64_t seed = 3;
+    static const struct {
+        ggml_type type;
+        int at[2]; /* of f16 numbers in a block, or -1 */
+    } f16s[] = { { GGML_Q4_0, { 0, -1 } },   { GGML_Q4_1, { 0, 2 } },  { GGML_Q5_0, { 0, -1 } },
+                 { GGML_Q5_1, { 0, 2 } },    { GGML_Q8_0, { 0, -1 } }, { GGML_Q2_K, { 80, 82 } },
+                 { GGML_Q3_K, { 108, -1 } }, { GGML_Q4_K, { 0, 2 } },  { GGML_Q5_K, { 0, 2 } },
+                 { GGML_Q6_K, { 208, -1 } } };
+    size_t k = 0;
+    while (f16s[k].type != t)
+        k++;
+    const size_t block = gguf_row_bytes(t, 256) / (gguf_row_bytes(t, 32) ? 8 : 1);
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        p[i] = (uint8_t)(seed >> 40);
+    }
+    for (size_t i = 0; i < n; i += block)
+        for (int j = 0; j < 2; j++)
+            if (f16s[k].at[j] >= 0) { /* a sign and 2^-8 .. 2^8 */
+                uint8_t *high = p + i + f16s[k].at[j] + 1;
+                *high = (uint8_t)((*high & 0x83u) | (7u + *high / 16u) << 2);
+            }
+}
+
+TEST(blocks_of_every_type_come_back_from_our_schemes)
+{
+    static const ggml_type types[] = { GGML_Q4_0, GGML_Q4_1, GGML_Q5_0, GGML_Q5_1, GGML_Q8_0,
+                                       GGML_Q2_K, GGML_Q3_K, GGML_Q4_K, GGML_Q5_K, GGML_Q6_K };
+    enum { K = 512, ROUNDS = 1000 };
+    for (size_t i = 0; i < LQ_COUNT(types) * ROUNDS; i++) {
+        const ggml_type t = types[i / ROUNDS];
+        uint8_t in[K * 2], out[K * 2] = { 0 };
+        float want[K], got[K];
+        bool grows;
+        ggml_type found;
+        lq_arena a = { 0 };
+        qt_tensor q, r;
+        void *w[QT_N_PLANES];
+        lq_err err = { "" };
+        const size_t n = gguf_row_bytes(t, K);
+        const qt_scheme s = gguf_scheme(t, &grows);
+        random_blocks(in, t, n);
+        CHECK(!qt_alloc(&q, w, &s, 1, K, &a, &err), "%s", err.msg);
+        gguf_unpack_row(w, &q, 0, t, in);
+        bool held = false; /* Q5_0 is tried before Q8_0 */
+        for (size_t k = 0; !held && gguf_type_for(&found, &q, k); k++) {
+            memset(out, 0, sizeof out);
+            held = gguf_pack_row(out, &q, 0, found);
+        }
+        CHECK(held && found == t, "%s: another type", gguf_type_text(t));
+        if (s.scale_dtype == LQ_F16) /* one way to say it */
+            CHECK(!memcmp(in, out, n), "%s: other bytes", gguf_type_text(t));
+        CHECK(!qt_alloc(&r, w, &s, 1, K, &a, &err), "%s", err.msg);
+        gguf_unpack_row(w, &r, 0, t, out);
+        qt_dequant(want, &q, 0, 1);
+        qt_dequant(got, &r, 0, 1);
+        for (int k = 0; k < K; k++)
+            if (!(want[k] >= got[k] && want[k] <= got[k])) {
+                CHECK(false, "%s: [%d]: %g instead of %g", gguf_type_text(t), k, (double)got[k],
+                      (double)want[k]);
+                break;
+            }
+        lq_arena_free(&a);
+        if (check_bad) return;
+    }
+}
+
+TEST(values_that_no_block_holds_are_refused)
+{
+    static const struct {
+        const char *why, *scheme;
+        float scale;
+        bool type, held;
+    } t[] = { { "groups of 128 repeat their scale", "u4-g128", 0.5f, true, true },
+              { "2 bits are some of 4", "u2-g32", 0.5f, true, true },
+              { "a scale with more bits than f16 has", "u4-g32", 1.0f + 0x1p-20f, true, false },
+              { "groups of 48", "u4-g48", 0.5f, false, false },
+              { "zero points", "u4-g32-asym", 0.5f, false, false },
+              { "a table of values", "nf4", 0.5f, false, false } };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        lq_arena a = { 0 };
+        lq_err err = { "" };
+        qt_tensor q;
+        qt_scheme s;
+        void *w[QT_N_PLANES];
+        uint8_t out[4096] = { 0 };
+        ggml_type type;
+        CHECK(!qt_scheme_parse(&s, t[i].scheme, &err), "%s", err.msg);
+        if (s.kind == QT_UINT) s.scale_dtype = LQ_F32;
+        CHECK(!qt_alloc(&q, w, &s, 1, 384, &a, &err), "%s", err.msg);
+        for (int64_t g = 0; s.kind == QT_UINT && g < 384 / s.group; g++)
+            memcpy((uint8_t *)w[QT_SCALES] + 4 * g, &t[i].scale, 4);
+        CHECK(gguf_type_for(&type, &q, 0) == t[i].type, "%s", t[i].why);
+        if (t[i].type) CHECK(gguf_pack_row(out, &q, 0, type) == t[i].held, "%s", t[i].why);
+        lq_arena_free(&a);
+    }
+}
+
 int main(int argc, char **argv)
 {
     RUN(blocks_of_every_type_have_known_values);
@@ -236,5 +337,7 @@ int main(int argc, char **argv)
     RUN(a_small_file_is_read);
     RUN(a_file_cut_anywhere_is_refused);
     RUN(what_a_header_may_not_say_is_refused);
+    RUN(blocks_of_every_type_come_back_from_our_schemes);
+    RUN(values_that_no_block_holds_are_refused);
     return check_end();
 }

@@ -20,18 +20,19 @@ static const char *const layouts[] = { "portable", "tile16", NULL };
 #define F(field) offsetof(convert_opts, field)
 static const opt_row rows[] = {
     { "out", 'o', OPT_STR, F(out), .arg = "DST", .required = true,
-      .help = "file (llmq) or folder (all others) to write" },
+      .help = "file (llmq, gguf) or folder (all others) to write" },
     { "to", 0, OPT_STR, F(to), .arg = "FORMAT", .required = true,
-      .help = "llmq, safetensors (floats), gptq, gptq_v2, awq, compressed-tensors or bnb" },
+      .help = "llmq, safetensors (floats), gptq, gptq_v2, awq, compressed-tensors, bnb or "
+              "gguf" },
     { "dtype", 0, OPT_ENUM, F(dtype), .def = "auto", .words = dtypes,
-      .help = "folders: type of the floats; auto: as stored, dequantized weights as the "
+      .help = "folders, gguf: type of the floats; auto: as stored, dequantized weights as the "
               "checkpoint's" },
     { "layout", 0, OPT_ENUM, F(layout), .def = "portable", .words = layouts,
       .help = "llmq: tile16 is what the CPU kernels read, mapped without a copy" },
     { "shard-size", 0, OPT_SIZE, F(shard_size), .def = "5G",
       .help = "folders: bytes per file at most; 0: one file" },
     { "allow-requantize", 0, OPT_FLAG, F(requantize),
-      .help = "gptq, gptq_v2, awq, compressed-tensors, bnb: round anew, to the nearest, what the "
+      .help = "quantized formats: round anew, to the nearest, what the "
               "format cannot hold, instead of refusing it" },
 };
 
@@ -63,10 +64,11 @@ static lq_status to_llmq(conv_report *r, const src_source *src, const convert_op
     return s;
 }
 
+static const lq_dtype types[] = { LQ_F32, LQ_F32, LQ_F16, LQ_BF16 }; /* of --dtype */
+
 static lq_status to_folder(conv_report *r, const src_source *src, const convert_opts *o,
                            const cmd_ctx *c, lq_err *err)
 {
-    static const lq_dtype types[] = { LQ_F32, LQ_F32, LQ_F16, LQ_BF16 };
     conv_hf_opts opts = { .to = o->to,
                           .keep_dtype = o->dtype == 0,
                           .dtype = types[o->dtype],
@@ -75,6 +77,17 @@ static lq_status to_folder(conv_report *r, const src_source *src, const convert_
     pool *p = NULL;
     lq_status s = pool_open(&p, c->threads, err);
     if (!s) s = conv_to_hf(r, src, o->out, &opts, p, c->job, err);
+    pool_close(p);
+    return s;
+}
+
+static lq_status to_gguf(conv_report *r, const src_source *src, const convert_opts *o,
+                         const cmd_ctx *c, lq_err *err)
+{
+    const conv_gguf_opts opts = { o->dtype == 0, types[o->dtype], o->requantize };
+    pool *p = NULL;
+    lq_status s = pool_open(&p, c->threads, err);
+    if (!s) s = conv_to_gguf(r, src, o->out, &opts, p, c->job, err);
     pool_close(p);
     return s;
 }
@@ -88,6 +101,7 @@ typedef struct {
 static const target targets[] = {
     { "llmq", { "dtype", "shard-size", "allow-requantize" }, to_llmq },
     { "safetensors", { "layout", "allow-requantize" }, to_folder },
+    { "gguf", { "layout", "shard-size" }, to_gguf },
     { NULL, { "layout" }, to_folder },
 };
 

@@ -5,11 +5,12 @@ import json
 import os
 import shutil
 import signal
+import struct
 import time
 
 import pytest
 
-from test_published import NAMES, assemble, errors, parts, read_st, tensor
+from test_published import GOLDEN, NAMES, assemble, errors, parts, read_floats, read_st, tensor
 
 # Which layouts hold each golden checkpoint; the rest are refused. The first is the one it came in.
 HOLDS = {
@@ -202,3 +203,98 @@ def test_extra_templates_travel_and_are_replaced(llmq, packed, model, tmp_path):
         convert(llmq, src, tmp_path / "out", "safetensors")
         assert (tmp_path / "out/additional_chat_templates/tools.jinja").read_text() == "{{ messages }}"
     assert sorted(os.listdir(tmp_path)) == ["out", "src"]
+
+
+# ---- GGUF ----
+GGUF = GOLDEN.parent / "gguf/novels-6m-Q2_K.gguf"
+ARCH = GOLDEN.parent / "arch"
+
+
+def gguf_tensors(path):
+    """name -> (dims, type, the bytes from its offset to the next tensor's)."""
+    b, at = path.read_bytes(), 24
+    wide = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+
+    def take(form):
+        nonlocal at
+        v = struct.unpack_from("<" + form, b, at)[0]
+        at += struct.calcsize("<" + form)
+        return v
+
+    def text():
+        nonlocal at
+        n = take("Q")
+        at += n
+        return b[at - n:at].decode()
+
+    def skip(kind):
+        nonlocal at
+        if kind == 8:
+            text()
+        elif kind == 9:
+            of, n = take("I"), take("Q")
+            for _ in range(n):
+                skip(of)
+        else:
+            at += wide[kind]
+
+    n, pairs = struct.unpack_from("<QQ", b, 8)
+    for _ in range(pairs):
+        text()
+        skip(take("I"))
+    infos = [(text(), [take("Q") for _ in range(take("I"))], take("I"), take("Q")) for _ in range(n)]
+    start = at + -at % 32
+    ends = sorted(off for *_, off in infos)[1:] + [len(b) - start]
+    end = dict(zip(sorted(off for *_, off in infos), ends))
+    return {name: (dims, kind, b[start + off:start + end[off]]) for name, dims, kind, off in infos}
+
+
+def test_k_quants_come_back_byte_for_byte_by_way_of_llmq(llmq, tmp_path):
+    """Written, read and written again: the second file is the first; and both are the library's tensors."""
+    llmq("convert", GGUF, "-o", tmp_path / "a.llmq", "--to", "llmq")
+    assert convert(llmq, tmp_path / "a.llmq", tmp_path / "a.gguf", "gguf")["bit_exact"]
+    r = convert(llmq, tmp_path / "a.gguf", tmp_path / "b.gguf", "gguf")
+    assert r["bit_exact"] and r["tensors"] == 56
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+    assert gguf_tensors(tmp_path / "a.gguf") == gguf_tensors(GGUF)
+
+
+def test_a_gguf_file_is_the_model_it_was_made_of(llmq, model, tmp_path):
+    """Plain, and with codes: same logits bit for bit, same tokens, same text of conversations."""
+    llmq("quantize", model, "-o", tmp_path / "q.llmq", "--method", "rtn", "--sym", "--group-size", "32",
+         "--embed", "u8-g32")
+    for src in (model, tmp_path / "q.llmq"):
+        assert convert(llmq, src, tmp_path / "m.gguf", "gguf")["bit_exact"]
+        for s, o in ((src, "want"), (tmp_path / "m.gguf", "got")):
+            llmq("logits", s, "--ids", "1,5,9,300,77", "-o", tmp_path / o)
+        assert (tmp_path / "want").read_bytes() == (tmp_path / "got").read_bytes()
+        for command, line in (("tokenize", {"text": "It was 1812; Pierre's  friend\n\nsaid: \u00e9t\u00e9!"}),
+                              ("template", {"messages": [{"role": "user", "content": "Hi"}]})):
+            a, b = (llmq(command, x, input=json.dumps(line) + "\n").stdout for x in (src, tmp_path / "m.gguf"))
+            assert a == b and a
+
+
+@pytest.mark.parametrize("arch", ["llama3-gqa", "llama-linear-rope", "llama-yarn", "qwen2", "qwen3"])
+def test_architectures_of_llama_cpp_survive_their_names_and_turned_rows(llmq, tmp_path, arch):
+    r = convert(llmq, ARCH / arch, tmp_path / "m.gguf", "gguf")
+    assert r["bit_exact"] and "no tokenizer" in r["notes"][0]
+    for s, o in ((ARCH / arch, "want"), (tmp_path / "m.gguf", "got")):
+        llmq("logits", s, "--ids", "1,5,9,30,77", "-o", tmp_path / o)
+    _, want = read_floats(tmp_path / "want", "logits")
+    _, got = read_floats(tmp_path / "got", "logits")
+    # factors of frequencies are f32 in the file
+    assert max(abs(a - b) for a, b in zip(want, got)) <= 1e-5 * max(map(abs, want))
+
+
+def test_what_gguf_has_no_place_for_is_refused(llmq, model, packed, tmp_path):
+    for arch, why in (("gpt2", "GGUF is written of LlamaForCausalLM"), ("mistral-swa", "sliding_window"),
+                      ("llama-dynamic-ntk", "linear, llama3 and yarn, found dynamic")):
+        p = llmq("convert", ARCH / arch, "-o", tmp_path / "x.gguf", "--to", "gguf", code=3)
+        assert why in p.stderr
+    p = llmq("convert", packed, "-o", tmp_path / "x.gguf", "--to", "gguf", code=3)
+    assert "u4-g128-asym has no type of blocks in GGUF" in p.stderr
+    assert os.listdir(tmp_path) == []
+    r = convert(llmq, packed, tmp_path / "x.gguf", "gguf", "--allow-requantize")
+    assert r["requantized"] == 42 and not r["bit_exact"]
+    p = llmq("convert", packed, "-o", tmp_path / "y.gguf", "--to", "gguf", "--shard-size", "1M", code=2)
+    assert "--shard-size does not go with --to gguf" in p.stderr
