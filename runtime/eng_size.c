@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "runtime/spec.h"
+
 enum { MAX_BLOCKS = INT32_MAX / 32 };
 
 /* First number in a file that has one; 0 otherwise ("max"). */
@@ -65,6 +67,7 @@ static lq_status check_opts(const eng_opts *o, int64_t max_pos, lq_err *err)
     if (!s) s = check_count("--max-num-seqs", o->max_seqs, 4096, err);
     if (!s) s = check_count("--max-num-batched-tokens", o->max_batch_tokens, 1 << 20, err);
     if (!s) s = check_count("--queue", o->queue, 1 << 24, err);
+    if (!s) s = check_count("--num-speculative-tokens", o->guesses, SPEC_MAX, err);
     if (!s) s = eng_check_policy(&o->policy, err);
     if (!s && o->block_size && o->block_size != 8 && o->block_size != 16 && o->block_size != 32)
         s = lq_fail(err, LQ_EUSAGE, "--block-size: expected 8, 16 or 32, found %d", o->block_size);

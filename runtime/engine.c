@@ -166,12 +166,12 @@ static eng_event event_of(const seq *s)
 }
 
 /* One more id, its text, and perhaps the end. */
-static eng_event token_event(seq *s)
+static eng_event token_event(seq *s, const smp_result *sample)
 {
     eng_event ev = event_of(s);
     ev.ids = s->ids + s->n_ids - 1;
     ev.n_ids = 1;
-    if (s->r.params.logprobs >= 0) ev.logprobs = &s->sample;
+    if (s->r.params.logprobs >= 0) ev.logprobs = sample;
     if (s->stop) stop_take(s->stop, &ev.text, &ev.n_text);
     return ev;
 }
@@ -216,7 +216,7 @@ static void admit(engine *e)
         }
         publish(e);
         pthread_mutex_unlock(&e->lock);
-        if (!s->prepared && seq_prepare(s, e->m->cfg, e->tok, &s->err))
+        if (!s->prepared && seq_prepare(s, e->m->cfg, e->tok, e->o.guesses, &s->err))
             finish(e, s, event_of(s), ENG_ERROR);
     }
 }
@@ -235,30 +235,71 @@ static lq_status pool_rows(const engine *e, seq *s)
     return LQ_OK;
 }
 
+typedef struct {
+    const engine *e;
+    const seq *s;
+    const float *row; /* of the next id */
+    int thread;
+} draw_rows;
+
+static const float *draw_row(void *user, int64_t i)
+{
+    const draw_rows *d = user;
+    const eng_script *script = d->e->o.script;
+    const float *row = d->row + (i - seq_output(d->s)) * d->e->m->cfg->vocab;
+    return script ? script->logits(script->self, d->thread, d->s->ids, d->s->n_prompt, i, row)
+                  : row;
+}
+
 /* Score and sample one planned sequence; any thread. */
 static void sample_one(void *ctx, int64_t i, int thread)
 {
     engine *e = ctx;
     seq *s = e->sched.planned[i];
     smp_ctx *smp = e->smp[thread];
-    int64_t V = e->m->cfg->vocab;
     const float *row = e->logits[i];
-    s->status = s->r.pool ? pool_rows(e, s) : seq_mask(s, &s->err);
+    s->status = s->r.pool ? pool_rows(e, s) : LQ_OK;
     if (s->r.pool) return;
-    for (int64_t k = s->plan_from; k < s->plan_n && !s->status; k++, row += V) {
+    for (int64_t k = s->plan_from; k < s->plan_n && !s->status; k++, row += e->m->cfg->vocab) {
         int64_t pos = s->n_done + k;
-        const bool draws = pos == s->n_ids - 1 && s->max_new > 0;
-        if (draws && e->o.script)
-            row = e->o.script->logits(e->o.script->self, thread, s->ids, s->n_prompt, seq_output(s),
-                                      row);
-        if (draws)
-            s->status =
-                smp_sample(smp, &s->sample, row, seq_params(s), s->ids, s->n_prompt,
-                           s->ids + s->n_prompt, seq_output(s), (uint64_t)seq_output(s), &s->err);
-        else if (pos + 1 < s->n_prompt)
+        if (pos == s->n_ids - 1 && s->max_new > 0) {
+            draw_rows d = { e, s, row, thread };
+            s->status = seq_draw(s, smp, draw_row, &d, &s->err);
+        } else if (pos + 1 < s->n_prompt)
             s->status = smp_score(smp, &s->scores[pos + 1], row, s->ids[pos + 1],
                                   s->r.prompt_logprobs, &s->err);
     }
+}
+
+/* The ids that were drawn, one event each; at the end of the answer s ceases to exist. */
+static void take_samples(engine *e, seq *s)
+{
+    for (int64_t k = 0; k < s->n_samples; k++) {
+        s->status = seq_append(s, s->samples[k].id, e->m->cfg, e->tok, &s->err);
+        pthread_mutex_lock(&e->lock);
+        e->stats.generation_tokens++;
+        pthread_mutex_unlock(&e->lock);
+        eng_event ev = token_event(s, &s->samples[k]);
+        if (s->status || s->finish) {
+            finish(e, s, ev, s->status ? ENG_ERROR : s->finish);
+            return;
+        }
+        s->sink(s->user, &ev);
+    }
+}
+
+/* What became of the guesses: the cache keeps the rows of the right ones. */
+static void take_guesses(engine *e, seq *s)
+{
+    int64_t right = s->n_samples - 1;
+    s->n_done += right;
+    spec_learn(&s->spec, s->plan_draft, right);
+    kv_truncate(e->kv, &s->kv, s->n_done);
+    pthread_mutex_lock(&e->lock);
+    e->stats.drafts++;
+    e->stats.guesses += (uint64_t)s->plan_draft;
+    e->stats.right += (uint64_t)right;
+    pthread_mutex_unlock(&e->lock);
 }
 
 /* What the step means for one sequence. */
@@ -269,6 +310,7 @@ static void take_result(engine *e, seq *s)
         return;
     }
     s->n_done += s->plan_n;
+    if (s->plan_draft) take_guesses(e, s);
     kv_register(e->kv, &s->kv, s->ids, s->n_done, s->r.salt);
     if ((s->scores || s->pooled) && s->n_done > s->n_scored) s->n_scored = s->n_done;
     if (s->scores && !s->scores_sent) {
@@ -288,22 +330,14 @@ static void take_result(engine *e, seq *s)
         finish(e, s, ev, ENG_LENGTH);
         return;
     }
-    s->status = seq_append(s, e->m->cfg, e->tok, &s->err);
-    pthread_mutex_lock(&e->lock);
-    e->stats.generation_tokens++;
-    pthread_mutex_unlock(&e->lock);
-    eng_event ev = token_event(s);
-    if (s->status)
-        finish(e, s, ev, ENG_ERROR);
-    else if (s->finish)
-        finish(e, s, ev, s->finish);
-    else
-        s->sink(s->user, &ev);
+    take_samples(e, s);
 }
 
 static void step(engine *e)
 {
     admit(e);
+    for (int64_t i = 0; i < e->sched.n_running; i++)
+        seq_guess(e->sched.running[i], e->o.guesses);
     int n = sched_plan(&e->sched, e->items);
     e->due = sched_due(&e->sched);
     if (n == 0) return;
@@ -314,7 +348,7 @@ static void step(engine *e)
     for (int i = 0; i < n; i++) {
         seq *s = e->sched.planned[i];
         s->row0 = rows;
-        rows += s->plan_n - s->plan_from;
+        rows += s->plan_n - s->plan_from + s->plan_draft;
         e->logits[i] = st ? NULL : logits + s->row0 * e->m->cfg->vocab;
         s->status = st;
         if (st) s->err = err;
@@ -420,6 +454,7 @@ static lq_status open_step(engine *e, lq_err *err)
     if (!s)
         s = sched_open(&e->sched, e->kv, &e->o.policy, e->o.max_seqs, e->o.max_batch_tokens, err);
     if (s) return s;
+    e->sched.draft_rows = e->o.guesses ? SPEC_ROWS : 0;
     fwd_opts f = { .acts = e->o.acts,
                    .max_rows = sched_max_rows(&e->sched),
                    .max_logits = sched_max_logits(&e->sched),

@@ -113,6 +113,7 @@ typedef struct {
     int64_t max_batch_tokens; /* 0: 512 */
     int64_t queue;            /* 0: 1024; at most max_seqs + queue requests are in the engine */
     bool no_prefix_cache;
+    int64_t guesses;          /* of the next ids in a step (runtime/spec.h), 0..SPEC_MAX; 0: none */
     const eng_script *script; /* tests alone: NULL otherwise */
 } eng_opts;
 
@@ -121,6 +122,7 @@ typedef struct {
     uint64_t prompt_tokens, cached_tokens, generation_tokens, preemptions, steps,
         finished[ENG_N_FINISH];
     uint64_t prefix_queries, prefix_hits; /* tokens */
+    uint64_t drafts, guesses, right; /* steps of a sequence with guesses; those; the right ones */
     double
         last_step_age; /* seconds since the last finished step while something runs; 0 when idle */
 } eng_stats;

@@ -31,12 +31,12 @@ void sched_close(sched *sc)
 int64_t sched_max_rows(const sched *sc)
 {
     int64_t n = sc->max_seqs + sc->least;
-    return n > sc->batch_tokens ? n : sc->batch_tokens;
+    return (n > sc->batch_tokens ? n : sc->batch_tokens) + sc->draft_rows;
 }
 
 int64_t sched_max_logits(const sched *sc)
 {
-    int64_t n = sc->max_seqs + sc->score_rows, rows = sched_max_rows(sc);
+    int64_t n = sc->max_seqs + sc->score_rows + sc->draft_rows, rows = sched_max_rows(sc);
     return n < rows ? n : rows;
 }
 
@@ -231,6 +231,23 @@ static void plan_prefill(sched *sc, int64_t quota)
     if (quota > 0) grow(oldest, quota, &score);
 }
 
+/* decodes: rows of them in this step, each of which may be followed by guesses. */
+static void plan_drafts(sched *sc, int64_t decodes)
+{
+    lq_err ignored;
+    int64_t left = SPEC_ROWS - decodes;
+    if (left > sc->draft_rows) left = sc->draft_rows;
+    for (int64_t i = 0; i < sc->n_running; i++) {
+        seq *s = sc->running[i];
+        s->plan_draft = 0;
+        if (s->plan_n != 1 || todo(s) != 1) continue;
+        int64_t n = s->n_draft < left ? s->n_draft : left;
+        if (n <= 0 || kv_reserve(sc->kv, &s->kv, s->n_ids + n, &ignored)) continue;
+        s->plan_draft = n;
+        left -= n;
+    }
+}
+
 /* First row of the chunk that wants logits. */
 static int64_t logits_from(const seq *s)
 {
@@ -255,6 +272,7 @@ int sched_plan(sched *sc, fwd_item *items)
     }
     int64_t quota = sc->batch_tokens - rows;
     plan_prefill(sc, quota > sc->least ? quota : sc->least);
+    plan_drafts(sc, rows);
     int n = 0;
     for (int64_t i = 0; i < sc->n_running; i++) {
         seq *s = sc->running[i];
@@ -264,7 +282,7 @@ int sched_plan(sched *sc, fwd_item *items)
         sc->planned[n] = s;
         items[n++] = (fwd_item){ .seq = &s->kv,
                                  .ids = s->ids + s->n_done,
-                                 .n = s->plan_n,
+                                 .n = s->plan_n + s->plan_draft,
                                  .pos0 = s->n_done,
                                  .logits_from = s->plan_from,
                                  .seq_len = s->n_prompt };

@@ -7,6 +7,8 @@
  *   2. prefill chunks within what is left of the token budget, at least `least` tokens: half for
  *      the oldest, the rest for the shortest, what remains for the oldest again. So neither a long
  *      prompt nor a stream of short ones keeps another from starting.
+ *   3. guesses of decodes (runtime/spec.h), within SPEC_ROWS rows of decodes and guesses: they take
+ *      blocks that are free, never another's.
  * Admission reserves the blocks of all ids that a sequence has, and leaves one block free for each
  * that runs, so prefill never runs out of blocks. The oldest running sequence is never pre-empted,
  * and each fits the pool alone (the engine sees to that): something always moves. A pre-empted
@@ -36,6 +38,7 @@ typedef struct {
     uint64_t blocked;     /* id of who was tried last and did not fit; 0: nobody */
     int64_t blocked_free; /* free blocks then */
     uint64_t blocked_left;
+    int64_t draft_rows;                           /* guesses that a step may have; 0: none */
     enum { GATE_ASK, GATE_OPEN, GATE_SHUT } gate; /* whether who waits may begin in this step */
     int64_t held;                                 /* steps since one began, while others waited */
 } sched;

@@ -206,11 +206,13 @@ static lq_status prepare_text(seq *s, const tok_tokenizer *t, lq_err *err)
     return st;
 }
 
-lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err)
+lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, int64_t guesses,
+                      lq_err *err)
 {
     s->prepared = true;
     s->ids = lq_push(&s->arena, (size_t)(s->n_prompt + s->max_new) * sizeof *s->ids);
-    if (!s->ids) return lq_fail(err, LQ_ENOMEM, "request: out of memory");
+    s->samples = lq_push(&s->arena, (size_t)(1 + guesses) * sizeof *s->samples);
+    if (!s->ids || !s->samples) return lq_fail(err, LQ_ENOMEM, "request: out of memory");
     memcpy(s->ids, s->r.prompt, (size_t)s->n_prompt * sizeof *s->ids);
     if (s->r.prompt_logprobs >= 0) {
         size_t bytes;
@@ -229,9 +231,19 @@ lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, lq_e
 
 /* ---- output ---- */
 
-lq_status seq_mask(seq *s, lq_err *err)
+void seq_guess(seq *s, int64_t max)
 {
-    if (!s->matcher || s->n_done + s->plan_n < s->n_ids) return LQ_OK;
+    int64_t room = s->max_new - seq_output(s) - 1;
+    s->n_draft = 0;
+    if (max <= 0 || room <= 0 || s->n_ids - s->n_done != 1 || seq_scoring(s)) return;
+    int64_t n = spec_length(&s->spec, max);
+    s->n_draft = spec_ngram(s->ids + s->n_ids, n < room ? n : room, s->ids, s->n_ids);
+}
+
+/* The grammar's mask for the next draw. */
+static lq_status set_mask(seq *s, lq_err *err)
+{
+    if (!s->matcher) return LQ_OK;
     lq_status st = gr_mask(s->matcher, s->mask, err);
     bool may_end = gr_may_end(s->matcher);
     for (int i = 0; i < s->n_end_ids && !st; i++) {
@@ -239,6 +251,39 @@ lq_status seq_mask(seq *s, lq_err *err)
         *word = may_end ? *word | bit : *word & ~bit;
     }
     return st;
+}
+
+/* The matcher along a guess that was right; *on: the mask of the next draw can be made. */
+static lq_status follow(seq *s, int32_t id, int64_t *steps, bool *on, lq_err *err)
+{
+    *on = !s->matcher || !has_id(s->end_ids, s->n_end_ids, id);
+    if (!s->matcher || !*on) return LQ_OK;
+    lq_status st = gr_accept_token(s->matcher, id, on, err);
+    *steps += !st && *on;
+    if (!st && *on) *on = !gr_must_end(s->matcher);
+    return st;
+}
+
+lq_status seq_draw(seq *s, smp_ctx *smp, const float *(*row)(void *user, int64_t i), void *user,
+                   lq_err *err)
+{
+    int64_t n = seq_output(s), steps = 0;
+    lq_status st = LQ_OK;
+    bool on = true;
+    s->n_samples = 0;
+    for (int64_t k = 0; k <= s->plan_draft && on && !st; k++) {
+        smp_result *out = &s->samples[k];
+        st = set_mask(s, err);
+        if (!st)
+            st = smp_sample(smp, out, row(user, n + k), seq_params(s, n + k), s->ids, s->n_prompt,
+                            s->ids + s->n_prompt, n + k, (uint64_t)(n + k), err);
+        if (st) break;
+        s->n_samples++;
+        if (k == s->plan_draft || out->id != s->ids[s->n_ids + k]) break;
+        st = follow(s, out->id, &steps, &on, err);
+    }
+    if (steps > 0) gr_rollback(s->matcher, steps); /* seq_append takes them again */
+    return s->n_samples > 0 ? LQ_OK : st;          /* it comes again if it is ever reached */
 }
 
 /* The matcher past the id; *ends: nothing can follow. */
@@ -273,9 +318,8 @@ static lq_status flush_text(seq *s, lq_err *err)
     return st;
 }
 
-lq_status seq_append(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err)
+lq_status seq_append(seq *s, int32_t id, const arch_config *c, const tok_tokenizer *t, lq_err *err)
 {
-    int32_t id = s->sample.id;
     s->ids[s->n_ids++] = id;
     bool eos = !s->r.ignore_eos && has_id(c->eos, c->n_eos, id);
     bool stop_id = has_id(s->r.stop_ids, s->r.n_stop_ids, id);

@@ -11,6 +11,7 @@
 #define LLMQ_RUNTIME_SEQ_H
 
 #include "runtime/engine.h"
+#include "runtime/spec.h"
 #include "runtime/stop.h"
 
 typedef struct seq seq;
@@ -27,13 +28,16 @@ struct seq {
     int64_t n_cached; /* from the prefix cache, at the first admission */
     kv_seq kv;
 
-    smp_params early;   /* r.params with the stop ids banned, until min_tokens are out */
-    smp_result sample;  /* of this step */
+    smp_params early;    /* r.params with the stop ids banned, until min_tokens are out */
+    smp_result *samples; /* [1 + SPEC_MAX] of this step; [1] where nothing is guessed */
+    int64_t n_samples;
     smp_result *scores; /* [n_prompt] for prompt_logprobs */
     int64_t n_scored;   /* positions whose logits have been scored */
     bool scores_sent;
-    gr_matcher *matcher;    /* of r.grammar, or NULL */
-    uint32_t *mask;         /* of the next draw; in r.params and early */
+    gr_matcher *matcher; /* of r.grammar, or NULL */
+    uint32_t *mask;      /* of the next draw; in r.params and early */
+    spec_state spec;
+    int64_t n_draft;        /* guesses for this step, behind ids[n_ids - 1] */
     const int32_t *end_ids; /* that may be drawn where the grammar may end */
     int n_end_ids;
     double *pooled; /* [hidden] for an embedding: the sum over the rows so far, or the last row */
@@ -52,6 +56,7 @@ struct seq {
     bool running, admitted, prepared, preempted;
     uint64_t preempt_mark;
     int64_t plan_n, plan_from; /* this step: ids computed; first of them that wants logits */
+    int64_t plan_draft;        /* and guesses behind them, all with logits */
     int64_t row0;              /* of those logits among the step's; engine's */
 
     /* engine's, under its lock */
@@ -64,8 +69,9 @@ struct seq {
 lq_status seq_new(seq **s, const eng_request *r, const arch_config *c, int64_t max_len,
                   bool has_tok, lq_err *err);
 void seq_free(seq *s); /* its KV blocks are gone already; NULL allowed */
-/* Buffers for the whole run. */
-lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err);
+/* Buffers for the whole run; guesses: most of a step. */
+lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, int64_t guesses,
+                      lq_err *err);
 
 static inline int64_t seq_output(const seq *s) { return s->n_ids - s->n_prompt; }
 /* Still to be scored: for prompt_logprobs positions 0..n_prompt-2, which predict the tokens after
@@ -75,14 +81,19 @@ static inline bool seq_scoring(const seq *s)
     if (s->r.pool) return s->n_scored < s->n_prompt;
     return s->r.prompt_logprobs >= 0 && s->n_scored < s->n_prompt - 1;
 }
-/* Parameters for the next draw. */
-static inline const smp_params *seq_params(const seq *s)
+/* Guesses of the next ids into ids[n_ids ..], at most `max`, if this step draws. */
+void seq_guess(seq *s, int64_t max);
+/* Parameters for the draw of output id i. */
+static inline const smp_params *seq_params(const seq *s, int64_t i)
 {
-    return seq_output(s) < s->r.min_tokens ? &s->early : &s->r.params;
+    return i < s->r.min_tokens ? &s->early : &s->r.params;
 }
-/* The grammar's mask for the next draw, if there is a grammar and this step draws. */
-lq_status seq_mask(seq *s, lq_err *err);
-/* Append s->sample: text, stop conditions, finish. New text waits in s->stop for stop_take. */
-lq_status seq_append(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err);
+/* Draws s->samples from the step's rows: the next id, and one more behind each guess that was
+ * right. row(user, i): the logits to draw output id i from. An error counts only at the first. */
+lq_status seq_draw(seq *s, smp_ctx *smp, const float *(*row)(void *user, int64_t i), void *user,
+                   lq_err *err);
+/* Append an id that was drawn: text, stop conditions, finish. New text waits in s->stop for
+ * stop_take. */
+lq_status seq_append(seq *s, int32_t id, const arch_config *c, const tok_tokenizer *t, lq_err *err);
 
 #endif

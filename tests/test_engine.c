@@ -1,16 +1,10 @@
 /* The engine on a tiny golden model: the same bytes at any load, exactly one end for each request,
  * and blocks that come back. */
-#include "formats/safetensors.h"
-#include "kernels/ops.h"
-#include "runtime/engine.h"
-#include "tests/check.h"
+#include "runtime/spec.h"
+#include "tests/engine_rig.h"
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
-
-#define FOLDER "tests/golden/arch/llama-128"
-enum { MAX_LEN = 128, MAX_OUT = 128 };
 
 /* ---- allocations, counted where the C library lets us stand before it ---- */
 
@@ -46,136 +40,34 @@ void *realloc(void *p, size_t n)
 #define COUNTS_ALLOCS 0
 #endif
 
-/* ---- a model, an engine, a request with what came of it ---- */
+static int64_t guesses; /* of the tests that are run with and without */
 
-static src_source *src;
-static model golden; /* loaded once */
-static tok_tokenizer *tok;
-
-typedef struct {
-    pool *p;
-    engine *e;
-} rig;
-
-static bool rig_open(rig *r, const model *m, int threads, eng_opts o)
+/* A model that writes what the script wants: four letters over and over, and another now and then.
+ */
+static float scripted_rows[2][512];
+static const float *write_pattern(void *self, int thread, const int32_t *ids, int64_t n_prompt,
+                                  int64_t n_output, const float *row)
 {
-    lq_err err = { "" };
-    memset(r, 0, sizeof *r);
-    lq_status s = pool_open(&r->p, threads, &err);
-    if (!s) s = eng_open(&r->e, m, tok, r->p, &o, &err);
-    CHECK(!s, "open: %s", err.msg);
-    return !s;
+    (void)ids, (void)n_prompt;
+    int64_t V = golden.cfg->vocab;
+    float *out = scripted_rows[thread];
+    memcpy(out, row, (size_t)V * sizeof *out);
+    int64_t id = n_output % 29 == 28 ? 90 : 60 + n_output % 4;
+    out[id] += 20;
+    if (self) out[id + 100] += 19; /* either may be drawn */
+    return out;
 }
-
-static void rig_close(rig *r)
-{
-    eng_close(r->e);
-    pool_close(r->p);
-}
-
-typedef struct {
-    eng_request r;
-    int32_t prompt[MAX_LEN];
-    uint64_t id;
-    int32_t ids[MAX_OUT];
-    float logprobs[MAX_OUT];
-    int n;
-    char text[2048];
-    size_t n_text;
-    smp_result scores[MAX_LEN];
-    int n_score_events;
-    int64_t n_cached;
-    eng_finish finish;
-    char stop_string[16], error[256];
-    int32_t stop_id;
-    int after; /* events after the last */
-    atomic_int n_finals, n_events;
-} job;
-
-static void take(void *user, const eng_event *e)
-{
-    job *j = user;
-    if (atomic_load(&j->n_finals)) j->after++;
-    for (int i = 0; i < e->n_ids && j->n < MAX_OUT; i++) {
-        if (e->logprobs) j->logprobs[j->n] = e->logprobs[i].logprob;
-        j->ids[j->n++] = e->ids[i];
-    }
-    if (e->n_text && j->n_text + e->n_text < sizeof j->text) {
-        memcpy(j->text + j->n_text, e->text, e->n_text);
-        j->n_text += e->n_text;
-    }
-    if (e->prompt_logprobs) {
-        j->n_score_events++;
-        memcpy(j->scores, e->prompt_logprobs, (size_t)e->n_prompt * sizeof *j->scores);
-    }
-    atomic_fetch_add(&j->n_events, 1);
-    if (!e->finish) return;
-    j->n_cached = e->n_cached;
-    j->finish = e->finish;
-    j->stop_id = e->stop_id;
-    if (e->stop_string) snprintf(j->stop_string, sizeof j->stop_string, "%s", e->stop_string);
-    if (e->error) snprintf(j->error, sizeof j->error, "%s", e->error);
-    atomic_fetch_add(&j->n_finals, 1);
-}
-
-static void nap(void)
-{
-    struct timespec t = { 0, 200000 };
-    nanosleep(&t, NULL);
-}
-
-/* Waits at most two minutes (sanitizers on a busy machine), then says so. */
-static void wait_for(job *j)
-{
-    for (int i = 0; i < 600000 && !atomic_load(&j->n_finals); i++)
-        nap();
-    CHECK(atomic_load(&j->n_finals) == 1, "%d ends", atomic_load(&j->n_finals));
-}
-
-static void submit(rig *r, job *j)
-{
-    lq_err err = { "" };
-    lq_status s = eng_submit(r->e, &j->r, take, j, &j->id, &err);
-    CHECK(!s, "submit: %s", err.msg);
-    if (s) atomic_store(&j->n_finals, 1);
-}
-
-/* A request of its own kind for every number: prompts of 1..60 ids, greedy and drawn. */
-static void make_job(job *j, int k)
-{
-    memset(j, 0, sizeof *j);
-    int64_t n = 1 + (k * 37) % 60;
-    for (int64_t i = 0; i < n; i++)
-        j->prompt[i] = (int32_t)(3 + (k * 101 + i * i * 7 + i * (k % 5)) % 300);
-    if (k % 4 == 0) /* some share a beginning */
-        for (int64_t i = 0; i < n && i < 40; i++)
-            j->prompt[i] = (int32_t)(10 + i);
-    j->r = (eng_request){ .prompt = j->prompt,
-                          .n_prompt = n,
-                          .max_tokens = k % 4 == 1 ? 40 : 4 + k % 13,
-                          .ignore_eos = true,
-                          .prompt_logprobs = -1 };
-    j->r.params = (smp_params){ .logprobs = 0, .seed = (uint64_t)k };
-    if (k % 3 == 1) j->r.params.temperature = 0.8f, j->r.params.top_p = 0.9f;
-    if (k % 3 == 2) j->r.params.temperature = 1.2f, j->r.params.top_k = 40;
-    if (k % 5 == 0) j->r.params.repetition_penalty = 1.2f, j->r.params.presence_penalty = 0.3f;
-}
-
-static bool same_answer(const job *a, const job *b)
-{
-    return a->n == b->n && a->finish == b->finish && a->n_text == b->n_text &&
-           !memcmp(a->ids, b->ids, sizeof a->ids) &&
-           !memcmp(a->logprobs, b->logprobs, sizeof a->logprobs) &&
-           !memcmp(a->text, b->text, a->n_text);
-}
+static const eng_script pattern = { write_pattern, NULL };
+static const eng_script wavering = { write_pattern, scripted_rows };
 
 enum { N_JOBS = 33 };
 static job alone[N_JOBS]; /* each run with nobody else, one thread, no prefix cache */
 
-static void run_alone(void)
+static void run_alone(const eng_script *script)
 {
     rig r;
-    if (!rig_open(&r, &golden, 1, (eng_opts){ .max_seqs = 1, .no_prefix_cache = true })) return;
+    eng_opts o = { .max_seqs = 1, .no_prefix_cache = true, .script = script };
+    if (!rig_open(&r, &golden, 1, o)) return;
     for (int k = 0; k < N_JOBS; k++) {
         make_job(&alone[k], k);
         submit(&r, &alone[k]);
@@ -250,7 +142,8 @@ TEST(a_pool_for_one_serves_many)
     kv_opts one = { .n_blocks = MAX_LEN / 16 };
     size_t bytes = (size_t)one.n_blocks * kv_block_bytes(golden.cfg, 16, KV_F32);
     rig r;
-    if (!rig_open(&r, &golden, 2, (eng_opts){ .kv_bytes = bytes, .max_len = MAX_LEN })) return;
+    eng_opts o = { .kv_bytes = bytes, .max_len = MAX_LEN, .guesses = guesses };
+    if (!rig_open(&r, &golden, 2, o)) return;
     run_together(&r, 2, "a pool for one");
     eng_stats st;
     eng_stats_get(r.e, &st);
@@ -633,7 +526,7 @@ TEST(stop_strings_end_the_text_wherever_tokens_split)
     uint8_t *blob = NULL;
     tok = open_letters(&blob);
     rig r;
-    if (!tok || !rig_open(&r, &golden, 1, (eng_opts){ 0 })) return;
+    if (!tok || !rig_open(&r, &golden, 1, (eng_opts){ .guesses = guesses })) return;
     enum { N = 12 };
     job whole, j;
     run_stop(&r, &whole, NULL, N, 0, false);
@@ -670,15 +563,23 @@ TEST(structured_answers_are_sentences)
     static const struct {
         const char *regex;
         int tokens; /* 0: ends at max_tokens */
-    } cases[] = { { "([a-f][a-r]){3}", 3 }, { "(ab|cd|ef)*", 0 }, { "aaabac", 3 }, { "[^a]*", 0 } };
-    enum { N = 16, MAX = 9 };
+    } cases[] = { { "([a-f][a-r]){3}", 3 },
+                  { "(ab|cd|ef)*", 0 },
+                  { "aaabac", 3 },
+                  { "[^a]*", 0 },
+                  { "([a-r][a-r]){20}", 20 } };
+    enum { N = 16, MAX = 24 };
     uint8_t *blob = NULL;
     tok = open_letters(&blob);
     gr_vocab *v = NULL;
     grammar *g[LQ_COUNT(cases)] = { NULL };
     lq_err err = { "" };
     rig r;
-    if (!tok || !rig_open(&r, &golden, 2, (eng_opts){ .max_batch_tokens = 24 })) return;
+    eng_opts o = { .max_batch_tokens = 24,
+                   .max_seqs = 6,
+                   .guesses = guesses,
+                   .script = guesses ? &pattern : NULL };
+    if (!tok || !rig_open(&r, &golden, 2, o)) return;
     CHECK(!gr_vocab_open(&v, tok, golden.cfg->vocab, &err), "%s", err.msg);
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         gr_spec spec = { GR_REGEX, cases[i].regex, strlen(cases[i].regex), false, NULL, false };
@@ -713,6 +614,10 @@ TEST(structured_answers_are_sentences)
               "%s does not take '%.*s'", cases[c].regex, (int)one->n_text, one->text);
         gr_matcher_free(m);
     }
+    eng_stats st;
+    eng_stats_get(r.e, &st);
+    CHECK(!guesses || (st.right > 50 && st.right < st.guesses), "%llu of %llu guesses were right",
+          (unsigned long long)st.right, (unsigned long long)st.guesses);
     make_job(one, 1);
     one->r.grammar = g[0];
     int32_t only = 319; /* a token that the grammar never takes */
@@ -745,7 +650,7 @@ TEST(the_token_path_allocates_nothing)
     uint8_t *blob = NULL;
     tok = open_letters(&blob);
     rig r;
-    if (!tok || !rig_open(&r, &golden, 2, (eng_opts){ 0 })) return;
+    if (!tok || !rig_open(&r, &golden, 2, (eng_opts){ .guesses = guesses })) return;
     enum { N = 4 };
     static const char *const stops[] = { "!never!" };
     job *j = malloc(N * sizeof *j);
@@ -767,6 +672,110 @@ TEST(the_token_path_allocates_nothing)
     tok = NULL;
     free(blob);
     free(j);
+}
+
+/* ---- the same with speculation ---- */
+
+TEST(with_guesses_a_pool_for_one_serves_many)
+{
+    guesses = 5;
+    a_pool_for_one_serves_many();
+    guesses = 0;
+}
+
+TEST(with_guesses_stop_strings_end_the_text_wherever_tokens_split)
+{
+    guesses = 5;
+    stop_strings_end_the_text_wherever_tokens_split();
+    guesses = 0;
+}
+
+TEST(with_guesses_structured_answers_are_sentences)
+{
+    guesses = 5;
+    structured_answers_are_sentences();
+    guesses = 0;
+}
+
+TEST(with_guesses_the_token_path_allocates_nothing)
+{
+    guesses = 5;
+    the_token_path_allocates_nothing();
+    guesses = 0;
+}
+
+TEST(the_same_bytes_with_and_without_guesses)
+{
+    static const struct {
+        const char *why;
+        int threads;
+        eng_opts o;
+    } cases[] = {
+        { "five", 1, { .guesses = 5, .max_seqs = 8, .script = &wavering } },
+        { "one at a time",
+          2,
+          { .guesses = 1, .max_seqs = 12, .max_batch_tokens = 24, .script = &wavering } },
+        { "many, of few sequences",
+          2,
+          { .guesses = SPEC_MAX, .max_seqs = 3, .block_size = 8, .script = &wavering } },
+        { "in tiny steps",
+          1,
+          { .guesses = 4, .max_seqs = 5, .max_batch_tokens = 1, .script = &wavering } },
+        { "in static batches",
+          2,
+          { .guesses = 5,
+            .max_seqs = 6,
+            .policy = { .batching = ENG_STATIC },
+            .script = &wavering } },
+    };
+    run_alone(&wavering);
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        rig r;
+        eng_stats st;
+        if (!rig_open(&r, &golden, cases[i].threads, cases[i].o)) break;
+        run_together(&r, 2, cases[i].why);
+        eng_stats_get(r.e, &st);
+        CHECK(st.right > 50 && st.right < st.guesses && st.drafts <= st.guesses,
+              "%s: %llu of %llu guesses were right", cases[i].why, (unsigned long long)st.right,
+              (unsigned long long)st.guesses);
+        rig_close(&r);
+    }
+    run_alone(NULL);
+}
+
+/* 60 tokens that repeat: most guesses are right, fewer steps are taken, and the answer, its
+ * logprobs and where it ends are the same. */
+TEST(guesses_that_are_right_save_steps)
+{
+    static const int32_t stop_id[] = { 90 };
+    for (int kind = 0; kind < 14; kind++) {
+        job j[2];
+        uint64_t steps[2];
+        for (int g = 0; g < 2; g++) {
+            rig r;
+            eng_stats st;
+            if (!rig_open(&r, &golden, 1, (eng_opts){ .script = &pattern, .guesses = g ? 8 : 0 }))
+                return;
+            make_job(&j[g], 3);
+            j[g].r.max_tokens = 60;
+            j[g].r.params = (smp_params){ .logprobs = 2, .seed = 9 };
+            if (kind == 1) j[g].r.params.temperature = 1.5f, j[g].r.params.presence_penalty = 0.1f;
+            if (kind == 2) j[g].r.stop_ids = stop_id, j[g].r.n_stop_ids = 1, j[g].r.min_tokens = 20;
+            if (kind == 3) j[g].r.max_tokens = 31;
+            if (kind >= 4) /* until something else wins */
+                j[g].r.params.frequency_penalty = 2.5f + 0.1f * (float)(kind - 4);
+            submit(&r, &j[g]);
+            wait_for(&j[g]);
+            eng_stats_get(r.e, &st);
+            steps[g] = st.steps;
+            rig_close(&r);
+        }
+        CHECK(same_answer(&j[0], &j[1]), "kind %d: the answer differs at %d ids", kind, j[1].n);
+        CHECK(kind == 2 ? j[1].n == 29 && j[1].finish == ENG_STOP : j[1].finish == ENG_LENGTH,
+              "kind %d: %d ids, %s", kind, j[1].n, eng_finish_text(j[1].finish));
+        CHECK((kind < 4 ? 2 : 1) * steps[1] < steps[0], "kind %d: %llu steps of %llu", kind,
+              (unsigned long long)steps[1], (unsigned long long)steps[0]);
+    }
 }
 
 /* ---- cancelling, queueing, closing ---- */
@@ -884,7 +893,7 @@ int main(int argc, char **argv)
     if (!s) s = model_load(&golden, src, NULL, NULL, &err);
     CHECK(!s, "%s", err.msg);
     if (s) return 1;
-    run_alone();
+    run_alone(NULL);
     RUN(the_same_bytes_alone_and_among_others);
     RUN(a_pool_for_one_serves_many);
     RUN(greedy_ids_are_those_of_transformers);
@@ -898,6 +907,12 @@ int main(int argc, char **argv)
     RUN(stop_strings_end_the_text_wherever_tokens_split);
     RUN(structured_answers_are_sentences);
     RUN(the_token_path_allocates_nothing);
+    RUN(with_guesses_a_pool_for_one_serves_many);
+    RUN(with_guesses_stop_strings_end_the_text_wherever_tokens_split);
+    RUN(with_guesses_structured_answers_are_sentences);
+    RUN(with_guesses_the_token_path_allocates_nothing);
+    RUN(the_same_bytes_with_and_without_guesses);
+    RUN(guesses_that_are_right_save_steps);
     RUN(cancelled_requests_end_once_and_give_their_blocks_back);
     RUN(a_full_queue_refuses_and_a_drained_engine_too);
     RUN(closing_ends_what_runs);

@@ -123,14 +123,21 @@ static int64_t sim_step(sim *m, void (*gone)(seq *s))
         CHECK(joins || s->preempted, "request %llu joined a closed batch",
               (unsigned long long)s->id);
         s->admitted = true;
-        if (!s->prepared) CHECK(!seq_prepare(s, &cfg, NULL, &err), "%s", err.msg);
+        if (!s->prepared) CHECK(!seq_prepare(s, &cfg, NULL, SPEC_MAX, &err), "%s", err.msg);
+    }
+    for (int64_t i = 0; i < m->sc.n_running && m->sc.draft_rows; i++) {
+        seq *s = m->sc.running[i];
+        int64_t room = s->max_new - seq_output(s) - 1;
+        s->n_draft = room > 0 && s->n_ids - s->n_done == 1 ? rnd(room < 9 ? room : 9) : 0;
     }
     int n = sched_plan(&m->sc, m->items);
     int64_t rows = 0, logits = 0;
     for (int i = 0; i < n; i++) {
         seq *s = m->sc.planned[i];
         fwd_item *it = &m->items[i];
-        CHECK(it->n >= 1 && it->pos0 == s->n_done && it->pos0 + it->n <= s->n_ids, "item %d", i);
+        CHECK(it->n >= 1 && it->pos0 == s->n_done && it->pos0 + it->n <= s->n_ids + s->plan_draft &&
+                  s->plan_draft <= s->n_draft,
+              "item %d", i);
         CHECK(s->kv.tokens >= it->pos0 + it->n, "item %d has no room in the cache", i);
         rows += it->n;
         logits += it->n - it->logits_from;
@@ -142,6 +149,11 @@ static int64_t sim_step(sim *m, void (*gone)(seq *s))
     for (int i = 0; i < n; i++) {
         seq *s = m->sc.planned[i];
         s->n_done += s->plan_n;
+        for (int64_t right = s->plan_draft ? rnd(s->plan_draft + 1) : 0; right > 0; right--) {
+            s->ids[s->n_ids++] = (int32_t)rnd(3);
+            s->n_done++;
+        }
+        if (s->plan_draft) kv_truncate(m->kv, &s->kv, s->n_done);
         kv_register(m->kv, &s->kv, s->ids, s->n_done, NULL);
         if (s->r.prompt_logprobs >= 0 && s->n_done > s->n_scored) s->n_scored = s->n_done;
         if (s->n_done < s->n_ids) continue;
@@ -244,6 +256,7 @@ static void play_trace(eng_policy policy, int number)
     sim m;
     int64_t blocks = 2 + rnd(24), max_seqs = 1 + rnd(8);
     sim_open_as(&m, policy, blocks, max_seqs, 1 + rnd(40), rnd(2));
+    m.sc.draft_rows = rnd(2) ? SPEC_ROWS : 0;
     make_trace(blocks * BLOCK);
     playing = &m;
     int next = 0, bad = check_bad;

@@ -2,6 +2,7 @@
 #include "tools/engine_opts.h"
 
 #include "runtime/eng_size.h"
+#include "runtime/spec.h"
 
 static const char *const batchings[] = {
     [ENG_CONTINUOUS] = "continuous", [ENG_STATIC] = "static", [ENG_DYNAMIC] = "dynamic", NULL
@@ -31,6 +32,11 @@ const opt_row opt_engine_rows[OPT_ENGINE_N] = {
       .help = "memory of the KV cache; 0: what --max-num-seqs needs, at most 1/4 of what is free" },
     { "enable-prefix-caching", 0, OPT_TRI, F(prefix_cache),
       .help = "keep the KV blocks of ended requests for prompts that begin alike (default: on)" },
+    { "speculative-ngram", 0, OPT_FLAG, F(ngram),
+      .help = "guess that what followed the last tokens before follows again, and check several "
+              "tokens in one step; answers stay the same" },
+    { "num-speculative-tokens", 0, OPT_INT, F(guesses), .def = "0", .hi = SPEC_MAX,
+      .help = "with --speculative-ngram: most guesses of a sequence in a step; 0: 5" },
 };
 
 lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq_err *err)
@@ -47,5 +53,8 @@ lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq
                      .max_seqs = o->max_seqs,
                      .max_batch_tokens = o->max_batch_tokens,
                      .no_prefix_cache = !opt_tri_or(o->prefix_cache, true) };
+    if (o->guesses && !o->ngram)
+        return lq_fail(err, LQ_EUSAGE, "--num-speculative-tokens goes with --speculative-ngram");
+    if (o->ngram) e->guesses = o->guesses ? o->guesses : 5;
     return eng_check_policy(&e->policy, err);
 }

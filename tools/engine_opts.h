@@ -11,9 +11,11 @@ typedef struct {
     double wait_ms, served_ratio;
     int batching; /* eng_batching */
     opt_tri prefix_cache;
+    bool ngram;
+    int64_t guesses;
 } opt_engine;
 
-enum { OPT_ENGINE_N = 10 };
+enum { OPT_ENGINE_N = 12 };
 extern const opt_row opt_engine_rows[OPT_ENGINE_N];
 
 /* LQ_EUSAGE: options that do not go together. */

@@ -80,9 +80,13 @@ def test_priorities(serve_scripted):
     ("a wait below zero", ["--batching", "dynamic", "--batch-wait-ms", -1], "--batch-wait-ms: expected"),
     ("a ratio with batches", ["--batching", "static", "--waiting-served-ratio", 1],
      "--waiting-served-ratio goes with --batching continuous"),
+    ("no guesses", ["--num-speculative-tokens", 4],
+     "--num-speculative-tokens goes with --speculative-ngram"),
+    ("too many guesses", ["--speculative-ngram", "--num-speculative-tokens", 16],
+     "--num-speculative-tokens: expected"),
     ("no ratio", ["--max-waiting-tokens", 4], "--max-waiting-tokens goes with --waiting-served-ratio"),
 ])
-def test_batching_that_makes_no_sense(llmq, why, args, says):
+def test_engine_options_that_make_no_sense(llmq, why, args, says):
     p = llmq("serve", TINY, "--port", 0, *args, code=2, timeout=60)
     assert says in p.stderr and "listening" not in p.stderr, why
 
@@ -102,6 +106,30 @@ def test_batching_changes_when_and_not_what(server, serve, args):
     assert answers == [server.post_json("/v1/completions", b)["choices"] for b in bodies]
     if "dynamic" in args:  # a batch of five, then two that wait for more
         assert time.monotonic() - start > 0.3
+
+
+@case("C121")
+def test_speculation_changes_nothing(server, serve, ask):
+    """Guesses are made, some right and some wrong, and answers, logprobs and streams are the same."""
+    s = serve(TINY, "--speculative-ngram", "--served-model-name", "tiny")
+    text = "the old man and the old dog and the old man and the old dog and the old man "
+    bodies = [{"prompt": text, "max_tokens": 60, "temperature": 0, "logprobs": 3, "ignore_eos": True},
+              {"prompt": text, "max_tokens": 60, "temperature": 0.7, "seed": 3, "n": 2},
+              {"prompt": text, "max_tokens": 60, "stop": ["dog"], "temperature": 0},
+              {"prompt": text, "max_tokens": 60, "temperature": 0, "frequency_penalty": 0.5},
+              {"prompt": text, "max_tokens": 40, "temperature": 0,
+               "guided_regex": "(the (old|young) (man|dog) and ){4}"}]
+    for b in bodies:
+        want = server.post_json("/v1/completions", b)["choices"]
+        assert s.post_json("/v1/completions", b)["choices"] == want, b
+        texts = [""] * len(want)
+        for e in ask.stream(s, b):
+            texts[e["choices"][0]["index"]] += e["choices"][0]["text"]
+        assert texts == [c["text"] for c in want]
+    guessed = metric(s, "vllm:spec_decode_num_draft_tokens_total")
+    right = metric(s, "vllm:spec_decode_num_accepted_tokens_total")
+    assert 0 < right < guessed and metric(s, "vllm:spec_decode_num_drafts_total") > 0
+    assert metric(server, "vllm:spec_decode_num_draft_tokens_total") == 0
 
 
 @case("C116")
