@@ -86,7 +86,7 @@ static cJSON *provenance(const run *r)
     cJSON *cal = cal_samples_json(r->j->samples);
     cJSON_AddNumberToObject(cal, "seed", (double)r->j->seed);
     cJSON_AddItemToObject(o, "calibration", cal);
-    cJSON_AddStringToObject(o, "kernels", k_name());
+    cJSON_AddStringToObject(o, "kernels", r->j->reproducible ? "any" : k_name());
     cJSON_AddStringToObject(o, "blas", openblas_get_corename());
     return o;
 }

@@ -22,6 +22,8 @@ typedef struct {
     const qz_opts *o;
     const cal_samples *samples; /* where qz_calibrated(o) */
     uint64_t seed;              /* that chose them: for the record */
+    bool reproducible;          /* kernels are not recorded: all that may run give the same bytes,
+                                   which the caller sees to */
     size_t memory_limit;        /* bytes; 0: none */
     bool resume;                /* an output that is what this run would make is left alone */
     bool restart;               /* do not go on from what an earlier run finished */

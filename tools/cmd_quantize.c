@@ -1,6 +1,7 @@
 /* tools/cmd_quantize.c - `llmq quantize SRC -o OUT.llmq --method M`. */
 #include "quantize/job.h"
 #include "quantize/rotate.h"
+#include "tools/blas_core.h"
 #include "tools/cmds.h"
 #include "tools/quantize_calib.h"
 #include "tools/quantize_html.h"
@@ -25,7 +26,7 @@ typedef struct {
     const char *lm_head, *embed, *kernels;
     size_t memory_limit;
     opt_tri resume;
-    bool dry_run, rotate;
+    bool dry_run, rotate, reproducible;
 } quantize_opts;
 
 #define F(field) offsetof(quantize_opts, field)
@@ -121,6 +122,10 @@ static const opt_row run_rows[] = {
       .help =
           "at the end measure KL divergence and perplexity against SRC on text that calibration "
           "did not see (default: the methods with calibration)" },
+    { "reproducible", 0, OPT_FLAG, F(reproducible),
+      .help =
+          "calibrated methods: the same bytes on every x86 processor with AVX2, at some cost in "
+          "time on those with AVX-512 (the others give them on any)" },
     { "kernels", 0, OPT_STR, F(kernels), .arg = "NAME", .help = "instruction set for calibration" },
 };
 
@@ -266,6 +271,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     double start = prog_now();
     qz_opts q = { 0 };
     lq_status s = read_options(&q, c, o, err);
+    if (!s && !o->dry_run && qz_calibrated(&q)) s = blas_core_use(o->reproducible, err);
     if (!s) s = k_init(o->kernels, err);
     if (s) return s;
     src_source *src = NULL, *seen = NULL; /* the source; what is quantized of it */
@@ -309,6 +315,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     qz_job job = { .o = &q,
                    .samples = qz_calibrated(&q) ? &samples : NULL,
                    .seed = (uint64_t)o->seed,
+                   .reproducible = o->reproducible,
                    .memory_limit = o->memory_limit,
                    .resume = opt_tri_or(o->resume, false),
                    .restart = !opt_tri_or(o->resume, true),

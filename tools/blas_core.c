@@ -1,0 +1,81 @@
+/* tools/blas_core.c - see blas_core.h. */
+#include "tools/blas_core.h"
+
+#include <cblas.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static const char *const variable = "OPENBLAS_CORETYPE";
+static const char *const again = "LLMQ_BLAS_CORE"; /* what this process was started again for */
+
+enum { MAX_BYTES = 1 << 21 };
+
+/* The arguments that this process was started with, from the kernel: parsing may have moved them.
+ */
+static char **arguments(char *text)
+{
+    FILE *f = fopen("/proc/self/cmdline", "rb");
+    if (!f) return NULL;
+    const size_t n = fread(text, 1, MAX_BYTES - 1, f);
+    const bool all = feof(f) && n > 0;
+    fclose(f);
+    text[n] = 0;
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++)
+        count += text[i] == 0;
+    char **argv = all ? calloc(count + 2, sizeof *argv) : NULL;
+    for (size_t i = 0, k = 0; argv && i < n; i += strlen(text + i) + 1)
+        argv[k++] = text + i;
+    return argv;
+}
+
+static lq_status start_again(const char *core, lq_err *err)
+{
+    char *text = malloc(MAX_BYTES), **argv = text ? arguments(text) : NULL;
+    if (argv && setenv(variable, core, 1) == 0 && setenv(again, core, 1) == 0) {
+        fflush(NULL);
+        execv("/proc/self/exe", argv);
+    }
+    const int why = errno;
+    free(argv);
+    free(text);
+    return lq_fail(err, LQ_EIO, "cannot start again with %s=%s: %s", variable, core, strerror(why));
+}
+
+#if defined(__x86_64__)
+static bool has_common(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static bool has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+#else
+static bool has_common(void) { return false; }
+static bool has_avx512(void) { return false; }
+#endif
+
+lq_status blas_core_use(bool reproducible, lq_err *err)
+{
+    const char *have = openblas_get_corename(), *before = getenv(again), *said = getenv(variable);
+    const bool haswell = strcmp(have, "Haswell") == 0 || strcmp(have, "Zen") == 0;
+    if (reproducible) {
+        if (strcmp(have, BLAS_CORE_COMMON) == 0) return LQ_OK;
+        if (!has_common())
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "--reproducible: expected a processor with AVX2 and FMA");
+        if (before && strcmp(before, BLAS_CORE_COMMON) == 0)
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "--reproducible: expected OpenBLAS with kernels for %s, found %s",
+                           BLAS_CORE_COMMON, have);
+        return start_again(BLAS_CORE_COMMON, err);
+    }
+    if (before || (said && *said) || !haswell || !has_avx512()) return LQ_OK;
+    return start_again("SkylakeX", err);
+}
