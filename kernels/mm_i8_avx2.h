@@ -13,12 +13,12 @@
  * moves to x, so that a product is at most 2 * 128 * 127 = 32512; 128 * sum(x), known from the
  * preparation, is added back. All of it is exact: the same integers as in every other family.
  *
- * A block is up to 5 rows of one tile (10 sums, codes, x and masks fill 16 registers), or one row
- * of two tiles. Rows are dealt out evenly, so that no row is computed twice: 6 = 3 + 3. Include
- * after mm_tmpl.h. */
+ * A block is up to 5 rows of one tile (10 sums, codes, x and masks fill 16 registers; of codes of 8
+ * bits, whose sizes take two more, 4 rows), or one row of two tiles. Rows are dealt out evenly, so
+ * that no row is computed twice: 6 = 3 + 3. Include after mm_tmpl.h. */
 #include "kernels/v16.h"
 
-enum { I8_ROWS = 5, I8_TILES_1 = 2 };
+enum { SMALL_ROWS = 5, U8_ROWS = 4, I8_TILES_1 = 2 };
 
 V16 vi vi_ones16(void) { return vi_set1(0x00010001); }
 V16 __m256i products(__m256i codes, __m256i x) { return _mm256_maddubs_epi16(codes, x); }
@@ -190,9 +190,9 @@ V16 void i8_block_avx2(const mm_task *t, w_src src, int RM, int NT, int64_t m, i
 }
 
 /* Rows of the next block when `left` are to come: as even as possible, two at least of several. */
-static inline int64_t rows_next(int64_t left)
+static inline int64_t rows_next(int64_t left, w_src src)
 {
-    return lq_ceil_div(left, lq_ceil_div(left, I8_ROWS));
+    return lq_ceil_div(left, lq_ceil_div(left, src == W_U8 ? U8_ROWS : SMALL_ROWS));
 }
 
 #define I8_WALK(SRC)                                                     \
@@ -204,7 +204,7 @@ static inline int64_t rows_next(int64_t left)
         }                                                                \
         for (int64_t tile = t->t0; tile < t->t1; tile++)                 \
             for (int64_t m = t->m0, rows; m < t->m1; m += rows)          \
-                switch (rows = rows_next(t->m1 - m)) {                   \
+                switch (rows = rows_next(t->m1 - m, SRC)) {              \
                     WALK_ROWS(i8_block_avx2, SRC, 2, 1)                  \
                     WALK_ROWS(i8_block_avx2, SRC, 3, 1)                  \
                     WALK_ROWS(i8_block_avx2, SRC, 4, 1)                  \

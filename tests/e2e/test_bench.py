@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import xml.etree.ElementTree
 
 import pytest
 
@@ -73,3 +74,49 @@ def test_bench_quality_prints_and_keeps_a_row_for_each_text(llmq, draft, text, t
         [("rtn", 4, 128, "few"), ("rtn", 3, 64, "few")]
     assert 0 < rows[0]["kl"] < rows[1]["kl"] and len(p.stdout.splitlines()) == 4
     assert len(kept.with_suffix(".tsv").read_text().splitlines()) == 3
+
+
+FAKE_PEER = """#!/bin/sh
+echo '[{"build_commit": "abc", "model_type": "fake", "n_prompt": 8, "n_gen": 0, "avg_ts": 0.5},
+       {"build_commit": "abc", "model_type": "fake", "n_prompt": 0, "n_gen": 2, "avg_ts": 0.25}]'
+"""
+
+
+def peers(llmq_path, env, *args):
+    return subprocess.run([ROOT / "tools/bench/peers.sh", *args], env={**os.environ, "LLMQ": str(llmq_path), **env},
+                          capture_output=True, text=True)
+
+
+def test_peers_prints_ratios_of_interleaved_turns(tmp_path):
+    bench = tmp_path / "llama-bench"
+    bench.write_text(FAKE_PEER)
+    bench.chmod(0o755)
+    small = {"LLAMA_BIN": str(tmp_path), "THREADS": "1", "REPEATS": "2", "PROMPT": "8", "STEPS": "2"}
+    r = peers(ROOT / "llmq", small, "some.gguf", ROOT / "models/novels-1m")
+    assert r.returncode == 0, r.stderr
+    lines = [x.split() for x in r.stdout.splitlines()]
+    assert "abc" in r.stdout and [x[:2] for x in lines[2:]] == [[a, b] for a in ("prefill", "decode")
+                                                                for b in ("best", "median")]
+    for row in lines[2:]:
+        ours, theirs, ratio = map(float, row[2:])
+        assert theirs == {"prefill": 0.5, "decode": 0.25}[row[0]]
+        assert ratio == pytest.approx(ours / theirs, rel=0.01) and ratio > 1
+    assert peers(ROOT / "llmq", {"LLAMA_BIN": str(tmp_path / "none")}, "some.gguf").returncode == 2
+    assert peers(ROOT / "llmq", small).returncode == 2
+
+
+def test_the_roofline_has_a_point_for_each_row(llmq):
+    doc = llmq.json("bench", "kernels", "--threads", 1)
+    draw = subprocess.run([sys.executable, ROOT / "tools/bench/roofline.py"], input=json.dumps(doc), text=True,
+                          capture_output=True, check=True)
+    root = xml.etree.ElementTree.fromstring(draw.stdout)
+    points = root.findall("{http://www.w3.org/2000/svg}circle")
+    assert len(points) == len(doc["rows"])
+    titles = {p.find("{http://www.w3.org/2000/svg}title").text for p in points}
+    assert all(any(r["name"] in t and r["shape"] in t for t in titles) for r in doc["rows"])
+    top, bottom = (float(p.get("cy")) for p in (max(points, key=gops), min(points, key=gops)))
+    assert top < bottom
+
+
+def gops(point):
+    return float(point[0].text.rsplit(", ", 1)[0].split()[-2])
