@@ -100,7 +100,7 @@ static lq_status config(cJSON *q, conv_plan *p, lq_err *err)
     cJSON_AddBoolToObject(q, "bnb_4bit_use_double_quant", four && first->dbl);
     cJSON_AddStringToObject(q, "bnb_4bit_compute_dtype", dtype_names[p->config->dtype]);
     cJSON_AddStringToObject(q, "bnb_4bit_quant_storage", "uint8");
-    cJSON_AddNumberToObject(q, "llm_int8_threshold", 6.0);
+    cJSON_AddRawToObject(q, "llm_int8_threshold", "6.0"); /* Python: a float, not 6 */
     cJSON *kept = layout_kept(p); /* null: the head alone */
     const bool head = layout_has_head(p), list = head || (kept && kept->child);
     if (list && !head) cJSON_AddItemToArray(kept, cJSON_CreateString("lm_head"));

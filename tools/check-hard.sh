@@ -20,11 +20,16 @@ step() { # NAME COMMAND...
 
 e2e() { "$python" -m pytest -q --no-header -p no:cacheprovider "$@"; }
 
+interop() { # 5: skipped as a whole, without torch or transformers
+    e2e -rs tests/interop || [ $? -eq 5 ]
+}
+
 LLMQ_KILLS=${LLMQ_KILLS:-40}
 export LLMQ_KILLS
 step "quantization killed $LLMQ_KILLS times" e2e tests/e2e/test_quantize_bounded.py -k killed_again
 step "100,000 traces through the scheduler" env LLMQ_TRACES=100000 build/tests/test_sched
 step "1,000,000 operations on the KV blocks" env LLMQ_KV_OPS=1000000 build/tests/test_kv
+step "what llmq writes, loaded by other projects" interop
 step "unit tests under ThreadSanitizer" make -s tsan
 
 echo "$failed failed"

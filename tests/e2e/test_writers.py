@@ -113,6 +113,7 @@ def test_a_plain_model_is_quantized_only_where_that_is_allowed(llmq, model, tmp_
         r = convert(llmq, model, tmp_path / to, to, "--allow-requantize")
         assert not r["bit_exact"] and r["requantized"] == 42
         llmq("verify", tmp_path / to)
+    assert '"llm_int8_threshold":\t6.0,' in (tmp_path / "bnb/config.json").read_text()  # Python: no int
 
 
 def test_a_quantized_model_keeps_its_files_and_is_cut_into_shards(llmq, packed, model, tmp_path):
