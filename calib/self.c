@@ -9,8 +9,6 @@
 #include "calib/random.h"
 #include "runtime/engine.h"
 
-enum { AT_ONCE = 64 };
-
 /* Windows on their way; the engine's thread fills rows in. */
 typedef struct {
     pthread_mutex_t lock;
@@ -84,7 +82,7 @@ static lq_status write_windows(engine *e, const arch_config *c, window *w, int64
                                 .ignore_eos = true,
                                 .prompt_logprobs = -1 };
         uint64_t id;
-        s = wait_for(all, i, 2 * AT_ONCE, n, job, err);
+        s = wait_for(all, i, 2 * CAL_SELF_AT_ONCE, n, job, err);
         if (!s) s = eng_submit(e, &r, take, &w[i], &id, err);
         if (!s && i + 1 == n) s = wait_for(all, n, 0, n, job, err);
     }
@@ -106,7 +104,8 @@ static lq_status run_engine(int32_t *ids, int64_t n, int64_t len, src_source *sr
     lq_status s = model_load(&m, src, p, job, err);
     if (!s) {
         s = eng_open(&e, &m, NULL, p,
-                     &(eng_opts){ .acts = MM_F32, .max_len = len, .max_seqs = AT_ONCE }, err);
+                     &(eng_opts){ .acts = MM_F32, .max_len = len, .max_seqs = CAL_SELF_AT_ONCE },
+                     err);
         if (!s) s = write_windows(e, src_config(src), w, n, seed, job, err);
         if (e) eng_close(e); /* cancels what a failure left running */
         model_free(&m);
@@ -121,9 +120,8 @@ lq_status cal_self_add(cal_samples *s, int64_t n, src_source *src, uint64_t seed
     const size_t row = (size_t)s->len * sizeof *s->ids;
     int32_t *ids = malloc((size_t)(s->n + n) * row);
     cal_part *parts = malloc((size_t)(s->n_parts + 1) * sizeof *parts);
-    lq_status st = ids && parts
-                       ? run_engine(ids, n, s->len, src, seed, p, job, err)
-                       : lq_fail(err, LQ_ENOMEM, "no memory for calibration samples");
+    lq_status st = ids && parts ? run_engine(ids, n, s->len, src, seed, p, job, err)
+                                : lq_fail(err, LQ_ENOMEM, "no memory for calibration samples");
     if (!st) {
         memcpy(ids + n * s->len, s->ids, (size_t)s->n * row);
         if (s->n_parts) memcpy(parts, s->parts, (size_t)s->n_parts * sizeof *parts);

@@ -14,6 +14,8 @@
 #include "formats/source.h"
 #include "kernels/pool.h"
 
+enum { CAL_SELF_AT_ONCE = 64 };
+
 /* Draws n windows of s->len tokens and puts them before those of s, as s->own says; the record gets
  * a part of kind "self". Window i depends on the model, the seed and i alone, not on n or threads.
  * Errors: those of model_load, LQ_EVALUE (logits that are not finite, a model that has no room for

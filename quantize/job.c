@@ -22,7 +22,7 @@ typedef struct {
     src_source *src;
     const char *out_path;
     pool *p;
-    cal_samples text; /* of j->samples: what statistics are taken of */
+    cal_samples text;  /* of j->samples: what statistics are taken of */
     const lq_job *job; /* the meter's */
     qz_meter meter;
     qz_plan plan;
@@ -55,14 +55,16 @@ static bool trains_codes(const qz_opts *o, const qz_plan *plan)
 static int64_t curvature_windows(const qz_job *j, const qz_plan *plan)
 {
     if (j->o->method != QZ_AUTO || !j->samples || !grad_covers(src_config(plan->src))) return 0;
-    return j->samples->n < CURVATURE_WINDOWS ? j->samples->n : CURVATURE_WINDOWS;
+    const int64_t n = j->samples->n - j->samples->own;
+    return n < CURVATURE_WINDOWS ? n : CURVATURE_WINDOWS;
 }
 
 lq_status qz_job_need(qz_need *n, const qz_job *j, const qz_plan *plan, int threads, lq_err *err)
 {
     const need_work w = { .plan = plan,
                           .o = j->o,
-                          .windows = j->samples ? j->samples->n : 0,
+                          .windows = j->samples ? j->samples->n - j->samples->own : 0,
+                          .own_windows = j->samples ? j->samples->own : 0,
                           .len = j->samples ? j->samples->len : 0,
                           .curvature_windows = curvature_windows(j, plan),
                           .check_windows = j->check ? j->check->n : 0,
@@ -308,8 +310,8 @@ static lq_status share_out(run *r, lq_err *err)
     meter_phase(&r->meter, METER_CURVATURE, -1);
     lq_status s = lq_path_join(file, sizeof file, r->state.dir, "choice.json", err);
     return s ? s
-             : bpw_run(&r->bits, &r->plan, r->src, r->j->o, &r->text, &r->curvature, file,
-                       r->p, r->job, err);
+             : bpw_run(&r->bits, &r->plan, r->src, r->j->o, &r->text, &r->curvature, file, r->p,
+                       r->job, err);
 }
 
 static lq_status tune(run *r, lq_err *err)

@@ -6,6 +6,7 @@
 #include "calib/fisher.h"
 #include "calib/kl.h"
 #include "calib/run.h"
+#include "calib/self.h"
 #include "formats/tiles.h"
 #include "quantize/factor.h"
 #include "quantize/measure.h"
@@ -170,7 +171,7 @@ static size_t program_bytes(const need_work *w)
 {
     const bool blas = w->windows && qz_methods[w->o->method].hessian;
     return PROGRAM + (size_t)w->threads * (blas ? PER_THREAD + BLAS : PER_THREAD) +
-           (size_t)((w->windows * w->len + w->check_windows * w->check_len) * 4);
+           (size_t)(((w->windows + w->own_windows) * w->len + w->check_windows * w->check_len) * 4);
 }
 
 static size_t layers_peak(const need_work *w, choice ch)
@@ -272,9 +273,22 @@ static size_t tuning_peak(const need_work *w)
         of_part(&p, w, i);
         sum += i < w->plan->cfg.layers ? p.tuned : 0;
     }
-    const int64_t batch = w->windows < TUNE_BATCH ? w->windows : TUNE_BATCH;
-    return sum + (size_t)(w->windows * w->len * w->plan->cfg.hidden) * F +
-           2 * dense_layer_bytes(w) + backward_bytes(w, batch);
+    const int64_t windows = w->windows + w->own_windows;
+    const int64_t batch = windows < TUNE_BATCH ? windows : TUNE_BATCH;
+    return sum + (size_t)(windows * w->len * w->plan->cfg.hidden) * F + 2 * dense_layer_bytes(w) +
+           backward_bytes(w, batch);
+}
+
+/* The whole model as it is served, beside its mapped file, and the cache of a batch. */
+static size_t writing_peak(const need_work *w)
+{
+    const arch_config *c = &w->plan->cfg;
+    const int64_t at_once = w->own_windows < CAL_SELF_AT_ONCE ? w->own_windows : CAL_SELF_AT_ONCE;
+    size_t weights = 0;
+    for (size_t i = 0; i < w->plan->n; i++)
+        weights += src_bytes(w->plan->e[i].src);
+    return 2 * weights + (size_t)(at_once * w->len) * kv_token_bytes(c, KV_F16) +
+           (size_t)(at_once * c->vocab) * F;
 }
 
 /* --bpw: a layer with its H, the head, and states of replaced layers at most. */
@@ -312,6 +326,7 @@ static peak peak_of(const need_work *w, choice ch)
     if (w->o->bpw > 0) raise(&p, measuring_peak(w), METER_CURVATURE);
     if (w->windows && qz_tune_steps(w->o) && grad_covers(&w->plan->cfg))
         raise(&p, tuning_peak(w), METER_TUNING);
+    if (w->own_windows) raise(&p, writing_peak(w), METER_TUNING);
     if (w->check_windows) raise(&p, check_peak(w, ch), METER_CHECK);
     p.rss += program_bytes(w);
     return p;

@@ -14,7 +14,8 @@
 typedef struct {
     const qz_plan *plan;
     const qz_opts *o;
-    int64_t windows, len;             /* of calibration; 0: none */
+    int64_t windows, len;             /* of calibration's text; 0: none */
+    int64_t own_windows;              /* that the model writes for tuning (calib/self.h) */
     int64_t curvature_windows;        /* auto's; 0: none */
     int64_t check_windows, check_len; /* 0: no check */
     int threads;

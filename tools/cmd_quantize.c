@@ -265,6 +265,12 @@ static void tokenizer_close(tokenizer *t)
     free(t->blob);
 }
 
+/* Beside n windows of text. */
+static int64_t own_windows(const cmd_ctx *c, const quantize_opts *o, bool small, int64_t n)
+{
+    return opt_given(c, "self-samples") ? o->self : small ? QUANTIZE_SELF_SHARE * n : 0;
+}
+
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const quantize_opts *o = opts;
@@ -293,7 +299,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (rotated) seen = rot_source(rotated);
     const bool checked = opt_tri_or(o->check, qz_calibrated(&q));
     if (s || o->dry_run) {
-        const cal_samples most = { .n = o->samples, .len = o->len };
+        const int64_t own = own_windows(c, o, small, o->samples);
+        const cal_samples most = { .n = o->samples + own, .own = own, .len = o->len };
         const cal_samples windows = { .n = checked ? QZ_CHECK_WINDOWS : 0, .len = o->len };
         const qz_job would = { .o = &q,
                                .samples = qz_calibrated(&q) ? &most : NULL,
@@ -306,11 +313,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     const mix_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
     if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, err);
     if (!s && checked) s = quantize_held_out(&check, &samples, o->calib, &mix, err);
-    if (!s && qz_calibrated(&q)) {
-        const int64_t share = small ? QUANTIZE_SELF_SHARE * samples.n : 0;
-        s = quantize_self(&samples, opt_given(c, "self-samples") ? o->self : share, src,
-                          (uint64_t)o->seed, p, c->job, err);
-    }
+    if (!s && qz_calibrated(&q))
+        s = quantize_self(&samples, own_windows(c, o, small, samples.n), src, (uint64_t)o->seed, p,
+                          c->job, err);
     if (s) goto done;
     qz_job job = { .o = &q,
                    .samples = qz_calibrated(&q) ? &samples : NULL,
