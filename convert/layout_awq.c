@@ -68,23 +68,23 @@ static lq_status config(cJSON *q, conv_plan *p, lq_err *err)
     return LQ_OK;
 }
 
-/* out [rows][N/8] words of eight outputs from N rows of nibbles, one for each output. */
+/* out [rows][N/8] words of eight outputs from N rows of nibbles, one for each output; 16 words of a
+ * row of `out`, a line of the cache, at a time. */
 static void turn(uint8_t *out, const uint8_t *nibbles, size_t row_bytes, int64_t rows, int64_t N)
 {
-    for (int64_t c = 0; c < N / 8; c++)
-        for (int64_t k = 0; k < rows; k += 8) {
-            const int64_t n = rows - k < 8 ? rows - k : 8;
-            uint32_t w[8];
-            for (int i = 0; i < 8; i++) {
-                uint8_t b[4] = { 0 };
-                memcpy(b, nibbles + (size_t)(8 * c + ORDER[i]) * row_bytes + k / 2,
-                       (size_t)(n + 1) / 2);
-                memcpy(&w[i], b, 4);
+    enum { WORDS = 16 };
+    for (int64_t c0 = 0; c0 < N / 8; c0 += WORDS)
+        for (int64_t k = 0; k < rows; k += 8)
+            for (int64_t c = c0; c < N / 8 && c < c0 + WORDS; c++) {
+                const int64_t n = rows - k < 8 ? rows - k : 8;
+                uint32_t w[8] = { 0 };
+                for (int i = 0; i < 8; i++)
+                    memcpy(&w[i], nibbles + (size_t)(8 * c + ORDER[i]) * row_bytes + k / 2,
+                           (size_t)(n + 1) / 2);
+                qt_transpose_nibbles(w);
+                for (int64_t i = 0; i < n; i++)
+                    memcpy(out + 4 * ((k + i) * (N / 8) + c), &w[i], 4);
             }
-            qt_transpose_nibbles(w);
-            for (int64_t i = 0; i < n; i++)
-                memcpy(out + 4 * ((k + i) * (N / 8) + c), &w[i], 4);
-        }
 }
 
 static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, const qt_tensor *q,

@@ -101,7 +101,7 @@ static lq_status config(cJSON *q, conv_plan *p, lq_err *err)
     cJSON_AddStringToObject(q, "bnb_4bit_compute_dtype", dtype_names[p->config->dtype]);
     cJSON_AddStringToObject(q, "bnb_4bit_quant_storage", "uint8");
     cJSON_AddRawToObject(q, "llm_int8_threshold", "6.0"); /* Python: a float, not 6 */
-    cJSON *kept = layout_kept(p); /* null: the head alone */
+    cJSON *kept = layout_kept(p);                         /* null: the head alone */
     const bool head = layout_has_head(p), list = head || (kept && kept->child);
     if (list && !head) cJSON_AddItemToArray(kept, cJSON_CreateString("lm_head"));
     if (!list) {

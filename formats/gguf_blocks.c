@@ -389,6 +389,23 @@ bool gguf_type_for(ggml_type *t, const qt_tensor *q, size_t i)
     return false;
 }
 
+/* n codes of a row from element k on, k even. */
+static void take_codes(uint8_t *out, const uint8_t *row, int64_t k, int n, int bits, int shift)
+{
+    if (bits == 8) {
+        for (int j = 0; j < n; j++)
+            out[j] = (uint8_t)(row[k + j] + shift);
+    } else if (bits == 4) {
+        for (int j = 0; j < n / 2; j++) {
+            out[2 * j] = (uint8_t)((row[k / 2 + j] & 15) + shift);
+            out[2 * j + 1] = (uint8_t)((row[k / 2 + j] >> 4) + shift);
+        }
+    } else {
+        for (int j = 0; j < n; j++)
+            out[j] = (uint8_t)((int)qt_get(row, k + j, bits) + shift);
+    }
+}
+
 bool gguf_pack_row(uint8_t *blocks, const qt_tensor *q, int64_t n, ggml_type t)
 {
     const size_t i = kind_of(t);
@@ -403,8 +420,7 @@ bool gguf_pack_row(uint8_t *blocks, const qt_tensor *q, int64_t n, ggml_type t)
         kinds[i].bias ? (const uint8_t *)q->plane[QT_ZEROS].data + (size_t)(n * ng) * e : NULL;
     for (int64_t k = 0; k < q->K; k += kinds[i].elements, blocks += kinds[i].bytes) {
         block b;
-        for (int j = 0; j < kinds[i].elements; j++)
-            b.code[j] = (uint8_t)((int)qt_get(codes, k + j, s->bits) + shift);
+        take_codes(b.code, codes, k, kinds[i].elements, s->bits, shift);
         for (int j = 0; j < kinds[i].elements / kinds[i].group; j++) {
             const size_t at = (size_t)((k + j * kinds[i].group) / s->group) * e;
             lq_to_f32(&b.scale[j], scales + at, s->scale_dtype, 1);

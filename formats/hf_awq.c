@@ -18,20 +18,23 @@ static void put_nibble(uint8_t *row, int64_t i, unsigned v)
     row[i / 2] |= (uint8_t)(v << (i & 1 ? 4 : 0));
 }
 
-/* dst: rows of nibbles, one for each output; src: [rows][N/8] words, eight outputs each. */
+/* dst: rows of nibbles, one for each output; src: [rows][N/8] words, eight outputs each; 16 words
+ * of a row, a line of the cache, at a time. */
 static void turn(uint8_t *dst, size_t row_bytes, const uint8_t *src, int64_t rows, int64_t N)
 {
-    for (int64_t c = 0; c < N / 8; c++)
-        for (int64_t k = 0; k < rows; k += 8) {
-            const int64_t n = rows - k < 8 ? rows - k : 8;
-            uint32_t w[8] = { 0 };
-            for (int64_t i = 0; i < n; i++)
-                w[i] = hf_word(src, (k + i) * (N / 8) + c);
-            qt_transpose_nibbles(w);
-            for (int i = 0; i < 8; i++)
-                memcpy(dst + (size_t)(8 * c + ORDER[i]) * row_bytes + k / 2, &w[i],
-                       (size_t)(n + 1) / 2);
-        }
+    enum { WORDS = 16 };
+    for (int64_t c0 = 0; c0 < N / 8; c0 += WORDS)
+        for (int64_t k = 0; k < rows; k += 8)
+            for (int64_t c = c0; c < N / 8 && c < c0 + WORDS; c++) {
+                const int64_t n = rows - k < 8 ? rows - k : 8;
+                uint32_t w[8] = { 0 };
+                for (int64_t i = 0; i < n; i++)
+                    w[i] = hf_word(src, (k + i) * (N / 8) + c);
+                qt_transpose_nibbles(w);
+                for (int i = 0; i < 8; i++)
+                    memcpy(dst + (size_t)(8 * c + ORDER[i]) * row_bytes + k / 2, &w[i],
+                           (size_t)(n + 1) / 2);
+            }
 }
 
 static void fill_gemm(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
