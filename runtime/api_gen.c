@@ -51,6 +51,7 @@ static void gen_free(void *user)
     free(g->prompts);
     jw_free(&g->chunk);
     gr_unref(g->grammar);
+    free(g->bad);
     api_params_free(&g->p);
     cJSON_Delete(g->doc);
     free(g);
@@ -348,6 +349,8 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
         .show_special = !p->skip_special,
         .prompt_logprobs = p->echo ? (int)p->logprobs : -1,
         .grammar = g->grammar,
+        .bad = g->bad,
+        .n_bad = g->n_bad,
         .pool = g->kind != API_EMBEDDINGS ? ENG_NO_POOL
                 : p->mean                 ? ENG_POOL_MEAN
                                           : ENG_POOL_LAST,
@@ -441,6 +444,52 @@ static lq_status prepare_echo(gen_choice *c, lq_err *err)
     return s;
 }
 
+/* One spelling of a bad word behind the others. *first, *n: of the spelling before, and of this. */
+static bool add_bad_word(gen *g, const char *text, bool spaced, int32_t *first, size_t *n)
+{
+    int32_t *ids = NULL;
+    size_t k = 0;
+    bool ok = !tok_encode(g->a->m.tok, text, strlen(text), 0, &ids, &k, NULL);
+    /* with a space only where that begins another token, not where it adds one */
+    bool wanted = ok && k > 0 && (!spaced || (ids[0] != *first && k == *n));
+    if (wanted) {
+        int32_t *bad = realloc(g->bad, ((size_t)g->n_bad + 1 + k) * sizeof *bad);
+        ok = bad != NULL;
+        if (ok) {
+            g->bad = bad;
+            bad[g->n_bad++] = (int32_t)k;
+            memcpy(bad + g->n_bad, ids, k * sizeof *bad);
+            g->n_bad += (int)k;
+        }
+    }
+    if (ok && k > 0) *first = ids[0];
+    *n = k;
+    free(ids);
+    return ok;
+}
+
+/* As vLLM reads them: each word as it begins a text and as it follows a blank. */
+static lq_status prepare_bad_words(gen *g, api_error *e)
+{
+    const cJSON *words = g->p.bad_words;
+    if (words && !g->a->m.tok)
+        return api_fail(e, "bad_words", "unsupported_value",
+                        "bad_words: the model has no tokenizer");
+    bool ok = true;
+    for (const cJSON *c = words ? words->child : NULL; c && ok; c = c->next) {
+        char spaced[API_MAX_STOP_BYTES + 2];
+        int32_t first = -1;
+        size_t n = 0;
+        snprintf(spaced, sizeof spaced, " %s", c->valuestring + strspn(c->valuestring, " "));
+        ok = add_bad_word(g, spaced + 1, false, &first, &n) &&
+             add_bad_word(g, spaced, true, &first, &n);
+    }
+    if (ok) return LQ_OK;
+    api_fail(e, NULL, NULL, "out of memory");
+    e->status = 503;
+    return LQ_ENOMEM;
+}
+
 static lq_status prepare(gen *g, api_error *e)
 {
     lq_status s = check_length(g, e);
@@ -457,6 +506,7 @@ static lq_status prepare(gen *g, api_error *e)
     if (!g->a->m.tok && g->p.n_stop)
         return api_fail(e, "stop", "unsupported_value", "stop: the model has no tokenizer");
     s = api_grammar(g->a, &g->grammar, &g->p.structured, e);
+    if (!s) s = prepare_bad_words(g, e);
     if (s) return s;
     int n = (int)((int64_t)g->n_prompts * g->p.n);
     lq_err err;

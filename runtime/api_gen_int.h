@@ -45,6 +45,8 @@ struct gen {
     api_prompt *prompts;
     size_t n_prompts;
     grammar *grammar; /* NULL: free answers */
+    int32_t *bad;     /* eng_request's, malloc'd */
+    int n_bad;
     gen_choice *choices;
     int n_choices;
     atomic_int pending;       /* unfinished choices, and the thread that submits */

@@ -85,6 +85,21 @@ static lq_status read_stop(api_params *p, const row *t, const cJSON *v, api_erro
     return LQ_OK;
 }
 
+static lq_status read_bad_words(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    static const char expected[] = "an array of at most 128 strings of 1..1024 bytes";
+    int n = 0;
+    if (!cJSON_IsArray(v)) return wrong(e, "bad_words", expected, v);
+    for (const cJSON *c = v->child; c; c = c->next) {
+        size_t bytes = cJSON_IsString(c) ? strlen(c->valuestring) : 0;
+        if (bytes == 0 || bytes > API_MAX_STOP_BYTES || ++n > API_MAX_BAD_WORDS)
+            return wrong(e, "bad_words", expected, n > API_MAX_BAD_WORDS ? v : c);
+    }
+    p->bad_words = v->child ? v : NULL;
+    return LQ_OK;
+}
+
 static lq_status read_stop_ids(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     (void)t;
@@ -322,6 +337,7 @@ static const row rows[] = {
     READ("stop_token_ids", BOTH, read_stop_ids),
     READ("allowed_token_ids", BOTH, read_allowed),
     READ("logit_bias", BOTH, read_bias),
+    READ("bad_words", BOTH, read_bad_words),
     INT("logprobs", API_COMPLETIONS, logprobs, 0, SMP_MAX_LOGPROBS),
     BOOL("logprobs", API_CHAT, chat_logprobs),
     INT("top_logprobs", API_CHAT, top_logprobs, 0, SMP_MAX_LOGPROBS),
@@ -375,7 +391,6 @@ static const row rows[] = {
     REFUSED("parallel_tool_calls", API_COMPLETIONS, N_TRUE | N_FALSE),
     REFUSED("functions", BOTH, 0),
     REFUSED("function_call", BOTH, 0),
-    REFUSED("bad_words", BOTH, N_EMPTY_LIST),
     REFUSED("use_beam_search", BOTH, N_FALSE),
     REFUSED("length_penalty", BOTH, N_ONE),
     REFUSED("early_stopping", BOTH, N_FALSE),

@@ -12,7 +12,13 @@
 #include "runtime/grammar.h"
 #include "runtime/sample.h"
 
-enum { API_MAX_STOPS = 4, API_MAX_N = 128, API_MAX_IDS = 1024, API_MAX_STOP_BYTES = 1024 };
+enum {
+    API_MAX_STOPS = 4,
+    API_MAX_N = 128,
+    API_MAX_IDS = 1024,
+    API_MAX_STOP_BYTES = 1024,
+    API_MAX_BAD_WORDS = 128
+};
 
 typedef enum { API_COMPLETIONS = 1, API_CHAT = 2, API_EMBEDDINGS = 4 } api_kind;
 
@@ -63,6 +69,7 @@ typedef struct {
     int n_allowed;
     smp_bias *bias;
     int n_bias;
+    const cJSON *bad_words; /* strings; NULL: none */
     api_structured structured;
     /* chat */
     bool chat_logprobs, has_generation_prompt, add_generation_prompt, continue_final;

@@ -45,6 +45,10 @@ typedef struct {
     int n_stop;
     const int32_t *stop_ids;
     int n_stop_ids;
+    /* Runs of ids that must not be output: of each the number of its ids (>= 1), then those. The
+     * last id of a run is banned where the output ends with the others. Copied. */
+    const int32_t *bad;
+    int n_bad;         /* numbers in all */
     bool include_stop; /* keep the stop string in the text */
     bool ignore_eos;
     bool show_special;   /* text of special tokens is delivered */

@@ -19,6 +19,16 @@ static lq_status check_ids(const char *what, const int32_t *ids, int64_t n, int6
     return LQ_OK;
 }
 
+static bool bad_runs_fit(const eng_request *r, int64_t vocab)
+{
+    for (int i = 0; i < r->n_bad; i += 1 + r->bad[i]) {
+        if (r->bad[i] < 1 || r->bad[i] > r->n_bad - i - 1) return false;
+        for (int k = 1; k <= r->bad[i]; k++)
+            if (r->bad[i + k] < 0 || r->bad[i + k] >= vocab) return false;
+    }
+    return true;
+}
+
 static lq_status check_request(const eng_request *r, int64_t vocab, int64_t max_len, bool has_tok,
                                lq_err *err)
 {
@@ -41,6 +51,8 @@ static lq_status check_request(const eng_request *r, int64_t vocab, int64_t max_
                        SMP_MAX_LOGPROBS, r->prompt_logprobs);
     if (r->pool && (r->max_tokens > 0 || r->prompt_logprobs >= 0))
         return lq_fail(err, LQ_EVALUE, "an embedding has neither output nor prompt_logprobs");
+    if (!bad_runs_fit(r, vocab))
+        return lq_fail(err, LQ_EVALUE, "bad words: expected runs of ids, each behind its length");
     if (r->n_stop > 0 && !has_tok)
         return lq_fail(err, LQ_EVALUE, "stop strings need a tokenizer, and this model has none");
     for (int i = 0; i < r->n_stop; i++)
@@ -74,6 +86,7 @@ static bool copy_request(seq *s, const eng_request *r)
     if (s->r.grammar) gr_ref(s->r.grammar);
     s->r.prompt = copy_of(&s->arena, r->prompt, r->n_prompt, sizeof *r->prompt, &ok);
     s->r.stop_ids = copy_of(&s->arena, r->stop_ids, r->n_stop_ids, sizeof *r->stop_ids, &ok);
+    s->r.bad = copy_of(&s->arena, r->bad, r->n_bad, sizeof *r->bad, &ok);
     smp_params *p = &s->r.params;
     p->bias = copy_of(&s->arena, p->bias, p->n_bias, sizeof *p->bias, &ok);
     if (p->allowed)
@@ -173,21 +186,29 @@ static lq_status ban_stops(seq *s, const arch_config *c, lq_err *err)
     return LQ_OK;
 }
 
-/* The matcher, its mask, and the ids that end an answer. Before ban_stops copies the parameters. */
+/* The mask of draws, if anything sets it. Before ban_stops copies the parameters. */
+static lq_status prepare_mask(seq *s, const arch_config *c, lq_err *err)
+{
+    if ((!s->r.grammar && s->r.n_bad == 0) || s->max_new == 0) return LQ_OK;
+    s->n_mask = (size_t)c->vocab / 32 + 1;
+    s->mask = lq_push(&s->arena, s->n_mask * sizeof *s->mask);
+    s->r.params.mask = s->mask;
+    return s->mask ? LQ_OK : lq_fail(err, LQ_ENOMEM, "request: out of memory");
+}
+
+/* The matcher, and the ids that end an answer. */
 static lq_status prepare_grammar(seq *s, const arch_config *c, const tok_tokenizer *t, lq_err *err)
 {
     if (!s->r.grammar || s->max_new == 0) return LQ_OK;
     int n_eos = s->r.ignore_eos ? 0 : c->n_eos, n = 0;
     int32_t *ids = lq_push(&s->arena, (size_t)(n_eos + s->r.n_stop_ids + 1) * sizeof *ids);
-    s->mask = lq_push(&s->arena, ((size_t)c->vocab / 32 + 1) * sizeof *s->mask);
-    if (!ids || !s->mask) return lq_fail(err, LQ_ENOMEM, "request: out of memory");
+    if (!ids) return lq_fail(err, LQ_ENOMEM, "request: out of memory");
     for (int i = 0; i < n_eos; i++)
         if (c->eos[i] >= 0 && c->eos[i] < c->vocab) ids[n++] = c->eos[i];
     for (int i = 0; i < s->r.n_stop_ids; i++)
         if (tok_is_special(t, s->r.stop_ids[i])) ids[n++] = s->r.stop_ids[i];
     s->end_ids = ids;
     s->n_end_ids = n;
-    s->r.params.mask = s->mask;
     return gr_matcher_new(&s->matcher, s->r.grammar, err);
 }
 
@@ -223,7 +244,8 @@ lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, int6
     }
     if (s->r.pool && !(s->pooled = lq_push(&s->arena, (size_t)c->hidden * sizeof *s->pooled)))
         return lq_fail(err, LQ_ENOMEM, "request: out of memory");
-    lq_status st = prepare_grammar(s, c, t, err);
+    lq_status st = prepare_mask(s, c, err);
+    if (!st) st = prepare_grammar(s, c, t, err);
     if (!st) st = ban_stops(s, c, err);
     if (!st && t) st = prepare_text(s, t, err);
     return st;
@@ -240,16 +262,34 @@ void seq_guess(seq *s, int64_t max)
     s->n_draft = spec_ngram(s->ids + s->n_ids, n < room ? n : room, s->ids, s->n_ids);
 }
 
-/* The grammar's mask for the next draw. */
-static lq_status set_mask(seq *s, lq_err *err)
+/* Takes out of the mask what would complete a bad word behind n ids of output. */
+static void ban_bad_words(seq *s, int64_t n)
 {
-    if (!s->matcher) return LQ_OK;
+    const int32_t *out = s->ids + s->n_prompt, *run = s->r.bad;
+    for (const int32_t *end = run + s->r.n_bad; run < end; run += 1 + run[0]) {
+        int64_t before = run[0] - 1;
+        int32_t last = run[run[0]];
+        if (before <= n && !memcmp(out + n - before, run + 1, (size_t)before * sizeof *out))
+            s->mask[last >> 5] &= ~(1u << (last & 31));
+    }
+}
+
+/* What the grammar and bad words allow behind n ids of output. */
+static lq_status set_mask(seq *s, int64_t n, lq_err *err)
+{
+    if (!s->mask) return LQ_OK;
+    if (!s->matcher) {
+        memset(s->mask, 0xff, s->n_mask * sizeof *s->mask);
+        ban_bad_words(s, n);
+        return LQ_OK;
+    }
     lq_status st = gr_mask(s->matcher, s->mask, err);
     bool may_end = gr_may_end(s->matcher);
     for (int i = 0; i < s->n_end_ids && !st; i++) {
         uint32_t bit = 1u << (s->end_ids[i] & 31), *word = &s->mask[s->end_ids[i] >> 5];
         *word = may_end ? *word | bit : *word & ~bit;
     }
+    if (!st) ban_bad_words(s, n);
     return st;
 }
 
@@ -273,7 +313,7 @@ lq_status seq_draw(seq *s, smp_ctx *smp, const float *(*row)(void *user, int64_t
     s->n_samples = 0;
     for (int64_t k = 0; k <= s->plan_draft && on && !st; k++) {
         smp_result *out = &s->samples[k];
-        st = set_mask(s, err);
+        st = set_mask(s, n + k, err);
         if (!st)
             st = smp_sample(smp, out, row(user, n + k), seq_params(s, n + k), s->ids, s->n_prompt,
                             s->ids + s->n_prompt, n + k, (uint64_t)(n + k), err);

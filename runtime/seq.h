@@ -35,7 +35,8 @@ struct seq {
     int64_t n_scored;   /* positions whose logits have been scored */
     bool scores_sent;
     gr_matcher *matcher; /* of r.grammar, or NULL */
-    uint32_t *mask;      /* of the next draw; in r.params and early */
+    uint32_t *mask;      /* [n_mask] of the next draw; in r.params and early; NULL: all may be */
+    size_t n_mask;
     spec_state spec;
     int64_t n_draft;        /* guesses for this step, behind ids[n_ids - 1] */
     const int32_t *end_ids; /* that may be drawn where the grammar may end */
