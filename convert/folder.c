@@ -122,6 +122,17 @@ static lq_status clear(const conv_folder *f, lq_err *err)
     return s;
 }
 
+/* Made in one step: a kill leaves it or not. */
+static lq_status put_mark(const char *dir, lq_err *err)
+{
+    char path[4200];
+    lq_status s = lq_path_join(path, sizeof path, dir, MARK, err);
+    const int fd = s ? -1 : open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (!s && fd < 0) s = io(path, err);
+    if (fd >= 0) close(fd);
+    return s;
+}
+
 lq_status folder_create(conv_folder *f, const char *target, lq_err *err)
 {
     size_t len = strlen(target);
@@ -137,7 +148,7 @@ lq_status folder_create(conv_folder *f, const char *target, lq_err *err)
     if (mkdir(f->dir, 0777) != 0 && errno != EEXIST) return io(f->dir, err);
     s = lock(f, err);
     if (!s) s = clear(f, err);
-    if (!s) s = folder_write(f, MARK, "", 0, err);
+    if (!s) s = put_mark(f->dir, err);
     if (s && f->lock >= 0) close(f->lock);
     return s;
 }
@@ -152,14 +163,16 @@ void folder_drop(conv_folder *f)
 lq_status folder_publish(conv_folder *f, lq_err *err)
 {
     lq_status s = LQ_OK;
-    if (rename(f->dir, f->target) == 0) { /* absent or empty */
-    } else if (renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->target, RENAME_EXCHANGE) == 0) {
+    if (rename(f->dir, f->target) != 0) { /* it is there, and not empty */
+        s = put_mark(f->target, err);     /* so that it may go after a kill from here on */
+        if (!s && renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->target, RENAME_EXCHANGE) != 0)
+            s = io(f->target, err);
+        if (s) {
+            folder_drop(f);
+            return s;
+        }
         conv_folder old = *f;
         if (!lock(&old, NULL)) folder_drop(&old);
-    } else {
-        s = io(f->target, err);
-        folder_drop(f);
-        return s;
     }
     unlinkat(f->lock, MARK, 0);
     close(f->lock);

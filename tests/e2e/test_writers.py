@@ -180,9 +180,13 @@ def test_what_a_killed_run_leaves_goes_with_the_next(llmq, packed, tmp_path):
     convert(llmq, packed, out, "gptq")
     assert not partial.exists() and ".llmq-partial" not in os.listdir(out)
     before = tensors(out)
-    for _ in range(4):  # really killed, at whatever moment
+    shutil.copytree(out, partial)  # the old folder, where a kill came between the exchange and its end
+    (partial / ".llmq-partial").write_text("")
+    convert(llmq, packed, out, "gptq")
+    assert not partial.exists()
+    for i in range(8):  # really killed, at whatever moment
         p = llmq.start("convert", packed, "-o", out, "--to", "gptq_v2", "--shard-size", "300K")
-        time.sleep(0.05)
+        time.sleep(0.02 + 0.01 * i)
         p.send_signal(signal.SIGKILL)
         p.wait()
         now = tensors(out)
