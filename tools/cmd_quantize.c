@@ -89,9 +89,8 @@ static const opt_row calib_rows[] = {
     { "damp", 0, OPT_FLOAT, F(damp), .def = "0.01", .lo = 1e-6, .hi = 1,
       .help = "gptq, auto: added to the diagonal, as a fraction of its mean" },
     { "tune", 0, OPT_INT, F(tune), .lo = 0, .hi = 1 << 20, .arg = "STEPS",
-      .help =
-          "gptq, awq, auto: then train scales and norms together towards the original's "
-          "answers; 0: do not (default: auto 300 where codes are trained, else 100; gptq, awq 0)" },
+      .help = "gptq, awq, auto: then train scales and norms together towards the original's "
+              "answers; 0: do not (default: auto 100, up to 800 for small models; gptq, awq 0)" },
     { "fold", 0, OPT_TRI, F(fold),
       .help =
           "gptq, awq, auto: scale inputs by what they carry, folded into the layer before (default "
@@ -290,8 +289,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (s) return s;
     if (o->report && (s = qhtml_check(o->report, err))) goto done;
     seen = src;
-    const bool small = quantize_is_small(&q, src);
-    if (small && !q.tune) q.tune = QUANTIZE_SMALL_STEPS;
+    const int steps = quantize_small_steps(&q, src);
+    const bool small = steps > 0;
+    if (!q.tune) q.tune = steps;
     s = pool_open(&p, c->threads, err);
     if (!s && o->rotate)
         s = rot_open(&rotated, src, &(rot_opts){ q.rotate_seed, q.embed || q.lm_head }, p,

@@ -79,13 +79,17 @@ lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const c
     return st;
 }
 
-bool quantize_is_small(const qz_opts *q, const src_source *src)
+int quantize_small_steps(const qz_opts *q, const src_source *src)
 {
-    enum { MAX_WEIGHTS = 1 << 28 };
+    const int64_t max_weights = (int64_t)1 << 28, budget = (int64_t)1 << 33, least = 100,
+                  most = 800;
     int64_t n = 0;
     for (int64_t i = 0; i < src_n_tensors(src); i++)
         n += src_elements(src_tensor_at(src, i));
-    return q->method == QZ_AUTO && q->tune >= 0 && grad_covers(src_config(src)) && n <= MAX_WEIGHTS;
+    if (q->method != QZ_AUTO || q->tune < 0 || !grad_covers(src_config(src)) || n > max_weights)
+        return 0;
+    const int64_t steps = n > 0 ? budget / n : 0;
+    return (int)(steps < least ? least : steps > most ? most : steps);
 }
 
 lq_status quantize_self(cal_samples *s, int64_t n, src_source *src, uint64_t seed, pool *p,

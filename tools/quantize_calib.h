@@ -13,11 +13,11 @@ lq_status quantize_samples(cal_samples *s, const char *list, const mix_opts *o, 
 /* The windows of the check (quantize/check.h): of those that `used` left over. Errors: likewise. */
 lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const char *list,
                             const mix_opts *o, lq_err *err);
-/* Is it auto on a model so small that codes are trained and the model can write text for it? Then
- * three windows of that for each of the others, and so many steps, unless something else is asked
- * for. */
-enum { QUANTIZE_SELF_SHARE = 3, QUANTIZE_SMALL_STEPS = 300 };
-bool quantize_is_small(const qz_opts *q, const src_source *src);
+/* Is it auto on a model so small that codes are trained? Then the steps of tuning that are worth
+ * their time (100 to 800, the more the smaller the model), else 0; and for each window of text
+ * three that the model writes, unless something else is asked for. */
+enum { QUANTIZE_SELF_SHARE = 3 };
+int quantize_small_steps(const qz_opts *q, const src_source *src);
 /* n more windows, that the model writes itself (calib/self.h); the terminal sees it. */
 lq_status quantize_self(cal_samples *s, int64_t n, src_source *src, uint64_t seed, pool *p,
                         const lq_job *job, lq_err *err);
