@@ -104,11 +104,16 @@ void layout_transpose(void *dst, const void *src, int64_t rows, int64_t cols, si
 }
 
 /* ---- configs ---- */
+bool layout_is_kept(const conv_weight *w)
+{
+    return w->linear && w->module && !w->quantized && w->slot.role != R_HEAD;
+}
+
 cJSON *layout_kept(const conv_plan *p)
 {
     cJSON *list = cJSON_CreateArray();
     for (size_t i = 0; i < p->n; i++)
-        if (p->w[i].linear && !p->w[i].quantized && p->w[i].slot.role != R_HEAD)
+        if (layout_is_kept(&p->w[i]))
             cJSON_AddItemToArray(list, cJSON_CreateString(p->w[i].module));
     return list;
 }

@@ -87,8 +87,9 @@ qt_scheme layout_round_uint(const qt_scheme *from, int64_t K);
 unsigned layout_zero(const qt_tensor *q, int64_t n, int64_t g);
 /* dst [cols, rows] = src [rows, cols]^T, elements of `size` bytes (2 or 4), block by block. */
 void layout_transpose(void *dst, const void *src, int64_t rows, int64_t cols, size_t size);
-/* Names of modules that stay as they are although they are linears (the head apart), as an array.
+/* Does a module stay as it is although it is a linear (the head apart)? Their names, as an array.
  */
+bool layout_is_kept(const conv_weight *w);
 cJSON *layout_kept(const conv_plan *p);
 /* Every group is all inputs of its weight, and weights differ in how many they have. */
 bool layout_by_row(const conv_plan *p);

@@ -191,16 +191,17 @@ static cJSON *input_args(const qt_scheme *s)
     return a;
 }
 
-/* One config_group for all weights of a kind. */
+/* One config_group for all weights of a kind. A scale for each row is one, whatever the rows'
+ * length: another weight may have groups as long. */
 static bool same_group(const conv_weight *a, const conv_weight *b)
 {
     qt_scheme x = a->scheme, y = b->scheme;
     const bool row_x = x.kind == QT_UINT && x.group == a->K;
     const bool row_y = y.kind == QT_UINT && y.group == b->K;
     if (row_x && row_y) x.group = y.group;
-    return format_of(&x) == format_of(&y) && x.kind == y.kind && x.bits == y.bits &&
-           x.group == y.group && x.rows == y.rows && x.zero == y.zero && x.act == y.act &&
-           x.act_group == y.act_group && (x.act_scale > 0) == (y.act_scale > 0);
+    return row_x == row_y && format_of(&x) == format_of(&y) && x.kind == y.kind &&
+           x.bits == y.bits && x.group == y.group && x.rows == y.rows && x.zero == y.zero &&
+           x.act == y.act && x.act_group == y.act_group && (x.act_scale > 0) == (y.act_scale > 0);
 }
 
 /* The head by its name where it is not quantized: loaders skip nothing by themselves. */

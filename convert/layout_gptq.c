@@ -74,8 +74,7 @@ static void put_exceptions(cJSON *q, const conv_plan *p, const qt_scheme *common
     for (size_t i = 0; i < p->n; i++) {
         const conv_weight *w = &p->w[i];
         char pattern[600];
-        const bool kept = w->linear && !w->quantized && w->slot.role != R_HEAD;
-        if (kept) {
+        if (layout_is_kept(w)) {
             layout_pattern(pattern, sizeof pattern, "-:", w->module);
             cJSON_AddObjectToObject(dynamic, pattern);
         } else if (w->quantized && !follows(w, common, group)) {

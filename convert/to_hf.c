@@ -61,6 +61,13 @@ static bool turns_back(const conv *c, const conv_weight *w)
     return arch_name_of(c->plan.config, w->slot.role)->flags & NAME_TRANSPOSED;
 }
 
+/* Floats [inputs, outputs]? Codes never are. */
+static bool stands_turned(const conv *c, const conv_weight *w)
+{
+    return w->t->t.scheme.kind == QT_DENSE && w->linear &&
+           arch_name_of(c->plan.config, w->slot.role)->flags & NAME_TRANSPOSED;
+}
+
 /* Whole, under its own name. */
 static void plan_whole(const conv *c, conv_weight *w)
 {
@@ -105,6 +112,10 @@ static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
     }
     w->requantized = true;
     if (w->linear && w->module && w->t->n_dims == 2) {
+        if (dense && stands_turned(c, w)) {
+            w->N = w->t->t.K;
+            w->K = w->t->t.N;
+        }
         w->scheme = c->layout->instead(&w->t->t.scheme, w->K);
         s = plan_parts(c, w, err);
         if (!s || (s != LQ_EUNSUPPORTED && s != LQ_ESHAPE)) return s;
@@ -162,6 +173,19 @@ static lq_status plan_layout(conv *c, lq_err *err)
     return s;
 }
 
+/* Floats have the weights' values, but cannot say that a layer's inputs are rounded. */
+static void note_inputs(conv *c)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < c->plan.n; i++)
+        n += c->plan.w[i].t->plain && c->plan.w[i].t->t.scheme.act;
+    if (n)
+        snprintf(c->r->note, sizeof c->r->note,
+                 "the source rounds the inputs of %lld layers to 8 bits, which floats cannot say: "
+                 "the result's logits differ",
+                 (long long)n);
+}
+
 static lq_status plan(conv *c, const src_source *src, lq_err *err)
 {
     conv_plan *p = &c->plan;
@@ -192,6 +216,7 @@ static lq_status plan(conv *c, const src_source *src, lq_err *err)
         c->r->bytes += w->bytes;
     }
     c->n_shards++;
+    if (!c->layout) note_inputs(c);
     return s || !c->layout ? s : plan_layout(c, err);
 }
 
@@ -304,12 +329,14 @@ static lq_status pack_anew(conv *c, const conv_weight *w, const qt_tensor *q, ui
 static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st_writer *out,
                            size_t first, lq_arena *a, lq_err *err)
 {
-    qt_tensor anew;
+    qt_tensor turned = *q, anew;
     lq_status s = LQ_OK;
     uint8_t *bytes = calloc(1, w->bytes), *at = bytes;
     if (!bytes) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", w->bytes);
     if (w->requantized) {
-        s = conv_requantize(&anew, q, &w->scheme, c->pool, a, err);
+        if (stands_turned(c, w))
+            s = src_slice(&turned, c->plan.config, w->slot.role, -1, q, a, err);
+        if (!s) s = conv_requantize(&anew, &turned, &w->scheme, c->pool, a, err);
         q = &anew;
     }
     if (!s) s = pack(c, w, q, bytes, err);

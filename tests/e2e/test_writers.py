@@ -199,6 +199,39 @@ def test_what_a_killed_run_leaves_goes_with_the_next(llmq, packed, tmp_path):
     assert "thesis.txt" in p.stderr and (partial / "thesis.txt").exists()
 
 
+@pytest.mark.parametrize("arch,to", [("gpt2", "gptq"), ("gpt2", "gptq_v2"), ("gpt2", "bnb"),
+                                     ("gpt-oss-sinks", "gptq"), ("gpt-oss-sinks", "bnb")])
+def test_matrices_that_stand_turned_or_stacked_are_rounded_or_kept(llmq, tmp_path, arch, to):
+    """GPT-2's [inputs, outputs] become codes of [outputs, inputs]; experts in one tensor stay floats."""
+    r = convert(llmq, ARCH / arch, tmp_path / "m", to, "--allow-requantize")
+    assert r["requantized"] == 8
+    llmq("verify", tmp_path / "m", "--against", ARCH / arch)
+    if to == "bnb":  # as quantize does it
+        llmq("quantize", ARCH / arch, "-o", tmp_path / "q", "--method", "nf4", "--skip", "experts")
+        for s, o in (("q", "want"), ("m", "got")):
+            llmq("logits", tmp_path / s, "--ids", "1,5,9,30,77", "-o", tmp_path / o)
+        assert read_floats(tmp_path / "want", "logits") == read_floats(tmp_path / "got", "logits")
+
+
+def test_a_scale_for_each_row_is_no_group_of_the_same_length(llmq, tmp_path):
+    """q_b_proj has 24 inputs and one scale for them; experts' down_proj has 48 and two."""
+    llmq("quantize", ARCH / "deepseek-v2-mla", "-o", tmp_path / "q", "--method", "rtn", "--group-size", "32")
+    assert convert(llmq, tmp_path / "q", tmp_path / "ct", "compressed-tensors")["bit_exact"]
+    groups = json.loads((tmp_path / "ct/config.json").read_text())["quantization_config"]["config_groups"]
+    targets = [t for g in groups.values() for t in g["targets"]]
+    assert len(targets) == len(set(targets))
+    assert {g["weights"]["strategy"] for g in groups.values()} == {"group", "channel"}
+    for s, o in (("q", "want"), ("ct", "got")):
+        llmq("logits", tmp_path / s, "--ids", "1,5,9,30,77", "-o", tmp_path / o)
+    assert read_floats(tmp_path / "want", "logits") == read_floats(tmp_path / "got", "logits")
+
+
+def test_floats_cannot_say_that_inputs_are_rounded(llmq, tmp_path):
+    for name, count in (("ct-w8a8-int8", 14), ("ct-w8a16", 0)):
+        r = convert(llmq, assemble(name, tmp_path / name), tmp_path / "f", "safetensors")
+        assert r["bit_exact"] and [f"inputs of {count} layers" in n for n in r["notes"]] == [True] * bool(count)
+
+
 def test_extra_templates_travel_and_are_replaced(llmq, packed, model, tmp_path):
     src = tmp_path / "src"
     shutil.copytree(model, src)
