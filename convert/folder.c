@@ -107,6 +107,12 @@ static lq_status lock(conv_folder *f, lq_err *err)
     return lq_fail(err, LQ_EBUSY, "%s: another process is writing it", f->dir);
 }
 
+static void take_mark(const char *dir)
+{
+    char path[4200];
+    if (!lq_path_join(path, sizeof path, dir, MARK, NULL)) unlink(path);
+}
+
 /* f->dir exists and is locked: what a killed run left goes, anything else stays. */
 static lq_status clear(const conv_folder *f, lq_err *err)
 {
@@ -133,17 +139,39 @@ static lq_status put_mark(const char *dir, lq_err *err)
     return s;
 }
 
-lq_status folder_create(conv_folder *f, const char *target, lq_err *err)
+/* f->target and f->dir. Of a folder that is there its true name: neither a link nor "." can change
+ * places with another folder. */
+static lq_status set_names(conv_folder *f, const char *target, lq_err *err)
 {
-    size_t len = strlen(target);
-    f->lock = -1;
-    while (len > 1 && target[len - 1] == '/')
+    char *real = lq_is_dir(target) ? realpath(target, NULL) : NULL;
+    const char *name = real ? real : target;
+    size_t len = strlen(name);
+    while (len > 1 && name[len - 1] == '/')
         len--;
-    const int a = snprintf(f->target, sizeof f->target, "%.*s", (int)len, target);
-    const int b = snprintf(f->dir, sizeof f->dir, "%.*s.tmp", (int)len, target);
+    const int a = snprintf(f->target, sizeof f->target, "%.*s", (int)len, name);
+    const int b = snprintf(f->dir, sizeof f->dir, "%.*s.tmp", (int)len, name);
+    free(real);
     if (a < 0 || b < 0 || (size_t)b >= sizeof f->dir)
         return lq_fail(err, LQ_EUSAGE, "%.100s...: expected a shorter name", target);
-    lq_status s = may_replace(f->target, err);
+    return len ? LQ_OK : lq_fail(err, LQ_EUSAGE, "output: expected a folder's name, found \"\"");
+}
+
+/* What is mounted cannot change places either. */
+static lq_status not_mounted(const char *dir, lq_err *err)
+{
+    struct statx st;
+    if (statx(AT_FDCWD, dir, 0, 0, &st) != 0 || !(st.stx_attributes & STATX_ATTR_MOUNT_ROOT))
+        return LQ_OK;
+    return lq_fail(err, LQ_EUSAGE,
+                   "%s: is a mount point, which stays: expected the name of a folder in it", dir);
+}
+
+lq_status folder_create(conv_folder *f, const char *target, lq_err *err)
+{
+    f->lock = -1;
+    lq_status s = set_names(f, target, err);
+    if (!s) s = may_replace(f->target, err);
+    if (!s) s = not_mounted(f->target, err);
     if (s) return s;
     if (mkdir(f->dir, 0777) != 0 && errno != EEXIST) return io(f->dir, err);
     s = lock(f, err);
@@ -165,8 +193,10 @@ lq_status folder_publish(conv_folder *f, lq_err *err)
     lq_status s = LQ_OK;
     if (rename(f->dir, f->target) != 0) { /* it is there, and not empty */
         s = put_mark(f->target, err);     /* so that it may go after a kill from here on */
-        if (!s && renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->target, RENAME_EXCHANGE) != 0)
+        if (!s && renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->target, RENAME_EXCHANGE) != 0) {
             s = io(f->target, err);
+            take_mark(f->target);
+        }
         if (s) {
             folder_drop(f);
             return s;

@@ -216,5 +216,6 @@ const lq_job *prog_start(log_level level)
     sigaction(SIGTERM, &a, NULL);
     a.sa_handler = on_bus_error;
     sigaction(SIGBUS, &a, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file above the process's limit is an error of a write */
     return &job;
 }

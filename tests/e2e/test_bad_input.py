@@ -208,7 +208,6 @@ def test_a_changed_byte_anywhere_is_found(llmq, packed, tmp_path):
 # ---- disks, folders, pipes, streams ----
 
 def small_files():
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
 
 

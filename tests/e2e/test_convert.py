@@ -1,5 +1,6 @@
 """llmq convert: there and back, whole or not at all."""
 import json
+import os
 import shutil
 import pathlib
 
@@ -79,4 +80,26 @@ def test_a_source_is_never_its_own_result(llmq, model, tmp_path):
     for out in (copy, tmp_path / "link", f"{copy}/"):
         p = llmq("convert", copy, "-o", out, "--to", "safetensors", "--dtype", "f32", code=2)
         assert "another place than the source" in p.stderr
+    for out in ("", f"{copy}/none/x"):
+        llmq("convert", model, "-o", out, "--to", "safetensors", code=1 if out else 2)
     assert (copy / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+
+
+def test_a_link_stays_and_the_folder_behind_it_is_replaced(llmq, draft, tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to("real")
+    for dtype in ("f32", "bf16"):  # into an empty folder, and over an earlier result
+        llmq("convert", draft, "-o", link, "--to", "safetensors", "--dtype", dtype)
+        assert json.loads((real / "config.json").read_text())["torch_dtype"] == {"f32": "float32"}.get(dtype, "bfloat16")
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"] and link.is_symlink()
+        assert not (real / ".llmq-partial").exists()
+
+
+def test_a_mount_point_is_refused_before_the_work(llmq, draft):
+    mounts = [m.split()[1] for m in open("/proc/self/mounts")]
+    empty = [m for m in mounts if m.startswith("/dev/") and os.path.isdir(m) and not os.listdir(m)]
+    if not empty:
+        pytest.skip("no empty file system is mounted below /dev")
+    p = llmq("convert", draft, "-o", empty[0], "--to", "safetensors", code=2)
+    assert "is a mount point" in p.stderr and os.listdir(empty[0]) == []
