@@ -10,8 +10,11 @@
 #include "tools/load.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_BODY = 32 << 20, MIN_WINDOW = 64 };
@@ -107,6 +110,17 @@ static lq_status describe_run(batch *b, char **text, lq_err *err)
     jw_cstr(&w, lm_model(b->l)->fingerprint);
     jw_key(&w, "logprobs");
     jw_i64(&w, b->o->logprobs);
+    jw_key(&w, "names");
+    jw_open(&w, '[');
+    for (int i = 0; i < b->o->names.n; i++)
+        jw_cstr(&w, b->o->names.v[i]);
+    jw_close(&w, ']');
+    jw_key(&w, "max_model_len");
+    jw_i64(&w, b->o->engine.max_len);
+    jw_key(&w, "activations");
+    jw_i64(&w, opt_acts(&b->o->model));
+    jw_key(&w, "kv_cache_dtype");
+    jw_i64(&w, opt_kv(&b->o->model));
     jw_close(&w, '}');
     jw_bytes(&w, "\n", 2); /* with the NUL */
     *text = w.p;
@@ -141,25 +155,49 @@ static lq_status write_file(const char *path, const char *text, lq_err *err)
     return ok ? LQ_OK : lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
 }
 
+/* The work file, which this process alone may write; *bytes: what was there before. */
+static lq_status lock_work(batch *b, off_t *bytes, lq_err *err)
+{
+    struct stat held, named;
+    const int fd = open(b->work_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    b->work = fd < 0 ? NULL : fdopen(fd, "r+");
+    if (!b->work) {
+        lq_status s = lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
+        if (fd >= 0) close(fd);
+        return s;
+    }
+    const bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (taken || fstat(fd, &held) != 0 || stat(b->work_path, &named) != 0 ||
+        held.st_ino != named.st_ino || held.st_dev != named.st_dev)
+        return lq_fail(err, LQ_EBUSY, "%s: another llmq batch is writing it", b->work_path);
+    *bytes = held.st_size;
+    return LQ_OK;
+}
+
+/* What was there goes before the file that says what it is: a kill in between leaves no answers
+ * that seem to be this run's. */
+static lq_status begin_anew(batch *b, const char *run, lq_err *err)
+{
+    if (ftruncate(fileno(b->work), 0) != 0)
+        return lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
+    return write_file(b->state_path, run, err);
+}
+
 static lq_status open_work(batch *b, lq_err *err)
 {
     char *run = NULL, *before = NULL;
     size_t n;
+    off_t bytes = 0;
     lq_err none;
     lq_status s = describe_run(b, &run, err);
-    bool found = !s && access(b->work_path, F_OK) == 0 &&
-                 !lq_read_file(&before, &n, b->state_path, 1 << 20, &none);
+    if (!s) s = lock_work(b, &bytes, err);
+    bool found = !s && bytes && !lq_read_file(&before, &n, b->state_path, 1 << 20, &none);
     bool same = found && n == strlen(run) && memcmp(before, run, n) == 0;
     bool goes_on = same && opt_tri_or(b->o->resume, true);
     if (found && !goes_on)
         prog_say(LOG_WARN, "%s: %s; it is begun anew", b->work_path,
                  same ? "there is unfinished work" : "that is unfinished work of another run");
-    if (!s && !goes_on) s = write_file(b->state_path, run, err);
-    if (!s) {
-        b->work = fopen(b->work_path, goes_on ? "r+e" : "we");
-        if (!b->work) s = lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
-    }
-    if (!s && goes_on) s = count_done(b, err);
+    if (!s) s = goes_on ? count_done(b, err) : begin_anew(b, run, err);
     free(run);
     free(before);
     return s;
@@ -404,11 +442,37 @@ static char *with_suffix(const char *path, const char *suffix)
     return out;
 }
 
+/* What is read must not be what is written, and only a file can be taken the place of. */
+static lq_status check_names(const batch *b, lq_err *err)
+{
+    const char *in[] = { b->in, b->c->argv[0] };
+    const char *out[] = { b->out, b->work_path, b->state_path };
+    struct stat st;
+    const size_t len = strlen(b->out);
+    if (!len || b->out[len - 1] == '/')
+        return lq_fail(err, LQ_EUSAGE, "OUT: expected a file's name, found '%s'", b->out);
+    if (stat(b->in, &st) == 0 && !S_ISREG(st.st_mode))
+        return lq_fail(err, LQ_EUSAGE, "%s: expected a regular file, which is read twice", b->in);
+    for (size_t k = 0; k < LQ_COUNT(out); k++) {
+        if (stat(out[k], &st) == 0 && !S_ISREG(st.st_mode))
+            return lq_fail(err, LQ_EUSAGE, "%s: expected a regular file or nothing there", out[k]);
+        for (size_t i = 0; i < LQ_COUNT(in); i++)
+            if (lq_same_file(in[i], out[k]))
+                return lq_fail(err, LQ_EUSAGE,
+                               "%s is read and would be written: expected another "
+                               "name for OUT",
+                               out[k]);
+    }
+    return LQ_OK;
+}
+
 static lq_status open_files(batch *b, lq_err *err)
 {
     b->work_path = with_suffix(b->out, ".resume");
     b->state_path = with_suffix(b->out, ".resume.json");
     if (!b->work_path || !b->state_path) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    lq_status s = check_names(b, err);
+    if (s) return s;
     b->lines = fopen(b->in, "re");
     if (!b->lines) return lq_fail(err, LQ_ENOENT, "%s: %s", b->in, strerror(errno));
     return LQ_OK;

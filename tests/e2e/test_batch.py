@@ -1,6 +1,10 @@
 """llmq batch: files of requests in, files of answers out, in OpenAI's batch format."""
+import errno
+import fcntl
 import json
 import os
+import resource
+import shutil
 import signal
 import time
 
@@ -150,6 +154,56 @@ def test_work_of_another_run_is_not_gone_on_with(llmq, draft, tmp_path):
     p = llmq("batch", draft, tmp_path / "in", tmp_path / "out")
     assert "unfinished work of another run; it is begun anew" in p.stderr
     assert [a["custom_id"] for a in read(tmp_path / "out")] == ["r0", "r1", "r2", "r3"]
+
+
+def test_options_that_change_answers_make_another_run(llmq, draft, tmp_path):
+    """What was answered under one context length or name is not mixed with answers of another."""
+    write(tmp_path / "in", completions(4))
+    args = ["batch", draft, tmp_path / "in", tmp_path / "out"]
+
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))
+
+    for more in (["--max-model-len", 64], ["--served-model-name", "x"], ["--kv-cache-dtype", "int8"],
+                 ["--activations", "f32"]):
+        p = llmq(*args, code=1, preexec_fn=small_files)
+        assert f"out.resume: {os.strerror(errno.EFBIG)}" in p.stderr
+        assert (tmp_path / "out.resume").read_bytes().count(b"\n") > 0
+        p = llmq(*args, *more)
+        assert "unfinished work of another run; it is begun anew" in p.stderr, more
+    llmq(*args, code=1, preexec_fn=small_files)
+    assert llmq.json(*args)["resumed"] > 0
+
+
+def test_one_run_at_a_time_on_one_output(llmq, draft, tmp_path):
+    write(tmp_path / "in", completions(4))
+    with open(tmp_path / "out.resume", "w") as f:  # as another run holds it
+        fcntl.flock(f, fcntl.LOCK_EX)
+        p = llmq("batch", draft, tmp_path / "in", tmp_path / "out", code=1)
+        assert "another llmq batch is writing it" in p.stderr and not (tmp_path / "out").exists()
+    assert llmq.json("batch", draft, tmp_path / "in", tmp_path / "out")["answered"] == 4
+
+
+def test_what_is_read_is_never_written_and_only_files_are(llmq, draft, tmp_path):
+    requests = completions(2)
+    for name in ("in", "out.resume", "o.resume.json"):
+        write(tmp_path / name, requests)
+    (tmp_path / "link").symlink_to("in")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    shutil.copy(draft / "config.json", tmp_path / "m.llmq")
+    before = sorted(os.listdir(tmp_path))
+    for model, source, out, says in (
+            (draft, "in", "in", "is read and would be written"), (draft, "in", "link", "is read and would be"),
+            (draft, "out.resume", "out", "out.resume is read"), (draft, "o.resume.json", "o", "o.resume.json is read"),
+            (tmp_path / "m.llmq", "in", "m.llmq", "m.llmq is read"), (draft, "in", "folder", "expected a regular file"),
+            (draft, "in", "folder/", "expected a file's name"), (draft, "in", "pipe", "expected a regular file"),
+            (draft, "pipe", "new", "which is read twice"), (draft, "folder", "new", "which is read twice")):
+        assert says in llmq("batch", model, tmp_path / source, f"{tmp_path}/{out}", code=2).stderr, (source, out)
+        assert sorted(os.listdir(tmp_path)) == before, (source, out)
+    assert "expected a file's name" in llmq("batch", draft, tmp_path / "in", "", code=2).stderr
+    for name in ("in", "out.resume", "o.resume.json"):
+        assert (tmp_path / name).read_text().splitlines() == requests, name
 
 
 def test_an_empty_file_has_no_answers(llmq, draft, tmp_path):
