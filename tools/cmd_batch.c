@@ -358,12 +358,11 @@ static lq_status answer_all(batch *b, slot *slots, int64_t window, lq_err *err)
     return s;
 }
 
+/* The work file is open, and so locked, until it has its name. */
 static lq_status finish(batch *b, lq_err *err)
 {
-    bool ok = fflush(b->work) == 0 && fsync(fileno(b->work)) == 0;
-    ok &= fclose(b->work) == 0;
-    b->work = NULL;
-    if (!ok) return lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
+    if (fflush(b->work) != 0 || fsync(fileno(b->work)) != 0)
+        return lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
     if (rename(b->work_path, b->out) != 0)
         return lq_fail(err, LQ_EIO, "%s: %s", b->out, strerror(errno));
     unlink(b->state_path);
