@@ -314,8 +314,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, err);
     if (!s && checked) s = quantize_held_out(&check, &samples, o->calib, &mix, err);
     if (!s && qz_calibrated(&q))
-        s = quantize_self(&samples, own_windows(c, o, small, samples.n), src, (uint64_t)o->seed, p,
-                          c->job, err);
+        s = quantize_self(&samples, own_windows(c, o, small, samples.n),
+                          opt_given(c, "self-samples"), src, (uint64_t)o->seed, p, c->job, err);
     if (s) goto done;
     qz_job job = { .o = &q,
                    .samples = qz_calibrated(&q) ? &samples : NULL,

@@ -92,13 +92,17 @@ int quantize_small_steps(const qz_opts *q, const src_source *src)
     return (int)(steps < least ? least : steps > most ? most : steps);
 }
 
-lq_status quantize_self(cal_samples *s, int64_t n, src_source *src, uint64_t seed, pool *p,
-                        const lq_job *job, lq_err *err)
+lq_status quantize_self(cal_samples *s, int64_t n, bool asked, src_source *src, uint64_t seed,
+                        pool *p, const lq_job *job, lq_err *err)
 {
     if (!n) return LQ_OK;
     const double start = prog_now();
     lq_status st = cal_self_add(s, n, src, seed, p, job, err);
     prog_end();
+    if (st == LQ_EVALUE && !asked) {
+        prog_say(LOG_WARN, "%s; tuning goes by the other text alone", err->msg);
+        return LQ_OK;
+    }
     if (st) return lq_wrap(err, st, "--self-samples");
     char hex[33];
     lq_hash_hex(hex, &s->parts[s->n_parts - 1].hash);

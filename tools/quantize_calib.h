@@ -18,8 +18,9 @@ lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const c
  * three that the model writes, unless something else is asked for. */
 enum { QUANTIZE_SELF_SHARE = 3 };
 int quantize_small_steps(const qz_opts *q, const src_source *src);
-/* n more windows, that the model writes itself (calib/self.h); the terminal sees it. */
-lq_status quantize_self(cal_samples *s, int64_t n, src_source *src, uint64_t seed, pool *p,
-                        const lq_job *job, lq_err *err);
+/* n more windows, that the model writes itself (calib/self.h); the terminal sees it. Unless asked
+ * for, a model that cannot (its answers are no numbers) does without. */
+lq_status quantize_self(cal_samples *s, int64_t n, bool asked, src_source *src, uint64_t seed,
+                        pool *p, const lq_job *job, lq_err *err);
 
 #endif

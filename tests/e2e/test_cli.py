@@ -121,7 +121,7 @@ READERS = {
     "eval": ["eval", "--text", ROOT / "tests/golden/text/novels-heldout-100w.txt"],
     "logits": ["logits", "--ids", "1,2,3", "-o", "OUT"],
     "run": ["run", "-p", "Hello"],
-    "batch": ["batch", "/dev/null", "OUT"],
+    "batch": ["batch", ROOT / "README.md", "OUT"],
     "serve": ["serve", "--port", "0"],
     "plan": ["plan"],
 }
