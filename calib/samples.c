@@ -87,15 +87,6 @@ cJSON *cal_samples_json(const cal_samples *s)
     return o;
 }
 
-cal_samples cal_text(const cal_samples *s)
-{
-    cal_samples t = *s;
-    t.ids += s->own * s->len;
-    t.n -= s->own;
-    t.own = 0;
-    return t;
-}
-
 void cal_samples_free(cal_samples *s)
 {
     free(s->ids);

@@ -19,7 +19,6 @@ typedef struct {
 typedef struct {
     int32_t *ids; /* [n][len], owned */
     int64_t n, len;
-    int64_t own; /* the first of the windows: written by the model (calib/self.h) */
     int64_t available; /* whole windows in the text */
     lq_hash hash;      /* of n, len and the ids */
     cal_part *parts;   /* [n_parts], owned; none where they were made of ids */
@@ -39,8 +38,6 @@ lq_status cal_samples_hash(cal_samples *s, lq_err *err);
  * tokens and hash. NULL: out of memory. */
 typedef struct cJSON cJSON;
 cJSON *cal_samples_json(const cal_samples *s);
-/* Those that are text; borrowed from s. */
-cal_samples cal_text(const cal_samples *s);
 void cal_samples_free(cal_samples *s);
 
 #endif

@@ -89,8 +89,8 @@ static lq_status write_windows(engine *e, const arch_config *c, window *w, int64
     return s;
 }
 
-static lq_status run_engine(int32_t *ids, int64_t n, int64_t len, src_source *src, uint64_t seed,
-                            pool *p, const lq_job *job, lq_err *err)
+lq_status cal_self_write(int32_t *ids, int64_t n, int64_t len, src_source *src, uint64_t seed,
+                         pool *p, const lq_job *job, lq_err *err)
 {
     model m;
     engine *e = NULL;
@@ -112,37 +112,4 @@ static lq_status run_engine(int32_t *ids, int64_t n, int64_t len, src_source *sr
     }
     free(w);
     return s;
-}
-
-lq_status cal_self_add(cal_samples *s, int64_t n, src_source *src, uint64_t seed, pool *p,
-                       const lq_job *job, lq_err *err)
-{
-    const size_t row = (size_t)s->len * sizeof *s->ids;
-    int32_t *ids = malloc((size_t)(s->n + n) * row);
-    cal_part *parts = malloc((size_t)(s->n_parts + 1) * sizeof *parts);
-    lq_status st = ids && parts ? run_engine(ids, n, s->len, src, seed, p, job, err)
-                                : lq_fail(err, LQ_ENOMEM, "no memory for calibration samples");
-    if (!st) {
-        memcpy(ids + n * s->len, s->ids, (size_t)s->n * row);
-        if (s->n_parts) memcpy(parts, s->parts, (size_t)s->n_parts * sizeof *parts);
-        parts[s->n_parts] = (cal_part){ .name = "self",
-                                        .kind = "self",
-                                        .weight = 1,
-                                        .windows = n,
-                                        .available = n,
-                                        .hash = lq_hash_bytes(ids, (size_t)n * row) };
-        free(s->ids);
-        free(s->parts);
-        s->ids = ids;
-        s->parts = parts;
-        s->n += n;
-        s->own += n;
-        s->n_parts++;
-        ids = NULL;
-        parts = NULL;
-        st = cal_samples_hash(s, err);
-    }
-    free(ids);
-    free(parts);
-    return st;
 }

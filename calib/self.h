@@ -10,17 +10,15 @@
 #ifndef LLMQ_CALIB_SELF_H
 #define LLMQ_CALIB_SELF_H
 
-#include "calib/samples.h"
 #include "formats/source.h"
 #include "kernels/pool.h"
 
 enum { CAL_SELF_AT_ONCE = 64 };
 
-/* Draws n windows of s->len tokens and puts them before those of s, as s->own says; the record gets
- * a part of kind "self". Window i depends on the model, the seed and i alone, not on n or threads.
- * Errors: those of model_load, LQ_EVALUE (logits that are not finite, a model that has no room for
- * windows of this length), LQ_EINTR, LQ_ENOMEM; s stays as it was then. */
-lq_status cal_self_add(cal_samples *s, int64_t n, src_source *src, uint64_t seed, pool *p,
-                       const lq_job *job, lq_err *err);
+/* Draws n windows of len tokens into ids [n][len]. Window i depends on the model, the seed and i
+ * alone, not on n or threads. Errors: those of model_load, LQ_EVALUE (logits that are not finite, a
+ * model that has no room for windows of this length), LQ_EINTR, LQ_ENOMEM. */
+lq_status cal_self_write(int32_t *ids, int64_t n, int64_t len, src_source *src, uint64_t seed,
+                         pool *p, const lq_job *job, lq_err *err);
 
 #endif

@@ -4,9 +4,10 @@
 #include <cblas.h>
 #include <stdlib.h>
 
+#include "quantize/loss.h"
 #include "quantize/rtn.h"
 
-enum { ROWS = 32, ALPHAS = 20, MAX_GROUP = 512 };
+enum { ROWS = LOSS_ROWS, ALPHAS = 20, MAX_GROUP = 512 };
 
 /* ---- the loss of one choice of s ---- */
 typedef struct {

@@ -8,7 +8,7 @@
 #include "quantize/apply.h"
 #include "runtime/eval.h"
 
-enum { LOGIT_FLOATS = 8 << 20, MIN_ROWS = 16 };
+enum { MIN_ROWS = 16 };
 
 /* ---- which windows ---- */
 static bool among(const cal_samples *s, const int32_t *ids)
@@ -162,7 +162,7 @@ lq_status qz_check_run(qz_check *c, src_source *src, const qz_made *made,
     if (!windows || windows->n < 1) return LQ_OK;
     comparison k = { .windows = windows, .p = p, .V = made->plan->cfg.vocab };
     builder b = { .made = made, .p = p };
-    k.rows = LOGIT_FLOATS / k.V < MIN_ROWS ? MIN_ROWS : LOGIT_FLOATS / k.V;
+    k.rows = QZ_CHECK_LOGITS / k.V < MIN_ROWS ? MIN_ROWS : QZ_CHECK_LOGITS / k.V;
     if (k.rows > CAL_LOGIT_ROWS) k.rows = CAL_LOGIT_ROWS;
     b.items = calloc(made->plan->n + 1, sizeof *b.items);
     k.x = malloc((size_t)(k.rows * k.V) * sizeof *k.x);

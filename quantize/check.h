@@ -17,7 +17,10 @@ typedef struct {
     double kl_mean, top1_agree, perplexity, ref_perplexity;
 } qz_check;
 
-enum { QZ_CHECK_WINDOWS = 8 };
+enum {
+    QZ_CHECK_WINDOWS = 8,
+    QZ_CHECK_LOGITS = 8 << 20 /* of each model at once */
+};
 
 /* Up to `most` windows of `all` that are not among `used`, evenly spaced over those; out->n = 0:
  * there are none. Free out. Errors: LQ_ENOMEM. */

@@ -16,7 +16,7 @@
 #include "quantize/rows.h"
 #include "quantize/rtn.h"
 
-enum { BATCH = 512, BLOCK = 128 };
+enum { BATCH = GPTQ_BATCH, BLOCK = 128 };
 
 /* ---- the factor ---- */
 static const double ladder[] = { 1, 2, 5, 10, 20, 50, 100 };

@@ -31,6 +31,8 @@ typedef struct {
     int sweeps;
 } gptq_opts;
 
+enum { GPTQ_BATCH = 512 }; /* rows at once, in f32 thrice and codes twice */
+
 typedef struct {
     double loss;     /* as above, after this rounding */
     double loss_rtn; /* the same for rounding to nearest with the plain grids */

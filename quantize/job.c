@@ -3,6 +3,7 @@
 
 #include <cblas.h>
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -13,7 +14,7 @@
 #include "quantize/apply.h"
 #include "quantize/bpw.h"
 #include "quantize/check.h"
-#include "quantize/tune.h"
+#include "quantize/own.h"
 
 enum { CURVATURE_WINDOWS = 128 };
 
@@ -22,7 +23,6 @@ typedef struct {
     src_source *src;
     const char *out_path;
     pool *p;
-    cal_samples text;  /* of j->samples: what statistics are taken of */
     const lq_job *job; /* the meter's */
     qz_meter meter;
     qz_plan plan;
@@ -34,37 +34,30 @@ typedef struct {
     cal_layer_stats st;
     fisher curvature;  /* G NULL: not wanted, or not to be had */
     bpw_choice bits;   /* --bpw */
+    own_text text;     /* for tuning */
     tune_result tuned; /* kept: its tensors replace the parts' */
     cJSON *recipe, *provenance;
 } run;
 
 /* ---- what it takes ---- */
-/* Training codes takes 12 bytes per weight: only where that is a few GiB. Not by the memory limit,
- * which the result does not depend on. */
 static bool trains_codes(const qz_opts *o, const qz_plan *plan)
 {
-    enum { MAX_WEIGHTS = 1 << 28 };
-    int64_t n = 0;
-    if (!qz_tune_steps(o) || !grad_covers(src_config(plan->src))) return false;
-    for (size_t i = 0; i < plan->n; i++)
-        if (plan->e[i].quantize) n += plan->e[i].count * plan->e[i].N * plan->e[i].K;
-    return n <= MAX_WEIGHTS;
+    return qz_tune_steps(o) && grad_covers(src_config(plan->src)) && tune_small(plan->src);
 }
 
 /* Windows that auto takes the curvature from; 0: none, another method or kind of model. */
 static int64_t curvature_windows(const qz_job *j, const qz_plan *plan)
 {
     if (j->o->method != QZ_AUTO || !j->samples || !grad_covers(src_config(plan->src))) return 0;
-    const int64_t n = j->samples->n - j->samples->own;
-    return n < CURVATURE_WINDOWS ? n : CURVATURE_WINDOWS;
+    return j->samples->n < CURVATURE_WINDOWS ? j->samples->n : CURVATURE_WINDOWS;
 }
 
 lq_status qz_job_need(qz_need *n, const qz_job *j, const qz_plan *plan, int threads, lq_err *err)
 {
     const need_work w = { .plan = plan,
                           .o = j->o,
-                          .windows = j->samples ? j->samples->n - j->samples->own : 0,
-                          .own_windows = j->samples ? j->samples->own : 0,
+                          .windows = j->samples ? j->samples->n : 0,
+                          .own_windows = j->own_windows,
                           .len = j->samples ? j->samples->len : 0,
                           .curvature_windows = curvature_windows(j, plan),
                           .check_windows = j->check ? j->check->n : 0,
@@ -75,6 +68,34 @@ lq_status qz_job_need(qz_need *n, const qz_job *j, const qz_plan *plan, int thre
 }
 
 /* ---- recipe, provenance and the key of a run ---- */
+static const char own_name[] = "self";
+
+/* What the model is to write is known before; its hash is not. */
+static void plan_own(cJSON *calibration, const qz_job *j)
+{
+    cJSON *files = cJSON_GetObjectItemCaseSensitive(calibration, "files");
+    if (!j->own_windows) return;
+    if (!files) files = cJSON_AddArrayToObject(calibration, "files");
+    cJSON *f = cJSON_CreateObject();
+    cJSON_AddItemToArray(files, f);
+    cJSON_AddStringToObject(f, "name", own_name);
+    cJSON_AddStringToObject(f, "kind", own_name);
+    cJSON_AddNumberToObject(f, "windows", (double)j->own_windows);
+    cJSON_AddNumberToObject(f, "tokens", (double)(j->own_windows * j->samples->len));
+}
+
+static cJSON *own_record(const cJSON *provenance)
+{
+    const cJSON *calibration = cJSON_GetObjectItemCaseSensitive(provenance, "calibration");
+    cJSON *f;
+    cJSON_ArrayForEach(f, cJSON_GetObjectItemCaseSensitive(calibration, "files"))
+    {
+        const cJSON *kind = cJSON_GetObjectItemCaseSensitive(f, "kind");
+        if (cJSON_IsString(kind) && strcmp(kind->valuestring, own_name) == 0) return f;
+    }
+    return NULL;
+}
+
 static cJSON *provenance(const run *r)
 {
     cJSON *o = cJSON_CreateObject(), *src = cJSON_AddObjectToObject(o, "source");
@@ -87,6 +108,7 @@ static cJSON *provenance(const run *r)
     if (!r->j->samples) return o;
     cJSON *cal = cal_samples_json(r->j->samples);
     cJSON_AddNumberToObject(cal, "seed", (double)r->j->seed);
+    plan_own(cal, r->j);
     cJSON_AddItemToObject(o, "calibration", cal);
     cJSON_AddStringToObject(o, "kernels", r->j->reproducible ? "any" : k_name());
     cJSON_AddStringToObject(o, "blas", openblas_get_corename());
@@ -159,6 +181,8 @@ static bool already_there(const run *r, qz_check *check)
     qz_check_read(check, f.provenance);
     cJSON *p = cJSON_Duplicate(f.provenance, true);
     cJSON_DeleteItemFromObjectCaseSensitive(p, "check");
+    cJSON_DeleteItemFromObjectCaseSensitive(own_record(p), "xxh3");
+    cJSON_DeleteItemFromObjectCaseSensitive(own_record(p), "missing");
     bool same = f.recipe && p && cJSON_Compare(f.recipe, r->recipe, true) &&
                 cJSON_Compare(p, r->provenance, true) && same_blobs(&f, r->src);
     cJSON_Delete(p);
@@ -267,7 +291,7 @@ static lq_status all_parts(run *r, lq_err *err)
                        .want_h = qz_methods[r->j->o->method].hessian,
                        .outlier = (float)qz_outlier_threshold(r->j->o),
                        .all_experts = r->j->o->all_experts };
-        s = cal_open(&r->cal, r->src, &r->text, &o, r->p, err);
+        s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);
     }
     for (int64_t i = 0; i < parts && !s; i++) {
         if (lq_stopped(r->job))
@@ -297,7 +321,7 @@ static lq_status look_at_curvature(run *r, lq_err *err)
         return LQ_OK;
     }
     meter_phase(&r->meter, METER_CURVATURE, -1);
-    return fisher_run(&r->curvature, r->src, &r->text, CURVATURE_WINDOWS, r->p, r->job, err);
+    return fisher_run(&r->curvature, r->src, r->j->samples, CURVATURE_WINDOWS, r->p, r->job, err);
 }
 
 /* --bpw: the plan's open entries are settled. */
@@ -310,16 +334,46 @@ static lq_status share_out(run *r, lq_err *err)
     meter_phase(&r->meter, METER_CURVATURE, -1);
     lq_status s = lq_path_join(file, sizeof file, r->state.dir, "choice.json", err);
     return s ? s
-             : bpw_run(&r->bits, &r->plan, r->src, r->j->o, &r->text, &r->curvature, file, r->p,
-                       r->job, err);
+             : bpw_run(&r->bits, &r->plan, r->src, r->j->o, r->j->samples, &r->curvature, file,
+                       r->p, r->job, err);
+}
+
+/* The text to tune by, and in the record what the model wrote of it. */
+static lq_status own_words(run *r, lq_err *err)
+{
+    char file[4200], hex[33], line[sizeof err->msg + 64];
+    const qz_job *j = r->j;
+    lq_status s = lq_path_join(file, sizeof file, r->state.dir, "own.ids", err);
+    if (s) return s;
+    if (j->own_windows) meter_phase(&r->meter, METER_OWN_TEXT, -1);
+    s = own_text_make(&r->text, j->own_windows, j->samples, r->src, j->seed, file, r->p, r->job,
+                      err);
+    if (s == LQ_EVALUE && j->own_asked) return lq_wrap(err, s, "--self-samples");
+    if (s == LQ_EVALUE) {
+        snprintf(line, sizeof line, "%s; tuning goes by the other text alone", err->msg);
+        say(r, line);
+        cJSON_AddStringToObject(own_record(r->provenance), "missing", "logits not finite");
+        return own_text_make(&r->text, 0, j->samples, r->src, j->seed, file, r->p, r->job, err);
+    }
+    if (s || !j->own_windows) return s;
+    lq_hash_hex(hex, &r->text.hash);
+    cJSON_AddStringToObject(own_record(r->provenance), "xxh3", hex);
+    snprintf(line, sizeof line, "calibration: %lld windows that the model wrote, xxh3 %.8s",
+             (long long)j->own_windows, hex);
+    say(r, line);
+    return LQ_OK;
 }
 
 static lq_status tune(run *r, lq_err *err)
 {
     tune_opts o = { .steps = qz_tune_steps(r->j->o) };
     if (!o.steps || !grad_covers(src_config(r->src))) return LQ_OK;
+    lq_status s = own_words(r, err);
+    if (s) return s;
     meter_phase(&r->meter, METER_TUNING, -1);
-    return tune_run(&r->tuned, r->src, &r->plan, &r->state, r->j->samples, &o, r->p, r->job, err);
+    s = tune_run(&r->tuned, r->src, &r->plan, &r->state, &r->text.text, &o, r->p, r->job, err);
+    own_text_free(&r->text);
+    return s;
 }
 
 static lq_status check(run *r, qz_check *c, lq_err *err)
@@ -526,7 +580,7 @@ static lq_status collect(const run *r, qz_result *out, lq_err *err)
 static lq_status start_meter(run *r, const lq_job *job, lq_err *err)
 {
     const qz_job *j = r->j;
-    const cal_samples *c = j->samples ? &r->text : NULL;
+    const cal_samples *c = j->samples;
     const int64_t look = last_to_look(r), L = r->plan.cfg.layers;
     const meter_work w = {
         .plan = &r->plan,
@@ -536,6 +590,7 @@ static lq_status start_meter(run *r, const lq_job *job, lq_err *err)
         .tokens = c ? c->n * c->len : 0,
         .curvature_tokens = look >= 0 ? curvature_windows(j, &r->plan) * c->len : 0,
         .tuned_tokens = c ? TUNE_BATCH * c->len : 0,
+        .own_tokens = c ? j->own_windows * c->len : 0,
         .check_tokens = j->check ? j->check->n * j->check->len : 0,
     };
     lq_status s = meter_open(&r->meter, &w, &j->view, job, err);
@@ -557,7 +612,6 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
 {
     memset(out, 0, sizeof *out);
     run r = { .j = j, .src = src, .out_path = out_path, .p = p, .job = job };
-    if (j->samples) r.text = cal_text(j->samples);
     r.tuned.kl_before = r.tuned.kl_after = (double)NAN;
     cJSON *what = NULL;
     openblas_set_num_threads(1);

@@ -21,14 +21,17 @@
 typedef struct {
     const qz_opts *o;
     const cal_samples *samples; /* where qz_calibrated(o) */
-    uint64_t seed;              /* that chose them: for the record */
-    bool reproducible;          /* kernels are not recorded: all that may run give the same bytes,
-                                   which the caller sees to */
-    size_t memory_limit;        /* bytes; 0: none */
-    bool resume;                /* an output that is what this run would make is left alone */
-    bool restart;               /* do not go on from what an earlier run finished */
-    const cal_samples *check;   /* windows for the check at the end; NULL: none */
-    const uint8_t *tokenizer;   /* tokenizer.blob to carry, or NULL; tok_compile's output */
+    uint64_t seed;              /* that chose them */
+    int64_t own_windows;        /* more of their length, that the source writes itself for tuning */
+    bool own_asked;      /* a source that cannot write (no finite logits) is an error; else tuning
+                            does without */
+    bool reproducible;   /* kernels are not recorded: all that may run give the same bytes,
+                            which the caller sees to */
+    size_t memory_limit; /* bytes; 0: none */
+    bool resume;         /* an output that is what this run would make is left alone */
+    bool restart;        /* do not go on from what an earlier run finished */
+    const cal_samples *check; /* windows for the check at the end; NULL: none */
+    const uint8_t *tokenizer; /* tokenizer.blob to carry, or NULL; tok_compile's output */
     size_t tokenizer_bytes;
     plan_voice voice;
     meter_view view; /* of progress; show NULL: it is reported to the lq_job */

@@ -7,7 +7,7 @@
 #include "formats/source.h"
 #include "quantize/rows.h"
 
-enum { ROWS = 32 };
+enum { ROWS = LOSS_ROWS };
 
 typedef struct {
     const qt_tensor *q;

@@ -22,6 +22,8 @@ typedef struct {
                             NULL: of W's own inputs */
 } qz_fold;
 
+enum { LOSS_ROWS = 32 }; /* at once, per thread, as f32 differences and times H */
+
 /* q: portable. W [N,K] of dtype d, as q stands for it; H [K,K] f32 or NULL. The rmse is that of the
  * weights before `fold`. Errors: LQ_ENOMEM. */
 lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d, const float *H,

@@ -8,8 +8,8 @@
 const char *const meter_phases[METER_N] = {
     [METER_CURVATURE] = "curvature", [METER_STATISTICS] = "statistics",
     [METER_ROUNDING] = "rounding",   [METER_ADVANCING] = "going on",
-    [METER_TUNING] = "tuning",       [METER_CHECK] = "check",
-    [METER_WRITING] = "writing",
+    [METER_OWN_TEXT] = "own text",   [METER_TUNING] = "tuning",
+    [METER_CHECK] = "check",         [METER_WRITING] = "writing",
 };
 
 /* Usual speeds: only their ratios matter. In processor seconds of the demo checkpoints on AVX2. */
@@ -46,7 +46,8 @@ static void add_gradient(qz_meter *m, const meter_work *w, double n)
     const double tuned = (double)w->tuned_tokens * w->tune_steps;
     *cost_of(m, -1, METER_CURVATURE) += 3 * (double)w->curvature_tokens * n / gradient;
     *cost_of(m, -1, METER_TUNING) += 4 * tuned * n / gradient;
-    if (tuned > 0) *cost_of(m, -1, METER_TUNING) += (double)w->tokens * n / forward;
+    if (tuned > 0)
+        *cost_of(m, -1, METER_TUNING) += (double)(w->tokens + w->own_tokens) * n / forward;
 }
 
 static void add_entry(qz_meter *m, const meter_work *w, const plan_entry *e)
@@ -57,6 +58,7 @@ static void add_entry(qz_meter *m, const meter_work *w, const plan_entry *e)
     const bool layer = e->part < m->n_layers, linear = e->known && arch_role_linear(e->role);
     *cost_of(m, -1, METER_WRITING) += (double)src_bytes(e->src) / writing;
     *cost_of(m, -1, METER_CHECK) += 2 * (double)w->check_tokens * run / forward;
+    *cost_of(m, -1, METER_OWN_TEXT) += (double)w->own_tokens * run / forward;
     if (e->quantize) *cost_of(m, e->part, METER_ROUNDING) += n / rounding;
     if (!linear) return;
     add_gradient(m, w, n);

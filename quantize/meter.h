@@ -13,6 +13,7 @@ typedef enum {
     METER_STATISTICS, /* a layer's inputs */
     METER_ROUNDING,   /* a layer's weights */
     METER_ADVANCING,  /* calibration text through the rounded layer */
+    METER_OWN_TEXT,   /* the model writes some for tuning */
     METER_TUNING,
     METER_CHECK,
     METER_WRITING,
@@ -43,6 +44,7 @@ typedef struct {
     int tune_steps;
     int64_t tokens, curvature_tokens, check_tokens; /* 0: no such phase */
     int64_t tuned_tokens;                           /* of one step */
+    int64_t own_tokens;                             /* that the model writes */
 } meter_work;
 
 typedef struct {

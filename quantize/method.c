@@ -4,8 +4,6 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
-enum { AUTO_STEPS = 100 };
-
 const qz_method_row qz_methods[QZ_N_METHODS] = {
     [QZ_RTN] = { "rtn", false, false },       [QZ_HQQ] = { "hqq", false, false },
     [QZ_ABSMAX] = { "absmax", false, false }, [QZ_INT8] = { "int8", true, false },
@@ -52,11 +50,7 @@ double qz_outlier_threshold(const qz_opts *o)
 bool qz_is_auto(const char *scheme) { return scheme && strcmp(scheme, "auto") == 0; }
 bool qz_bpw_whole(const qz_opts *o) { return qz_is_auto(o->lm_head) || qz_is_auto(o->embed); }
 
-int qz_tune_steps(const qz_opts *o)
-{
-    if (!qz_methods[o->method].hessian || o->tune < 0) return 0;
-    return o->tune ? o->tune : o->method == QZ_AUTO ? AUTO_STEPS : 0;
-}
+int qz_tune_steps(const qz_opts *o) { return qz_methods[o->method].hessian ? o->tune : 0; }
 
 static int bits_of(const qz_opts *o) { return o->bits ? o->bits : 4; }
 static int64_t group_of(const qz_opts *o)

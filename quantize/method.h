@@ -37,8 +37,8 @@ typedef struct {
     bool clip;     /* rtn: draw them in (by the weights alone) */
     bool no_act_order, no_static_groups; /* gptq */
     double damp;                         /* gptq, auto: 0.01 */
-    int tune;     /* steps of tuning (quantize/tune.h); auto: 100; negative: none; gptq, awq: none */
-    bool no_fold; /* gptq, awq, auto: no scales of inputs (quantize/awq.h) */
+    int tune;         /* gptq, awq, auto: steps of tuning, none by default (tune_default_steps) */
+    bool no_fold;     /* gptq, awq, auto: no scales of inputs (quantize/awq.h) */
     bool all_experts; /* calibrated: gate and up of every expert by the statistics of all tokens,
                          not of those that are sent to it */
     bool dbl;         /* nf4, fp4: double quantization */

@@ -8,7 +8,11 @@
 #include "calib/run.h"
 #include "calib/self.h"
 #include "formats/tiles.h"
+#include "quantize/check.h"
 #include "quantize/factor.h"
+#include "quantize/gptq.h"
+#include "quantize/kfac.h"
+#include "quantize/loss.h"
 #include "quantize/measure.h"
 #include "quantize/probe.h"
 #include "quantize/rest.h"
@@ -18,11 +22,7 @@
 enum {
     PROGRAM = 13 << 20,   /* code, libraries, plan, tokenizer, reports */
     PER_THREAD = 1 << 20, /* stacks */
-    BLAS = 8 << 20,       /* per thread: its buffers */
-    BATCH = 512,          /* rows: quantize/gptq.c */
-    BLOCK = 256,          /* rows: quantize/kfac.c */
-    TILE_ROWS = 32,       /* rows: quantize/loss.c, awq.c */
-    CHECK_LOGITS = 8 << 20
+    BLAS = 8 << 20        /* per thread: its buffers */
 };
 
 static const size_t F = sizeof(float);
@@ -53,7 +53,7 @@ static size_t packed_bytes(const plan_entry *e, const qt_scheme *s)
 static size_t unit_bytes(const need_work *w, const plan_entry *e)
 {
     const size_t K = (size_t)e->K, n = (size_t)(e->N * e->K), h = K * K * F;
-    const size_t threads = (size_t)w->threads, tile = threads * 2 * TILE_ROWS * K * F;
+    const size_t threads = (size_t)w->threads, tile = threads * 2 * LOSS_ROWS * K * F;
     const bool hessian = qz_methods[w->o->method].hessian && w->windows;
     const size_t copy = e->src->t.scheme.dtype != LQ_F32 && hessian && !qz_folds(w->o) ? n * F : 0;
     const size_t turned = e->turned ? n * (size_t)lq_dtype_bits(e->src->t.scheme.dtype) / 8 : 0;
@@ -61,10 +61,10 @@ static size_t unit_bytes(const need_work *w, const plan_entry *e)
     if (w->o->method == QZ_AWQ) return turned + copy + tile;
     const size_t factor = factor_bytes(e->K);
     if (w->curvature_windows) {
-        const size_t rows = threads * BLOCK * K * (4 * F + 2) + (size_t)e->N * BLOCK * F;
+        const size_t rows = threads * KFAC_BLOCK * K * (4 * F + 2) + (size_t)e->N * KFAC_BLOCK * F;
         return turned + copy + 3 * h + larger(factor, rows);
     }
-    const size_t rows = (size_t)(e->N < BATCH ? e->N : BATCH) * K * (3 * F + 2);
+    const size_t rows = (size_t)(e->N < GPTQ_BATCH ? e->N : GPTQ_BATCH) * K * (3 * F + 2);
     return turned + copy + h + larger(factor, rows + tile);
 }
 
@@ -244,7 +244,7 @@ static size_t dense_layer_bytes(const need_work *w)
 static size_t check_peak(const need_work *w, choice ch)
 {
     const int64_t V = w->plan->cfg.vocab;
-    int64_t rows = CHECK_LOGITS / V < CAL_LOGIT_ROWS ? CHECK_LOGITS / V : CAL_LOGIT_ROWS;
+    int64_t rows = QZ_CHECK_LOGITS / V < CAL_LOGIT_ROWS ? QZ_CHECK_LOGITS / V : CAL_LOGIT_ROWS;
     rows = rows < w->check_len ? rows : w->check_len;
     return 2 * run_bytes(w, w->check_windows, w->check_len, ch.spill) + 2 * head_bytes(w) +
            larger(2 * (size_t)(rows * V) * F, largest_layer(w));
@@ -280,7 +280,7 @@ static size_t tuning_peak(const need_work *w)
 }
 
 /* The whole model as it is served, beside its mapped file, and the cache of a batch. */
-static size_t writing_peak(const need_work *w)
+static size_t own_text_peak(const need_work *w)
 {
     const arch_config *c = &w->plan->cfg;
     const int64_t at_once = w->own_windows < CAL_SELF_AT_ONCE ? w->own_windows : CAL_SELF_AT_ONCE;
@@ -326,7 +326,7 @@ static peak peak_of(const need_work *w, choice ch)
     if (w->o->bpw > 0) raise(&p, measuring_peak(w), METER_CURVATURE);
     if (w->windows && qz_tune_steps(w->o) && grad_covers(&w->plan->cfg))
         raise(&p, tuning_peak(w), METER_TUNING);
-    if (w->own_windows) raise(&p, writing_peak(w), METER_TUNING);
+    if (w->own_windows) raise(&p, own_text_peak(w), METER_OWN_TEXT);
     if (w->check_windows) raise(&p, check_peak(w, ch), METER_CHECK);
     p.rss += program_bytes(w);
     return p;

@@ -16,7 +16,8 @@
 static bool is_ours(const char *name)
 {
     return strncmp(name, "state.json", 10) == 0 || strncmp(name, "state.tmp-", 10) == 0 ||
-           strncmp(name, "part-", 5) == 0 || strncmp(name, "choice.json", 11) == 0;
+           strncmp(name, "part-", 5) == 0 || strncmp(name, "choice.json", 11) == 0 ||
+           strncmp(name, "own.ids", 7) == 0;
 }
 
 /* Delete our files; others stay, and with them the folder. */

@@ -3,6 +3,7 @@
  *     OUT.resume/state.json        everything that changes the result: config, recipe, provenance
  *     OUT.resume/state.lock        held while a run is at work (quantize/lock.h)
  *     OUT.resume/choice.json       --bpw: the scheme of every tensor (quantize/bpw.h)
+ *     OUT.resume/own.ids           text that the model wrote for tuning (quantize/own.h)
  *     OUT.resume/part-00007.llmq   the tensors of one part, each file whole or absent
  *
  * A run that was killed goes on from here when it is repeated. Parts that another run made are

@@ -34,7 +34,8 @@ typedef struct {
     src_source *src;
     const qz_plan *plan;
     const qz_state *state;
-    const cal_samples *samples;
+    const int32_t *all; /* [n][len] */
+    int64_t n;
     tune_opts o;
     pool *p;
     const lq_job *job;
@@ -55,6 +56,26 @@ typedef struct {
     int32_t *ids; /* [batch * len] */
     lq_arena arena;
 } tuner;
+
+/* All of its weights, since all are counted fast: not by a limit of memory, which the result does
+ * not depend on. */
+static int64_t weights(const src_source *src)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < src_n_tensors(src); i++)
+        n += src_elements(src_tensor_at(src, i));
+    return n;
+}
+
+bool tune_small(const src_source *src) { return weights(src) <= (int64_t)1 << 28; }
+
+int tune_default_steps(qz_method m, const src_source *src)
+{
+    const int64_t budget = (int64_t)1 << 33 /* steps times weights */, least = 100, most = 800;
+    if (m != QZ_AUTO || !grad_covers(src_config(src))) return 0;
+    const int64_t n = weights(src), steps = n > 0 ? budget / n : most;
+    return (int)(steps < least ? least : steps > most ? most : steps);
+}
 
 static void *push(tuner *t, int64_t n, size_t size, lq_status *s, lq_err *err)
 {
@@ -176,7 +197,7 @@ static lq_status load(tuner *t, lq_err *err)
     t->d = push(t, rows * D, sizeof *t->d, &s, err);
     t->y = push(t, rows * D, sizeof *t->y, &s, err);
     t->ids = push(t, rows, sizeof *t->ids, &s, err);
-    t->teacher = push(t, t->samples->n * t->len * D, sizeof *t->teacher, &s, err);
+    t->teacher = push(t, t->n * t->len * D, sizeof *t->teacher, &s, err);
     t->logits = push(t, (int64_t)kl_scratch(c->vocab), sizeof *t->logits, &s, err);
     if (!s) s = dense_buffers(t->W, c, &t->arena, err);
     if (!s) s = dense_buffers(t->dW, c, &t->arena, err);
@@ -203,9 +224,9 @@ static void forward(const tuner *t, const grad_layer *l, int64_t layer, float *x
 
 static lq_status run_teacher(tuner *t, lq_err *err)
 {
-    const int64_t n = t->samples->n, per = t->len * t->c->hidden;
+    const int64_t n = t->n, per = t->len * t->c->hidden;
     lq_status s = LQ_OK;
-    model_embed(&t->frame, t->teacher, t->samples->ids, n * t->len);
+    model_embed(&t->frame, t->teacher, t->all, n * t->len);
     for (int64_t i = 0; i < t->c->layers && !s; i++) {
         lq_arena a = { 0 };
         grad_layer l;
@@ -227,8 +248,7 @@ static double run_student(tuner *t, const int64_t *which, int64_t n, bool grad)
 {
     const int64_t D = t->c->hidden, rows = n * t->len, L = t->c->layers;
     for (int64_t i = 0; i < n; i++)
-        memcpy(t->ids + i * t->len, t->samples->ids + which[i] * t->len,
-               (size_t)t->len * sizeof *t->ids);
+        memcpy(t->ids + i * t->len, t->all + which[i] * t->len, (size_t)t->len * sizeof *t->ids);
     model_embed(&t->quantized, t->x, t->ids, rows);
     for (int64_t i = 0; i < L; i++) {
         float *x = t->x + i * rows * D, *next = x + rows * D;
@@ -279,7 +299,7 @@ static void backward(tuner *t, int64_t n, const tune_step *step)
 /* ---- the loop ---- */
 static double held_back_kl(tuner *t)
 {
-    const int64_t n = t->samples->n;
+    const int64_t n = t->n;
     double kl = 0;
     for (int64_t w = t->n_train; w < n; w++)
         kl += run_student(t, &w, 1, false);
@@ -358,7 +378,6 @@ static lq_status store(tune_result *r, const tuner *t, lq_err *err)
 static tune_opts with_defaults(const tune_opts *o, int64_t windows)
 {
     tune_opts d = *o;
-    d.steps = o->steps ? o->steps : 100;
     d.batch = o->batch ? o->batch : TUNE_BATCH;
     if (d.batch > windows) d.batch = (int)windows;
     d.rate_scale = o->rate_scale > 0 ? o->rate_scale : 5e-4;
@@ -368,18 +387,18 @@ static tune_opts with_defaults(const tune_opts *o, int64_t windows)
 }
 
 lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const qz_state *state,
-                   const cal_samples *samples, const tune_opts *o, pool *p, const lq_job *job,
+                   const tune_text *text, const tune_opts *o, pool *p, const lq_job *job,
                    lq_err *err)
 {
     *r = (tune_result){ .kl_before = (double)NAN, .kl_after = (double)NAN };
-    tuner t = { .src = src, .plan = plan, .state = state, .samples = samples, .p = p, .job = job };
+    tuner t = { .src = src, .plan = plan, .state = state, .all = text->ids, .p = p, .job = job };
     lq_status s = LQ_OK;
     t.c = src_config(src);
-    t.len = samples->len;
+    t.len = text->len;
+    t.n = text->own + text->text;
     t.chunk = CHUNK_TOKENS / t.len > 0 ? CHUNK_TOKENS / t.len : 1;
-    const int64_t text = samples->n - samples->own;
-    int64_t held = text / HELD_BACK > 0 ? text / HELD_BACK : 1;
-    t.n_train = samples->n - held;
+    const int64_t held = text->text / HELD_BACK > 0 ? text->text / HELD_BACK : 1;
+    t.n_train = t.n - held;
     r->t = lq_push(&r->arena, plan->n * sizeof *r->t);
     if (!r->t) s = lq_fail(err, LQ_ENOMEM, "no memory for tuning");
     if (t.n_train < 1 || s) return s;

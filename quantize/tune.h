@@ -10,7 +10,8 @@
  * what is not rounded, embedding and head stay. Formats do not change; tuned norms are stored as
  * f32.
  *
- * The last 1/16 of the text is not trained on: it decides whether the result is kept. Memory:
+ * The text may have more beside it that the model wrote itself (calib/self.h). The last 1/16 of the
+ * text is not trained on: it decides whether the result is kept. Memory:
  * the codes (a byte each, 13 where they are trained), one layer in f32 with its gradient, the head
  * in f32, the inputs of all layers for one batch, and the original's last hidden states of all
  * tokens (f32). Source: arXiv:2407.11062, its second stage (there with the loss of the text, not of
@@ -19,14 +20,19 @@
 #ifndef LLMQ_QUANTIZE_TUNE_H
 #define LLMQ_QUANTIZE_TUNE_H
 
-#include "calib/samples.h"
 #include "quantize/state.h"
 
 enum { TUNE_BATCH = 4 };
 
+/* Is the model so small that codes are trained too (12 bytes more per weight)? */
+bool tune_small(const src_source *src);
+/* The steps that are worth their time: of auto 100, on a small model up to 800, the more the
+ * smaller it is; 0 of other methods, and where there is no backward pass. */
+int tune_default_steps(qz_method m, const src_source *src);
+
 /* Zero means the default given here. */
 typedef struct {
-    int steps; /* 100 */
+    int steps;
     int batch; /* windows per step: TUNE_BATCH */
     double
         rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less: 5e-4 */
@@ -42,10 +48,16 @@ typedef struct {
     lq_arena arena;
 } tune_result;
 
+/* What is learned from: `own` windows of the model's own, then `text` of text. */
+typedef struct {
+    const int32_t *ids; /* [own + text][len] */
+    int64_t own, text, len;
+} tune_text;
+
 /* The model is one that grad_covers (calib/grad.h). state: every layer is finished. Errors:
  * LQ_ENOMEM, LQ_EINTR, those of reading the source. */
 lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const qz_state *state,
-                   const cal_samples *samples, const tune_opts *o, pool *p, const lq_job *job,
+                   const tune_text *text, const tune_opts *o, pool *p, const lq_job *job,
                    lq_err *err);
 void tune_free(tune_result *r);
 

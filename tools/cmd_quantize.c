@@ -1,6 +1,7 @@
 /* tools/cmd_quantize.c - `llmq quantize SRC -o OUT.llmq --method M`. */
 #include "quantize/job.h"
 #include "quantize/rotate.h"
+#include "quantize/tune.h"
 #include "tools/blas_core.h"
 #include "tools/cmds.h"
 #include "tools/quantize_calib.h"
@@ -206,7 +207,6 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->no_static_groups = !opt_tri_or(o->static_groups, true);
     q->no_fold = !opt_tri_or(o->fold, true);
     q->damp = o->damp;
-    q->tune = opt_given(c, "tune") && o->tune == 0 ? -1 : (int)o->tune;
     q->all_experts = o->all_experts;
     q->dbl = o->dbl;
     q->outlier_threshold = o->outlier_threshold > 0 ? o->outlier_threshold : -1;
@@ -222,6 +222,14 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->rotate_seed = (uint64_t)o->seed;
     q->bpw = o->bpw;
     q->untied = !opt_tri_or(o->bpw_fused, true);
+    return LQ_OK;
+}
+
+/* What else depends on the model. */
+static lq_status settle_tuning(qz_opts *q, const cmd_ctx *c, const quantize_opts *o,
+                               const src_source *src, lq_err *err)
+{
+    q->tune = opt_given(c, "tune") ? (int)o->tune : tune_default_steps(q->method, src);
     if (o->self && !qz_tune_steps(q))
         return lq_fail(err, LQ_EUSAGE,
                        "--self-samples: only tuning learns from them; expected --tune STEPS");
@@ -264,12 +272,6 @@ static void tokenizer_close(tokenizer *t)
     free(t->blob);
 }
 
-/* Beside n windows of text. */
-static int64_t own_windows(const cmd_ctx *c, const quantize_opts *o, bool small, int64_t n)
-{
-    return opt_given(c, "self-samples") ? o->self : small ? QUANTIZE_SELF_SHARE * n : 0;
-}
-
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const quantize_opts *o = opts;
@@ -289,21 +291,21 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (s) return s;
     if (o->report && (s = qhtml_check(o->report, err))) goto done;
     seen = src;
-    const int steps = quantize_small_steps(&q, src);
-    const bool small = steps > 0;
-    if (!q.tune) q.tune = steps;
-    s = pool_open(&p, c->threads, err);
+    s = settle_tuning(&q, c, o, src, err);
+    if (!s) s = pool_open(&p, c->threads, err);
     if (!s && o->rotate)
         s = rot_open(&rotated, src, &(rot_opts){ q.rotate_seed, q.embed || q.lm_head }, p,
                      &qrep_voice, err);
     if (rotated) seen = rot_source(rotated);
     const bool checked = opt_tri_or(o->check, qz_calibrated(&q));
+    const bool own_asked = opt_given(c, "self-samples");
     if (s || o->dry_run) {
-        const int64_t own = own_windows(c, o, small, o->samples);
-        const cal_samples most = { .n = o->samples + own, .own = own, .len = o->len };
+        const cal_samples most = { .n = o->samples, .len = o->len };
         const cal_samples windows = { .n = checked ? QZ_CHECK_WINDOWS : 0, .len = o->len };
         const qz_job would = { .o = &q,
                                .samples = qz_calibrated(&q) ? &most : NULL,
+                               .own_windows =
+                                   own_asked ? o->self : quantize_own_windows(&q, src, o->samples),
                                .memory_limit = o->memory_limit,
                                .check = &windows };
         if (!s) s = qrep_print_plan(seen, &would, o->out, pool_threads(p), c->json, err);
@@ -313,13 +315,12 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     const mix_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
     if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, err);
     if (!s && checked) s = quantize_held_out(&check, &samples, o->calib, &mix, err);
-    if (!s && qz_calibrated(&q))
-        s = quantize_self(&samples, own_windows(c, o, small, samples.n),
-                          opt_given(c, "self-samples"), src, (uint64_t)o->seed, p, c->job, err);
     if (s) goto done;
     qz_job job = { .o = &q,
                    .samples = qz_calibrated(&q) ? &samples : NULL,
                    .seed = (uint64_t)o->seed,
+                   .own_windows = own_asked ? o->self : quantize_own_windows(&q, src, samples.n),
+                   .own_asked = own_asked,
                    .reproducible = o->reproducible,
                    .memory_limit = o->memory_limit,
                    .resume = opt_tri_or(o->resume, false),

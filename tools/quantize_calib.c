@@ -2,12 +2,14 @@
 #include "tools/quantize_calib.h"
 
 #include "calib/grad.h"
-#include "calib/self.h"
 #include "quantize/check.h"
+#include "quantize/tune.h"
 #include "tools/progress.h"
 
 /* What most published results use; fewer tokens are enough for small models only. */
 enum { USUAL_TOKENS = 128 * 512, PER_INPUT = 8 };
+
+enum { SELF_SHARE = 3 };
 
 static void say_parts(const cal_samples *s)
 {
@@ -79,34 +81,8 @@ lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const c
     return st;
 }
 
-int quantize_small_steps(const qz_opts *q, const src_source *src)
+int64_t quantize_own_windows(const qz_opts *q, const src_source *src, int64_t text)
 {
-    const int64_t max_weights = (int64_t)1 << 28, budget = (int64_t)1 << 33, least = 100,
-                  most = 800;
-    int64_t n = 0;
-    for (int64_t i = 0; i < src_n_tensors(src); i++)
-        n += src_elements(src_tensor_at(src, i));
-    if (q->method != QZ_AUTO || q->tune < 0 || !grad_covers(src_config(src)) || n > max_weights)
-        return 0;
-    const int64_t steps = n > 0 ? budget / n : 0;
-    return (int)(steps < least ? least : steps > most ? most : steps);
-}
-
-lq_status quantize_self(cal_samples *s, int64_t n, bool asked, src_source *src, uint64_t seed,
-                        pool *p, const lq_job *job, lq_err *err)
-{
-    if (!n) return LQ_OK;
-    const double start = prog_now();
-    lq_status st = cal_self_add(s, n, src, seed, p, job, err);
-    prog_end();
-    if (st == LQ_EVALUE && !asked) {
-        prog_say(LOG_WARN, "%s; tuning goes by the other text alone", err->msg);
-        return LQ_OK;
-    }
-    if (st) return lq_wrap(err, st, "--self-samples");
-    char hex[33];
-    lq_hash_hex(hex, &s->parts[s->n_parts - 1].hash);
-    prog_say(LOG_INFO, "calibration: %lld windows that the model wrote, xxh3 %.8s, in %.0f s",
-             (long long)n, hex, prog_now() - start);
-    return LQ_OK;
+    const bool learns = q->method == QZ_AUTO && qz_tune_steps(q) && grad_covers(src_config(src));
+    return learns && tune_small(src) ? SELF_SHARE * text : 0;
 }

@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from test_quantize_bounded import wait_for
+
 CHAT = ("{% if tools %}[{{ tools | length }} tools]{% endif %}{% for m in messages %}<{{ m.role }}>"
         "{{ m.content }}{{ eos_token if m.role == 'assistant' }}{% endfor %}")
 TALK = [[("user", "Who is there?"), ("assistant", "It is I, the captain of the ship.")],
@@ -160,3 +162,25 @@ def test_windows_that_the_model_writes_itself_are_said_and_recorded(llmq, draft,
     assert "the model wrote" not in p.stderr
     p = llmq("quantize", draft, "-o", tmp_path / "x", "-m", "gptq", "--self-samples", "4", *args[4:], code=2)
     assert "--self-samples: only tuning learns from them" in p.stderr
+
+
+def test_the_models_own_text_is_written_once_and_only_where_it_is_needed(llmq, draft, text, tmp_path):
+    a, out = tmp_path / "a.txt", tmp_path / "q"
+    a.write_text(english(text, 20000))
+    args = ["quantize", draft, "-m", "auto", "--tune", "20", "--no-fold", "--no-check", "--calib", a,
+            "--calib-samples", "8", "--calib-len", "32"]
+    llmq(*args, "-o", tmp_path / "whole")
+    p = llmq.start(*args, "-o", out, "--log-level", "error")
+    own = tmp_path / "q.resume" / "own.ids"
+    wait_for(p, own)
+    p.kill()
+    p.wait()
+    left = own.read_bytes()
+    assert len(left) == 16 + 24 * 32 * 4
+    own.write_bytes(left[:-1] + bytes([left[-1] ^ 1]))  # what is not what was written is written again
+    llmq(*args, "-o", out)
+    assert out.read_bytes() == (tmp_path / "whole").read_bytes()
+    # Neither a refusal nor a file that is there already waits for it.
+    assert "own text" not in llmq.json(*args, "-o", out, "--resume")["phase_seconds"]
+    refused = llmq(*args, "-o", tmp_path / "x", "--memory-limit", "1M", code=2).stderr
+    assert "--memory-limit: expected at least" in refused and "the model wrote" not in refused
