@@ -17,15 +17,45 @@ enum {
     WIDE_SLOTS = 6  /* results per thread that wait to be joined, of as many rows as an item has */
 };
 
-static const struct {
-    const char *text;
-    size_t bytes, head; /* of an element, and before them */
-} dtypes[KV_N_DTYPES] = { { "f32", 4, 0 }, { "f16", 2, 0 }, { "bf16", 2, 0 }, { "int8", 1, 4 } };
+static const char *const dtypes[KV_N_DTYPES] = { "f32", "f16", "bf16", "int8", "int4", "fp8" };
+const char *kv_dtype_text(kv_dtype d) { return (unsigned)d < KV_N_DTYPES ? dtypes[d] : "?"; }
 
-const char *kv_dtype_text(kv_dtype d) { return (unsigned)d < KV_N_DTYPES ? dtypes[d].text : "?"; }
 size_t attn_kv_row_bytes(kv_dtype d, int64_t D)
 {
-    return dtypes[d].head + dtypes[d].bytes * (size_t)D;
+    return (size_t)attn_kv_head(d) + ((size_t)attn_kv_bits(d) * (size_t)D + 7) / 8;
+}
+
+/* One element of a row as its code; inv: 1 / scale. */
+static uint8_t code_of(float x, float inv, kv_dtype d)
+{
+    float q = x * inv;
+    if (d == KV_F8) return lq_f32_to_e4m3(q);
+    q = rintf(q);
+    if (d == KV_I8) return (uint8_t)(int8_t)(fabsf(q) <= 127.0f ? q : 0.0f); /* NaN: 0 */
+    return (uint8_t)(q >= -8.0f ? (q < 7.0f ? q : 7.0f) + 8.0f : 0.0f);      /* NaN: 0 */
+}
+
+static void write_scaled(uint8_t *dst, const float *x, int64_t D, kv_dtype d)
+{
+    float max = 0, m = 0; /* the largest magnitude, and with its sign */
+    for (int64_t i = 0; i < D; i++)
+        if (fabsf(x[i]) > max) {
+            m = x[i];
+            max = fabsf(m);
+        }
+    const float most = d == KV_I8 ? 127.0f : d == KV_I4 ? -8.0f : 448.0f;
+    if (d != KV_I4) m = max;
+    bool ok = max >= MM_I8_TINY && max < INFINITY;
+    float scale = ok ? m / most : max < INFINITY ? 0.0f : NAN, inv = ok ? most / m : 0.0f;
+    memcpy(dst, &scale, sizeof scale);
+    dst += sizeof scale;
+    for (int64_t i = 0; i < D; i++) {
+        uint8_t c = code_of(x[i], inv, d);
+        if (d != KV_I4)
+            dst[i] = c;
+        else
+            dst[i / 2] = i % 2 ? (uint8_t)(dst[i / 2] | c << 4) : c;
+    }
 }
 
 void attn_kv_write(uint8_t *block, int slot, int block_size, const float *x, int64_t Hkv, int64_t D,
@@ -36,20 +66,10 @@ void attn_kv_write(uint8_t *block, int slot, int block_size, const float *x, int
         uint8_t *dst = block + (size_t)(h * block_size + slot) * row;
         if (d == KV_F32) {
             memcpy(dst, x, (size_t)D * 4);
-        } else if (d != KV_I8) {
+        } else if (!attn_kv_head(d)) {
             lq_from_f32(dst, x, d == KV_F16 ? LQ_F16 : LQ_BF16, (size_t)D);
         } else {
-            float max = 0;
-            for (int64_t i = 0; i < D; i++)
-                max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
-            bool ok = max >= MM_I8_TINY && max < INFINITY;
-            float scale = ok ? max / 127.0f : max < INFINITY ? 0.0f : NAN;
-            float inv = ok ? 127.0f / max : 0.0f;
-            memcpy(dst, &scale, 4);
-            for (int64_t i = 0; i < D; i++) {
-                float q = rintf(x[i] * inv);
-                dst[4 + i] = (uint8_t)(int8_t)(fabsf(q) <= 127.0f ? q : 0.0f); /* NaN: 0 */
-            }
+            write_scaled(dst, x, D, d);
         }
     }
 }

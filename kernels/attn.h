@@ -3,7 +3,14 @@
  *
  * Cache of one layer: blocks of `block_size` tokens (8, 16 or 32). Element (block, kv head h, slot,
  * d) of K lies at k + block*block_stride + (h*block_size + slot)*row_bytes ; V likewise at v + ...
- * (bytes). row_bytes = attn_kv_row_bytes(dtype, D): D elements, for int8 preceded by one f32 scale.
+ * (bytes). row_bytes = attn_kv_row_bytes(dtype, D): D elements, for int8, int4 and fp8 preceded by
+ * one f32 scale, so that each token and head has its own:
+ *
+ *     int8  x = scale * code, -127..127; scale = max|x| / 127
+ *     int4  x = scale * (code - 8), two codes a byte, low half first; scale = m / -8, m the element
+ *           of largest magnitude with its sign, so that all sixteen codes are in use
+ *     fp8   x = scale * e4m3(code); scale = max|x| / 448
+ *
  * Keys are read in tiles of ATTN_TILE tokens aligned to the absolute position, each tile folded
  * into a running maximum and sum in order, per query row; these start afresh every ATTN_SPLIT
  * tokens, and the splits' results are joined in order. So results do not depend on chunk, block
@@ -17,9 +24,15 @@
 
 enum { ATTN_TILE = 32, ATTN_SPLIT = 512 };
 
-typedef enum { KV_F32, KV_F16, KV_BF16, KV_I8, KV_N_DTYPES } kv_dtype;
+typedef enum { KV_F32, KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8, KV_N_DTYPES } kv_dtype;
 const char *kv_dtype_text(kv_dtype d); /* "f32", ... */
 size_t attn_kv_row_bytes(kv_dtype d, int64_t D);
+/* Bits of an element; bytes before those of a row. */
+static inline int attn_kv_bits(kv_dtype d)
+{
+    return d == KV_F32 ? 32 : d == KV_F16 || d == KV_BF16 ? 16 : d == KV_I4 ? 4 : 8;
+}
+static inline int attn_kv_head(kv_dtype d) { return d >= KV_I8 ? 4 : 0; }
 
 typedef struct {
     int64_t row0;   /* first of this sequence's rows in q and out */

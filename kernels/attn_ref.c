@@ -3,50 +3,43 @@
 #include "kernels/kmath.h"
 #include "kernels/ref.h"
 
-/* One cached row of D elements as f32. */
-static void read_row(float *dst, const uint8_t *src, int64_t D, kv_dtype d)
+/* Element i of the codes behind a row's scale. */
+static float code_value(const uint8_t *codes, int64_t i, kv_dtype d)
 {
-    float scale;
-    switch (d) {
-    case KV_F32:
-        lq_to_f32(dst, src, LQ_F32, (size_t)D);
-        break;
-    case KV_F16:
-        lq_to_f32(dst, src, LQ_F16, (size_t)D);
-        break;
-    case KV_BF16:
-        lq_to_f32(dst, src, LQ_BF16, (size_t)D);
-        break;
-    default:
-        memcpy(&scale, src, sizeof scale);
-        for (int64_t i = 0; i < D; i++)
-            dst[i] = scale * (float)(int8_t)src[sizeof scale + (size_t)i];
+    if (d == KV_I8) return (float)(int8_t)codes[i];
+    if (d == KV_F8) return lq_e4m3_to_f32(codes[i]);
+    return (float)((codes[i / 2] >> (i % 2 * 4) & 15) - 8);
+}
+
+/* Elements i0..i0+n-1 of a cached row as f32. */
+static void read_row(float *dst, const uint8_t *src, int64_t i0, int64_t n, kv_dtype d)
+{
+    static const lq_dtype plain[] = { [KV_F32] = LQ_F32, [KV_F16] = LQ_F16, [KV_BF16] = LQ_BF16 };
+    if (!attn_kv_head(d)) {
+        lq_to_f32(dst, src + i0 * attn_kv_bits(d) / 8, plain[d], (size_t)n);
+        return;
     }
+    float scale;
+    memcpy(&scale, src, sizeof scale);
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = scale * code_value(src + sizeof scale, i0 + i, d);
 }
 
 void ref_attn_v(float *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
 {
     for (int j = 0; j < n; j++)
-        read_row(v + j * D, src + (size_t)j * attn_kv_row_bytes(d, D), D, d);
+        read_row(v + j * D, src + (size_t)j * attn_kv_row_bytes(d, D), 0, D, d);
 }
 
 void ref_attn_k(float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
 {
     enum { PIECE = 64 }; /* elements at a time, through the same reader */
     float row[PIECE];
-    int64_t e = d == KV_F32 ? 4 : d == KV_I8 ? 1 : 2;
     for (int j = 0; j < n; j++) {
         const uint8_t *r = src + (size_t)j * attn_kv_row_bytes(d, D);
         for (int64_t i = 0; i < D; i += PIECE) {
             int64_t m = D - i < PIECE ? D - i : PIECE;
-            if (d == KV_I8) {
-                uint8_t piece[4 + PIECE];
-                memcpy(piece, r, 4);
-                memcpy(piece + 4, r + 4 + i, (size_t)m);
-                read_row(row, piece, m, d);
-            } else {
-                read_row(row, r + i * e, m, d);
-            }
+            read_row(row, r, i, m, d);
             for (int64_t c = 0; c < m; c++)
                 kt[(i + c) * ATTN_TILE + j] = row[c];
         }

@@ -11,25 +11,25 @@ V16 vf kv_load(const uint8_t *p, kv_dtype d, vf scale)
     }
     if (d == KV_F16) return vf_f16(p);
     if (d == KV_BF16) return vf_bf16(p);
+    if (d == KV_F8) return vf_mul(scale, vf_e4m3(vi_u8(p)));
+    if (d == KV_I4) return vf_mul(scale, vf_from_vi(vi_sub(vi_u4(p), vi_set1(8))));
     return vf_mul(scale, vf_from_vi(vi_i8(p)));
 }
 
 /* One row to f32; D is any number, the last lanes go through the stack. */
 V16 void kv_row(float *dst, const uint8_t *src, int64_t D, kv_dtype d)
 {
-    const size_t e = d == KV_F32 ? 4 : d == KV_I8 ? 1 : 2;
+    const int64_t bits = attn_kv_bits(d);
     float s = 0;
-    if (d == KV_I8) {
-        memcpy(&s, src, 4);
-        src += 4;
-    }
+    if (attn_kv_head(d)) memcpy(&s, src, 4);
+    src += attn_kv_head(d);
     vf scale = vf_set1(s);
     int64_t i = 0;
-    for (; i + 16 <= D; i += 16)
-        vf_store(dst + i, kv_load(src + (size_t)i * e, d, scale));
+    for (; i + 16 <= D; i += 16, src += 2 * bits)
+        vf_store(dst + i, kv_load(src, d, scale));
     if (i < D) {
         uint8_t rest[64] = { 0 };
-        memcpy(rest, src + (size_t)i * e, (size_t)(D - i) * e);
+        memcpy(rest, src, (size_t)(((D - i) * bits + 7) / 8));
         vf_storen(dst + i, kv_load(rest, d, scale), (int)(D - i));
     }
 }
@@ -51,6 +51,12 @@ static inline void tmpl_attn_v(float *v, const uint8_t *src, int n, int64_t D, k
         break;
     case KV_BF16:
         kv_rows(v, src, n, D, KV_BF16);
+        break;
+    case KV_I4:
+        kv_rows(v, src, n, D, KV_I4);
+        break;
+    case KV_F8:
+        kv_rows(v, src, n, D, KV_F8);
         break;
     default:
         kv_rows(v, src, n, D, KV_I8);

@@ -78,13 +78,7 @@ V16 vi unpack(const uint8_t *step, w_src src, int turn, int k)
     return vi_or(v, vi_and(h, bit));
 }
 
-/* Numbers of 8 bits, one in each lane (formats/base.h). */
-V16 vf vf_e4m3(vi c)
-{
-    vi half = vi_or(vi_sll(vi_and(c, vi_set1(0x80)), 8), vi_sll(vi_and(c, vi_set1(0x7f)), 7));
-    vf v = vf_mul(vf_f16_words(half), vf_set1(256)); /* exponents of f16 are biased by 8 more */
-    return vf_sel(vf_lt(vf_set1(448), vf_abs(v)), vf_set1(NAN), v);
-}
+/* Exponents alone, one in each lane (formats/base.h). */
 V16 vf vf_e8m0(vi e)
 {
     vf v = vf_cast(vi_sll(e, 23)), f = vf_from_vi(e);

@@ -270,11 +270,27 @@ V16 void vlut_get4(vf w[4], vlut t, vi codes)
 V16 void v16_prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T1); }
 
 V16 vf vf_abs(vf a) { return vf_cast(vi_and(vi_cast(a), vi_set1(0x7fffffff))); }
+/* Numbers of 8 bits, one in each lane (formats/base.h). */
+V16 vf vf_e4m3(vi c)
+{
+    vi half = vi_or(vi_sll(vi_and(c, vi_set1(0x80)), 8), vi_sll(vi_and(c, vi_set1(0x7f)), 7));
+    vf v = vf_mul(vf_f16_words(half), vf_set1(256)); /* exponents of f16 are biased by 8 more */
+    return vf_sel(vf_lt(vf_set1(448), vf_abs(v)), vf_set1(NAN), v);
+}
 /* |a| with the sign of s */
 V16 vf vf_sign(vf a, vf s)
 {
     return vf_cast(
         vi_or(vi_and(vi_cast(a), vi_set1(0x7fffffff)), vi_and(vi_cast(s), vi_set1(INT32_MIN))));
+}
+/* 16 codes of 4 bits at p, the low half of a byte first. */
+V16 vi vi_u4(const void *p)
+{
+    __m128i v = _mm_loadl_epi64(p), low = _mm_set1_epi8(15);
+    uint8_t codes[16];
+    v = _mm_unpacklo_epi8(_mm_and_si128(v, low), _mm_and_si128(_mm_srli_epi16(v, 4), low));
+    _mm_storeu_si128((void *)codes, v);
+    return vi_u8(codes);
 }
 /* The 32 bits at p (four int8 activations, or two bf16) in every lane. */
 V16 vi vi_word(const void *p)

@@ -18,6 +18,22 @@ static src_source *src;
 static model golden; /* loaded once */
 static tok_tokenizer *tok;
 
+static bool golden_open(void)
+{
+    lq_err err = { "" };
+    lq_status s = k_init(NULL, &err);
+    if (!s) s = src_open(&src, FOLDER, &(src_opts){ .need_config = true }, &err);
+    if (!s) s = model_load(&golden, src, NULL, NULL, &err);
+    CHECK(!s, "%s", err.msg);
+    return !s;
+}
+
+static void golden_close(void)
+{
+    model_free(&golden);
+    src_close(src);
+}
+
 typedef struct {
     pool *p;
     engine *e;

@@ -1,6 +1,7 @@
 /* tests/test_attn.c - attention against the plain formula in double, and the same bytes whatever
  * the chunk, block size, batch, threads and family. */
 #include "kernels/attn.h"
+#include "kernels/k.h"
 #include "tests/check.h"
 #include "tests/families.h"
 #include "tests/fill.h"
@@ -130,15 +131,20 @@ static float *run(const shape *s, const input *in, int n_seqs, int block_size, i
 /* What the cache gives back for one row of D. */
 static void through_cache(float *dst, const float *src, int64_t D, kv_dtype d)
 {
-    float max = 0;
+    float max = 0, m = 0;
     for (int64_t i = 0; i < D; i++) {
-        max = fabsf(src[i]) > max ? fabsf(src[i]) : max;
+        m = fabsf(src[i]) > max ? src[i] : m;
+        max = fabsf(m);
         dst[i] = d == KV_F16    ? lq_f16_to_f32(lq_f32_to_f16(src[i]))
                  : d == KV_BF16 ? lq_bf16_to_f32(lq_f32_to_bf16(src[i]))
                                 : src[i];
     }
     for (int64_t i = 0; i < D && d == KV_I8; i++)
         dst[i] = (max / 127.0f) * rintf(src[i] * (127.0f / max));
+    for (int64_t i = 0; i < D && d == KV_I4; i++)
+        dst[i] = (m / -8.0f) * fminf(rintf(src[i] * (-8.0f / m)), 7.0f);
+    for (int64_t i = 0; i < D && d == KV_F8; i++)
+        dst[i] = (max / 448.0f) * lq_e4m3_to_f32(lq_f32_to_e4m3(src[i] * (448.0f / max)));
 }
 
 static float bf16(double x) { return lq_bf16_to_f32(lq_f32_to_bf16((float)x)); }
@@ -298,10 +304,31 @@ TEST(a_cached_row_is_what_its_type_can_hold)
     static const int8_t want[8] = { 1, -2, 0, 127, -127, 0, 0, 63 };
     CHECK(memcmp(row + 4, want, 8) == 0, "int8 codes");
     CHECK(attn_kv_row_bytes(KV_I8, 8) == 12 && attn_kv_row_bytes(KV_F16, 8) == 16, "bytes");
-    static const float zero[8] = { 0 };
-    attn_kv_write(row, 0, 1, zero, 1, 8, KV_I8);
+    CHECK(attn_kv_row_bytes(KV_I4, 7) == 8 && attn_kv_row_bytes(KV_F8, 8) == 12, "bytes");
+    static const float y[7] = { -8, 7, -1, 3.4f, 0, 8, -6.6f }; /* the first of the largest */
+    static const uint8_t nibbles[4] = { 0xf0, 0xb7, 0xf8, 0x01 };
+    attn_kv_write(row, 0, 1, y, 1, 7, KV_I4);
     memcpy(&scale, row, 4);
-    CHECK(scale == 0.0f && row[4] == 0, "a row of zeros");
+    CHECK(scale == 1.0f && memcmp(row + 4, nibbles, 4) == 0, "int4 codes of scale %g",
+          (double)scale);
+    static const float z[4] = { 448, -1, 0.0625f, 17 }; /* 17 lies between 16 and 18: to even */
+    static const uint8_t e4m3[4] = { 0x7e, 0xb8, 0x18, 0x58 };
+    attn_kv_write(row, 0, 1, z, 1, 4, KV_F8);
+    memcpy(&scale, row, 4);
+    CHECK(scale == 1.0f && memcmp(row + 4, e4m3, 4) == 0, "fp8 codes of scale %g", (double)scale);
+    static const float zero[8] = { 0 }, bad[8] = { 1, INFINITY };
+    for (int d = KV_I8; d < KV_N_DTYPES; d++) {
+        float back[8];
+        attn_kv_write(row, 0, 1, zero, 1, 8, (kv_dtype)d);
+        k_ref.attn_v(back, row, 1, 8, (kv_dtype)d);
+        memcpy(&scale, row, 4);
+        CHECK(scale == 0.0f && memcmp(back, zero, sizeof zero) == 0, "%s: a row of zeros",
+              kv_dtype_text((kv_dtype)d));
+        attn_kv_write(row, 0, 1, bad, 1, 8, (kv_dtype)d);
+        k_ref.attn_v(back, row, 1, 8, (kv_dtype)d);
+        CHECK(isnan(back[0]), "%s: a row without a scale is %g", kv_dtype_text((kv_dtype)d),
+              (double)back[0]);
+    }
 }
 
 int main(int argc, char **argv)

@@ -1,7 +1,7 @@
 /* The engine on a tiny golden model: the same bytes at any load, exactly one end for each request,
  * and blocks that come back. */
 #include "runtime/spec.h"
-#include "tests/engine_rig.h"
+#include "tests/engine_jobs.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -59,51 +59,6 @@ static const float *write_pattern(void *self, int thread, const int32_t *ids, in
 }
 static const eng_script pattern = { write_pattern, NULL };
 static const eng_script wavering = { write_pattern, scripted_rows };
-
-enum { N_JOBS = 33 };
-static job alone[N_JOBS]; /* each run with nobody else, one thread, no prefix cache */
-
-static void run_alone(const eng_script *script)
-{
-    rig r;
-    eng_opts o = { .max_seqs = 1, .no_prefix_cache = true, .script = script };
-    if (!rig_open(&r, &golden, 1, o)) return;
-    for (int k = 0; k < N_JOBS; k++) {
-        make_job(&alone[k], k);
-        submit(&r, &alone[k]);
-        wait_for(&alone[k]);
-        CHECK(alone[k].n == alone[k].r.max_tokens && alone[k].finish == ENG_LENGTH, "%d: %d ids", k,
-              alone[k].n);
-    }
-    rig_close(&r);
-}
-
-/* All jobs at once, `copies` of each; every answer must be the one given alone. */
-static void run_together(rig *r, int copies, const char *why)
-{
-    int n = copies * N_JOBS, wrong = 0, first = -1;
-    job *j = malloc((size_t)n * sizeof *j);
-    for (int i = 0; i < n; i++)
-        make_job(&j[i], (i * 5 + i / N_JOBS) % N_JOBS);
-    for (int i = 0; i < n; i++)
-        submit(r, &j[i]);
-    for (int i = 0; i < n; i++) {
-        int k = (i * 5 + i / N_JOBS) % N_JOBS;
-        wait_for(&j[i]);
-        if (same_answer(&j[i], &alone[k])) continue;
-        if (!wrong++) first = k;
-    }
-    CHECK(wrong == 0, "%s: %d of %d answers differ, request %d first", why, wrong, n, first);
-    for (int i = 0; i < n; i++)
-        CHECK(j[i].after == 0 && atomic_load(&j[i].n_finals) == 1, "%s: %d ends", why,
-              atomic_load(&j[i].n_finals));
-    eng_stats st;
-    eng_stats_get(r->e, &st);
-    CHECK(st.running == 0 && st.waiting == 0 && st.kv_blocks_used == 0,
-          "%s: %lld running, %lld waiting, %lld blocks used", why, (long long)st.running,
-          (long long)st.waiting, (long long)st.kv_blocks_used);
-    free(j);
-}
 
 TEST(the_same_bytes_alone_and_among_others)
 {
@@ -728,7 +683,7 @@ TEST(the_same_bytes_with_and_without_guesses)
             .policy = { .batching = ENG_STATIC },
             .script = &wavering } },
     };
-    run_alone(&wavering);
+    run_alone((eng_opts){ .script = &wavering });
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         rig r;
         eng_stats st;
@@ -740,7 +695,7 @@ TEST(the_same_bytes_with_and_without_guesses)
               (unsigned long long)st.guesses);
         rig_close(&r);
     }
-    run_alone(NULL);
+    run_alone((eng_opts){ 0 });
 }
 
 /* 60 tokens that repeat: most guesses are right, fewer steps are taken, and the answer, its
@@ -887,13 +842,8 @@ TEST(closing_ends_what_runs)
 
 int main(int argc, char **argv)
 {
-    lq_err err = { "" };
-    lq_status s = k_init(NULL, &err);
-    if (!s) s = src_open(&src, FOLDER, &(src_opts){ .need_config = true }, &err);
-    if (!s) s = model_load(&golden, src, NULL, NULL, &err);
-    CHECK(!s, "%s", err.msg);
-    if (s) return 1;
-    run_alone(NULL);
+    if (!golden_open()) return 1;
+    run_alone((eng_opts){ 0 });
     RUN(the_same_bytes_alone_and_among_others);
     RUN(a_pool_for_one_serves_many);
     RUN(greedy_ids_are_those_of_transformers);
@@ -916,7 +866,6 @@ int main(int argc, char **argv)
     RUN(cancelled_requests_end_once_and_give_their_blocks_back);
     RUN(a_full_queue_refuses_and_a_drained_engine_too);
     RUN(closing_ends_what_runs);
-    model_free(&golden);
-    src_close(src);
+    golden_close();
     return check_end();
 }

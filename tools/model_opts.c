@@ -3,7 +3,7 @@
 
 /* Index 0 is auto; the others are one more than mm_acts and kv_dtype. */
 static const char *const acts_words[] = { "auto", "f32", "bf16", "int8", NULL };
-static const char *const kv_words[] = { "auto", "f32", "f16", "bf16", "int8", NULL };
+static const char *const kv_words[] = { "auto", "f32", "f16", "bf16", "int8", "int4", "fp8", NULL };
 
 #define F(field) offsetof(opt_model, field)
 #define ROWS(acts, kv_def)                                                                         \

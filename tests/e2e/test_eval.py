@@ -38,6 +38,16 @@ def test_threads_change_no_digit(llmq):
     assert one["nll"] == two["nll"] == seven["nll"]
 
 
+def test_the_cache_type_shows_in_the_perplexity(llmq):
+    """4 bits cost most, 8 bits little, 16 bits next to nothing; every type gives its own figure."""
+    nll = {d: run_eval(llmq, f"novels-1m --ctx 96 --windows 4 --kv-cache-dtype {d}")["nll"]
+           for d in ("f32", "f16", "bf16", "int8", "fp8", "int4")}
+    off = {d: abs(v - nll["f32"]) for d, v in nll.items()}
+    assert len(set(nll.values())) == 6
+    assert max(off["f16"], off["bf16"]) < 1e-3 and off["int8"] < 0.01 and off["fp8"] < 0.03
+    assert nll["f32"] < nll["int4"] < nll["f32"] + 0.3
+
+
 @pytest.mark.parametrize("gate,code", [
     ("--max-ppl 1000000", 0), ("--max-ppl 2", 4),
     ("--ref models/novels-1m --max-kl 0", 0), ("--ref models/novels-6m --max-kl 0.01", 4),

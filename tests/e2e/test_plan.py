@@ -25,6 +25,11 @@ def test_weights_and_cache_of_the_demo_model(llmq, model):
     assert p["max_len"] == 1024
 
 
+@pytest.mark.parametrize("dtype, row", [("bf16", 128), ("int8", 4 + 64), ("fp8", 4 + 64), ("int4", 4 + 32)])
+def test_narrow_caches_count_their_scales(llmq, model, dtype, row):
+    assert plan(llmq, model, "--kv-cache-dtype", dtype)["kv_bytes_per_token"] == 2 * 6 * 2 * row
+
+
 def test_a_config_alone_gives_the_same_plan(llmq, model, tmp_path):
     (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
     keys = ["weights_bytes", "kv_bytes_per_token", "scratch_bytes", "decode_tok_s_limit"]
