@@ -56,6 +56,7 @@ $(BUILD)/flags: FORCE
 
 $(BUILD)/calib/builtin.o: calib/builtin_text.txt calib/builtin_chat.jsonl
 $(BUILD)/tools/quantize_html.o: tools/report.html
+$(BUILD)/runtime/web.o: $(WEB)
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)

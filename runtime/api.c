@@ -1,13 +1,17 @@
 /* runtime/api.c - the table of routes, the life of an api, and what its routes share. */
 #include "runtime/api_int.h"
 #include "runtime/jtext.h"
+#include "runtime/web.h"
 
 #include <stdlib.h>
 #include <sys/random.h>
 #include <time.h>
 
-/* method, path, handler, needs no key, needs an administrator's key */
+/* method, path, handler, needs no key, needs an administrator's key; the page's come first */
+enum { N_PAGE_ROUTES = 2 };
 static const http_route routes[] = {
+    { "GET", "/", web_get_page, true, false },
+    { "GET", "/page/*", web_get_file, true, false },
     { "GET", "/", api_get_root, false, false },
     { "GET", "/health", api_get_health, true, false },
     { "GET", "/ready", api_get_ready, true, false },
@@ -24,10 +28,11 @@ static const http_route routes[] = {
     { "DELETE", "/v1/requests/*", api_delete_request, false, true },
 };
 
-const http_route *api_routes(size_t *n)
+const http_route *api_routes(bool page, size_t *n)
 {
-    *n = LQ_COUNT(routes);
-    return routes;
+    const size_t left_out = page ? 0 : N_PAGE_ROUTES;
+    *n = LQ_COUNT(routes) - left_out;
+    return routes + left_out;
 }
 
 static lq_status copy_names(api *a, lq_err *err)
@@ -89,6 +94,12 @@ void api_set_model(api *a, const api_model *m)
     a->m = *m;
     atomic_store(&a->has_model, true);
     atomic_compare_exchange_strong(&a->state, &loading, API_READY);
+}
+
+void api_set_limits(api *a, double read_bytes_s, double flops)
+{
+    atomic_store(&a->limit_read, read_bytes_s);
+    atomic_store(&a->limit_flops, flops);
 }
 
 void api_drain(api *a) { atomic_store(&a->state, API_DRAINING); }

@@ -43,6 +43,8 @@ typedef struct {
     const char *quantization;       /* "u4-g128", NULL: none */
     const char *fingerprint;        /* any text that changes with weights and arithmetic */
     gen_defaults defaults;          /* of the model's file */
+    double step_bytes;              /* of weights that a step reads */
+    double row_flops, logits_flops; /* of a token through the layers; of a row through the head */
 } api_model;
 
 typedef struct {
@@ -59,13 +61,16 @@ typedef struct {
 
 lq_status api_open(api **a, const api_opts *o, lq_err *err);
 void api_close(api *a); /* after http_close and the engine's end */
-/* For http_opts: these routes, the api as their app, api_log as their log, api_tick as tick. */
-const http_route *api_routes(size_t *n);
+/* For http_opts: these routes, the api as their app, api_log as their log, api_tick as tick. page:
+ * with the page of runtime/web.h at /, else / lists the routes. */
+const http_route *api_routes(bool page, size_t *n);
 void api_log(void *a, const http_log_line *l);
 void api_tick(void *a);
 void api_set_http(api *a, http_server *s); /* its counters appear in /metrics */
 
 void api_set_model(api *a, const api_model *m); /* once */
+/* What this machine can do at most a second, measured, for /metrics. At any time; once. */
+void api_set_limits(api *a, double read_bytes_s, double flops);
 void api_drain(api *a);                         /* no new generation from now on */
 /* Ends what still runs with an error that says the server is shutting down. The backend must live
  * until http_close has returned. */

@@ -23,6 +23,7 @@ struct api {
     api_model m; /* written once, before has_model */
     atomic_bool has_model;
     http_server *_Atomic http;
+    _Atomic double limit_read, limit_flops; /* 0: not measured */
     pthread_mutex_t mu; /* of gens; the engine's own lock may be taken inside it, never outside */
     struct gen *gens;   /* generations under way */
     gr_cache *grammars; /* under mu; NULL until one is asked for */

@@ -5,7 +5,7 @@ void api_get_root(void *app, http_req *r)
 {
     (void)app;
     size_t n;
-    const http_route *t = api_routes(&n);
+    const http_route *t = api_routes(false, &n);
     jw w = { 0 };
     jw_text(&w, "llmq: an OpenAI-compatible server. Routes:\n");
     for (size_t i = 0; i < n; i++)
@@ -128,6 +128,7 @@ void api_get_metrics(void *app, http_req *r)
     eng_stats s;
     http_stats h = { 0 };
     http_server *server = atomic_load(&a->http);
+    const api_model m = atomic_load(&a->has_model) ? a->m : (api_model){ 0 };
     stats_of(a, &s);
     if (server) http_stats_get(server, &h);
     const struct {
@@ -152,6 +153,15 @@ void api_get_metrics(void *app, http_req *r)
         { "gauge", "llmq:kv_blocks_cached", "KV blocks that only the prefix cache holds.",
           (double)s.kv_blocks_cached },
         { "counter", "llmq:engine_steps_total", "Steps of the engine.", (double)s.steps },
+        { "counter", "llmq:step_seconds_total", "Time in those steps.", s.step_seconds },
+        { "counter", "llmq:weights_read_bytes_total", "Bytes of weights that they read.",
+          (double)s.steps * m.step_bytes },
+        { "counter", "llmq:matmul_flops_total", "Operations of their matrix products.",
+          (double)s.rows * m.row_flops + (double)s.logit_rows * m.logits_flops },
+        { "gauge", "llmq:limit_read_bytes_per_second", "Measured when the server started.",
+          atomic_load(&a->limit_read) },
+        { "gauge", "llmq:limit_flops_per_second", "Likewise, of the arithmetic in use.",
+          atomic_load(&a->limit_flops) },
         { "gauge", "llmq:last_step_age_seconds", "Time since the last step while busy.",
           s.last_step_age },
         { "gauge", "llmq:http_connections", "Open connections.", (double)h.connections },

@@ -342,13 +342,15 @@ static void step(engine *e)
     e->due = sched_due(&e->sched);
     if (n == 0) return;
     const float *logits = NULL;
-    int64_t rows = 0;
+    int64_t rows = 0, computed = 0;
     lq_err err;
+    const double start = now_seconds();
     lq_status st = fwd_step(e->fwd, e->items, n, &logits, &err);
     for (int i = 0; i < n; i++) {
         seq *s = e->sched.planned[i];
         s->row0 = rows;
         rows += s->plan_n - s->plan_from + s->plan_draft;
+        computed += s->plan_n + s->plan_draft;
         e->logits[i] = st ? NULL : logits + s->row0 * e->m->cfg->vocab;
         s->status = st;
         if (st) s->err = err;
@@ -359,7 +361,10 @@ static void step(engine *e)
     pthread_mutex_lock(&e->lock);
     publish(e);
     e->stats.steps++;
+    e->stats.rows += (uint64_t)computed;
+    e->stats.logit_rows += (uint64_t)rows;
     e->last_step = now_seconds();
+    e->stats.step_seconds += e->last_step - start;
     pthread_mutex_unlock(&e->lock);
 }
 

@@ -126,6 +126,8 @@ typedef struct {
     uint64_t prompt_tokens, cached_tokens, generation_tokens, preemptions, steps,
         finished[ENG_N_FINISH];
     uint64_t prefix_queries, prefix_hits; /* tokens */
+    uint64_t rows, logit_rows;            /* through the layers, through the head */
+    double step_seconds;                  /* in all steps */
     uint64_t drafts, guesses, right; /* steps of a sequence with guesses; those; the right ones */
     double
         last_step_age; /* seconds since the last finished step while something runs; 0 when idle */

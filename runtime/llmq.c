@@ -127,7 +127,10 @@ static void describe(lm *l)
                            .kv_blocks = s.kv_blocks,
                            .quantization = scheme_of(l),
                            .fingerprint = l->fingerprint,
-                           .defaults = l->gen };
+                           .defaults = l->gen,
+                           .step_bytes = (double)l->model.m.weight_bytes,
+                           .row_flops = model_row_flops(&l->model.m),
+                           .logits_flops = model_logits_flops(&l->model.m) };
     snprintf(l->fingerprint, sizeof l->fingerprint, "%s %s %zu %d %s", LLMQ_VERSION,
              l->info.quantization ? l->info.quantization : "", l->model.m.weight_bytes,
              (int)eo->acts, kv_dtype_text(eo->kv));
@@ -189,7 +192,7 @@ static void keep(void *user, int status, const char *body, size_t n)
 lq_status lm_submit(lm *l, const char *route, const char *json, size_t n, uint64_t tag, lq_err *err)
 {
     size_t n_routes;
-    const http_route *routes = api_routes(&n_routes);
+    const http_route *routes = api_routes(false, &n_routes);
     done *d = calloc(1, sizeof *d);
     if (!d) return lq_fail(err, LQ_ENOMEM, "out of memory");
     d->l = l;

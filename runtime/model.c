@@ -163,6 +163,23 @@ size_t model_count_bytes(const model *m)
     return n;
 }
 
+static double linear_flops(const model_linear *l) { return 2 * (double)l->w.N * (double)l->w.K; }
+
+double model_row_flops(const model *m)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < m->cfg->layers; i++) {
+        const model_layer *l = &m->layers[i];
+        for (int r = 0; r < ARCH_N_ROLES; r++)
+            sum += linear_flops(&l->lin[r]);
+        for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
+            if (l->expert[r]) sum += (double)m->cfg->experts_used * linear_flops(&l->expert[r][0]);
+    }
+    return sum;
+}
+
+double model_logits_flops(const model *m) { return linear_flops(&m->head); }
+
 lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_err *err)
 {
     lq_status s = model_load_frame(m, src, p, err);

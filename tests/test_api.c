@@ -197,7 +197,7 @@ static void start(bool strict, bool loaded)
     api_opts ao = { .names = names, .n_names = 2, .version = "9.9", .strict_params = strict };
     http_opts ho = { .threads = 2 };
     lq_status s = api_open(&the_api, &ao, &err);
-    ho.routes = api_routes(&ho.n_routes);
+    ho.routes = api_routes(true, &ho.n_routes);
     ho.app = the_api;
     ho.log = api_log;
     ho.tick = api_tick;
@@ -718,7 +718,10 @@ TEST(operators_see_the_state)
     CHECK(strstr(get("/ready"), " 200 "), "ready");
     CHECK(strstr(get("/version"), "{\"version\":\"9.9\"}"), "version");
     CHECK(strstr(get("/load"), "\"running\":0"), "load");
-    CHECK(strstr(get("/"), "/v1/chat/completions"), "root");
+    CHECK(strstr(get("/"), "<!doctype html>"), "page");
+    CHECK(strstr(get("/page/page.js"), "text/javascript"), "its script");
+    CHECK(strstr(get("/page/index.html"), " 404 "), "the page has one address");
+    CHECK(strstr(get("/page/../web.c"), " 404 "), "only its files");
     CHECK(strstr(get("/v1/models"), "\"id\":\"org/tiny\",\"object\":\"model\""), "models");
     CHECK(strstr(get("/v1/models/org%2Ftiny"), "\"max_model_len\":64"), "one model, escaped");
     CHECK(strstr(get("/v1/models/org/tiny"), "\"max_model_len\":64"), "one model, plain");

@@ -61,23 +61,14 @@ static lq_status measure_limits(session *b, lq_err *err)
 
 /* ---- what a step costs at least ---- */
 
-static double linear_weights(const model_linear *l) { return (double)l->w.N * (double)l->w.K; }
-
 /* Operations of `tokens` new tokens, `logits` of which go through the head, that see `keys` keys
  * each. */
 static double step_flops(const model *m, int64_t tokens, int64_t logits, double keys)
 {
     const arch_config *c = m->cfg;
-    double sum = 0;
-    for (int64_t i = 0; i < c->layers; i++) {
-        const model_layer *l = &m->layers[i];
-        for (int r = 0; r < ARCH_N_ROLES; r++)
-            sum += linear_weights(&l->lin[r]);
-        for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
-            if (l->expert[r]) sum += (double)c->experts_used * linear_weights(&l->expert[r][0]);
-    }
     double attention = (double)(c->layers * c->heads * (c->head_dim + c->v_dim)) * keys;
-    return 2 * ((double)tokens * (sum + attention) + (double)logits * linear_weights(&m->head));
+    return (double)tokens * (model_row_flops(m) + 2 * attention) +
+           (double)logits * model_logits_flops(m);
 }
 
 /* The weights once, and the cache of every sequence. */

@@ -4,12 +4,14 @@
  * loads, then waits for signals: SIGHUP reads the key files again, SIGUSR1 tells what goes on; the
  * first SIGTERM or SIGINT drains, a second kills. */
 #include "formats/version.h"
+#include "kernels/bench.h"
 #include "kernels/ops.h"
 #include "runtime/llmq.h"
 #include "tools/engine_opts.h"
 #include "tools/load.h"
 #include "tools/serve_ops.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -22,6 +24,7 @@
 typedef struct {
     const char *host, *path, *unix_path, *access_log;
     int64_t port, queue, connections;
+    int web;
     double shutdown_timeout, request_timeout, stall_timeout;
     opt_list names, origins;
     ops_key_opts keys;
@@ -34,6 +37,8 @@ typedef struct {
 } serve_opts;
 
 enum { FCFS, PRIORITY };
+enum { WEB_AUTO, WEB_ON, WEB_OFF };
+static const char *const webs[] = { "auto", "on", "off", NULL };
 static const char *const schedulings[] = { "fcfs", "priority", NULL };
 
 #define F(field) offsetof(serve_opts, field)
@@ -59,6 +64,9 @@ static const opt_row server_rows[] = {
       .help = "let pages of this origin call, * for all; may be repeated; default: none" },
     { "access-log", 0, OPT_STR, F(access_log), .arg = "FILE",
       .help = "one JSON object a line for each request, - for stdout; SIGHUP opens it again" },
+    { "web", 0, OPT_ENUM, F(web), .def = "auto", .words = webs,
+      .help = "the page with a chat and live figures at /; auto: where only this machine can "
+              "connect" },
     { "strict-params", 0, OPT_FLAG, F(strict_params),
       .help = "refuse requests with parameters of unknown names" },
     { "max-connections", 0, OPT_INT, F(connections), .def = "4096", .lo = 1, .hi = 1 << 20,
@@ -112,6 +120,19 @@ static void log_request(void *user, const http_log_line *l)
              l->bytes, l->request_id);
 }
 
+/* An address of this machine alone: 127.0.0.0/8, ::1, or its name. */
+static bool is_loopback(const char *host)
+{
+    struct in_addr a;
+    if (inet_pton(AF_INET, host, &a) == 1) return ntohl(a.s_addr) >> 24 == 127;
+    return strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
+}
+
+static bool shows_page(const serve_opts *o)
+{
+    return o->web == WEB_ON || (o->web == WEB_AUTO && !o->unix_path && is_loopback(o->host));
+}
+
 static lq_status listen_first(serve *v, lq_err *err)
 {
     const serve_opts *o = v->o;
@@ -142,7 +163,7 @@ static lq_status listen_first(serve *v, lq_err *err)
                      .log = api_log,
                      .tick = api_tick,
                      .app = lm_api(v->l) };
-    ho.routes = api_routes(&ho.n_routes);
+    ho.routes = api_routes(shows_page(o), &ho.n_routes);
     s = http_open(&v->http, &ho, err);
     if (s) return s;
     api_set_http(lm_api(v->l), v->http);
@@ -167,6 +188,19 @@ static lq_status open_script(void *user, const tok_tokenizer *t, int64_t vocab, 
 }
 #endif
 
+/* The machine's limits beside which /metrics puts what it does: a tenth of a second. */
+static lq_status measure_limits(serve *v, lq_err *err)
+{
+    enum { READ_BYTES = 64 << 20 };
+    bench_limits one, all;
+    lq_status s = bench_limits_run(
+        &one, &all, &(bench_opts){ .seconds = 0.01, .bytes = READ_BYTES }, v->p, err);
+    if (s) return s;
+    const mm_acts acts = all.gflops[v->engine_opts.acts] > 0 ? v->engine_opts.acts : MM_F32;
+    api_set_limits(lm_api(v->l), 1e9 * all.read_gbytes_s, 1e9 * all.gflops[acts]);
+    return LQ_OK;
+}
+
 static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
 {
     lq_status s = load_start(&v->p, c, &v->o->model, err);
@@ -181,6 +215,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
     src.before_engine = open_script;
     src.user = v;
 #endif
+    if (!s) s = measure_limits(v, err);
     if (!s) s = lm_load(v->l, &src, err);
     if (s) return s;
     const api_model *m = lm_model(v->l);
@@ -294,9 +329,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 const cmd_row cmd_serve = {
     .name = "serve",
     .summary = "serve a model over HTTP, compatible with OpenAI's API",
-    .details = "Routes: /v1/models /v1/completions /v1/chat/completions /v1/embeddings\n"
-               "/tokenize /detokenize /v1/requests/ID /health /ready /version /metrics /load. SIGTERM and SIGINT let running requests\n"
-               "finish, then end the server; SIGHUP reads the key files again; SIGUSR1 says what\n"
+    .details = "A page to chat with and to watch: / (--web). Routes: /v1/models /v1/completions /v1/chat/completions /v1/embeddings\n"
+               "/tokenize /detokenize /v1/requests/ID /health /ready /version /metrics /load. SIGTERM and\n"
+               "SIGINT let running requests finish, then end the server; SIGHUP reads the key files again; SIGUSR1 says what\n"
                "goes on.",
     .args = { { "MODEL", 0, 1, "a .llmq file or a Hugging Face folder" } },
     .groups = { OPT_GROUP("Server", server_rows, 0), OPT_GROUP("Queue", queue_rows, 0),

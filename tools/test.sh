@@ -54,11 +54,12 @@ step() { # NAME COMMAND...: a check that passes or fails as one
     fi
 }
 
-# The end-to-end tests use pytest and, to be a real client, the openai package. Where they cannot
+# The end-to-end tests use pytest and, to be real clients, the openai package and playwright (with
+# the Chromium of the system). Where they cannot
 # be had, the tests that need them are skipped and say so.
 python_environment() {
     [ -x .venv/bin/python ] || python3 -m venv --system-site-packages .venv || return 1
-    .venv/bin/python -c 'import pytest, openai, httpx' 2>/dev/null && return 0
+    .venv/bin/python -c 'import pytest, openai, httpx, playwright' 2>/dev/null && return 0
     .venv/bin/python -m pip install -q --disable-pip-version-check -r tests/e2e/requirements.txt
 }
 if [ -n "$install" ]; then

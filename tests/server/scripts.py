@@ -72,5 +72,8 @@ SCRIPTS = {
     "bad call": {"pieces": [b"<tool_call>\nnot json\n</tool_call>", END]},
     "wrong call": {"pieces": [call("nobody", {"a": 1}), END]},
     "cut call": {"pieces": [b'<tool_call>\n{"name": "weather", "arguments": {"city": "Par']},
+    "markup": {"pieces": [b'<img src=x onerror="document.title=1"><script>document.title=2</script>'
+                          b"\n\n**bold** and `<b>code</b>` [bad](javascript:alert(1)) "
+                          b"[good](https://example.org/)\n\n```js\n<i>x</i>\n```\n\n- one\n- two\n", END]},
     "almost call": {"pieces": [b"a <tool_cal l> b", END]},
 }

@@ -221,9 +221,9 @@ def test_right_keys(keyed):
 
 @case("C20")
 def test_paths_want_a_key_unless_they_are_open(keyed, ask):
-    for path in ("/health", "/ready"):
+    for path in ("/health", "/ready", "/", "/page/page.js"):
         assert httpx.get(keyed.url + path).status_code == 200
-    for path in ("/", "/v1/models", "/v1/models/org/tiny", "/metrics", "/load", "/version", "/nope"):
+    for path in ("/v1/models", "/v1/models/org/tiny", "/metrics", "/load", "/version", "/nope"):
         assert httpx.get(keyed.url + path).status_code == 401, path
     for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
         assert httpx.post(keyed.url + path, json={}).status_code == 401, path

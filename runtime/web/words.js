@@ -1,0 +1,120 @@
+// The texts of the page in each language, and putting them where they belong.
+
+const WORDS = {
+    en: {
+        skip: "To the message field", chat: "Chat", live: "Live", views: "Views",
+        chats: "Conversations", language: "Language", theme: "Theme: {0}", key: "API key",
+        auto: "system", light: "light", dark: "dark",
+        newChat: "New conversation", conversation: "Conversation", untitled: "New conversation",
+        remove: "Delete \"{0}\"", removeSure: "Delete \"{0}\" from this browser?",
+        prompt: "Message", promptHint: "Write a message", send: "Send", stop: "Stop",
+        empty: "Ask something. Conversations stay in this browser.",
+        regenerate: "Regenerate", copy: "Copy", copied: "Copied", copyFailed: "Copying failed",
+        you: "You", model: "Model", thoughts: "Thoughts", stopped: "stopped",
+        cut: "ended by the token limit", done: "Answer complete", answering: "Answering",
+        usage: "{0} + {1} tokens", first: "first after {0} s", speed: "{0} tokens/s",
+        cached: "{0} from the cache", context: "{0} of {1} tokens of context",
+        parameters: "Parameters", close: "Close", modelName: "Model", system: "System message",
+        temperature: "Temperature", top_p: "Top-p", top_k: "Top-k", min_p: "Min-p",
+        max_tokens: "Most tokens of an answer", repetition_penalty: "Repetition penalty",
+        seed: "Seed", stopTexts: "Stop strings, one a line", byDefault: "the server's default",
+        plain: "Continue the text instead of chatting", reset: "Back to defaults",
+        keyTitle: "This server asks for a key", ok: "Continue", cancel: "Cancel",
+        keyText: "It is kept until this tab is closed and sent to this server alone.",
+        keyWrong: "The server does not accept this key.", keyNone: "The server needs an API key.",
+        offline: "The server cannot be reached.", broken: "The connection ended early.",
+        full: "This browser has no room left; older conversations must be deleted first.",
+        loading: "The server is not ready: {0}", updated: "Live, every second",
+        throughput: "Throughput", generated: "generated", prompts: "prompts", tokS: "tokens/s",
+        ttft: "Time to first token", itl: "Between tokens", ms: "ms", median: "median", p95: "95 %",
+        queue: "Requests", running: "running", waiting: "waiting",
+        kv: "KV cache in use", cache: "Prompt tokens from the cache", limit: "Share of the machine's limit",
+        memory: "memory", arithmetic: "arithmetic", percent: "%", guesses: "Guessed tokens that were right",
+        seconds: "{0} s", now: "now", noValue: "–",
+    },
+    ko: {
+        skip: "메시지 입력란으로", chat: "대화", live: "실시간", views: "보기",
+        chats: "대화 목록", language: "언어", theme: "테마: {0}", key: "API 키",
+        auto: "시스템", light: "밝게", dark: "어둡게",
+        newChat: "새 대화", conversation: "대화", untitled: "새 대화",
+        remove: "\"{0}\" 삭제", removeSure: "이 브라우저에서 \"{0}\" 대화를 삭제할까요?",
+        prompt: "메시지", promptHint: "메시지를 입력하세요", send: "보내기", stop: "중지",
+        empty: "무엇이든 물어보세요. 대화는 이 브라우저에 저장됩니다.",
+        regenerate: "다시 생성", copy: "복사", copied: "복사됨", copyFailed: "복사하지 못했습니다",
+        you: "나", model: "모델", thoughts: "생각", stopped: "중지됨",
+        cut: "토큰 한도에서 끝남", done: "답변이 끝났습니다", answering: "답변 중",
+        usage: "토큰 {0} + {1}개", first: "첫 토큰 {0}초", speed: "초당 {0}토큰",
+        cached: "캐시에서 {0}개", context: "문맥 {1}토큰 중 {0} 사용",
+        parameters: "매개변수", close: "닫기", modelName: "모델", system: "시스템 메시지",
+        temperature: "온도", top_p: "Top-p", top_k: "Top-k", min_p: "Min-p",
+        max_tokens: "답변의 최대 토큰 수", repetition_penalty: "반복 페널티",
+        seed: "시드", stopTexts: "중지 문자열 (한 줄에 하나)", byDefault: "서버 기본값",
+        plain: "대화 대신 글을 이어서 쓰기", reset: "기본값으로",
+        keyTitle: "이 서버에는 키가 필요합니다", ok: "계속", cancel: "취소",
+        keyText: "키는 이 탭을 닫을 때까지만 보관되며 이 서버에만 전송됩니다.",
+        keyWrong: "서버가 이 키를 받아들이지 않습니다.", keyNone: "서버에 API 키가 필요합니다.",
+        offline: "서버에 연결할 수 없습니다.", broken: "연결이 중간에 끊어졌습니다.",
+        full: "이 브라우저의 저장 공간이 가득 찼습니다. 오래된 대화를 먼저 삭제하세요.",
+        loading: "서버가 준비되지 않았습니다: {0}", updated: "실시간, 1초마다 갱신",
+        throughput: "처리량", generated: "생성", prompts: "프롬프트", tokS: "토큰/초",
+        ttft: "첫 토큰까지의 시간", itl: "토큰 사이 시간", ms: "ms", median: "중앙값", p95: "95 %",
+        queue: "요청", running: "실행 중", waiting: "대기 중",
+        kv: "KV 캐시 사용률", cache: "캐시에서 찾은 프롬프트 토큰", limit: "기계 한계 대비",
+        memory: "메모리", arithmetic: "연산", percent: "%", guesses: "맞힌 추측 토큰",
+        seconds: "{0}초", now: "지금", noValue: "–",
+    },
+};
+
+let words = WORDS.en;
+
+export function t(key, ...values)
+{
+    return values.reduce((text, v, i) => text.replace(`{${i}}`, () => v), words[key]);
+}
+
+export function language() { return words === WORDS.ko ? "ko" : "en"; }
+
+export function setLanguage(name)
+{
+    words = WORDS[name] || WORDS.en;
+    document.documentElement.lang = language();
+}
+
+// Fills what index.html marks: data-t (text), data-t-label (name), data-t-hint (placeholder).
+export function translate(root)
+{
+    for (const e of root.querySelectorAll("[data-t]")) e.textContent = t(e.dataset.t);
+    for (const e of root.querySelectorAll("[data-t-hint]")) e.placeholder = t(e.dataset.tHint);
+    for (const e of root.querySelectorAll("[data-t-label]")) name(e, t(e.dataset.tLabel));
+}
+
+// What a reader of the screen says and what a pointer sees.
+export function name(e, text)
+{
+    e.setAttribute("aria-label", text);
+    if (e.matches("button, select")) e.title = text;
+}
+
+export function number(v, digits = 0)
+{
+    return v.toLocaleString(language(), { maximumFractionDigits: digits, minimumFractionDigits: digits });
+}
+
+// element("div", "class", "text", children...): the one way in which this page makes nodes; text is
+// never markup.
+export function element(tag, className, text, ...children)
+{
+    const e = document.createElement(tag);
+    if (className) e.className = className;
+    if (text) e.textContent = text;
+    e.append(...children);
+    return e;
+}
+
+export function button(className, text, click)
+{
+    const b = element("button", className, text);
+    b.type = "button";
+    b.addEventListener("click", click);
+    return b;
+}
