@@ -3,8 +3,52 @@
 #include "kernels/bench.h"
 #include "tests/check.h"
 #include "tests/families.h"
+#include "tools/bench_serve.h"
 
+#include <math.h>
 #include <stdlib.h>
+
+TEST(percentiles_are_linear_between_neighbours)
+{
+    double v[] = { 4, 1, 3, 2 };
+    bs_times t = { v, 4, 4 }, one = { v, 1, 4 }, none = { 0 };
+    static const struct {
+        double p, want;
+    } cases[] = { { 0, 1 }, { 50, 2.5 }, { 90, 3.7 }, { 100, 4 } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++)
+        CHECK(fabs(bs_percentile(&t, cases[i].p) - cases[i].want) < 1e-12, "%g: %g", cases[i].p,
+              bs_percentile(&t, cases[i].p));
+    CHECK(bs_percentile(&one, 99) == v[0] && bs_percentile(&none, 50) == 0, "of one, of none");
+}
+
+TEST(goodput_limits_are_read)
+{
+    static const struct {
+        const char *text;
+        bool ok;
+        bs_slo want;
+    } cases[] = { { "ttft:200", true, { 0.2, 0, 0 } },
+                  { "e2el:1500,tpot:0.5", true, { 0, 0.0005, 1.5 } },
+                  { NULL, true, { 0, 0, 0 } },
+                  { "ttft", false, { 0, 0, 0 } },
+                  { "ttft:", false, { 0, 0, 0 } },
+                  { "ttft:0", false, { 0, 0, 0 } },
+                  { "ttft:nan", false, { 0, 0, 0 } },
+                  { "ttft:1x", false, { 0, 0, 0 } },
+                  { "ttft:1;tpot:2", false, { 0, 0, 0 } },
+                  { ",", false, { 0, 0, 0 } },
+                  { "tpot:1,tpot:2", false, { 0, 0, 0 } } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        bs_slo s;
+        lq_err err;
+        const bool ok = !bs_slo_parse(&s, cases[i].text, &err);
+        CHECK(ok == cases[i].ok, "%s", cases[i].text);
+        if (ok)
+            CHECK(s.ttft == cases[i].want.ttft && s.tpot == cases[i].want.tpot &&
+                      s.e2el == cases[i].want.e2el,
+                  "%s", cases[i].text);
+    }
+}
 
 TEST(every_row_has_figures)
 {
@@ -49,6 +93,8 @@ TEST(every_row_has_figures)
 
 int main(int argc, char **argv)
 {
+    RUN(percentiles_are_linear_between_neighbours);
+    RUN(goodput_limits_are_read);
     RUN(every_row_has_figures);
     return check_end();
 }

@@ -9,10 +9,17 @@ typedef struct {
     opt_model model;
     const char *scheme, *batch;
     int64_t prompt, context, steps;
+    /* of `serve` (tools/bench_serve.h) */
+    const char *concurrency, *goodput, *key, *name;
+    double rate;
+    int64_t num_prompts, input_len, output_len, prefix_len, turns, warmups, seed;
+    int load;
+    bool insecure;
 } bench_cmd;
 
 /* Measure and print (a table, or with --json one document). */
 lq_status bench_kernels(const cmd_ctx *c, const bench_cmd *o, lq_err *err);
+lq_status bench_serve(const cmd_ctx *c, const bench_cmd *o, lq_err *err);
 lq_status bench_model(const cmd_ctx *c, const bench_cmd *o, lq_err *err);
 
 /* The machine's limits as the member `name` of a document, and as a line of text. */

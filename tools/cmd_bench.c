@@ -1,6 +1,6 @@
 /* tools/cmd_bench.c - `llmq bench`: speed beside the machine's own limits, measured in the same
  * run. */
-#include "tools/bench.h"
+#include "tools/bench_serve.h"
 
 #include "formats/json.h"
 
@@ -10,6 +10,7 @@ static const struct {
 } kinds[] = {
     { "kernels", bench_kernels },
     { "model", bench_model },
+    { "serve", bench_serve },
 };
 
 #define F(field) offsetof(bench_cmd, field)
@@ -24,6 +25,35 @@ static const opt_row rows[] = {
       .help = "tokens that each of them has in its cache already" },
     { "steps", 0, OPT_INT, F(steps), .def = "16", .lo = 1, .hi = 100000,
       .help = "decode steps; the median counts" },
+};
+
+static const opt_row serve_rows[] = {
+    { "load", 0, OPT_ENUM, F(load), .def = "random", .words = bs_load_names,
+      .help = "random: prompts that share nothing; shared-prefix: they begin alike; multi-turn: "
+              "conversations; abort: clients leave at their first token" },
+    { "num-prompts", 0, OPT_INT, F(num_prompts), .def = "64", .lo = 1, .hi = 1e6,
+      .help = "requests (or conversations) of each row" },
+    { "concurrency", 0, OPT_STR, F(concurrency), .def = "1,4,16,64", .arg = "C[,C...]",
+      .help = "closed loop: so many at a time, a row each" },
+    { "request-rate", 0, OPT_FLOAT, F(rate), .lo = 1e-3, .hi = 1e5, .arg = "R",
+      .help = "open loop: so many begin a second, at the times of a Poisson process" },
+    { "input-len", 0, OPT_INT, F(input_len), .def = "128", .lo = 1, .hi = 1 << 20,
+      .help = "tokens of a prompt, of a turn; with a shared prefix those behind it" },
+    { "output-len", 0, OPT_INT, F(output_len), .def = "64", .lo = 1, .hi = 1 << 20,
+      .help = "tokens of an answer" },
+    { "prefix-len", 0, OPT_INT, F(prefix_len), .def = "256", .lo = 1, .hi = 1 << 20,
+      .help = "tokens that all prompts begin with" },
+    { "turns", 0, OPT_INT, F(turns), .def = "4", .lo = 1, .hi = 1000, .help = "of a conversation" },
+    { "goodput", 0, OPT_STR, F(goodput), .arg = "ttft:MS,tpot:MS,e2el:MS",
+      .help = "what a request must keep to be good; default: any that completes is" },
+    { "warmups", 0, OPT_INT, F(warmups), .def = "4", .lo = 0, .hi = 10000,
+      .help = "requests before, which are not counted" },
+    { "seed", 's', OPT_INT, F(seed), .def = "0", .help = "same seed, same requests and times" },
+    { "key", 0, OPT_STR, F(key), .arg = "KEY",
+      .help = "the server's key; default: LLMQ_API_KEY or OPENAI_API_KEY of the environment" },
+    { "served-model-name", 0, OPT_STR, F(name), .arg = "NAME",
+      .help = "which of the server's models; default: its first" },
+    { "insecure", 0, OPT_FLAG, F(insecure), .help = "believe any TLS certificate" },
 };
 
 static const char *limit_name(mm_acts a, char out[24])
@@ -66,21 +96,30 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 
 const cmd_row cmd_bench = {
     .name = "bench",
-    .summary = "speed of kernels and models beside this machine's limits",
+    .summary = "speed of kernels and models beside this machine's limits, and of servers",
     .details =
         "`bench kernels` measures each kernel at sizes of real layers. `bench model` "
         "measures prefill of one prompt and decode at several batch sizes; "
         "without MODEL on a built-in Llama shape of 1.1 B parameters with weights made in "
         "memory. The limit of a row is the larger of two times: reading the weights and the "
         "cache once at the measured bandwidth, and doing the products at the measured rate. "
-        "Weights that a cache of the machine holds are read faster than that, and pass 100 %.",
-    .args = { { "KIND", 1, 1, "kernels or model" },
-              { "MODEL", 0, 1, ".llmq file or Hugging Face folder; default: built in" } },
-    .groups = { OPT_GROUP("Options", rows, 0),
+        "Weights that a cache of the machine holds are read faster than that, and pass 100 %. "
+        "`bench serve` loads a server of this API, llmq's or another's, and prints the times to "
+        "the first token (ttft), between tokens (itl) and to the end (e2el), the throughput, and "
+        "how many good requests there were a second. With --json and one row the document has "
+        "the names of vLLM's.",
+    .args = { { "KIND", 1, 1, "kernels, model or serve" },
+              { "MODEL", 0, 1,
+                ".llmq file or Hugging Face folder; default: built in. For serve: "
+                "http://HOST:PORT" } },
+    .groups = { OPT_GROUP("Kernels and models", rows, 0), OPT_GROUP("Servers", serve_rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)) },
     .examples = "llmq bench kernels\0"
                 "llmq bench model\0"
-                "llmq bench model model.llmq --batch 1,8 --json\0",
+                "llmq bench model model.llmq --batch 1,8 --json\0"
+                "llmq bench serve http://127.0.0.1:8000 --concurrency 1,8,64\0"
+                "llmq bench serve http://127.0.0.1:8000 --request-rate 4 --goodput "
+                "ttft:500,tpot:50 --json\0",
     .opts_bytes = sizeof(bench_cmd),
     .run = run,
 };

@@ -13,6 +13,7 @@
     X(convert)      \
     X(serve)        \
     X(run)          \
+    X(chat)         \
     X(batch)        \
     X(eval)         \
     X(logits)       \

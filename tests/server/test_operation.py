@@ -314,12 +314,6 @@ def test_logs_hold_no_texts(scripted, ask):
         assert set(entry) == {"time", "method", "path", "status", "seconds", "bytes", "request_id"}
 
 
-@case("C124")
-@pytest.mark.xfail(strict=True, reason="there is no bench serve yet")
-def test_bench_serve(llmq):
-    assert "serve" in llmq("bench", "--help").stdout.split("usage", 1)[1].splitlines()[0]
-
-
 @case("C125")
 @pytest.mark.xfail(strict=True, reason="vLLM is not part of the test environment")
 def test_an_export_loads_in_vllm():

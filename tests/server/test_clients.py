@@ -1,0 +1,236 @@
+"""llmq as a client: `llmq chat` and `llmq bench serve`, against llmq's servers and against one of a few lines
+that keeps what it was asked and when it answered."""
+import http.server
+import json
+import os
+import pty
+import re
+import select
+import statistics
+import threading
+import time
+
+import pytest
+
+from helpers import TINY, USER, metric, wait_metric
+
+case = pytest.mark.case
+ABC = "The cat sat on x the mat.\n"
+
+
+class Mock:
+    """Streams five tokens: the first after `first` seconds, the others `between` apart."""
+
+    def __init__(self, first=0.0, between=0.0):
+        self.bodies, self.arrived, self.ttft, self.itl = [], [], [], []
+        mock = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *_):
+                pass
+
+            def answer(self, status, body):
+                data = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def do_GET(self):
+                self.answer(200, {"data": [{"id": "mock"}]})
+
+            def do_POST(self):
+                start = time.monotonic()
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if self.path == "/tokenize":
+                    return self.answer(404, {"error": {"message": "no such path"}})
+                mock.arrived.append(start)
+                mock.bodies.append(body)
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.end_headers()
+                sent = []
+                for i in range(5):
+                    time.sleep(between if i else first)
+                    text = f"t{i} "
+                    self.event({"choices": [{"text": text, "delta": {"content": text}}]})
+                    sent.append(time.monotonic())
+                mock.ttft.append(sent[0] - start)
+                mock.itl += [b - a for a, b in zip(sent, sent[1:])]
+                self.event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 5}})
+                self.wfile.write(b"data: [DONE]\n\n")
+
+            def event(self, body):
+                self.wfile.write(b"data: " + json.dumps(body).encode() + b"\n\n")
+                self.wfile.flush()
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+# ---- chat ----
+
+def test_a_chat_in_a_pipe(llmq, scripted, tmp_path):
+    file = tmp_path / "saved.json"
+    p = llmq("chat", scripted.url, input=f"Say [abc]\n/regenerate\n/save {file}\n/nope\n\n/quit\n[abc]\n")
+    assert p.stdout == 2 * ABC and "no command /nope" in p.stderr
+    assert json.loads(file.read_text()) == [{"role": "user", "content": "Say [abc]"},
+                                            {"role": "assistant", "content": ABC.strip()}]
+    p = llmq("chat", scripted.url, "--thoughts", input="[think]")
+    assert p.stdout == "Four.\n" and "Two and two." in p.stderr
+    p = llmq("chat", scripted.url, input="It [nan]s\nSay [abc]\n", code=1)
+    assert p.stdout.startswith("one") and p.stdout.endswith(ABC) and "the server says" in p.stderr
+    assert "temperature" in llmq("chat", scripted.url, "-t", 9, input="a", code=1).stderr
+
+
+def test_what_a_chat_sends(llmq):
+    with Mock() as m:
+        llmq("chat", m.url + "/v1/", "--system", "Be brief.", "-n", 9, "--seed", 3,
+             input="one\ntwo \\\nlines\n/clear\n//three\n/system\nfour\n")
+    said = [[(x["role"], x["content"]) for x in b["messages"]] for b in m.bodies]
+    system, answer = ("system", "Be brief."), ("assistant", "t0 t1 t2 t3 t4 ")
+    assert said == [[system, ("user", "one")],
+                    [system, ("user", "one"), answer, ("user", "two \nlines")],
+                    [system, ("user", "/three")], [("user", "four")]]
+    for b in m.bodies:
+        assert (b["model"], b["max_tokens"], b["seed"], b["stream"]) == ("mock", 9, 3, True)
+        assert "temperature" not in b
+
+
+def test_a_chat_with_a_model(llmq, server):
+    """As with a server of it."""
+    want = server.post_json("/v1/chat/completions", {
+        "messages": [{"role": "user", "content": "The sea"}], "max_tokens": 8, "temperature": 0})
+    p = llmq("chat", TINY, "-n", 8, "-t", 0, input="The sea\n")
+    assert p.stdout == want["choices"][0]["message"]["content"] + "\n"
+
+
+def test_a_chat_with_a_key_and_with_nobody(llmq, keyed):
+    assert "API key" in llmq("chat", keyed.url, input="a", code=1).stderr
+    assert llmq("chat", keyed.url, "--key", USER, "-n", 1, input="a").stdout
+    assert llmq("chat", keyed.url, "-n", 1, input="a", env={**os.environ, "LLMQ_API_KEY": USER}).stdout
+    assert "connect" in llmq("chat", "http://127.0.0.1:9", input="a", code=1).stderr
+    for wrong in ("http://", "https:///"):
+        assert "expected http://HOST:PORT" in llmq("chat", wrong, input="a", code=2).stderr
+    assert "--json" in llmq("chat", keyed.url, "--json", input="a", code=2).stderr
+
+
+def test_an_interrupt_stops_the_answer_alone(llmq, scripted):
+    def read_until(text, timeout=20):
+        seen, end = "", time.monotonic() + timeout
+        while text not in seen:
+            assert time.monotonic() < end, seen
+            if select.select([terminal], [], [], 0.1)[0]:
+                seen += os.read(terminal, 65536).decode(errors="replace")
+        return seen
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(llmq.path, [llmq.path, "chat", scripted.url])
+    try:
+        read_until("> ")
+        os.write(terminal, b"Tell [slow]\n")
+        wait_metric(scripted, "vllm:num_requests_running", 1)
+        os.write(terminal, b"\x03")
+        read_until("[stopped]")
+        wait_metric(scripted, "vllm:num_requests_running", 0)
+        os.write(terminal, b"/clear\nSay [abc]\n")
+        assert re.search(r"\d+ \+ \d+ tokens", read_until("per second]"))
+        os.write(terminal, b"\x03")
+        read_until("\n")
+    finally:
+        assert os.waitpid(child, 0)[1] == 0
+        os.close(terminal)
+
+
+# ---- bench serve ----
+
+FIELDS = """date backend endpoint_type model_id num_prompts request_rate max_concurrency duration completed
+failed total_input_tokens total_output_tokens request_throughput request_goodput output_throughput
+total_token_throughput""".split() + [f"{kind}_{what}_ms" for kind in ("mean", "median", "std", "p99")
+                                     for what in ("ttft", "tpot", "itl", "e2el")]
+
+
+@case("C124")
+def test_the_times_are_those_of_the_server(llmq):
+    """Of a server that notes them; the names are those of `vllm bench serve`."""
+    with Mock(first=0.15, between=0.05) as m:
+        d = llmq.json("bench", "serve", m.url, "--concurrency", 2, "--num-prompts", 6, "--warmups", 0,
+                      "--output-len", 5)
+    assert set(FIELDS) <= set(d) and (d["completed"], d["failed"], d["num_prompts"]) == (6, 0, 6)
+    assert (d["total_input_tokens"], d["total_output_tokens"]) == (42, 30)
+    for name, have in (("ttft", m.ttft), ("itl", m.itl)):
+        want = 1e3 * statistics.median(have)
+        assert abs(d[f"median_{name}_ms"] - want) < 0.05 * want + 5, name
+    assert d["mean_e2el_ms"] == pytest.approx(d["mean_ttft_ms"] + 4 * d["mean_tpot_ms"])
+    assert d["mean_tpot_ms"] == pytest.approx(d["mean_itl_ms"], rel=0.2)
+    assert d["output_throughput"] * d["duration"] == pytest.approx(30)
+    assert d["p99_ttft_ms"] >= d["median_ttft_ms"] == d["p50_ttft_ms"] == 1e3 * d["ttft_p50"]
+
+
+@case("C124")
+def test_the_counts_are_those_of_the_server(llmq, server):
+    names = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
+    before = [metric(server, n) for n in names]
+    doc = llmq.json("bench", "serve", server.url, "--concurrency", "1,3", "--num-prompts", 5,
+                    "--input-len", 20, "--output-len", 7, "--warmups", 0)
+    for d, level in zip(doc["runs"], (1, 3), strict=True):
+        assert (d["max_concurrency"], d["completed"]) == (level, 5)
+        assert (d["total_input_tokens"], d["total_output_tokens"]) == (100, 35)
+    assert [metric(server, n) - b for n, b in zip(names, before)] == [70, 200]
+
+
+def test_loads(llmq, server):
+    hits = metric(server, "vllm:prefix_cache_hits_total")
+    d = llmq.json("bench", "serve", server.url, "--concurrency", 1, "--num-prompts", 3, "--load",
+                  "shared-prefix", "--prefix-len", 64, "--input-len", 8, "--output-len", 2, "--warmups", 0)
+    assert d["total_input_tokens"] == 3 * 72
+    assert metric(server, "vllm:prefix_cache_hits_total") - hits >= 2 * 48
+    d = llmq.json("bench", "serve", server.url, "--concurrency", 2, "--num-prompts", 2, "--load",
+                  "multi-turn", "--turns", 3, "--input-len", 16, "--output-len", 4)
+    assert d["completed"] == d["num_prompts"] == 6
+    d = llmq.json("bench", "serve", server.url, "--request-rate", 100, "--num-prompts", 20, "--load",
+                  "abort", "--output-len", 400)
+    assert (d["aborted"], d["completed"], d["failed"]) == (20, 0, 0)
+    wait_metric(server, "vllm:num_requests_running", 0)
+    assert metric(server, "vllm:kv_cache_usage_perc") == 0
+
+
+def test_a_seed_gives_the_same_requests(llmq):
+    def run(*args):
+        with Mock() as m:
+            d = llmq.json("bench", "serve", m.url, "--warmups", 0, *args)
+        return [b["prompt"] for b in m.bodies], m.arrived, d
+    turns = run("--load", "multi-turn", "--turns", 2, "--num-prompts", 2, "--concurrency", 1)[0]
+    assert turns[1].startswith(turns[0] + "t0 t1 t2 t3 t4 ")
+    some = ("--request-rate", 40, "--num-prompts", 12)
+    one, arrived, d = run(*some, "--goodput", "ttft:5000,e2el:9000")
+    assert sorted(one) == sorted(run(*some)[0]) != sorted(run(*some, "--seed", 1)[0])
+    assert len(set(one)) == 12 and d["request_rate"] == 40 and d["max_concurrency"] is None
+    assert d["request_goodput"] == pytest.approx(12 / d["duration"])
+    gaps = [b - a for a, b in zip(arrived, arrived[1:])]
+    assert statistics.pstdev(gaps) > 0.2 * statistics.mean(gaps)  # no steady beat
+
+
+def test_a_bench_that_cannot_be(llmq, server):
+    for args, code, says in [
+            (["serve"], 2, "address of a server"),
+            (["serve", "ftp://x"], 2, "expected http"),
+            (["serve", server.url, "--concurrency", "0"], 2, "--concurrency"),
+            (["serve", server.url, "--concurrency", "1", "--request-rate", 1], 2, "closed loop"),
+            (["serve", server.url, "--goodput", "ttft:x"], 2, "--goodput"),
+            (["serve", server.url, "--goodput", "ttft:1,ttft:2"], 2, "--goodput"),
+            (["serve", server.url, "--turns", 2], 2, "multi-turn"),
+            (["serve", server.url, "--prefix-len", 2], 2, "shared-prefix"),
+            (["serve", "http://127.0.0.1:9"], 1, "connect"),
+            (["serve", server.url, "--input-len", 5000, "--num-prompts", 1, "--warmups", 0], 1,
+             "context length")]:
+        assert says in llmq("bench", *args, code=code).stderr, args

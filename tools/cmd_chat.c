@@ -1,0 +1,452 @@
+/* tools/cmd_chat.c - `llmq chat`: a conversation in the terminal, with a server or with a model
+ * that is loaded into this process (tools/local.h) and spoken to in the same way.
+ *
+ * stdout has the answers alone, so that they can be piped; the prompt and what the program itself
+ * says go to stderr. SIGINT breaks off the answer that comes in; while none does, it ends the
+ * program, as the end of input does. */
+#include "formats/json.h"
+#include "tools/client.h"
+#include "tools/engine_opts.h"
+#include "tools/local.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <unistd.h>
+
+typedef struct {
+    const char *system, *key, *name;
+    double temperature, top_p;
+    int64_t max_tokens, seed;
+    bool insecure, thoughts;
+    opt_engine engine;
+    opt_model model;
+} chat_opts;
+
+#define F(field) offsetof(chat_opts, field)
+static const opt_row chat_rows[] = {
+    { "system", 0, OPT_STR, F(system), .arg = "TEXT", .help = "the system message" },
+    { "thoughts", 0, OPT_FLAG, F(thoughts), .help = "show what the model thinks, on stderr" },
+};
+static const opt_row sampling_rows[] = {
+    { "max-tokens", 'n', OPT_INT, F(max_tokens), .lo = 1, .hi = 1e9,
+      .help = "most tokens of an answer; default: the server's" },
+    { "temperature", 't', OPT_FLOAT, F(temperature), .lo = 0, .hi = 100,
+      .help = "0 is greedy; default: the server's" },
+    { "top-p", 0, OPT_FLOAT, F(top_p), .lo = 0, .hi = 1, .help = "default: the server's" },
+    { "seed", 's', OPT_INT, F(seed),
+      .help = "same seed, same answers; default: another each time" },
+};
+static const opt_row server_rows[] = {
+    { "key", 0, OPT_STR, F(key), .arg = "KEY",
+      .help = "the server's key; default: LLMQ_API_KEY or OPENAI_API_KEY of the environment" },
+    { "served-model-name", 0, OPT_STR, F(name), .arg = "NAME",
+      .help = "which of the server's models; default: its first" },
+    { "insecure", 0, OPT_FLAG, F(insecure), .help = "believe any TLS certificate" },
+};
+
+typedef struct {
+    const cmd_ctx *c;
+    const chat_opts *o;
+    client *client;
+    char *model;
+    cJSON *messages; /* of role and content */
+    bool terminal;   /* stdin and stderr are one */
+    jw answer;
+    bool thinking, ended; /* ended: its done() was called */
+    lq_status s;          /* of the answer */
+    lq_err err;
+    int64_t prompt_tokens, answer_tokens;
+    double t_start, t_first, t_last;
+    char *line;
+    size_t cap;
+} chat;
+
+static volatile sig_atomic_t interrupted;
+static void on_interrupt(int sig) { interrupted = sig; }
+
+/* ---- the conversation ---- */
+
+static lq_status add(chat *h, const char *role, const char *text, lq_err *err)
+{
+    cJSON *m = cJSON_CreateObject();
+    if (cJSON_AddStringToObject(m, "role", role) && cJSON_AddStringToObject(m, "content", text) &&
+        cJSON_AddItemToArray(h->messages, m))
+        return LQ_OK;
+    cJSON_Delete(m);
+    return lq_fail(err, LQ_ENOMEM, "out of memory");
+}
+
+static const char *role_at(const chat *h, int i)
+{
+    const char *role = NULL;
+    js_str(cJSON_GetArrayItem(h->messages, i), "role", false, &role, NULL);
+    return role ? role : "";
+}
+
+static void drop_last(chat *h)
+{
+    cJSON_DeleteItemFromArray(h->messages, cJSON_GetArraySize(h->messages) - 1);
+}
+
+static lq_status begin(chat *h, const char *system, lq_err *err)
+{
+    cJSON_Delete(h->messages);
+    h->messages = cJSON_CreateArray();
+    if (!h->messages) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    return system && system[0] ? add(h, "system", system, err) : LQ_OK;
+}
+
+/* The system message of now; NULL: none. */
+static const char *system_of(const chat *h)
+{
+    const char *text = NULL;
+    if (strcmp(role_at(h, 0), "system") == 0)
+        js_str(h->messages->child, "content", false, &text, NULL);
+    return text;
+}
+
+/* ---- an answer ---- */
+
+static char *body_of(const chat *h)
+{
+    const cmd_ctx *c = h->c;
+    cJSON *b = cJSON_CreateObject(), *so;
+    cJSON_AddStringToObject(b, "model", h->model);
+    cJSON_AddItemReferenceToObject(b, "messages", h->messages);
+    cJSON_AddBoolToObject(b, "stream", true);
+    so = cJSON_AddObjectToObject(b, "stream_options");
+    cJSON_AddBoolToObject(so, "include_usage", true);
+    const struct {
+        const char *option, *name;
+        double value;
+    } numbers[] = { { "max-tokens", "max_tokens", (double)h->o->max_tokens },
+                    { "temperature", "temperature", h->o->temperature },
+                    { "top-p", "top_p", h->o->top_p },
+                    { "seed", "seed", (double)h->o->seed } };
+    for (size_t i = 0; i < LQ_COUNT(numbers); i++)
+        if (opt_given(c, numbers[i].option))
+            cJSON_AddNumberToObject(b, numbers[i].name, numbers[i].value);
+    char *text = cJSON_PrintUnformatted(b);
+    cJSON_Delete(b);
+    return text;
+}
+
+static void take_text(chat *h, const cJSON *delta)
+{
+    const char *text = NULL, *thought = NULL;
+    js_str(delta, "content", false, &text, NULL);
+    js_str(delta, "reasoning_content", false, &thought, NULL);
+    if (thought && thought[0] && h->o->thoughts) {
+        fputs(thought, stderr);
+        h->thinking = true;
+    }
+    if (!text || !text[0]) return;
+    if (h->thinking) fputc('\n', stderr);
+    h->thinking = false;
+    jw_text(&h->answer, text);
+    fputs(text, stdout);
+    fflush(stdout);
+}
+
+static bool on_event(void *user, const char *data, size_t n)
+{
+    chat *h = user;
+    cJSON *doc = NULL;
+    h->s = js_parse(&doc, data, n, SIZE_MAX, 0, &h->err);
+    const cJSON *choices = js_get(doc, "choices"), *usage = js_get(doc, "usage");
+    if (!h->s && js_get(doc, "error")) {
+        client_say(&(client_answer){ .status = 200, .body = data, .n = n }, &h->err);
+        h->s = LQ_EIO;
+    }
+    if (!h->s && choices && choices->child) {
+        h->t_last = prog_now();
+        if (h->t_first <= 0) h->t_first = h->t_last;
+        take_text(h, js_get(choices->child, "delta"));
+    }
+    if (!h->s && usage) {
+        js_i64(usage, "prompt_tokens", false, 0, JS_MAX_INT, &h->prompt_tokens, NULL);
+        js_i64(usage, "completion_tokens", false, 0, JS_MAX_INT, &h->answer_tokens, NULL);
+    }
+    cJSON_Delete(doc);
+    return !h->s;
+}
+
+static void on_done(void *user, const client_answer *a)
+{
+    chat *h = user;
+    h->ended = true;
+    if (h->s || a->cancelled || (a->status == 200 && a->whole)) return;
+    client_say(a, &h->err);
+    h->s = LQ_EIO;
+}
+
+static void say_usage(const chat *h)
+{
+    const double rest = h->t_last - h->t_first;
+    if (!h->terminal || !h->answer_tokens) return;
+    prog_say(LOG_INFO, "[%lld + %lld tokens, first after %.2f s, %.1f per second]",
+             (long long)h->prompt_tokens, (long long)h->answer_tokens, h->t_first - h->t_start,
+             rest > 0 ? (double)(h->answer_tokens - 1) / rest : 0);
+}
+
+/* Asks with the messages as they are and adds the answer, also a broken one that has begun. LQ_OK
+ * but for want of memory: what went wrong is said, h->s keeps it. */
+static lq_status answer(chat *h, lq_err *err)
+{
+    jw_clear(&h->answer);
+    h->s = LQ_OK;
+    h->thinking = h->ended = false;
+    h->prompt_tokens = h->answer_tokens = 0;
+    h->t_start = prog_now();
+    h->t_first = h->t_last = 0;
+    interrupted = 0;
+    char *body = body_of(h);
+    if (!body) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    lq_status s = client_send(h->client,
+                              &(client_request){ .path = "/v1/chat/completions",
+                                                 .json = body,
+                                                 .event = on_event,
+                                                 .done = on_done,
+                                                 .user = h },
+                              err);
+    cJSON_free(body);
+    while (!s && !h->ended) {
+        if (interrupted || lq_stopped(h->c->job)) client_cancel(h->client);
+        client_step(h->client, 0.2);
+    }
+    if (s) return s;
+    const size_t n = h->answer.n;
+    if (n && h->answer.p[n - 1] != '\n') putchar('\n');
+    fflush(stdout);
+    jw_bytes(&h->answer, "", 1);
+    if (h->answer.oom) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (h->s)
+        prog_say(LOG_ERROR, "llmq: chat: %s", h->err.msg);
+    else if (interrupted)
+        prog_say(LOG_INFO, "[stopped]");
+    else
+        say_usage(h);
+    interrupted = 0;
+    if (n) return add(h, "assistant", h->answer.p, err);
+    if (h->s) drop_last(h); /* a question without an answer is no part of what is asked next */
+    return LQ_OK;
+}
+
+/* ---- commands ---- */
+
+typedef struct {
+    const char *name, *arg, *help;
+    lq_status (*run)(chat *h, const char *arg, lq_err *err);
+} command;
+
+static lq_status do_help(chat *h, const char *arg, lq_err *err);
+
+static lq_status do_clear(chat *h, const char *arg, lq_err *err)
+{
+    (void)arg;
+    char *system = system_of(h) ? strdup(system_of(h)) : NULL;
+    lq_status s = begin(h, system, err);
+    free(system);
+    return s;
+}
+
+static lq_status do_system(chat *h, const char *arg, lq_err *err) { return begin(h, arg, err); }
+
+static lq_status do_regenerate(chat *h, const char *arg, lq_err *err)
+{
+    (void)arg;
+    if (strcmp(role_at(h, cJSON_GetArraySize(h->messages) - 1), "assistant") == 0) drop_last(h);
+    if (strcmp(role_at(h, cJSON_GetArraySize(h->messages) - 1), "user") == 0) return answer(h, err);
+    prog_say(LOG_WARN, "there is nothing to answer again");
+    return LQ_OK;
+}
+
+/* The conversation as the `messages` of a request. */
+static lq_status do_save(chat *h, const char *arg, lq_err *err)
+{
+    if (!arg[0]) {
+        prog_say(LOG_WARN, "/save: expected a file");
+        return LQ_OK;
+    }
+    char *text = cJSON_Print(h->messages);
+    if (!text) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    lq_out *o;
+    lq_err why;
+    lq_status s = lq_out_open(&o, arg, &why);
+    if (!s) s = lq_out_write(o, text, strlen(text), &why);
+    if (!s) s = lq_out_write(o, "\n", 1, &why);
+    if (!s)
+        s = lq_out_commit(o, &why);
+    else if (o)
+        lq_out_abort(o);
+    cJSON_free(text);
+    if (s)
+        prog_say(LOG_ERROR, "llmq: chat: /save: %s", why.msg);
+    else
+        prog_say(LOG_INFO, "[%d messages in %s]", cJSON_GetArraySize(h->messages), arg);
+    return LQ_OK;
+}
+
+static lq_status do_quit(chat *h, const char *arg, lq_err *err)
+{
+    (void)h;
+    (void)arg;
+    return lq_fail(err, LQ_EINTR, "quit");
+}
+
+static const command commands[] = {
+    { "/help", "", "this list", do_help },
+    { "/clear", "", "begin anew; the system message stays", do_clear },
+    { "/system", "TEXT", "begin anew with this system message; without TEXT: with none",
+      do_system },
+    { "/regenerate", "", "answer the last message again", do_regenerate },
+    { "/save", "FILE", "write the conversation as a JSON list of messages", do_save },
+    { "/quit", "", "end; so does the end of input (Ctrl-D)", do_quit },
+};
+
+static lq_status do_help(chat *h, const char *arg, lq_err *err)
+{
+    (void)h;
+    (void)arg;
+    (void)err;
+    for (size_t i = 0; i < LQ_COUNT(commands); i++) {
+        char head[32];
+        snprintf(head, sizeof head, "%s %s", commands[i].name, commands[i].arg);
+        fprintf(stderr, "%-14s %s\n", head, commands[i].help);
+    }
+    fprintf(stderr, "A line that ends in \\ goes on in the next one; one that begins with // is a\n"
+                    "message that begins with /. Ctrl-C stops an answer.\n");
+    return LQ_OK;
+}
+
+static lq_status run_command(chat *h, const char *line, lq_err *err)
+{
+    const size_t n = strcspn(line, " ");
+    const char *arg = line + n + strspn(line + n, " ");
+    for (size_t i = 0; i < LQ_COUNT(commands); i++)
+        if (strlen(commands[i].name) == n && memcmp(commands[i].name, line, n) == 0)
+            return commands[i].run(h, arg, err);
+    prog_say(LOG_WARN, "no command %.*s; /help lists them", (int)(n < 40 ? n : 40), line);
+    return LQ_OK;
+}
+
+/* ---- input ---- */
+
+/* One message into *text: a line and those that it goes on in. False: the end of input. */
+static bool read_message(chat *h, jw *text)
+{
+    bool more = true;
+    jw_clear(text);
+    for (const char *prompt = "> "; more; prompt = "... ") {
+        if (h->terminal) fputs(prompt, stderr);
+        errno = 0;
+        ssize_t n = getline(&h->line, &h->cap, stdin);
+        if (n < 0) return text->n > 0 && !interrupted;
+        while (n && (h->line[n - 1] == '\n' || h->line[n - 1] == '\r'))
+            n--;
+        more = n && h->line[n - 1] == '\\';
+        jw_bytes(text, h->line, (size_t)(more ? n - 1 : n));
+        if (more) jw_text(text, "\n");
+    }
+    return true;
+}
+
+static lq_status talk(chat *h, lq_err *err)
+{
+    jw text = { 0 };
+    lq_status s = LQ_OK, failed = LQ_OK;
+    while (!s && !lq_stopped(h->c->job) && read_message(h, &text)) {
+        jw_bytes(&text, "", 1);
+        if (text.oom) {
+            s = lq_fail(err, LQ_ENOMEM, "out of memory");
+        } else if (text.p[0] == '/' && text.p[1] != '/') {
+            s = run_command(h, text.p, err);
+        } else if (text.p[strspn(text.p, " \t\n")]) {
+            s = add(h, "user", text.p + (text.p[0] == '/'), err);
+            if (!s) s = answer(h, err);
+            if (!s && h->s) failed = h->s;
+        }
+    }
+    jw_free(&text);
+    if (s == LQ_EINTR) s = LQ_OK; /* do_quit */
+    if (s || h->terminal || !failed) return s;
+    *err = h->err; /* who pipes wants to know by the exit code */
+    return failed;
+}
+
+/* ---- the command ---- */
+
+static bool is_url(const char *s)
+{
+    return strncasecmp(s, "http://", 7) == 0 || strncasecmp(s, "https://", 8) == 0;
+}
+
+static lq_status connect_to(chat *h, local **l, const char *target, lq_err *err)
+{
+    const chat_opts *o = h->o;
+    eng_opts e;
+    lq_status s = LQ_OK;
+    const char *key = o->key ? o->key : getenv("LLMQ_API_KEY");
+    client_opts co = { .url = target,
+                       .key = key ? key : getenv("OPENAI_API_KEY"),
+                       .insecure = o->insecure };
+    if (!is_url(target)) {
+        s = opt_engine_of(&e, &o->engine, &o->model, err);
+        if (!s) s = local_open(l, target, &e, &o->model, h->c, err);
+        if (s) return s;
+        co = (client_opts){ .url = "http://localhost", .unix_path = local_socket(*l) };
+    }
+    s = client_open(&h->client, &co, err);
+    if (!s && o->name) h->model = strdup(o->name);
+    if (!s && o->name && !h->model) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && !o->name) s = client_model(h->client, &h->model, err);
+    return s && is_url(target) ? lq_wrap(err, s, "%.200s", target) : s;
+}
+
+static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    chat h = { .c = c, .o = opts, .terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO) };
+    local *l = NULL;
+    if (c->json) return lq_fail(err, LQ_EUSAGE, "--json: a conversation is no document");
+    lq_status s = connect_to(&h, &l, c->argv[0], err);
+    prog_end();
+    /* no SA_RESTART: waiting for a line ends; no SA_RESETHAND: every answer can be stopped */
+    struct sigaction a = { .sa_handler = on_interrupt };
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGINT, &a, NULL);
+    if (!s) s = begin(&h, h.o->system, err);
+    if (!s && h.terminal)
+        prog_say(LOG_INFO, "%s; /help lists the commands, Ctrl-C stops an answer", h.model);
+    if (!s) s = talk(&h, err);
+    if (h.terminal) fputc('\n', stderr);
+    client_close(h.client);
+    local_close(l);
+    cJSON_Delete(h.messages);
+    jw_free(&h.answer);
+    free(h.model);
+    free(h.line);
+    return s;
+}
+
+const cmd_row cmd_chat = {
+    .name = "chat",
+    .summary = "talk to a model or to a server, in the terminal",
+    .details =
+        "Every line is a message, /help lists commands. Answers go to stdout as they come,\n"
+        "everything else to stderr. Ctrl-C stops an answer; between answers it ends the program.\n"
+        "Without a terminal the lines of stdin are answered one after the other, and the exit\n"
+        "code is 1 when one of them was not.",
+    .args = { { "TARGET", 1, 1, "a model, or http://HOST:PORT of a server" } },
+    .groups = { OPT_GROUP("Conversation", chat_rows, 0), OPT_GROUP("Answers", sampling_rows, 0),
+                OPT_GROUP("Server", server_rows, 0),
+                OPT_GROUP("Engine, of a model", opt_engine_rows, F(engine)),
+                OPT_GROUP("Running the model", opt_model_rows, F(model)) },
+    .examples = "llmq chat model.llmq\0"
+                "llmq chat http://127.0.0.1:8000 --system 'Be brief.'\0"
+                "echo 'Who wrote Emma?' | llmq chat model.llmq -t 0\0",
+    .opts_bytes = sizeof(chat_opts),
+    .run = run,
+};
