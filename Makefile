@@ -7,7 +7,7 @@ PYTHON   ?= python3
 WERROR   ?=
 SANITIZE ?=
 
-MODULES  := formats kernels runtime calib quantize convert
+MODULES  := formats kernels runtime calib quantize convert publish
 SRCS     := $(foreach m,$(MODULES),$(wildcard $(m)/*.c))
 TOOLSRCS := $(wildcard tools/*.c)
 TESTSRCS := $(wildcard tests/test_*.c)

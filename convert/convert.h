@@ -51,6 +51,10 @@ const char *conv_layout_at(size_t i);
 lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, const conv_hf_opts *o,
                      pool *p, const lq_job *job, lq_err *err);
 
+/* Would `to` hold the model as it is, as far as schemes and shapes tell? (A zero point that has no
+ * place shows when it is packed.) LQ_EUNSUPPORTED says why not. */
+lq_status conv_holds(const src_source *src, const char *to, lq_err *err);
+
 typedef struct {
     bool keep_dtype; /* float matrices keep their type (vectors are f32) */
     lq_dtype dtype;  /* otherwise */

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #define MARK ".llmq-partial"                  /* in a folder that is being filled */
+#define SUMS "SHA256SUMS"                     /* in one that was published */
 #define TEMPLATES "additional_chat_templates" /* the one folder in a model's */
 
 static lq_status io(const char *path, lq_err *err)
@@ -21,24 +22,32 @@ static lq_status io(const char *path, lq_err *err)
 
 /* ---- what may be replaced ---- */
 /* What lies in a model's folder; replacing it must delete nothing else. */
-static bool is_model_file(const char *name)
+static bool ends_in(const char *name, const char *const *ends, size_t n_ends)
 {
-    static const char *const ends[] = { ".json",  ".safetensors", ".jinja",    ".md",
-                                        ".model", "merges.txt",   "vocab.txt", ".tiktoken" };
-    if (strncasecmp(name, "licen", 5) == 0 || strcmp(name, ".gitattributes") == 0 ||
-        strcmp(name, MARK) == 0)
-        return true;
-    for (size_t i = 0; i < LQ_COUNT(ends); i++) {
+    for (size_t i = 0; i < n_ends; i++) {
         size_t n = strlen(name), m = strlen(ends[i]);
         if (n >= m && strcmp(name + n - m, ends[i]) == 0) return true;
     }
     return false;
 }
 
+static bool is_model_file(const char *name, unsigned flags)
+{
+    static const char *const ends[] = { ".json",  ".safetensors", ".jinja",    ".md",
+                                        ".model", "merges.txt",   "vocab.txt", ".tiktoken" };
+    static const char *const published[] = { ".llmq", ".gguf", SUMS };
+    return strncasecmp(name, "licen", 5) == 0 || strncasecmp(name, "notice", 6) == 0 ||
+           strcmp(name, ".gitattributes") == 0 || strcmp(name, MARK) == 0 ||
+           ends_in(name, ends, LQ_COUNT(ends)) ||
+           ((flags & FOLDER_ARTIFACT) && ends_in(name, published, LQ_COUNT(published)));
+}
+
 static bool is_dots(const char *name) { return strcmp(name, ".") == 0 || strcmp(name, "..") == 0; }
 
-/* Every entry is a plain file of a model, or (deep) the folder of templates. */
-static lq_status check_entries(const char *dir, bool deep, bool *config, bool *empty, lq_err *err)
+/* Every entry is a plain file of a model, or (deep) the folder of templates. *known: config.json is
+ * there, or of an artifact its sums. */
+static lq_status check_entries(const char *dir, bool deep, unsigned flags, bool *known, bool *empty,
+                               lq_err *err)
 {
     DIR *d = opendir(dir);
     struct dirent *e;
@@ -49,12 +58,12 @@ static lq_status check_entries(const char *dir, bool deep, bool *config, bool *e
         char sub[4200];
         if (is_dots(e->d_name)) continue;
         *empty = false;
-        *config = *config || strcmp(e->d_name, "config.json") == 0;
+        *known = *known || strcmp(e->d_name, flags & FOLDER_ARTIFACT ? SUMS : "config.json") == 0;
         const bool there = fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0;
         if (deep && there && S_ISDIR(st.st_mode) && strcmp(e->d_name, TEMPLATES) == 0) {
             s = lq_path_join(sub, sizeof sub, dir, e->d_name, err);
-            if (!s) s = check_entries(sub, false, config, empty, err);
-        } else if (!is_model_file(e->d_name) || !there || !S_ISREG(st.st_mode)) {
+            if (!s) s = check_entries(sub, false, flags, known, empty, err);
+        } else if (!is_model_file(e->d_name, flags) || !there || !S_ISREG(st.st_mode)) {
             s = lq_fail(err, LQ_EUSAGE, "%s: holds %s, which a model folder does not", dir,
                         e->d_name);
         }
@@ -63,13 +72,15 @@ static lq_status check_entries(const char *dir, bool deep, bool *config, bool *e
     return s;
 }
 
-/* Only files of a model, and a config.json among them unless it is empty. */
-static lq_status may_replace(const char *dir, lq_err *err)
+/* Only files of a model, and a config.json (SHA256SUMS) among them unless it is empty. */
+static lq_status may_replace(const char *dir, unsigned flags, lq_err *err)
 {
-    bool config = false, empty = true;
-    lq_status s = check_entries(dir, true, &config, &empty, err);
-    if (!s && !empty && !config)
-        s = lq_fail(err, LQ_EUSAGE, "%s: exists and is not a model folder", dir);
+    bool known = false, empty = true;
+    lq_status s = check_entries(dir, true, flags, &known, &empty, err);
+    if (!s && !empty && !known)
+        s = lq_fail(err, LQ_EUSAGE, "%s: exists and is not a %s", dir,
+                    flags & FOLDER_ARTIFACT ? "published folder (no " SUMS " in it)"
+                                            : "model folder");
     return s;
 }
 
@@ -113,18 +124,20 @@ static void take_mark(const char *dir)
     if (!lq_path_join(path, sizeof path, dir, MARK, NULL)) unlink(path);
 }
 
-/* f->dir exists and is locked: what a killed run left goes, anything else stays. */
+/* f->dir exists and is locked: what a killed run left goes (or stays, to be gone on with), anything
+ * else is in the way. */
 static lq_status clear(const conv_folder *f, lq_err *err)
 {
-    bool config = false, empty = true;
+    bool known = false, empty = true;
     lq_status s = LQ_OK;
-    if (faccessat(f->lock, MARK, F_OK, 0) != 0) {
-        s = check_entries(f->dir, true, &config, &empty, err);
-        if (!s && !empty)
+    const bool marked = faccessat(f->lock, MARK, F_OK, 0) == 0;
+    if (!marked || (f->flags & FOLDER_RESUME)) {
+        s = check_entries(f->dir, true, f->flags, &known, &empty, err);
+        if (!s && !empty && !marked)
             s = lq_fail(err, LQ_EUSAGE, "%s: is in the way: a folder that llmq did not begin",
                         f->dir);
     }
-    if (!s) empty_folder(f->dir);
+    if (!s && !(f->flags & FOLDER_RESUME)) empty_folder(f->dir);
     return s;
 }
 
@@ -149,7 +162,8 @@ static lq_status set_names(conv_folder *f, const char *target, lq_err *err)
     while (len > 1 && name[len - 1] == '/')
         len--;
     const int a = snprintf(f->target, sizeof f->target, "%.*s", (int)len, name);
-    const int b = snprintf(f->dir, sizeof f->dir, "%.*s.tmp", (int)len, name);
+    const int b = snprintf(f->dir, sizeof f->dir, "%.*s.%s", (int)len, name,
+                           f->flags & FOLDER_RESUME ? "resume" : "tmp");
     free(real);
     if (a < 0 || b < 0 || (size_t)b >= sizeof f->dir)
         return lq_fail(err, LQ_EUSAGE, "%.100s...: expected a shorter name", target);
@@ -166,11 +180,12 @@ static lq_status not_mounted(const char *dir, lq_err *err)
                    "%s: is a mount point, which stays: expected the name of a folder in it", dir);
 }
 
-lq_status folder_create(conv_folder *f, const char *target, lq_err *err)
+lq_status folder_create(conv_folder *f, const char *target, unsigned flags, lq_err *err)
 {
     f->lock = -1;
+    f->flags = flags;
     lq_status s = set_names(f, target, err);
-    if (!s) s = may_replace(f->target, err);
+    if (!s) s = may_replace(f->target, flags, err);
     if (!s) s = not_mounted(f->target, err);
     if (s) return s;
     if (mkdir(f->dir, 0777) != 0 && errno != EEXIST) return io(f->dir, err);
@@ -187,6 +202,8 @@ void folder_drop(conv_folder *f)
     rmdir(f->dir);
     close(f->lock);
 }
+
+void folder_leave(conv_folder *f) { close(f->lock); }
 
 lq_status folder_publish(conv_folder *f, lq_err *err)
 {
@@ -209,17 +226,23 @@ lq_status folder_publish(conv_folder *f, lq_err *err)
     return LQ_OK;
 }
 
+lq_status folder_path(char *out, size_t n, const conv_folder *f, const char *name, lq_err *err)
+{
+    lq_status s = lq_path_join(out, n, f->dir, name, err);
+    char *slash = s || !strchr(name, '/') ? NULL : strrchr(out, '/');
+    if (slash) {
+        *slash = 0;
+        if (mkdir(out, 0777) && errno != EEXIST) s = io(out, err);
+        *slash = '/';
+    }
+    return s;
+}
+
 lq_status folder_write(const conv_folder *f, const char *name, const void *data, size_t n,
                        lq_err *err)
 {
     char path[4200];
-    lq_status s = lq_path_join(path, sizeof path, f->dir, name, err);
-    char *slash = s || !strchr(name, '/') ? NULL : strrchr(path, '/');
-    if (slash) {
-        *slash = 0;
-        if (mkdir(path, 0777) && errno != EEXIST) s = io(path, err);
-        *slash = '/';
-    }
+    lq_status s = folder_path(path, sizeof path, f, name, err);
     return s ? s : lq_write_file(path, data, n, err);
 }
 

@@ -518,7 +518,7 @@ lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, con
     memset(r, 0, sizeof *r);
     r->bit_exact = true;
     conv c = { .o = o, .layout = conv_layout_find(o->to), .job = job, .pool = p, .r = r };
-    lq_status s = folder_create(&c.folder, dir, err);
+    lq_status s = folder_create(&c.folder, dir, 0, err);
     if (s) return s;
     s = plan(&c, src, err);
     if (!s) s = write_shards(&c, err);
@@ -528,6 +528,17 @@ lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, con
     else
         s = folder_publish(&c.folder, err);
     r->bit_exact = r->bit_exact && !r->requantized;
+    cJSON_Delete(c.quant);
+    lq_arena_free(&c.arena);
+    return s;
+}
+
+lq_status conv_holds(const src_source *src, const char *to, lq_err *err)
+{
+    conv_report r = { .bit_exact = true };
+    const conv_hf_opts o = { .to = to, .keep_dtype = true };
+    conv c = { .o = &o, .layout = conv_layout_find(to), .r = &r };
+    lq_status s = plan(&c, src, err);
     cJSON_Delete(c.quant);
     lq_arena_free(&c.arena);
     return s;

@@ -4,6 +4,7 @@
 #include "formats/gen.h"
 #include "formats/json.h"
 #include "formats/source.h"
+#include "formats/totals.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -19,71 +20,6 @@ static const opt_row rows[] = {
       .help = "print every layer; without it a layer equal to the one before is only counted" },
 };
 
-/* ---- what is printed of a tensor ---- */
-static void scheme_text(char out[40], const src_tensor *t)
-{
-    if (t->plain)
-        qt_scheme_text(out, &t->t.scheme);
-    else
-        snprintf(out, 40, "%s (raw)", lq_dtype_text(t->raw_dtype));
-}
-
-static double bits_per(double bytes, double elements)
-{
-    return elements > 0 ? 8 * bytes / elements : 0;
-}
-
-/* A weight of the layers that quantizers work on; without a config any float matrix counts. */
-static bool is_linear(const arch_config *c, const src_tensor *t)
-{
-    arch_slot slot;
-    if (!t->plain) return false;
-    if (!c) return t->n_dims == 2;
-    return arch_slot_of(c, t->name, &slot) && !slot.bias && arch_role_linear(slot.role) &&
-           arch_role_per_layer(slot.role);
-}
-
-/* ---- totals ---- */
-typedef struct {
-    char scheme[40];
-    int64_t tensors;
-    double elements, bytes;
-} total;
-
-typedef struct {
-    total *per; /* in order of first appearance */
-    size_t n;
-    double params, bytes, linear_params, linear_bytes;
-} totals;
-
-static lq_status count(totals *t, const src_source *s, lq_err *err)
-{
-    const int64_t n = src_n_tensors(s);
-    memset(t, 0, sizeof *t);
-    t->per = calloc((size_t)n + 1, sizeof *t->per);
-    if (!t->per) return lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " tensors", n);
-    for (int64_t i = 0; i < n; i++) {
-        const src_tensor *x = src_tensor_at(s, i);
-        const double elements = (double)src_elements(x), bytes = (double)src_bytes(x);
-        char scheme[40];
-        size_t k = 0;
-        scheme_text(scheme, x);
-        while (k < t->n && strcmp(t->per[k].scheme, scheme) != 0)
-            k++;
-        if (k == t->n) snprintf(t->per[t->n++].scheme, sizeof scheme, "%s", scheme);
-        t->per[k].tensors++;
-        t->per[k].elements += elements;
-        t->per[k].bytes += bytes;
-        t->bytes += bytes;
-        if (x->plain) t->params += elements;
-        if (is_linear(src_config(s), x)) {
-            t->linear_params += elements;
-            t->linear_bytes += bytes;
-        }
-    }
-    return LQ_OK;
-}
-
 /* ---- JSON ---- */
 static bool add_tensor(cJSON *list, const src_source *s, int64_t i)
 {
@@ -91,7 +27,7 @@ static bool add_tensor(cJSON *list, const src_source *s, int64_t i)
     char scheme[40], hex[33];
     const lq_hash h = src_tensor_hash(s, i);
     cJSON *o = cJSON_CreateObject(), *shape = NULL;
-    scheme_text(scheme, x);
+    src_scheme_text(scheme, x);
     lq_hash_hex(hex, &h);
     cJSON_AddItemToArray(list, o);
     bool ok = o && cJSON_AddStringToObject(o, "name", x->name) &&
@@ -104,19 +40,19 @@ static bool add_tensor(cJSON *list, const src_source *s, int64_t i)
            cJSON_AddStringToObject(o, "xxh3", hex);
 }
 
-static bool add_schemes(cJSON *doc, const totals *t)
+static bool add_schemes(cJSON *doc, const src_totals *t)
 {
     cJSON *list = cJSON_AddArrayToObject(doc, "schemes");
     bool ok = list != NULL;
     for (size_t k = 0; k < t->n && ok; k++) {
-        const total *p = &t->per[k];
+        const src_total *p = &t->per[k];
         cJSON *o = cJSON_CreateObject();
         cJSON_AddItemToArray(list, o);
         ok = o && cJSON_AddStringToObject(o, "scheme", p->scheme) &&
              cJSON_AddNumberToObject(o, "tensors", (double)p->tensors) &&
              cJSON_AddNumberToObject(o, "elements", p->elements) &&
              cJSON_AddNumberToObject(o, "bytes", p->bytes) &&
-             cJSON_AddNumberToObject(o, "bpw", bits_per(p->bytes, p->elements));
+             cJSON_AddNumberToObject(o, "bpw", src_bits_per(p->bytes, p->elements));
     }
     return ok;
 }
@@ -167,7 +103,7 @@ static cJSON *generation_json(const src_source *s, const arch_config *c)
     return o;
 }
 
-static lq_status print_json(const src_source *s, const totals *t, lq_err *err)
+static lq_status print_json(const src_source *s, const src_totals *t, lq_err *err)
 {
     const arch_config *c = src_config(s);
     cJSON *doc = cJSON_CreateObject(), *list = NULL;
@@ -177,8 +113,8 @@ static lq_status print_json(const src_source *s, const totals *t, lq_err *err)
         cJSON_AddNumberToObject(doc, "params", t->params) &&
         cJSON_AddNumberToObject(doc, "params_active", t->params - (c ? arch_idle_params(c) : 0)) &&
         cJSON_AddNumberToObject(doc, "bytes", t->bytes) &&
-        cJSON_AddNumberToObject(doc, "bpw", bits_per(t->linear_bytes, t->linear_params)) &&
-        cJSON_AddNumberToObject(doc, "bpw_model", bits_per(t->bytes, t->params)) &&
+        cJSON_AddNumberToObject(doc, "bpw", src_bits_per(t->linear_bytes, t->linear_params)) &&
+        cJSON_AddNumberToObject(doc, "bpw_model", src_bits_per(t->bytes, t->params)) &&
         add_item(doc, "config", c ? arch_config_json(c) : NULL) &&
         add_item(doc, "generation", generation_json(s, c)) && add_schemes(doc, t) &&
         (list = cJSON_AddArrayToObject(doc, "tensors")) != NULL;
@@ -226,7 +162,7 @@ static void print_item(const item *it)
 {
     char shape[96], scheme[40], size[16];
     src_shape_text(shape, it->t);
-    scheme_text(scheme, it->t);
+    src_scheme_text(scheme, it->t);
     printf("    %-36s %-16s %-18s %s\n", it->t->name + (it->prefix ? it->prefix + 1 : 0), shape,
            scheme, opt_size_text(size, sizeof size, (double)src_bytes(it->t)));
 }
@@ -234,8 +170,8 @@ static void print_item(const item *it)
 static bool same_item(const item *a, const item *b)
 {
     char x[40], y[40];
-    scheme_text(x, a->t);
-    scheme_text(y, b->t);
+    src_scheme_text(x, a->t);
+    src_scheme_text(y, b->t);
     return strcmp(a->t->name + a->prefix, b->t->name + b->prefix) == 0 && strcmp(x, y) == 0 &&
            a->t->n_dims == b->t->n_dims &&
            memcmp(a->t->shape, b->t->shape, sizeof a->t->shape) == 0;
@@ -326,7 +262,7 @@ static void print_generation(const src_source *s)
     cJSON_Delete(o);
 }
 
-static lq_status print_tree(const src_source *s, const totals *t, const char *path, bool all,
+static lq_status print_tree(const src_source *s, const src_totals *t, const char *path, bool all,
                             lq_err *err)
 {
     const size_t n = (size_t)src_n_tensors(s);
@@ -340,7 +276,7 @@ static lq_status print_tree(const src_source *s, const totals *t, const char *pa
            opt_size_text(size, sizeof size, t->bytes));
     if (src_config(s)) print_config(src_config(s));
     printf("  %.3f bits per weight in the linear layers, %.3f over all\n",
-           bits_per(t->linear_bytes, t->linear_params), bits_per(t->bytes, t->params));
+           src_bits_per(t->linear_bytes, t->linear_params), src_bits_per(t->bytes, t->params));
     for (size_t i = 0; i < src_n_notes(s); i++)
         printf("  note: %s\n", src_note_at(s, i));
     print_generation(s);
@@ -351,7 +287,7 @@ static lq_status print_tree(const src_source *s, const totals *t, const char *pa
     for (size_t k = 0; k < t->n; k++)
         printf("  %-18s %5" PRId64 " tensors %12.0f elements  %6.3f bits each  %s\n",
                t->per[k].scheme, t->per[k].tensors, t->per[k].elements,
-               bits_per(t->per[k].bytes, t->per[k].elements),
+               src_bits_per(t->per[k].bytes, t->per[k].elements),
                opt_size_text(size, sizeof size, t->per[k].bytes));
     if (src_n_blobs(s)) printf("files\n");
     for (size_t i = 0; i < src_n_blobs(s); i++)
@@ -365,12 +301,12 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const inspect_opts *o = opts;
     src_source *s;
-    totals t;
+    src_totals t;
     lq_status st = src_open(&s, c->argv[0], NULL, err);
     if (st) return st;
-    st = count(&t, s, err);
+    st = src_count(&t, s, err);
     if (!st) st = c->json ? print_json(s, &t, err) : print_tree(s, &t, c->argv[0], o->all, err);
-    free(t.per);
+    src_totals_free(&t);
     src_close(s);
     return st;
 }

@@ -1,6 +1,7 @@
 /* tools/cmd_verify.c - `llmq verify`: are the bytes those that were written, and the weights those
  * of the source? */
 #include "tools/cmds.h"
+#include "tools/verify.h"
 
 #include "formats/bound.h"
 #include "formats/json.h"
@@ -8,6 +9,7 @@
 #include "formats/source.h"
 #include "formats/tiles.h"
 
+#include <dirent.h>
 #include <float.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -436,6 +438,45 @@ static lq_status report(verdict *v, const char *path, lq_err *err)
               : lq_fail(err, LQ_ECHECK,
                         "%s: %" PRId64 " found that do not fit, %" PRId64 " checked", path,
                         v->n_bad, v->checked);
+}
+
+/* ---- for other commands ---- */
+static bool ends(const char *name, const char *ending)
+{
+    const size_t n = strlen(name), e = strlen(ending);
+    return n > e && strcmp(name + n - e, ending) == 0;
+}
+
+lq_status verify_find_model(char *out, size_t n, const char *path, lq_err *err)
+{
+    char found[256] = "";
+    int files = 0, tensors = 0;
+    DIR *d = lq_is_dir(path) ? opendir(path) : NULL;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        tensors += ends(e->d_name, ".safetensors");
+        if (!ends(e->d_name, ".llmq") && !ends(e->d_name, ".gguf")) continue;
+        files++;
+        snprintf(found, sizeof found, "%s", e->d_name);
+    }
+    if (d) closedir(d);
+    if (files == 1 && !tensors) return lq_path_join(out, n, path, found, err);
+    return (size_t)snprintf(out, n, "%s", path) < n
+               ? LQ_OK
+               : lq_fail(err, LQ_EVALUE, "%.100s...: too long", path);
+}
+
+lq_status verify_model(const cmd_ctx *c, const char *path, lq_err *err)
+{
+    cmd_ctx quiet = *c;
+    quiet.json = false;
+    verdict v = { .c = &quiet, .bad = cJSON_CreateArray() };
+    lq_status s = v.bad ? check_all(&v, path, NULL, err) : LQ_ENOMEM;
+    if (v.no_memory || s == LQ_ENOMEM) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
+    if (!s && v.n_bad)
+        s = lq_fail(err, LQ_ECHECK, "%s: llmq verify says no: %" PRId64 " found that do not fit",
+                    path, v.n_bad);
+    cJSON_Delete(v.bad);
+    return s;
 }
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)

@@ -23,6 +23,9 @@
     X(verify)       \
     X(plan)         \
     X(bench)        \
+    X(publish)      \
+    X(pull)         \
+    X(handover)     \
     X(version)
 // clang-format on
 

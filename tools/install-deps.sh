@@ -24,9 +24,12 @@ lib() { has pkg-config && pkg-config --exists "$1"; }
 header() { has cc && echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1; }
 linkable() { has cc && echo 'int main(void){return 0;}' | cc -x c - "-l$1" -o /dev/null 2>/dev/null; }
 can_venv() { has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
+optional() { # PACKAGE PROGRAM: tests that need it are skipped where it cannot be had
+    has "$2" || wanted="$wanted $1"
+}
 pytest_there() { has python3 && { python3 -c 'import pytest' 2>/dev/null || [ -x .venv/bin/pytest ]; }; }
 
-missing=
+missing= wanted=
 need() { # PACKAGE CHECK...: note the package when the check says no
     package=$1
     shift
@@ -51,6 +54,9 @@ case $what in *test*)
     need python3 has python3
     need python3-venv can_venv
     need python3-pytest pytest_there
+    optional git-lfs git-lfs
+    optional docker-registry docker-registry
+    optional openssl openssl
     ;;
 esac
 case $what in *dev*)
@@ -61,7 +67,16 @@ case $what in *dev*)
     ;;
 esac
 
+try_wanted() { # tried without a word where all is well; tests that use them are skipped
+    [ -n "$wanted" ] && [ -z "$check" ] && has apt-get || return 0
+    as_root=
+    [ "$(id -u)" -eq 0 ] || as_root="sudo -n"
+    # shellcheck disable=SC2086 # lists of words
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $wanted \
+        >/dev/null 2>&1 || echo "install-deps: not to be had, tests that use it are skipped:$wanted"
+}
 if [ -z "$missing" ]; then
+    try_wanted
     echo "install-deps: everything is there"
     exit 0
 fi
@@ -97,4 +112,5 @@ if ! $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-inst
     tail -n 15 "$log" >&2
     give_up "apt-get could not install them (its last lines are above; is the network reachable?)"
 fi
+try_wanted
 echo "install-deps: done"

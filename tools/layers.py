@@ -11,6 +11,7 @@ MAY = {
     "calib": {"calib", "formats", "kernels", "runtime"},
     "quantize": {"quantize", "formats", "kernels", "runtime", "calib"},
     "convert": {"convert", "formats", "kernels", "quantize"},
+    "publish": {"publish", "formats", "convert"},
 }
 
 

@@ -1,0 +1,377 @@
+/* publish/artifact.c */
+#include "publish/artifact.h"
+
+#include "formats/totals.h"
+#include "formats/version.h"
+#include "publish/card.h"
+#include "publish/handover.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+
+typedef struct {
+    pub_files *fs;
+    const src_source *src;
+    const char *path;
+    const artifact_opts *o;
+    const char *card; /* that came with the model, or NULL */
+    size_t card_bytes;
+    cJSON *before; /* its provenance.json, or NULL */
+    cJSON *info;   /* the new one */
+    char name[128];
+    char model[128 + PUB_MAX_NAME + 2]; /* how commands call it: the name, or name/FILE */
+} making;
+
+static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "out of memory"); }
+
+/* ---- the model's own files ---- */
+static bool is_made(const char *name)
+{
+    return strcmp(name, PUB_SUMS) == 0 || strcmp(name, PUB_PROVENANCE) == 0 ||
+           strcmp(name, PUB_ATTRIBUTES) == 0 || strcmp(name, PUB_CARD) == 0;
+}
+
+static lq_status add_entry(making *m, const char *dir, const char *prefix, const char *entry,
+                           void (*left_out)(const char *name), lq_err *err)
+{
+    char name[600], path[4200];
+    lq_status s = lq_path_join(path, sizeof path, dir, entry, err);
+    snprintf(name, sizeof name, "%s%s", prefix, entry);
+    if (s || is_made(name) || lq_is_dir(path)) return s;
+    if (entry[0] == '.' || !pub_kind_of(name)) {
+        if (left_out && entry[0] != '.') left_out(name);
+        return LQ_OK;
+    }
+    return pub_add_path(m->fs, name, path, err);
+}
+
+static lq_status add_folder(making *m, const char *dir, const char *prefix,
+                            void (*left_out)(const char *name), lq_err *err)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    lq_status s = LQ_OK;
+    if (!d) return *prefix ? LQ_OK : lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
+    while (!s && (e = readdir(d)))
+        s = add_entry(m, dir, prefix, e->d_name, left_out, err);
+    closedir(d);
+    return s;
+}
+
+/* A single file takes along what others want to see without opening it. */
+static bool beside_a_file(const char *blob)
+{
+    return strcmp(blob, "config.json") == 0 || strcmp(blob, "generation_config.json") == 0 ||
+           strncasecmp(blob, "licen", 5) == 0;
+}
+
+static lq_status add_model(making *m, void (*left_out)(const char *name), lq_err *err)
+{
+    char sub[4200];
+    if (lq_is_dir(m->path)) {
+        lq_status s = add_folder(m, m->path, "", left_out, err);
+        if (!s) s = lq_path_join(sub, sizeof sub, m->path, "additional_chat_templates", err);
+        return s ? s : add_folder(m, sub, "additional_chat_templates/", left_out, err);
+    }
+    const char *slash = strrchr(m->path, '/');
+    lq_status s = pub_add_path(m->fs, slash ? slash + 1 : m->path, m->path, err);
+    for (size_t i = 0; i < src_n_blobs(m->src) && !s; i++) {
+        const src_blob *b = src_blob_at(m->src, i);
+        if (beside_a_file(b->name)) s = pub_add_data(m->fs, b->name, b->data, b->bytes, err);
+    }
+    return s;
+}
+
+/* ---- what came with it ---- */
+static lq_status read_before(making *m, lq_err *err)
+{
+    char path[4200];
+    const src_blob *b = src_find_blob(m->src, PUB_CARD);
+    lq_status s = LQ_OK;
+    if (b) {
+        m->card = (const char *)b->data;
+        m->card_bytes = b->bytes;
+    }
+    if (!lq_is_dir(m->path)) return LQ_OK;
+    s = lq_path_join(path, sizeof path, m->path, PUB_PROVENANCE, err);
+    if (!s && lq_exists(path)) s = js_parse_file(&m->before, path, PUB_MAX_SMALL, JS_UNIQUE, err);
+    return s;
+}
+
+/* The model's own card stays readable beside ours. */
+static lq_status keep_card(making *m, lq_err *err)
+{
+    if (!m->card || memmem(m->card, m->card_bytes, CARD_MARK, strlen(CARD_MARK))) return LQ_OK;
+    if (pub_find(m->fs, PUB_BASE_CARD)) return LQ_OK;
+    return pub_add_data(m->fs, PUB_BASE_CARD, m->card, m->card_bytes, err);
+}
+
+static lq_status add_license(making *m, lq_err *err)
+{
+    if (!m->o->license_file) return LQ_OK;
+    pub_remove(m->fs, "LICENSE");
+    return pub_add_path(m->fs, "LICENSE", m->o->license_file, err);
+}
+
+/* ---- provenance.json ---- */
+/* The last part of the path without its ending, in characters that any file system takes. */
+static void name_of(making *m)
+{
+    const char *base = m->o->name, *before = NULL;
+    char path[4200];
+    js_str(m->before, "name", false, &before, NULL);
+    if (!base) base = before;
+    if (!base) {
+        char *real = realpath(m->path, NULL);
+        snprintf(path, sizeof path, "%s", real ? real : m->path);
+        free(real);
+        const char *slash = strrchr(path, '/');
+        base = slash && slash[1] ? slash + 1 : "model";
+    }
+    snprintf(m->name, sizeof m->name, "%.120s", base);
+    char *dot = strrchr(m->name, '.');
+    if (dot && dot > m->name && !m->o->name && !before && !lq_is_dir(m->path)) *dot = 0;
+    for (char *c = m->name; *c; c++)
+        if (!isalnum((unsigned char)*c) && !strchr("._-", *c)) *c = '-';
+}
+
+/* What the engines' commands name: a folder, or the one file in it. */
+static void model_of(making *m)
+{
+    snprintf(m->model, sizeof m->model, "%s", m->name);
+    if (strcmp(src_format(m->src), "safetensors") == 0) return;
+    for (size_t i = 0; i < m->fs->n; i++)
+        if (m->fs->f[i].kind->weights) {
+            snprintf(m->model, sizeof m->model, "%s/%s", m->name, m->fs->f[i].name);
+            return;
+        }
+}
+
+static bool plain_word(const char *s)
+{
+    for (const char *c = s; *c; c++)
+        if (!isalnum((unsigned char)*c) && !strchr("._-/+:", *c)) return false;
+    return *s && strlen(s) <= 200;
+}
+
+/* An option, or what was there before. */
+static lq_status add_word(making *m, const char *key, const char *option, lq_err *err)
+{
+    const char *v = option;
+    if (!v) js_str(m->before, key, false, &v, NULL);
+    if (!v) return LQ_OK;
+    if (!plain_word(v))
+        return lq_fail(err, LQ_EUSAGE,
+                       "%s: expected a name like org/model or apache-2.0, found '%.100s'", key, v);
+    return cJSON_AddStringToObject(m->info, key, v) ? LQ_OK : no_memory(err);
+}
+
+static lq_status add_totals(making *m, lq_err *err)
+{
+    src_totals t;
+    lq_status s = src_count(&t, m->src, err);
+    cJSON *list = s ? NULL : cJSON_AddArrayToObject(m->info, "schemes");
+    for (size_t i = 0; i < t.n && !s; i++) {
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "scheme", t.per[i].scheme);
+        cJSON_AddNumberToObject(o, "tensors", (double)t.per[i].tensors);
+        cJSON_AddNumberToObject(o, "elements", t.per[i].elements);
+        cJSON_AddNumberToObject(o, "bytes", t.per[i].bytes);
+        if (!cJSON_AddItemToArray(list, o)) s = no_memory(err);
+    }
+    const arch_config *c = src_config(m->src);
+    if (!s) {
+        cJSON_AddStringToObject(m->info, "format", src_format(m->src));
+        if (c) cJSON_AddStringToObject(m->info, "architecture", c->row->arch);
+        cJSON_AddNumberToObject(m->info, "parameters", t.params);
+        cJSON_AddNumberToObject(m->info, "bytes", t.bytes);
+        cJSON_AddNumberToObject(m->info, "bits_per_weight",
+                                src_bits_per(t.linear_bytes, t.linear_params));
+        cJSON_AddNumberToObject(m->info, "bits_per_weight_model", src_bits_per(t.bytes, t.params));
+    }
+    src_totals_free(&t);
+    return s;
+}
+
+/* A row of the table; only numbers that `llmq eval` gives. */
+static lq_status add_eval(cJSON *list, const char *name, const cJSON *from, lq_err *err)
+{
+    static const char *const keys[] = { "ctx",        "tokens",         "windows",
+                                        "perplexity", "ref_perplexity", "kl_mean",
+                                        "kl_p99",     "top1_agree" };
+    cJSON *o = cJSON_CreateObject();
+    double v;
+    cJSON_AddStringToObject(o, "name", name);
+    for (size_t i = 0; i < LQ_COUNT(keys); i++) {
+        v = NAN;
+        js_f64(from, keys[i], false, -1e300, 1e300, &v, NULL);
+        if (isfinite(v)) cJSON_AddNumberToObject(o, keys[i], v);
+    }
+    return cJSON_AddItemToArray(list, o) ? LQ_OK : no_memory(err);
+}
+
+/* The label of a measurement is its file's name without .json. */
+static lq_status add_eval_file(cJSON *list, const char *path, lq_err *err)
+{
+    char name[120];
+    cJSON *doc;
+    double ppl = 0;
+    const char *slash = strrchr(path, '/');
+    lq_status s = js_parse_file(&doc, path, PUB_MAX_SMALL, 0, err);
+    if (s) return s;
+    snprintf(name, sizeof name, "%.100s", slash ? slash + 1 : path);
+    char *dot = strrchr(name, '.');
+    if (dot && dot > name) *dot = 0;
+    for (char *c = name; *c; c++)
+        if (!isalnum((unsigned char)*c) && !strchr("._-+ ", *c)) *c = '-';
+    if (js_f64(doc, "perplexity", true, 0, 1e300, &ppl, NULL)) {
+        s = lq_fail(err, LQ_EFORMAT, "%s: expected what `llmq eval --json` prints", path);
+    } else {
+        const cJSON *rows = js_get(doc, "by_ctx");
+        const cJSON *row = cJSON_IsArray(rows) ? rows->child : doc;
+        for (; row && !s; row = row == doc ? NULL : row->next)
+            s = add_eval(list, name, row, err);
+    }
+    cJSON_Delete(doc);
+    return s;
+}
+
+static lq_status add_evals(making *m, lq_err *err)
+{
+    const cJSON *check = js_get(js_get(m->info, "provenance"), "check");
+    const cJSON *old = js_get(m->before, "evaluations");
+    lq_status s = LQ_OK;
+    if (!m->o->n_evals && old)
+        return cJSON_AddItemToObject(m->info, "evaluations", cJSON_Duplicate(old, true))
+                   ? LQ_OK
+                   : no_memory(err);
+    cJSON *list = cJSON_AddArrayToObject(m->info, "evaluations");
+    for (int i = 0; i < m->o->n_evals && !s; i++)
+        s = add_eval_file(list, m->o->evals[i], err);
+    return s || !check ? s : add_eval(list, "quantize's own check", check, err);
+}
+
+/* recipe and provenance: of the file itself, of the one it was made from, or as they were. */
+static lq_status add_history(making *m, lq_err *err)
+{
+    src_source *from = NULL;
+    lq_status s = LQ_OK;
+    if (m->o->made_from) {
+        s = src_open(&from, m->o->made_from, NULL, err);
+        if (!s && !src_recipe(from))
+            s = lq_fail(err, LQ_EUSAGE, "--made-from: expected a file of llmq quantize, found %s",
+                        m->o->made_from);
+    }
+    const src_source *of = from ? from : m->src;
+    const cJSON *r = src_recipe(of) ? src_recipe(of) : js_get(m->before, "recipe");
+    const cJSON *p = src_provenance(of) ? src_provenance(of) : js_get(m->before, "provenance");
+    if (!s && r) cJSON_AddItemToObject(m->info, "recipe", cJSON_Duplicate(r, true));
+    if (!s && p) cJSON_AddItemToObject(m->info, "provenance", cJSON_Duplicate(p, true));
+    src_close(from);
+    return s;
+}
+
+static const char *license_of(making *m, char *own)
+{
+    if (m->o->license || !own || js_get(m->before, "license")) return m->o->license;
+    char *v = own + strlen("license:");
+    while (*v == ' ')
+        v++;
+    v[strcspn(v, "\r\n")] = 0;
+    return plain_word(v) ? v : NULL;
+}
+
+static lq_status make_info(making *m, lq_err *err)
+{
+    char *own = m->card ? card_front_matter(m->card, m->card_bytes, "license") : NULL;
+    m->info = cJSON_CreateObject();
+    cJSON_AddStringToObject(m->info, "llmq", LLMQ_VERSION);
+    cJSON_AddStringToObject(m->info, "name", m->name);
+    cJSON_AddStringToObject(m->info, "model", m->model);
+    lq_status s = add_word(m, "base_model", m->o->base_model, err);
+    if (!s) s = add_word(m, "license", license_of(m, own), err);
+    if (!s) s = add_totals(m, err);
+    if (!s) s = add_history(m, err);
+    if (!s) s = add_evals(m, err);
+    free(own);
+    return s;
+}
+
+static lq_status add_info(making *m, lq_err *err)
+{
+    char *text = cJSON_Print(m->info);
+    if (!text) return no_memory(err);
+    lq_status s = pub_add_data(m->fs, PUB_PROVENANCE, text, strlen(text), err);
+    free(text);
+    return s;
+}
+
+/* ---- card and attributes ---- */
+static lq_status add_card(making *m, lq_err *err)
+{
+    static const char *const keys[] = { "license_name", "license_link", "language" };
+    js_buf b = { 0 }, carried = { 0 };
+    cJSON *handovers = cJSON_CreateArray(), *one;
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < LQ_COUNT(keys) && m->card; i++) {
+        char *lines = card_front_matter(m->card, m->card_bytes, keys[i]);
+        if (lines) js_puts(&carried, lines);
+        free(lines);
+    }
+    js_put(&carried, "", 1);
+    for (size_t i = 0; handover_engine(i) && src_config(m->src) && !s; i++) {
+        s = handover_plan(&one, m->src, m->model, handover_engine(i), err);
+        if (!s) cJSON_AddItemToArray(handovers, one);
+    }
+    if (!s) card_write(&b, m->info, m->fs, handovers, carried.failed ? "" : carried.data);
+    if (!s) s = b.failed ? no_memory(err) : pub_add_data(m->fs, PUB_CARD, b.data, b.n, err);
+    cJSON_Delete(handovers);
+    free(carried.data);
+    free(b.data);
+    return s;
+}
+
+/* For clones by git: which files git-lfs holds. */
+static lq_status add_attributes(making *m, lq_err *err)
+{
+    js_buf b = { 0 };
+    for (size_t i = 0; i < m->fs->n; i++) {
+        if (!m->fs->f[i].kind->weights) continue;
+        js_puts(&b, "\"");
+        js_puts(&b, m->fs->f[i].name);
+        js_puts(&b, "\" filter=lfs diff=lfs merge=lfs -text\n");
+    }
+    lq_status s = b.failed ? no_memory(err) : pub_add_data(m->fs, PUB_ATTRIBUTES, b.data, b.n, err);
+    free(b.data);
+    return s;
+}
+
+lq_status artifact_make(pub_files *fs, const src_source *src, const char *path,
+                        const artifact_opts *o, void (*left_out)(const char *name),
+                        const lq_job *job, lq_err *err)
+{
+    making m = { .fs = fs, .src = src, .path = path, .o = o };
+    lq_status s = read_before(&m, err);
+    if (!s) s = add_model(&m, left_out, err);
+    if (!s) s = keep_card(&m, err);
+    if (!s) s = add_license(&m, err);
+    pub_sort(fs);
+    if (!s) {
+        name_of(&m);
+        model_of(&m);
+        s = make_info(&m, err);
+    }
+    if (!s) s = add_card(&m, err);
+    if (!s) s = add_info(&m, err);
+    if (!s) s = add_attributes(&m, err);
+    if (!s) s = pub_hash(fs, job, err);
+    if (!s) s = pub_add_sums(fs, err);
+    cJSON_Delete(m.before);
+    cJSON_Delete(m.info);
+    if (s) pub_files_free(fs);
+    return s;
+}

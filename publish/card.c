@@ -1,0 +1,231 @@
+/* publish/card.c */
+#include "publish/card.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+__attribute__((format(printf, 2, 3))) static void put(js_buf *b, const char *fmt, ...)
+{
+    char text[9600];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    js_puts(b, text);
+}
+
+static const char *str(const cJSON *o, const char *key)
+{
+    const char *v = NULL;
+    js_str(o, key, false, &v, NULL);
+    return v;
+}
+
+static double num(const cJSON *o, const char *key)
+{
+    double v = NAN;
+    js_f64(o, key, false, -1e300, 1e300, &v, NULL);
+    return v;
+}
+
+static const char *size_text(char out[24], double bytes)
+{
+    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    size_t u = 0;
+    for (; bytes >= 1024 && u + 1 < LQ_COUNT(units); u++)
+        bytes /= 1024;
+    snprintf(out, 24, u ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+    return out;
+}
+
+/* ---- front matter ---- */
+/* Nothing that YAML would read as more than text. */
+static bool plain_line(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)s[i]) && !strchr(" ._-+/:,'\"[]()", s[i])) return false;
+    return true;
+}
+
+char *card_front_matter(const char *card, size_t n, const char *key)
+{
+    js_buf b = { 0 };
+    const size_t k = strlen(key);
+    bool in_key = false;
+    if (n < 4 || memcmp(card, "---\n", 4) != 0) return NULL;
+    for (size_t at = 4, len; at < n; at += len + 1) {
+        const char *line = card + at, *end = memchr(line, '\n', n - at);
+        len = end ? (size_t)(end - line) : n - at;
+        if (len >= 3 && memcmp(line, "---", 3) == 0) break;
+        const bool more = len && (*line == ' ' || *line == '-');
+        if (!more) in_key = len > k && memcmp(line, key, k) == 0 && line[k] == ':';
+        if (!in_key || len > 300 || !plain_line(line, len)) continue;
+        js_put(&b, line, len);
+        js_puts(&b, "\n");
+    }
+    js_put(&b, "", 1);
+    if (b.failed || b.n == 1) {
+        free(b.data);
+        return NULL;
+    }
+    return b.data;
+}
+
+static void front_matter(js_buf *b, const cJSON *info, const char *carried)
+{
+    const char *base = str(info, "base_model"), *license = str(info, "license");
+    const char *method = str(js_get(info, "recipe"), "method");
+    js_puts(b, "---\n");
+    js_puts(b, carried);
+    if (license) put(b, "license: %s\n", license);
+    if (base) put(b, "base_model: %s\nbase_model_relation: quantized\n", base);
+    js_puts(b, "pipeline_tag: text-generation\ntags:\n- llmq\n");
+    if (method) put(b, "- quantized\n- %s\n", method);
+    js_puts(b, "---\n" CARD_MARK "\n");
+}
+
+/* ---- sections ---- */
+static void put_value(js_buf *b, const cJSON *v)
+{
+    lq_err none;
+    js_canonical(b, v, &none);
+}
+
+static void recipe(js_buf *b, const cJSON *info)
+{
+    const cJSON *r = js_get(info, "recipe"), *source = js_get(js_get(info, "provenance"), "source");
+    js_puts(b, "\n## How it was made\n\n");
+    if (!r) {
+        js_puts(b,
+                "Not by llmq, or its recipe is not known: the weights are as they were found.\n");
+        return;
+    }
+    put(b, "`llmq quantize --method %s` (llmq %s)", str(r, "method") ? str(r, "method") : "?",
+        str(js_get(info, "provenance"), "llmq") ? str(js_get(info, "provenance"), "llmq") : "?");
+    if (str(source, "xxh3")) put(b, " of weights with XXH3-128 `%s`", str(source, "xxh3"));
+    js_puts(b, ".\n\n| option | value |\n|---|---|\n");
+    for (const cJSON *m = r->child; m; m = m->next) {
+        put(b, "| %s | `", m->string);
+        put_value(b, m);
+        js_puts(b, "` |\n");
+    }
+}
+
+static void calibration(js_buf *b, const cJSON *info)
+{
+    const cJSON *c = js_get(js_get(info, "provenance"), "calibration"), *files = js_get(c, "files");
+    if (!c) return;
+    put(b,
+        "\n## Calibration\n\n%.0f windows of %.0f tokens, seed %.0f (XXH3-128 of all: `%s`).\n\n",
+        num(c, "samples"), num(c, "length"), num(c, "seed"), str(c, "xxh3") ? str(c, "xxh3") : "");
+    js_puts(b, "| text | kind | share | windows | tokens |\n|---|---|---|---|---|\n");
+    for (const cJSON *f = cJSON_IsArray(files) ? files->child : NULL; f; f = f->next)
+        put(b, "| %s | %s | %.1f %% | %.0f | %.0f |\n", str(f, "name") ? str(f, "name") : "",
+            str(f, "kind") ? str(f, "kind") : "", 100 * num(f, "weight"), num(f, "windows"),
+            num(f, "tokens"));
+}
+
+static void cell(js_buf *b, const cJSON *row, const char *key, int digits)
+{
+    const double v = num(row, key);
+    if (isnan(v))
+        js_puts(b, " - |");
+    else
+        put(b, " %.*f |", digits, v);
+}
+
+static void measured(js_buf *b, const cJSON *info)
+{
+    const cJSON *rows = js_get(info, "evaluations");
+    js_puts(b, "\n## Measured\n\n");
+    if (!cJSON_IsArray(rows) || !rows->child) {
+        js_puts(b, "Nothing was measured when this was published (`llmq eval`).\n");
+        return;
+    }
+    js_puts(b,
+            "| measurement | tokens | window | perplexity | of the source | KL from the source | "
+            "KL, 99th percentile | same top token |\n|---|---|---|---|---|---|---|---|\n");
+    for (const cJSON *r = rows->child; r; r = r->next) {
+        put(b, "| %s |", str(r, "name") ? str(r, "name") : "");
+        cell(b, r, "tokens", 0);
+        cell(b, r, "ctx", 0);
+        cell(b, r, "perplexity", 4);
+        cell(b, r, "ref_perplexity", 4);
+        cell(b, r, "kl_mean", 5);
+        cell(b, r, "kl_p99", 5);
+        cell(b, r, "top1_agree", 4);
+        js_puts(b, "\n");
+    }
+}
+
+static void sizes(js_buf *b, const cJSON *info, const pub_files *fs)
+{
+    char text[24];
+    const cJSON *list = js_get(info, "schemes");
+    put(b, "\n## Sizes\n\n%.3f bits per weight in the linear layers, %.3f over all.\n\n",
+        num(info, "bits_per_weight"), num(info, "bits_per_weight_model"));
+    js_puts(b, "| scheme | tensors | weights | bytes |\n|---|---|---|---|\n");
+    for (const cJSON *s = cJSON_IsArray(list) ? list->child : NULL; s; s = s->next)
+        put(b, "| `%s` | %.0f | %.0f | %s |\n", str(s, "scheme") ? str(s, "scheme") : "",
+            num(s, "tensors"), num(s, "elements"), size_text(text, num(s, "bytes")));
+    js_puts(b, "\n| file | bytes |\n|---|---|\n");
+    for (size_t i = 0; i < fs->n; i++)
+        if (fs->f[i].kind->weights)
+            put(b, "| `%s` | %s |\n", fs->f[i].name, size_text(text, (double)fs->f[i].bytes));
+}
+
+static void engine(js_buf *b, const cJSON *h)
+{
+    const cJSON *line;
+    put(b, "\n**%s**", str(h, "engine"));
+    js_puts(b, str(h, "command") ? ":\n\n```sh\n" : " cannot load this model:\n");
+    if (str(h, "command")) {
+        cJSON_ArrayForEach(line, js_get(h, "prepare")) put(b, "%s\n", line->valuestring);
+        put(b, "%s\n```\n", str(h, "command"));
+    }
+    js_puts(b, "\n");
+    cJSON_ArrayForEach(line, js_get(h, "differences")) put(b, "- %s\n", line->valuestring);
+}
+
+static void running(js_buf *b, const cJSON *info, const cJSON *handovers)
+{
+    const cJSON *h;
+    const char *model = str(info, "model");
+    put(b,
+        "\n## How to run it\n\nIn the folder above the artifact, called `%s` here.\n\n**llmq**:\n\n"
+        "```sh\nllmq verify %s\nllmq serve %s\n```\n",
+        str(info, "name"), model, model);
+    cJSON_ArrayForEach(h, handovers) engine(b, h);
+}
+
+void card_write(js_buf *b, const cJSON *info, const pub_files *fs, const cJSON *handovers,
+                const char *carried)
+{
+    char text[24];
+    const char *arch = str(info, "architecture"), *method = str(js_get(info, "recipe"), "method");
+    front_matter(b, info, carried);
+    put(b, "# %s\n\n%s%s%.4g M parameters in %s", str(info, "name"), arch ? arch : "",
+        arch ? ", " : "", num(info, "parameters") / 1e6, size_text(text, num(info, "bytes")));
+    if (method) put(b, ", quantized with llmq by `%s`", method);
+    if (str(info, "base_model")) put(b, ", from %s", str(info, "base_model"));
+    js_puts(b, ".\n");
+    recipe(b, info);
+    calibration(b, info);
+    measured(b, info);
+    sizes(b, info, fs);
+    running(b, info, handovers);
+    js_puts(b, "\n## Is it whole?\n\n```sh\nsha256sum -c " PUB_SUMS "\n```\n\n`" PUB_PROVENANCE
+               "` says all of this for programs.\n\n## Licence\n\n");
+    if (str(info, "license"))
+        put(b, "%s, as the model it was made from.\n", str(info, "license"));
+    else
+        js_puts(b, "The model that it was made from does not say; its makers' terms hold.\n");
+    for (size_t i = 0; i < fs->n; i++)
+        if (strncmp(fs->f[i].kind->media, "text/plain", 10) == 0 && fs->f[i].name[0] != '.')
+            put(b, "See [%s](%s).\n", fs->f[i].name, fs->f[i].name);
+    if (pub_find(fs, PUB_BASE_CARD))
+        js_puts(b, "\nThe card of the model that it was made from: [" PUB_BASE_CARD
+                   "](" PUB_BASE_CARD ").\n");
+}

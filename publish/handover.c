@@ -1,0 +1,355 @@
+/* publish/handover.c */
+#include "publish/handover.h"
+
+#include "convert/convert.h"
+#include "convert/gguf_meta.h"
+#include "formats/gen.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { LINE = 9000 };
+
+typedef struct {
+    const src_source *src;
+    const arch_config *config;
+    const char *model;
+    gen_defaults gen;
+    char method[32]; /* quant_method of a published folder, or "" */
+    cJSON *doc, *prepare, *files, *differences;
+    char path[4200]; /* what the engine is given */
+} plan;
+
+__attribute__((format(printf, 2, 3))) static void add(cJSON *list, const char *fmt, ...)
+{
+    char text[LINE];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    cJSON_AddItemToArray(list, cJSON_CreateString(text));
+}
+
+/* For a shell: as it is where that is safe, else in quotes. */
+static const char *quoted(char *out, size_t n, const char *s)
+{
+    size_t at = 0;
+    if (*s && strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+=@/,") ==
+                  strlen(s))
+        return s;
+    out[at++] = '\'';
+    for (; *s && at + 6 < n; s++)
+        if (*s == '\'')
+            at += (size_t)snprintf(out + at, n - at, "'\\''");
+        else
+            out[at++] = *s;
+    out[at++] = '\'';
+    out[at] = 0;
+    return out;
+}
+
+/* ---- the model ---- */
+/* The model's name without its ending, and another behind it: here, not in the model's folder. */
+static void sibling(char *out, size_t n, const char *path, const char *ending)
+{
+    const char *model = path;
+    for (const char *c = path; *c; c++)
+        if (*c == '/' && c[1] && c[1] != '/') model = c + 1;
+    size_t len = strlen(model);
+    while (len > 1 && model[len - 1] == '/')
+        len--;
+    static const char *const ends[] = { ".llmq", ".gguf", ".safetensors" };
+    for (size_t i = 0; i < LQ_COUNT(ends); i++) {
+        const size_t e = strlen(ends[i]);
+        if (len > e && strncmp(model + len - e, ends[i], e) == 0) len -= e;
+    }
+    snprintf(out, n, "%.*s%s", (int)len, model, ending);
+}
+
+static const src_tensor *quantized_at(const plan *p, int64_t i)
+{
+    const src_tensor *t = src_tensor_at(p->src, i);
+    return t->plain && t->t.scheme.kind != QT_DENSE ? t : NULL;
+}
+
+static bool any_quantized(const plan *p)
+{
+    bool any = false;
+    for (int64_t i = 0; i < src_n_tensors(p->src); i++)
+        any = any || quantized_at(p, i);
+    return any;
+}
+
+static void read_method(plan *p)
+{
+    const src_blob *b = src_find_blob(p->src, "config.json");
+    cJSON *doc = NULL;
+    const char *method = NULL;
+    if (b) js_parse(&doc, (const char *)b->data, b->bytes, (size_t)1 << 20, 0, NULL);
+    js_str(js_get(doc, "quantization_config"), "quant_method", false, &method, NULL);
+    if (method) snprintf(p->method, sizeof p->method, "%s", method);
+    cJSON_Delete(doc);
+}
+
+static void add_files(plan *p)
+{
+    char sub[600];
+    add(p->files, "%s", p->path);
+    if (strcmp(src_format(p->src), "safetensors") != 0 || strcmp(p->path, p->model) != 0) return;
+    for (size_t i = 0; i < src_n_blobs(p->src); i++)
+        if (!src_blob_file(sub, sizeof sub, p->path, src_blob_at(p->src, i)->name, NULL))
+            add(p->files, "%s", sub);
+}
+
+/* ---- differences that several engines share ---- */
+static void note_rounding(plan *p, const char *engine)
+{
+    bool acts = false;
+    for (int64_t i = 0; i < src_n_tensors(p->src); i++)
+        acts = acts || (quantized_at(p, i) && quantized_at(p, i)->t.scheme.act);
+    add(p->differences,
+        "arithmetic: %s computes activations in 16 bits%s; llmq serve rounds them as "
+        "`llmq version` says (--activations), so answers differ in the last digits",
+        engine, acts ? ", rounded to 8 where the checkpoint declares it" : "");
+}
+
+static void note_sampling(plan *p, const char *engine)
+{
+    const gen_defaults *g = &p->gen;
+    if (g->has_temperature && g->temperature == 0)
+        add(p->differences,
+            "sampling: generation_config.json says do_sample false, which llmq reads as "
+            "temperature 0; %s ignores it: send \"temperature\": 0",
+            engine);
+    else if (g->has_temperature || g->has_top_p || g->has_top_k || g->has_min_p ||
+             g->has_repetition_penalty)
+        add(p->differences,
+            "sampling: %s takes its defaults from generation_config.json, as llmq does", engine);
+    else
+        add(p->differences,
+            "sampling: there are no defaults in generation_config.json; both sample at "
+            "temperature 1 where a request is silent");
+}
+
+/* Sizes of tensor parallelism at which every group lies in one part, and heads can be dealt out. */
+static void note_parallel(plan *p)
+{
+    static const int sizes[] = { 2, 4, 8 };
+    const arch_config *c = p->config;
+    char fits[64] = "1", why[200] = "";
+    if (strcmp(p->method, "bitsandbytes") == 0) {
+        add(p->differences, "tensor parallel: 1 only, bitsandbytes layers are not split");
+        return;
+    }
+    for (size_t i = 0; i < LQ_COUNT(sizes); i++) {
+        const int n = sizes[i];
+        bool ok = c->heads % n == 0 && (c->kv_heads % n == 0 || n % c->kv_heads == 0);
+        if (!ok && !*why) snprintf(why, sizeof why, "%" PRId64 " heads", c->heads);
+        for (int64_t k = 0; k < src_n_tensors(p->src) && ok; k++) {
+            const src_tensor *t = quantized_at(p, k);
+            arch_slot slot;
+            if (!t || !arch_slot_of(c, t->name, &slot) || (slot.role != R_O && slot.role != R_DOWN))
+                continue; /* these two are cut along their inputs */
+            const qt_scheme *s = &t->t.scheme;
+            const int64_t group = s->kind == QT_UINT && s->group != t->t.K ? s->group : 1;
+            ok = !s->irregular && t->t.K % (group * n) == 0;
+            if (!ok && !*why)
+                snprintf(why, sizeof why, "%s: groups of %" PRId64 " in %" PRId64 " inputs%s",
+                         t->name, s->group, t->t.K, s->irregular ? ", in act-order" : "");
+        }
+        const size_t at = strlen(fits);
+        if (ok) snprintf(fits + at, sizeof fits - at, ", %d", n);
+    }
+    add(p->differences, "tensor parallel: %s (of 1, 2, 4, 8)%s%s", fits, *why ? "; " : "", why);
+}
+
+/* What vLLM has fast kernels for. */
+static void note_kernels(plan *p)
+{
+    int64_t slow = 0;
+    if (strncmp(p->method, "gptq", 4) != 0) return;
+    for (int64_t i = 0; i < src_n_tensors(p->src); i++) {
+        const src_tensor *t = quantized_at(p, i);
+        if (!t) continue;
+        const qt_scheme *s = &t->t.scheme;
+        const bool group =
+            s->group == 32 || s->group == 64 || s->group == 128 || s->group == t->t.K;
+        slow += s->zero != QT_ZERO_NONE || !group || (s->bits != 4 && s->bits != 8);
+    }
+    if (slow)
+        add(p->differences,
+            "speed: %" PRId64 " weights are outside of gptq_marlin (4 or 8 bits, symmetric, groups "
+            "of 32, 64, 128 or whole rows) and take vLLM's slow gptq kernel",
+            slow);
+}
+
+/* ---- engines that read Hugging Face folders ---- */
+/* The layout that holds the model as it is, or the one to round it to. */
+static const char *layout_for(plan *p, bool *anew)
+{
+    static const char *const order[] = { "compressed-tensors", "awq", "gptq", "gptq_v2", "bnb" };
+    lq_err why = { "" }, first = { "" };
+    *anew = false;
+    if (!any_quantized(p)) return "safetensors";
+    for (size_t i = 0; i < LQ_COUNT(order); i++) {
+        if (!conv_holds(p->src, order[i], i ? &why : &first)) return order[i];
+    }
+    *anew = true;
+    add(p->differences,
+        "weights: no published layout holds all of them (%s); they are rounded anew. Without that: "
+        "--to safetensors --dtype f32 keeps every value in 32 bits",
+        first.msg);
+    return "compressed-tensors";
+}
+
+static void prepare_folder(plan *p, const char *ending)
+{
+    char q1[LINE], q2[LINE];
+    bool anew;
+    if (strcmp(src_format(p->src), "safetensors") == 0) {
+        snprintf(p->path, sizeof p->path, "%s", p->model);
+        return;
+    }
+    const char *to = layout_for(p, &anew);
+    sibling(p->path, sizeof p->path, p->model, ending);
+    snprintf(p->method, sizeof p->method, "%s", strcmp(to, "bnb") == 0 ? "bitsandbytes" : to);
+    add(p->prepare, "llmq convert %s -o %s --to %s%s", quoted(q1, sizeof q1, p->model),
+        quoted(q2, sizeof q2, p->path), to, anew ? " --allow-requantize" : "");
+}
+
+static void for_vllm(plan *p)
+{
+    char q[LINE], line[LINE + 200];
+    prepare_folder(p, "-vllm");
+    snprintf(line, sizeof line, "vllm serve %s --max-model-len %" PRId64 "%s",
+             quoted(q, sizeof q, p->path), p->config->max_pos,
+             strcmp(p->method, "awq") == 0 ? " --dtype float16" : "");
+    cJSON_AddStringToObject(p->doc, "command", line);
+    note_sampling(p, "vLLM");
+    note_parallel(p);
+    note_kernels(p);
+    note_rounding(p, "vLLM");
+    if (strcmp(p->method, "awq") == 0)
+        add(p->differences, "dtype: vLLM's awq kernels want float16");
+}
+
+static void for_sglang(plan *p)
+{
+    char q[LINE], line[LINE + 200];
+    prepare_folder(p, "-sglang");
+    snprintf(line, sizeof line,
+             "python3 -m sglang.launch_server --model-path %s --context-length %" PRId64
+             " --sampling-defaults model%s",
+             quoted(q, sizeof q, p->path), p->config->max_pos,
+             strcmp(p->method, "awq") == 0 ? " --dtype float16" : "");
+    cJSON_AddStringToObject(p->doc, "command", line);
+    note_sampling(p, "SGLang");
+    note_parallel(p);
+    note_rounding(p, "SGLang");
+}
+
+/* ---- llama.cpp ---- */
+/* Some type of blocks has these values, if f16 holds the scales. */
+static bool in_blocks(const qt_scheme *s)
+{
+    return s->kind == QT_UINT && !s->irregular && !s->act && s->group % 32 == 0 &&
+           (s->zero == QT_ZERO_NONE || s->zero == QT_ZERO_BIAS);
+}
+
+static bool prepare_gguf(plan *p)
+{
+    const gguf_arch *arch;
+    lq_err why = { "" };
+    char q1[LINE], q2[LINE], scheme[40] = "";
+    if (strcmp(src_format(p->src), "gguf") == 0) {
+        snprintf(p->path, sizeof p->path, "%s", p->model);
+        return true;
+    }
+    if (gguf_arch_of(&arch, p->config, &why)) {
+        add(p->differences, "%s", why.msg);
+        return false;
+    }
+    int64_t anew = 0;
+    for (int64_t i = 0; i < src_n_tensors(p->src); i++) {
+        const src_tensor *t = quantized_at(p, i);
+        if (!t || in_blocks(&t->t.scheme)) continue;
+        if (!anew++) qt_scheme_text(scheme, &t->t.scheme);
+    }
+    if (anew)
+        add(p->differences,
+            "weights: %" PRId64 " of them (%s) have no type of GGUF blocks and are rounded anew to "
+            "Q8_0, at 8.5 bits each",
+            anew, scheme);
+    sibling(p->path, sizeof p->path, p->model, ".gguf");
+    add(p->prepare, "llmq convert %s -o %s --to gguf%s", quoted(q1, sizeof q1, p->model),
+        quoted(q2, sizeof q2, p->path), anew ? " --allow-requantize" : "");
+    return true;
+}
+
+static void for_llama_cpp(plan *p)
+{
+    char q[LINE], line[LINE + 300];
+    const gen_defaults *g = &p->gen;
+    if (!prepare_gguf(p)) return;
+    snprintf(line, sizeof line,
+             "llama-server -m %s -c %" PRId64
+             " --jinja --temp %g --top-k %lld --top-p %g --min-p %g --repeat-penalty %g",
+             quoted(q, sizeof q, p->path), p->config->max_pos,
+             g->has_temperature ? g->temperature : 1.0, (long long)(g->has_top_k ? g->top_k : 0),
+             g->has_top_p ? g->top_p : 1.0, g->has_min_p ? g->min_p : 0.0,
+             g->has_repetition_penalty ? g->repetition_penalty : 1.0);
+    cJSON_AddStringToObject(p->doc, "command", line);
+    add(p->differences,
+        "sampling: llama.cpp's own defaults (temperature 0.8, top-k 40, top-p 0.95, min-p 0.05) "
+        "stand in place of generation_config.json's; the command says the model's, or neutral "
+        "ones");
+    add(p->differences,
+        "arithmetic: llama.cpp rounds activations to 8 bits in blocks of 32, llmq by tokens or not "
+        "at all (--activations): answers differ in the last digits");
+    add(p->differences, "splitting: between GPUs by layers or rows (--split-mode); group sizes do "
+                        "not limit it");
+    if (!src_find_blob(p->src, "tokenizer.json") && !src_find_blob(p->src, "tokenizer.model"))
+        add(p->differences, "tokenizer: there is none in this model: only ids can be sent");
+}
+
+/* ---- the table ---- */
+static const struct {
+    const char *name;
+    void (*fill)(plan *p);
+} engines[] = { { "vllm", for_vllm }, { "sglang", for_sglang }, { "llama.cpp", for_llama_cpp } };
+
+const char *handover_engine(size_t i) { return i < LQ_COUNT(engines) ? engines[i].name : NULL; }
+
+lq_status handover_plan(cJSON **out, const src_source *src, const char *model, const char *engine,
+                        lq_err *err)
+{
+    size_t e = 0;
+    while (e < LQ_COUNT(engines) && strcmp(engines[e].name, engine) != 0)
+        e++;
+    if (e == LQ_COUNT(engines))
+        return lq_fail(err, LQ_EUSAGE, "engine: expected vllm, sglang or llama.cpp, found '%.60s'",
+                       engine);
+    plan p = { .src = src, .config = src_config(src), .model = model, .doc = cJSON_CreateObject() };
+    const src_blob *b = src_find_blob(src, "generation_config.json");
+    if (gen_read(&p.gen, b ? b->data : NULL, b ? b->bytes : 0, NULL)) p.gen = (gen_defaults){ 0 };
+    read_method(&p);
+    cJSON_AddStringToObject(p.doc, "engine", engine);
+    cJSON_AddStringToObject(p.doc, "model", model);
+    p.prepare = cJSON_AddArrayToObject(p.doc, "prepare");
+    p.files = cJSON_AddArrayToObject(p.doc, "files");
+    p.differences = cJSON_AddArrayToObject(p.doc, "differences");
+    engines[e].fill(&p);
+    const bool runs = js_get(p.doc, "command") != NULL;
+    if (runs)
+        add_files(&p);
+    else
+        cJSON_AddNullToObject(p.doc, "command");
+    if (!cJSON_AddBoolToObject(p.doc, "runs", runs)) {
+        cJSON_Delete(p.doc);
+        return lq_fail(err, LQ_ENOMEM, "out of memory");
+    }
+    *out = p.doc;
+    return LQ_OK;
+}

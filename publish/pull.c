@@ -1,0 +1,272 @@
+/* publish/pull.c - fetch, check, resume; the same for every target. */
+#include "convert/folder.h"
+#include "publish/target.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+/* ---- one file ---- */
+struct pub_part {
+    const pub_file *f;
+    char path[4200];
+    int fd;
+    uint64_t at;
+    sha_state sha;
+    const lq_job *job;
+    double before, total; /* of all files */
+};
+
+uint64_t pub_part_at(const pub_part *p) { return p->at; }
+
+static lq_status io(const pub_part *p, lq_err *err)
+{
+    return lq_fail(err, LQ_EIO, "%s: %s", p->path, strerror(errno));
+}
+
+lq_status pub_part_restart(pub_part *p, lq_err *err)
+{
+    p->at = 0;
+    sha_init(&p->sha);
+    return ftruncate(p->fd, 0) ? io(p, err) : LQ_OK;
+}
+
+lq_status pub_part_write(pub_part *p, const void *data, size_t n, lq_err *err)
+{
+    const uint8_t *from = data;
+    if (n > p->f->bytes - p->at)
+        return lq_fail(err, LQ_EFORMAT, "%s: expected %llu bytes, found more", p->f->name,
+                       (unsigned long long)p->f->bytes);
+    while (n) {
+        const ssize_t k = pwrite(p->fd, from, n, (off_t)p->at);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) return io(p, err);
+        sha_add(&p->sha, from, (size_t)k);
+        p->at += (uint64_t)k;
+        from += k;
+        n -= (size_t)k;
+    }
+    lq_report(p->job, p->f->name, p->before + (double)p->at, p->total);
+    return lq_stopped(p->job) ? lq_fail(err, LQ_EINTR, "interrupted") : LQ_OK;
+}
+
+static lq_status rehash(void *user, const void *data, size_t n, lq_err *err)
+{
+    (void)err;
+    pub_part *p = user;
+    sha_add(&p->sha, data, n);
+    p->at += n;
+    return LQ_OK;
+}
+
+/* What an earlier run left of the file counts, as far as it goes. */
+static lq_status part_open(pub_part *p, lq_err *err)
+{
+    struct stat st;
+    p->fd = open(p->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (p->fd < 0 || fstat(p->fd, &st) != 0) return io(p, err);
+    p->at = 0;
+    sha_init(&p->sha);
+    if ((uint64_t)st.st_size > p->f->bytes) return pub_part_restart(p, err);
+    const pub_file left = { .path = p->path, .bytes = (uint64_t)st.st_size };
+    return pub_read(&left, 0, rehash, p, p->job, err);
+}
+
+static lq_status part_check(const pub_part *p, char digest[SHA_HEX], lq_err *err)
+{
+    sha_state end = p->sha;
+    sha_end(digest, &end);
+    if (p->at != p->f->bytes)
+        return lq_fail(err, LQ_EIO, "%s: expected %llu bytes, found %llu", p->f->name,
+                       (unsigned long long)p->f->bytes, (unsigned long long)p->at);
+    if (p->f->sha256[0] && strcmp(digest, p->f->sha256) != 0)
+        return lq_fail(err, LQ_ECHECK, "%s: expected SHA-256 %s, found %s", p->f->name,
+                       p->f->sha256, digest);
+    return LQ_OK;
+}
+
+/* A beginning of something else is thrown away, once. */
+static lq_status part_fetch(pub_part *p, pub_remote *r, char digest[SHA_HEX], lq_err *err)
+{
+    const bool resumed = p->at > 0;
+    const bool unknown = p->at == p->f->bytes && !p->f->sha256[0];
+    lq_status s = resumed && unknown ? pub_part_restart(p, err) : LQ_OK;
+    if (!s && p->at < p->f->bytes) s = r->target->get(r, p->f, p, err);
+    if (!s) s = part_check(p, digest, err);
+    if (s == LQ_ECHECK && resumed) {
+        s = pub_part_restart(p, err);
+        if (!s) s = r->target->get(r, p->f, p, err);
+        if (!s) s = part_check(p, digest, err);
+    }
+    if (s == LQ_ECHECK) unlink(p->path);
+    if (!s && fsync(p->fd) != 0) s = io(p, err);
+    return s;
+}
+
+/* ---- all files ---- */
+typedef struct {
+    pub_remote *r;
+    conv_folder folder;
+    const pub_opts *o;
+    double done, total;
+    bool refused; /* complete, but the caller's check says no */
+} pulling;
+
+static lq_status fetch(pulling *p, pub_file *f, lq_err *err)
+{
+    char digest[SHA_HEX] = "";
+    pub_part part = { .f = f, .fd = -1, .job = p->o->job, .before = p->done, .total = p->total };
+    lq_status s = folder_path(part.path, sizeof part.path, &p->folder, f->name, err);
+    if (!s) s = part_open(&part, err);
+    if (!s) s = part_fetch(&part, p->r, digest, err);
+    if (part.fd >= 0) close(part.fd);
+    p->done += (double)f->bytes;
+    if (!s) snprintf(f->sha256, sizeof f->sha256, "%s", digest);
+    return s;
+}
+
+/* What the artifact itself says about its files, where it does: it may name no more than there are,
+ * and other sums are an error. */
+static lq_status check_sums(pulling *p, pub_files *sums, lq_err *err)
+{
+    char path[4200], *text = NULL;
+    size_t n = 0;
+    pub_file *f = pub_find(&p->r->files, PUB_SUMS);
+    if (!f) return LQ_OK;
+    if (f->bytes > PUB_MAX_SMALL)
+        return lq_fail(err, LQ_EFORMAT, PUB_SUMS ": expected at most %d bytes, found %llu",
+                       PUB_MAX_SMALL, (unsigned long long)f->bytes);
+    lq_status s = fetch(p, f, err);
+    if (!s) s = folder_path(path, sizeof path, &p->folder, PUB_SUMS, err);
+    if (!s) s = lq_read_file(&text, &n, path, PUB_MAX_SMALL, err);
+    if (!s) s = pub_read_sums(sums, text, n, err);
+    free(text);
+    for (size_t i = 0; i < sums->n && !s; i++)
+        if (!pub_find(&p->r->files, sums->f[i].name))
+            s = lq_fail(err, LQ_ECHECK, PUB_SUMS " names %s, which is not there", sums->f[i].name);
+    for (size_t i = 0; i < p->r->files.n && !s; i++) {
+        pub_file *of = &p->r->files.f[i];
+        const pub_file *sum = pub_find(sums, of->name);
+        if (of == f || (of->sha256[0] && sum)) {
+            if (of != f) s = pub_check_sum(sums, of->name, of->sha256, err);
+        } else if (sum) {
+            memcpy(of->sha256, sum->sha256, sizeof of->sha256);
+        } else if (strcmp(of->name, PUB_ATTRIBUTES) != 0) {
+            s = lq_fail(err, LQ_ECHECK, "%s: expected in " PUB_SUMS ", not found there", of->name);
+        }
+    }
+    return s;
+}
+
+static lq_status check_room(const pulling *p, lq_err *err)
+{
+    struct statvfs v;
+    struct stat st;
+    uint64_t there = 0;
+    char path[4200];
+    for (size_t i = 0; i < p->r->files.n; i++)
+        if (!lq_path_join(path, sizeof path, p->folder.dir, p->r->files.f[i].name, NULL) &&
+            lstat(path, &st) == 0)
+            there += (uint64_t)st.st_blocks * 512;
+    const uint64_t need = pub_bytes(&p->r->files);
+    if (fstatvfs(p->folder.lock, &v) != 0) return LQ_OK;
+    const uint64_t room = (uint64_t)v.f_bavail * v.f_frsize + there;
+    return need <= room
+               ? LQ_OK
+               : lq_fail(err, LQ_EIO, "%s: expected room for %llu bytes, found %llu", p->folder.dir,
+                         (unsigned long long)need, (unsigned long long)room);
+}
+
+/* Files of another artifact that an earlier run left. */
+static void remove_strangers(const pulling *p, const char *sub)
+{
+    char dir[4200], name[600];
+    if (lq_path_join(dir, sizeof dir, p->folder.dir, sub, NULL)) return;
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        snprintf(name, sizeof name, "%s%s%s", sub, *sub ? "/" : "", e->d_name);
+        if (!pub_find(&p->r->files, name) && pub_kind_of(e->d_name))
+            unlinkat(dirfd(d), e->d_name, 0);
+    }
+    if (d) closedir(d);
+    if (*sub) rmdir(dir); /* when it is empty */
+}
+
+static lq_status fill(pulling *p, pub_check *check, void *user, lq_err *err)
+{
+    pub_files sums = { NULL, 0 };
+    lq_status s = check_room(p, err);
+    p->total = (double)pub_bytes(&p->r->files);
+    if (!s) s = check_sums(p, &sums, err);
+    for (size_t i = 0; i < p->r->files.n && !s; i++)
+        if (strcmp(p->r->files.f[i].name, PUB_SUMS) != 0) s = fetch(p, &p->r->files.f[i], err);
+    pub_files_free(&sums);
+    if (s) return s;
+    remove_strangers(p, "additional_chat_templates");
+    remove_strangers(p, "");
+    if (!check) return LQ_OK;
+    s = check(user, p->folder.dir, err);
+    p->refused = s != LQ_OK && s != LQ_EINTR;
+    return s;
+}
+
+/* Is there anything that the next run can go on with? */
+static bool worth_keeping(const pulling *p)
+{
+    bool any = false;
+    DIR *d = p->refused ? NULL : opendir(p->folder.dir);
+    for (struct dirent *e; d && (e = readdir(d));)
+        any = any || pub_kind_of(e->d_name);
+    if (d) closedir(d);
+    return any;
+}
+
+static lq_status check_sizes(const pub_files *fs, lq_err *err)
+{
+    uint64_t sum = 0;
+    if (!fs->n) return lq_fail(err, LQ_EFORMAT, "expected files of a model, found none");
+    for (size_t i = 0; i < fs->n; i++) {
+        if (fs->f[i].bytes > INT64_MAX - sum)
+            return lq_fail(err, LQ_EFORMAT, "%s: expected a size that a disk has, found %llu",
+                           fs->f[i].name, (unsigned long long)fs->f[i].bytes);
+        sum += fs->f[i].bytes;
+    }
+    return LQ_OK;
+}
+
+lq_status pub_pull(pub_result *result, pub_files *files, const char *arg, const char *dir,
+                   const pub_opts *o, pub_check *check, void *user, lq_err *err)
+{
+    const char *where;
+    char scratch[4200];
+    pub_remote r = { .opts = o };
+    pulling p = { .r = &r, .o = o };
+    lq_status s = pub_target_find(&r.target, &where, arg, err);
+    if (!s) s = folder_create(&p.folder, dir, FOLDER_ARTIFACT | FOLDER_RESUME, err);
+    if (s) return s;
+    snprintf(scratch, sizeof scratch, "%s-git", p.folder.dir);
+    s = r.target->open(&r, where, scratch, o, err);
+    if (!s) s = check_sizes(&r.files, err);
+    if (s) lq_wrap(err, s, "%s", arg);
+    if (!s) {
+        s = fill(&p, check, user, err);
+        if (s && s != LQ_EINTR) lq_wrap(err, s, "%s", arg);
+    }
+    const bool kept = s && worth_keeping(&p);
+    if (!s)
+        s = folder_publish(&p.folder, err);
+    else if (kept)
+        folder_leave(&p.folder);
+    else
+        folder_drop(&p.folder);
+    r.target->close(&r, !s || !kept);
+    *result = (pub_result){ .same = false };
+    snprintf(result->digest, sizeof result->digest, "%s", r.digest);
+    *files = r.files;
+    return s;
+}

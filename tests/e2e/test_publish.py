@@ -1,0 +1,523 @@
+"""llmq publish and pull: folders, registries, git; interruptions, faults and hostile remote sides."""
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness import ROOT, free_port  # noqa: E402
+from registry import Registry, digest  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def packed(llmq, draft, tmp_path_factory):
+    out = tmp_path_factory.mktemp("publish") / "q.llmq"
+    llmq("quantize", draft, "-o", out, "--method", "gptq", "--calib-samples", "4", "--calib-len", "32")
+    return out
+
+
+@pytest.fixture
+def registry():
+    r = Registry()
+    yield r
+    r.close()
+
+
+@pytest.fixture(autouse=True)
+def no_docker(monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+
+
+def files(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in pathlib.Path(folder).rglob("*") if p.is_file()}
+
+
+def names(folder):
+    return sorted(p.name for p in pathlib.Path(folder).iterdir())
+
+
+# ---- folders ----
+def test_a_folder_is_ready_for_the_hub(llmq, packed, draft, tmp_path):
+    shutil.copytree(draft, tmp_path / "src")
+    (tmp_path / "src/LICENSE").write_text("Do as you like.\n")
+    llmq("quantize", tmp_path / "src", "-o", tmp_path / "q.llmq", "--method", "rtn")
+    text = ROOT / "tests/golden/text/novels-heldout-100w.txt"
+    r = llmq("eval", tmp_path / "q.llmq", "--text", text, "--ctx", "64", "--windows", "2", "--ref", draft, "--json")
+    (tmp_path / "novels.json").write_text(r.stdout)
+    r = llmq.json("publish", tmp_path / "q.llmq", f"dir:{tmp_path}/hub", "--eval", tmp_path / "novels.json",
+                  "--base-model", "me/novels-1m")
+    got = files(tmp_path / "hub")
+    assert sorted(got) == [f["name"] for f in r["files"]] == [
+        ".gitattributes", "LICENSE", "README.base.md", "README.md", "SHA256SUMS", "config.json",
+        "generation_config.json", "provenance.json", "q.llmq"]
+    assert got["LICENSE"] == b"Do as you like.\n"
+    sums = dict(reversed(line.split("  ")) for line in got["SHA256SUMS"].decode().splitlines())
+    assert sums == {n: hashlib.sha256(d).hexdigest() for n, d in got.items() if n != "SHA256SUMS"}
+    assert r["digest"] == digest(got["SHA256SUMS"])
+    card, about = got["README.md"].decode(), json.loads(got["provenance.json"])
+    measured = json.loads((tmp_path / "novels.json").read_text())
+    assert about["evaluations"][0]["perplexity"] == measured["perplexity"]
+    assert f"| novels | {measured['tokens']} | 64 | {measured['perplexity']:.4f} | " in card
+    assert "license: cc0-1.0\nbase_model: me/novels-1m\n" in card and card.startswith("---\nlanguage: en\n")
+    for line in ("llmq serve q/q.llmq", "vllm serve q-vllm", "llama-server -m q.gguf", "| method | `\"rtn\"` |"):
+        assert line in card
+
+
+def test_what_was_pulled_can_be_published_again_with_the_same_bytes(llmq, packed, tmp_path):
+    llmq("publish", packed, f"dir:{tmp_path}/a", "--license", "mit", "--name", "novels")
+    llmq("pull", f"dir:{tmp_path}/a", "-o", tmp_path / "b")
+    llmq("publish", tmp_path / "b", f"dir:{tmp_path}/c")
+    assert files(tmp_path / "a") == files(tmp_path / "b") == files(tmp_path / "c")
+    assert "Calibration" in (tmp_path / "a/README.md").read_text()
+    assert names(tmp_path) == ["a", "b", "c"]
+
+
+def test_a_converted_folder_takes_its_history_from_the_file_it_was_made_of(llmq, packed, tmp_path):
+    llmq("convert", packed, "-o", tmp_path / "gptq", "--to", "gptq_v2", "--shard-size", "300K")
+    llmq("publish", tmp_path / "gptq", f"dir:{tmp_path}/hub", "--made-from", packed)
+    about = json.loads((tmp_path / "hub/provenance.json").read_text())
+    assert about["recipe"]["method"] == "gptq" and about["provenance"]["calibration"]["samples"] == 4
+    assert len(list((tmp_path / "hub").glob("*.safetensors"))) > 1
+    llmq("verify", tmp_path / "hub")
+    p = llmq("publish", tmp_path / "gptq", f"dir:{tmp_path}/x", "--made-from", tmp_path / "gptq", code=2)
+    assert "expected a file of llmq quantize" in p.stderr
+
+
+def test_nothing_that_verify_refuses_is_published_or_pulled(llmq, packed, tmp_path):
+    bad = bytearray(packed.read_bytes())
+    bad[-100] ^= 1
+    (tmp_path / "bad.llmq").write_bytes(bad)
+    p = llmq("publish", tmp_path / "bad.llmq", f"dir:{tmp_path}/hub", code=4)
+    assert "llmq verify says no" in p.stderr and names(tmp_path) == ["bad.llmq"]
+    llmq("publish", packed, f"dir:{tmp_path}/hub")
+    (tmp_path / "hub/q.llmq").write_bytes(bad)  # the sums say otherwise
+    p = llmq("pull", f"dir:{tmp_path}/hub", "-o", tmp_path / "out", code=4)
+    assert "q.llmq: expected SHA-256" in p.stderr and not (tmp_path / "out").exists()
+    old = hashlib.sha256(packed.read_bytes()).hexdigest()
+    sums = (tmp_path / "hub/SHA256SUMS").read_text().replace(old, hashlib.sha256(bad).hexdigest())
+    (tmp_path / "hub/SHA256SUMS").write_text(sums)
+    p = llmq("pull", f"dir:{tmp_path}/hub", "-o", tmp_path / "out", code=4)
+    assert "llmq verify says no" in p.stderr and names(tmp_path) == ["bad.llmq", "hub"]
+
+
+def test_a_folder_of_somebody_stays(llmq, packed, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("years of work")
+    for args in (("publish", packed, f"dir:{tmp_path}/mine"), ("pull", f"dir:{tmp_path}/none", "-o", tmp_path / "mine")):
+        p = llmq(*args, code=2)
+        assert "holds thesis.txt" in p.stderr
+    llmq("pull", f"dir:{tmp_path}/none", "-o", tmp_path / "out", code=3)
+    assert names(tmp_path) == ["mine"] and names(tmp_path / "mine") == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("args,says", [
+    (["ftp://x"], "target: expected dir:PATH, oci://"), (["dir:"], "target: expected"),
+    (["oci://Host/UPPER:x"], "oci://: expected REGISTRY"), (["oci://h/a/../b:x"], "oci://: expected REGISTRY"),
+    (["oci://h/a@sha256:12"], "oci://: expected REGISTRY"), (["oci://u:p@h/a:x"], "oci://: expected REGISTRY"),
+    (["git:--upload-pack=x"], "git: expected an address"), (["git:ext::sh -c x"], "git: expected an address"),
+    (["git:x.git", "--branch", "-f"], "--branch: expected a branch"),
+    (["dir:x", "--branch", "b"], "--branch: expected a target that begins with git:"),
+    (["git:x", "--username", "u"], "--username: expected a target that begins with oci:"),
+    (["oci://h/a", "--username", "u"], "--username and --password-file"),
+    (["oci://h/a", "--plain-http", "--ca", "f"], "--plain-http does not go with --ca"),
+])
+def test_wrong_usage_is_told(llmq, packed, tmp_path, args, says):
+    p = llmq("pull", *args, "-o", tmp_path / "out", code=2)
+    assert says in p.stderr and not names(tmp_path)
+
+
+# ---- registries ----
+@pytest.fixture(scope="module")
+def docker_registry(tmp_path_factory):
+    program = shutil.which("docker-registry")
+    if not program:
+        pytest.skip("docker-registry is not installed (Debian's package of that name)")
+    folder, port = tmp_path_factory.mktemp("registry"), free_port()
+    (folder / "config.yml").write_text(
+        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
+        f"http: {{addr: '127.0.0.1:{port}'}}\n")
+    with open(folder / "log", "w") as log:
+        p = subprocess.Popen([program, "serve", folder / "config.yml"], stdout=log, stderr=log)
+    for _ in range(100):
+        try:
+            import urllib.request
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/").read()
+            break
+        except OSError:
+            time.sleep(0.1)
+    yield f"localhost:{port}"
+    p.terminate()
+    p.wait(10)
+
+
+def test_a_real_registry_takes_it_in_pieces_and_gives_it_back(llmq, packed, docker_registry, tmp_path):
+    target = f"oci://{docker_registry}/me/novels:v1"
+    r = llmq.json("publish", packed, target, "--chunk-size", "150K")
+    assert r["sent"] == r["bytes"] + 2  # and the empty config
+    assert llmq.json("publish", packed, target)["sent"] == 0
+    back = llmq.json("pull", target, "-o", tmp_path / "out")
+    assert back["digest"] == r["digest"] and (tmp_path / "out/q.llmq").read_bytes() == packed.read_bytes()
+    by_digest = f"oci://{docker_registry}/me/novels@{r['digest']}"
+    assert llmq.json("pull", by_digest, "-o", tmp_path / "out")["files"] == back["files"]
+    assert not packed.with_name("q.llmq.resume-publish").exists()
+
+
+def run_killed(llmq, registry, *args):
+    """Start it, let the registry kill it; how it ended."""
+    p = llmq.start(*args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    registry.pid = p.pid
+    registry.ready.set()
+    return p.wait(30)
+
+
+def test_an_upload_killed_at_any_request_is_completed_by_the_next_run(llmq, packed, tmp_path):
+    model = tmp_path / "q.llmq"
+    shutil.copy(packed, model)
+    want, n = None, 1
+    while True:
+        r = Registry()
+        r.kill_at_request(n, half=n % 2 == 0)
+        args = ("publish", model, f"oci://{r.host}/me/m:x", "--chunk-size", "600K")
+        killed = run_killed(llmq, r, *args) == -signal.SIGKILL
+        if killed:
+            assert "x" not in r.manifests or n > 30, "a half artifact has a name"
+            had = sum(map(len, r.blobs.values())) + sum(map(len, r.uploads.values()))
+            r.fault = lambda h: False
+            out = llmq.json(*args)
+            assert out["sent"] <= out["bytes"] + 2 - had, "what was there is not sent again"
+        want = want or set(r.blobs)
+        assert set(r.blobs) == want and "x" in r.manifests and not model.with_name("q.llmq.resume-publish").exists()
+        r.close()
+        if not killed:
+            break
+        n += 4 if n > 4 else 1
+    assert n > 20
+
+
+def test_a_pull_killed_at_any_request_goes_on(llmq, packed, registry, tmp_path):
+    target = f"oci://{registry.host}/me/m:x"
+    llmq("publish", packed, target)
+    n = 1
+    while True:
+        out = tmp_path / f"out{n}"
+        registry.kill_at_request(n, half=True)
+        killed = run_killed(llmq, registry, "pull", target, "-o", out) == -signal.SIGKILL
+        assert killed != out.exists()
+        if not killed:
+            break
+        registry.fault = lambda h: False
+        registry.log.clear()
+        llmq("pull", target, "-o", out)
+        assert (out / "q.llmq").read_bytes() == packed.read_bytes() and not out.with_name(out.name + ".resume").exists()
+        n += 1
+    assert n == 10  # manifest and 8 files
+    ranges = [h["Range"] for _, _, h in registry.log if "Range" in h]
+    assert len(ranges) == 1 and ranges[0] != "bytes=0-", "half of the last file was there"
+
+
+def test_a_connection_that_drops_within_a_piece_is_taken_up_where_it_ended(llmq, packed, registry, tmp_path):
+    dropped = []
+
+    def drop(h):
+        if h.command != "PATCH" or len(dropped) == 2 or int(h.headers["Content-Length"]) < 100000:
+            return False
+        session = h.path.split("?")[0].rsplit("/", 1)[1]
+        if int(h.headers["Content-Range"].split("-")[0]) != len(registry.uploads[session]):
+            return False  # libcurl itself tries a fresh connection once: 416
+        data = h.body(70000)
+        registry.uploads[session] += data
+        dropped.append(len(data))
+        h.cut()
+        return True
+
+    registry.fault = drop
+    target = f"oci://{registry.host}/me/m:x"
+    llmq("publish", packed, target, "--chunk-size", "500K")
+    starts = [int(h["Content-Range"].split("-")[0]) for m, _, h in registry.log if m == "PATCH"]
+    assert dropped == [70000, 70000] and 70000 in starts and 140000 in starts
+    cuts = []
+
+    def short(h):
+        if h.command != "GET" or "/blobs/" not in h.path or cuts:
+            return False
+        data = registry.blobs[h.path.rsplit("/", 1)[1]]
+        if len(data) < 100000:
+            return False
+        cuts.append(1)
+        h.reply(200, data[:90000], Content_Length=str(len(data)))
+        h.cut()
+        return True
+
+    registry.fault = short
+    llmq("pull", target, "-o", tmp_path / "out")
+    assert cuts and "bytes=90000-" in [h.get("Range") for _, _, h in registry.log]
+    assert (tmp_path / "out/q.llmq").read_bytes() == packed.read_bytes()
+
+
+def big_blob(registry, h):
+    """The bytes of a large blob that is asked for, else None."""
+    data = registry.blobs.get(h.path.rsplit("/", 1)[1]) if h.command == "GET" and "/blobs/sha256" in h.path else None
+    return data if data and len(data) > 100000 else None
+
+
+@pytest.mark.parametrize("what,code,says", [
+    ("other bytes", 4, "expected SHA-256"), ("more bytes", 3, "found more"),
+    ("always short", 1, "expected 18"), ("refusal", 1, "answered 403 (DENIED: no)"),
+    ("loop", 3, "at most 5 redirects"), ("redirect to a file", 3, "expected an https address"),
+    ("manifest of another digest", 4, "manifest: expected digest"),
+])
+def test_a_registry_that_lies_is_caught(llmq, packed, registry, tmp_path, what, code, says):
+    target = f"oci://{registry.host}/me/m:x"
+    llmq("publish", packed, target)
+
+    def fault(h):
+        if what.startswith("manifest"):
+            if "/manifests/" in h.path:
+                h.reply(200, registry.manifests["x"], Docker_Content_Digest="sha256:" + 64 * "0")
+            return "/manifests/" in h.path
+        data = big_blob(registry, h)
+        if data is None:
+            return False
+        if what == "other bytes":
+            h.reply(200, b"x" + data[1:])
+        elif what == "more bytes":
+            h.reply(200, data + b"x")
+        elif what == "always short":
+            h.reply(200, b"")
+        elif what == "refusal":
+            h.reply(403, b'{"errors":[{"code":"DENIED","message":"no"}]}')
+        elif what == "loop":
+            h.reply(307, Location=h.path)
+        else:
+            h.reply(307, Location="file:///etc/passwd")
+        return True
+
+    registry.fault = fault
+    p = llmq("pull", target, "-o", tmp_path / "out", code=code)
+    assert says in p.stderr and not (tmp_path / "out").exists()
+    registry.fault = lambda h: False
+    llmq("pull", target, "-o", tmp_path / "out")
+    assert (tmp_path / "out/q.llmq").read_bytes() == packed.read_bytes() and names(tmp_path) == ["out"]
+
+
+def test_a_lying_range_leads_to_the_whole(llmq, packed, registry, tmp_path):
+    target = f"oci://{registry.host}/me/m:x"
+    llmq("publish", packed, target)
+    (tmp_path / "out.resume").mkdir()
+    (tmp_path / "out.resume/.llmq-partial").touch()
+    (tmp_path / "out.resume/q.llmq").write_bytes(packed.read_bytes()[:1000])
+
+    def fault(h):
+        data = big_blob(registry, h)
+        if data is None or "Range" not in h.headers:
+            return False
+        h.reply(206, data[5000:], Content_Range=f"bytes 5000-{len(data) - 1}/{len(data)}")
+        return True
+
+    registry.fault = fault
+    p = llmq("pull", target, "-o", tmp_path / "out")
+    assert "Content-Range: expected bytes 1000-" in p.stderr
+    assert (tmp_path / "out/q.llmq").read_bytes() == packed.read_bytes()
+    # and what an earlier run left of something else does not stay
+    (tmp_path / "two.resume").mkdir()
+    (tmp_path / "two.resume/.llmq-partial").touch()
+    (tmp_path / "two.resume/q.llmq").write_bytes(b"something else")
+    (tmp_path / "two.resume/old.safetensors").write_bytes(b"of another artifact")
+    registry.fault = lambda h: False
+    llmq("pull", target, "-o", tmp_path / "two")
+    assert files(tmp_path / "two") == files(tmp_path / "out")
+
+
+def test_a_redirect_does_not_carry_the_password_along(llmq, packed, tmp_path):
+    r, other = Registry(auth="basic"), Registry()
+    (tmp_path / "password").write_text("s3cret\n")
+    me = ("--username", "me", "--password-file", tmp_path / "password")
+    target = f"oci://{r.host}/me/m:x"
+    llmq("publish", packed, target, *me)
+    p = llmq("pull", target, "-o", tmp_path / "out", code=1)
+    assert "answered 401: it wants --username" in p.stderr
+    other.blobs = r.blobs
+
+    def away(h):
+        if h.command != "GET" or "/blobs/" not in h.path or "Authorization" not in h.headers:
+            return False
+        h.reply(307, Location=f"http://{other.host}{h.path}")
+        return True
+
+    r.fault = away
+    llmq("pull", target, "-o", tmp_path / "out", *me)
+    assert len(other.log) == 8 and not any("Authorization" in h for _, _, h in other.log)
+    r.close()
+    other.close()
+
+
+def test_tokens_are_fetched_and_fetched_again(llmq, packed, tmp_path, monkeypatch):
+    r = Registry(auth="token")
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker/config.json").write_text(json.dumps({"auths": {r.host: {"auth": "bWU6czNjcmV0"}}}))
+    patches = []
+
+    def expire(h):
+        if h.command == "PATCH" and not patches and "Bearer" in h.headers.get("Authorization", ""):
+            patches.append(1)
+            r.tokens = {"none", "of", "these"}
+        return False
+
+    r.fault = expire
+    llmq("publish", packed, f"oci://{r.host}/me/m:x", "--chunk-size", "1M")
+    asked = [p for _, p, _ in r.log if p.startswith("/token")]
+    assert patches and len(asked) == 2
+    assert asked[0] == "/token?service=test%20service&scope=repository%3Ame%2Fm%3Apull%2Cpush"
+    llmq("pull", f"oci://{r.host}/me/m:x", "-o", tmp_path / "out")
+    r.close()
+
+
+def layer(name, data=b"x", **more):
+    return {"mediaType": "x/y", "digest": digest(data), "size": len(data),
+            "annotations": {"org.opencontainers.image.title": name}, **more}
+
+
+@pytest.mark.parametrize("why,layers", [
+    ("up", [layer("../config.json")]), ("up inside", [layer("a/../../config.json")]),
+    ("absolute", [layer("/tmp/config.json")]), ("another folder", [layer("sub/config.json")]),
+    ("a dot", [layer("./config.json")]), ("backslash", [layer("..\\config.json")]),
+    ("hidden", [layer(".config.json")]), ("the mark", [layer(".llmq-partial")]),
+    ("no file of a model", [layer("run.sh")]), ("nothing", [layer("")]), ("newline", [layer("a\n.json")]),
+    ("long", [layer(300 * "a" + ".json")]), ("an option", [layer("-rf.json")]),
+    ("twice", [layer("config.json"), layer("config.json")]), ("twice but for case", [layer("a.json"), layer("A.json")]),
+    ("no name", [layer("a.json", annotations={})]), ("negative", [layer("a.json", size=-1)]),
+    ("half a byte", [layer("a.json", size=0.5)]), ("text", [layer("a.json", size="1")]),
+    ("beyond counting", [layer("a.json", size=1e300)]), ("sum beyond", [layer(f"a{i}.json", size=2**53 - 1) for i in range(2000)]),
+    ("digest of another kind", [layer("a.json", digest="md5:00")]), ("digest with a path", [layer("a.json", digest="sha256:../" + 61 * "0")]),
+    ("no files", []), ("too many", [layer(f"{i}.json") for i in range(5000)]),
+])
+def test_hostile_manifests_are_refused(llmq, registry, tmp_path, why, layers):
+    registry.blobs[digest(b"x")] = b"x"
+    registry.put("x", layers)
+    (tmp_path / "d").mkdir()
+    llmq("pull", f"oci://{registry.host}/me/m:x", "-o", tmp_path / "d/out", code=3)
+    assert not names(tmp_path / "d") and names(tmp_path) == ["d"], why
+
+
+def test_more_than_the_disk_has_is_refused_before_it_is_fetched(llmq, registry, tmp_path):
+    registry.put("x", [layer("a.llmq", size=2**50)])
+    p = llmq("pull", f"oci://{registry.host}/me/m:x", "-o", tmp_path / "out", code=1)
+    assert "expected room for" in p.stderr and len(registry.log) == 1 and not names(tmp_path)
+
+
+# ---- TLS ----
+def test_https_is_checked(llmq, packed, tmp_path):
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
+    import ssl
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                    "-keyout", tmp_path / "key", "-out", tmp_path / "cert", "-days", "2", "-subj", "/CN=localhost",
+                    "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
+    r = Registry()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    r.server.socket = context.wrap_socket(r.server.socket, server_side=True)
+    target = f"oci://{r.host}/me/m:x"
+    llmq("publish", packed, target, "--ca", tmp_path / "cert")
+    llmq("pull", target, "-o", tmp_path / "out", "--ca", tmp_path / "cert")
+    p = llmq("pull", target.replace("localhost", "127.0.0.1"), "-o", tmp_path / "no", "--ca", tmp_path / "cert", code=1)
+    assert "certificate" in p.stderr or "subject" in p.stderr
+    # a token asked for over http would show the password to all
+    r.fault = lambda h: h.reply(401, WWW_Authenticate='Bearer realm="http://localhost:1/token"') or True
+    p = llmq("pull", target, "-o", tmp_path / "no", "--ca", tmp_path / "cert", code=3)
+    assert "expected an https address" in p.stderr
+    r.close()
+
+
+# ---- git ----
+@pytest.fixture
+def bare(tmp_path, monkeypatch):
+    if not shutil.which("git") or not shutil.which("git-lfs"):
+        pytest.skip("git and git-lfs are not both installed")
+    monkeypatch.setenv("HOME", str(tmp_path))  # nobody's name, nobody's settings
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    subprocess.run(["git", "init", "-q", "--bare", tmp_path / "remote.git"], check=True)
+    return tmp_path / "remote.git"
+
+
+def git(repo, *args, **more):
+    return subprocess.run(["git", "-C", repo, *args], check=True, capture_output=True, text=True, **more).stdout
+
+
+def test_git_holds_the_weights_in_lfs_and_gives_them_back(llmq, packed, bare, tmp_path):
+    r = llmq.json("publish", packed, f"git:{bare}", "--branch", "release/1")
+    assert git(bare, "rev-parse", "release/1").strip() == r["digest"]
+    assert git(bare, "show", "release/1:q.llmq").startswith("version https://git-lfs.github.com/spec/v1\n")
+    assert llmq.json("publish", packed, f"git:{bare}", "--branch", "release/1")["sent"] == 0
+    p = llmq("pull", f"git:{bare}", "-o", tmp_path / "out", code=3)
+    assert "expected a branch main" in p.stderr
+    back = llmq.json("pull", f"git:{bare}", "--branch", "release/1", "-o", tmp_path / "out")
+    assert back["digest"] == r["digest"] and (tmp_path / "out/q.llmq").read_bytes() == packed.read_bytes()
+    # a second version on top of the first, and a plain clone gets it through git-lfs
+    llmq("publish", packed, f"git:{bare}", "--branch", "release/1", "--name", "other")
+    assert git(bare, "rev-list", "--count", "release/1") == "2\n"
+    subprocess.run(["git", "-c", "filter.lfs.smudge=git-lfs smudge -- %f", "-c", "filter.lfs.process=git-lfs filter-process",
+                    "clone", "-q", "-b", "release/1", f"file://{bare}", tmp_path / "clone"], check=True)
+    assert (tmp_path / "clone/q.llmq").read_bytes() == packed.read_bytes()
+    assert sorted(names(tmp_path)) == ["clone", "out", "remote.git"]
+
+
+def test_git_push_and_pull_killed_at_any_time_are_completed(llmq, packed, bare, tmp_path):
+    model = tmp_path / "q.llmq"
+    shutil.copy(packed, model)
+    for ms in (60, 120, 180, 260, 400):
+        p = llmq.start("publish", model, f"git:{bare}", "--name", f"v{ms}", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(ms / 1000)
+        p.kill()
+        p.wait()
+        head = subprocess.run(["git", "-C", bare, "rev-parse", "-q", "--verify", "main"], capture_output=True, text=True).stdout
+        if head:
+            llmq("pull", f"git:{bare}", "-o", tmp_path / "seen")
+    for _ in range(50):  # a git that was killed with its parent may still be ending
+        if llmq("publish", model, f"git:{bare}", code=None).returncode == 0:
+            break
+        time.sleep(0.1)
+    for ms in (40, 90, 150, 220):
+        p = llmq.start("pull", f"git:{bare}", "-o", tmp_path / "out", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(ms / 1000)
+        p.kill()
+        p.wait()
+    llmq("pull", f"git:{bare}", "-o", tmp_path / "out")
+    assert (tmp_path / "out/q.llmq").read_bytes() == packed.read_bytes()
+    assert not [n for n in names(tmp_path) if "resume" in n]
+
+
+def test_a_model_of_others_in_git_is_pulled_without_what_is_no_model(llmq, draft, bare, tmp_path):
+    work = tmp_path / "work"
+    subprocess.run(["git", "init", "-q", "-b", "main", work], check=True)
+    for p in draft.iterdir():
+        shutil.copy(p, work)
+    (work / "run.sh").write_text("#!/bin/sh\n")
+    (work / "sub").mkdir()
+    (work / "sub/config.json").write_text("{}")
+
+    def commit():
+        git(work, "add", "-A")
+        git(work, "-c", "user.name=x", "-c", "user.email=x", "commit", "-qm", "x")
+        git(work, "push", "-q", bare, "HEAD:main")
+
+    commit()
+    p = llmq("pull", f"git:{bare}", "-o", tmp_path / "out")
+    assert "run.sh: is no file of a model" in p.stderr and files(tmp_path / "out") == files(draft)
+    (work / "extra.json").symlink_to("/etc/passwd")
+    commit()
+    p = llmq("pull", f"git:{bare}", "-o", tmp_path / "two", code=3)
+    assert "extra.json: expected a plain file, found a link" in p.stderr
+    (work / "extra.json").unlink()
+    (work / "extra.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:../../x\nsize 1\n")
+    commit()
+    p = llmq("pull", f"git:{bare}", "-o", tmp_path / "two", code=3)
+    assert "expected a pointer of git-lfs, found a broken one" in p.stderr
+    assert names(tmp_path) == ["out", "remote.git", "work"]
