@@ -112,11 +112,11 @@ const cmd_row cmd_publish = {
     .groups = { OPT_GROUP("Options", rows, 0),
                 OPT_GROUP("Reaching the target", opt_target_rows, F(target)),
                 OPT_GROUP("Uploading", upload_rows, 0) },
-    .examples = "llmq publish novels-awq.llmq dir:hub/novels-awq --base-model me/novels\0"
-                "llmq eval novels-awq.llmq --text t.txt --ref novels --json > t.json && "
-                "llmq publish novels-awq.llmq oci://localhost:5000/novels:awq --eval t.json\0"
-                "llmq publish novels-gptq git:https://example.org/me/novels-gptq.git "
-                "--made-from novels-gptq.llmq\0",
+    .examples =
+        "llmq publish novels-awq.llmq dir:hub/novels-awq --base-model me/novels\0"
+        "llmq publish novels-awq.llmq oci://localhost:5000/novels:awq --eval held-out.json\0"
+        "llmq publish novels-gptq git:https://example.org/me/novels-gptq.git "
+        "--made-from novels-gptq.llmq\0",
     .opts_bytes = sizeof(publish_opts),
     .run = run,
 };
