@@ -22,6 +22,8 @@ static const http_route routes[] = {
     { "GET", "/v1/models/*", api_get_model, false, false },
     { "POST", "/v1/completions", api_post_completions, false, false },
     { "POST", "/v1/chat/completions", api_post_chat, false, false },
+    { "POST", "/v1/chat/completions/render", api_post_render, false, false },
+    { "POST", "/apply-template", api_post_render, false, false }, /* llama.cpp's name */
     { "POST", "/v1/embeddings", api_post_embeddings, false, false },
     { "POST", "/tokenize", api_post_tokenize, false, false },
     { "POST", "/detokenize", api_post_detokenize, false, false },

@@ -95,43 +95,88 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const a
     return s;
 }
 
-void api_post_chat(void *app, http_req *r)
-{
-    api *a = app;
+/* ---- a request ---- */
+
+typedef struct {
+    cJSON *doc;
     api_params p;
+    api_prompt *prompt; /* one, malloc'd */
+} chat;
+
+static void chat_free(chat *c)
+{
+    if (c->prompt) free(c->prompt->ids);
+    free(c->prompt);
+    api_params_free(&c->p);
+    cJSON_Delete(c->doc);
+}
+
+/* The body of a chat request, checked and rendered; false: the answer is given. */
+static bool read_chat(api *a, http_req *r, chat *c)
+{
     api_error e = { 0 };
     size_t n_text;
-    if (!api_ready(a, r)) return;
-    cJSON *doc = api_parse_spelled(a, r);
-    if (!doc) return;
+    *c = (chat){ 0 };
+    if (!api_ready(a, r)) return false;
+    c->doc = api_parse_spelled(a, r);
+    if (!c->doc) return false;
     const char *text = http_body(r, &n_text);
-    api_prompt *prompt = calloc(1, sizeof *prompt);
-    lq_status s = api_params_read(&p, doc, text, n_text, API_CHAT, &a->m.defaults, a->m.vocab,
+    api_params *p = &c->p;
+    c->prompt = calloc(1, sizeof *c->prompt);
+    lq_status s = api_params_read(p, c->doc, text, n_text, API_CHAT, &a->m.defaults, a->m.vocab,
                                   a->o.strict_params, &e);
-    met_add(a->met, MET_IGNORED_PARAMS, (uint64_t)p.n_ignored);
-    if (!s && !prompt) {
+    met_add(a->met, MET_IGNORED_PARAMS, (uint64_t)p->n_ignored);
+    if (!s && !c->prompt) {
         s = api_fail(&e, NULL, NULL, "out of memory");
         e.status = 503;
     }
-    if (!s && !api_serves(a, p.model)) s = api_no_model(&e, p.model);
-    if (!s && p.tools && a->m.marks.calls == CHAT_CALLS_NONE)
+    if (!s && !api_serves(a, p->model)) s = api_no_model(&e, p->model);
+    if (!s && p->tools && a->m.marks.calls == CHAT_CALLS_NONE)
         s = api_fail(&e, "tools", "unsupported_value",
                      "tools: the model's chat template has none, or spells calls in a way that is "
                      "not known here");
     if (!s) {
-        api_chat_request q = { .tools = p.tools,
-                               .kwargs = p.template_kwargs,
-                               .add_generation_prompt = p.add_generation_prompt,
-                               .continue_final = p.continue_final };
-        s = api_chat_prompt(a, prompt, doc, &q, &e);
+        api_chat_request q = { .tools = p->tools,
+                               .kwargs = p->template_kwargs,
+                               .add_generation_prompt = p->add_generation_prompt,
+                               .continue_final = p->continue_final };
+        s = api_chat_prompt(a, c->prompt, c->doc, &q, &e);
     }
-    if (!s) {
-        api_generate(a, r, API_CHAT, &p, prompt, 1, doc);
-        return;
-    }
+    if (!s) return true;
     api_reply_error(a, r, &e);
-    if (prompt) free(prompt->ids);
-    free(prompt);
-    api_params_free(&p);
-    cJSON_Delete(doc);
+    chat_free(c);
+    return false;
+}
+
+void api_post_chat(void *app, http_req *r)
+{
+    chat c;
+    if (read_chat(app, r, &c)) api_generate(app, r, API_CHAT, &c.p, c.prompt, 1, c.doc);
+}
+
+void api_post_render(void *app, http_req *r)
+{
+    api *a = app;
+    chat c;
+    char *text = NULL;
+    size_t n = 0;
+    lq_err err;
+    if (!read_chat(a, r, &c)) return;
+    if (tok_decode(a->m.tok, c.prompt->ids, c.prompt->n, false, &text, &n, &err)) {
+        http_error(r, 503, NULL, NULL, "out of memory");
+    } else {
+        jw w = { 0 };
+        jw_open(&w, '{');
+        jw_key(&w, "prompt");
+        jw_str(&w, text, n);
+        jw_key(&w, "prompt_token_ids");
+        jw_open(&w, '[');
+        for (size_t i = 0; i < c.prompt->n; i++)
+            jw_i64(&w, c.prompt->ids[i]);
+        jw_close(&w, ']');
+        jw_close(&w, '}');
+        api_reply(r, 200, &w);
+    }
+    free(text);
+    chat_free(&c);
 }

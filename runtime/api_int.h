@@ -72,6 +72,7 @@ void api_get_models(void *a, http_req *r);
 void api_get_model(void *a, http_req *r);
 void api_post_completions(void *a, http_req *r);
 void api_post_chat(void *a, http_req *r);
+void api_post_render(void *a, http_req *r); /* what the template makes of a chat */
 void api_post_embeddings(void *a, http_req *r);
 void api_post_tokenize(void *a, http_req *r);
 void api_post_detokenize(void *a, http_req *r);

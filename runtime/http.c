@@ -496,14 +496,32 @@ static lq_status start_daemon(http_server *s, lq_err *err)
     /* The library's own limit is each thread's share, and leaves what exceeds it to wait: above
      * ours for every thread, so that on_accept decides. */
     unsigned limit = (unsigned)s->o.threads * ((unsigned)s->o.max_connections + 16);
+    struct MHD_OptionItem tls[] = {
+        { MHD_OPTION_HTTPS_PRIORITIES, 0, NULL },
+        { MHD_OPTION_HTTPS_MEM_CERT, 0, NULL },
+        { MHD_OPTION_HTTPS_MEM_KEY, 0, NULL },
+        { MHD_OPTION_END, 0, NULL },
+    };
+    if (s->o.tls_cert) {
+        static const char priorities[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
+        const char *const texts[] = { priorities, s->o.tls_cert, s->o.tls_key };
+        for (size_t i = 0; i < LQ_COUNT(texts); i++) /* the library only reads them */
+            memcpy(&tls[i].ptr_value, &texts[i], sizeof texts[i]);
+    }
+    struct MHD_OptionItem *more = s->o.tls_cert ? tls : tls + LQ_COUNT(tls) - 1;
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
+    if (s->o.tls_cert) flags |= MHD_USE_TLS;
     s->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, on_accept, s, on_request, s,
-        MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)s->o.threads,
-        MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONN_MEMORY,
-        MHD_OPTION_CONNECTION_TIMEOUT, idle, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-        MHD_OPTION_URI_LOG_CALLBACK, on_uri, s, MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
-        s, MHD_OPTION_END);
+        flags, 0, on_accept, s, on_request, s, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
+        MHD_OPTION_THREAD_POOL_SIZE, (unsigned)s->o.threads, MHD_OPTION_CONNECTION_LIMIT, limit,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONN_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
+        idle, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, on_uri, s,
+        MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_ARRAY, more,
+        MHD_OPTION_END);
+    if (!s->daemon && s->o.tls_cert)
+        return lq_fail(err, LQ_EFORMAT,
+                       "TLS did not start: expected a certificate and its private key in PEM");
     if (!s->daemon) return lq_fail(err, LQ_EIO, "the HTTP server did not start");
     s->listen_fd = -1; /* the daemon owns it */
     return LQ_OK;

@@ -47,6 +47,9 @@ typedef struct {
     const char *unix_path;    /* listen on this Unix socket instead; NULL: on host and port */
     const http_route *routes; /* borrowed */
     size_t n_routes;
+    /* TLS: a chain of certificates and its private key, PEM texts, borrowed until http_close; NULL:
+     * plain HTTP. TLS 1.2 and 1.3. */
+    const char *tls_cert, *tls_key;
     http_key_list keys;         /* copied; none: no key is asked for */
     const char *const *origins; /* whose pages may call (CORS), "*": all; borrowed */
     int n_origins;
@@ -64,7 +67,8 @@ typedef struct {
     void *app;
 } http_opts;
 
-/* LQ_EIO: the address is in use, unknown or forbidden; err names host and port. */
+/* LQ_EIO: the address is in use, unknown or forbidden; err names host and port. LQ_EFORMAT: TLS was
+ * asked for, and does not start with this certificate and key. */
 lq_status http_open(http_server **s, const http_opts *o, lq_err *err);
 /* Cuts what is open, stops the threads. Who kept an exchange may still answer (in vain) and must
  * release it. */

@@ -48,7 +48,9 @@ static void cut_slow(http_server *s, conn *c)
     c->cut = true;
     if (c->state != CONN_IDLE) {
         atomic_fetch_add(&s->n_timeouts, 1);
-        if (send(c->fd, answer, sizeof answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        /* under TLS the client learns it from the close */
+        if (s->o.tls_cert ||
+            send(c->fd, answer, sizeof answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
             c->state = CONN_IDLE; /* the client reads nothing: it learns it from the close */
     }
     shutdown(c->fd, SHUT_RDWR);

@@ -26,6 +26,7 @@ typedef struct {
     int64_t port, queue, connections;
     int web;
     double shutdown_timeout, request_timeout, stall_timeout;
+    const char *cert, *cert_key;
     opt_list names, origins;
     ops_key_opts keys;
     bool strict_params;
@@ -52,6 +53,10 @@ static const opt_row server_rows[] = {
       .help = "name of the model in the API; may be repeated; default: the file's name" },
     { "uds", 0, OPT_STR, F(unix_path), .arg = "PATH",
       .help = "listen on a Unix socket instead of an address and a port" },
+    { "ssl-certfile", 0, OPT_STR, F(cert), .arg = "FILE",
+      .help = "serve over TLS with this chain of certificates (PEM)" },
+    { "ssl-keyfile", 0, OPT_STR, F(cert_key), .arg = "FILE",
+      .help = "the private key of the certificate (PEM)" },
     { "api-key", 0, OPT_LIST, F(keys.keys), .arg = "KEY",
       .help = "key that clients must send; may be repeated; default: none is asked for" },
     { "api-key-file", 0, OPT_STR, F(keys.key_file), .arg = "FILE",
@@ -103,6 +108,7 @@ typedef struct {
     eng_opts engine_opts;
     ops_keys keys;
     ops_log log;
+    ops_tls tls;
 #ifdef LLMQ_SCRIPTED
     test_script *script;
     eng_script hook;
@@ -147,6 +153,7 @@ static lq_status listen_first(serve *v, lq_err *err)
                     .log = log_request,
                     .user = v };
     lq_status s = ops_keys_read(&v->keys, &o->keys, err);
+    if (!s) s = ops_tls_read(&v->tls, o->cert, o->cert_key, err);
     if (!s) s = ops_log_open(&v->log, o->access_log, err);
     if (!s) s = lm_open(&v->l, &ao, err);
     if (s) return s;
@@ -154,6 +161,8 @@ static lq_status listen_first(serve *v, lq_err *err)
                      .port = (int)o->port,
                      .unix_path = o->unix_path,
                      .keys = v->keys.list,
+                     .tls_cert = v->tls.cert,
+                     .tls_key = v->tls.key,
                      .origins = o->origins.v,
                      .n_origins = o->origins.n,
                      .max_connections = (int)o->connections,
@@ -171,8 +180,8 @@ static lq_status listen_first(serve *v, lq_err *err)
     if (o->unix_path)
         snprintf(v->url, sizeof v->url, "%s", o->unix_path);
     else
-        snprintf(v->url, sizeof v->url, "http://%s%s%s:%d", v6 ? "[" : "", o->host, v6 ? "]" : "",
-                 http_port(v->http));
+        snprintf(v->url, sizeof v->url, "%s://%s%s%s:%d", o->cert ? "https" : "http", v6 ? "[" : "",
+                 o->host, v6 ? "]" : "", http_port(v->http));
     prog_say(LOG_INFO, "listening on %s, loading %s", v->url, v->path);
     return LQ_OK;
 }
@@ -188,13 +197,13 @@ static lq_status open_script(void *user, const tok_tokenizer *t, int64_t vocab, 
 }
 #endif
 
-/* The machine's limits beside which /metrics puts what it does: a tenth of a second. */
+/* The machine's limits beside which /metrics puts what it does: tens of milliseconds. */
 static lq_status measure_limits(serve *v, lq_err *err)
 {
     enum { READ_BYTES = 64 << 20 };
     bench_limits one, all;
     lq_status s = bench_limits_run(
-        &one, &all, &(bench_opts){ .seconds = 0.01, .bytes = READ_BYTES }, v->p, err);
+        &one, &all, &(bench_opts){ .seconds = 0.003, .bytes = READ_BYTES }, v->p, err);
     if (s) return s;
     const mm_acts acts = all.gflops[v->engine_opts.acts] > 0 ? v->engine_opts.acts : MM_F32;
     api_set_limits(lm_api(v->l), 1e9 * all.read_gbytes_s, 1e9 * all.gflops[acts]);
@@ -297,6 +306,7 @@ static void close_all(serve *v)
     lm_close(v->l);
     pool_close(v->p);
     ops_keys_free(&v->keys);
+    ops_tls_free(&v->tls);
     ops_log_close(&v->log);
 #ifdef LLMQ_SCRIPTED
     test_script_close(v->script);

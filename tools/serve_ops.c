@@ -57,6 +57,30 @@ void ops_keys_free(ops_keys *k)
     *k = (ops_keys){ .list = { NULL, 0, NULL, 0 } };
 }
 
+/* ---- TLS ---- */
+
+lq_status ops_tls_read(ops_tls *t, const char *cert_file, const char *key_file, lq_err *err)
+{
+    enum { MOST = 1 << 20 };
+    size_t n;
+    *t = (ops_tls){ NULL, NULL };
+    if (!cert_file != !key_file)
+        return lq_fail(err, LQ_EUSAGE, "--ssl-certfile and --ssl-keyfile go together");
+    if (!cert_file) return LQ_OK;
+    lq_status s = lq_read_file(&t->cert, &n, cert_file, MOST, err);
+    if (!s) s = lq_read_file(&t->key, &n, key_file, MOST, err);
+    if (s) ops_tls_free(t);
+    return s;
+}
+
+void ops_tls_free(ops_tls *t)
+{
+    if (t->key) explicit_bzero(t->key, strlen(t->key));
+    free(t->cert);
+    free(t->key);
+    *t = (ops_tls){ NULL, NULL };
+}
+
 /* ---- the access log ---- */
 
 static int open_log(const char *path)

@@ -22,6 +22,13 @@ typedef struct {
 lq_status ops_keys_read(ops_keys *k, const ops_key_opts *o, lq_err *err);
 void ops_keys_free(ops_keys *k); /* zeroed allowed */
 
+/* The texts of a certificate's and a key's file, for http_opts. Both or none: else LQ_EUSAGE. */
+typedef struct {
+    char *cert, *key; /* NULL: no TLS */
+} ops_tls;
+lq_status ops_tls_read(ops_tls *t, const char *cert_file, const char *key_file, lq_err *err);
+void ops_tls_free(ops_tls *t);
+
 /* One JSON object a line for each request: time (Unix seconds), method, path, status, seconds,
  * bytes (of the body), request_id. Never a prompt, an answer or a key. */
 typedef struct {

@@ -185,3 +185,21 @@ def test_control_tokens_of_users_are_text(server, ask):
         ids = server.post_json("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
         assert server.post_json("/detokenize", {"tokens": ids})["prompt"] == text
     ask.check_error(server.post("/v1/completions", {"prompt": "a\0b"}), 400, None, "invalid_json")
+
+
+def test_what_the_template_makes_of_a_chat(server, scripted, ask):
+    """The prompt that the same request would be answered to, with its tools and options."""
+    d = server.post_json("/v1/chat/completions/render", {"messages": MESSAGES, "max_tokens": 3})
+    assert d == {"prompt": "<|begin_of_text|>You tell stories.\nOnce upon a time\n",
+                 "prompt_token_ids": server.post_json("/tokenize", {"messages": MESSAGES})["tokens"]}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    body = {"messages": said("[abc]"), "tools": tools, "max_tokens": 1}
+    d = scripted.post_json("/apply-template", body)
+    assert '"name": "weather"' in d["prompt"] and "[abc]" in d["prompt"]
+    usage = scripted.post_json("/v1/chat/completions", body)["usage"]
+    assert usage["prompt_tokens"] == len(d["prompt_token_ids"])
+    plain = scripted.post_json("/apply-template", {**body, "tool_choice": "none"})
+    assert "weather" not in plain["prompt"]
+    for wrong, param in (({"messages": []}, "messages"), ({**body, "temperature": 9}, "temperature"),
+                         ({**body, "n": 0}, "n")):
+        ask.check_error(server.post("/apply-template", wrong), 400, param=param, code=None)

@@ -437,6 +437,7 @@ def test_port_0_is_printed(llmq):
         line = p.stderr.readline()
         port = int(line.split("http://127.0.0.1:")[1].split(",")[0])
         assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+        assert p.stderr.readline().startswith("ready: ")  # a signal while it loads ends it otherwise
     finally:
         p.terminate()
         p.stderr.read()
