@@ -121,6 +121,17 @@ static void write_config(jw *w, const api *a)
     jw_free(&labels);
 }
 
+/* vllm:spec_decode_num_accepted_tokens_per_pos, of the places that guesses have reached. */
+static void write_accepted(jw *w, const char *labels, const eng_stats *s)
+{
+    static const char name[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    jw_printf(w, "# HELP %s Tokens guessed right, by the place of the guess.\n# TYPE %s counter\n",
+              name, name);
+    for (size_t i = 0; i < LQ_COUNT(s->right_at) && (i == 0 || s->right_at[i]); i++)
+        jw_printf(w, "%s{%s,position=\"%zu\"} %llu\n", name, labels, i,
+                  (unsigned long long)s->right_at[i]);
+}
+
 void api_get_metrics(void *app, http_req *r)
 {
     api *a = app;
@@ -178,6 +189,7 @@ void api_get_metrics(void *app, http_req *r)
     jw w = { 0 };
     for (size_t i = 0; i < LQ_COUNT(rows); i++)
         met_write_one(&w, rows[i].type, rows[i].name, rows[i].help, labels, rows[i].v);
+    write_accepted(&w, labels, &s);
     if (atomic_load(&a->has_model)) write_config(&w, a);
     met_write(a->met, &w, labels);
     if (w.oom)

@@ -97,6 +97,7 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
     if (!o.max_batch_tokens) o.max_batch_tokens = 512;
     if (!o.queue) o.queue = 1024;
     size_t block = kv_block_bytes(c, o.block_size, o.kv), free_bytes = eng_free_memory();
+    if (o.draft) block += kv_block_bytes(o.draft->cfg, o.block_size, o.kv); /* as many of each */
     int64_t one = lq_ceil_div(o.max_len, o.block_size); /* blocks of one sequence */
     int64_t n = one > MAX_BLOCKS / o.max_seqs ? MAX_BLOCKS : one * o.max_seqs;
     size_t most = o.kv_bytes ? o.kv_bytes / block : free_bytes ? free_bytes / 4 / block : (size_t)n;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "runtime/draft.h"
 #include "runtime/eng_size.h"
 #include "runtime/sched.h"
 
@@ -20,6 +21,8 @@ struct engine {
     eng_opts o;
     kv_cache *kv;
     fwd_ctx *fwd;
+    draft *draft; /* NULL: none */
+    spec_gain gain;
     smp_ctx **smp; /* [threads] */
     int n_smp;
     sched sched;
@@ -193,6 +196,7 @@ static void finish(engine *e, seq *s, eng_event ev, eng_finish how)
     }
     if (how == ENG_ERROR) ev.error = s->err.msg;
     s->sink(s->user, &ev);
+    draft_forget(e->draft, s);
     pthread_mutex_lock(&e->lock);
     live_remove(e, s);
     e->n_ending--;
@@ -218,6 +222,8 @@ static void admit(engine *e)
         pthread_mutex_unlock(&e->lock);
         if (!s->prepared && seq_prepare(s, e->m->cfg, e->tok, e->o.guesses, &s->err))
             finish(e, s, event_of(s), ENG_ERROR);
+        else if (e->draft && !s->draft.kv.table)
+            draft_begin(e->draft, s);
     }
 }
 
@@ -299,6 +305,8 @@ static void take_guesses(engine *e, seq *s)
     e->stats.drafts++;
     e->stats.guesses += (uint64_t)s->plan_draft;
     e->stats.right += (uint64_t)right;
+    for (int64_t i = 0; i < right; i++)
+        e->stats.right_at[i]++;
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -333,11 +341,43 @@ static void take_result(engine *e, seq *s)
     take_samples(e, s);
 }
 
+/* Guesses for all that run. A step whose seconds tell how guesses pay has `*decodes` rows of
+ * decodes and nothing else: 0 where this one does not. */
+static void guess(engine *e, int64_t *decodes)
+{
+    seq **run = e->sched.running;
+    int64_t n = e->sched.n_running;
+    *decodes = 0;
+    if (!e->draft) {
+        for (int64_t i = 0; i < n; i++)
+            seq_guess(run[i], e->o.guesses);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        *decodes += run[i]->n_ids - run[i]->n_done == 1;
+    bool pays = *decodes > 0 && spec_pays(&e->gain, *decodes);
+    bool only = draft_guess(e->draft, run, n, pays ? e->o.guesses : 0, e->smp[0]);
+    if (!only || *decodes < n) *decodes = 0;
+}
+
+/* After a step of so many decodes that began at `start`. */
+static void learn_gain(engine *e, int n, int64_t decodes, double start)
+{
+    int64_t ids = 0, guesses = 0;
+    if (n != decodes) return;
+    for (int i = 0; i < n; i++) {
+        ids += e->sched.planned[i]->n_samples;
+        guesses += e->sched.planned[i]->plan_draft;
+    }
+    spec_timed(&e->gain, decodes, guesses > 0, now_seconds() - start, ids);
+}
+
 static void step(engine *e)
 {
+    int64_t decodes;
     admit(e);
-    for (int64_t i = 0; i < e->sched.n_running; i++)
-        seq_guess(e->sched.running[i], e->o.guesses);
+    double start = now_seconds();
+    guess(e, &decodes);
     int n = sched_plan(&e->sched, e->items);
     e->due = sched_due(&e->sched);
     if (n == 0) return;
@@ -356,6 +396,7 @@ static void step(engine *e)
         if (st) s->err = err;
     }
     if (!st) pool_run(e->p, n, sample_one, e);
+    if (!st && decodes) learn_gain(e, n, decodes, start);
     for (int i = 0; i < n; i++) /* finish() changes running, not planned */
         take_result(e, e->sched.planned[i]);
     pthread_mutex_lock(&e->lock);
@@ -464,7 +505,11 @@ static lq_status open_step(engine *e, lq_err *err)
                    .max_rows = sched_max_rows(&e->sched),
                    .max_logits = sched_max_logits(&e->sched),
                    .max_seqs = e->o.max_seqs };
-    return fwd_open(&e->fwd, e->m, e->kv, e->p, &f, err);
+    s = fwd_open(&e->fwd, e->m, e->kv, e->p, &f, err);
+    f.max_rows = e->o.max_batch_tokens;
+    if (!s && e->o.draft)
+        s = draft_open(&e->draft, e->o.draft, e->m->cfg->vocab, kv_options(e->kv), &f, e->p, err);
+    return s;
 }
 
 lq_status eng_open(engine **out, const model *m, const tok_tokenizer *tok, pool *p,
@@ -506,6 +551,7 @@ void eng_close(engine *e)
         pthread_join(e->thread, NULL);
     }
     if (e->fwd) fwd_close(e->fwd);
+    draft_close(e->draft);
     sched_close(&e->sched);
     for (int i = 0; e->smp && i < e->n_smp; i++)
         smp_close(e->smp[i]);

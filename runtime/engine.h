@@ -110,14 +110,16 @@ typedef struct {
     mm_acts acts;
     kv_dtype kv;
     eng_policy policy;
-    int block_size;           /* 0: 16 */
-    size_t kv_bytes;          /* 0: enough for max_seqs at max_len, at most 1/4 of free memory */
-    int64_t max_len;          /* 0: the model's maximum, or what the KV pool holds if less */
-    int64_t max_seqs;         /* 0: 64 */
+    int block_size;   /* 0: 16 */
+    size_t kv_bytes;  /* the draft's included; 0: enough for max_seqs at max_len, at most 1/4 of
+                         free memory */
+    int64_t max_len;  /* 0: the model's maximum, or what the KV pool holds if less */
+    int64_t max_seqs; /* 0: 64 */
     int64_t max_batch_tokens; /* 0: 512 */
     int64_t queue;            /* 0: 1024; at most max_seqs + queue requests are in the engine */
     bool no_prefix_cache;
     int64_t guesses;          /* of the next ids in a step (runtime/spec.h), 0..SPEC_MAX; 0: none */
+    const model *draft;       /* makes the guesses (runtime/draft.h), or NULL: n-grams; borrowed */
     const eng_script *script; /* tests alone: NULL otherwise */
 } eng_opts;
 
@@ -129,6 +131,7 @@ typedef struct {
     uint64_t rows, logit_rows;            /* through the layers, through the head */
     double step_seconds;                  /* in all steps */
     uint64_t drafts, guesses, right; /* steps of a sequence with guesses; those; the right ones */
+    uint64_t right_at[15];           /* [SPEC_MAX] by place: the first guess, the second, ... */
     double
         last_step_age; /* seconds since the last finished step while something runs; 0 when idle */
 } eng_stats;

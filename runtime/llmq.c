@@ -20,6 +20,7 @@ struct lm {
     api *a;
     load_model model;
     load_tok tok;
+    load_model draft; /* zeroed: none */
     gen_defaults gen;
     chat_format *chat; /* NULL: the model has no template */
     engine *e;
@@ -137,6 +138,35 @@ static void describe(lm *l)
     l->has_info = true;
 }
 
+/* Ids must mean the same to both. */
+static lq_status check_tokens(const tok_tokenizer *ours, const tok_tokenizer *theirs, lq_err *err)
+{
+    int32_t n = tok_vocab(ours);
+    if (tok_vocab(theirs) != n)
+        return lq_fail(err, LQ_EVALUE, "expected the model's %d tokens, found %d", n,
+                       tok_vocab(theirs));
+    for (int32_t i = 0; i < n; i++) {
+        size_t a = 0, b = 0;
+        const char *x = tok_token(ours, i, &a), *y = tok_token(theirs, i, &b);
+        if (!x != !y || a != b || (x && memcmp(x, y, a) != 0))
+            return lq_fail(err, LQ_EVALUE, "token %d: expected the model's '%.*s', found '%.*s'", i,
+                           x ? (int)a : 0, x ? x : "", y ? (int)b : 0, y ? y : "");
+    }
+    return LQ_OK;
+}
+
+static lq_status open_draft(lm *l, const lm_source *o, lq_err *err)
+{
+    load_tok tok = { 0 };
+    lq_status s = load_weights(&l->draft, o->draft, o->verify, o->p, o->job, o->note, err);
+    if (s) return s; /* names the file */
+    if (l->tok.t) s = load_tok_open(&tok, l->draft.src, o->draft, err);
+    if (s == LQ_ENOENT) s = LQ_OK; /* the number of ids alone can be compared */
+    if (!s && tok.t) s = check_tokens(l->tok.t, tok.t, err);
+    load_tok_close(&tok);
+    return s ? lq_wrap(err, s, "--speculative-model: %s", o->draft) : LQ_OK;
+}
+
 lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
 {
     lq_status s = load_weights(&l->model, o->path, o->verify, o->p, o->job, o->note, err);
@@ -144,6 +174,8 @@ lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
     if (!s) s = open_text(l, o, err);
     if (!s) s = load_stops(&l->model, l->tok.t, err);
     eng_opts eo = o->engine;
+    if (!s && o->draft) s = open_draft(l, o, err);
+    if (o->draft) eo.draft = &l->draft.m;
     if (!s && o->before_engine)
         s = o->before_engine(o->user, l->tok.t, l->model.m.cfg->vocab, &eo, err);
     if (!s) s = eng_open(&l->e, &l->model.m, l->tok.t, o->p, &eo, err);
@@ -159,6 +191,7 @@ void lm_close(lm *l)
     eng_close(l->e); /* what runs ends, and answers into the list */
     chat_close(l->chat);
     load_tok_close(&l->tok);
+    load_model_close(&l->draft);
     load_model_close(&l->model);
     api_close(l->a);
     for (lm_answer a; lm_poll(l, &a);)

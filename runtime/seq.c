@@ -253,13 +253,18 @@ lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, int6
 
 /* ---- output ---- */
 
-void seq_guess(seq *s, int64_t max)
+int64_t seq_guesses(seq *s, int64_t max)
 {
     int64_t room = s->max_new - seq_output(s) - 1;
-    s->n_draft = 0;
-    if (max <= 0 || room <= 0 || s->n_ids - s->n_done != 1 || seq_scoring(s)) return;
+    if (max <= 0 || room <= 0 || s->n_ids - s->n_done != 1 || seq_scoring(s)) return 0;
     int64_t n = spec_length(&s->spec, max);
-    s->n_draft = spec_ngram(s->ids + s->n_ids, n < room ? n : room, s->ids, s->n_ids);
+    return n < room ? n : room;
+}
+
+void seq_guess(seq *s, int64_t max)
+{
+    int64_t n = seq_guesses(s, max);
+    s->n_draft = n > 0 ? spec_ngram(s->ids + s->n_ids, n, s->ids, s->n_ids) : 0;
 }
 
 /* Takes out of the mask what would complete a bad word behind n ids of output. */
@@ -302,6 +307,28 @@ static lq_status follow(seq *s, int32_t id, int64_t *steps, bool *on, lq_err *er
     *steps += !st && *on;
     if (!st && *on) *on = !gr_must_end(s->matcher);
     return st;
+}
+
+bool seq_guess_from(seq *s, smp_ctx *smp, const float *row)
+{
+    int64_t n = seq_output(s) + s->n_draft;
+    smp_params p = *seq_params(s, n);
+    smp_result guess;
+    lq_err ignored;
+    bool on = true;
+    p.logprobs = -1;
+    p.temperature = 0; /* the likeliest: drawn ones were right less often */
+    if (set_mask(s, n, &ignored) || smp_sample(smp, &guess, row, &p, s->ids, s->n_prompt,
+                                               s->ids + s->n_prompt, n, (uint64_t)n, &ignored))
+        return false;
+    s->ids[s->n_ids + s->n_draft++] = guess.id;
+    return !follow(s, guess.id, &s->draft.steps, &on, &ignored) && on;
+}
+
+void seq_guess_end(seq *s)
+{
+    if (s->draft.steps > 0) gr_rollback(s->matcher, s->draft.steps);
+    s->draft.steps = 0;
 }
 
 lq_status seq_draw(seq *s, smp_ctx *smp, const float *(*row)(void *user, int64_t i), void *user,

@@ -14,6 +14,15 @@
 #include "runtime/spec.h"
 #include "runtime/stop.h"
 
+/* What a draft model (runtime/draft.h) knows of a sequence. */
+typedef struct {
+    kv_seq kv;
+    int64_t n_done; /* ids and guesses that it has read */
+    int64_t base;   /* n_ids when it last guessed, and the guesses then */
+    int32_t ids[SPEC_MAX];
+    int64_t steps; /* of the matcher along the guesses */
+} seq_draft;
+
 typedef struct seq seq;
 struct seq {
     uint64_t id;
@@ -38,7 +47,8 @@ struct seq {
     uint32_t *mask;      /* [n_mask] of the next draw; in r.params and early; NULL: all may be */
     size_t n_mask;
     spec_state spec;
-    int64_t n_draft;        /* guesses for this step, behind ids[n_ids - 1] */
+    int64_t n_draft; /* guesses for this step, behind ids[n_ids - 1] */
+    seq_draft draft;
     const int32_t *end_ids; /* that may be drawn where the grammar may end */
     int n_end_ids;
     double *pooled; /* [hidden] for an embedding: the sum over the rows so far, or the last row */
@@ -82,8 +92,15 @@ static inline bool seq_scoring(const seq *s)
     if (s->r.pool) return s->n_scored < s->n_prompt;
     return s->r.prompt_logprobs >= 0 && s->n_scored < s->n_prompt - 1;
 }
-/* Guesses of the next ids into ids[n_ids ..], at most `max`, if this step draws. */
+/* How many guesses the next step is worth, at most `max`; 0 if it does not draw. Once a step. */
+int64_t seq_guesses(seq *s, int64_t max);
+/* So many into ids[n_ids ..] from the ids so far. */
 void seq_guess(seq *s, int64_t max);
+/* One more guess, from a draft's logits; false: it is the last that makes sense. Then
+ * seq_guess_end.
+ */
+bool seq_guess_from(seq *s, smp_ctx *smp, const float *row);
+void seq_guess_end(seq *s);
 /* Parameters for the draw of output id i. */
 static inline const smp_params *seq_params(const seq *s, int64_t i)
 {

@@ -32,3 +32,30 @@ void spec_learn(spec_state *s, int64_t guessed, int64_t right)
     s->misses = right > 0 ? 0 : s->misses + 1;
     s->pause = s->misses > 5 ? SPEC_PAUSE : s->misses > 0 ? ((int64_t)1 << s->misses) - 1 : 0;
 }
+
+static int class_of(int64_t decodes)
+{
+    int c = 0;
+    while (c < SPEC_CLASSES - 1 && decodes > (int64_t)1 << c)
+        c++;
+    return c;
+}
+
+bool spec_pays(const spec_gain *g, int64_t decodes)
+{
+    int c = class_of(decodes);
+    int64_t steps = g->of[c].steps;
+    const double *seconds = g->of[c].seconds, *ids = g->of[c].ids;
+    if (steps < 2 * SPEC_TRIAL) return steps < SPEC_TRIAL;
+    bool pays = seconds[1] * ids[0] < seconds[0] * ids[1];
+    return steps % SPEC_TERM < SPEC_PROBE ? !pays : pays;
+}
+
+void spec_timed(spec_gain *g, int64_t decodes, bool guessed, double seconds, int64_t ids)
+{
+    const double keep = 0.9;
+    int c = class_of(decodes);
+    g->of[c].seconds[guessed] = keep * g->of[c].seconds[guessed] + seconds;
+    g->of[c].ids[guessed] = keep * g->of[c].ids[guessed] + (double)ids;
+    g->of[c].steps++;
+}

@@ -59,9 +59,42 @@ TEST(guesses_that_are_right_grow_and_wrong_ones_pause)
     CHECK(spec_length(&s, 15) == 2, "one hit ends it");
 }
 
+/* Steps of a machine on which `on[c]` and `off[c]` seconds are what an id costs. */
+static int64_t guessed_steps(const double on[SPEC_CLASSES], const double off[SPEC_CLASSES],
+                             int64_t decodes, int c, int64_t steps, spec_gain *g)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < steps; i++) {
+        bool guess = spec_pays(g, decodes);
+        int64_t ids = decodes * (guess ? 3 : 1);
+        spec_timed(g, decodes, guess, (guess ? on : off)[c] * (double)ids, ids);
+        n += guess;
+    }
+    return n;
+}
+
+TEST(guesses_are_made_where_they_pay_and_nowhere_else)
+{
+    static const int64_t decodes[SPEC_CLASSES] = { 1, 2, 4, 7, 16 };
+    double on[SPEC_CLASSES] = { 0.5, 0.9, 1.1, 2, 3 };
+    static const double off[SPEC_CLASSES] = { 1, 1, 1, 1, 1 };
+    spec_gain g = { 0 };
+    for (int c = 0; c < SPEC_CLASSES; c++) {
+        int64_t n = guessed_steps(on, off, decodes[c], c, 1280, &g);
+        int64_t most = on[c] < 1 ? 1280 : 8 + 10 * SPEC_PROBE;
+        CHECK(n <= most && n >= (on[c] < 1 ? 1280 - 8 - 10 * SPEC_PROBE : SPEC_TRIAL),
+              "%lld decodes: %lld steps of 1280 had guesses", (long long)decodes[c], (long long)n);
+    }
+    on[0] = 3; /* the load changes: a term later it has been noticed */
+    guessed_steps(on, off, 1, 0, 2 * SPEC_TERM, &g);
+    int64_t n = guessed_steps(on, off, 1, 0, SPEC_TERM, &g);
+    CHECK(n <= SPEC_PROBE, "%lld steps had guesses that no longer pay", (long long)n);
+}
+
 int main(int argc, char **argv)
 {
     RUN(what_followed_the_last_ids_before_is_guessed);
     RUN(guesses_that_are_right_grow_and_wrong_ones_pause);
+    RUN(guesses_are_made_where_they_pay_and_nowhere_else);
     return check_end();
 }

@@ -425,6 +425,7 @@ static lq_status open_model(batch *b, pool **p, const eng_opts *eo, lq_err *err)
     lm_source src = { .path = b->c->argv[0],
                       .verify = opt_given(b->c, "verify"),
                       .p = *p,
+                      .draft = b->o->engine.draft,
                       .engine = *eo,
                       .job = b->c->job,
                       .note = load_note };

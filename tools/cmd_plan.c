@@ -11,7 +11,7 @@
 #include "tools/limits.h"
 
 typedef struct {
-    const char *scheme;
+    const char *scheme, *draft;
     size_t memory;
     int64_t ctx, batch_tokens;
     double bandwidth, gflops;
@@ -23,6 +23,8 @@ static const opt_row rows[] = {
     { "scheme", 's', OPT_STR, F(scheme), .arg = "SCHEME",
       .help = "plan as if the linear layers were in this scheme, such as u4-g128, nf4 or bf16; "
               "without it they stay as they are stored" },
+    { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT",
+      .help = "count a draft model too: its weights, its cache and its scratch" },
     { "ctx", 0, OPT_INT, F(ctx), .def = "0", .lo = 0, .hi = 1 << 30,
       .help = "tokens per sequence when sequences are counted; 0 takes the model's maximum" },
     { "max-num-batched-tokens", 0, OPT_INT, F(batch_tokens), .def = "512", .lo = 1, .hi = 65536,
@@ -44,6 +46,7 @@ typedef struct {
     double step_weights;  /* numbers in those */
     double params;        /* all of the model */
     size_t kv_per_token, scratch_bytes, memory_bytes;
+    size_t draft_weights, draft_kv; /* of a draft model; the latter per token */
     int64_t ctx, max_len, max_batch, max_tokens;
     double bandwidth, flops;
     double decode_limit, decode_limit_full, prefill_limit, optimal_batch;
@@ -163,9 +166,9 @@ static lq_status measure(plan *pl, const plan_opts *o, const qt_scheme *scheme, 
 
 static void derive(plan *pl)
 {
-    size_t fixed = pl->weights_bytes + pl->scratch_bytes;
+    size_t fixed = pl->weights_bytes + pl->draft_weights + pl->scratch_bytes;
     size_t left = pl->memory_bytes > fixed ? pl->memory_bytes - fixed : 0;
-    pl->max_tokens = (int64_t)(left / pl->kv_per_token);
+    pl->max_tokens = (int64_t)(left / (pl->kv_per_token + pl->draft_kv));
     pl->max_len = pl->max_tokens < pl->cfg->max_pos ? pl->max_tokens : pl->cfg->max_pos;
     pl->max_batch = pl->max_tokens / pl->ctx;
     double step = (double)pl->step_bytes, kv = (double)pl->kv_per_token * (double)pl->ctx;
@@ -187,6 +190,10 @@ static cJSON *as_json(const plan *pl)
     cJSON_AddNumberToObject(o, "params_active", pl->params - arch_idle_params(pl->cfg));
     cJSON_AddNumberToObject(o, "weights_bytes", (double)pl->weights_bytes);
     cJSON_AddNumberToObject(o, "kv_bytes_per_token", (double)pl->kv_per_token);
+    if (pl->draft_weights) {
+        cJSON_AddNumberToObject(o, "draft_weights_bytes", (double)pl->draft_weights);
+        cJSON_AddNumberToObject(o, "draft_kv_bytes_per_token", (double)pl->draft_kv);
+    }
     cJSON_AddNumberToObject(o, "scratch_bytes", (double)pl->scratch_bytes);
     cJSON_AddNumberToObject(o, "memory_bytes", (double)pl->memory_bytes);
     cJSON_AddBoolToObject(o, "fits", pl->max_tokens > 0);
@@ -216,6 +223,10 @@ static void print_text(const plan *pl, int threads)
     printf("\n");
     BYTES("weights", pl->weights_bytes);
     BYTES("KV cache per token", pl->kv_per_token);
+    if (pl->draft_weights) {
+        BYTES("weights of the draft", pl->draft_weights);
+        BYTES("its KV cache per token", pl->draft_kv);
+    }
     BYTES("scratch", pl->scratch_bytes);
     BYTES("memory to fit into", pl->memory_bytes);
 #undef BYTES
@@ -236,6 +247,38 @@ static void print_text(const plan *pl, int threads)
            "batch where they meet", ceil(pl->optimal_batch));
 }
 
+static fwd_opts step_of(const plan_opts *o)
+{
+    return (fwd_opts){
+        .acts = opt_acts(&o->model), .max_rows = o->batch_tokens, .max_logits = 64, .max_seqs = 64
+    };
+}
+
+/* What a draft model takes beside the model: it stays as it is stored. */
+static lq_status add_draft(plan *pl, const plan_opts *o, pool *p, lq_err *err)
+{
+    planned from;
+    plan d = { 0 };
+    if (!o->draft) return LQ_OK;
+    lq_status s = open_planned(&from, o->draft, o->model.verify, err);
+    if (!s) {
+        d.cfg = from.src ? src_config(from.src) : &from.own;
+        s = add_weights(&d, &from, NULL, err);
+    }
+    if (!s && d.cfg->vocab != pl->cfg->vocab)
+        s = lq_fail(err, LQ_EVALUE,
+                    "--speculative-model: expected the model's vocabulary of %lld ids, found %lld",
+                    (long long)pl->cfg->vocab, (long long)d.cfg->vocab);
+    if (!s) {
+        fwd_opts step = step_of(o);
+        pl->draft_weights = d.weights_bytes;
+        pl->draft_kv = kv_token_bytes(d.cfg, opt_kv(&o->model));
+        pl->scratch_bytes += fwd_bytes(d.cfg, &step, pool_threads(p));
+    }
+    close_planned(&from);
+    return s;
+}
+
 static lq_status make_plan(plan *pl, const planned *from, const plan_opts *o, pool *p, lq_err *err)
 {
     qt_scheme scheme;
@@ -252,11 +295,10 @@ static lq_status make_plan(plan *pl, const planned *from, const plan_opts *o, po
                        (long long)pl->cfg->max_pos, (long long)pl->ctx);
     pl->memory_bytes = o->memory ? o->memory : lim_memory_bytes();
     pl->kv_per_token = kv_token_bytes(pl->cfg, opt_kv(&o->model));
-    fwd_opts step = {
-        .acts = opt_acts(&o->model), .max_rows = o->batch_tokens, .max_logits = 64, .max_seqs = 64
-    };
+    fwd_opts step = step_of(o);
     pl->scratch_bytes = fwd_bytes(pl->cfg, &step, pool_threads(p));
     s = add_weights(pl, from, o->scheme ? &scheme : NULL, err);
+    if (!s) s = add_draft(pl, o, p, err);
     if (!s) s = measure(pl, o, o->scheme ? &scheme : NULL, p, err);
     if (!s) derive(pl);
     return s;

@@ -216,6 +216,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
     lm_source src = { .path = v->path,
                       .verify = opt_given(c, "verify"),
                       .p = v->p,
+                      .draft = v->o->engine.draft,
                       .engine = v->engine_opts,
                       .job = c->job,
                       .note = load_note };

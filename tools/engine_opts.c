@@ -35,8 +35,12 @@ const opt_row opt_engine_rows[OPT_ENGINE_N] = {
     { "speculative-ngram", 0, OPT_FLAG, F(ngram),
       .help = "guess that what followed the last tokens before follows again, and check several "
               "tokens in one step; answers stay the same" },
+    { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT",
+      .help =
+          "a small model with the same vocabulary that guesses the next tokens, several of which "
+          "are checked in one step; answers stay the same" },
     { "num-speculative-tokens", 0, OPT_INT, F(guesses), .def = "0", .hi = SPEC_MAX,
-      .help = "with --speculative-ngram: most guesses of a sequence in a step; 0: 5" },
+      .help = "with either: most guesses of a sequence in a step; 0: 5" },
 };
 
 lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq_err *err)
@@ -53,8 +57,13 @@ lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq
                      .max_seqs = o->max_seqs,
                      .max_batch_tokens = o->max_batch_tokens,
                      .no_prefix_cache = !opt_tri_or(o->prefix_cache, true) };
-    if (o->guesses && !o->ngram)
-        return lq_fail(err, LQ_EUSAGE, "--num-speculative-tokens goes with --speculative-ngram");
-    if (o->ngram) e->guesses = o->guesses ? o->guesses : 5;
+    if (o->guesses && !o->ngram && !o->draft)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--num-speculative-tokens goes with --speculative-ngram or "
+                       "--speculative-model");
+    if (o->ngram && o->draft)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--speculative-ngram and --speculative-model exclude each other");
+    if (o->ngram || o->draft) e->guesses = o->guesses ? o->guesses : 5;
     return eng_check_policy(&e->policy, err);
 }

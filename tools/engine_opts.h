@@ -12,10 +12,11 @@ typedef struct {
     int batching; /* eng_batching */
     opt_tri prefix_cache;
     bool ngram;
+    const char *draft;
     int64_t guesses;
 } opt_engine;
 
-enum { OPT_ENGINE_N = 12 };
+enum { OPT_ENGINE_N = 13 };
 extern const opt_row opt_engine_rows[OPT_ENGINE_N];
 
 /* LQ_EUSAGE: options that do not go together. */

@@ -30,6 +30,19 @@ def test_narrow_caches_count_their_scales(llmq, model, dtype, row):
     assert plan(llmq, model, "--kv-cache-dtype", dtype)["kv_bytes_per_token"] == 2 * 6 * 2 * row
 
 
+def test_a_draft_is_counted(llmq, model, draft):
+    alone, small, both = plan(llmq, model), plan(llmq, draft), plan(llmq, model, "--speculative-model", draft)
+    assert both["draft_weights_bytes"] == small["weights_bytes"] > 0
+    assert both["draft_kv_bytes_per_token"] == small["kv_bytes_per_token"] > 0
+    assert both["scratch_bytes"] == alone["scratch_bytes"] + small["scratch_bytes"]
+    for key in ("weights_bytes", "kv_bytes_per_token", "decode_tok_s_limit"):
+        assert both[key] == alone[key]
+    left = 64 << 20
+    tight = plan(llmq, model, "--speculative-model", draft, "--memory", str(
+        left + both["weights_bytes"] + both["draft_weights_bytes"] + both["scratch_bytes"]))
+    assert tight["max_tokens"] == left // (both["kv_bytes_per_token"] + both["draft_kv_bytes_per_token"])
+
+
 def test_a_config_alone_gives_the_same_plan(llmq, model, tmp_path):
     (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
     keys = ["weights_bytes", "kv_bytes_per_token", "scratch_bytes", "decode_tok_s_limit"]

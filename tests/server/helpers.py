@@ -10,6 +10,7 @@ import httpx
 from harness import ROOT
 
 TINY = ROOT / "models/novels-1m"
+MODEL = ROOT / "models/novels-6m"  # which the other is a draft for
 USER, SECOND, ADMIN = "sk-user-one", "sk-user-two", "sk-admin"
 
 

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from harness import ROOT, Server
-from helpers import TINY, events_of, metric, wait_metric
+from helpers import MODEL, TINY, events_of, metric, wait_metric
 from test_streaming import post
 
 case = pytest.mark.case
@@ -81,7 +81,8 @@ def test_priorities(serve_scripted):
     ("a ratio with batches", ["--batching", "static", "--waiting-served-ratio", 1],
      "--waiting-served-ratio goes with --batching continuous"),
     ("no guesses", ["--num-speculative-tokens", 4],
-     "--num-speculative-tokens goes with --speculative-ngram"),
+     "--num-speculative-tokens goes with --speculative-ngram or --speculative-model"),
+    ("two that guess", ["--speculative-ngram", "--speculative-model", TINY], "exclude each other"),
     ("too many guesses", ["--speculative-ngram", "--num-speculative-tokens", 16],
      "--num-speculative-tokens: expected"),
     ("no ratio", ["--max-waiting-tokens", 4], "--max-waiting-tokens goes with --waiting-served-ratio"),
@@ -109,9 +110,13 @@ def test_batching_changes_when_and_not_what(server, serve, args):
 
 
 @case("C121")
-def test_speculation_changes_nothing(server, serve, ask):
+@pytest.mark.parametrize("model, args", [
+    (TINY, ["--speculative-ngram"]),
+    (MODEL, ["--speculative-model", TINY, "--num-speculative-tokens", 4])], ids=["n-grams", "draft"])
+def test_speculation_changes_nothing(serve, ask, model, args):
     """Guesses are made, some right and some wrong, and answers, logprobs and streams are the same."""
-    s = serve(TINY, "--speculative-ngram", "--served-model-name", "tiny")
+    server = serve(model, "--served-model-name", "tiny")
+    s = serve(model, *args, "--served-model-name", "tiny")
     text = "the old man and the old dog and the old man and the old dog and the old man "
     bodies = [{"prompt": text, "max_tokens": 60, "temperature": 0, "logprobs": 3, "ignore_eos": True},
               {"prompt": text, "max_tokens": 60, "temperature": 0.7, "seed": 3, "n": 2},
@@ -129,7 +134,18 @@ def test_speculation_changes_nothing(server, serve, ask):
     guessed = metric(s, "vllm:spec_decode_num_draft_tokens_total")
     right = metric(s, "vllm:spec_decode_num_accepted_tokens_total")
     assert 0 < right < guessed and metric(s, "vllm:spec_decode_num_drafts_total") > 0
+    by_place = [float(x.rsplit(" ", 1)[1]) for x in s.get("/metrics").read().decode().splitlines()
+                if x.startswith("vllm:spec_decode_num_accepted_tokens_per_pos_total{")]
+    assert sum(by_place) == right and by_place == sorted(by_place, reverse=True)
     assert metric(server, "vllm:spec_decode_num_draft_tokens_total") == 0
+
+
+def test_a_draft_of_another_vocabulary_is_refused(llmq):
+    other = ROOT / "tests/golden/arch/llama-128"
+    p = llmq("serve", TINY, "--port", 0, "--speculative-model", other, code=3, timeout=60)
+    assert "--speculative-model" in p.stderr and "vocabulary" in p.stderr
+    assert "no such" in llmq("serve", TINY, "--port", 0, "--speculative-model", "nowhere", code=3,
+                             timeout=60).stderr.lower()
 
 
 @case("C116")
