@@ -376,7 +376,7 @@ static void step(engine *e)
 {
     int64_t decodes;
     admit(e);
-    double start = now_seconds();
+    const double start = now_seconds();
     guess(e, &decodes);
     int n = sched_plan(&e->sched, e->items);
     e->due = sched_due(&e->sched);
@@ -384,7 +384,6 @@ static void step(engine *e)
     const float *logits = NULL;
     int64_t rows = 0, computed = 0;
     lq_err err;
-    const double start = now_seconds();
     lq_status st = fwd_step(e->fwd, e->items, n, &logits, &err);
     for (int i = 0; i < n; i++) {
         seq *s = e->sched.planned[i];

@@ -9,6 +9,7 @@ typedef struct {
     opt_model model;
     const char *scheme, *batch;
     int64_t prompt, context, steps;
+    double accept; /* of guesses; 0: no speculation */
     /* of `serve` (tools/bench_serve.h) */
     const char *concurrency, *goodput, *key, *name;
     double rate;

@@ -4,12 +4,12 @@
 #include "tools/bench.h"
 
 #include "formats/json.h"
-#include "runtime/forward.h"
+#include "tools/bench_spec.h"
 #include "tools/load.h"
 
 #include <stdlib.h>
 
-enum { BLOCK = 32, PREFILL_RUNS = 3, MAX_BATCH = 4096 };
+enum { PREFILL_RUNS = 3, MAX_BATCH = 4096 };
 
 typedef struct {
     char name[24], shape[40];
@@ -30,6 +30,7 @@ typedef struct {
     model_row *rows;
     int64_t n_rows;
     double *times;
+    bench_spec spec; /* with --spec-accept */
 } session;
 
 static lq_status open_model(session *b, const cmd_ctx *c, lq_err *err)
@@ -110,78 +111,22 @@ static double median(double *x, int64_t n)
     return x[n / 2];
 }
 
-typedef struct {
-    kv_cache *kv;
-    fwd_ctx *f;
-    kv_seq *seqs;
-    fwd_item *items;
-    int32_t *ids;
-    int64_t n; /* sequences */
-} batch;
-
-static void close_batch(batch *k)
+static bench_fwd how_of(const session *b)
 {
-    for (int64_t i = 0; i < k->n && k->seqs && k->kv; i++)
-        kv_seq_free(k->kv, &k->seqs[i]);
-    fwd_close(k->f);
-    kv_close(k->kv);
-    free(k->seqs);
-    free(k->items);
-    free(k->ids);
-}
-
-/* n sequences of `len` positions in all that take `new` tokens per step. */
-static lq_status open_batch(batch *k, const session *b, int64_t n, int64_t len, int64_t new,
-                            lq_err *err)
-{
-    *k = (batch){ .n = n };
-    k->seqs = calloc((size_t)n, sizeof *k->seqs);
-    k->items = calloc((size_t)n, sizeof *k->items);
-    k->ids = calloc((size_t) new, sizeof *k->ids);
-    if (!k->seqs || !k->items || !k->ids) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    for (int64_t i = 0; i < new; i++)
-        k->ids[i] = (int32_t)((i * 31 + 7) % b->m->cfg->vocab);
-    kv_opts ko = { .n_blocks = n * lq_ceil_div(len, BLOCK),
-                   .block_size = BLOCK,
-                   .dtype = opt_kv(&b->o->model) };
-    fwd_opts fo = {
-        .acts = opt_acts(&b->o->model), .max_rows = n * new, .max_logits = n, .max_seqs = n
-    };
-    lq_status s = kv_open(&k->kv, b->m->cfg, &ko, err);
-    if (!s) s = fwd_open(&k->f, b->m, k->kv, b->p, &fo, err);
-    for (int64_t i = 0; i < n && !s; i++)
-        s = kv_reserve(k->kv, &k->seqs[i], len, err);
-    /* Written once, so that reading it reads memory rather than the kernel's one page of zeros. */
-    size_t layer = (size_t)ko.n_blocks * (k->kv ? kv_block_stride(k->kv) : 0);
-    for (int64_t l = 0; l < b->m->cfg->layers && !s; l++)
-        memset(kv_k(k->kv, l), 0, layer); /* K and V */
-    return s;
-}
-
-/* One step at position pos; the last token of each sequence gets logits. */
-static lq_status timed_step(double *seconds, batch *k, int64_t new, int64_t pos, lq_err *err)
-{
-    const float *logits;
-    for (int64_t i = 0; i < k->n; i++)
-        k->items[i] = (fwd_item){
-            .seq = &k->seqs[i], .ids = k->ids, .n = new, .pos0 = pos, .logits_from = new - 1
-        };
-    double start = prog_now();
-    lq_status s = fwd_step(k->f, k->items, (int)k->n, &logits, err);
-    *seconds = prog_now() - start;
-    return s;
+    return (bench_fwd){ .acts = opt_acts(&b->o->model), .kv = opt_kv(&b->o->model), .p = b->p };
 }
 
 static lq_status run_prefill(session *b, const lq_job *job, lq_err *err)
 {
     int64_t T = b->o->prompt;
-    batch k;
-    lq_status s = open_batch(&k, b, 1, T, T, err);
+    bench_batch k;
+    const bench_fwd how = how_of(b);
+    lq_status s = bench_batch_open(&k, b->m, &how, 1, T, T, err);
     for (int i = 0; i < PREFILL_RUNS && !s; i++) {
-        s = lq_stopped(job) ? LQ_EINTR : timed_step(&b->times[i], &k, T, 0, err);
+        s = lq_stopped(job) ? LQ_EINTR : bench_batch_step(&b->times[i], &k, T, 1, 0, err);
         lq_report(job, "prefill", i + 1, PREFILL_RUNS);
     }
-    close_batch(&k);
+    bench_batch_close(&k);
     if (!s)
         add_row(b, "prefill", 1, T, median(b->times, PREFILL_RUNS),
                 step_flops(b->m, T, 1, (double)(T + 1) / 2), step_bytes(b, 1, T));
@@ -191,15 +136,16 @@ static lq_status run_prefill(session *b, const lq_job *job, lq_err *err)
 static lq_status run_decode(session *b, int64_t n, const lq_job *job, lq_err *err)
 {
     const int64_t C = b->o->context, steps = b->o->steps;
-    batch k;
+    bench_batch k;
+    const bench_fwd how = how_of(b);
     double warm;
-    lq_status s = open_batch(&k, b, n, C + steps, 1, err);
-    if (!s) s = timed_step(&warm, &k, 1, C, err);
+    lq_status s = bench_batch_open(&k, b->m, &how, n, C + steps, 1, err);
+    if (!s) s = bench_batch_step(&warm, &k, 1, 1, C, err);
     for (int64_t i = 0; i < steps && !s; i++) {
-        s = lq_stopped(job) ? LQ_EINTR : timed_step(&b->times[i], &k, 1, C + i, err);
+        s = lq_stopped(job) ? LQ_EINTR : bench_batch_step(&b->times[i], &k, 1, 1, C + i, err);
         lq_report(job, "decode", (double)(i + 1), (double)steps);
     }
-    close_batch(&k);
+    bench_batch_close(&k);
     int64_t keys = C + steps / 2;
     if (!s)
         add_row(b, "decode", n, n, median(b->times, steps), step_flops(b->m, n, n, (double)keys),
@@ -216,6 +162,9 @@ static lq_status run_rows(session *b, const lq_job *job, lq_err *err)
     lq_status s = run_prefill(b, job, err);
     for (int64_t i = 0; i < b->n_batch && !s; i++)
         s = run_decode(b, b->batch[i], job, err);
+    const bench_fwd how = how_of(b);
+    if (!s && b->o->accept > 0)
+        s = bench_spec_run(&b->spec, b->m, &how, b->o->accept, b->o->context, job, err);
     return s;
 }
 
@@ -257,6 +206,7 @@ static lq_status print_json(const session *b, lq_err *err)
         cJSON_AddNumberToObject(o, i ? "decode_tok_s" : "prefill_tok_s", r->tok_s);
         cJSON_AddItemToArray(list, o);
     }
+    if (b->o->accept > 0) bench_spec_json(doc, &b->spec);
     return cmd_print_json(doc, err);
 }
 
@@ -278,6 +228,7 @@ static void print_table(const session *b)
         printf("%-8s %12s %12.2f %12.2f %10.1f %10.2f %10.1f\n", r->name, r->shape, r->tok_s,
                r->seconds * 1e3, r->gflops, r->gbytes_s, r->percent);
     }
+    if (b->o->accept > 0) bench_spec_print(&b->spec);
 }
 
 lq_status bench_model(const cmd_ctx *c, const bench_cmd *o, lq_err *err)

@@ -25,6 +25,9 @@ static const opt_row rows[] = {
       .help = "tokens that each of them has in its cache already" },
     { "steps", 0, OPT_INT, F(steps), .def = "16", .lo = 1, .hi = 100000,
       .help = "decode steps; the median counts" },
+    { "spec-accept", 0, OPT_FLOAT, F(accept), .def = "0", .hi = 1,
+      .help = "measure speculation too, with two layers of the model as a draft whose guesses are "
+              "right with this probability" },
 };
 
 static const opt_row serve_rows[] = {

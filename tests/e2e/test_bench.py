@@ -31,6 +31,22 @@ def test_a_models_rows(llmq):
     assert "prefill" in text and "% of limit" in text and "GB/s read" in text
 
 
+def test_speculation_with_a_given_acceptance(llmq):
+    ran = [llmq.json("bench", "model", "models/novels-6m", "--batch", 1, "--spec-accept", a, *SMALL)["speculation"]
+           for a in ("0.8", "0.8", "1")]
+    assert ran[0]["draft_layers"] == 2 and [r["guesses"] for r in ran[0]["rows"]] == [1, 2, 3, 4, 6, 8]
+    right = [[r["accepted_per_step"] for r in x["rows"]] for x in ran]
+    assert right[0] == right[1] and right[2] == [1, 2, 3, 4, 6, 8]
+    for x in ran:
+        assert x["best_speedup"] == max(r["speedup"] for r in x["rows"])
+        assert all(r["speedup"] == pytest.approx(r["tok_s"] / r["plain_tok_s"]) for r in x["rows"])
+    for r in ran[0]["rows"]:  # the mean of a run of successes, cut off at the guesses
+        want = sum(0.8 ** i for i in range(1, r["guesses"] + 1))
+        assert abs(r["accepted_per_step"] - want) < r["guesses"] / 8
+    assert "speed-up" in llmq("bench", "model", "models/novels-1m", "--batch", 1, "--spec-accept", 0.5, *SMALL).stdout
+    assert "--spec-accept" in llmq("bench", "model", "--spec-accept", 2, code=2).stderr
+
+
 @pytest.mark.parametrize("scheme", ["u4-g128", "i8-row", "u3-g64-asym", "nf4"])
 def test_the_built_in_model(llmq, scheme):
     doc = llmq.json("bench", "model", "--scheme", scheme, "--batch", "1", *SMALL)
