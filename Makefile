@@ -20,7 +20,7 @@ HARDEN   := -fstack-protector-strong -fPIE
 PKGCF    := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
 ALLCF     = -std=c11 $(WARN) $(WERROR) $(HARDEN) -pthread -ffp-contract=off -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
             -I. $(PKGCF) $(CFLAGS) $(SANITIZE)
-LIBS      = $(shell pkg-config --libs $(PKGS)) -llapacke -lm -pthread
+LIBS      = $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt) $(shell pkg-config --libs $(PKGS)) -llapacke -lm -pthread
 ALLLD     = -pie -Wl,-z,relro,-z,now $(LDFLAGS) $(SANITIZE)
 
 # Instruction sets belong to one file each; everything else runs on any x86-64 (or other) machine.
@@ -28,16 +28,37 @@ ISA_avx2   := -mavx2 -mfma -mf16c
 ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 ISA_vnni   := $(ISA_avx512) -mavx512vnni
 ISA_bf16   := $(ISA_avx512) -mavx512bf16
-isa_flags   = $(foreach i,avx2 avx512 vnni bf16,$(if $(findstring _$(i).c,$(1)),$(ISA_$(i))))
+isa_flags   = $(foreach i,avx2 avx512 vnni bf16,$(if $(findstring _$(i).c,$(1)),$(ISA_$(i)))) \
+              $(if $(CUOBJS),$(if $(findstring kernels/dev.c,$(1)),-DLLMQ_CUDA))
 
-OBJS     := $(SRCS:%.c=$(BUILD)/%.o)
+# CUDA: where nvcc is found, kernels/cuda/ is compiled for it: machine code for each of CUDA_ARCHS (80
+# 86 89 90a are what a release has) and PTX of compute_80, which newer ones compile at start. The same
+# sources compiled for the host (kernels/cuda/emu/) are part of the tests; a sanitizer cannot follow
+# their fibres, which have checks of their own.
+NVCC       ?= $(shell command -v nvcc)
+CUDA_ARCHS ?= 80
+CUDA_TOP   := $(if $(NVCC),$(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/.*TOP=//p'))
+CUDA_RT    := $(firstword $(wildcard $(CUDA_TOP)/lib64/libcudart_static.a $(CUDA_TOP)/lib/libcudart_static.a))
+CUSRCS     := $(wildcard kernels/cuda/*.cu)
+CUOBJS     := $(if $(SANITIZE),,$(if $(CUDA_RT),$(CUSRCS:%.cu=$(BUILD)/%.o)))
+EMUOBJS    := $(CUSRCS:%.cu=$(BUILD)/emu/%.o) $(BUILD)/emu/kernels/cuda/emu/emu.o $(BUILD)/emu/tests/cuda_broken.o
+EMUTESTS   := test_dev test_cuda_emu
+NVCCF       = -std=c++17 -O3 -fmad=false -I. -Xcompiler -O2,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
+              -Xptxas -v $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_80,code=compute_80
+EMUF        = -std=c++17 -O1 -Wall -Wshadow -Wno-unknown-pragmas $(WERROR) -fPIE -fno-exceptions -fno-rtti \
+              -fno-threadsafe-statics -ffp-contract=off -I.
+ifneq ($(or $(SANITIZE),$(if $(shell command -v $(CXX)),,none)),)
+TESTSRCS   := $(filter-out $(EMUTESTS:%=tests/%.c),$(TESTSRCS))
+endif
+
+OBJS     := $(SRCS:%.c=$(BUILD)/%.o) $(CUOBJS)
 TOOLOBJS := $(TOOLSRCS:%.c=$(BUILD)/%.o)
 TESTBINS := $(TESTSRCS:tests/%.c=$(BUILD)/tests/%)
 PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/web/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all tests test unit e2e server asan ubsan tsan fuzz tidy layers format bench bench-quality check-hard install clean help FORCE
+.PHONY: all tests test test-cuda-emu test-gpu unit e2e server asan ubsan tsan fuzz tidy layers format bench bench-quality check-hard install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -63,8 +84,24 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(if $(V),,@echo "  CC   $<")
 	$(Q)$(CC) $(ALLCF) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
 
+$(BUILD)/cuda-flags: FORCE
+	@mkdir -p $(@D); echo '$(NVCC) $(NVCCF) $(CXX) $(EMUF)' | cmp -s - $@ || echo '$(NVCC) $(NVCCF) $(CXX) $(EMUF)' > $@
+$(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu $(BUILD)/cuda-flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  NVCC $<")
+	$(Q)$(NVCC) $(NVCCF) -MMD -MP -c -o $@ $< 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas); rm -f $@; exit 1; }
+$(BUILD)/emu/%.o: %.cu $(BUILD)/cuda-flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  EMU  $<")
+	$(Q)$(CXX) $(EMUF) -MMD -MP -x c++ -c -o $@ $<
+$(BUILD)/emu/%.o: %.cc $(BUILD)/cuda-flags
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(EMUF) -MMD -MP -c -o $@ $<
+
+$(EMUTESTS:%=$(BUILD)/tests/%): EMULATED = $(EMUOBJS)
+$(EMUTESTS:%=$(BUILD)/tests/%): $(EMUOBJS)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libllmq.a $(BUILD)/tests/lib
-	$(Q)$(CC) $(ALLLD) -o $@ $< $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
+	$(Q)$(CC) $(ALLLD) -o $@ $< $(EMULATED) $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
 
 # llmq with `serve --test-script` (tests/scripted.h)
 $(BUILD)/tests/cmd_serve.o: tools/cmd_serve.c $(BUILD)/flags
@@ -85,6 +122,11 @@ e2e: all ## the end-to-end tests alone
 server: all tests ## the conformance suite of the HTTP API alone (docs/conformance.md)
 	@tools/run-tests.sh server
 
+test-cuda-emu: $(EMUTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels compiled for the host, against the CPU's
+	@for t in $^; do $$t || exit 1; done
+test-gpu: $(BUILD)/tests/test_dev ## the CUDA kernels on this machine's GPU; "skipped" without one
+	@LLMQ_TEST_DEVICE=cuda $<
+
 asan: ## unit tests under AddressSanitizer
 	$(Q)$(MAKE) BUILD=build-asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer' CFLAGS='-O1 -g' unit
 ubsan: ## unit tests under UndefinedBehaviorSanitizer
@@ -102,7 +144,7 @@ layers: ## who may include whom
 	@$(PYTHON) tools/layers.py
 
 format: ## clang-format in place
-	clang-format -i $(SRCS) $(TOOLSRCS) $(HDRS) $(wildcard tests/*.c)
+	clang-format -i $(SRCS) $(TOOLSRCS) $(HDRS) $(wildcard tests/*.c tests/*.cu kernels/cuda/*.cu* kernels/cuda/emu/*)
 
 bench: all ## tables of kernels and the built-in model beside the machine's limits; JSON in build/bench.json
 	tools/bench.sh
@@ -122,4 +164,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14
 
--include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(TESTBINS:=.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/scripted.d
+-include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(TESTBINS:=.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/scripted.d $(EMUOBJS:.o=.d)

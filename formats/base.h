@@ -6,11 +6,30 @@
 #define LLMQ_FORMATS_BASE_H
 
 #include <math.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+/* C++ reads this header and those that say LQ_C_BEGIN too: kernels/cuda/ does. LQ_INLINE functions
+ * may be called from device code. */
+#ifdef __cplusplus
+#include <atomic>
+using std::atomic_int;
+#define LQ_C_BEGIN extern "C" {
+#define LQ_C_END }
+#else
+#include <stdatomic.h>
+#define LQ_C_BEGIN
+#define LQ_C_END
+#endif
+#ifdef __CUDACC__
+#define LQ_INLINE static __inline__ __host__ __device__
+#else
+#define LQ_INLINE static inline
+#endif
+
+LQ_C_BEGIN
 
 /* ---- status: X(name, exit code, text) ---- */
 #define LQ_STATUSES(X)                     \
@@ -61,8 +80,8 @@ lq_wrap(lq_err *err, lq_status s, const char *fmt, ...);
 /* a*b and a+b into *out; false when the result does not fit. */
 bool lq_mul(size_t a, size_t b, size_t *out);
 bool lq_add(size_t a, size_t b, size_t *out);
-static inline size_t lq_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-static inline int64_t lq_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+LQ_INLINE size_t lq_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+LQ_INLINE int64_t lq_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 #define LQ_COUNT(a) (sizeof(a) / sizeof *(a))
 
 /* ---- arena: one block cut into pieces, freed at once ----
@@ -128,7 +147,7 @@ static inline bool lq_dtype_is_float(lq_dtype d)
 /* Round to nearest even, both ways; NaN stays NaN. */
 float lq_f16_to_f32(uint16_t h);
 uint16_t lq_f32_to_f16(float f);
-static inline float lq_bf16_to_f32(uint16_t h)
+LQ_INLINE float lq_bf16_to_f32(uint16_t h)
 {
     uint32_t u = (uint32_t)h << 16;
     float f;
@@ -198,5 +217,7 @@ static inline void lq_report(const lq_job *j, const char *what, double done, dou
 {
     if (j && j->report) j->report(j->user, what, done, total);
 }
+
+LQ_C_END
 
 #endif

@@ -62,6 +62,8 @@
 
 #include "formats/base.h"
 
+LQ_C_BEGIN
+
 typedef enum {
     QT_DENSE,
     QT_UINT,
@@ -189,5 +191,7 @@ static inline void qt_transpose_nibbles(uint32_t w[8])
             w[i + d] = (a >> 4 * d & m) | (b & ~m);
         }
 }
+
+LQ_C_END
 
 #endif

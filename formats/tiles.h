@@ -36,6 +36,8 @@
 
 #include "formats/qt.h"
 
+LQ_C_BEGIN
+
 enum { TILE_N = 16, TILE_K = 32 };
 
 typedef struct {
@@ -74,5 +76,7 @@ size_t tiles_scale_bytes(const qt_scheme *s); /* of one scale; dense: 0 */
 size_t tiles_zero_bytes(const qt_scheme *s);  /* of one zero point; none: 0 */
 /* Row r, place p of a dense tile [Kp] of dtype d, as f32. */
 float tiles_dense(const uint8_t *tile, lq_dtype d, int r, int64_t p);
+
+LQ_C_END
 
 #endif

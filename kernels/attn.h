@@ -22,6 +22,8 @@
 #include "formats/base.h"
 #include "kernels/pool.h"
 
+LQ_C_BEGIN
+
 enum { ATTN_TILE = 32, ATTN_SPLIT = 512 };
 
 typedef enum { KV_F32, KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8, KV_N_DTYPES } kv_dtype;
@@ -68,5 +70,7 @@ void attn_run(const attn_args *a, lq_arena *scratch, pool *p);
 /* Write one token's K or V rows [Hkv, D] into slot `slot` of the block at `block`. */
 void attn_kv_write(uint8_t *block, int slot, int block_size, const float *x, int64_t Hkv, int64_t D,
                    kv_dtype d);
+
+LQ_C_END
 
 #endif

@@ -34,7 +34,7 @@
 #define KM_GELU_A 0x1.988454p-1f /* sqrt(2/pi) */
 #define KM_GELU_B 0.044715f
 
-static inline float km_poly(const float *c, int n, float x)
+LQ_INLINE float km_poly(const float *c, int n, float x)
 {
     float p = c[n - 1];
     for (int i = n - 2; i >= 0; i--)
@@ -42,7 +42,7 @@ static inline float km_poly(const float *c, int n, float x)
     return p;
 }
 
-static inline float km_pow2(int n) /* -126 <= n <= 127 */
+LQ_INLINE float km_pow2(int n) /* -126 <= n <= 127 */
 {
     uint32_t u = (uint32_t)(n + 127) << 23;
     float f;
@@ -50,7 +50,7 @@ static inline float km_pow2(int n) /* -126 <= n <= 127 */
     return f;
 }
 
-static inline float km_exp(float x)
+LQ_INLINE float km_exp(float x)
 {
     static const float c[] = { KM_EXP_POLY };
     if (x != x) return x;
@@ -63,7 +63,7 @@ static inline float km_exp(float x)
     return p * km_pow2(half) * km_pow2((int)n - half);
 }
 
-static inline float km_tanh(float x)
+LQ_INLINE float km_tanh(float x)
 {
     static const float c[] = { KM_TANH_POLY };
     float t = fabsf(x), s = x * x;
@@ -71,7 +71,7 @@ static inline float km_tanh(float x)
     return copysignf(1.0f - 2.0f / (km_exp(t + t) + 1.0f), x);
 }
 
-static inline float km_erf(float x)
+LQ_INLINE float km_erf(float x)
 {
     static const float c[] = { KM_ERF_POLY }, d[] = { KM_ERFC_POLY };
     float t = fabsf(x), s = x * x;
@@ -80,16 +80,16 @@ static inline float km_erf(float x)
     return copysignf(1.0f - km_exp(-t * km_poly(d, LQ_COUNT(d), t)), x);
 }
 
-static inline float km_silu(float x) { return x / (1.0f + km_exp(-x)); }
-static inline float km_gelu(float x) { return 0.5f * x * (1.0f + km_erf(x * KM_SQRT_HALF)); }
-static inline float km_gelu_tanh(float x)
+LQ_INLINE float km_silu(float x) { return x / (1.0f + km_exp(-x)); }
+LQ_INLINE float km_gelu(float x) { return 0.5f * x * (1.0f + km_erf(x * KM_SQRT_HALF)); }
+LQ_INLINE float km_gelu_tanh(float x)
 {
     return 0.5f * x * (1.0f + km_tanh(KM_GELU_A * fmaf(KM_GELU_B * x * x, x, x)));
 }
 
 /* ACT_SWIGLU_CLAMPED of ops.h. NaN stays NaN. */
 #define KM_SWIGLU_ALPHA 1.702f
-static inline float km_swiglu_clamped(float gate, float up, float limit)
+LQ_INLINE float km_swiglu_clamped(float gate, float up, float limit)
 {
     float g = limit < gate ? limit : gate, u = limit < up ? limit : up;
     u = u < -limit ? -limit : u;
@@ -97,7 +97,7 @@ static inline float km_swiglu_clamped(float gate, float up, float limit)
 }
 
 /* Pairwise: lanes i and i+8, then i+4, i+2, i+1. */
-static inline float km_sum16(const float *v)
+LQ_INLINE float km_sum16(const float *v)
 {
     float t[8];
     for (int i = 0; i < 8; i++)
@@ -109,7 +109,7 @@ static inline float km_sum16(const float *v)
 
 /* log of a positive normal f32, in double: m in [sqrt(1/2), sqrt(2)), log m = 2 atanh((m-1)/(m+1))
  * by its series; error below 1e-13. */
-static inline double km_log(float x)
+LQ_INLINE double km_log(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);

@@ -36,6 +36,8 @@
 #include "formats/qt.h"
 #include "kernels/pool.h"
 
+LQ_C_BEGIN
+
 typedef enum { MM_F32, MM_BF16, MM_I8, MM_N_ACTS } mm_acts;
 
 #define MM_I8_TINY 0x1p-100f /* so that 127/absmax is finite */
@@ -83,5 +85,7 @@ void mm_run_jobs(const mm_job *jobs, int n_jobs, mm_acts acts, lq_arena *scratch
 /* One job: all outs share x [M, ldx]. */
 void mm_run(const mm_out *outs, int n_outs, const float *x, int64_t ldx, int64_t M, mm_acts acts,
             lq_arena *scratch, pool *p);
+
+LQ_C_END
 
 #endif

@@ -9,6 +9,8 @@
 
 #include "formats/base.h"
 
+LQ_C_BEGIN
+
 /* Choose the kernels, once, before anything runs. want: NULL = the fastest here; else --kernels
  * NAME
  * ("ref", "avx2", "avx512", "vnni", "bf16"): that family and the ones listed before it. LQ_EVALUE
@@ -49,5 +51,7 @@ float k_exp(float x);
 void k_exp_minus(float *dst, const float *x, float c, int64_t n); /* exp(x - c); dst may be x */
 /* max, and log(sum(exp(x - max))) + max, in a fixed order. */
 float k_logsumexp(const float *x, int64_t n);
+
+LQ_C_END
 
 #endif

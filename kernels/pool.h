@@ -10,6 +10,8 @@
 
 #include "formats/base.h"
 
+LQ_C_BEGIN
+
 typedef struct pool pool;
 
 lq_status pool_open(pool **p, int n_threads, lq_err *err); /* 0: pool_default_threads() */
@@ -21,5 +23,7 @@ int pool_default_threads(void);  /* CPUs that this process may use (affinity, cg
 void pool_run(pool *p, int64_t n_items, void (*fn)(void *ctx, int64_t item, int thread), void *ctx);
 void pool_enter(pool *p);
 void pool_leave(pool *p);
+
+LQ_C_END
 
 #endif

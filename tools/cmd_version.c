@@ -2,6 +2,7 @@
 #include "tools/cmds.h"
 
 #include "formats/version.h"
+#include "kernels/dev.h"
 
 #include <cjson/cJSON.h>
 #include <curl/curl.h>
@@ -53,6 +54,26 @@ static void cpu_name(char *out, size_t n)
     if (f) fclose(f);
 }
 
+/* "cpu", and the GPUs by name or why there are none. */
+static void device_list(char *out, size_t n)
+{
+    lq_err err = { "" };
+    const int count = dev_count(&err);
+    snprintf(out, n, count ? "cpu" : "cpu (%s)", err.msg);
+    for (int i = 0; i < count; i++) {
+        dev d;
+        char name[16];
+        size_t used = strlen(out);
+        snprintf(name, sizeof name, "cuda:%d", i);
+        if (dev_open(&d, name, &err)) {
+            snprintf(out + used, n - used, ", %s", err.msg);
+            continue;
+        }
+        snprintf(out + used, n - used, ", %s %s", name, d.name);
+        d.ops->close(&d);
+    }
+}
+
 /* {"cJSON": "1.7.15", ...} */
 static cJSON *libraries(void)
 {
@@ -76,7 +97,7 @@ static cJSON *libraries(void)
 static cJSON *document(void)
 {
     cJSON *o = cJSON_CreateObject();
-    char text[256];
+    char text[512];
     cJSON_AddStringToObject(o, "version", LLMQ_VERSION);
     cJSON_AddStringToObject(o, "compiler", COMPILER);
     cpu_name(text, sizeof text);
@@ -87,7 +108,9 @@ static cJSON *document(void)
     cJSON_AddStringToObject(o, "kernels_available", k_list());
     cJSON_AddStringToObject(o, "activations", mm_acts_text(opt_acts(&(opt_model){ 0 })));
     cJSON_AddStringToObject(o, "kv_cache_dtype", kv_dtype_text(opt_kv(&(opt_model){ 0 })));
-    cJSON_AddFalseToObject(o, "cuda");
+    cJSON_AddBoolToObject(o, "cuda", dev_cuda() != NULL);
+    device_list(text, sizeof text);
+    cJSON_AddStringToObject(o, "devices", text);
     cJSON_AddItemToObject(o, "libraries", libraries());
     return o;
 }

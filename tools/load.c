@@ -5,6 +5,7 @@ lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err
 {
     *p = NULL;
     lq_status s = opt_model_start(o, err);
+    if (!s) opt_note_device(c, o);
     return s ? s : pool_open(p, c->threads, err);
 }
 

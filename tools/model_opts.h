@@ -23,8 +23,10 @@ extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
 mm_acts opt_acts(const opt_model *o); /* auto resolved */
 kv_dtype opt_kv(const opt_model *o);
 const char *mm_acts_text(mm_acts a); /* "int8" */
-/* LQ_EDEVICE when --device names what this build has not. */
+/* LQ_EDEVICE where --device names a GPU and there is none; LQ_EUSAGE: no such word. */
 lq_status opt_check_device(const opt_model *o, lq_err *err);
+/* Where `--device auto` was asked for in so many words: one line about what it chose. */
+void opt_note_device(const cmd_ctx *c, const opt_model *o);
 
 /* --kernels and --device take effect: call once, before the first kernel. */
 static inline lq_status opt_model_start(const opt_model *o, lq_err *err)

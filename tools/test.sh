@@ -81,6 +81,7 @@ say "unit and end-to-end tests"
 tools/run-tests.sh all | tee "$log"
 add "the tests"
 step "layers" make -s layers
+step "registers and shared memory of the CUDA kernels" python3 tools/ptxas.py
 if [ -n "$asan" ]; then
     say "unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
     make -s -j"$jobs" asan | tee "$log"

@@ -50,6 +50,21 @@ def test_version_prints_one_line_and_one_document(llmq):
     assert {"version", "cpu", "isa", "kernels", "cuda"} <= doc.keys()
 
 
+def test_a_gpu_that_is_not_there_is_refused_in_one_line(llmq, tmp_path):
+    model = ROOT / "tests/golden/arch/arcee"
+    doc = llmq.json("version")
+    run = ["logits", model, "--ids", "1,2", "-o", tmp_path / "out", "--device"]
+    for word, code in [("cuda", {1, 3}), ("cuda:0", {1, 3}), ("cuda:x", {2}), ("cuda:-1", {2}), ("gpu", {2})]:
+        p = llmq(*run, word, code=None)
+        assert p.returncode in code, word
+        assert re.fullmatch(r"llmq: (logits: )?--device: [^\n]+\n", p.stderr), p.stderr
+    if "no GPU" in doc["devices"]:
+        why = re.fullmatch(r"cpu \((no GPU: .+)\)", doc["devices"]).group(1)
+        assert why in llmq(*run, "cuda", code=1).stderr
+        assert f"device: cpu ({why})" in llmq(*run, "auto", code=None).stderr
+    assert "device:" not in llmq(*run, "cpu", code=None).stderr
+
+
 @pytest.mark.parametrize("why, args, says", [
     ("unknown command", ["qantize"], "unknown command 'qantize'"),
     ("unknown option", ["version", "--jsno"], "unknown option '--jsno'; did you mean '--json'?"),

@@ -1,0 +1,149 @@
+/* kernels/cuda/cu.cuh - the words that kernels are written in beside CUDA's own, with two meanings:
+ * the device's, here, and the host's, in emu/emu.h.
+ *
+ *   G<T>, S<T>                   pointer to device memory, to the block's shared memory
+ *   CU_SHARED(T, name, count)    a shared array; CU_DYNAMIC(T, name): the launch's dynamic one
+ *   cu_ld<V>(p), cu_st(p, v)     one access of sizeof(V) bytes, aligned to as many
+ *   cu_ldg<V>(p)                 the same of memory that nobody writes during the launch
+ *   cu_as<U>(p)                  the same address as another type
+ *   cu_shfl, cu_shfl_xor         a float from another lane; all 32 lanes take part
+ *   cu_copy16, _commit, _wait    cp.async
+ *   cu_mma_bf16                  mma.m16n8k16, bf16 with f32 sums
+ *   CU_LAUNCH(d, name, kernel, grid, block, shared, args...)
+ *
+ * Memory is touched through these alone; that is what the emulation watches. */
+#ifndef LLMQ_KERNELS_CUDA_CU_CUH
+#define LLMQ_KERNELS_CUDA_CU_CUH
+
+#include "kernels/dev.h"
+#include "kernels/kmath.h"
+
+#ifdef __CUDACC__
+#include <cuda_fp16.h>
+
+#define CU_NAME(op) cu_##op
+template <class T> using G = T *;
+template <class T> using S = T *;
+#define CU_SHARED(T, name, count) __shared__ __align__(16) T name[count]
+#define CU_DYNAMIC(T, name)                                   \
+    extern __shared__ __align__(16) unsigned char cu_bytes[]; \
+    T *const name = reinterpret_cast<T *>(cu_bytes)
+// it takes the brackets for comparisons:
+// clang-format off
+#define CU_LAUNCH_(stream, grid, block, shared, kernel, ...)                       \
+    ((kernel)<<<(grid), (block), (shared), (cudaStream_t)(stream)>>>(__VA_ARGS__), \
+     cudaGetLastError())
+// clang-format on
+
+template <class U, class T> __device__ __forceinline__ U *cu_as(T *p) { return (U *)p; }
+template <class V, class T> __device__ __forceinline__ V cu_ld(T *p) { return *(const V *)p; }
+template <class V, class T> __device__ __forceinline__ V cu_ldg(T *p)
+{
+    return __ldg((const V *)p);
+}
+template <class V, class T> __device__ __forceinline__ void cu_st(T *p, V v) { *(V *)p = v; }
+__device__ __forceinline__ float cu_shfl(float v, int lane)
+{
+    return __shfl_sync(0xffffffffu, v, lane);
+}
+__device__ __forceinline__ float cu_shfl_xor(float v, int mask)
+{
+    return __shfl_xor_sync(0xffffffffu, v, mask);
+}
+template <class T, class U> __device__ __forceinline__ void cu_copy16(T *dst, U *src, bool pred)
+{
+    const unsigned to = (unsigned)__cvta_generic_to_shared(dst);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(src),
+                 "r"(pred ? 16 : 0)
+                 : "memory");
+}
+__device__ __forceinline__ void cu_copy_commit() { asm volatile("cp.async.commit_group;" ::); }
+template <int GROUPS> __device__ __forceinline__ void cu_copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+}
+__device__ __forceinline__ void cu_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ __forceinline__ float cu_f16_f32(unsigned h)
+{
+    return __half2float(__ushort_as_half((unsigned short)h));
+}
+__device__ __forceinline__ uint16_t cu_f32_f16(float f)
+{
+    return __half_as_ushort(__float2half_rn(f));
+}
+#else
+#include "kernels/cuda/emu/emu.h"
+#define CU_NAME(op) emu_##op
+static inline float cu_f16_f32(unsigned h) { return lq_f16_to_f32((uint16_t)h); }
+static inline uint16_t cu_f32_f16(float f) { return lq_f32_to_f16(f); }
+#endif
+
+enum { CU_WARP = 32 };
+
+#define CU_LAUNCH(d, name, kernel, grid, block, shared, ...)                                      \
+    do {                                                                                          \
+        if (!(d)->bad)                                                                            \
+            cu_check(d, name, CU_LAUNCH_((d)->stream, grid, block, shared, kernel, __VA_ARGS__)); \
+    } while (0)
+#define CU_TRY(d, call)                          \
+    do {                                         \
+        if (!(d)->bad) cu_check(d, #call, call); \
+    } while (0)
+static inline void cu_check(dev *d, const char *what, cudaError_t e)
+{
+    if (e == cudaSuccess || d->bad) return;
+    d->bad = e == cudaErrorMemoryAllocation ? LQ_ENOMEM : LQ_EDEVICE;
+    lq_fail(&d->why, d->bad, "%s: %.*s: %s", d->name, (int)strcspn(what, "("), what,
+            cudaGetErrorString(e));
+}
+
+__device__ __forceinline__ float cu_bf16_f32(unsigned h) { return __uint_as_float(h << 16); }
+__device__ __forceinline__ unsigned cu_f32_bf16(float f) /* to nearest even; NaN stays NaN */
+{
+    const unsigned u = __float_as_uint(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return u >> 16 | 0x40u;
+    return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+}
+
+__device__ __forceinline__ float cu_e4m3_f32(unsigned c)
+{
+    if ((c & 0x7fu) == 0x7fu) return NAN;
+    /* exponent and mantissa moved up into a float's, 2^120 too small, subnormals included */
+    const float f = __uint_as_float((c & 0x7fu) << 20) * 0x1p120f;
+    return c & 0x80u ? -f : f;
+}
+
+/* To the nearest, even on ties, at most 448. */
+__device__ __forceinline__ unsigned cu_f32_e4m3(float f)
+{
+    const unsigned u = __float_as_uint(f), sign = u >> 24 & 0x80u;
+    const float a = fabsf(f);
+    if (!(a < 464.0f)) return sign | (a != a ? 0x7fu : 0x7eu);
+    if (a < 0x1p-6f) return sign | (unsigned)rintf(a * 512.0f); /* multiples of 2^-9 */
+    const unsigned up = (u & 0x7fffffffu) + 0x7ffffu + (u >> 20 & 1u);
+    return sign | ((up >> 20) - ((127u - 7u) << 3));
+}
+
+/* Sums over the lanes of a warp, every lane with the result: halves, quarters, ... */
+__device__ __forceinline__ float cu_warp_sum(float v)
+{
+    for (int m = CU_WARP / 2; m; m /= 2)
+        v += cu_shfl_xor(v, m);
+    return v;
+}
+__device__ __forceinline__ float cu_warp_max(float v)
+{
+    for (int m = CU_WARP / 2; m; m /= 2) {
+        const float o = cu_shfl_xor(v, m);
+        v = o > v ? o : v;
+    }
+    return v;
+}
+
+#endif

@@ -1,0 +1,117 @@
+/* kernels/cuda/dev.cu - opening a device, its memory, and the table of operations. */
+#include "kernels/cuda/ops.cuh"
+
+#include <stdio.h>
+
+/* What the fat binary holds code for (Makefile, CUDA_ARCHS): nothing below runs. */
+enum { CC_MIN = 80 };
+
+static int table_count(lq_err *why)
+{
+    int n = 0;
+    const cudaError_t e = cudaGetDeviceCount(&n);
+    if (e == cudaSuccess && n > 0) return n;
+    int driver = 0;
+    cudaDriverGetVersion(&driver); /* the CUDA that it supports; 0: there is none */
+    cudaGetLastError();
+    if (driver == 0)
+        lq_fail(why, LQ_EDEVICE, "no GPU: this machine has no NVIDIA driver");
+    else if (e == cudaErrorInsufficientDriver)
+        lq_fail(why, LQ_EDEVICE, "no GPU: expected a driver of CUDA %d.%d, found one of %d.%d",
+                CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, driver / 1000,
+                driver % 1000 / 10);
+    else
+        lq_fail(why, LQ_EDEVICE, "no GPU: %s",
+                cudaGetErrorString(e == cudaSuccess ? cudaErrorNoDevice : e));
+    return 0;
+}
+
+static void table_close(dev *d)
+{
+    if (d->stream) cudaStreamDestroy((cudaStream_t)d->stream);
+    memset(d, 0, sizeof *d);
+}
+
+static lq_status table_open(dev *d, int index, lq_err *err)
+{
+    cudaDeviceProp p;
+    cudaStream_t stream;
+    const int n = table_count(err);
+    memset(d, 0, sizeof *d);
+    if (n == 0) return LQ_EDEVICE;
+    if (index < 0 || index >= n)
+        return lq_fail(err, LQ_EDEVICE, "cuda:%d: expected 0..%d", index, n - 1);
+    snprintf(d->name, sizeof d->name, "cuda:%d", index);
+    CU_TRY(d, cudaGetDeviceProperties(&p, index));
+    if (!d->bad && p.major * 10 + p.minor < CC_MIN)
+        return lq_fail(err, LQ_EDEVICE,
+                       "cuda:%d: %s: expected compute capability %d.%d or later, found %d.%d",
+                       index, p.name, CC_MIN / 10, CC_MIN % 10, p.major, p.minor);
+    CU_TRY(d, cudaSetDevice(index));
+    CU_TRY(d, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    if (d->bad) {
+        *err = d->why;
+        return d->bad;
+    }
+    d->stream = stream;
+    d->index = index;
+    d->cc = p.major * 10 + p.minor;
+    d->n_sm = p.multiProcessorCount;
+    d->memory = p.totalGlobalMem;
+    d->shared_per_block = p.sharedMemPerBlockOptin;
+    snprintf(d->name, sizeof d->name, "%.*s", (int)sizeof d->name - 1, p.name);
+    d->ops = &CU_NAME(table);
+    return LQ_OK;
+}
+
+static void *table_alloc(dev *d, size_t n)
+{
+    void *p = NULL;
+    CU_TRY(d, cudaMalloc(&p, n ? n : 1));
+    return d->bad ? NULL : p;
+}
+
+static void table_free(dev *d, void *p)
+{
+    if (p) CU_TRY(d, cudaFree(p));
+}
+
+/* Pageable memory is staged by the driver before the call returns. */
+static void table_upload(dev *d, void *dst, const void *host, size_t n)
+{
+    if (n)
+        CU_TRY(d, cudaMemcpyAsync(dst, host, n, cudaMemcpyHostToDevice, (cudaStream_t)d->stream));
+}
+
+static void table_download(dev *d, void *host, const void *src, size_t n)
+{
+    if (n)
+        CU_TRY(d, cudaMemcpyAsync(host, src, n, cudaMemcpyDeviceToHost, (cudaStream_t)d->stream));
+}
+
+static void table_zero(dev *d, void *dst, size_t n)
+{
+    if (n) CU_TRY(d, cudaMemsetAsync(dst, 0, n, (cudaStream_t)d->stream));
+}
+
+static lq_status table_sync(dev *d, lq_err *err)
+{
+    CU_TRY(d, cudaStreamSynchronize((cudaStream_t)d->stream));
+    const lq_status s = d->bad;
+    if (s && err) *err = d->why;
+    d->bad = LQ_OK;
+    return s;
+}
+
+extern "C" const dev_ops CU_NAME(table) = {
+#ifdef __CUDACC__
+    "cuda",
+#else
+    "emulated",
+#endif
+    table_open,     table_close,         table_count,     table_alloc,
+    table_free,     table_upload,        table_download,  table_zero,
+    table_sync,     CU_NAME(norm),       CU_NAME(rope),   CU_NAME(act),
+    CU_NAME(embed), CU_NAME(mm_scratch), CU_NAME(matmul), CU_NAME(attn_scratch),
+    CU_NAME(attn),
+};

@@ -1,0 +1,259 @@
+/* kernels/cuda/emu/emu.h - CUDA's words with host meanings, so that the kernels of kernels/cuda/
+ * run where no GPU is. Included by kernels/cuda/cu.cuh in place of its device half; C++17, without
+ * exceptions, RTTI or the C++ library.
+ *
+ * One block runs at a time, blocks in rising order. Each thread of it is a fibre with a stack of
+ * its own, which runs until it waits: at a block barrier, or at a warp operation for the other 31
+ * lanes. What a launch finds ends it and is its error (cudaGetErrorString says it in full):
+ *
+ *   divergence  threads that wait for each other in different places, or for some that have ended
+ *   bounds      an access outside the array that the pointer came from: shared arrays one by one,
+ *               device memory by the cudaMalloc that it came from; also one that is not aligned
+ *   race        two threads touch a byte of shared memory, one of them writing, with neither a
+ *               __syncthreads between nor, within a warp, a __syncwarp (shuffles order nothing)
+ *   unwritten   a read of shared memory that nobody has written in this block
+ *
+ * Not seen: races in device memory, the hardware's order inside an mma, speed.
+ *
+ * G<T> and S<T> are pointers to device and shared memory that carry the bounds of their array.
+ * cp.async copies happen at the wait for them, not before: a forgotten wait reads what was there.
+ * mma sums each output from k = 0 up, by fused multiply-adds in f32 onto c. */
+#ifndef LLMQ_KERNELS_CUDA_EMU_H
+#define LLMQ_KERNELS_CUDA_EMU_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __global__ static
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+
+/* ---- the part of the runtime's interface that dev.cu uses ---- */
+typedef int cudaError_t;
+typedef void *cudaStream_t;
+enum {
+    cudaSuccess = 0,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100,
+    cudaErrorLaunchFailure = 719
+};
+#define CUDART_VERSION 0
+enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+enum { cudaStreamNonBlocking = 1, cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+struct cudaDeviceProp {
+    char name[256];
+    int major, minor, multiProcessorCount;
+    size_t totalGlobalMem, sharedMemPerBlockOptin;
+};
+cudaError_t cudaDriverGetVersion(int *v);
+cudaError_t cudaGetDeviceCount(int *n);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int i);
+cudaError_t cudaSetDevice(int i);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t s);
+cudaError_t cudaStreamSynchronize(cudaStream_t s);
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
+cudaError_t cudaMalloc(void **p, size_t n);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t s);
+cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s);
+cudaError_t cudaGetLastError(void);
+const char *cudaGetErrorString(cudaError_t e);
+template <class F> cudaError_t cudaFuncSetAttribute(F *, int, int) { return cudaSuccess; }
+
+namespace emu
+{
+
+struct point {
+    unsigned x, y, z;
+};
+extern point thread_idx, block_idx, block_dim, grid_dim;
+
+struct span {
+    uintptr_t lo, hi;
+};
+/* The allocation that p lies in; {p, p} where it lies in none. */
+span find_global(const void *p);
+/* The block's shared array `key` of so many bytes; the first thread that asks makes it. */
+void *shared_static(const void *key, size_t bytes, size_t align, span *s);
+void *shared_dynamic(span *s);
+/* Checks of an access by the running thread. */
+void touch_global(const void *p, size_t n, size_t align, span s);
+void touch_shared(const void *p, size_t n, size_t align, span s, bool write);
+
+/* Wait for the whole warp; `in` of n bytes is what this lane brings. After it peer(l) is what lane
+ * l brought, until the next one. */
+void warp_meet(const char *file, int line, const char *what, const void *in, size_t n);
+const void *peer(int lane);
+int lane();
+void block_meet(const char *file, int line);
+void warp_order(const char *file, int line);
+void copy_later(void *dst, span d, const void *src, span s, size_t n, bool zero);
+void copy_commit();
+void copy_wait(int groups);
+
+typedef void body_fn(void *ctx);
+cudaError_t launch(dim3 grid, dim3 block, size_t shared, body_fn *body, void *ctx);
+template <class F> cudaError_t launch(dim3 grid, dim3 block, size_t shared, F f)
+{
+    return launch(
+        grid, block, shared, [](void *ctx) { (*(F *)ctx)(); }, (void *)&f);
+}
+
+template <class T> struct plain {
+    typedef T type;
+};
+template <class T> struct plain<const T> {
+    typedef T type;
+};
+
+/* A place in memory that says when it is read and written. */
+template <class P> struct place {
+    P at;
+    typedef typename P::value V;
+    operator V() const { return at.load(); }
+    const place &operator=(V v) const
+    {
+        at.store(v);
+        return *this;
+    }
+    const place &operator=(const place &o) const { return *this = (V)o; }
+    const place &operator+=(V v) const { return *this = (V)(at.load() + v); }
+    place(P p) : at(p) {}
+    place(const place &) = default;
+};
+
+template <class T, bool SHARED> struct ptr {
+    typedef typename plain<T>::type value;
+    T *p;
+    span s;
+    ptr(T *q = nullptr) : p(q), s(SHARED ? span{ 0, 0 } : find_global((const void *)q)) {}
+    ptr(T *q, span b) : p(q), s(b) {}
+    operator ptr<const T, SHARED>() const { return { p, s }; }
+    explicit operator bool() const { return p; }
+    /* As integers: a pointer outside its array is made and never used, as kernels may do. */
+    ptr operator+(int64_t n) const { return { (T *)((uintptr_t)p + (uintptr_t)n * sizeof(T)), s }; }
+    ptr operator-(int64_t n) const { return *this + -n; }
+    ptr &operator+=(int64_t n) { return *this = *this + n; }
+    place<ptr> operator[](int64_t n) const { return { *this + n }; }
+    place<ptr> operator*() const { return { *this }; }
+    value load() const { return load_as<value>(); }
+    void store(value v) const { store_as(v); }
+    template <class V> V load_as() const
+    {
+        V v;
+        touch(sizeof v, alignof(V), false);
+        memcpy(&v, (const void *)p, sizeof v);
+        return v;
+    }
+    template <class V> void store_as(V v) const
+    {
+        touch(sizeof v, alignof(V), true);
+        memcpy((void *)p, &v, sizeof v);
+    }
+    void touch(size_t n, size_t align, bool write) const
+    {
+        if (SHARED)
+            touch_shared((const void *)p, n, align, s, write);
+        else
+            touch_global((const void *)p, n, align, s);
+    }
+};
+
+template <class T> ptr<T, true> make_shared(const void *key, size_t n)
+{
+    span s;
+    T *p = (T *)shared_static(key, n * sizeof(T), 16, &s);
+    return { p, s };
+}
+template <class T> ptr<T, true> make_dynamic()
+{
+    span s;
+    T *p = (T *)shared_dynamic(&s);
+    return { p, s };
+}
+} // namespace emu
+
+template <class T> using G = emu::ptr<T, false>;
+template <class T> using S = emu::ptr<T, true>;
+
+#define threadIdx emu::thread_idx
+#define blockIdx emu::block_idx
+#define blockDim emu::block_dim
+#define gridDim emu::grid_dim
+#define CU_SHARED(T, name, count)     \
+    static const char name##_key = 0; \
+    const S<T> name = emu::make_shared<T>(&name##_key, (size_t)(count))
+#define CU_DYNAMIC(T, name) const S<T> name = emu::make_dynamic<T>()
+#define CU_LAUNCH_(stream, grid, block, shared, kernel, ...) \
+    ((void)(stream), emu::launch(grid, block, shared, [=] { (kernel)(__VA_ARGS__); }))
+
+template <class U, class T, bool B> emu::ptr<U, B> cu_as(emu::ptr<T, B> p)
+{
+    return { (U *)(uintptr_t)p.p, p.s };
+}
+template <class V, class T, bool B> V cu_ld(emu::ptr<T, B> p) { return p.template load_as<V>(); }
+template <class V, class T, bool B> V cu_ldg(emu::ptr<T, B> p) { return cu_ld<V>(p); }
+template <class V, class T, bool B> void cu_st(emu::ptr<T, B> p, V v) { p.store_as(v); }
+
+#define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+static inline void __syncthreads(EMU_HERE) { emu::block_meet(file, line); }
+static inline void __syncwarp(EMU_HERE) { emu::warp_order(file, line); }
+static inline float cu_shfl(float v, int lane, EMU_HERE)
+{
+    emu::warp_meet(file, line, "cu_shfl", &v, sizeof v);
+    memcpy(&v, emu::peer(lane & 31), sizeof v);
+    return v;
+}
+static inline float cu_shfl_xor(float v, int mask, EMU_HERE)
+{
+    return cu_shfl(v, emu::lane() ^ mask, file, line);
+}
+/* 16 bytes from device to shared memory; zeros where !pred, and src is not read. */
+template <class T, class U> void cu_copy16(S<T> dst, G<U> src, bool pred)
+{
+    emu::copy_later((void *)dst.p, dst.s, (const void *)src.p, src.s, 16, !pred);
+}
+static inline void cu_copy_commit() { emu::copy_commit(); }
+template <int GROUPS> void cu_copy_wait() { emu::copy_wait(GROUPS); }
+
+/* d[16,8] += a[16,16] b[16,8]; fragments as PTX says for mma.m16n8k16: g = lane / 4, c = lane % 4,
+ * a = (g, 2c), (g + 8, 2c), (g, 2c + 8), (g + 8, 2c + 8); b = (2c, g), (2c + 8, g), two
+ * neighbouring k in one word, the lower one low; d = (g, 2c), (g, 2c + 1), (g + 8, 2c), .. + 1. */
+void cu_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2], EMU_HERE);
+
+static inline float __uint_as_float(unsigned u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static inline unsigned __float_as_uint(float f)
+{
+    unsigned u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+
+#endif

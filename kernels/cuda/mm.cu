@@ -1,0 +1,207 @@
+/* kernels/cuda/mm.cu - a matrix product on the device: activations into the weight's order, then
+ * the kernel for so many rows (mm_gemv.cu, mm_mma.cu).
+ *
+ *   round    inputs rounded as a checkpoint declares (mm_round_acts); one warp a group
+ *   arrange  rows of x into the tile's places: groups padded, g_idx undone, rounded to bf16 where
+ *            asked, outlier inputs gathered; one thread a place. Left out where x is so already. */
+#include "kernels/cuda/mm.cuh"
+
+namespace
+{
+
+enum { THREADS = 256, WARPS = THREADS / CU_WARP };
+
+__global__ void __launch_bounds__(THREADS)
+    round_kernel(G<float> dst, G<const float> x, int64_t ldx, int64_t M, int K, int group, bool f8,
+                 float fixed)
+{
+    const int lane = threadIdx.x % CU_WARP, per_row = (K + group - 1) / group;
+    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / CU_WARP, m = i / per_row;
+    if (m >= M) return;
+    const int k0 = (int)(i % per_row) * group, k1 = k0 + group < K ? k0 + group : K;
+    float max = 0;
+    for (int k = k0 + lane; k < k1; k += CU_WARP) {
+        const float a = fabsf(x[m * ldx + k]);
+        max = a < INFINITY ? (a > max ? a : max) : INFINITY; /* NaN too */
+    }
+    max = cu_warp_max(max);
+    const float scale = fixed > 0 ? fixed : max / (f8 ? 448.0f : 127.5f);
+    for (int k = k0 + lane; k < k1; k += CU_WARP) {
+        float q = scale > 0 ? x[m * ldx + k] / scale : 0.0f;
+        q = f8 ? cu_e4m3_f32(cu_f32_e4m3(q)) : fminf(fmaxf(rintf(q), -128.0f), 127.0f);
+        dst[m * K + k] = max < INFINITY ? q * scale : NAN;
+    }
+}
+
+struct places {
+    int64_t K, Kp, G, Gp;
+};
+
+/* One of f [M, Kp] and b [M, Kp]. */
+__global__ void __launch_bounds__(THREADS)
+    arrange_kernel(G<float> f, G<uint16_t> b, G<const float> x, int64_t ldx, G<const int32_t> perm,
+                   places s, bool bf16)
+{
+    const int64_t p = (int64_t)blockIdx.x * THREADS + threadIdx.x, m = blockIdx.y;
+    if (p >= s.Kp) return;
+    const int64_t in = p % s.Gp, k = p / s.Gp * s.G + in;
+    float v = 0;
+    if (in < s.G && k < s.K) v = x[m * ldx + (perm ? (int64_t)perm[k] : k)];
+    if (b)
+        b[m * s.Kp + p] = (uint16_t)cu_f32_bf16(v);
+    else
+        f[m * s.Kp + p] = bf16 ? cu_bf16_f32(cu_f32_bf16(v)) : v;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    gather_kernel(G<float> out, G<const float> x, int64_t ldx, G<const int32_t> idx, int n_out,
+                  int ldo)
+{
+    const int64_t m = blockIdx.x;
+    for (int i = threadIdx.x; i < ldo; i += THREADS)
+        out[m * ldo + i] = i < n_out ? x[m * ldx + idx[i]] : 0.0f;
+}
+
+int64_t out_places(const qt_scheme *s)
+{
+    return s->kind == QT_I8_OUTLIER ? (int64_t)lq_round_up((size_t)s->n_out, TILE_K) : 0;
+}
+
+size_t piece(int64_t M, int64_t per_row, size_t each)
+{
+    return lq_round_up((size_t)(M * per_row) * each, 256);
+}
+
+/* The rows that one launch of a kernel with rows in the grid's y may have. */
+enum { PANEL = 32768 };
+
+void run_panel(dev *d, const dev_mm_args *a)
+{
+    const qt_scheme *sc = &a->w->t.scheme;
+    const tile_shape *s = &a->w->s;
+    const int64_t K = a->w->t.K, ldo = out_places(sc);
+    const places pl = { K, s->Kp, s->G, s->Gp };
+    const bool bf16 = a->acts != MM_F32 && !sc->act;
+    const bool units = bf16 && a->M > DEV_MM_SMALL && CU_NAME(mm_code_of)(sc) != C_F32;
+    const int32_t *perm =
+        sc->kind == QT_UINT && sc->irregular ? (const int32_t *)a->w->t.plane[QT_GIDX].data : NULL;
+    uint8_t *free_at = (uint8_t *)a->scratch;
+    const float *x = a->x;
+    int64_t ldx = a->ldx;
+    if (sc->act) {
+        const int group = (int)(sc->act_group ? sc->act_group : K);
+        float *r = (float *)free_at;
+        free_at += piece(a->M, K, 4);
+        CU_LAUNCH(d, "round", round_kernel,
+                  dim3((unsigned)lq_ceil_div(a->M * lq_ceil_div(K, group), WARPS)), THREADS, 0, r,
+                  x, ldx, a->M, (int)K, group, sc->act == QT_ACT_F8, sc->act_scale);
+        x = r;
+        ldx = K;
+    }
+    mm_input in = { x, NULL, NULL, ldx, s->Kp, ldo, a->M };
+    if (ldo) {
+        float *out = (float *)free_at;
+        free_at += piece(a->M, ldo, 4);
+        CU_LAUNCH(d, "gather", gather_kernel, dim3((unsigned)a->M), THREADS, 0, out, x, ldx,
+                  (const int32_t *)a->w->t.plane[QT_OUT_IDX].data, (int)sc->n_out, (int)ldo);
+        in.out = out;
+    }
+    const bool ready =
+        !bf16 && !perm && s->Kp == K && s->G == s->Gp && ldx % 4 == 0 && (uintptr_t)x % 16 == 0;
+    if (!ready) {
+        float *f = units ? NULL : (float *)free_at;
+        uint16_t *b = units ? (uint16_t *)free_at : NULL;
+        CU_LAUNCH(d, "arrange", arrange_kernel,
+                  dim3((unsigned)lq_ceil_div(s->Kp, THREADS), (unsigned)a->M), THREADS, 0, f, b, x,
+                  ldx, perm, pl, bf16);
+        in.f = f;
+        in.b = b;
+        in.ldf = s->Kp;
+    }
+    if (units)
+        CU_NAME(mm_mma)(d, a, &in);
+    else
+        CU_NAME(mm_gemv)(d, a, &in);
+}
+
+} // namespace
+
+mm_code CU_NAME(mm_code_of)(const qt_scheme *s)
+{
+    switch (s->kind) {
+    case QT_DENSE:
+        return s->dtype == LQ_F16 ? C_F16 : s->dtype == LQ_BF16 ? C_BF16 : C_F32;
+    case QT_UINT:
+        return s->bits == 2 ? C_U2 : s->bits == 3 ? C_U3 : s->bits == 4 ? C_U4 : C_U8;
+    case QT_LUT4:
+    case QT_E2M1:
+        return C_MAP;
+    case QT_E4M3:
+        return C_E4M3;
+    default:
+        return C_U8;
+    }
+}
+
+mm_view CU_NAME(mm_view_of)(const dev_weight *w)
+{
+    const qt_scheme *s = &w->t.scheme;
+    const qt_span *p = w->t.plane;
+    const bool ints = s->kind == QT_UINT || s->kind == QT_I8 || s->kind == QT_I8_OUTLIER;
+    mm_view v;
+    memset(&v, 0, sizeof v);
+    v.codes = (const uint8_t *)p[QT_CODES].data;
+    v.scales = (const uint8_t *)p[QT_SCALES].data;
+    v.zeros = (const uint8_t *)p[QT_ZEROS].data;
+    v.scales2 = s->kind == QT_E2M1 ? (const uint8_t *)p[QT_SCALES2].data : NULL;
+    v.map = s->kind == QT_LUT4 ? (const float *)p[QT_MAP].data : NULL;
+    v.N = w->t.N;
+    v.Kp = w->s.Kp;
+    v.steps = (int)(w->s.Kp / TILE_K);
+    v.group_steps = (int)(w->s.Gp / TILE_K);
+    v.ng = (int)w->s.ng;
+    v.subs = (int)w->s.subs;
+    v.scale_dtype = s->kind == QT_DENSE                        ? LQ_BOOL
+                    : s->kind == QT_UINT || s->kind == QT_E2M1 ? s->scale_dtype
+                                                               : LQ_F32;
+    v.zero = s->kind == QT_I8_OUTLIER || !ints ? QT_ZERO_NONE : s->zero;
+    v.zero_dtype = s->zero == QT_ZERO_F16 ? LQ_F16 : s->scale_dtype;
+    v.zero_const = ints ? (float)(1 << (tiles_bits(s) - 1)) : 0.0f;
+    v.div127 = s->div127;
+    v.recip = s->recip;
+    v.step_bytes = (int)w->s.step_bytes;
+    v.tile_bytes = (int64_t)w->s.tile_bytes;
+    return v;
+}
+
+mm_view CU_NAME(mm_outliers_of)(const dev_weight *w)
+{
+    mm_view v;
+    memset(&v, 0, sizeof v);
+    v.scale_dtype = LQ_BOOL;
+    v.steps = (int)(out_places(&w->t.scheme) / TILE_K);
+    if (v.steps == 0) return v;
+    v.codes = (const uint8_t *)w->t.plane[QT_OUT_VALS].data;
+    v.group_steps = v.steps;
+    v.step_bytes = TILE_N * TILE_K * 2;
+    v.tile_bytes = (int64_t)v.steps * v.step_bytes;
+    return v;
+}
+
+size_t CU_NAME(mm_scratch)(const dev_weight *w, int64_t M)
+{
+    const int64_t rows = M < PANEL ? M : PANEL;
+    return piece(rows, w->s.Kp, 4) + piece(rows, w->t.scheme.act ? w->t.K : 0, 4) +
+           piece(rows, out_places(&w->t.scheme), 4);
+}
+
+void CU_NAME(matmul)(dev *d, const dev_mm_args *a)
+{
+    for (int64_t m = 0; m < a->M; m += PANEL) {
+        dev_mm_args part = *a;
+        part.M = a->M - m < PANEL ? a->M - m : PANEL;
+        part.x += m * a->ldx;
+        part.y += m * a->ldy;
+        run_panel(d, &part);
+    }
+}

@@ -1,0 +1,201 @@
+/* kernels/cuda/mm.cuh - reading a tile16 weight (formats/tiles.h) in pieces of eight inputs.
+ *
+ * One step of a tile is 16 outputs (rows) by 32 inputs. Chunk c = 0..3 of a row is its inputs
+ * 8c .. 8c+7. A step in memory, u4 (256 bytes), one cell = 4 bytes = 8 codes:
+ *
+ *             row 0    1    2         15
+ *   chunk 0   [    ][    ][    ] .. [    ]   64 bytes
+ *   chunk 1   [    ][    ][    ] .. [    ]
+ *   chunk 2   [    ][    ][    ] .. [    ]
+ *   chunk 3   [    ][    ][    ] .. [    ]
+ *
+ * So four rows of a chunk are one 16-byte load, a step is 16 lanes' loads side by side, and two
+ * steps are one warp's 512 bytes: what mm_gemv.cu does. And a lane of mma.m16n8k16 that holds rows
+ * g and g+8 and the k of c = lane % 4 finds its codes of two products in two cells, and the
+ * activations that go with them in 16 neighbouring bytes: what mm_mma.cu does. The layout that the
+ * CPU maps from the file is therefore used on the device as it is; no second packing.
+ *
+ * The other widths (chunk c, row r; "word i" = 4 bytes at 64 i + 4 r):
+ *   8 bit  words 2c, 2c+1          2 bit  word c/2, half c%2
+ *   3 bit  as 2 bit, and word 2: bits 2c, 2c+1 of each byte
+ *   16 bit words 4c .. 4c+3        f32    words 8c .. 8c+7 */
+#ifndef LLMQ_KERNELS_CUDA_MM_CUH
+#define LLMQ_KERNELS_CUDA_MM_CUH
+
+#include "kernels/cuda/ops.cuh"
+
+/* How a code becomes a number. */
+enum mm_code { C_U2, C_U3, C_U4, C_U8, C_MAP, C_E4M3, C_F16, C_BF16, C_F32 };
+
+/* A weight as kernels take it; by value. */
+struct mm_view {
+    const uint8_t *codes, *scales, *zeros, *scales2;
+    const float *map; /* [16] of C_MAP; NULL: those of E2M1 */
+    int64_t N, Kp;
+    int steps, group_steps; /* along K; of one group */
+    int ng, subs;
+    lq_dtype scale_dtype; /* LQ_BOOL: no scales */
+    qt_zero zero;
+    lq_dtype zero_dtype; /* of QT_ZERO_F16 and QT_ZERO_BIAS */
+    float zero_const;    /* QT_ZERO_NONE */
+    bool div127, recip;
+    int step_bytes;
+    int64_t tile_bytes;
+};
+
+__device__ constexpr int mm_words(mm_code code) /* 4-byte words of a chunk of one row */
+{
+    return code == C_F32                     ? 8
+           : code == C_F16 || code == C_BF16 ? 4
+           : code == C_U8 || code == C_E4M3  ? 2
+           : code == C_U3                    ? 2
+                                             : 1;
+}
+/* Which words of the step chunk c reads: the i-th. */
+__device__ __forceinline__ int mm_word(mm_code code, int c, int i)
+{
+    switch (code) {
+    case C_U2:
+        return c / 2;
+    case C_U3:
+        return i ? 2 : c / 2;
+    case C_U4:
+    case C_MAP:
+        return c;
+    case C_U8:
+    case C_E4M3:
+        return 2 * c + i;
+    case C_F32:
+        return 8 * c + i;
+    default:
+        return 4 * c + i;
+    }
+}
+
+__device__ __forceinline__ float mm_e2m1(unsigned c)
+{
+    const unsigned e = c >> 1 & 3u, low = c & 1u; /* 0 .5 | 1 1.5 | 2 3 | 4 6 */
+    const float f = e ? (2.0f + (float)low) * (float)(1u << e) * 0.25f : 0.5f * (float)low;
+    return c & 8u ? -f : f;
+}
+/* The 16 numbers of C_MAP into shared memory, by the block's first threads; a barrier after it. */
+__device__ __forceinline__ void mm_load_map(S<float> map, const mm_view &v)
+{
+    if (threadIdx.x < 16)
+        map[threadIdx.x] =
+            v.map ? cu_ldg<float>(G<const float>(v.map) + threadIdx.x) : mm_e2m1(threadIdx.x);
+    __syncthreads();
+}
+
+/* The eight numbers of a chunk from its words: codes as they are, not yet scaled. `map`: C_MAP. */
+template <mm_code CODE>
+__device__ __forceinline__ void mm_numbers(float q[8], const unsigned *w, int c, S<const float> map)
+{
+    for (int j = 0; j < 8; j++) {
+        const int byte = j % 4 * 8;
+        switch (CODE) {
+        case C_U2:
+            q[j] = (float)(w[0] >> (byte + 4 * (c % 2) + 2 * (j / 4)) & 3u);
+            break;
+        case C_U3:
+            q[j] = (float)((w[0] >> (byte + 4 * (c % 2) + 2 * (j / 4)) & 3u) |
+                           (w[1] >> (byte + 2 * c + j / 4) & 1u) << 2);
+            break;
+        case C_U4:
+            q[j] = (float)(w[0] >> (byte + 4 * (j / 4)) & 15u);
+            break;
+        case C_MAP:
+            q[j] = map[(int)(w[0] >> (byte + 4 * (j / 4)) & 15u)];
+            break;
+        case C_U8:
+            q[j] = (float)(w[j / 4] >> byte & 255u);
+            break;
+        case C_E4M3:
+            q[j] = cu_e4m3_f32(w[j / 4] >> byte & 255u);
+            break;
+        case C_F16:
+            q[j] = cu_f16_f32(w[j / 2] >> 16 * (j % 2) & 0xffffu);
+            break;
+        case C_BF16:
+            q[j] = cu_bf16_f32(w[j / 2] >> 16 * (j % 2) & 0xffffu);
+            break;
+        default:
+            q[j] = __uint_as_float(w[j]);
+        }
+    }
+}
+
+__device__ __forceinline__ float mm_side(G<const uint8_t> p, lq_dtype d, int64_t i)
+{
+    switch (d) {
+    case LQ_F16:
+        return cu_f16_f32(cu_ldg<uint16_t>(p + 2 * i));
+    case LQ_BF16:
+        return cu_bf16_f32(cu_ldg<uint16_t>(p + 2 * i));
+    case LQ_F8_E4M3:
+        return cu_e4m3_f32(cu_ldg<uint8_t>(p + i));
+    case LQ_F8_E8M0: {
+        const unsigned e = cu_ldg<uint8_t>(p + i);
+        return e == 255 ? NAN : __uint_as_float(e ? e << 23 : 0x400000u);
+    }
+    default:
+        return cu_ldg<float>(p + 4 * i);
+    }
+}
+
+/* What a chunk's numbers of one row go through: w = scale * (q - zero), or, with bias, scale * q +
+ * bias. */
+struct mm_scale_of {
+    float scale, zero;
+};
+__device__ __forceinline__ mm_scale_of mm_scales(const mm_view &v, int64_t tile, int step, int c,
+                                                 int r)
+{
+    mm_scale_of s = { 1.0f, 0.0f };
+    if (v.scale_dtype == LQ_BOOL) return s;
+    const int64_t g = tile * v.ng + step / v.group_steps;
+    const int sub = v.subs == 2 ? c / 2 : 0;
+    s.scale = mm_side(G<const uint8_t>(v.scales), v.scale_dtype, (g * v.subs + sub) * TILE_N + r);
+    if (v.scales2) {
+        const float second = cu_ldg<float>(G<const uint8_t>(v.scales2) + 4 * (tile * TILE_N + r));
+        s.scale = v.recip ? s.scale / second : s.scale * second;
+    }
+    if (v.div127) s.scale = s.scale / 127.0f;
+    switch (v.zero) {
+    case QT_ZERO_NONE:
+        s.zero = v.zero_const;
+        break;
+    case QT_ZERO_INT:
+        s.zero = (float)cu_ldg<uint8_t>(G<const uint8_t>(v.zeros) + (g * TILE_N + r));
+        break;
+    default:
+        s.zero = mm_side(G<const uint8_t>(v.zeros), v.zero_dtype, g * TILE_N + r);
+    }
+    return s;
+}
+
+/* The numbers less the zero point; with a bias the finished weights, whose scale is then 1. */
+__device__ __forceinline__ void mm_center(float q[8], mm_scale_of *s, qt_zero zero)
+{
+    for (int j = 0; j < 8; j++)
+        q[j] = zero == QT_ZERO_BIAS ? s->scale * q[j] + s->zero : q[j] - s->zero;
+    if (zero == QT_ZERO_BIAS) s->scale = 1.0f;
+}
+
+/* ---- host ---- */
+mm_code CU_NAME(mm_code_of)(const qt_scheme *s);
+mm_view CU_NAME(mm_view_of)(const dev_weight *w);
+/* The outlier columns of QT_I8_OUTLIER as a dense weight; steps 0: none. */
+mm_view CU_NAME(mm_outliers_of)(const dev_weight *w);
+
+/* Activations as the kernels read them. */
+struct mm_input {
+    const float *f;    /* [M, ldf] in the tile's places, of gemv */
+    const uint16_t *b; /* [M, ldb] bf16, of mma */
+    const float *out;  /* [M, ldo] outlier inputs */
+    int64_t ldf, ldb, ldo, M;
+};
+void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x);
+void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x);
+
+#endif

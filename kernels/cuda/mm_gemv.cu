@@ -1,0 +1,158 @@
+/* kernels/cuda/mm_gemv.cu - a few rows times a weight in any scheme: bound by reading the weight.
+ *
+ * One block of 8 warps computes one tile of 16 outputs for up to MB rows; the grid is tiles by
+ * panels of MB rows. A warp takes two neighbouring steps of 32 inputs, then the two 8 warps on:
+ *
+ *            lane  0..3    4..7    8..11   12..15 | 16..19 ...
+ *   chunk           0       1       2       3     |   0    ...     16 bytes a lane:
+ *   rows           0-3     0-3 ...                |                lane % 4 picks four rows of 16
+ *                  (step 2i)                      | (step 2i + 1)
+ *
+ * so a warp's load of u4 is 512 bytes side by side, and a lane keeps 4 x MB sums.
+ *
+ * Order of each output's sum: a chunk's eight products from its first input up, times the group's
+ * scale, onto the lane's sum, its chunks in rising order; then lanes apart by 4, 8, 16; then the
+ * warps in order; then the outliers' sum, bias, the old y. It does not depend on M.
+ *
+ * Shared memory: the warps' sums, 8 x 16 x MB floats (4096 B at MB = 8), and the map of 4-bit
+ * floats (64 B). Activations come from the first cache: K x MB floats are read once by each block.
+ */
+#include "kernels/cuda/mm.cuh"
+
+namespace
+{
+
+enum { WARPS = 8, THREADS = WARPS * CU_WARP, ROWS = 4 };
+
+/* acc[r][m] += the chunks of this lane. x: row m at x + m * ldx; rows beyond M repeat the last. */
+template <mm_code CODE, int MB>
+__device__ void sweep(float acc[ROWS][MB], const mm_view &v, int64_t tile, G<const float> x,
+                      int64_t ldx, int M, S<const float> map)
+{
+    const int lane = threadIdx.x % CU_WARP, warp = threadIdx.x / CU_WARP;
+    const int quad = lane % 4, c = lane / 4 % 4, half = lane / 16;
+    const G<const uint8_t> codes = G<const uint8_t>(v.codes) + tile * v.tile_bytes;
+    for (int step = 2 * warp + half; step < v.steps; step += 2 * WARPS) {
+        const G<const uint8_t> at = codes + ((int64_t)step * v.step_bytes + 16 * quad);
+        uint4 raw[mm_words(CODE)];
+        for (int i = 0; i < mm_words(CODE); i++)
+            raw[i] = cu_ldg<uint4>(at + 64 * mm_word(CODE, c, i));
+        float q[ROWS][8];
+        mm_scale_of s[ROWS];
+        for (int r = 0; r < ROWS; r++) {
+            unsigned w[mm_words(CODE)];
+            for (int i = 0; i < mm_words(CODE); i++)
+                w[i] = r == 0 ? raw[i].x : r == 1 ? raw[i].y : r == 2 ? raw[i].z : raw[i].w;
+            s[r] = mm_scales(v, tile, step, c, ROWS * quad + r);
+            mm_numbers<CODE>(q[r], w, c, map);
+            mm_center(q[r], &s[r], v.zero);
+        }
+        for (int m = 0; m < MB; m++) {
+            const G<const float> in =
+                x + ((m < M ? m : M - 1) * ldx + (int64_t)step * TILE_K + 8 * c);
+            const float4 lo = cu_ldg<float4>(in), hi = cu_ldg<float4>(in + 4);
+            const float xs[8] = { lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w };
+            for (int r = 0; r < ROWS; r++) {
+                float sum = 0;
+                for (int j = 0; j < 8; j++)
+                    sum = fmaf(q[r][j], xs[j], sum);
+                acc[r][m] = fmaf(s[r].scale, sum, acc[r][m]);
+            }
+        }
+    }
+}
+
+struct gemv_out {
+    float *y;
+    const float *bias;
+    int64_t ldy, N;
+    bool add;
+};
+
+/* The block's sums: the lanes' with equal quad, then the warps'. part [WARPS][16][MB]. Thread
+ * 16 m + r returns that of row r and input row m. */
+template <int MB> __device__ float join(float acc[ROWS][MB], S<float> part)
+{
+    const int lane = threadIdx.x % CU_WARP, warp = threadIdx.x / CU_WARP;
+    for (int r = 0; r < ROWS; r++)
+        for (int m = 0; m < MB; m++) {
+            float v = acc[r][m];
+            v += cu_shfl_xor(v, 4);
+            v += cu_shfl_xor(v, 8);
+            v += cu_shfl_xor(v, 16);
+            if (lane < 4) part[(warp * MB + m) * TILE_N + ROWS * lane + r] = v;
+        }
+    __syncthreads();
+    float sum = 0;
+    if (threadIdx.x < TILE_N * MB)
+        for (int w = 0; w < WARPS; w++)
+            sum += part[w * MB * TILE_N + threadIdx.x];
+    return sum;
+}
+
+template <mm_code CODE, int MB>
+__global__ void __launch_bounds__(THREADS)
+    gemv_kernel(mm_view v, mm_view outliers, G<const float> x, int64_t ldx, G<const float> x_out,
+                int64_t ldo, int64_t M, gemv_out o)
+{
+    CU_SHARED(float, part, WARPS *TILE_N *MB);
+    CU_SHARED(float, map, 16);
+    const int64_t tile = blockIdx.x, m0 = (int64_t)blockIdx.y * MB;
+    const int rows = (int)(M - m0 < MB ? M - m0 : MB);
+    if (CODE == C_MAP) mm_load_map(map, v);
+    float acc[ROWS][MB] = {};
+    sweep<CODE, MB>(acc, v, tile, x + m0 * ldx, ldx, rows, map);
+    float y = join<MB>(acc, part);
+    if (CODE == C_U8 && outliers.steps) {
+        float more[ROWS][MB] = {};
+        sweep<C_BF16, MB>(more, outliers, tile, x_out + m0 * ldo, ldo, rows, map);
+        __syncthreads();
+        y += join<MB>(more, part);
+    }
+    const int r = threadIdx.x % TILE_N, m = threadIdx.x / TILE_N;
+    const int64_t n = tile * TILE_N + r;
+    if (m >= rows || m >= MB || n >= o.N) return;
+    const G<float> to = G<float>(o.y) + ((m0 + m) * o.ldy + n);
+    if (o.bias) y += G<const float>(o.bias)[n];
+    *to = o.add ? y + *to : y;
+}
+
+template <mm_code CODE>
+void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v, const mm_view &out)
+{
+    const gemv_out o = { a->y, a->bias, a->ldy, v.N, a->add };
+    const unsigned tiles = (unsigned)a->w->s.tiles;
+    if (x->M == 1) {
+        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 1>), dim3(tiles), THREADS, 0, v, out, x->f, x->ldf,
+                  x->out, x->ldo, x->M, o);
+    } else if (x->M <= 4) {
+        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 4>), dim3(tiles), THREADS, 0, v, out, x->f, x->ldf,
+                  x->out, x->ldo, x->M, o);
+    } else {
+        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 8>), dim3(tiles, (unsigned)lq_ceil_div(x->M, 8)),
+                  THREADS, 0, v, out, x->f, x->ldf, x->out, x->ldo, x->M, o);
+    }
+}
+
+} // namespace
+
+void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x)
+{
+    const mm_view v = CU_NAME(mm_view_of)(a->w), out = CU_NAME(mm_outliers_of)(a->w);
+    switch (CU_NAME(mm_code_of)(&a->w->t.scheme)) {
+#define CASE(code)                     \
+    case code:                         \
+        launch<code>(d, a, x, v, out); \
+        return;
+        CASE(C_U2)
+        CASE(C_U3)
+        CASE(C_U4)
+        CASE(C_U8)
+        CASE(C_MAP)
+        CASE(C_E4M3)
+        CASE(C_F16)
+        CASE(C_BF16)
+        CASE(C_F32)
+#undef CASE
+    }
+}

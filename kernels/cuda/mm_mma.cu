@@ -1,0 +1,257 @@
+/* kernels/cuda/mm_mma.cu - many rows times a weight in any scheme but f32, through the matrix
+ * units: mma.m16n8k16 with the weight as A (a tile is its 16 rows) and the activations as B.
+ *
+ * One block of 4 warps computes 4 tiles of 16 outputs for BM = 8 NT rows of x; each warp one tile,
+ * all of K:
+ *
+ *        x (bf16) by rows                 weight, packed
+ *      0       64      128 -> K         0    64    128
+ *   0  [ stage ][ stage ]          t+0  [stage][stage]    warp 0
+ *   .  [ 0     ][ 1     ]          t+1  [ 0   ][ 1   ]    warp 1
+ *  BM  [       ][       ]          t+2                    warp 2
+ *                                  t+3                    warp 3
+ *
+ * A stage is two steps of 32 inputs, brought by cp.async, STAGES deep. Codes become bf16 in
+ * registers, less their zero point, which is exact for integer codes; the products of a group are
+ * summed by the matrix unit and then scaled onto the output's sum in f32, groups in order. (Numbers
+ * that need more than bf16's 8 bits go as two, high and low: two terms. Two scales within a step,
+ * nvfp4's, are multiplied into the numbers, exactly; the row's scale follows in the end.)
+ *
+ * Which k of the product is which input does not matter as long as both sides agree: lane (g, c)
+ * holds inputs 8c..8c+7 of each step, four to each of two products (mm.cuh).
+ *
+ * Shared memory, per stage: x 128 BM bytes, its eight 16-byte pieces turned by 4 in odd rows, so
+ * that eight lanes read 128 different bytes; weights 4 tiles x 2 steps, 32 bytes of padding after
+ * what a chunk's lanes read at once, so that four chunks of eight rows lie in 32 banks. Sum for
+ * NT = 8: u4 3 x (8192 + 3072) = 33792, u8 3 x (8192 + 5120) = 39936, 16 bit 2 x (8192 + 9216) =
+ * 34816; and the map, 64. */
+#include "kernels/cuda/mm.cuh"
+
+namespace
+{
+
+enum { WARPS = 4, THREADS = WARPS * CU_WARP, STEPS = 2, X_ROW = STEPS * TILE_K * 2, PAD = 32 };
+
+template <mm_code CODE> struct stage_of {
+    static constexpr int words = mm_words(CODE);
+    static constexpr int bits = CODE == C_U2                     ? 2
+                                : CODE == C_U3                   ? 3
+                                : CODE == C_U4 || CODE == C_MAP  ? 4
+                                : CODE == C_U8 || CODE == C_E4M3 ? 8
+                                                                 : 16;
+    /* u3's two words are not neighbours: 64 bytes at a time, as u2 */
+    static constexpr int run = CODE == C_U3 ? 64 : 64 * words; /* bytes between paddings */
+    static constexpr int step = 64 * bits, padded = step / run * (run + PAD);
+    static constexpr int depth = bits == 16 ? 2 : 3;
+    static constexpr int weights = WARPS * STEPS * padded;
+};
+
+/* Where byte `off` of a step stands once padded. */
+template <mm_code CODE> __device__ __forceinline__ int padded_at(int off)
+{
+    return off + off / stage_of<CODE>::run * PAD;
+}
+__device__ __forceinline__ int x_at(int row, int piece)
+{
+    return row * X_ROW + ((piece ^ (row & 1) << 2) << 4);
+}
+
+template <mm_code CODE, int NT>
+__device__ void bring(S<uint8_t> xs, S<uint8_t> ws, const mm_view &v, int64_t tile0, int64_t tiles,
+                      G<const uint16_t> x, int64_t ldb, int64_t rows, int step0)
+{
+    typedef stage_of<CODE> st;
+    for (int i = threadIdx.x; i < NT * 8 * (X_ROW / 16); i += THREADS) {
+        const int row = i / (X_ROW / 16), piece = i % (X_ROW / 16), step = step0 + piece / 4;
+        const bool there = row < rows && step < v.steps;
+        cu_copy16(xs + x_at(row, piece),
+                  x + (there ? row * ldb + (int64_t)step * TILE_K + piece % 4 * 8 : 0), there);
+    }
+    for (int i = threadIdx.x; i < WARPS * STEPS * (st::step / 16); i += THREADS) {
+        const int part = i / (st::step / 16), off = i % (st::step / 16) * 16;
+        const int step = step0 + part % STEPS;
+        const int64_t tile = tile0 + part / STEPS;
+        const bool there = tile < tiles && step < v.steps;
+        cu_copy16(ws + (part * st::padded + padded_at<CODE>(off)),
+                  G<const uint8_t>(v.codes) +
+                      (there ? tile * v.tile_bytes + (int64_t)step * st::step + off : 0),
+                  there);
+    }
+}
+
+__device__ __forceinline__ unsigned pair(float lo, float hi)
+{
+    return cu_f32_bf16(lo) | cu_f32_bf16(hi) << 16;
+}
+/* What bf16 leaves of x. */
+__device__ __forceinline__ float rest(float x) { return x - cu_bf16_f32(cu_f32_bf16(x)); }
+
+/* One step of one tile: part[nt] += its products, before the scales in `s` (rows g and g + 8). */
+template <mm_code CODE, int NT>
+__device__ void one_step(float part[NT][4], mm_scale_of s[2], const mm_view &v, int64_t tile,
+                         int step, S<const uint8_t> xs, S<const uint8_t> ws, int in_stage,
+                         S<const float> map, int terms)
+{
+    const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
+    float q[2][8];
+    for (int h = 0; h < 2; h++) {
+        unsigned w[mm_words(CODE)];
+        for (int i = 0; i < mm_words(CODE); i++)
+            w[i] =
+                cu_ld<unsigned>(ws + (padded_at<CODE>(64 * mm_word(CODE, c, i)) + 4 * (g + 8 * h)));
+        s[h] = mm_scales(v, tile, step, c, g + 8 * h);
+        mm_numbers<CODE>(q[h], w, c, map);
+        mm_center(q[h], &s[h], v.zero);
+        if (CODE == C_MAP && v.subs == 2) { /* q times an E4M3 scale has at most 6 bits */
+            const float second =
+                cu_ldg<float>(G<const uint8_t>(v.scales2) + 4 * (tile * TILE_N + g + 8 * h));
+            const float sub = mm_side(G<const uint8_t>(v.scales), v.scale_dtype,
+                                      ((tile * v.ng + step) * 2 + c / 2) * TILE_N + g + 8 * h);
+            for (int j = 0; j < 8; j++)
+                q[h][j] *= sub;
+            s[h].scale = v.recip ? 1.0f / second : second;
+        }
+    }
+    for (int term = 0; term < terms; term++) {
+        unsigned a[2][4];
+        for (int half = 0; half < 2; half++) {
+            const int j = 4 * half;
+            a[half][0] = pair(q[0][j], q[0][j + 1]);
+            a[half][1] = pair(q[1][j], q[1][j + 1]);
+            a[half][2] = pair(q[0][j + 2], q[0][j + 3]);
+            a[half][3] = pair(q[1][j + 2], q[1][j + 3]);
+        }
+        for (int nt = 0; nt < NT; nt++) {
+            const uint4 x = cu_ld<uint4>(xs + x_at(8 * nt + g, 4 * in_stage + c));
+            const unsigned b0[2] = { x.x, x.y }, b1[2] = { x.z, x.w };
+            cu_mma_bf16(part[nt], a[0], b0);
+            cu_mma_bf16(part[nt], a[1], b1);
+        }
+        if (term + 1 < terms)
+            for (int h = 0; h < 2; h++)
+                for (int j = 0; j < 8; j++)
+                    q[h][j] = rest(q[h][j]);
+    }
+}
+
+/* The outliers' share of output n's row r of a tile for one row of x. */
+__device__ float outlier_sum(const mm_view &v, int64_t tile, int r, G<const float> x)
+{
+    const G<const uint8_t> w = G<const uint8_t>(v.codes) + tile * v.tile_bytes;
+    float sum = 0;
+    for (int p = 0; p < v.steps * TILE_K; p++)
+        sum = fmaf(x[p], cu_bf16_f32(cu_ldg<uint16_t>(w + (p / 2 * 64 + 4 * r + p % 2 * 2))), sum);
+    return sum;
+}
+
+struct mma_out {
+    float *y;
+    const float *bias, *x_out;
+    int64_t ldy, ldo, N, tiles;
+    int terms;
+    bool add;
+};
+
+template <mm_code CODE, int NT>
+__global__ void __launch_bounds__(THREADS)
+    mma_kernel(mm_view v, mm_view outliers, G<const uint16_t> x, int64_t ldb, int64_t M, mma_out o)
+{
+    typedef stage_of<CODE> st;
+    enum { BM = 8 * NT };
+    CU_SHARED(uint8_t, xs, st::depth * BM * X_ROW);
+    CU_SHARED(uint8_t, ws, st::depth * st::weights);
+    CU_SHARED(float, map, 16);
+    const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
+              c = lane % 4;
+    const int64_t tile0 = (int64_t)blockIdx.x * WARPS, tile = tile0 + warp;
+    const int64_t m0 = (int64_t)blockIdx.y * BM, rows = M - m0 < BM ? M - m0 : BM;
+    const int n = (v.steps + STEPS - 1) / STEPS;
+    if (CODE == C_MAP) mm_load_map(map, v);
+    for (int i = 0; i < st::depth - 1; i++) {
+        if (i < n)
+            bring<CODE, NT>(xs + i * BM * X_ROW, ws + i * st::weights, v, tile0, o.tiles,
+                            x + m0 * ldb, ldb, rows, i * STEPS);
+        cu_copy_commit();
+    }
+    float acc[NT][4] = {}, part[NT][4] = {};
+    for (int i = 0; i < n; i++) {
+        const int at = i % st::depth, next = i + st::depth - 1;
+        cu_copy_wait<st::depth - 2>();
+        __syncthreads(); /* everybody's copies of this stage; nobody reads the one before */
+        if (next < n)
+            bring<CODE, NT>(xs + next % st::depth * BM * X_ROW, ws + next % st::depth * st::weights,
+                            v, tile0, o.tiles, x + m0 * ldb, ldb, rows, next * STEPS);
+        cu_copy_commit();
+        for (int j = 0; j < STEPS; j++) {
+            const int step = i * STEPS + j;
+            if (step >= v.steps || tile >= o.tiles) break; /* the same in all lanes of a warp */
+            mm_scale_of s[2];
+            one_step<CODE, NT>(part, s, v, tile, step, xs + at * BM * X_ROW,
+                               ws + (at * st::weights + (warp * STEPS + j) * st::padded), j, map,
+                               o.terms);
+            if ((step + 1) % v.group_steps != 0) continue;
+            for (int nt = 0; nt < NT; nt++)
+                for (int k = 0; k < 4; k++) {
+                    acc[nt][k] = fmaf(s[k / 2].scale, part[nt][k], acc[nt][k]);
+                    part[nt][k] = 0;
+                }
+        }
+    }
+    if (tile >= o.tiles) return;
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const int64_t m = m0 + 8 * nt + 2 * c + k % 2, out = tile * TILE_N + g + 8 * (k / 2);
+            if (m >= M || out >= o.N) continue;
+            float y = acc[nt][k];
+            if (CODE == C_U8 && outliers.steps)
+                y += outlier_sum(outliers, tile, g + 8 * (k / 2),
+                                 G<const float>(o.x_out) + m * o.ldo);
+            if (o.bias) y += G<const float>(o.bias)[out];
+            const G<float> to = G<float>(o.y) + (m * o.ldy + out);
+            *to = o.add ? y + *to : y;
+        }
+}
+
+template <mm_code CODE>
+void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
+{
+    /* Integer codes less an integer zero point fit bf16, as E2M1 and E4M3 do. */
+    const bool fits = CODE != C_F16 && !v.map && v.zero != QT_ZERO_F16 && v.zero != QT_ZERO_BIAS;
+    const mm_view out = CU_NAME(mm_outliers_of)(a->w);
+    const mma_out o = { a->y, a->bias,       x->out,       a->ldy, x->ldo,
+                        v.N,  a->w->s.tiles, fits ? 1 : 2, a->add };
+    const unsigned tiles = (unsigned)lq_ceil_div(a->w->s.tiles, WARPS);
+    if (x->M <= 16) {
+        CU_LAUNCH(d, "mma", (mma_kernel<CODE, 2>), dim3(tiles), THREADS, 0, v, out, x->b, x->ldb,
+                  x->M, o);
+    } else {
+        CU_LAUNCH(d, "mma", (mma_kernel<CODE, 8>), dim3(tiles, (unsigned)lq_ceil_div(x->M, 64)),
+                  THREADS, 0, v, out, x->b, x->ldb, x->M, o);
+    }
+}
+
+} // namespace
+
+void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x)
+{
+    const mm_view v = CU_NAME(mm_view_of)(a->w);
+    switch (CU_NAME(mm_code_of)(&a->w->t.scheme)) {
+#define CASE(code)                \
+    case code:                    \
+        launch<code>(d, a, x, v); \
+        return;
+        CASE(C_U2)
+        CASE(C_U3)
+        CASE(C_U4)
+        CASE(C_U8)
+        CASE(C_MAP)
+        CASE(C_E4M3)
+        CASE(C_F16)
+        CASE(C_BF16)
+#undef CASE
+    case C_F32:
+        return; /* mm.cu sends it to gemv */
+    }
+}

@@ -1,0 +1,17 @@
+/* kernels/cuda/ops.cuh - what the files of kernels/cuda/ give to the table in dev.cu. */
+#ifndef LLMQ_KERNELS_CUDA_OPS_CUH
+#define LLMQ_KERNELS_CUDA_OPS_CUH
+
+#include "kernels/cuda/cu.cuh"
+
+void CU_NAME(norm)(dev *d, const dev_norm_args *a);
+void CU_NAME(rope)(dev *d, const dev_rope_args *a);
+void CU_NAME(act)(dev *d, const dev_act_args *a);
+void CU_NAME(embed)(dev *d, const dev_embed_args *a);
+size_t CU_NAME(mm_scratch)(const dev_weight *w, int64_t M);
+void CU_NAME(matmul)(dev *d, const dev_mm_args *a);
+size_t CU_NAME(attn_scratch)(const dev_attn_args *a);
+void CU_NAME(attn)(dev *d, const dev_attn_args *a);
+extern "C" const dev_ops CU_NAME(table);
+
+#endif

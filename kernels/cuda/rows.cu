@@ -1,0 +1,260 @@
+/* kernels/cuda/rows.cu - the operations on rows of f32: norms, rotation and the cache, activations,
+ * embedding. All of them move bytes and little else.
+ *
+ *   norm    one block of 256 threads a row: 256 partial sums, each over every 256th element, then
+ *           lanes by halves, then the 8 warps in order.            shared: 2 x 8 floats = 64 B
+ *   rope    one block of 4 warps a row; a warp takes heads w, w+4, ... of q, then k, then v
+ *   act     one thread an element, 256 a block
+ *   embed   one block of 256 threads a row */
+#include "kernels/cuda/ops.cuh"
+
+namespace
+{
+
+enum { THREADS = 256, WARPS = THREADS / CU_WARP, ROPE_WARPS = 4 };
+
+/* The sum of v over the block's threads, in every thread. `part` [WARPS] is shared memory that
+ * nobody else reads before the next barrier. */
+__device__ float block_sum(float v, S<float> part)
+{
+    v = cu_warp_sum(v);
+    if (threadIdx.x % CU_WARP == 0) part[threadIdx.x / CU_WARP] = v;
+    __syncthreads();
+    float sum = 0;
+    for (int w = 0; w < WARPS; w++)
+        sum += part[w];
+    return sum;
+}
+
+struct norm_shape {
+    int K;
+    float offset, eps;
+    bool layer;
+};
+
+__global__ void __launch_bounds__(THREADS)
+    norm_kernel(G<float> x, G<float> h, G<const float> add, G<const float> w, G<const float> b,
+                norm_shape s)
+{
+    CU_SHARED(float, part, 2 * WARPS);
+    const int64_t row = (int64_t)blockIdx.x * s.K;
+    float sum = 0;
+    for (int k = threadIdx.x; k < s.K; k += THREADS) {
+        float v = x[row + k];
+        if (add) {
+            v += add[row + k];
+            x[row + k] = v;
+        }
+        sum = s.layer ? sum + v : fmaf(v, v, sum);
+    }
+    if (!h) return;
+    sum = block_sum(sum, part);
+    const float mean = s.layer ? sum / (float)s.K : 0.0f;
+    if (s.layer) {
+        sum = 0;
+        for (int k = threadIdx.x; k < s.K; k += THREADS) {
+            const float v = x[row + k] - mean;
+            sum = fmaf(v, v, sum);
+        }
+        sum = block_sum(sum, part + WARPS);
+    }
+    const float r = 1.0f / sqrtf(sum / (float)s.K + s.eps);
+    for (int k = threadIdx.x; k < s.K; k += THREADS) {
+        float v = (x[row + k] - mean) * r;
+        if (w) v *= w[k] + s.offset;
+        h[row + k] = b ? v + b[k] : v;
+    }
+}
+
+/* As attn.c's code_of(). */
+__device__ __forceinline__ unsigned code_of(float x, float inv, kv_dtype d)
+{
+    if (d == KV_F8) return cu_f32_e4m3(x * inv);
+    const float q = rintf(x * inv);
+    if (d == KV_I8) return (uint8_t)(int8_t)(fabsf(q) <= 127.0f ? q : 0.0f);
+    return (unsigned)(q >= -8.0f ? (q < 7.0f ? q : 7.0f) + 8.0f : 0.0f);
+}
+
+/* D values at x to a row of codes behind their scale (attn.h), by one warp. */
+__device__ void store_scaled(G<uint8_t> row, G<const float> x, int D, kv_dtype d)
+{
+    const int lane = threadIdx.x % CU_WARP;
+    float max = 0, first = -1e9f; /* the least place of the largest magnitude, negative */
+    for (int i = lane; i < D; i += CU_WARP) {
+        const float v = fabsf(x[i]);
+        max = v > max ? v : max;
+    }
+    max = cu_warp_max(max);
+    for (int i = lane; i < D; i += CU_WARP)
+        if (fabsf(x[i]) == max && (float)-i > first) first = (float)-i;
+    first = cu_warp_max(first);
+    const bool ok = max >= MM_I8_TINY && max < INFINITY;
+    const float m = d == KV_I4 && ok ? (float)x[(int)-first] : max;
+    const float most = d == KV_I8 ? 127.0f : d == KV_I4 ? -8.0f : 448.0f;
+    const float inv = ok ? most / m : 0.0f;
+    if (lane == 0) cu_st<float>(row, ok ? m / most : max < INFINITY ? 0.0f : NAN);
+    if (d != KV_I4) {
+        for (int i = lane; i < D; i += CU_WARP)
+            cu_st<uint8_t>(row + 4 + i, (uint8_t)code_of(x[i], inv, d));
+        return;
+    }
+    for (int i = 2 * lane; i < D; i += 2 * CU_WARP) {
+        const unsigned high = i + 1 < D ? code_of(x[i + 1], inv, d) : 0u;
+        cu_st<uint8_t>(row + 4 + i / 2, (uint8_t)(code_of(x[i], inv, d) | high << 4));
+    }
+}
+
+/* One head's D values at x into one row of the cache, by one warp. */
+__device__ void store_head(G<uint8_t> row, G<const float> x, int D, kv_dtype dtype)
+{
+    if (dtype != KV_F32 && dtype != KV_F16 && dtype != KV_BF16) {
+        store_scaled(row, x, D, dtype);
+        return;
+    }
+    for (int i = threadIdx.x % CU_WARP; i < D; i += CU_WARP) {
+        const float v = x[i];
+        if (dtype == KV_F32)
+            cu_st<float>(row + 4 * i, v);
+        else
+            cu_st<uint16_t>(row + 2 * i,
+                            dtype == KV_F16 ? cu_f32_f16(v) : (uint16_t)cu_f32_bf16(v));
+    }
+}
+
+__device__ void rotate_head(G<float> x, G<const float> cos, G<const float> sin, int R, bool half)
+{
+    const int n = R / 2, apart = half ? n : 1, step = half ? 1 : 2;
+    for (int i = threadIdx.x % CU_WARP; i < n; i += CU_WARP) {
+        const float u = x[i * step], v = x[i * step + apart], c = cos[i], s = sin[i];
+        x[i * step] = u * c - v * s;
+        x[i * step + apart] = v * c + u * s;
+    }
+    __syncwarp();
+}
+
+struct rope_shape {
+    int H, Hkv, D, Dv, R, block_size, row_k, row_v;
+    size_t block_stride;
+    kv_dtype dtype;
+    bool half;
+};
+
+__global__ void __launch_bounds__(ROPE_WARPS *CU_WARP)
+    rope_kernel(G<float> q, G<float> k, G<const float> v, G<const float> cos, G<const float> sin,
+                G<const int32_t> block, G<const int32_t> slot, G<uint8_t> cache_k,
+                G<uint8_t> cache_v, rope_shape s)
+{
+    const int64_t t = blockIdx.x;
+    const int warp = threadIdx.x / CU_WARP, heads = s.H + 2 * s.Hkv;
+    cos = cos + t * (s.R / 2);
+    sin = sin + t * (s.R / 2);
+    for (int i = warp; i < heads; i += ROPE_WARPS) {
+        if (i < s.H) {
+            rotate_head(q + (t * s.H + i) * s.D, cos, sin, s.R, s.half);
+            continue;
+        }
+        const bool key = i < s.H + s.Hkv;
+        const int h = key ? i - s.H : i - s.H - s.Hkv;
+        if (key) rotate_head(k + (t * s.Hkv + h) * s.D, cos, sin, s.R, s.half);
+        if (!cache_k) continue;
+        const int64_t at = (int64_t)block[t] * (int64_t)s.block_stride;
+        const int64_t row = (int64_t)h * s.block_size + slot[t];
+        if (key)
+            store_head(cache_k + (at + row * s.row_k), k + (t * s.Hkv + h) * s.D, s.D, s.dtype);
+        else
+            store_head(cache_v + (at + row * s.row_v), v + (t * s.Hkv + h) * s.Dv, s.Dv, s.dtype);
+    }
+}
+
+__device__ float activate(float x, k_act_fn f)
+{
+    switch (f) {
+    case ACT_SILU:
+        return km_silu(x);
+    case ACT_GELU:
+        return km_gelu(x);
+    case ACT_GELU_TANH:
+        return km_gelu_tanh(x);
+    case ACT_RELU2:
+        return x < 0 ? 0.0f : x * x;
+    default:
+        return x < 0 ? 0.0f : x;
+    }
+}
+
+__global__ void __launch_bounds__(THREADS)
+    act_kernel(G<float> dst, G<const float> gate, G<const float> up, int64_t n, int64_t ldd,
+               int64_t ld, k_act_fn f, float limit)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, t = blockIdx.y;
+    if (i >= n) return;
+    const float g = gate[t * ld + i];
+    if (f == ACT_SWIGLU_CLAMPED)
+        dst[t * ldd + i] = km_swiglu_clamped(g, up[t * ld + i], limit);
+    else
+        dst[t * ldd + i] = up ? activate(g, f) * up[t * ld + i] : activate(g, f);
+}
+
+__global__ void __launch_bounds__(THREADS)
+    embed_kernel(G<float> x, G<const uint8_t> table, lq_dtype dtype, G<const int32_t> ids, int K,
+                 float scale)
+{
+    const int64_t t = blockIdx.x, row = (int64_t)ids[t] * K;
+    for (int k = threadIdx.x; k < K; k += THREADS) {
+        float v;
+        if (dtype == LQ_F32)
+            v = cu_ldg<float>(table + 4 * (row + k));
+        else if (dtype == LQ_F16)
+            v = cu_f16_f32(cu_ldg<uint16_t>(table + 2 * (row + k)));
+        else
+            v = cu_bf16_f32(cu_ldg<uint16_t>(table + 2 * (row + k)));
+        x[t * K + k] = v * scale;
+    }
+}
+
+} // namespace
+
+void CU_NAME(norm)(dev *d, const dev_norm_args *a)
+{
+    const norm_shape s = { (int)a->K, a->offset, a->eps, a->layer };
+    if (a->T == 0) return;
+    CU_LAUNCH(d, "norm", norm_kernel, dim3((unsigned)a->T), THREADS, 0, a->x, a->h, a->add, a->w,
+              a->b, s);
+}
+
+void CU_NAME(rope)(dev *d, const dev_rope_args *a)
+{
+    const rope_shape s = { (int)a->H,
+                           (int)a->Hkv,
+                           (int)a->D,
+                           (int)a->Dv,
+                           (int)a->R,
+                           a->block_size,
+                           (int)attn_kv_row_bytes(a->dtype, a->D),
+                           (int)attn_kv_row_bytes(a->dtype, a->Dv),
+                           a->block_stride,
+                           a->dtype,
+                           a->half };
+    if (a->T == 0) return;
+    CU_LAUNCH(d, "rope", rope_kernel, dim3((unsigned)a->T), ROPE_WARPS * CU_WARP, 0, a->q, a->k,
+              a->v, a->cos, a->sin, a->block, a->slot, a->cache_k, a->cache_v, s);
+}
+
+/* Rows are the grid's second dimension, which holds 65,535. */
+void CU_NAME(act)(dev *d, const dev_act_args *a)
+{
+    enum { ROWS = 65535 };
+    for (int64_t t = 0; t < a->T; t += ROWS) {
+        const unsigned n = (unsigned)(a->T - t < ROWS ? a->T - t : ROWS);
+        CU_LAUNCH(d, "act", act_kernel, dim3((unsigned)lq_ceil_div(a->n, THREADS), n), THREADS, 0,
+                  a->dst + t * a->ldd, a->gate + t * a->ld, a->up ? a->up + t * a->ld : NULL, a->n,
+                  a->ldd, a->ld, a->f, a->limit);
+    }
+}
+
+void CU_NAME(embed)(dev *d, const dev_embed_args *a)
+{
+    if (a->T == 0) return;
+    CU_LAUNCH(d, "embed", embed_kernel, dim3((unsigned)a->T), THREADS, 0, a->x,
+              (const uint8_t *)a->table, a->dtype, a->ids, (int)a->K, a->scale);
+}

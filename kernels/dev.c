@@ -1,0 +1,63 @@
+/* kernels/dev.c - which device tables this program has, and the one that --device names. */
+#include "kernels/dev.h"
+
+#include <stdlib.h>
+
+#ifdef LLMQ_CUDA /* of this file alone: the Makefile has compiled kernels/cuda/ */
+extern const dev_ops cu_table;
+const dev_ops *dev_cuda(void) { return &cu_table; }
+#else
+const dev_ops *dev_cuda(void) { return NULL; }
+#endif
+
+int dev_count(lq_err *why)
+{
+    const dev_ops *ops = dev_cuda();
+    if (ops) return ops->count(why);
+    lq_fail(why, LQ_EDEVICE, "no GPU: this llmq was built without CUDA (no nvcc was found)");
+    return 0;
+}
+
+lq_status dev_open(dev *d, const char *want, lq_err *err)
+{
+    const char *digits = want + strlen("cuda:");
+    char *end = NULL;
+    long index = 0;
+    memset(d, 0, sizeof *d);
+    if (strncmp(want, "cuda:", strlen("cuda:")) == 0) {
+        index = *digits >= '0' && *digits <= '9' ? strtol(digits, &end, 10) : -1;
+        if (index < 0 || index > 1023 || *end)
+            return lq_fail(err, LQ_EUSAGE, "expected cuda:NUMBER, found '%s'", want);
+    } else if (strcmp(want, "cuda") != 0) {
+        return lq_fail(err, LQ_EUSAGE, "expected cpu, auto, cuda or cuda:NUMBER, found '%s'", want);
+    }
+    if (dev_count(err) == 0) return LQ_EDEVICE;
+    return dev_cuda()->open(d, (int)index, err);
+}
+
+int64_t dev_attn_rows(int64_t H, int64_t Hkv)
+{
+    enum { PAIRS = 16 }; /* (row, head) pairs that share a tile of keys */
+    return H / Hkv < PAIRS ? PAIRS / (H / Hkv) : 1;
+}
+
+void dev_attn_plan(dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of, int64_t *n_slots,
+                   const attn_seq *s, int32_t table, int64_t H, int64_t Hkv, int64_t window)
+{
+    const int64_t rows = dev_attn_rows(H, Hkv);
+    for (int64_t i = 0; i < s->n_rows; i += rows) {
+        const int64_t n = s->n_rows - i < rows ? s->n_rows - i : rows, pos = s->pos0 + i;
+        const int64_t first = window && pos >= window ? pos - window + 1 : 0;
+        dev_attn_chunk c = { .row = (int32_t)(s->row0 + i),
+                             .n_rows = (int32_t)n,
+                             .pos = (int32_t)pos,
+                             .table = table,
+                             .split0 = (int32_t)(first / ATTN_SPLIT),
+                             .slot = (int32_t)*n_slots };
+        c.n_splits = (int32_t)((pos + n - 1) / ATTN_SPLIT) + 1 - c.split0;
+        for (int32_t k = 0; k < c.n_splits; k++, ++*n_slots)
+            if (chunk_of) chunk_of[*n_slots] = (int32_t)*n_chunks;
+        if (chunks) chunks[*n_chunks] = c;
+        ++*n_chunks;
+    }
+}

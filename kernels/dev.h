@@ -1,0 +1,179 @@
+/* kernels/dev.h - a GPU as a table of operations on device memory and one stream.
+ *
+ * The table is complete and chosen whole: dev_cuda() where this build has it (kernels/cuda/,
+ * compiled by nvcc), in the tests also the same sources compiled for the host (kernels/cuda/emu/).
+ *
+ * Operations are queued in order and return nothing. The first that fails is kept in the dev, those
+ * after it do nothing, and dev_sync says what happened. All pointers in arguments are device memory
+ * unless marked "host". None allocates; no result depends on how many rows or sequences share
+ * a call, save where an operation says so. Every sum has one fixed order (of its own: results equal
+ * the CPU's within the bound of its contract in mm.h, ops.h, attn.h, not to the bit). */
+#ifndef LLMQ_KERNELS_DEV_H
+#define LLMQ_KERNELS_DEV_H
+
+#include "formats/tiles.h"
+#include "kernels/attn.h"
+#include "kernels/mm.h"
+#include "kernels/ops.h"
+
+LQ_C_BEGIN
+
+typedef struct dev_ops dev_ops;
+
+typedef struct {
+    const dev_ops *ops;
+    void *stream;
+    int index, cc;           /* cc: compute capability, 90 for 9.0 */
+    int n_sm;                /* multiprocessors */
+    size_t memory;           /* bytes in all */
+    size_t shared_per_block; /* bytes at most */
+    char name[64];
+    lq_status bad; /* first failure since dev_sync */
+    lq_err why;
+} dev;
+
+/* x += add, then h = norm(x), of T rows of K; rms or layer norm as in ops.h. add, h, w, b may be
+ * NULL; without h only the sum. h may be x. */
+typedef struct {
+    float *x, *h;
+    const float *add, *w, *b;
+    float offset, eps;
+    bool layer;
+    int64_t T, K;
+} dev_norm_args;
+
+/* The first R of each head's D dims of q [T, H*D] and k [T, Hkv*D] are rotated in place (as k_rope;
+ * cos, sin [T, R/2]; R = 0: none); then k and v [T, Hkv*Dv] are written into the cache of a layer,
+ * laid out as attn.h says, row t to slot[t] of block[t]. cache_k NULL: no cache. */
+typedef struct {
+    float *q, *k;
+    const float *v, *cos, *sin;
+    const int32_t *block, *slot;
+    uint8_t *cache_k, *cache_v;
+    size_t block_stride;
+    int block_size;
+    kv_dtype dtype;
+    bool half; /* pairs (i, i + R/2), else (2i, 2i + 1) */
+    int64_t T, H, Hkv, D, Dv, R;
+} dev_rope_args;
+
+/* dst [T, ldd] = f(gate) * up, n of each row of gate and up [T, ld] (k_act_mul); up NULL: f(gate).
+ * dst may be gate or up, with the same row length. */
+typedef struct {
+    float *dst;
+    const float *gate, *up;
+    int64_t T, n, ldd, ld;
+    k_act_fn f;
+    float limit;
+} dev_act_args;
+
+/* x [T, K] = scale * rows ids[t] of table [V, K] of dtype f32, f16 or bf16. Ids were checked. */
+typedef struct {
+    float *x;
+    const void *table;
+    lq_dtype dtype;
+    const int32_t *ids;
+    int64_t T, K;
+    float scale;
+} dev_embed_args;
+
+/* A weight whose planes, laid out as formats/tiles.h says, are in device memory. */
+typedef struct {
+    qt_tensor t;
+    tile_shape s;
+} dev_weight;
+
+enum { DEV_MM_SMALL = 8 }; /* rows up to which a product is bound by reading the weight */
+
+/* y [M, ldy] = x [M, ldx] W^T, + bias [N] if not NULL, + y where add.
+ *
+ * acts MM_F32: f32 by the dequantized weight, any M. MM_BF16: x rounded to bf16; of more than
+ * DEV_MM_SMALL rows by the matrix units (M in one order of summation up to that, in another
+ * beyond), to which weights whose codes less their zero points have more than 8 significant bits
+ * (f16, f32, nf4 and float zero points) go as the sum of two bf16, an error of 2^-16 of |w|.
+ * Of QT_ZERO_BIAS the code is scaled first. MM_I8 is not here yet: it is MM_BF16.
+ * scratch: mm_scratch bytes. */
+typedef struct {
+    float *y;
+    const dev_weight *w; /* host */
+    const float *x, *bias;
+    void *scratch;
+    int64_t ldy, ldx, M;
+    mm_acts acts;
+    bool add;
+} dev_mm_args;
+
+/* Rows of one sequence that attention takes together, and where its keys are. */
+typedef struct {
+    int32_t row, n_rows;      /* of q and out */
+    int32_t pos;              /* absolute position of the first; row i sees keys 0 .. pos + i */
+    int32_t table;            /* its sequence's block numbers begin at tables[table] */
+    int32_t split0, n_splits; /* the splits of ATTN_SPLIT keys that hold what its rows see */
+    int32_t slot;             /* the first of as many slots */
+} dev_attn_chunk;
+
+enum { DEV_ATTN_WIDTH = 256 }; /* D and Dv at most; multiples of 4, of int4 of 8 */
+
+/* Attention as attn.h says, with its order and therefore its bits. One slot is one split of one
+ * chunk. scratch: attn_scratch bytes. */
+typedef struct {
+    const float *q; /* [T, ldq] rotated */
+    float *out;     /* [T, ldo] */
+    const uint8_t *k, *v;
+    const float *alibi, *sinks;   /* [H] or NULL */
+    const dev_attn_chunk *chunks; /* [n_chunks] */
+    const int32_t *chunk_of;      /* [n_slots] */
+    const int32_t *tables;
+    void *scratch;
+    int64_t ldq, ldo, n_chunks, n_slots, H, Hkv, D, Dv, window;
+    size_t block_stride;
+    int block_size;
+    kv_dtype dtype;
+    float scale, softcap;
+    bool alibi_scaled, alibi_bf16;
+} dev_attn_args;
+
+/* Rows of a chunk at most. */
+int64_t dev_attn_rows(int64_t H, int64_t Hkv);
+/* Host: cut sequence `s`, whose block numbers begin at tables[table], into chunks; *n_chunks and
+ * *n_slots count on. chunks, chunk_of NULL: only count. */
+void dev_attn_plan(dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of, int64_t *n_slots,
+                   const attn_seq *s, int32_t table, int64_t H, int64_t Hkv, int64_t window);
+
+#define DEV_OPS(X)                                                                             \
+    X(lq_status, open, (dev * d, int index, lq_err *err))                                      \
+    X(void, close, (dev * d))                                                                  \
+    X(int, count, (lq_err * why))         /* of devices; 0: why says what is missing */        \
+    X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */          \
+    X(void, free, (dev * d, void *p))                                                          \
+    X(void, upload, (dev * d, void *dst, const void *host, size_t n)) /* host may be reused */ \
+    X(void, download, (dev * d, void *host, const void *src, size_t n))                        \
+    X(void, zero, (dev * d, void *dst, size_t n))                                              \
+    X(lq_status, sync, (dev * d, lq_err * err))                                                \
+    X(void, norm, (dev * d, const dev_norm_args *a))                                           \
+    X(void, rope, (dev * d, const dev_rope_args *a))                                           \
+    X(void, act, (dev * d, const dev_act_args *a))                                             \
+    X(void, embed, (dev * d, const dev_embed_args *a))                                         \
+    X(size_t, mm_scratch, (const dev_weight *w, int64_t M))                                    \
+    X(void, matmul, (dev * d, const dev_mm_args *a))                                           \
+    X(size_t, attn_scratch, (const dev_attn_args *a))                                          \
+    X(void, attn, (dev * d, const dev_attn_args *a))
+
+struct dev_ops {
+    const char *name;
+#define X(result, op, args) result(*op) args;
+    DEV_OPS(X)
+#undef X
+};
+
+/* The CUDA table, or NULL where this program was built without nvcc. */
+const dev_ops *dev_cuda(void);
+/* Of dev_cuda(); 0: why says in one line what is missing. */
+int dev_count(lq_err *why);
+/* want: "cuda" or "cuda:i". LQ_EUSAGE: another word; LQ_EDEVICE: there is none that llmq runs on.
+ */
+lq_status dev_open(dev *d, const char *want, lq_err *err);
+
+LQ_C_END
+
+#endif

@@ -1,0 +1,149 @@
+/* tests/cuda_broken.cu - see cuda_broken.h. Blocks of 64 threads unless said otherwise; buf holds
+ * BROKEN_FLOATS floats. Compiled for the host alone. */
+#include "tests/cuda_broken.h"
+
+#include "kernels/cuda/cu.cuh"
+
+namespace
+{
+
+enum { N = BROKEN_FLOATS };
+
+/* Reverses buf by way of shared memory; with a barrier between, or without. */
+template <bool BARRIER> __global__ void reverse(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    const int t = threadIdx.x;
+    s[t] = 0;
+    __syncthreads();
+    s[t] = buf[t];
+    if (BARRIER) __syncthreads();
+    buf[t] = s[N - 1 - t];
+}
+
+/* A loop that reads everybody's value and writes its own, again and again. */
+template <bool BOTH> __global__ void rounds(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    const int t = threadIdx.x;
+    s[t] = buf[t];
+    for (int i = 0; i < 3; i++) {
+        __syncthreads();
+        const float v = s[(t + 33) % N];
+        if (BOTH) __syncthreads();
+        s[t] = v + 1;
+    }
+    buf[t] = s[t];
+}
+
+/* Neighbours within a warp: ordered by __syncwarp, not by a shuffle. */
+template <bool ORDERED> __global__ void neighbours(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    const int t = threadIdx.x;
+    s[t] = buf[t];
+    if (ORDERED)
+        __syncwarp();
+    else
+        cu_shfl_xor(0.0f, 1);
+    buf[t] = s[t ^ 1];
+}
+
+template <int BEHIND> __global__ void shared_bounds(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    CU_SHARED(float, other, N); /* what lies behind s is no part of it */
+    other[(int)threadIdx.x] = 0;
+    s[(int)threadIdx.x + BEHIND] = 1;
+    buf[(int)threadIdx.x] = s[(int)threadIdx.x + BEHIND];
+}
+
+template <int BEHIND> __global__ void global_bounds(G<float> buf)
+{
+    buf[(int)threadIdx.x + BEHIND] = 1;
+}
+
+template <int OFF> __global__ void aligned(G<float> buf)
+{
+    const float4 v = cu_ldg<float4>(buf + OFF);
+    if (threadIdx.x == 0) buf[0] = v.x;
+}
+
+template <bool WRITTEN> __global__ void unwritten(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    if (WRITTEN || threadIdx.x < 40) s[(int)threadIdx.x] = 0;
+    __syncthreads();
+    buf[(int)threadIdx.x] = s[N - 1 - (int)threadIdx.x];
+}
+
+template <int WHO> __global__ void barrier(G<float> buf)
+{
+    if ((int)threadIdx.x < WHO) __syncthreads();
+    if (threadIdx.x == 0) buf[0] = 1;
+}
+
+__global__ void two_barriers(G<float> buf)
+{
+    if (threadIdx.x < 32)
+        __syncthreads();
+    else
+        __syncthreads();
+    if (threadIdx.x == 0) buf[0] = 1;
+}
+
+template <int WHO> __global__ void shuffle(G<float> buf)
+{
+    float v = 1;
+    if ((int)threadIdx.x % CU_WARP < WHO) v = cu_shfl_xor(v, 1);
+    buf[(int)threadIdx.x] = v;
+}
+
+template <bool WAITS> __global__ void copies(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    if (threadIdx.x < N / 4) cu_copy16(s + 4 * (int)threadIdx.x, buf + 4 * (int)threadIdx.x, true);
+    cu_copy_commit();
+    if (WAITS) cu_copy_wait<0>();
+    __syncthreads();
+    const float v = s[N - 1 - (int)threadIdx.x];
+    cu_copy_wait<0>();
+    buf[(int)threadIdx.x] = v;
+}
+
+/* The wait is each thread's own; others' copies are there after a barrier. */
+__global__ void copies_unshared(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    if (threadIdx.x < N / 4) cu_copy16(s + 4 * (int)threadIdx.x, buf + 4 * (int)threadIdx.x, true);
+    cu_copy_commit();
+    cu_copy_wait<0>();
+    buf[(int)threadIdx.x] = s[N - 1 - (int)threadIdx.x];
+}
+
+#define RUN(kernel) [](dev *d, float *buf) { CU_LAUNCH(d, "it", (kernel), dim3(1), N, 0, buf); }
+
+} // namespace
+
+extern "C" const broken_case broken_cases[BROKEN_N] = {
+    { "a barrier between", NULL, RUN(reverse<true>) },
+    { "no barrier between", "race: ", RUN(reverse<false>) },
+    { "barriers before and after reading", NULL, RUN(rounds<true>) },
+    { "a barrier before reading alone", "race: ", RUN(rounds<false>) },
+    { "a warp's barrier", NULL, RUN(neighbours<true>) },
+    { "a shuffle in its place", "race: reads", RUN(neighbours<false>) },
+    { "inside the array", NULL, RUN(shared_bounds<0>) },
+    { "one behind it", "array of 256 in shared memory", RUN(shared_bounds<1>) },
+    { "inside the buffer", NULL, RUN(global_bounds<0>) },
+    { "one behind it", "allocation of 256 in device memory", RUN(global_bounds<1>) },
+    { "16 bytes at an odd place", "bounds: address", RUN(aligned<1>) },
+    { "all written", NULL, RUN(unwritten<true>) },
+    { "some not written", "unwritten: reads", RUN(unwritten<false>) },
+    { "a barrier that half of them reach", "divergence: waits in __syncthreads", RUN(barrier<32>) },
+    { "two barriers, each reached by half", "divergence: waits in __syncthreads",
+      RUN(two_barriers) },
+    { "a shuffle without the last lane", "divergence: waits in cu_shfl", RUN(shuffle<31>) },
+    { "copies waited for", NULL, RUN(copies<true>) },
+    { "copies not waited for", "unwritten: reads", RUN(copies<false>) },
+    { "copies waited for, without a barrier", "unwritten: reads", RUN(copies_unshared) },
+};

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Reads what `ptxas -v` said of each kernel (build/kernels/cuda/*.ptxas, written by make) and holds it
+against the budget below: no spills, and no more registers, shared memory or stack than stated.
+
+usage: tools/ptxas.py [--table] [FOLDER]   exit 1: over budget, or a kernel that has none
+--table: the figures as a table in Markdown."""
+import os
+import re
+import sys
+
+# kernel: threads a block, registers a thread, static shared memory of a block (dynamic: the file's
+# top), bytes. Registers x threads x the blocks that are to share a multiprocessor <= 65,536.
+BUDGET = {
+    "norm_kernel": (256, 40, 64),
+    "rope_kernel": (128, 64, 0),
+    "act_kernel": (256, 40, 0),
+    "embed_kernel": (256, 40, 0),
+    "round_kernel": (256, 40, 0),
+    "arrange_kernel": (256, 40, 0),
+    "gather_kernel": (256, 40, 0),
+    "gemv_kernel": (256, 128, 4160),   # two blocks
+    "mma_kernel": (128, 200, 40 << 10),  # two blocks
+    "fold_kernel": (128, 128, 0),      # four blocks by registers
+    "merge_kernel": (128, 64, 0),
+}
+
+
+def read(folder):
+    """[(kernel, arguments of its template, arch, registers, shared, stack, spilled)]"""
+    found = []
+    for name in sorted(os.listdir(folder)):
+        if not name.endswith(".ptxas"):
+            continue
+        with open(os.path.join(folder, name), encoding="utf-8") as f:
+            text = f.read()
+        for part in text.split("Compiling entry function ")[1:]:
+            symbol, arch = re.match(r"'([^']+)' for '([^']+)'", part).groups()
+            kernel = next((k for k in BUDGET if re.search(rf"\d+{k}", symbol)), None)
+            template = re.search(r"_kernelI(.*?)EEv", symbol)
+            numbers = re.findall(r"L[^0-9]*(?:\d+[a-z_]+E?)?(\d+)E", template.group(1) + "E") if template else []
+            stack, store, load = map(int, re.search(
+                r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part).groups())
+            registers = int(re.search(r"Used (\d+) registers", part).group(1))
+            smem = re.search(r"(\d+) bytes smem", part)
+            found.append((kernel or symbol, ",".join(numbers), arch, registers,
+                          int(smem.group(1)) if smem else 0, stack, store + load, kernel is not None))
+    return found
+
+
+def main():
+    args = [a for a in sys.argv[1:] if a != "--table"]
+    folder = args[0] if args else "build/kernels/cuda"
+    rows = read(folder) if os.path.isdir(folder) else []
+    if not rows:
+        print("skipped: nothing compiled by nvcc in", folder)
+        return 0
+    bad = 0
+    seen = {}
+    for kernel, template, arch, registers, smem, stack, spilled, known in rows:
+        where = f"{kernel}<{template}> {arch}"
+        if not known:
+            print(f"{where}: has no budget (tools/ptxas.py)", file=sys.stderr)
+            bad += 1
+            continue
+        threads, max_registers, max_smem = BUDGET[kernel]
+        for what, is_, limit in [("registers", registers, max_registers), ("bytes of shared memory", smem, max_smem),
+                                 ("bytes of stack", stack, 0), ("bytes spilled", spilled, 0)]:
+            if is_ > limit:
+                print(f"{where}: expected at most {limit} {what}, found {is_}", file=sys.stderr)
+                bad += 1
+        key = (kernel, arch)
+        n, r, s = seen.get(key, (0, 0, 0))
+        seen[key] = (n + 1, max(r, registers), max(s, smem))
+    for kernel in BUDGET:
+        if kernel not in {k for k, _ in seen}:
+            print(f"{kernel}: has a budget and was not compiled", file=sys.stderr)
+            bad += 1
+    if "--table" in sys.argv:
+        print("| kernel | arch | variants | registers (budget) | static shared (budget) |\n|---|---|---|---|---|")
+        for (kernel, arch), (n, r, s) in sorted(seen.items()):
+            print(f"| {kernel} | {arch} | {n} | {r} ({BUDGET[kernel][1]}) | {s} ({BUDGET[kernel][2]}) |")
+    print(f"ptxas: {len(rows)} kernels, {bad} over budget")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
