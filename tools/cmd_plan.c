@@ -9,6 +9,9 @@
 #include "quantize/plan.h"
 #include "runtime/forward.h"
 #include "tools/limits.h"
+#include "tools/plan_quantize.h"
+
+#include <cjson/cJSON.h>
 
 typedef struct {
     const char *scheme, *draft;
@@ -50,6 +53,8 @@ typedef struct {
     int64_t ctx, max_len, max_batch, max_tokens;
     double bandwidth, flops;
     double decode_limit, decode_limit_full, prefill_limit, optimal_batch;
+    plan_need quantize[QZ_N_METHODS]; /* [n_quantize] */
+    int n_quantize;
 } plan;
 
 /* ---- where the config comes from ---- */
@@ -208,6 +213,14 @@ static cJSON *as_json(const plan *pl)
     cJSON_AddNumberToObject(o, "decode_tok_s_limit_full", pl->decode_limit_full);
     cJSON_AddNumberToObject(o, "prefill_tok_s_limit", pl->prefill_limit);
     cJSON_AddNumberToObject(o, "optimal_batch", ceil(pl->optimal_batch));
+    cJSON *quantize = pl->n_quantize ? cJSON_AddObjectToObject(o, "quantize") : NULL;
+    for (int i = 0; i < pl->n_quantize; i++) {
+        const qz_need *n = &pl->quantize[i].need;
+        cJSON *m = cJSON_AddObjectToObject(quantize, qz_methods[pl->quantize[i].method].name);
+        cJSON_AddNumberToObject(m, "memory_bytes", (double)n->rss);
+        cJSON_AddNumberToObject(m, "least_memory_limit", (double)n->least);
+        cJSON_AddNumberToObject(m, "disk_bytes", (double)n->disk);
+    }
     return o;
 }
 
@@ -245,6 +258,15 @@ static void print_text(const plan *pl, int threads)
     printf("%-34s %12.1f tokens/s at most\n", "prefill", pl->prefill_limit);
     printf("%-34s %12.0f sequences: below, memory is the limit; above, arithmetic\n",
            "batch where they meet", ceil(pl->optimal_batch));
+    if (pl->n_quantize) printf("\nto quantize it here:\n");
+    for (int i = 0; i < pl->n_quantize; i++) {
+        const qz_need *n = &pl->quantize[i].need;
+        char b[16], d[16];
+        printf("  %-32s %12s of memory (--memory-limit down to %s), %s of disk\n",
+               qz_methods[pl->quantize[i].method].name, opt_size_text(a, sizeof a, (double)n->rss),
+               opt_size_text(b, sizeof b, (double)n->least),
+               opt_size_text(d, sizeof d, (double)n->disk));
+    }
 }
 
 static fwd_opts step_of(const plan_opts *o)
@@ -301,6 +323,8 @@ static lq_status make_plan(plan *pl, const planned *from, const plan_opts *o, po
     if (!s) s = add_draft(pl, o, p, err);
     if (!s) s = measure(pl, o, o->scheme ? &scheme : NULL, p, err);
     if (!s) derive(pl);
+    if (!s && from->weights)
+        pl->n_quantize = plan_quantize(pl->quantize, from->src, pool_threads(p));
     return s;
 }
 

@@ -7,7 +7,7 @@
 #include "tools/progress.h"
 
 /* What most published results use; fewer tokens are enough for small models only. */
-enum { USUAL_TOKENS = 128 * 512, PER_INPUT = 8 };
+enum { USUAL_TOKENS = QUANTIZE_WINDOWS * QUANTIZE_LEN, PER_INPUT = 8 };
 
 enum { SELF_SHARE = 3 };
 

@@ -6,6 +6,9 @@
 #include "kernels/pool.h"
 #include "quantize/method.h"
 
+/* --calib-samples and --calib-len as they are without. */
+enum { QUANTIZE_WINDOWS = 128, QUANTIZE_LEN = 512 };
+
 /* A sixteenth of all windows at least is left over for the check. Prints what came from which file,
  * and warns where it is little. Errors: those of mix_read, and LQ_EUSAGE for windows longer than
  * the model's positions. */

@@ -82,3 +82,15 @@ def test_what_does_not_fit_is_said(llmq, model):
 ])
 def test_refusals(llmq, model, args, code, says):
     assert says in llmq("plan", model, *args, code=code).stderr
+
+
+def test_what_quantizing_would_take(llmq, model, tmp_path):
+    p = plan(llmq, model, "--threads", "2")["quantize"]
+    assert list(p) == ["rtn", "nf4", "awq", "gptq", "auto"]
+    for method, need in p.items():
+        dry = llmq.json("quantize", model, "-m", method, "--dry-run", "--threads", "2")
+        assert need == {"memory_bytes": dry["predicted_rss"], "least_memory_limit": dry["least_memory_limit"],
+                        "disk_bytes": dry["predicted_disk"]}, method
+    assert "to quantize it here" in llmq("plan", model).stdout
+    llmq("quantize", model, "-o", tmp_path / "q", "-m", "rtn")
+    assert "quantize" not in plan(llmq, tmp_path / "q")
