@@ -259,10 +259,10 @@ static size_t backward_bytes(const need_work *w, int64_t windows)
            kl_scratch(c->vocab) * F + grad_bytes(c, chunk / w->len, w->len, w->threads);
 }
 
-static size_t curvature_peak(const need_work *w)
+static size_t curvature_peak(const need_work *w, int64_t windows)
 {
-    return curvature_bytes(w) + dense_layer_bytes(w) +
-           backward_bytes(w, cal_chunk(w->curvature_windows, w->len) / w->len);
+    return fisher_bytes(&w->plan->cfg) + dense_layer_bytes(w) +
+           backward_bytes(w, cal_chunk(windows, w->len) / w->len);
 }
 
 static size_t tuning_peak(const need_work *w)
@@ -291,10 +291,22 @@ static size_t own_text_peak(const need_work *w)
            (size_t)(at_once * c->vocab) * F;
 }
 
-/* --bpw: a layer with its H, the head, and states of replaced layers at most. */
-static size_t measuring_peak(const need_work *w)
+/* Every scheme of what lies outside the layers, and a unit's where no gradient says it. */
+static int64_t probe_branches(const need_work *w)
 {
-    const int64_t n = w->windows < MEASURE_WINDOWS ? w->windows : MEASURE_WINDOWS;
+    const bool covered = grad_covers(&w->plan->cfg);
+    int64_t n = 0;
+    for (size_t i = 0; i < w->plan->n; i++) {
+        const plan_entry *e = &w->plan->e[i];
+        if (e->open && e->part >= w->plan->cfg.layers) n += MEASURE_SCHEMES;
+        if (e->open && e->part < w->plan->cfg.layers && e->expert <= 0) n += !covered;
+    }
+    return n;
+}
+
+/* --bpw: a layer with its H, the head, and states of replaced layers at most. */
+static size_t measuring_peak(const need_work *w, int64_t n)
+{
     part_need p;
     size_t once, expert, peak = 0;
     for (int64_t i = 0; i < w->plan->cfg.layers; i++) {
@@ -302,9 +314,10 @@ static size_t measuring_peak(const need_work *w)
         h_of_layer(&once, &expert, w, i);
         peak = larger(peak, 2 * p.packed + once + expert + p.unit);
     }
-    const bool probes = !grad_covers(&w->plan->cfg) || qz_bpw_whole(w->o);
-    return peak + fisher_bytes(&w->plan->cfg) + run_bytes(w, n, w->len, false) + head_bytes(w) +
-           (probes ? PROBE_STATE_BYTES : 0);
+    const arch_config *c = &w->plan->cfg;
+    const int64_t branches = probe_branches(w);
+    return peak + fisher_bytes(c) + run_bytes(w, n, w->len, false) + head_bytes(w) +
+           (branches ? probe_bytes(c, n, w->len, branches, w->threads) : 0);
 }
 
 typedef struct {
@@ -322,8 +335,12 @@ static peak peak_of(const need_work *w, choice ch)
     peak p = { 0, METER_WRITING };
     raise(&p, plain_peak(w), METER_ROUNDING);
     if (w->windows) raise(&p, layers_peak(w, ch), METER_ROUNDING);
-    if (w->curvature_windows) raise(&p, curvature_peak(w), METER_CURVATURE);
-    if (w->o->bpw > 0) raise(&p, measuring_peak(w), METER_CURVATURE);
+    const int64_t measured = w->windows < MEASURE_WINDOWS ? w->windows : MEASURE_WINDOWS;
+    if (w->curvature_windows)
+        raise(&p, curvature_peak(w, w->curvature_windows), METER_CURVATURE);
+    else if (w->o->bpw > 0 && grad_covers(&w->plan->cfg))
+        raise(&p, curvature_peak(w, measured), METER_CURVATURE);
+    if (w->o->bpw > 0) raise(&p, measuring_peak(w, measured), METER_CURVATURE);
     if (w->windows && qz_tune_steps(w->o) && grad_covers(&w->plan->cfg))
         raise(&p, tuning_peak(w), METER_TUNING);
     if (w->own_windows) raise(&p, own_text_peak(w), METER_OWN_TEXT);

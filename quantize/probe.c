@@ -34,6 +34,25 @@ static lq_status embed(probe *q, float *x, const model *m, lq_err *err)
     return fwd_embed(m, x, q->ids, q->n, q->len, MM_F32, &q->scratch, q->p, err);
 }
 
+/* Windows that are run, and the tokens of each. */
+static void cut(int64_t *windows, int64_t *tokens, const arch_config *c, int64_t n, int64_t len,
+                int64_t branches)
+{
+    int64_t all = PROBE_STATE_BYTES / (int64_t)sizeof(float) / (c->hidden * (branches + 1));
+    all = all > PROBE_TOKENS ? PROBE_TOKENS : all < 32 ? 32 : all;
+    *tokens = len < PROBE_WINDOW ? len : PROBE_WINDOW;
+    if (*tokens > all) *tokens = all;
+    *windows = all / *tokens < n ? all / *tokens : n;
+}
+
+size_t probe_bytes(const arch_config *c, int64_t n, int64_t len, int64_t branches, int threads)
+{
+    int64_t windows, tokens;
+    cut(&windows, &tokens, c, n, len, branches);
+    return (size_t)(windows * tokens * c->hidden * (branches + 1)) * sizeof(float) +
+           fwd_layer_scratch(c, windows * tokens, threads);
+}
+
 lq_status probe_open(probe **out, const model *frame, const cal_samples *samples, int64_t branches,
                      pool *p, lq_err *err)
 {
@@ -41,14 +60,10 @@ lq_status probe_open(probe **out, const model *frame, const cal_samples *samples
     const arch_config *c = frame->cfg;
     *out = NULL;
     if (!q) return no_memory(err);
-    int64_t tokens = PROBE_STATE_BYTES / (int64_t)sizeof(float) / (c->hidden * (branches + 1));
-    tokens = tokens > PROBE_TOKENS ? PROBE_TOKENS : tokens < 32 ? 32 : tokens;
     q->m = frame;
     q->p = p;
     q->room = branches;
-    q->len = samples->len < PROBE_WINDOW ? samples->len : PROBE_WINDOW;
-    if (q->len > tokens) q->len = tokens;
-    q->n = tokens / q->len < samples->n ? tokens / q->len : samples->n;
+    cut(&q->n, &q->len, c, samples->n, samples->len, branches);
     q->ids = malloc((size_t)(q->n * q->len) * sizeof *q->ids);
     q->x = malloc(state_floats(q) * sizeof *q->x);
     q->b = calloc((size_t)branches + 1, sizeof *q->b);

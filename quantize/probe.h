@@ -20,6 +20,8 @@ enum { PROBE_STATE_BYTES = 512 << 20, PROBE_TOKENS = 1024, PROBE_WINDOW = 256, P
 
 typedef struct probe probe;
 
+/* Most that it holds: of n windows of len tokens. */
+size_t probe_bytes(const arch_config *c, int64_t n, int64_t len, int64_t branches, int threads);
 /* frame: embedding, norm and head of the source; stays open as long as the probe. branches: how
  * many there will be at most. Errors: LQ_ENOMEM, fwd_embed's. */
 lq_status probe_open(probe **q, const model *frame, const cal_samples *samples, int64_t branches,
