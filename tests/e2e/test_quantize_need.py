@@ -13,8 +13,9 @@ RUNS = [("straight from tensor to tensor", "rtn", []),
         ("statistics without H", "int8", CALIB),
         ("H, folding, the factor", "gptq", CALIB),
         ("no factor", "awq", [*CALIB, "--no-check"]),
-        ("bits shared out", "gptq", [*CALIB, "--bpw", "3.5", "--no-check"]),
-        ("bits of embedding and head too", "awq", [*CALIB, "--bpw", "4.5", "--embed", "auto", "--lm-head", "auto"]),
+        ("bits shared out, of embedding and head too", "gptq",
+         ["--calib-samples", "16", "--calib-len", "64", "--threads", "2", "--no-check", "--bpw", "4.5", "--embed", "auto",
+          "--lm-head", "auto"]),
         ("curvature and tuning", "auto", [*CALIB, "--tune", "2"])]
 
 
