@@ -71,6 +71,7 @@ lq_status gguf_arch_of(const gguf_arch **a, const arch_config *c, lq_err *err)
     char names[200] = "";
     for (size_t i = 0, at = 0; i < GGUF_N_ARCHS; i++) {
         *a = &gguf_archs[i];
+        if (!(*a)->written) continue;
         if (strcmp((*a)->hf, c->row->arch) == 0) {
             if (!c->window) return LQ_OK;
             return lq_fail(err, LQ_EUNSUPPORTED,

@@ -1,11 +1,9 @@
 /* convert/layout_awq.c - AutoAWQ's "gemm" layout (formats/hf_awq.c has the picture): 4 bits,
  * regular groups of one size, zero points as they are. A symmetric grid has zero points of 8. */
 #include "convert/layout.h"
+#include "formats/awq_words.h"
 
 static const char NAME[] = "awq";
-static const int ORDER[8] = {
-    0, 2, 4, 6, 1, 3, 5, 7
-}; /* nibble i of a word: output 8c + ORDER[i] */
 
 static lq_status plan(conv_weight *w, const conv_plan *p, lq_err *err)
 {
@@ -68,31 +66,12 @@ static lq_status config(cJSON *q, conv_plan *p, lq_err *err)
     return LQ_OK;
 }
 
-/* out [rows][N/8] words of eight outputs from N rows of nibbles, one for each output; 16 words of a
- * row of `out`, a line of the cache, at a time. */
-static void turn(uint8_t *out, const uint8_t *nibbles, size_t row_bytes, int64_t rows, int64_t N)
-{
-    enum { WORDS = 16 };
-    for (int64_t c0 = 0; c0 < N / 8; c0 += WORDS)
-        for (int64_t k = 0; k < rows; k += 8)
-            for (int64_t c = c0; c < N / 8 && c < c0 + WORDS; c++) {
-                const int64_t n = rows - k < 8 ? rows - k : 8;
-                uint32_t w[8] = { 0 };
-                for (int i = 0; i < 8; i++)
-                    memcpy(&w[i], nibbles + (size_t)(8 * c + ORDER[i]) * row_bytes + k / 2,
-                           (size_t)(n + 1) / 2);
-                qt_transpose_nibbles(w);
-                for (int64_t i = 0; i < n; i++)
-                    memcpy(out + 4 * ((k + i) * (N / 8) + c), &w[i], 4);
-            }
-}
-
 static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, const qt_tensor *q,
                       const conv_plan *p, lq_err *err)
 {
     const int64_t ng = q->K / q->scheme.group;
     (void)p;
-    turn(dst[0], q->plane[QT_CODES].data, qt_row_bytes(q->K, 4), q->K, q->N);
+    awq_pack(dst[0], q->plane[QT_CODES].data, qt_row_bytes(q->K, 4), q->K, q->N);
     for (int64_t n = 0; n < q->N; n++)
         for (int64_t g = 0; g < ng; g++) {
             const unsigned z = layout_zero(q, n, g);
@@ -101,7 +80,7 @@ static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, cons
                 return lq_fail(err, LQ_EUNSUPPORTED,
                                "awq holds zero points 0..15, found %u (output %lld, group %lld)", z,
                                (long long)n, (long long)g);
-            while (ORDER[i] != n % 8)
+            while (AWQ_ORDER[i] != n % 8)
                 i++;
             dst[1][4 * (g * (q->N / 8) + n / 8) + i / 2] |= (uint8_t)(z << (i & 1 ? 4 : 0));
         }

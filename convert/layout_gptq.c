@@ -162,21 +162,10 @@ static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, cons
     return st;
 }
 
-const conv_layout conv_gptq = {
-    .name = "gptq",
-    .variant = V1,
-    .plan = plan,
-    .instead = layout_round_uint,
-    .config = config,
-    .pack = pack,
-    .file = "quantize_config.json",
-};
-const conv_layout conv_gptq_v2 = {
-    .name = "gptq_v2",
-    .variant = V2,
-    .plan = plan,
-    .instead = layout_round_uint,
-    .config = config,
-    .pack = pack,
-    .file = "quantize_config.json",
-};
+#define VERSION(text, number)                                                            \
+    {                                                                                    \
+        .name = (text), .variant = (number), .plan = plan, .instead = layout_round_uint, \
+        .config = config, .pack = pack, .file = "quantize_config.json"                   \
+    }
+const conv_layout conv_gptq = VERSION("gptq", V1);
+const conv_layout conv_gptq_v2 = VERSION("gptq_v2", V2);

@@ -50,6 +50,7 @@ static bool name_of(char out[64], const conv *c, const char *name, int *which)
     for (size_t i = 0; dot && i < GGUF_N_NAMES; i++) {
         const gguf_name *g = &gguf_names[i];
         const size_t n = strlen(g->hf);
+        if (g->only) continue; /* of architectures that are not written */
         if ((size_t)(dot - p) != n || strncmp(p, g->hf, n) != 0) continue;
         *which = g->heads;
         const int len = layer < 0 ? snprintf(out, 64, "%s%s", g->gguf, dot)

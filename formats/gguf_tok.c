@@ -218,6 +218,13 @@ lq_status gguf_tokenizer_config(js_buf *b, gguf_file *f, lq_err *err)
         js_puts(b, ":");
         put_text(&o, token_at(tokens, id));
     }
+    if (gguf_is_sentencepiece(f)) { /* a tokenizer.model does not say */
+        bool bos = true, eos = false;
+        gguf_bool(f, "tokenizer.ggml.add_bos_token", &bos);
+        gguf_bool(f, "tokenizer.ggml.add_eos_token", &eos);
+        js_puts(b, bos ? ",\"add_bos_token\":true" : ",\"add_bos_token\":false");
+        js_puts(b, eos ? ",\"add_eos_token\":true" : ",\"add_eos_token\":false");
+    }
     if (gguf_str(f, "tokenizer.chat_template", &template)) {
         js_puts(b, ",\"chat_template\":");
         put_text(&o, (gguf_text){ template, strlen(template) });

@@ -14,4 +14,9 @@ lq_status gguf_tokenizer_config(js_buf *b, gguf_file *f, lq_err *err);
  * (NULL: GPT-2's own); NULL: we know of none. */
 const char *gguf_pre_for(const char *regex);
 
+/* tokenizer.ggml.model "llama": pieces of SentencePiece, which become a tokenizer.model in *b. As
+ * gguf_tokenizer otherwise. (gguf_spm.c) */
+bool gguf_is_sentencepiece(gguf_file *f);
+lq_status gguf_sentencepiece(js_buf *b, gguf_file *f, const char **why, lq_err *err);
+
 #endif

@@ -1,9 +1,10 @@
 /* formats/hf_awq.c - AutoAWQ: 4 bits, zero points stored as they are.
  *
  *   gemm   qweight I32 [K, N/8], qzeros I32 [ng, N/8], scales f16 [ng, N]: nibble i of a word is
- *          output 8c + ORDER[i]
+ *          output 8c + AWQ_ORDER[i]
  *   gemv   qweight I32 [N, K/8] and qzeros I32 [N, zw] in natural order, scales f16 [N, 8*zw]:
  *          groups along the row, beyond ng padding */
+#include "formats/awq_words.h"
 #include "formats/hf_quant.h"
 
 typedef struct {
@@ -11,30 +12,9 @@ typedef struct {
     int64_t zero_words; /* gemv: words of a row of zero points */
 } awq_parts;
 
-static const int ORDER[8] = { 0, 2, 4, 6, 1, 3, 5, 7 };
-
 static void put_nibble(uint8_t *row, int64_t i, unsigned v)
 {
     row[i / 2] |= (uint8_t)(v << (i & 1 ? 4 : 0));
-}
-
-/* dst: rows of nibbles, one for each output; src: [rows][N/8] words, eight outputs each; 16 words
- * of a row, a line of the cache, at a time. */
-static void turn(uint8_t *dst, size_t row_bytes, const uint8_t *src, int64_t rows, int64_t N)
-{
-    enum { WORDS = 16 };
-    for (int64_t c0 = 0; c0 < N / 8; c0 += WORDS)
-        for (int64_t k = 0; k < rows; k += 8)
-            for (int64_t c = c0; c < N / 8 && c < c0 + WORDS; c++) {
-                const int64_t n = rows - k < 8 ? rows - k : 8;
-                uint32_t w[8] = { 0 };
-                for (int64_t i = 0; i < n; i++)
-                    w[i] = hf_word(src, (k + i) * (N / 8) + c);
-                qt_transpose_nibbles(w);
-                for (int i = 0; i < 8; i++)
-                    memcpy(dst + (size_t)(8 * c + ORDER[i]) * row_bytes + k / 2, &w[i],
-                           (size_t)(n + 1) / 2);
-            }
 }
 
 static void fill_gemm(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
@@ -42,8 +22,8 @@ static void fill_gemm(void *const w[QT_N_PLANES], const qt_tensor *t, const void
     const awq_parts *p = from;
     const int64_t ng = t->K / t->scheme.group;
     const size_t e = (size_t)lq_dtype_bits(t->scheme.scale_dtype) / 8;
-    turn(w[QT_CODES], qt_row_bytes(t->K, 4), p->qweight, t->K, t->N);
-    if (w[QT_ZEROS]) turn(w[QT_ZEROS], qt_row_bytes(ng, 4), p->qzeros, ng, t->N);
+    awq_unpack(w[QT_CODES], qt_row_bytes(t->K, 4), p->qweight, t->K, t->N);
+    if (w[QT_ZEROS]) awq_unpack(w[QT_ZEROS], qt_row_bytes(ng, 4), p->qzeros, ng, t->N);
     for (int64_t n = 0; n < t->N; n++)
         for (int64_t g = 0; g < ng; g++)
             memcpy((uint8_t *)w[QT_SCALES] + (size_t)(n * ng + g) * e,

@@ -87,6 +87,8 @@ void src_close(src_source *s)
     src_free_room(s);
     llmq_close(&s->llmq);
     gguf_close(&s->gguf);
+    for (size_t i = 0; i < s->n_splits; i++)
+        gguf_close(&s->splits[i]);
     lq_arena_free(&s->arena);
     free(s->stamps);
     free(s->path);

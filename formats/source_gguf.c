@@ -12,7 +12,8 @@
 /* ---- the config ---- */
 typedef struct {
     gguf_file *f;
-    const char *arch;
+    const gguf_arch *row;
+    const char *arch; /* row->gguf */
     cJSON *j;
     bool ok; /* memory sufficed */
 } config;
@@ -105,7 +106,43 @@ static lq_status put_scaling(config *c, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status make_config(config *c, size_t arch, lq_err *err)
+/* What experts need, and what only some say. */
+static lq_status put_own(config *c, lq_err *err)
+{
+    static const struct {
+        const char *type, *key, *from;
+    } own[] = { { "mixtral", "num_local_experts", "expert_count" },
+                { "mixtral", "num_experts_per_tok", "expert_used_count" },
+                { "qwen3_moe", "num_experts", "expert_count" },
+                { "qwen3_moe", "num_experts_per_tok", "expert_used_count" },
+                { "qwen3_moe", "moe_intermediate_size", "expert_feed_forward_length" },
+                { "phi3", "sliding_window", "attention.sliding_window" } };
+    static const char *const biased[] = { "llama", "mistral", "qwen3", "qwen3_moe" };
+    const char *type = c->row->type;
+    char k[128];
+    int64_t rotated = 0, heads = 0, hidden = 0;
+    for (size_t i = 0; i < LQ_COUNT(own); i++)
+        if (strcmp(own[i].type, type) == 0) put_int(c, own[i].key, own[i].from);
+    for (size_t i = 0; i < LQ_COUNT(biased); i++)
+        if (strcmp(biased[i], type) == 0)
+            c->ok = c->ok && cJSON_AddBoolToObject(c->j, "attention_bias",
+                                                   gguf_find(c->f, "blk.0.attn_q.bias") != NULL);
+    if (strcmp(type, "qwen3_moe") == 0) /* as all of them are */
+        c->ok = c->ok && cJSON_AddBoolToObject(c->j, "norm_topk_prob", true);
+    if (strcmp(type, "phi3") != 0) return LQ_OK;
+    gguf_int(c->f, meta_key(k, c, "rope.dimension_count"), &rotated);
+    gguf_int(c->f, meta_key(k, c, "attention.head_count"), &heads);
+    gguf_int(c->f, meta_key(k, c, "embedding_length"), &hidden);
+    if (rotated > 0 && heads > 0 && hidden > 0 && hidden / heads != rotated)
+        c->ok = c->ok && cJSON_AddNumberToObject(c->j, "partial_rotary_factor",
+                                                 (double)rotated / (double)(hidden / heads));
+    if (gguf_find(c->f, "rope_factors_long.weight"))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "rope_factors_long.weight: Phi-3's long context is not read from GGUF");
+    return LQ_OK;
+}
+
+static lq_status make_config(config *c, lq_err *err)
 {
     static const struct {
         const char *key, *from;
@@ -116,31 +153,24 @@ static lq_status make_config(config *c, size_t arch, lq_err *err)
                  { "num_key_value_heads", "attention.head_count_kv" },
                  { "head_dim", "attention.key_length" },
                  { "max_position_embeddings", "context_length" } };
-    char k[128];
-    int64_t experts = 0;
     const gguf_tensor *embed = gguf_find(c->f, "token_embd.weight");
     if (!embed || embed->n_dims != 2)
         return lq_fail(err, LQ_EFORMAT, "token_embd.weight: expected a matrix, found none");
-    gguf_int(c->f, meta_key(k, c, "expert_count"), &experts);
-    if (experts)
-        return lq_fail(err, LQ_EUNSUPPORTED, "expert_count: experts are not read from GGUF");
     cJSON *list = cJSON_AddArrayToObject(c->j, "architectures");
-    c->ok = cJSON_AddItemToArray(list, cJSON_CreateString(gguf_archs[arch].hf)) &&
-            cJSON_AddStringToObject(c->j, "model_type", gguf_archs[arch].type) &&
+    c->ok = cJSON_AddItemToArray(list, cJSON_CreateString(c->row->hf)) &&
+            cJSON_AddStringToObject(c->j, "model_type", c->row->type) &&
             cJSON_AddStringToObject(c->j, "hidden_act", "silu") &&
             cJSON_AddNumberToObject(c->j, "vocab_size", (double)embed->shape[0]) &&
             cJSON_AddBoolToObject(c->j, "tie_word_embeddings", !gguf_find(c->f, "output.weight")) &&
             cJSON_AddStringToObject(c->j, "torch_dtype", "float32");
-    if (strcmp(gguf_archs[arch].gguf, "qwen2") != 0)
-        c->ok = c->ok && cJSON_AddBoolToObject(c->j, "attention_bias",
-                                               gguf_find(c->f, "blk.0.attn_q.bias") != NULL);
     for (size_t i = 0; i < LQ_COUNT(ints); i++)
         put_int(c, ints[i].key, ints[i].from);
     put_float(c, "rms_norm_eps", "attention.layer_norm_rms_epsilon");
     put_float(c, "rope_theta", "rope.freq_base");
     put_token(c, "bos_token_id", "tokenizer.ggml.bos_token_id");
     put_token(c, "eos_token_id", "tokenizer.ggml.eos_token_id");
-    return put_scaling(c, err);
+    lq_status st = put_own(c, err);
+    return st ? st : put_scaling(c, err);
 }
 
 /* ---- blobs ---- */
@@ -157,9 +187,11 @@ static lq_status read_text(src_source *s, lq_err *err)
 {
     js_buf b = { 0 };
     const char *why = NULL;
-    lq_status st = gguf_tokenizer(&b, &s->gguf, &why, err);
+    const bool pieces = gguf_is_sentencepiece(&s->gguf);
+    lq_status st = pieces ? gguf_sentencepiece(&b, &s->gguf, &why, err)
+                          : gguf_tokenizer(&b, &s->gguf, &why, err);
     if (!st && why) st = src_note(s, err, "the tokenizer of this GGUF file is not used: %s", why);
-    if (!st && !why) st = add_blob(s, "tokenizer.json", &b, err);
+    if (!st && !why) st = add_blob(s, pieces ? "tokenizer.model" : "tokenizer.json", &b, err);
     b.n = 0;
     if (!st) st = gguf_tokenizer_config(&b, &s->gguf, err);
     if (!st) st = add_blob(s, "tokenizer_config.json", &b, err);
@@ -167,11 +199,11 @@ static lq_status read_text(src_source *s, lq_err *err)
     return st;
 }
 
-static lq_status read_config(src_source *s, size_t arch, bool need, lq_err *err)
+static lq_status read_config(src_source *s, const gguf_arch *row, bool need, lq_err *err)
 {
-    config c = { .f = &s->gguf, .arch = gguf_archs[arch].gguf, .j = cJSON_CreateObject() };
+    config c = { .f = &s->gguf, .row = row, .arch = row->gguf, .j = cJSON_CreateObject() };
     js_buf text = { 0 };
-    lq_status st = make_config(&c, arch, err);
+    lq_status st = make_config(&c, err);
     if (!st && !c.ok) st = lq_fail(err, LQ_ENOMEM, "out of memory");
     if (!st) st = arch_config_parse(&s->config, c.j, NULL, err);
     s->has_config = !st;
@@ -206,46 +238,50 @@ static void fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *fro
                         p->data + (size_t)gguf_stored_row(n, t->N, p->heads) * row);
 }
 
-/* "blk.3.attn_q.weight" as "model.layers.3.self_attn.q_proj.weight"; unknown names stay. */
-static const char *hf_name(src_source *s, const char *gguf, int *heads)
+/* "blk.3.attn_q.weight": its row, the layer (-1: none) and what stands behind the name; NULL:
+ * unknown. */
+static const gguf_name *find_name(const gguf_arch *row, const char *gguf, long *layer,
+                                  const char **ending)
 {
-    char out[512];
-    long layer = -1;
     const char *p = gguf;
-    *heads = 0;
+    *layer = -1;
     if (strncmp(p, "blk.", 4) == 0) {
         char *end;
-        layer = strtol(p + 4, &end, 10);
-        if (end == p + 4 || *end != '.' || layer < 0) return gguf;
+        *layer = strtol(p + 4, &end, 10);
+        if (end == p + 4 || *end != '.' || *layer < 0) return NULL;
         p = end + 1;
     }
-    const char *dot = strrchr(p, '.');
-    for (size_t i = 0; dot && i < GGUF_N_NAMES; i++) {
-        const size_t n = strlen(gguf_names[i].gguf);
-        const bool top =
-            strncmp(gguf_names[i].hf, "model.", 6) == 0 || strcmp(gguf_names[i].hf, "lm_head") == 0;
-        if ((size_t)(dot - p) != n || strncmp(p, gguf_names[i].gguf, n) != 0 || top != (layer < 0))
-            continue;
-        *heads = gguf_names[i].heads;
-        if (top)
-            snprintf(out, sizeof out, "%s%s", gguf_names[i].hf, dot);
-        else
-            snprintf(out, sizeof out, "model.layers.%ld.%s%s", layer, gguf_names[i].hf, dot);
-        return lq_push_str(&s->arena, out, strlen(out));
-    }
-    return gguf;
+    *ending = strrchr(p, '.');
+    return *ending ? gguf_name_find(row ? row->type : "", p, (size_t)(*ending - p), *layer >= 0)
+                   : NULL;
 }
 
-static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g, bool turned,
-                             lq_err *err)
+/* "model.layers.3.self_attn.q_proj.weight"; unknown names stay. */
+static const char *hf_name(src_source *s, const gguf_tensor *g, const gguf_name *n, long layer,
+                           const char *ending, int64_t expert)
 {
-    int which;
+    char out[512], which[24] = "";
+    if (!n) return g->name;
+    const char *mark = n->stacked ? strchr(n->hf, '%') : NULL;
+    const int head = mark ? (int)(mark - n->hf) : (int)strlen(n->hf);
+    if (mark) snprintf(which, sizeof which, "%lld", (long long)expert);
+    const char *tail = mark ? mark + 2 : "";
+    if (layer < 0)
+        snprintf(out, sizeof out, "%s%s", n->hf, ending);
+    else
+        snprintf(out, sizeof out, "model.layers.%ld.%.*s%s%s%s", layer, head, n->hf, which, tail,
+                 ending);
+    return lq_push_str(&s->arena, out, strlen(out));
+}
+
+static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g, const char *name,
+                             int which, lq_err *err)
+{
     bool grows;
     int64_t heads = 0;
-    const char *name = hf_name(s, g->name, &which);
     if (!name) return lq_fail(err, LQ_ENOMEM, "out of memory");
     const int64_t K = g->shape[g->n_dims - 1], N = (int64_t)(g->bytes / gguf_row_bytes(g->type, K));
-    if (turned && which && s->has_config) {
+    if (which && s->has_config) {
         heads = which == 1 ? s->config.heads : s->config.kv_heads;
         const int64_t rows = g->n_dims == 1 ? K : N;
         if (rows % heads || rows / heads % 2)
@@ -270,16 +306,56 @@ static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
     return st;
 }
 
-static lq_status read_tensors(src_source *s, bool turned, lq_err *err)
+/* One tensor of the file, or as many as it has experts. */
+static lq_status make_all_of(src_source *s, const gguf_tensor *g, const gguf_arch *row, lq_err *err)
+{
+    long layer;
+    const char *ending;
+    const gguf_name *n = find_name(row, g->name, &layer, &ending);
+    const bool stacked = n && n->stacked && g->n_dims == 3;
+    const int64_t count = stacked ? g->shape[0] : 1;
+    gguf_tensor one = *g;
+    lq_status st = LQ_OK;
+    if (stacked) {
+        one.n_dims = 2;
+        one.bytes = g->bytes / (size_t)count;
+        memmove(one.shape, g->shape + 1, 2 * sizeof *one.shape);
+    }
+    for (int64_t e = 0; e < count && !st; e++) {
+        const char *name =
+            n && n->stacked && !stacked ? g->name : hf_name(s, g, n, layer, ending, e);
+        one.data = g->data + (size_t)e * one.bytes;
+        st = make_tensor(s, &s->tensors[s->n_tensors], &one, name,
+                         row && row->turned && n ? n->heads : 0, err);
+        if (!st) s->n_tensors++;
+    }
+    return st;
+}
+
+/* How many there will be. */
+static lq_status make_place(src_source *s, lq_err *err)
+{
+    enum { MAX_EXPERTS = 65536 };
+    const gguf_file *f = &s->gguf;
+    size_t n = 1;
+    for (size_t i = 0; i < f->n; i++) {
+        const gguf_tensor *g = &f->tensors[i];
+        if (g->n_dims == 3 && g->shape[0] > MAX_EXPERTS)
+            return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected at most %d experts",
+                           g->name, MAX_EXPERTS);
+        n += g->n_dims == 3 ? (size_t)g->shape[0] : 1;
+    }
+    s->tensors = lq_push(&s->arena, n * sizeof *s->tensors);
+    return s->tensors ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+}
+
+static lq_status read_tensors(src_source *s, const gguf_arch *row, lq_err *err)
 {
     const gguf_file *f = &s->gguf;
-    s->tensors = lq_push(&s->arena, (f->n + 1) * sizeof *s->tensors);
-    if (!s->tensors) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    lq_status st = LQ_OK;
+    lq_status st = make_place(s, err);
     for (size_t i = 0; i < f->n && !st; i++) {
         if (s->has_config && strcmp(f->tensors[i].name, "rope_freqs.weight") == 0) continue;
-        st = make_tensor(s, &s->tensors[s->n_tensors], &f->tensors[i], turned, err);
-        if (!st) s->n_tensors++;
+        st = make_all_of(s, &f->tensors[i], row, err);
     }
     if (st) return st;
     if (s->n_tensors) qsort(s->tensors, s->n_tensors, sizeof *s->tensors, src_by_name);
@@ -289,31 +365,139 @@ static lq_status read_tensors(src_source *s, bool turned, lq_err *err)
     return src_make_room(s, err);
 }
 
+/* ---- the file, or files ---- */
+static const gguf_arch *find_arch(const src_source *s, const char *arch)
+{
+    char k[128];
+    int64_t experts = 0;
+    snprintf(k, sizeof k, "%.40s.expert_count", arch);
+    gguf_int(&s->gguf, k, &experts);
+    for (size_t i = 0; i < GGUF_N_ARCHS; i++)
+        if (strcmp(gguf_archs[i].gguf, arch) == 0 && gguf_archs[i].experts == (experts > 0))
+            return &gguf_archs[i];
+    return NULL;
+}
+
+static lq_status unknown_arch(const char *arch, lq_err *err)
+{
+    char names[200] = "";
+    for (size_t i = 0, at = 0; i < GGUF_N_ARCHS; i++) {
+        const gguf_arch *a = &gguf_archs[i];
+        if (i && strcmp(a->gguf, a[-1].gguf) == 0) continue;
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at ? ", " : "", a->gguf);
+    }
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "general.architecture: expected one of %s (experts: llama, qwen3moe), found "
+                   "\"%.40s\"",
+                   names, arch);
+}
+
 lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err)
 {
     enum { MAX_BLOBS = 3 };
     const char *arch = "";
     int64_t parts = 1;
-    size_t i = 0;
     s->format = "gguf";
     s->blobs = lq_push(&s->arena, MAX_BLOBS * sizeof *s->blobs);
     if (!s->blobs) return lq_fail(err, LQ_ENOMEM, "out of memory");
     gguf_str(&s->gguf, "general.architecture", &arch);
     gguf_int(&s->gguf, "split.count", &parts);
-    if (parts > 1)
+    if (parts > 1 && parts != (int64_t)s->n_splits + 1)
         return lq_fail(err, LQ_EUNSUPPORTED, "split.count: expected one file, found one of %lld",
                        (long long)parts);
-    while (i < GGUF_N_ARCHS && strcmp(gguf_archs[i].gguf, arch) != 0)
-        i++;
+    const gguf_arch *row = find_arch(s, arch);
     lq_status st = LQ_OK;
-    if (i < GGUF_N_ARCHS)
-        st = read_config(s, i, o->need_config, err);
+    if (row)
+        st = read_config(s, row, o->need_config, err);
     else if (o->need_config)
-        st = lq_fail(err, LQ_EUNSUPPORTED,
-                     "general.architecture: expected llama, qwen2 or qwen3, found \"%.40s\"", arch);
+        st = unknown_arch(arch, err);
     if (!st) st = read_text(s, err);
-    if (!st && !o->no_tensors) st = read_tensors(s, i < GGUF_N_ARCHS && gguf_archs[i].turned, err);
+    if (!st && !o->no_tensors) st = read_tensors(s, row, err);
     return st;
+}
+
+/* "...-00001-of-00003.gguf": the name of another part of it. */
+static lq_status split_path(char *out, size_t n, const char *first, int64_t i, int64_t parts,
+                            lq_err *err)
+{
+    char begin[40], ending[40];
+    snprintf(begin, sizeof begin, "-00001-of-%05lld.gguf", (long long)parts);
+    snprintf(ending, sizeof ending, "-%05lld-of-%05lld.gguf", (long long)i + 1, (long long)parts);
+    const size_t len = strlen(first), k = strlen(begin);
+    if (len < k || strcmp(first + len - k, begin) != 0 || len >= n)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "split.count: expected the first of %lld files, named ...%s",
+                       (long long)parts, begin);
+    snprintf(out, n, "%.*s%s", (int)(len - k), first, ending);
+    return LQ_OK;
+}
+
+static lq_status open_split(src_source *s, int64_t i, int64_t parts, lq_err *err)
+{
+    char path[4200];
+    int64_t no = -1, count = -1;
+    gguf_file *f = &s->splits[s->n_splits];
+    lq_status st = split_path(path, sizeof path, s->path, i, parts, err);
+    if (!st) st = gguf_open(f, path, err);
+    if (st) return st;
+    s->n_splits++;
+    gguf_int(f, "split.no", &no);
+    gguf_int(f, "split.count", &count);
+    if (no != i || count != parts)
+        return lq_fail(err, LQ_EFORMAT, "%s: expected part %lld of %lld, found %lld of %lld", path,
+                       (long long)i, (long long)parts, (long long)no, (long long)count);
+    return src_stamp_file(s, path, err);
+}
+
+static int by_tensor_name(const void *a, const void *b)
+{
+    return strcmp(((const gguf_tensor *)a)->name, ((const gguf_tensor *)b)->name);
+}
+
+/* The tensors of all parts as if they were in the first. */
+static lq_status join(src_source *s, lq_err *err)
+{
+    size_t n = s->gguf.n;
+    int64_t want = -1;
+    for (size_t i = 0; i < s->n_splits; i++)
+        n += s->splits[i].n;
+    if (gguf_int(&s->gguf, "split.tensors.count", &want) && want != (int64_t)n)
+        return lq_fail(err, LQ_EFORMAT, "split.tensors.count: expected %lld tensors, found %zu",
+                       (long long)want, n);
+    gguf_tensor *all = lq_push(&s->arena, (n + 1) * sizeof *all);
+    if (!all) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    memcpy(all, s->gguf.tensors, s->gguf.n * sizeof *all);
+    size_t at = s->gguf.n;
+    for (size_t i = 0; i < s->n_splits; i++) {
+        if (s->splits[i].n) memcpy(all + at, s->splits[i].tensors, s->splits[i].n * sizeof *all);
+        at += s->splits[i].n;
+    }
+    qsort(all, n, sizeof *all, by_tensor_name);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(all[i - 1].name, all[i].name) == 0)
+            return lq_fail(err, LQ_EFORMAT, "tensor '%.100s' stands in two parts", all[i].name);
+    s->gguf.tensors = all;
+    s->gguf.n = n;
+    return LQ_OK;
+}
+
+static lq_status open_splits(src_source *s, lq_err *err)
+{
+    enum { MAX_PARTS = 9999 };
+    int64_t parts = 1, no = 0;
+    gguf_int(&s->gguf, "split.count", &parts);
+    gguf_int(&s->gguf, "split.no", &no);
+    if (parts <= 1) return LQ_OK;
+    if (no != 0 || parts > MAX_PARTS)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "split.no: expected the first of at most %d files, found no. %lld of %lld",
+                       MAX_PARTS, (long long)no + 1, (long long)parts);
+    s->splits = lq_push(&s->arena, (size_t)parts * sizeof *s->splits);
+    if (!s->splits) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    lq_status st = LQ_OK;
+    for (int64_t i = 1; i < parts && !st; i++)
+        st = open_split(s, i, parts, err);
+    return st ? st : join(s, err);
 }
 
 lq_status src_gguf_open(src_source *s, const src_opts *o, lq_err *err)
@@ -321,6 +505,7 @@ lq_status src_gguf_open(src_source *s, const src_opts *o, lq_err *err)
     lq_status st = gguf_open(&s->gguf, s->path, err);
     if (!st) st = src_stamp_file(s, s->path, err);
     if (st) return st;
-    st = src_gguf_read(s, o, err);
+    st = open_splits(s, err);
+    if (!st) st = src_gguf_read(s, o, err);
     return st ? lq_wrap(err, st, "%s", s->path) : LQ_OK;
 }

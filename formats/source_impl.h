@@ -42,7 +42,9 @@ struct src_source {
     size_t n_stamps;
     lq_map *blob_maps; /* [n_blobs] of a folder, in arena */
     llmq_file llmq;
-    gguf_file gguf;
+    gguf_file gguf;    /* of several the first, with the tensors of all */
+    gguf_file *splits; /* the others, in arena; opened ones */
+    size_t n_splits;
     const src_source *base; /* of a derived source */
 };
 

@@ -11,15 +11,20 @@
 enum { WINDOW = 1 << 20 };
 
 /* ---- pages of the mapped files ---- */
+static bool in_map(const lq_map *m, const uint8_t *p)
+{
+    return m->size && p >= m->data && p < m->data + m->size;
+}
+
 static const lq_map *map_of(const src_source *s, const uint8_t *p)
 {
-    for (size_t i = 0; i < s->n_shards; i++) {
-        const lq_map *m = &s->shards[i].map;
-        if (m->size && p >= m->data && p < m->data + m->size) return m;
-    }
+    for (size_t i = 0; i < s->n_shards; i++)
+        if (in_map(&s->shards[i].map, p)) return &s->shards[i].map;
+    for (size_t i = 0; i < s->n_splits; i++)
+        if (in_map(&s->splits[i].map, p)) return &s->splits[i].map;
     const lq_map *one[] = { &s->llmq.map, &s->gguf.map };
     for (size_t i = 0; i < LQ_COUNT(one); i++)
-        if (one[i]->size && p >= one[i]->data && p < one[i]->data + one[i]->size) return one[i];
+        if (in_map(one[i], p)) return one[i];
     return NULL;
 }
 

@@ -120,10 +120,10 @@ static lq_status portable(qt_tensor *out, const qt_tensor *t, lq_arena *a, lq_er
     return s ? s : tiles_unpack(w, t, err);
 }
 
-/* Matrices stored [inputs, outputs], whose codes are [outputs, inputs]. */
-static lq_status turn(qt_tensor *w, const src_tensor *mine, lq_arena *a, lq_err *err)
+/* Floats stored [inputs, outputs], of which the other side has codes of [outputs, inputs]. */
+static lq_status turn(qt_tensor *w, const src_tensor *codes, lq_arena *a, lq_err *err)
 {
-    const int64_t N = mine->shape[mine->n_dims - 2], K = mine->t.K;
+    const int64_t N = codes->shape[codes->n_dims - 2], K = codes->t.K;
     const size_t size = (size_t)lq_dtype_bits(w->scheme.dtype) / 8, one = (size_t)(N * K) * size;
     const size_t bytes = w->plane[QT_CODES].bytes;
     const uint8_t *from = w->plane[QT_CODES].data;
@@ -132,19 +132,21 @@ static lq_status turn(qt_tensor *w, const src_tensor *mine, lq_arena *a, lq_err 
     for (size_t at = 0; at < bytes; at += one)
         src_transpose(to + at, from + at, N, K, size);
     w->plane[QT_CODES].data = to;
-    w->N = mine->t.N;
+    w->N = codes->t.N;
     w->K = K;
     return LQ_OK;
 }
 
-/* q and w: the two as src_load gives them. */
-static lq_status pair_init(pair *p, const src_tensor *mine, const qt_tensor *q, const qt_tensor *w,
-                           bool turned, lq_arena *a, lq_err *err)
+/* q and w: the two as src_load gives them; codes: the one of them (mine, theirs) that stands as
+ * both are compared. */
+static lq_status pair_init(pair *p, const src_tensor *mine, const src_tensor *codes,
+                           const qt_tensor *q, const qt_tensor *w, bool turned, lq_arena *a,
+                           lq_err *err)
 {
-    *p = (pair){ .mine = mine, .N = mine->t.N, .K = mine->t.K };
+    *p = (pair){ .mine = mine, .N = codes->t.N, .K = codes->t.K };
     lq_status s = portable(&p->q, q, a, err);
     if (!s) s = portable(&p->w, w, a, err);
-    if (!s && turned) s = turn(&p->w, mine, a, err);
+    if (!s && turned) s = turn(codes == mine ? &p->w : &p->q, codes, a, err);
     if (s) return s;
     float **const rows_of[] = { &p->wrow, &p->qrow, &p->lo, &p->hi, &p->tol, &p->col };
     for (size_t i = 0; i < LQ_COUNT(rows_of); i++)
@@ -299,13 +301,13 @@ static bool slot_of(const src_source *src, const src_tensor *t, arch_slot *slot)
     return src_config(src) && arch_slot_of(src_config(src), t->name, slot);
 }
 
-/* Codes of matrices that the source has as [inputs, outputs]: the last two dims change places. */
+/* One side has floats of [inputs, outputs], the other codes: their last two dims change places. */
 static bool is_turned(const src_source *mine, const src_tensor *t, const src_tensor *x)
 {
     arch_slot slot;
     if (!slot_of(mine, t, &slot) || slot.bias || t->n_dims < 2) return false;
     return (arch_name_of(src_config(mine), slot.role)->flags & NAME_TRANSPOSED) && t->plain &&
-           x->plain && t->t.scheme.kind != QT_DENSE && x->t.scheme.kind == QT_DENSE;
+           x->plain && (t->t.scheme.kind == QT_DENSE) != (x->t.scheme.kind == QT_DENSE);
 }
 
 static bool same_shape(const src_tensor *t, const src_tensor *x, bool turned)
@@ -357,7 +359,8 @@ static lq_status check_tensor(verdict *v, const src_source *mine, const src_sour
     src_load(&q, mine, t);
     src_load(&w, theirs, x);
     lq_status s = lq_arena_init(&a, 0, err);
-    if (!s) s = pair_init(&p, t, &q, &w, turned, &a, err);
+    const src_tensor *codes = turned && t->t.scheme.kind == QT_DENSE ? x : t;
+    if (!s) s = pair_init(&p, t, codes, &q, &w, turned, &a, err);
     if (!s) s = check_pair(v, &p, slot_of(mine, t, &slot) ? slot.role : ARCH_N_ROLES, r, err);
     lq_arena_free(&a);
     src_unload(theirs, x);
@@ -454,6 +457,7 @@ lq_status verify_find_model(char *out, size_t n, const char *path, lq_err *err)
     DIR *d = lq_is_dir(path) ? opendir(path) : NULL;
     for (struct dirent *e; d && (e = readdir(d));) {
         tensors += ends(e->d_name, ".safetensors");
+        if (strstr(e->d_name, "-of-") && !strstr(e->d_name, "-00001-of-")) continue; /* a part */
         if (!ends(e->d_name, ".llmq") && !ends(e->d_name, ".gguf")) continue;
         files++;
         snprintf(found, sizeof found, "%s", e->d_name);

@@ -80,6 +80,7 @@ def test_every_method_gives_the_logits_of_its_dequantized_weights(llmq, calib, t
         if method in ("absmax", "fp4") and FOLDERS.index(folder) % 4:
             continue  # stored as int8 and nf4 are: every fourth model will do for the logits
         llmq("convert", q, "-o", f32, "--to", "safetensors", "--dtype", "f32")
+        llmq("verify", f32, "--against", q)
         a, b = logits(llmq, q, tmp_path / "a"), logits(llmq, f32, tmp_path / "b")
         worst, top = max(abs(x - y) for x, y in zip(a, b)), max(map(abs, b))
         assert len(a) == len(b) > 0 and worst <= 2e-6 * top, f"{method}: {worst / top}"

@@ -42,19 +42,31 @@ NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
 LAYER = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
          "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
          "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
-         "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+         "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "self_attn.qkv_proj": "attn_qkv",
+         "mlp.gate_up_proj": "ffn_up", "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp"}
+EXPERT = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
+          "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
 
 
 def gguf_name(name):
+    """And which expert's part of it that is, or None."""
     module, kind = name.rsplit(".", 1)
     if module in NAMES:
-        return f"{NAMES[module]}.{kind}"
+        return f"{NAMES[module]}.{kind}", None
     _, _, layer, rest = module.split(".", 3)
-    return f"blk.{layer}.{LAYER[rest]}.{kind}"
+    if ".experts." in rest:
+        _, _, expert, which = rest.split(".")
+        return f"blk.{layer}.{EXPERT[which]}.{kind}", int(expert)
+    return f"blk.{layer}.{LAYER[rest]}.{kind}", None
 
 
 def convert(folder, out, arch):
     """What llama.cpp's converter does with a bf16 or f32 checkpoint."""
+    pairs, tensors = metadata_and_tensors(folder, arch)
+    return write_gguf(out, pairs, tensors)
+
+
+def metadata_and_tensors(folder, arch):
     c = json.loads((folder / "config.json").read_text())
     h, d = read_st(folder / "model.safetensors")
     D = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
@@ -67,7 +79,15 @@ def convert(folder, out, arch):
         "attention.key_length": D, "attention.value_length": D}.items()]
     pairs += [pair(f"{arch}.attention.layer_norm_rms_epsilon", F32, c["rms_norm_eps"]),
               pair(f"{arch}.rope.freq_base", F32, c["rope_theta"])]
-    tensors = []
+    experts = c.get("num_experts") or c.get("num_local_experts")
+    if experts:
+        pairs += [pair(f"{arch}.expert_count", U32, experts),
+                  pair(f"{arch}.expert_used_count", U32, c["num_experts_per_tok"])]
+        if "moe_intermediate_size" in c:
+            pairs += [pair(f"{arch}.expert_feed_forward_length", U32, c["moe_intermediate_size"])]
+    if arch == "phi3":
+        pairs += [pair("phi3.rope.dimension_count", U32, int(D * c.get("partial_rotary_factor", 1.0)))]
+    tensors, stacks = [], {}
     for name, t in h.items():
         if name == "__metadata__" or (name == "lm_head.weight" and c.get("tie_word_embeddings")):
             continue
@@ -77,7 +97,13 @@ def convert(folder, out, arch):
             row = len(b) // shape[0]
             order = [i // D * D + (i % D % 2) * (D // 2) + i % D // 2 for i in range(shape[0])]
             b = b"".join(b[i * row:(i + 1) * row] for i in order)
-        tensors.append((gguf_name(name), shape, {"F32": 0, "F16": 1, "BF16": 30}[t["dtype"]], b))
+        new, expert = gguf_name(name)
+        kind = {"F32": 0, "F16": 1, "BF16": 30}[t["dtype"]]
+        if expert is None:
+            tensors.append((new, shape, kind, b))
+        else:
+            stacks.setdefault(new, (shape, kind, {}))[2][expert] = b
+    tensors += [(n, [len(s[2]), *s[0]], s[1], b"".join(s[2][e] for e in sorted(s[2]))) for n, s in stacks.items()]
     scaling = c.get("rope_scaling")
     if scaling:  # Llama 3: a factor for each frequency
         low, high, factor = scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["factor"]
@@ -88,7 +114,7 @@ def convert(folder, out, arch):
             out_f.append(1.0 if wave < original / high else factor if wave > original / low else
                          1 / ((1 - smooth) / factor + smooth))
         tensors.append(("rope_freqs.weight", [D // 2], 0, struct.pack(f"<{D // 2}f", *out_f)))
-    return write_gguf(out, pairs, tensors)
+    return pairs, tensors
 
 
 def test_the_logits_of_a_file_by_llama_cpp(llmq, tmp_path):
@@ -122,7 +148,8 @@ def test_its_tokenizer_is_that_of_the_folder(llmq, model):
     assert a == llmq("tokenize", model, input=lines).stdout and len(a.splitlines()) == 6
 
 
-@pytest.mark.parametrize("name,arch", [("llama3-gqa", "llama"), ("llama2-mha", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3")])
+@pytest.mark.parametrize("name,arch", [("llama3-gqa", "llama"), ("llama2-mha", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3"),
+                                       ("phi3", "phi3"), ("qwen3-moe", "qwen3moe"), ("mixtral-moe", "llama")])
 def test_a_model_gives_the_same_logits_from_gguf(llmq, tmp_path, name, arch):
     folder = ROOT / "tests/golden/arch" / name
     if name == "llama3-gqa":  # GGUF keeps the factors alone: they are recognised for the 8192 of Llama 3
@@ -140,6 +167,100 @@ def test_a_model_gives_the_same_logits_from_gguf(llmq, tmp_path, name, arch):
     _, b = read_floats(tmp_path / "b", "logits")
     # Equal weights; only Llama 3's frequencies pass through f32.
     assert max(abs(x - y) for x, y in zip(a, b)) <= 1e-6 * max(map(abs, a))
+
+
+def same_logits(llmq, tmp_path, a, b):
+    for m, o in ((a, "a"), (b, "b")):
+        llmq("logits", m, "--ids", "1,2,3,4,5,6,7", "-o", tmp_path / o)
+    return (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def split(tmp_path, folder, arch, parts):
+    pairs, tensors = metadata_and_tensors(folder, arch)
+    for i in range(parts):
+        own = (pairs if i == 0 else []) + [pair("split.no", U32, i), pair("split.count", U32, parts),
+                                           pair("split.tensors.count", I32, len(tensors))]
+        write_gguf(tmp_path / f"m-{i + 1:05}-of-{parts:05}.gguf", own, tensors[i::parts])
+    return tmp_path / f"m-00001-of-{parts:05}.gguf"
+
+
+def test_a_split_model_is_one_model(llmq, tmp_path):
+    folder = ROOT / "tests/golden/arch/qwen3-moe"
+    first = split(tmp_path, folder, "qwen3moe", 3)
+    assert same_logits(llmq, tmp_path, folder, first)
+    llmq("convert", first, "-o", tmp_path / "m.llmq", "--to", "llmq")
+    llmq("verify", tmp_path / "m.llmq", "--against", first)
+    second, third = tmp_path / "m-00002-of-00003.gguf", tmp_path / "m-00003-of-00003.gguf"
+    assert "split.no: expected the first" in refused(llmq, tmp_path, "inspect", second)
+    keep = third.read_bytes()
+    third.write_bytes(second.read_bytes())
+    assert "expected part 2 of 3, found 1 of 3" in refused(llmq, tmp_path, "inspect", first)
+    third.write_bytes(keep[:-500])
+    assert "m-00003-of-00003.gguf" in refused(llmq, tmp_path, "inspect", first)
+    third.unlink()
+    assert "m-00003-of-00003.gguf" in refused(llmq, tmp_path, "inspect", first)
+    first.rename(tmp_path / "renamed.gguf")
+    assert "named ...-00001-of-00003.gguf" in refused(llmq, tmp_path, "inspect", tmp_path / "renamed.gguf")
+
+
+def varint(b, at):
+    v = shift = 0
+    while True:
+        v |= (b[at] & 0x7f) << shift
+        shift, at = shift + 7, at + 1
+        if b[at - 1] < 0x80:
+            return v, at
+
+
+def pieces_of(model):
+    """(text, score, type) of a SentencePiece model."""
+    b, at, out = model, 0, []
+    while at < len(b):
+        key, at = varint(b, at)
+        n, at = varint(b, at)
+        m, at = b[at:at + n], at + n
+        if key != 1 << 3 | 2:
+            continue
+        text_, score, kind, k = "", 0.0, 1, 0
+        while k < len(m):
+            f, k = varint(m, k)
+            if f == 1 << 3 | 2:
+                n, k = varint(m, k)
+                text_, k = m[k:k + n].decode(), k + n
+            elif f == 2 << 3 | 5:
+                score, k = struct.unpack_from("<f", m, k)[0], k + 4
+            else:
+                kind, k = varint(m, k)
+        out.append((text_, score, kind))
+    return out
+
+
+def test_sentencepiece_in_a_file_cuts_text_as_its_model_does(llmq, tmp_path):
+    data = (ROOT / "tests/golden/tok_files/bpe.model").read_bytes()
+    pieces = pieces_of(data)
+    bos, eos = (next(i for i, p in enumerate(pieces) if p[0] == t) for t in ("<s>", "</s>"))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "tokenizer.model").write_bytes(data)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer", "add_bos_token": True}))
+
+    def array(key, kind, form, values):
+        body = b"".join(text(v) if kind == STRING else struct.pack(form, v) for v in values)
+        return text(key) + struct.pack("<IIQ", ARRAY, kind, len(values)) + body
+
+    pairs, tensors = metadata_and_tensors(ROOT / "tests/golden/arch/llama2-mha", "llama")
+    pairs += [pair("tokenizer.ggml.model", STRING, "llama"), array("tokenizer.ggml.tokens", STRING, "", [p[0] for p in pieces]),
+              array("tokenizer.ggml.scores", F32, "<f", [p[1] for p in pieces]),
+              array("tokenizer.ggml.token_type", I32, "<i", [p[2] for p in pieces]),
+              pair("tokenizer.ggml.bos_token_id", U32, bos), pair("tokenizer.ggml.eos_token_id", U32, eos)]
+    file = write_gguf(tmp_path / "m.gguf", pairs, tensors)
+    lines = "\n".join(json.dumps({"text": t}) for t in [
+        "Hello, world!", " two  spaces\n\nand\tlines ", "naïve café 1234", "한국어 🙂", "<s>x</s>", "", "a"]) + "\n"
+    a, b = llmq("tokenize", file, input=lines).stdout, llmq("tokenize", folder, input=lines).stdout
+    assert a == b and len(a.splitlines()) == 7 and f'"ids":[{bos},' in a.replace(" ", "")
+    broken = write_gguf(tmp_path / "n.gguf", [p for p in pairs if b"ggml.scores" not in p], tensors)
+    notes = llmq.json("inspect", broken)["notes"]
+    assert any("no score for each token" in n for n in notes)
 
 
 @pytest.mark.parametrize("why,change,says", [
