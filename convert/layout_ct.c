@@ -240,7 +240,7 @@ static lq_status config(cJSON *q, conv_plan *p, lq_err *err)
     cJSON_AddStringToObject(q, "version", VERSION);
     cJSON *groups = cJSON_AddObjectToObject(q, "config_groups");
     for (size_t g = 0; g < n; g++) {
-        char name[24];
+        char name[32];
         snprintf(name, sizeof name, "group_%zu", g);
         cJSON *group = cJSON_AddObjectToObject(groups, name);
         cJSON *targets = cJSON_AddArrayToObject(group, "targets");

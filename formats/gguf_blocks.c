@@ -27,7 +27,7 @@ static void nibbles(uint8_t *code, const uint8_t *qs)
 static void fifth_bits(uint8_t *code, const uint8_t *qh, unsigned add)
 {
     for (int j = 0; j < 32; j++)
-        code[j] = (uint8_t)((code[j] | (qh[j / 8] >> j % 8 & 1u) << 4) + add);
+        code[j] = (uint8_t)((code[j] | ((unsigned)qh[j / 8] >> j % 8 & 1u) << 4) + add);
 }
 static void q4_0(block *b, const uint8_t *p)
 {
@@ -103,7 +103,7 @@ static void six_bits(block *b, const uint8_t *p)
 static void k_nibbles(block *b, const uint8_t *qs)
 {
     for (int k = 0; k < 256; k++)
-        b->code[k] = (uint8_t)(qs[32 * (k / 64) + k % 32] >> 4 * (k / 32 % 2) & 15u);
+        b->code[k] = (uint8_t)((unsigned)qs[32 * (k / 64) + k % 32] >> 4 * (k / 32 % 2) & 15u);
 }
 static void q4_k(block *b, const uint8_t *p)
 {
@@ -115,7 +115,7 @@ static void q5_k(block *b, const uint8_t *p)
     six_bits(b, p);
     k_nibbles(b, p + 48);
     for (int k = 0; k < 256; k++)
-        b->code[k] |= (uint8_t)((p[16 + k % 32] >> k / 32 & 1u) << 4);
+        b->code[k] |= (uint8_t)(((unsigned)p[16 + k % 32] >> k / 32 & 1u) << 4);
 }
 static void q6_k(block *b, const uint8_t *p)
 {

@@ -69,6 +69,29 @@ static bool beside_a_file(const char *blob)
            strncasecmp(blob, "licen", 5) == 0;
 }
 
+static lq_status add_file(making *m, const char *path, lq_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    return pub_add_path(m->fs, slash ? slash + 1 : path, path, err);
+}
+
+/* The other parts of a split GGUF file. */
+static lq_status add_parts(making *m, lq_err *err)
+{
+    char path[4200];
+    unsigned long parts = 0;
+    const char *mark = strstr(m->path, "-00001-of-");
+    lq_status s = LQ_OK;
+    if (mark && strcmp(src_format(m->src), "gguf") == 0) parts = strtoul(mark + 10, NULL, 10);
+    for (unsigned long i = 2; i <= parts && !s; i++) {
+        const int n = snprintf(path, sizeof path, "%.*s-%05lu%s", (int)(mark - m->path), m->path, i,
+                               mark + 6);
+        s = n < 0 || (size_t)n >= sizeof path ? lq_fail(err, LQ_EVALUE, "%s: too long", m->path)
+                                              : add_file(m, path, err);
+    }
+    return s;
+}
+
 static lq_status add_model(making *m, void (*left_out)(const char *name), lq_err *err)
 {
     char sub[4200];
@@ -77,8 +100,8 @@ static lq_status add_model(making *m, void (*left_out)(const char *name), lq_err
         if (!s) s = lq_path_join(sub, sizeof sub, m->path, "additional_chat_templates", err);
         return s ? s : add_folder(m, sub, "additional_chat_templates/", left_out, err);
     }
-    const char *slash = strrchr(m->path, '/');
-    lq_status s = pub_add_path(m->fs, slash ? slash + 1 : m->path, m->path, err);
+    lq_status s = add_file(m, m->path, err);
+    if (!s) s = add_parts(m, err);
     for (size_t i = 0; i < src_n_blobs(m->src) && !s; i++) {
         const src_blob *b = src_blob_at(m->src, i);
         if (beside_a_file(b->name)) s = pub_add_data(m->fs, b->name, b->data, b->bytes, err);

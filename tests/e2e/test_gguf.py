@@ -190,6 +190,8 @@ def test_a_split_model_is_one_model(llmq, tmp_path):
     assert same_logits(llmq, tmp_path, folder, first)
     llmq("convert", first, "-o", tmp_path / "m.llmq", "--to", "llmq")
     llmq("verify", tmp_path / "m.llmq", "--against", first)
+    r = llmq.json("publish", first, f"dir:{tmp_path}/hub", "--dry-run")
+    assert sum(f["name"].endswith("-of-00003.gguf") for f in r["files"]) == 3
     second, third = tmp_path / "m-00002-of-00003.gguf", tmp_path / "m-00003-of-00003.gguf"
     assert "split.no: expected the first" in refused(llmq, tmp_path, "inspect", second)
     keep = third.read_bytes()
