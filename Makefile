@@ -86,6 +86,7 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 
 $(BUILD)/cuda-flags: FORCE
 	@mkdir -p $(@D); echo '$(NVCC) $(NVCCF) $(CXX) $(EMUF)' | cmp -s - $@ || echo '$(NVCC) $(NVCCF) $(CXX) $(EMUF)' > $@
+$(BUILD)/kernels/dev.o: $(BUILD)/cuda-flags
 $(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu $(BUILD)/cuda-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  NVCC $<")

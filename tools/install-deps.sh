@@ -3,7 +3,7 @@
 #
 # usage: sh tools/install-deps.sh [--test] [--dev] [--check]
 #   (nothing)  compiler, make, libraries, curl
-#   --test     also Python with venv and pytest, for the end-to-end tests
+#   --test     also Python with venv and pytest, for the end-to-end tests, and a C++ compiler
 #   --dev      also clang, clang-format, clang-tidy, shellcheck
 #   --check    only say what is missing (exit 1 if anything is)
 set -eu
@@ -51,6 +51,7 @@ need libcurl4-openssl-dev lib libcurl
 need curl has curl
 need ca-certificates test -e /etc/ssl/certs
 case $what in *test*)
+    need g++ has c++ # the CUDA kernels compiled for the host (make test-cuda-emu)
     need python3 has python3
     need python3-venv can_venv
     need python3-pytest pytest_there
