@@ -194,7 +194,7 @@ static void on_input(void *user, arch_role role, int64_t expert, const float *x,
 static lq_status run_layer(cal_run *r, int64_t layer, const model_layer *l, look *k,
                            const lq_job *job, lq_err *err)
 {
-    fwd_tap tap = { on_input, k };
+    fwd_tap tap = { .tap = on_input, .user = k, .inputs_only = true };
     lq_status s = LQ_OK;
     for (int64_t c = 0; c < n_chunks(r) && !s; c++) {
         lq_report(job, "calibration", (double)c, (double)n_chunks(r));

@@ -47,6 +47,7 @@ typedef struct {
     void (*tap)(void *user, arch_role role, int64_t expert, const float *x, int64_t ldx, int64_t T,
                 int64_t K);
     void *user;
+    bool inputs_only; /* nobody reads x afterwards: the last product of a dense MLP is left out */
 } fwd_tap;
 lq_status fwd_embed(const model *m, float *x, const int32_t *ids, int64_t n_windows,
                     int64_t window_len, mm_acts acts, lq_arena *scratch, pool *p, lq_err *err);

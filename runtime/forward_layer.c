@@ -390,6 +390,7 @@ static void run_mlp(const fwd_rows *r, const model_layer *l)
     mm_run(outs, n, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
     fwd_each(r, r->R, act_chunk, NULL);
     fwd_tap_rows(r, R_DOWN, r->mlp, ld, c->ffn);
+    if (r->tap && r->tap->inputs_only) return;
     mm_out down = fwd_out(&l->lin[R_DOWN], r->out, c->hidden, true);
     mm_run(&down, 1, r->mlp, ld, r->R, r->acts, r->scratch, r->p);
 }
