@@ -132,6 +132,8 @@ lq_status src_scan_room(src_source *s, lq_err *err);
 void src_scan(src_source *s, int64_t i);
 /* Largest magnitude of n numbers of f32, f16 or bf16; infinity or NaN when one is not finite. */
 float src_largest(const void *data, lq_dtype d, size_t n);
+/* Is `path` one of the files that the source was opened from? Nothing may be written there. */
+bool src_reads(const src_source *s, const char *path);
 /* Are the files that hold tensors still as they were opened? LQ_EIO names one that is not. */
 lq_status src_unchanged(const src_source *s, lq_err *err);
 /* Checksum of tensor i as `inspect` shows it: of its one plane's bytes, or where it has several of

@@ -376,19 +376,42 @@ static lq_status map_blobs(src_source *s, const char *dir, lq_err *err)
 
 static bool has_tensor(void *user, const char *name) { return src_find(user, name) != NULL; }
 
+/* The folder of a source, and in it the file that was named, or NULL. */
+static const char *split_path(char dir[PATH_LEN], const char *path)
+{
+    if (lq_is_dir(path)) {
+        snprintf(dir, PATH_LEN, "%s", path);
+        return NULL;
+    }
+    const char *slash = strrchr(path, '/');
+    snprintf(dir, PATH_LEN, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    if (!dir[0]) snprintf(dir, PATH_LEN, "/");
+    return slash ? slash + 1 : path;
+}
+
+static bool is_in(const char *dir, const char *name, const char *path)
+{
+    char file[PATH_LEN];
+    return !src_blob_file(file, sizeof file, dir, name, NULL) && lq_same_file(file, path);
+}
+
+bool src_reads(const src_source *s, const char *path)
+{
+    char dir[PATH_LEN];
+    s = src_base(s);
+    for (size_t i = 0; i < s->n_stamps; i++)
+        if (lq_same_file(s->stamps[i].path, path)) return true;
+    if (!s->blob_maps) return false; /* no folder */
+    split_path(dir, s->path);
+    for (size_t i = 0; i < s->n_blobs; i++)
+        if (is_in(dir, s->blobs[i].name, path)) return true;
+    return is_in(dir, INDEX, path);
+}
+
 lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err)
 {
     char dir[PATH_LEN];
-    const char *file = NULL;
-    if (lq_is_dir(s->path)) {
-        snprintf(dir, sizeof dir, "%s", s->path);
-    } else {
-        const char *slash = strrchr(s->path, '/');
-        file = slash ? slash + 1 : s->path;
-        snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - s->path) : 1,
-                 slash ? s->path : ".");
-        if (!dir[0]) snprintf(dir, sizeof dir, "/");
-    }
+    const char *file = split_path(dir, s->path);
     s->format = "safetensors";
     lq_status st = map_blobs(s, dir, err);
     if (!st) st = read_config(s, dir, o, err);

@@ -132,15 +132,15 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
         if (t->others[i] && opt_given(c, t->others[i]))
             s = lq_fail(err, LQ_EUSAGE, "--%s does not go with --to %s", t->others[i], o->to);
     if (s) return s;
-    if (lq_same_file(c->argv[0], o->out))
-        return lq_fail(err, LQ_EUSAGE, "--out: expected another place than the source, found '%s'",
-                       o->out);
     src_source *src = NULL;
     conv_report r;
     s = k_init(NULL, err);
     if (!s) s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
-    s = src_check_roles(src, err);
+    if (lq_same_file(c->argv[0], o->out) || src_reads(src, o->out))
+        s = lq_fail(err, LQ_EUSAGE, "--out: expected another place than the source, found '%s'",
+                    o->out);
+    if (!s) s = src_check_roles(src, err);
     if (!s) s = t->run(&r, src, o, c, err);
     src_close(src);
     if (s) return s;

@@ -225,6 +225,15 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     return LQ_OK;
 }
 
+/* Neither file may take the place of one that is read. */
+static lq_status check_places(const quantize_opts *o, const src_source *src, lq_err *err)
+{
+    const bool out = o->out && src_reads(src, o->out);
+    if (!out && !(o->report && src_reads(src, o->report))) return LQ_OK;
+    return lq_fail(err, LQ_EUSAGE, "--%s: expected another file than the source's, found '%s'",
+                   out ? "out" : "report", out ? o->out : o->report);
+}
+
 /* What else depends on the model. */
 static lq_status settle_tuning(qz_opts *q, const cmd_ctx *c, const quantize_opts *o,
                                const src_source *src, lq_err *err)
@@ -289,6 +298,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     qz_result r = { 0 };
     s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
+    if ((s = check_places(o, src, err))) goto done;
     if (o->report && (s = qhtml_check(o->report, err))) goto done;
     seen = src;
     s = settle_tuning(&q, c, o, src, err);

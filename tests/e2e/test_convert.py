@@ -80,9 +80,12 @@ def test_a_source_is_never_its_own_result(llmq, model, tmp_path):
     for out in (copy, tmp_path / "link", f"{copy}/"):
         p = llmq("convert", copy, "-o", out, "--to", "safetensors", "--dtype", "f32", code=2)
         assert "another place than the source" in p.stderr
+    for to, name in (("llmq", "model.safetensors"), ("gguf", "tokenizer.json")):
+        p = llmq("convert", copy, "-o", copy / name, "--to", to, code=2)
+        assert "another place than the source" in p.stderr
     for out in ("", f"{copy}/none/x"):
         llmq("convert", model, "-o", out, "--to", "safetensors", code=1 if out else 2)
-    assert (copy / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    assert files(copy) == files(model)
 
 
 def test_a_link_stays_and_the_folder_behind_it_is_replaced(llmq, draft, tmp_path):

@@ -101,6 +101,23 @@ def test_values_that_overflow_name_their_layer(llmq, ids, tmp_path):
     llmq("quantize", model, "-o", tmp_path / "q", "-m", "rtn")
 
 
+def test_neither_result_nor_report_replaces_a_file_of_the_source(llmq, tmp_path):
+    src, packed = tmp_path / "src", tmp_path / "src.llmq"
+    copy(TINY, src)
+    llmq("convert", src, "-o", packed, "--to", "llmq")
+    (tmp_path / "link").symlink_to(src / "model.safetensors")
+    before = {p: p.read_bytes() for p in [packed, *src.iterdir()]}
+    args = ["-m", "rtn", "-o"]
+    for line in [(src, *args, src / "model.safetensors"), (src, *args, src / "config.json"),
+                 (src / "model.safetensors", *args, tmp_path / "link"), (packed, *args, packed),
+                 (src, "--rotate", *args, src / "model.safetensors"),
+                 (src, *args, tmp_path / "q", "--report", src / "config.json")]:
+        last = refused(llmq, tmp_path, "quantize", *line, code=2)
+        assert "expected another file than the source's" in last, line
+    assert all(p.read_bytes() == data for p, data in before.items())
+    llmq("quantize", src, *args, src / "q.llmq")  # beside them it may lie
+
+
 @pytest.mark.parametrize("method", CALIBRATED)
 def test_one_window_is_enough_to_go_on(llmq, ids, tmp_path, method):
     """8 tokens for 256 inputs: H has rank 8."""
