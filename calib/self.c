@@ -9,11 +9,13 @@
 #include "calib/random.h"
 #include "runtime/engine.h"
 
+const char cal_self_progress[] = "calibration text";
+
 /* Windows on their way; the engine's thread fills rows in. */
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t moved;
-    int64_t finished, len;
+    int64_t finished, tokens, len;
     char error[256]; /* of the first that failed */
 } writing;
 
@@ -27,15 +29,18 @@ static void take(void *user, const eng_event *e)
 {
     window *w = user;
     writing *all = w->all;
+    const int64_t before = w->at;
     for (int i = 0; i < e->n_ids && w->at < all->len; i++)
         w->row[w->at++] = e->ids[i];
-    if (!e->finish) return;
     pthread_mutex_lock(&all->lock);
-    all->finished++;
-    if (w->at < all->len && !all->error[0])
-        snprintf(all->error, sizeof all->error, "%s",
-                 e->error ? e->error : eng_finish_text(e->finish));
-    pthread_cond_signal(&all->moved);
+    all->tokens += w->at - before;
+    if (e->finish) {
+        all->finished++;
+        if (w->at < all->len && !all->error[0])
+            snprintf(all->error, sizeof all->error, "%s",
+                     e->error ? e->error : eng_finish_text(e->finish));
+        pthread_cond_signal(&all->moved);
+    }
     pthread_mutex_unlock(&all->lock);
 }
 
@@ -51,7 +56,7 @@ static lq_status wait_for(writing *all, int64_t sent, int64_t left, int64_t n, c
         t.tv_nsec += 100000000;
         if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
         pthread_cond_timedwait(&all->moved, &all->lock, &t);
-        lq_report(job, "calibration text", (double)all->finished, (double)n);
+        lq_report(job, cal_self_progress, (double)all->tokens, (double)(n * (all->len - 1)));
         if (lq_stopped(job)) s = lq_fail(err, LQ_EINTR, "interrupted");
     }
     if (!s && all->error[0])

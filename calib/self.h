@@ -15,6 +15,10 @@
 
 enum { CAL_SELF_AT_ONCE = 64 };
 
+/* What cal_self_write reports as it goes, in tokens; before that, under other words, the loading.
+ */
+extern const char cal_self_progress[];
+
 /* Draws n windows of len tokens into ids [n][len]. Window i depends on the model, the seed and i
  * alone, not on n or threads. Errors: those of model_load, LQ_EVALUE (logits that are not finite, a
  * model that has no room for windows of this length), LQ_EINTR, LQ_ENOMEM. */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "calib/self.h"
+
 const char *const meter_phases[METER_N] = {
     [METER_CURVATURE] = "curvature", [METER_STATISTICS] = "statistics",
     [METER_ROUNDING] = "rounding",   [METER_ADVANCING] = "going on",
@@ -120,13 +122,18 @@ static void show(qz_meter *m, double t)
         lq_report(m->outer, s.phase, m->all, 1);
 }
 
-/* A module says where it is. Tuning runs the original's answers first, which are a small part. */
+/* Phases that begin with something else, a small part of them: what they report once at work. */
+static const char *const at_work[METER_N] = {
+    [METER_OWN_TEXT] = cal_self_progress, [METER_TUNING] = "tuning"
+};
+
+/* A module says where it is. */
 static void heard(void *user, const char *what, double done, double total)
 {
     qz_meter *m = user;
     if (m->kind < 0) return;
     const double t = now(), part = total > 0 ? done / total : 0;
-    const bool other = m->kind == METER_TUNING && strcmp(what, meter_phases[METER_TUNING]) != 0;
+    const bool other = at_work[m->kind] && strcmp(what, at_work[m->kind]) != 0;
     account(m, t, other ? m->part : part);
     snprintf(m->detail, sizeof m->detail, "%s", m->kind == METER_ROUNDING || other ? what : "");
     show(m, t);

@@ -161,6 +161,13 @@ def test_a_terminal_shows_all_of_the_job_and_the_phase(llmq, draft, tmp_path):
     assert seen.rstrip().endswith("\x1b[K")  # nothing stays behind
 
 
+def test_a_phase_that_loads_the_model_first_is_not_done_by_that(llmq, draft, tmp_path):
+    seen = on_a_terminal(llmq, "quantize", draft, "-o", tmp_path / "q", "--tune", "1", "--self-samples", 64, *QUICK,
+                         "--threads", 1)
+    own = [int(x) for x in re.findall(r"(\d+)%  own text", seen)]
+    assert any(0 < x < 100 for x in own) and own == sorted(own)
+
+
 def test_only_a_terminal_gets_bars_and_errors_alone_get_silence(llmq, draft, tmp_path):
     args = ["quantize", draft, "-o", tmp_path / "q", "--method", "gptq", *QUICK]
     assert not re.search(r"[\r\x1b]", llmq(*args).stderr)
