@@ -209,8 +209,8 @@ static void share_windows(mix *m, int64_t n)
         for (int i = 0; i < m->n; i++) {
             cal_part *p = &m->p[i].part;
             int64_t room = p->available - p->windows;
-            int64_t part = (int64_t)((double)left * (p->weight / weights));
-            part = part < room ? part : room;
+            const double share = (double)left * (p->weight / weights);
+            const int64_t part = share < (double)room ? (int64_t)share : room;
             p->windows += part;
             given += part;
         }

@@ -66,6 +66,9 @@ def test_files_share_the_windows_by_weight(llmq, draft, text, tmp_path):
     got, _ = quantize(llmq, draft, tmp_path / "q", f"{a}:2,{b}:0.5", samples=48)
     few = got["files"][0]["windows"]
     assert 0 < few < 16 and [f["windows"] for f in got["files"]] == [few, 48 - few]
+    # Shares beyond all numbers: a file that has given everything is asked for no more.
+    got, said = quantize(llmq, draft, tmp_path / "q", f"{a}:1000000,{b}:0.000001", samples=48)
+    assert [f["windows"] for f in got["files"]] == [few, 48 - few] and "of its text" not in said
 
 
 def test_names_with_commas_and_colons_are_escaped(llmq, draft, text, tmp_path):
