@@ -1,4 +1,5 @@
 /* tools/cmd_quantize.c - `llmq quantize SRC -o OUT.llmq --method M`. */
+#include "calib/grad.h"
 #include "quantize/job.h"
 #include "quantize/rotate.h"
 #include "quantize/tune.h"
@@ -239,6 +240,10 @@ static lq_status settle_tuning(qz_opts *q, const cmd_ctx *c, const quantize_opts
                                const src_source *src, lq_err *err)
 {
     q->tune = opt_given(c, "tune") ? (int)o->tune : tune_default_steps(q->method, src);
+    if (o->self && !grad_covers(src_config(src)))
+        return lq_fail(err, LQ_EUSAGE,
+                       "--self-samples: only tuning learns from them, and layers of this kind have "
+                       "no backward pass to be tuned by");
     if (o->self && !qz_tune_steps(q))
         return lq_fail(err, LQ_EUSAGE,
                        "--self-samples: only tuning learns from them; expected --tune STEPS");

@@ -1,6 +1,7 @@
 """quantize --calib: several files with weights, conversations, ids; what is recorded and said of them."""
 import hashlib
 import json
+import pathlib
 import shutil
 
 import pytest
@@ -165,6 +166,10 @@ def test_windows_that_the_model_writes_itself_are_said_and_recorded(llmq, draft,
     assert "the model wrote" not in p.stderr
     p = llmq("quantize", draft, "-o", tmp_path / "x", "-m", "gptq", "--self-samples", "4", *args[4:], code=2)
     assert "--self-samples: only tuning learns from them" in p.stderr
+    # No backward pass: none would be written, though recorded.
+    gpt2 = pathlib.Path(__file__).parents[1] / "golden/arch/gpt2"
+    p = llmq("quantize", gpt2, "-o", tmp_path / "x", "--self-samples", "4", code=2)
+    assert "no backward pass to be tuned by" in p.stderr
 
 
 def test_the_models_own_text_is_written_once_and_only_where_it_is_needed(llmq, draft, text, tmp_path):
