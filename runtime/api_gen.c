@@ -1,8 +1,9 @@
 /* runtime/api_gen.c - a generation request from its checked parameters to its answer.
  *
- * n samples of each prompt are as many engine requests (choice = prompt * n + sample). Three kinds
- * of threads meet: the one that submits, the engine's, which delivers events and writes chunks, and
- * a watcher that says the client has gone. `pending` counts the choices that have not ended and the
+ * best_of samples of each prompt, mostly n, are as many engine requests (choice = prompt * best_of
+ * + sample); the n of the highest log-probability per token are the answer. Three kinds of threads
+ * meet: the one that submits, the engine's, which delivers events and writes chunks, and a watcher
+ * that says the client has gone. `pending` counts the choices that have not ended and the
  * submitting thread itself: who brings it to 0 is alone and gives the answer. */
 #include "runtime/api_gen_int.h"
 
@@ -41,6 +42,7 @@ static void gen_free(void *user)
                       &c->lp_tops, &c->lp_offsets, &c->lp_content };
         for (size_t k = 0; k < LQ_COUNT(all); k++)
             jw_free(all[k]);
+        jw_free(&c->prompt_lp);
         tok_stream_free(c->offsets);
         gen_free_parts(c);
         free(c->vector);
@@ -123,9 +125,16 @@ static void take(gen_choice *c, const eng_event *e)
 {
     const gen *g = c->g;
     if (g->p.logprobs >= 0 && g->p.echo && e->prompt_logprobs)
-        for (int64_t i = 0; i < e->n_prompt; i++)
-            gen_write_logprob(c, &e->prompt_logprobs[i], i > 0);
+        for (int64_t i = 0; i < e->n_prompt; i++) {
+            smp_result r = e->prompt_logprobs[i];
+            if (r.n_top > g->p.logprobs)
+                r.n_top = (int)g->p.logprobs; /* prompt_logprobs has more */
+            gen_write_logprob(c, &r, i > 0);
+        }
+    if (g->p.prompt_logprobs >= 0 && e->prompt_logprobs)
+        gen_write_prompt_logprobs(c, e->prompt_logprobs, e->n_prompt);
     for (int i = 0; i < e->n_ids; i++) {
+        if (e->logprobs) c->sum_logprob += (double)e->logprobs[i].logprob;
         if (g->p.logprobs >= 0 && e->logprobs) gen_write_logprob(c, &e->logprobs[i], true);
         if (g->p.return_ids) jw_i64(&c->ids, e->ids[i]);
     }
@@ -155,13 +164,34 @@ static void take_finish(gen_choice *c, const eng_event *e)
     }
 }
 
+static double mean_logprob(const gen_choice *c)
+{
+    return c->n_output > 0 ? c->sum_logprob / (double)c->n_output : 0;
+}
+
+/* best_of: of each prompt's samples the n best are in the answer, the best first. */
+static void rank_choices(gen *g)
+{
+    if (g->p.best_of == g->p.n) return;
+    for (int i = 0; i < g->n_choices; i++) {
+        gen_choice *c = &g->choices[i], *all = c - c->sample;
+        c->rank = 0;
+        for (int k = 0; k < g->p.best_of; k++) {
+            double a = mean_logprob(&all[k]), b = mean_logprob(c);
+            c->rank += a > b || (!(a < b) && k < c->sample);
+        }
+        if (c->rank >= g->p.n) c->rank = -1;
+        c->index = c->prompt * (int)g->p.n + c->rank;
+    }
+}
+
 /* Alone: the answer. */
 static void finish(gen *g)
 {
     bool failed = atomic_load(&g->failed);
     if (!atomic_load(&g->gone) && !failed) {
         met_add(g->a->met, MET_PROMPT_TOKENS, (uint64_t)g->n_prompt_ids);
-        for (int i = 0; i < g->n_choices; i += (int)g->p.n)
+        for (int i = 0; i < g->n_choices; i += (int)g->p.best_of)
             met_add(g->a->met, MET_CACHED_TOKENS, (uint64_t)g->choices[i].n_cached);
     }
     if (g->begun) {
@@ -174,6 +204,7 @@ static void finish(gen *g)
         api_reply_error(g->a, g->r, &g->error);
     } else if (!atomic_load(&g->gone)) {
         jw w = { 0 };
+        rank_choices(g);
         gen_write_answer(g, &w);
         api_reply(g->r, 200, &w);
     }
@@ -321,7 +352,8 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
     const api_params *p = &g->p;
     const api_prompt *prompt = &g->prompts[c->prompt];
     const api_backend *b = &g->a->m.backend;
-    int64_t max_tokens = wanted_tokens(g, (int64_t)prompt->n), sample = c->index % p->n;
+    int64_t max_tokens = wanted_tokens(g, (int64_t)prompt->n), scores = p->echo ? p->logprobs : -1;
+    if (c->sample == 0 && p->prompt_logprobs > scores) scores = p->prompt_logprobs;
     eng_request r = {
         .prompt = prompt->ids,
         .n_prompt = (int64_t)prompt->n,
@@ -334,12 +366,12 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
                     .repetition_penalty = (float)p->repetition_penalty,
                     .presence_penalty = (float)p->presence_penalty,
                     .frequency_penalty = (float)p->frequency_penalty,
-                    .seed = sample ? mix(mix(seed) + (uint64_t)sample) : seed,
+                    .seed = c->sample ? mix(mix(seed) + (uint64_t)c->sample) : seed,
                     .bias = p->bias,
                     .n_bias = p->n_bias,
                     .allowed = p->allowed,
                     .n_allowed = p->n_allowed,
-                    .logprobs = (int)p->logprobs },
+                    .logprobs = p->logprobs < 0 && p->best_of > p->n ? 0 : (int)p->logprobs },
         .stop = p->stop,
         .n_stop = p->n_stop,
         .stop_ids = p->stop_ids,
@@ -347,7 +379,7 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
         .include_stop = p->include_stop,
         .ignore_eos = p->ignore_eos,
         .show_special = !p->skip_special,
-        .prompt_logprobs = p->echo ? (int)p->logprobs : -1,
+        .prompt_logprobs = (int)scores,
         .grammar = g->grammar,
         .bad = g->bad,
         .n_bad = g->n_bad,
@@ -415,9 +447,10 @@ static lq_status check_length(gen *g, api_error *e)
                             (long long)limit, (long long)n, (long long)asked);
         g->n_prompt_ids += n;
     }
-    if ((int64_t)g->n_prompts * g->p.n > MAX_CHOICES)
-        return api_fail(e, "n", "invalid_value", "n: at most %d choices per request, found %lld",
-                        MAX_CHOICES, (long long)((int64_t)g->n_prompts * g->p.n));
+    if ((int64_t)g->n_prompts * g->p.best_of > MAX_CHOICES)
+        return api_fail(e, g->p.best_of > g->p.n ? "best_of" : "n", "invalid_value",
+                        "n: at most %d choices per request, found %lld", MAX_CHOICES,
+                        (long long)((int64_t)g->n_prompts * g->p.best_of));
     return LQ_OK;
 }
 
@@ -508,14 +541,19 @@ static lq_status prepare(gen *g, api_error *e)
     s = api_grammar(g->a, &g->grammar, &g->p.structured, e);
     if (!s) s = prepare_bad_words(g, e);
     if (s) return s;
-    int n = (int)((int64_t)g->n_prompts * g->p.n);
+    int runs = (int)g->p.best_of, n = (int)((int64_t)g->n_prompts * runs);
     lq_err err;
     g->choices = calloc((size_t)n, sizeof *g->choices);
     if (g->choices) g->n_choices = n;
     s = g->choices ? LQ_OK : LQ_ENOMEM;
     for (int i = 0; i < n && !s; i++) {
         gen_choice *c = &g->choices[i];
-        *c = (gen_choice){ .g = g, .index = i, .prompt = i / (int)g->p.n, .stop_id = -1 };
+        *c = (gen_choice){ .g = g,
+                           .index = i,
+                           .prompt = i / runs,
+                           .sample = i % runs,
+                           .rank = i % runs,
+                           .stop_id = -1 };
         s = prepare_echo(c, &err);
         if (!s) s = gen_open_parts(c, &err);
     }

@@ -14,7 +14,10 @@ typedef struct gen gen;
 typedef struct {
     gen *g;
     int index, prompt;
-    uint64_t id; /* the engine's, valid once `submitted` */
+    int sample, rank; /* among those of its prompt: when begun, and in the answer; -1: not there */
+    double sum_logprob; /* with best_of */
+    jw prompt_lp;       /* prompt_logprobs, of sample 0 */
+    uint64_t id;        /* the engine's, valid once `submitted` */
     atomic_bool submitted;
     jw text, ids;
     jw lp_tokens, lp_values, lp_tops, lp_offsets; /* completions */
@@ -64,6 +67,8 @@ lq_status gen_open_parts(gen_choice *c, lq_err *err);
 void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends);
 void gen_free_parts(gen_choice *c);
 
+/* prompt_logprobs as vLLM gives them, of n ids. */
+void gen_write_prompt_logprobs(gen_choice *c, const smp_result *r, int64_t n);
 /* Appends one token with its logprobs; `known` is false for the first token of a prompt. */
 void gen_write_logprob(gen_choice *c, const smp_result *r, bool known);
 /* What of the choice was not sent yet, as stream events. False: the client is gone. */

@@ -340,6 +340,7 @@ static const row rows[] = {
     READ("bad_words", BOTH, read_bad_words),
     INT("logprobs", API_COMPLETIONS, logprobs, 0, SMP_MAX_LOGPROBS),
     BOOL("logprobs", API_CHAT, chat_logprobs),
+    INT("prompt_logprobs", BOTH, prompt_logprobs, 0, SMP_MAX_LOGPROBS),
     INT("top_logprobs", API_CHAT, top_logprobs, 0, SMP_MAX_LOGPROBS),
     BOOL("echo", API_COMPLETIONS, echo),
     REFUSED("echo", API_CHAT, N_FALSE),
@@ -395,7 +396,6 @@ static const row rows[] = {
     REFUSED("length_penalty", BOTH, N_ONE),
     REFUSED("early_stopping", BOTH, N_FALSE),
     REFUSED("spaces_between_special_tokens", BOTH, N_TRUE),
-    REFUSED("prompt_logprobs", BOTH, 0),
     REFUSED("prompt_embeds", BOTH, 0),
     REFUSED("logits_processors", BOTH, N_EMPTY_LIST),
     REFUSED("kv_transfer_params", BOTH, 0),
@@ -490,9 +490,17 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
     if (js_get(doc, "stream_options") && !p->stream)
         return api_fail(e, "stream_options", "invalid_value",
                         "stream_options: only allowed with stream true");
-    if (p->best_of && p->best_of != p->n)
+    if (p->best_of && p->best_of < p->n)
+        return api_fail(e, "best_of", "invalid_value",
+                        "best_of: expected at least n (%lld), found %lld", (long long)p->n,
+                        (long long)p->best_of);
+    if (p->best_of > p->n && p->stream)
         return api_fail(e, "best_of", "unsupported_value",
-                        "best_of: only the value of n (%lld) is supported", (long long)p->n);
+                        "best_of: which are the best is known at the end, not in a stream");
+    if (!p->best_of) p->best_of = p->n;
+    if (p->prompt_logprobs >= 0 && p->stream)
+        return api_fail(e, "prompt_logprobs", "unsupported_value",
+                        "prompt_logprobs: not in a stream");
     if (kind == API_CHAT && p->max_completion_tokens > 0) p->max_tokens = p->max_completion_tokens;
     if (p->max_tokens == 0 && !p->echo && kind != API_EMBEDDINGS)
         return api_fail(e, "max_tokens", "invalid_value",
@@ -525,6 +533,7 @@ lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, siz
                        .min_p = d->has_min_p ? d->min_p : 0,
                        .repetition_penalty = d->has_repetition_penalty ? d->repetition_penalty : 1,
                        .logprobs = -1,
+                       .prompt_logprobs = -1,
                        .top_logprobs = -1,
                        .skip_special = true,
                        .add_special = kind != API_CHAT,

@@ -47,7 +47,7 @@ typedef struct {
     /* strings point into the request's JSON document */
     const char *model;
     bool stream, include_usage, continuous_usage;
-    int64_t n, best_of; /* best_of 0: not given */
+    int64_t n, best_of; /* best_of: sequences of which n are shown; at least n */
     int64_t max_tokens; /* -1: not given */
     int64_t max_completion_tokens;
     int64_t min_tokens;
@@ -55,7 +55,8 @@ typedef struct {
     int64_t top_k;
     bool has_seed;
     int64_t seed;
-    int64_t logprobs; /* alternatives per token; -1: none */
+    int64_t logprobs;        /* alternatives per token; -1: none */
+    int64_t prompt_logprobs; /* likewise of the prompt */
     bool echo, ignore_eos, include_stop, skip_special, return_ids, ids_as_tokens;
     bool has_add_special, add_special;
     int64_t truncate; /* 0: not given; -1: to what fits */

@@ -124,6 +124,42 @@ void gen_write_logprob(gen_choice *c, const smp_result *r, bool known)
         write_legacy(c, r, known);
 }
 
+/* {"id": {"logprob", "rank", "decoded_token"}, ...}: the alternatives and the token itself. */
+static void write_ranked(jw *w, const gen *g, const smp_result *r)
+{
+    bool among = false;
+    jw_open(w, '{');
+    for (int i = 0; i <= r->n_top; i++) {
+        char key[16];
+        int32_t id = i < r->n_top ? r->top_id[i] : r->id;
+        if (i == r->n_top && among) break;
+        among |= id == r->id;
+        snprintf(key, sizeof key, "%d", (int)id);
+        jw_key(w, key);
+        jw_open(w, '{');
+        jw_key(w, "logprob");
+        jw_f64(w, clean(i < r->n_top ? r->top_logprob[i] : r->logprob));
+        jw_key(w, "rank");
+        jw_i64(w, i < r->n_top ? i + 1 : r->rank);
+        jw_key(w, "decoded_token");
+        write_token(w, g, id);
+        jw_close(w, '}');
+    }
+    jw_close(w, '}');
+}
+
+void gen_write_prompt_logprobs(gen_choice *c, const smp_result *r, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        smp_result t = r[i];
+        if (t.n_top > c->g->p.prompt_logprobs) t.n_top = (int)c->g->p.prompt_logprobs;
+        if (i)
+            write_ranked(&c->prompt_lp, c->g, &t);
+        else
+            jw_null(&c->prompt_lp); /* nothing predicts the first */
+    }
+}
+
 static void take_list(jw *w, const char *key, jw *list)
 {
     jw_key(w, key);
@@ -178,7 +214,7 @@ void gen_write_usage(jw *w, const gen *g)
     int64_t out = 0, cached = 0;
     for (int i = 0; i < g->n_choices; i++) {
         out += g->choices[i].n_output;
-        if (i % (int)g->p.n == 0) cached += g->choices[i].n_cached;
+        if (g->choices[i].sample == 0) cached += g->choices[i].n_cached;
     }
     jw_key(w, "usage");
     jw_open(w, '{');
@@ -208,6 +244,18 @@ static void write_finish(jw *w, const gen_choice *c)
         jw_i64(w, c->stop_id);
     else
         jw_cstr(w, c->stop_string);
+}
+
+/* "prompt_logprobs" of a prompt: its first sample has gathered them for all. */
+static void write_prompt_logprobs(jw *w, const gen *g, int prompt)
+{
+    const jw *list = &g->choices[(int64_t)prompt * g->p.best_of].prompt_lp;
+    if (g->p.prompt_logprobs < 0) return;
+    jw_key(w, "prompt_logprobs");
+    jw_open(w, '[');
+    jw_json(w, list->p, list->n);
+    jw_close(w, ']');
+    w->oom |= list->oom;
 }
 
 static void write_ids(jw *w, gen_choice *c)
@@ -319,6 +367,7 @@ static void write_completion_choice(jw *w, gen_choice *c)
     write_logprobs(w, c);
     write_ids(w, c);
     if (!c->opened) write_prompt_ids(w, c);
+    write_prompt_logprobs(w, c->g, c->prompt);
     write_finish(w, c);
     jw_close(w, '}');
 }
@@ -384,6 +433,24 @@ static void write_chat_choice(jw *w, gen_choice *c)
     jw_close(w, '}');
 }
 
+static void write_choice(jw *w, gen_choice *c)
+{
+    w->oom |= c->text.oom;
+    if (c->g->kind == API_CHAT)
+        write_chat_choice(w, c);
+    else
+        write_completion_choice(w, c);
+}
+
+/* The choice of a prompt that has this rank. */
+static gen_choice *choice_of(gen *g, size_t prompt, int rank)
+{
+    gen_choice *c = &g->choices[prompt * (size_t)g->p.best_of];
+    while (c->rank != rank)
+        c++;
+    return c;
+}
+
 void gen_write_answer(gen *g, jw *w)
 {
     if (g->kind == API_EMBEDDINGS) {
@@ -391,14 +458,11 @@ void gen_write_answer(gen *g, jw *w)
         return;
     }
     write_head(w, g, g->kind == API_CHAT ? "chat.completion" : "text_completion");
-    for (int i = 0; i < g->n_choices; i++) {
-        w->oom |= g->choices[i].text.oom;
-        if (g->kind == API_CHAT)
-            write_chat_choice(w, &g->choices[i]);
-        else
-            write_completion_choice(w, &g->choices[i]);
-    }
+    for (size_t p = 0; p < g->n_prompts; p++)
+        for (int rank = 0; rank < g->p.n; rank++)
+            write_choice(w, choice_of(g, p, rank));
     jw_close(w, ']');
+    if (g->kind == API_CHAT) write_prompt_logprobs(w, g, 0);
     gen_write_usage(w, g);
     jw_close(w, '}');
 }

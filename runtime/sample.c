@@ -351,6 +351,7 @@ static void score(smp_ctx *s, smp_result *out, const float *logits, int32_t id, 
 {
     float lse = k_logsumexp(logits, s->V);
     out->id = id;
+    out->rank = 0;
     out->logprob = logprob_of(logits[id], lse);
     out->n_top = n_top > 0 ? (int)select_top(s, logits, n_top) : 0;
     for (int i = 0; i < out->n_top; i++) {
@@ -372,6 +373,7 @@ lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp
         score(s, out, logits, id, p->logprobs);
     } else {
         out->id = id;
+        out->rank = 0;
         out->logprob = 0;
         out->n_top = 0;
     }
@@ -382,6 +384,10 @@ lq_status smp_score(smp_ctx *s, smp_result *out, const float *logits, int32_t id
                     lq_err *err)
 {
     lq_status st = check_finite(logits, s->V, err);
-    if (!st) score(s, out, logits, id, n_top < SMP_MAX_LOGPROBS ? n_top : SMP_MAX_LOGPROBS);
-    return st;
+    if (st) return st;
+    score(s, out, logits, id, n_top < SMP_MAX_LOGPROBS ? n_top : SMP_MAX_LOGPROBS);
+    out->rank = 1;
+    for (int64_t i = 0; i < s->V; i++)
+        out->rank += logits[i] > logits[id];
+    return LQ_OK;
 }

@@ -44,6 +44,7 @@ typedef struct {
     int32_t id;
     float logprob; /* of the raw distribution (before penalties and temperature); smp_sample leaves
                       it 0 when params.logprobs is -1 */
+    int32_t rank;  /* smp_score: 1 + how many ids are likelier */
     int n_top;
     int32_t top_id[SMP_MAX_LOGPROBS]; /* falling logprob, raw distribution */
     float top_logprob[SMP_MAX_LOGPROBS];

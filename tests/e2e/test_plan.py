@@ -1,4 +1,6 @@
 """`llmq plan`: arithmetic that can be checked by hand."""
+import json
+
 import pytest
 
 # models/novels-6m: 6 layers, hidden 256, 2 KV heads of 64, ffn 768, vocabulary 4096, tied.
@@ -94,3 +96,69 @@ def test_what_quantizing_would_take(llmq, model, tmp_path):
     assert "to quantize it here" in llmq("plan", model).stdout
     llmq("quantize", model, "-o", tmp_path / "q", "-m", "rtn")
     assert "quantize" not in plan(llmq, tmp_path / "q")
+
+
+# What was published of them, as their config.json says it.
+PUBLISHED = {
+    "GPT-3 175B": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 12288, "n_layer": 96,
+                   "n_head": 96, "n_positions": 2048, "vocab_size": 50257},
+    "BLOOM": {"model_type": "bloom", "architectures": ["BloomForCausalLM"], "hidden_size": 14336, "n_layer": 70,
+              "n_head": 112, "vocab_size": 250880, "seq_length": 2048},
+    "Llama-2-70B": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8192,
+                    "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+                    "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 4096,
+                    "rms_norm_eps": 1e-5, "hidden_act": "silu"},
+    "Llama-2-13B": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 5120,
+                    "intermediate_size": 13824, "num_hidden_layers": 40, "num_attention_heads": 40,
+                    "num_key_value_heads": 40, "vocab_size": 32000, "max_position_embeddings": 4096,
+                    "rms_norm_eps": 1e-5, "hidden_act": "silu"},
+    "Falcon-40B": {"model_type": "falcon", "architectures": ["FalconForCausalLM"], "hidden_size": 8192,
+                   "num_hidden_layers": 60, "num_attention_heads": 128, "num_kv_heads": 8,
+                   "new_decoder_architecture": True, "vocab_size": 65024, "alibi": False, "bias": False,
+                   "parallel_attn": True, "multi_query": True, "max_position_embeddings": 2048},
+    "OctoCoder": {"model_type": "gpt_bigcode", "architectures": ["GPTBigCodeForCausalLM"], "n_embd": 6144,
+                  "n_inner": 24576, "n_layer": 40, "n_head": 48, "n_positions": 16384, "vocab_size": 49152,
+                  "multi_query": True, "activation_function": "gelu_pytorch_tanh"},
+}
+
+
+def published(llmq, tmp_path, name, *args, **more):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**PUBLISHED[name], "torch_dtype": "bfloat16", **more}))
+    return llmq.json("plan", path, "--bandwidth", "1555", "--gflops", "312000", *args)  # of an A100
+
+
+@pytest.mark.parametrize("name, gigabytes", [("GPT-3 175B", 350), ("BLOOM", 352), ("Llama-2-70B", 140),
+                                             ("Falcon-40B", 80), ("OctoCoder", 31)])
+def test_weights_of_published_models(llmq, tmp_path, name, gigabytes):
+    """To 4 %: the names round (Falcon-40B has 41.3 billion parameters). A tied head is one more copy."""
+    p = published(llmq, tmp_path, name)
+    assert 2e-9 * p["params"] == pytest.approx(gigabytes, rel=0.04)
+    assert 1 <= p["weights_bytes"] / (2 * p["params"]) < 1.03
+
+
+def test_narrow_weights_of_octocoder(llmq, tmp_path):
+    """15.5 billion parameters at 16, 8 and 4 bits; embedding and head, a copy of it, stay in 16."""
+    weights = {s: published(llmq, tmp_path, "OctoCoder", "--scheme", s)["weights_bytes"]
+               for s in ("bf16", "i8-row", "u4-g128")}
+    embed = 2 * 2 * 49152 * 6144 + 4 * 16384 * 6144  # positions are kept in f32
+    linear = 15.5e9 - (49152 + 8192) * 6144  # published with 8192 positions
+    assert weights["bf16"] == pytest.approx(2 * linear + embed, rel=0.01)
+    assert weights["i8-row"] == pytest.approx(linear + embed, rel=0.01)
+    assert weights["u4-g128"] == pytest.approx(linear * 4.125 / 8 + embed, rel=0.02)
+
+
+def test_caches_of_published_models(llmq, tmp_path):
+    llama = published(llmq, tmp_path, "Llama-2-13B")["kv_bytes_per_token"]
+    assert llama * 4096 == 2 * 2 * 40 * 5120 * 4096  # 3.36 GB for one sequence
+    many, one = (published(llmq, tmp_path, "OctoCoder", multi_query=m)["kv_bytes_per_token"] for m in (False, True))
+    assert many // 2 * 16000 == 7_864_320_000 and one * 16000 < 400e6 and many == 48 * one
+    grouped = published(llmq, tmp_path, "Llama-2-70B")["kv_bytes_per_token"]
+    assert published(llmq, tmp_path, "Llama-2-70B", num_key_value_heads=64)["kv_bytes_per_token"] == 8 * grouped
+
+
+def test_the_batch_that_keeps_an_a100_busy(llmq, tmp_path):
+    """FLOP/s over twice the bandwidth where a weight is a byte: 312e12 / (2 * 1.555e12) = 100."""
+    got = published(llmq, tmp_path, "Llama-2-13B", "--scheme", "i8-row")["optimal_batch"]
+    assert got == pytest.approx(312e12 / (2 * 1.555e12), rel=0.03)
+    assert published(llmq, tmp_path, "Llama-2-13B")["optimal_batch"] == pytest.approx(2 * 100.3, rel=0.01)

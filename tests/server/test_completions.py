@@ -311,9 +311,44 @@ def test_chunks_of_a_prompt_change_nothing(server, scripted, ask):
 def test_best_of(server, ask):
     ask.complete(server, "a", max_tokens=1, best_of=1)
     assert len(ask.complete(server, "a", max_tokens=1, best_of=2, n=2)["choices"]) == 2
-    ask.check_error(server.post("/v1/completions", {"prompt": "a", "best_of": 3}), 400, "best_of")
     ask.check_error(server.post("/v1/completions", {"prompt": "a", "best_of": 1, "n": 2}), 400,
                     "best_of")
+    ask.check_error(server.post("/v1/completions", {"prompt": "a", "best_of": 2, "stream": True}), 400,
+                    "best_of")
+
+
+@case("C51")
+def test_the_best_are_those_of_the_highest_logprob_per_token(server):
+    body = {"prompt": ["The old house", "In the"], "max_tokens": 12, "temperature": 1.0, "seed": 11}
+    every = server.post_json("/v1/completions", {**body, "n": 6, "logprobs": 0})
+    best = server.post_json("/v1/completions", {**body, "n": 2, "best_of": 6})
+
+    def mean(c):
+        return sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["token_logprobs"])
+    want = [c["text"] for i in (0, 6) for c in sorted(every["choices"][i:i + 6], key=mean, reverse=True)[:2]]
+    assert [c["text"] for c in best["choices"]] == want
+    assert [c["index"] for c in best["choices"]] == [0, 1, 2, 3]
+    assert all(c["logprobs"] is None for c in best["choices"])
+    assert best["usage"] == every["usage"]  # what was generated, shown or not
+
+
+@case("C100")
+def test_prompt_logprobs_are_those_of_echo(server):
+    body = {"prompt": "The old house", "max_tokens": 2, "temperature": 0, "seed": 1}
+    echo = server.post_json("/v1/completions", {**body, "echo": True, "logprobs": 3})["choices"][0]["logprobs"]
+    got = server.post_json("/v1/completions", {**body, "prompt_logprobs": 3, "n": 2, "return_token_ids": True})
+    for c in got["choices"]:
+        lp, ids = c["prompt_logprobs"], c["prompt_token_ids"]
+        assert lp[0] is None and len(lp) == len(ids) and c["logprobs"] is None
+        for i in range(1, len(ids)):
+            own = lp[i][str(ids[i])]
+            assert own["logprob"] == echo["token_logprobs"][i] and own["decoded_token"] == echo["tokens"][i]
+            tops = sorted(lp[i].values(), key=lambda t: t["rank"])
+            assert [t["rank"] for t in tops[:3]] == [1, 2, 3] and len(tops) == (3 if own["rank"] <= 3 else 4)
+            assert [t["logprob"] for t in tops] == sorted((t["logprob"] for t in tops), reverse=True)
+    few = server.post_json("/v1/completions", {**body, "echo": True, "logprobs": 1, "prompt_logprobs": 3})["choices"][0]
+    assert all(len(t) <= 2 for t in few["logprobs"]["top_logprobs"][1:])
+    assert few["prompt_logprobs"] == got["choices"][0]["prompt_logprobs"]
 
 
 @case("C52", "C107")
