@@ -3,6 +3,7 @@ Skipped without Playwright or Chromium."""
 import os
 import re
 import shutil
+import time
 
 import httpx
 import pytest
@@ -72,7 +73,7 @@ def open_page(browser):
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15000)
+        page.set_default_timeout(60000)
         page.on("pageerror", lambda e: wrong.append(str(e)))
         page.on("console", lambda m: wrong.append(m.text) if m.type == "error" and
                 not re.search("status of 4|'TrustedHTML'", m.text) else None)
@@ -199,15 +200,16 @@ def test_live_figures_and_keys_of_the_keyboard(server, open_page):
     page.focus("#tab-chat")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.id") == "tab-live"
-    page.wait_for_selector("#charts[data-readings='1']")
+    page.wait_for_selector("#charts[data-readings]")
     server.post_json("/v1/completions", {"prompt": "a", "max_tokens": 64, "ignore_eos": True})
-    page.wait_for_selector("#charts[data-readings='2']")
     first = page.locator(".chart").first
     assert first.locator("h2").inner_text() == "처리량 (토큰/초)"
-    label = first.locator("svg").get_attribute("aria-label")
-    assert float(re.search(r"생성 ([\d.]+)", label)[1]) > 5, label
-    limit = page.locator(".chart", has_text="기계 한계").locator("svg").get_attribute("aria-label")
-    assert 0 < float(re.search(r"메모리 ([\d.]+)", limit)[1]) < 1000, limit
+    for title in ("처리량", "기계 한계"):  # the line rises from the chart's floor, whichever reading saw it
+        line, end = page.locator(".chart", has_text=title).locator("polyline.a"), time.monotonic() + 60
+        while not any(float(p.split(",")[1]) < 87.9 for p in line.get_attribute("points").split()):
+            assert time.monotonic() < end, title
+            time.sleep(0.1)
+    assert re.search(r"생성 [\d.,]+ 토큰/초", first.locator("svg").get_attribute("aria-label"))
     page.select_option("#language", "en")
     assert first.locator("h2").inner_text() == "Throughput (tokens/s)"
     page.reload()
