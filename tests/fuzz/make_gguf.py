@@ -46,7 +46,7 @@ def gguf(pairs, tensors):
     return head + b"\0" * (-len(head) % 32) + data
 
 
-def model(arch, K, kinds, extra=(), bias=False):
+def model(arch, K, kinds, extra=(), bias=False, experts=0):
     tokens = ["<s>", "</s>", "a", "b", "ab", "\u0120"]
     pairs = [kv("general.architecture", STRING, arch), kv("tokenizer.ggml.model", STRING, "gpt2"),
              kv("tokenizer.ggml.pre", STRING, "llama-bpe"), kv("tokenizer.ggml.tokens", STRING, tokens),
@@ -62,6 +62,9 @@ def model(arch, K, kinds, extra=(), bias=False):
                ("blk.0.attn_norm.weight", "F32", [K]), ("blk.0.ffn_norm.weight", "F32", [K]),
                ("blk.0.attn_q.weight", next(kind), [K, 16]), ("blk.0.attn_k.weight", next(kind), [K, 8]),
                ("blk.0.attn_v.weight", next(kind), [K, 8]), ("blk.0.attn_output.weight", "F16", [16, K])]
+    if experts:
+        tensors += [("blk.0.ffn_gate_inp.weight", "F32", [K, experts])]
+        tensors += [(f"blk.0.ffn_{x}_exps.weight", next(kind), [K, K, experts]) for x in ("gate", "up", "down")]
     if bias:
         tensors += [("blk.0.attn_q.bias", "F32", [16]), ("rope_freqs.weight", "F32", [4])]
     return gguf(pairs, tensors)
@@ -75,5 +78,11 @@ for name, data in {
     "k": model("llama", 256, ["Q2_K", "Q3_K", "Q4_K", "Q6_K"]),
     "yarn": model("qwen3", 32, ["Q8_0"], [kv("qwen3.rope.scaling.type", STRING, "yarn"), kv("qwen3.rope.scaling.factor", F32, 4.0),
                                           kv("qwen3.rope.scaling.original_context_length", U32, 16)]),
+    "experts": model("qwen3moe", 32, ["Q8_0", "Q4_0"], [
+        kv("qwen3moe.expert_count", U32, 3), kv("qwen3moe.expert_used_count", U32, 2),
+        kv("qwen3moe.expert_feed_forward_length", U32, 32)], experts=3),
+    "pieces": model("llama", 32, ["Q4_0"], [
+        kv("tokenizer.ggml.scores", F32, [0.0, 0.0, -1.0, -2.0, -3.0, -4.0]),
+        kv("tokenizer.ggml.add_space_prefix", BOOL, False)]).replace(s("gpt2"), s("llama"), 1),
 }.items():
     (out / name).write_bytes(data)
