@@ -13,7 +13,7 @@ TOOLSRCS := $(wildcard tools/*.c)
 TESTSRCS := $(wildcard tests/test_*.c)
 HDRS     := $(foreach m,$(MODULES) tools tests,$(wildcard $(m)/*.h))
 
-PKGS     := libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd libcurl
+PKGS     := libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd libcurl nettle
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wcast-qual \
             -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wformat=2 -Wdouble-promotion
 HARDEN   := -fstack-protector-strong -fPIE

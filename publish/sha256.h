@@ -1,20 +1,16 @@
-/* publish/sha256.h - SHA-256, the digest that registries, git-lfs and SHA256SUMS go by.
- *
- * Our own because no library that llmq links has it; files of .llmq carry XXH3 (formats/base.h),
- * which is ten times as fast but known to none of those.
- *
- * Source: FIPS 180-4, section 6.2. */
+/* publish/sha256.h - SHA-256 in hex, the digest that registries, git-lfs and SHA256SUMS go by
+ * (files of .llmq carry XXH3, formats/base.h). Computed by nettle. */
 #ifndef LLMQ_PUBLISH_SHA256_H
 #define LLMQ_PUBLISH_SHA256_H
 
+#include <nettle/sha2.h>
+
 #include "formats/base.h"
 
-enum { SHA_HEX = 65 }; /* 64 hex digits and NUL */
+enum { SHA_HEX = 2 * SHA256_DIGEST_SIZE + 1 }; /* 64 hex digits and NUL */
 
 typedef struct {
-    uint32_t state[8];
-    uint64_t bytes;
-    uint8_t block[64]; /* bytes % 64 of it wait */
+    struct sha256_ctx ctx;
 } sha_state;
 
 void sha_init(sha_state *s);
