@@ -367,7 +367,12 @@ static lq_status own_words(run *r, lq_err *err)
 static lq_status tune(run *r, lq_err *err)
 {
     tune_opts o = { .steps = qz_tune_steps(r->j->o) };
-    if (!o.steps || !grad_covers(src_config(r->src))) return LQ_OK;
+    if (!o.steps) return LQ_OK;
+    if (!grad_covers(src_config(r->src))) {
+        if (r->j->o->method != QZ_AUTO) /* auto has said so */
+            say(r, "--tune: no backward pass for layers of this kind: not tuned");
+        return LQ_OK;
+    }
     lq_status s = own_words(r, err);
     if (s) return s;
     meter_phase(&r->meter, METER_TUNING, -1);

@@ -170,6 +170,11 @@ def test_windows_that_the_model_writes_itself_are_said_and_recorded(llmq, draft,
     gpt2 = pathlib.Path(__file__).parents[1] / "golden/arch/gpt2"
     p = llmq("quantize", gpt2, "-o", tmp_path / "x", "--self-samples", "4", code=2)
     assert "no backward pass to be tuned by" in p.stderr
+    ids = tmp_path / "n.ids"
+    ids.write_text(" ".join(str(i % 64) for i in range(256)))
+    p = llmq("quantize", gpt2, "-o", tmp_path / "x", "-m", "gptq", "--tune", "2", "--calib", ids, "--calib-samples", "4",
+             "--calib-len", "16")
+    assert "--tune: no backward pass for layers of this kind: not tuned" in p.stderr
 
 
 def test_the_models_own_text_is_written_once_and_only_where_it_is_needed(llmq, draft, text, tmp_path):
