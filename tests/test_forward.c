@@ -535,7 +535,7 @@ TEST(layers_over_windows_give_the_bytes_of_a_step)
             lq_arena layer = { 0 };
             model_layer w;
             tap_log log = { 0 };
-            fwd_tap tap = { log_tap, &log };
+            fwd_tap tap = { .tap = log_tap, .user = &log };
             CHECK(!model_load_layer(&w, &r.m, l, &layer, r.p, &err), "%s", err.msg);
             lq_status s = fwd_layer(c, &w, l, x, g.B, g.T, MM_F32, &tap, &a, r.p, &err);
             CHECK(!s, "%s: %s", archs[i], err.msg);
