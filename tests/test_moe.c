@@ -62,7 +62,7 @@ TEST(experts_are_tapped_with_the_rows_sent_to_them)
         CHECK(!lq_arena_init(&a, rows + 64 + fwd_layer_scratch(c, g.T, 2), &err), "%s", err.msg);
         float *x = lq_push(&a, rows);
         expert_log log = { 0 };
-        fwd_tap tap = { log_experts, &log };
+        fwd_tap tap = { .tap = log_experts, .user = &log };
         lq_status s = fwd_embed(&r.m, x, g.ids, 1, g.T, MM_F32, &a, r.p, &err);
         if (!s) s = fwd_layer(c, &r.m.layers[0], 0, x, 1, g.T, MM_F32, &tap, &a, r.p, &err);
         CHECK(!s, "%s: %s", some[i], err.msg);
