@@ -9,7 +9,7 @@
 #include "tools/engine_opts.h"
 #include "tools/local.h"
 
-#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -335,6 +335,16 @@ static lq_status run_command(chat *h, const char *line, lq_err *err)
 
 /* ---- input ---- */
 
+/* At a terminal until there is a line. It looks up five times a second: a Ctrl-C between the prompt
+ * and a read would else be lost. False: there was one. */
+static bool wait_for_line(const chat *h)
+{
+    struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
+    while (h->terminal && !interrupted && poll(&in, 1, 200) <= 0)
+        continue;
+    return !interrupted;
+}
+
 /* One message into *text: a line and those that it goes on in. False: the end of input. */
 static bool read_message(chat *h, jw *text)
 {
@@ -342,7 +352,7 @@ static bool read_message(chat *h, jw *text)
     jw_clear(text);
     for (const char *prompt = "> "; more; prompt = "... ") {
         if (h->terminal) fputs(prompt, stderr);
-        errno = 0;
+        if (!wait_for_line(h)) return false;
         ssize_t n = getline(&h->line, &h->cap, stdin);
         if (n < 0) return text->n > 0 && !interrupted;
         while (n && (h->line[n - 1] == '\n' || h->line[n - 1] == '\r'))
