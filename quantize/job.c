@@ -255,6 +255,7 @@ static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err 
     if (!s) s = qz_part_apply(&l, &r->plan.cfg, items, n, &a, r->p, err);
     if (!s) s = advance(r, layer, &l, err);
     lq_arena_free(&a);
+    qz_state_drop(&r->state, layer); /* else they would add up to the whole result */
     return s;
 }
 

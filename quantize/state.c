@@ -104,9 +104,9 @@ static void load_part(qz_state *s, int64_t part)
         llmq_close(&f);
         return;
     }
-    lq_map_drop(&f.map, f.map.data, f.map.size);
     s->parts[part] = f;
     s->n_done++;
+    qz_state_drop(s, part);
 }
 
 /* An empty folder of this run. */
@@ -232,6 +232,12 @@ lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, q
                        "%s: part %lld does not fit the model; start afresh with --no-resume",
                        s->dir, (long long)part);
     return LQ_OK;
+}
+
+void qz_state_drop(const qz_state *s, int64_t part)
+{
+    const lq_map *m = &s->parts[part].map;
+    if (m->data) lq_map_drop(m, m->data, m->size);
 }
 
 void qz_state_reports(const qz_state *s, int64_t part, qz_report *reports, size_t *n)

@@ -37,6 +37,8 @@ lq_status qz_state_add(qz_state *s, int64_t part, const qz_part *p, lq_err *err)
  * plan. */
 lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, qz_item *items,
                          size_t *n, lq_err *err);
+/* Its pages need not stay in memory; they are read again where they are looked at. */
+void qz_state_drop(const qz_state *s, int64_t part);
 /* Its reports; reports [plan->n], strings live as long as the state. */
 void qz_state_reports(const qz_state *s, int64_t part, qz_report *reports, size_t *n);
 /* Unmap; with `remove` also delete the folder. */
