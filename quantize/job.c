@@ -353,7 +353,7 @@ static lq_status own_words(run *r, lq_err *err)
     if (s == LQ_EVALUE) {
         snprintf(line, sizeof line, "%s; tuning goes by the other text alone", err->msg);
         say(r, line);
-        cJSON_AddStringToObject(own_record(r->provenance), "missing", "logits not finite");
+        cJSON_AddStringToObject(own_record(r->provenance), "missing", "the model could not write it");
         return own_text_make(&r->text, 0, j->samples, r->src, j->seed, file, r->p, r->job, err);
     }
     if (s || !j->own_windows) return s;
