@@ -84,12 +84,13 @@ static lq_status may_replace(const char *dir, unsigned flags, lq_err *err)
     return s;
 }
 
+/* All but the mark: a folder in which anything is left stays known as ours, whenever a kill comes. */
 static void remove_files(const char *dir)
 {
     DIR *d = opendir(dir);
     struct dirent *e;
     while (d && (e = readdir(d)))
-        if (!is_dots(e->d_name)) unlinkat(dirfd(d), e->d_name, 0);
+        if (!is_dots(e->d_name) && strcmp(e->d_name, MARK) != 0) unlinkat(dirfd(d), e->d_name, 0);
     if (d) closedir(d);
 }
 
@@ -199,6 +200,7 @@ lq_status folder_create(conv_folder *f, const char *target, unsigned flags, lq_e
 void folder_drop(conv_folder *f)
 {
     empty_folder(f->dir);
+    take_mark(f->dir);
     rmdir(f->dir);
     close(f->lock);
 }
