@@ -10,9 +10,10 @@
 #include <stddef.h>
 
 enum {
-    TILES_MAX = 16,         /* tiles of an item at most: 256 outputs */
-    TILES_STEP = 4,         /* a multiple of what the widest kernel takes at once */
-    PANEL_BYTES = 384 << 10 /* prepared activations of one panel: part of a 1 MB second cache */
+    TILES_MAX = 16,          /* tiles of an item at most: 256 outputs */
+    TILES_STEP = 4,          /* a multiple of what the widest kernel takes at once */
+    PANEL_BYTES = 384 << 10, /* prepared activations of one panel: part of a 1 MB second cache */
+    F32_PANEL = 96           /* rows at least: the f32 kernels cut K so that they fit (mm_wide.h) */
 };
 
 mm_acts mm_effective(const qt_scheme *s, mm_acts want)
@@ -363,6 +364,7 @@ static void push_part(batch *r, const mm_job *job, const need *d, int64_t m_firs
     if (in_place(d, job)) c->x.f = job->x + m_first * job->ldx, c->x.ldf = job->ldx;
     size_t bytes = d->acts == MM_I8 ? Kp : d->hardware ? Kp * 2 : Kp * 4;
     c->panel = (int64_t)lq_round_up(PANEL_BYTES / (bytes + 1) + 1, 8);
+    if (c->x.f && c->panel < F32_PANEL) c->panel = F32_PANEL;
 }
 
 /* The outs of a job that are marked, which have equal needs; in batches as they fit. */

@@ -10,6 +10,8 @@
     X(body, SRC, 2, MM_TILES)   \
     X(body, SRC, 3, MM_TILES)   \
     X(body, SRC, 4, MM_TILES) X(body, SRC, 6, MM_TILES) X(body, SRC, 8, MM_TILES)
+#define WIDE_TILES 2
+#define WIDE_ROWS 8
 #define ROWS_BODY(n) ((n) > 6 ? 8 : (n) > 4 ? 6 : (n) > 3 ? 4 : (n) > 2 ? 3 : 2)
 
 #endif

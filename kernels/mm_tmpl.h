@@ -10,7 +10,7 @@
  * RM and NT are constants of the inlined body; rows and tiles beyond the end repeat the last one
  * and are not stored, so few bodies serve every shape. Sums run over K in order in every body:
  * which body takes a row changes nothing. MM_ROWS, MM_BODIES, ROWS_BODY, MM_TILES, MM_TILES_1 come
- * from the includer. */
+ * from the includer, and WIDE_ROWS, WIDE_TILES (mm_wide.h). */
 #include "kernels/k.h"
 #include "kernels/v16.h"
 
@@ -289,8 +289,14 @@ V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64
     block_store(t, &b, sums, NT);
 }
 
+#include "kernels/mm_wide.h" /* needs weights4 */
+
 static inline void tmpl_mm_f32(const mm_task *t)
 {
+    if (t->m1 - t->m0 >= WIDE_FROM) {
+        f32_wide(t);
+        return;
+    }
     switch (w_src_of(&t->w->scheme)) {
     case W_F32:
         WALK(f32_block, W_F32);

@@ -159,7 +159,7 @@ static const struct {
     { "a tile", 3, 16, 64 },       { "a tile and one", 4, 17, 172 },
     { "two and one", 5, 33, 384 }, { "odd width", 7, 65, 31 },
     { "many rows", 9, 80, 128 },   { "more rows", 13, 48, 256 },
-    { "a panel", 25, 100, 128 },
+    { "a panel", 25, 100, 128 },   { "more than fits at once", 98, 140, 288 },
 };
 
 TEST(the_reference_agrees_with_double_precision)
