@@ -1,9 +1,10 @@
 /* runtime/api_gen.c - a generation request from its checked parameters to its answer.
  *
  * best_of samples of each prompt, mostly n, are as many engine requests (choice = prompt * best_of
- * + sample); the n of the highest log-probability per token are the answer. Three kinds of threads
+ * + sample); the n of the highest log-probability per token are the answer. A beam search is one
+ * engine request a prompt, which answers its n choices. Three kinds of threads
  * meet: the one that submits, the engine's, which delivers events and writes chunks, and a watcher
- * that says the client has gone. `pending` counts the choices that have not ended and the
+ * that says the client has gone. `pending` counts the engine requests that have not ended and the
  * submitting thread itself: who brings it to 0 is alone and gives the answer. */
 #include "runtime/api_gen_int.h"
 
@@ -172,11 +173,11 @@ static double mean_logprob(const gen_choice *c)
 /* best_of: of each prompt's samples the n best are in the answer, the best first. */
 static void rank_choices(gen *g)
 {
-    if (g->p.best_of == g->p.n) return;
+    if (g->runs == g->p.n) return;
     for (int i = 0; i < g->n_choices; i++) {
         gen_choice *c = &g->choices[i], *all = c - c->sample;
         c->rank = 0;
-        for (int k = 0; k < g->p.best_of; k++) {
+        for (int k = 0; k < g->runs; k++) {
             double a = mean_logprob(&all[k]), b = mean_logprob(c);
             c->rank += a > b || (!(a < b) && k < c->sample);
         }
@@ -191,7 +192,7 @@ static void finish(gen *g)
     bool failed = atomic_load(&g->failed);
     if (!atomic_load(&g->gone) && !failed) {
         met_add(g->a->met, MET_PROMPT_TOKENS, (uint64_t)g->n_prompt_ids);
-        for (int i = 0; i < g->n_choices; i += (int)g->p.best_of)
+        for (int i = 0; i < g->n_choices; i += g->runs)
             met_add(g->a->met, MET_CACHED_TOKENS, (uint64_t)g->choices[i].n_cached);
     }
     if (g->begun) {
@@ -219,7 +220,7 @@ static void done(gen *g)
 /* The engine's thread. */
 static void on_event(void *user, const eng_event *e)
 {
-    gen_choice *c = user;
+    gen_choice *c = (gen_choice *)user + e->answer;
     gen *g = c->g;
     double now = http_age(g->r);
     take(c, e);
@@ -232,7 +233,7 @@ static void on_event(void *user, const eng_event *e)
         on_gone(g);
     if (!e->finish) return;
     observe_end(c, now);
-    done(g);
+    if (e->last) done(g);
 }
 
 /* ---- ends that come from outside ---- */
@@ -371,7 +372,7 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
                     .n_bias = p->n_bias,
                     .allowed = p->allowed,
                     .n_allowed = p->n_allowed,
-                    .logprobs = p->logprobs < 0 && p->best_of > p->n ? 0 : (int)p->logprobs },
+                    .logprobs = p->logprobs < 0 && g->runs > p->n ? 0 : (int)p->logprobs },
         .stop = p->stop,
         .n_stop = p->n_stop,
         .stop_ids = p->stop_ids,
@@ -383,6 +384,10 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
         .grammar = g->grammar,
         .bad = g->bad,
         .n_bad = g->n_bad,
+        .beam = { .width = p->beams ? p->best_of : 0,
+                  .n = p->n,
+                  .length_penalty = p->length_penalty,
+                  .early = p->early },
         .pool = g->kind != API_EMBEDDINGS ? ENG_NO_POOL
                 : p->mean                 ? ENG_POOL_MEAN
                                           : ENG_POOL_LAST,
@@ -406,16 +411,19 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
     return s;
 }
 
+/* Of the engine's: one for each choice, or for each prompt's beams. */
+static int requests(const gen *g) { return g->p.beams ? (int)g->n_prompts : g->n_choices; }
+
 static void submit_all(gen *g)
 {
     uint64_t seed = base_seed(&g->p);
     api_error e = { 0 };
-    int n = 0;
-    while (n < g->n_choices && submit(g, &g->choices[n], seed, &e) == LQ_OK)
+    int n = 0, all = requests(g), step = g->n_choices / all;
+    while (n < all && submit(g, &g->choices[n * step], seed, &e) == LQ_OK)
         n++;
-    if (n < g->n_choices) {
+    if (n < all) {
         fail(g, &e);
-        atomic_fetch_sub(&g->pending, g->n_choices - n);
+        atomic_fetch_sub(&g->pending, all - n);
     } else if (g->p.stream) {
         g->begun = true;
         http_stream_begin(g->r);
@@ -541,7 +549,7 @@ static lq_status prepare(gen *g, api_error *e)
     s = api_grammar(g->a, &g->grammar, &g->p.structured, e);
     if (!s) s = prepare_bad_words(g, e);
     if (s) return s;
-    int runs = (int)g->p.best_of, n = (int)((int64_t)g->n_prompts * runs);
+    int runs = g->runs = (int)(g->p.beams ? g->p.n : g->p.best_of), n = (int)g->n_prompts * runs;
     lq_err err;
     g->choices = calloc((size_t)n, sizeof *g->choices);
     if (g->choices) g->n_choices = n;
@@ -599,7 +607,7 @@ void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt 
     }
     met_observe(a->met, MET_REQ_N, (double)p->n);
     met_observe(a->met, MET_REQ_MAX_TOKENS, (double)wanted_tokens(g, (int64_t)prompts[0].n));
-    atomic_init(&g->pending, g->n_choices + 1);
+    atomic_init(&g->pending, requests(g) + 1);
     link_gen(g);
     http_keep(r, on_gone, gen_free, g);
     submit_all(g);

@@ -12,7 +12,7 @@ typedef struct gen gen;
  * gen.pending is 0. The buffers hold what was not sent yet: in a stream since the last chunk, else
  * everything; those of JSON are lists without brackets. */
 typedef struct {
-    gen *g;
+    gen *g; /* choices of a beam search are one request, of sample 0 */
     int index, prompt;
     int sample, rank; /* among those of its prompt: when begun, and in the answer; -1: not there */
     double sum_logprob; /* with best_of */
@@ -51,8 +51,8 @@ struct gen {
     int32_t *bad;     /* eng_request's, malloc'd */
     int n_bad;
     gen_choice *choices;
-    int n_choices;
-    atomic_int pending;       /* unfinished choices, and the thread that submits */
+    int n_choices, runs;      /* runs: choices of a prompt, those that are not shown included */
+    atomic_int pending;       /* requests of the engine's that go on, and the thread that submits */
     atomic_bool gone, failed; /* the client went; error holds */
     bool begun;               /* the stream's head is out */
     api_error error;

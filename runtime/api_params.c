@@ -230,6 +230,16 @@ static lq_status read_seed(api_params *p, const row *t, const cJSON *v, api_erro
     return LQ_OK;
 }
 
+/* As transformers has it. */
+static lq_status read_early(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    bool never = cJSON_IsString(v) && strcmp(v->valuestring, "never") == 0;
+    if (!never && !cJSON_IsBool(v)) return wrong(e, "early_stopping", "true, false or \"never\"", v);
+    p->early = never ? ENG_EARLY_NEVER : cJSON_IsTrue(v) ? ENG_EARLY_FULL : ENG_EARLY_NO_GAIN;
+    return LQ_OK;
+}
+
 static read_fn read_structured;
 
 /* ---- the table ---- */
@@ -321,7 +331,10 @@ static const row rows[] = {
     BOOL("stream", BOTH, stream),
     READ("stream_options", BOTH, read_stream_options),
     INT("n", BOTH, n, 1, API_MAX_N),
-    INT("best_of", API_COMPLETIONS, best_of, 1, API_MAX_N),
+    INT("best_of", BOTH, best_of, 1, API_MAX_N),
+    BOOL("use_beam_search", BOTH, beams),
+    NUM("length_penalty", BOTH, length_penalty, -100, 100),
+    READ("early_stopping", BOTH, read_early),
     INT("max_tokens", BOTH, max_tokens, 0, MAX_INT),
     INT("max_completion_tokens", API_CHAT, max_completion_tokens, 1, MAX_INT),
     INT("min_tokens", BOTH, min_tokens, 0, MAX_INT),
@@ -392,9 +405,6 @@ static const row rows[] = {
     REFUSED("parallel_tool_calls", API_COMPLETIONS, N_TRUE | N_FALSE),
     REFUSED("functions", BOTH, 0),
     REFUSED("function_call", BOTH, 0),
-    REFUSED("use_beam_search", BOTH, N_FALSE),
-    REFUSED("length_penalty", BOTH, N_ONE),
-    REFUSED("early_stopping", BOTH, N_FALSE),
     REFUSED("spaces_between_special_tokens", BOTH, N_TRUE),
     REFUSED("prompt_embeds", BOTH, 0),
     REFUSED("logits_processors", BOTH, N_EMPTY_LIST),
@@ -484,6 +494,41 @@ static const row *find_row(const char *name, api_kind kind)
     return NULL;
 }
 
+/* A beam search draws nothing and has no answer before its end. */
+static lq_status check_beams(const api_params *p, const cJSON *doc, api_error *e)
+{
+    static const struct {
+        const char *name;
+        double off, greedy; /* what asks for no other draw; greedy may be the same */
+    } draws[] = {
+        { "temperature", 1, 0 }, { "top_p", 1, 1 }, { "top_k", 0, -1 }, { "min_p", 0, 0 }
+    };
+    if (!p->beams) {
+        const char *alone = p->length_penalty < 1 || p->length_penalty > 1 ? "length_penalty"
+                            : p->early                                     ? "early_stopping"
+                                                                           : NULL;
+        if (!alone) return LQ_OK;
+        return api_fail(e, alone, "unsupported_value", "%s: only with use_beam_search true", alone);
+    }
+    for (size_t i = 0; i < LQ_COUNT(draws); i++) {
+        const cJSON *v = js_get(doc, draws[i].name);
+        double d = cJSON_IsNumber(v) ? v->valuedouble : draws[i].off;
+        if (fabs(d - draws[i].off) > 0 && fabs(d - draws[i].greedy) > 0)
+            return api_fail(e, draws[i].name, "unsupported_value",
+                            "%s: a beam search does not draw: expected %g or %g, found %g",
+                            draws[i].name, draws[i].off, draws[i].greedy, d);
+    }
+    const char *without = p->stream                     ? "stream"
+                          : p->structured.param         ? p->structured.param
+                          : p->echo && p->logprobs >= 0 ? "echo"
+                          : p->max_tokens == 0          ? "max_tokens"
+                                                        : NULL;
+    if (!without) return LQ_OK;
+    return api_fail(e, without, "unsupported_value",
+                    "%s: not with use_beam_search, whose answers are known at the end%s", without,
+                    p->stream ? ", not in a stream" : "");
+}
+
 /* What one parameter demands of another. */
 static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, api_error *e)
 {
@@ -509,7 +554,7 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
         return api_fail(e, "min_tokens", "invalid_value",
                         "min_tokens: %lld is more than max_tokens %lld", (long long)p->min_tokens,
                         (long long)p->max_tokens);
-    if (kind != API_CHAT) return LQ_OK;
+    if (kind != API_CHAT) return check_beams(p, doc, e);
     if (p->top_logprobs >= 0 && !p->chat_logprobs)
         return api_fail(e, "top_logprobs", "invalid_value",
                         "top_logprobs: only allowed with logprobs true");
@@ -518,7 +563,8 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
         return api_fail(e, "continue_final_message", "invalid_value",
                         "continue_final_message and add_generation_prompt exclude each other");
     if (p->continue_final) p->add_generation_prompt = false;
-    return api_check_tool_choice(p, js_get(doc, "tool_choice"), e);
+    lq_status s = api_check_tool_choice(p, js_get(doc, "tool_choice"), e);
+    return s ? s : check_beams(p, doc, e);
 }
 
 lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, size_t n,
@@ -526,6 +572,7 @@ lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, siz
                           api_error *e)
 {
     *p = (api_params){ .n = 1,
+                       .length_penalty = 1,
                        .max_tokens = kind == API_EMBEDDINGS ? 0 : -1,
                        .temperature = d->has_temperature ? d->temperature : 1,
                        .top_p = d->has_top_p ? d->top_p : 1,

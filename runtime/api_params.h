@@ -9,8 +9,7 @@
 
 #include "formats/gen.h"
 #include "formats/json.h"
-#include "runtime/grammar.h"
-#include "runtime/sample.h"
+#include "runtime/engine.h"
 
 enum {
     API_MAX_STOPS = 4,
@@ -47,6 +46,9 @@ typedef struct {
     /* strings point into the request's JSON document */
     const char *model;
     bool stream, include_usage, continuous_usage;
+    bool beams; /* beam search, best_of lines wide */
+    double length_penalty;
+    eng_early early;
     int64_t n, best_of; /* best_of: sequences of which n are shown; at least n */
     int64_t max_tokens; /* -1: not given */
     int64_t max_completion_tokens;

@@ -249,7 +249,7 @@ static void write_finish(jw *w, const gen_choice *c)
 /* "prompt_logprobs" of a prompt: its first sample has gathered them for all. */
 static void write_prompt_logprobs(jw *w, const gen *g, int prompt)
 {
-    const jw *list = &g->choices[(int64_t)prompt * g->p.best_of].prompt_lp;
+    const jw *list = &g->choices[prompt * g->runs].prompt_lp;
     if (g->p.prompt_logprobs < 0) return;
     jw_key(w, "prompt_logprobs");
     jw_open(w, '[');
@@ -445,7 +445,7 @@ static void write_choice(jw *w, gen_choice *c)
 /* The choice of a prompt that has this rank. */
 static gen_choice *choice_of(gen *g, size_t prompt, int rank)
 {
-    gen_choice *c = &g->choices[prompt * (size_t)g->p.best_of];
+    gen_choice *c = &g->choices[prompt * (size_t)g->runs];
     while (c->rank != rank)
         c++;
     return c;

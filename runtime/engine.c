@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "runtime/beam.h"
 #include "runtime/draft.h"
 #include "runtime/eng_size.h"
 #include "runtime/sched.h"
@@ -88,7 +89,11 @@ lq_status eng_submit(engine *e, const eng_request *r, eng_sink sink, void *user,
 {
     seq *s = NULL;
     lq_status st = seq_new(&s, r, e->m->cfg, e->o.max_len, e->tok != NULL, err);
-    if (st) return st;
+    if (!st) st = beam_fits(s, e->o.max_seqs, kv_options(e->kv), err);
+    if (st) {
+        seq_free(s);
+        return st;
+    }
     s->sink = sink;
     s->user = user;
     pthread_mutex_lock(&e->lock);
@@ -179,6 +184,18 @@ static eng_event token_event(seq *s, const smp_result *sample)
     return ev;
 }
 
+/* The end of an answer. */
+static void send_end(seq *s, eng_event ev, eng_finish how)
+{
+    ev.finish = how;
+    if (how == ENG_STOP) {
+        ev.stop_id = s->stop_id;
+        if (s->stop_matched >= 0) ev.stop_string = s->r.stop[s->stop_matched];
+    }
+    if (how == ENG_ERROR) ev.error = s->err.msg;
+    s->sink(s->user, &ev);
+}
+
 /* The last event of s, which ceases to exist. Its blocks and the figures come first, so that who
  * sees the event sees them too. */
 static void finish(engine *e, seq *s, eng_event ev, eng_finish how)
@@ -189,13 +206,8 @@ static void finish(engine *e, seq *s, eng_event ev, eng_finish how)
     e->n_ending++;
     publish(e);
     pthread_mutex_unlock(&e->lock);
-    ev.finish = how;
-    if (how == ENG_STOP) {
-        ev.stop_id = s->stop_id;
-        if (s->stop_matched >= 0) ev.stop_string = s->r.stop[s->stop_matched];
-    }
-    if (how == ENG_ERROR) ev.error = s->err.msg;
-    s->sink(s->user, &ev);
+    ev.last = true;
+    send_end(s, ev, how);
     draft_forget(e->draft, s);
     pthread_mutex_lock(&e->lock);
     live_remove(e, s);
@@ -248,13 +260,25 @@ typedef struct {
     int thread;
 } draw_rows;
 
+/* The row `down` behind the first, to draw output i from. */
+static const float *scripted(const draw_rows *d, int64_t i, int64_t down)
+{
+    const eng_script *script = d->e->o.script;
+    const float *row = d->row + down * d->e->m->cfg->vocab;
+    return script ? script->logits(script->self, d->thread, d->s->ids, d->s->n_prompt, i, row)
+                  : row;
+}
+
 static const float *draw_row(void *user, int64_t i)
 {
     const draw_rows *d = user;
-    const eng_script *script = d->e->o.script;
-    const float *row = d->row + (i - seq_output(d->s)) * d->e->m->cfg->vocab;
-    return script ? script->logits(script->self, d->thread, d->s->ids, d->s->n_prompt, i, row)
-                  : row;
+    return scripted(d, i, i - seq_output(d->s));
+}
+
+static const float *line_row(void *user, int64_t line)
+{
+    const draw_rows *d = user;
+    return scripted(d, seq_output(d->s), line);
 }
 
 /* Score and sample one planned sequence; any thread. */
@@ -270,7 +294,8 @@ static void sample_one(void *ctx, int64_t i, int thread)
         int64_t pos = s->n_done + k;
         if (pos == s->n_ids - 1 && s->max_new > 0) {
             draw_rows d = { e, s, row, thread };
-            s->status = seq_draw(s, smp, draw_row, &d, &s->err);
+            s->status = s->beams ? beam_draw(s, smp, line_row, &d, &s->err)
+                                 : seq_draw(s, smp, draw_row, &d, &s->err);
         } else if (pos + 1 < s->n_prompt)
             s->status = smp_score(smp, &s->scores[pos + 1], row, s->ids[pos + 1],
                                   s->r.prompt_logprobs, &s->err);
@@ -292,6 +317,46 @@ static void take_samples(engine *e, seq *s)
         }
         s->sink(s->user, &ev);
     }
+}
+
+/* Answer a of a search that is over, from its first id to its end. False: s has ceased to exist. */
+static bool send_answer(engine *e, seq *s, int64_t a)
+{
+    const beam_set *b = s->beams;
+    beam_path(b, a, s->ids + s->n_prompt);
+    s->status = seq_rewind(s, e->tok, &s->err);
+    for (int64_t i = 0; !s->status; i++) {
+        s->status = seq_append(s, s->ids[s->n_ids], e->m->cfg, e->tok, &s->err);
+        if (s->status) break;
+        eng_event ev = token_event(s, b->results + i);
+        ev.answer = (int)a;
+        if (s->finish && a == b->o.n - 1) {
+            finish(e, s, ev, s->finish);
+            return false;
+        }
+        if (s->finish) {
+            send_end(s, ev, s->finish);
+            return true;
+        }
+        s->sink(s->user, &ev);
+    }
+    finish(e, s, event_of(s), ENG_ERROR);
+    return false;
+}
+
+/* The lines' next ids, or all the answers; at the end s ceases to exist. */
+static void take_beams(engine *e, seq *s)
+{
+    pthread_mutex_lock(&e->lock);
+    e->stats.generation_tokens += (uint64_t)beam_rows(s);
+    pthread_mutex_unlock(&e->lock);
+    s->status = beam_take(s, e->kv, e->m->cfg, e->tok, &s->err);
+    if (s->status) {
+        finish(e, s, event_of(s), ENG_ERROR);
+        return;
+    }
+    for (int64_t a = 0; s->beams->over && send_answer(e, s, a); a++)
+        continue;
 }
 
 /* What became of the guesses: the cache keeps the rows of the right ones. */
@@ -338,7 +403,10 @@ static void take_result(engine *e, seq *s)
         finish(e, s, ev, ENG_LENGTH);
         return;
     }
-    take_samples(e, s);
+    if (s->beams)
+        take_beams(e, s);
+    else
+        take_samples(e, s);
 }
 
 /* Guesses for all that run. A step whose seconds tell how guesses pay has `*decodes` rows of
@@ -384,12 +452,12 @@ static void step(engine *e)
     const float *logits = NULL;
     int64_t rows = 0, computed = 0;
     lq_err err;
-    lq_status st = fwd_step(e->fwd, e->items, n, &logits, &err);
+    lq_status st = fwd_step(e->fwd, e->items, e->sched.n_items, &logits, &err);
     for (int i = 0; i < n; i++) {
         seq *s = e->sched.planned[i];
         s->row0 = rows;
-        rows += s->plan_n - s->plan_from + s->plan_draft;
-        computed += s->plan_n + s->plan_draft;
+        rows += (s->plan_n - s->plan_from) * beam_rows(s) + s->plan_draft;
+        computed += s->plan_n * beam_rows(s) + s->plan_draft;
         e->logits[i] = st ? NULL : logits + s->row0 * e->m->cfg->vocab;
         s->status = st;
         if (st) s->err = err;

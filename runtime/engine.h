@@ -4,7 +4,8 @@
  * eng_policy lets it, decodes every running sequence, gives the rest of the token budget to prefill
  * chunks, samples, turns ids into text, watches stop conditions, and pre-empts by recompute the
  * sequence that came last when blocks run out (runtime/sched.h has the policy). Any thread may
- * submit and cancel. Every accepted request ends with exactly one event whose `finish` is set.
+ * submit and cancel. Every accepted request ends with exactly one event that is `last`; that, and
+ * for a beam search the end of each answer before it, has `finish` set.
  *
  * What a request answers depends on the model, the options of arithmetic and the request alone: not
  * on load, chunks, threads, cache hits or pre-emption. Its answer ends at the first of: an EOS id
@@ -35,6 +36,19 @@ typedef enum {
 typedef enum { ENG_NO_POOL, ENG_POOL_LAST, ENG_POOL_MEAN } eng_pool;
 const char *eng_finish_text(eng_finish f); /* "stop", "length", "abort", "error" */
 
+/* When a beam search is over before max_tokens, its `width` answers once found: as soon as the best
+ * line that goes on could not be among them if it ended here; at once; or when it could not
+ * whatever length it reached. transformers' early_stopping False, True and "never". */
+typedef enum { ENG_EARLY_NO_GAIN, ENG_EARLY_FULL, ENG_EARLY_NEVER } eng_early;
+
+/* runtime/beam.h */
+typedef struct {
+    int64_t width;         /* lines followed; 0: no beam search */
+    int64_t n;             /* answers wanted, 1..width */
+    double length_penalty; /* an answer's score: the sum of its log-probabilities / length^this */
+    eng_early early;
+} eng_beam;
+
 typedef struct {
     const int32_t *prompt;   /* copied */
     int64_t n_prompt;        /* >= 1 */
@@ -54,6 +68,7 @@ typedef struct {
     bool show_special;   /* text of special tokens is delivered */
     int prompt_logprobs; /* -1: none */
     grammar *grammar;    /* the answer is a sentence of it; NULL: free. A reference is taken */
+    eng_beam beam;       /* nothing is drawn then: temperature, top_k, ..., seed say nothing */
     eng_pool pool;       /* an embedding of the prompt is wanted; max_tokens is 0 then */
     const char *salt;    /* prefix cache salt or NULL */
     int32_t priority;    /* lower is served first; a stream of them can starve higher ones */
@@ -71,7 +86,10 @@ typedef struct {
         *prompt_logprobs; /* [n_prompt], once, before the first token; entry 0 has no logprob */
     const double *pooled; /* [hidden] with the last event of an embedding */
     int64_t n_prompt, n_cached, n_output; /* usage so far */
-    eng_finish finish;
+    /* A beam search gives its answers when all is done, one after the other, the best first. */
+    int answer;              /* which of them this event is of; 0 for all others */
+    bool last;               /* of the request */
+    eng_finish finish;       /* of the answer; set in the last event too */
     const char *stop_string; /* which stop string matched, or NULL */
     int32_t stop_id;         /* which stop id (not EOS), or -1 */
     const char *error;       /* ENG_ERROR */

@@ -381,6 +381,21 @@ int64_t kv_match_prefix(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t n, 
     return s->tokens;
 }
 
+lq_status kv_fork(kv_cache *kv, kv_seq *dst, const kv_seq *src, lq_err *err)
+{
+    if (!table_room(kv, dst, src->n_blocks))
+        return lq_fail(err, LQ_ENOMEM, "KV cache: out of memory");
+    for (int64_t b = 0; b < src->n_blocks; b++) {
+        hold_block(kv, src->table[b]);
+        dst->table[b] = src->table[b];
+    }
+    dst->n_blocks = src->n_blocks;
+    dst->tokens = src->tokens;
+    dst->registered = src->registered;
+    memcpy(dst->chain_state, src->chain_state, sizeof dst->chain_state);
+    return LQ_OK;
+}
+
 void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, const char *salt)
 {
     int64_t bs = kv->opts.block_size;

@@ -41,11 +41,14 @@ void kv_seq_free(kv_cache *kv,
                  kv_seq *s); /* drops references; blocks with a hash stay findable until evicted */
 /* Room for `tokens` positions in all; LQ_EBUSY when the pool has too few blocks (nothing changes).
  * The positions from s->tokens on may then be written: a block that is shared with others (after
- * kv_truncate) is copied first. */
+ * kv_truncate or kv_fork) is copied first. */
 lq_status kv_reserve(kv_cache *kv, kv_seq *s, int64_t tokens, lq_err *err);
 /* A new sequence takes the longest cached prefix of ids (full blocks only, at most n - 1 tokens);
  * returns tokens taken. */
 int64_t kv_match_prefix(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t n, const char *salt);
+/* dst, which has no blocks, becomes a second sequence of src's: it holds the same ones. What either
+ * writes next goes into blocks of its own (kv_reserve). */
+lq_status kv_fork(kv_cache *kv, kv_seq *dst, const kv_seq *src, lq_err *err);
 /* After positions up to `written` hold their K and V: enter newly full blocks into the prefix
  * cache. Where another sequence has entered the same tokens, its block takes the place of ours (the
  * bytes are the same). Not during a step: tables change. */

@@ -380,6 +380,23 @@ lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp
     return LQ_OK;
 }
 
+lq_status smp_best(smp_ctx *s, smp_cand *out, int64_t k, int64_t *n, smp_result *top,
+                   const float *logits, const smp_params *p, const int32_t *prompt,
+                   int64_t n_prompt, const int32_t *output, int64_t n_output, lq_err *err)
+{
+    lq_status st = check_finite(logits, s->V, err);
+    if (st) return st;
+    float lse = k_logsumexp(logits, s->V);
+    for (int64_t i = 0; i < s->V; i++)
+        s->w[i] = logits[i] - lse;
+    const float *x = adjust(s, s->w, p, prompt, n_prompt, output, n_output);
+    *n = select_top(s, x, k);
+    for (int64_t i = 0; i < *n; i++)
+        out[i] = (smp_cand){ s->ids[i], x[s->ids[i]], logprob_of(logits[s->ids[i]], lse) };
+    if (top) score(s, top, logits, 0, p->logprobs);
+    return LQ_OK;
+}
+
 lq_status smp_score(smp_ctx *s, smp_result *out, const float *logits, int32_t id, int n_top,
                     lq_err *err)
 {

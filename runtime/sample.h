@@ -66,6 +66,19 @@ void smp_close(smp_ctx *s);
 lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp_params *p,
                      const int32_t *prompt, int64_t n_prompt, const int32_t *output,
                      int64_t n_output, uint64_t draw, lq_err *err);
+/* One of the likeliest ids of a row. */
+typedef struct {
+    int32_t id;
+    float score;   /* its log-probability, and then all that comes before the temperature */
+    float logprob; /* of the raw distribution */
+} smp_cand;
+
+/* For beam search: the k ids of the highest score, falling, lower ids first; *n: how many there
+ * are, since banned ones are none. Bias, penalties and bans act on log-probabilities as smp_sample
+ * lets them act on logits. top (NULL: not wanted): the p->logprobs alternatives of the row. */
+lq_status smp_best(smp_ctx *s, smp_cand *out, int64_t k, int64_t *n, smp_result *top,
+                   const float *logits, const smp_params *p, const int32_t *prompt,
+                   int64_t n_prompt, const int32_t *output, int64_t n_output, lq_err *err);
 /* Logprobs of a given token and its top alternatives (echo, prompt logprobs). */
 lq_status smp_score(smp_ctx *s, smp_result *out, const float *logits, int32_t id, int n_top,
                     lq_err *err);

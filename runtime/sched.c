@@ -74,6 +74,7 @@ static void join_running(sched *sc, seq *s)
     for (; i > 0 && older(s, sc->running[i - 1]); i--)
         sc->running[i] = sc->running[i - 1];
     sc->running[i] = s;
+    sc->n_places += beam_places(s);
     s->running = true;
 }
 
@@ -85,8 +86,9 @@ static void leave_running(sched *sc, seq *s)
     sc->n_running--;
     for (; i < sc->n_running; i++)
         sc->running[i] = sc->running[i + 1];
+    sc->n_places -= beam_places(s);
     s->running = false;
-    kv_seq_free(sc->kv, &s->kv);
+    beam_release(sc->kv, s);
     s->n_done = 0;
 }
 
@@ -102,6 +104,7 @@ void sched_remove(sched *sc, seq *s)
 static void preempt(sched *sc, seq *s)
 {
     leave_running(sc, s);
+    beam_restart(s);
     s->preempted = true;
     s->preempt_mark = sc->left;
     s->plan_n = 0;
@@ -143,7 +146,7 @@ static seq *first_in_line(sched *sc, double now)
 
 static bool may_try(const sched *sc, const seq *s)
 {
-    if (!s || sc->n_running >= sc->max_seqs) return false;
+    if (!s || sc->n_places + beam_places(s) > sc->max_seqs) return false;
     if (sc->n_running == 0) return true;
     if (s->preempted && s->preempt_mark == sc->left) return false;
     return sc->blocked != s->id || sc->blocked_left != sc->left ||
@@ -159,7 +162,7 @@ seq *sched_admit(sched *sc, double now)
     /* Scoring needs the logits of every position, so it computes them all. */
     if (!seq_scoring(s)) cached = kv_match_prefix(sc->kv, &s->kv, ids, s->n_ids, s->r.salt);
     lq_err ignored;
-    if (kv_reserve(sc->kv, &s->kv, s->n_ids, &ignored) || kv_free_blocks(sc->kv) < sc->n_running) {
+    if (kv_reserve(sc->kv, &s->kv, s->n_ids, &ignored) || kv_free_blocks(sc->kv) < sc->n_places) {
         kv_seq_free(sc->kv, &s->kv);
         sc->blocked = s->id;
         sc->blocked_free = free_before;
@@ -182,7 +185,7 @@ static int64_t todo(const seq *s) { return s->n_ids - s->n_done; }
 static bool make_room(sched *sc, seq *s)
 {
     lq_err ignored;
-    while (kv_reserve(sc->kv, &s->kv, s->n_ids, &ignored)) {
+    while (beam_reserve(sc->kv, s, s->n_ids, &ignored)) {
         seq *youngest = sc->running[sc->n_running - 1];
         preempt(sc, youngest);
         if (youngest == s) return false;
@@ -268,24 +271,29 @@ int sched_plan(sched *sc, fwd_item *items)
         if (todo(s) != 1) continue;
         if (!make_room(sc, s)) break; /* s was the youngest, hence the last */
         s->plan_n = 1;
-        rows++;
+        rows += beam_rows(s);
     }
     int64_t quota = sc->batch_tokens - rows;
     plan_prefill(sc, quota > sc->least ? quota : sc->least);
     plan_drafts(sc, rows);
     int n = 0;
+    sc->n_items = 0;
     for (int64_t i = 0; i < sc->n_running; i++) {
         seq *s = sc->running[i];
         if (!s->plan_n) continue;
         s->plan_from = logits_from(s);
         if (s->plan_from > s->plan_n) s->plan_from = s->plan_n;
-        sc->planned[n] = s;
-        items[n++] = (fwd_item){ .seq = &s->kv,
-                                 .ids = s->ids + s->n_done,
-                                 .n = s->plan_n + s->plan_draft,
-                                 .pos0 = s->n_done,
-                                 .logits_from = s->plan_from,
-                                 .seq_len = s->n_prompt };
+        sc->planned[n++] = s;
+        if (s->beams && s->beams->n_lines) {
+            sc->n_items += beam_items(s, items + sc->n_items);
+            continue;
+        }
+        items[sc->n_items++] = (fwd_item){ .seq = &s->kv,
+                                           .ids = s->ids + s->n_done,
+                                           .n = s->plan_n + s->plan_draft,
+                                           .pos0 = s->n_done,
+                                           .logits_from = s->plan_from,
+                                           .seq_len = s->n_prompt };
     }
     return n;
 }

@@ -1,7 +1,8 @@
 /* runtime/sched.h - who runs in the next step, and how many of its ids.
  *
  * Order is (priority, arrival): lower first. A step takes, in this order,
- *   1. one row for each running sequence that has one id to compute (decode), oldest first; when
+ *   1. one row for each running sequence that has one id to compute (decode; of a beam search one
+ *      for each line), oldest first; when
  *      blocks run out the youngest running sequence is pre-empted (its blocks go, its ids stay, it
  *      waits again at its old place and computes them anew);
  *   2. prefill chunks within what is left of the token budget, at least `least` tokens: half for
@@ -22,7 +23,7 @@
 #ifndef LLMQ_RUNTIME_SCHED_H
 #define LLMQ_RUNTIME_SCHED_H
 
-#include "runtime/seq.h"
+#include "runtime/beam.h"
 
 typedef struct {
     kv_cache *kv;
@@ -30,9 +31,10 @@ typedef struct {
     int64_t max_seqs, batch_tokens, least, score_rows;
     seq *waiting; /* sorted */
     int64_t n_waiting;
-    seq **running; /* [max_seqs], sorted */
-    int64_t n_running;
-    seq **planned; /* [max_seqs] the sequences of the last plan, in its order */
+    seq **running;               /* [max_seqs], sorted */
+    int64_t n_running, n_places; /* places: of a step, for those that run (beam_places) */
+    seq **planned;               /* [max_seqs] the sequences of the last plan, in its order */
+    int n_items;   /* of the last plan: one for each of them, of a beam search one for each line */
     uint64_t left; /* sequences that have left */
     uint64_t preemptions;
     uint64_t blocked;     /* id of who was tried last and did not fit; 0: nobody */
@@ -58,7 +60,7 @@ void sched_wait(sched *sc, seq *s); /* into the waiting list */
 seq *sched_admit(sched *sc, double now);
 /* When a batch that waits to fill begins at the latest; 0: nothing waits for the clock. */
 double sched_due(const sched *sc);
-/* Fill items and sc->planned; returns how many. Their blocks are reserved. */
+/* Fill items [max_seqs] and sc->planned; returns how many sequences. Their blocks are reserved. */
 int sched_plan(sched *sc, fwd_item *items);
 /* Take it out, wherever it is, and free its blocks. */
 void sched_remove(sched *sc, seq *s);

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "runtime/beam.h"
+
 /* Ids of the prompt that shape how the first output is spelled (spaces, split characters). */
 enum { PRIME_IDS = 32 };
 
@@ -129,6 +131,11 @@ lq_status seq_new(seq **out, const eng_request *r, const arch_config *c, int64_t
     kv_seq_init(&s->kv);
     int64_t room = max_len - r->n_prompt;
     s->max_new = r->max_tokens < room ? r->max_tokens : room;
+    st = beam_check(r, s->max_new, err);
+    if (st) {
+        seq_free(s);
+        return st;
+    }
     s->stop_id = s->stop_matched = -1;
     *out = s;
     return LQ_OK;
@@ -212,15 +219,22 @@ static lq_status prepare_grammar(seq *s, const arch_config *c, const tok_tokeniz
     return gr_matcher_new(&s->matcher, s->r.grammar, err);
 }
 
-static lq_status prepare_text(seq *s, const tok_tokenizer *t, lq_err *err)
+static lq_status prime_text(seq *s, const tok_tokenizer *t, lq_err *err)
 {
-    lq_status st = tok_stream_new(&s->stream, t, !s->r.show_special, err);
+    lq_status st = LQ_OK;
     int64_t prime = s->n_prompt < PRIME_IDS ? s->n_prompt : PRIME_IDS;
     const int32_t *tail = s->r.prompt + s->n_prompt - prime;
     while (prime > 0 && tail[0] >= tok_vocab(t)) /* rows of the head that no token has */
         tail++, prime--;
     for (int64_t i = 0; !st && i < prime; i++)
         if (tail[i] < tok_vocab(t)) st = tok_stream_prime(s->stream, tail + i, 1, err);
+    return st;
+}
+
+static lq_status prepare_text(seq *s, const tok_tokenizer *t, lq_err *err)
+{
+    lq_status st = tok_stream_new(&s->stream, t, !s->r.show_special, err);
+    if (!st) st = prime_text(s, t, err);
     if (!st)
         st = stop_open(&s->stop, s->r.stop, s->r.n_stop, s->r.include_stop,
                        4 * tok_max_token_bytes(t) + 64, err);
@@ -247,6 +261,8 @@ lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, int6
     lq_status st = prepare_mask(s, c, err);
     if (!st) st = prepare_grammar(s, c, t, err);
     if (!st) st = ban_stops(s, c, err);
+    if (!st && s->r.beam.width)
+        st = beam_new(s, c->vocab, (s->r.ignore_eos ? 0 : c->n_eos) + s->r.n_stop_ids, err);
     if (!st && t) st = prepare_text(s, t, err);
     return st;
 }
@@ -256,7 +272,7 @@ lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, int6
 int64_t seq_guesses(seq *s, int64_t max)
 {
     int64_t room = s->max_new - seq_output(s) - 1;
-    if (max <= 0 || room <= 0 || s->n_ids - s->n_done != 1 || seq_scoring(s)) return 0;
+    if (max <= 0 || room <= 0 || s->beams || s->n_ids - s->n_done != 1 || seq_scoring(s)) return 0;
     int64_t n = spec_length(&s->spec, max);
     return n < room ? n : room;
 }
@@ -279,8 +295,7 @@ static void ban_bad_words(seq *s, int64_t n)
     }
 }
 
-/* What the grammar and bad words allow behind n ids of output. */
-static lq_status set_mask(seq *s, int64_t n, lq_err *err)
+lq_status seq_mask(seq *s, int64_t n, lq_err *err)
 {
     if (!s->mask) return LQ_OK;
     if (!s->matcher) {
@@ -318,7 +333,7 @@ bool seq_guess_from(seq *s, smp_ctx *smp, const float *row)
     bool on = true;
     p.logprobs = -1;
     p.temperature = 0; /* the likeliest: drawn ones were right less often */
-    if (set_mask(s, n, &ignored) || smp_sample(smp, &guess, row, &p, s->ids, s->n_prompt,
+    if (seq_mask(s, n, &ignored) || smp_sample(smp, &guess, row, &p, s->ids, s->n_prompt,
                                                s->ids + s->n_prompt, n, (uint64_t)n, &ignored))
         return false;
     s->ids[s->n_ids + s->n_draft++] = guess.id;
@@ -340,7 +355,7 @@ lq_status seq_draw(seq *s, smp_ctx *smp, const float *(*row)(void *user, int64_t
     s->n_samples = 0;
     for (int64_t k = 0; k <= s->plan_draft && on && !st; k++) {
         smp_result *out = &s->samples[k];
-        st = set_mask(s, n + k, err);
+        st = seq_mask(s, n + k, err);
         if (!st)
             st = smp_sample(smp, out, row(user, n + k), seq_params(s, n + k), s->ids, s->n_prompt,
                             s->ids + s->n_prompt, n + k, (uint64_t)(n + k), err);
@@ -407,4 +422,15 @@ lq_status seq_append(seq *s, int32_t id, const arch_config *c, const tok_tokeniz
         if (s->stop_id < 0) s->stop_matched = stop_matched(s->stop);
     }
     return st;
+}
+
+lq_status seq_rewind(seq *s, const tok_tokenizer *t, lq_err *err)
+{
+    s->n_ids = s->n_prompt;
+    s->finish = ENG_RUNNING;
+    s->stop_id = s->stop_matched = -1;
+    if (!t) return LQ_OK;
+    stop_reset(s->stop);
+    tok_stream_reset(s->stream);
+    return prime_text(s, t, err);
 }

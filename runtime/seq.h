@@ -23,6 +23,7 @@ typedef struct {
     int64_t steps; /* of the matcher along the guesses */
 } seq_draft;
 
+typedef struct beam_set beam_set; /* runtime/beam.h */
 typedef struct seq seq;
 struct seq {
     uint64_t id;
@@ -43,6 +44,7 @@ struct seq {
     smp_result *scores; /* [n_prompt] for prompt_logprobs */
     int64_t n_scored;   /* positions whose logits have been scored */
     bool scores_sent;
+    beam_set *beams;     /* of r.beam, or NULL; ids then hold one of its lines behind the prompt */
     gr_matcher *matcher; /* of r.grammar, or NULL */
     uint32_t *mask;      /* [n_mask] of the next draw; in r.params and early; NULL: all may be */
     size_t n_mask;
@@ -110,8 +112,12 @@ static inline const smp_params *seq_params(const seq *s, int64_t i)
  * right. row(user, i): the logits to draw output id i from. An error counts only at the first. */
 lq_status seq_draw(seq *s, smp_ctx *smp, const float *(*row)(void *user, int64_t i), void *user,
                    lq_err *err);
+/* What the grammar and bad words allow behind n ids of output, into s->mask if there is one. */
+lq_status seq_mask(seq *s, int64_t n, lq_err *err);
 /* Append an id that was drawn: text, stop conditions, finish. New text waits in s->stop for
  * stop_take. */
 lq_status seq_append(seq *s, int32_t id, const arch_config *c, const tok_tokenizer *t, lq_err *err);
+/* Back to the prompt, for another answer; t as in seq_append. */
+lq_status seq_rewind(seq *s, const tok_tokenizer *t, lq_err *err);
 
 #endif

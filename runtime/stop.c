@@ -63,6 +63,16 @@ lq_status stop_open(stop_matcher **out, const char *const *strings, int n, bool 
     return s;
 }
 
+void stop_reset(stop_matcher *m)
+{
+    for (int i = 0; i < m->n; i++)
+        m->pat[i].state = 0;
+    m->ended = false;
+    m->found = m->best = -1;
+    m->best_start = m->pos = m->base = 0;
+    m->len = m->taken = 0;
+}
+
 void stop_close(stop_matcher *m)
 {
     if (!m) return;

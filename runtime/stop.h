@@ -18,6 +18,7 @@ typedef struct stop_matcher stop_matcher;
  * room: longest piece expected; longer ones make stop_push allocate. */
 lq_status stop_open(stop_matcher **m, const char *const *strings, int n, bool keep, size_t room,
                     lq_err *err);
+void stop_reset(stop_matcher *m); /* as new, with its memory */
 void stop_close(stop_matcher *m); /* NULL allowed */
 
 /* More text. watch false: it passes, and no stop string is found in or across it (min_tokens).

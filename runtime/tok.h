@@ -80,6 +80,7 @@ lq_status tok_stream_prime(tok_stream *s, const int32_t *ids, size_t n, lq_err *
 /* *delta points into the stream until the next call; may be empty. */
 lq_status tok_stream_push(tok_stream *s, int32_t id, const char **delta, size_t *n, lq_err *err);
 lq_status tok_stream_flush(tok_stream *s, const char **delta, size_t *n, lq_err *err);
+void tok_stream_reset(tok_stream *s); /* as new, with its memory */
 void tok_stream_free(tok_stream *s);
 
 #endif

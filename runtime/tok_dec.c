@@ -578,6 +578,17 @@ lq_status tok_stream_new(tok_stream **out, const tok_tokenizer *t, bool skip_spe
     return LQ_OK;
 }
 
+void tok_stream_reset(tok_stream *d)
+{
+    for (size_t i = 0; i < d->n; i++) {
+        dec_state *y = &d->state[i];
+        y->pend.n = y->count = 0;
+        y->begun = false;
+    }
+    d->out.n = d->tmp.n = 0;
+    d->any = false;
+}
+
 void tok_stream_free(tok_stream *d)
 {
     if (!d) return;

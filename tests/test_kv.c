@@ -219,6 +219,32 @@ TEST(a_truncated_shared_block_is_copied_before_it_is_written)
     kv_close(kv);
 }
 
+TEST(forks_share_blocks_until_they_are_written)
+{
+    kv_cache *kv = open_cache(8, false);
+    kv_seq a, b;
+    kv_seq_init(&a);
+    kv_seq_init(&b);
+    CHECK(!kv_reserve(kv, &a, 12, NULL), "reserve");
+    for (int64_t p = 0; p < 12; p++)
+        *cell(kv, &a, p) = (uint8_t)(p + 1);
+    CHECK(!kv_fork(kv, &b, &a, NULL) && b.tokens == 12 && kv_free_blocks(kv) == 6, "no block more");
+    CHECK(!kv_reserve(kv, &b, 13, NULL) && b.table[0] == a.table[0] && b.table[1] != a.table[1] &&
+              kv_free_blocks(kv) == 5,
+          "the block that is written is copied");
+    CHECK(*cell(kv, &b, 11) == 12, "with its bytes");
+    int32_t last = a.table[1];
+    *cell(kv, &b, 12) = 99;
+    CHECK(!kv_reserve(kv, &a, 13, NULL) && a.table[1] == last, "who is left writes in place");
+    *cell(kv, &a, 12) = 13;
+    CHECK(*cell(kv, &b, 12) == 99 && *cell(kv, &a, 12) == 13, "each has its own");
+    kv_seq_free(kv, &a);
+    CHECK(*cell(kv, &b, 3) == 4 && kv_free_blocks(kv) == 6, "what is shared stays");
+    kv_seq_free(kv, &b);
+    CHECK(kv_free_blocks(kv) == 8, "nothing leaks");
+    kv_close(kv);
+}
+
 /* Sequences over two letters, so that prefixes often meet. Each written cell holds a hash of the
  * whole prefix up to it: whatever is shared, copied or evicted, a sequence must read its own. */
 enum { SEQS = 6, BLOCKS = 40 };
@@ -318,6 +344,10 @@ TEST(random_operations_leak_nothing_and_mix_nothing_up)
         player *one = &p[rng(&x) % SEQS];
         if (one->live) {
             play(kv, one, &x);
+        } else if (rng(&x) % 4 == 0 && p[0].live && one != &p[0]) {
+            *one = p[0];
+            kv_seq_init(&one->s);
+            CHECK(!kv_fork(kv, &one->s, &p[0].s, NULL), "fork");
         } else {
             start(kv, one, &x);
             reused += one->written;
@@ -339,6 +369,7 @@ int main(int argc, char **argv)
     RUN(the_oldest_cached_block_is_evicted_and_the_end_of_a_prefix_first);
     RUN(equal_blocks_become_one_and_a_lost_parent_hides_its_children);
     RUN(a_truncated_shared_block_is_copied_before_it_is_written);
+    RUN(forks_share_blocks_until_they_are_written);
     RUN(random_operations_leak_nothing_and_mix_nothing_up);
     return check_end();
 }

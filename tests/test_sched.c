@@ -61,6 +61,8 @@ static void sim_close(sim *m)
     free(m->items);
 }
 
+static int64_t sim_width; /* of what is added next; 0: no beam search */
+
 static seq *sim_add(sim *m, int64_t n_prompt, int64_t n_new, int32_t priority, int score)
 {
     lq_err err;
@@ -72,6 +74,7 @@ static seq *sim_add(sim *m, int64_t n_prompt, int64_t n_new, int32_t priority, i
                       .n_prompt = n_prompt,
                       .max_tokens = n_new,
                       .prompt_logprobs = score,
+                      .beam = { .width = sim_width, .n = 1, .length_penalty = 1 },
                       .priority = priority };
     CHECK(!seq_new(&s, &r, &cfg, m->n_blocks * BLOCK, false, &err), "%s", err.msg);
     s->id = m->next_id++;
@@ -103,14 +106,32 @@ static void check_blocks(const sim *m)
     int64_t n = 0;
     memset(held, 0, sizeof held);
     for (int64_t i = 0; i < m->sc.n_running; i++) {
-        const kv_seq *k = &m->sc.running[i]->kv;
-        for (int64_t b = 0; b < k->n_blocks; b++) {
-            n += !held[k->table[b]];
-            held[k->table[b]] = true;
+        const beam_set *beams = m->sc.running[i]->beams;
+        for (int64_t line = -1; line < (beams ? beams->n_lines : 0); line++) {
+            const kv_seq *k = line < 0 ? &m->sc.running[i]->kv : &beams->lines[line].kv;
+            for (int64_t b = 0; b < k->n_blocks; b++) {
+                n += !held[k->table[b]];
+                held[k->table[b]] = true;
+            }
         }
     }
     CHECK(kv_free_blocks(m->kv) + n == m->n_blocks, "step %lld: %lld free, %lld in tables",
           (long long)m->steps, (long long)kv_free_blocks(m->kv), (long long)n);
+}
+
+/* A search's step with proposals of any kind; true: it is over. */
+static bool search_on(sim *m, seq *s)
+{
+    lq_err err = { "" };
+    beam_set *b = s->beams;
+    for (int64_t i = 0; i < beam_rows(s); i++) {
+        b->n_cands[i] = b->per;
+        for (int64_t k = 0; k < b->per; k++)
+            b->cands[i * b->per + k] =
+                (smp_cand){ (int32_t)rnd(VOCAB), -0.1f * (float)(k + rnd(2)), 0 };
+    }
+    CHECK(!beam_take(s, m->kv, &cfg, NULL, &err), "%s", err.msg);
+    return b->over;
 }
 
 /* One step: every planned sequence computes its chunk, appends an id at the end of it, leaves when
@@ -132,16 +153,24 @@ static int64_t sim_step(sim *m, void (*gone)(seq *s))
     }
     int n = sched_plan(&m->sc, m->items);
     int64_t rows = 0, logits = 0;
+    int item = 0;
     for (int i = 0; i < n; i++) {
         seq *s = m->sc.planned[i];
-        fwd_item *it = &m->items[i];
+        fwd_item *it = &m->items[item];
+        item += (int)beam_rows(s);
+        for (int64_t k = 0; s->beams && k < s->beams->n_lines; k++)
+            CHECK(it[k].seq == &s->beams->lines[k].kv && it[k].n == 1 && it[k].pos0 == s->n_done,
+                  "line %lld of item %d", (long long)k, i);
+        rows += it->n * (beam_rows(s) - 1);
+        logits += beam_rows(s) - 1;
         CHECK(it->n >= 1 && it->pos0 == s->n_done && it->pos0 + it->n <= s->n_ids + s->plan_draft &&
                   s->plan_draft <= s->n_draft,
               "item %d", i);
-        CHECK(s->kv.tokens >= it->pos0 + it->n, "item %d has no room in the cache", i);
+        CHECK(it->seq->tokens >= it->pos0 + it->n, "item %d has no room in the cache", i);
         rows += it->n;
         logits += it->n - it->logits_from;
     }
+    CHECK(item == m->sc.n_items && item <= m->sc.max_seqs, "%d items", item);
     check_plan(m);
     check_blocks(m);
     CHECK(rows <= sched_max_rows(&m->sc), "%lld rows", (long long)rows);
@@ -156,9 +185,9 @@ static int64_t sim_step(sim *m, void (*gone)(seq *s))
         if (s->plan_draft) kv_truncate(m->kv, &s->kv, s->n_done);
         kv_register(m->kv, &s->kv, s->ids, s->n_done, NULL);
         if (s->r.prompt_logprobs >= 0 && s->n_done > s->n_scored) s->n_scored = s->n_done;
-        if (s->n_done < s->n_ids) continue;
-        if (s->max_new > 0) s->ids[s->n_ids++] = (int32_t)rnd(3);
-        if (seq_output(s) < s->max_new) continue;
+        if (s->n_done < s->n_ids || (s->beams && !search_on(m, s))) continue;
+        if (s->max_new > 0 && !s->beams) s->ids[s->n_ids++] = (int32_t)rnd(3);
+        if (seq_output(s) < s->max_new && !s->beams) continue;
         sched_remove(&m->sc, s);
         if (gone) gone(s);
         seq_free(s);
@@ -193,6 +222,29 @@ TEST(random_traffic_always_moves_and_all_of_it_ends)
               (unsigned long long)m.sc.preemptions);
         sim_close(&m);
     }
+}
+
+TEST(beam_searches_move_among_others_and_leak_nothing)
+{
+    for (int round = 0; round < 40; round++) {
+        sim m;
+        int64_t blocks = 8 + rnd(40), seqs = 2 + rnd(12), left = 80, idle = 0;
+        sim_open(&m, blocks, seqs, 1 + rnd(40), round % 2);
+        while (left > 0 || m.sc.n_running || m.sc.n_waiting) {
+            for (int64_t k = left > 0 ? rnd(4) : 0; k > 0 && left > 0; k--, left--) {
+                sim_width = rnd(2) ? 1 + rnd(seqs < 5 ? seqs : 5) : 0;
+                int64_t share = sim_width ? sim_width : 1;
+                int64_t n_prompt = 1 + rnd(3 * BLOCK), most = blocks / share * BLOCK - n_prompt;
+                sim_add(&m, n_prompt, 1 + rnd(most > 0 ? most : 1), (int32_t)rnd(3), -1);
+            }
+            bool any = m.sc.n_running || m.sc.n_waiting;
+            if (any && sim_step(&m, NULL) == 0) idle++;
+            if (m.steps + idle > 1000000) break;
+        }
+        CHECK(idle == 0, "round %d: %lld steps did nothing", round, (long long)idle);
+        sim_close(&m);
+    }
+    sim_width = 0;
 }
 
 /* ---- every batching, in virtual time ---- */
@@ -458,6 +510,7 @@ TEST(lower_priority_numbers_and_earlier_arrivals_go_first)
 int main(int argc, char **argv)
 {
     RUN(random_traffic_always_moves_and_all_of_it_ends);
+    RUN(beam_searches_move_among_others_and_leak_nothing);
     RUN(random_traces_end_once_in_time_and_leak_nothing_under_every_batching);
     RUN(a_static_batch_runs_to_its_end_before_the_next);
     RUN(a_dynamic_batch_begins_when_it_is_full_or_has_waited);

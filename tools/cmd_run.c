@@ -15,6 +15,9 @@ typedef struct {
     bool plain, chat;
     int64_t max_tokens, min_tokens, top_k, seed, logprobs, max_len, batch_tokens;
     double temperature, top_p, min_p, repetition, presence, frequency;
+    int64_t beams;
+    double length_penalty;
+    int early; /* of earlies */
     bool ignore_eos, special;
     opt_list stop;
     size_t kv_bytes;
@@ -62,6 +65,18 @@ static const opt_row sampling_rows[] = {
     { "frequency-penalty", 0, OPT_FLOAT, F(frequency), .def = "0", .lo = -2, .hi = 2,
       .help = "taken off for each time" },
     { "seed", 's', OPT_INT, F(seed), .def = "0", .help = "same seed, same answer" },
+};
+static const char *const earlies[] = {
+    [ENG_EARLY_NO_GAIN] = "false", [ENG_EARLY_FULL] = "true", [ENG_EARLY_NEVER] = "never", NULL
+};
+static const opt_row beam_rows[] = {
+    { "beams", 0, OPT_INT, F(beams), .def = "0", .lo = 0, .hi = 128,
+      .help = "follow so many lines and answer with the likeliest; nothing is drawn (0: off)" },
+    { "length-penalty", 0, OPT_FLOAT, F(length_penalty), .def = "1", .lo = -100, .hi = 100,
+      .help = "of a line: its log-probability over length^this is compared" },
+    { "early-stopping", 0, OPT_ENUM, F(early), .def = "false", .words = earlies,
+      .help = "once there are as many answers as lines: true ends, false goes on while the best "
+              "line is better at its length, never while it could become so" },
 };
 static const opt_row engine_rows[] = {
     { "max-model-len", 0, OPT_INT, F(max_len), .def = "0", .lo = 0, .hi = 1e9,
@@ -258,6 +273,10 @@ static eng_request request_of(const run_opts *o, const int32_t *ids, size_t n, g
                                       .frequency_penalty = (float)o->frequency,
                                       .seed = (uint64_t)o->seed,
                                       .logprobs = (int)o->logprobs },
+                          .beam = { .width = o->beams,
+                                    .n = o->beams ? 1 : 0,
+                                    .length_penalty = o->length_penalty,
+                                    .early = (eng_early)o->early },
                           .stop = o->stop.v,
                           .n_stop = o->stop.n,
                           .ignore_eos = o->ignore_eos,
@@ -321,6 +340,12 @@ static lq_status report(const cmd_ctx *c, const answer *a, const timings *t, lq_
     if (a->oom) return lq_fail(err, LQ_ENOMEM, "no memory for the answer");
     if (c->json) return cmd_print_json(document(a, t), err);
     putchar('\n');
+    if (t->decode <= 0 && a->n_ids > 1) { /* a beam search's answer comes at once */
+        prog_say(LOG_INFO, "%lld prompt tokens and %lld of the answer in %.2f s, ended by %s",
+                 (long long)a->n_prompt, (long long)a->n_ids, t->prompt,
+                 eng_finish_text(a->finish));
+        return LQ_OK;
+    }
     prog_say(LOG_INFO, "%lld prompt tokens in %.2f s, %lld tokens at %.1f per second, ended by %s",
              (long long)a->n_prompt, t->prompt, (long long)a->n_ids,
              per_second((double)(a->n_ids - 1), t->decode), eng_finish_text(a->finish));
@@ -346,7 +371,7 @@ static lq_status generate(answer *a, timings *t, const cmd_ctx *c, const run_opt
                     .kv = opt_kv(&o->model),
                     .kv_bytes = o->kv_bytes,
                     .max_len = o->max_len,
-                    .max_seqs = 1,
+                    .max_seqs = o->beams ? o->beams : 1,
                     .max_batch_tokens = o->batch_tokens };
     lq_status s = read_prompt(o, m->src, tok, &ids, &n, err);
     if (!s) s = structured_open(&form, &o->structured, tok, m->cfg->vocab, err);
@@ -358,7 +383,7 @@ static lq_status generate(answer *a, timings *t, const cmd_ctx *c, const run_opt
         wait_for(a, e, id, c->job);
         double end = prog_now();
         t->prompt = (a->t_first > 0 ? a->t_first : end) - start;
-        t->decode = a->t_last - a->t_first;
+        t->decode = o->beams ? 0 : a->t_last - a->t_first;
     }
     eng_close(e);
     structured_close(&form);
@@ -376,6 +401,13 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (o->chat ? o->ids != NULL : o->system != NULL)
         return lq_fail(err, LQ_EUSAGE,
                        o->chat ? "--chat needs a text, not --ids" : "--system goes with --chat");
+    if (o->beams ? opt_given(c, "temperature") || opt_given(c, "top-k") || opt_given(c, "top-p") ||
+                       opt_given(c, "min-p") || opt_given(c, "seed")
+                 : opt_given(c, "length-penalty") || opt_given(c, "early-stopping"))
+        return lq_fail(err, LQ_EUSAGE,
+                       o->beams ? "--beams draws nothing: without --temperature, --top-k, --top-p, "
+                                  "--min-p and --seed"
+                                : "--length-penalty and --early-stopping go with --beams");
     answer a = { .lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER };
     a.stream = !c->json;
     load_model l = { 0 };
@@ -414,7 +446,8 @@ const cmd_row cmd_run = {
     .args = { { "MODEL", 1, 1, "a .llmq file or a Hugging Face folder" } },
     .groups = { OPT_GROUP("Prompt", prompt_rows, 0), OPT_GROUP("Answer", answer_rows, 0),
                 OPT_GROUP("Structured output", opt_structured_rows, F(structured)),
-                OPT_GROUP("Sampling", sampling_rows, 0), OPT_GROUP("Memory", engine_rows, 0),
+                OPT_GROUP("Sampling", sampling_rows, 0), OPT_GROUP("Beam search", beam_rows, 0),
+                OPT_GROUP("Memory", engine_rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)) },
     .examples = "llmq run model.llmq -p 'Once upon a time'\0"
                 "llmq run model.llmq -p 'It was' -n 64 --temperature 0.8 --top-p 0.95 --seed 7\0"

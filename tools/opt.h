@@ -110,7 +110,7 @@ typedef struct {
     const char *help;
 } opt_arg;
 
-enum { CMD_ARGS = 4, CMD_GROUPS = 6 };
+enum { CMD_ARGS = 4, CMD_GROUPS = 7 };
 
 /* Values of --log-level; each shows what is above it too. */
 typedef enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level;

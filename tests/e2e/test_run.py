@@ -1,4 +1,6 @@
 """`llmq run`: one prompt, one answer, the same bytes whatever the threads."""
+import json
+
 import pytest
 
 from conftest import ROOT
@@ -36,6 +38,16 @@ def test_a_stop_string_ends_the_answer_and_stays_out(llmq):
     assert d["text"] == whole[:whole.index(word)]
 
 
+def test_beams_answer_what_transformers_does(llmq):
+    cases = json.loads((ROOT / "tests" / "golden" / "beam" / "novels-1m.json").read_text())
+    known = [c for c in cases if c["why"] in ("one answer of three", "two beams")]
+    for c in known:
+        d = llmq.json("run", str(ROOT / "models" / "novels-1m"), "--ids", ",".join(map(str, c["prompt"])),
+                      "--beams", str(c["num_beams"]), "-n", str(c["max_new_tokens"]), "--ignore-eos")
+        assert d["ids"] == c["answers"][0], c["why"]
+    assert len(known) == 2
+
+
 def test_a_chat_goes_through_the_template_once(llmq):
     text = "<|begin_of_text|>It was a\n"  # what the model's template makes of the message
     chat = llmq.json("run", MODEL, "--chat", "-p", " It was a ", "-n", "8")
@@ -53,6 +65,9 @@ def test_ids_need_no_tokenizer(llmq):
 @pytest.mark.parametrize("why, args, code, says", [
     ("no prompt", [MODEL], 2, "one of --prompt"),
     ("two prompts", [MODEL, "-p", "a", "--ids", "1"], 2, "one of --prompt"),
+    ("beams that draw", [MODEL, "-p", "a", "--beams", "2", "--seed", "1"], 2, "--beams draws nothing"),
+    ("a penalty of no beams", [MODEL, "-p", "a", "--length-penalty", "2"], 2, "go with --beams"),
+    ("beams under a grammar", [MODEL, "-p", "a", "--beams", "2", "--regex", "a+"], 3, "no grammar"),
     ("a chat of ids", [MODEL, "--ids", "1", "--chat"], 2, "--chat"),
     ("a system message without a chat", [MODEL, "-p", "a", "--system", "b"], 2, "--chat"),
     ("an id beyond the vocabulary", [TINY, "--ids", "320"], 3, "320"),

@@ -1,5 +1,6 @@
 """/v1/completions: C24-C52."""
 import collections
+from concurrent import futures
 import json
 import math
 import re
@@ -332,6 +333,70 @@ def test_the_best_are_those_of_the_highest_logprob_per_token(server):
     assert best["usage"] == every["usage"]  # what was generated, shown or not
 
 
+def beams(server, **more):
+    body = {"prompt": "The old house", "max_tokens": 12, "use_beam_search": True, "n": 4, **more}
+    return server.post_json("/v1/completions", body)
+
+
+@case("C127")
+def test_beam_search_finds_likelier_answers(server, ask):
+    answer = beams(server, temperature=0, logprobs=0, ignore_eos=True)
+    sums = [sum(c["logprobs"]["token_logprobs"]) for c in answer["choices"]]
+    assert [c["index"] for c in answer["choices"]] == [0, 1, 2, 3]
+    assert len({c["text"] for c in answer["choices"]}) == 4 and sums == sorted(sums, reverse=True)
+    assert all(len(c["logprobs"]["tokens"]) == 12 and c["finish_reason"] == "length" for c in answer["choices"])
+    assert answer["usage"]["completion_tokens"] == 48
+    greedy = ask.complete(server, "The old house", max_tokens=12, temperature=0, logprobs=0, ignore_eos=True)
+    assert sums[0] > sum(greedy["choices"][0]["logprobs"]["token_logprobs"])
+    one = beams(server, n=1, best_of=4, ignore_eos=True)
+    assert [c["text"] for c in one["choices"]] == [answer["choices"][0]["text"]]
+
+
+@case("C127")
+def test_beam_search_ends_at_stop_strings_and_favours_lengths(server):
+    whole = beams(server, n=2)["choices"][0]["text"]
+    word = whole.split()[1]
+    for c in beams(server, stop=word, early_stopping=True)["choices"]:
+        assert word not in c["text"] and c["finish_reason"] in ("stop", "length")
+        assert (c["stop_reason"] == word) == (c["finish_reason"] == "stop")
+    short, long = (beams(server, n=1, best_of=4, stop=["e", "o"], length_penalty=p, early_stopping="never",
+                         max_tokens=24)["usage"]["completion_tokens"] for p in (-2, 4))
+    assert short < long
+
+
+@case("C127", "C121")
+def test_beam_search_is_the_same_at_any_load(server):
+    want = beams(server, logprobs=2, length_penalty=0.6)["choices"]
+    with futures.ThreadPoolExecutor(12) as pool:
+        noise = [pool.submit(server.post_json, "/v1/completions",
+                             {"prompt": f"Number {i}", "max_tokens": 30, "temperature": 1}) for i in range(16)]
+        same = [pool.submit(beams, server, logprobs=2, length_penalty=0.6) for _ in range(6)]
+        assert all(s.result()["choices"] == want for s in same)
+        assert all(n.result()["usage"]["completion_tokens"] for n in noise)
+
+
+@case("C127")
+def test_beam_search_in_a_chat_and_for_several_prompts(server):
+    chat = server.post_json("/v1/chat/completions", {
+        "messages": [{"role": "user", "content": "Hello"}], "use_beam_search": True, "best_of": 3, "n": 2,
+        "max_tokens": 6, "logprobs": True})
+    assert len(chat["choices"]) == 2 and all(c["logprobs"]["content"] for c in chat["choices"])
+    both = beams(server, prompt=["The old house", "In the"], n=2)["choices"]
+    alone = [c for p in ("The old house", "In the") for c in beams(server, prompt=p, n=2)["choices"]]
+    assert [c["text"] for c in both] == [c["text"] for c in alone]
+
+
+@case("C127")
+@pytest.mark.parametrize("more, param", [
+    ({"stream": True}, "stream"), ({"temperature": 0.7}, "temperature"), ({"guided_regex": "a+"}, "guided_regex"),
+    ({"n": 65}, "prompt"), ({"early_stopping": "soon"}, "early_stopping"),
+    ({"use_beam_search": False, "length_penalty": 2}, "length_penalty"),
+])
+def test_what_beam_search_cannot_do_is_refused(server, ask, more, param):
+    body = {"prompt": "a", "use_beam_search": True, "n": 2, **more}
+    ask.check_error(server.post("/v1/completions", body), 400, param)
+
+
 @case("C100")
 def test_prompt_logprobs_are_those_of_echo(server):
     body = {"prompt": "The old house", "max_tokens": 2, "temperature": 0, "seed": 1}
@@ -356,7 +421,6 @@ def test_prompt_logprobs_are_those_of_echo(server):
     ("completions", {"suffix": "b"}, "suffix"),
     ("completions", {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ("completions", {"prompt_embeds": "AAAA"}, "prompt_embeds"),
-    ("completions", {"use_beam_search": True}, "use_beam_search"),
     ("chat/completions", {"functions": [{"name": "f"}]}, "functions"),
     ("chat/completions", {"audio": {"voice": "alloy"}}, "audio"),
     ("chat/completions", {"modalities": ["text", "audio"]}, "modalities"),
