@@ -92,33 +92,48 @@ def test_bench_quality_prints_and_keeps_a_row_for_each_text(llmq, draft, text, t
     assert len(kept.with_suffix(".tsv").read_text().splitlines()) == 3
 
 
-FAKE_PEER = """#!/bin/sh
+FAKE_BENCH = """#!/bin/sh
 echo '[{"build_commit": "abc", "model_type": "fake", "n_prompt": 8, "n_gen": 0, "avg_ts": 0.5},
        {"build_commit": "abc", "model_type": "fake", "n_prompt": 0, "n_gen": 2, "avg_ts": 0.25}]'
+"""
+FAKE_BATCHED = """#!/bin/sh
+echo 'a line of its log'
+echo '{"pl": 2, "speed_tg": 0.125}'
 """
 
 
 def peers(llmq_path, env, *args):
-    return subprocess.run([ROOT / "tools/bench/peers.sh", *args], env={**os.environ, "LLMQ": str(llmq_path), **env},
+    clean = {k: v for k, v in os.environ.items() if k not in ("LLAMA_BIN", "LLAMA_MODEL", "OPENVINO_MODEL")}
+    return subprocess.run([ROOT / "tools/bench/peers.sh", *args], env={**clean, "LLMQ": str(llmq_path), **env},
                           capture_output=True, text=True)
 
 
 def test_peers_prints_ratios_of_interleaved_turns(tmp_path):
-    bench = tmp_path / "llama-bench"
-    bench.write_text(FAKE_PEER)
-    bench.chmod(0o755)
-    small = {"LLAMA_BIN": str(tmp_path), "THREADS": "1", "REPEATS": "2", "PROMPT": "8", "STEPS": "2"}
-    r = peers(ROOT / "llmq", small, "some.gguf", ROOT / "models/novels-1m")
+    for name, text in (("llama-bench", FAKE_BENCH), ("llama-batched-bench", FAKE_BATCHED)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    small = {"LLAMA_BIN": str(tmp_path), "LLAMA_MODEL": "some.gguf", "THREADS": "1", "REPEATS": "2", "PROMPT": "8",
+             "CONTEXT": "4", "STEPS": "2", "BATCH": "1,2,3"}
+    r = peers(ROOT / "llmq", small, ROOT / "models/novels-1m")
     assert r.returncode == 0, r.stderr
     lines = [x.split() for x in r.stdout.splitlines()]
-    assert "abc" in r.stdout and [x[:2] for x in lines[2:]] == [[a, b] for a in ("prefill", "decode")
-                                                                for b in ("best", "median")]
+    rows = [("prefill", "1"), ("decode", "1"), ("decode", "2"), ("decode", "3")]
+    assert "abc" in r.stdout and [tuple(x[:3]) for x in lines[2:]] == [(*a, b) for a in rows for b in ("best", "median")]
+    known = {rows[0]: 0.5, rows[1]: 0.25, rows[2]: 0.125}
     for row in lines[2:]:
-        ours, theirs, ratio = map(float, row[2:])
-        assert theirs == {"prefill": 0.5, "decode": 0.25}[row[0]]
-        assert ratio == pytest.approx(ours / theirs, rel=0.01) and ratio > 1
-    assert peers(ROOT / "llmq", {"LLAMA_BIN": str(tmp_path / "none")}, "some.gguf").returncode == 2
-    assert peers(ROOT / "llmq", small).returncode == 2
+        if tuple(row[:2]) == rows[3]:  # the peer was not asked, or did not say
+            assert float(row[3]) > 0 and row[4:] == ["-", "-"]
+            continue
+        ours, theirs, ratio = map(float, row[3:])
+        assert theirs == pytest.approx(known[tuple(row[:2])], abs=0.006)
+        assert ratio == pytest.approx(ours / known[tuple(row[:2])], rel=0.01) and ratio > 1
+
+
+@pytest.mark.parametrize("env,names", [({}, "LLAMA_BIN"), ({"LLAMA_BIN": "/nonexistent"}, "llama-bench"),
+                                       ({"OPENVINO_MODEL": "x", "OPENVINO_PYTHON": "/nonexistent"}, "/nonexistent")])
+def test_peers_that_are_not_there(env, names):
+    r = peers(ROOT / "llmq", env, ROOT / "models/novels-1m")
+    assert r.returncode == 2 and names in r.stderr and "Traceback" not in r.stderr and r.stdout == ""
 
 
 def test_the_roofline_has_a_point_for_each_row(llmq):

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""llmq beside other engines on this machine: the same shape, the same threads, in turns.
+
+usage: [LLAMA_BIN=FOLDER LLAMA_MODEL=F.gguf] [OPENVINO_MODEL=FOLDER] tools/bench/peers.sh [MODEL.llmq]
+
+Measured are the peers that are given:
+  LLAMA_BIN       the folder of llama-bench (and, for more than one sequence, llama-batched-bench),
+                  of whatever version: its build is printed; LLAMA_MODEL is what it runs
+  OPENVINO_MODEL  a folder that optimum-intel exported; OPENVINO_PYTHON (default python3) is a
+                  Python that has openvino_genai
+llmq runs MODEL.llmq, or its built-in 1.1 B Llama shape of SCHEME (u4-g128) where none is given: then
+the peers' models must have that shape for the ratios to mean anything.
+Also from the environment: THREADS (all), REPEATS (4), PROMPT (512), CONTEXT (128: what each sequence
+holds before it decodes), STEPS (32), BATCH (1; "1,2,4,8,16,32" takes minutes), LLMQ (another llmq).
+Prints tokens/s of all sequences together, the best and the median of all turns, and llmq's ratio.
+"""
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def fail(text):
+    print("peers.sh: " + text, file=sys.stderr)
+    sys.exit(2)
+
+
+def setting(name, default):
+    return os.environ.get(name) or str(default)
+
+
+def program(path):
+    if not os.access(path, os.X_OK) or not os.path.isfile(path):
+        fail(f"{path}: expected a program, found none")
+    return str(path)
+
+
+def output(args):
+    try:
+        p = subprocess.run(args, capture_output=True, text=True)
+    except OSError as e:
+        fail(f"{args[0]}: {e.strerror}")
+    if p.returncode:
+        fail(f"{args[0]}: exit {p.returncode}: {p.stderr.strip()[-300:]}")
+    return p.stdout
+
+
+class Work:
+    """What every engine is asked for."""
+
+    def __init__(self):
+        self.threads = int(setting("THREADS", os.cpu_count()))
+        self.prompt, self.context, self.steps = (int(setting(*x)) for x in
+                                                 (("PROMPT", 512), ("CONTEXT", 128), ("STEPS", 32)))
+        self.batch = [int(x) for x in setting("BATCH", 1).split(",")]
+
+
+class Llmq:
+    """Rows ("prefill" or "decode", sequences) -> tokens/s, as of every engine here."""
+
+    def __init__(self, model):
+        self.model = model
+        self.path = program(setting("LLMQ", HERE.parent.parent / "llmq"))
+
+    def run(self, w):
+        doc = json.loads(output([
+            self.path, "bench", "model", *self.model, "--threads", str(w.threads), "--prompt", str(w.prompt),
+            "--batch", ",".join(map(str, w.batch)), "--context", str(w.context), "--steps", str(w.steps),
+            *([] if self.model else ["--scheme", setting("SCHEME", "u4-g128")]), "--log-level", "error", "--json"]))
+        self.about = f"llmq {doc['scheme']}, kernels {doc['kernels']}, activations {doc['activations']}"
+        return {(r["name"], r["batch"]): r[r["name"] + "_tok_s"] for r in doc["rows"]}
+
+
+class LlamaCpp:
+    def __init__(self):
+        folder = pathlib.Path(os.environ["LLAMA_BIN"])
+        self.path, self.batched = program(folder / "llama-bench"), folder / "llama-batched-bench"
+        self.model = os.environ.get("LLAMA_MODEL") or fail("LLAMA_MODEL: expected a .gguf for LLAMA_BIN to run")
+
+    def run(self, w):
+        got = {}
+        for row in json.loads(output([self.path, "-m", self.model, "-t", str(w.threads), "-p", str(w.prompt),
+                                      "-n", str(w.steps), "-r", "1", "-o", "json"])):
+            got["decode" if row["n_gen"] else "prefill", 1] = row["avg_ts"]
+            self.about = f"llama.cpp {row.get('build_commit', '?')}, {row.get('model_type', '?')}"
+        more = [b for b in w.batch if b > 1]
+        if more and os.path.isfile(self.batched):
+            cells = w.context + max(more) * (w.steps + w.context)
+            for line in output([program(self.batched), "-m", self.model, "-t", str(w.threads), "-c", str(cells),
+                                "-b", "2048", "-ub", "512", "-npp", str(w.context), "-ntg", str(w.steps), "-pps",
+                                "-npl", ",".join(map(str, more)), "--output-format", "jsonl"]).splitlines():
+                if line.startswith("{"):
+                    row = json.loads(line)
+                    got["decode", row["pl"]] = row["speed_tg"]
+        return got
+
+
+class OpenVino:
+    def __init__(self):
+        self.model = os.environ["OPENVINO_MODEL"]
+        self.python = setting("OPENVINO_PYTHON", "python3")
+
+    def run(self, w):
+        doc = json.loads(output([self.python, str(HERE / "peer_openvino.py"), self.model, str(w.threads), str(w.prompt),
+                                 str(w.context), str(w.steps), ",".join(map(str, w.batch))]).splitlines()[-1])
+        self.about = f"OpenVINO GenAI {doc['version']}, {self.model}"
+        return {(name, batch): speed for name, batch, speed in doc["rows"]}
+
+
+PEERS = {"LLAMA_BIN": ("llama.cpp", LlamaCpp), "OPENVINO_MODEL": ("OpenVINO", OpenVino)}
+
+
+def main():
+    if len(sys.argv) > 2 or "-h" in sys.argv or "--help" in sys.argv:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    found = [(name, make()) for given, (name, make) in PEERS.items() if os.environ.get(given)]
+    if not found:
+        fail("expected one of " + ", ".join(PEERS) + " in the environment, found none")
+    w, engines = Work(), [("llmq", Llmq(sys.argv[1:])), *found]
+    turns = int(setting("REPEATS", 4))
+    speeds = {name: {} for name, _ in engines}
+    for _ in range(turns):
+        for name, engine in engines:
+            for row, speed in engine.run(w).items():
+                speeds[name].setdefault(row, []).append(speed)
+    print("; ".join(e.about for _, e in engines) + f"; {w.threads} threads, {turns} turns each")
+    print(f"{'tokens/s':20}{'llmq':>10}" + "".join(f"{name:>12}{'ratio':>8}" for name, _ in found))
+    for row, ours in speeds["llmq"].items():
+        for how, pick in (("best", max), ("median", statistics.median)):
+            a, line = pick(ours), f"{row[0]:8}{row[1]:4} {how:7}"
+            line += f" {a:9.2f}"
+            for name, _ in found:
+                b = speeds[name].get(row)
+                line += f" {pick(b):11.2f} {a / pick(b):7.2f}" if b else f"{'-':>12}{'-':>8}"
+            print(line)
+
+
+main()
