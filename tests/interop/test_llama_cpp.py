@@ -1,0 +1,89 @@
+"""GGUF files beside llama.cpp itself, in both directions. LLAMA_BIN is the folder of llama-perplexity,
+llama-quantize and llama-tokenize (Debian: llama.cpp-tools and llama.cpp-tools-extra); without it every test is skipped.
+
+llama-perplexity writes the log-probabilities that it computed, in steps of 16 bits. It keeps keys and values in
+f16, and quantizes activations to 8 bits before quantized weights, so it agrees with f32 arithmetic to a
+divergence, not to the bit; how far its own arithmetic stands from itself in f32 bounds what can be asked.
+
+    LLAMA_BIN=/usr/bin python3 -m pytest tests/interop/test_llama_cpp.py
+"""
+import json
+import os
+import struct
+import subprocess
+
+import pytest
+
+np = pytest.importorskip("numpy", reason="numpy is not installed")
+pytestmark = pytest.mark.skipif("LLAMA_BIN" not in os.environ, reason="LLAMA_BIN does not say where llama.cpp is")
+CTX, PROMPT = 256, 'Once upon a time there was a captain, who said: "Don\'t!"  한국어 12345\n\n\ttab'
+
+
+def llama(name, *args):
+    p = subprocess.run([os.path.join(os.environ["LLAMA_BIN"], name), *map(str, args)], capture_output=True, text=True)
+    assert p.returncode == 0, p.stdout[-1000:] + p.stderr[-2000:]
+    return p.stdout
+
+
+def theirs(model, text, out):
+    """Tokens of one window and the log-probabilities behind each token of its second half."""
+    llama("llama-perplexity", "-m", model, "-f", text, "-c", CTX, "-b", CTX, "--chunks", 1, "-t", 2,
+          "--kl-divergence-base", out)
+    b = out.read_bytes()
+    n_ctx, vocab, chunks = struct.unpack("<Iii", b[8:20])
+    assert b[:8] == b"_logits_" and (n_ctx, chunks) == (CTX, 1)
+    ids = np.frombuffer(b, "<i4", n_ctx, 20)
+    rows = np.frombuffer(b, "<u2", offset=20 + 4 * n_ctx).reshape(CTX - 1 - CTX // 2, -1)
+    step = rows[:, :4].copy().view("<f4")  # of the codes, and their smallest value
+    return ids, rows[:, 4:4 + vocab] * step[:, :1] + step[:, 1:]
+
+
+def ours(llmq, model, ids, out):
+    llmq("logits", model, "--ids", ",".join(map(str, ids)), "-o", out)
+    b = out.read_bytes()
+    logits = np.frombuffer(b, "<f4", offset=8 + int.from_bytes(b[:8], "little")).reshape(CTX, -1)[CTX // 2:CTX - 1]
+    logits = logits.astype(np.float64) - logits.max(1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(1, keepdims=True))
+
+
+def divergence(llmq, model, text, tmp_path):
+    ids, a = theirs(model, text, tmp_path / "theirs")
+    b = ours(llmq, model, ids, tmp_path / "ours")
+    kl = (np.exp(a) * (a - b)).sum(1).mean()
+    print(f"divergence {kl:.1e}")
+    return kl
+
+
+@pytest.fixture
+def words(text, tmp_path):
+    few = tmp_path / "few.txt"
+    few.write_bytes(text.read_bytes()[:8000])
+    return few
+
+
+@pytest.mark.parametrize("how,bound", [
+    ((), 1e-4), (("--method", "rtn", "--bits", "4", "--sym", "--group-size", "32"), 2e-3),
+    (("--method", "rtn", "--bits", "8", "--sym", "--group-size", "32"), 2e-3)])
+def test_llama_cpp_computes_what_llmq_wrote(llmq, model, words, tmp_path, how, bound):
+    src = model
+    if how:
+        llmq("quantize", model, "-o", tmp_path / "q.llmq", *how)
+        src = tmp_path / "q.llmq"
+    llmq("convert", src, "-o", tmp_path / "m.gguf", "--to", "gguf", *([] if how else ["--dtype", "f32"]))
+    assert divergence(llmq, tmp_path / "m.gguf", words, tmp_path) < bound
+
+
+@pytest.mark.parametrize("kind", "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K_M Q4_K_M Q5_K_M Q6_K F16 BF16".split())
+def test_llmq_reads_what_llama_cpp_quantized(llmq, model, words, tmp_path, kind):
+    llmq("convert", model, "-o", tmp_path / "f32.gguf", "--to", "gguf", "--dtype", "f32")
+    llama("llama-quantize", tmp_path / "f32.gguf", tmp_path / "q.gguf", kind, 2)
+    llmq("verify", tmp_path / "q.gguf")
+    assert divergence(llmq, tmp_path / "q.gguf", words, tmp_path) < 2e-3
+
+
+def test_llama_cpp_tokenizes_alike(llmq, model, tmp_path):
+    llmq("convert", model, "-o", tmp_path / "m.gguf", "--to", "gguf")
+    (tmp_path / "p.txt").write_text(PROMPT)
+    got = llama("llama-tokenize", "-m", tmp_path / "m.gguf", "-f", tmp_path / "p.txt", "--ids", "--log-disable")
+    p = llmq("tokenize", model, "--fields", "ids", input=json.dumps({"text": PROMPT}))
+    assert [int(x) for x in got.strip().strip("[]").split(",")] == json.loads(p.stdout)["ids"]
