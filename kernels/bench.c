@@ -127,16 +127,20 @@ static lq_status make_weight(mm_weight *w, const char *scheme, int64_t N, int64_
     qt_scheme s;
     lq_status st = qt_scheme_parse(&s, scheme, err);
     if (st) return st;
-    *w = (mm_weight){ .t = { .scheme = s, .layout = QT_TILE16, .N = N, .K = K }, .N = N, .K = K };
+    qt_tensor t = { .scheme = s, .layout = QT_TILE16, .N = N, .K = K };
     for (int p = 0; p < QT_N_PLANES; p++) {
         size_t n = qt_plane_bytes(&s, QT_TILE16, N, K, (qt_plane)p);
         uint8_t *data = n ? lq_push(a, n) : NULL;
         if (n && !data) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of weights", n);
         for (size_t i = 0; i < n; i++) /* 0x2c..: small normal numbers in every type */
             data[i] = p == QT_CODES && s.kind != QT_DENSE ? (uint8_t)(i * 37) : 0x2c;
-        w->t.plane[p] = (qt_span){ data, n };
+        for (int i = 0; i < 16 && p == QT_MAP && n; i++) { /* no multiples of one small number */
+            float v = (float)((i - 8) * abs(i - 8)) / 64.0f;
+            memcpy(data + 4 * i, &v, sizeof v);
+        }
+        t.plane[p] = (qt_span){ data, n };
     }
-    return LQ_OK;
+    return mm_pack(w, &t, a, NULL, err);
 }
 
 static void share(bench_row *r, double flops, double bytes, double flops_limit, double bytes_limit)
@@ -268,7 +272,8 @@ lq_status bench_kernels_run(bench_row rows[BENCH_MAX_ROWS], int *n_rows, const b
         { "u2-g64", MM_I8 },   { "u3-g128", MM_I8 }, { "u8-g128", MM_I8 },
         { "i8-row", MM_I8 },   { "bf16", MM_BF16 },  { "u4-g128", MM_BF16 },
         { "i8-row", MM_BF16 }, { "f32", MM_F32 },    { "f16", MM_F32 },
-        { "u4-g128", MM_F32 }, { "nf4", MM_F32 },
+        { "u4-g128", MM_F32 }, { "nf4", MM_I8 },     { "nf4", MM_F32 },
+        { "mxfp4", MM_I8 },    { "nvfp4", MM_I8 },
     };
     static const struct {
         kv_dtype d;

@@ -105,6 +105,12 @@ static inline void mm_finish(const mm_out *o, int64_t m, int64_t tile, const flo
     }
 }
 
+/* Whether codes stand for values of a table (mm_table under MM_I8). */
+static inline bool mm_tabled(const mm_task *t)
+{
+    return t->w->scheme.kind == QT_LUT4 || t->w->scheme.kind == QT_E2M1;
+}
+
 /* One scale or zero point of row r of a tile and group g (part `sub` of it), as f32. */
 static inline float mm_scale(const mm_task *t, int64_t tile, int64_t g, int64_t sub, int r)
 {

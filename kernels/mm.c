@@ -19,8 +19,8 @@ enum {
 mm_acts mm_effective(const qt_scheme *s, mm_acts want)
 {
     if (s->act) return MM_F32;
-    const bool ints = s->kind == QT_UINT || s->kind == QT_I8 || s->kind == QT_I8_OUTLIER;
-    if (want != MM_I8 || (ints && s->zero != QT_ZERO_BIAS)) return want;
+    const bool ints = s->kind != QT_DENSE && s->kind != QT_E4M3 && s->zero != QT_ZERO_BIAS;
+    if (want != MM_I8 || ints) return want;
     return s->kind == QT_DENSE && s->dtype == LQ_BF16 ? MM_BF16 : MM_F32;
 }
 
@@ -59,6 +59,41 @@ size_t mm_pack_bytes(const qt_tensor *w)
     return sum;
 }
 
+mm_table mm_table_of(const float v[16])
+{
+    enum { N_MIN = 8, N_SMALL = 15, N_MAX = 127 };
+    mm_table out = { .zero = N_SMALL, .unit = 0 };
+    double max = 0, least = INFINITY;
+    int best = N_MIN;
+    for (int i = 0; i < 16; i++) {
+        if (!(fabsf(v[i]) < INFINITY)) out.unit = NAN;
+        if (fabs((double)v[i]) > max) max = fabs((double)v[i]);
+    }
+    const bool usable = max > 0 && max < INFINITY && out.unit == 0;
+    for (int n = N_MIN; usable && n <= N_MAX; n++) {
+        double sum = 0;
+        for (int i = 0; i < 16; i++) {
+            double at = (double)v[i] * n / max, e = (rint(at) - at) / n;
+            sum += e * e;
+        }
+        if (sum < least) least = sum, best = n;
+    }
+    if (best > N_SMALL) out.zero = 128;
+    if (usable) out.unit = (float)(max / best);
+    for (int i = 0; i < 16; i++)
+        out.t[i] = (uint8_t)(out.zero + (usable ? (int)rint((double)v[i] * best / max) : 0));
+    return out;
+}
+
+static void set_table(mm_weight *w)
+{
+    float map[16];
+    if (w->t.scheme.kind == QT_E2M1) w->table = mm_table_of(qt_e2m1);
+    if (w->t.scheme.kind != QT_LUT4) return;
+    memcpy(map, w->t.plane[QT_MAP].data, sizeof map);
+    w->table = mm_table_of(map);
+}
+
 typedef struct {
     void *w[QT_N_PLANES];
     const qt_tensor *from;
@@ -74,7 +109,10 @@ static void pack_item(void *ctx, int64_t item, int thread)
 lq_status mm_pack(mm_weight *out, const qt_tensor *w, lq_arena *a, pool *p, lq_err *err)
 {
     *out = (mm_weight){ .t = *w, .N = w->N, .K = w->K };
-    if (w->layout == QT_TILE16) return LQ_OK;
+    if (w->layout == QT_TILE16) {
+        set_table(out);
+        return LQ_OK;
+    }
     qt_scheme s = tiles_scheme(&w->scheme, w->N, w->K);
     pack_ctx c = { .from = w };
     out->t = (qt_tensor){ .scheme = s, .layout = QT_TILE16, .N = w->N, .K = w->K };
@@ -87,6 +125,7 @@ lq_status mm_pack(mm_weight *out, const qt_tensor *w, lq_arena *a, pool *p, lq_e
     }
     tiles_pack_shared(c.w, w);
     pool_run(p, tiles_shape(&s, w->N, w->K).tiles, pack_item, &c);
+    set_table(out);
     return LQ_OK;
 }
 
@@ -113,7 +152,7 @@ static need need_of(const mm_weight *w, mm_acts acts)
                                              (sc->zero == QT_ZERO_INT && sc->zbits == sc->bits)
                                        : sc->kind == QT_I8 || sc->kind == QT_I8_OUTLIER;
     d.hardware = d.acts == MM_BF16 && k_get()->mm_bf16 && exact;
-    d.A = d.s.Gp % 128 == 0 ? 128 : d.s.Gp % 64 == 0 ? 64 : 32;
+    d.A = d.s.subs > 1 ? TILE_K / d.s.subs : d.s.Gp % 128 == 0 ? 128 : d.s.Gp % 64 == 0 ? 64 : 32;
     if (sc->act) d.act = sc;
     if (sc->kind == QT_UINT && sc->irregular) d.perm = w->t.plane[QT_GIDX].data;
     if (sc->kind == QT_I8_OUTLIER && sc->n_out) {
@@ -139,7 +178,7 @@ static bool same_act(const qt_scheme *a, const qt_scheme *b)
 static bool same_need(const need *a, const need *b)
 {
     return a->acts == b->acts && same_act(a->act, b->act) && a->hardware == b->hardware &&
-           a->K == b->K && a->s.G == b->s.G && same_index(a->perm, b->perm, a->K) &&
+           a->K == b->K && a->s.G == b->s.G && a->A == b->A && same_index(a->perm, b->perm, a->K) &&
            a->n_out == b->n_out && same_index(a->out_idx, b->out_idx, a->n_out);
 }
 

@@ -12,7 +12,9 @@
  * block of A places, A the largest of 128, 64, 32 that divides Gp: sx = absmax/127, xq = rint(x *
  * (127/absmax)), all 0 where absmax < MM_I8_TINY. Exact integer sums D = sum(code*xq) and X =
  * sum(xq) per block, then in f32, blocks and groups in order: v = fma(-z, X, D);  acc_g = fma(sx,
- * v, acc_g);  y = fma(s, acc_g, y). A block with NaN or Inf gives NaN.
+ * v, acc_g);  y = fma(s, acc_g, y). A block with NaN or Inf gives NaN. Tables of 16 values are
+ * rounded to integers first (mm_table): the code is then t[code], and s is s * unit, rounded to
+ * f32. Where half a step has a scale (nvfp4), it is a group of its own, and A is 16.
  *
  * QT_I8_OUTLIER: y += the outlier columns' own sum (MM_F32 order), from the unquantized
  * activations; in MM_I8 their places hold 0. Then y += bias, y += the old y (add).
@@ -24,12 +26,13 @@
  * Inputs that a weight's scheme rounds (qt_scheme.act) are rounded first, by mm_round_acts, and
  * then taken as MM_F32.
  *
- * mm_effective: int8 products pay only where weights are integers, so MM_I8 on dense bf16 is
- * MM_BF16, on other dense, on QT_LUT4, QT_E4M3, QT_E2M1 and QT_ZERO_BIAS MM_F32; MM_BF16 is itself
- * for every scheme that does not round its inputs.
+ * mm_effective: int8 products pay only where weights are integers or come from a table, so MM_I8 on
+ * dense bf16 is MM_BF16, on other dense, on QT_E4M3 and QT_ZERO_BIAS MM_F32; MM_BF16 is itself for
+ * every scheme that does not round its inputs.
  *
  * Error bound of a result against the exact product with the prepared activations:
- * 3*K*2^-24*sum|x*w|; with zero points under MM_I8 or MM_BF16 the sum is over |x|*(code + z)*s. */
+ * 3*K*2^-24*sum|x*w|; with zero points under MM_I8 or MM_BF16 the sum is over |x|*(code + z)*s, and
+ * under MM_I8 the weights of tables are those of mm_table. */
 #ifndef LLMQ_KERNELS_MM_H
 #define LLMQ_KERNELS_MM_H
 
@@ -48,13 +51,27 @@ mm_acts mm_effective(const qt_scheme *s, mm_acts want);
  * e4m3(x / scale). A group with NaN or Inf becomes NaN; of zeros, zeros. dst == x is allowed. */
 void mm_round_acts(float *dst, const float *x, int64_t K, const qt_scheme *s);
 
+/* A table of 16 values v as MM_I8 multiplies them: v[c] becomes (t[c] - zero) * unit, unit =
+ * max|v|/n with the n of 8..127 (the smallest of equals) whose sum of squared errors is least;
+ * E2M1's values are exact with n = 12. That sum is at most what n = 127 leaves, so the root mean
+ * square of the 16 errors is at most max|v|/254. nf4: n = 112, rms 0.0017, none above 0.0039 of the
+ * block's absmax. A table of zeros has unit 0, one with NaN or Inf unit NaN. */
+typedef struct {
+    uint8_t t[16];
+    int zero; /* 15 where n <= 15, so that t < 32; else 128 */
+    float unit;
+} mm_table;
+mm_table mm_table_of(const float v[16]);
+
 typedef struct {
     qt_tensor t; /* layout QT_TILE16 */
     int64_t N, K;
-    bool expanded; /* had to become dense (see formats/tiles.h) */
+    bool expanded;  /* had to become dense (see formats/tiles.h) */
+    mm_table table; /* QT_LUT4, QT_E2M1 */
 } mm_weight;
 
-/* Bytes that mm_pack cuts from the arena; 0 when `w` is tiled already and is used in place.
+/* What a product needs of a weight. Bytes that mm_pack cuts from the arena; 0 when `w` is tiled
+ * already and is used in place.
  * mm_pack: LQ_ENOMEM alone; `w` has passed qt_check_view. */
 size_t mm_pack_bytes(const qt_tensor *w);
 lq_status mm_pack(mm_weight *out, const qt_tensor *w, lq_arena *a, pool *p, lq_err *err);

@@ -9,6 +9,9 @@
  *    3     2 *  7 * 127      16 quads, two steps:              28448
  *    2     2 *  3 * 127      32 quads, four steps:             24384      all below 32768
  *
+ * Codes of a table (mm_table) are looked up by a shuffle of bytes. Integers up to 30 leave room for
+ * 4 quads, half a step; larger ones are taken as codes of 8 bits.
+ *
  * Codes of 8 bits leave no room: c - 128 is split into its size (128 at most) and its sign, which
  * moves to x, so that a product is at most 2 * 128 * 127 = 32512; 128 * sum(x), known from the
  * preparation, is added back. All of it is exact: the same integers as in every other family.
@@ -21,6 +24,7 @@
 enum { SMALL_ROWS = 5, U8_ROWS = 4, I8_TILES_1 = 2 };
 
 V16 vi vi_ones16(void) { return vi_set1(0x00010001); }
+V16 vi signs(void) { return vi_set1(INT32_C(-2139062144)); } /* the upper bit of each byte */
 V16 __m256i products(__m256i codes, __m256i x) { return _mm256_maddubs_epi16(codes, x); }
 /* Compilers regroup sums of integers, so that all products of a step wait in memory before one is
  * added: a sum that passes through here is finished where it stands. */
@@ -45,14 +49,16 @@ V16 vi vi_fold16(vi sum, vi pairs)
     return vi_in_place((vi){ _mm256_add_epi32(sum.a, _mm256_madd_epi16(pairs.a, one.a)),
                              _mm256_add_epi32(sum.b, _mm256_madd_epi16(pairs.b, one.b)) });
 }
-/* sum + signed codes times x; size = |codes|. */
-V16 vi vi_dot_signed(vi sum, vi codes, vi size, vi x)
+/* sum + a times b, signed bytes; size = |a|; b is never -128, a may be. */
+V16 vi vi_dot_signed(vi sum, vi a, vi size, vi b)
 {
-    const vi pairs = { products(size.a, _mm256_sign_epi8(x.a, codes.a)),
-                       products(size.b, _mm256_sign_epi8(x.b, codes.b)) };
+    const vi pairs = { products(size.a, _mm256_sign_epi8(b.a, a.a)),
+                       products(size.b, _mm256_sign_epi8(b.b, a.b)) };
     return vi_fold16(sum, pairs);
 }
 
+/* Taken as codes of 8 bits, less 128. */
+V16 bool is_signed(w_src src) { return src == W_U8 || src == W_LUT4; }
 V16 int64_t steps_per_fold(w_src src) { return src == W_U2 ? 4 : src == W_U3 ? 2 : 1; }
 
 /* One block: its tiles' codes at the step to come, its rows' activations, and sums. */
@@ -61,17 +67,21 @@ typedef struct {
     const int8_t *x[MAX_R];
     vi sum[MAX_R][MAX_T]; /* 16 bits */
     vi dot[MAX_R][MAX_T]; /* 32 bits */
+    vi table;             /* of W_LUT4, signed; of W_LUT4S and W_NV4 */
     vf y[MAX_R][MAX_T];
 } i8_sums;
 
-/* One step of 32 inputs from p on, of codes below 16; `fresh`: sums start with it. */
-V16 void step_small(i8_sums *c, int64_t p, w_src src, int RM, int NT, bool fresh)
+/* The first turns of a step from p on, of codes below 32; `fresh`: sums start with it. */
+V16 void step_small(i8_sums *c, int64_t p, w_src src, int RM, int NT, int turns, bool fresh)
 {
-    UNROLL for (int turn = 0; turn < 8 / quads(src); turn++)
-        UNROLL for (int k = 0; k < quads(src); k++)
+    UNROLL for (int turn = 0; turn < turns; turn++) UNROLL for (int k = 0; k < quads(src); k++)
     {
         vi w[MAX_T];
-        UNROLL for (int n = 0; n < NT; n++) w[n] = unpack(c->step[n], src, turn, k);
+        UNROLL for (int n = 0; n < NT; n++)
+        {
+            w[n] = unpack(c->step[n], src, turn, k);
+            if (w_table(src)) w[n] = vi_lookup(c->table, w[n]);
+        }
         UNROLL for (int r = 0; r < RM; r++)
         {
             vi x = vi_word(c->x[r] + p + 4 * (turn * quads(src) + k));
@@ -83,21 +93,24 @@ V16 void step_small(i8_sums *c, int64_t p, w_src src, int RM, int NT, bool fresh
 }
 
 /* The same of codes of 8 bits, less 128, straight into 32 bits. */
-V16 void step_u8(i8_sums *c, int64_t p, int RM, int NT)
+V16 void step_signed(i8_sums *c, int64_t p, w_src src, int RM, int NT)
 {
     UNROLL for (int quad = 0; quad < 8; quad++)
     {
         vi w[MAX_T], size[MAX_T];
         UNROLL for (int n = 0; n < NT; n++)
         {
-            w[n] = vi_xor(vi_load(c->step[n] + 64 * quad), vi_set1(INT32_C(-2139062144)));
+            w[n] = src == W_U8 ? vi_xor(vi_load(c->step[n] + 64 * quad), signs())
+                               : vi_lookup(c->table, unpack(c->step[n], src, quad / 2, quad % 2));
             size[n] = (vi){ _mm256_abs_epi8(w[n].a), _mm256_abs_epi8(w[n].b) };
         }
         UNROLL for (int r = 0; r < RM; r++)
         {
             vi x = vi_word(c->x[r] + p + 4 * quad);
+            const vi size_x = { _mm256_abs_epi8(x.a), _mm256_abs_epi8(x.b) };
             UNROLL for (int n = 0; n < NT; n++) c->dot[r][n] =
-                vi_dot_signed(c->dot[r][n], w[n], size[n], x);
+                RM == 1 && src == W_LUT4 ? vi_dot_signed(c->dot[r][n], x, size_x, w[n])
+                                         : vi_dot_signed(c->dot[r][n], w[n], size[n], x);
         }
     }
 }
@@ -116,27 +129,36 @@ V16 void next_step(i8_sums *c, size_t step_bytes, size_t ahead, int RM, int NT)
 
 #define BLOCK(r, n) UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
 
+#define FOLD() BLOCK(r, n) c->dot[r][n] = vi_fold16(c->dot[r][n], c->sum[r][n])
+
 /* The A inputs from p on into dot. */
 V16 void dot_inputs(i8_sums *c, int64_t p, int64_t A, size_t ahead, w_src src, int RM, int NT)
 {
     const size_t step_bytes = 64 * (size_t)w_bits(src);
     for (int64_t stop = p + A; p < stop;) {
-        if (src == W_U8 || src == W_U4) {
-            if (src == W_U8)
-                step_u8(c, p, RM, NT);
-            else
-                step_small(c, p, src, RM, NT, true);
+        if (src == W_LUT4S || src == W_NV4) {
+            step_small(c, p, src, RM, NT, 2, true);
+            FOLD();
+            next_step(c, step_bytes / 2, ahead, RM, NT);
+            p += TILE_K / 2;
+        } else if (is_signed(src)) {
+            step_signed(c, p, src, RM, NT);
+            next_step(c, step_bytes, ahead, RM, NT);
+            p += TILE_K;
+        } else if (src == W_U4) {
+            step_small(c, p, src, RM, NT, 4, true);
+            FOLD();
             next_step(c, step_bytes, ahead, RM, NT);
             p += TILE_K;
         } else {
             BLOCK(r, n) c->sum[r][n] = vi_set1(0);
             int64_t fold = p + TILE_K * steps_per_fold(src);
             for (fold = fold < stop ? fold : stop; p < fold; p += TILE_K) {
-                step_small(c, p, src, RM, NT, false);
+                step_small(c, p, src, RM, NT, 8 / quads(src), false);
                 next_step(c, step_bytes, ahead, RM, NT);
             }
+            FOLD();
         }
-        if (src != W_U8) BLOCK(r, n) c->dot[r][n] = vi_fold16(c->dot[r][n], c->sum[r][n]);
     }
 }
 
@@ -146,7 +168,7 @@ V16 void dot_inputs(i8_sums *c, int64_t p, int64_t A, size_t ahead, w_src src, i
 V16 vf less_zeros(vi dot, vf z, vf X, w_src src, bool no_zeros)
 {
     vf D = vf_from_vi(dot);
-    if (src == W_U8) {
+    if (is_signed(src)) {
         if (no_zeros) return D;
         D = vf_fma(vf_set1(128), X, D);
     }
@@ -156,15 +178,18 @@ V16 vf less_zeros(vi dot, vf z, vf X, w_src src, bool no_zeros)
 V16 void i8_block_avx2(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile)
 {
     block b = block_at(t, m, tile, RM, NT);
-    const int64_t A = t->x.A, nb = t->s.Kp / A, per_group = t->s.Gp / A;
+    const int64_t A = t->x.A, nb = t->s.Kp / A, per_group = t->s.Gp / w_subs(src) / A;
     const float *xs = t->x.s + m * nb, *xsum = t->x.qs + m * nb;
-    const bool no_zeros = t->w->scheme.zero == QT_ZERO_NONE;
+    const bool no_zeros = t->w->scheme.zero == QT_ZERO_NONE; /* 128, of tables too */
     i8_sums c;
+    c.table = vi_table(t->o.w->table.t);
+    if (is_signed(src)) c.table = vi_xor(c.table, signs());
     UNROLL for (int n = 0; n < NT; n++) c.step[n] =
         (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
     UNROLL for (int r = 0; r < RM; r++) c.x[r] = t->x.q + (m + r) * t->s.Kp;
     BLOCK(r, n) c.y[r][n] = vf_set1(0);
-    for (int64_t g = 0, p = 0; g < t->s.ng; g++) {
+    for (int64_t i = 0, p = 0; i < t->s.ng * w_subs(src); i++) {
+        const int64_t g = i / w_subs(src), sub = i % w_subs(src);
         vf acc[MAX_R][MAX_T], z[MAX_T];
         BLOCK(r, n) acc[r][n] = vf_set1(0);
         UNROLL for (int n = 0; n < NT; n++) z[n] = load_zero(t, b.tile[n], g, src);
@@ -180,7 +205,7 @@ V16 void i8_block_avx2(const mm_task *t, w_src src, int RM, int NT, int64_t m, i
         }
         UNROLL for (int n = 0; n < NT; n++)
         {
-            vf s = load_scale(t, b.tile[n], g, 0);
+            vf s = load_scale_i8(t, b.tile[n], g, sub, src);
             UNROLL for (int r = 0; r < RM; r++) c.y[r][n] = vf_fma(s, acc[r][n], c.y[r][n]);
         }
     }
@@ -192,7 +217,7 @@ V16 void i8_block_avx2(const mm_task *t, w_src src, int RM, int NT, int64_t m, i
 /* Rows of the next block when `left` are to come: as even as possible, two at least of several. */
 static inline int64_t rows_next(int64_t left, w_src src)
 {
-    return lq_ceil_div(left, lq_ceil_div(left, src == W_U8 ? U8_ROWS : SMALL_ROWS));
+    return lq_ceil_div(left, lq_ceil_div(left, is_signed(src) ? U8_ROWS : SMALL_ROWS));
 }
 
 #define I8_WALK(SRC)                                                     \
@@ -214,7 +239,7 @@ static inline int64_t rows_next(int64_t left, w_src src)
 
 static inline void avx2_mm_i8(const mm_task *t)
 {
-    switch (w_src_of(&t->w->scheme)) {
+    switch (w_src_i8(t)) {
     case W_U2:
         I8_WALK(W_U2);
         break;
@@ -223,6 +248,15 @@ static inline void avx2_mm_i8(const mm_task *t)
         break;
     case W_U4:
         I8_WALK(W_U4);
+        break;
+    case W_LUT4:
+        I8_WALK(W_LUT4);
+        break;
+    case W_LUT4S:
+        I8_WALK(W_LUT4S);
+        break;
+    case W_NV4:
+        I8_WALK(W_NV4);
         break;
     default:
         I8_WALK(W_U8);

@@ -96,24 +96,34 @@ void ref_mm_f32(const mm_task *t)
         }
 }
 
+/* A weight as MM_I8 multiplies it. */
+static int integer(const decoder *d, int64_t p)
+{
+    unsigned c = tiles_code(d->tile, d->bits, d->r, p);
+    return (int)(mm_tabled(d->t) ? d->t->o.w->table.t[c] : c);
+}
+
 void ref_mm_i8(const mm_task *t)
 {
-    int64_t A = t->x.A, nb = t->s.Kp / A;
+    int64_t A = t->x.A, nb = t->s.Kp / A, subs = t->s.subs, n = t->s.Gp / subs / A;
+    const mm_table *table = &t->o.w->table;
     for (int64_t m = t->m0; m < t->m1; m++)
         for (int64_t tile = t->t0; tile < t->t1; tile++) {
             float y[TILE_N] = { 0 };
             for (int r = 0; r < TILE_N; r++) {
                 decoder d = decoder_for(t, tile, r);
-                for (int64_t g = 0; g < t->s.ng; g++) {
-                    float zero = mm_zero(t, tile, g, r), acc = 0;
-                    for (int64_t b = g * t->s.Gp / A; b < (g + 1) * t->s.Gp / A; b++) {
+                for (int64_t i = 0; i < t->s.ng * subs; i++) {
+                    int64_t g = i / subs;
+                    float scale = mm_scale(t, tile, g, i % subs, r), acc = 0;
+                    float zero = mm_tabled(t) ? (float)table->zero : mm_zero(t, tile, g, r);
+                    for (int64_t b = i * n; b < (i + 1) * n; b++) {
                         int32_t dot = 0;
                         for (int64_t p = b * A; p < (b + 1) * A; p++)
-                            dot += (int)tiles_code(d.tile, d.bits, r, p) * t->x.q[m * t->s.Kp + p];
+                            dot += integer(&d, p) * t->x.q[m * t->s.Kp + p];
                         float v = fmaf(-zero, t->x.qs[m * nb + b], (float)dot);
                         acc = fmaf(t->x.s[m * nb + b], v, acc);
                     }
-                    y[r] = fmaf(mm_scale(t, tile, g, 0, r), acc, y[r]);
+                    y[r] = fmaf(mm_tabled(t) ? scale * table->unit : scale, acc, y[r]);
                 }
                 y[r] += outliers(t, m, tile, r);
             }

@@ -29,8 +29,9 @@ typedef enum {
     W_U3B,
     W_U4B,
     W_U8B,
-    W_LUT4, /* also mxfp4, whose table is fixed */
-    W_NV4,  /* nvfp4: two scales in a step */
+    W_LUT4,  /* also mxfp4, whose table is fixed */
+    W_LUT4S, /* MM_I8 alone: a table of integers below 32 */
+    W_NV4,   /* nvfp4: two scales in a step */
     W_E4M3
 } w_src;
 V16 int w_bits(w_src s)
@@ -41,7 +42,8 @@ V16 int w_bits(w_src s)
                                                     : 4;
 }
 V16 bool w_bias(w_src s) { return s >= W_U2B && s <= W_U8B; }
-V16 bool w_table(w_src s) { return s == W_LUT4 || s == W_NV4; }
+V16 bool w_table(w_src s) { return s >= W_LUT4 && s <= W_NV4; }
+V16 int64_t w_subs(w_src s) { return s == W_NV4 ? 2 : 1; } /* scales in a group */
 static w_src w_src_of(const qt_scheme *s)
 {
     if (s->kind == QT_DENSE)
@@ -108,8 +110,15 @@ V16 vf load_scale(const mm_task *t, int64_t tile, int64_t g, int64_t sub)
     vf v = vf_load((const float *)(const void *)(p + 4 * at));
     return s->div127 ? vf_div(v, vf_set1(127)) : v;
 }
+/* The same under MM_I8, where tables are integers (mm_table). */
+V16 vf load_scale_i8(const mm_task *t, int64_t tile, int64_t g, int64_t sub, w_src src)
+{
+    vf s = load_scale(t, tile, g, sub);
+    return w_table(src) ? vf_mul(s, vf_set1(t->o.w->table.unit)) : s;
+}
 V16 vf load_zero(const mm_task *t, int64_t tile, int64_t g, w_src src)
 {
+    if (w_table(src)) return vf_set1((float)t->o.w->table.zero);
     const qt_scheme *s = &t->w->scheme;
     const uint8_t *p = t->w->plane[QT_ZEROS].data;
     size_t at = (size_t)((tile * t->s.ng + g) * TILE_N);
@@ -342,8 +351,17 @@ static inline void tmpl_mm_f32(const mm_task *t)
     }
 }
 
-/* ---- MM_I8 ----
- * vi_dot adds to each lane the products of its four unsigned codes and the four int8 activations
+/* ---- MM_I8 ---- */
+static w_src w_src_i8(const mm_task *t)
+{
+    w_src s = w_src_of(&t->w->scheme);
+    return s == W_LUT4 && t->o.w->table.zero < 16 ? W_LUT4S : s;
+}
+/* Inputs of a part of a step that has a scale of its own, and its turns of unpack(). */
+V16 int64_t part_inputs(w_src s) { return TILE_K / w_subs(s); }
+V16 int part_turns(w_src s) { return (int)part_inputs(s) / 4 / quads(s); }
+
+/* vi_dot adds to each lane the products of its four unsigned codes and the four int8 activations
  * that all lanes share. Exact in every version, so its order is free. */
 #if defined(__AVX512VNNI__)
 V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
@@ -354,7 +372,7 @@ V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
 #elif defined(__AVX512F__)
 V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
 {
-    if (src != W_U8) /* sums of two products below 2^15: 2 * 15 * 127 */
+    if (src != W_U8 && src != W_LUT4) /* sums of two products below 2^15: 2 * 31 * 127 */
         return vi_add(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), _mm512_set1_epi16(1)));
     vi low = vi_set1(0x00ff00ff); /* inputs 0, 2 and 1, 3 as pairs of 16 bits */
     vi even = _mm512_madd_epi16(vi_and(w, low), _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
@@ -372,6 +390,7 @@ V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_
     const int8_t *x[MAX_R];
     const float *xs[MAX_R], *xsum[MAX_R];
     int64_t A = t->x.A, nb = t->s.Kp / A;
+    const vi table = vi_table(t->o.w->table.t);
     UNROLL for (int n = 0; n < NT; n++) step[n] =
         (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
     UNROLL for (int r = 0; r < RM; r++)
@@ -382,23 +401,28 @@ V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_
         UNROLL for (int n = 0; n < NT; n++) y[r][n] = vf_set1(0);
     }
     int64_t p = 0, blk = 0;
-    for (int64_t g = 0; g < t->s.ng; g++) {
+    for (int64_t i = 0; i < t->s.ng * w_subs(src); i++) {
+        const int64_t g = i / w_subs(src), sub = i % w_subs(src);
         vf acc[MAX_R][MAX_T];
         UNROLL for (int n = 0; n < NT; n++)
         {
             z[n] = load_zero(t, b.tile[n], g, src);
             UNROLL for (int r = 0; r < RM; r++) acc[r][n] = vf_set1(0);
         }
-        for (int64_t end = p + t->s.Gp; p < end; blk++) {
+        for (int64_t end = p + t->s.Gp / w_subs(src); p < end; blk++) {
             vi dot[MAX_R][MAX_T];
             UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++) dot[r][n] =
                 vi_set1(0);
-            for (int64_t stop = p + A; p < stop; p += TILE_K) {
-                for (int turn = 0; turn < 8 / quads(src); turn++)
+            for (int64_t stop = p + A; p < stop; p += part_inputs(src)) {
+                for (int turn = 0; turn < part_turns(src); turn++)
                     UNROLL for (int k = 0; k < quads(src); k++)
                     {
                         vi w[MAX_T];
-                        UNROLL for (int n = 0; n < NT; n++) w[n] = unpack(step[n], src, turn, k);
+                        UNROLL for (int n = 0; n < NT; n++)
+                        {
+                            w[n] = unpack(step[n], src, turn, k);
+                            if (w_table(src)) w[n] = vi_lookup(table, w[n]);
+                        }
                         UNROLL for (int r = 0; r < RM; r++)
                         {
                             vi xv = vi_word(x[r] + p + 4 * (turn * quads(src) + k));
@@ -406,7 +430,8 @@ V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_
                                 vi_dot(dot[r][n], w[n], xv, src);
                         }
                     }
-                UNROLL for (int n = 0; n < NT; n++) step[n] += t->s.step_bytes;
+                UNROLL for (int n = 0; n < NT; n++) step[n] +=
+                    t->s.step_bytes / (size_t)w_subs(src);
             }
             UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
             {
@@ -416,7 +441,7 @@ V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_
         }
         UNROLL for (int n = 0; n < NT; n++)
         {
-            vf s = load_scale(t, b.tile[n], g, 0);
+            vf s = load_scale_i8(t, b.tile[n], g, sub, src);
             UNROLL for (int r = 0; r < RM; r++) y[r][n] = vf_fma(s, acc[r][n], y[r][n]);
         }
     }
@@ -428,7 +453,7 @@ V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_
 
 static inline void tmpl_mm_i8(const mm_task *t)
 {
-    switch (w_src_of(&t->w->scheme)) {
+    switch (w_src_i8(t)) {
     case W_U2:
         WALK(i8_block, W_U2);
         break;
@@ -437,6 +462,15 @@ static inline void tmpl_mm_i8(const mm_task *t)
         break;
     case W_U4:
         WALK(i8_block, W_U4);
+        break;
+    case W_LUT4:
+        WALK(i8_block, W_LUT4);
+        break;
+    case W_LUT4S:
+        WALK(i8_block, W_LUT4S);
+        break;
+    case W_NV4:
+        WALK(i8_block, W_NV4);
         break;
     default:
         WALK(i8_block, W_U8);

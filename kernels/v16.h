@@ -82,6 +82,12 @@ V16 void vlut_get4(vf w[4], vlut t, vi codes)
     UNROLL for (unsigned j = 0; j < 4; j++) w[j] =
         _mm512_permutexvar_ps(vi_and(vi_srl(codes, 8 * j), vi_set1(15)), t);
 }
+/* A table of 16 bytes; each byte of `codes`, below 16, becomes its entry. */
+V16 vi vi_table(const uint8_t p[16])
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)p));
+}
+V16 vi vi_lookup(vi table, vi codes) { return _mm512_shuffle_epi8(table, codes); }
 
 #else /* AVX2 */
 
@@ -260,6 +266,15 @@ V16 void vlut_get4(vf w[4], vlut t, vi codes)
     vlut_half(a, &t, codes.a);
     vlut_half(b, &t, codes.b);
     UNROLL for (int j = 0; j < 4; j++) w[j] = (vf){ a[j], b[j] };
+}
+V16 vi vi_table(const uint8_t p[16])
+{
+    __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)p));
+    return (vi){ t, t };
+}
+V16 vi vi_lookup(vi table, vi codes)
+{
+    return (vi){ _mm256_shuffle_epi8(table.a, codes.a), _mm256_shuffle_epi8(table.b, codes.b) };
 }
 #undef F2
 #undef I2

@@ -101,10 +101,10 @@ static lq_status fill_tensor(qt_tensor *t, uint64_t seed, lq_arena *a, pool *p, 
 static lq_status make_linear(model_linear *l, const qt_scheme *s, int64_t N, int64_t K,
                              uint64_t seed, lq_arena *a, pool *p, lq_err *err)
 {
-    l->w = (mm_weight){ .N = N, .K = K };
-    l->w.t = (qt_tensor){ .scheme = tiles_scheme(s, N, K), .layout = QT_TILE16, .N = N, .K = K };
+    qt_tensor t = { .scheme = tiles_scheme(s, N, K), .layout = QT_TILE16, .N = N, .K = K };
+    lq_status e = fill_tensor(&t, seed << 32, a, p, err);
     l->present = true;
-    return fill_tensor(&l->w.t, seed << 32, a, p, err);
+    return e ? e : mm_pack(&l->w, &t, a, p, err);
 }
 
 static lq_status make_layer(model_layer *l, const qt_scheme *s, const float *ones, uint64_t seed,

@@ -2,6 +2,7 @@
  * reference, and a row's result against the company it keeps. */
 #include "formats/tiles.h"
 #include "kernels/mm.h"
+#include "quantize/lut4.h"
 #include "tests/check.h"
 #include "tests/families.h"
 #include "tests/fill.h"
@@ -79,7 +80,7 @@ static void prepare(double *out, const problem *b, const float *x, mm_acts acts)
 {
     const qt_scheme *s = &b->w.t.scheme;
     tile_shape ts = tiles_shape(s, b->N, b->K);
-    int64_t A = ts.Gp % 128 == 0 ? 128 : ts.Gp % 64 == 0 ? 64 : 32;
+    int64_t A = ts.subs > 1 ? 16 : ts.Gp % 128 == 0 ? 128 : ts.Gp % 64 == 0 ? 64 : 32;
     const int32_t *perm = s->kind == QT_UINT && s->irregular ? b->w.t.plane[QT_GIDX].data : NULL;
     acts = mm_effective(s, acts);
     for (int64_t k = 0; k < b->K; k++)
@@ -115,6 +116,13 @@ static void prepare(double *out, const problem *b, const float *x, mm_acts acts)
     free(in);
 }
 
+/* The values that MM_I8 multiplies in place of a table's. */
+static void rounded(float out[16], const mm_table *t)
+{
+    for (int i = 0; i < 16; i++)
+        out[i] = (float)(t->t[i] - t->zero) * t->unit;
+}
+
 /* Largest |y - truth| as a share of mm.h's bound. */
 static double worst(problem *b, const float *y, mm_acts acts)
 {
@@ -124,7 +132,13 @@ static double worst(problem *b, const float *y, mm_acts acts)
     qt_tensor zero = b->p; /* the same with codes 0: -s*z */
     void *codes = calloc(1, b->p.plane[QT_CODES].bytes);
     zero.plane[QT_CODES].data = codes;
-    qt_dequant(w, &b->p, 0, b->N);
+    qt_tensor p = b->p;
+    float map[16];
+    if (b->w.t.scheme.kind == QT_LUT4 && mm_effective(s, acts) == MM_I8) {
+        rounded(map, &b->w.table);
+        p.plane[QT_MAP].data = map;
+    }
+    qt_dequant(w, &p, 0, b->N);
     bool has_zero = s->kind == QT_UINT || s->kind == QT_I8 || s->kind == QT_I8_OUTLIER;
     if (has_zero) qt_dequant(z, &zero, 0, b->N);
     for (int64_t m = 0; m < b->M; m++) {
@@ -370,8 +384,102 @@ TEST(a_row_with_nan_spoils_itself_alone)
             }
 }
 
+/* What mm_table promises of a table whose largest value is a normal number. */
+static void check_table(const char *why, const float v[16], int n)
+{
+    const mm_table t = mm_table_of(v);
+    float r[16];
+    double sum = 0, max = 0;
+    rounded(r, &t);
+    for (int i = 0; i < 16; i++) {
+        const double e = (double)r[i] - (double)v[i];
+        sum += e * e;
+        max = fmax(max, fabs((double)v[i]));
+        CHECK(v[i] != 0 || t.t[i] == t.zero, "%s: zero is %d", why, t.t[i] - t.zero);
+    }
+    CHECK(sqrt(sum / 16) <= max / 254 * (1 + 0x1p-20), "%s: rms %g of %g", why, sqrt(sum / 16),
+          max);
+    CHECK((t.zero == 15 && n <= 15) || (t.zero == 128 && n > 15), "%s: zero %d", why, t.zero);
+    CHECK(fabs(max / n - (double)t.unit) <= max / n * 0x1p-24, "%s: %g is no %d-th of %g", why,
+          (double)t.unit, n, max);
+}
+
+TEST(tables_are_rounded_to_integers)
+{
+    float v[16];
+    check_table("nf4", lut4_map(false), 112);
+    check_table("fp4", lut4_map(true), 120);
+    check_table("E2M1", qt_e2m1, 12);
+    for (int i = 0; i < 16; i++)
+        v[i] = ldexpf((float)(i < 8 ? i - 127 : 112 + i), 120);
+    check_table("odd ones, large", v, 127);
+    for (int i = 0; i < 16; i++)
+        v[i] = ldexpf((float)(2 * i - 15), -120);
+    check_table("small ones, tiny", v, 15);
+    mm_table t = mm_table_of(qt_e2m1);
+    rounded(v, &t);
+    CHECK(memcmp(v + 1, qt_e2m1 + 1, 7 * sizeof *v) == 0, "E2M1 is exact");
+    memset(v, 0, sizeof v);
+    t = mm_table_of(v);
+    CHECK(t.unit == 0 && t.t[3] == t.zero, "zeros");
+    static const float bad[] = { NAN, INFINITY, -INFINITY };
+    for (size_t i = 0; i < LQ_COUNT(bad); i++) {
+        v[5] = bad[i];
+        v[6] = 1;
+        t = mm_table_of(v);
+        CHECK(isnan(t.unit) && t.t[5] < 32, "%g", (double)bad[i]);
+    }
+}
+
+/* Sums at the limits of 16 bits: every product as large as it can be, of one sign or of both. */
+TEST(tables_at_their_limits_give_the_same_integers)
+{
+    static const struct {
+        const char *why, *scheme;
+        float top; /* of the table: values k / top */
+        float scale;
+    } cases[] = { { "n = 127", "nf4-g64", 127, 1 },       { "n = 15", "nf4-g64", 15, 1 },
+                  { "a large scale", "nf4", 127, 1e30f }, { "a negative one", "nf4-g128", 127, -3 },
+                  { "none", "nf4-g4096", 127, 0 },        { "denormal", "nf4-g32", 15, 1e-41f } };
+    enum { N = 17, K = 8192, M = 6 };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        problem b;
+        CHECK(problem_make(&b, cases[i].scheme, M, N, K, i), "make");
+        float map[16], *scales = (float *)(uintptr_t)b.p.plane[QT_SCALES].data;
+        uint8_t *codes = (uint8_t *)(uintptr_t)b.p.plane[QT_CODES].data;
+        for (int c = 0; c < 16; c++) /* the ends are as large as they can be */
+            map[c] =
+                (c < 8 ? -cases[i].top + (float)c : cases[i].top - 15 + (float)c) / cases[i].top;
+        memcpy((void *)(uintptr_t)b.p.plane[QT_MAP].data, map, sizeof map);
+        for (size_t j = 0; j < b.p.plane[QT_SCALES].bytes / 4; j++)
+            scales[j] = cases[i].scale;
+        for (int64_t n = 0; n < N; n++) /* rows of the largest code, of the smallest, of both */
+            memset(codes + n * K / 2, n % 3 == 0 ? 0xff : n % 3 == 1 ? 0x00 : 0xf0, K / 2);
+        for (int64_t m = 0; m < M; m++)
+            for (int64_t k = 0; k < K; k++)
+                b.x[m * b.ldx + k] = m % 2 ? -2.0f : k % 2 && m > 1 ? -2.0f : 2.0f;
+        lq_err err = { "" };
+        CHECK(!mm_pack(&b.w, &b.p, &b.a, NULL, &err), "%s", err.msg);
+        char name[16];
+        float *want[2] = { NULL, NULL };
+        for (int f = 0; family_use(f, name); f++)
+            for (int rows = 0; rows < 2; rows++) {
+                float *y = run(&b, MM_I8, 0, rows ? M : 1, NULL, false);
+                double share = worst(&b, run(&b, MM_I8, 0, M, NULL, false), MM_I8);
+                if (!f) want[rows] = y;
+                bool normal = fabsf(cases[i].scale) > 1e-30f; /* what the bound is for */
+                CHECK(share <= 1 || !normal, "%s, %s: %g of the bound", name, cases[i].why, share);
+                CHECK(memcmp(y, want[rows], (size_t)(rows ? M * N : N) * 4) == 0, "%s, %s", name,
+                      cases[i].why);
+            }
+        problem_free(&b);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    RUN(tables_are_rounded_to_integers);
+    RUN(tables_at_their_limits_give_the_same_integers);
     RUN(the_reference_agrees_with_double_precision);
     RUN(every_family_agrees_with_the_reference);
     RUN(a_row_has_the_same_bytes_alone_and_among_others);
