@@ -63,13 +63,13 @@ mm_table mm_table_of(const float v[16])
 {
     enum { N_MIN = 8, N_SMALL = 15, N_MAX = 127 };
     mm_table out = { .zero = N_SMALL, .unit = 0 };
-    double max = 0, least = INFINITY;
+    double max = 0, least = HUGE_VAL;
     int best = N_MIN;
     for (int i = 0; i < 16; i++) {
         if (!(fabsf(v[i]) < INFINITY)) out.unit = NAN;
         if (fabs((double)v[i]) > max) max = fabs((double)v[i]);
     }
-    const bool usable = max > 0 && max < INFINITY && out.unit == 0;
+    const bool usable = max > 0 && max < HUGE_VAL && out.unit == 0;
     for (int n = N_MIN; usable && n <= N_MAX; n++) {
         double sum = 0;
         for (int i = 0; i < 16; i++) {
