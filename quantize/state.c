@@ -12,21 +12,25 @@
 #include "formats/mapped.h"
 #include "quantize/lock.h"
 
+#define STATE "state.json" /* whose state it is */
+
 /* ---- the folder ---- */
 static bool is_ours(const char *name)
 {
-    return strncmp(name, "state.json", 10) == 0 || strncmp(name, "state.tmp-", 10) == 0 ||
+    return strncmp(name, STATE, sizeof STATE - 1) == 0 || strncmp(name, "state.tmp-", 10) == 0 ||
            strncmp(name, "part-", 5) == 0 || strncmp(name, "choice.json", 11) == 0 ||
            strncmp(name, "own.ids", 7) == 0;
 }
 
-/* Delete our files; others stay, and with them the folder. */
+/* Delete our files; others stay, and with them the folder. What says whose they are goes last: a
+ * kill in between leaves no parts without it, which the next run would refuse. */
 static void wipe(const char *dir)
 {
     DIR *d = opendir(dir);
     struct dirent *e;
     while (d && (e = readdir(d)))
-        if (is_ours(e->d_name)) unlinkat(dirfd(d), e->d_name, 0);
+        if (is_ours(e->d_name) && strcmp(e->d_name, STATE) != 0) unlinkat(dirfd(d), e->d_name, 0);
+    if (d) unlinkat(dirfd(d), STATE, 0);
     if (d) closedir(d);
 }
 
@@ -87,7 +91,7 @@ static lq_status compare_state(bool *same, const char *dir, const char *file, co
         st = lq_fail(err, LQ_EUSAGE,
                      "%s: holds finished layers of another run (%s); repeat that run, or start "
                      "afresh with --no-resume",
-                     dir, was ? text : "state.json cannot be read");
+                     dir, was ? text : STATE " cannot be read");
     }
     cJSON_Delete(was);
     return st;
@@ -131,7 +135,7 @@ lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, in
     int n = snprintf(s->dir, sizeof s->dir, "%s.resume", out_path);
     if (n < 0 || (size_t)n >= sizeof s->dir)
         return lq_fail(err, LQ_EUSAGE, "%s: path too long", out_path);
-    lq_status st = lq_path_join(file, sizeof file, s->dir, "state.json", err);
+    lq_status st = lq_path_join(file, sizeof file, s->dir, STATE, err);
     if (!st) st = qz_lock(&s->lock, s->dir, err);
     if (st) return st; /* the folder is not ours */
     s->parts = calloc((size_t)n_parts, sizeof *s->parts);
