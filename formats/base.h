@@ -194,6 +194,10 @@ void lq_out_abort(lq_out *o);                    /* removes the temporary file; 
 lq_status lq_write_file(const char *path, const void *data, size_t n,
                         lq_err *err); /* all four in one */
 
+/* That a file or folder has this name, or has it no more, survives a power cut: fsync of the folder
+ * it is in. For whoever renames or removes; lq_out_commit does it itself. */
+void lq_sync_name(const char *path);
+
 /* ---- XXH3-128, as 16 bytes in canonical (big-endian) order ---- */
 typedef struct {
     uint8_t b[16];

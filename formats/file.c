@@ -1,10 +1,12 @@
 /* formats/file.c - mapped input, output that appears whole or not at all, checksums. */
 #include "formats/base.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -130,14 +132,16 @@ lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, l
 
 /* ---- output ----
  * Where the file system can, the bytes go to a file without a name, which gets the temporary name
- * only to be renamed: a process that is killed leaves nothing behind. */
-enum { OUT_BUF = 1 << 20 };
+ * only to be renamed: a process that is killed leaves nothing behind, or in that moment a file that
+ * nobody holds locked, which the next commit removes. */
+enum { OUT_BUF = 1 << 20, TEMP_TAIL = 6 /* the XXXXXX */ };
 
 struct lq_out {
     int fd;
     size_t size, fill; /* bytes so far, of which `fill` still lie in buf */
     char *path, *temp; /* temp: NULL for a special file */
     bool named;        /* temp is there */
+    bool nameless;     /* it began without a name, and is locked */
     uint8_t *buf;
 };
 
@@ -183,6 +187,7 @@ static void open_temp(lq_out *o)
         return;
     }
     o->fd = open_nameless(o->path);
+    o->nameless = o->fd >= 0 && flock(o->fd, LOCK_EX | LOCK_NB) == 0;
     if (o->fd >= 0) return;
     o->fd = mkostemp(o->temp, O_CLOEXEC);
     o->named = o->fd >= 0;
@@ -196,10 +201,10 @@ static void open_temp(lq_out *o)
 static bool link_temp(lq_out *o)
 {
     char self[40];
-    char *end = o->temp + strlen(o->temp) - 6; /* the XXXXXX */
+    char *end = o->temp + strlen(o->temp) - TEMP_TAIL;
     snprintf(self, sizeof self, "/proc/self/fd/%d", o->fd);
     for (unsigned i = 0; !o->named && i < 1000; i++) {
-        snprintf(end, 7, "%06x", ((unsigned)getpid() * 1000 + i) & 0xffffff);
+        snprintf(end, TEMP_TAIL + 1, "%06x", ((unsigned)getpid() * 1000 + i) & 0xffffff);
         o->named = linkat(AT_FDCWD, self, AT_FDCWD, o->temp, AT_SYMLINK_FOLLOW) == 0;
         if (!o->named && errno != EEXIST) break;
     }
@@ -301,8 +306,24 @@ lq_status lq_out_pwrite(lq_out *o, const void *data, size_t n, size_t off, lq_er
 
 size_t lq_out_size(const lq_out *o) { return o->size; }
 
-/* After the rename the name itself must survive a power cut: sync its folder too. */
-static void sync_folder(const char *path)
+/* Files with a temporary name of this output whose process is gone: it would hold them locked. */
+static void remove_stale(const lq_out *o)
+{
+    char *dir = folder_of(o->temp);
+    const char *slash = strrchr(o->temp, '/'), *base = slash ? slash + 1 : o->temp;
+    const size_t n = strlen(base) - TEMP_TAIL;
+    DIR *d = dir && o->nameless ? opendir(dir) : NULL;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (strncmp(e->d_name, base, n) != 0 || strlen(e->d_name) != n + TEMP_TAIL) continue;
+        const int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(d), e->d_name, 0);
+        if (fd >= 0) close(fd);
+    }
+    if (d) closedir(d);
+    free(dir);
+}
+
+void lq_sync_name(const char *path)
 {
     char *dir = folder_of(path);
     int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -323,7 +344,8 @@ lq_status lq_out_commit(lq_out *o, lq_err *err)
             s = lq_fail(err, LQ_EIO, "%s: rename: %s", o->path, strerror(errno));
         } else {
             o->named = false;
-            sync_folder(o->path);
+            lq_sync_name(o->path);
+            remove_stale(o);
         }
     }
     out_free(o);
