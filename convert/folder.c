@@ -84,7 +84,8 @@ static lq_status may_replace(const char *dir, unsigned flags, lq_err *err)
     return s;
 }
 
-/* All but the mark: a folder in which anything is left stays known as ours, whenever a kill comes. */
+/* All but the mark: a folder in which anything is left stays known as ours, whenever a kill comes.
+ */
 static void remove_files(const char *dir)
 {
     DIR *d = opendir(dir);
@@ -207,9 +208,12 @@ void folder_drop(conv_folder *f)
 
 void folder_leave(conv_folder *f) { close(f->lock); }
 
+/* Before each step what the ones before it did is on the disk: after a power cut too a name means
+ * the whole folder, and an old one is gone only where the new one is there. */
 lq_status folder_publish(conv_folder *f, lq_err *err)
 {
     lq_status s = LQ_OK;
+    (void)fsync(f->lock); /* the names in it; the files are synced when they are written */
     if (rename(f->dir, f->target) != 0) { /* it is there, and not empty */
         s = put_mark(f->target, err);     /* so that it may go after a kill from here on */
         if (!s && renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->target, RENAME_EXCHANGE) != 0) {
@@ -220,9 +224,11 @@ lq_status folder_publish(conv_folder *f, lq_err *err)
             folder_drop(f);
             return s;
         }
+        lq_sync_name(f->target);
         conv_folder old = *f;
         if (!lock(&old, NULL)) folder_drop(&old);
     }
+    lq_sync_name(f->target);
     unlinkat(f->lock, MARK, 0);
     close(f->lock);
     return LQ_OK;
@@ -250,7 +256,7 @@ lq_status folder_write(const conv_folder *f, const char *name, const void *data,
 
 lq_status folder_write_json(const conv_folder *f, const char *name, const cJSON *j, lq_err *err)
 {
-    char *text = cJSON_Print(j);
+    char *text = js_print(j, true);
     if (!text) return lq_fail(err, LQ_ENOMEM, "%s: no memory", name);
     lq_status s = folder_write(f, name, text, strlen(text), err);
     free(text);

@@ -105,6 +105,7 @@ static lq_status part_fetch(pub_part *p, pub_remote *r, char digest[SHA_HEX], lq
     }
     if (s == LQ_ECHECK) unlink(p->path);
     if (!s && fsync(p->fd) != 0) s = io(p, err);
+    if (!s) lq_sync_name(p->path);
     return s;
 }
 
