@@ -365,6 +365,7 @@ static lq_status finish(batch *b, lq_err *err)
         return lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
     if (rename(b->work_path, b->out) != 0)
         return lq_fail(err, LQ_EIO, "%s: %s", b->out, strerror(errno));
+    lq_sync_name(b->out);
     unlink(b->state_path);
     return LQ_OK;
 }
