@@ -4,6 +4,7 @@
 #include "formats/json.h"
 
 #include <float.h>
+#include <stdlib.h>
 
 typedef struct {
     const char *key;
@@ -36,12 +37,12 @@ static lq_status read_field(const field *f, const cJSON *doc, lq_err *err)
     double d = cJSON_IsNumber(v) ? v->valuedouble : -2;
     bool fits = d >= f->lo && d <= f->hi && (f->real || d == (double)(int64_t)d);
     if (!fits) {
-        char *found = cJSON_PrintUnformatted(v);
+        char *found = js_print(v, false);
         lq_status s = lq_fail(err, LQ_EVALUE,
                               "generation_config.json: %s: expected %s%.3g to %.3g, found %.60s",
                               f->key, f->real ? "" : "a whole number, ", f->lo, f->hi,
                               found ? found : "another type");
-        cJSON_free(found);
+        free(found);
         return s;
     }
     *f->has = true;

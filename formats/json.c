@@ -10,6 +10,30 @@
 
 _Static_assert(JS_DEPTH <= 64, "one bit per level");
 
+/* ---- cJSON's memory ---- */
+static _Thread_local bool ran_out;
+
+static void *get_memory(size_t n)
+{
+    void *p = malloc(n);
+    if (!p) ran_out = true;
+    return p;
+}
+
+/* Before main: no tree is built by one allocator and freed by another. */
+__attribute__((constructor)) static void watch_memory(void)
+{
+    cJSON_Hooks hooks = { .malloc_fn = get_memory, .free_fn = free };
+    cJSON_InitHooks(&hooks);
+}
+
+bool js_ran_out(void)
+{
+    const bool was = ran_out;
+    ran_out = false;
+    return was;
+}
+
 /* Length of the UTF-8 sequence at s, 0 when it is not one (overlong, surrogate, cut off). */
 static size_t utf8_len(const uint8_t *s, size_t n)
 {
@@ -275,7 +299,9 @@ lq_status js_parse(cJSON **out, const char *text, size_t n, size_t max_bytes, un
     scan c = { .s = (const uint8_t *)text, .n = n, .err = err };
     lq_status s = scan_all(&c);
     if (s) return s;
+    const bool before = ran_out;
     cJSON *j = cJSON_ParseWithLength(text, n);
+    if (!j) ran_out = before; /* said here */
     if (!j) return lq_fail(err, LQ_ENOMEM, "JSON: no memory for the tree of %zu bytes", n);
     if (flags & JS_UNIQUE) s = check_unique(j, err);
     if (s)
@@ -505,6 +531,8 @@ static lq_status put_number(js_buf *b, double d, lq_err *err)
     return LQ_OK;
 }
 
+static lq_status put_value(js_buf *b, const cJSON *v, lq_err *err);
+
 static lq_status put_object(js_buf *b, const cJSON *v, lq_err *err)
 {
     const cJSON **members;
@@ -515,14 +543,14 @@ static lq_status put_object(js_buf *b, const cJSON *v, lq_err *err)
         if (i) js_put(b, ",", 1);
         js_put_str(b, members[i]->string);
         js_put(b, ":", 1);
-        s = js_canonical(b, members[i], err);
+        s = put_value(b, members[i], err);
     }
     js_put(b, "}", 1);
     free(members);
     return s;
 }
 
-lq_status js_canonical(js_buf *b, const cJSON *v, lq_err *err)
+static lq_status put_value(js_buf *b, const cJSON *v, lq_err *err)
 {
     lq_status s = LQ_OK;
     if (cJSON_IsObject(v)) {
@@ -531,7 +559,7 @@ lq_status js_canonical(js_buf *b, const cJSON *v, lq_err *err)
         js_put(b, "[", 1);
         for (const cJSON *m = v->child; m && !s; m = m->next) {
             if (m != v->child) js_put(b, ",", 1);
-            s = js_canonical(b, m, err);
+            s = put_value(b, m, err);
         }
         js_put(b, "]", 1);
     } else if (cJSON_IsNumber(v)) {
@@ -541,6 +569,22 @@ lq_status js_canonical(js_buf *b, const cJSON *v, lq_err *err)
     } else {
         js_puts(b, cJSON_IsTrue(v) ? "true" : cJSON_IsFalse(v) ? "false" : "null");
     }
-    if (!s && b->failed) s = lq_fail(err, LQ_ENOMEM, "JSON: no memory for the text");
     return s;
+}
+
+lq_status js_canonical(js_buf *b, const cJSON *v, lq_err *err)
+{
+    const lq_status s = put_value(b, v, err);
+    const bool whole = !js_ran_out() && !b->failed;
+    if (!s && !whole)
+        return lq_fail(err, LQ_ENOMEM, "JSON: no memory for the text");
+    return s;
+}
+
+char *js_print(const cJSON *v, bool indented)
+{
+    char *text = !v ? NULL : indented ? cJSON_Print(v) : cJSON_PrintUnformatted(v);
+    if (!js_ran_out()) return text;
+    free(text);
+    return NULL;
 }

@@ -64,5 +64,12 @@ void js_put_str(js_buf *b, const char *s); /* quoted and escaped */
  * others in the fewest digits (15 to 17) that read back the same; strings escape only ", \ and
  * control characters. LQ_EVALUE: NaN, infinity or a key twice. */
 lq_status js_canonical(js_buf *b, const cJSON *v, lq_err *err);
+/* cJSON's spelling; free() it. NULL: v is NULL, or out of memory. */
+char *js_print(const cJSON *v, bool indented);
+
+/* Trees are built without a look at each cJSON_Add...: has an allocation of cJSON's failed on this
+ * thread since the last call? Then what was built lacks values. js_canonical and js_print ask and
+ * say so; who uses a tree that was built in another way asks. */
+bool js_ran_out(void);
 
 #endif

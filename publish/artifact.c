@@ -326,7 +326,7 @@ static lq_status make_info(making *m, lq_err *err)
 
 static lq_status add_info(making *m, lq_err *err)
 {
-    char *text = cJSON_Print(m->info);
+    char *text = js_print(m->info, true);
     if (!text) return no_memory(err);
     lq_status s = pub_add_data(m->fs, PUB_PROVENANCE, text, strlen(text), err);
     free(text);

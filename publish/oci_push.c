@@ -48,14 +48,14 @@ static void state_write(const upload *u)
     cJSON_AddStringToObject(doc, "repository", key);
     cJSON_AddStringToObject(doc, "sha256", u->f->sha256);
     cJSON_AddStringToObject(doc, "location", u->location);
-    char *text = cJSON_PrintUnformatted(doc);
+    char *text = js_print(doc, false);
     cJSON_Delete(doc);
     lq_err why;
     const mode_t mask = umask(077);
     if (text && lq_write_file(c->o->state, text, strlen(text), &why))
         pub_say(c->o, "%s: an interrupted upload will begin anew", why.msg);
     umask(mask);
-    cJSON_free(text);
+    free(text);
 }
 
 /* ---- one blob ---- */

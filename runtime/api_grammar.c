@@ -60,7 +60,7 @@ static lq_status set_json(api_structured *s, const char *param, gr_kind kind, co
     if (cJSON_IsString(v)) return set(s, param, kind, strdup(v->valuestring), e);
     if (!v || (kind == GR_CHOICE ? !cJSON_IsArray(v) : !cJSON_IsObject(v) && !cJSON_IsBool(v)))
         return wrong(e, param, kind == GR_CHOICE ? "an array of strings" : "a JSON schema", v);
-    return set(s, param, kind, cJSON_PrintUnformatted(v), e);
+    return set(s, param, kind, js_print(v, false), e);
 }
 
 static lq_status response_format(api_structured *s, const char *param, const cJSON *v, api_error *e)

@@ -1,6 +1,7 @@
 /* runtime/jtext.c - one scan over the text before cJSON sees it: depth, escapes, numbers. */
 #include "runtime/jtext.h"
 
+#include "formats/json.h"
 #include "runtime/tok_text.h"
 
 #include <stdio.h>
@@ -93,6 +94,10 @@ lq_status jt_parse(cJSON **out, const char *text, size_t n, unsigned flags, lq_e
     copy[n_copy] = 0;
     const char *end = NULL;
     *out = cJSON_ParseWithLengthOpts(copy, n_copy + 1, &end, 1);
+    if (!*out && js_ran_out()) {
+        s = lq_fail(err, LQ_ENOMEM, "JSON: out of memory");
+        goto done;
+    }
     if (!*out) {
         s = lq_fail(err, LQ_EFORMAT, "JSON: expected a value near byte %zu of %zu",
                     end ? (size_t)(end - copy) : 0, n);

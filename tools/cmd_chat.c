@@ -129,7 +129,7 @@ static char *body_of(const chat *h)
     for (size_t i = 0; i < LQ_COUNT(numbers); i++)
         if (opt_given(c, numbers[i].option))
             cJSON_AddNumberToObject(b, numbers[i].name, numbers[i].value);
-    char *text = cJSON_PrintUnformatted(b);
+    char *text = js_print(b, false);
     cJSON_Delete(b);
     return text;
 }
@@ -212,7 +212,7 @@ static lq_status answer(chat *h, lq_err *err)
                                                  .done = on_done,
                                                  .user = h },
                               err);
-    cJSON_free(body);
+    free(body);
     while (!s && !h->ended) {
         if (interrupted || lq_stopped(h->c->job)) client_cancel(h->client);
         client_step(h->client, 0.2);
@@ -271,7 +271,7 @@ static lq_status do_save(chat *h, const char *arg, lq_err *err)
         prog_say(LOG_WARN, "/save: expected a file");
         return LQ_OK;
     }
-    char *text = cJSON_Print(h->messages);
+    char *text = js_print(h->messages, true);
     if (!text) return lq_fail(err, LQ_ENOMEM, "out of memory");
     lq_out *o;
     lq_err why;
@@ -282,7 +282,7 @@ static lq_status do_save(chat *h, const char *arg, lq_err *err)
         s = lq_out_commit(o, &why);
     else if (o)
         lq_out_abort(o);
-    cJSON_free(text);
+    free(text);
     if (s)
         prog_say(LOG_ERROR, "llmq: chat: /save: %s", why.msg);
     else

@@ -256,9 +256,9 @@ static void print_generation(const src_source *s)
         return;
     }
     cJSON *o = generation_json(s, src_config(s));
-    char *text = cJSON_PrintUnformatted(o);
+    char *text = js_print(o, false);
     if (text && o->child) printf("  generation: %s\n", text);
-    cJSON_free(text);
+    free(text);
     cJSON_Delete(o);
 }
 

@@ -1,7 +1,8 @@
 /* tools/opt.c - parsing of the command line. Help: tools/help.c. */
 #include "tools/opt_common.h"
 
-#include <cjson/cJSON.h>
+#include "formats/json.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -425,10 +426,10 @@ bool opt_given(const cmd_ctx *c, const char *name)
 
 lq_status cmd_print_json(cJSON *doc, lq_err *err)
 {
-    char *text = doc ? cJSON_Print(doc) : NULL;
+    char *text = js_print(doc, true);
     cJSON_Delete(doc);
     if (!text) return lq_fail(err, LQ_ENOMEM, "no memory for the JSON document");
     puts(text);
-    cJSON_free(text);
+    free(text);
     return LQ_OK;
 }

@@ -92,10 +92,10 @@ lq_status qhtml_write(const char *path, const qz_result *r, const qrep_run *run,
     cJSON_ReplaceItemInObjectCaseSensitive(doc, "source", readable(run->source));
     cJSON_ReplaceItemInObjectCaseSensitive(doc, "out", readable(run->out));
     lq_status s = doc ? add_file(doc, run->out, err) : LQ_ENOMEM;
-    char *json = s ? NULL : cJSON_PrintUnformatted(doc);
+    char *json = s ? NULL : js_print(doc, false);
     if (!s && !json) s = LQ_ENOMEM;
     if (!s) s = write_page(path, json, err);
-    cJSON_free(json);
+    free(json);
     cJSON_Delete(doc);
     return s == LQ_ENOMEM ? lq_fail(err, s, "%s: no memory", path) : s;
 }
