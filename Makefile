@@ -63,7 +63,7 @@ Q        := $(if $(V),,@)
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
 all: $(PROGRAM) ## build ./llmq
-tests: $(TESTBINS) $(BUILD)/tests/llmq-scripted ## build the unit tests and the scripted server
+tests: $(TESTBINS) $(BUILD)/tests/llmq-scripted $(BUILD)/tests/fault.so ## build the unit tests and the scripted server
 
 $(PROGRAM): $(OBJS) $(TOOLOBJS)
 	$(if $(V),,@echo "  LD   $@")
@@ -111,6 +111,11 @@ $(BUILD)/tests/cmd_serve.o: tools/cmd_serve.c $(BUILD)/flags
 $(BUILD)/tests/llmq-scripted: $(BUILD)/tests/cmd_serve.o $(BUILD)/tests/scripted.o $(BUILD)/libllmq.a $(TOOLOBJS)
 	$(Q)$(CC) $(ALLLD) -o $@ $(wordlist 1,2,$^) $(filter-out $(BUILD)/tools/cmd_serve.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
 
+# Loaded before libc (tests/faults); dlsym's object pointers are functions, which pedantic ISO C forbids.
+$(BUILD)/tests/fault.so: tests/fault.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=c11 $(WARN) -Wno-pedantic $(WERROR) -D_GNU_SOURCE -O2 -g -fPIC -fno-builtin -shared -o $@ $< -ldl
+
 $(BUILD)/tests/lib: $(BUILD)/libllmq.a $(TOOLOBJS)
 	@mkdir -p $(@D); touch $@
 
@@ -118,7 +123,7 @@ test: all tests ## every test: unit, golden, end-to-end
 	@tools/run-tests.sh all
 unit: tests ## the unit tests alone
 	@BUILD=$(BUILD) tools/run-tests.sh unit
-e2e: all ## the end-to-end tests alone
+e2e: all $(BUILD)/tests/fault.so ## the end-to-end tests alone
 	@tools/run-tests.sh e2e
 server: all tests ## the conformance suite of the HTTP API alone (docs/conformance.md)
 	@tools/run-tests.sh server

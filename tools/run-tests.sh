@@ -52,7 +52,7 @@ if [ "$what" != unit ]; then
     [ -n "$python" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python
     python=${python:-python3}
     if "$python" -c 'import pytest' 2>/dev/null; then
-        for suite in tests/e2e/test_*.py tests/server; do
+        for suite in tests/e2e/test_*.py tests/faults tests/server; do
             [ "$what" != server ] || [ "$suite" = tests/server ] || continue
             [ "$what" != e2e ] || [ "$suite" != tests/server ] || continue
             run "$python" -m pytest -q -rs --no-header -p no:cacheprovider "$suite"
