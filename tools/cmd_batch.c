@@ -41,6 +41,12 @@ static const opt_row rows[] = {
       .help = "go on with unfinished work of the same run (default); --no-resume: begin anew" },
 };
 
+/* A custom_id, by its hash, and the line that has it. */
+typedef struct {
+    lq_hash id;
+    int64_t line, first; /* first: the line that had it before; 0: none */
+} id_use;
+
 typedef struct {
     const batch_opts *o;
     const cmd_ctx *c;
@@ -50,7 +56,9 @@ typedef struct {
     FILE *lines, *work;
     char *line; /* the last one read */
     size_t cap;
-    int64_t n_lines;           /* read so far */
+    int64_t n_lines; /* read so far, empty ones left out */
+    id_use *again;   /* [n_again] lines whose custom_id was there before, in order */
+    int64_t n_again, cap_again;
     int64_t total, resumed;    /* requests of this shard; those done before */
     int64_t answered, refused; /* with status 200; with another */
     int64_t invalid;           /* lines that are no requests */
@@ -59,18 +67,91 @@ typedef struct {
 
 /* ---- the requests ---- */
 
-/* The next line of this shard that is not empty. *n 0: the end. */
-static lq_status next_line(batch *b, size_t *n, lq_err *err)
+/* The next line that is not empty, number b->n_lines. *n 0: the end. */
+static lq_status any_line(batch *b, size_t *n, lq_err *err)
 {
     errno = 0;
     for (ssize_t got; (got = getline(&b->line, &b->cap, b->lines)) >= 0;) {
         *n = (size_t)got;
         if (strspn(b->line, " \t\r\n") == *n) continue;
-        if (b->n_lines++ % b->n_shards == b->shard - 1) return LQ_OK;
+        b->n_lines++;
+        return LQ_OK;
     }
     *n = 0;
     if (ferror(b->lines)) return lq_fail(err, LQ_EIO, "%s: %s", b->in, strerror(errno));
     return LQ_OK;
+}
+
+static bool is_mine(const batch *b) { return (b->n_lines - 1) % b->n_shards == b->shard - 1; }
+
+/* The next one of this shard. */
+static lq_status next_line(batch *b, size_t *n, lq_err *err)
+{
+    lq_status s;
+    do
+        s = any_line(b, n, err);
+    while (!s && *n > 0 && !is_mine(b));
+    return s;
+}
+
+/* Keeps the line's custom_id, if it has one: of all shards, since one stands for all answers. */
+static lq_status note_id(batch *b, size_t n, lq_err *err)
+{
+    cJSON *doc = NULL;
+    const char *id = NULL;
+    lq_err ignored;
+    bool has = !js_parse(&doc, b->line, n, MAX_BODY, JS_UNIQUE, &ignored) &&
+               !js_str(doc, "custom_id", true, &id, &ignored);
+    lq_status s = LQ_OK;
+    if (has && b->n_again == b->cap_again) {
+        size_t cap = 2 * (size_t)b->cap_again + 256;
+        id_use *more = realloc(b->again, cap * sizeof *more);
+        if (!more) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+        if (more) b->again = more, b->cap_again = (int64_t)cap;
+    }
+    if (has && !s)
+        b->again[b->n_again++] = (id_use){ lq_hash_bytes(id, strlen(id)), b->n_lines, 0 };
+    cJSON_Delete(doc);
+    return s;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const id_use *p = a, *q = b;
+    int c = memcmp(&p->id, &q->id, sizeof p->id);
+    return c ? c : (p->line > q->line) - (p->line < q->line);
+}
+
+static int by_line(const void *a, const void *b)
+{
+    const id_use *p = a, *q = b;
+    return (p->line > q->line) - (p->line < q->line);
+}
+
+/* Of all ids to those that were there before. */
+static void keep_repeated(batch *b)
+{
+    int64_t n = 0, first = 0;
+    if (b->n_again) qsort(b->again, (size_t)b->n_again, sizeof *b->again, by_id);
+    for (int64_t i = 0; i < b->n_again; i++) {
+        if (i == 0 || memcmp(&b->again[i].id, &b->again[i - 1].id, sizeof b->again[i].id) != 0) {
+            first = b->again[i].line;
+            continue;
+        }
+        b->again[i].first = first;
+        id_use kept = b->again[i];
+        b->again[n++] = kept;
+    }
+    b->n_again = n;
+    if (n) qsort(b->again, (size_t)n, sizeof *b->again, by_line);
+}
+
+/* The line that had this line's custom_id; 0: none. */
+static int64_t first_use(const batch *b)
+{
+    id_use key = { .line = b->n_lines }, *at = NULL;
+    if (b->n_again) at = bsearch(&key, b->again, (size_t)b->n_again, sizeof key, by_line);
+    return at ? at->first : 0;
 }
 
 /* Counts this shard's requests; what they are goes into *h. */
@@ -79,12 +160,16 @@ static lq_status survey(batch *b, lq_hash *h, lq_err *err)
     size_t n = 0;
     lq_hash both[2] = { *h };
     lq_status s;
-    while (!(s = next_line(b, &n, err)) && n > 0) {
+    while (!(s = any_line(b, &n, err)) && n > 0) {
+        s = note_id(b, n, err);
+        if (s) break;
+        if (!is_mine(b)) continue;
         both[1] = lq_hash_bytes(b->line, n);
         both[0] = lq_hash_bytes(both, sizeof both);
         b->total++;
     }
     *h = both[0];
+    keep_repeated(b);
     rewind(b->lines);
     b->n_lines = 0;
     return s;
@@ -208,6 +293,7 @@ static lq_status open_work(batch *b, lq_err *err)
 typedef struct {
     char *id;    /* custom_id, or NULL */
     char *error; /* the line is no request; NULL: it is */
+    bool again;  /* for its custom_id was there before */
     bool done;
     lm_answer a;
 } slot;
@@ -243,6 +329,10 @@ static lq_status read_request(const batch *b, slot *t, const char *line, size_t 
     if (!s && !cJSON_IsObject(*doc)) s = lq_fail(err, LQ_EFORMAT, "expected an object");
     if (!s) s = js_str(*doc, "custom_id", true, &id, err);
     if (!s && !(t->id = strdup(id))) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && (t->again = first_use(b) > 0))
+        s = lq_fail(err, LQ_EVALUE,
+                    "custom_id: expected one of its own, found \"%.64s\" of line %lld", id,
+                    (long long)first_use(b));
     if (!s) s = js_str(*doc, "method", true, &method, err);
     if (!s && strcmp(method, "POST") != 0)
         s = lq_fail(err, LQ_EVALUE, "method: expected \"POST\", found \"%.20s\"", method);
@@ -293,7 +383,7 @@ static lq_status write_answer(batch *b, const slot *t, int64_t number, lq_err *e
         jw_key(&w, "error");
         jw_open(&w, '{');
         jw_key(&w, "code");
-        jw_cstr(&w, "invalid_line");
+        jw_cstr(&w, t->again ? "duplicate_custom_id" : "invalid_line");
         jw_key(&w, "message");
         jw_cstr(&w, t->error);
         jw_close(&w, '}');
@@ -508,6 +598,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (b.work) fclose(b.work);
     if (b.lines) fclose(b.lines);
     free(b.line);
+    free(b.again);
     free(b.work_path);
     free(b.state_path);
     return s;

@@ -88,6 +88,25 @@ def test_every_line_has_an_answer_and_errors_stay_on_theirs(llmq, draft, tmp_pat
         assert (a["error"] is None) == (status is not None), why
 
 
+def test_a_custom_id_stands_for_one_line(llmq, draft, tmp_path):
+    """OpenAI refuses a batch whose ids are not unique; here the first line of an id keeps it."""
+    lines = [line(i, prompt="It was", max_tokens=k + 1, temperature=0, ignore_eos=True)
+             for k, i in enumerate(["a", "b", "a", "c", "b", "a", ""])]
+    lines[0] = line("a", method="GET")  # an answer of its own, if only an error
+    write(tmp_path / "in", lines)
+    doc = llmq.json("batch", draft, tmp_path / "in", tmp_path / "whole")
+    assert (doc["answered"], doc["invalid"]) == (3, 4)
+    whole = read(tmp_path / "whole")
+    assert [a["error"] and a["error"]["code"] for a in whole] == [
+        "invalid_line", None, "duplicate_custom_id", None, "duplicate_custom_id", "duplicate_custom_id", None]
+    assert [a["custom_id"] for a in whole] == ["a", "b", "a", "c", "b", "a", ""]
+    assert 'found "b" of line 2' in whole[4]["error"]["message"] and whole[4]["response"] is None
+    for i in (1, 2):  # the same by shards, though another has the first
+        llmq("batch", draft, tmp_path / "in", tmp_path / f"part{i}", "--shard", f"{i}/2")
+    parts = [a for pair in zip(read(tmp_path / "part1"), read(tmp_path / "part2")) for a in pair]
+    assert [a["error"] and a["error"]["code"] for a in parts] == [a["error"] and a["error"]["code"] for a in whole[:6]]
+
+
 def test_a_teachers_outputs(llmq, draft, tmp_path):
     """--logprobs: ids and alternatives of every token, unless the request says otherwise."""
     chat = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 5, "temperature": 0}
