@@ -452,6 +452,7 @@ static void step(engine *e)
     const float *logits = NULL;
     int64_t rows = 0, computed = 0;
     lq_err err;
+    const double planned = now_seconds();
     lq_status st = fwd_step(e->fwd, e->items, e->sched.n_items, &logits, &err);
     for (int i = 0; i < n; i++) {
         seq *s = e->sched.planned[i];
@@ -463,6 +464,7 @@ static void step(engine *e)
         if (st) s->err = err;
     }
     if (!st) pool_run(e->p, n, sample_one, e);
+    const double drawn = now_seconds();
     if (!st && decodes) learn_gain(e, n, decodes, start);
     for (int i = 0; i < n; i++) /* finish() changes running, not planned */
         take_result(e, e->sched.planned[i]);
@@ -473,6 +475,7 @@ static void step(engine *e)
     e->stats.logit_rows += (uint64_t)rows;
     e->last_step = now_seconds();
     e->stats.step_seconds += e->last_step - start;
+    e->stats.model_seconds += drawn - planned;
     pthread_mutex_unlock(&e->lock);
 }
 

@@ -147,7 +147,7 @@ typedef struct {
         finished[ENG_N_FINISH];
     uint64_t prefix_queries, prefix_hits; /* tokens */
     uint64_t rows, logit_rows;            /* through the layers, through the head */
-    double step_seconds;                  /* in all steps */
+    double step_seconds, model_seconds;   /* in all steps; of those in the model and sampling */
     uint64_t drafts, guesses, right; /* steps of a sequence with guesses; those; the right ones */
     uint64_t right_at[15];           /* [SPEC_MAX] by place: the first guess, the second, ... */
     double

@@ -612,7 +612,7 @@ TEST(the_token_path_allocates_nothing)
     rig r;
     if (!tok || !rig_open(&r, &golden, 2, (eng_opts){ .guesses = guesses, .draft = drafting }))
         return;
-    enum { N = 4 };
+    enum { N = 64 }; /* all places of a step */
     static const char *const stops[] = { "!never!" };
     job *j = malloc(N * sizeof *j);
     for (int i = 0; i < N; i++) {

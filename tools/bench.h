@@ -9,7 +9,8 @@ typedef struct {
     opt_model model;
     const char *scheme, *batch;
     int64_t prompt, context, steps;
-    double accept; /* of guesses; 0: no speculation */
+    double accept;         /* of guesses; 0: no speculation */
+    int64_t mixed, places; /* mixed: requests under each batching; 0: none */
     /* of `serve` (tools/bench_serve.h) */
     const char *concurrency, *goodput, *key, *name;
     double rate;

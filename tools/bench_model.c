@@ -4,6 +4,8 @@
 #include "tools/bench.h"
 
 #include "formats/json.h"
+#include "tools/bench_kv.h"
+#include "tools/bench_policy.h"
 #include "tools/bench_spec.h"
 #include "tools/load.h"
 
@@ -15,6 +17,8 @@ typedef struct {
     char name[24], shape[40];
     int64_t batch, tokens; /* sequences; tokens per step */
     double seconds, gflops, gbytes_s, percent, tok_s;
+    double limit_tok_s; /* of the machine, */
+    bool arithmetic;    /* which binds by its arithmetic; else by its memory */
 } model_row;
 
 typedef struct {
@@ -30,7 +34,9 @@ typedef struct {
     model_row *rows;
     int64_t n_rows;
     double *times;
-    bench_spec spec; /* with --spec-accept */
+    bench_kv kv;
+    bench_spec spec;     /* with --spec-accept */
+    bench_policy policy; /* with --mixed */
 } session;
 
 static lq_status open_model(session *b, const cmd_ctx *c, lq_err *err)
@@ -93,6 +99,8 @@ static void add_row(session *b, const char *name, int64_t batch, int64_t tokens,
     r->gbytes_s = bytes / seconds * 1e-9;
     r->percent = 100 * limit / seconds;
     r->tok_s = (double)tokens / seconds;
+    r->limit_tok_s = (double)tokens / limit;
+    r->arithmetic = flops / b->flops_s > bytes / b->bytes_s;
 }
 
 /* ---- running ---- */
@@ -165,6 +173,9 @@ static lq_status run_rows(session *b, const lq_job *job, lq_err *err)
     const bench_fwd how = how_of(b);
     if (!s && b->o->accept > 0)
         s = bench_spec_run(&b->spec, b->m, &how, b->o->accept, b->o->context, job, err);
+    if (!s && b->o->mixed)
+        s = bench_policy_run(&b->policy, b->m, &how, b->o->mixed, b->o->places, job, err);
+    if (!s) s = bench_kv_run(&b->kv, b->m->cfg, how.kv, err);
     return s;
 }
 
@@ -204,9 +215,15 @@ static lq_status print_json(const session *b, lq_err *err)
         cJSON_AddNumberToObject(o, "gbytes_s", r->gbytes_s);
         cJSON_AddNumberToObject(o, "percent_of_limit", r->percent);
         cJSON_AddNumberToObject(o, i ? "decode_tok_s" : "prefill_tok_s", r->tok_s);
+        cJSON_AddNumberToObject(o, "limit_tok_s", r->limit_tok_s);
+        cJSON_AddStringToObject(o, "bound_by", r->arithmetic ? "arithmetic" : "memory");
+        if (i && single_decode(b) > 0)
+            cJSON_AddNumberToObject(o, "times_one", r->tok_s / single_decode(b));
         cJSON_AddItemToArray(list, o);
     }
     if (b->o->accept > 0) bench_spec_json(doc, &b->spec);
+    if (b->o->mixed) bench_policy_json(doc, &b->policy);
+    bench_kv_json(doc, &b->kv);
     return cmd_print_json(doc, err);
 }
 
@@ -221,14 +238,21 @@ static void print_table(const session *b)
            pool_threads(b->p));
     bench_print_limits(&b->limits);
     printf("\n");
-    printf("%-8s %12s %12s %12s %10s %10s %10s\n", "", "batch x new", "tokens/s", "ms per step",
-           "GFLOP/s", "GB/s", "% of limit");
+    printf("%-8s %10s %10s %9s %9s %8s %10s %14s %8s\n", "", "batch x new", "tokens/s", "ms a step",
+           "GFLOP/s", "GB/s", "% of limit", "limit tokens/s", "x one");
     for (int64_t i = 0; i < b->n_rows; i++) {
         const model_row *r = &b->rows[i];
-        printf("%-8s %12s %12.2f %12.2f %10.1f %10.2f %10.1f\n", r->name, r->shape, r->tok_s,
-               r->seconds * 1e3, r->gflops, r->gbytes_s, r->percent);
+        char times[16] = "";
+        if (i && single_decode(b) > 0)
+            snprintf(times, sizeof times, "%.2f", r->tok_s / single_decode(b));
+        printf("%-8s %11s %10.2f %9.2f %9.1f %8.2f %10.1f %10.1f %-3.3s %8s\n", r->name, r->shape,
+               r->tok_s, r->seconds * 1e3, r->gflops, r->gbytes_s, r->percent, r->limit_tok_s,
+               r->arithmetic ? "arithmetic" : "memory", times);
     }
+    printf("limit: by ari(thmetic) or mem(ory), whichever takes longer\n");
     if (b->o->accept > 0) bench_spec_print(&b->spec);
+    if (b->o->mixed) bench_policy_print(&b->policy);
+    bench_kv_print(&b->kv);
 }
 
 lq_status bench_model(const cmd_ctx *c, const bench_cmd *o, lq_err *err)

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 static const int64_t ways[] = { 1, 2, 3, 4, 6, 8 }; /* guesses a step */
+const double bench_accepts[BENCH_ACCEPTS] = { 0.5, 0.6, 0.7, 0.8, 0.9 };
 enum { MOST = 8, ROUNDS = 12, DRAFT_LAYERS = 2 };
 
 /* How many of n guesses are right in round i: at least k of them with probability accept^k. The
@@ -22,6 +23,15 @@ static int64_t right_in(int64_t i, int64_t n, double accept)
     for (u -= floor(u); right < n && u < p; p *= accept)
         right++;
     return right;
+}
+
+/* Ids of a step in the mean, its own and the guesses before the first that is wrong. */
+static double ids_a_step(int64_t guesses, double accept)
+{
+    double ids = 1, p = 1;
+    for (int64_t i = 0; i < guesses; i++)
+        ids += p *= accept;
+    return ids;
 }
 
 static lq_status run_way(bench_spec_row *r, bench_batch *big, bench_batch *small, double accept,
@@ -51,6 +61,8 @@ static lq_status run_way(bench_spec_row *r, bench_batch *big, bench_batch *small
     r->tok_s = (double)tokens / total;
     r->plain_tok_s = ROUNDS / plain;
     r->speedup = r->tok_s / r->plain_tok_s;
+    for (int i = 0; i < BENCH_ACCEPTS; i++)
+        r->at[i] = ids_a_step(r->guesses, bench_accepts[i]) * plain / total;
     return s;
 }
 
@@ -102,6 +114,12 @@ void bench_spec_json(cJSON *doc, const bench_spec *b)
         cJSON_AddNumberToObject(row, "tok_s", r->tok_s);
         cJSON_AddNumberToObject(row, "plain_tok_s", r->plain_tok_s);
         cJSON_AddNumberToObject(row, "speedup", r->speedup);
+        cJSON *at = cJSON_AddObjectToObject(row, "speedup_at");
+        for (int k = 0; k < BENCH_ACCEPTS; k++) {
+            char name[8];
+            snprintf(name, sizeof name, "%.1f", bench_accepts[k]);
+            cJSON_AddNumberToObject(at, name, r->at[k]);
+        }
         cJSON_AddItemToArray(list, row);
     }
 }
@@ -110,9 +128,16 @@ void bench_spec_print(const bench_spec *b)
 {
     printf("\none sequence, guesses of the first %lld layers that are right with probability %g\n",
            (long long)b->draft_layers, b->accept);
-    printf("%-8s %12s %12s %12s %10s\n", "guesses", "right a step", "tokens/s", "without",
-           "speed-up");
-    for (int i = 0; i < b->n_rows; i++)
-        printf("%-8lld %12.2f %12.2f %12.2f %10.2f\n", (long long)b->rows[i].guesses,
-               b->rows[i].accepted, b->rows[i].tok_s, b->rows[i].plain_tok_s, b->rows[i].speedup);
+    printf("%-8s %12s %12s %12s %10s   speed-up at", "guesses", "right a step", "tokens/s",
+           "without", "speed-up");
+    for (int k = 0; k < BENCH_ACCEPTS; k++)
+        printf(" %5.1f", bench_accepts[k]);
+    for (int i = 0; i < b->n_rows; i++) {
+        const bench_spec_row *r = &b->rows[i];
+        printf("\n%-8lld %12.2f %12.2f %12.2f %10.2f              ", (long long)r->guesses,
+               r->accepted, r->tok_s, r->plain_tok_s, r->speedup);
+        for (int k = 0; k < BENCH_ACCEPTS; k++)
+            printf(" %5.2f", r->at[k]);
+    }
+    printf("\n");
 }

@@ -5,10 +5,14 @@
 #include "formats/json.h"
 #include "tools/bench_batch.h"
 
+enum { BENCH_ACCEPTS = 5 };
+extern const double bench_accepts[BENCH_ACCEPTS]; /* 0.5 .. 0.9 */
+
 typedef struct {
     int64_t guesses; /* a step */
     double accepted; /* of them, a step */
     double tok_s, plain_tok_s, speedup;
+    double at[BENCH_ACCEPTS]; /* the speed-up that the same steps give at another acceptance */
 } bench_spec_row;
 typedef struct {
     double accept;

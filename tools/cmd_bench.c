@@ -28,6 +28,11 @@ static const opt_row rows[] = {
     { "spec-accept", 0, OPT_FLOAT, F(accept), .def = "0", .hi = 1,
       .help = "measure speculation too, with two layers of the model as a draft whose guesses are "
               "right with this probability" },
+    { "mixed", 0, OPT_INT, F(mixed), .def = "0", .lo = 0, .hi = 100000,
+      .help = "measure static, dynamic and continuous batching too, with so many requests whose "
+              "answers have 8 tokens, one in eight 128" },
+    { "places", 0, OPT_INT, F(places), .def = "16", .lo = 1, .hi = 4096,
+      .help = "sequences that may run together there" },
 };
 
 static const opt_row serve_rows[] = {
@@ -106,6 +111,7 @@ const cmd_row cmd_bench = {
         "without MODEL on a built-in Llama shape of 1.1 B parameters with weights made in "
         "memory. The limit of a row is the larger of two times: reading the weights and the "
         "cache once at the measured bandwidth, and doing the products at the measured rate. "
+        "Behind it: what a token of context takes in the cache, by type and by KV heads. "
         "Weights that a cache of the machine holds are read faster than that, and pass 100 %. "
         "`bench serve` loads a server of this API, llmq's or another's, and prints the times to "
         "the first token (ttft), between tokens (itl) and to the end (e2el), the throughput, and "
@@ -120,6 +126,7 @@ const cmd_row cmd_bench = {
     .examples = "llmq bench kernels\0"
                 "llmq bench model\0"
                 "llmq bench model model.llmq --batch 1,8 --json\0"
+                "llmq bench model --batch 1 --mixed 64 --places 16\0"
                 "llmq bench serve http://127.0.0.1:8000 --concurrency 1,8,64\0"
                 "llmq bench serve http://127.0.0.1:8000 --request-rate 4 --goodput "
                 "ttft:500,tpot:50 --json\0",

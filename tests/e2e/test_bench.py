@@ -18,11 +18,40 @@ def check_rows(doc, batches):
     assert [r["name"] for r in doc["rows"]] == ["prefill"] + ["decode"] * len(batches)
     assert [r["batch"] for r in doc["rows"]] == [1] + batches
     for r in doc["rows"]:
-        for key in ("seconds", "gflops", "gbytes_s", "percent_of_limit"):
+        for key in ("seconds", "gflops", "gbytes_s", "percent_of_limit", "limit_tok_s"):
             assert r[key] > 0, key
+        assert r["bound_by"] in ("arithmetic", "memory")
     assert doc["rows"][0]["prefill_tok_s"] == doc["prefill_tok_s"]
     if 1 in batches:
         assert doc["rows"][1 + batches.index(1)]["decode_tok_s"] == doc["decode_tok_s"]
+        for r in doc["rows"][1:]:
+            assert r["times_one"] == pytest.approx(r["decode_tok_s"] / doc["decode_tok_s"])
+    check_cache(doc["kv_cache"])
+
+
+def check_cache(cache):
+    """The formula and what the system counts, which is off by a huge page at most."""
+    for t in cache["types"]:
+        assert t["measured_token_bytes"] == pytest.approx(t["formula_token_bytes"], rel=0.1), t["dtype"]
+    by_type = {t["dtype"]: t["formula_token_bytes"] for t in cache["types"]}
+    assert by_type["f32"] == 2 * by_type["f16"] == 2 * by_type["bf16"]
+    assert by_type["f16"] > by_type["int8"] == by_type["fp8"] > by_type["int4"]
+    many, own, one = cache["heads"]
+    assert many["kv_heads"] >= own["kv_heads"] >= one["kv_heads"] == 1
+    for h in cache["heads"]:
+        assert h["token_bytes"] == one["token_bytes"] * h["kv_heads"]
+
+
+def test_each_batching_serves_the_same_requests(llmq):
+    doc = llmq.json("bench", "model", "models/novels-1m", "--batch", 1, "--mixed", 20, "--places", 4, *SMALL)["batching"]
+    assert (doc["requests"], doc["places"], doc["tokens"]) == (20, 4, 20 * 8 + doc["long_answers"] * 120)
+    static, dynamic, continuous = doc["rows"]
+    assert [r["batching"] for r in doc["rows"]] == ["static", "dynamic", "continuous"]
+    assert static["speedup"] == 1 and all(r["tok_s"] > 0 and 0 <= r["overhead_percent"] <= 100 for r in doc["rows"])
+    # what no machine changes: how full the steps are
+    assert continuous["steps"] < static["steps"] and continuous["rows_per_step"] > static["rows_per_step"]
+    assert "x static" in llmq("bench", "model", "models/novels-1m", "--batch", 1, "--mixed", 2, *SMALL).stdout
+    assert "--places" in llmq("bench", "model", "--mixed", 2, "--places", 0, code=2).stderr
 
 
 def test_a_models_rows(llmq):
@@ -40,6 +69,9 @@ def test_speculation_with_a_given_acceptance(llmq):
     for x in ran:
         assert x["best_speedup"] == max(r["speedup"] for r in x["rows"])
         assert all(r["speedup"] == pytest.approx(r["tok_s"] / r["plain_tok_s"]) for r in x["rows"])
+        for r in x["rows"]:  # the steps are the same, so it grows with the acceptance
+            at = [r["speedup_at"][a] for a in ("0.5", "0.6", "0.7", "0.8", "0.9")]
+            assert at == sorted(at) and at[0] > 0
     for r in ran[0]["rows"]:  # the mean of a run of successes, cut off at the guesses
         want = sum(0.8 ** i for i in range(1, r["guesses"] + 1))
         assert abs(r["accepted_per_step"] - want) < r["guesses"] / 8

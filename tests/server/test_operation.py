@@ -3,6 +3,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -146,6 +147,23 @@ def test_a_draft_of_another_vocabulary_is_refused(llmq):
     assert "--speculative-model" in p.stderr and "vocabulary" in p.stderr
     assert "no such" in llmq("serve", TINY, "--port", 0, "--speculative-model", "nowhere", code=3,
                              timeout=60).stderr.lower()
+
+
+@pytest.mark.parametrize("command", ["serve", "batch"])
+def test_a_draft_whose_tokens_mean_something_else_is_refused(llmq, tmp_path, command):
+    """As many ids and the same shape, but two of them are spelled the other way round."""
+    draft = tmp_path / "draft"
+    shutil.copytree(TINY, draft)
+    tokenizer = json.loads((draft / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    a, b = (next(t for t, i in vocab.items() if i == k) for k in (500, 501))
+    vocab[a], vocab[b] = vocab[b], vocab[a]
+    (draft / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "in").write_text("")
+    args = ["serve", TINY, "--port", 0] if command == "serve" else ["batch", TINY, tmp_path / "in", tmp_path / "out"]
+    p = llmq(*args, "--speculative-model", draft, code=3, timeout=60)
+    assert f"{draft}: token 500: expected the model's '{a}', found '{b}'" in p.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @case("C116")
