@@ -36,3 +36,50 @@ void gemm_run(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t N,
     openblas_set_num_threads(1);
     pool_run(p, lq_ceil_div(M, tile) * w.across, run_tile, &w);
 }
+
+/* ---- quadratic forms ---- */
+typedef struct {
+    double *sums;
+    const float *D, *H;
+    float *G;
+    int64_t M, K, rows; /* rows of D that an item takes */
+} quadratic;
+
+/* A tile of G = D H', H' the lower triangle of H, twice, with the tiles on the diagonal once and
+ * whole; the longest items come first. */
+static void quadratic_tile(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const quadratic *q = ctx;
+    const int64_t K = q->K, down = lq_ceil_div(q->M, q->rows);
+    const int64_t m = item % down * q->rows, k = item / down * TILE;
+    const int rows = upto(q->rows, q->M - m), cols = upto(TILE, K - k), rest = (int)(K - k) - cols;
+    const float *d = q->D + m * K + k, *h = q->H + k * K + k;
+    float *g = q->G + m * K + k;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, cols, cols, 1, d, (int)K, h,
+                (int)K, 0, g, (int)K);
+    if (rest)
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, cols, rest, 2, d + cols,
+                    (int)K, h + cols * K, (int)K, 1, g, (int)K);
+}
+
+static void quadratic_row(void *ctx, int64_t m, int thread)
+{
+    (void)thread;
+    const quadratic *q = ctx;
+    const float *d = q->D + m * q->K, *g = q->G + m * q->K;
+    double sum = 0;
+    for (int64_t k = 0; k < q->K; k++)
+        sum += (double)d[k] * (double)g[k];
+    q->sums[m] = sum;
+}
+
+void gemm_quadratic(double *sums, const float *D, float *G, const float *H, int64_t M, int64_t K,
+                    pool *p)
+{
+    const bool few = lq_ceil_div(M, TILE) * lq_ceil_div(K, TILE) < FEW;
+    quadratic q = { sums, D, H, G, M, K, few ? SMALL_TILE : TILE };
+    openblas_set_num_threads(1);
+    pool_run(p, lq_ceil_div(M, q.rows) * lq_ceil_div(K, TILE), quadratic_tile, &q);
+    pool_run(p, M, quadratic_row, &q);
+}

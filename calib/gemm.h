@@ -1,4 +1,4 @@
-/* calib/gemm.h - dense f32 matrix products over the pool, for calibration's backward passes.
+/* calib/gemm.h - dense f32 matrix products over the pool, for backward passes and rounding.
  *
  *     C [M,N] = op(A) op(B) + beta C       op(X) = X or X^T; all row-major, rows ld floats apart
  *
@@ -17,5 +17,10 @@ typedef struct {
 
 void gemm_run(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
               float beta, pool *p);
+
+/* sums[m] = d_m H d_m^T in f64 for the rows of D [M,K]; H [K,K] symmetric. What of H is not on its
+ * diagonal is taken once and counts twice: half of a product. G [M,K] is scratch. */
+void gemm_quadratic(double *sums, const float *D, float *G, const float *H, int64_t M, int64_t K,
+                    pool *p);
 
 #endif

@@ -4,64 +4,55 @@
 #include <cblas.h>
 #include <stdlib.h>
 
-#include "quantize/loss.h"
+#include "calib/gemm.h"
 #include "quantize/rtn.h"
 
-enum { ROWS = LOSS_ROWS, ALPHAS = 20, MAX_GROUP = 512 };
+enum { ALPHAS = 20, MAX_GROUP = 512 };
 
 /* ---- the loss of one choice of s ---- */
 typedef struct {
     const awq_site *site;
     const float *s;
-    int64_t first[AWQ_MAX_LINEARS + 1]; /* tile number where each linear starts */
-    double *loss;                       /* per tile */
-    float *scratch;                     /* [threads][2][ROWS][K] */
+    int l;            /* the linear at work */
+    double *loss;     /* [AWQ_SEARCH_ROWS] of its rows */
+    float *d, *times; /* [rows][K] differences; scratch of gemm_quadratic */
 } search;
 
 static int64_t rows_searched(int64_t N) { return N < AWQ_SEARCH_ROWS ? N : AWQ_SEARCH_ROWS; }
 
-static void loss_tile(void *ctx, int64_t item, int thread)
+static void round_row(void *ctx, int64_t r, int thread)
 {
+    (void)thread;
     const search *c = ctx;
-    int64_t K = c->site->K;
-    int l = 0;
-    while (item >= c->first[l + 1])
-        l++;
-    int64_t N = c->site->lin[l].N, look = rows_searched(N), G = c->site->lin[l].group;
-    int64_t r0 = (item - c->first[l]) * ROWS, rows = look - r0 < ROWS ? look - r0 : ROWS;
-    ug_spec spec = c->site->lin[l].spec;
+    const int64_t K = c->site->K, N = c->site->lin[c->l].N, G = c->site->lin[c->l].group;
+    const float *w = c->site->lin[c->l].W + r * N / rows_searched(N) * K;
+    ug_spec spec = c->site->lin[c->l].spec;
     spec.search = false;
-    float *d = c->scratch + (size_t)thread * 2 * ROWS * (size_t)K, *g = d + ROWS * K;
-    float M = ug_max_code(spec.bits);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *w = c->site->lin[l].W + (r0 + r) * N / look * K;
-        float *e = d + r * K;
-        for (int64_t k = 0; k < K; k++)
-            e[k] = w[k] * c->s[k];
-        for (int64_t k = 0; k < K; k += G) {
-            ug_param p = ug_fit(&spec, e + k, NULL, G);
-            for (int64_t i = k; i < k + G; i++)
-                e[i] = (e[i] - ug_value(ug_code(e[i], p, M), p)) / c->s[i];
-        }
+    float *e = c->d + r * K, M = ug_max_code(spec.bits);
+    for (int64_t k = 0; k < K; k++)
+        e[k] = w[k] * c->s[k];
+    for (int64_t k = 0; k < K; k += G) {
+        ug_param p = ug_fit(&spec, e + k, NULL, G);
+        for (int64_t i = k; i < k + G; i++)
+            e[i] = (e[i] - ug_value(ug_code(e[i], p, M), p)) / c->s[i];
     }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)K, (int)K, 1, d, (int)K,
-                c->site->H, (int)K, 0, g, (int)K);
-    double sum = 0;
-    for (int64_t i = 0; i < rows * K; i++)
-        sum += (double)d[i] * (double)g[i];
-    const double rows_in_all =
-        c->site->lin[l].stand_for > 0 ? c->site->lin[l].stand_for : (double)N;
-    c->loss[item] = sum * rows_in_all / (double)look;
 }
 
 static double site_loss(search *c, pool *p)
 {
-    int64_t tiles = c->first[c->site->n];
-    double sum = 0;
-    pool_run(p, tiles, loss_tile, c);
-    for (int64_t i = 0; i < tiles; i++)
-        sum += c->loss[i];
-    return sum;
+    const awq_site *site = c->site;
+    double all = 0;
+    for (c->l = 0; c->l < site->n; c->l++) {
+        const int64_t N = site->lin[c->l].N, rows = rows_searched(N);
+        const double stand_for = site->lin[c->l].stand_for;
+        double sum = 0;
+        pool_run(p, rows, round_row, c);
+        gemm_quadratic(c->loss, c->d, c->times, site->H, rows, site->K, p);
+        for (int64_t r = 0; r < rows; r++)
+            sum += c->loss[r];
+        all += sum * (stand_for > 0 ? stand_for : (double)N) / (double)rows;
+    }
+    return all;
 }
 
 /* ---- candidates ---- */
@@ -122,22 +113,29 @@ static bool candidate(float *s, const float *m, const float *v, double alpha, bo
     return true;
 }
 
+size_t awq_search_bytes(int64_t N, int64_t K)
+{
+    return 2 * (size_t)(rows_searched(N) * K) * sizeof(float);
+}
+
 lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, lq_err *err)
 {
     int64_t K = site->K;
     size_t k = (size_t)K;
     search c = { .site = site };
+    int64_t rows = 0;
     for (int l = 0; l < site->n; l++)
-        c.first[l + 1] = c.first[l] + lq_ceil_div(rows_searched(site->lin[l].N), ROWS);
+        rows = rows_searched(site->lin[l].N) > rows ? rows_searched(site->lin[l].N) : rows;
     float *m = calloc(4 * k, sizeof *m), *v = m + K, *trial = v + K, *sum = trial + K;
     int32_t *count = calloc(k, sizeof *count);
-    c.loss = calloc((size_t)c.first[site->n], sizeof *c.loss);
-    c.scratch = calloc((size_t)pool_threads(p) * 2 * ROWS * k, sizeof *c.scratch);
+    c.loss = malloc(AWQ_SEARCH_ROWS * sizeof *c.loss);
+    c.d = malloc(awq_search_bytes(rows, K));
     lq_status st = LQ_OK;
-    if (!m || !count || !c.loss || !c.scratch) {
+    if (!m || !count || !c.loss || !c.d) {
         st = lq_fail(err, LQ_ENOMEM, "no memory to search %lld scales", (long long)K);
         goto done;
     }
+    c.times = c.d + rows * K;
     memcpy(m, site->mean_abs, k * sizeof *m);
     weight_means(v, site);
     tie_means(m, site, sum, count);
@@ -158,7 +156,7 @@ lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, l
         memcpy(s, trial, k * sizeof *s);
     }
 done:
-    free(c.scratch);
+    free(c.d);
     free(c.loss);
     free(count);
     free(m);

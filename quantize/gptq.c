@@ -166,22 +166,23 @@ static double row_loss(const float *d, const float *g, int64_t K)
 }
 
 /* Coordinate descent on one row: with d and g = d H kept up to date, the best real value of q_k is
- * q_k + g_k / H_kk. Returns how many codes moved. */
+ * q_k + g_k / H_kk. Returns how many codes moved. With a factor, imp is H's diagonal, whose
+ * elements would each be a cache miss in H. */
 static int64_t sweep(const work *c, float *d, float *g, uint8_t *codes, const ug_param *params)
 {
     int64_t K = c->out->t.K, G = c->out->t.scheme.group, moved = 0;
     float M = ug_max_code(c->o->spec.bits);
     for (int64_t i = 0; i < K; i++) {
         int64_t k = c->perm[i];
-        const float *h = c->H + (size_t)k * (size_t)K;
-        if (!(h[k] > 0)) continue;
+        const float h = c->imp[k];
+        if (!(h > 0)) continue;
         ug_param p = params[c->gidx ? c->gidx[k] : k / G];
-        float q = ug_value((float)codes[k], p), code = ug_code(q + g[k] / h[k], p, M);
+        float q = ug_value((float)codes[k], p), code = ug_code(q + g[k] / h, p, M);
         if (code == (float)codes[k]) continue;
         float step = ug_value(code, p) - q;
         codes[k] = (uint8_t)code;
         d[k] -= step;
-        c->ops->subtract(g, step, h, K);
+        c->ops->subtract(g, step, c->H + (size_t)k * (size_t)K, K);
         moved++;
     }
     return moved;
@@ -205,15 +206,13 @@ static void plain_row(void *ctx, int64_t r, int thread)
     row_errors(c, r, c->rtn, c->pr, NULL);
 }
 
-/* After weigh_errors: what the plain row loses; then GPTQ's grids and permuted weights. */
+/* GPTQ's grids and permuted weights. */
 static void start_row(void *ctx, int64_t r, int thread)
 {
     (void)thread;
     const work *c = ctx;
     const int64_t K = c->out->t.K, G = c->out->t.scheme.group, ng = K / G;
     const float *w = c->W + (c->n0 + r) * K;
-    c->plain[c->n0 + r] = row_loss(c->d + r * K, c->g + r * K, K);
-    if (!c->U) return;
     for (int64_t k = 0; k < K; k++)
         c->w[r * K + k] = w[c->perm[k]];
     for (int64_t g = 0; g < ng && c->o->static_groups; g++)
@@ -240,9 +239,9 @@ static void end_row(void *ctx, int64_t r, int thread)
 static void run_batch(work *c)
 {
     pool_run(c->p, c->rows, plain_row, c);
-    weigh_errors(c);
-    pool_run(c->p, c->rows, start_row, c);
+    gemm_quadratic(c->plain + c->n0, c->d, c->g, c->H, c->rows, c->out->t.K, c->p);
     if (c->U) {
+        pool_run(c->p, c->rows, start_row, c);
         round_batch(c);
         pool_run(c->p, c->rows, new_errors, c);
         weigh_errors(c);

@@ -1,13 +1,16 @@
 /* quantize/loss.c - errors of a rounded weight, by tiles of rows. */
 #include "quantize/loss.h"
 
-#include <cblas.h>
 #include <stdlib.h>
 
+#include "calib/gemm.h"
 #include "formats/source.h"
 #include "quantize/rows.h"
 
-enum { ROWS = LOSS_ROWS };
+enum {
+    ROWS = 32,                    /* of a tile */
+    TILES_WITH_H = LOSS_ROWS / 32 /* whose differences are multiplied with H together */
+};
 
 typedef struct {
     const qt_tensor *q;
@@ -15,16 +18,30 @@ typedef struct {
     lq_dtype d;
     const float *H;
     qz_fold fold;
-    double *square, *loss; /* per tile */
-    float *scratch;        /* [threads][2][ROWS][K] */
+    double *square, *loss; /* per tile; per row */
+    float *e, *g;          /* [rows_at_once][K] each: with H of the tiles from `first` on, else a
+                              tile for each thread */
+    int64_t first;
 } work;
 
-static void run_tile(void *ctx, int64_t item, int thread)
+static int64_t rows_at_once(int64_t N, bool h, int threads)
+{
+    if (!h) return (int64_t)threads * ROWS;
+    return N < LOSS_ROWS ? (int64_t)lq_round_up((size_t)N, ROWS) : LOSS_ROWS;
+}
+
+size_t qz_loss_bytes(int64_t N, int64_t K, bool h, int threads)
+{
+    return 2 * (size_t)(rows_at_once(N, h, threads) * K) * sizeof(float);
+}
+
+static void run_tile(void *ctx, int64_t i, int thread)
 {
     const work *c = ctx;
+    const int64_t item = c->first + i, place = c->H ? i : thread;
     int64_t N = c->q->N, K = c->q->K, n0 = item * ROWS, rows = N - n0 < ROWS ? N - n0 : ROWS;
-    float *e = c->scratch + (size_t)thread * 2 * ROWS * (size_t)K, *g = e + ROWS * K;
-    double square = 0, loss = 0;
+    float *e = c->e + place * ROWS * K, *g = c->g + place * ROWS * K;
+    double square = 0;
     qt_dequant(e, c->q, n0, n0 + rows);
     size_t elem = (size_t)lq_dtype_bits(c->d) / 8;
     lq_to_f32(g, (const uint8_t *)c->W + (size_t)(n0 * K) * elem, c->d, (size_t)(rows * K));
@@ -40,39 +57,40 @@ static void run_tile(void *ctx, int64_t item, int thread)
         square += x * x;
         if (c->fold.inputs) e[i] *= c->fold.inputs[i % K];
     }
-    if (c->H) {
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)K, (int)K, 1, e,
-                    (int)K, c->H, (int)K, 0, g, (int)K);
-        for (int64_t i = 0; i < rows * K; i++)
-            loss += (double)e[i] * (double)g[i];
-    }
     c->square[item] = square;
-    c->loss[item] = loss;
 }
 
 lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d, const float *H,
                      qz_fold fold, pool *p, lq_err *err)
 {
-    int64_t tiles = lq_ceil_div(q->N, ROWS);
+    const int64_t N = q->N, K = q->K, tiles = lq_ceil_div(N, ROWS);
+    const int threads = pool_threads(p);
     work c = { .q = q, .W = W, .d = d, .H = H, .fold = fold };
-    c.square = calloc((size_t)tiles * 2, sizeof *c.square);
-    c.scratch = calloc((size_t)pool_threads(p) * 2 * ROWS * (size_t)q->K, sizeof *c.scratch);
+    c.square = calloc((size_t)(tiles + N), sizeof *c.square);
+    c.e = malloc(qz_loss_bytes(N, K, H, threads));
     lq_status s = LQ_OK;
-    if (!c.square || !c.scratch) {
-        s = lq_fail(err, LQ_ENOMEM, "no memory to measure a weight of %lld inputs",
-                    (long long)q->K);
+    if (!c.square || !c.e) {
+        s = lq_fail(err, LQ_ENOMEM, "no memory to measure a weight of %lld inputs", (long long)K);
     } else {
-        c.loss = c.square + tiles;
-        pool_run(p, tiles, run_tile, &c);
         double square = 0, loss = 0;
-        for (int64_t i = 0; i < tiles; i++) {
-            square += c.square[i];
-            loss += c.loss[i];
+        c.g = c.e + rows_at_once(N, H, threads) * K;
+        c.loss = c.square + tiles;
+        for (int64_t n; c.first < tiles; c.first += n) {
+            const int64_t n0 = c.first * ROWS;
+            n = H && tiles - c.first > TILES_WITH_H ? TILES_WITH_H : tiles - c.first;
+            pool_run(p, n, run_tile, &c);
+            if (H)
+                gemm_quadratic(c.loss + n0, c.e, c.g, H, N - n0 < LOSS_ROWS ? N - n0 : LOSS_ROWS, K,
+                               p);
         }
-        out->rmse = sqrt(square / ((double)q->N * (double)q->K));
+        for (int64_t i = 0; i < tiles; i++)
+            square += c.square[i];
+        for (int64_t i = 0; i < N && H; i++)
+            loss += c.loss[i];
+        out->rmse = sqrt(square / ((double)N * (double)K));
         out->loss = H ? loss : (double)NAN;
     }
-    free(c.scratch);
+    free(c.e);
     free(c.square);
     return s;
 }

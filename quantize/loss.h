@@ -22,7 +22,10 @@ typedef struct {
                             NULL: of W's own inputs */
 } qz_fold;
 
-enum { LOSS_ROWS = 32 }; /* at once, per thread, as f32 differences and times H */
+enum { LOSS_ROWS = 512 }; /* at once with H, as f32 differences and times H */
+
+/* Bytes that qz_loss_of takes while it runs; h: with H. */
+size_t qz_loss_bytes(int64_t N, int64_t K, bool h, int threads);
 
 /* q: portable. W [N,K] of dtype d, as q stands for it; H [K,K] f32 or NULL. The rmse is that of the
  * weights before `fold`. Errors: LQ_ENOMEM. */

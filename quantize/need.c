@@ -8,6 +8,7 @@
 #include "calib/run.h"
 #include "calib/self.h"
 #include "formats/tiles.h"
+#include "quantize/awq.h"
 #include "quantize/check.h"
 #include "quantize/factor.h"
 #include "quantize/gptq.h"
@@ -53,19 +54,20 @@ static size_t packed_bytes(const plan_entry *e, const qt_scheme *s)
 static size_t unit_bytes(const need_work *w, const plan_entry *e)
 {
     const size_t K = (size_t)e->K, n = (size_t)(e->N * e->K), h = K * K * F;
-    const size_t threads = (size_t)w->threads, tile = threads * 2 * LOSS_ROWS * K * F;
+    const size_t threads = (size_t)w->threads;
     const bool hessian = qz_methods[w->o->method].hessian && w->windows;
+    const size_t loss = qz_loss_bytes(e->N * e->count, e->K, hessian, w->threads);
     const size_t copy = e->src->t.scheme.dtype != LQ_F32 && hessian && !qz_folds(w->o) ? n * F : 0;
     const size_t turned = e->turned ? n * (size_t)lq_dtype_bits(e->src->t.scheme.dtype) / 8 : 0;
-    if (!hessian || e->scheme.kind != QT_UINT) return turned + tile;
-    if (w->o->method == QZ_AWQ) return turned + copy + tile;
+    if (!hessian || e->scheme.kind != QT_UINT) return turned + loss;
+    if (w->o->method == QZ_AWQ) return turned + copy + larger(loss, awq_search_bytes(e->N, e->K));
     const size_t factor = factor_bytes(e->K);
     if (w->curvature_windows) {
         const size_t rows = threads * KFAC_BLOCK * K * (4 * F + 2) + (size_t)e->N * KFAC_BLOCK * F;
         return turned + copy + 3 * h + larger(factor, rows);
     }
     const size_t rows = (size_t)(e->N < GPTQ_BATCH ? e->N : GPTQ_BATCH) * K * (3 * F + 2);
-    return turned + copy + h + larger(factor, rows + tile);
+    return turned + copy + h + larger(factor, larger(rows, loss));
 }
 
 static void add_entry(part_need *p, const need_work *w, const plan_entry *e)
