@@ -1,19 +1,21 @@
 /* kernels/bench.c - limits, and rows of kernels beside them. */
-#include "kernels/bench.h"
+#include "kernels/bench_impl.h"
 #include "kernels/k.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-static double now(void)
+double bench_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static double row_seconds(const bench_opts *o) { return o && o->seconds > 0 ? o->seconds : 0.03; }
+double bench_row_seconds(const bench_opts *o) { return o && o->seconds > 0 ? o->seconds : 0.03; }
 static size_t buffer_bytes(const bench_opts *o)
 {
     return o && o->bytes >= (1u << 20) ? o->bytes / (1u << 20) * (1u << 20) : (size_t)256 << 20;
@@ -22,11 +24,11 @@ static size_t buffer_bytes(const bench_opts *o)
 /* Seconds of the fastest of repeated calls, for about `budget` seconds. */
 static double best_of(void (*fn)(void *), void *ctx, double budget)
 {
-    double best = 1e300, begun = now();
-    for (int i = 0; i < 3 || now() - begun < budget; i++) {
-        double start = now();
+    double best = 1e300, begun = bench_now();
+    for (int i = 0; i < 3 || bench_now() - begun < budget; i++) {
+        double start = bench_now();
         fn(ctx);
-        double t = now() - start;
+        double t = bench_now() - start;
         if (t < best) best = t;
         if (t > 4 * budget) break;
     }
@@ -94,11 +96,11 @@ lq_status bench_limits_run(bench_limits *one, bench_limits *all, const bench_opt
     if (!data) return lq_fail(err, LQ_ENOMEM, "no memory to read %zu bytes", c.bytes);
     memset(data, 1, c.bytes); /* so that the pages exist */
     c.data = data;
-    limits_of(one, &c, row_seconds(o));
+    limits_of(one, &c, bench_row_seconds(o));
     *all = *one;
     if (pool_threads(p) > 1) {
         c.p = p;
-        limits_of(all, &c, row_seconds(o));
+        limits_of(all, &c, bench_row_seconds(o));
     }
     free(data);
     return LQ_OK;
@@ -120,13 +122,15 @@ static void mm_once(void *ctx)
     mm_run(&c->out, 1, c->x, c->K, c->M, c->acts, c->scratch, c->p);
 }
 
-/* A tiled tensor of arbitrary codes: what they are changes no time. */
-static lq_status make_weight(mm_weight *w, const char *scheme, int64_t N, int64_t K, lq_arena *a,
-                             lq_err *err)
+lq_status bench_make_weight(mm_weight *w, const char *scheme, int64_t N, int64_t K, lq_arena *a,
+                            lq_err *err)
 {
     qt_scheme s;
     lq_status st = qt_scheme_parse(&s, scheme, err);
+    if (!st && s.kind == QT_UINT && !s.group) s.group = K;
+    if (!st) st = qt_check(&s, N, K, err);
     if (st) return st;
+    s = tiles_scheme(&s, N, K);
     qt_tensor t = { .scheme = s, .layout = QT_TILE16, .N = N, .K = K };
     for (int p = 0; p < QT_N_PLANES; p++) {
         size_t n = qt_plane_bytes(&s, QT_TILE16, N, K, (qt_plane)p);
@@ -168,7 +172,7 @@ static lq_status bench_weight(bench_row *rows, int *n, const char *scheme, mm_ac
     if (!st) st = lq_arena_init(&scratch, mm_scratch_bytes(M_MAX, K_MAX, 1, pool_threads(p)), err);
     for (int64_t i = 0; !st && i < (int64_t)M_MAX * K_MAX; i++)
         x[i] = (float)(i % 251) - 125.0f;
-    if (!st) st = make_weight(&w, scheme, N_MAX, K_MAX, &a, err);
+    if (!st) st = bench_make_weight(&w, scheme, N_MAX, K_MAX, &a, err);
     for (size_t i = 0; i < LQ_COUNT(shapes) && !st; i++) {
         mm_weight part = w; /* its first N outputs */
         part.N = part.t.N = shapes[i].N;
@@ -184,13 +188,154 @@ static lq_status bench_weight(bench_row *rows, int *n, const char *scheme, mm_ac
         snprintf(r->name, sizeof r->name, "%s %s", scheme, text[acts]);
         snprintf(r->shape, sizeof r->shape, "%lldx%lldx%lld", (long long)c.M, (long long)part.N,
                  (long long)c.K);
-        r->seconds = best_of(mm_once, &c, row_seconds(o));
+        r->seconds = best_of(mm_once, &c, bench_row_seconds(o));
         double bytes = 0;
         for (int q = 0; q < QT_N_PLANES; q++)
             bytes += (double)qt_plane_bytes(&part.t.scheme, QT_TILE16, part.N, c.K, (qt_plane)q);
         double limit = lim->gflops[acts] > 0 ? lim->gflops[acts] : lim->gflops[MM_F32];
         share(r, 2.0 * (double)c.M * (double)part.N * (double)c.K,
               bytes + 4.0 * (double)(c.M * (c.K + part.N)), limit, lim->read_gbytes_s);
+    }
+    lq_arena_free(&scratch);
+    lq_arena_free(&a);
+    return st;
+}
+
+/* ---- sharing ---- */
+enum { MEETINGS = 2000, LOAD_TURNS = 4, LOAD_ROUNDS = 10 };
+#define BUSY_S 0.006 /* of every LOAD_PERIOD_S */
+#define LOAD_PERIOD_S 0.010
+
+typedef struct {
+    atomic_int inside; /* threads that are in this region */
+    int threads;
+} meeting;
+
+static void meet_item(void *ctx, int64_t item, int thread)
+{
+    (void)item, (void)thread;
+    meeting *m = ctx;
+    atomic_fetch_add(&m->inside, 1);
+    for (int i = 0; atomic_load(&m->inside) < m->threads; i++)
+        if (i > 10000) sched_yield(); /* more threads than processors */
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
+}
+
+static void measure_meetings(bench_sharing *s, pool *p)
+{
+    double seconds[MEETINGS];
+    if (s->threads < 2) return;
+    for (int i = 0; i < MEETINGS; i++) {
+        meeting m = { .threads = s->threads };
+        double start = bench_now();
+        pool_run(p, s->threads, meet_item, &m);
+        seconds[i] = bench_now() - start;
+    }
+    qsort(seconds, MEETINGS, sizeof *seconds, by_size);
+    s->meet_best = seconds[0];
+    s->meet_median = seconds[MEETINGS / 2];
+}
+
+/* Somebody else: busy for a part of each period while `on`. */
+typedef struct {
+    atomic_int on, quit;
+    double busy, waited; /* seconds of its processor's time, and of all time, while on */
+} rival;
+
+static double thread_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void nap(double s)
+{
+    struct timespec t = { .tv_nsec = (long)(s * 1e9) };
+    if (s > 0) nanosleep(&t, NULL);
+}
+
+static void *rival_main(void *arg)
+{
+    rival *r = arg;
+    while (!atomic_load(&r->quit)) {
+        if (!atomic_load(&r->on)) {
+            nap(LOAD_PERIOD_S / 10);
+            continue;
+        }
+        const double begun = bench_now(), had = thread_now();
+        while (thread_now() - had < BUSY_S)
+            ;
+        nap(LOAD_PERIOD_S - (bench_now() - begun));
+        r->busy += thread_now() - had;
+        r->waited += bench_now() - begun;
+    }
+    return NULL;
+}
+
+/* Seconds of one product, over about `budget` seconds of them. */
+static double mean_product(mm_ctx *c, double budget)
+{
+    const double begun = bench_now();
+    int n = 0;
+    do
+        for (int i = 0; i < LOAD_ROUNDS; i++, n++)
+            mm_once(c);
+    while (bench_now() - begun < budget);
+    return (bench_now() - begun) / n;
+}
+
+static lq_status measure_rival(bench_sharing *s, mm_ctx *c, double budget, lq_err *err)
+{
+    rival r = { .on = 0 };
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, rival_main, &r))
+        return lq_fail(err, LQ_ENOMEM, "no thread for the benchmark");
+    double alone = 0, beside = 0;
+    for (int turn = 0; turn < LOAD_TURNS; turn++) {
+        alone += mean_product(c, budget);
+        atomic_store(&r.on, 1);
+        nap(LOAD_PERIOD_S / 5);
+        beside += mean_product(c, budget);
+        atomic_store(&r.on, 0);
+        nap(2 * LOAD_PERIOD_S);
+    }
+    atomic_store(&r.quit, 1);
+    pthread_join(thread, NULL);
+    s->load = r.waited > 0 ? r.busy / r.waited : 0;
+    s->slowdown = beside / alone;
+    const double left = s->cpus - s->load;
+    s->fair = left < s->threads ? s->threads / left : 1;
+    return LQ_OK;
+}
+
+lq_status bench_sharing_run(bench_sharing *s, const bench_opts *o, pool *p, lq_err *err)
+{
+    enum { N = 8192, K = 2048 };
+    *s = (bench_sharing){ .threads = pool_threads(p), .cpus = pool_default_threads() };
+    lq_arena a, scratch = { 0 };
+    mm_weight w;
+    lq_status st = lq_arena_init(&a, 0, err);
+    if (st) return st;
+    float *x = lq_push(&a, (size_t)K * 4), *y = lq_push(&a, (size_t)N * 4);
+    if (!x || !y) st = lq_fail(err, LQ_ENOMEM, "no memory for the benchmark");
+    if (!st) st = bench_make_weight(&w, "u4-g128", N, K, &a, err);
+    if (!st) st = lq_arena_init(&scratch, mm_scratch_bytes(1, K, 1, s->threads), err);
+    if (!st) {
+        for (int64_t i = 0; i < K; i++)
+            x[i] = (float)(i % 251) - 125.0f;
+        mm_ctx c = { { .w = &w, .y = y, .ldy = N }, x, K, 1, MM_I8, &scratch, p };
+        pool_enter(p);
+        measure_meetings(s, p);
+        st = measure_rival(s, &c, 5 * bench_row_seconds(o), err);
+        pool_leave(p);
     }
     lq_arena_free(&scratch);
     lq_arena_free(&a);
@@ -251,7 +396,7 @@ static lq_status bench_attention(bench_row *rows, int *n, kv_dtype d, int64_t M,
         *r = (bench_row){ .threads = pool_threads(p) };
         snprintf(r->name, sizeof r->name, "attention %s", kv_dtype_text(d));
         snprintf(r->shape, sizeof r->shape, "%lld at %d, %d/%dx%d", (long long)M, DEPTH, H, HKV, D);
-        r->seconds = best_of(attn_once, &c, row_seconds(o));
+        r->seconds = best_of(attn_once, &c, bench_row_seconds(o));
         double keys = (double)M * (DEPTH - (double)(M - 1) / 2);
         share(r, 4.0 * keys * H * D, (double)(2 * half * N_BLOCKS), lim->gflops[MM_F32],
               lim->read_gbytes_s);

@@ -91,10 +91,68 @@ TEST(every_row_has_figures)
     pool_close(p);
 }
 
+TEST(sharing_is_measured)
+{
+    static const int threads[] = { 1, 2 };
+    bench_opts o = { .seconds = 0.01 };
+    for (size_t i = 0; i < LQ_COUNT(threads); i++) {
+        pool *p;
+        bench_sharing s;
+        lq_err err = { "" };
+        CHECK(!k_init(NULL, &err) && !pool_open(&p, threads[i], &err), "%s", err.msg);
+        CHECK(!bench_sharing_run(&s, &o, p, &err), "%s", err.msg);
+        CHECK(s.threads == threads[i] && s.cpus >= 1, "%d threads, %d cpus", s.threads, s.cpus);
+        CHECK(threads[i] == 1 ? s.meet_median == 0
+                              : s.meet_best > 0 && s.meet_best <= s.meet_median,
+              "%g, %g", s.meet_best, s.meet_median);
+        CHECK(s.load > 0.05 && s.load < 0.95 && s.slowdown > 0, "load %g, slowdown %g", s.load,
+              s.slowdown);
+        CHECK(s.fair >= 1 && (s.fair > 1 || s.threads <= s.cpus - s.load), "fair %g", s.fair);
+        pool_close(p);
+    }
+}
+
+TEST(a_layer_joined_moves_less_than_its_steps_alone)
+{
+    static const int64_t rows[] = { 1, 9 };
+    bench_opts o = { .seconds = 1e-6 };
+    pool *p;
+    lq_err err = { "" };
+    CHECK(!k_init(NULL, &err) && !pool_open(&p, 2, &err), "%s", err.msg);
+    for (size_t i = 0; i < LQ_COUNT(rows); i++) {
+        bench_chain b[2];
+        for (int fuse = 0; fuse < 2; fuse++) {
+            CHECK(!bench_chain_run(&b[fuse], fuse, rows[i], "u4-g128", MM_I8, &o, p, &err), "%s",
+                  err.msg);
+            const bench_step *all = &b[fuse].step[b[fuse].n_steps - 1];
+            double seconds = 0, bytes = 0;
+            for (const bench_step *s = b[fuse].step; s < all; s++) {
+                CHECK(s->name[0] && s->seconds > 0 && s->bytes > 0, "%s", s->name);
+                seconds += s->seconds, bytes += s->bytes;
+            }
+            CHECK(strcmp(all->name, "all") == 0 && fabs(all->bytes - bytes) < 1, "sum of bytes");
+            CHECK(all->seconds >= seconds * 0.999, "the best of all is not below that of each");
+        }
+        CHECK(b[1].n_steps < b[0].n_steps, "%d steps, joined %d", b[0].n_steps, b[1].n_steps);
+        /* Joined: h is read and prepared twice instead of five times, k is read by one step fewer,
+         * two sums and the gate are not written and read again. */
+        const double fewer = b[0].step[b[0].n_steps - 1].bytes - b[1].step[b[1].n_steps - 1].bytes;
+        const double want = (double)rows[i] * (3 * 6 * 2048 + 4 * 256 + 4 * 4 * 2048 + 8 * 5632);
+        CHECK(fabs(fewer - want) < 1, "%g bytes fewer, expected %g", fewer, want);
+    }
+    bench_chain b;
+    CHECK(bench_chain_run(&b, true, 1, "u4-g100", MM_I8, &o, p, &err) == LQ_EVALUE ||
+              bench_chain_run(&b, true, 1, "u4-g100", MM_I8, &o, p, &err) == LQ_ESHAPE,
+          "groups that do not divide");
+    pool_close(p);
+}
+
 int main(int argc, char **argv)
 {
     RUN(percentiles_are_linear_between_neighbours);
     RUN(goodput_limits_are_read);
     RUN(every_row_has_figures);
+    RUN(sharing_is_measured);
+    RUN(a_layer_joined_moves_less_than_its_steps_alone);
     return check_end();
 }

@@ -11,6 +11,7 @@ typedef struct {
     int64_t prompt, context, steps;
     double accept;         /* of guesses; 0: no speculation */
     int64_t mixed, places; /* mixed: requests under each batching; 0: none */
+    int fusion;            /* FUSION_... */
     /* of `serve` (tools/bench_serve.h) */
     const char *concurrency, *goodput, *key, *name;
     double rate;
@@ -18,6 +19,9 @@ typedef struct {
     int load;
     bool insecure;
 } bench_cmd;
+
+/* `bench kernels --fusion`: kernels one by one, or a layer's steps. */
+enum { FUSION_NONE, FUSION_ON, FUSION_OFF };
 
 /* Measure and print (a table, or with --json one document). */
 lq_status bench_kernels(const cmd_ctx *c, const bench_cmd *o, lq_err *err);

@@ -13,10 +13,12 @@ static const struct {
     { "serve", bench_serve },
 };
 
+static const char *const fusions[] = { "none", "on", "off", NULL };
+
 #define F(field) offsetof(bench_cmd, field)
 static const opt_row rows[] = {
     { "scheme", 0, OPT_STR, F(scheme), .def = "u4-g128", .arg = "SCHEME",
-      .help = "weights of the built-in 1.1 B model" },
+      .help = "weights of the built-in 1.1 B model, and of --fusion" },
     { "prompt", 0, OPT_INT, F(prompt), .def = "512", .lo = 1, .hi = 1 << 16,
       .help = "tokens of the prompt that prefill is measured with" },
     { "batch", 0, OPT_STR, F(batch), .def = "1,2,4,8,16,32", .arg = "B[,B...]",
@@ -25,6 +27,10 @@ static const opt_row rows[] = {
       .help = "tokens that each of them has in its cache already" },
     { "steps", 0, OPT_INT, F(steps), .def = "16", .lo = 1, .hi = 100000,
       .help = "decode steps; the median counts" },
+    { "fusion", 0, OPT_ENUM, F(fusion), .def = "none", .words = fusions,
+      .help =
+          "kernels: the steps of one layer of the built-in shape instead, with the bytes that they "
+          "move; on: joined as the forward pass joins them; off: each on its own" },
     { "spec-accept", 0, OPT_FLOAT, F(accept), .def = "0", .hi = 1,
       .help = "measure speculation too, with two layers of the model as a draft whose guesses are "
               "right with this probability" },
@@ -92,6 +98,10 @@ void bench_print_limits(const bench_limits *l)
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
+    const bench_cmd *o = opts;
+    if (o->fusion != FUSION_NONE && strcmp(c->argv[0], "kernels") != 0)
+        return lq_fail(err, LQ_EUSAGE, "--fusion: expected with bench kernels, found bench %.40s",
+                       c->argv[0]);
     for (size_t i = 0; i < LQ_COUNT(kinds); i++)
         if (strcmp(kinds[i].name, c->argv[0]) == 0) return kinds[i].run(c, opts, err);
     char known[64] = "";
@@ -124,6 +134,7 @@ const cmd_row cmd_bench = {
     .groups = { OPT_GROUP("Kernels and models", rows, 0), OPT_GROUP("Servers", serve_rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)) },
     .examples = "llmq bench kernels\0"
+                "llmq bench kernels --fusion on --scheme nf4\0"
                 "llmq bench model\0"
                 "llmq bench model model.llmq --batch 1,8 --json\0"
                 "llmq bench model --batch 1 --mixed 64 --places 16\0"

@@ -100,7 +100,21 @@ def test_kernels_rows(llmq):
     assert doc["limits"]["threads"] == 1 and doc["limits"]["f32_gflops"] > 0
     assert any(r["name"].startswith("u4-g128") for r in doc["rows"])
     assert all(r["seconds"] > 0 and r["percent_of_limit"] > 0 and r["shape"] for r in doc["rows"])
+    s = doc["sharing"]
+    assert s["threads"] == 1 and s["meet_median_seconds"] == 0 and s["slowdown"] > 0 and s["fair_slowdown"] >= 1
     llmq("bench", "kernels", "models/novels-1m", code=2)
+
+
+def test_a_layers_steps_joined_and_alone(llmq):
+    ran = {f: llmq.json("bench", "kernels", "--fusion", f, "--scheme", "nf4", "--threads", 1) for f in ("on", "off")}
+    assert ran["on"]["fused"] and not ran["off"]["fused"] and ran["on"]["scheme"] == "nf4"
+    for on, off in zip(ran["on"]["chains"], ran["off"]["chains"]):
+        assert on["rows"] == off["rows"] and on["steps"][-1]["name"] == off["steps"][-1]["name"] == "all"
+        assert on["steps"][-1]["bytes"] < off["steps"][-1]["bytes"]
+        assert all(s["seconds"] > 0 for s in on["steps"] + off["steps"])
+    assert "MB moved" in llmq("bench", "kernels", "--fusion", "on", "--threads", 1).stdout
+    for args in (["kernels", "--fusion", "yes"], ["model", "--fusion", "on"], ["kernels", "--fusion", "on", "--scheme", "u4-g100"]):
+        assert llmq("bench", *args, code=2).stdout == ""
 
 
 def test_the_outlier_variant_is_the_one_that_other_projects_had(tmp_path):
