@@ -220,10 +220,13 @@ uint16_t lq_f32_to_f16(float f)
     return (uint16_t)(sign | (u >> 13));
 }
 
+/* Its exponent and mantissa in the place of f32's; exponents of f32 are biased by 120 more. */
 float lq_e4m3_to_f32(uint8_t c)
 {
-    int e = c >> 3 & 15, m = c & 7;
-    float f = (c & 0x7f) == 0x7f ? NAN : e ? ldexpf((float)(8 + m), e - 10) : ldexpf((float)m, -9);
+    const uint32_t u = (uint32_t)(c & 0x7f) << 20;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    f = (c & 0x7f) == 0x7f ? NAN : f * 0x1p120f;
     return copysignf(f, c & 0x80 ? -1.0f : 1.0f);
 }
 

@@ -438,6 +438,100 @@ lq_status qt_alloc(qt_tensor *t, void *w[QT_N_PLANES], const qt_scheme *s, int64
     return LQ_OK;
 }
 
+/* ---- codes side by side ---- */
+/* Of a known number of bits a compiler makes shifts by constants. */
+#if defined(__GNUC__)
+#define QT_BITS static inline __attribute__((always_inline))
+#else
+#define QT_BITS static inline
+#endif
+#define EACH_BITS(bits, fn, dst, src, n) \
+    switch (bits) {                      \
+    case 2:                              \
+        fn(dst, src, n, 2);              \
+        break;                           \
+    case 3:                              \
+        fn(dst, src, n, 3);              \
+        break;                           \
+    case 4:                              \
+        fn(dst, src, n, 4);              \
+        break;                           \
+    default:                             \
+        fn(dst, src, n, bits);           \
+        break;                           \
+    }
+
+/* Eight codes as the bytes of a word, and side by side: neighbours move together, then pairs, then
+ * fours. */
+typedef struct {
+    int gap;                 /* bits of a byte that a code leaves */
+    uint64_t one, two, four; /* the lower of two codes in every 16 bits, pair in every 32, four */
+} packing;
+
+static packing packing_of(int bits)
+{
+    const uint64_t bit = 1;
+    return (packing){ .gap = 8 - bits,
+                      .one = ((bit << bits) - 1) * 0x0001000100010001u,
+                      .two = ((bit << 2 * bits) - 1) * 0x0000000100000001u,
+                      .four = (bit << 4 * bits) - 1 };
+}
+
+/* A word of the first bytes at p, of which n are there; and back. */
+static uint64_t word_at(const uint8_t *p, int64_t n)
+{
+    uint64_t x = 0;
+    if (n >= 8)
+        memcpy(&x, p, 8);
+    else
+        memcpy(&x, p, (size_t)n);
+    return x;
+}
+
+static void put_word(uint8_t *p, uint64_t x, int64_t n)
+{
+    if (n >= 8)
+        memcpy(p, &x, 8);
+    else
+        memcpy(p, &x, (size_t)n);
+}
+
+QT_BITS void pack_bits(uint8_t *row, const uint8_t *codes, int64_t K, int bits)
+{
+    const packing p = packing_of(bits);
+    const uint8_t *end = row + qt_row_bytes(K, bits);
+    for (int64_t k = 0; k < K; k += 8, row += bits) {
+        uint64_t x = word_at(codes + k, K - k);
+        x = (x & p.one) | (x & p.one << 8) >> p.gap;
+        x = (x & p.two) | (x & p.two << 16) >> 2 * p.gap;
+        x = (x & p.four) | (x & p.four << 32) >> 4 * p.gap;
+        put_word(row, x, end - row); /* what is too much the next codes go over */
+    }
+}
+
+QT_BITS void unpack_bits(uint8_t *codes, const uint8_t *row, int64_t K, int bits)
+{
+    const packing p = packing_of(bits);
+    const uint8_t *end = row + qt_row_bytes(K, bits);
+    for (int64_t k = 0; k < K; k += 8, row += bits) {
+        uint64_t x = word_at(row, end - row);
+        x = (x & p.four) | (x & p.four << 4 * bits) << 4 * p.gap;
+        x = (x & p.two) | (x & p.two << 2 * bits) << 2 * p.gap;
+        x = (x & p.one) | (x & p.one << bits) << p.gap;
+        put_word(codes + k, x, K - k);
+    }
+}
+
+void qt_pack_row(uint8_t *row, const uint8_t *codes, int64_t K, int bits)
+{
+    EACH_BITS(bits, pack_bits, row, codes, K);
+}
+
+static void unpack_row(uint8_t *codes, const uint8_t *row, int64_t K, int bits)
+{
+    EACH_BITS(bits, unpack_bits, codes, row, K);
+}
+
 /* ---- the reference reading ---- */
 static float get_float(const void *p, lq_dtype d, size_t i)
 {
@@ -472,23 +566,35 @@ static float grid_value(uint_grid r, float code)
     return r.biased ? r.scale * code + r.add : r.scale * (code - r.zero);
 }
 
-/* 4-bit codes k .. k + n of a row, k even; a block of a fixed length becomes vectors. Returns how
- * many were done. */
-static int64_t dequant_nibbles(float *dst, const uint8_t *row, uint_grid r, int64_t k, int64_t n)
+/* Of n codes, a multiple of BLOCK: of a fixed length, so that compilers use vectors. */
+enum { BLOCK = 16 };
+static void grid_values(float *dst, const uint8_t *codes, int64_t n, uint_grid r)
 {
-    enum { BLOCK = 16 };
+    if (r.biased)
+        for (int64_t i = 0; i < n; i += BLOCK)
+            for (int j = 0; j < BLOCK; j++)
+                dst[i + j] = r.scale * (float)codes[i + j] + r.add;
+    else
+        for (int64_t i = 0; i < n; i += BLOCK)
+            for (int j = 0; j < BLOCK; j++)
+                dst[i + j] = r.scale * ((float)codes[i + j] - r.zero);
+}
+
+/* Codes k .. k + n of a row by their grid. They are unpacked a piece at a time: read back at once
+ * they would wait for the stores. */
+static void dequant_run(float *dst, const uint8_t *row, int bits, uint_grid r, int64_t k, int64_t n)
+{
+    enum { PIECE = 256 };
+    uint8_t codes[PIECE];
     int64_t i = 0;
-    for (; i + BLOCK <= n; i += BLOCK) {
-        uint8_t bytes[BLOCK / 2], codes[BLOCK];
-        memcpy(bytes, row + (k + i) / 2, sizeof bytes);
-        for (int j = 0; j < BLOCK / 2; j++) {
-            codes[2 * j] = bytes[j] & 15;
-            codes[2 * j + 1] = bytes[j] >> 4;
-        }
-        for (int j = 0; j < BLOCK; j++)
-            dst[i + j] = r.scale * ((float)codes[j] - r.zero);
+    while (k % 8 == 0 && n - i >= BLOCK) {
+        const int64_t len = n - i < PIECE ? (n - i) / BLOCK * BLOCK : PIECE;
+        unpack_row(codes, row + (size_t)(k + i) / 8 * (size_t)bits, len, bits);
+        grid_values(dst + i, codes, len, r);
+        i += len;
     }
-    return i;
+    for (; i < n; i++)
+        dst[i] = grid_value(r, (float)qt_get(row, k + i, bits));
 }
 
 static void dequant_uint(float *dst, const qt_tensor *t, int64_t n)
@@ -508,11 +614,9 @@ static void dequant_uint(float *dst, const qt_tensor *t, int64_t n)
     }
     for (int64_t g = 0, k = 0; g < ng; g++) {
         const uint_grid r = grid_of(t, zeros, n, ng, g);
-        const int64_t end = k + s->group < t->K ? k + s->group : t->K;
-        if (s->bits == 4 && k % 2 == 0 && !r.biased)
-            k += dequant_nibbles(dst + k, codes, r, k, end - k);
-        for (; k < end; k++)
-            dst[k] = grid_value(r, (float)qt_get(codes, k, s->bits));
+        const int64_t n_in = t->K - k < s->group ? t->K - k : s->group;
+        dequant_run(dst + k, codes, s->bits, r, k, n_in);
+        k += n_in;
     }
 }
 
@@ -523,7 +627,11 @@ static void dequant_i8(float *dst, const qt_tensor *t, int64_t n)
     int z = s->zero ? ((const int8_t *)t->plane[QT_ZEROS].data)[n] : 0;
     float scale = get_float(t->plane[QT_SCALES].data, LQ_F32, (size_t)n);
     if (s->div127) scale /= 127.0f;
-    for (int64_t k = 0; k < t->K; k++)
+    int64_t k = 0;
+    for (; k + BLOCK <= t->K; k += BLOCK)
+        for (int j = 0; j < BLOCK; j++)
+            dst[k + j] = scale * (float)(codes[k + j] - z);
+    for (; k < t->K; k++)
         dst[k] = scale * (float)(codes[k] - z);
     for (int64_t i = 0; s->kind == QT_I8_OUTLIER && i < s->n_out; i++)
         dst[get_i32(t->plane[QT_OUT_IDX].data, i)] =
@@ -539,18 +647,38 @@ float qt_lut_absmax(const qt_tensor *t, int64_t block)
     return a + t->scheme.offset;
 }
 
-static void dequant_lut4(float *dst, const qt_tensor *t, int64_t n)
+/* The two values of every byte of codes, the high half's first. */
+typedef struct {
+    float v[256][2];
+} lut_pairs;
+
+static void pairs_of(lut_pairs *p, const qt_tensor *t)
+{
+    float map[16];
+    memcpy(map, t->plane[QT_MAP].data, sizeof map);
+    for (int b = 0; b < 256; b++) {
+        p->v[b][0] = map[b >> 4];
+        p->v[b][1] = map[b & 15];
+    }
+}
+
+static void dequant_lut4(float *dst, const qt_tensor *t, int64_t n, const lut_pairs *p)
 {
     const uint8_t *codes = t->plane[QT_CODES].data;
     const int64_t group = t->scheme.group, from = n * t->K, to = from + t->K;
-    for (int64_t i = from; i < to;) { /* flat: blocks run across rows */
+    int64_t i = from;
+    if (i & 1) dst[0] = p->v[codes[i / 2]][1], i++;
+    for (; i + 2 <= to; i += 2)
+        memcpy(dst + (i - from), p->v[codes[i / 2]], sizeof p->v[0]);
+    if (i < to) dst[i - from] = p->v[codes[i / 2]][0];
+    for (i = from; i < to;) { /* flat: blocks run across rows */
         const int64_t block = i / group, end = (block + 1) * group < to ? (block + 1) * group : to;
         const float absmax = qt_lut_absmax(t, block);
-        float value[16];
-        for (size_t c = 0; c < 16; c++)
-            value[c] = get_float(t->plane[QT_MAP].data, LQ_F32, c) * absmax;
+        for (; i + BLOCK <= end; i += BLOCK)
+            for (int j = 0; j < BLOCK; j++)
+                dst[i - from + j] *= absmax;
         for (; i < end; i++)
-            dst[i - from] = value[i & 1 ? codes[i / 2] & 15 : codes[i / 2] >> 4];
+            dst[i - from] *= absmax;
     }
 }
 
@@ -588,6 +716,8 @@ static void dequant_small_float(float *dst, const qt_tensor *t, int64_t n)
 
 void qt_dequant(float *dst, const qt_tensor *t, int64_t n0, int64_t n1)
 {
+    lut_pairs pairs;
+    if (t->scheme.kind == QT_LUT4) pairs_of(&pairs, t);
     for (int64_t n = n0; n < n1; n++, dst += t->K) {
         switch (t->scheme.kind) {
         case QT_DENSE:
@@ -604,7 +734,7 @@ void qt_dequant(float *dst, const qt_tensor *t, int64_t n0, int64_t n1)
             dequant_i8(dst, t, n);
             break;
         case QT_LUT4:
-            dequant_lut4(dst, t, n);
+            dequant_lut4(dst, t, n, &pairs);
             break;
         case QT_E4M3:
         case QT_E2M1:
@@ -649,16 +779,4 @@ bool qt_rows(qt_tensor *out, const qt_tensor *t, int64_t n0, int64_t n1)
         out->plane[p].bytes = n;
     }
     return true;
-}
-
-void qt_pack_row(uint8_t *row, const uint8_t *codes, int64_t K, int bits)
-{
-    uint32_t buf = 0;
-    int have = 0;
-    for (int64_t k = 0; k < K; k++) {
-        buf |= (codes[k] & ((1u << bits) - 1u)) << have;
-        for (have += bits; have >= 8; have -= 8, buf >>= 8)
-            *row++ = (uint8_t)buf;
-    }
-    if (have) *row = (uint8_t)buf;
 }

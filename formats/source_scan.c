@@ -8,7 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { WINDOW = 1 << 20 };
+enum {
+    WINDOW = 1 << 20, /* whose pages are given back at once */
+    PIECE = 1 << 16
+}; /* read twice while it lies in the cache */
 
 /* ---- pages of the mapped files ---- */
 static bool in_map(const lq_map *m, const uint8_t *p)
@@ -103,10 +106,12 @@ static lq_status scan_plane(lq_hash *hash, uint32_t *most, const src_source *s, 
     const size_t size = dense ? (size_t)lq_dtype_bits(d) / 8 : 1;
     for (size_t at = 0; at < span.bytes; at += WINDOW) {
         const size_t n = span.bytes - at < WINDOW ? span.bytes - at : WINDOW;
-        lq_hasher_add(h, p + at, n);
-        if (dense) {
-            uint32_t m =
-                d == LQ_F32 ? most_bits32(p + at, n / size) : most_bits16(p + at, n / size);
+        for (size_t i = at, len; i < at + n; i += len) {
+            len = at + n - i < PIECE ? at + n - i : PIECE;
+            lq_hasher_add(h, p + i, len);
+            const uint32_t m = !dense        ? 0
+                               : d == LQ_F32 ? most_bits32(p + i, len / size)
+                                             : most_bits16(p + i, len / size);
             *most = m > *most ? m : *most;
         }
         src_drop(s, (qt_span){ p + at, n });

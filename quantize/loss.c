@@ -35,6 +35,30 @@ size_t qz_loss_bytes(int64_t N, int64_t K, bool h, int threads)
     return 2 * (size_t)(rows_at_once(N, h, threads) * K) * sizeof(float);
 }
 
+/* Rows n0 .. n1 of W and of what they became. */
+static void read_rows(float *w, float *q, const work *c, int64_t n0, int64_t n1)
+{
+    const size_t K = (size_t)c->q->K, elem = (size_t)lq_dtype_bits(c->d) / 8;
+    qt_dequant(q, c->q, n0, n1);
+    qz_rows_get()->to_f32(w, (const uint8_t *)c->W + (size_t)n0 * K * elem, c->d,
+                          (size_t)(n1 - n0) * K);
+}
+
+/* Of the weights alone, a few rows at a time while they lie in the cache. Infinite where f32 cannot
+ * hold the squares. */
+static double plain_squares(const work *c, int64_t n0, int64_t n1, float *w, float *q)
+{
+    enum { NEAR = 1 << 14 }; /* weights: 128 KiB of both */
+    const int64_t K = c->q->K, few = K < NEAR ? NEAR / K : 1;
+    double square = 0;
+    for (int64_t n = n0, rows; n < n1; n += rows) {
+        rows = n1 - n < few ? n1 - n : few;
+        read_rows(w, q, c, n, n + rows);
+        square += qz_rows_get()->square_error(w, q, rows * K);
+    }
+    return square;
+}
+
 static void run_tile(void *ctx, int64_t i, int thread)
 {
     const work *c = ctx;
@@ -42,13 +66,11 @@ static void run_tile(void *ctx, int64_t i, int thread)
     int64_t N = c->q->N, K = c->q->K, n0 = item * ROWS, rows = N - n0 < ROWS ? N - n0 : ROWS;
     float *e = c->e + place * ROWS * K, *g = c->g + place * ROWS * K;
     double square = 0;
-    qt_dequant(e, c->q, n0, n0 + rows);
-    size_t elem = (size_t)lq_dtype_bits(c->d) / 8;
-    lq_to_f32(g, (const uint8_t *)c->W + (size_t)(n0 * K) * elem, c->d, (size_t)(rows * K));
     if (!c->H && !c->fold.cols && !c->fold.rows) {
-        c->square[item] = qz_rows_get()->square_error(g, e, rows * K);
-        if (isfinite(c->square[item])) return; /* else f32 cannot hold the squares */
+        c->square[item] = plain_squares(c, n0, n0 + rows, g, e);
+        if (isfinite(c->square[item])) return;
     }
+    read_rows(g, e, c, n0, n0 + rows);
     for (int64_t i = 0; i < rows * K; i++) {
         e[i] = g[i] - e[i];
         double x = (double)e[i];

@@ -41,24 +41,10 @@ static void lookup_init(lookup *l, const float *map, int n)
         l->mid[i] = (map[l->code[i]] + map[l->code[i + 1]]) * 0.5f;
 }
 
-/* The number of midpoints below v, by halving: a tie goes to the lower value. */
-static uint8_t lookup_nearest(const lookup *l, float v)
-{
-    int lo = 0, hi = l->n - 1;
-    while (lo < hi) {
-        int m = (lo + hi) / 2;
-        if (v > l->mid[m])
-            lo = m + 1;
-        else
-            hi = m;
-    }
-    return l->code[lo];
-}
-
 /* Largest magnitude of a block, and what to multiply by to bring it to 1. */
-static float block_absmax(const float *x, int64_t n, float *inv)
+static float block_absmax(const qz_rows_ops *ops, const float *x, int64_t n, float *inv)
 {
-    const float a = qz_rows_get()->absmax(x, n);
+    const float a = ops->absmax(x, n);
     *inv = 1.0f / (a > 1e-38f ? a : 1e-38f);
     return a;
 }
@@ -150,30 +136,40 @@ static float cascade_sum(const float *x, int64_t n)
     return sum;
 }
 
-/* Bytes for the absmax: the library looks the code up in a table over 65536 even cells of [-1, 1],
- * so a value is first moved to its cell. */
-static uint8_t code8(const lookup *l, float v)
+/* Bytes for the absmax: the library cuts [-1, 1] into 65536 even cells, and a value takes the code
+ * that is nearest to its cell. */
+enum { CELLS = 65536 };
+
+static void cells_init(uint8_t code[CELLS], const lookup *l)
 {
-    float cell = floorf((clamp1(v) + 1.0f) * 0.5f * 65535.0f + 0.5f);
-    return lookup_nearest(l, (float)(-1.0 + 2.0 * (double)cell / 65535.0));
+    int below = 0; /* midpoints: they rise as the cells do */
+    for (int i = 0; i < CELLS; i++) {
+        const float v = (float)(-1.0 + 2.0 * (double)i / (CELLS - 1));
+        while (below < l->n - 1 && v > l->mid[below])
+            below++;
+        code[i] = l->code[below];
+    }
 }
+
+static int cell_of(float v) { return (int)((clamp1(v) + 1.0f) * 0.5f * (float)(CELLS - 1) + 0.5f); }
 
 static float quantize_absmax(qz_out *out, float *absmax, int64_t nb)
 {
     float *map2 = out->w[QT_MAP2], *scales2 = out->w[QT_SCALES2];
-    uint8_t *codes = out->w[QT_SCALES];
+    uint8_t *codes = out->w[QT_SCALES], code[CELLS];
     lookup l;
     lut4_dynamic_map(map2);
     lookup_init(&l, map2, 256);
+    cells_init(code, &l);
     float offset = cascade_sum(absmax, nb) / (float)nb;
     for (int64_t b = 0; b < nb; b++)
         absmax[b] -= offset;
     for (int64_t b = 0; b < nb; b += 256) {
         int64_t n = nb - b < 256 ? nb - b : 256;
         float inv;
-        scales2[b / 256] = block_absmax(absmax + b, n, &inv);
+        scales2[b / 256] = block_absmax(qz_rows_get(), absmax + b, n, &inv);
         for (int64_t i = 0; i < n; i++)
-            codes[b + i] = code8(&l, absmax[b + i] * inv);
+            codes[b + i] = code[cell_of(absmax[b + i] * inv)];
     }
     return offset;
 }
@@ -189,33 +185,20 @@ typedef struct {
     lookup l;
 } work;
 
-/* Codes of one block; those of the 16 values are |x| <= 1 but for rounding, which no midpoint sees.
- */
-static void code_block(uint8_t *to, const lookup *l, const float *x, int64_t n, float inv)
-{
-    enum { PIECE = 256 };
-    uint8_t cell[PIECE + 1];
-    const qz_rows_ops *ops = qz_rows_get();
-    for (int64_t i = 0; i < n; i += PIECE) { /* blocks are even: they start on a whole byte */
-        const int64_t m = n - i < PIECE ? n - i : PIECE;
-        ops->cells(cell, x + i, m, inv, l->mid);
-        if (m % 2) ops->cells(cell + m, &(float){ 0 }, 1, inv, l->mid);
-        for (int64_t k = 0; k < m; k += 2)
-            to[(i + k) / 2] = (uint8_t)(l->code[cell[k]] << 4 | l->code[cell[k + 1]]);
-    }
-}
-
 static void run_blocks(void *ctx, int64_t item, int thread)
 {
     const work *k = ctx;
+    const qz_rows_ops *ops = qz_rows_get();
     float *scratch = k->scratch + (size_t)thread * (size_t)k->group;
     int64_t nb = lq_ceil_div(k->n, k->group), end = (item + 1) * k->per_item;
     for (int64_t b = item * k->per_item; b < (end < nb ? end : nb); b++) {
         int64_t at = b * k->group, n = k->n - at < k->group ? k->n - at : k->group;
         const float *x = qz_rows(scratch, k->W, k->d, 1, at, n);
         float inv;
-        k->absmax[b] = block_absmax(x, n, &inv);
-        code_block(k->codes + at / 2, &k->l, x, n, inv);
+        k->absmax[b] = block_absmax(ops, x, n, &inv);
+        /* A block is even: it starts on a whole byte. What scaling by `inv` leaves beyond 1 is
+         * above the last midpoint all the same. */
+        ops->pack_table(k->codes + at / 2, x, n, inv, k->l.mid, k->l.code);
     }
 }
 

@@ -1,8 +1,8 @@
 /* quantize/rows.h - the inner loops of rounding, on runs of weights.
  *
- * One text of plain C (rows_tmpl.h), compiled once per instruction family and chosen as the kernels
- * are (k_name: also by --kernels). No step is fused or reordered, so all of them give the same
- * bits. Weights are finite f32. */
+ * Once in plain C (rows_ref.c) and once in 256-bit registers (rows_avx2.c), chosen as the kernels
+ * are (k_name: also by --kernels). Every lane does what the plain text does, in its order, so both
+ * give the same bits. Weights are finite f32. */
 #ifndef LLMQ_QUANTIZE_ROWS_H
 #define LLMQ_QUANTIZE_ROWS_H
 
@@ -10,6 +10,8 @@
 
 typedef struct {
     const char *name; /* of the family, as in k_list */
+    /* as lq_to_f32, of finite numbers */
+    void (*to_f32)(float *dst, const void *src, lq_dtype d, size_t n);
     /* ug_find_range */
     ug_range (*range)(const float *w, int64_t n);
     float (*absmax)(const float *w, int64_t n);
@@ -19,8 +21,10 @@ typedef struct {
     void (*codes_i8)(int8_t *codes, const float *w, int64_t n, float absmax);
     /* as qt_pack_row with 4 bits: first code low */
     void (*pack4)(uint8_t *dst, const uint8_t *codes, int64_t n);
-    /* codes[i] = how many of mid[15], rising, are below w[i] * inv */
-    void (*cells)(uint8_t *codes, const float *w, int64_t n, float inv, const float *mid);
+    /* Codes of 4 bits through a table: code[how many of mid[15], rising, are below w[i] * inv],
+     * the first of two in the high half of a byte; behind an odd n as if a 0 followed. */
+    void (*pack_table)(uint8_t *dst, const float *w, int64_t n, float inv, const float mid[15],
+                       const uint8_t code[16]);
     /* y[i] -= a * x[i], rounded twice; y and x do not overlap */
     void (*subtract)(float *y, float a, const float *x, int64_t n);
     /* sum (a - b)^2: f32 sums of up to 256, added in f64 */

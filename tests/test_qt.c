@@ -281,6 +281,110 @@ TEST(bits_are_packed_least_significant_first)
         CHECK(qt_get(row, i, 3) == codes[i], "code %d", i);
 }
 
+/* A row's codes in the order of its bits, one by one. */
+static unsigned code_of(const uint8_t *row, int64_t k, int bits)
+{
+    unsigned v = 0;
+    for (int64_t i = 0; i < bits; i++) {
+        const int64_t at = k * bits + i;
+        v |= (unsigned)(row[at / 8] >> at % 8 & 1) << i;
+    }
+    return v;
+}
+
+TEST(rows_of_any_length_are_packed_and_read_code_by_code)
+{
+    static const int64_t lengths[] = { 1, 7, 8, 9, 16, 31, 40, 64, 255, 264, 599 };
+    enum { MOST = 599 };
+    for (size_t l = 0; l < LQ_COUNT(lengths); l++)
+        for (int bits = 1; bits <= 8; bits++) {
+            const int64_t K = lengths[l];
+            const size_t bytes = qt_row_bytes(K, bits);
+            uint8_t codes[MOST], row[MOST + 1];
+            for (int64_t k = 0; k < K; k++)
+                codes[k] = (uint8_t)((k * 37 + 11) ^ (k >> 3)); /* more than `bits` bits */
+            memset(row, 0xa5, sizeof row);
+            qt_pack_row(row, codes, K, bits);
+            CHECK(row[bytes] == 0xa5, "%d bits, %lld: one byte too many", bits, (long long)K);
+            CHECK((int)bytes * 8 == K * bits || row[bytes - 1] >> (K * bits % 8) == 0,
+                  "%d bits, %lld: padding", bits, (long long)K);
+            for (int64_t k = 0; k < K; k++)
+                CHECK(code_of(row, k, bits) == (codes[k] & ((1u << bits) - 1)), "%d bits: %lld",
+                      bits, (long long)k);
+        }
+}
+
+TEST(grids_are_read_alike_at_any_length_and_group)
+{
+    static const struct {
+        int bits;
+        const char *zeros;
+    } kinds[] = { { 2, "" },      { 3, "-asym" }, { 4, "-asym" },
+                  { 8, "-asym" }, { 3, "-bias" }, { 4, "-fzero" } };
+    static const struct {
+        int group;
+        int64_t K;
+    } shapes[] = { { 1, 5 },    { 8, 24 },   { 12, 60 },   { 16, 48 },
+                   { 40, 120 }, { 64, 320 }, { 300, 300 }, { 599, 599 } };
+    enum { MOST = 599 };
+    for (size_t i = 0; i < LQ_COUNT(kinds) * LQ_COUNT(shapes); i++) {
+        const int group = shapes[i % LQ_COUNT(shapes)].group;
+        const int64_t K = shapes[i % LQ_COUNT(shapes)].K, ng = K / group;
+        char name[40];
+        float got[3 * MOST];
+        lq_arena a;
+        lq_arena_init(&a, 0, NULL);
+        snprintf(name, sizeof name, "u%d-g%d%s", kinds[i / LQ_COUNT(shapes)].bits, group,
+                 kinds[i / LQ_COUNT(shapes)].zeros);
+        const qt_tensor t = fill_tensor(fill_scheme(name), 3, K, &a, i);
+        const qt_scheme *s = &t.scheme;
+        qt_dequant(got, &t, 0, 3);
+        for (int64_t at = 0; at < 3 * K; at++) {
+            const int64_t n = at / K, k = at % K, g = k / group;
+            const uint8_t *codes = t.plane[QT_CODES].data, *zeros = t.plane[QT_ZEROS].data;
+            uint16_t scale, side = 0;
+            memcpy(&scale, (const uint8_t *)t.plane[QT_SCALES].data + 2 * (n * ng + g), 2);
+            if (s->zero == QT_ZERO_F16 || s->zero == QT_ZERO_BIAS)
+                memcpy(&side, zeros + 2 * (n * ng + g), 2);
+            const float f = lq_f16_to_f32(scale), half = (float)(1 << (s->bits - 1));
+            const float c =
+                (float)code_of(codes + (size_t)n * qt_row_bytes(K, s->bits), k, s->bits);
+            float zero = s->zero == QT_ZERO_F16 ? lq_f16_to_f32(side) : half;
+            if (s->zero == QT_ZERO_INT)
+                zero = (float)code_of(zeros + (size_t)n * qt_row_bytes(ng, s->zbits), g, s->zbits);
+            const float want =
+                s->zero == QT_ZERO_BIAS ? f * c + lq_f16_to_f32(side) : f * (c - zero);
+            CHECK(memcmp(&got[at], &want, sizeof want) == 0 || (isnan(got[at]) && isnan(want)),
+                  "%s [3,%lld]: %lld: %g, %g", name, (long long)K, (long long)at, (double)got[at],
+                  (double)want);
+        }
+        lq_arena_free(&a);
+    }
+}
+
+TEST(tables_are_read_alike_in_rows_of_odd_length)
+{
+    enum { N = 3, K = 77 };
+    static const char *const kinds[] = { "nf4-g4", "nf4-g32", "nf4", "fp4-g128-double" };
+    for (size_t i = 0; i < LQ_COUNT(kinds); i++) {
+        float got[N * K], map[16];
+        lq_arena a;
+        lq_arena_init(&a, 0, NULL);
+        const qt_tensor t = fill_tensor(fill_scheme(kinds[i]), N, K, &a, i);
+        memcpy(map, t.plane[QT_MAP].data, sizeof map);
+        for (int64_t n = 0; n < N; n++)
+            qt_dequant(got + n * K, &t, n, n + 1);
+        for (int64_t at = 0; at < N * K; at++) {
+            const uint8_t byte = ((const uint8_t *)t.plane[QT_CODES].data)[at / 2];
+            const float want =
+                map[at % 2 ? byte & 15 : byte >> 4] * qt_lut_absmax(&t, at / t.scheme.group);
+            CHECK(memcmp(&got[at], &want, sizeof want) == 0 || (isnan(got[at]) && isnan(want)),
+                  "%s: %lld: %g, %g", kinds[i], (long long)at, (double)got[at], (double)want);
+        }
+        lq_arena_free(&a);
+    }
+}
+
 /* Each scheme with values worked by hand. */
 TEST(the_reference_reading_gives_hand_worked_values)
 {
@@ -402,6 +506,9 @@ int main(int argc, char **argv)
     RUN(weights_of_small_floats_are_those_of_torch);
     RUN(rows_of_a_tensor_read_as_they_do_in_the_whole);
     RUN(bits_are_packed_least_significant_first);
+    RUN(rows_of_any_length_are_packed_and_read_code_by_code);
+    RUN(grids_are_read_alike_at_any_length_and_group);
+    RUN(tables_are_read_alike_in_rows_of_odd_length);
     RUN(the_reference_reading_gives_hand_worked_values);
     RUN(bytes_count_every_plane);
     return check_end();
