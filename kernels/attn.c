@@ -7,7 +7,7 @@
  * order. Every pair folds exactly the keys that it sees, so nothing but the pair itself decides its
  * bits: a thread may walk an item's splits one after the other (many items), or all threads may
  * share the splits of few items (a long context alone), and the bytes are the same. */
-#include "kernels/attn.h"
+#include "kernels/attn_int.h"
 #include "kernels/k.h"
 #include "kernels/kmath.h"
 
@@ -174,9 +174,8 @@ static item_at find_item(const run_ctx *c, int64_t item)
     return t;
 }
 
-/* Read the keys (or values) of the tile at position `pos`, n of them, through the block table. */
-static void read_tile(float *dst, const attn_args *a, const attn_seq *s, const uint8_t *base,
-                      int64_t kvh, int64_t pos, int n, bool key)
+void attn_read_tile(float *dst, const attn_args *a, const attn_seq *s, const uint8_t *base,
+                    int64_t kvh, int64_t pos, int n, bool key)
 {
     int64_t D = key ? a->D : a->Dv;
     size_t row = attn_kv_row_bytes(a->dtype, D);
@@ -195,9 +194,8 @@ static void read_tile(float *dst, const attn_args *a, const attn_seq *s, const u
 
 static float bf16(float x) { return lq_bf16_to_f32(lq_f32_to_bf16(x)); }
 
-/* Soft-cap and ALiBi on one row's scores of the keys pos + lo .. pos + hi - 1. */
-static void adjust(const attn_args *a, float *s, int lo, int hi, int64_t h, int64_t pos,
-                   int64_t query)
+void attn_adjust(const attn_args *a, float *s, int lo, int hi, int64_t h, int64_t pos,
+                 int64_t query)
 {
     if (a->softcap > 0) k_get()->softcap(s + lo, a->softcap, hi - lo);
     if (!a->alibi) return;
@@ -213,24 +211,29 @@ static void adjust(const attn_args *a, float *s, int lo, int hi, int64_t h, int6
     }
 }
 
+void attn_seen(const attn_args *a, int64_t query, int64_t pos, int *from, int *to)
+{
+    int64_t hi = query + 1 - pos, lo = a->window ? query - a->window + 1 - pos : 0;
+    *from = (int)(lo < 0 ? 0 : lo > ATTN_TILE ? ATTN_TILE : lo);
+    *to = (int)(hi < 0 ? 0 : hi > ATTN_TILE ? ATTN_TILE : hi);
+}
+
 static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos)
 {
     const attn_seq *s = t->s;
     const int64_t group = a->H / a->Hkv, last = s->pos0 + t->i0 + t->n - 1;
     int n = (int)(last + 1 - pos < ATTN_TILE ? last + 1 - pos : ATTN_TILE);
     const k_ops *k = k_get();
-    read_tile(w->kt, a, s, a->k, t->kvh, pos, n, true);
-    read_tile(w->v, a, s, a->v, t->kvh, pos, n, false);
+    attn_read_tile(w->kt, a, s, a->k, t->kvh, pos, n, true);
+    attn_read_tile(w->v, a, s, a->v, t->kvh, pos, n, false);
     /* Places behind the last key hold what an earlier tile left: finite or not, never folded. */
     k->attn_scores(w->s, w->q, w->kt, t->R, a->D, a->scale);
     for (int64_t r = 0; r < t->R; r++) {
-        int64_t query = s->pos0 + t->i0 + r / group, first = a->window ? query - a->window + 1 : 0;
-        int64_t hi = query + 1 - pos, lo = first - pos;
-        w->lo[r] = (int)(lo < 0 ? 0 : lo > ATTN_TILE ? ATTN_TILE : lo);
-        w->hi[r] = (int)(hi < 0 ? 0 : hi > ATTN_TILE ? ATTN_TILE : hi);
+        int64_t query = s->pos0 + t->i0 + r / group;
+        attn_seen(a, query, pos, &w->lo[r], &w->hi[r]);
         if (w->lo[r] >= w->hi[r]) continue;
         float *row = w->s + r * ATTN_TILE;
-        adjust(a, row, w->lo[r], w->hi[r], t->kvh * group + r % group, pos, query);
+        attn_adjust(a, row, w->lo[r], w->hi[r], t->kvh * group + r % group, pos, query);
         w->a[r] = k->attn_softmax(row, w->lo[r], w->hi[r], &w->part.m[r], &w->part.l[r]);
     }
     k->attn_pv(w->part.acc, w->s, w->v, w->a, w->lo, w->hi, t->R, a->Dv);
@@ -287,9 +290,9 @@ static void join(const folded *sum, const folded *part, int64_t R, int64_t Dv)
     }
 }
 
-static void finish_row(const attn_args *a, const folded *sum, int64_t r, int64_t h, float *out)
+void attn_finish_row(const attn_args *a, float m, float l, const float *acc, int64_t h, float *out)
 {
-    float m = sum->m[r], l = sum->l[r], f = 1.0f;
+    float f = 1.0f;
     if (a->sinks) { /* one more logit, without a value */
         float max = a->sinks[h] > m ? a->sinks[h] : m;
         f = km_exp(m - max);
@@ -297,7 +300,7 @@ static void finish_row(const attn_args *a, const folded *sum, int64_t r, int64_t
     }
     f /= l;
     for (int64_t d = 0; d < a->Dv; d++)
-        out[d] = sum->acc[r * a->Dv + d] * f;
+        out[d] = acc[d] * f;
 }
 
 static void finish_item(const attn_args *a, const folded *sum, const item_at *t)
@@ -305,7 +308,8 @@ static void finish_item(const attn_args *a, const folded *sum, const item_at *t)
     const int64_t group = a->H / a->Hkv;
     for (int64_t r = 0; r < t->R; r++) {
         int64_t h = t->kvh * group + r % group;
-        finish_row(a, sum, r, h, a->out + (t->s->row0 + t->i0 + r / group) * a->ldo + h * a->Dv);
+        attn_finish_row(a, sum->m[r], sum->l[r], sum->acc + r * a->Dv, h,
+                        a->out + (t->s->row0 + t->i0 + r / group) * a->ldo + h * a->Dv);
     }
 }
 

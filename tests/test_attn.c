@@ -1,6 +1,7 @@
 /* tests/test_attn.c - attention against the plain formula in double, and the same bytes whatever
  * the chunk, block size, batch, threads and family. */
 #include "kernels/attn.h"
+#include "kernels/attn_naive.h"
 #include "kernels/k.h"
 #include "tests/check.h"
 #include "tests/families.h"
@@ -52,6 +53,8 @@ static input input_make(const shape *s, lq_arena *a, uint64_t seed)
         in.q[i] *= 3;
     return in;
 }
+
+static bool naive; /* which attention runs */
 
 /* Run T tokens of `n_seqs` copies in chunks of `chunk` rows; out [n_seqs][T, H*Dv], of which rows
  * before `from` only reach the cache. Cached blocks lie in scattered order between blocks full of
@@ -113,7 +116,14 @@ static float *run_from(int64_t from, const shape *s, const input *in, int n_seqs
                            .sinks = s->sinks ? sink_logits : NULL,
                            .seqs = seqs,
                            .n_seqs = n_seqs };
-        attn_run(&args, &scratch, p);
+        if (naive) {
+            lq_arena whole;
+            CHECK(!lq_arena_init(&whole, attn_naive_scratch_bytes(&args), NULL), "scratch");
+            attn_naive_run(&args, &whole, p);
+            lq_arena_free(&whole);
+        } else {
+            attn_run(&args, &scratch, p);
+        }
         CHECK(lq_arena_mark(&scratch) == 0, "scratch not left as found");
         for (int i = 0; i < n_seqs; i++)
             memcpy(out + (i * s->T + pos) * ow, o + i * n * ow, (size_t)(n * ow) * 4);
@@ -217,6 +227,30 @@ TEST(the_reference_agrees_with_the_formula)
                   share);
             lq_arena_free(&a);
         }
+}
+
+TEST(the_naive_one_agrees_with_the_formula)
+{
+    char family[16];
+    pool *p;
+    CHECK(!pool_open(&p, 2, NULL), "pool");
+    for (int f = 0; family_use(f, family); f++)
+        for (size_t i = 0; i < LQ_COUNT(shapes); i++) {
+            kv_dtype d = (kv_dtype)(i % KV_N_DTYPES);
+            if (f == 0 && shapes[i].T > 1000) continue; /* the reference is slow */
+            lq_arena a;
+            lq_arena_init(&a, 0, NULL);
+            input in = input_make(&shapes[i], &a, i);
+            naive = true;
+            float *out = run(&shapes[i], &in, 2, 16, i % 2 ? shapes[i].T : 7, d, p, &a);
+            naive = false;
+            double share =
+                worst(&shapes[i], &in, out + shapes[i].T * shapes[i].H * shapes[i].Dv, d);
+            CHECK(share <= 1, "%s, %s, %s: %g of the bound", family, shapes[i].why,
+                  kv_dtype_text(d), share);
+            lq_arena_free(&a);
+        }
+    pool_close(p);
 }
 
 TEST(the_same_bytes_in_any_chunk_block_batch_and_family)
@@ -334,6 +368,7 @@ TEST(a_cached_row_is_what_its_type_can_hold)
 int main(int argc, char **argv)
 {
     RUN(the_reference_agrees_with_the_formula);
+    RUN(the_naive_one_agrees_with_the_formula);
     RUN(the_same_bytes_in_any_chunk_block_batch_and_family);
     RUN(a_long_context_has_the_same_bytes_on_any_number_of_threads);
     RUN(a_cached_row_is_what_its_type_can_hold);

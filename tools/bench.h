@@ -10,6 +10,8 @@ typedef struct {
     const char *scheme, *batch;
     int64_t prompt, context, steps;
     double accept;         /* of guesses; 0: no speculation */
+    int attention;         /* of bench_attentions */
+    int64_t longest;       /* prompt of `attention` */
     int64_t mixed, places; /* mixed: requests under each batching; 0: none */
     int fusion;            /* FUSION_... */
     /* of `serve` (tools/bench_serve.h) */
@@ -25,6 +27,8 @@ enum { FUSION_NONE, FUSION_ON, FUSION_OFF };
 
 /* Measure and print (a table, or with --json one document). */
 lq_status bench_kernels(const cmd_ctx *c, const bench_cmd *o, lq_err *err);
+extern const char *const bench_attentions[]; /* both, naive, flash */
+lq_status bench_attention(const cmd_ctx *c, const bench_cmd *o, lq_err *err);
 lq_status bench_serve(const cmd_ctx *c, const bench_cmd *o, lq_err *err);
 lq_status bench_model(const cmd_ctx *c, const bench_cmd *o, lq_err *err);
 

@@ -10,6 +10,7 @@ static const struct {
 } kinds[] = {
     { "kernels", bench_kernels },
     { "model", bench_model },
+    { "attention", bench_attention },
     { "serve", bench_serve },
 };
 
@@ -39,6 +40,14 @@ static const opt_row rows[] = {
               "answers have 8 tokens, one in eight 128" },
     { "places", 0, OPT_INT, F(places), .def = "16", .lo = 1, .hi = 4096,
       .help = "sequences that may run together there" },
+};
+
+static const opt_row attention_rows[] = {
+    { "attention", 0, OPT_ENUM, F(attention), .def = "both", .words = bench_attentions,
+      .help = "naive: all scores at once, as the formula has it; flash: by tiles with a running "
+              "softmax, as models run it" },
+    { "longest", 0, OPT_INT, F(longest), .def = "2048", .lo = 128, .hi = 16384,
+      .help = "prompts from 128 tokens on, each twice as long, up to this" },
 };
 
 static const opt_row serve_rows[] = {
@@ -123,21 +132,24 @@ const cmd_row cmd_bench = {
         "cache once at the measured bandwidth, and doing the products at the measured rate. "
         "Behind it: what a token of context takes in the cache, by type and by KV heads. "
         "Weights that a cache of the machine holds are read faster than that, and pass 100 %. "
+        "`bench attention` sets attention as the formula has it beside the one that models run. "
         "`bench serve` loads a server of this API, llmq's or another's, and prints the times to "
         "the first token (ttft), between tokens (itl) and to the end (e2el), the throughput, and "
         "how many good requests there were a second. With --json and one row the document has "
         "the names of vLLM's.",
-    .args = { { "KIND", 1, 1, "kernels, model or serve" },
+    .args = { { "KIND", 1, 1, "kernels, model, attention or serve" },
               { "MODEL", 0, 1,
                 ".llmq file or Hugging Face folder; default: built in. For serve: "
                 "http://HOST:PORT" } },
-    .groups = { OPT_GROUP("Kernels and models", rows, 0), OPT_GROUP("Servers", serve_rows, 0),
+    .groups = { OPT_GROUP("Kernels and models", rows, 0), OPT_GROUP("Attention", attention_rows, 0),
+                OPT_GROUP("Servers", serve_rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)) },
     .examples = "llmq bench kernels\0"
                 "llmq bench kernels --fusion on --scheme nf4\0"
                 "llmq bench model\0"
                 "llmq bench model model.llmq --batch 1,8 --json\0"
                 "llmq bench model --batch 1 --mixed 64 --places 16\0"
+                "llmq bench attention --longest 1024\0"
                 "llmq bench serve http://127.0.0.1:8000 --concurrency 1,8,64\0"
                 "llmq bench serve http://127.0.0.1:8000 --request-rate 4 --goodput "
                 "ttft:500,tpot:50 --json\0",

@@ -117,6 +117,19 @@ def test_a_layers_steps_joined_and_alone(llmq):
         assert llmq("bench", *args, code=2).stdout == ""
 
 
+def test_attention_naive_and_by_tiles(llmq):
+    rows = llmq.json("bench", "attention", "--longest", 256)["rows"]
+    assert [(r["attention"], r["tokens"]) for r in rows] == [(w, n) for n in (128, 256) for w in ("naive", "flash")]
+    assert all(r["seconds"] > 0 for r in rows)
+    naive, flash = ([r["scratch_bytes"] for r in rows if r["attention"] == w] for w in ("naive", "flash"))
+    for n, scratch in zip((128, 256), naive):  # a score of 4 bytes for each head, row and key, and a little more
+        assert 4 * 32 * n * n < scratch < 2 * 4 * 32 * n * n
+    assert flash[0] == flash[1]
+    text = llmq("bench", "attention", "--attention", "flash", "--longest", 128).stdout
+    assert "flash" in text and "naive" not in text
+    assert "--attention" in llmq("bench", "attention", "--attention", "slow", code=2).stderr
+
+
 def test_the_outlier_variant_is_the_one_that_other_projects_had(tmp_path):
     subprocess.run([sys.executable, "tools/make-outliers.py", "models/novels-6m", "tools/novels-6m-outliers.json",
                     tmp_path / "made"], cwd=ROOT, check=True)
