@@ -23,12 +23,19 @@ ALLCF     = -std=c11 $(WARN) $(WERROR) $(HARDEN) -pthread -ffp-contract=off -D_G
 LIBS      = $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt) $(shell pkg-config --libs $(PKGS)) -llapacke -lm -pthread
 ALLLD     = -pie -Wl,-z,relro,-z,now $(LDFLAGS) $(SANITIZE)
 
-# Instruction sets belong to one file each; everything else runs on any x86-64 (or other) machine.
+# Instruction sets belong to one file each; everything else runs on any machine. Files of another
+# processor than the compiler's target are left out.
 ISA_avx2   := -mavx2 -mfma -mf16c
 ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 ISA_vnni   := $(ISA_avx512) -mavx512vnni
 ISA_bf16   := $(ISA_avx512) -mavx512bf16
-isa_flags   = $(foreach i,avx2 avx512 vnni bf16,$(if $(findstring _$(i).c,$(1)),$(ISA_$(i)))) \
+ISA_neon_dot := -march=armv8.2-a+dotprod
+ISAS_x86_64  := avx2 avx512 vnni bf16
+ISAS_aarch64 := neon neon_dot
+ISAS        := $(ISAS_$(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))
+isa_files    = $(foreach i,$(1),%_$(i).c)
+OWNSRCS      = $(filter-out $(call isa_files,$(filter-out $(ISAS),$(ISAS_x86_64) $(ISAS_aarch64))),$(SRCS))
+isa_flags   = $(foreach i,$(ISAS),$(if $(findstring _$(i).c,$(1)),$(ISA_$(i)))) \
               $(if $(CUOBJS),$(if $(findstring kernels/dev.c,$(1)),-DLLMQ_CUDA))
 
 # CUDA: where nvcc is found, kernels/cuda/ is compiled for it: machine code for each of CUDA_ARCHS (80
@@ -51,14 +58,14 @@ ifneq ($(or $(SANITIZE),$(if $(shell command -v $(CXX)),,none)),)
 TESTSRCS   := $(filter-out $(EMUTESTS:%=tests/%.c),$(TESTSRCS))
 endif
 
-OBJS     := $(SRCS:%.c=$(BUILD)/%.o) $(CUOBJS)
+OBJS     := $(OWNSRCS:%.c=$(BUILD)/%.o) $(CUOBJS)
 TOOLOBJS := $(TOOLSRCS:%.c=$(BUILD)/%.o)
 TESTBINS := $(TESTSRCS:tests/%.c=$(BUILD)/tests/%)
 PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/web/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all tests test test-cuda-emu test-gpu unit e2e server asan ubsan tsan fuzz tidy layers format bench bench-quality check-hard install clean help FORCE
+.PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan ubsan tsan fuzz tidy layers format bench bench-quality check-hard install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -133,6 +140,9 @@ test-cuda-emu: $(EMUTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels compiled for t
 test-gpu: $(BUILD)/tests/test_dev ## the CUDA kernels on this machine's GPU; "skipped" without one
 	@LLMQ_TEST_DEVICE=cuda $<
 
+test-neon: ## the NEON kernels compiled for ARM, against the plain C, in an emulator
+	@tools/test-neon.sh
+
 asan: ## unit tests under AddressSanitizer
 	$(Q)$(MAKE) BUILD=build-asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer' CFLAGS='-O1 -g' unit
 ubsan: ## unit tests under UndefinedBehaviorSanitizer
@@ -144,7 +154,7 @@ fuzz: ## fuzzers of the parsers (needs clang); FUZZ_TIME=seconds each
 	$(Q)tools/fuzz.sh $(or $(FUZZ_TIME),30)
 
 tidy: ## clang-tidy over the C sources
-	clang-tidy --quiet $(SRCS) $(TOOLSRCS) -- -std=c11 -I. $(PKGCF) $(ISA_vnni) $(ISA_bf16)
+	clang-tidy --quiet $(OWNSRCS) $(TOOLSRCS) -- -std=c11 -I. $(PKGCF) $(ISA_vnni) $(ISA_bf16)
 
 layers: ## who may include whom
 	@$(PYTHON) tools/layers.py
@@ -165,7 +175,7 @@ install: all ## install the program under PREFIX
 	install -D -m 755 llmq $(DESTDIR)$(PREFIX)/bin/llmq
 
 clean: ## remove everything that was built
-	rm -rf build build-asan build-ubsan build-tsan build-fuzz llmq
+	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-neon llmq
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14

@@ -1,5 +1,6 @@
 /* kernels/cpu.c - which instruction sets this processor has and the system saves registers for
- * (the compiler's builtin asks both cpuid and xgetbv). Compiled without any ISA flag. */
+ * (x86: the compiler's builtin asks both cpuid and xgetbv; ARM: the system says). Compiled without
+ * any ISA flag. */
 #include "kernels/cpu.h"
 
 #if defined(__x86_64__)
@@ -24,4 +25,10 @@ bool cpu_has_avx512(void)
 bool cpu_has_vnni(void) { return cpu_has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 bool cpu_bf16_pays(void) { return __builtin_cpu_is("amd"); }
 bool cpu_has_bf16(void) { return cpu_has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+bool cpu_has_neon(void) { return true; }
+bool cpu_has_neon_dot(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
 #endif

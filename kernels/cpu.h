@@ -12,6 +12,9 @@ bool cpu_has_bf16(void);   /* and AVX-512 BF16, beside AVX-512 */
 /* VDPBF16PS outruns two f32 multiply-adds: on AMD (Zen 5: 488 against 262 GFLOP/s a core), not on
  * Intel (Sapphire Rapids: 109 against 217), where bf16 belongs to AMX. */
 bool cpu_bf16_pays(void);
+#elif defined(__aarch64__)
+bool cpu_has_neon(void);     /* always: a part of ARMv8-A */
+bool cpu_has_neon_dot(void); /* and SDOT, UDOT */
 #endif
 
 #endif

@@ -9,6 +9,9 @@ static const k_ops *const tables[] = {
     &k_ref,
 #if defined(__x86_64__)
     &k_avx2, &k_avx512, &k_vnni, &k_bf16,
+#elif defined(__aarch64__)
+    &k_neon,
+    &k_neon_dot,
 #endif
 };
 

@@ -1,6 +1,5 @@
 /* kernels/k_avx2.c - the templates in 256-bit registers, two for 16 lanes. Sixteen registers hold
  * 4 rows of one tile and the weights between. */
-#if defined(__x86_64__)
 #define MM_TILES 1
 #define MM_TILES_1 2
 #define MM_ROWS 4
@@ -46,4 +45,3 @@ const k_ops k_avx2 = {
     .peak_i8 = tmpl_peak_i8,
     .read_all = tmpl_read_all,
 };
-#endif

@@ -1,5 +1,4 @@
 /* kernels/k_avx512.c - the templates in 512-bit registers. */
-#if defined(__x86_64__)
 #include "kernels/mm_shape512.h"
 
 #include "kernels/mm_tmpl.h"
@@ -37,4 +36,3 @@ const k_ops k_avx512 = {
     .peak_i8 = tmpl_peak_i8,
     .read_all = tmpl_read_all,
 };
-#endif

@@ -3,7 +3,6 @@
  * Dense bf16 tiles hold the pairs already. Codes of up to 4 bits become the bf16 number code - zero
  * by one look-up: VPERMW with index code - zero + 16 in a table of -16..15. Codes of 8 bits go
  * through f32, where code - zero is exact, as it is in bf16 (at most 8 significant bits). */
-#if defined(__x86_64__)
 #include "kernels/mm_shape512.h"
 
 #include "kernels/mm_tmpl.h"
@@ -135,4 +134,3 @@ const k_ops k_bf16 = {
     .mm_bf16 = mm_bf16,
     .peak_bf16 = peak_bf16,
 };
-#endif

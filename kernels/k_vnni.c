@@ -1,5 +1,4 @@
 /* kernels/k_vnni.c - int8 products by VPDPBUSD; the rest is AVX-512's. */
-#if defined(__x86_64__)
 #include "kernels/mm_shape512.h"
 
 #include "kernels/mm_tmpl.h"
@@ -10,4 +9,3 @@
 const k_ops k_vnni = {
     .name = "vnni", .usable = cpu_has_vnni, .mm_i8 = tmpl_mm_i8, .peak_i8 = tmpl_peak_i8
 };
-#endif

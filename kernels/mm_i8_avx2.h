@@ -57,8 +57,6 @@ V16 vi vi_dot_signed(vi sum, vi a, vi size, vi b)
     return vi_fold16(sum, pairs);
 }
 
-/* Taken as codes of 8 bits, less 128. */
-V16 bool is_signed(w_src src) { return src == W_U8 || src == W_LUT4; }
 V16 int64_t steps_per_fold(w_src src) { return src == W_U2 ? 4 : src == W_U3 ? 2 : 1; }
 
 /* One block: its tiles' codes at the step to come, its rows' activations, and sums. */
@@ -160,19 +158,6 @@ V16 void dot_inputs(i8_sums *c, int64_t p, int64_t A, size_t ahead, w_src src, i
             FOLD();
         }
     }
-}
-
-/* D - zX of one vector: D the dot product with the codes, of which c->dot lacks 128 X where codes
- * have 8 bits. Every step but the last is exact (integers below 2^24), so a zero point of 128 that
- * meets that 128 needs no step at all. */
-V16 vf less_zeros(vi dot, vf z, vf X, w_src src, bool no_zeros)
-{
-    vf D = vf_from_vi(dot);
-    if (is_signed(src)) {
-        if (no_zeros) return D;
-        D = vf_fma(vf_set1(128), X, D);
-    }
-    return vf_fnma(z, X, D);
 }
 
 V16 void i8_block_avx2(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile)

@@ -360,6 +360,29 @@ static w_src w_src_i8(const mm_task *t)
 /* Inputs of a part of a step that has a scale of its own, and its turns of unpack(). */
 V16 int64_t part_inputs(w_src s) { return TILE_K / w_subs(s); }
 V16 int part_turns(w_src s) { return (int)part_inputs(s) / 4 / quads(s); }
+/* Whether sums are of codes less 128, signed bytes: those of 8 bits, where no instruction
+ * multiplies unsigned by signed bytes without loss. */
+V16 bool is_signed(w_src src)
+{
+#if defined(__AVX512F__)
+    (void)src;
+    return false;
+#else
+    return src == W_U8 || src == W_LUT4;
+#endif
+}
+/* D - zX of one vector: D the dot product with the codes, of which `dot` lacks 128 X where codes
+ * are taken as signed. Every step but the last is exact (integers below 2^24), so a zero point of
+ * 128 that meets that 128 needs no step at all. */
+V16 vf less_zeros(vi dot, vf z, vf X, w_src src, bool no_zeros)
+{
+    vf D = vf_from_vi(dot);
+    if (is_signed(src)) {
+        if (no_zeros) return D;
+        D = vf_fma(vf_set1(128), X, D);
+    }
+    return vf_fnma(z, X, D);
+}
 
 /* vi_dot adds to each lane the products of its four unsigned codes and the four int8 activations
  * that all lanes share. Exact in every version, so its order is free. */
@@ -369,6 +392,8 @@ V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
     (void)src;
     return _mm512_dpbusd_epi32(acc, w, x);
 }
+#elif defined(__ARM_NEON)
+#include "kernels/mm_i8_neon.h"
 #elif defined(__AVX512F__)
 V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
 {
@@ -381,7 +406,7 @@ V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
 }
 #endif
 
-#if defined(__AVX512F__) /* AVX2: mm_i8_avx2.h */
+#if defined(__AVX512F__) || defined(__ARM_NEON) /* AVX2: mm_i8_avx2.h */
 V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile)
 {
     block b = block_at(t, m, tile, RM, NT);
@@ -391,6 +416,7 @@ V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_
     const float *xs[MAX_R], *xsum[MAX_R];
     int64_t A = t->x.A, nb = t->s.Kp / A;
     const vi table = vi_table(t->o.w->table.t);
+    const bool no_zeros = t->w->scheme.zero == QT_ZERO_NONE; /* 128, of tables too */
     UNROLL for (int n = 0; n < NT; n++) step[n] =
         (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
     UNROLL for (int r = 0; r < RM; r++)
@@ -435,7 +461,7 @@ V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_
             }
             UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
             {
-                vf v = vf_fnma(z[n], vf_set1(xsum[r][blk]), vf_from_vi(dot[r][n]));
+                vf v = less_zeros(dot[r][n], z[n], vf_set1(xsum[r][blk]), src, no_zeros);
                 acc[r][n] = vf_fma(vf_set1(xs[r][blk]), v, acc[r][n]);
             }
         }

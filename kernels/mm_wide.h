@@ -105,7 +105,7 @@ static inline void wide_panel(const mm_task *t, int64_t m0, int64_t m1, int64_t 
         for (int64_t tile = t0; tile < t1; tile += WIDE_TILES) {
             const float *w[WIDE_TILES], *x[WIDE_ROWS];
             for (int i = 0; i < WIDE_TILES; i++)
-                w[i] = tile + i < t1 ? wide_weights(unpacked[i], t, tile + i, p, end) : w[0];
+                w[i] = i && tile + i >= t1 ? w[0] : wide_weights(unpacked[i], t, tile + i, p, end);
             for (int64_t m = m0; m < m1; m += WIDE_ROWS) {
                 for (int r = 0; r < WIDE_ROWS; r++)
                     x[r] = t->x.f + (m + r < m1 ? m + r : m1 - 1) * t->x.ldf + p;

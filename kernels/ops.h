@@ -13,8 +13,8 @@ LQ_C_BEGIN
 
 /* Choose the kernels, once, before anything runs. want: NULL = the fastest here; else --kernels
  * NAME
- * ("ref", "avx2", "avx512", "vnni", "bf16"): that family and the ones listed before it. LQ_EVALUE
- * names what is available. */
+ * ("ref", "avx2", "avx512", "vnni", "bf16", "neon", "neon-dot"): that family and the ones listed
+ * before it. LQ_EVALUE names what is available. */
 lq_status k_init(const char *want, lq_err *err);
 const char *k_name(void); /* of the fastest family in use */
 const char *k_list(void); /* "ref avx2 avx512 ..." usable here */

@@ -8,6 +8,8 @@ enum { PEAK_SUMS = 12 }; /* in flight: what latency times throughput asks for */
 
 #if defined(__AVX512F__)
 #define KEEP(v) __asm__ volatile("" : "+v"(v))
+#elif defined(__ARM_NEON)
+#define KEEP(v) __asm__ volatile("" : "+w"((v).a), "+w"((v).b), "+w"((v).c), "+w"((v).d))
 #else
 #define KEEP(v) __asm__ volatile("" : "+x"((v).a), "+x"((v).b))
 #endif
@@ -32,11 +34,11 @@ enum { PEAK_SUMS = 12 }; /* in flight: what latency times throughput asks for */
 #if defined(__AVX512F__)
 #define PEAK_N PEAK_SUMS
 #else
-#define PEAK_N 5 /* of two registers each, and operands, in 16 */
+#define PEAK_N 5 /* and operands, of two registers in 16 or four in 32 */
 #endif
 
 PEAK(tmpl_peak_f32, vf, vf_set1(0), vf_fma(x, w, sum[i]), 16)
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__ARM_NEON)
 PEAK(tmpl_peak_i8, vi, vi_set1(0), vi_dot(sum[i], w, x, W_U4), 64)
 #else /* products summed in 16 bits: what mm_i8_avx2.h comes to between two folds */
 PEAK(tmpl_peak_i8, vi, vi_set1(0), vi_add_products(sum[i], w, x), 64)

@@ -1,11 +1,13 @@
-/* kernels/v16.h - sixteen 32-bit lanes: one AVX-512 register, or two of AVX2. The templates
- * (mm_tmpl.h, ops_tmpl.h, attn_tmpl.h) are written on these and compiled once per instruction
- * family; lane for lane the results are those of the plain C. Include from files with ISA flags
- * only. */
+/* kernels/v16.h - sixteen 32-bit lanes: one AVX-512 register, two of AVX2, four of NEON. The
+ * templates (mm_tmpl.h, ops_tmpl.h, attn_tmpl.h) are written on these and compiled once per
+ * instruction family; lane for lane the results are those of the plain C. Include from files with
+ * ISA flags only. */
 #ifndef LLMQ_KERNELS_V16_H
 #define LLMQ_KERNELS_V16_H
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -89,7 +91,7 @@ V16 vi vi_table(const uint8_t p[16])
 }
 V16 vi vi_lookup(vi table, vi codes) { return _mm512_shuffle_epi8(table, codes); }
 
-#else /* AVX2 */
+#elif defined(__AVX2__)
 
 typedef struct {
     __m256 a, b;
@@ -109,18 +111,6 @@ V16 void vf_store(float *p, vf v)
 {
     _mm256_storeu_ps(p, v.a);
     _mm256_storeu_ps(p + 8, v.b);
-}
-V16 vf vf_loadn(const float *p, int n)
-{
-    float t[16] = { 0 };
-    memcpy(t, p, (size_t)n * sizeof *t);
-    return vf_load(t);
-}
-V16 void vf_storen(float *p, vf v, int n)
-{
-    float t[16];
-    vf_store(t, v);
-    memcpy(p, t, (size_t)n * sizeof *t);
 }
 V16 vf vf_add(vf a, vf b) { return F2(_mm256_add_ps); }
 V16 vf vf_sub(vf a, vf b) { return F2(_mm256_sub_ps); }
@@ -279,25 +269,11 @@ V16 vi vi_lookup(vi table, vi codes)
 #undef F2
 #undef I2
 
+#else
+#include "kernels/v16_neon.h"
 #endif
 
-/* Ask for the line at p, which need not exist, in the second cache. */
-V16 void v16_prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T1); }
-
-V16 vf vf_abs(vf a) { return vf_cast(vi_and(vi_cast(a), vi_set1(0x7fffffff))); }
-/* Numbers of 8 bits, one in each lane (formats/base.h). */
-V16 vf vf_e4m3(vi c)
-{
-    vi half = vi_or(vi_sll(vi_and(c, vi_set1(0x80)), 8), vi_sll(vi_and(c, vi_set1(0x7f)), 7));
-    vf v = vf_mul(vf_f16_words(half), vf_set1(256)); /* exponents of f16 are biased by 8 more */
-    return vf_sel(vf_lt(vf_set1(448), vf_abs(v)), vf_set1(NAN), v);
-}
-/* |a| with the sign of s */
-V16 vf vf_sign(vf a, vf s)
-{
-    return vf_cast(
-        vi_or(vi_and(vi_cast(a), vi_set1(0x7fffffff)), vi_and(vi_cast(s), vi_set1(INT32_MIN))));
-}
+#if defined(__x86_64__)
 /* 16 codes of 4 bits at p, the low half of a byte first. */
 V16 vi vi_u4(const void *p)
 {
@@ -306,13 +282,6 @@ V16 vi vi_u4(const void *p)
     v = _mm_unpacklo_epi8(_mm_and_si128(v, low), _mm_and_si128(_mm_srli_epi16(v, 4), low));
     _mm_storeu_si128((void *)codes, v);
     return vi_u8(codes);
-}
-/* The 32 bits at p (four int8 activations, or two bf16) in every lane. */
-V16 vi vi_word(const void *p)
-{
-    int32_t v;
-    memcpy(&v, p, sizeof v);
-    return vi_set1(v);
 }
 /* dst[i][r] = src[r][i] for an 8 x 8 block; rows `dstep` and `sstep` floats apart. */
 V16 void transpose8(float *dst, int64_t dstep, const float *src, int64_t sstep)
@@ -335,7 +304,47 @@ V16 void transpose8(float *dst, int64_t dstep, const float *src, int64_t sstep)
         _mm256_storeu_ps(dst + (i + 4) * dstep, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
     }
 }
+#endif
 
+#if !defined(__AVX512F__) /* which has masks */
+V16 vf vf_loadn(const float *p, int n)
+{
+    float t[16] = { 0 };
+    memcpy(t, p, (size_t)n * sizeof *t);
+    return vf_load(t);
+}
+V16 void vf_storen(float *p, vf v, int n)
+{
+    float t[16];
+    vf_store(t, v);
+    memcpy(p, t, (size_t)n * sizeof *t);
+}
+#endif
+
+/* Ask for the line at p, which need not exist, in the second cache. */
+V16 void v16_prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
+
+V16 vf vf_abs(vf a) { return vf_cast(vi_and(vi_cast(a), vi_set1(0x7fffffff))); }
+/* Numbers of 8 bits, one in each lane (formats/base.h). */
+V16 vf vf_e4m3(vi c)
+{
+    vi half = vi_or(vi_sll(vi_and(c, vi_set1(0x80)), 8), vi_sll(vi_and(c, vi_set1(0x7f)), 7));
+    vf v = vf_mul(vf_f16_words(half), vf_set1(256)); /* exponents of f16 are biased by 8 more */
+    return vf_sel(vf_lt(vf_set1(448), vf_abs(v)), vf_set1(NAN), v);
+}
+/* |a| with the sign of s */
+V16 vf vf_sign(vf a, vf s)
+{
+    return vf_cast(
+        vi_or(vi_and(vi_cast(a), vi_set1(0x7fffffff)), vi_and(vi_cast(s), vi_set1(INT32_MIN))));
+}
+/* The 32 bits at p (four int8 activations, or two bf16) in every lane. */
+V16 vi vi_word(const void *p)
+{
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return vi_set1(v);
+}
 /* Pairwise, as km_sum16. */
 V16 float vf_sum(vf a)
 {

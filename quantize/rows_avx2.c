@@ -1,5 +1,4 @@
 /* quantize/rows_avx2.c - the loops in 256-bit registers. */
-#if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "quantize/rows.h"
@@ -226,4 +225,3 @@ const qz_rows_ops qz_rows_avx2 = { .name = "avx2",
                                    .pack_table = avx2_pack_table,
                                    .subtract = avx2_subtract,
                                    .square_error = avx2_square_error };
-#endif

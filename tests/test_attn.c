@@ -327,6 +327,75 @@ TEST(a_long_context_has_the_same_bytes_on_any_number_of_threads)
     }
 }
 
+/* The steps of k.h on one tile, from cached rows to sums of values. */
+enum { STEP_ROWS = 6, STEP_MAX_D = 80 };
+typedef struct {
+    float kt[STEP_MAX_D * ATTN_TILE], v[ATTN_TILE * STEP_MAX_D], scores[STEP_ROWS * ATTN_TILE];
+    float s[STEP_ROWS * ATTN_TILE], m[STEP_ROWS], l[STEP_ROWS], a[STEP_ROWS];
+    float acc[STEP_ROWS * STEP_MAX_D];
+} steps;
+
+static void run_steps(steps *o, const k_ops *k, const uint8_t *rows, int n, int64_t D, kv_dtype d)
+{
+    float queries[STEP_ROWS * STEP_MAX_D];
+    const float *q[STEP_ROWS];
+    int lo[STEP_ROWS] = { 0 },
+        hi[STEP_ROWS]; /* four rows alike, one later, one that sees nothing */
+    uint64_t seed = (uint64_t)D;
+    fill_row(queries, STEP_ROWS * D, &seed);
+    memset(o, 0, sizeof *o);
+    fill_row(o->acc, STEP_ROWS * D, &seed);
+    k->attn_k(o->kt, rows, n, D, d);
+    k->attn_v(o->v, rows, n, D, d);
+    for (int r = 0; r < STEP_ROWS; r++) {
+        q[r] = queries + r * D;
+        hi[r] = r < STEP_ROWS - 1 ? n : 0;
+        o->m[r] = r ? 0.25f : -INFINITY;
+    }
+    lo[STEP_ROWS - 2] = n / 2;
+    k->attn_scores(o->scores, q, o->kt, STEP_ROWS, D, 3.0f);
+    memcpy(o->s, o->scores, sizeof o->s);
+    for (int r = 0; r < STEP_ROWS - 1; r++)
+        o->a[r] = k->attn_softmax(o->s + r * ATTN_TILE, lo[r], hi[r], o->m + r, o->l + r);
+    k->attn_pv(o->acc, o->s, o->v, o->a, lo, hi, STEP_ROWS, D);
+}
+
+TEST(each_step_gives_the_same_bits_in_every_family)
+{
+    static const int64_t sizes[] = { 1, 7, 8, 16, 20, 33, 64, STEP_MAX_D };
+    static const int counts[] = { 1, 7, 8, 31, ATTN_TILE };
+    static steps want, got;
+    static uint8_t rows[ATTN_TILE * (4 * STEP_MAX_D + 4)];
+    float x[STEP_MAX_D];
+    char family[16];
+    for (int i = 0; i < (int)(LQ_COUNT(sizes) * LQ_COUNT(counts) * KV_N_DTYPES); i++) {
+        const kv_dtype d = (kv_dtype)(i % KV_N_DTYPES);
+        const int64_t D = sizes[i / KV_N_DTYPES % (int)LQ_COUNT(sizes)];
+        const int n = counts[i / KV_N_DTYPES / (int)LQ_COUNT(sizes)];
+        uint64_t seed = (uint64_t)i;
+        for (int j = 0; j < n; j++) {
+            fill_row(x, D, &seed);
+            attn_kv_write(rows + (size_t)j * attn_kv_row_bytes(d, D), 0, 1, x, 1, D, d);
+        }
+        run_steps(&want, &k_ref, rows, n, D, d);
+        for (int f = 0; family_use(f, family); f++) {
+            run_steps(&got, k_get(), rows, n, D, d);
+#define SAME(field)                                                                          \
+    CHECK(memcmp(got.field, want.field, sizeof got.field) == 0, "%s, %s, %d keys of %d: %s", \
+          family, kv_dtype_text(d), n, (int)D, #field)
+            SAME(kt);
+            SAME(v);
+            SAME(scores);
+            SAME(s);
+            SAME(m);
+            SAME(l);
+            SAME(a);
+            SAME(acc);
+#undef SAME
+        }
+    }
+}
+
 TEST(a_cached_row_is_what_its_type_can_hold)
 {
     static const float x[8] = { 1, -2, 0.5f, 127, -127, 0, 1e-3f, 63.4f };
@@ -371,6 +440,7 @@ int main(int argc, char **argv)
     RUN(the_naive_one_agrees_with_the_formula);
     RUN(the_same_bytes_in_any_chunk_block_batch_and_family);
     RUN(a_long_context_has_the_same_bytes_on_any_number_of_threads);
+    RUN(each_step_gives_the_same_bits_in_every_family);
     RUN(a_cached_row_is_what_its_type_can_hold);
     return check_end();
 }

@@ -293,6 +293,9 @@ TEST(every_family_that_this_cpu_has_can_be_chosen)
         { "avx512", cpu_has_avx512 },
         { "vnni", cpu_has_vnni },
         { "bf16", cpu_has_bf16 },
+#elif defined(__aarch64__)
+        { "neon", cpu_has_neon },
+        { "neon-dot", cpu_has_neon_dot },
 #endif
         { "ref", NULL },
     };
@@ -303,6 +306,8 @@ TEST(every_family_that_this_cpu_has_can_be_chosen)
         if (has) CHECK(strcmp(k_name(), t[i].name) == 0, "%s: found %s", t[i].name, k_name());
     }
     CHECK(k_init(NULL, NULL) == LQ_OK, "the best");
+    const char *known = getenv("LLMQ_TEST_FAMILIES"); /* what an emulated CPU has */
+    CHECK(!known || strcmp(k_list(), known) == 0, "found %s", k_list());
 }
 
 int main(int argc, char **argv)

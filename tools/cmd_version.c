@@ -2,6 +2,7 @@
 #include "tools/cmds.h"
 
 #include "formats/version.h"
+#include "kernels/cpu.h"
 #include "kernels/dev.h"
 
 #include <cjson/cJSON.h>
@@ -34,6 +35,11 @@ static void isa_list(char *out, size_t n)
     }
     ISAS(X)
 #undef X
+}
+#elif defined(__aarch64__)
+static void isa_list(char *out, size_t n)
+{
+    snprintf(out, n, "neon%s", cpu_has_neon_dot() ? " dotprod" : "");
 }
 #else
 static void isa_list(char *out, size_t n) { snprintf(out, n, "generic"); }

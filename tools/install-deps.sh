@@ -59,6 +59,9 @@ case $what in *test*)
     optional git-lfs git-lfs
     optional docker-registry docker-registry
     optional openssl openssl
+    # the NEON kernels (make test-neon)
+    optional "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" aarch64-linux-gnu-gcc
+    optional qemu-user qemu-aarch64
     ;;
 esac
 case $what in *dev*)

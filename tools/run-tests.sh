@@ -47,6 +47,10 @@ if [ "$what" = unit ] || [ "$what" = all ]; then
         count "$name" $?
     done
 fi
+if [ "$what" = all ]; then
+    run tools/test-neon.sh
+    count "NEON kernels, emulated" $?
+fi
 if [ "$what" != unit ]; then
     python=${PYTHON:-}
     [ -n "$python" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python

@@ -1,0 +1,11 @@
+/* kernels/k_neon_dot.c - int8 products by SDOT; the rest is NEON's. */
+#include "kernels/mm_shape_neon.h"
+
+#include "kernels/mm_tmpl.h"
+#include "kernels/peak_tmpl.h"
+
+#include "kernels/cpu.h"
+
+const k_ops k_neon_dot = {
+    .name = "neon-dot", .usable = cpu_has_neon_dot, .mm_i8 = tmpl_mm_i8, .peak_i8 = tmpl_peak_i8
+};
