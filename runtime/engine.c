@@ -421,11 +421,14 @@ static void guess(engine *e, int64_t *decodes)
             seq_guess(run[i], e->o.guesses);
         return;
     }
-    for (int64_t i = 0; i < n; i++)
-        *decodes += run[i]->n_ids - run[i]->n_done == 1;
+    bool beams = false; /* whose steps tell nothing: they have rows that no guess can replace */
+    for (int64_t i = 0; i < n; i++) {
+        if (run[i]->n_ids - run[i]->n_done == 1) *decodes += beam_rows(run[i]);
+        beams |= run[i]->beams != NULL;
+    }
     bool pays = *decodes > 0 && spec_pays(&e->gain, *decodes);
     bool only = draft_guess(e->draft, run, n, pays ? e->o.guesses : 0, e->smp[0]);
-    if (!only || *decodes < n) *decodes = 0;
+    if (!only || beams || *decodes < n) *decodes = 0;
 }
 
 /* After a step of so many decodes that began at `start`. */
