@@ -477,35 +477,35 @@ static packing packing_of(int bits)
                       .four = (bit << 4 * bits) - 1 };
 }
 
-/* A word of the first bytes at p, of which n are there; and back. */
-static uint64_t word_at(const uint8_t *p, int64_t n)
+QT_BITS uint64_t together(uint64_t x, packing p)
 {
-    uint64_t x = 0;
-    if (n >= 8)
-        memcpy(&x, p, 8);
-    else
-        memcpy(&x, p, (size_t)n);
-    return x;
+    x = (x & p.one) | (x & p.one << 8) >> p.gap;
+    x = (x & p.two) | (x & p.two << 16) >> 2 * p.gap;
+    return (x & p.four) | (x & p.four << 32) >> 4 * p.gap;
 }
 
-static void put_word(uint8_t *p, uint64_t x, int64_t n)
+QT_BITS uint64_t apart(uint64_t x, packing p, int bits)
 {
-    if (n >= 8)
-        memcpy(p, &x, 8);
-    else
-        memcpy(p, &x, (size_t)n);
+    x = (x & p.four) | (x & p.four << 4 * bits) << 4 * p.gap;
+    x = (x & p.two) | (x & p.two << 2 * bits) << 2 * p.gap;
+    return (x & p.one) | (x & p.one << bits) << p.gap;
 }
 
 QT_BITS void pack_bits(uint8_t *row, const uint8_t *codes, int64_t K, int bits)
 {
     const packing p = packing_of(bits);
     const uint8_t *end = row + qt_row_bytes(K, bits);
-    for (int64_t k = 0; k < K; k += 8, row += bits) {
-        uint64_t x = word_at(codes + k, K - k);
-        x = (x & p.one) | (x & p.one << 8) >> p.gap;
-        x = (x & p.two) | (x & p.two << 16) >> 2 * p.gap;
-        x = (x & p.four) | (x & p.four << 32) >> 4 * p.gap;
-        put_word(row, x, end - row); /* what is too much the next codes go over */
+    uint64_t x = 0;
+    for (; K >= 8 && end - row >= 8; K -= 8, codes += 8, row += bits) {
+        memcpy(&x, codes, 8);
+        x = together(x, p);
+        memcpy(row, &x, 8); /* what is too much the next codes go over */
+    }
+    for (; K > 0; K -= 8, codes += 8, row += bits) {
+        x = 0;
+        memcpy(&x, codes, K < 8 ? (size_t)K : 8);
+        x = together(x, p);
+        memcpy(row, &x, end - row < 8 ? (size_t)(end - row) : 8);
     }
 }
 
@@ -513,13 +513,32 @@ QT_BITS void unpack_bits(uint8_t *codes, const uint8_t *row, int64_t K, int bits
 {
     const packing p = packing_of(bits);
     const uint8_t *end = row + qt_row_bytes(K, bits);
-    for (int64_t k = 0; k < K; k += 8, row += bits) {
-        uint64_t x = word_at(row, end - row);
-        x = (x & p.four) | (x & p.four << 4 * bits) << 4 * p.gap;
-        x = (x & p.two) | (x & p.two << 2 * bits) << 2 * p.gap;
-        x = (x & p.one) | (x & p.one << bits) << p.gap;
-        put_word(codes + k, x, K - k);
+    uint64_t x = 0;
+    for (; K >= 8 && end - row >= 8; K -= 8, codes += 8, row += bits) {
+        memcpy(&x, row, 8);
+        x = apart(x, p, bits);
+        memcpy(codes, &x, 8);
     }
+    for (; K > 0; K -= 8, codes += 8, row += bits) {
+        x = 0;
+        memcpy(&x, row, end - row < 8 ? (size_t)(end - row) : 8);
+        x = apart(x, p, bits);
+        memcpy(codes, &x, K < 8 ? (size_t)K : 8);
+    }
+}
+
+/* Nibbles, 32 at a time: a loop of a fixed length that compilers make vectors of. Returns how many
+ * were done. */
+static int64_t unpack_nibbles(uint8_t *restrict codes, const uint8_t *restrict row, int64_t K)
+{
+    enum { BYTES = 16 };
+    int64_t k = 0;
+    for (; k + 2 * BYTES <= K; k += 2 * BYTES)
+        for (int j = 0; j < BYTES; j++) {
+            codes[k + 2 * j] = row[k / 2 + j] & 15;
+            codes[k + 2 * j + 1] = row[k / 2 + j] >> 4;
+        }
+    return k;
 }
 
 void qt_pack_row(uint8_t *row, const uint8_t *codes, int64_t K, int bits)
@@ -529,7 +548,8 @@ void qt_pack_row(uint8_t *row, const uint8_t *codes, int64_t K, int bits)
 
 static void unpack_row(uint8_t *codes, const uint8_t *row, int64_t K, int bits)
 {
-    EACH_BITS(bits, unpack_bits, codes, row, K);
+    const int64_t k = bits == 4 ? unpack_nibbles(codes, row, K) : 0;
+    EACH_BITS(bits, unpack_bits, codes + k, row + k / 2, K - k);
 }
 
 /* ---- the reference reading ---- */
