@@ -85,24 +85,27 @@ static lq_status may_replace(const char *dir, unsigned flags, lq_err *err)
 }
 
 /* All but the mark: a folder in which anything is left stays known as ours, whenever a kill comes.
- */
-static void remove_files(const char *dir)
+ * False: something may be left. */
+static bool remove_files(const char *dir)
 {
     DIR *d = opendir(dir);
     struct dirent *e;
+    bool all = d != NULL;
     while (d && (e = readdir(d)))
-        if (!is_dots(e->d_name) && strcmp(e->d_name, MARK) != 0) unlinkat(dirfd(d), e->d_name, 0);
+        if (!is_dots(e->d_name) && strcmp(e->d_name, MARK) != 0)
+            all = unlinkat(dirfd(d), e->d_name, 0) == 0 && all;
     if (d) closedir(d);
+    return all;
 }
 
-static void empty_folder(const char *dir)
+static bool empty_folder(const char *dir)
 {
     char sub[4200];
     if (!lq_path_join(sub, sizeof sub, dir, TEMPLATES, NULL) && lq_is_dir(sub)) {
         remove_files(sub);
         rmdir(sub);
     }
-    remove_files(dir);
+    return remove_files(dir);
 }
 
 /* ---- the folder while it grows ---- */
@@ -190,19 +193,22 @@ lq_status folder_create(conv_folder *f, const char *target, unsigned flags, lq_e
     if (!s) s = may_replace(f->target, flags, err);
     if (!s) s = not_mounted(f->target, err);
     if (s) return s;
-    if (mkdir(f->dir, 0777) != 0 && errno != EEXIST) return io(f->dir, err);
+    const bool made = mkdir(f->dir, 0777) == 0;
+    if (!made && errno != EEXIST) return io(f->dir, err);
     s = lock(f, err);
     if (!s) s = clear(f, err);
     if (!s) s = put_mark(f->dir, err);
+    if (s && made) rmdir(f->dir);
     if (s && f->lock >= 0) close(f->lock);
     return s;
 }
 
 void folder_drop(conv_folder *f)
 {
-    empty_folder(f->dir);
-    take_mark(f->dir);
-    rmdir(f->dir);
+    if (empty_folder(f->dir)) { /* else it stays known as ours */
+        take_mark(f->dir);
+        rmdir(f->dir);
+    }
     close(f->lock);
 }
 

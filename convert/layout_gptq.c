@@ -71,6 +71,7 @@ static bool follows(const conv_weight *w, const qt_scheme *common, int64_t group
 static void put_exceptions(cJSON *q, const conv_plan *p, const qt_scheme *common, int64_t group)
 {
     cJSON *dynamic = cJSON_CreateObject();
+    if (!dynamic) return; /* js_ran_out() tells who writes q */
     for (size_t i = 0; i < p->n; i++) {
         const conv_weight *w = &p->w[i];
         char pattern[600];

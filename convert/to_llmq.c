@@ -61,12 +61,14 @@ static lq_status add(llmq_writer *w, const src_source *src, const src_tensor *t,
     return s ? lq_wrap(err, s, "%s", t->name) : LQ_OK;
 }
 
+/* NULL: out of memory. */
 static cJSON *provenance(const src_source *src)
 {
     if (src_provenance(src)) return cJSON_Duplicate(src_provenance(src), true);
-    cJSON *o = cJSON_CreateObject(), *s = cJSON_AddObjectToObject(o, "source");
+    lq_hash h;
     char hex[33];
-    lq_hash h = src_fingerprint(src);
+    if (src_fingerprint(&h, src, NULL)) return NULL;
+    cJSON *o = cJSON_CreateObject(), *s = cJSON_AddObjectToObject(o, "source");
     lq_hash_hex(hex, &h);
     cJSON_AddStringToObject(o, "llmq", LLMQ_VERSION);
     cJSON_AddStringToObject(s, "format", src_format(src));

@@ -56,7 +56,9 @@ static lq_status read_preamble(const char **text, size_t *text_bytes, llmq_file 
     if (len > LLMQ_MAX_HEADER)
         return lq_fail(err, LQ_EFORMAT, "header bytes: expected at most %d, found %" PRIu64,
                        LLMQ_MAX_HEADER, len);
-    lq_hash h = llmq_header_hash(p, p + off, (size_t)len);
+    lq_hash h;
+    if (!llmq_header_hash(&h, p, p + off, (size_t)len))
+        return lq_fail(err, LQ_ENOMEM, "header: out of memory");
     if (memcmp(h.b, p + 48, sizeof h.b) != 0) {
         char want[33], found[33];
         lq_hash stored;

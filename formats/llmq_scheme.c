@@ -187,11 +187,12 @@ lq_status llmq_scheme_from_json(qt_scheme *s, const cJSON *j, lq_err *err)
                  : LQ_OK;
 }
 
-lq_hash llmq_header_hash(const uint8_t *preamble, const void *header, size_t n)
+bool llmq_header_hash(lq_hash *out, const uint8_t *preamble, const void *header, size_t n)
 {
     lq_hasher *h = lq_hasher_new();
-    if (!h) return (lq_hash){ { 0 } };
+    if (!h) return false;
     lq_hasher_add(h, preamble, 48);
     lq_hasher_add(h, header, n);
-    return lq_hasher_end(h);
+    *out = lq_hasher_end(h);
+    return true;
 }

@@ -349,7 +349,8 @@ static lq_status finish(llmq_writer *w, js_buf *text, lq_err *err)
     put_le(pre + 16, off, 8);
     put_le(pre + 24, text->n, 8);
     put_le(pre + 32, off + text->n, 8);
-    lq_hash h = llmq_header_hash(pre, text->data, text->n);
+    lq_hash h;
+    if (!llmq_header_hash(&h, pre, text->data, text->n)) return no_memory(err);
     memcpy(pre + 48, h.b, sizeof h.b);
     s = lq_out_write(w->out, text->data, text->n, err);
     return s ? s : lq_out_pwrite(w->out, pre, sizeof pre, 0, err);

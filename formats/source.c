@@ -421,27 +421,31 @@ lq_hash src_tensor_hash(const src_source *s, int64_t i)
 }
 
 /* As in the header of a .llmq, where every field that gives the planes a meaning is spelled out. */
-static void hash_scheme(lq_hasher *h, const src_tensor *t)
+static lq_status hash_scheme(lq_hasher *h, const src_tensor *t, lq_err *err)
 {
     js_buf text = { 0 };
     cJSON *scheme = t->plain ? llmq_scheme_json(&t->t.scheme) : NULL;
-    if (scheme) js_canonical(&text, scheme, NULL);
+    lq_status s = LQ_OK;
+    if (t->plain)
+        s = scheme ? js_canonical(&text, scheme, err) : lq_fail(err, LQ_ENOMEM, "out of memory");
     cJSON_Delete(scheme);
     hash_text(h, t->plain ? "weight" : lq_dtype_text(t->raw_dtype));
     lq_hasher_add(h, text.data, text.n);
     free(text.data);
+    return s;
 }
 
 /* Over the planes' own hashes, so that a file which stores them need not be read. */
-lq_hash src_fingerprint(const src_source *s)
+lq_status src_fingerprint(lq_hash *out, const src_source *s, lq_err *err)
 {
-    if (s->base) return src_fingerprint(s->base);
+    if (s->base) return src_fingerprint(out, s->base, err);
     lq_hasher *h = lq_hasher_new();
-    if (!h) return (lq_hash){ { 0 } };
-    for (size_t i = 0; i < s->n_tensors; i++) {
+    if (!h) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    lq_status st = LQ_OK;
+    for (size_t i = 0; i < s->n_tensors && !st; i++) {
         const src_tensor *t = &s->tensors[i];
         hash_text(h, t->name);
-        hash_scheme(h, t);
+        st = hash_scheme(h, t, err);
         hash_text(h, qt_layout_text(t->t.layout));
         hash_u64(h, (uint64_t)t->n_dims);
         for (int d = 0; d < t->n_dims; d++)
@@ -454,7 +458,8 @@ lq_hash src_fingerprint(const src_source *s)
             if (src_plane(t, p).bytes) lq_hasher_add(h, all[n++].b, sizeof all->b);
         }
     }
-    return lq_hasher_end(h);
+    *out = lq_hasher_end(h);
+    return st;
 }
 
 lq_status src_check_finite(const src_tensor *t, lq_err *err)

@@ -119,8 +119,8 @@ const src_blob *src_find_blob(const src_source *s, const char *name); /* NULL */
 const cJSON *src_recipe(const src_source *s);
 const cJSON *src_provenance(const src_source *s);
 /* One hash over names, shapes, dtypes and bytes of all tensors (canonical order): "which weights".
- * Reads every byte (a .llmq: only its table). A derived source has that of its base. */
-lq_hash src_fingerprint(const src_source *s);
+ * Reads every byte (a .llmq: only its table). A derived source has that of its base. LQ_ENOMEM. */
+lq_status src_fingerprint(lq_hash *out, const src_source *s, lq_err *err);
 /* NaN or infinity in a float tensor: LQ_EVALUE names the tensor and the first such element. Others,
  * and tensors whose planes are translated, are LQ_OK. */
 lq_status src_check_finite(const src_tensor *t, lq_err *err);

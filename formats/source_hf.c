@@ -259,7 +259,7 @@ static lq_status read_config(src_source *s, const char *dir, const src_opts *o, 
     if (st) goto done;
     st = arch_config_parse(&s->config, config, generation, err);
     s->has_config = !st;
-    if (st && o->need_config)
+    if (st && (o->need_config || st == LQ_ENOMEM))
         lq_wrap(err, st, "%s/config.json", dir);
     else
         st = LQ_OK; /* tensors can be listed without understanding the model */

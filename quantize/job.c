@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "formats/json.h"
 #include "formats/llmq.h"
 #include "formats/mapped.h"
 #include "formats/version.h"
@@ -96,11 +97,13 @@ static cJSON *own_record(const cJSON *provenance)
     return NULL;
 }
 
+/* NULL: out of memory. */
 static cJSON *provenance(const run *r)
 {
-    cJSON *o = cJSON_CreateObject(), *src = cJSON_AddObjectToObject(o, "source");
+    lq_hash h;
     char hex[33];
-    lq_hash h = src_fingerprint(r->src);
+    if (src_fingerprint(&h, r->src, NULL)) return NULL;
+    cJSON *o = cJSON_CreateObject(), *src = cJSON_AddObjectToObject(o, "source");
     lq_hash_hex(hex, &h);
     cJSON_AddStringToObject(o, "llmq", LLMQ_VERSION);
     cJSON_AddStringToObject(src, "format", src_format(r->src));
@@ -132,7 +135,7 @@ static lq_status describe(run *r, cJSON **what, lq_err *err)
     r->provenance = provenance(r);
     *what = cJSON_CreateObject();
     if (!config || !cJSON_AddItemToObject(*what, "config", config)) cJSON_Delete(config);
-    if (*what && config && r->recipe && r->provenance &&
+    if (!js_ran_out() && *what && config && r->recipe && r->provenance &&
         cJSON_AddItemReferenceToObject(*what, "recipe", r->recipe) &&
         cJSON_AddItemReferenceToObject(*what, "provenance", r->provenance))
         return LQ_OK;
@@ -353,7 +356,8 @@ static lq_status own_words(run *r, lq_err *err)
     if (s == LQ_EVALUE) {
         snprintf(line, sizeof line, "%s; tuning goes by the other text alone", err->msg);
         say(r, line);
-        cJSON_AddStringToObject(own_record(r->provenance), "missing", "the model could not write it");
+        cJSON_AddStringToObject(own_record(r->provenance), "missing",
+                                "the model could not write it");
         return own_text_make(&r->text, 0, j->samples, r->src, j->seed, file, r->p, r->job, err);
     }
     if (s || !j->own_windows) return s;

@@ -188,7 +188,7 @@ void meter_phase(qz_meter *m, meter_kind kind, int64_t layer)
 
 void meter_end(qz_meter *m, double secs[METER_N])
 {
-    account(m, now(), 1);
+    if (m->cost) account(m, now(), 1);
     m->kind = -1;
     memcpy(secs, m->secs, sizeof m->secs);
 }

@@ -68,7 +68,7 @@ void meter_skip(qz_meter *m, int64_t part, bool advance);
 /* What follows is of this kind; layer -1: of no single one. Ends the phase before. */
 void meter_phase(qz_meter *m, meter_kind kind, int64_t layer);
 
-/* Ends the last phase; seconds of each kind. */
+/* Ends the last phase; seconds of each kind (none, where m is zero: not opened). */
 void meter_end(qz_meter *m, double secs[METER_N]);
 
 #endif

@@ -23,14 +23,16 @@ static bool is_ours(const char *name)
 }
 
 /* Delete our files; others stay, and with them the folder. What says whose they are goes last: a
- * kill in between leaves no parts without it, which the next run would refuse. */
+ * kill in between, or a part that stays, leaves no parts without it, which the next run would refuse. */
 static void wipe(const char *dir)
 {
     DIR *d = opendir(dir);
     struct dirent *e;
+    bool all = true;
     while (d && (e = readdir(d)))
-        if (is_ours(e->d_name) && strcmp(e->d_name, STATE) != 0) unlinkat(dirfd(d), e->d_name, 0);
-    if (d) unlinkat(dirfd(d), STATE, 0);
+        if (is_ours(e->d_name) && strcmp(e->d_name, STATE) != 0)
+            all = unlinkat(dirfd(d), e->d_name, 0) == 0 && all;
+    if (d && all) unlinkat(dirfd(d), STATE, 0);
     if (d) closedir(d);
 }
 

@@ -267,7 +267,8 @@ static uint8_t *forge(size_t *out_n, const uint8_t *x, size_t n, const char *fro
         y[24 + i] = (uint8_t)((uint64_t)total >> 8 * i);
         y[32 + i] = (uint8_t)((uint64_t)(off + total) >> 8 * i);
     }
-    lq_hash h = llmq_header_hash(y, y + off, total);
+    lq_hash h;
+    CHECK(llmq_header_hash(&h, y, y + off, total), "no memory");
     memcpy(y + 48, h.b, 16);
     free(text);
     *out_n = off + total;
@@ -474,7 +475,8 @@ TEST(a_checkpoint_copied_into_a_file_is_the_same_model)
         if (!s) s = src_open(&b, in_dir("m.llmq"), &o, &err);
         CHECK(!s, "%s: %s", names[i], err.msg);
         if (!s) {
-            lq_hash x = src_fingerprint(a), y = src_fingerprint(b);
+            lq_hash x, y;
+            CHECK(!src_fingerprint(&x, a, &err) && !src_fingerprint(&y, b, &err), "%s", err.msg);
             CHECK(!memcmp(&x, &y, sizeof x), "%s: fingerprints", names[i]);
             cJSON *p = arch_config_json(src_config(a)), *q = arch_config_json(src_config(b));
             CHECK(cJSON_Compare(p, q, true), "%s: config", names[i]);

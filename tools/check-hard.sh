@@ -27,7 +27,7 @@ interop() { # 5: skipped as a whole, without torch or transformers
 LLMQ_KILLS=${LLMQ_KILLS:-40}
 export LLMQ_KILLS
 step "quantization killed $LLMQ_KILLS times" e2e tests/e2e/test_quantize_bounded.py -k killed_again
-step "a kill at every change of a file" env LLMQ_FAULTS=all "$python" -m pytest -q -s \
+step "every fault, and a kill at every change of a file" env LLMQ_FAULTS=all "$python" -m pytest -q -s \
     --no-header -p no:cacheprovider tests/faults
 step "100,000 traces through the scheduler" env LLMQ_TRACES=100000 build/tests/test_sched
 step "1,000,000 operations on the KV blocks" env LLMQ_KV_OPS=1000000 build/tests/test_kv

@@ -77,8 +77,8 @@ static lq_status any_line(batch *b, size_t *n, lq_err *err)
         b->n_lines++;
         return LQ_OK;
     }
-    *n = 0;
-    if (ferror(b->lines)) return lq_fail(err, LQ_EIO, "%s: %s", b->in, strerror(errno));
+    *n = 0; /* the end, or an error: ferror knows nothing of getline's own memory */
+    if (!feof(b->lines)) return lq_fail(err, LQ_EIO, "%s: %s", b->in, strerror(errno));
     return LQ_OK;
 }
 
@@ -367,6 +367,16 @@ static lq_status submit(batch *b, slot *t, uint64_t tag, size_t n, lq_err *err)
     return s;
 }
 
+/* "Not now" (out of memory) is no answer: the run ends, and goes on with this request when it is
+ * repeated. */
+static lq_status not_now(const slot *t, int64_t number, lq_err *err)
+{
+    if (t->error || t->a.status != 503) return LQ_OK;
+    return lq_fail(err, LQ_ENOMEM, "request %lld: %.*s; repeat the command to go on with it",
+                   (long long)number, t->a.body ? (int)(t->a.n < 300 ? t->a.n : 300) : 0,
+                   t->a.body ? t->a.body : "");
+}
+
 static lq_status write_answer(batch *b, const slot *t, int64_t number, lq_err *err)
 {
     jw w = { 0 };
@@ -438,7 +448,8 @@ static lq_status answer_all(batch *b, slot *slots, int64_t window, lq_err *err)
             slots[(int64_t)a.tag % window].done = true;
         }
         for (; !s && written < read && slots[written % window].done; written++) {
-            s = write_answer(b, &slots[written % window], written + 1, err);
+            s = not_now(&slots[written % window], written + 1, err);
+            if (!s) s = write_answer(b, &slots[written % window], written + 1, err);
             slot_free(&slots[written % window]);
         }
         if (!s && fflush(b->work) != 0)

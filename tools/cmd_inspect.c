@@ -247,19 +247,21 @@ static lq_status print_object(const char *title, const cJSON *o, lq_err *err)
     return s;
 }
 
-static void print_generation(const src_source *s)
+static lq_status print_generation(const src_source *s, lq_err *err)
 {
     gen_defaults g;
-    lq_err err = { "" };
-    if (read_generation(&g, s, &err)) {
-        printf("  generation: %s\n", err.msg);
-        return;
+    const lq_status bad = read_generation(&g, s, err);
+    if (bad == LQ_ENOMEM) return bad;
+    if (bad) {
+        printf("  generation: %s\n", err->msg);
+        return LQ_OK;
     }
     cJSON *o = generation_json(s, src_config(s));
     char *text = js_print(o, false);
     if (text && o->child) printf("  generation: %s\n", text);
-    free(text);
     cJSON_Delete(o);
+    free(text);
+    return text ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the report");
 }
 
 static lq_status print_tree(const src_source *s, const src_totals *t, const char *path, bool all,
@@ -279,10 +281,11 @@ static lq_status print_tree(const src_source *s, const src_totals *t, const char
            src_bits_per(t->linear_bytes, t->linear_params), src_bits_per(t->bytes, t->params));
     for (size_t i = 0; i < src_n_notes(s); i++)
         printf("  note: %s\n", src_note_at(s, i));
-    print_generation(s);
-    printf("tensors\n");
-    print_groups(items, n, all);
+    const lq_status generation = print_generation(s, err);
+    if (!generation) printf("tensors\n");
+    if (!generation) print_groups(items, n, all);
     free(items);
+    if (generation) return generation;
     printf("schemes\n");
     for (size_t k = 0; k < t->n; k++)
         printf("  %-18s %5" PRId64 " tensors %12.0f elements  %6.3f bits each  %s\n",

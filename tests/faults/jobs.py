@@ -84,7 +84,12 @@ class Job:
     def tree(self, folder):
         return {n: self.content(b) for n, b in read_tree(folder).items()}
 
-    def wrong(self, llmq, folder, p, shim):
+    def is_spare(self, name):
+        """What the next run removes, when this one could not."""
+        own = (f"{self.out}.tmp/", f"{self.out}.tmp-")
+        return self.is_state(name) or name in (f"{self.out}.tmp", f"{self.out}/{MARK}") or name.startswith(own)
+
+    def wrong(self, llmq, folder, p, shim, fault):
         """What must not be after the run p, or ''. Runs the command again where that must mend it."""
         said = p.stderr.strip().splitlines()
         after = {n: self.content(b) for n, b in self.after.items()}
@@ -94,17 +99,25 @@ class Job:
         if p.returncode < 0 and not killed:
             return f"ended by signal {-p.returncode}"
         if p.returncode == 0:
-            if tree != after:
+            spare = {n for n in tree if n not in after and self.is_spare(n)}
+            if {n: b for n, b in tree.items() if n not in spare} != after:
                 return "exit 0, but " + self.difference(tree, after)
-            return "" if p.stdout == self.stdout or self.makes else "exit 0, but another stdout"
+            if p.stdout != self.stdout and not self.makes:
+                return "exit 0, but another stdout"
+            return self.next_run(llmq, folder, after) if spare else ""
         if not killed and not (said and said[-1].startswith("llmq: ") and len(said[-1]) > 12):
             return f"exit {p.returncode} without a line that says why"
         if not killed and sum(x.startswith("llmq: ") for x in said) != 1:
             return f"{len(said)} lines of error"
         bad = self.half(tree, before, after)
-        left = [n for n in tree if n not in before and n not in after and not self.is_state(n)]
-        if bad or (left and not killed):
+        could_not = killed or fault.stays or shim.hit in ("unlink", "unlinkat", "rmdir", "opendir")
+        left = [n for n in tree if n not in before and n not in after and not
+                (self.is_spare(n) if could_not else self.is_state(n))]
+        if bad or left:
             return bad or f"exit {p.returncode}, and {left} stay"
+        return self.next_run(llmq, folder, after)
+
+    def next_run(self, llmq, folder, after):
         again = subprocess.run([llmq.path, *self.argv], cwd=folder, capture_output=True, text=True)
         if again.returncode != 0:
             return f"the next run ends with {again.returncode}: {again.stderr[-300:]}"
@@ -139,7 +152,7 @@ class Job:
                                    text=True, errors="replace", timeout=60)
             except subprocess.TimeoutExpired:
                 return "hangs", None, shim.hit, []
-            wrong = self.wrong(llmq, folder, p, shim)
+            wrong = self.wrong(llmq, folder, p, shim, fault)
             log = shim.log() if traced else []
             hit = shim.hit + (f", {shim.way(llmq.path)}," if wrong else "")
             shim.close()

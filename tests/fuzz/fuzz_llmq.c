@@ -20,7 +20,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     file[8] = LLMQ_MAJOR;
     memcpy(file + 16, fields, sizeof fields); /* little endian here */
     memcpy(file + off, data + 2, text);
-    const lq_hash h = llmq_header_hash(file, file + off, text);
+    lq_hash h;
+    if (!llmq_header_hash(&h, file, file + off, text)) abort();
     memcpy(file + 48, h.b, sizeof h.b);
     llmq_file f;
     lq_err err;
