@@ -289,7 +289,7 @@ static bool send_chunk(gen *g, bool last)
         gen_write_usage(w, g);
     }
     jw_close(w, '}');
-    bool ok = !w->oom && http_stream_event(g->r, w->p, w->n);
+    bool ok = http_stream_event(g->r, w->oom ? NULL : w->p, w->n);
     jw_clear(w);
     return ok;
 }
@@ -402,7 +402,7 @@ bool gen_write_error_chunk(gen *g)
     jw_open(w, '{');
     http_error_object(w, e->status, e->param[0] ? e->param : NULL, e->code, e->err.msg);
     jw_close(w, '}');
-    return !w->oom && http_stream_event(g->r, w->p, w->n);
+    return http_stream_event(g->r, w->oom ? NULL : w->p, w->n);
 }
 
 /* ---- the whole answer ---- */

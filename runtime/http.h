@@ -132,7 +132,8 @@ void http_error_object(jw *w, int status, const char *param, const char *code, c
 /* Head of an event stream now, events after it. Writes are taken before it as well. */
 void http_stream_begin(http_req *r);
 /* One event: "data: " + p[n] + blank line. False: the client has gone or reads too slowly (its
- * backlog is full and the connection is cut); stop producing. */
+ * backlog is full and the connection is cut); stop producing. p NULL: there was no memory for it;
+ * the connection is cut, since a stream that goes on without it would look whole. */
 bool http_stream_event(http_req *r, const char *p, size_t n);
 void http_stream_end(http_req *r); /* after data: [DONE] */
 

@@ -184,7 +184,7 @@ bool http_stream_event(http_req *r, const char *p, size_t n)
 {
     pthread_mutex_lock(&r->mu);
     bool over = r->out.n - r->out_off + n > r->s->o.max_backlog;
-    bool ok = !r->dead && !r->ended && !over;
+    bool ok = p && !r->dead && !r->ended && !over;
     if (ok) {
         if (r->out_off > r->out.n / 2) { /* drop what was read */
             r->out.n -= r->out_off;

@@ -42,7 +42,7 @@ def ask(port, url, body):
 
 def choices(body, status, text):
     """The answer's choices, or None where it is an error; asserts that it is one or the other."""
-    if status == 0:
+    if status == 0 or (status, text) == (500, ""):  # the latter: no memory for the error's own text
         return None
     if not body.get("stream") or status != 200:
         doc = json.loads(text)
