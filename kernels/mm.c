@@ -276,9 +276,9 @@ static void prep_row(const part *c, int64_t m, float *tmp)
         c->out[m * d->ldo + i] = i < d->n_out ? x[d->out_idx[i]] : 0;
     for (int64_t g = 0; g < d->s.ng && !in_place(d, c->job); g++) {
         int64_t at = m * d->s.Kp + g * Gp;
-        /* Whole groups in their own order need no copy. */
+        /* Whole groups in their own order need no copy; the last one may be short. */
         const float *src = x + g * d->s.G;
-        if (d->perm || Gp != d->s.G || d->n_out) {
+        if (d->perm || Gp != d->s.G || (g + 1) * Gp > d->K || d->n_out) {
             gather_group(tmp, d, x, g);
             src = tmp;
         }
