@@ -71,13 +71,13 @@ static void run_tile(void *ctx, int64_t i, int thread)
         if (isfinite(c->square[item])) return;
     }
     read_rows(g, e, c, n0, n0 + rows);
-    for (int64_t i = 0; i < rows * K; i++) {
-        e[i] = g[i] - e[i];
-        double x = (double)e[i];
-        if (c->fold.cols) x /= (double)c->fold.cols[i % K];
-        if (c->fold.rows) x *= (double)c->fold.rows[n0 + i / K];
+    for (int64_t j = 0; j < rows * K; j++) {
+        e[j] = g[j] - e[j];
+        double x = (double)e[j];
+        if (c->fold.cols) x /= (double)c->fold.cols[j % K];
+        if (c->fold.rows) x *= (double)c->fold.rows[n0 + j / K];
         square += x * x;
-        if (c->fold.inputs) e[i] *= c->fold.inputs[i % K];
+        if (c->fold.inputs) e[j] *= c->fold.inputs[j % K];
     }
     c->square[item] = square;
 }
