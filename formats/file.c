@@ -134,11 +134,16 @@ lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, l
  * Where the file system can, the bytes go to a file without a name, which gets the temporary name
  * only to be renamed: a process that is killed leaves nothing behind, or in that moment a file that
  * nobody holds locked, which the next commit removes. */
-enum { OUT_BUF = 1 << 20, TEMP_TAIL = 6 /* the XXXXXX */ };
+enum {
+    OUT_BUF = 1 << 20,
+    TEMP_TAIL = 6,        /* the XXXXXX */
+    ON_ITS_WAY = 32 << 20 /* written to the system before it is asked to begin with the disk */
+};
 
 struct lq_out {
     int fd;
     size_t size, fill; /* bytes so far, of which `fill` still lie in buf */
+    size_t begun;      /* of which the disk has been asked to take these */
     char *path, *temp; /* temp: NULL for a special file */
     bool named;        /* temp is there */
     bool nameless;     /* it began without a name, and is locked */
@@ -262,11 +267,23 @@ static lq_status flush(lq_out *o, lq_err *err)
     return s;
 }
 
+/* The disk works while the rest is made, and the sync at the end waits for little. Errors show
+ * there. */
+static void begin_sync(lq_out *o)
+{
+    const size_t written = o->size - o->fill;
+    if (!o->temp || written - o->begun < ON_ITS_WAY) return;
+    (void)sync_file_range(o->fd, (off_t)o->begun, (off_t)(written - o->begun),
+                          SYNC_FILE_RANGE_WRITE);
+    o->begun = written;
+}
+
 lq_status lq_out_write(lq_out *o, const void *data, size_t n, lq_err *err)
 {
     lq_status s = LQ_OK;
     if (o->fill + n > OUT_BUF) s = flush(o, err);
     if (s) return s;
+    begin_sync(o);
     if (n >= OUT_BUF) {
         s = write_all(o->fd, data, n, o->path, err);
     } else if (n) {

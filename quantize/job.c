@@ -13,6 +13,7 @@
 #include "formats/version.h"
 #include "kernels/ops.h"
 #include "quantize/apply.h"
+#include "quantize/behind.h"
 #include "quantize/bpw.h"
 #include "quantize/check.h"
 #include "quantize/own.h"
@@ -25,6 +26,7 @@ typedef struct {
     const char *out_path;
     pool *p;
     const lq_job *job; /* the meter's */
+    bool codes;        /* tuning trains codes */
     qz_meter meter;
     qz_plan plan;
     qz_need need;
@@ -245,7 +247,7 @@ static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err 
                      .limit = r->need.experts,
                      .all_experts = r->j->o->all_experts,
                      .curvature = r->curvature.G ? &r->curvature : NULL,
-                     .rest = trains_codes(r->j->o, &r->plan) };
+                     .rest = r->codes };
     lq_status s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
     if (!s && !qz_state_done(&r->state, layer)) {
         s = qz_part_make(&part, &r->plan, layer, r->j->o, &eyes, r->p, r->job, err);
@@ -428,16 +430,44 @@ static bool at_once(const run *r)
     return !r->j->samples && !(r->j->check && r->j->check->n); /* a check wants parts */
 }
 
-static lq_status make_entry(run *r, llmq_writer *w, const plan_entry *e, lq_err *err)
+/* A tensor on its way into the file, and where it was made its planes. */
+typedef struct {
+    const run *r;
+    llmq_writer *w;
+    const plan_entry *e;
+    qz_part made; /* no items: copied */
+    behind writing;
+} desk;
+
+static lq_status write_entry(void *ctx, lq_err *err)
 {
-    qz_part one;
-    lq_status s = qz_part_entry(&one, &r->plan, e, r->j->o, r->p, r->job, err);
-    if (s) return s;
-    s = add_entry(w, r->src, e, &one.items[0].t, err);
-    r->reports[r->n_reports++] = one.reports[0];
-    qz_part_free(&one);
-    src_release(r->src, e->src);
+    const desk *d = ctx;
+    return add_entry(d->w, d->r->src, d->e, d->made.n_items ? &d->made.items[0].t : NULL, err);
+}
+
+static lq_status finish_entry(desk *d, lq_err *err)
+{
+    const lq_status s = behind_wait(&d->writing, err);
+    qz_part_free(&d->made);
     return s;
+}
+
+/* Make a tensor while the one before it is written, and leave it to be written likewise. */
+static lq_status make_entry(run *r, desk *d, const plan_entry *e, lq_err *err)
+{
+    qz_part made = { 0 };
+    lq_status s =
+        e->quantize ? qz_part_entry(&made, &r->plan, e, r->j->o, r->p, r->job, err) : LQ_OK;
+    if (made.n_reports) r->reports[r->n_reports++] = made.reports[0];
+    if (e->quantize) src_release(r->src, e->src);
+    const lq_status before = finish_entry(d, err); /* what failed first is told */
+    if (before) s = before;
+    d->e = e;
+    d->made = made;
+    if (s) return s;
+    behind_start(&d->writing, write_entry, d);
+    /* A derived source makes what it is asked for with the pool (quantize/rotate.h). */
+    return src_base(r->src) != r->src ? finish_entry(d, err) : LQ_OK;
 }
 
 static lq_status add_blobs(const run *r, llmq_writer *w, lq_err *err)
@@ -459,6 +489,7 @@ static void drop_written(void *user, const void *p, size_t n) { src_drop(user, (
 static lq_status write_file(run *r, lq_err *err)
 {
     llmq_writer *w = NULL;
+    desk d = { .r = r };
     cJSON *config = arch_config_json(&r->plan.cfg);
     size_t *cursor = calloc((size_t)r->state.n_parts, sizeof *cursor);
     lq_status s = LQ_OK;
@@ -466,6 +497,7 @@ static lq_status write_file(run *r, lq_err *err)
     if (!at_once(r)) meter_phase(&r->meter, METER_WRITING, -1);
     if (!config || !cursor) s = lq_fail(err, LQ_ENOMEM, "no memory for the file's header");
     if (!s) s = llmq_create(&w, r->out_path, err);
+    d.w = w;
     if (!s) llmq_on_written(w, drop_written, r->src);
     if (!s) s = llmq_set_config(w, config, err);
     if (!s) s = llmq_set_recipe(w, r->recipe, err);
@@ -480,12 +512,12 @@ static lq_status write_file(run *r, lq_err *err)
             lq_report(r->job, "writing", (double)i, (double)r->plan.n);
         if (lq_stopped(r->job))
             s = lq_fail(err, LQ_EINTR, "interrupted");
-        else if (e->quantize && at_once(r))
-            s = make_entry(r, w, e, err);
+        else if (at_once(r) && !done)
+            s = make_entry(r, &d, e, err);
         else if (e->quantize && !done)
             s = lq_fail(err, LQ_EFORMAT, "%s: missing from %s; start afresh with --no-resume",
                         e->name, r->state.dir);
-        else
+        else if (!(s = finish_entry(&d, err)))
             s = add_entry(w, r->src, e, tuned ? tuned : done ? &done->t : NULL, err);
         for (int p = 0; done && p < QT_N_PLANES; p++)
             if (done->t.plane[p].bytes)
@@ -493,6 +525,8 @@ static lq_status write_file(run *r, lq_err *err)
                             done->t.plane[p].bytes);
     }
     if (at_once(r)) meter_phase(&r->meter, METER_WRITING, -1);
+    const lq_status last = finish_entry(&d, err);
+    if (last) s = last;
     if (!s) s = add_blobs(r, w, err);
     if (!s) s = src_unchanged(r->src, err);
     if (s)
@@ -629,6 +663,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     lq_map_guard(true);
     lq_status s = qz_plan_make(&r.plan, src, j->o, &j->voice, err);
     if (s) goto unguard;
+    r.codes = trains_codes(j->o, &r.plan);
     s = j->o->bpw > 0 ? bpw_check(&range, &r.plan, j->o, err) : LQ_OK;
     if (!s) s = qz_job_need(&r.need, j, &r.plan, pool_threads(p), err);
     out->need = r.need;

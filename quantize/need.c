@@ -194,10 +194,11 @@ static size_t layers_peak(const need_work *w, choice ch)
     return peak + curvature_bytes(w) + run_bytes(w, w->windows, w->len, ch.spill) + look_bytes(w);
 }
 
-/* Without calibration: the largest tensor, and where a check wants parts, the largest part. */
+/* Without calibration: the largest tensor, beside the one before it, which is written meanwhile;
+ * and where a check wants parts, the largest part. */
 static size_t plain_peak(const need_work *w)
 {
-    size_t peak = 0;
+    size_t peak = 0, before = PER_THREAD; /* of who writes */
     for (int64_t i = 0; i <= w->plan->cfg.layers && w->check_windows; i++) {
         part_need p;
         of_part(&p, w, i);
@@ -205,8 +206,9 @@ static size_t plain_peak(const need_work *w)
     }
     for (size_t i = 0; i < w->plan->n; i++) {
         const plan_entry *e = &w->plan->e[i];
-        if (e->quantize)
-            peak = larger(peak, src_bytes(e->src) + qz_planned_bytes(e) + unit_bytes(w, e));
+        const size_t made = e->quantize ? qz_planned_bytes(e) : 0;
+        if (made) peak = larger(peak, before + src_bytes(e->src) + made + unit_bytes(w, e));
+        before = made + PER_THREAD;
     }
     return peak;
 }
@@ -363,6 +365,14 @@ static size_t disk_bytes(const need_work *w, bool spill)
     return sum + (spill ? state_bytes(w, w->windows, w->len, false) : 0);
 }
 
+/* A limit as the option takes it: no digits of it are lost. */
+static const char *limit_text(char out[32], size_t bytes)
+{
+    const int unit = !bytes || bytes % 1024 ? 0 : bytes % (1 << 20) ? 1 : 2;
+    snprintf(out, 32, "%zu%s", bytes >> (10 * unit), (const char *[]){ "", "K", "M" }[unit]);
+    return out;
+}
+
 lq_status qz_need_of(qz_need *n, const need_work *w, size_t limit, lq_err *err)
 {
     enum { STEPS = 8 };
@@ -379,7 +389,8 @@ lq_status qz_need_of(qz_need *n, const need_work *w, size_t limit, lq_err *err)
     n->experts = use.experts;
     n->disk = disk_bytes(w, use.spill && w->windows * w->len > cal_chunk(w->windows, w->len));
     if (!limit || least.rss <= limit) return LQ_OK;
+    char found[32];
     return lq_fail(err, LQ_EUSAGE,
-                   "--memory-limit: expected at least %zuM (which %s takes), found %zuM",
-                   (least.rss >> 20) + 1, meter_phases[least.phase], limit >> 20);
+                   "--memory-limit: expected at least %zuM (which %s takes), found %s",
+                   (least.rss >> 20) + 1, meter_phases[least.phase], limit_text(found, limit));
 }

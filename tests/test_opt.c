@@ -161,6 +161,8 @@ TEST(sizes_are_powers_of_1024)
     char buf[16];
     CHECK(strcmp(opt_size_text(buf, sizeof buf, 1536), "1.5 KiB") == 0, "%s", buf);
     CHECK(strcmp(opt_size_text(buf, sizeof buf, 1023), "1023 B") == 0, "%s", buf);
+    CHECK(strcmp(opt_limit_text(buf, sizeof buf, 3 << 20), "3M") == 0, "%s", buf);
+    CHECK(strcmp(opt_limit_text(buf, sizeof buf, (3 << 20) + 1), "4M") == 0, "%s", buf);
 }
 
 TEST(lists_of_integers_are_checked_one_by_one)

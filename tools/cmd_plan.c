@@ -263,9 +263,9 @@ static void print_text(const plan *pl, int threads)
         const qz_need *n = &pl->quantize[i].need;
         char b[16], d[16];
         printf("  %-32s %12s of memory (--memory-limit down to %s), %s of disk\n",
-               qz_methods[pl->quantize[i].method].name, opt_size_text(a, sizeof a, (double)n->rss),
-               opt_size_text(b, sizeof b, (double)n->least),
-               opt_size_text(d, sizeof d, (double)n->disk));
+               qz_methods[pl->quantize[i].method].name, opt_limit_text(a, sizeof a, (double)n->rss),
+               opt_limit_text(b, sizeof b, (double)n->least),
+               opt_limit_text(d, sizeof d, (double)n->disk));
     }
 }
 

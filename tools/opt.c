@@ -86,6 +86,12 @@ char *opt_size_text(char *buf, size_t n, double bytes)
     return buf;
 }
 
+char *opt_limit_text(char *buf, size_t n, double bytes)
+{
+    snprintf(buf, n, "%.0fM", ceil(bytes / 0x1p20));
+    return buf;
+}
+
 /* ---- near matches ---- */
 /* Edits (insert, delete, replace, swap of neighbours) between a and b; more than 40 characters
  * count as far. */

@@ -160,6 +160,8 @@ lq_status opt_parse_ints(const char *s, const char *what, int64_t lo, int64_t hi
                          int64_t *n, lq_err *err);
 /* 1536 -> "1.5 KiB" in a buffer of at least 16. Returns buf. */
 char *opt_size_text(char *buf, size_t n, double bytes);
+/* As an option takes it, in whole M, no less than it is: 1536 -> "1M". */
+char *opt_limit_text(char *buf, size_t n, double bytes);
 
 /* Print a document to stdout and free it; NULL document: LQ_ENOMEM. */
 lq_status cmd_print_json(cJSON *doc, lq_err *err);

@@ -37,9 +37,9 @@ static void print_need(const qz_need *n)
 {
     char a[16], b[16], c[16];
     printf("memory: %s predicted (%s takes most), %s at least; disk beside the output: %s\n",
-           opt_size_text(a, sizeof a, (double)n->rss), meter_phases[n->phase],
-           opt_size_text(b, sizeof b, (double)n->least),
-           opt_size_text(c, sizeof c, (double)n->disk));
+           opt_limit_text(a, sizeof a, (double)n->rss), meter_phases[n->phase],
+           opt_limit_text(b, sizeof b, (double)n->least),
+           opt_limit_text(c, sizeof c, (double)n->disk));
 }
 
 static void add_need(cJSON *doc, const qz_need *n)
@@ -273,6 +273,6 @@ void qrep_print_text(const qz_result *r, const qrep_run *run)
            run->out, opt_size_text(a, sizeof a, (double)r->bytes_in),
            opt_size_text(b, sizeof b, (double)r->bytes_out), r->bpw, r->bpw_model, run->seconds);
     printf("peak memory %s, predicted %s\n",
-           opt_size_text(a, sizeof a, (double)prog_peak_rss_bytes()),
-           opt_size_text(b, sizeof b, (double)r->need.rss));
+           opt_limit_text(a, sizeof a, (double)prog_peak_rss_bytes()),
+           opt_limit_text(b, sizeof b, (double)r->need.rss));
 }

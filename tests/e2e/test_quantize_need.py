@@ -70,3 +70,15 @@ def test_too_little_memory_names_the_least_and_any_more_will_do(llmq, draft, tmp
     for more in (0, 1, 2, 3, 5, 8, 13, 100, 10000):
         llmq(*args, "--memory-limit", f"{least + more}M", "--dry-run")
     llmq(*args, "--memory-limit", f"{least}M")
+
+
+def test_sizes_that_are_shown_can_be_given_back(llmq, draft):
+    args = ["quantize", draft, "-o", "/dev/null", "-m", "gptq", *CALIB, "--no-check", "--dry-run"]
+    shown = re.search(r"memory: (\d+M) predicted \(\w+ takes most\), (\d+M) at least; .*: \d+M$", llmq(*args).stdout, re.M)
+    for limit in shown.groups():
+        llmq(*args, "--memory-limit", limit)
+    planned = re.search(r"^ +gptq +\d+M of memory \(--memory-limit down to (\d+M)\)", llmq("plan", draft).stdout, re.M)
+    llmq("quantize", draft, "-m", "gptq", "--dry-run", "--memory-limit", planned[1])
+    for limit, found in [("1000", "1000"), ("1.5M", "1536K"), ("0.001G", "1073741"), ("2MiB", "2M")]:
+        text = llmq(*args, "--memory-limit", limit, code=2).stderr
+        assert text.endswith(f"found {found}\n"), text
