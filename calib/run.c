@@ -2,12 +2,10 @@
 #include "calib/run.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "calib/spill.h"
 #include "runtime/forward.h"
 
 enum { CHUNK_TOKENS = 2048 };
@@ -42,19 +40,9 @@ static size_t chunk_floats(const cal_run *r)
 
 static lq_status move_file(const cal_run *r, float *x, int64_t c, bool put, lq_err *err)
 {
-    size_t n = (size_t)(chunk_windows(r, c) * r->len * r->m.cfg->hidden) * sizeof *x, done = 0;
-    off_t at = (off_t)((size_t)c * chunk_floats(r) * sizeof *x);
-    while (done < n) {
-        uint8_t *b = (uint8_t *)x + done;
-        ssize_t k = put ? pwrite(r->fd, b, n - done, at + (off_t)done)
-                        : pread(r->fd, b, n - done, at + (off_t)done);
-        if (k < 0 && errno == EINTR) continue;
-        if (k <= 0)
-            return lq_fail(err, LQ_EIO, "calibration state on disk: %s",
-                           k < 0 ? strerror(errno) : "file too short");
-        done += (size_t)k;
-    }
-    return LQ_OK;
+    const size_t n = (size_t)(chunk_windows(r, c) * r->len * r->m.cfg->hidden);
+    const size_t at = (size_t)c * chunk_floats(r);
+    return put ? spill_put(r->fd, x, n, at, err) : spill_get(r->fd, x, n, at, err);
 }
 
 static lq_status get_chunk(const cal_run *r, float **x, int64_t c, lq_err *err)
@@ -66,19 +54,6 @@ static lq_status get_chunk(const cal_run *r, float **x, int64_t c, lq_err *err)
 static lq_status put_chunk(const cal_run *r, float *x, int64_t c, lq_err *err)
 {
     return r->fd < 0 ? LQ_OK : move_file(r, x, c, true, err);
-}
-
-/* A file without a name in `dir`. */
-static int unnamed_file(const char *dir)
-{
-    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0) return fd;
-    char path[4096];
-    int n = snprintf(path, sizeof path, "%s/state.tmp-XXXXXX", dir);
-    if (n < 0 || (size_t)n >= sizeof path) return -1;
-    fd = mkostemp(path, O_CLOEXEC);
-    if (fd >= 0) unlink(path);
-    return fd;
 }
 
 static lq_status embed_all(cal_run *r, const int32_t *ids, lq_err *err)
@@ -97,13 +72,6 @@ int64_t cal_chunk(int64_t n, int64_t len)
 {
     const int64_t windows = CHUNK_TOKENS / len > 0 ? CHUNK_TOKENS / len : 1;
     return (windows < n ? windows : n) * len;
-}
-
-/* Rows that were read are not needed again. */
-static void drop_embedding(const cal_run *r, src_source *src)
-{
-    for (int p = 0; p < QT_N_PLANES; p++)
-        src_drop(src, r->m.embed.plane[p]);
 }
 
 lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, const cal_opts *o,
@@ -126,12 +94,8 @@ lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, c
     if (s) goto done;
     size_t chunk = chunk_floats(r), all = chunk * (size_t)n_chunks(r) * sizeof(float);
     if (o->spill_dir && n_chunks(r) > 1) {
-        r->fd = unnamed_file(o->spill_dir);
-        if (r->fd < 0) {
-            s = lq_fail(err, LQ_EIO, "%s: cannot make a file for the calibration state: %s",
-                        o->spill_dir, strerror(errno));
-            goto done;
-        }
+        s = spill_open(&r->fd, o->spill_dir, err);
+        if (s) goto done;
         all = chunk * sizeof(float);
     }
     r->state = malloc(all);
@@ -143,7 +107,7 @@ lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, c
     if (o->logits && head > need) need = head;
     if (!s) s = lq_arena_init(&r->scratch, need, err);
     if (!s) s = embed_all(r, samples->ids, err);
-    if (!s) drop_embedding(r, src);
+    if (!s) model_drop_embed(&r->m);
 done:
     if (s)
         cal_close(r);

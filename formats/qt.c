@@ -552,6 +552,13 @@ static void unpack_row(uint8_t *codes, const uint8_t *row, int64_t K, int bits)
     EACH_BITS(bits, unpack_bits, codes + k, row + k / 2, K - k);
 }
 
+void qt_unpack(uint8_t *codes, const uint8_t *row, int64_t k, int64_t n, int bits)
+{
+    for (; n && k % 8; k++, n--)
+        *codes++ = (uint8_t)qt_get(row, k, bits);
+    if (n) unpack_row(codes, row + (size_t)k / 8 * (size_t)bits, n, bits);
+}
+
 /* ---- the reference reading ---- */
 static float get_float(const void *p, lq_dtype d, size_t i)
 {

@@ -179,6 +179,8 @@ static inline size_t qt_row_bytes(int64_t K, int bits)
     return ((size_t)K * (size_t)bits + 7) / 8;
 }
 void qt_pack_row(uint8_t *row, const uint8_t *codes, int64_t K, int bits);
+/* Codes k .. k + n of a row. */
+void qt_unpack(uint8_t *codes, const uint8_t *row, int64_t k, int64_t n, int bits);
 /* Nibble i of word k becomes nibble k of word i: an 8 x 8 matrix of nibbles, turned by halves. */
 static inline void qt_transpose_nibbles(uint32_t w[8])
 {

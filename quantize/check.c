@@ -110,6 +110,7 @@ static lq_status run_layers(const comparison *k, const builder *b, const lq_job 
         if (!s) s = qz_part_apply(&l, c, b->items, n, &a, k->p, err);
         if (!s) s = cal_advance(k->made, i, &l, &quiet, err);
         lq_arena_free(&a);
+        qz_state_drop(b->made->state, i);
     }
     return s;
 }

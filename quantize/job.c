@@ -373,7 +373,8 @@ static lq_status own_words(run *r, lq_err *err)
 
 static lq_status tune(run *r, lq_err *err)
 {
-    tune_opts o = { .steps = qz_tune_steps(r->j->o) };
+    tune_opts o = { .steps = qz_tune_steps(r->j->o),
+                    .spill_dir = r->need.spill ? r->state.dir : NULL };
     if (!o.steps) return LQ_OK;
     if (!grad_covers(src_config(r->src))) {
         if (r->j->o->method != QZ_AUTO) /* auto has said so */

@@ -99,7 +99,7 @@ static void add_entry(part_need *p, const need_work *w, const plan_entry *e)
     }
     const size_t groups = n / (size_t)(e->scheme.group ? e->scheme.group : e->K);
     p->rest += w->trains_codes ? n : 0;
-    p->tuned += n * (w->trains_codes ? 2 + 3 * F : 1) + 5 * groups * F;
+    p->tuned += (w->trains_codes ? n * (2 + 3 * F) : 0) + 5 * groups * F;
 }
 
 static void of_part(part_need *p, const need_work *w, int64_t part)
@@ -254,11 +254,12 @@ static size_t check_peak(const need_work *w, choice ch)
            larger(2 * (size_t)(rows * V) * F, largest_layer(w));
 }
 
-/* Passes that go back: a batch's inputs of all layers, a layer and the head in f32. */
-static size_t backward_bytes(const need_work *w, int64_t windows)
+/* Passes that go back: a batch's inputs of all layers, the head in f32, and the scratch of as many
+ * of `all` windows as go through a layer at once. */
+static size_t backward_bytes(const need_work *w, int64_t windows, int64_t all)
 {
     const arch_config *c = &w->plan->cfg;
-    const int64_t chunk = cal_chunk(windows, w->len);
+    const int64_t chunk = cal_chunk(all, w->len);
     return (size_t)((c->layers + 3) * windows * w->len * c->hidden) * F + head_floats(w) * F +
            kl_scratch(c->vocab) * F + grad_bytes(c, chunk / w->len, w->len, w->threads);
 }
@@ -266,21 +267,27 @@ static size_t backward_bytes(const need_work *w, int64_t windows)
 static size_t curvature_peak(const need_work *w, int64_t windows)
 {
     return fisher_bytes(&w->plan->cfg) + dense_layer_bytes(w) +
-           backward_bytes(w, cal_chunk(windows, w->len) / w->len);
+           backward_bytes(w, cal_chunk(windows, w->len) / w->len, windows);
 }
 
-static size_t tuning_peak(const need_work *w)
+static bool tunes(const need_work *w)
 {
-    size_t sum = 0;
-    for (int64_t i = 0; i <= w->plan->cfg.layers; i++) {
+    return w->windows && qz_tune_steps(w->o) && grad_covers(&w->plan->cfg);
+}
+
+static size_t tuning_peak(const need_work *w, choice ch)
+{
+    size_t sum = 0, made = 0;
+    for (int64_t i = 0; i < w->plan->cfg.layers; i++) {
         part_need p;
         of_part(&p, w, i);
-        sum += i < w->plan->cfg.layers ? p.tuned : 0;
+        sum += p.tuned;
+        made = larger(made, p.made);
     }
     const int64_t windows = w->windows + w->own_windows;
     const int64_t batch = windows < TUNE_BATCH ? windows : TUNE_BATCH;
-    return sum + (size_t)(windows * w->len * w->plan->cfg.hidden) * F + 2 * dense_layer_bytes(w) +
-           backward_bytes(w, batch);
+    return sum + made + state_bytes(w, windows, w->len, ch.spill) + 2 * dense_layer_bytes(w) +
+           backward_bytes(w, batch, windows);
 }
 
 /* The whole model as it is served, beside its mapped file, and the cache of a batch. */
@@ -345,8 +352,7 @@ static peak peak_of(const need_work *w, choice ch)
     else if (w->o->bpw > 0 && grad_covers(&w->plan->cfg))
         raise(&p, curvature_peak(w, measured), METER_CURVATURE);
     if (w->o->bpw > 0) raise(&p, measuring_peak(w, measured), METER_CURVATURE);
-    if (w->windows && qz_tune_steps(w->o) && grad_covers(&w->plan->cfg))
-        raise(&p, tuning_peak(w), METER_TUNING);
+    if (tunes(w)) raise(&p, tuning_peak(w, ch), METER_TUNING);
     if (w->own_windows) raise(&p, own_text_peak(w), METER_OWN_TEXT);
     if (w->check_windows) raise(&p, check_peak(w, ch), METER_CHECK);
     p.rss += program_bytes(w);
@@ -355,6 +361,7 @@ static peak peak_of(const need_work *w, choice ch)
 
 static size_t disk_bytes(const need_work *w, bool spill)
 {
+    const int64_t windows = w->windows + (tunes(w) ? w->own_windows : 0);
     size_t sum = 0;
     if (!w->windows && !w->check_windows) return 0; /* straight into the file */
     for (int64_t i = 0; i <= w->plan->cfg.layers; i++) {
@@ -362,7 +369,8 @@ static size_t disk_bytes(const need_work *w, bool spill)
         of_part(&p, w, i);
         sum += p.made + p.rest;
     }
-    return sum + (spill ? state_bytes(w, w->windows, w->len, false) : 0);
+    spill = spill && windows * w->len > cal_chunk(windows, w->len);
+    return sum + (spill ? state_bytes(w, windows, w->len, false) : 0);
 }
 
 /* A limit as the option takes it: no digits of it are lost. */
@@ -387,7 +395,7 @@ lq_status qz_need_of(qz_need *n, const need_work *w, size_t limit, lq_err *err)
     }
     *n = (qz_need){ .rss = p.rss, .least = least.rss, .phase = p.phase, .spill = use.spill };
     n->experts = use.experts;
-    n->disk = disk_bytes(w, use.spill && w->windows * w->len > cal_chunk(w->windows, w->len));
+    n->disk = disk_bytes(w, use.spill);
     if (!limit || least.rss <= limit) return LQ_OK;
     char found[32];
     return lq_fail(err, LQ_EUSAGE,

@@ -12,13 +12,15 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "calib/dense.h"
 #include "calib/random.h"
+#include "calib/spill.h"
 #include "quantize/rest.h"
 #include "quantize/tune_param.h"
 
-enum { CHUNK_TOKENS = 2048, HELD_BACK = 16 };
+enum { HELD_BACK = 16 };
 
 typedef struct {
     const plan_entry *norm_e[GRAD_NORMS];
@@ -51,7 +53,8 @@ typedef struct {
     float *W[GRAD_LINEARS], *dW[GRAD_LINEARS];
     float *x;       /* [L + 1][batch * len, hidden]: inputs of the layers, the output */
     float *d, *y;   /* [batch * len, hidden] */
-    float *teacher; /* [n * len, hidden] after the final norm */
+    float *teacher; /* [n * len, hidden] after the final norm; a chunk of them where fd has all */
+    int fd;         /* -1: none */
     float *logits;
     int32_t *ids; /* [batch * len] */
     lq_arena arena;
@@ -158,6 +161,7 @@ static lq_status load_layer(tuner *t, int64_t layer, qz_item *items, lq_err *err
         s = load_vector(t, &w, &n, grad_norm_roles[k], layer, false, items, n_items, err);
         if (!s && w) s = tune_vector_init(&q->norm[k], w, n, &t->arena, err);
     }
+    qz_state_drop(t->state, layer);
     return s;
 }
 
@@ -197,7 +201,8 @@ static lq_status load(tuner *t, lq_err *err)
     t->d = push(t, rows * D, sizeof *t->d, &s, err);
     t->y = push(t, rows * D, sizeof *t->y, &s, err);
     t->ids = push(t, rows, sizeof *t->ids, &s, err);
-    t->teacher = push(t, t->n * t->len * D, sizeof *t->teacher, &s, err);
+    if (!s && t->o.spill_dir && t->n > t->chunk) s = spill_open(&t->fd, t->o.spill_dir, err);
+    t->teacher = push(t, (t->fd < 0 ? t->n : t->chunk) * t->len * D, sizeof *t->teacher, &s, err);
     t->logits = push(t, (int64_t)kl_scratch(c->vocab), sizeof *t->logits, &s, err);
     if (!s) s = dense_buffers(t->W, c, &t->arena, err);
     if (!s) s = dense_buffers(t->dW, c, &t->arena, err);
@@ -222,50 +227,98 @@ static void forward(const tuner *t, const grad_layer *l, int64_t layer, float *x
         grad_forward(t->g, l, layer, x + w * t->len * t->c->hidden, chunk_of(t, w, n));
 }
 
+/* Windows w .. w + n of the original's states, n <= chunk, and back to where they are kept. */
+static float *teacher_at(const tuner *t, int64_t w)
+{
+    return t->fd < 0 ? t->teacher + w * t->len * t->c->hidden : t->teacher;
+}
+
+static lq_status get_teacher(const tuner *t, int64_t w, int64_t n, lq_err *err)
+{
+    const size_t per = (size_t)(t->len * t->c->hidden);
+    return t->fd < 0 ? LQ_OK : spill_get(t->fd, t->teacher, (size_t)n * per, (size_t)w * per, err);
+}
+
+static lq_status put_teacher(const tuner *t, int64_t w, int64_t n, lq_err *err)
+{
+    const size_t per = (size_t)(t->len * t->c->hidden);
+    return t->fd < 0 ? LQ_OK : spill_put(t->fd, t->teacher, (size_t)n * per, (size_t)w * per, err);
+}
+
+static lq_status embed_teacher(tuner *t, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int64_t w = 0; w < t->n && !s; w += t->chunk) {
+        const int64_t n = chunk_of(t, w, t->n);
+        model_embed(&t->frame, teacher_at(t, w), t->all + w * t->len, n * t->len);
+        s = put_teacher(t, w, n, err);
+    }
+    model_drop_embed(&t->frame);
+    return s;
+}
+
+/* Through a layer; behind the last one also through the final norm. */
+static lq_status advance_teacher(tuner *t, const grad_layer *l, int64_t layer, lq_err *err)
+{
+    const int64_t per = t->len * t->c->hidden;
+    lq_status s = LQ_OK;
+    for (int64_t w = 0; w < t->n && !s; w += t->chunk) {
+        const int64_t n = chunk_of(t, w, t->n);
+        float *x = teacher_at(t, w);
+        s = get_teacher(t, w, n, err);
+        if (s) break;
+        grad_forward(t->g, l, layer, x, n);
+        for (int64_t i = 0; i < n && layer + 1 == t->c->layers; i++)
+            grad_norm_forward(t->g, x + i * per, x + i * per, t->frame.final_norm.w, t->len);
+        s = put_teacher(t, w, n, err);
+    }
+    return s;
+}
+
 static lq_status run_teacher(tuner *t, lq_err *err)
 {
-    const int64_t n = t->n, per = t->len * t->c->hidden;
-    lq_status s = LQ_OK;
-    model_embed(&t->frame, t->teacher, t->all, n * t->len);
+    lq_status s = embed_teacher(t, err);
     for (int64_t i = 0; i < t->c->layers && !s; i++) {
         lq_arena a = { 0 };
         grad_layer l;
         lq_report(t->job, "the original's answers", (double)i, (double)t->c->layers);
         if (lq_stopped(t->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
         if (!s) s = dense_layer(&l, t->W, t->src, i, &a, t->p, err);
-        if (!s) forward(t, &l, i, t->teacher, n);
+        if (!s) s = advance_teacher(t, &l, i, err);
         lq_arena_free(&a);
     }
-    for (int64_t w = 0; w < n && !s; w++)
-        grad_norm_forward(t->g, t->teacher + w * per, t->teacher + w * per, t->frame.final_norm.w,
-                          t->len);
     return s;
 }
 
-/* The quantized model on windows which[0..n): inputs of all layers in t->x. Returns the KL summed;
+/* The quantized model on windows which[0..n): inputs of all layers in t->x. The KL is added to *kl;
  * its mean's gradient goes to t->d when `grad`. */
-static double run_student(tuner *t, const int64_t *which, int64_t n, bool grad)
+static lq_status run_student(double *kl, tuner *t, const int64_t *which, int64_t n, bool grad,
+                             lq_err *err)
 {
     const int64_t D = t->c->hidden, rows = n * t->len, L = t->c->layers;
     for (int64_t i = 0; i < n; i++)
         memcpy(t->ids + i * t->len, t->all + which[i] * t->len, (size_t)t->len * sizeof *t->ids);
     model_embed(&t->quantized, t->x, t->ids, rows);
+    model_drop_embed(&t->quantized);
+    qz_state_drop(t->state, L); /* where it lies if it was quantized */
     for (int64_t i = 0; i < L; i++) {
         float *x = t->x + i * rows * D, *next = x + rows * D;
         grad_layer l = expand_layer(t, i);
         memcpy(next, x, (size_t)(rows * D) * sizeof *x);
         forward(t, &l, i, next, n);
+        qz_state_drop(t->state, i);
     }
     const float *last = t->x + L * rows * D;
-    double kl = 0;
-    for (int64_t i = 0; i < n; i++) {
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < n && !s; i++) {
         float *y = t->y + i * t->len * D;
         grad_norm_forward(t->g, y, last + i * t->len * D, t->final.w, t->len);
-        kl += kl_run(grad ? t->d + i * t->len * D : NULL, y, &t->head,
-                     t->teacher + which[i] * t->len * D, &t->teacher_head, t->len, 1 / (float)rows,
-                     t->logits, t->p);
+        s = get_teacher(t, which[i], 1, err);
+        if (!s)
+            *kl += kl_run(grad ? t->d + i * t->len * D : NULL, y, &t->head, teacher_at(t, which[i]),
+                          &t->teacher_head, t->len, 1 / (float)rows, t->logits, t->p);
     }
-    return kl;
+    return s;
 }
 
 static void backward(tuner *t, int64_t n, const tune_step *step)
@@ -293,17 +346,19 @@ static void backward(tuner *t, int64_t n, const tune_step *step)
             if (q->rounded[k]) tune_weight_step(&q->w[k], t->dW[k], step, t->p);
         for (int k = 0; k < GRAD_NORMS; k++)
             if (q->norm[k].n) tune_vector_step(&q->norm[k], step);
+        qz_state_drop(t->state, i);
     }
 }
 
 /* ---- the loop ---- */
-static double held_back_kl(tuner *t)
+static lq_status held_back_kl(double *mean, tuner *t, lq_err *err)
 {
-    const int64_t n = t->n;
     double kl = 0;
-    for (int64_t w = t->n_train; w < n; w++)
-        kl += run_student(t, &w, 1, false);
-    return kl / (double)((n - t->n_train) * t->len);
+    lq_status s = LQ_OK;
+    for (int64_t w = t->n_train; w < t->n && !s; w++)
+        s = run_student(&kl, t, &w, 1, false, err);
+    *mean = kl / (double)((t->n - t->n_train) * t->len);
+    return s;
 }
 
 static void shuffle(int64_t *order, int64_t n, uint64_t *seed)
@@ -340,8 +395,9 @@ static lq_status train(tuner *t, lq_err *err)
         const double part = rate_at(i, t->o.steps);
         tune_step step = { (float)(t->o.rate_scale * part), (float)(t->o.rate_norm * part),
                            (float)(t->o.rate_code * part), i + 1 };
-        run_student(t, order + at, t->o.batch, true);
-        backward(t, t->o.batch, &step);
+        double kl = 0;
+        s = run_student(&kl, t, order + at, t->o.batch, true, err);
+        if (!s) backward(t, t->o.batch, &step);
         at += t->o.batch;
     }
     return s;
@@ -391,12 +447,14 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
                    lq_err *err)
 {
     *r = (tune_result){ .kl_before = (double)NAN, .kl_after = (double)NAN };
-    tuner t = { .src = src, .plan = plan, .state = state, .all = text->ids, .p = p, .job = job };
+    tuner t = {
+        .src = src, .plan = plan, .state = state, .all = text->ids, .fd = -1, .p = p, .job = job
+    };
     lq_status s = LQ_OK;
     t.c = src_config(src);
     t.len = text->len;
     t.n = text->own + text->text;
-    t.chunk = CHUNK_TOKENS / t.len > 0 ? CHUNK_TOKENS / t.len : 1;
+    t.chunk = cal_chunk(t.n, t.len) / t.len;
     const int64_t held = text->text / HELD_BACK > 0 ? text->text / HELD_BACK : 1;
     t.n_train = t.n - held;
     r->t = lq_push(&r->arena, plan->n * sizeof *r->t);
@@ -405,15 +463,12 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     t.o = with_defaults(o, t.n_train);
     s = load(&t, err);
     if (!s) s = run_teacher(&t, err);
-    if (!s) {
-        r->kl_before = held_back_kl(&t);
-        s = train(&t, err);
-    }
-    if (!s) {
-        r->kl_after = held_back_kl(&t);
-        r->kept = r->kl_after < r->kl_before;
-        if (r->kept) s = store(r, &t, err);
-    }
+    if (!s) s = held_back_kl(&r->kl_before, &t, err);
+    if (!s) s = train(&t, err);
+    if (!s) s = held_back_kl(&r->kl_after, &t, err);
+    r->kept = !s && r->kl_after < r->kl_before;
+    if (r->kept) s = store(r, &t, err);
+    if (t.fd >= 0) close(t.fd);
     grad_close(t.g);
     model_free(&t.frame);
     lq_arena_free(&t.arena);

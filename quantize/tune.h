@@ -11,11 +11,11 @@
  * f32.
  *
  * The text may have more beside it that the model wrote itself (calib/self.h). The last 1/16 of the
- * text is not trained on: it decides whether the result is kept. Memory:
- * the codes (a byte each, 13 where they are trained), one layer in f32 with its gradient, the head
- * in f32, the inputs of all layers for one batch, and the original's last hidden states of all
- * tokens (f32). Source: arXiv:2407.11062, its second stage (there with the loss of the text, not of
- * a teacher).
+ * text is not trained on: it decides whether the result is kept. Memory: 20 bytes per group of
+ * weights, 13 per code where they are trained (else they stay in the state's files), one layer in
+ * f32 with its gradient, the head in f32, the inputs of all layers for one batch, and in memory or
+ * on disk the original's last hidden states of all tokens (f32). Source: arXiv:2407.11062, its
+ * second stage (there with the loss of the text, not of a teacher).
  */
 #ifndef LLMQ_QUANTIZE_TUNE_H
 #define LLMQ_QUANTIZE_TUNE_H
@@ -33,7 +33,8 @@ int tune_default_steps(qz_method m, const src_source *src);
 /* Zero means the default given here. */
 typedef struct {
     int steps;
-    int batch; /* windows per step: TUNE_BATCH */
+    int batch;             /* windows per step: TUNE_BATCH */
+    const char *spill_dir; /* where the original's hidden states lie; NULL: in memory */
     double
         rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less: 5e-4 */
     double rate_norm; /* ... of a norm's weight: 5e-4 */

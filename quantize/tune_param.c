@@ -26,12 +26,15 @@ static void corrections(float *fix1, float *fix2, int step)
 /* Not at the very border, where the least noise would move a code. */
 static const float edge = 0.45f;
 
-static lq_status init_off(tune_weight *w, const int8_t *rest, lq_arena *a, lq_err *err)
+static lq_status init_codes(tune_weight *w, const int8_t *rest, lq_arena *a, lq_err *err)
 {
-    const size_t n = (size_t)(w->base.N * w->base.K), bytes = n * sizeof(float);
-    if (!(w->off = lq_push(a, bytes)) || !(w->m_off = lq_push(a, bytes)) ||
-        !(w->v_off = lq_push(a, bytes)))
+    const int64_t N = w->base.N, K = w->base.K;
+    const size_t n = (size_t)(N * K), bytes = n * sizeof(float);
+    if (!(w->code = lq_push(a, n)) || !(w->off = lq_push(a, bytes)) ||
+        !(w->m_off = lq_push(a, bytes)) || !(w->v_off = lq_push(a, bytes)))
         return lq_fail(err, LQ_ENOMEM, "no memory to train %zu codes", n);
+    for (int64_t r = 0; r < N; r++)
+        qt_unpack(w->code + r * K, tune_code_row(w, r), 0, K, w->base.scheme.bits);
     for (size_t i = 0; i < n; i++) {
         const float x = (float)rest[i] / QZ_REST_UNIT;
         w->off[i] = x > edge ? edge : x < -edge ? -edge : x;
@@ -43,28 +46,37 @@ lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, const int8_t *
                            lq_err *err)
 {
     const qt_scheme *s = &base->scheme;
-    const int64_t N = base->N, K = base->K, ng = K / s->group;
-    const size_t n = (size_t)(N * K), g = (size_t)(N * ng), f = sizeof(float);
+    const int64_t N = base->N, ng = base->K / s->group;
+    const size_t g = (size_t)(N * ng), f = sizeof(float);
     *w = (tune_weight){ .base = *base };
-    if (!(w->code = lq_push(a, n)) || !(w->scale = lq_push(a, g * f)) ||
-        !(w->scale0 = lq_push(a, g * f)) || !(w->zero = lq_push(a, g * f)) ||
-        !(w->m = lq_push(a, g * f)) || !(w->v = lq_push(a, g * f)))
-        return lq_fail(err, LQ_ENOMEM, "no memory to tune %zu weights", n);
-    const uint8_t *codes = base->plane[QT_CODES].data, *zeros = base->plane[QT_ZEROS].data;
+    if (!(w->scale = lq_push(a, g * f)) || !(w->scale0 = lq_push(a, g * f)) ||
+        !(w->zero = lq_push(a, g * f)) || !(w->m = lq_push(a, g * f)) ||
+        !(w->v = lq_push(a, g * f)))
+        return lq_fail(err, LQ_ENOMEM, "no memory to tune %zu scales", g);
+    const uint8_t *zeros = base->plane[QT_ZEROS].data;
     lq_to_f32(w->scale, base->plane[QT_SCALES].data, s->scale_dtype, g);
     memcpy(w->scale0, w->scale, g * f);
-    for (int64_t r = 0; r < N; r++) {
-        for (int64_t k = 0; k < K; k++)
-            w->code[r * K + k] =
-                (uint8_t)qt_get(codes + (size_t)r * qt_row_bytes(K, s->bits), k, s->bits);
+    for (int64_t r = 0; r < N; r++)
         for (int64_t i = 0; i < ng; i++)
             w->zero[r * ng + i] =
                 s->zero == QT_ZERO_INT
                     ? (float)qt_get(zeros + (size_t)r * qt_row_bytes(ng, s->zbits), i, s->zbits)
                     : (float)(1 << (s->bits - 1));
-    }
-    return rest ? init_off(w, rest, a, err) : LQ_OK;
+    return rest ? init_codes(w, rest, a, err) : LQ_OK;
 }
+
+/* Codes k .. k + n of a row, of at most PIECE: where they are not in memory they are unpacked. */
+enum { PIECE = 256 };
+
+static const uint8_t *codes_at(uint8_t scratch[PIECE], const tune_weight *w, int64_t row, int64_t k,
+                               int64_t n)
+{
+    if (w->code) return w->code + row * w->base.K + k;
+    qt_unpack(scratch, tune_code_row(w, row), k, n, w->base.scheme.bits);
+    return scratch;
+}
+
+static int64_t piece_of(int64_t left) { return left < PIECE ? left : PIECE; }
 
 typedef struct {
     tune_weight *w;
@@ -84,9 +96,14 @@ static void expand_item(void *ctx, int64_t item, int thread)
     for (int64_t n = item * QZ_ROWS; n < w->base.N && n < (item + 1) * QZ_ROWS; n++)
         for (int64_t g = 0; g < ng; g++) {
             const float s = w->scale[n * ng + g], z = w->zero[n * ng + g];
-            const int64_t at = n * K + g * G;
-            for (int64_t i = 0; i < G; i++)
-                j->W[at + i] = s * ((float)w->code[at + i] - z);
+            for (int64_t at = g * G, len; at < (g + 1) * G; at += len) {
+                uint8_t scratch[PIECE];
+                len = piece_of((g + 1) * G - at);
+                const uint8_t *code = codes_at(scratch, w, n, at, len);
+                float *W = j->W + n * K + at;
+                for (int64_t i = 0; i < len; i++)
+                    W[i] = s * ((float)code[i] - z);
+            }
         }
 }
 
@@ -121,8 +138,14 @@ static void step_item(void *ctx, int64_t item, int thread)
         for (int64_t g = 0; g < ng; g++) {
             const int64_t at = n * K + g * G, ag = n * ng + g;
             double ds = 0;
-            for (int64_t i = at; i < at + G; i++)
-                ds += (double)j->dW[i] * (double)((float)w->code[i] - w->zero[ag]);
+            for (int64_t k = g * G, len; k < (g + 1) * G; k += len) {
+                uint8_t scratch[PIECE];
+                len = piece_of((g + 1) * G - k);
+                const uint8_t *code = codes_at(scratch, w, n, k, len);
+                const float *dW = j->dW + n * K + k;
+                for (int64_t i = 0; i < len; i++)
+                    ds += (double)dW[i] * (double)((float)code[i] - w->zero[ag]);
+            }
             if (w->off) step_codes(w, j, at, G, w->scale[ag]);
             float change = adam(&w->m[ag], &w->v[ag], (float)ds * w->scale0[ag], j->fix1, j->fix2);
             w->scale[ag] -= rate * w->scale0[ag] * change;
@@ -136,11 +159,25 @@ void tune_weight_step(tune_weight *w, const float *dW, const tune_step *s, pool 
     pool_run(p, lq_ceil_div(w->base.N, QZ_ROWS), step_item, &j);
 }
 
+/* Where codes stay nothing but scales has changed. */
+static lq_status store_scales(qt_tensor *out, const tune_weight *w, lq_arena *a, lq_err *err)
+{
+    qt_span *scales = &out->plane[QT_SCALES];
+    *out = w->base;
+    void *to = lq_push(a, scales->bytes);
+    if (!to) return lq_fail(err, LQ_ENOMEM, "no memory for tuned scales");
+    lq_from_f32(to, w->scale, w->base.scheme.scale_dtype,
+                (size_t)(w->base.N * (w->base.K / w->base.scheme.group)));
+    scales->data = to;
+    return LQ_OK;
+}
+
 lq_status tune_weight_store(qt_tensor *out, const tune_weight *w, lq_arena *a, lq_err *err)
 {
     const qt_scheme *s = &w->base.scheme;
     const int64_t N = w->base.N, K = w->base.K, ng = K / s->group;
     qz_out q;
+    if (!w->code) return store_scales(out, w, a, err);
     lq_status st = qz_out_alloc(&q, s, N, K, a, err);
     ug_param *params = st ? NULL : lq_push(a, (size_t)ng * sizeof *params);
     uint8_t *zeros = params ? lq_push(a, (size_t)ng) : NULL;

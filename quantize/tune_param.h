@@ -13,8 +13,8 @@
 #include "quantize/out.h"
 
 typedef struct {
-    qt_tensor base;        /* regular QT_UINT, portable */
-    uint8_t *code;         /* [N,K] */
+    qt_tensor base;        /* regular QT_UINT, portable; borrowed */
+    uint8_t *code;         /* [N,K] where codes are trained, else NULL: they are the base's */
     float *scale, *scale0; /* [N,ng]: now; at the start */
     float *zero;           /* [N,ng] */
     float *m, *v;          /* [N,ng] moments of scale / scale0 */
@@ -38,11 +38,18 @@ typedef struct {
 /* rest [N,K]: as quantize/rest.h has it; NULL: codes stay. */
 lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, const int8_t *rest, lq_arena *a,
                            lq_err *err);
+/* The packed codes of a row of the base. */
+static inline const uint8_t *tune_code_row(const tune_weight *w, int64_t n)
+{
+    const uint8_t *codes = w->base.plane[QT_CODES].data;
+    return codes + (size_t)n * qt_row_bytes(w->base.K, w->base.scheme.bits);
+}
 /* W [N,K] := what the codes and scales stand for. */
 void tune_weight_expand(float *W, const tune_weight *w, pool *p);
 /* One step against dW [N,K]. */
 void tune_weight_step(tune_weight *w, const float *dW, const tune_step *s, pool *p);
-/* The result in the base's scheme; scales are rounded to their type. */
+/* The result in the base's scheme; scales are rounded to their type. Where codes stay it borrows
+ * all else from the base. */
 lq_status tune_weight_store(qt_tensor *out, const tune_weight *w, lq_arena *a, lq_err *err);
 lq_status tune_vector_init(tune_vector *v, const float *w, int64_t n, lq_arena *a, lq_err *err);
 /* One step against v->grad, which is zeroed. */

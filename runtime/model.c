@@ -211,6 +211,12 @@ void model_embed(const model *m, float *x, const int32_t *ids, int64_t T)
     if (m->cfg->embed_scale != 1) k_scale(x, (float)m->cfg->embed_scale, T * m->cfg->embed_dim);
 }
 
+void model_drop_embed(const model *m)
+{
+    for (int p = 0; p < QT_N_PLANES; p++)
+        src_drop(m->src, m->embed.plane[p]);
+}
+
 lq_status model_check_positions(const model *m, int64_t positions, lq_err *err)
 {
     const int64_t most = m->pos_embed.N - m->cfg->pos_offset;

@@ -66,6 +66,8 @@ double model_logits_flops(const model *m);
 
 /* Embedding rows of ids into x [T, embed_dim] f32, scaled. Ids were checked. */
 void model_embed(const model *m, float *x, const int32_t *ids, int64_t T);
+/* Its rows that were read need not stay in memory: their pages are read again from the file. */
+void model_drop_embed(const model *m);
 /* LQ_EVALUE: `positions` of them are more than the model's table of learned ones has. */
 lq_status model_check_positions(const model *m, int64_t positions, lq_err *err);
 

@@ -311,6 +311,16 @@ TEST(rows_of_any_length_are_packed_and_read_code_by_code)
             for (int64_t k = 0; k < K; k++)
                 CHECK(code_of(row, k, bits) == (codes[k] & ((1u << bits) - 1)), "%d bits: %lld",
                       bits, (long long)k);
+            for (int64_t k = 0, n = 0; k <= K; k += 1 + k / 20, n = (n + 29) % (K - k + 2)) {
+                uint8_t piece[MOST + 1];
+                memset(piece, 0x5a, sizeof piece);
+                if (n > K - k) n = K - k;
+                qt_unpack(piece, row, k, n, bits);
+                int wrong = piece[n] != 0x5a;
+                for (int64_t i = 0; i < n; i++)
+                    wrong += piece[i] != (codes[k + i] & ((1u << bits) - 1));
+                CHECK(!wrong, "%d bits: %lld from %lld", bits, (long long)n, (long long)k);
+            }
         }
 }
 

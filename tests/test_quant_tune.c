@@ -96,6 +96,39 @@ TEST(steps_descend_and_do_not_depend_on_threads)
     }
 }
 
+TEST(scales_move_alike_whether_codes_lie_packed_or_not)
+{
+    static float W[N * K], now[2][N * K], dW[N * K];
+    static const int8_t rest[N * K];
+    lq_arena a = { 0 };
+    qz_out q;
+    tune_weight w[2]; /* packed, not */
+    lq_err err = { "" };
+    rounded(&q, W, 3, true, &a);
+    for (int i = 0; i < N * K; i++)
+        dW[i] = W[(i * 7) % (N * K)];
+    for (int i = 0; i < 2; i++) {
+        CHECK(!tune_weight_init(&w[i], &q.t, i ? rest : NULL, &a, &err), "%s", err.msg);
+        CHECK((w[i].code != NULL) == (i == 1), "codes are %s memory", i ? "not in" : "in");
+        for (int step = 1; step <= 3; step++)
+            tune_weight_step(&w[i], dW, &(tune_step){ .scale = 0.1f, .step = step }, p);
+        tune_weight_expand(now[i], &w[i], p);
+    }
+    CHECK(!memcmp(now[0], now[1], sizeof now[0]), "other weights");
+    qt_tensor out[2];
+    for (int i = 0; i < 2; i++)
+        CHECK(!tune_weight_store(&out[i], &w[i], &a, &err), "%s", err.msg);
+    for (int pl = 0; pl < QT_N_PLANES; pl++)
+        CHECK(out[0].plane[pl].bytes == out[1].plane[pl].bytes &&
+                  (!out[0].plane[pl].bytes ||
+                   !memcmp(out[0].plane[pl].data, out[1].plane[pl].data, out[0].plane[pl].bytes)),
+              "%s", qt_plane_text((qt_plane)pl));
+    CHECK(memcmp(out[0].plane[QT_SCALES].data, q.t.plane[QT_SCALES].data,
+                 q.t.plane[QT_SCALES].bytes) != 0,
+          "the scales have not moved");
+    lq_arena_free(&a);
+}
+
 TEST(what_rounding_left_leads_back_to_the_weight)
 {
     lq_arena a = { 0 };
@@ -186,6 +219,7 @@ int main(int argc, char **argv)
     if (pool_open(&p, 2, &err)) return 1;
     RUN(a_weight_that_is_not_stepped_comes_back_as_it_was);
     RUN(steps_descend_and_do_not_depend_on_threads);
+    RUN(scales_move_alike_whether_codes_lie_packed_or_not);
     RUN(what_rounding_left_leads_back_to_the_weight);
     RUN(codes_are_trained_from_where_the_weights_were);
     RUN(a_vector_moves_against_its_gradient_which_is_then_zero);

@@ -50,8 +50,9 @@ def test_a_dry_run_says_what_a_run_would_need(llmq, model, tmp_path):
     assert "predicted" in llmq(*args, "--dry-run").stdout and "predicted" in llmq(*args).stdout
 
 
-def test_states_on_disk_give_the_same_bytes_in_less_memory(llmq, draft, tmp_path):
-    args = ["quantize", draft, "-m", "gptq", "--no-check", "--calib-samples", "64", "--calib-len", "64"]
+@pytest.mark.parametrize("more", [["-m", "gptq"], ["-m", "awq", "--no-fold", "--tune", "2"]], ids=["gptq", "tuning"])
+def test_states_on_disk_give_the_same_bytes_in_less_memory(llmq, draft, tmp_path, more):
+    args = ["quantize", draft, *more, "--no-check", "--calib-samples", "64", "--calib-len", "64"]
     free = llmq.json(*args, "-o", tmp_path / "free")
     least = least_memory(llmq, *args)
     tight = llmq.json(*args, "-o", tmp_path / "tight", "--memory-limit", least)

@@ -1,0 +1,58 @@
+/* calib/spill.c - see spill.h. */
+#include "calib/spill.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static int unnamed_file(const char *dir)
+{
+    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0) return fd;
+    char path[4096];
+    int n = snprintf(path, sizeof path, "%s/state.tmp-XXXXXX", dir);
+    if (n < 0 || (size_t)n >= sizeof path) return -1;
+    fd = mkostemp(path, O_CLOEXEC);
+    if (fd >= 0) unlink(path);
+    return fd;
+}
+
+lq_status spill_open(int *fd, const char *dir, lq_err *err)
+{
+    *fd = unnamed_file(dir);
+    if (*fd >= 0) return LQ_OK;
+    return lq_fail(err, LQ_EIO, "%s: cannot make a file for hidden states: %s", dir,
+                   strerror(errno));
+}
+
+static lq_status failed(ssize_t k, lq_err *err)
+{
+    return lq_fail(err, LQ_EIO, "hidden states on disk: %s",
+                   k < 0 ? strerror(errno) : "file too short");
+}
+
+lq_status spill_put(int fd, const float *x, size_t n, size_t at, lq_err *err)
+{
+    const uint8_t *from = (const uint8_t *)x;
+    for (size_t done = 0, all = n * sizeof *x; done < all;) {
+        const ssize_t k = pwrite(fd, from + done, all - done, (off_t)(at * sizeof *x + done));
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) return failed(k, err);
+        done += (size_t)k;
+    }
+    return LQ_OK;
+}
+
+lq_status spill_get(int fd, float *x, size_t n, size_t at, lq_err *err)
+{
+    uint8_t *to = (uint8_t *)x;
+    for (size_t done = 0, all = n * sizeof *x; done < all;) {
+        const ssize_t k = pread(fd, to + done, all - done, (off_t)(at * sizeof *x + done));
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) return failed(k, err);
+        done += (size_t)k;
+    }
+    return LQ_OK;
+}
