@@ -109,7 +109,7 @@ static const opt_row which_rows[] = {
       .help = "quantize the embedding; auto: as --bpw chooses" },
 };
 static const opt_row run_rows[] = {
-    { "memory-limit", 0, OPT_SIZE, F(memory_limit),
+    { "memory-limit", 0, OPT_SIZE, F(memory_limit), .lo = 1, .hi = 1e15,
       .help = "stay below: calibration states go to disk, experts are looked at a few at a time; "
               "too little is refused, naming the least that will do" },
     { "resume", 0, OPT_TRI, F(resume),

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import shutil
 import signal
 import struct
@@ -11,7 +12,7 @@ import time
 
 import pytest
 
-from test_quantize import QUICK, digest, leftovers
+from test_quantize import QUICK, digest, least_memory, leftovers
 
 GPTQ = ["--method", "gptq", "--no-check", *QUICK]
 
@@ -112,6 +113,21 @@ def test_a_source_that_changes_meanwhile_is_noticed(llmq, model, tmp_path, chang
     p.send_signal(signal.SIGCONT)
     text = p.communicate(timeout=120)[1]
     assert p.returncode == 1 and "changed while it was read" in text and not out.exists()
+
+
+def test_a_full_disk_under_hidden_states_ends_the_run_and_the_next_goes_on(llmq, draft, tmp_path):
+    """2 MB of states for calibration, and with as many windows of its own 4 MB for tuning."""
+    out = tmp_path / "q.llmq"
+    args = ["quantize", draft, "-m", "awq", "--no-fold", "--no-check", "--calib-samples", "64", "--calib-len", "64", "--tune",
+            "1", "--self-samples", "64", "--log-level", "error"]
+    limit = ["--memory-limit", least_memory(llmq, *args)]
+    for most, left in [(1 << 20, []), (3 << 20, ["q.llmq.resume"])]:
+        p = llmq(*args, *limit, "-o", out, code=1,
+                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
+        assert "quantize: hidden states on disk: File too large" in p.stderr and leftovers(tmp_path) == left
+    assert llmq.json(*args, *limit, "-o", out)["resumed_parts"] > 0
+    llmq(*args, "-o", tmp_path / "whole")
+    assert digest(out) == digest(tmp_path / "whole") and leftovers(tmp_path) == ["q.llmq", "whole"]
 
 
 def test_killed_again_and_again(llmq, model, tmp_path, whole):
