@@ -8,8 +8,8 @@ WERROR   ?=
 SANITIZE ?=
 
 MODULES  := formats kernels runtime calib quantize convert publish
-SRCS     := $(foreach m,$(MODULES),$(wildcard $(m)/*.c))
-TOOLSRCS := $(wildcard tools/*.c)
+SRCS     := $(sort $(foreach m,$(MODULES),$(wildcard $(m)/*.c)))
+TOOLSRCS := $(sort $(wildcard tools/*.c))
 TESTSRCS := $(wildcard tests/test_*.c)
 HDRS     := $(foreach m,$(MODULES) tools tests,$(wildcard $(m)/*.h))
 
@@ -17,11 +17,14 @@ PKGS     := libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd lib
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wcast-qual \
             -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wformat=2 -Wdouble-promotion
 HARDEN   := -fstack-protector-strong -fPIE
+# Of a release: copies are checked (a sanitizer checks more than that, and does not go with it), and
+# nothing names the folder of the build: two builds in different places are equal (make reproducible).
+RELEASE  := $(if $(SANITIZE),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -ffile-prefix-map=$(CURDIR)=.)
 PKGCF    := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
-ALLCF     = -std=c11 $(WARN) $(WERROR) $(HARDEN) -pthread -ffp-contract=off -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
+ALLCF     = -std=c11 $(WARN) $(WERROR) $(HARDEN) $(RELEASE) -pthread -ffp-contract=off -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
             -I. $(PKGCF) $(CFLAGS) $(SANITIZE)
 LIBS      = $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt) $(shell pkg-config --libs $(PKGS)) -llapacke -lm -pthread
-ALLLD     = -pie -Wl,-z,relro,-z,now $(LDFLAGS) $(SANITIZE)
+ALLLD     = -pie -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS) $(SANITIZE)
 
 # Instruction sets belong to one file each; everything else runs on any machine. Files of another
 # processor than the compiler's target are left out.
@@ -49,11 +52,11 @@ NVCC       ?= $(shell command -v nvcc)
 CUDA_ARCHS ?= 80
 CUDA_TOP   := $(if $(NVCC),$(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/.*TOP=//p'))
 CUDA_RT    := $(firstword $(wildcard $(CUDA_TOP)/lib64/libcudart_static.a $(CUDA_TOP)/lib/libcudart_static.a))
-CUSRCS     := $(wildcard kernels/cuda/*.cu)
+CUSRCS     := $(sort $(wildcard kernels/cuda/*.cu))
 CUOBJS     := $(if $(SANITIZE),,$(if $(CUDA_RT),$(CUSRCS:%.cu=$(BUILD)/%.o)))
 EMUOBJS    := $(CUSRCS:%.cu=$(BUILD)/emu/%.o) $(BUILD)/emu/kernels/cuda/emu/emu.o $(BUILD)/emu/tests/cuda_broken.o
 EMUTESTS   := test_dev test_cuda_emu
-NVCCF       = -std=c++17 -O3 -fmad=false -I. -Xcompiler -O2,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
+NVCCF       = -std=c++17 -O3 -fmad=false -objtemp -I. -Xcompiler -O2,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
               -Xptxas -v $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_80,code=compute_80
 EMUF        = -std=c++17 -O1 -Wall -Wshadow -Wno-unknown-pragmas $(WERROR) -fPIE -fno-exceptions -fno-rtti \
               -fno-threadsafe-statics -ffp-contract=off -I.
@@ -68,7 +71,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/web/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan ubsan tsan fuzz tidy layers format bench bench-quality check-hard install clean help FORCE
+.PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan ubsan tsan fuzz tidy layers format bench bench-quality check-hard sbom dist reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -109,10 +112,16 @@ $(BUILD)/emu/%.o: %.cc $(BUILD)/cuda-flags
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMUF) -MMD -MP -c -o $@ $<
 
-$(EMUTESTS:%=$(BUILD)/tests/%): EMULATED = $(EMUOBJS)
+$(EMUTESTS:%=$(BUILD)/tests/%): EXTRA = $(EMUOBJS)
 $(EMUTESTS:%=$(BUILD)/tests/%): $(EMUOBJS)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libllmq.a $(BUILD)/tests/lib
-	$(Q)$(CC) $(ALLLD) -o $@ $< $(EMULATED) $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
+	$(Q)$(CC) $(ALLLD) -o $@ $< $(EXTRA) $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
+
+# The fuzzers, each function by its file's name, for test_corpus, which replays what they found.
+FUZZOBJS := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/fuzz/*.c)))
+$(FUZZOBJS): private ALLCF += -DLLVMFuzzerTestOneInput=$(basename $(@F))
+$(BUILD)/tests/test_corpus: EXTRA = $(FUZZOBJS)
+$(BUILD)/tests/test_corpus: $(FUZZOBJS)
 
 # llmq with `serve --test-script` (tests/scripted.h)
 $(BUILD)/tests/cmd_serve.o: tools/cmd_serve.c $(BUILD)/flags
@@ -174,13 +183,20 @@ bench-quality: all ## perplexity and KL of every quantizer beside other projects
 check-hard: all tests ## what takes long: kills, long random tests, ThreadSanitizer
 	@tools/check-hard.sh
 
+sbom: all ## what the program consists of, as SPDX 2.3: llmq.spdx.json
+	$(PYTHON) tools/sbom.py llmq > llmq.spdx.json
+dist: all ## a release in dist/: program, sources, SBOM and their checksums
+	tools/dist.sh
+reproducible: ## build twice in different folders; the programs must be equal
+	tools/reproducible.sh
+
 install: all ## install the program under PREFIX
 	install -D -m 755 llmq $(DESTDIR)$(PREFIX)/bin/llmq
 
 clean: ## remove everything that was built
-	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-neon llmq
+	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-neon dist llmq llmq.spdx.json
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14
 
--include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(TESTBINS:=.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/scripted.d $(EMUOBJS:.o=.d)
+-include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(TESTBINS:=.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/scripted.d $(EMUOBJS:.o=.d) $(FUZZOBJS:.o=.d)

@@ -29,23 +29,23 @@
 #include <unistd.h>
 
 /* ---- what counts: X(function, class) ---- */
-#define CALLS(X)                                                                                  \
-    X(malloc, ALLOC)                                                                              \
-    X(calloc, ALLOC)                                                                              \
-    X(realloc, ALLOC)                                                                             \
-    X(aligned_alloc, ALLOC)                                                                       \
-    X(posix_memalign, ALLOC) X(strdup, ALLOC) X(strndup, ALLOC) X(asprintf, ALLOC) X(mmap, ALLOC) \
-        X(open, OPEN) X(openat, OPEN) X(fopen, OPEN) X(fdopen, OPEN) X(opendir, OPEN)             \
-            X(mkostemp, OPEN) X(socket, OPEN) X(eventfd, OPEN) X(epoll_create1, OPEN)             \
-                X(read, READ) X(pread, READ) X(getdelim, READ) X(fread, READ) X(fstat, READ)      \
-                    X(write, WRITE) X(pwrite, WRITE) X(fwrite, WRITE) X(fflush, WRITE)            \
-                        X(fclose, WRITE) X(fsync, CHANGE) X(ftruncate, CHANGE) X(rename, CHANGE)  \
-                            X(renameat2, CHANGE) X(link, CHANGE) X(linkat, CHANGE)                \
-                                X(unlink, CHANGE) X(unlinkat, CHANGE) X(mkdir, CHANGE)            \
-                                    X(rmdir, CHANGE) X(create, CHANGE) X(accept4, NET)            \
-                                        X(recv, NET) X(recvmsg, NET) X(send, NET) X(sendmsg, NET) \
-                                            X(sendto, NET) X(epoll_wait, NET) X(poll, NET)        \
-                                                X(pthread_create, THREAD)
+#define CALLS(X)                                                                                   \
+    X(malloc, ALLOC)                                                                               \
+    X(calloc, ALLOC)                                                                               \
+    X(realloc, ALLOC)                                                                              \
+    X(aligned_alloc, ALLOC)                                                                        \
+    X(posix_memalign, ALLOC)                                                                       \
+    X(strdup, ALLOC)                                                                               \
+    X(strndup, ALLOC) X(asprintf, ALLOC) X(mmap, ALLOC) X(open, OPEN) X(openat, OPEN)              \
+        X(fopen, OPEN) X(fdopen, OPEN) X(opendir, OPEN) X(mkostemp, OPEN) X(socket, OPEN)          \
+            X(eventfd, OPEN) X(epoll_create1, OPEN) X(read, READ) X(pread, READ) X(getdelim, READ) \
+                X(fread, READ) X(fstat, READ) X(write, WRITE) X(pwrite, WRITE) X(fwrite, WRITE)    \
+                    X(fflush, WRITE) X(fclose, WRITE) X(fsync, CHANGE) X(ftruncate, CHANGE)        \
+                        X(rename, CHANGE) X(renameat2, CHANGE) X(link, CHANGE) X(linkat, CHANGE)   \
+                            X(unlink, CHANGE) X(unlinkat, CHANGE) X(mkdir, CHANGE)                 \
+                                X(rmdir, CHANGE) X(create, CHANGE) X(accept4, NET) X(recv, NET)    \
+                                    X(recvmsg, NET) X(send, NET) X(sendmsg, NET) X(sendto, NET)    \
+                                        X(epoll_wait, NET) X(poll, NET) X(pthread_create, THREAD)
 
 enum { ALLOC = 1, OPEN = 2, READ = 4, WRITE = 8, CHANGE = 16, NET = 32, THREAD = 64 };
 typedef enum {
@@ -234,7 +234,17 @@ static call begin_as(fn_id id, uint32_t class, const void *caller)
     inside = false;
     return c;
 }
-#define BEGIN(name) begin_as(F_##name, fns[F_##name].class, __builtin_return_address(0))
+
+/* Whose call it is: of whom the checked form was called (the end of this file), or this. */
+static __thread const void *checked_for __attribute__((tls_model("initial-exec")));
+static const void *whose(const void *caller)
+{
+    const void *c = checked_for ? checked_for : caller;
+    checked_for = NULL;
+    return c;
+}
+#define CALLER whose(__builtin_return_address(0))
+#define BEGIN(name) begin_as(F_##name, fns[F_##name].class, CALLER)
 
 /* what: "/old path\t/new path", or "" */
 static void end_path(const call *c, long result, const char *a, const char *b)
@@ -480,7 +490,7 @@ static call begin_move(fn_id id, int fd, const void *caller)
         running && fstatat(fd, "", &st, AT_EMPTY_PATH) == 0 && !(st.st_mode & S_IFMT);
     return event ? (call){ .id = id } : begin_as(id, fns[id].class, caller);
 }
-#define BEGIN_MOVE(name) begin_move(F_##name, fd, __builtin_return_address(0))
+#define BEGIN_MOVE(name) begin_move(F_##name, fd, CALLER)
 
 /* Reading and writing may do less than was asked. */
 static size_t part(const call *c, size_t n)
@@ -627,6 +637,46 @@ int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), v
 {
     const call c = BEGIN(pthread_create);
     const int r = c.action > 0 ? c.action : REAL(pthread_create)(t, a, fn, arg);
+    end(&c, r);
+    return r;
+}
+
+/* ---- the forms that _FORTIFY_SOURCE makes of calls: `room` is what the compiler knows ---- */
+#define CHECKED(type, name, checked, params, args, fits) \
+    type checked params;                                 \
+    type checked params                                  \
+    {                                                    \
+        if (!(fits)) abort();                            \
+        checked_for = __builtin_return_address(0);       \
+        return name args;                                \
+    }
+CHECKED(ssize_t, read, __read_chk, (int fd, void *p, size_t n, size_t room), (fd, p, n), n <= room)
+CHECKED(ssize_t, pread64, __pread64_chk, (int fd, void *p, size_t n, off64_t off, size_t room),
+        (fd, p, n, off), n <= room)
+CHECKED(ssize_t, recv, __recv_chk, (int fd, void *p, size_t n, size_t room, int flags),
+        (fd, p, n, flags), n <= room)
+CHECKED(size_t, fread, __fread_chk, (void *p, size_t room, size_t size, size_t n, FILE *f),
+        (p, size, n, f), !size || n <= room / size)
+CHECKED(int, poll, __poll_chk, (struct pollfd * p, nfds_t n, int ms, size_t room), (p, n, ms),
+        n <= room / sizeof *p)
+
+#define OPEN_CHECKED(checked, params, dir) \
+    int checked params;                    \
+    int checked params { return open_at(__builtin_return_address(0), dir, path, flags, 0); }
+OPEN_CHECKED(__open_2, (const char *path, int flags), AT_FDCWD)
+OPEN_CHECKED(__open64_2, (const char *path, int flags), AT_FDCWD)
+OPEN_CHECKED(__openat_2, (int dir, const char *path, int flags), dir)
+OPEN_CHECKED(__openat64_2, (int dir, const char *path, int flags), dir)
+
+int __asprintf_chk(char **p, int level, const char *fmt, ...);
+int __asprintf_chk(char **p, int level, const char *fmt, ...)
+{
+    const call c = BEGIN(asprintf);
+    va_list ap;
+    (void)level;
+    va_start(ap, fmt);
+    const int r = c.action > 0 ? -1 : vasprintf(p, fmt, ap);
+    va_end(ap);
     end(&c, r);
     return r;
 }
