@@ -284,6 +284,7 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **socket_c
     s->conns = c;
     s->n_conns++;
     pthread_mutex_unlock(&s->mu);
+    http_watch_add(s, c);
 }
 
 static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mhd)
@@ -357,7 +358,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const c
         pthread_mutex_unlock(&s->mu);
         if (cut) return MHD_NO;
         r->phase = REQ_HANDLED;
-        http_watch_add(s, r->c);
+        http_watch_again(s, r->c);
         if (r->answer == ANS_NONE) r->route->handle(s->o.app, r);
     }
     return http_req_advance(r, mhd);
@@ -371,7 +372,6 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
     http_req *r = *con_cls;
     if (!r) return;
     *con_cls = NULL;
-    if (r->phase == REQ_HANDLED) http_watch_remove(s, r->c);
     pthread_mutex_lock(&r->mu);
     r->mhd = NULL;
     pthread_mutex_unlock(&r->mu);

@@ -22,6 +22,7 @@ struct conn {
     int fd;
     conn_state state;
     double since; /* when it entered the state */
+    double left;  /* when its client had hung up and no request was being answered; 0: it has not */
     bool cut;     /* the watcher has answered and shut it */
     http_req *req;
 };
@@ -107,7 +108,9 @@ void http_cors_headers(const http_server *s, struct MHD_Connection *mhd, struct 
 
 lq_status http_watch_start(http_server *s, lq_err *err);
 void http_watch_stop(http_server *s);
-void http_watch_add(http_server *s, const conn *c); /* tell when this client hangs up */
-void http_watch_remove(http_server *s, const conn *c);
+/* Tell when this client hangs up, once, until its descriptor is closed; and once more, also where
+ * it has been told before (its request has arrived: it waits for an answer now). */
+void http_watch_add(http_server *s, const conn *c);
+void http_watch_again(http_server *s, const conn *c);
 
 #endif

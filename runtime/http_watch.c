@@ -9,18 +9,17 @@
 #include <unistd.h>
 
 enum { TICK_MS = 200, EVENTS = 64 };
+static const double LEFT_SECONDS = 1;    /* for what a client that has gone had sent before */
 static const uint64_t STOP = UINT64_MAX; /* no conn has this id */
 
-void http_watch_add(http_server *s, const conn *c)
+static void arm(http_server *s, const conn *c, int how)
 {
     struct epoll_event e = { .events = EPOLLRDHUP | EPOLLONESHOT, .data = { .u64 = c->id } };
-    epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, c->fd, &e);
+    epoll_ctl(s->epoll_fd, how, c->fd, &e);
 }
 
-void http_watch_remove(http_server *s, const conn *c)
-{
-    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
-}
+void http_watch_add(http_server *s, const conn *c) { arm(s, c, EPOLL_CTL_ADD); }
+void http_watch_again(http_server *s, const conn *c) { arm(s, c, EPOLL_CTL_MOD); }
 
 /* The exchange on the connection of that id, referenced; NULL when it is over. */
 static http_req *find_req(http_server *s, uint64_t id)
@@ -36,6 +35,16 @@ static http_req *find_req(http_server *s, uint64_t id)
     return r;
 }
 
+/* libmicrohttpd reads once per event: where the end came together with bytes, it does not see it.
+ */
+static void note_left(http_server *s, uint64_t id)
+{
+    pthread_mutex_lock(&s->mu);
+    for (conn *c = s->conns; c; c = c->next)
+        if (c->id == id && c->state != CONN_BUSY) c->left = http_now();
+    pthread_mutex_unlock(&s->mu);
+}
+
 /* Under server.mu. libmicrohttpd has written nothing on this connection since the last answer, and
  * cannot begin: on_request looks at `cut` under the same lock. */
 static void cut_slow(http_server *s, conn *c)
@@ -46,7 +55,7 @@ static void cut_slow(http_server *s, conn *c)
         "{\"error\":{\"message\":\"the request took too long to arrive\",\"type\":"
         "\"invalid_request_error\",\"param\":null,\"code\":null}}";
     c->cut = true;
-    if (c->state != CONN_IDLE) {
+    if (c->state != CONN_IDLE && !c->left) {
         atomic_fetch_add(&s->n_timeouts, 1);
         /* under TLS the client learns it from the close */
         if (s->o.tls_cert ||
@@ -62,8 +71,11 @@ static void cut_slow_conns(http_server *s, double now)
                              [CONN_HEAD] = s->o.header_seconds,
                              [CONN_BODY] = s->o.body_seconds };
     pthread_mutex_lock(&s->mu);
-    for (conn *c = s->conns; c; c = c->next)
-        if (!c->cut && c->state != CONN_BUSY && now - c->since > limit[c->state]) cut_slow(s, c);
+    for (conn *c = s->conns; c; c = c->next) {
+        if (c->cut || c->state == CONN_BUSY) continue;
+        if ((c->left && now - c->left > LEFT_SECONDS) || now - c->since > limit[c->state])
+            cut_slow(s, c);
+    }
     pthread_mutex_unlock(&s->mu);
 }
 
@@ -115,7 +127,10 @@ static void *watch(void *arg)
         for (int i = 0; i < n; i++) {
             if (e[i].data.u64 == STOP) return NULL;
             http_req *r = find_req(s, e[i].data.u64);
-            if (!r) continue;
+            if (!r) {
+                note_left(s, e[i].data.u64);
+                continue;
+            }
             http_req_cut(r);
             http_req_unref(r);
         }

@@ -1,0 +1,198 @@
+"""What goes wrong around a server: clients that vanish, a full disk, no descriptors left, little
+memory, a process that is stopped for a while, a model with numbers that are none. After each the
+server answers as before. LLMQ_CHAOS (rounds, default 1) makes the random parts longer."""
+import concurrent.futures
+import json
+import os
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import socket
+import struct
+import time
+
+import httpx
+import pytest
+
+from helpers import TINY, metric, wait_metric
+from test_streaming import post
+
+ROUNDS = int(os.environ.get("LLMQ_CHAOS", 1))
+BODY = {"prompt": "It was", "max_tokens": 8, "temperature": 0}
+
+
+def fds(server):
+    return len(list(pathlib.Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+
+def idle(server, n_fds=None):
+    wait_metric(server, "vllm:num_requests_running", 0)
+    wait_metric(server, "vllm:num_requests_waiting", 0)
+    end = time.monotonic() + 10
+    while n_fds is not None and fds(server) > n_fds + 8:
+        assert time.monotonic() < end, (n_fds, fds(server))
+        time.sleep(0.05)
+
+
+def text_of(server, body=BODY):
+    return server.post_json("/v1/completions", body)["choices"][0]["text"]
+
+
+def test_clients_that_break_off_in_every_way(scripted, ask):
+    """64 at a time: reset, closed in the middle of head, body or answer, one byte at a time, half
+    closed. Whoever stays gets the same answer as ever. (A head and a body have 1 s here: when all of
+    a connection comes at once, its end too, only that limit ends it.)"""
+    server = scripted
+    want, before = text_of(server), fds(server)
+    stays = post(BODY)
+    runs = post({"prompt": "a", "max_tokens": 900, "ignore_eos": True, "stream": True, "n": 2})
+
+    def once(i):
+        draw = random.Random(i)
+        how = draw.choice(["reset", "head", "body", "answer", "slow", "half", "stays"])
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
+            if how == "stays":
+                return text_of(server) == want
+            if how == "slow":
+                for b in stays[:draw.randrange(30)]:
+                    s.sendall(bytes([b]))
+                    time.sleep(0.002)
+            elif how in ("head", "body"):
+                end = stays.index(b"\r\n\r\n") + 4
+                s.sendall(stays[:draw.randrange(end) if how == "head" else draw.randrange(end, len(stays))])
+            else:
+                s.sendall(runs)
+                if how == "half":
+                    s.shutdown(socket.SHUT_WR)
+                time.sleep(draw.random() / 20)
+                if how == "answer":
+                    s.recv(draw.randrange(1, 500))
+            if how == "reset":
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        return True
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        assert all(pool.map(once, range(192 * ROUNDS)))
+    idle(server, before)
+    assert text_of(server) == want
+    ask.canary(server)
+
+
+def test_a_server_that_is_stopped_for_a_while_goes_on(server, ask):
+    body = {"prompt": "It was", "max_tokens": 300, "temperature": 0, "ignore_eos": True}
+    want = text_of(server, body)
+    for _ in range(ROUNDS):
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = [pool.submit(text_of, server, body) for _ in range(8)]
+            for _ in range(4):
+                server.process.send_signal(signal.SIGSTOP)
+                time.sleep(0.1)
+                server.process.send_signal(signal.SIGCONT)
+                time.sleep(0.02)
+            assert {a.result() for a in answers} == {want}
+    ask.canary(server)
+
+
+def test_a_log_on_a_full_disk_costs_no_request(serve):
+    s = serve(TINY, "--access-log", "/dev/full")
+    assert len({text_of(s) for _ in range(3)}) == 1
+
+
+def test_no_descriptors_left(serve, ask):
+    """Connections find no descriptor; when others have gone, those that wait are served."""
+    s = serve(TINY)
+    want, before = text_of(s), fds(s)
+    _, hard = resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (before + 8, hard))
+    conns = [socket.create_connection(("127.0.0.1", s.port), timeout=60) for _ in range(32)]
+    time.sleep(0.3)
+    assert fds(s) <= before + 8
+    for c in conns[:16]:
+        c.close()
+    answers = []
+    for c in conns[16:]:
+        c.sendall(post({**BODY, "max_tokens": 1}))
+    for c in conns[16:]:
+        answers.append(c.recv(12))
+        c.close()
+    assert answers.count(b"HTTP/1.1 200") == 16, answers
+    assert text_of(s) == want
+    resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    idle(s, before)
+    ask.canary(s)
+
+
+def test_no_memory_left(serve, ask):
+    """Beyond what it has, the server gets none: large requests are refused or cut, never with a
+    crash, and it serves on when there is memory again."""
+    s = serve(TINY)
+    want = text_of(s)
+    pages = int(pathlib.Path(f"/proc/{s.process.pid}/statm").read_text().split()[0])
+    room = pages * resource.getpagesize() + (3 << 20)
+    resource.prlimit(s.process.pid, resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
+    big = {"prompt": "x " * 500_000, "max_tokens": 2}
+    schema = {"prompt": "a", "max_tokens": 3, "guided_regex": "([a-z]{1,40}[0-9]{1,40}){1,40}"}
+
+    def status(body):
+        try:
+            return s.post("/v1/completions", body).status
+        except OSError:
+            return 0  # the connection was cut
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        got = list(pool.map(status, [big, schema, {**BODY, "n": 8, "temperature": 1}, BODY] * 8 * ROUNDS))
+    assert s.process.poll() is None, s.output()[-2000:]
+    assert set(got) <= {0, 200, 400, 413, 500, 503}, got
+    resource.prlimit(s.process.pid, resource.RLIMIT_AS,
+                     (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    idle(s)
+    assert text_of(s) == want
+    ask.canary(s)
+
+
+@pytest.fixture(scope="module")
+def with_nan(tmp_path_factory):
+    """The tiny model where one token's embedding is no number; its head is that of the original."""
+    folder = tmp_path_factory.mktemp("nan") / "tiny"
+    shutil.copytree(TINY, folder)
+    data = (folder / "model.safetensors").read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    header, planes = json.loads(data[8:8 + n]), bytearray(data[8 + n:])
+    embed = header["model.embed_tokens.weight"]
+    a, b = embed["data_offsets"]
+    header["lm_head.weight"] = {**embed, "data_offsets": [len(planes), len(planes) + b - a]}
+    planes += planes[a:b]
+    token = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]["Z"]
+    row = (b - a) // embed["shape"][0]
+    planes[a + token * row:a + (token + 1) * row] = struct.pack("<H", 0x7fc0) * (row // 2)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + planes)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    return folder
+
+
+@pytest.mark.parametrize("args", [[], ["--activations", "f32", "--kv-cache-dtype", "f32"],
+                                  ["--kv-cache-dtype", "int4", "--speculative-ngram"]],
+                         ids=["default", "f32", "int4"])
+def test_numbers_that_are_none_end_one_request(with_nan, serve, ask, args):
+    """It gets a 500, or an error in its stream; those beside it get the bytes that they get alone.
+    (Codes of 4 bits know no NaN: with them it is seen in the token's own row alone.)"""
+    s = serve(with_nan, *args)
+    bodies = [{"prompt": f"Tale {i}: it was", "max_tokens": 40, "ignore_eos": True, "logprobs": 2,
+               "temperature": i % 2, "seed": i} for i in range(6)]
+    alone = [s.post_json("/v1/completions", b)["choices"] for b in bodies]
+    bad = {"prompt": "It was Z" if "int4" in args else "It was Z and", "max_tokens": 5}
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(s.post_json, "/v1/completions", b) for b in bodies]
+        failed = [pool.submit(s.post, "/v1/completions", {**bad, "prompt": "x " * i + bad["prompt"]})
+                  for i in range(6)]
+        for f in failed:
+            ask.check_error(f.result(), 500, code="generation_failed", type="server_error")
+        assert [a.result()["choices"] for a in asked] == alone
+    with httpx.stream("POST", s.url + "/v1/completions", json={**bad, "stream": True}) as r:
+        answer = r.read()
+        assert r.status_code == 500 or b'"error"' in answer, answer
+    assert metric(s, "vllm:num_requests_running") == 0
+    ask.canary(s)
