@@ -8,6 +8,7 @@
 #include "kernels/ops.h"
 #include "runtime/llmq.h"
 #include "tools/engine_opts.h"
+#include "tools/isolate.h"
 #include "tools/load.h"
 #include "tools/serve_ops.h"
 
@@ -30,7 +31,7 @@ typedef struct {
     opt_list names, origins;
     ops_key_opts keys;
     bool strict_params;
-    int scheduling;
+    int scheduling, isolation;
     opt_engine engine;
     opt_model model;
     const char *script; /* of llmq-scripted, as the next ones */
@@ -82,6 +83,9 @@ static const opt_row server_rows[] = {
       .help = "seconds without a step, while requests run, after which /ready says no" },
     { "shutdown-timeout", 0, OPT_FLOAT, F(shutdown_timeout), .def = "30", .hi = 86400,
       .help = "seconds that running requests get after SIGTERM or SIGINT" },
+    { "isolation", 0, OPT_ENUM, F(isolation), .def = "auto", .words = iso_words,
+      .help = "give up what a server does not need: new privileges, files but those named here, "
+              "system calls; required: refuse to start where the kernel lacks a part" },
 };
 static const opt_row queue_rows[] = {
     { "queue", 0, OPT_INT, F(queue), .def = "1024", .lo = 1, .hi = 1 << 20,
@@ -109,6 +113,7 @@ typedef struct {
     ops_keys keys;
     ops_log log;
     ops_tls tls;
+    iso_report isolation;
 #ifdef LLMQ_SCRIPTED
     test_script *script;
     eng_script hook;
@@ -137,6 +142,28 @@ static bool is_loopback(const char *host)
 static bool shows_page(const serve_opts *o)
 {
     return o->web == WEB_ON || (o->web == WEB_AUTO && !o->unix_path && is_loopback(o->host));
+}
+
+/* Before any thread starts. */
+static lq_status isolate(serve *v, lq_err *err)
+{
+    const serve_opts *o = v->o;
+    const bool log_file = o->access_log && strcmp(o->access_log, "-") != 0;
+    const iso_path paths[] = {
+        { v->path, ISO_MODEL },
+        { o->engine.draft, ISO_MODEL },
+        { o->keys.key_file, ISO_REPLACED },
+        { o->keys.admin_key_file, ISO_REPLACED },
+        { o->cert, ISO_REPLACED },
+        { o->cert_key, ISO_REPLACED },
+        { log_file ? o->access_log : NULL, ISO_LOG },
+        { o->unix_path, ISO_SOCKET },
+#ifdef LLMQ_SCRIPTED
+        { o->script, ISO_MODEL },
+#endif
+    };
+    return iso_files(&v->isolation, (iso_mode)o->isolation, paths, sizeof paths / sizeof *paths,
+                     err);
 }
 
 static lq_status listen_first(serve *v, lq_err *err)
@@ -227,11 +254,15 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
 #endif
     if (!s) s = measure_limits(v, err);
     if (!s) s = lm_load(v->l, &src, err);
+    if (!s) s = iso_calls(&v->isolation, (iso_mode)v->o->isolation, err);
     if (s) return s;
     const api_model *m = lm_model(v->l);
     prog_say(LOG_INFO, "ready: %s on %s, context %lld, %lld KV blocks of %lld tokens",
              v->o->names.n ? v->o->names.v[0] : v->name, v->url, (long long)m->max_len,
              (long long)m->kv_blocks, (long long)m->block_size);
+    if (v->o->isolation != ISO_OFF)
+        prog_say(LOG_INFO, "given up: %s%s%s", v->isolation.on,
+                 v->isolation.missing[0] ? "; not given up: " : "", v->isolation.missing);
     ops_notify("READY=1");
     return LQ_OK;
 }
@@ -329,7 +360,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
         setrlimit(RLIMIT_NOFILE, &files);
     }
     ops_signals();
-    s = listen_first(&v, err);
+    s = isolate(&v, err);
+    if (!s) s = listen_first(&v, err);
     if (!s) s = load(&v, c, err);
     if (!s) wait_for_stop(&v, c);
     if (!s) drain(&v);
