@@ -27,10 +27,17 @@ lq_status spill_open(int *fd, const char *dir, lq_err *err)
                    strerror(errno));
 }
 
-static lq_status failed(ssize_t k, lq_err *err)
+/* The file has no name, but the system knows its folder. */
+static lq_status failed(int fd, ssize_t k, lq_err *err)
 {
-    return lq_fail(err, LQ_EIO, "hidden states on disk: %s",
-                   k < 0 ? strerror(errno) : "file too short");
+    const char *why = k < 0 ? strerror(errno) : "file too short";
+    char link[40], at[400];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t n = readlink(link, at, sizeof at - 1);
+    at[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(at, '/');
+    *(slash ? slash : at) = 0;
+    return lq_fail(err, LQ_EIO, "%s%shidden states on disk: %s", at, slash ? ": " : "", why);
 }
 
 lq_status spill_put(int fd, const float *x, size_t n, size_t at, lq_err *err)
@@ -39,7 +46,7 @@ lq_status spill_put(int fd, const float *x, size_t n, size_t at, lq_err *err)
     for (size_t done = 0, all = n * sizeof *x; done < all;) {
         const ssize_t k = pwrite(fd, from + done, all - done, (off_t)(at * sizeof *x + done));
         if (k < 0 && errno == EINTR) continue;
-        if (k <= 0) return failed(k, err);
+        if (k <= 0) return failed(fd, k, err);
         done += (size_t)k;
     }
     return LQ_OK;
@@ -51,7 +58,7 @@ lq_status spill_get(int fd, float *x, size_t n, size_t at, lq_err *err)
     for (size_t done = 0, all = n * sizeof *x; done < all;) {
         const ssize_t k = pread(fd, to + done, all - done, (off_t)(at * sizeof *x + done));
         if (k < 0 && errno == EINTR) continue;
-        if (k <= 0) return failed(k, err);
+        if (k <= 0) return failed(fd, k, err);
         done += (size_t)k;
     }
     return LQ_OK;

@@ -24,7 +24,7 @@
 
 enum { TUNE_BATCH = 4 };
 
-/* Is the model so small that codes are trained too (12 bytes more per weight)? */
+/* Is the model so small that codes are trained too (14 bytes per weight)? */
 bool tune_small(const src_source *src);
 /* The steps that are worth their time: of auto 100, on a small model up to 800, the more the
  * smaller it is; 0 of other methods, and where there is no backward pass. */
