@@ -12,6 +12,7 @@
 enum {
     TILES_MAX = 16,          /* tiles of an item at most: 256 outputs */
     TILES_STEP = 4,          /* a multiple of what the widest kernel takes at once */
+    MANY_ROWS = 16,          /* products that arithmetic bounds, not memory */
     PANEL_BYTES = 384 << 10, /* prepared activations of one panel: part of a 1 MB second cache */
     F32_PANEL = 96           /* rows at least: the f32 kernels cut K so that they fit (mm_wide.h) */
 };
@@ -352,12 +353,19 @@ static void run_item(void *ctx, int64_t item, int thread)
 static void run_batch(batch *r)
 {
     if (!r->n_parts) return;
+    const pool_stage_id product = pool_stage(r->p, STAGE_PREPARE);
     pool_run(r->n_preps > 1 ? r->p : NULL, r->n_preps, prep_item, r);
-    int64_t tiles = 0;
-    for (int i = 0; i < r->n_pieces; i++)
-        tiles += lq_ceil_div(r->pieces[i].o->w->N, TILE_N) * panels(&r->parts[r->pieces[i].part]);
-    /* Some eight items for each thread, so that a slow one leaves the rest to the others. */
-    r->chunk = lq_ceil_div(tiles, pool_threads(r->p) * INT64_C(8));
+    pool_stage(r->p, product);
+    int64_t tiles = 0, most = 0;
+    for (int i = 0; i < r->n_pieces; i++) {
+        const part *c = &r->parts[r->pieces[i].part];
+        tiles += lq_ceil_div(r->pieces[i].o->w->N, TILE_N) * panels(c);
+        if (c->M > most) most = c->M;
+    }
+    /* Some eight items for each thread, so that a slow one leaves the rest to the others; of many
+     * rows, where an item takes long, sixteen. */
+    const int64_t share = most < MANY_ROWS ? 8 : 16;
+    r->chunk = lq_ceil_div(tiles, pool_threads(r->p) * share);
     r->chunk = (int64_t)lq_round_up((size_t)r->chunk, TILES_STEP);
     if (r->chunk > TILES_MAX) r->chunk = TILES_MAX;
     r->n_items = 0;

@@ -18,7 +18,8 @@
  *
  * A block is up to 5 rows of one tile (10 sums, codes, x and masks fill 16 registers; of codes of 8
  * bits, whose sizes take two more, 4 rows), or one row of two tiles. Rows are dealt out evenly, so
- * that no row is computed twice: 6 = 3 + 3. Include after mm_tmpl.h. */
+ * that no row is computed twice: 6 = 3 + 3. From PANEL_FROM rows on codes are unpacked once for
+ * all of them (mm_i8_rows_avx2.h). Include after mm_tmpl.h. */
 #include "kernels/v16.h"
 
 enum { SMALL_ROWS = 5, U8_ROWS = 4, I8_TILES_1 = 2 };
@@ -205,11 +206,17 @@ static inline int64_t rows_next(int64_t left, w_src src)
     return lq_ceil_div(left, lq_ceil_div(left, is_signed(src) ? U8_ROWS : SMALL_ROWS));
 }
 
+#include "kernels/mm_i8_rows_avx2.h" /* needs vi_add_products and the like */
+
 #define I8_WALK(SRC)                                                     \
     do {                                                                 \
         if (t->m1 - t->m0 == 1) {                                        \
             for (int64_t tile = t->t0; tile < t->t1; tile += I8_TILES_1) \
                 i8_block_avx2(t, SRC, 1, I8_TILES_1, t->m0, tile);       \
+            break;                                                       \
+        }                                                                \
+        if (t->m1 - t->m0 >= PANEL_FROM) {                               \
+            i8_panels(t, SRC);                                           \
             break;                                                       \
         }                                                                \
         for (int64_t tile = t->t0; tile < t->t1; tile++)                 \

@@ -13,6 +13,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define PAUSE() _mm_pause()
@@ -39,7 +40,59 @@ struct pool {
     void (*fn)(void *ctx, int64_t item, int thread);
     void *ctx;
     int64_t n_items;
+    pool_times *times; /* or NULL */
+    atomic_llong busy_ns;
 };
+
+/* ---- times ---- */
+static long long now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (long long)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+const char *pool_stage_text(pool_stage_id s)
+{
+#define X(name, text) text,
+    static const char *const texts[] = { POOL_STAGES(X) };
+#undef X
+    return (unsigned)s < N_STAGES ? texts[s] : "?";
+}
+
+pool_stage_id pool_stage(pool *p, pool_stage_id s)
+{
+    if (!p || !p->times) return s;
+    pool_times *t = p->times;
+    const pool_stage_id before = t->now;
+    const double now = (double)now_ns() * 1e-9;
+    t->seconds[before] += now - t->since;
+    t->busy[before] += (double)atomic_exchange(&p->busy_ns, 0) * 1e-9;
+    t->now = s;
+    t->since = now;
+    return before;
+}
+
+void pool_watch(pool *p, pool_times *t)
+{
+    pool_stage(p, STAGE_OTHER);
+    p->times = t;
+    if (!t) return;
+    t->now = STAGE_OTHER;
+    t->since = (double)now_ns() * 1e-9;
+    atomic_store(&p->busy_ns, 0);
+}
+
+/* ---- regions ---- */
+typedef void item_fn(void *ctx, int64_t item, int thread);
+
+static void run_item(pool *p, item_fn *fn, void *ctx, int64_t item, int thread)
+{
+    const bool timed = p && p->times;
+    const long long start = timed ? now_ns() : 0;
+    fn(ctx, item, thread);
+    if (timed) atomic_fetch_add(&p->busy_ns, now_ns() - start);
+}
 
 /* Work until no item is left; whether there was one. */
 static bool drain(pool *p, int thread)
@@ -51,7 +104,7 @@ static bool drain(pool *p, int thread)
                                                    memory_order_acquire))
             continue;
         int64_t n = p->n_items;
-        p->fn(p->ctx, n - v, thread);
+        run_item(p, p->fn, p->ctx, n - v, thread);
         any = true;
         if (atomic_fetch_add(&p->done, 1) + 1 == n && atomic_load(&p->caller_sleeps)) {
             pthread_mutex_lock(&p->lock);
@@ -109,7 +162,7 @@ void pool_run(pool *p, int64_t n_items, void (*fn)(void *ctx, int64_t item, int 
 {
     if (!p || p->n_threads == 1 || n_items <= 1) {
         for (int64_t i = 0; i < n_items; i++)
-            fn(ctx, i, 0);
+            run_item(p, fn, ctx, i, 0);
         return;
     }
     assert(atomic_load(&p->left) == 0); /* regions do not nest */

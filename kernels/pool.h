@@ -24,6 +24,38 @@ void pool_run(pool *p, int64_t n_items, void (*fn)(void *ctx, int64_t item, int 
 void pool_enter(pool *p);
 void pool_leave(pool *p);
 
+/* Where the time of a step goes. The code that runs one says which stage begins; the time until the
+ * next begins is the stage's, and `busy` the time of all threads inside items of its regions: what
+ * lacks to threads * seconds was spent waiting, or alone in the caller. */
+#define POOL_STAGES(X)                 \
+    X(OTHER, "other")                  \
+    X(EMBED, "embedding")              \
+    X(NORM, "norm")                    \
+    X(PREPARE, "activations prepared") \
+    X(QKV, "q k v")                    \
+    X(ROPE, "rope, cache written")     \
+    X(ATTENTION, "attention")          \
+    X(O, "o")                          \
+    X(MLP_IN, "gate up")               \
+    X(ACT, "activation function")      \
+    X(MLP_OUT, "down")                 \
+    X(EXPERTS, "experts")              \
+    X(HEAD, "head")
+#define X(name, text) STAGE_##name,
+typedef enum { POOL_STAGES(X) N_STAGES } pool_stage_id;
+#undef X
+const char *pool_stage_text(pool_stage_id s);
+
+typedef struct {
+    double seconds[N_STAGES], busy[N_STAGES];
+    pool_stage_id now;
+    double since; /* a clock's */
+} pool_times;
+/* From here on times are added to *t, from STAGE_OTHER on; NULL: no more. Between regions only. */
+void pool_watch(pool *p, pool_times *t);
+/* A stage begins; returns the one that ends. Costs nothing unless watched. */
+pool_stage_id pool_stage(pool *p, pool_stage_id s);
+
 LQ_C_END
 
 #endif

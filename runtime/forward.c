@@ -154,6 +154,7 @@ void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t n)
 {
     const arch_config *c = m->cfg;
     const float *x = r->h;
+    pool_stage(r->p, STAGE_HEAD);
     fwd_norm(r, r->h, r->x, &m->final_norm, n, c->hidden);
     if (m->proj_out.present) {
         mm_out out = fwd_out(&m->proj_out, r->e, c->embed_dim, false);
@@ -177,6 +178,7 @@ lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float *
     const kv_opts *o = kv_options(f->kv);
     pool_enter(f->rows.p);
     int64_t n_picked = place_items(f, items, n_items);
+    pool_stage(f->rows.p, STAGE_EMBED);
     fwd_embed_rows(&f->rows, f->m, f->ids);
     for (int64_t i = 0; i < L; i++) {
         /* Of the last layer only the wanted rows go on, once all have their K and V. */
@@ -191,5 +193,6 @@ lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float *
     }
     if (n_picked) fwd_run_head(&f->rows, f->m, f->logits, n_picked);
     pool_leave(f->rows.p);
+    pool_stage(f->rows.p, STAGE_OTHER);
     return LQ_OK;
 }

@@ -189,6 +189,7 @@ void fwd_tap_rows(const fwd_rows *r, arch_role role, const float *x, int64_t ldx
 static void enter_branch(const fwd_rows *r, const model_vector *norm)
 {
     static const model_vector none = { 0 };
+    pool_stage(r->p, STAGE_NORM);
     fwd_norm(r, r->h, r->x, r->c->w.norm_after_add ? &none : norm, r->R, r->c->hidden);
 }
 
@@ -220,6 +221,7 @@ static void join_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
 static void close_out(const fwd_rows *r, const model_vector *norm, const model_vector *post)
 {
     join_arg a = { post, r->c->w.norm_after_add ? norm : NULL };
+    pool_stage(r->p, STAGE_NORM);
     if (r->out == r->y || a.after) fwd_each(r, r->R, join_chunk, &a);
 }
 
@@ -229,6 +231,7 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
     const model_linear *lin = l->lin;
+    pool_stage(r->p, STAGE_QKV);
     if (lin[R_QKV].present) {
         fwd_tap_rows(r, R_QKV, r->h, c->hidden, c->hidden);
         mm_out all = fwd_out(&lin[R_QKV], r->qkv, qkv_width(c), false);
@@ -350,6 +353,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .seqs = g->seqs,
         .n_seqs = g->n_seqs,
     };
+    pool_stage(r->p, STAGE_ATTENTION);
     attn_run(&a, r->scratch, r->p);
 }
 
@@ -358,6 +362,7 @@ static void run_wo(const fwd_rows *r, const model_layer *l)
     const int64_t K = r->c->heads * r->c->v_dim;
     fwd_tap_rows(r, R_O, r->a, K, K);
     mm_out o = fwd_out(&l->lin[R_O], r->out, r->c->hidden, true);
+    pool_stage(r->p, STAGE_O);
     mm_run(&o, 1, r->a, K, r->R, r->acts, r->scratch, r->p);
 }
 
@@ -383,15 +388,18 @@ static void run_mlp(const fwd_rows *r, const model_layer *l)
     const arch_role *in = l->lin[R_GATE_UP].present ? fused : c->w.mlp == MLP_GATED ? gated : plain;
     mm_out outs[2];
     int n = in == gated ? 2 : 1;
+    pool_stage(r->p, STAGE_MLP_IN);
     for (int i = 0; i < n; i++) {
         fwd_tap_rows(r, in[i], r->h, c->hidden, c->hidden);
         outs[i] = fwd_out(&l->lin[in[i]], r->mlp + i * c->ffn, ld, false);
     }
     mm_run(outs, n, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
+    pool_stage(r->p, STAGE_ACT);
     fwd_each(r, r->R, act_chunk, NULL);
     fwd_tap_rows(r, R_DOWN, r->mlp, ld, c->ffn);
     if (r->tap && r->tap->inputs_only) return;
     mm_out down = fwd_out(&l->lin[R_DOWN], r->out, c->hidden, true);
+    pool_stage(r->p, STAGE_MLP_OUT);
     mm_run(&down, 1, r->mlp, ld, r->R, r->acts, r->scratch, r->p);
 }
 
@@ -416,6 +424,7 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
         run_qkv(r, l);
     for (int64_t i = 0; i < n_groups; i++) {
         kv_arg a = { l, kv, &groups[i], layer };
+        pool_stage(r->p, STAGE_ROPE);
         fwd_each(r, groups[i].n_rows, store_chunk, &a);
         attend(r, l, layer, kv, &groups[i]);
     }

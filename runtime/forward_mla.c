@@ -63,6 +63,7 @@ void fwd_run_mla(const fwd_rows *r, const model_layer *l)
     mm_out a[] = { c->q_lora ? fwd_out(&lin[R_Q_A], r->q_a, c->q_lora, false)
                              : fwd_out(&lin[R_Q], r->q, q, false),
                    fwd_out(&lin[R_KV_A], r->kv_a, width, false) };
+    pool_stage(r->p, STAGE_QKV);
     mm_run(a, 2, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
     fwd_each(r, r->R, norm_latents, l);
     fwd_tap_rows(r, R_KV_B, r->kv_a, width, c->kv_lora);

@@ -332,6 +332,7 @@ void fwd_run_moe(const fwd_rows *r, const model_layer *l)
     const int64_t E = r->c->experts + 1, places = r->R * r->c->experts_used;
     const size_t mark = lq_arena_mark(r->scratch);
     moe m = { .r = r, .l = l };
+    pool_stage(r->p, STAGE_EXPERTS);
     m.first = lq_push(r->scratch, (size_t)E * sizeof *m.first);
     m.next = lq_push(r->scratch, (size_t)E * sizeof *m.next);
     m.jobs = lq_push(r->scratch, (size_t)E * sizeof *m.jobs);

@@ -14,6 +14,7 @@ typedef struct {
     int64_t longest;       /* prompt of `attention` */
     int64_t mixed, places; /* mixed: requests under each batching; 0: none */
     int fusion;            /* FUSION_... */
+    bool profile;          /* of `model`: where the time goes */
     /* of `serve` (tools/bench_serve.h) */
     const char *concurrency, *goodput, *key, *name;
     double rate;

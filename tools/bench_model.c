@@ -6,6 +6,7 @@
 #include "formats/json.h"
 #include "tools/bench_kv.h"
 #include "tools/bench_policy.h"
+#include "tools/bench_profile.h"
 #include "tools/bench_spec.h"
 #include "tools/load.h"
 
@@ -17,8 +18,9 @@ typedef struct {
     char name[24], shape[40];
     int64_t batch, tokens; /* sequences; tokens per step */
     double seconds, gflops, gbytes_s, percent, tok_s;
-    double limit_tok_s; /* of the machine, */
-    bool arithmetic;    /* which binds by its arithmetic; else by its memory */
+    double limit_tok_s;    /* of the machine, */
+    bool arithmetic;       /* which binds by its arithmetic; else by its memory */
+    bench_profile profile; /* with --profile */
 } model_row;
 
 typedef struct {
@@ -34,6 +36,7 @@ typedef struct {
     model_row *rows;
     int64_t n_rows;
     double *times;
+    bench_profile profile; /* of the row at work */
     bench_kv kv;
     bench_spec spec;     /* with --spec-accept */
     bench_policy policy; /* with --mixed */
@@ -90,7 +93,7 @@ static void add_row(session *b, const char *name, int64_t batch, int64_t tokens,
                     double flops, double bytes)
 {
     model_row *r = &b->rows[b->n_rows++];
-    *r = (model_row){ .batch = batch, .tokens = tokens, .seconds = seconds };
+    *r = (model_row){ .batch = batch, .tokens = tokens, .seconds = seconds, .profile = b->profile };
     snprintf(r->name, sizeof r->name, "%s", name);
     snprintf(r->shape, sizeof r->shape, "%lld x %lld", (long long)batch,
              (long long)(tokens / batch));
@@ -104,6 +107,13 @@ static void add_row(session *b, const char *name, int64_t batch, int64_t tokens,
 }
 
 /* ---- running ---- */
+
+/* The next `steps` steps of `tokens` rows, `logits` of which go through the head. */
+static void watch(session *b, int64_t steps, int64_t tokens, int64_t logits)
+{
+    b->profile = (bench_profile){ .steps = steps, .tokens = tokens, .logits = logits };
+    if (b->o->profile) pool_watch(b->p, &b->profile.times);
+}
 
 static int by_value(const void *a, const void *b)
 {
@@ -130,10 +140,12 @@ static lq_status run_prefill(session *b, const lq_job *job, lq_err *err)
     bench_batch k;
     const bench_fwd how = how_of(b);
     lq_status s = bench_batch_open(&k, b->m, &how, 1, T, T, err);
+    watch(b, PREFILL_RUNS, T, 1);
     for (int i = 0; i < PREFILL_RUNS && !s; i++) {
         s = lq_stopped(job) ? LQ_EINTR : bench_batch_step(&b->times[i], &k, T, 1, 0, err);
         lq_report(job, "prefill", i + 1, PREFILL_RUNS);
     }
+    pool_watch(b->p, NULL);
     bench_batch_close(&k);
     if (!s)
         add_row(b, "prefill", 1, T, median(b->times, PREFILL_RUNS),
@@ -149,10 +161,12 @@ static lq_status run_decode(session *b, int64_t n, const lq_job *job, lq_err *er
     double warm;
     lq_status s = bench_batch_open(&k, b->m, &how, n, C + steps, 1, err);
     if (!s) s = bench_batch_step(&warm, &k, 1, 1, C, err);
+    watch(b, steps, n, n);
     for (int64_t i = 0; i < steps && !s; i++) {
         s = lq_stopped(job) ? LQ_EINTR : bench_batch_step(&b->times[i], &k, 1, 1, C + i, err);
         lq_report(job, "decode", (double)(i + 1), (double)steps);
     }
+    pool_watch(b->p, NULL);
     bench_batch_close(&k);
     int64_t keys = C + steps / 2;
     if (!s)
@@ -219,6 +233,7 @@ static lq_status print_json(const session *b, lq_err *err)
         cJSON_AddStringToObject(o, "bound_by", r->arithmetic ? "arithmetic" : "memory");
         if (i && single_decode(b) > 0)
             cJSON_AddNumberToObject(o, "times_one", r->tok_s / single_decode(b));
+        if (b->o->profile) bench_profile_json(o, &r->profile, b->m, b->flops_s, pool_threads(b->p));
         cJSON_AddItemToArray(list, o);
     }
     if (b->o->accept > 0) bench_spec_json(doc, &b->spec);
@@ -250,6 +265,11 @@ static void print_table(const session *b)
                r->arithmetic ? "arithmetic" : "memory", times);
     }
     printf("limit: by ari(thmetic) or mem(ory), whichever takes longer\n");
+    for (int64_t i = 0; i < b->n_rows && b->o->profile; i++) {
+        char title[64];
+        snprintf(title, sizeof title, "%s %s", b->rows[i].name, b->rows[i].shape);
+        bench_profile_print(title, &b->rows[i].profile, b->m, b->flops_s, pool_threads(b->p));
+    }
     if (b->o->accept > 0) bench_spec_print(&b->spec);
     if (b->o->mixed) bench_policy_print(&b->policy);
     bench_kv_print(&b->kv);

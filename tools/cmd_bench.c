@@ -32,6 +32,8 @@ static const opt_row rows[] = {
       .help =
           "kernels: the steps of one layer of the built-in shape instead, with the bytes that they "
           "move; on: joined as the forward pass joins them; off: each on its own" },
+    { "profile", 0, OPT_FLAG, F(profile),
+      .help = "model: where the time of each row's steps goes, stage by stage" },
     { "spec-accept", 0, OPT_FLOAT, F(accept), .def = "0", .hi = 1,
       .help = "measure speculation too, with two layers of the model as a draft whose guesses are "
               "right with this probability" },
@@ -111,6 +113,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (o->fusion != FUSION_NONE && strcmp(c->argv[0], "kernels") != 0)
         return lq_fail(err, LQ_EUSAGE, "--fusion: expected with bench kernels, found bench %.40s",
                        c->argv[0]);
+    if (o->profile && strcmp(c->argv[0], "model") != 0)
+        return lq_fail(err, LQ_EUSAGE, "--profile: expected with bench model, found bench %.40s",
+                       c->argv[0]);
     for (size_t i = 0; i < LQ_COUNT(kinds); i++)
         if (strcmp(kinds[i].name, c->argv[0]) == 0) return kinds[i].run(c, opts, err);
     char known[64] = "";
@@ -148,6 +153,7 @@ const cmd_row cmd_bench = {
                 "llmq bench kernels --fusion on --scheme nf4\0"
                 "llmq bench model\0"
                 "llmq bench model model.llmq --batch 1,8 --json\0"
+                "llmq bench model --batch 32 --profile\0"
                 "llmq bench model --batch 1 --mixed 64 --places 16\0"
                 "llmq bench attention --longest 1024\0"
                 "llmq bench serve http://127.0.0.1:8000 --concurrency 1,8,64\0"

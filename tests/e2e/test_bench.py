@@ -42,6 +42,21 @@ def check_cache(cache):
         assert h["token_bytes"] == one["token_bytes"] * h["kv_heads"]
 
 
+def test_where_the_time_of_a_step_goes(llmq):
+    doc = llmq.json("bench", "model", "--scheme", "u4-g128", "--batch", 2, "--profile", "--threads", 2, *SMALL)
+    for r in doc["rows"]:
+        stages = {s["stage"]: s for s in r["profile"]}
+        assert {"embedding", "norm", "activations prepared", "q k v", "attention", "o", "gate up", "down", "head"} <= set(stages)
+        assert sum(s["percent"] for s in stages.values()) == pytest.approx(100)
+        assert all(0 <= s["percent_waiting"] <= 100 for s in stages.values())
+        assert {n for n, s in stages.items() if "gflops" in s} == {"q k v", "o", "gate up", "down", "head"}
+        # the median step beside the mean of all
+        assert 0.2 < sum(s["seconds"] for s in stages.values()) / r["seconds"] < 5
+    assert "profile" not in llmq.json("bench", "model", "models/novels-1m", "--batch", 1, *SMALL)["rows"][0]
+    assert "% waiting" in llmq("bench", "model", "models/novels-1m", "--batch", 1, "--profile", *SMALL).stdout
+    assert "--profile" in llmq("bench", "kernels", "--profile", code=2).stderr
+
+
 def test_each_batching_serves_the_same_requests(llmq):
     doc = llmq.json("bench", "model", "models/novels-1m", "--batch", 1, "--mixed", 20, "--places", 4, *SMALL)["batching"]
     assert (doc["requests"], doc["places"], doc["tokens"]) == (20, 4, 20 * 8 + doc["long_answers"] * 120)
