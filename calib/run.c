@@ -6,9 +6,15 @@
 #include <unistd.h>
 
 #include "calib/spill.h"
-#include "runtime/forward.h"
 
 enum { CHUNK_TOKENS = 2048 };
+
+/* Rows of all tokens, or of one chunk where a file holds the rest. */
+typedef struct {
+    float *rows;
+    int64_t width; /* floats a row at most */
+    int fd;        /* -1: none */
+} store;
 
 struct cal_run {
     model m;
@@ -16,9 +22,9 @@ struct cal_run {
     int64_t n, len, per_chunk; /* windows, tokens in each, windows per chunk */
     bool want_h, all_experts;
     float outlier;
-    float *state; /* [n*len][hidden], or one chunk when `fd` holds the rest */
-    int fd;       /* -1: none */
-    float *x;     /* one chunk: the copy that a look consumes */
+    store state; /* hidden */
+    store inner; /* between the stages of a layer; width 0: none */
+    float *x;    /* one chunk: the copy that a look consumes */
     lq_arena scratch;
 };
 
@@ -33,39 +39,73 @@ static int64_t chunk_windows(const cal_run *r, int64_t c)
     return left < r->per_chunk ? left : r->per_chunk;
 }
 
-static size_t chunk_floats(const cal_run *r)
+static size_t chunk_floats(const cal_run *r, const store *s)
 {
-    return (size_t)(r->per_chunk * r->len * r->m.cfg->hidden);
+    return (size_t)(r->per_chunk * r->len * s->width);
 }
 
-static lq_status move_file(const cal_run *r, float *x, int64_t c, bool put, lq_err *err)
+/* Rows of `width` floats from or to the chunk's place in the file. */
+static lq_status move_file(const cal_run *r, const store *s, int64_t c, int64_t width, bool put,
+                           lq_err *err)
 {
-    const size_t n = (size_t)(chunk_windows(r, c) * r->len * r->m.cfg->hidden);
-    const size_t at = (size_t)c * chunk_floats(r);
-    return put ? spill_put(r->fd, x, n, at, err) : spill_get(r->fd, x, n, at, err);
+    const size_t n = (size_t)(chunk_windows(r, c) * r->len * width);
+    const size_t at = (size_t)c * chunk_floats(r, s);
+    return put ? spill_put(s->fd, s->rows, n, at, err) : spill_get(s->fd, s->rows, n, at, err);
 }
 
-static lq_status get_chunk(const cal_run *r, float **x, int64_t c, lq_err *err)
+static float *place_of(const cal_run *r, const store *s, int64_t c)
 {
-    *x = r->fd < 0 ? r->state + (size_t)c * chunk_floats(r) : r->state;
-    return r->fd < 0 ? LQ_OK : move_file(r, *x, c, false, err);
+    return s->fd < 0 ? s->rows + (size_t)c * chunk_floats(r, s) : s->rows;
 }
 
-static lq_status put_chunk(const cal_run *r, float *x, int64_t c, lq_err *err)
+static lq_status get_chunk(const cal_run *r, const store *s, int64_t c, int64_t width, lq_err *err)
 {
-    return r->fd < 0 ? LQ_OK : move_file(r, x, c, true, err);
+    return s->fd < 0 ? LQ_OK : move_file(r, s, c, width, false, err);
+}
+
+static lq_status put_chunk(const cal_run *r, const store *s, int64_t c, int64_t width, lq_err *err)
+{
+    return s->fd < 0 ? LQ_OK : move_file(r, s, c, width, true, err);
+}
+
+static lq_status open_store(store *s, const cal_run *r, int64_t width, const char *spill_dir,
+                            lq_err *err)
+{
+    s->width = width;
+    lq_status st = LQ_OK;
+    if (spill_dir && n_chunks(r) > 1) st = spill_open(&s->fd, spill_dir, err);
+    if (st) return st;
+    const int64_t held = s->fd < 0 ? n_chunks(r) : 1;
+    const size_t n = chunk_floats(r, s) * (size_t)held * sizeof *s->rows;
+    s->rows = malloc(n);
+    return s->rows ? LQ_OK
+                   : lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of calibration state", n);
+}
+
+static void close_store(store *s)
+{
+    if (s->fd >= 0) close(s->fd);
+    free(s->rows);
 }
 
 static lq_status embed_all(cal_run *r, const int32_t *ids, lq_err *err)
 {
     lq_status s = LQ_OK;
     for (int64_t c = 0; c < n_chunks(r) && !s; c++) {
-        float *x = r->fd < 0 ? r->state + (size_t)c * chunk_floats(r) : r->state;
+        float *x = place_of(r, &r->state, c);
         s = fwd_embed(&r->m, x, ids + c * r->per_chunk * r->len, chunk_windows(r, c), r->len,
                       MM_F32, &r->scratch, r->p, err);
-        if (!s) s = put_chunk(r, x, c, err);
+        if (!s) s = put_chunk(r, &r->state, c, r->state.width, err);
     }
     return s;
+}
+
+int64_t cal_stage_width(const arch_config *c)
+{
+    int64_t most = 0;
+    for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END; at++)
+        if (fwd_point_width(c, at) > most) most = fwd_point_width(c, at);
+    return most;
 }
 
 int64_t cal_chunk(int64_t n, int64_t len)
@@ -81,7 +121,7 @@ lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, c
     cal_run *r = calloc(1, sizeof *r);
     if (!r) return lq_fail(err, LQ_ENOMEM, "no memory for calibration");
     r->p = p;
-    r->fd = -1;
+    r->state.fd = r->inner.fd = -1;
     r->n = samples->n;
     r->len = samples->len;
     r->want_h = o->want_h;
@@ -92,16 +132,13 @@ lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, c
     if (!s && o->logits) s = model_load_head(&r->m, p, err);
     if (!s && o->frame) s = o->frame(o->user, &r->m, err);
     if (s) goto done;
-    size_t chunk = chunk_floats(r), all = chunk * (size_t)n_chunks(r) * sizeof(float);
-    if (o->spill_dir && n_chunks(r) > 1) {
-        s = spill_open(&r->fd, o->spill_dir, err);
-        if (s) goto done;
-        all = chunk * sizeof(float);
-    }
-    r->state = malloc(all);
-    r->x = malloc(chunk * sizeof *r->x);
-    if (!r->state || !r->x)
-        s = lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of calibration state", all);
+    bool stages = false, looks = false;
+    for (int64_t i = 0; i < r->m.cfg->layers; i++)
+        *(o->staged && fwd_has_points(r->m.cfg, i) ? &stages : &looks) = true;
+    s = open_store(&r->state, r, r->m.cfg->hidden, o->spill_dir, err);
+    if (!s && stages) s = open_store(&r->inner, r, cal_stage_width(r->m.cfg), o->spill_dir, err);
+    if (!s && looks && !(r->x = malloc(chunk_floats(r, &r->state) * sizeof *r->x)))
+        s = lq_fail(err, LQ_ENOMEM, "no memory for a chunk of calibration state");
     size_t need = fwd_layer_scratch(r->m.cfg, r->per_chunk * r->len, pool_threads(p));
     size_t head = fwd_logits_scratch(r->m.cfg, CAL_LOGIT_ROWS, pool_threads(p));
     if (o->logits && head > need) need = head;
@@ -119,8 +156,8 @@ done:
 void cal_close(cal_run *r)
 {
     if (!r) return;
-    if (r->fd >= 0) close(r->fd);
-    free(r->state);
+    close_store(&r->state);
+    close_store(&r->inner);
     free(r->x);
     lq_arena_free(&r->scratch);
     model_free(&r->m);
@@ -163,8 +200,8 @@ static lq_status run_layer(cal_run *r, int64_t layer, const model_layer *l, look
     for (int64_t c = 0; c < n_chunks(r) && !s; c++) {
         lq_report(job, "calibration", (double)c, (double)n_chunks(r));
         if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
-        float *x;
-        s = get_chunk(r, &x, c, err);
+        float *x = place_of(r, &r->state, c);
+        s = get_chunk(r, &r->state, c, r->state.width, err);
         if (s) break;
         int64_t w = chunk_windows(r, c);
         if (k) { /* looking: the state stays */
@@ -174,7 +211,7 @@ static lq_status run_layer(cal_run *r, int64_t layer, const model_layer *l, look
         }
         s = fwd_layer(r->m.cfg, l, layer, x, w, r->len, MM_F32, k ? &tap : NULL, &r->scratch, r->p,
                       err);
-        if (!s && !k) s = put_chunk(r, x, c, err);
+        if (!s && !k) s = put_chunk(r, &r->state, c, r->state.width, err);
     }
     return s;
 }
@@ -264,13 +301,59 @@ lq_status cal_advance(cal_run *r, int64_t layer, const model_layer *l, const lq_
     return run_layer(r, layer, l, NULL, job, err);
 }
 
+/* ---- a layer in stages ---- */
+/* Chunk c to `at`. */
+static lq_status chunk_to(cal_run *r, int64_t c, int64_t layer, const model_layer *l, fwd_point at,
+                          lq_err *err)
+{
+    const arch_config *cfg = r->m.cfg;
+    const int64_t H = r->state.width;
+    const bool reads = at != FWD_AT_O && at != FWD_AT_DOWN, writes = reads && at != FWD_AT_QKV;
+    float *x = place_of(r, &r->state, c), *u = place_of(r, &r->inner, c);
+    lq_status s = reads ? get_chunk(r, &r->state, c, H, err) : LQ_OK;
+    if (!s && at > FWD_AT_QKV) s = get_chunk(r, &r->inner, c, fwd_point_width(cfg, at - 1), err);
+    if (!s)
+        s = fwd_layer_to(cfg, l, layer, at, x, u, chunk_windows(r, c), r->len, MM_F32, &r->scratch,
+                         r->p, err);
+    if (!s && writes) s = put_chunk(r, &r->state, c, H, err);
+    if (!s && at < FWD_AT_END) s = put_chunk(r, &r->inner, c, fwd_point_width(cfg, at), err);
+    return s;
+}
+
+lq_status cal_stage(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+                    fwd_point at, const lq_job *job, lq_err *err)
+{
+    const int64_t K = fwd_point_width(r->m.cfg, at), n = n_chunks(r);
+    cal_stats *site = NULL;
+    lq_status s = LQ_OK;
+    assert(r->inner.width && fwd_has_points(r->m.cfg, layer) && (st || at == FWD_AT_END));
+    if (at < FWD_AT_END) {
+        cal_layer_stats_free(st);
+        st->tokens = r->n * r->len;
+        site = &st->site[cal_site_at(at)];
+        s = cal_stats_init(site, K, r->want_h, err);
+        site->limit = r->outlier;
+    }
+    for (int64_t c = 0; c < n && !s; c++) {
+        lq_report(job, "calibration", (double)(at * n + c), (double)(FWD_N_POINTS * n));
+        if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
+        s = chunk_to(r, c, layer, l, at, err);
+        if (!s && site)
+            cal_stats_add(site, place_of(r, &r->inner, c), K, chunk_windows(r, c) * r->len, r->p);
+    }
+    if (s || !site) return s;
+    cal_stats_finish(site);
+    return check_finite(r, site, cal_site_at(at), layer, err);
+}
+
 lq_status cal_logits(cal_run *r, float *logits, int64_t window, int64_t from, int64_t n,
                      lq_err *err)
 {
     const int64_t row = window % r->per_chunk * r->len + from;
-    float *x;
+    const int64_t c = window / r->per_chunk;
+    float *x = place_of(r, &r->state, c);
     assert(n <= CAL_LOGIT_ROWS && from + n <= r->len);
-    lq_status s = get_chunk(r, &x, window / r->per_chunk, err);
+    lq_status s = get_chunk(r, &r->state, c, r->state.width, err);
     return s ? s
              : fwd_logits(&r->m, logits, x + row * r->m.cfg->hidden, n, MM_F32, &r->scratch, r->p,
                           err);

@@ -2,7 +2,10 @@
  *
  * Holds the hidden state of every calibration token before the next layer. For each layer the
  * caller first takes statistics with the weights as they are, then quantizes them, then advances
- * the state through the quantized layer, so that later layers see the inputs they will have.
+ * the state through the quantized layer, so that later layers see the inputs they will have. Or, at
+ * half the work, he goes through it once in stages (cal_stage): the linears that read one input are
+ * quantized before the state goes on from them, so that later linears of the layer too see the
+ * inputs they will have.
  *
  * Arithmetic is f32; windows are cut into fixed chunks, so nothing depends on the number of threads
  * or on where the states are. Memory: the hidden states (or one chunk of them, the rest in a file),
@@ -12,12 +15,13 @@
 
 #include "calib/samples.h"
 #include "calib/stats.h"
-#include "runtime/model.h"
+#include "runtime/forward.h"
 
 typedef struct cal_run cal_run;
 typedef struct {
     const char *spill_dir; /* hidden states go into an unnamed file there; NULL: into memory */
     bool want_h;
+    bool staged;      /* cal_stage will be called, where layers allow it; cal_look for others */
     bool logits;      /* cal_logits will be called: the head is loaded */
     float outlier;    /* cal_stats.limit */
     bool all_experts; /* no statistics for CAL_EXPERT_IN: CAL_MLP's, of all tokens, serve. What goes
@@ -47,6 +51,13 @@ lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_l
 /* State := layer(state). */
 lq_status cal_advance(cal_run *r, int64_t layer, const model_layer *l, const lq_job *job,
                       lq_err *err);
+/* The layer's stages (runtime/forward.h), where fwd_has_points: from FWD_AT_QKV to FWD_AT_END, each
+ * once. The state goes on to `at`, with the linears of the points before as `l` has them then; st
+ * becomes the statistics of what is read there, and of nothing else (NULL with FWD_AT_END). Errors:
+ * cal_look's. */
+lq_status cal_stage(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+                    fwd_point at, const lq_job *job, lq_err *err);
+int64_t cal_stage_width(const arch_config *c); /* floats kept for a token between stages */
 /* Once the state is behind the last layer: logits [n, vocab] of positions from .. from + n of a
  * window. */
 enum { CAL_LOGIT_ROWS = 512 }; /* n at most */

@@ -52,3 +52,21 @@ int64_t cal_site_width(const arch_config *c, cal_site s)
     }
     return 0;
 }
+
+cal_site cal_site_at(fwd_point at)
+{
+    static const cal_site sites_at[FWD_AT_END] = { [FWD_AT_QKV] = CAL_ATTN,
+                                                   [FWD_AT_O] = CAL_O,
+                                                   [FWD_AT_MLP] = CAL_MLP,
+                                                   [FWD_AT_DOWN] = CAL_DOWN };
+    return sites_at[at];
+}
+
+fwd_point cal_point_of(const arch_config *c, arch_role r)
+{
+    cal_site site;
+    if (!cal_site_of(&site, c, r)) return FWD_AT_QKV;
+    for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END; at++)
+        if (cal_site_at(at) == site) return at;
+    return FWD_AT_QKV;
+}

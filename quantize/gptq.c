@@ -282,54 +282,79 @@ static bool make_perm(int32_t *perm, const float *imp, int64_t K, bool act_order
     return !act_order || gptq_order(perm, imp, K);
 }
 
-lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const float *H,
+lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bool act_order,
+                       pool *p, lq_err *err)
+{
+    const size_t k = (size_t)K;
+    *b = (gptq_basis){ .H = H, .K = K, .damp = damp, .finite = finite_matrix(H, K) };
+    b->U = malloc(k * k * sizeof *b->U);
+    b->imp = malloc(2 * k * sizeof *b->imp);
+    b->perm = malloc(k * sizeof *b->perm);
+    lq_status s = LQ_ENOMEM;
+    if (!b->U || !b->imp || !b->perm) goto done;
+    for (int64_t i = 0; i < K; i++) {
+        b->imp[i] = b->finite ? H[(size_t)i * k + (size_t)i] : 0;
+        b->dead += !(b->imp[i] > 0);
+    }
+    if (!make_perm(b->perm, b->imp, K, act_order)) goto done;
+    s = gptq_factor(b->U, &b->damp, H, b->perm, K, p, err);
+    if (s == LQ_ECHECK) { /* rounding to nearest needs neither factor nor order */
+        free(b->U);
+        b->U = NULL;
+        b->damp = 0;
+        s = make_perm(b->perm, b->imp, K, false) ? LQ_OK : LQ_ENOMEM;
+    }
+    for (int64_t i = 0; i < K; i++)
+        b->imp[K + i] = b->imp[b->perm[i]];
+done:
+    if (!s) return LQ_OK;
+    gptq_basis_free(b);
+    return lq_fail(err, s, "no memory for GPTQ on %lld inputs", (long long)K);
+}
+
+void gptq_basis_free(gptq_basis *b)
+{
+    free(b->U);
+    free(b->imp);
+    free(b->perm);
+    *b = (gptq_basis){ 0 };
+}
+
+lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
                    const gptq_opts *opts, pool *p, lq_err *err)
 {
     const int64_t N = out->t.N, K = out->t.K, G = out->t.scheme.group;
-    const size_t k = (size_t)K;
     lq_arena a = { 0 };
-    memset(rep, 0, sizeof *rep);
-    work c = { .out = out, .o = opts, .W = W, .H = H, .p = p, .ops = qz_rows_get() };
-    float *imp = lq_push(&a, 2 * k * sizeof *imp), *U = malloc(k * k * sizeof *U);
-    int32_t *perm = lq_push(&a, k * sizeof *perm);
+    *rep = (gptq_report){ .damp = b->damp, .dead = b->dead, .fallback = !b->U };
+    work c = { .out = out,
+               .o = opts,
+               .W = W,
+               .H = b->H,
+               .U = b->U,
+               .imp = b->dead < K ? b->imp : NULL,
+               .imp_perm = b->imp + K,
+               .perm = b->perm,
+               .p = p,
+               .ops = qz_rows_get() };
     c.loss = lq_push(&a, 2 * (size_t)N * sizeof *c.loss);
-    lq_status s = LQ_ENOMEM;
-    if (!U || !imp || !perm || !c.loss) goto done;
+    lq_status s = c.loss && batch_alloc(&c, &a) ? LQ_OK : LQ_ENOMEM;
+    if (s) goto done;
     c.plain = c.loss + N;
-    bool finite = finite_matrix(H, K);
-    for (int64_t i = 0; i < K; i++) {
-        imp[i] = finite ? H[(size_t)i * k + (size_t)i] : 0;
-        rep->dead += !(imp[i] > 0);
-    }
-    if (!make_perm(perm, imp, K, opts->act_order)) goto done;
-    rep->damp = opts->damp;
-    s = gptq_factor(U, &rep->damp, H, perm, K, p, err);
-    if (s == LQ_ENOMEM) goto done;
-    rep->fallback = s == LQ_ECHECK;
-    if (rep->fallback) rep->damp = 0;
-    if (rep->fallback && out->t.scheme.irregular) make_perm(perm, imp, K, false);
-    if (out->t.scheme.irregular)
+    if (out->t.scheme.irregular) {
+        c.gidx = out->w[QT_GIDX];
         for (int64_t i = 0; i < K; i++)
-            ((int32_t *)out->w[QT_GIDX])[perm[i]] = (int32_t)(i / G);
-    c.gidx = out->t.scheme.irregular ? out->w[QT_GIDX] : NULL;
-    c.U = rep->fallback ? NULL : U;
-    c.imp = rep->dead < K ? imp : NULL;
-    for (int64_t i = 0; i < K; i++)
-        imp[K + i] = imp[perm[i]];
-    c.imp_perm = imp + K;
-    c.perm = perm;
-    s = batch_alloc(&c, &a) ? LQ_OK : LQ_ENOMEM; /* after the factor's own memory went */
-    for (c.n0 = 0; c.n0 < N && !s; c.n0 += c.rows) {
+            ((int32_t *)out->w[QT_GIDX])[b->perm[i]] = (int32_t)(i / G);
+    }
+    for (c.n0 = 0; c.n0 < N; c.n0 += c.rows) {
         c.rows = batch_rows(N - c.n0);
         run_batch(&c);
     }
-    for (int64_t n = 0; n < N && !s; n++) {
+    for (int64_t n = 0; n < N; n++) {
         rep->loss += c.loss[n];
         rep->loss_rtn += c.plain[n];
     }
-    if (!finite) rep->loss = rep->loss_rtn = (double)NAN;
+    if (!b->finite) rep->loss = rep->loss_rtn = (double)NAN;
 done:
     lq_arena_free(&a);
-    free(U);
     return s ? lq_fail(err, s, "no memory for GPTQ on %lld inputs", (long long)K) : LQ_OK;
 }

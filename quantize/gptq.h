@@ -21,13 +21,23 @@
 #include "quantize/out.h"
 #include "quantize/ugrid.h"
 
+/* What all matrices that read one input have in common: zero is none. */
+typedef struct {
+    const float *H; /* [K,K], borrowed */
+    int64_t K;
+    float *U;      /* [K,K], see gptq_factor; NULL: H was not usable at any damping */
+    int32_t *perm; /* [K]: columns in the order of rounding */
+    float *imp;    /* [2 K]: diag(H), zeros where it is not finite; the same in that order */
+    double damp;   /* that made H positive definite; 0 without U */
+    int64_t dead;  /* columns with H[k][k] == 0 */
+    bool finite;
+} gptq_basis;
+
 typedef struct {
     ug_spec spec;
-    double damp;        /* added to diag(H), as a fraction of its mean; 0 means 0.01 */
-    bool act_order;     /* round the columns by falling H[k][k] */
-    bool static_groups; /* choose every group's grid before any column is rounded; with act_order
-                           and without this the groups follow the order: out's scheme must be
-                           `irregular` */
+    bool static_groups; /* choose every group's grid before any column is rounded; without this the
+                           groups follow the basis' order: where that is not the columns', out's
+                           scheme must be `irregular` */
     int sweeps;
 } gptq_opts;
 
@@ -42,9 +52,15 @@ typedef struct {
     bool fallback;   /* H was not usable at any damping: rounded to nearest throughout */
 } gptq_report;
 
-/* out->t.scheme: QT_UINT, groups that divide K. W is finite.
+/* damp: added to diag(H), as a fraction of its mean, 0 means 0.01; act_order: round the columns by
+ * falling H[k][k]. H stays with the basis. Errors: LQ_ENOMEM. */
+lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bool act_order,
+                       pool *p, lq_err *err);
+void gptq_basis_free(gptq_basis *b);
+
+/* out->t.scheme: QT_UINT, groups that divide K = b->K. W is finite.
  * Errors: LQ_ENOMEM. */
-lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const float *H,
+lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
                    const gptq_opts *opts, pool *p, lq_err *err);
 
 /* U [K,K] f32, upper, with inverse(H' + damp * mean(diag H') I) = U^T U, H'[i][j] =

@@ -209,19 +209,38 @@ static void release_part(const run *r, int64_t part)
         if (r->plan.e[i].part == part) src_release(r->src, r->plan.e[i].src);
 }
 
-static lq_status advance(run *r, int64_t layer, const model_layer *l, lq_err *err)
+/* stages: the state is before the last of the layer's linears. */
+static lq_status advance(run *r, int64_t layer, const model_layer *l, bool stages, lq_err *err)
 {
     if (layer + 1 == r->plan.cfg.layers) return LQ_OK; /* nobody looks behind the last layer */
     meter_phase(&r->meter, METER_ADVANCING, layer);
-    return cal_advance(r->cal, layer, l, r->job, err);
+    return stages ? cal_stage(r->cal, NULL, layer, l, FWD_AT_END, r->job, err)
+                  : cal_advance(r->cal, layer, l, r->job, err);
 }
 
 /* A layer that is looked at while it is quantized. */
 typedef struct {
     run *r;
     int64_t layer;
-    const model_layer *l;
+    model_layer *l;
+    lq_arena *a; /* of l */
 } sight;
+
+static lq_status look_at(void *user, cal_layer_stats **st, fwd_point at, lq_err *err)
+{
+    const sight *s = user;
+    *st = &s->r->st;
+    meter_phase(&s->r->meter, METER_STATISTICS, s->layer);
+    const lq_status status = cal_stage(s->r->cal, *st, s->layer, s->l, at, s->r->job, err);
+    meter_phase(&s->r->meter, METER_ROUNDING, s->layer);
+    return status;
+}
+
+static lq_status take(void *user, const qz_item *items, size_t n, lq_err *err)
+{
+    const sight *s = user;
+    return qz_part_apply(s->l, &s->r->plan.cfg, items, n, s->a, s->r->p, err);
+}
 
 static lq_status look(void *user, cal_layer_stats **st, int64_t first, int64_t n, lq_err *err)
 {
@@ -240,8 +259,12 @@ static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err 
     model_layer l;
     qz_part part = { 0 };
     size_t n = 0;
-    sight at = { r, layer, &l };
+    sight at = { r, layer, &l, &a };
+    const bool done = qz_state_done(&r->state, layer);
+    const bool stages = !done && qz_in_stages(r->j->o) && fwd_has_points(&r->plan.cfg, layer);
     qz_eyes eyes = { .look = look,
+                     .look_at = stages ? look_at : NULL,
+                     .take = stages ? take : NULL,
                      .user = &at,
                      .hessian = qz_methods[r->j->o->method].hessian,
                      .limit = r->need.experts,
@@ -249,16 +272,16 @@ static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err 
                      .curvature = r->curvature.G ? &r->curvature : NULL,
                      .rest = r->codes };
     lq_status s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
-    if (!s && !qz_state_done(&r->state, layer)) {
+    if (!s && !done) {
         s = qz_part_make(&part, &r->plan, layer, r->j->o, &eyes, r->p, r->job, err);
         if (!s) s = src_unchanged(r->src, err); /* else nothing of it is kept */
         if (!s) s = qz_state_add(&r->state, layer, &part, err);
         qz_part_free(&part);
         release_part(r, layer);
     }
-    if (!s) s = qz_state_items(&r->state, &r->plan, layer, items, &n, err);
-    if (!s) s = qz_part_apply(&l, &r->plan.cfg, items, n, &a, r->p, err);
-    if (!s) s = advance(r, layer, &l, err);
+    if (!s && !stages) s = qz_state_items(&r->state, &r->plan, layer, items, &n, err);
+    if (!s && !stages) s = qz_part_apply(&l, &r->plan.cfg, items, n, &a, r->p, err);
+    if (!s) s = advance(r, layer, &l, stages, err);
     lq_arena_free(&a);
     qz_state_drop(&r->state, layer); /* else they would add up to the whole result */
     return s;
@@ -295,6 +318,7 @@ static lq_status all_parts(run *r, lq_err *err)
     if (look >= 0) {
         cal_opts o = { .spill_dir = r->need.spill ? r->state.dir : NULL,
                        .want_h = qz_methods[r->j->o->method].hessian,
+                       .staged = qz_in_stages(r->j->o),
                        .outlier = (float)qz_outlier_threshold(r->j->o),
                        .all_experts = r->j->o->all_experts };
         s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);
@@ -631,6 +655,7 @@ static lq_status start_meter(run *r, const lq_job *job, lq_err *err)
         .plan = &r->plan,
         .calibrated = c != NULL,
         .hessian = qz_methods[j->o->method].hessian,
+        .staged = qz_in_stages(j->o),
         .tune_steps = grad_covers(src_config(r->src)) ? qz_tune_steps(j->o) : 0,
         .tokens = c ? c->n * c->len : 0,
         .curvature_tokens = look >= 0 ? curvature_windows(j, &r->plan) * c->len : 0,

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "calib/self.h"
+#include "calib/sites.h"
 
 const char *const meter_phases[METER_N] = {
     [METER_CURVATURE] = "curvature", [METER_STATISTICS] = "statistics",
@@ -65,8 +66,11 @@ static void add_entry(qz_meter *m, const meter_work *w, const plan_entry *e)
     if (!linear) return;
     add_gradient(m, w, n);
     if (!layer || !w->calibrated) return;
-    *cost_of(m, e->part, METER_STATISTICS) += T * run / forward;
-    if (e->part + 1 < m->n_layers) *cost_of(m, e->part, METER_ADVANCING) += T * run / forward;
+    const bool staged = w->staged && fwd_has_points(c, e->part);
+    const bool last = cal_point_of(c, e->role) == FWD_AT_DOWN;
+    if (!staged || !last) *cost_of(m, e->part, METER_STATISTICS) += T * run / forward;
+    if (e->part + 1 < m->n_layers && (!staged || last))
+        *cost_of(m, e->part, METER_ADVANCING) += T * run / forward;
     if (!w->hessian) return;
     const double K = (double)e->K;
     /* H once per site, which is about one in two linears */
@@ -87,18 +91,32 @@ static double pace(const qz_meter *m, int k)
     return cost > 0 && secs > 0 ? secs / cost : 1;
 }
 
+/* A phase of the layer at work has come to `part`. */
+static void reach(qz_meter *m, int k, double part)
+{
+    const double cost = *cost_of(m, m->layer, (meter_kind)k);
+    if (part > 1) part = 1;
+    if (part <= m->reached[k]) return;
+    m->done[k] += (part - m->reached[k]) * cost;
+    if (m->done[k] > m->total[k]) m->done[k] = m->total[k];
+    m->reached[k] = part;
+}
+
 /* The phase at work up to now: seconds, and cost as far as its own reports say. */
 static void account(qz_meter *m, double t, double part)
 {
     if (m->kind < 0) return;
-    const double cost = *cost_of(m, m->layer, (meter_kind)m->kind);
-    if (part > 1) part = 1;
     m->secs[m->kind] += t - m->started;
     m->started = t;
-    if (part <= m->part) return;
-    m->done[m->kind] += (part - m->part) * cost;
-    if (m->done[m->kind] > m->total[m->kind]) m->done[m->kind] = m->total[m->kind];
-    m->part = part;
+    reach(m, m->kind, part);
+}
+
+static void end_layer(qz_meter *m)
+{
+    for (int k = 0; k < METER_N; k++) {
+        if (m->reached[k] >= 0) reach(m, k, 1);
+        m->reached[k] = -1;
+    }
 }
 
 static void show(qz_meter *m, double t)
@@ -112,7 +130,7 @@ static void show(qz_meter *m, double t)
                             .layer = m->layer,
                             .n_layers = m->n_layers,
                             .detail = m->detail,
-                            .part = m->part,
+                            .part = m->reached[m->kind],
                             .all = m->all,
                             .secs = secs,
                             .secs_left = left };
@@ -134,7 +152,7 @@ static void heard(void *user, const char *what, double done, double total)
     if (m->kind < 0) return;
     const double t = now(), part = total > 0 ? done / total : 0;
     const bool other = at_work[m->kind] && strcmp(what, at_work[m->kind]) != 0;
-    account(m, t, other ? m->part : part);
+    account(m, t, other ? 0 : part);
     snprintf(m->detail, sizeof m->detail, "%s", m->kind == METER_ROUNDING || other ? what : "");
     show(m, t);
 }
@@ -143,6 +161,8 @@ lq_status meter_open(qz_meter *m, const meter_work *w, const meter_view *view, c
                      lq_err *err)
 {
     *m = (qz_meter){ .outer = outer, .view = *view, .n_layers = w->plan->cfg.layers, .kind = -1 };
+    for (int k = 0; k < METER_N; k++)
+        m->reached[k] = -1;
     m->job = (lq_job){ .report = heard, .user = m, .stop = outer ? outer->stop : NULL };
     m->cost = calloc((size_t)(m->n_layers + 1) * METER_N, sizeof *m->cost);
     if (!m->cost)
@@ -177,18 +197,22 @@ void meter_skip(qz_meter *m, int64_t part, bool advance)
 void meter_phase(qz_meter *m, meter_kind kind, int64_t layer)
 {
     const double t = now();
-    account(m, t, 1);
+    account(m, t, 0);
+    if (layer != m->layer || layer < 0) end_layer(m);
     m->kind = (int)kind;
     m->layer = layer;
     m->started = t;
-    m->part = 0;
+    if (m->reached[kind] < 0) m->reached[kind] = 0;
     m->detail[0] = 0;
     show(m, t);
 }
 
 void meter_end(qz_meter *m, double secs[METER_N])
 {
-    if (m->cost) account(m, now(), 1);
+    if (m->cost) {
+        account(m, now(), 0);
+        end_layer(m);
+    }
     m->kind = -1;
     memcpy(secs, m->secs, sizeof m->secs);
 }

@@ -41,6 +41,7 @@ typedef struct {
 typedef struct {
     const qz_plan *plan;
     bool calibrated, hessian;
+    bool staged; /* layers that allow it go through one pass, in stages */
     int tune_steps;
     int64_t tokens, curvature_tokens, check_tokens; /* 0: no such phase */
     int64_t tuned_tokens;                           /* of one step */
@@ -54,8 +55,9 @@ typedef struct {
     int64_t n_layers, layer;
     double *cost; /* [n_layers + 1][METER_N], usual seconds on one machine */
     double total[METER_N], done[METER_N], secs[METER_N];
-    int kind; /* -1: none yet */
-    double began, started, part, all;
+    int kind;                /* -1: none yet */
+    double reached[METER_N]; /* 0..1 of a phase of the layer at work; -1: not begun */
+    double began, started, all;
     char detail[64];
 } qz_meter;
 
@@ -65,7 +67,8 @@ lq_status meter_open(qz_meter *m, const meter_work *w, const meter_view *view, c
 void meter_close(qz_meter *m);
 /* This part was finished by an earlier run; text still goes through the layer when `advance`. */
 void meter_skip(qz_meter *m, int64_t part, bool advance);
-/* What follows is of this kind; layer -1: of no single one. Ends the phase before. */
+/* What follows is of this kind; layer -1: of no single one. A layer's kinds may come in turns: each
+ * goes on where it was, and all have ended when another layer is named, or none. */
 void meter_phase(qz_meter *m, meter_kind kind, int64_t layer);
 
 /* Ends the last phase; seconds of each kind (none, where m is zero: not opened). */

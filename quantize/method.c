@@ -37,6 +37,8 @@ bool qz_calibrated(const qz_opts *o)
     return qz_methods[o->method].calibrated && !(o->method == QZ_INT8 && o->outlier_threshold < 0);
 }
 
+bool qz_in_stages(const qz_opts *o) { return qz_calibrated(o) && !qz_folds(o); }
+
 double qz_outlier_share(const qz_opts *o)
 {
     return o->outlier_share < 0 ? 0 : o->outlier_share > 0 ? o->outlier_share : 0.06;

@@ -60,6 +60,9 @@ typedef struct {
 
 bool qz_folds(const qz_opts *o); /* do the options ask for AWQ's scales? */
 bool qz_calibrated(const qz_opts *o);
+/* Are a layer's linears rounded in stages, where it allows them (runtime/forward.h)? Folding wants
+ * the statistics of all of them first. */
+bool qz_in_stages(const qz_opts *o);
 double qz_outlier_share(const qz_opts *o);
 double qz_outlier_threshold(const qz_opts *o); /* where there is a decomposition */
 int qz_tune_steps(const qz_opts *o);           /* 0: no tuning */

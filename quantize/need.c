@@ -18,7 +18,6 @@
 #include "quantize/probe.h"
 #include "quantize/rest.h"
 #include "quantize/tune.h"
-#include "runtime/forward.h"
 
 enum {
     PROGRAM = 13 << 20,   /* code, libraries, plan, tokenizer, reports */
@@ -128,9 +127,29 @@ static size_t run_bytes(const need_work *w, int64_t windows, int64_t len, bool s
            (size_t)(chunk * widest) * 2 * F;
 }
 
+static bool in_stages(const need_work *w, int64_t layer)
+{
+    return qz_in_stages(w->o) && fwd_has_points(&w->plan->cfg, layer);
+}
+
+static bool any_layer(const need_work *w, bool staged)
+{
+    for (int64_t i = 0; i < w->plan->cfg.layers; i++)
+        if (in_stages(w, i) == staged) return true;
+    return false;
+}
+
+/* What is kept between the stages of a layer. */
+static size_t stage_bytes(const need_work *w, bool spill)
+{
+    const int64_t rows = spill ? cal_chunk(w->windows, w->len) : w->windows * w->len;
+    return any_layer(w, true) ? (size_t)(rows * cal_stage_width(&w->plan->cfg)) * F : 0;
+}
+
 /* The copy of a chunk that looking at it consumes. */
 static size_t look_bytes(const need_work *w)
 {
+    if (!any_layer(w, false)) return 0;
     return (size_t)(cal_chunk(w->windows, w->len) * w->plan->cfg.hidden) * F;
 }
 
@@ -145,8 +164,8 @@ static size_t h_bytes(const arch_config *c, cal_site s)
     return K * K * F;
 }
 
-/* H of the layer's inputs: what it has once, and of one expert. */
-static void h_of_layer(size_t *once, size_t *expert, const need_work *w, int64_t layer)
+/* H of the layer's inputs: of what it has once (in stages one at a time), and of one expert. */
+static void h_of_layer(size_t *once, size_t *expert, const need_work *w, int64_t layer, bool staged)
 {
     const arch_config *c = &w->plan->cfg;
     bool has[CAL_N_SITES] = { false };
@@ -157,7 +176,8 @@ static void h_of_layer(size_t *once, size_t *expert, const need_work *w, int64_t
         if (arch_has(c, r, layer) && cal_site_of(&site, c, r)) has[site] = true;
     for (int s = 0; s < CAL_N_SITES; s++)
         if (has[s] && s < CAL_N_SHARED)
-            *once += h_bytes(c, (cal_site)s);
+            *once =
+                staged ? larger(*once, h_bytes(c, (cal_site)s)) : *once + h_bytes(c, (cal_site)s);
         else if (has[s] && !(s == CAL_EXPERT_IN && w->o->all_experts))
             *expert += h_bytes(c, (cal_site)s);
 }
@@ -184,14 +204,17 @@ static size_t layers_peak(const need_work *w, choice ch)
         part_need p;
         size_t once, expert;
         of_part(&p, w, i);
-        h_of_layer(&once, &expert, w, i);
+        h_of_layer(&once, &expert, w, i, in_stages(w, i));
         const size_t all = expert * (size_t)(c->layer[i].moe ? c->experts : 0);
         const size_t some = larger(ch.experts, expert);
         const size_t h = once + (all < some ? all : some);
         const size_t rounding = p.stored + p.fold + p.made + p.rest + p.unit;
-        peak = larger(peak, p.packed + h + larger(rounding, p.repacked + p.made));
+        const size_t both =
+            in_stages(w, i) ? rounding + p.repacked : larger(rounding, p.repacked + p.made);
+        peak = larger(peak, p.packed + h + both);
     }
-    return peak + curvature_bytes(w) + run_bytes(w, w->windows, w->len, ch.spill) + look_bytes(w);
+    return peak + curvature_bytes(w) + run_bytes(w, w->windows, w->len, ch.spill) +
+           stage_bytes(w, ch.spill) + look_bytes(w);
 }
 
 /* Without calibration: the largest tensor, beside the one before it, which is written meanwhile;
@@ -322,7 +345,7 @@ static size_t measuring_peak(const need_work *w, int64_t n)
     size_t once, expert, peak = 0;
     for (int64_t i = 0; i < w->plan->cfg.layers; i++) {
         of_part(&p, w, i);
-        h_of_layer(&once, &expert, w, i);
+        h_of_layer(&once, &expert, w, i, false);
         peak = larger(peak, 2 * p.packed + once + expert + p.unit);
     }
     const arch_config *c = &w->plan->cfg;
@@ -369,8 +392,12 @@ static size_t disk_bytes(const need_work *w, bool spill)
         of_part(&p, w, i);
         sum += p.made + p.rest;
     }
+    const size_t layers = state_bytes(w, w->windows, w->len, false) + stage_bytes(w, false);
+    const size_t tuning = state_bytes(w, windows, w->len, false);
+    if (spill && w->windows * w->len > cal_chunk(w->windows, w->len))
+        return sum + larger(layers, tuning);
     spill = spill && windows * w->len > cal_chunk(windows, w->len);
-    return sum + (spill ? state_bytes(w, windows, w->len, false) : 0);
+    return sum + (spill ? tuning : 0);
 }
 
 /* A limit as the option takes it: no digits of it are lost. */

@@ -36,11 +36,14 @@ static bool by_matrix(const target *t)
     return t->e->count > 1 && (k == QT_UINT || k == QT_I8 || k == QT_I8_OUTLIER);
 }
 
-/* Is it made along with expert `expert` (-1: with what the layer has once)? */
-static bool belongs(const target *t, int64_t expert)
+static bool in_stages(const work *w) { return w->eyes && w->eyes->look_at; }
+
+/* Is it made along with expert `expert` (-1: with what the layer has once), and now? */
+static bool belongs(const work *w, const target *t, int64_t expert)
 {
     const plan_entry *e = t->e;
     if (!e->known || !e->quantize) return false;
+    if (in_stages(w) && cal_point_of(w->c, e->role) != w->at) return false;
     if (by_matrix(t)) return expert >= 0 && expert < e->count;
     return e->expert == expert;
 }
@@ -138,6 +141,14 @@ static lq_status curvature_of(const work *w, sides *c, const unit *u, lq_arena *
     return LQ_OK;
 }
 
+/* The factor of H: of the matrix before, where it read the same input. */
+static lq_status basis_of(work *w, const float *H, int64_t K, lq_err *err)
+{
+    if (w->basis.H == H) return LQ_OK;
+    gptq_basis_free(&w->basis);
+    return gptq_prepare(&w->basis, H, K, w->o->damp, !w->o->no_act_order, w->p, err);
+}
+
 static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
 {
     const qt_tensor *q = &out->t;
@@ -170,11 +181,10 @@ static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
         sides c;
         s = curvature_of(w, &c, u, &a, err);
         kfac_opts k = { spec, w->o->damp, 0, SWEEPS, ROUNDS };
-        gptq_opts o = { spec, w->o->damp, !w->o->no_act_order,
-                        !w->o->no_static_groups || u->t->e->count > 1, SWEEPS };
-        if (!s)
-            s = c.G ? kfac_run(out, &rep, W, c.H, c.G, &k, w->p, err)
-                    : gptq_run(out, &rep, W, H, &o, w->p, err);
+        gptq_opts o = { spec, !w->o->no_static_groups || u->t->e->count > 1, SWEEPS };
+        if (!s && c.G) s = kfac_run(out, &rep, W, c.H, c.G, &k, w->p, err);
+        if (!s && !c.G) s = basis_of(w, H, u->K, err);
+        if (!s && !c.G) s = gptq_run(out, &rep, W, &w->basis, &o, w->p, err);
         if (!s) {
             /* kfac's is by another H */
             if (isnan(u->loss_rtn) && c.G) s = part_measure_rtn(w, u, err);
@@ -345,7 +355,7 @@ static lq_status make_group(work *w, int64_t expert, lq_err *err)
     if (!g.u) s = part_no_memory(w->n * sizeof *g.u, err);
     for (size_t i = 0; i < w->n && !s; i++) {
         target *t = &w->targets[i];
-        if (!belongs(t, expert)) continue;
+        if (!belongs(w, t, expert)) continue;
         unit *u = &g.u[g.n++];
         *u = unit_of(w, t, expert);
         if (fold) s = part_read(u, &g.a, err);
@@ -360,6 +370,7 @@ static lq_status make_group(work *w, int64_t expert, lq_err *err)
         if (!s) tell(w, u);
         lq_arena_free(&copy);
     }
+    gptq_basis_free(&w->basis);
     lq_arena_free(&g.a);
     return s;
 }
@@ -389,8 +400,31 @@ static lq_status look(work *w, int64_t first, int64_t n, lq_err *err)
     return w->eyes ? w->eyes->look(w->eyes->user, &w->st, first, n, err) : LQ_OK;
 }
 
+static lq_status hand_over(work *w, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < w->n && !s; i++) {
+        const target *t = &w->targets[i];
+        const qz_item item = { .e = t->e, .t = t->out.t };
+        if (belongs(w, t, -1)) s = w->eyes->take(w->eyes->user, &item, 1, err);
+    }
+    return s;
+}
+
+static lq_status make_stages(work *w, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (w->at = FWD_AT_QKV; w->at < FWD_AT_END && !s; w->at++) {
+        s = w->eyes->look_at(w->eyes->user, &w->st, w->at, err);
+        if (!s) s = make_group(w, -1, err);
+        if (!s) s = hand_over(w, err);
+    }
+    return s;
+}
+
 static lq_status make_groups(work *w, lq_err *err)
 {
+    if (in_stages(w)) return make_stages(w, err);
     const int64_t all = n_experts(w), batch = experts_at_once(w);
     lq_status s = look(w, 0, batch, err);
     if (!s) s = make_group(w, -1, err);

@@ -3,7 +3,9 @@
  * Without statistics each matrix is done alone. With them the linears that a layer has once are
  * read as f32 together, scales are folded where the options ask for it (quantize/fold.h), and each
  * is rounded by the method of its scheme and of the options; then one expert after the other
- * likewise (auto: without curvature as gptq):
+ * likewise (auto: without curvature as gptq). Where nothing is folded and the layer has points
+ * (runtime/forward.h), statistics come point after point, each of inputs that the quantized linears
+ * before made:
  *
  *     scheme         rtn, absmax, nf4, fp4, int8   gptq         awq         auto       (hqq:
  * hqq_run) u{2,3,4,8}     rounding to nearest           gptq_run     awq_round   kfac_run i8*, nf4,
@@ -41,6 +43,10 @@ typedef struct {
     /* Of the part's sites, and of experts first .. first + n (calib/run.h). They stay until the
      * next call, and are changed by folding. */
     lq_status (*look)(void *user, cal_layer_stats **st, int64_t first, int64_t n, lq_err *err);
+    /* In stages, where the part is a layer that allows it; else both are NULL. Statistics at a
+     * point, FWD_AT_QKV first; and the linears that read there, once they are rounded. */
+    lq_status (*look_at)(void *user, cal_layer_stats **st, fwd_point at, lq_err *err);
+    lq_status (*take)(void *user, const qz_item *items, size_t n, lq_err *err);
     void *user;
     bool hessian;            /* they hold H */
     size_t limit;            /* bytes of experts' H at once, at least one expert's; 0: no limit */

@@ -3,6 +3,7 @@
 #ifndef LLMQ_QUANTIZE_PART_WORK_H
 #define LLMQ_QUANTIZE_PART_WORK_H
 
+#include "quantize/gptq.h"
 #include "quantize/loss.h"
 #include "quantize/part.h"
 #include "quantize/rtn.h"
@@ -46,6 +47,8 @@ typedef struct {
     const qz_eyes *eyes;
     bool fold;           /* the options ask for it, and there will be H */
     cal_layer_stats *st; /* of the last look */
+    fwd_point at;        /* what is made now, in stages */
+    gptq_basis basis;    /* of the last matrix of the group that took one */
     pool *p;
     const lq_job *job;
     target *targets; /* all entries of the part, in the plan's order */

@@ -55,6 +55,26 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
                     int64_t n_windows, int64_t window_len, mm_acts acts, const fwd_tap *tap,
                     lq_arena *scratch, pool *p, lq_err *err);
 size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads);
+
+/* The same layer in stages, for those who change its linears on the way: each ends where the next
+ * linears read. What they read is all that is kept beside x. */
+typedef enum {
+    FWD_AT_QKV,  /* q, k, v, or the fused one: [T, hidden] */
+    FWD_AT_O,    /* o: attention's output, [T, heads * v_dim] */
+    FWD_AT_MLP,  /* gate and up: [T, hidden] */
+    FWD_AT_DOWN, /* down: activated, [T, ffn] */
+    FWD_AT_END,  /* nothing */
+    FWD_N_POINTS
+} fwd_point;
+/* Is it such a sequence? Not where both branches read one x, nor with MLA or experts. */
+bool fwd_has_points(const arch_config *c, int64_t layer);
+int64_t fwd_point_width(const arch_config *c, fwd_point at);
+/* From the point before `at` to `at`: u [T, the width there] holds what the linears read there, and
+ * then what those at `at` read; x [T, hidden] is read on the way to FWD_AT_QKV, and changed on the
+ * way to FWD_AT_MLP and FWD_AT_END. All stages together make fwd_layer's bits. */
+lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point at,
+                       float *x, float *u, int64_t n_windows, int64_t window_len, mm_acts acts,
+                       lq_arena *scratch, pool *p, lq_err *err);
 /* logits [T, vocab] of T rows behind the last layer. */
 lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts acts,
                      lq_arena *scratch, pool *p, lq_err *err);

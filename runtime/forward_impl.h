@@ -90,6 +90,10 @@ static inline mm_out fwd_out(const model_linear *l, float *y, int64_t ldy, bool 
 void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                    const fwd_group *groups, int64_t n_groups, const int64_t *picked,
                    int64_t n_picked);
+/* Of a layer that has points (runtime/forward.h) what lies before `at`; its input is where the
+ * point before left it: h, a or mlp. */
+void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, const fwd_kv *kv,
+                const fwd_group *groups, int64_t n_groups);
 /* Final norm and head of x's first n rows: logits [n, vocab]. */
 void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t n);
 /* Experts in the MLP's place: h to out. (forward_moe.c) */

@@ -380,7 +380,8 @@ static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg
             k_act(g, c->ffn, (k_act_fn)c->act);
 }
 
-static void run_mlp(const fwd_rows *r, const model_layer *l)
+/* h to activated. */
+static void enter_mlp(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
     const int64_t ld = fwd_mlp_width(c);
@@ -396,9 +397,14 @@ static void run_mlp(const fwd_rows *r, const model_layer *l)
     mm_run(outs, n, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
     pool_stage(r->p, STAGE_ACT);
     fwd_each(r, r->R, act_chunk, NULL);
-    fwd_tap_rows(r, R_DOWN, r->mlp, ld, c->ffn);
+}
+
+static void run_down(const fwd_rows *r, const model_layer *l)
+{
+    const int64_t ld = fwd_mlp_width(r->c);
+    fwd_tap_rows(r, R_DOWN, r->mlp, ld, r->c->ffn);
     if (r->tap && r->tap->inputs_only) return;
-    mm_out down = fwd_out(&l->lin[R_DOWN], r->out, c->hidden, true);
+    mm_out down = fwd_out(&l->lin[R_DOWN], r->out, r->c->hidden, true);
     pool_stage(r->p, STAGE_MLP_OUT);
     mm_run(&down, 1, r->mlp, ld, r->R, r->acts, r->scratch, r->p);
 }
@@ -411,14 +417,11 @@ static void gather(float *x, int64_t K, const int64_t *rows, int64_t n)
         if (rows[i] != i) memmove(x + i * K, x + rows[i] * K, (size_t)K * sizeof *x);
 }
 
-void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
-                   const fwd_group *groups, int64_t n_groups, const int64_t *picked,
-                   int64_t n_picked)
+/* h to attention's output a. */
+static void run_attention(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                          const fwd_group *groups, int64_t n_groups)
 {
-    const arch_config *c = r->c;
-    const model_vector *v = l->vec;
-    enter_branch(r, &v[R_ATTN_NORM]);
-    if (c->w.mla)
+    if (r->c->w.mla)
         fwd_run_mla(r, l);
     else
         run_qkv(r, l);
@@ -428,6 +431,42 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
         fwd_each(r, groups[i].n_rows, store_chunk, &a);
         attend(r, l, layer, kv, &groups[i]);
     }
+}
+
+/* a joins x. */
+static void leave_attention(fwd_rows *r, const model_layer *l)
+{
+    open_out(r, &l->vec[R_ATTN_POST_NORM]);
+    run_wo(r, l);
+    close_out(r, &l->vec[R_ATTN_NORM], &l->vec[R_ATTN_POST_NORM]);
+}
+
+void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, const fwd_kv *kv,
+                const fwd_group *groups, int64_t n_groups)
+{
+    const model_vector *v = l->vec;
+    if (at == FWD_AT_QKV) enter_branch(r, &v[R_ATTN_NORM]);
+    if (at == FWD_AT_O) run_attention(r, l, layer, kv, groups, n_groups);
+    if (at == FWD_AT_MLP) {
+        leave_attention(r, l);
+        enter_branch(r, &v[R_MLP_NORM]);
+    }
+    if (at == FWD_AT_DOWN) enter_mlp(r, l);
+    if (at == FWD_AT_END) {
+        open_out(r, &v[R_MLP_POST_NORM]);
+        run_down(r, l);
+        close_out(r, &v[R_MLP_NORM], &v[R_MLP_POST_NORM]);
+    }
+}
+
+void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                   const fwd_group *groups, int64_t n_groups, const int64_t *picked,
+                   int64_t n_picked)
+{
+    const arch_config *c = r->c;
+    const model_vector *v = l->vec;
+    enter_branch(r, &v[R_ATTN_NORM]);
+    run_attention(r, l, layer, kv, groups, n_groups);
     if (picked) {
         gather(r->x, c->hidden, picked, n_picked);
         gather(r->h, c->hidden, picked, n_picked);
@@ -437,14 +476,14 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
     }
     /* A parallel MLP reads x before attention joins it, or attention's own input. */
     if (c->w.parallel && v[R_MLP_NORM].w) enter_branch(r, &v[R_MLP_NORM]);
-    open_out(r, &v[R_ATTN_POST_NORM]);
-    run_wo(r, l);
-    close_out(r, &v[R_ATTN_NORM], &v[R_ATTN_POST_NORM]);
+    leave_attention(r, l);
     if (!c->w.parallel) enter_branch(r, &v[R_MLP_NORM]);
     open_out(r, &v[R_MLP_POST_NORM]);
-    if (c->layer[layer].moe)
+    if (c->layer[layer].moe) {
         fwd_run_moe(r, l);
-    else
-        run_mlp(r, l);
+    } else {
+        enter_mlp(r, l);
+        run_down(r, l);
+    }
     close_out(r, &v[R_MLP_NORM], &v[R_MLP_POST_NORM]);
 }

@@ -79,6 +79,59 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
     return LQ_OK;
 }
 
+/* ---- in stages ---- */
+bool fwd_has_points(const arch_config *c, int64_t layer)
+{
+    return !c->w.parallel && !c->w.mla && !c->layer[layer].moe;
+}
+
+int64_t fwd_point_width(const arch_config *c, fwd_point at)
+{
+    const int64_t width[FWD_N_POINTS] = { [FWD_AT_QKV] = c->hidden,
+                                          [FWD_AT_O] = c->heads * c->v_dim,
+                                          [FWD_AT_MLP] = c->hidden,
+                                          [FWD_AT_DOWN] = c->ffn };
+    return width[at];
+}
+
+/* Where a point's rows lie, ld floats apart. */
+static float *rows_at(const fwd_rows *r, fwd_point at, int64_t *ld)
+{
+    float *const from[FWD_N_POINTS] = { r->h, r->a, r->h, r->mlp, NULL };
+    *ld = at == FWD_AT_DOWN ? fwd_mlp_width(r->c) : fwd_point_width(r->c, at);
+    return from[at];
+}
+
+lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point at,
+                       float *x, float *u, int64_t n_windows, int64_t window_len, mm_acts acts,
+                       lq_arena *scratch, pool *p, lq_err *err)
+{
+    if (n_windows == 0 || window_len == 0) return LQ_OK;
+    const size_t mark = lq_arena_mark(scratch);
+    int64_t ld;
+    windows w;
+    lq_status s = open_windows(&w, c, x, n_windows, window_len, acts, scratch, p, err);
+    if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
+    const int64_t T = w.rows.R;
+    if (at > FWD_AT_QKV) {
+        const int64_t K = fwd_point_width(c, at - 1);
+        float *in = rows_at(&w.rows, at - 1, &ld);
+        for (int64_t t = 0; t < T; t++)
+            memcpy(in + t * ld, u + t * K, (size_t)K * sizeof *u);
+    }
+    pool_enter(p);
+    fwd_run_to(&w.rows, l, layer, at, &w.kv, w.groups, n_windows);
+    pool_leave(p);
+    if (at < FWD_AT_END) {
+        const int64_t K = fwd_point_width(c, at);
+        const float *out = rows_at(&w.rows, at, &ld);
+        for (int64_t t = 0; t < T; t++)
+            memcpy(u + t * K, out + t * ld, (size_t)K * sizeof *u);
+    }
+    lq_arena_reset(scratch, mark);
+    return LQ_OK;
+}
+
 lq_status fwd_embed(const model *m, float *x, const int32_t *ids, int64_t n_windows,
                     int64_t window_len, mm_acts acts, lq_arena *scratch, pool *p, lq_err *err)
 {

@@ -1,5 +1,6 @@
 /* tests/test_forward.c - the forward pass against the logits of transformers, and against itself:
  * batch, chunks, blocks, threads and shared prefixes change no byte. */
+#include "calib/sites.h"
 #include "runtime/forward.h"
 #include "tests/check.h"
 #include "tests/rig.h"
@@ -444,7 +445,7 @@ typedef struct {
     int n;
     arch_role roles[32];
     int64_t K[32];
-    double sum;
+    double sums[32], sum; /* of magnitudes: of each, of all */
 } tap_log;
 
 static void log_tap(void *user, arch_role role, int64_t expert, const float *x, int64_t ldx,
@@ -452,11 +453,20 @@ static void log_tap(void *user, arch_role role, int64_t expert, const float *x, 
 {
     tap_log *l = user;
     if (l->n == 32 || expert >= 0) return; /* experts: test_moe.c */
-    l->roles[l->n] = role;
-    l->K[l->n++] = K;
+    double sum = 0;
     for (int64_t t = 0; t < n; t++)
         for (int64_t k = 0; k < K; k++)
-            l->sum += fabs((double)x[t * ldx + k]);
+            sum += fabs((double)x[t * ldx + k]);
+    l->roles[l->n] = role;
+    l->sums[l->n] = sum;
+    l->K[l->n++] = K;
+    l->sum += sum;
+}
+
+static int64_t widest(const arch_config *c)
+{
+    const int64_t a = c->heads * c->v_dim, h = c->hidden > c->ffn ? c->hidden : c->ffn;
+    return a > h ? a : h;
 }
 
 /* The roles whose inputs a layer shows, in order. */
@@ -485,6 +495,29 @@ static void check_taps(const char *name, const arch_config *c, const model_layer
     }
 }
 
+/* The layer in stages, x [T, hidden] to the end: each shows what the tap of a whole pass sees. */
+static void run_stages(const rig *r, const golden *g, const model_layer *w, int64_t layer, float *x,
+                       const tap_log *one, lq_arena *a)
+{
+    const arch_config *c = r->m.cfg;
+    const int64_t n = g->B * g->T;
+    const size_t mark = lq_arena_mark(a);
+    float *u = lq_push(a, (size_t)(n * widest(c)) * sizeof *u);
+    lq_err err = { "" };
+    for (fwd_point at = FWD_AT_QKV; at < FWD_N_POINTS; at++) {
+        CHECK(!fwd_layer_to(c, w, layer, at, x, u, g->B, g->T, MM_F32, a, r->p, &err), "%s",
+              err.msg);
+        double sum = 0, want = at == FWD_AT_END ? 0 : NAN;
+        for (int64_t i = 0; i < n * fwd_point_width(c, at); i++)
+            sum += fabs((double)u[i]);
+        for (int i = 0; i < one->n; i++)
+            if (at < FWD_AT_END && cal_point_of(c, one->roles[i]) == at) want = one->sums[i];
+        CHECK(sum == want, "layer %lld, point %d: inputs of size %g, in one pass %g",
+              (long long)layer, (int)at, sum, want);
+    }
+    lq_arena_reset(a, mark);
+}
+
 /* The head over x [T, hidden], which it overwrites; scratch has room for both matmuls. */
 static void head(const rig *r, float *logits, float *x, int64_t n, lq_arena *a)
 {
@@ -510,8 +543,9 @@ static void head(const rig *r, float *logits, float *x, int64_t n, lq_arena *a)
     lq_arena_reset(a, mark);
 }
 
-TEST(layers_over_windows_give_the_bytes_of_a_step)
+TEST(layers_over_windows_and_in_stages_give_the_bytes_of_a_step)
 {
+    int staged = 0;
     for (int i = 0; i < n_archs; i++) {
         golden g;
         rig r;
@@ -525,10 +559,11 @@ TEST(layers_over_windows_give_the_bytes_of_a_step)
             memcpy(ids + b * g.T, g.ids[b], (size_t)g.T * sizeof *ids);
         lq_arena a;
         lq_err err = { "" };
-        CHECK(!lq_arena_init(&a, row * (size_t)(c->hidden + c->vocab) + fwd_layer_scratch(c, n, 2),
-                             &err),
+        const int64_t floats = 2 * c->hidden + c->vocab + widest(c);
+        CHECK(!lq_arena_init(&a, row * (size_t)floats + fwd_layer_scratch(c, n, 2) + 256, &err),
               "%s", err.msg);
         float *x = lq_push(&a, row * (size_t)c->hidden);
+        float *again = lq_push(&a, row * (size_t)c->hidden);
         float *got = lq_push(&a, row * (size_t)c->vocab);
         CHECK(!fwd_embed(&r.m, x, ids, g.B, g.T, MM_F32, &a, r.p, &err), "%s", err.msg);
         for (int64_t l = 0; l < c->layers; l++) {
@@ -537,9 +572,15 @@ TEST(layers_over_windows_give_the_bytes_of_a_step)
             tap_log log = { 0 };
             fwd_tap tap = { .tap = log_tap, .user = &log };
             CHECK(!model_load_layer(&w, &r.m, l, &layer, r.p, &err), "%s", err.msg);
+            memcpy(again, x, row * (size_t)c->hidden);
             lq_status s = fwd_layer(c, &w, l, x, g.B, g.T, MM_F32, &tap, &a, r.p, &err);
             CHECK(!s, "%s: %s", archs[i], err.msg);
             check_taps(archs[i], c, &w, &log);
+            if (fwd_has_points(c, l)) {
+                run_stages(&r, &g, &w, l, again, &log, &a);
+                CHECK(memcmp(again, x, row * (size_t)c->hidden) == 0, "%s: in stages", archs[i]);
+                staged++;
+            }
             lq_arena_free(&layer);
         }
         head(&r, got, x, n, &a);
@@ -547,6 +588,7 @@ TEST(layers_over_windows_give_the_bytes_of_a_step)
         lq_arena_free(&a);
         close_both(&r, &g, want);
     }
+    CHECK(staged > 0, "no layer has points");
 }
 
 TEST(a_wrong_batch_is_refused)
@@ -599,7 +641,7 @@ int main(int argc, char **argv)
     RUN(learned_positions_end_with_their_table);
     RUN(a_step_allocates_nothing);
     RUN(a_shared_prefix_changes_no_byte);
-    RUN(layers_over_windows_give_the_bytes_of_a_step);
+    RUN(layers_over_windows_and_in_stages_give_the_bytes_of_a_step);
     RUN(a_wrong_batch_is_refused);
     return check_end();
 }

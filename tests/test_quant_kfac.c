@@ -96,11 +96,13 @@ TEST(it_beats_gptq_on_the_loss_of_both_sides)
         lq_err err = { "" };
         qt_scheme s = scheme(bits);
         gptq_opts o = { .spec = { bits, UG_ASYM, LQ_F16, true },
-                        .act_order = true,
                         .static_groups = true,
                         .sweeps = 4 };
+        gptq_basis basis;
         lq_status st = qz_out_alloc(&one, &s, N, K, &a, &err);
-        if (!st) st = gptq_run(&one, &rep, W, H, &o, p, &err);
+        if (!st) st = gptq_prepare(&basis, H, K, 0, true, p, &err);
+        if (!st) st = gptq_run(&one, &rep, W, &basis, &o, p, &err);
+        if (!st) gptq_basis_free(&basis);
         CHECK(!st, "%s", err.msg);
         run_kfac(&both, &rep, &a, bits, 0, Gm, p);
         CHECK(!rep.fallback && rep.loss > 0 && rep.loss < rep.loss_rtn, "%g, rtn %g", rep.loss,

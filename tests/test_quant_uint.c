@@ -73,6 +73,16 @@ static double loss_of(const qz_out *out, const float *w, const float *h)
     return sum;
 }
 
+static lq_status run_gptq(qz_out *out, gptq_report *rep, const float *h, bool act_order,
+                          const gptq_opts *o, lq_err *err)
+{
+    gptq_basis b;
+    lq_status s = gptq_prepare(&b, h, K, 0, act_order, NULL, err);
+    if (!s) s = gptq_run(out, rep, W, &b, o, NULL, err);
+    gptq_basis_free(&b);
+    return s;
+}
+
 TEST(rounding_to_nearest_is_the_definition)
 {
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
@@ -107,11 +117,11 @@ TEST(gptq_is_the_papers_algorithm)
             lq_arena a = { 0 };
             qz_out out;
             qt_scheme s = scheme_of(i);
-            gptq_opts o = { .spec = spec_of(i, false), .act_order = act, .static_groups = true };
+            gptq_opts o = { .spec = spec_of(i, false), .static_groups = true };
             gptq_report rep;
             lq_err err = { "" };
             CHECK(!qz_out_alloc(&out, &s, N, K, &a, &err), "%s", err.msg);
-            CHECK(!gptq_run(&out, &rep, W, H, &o, NULL, &err), "%s", err.msg);
+            CHECK(!run_gptq(&out, &rep, H, act, &o, &err), "%s", err.msg);
             int64_t bad = codes_that_differ(
                 &out, find(cases[i].name, act ? ".gptq_act.codes" : ".gptq.codes"));
             CHECK(bad <= N * K / 100, "%s act %d: %lld of %lld codes differ", cases[i].name, act,
@@ -129,25 +139,28 @@ TEST(gptq_is_the_papers_algorithm)
 TEST(search_sweeps_and_groups_on_the_way_only_help)
 {
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
-        static const gptq_opts how[] = {
-            { .static_groups = true, .act_order = true },
-            { .static_groups = true, .act_order = true, .spec.search = true },
-            { .static_groups = true, .act_order = true, .spec.search = true, .sweeps = 4 },
-            { .act_order = false, .spec.search = true },
-            { .act_order = true, .spec.search = true }, /* irregular */
+        static const struct {
+            bool act_order;
+            gptq_opts o;
+        } how[] = {
+            { true, { .static_groups = true } },
+            { true, { .static_groups = true, .spec.search = true } },
+            { true, { .static_groups = true, .spec.search = true, .sweeps = 4 } },
+            { false, { .spec.search = true } },
+            { true, { .spec.search = true } }, /* irregular */
         };
         double loss[LQ_COUNT(how)];
         for (size_t j = 0; j < LQ_COUNT(how); j++) {
             lq_arena a = { 0 };
             qz_out out;
             qt_scheme s = scheme_of(i);
-            gptq_opts o = how[j];
-            o.spec = spec_of(i, how[j].spec.search);
-            s.irregular = o.act_order && !o.static_groups;
+            gptq_opts o = how[j].o;
+            o.spec = spec_of(i, o.spec.search);
+            s.irregular = how[j].act_order && !o.static_groups;
             gptq_report rep;
             lq_err err = { "" };
             CHECK(!qz_out_alloc(&out, &s, N, K, &a, &err), "%s", err.msg);
-            CHECK(!gptq_run(&out, &rep, W, H, &o, NULL, &err), "%s", err.msg);
+            CHECK(!run_gptq(&out, &rep, H, how[j].act_order, &o, &err), "%s", err.msg);
             CHECK(!qt_check_view(&out.t, &err), "%s", err.msg);
             loss[j] = loss_of(&out, W, H);
             CHECK(fabs(loss[j] - rep.loss) <= 1e-3 * loss[j], "%s/%zu: loss %g, reported %g",
@@ -213,12 +226,12 @@ TEST(an_unusable_h_falls_back_to_rounding_to_nearest)
         lq_arena a = { 0 };
         qz_out out, plain;
         qt_scheme s = scheme_of(0);
-        gptq_opts o = { .spec = spec_of(0, false), .static_groups = true, .act_order = true };
+        gptq_opts o = { .spec = spec_of(0, false), .static_groups = true };
         gptq_report rep;
         lq_err err = { "" };
         CHECK(!qz_out_alloc(&out, &s, N, K, &a, &err), "%s", err.msg);
         CHECK(!qz_out_alloc(&plain, &s, N, K, &a, &err), "%s", err.msg);
-        CHECK(!gptq_run(&out, &rep, W, h, &o, NULL, &err), "%s: %s", bad[i].why, err.msg);
+        CHECK(!run_gptq(&out, &rep, h, true, &o, &err), "%s: %s", bad[i].why, err.msg);
         CHECK(!rtn_run(&plain, W, LQ_F32, NULL, &o.spec, NULL, &err), "%s", err.msg);
         CHECK(rep.fallback, "%s: no fallback, damp %g", bad[i].why, rep.damp);
         CHECK(!memcmp(out.w[QT_CODES], plain.w[QT_CODES], out.t.plane[QT_CODES].bytes),

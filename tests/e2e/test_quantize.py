@@ -60,10 +60,10 @@ def test_each_method_has_its_size_and_report(llmq, model, tmp_path, method):
     assert leftovers(tmp_path) == ["q.llmq"]
 
 
-@pytest.mark.parametrize("method", ["rtn", "int8", "nf4", "gptq", "awq", "auto"])
+@pytest.mark.parametrize("method", ["rtn", "int8", "nf4", "gptq", "gptq --no-fold", "awq", "auto"])
 def test_the_bytes_depend_on_neither_threads_nor_path_nor_memory_limit(llmq, model, tmp_path, method):
     seen = set()
-    args = ["quantize", model, "--method", method, *quick(method)]
+    args = ["quantize", model, "--method", *method.split(), *quick(method)]
     tight = ["--memory-limit", least_memory(llmq, *args, "--threads", "7")]
     for i, more in enumerate(([], ["--threads", "1"], ["--threads", "7", *tight])):
         out = tmp_path / f"{i}.llmq"
@@ -79,9 +79,9 @@ def test_another_seed_changes_calibrated_results_only(llmq, model, tmp_path):
         assert len({digest(tmp_path / s) for s in "01"}) == n
 
 
-@pytest.mark.parametrize("method", ["gptq", "rtn", "auto"])
+@pytest.mark.parametrize("method", ["gptq --no-fold", "rtn", "auto"])
 def test_killed_at_any_moment_resume_gives_the_same_file(llmq, model, tmp_path, method):
-    args = ["--method", method, *quick(method)]
+    args = ["--method", *method.split(), *quick(method)]
     llmq("quantize", model, "-o", tmp_path / "whole.llmq", *args)
     out = tmp_path / "q.llmq"
     out.write_bytes(b"what was there before")

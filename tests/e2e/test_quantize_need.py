@@ -12,6 +12,7 @@ RUNS = [("straight from tensor to tensor", "rtn", []),
         ("with a check, which wants parts", "nf4", ["--check"]),
         ("statistics without H", "int8", CALIB),
         ("H, folding, the factor", "gptq", CALIB),
+        ("a layer in stages", "gptq", [*CALIB, "--no-fold"]),
         ("no factor", "awq", [*CALIB, "--no-check"]),
         ("bits shared out, of embedding and head too", "gptq",
          ["--calib-samples", "16", "--calib-len", "64", "--threads", "2", "--no-check", "--bpw", "4.5", "--embed", "auto",
@@ -34,11 +35,11 @@ def wide(tmp_path_factory):
     return write_model(folder / "m", layers=2, hidden=512, ffn=1536), folder / "text.ids"
 
 
-@pytest.mark.parametrize("method", ["rtn", "gptq", "awq"])
+@pytest.mark.parametrize("method", ["rtn", "gptq", "gptq --no-fold", "awq"])
 def test_the_prediction_holds_on_a_wide_model(llmq, wide, tmp_path, method):
     src, ids = wide
     calib = ["--calib", ids, "--calib-samples", "4", "--calib-len", "64"] if method != "rtn" else []
-    r = llmq.json("quantize", src, "-o", tmp_path / "q", "-m", method, "--threads", "2", "--no-check", *calib)
+    r = llmq.json("quantize", src, "-o", tmp_path / "q", "-m", *method.split(), "--threads", "2", "--no-check", *calib)
     assert 0.8 < r["predicted_rss"] / r["peak_rss_bytes"] < 1.25
 
 
@@ -50,7 +51,8 @@ def test_a_dry_run_says_what_a_run_would_need(llmq, model, tmp_path):
     assert "predicted" in llmq(*args, "--dry-run").stdout and "predicted" in llmq(*args).stdout
 
 
-@pytest.mark.parametrize("more", [["-m", "gptq"], ["-m", "awq", "--no-fold", "--tune", "2"]], ids=["gptq", "tuning"])
+@pytest.mark.parametrize("more", [["-m", "gptq"], ["-m", "awq", "--no-fold", "--tune", "2"], ["-m", "gptq", "--no-fold"]],
+                         ids=["gptq", "tuning", "in stages"])
 def test_states_on_disk_give_the_same_bytes_in_less_memory(llmq, draft, tmp_path, more):
     args = ["quantize", draft, *more, "--no-check", "--calib-samples", "64", "--calib-len", "64"]
     free = llmq.json(*args, "-o", tmp_path / "free")
