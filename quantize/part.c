@@ -189,6 +189,7 @@ static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
             /* kfac's is by another H */
             if (isnan(u->loss_rtn) && c.G) s = part_measure_rtn(w, u, err);
             if (isnan(u->loss_rtn) && !c.G) u->loss_rtn = rep.loss_rtn;
+            if (!c.G && !w->fold) u->loss = rep.loss;
             if (by_matrix(u->t)) r = &unheard; /* one note of 128 experts would do for none */
             if (rep.fallback) note(r, "statistics not usable, rounded to nearest");
             if (rep.nearest)
@@ -305,8 +306,10 @@ static lq_status round_unit(work *w, unit *u, lq_err *err)
     if (scheme->kind == QT_DENSE) make_dense(u, out);
     if (!s && w->eyes && w->eyes->rest) s = keep_rest(w, u, err);
     qz_loss loss;
-    if (!s) s = qz_loss_of(&loss, &out->t, u->W, u->d, u->st ? u->st->H : NULL, u->fold, w->p, err);
+    const float *H = u->st && isnan(u->loss) ? u->st->H : NULL;
+    if (!s) s = qz_loss_of(&loss, &out->t, u->W, u->d, H, u->fold, w->p, err);
     if (s) return s;
+    if (!isnan(u->loss)) loss.loss = u->loss;
     if (!isfinite(loss.rmse))
         return lq_fail(err, LQ_EVALUE, "the quantized weights are not finite");
     t->squares += loss.rmse * loss.rmse * (double)(u->N * u->K);
@@ -321,7 +324,8 @@ static lq_status round_unit(work *w, unit *u, lq_err *err)
 static unit unit_of(const work *w, target *t, int64_t expert)
 {
     const plan_entry *e = t->e;
-    unit u = { .t = t, .expert = expert, .N = e->N, .K = e->K, .loss_rtn = (double)NAN };
+    unit u = { .t = t, .expert = expert, .N = e->N, .K = e->K };
+    u.loss = u.loss_rtn = (double)NAN;
     if (by_matrix(t))
         u.row0 = expert * e->N;
     else

@@ -34,6 +34,7 @@ typedef struct {
     cal_stats *st; /* NULL: none */
     bool st_all;   /* an expert's: those of all tokens, not its own */
     qz_fold fold;
+    double loss;     /* that rounding found on its way, by st; NAN: to be measured */
     double loss_rtn; /* before folding; NAN: not measured */
     double alpha;
 } unit;
