@@ -1,8 +1,9 @@
-/* convert/gguf_meta.h - what a GGUF file says beside its tensors: the model's numbers and its
- * tokenizer, from a source's config.json, tokenizer.json and tokenizer_config.json. */
+/* convert/gguf_meta.h - what a GGUF file says beside its tensors: the model's numbers (gguf_meta.c)
+ * and its tokenizer (gguf_vocab.c), from a source's config and tokenizer files. */
 #ifndef LLMQ_CONVERT_GGUF_META_H
 #define LLMQ_CONVERT_GGUF_META_H
 
+#include "formats/gguf.h"
 #include "formats/gguf_names.h"
 #include "formats/json.h"
 #include "formats/source.h"
@@ -15,14 +16,20 @@ typedef struct {
 
 void gguf_pair_int(gguf_pairs *p, const char *key, int64_t v); /* u32 */
 void gguf_pair_str(gguf_pairs *p, const char *key, const char *v);
+void gguf_pair_float(gguf_pairs *p, const char *key, double v); /* f32 */
+void gguf_pair_bool(gguf_pairs *p, const char *key, bool v);
+void gguf_pair_array(gguf_pairs *p, const char *key, gguf_type of,
+                     uint64_t n);                                /* elements follow */
+void gguf_pair_key(gguf_pairs *p, const char *key, gguf_type t); /* a value follows */
 void gguf_put_le(js_buf *b, uint64_t v, int bytes);
 void gguf_put_str(js_buf *b, const char *s, size_t n);
 
-/* The row of the model's architecture; LQ_EUNSUPPORTED: llama.cpp's form of it is not known here,
- * or the config has something that GGUF has no key for. */
-lq_status gguf_arch_of(const gguf_arch **a, const arch_config *c, lq_err *err);
-lq_status gguf_put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, lq_err *err);
-/* Factors of the frequencies [rope_dims / 2] of Llama 3's scaling, in the arena; NULL: none. */
+/* The row of the model's architecture, and the model's numbers. LQ_EUNSUPPORTED: llama.cpp's form
+ * of it is not known here, or the model is not what the file would say. */
+lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const arch_config *c, lq_err *err);
+lq_status gguf_can_say(const arch_config *c, lq_err *err); /* the same, without pairs */
+/* Factors of the frequencies, in the arena: [rope_dims / 2] of Llama 3's scaling, twice as many of
+ * longrope (short, then long); NULL: none. */
 lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_err *err);
 /* note: why there is no tokenizer, or "". LQ_EFORMAT: a tokenizer.json that is none. */
 lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, char *note, size_t n,

@@ -7,66 +7,40 @@
 #include "convert/layout.h"
 #include "convert/requant.h"
 #include "formats/gguf_blocks.h"
+#include "formats/gguf_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { ALIGN = 32 };
 
+/* A tensor of the file: one of the source, or as many as a layer has experts. */
+typedef struct {
+    char name[64];
+    arch_slot slot;
+    const src_tensor *t; /* of the first expert */
+    int n_dims;
+    int64_t shape[3], experts; /* 1 where it has none */
+    size_t info;               /* where its type and offset stand in the header */
+} entry;
+
 typedef struct {
     const src_source *src;
+    const arch_config *config;
     const conv_gguf_opts *o;
     const gguf_arch *arch;
     const lq_job *job;
     pool *pool;
     conv_report *r;
     lq_out *out;
-    js_buf head;            /* everything before the data */
-    size_t *info;           /* [n] where the type and offset of each tensor stand in it */
+    js_buf head; /* everything before the data */
+    entry *e;
+    size_t n;
     size_t file_type, data; /* where general.file_type stands; where the data begin */
     int64_t of_type[64];    /* elements of each type */
 } conv;
 
-/* ---- names ---- */
-/* "model.layers.3.self_attn.q_proj.weight" as "blk.3.attn_q.weight"; false: it has no name there.
- */
-static bool name_of(char out[64], const conv *c, const char *name, int *which)
-{
-    const char *prefix = src_config(c->src)->prefix;
-    char body[200];
-    long layer = -1;
-    const char *p = name;
-    if (strncmp(p, prefix, strlen(prefix)) == 0) p += strlen(prefix);
-    if (strncmp(p, "layers.", 7) == 0) {
-        char *end;
-        layer = strtol(p + 7, &end, 10);
-        if (end == p + 7 || *end != '.') return false;
-        p = end + 1;
-    } else if (strncmp(p, "lm_head", 7) != 0) {
-        if (snprintf(body, sizeof body, "model.%s", p) >= (int)sizeof body) return false;
-        p = body;
-    }
-    const char *dot = strrchr(p, '.');
-    for (size_t i = 0; dot && i < GGUF_N_NAMES; i++) {
-        const gguf_name *g = &gguf_names[i];
-        const size_t n = strlen(g->hf);
-        if (g->only) continue; /* of architectures that are not written */
-        if ((size_t)(dot - p) != n || strncmp(p, g->hf, n) != 0) continue;
-        *which = g->heads;
-        const int len = layer < 0 ? snprintf(out, 64, "%s%s", g->gguf, dot)
-                                  : snprintf(out, 64, "blk.%ld.%s%s", layer, g->gguf, dot);
-        return len < 64;
-    }
-    return false;
-}
-
-/* Heads within which the rows of tensor t are turned; 0: as they are. */
-static int64_t heads_of(const conv *c, int which)
-{
-    const arch_config *a = src_config(c->src);
-    return !c->arch->turned || !which ? 0 : which == 1 ? a->heads : a->kv_heads;
-}
-
+/* ---- which tensors ---- */
 /* Buffers of older checkpoints, which say what the config does. */
 static bool is_derived(const char *name)
 {
@@ -74,82 +48,144 @@ static bool is_derived(const char *name)
     return end && strcmp(end, ".rotary_emb.inv_freq") == 0;
 }
 
-/* ---- the header ---- */
-static void put_info(conv *c, const char *name, int n_dims, const int64_t *shape, size_t i)
+static lq_status no_place(const conv *c, const src_tensor *t, lq_err *err)
 {
-    gguf_put_str(&c->head, name, strlen(name));
-    gguf_put_le(&c->head, (uint64_t)n_dims, 4);
-    for (int d = n_dims - 1; d >= 0; d--)
-        gguf_put_le(&c->head, (uint64_t)shape[d], 8);
-    c->info[i] = c->head.n;
+    return lq_fail(err, LQ_EUNSUPPORTED, "'%.100s' has no place in GGUF's %s", t->name,
+                   c->arch->gguf);
+}
+
+static lq_status add_entry(conv *c, const src_tensor *t, lq_err *err)
+{
+    entry *e = &c->e[c->n];
+    arch_slot slot;
+    if (is_derived(t->name)) return LQ_OK;
+    if (!t->plain || t->n_dims > 2 || !arch_slot_of(c->config, t->name, &slot))
+        return no_place(c, t, err);
+    const gguf_name *g = gguf_name_of(slot.role);
+    if (!g || g->stacked != (slot.expert >= 0)) return no_place(c, t, err);
+    if (slot.expert > 0) return LQ_OK; /* comes with the first */
+    *e = (entry){ .slot = slot, .t = t, .n_dims = t->n_dims, .experts = 1 };
+    memcpy(e->shape, t->shape, 2 * sizeof *e->shape);
+    if (g->stacked) {
+        e->experts = e->shape[0] = c->config->experts;
+        memcpy(e->shape + 1, t->shape, 2 * sizeof *e->shape);
+        e->n_dims = 3;
+    }
+    const char *end = slot.bias ? "bias" : "weight";
+    if (slot.layer < 0)
+        snprintf(e->name, sizeof e->name, "%s.%s", g->gguf, end);
+    else
+        snprintf(e->name, sizeof e->name, "blk.%lld.%s.%s", (long long)slot.layer, g->gguf, end);
+    c->n++;
+    return LQ_OK;
+}
+
+static lq_status list_tensors(conv *c, lq_err *err)
+{
+    const arch_config *a = c->config;
+    const int64_t pairs = a->rope_dims / 2, n = src_n_tensors(c->src);
+    const arch_rope_kind kind = a->rope[ROPE_MAIN].kind;
+    c->e = calloc((size_t)n + 2, sizeof *c->e);
+    if (!c->e) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
+    const entry vector = { .n_dims = 1, .shape = { pairs }, .experts = 1 };
+    for (int i = 0; i < (kind == ROPE_LONG ? 2 : kind == ROPE_LLAMA3); i++) {
+        c->e[c->n] = vector;
+        snprintf(c->e[c->n++].name, sizeof vector.name, "%s",
+                 kind == ROPE_LLAMA3 ? GGUF_ROPE_FREQS
+                 : i                 ? GGUF_ROPE_LONG
+                                     : GGUF_ROPE_SHORT);
+    }
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < n && !s; i++)
+        s = add_entry(c, src_tensor_at(c->src, i), err);
+    return s;
+}
+
+/* Expert e of an entry. */
+static lq_status expert_of(const src_tensor **t, const conv *c, const entry *x, int64_t e,
+                           lq_err *err)
+{
+    char name[256];
+    *t = x->t;
+    if (e == 0) return LQ_OK;
+    *t =
+        arch_tensor_name(c->config, x->slot.role, x->slot.layer, e, x->slot.bias, name, sizeof name)
+            ? src_find(c->src, name)
+            : NULL;
+    if (*t && (*t)->plain && (*t)->n_dims == 2 && (*t)->shape[0] == x->t->shape[0] &&
+        (*t)->shape[1] == x->t->shape[1])
+        return LQ_OK;
+    return lq_fail(err, LQ_ESHAPE, "%s: expected a matrix like the other experts'", name);
+}
+
+/* ---- the header ---- */
+static void put_info(conv *c, entry *e)
+{
+    gguf_put_str(&c->head, e->name, strlen(e->name));
+    gguf_put_le(&c->head, (uint64_t)e->n_dims, 4);
+    for (int d = e->n_dims - 1; d >= 0; d--)
+        gguf_put_le(&c->head, (uint64_t)e->shape[d], 8);
+    e->info = c->head.n;
     gguf_put_le(&c->head, 0, 4); /* type and offset, when they are known */
     gguf_put_le(&c->head, 0, 8);
 }
 
-static lq_status put_infos(conv *c, const float *freqs, lq_err *err)
+static lq_status put_header(conv *c, gguf_pairs *p, lq_err *err)
 {
-    const int64_t pairs = src_config(c->src)->rope_dims / 2;
-    size_t n = 0;
-    if (freqs) put_info(c, "rope_freqs.weight", 1, &pairs, n++);
-    for (int64_t i = 0; i < src_n_tensors(c->src); i++) {
-        const src_tensor *t = src_tensor_at(c->src, i);
-        char name[64];
-        int which;
-        if (is_derived(t->name)) continue;
-        if (!t->plain || t->n_dims > 2 || !name_of(name, c, t->name, &which))
-            return lq_fail(err, LQ_EUNSUPPORTED, "'%.100s' has no place in GGUF's %s", t->name,
-                           c->arch->gguf);
-        put_info(c, name, t->n_dims, t->shape, n++);
-    }
-    return LQ_OK;
-}
-
-static lq_status put_header(conv *c, const float *freqs, lq_err *err)
-{
-    gguf_pairs p = { .n = 0 };
-    uint64_t n = (uint64_t)src_n_tensors(c->src) + (freqs != NULL);
-    for (int64_t i = 0; i < src_n_tensors(c->src); i++)
-        n -= is_derived(src_tensor_at(c->src, i)->name);
-    c->info = calloc((size_t)n + 1, sizeof *c->info);
-    lq_status s = c->info ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the header");
-    if (!s) s = gguf_put_config(&p, c->arch, src_config(c->src), err);
-    if (!s) s = gguf_put_tokenizer(&p, c->src, c->r->note, sizeof c->r->note, err);
-    gguf_pair_int(&p, "general.quantization_version", 2);
-    gguf_pair_int(&p, "general.file_type", 0);
+    lq_status s = list_tensors(c, err);
+    if (!s) s = gguf_put_tokenizer(p, c->src, c->r->note, sizeof c->r->note, err);
+    if (s) return s;
+    gguf_pair_int(p, "general.quantization_version", 2);
+    gguf_pair_int(p, "general.file_type", 0);
     js_puts(&c->head, "GGUF");
     gguf_put_le(&c->head, 3, 4);
-    gguf_put_le(&c->head, n, 8);
-    gguf_put_le(&c->head, p.n, 8);
-    js_put(&c->head, p.b.data, p.b.n);
+    gguf_put_le(&c->head, c->n, 8);
+    gguf_put_le(&c->head, p->n, 8);
+    js_put(&c->head, p->b.data, p->b.n);
     c->file_type = c->head.n - 4;
-    if (!s) s = put_infos(c, freqs, err);
+    for (size_t i = 0; i < c->n; i++)
+        put_info(c, &c->e[i]);
     while (c->head.n % ALIGN && !c->head.failed)
         js_put(&c->head, "", 1);
     c->data = c->head.n;
-    if (!s && (c->head.failed || p.b.failed))
-        s = lq_fail(err, LQ_ENOMEM, "no memory for the header");
-    if (!s) s = lq_out_write(c->out, c->head.data, c->head.n, err);
-    free(p.b.data);
-    return s;
+    if (c->head.failed || p->b.failed) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
+    return lq_out_write(c->out, c->head.data, c->head.n, err);
 }
 
 /* ---- tensors ---- */
-static lq_status put_data(conv *c, size_t i, ggml_type t, const void *data, size_t bytes,
-                          int64_t elements, lq_err *err)
+static int64_t elements_of(const entry *e)
+{
+    int64_t n = 1;
+    for (int d = 0; d < e->n_dims; d++)
+        n *= e->shape[d];
+    return n;
+}
+
+/* From here on e's data are written, in type t. */
+static void begin(conv *c, const entry *e, ggml_type t)
 {
     const size_t off = lq_out_size(c->out) - c->data;
     for (int k = 0; k < 4; k++)
-        c->head.data[c->info[i] + (size_t)k] = (char)((unsigned)t >> 8 * k & 0xff);
+        c->head.data[e->info + (size_t)k] = (char)((unsigned)t >> 8 * k & 0xff);
     for (int k = 0; k < 8; k++)
-        c->head.data[c->info[i] + 4 + (size_t)k] = (char)(off >> 8 * k & 0xff);
-    c->of_type[t] += elements;
-    c->r->tensors++;
-    lq_status s = lq_out_write(c->out, data, bytes, err);
-    return s ? s : lq_out_pad(c->out, ALIGN, err);
+        c->head.data[e->info + 4 + (size_t)k] = (char)(off >> 8 * k & 0xff);
 }
 
-/* Rows as floats of dtype d, each where it is stored. */
-static lq_status put_floats(conv *c, size_t i, const qt_tensor *q, lq_dtype d, int64_t heads,
+/* ... and are all there. */
+static lq_status end(conv *c, const entry *e, ggml_type t, lq_err *err)
+{
+    c->of_type[t] += elements_of(e);
+    c->r->tensors++;
+    return lq_out_pad(c->out, ALIGN, err);
+}
+
+static ggml_type type_of(lq_dtype d)
+{
+    return d == LQ_F32 ? GGML_F32 : d == LQ_F16 ? GGML_F16 : GGML_BF16;
+}
+
+/* Rows as floats of dtype d, each where it is stored, with what GGUF adds to each. */
+static lq_status put_floats(conv *c, const qt_tensor *q, lq_dtype d, int64_t heads, float offset,
                             lq_err *err)
 {
     const bool vector = q->N == 1;
@@ -165,77 +201,147 @@ static lq_status put_floats(conv *c, size_t i, const qt_tensor *q, lq_dtype d, i
         for (int64_t k = 0; vector && heads && k < q->K; k++)
             back[gguf_stored_row(k, q->K, heads)] = f[k];
         if (vector && heads) memcpy(f, back, row / e * sizeof *f);
+        for (int64_t k = 0; offset > 0 && k < q->K; k++) {
+            const float sum = f[k] + offset;
+            if (memcmp(&f[k], &(float){ sum - offset }, sizeof *f) != 0) c->r->bit_exact = false;
+            f[k] = sum;
+        }
         lq_from_f32(to, f, d, (size_t)q->K);
         lq_to_f32(back, to, d, (size_t)q->K);
         if (memcmp(f, back, (size_t)q->K * sizeof *f) != 0) c->r->bit_exact = false;
     }
-    const ggml_type t = d == LQ_F32 ? GGML_F32 : d == LQ_F16 ? GGML_F16 : GGML_BF16;
-    if (!s) s = put_data(c, i, t, b, (size_t)q->N * row, q->N * q->K, err);
+    if (!s) s = lq_out_write(c->out, b, (size_t)q->N * row, err);
     free(b);
     free(f);
     return s;
 }
 
-/* In the first type that holds every block; LQ_EUNSUPPORTED: none does. */
-static lq_status put_blocks(conv *c, size_t i, const qt_tensor *q, int64_t heads, lq_err *err)
+/* Blocks of type t, where *held tells that they hold q's values. write false: only to see. */
+static lq_status put_blocks(conv *c, const qt_tensor *q, ggml_type t, int64_t heads, bool write,
+                            bool *held, lq_err *err)
 {
-    ggml_type t;
+    const size_t row = gguf_row_bytes(t, q->K);
+    uint8_t *b = calloc((size_t)q->N, row);
+    if (!b) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", (size_t)q->N * row);
+    int64_t n = 0;
+    while (n < q->N && gguf_pack_row(b + (size_t)gguf_stored_row(n, q->N, heads) * row, q, n, t))
+        n++;
+    *held = n == q->N;
+    const lq_status s = *held && write ? lq_out_write(c->out, b, (size_t)q->N * row, err) : LQ_OK;
+    free(b);
+    return s;
+}
+
+/* Of all experts, or of the one weight: with each loaded in turn. */
+typedef struct {
+    conv *c;
+    const entry *e;
+    int64_t heads;
+    enum { SEE, WRITE, ANEW, FLOATS } what;
+    ggml_type type;
+    lq_dtype dtype;
+    bool held; /* SEE: so far */
+} pass;
+
+static const qt_scheme q8_0 = {
+    .kind = QT_UINT, .bits = 8, .zbits = 8, .group = 32, .scale_dtype = LQ_F16
+};
+
+static lq_status one(pass *p, const qt_tensor *q, lq_arena *a, lq_err *err)
+{
+    conv *c = p->c;
+    qt_tensor anew;
+    bool held = true;
+    lq_status s = LQ_OK;
+    if (p->what == FLOATS)
+        return put_floats(c, q, p->dtype, p->heads, gguf_norm_offset(c->config, &p->e->slot), err);
+    if (p->what == ANEW) {
+        s = conv_requantize(&anew, q, &q8_0, c->pool, a, err);
+        return s ? s : put_blocks(c, &anew, GGML_Q8_0, p->heads, true, &held, err);
+    }
+    s = put_blocks(c, q, p->type, p->heads, p->what == WRITE, &held, err);
+    p->held = p->held && held;
+    return s;
+}
+
+static lq_status each(pass *p, lq_err *err)
+{
+    conv *c = p->c;
+    lq_status s = LQ_OK;
+    if (p->what != SEE) begin(c, p->e, p->type);
+    for (int64_t i = 0; i < p->e->experts && !s && p->held; i++) {
+        const src_tensor *t;
+        lq_arena a = { 0 };
+        qt_tensor q;
+        s = expert_of(&t, c, p->e, i, err);
+        if (s) break;
+        s = conv_load(&q, c->src, t, &a, err);
+        if (!s) s = one(p, &q, &a, err);
+        conv_unload(c->src, t, &a);
+    }
+    return s || p->what == SEE || !p->held ? s : end(c, p->e, p->type, err);
+}
+
+/* In the first type of blocks that holds every value of every expert; LQ_EUNSUPPORTED: none. A
+ * single weight is written as soon as it is packed; experts, which share a type, are looked at
+ * first. */
+static lq_status put_exact(pass *p, const qt_tensor *q, lq_err *err)
+{
     char text[40];
-    for (size_t k = 0; gguf_type_for(&t, q, k); k++) {
-        const size_t row = gguf_row_bytes(t, q->K);
-        uint8_t *b = calloc((size_t)q->N, row);
-        if (!b) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", (size_t)q->N * row);
-        int64_t n = 0;
-        while (n < q->N &&
-               gguf_pack_row(b + (size_t)gguf_stored_row(n, q->N, heads) * row, q, n, t))
-            n++;
-        const lq_status s =
-            n < q->N ? LQ_OK : put_data(c, i, t, b, (size_t)q->N * row, q->N * q->K, err);
-        free(b);
-        if (n == q->N) return s;
+    lq_status s = LQ_OK;
+    for (size_t k = 0; gguf_type_for(&p->type, q, k) && !s; k++) {
+        p->held = true;
+        p->what = SEE;
+        if (p->e->experts > 1) s = each(p, err);
+        p->what = WRITE;
+        if (!s && p->held) s = each(p, err);
+        if (!s && p->held) return LQ_OK;
     }
     qt_scheme_text(text, &q->scheme);
-    return lq_fail(err, LQ_EUNSUPPORTED,
-                   "%s has no type of blocks in GGUF that holds its values (--allow-requantize "
-                   "rounds them to Q8_0)",
-                   text);
+    return s ? s
+             : lq_fail(err, LQ_EUNSUPPORTED,
+                       "%s has no type of blocks in GGUF that holds its values "
+                       "(--allow-requantize rounds them to Q8_0)",
+                       text);
 }
 
 /* To Q8_0, or floats where rows are no whole number of blocks. */
-static lq_status put_anew(conv *c, size_t i, const qt_tensor *q, int64_t heads, lq_arena *a,
-                          lq_err *err)
+static lq_status put_anew(pass *p, const qt_tensor *q, lq_err *err)
 {
-    const qt_scheme s = {
-        .kind = QT_UINT, .bits = 8, .zbits = 8, .group = 32, .scale_dtype = LQ_F16
-    };
-    qt_tensor anew;
-    c->r->requantized++;
-    if (q->K % s.group) return put_floats(c, i, q, LQ_F16, heads, err);
-    lq_status st = conv_requantize(&anew, q, &s, c->pool, a, err);
-    return st ? st : put_blocks(c, i, &anew, heads, err);
+    p->c->r->requantized += p->e->experts;
+    p->held = true;
+    p->what = q->K % q8_0.group ? FLOATS : ANEW;
+    p->dtype = LQ_F16;
+    p->type = p->what == ANEW ? GGML_Q8_0 : GGML_F16;
+    return each(p, err);
 }
 
-static lq_status put(conv *c, const src_tensor *t, size_t i, lq_err *err)
+/* Vectors and routers are f32, as llama.cpp wants them. */
+static lq_dtype float_type(const conv *c, const entry *e, const qt_tensor *q)
 {
-    char name[64];
-    int which = 0;
-    lq_arena a = { 0 };
-    qt_tensor q;
-    lq_status s = conv_load(&q, c->src, t, &a, err);
-    name_of(name, c, t->name, &which);
-    const int64_t heads = heads_of(c, which);
-    if (!s && q.scheme.kind == QT_DENSE) {
-        const lq_dtype d = t->n_dims == 1     ? LQ_F32
-                           : c->o->keep_dtype ? q.scheme.dtype
-                                              : c->o->dtype;
-        s = put_floats(c, i, &q, d, heads, err);
-    } else if (!s) {
-        s = layout_no_act(&q.scheme, "gguf", err);
-        if (!s) s = put_blocks(c, i, &q, heads, err);
-        if (s == LQ_EUNSUPPORTED && c->o->requantize) s = put_anew(c, i, &q, heads, &a, err);
+    if (e->n_dims == 1 || e->slot.role == R_ROUTER || e->slot.role == R_SHARED_ROUTER)
+        return LQ_F32;
+    return c->o->keep_dtype ? q->scheme.dtype : c->o->dtype;
+}
+
+static lq_status put(conv *c, const entry *e, lq_err *err)
+{
+    const qt_tensor *q = &e->t->t; /* its scheme and shape alone */
+    pass p = {
+        .c = c, .e = e, .heads = gguf_turned_heads(c->arch, c->config, e->slot.role), .held = true
+    };
+    lq_status s;
+    if (q->scheme.kind == QT_DENSE) {
+        p.what = FLOATS;
+        p.dtype = float_type(c, e, q);
+        p.type = type_of(p.dtype);
+        s = each(&p, err);
+    } else {
+        s = layout_no_act(&q->scheme, "gguf", err);
+        if (!s) s = put_exact(&p, q, err);
+        if (s == LQ_EUNSUPPORTED && c->o->requantize) s = put_anew(&p, q, err);
     }
-    conv_unload(c->src, t, &a);
-    return s ? lq_wrap(err, s, "%s", t->name) : LQ_OK;
+    return s ? lq_wrap(err, s, "%s", e->t->name) : LQ_OK;
 }
 
 /* general.file_type: what most weights are. */
@@ -256,29 +362,33 @@ static void set_file_type(conv *c)
         }
 }
 
-static lq_status put_all(conv *c, lq_err *err)
+static lq_status put_factors(conv *c, size_t *first, lq_err *err)
 {
+    const int64_t pairs = c->config->rope_dims / 2;
     lq_arena a = { 0 };
-    float *freqs;
-    size_t n = 0;
-    lq_status s = gguf_rope_factors(&freqs, src_config(c->src), &a, err);
-    if (!s) s = put_header(c, freqs, err);
-    if (!s && freqs) {
-        const int64_t pairs = src_config(c->src)->rope_dims / 2;
-        s = put_data(c, n++, GGML_F32, freqs, (size_t)pairs * 4, 0, err);
-    }
-    for (int64_t i = 0; i < src_n_tensors(c->src) && !s; i++) {
-        const src_tensor *t = src_tensor_at(c->src, i);
-        lq_report(c->job, "writing", (double)i, (double)src_n_tensors(c->src));
-        if (is_derived(t->name)) continue;
-        s = lq_stopped(c->job) ? lq_fail(err, LQ_EINTR, "interrupted") : put(c, t, n++, err);
-    }
-    if (!s) {
-        set_file_type(c);
-        s = lq_out_pwrite(c->out, c->head.data, c->head.n, 0, err);
+    float *factors;
+    lq_status s = gguf_rope_factors(&factors, c->config, &a, err);
+    for (*first = 0; !s && *first < c->n && !c->e[*first].t; ++*first) {
+        begin(c, &c->e[*first], GGML_F32);
+        s = lq_out_write(c->out, factors + (int64_t)*first * pairs, (size_t)pairs * 4, err);
+        if (!s) s = end(c, &c->e[*first], GGML_F32, err);
     }
     lq_arena_free(&a);
     return s;
+}
+
+static lq_status put_all(conv *c, gguf_pairs *p, lq_err *err)
+{
+    size_t i = 0;
+    lq_status s = put_header(c, p, err);
+    if (!s) s = put_factors(c, &i, err);
+    for (; i < c->n && !s; i++) {
+        lq_report(c->job, "writing", (double)i, (double)c->n);
+        s = lq_stopped(c->job) ? lq_fail(err, LQ_EINTR, "interrupted") : put(c, &c->e[i], err);
+    }
+    if (s) return s;
+    set_file_type(c);
+    return lq_out_pwrite(c->out, c->head.data, c->head.n, 0, err);
 }
 
 lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
@@ -286,18 +396,19 @@ lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
 {
     memset(r, 0, sizeof *r);
     r->bit_exact = true;
-    conv c = { .src = src, .o = o, .job = job, .pool = p, .r = r };
-    lq_status s = gguf_arch_of(&c.arch, src_config(src), err);
-    if (s) return s;
-    s = lq_out_open(&c.out, path, err);
-    if (!s) s = put_all(&c, err);
+    conv c = { .src = src, .config = src_config(src), .o = o, .job = job, .pool = p, .r = r };
+    gguf_pairs pairs = { .n = 0 };
+    lq_status s = gguf_put_model(&pairs, &c.arch, c.config, err);
+    if (!s) s = lq_out_open(&c.out, path, err);
+    if (!s) s = put_all(&c, &pairs, err);
     if (!s) r->bytes = lq_out_size(c.out);
     if (s)
         lq_out_abort(c.out);
     else
         s = lq_out_commit(c.out, err);
     r->bit_exact = r->bit_exact && !r->requantized;
-    free(c.info);
+    free(pairs.b.data);
+    free(c.e);
     free(c.head.data);
     return s;
 }

@@ -260,14 +260,13 @@ static bool in_blocks(const qt_scheme *s)
 
 static bool prepare_gguf(plan *p)
 {
-    const gguf_arch *arch;
     lq_err why = { "" };
     char q1[LINE], q2[LINE], scheme[40] = "";
     if (strcmp(src_format(p->src), "gguf") == 0) {
         snprintf(p->path, sizeof p->path, "%s", p->model);
         return true;
     }
-    if (gguf_arch_of(&arch, p->config, &why)) {
+    if (gguf_can_say(p->config, &why)) {
         add(p->differences, "%s", why.msg);
         return false;
     }

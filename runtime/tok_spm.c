@@ -6,174 +6,28 @@
  * the unknown one are special tokens, as transformers has them.
  * Source: sentencepiece src/sentencepiece_model.proto, normalizer.cc, bpe_model.cc,
  * unigram_model.cc; transformers' conversion of slow tokenizers. */
+#include "formats/spm.h"
 #include "runtime/tok_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- protobuf ---- */
-typedef struct {
-    const uint8_t *p;
-    size_t n;
-} bytes;
-typedef struct {
-    uint32_t number, wire;
-    uint64_t v; /* varint, fixed 32 */
-    bytes b;    /* length-delimited */
-} field;
-
+/* ---- vocabulary ---- */
 static lq_status bad(lq_err *err, const char *what)
 {
     return lq_fail(err, LQ_EFORMAT, "tokenizer.model: %s", what);
 }
 
-static bool varint(bytes *m, uint64_t *v)
-{
-    *v = 0;
-    for (unsigned shift = 0; shift < 64 && m->n; shift += 7) {
-        uint8_t c = *m->p++;
-        m->n--;
-        *v |= (uint64_t)(c & 0x7F) << shift;
-        if (c < 0x80) return true;
-    }
-    return false;
-}
-
-/* The next field of a message; false at its end. */
-static lq_status next_field(bytes *m, field *f, bool *found, lq_err *err)
-{
-    enum { VARINT = 0, FIXED64 = 1, LENGTH = 2, FIXED32 = 5 };
-    uint64_t key, n;
-    *found = m->n > 0;
-    if (!*found) return LQ_OK;
-    memset(f, 0, sizeof *f);
-    if (!varint(m, &key) || key >> 3 == 0 || key >> 3 > UINT32_MAX)
-        return bad(err, "expected a field, found none");
-    f->number = (uint32_t)(key >> 3);
-    f->wire = key & 7;
-    if (f->wire == VARINT) return varint(m, &f->v) ? LQ_OK : bad(err, "a number is cut off");
-    if (f->wire == FIXED64 || f->wire == FIXED32)
-        n = f->wire == FIXED64 ? 8 : 4;
-    else if (f->wire != LENGTH)
-        return bad(err, "expected a protobuf field, found an unknown wire type");
-    else if (!varint(m, &n))
-        return bad(err, "a length is cut off");
-    if (n > m->n) return bad(err, "a field reaches beyond the end");
-    f->b = (bytes){ m->p, (size_t)n };
-    for (unsigned i = 0; f->wire == FIXED32 && i < 4; i++)
-        f->v |= (uint64_t)m->p[i] << 8 * i;
-    m->p += n;
-    m->n -= (size_t)n;
-    return LQ_OK;
-}
-
-/* ---- the model ---- */
-enum { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
-enum { UNIGRAM = 1, BPE = 2 };
-
-typedef struct {
-    bytes text;
-    float score;
-    uint32_t type;
-} piece;
-
-typedef struct {
-    piece *pieces;
-    size_t n, cap;
-    uint64_t type;
-    bool suffix, byte_fallback;
-    bytes charsmap;
-    bool dummy_prefix, squeeze, escape;
-} spm;
-
-static lq_status read_piece(spm *m, bytes b, lq_err *err)
-{
-    piece p = { .type = NORMAL };
-    field f;
-    bool found;
-    lq_status s;
-    while (!(s = next_field(&b, &f, &found, err)) && found) {
-        uint32_t bits = (uint32_t)f.v;
-        if (f.number == 1) p.text = f.b;
-        if (f.number == 2) memcpy(&p.score, &bits, sizeof p.score);
-        if (f.number == 3) p.type = bits;
-    }
-    if (s) return s;
-    if (m->n == TOK_MAX_IDS) return bad(err, "expected at most 16777216 pieces");
-    if (p.type < NORMAL || p.type > BYTE) return bad(err, "a piece of an unknown type");
-    if (p.text.n == 0 || !isfinite(p.score)) return bad(err, "a piece without its text or score");
-    if (!tok_valid_utf8(p.text.p, p.text.n, NULL) || memchr(p.text.p, 0, p.text.n))
-        return lq_fail(err, LQ_EFORMAT, "tokenizer.model: piece %zu: NUL or invalid UTF-8", m->n);
-    if (m->n == m->cap) {
-        size_t cap = m->cap ? m->cap * 2 : 1024;
-        piece *more = realloc(m->pieces, cap * sizeof *more);
-        if (!more) return tok_oom(err);
-        m->pieces = more;
-        m->cap = cap;
-    }
-    m->pieces[m->n++] = p;
-    return LQ_OK;
-}
-
-static lq_status read_trainer(spm *m, bytes b, lq_err *err)
-{
-    field f;
-    bool found;
-    lq_status s;
-    while (!(s = next_field(&b, &f, &found, err)) && found) {
-        if (f.number == 3) m->type = f.v;
-        if (f.number == 24) m->suffix = f.v != 0;
-        if (f.number == 35) m->byte_fallback = f.v != 0;
-    }
-    return s;
-}
-
-static lq_status read_normalizer(spm *m, bytes b, lq_err *err)
-{
-    field f;
-    bool found;
-    lq_status s;
-    while (!(s = next_field(&b, &f, &found, err)) && found) {
-        if (f.number == 2) m->charsmap = f.b;
-        if (f.number == 3) m->dummy_prefix = f.v != 0;
-        if (f.number == 4) m->squeeze = f.v != 0;
-        if (f.number == 5) m->escape = f.v != 0;
-    }
-    return s;
-}
-
-static lq_status read_model(spm *m, bytes b, lq_err *err)
-{
-    field f;
-    bool found;
-    lq_status s;
-    *m = (spm){ .type = UNIGRAM, .dummy_prefix = true, .squeeze = true, .escape = true };
-    while (!(s = next_field(&b, &f, &found, err)) && found) {
-        if (f.number == 1) s = read_piece(m, f.b, err);
-        if (f.number == 2) s = read_trainer(m, f.b, err);
-        if (f.number == 3) s = read_normalizer(m, f.b, err);
-        if (s) return s;
-    }
-    if (s) return s;
-    if (m->n == 0) return bad(err, "expected pieces, found none");
-    if (m->type != UNIGRAM && m->type != BPE)
-        return lq_fail(err, LQ_EUNSUPPORTED,
-                       "tokenizer.model: model_type %llu: expected 1 (unigram) or 2 (bpe)",
-                       (unsigned long long)m->type);
-    return LQ_OK;
-}
-
-/* ---- vocabulary ---- */
-static lq_status put_pieces(tok_builder *b, const spm *m, lq_err *err)
+static lq_status put_pieces(tok_builder *b, const spm_model *m, lq_err *err)
 {
     lq_status s = tok_begin_vocab(b, m->n, m->n, err);
     for (size_t i = 0; i < m->n && !s; i++) {
-        const piece *p = &m->pieces[i];
+        const spm_piece *p = &m->pieces[i];
         if (tok_find_text(b, p->text.p, p->text.n) != TOK_NONE)
             return lq_fail(err, LQ_EFORMAT, "tokenizer.model: piece %zu '%.*s' is there twice", i,
                            p->text.n > 60 ? 60 : (int)p->text.n, (const char *)p->text.p);
         s = tok_put_token(b, tok_put_bytes(b, p->text.p, p->text.n), (uint32_t)i, err);
-        if (p->type != UNKNOWN) continue;
+        if (p->type != SPM_UNKNOWN) continue;
         if (b->head.unk != TOK_NONE) return bad(err, "two unknown pieces");
         b->head.unk = (uint32_t)i;
     }
@@ -194,7 +48,7 @@ static int by_score(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-static lq_status put_bpe(tok_builder *b, const spm *m, lq_err *err)
+static lq_status put_bpe(tok_builder *b, const spm_model *m, lq_err *err)
 {
     ranked *order = malloc(m->n * sizeof *order);
     uint32_t *rank = malloc(m->n * sizeof *rank), r = 0;
@@ -202,7 +56,8 @@ static lq_status put_bpe(tok_builder *b, const spm *m, lq_err *err)
     lq_status s = order && rank ? LQ_OK : tok_oom(err);
     for (size_t i = 0; i < m->n && !s; i++) {
         rank[i] = TOK_NONE;
-        if (m->pieces[i].type == NORMAL) order[n++] = (ranked){ m->pieces[i].score, (uint32_t)i };
+        if (m->pieces[i].type == SPM_NORMAL)
+            order[n++] = (ranked){ m->pieces[i].score, (uint32_t)i };
     }
     if (!s && n) qsort(order, n, sizeof *order, by_score);
     for (size_t i = 0; i < n && !s; i++) {
@@ -217,22 +72,22 @@ static lq_status put_bpe(tok_builder *b, const spm *m, lq_err *err)
     return s;
 }
 
-static lq_status put_unigram(tok_builder *b, const spm *m, lq_err *err)
+static lq_status put_unigram(tok_builder *b, const spm_model *m, lq_err *err)
 {
     float lowest = 0;
     bool any = false;
     for (size_t i = 0; i < m->n; i++)
-        if (m->pieces[i].type == NORMAL && (!any || m->pieces[i].score < lowest))
+        if (m->pieces[i].type == SPM_NORMAL && (!any || m->pieces[i].score < lowest))
             any = true, lowest = m->pieces[i].score;
     /* The score of an unknown is taken from the lowest of all: what is no normal piece keeps out.
      */
     for (size_t i = 0; i < m->n; i++) {
-        const piece *p = &m->pieces[i];
-        double score = p->type == NORMAL ? (double)p->score : (double)(lowest > 0 ? lowest : 0);
+        const spm_piece *p = &m->pieces[i];
+        double score = p->type == SPM_NORMAL ? (double)p->score : (double)(lowest > 0 ? lowest : 0);
         tok_buf_add(&b->scores, &score, sizeof score);
     }
     for (size_t i = 0; i < m->n; i++)
-        if (m->pieces[i].type != NORMAL) {
+        if (m->pieces[i].type != SPM_NORMAL) {
             uint32_t id = (uint32_t)i;
             tok_buf_add(&b->apart, &id, sizeof id);
         }
@@ -242,10 +97,10 @@ static lq_status put_unigram(tok_builder *b, const spm *m, lq_err *err)
 }
 
 /* ---- what surrounds the model ---- */
-static lq_status put_user_defined(tok_builder *b, const spm *m, lq_err *err)
+static lq_status put_user_defined(tok_builder *b, const spm_model *m, lq_err *err)
 {
     for (size_t i = 0; i < m->n; i++) {
-        if (m->pieces[i].type != USER_DEFINED) continue;
+        if (m->pieces[i].type != SPM_USER_DEFINED) continue;
         tok_added a = { .id = (uint32_t)i, .flags = TOK_NORMALIZED | TOK_VERBATIM };
         a.text = ((const tok_str *)(const void *)b->tokens.p)[i];
         tok_buf_add(&b->added, &a, sizeof a);
@@ -253,7 +108,7 @@ static lq_status put_user_defined(tok_builder *b, const spm *m, lq_err *err)
     return b->added.oom ? tok_oom(err) : LQ_OK;
 }
 
-static bool add_special(cJSON *list, const piece *p)
+static bool add_special(cJSON *list, const spm_piece *p)
 {
     char *text = strndup((const char *)p->text.p, p->text.n);
     cJSON *o = text ? cJSON_CreateObject() : NULL;
@@ -265,12 +120,12 @@ static bool add_special(cJSON *list, const piece *p)
 }
 
 /* added_tokens: control and unknown pieces, then what the folder's configuration says. */
-static lq_status put_specials(cJSON *root, const spm *m, lq_err *err)
+static lq_status put_specials(cJSON *root, const spm_model *m, lq_err *err)
 {
     cJSON *list = cJSON_CreateArray(), *more = cJSON_DetachItemFromObject(root, "added_tokens");
     bool ok = list != NULL;
     for (size_t i = 0; i < m->n && ok; i++)
-        if (m->pieces[i].type == CONTROL || m->pieces[i].type == UNKNOWN)
+        if (m->pieces[i].type == SPM_CONTROL || m->pieces[i].type == SPM_UNKNOWN)
             ok = add_special(list, &m->pieces[i]);
     while (ok && more && more->child)
         ok = cJSON_AddItemToArray(list, cJSON_DetachItemViaPointer(more, more->child));
@@ -294,7 +149,7 @@ static lq_status put_decoder(cJSON *root, bool escape, bool prefix, lq_err *err)
     return o && cJSON_AddItemToObject(root, "decoder", o) ? LQ_OK : tok_oom(err);
 }
 
-static uint32_t normalizer_flags(const spm *m, bool legacy)
+static uint32_t normalizer_flags(const spm_model *m, bool legacy)
 {
     uint32_t f = m->escape ? TOK_SP_ESCAPE : 0;
     if (m->dummy_prefix) f |= TOK_SP_PREFIX;
@@ -307,14 +162,14 @@ lq_status tok_compile_spm(uint8_t **blob, size_t *blob_bytes, const uint8_t *dat
                           tok_folder *f, lq_err *err)
 {
     tok_builder b;
-    spm m = { 0 };
+    spm_model m = { 0 };
     tok_build_init(&b, "tokenizer.model");
     b.ids_given = true;
-    lq_status s = read_model(&m, (bytes){ data, n }, err);
+    lq_status s = spm_read(&m, data, n, err);
     if (!s && f->no_prefix) m.dummy_prefix = false;
     if (!s) s = put_pieces(&b, &m, err);
     if (!s && m.byte_fallback) b.head.flags |= TOK_BYTE_FALLBACK;
-    if (!s) s = m.type == BPE ? put_bpe(&b, &m, err) : put_unigram(&b, &m, err);
+    if (!s) s = m.type == SPM_BPE ? put_bpe(&b, &m, err) : put_unigram(&b, &m, err);
     if (!s) s = put_user_defined(&b, &m, err);
     if (!s) s = put_specials(f->tree, &m, err);
     if (!s) s = put_decoder(f->tree, m.escape, m.dummy_prefix && !m.suffix, err);
@@ -324,7 +179,7 @@ lq_status tok_compile_spm(uint8_t **blob, size_t *blob_bytes, const uint8_t *dat
         s = tok_put_sentencepiece(&b, m.charsmap.p, m.charsmap.n, normalizer_flags(&m, f->legacy),
                                   err);
     if (!s) s = tok_build_finish(&b, blob, blob_bytes, err);
-    free(m.pieces);
+    spm_free(&m);
     tok_build_free(&b);
     return s;
 }

@@ -9,10 +9,13 @@ divergence, not to the bit; how far its own arithmetic stands from itself in f32
 """
 import json
 import os
+import shutil
 import struct
 import subprocess
 
 import pytest
+
+from conftest import ROOT
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
 pytestmark = pytest.mark.skipif("LLAMA_BIN" not in os.environ, reason="LLAMA_BIN does not say where llama.cpp is")
@@ -25,15 +28,15 @@ def llama(name, *args):
     return p.stdout
 
 
-def theirs(model, text, out):
+def theirs(model, text, out, ctx=CTX, *more):
     """Tokens of one window and the log-probabilities behind each token of its second half."""
-    llama("llama-perplexity", "-m", model, "-f", text, "-c", CTX, "-b", CTX, "--chunks", 1, "-t", 2,
+    llama("llama-perplexity", "-m", model, "-f", text, "-c", ctx, "-b", ctx, "--chunks", 1, "-t", 2, *more,
           "--kl-divergence-base", out)
     b = out.read_bytes()
     n_ctx, vocab, chunks = struct.unpack("<Iii", b[8:20])
-    assert b[:8] == b"_logits_" and (n_ctx, chunks) == (CTX, 1)
+    assert b[:8] == b"_logits_" and (n_ctx, chunks) == (ctx, 1)
     ids = np.frombuffer(b, "<i4", n_ctx, 20)
-    rows = np.frombuffer(b, "<u2", offset=20 + 4 * n_ctx).reshape(CTX - 1 - CTX // 2, -1)
+    rows = np.frombuffer(b, "<u2", offset=20 + 4 * n_ctx).reshape(ctx - 1 - ctx // 2, -1)
     step = rows[:, :4].copy().view("<f4")  # of the codes, and their smallest value
     return ids, rows[:, 4:4 + vocab] * step[:, :1] + step[:, 1:]
 
@@ -41,13 +44,14 @@ def theirs(model, text, out):
 def ours(llmq, model, ids, out):
     llmq("logits", model, "--ids", ",".join(map(str, ids)), "-o", out)
     b = out.read_bytes()
-    logits = np.frombuffer(b, "<f4", offset=8 + int.from_bytes(b[:8], "little")).reshape(CTX, -1)[CTX // 2:CTX - 1]
+    ctx = len(ids)
+    logits = np.frombuffer(b, "<f4", offset=8 + int.from_bytes(b[:8], "little")).reshape(ctx, -1)[ctx // 2:ctx - 1]
     logits = logits.astype(np.float64) - logits.max(1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(1, keepdims=True))
 
 
-def divergence(llmq, model, text, tmp_path):
-    ids, a = theirs(model, text, tmp_path / "theirs")
+def divergence(llmq, model, text, tmp_path, *more):
+    ids, a = theirs(model, text, tmp_path / "theirs", *more)
     b = ours(llmq, model, ids, tmp_path / "ours")
     kl = (np.exp(a) * (a - b)).sum(1).mean()
     print(f"divergence {kl:.1e}")
@@ -79,6 +83,57 @@ def test_llmq_reads_what_llama_cpp_quantized(llmq, model, words, tmp_path, kind)
     llama("llama-quantize", tmp_path / "f32.gguf", tmp_path / "q.gguf", kind, 2)
     llmq("verify", tmp_path / "q.gguf")
     assert divergence(llmq, tmp_path / "q.gguf", words, tmp_path) < 2e-3
+
+
+def checkpoint(name, out):
+    """A golden checkpoint with a tokenizer of the printable characters."""
+    folder = shutil.copytree(ROOT / "tests/golden/arch" / name, out)
+    folder.chmod(0o755)
+    vocab = {"<s>": 0, "\u0120": 1, **{chr(33 + i): 2 + i for i in range(94)}}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    (folder / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": level,
+        "post_processor": None, "decoder": level, "model": {"type": "BPE", "dropout": None, "unk_token": None, "vocab": vocab,
+                                                            "merges": [], "continuing_subword_prefix": None,
+                                                            "end_of_word_suffix": None, "fuse_unk": False}}))
+    return folder
+
+
+@pytest.mark.parametrize("dtype,bound", [("f32", 1e-5), ("q4", 2e-3)])
+@pytest.mark.parametrize("name", [
+    "llama3-gqa", "llama-linear-rope", "llama-yarn", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "phi3-longrope",
+    "mixtral-moe", "qwen2-moe-shared", "qwen3-moe", "olmo2", "granite"])
+def test_llama_cpp_computes_each_architecture_that_llmq_writes(llmq, words, tmp_path, name, dtype, bound):
+    folder = checkpoint(name, tmp_path / "m")
+    if dtype == "q4":
+        llmq("quantize", folder, "-o", tmp_path / "q.llmq", "--method", "rtn", "--sym", "--group-size", "32")
+        llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "f32")
+    else:
+        llmq("convert", folder, "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "f32")
+    text = tmp_path / "ascii.txt"
+    text.write_text("".join(chr(c) for c in words.read_bytes() if 32 <= c < 127)[:1000])
+    assert divergence(llmq, tmp_path / "m.gguf", text, tmp_path, 64, "-ctk", "f32", "-ctv", "f32") < bound
+
+
+@pytest.mark.parametrize("name", ["llama2-spm-bpe", "gemma-no-prefix"])
+def test_llama_cpp_tokenizes_pieces_alike(llmq, model, tmp_path, name):
+    """A SentencePiece tokenizer with the weights of another model: only its words are asked for."""
+    folder = shutil.copytree(model, tmp_path / "m")
+    folder.chmod(0o755)
+    for f in folder.glob("*token*"):
+        f.unlink()
+    source = ROOT / "tests/golden/tokenizers" / name
+    # no real model has a token of a NUL, and JSON's reader refuses one
+    (folder / "tokenizer.json").write_text((source / "tokenizer.json").read_text().replace('"\\u0000":', '"<nul>":'))
+    llmq("convert", folder, "-o", tmp_path / "m.gguf", "--to", "gguf")
+    cases = [json.loads(x) for x in (source / "cases.jsonl").read_text().splitlines()]
+    differ = []
+    for c in [c for c in cases if c["text"] and "\0" not in c["text"] and "<" not in c["text"]][::6]:
+        (tmp_path / "p.txt").write_text(c["text"])
+        got = llama("llama-tokenize", "-m", tmp_path / "m.gguf", "-f", tmp_path / "p.txt", "--ids", "--log-disable")
+        if [int(x) for x in got.strip().strip("[]").split(",")] != c["ids"]:
+            differ.append(c["text"])
+    assert not differ, differ
 
 
 def test_llama_cpp_tokenizes_alike(llmq, model, tmp_path):

@@ -1,0 +1,419 @@
+/* convert/gguf_vocab.c - a tokenizer as GGUF's metadata.
+ *
+ * llama.cpp has byte-level BPE ("gpt2": merges, and a name for how text is cut before) and
+ * SentencePiece's BPE ("llama": pieces with scores). Where tokenizer.json has the latter as merges,
+ * scores are made from their order. */
+#include "convert/gguf_meta.h"
+#include "formats/gguf_tok.h"
+#include "formats/spm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MAX_TOKENIZER = 1 << 28 };
+
+/* ---- what a source has ---- */
+typedef struct {
+    cJSON *tokenizer, *config; /* tokenizer.json, tokenizer_config.json; NULL: none */
+    spm_model spm;             /* tokenizer.model, where there is no tokenizer.json */
+    bool has_model, more;      /* is there one; added_tokens.json */
+} files;
+
+/* ---- tokens ---- */
+typedef struct {
+    const char **text; /* by id; NULL: none */
+    int32_t *type;     /* SentencePiece's, which GGUF has taken over */
+    float *score;      /* where pieces are merged by score */
+    int64_t n;
+} vocab;
+
+static lq_status make_room(vocab *v, const src_source *src, lq_arena *a, lq_err *err)
+{
+    v->n = src_config(src)->vocab;
+    v->text = lq_push(a, (size_t)v->n * sizeof *v->text);
+    v->type = lq_push(a, (size_t)v->n * sizeof *v->type);
+    v->score = lq_push(a, (size_t)v->n * sizeof *v->score);
+    if (v->text && v->type && v->score) return LQ_OK;
+    return lq_fail(err, LQ_ENOMEM, "no memory for the vocabulary");
+}
+
+static bool set_token(vocab *v, const char *text, const cJSON *id, int type)
+{
+    int64_t i;
+    if (!js_whole(id, 0, v->n - 1, &i)) return false;
+    v->text[i] = text;
+    v->type[i] = type;
+    return true;
+}
+
+static lq_status read_vocab(vocab *v, const cJSON *t, lq_err *err)
+{
+    for (const cJSON *e = js_get(js_get(t, "model"), "vocab")->child; e; e = e->next)
+        if (!set_token(v, e->string, e, SPM_NORMAL))
+            return lq_fail(err, LQ_EFORMAT, "tokenizer.json: '%.60s': expected an id below %lld",
+                           e->string, (long long)v->n);
+    const cJSON *added = js_get(t, "added_tokens");
+    for (const cJSON *e = cJSON_IsArray(added) ? added->child : NULL; e; e = e->next) {
+        const char *text = NULL;
+        bool special = false;
+        lq_status s = js_str(e, "content", true, &text, err);
+        if (!s) s = js_bool(e, "special", false, &special, err);
+        if (!s && !set_token(v, text, js_get(e, "id"), special ? SPM_CONTROL : SPM_USER_DEFINED))
+            s = lq_fail(err, LQ_EFORMAT, "'%.60s': expected an id below %lld", text,
+                        (long long)v->n);
+        if (s) return lq_wrap(err, s, "tokenizer.json: added_tokens");
+    }
+    return LQ_OK;
+}
+
+static void put_tokens(gguf_pairs *p, const vocab *v)
+{
+    gguf_pair_array(p, "tokenizer.ggml.tokens", GGUF_STRING, (uint64_t)v->n);
+    for (int64_t i = 0; i < v->n; i++) {
+        char pad[32];
+        const int len = snprintf(pad, sizeof pad, "[PAD%lld]", (long long)i);
+        if (v->text[i])
+            gguf_put_str(&p->b, v->text[i], strlen(v->text[i]));
+        else
+            gguf_put_str(&p->b, pad, (size_t)len);
+    }
+    gguf_pair_array(p, "tokenizer.ggml.token_type", GGUF_I32, (uint64_t)v->n);
+    for (int64_t i = 0; i < v->n; i++)
+        gguf_put_le(&p->b, (uint64_t)(v->text[i] ? v->type[i] : SPM_UNUSED), 4);
+}
+
+/* The two parts of a merge: "a b" or ["a", "b"]. */
+typedef struct {
+    const char *a, *b;
+    size_t n_a, n_b;
+} merge;
+
+static lq_status read_merge(merge *out, const cJSON *m, lq_err *err)
+{
+    const cJSON *a = cJSON_IsArray(m) ? m->child : NULL, *b = a ? a->next : NULL;
+    if (cJSON_IsString(a) && cJSON_IsString(b) && !b->next) {
+        *out = (merge){ a->valuestring, b->valuestring, strlen(a->valuestring),
+                        strlen(b->valuestring) };
+        return LQ_OK;
+    }
+    const char *text = cJSON_IsString(m) ? m->valuestring : "", *blank = strchr(text, ' ');
+    if (!blank || strchr(blank + 1, ' '))
+        return lq_fail(err, LQ_EFORMAT, "tokenizer.json: merges: expected pairs of strings");
+    *out = (merge){ text, blank + 1, (size_t)(blank - text), strlen(blank + 1) };
+    return LQ_OK;
+}
+
+/* ---- what surrounds them ---- */
+/* tokenizer.ggml.pre of byte-level BPE; NULL: text is cut in a way that GGUF has no name for here.
+ */
+static const char *pre_of(const cJSON *t)
+{
+    const cJSON *pre = js_get(t, "pre_tokenizer"), *list = js_get(pre, "pretokenizers");
+    const char *type = "", *regex = NULL;
+    bool own = true;
+    if (cJSON_IsArray(list) && cJSON_GetArraySize(list) == 2) {
+        js_str(list->child, "type", false, &type, NULL);
+        js_str(js_get(list->child, "pattern"), "Regex", false, &regex, NULL);
+        if (strcmp(type, "Split") != 0 || !regex) return NULL;
+        pre = list->child->next;
+    }
+    js_str(pre, "type", false, &type, NULL);
+    js_bool(pre, "use_regex", false, &own, NULL);
+    if (strcmp(type, "ByteLevel") != 0 || own == (regex != NULL)) return NULL;
+    return gguf_pre_for(regex);
+}
+
+/* Is a special token put before (or after) every text? */
+static bool adds(const cJSON *t, bool after)
+{
+    const cJSON *post = js_get(t, "post_processor"), *list = js_get(post, "processors");
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next)
+        if (js_get(e, "single")) post = e;
+    const cJSON *e = js_get(post, "single");
+    for (e = cJSON_IsArray(e) ? e->child : NULL; after && e && e->next;)
+        e = e->next;
+    return e && js_get(e, "SpecialToken");
+}
+
+/* The id of a token that tokenizer_config.json names, as text or as {"content"}; -1. */
+static int64_t special(const cJSON *config, const char *name, const vocab *v)
+{
+    const cJSON *t = js_get(config, name);
+    if (cJSON_IsObject(t)) t = js_get(t, "content");
+    for (int64_t i = 0; cJSON_IsString(t) && i < v->n; i++)
+        if (v->text[i] && strcmp(v->text[i], t->valuestring) == 0) return i;
+    return -1;
+}
+
+static void put_special(gguf_pairs *p, const src_source *src, const cJSON *config, const vocab *v)
+{
+    const arch_config *c = src_config(src);
+    const struct {
+        const char *key, *name;
+        int64_t other;
+    } ids[] = { { "tokenizer.ggml.bos_token_id", "bos_token", c->bos },
+                { "tokenizer.ggml.eos_token_id", "eos_token", c->n_eos ? c->eos[0] : -1 },
+                { "tokenizer.ggml.padding_token_id", "pad_token", -1 } };
+    for (size_t i = 0; i < LQ_COUNT(ids); i++) {
+        int64_t id = special(config, ids[i].name, v);
+        id = id < 0 ? ids[i].other : id;
+        if (id >= 0 && id < v->n) gguf_pair_int(p, ids[i].key, id);
+    }
+}
+
+static void put_template(gguf_pairs *p, const src_source *src, const cJSON *config)
+{
+    const src_blob *file = src_find_blob(src, "chat_template.jinja");
+    const char *text = NULL;
+    if (file) {
+        gguf_pair_key(p, "tokenizer.chat_template", GGUF_STRING);
+        gguf_put_str(&p->b, (const char *)file->data, file->bytes);
+    } else if (!js_str(config, "chat_template", false, &text, NULL) && text) {
+        gguf_pair_str(p, "tokenizer.chat_template", text);
+    }
+}
+
+static lq_status parse_blob(cJSON **j, const src_source *src, const char *name, lq_err *err)
+{
+    const src_blob *b = src_find_blob(src, name);
+    *j = NULL;
+    if (!b) return LQ_OK;
+    lq_status s = js_parse(j, (const char *)b->data, b->bytes, MAX_TOKENIZER, 0, err);
+    return s ? lq_wrap(err, s, "%s", name) : LQ_OK;
+}
+
+/* ---- byte-level BPE: merges by rank ---- */
+static lq_status put_merges(gguf_pairs *p, const cJSON *merges, lq_err *err)
+{
+    gguf_pair_array(p, "tokenizer.ggml.merges", GGUF_STRING, (uint64_t)cJSON_GetArraySize(merges));
+    for (const cJSON *e = merges->child; e; e = e->next) {
+        merge m;
+        lq_status s = read_merge(&m, e, err);
+        if (s) return s;
+        gguf_put_le(&p->b, m.n_a + 1 + m.n_b, 8);
+        js_put(&p->b, m.a, m.n_a);
+        js_put(&p->b, " ", 1);
+        js_put(&p->b, m.b, m.n_b);
+    }
+    return LQ_OK;
+}
+
+static lq_status put_bytes(gguf_pairs *p, vocab *v, const files *f, lq_err *err)
+{
+    lq_status s = read_vocab(v, f->tokenizer, err);
+    if (s) return s;
+    gguf_pair_str(p, "tokenizer.ggml.model", "gpt2");
+    gguf_pair_str(p, "tokenizer.ggml.pre", pre_of(f->tokenizer));
+    put_tokens(p, v);
+    return put_merges(p, js_get(js_get(f->tokenizer, "model"), "merges"), err);
+}
+
+/* ---- SentencePiece: merges by the score of what they make ---- */
+static const char blank[] = "\xE2\x96\x81"; /* for a space */
+
+static bool is_text(const cJSON *j, const char *key, const char *want)
+{
+    const char *text = "";
+    return !js_str(j, key, false, &text, NULL) && strcmp(text, want) == 0;
+}
+
+/* Replace " " by the sign for it. */
+static bool is_escape(const cJSON *n)
+{
+    return is_text(n, "type", "Replace") && is_text(n, "content", blank) &&
+           is_text(js_get(n, "pattern"), "String", " ");
+}
+
+/* Are spaces written as the sign, and is one put before a text? */
+static bool read_spaces(const cJSON *t, bool *prefix)
+{
+    const cJSON *norm = js_get(t, "normalizer"), *pre = js_get(t, "pre_tokenizer");
+    const cJSON *list = js_get(norm, "normalizers");
+    *prefix = false;
+    if (!norm && is_text(pre, "type", "Metaspace")) {
+        bool split = true; /* one that prepends leaves alone a text that begins with a space */
+        js_bool(pre, "split", false, &split, NULL);
+        return !split && is_text(pre, "prepend_scheme", "never") &&
+               is_text(pre, "replacement", blank);
+    }
+    /* Gemma's cuts at spaces, of which none are left by then */
+    if (pre && !is_text(js_get(pre, "pattern"), "String", " ")) return false;
+    if (is_escape(norm)) return true;
+    *prefix = cJSON_IsArray(list) && cJSON_GetArraySize(list) == 2 &&
+              is_text(list->child, "type", "Prepend") && is_text(list->child, "prepend", blank);
+    return *prefix && is_escape(list->child->next);
+}
+
+typedef struct {
+    const char *text;
+    int64_t id;
+} known;
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(((const known *)a)->text, ((const known *)b)->text);
+}
+
+/* A piece's score is how early the first merge that makes it stands: of two merges the one with the
+ * higher score is done first, as by rank. */
+static lq_status score_pieces(vocab *v, const cJSON *merges, lq_arena *a, lq_err *err)
+{
+    known *by = lq_push(a, (size_t)v->n * sizeof *by);
+    js_buf text = { 0 };
+    size_t n = 0;
+    float rank = 0;
+    lq_status s = by ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the vocabulary");
+    for (int64_t i = 0; i < v->n && !s; i++) {
+        v->score[i] = -1e9f;
+        if (v->text[i]) by[n++] = (known){ v->text[i], i };
+    }
+    if (n) qsort(by, n, sizeof *by, by_text);
+    for (const cJSON *e = merges->child; e && !s; e = e->next, rank -= 1) {
+        merge m;
+        s = read_merge(&m, e, err);
+        if (s) break;
+        text.n = 0;
+        js_put(&text, m.a, m.n_a);
+        js_put(&text, m.b, m.n_b + 1);
+        if (text.failed) s = lq_fail(err, LQ_ENOMEM, "no memory for the vocabulary");
+        const known key = { s ? "" : text.data, 0 };
+        const known *k = n && !s ? bsearch(&key, by, n, sizeof *by, by_text) : NULL;
+        if (k && v->score[k->id] < -5e8f) v->score[k->id] = rank;
+    }
+    free(text.data);
+    return s;
+}
+
+static bool is_byte(const char *s)
+{
+    return strncmp(s, "<0x", 3) == 0 && strspn(s + 3, "0123456789ABCDEF") == 2 &&
+           strcmp(s + 5, ">") == 0;
+}
+
+static lq_status from_json(vocab *v, const cJSON *t, lq_arena *a, bool *prefix, lq_err *err)
+{
+    const cJSON *model = js_get(t, "model");
+    const char *unk = NULL;
+    js_str(model, "unk_token", false, &unk, NULL);
+    read_spaces(t, prefix);
+    lq_status s = read_vocab(v, t, err);
+    if (!s) s = score_pieces(v, js_get(model, "merges"), a, err);
+    for (int64_t i = 0; i < v->n && !s; i++) {
+        if (!v->text[i]) continue;
+        if (v->type[i] == SPM_NORMAL && is_byte(v->text[i])) v->type[i] = SPM_BYTE;
+        if (unk && strcmp(v->text[i], unk) == 0) v->type[i] = SPM_UNKNOWN;
+    }
+    return s;
+}
+
+static lq_status from_model(vocab *v, const files *f, lq_arena *a, bool *prefix, lq_err *err)
+{
+    const spm_model *m = &f->spm;
+    if ((int64_t)m->n > v->n)
+        return lq_fail(err, LQ_EFORMAT, "tokenizer.model: expected at most %lld pieces, found %zu",
+                       (long long)v->n, m->n);
+    *prefix = m->dummy_prefix;
+    js_bool(f->config, "add_prefix_space", false, prefix, NULL);
+    for (size_t i = 0; i < m->n; i++) {
+        const spm_piece *p = &m->pieces[i];
+        v->text[i] = lq_push_str(a, (const char *)p->text.p, p->text.n);
+        if (!v->text[i]) return lq_fail(err, LQ_ENOMEM, "no memory for the vocabulary");
+        v->type[i] = (int32_t)p->type;
+        v->score[i] = p->score;
+    }
+    return LQ_OK;
+}
+
+static lq_status put_pieces(gguf_pairs *p, vocab *v, const files *f, lq_arena *a, lq_err *err)
+{
+    bool prefix = true;
+    lq_status s = f->tokenizer ? from_json(v, f->tokenizer, a, &prefix, err)
+                               : from_model(v, f, a, &prefix, err);
+    if (s) return s;
+    gguf_pair_str(p, "tokenizer.ggml.model", "llama");
+    gguf_pair_str(p, "tokenizer.ggml.pre", "default");
+    put_tokens(p, v);
+    gguf_pair_array(p, "tokenizer.ggml.scores", GGUF_F32, (uint64_t)v->n);
+    for (int64_t i = 0; i < v->n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &v->score[i], 4);
+        gguf_put_le(&p->b, bits, 4);
+    }
+    gguf_pair_bool(p, "tokenizer.ggml.add_space_prefix", prefix);
+    return LQ_OK;
+}
+
+/* ---- which of them ---- */
+static const char *why_not_json(const cJSON *t, bool *pieces)
+{
+    const cJSON *model = js_get(t, "model");
+    bool prefix;
+    if (!is_text(model, "type", "BPE") || !cJSON_IsObject(js_get(model, "vocab")) ||
+        !cJSON_IsArray(js_get(model, "merges")))
+        return "only BPE is written";
+    *pieces = false;
+    js_bool(model, "byte_fallback", false, pieces, NULL);
+    if (*pieces ? read_spaces(t, &prefix) : pre_of(t) != NULL) return NULL;
+    return "GGUF has no name that we know for how it cuts text";
+}
+
+static const char *why_not_model(const files *f)
+{
+    if (f->spm.type != SPM_BPE) return "of tokenizer.model only BPE is written";
+    if (!f->spm.escape || f->spm.squeeze || f->spm.suffix || f->spm.charsmap.n)
+        return "GGUF has no name for how its tokenizer.model changes text";
+    return f->more ? "tokenizer.model with added_tokens.json is not written" : NULL;
+}
+
+static lq_status read_files(files *f, const src_source *src, lq_err *err)
+{
+    const src_blob *model = src_find_blob(src, "tokenizer.model");
+    lq_status s = parse_blob(&f->tokenizer, src, "tokenizer.json", err);
+    if (!s) s = parse_blob(&f->config, src, "tokenizer_config.json", err);
+    f->more = src_find_blob(src, "added_tokens.json") != NULL;
+    if (s || f->tokenizer || !model) return s;
+    f->has_model = true;
+    return spm_read(&f->spm, model->data, model->bytes, err);
+}
+
+/* Is a special token put before (or after) a text? A tokenizer.model leaves it to the config. */
+static bool adds_token(const files *f, bool after)
+{
+    bool yes = !after;
+    if (f->tokenizer) return adds(f->tokenizer, after);
+    js_bool(f->config, after ? "add_eos_token" : "add_bos_token", false, &yes, NULL);
+    return yes;
+}
+
+lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, char *note, size_t n,
+                             lq_err *err)
+{
+    files f = { .tokenizer = NULL };
+    vocab v;
+    lq_arena a = { 0 };
+    bool pieces = true;
+    lq_status s = read_files(&f, src, err);
+    const char *why = s             ? NULL
+                      : f.tokenizer ? why_not_json(f.tokenizer, &pieces)
+                      : f.has_model ? why_not_model(&f)
+                                    : "there is no tokenizer.json and no tokenizer.model";
+    note[0] = 0;
+    if (why) {
+        gguf_pair_str(p, "tokenizer.ggml.model", "none");
+        snprintf(note, n, "the file has no tokenizer: %s", why);
+    } else if (!s) {
+        s = make_room(&v, src, &a, err);
+        if (!s) s = pieces ? put_pieces(p, &v, &f, &a, err) : put_bytes(p, &v, &f, err);
+    }
+    if (!s && !why) {
+        put_special(p, src, f.config, &v);
+        gguf_pair_bool(p, "tokenizer.ggml.add_bos_token", adds_token(&f, false));
+        gguf_pair_bool(p, "tokenizer.ggml.add_eos_token", adds_token(&f, true));
+        put_template(p, src, f.config);
+    }
+    spm_free(&f.spm);
+    cJSON_Delete(f.tokenizer);
+    cJSON_Delete(f.config);
+    lq_arena_free(&a);
+    return s;
+}
