@@ -18,6 +18,7 @@ static const http_route routes[] = {
     { "GET", "/version", api_get_version, false, false },
     { "GET", "/metrics", api_get_metrics, false, false },
     { "GET", "/load", api_get_load, false, false },
+    { "GET", "/openapi.json", api_get_openapi, false, false },
     { "GET", "/v1/models", api_get_models, false, false },
     { "GET", "/v1/models/*", api_get_model, false, false },
     { "POST", "/v1/completions", api_post_completions, false, false },

@@ -82,6 +82,7 @@ void api_get_ready(void *a, http_req *r);
 void api_get_version(void *a, http_req *r);
 void api_get_metrics(void *a, http_req *r);
 void api_get_load(void *a, http_req *r);
+void api_get_openapi(void *a, http_req *r);
 void api_delete_request(void *a, http_req *r);
 
 #endif

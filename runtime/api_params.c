@@ -197,6 +197,15 @@ static lq_status read_pooling(api_params *p, const row *t, const cJSON *v, api_e
                : wrong(e, "pooling", "\"last\" or \"mean\"", v);
 }
 
+/* At most as many as the model has, which api_gen.c looks at. */
+static lq_status read_dimensions(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    return js_whole(v, 1, JS_MAX_INT, &p->dimensions)
+               ? LQ_OK
+               : wrong(e, "dimensions", "an integer from 1", v);
+}
+
 static lq_status read_truncate(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     (void)t;
@@ -235,7 +244,8 @@ static lq_status read_early(api_params *p, const row *t, const cJSON *v, api_err
 {
     (void)t;
     bool never = cJSON_IsString(v) && strcmp(v->valuestring, "never") == 0;
-    if (!never && !cJSON_IsBool(v)) return wrong(e, "early_stopping", "true, false or \"never\"", v);
+    if (!never && !cJSON_IsBool(v))
+        return wrong(e, "early_stopping", "true, false or \"never\"", v);
     p->early = never ? ENG_EARLY_NEVER : cJSON_IsTrue(v) ? ENG_EARLY_FULL : ENG_EARLY_NO_GAIN;
     return LQ_OK;
 }
@@ -327,7 +337,7 @@ static const row rows[] = {
     KNOWN("input", API_EMBEDDINGS),
     READ("encoding_format", API_EMBEDDINGS, read_encoding),
     READ("pooling", API_EMBEDDINGS, read_pooling),
-    INT("dimensions", API_EMBEDDINGS, dimensions, 1, 1 << 20),
+    READ("dimensions", API_EMBEDDINGS, read_dimensions),
     BOOL("stream", BOTH, stream),
     READ("stream_options", BOTH, read_stream_options),
     INT("n", BOTH, n, 1, API_MAX_N),
@@ -610,4 +620,82 @@ void api_params_free(api_params *p)
     free(p->structured.text);
     p->stop_ids = p->allowed = NULL;
     p->bias = NULL;
+}
+
+/* ---- the table, told ---- */
+
+/* The type and, or null: every parameter may be null. */
+static void write_type(jw *w, const char *type)
+{
+    jw_key(w, "type");
+    jw_open(w, '[');
+    jw_cstr(w, type);
+    jw_cstr(w, "null");
+    jw_close(w, ']');
+}
+
+static void write_neutral(jw *w, int what)
+{
+    static const struct {
+        int bit;
+        const char *json;
+    } values[] = { { N_FALSE, "false" },
+                   { N_TRUE, "true" },
+                   { N_ZERO, "0" },
+                   { N_ONE, "1" },
+                   { N_EMPTY_STR, "\"\"" },
+                   { N_EMPTY_LIST, "[]" },
+                   { N_TEXT_LIST, "[\"text\"]" } };
+    jw_key(w, "description");
+    jw_cstr(w, "not supported: only what changes nothing");
+    jw_key(w, "enum");
+    jw_open(w, '[');
+    jw_null(w);
+    for (size_t i = 0; i < LQ_COUNT(values); i++)
+        if (what & values[i].bit) jw_json(w, values[i].json, strlen(values[i].json));
+    jw_close(w, ']');
+}
+
+static void write_bounds(jw *w, const row *t)
+{
+    const bool text = t->type == T_STR;
+    jw_key(w, text ? "minLength" : t->above ? "exclusiveMinimum" : "minimum");
+    jw_printf(w, "%.17g", t->lo);
+    w->comma = true;
+    jw_key(w, text ? "maxLength" : "maximum");
+    jw_printf(w, "%.17g", t->hi);
+    w->comma = true;
+}
+
+void api_params_schema(jw *w, api_kind kind)
+{
+    jw_open(w, '{');
+    for (const row *t = rows; t < rows + LQ_COUNT(rows); t++) {
+        char ref[96];
+        if (!(t->kinds & (int)kind)) continue;
+        jw_key(w, t->name);
+        jw_open(w, '{');
+        switch (t->type) {
+        case T_BOOL:
+            write_type(w, "boolean");
+            break;
+        case T_INT:
+        case T_NUM:
+        case T_STR:
+            write_type(w, t->type == T_INT ? "integer" : t->type == T_NUM ? "number" : "string");
+            write_bounds(w, t);
+            break;
+        case T_REFUSED:
+            write_neutral(w, t->neutral);
+            break;
+        case T_READ:
+        case T_KNOWN:
+            snprintf(ref, sizeof ref, "#/components/schemas/%s", t->name);
+            jw_key(w, "$ref");
+            jw_cstr(w, ref);
+            break;
+        }
+        jw_close(w, '}');
+    }
+    jw_close(w, '}');
 }

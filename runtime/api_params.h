@@ -10,6 +10,7 @@
 #include "formats/gen.h"
 #include "formats/json.h"
 #include "runtime/engine.h"
+#include "runtime/jw.h"
 
 enum {
     API_MAX_STOPS = 4,
@@ -99,6 +100,9 @@ lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, siz
                           api_kind kind, const gen_defaults *d, int64_t vocab, bool strict,
                           api_error *e);
 void api_params_free(api_params *p);
+/* The table as an object of JSON schemas by name, for /openapi.json. What is more than one number
+ * or string refers to "#/components/schemas/NAME", which runtime/openapi.json holds. */
+void api_params_schema(jw *w, api_kind kind);
 
 /* One of the parameters of structured output (api_grammar.c); LQ_EVALUE after api_fail. */
 lq_status api_read_structured(api_structured *s, const char *param, const cJSON *v, api_error *e);
