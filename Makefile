@@ -23,7 +23,7 @@ RELEASE  := $(if $(SANITIZE),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -ffile-prefi
 PKGCF    := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
 ALLCF     = -std=c11 $(WARN) $(WERROR) $(HARDEN) $(RELEASE) -pthread -ffp-contract=off -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
             -I. $(PKGCF) $(CFLAGS) $(SANITIZE)
-LIBS      = $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt) $(shell pkg-config --libs $(PKGS)) -llapacke -lm -pthread
+LIBS      = $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt) $(shell pkg-config --libs $(PKGS) gnutls) -llapacke -lm -pthread
 ALLLD     = -pie -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS) $(SANITIZE)
 
 # Instruction sets belong to one file each; everything else runs on any machine. Files of another
@@ -91,6 +91,7 @@ $(BUILD)/flags: FORCE
 $(BUILD)/calib/builtin.o: calib/builtin_text.txt calib/builtin_chat.jsonl
 $(BUILD)/tools/quantize_html.o: tools/report.html
 $(BUILD)/runtime/web.o: $(WEB)
+$(BUILD)/runtime/api_openapi.o: runtime/openapi.json
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)

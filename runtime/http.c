@@ -274,6 +274,7 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **socket_c
     conn *c = *socket_context = info ? calloc(1, sizeof *c) : NULL;
     if (!c) return; /* its requests are refused in on_uri */
     c->fd = info->connect_fd;
+    http_tls_give(s, mhd);
     int size = SEND_BUFFER; /* so that max_backlog says what it means */
     setsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
     c->since = http_now();
@@ -531,6 +532,7 @@ void http_server_unref(http_server *s)
 {
     if (atomic_fetch_sub(&s->refs, 1) != 1) return;
     http_keys_close(s->keys);
+    http_tls_free(s);
     pthread_mutex_destroy(&s->mu);
     pthread_cond_destroy(&s->idle);
     free(s);

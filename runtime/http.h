@@ -75,6 +75,9 @@ lq_status http_open(http_server **s, const http_opts *o, lq_err *err);
 void http_close(http_server *s);
 int http_port(const http_server *s);
 lq_status http_set_keys(http_server *s, const http_key_list *l, lq_err *err); /* at any time */
+/* A new certificate and key for connections that begin from now on, at any time; texts as tls_cert
+ * and tls_key, not kept. Only where there was one at the start. LQ_EFORMAT: what was stays. */
+lq_status http_set_tls(http_server *s, const char *cert, const char *key, lq_err *err);
 /* From now on every answer closes its connection. */
 void http_drain(http_server *s);
 /* True when no exchange is open, within `seconds`. */

@@ -69,6 +69,8 @@ struct http_req {
     double written; /* time of the last event or ping */
 };
 
+typedef struct http_tls http_tls; /* runtime/http_tls.c */
+
 struct http_server {
     atomic_int refs; /* http_close and every exchange: who answers late finds it still there */
     http_opts o;
@@ -85,6 +87,7 @@ struct http_server {
     conn *conns;
     uint64_t next_id;
     int64_t n_conns, n_open;
+    http_tls *tls; /* the latest of http_set_tls; NULL: as it began */
 
     int epoll_fd, stop_fd; /* the watcher's */
     pthread_t watcher;
@@ -105,6 +108,9 @@ enum MHD_Result http_req_advance(http_req *r, struct MHD_Connection *mhd);
 const char *http_cors_origin(const http_server *s, struct MHD_Connection *mhd);
 bool http_cors_preflight(http_req *r, struct MHD_Connection *mhd);
 void http_cors_headers(const http_server *s, struct MHD_Connection *mhd, struct MHD_Response *m);
+
+void http_tls_give(http_server *s, struct MHD_Connection *mhd); /* to a connection that begins */
+void http_tls_free(http_server *s);
 
 lq_status http_watch_start(http_server *s, lq_err *err);
 void http_watch_stop(http_server *s);

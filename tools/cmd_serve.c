@@ -1,8 +1,8 @@
 /* tools/cmd_serve.c - `llmq serve`: the OpenAI-compatible server.
  *
  * It listens first and loads then, so that /health and /ready tell what goes on. The main thread
- * loads, then waits for signals: SIGHUP reads the key files again, SIGUSR1 tells what goes on; the
- * first SIGTERM or SIGINT drains, a second kills. */
+ * loads, then waits for signals: SIGHUP reads keys and certificate again, SIGUSR1 tells what goes
+ * on; the first SIGTERM or SIGINT drains, a second kills. */
 #include "formats/version.h"
 #include "kernels/bench.h"
 #include "kernels/ops.h"
@@ -55,7 +55,8 @@ static const opt_row server_rows[] = {
     { "uds", 0, OPT_STR, F(unix_path), .arg = "PATH",
       .help = "listen on a Unix socket instead of an address and a port" },
     { "ssl-certfile", 0, OPT_STR, F(cert), .arg = "FILE",
-      .help = "serve over TLS with this chain of certificates (PEM)" },
+      .help = "serve over TLS with this chain of certificates (PEM); SIGHUP reads it and the key "
+              "again" },
     { "ssl-keyfile", 0, OPT_STR, F(cert_key), .arg = "FILE",
       .help = "the private key of the certificate (PEM)" },
     { "api-key", 0, OPT_LIST, F(keys.keys), .arg = "KEY",
@@ -269,22 +270,44 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
 
 /* ---- while it runs ---- */
 
-/* A file that cannot be read leaves the keys as they are: a half-written one locks nobody out. */
+static lq_status reload_keys(serve *v, lq_err *err)
+{
+    ops_keys fresh;
+    lq_status s = ops_keys_read(&fresh, &v->o->keys, err);
+    if (s) return s;
+    s = http_set_keys(v->http, &fresh.list, err);
+    ops_keys_free(&fresh);
+    return s;
+}
+
+static lq_status reload_tls(serve *v, lq_err *err)
+{
+    ops_tls fresh;
+    lq_status s = ops_tls_read(&fresh, v->o->cert, v->o->cert_key, err);
+    if (!s && fresh.cert) s = http_set_tls(v->http, fresh.cert, fresh.key, err);
+    ops_tls_free(&fresh);
+    return s;
+}
+
+static lq_status reload_log(serve *v, lq_err *err)
+{
+    return ops_log_reopen(&v->log, v->o->access_log, err);
+}
+
+/* A file that cannot be read leaves what it is for as it was: a half-written one locks nobody out.
+ * The others are read all the same. */
 static void reload(serve *v)
 {
-    const serve_opts *o = v->o;
-    lq_err err;
-    ops_keys fresh;
-    lq_status s = ops_keys_read(&fresh, &o->keys, &err);
-    if (!s) {
-        s = http_set_keys(v->http, &fresh.list, &err);
-        ops_keys_free(&fresh);
-    }
-    if (!s) s = ops_log_reopen(&v->log, o->access_log, &err);
-    if (s)
+    static lq_status (*const parts[])(serve * v, lq_err * err) = { reload_keys, reload_tls,
+                                                                   reload_log };
+    int bad = 0;
+    for (size_t i = 0; i < LQ_COUNT(parts); i++) {
+        lq_err err;
+        if (!parts[i](v, &err)) continue;
         prog_say(LOG_ERROR, "SIGHUP: %s; what was stays", err.msg);
-    else
-        prog_say(LOG_INFO, "SIGHUP: keys and log are read again");
+        bad++;
+    }
+    if (!bad) prog_say(LOG_INFO, "SIGHUP: keys, certificate and log are read again");
 }
 
 static void say_state(serve *v)
@@ -373,9 +396,9 @@ const cmd_row cmd_serve = {
     .name = "serve",
     .summary = "serve a model over HTTP, compatible with OpenAI's API",
     .details = "A page to chat with and to watch: / (--web). Routes: /v1/models /v1/completions /v1/chat/completions /v1/embeddings\n"
-               "/tokenize /detokenize /v1/requests/ID /health /ready /version /metrics /load. SIGTERM and\n"
-               "SIGINT let running requests finish, then end the server; SIGHUP reads the key files again; SIGUSR1 says what\n"
-               "goes on.",
+               "/tokenize /detokenize /v1/requests/ID /health /ready /version /metrics /load /openapi.json. SIGTERM and\n"
+               "SIGINT let running requests finish, then end the server; SIGHUP reads keys and the certificate again;\n"
+               "SIGUSR1 says what goes on.",
     .args = { { "MODEL", 0, 1, "a .llmq file or a Hugging Face folder" } },
     .groups = { OPT_GROUP("Server", server_rows, 0), OPT_GROUP("Queue", queue_rows, 0),
                 OPT_GROUP("Engine", opt_engine_rows, F(engine)),

@@ -48,6 +48,7 @@ need libpcre2-dev lib libpcre2-8
 need libutf8proc-dev lib libutf8proc
 need libmicrohttpd-dev lib libmicrohttpd
 need libcurl4-openssl-dev lib libcurl
+need libgnutls28-dev lib gnutls
 need nettle-dev lib nettle
 need curl has curl
 need ca-certificates test -e /etc/ssl/certs

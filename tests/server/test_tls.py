@@ -1,5 +1,6 @@
 """TLS of the server (--ssl-certfile, --ssl-keyfile), with a certificate made here."""
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -14,16 +15,20 @@ from harness import Server
 from helpers import TINY, events_of, metric
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
+def make_certificate(folder):
     if not shutil.which("openssl"):
         pytest.skip("no openssl to make a certificate with")
-    folder = tmp_path_factory.mktemp("tls")
+    folder.mkdir(exist_ok=True)
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
                     "-nodes", "-keyout", folder / "key.pem", "-out", folder / "cert.pem", "-days", "2",
                     "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
                    check=True, capture_output=True)
     return folder
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 class TlsServer(Server):
@@ -92,6 +97,43 @@ def test_what_is_no_tls(tls):
             assert s.recv(4096) == b""
             raise ConnectionError
     assert tls.get("/health").status == 200
+
+
+def served(port):
+    """The certificate that a connection gets now."""
+    return ssl.get_server_certificate(("127.0.0.1", port))
+
+
+def test_a_certificate_is_exchanged_while_it_runs(llmq, certificate, tmp_path):
+    """After SIGHUP new connections have the new one and open ones go on; what is wrong changes nothing."""
+    folder = tmp_path / "live"
+    shutil.copytree(certificate, folder)
+    other = make_certificate(tmp_path / "other")
+    with TlsServer(llmq, TINY, folder, log=tmp_path / "log") as s:
+        old = served(s.port)
+        assert old.strip() == (folder / "cert.pem").read_text().strip()
+        with httpx.Client(verify=s.context) as open_before:
+            assert open_before.get(s.url + "/health").status_code == 200
+            shutil.copy(other / "cert.pem", folder)  # the old key does not fit it
+            hang_up(s, "what was stays")
+            assert served(s.port) == old
+            shutil.copy(other / "key.pem", folder)
+            hang_up(s, "read again")
+            new = served(s.port)
+            assert new.strip() == (other / "cert.pem").read_text().strip() and new != old
+            assert open_before.get(s.url + "/health").status_code == 200
+        with pytest.raises(ssl.SSLCertVerificationError), socket.create_connection(("127.0.0.1", s.port)) as c:
+            s.context.wrap_socket(c, server_hostname="localhost")
+        with httpx.Client(verify=ssl.create_default_context(cafile=other / "cert.pem")) as now:
+            assert now.get(s.url + "/health").status_code == 200
+
+
+def hang_up(s, word):
+    s.process.send_signal(signal.SIGHUP)
+    end = time.monotonic() + 20
+    while word not in s.output():
+        assert time.monotonic() < end, s.output()
+        time.sleep(0.02)
 
 
 def test_the_terminal_as_a_client(llmq, tls):
