@@ -145,6 +145,9 @@ static void take(gen_choice *c, const eng_event *e)
     c->n_cached = e->n_cached;
 }
 
+/* What gave a beam search its width. */
+static const char *width_param(const api_params *p) { return p->best_of > p->n ? "best_of" : "n"; }
+
 static void take_finish(gen_choice *c, const eng_event *e)
 {
     gen *g = c->g;
@@ -153,7 +156,10 @@ static void take_finish(gen_choice *c, const eng_event *e)
     c->stop_id = e->stop_id;
     for (int i = 0; e->stop_string && i < g->p.n_stop; i++)
         if (strcmp(g->p.stop[i], e->stop_string) == 0) c->stop_string = g->p.stop[i];
-    if (e->finish == ENG_ERROR) {
+    if (e->finish == ENG_ERROR && e->no_answer) { /* what the request bans is its own affair */
+        api_fail(&why, g->p.beams ? width_param(&g->p) : NULL, "no_answer", "%s", e->error);
+        fail(g, &why);
+    } else if (e->finish == ENG_ERROR) {
         met_add(g->a->met, MET_CORRUPTED, 1);
         api_fail(&why, NULL, "generation_failed", "generation failed: %s",
                  e->error ? e->error : "internal error");
@@ -402,7 +408,9 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
             b->cancel(b->self, c->id); /* cancel_all may have missed it */
         return s;
     }
-    if (s == LQ_EVALUE) {
+    if (s == LQ_EVALUE && p->beams) { /* of the rest check_length has seen to */
+        api_fail(e, width_param(p), "unsupported_value", "%s", err.msg);
+    } else if (s == LQ_EVALUE) {
         api_fail(e, prompt_param(g->kind), "context_length_exceeded", "%s", err.msg);
     } else {
         api_fail(e, NULL, "overloaded", "too many requests are waiting; try again later");
@@ -456,7 +464,7 @@ static lq_status check_length(gen *g, api_error *e)
         g->n_prompt_ids += n;
     }
     if ((int64_t)g->n_prompts * g->p.best_of > MAX_CHOICES)
-        return api_fail(e, g->p.best_of > g->p.n ? "best_of" : "n", "invalid_value",
+        return api_fail(e, width_param(&g->p), "invalid_value",
                         "n: at most %d choices per request, found %lld", MAX_CHOICES,
                         (long long)((int64_t)g->n_prompts * g->p.best_of));
     return LQ_OK;

@@ -90,6 +90,12 @@ static double kv_usage(const eng_stats *s)
     return s->kv_blocks > 0 ? (double)s->kv_blocks_used / (double)s->kv_blocks : 0;
 }
 
+static double kv_waste(const api *a, const eng_stats *s)
+{
+    const int64_t places = s->kv_blocks_used > 0 ? s->kv_blocks_used * a->m.block_size : 0;
+    return places > 0 ? fmin((double)s->kv_unused / (double)places, 1) : 0; /* lines share blocks */
+}
+
 void api_get_load(void *app, http_req *r)
 {
     eng_stats s;
@@ -161,6 +167,8 @@ void api_get_metrics(void *app, http_req *r)
           (double)s.guesses },
         { "counter", "vllm:spec_decode_num_accepted_tokens_total", "Tokens guessed right.",
           (double)s.right },
+        { "gauge", "llmq:kv_waste_perc",
+          "Share of the places in those blocks that hold no token, 0 to 1.", kv_waste(a, &s) },
         { "gauge", "llmq:kv_blocks_cached", "KV blocks that only the prefix cache holds.",
           (double)s.kv_blocks_cached },
         { "counter", "llmq:engine_steps_total", "Steps of the engine.", (double)s.steps },

@@ -255,7 +255,7 @@ lq_status beam_take(seq *s, kv_cache *kv, const arch_config *c, const tok_tokeni
 {
     beam_set *b = s->beams;
     int64_t n = seq_output(s) + 1, n_next = 0, rows = beam_rows(s), found = merge(b, rows);
-    if (found == 0) return lq_fail(err, LQ_EVALUE, "beam search: every token is banned");
+    if (found == 0) return lq_fail(err, LQ_ENOENT, "beam search: every token is banned");
     for (int64_t i = 0; i < found; i++) {
         beam_proposal *p = &b->proposals[i];
         bool end = false;
@@ -277,7 +277,8 @@ lq_status beam_take(seq *s, kv_cache *kv, const arch_config *c, const tok_tokeni
         return fork_lines(s, kv, n_next, err);
     }
     if (b->n_answers < b->o.n)
-        return lq_fail(err, LQ_EVALUE, "beam search: of %lld answers there are only %lld",
+        return lq_fail(err, LQ_ENOENT,
+                       "beam search: expected %lld answers, and what is not banned makes only %lld",
                        (long long)b->o.n, (long long)b->n_answers);
     return LQ_OK;
 }

@@ -94,7 +94,8 @@ void beam_restart(seq *s);               /* likewise; at the prompt again */
 /* The lines' proposals. row(user, i): the logits behind line i, whose ids are in s->ids then. */
 lq_status beam_draw(seq *s, smp_ctx *smp, const float *(*row)(void *user, int64_t i), void *user,
                     lq_err *err);
-/* The lines of the next step, one id longer, or the end: s->beams->over. */
+/* The lines of the next step, one id longer, or the end: s->beams->over. LQ_ENOENT: what is not
+ * banned makes fewer answers than are wanted. */
 lq_status beam_take(seq *s, kv_cache *kv, const arch_config *c, const tok_tokenizer *t,
                     lq_err *err);
 /* The ids of answer a into ids[answers[a].n], and what is known of each into b->results. */

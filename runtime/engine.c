@@ -152,6 +152,19 @@ bool eng_drain(engine *e, double timeout)
 
 /* ---- engine thread: events ---- */
 
+/* Only the last block of a sequence, or of a line of a search, is not full. */
+static int64_t unused_places(const engine *e)
+{
+    const int64_t size = kv_options(e->kv)->block_size;
+    int64_t n = 0;
+    for (int64_t i = 0; i < e->sched.n_running; i++) {
+        const seq *s = e->sched.running[i];
+        const kv_seq *kv = s->beams && s->beams->n_lines ? &s->beams->lines[0].kv : &s->kv;
+        if (kv->n_blocks * size > s->n_done) n += (kv->n_blocks * size - s->n_done) * beam_rows(s);
+    }
+    return n;
+}
+
 /* Under the lock. */
 static void publish(engine *e)
 {
@@ -160,6 +173,7 @@ static void publish(engine *e)
     e->stats.kv_blocks = n;
     e->stats.kv_blocks_used = n - free_blocks;
     e->stats.kv_blocks_cached = kv_cached_blocks(e->kv);
+    e->stats.kv_unused = unused_places(e);
     e->stats.preemptions = e->sched.preemptions;
 }
 
@@ -192,7 +206,10 @@ static void send_end(seq *s, eng_event ev, eng_finish how)
         ev.stop_id = s->stop_id;
         if (s->stop_matched >= 0) ev.stop_string = s->r.stop[s->stop_matched];
     }
-    if (how == ENG_ERROR) ev.error = s->err.msg;
+    if (how == ENG_ERROR) {
+        ev.error = s->err.msg;
+        ev.no_answer = s->status == LQ_ENOENT;
+    }
     s->sink(s->user, &ev);
 }
 

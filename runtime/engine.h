@@ -93,6 +93,7 @@ typedef struct {
     const char *stop_string; /* which stop string matched, or NULL */
     int32_t stop_id;         /* which stop id (not EOS), or -1 */
     const char *error;       /* ENG_ERROR */
+    bool no_answer; /* ENG_ERROR: what the request bans leaves none; nothing else is wrong */
 } eng_event;
 
 /* Called on the engine thread: must be quick and never call back into the engine except eng_cancel.
@@ -143,6 +144,7 @@ typedef struct {
 
 typedef struct {
     int64_t running, waiting, kv_blocks, kv_blocks_used, kv_blocks_cached;
+    int64_t kv_unused; /* places for tokens in the blocks of what runs that hold none */
     uint64_t prompt_tokens, cached_tokens, generation_tokens, preemptions, steps,
         finished[ENG_N_FINISH];
     uint64_t prefix_queries, prefix_hits; /* tokens */

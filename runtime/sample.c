@@ -368,7 +368,7 @@ lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp
     if (st) return st;
     const float *x = adjust(s, logits, p, prompt, n_prompt, output, n_output);
     int32_t id = draw_id(s, x, p, draw);
-    if (x[id] == -INFINITY) return lq_fail(err, LQ_EVALUE, "sampling: every token is banned");
+    if (x[id] == -INFINITY) return lq_fail(err, LQ_ENOENT, "sampling: every token is banned");
     if (p->logprobs >= 0) {
         score(s, out, logits, id, p->logprobs);
     } else {

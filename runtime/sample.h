@@ -61,8 +61,8 @@ typedef struct smp_ctx smp_ctx; /* scratch for one vocabulary; one thread at a t
 lq_status smp_open(smp_ctx **s, int64_t vocab, lq_err *err);
 void smp_close(smp_ctx *s);
 /* prompt and output ids of the sequence so far (for the penalties); draw: number of this draw.
- * LQ_EVALUE: a logit is NaN or infinite, or every id is banned. Logits are read only. Allocates
- * nothing. */
+ * LQ_EVALUE: a logit is NaN or infinite. LQ_ENOENT: every id is banned. Logits are read only.
+ * Allocates nothing. */
 lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp_params *p,
                      const int32_t *prompt, int64_t n_prompt, const int32_t *output,
                      int64_t n_output, uint64_t draw, lq_err *err);

@@ -316,7 +316,7 @@ TEST(what_is_no_number_is_refused)
         for (int k = 0; k < 3; k++) {
             smp_params p = params((float)T, k * 4, k ? 0.5f : 1, 0);
             p.bias = all, p.n_bias = V;
-            CHECK(smp_sample(s, &r, l, &p, NULL, 0, NULL, 0, 0, &err) == LQ_EVALUE, "all banned");
+            CHECK(smp_sample(s, &r, l, &p, NULL, 0, NULL, 0, 0, &err) == LQ_ENOENT, "all banned");
         }
     smp_close(s);
 }
@@ -346,7 +346,7 @@ TEST(only_ids_of_the_mask_are_drawn)
     CHECK(seen[3] > 0 && seen[63] > 0 && seen[69] > 0 && seen[3] + seen[63] + seen[69] == 600,
           "%lld %lld %lld", (long long)seen[3], (long long)seen[63], (long long)seen[69]);
     smp_params p = { .mask = (uint32_t[3]){ 0 } };
-    CHECK(smp_sample(s, &r, l, &p, NULL, 0, NULL, 0, 0, &err) == LQ_EVALUE, "an empty mask");
+    CHECK(smp_sample(s, &r, l, &p, NULL, 0, NULL, 0, 0, &err) == LQ_ENOENT, "an empty mask");
     smp_close(s);
 }
 

@@ -43,8 +43,8 @@ const CHARTS = [
      (a, w, b) => [0.5, 0.95].map(p => 1e3 * quantile(w, b, "vllm:inter_token_latency_seconds", p))],
     [{ title: "queue", unit: "", lines: ["running", "waiting"] },
      (a, w, b) => [total(b.m, "vllm:num_requests_running"), total(b.m, "vllm:num_requests_waiting")]],
-    [{ title: "kv", unit: "percent", lines: [""], digits: 1, top: 100 },
-     (a, w, b) => [100 * total(b.m, "vllm:kv_cache_usage_perc")]],
+    [{ title: "kv", unit: "percent", lines: ["used", "wasted"], digits: 1, top: 100 },
+     (a, w, b) => ["vllm:kv_cache_usage_perc", "llmq:kv_waste_perc"].map(n => 100 * total(b.m, n))],
     [{ title: "limit", unit: "percent", lines: ["memory", "arithmetic"], digits: 1, top: 100 },
      (a, w, b) => [["llmq:weights_read_bytes_total", "llmq:limit_read_bytes_per_second"],
                    ["llmq:matmul_flops_total", "llmq:limit_flops_per_second"]].map(([did, limit]) =>

@@ -389,12 +389,25 @@ def test_beam_search_in_a_chat_and_for_several_prompts(server):
 @case("C127")
 @pytest.mark.parametrize("more, param", [
     ({"stream": True}, "stream"), ({"temperature": 0.7}, "temperature"), ({"guided_regex": "a+"}, "guided_regex"),
-    ({"n": 65}, "prompt"), ({"early_stopping": "soon"}, "early_stopping"),
+    ({"n": 65}, "n"), ({"best_of": 65}, "best_of"), ({"early_stopping": "soon"}, "early_stopping"),
     ({"use_beam_search": False, "length_penalty": 2}, "length_penalty"),
 ])
 def test_what_beam_search_cannot_do_is_refused(server, ask, more, param):
     body = {"prompt": "a", "use_beam_search": True, "n": 2, **more}
     ask.check_error(server.post("/v1/completions", body), 400, param)
+
+
+@case("C127")
+def test_bans_that_leave_too_few_answers_are_the_requests_own_affair(server, ask):
+    corrupted = ask.metric(server, "vllm:corrupted_requests_total")
+    body = {"prompt": "a", "use_beam_search": True, "n": 3, "max_tokens": 4, "allowed_token_ids": [300]}
+    said = ask.check_error(server.post("/v1/completions", body), 400, "n", "no_answer")
+    assert "3" in said and "only 1" in said
+    assert len(server.post_json("/v1/completions", {**body, "n": 1})["choices"]) == 1
+    body = {"prompt": "a", "max_tokens": 4, "allowed_token_ids": [300], "logit_bias": {"300": -100}}
+    assert server.post_json("/v1/completions", body)["usage"]["completion_tokens"] == 4  # unlikely, not banned
+    assert ask.metric(server, "vllm:corrupted_requests_total") == corrupted
+    ask.canary(server)
 
 
 @case("C100")
