@@ -54,14 +54,17 @@ CUDA_TOP   := $(if $(NVCC),$(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -
 CUDA_RT    := $(firstword $(wildcard $(CUDA_TOP)/lib64/libcudart_static.a $(CUDA_TOP)/lib/libcudart_static.a))
 CUSRCS     := $(sort $(wildcard kernels/cuda/*.cu))
 CUOBJS     := $(if $(SANITIZE),,$(if $(CUDA_RT),$(CUSRCS:%.cu=$(BUILD)/%.o)))
-EMUOBJS    := $(CUSRCS:%.cu=$(BUILD)/emu/%.o) $(BUILD)/emu/kernels/cuda/emu/emu.o $(BUILD)/emu/tests/cuda_broken.o
-EMUTESTS   := test_dev test_cuda_emu
+EMUOBJS    := $(CUSRCS:%.cu=$(BUILD)/emu/%.o) $(BUILD)/emu/kernels/cuda/emu/emu.o $(BUILD)/emu/tests/cuda_broken.o \
+              $(BUILD)/tests/emulated.o
+EMUTESTS   := test_dev test_cuda_emu test_forward_dev
 NVCCF       = -std=c++17 -O3 -fmad=false -objtemp -I. -Xcompiler -O2,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
               -Xptxas -v $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_80,code=compute_80
 EMUF        = -std=c++17 -O1 -Wall -Wshadow -Wno-unknown-pragmas $(WERROR) -fPIE -fno-exceptions -fno-rtti \
               -fno-threadsafe-statics -ffp-contract=off -I.
 ifneq ($(or $(SANITIZE),$(if $(shell command -v $(CXX)),,none)),)
 TESTSRCS   := $(filter-out $(EMUTESTS:%=tests/%.c),$(TESTSRCS))
+else
+EMULATOR   := $(BUILD)/tests/llmq-emulated
 endif
 
 OBJS     := $(OWNSRCS:%.c=$(BUILD)/%.o) $(CUOBJS)
@@ -76,7 +79,7 @@ Q        := $(if $(V),,@)
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
 all: $(PROGRAM) ## build ./llmq
-tests: $(TESTBINS) $(BUILD)/tests/llmq-scripted $(BUILD)/tests/fault.so ## build the unit tests and the scripted server
+tests: $(TESTBINS) $(BUILD)/tests/llmq-scripted $(EMULATOR) $(BUILD)/tests/fault.so ## build the unit tests and the scripted server
 
 $(PROGRAM): $(OBJS) $(TOOLOBJS)
 	$(if $(V),,@echo "  LD   $@")
@@ -113,6 +116,9 @@ $(BUILD)/emu/%.o: %.cc $(BUILD)/cuda-flags
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMUF) -MMD -MP -c -o $@ $<
 
+# llmq whose GPU is emulated
+$(BUILD)/tests/llmq-emulated: $(EMUOBJS) $(BUILD)/libllmq.a $(TOOLOBJS)
+	$(Q)$(CC) $(ALLLD) -o $@ $(EMUOBJS) $(TOOLOBJS) $(BUILD)/libllmq.a $(LIBS)
 $(EMUTESTS:%=$(BUILD)/tests/%): EXTRA = $(EMUOBJS)
 $(EMUTESTS:%=$(BUILD)/tests/%): $(EMUOBJS)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libllmq.a $(BUILD)/tests/lib
@@ -150,8 +156,8 @@ server: all tests ## the conformance suite of the HTTP API alone (docs/conforman
 
 test-cuda-emu: $(EMUTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels compiled for the host, against the CPU's
 	@for t in $^; do $$t || exit 1; done
-test-gpu: $(BUILD)/tests/test_dev ## the CUDA kernels on this machine's GPU; "skipped" without one
-	@LLMQ_TEST_DEVICE=cuda $<
+test-gpu: $(BUILD)/tests/test_dev $(BUILD)/tests/test_forward_dev ## the CUDA kernels and whole models on this machine's GPU; "skipped" without one
+	@for t in $^; do LLMQ_TEST_DEVICE=cuda $$t || exit 1; done
 
 test-neon: ## the NEON kernels compiled for ARM, against the plain C, in an emulator
 	@tools/test-neon.sh

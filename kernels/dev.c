@@ -5,10 +5,13 @@
 
 #ifdef LLMQ_CUDA /* of this file alone: the Makefile has compiled kernels/cuda/ */
 extern const dev_ops cu_table;
-const dev_ops *dev_cuda(void) { return &cu_table; }
+static const dev_ops *in_use = &cu_table;
 #else
-const dev_ops *dev_cuda(void) { return NULL; }
+static const dev_ops *in_use;
 #endif
+
+const dev_ops *dev_cuda(void) { return in_use; }
+void dev_use(const dev_ops *ops) { in_use = ops; }
 
 int dev_count(lq_err *why)
 {

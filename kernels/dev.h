@@ -32,11 +32,12 @@ typedef struct {
     lq_err why;
 } dev;
 
-/* x += add, then h = norm(x), of T rows of K; rms or layer norm as in ops.h. add, h, w, b may be
- * NULL; without h only the sum. h may be x. */
+/* x += add * factor, then h = norm(x), of T rows of K; rms or layer norm as in ops.h. add, h, w, b
+ * may be NULL; without h only the sum. h may be x, or add. */
 typedef struct {
     float *x, *h;
     const float *add, *w, *b;
+    float factor; /* of add; 0: 1 */
     float offset, eps;
     bool layer;
     int64_t T, K;
@@ -67,7 +68,8 @@ typedef struct {
     float limit;
 } dev_act_args;
 
-/* x [T, K] = scale * rows ids[t] of table [V, K] of dtype f32, f16 or bf16. Ids were checked. */
+/* x [T, K] = scale * rows ids[t] of table [V, K] of dtype f32, f16 or bf16. Ids were checked. Also
+ * how rows are picked out of others (f32, scale 1: the same bits). */
 typedef struct {
     float *x;
     const void *table;
@@ -76,6 +78,15 @@ typedef struct {
     int64_t T, K;
     float scale;
 } dev_embed_args;
+
+/* n bytes of each of `rows` rows, on the device; rows are ldd and lds bytes apart and do not
+ * overlap. */
+typedef struct {
+    void *dst;
+    const void *src;
+    size_t n, ldd, lds;
+    int64_t rows;
+} dev_copy_args;
 
 /* A weight whose planes, laid out as formats/tiles.h says, are in device memory. */
 typedef struct {
@@ -140,23 +151,26 @@ int64_t dev_attn_rows(int64_t H, int64_t Hkv);
 void dev_attn_plan(dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of, int64_t *n_slots,
                    const attn_seq *s, int32_t table, int64_t H, int64_t Hkv, int64_t window);
 
-#define DEV_OPS(X)                                                                             \
-    X(lq_status, open, (dev * d, int index, lq_err *err))                                      \
-    X(void, close, (dev * d))                                                                  \
-    X(int, count, (lq_err * why))         /* of devices; 0: why says what is missing */        \
-    X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */          \
-    X(void, free, (dev * d, void *p))                                                          \
-    X(void, upload, (dev * d, void *dst, const void *host, size_t n)) /* host may be reused */ \
-    X(void, download, (dev * d, void *host, const void *src, size_t n))                        \
-    X(void, zero, (dev * d, void *dst, size_t n))                                              \
-    X(lq_status, sync, (dev * d, lq_err * err))                                                \
-    X(void, norm, (dev * d, const dev_norm_args *a))                                           \
-    X(void, rope, (dev * d, const dev_rope_args *a))                                           \
-    X(void, act, (dev * d, const dev_act_args *a))                                             \
-    X(void, embed, (dev * d, const dev_embed_args *a))                                         \
-    X(size_t, mm_scratch, (const dev_weight *w, int64_t M))                                    \
-    X(void, matmul, (dev * d, const dev_mm_args *a))                                           \
-    X(size_t, attn_scratch, (const dev_attn_args *a))                                          \
+#define DEV_OPS(X)                                                                               \
+    X(lq_status, open, (dev * d, int index, lq_err *err))                                        \
+    X(void, close, (dev * d))                                                                    \
+    X(void, bind, (dev * d))              /* what this thread does from now on is meant for d */ \
+    X(int, count, (lq_err * why))         /* of devices; 0: why says what is missing */          \
+    X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */            \
+    X(void, free, (dev * d, void *p))                                                            \
+    X(size_t, room, (dev * d)) /* bytes that alloc has left, about */                            \
+    X(void, upload, (dev * d, void *dst, const void *host, size_t n)) /* host may be reused */   \
+    X(void, download, (dev * d, void *host, const void *src, size_t n))                          \
+    X(void, zero, (dev * d, void *dst, size_t n))                                                \
+    X(void, copy, (dev * d, const dev_copy_args *a))                                             \
+    X(lq_status, sync, (dev * d, lq_err * err))                                                  \
+    X(void, norm, (dev * d, const dev_norm_args *a))                                             \
+    X(void, rope, (dev * d, const dev_rope_args *a))                                             \
+    X(void, act, (dev * d, const dev_act_args *a))                                               \
+    X(void, embed, (dev * d, const dev_embed_args *a))                                           \
+    X(size_t, mm_scratch, (const dev_weight *w, int64_t M))                                      \
+    X(void, matmul, (dev * d, const dev_mm_args *a))                                             \
+    X(size_t, attn_scratch, (const dev_attn_args *a))                                            \
     X(void, attn, (dev * d, const dev_attn_args *a))
 
 struct dev_ops {
@@ -168,6 +182,8 @@ struct dev_ops {
 
 /* The CUDA table, or NULL where this program was built without nvcc. */
 const dev_ops *dev_cuda(void);
+/* For tests, before anything else here: dev_cuda gives this table from now on. */
+void dev_use(const dev_ops *ops);
 /* Of dev_cuda(); 0: why says in one line what is missing. */
 int dev_count(lq_err *why);
 /* want: "cuda" or "cuda:i". LQ_EUSAGE: another word; LQ_EDEVICE: there is none that llmq runs on.

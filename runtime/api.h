@@ -40,6 +40,7 @@ typedef struct {
     int64_t vocab, max_len, hidden; /* hidden: numbers of an embedding */
     chat_marks marks;               /* of the chat template */
     int64_t block_size, kv_blocks;  /* for cache_config_info */
+    const char *device;             /* "cpu", or the GPU's name */
     const char *quantization;       /* "u4-g128", NULL: none */
     const char *fingerprint;        /* any text that changes with weights and arithmetic */
     gen_defaults defaults;          /* of the model's file */
@@ -71,7 +72,7 @@ void api_set_http(api *a, http_server *s); /* its counters appear in /metrics */
 void api_set_model(api *a, const api_model *m); /* once */
 /* What this machine can do at most a second, measured, for /metrics. At any time; once. */
 void api_set_limits(api *a, double read_bytes_s, double flops);
-void api_drain(api *a);                         /* no new generation from now on */
+void api_drain(api *a); /* no new generation from now on */
 /* Ends what still runs with an error that says the server is shutting down. The backend must live
  * until http_close has returned. */
 void api_abort(api *a);

@@ -84,7 +84,11 @@ static int64_t longest(const arch_config *c)
     return stretched < INT32_MAX ? (int64_t)stretched : INT32_MAX;
 }
 
-lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want,
+/* Of memory for the pool unless it was said: of the host's a quarter; of a device's, which nothing
+ * else needs but the buffers of a step, three. */
+static size_t share(dev *on) { return on ? on->ops->room(on) / 4 * 3 : eng_free_memory() / 4; }
+
+lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want, dev *on,
                    lq_err *err)
 {
     int64_t max_pos = longest(c);
@@ -96,11 +100,11 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
     if (!o.max_seqs) o.max_seqs = 64;
     if (!o.max_batch_tokens) o.max_batch_tokens = 512;
     if (!o.queue) o.queue = 1024;
-    size_t block = kv_block_bytes(c, o.block_size, o.kv), free_bytes = eng_free_memory();
+    size_t block = kv_block_bytes(c, o.block_size, o.kv), free_bytes = share(on);
     if (o.draft) block += kv_block_bytes(o.draft->cfg, o.block_size, o.kv); /* as many of each */
     int64_t one = lq_ceil_div(o.max_len, o.block_size); /* blocks of one sequence */
     int64_t n = one > MAX_BLOCKS / o.max_seqs ? MAX_BLOCKS : one * o.max_seqs;
-    size_t most = o.kv_bytes ? o.kv_bytes / block : free_bytes ? free_bytes / 4 / block : (size_t)n;
+    size_t most = o.kv_bytes ? o.kv_bytes / block : free_bytes ? free_bytes / block : (size_t)n;
     if (most < (size_t)n) n = (int64_t)most;
     if (n < one && want->max_len && o.kv_bytes)
         return lq_fail(err, LQ_EVALUE,
@@ -109,12 +113,14 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
     if (n < one && want->max_len) n = one; /* asked for, and no limit was named */
     if (n < 1)
         return lq_fail(err, LQ_EVALUE, "KV cache: one block needs %zu bytes, found room for %zu",
-                       block, o.kv_bytes ? o.kv_bytes : free_bytes / 4);
+                       block, o.kv_bytes ? o.kv_bytes : free_bytes);
     if (n < one) o.max_len = n * o.block_size;
     o.kv_bytes = (size_t)n * block;
-    *kv = (kv_opts){
-        .n_blocks = n, .block_size = o.block_size, .dtype = o.kv, .prefix_cache = !o.no_prefix_cache
-    };
+    *kv = (kv_opts){ .n_blocks = n,
+                     .block_size = o.block_size,
+                     .dtype = o.kv,
+                     .prefix_cache = !o.no_prefix_cache,
+                     .on = on };
     *out = o;
     return LQ_OK;
 }

@@ -12,8 +12,8 @@ lq_status eng_check_policy(const eng_policy *p, lq_err *err);
 /* `want` with the defaults filled in, and the pool for it. At least one sequence of max_len fits
  * the pool (and that of a draft model, which has as many blocks), so every request that max_len
  * admits can run: where max_len was not asked for it is lowered to what fits, else the pool must
- * hold it (LQ_EVALUE names both sizes). */
-lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want,
+ * hold it (LQ_EVALUE names both sizes). on: the device whose memory it is; NULL: the host's. */
+lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want, dev *on,
                    lq_err *err);
 
 #endif

@@ -594,7 +594,8 @@ static lq_status open_step(engine *e, lq_err *err)
     fwd_opts f = { .acts = e->o.acts,
                    .max_rows = sched_max_rows(&e->sched),
                    .max_logits = sched_max_logits(&e->sched),
-                   .max_seqs = e->o.max_seqs };
+                   .max_seqs = e->o.max_seqs,
+                   .max_len = e->o.max_len + SPEC_MAX + 1 }; /* guesses may run ahead */
     s = fwd_open(&e->fwd, e->m, e->kv, e->p, &f, err);
     f.max_rows = e->o.max_batch_tokens;
     if (!s && e->o.draft)
@@ -614,7 +615,7 @@ lq_status eng_open(engine **out, const model *m, const tok_tokenizer *tok, pool 
     e->inbox_end = &e->inbox;
     e->next_id = 1;
     kv_opts k;
-    lq_status s = eng_size(&e->o, &k, m->cfg, o, err);
+    lq_status s = eng_size(&e->o, &k, m->cfg, o, model_dev(m), err);
     if (!s) s = open_lock(e, err);
     if (!s) s = kv_open(&e->kv, m->cfg, &k, err);
     if (!s) s = open_step(e, err);

@@ -10,11 +10,16 @@ struct fwd_ctx {
     fwd_opts opts;
     lq_arena arena;
     fwd_rows rows;
-    attn_seq *seqs;  /* [max_seqs] */
-    attn_seq *last;  /* [max_seqs] of the last layer: the rows whose logits are wanted */
-    int32_t *ids;    /* [max_rows] */
-    int64_t *picked; /* [max_logits] rows whose logits are wanted */
-    float *logits;   /* [max_logits, vocab] */
+    fwd_dev_ctx *dev; /* NULL: the CPU */
+    fwd_rows *host;   /* where rows are placed: &rows, or the device's */
+    const model *w;   /* weights in the memory of rows */
+    attn_seq *seqs;   /* [max_seqs] */
+    attn_seq *last;   /* [max_seqs] of the last layer: the rows whose logits are wanted */
+    int32_t *ids;     /* [max_rows] */
+    int64_t *picked;  /* [max_logits] rows whose logits are wanted */
+    float *raw;       /* [max_logits, vocab], where the head's rows come out */
+    float *logits;    /* the same on the host */
+    float *hidden;    /* [max_logits, hidden] on the host: those behind them */
 };
 
 static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size + 1, 64); }
@@ -26,26 +31,61 @@ static size_t scratch_bytes(const arch_config *c, const fwd_opts *o, int threads
     return layers > head ? layers : head;
 }
 
-size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
+/* What either kind of pass has on the host. */
+static size_t step_bytes(const arch_config *c, const fwd_opts *o)
 {
-    return fwd_rows_bytes(c, o->max_rows) + piece(o->max_rows * c->hidden, sizeof(float)) +
-           piece(o->max_rows, sizeof(int32_t)) + 2 * piece(o->max_seqs, sizeof(attn_seq)) +
-           piece(o->max_logits, sizeof(int64_t)) + piece(o->max_logits * c->vocab, sizeof(float)) +
-           scratch_bytes(c, o, threads);
+    return piece(o->max_rows, sizeof(int32_t)) + 2 * piece(o->max_seqs, sizeof(attn_seq)) +
+           piece(o->max_logits, sizeof(int64_t)) + piece(o->max_logits * c->vocab, sizeof(float));
 }
 
-static bool cut_buffers(fwd_ctx *f)
+size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
-    const arch_config *c = f->m->cfg;
+    return step_bytes(c, o) + fwd_rows_bytes(c, o->max_rows, FWD_ALL) +
+           piece(o->max_rows * c->hidden, sizeof(float)) + scratch_bytes(c, o, threads);
+}
+
+static bool cut_step(fwd_ctx *f)
+{
     const fwd_opts *o = &f->opts;
-    f->rows.x = lq_push(&f->arena, (size_t)(o->max_rows * c->hidden) * sizeof(float));
     f->ids = lq_push(&f->arena, (size_t)o->max_rows * sizeof *f->ids);
     f->seqs = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->seqs);
     f->last = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->last);
     f->picked = lq_push(&f->arena, (size_t)o->max_logits * sizeof *f->picked);
-    f->logits = lq_push(&f->arena, (size_t)(o->max_logits * c->vocab) * sizeof(float));
-    return f->rows.x && f->ids && f->seqs && f->picked && f->last && f->logits &&
-           fwd_rows_push(&f->rows, c, o->max_rows, &f->arena);
+    f->logits = lq_push(&f->arena, (size_t)(o->max_logits * f->m->cfg->vocab) * sizeof(float));
+    return f->ids && f->seqs && f->picked && f->last && f->logits;
+}
+
+static bool cut_rows(fwd_ctx *f)
+{
+    const fwd_opts *o = &f->opts;
+    f->rows.x = lq_push(&f->arena, (size_t)(o->max_rows * f->m->cfg->hidden) * sizeof(float));
+    return f->rows.x && fwd_rows_push(&f->rows, f->m->cfg, o->max_rows, &f->arena);
+}
+
+static lq_status open_cpu(fwd_ctx *f, lq_err *err)
+{
+    f->rows.scratch = &f->arena;
+    f->w = f->m;
+    f->host = &f->rows;
+    lq_status s =
+        lq_arena_init(&f->arena, fwd_bytes(f->m->cfg, &f->opts, pool_threads(f->rows.p)), err);
+    if (!s && !(cut_step(f) && cut_rows(f)))
+        s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
+    f->raw = f->logits;
+    f->hidden = f->rows.h;
+    return s;
+}
+
+static lq_status open_device(fwd_ctx *f, lq_err *err)
+{
+    const arch_config *c = f->m->cfg;
+    const size_t hidden = (size_t)(f->opts.max_logits * c->hidden) * sizeof(float);
+    f->w = &f->m->on->w;
+    lq_status s =
+        lq_arena_init(&f->arena, step_bytes(c, &f->opts) + lq_round_up(hidden + 1, 64), err);
+    if (!s && !(cut_step(f) && (f->hidden = lq_push(&f->arena, hidden))))
+        s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
+    return s ? s : fwd_dev_open(&f->dev, &f->rows, &f->host, &f->raw, f->m, f->kv, &f->opts, err);
 }
 
 lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const fwd_opts *o,
@@ -66,9 +106,7 @@ lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const f
     f->opts = *o;
     f->rows.p = p;
     f->rows.acts = o->acts;
-    f->rows.scratch = &f->arena;
-    lq_status s = lq_arena_init(&f->arena, fwd_bytes(m->cfg, o, pool_threads(p)), err);
-    if (!s && !cut_buffers(f)) s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
+    lq_status s = m->on ? open_device(f, err) : open_cpu(f, err);
     if (s) {
         fwd_close(f);
         return lq_wrap(err, s, "forward pass of %lld rows", (long long)o->max_rows);
@@ -80,6 +118,7 @@ lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const f
 void fwd_close(fwd_ctx *f)
 {
     if (!f) return;
+    fwd_dev_close(f->dev);
     lq_arena_free(&f->arena);
     free(f);
 }
@@ -103,6 +142,9 @@ static lq_status check_items(const fwd_ctx *f, const fwd_item *items, int n_item
                 return lq_fail(err, LQ_EVALUE,
                                "token id at position %lld: expected 0..%lld, found %d",
                                (long long)(it->pos0 + t), (long long)(vocab - 1), it->ids[t]);
+        if (f->opts.max_len && it->pos0 + it->n > f->opts.max_len)
+            return lq_fail(err, LQ_EVALUE, "batch item %d: %lld positions, at most %lld", i,
+                           (long long)(it->pos0 + it->n), (long long)f->opts.max_len);
         lq_status s = model_check_positions(f->m, it->pos0 + it->n, err);
         if (s) return lq_wrap(err, s, "batch item %d", i);
         rows += it->n;
@@ -130,7 +172,7 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         f->last[i].row0 += it->logits_from;
         f->last[i].pos0 += it->logits_from;
         f->last[i].n_rows -= it->logits_from;
-        fwd_place(&f->rows, &f->seqs[i], (int)block_size,
+        fwd_place(f->host, &f->seqs[i], (int)block_size,
                   it->seq_len ? it->seq_len : it->pos0 + it->n);
         memcpy(f->ids + f->rows.R, it->ids, (size_t)it->n * sizeof *it->ids);
         for (int64_t t = it->logits_from; t < it->n; t++)
@@ -141,7 +183,7 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
 }
 
 /* x's first n rows to logits. */
-static void finish_logits(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+static void finish_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     float *const *all = arg;
     const arch_config *c = r->c;
@@ -150,36 +192,32 @@ static void finish_logits(const fwd_rows *r, int64_t row, int64_t n, const void 
     if (c->final_softcap > 0) k_softcap(logits, (float)c->final_softcap, n * c->vocab);
 }
 
+void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n)
+{
+    if (r->c->logit_scale != 1 || r->c->final_softcap > 0) fwd_each(r, n, finish_chunk, &logits);
+}
+
 void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t n)
 {
     const arch_config *c = m->cfg;
     const float *x = r->h;
     pool_stage(r->p, STAGE_HEAD);
-    fwd_norm(r, r->h, r->x, &m->final_norm, n, c->hidden);
+    r->ops->norm(r, r->h, r->x, &m->final_norm, n, c->hidden);
     if (m->proj_out.present) {
         mm_out out = fwd_out(&m->proj_out, r->e, c->embed_dim, false);
-        mm_run(&out, 1, x, c->hidden, n, r->acts, r->scratch, r->p);
+        r->ops->products(r, &out, 1, x, c->hidden, n);
         x = r->e;
     }
     mm_out out = fwd_out(&m->head, logits, c->vocab, false);
-    mm_run(&out, 1, x, c->embed_dim, n, r->acts, r->scratch, r->p);
-    if (c->logit_scale != 1 || c->final_softcap > 0) fwd_each(r, n, finish_logits, &logits);
+    r->ops->products(r, &out, 1, x, c->embed_dim, n);
 }
 
-const float *fwd_hidden(const fwd_ctx *f) { return f->rows.h; }
+const float *fwd_hidden(const fwd_ctx *f) { return f->hidden; }
 
-lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
-                   lq_err *err)
+static void run_layers(fwd_ctx *f, int n_items, int64_t n_picked)
 {
-    lq_status s = check_items(f, items, n_items, err);
-    *logits = f->logits;
-    if (s || n_items == 0) return s;
     const int64_t L = f->m->cfg->layers;
     const kv_opts *o = kv_options(f->kv);
-    pool_enter(f->rows.p);
-    int64_t n_picked = place_items(f, items, n_items);
-    pool_stage(f->rows.p, STAGE_EMBED);
-    fwd_embed_rows(&f->rows, f->m, f->ids);
     for (int64_t i = 0; i < L; i++) {
         /* Of the last layer only the wanted rows go on, once all have their K and V. */
         const bool last = i == L - 1;
@@ -188,11 +226,27 @@ lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float *
                                 .n_seqs = n_items };
         fwd_kv kv = { kv_k(f->kv, i), kv_v(f->kv, i), kv_block_stride(f->kv), o->block_size,
                       o->dtype };
-        fwd_run_layer(&f->rows, &f->m->layers[i], i, &kv, &all, 1, last ? f->picked : NULL,
+        fwd_run_layer(&f->rows, &f->w->layers[i], i, &kv, &all, 1, last ? f->picked : NULL,
                       n_picked);
     }
-    if (n_picked) fwd_run_head(&f->rows, f->m, f->logits, n_picked);
+}
+
+lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
+                   lq_err *err)
+{
+    lq_status s = check_items(f, items, n_items, err);
+    *logits = f->logits;
+    if (s || n_items == 0) return s;
+    pool_enter(f->rows.p);
+    const int64_t n = place_items(f, items, n_items);
+    pool_stage(f->rows.p, STAGE_EMBED);
+    const fwd_batch b = { f->seqs, f->last, n_items, f->ids, f->picked, n };
+    f->rows.ops->begin(&f->rows, f->m, &b);
+    run_layers(f, n_items, n);
+    if (n) fwd_run_head(&f->rows, f->w, f->raw, n);
+    s = f->rows.ops->end(&f->rows, f->logits, f->hidden, f->raw, n, err);
+    if (!s && n) fwd_finish_logits(&f->rows, f->logits, n);
     pool_leave(f->rows.p);
     pool_stage(f->rows.p, STAGE_OTHER);
-    return LQ_OK;
+    return s;
 }

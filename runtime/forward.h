@@ -23,12 +23,16 @@ typedef struct {
 typedef struct fwd_ctx
     fwd_ctx; /* scratch sized once for max_rows tokens and max_logits rows; no allocation after */
 typedef struct {
-    mm_acts acts;
+    mm_acts acts; /* on a device MM_I8 is MM_BF16 (kernels/dev.h) */
     int64_t max_rows, max_logits, max_seqs;
+    int64_t max_len; /* positions of a sequence; 0: what the cache holds */
 } fwd_opts;
+/* m and kv are both on the CPU or on one device. */
 lq_status fwd_open(fwd_ctx **f, const model *m, kv_cache *kv, pool *p, const fwd_opts *o,
                    lq_err *err);
 void fwd_close(fwd_ctx *f);
+/* LQ_EUNSUPPORTED: what this architecture has that no device table does yet. */
+lq_status fwd_check_device(const arch_config *c, lq_err *err);
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads);
 
 /* Runs the items; logits: the rows asked for, item after item, [rows, vocab], valid until the next

@@ -1,11 +1,17 @@
 /* runtime/forward_impl.h - one layer of the one transformer, shared by fwd_step (rows in a paged
- * cache) and fwd_layer (whole windows without one). Not for other modules.
+ * cache) and fwd_layer (whole windows without one), and by the CPU and the devices. Not for other
+ * modules.
  *
- * x [R, hidden] is the residual stream; the other buffers hold one stage each. The rows' work is
- * split over the pool in chunks of FWD_ROWS rows; no row's result depends on another's.
+ * x [R, hidden] is the residual stream; the other buffers hold one stage each. No row's result
+ * depends on another's.
  *
  * A branch (attention, MLP, experts) reads h and adds its output to `out`: x itself, or, where
- * a norm or a factor stands between, y, which was cleared. */
+ * a norm or a factor stands between, y, which was cleared.
+ *
+ * Which steps a layer has and in which order is said once (forward_layer.c); what a step does is an
+ * fwd_ops: forward_cpu.c, whose work on rows is split over the pool in chunks of FWD_ROWS rows, and
+ * forward_dev.c, which queues it on a device. Rows, weights and cache are in the memory of the
+ * table that works on them. */
 #ifndef LLMQ_RUNTIME_FORWARD_IMPL_H
 #define LLMQ_RUNTIME_FORWARD_IMPL_H
 
@@ -30,7 +36,10 @@ typedef struct {
     int n_seqs;
 } fwd_group;
 
+typedef struct fwd_ops fwd_ops;
 typedef struct {
+    const fwd_ops *ops;
+    void *self; /* the ops' own (fwd_dev); NULL: the CPU's */
     const arch_config *c;
     pool *p;
     mm_acts acts;
@@ -61,20 +70,73 @@ typedef struct {
     int32_t *row_block, *row_slot; /* [R] where each row's K and V are written */
 } fwd_rows;
 
-/* Bytes for the buffers of R rows (all but x and scratch), and cutting them; false: no room. */
-size_t fwd_rows_bytes(const arch_config *c, int64_t R);
+/* The items of a step, on the host; their rows count from the start of x. */
+typedef struct {
+    const attn_seq *seqs, *last; /* [n_seqs]; last: of the last layer, the wanted rows alone */
+    int n_seqs;
+    const int32_t *ids;    /* [R] */
+    const int64_t *picked; /* [n_picked] rows whose logits are wanted */
+    int64_t n_picked;
+} fwd_batch;
+
+/* X(result, step, arguments); NULL: not there, and no model that needs it gets so far. */
+#define FWD_OPS(X)                                                                               \
+    /* x = what the first layer reads, for placed rows */                                        \
+    X(void, begin, (fwd_rows * r, const model *m, const fwd_batch *b))                           \
+    /* dst = norm(x) of T rows of K; a copy where there is no such norm; dst may be x */         \
+    X(void, norm,                                                                                \
+      (const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T, int64_t K))    \
+    X(void, products,                                                                            \
+      (const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx, int64_t M))    \
+    /* of a group's rows: q, k and v as attention takes them (but for MLA, which has made them), \
+     * K and V into the cache */                                                                 \
+    X(void, store,                                                                               \
+      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                 \
+       const fwd_group *g))                                                                      \
+    X(void, attend,                                                                              \
+      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                 \
+       const fwd_group *g))                                                                      \
+    /* of x, h and a only these rows (ascending) go on */                                        \
+    X(void, pick, (fwd_rows * r, const int64_t *rows, int64_t n))                                \
+    X(void, act, (const fwd_rows *r))                                                            \
+    X(void, clear, (const fwd_rows *r)) /* y = 0 */                                              \
+    /* x = after(x + scale * post(y)), y only where it is the branch's output; after may be NULL \
+     */                                                                                          \
+    X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))      \
+    X(void, mla, (const fwd_rows *r, const model_layer *l))                                      \
+    X(void, moe, (const fwd_rows *r, const model_layer *l))                                      \
+    /* The head's n rows to `logits` on the host, and those behind them to `hidden`; they may be \
+     * there already */                                                                          \
+    X(lq_status, end,                                                                            \
+      (const fwd_rows *r, float *logits, float *hidden, const float *raw, int64_t n, lq_err *err))
+struct fwd_ops {
+#define X(result, step, args) result(*step) args;
+    FWD_OPS(X)
+#undef X
+};
+extern const fwd_ops fwd_cpu, fwd_dev;
+
+/* Bytes for the buffers of R rows (all but x and scratch), and cutting them; false: no room. Of
+ * those that fwd_place fills, of those that a step fills, or of all. */
+typedef enum { FWD_PLACED = 1, FWD_HELD = 2, FWD_ALL = 3 } fwd_which;
+typedef void *fwd_take(void *from, size_t bytes);
+size_t fwd_rows_bytes(const arch_config *c, int64_t R, fwd_which which);
+bool fwd_rows_cut(fwd_rows *r, const arch_config *c, int64_t R, fwd_which which, fwd_take *take,
+                  void *from);
+/* All of the CPU's out of an arena. */
 bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, lq_arena *a);
+size_t fwd_slopes_bytes(const arch_config *c); /* of r->slopes; 0: no ALiBi */
+void fwd_slopes(const arch_config *c, float *slopes);
+int64_t fwd_angles(const arch_config *c, arch_rope_use which); /* cosines of a row; 0: unused */
+int64_t fwd_qkv_width(const arch_config *c);
 /* Bytes of r->scratch for R rows. */
 size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads);
 int64_t fwd_mlp_width(const arch_config *c);
 
 /* Positions, angles and places in the cache of the rows of one sequence; seq_len: as fwd_item's. */
 void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len);
-/* x = what the first layer reads, for placed rows. */
+/* fwd_cpu's begin, with r->h and r->e as scratch. */
 void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids);
-/* dst = norm(x) of T rows of K, over the pool; a copy where there is no such norm. */
-void fwd_norm(const fwd_rows *r, float *dst, const float *x, const model_vector *v, int64_t T,
-              int64_t K);
 /* fn for each chunk of up to FWD_ROWS rows of all R. */
 void fwd_each(const fwd_rows *r, int64_t R,
               void (*fn)(const fwd_rows *r, int64_t row, int64_t n, const void *arg),
@@ -94,13 +156,22 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
  * point before left it: h, a or mlp. */
 void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, const fwd_kv *kv,
                 const fwd_group *groups, int64_t n_groups);
-/* Final norm and head of x's first n rows: logits [n, vocab]. */
+/* Final norm and head of x's first n rows: logits [n, vocab], before fwd_finish_logits. */
 void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t n);
-/* Experts in the MLP's place: h to out. (forward_moe.c) */
+/* The model's scale and soft-cap, on the host. */
+void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n);
+/* fwd_cpu's experts in the MLP's place: h to out. (forward_moe.c) */
 void fwd_run_moe(const fwd_rows *r, const model_layer *l);
 size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_rows_scratch */
-/* q, k and v of MLA layers from h, rotated. (forward_mla.c) */
+/* fwd_cpu's q, k and v of MLA layers from h, rotated. (forward_mla.c) */
 void fwd_run_mla(const fwd_rows *r, const model_layer *l);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
+
+/* A device's part of a pass (forward_dev.c): buffers, and what a step sends there. r, which becomes
+ * fwd_dev's; *host: rows to place on. */
+typedef struct fwd_dev_ctx fwd_dev_ctx;
+lq_status fwd_dev_open(fwd_dev_ctx **d, fwd_rows *r, fwd_rows **host, float **logits,
+                       const model *m, const kv_cache *kv, const fwd_opts *o, lq_err *err);
+void fwd_dev_close(fwd_dev_ctx *d);
 
 #endif

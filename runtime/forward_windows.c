@@ -25,7 +25,7 @@ size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads)
     size_t table = lq_round_up(blocks * sizeof(int32_t) + 1, 64);
     size_t seqs = lq_round_up((size_t)T * sizeof(attn_seq) + 1, 64) +
                   lq_round_up((size_t)T * sizeof(fwd_group) + 1, 64);
-    return fwd_rows_bytes(c, T) + fwd_rows_scratch(c, T, threads) + kv + table + seqs;
+    return fwd_rows_bytes(c, T, FWD_ALL) + fwd_rows_scratch(c, T, threads) + kv + table + seqs;
 }
 
 typedef struct {
@@ -152,7 +152,7 @@ size_t fwd_logits_scratch(const arch_config *c, int64_t T, int threads)
 {
     const size_t a = mm_scratch_bytes(T, c->embed_dim, 1, threads);
     const size_t b = mm_scratch_bytes(T, c->hidden, 1, threads);
-    return fwd_rows_bytes(c, T) + (a > b ? a : b);
+    return fwd_rows_bytes(c, T, FWD_ALL) + (a > b ? a : b);
 }
 
 lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts acts,
@@ -167,6 +167,7 @@ lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts
     }
     pool_enter(p);
     fwd_run_head(&r, m, logits, T);
+    fwd_finish_logits(&r, logits, T);
     pool_leave(p);
     lq_arena_reset(scratch, mark);
     return LQ_OK;

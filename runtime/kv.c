@@ -1,7 +1,7 @@
 /* runtime/kv.c - see kv.h.
  *
- * One mapping holds, for each layer, the K and then the V of block after block; their rows may be
- * of different widths:
+ * One mapping (or piece of device memory) holds, for each layer, the K and then the V of block
+ * after block; their rows may be of different widths:
  *
  *     [layer][block][K, V][kv head][slot][row_bytes]
  *
@@ -73,6 +73,13 @@ static lq_status map_data(kv_cache *kv, lq_err *err)
         !lq_mul(layer, (size_t)kv->layers, &all))
         return lq_fail(err, LQ_ENOMEM, "KV cache: %lld blocks do not fit in memory",
                        (long long)kv->opts.n_blocks);
+    if (kv->opts.on) {
+        kv->data = kv->opts.on->ops->alloc(kv->opts.on, all);
+        if (!kv->data) return lq_wrap(err, kv->opts.on->ops->sync(kv->opts.on, err), "KV cache");
+        kv->data_bytes = all;
+        kv->layer_bytes = layer;
+        return LQ_OK;
+    }
     void *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return lq_fail(err, LQ_ENOMEM, "KV cache: no memory for %zu bytes in %lld blocks", all,
@@ -131,7 +138,10 @@ lq_status kv_open(kv_cache **out, const arch_config *c, const kv_opts *o, lq_err
 void kv_close(kv_cache *kv)
 {
     if (!kv) return;
-    if (kv->data) munmap(kv->data, kv->data_bytes);
+    if (kv->data && kv->opts.on)
+        kv->opts.on->ops->free(kv->opts.on, kv->data);
+    else if (kv->data)
+        munmap(kv->data, kv->data_bytes);
     free(kv->blocks);
     free(kv->tokens);
     free(kv->free_stack);
@@ -145,6 +155,14 @@ int64_t kv_cached_blocks(const kv_cache *kv) { return kv->n_cached; }
 size_t kv_block_stride(const kv_cache *kv) { return kv->block_stride; }
 uint8_t *kv_k(kv_cache *kv, int64_t layer) { return kv->data + (size_t)layer * kv->layer_bytes; }
 uint8_t *kv_v(kv_cache *kv, int64_t layer) { return kv_k(kv, layer) + kv->k_bytes; }
+
+void kv_zero(kv_cache *kv)
+{
+    if (kv->opts.on)
+        kv->opts.on->ops->zero(kv->opts.on, kv->data, kv->data_bytes);
+    else
+        memset(kv->data, 0, kv->data_bytes);
+}
 
 /* ---- LRU list of cached blocks ---- */
 
@@ -281,12 +299,16 @@ static void drop_block(kv_cache *kv, int32_t b)
         kv->free_stack[kv->n_free++] = b;
 }
 
+/* On a device this is queued behind the steps that wrote src and before those that read dst. */
 static void copy_block(kv_cache *kv, int32_t dst, int32_t src)
 {
+    const size_t n = kv->block_stride;
     for (int64_t l = 0; l < kv->layers; l++) {
-        uint8_t *base = kv_k(kv, l);
-        memcpy(base + (size_t)dst * kv->block_stride, base + (size_t)src * kv->block_stride,
-               kv->block_stride);
+        uint8_t *to = kv_k(kv, l) + (size_t)dst * n, *from = kv_k(kv, l) + (size_t)src * n;
+        if (kv->opts.on)
+            kv->opts.on->ops->copy(kv->opts.on, &(dev_copy_args){ to, from, n, n, n, 1 });
+        else
+            memcpy(to, from, n);
     }
 }
 

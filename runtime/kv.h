@@ -8,7 +8,7 @@
 #define LLMQ_RUNTIME_KV_H
 
 #include "formats/arch.h"
-#include "kernels/attn.h"
+#include "kernels/dev.h"
 
 typedef struct kv_cache kv_cache;
 
@@ -17,6 +17,7 @@ typedef struct {
     int block_size; /* 8, 16, 32 */
     kv_dtype dtype;
     bool prefix_cache;
+    dev *on; /* whose memory holds the blocks (borrowed); NULL: the host's */
 } kv_opts;
 
 size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d); /* all layers, K and V */
@@ -56,7 +57,10 @@ void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, c
 /* Drop positions from `tokens` on (rejected drafts). */
 void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens);
 
-/* Pointers for kernels/attn.h. A block's V follows its K: a layer is n_blocks strides from kv_k. */
+/* K and V of all blocks become zeros, written one by one: memory that was touched. */
+void kv_zero(kv_cache *kv);
+/* Pointers for kernels/attn.h, or for the device's attention. A block's V follows its K: a layer is
+ * n_blocks strides from kv_k. */
 uint8_t *kv_k(kv_cache *kv, int64_t layer); /* start of that layer's K of block 0 */
 uint8_t *kv_v(kv_cache *kv, int64_t layer);
 size_t kv_block_stride(const kv_cache *kv); /* from block to block, of K and of V alike */

@@ -84,7 +84,7 @@ static void say(const lm_source *o, const char *what, const lq_err *err)
 {
     char text[sizeof err->msg + 64];
     snprintf(text, sizeof text, "%s: %s", what, err->msg);
-    if (o->note) o->note(o->path, text);
+    if (o->load.note) o->load.note(o->path, text);
 }
 
 /* The scheme of the first quantized layer, or NULL. */
@@ -126,15 +126,16 @@ static void describe(lm *l)
                            .hidden = l->model.m.cfg->hidden,
                            .block_size = eo->block_size,
                            .kv_blocks = s.kv_blocks,
+                           .device = model_device(&l->model.m),
                            .quantization = scheme_of(l),
                            .fingerprint = l->fingerprint,
                            .defaults = l->gen,
                            .step_bytes = (double)l->model.m.weight_bytes,
                            .row_flops = model_row_flops(&l->model.m),
                            .logits_flops = model_logits_flops(&l->model.m) };
-    snprintf(l->fingerprint, sizeof l->fingerprint, "%s %s %zu %d %s", LLMQ_VERSION,
+    snprintf(l->fingerprint, sizeof l->fingerprint, "%s %s %zu %d %s%s", LLMQ_VERSION,
              l->info.quantization ? l->info.quantization : "", l->model.m.weight_bytes,
-             (int)eo->acts, kv_dtype_text(eo->kv));
+             (int)eo->acts, kv_dtype_text(eo->kv), model_dev(&l->model.m) ? " cuda" : "");
     l->has_info = true;
 }
 
@@ -158,7 +159,7 @@ static lq_status check_tokens(const tok_tokenizer *ours, const tok_tokenizer *th
 static lq_status open_draft(lm *l, const lm_source *o, lq_err *err)
 {
     load_tok tok = { 0 };
-    lq_status s = load_weights(&l->draft, o->draft, o->verify, o->p, o->job, o->note, err);
+    lq_status s = load_weights(&l->draft, o->draft, &o->load, o->p, o->job, err);
     if (s) return s; /* names the file */
     if (l->tok.t) s = load_tok_open(&tok, l->draft.src, o->draft, err);
     if (s == LQ_ENOENT) s = LQ_OK; /* the number of ids alone can be compared */
@@ -169,7 +170,7 @@ static lq_status open_draft(lm *l, const lm_source *o, lq_err *err)
 
 lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
 {
-    lq_status s = load_weights(&l->model, o->path, o->verify, o->p, o->job, o->note, err);
+    lq_status s = load_weights(&l->model, o->path, &o->load, o->p, o->job, err);
     if (!s) s = load_gen(&l->gen, l->model.src, o->path, err);
     if (!s) s = open_text(l, o, err);
     if (!s) s = load_stops(&l->model, l->tok.t, err);

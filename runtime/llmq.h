@@ -23,12 +23,11 @@ lq_status lm_open(lm **l, const api_opts *o, lq_err *err);
 
 typedef struct {
     const char *path;  /* whatever formats/source.h opens */
-    bool verify;       /* every checksum */
+    load_opts load;    /* its notes are all that there is to say */
     pool *p;           /* borrowed until lm_close */
     const char *draft; /* the model that guesses for it, if engine.guesses > 0; NULL: none */
     eng_opts engine;   /* .draft is set here */
     const lq_job *job; /* NULL: nobody watches */
-    void (*note)(const char *path, const char *text); /* what there is to say; NULL */
     /* Between the tokenizer and the engine, which gets what it makes of *e; NULL: nothing. */
     lq_status (*before_engine)(void *user, const tok_tokenizer *t, int64_t vocab, eng_opts *e,
                                lq_err *err);

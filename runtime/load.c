@@ -4,18 +4,36 @@
 #include "formats/json.h"
 #include "runtime/tok_files.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-lq_status load_weights(load_model *l, const char *path, bool verify, pool *p, const lq_job *job,
-                       void (*note)(const char *path, const char *text), lq_err *err)
+lq_status load_device(model *m, const load_opts *o, lq_err *err)
+{
+    lq_err why = { "" };
+    char text[sizeof why.msg + 16];
+    if (!o->device || strcmp(o->device, "cpu") == 0) return LQ_OK;
+    if (strcmp(o->device, "auto") != 0)
+        return lq_wrap(err, model_to_device(m, o->device, err), "--device");
+    if (dev_count(&why) == 0) return LQ_OK; /* nothing to choose from */
+    if (model_to_device(m, "cuda", &why))
+        snprintf(text, sizeof text, "cpu (%s)", why.msg);
+    else
+        snprintf(text, sizeof text, "%s", model_device(m));
+    if (o->note) o->note("device", text);
+    return LQ_OK;
+}
+
+lq_status load_weights(load_model *l, const char *path, const load_opts *o, pool *p,
+                       const lq_job *job, lq_err *err)
 {
     memset(l, 0, sizeof *l);
     lq_status s =
-        src_open(&l->src, path, &(src_opts){ .need_config = true, .verify = verify }, err);
+        src_open(&l->src, path, &(src_opts){ .need_config = true, .verify = o->verify }, err);
     if (s) return s; /* names the file */
-    for (size_t i = 0; note && i < src_n_notes(l->src); i++)
-        note(path, src_note_at(l->src, i));
+    for (size_t i = 0; o->note && i < src_n_notes(l->src); i++)
+        o->note(path, src_note_at(l->src, i));
     s = model_load(&l->m, l->src, p, job, err);
+    if (!s) s = load_device(&l->m, o, err);
     if (s) load_model_close(l); /* the error names the file */
     return s;
 }

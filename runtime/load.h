@@ -13,11 +13,21 @@ typedef struct {
     model m;
     arch_config cfg; /* the source's, with all ids that end an answer (load_stops) */
 } load_model;
-/* path: whatever formats/source.h opens. verify: every checksum is looked at. note: what the reader
- * of the source has to say, NULL: nobody listens. Errors name the file. */
-lq_status load_weights(load_model *l, const char *path, bool verify, pool *p, const lq_job *job,
-                       void (*note)(const char *path, const char *text), lq_err *err);
+typedef struct {
+    bool verify; /* every checksum is looked at */
+    /* Where it is to run: "cpu" (or NULL), "cuda", "cuda:1": there or not at all, or "auto": on the
+     * first GPU where there is one that it runs on, else on the CPU, and a note on "device" says
+     * which and why. */
+    const char *device;
+    void (*note)(const char *what, const char *text); /* NULL: nobody listens */
+} load_opts;
+/* path: whatever formats/source.h opens. Notes are what the reader of the source has to say (what:
+ * the path), and the device's. Errors name the file. */
+lq_status load_weights(load_model *l, const char *path, const load_opts *o, pool *p,
+                       const lq_job *job, lq_err *err);
 void load_model_close(load_model *l); /* a zeroed one too */
+/* What load_weights does about o->device, of a model from elsewhere. */
+lq_status load_device(model *m, const load_opts *o, lq_err *err);
 
 /* The tokenizer that travels with a source: compiled already (.llmq) or compiled now. */
 typedef struct {

@@ -200,6 +200,7 @@ lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_e
 
 void model_free(model *m)
 {
+    model_leave_device(m);
     lq_arena_free(&m->arena);
     memset(m, 0, sizeof *m);
 }

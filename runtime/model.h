@@ -7,6 +7,7 @@
 #define LLMQ_RUNTIME_MODEL_H
 
 #include "formats/source.h"
+#include "kernels/dev.h"
 #include "kernels/mm.h"
 #include "kernels/pool.h"
 
@@ -28,7 +29,9 @@ typedef struct {
     model_linear *expert[ARCH_N_EXPERT_ROLES]; /* [role - R_EXPERT_GATE][experts], or NULL */
 } model_layer;
 
+typedef struct model_on model_on;
 typedef struct {
+    model_on *on;           /* where it runs; NULL: on the CPU */
     const arch_config *cfg; /* borrowed from the source */
     src_source *src;        /* borrowed */
     qt_tensor embed;        /* [V, embed_dim], any scheme, portable: rows are read by qt_dequant */
@@ -41,6 +44,16 @@ typedef struct {
     lq_arena arena;      /* repacked weights, f32 norms and biases */
     size_t weight_bytes; /* read per token (all linears and the head; of experts those used) */
 } model;
+
+/* The weights once more, in a device's memory: linears and vectors of w point there. w.embed too,
+ * where rows can be looked up there; else its N is 0. */
+struct model_on {
+    dev d;
+    model w;
+    void **mem; /* [n_mem], cap */
+    int64_t n_mem, cap;
+    size_t bytes;
+};
 
 /* Load everything. */
 lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_err *err);
@@ -56,6 +69,13 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
  * heads, ffn 5632, vocabulary 32000), for `bench model`: needs no source. cfg is owned by the
  * model. */
 lq_status model_builtin(model *m, const qt_scheme *s, pool *p, lq_err *err);
+/* Copy the weights to the device that `want` names ("cuda", "cuda:1": kernels/dev.h); what is
+ * opened for m afterwards works there. After an error m is on the CPU, as it was: LQ_EUNSUPPORTED
+ * "not on cuda yet: ..."; LQ_EDEVICE; LQ_ENOMEM names bytes wanted and left. */
+lq_status model_to_device(model *m, const char *want, lq_err *err);
+static inline dev *model_dev(const model *m) { return m->on ? &m->on->d : NULL; }
+const char *model_device(const model *m); /* "cpu", or the device's name */
+void model_leave_device(model *m);        /* model_free does */
 void model_free(model *m);
 /* Read per token: its linears as packed, of the experts those used. */
 size_t model_layer_bytes(const model_layer *l, const arch_config *c);

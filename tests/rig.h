@@ -20,6 +20,9 @@ typedef struct {
     mm_acts acts;
     kv_dtype kv;
     bool prefix_cache;
+    bool device;                          /* dev_cuda's */
+    void (*change)(model *m, void *user); /* its weights, once loaded; NULL: as they are */
+    void *user;
 } rig_opts;
 
 enum { RIG_ROWS = 64, RIG_SEQS = 8 };
@@ -33,10 +36,13 @@ static inline bool rig_open(rig *r, const char *folder, rig_opts o)
     if (!s) s = src_open(&r->src, folder, &(src_opts){ .need_config = true }, &err);
     if (!s) s = pool_open(&r->p, o.threads ? o.threads : 1, &err);
     if (!s) s = model_load(&r->m, r->src, r->p, NULL, &err);
+    if (!s && o.change) o.change(&r->m, o.user);
+    if (!s && o.device) s = model_to_device(&r->m, "cuda", &err);
     kv_opts k = { .n_blocks = 128,
                   .block_size = o.block_size ? o.block_size : 16,
                   .dtype = o.kv,
-                  .prefix_cache = o.prefix_cache };
+                  .prefix_cache = o.prefix_cache,
+                  .on = model_dev(&r->m) };
     if (!s) s = kv_open(&r->kv, r->m.cfg, &k, &err);
     fwd_opts f = {
         .acts = o.acts, .max_rows = RIG_ROWS, .max_logits = RIG_ROWS, .max_seqs = RIG_SEQS

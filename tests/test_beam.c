@@ -324,7 +324,7 @@ int main(int argc, char **argv)
     pool *p = NULL;
     lq_status s = pool_open(&p, 1, &err);
     if (!s) s = k_init(NULL, &err);
-    if (!s) s = load_weights(&loaded, MODEL, false, p, NULL, NULL, &err);
+    if (!s) s = load_weights(&loaded, MODEL, &(load_opts){ 0 }, p, NULL, &err);
     if (!s) s = load_tok_open(&text, loaded.src, MODEL, &err);
     CHECK(!s, "%s", err.msg);
     if (!s) {

@@ -1,13 +1,10 @@
 /* tests/test_dev.c - every operation of a device table against its twin on the CPU, at small and
- * odd shapes. Runs on the emulated device; with LLMQ_TEST_DEVICE=cuda on the machine's first GPU.
- */
+ * odd shapes, on the device of tests/emulated.c. */
 #include "kernels/dev.h"
 #include "tests/check.h"
 #include "tests/fill.h"
 
 #include <stdlib.h>
-
-extern const dev_ops emu_table;
 
 /* ---- a device, and arrays on both sides ---- */
 typedef struct {
@@ -17,7 +14,7 @@ typedef struct {
     int n_mem;
 } rig;
 
-static const dev_ops *ops = &emu_table;
+static const dev_ops *ops; /* tests/emulated.c chooses it */
 
 static void rig_open(rig *r)
 {
@@ -87,13 +84,17 @@ TEST(norms_agree_with_the_cpu)
                                     .add = more ? put(&r, add, (size_t)n * 4) : NULL,
                                     .w = put(&r, w, (size_t)K * 4),
                                     .b = layer ? put(&r, b, (size_t)K * 4) : NULL,
+                                    .factor = more ? 0.3f : 0.0f,
                                     .offset = more ? 1.0f : 0.0f,
                                     .eps = 1e-3f,
                                     .layer = layer,
                                     .T = T,
                                     .K = K };
                 ops->norm(&r.d, &a);
-                if (more) k_add(x, add, n);
+                if (more) {
+                    k_scale(add, a.factor, n);
+                    k_add(x, add, n);
+                }
                 if (layer)
                     k_layernorm(want, K, x, K, w, b, a.offset, T, K, a.eps);
                 else
@@ -238,6 +239,21 @@ TEST(rotation_and_the_cache_are_the_cpus_bits)
                       kv_dtype_text(dtypes[j]));
             rig_close(&r);
         }
+}
+
+TEST(copies_take_rows_apart)
+{
+    const float src[3][4] = { { 0, 1, 2, 3 }, { 4, 5, 6, 7 }, { 8, 9, 10, 11 } };
+    const float want[] = { 1, 2, -1, 5, 6, -1, 9, 10, -1 };
+    float got[9] = { -1, -1, -1, -1, -1, -1, -1, -1, -1 };
+    rig r;
+    rig_open(&r);
+    float *from = put(&r, src, sizeof src), *to = put(&r, got, sizeof got);
+    ops->copy(&r.d, &(dev_copy_args){ to, from + 1, 8, 12, 16, 3 });
+    if (get(&r, got, to, sizeof got, "copy"))
+        CHECK(memcmp(got, want, sizeof want) == 0, "rows of a copy");
+    CHECK(ops->room(&r.d) > 0, "no room");
+    rig_close(&r);
 }
 
 /* ---- matrix products ---- */
@@ -517,18 +533,16 @@ TEST(attention_is_the_cpus_bits)
 
 int main(int argc, char **argv)
 {
-    const char *want = getenv("LLMQ_TEST_DEVICE");
     lq_err err = { "" };
-    if (want && strcmp(want, "cuda") == 0) {
-        if (dev_count(&err) == 0) {
-            printf("skipped: %s\n0 passed, 0 failed\n", err.msg);
-            return 0;
-        }
-        ops = dev_cuda();
+    if (dev_count(&err) == 0) {
+        printf("skipped: %s\n0 passed, 0 failed\n", err.msg);
+        return 0;
     }
+    ops = dev_cuda();
     RUN(norms_agree_with_the_cpu);
     RUN(activations_and_embeddings_are_the_cpus_bits);
     RUN(rotation_and_the_cache_are_the_cpus_bits);
+    RUN(copies_take_rows_apart);
     RUN(products_agree_with_the_cpu_in_f32);
     RUN(products_agree_with_the_cpu_on_bf16_activations);
     RUN(attention_is_the_cpus_bits);

@@ -143,7 +143,8 @@ lq_status bench_attention(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     attn_row rows[MAX_ROWS];
     int n = 0;
     pool *p = NULL;
-    lq_status s = load_start(&p, c, &o->model, err);
+    lq_status s = opt_only_cpu(&o->model, "bench attention", err);
+    if (!s) s = load_start(&p, c, &o->model, err);
     if (!s) s = run(rows, &n, o, p, c->job, err);
     if (s == LQ_EINTR) lq_fail(err, s, "interrupted");
     if (!s) prog_end();

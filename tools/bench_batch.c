@@ -28,16 +28,17 @@ lq_status bench_batch_open(bench_batch *k, const model *m, const bench_fwd *how,
     if (!k->seqs || !k->items || !k->ids) return lq_fail(err, LQ_ENOMEM, "out of memory");
     for (int64_t i = 0; i < new; i++)
         k->ids[i] = (int32_t)((i * 31 + 7) % m->cfg->vocab);
-    kv_opts ko = { .n_blocks = n * lq_ceil_div(len, BLOCK), .block_size = BLOCK, .dtype = how->kv };
+    kv_opts ko = { .n_blocks = n * lq_ceil_div(len, BLOCK),
+                   .block_size = BLOCK,
+                   .dtype = how->kv,
+                   .on = model_dev(m) };
     fwd_opts fo = { .acts = how->acts, .max_rows = n * new, .max_logits = n *new, .max_seqs = n };
     lq_status s = kv_open(&k->kv, m->cfg, &ko, err);
     if (!s) s = fwd_open(&k->f, m, k->kv, how->p, &fo, err);
     for (int64_t i = 0; i < n && !s; i++)
         s = kv_reserve(k->kv, &k->seqs[i], len, err);
     /* Written once, so that reading it reads memory rather than the kernel's one page of zeros. */
-    size_t layer = (size_t)ko.n_blocks * (k->kv ? kv_block_stride(k->kv) : 0);
-    for (int64_t l = 0; l < m->cfg->layers && !s; l++)
-        memset(kv_k(k->kv, l), 0, layer); /* K and V */
+    if (!s) kv_zero(k->kv);
     return s;
 }
 

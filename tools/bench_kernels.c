@@ -118,7 +118,8 @@ static lq_status run_chains(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     static const int64_t rows[N_CHAINS] = { 1, 128 };
     bench_chain chains[N_CHAINS];
     pool *p = NULL;
-    lq_status s = load_start(&p, c, &o->model, err);
+    lq_status s = opt_only_cpu(&o->model, "bench kernels", err);
+    if (!s) s = load_start(&p, c, &o->model, err);
     for (int i = 0; i < N_CHAINS && !s; i++)
         s = bench_chain_run(&chains[i], o->fusion == FUSION_ON, rows[i], o->scheme,
                             opt_acts(&o->model), NULL, p, err);
@@ -137,7 +138,8 @@ lq_status bench_kernels(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     pool *p = NULL;
     results *r = calloc(1, sizeof *r);
     if (!r) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    lq_status s = load_start(&p, c, &o->model, err);
+    lq_status s = opt_only_cpu(&o->model, "bench kernels", err);
+    if (!s) s = load_start(&p, c, &o->model, err);
     if (!s) s = bench_limits_run(&r->one, &r->all, &b, p, err);
     if (!s) s = bench_sharing_run(&r->sharing, &b, p, err);
     if (!s) s = bench_kernels_run(r->rows, &r->n_rows, &r->all, &b, p, c->job, err);

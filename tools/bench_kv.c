@@ -29,8 +29,7 @@ static lq_status measure(bench_kv_type *t, const arch_config *c, lq_err *err)
     lq_status s = kv_open(&kv, c, &o, err);
     if (s) return s;
     double before = resident_bytes();
-    for (int64_t l = 0; l < c->layers; l++)
-        memset(kv_k(kv, l), 1, (size_t)o.n_blocks * kv_block_stride(kv));
+    kv_zero(kv);
     t->measured = (resident_bytes() - before) / (double)(o.n_blocks * BLOCK);
     kv_close(kv);
     return LQ_OK;

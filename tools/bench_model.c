@@ -46,21 +46,53 @@ static lq_status open_model(session *b, const cmd_ctx *c, lq_err *err)
 {
     if (b->path) {
         b->m = &b->loaded.m;
-        return load_model_open(&b->loaded, b->path, b->p, c, err);
+        return load_model_open(&b->loaded, b->path, &b->o->model, b->p, c, err);
     }
     qt_scheme s;
     lq_status e = qt_scheme_parse(&s, b->o->scheme, err);
     if (!e) e = model_builtin(&b->builtin, &s, b->p, err);
     b->m = &b->builtin;
-    return lq_exit_code(e) == lq_exit_code(LQ_EVALUE) ? LQ_EUSAGE : e; /* --scheme was wrong */
+    if (lq_exit_code(e) == lq_exit_code(LQ_EVALUE)) return LQ_EUSAGE; /* --scheme was wrong */
+    const load_opts how = load_opts_of(c, &b->o->model);
+    return e ? e : load_device(&b->builtin, &how, err);
 }
 
 /* Of the first layer's attention output, which every architecture has. */
 static const qt_scheme *layer_scheme(const model *m) { return &m->layers[0].lin[R_O].w.t.scheme; }
 
+/* What auto comes to where the model is. */
+static mm_acts acts_of(const session *b)
+{
+    const mm_acts a = opt_acts(&b->o->model);
+    return a == MM_I8 && model_dev(b->m) ? MM_BF16 : a;
+}
+
+/* A device's bytes a second, by a copy beyond any cache: each is read and written. Its arithmetic
+ * is not measured, so that only memory binds here. */
+static lq_status measure_copy(session *b, lq_err *err)
+{
+    enum { COPY_BYTES = 256 << 20, COPIES = 8 };
+    dev *d = model_dev(b->m);
+    const size_t room = d->ops->room(d) / 4, n = room < COPY_BYTES ? room : COPY_BYTES;
+    void *from = d->ops->alloc(d, n), *to = d->ops->alloc(d, n);
+    const dev_copy_args one = { to, from, n, n, n, 1 };
+    d->ops->copy(d, &one); /* to warm up */
+    lq_status s = d->ops->sync(d, err);
+    const double start = prog_now();
+    for (int i = 0; i < COPIES && !s; i++)
+        d->ops->copy(d, &one);
+    if (!s) s = d->ops->sync(d, err);
+    b->bytes_s = 2.0 * COPIES * (double)n / (prog_now() - start);
+    b->flops_s = HUGE_VAL;
+    d->ops->free(d, from);
+    d->ops->free(d, to);
+    return s;
+}
+
 static lq_status measure_limits(session *b, lq_err *err)
 {
     bench_limits one;
+    if (model_dev(b->m)) return measure_copy(b, err);
     lq_status s = bench_limits_run(&one, &b->limits, &(bench_opts){ 0 }, b->p, err);
     mm_acts acts = mm_effective(layer_scheme(b->m), opt_acts(&b->o->model));
     if (!(b->limits.gflops[acts] > 0)) acts = MM_F32; /* no instruction for it: f32 does the work */
@@ -131,7 +163,7 @@ static double median(double *x, int64_t n)
 
 static bench_fwd how_of(const session *b)
 {
-    return (bench_fwd){ .acts = opt_acts(&b->o->model), .kv = opt_kv(&b->o->model), .p = b->p };
+    return (bench_fwd){ .acts = acts_of(b), .kv = opt_kv(&b->o->model), .p = b->p };
 }
 
 static lq_status run_prefill(session *b, const lq_job *job, lq_err *err)
@@ -213,10 +245,15 @@ static lq_status print_json(const session *b, lq_err *err)
     cJSON_AddStringToObject(doc, "scheme", scheme);
     cJSON_AddNumberToObject(doc, "weight_bytes", (double)b->m->weight_bytes);
     cJSON_AddStringToObject(doc, "kernels", k_name());
-    cJSON_AddStringToObject(doc, "activations", mm_acts_text(opt_acts(&b->o->model)));
+    cJSON_AddStringToObject(doc, "device", model_device(b->m));
+    cJSON_AddStringToObject(doc, "activations", mm_acts_text(acts_of(b)));
     cJSON_AddStringToObject(doc, "kv_cache_dtype", kv_dtype_text(opt_kv(&b->o->model)));
     cJSON_AddNumberToObject(doc, "threads", pool_threads(b->p));
-    bench_add_limits(doc, "limits", &b->limits);
+    if (model_dev(b->m))
+        cJSON_AddNumberToObject(cJSON_AddObjectToObject(doc, "limits"), "copy_gbytes_s",
+                                b->bytes_s * 1e-9);
+    else
+        bench_add_limits(doc, "limits", &b->limits);
     cJSON *list = cJSON_AddArrayToObject(doc, "rows");
     for (int64_t i = 0; i < b->n_rows; i++) {
         const model_row *r = &b->rows[i];
@@ -248,10 +285,14 @@ static void print_table(const session *b)
     qt_scheme_text(scheme, layer_scheme(b->m));
     printf("%s, %s, %s read per step; kernels %s, activations %s, KV %s, %d threads\n",
            b->path ? b->path : "built-in 1.1 B Llama", scheme,
-           opt_size_text(size, sizeof size, (double)b->m->weight_bytes), k_name(),
-           mm_acts_text(opt_acts(&b->o->model)), kv_dtype_text(opt_kv(&b->o->model)),
-           pool_threads(b->p));
-    bench_print_limits(&b->limits);
+           opt_size_text(size, sizeof size, (double)b->m->weight_bytes),
+           model_dev(b->m) ? model_dev(b->m)->ops->name : k_name(), mm_acts_text(acts_of(b)),
+           kv_dtype_text(opt_kv(&b->o->model)), pool_threads(b->p));
+    if (model_dev(b->m))
+        printf("%s: %.1f GB/s read and written by copies; its arithmetic is not measured\n",
+               model_device(b->m), b->bytes_s * 1e-9);
+    else
+        bench_print_limits(&b->limits);
     printf("\n");
     printf("%-8s %10s %10s %9s %9s %8s %10s %14s %8s\n", "", "batch x new", "tokens/s", "ms a step",
            "GFLOP/s", "GB/s", "% of limit", "limit tokens/s", "x one");

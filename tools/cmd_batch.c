@@ -525,12 +525,11 @@ static lq_status open_model(batch *b, pool **p, const eng_opts *eo, lq_err *err)
     lq_status s = lm_open(&b->l, &ao, err);
     if (!s) s = load_start(p, b->c, &b->o->model, err);
     lm_source src = { .path = b->c->argv[0],
-                      .verify = opt_given(b->c, "verify"),
+                      .load = load_opts_of(b->c, &b->o->model),
                       .p = *p,
                       .draft = b->o->engine.draft,
                       .engine = *eo,
-                      .job = b->c->job,
-                      .note = load_note };
+                      .job = b->c->job };
     if (!s) s = lm_load(b->l, &src, err);
     prog_end();
     return s;

@@ -83,7 +83,10 @@ static lq_status compute(answer *a, const model *m, const opt_model *o, pool *p,
         !(a->logits = malloc(bytes)))
         return lq_fail(err, LQ_ENOMEM, "no memory for the logits of %lld ids", (long long)a->n);
     int64_t chunk = a->n < STEP_ROWS ? a->n : STEP_ROWS;
-    kv_opts ko = { .n_blocks = lq_ceil_div(a->n, BLOCK), .block_size = BLOCK, .dtype = opt_kv(o) };
+    kv_opts ko = { .n_blocks = lq_ceil_div(a->n, BLOCK),
+                   .block_size = BLOCK,
+                   .dtype = opt_kv(o),
+                   .on = model_dev(m) };
     fwd_opts fo = { .acts = opt_acts(o), .max_rows = chunk, .max_logits = chunk, .max_seqs = 1 };
     lq_status s = kv_open(&kv, m->cfg, &ko, err);
     if (!s) s = fwd_open(&f, m, kv, p, &fo, err);
@@ -147,7 +150,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     pool *p = NULL;
     lq_status s = read_ids(&a, o, err);
     if (!s) s = load_start(&p, c, &o->model, err);
-    if (!s) s = load_model_open(&l, c->argv[0], p, c, err);
+    if (!s) s = load_model_open(&l, c->argv[0], &o->model, p, c, err);
     if (!s) s = compute(&a, &l.m, &o->model, p, c->job, err);
     if (!s) s = write_logits(&a, o->out, err);
     if (!s) s = report(c, &a, o->out, err);

@@ -334,7 +334,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     planned from;
     plan pl = { 0 };
     pool *p = NULL;
-    lq_status s = opt_model_start(&o->model, err);
+    lq_status s = opt_only_cpu(&o->model, "plan", err);
+    if (!s) s = opt_model_start(&o->model, err);
     if (s) return s;
     s = open_planned(&from, c->argv[0], o->model.verify, err);
     if (!s) s = pool_open(&p, c->threads, err);

@@ -416,7 +416,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     timings t = { 0 };
     double start = prog_now();
     lq_status s = load_start(&p, c, &o->model, err);
-    if (!s) s = load_model_open(&l, c->argv[0], p, c, err);
+    if (!s) s = load_model_open(&l, c->argv[0], &o->model, p, c, err);
     if (!s) s = load_tok_open(&tok, l.src, c->argv[0], err);
     if (s == LQ_ENOENT && l.src && o->ids) s = LQ_OK; /* ids in, ids out */
     if (!s) s = load_stops(&l, tok.t, err);

@@ -242,25 +242,24 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
 {
     lq_status s = load_start(&v->p, c, &v->o->model, err);
     lm_source src = { .path = v->path,
-                      .verify = opt_given(c, "verify"),
+                      .load = load_opts_of(c, &v->o->model),
                       .p = v->p,
                       .draft = v->o->engine.draft,
                       .engine = v->engine_opts,
-                      .job = c->job,
-                      .note = load_note };
+                      .job = c->job };
 #ifdef LLMQ_SCRIPTED
     nanosleep(&(struct timespec){ .tv_sec = (time_t)v->o->load_seconds }, NULL);
     src.before_engine = open_script;
     src.user = v;
 #endif
-    if (!s) s = measure_limits(v, err);
+    if (!s && !opt_may_leave_cpu(&v->o->model)) s = measure_limits(v, err);
     if (!s) s = lm_load(v->l, &src, err);
     if (!s) s = iso_calls(&v->isolation, (iso_mode)v->o->isolation, err);
     if (s) return s;
     const api_model *m = lm_model(v->l);
-    prog_say(LOG_INFO, "ready: %s on %s, context %lld, %lld KV blocks of %lld tokens",
+    prog_say(LOG_INFO, "ready: %s on %s, context %lld, %lld KV blocks of %lld tokens, device %s",
              v->o->names.n ? v->o->names.v[0] : v->name, v->url, (long long)m->max_len,
-             (long long)m->kv_blocks, (long long)m->block_size);
+             (long long)m->kv_blocks, (long long)m->block_size, m->device);
     if (v->o->isolation != ISO_OFF)
         prog_say(LOG_INFO, "given up: %s%s%s", v->isolation.on,
                  v->isolation.missing[0] ? "; not given up: " : "", v->isolation.missing);

@@ -22,12 +22,19 @@ const char *load_name(char *buf, size_t n, const char *path)
     return buf;
 }
 
-void load_note(const char *path, const char *text) { prog_say(LOG_INFO, "%s: %s", path, text); }
+static void note(const char *what, const char *text) { prog_say(LOG_INFO, "%s: %s", what, text); }
 
-lq_status load_model_open(load_model *l, const char *path, pool *p, const cmd_ctx *c, lq_err *err)
+load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
+{
+    return (load_opts){ .verify = opt_given(c, "verify"), .device = opt_device(o), .note = note };
+}
+
+lq_status load_model_open(load_model *l, const char *path, const opt_model *o, pool *p,
+                          const cmd_ctx *c, lq_err *err)
 {
     double start = prog_now();
-    lq_status s = load_weights(l, path, opt_given(c, "verify"), p, c->job, load_note, err);
+    const load_opts how = load_opts_of(c, o);
+    lq_status s = load_weights(l, path, &how, p, c->job, err);
     if (s) return s;
     char size[16];
     prog_say(LOG_DEBUG, "%s: %s of weights in %.2f s", path,

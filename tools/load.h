@@ -14,8 +14,9 @@ lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err
 const char *load_name(char *buf, size_t n, const char *path);
 
 /* load_weights, with notes and times to stderr; load_model_close it. */
-lq_status load_model_open(load_model *l, const char *path, pool *p, const cmd_ctx *c, lq_err *err);
-/* For load_weights: says it at --log-level info. */
-void load_note(const char *path, const char *text);
+lq_status load_model_open(load_model *l, const char *path, const opt_model *o, pool *p,
+                          const cmd_ctx *c, lq_err *err);
+/* For load_weights: as the options say, notes at --log-level info. */
+load_opts load_opts_of(const cmd_ctx *c, const opt_model *o);
 
 #endif

@@ -38,12 +38,9 @@ static lq_status start(local *v, const char *path, const eng_opts *e, const opt_
     if (!s)
         s = lm_open(&v->l, &(api_opts){ .names = v->names, .n_names = 1, .version = LLMQ_VERSION },
                     err);
-    const lm_source src = { .path = path,
-                            .verify = opt_given(c, "verify"),
-                            .p = v->p,
-                            .engine = *e,
-                            .job = c->job,
-                            .note = load_note };
+    const lm_source src = {
+        .path = path, .load = load_opts_of(c, o), .p = v->p, .engine = *e, .job = c->job
+    };
     if (!s) s = lm_load(v->l, &src, err);
     if (s) return s;
     http_opts ho = { .unix_path = v->socket,

@@ -23,14 +23,16 @@ static const char *const kv_words[] = { "auto", "f32", "f16", "bf16", "int8", "i
               F(device),                                                                           \
               .def = "auto",                                                                       \
               .arg = "NAME",                                                                       \
-              .help = "where to run: cpu or auto; cuda[:i] says what is missing" },                \
+              .help = "where to run: cpu, cuda, cuda:i, or auto: the first GPU, if the "           \
+                      "model runs and fits there" },                                               \
             { "activations",                                                                       \
               0,                                                                                   \
               OPT_ENUM,                                                                            \
               F(activations),                                                                      \
               .def = acts,                                                                         \
               .words = acts_words,                                                                 \
-              .help = "arithmetic of the inputs of quantized layers" },                            \
+              .help =                                                                              \
+                  "arithmetic of the inputs of quantized layers (auto: int8; on a GPU bf16)" },    \
             { "kv-cache-dtype",                                                                    \
               0,                                                                                   \
               OPT_ENUM,                                                                            \
@@ -54,24 +56,46 @@ mm_acts opt_acts(const opt_model *o)
 
 kv_dtype opt_kv(const opt_model *o) { return o->kv ? (kv_dtype)(o->kv - 1) : KV_F16; }
 
-/* The kernels of a GPU are here and tested, the pass over a model on them is not (docs/design/
- * 0006-cuda.md): a GPU that is asked for is refused, with what is missing first. */
+static bool is(const char *word, const char *other) { return strcmp(word, other) == 0; }
+static const char *device_of(const opt_model *o) { return o->device ? o->device : "cpu"; }
+/* Asked for in so many words: what a GPU does not have. */
+static bool wants_int8(const opt_model *o) { return o->activations == MM_I8 + 1; }
+
+const char *opt_device(const opt_model *o)
+{
+    return wants_int8(o) && is(device_of(o), "auto") ? "cpu" : device_of(o);
+}
+
 lq_status opt_check_device(const opt_model *o, lq_err *err)
 {
     dev d;
-    if (!o->device || strcmp(o->device, "auto") == 0 || strcmp(o->device, "cpu") == 0) return LQ_OK;
+    if (is(device_of(o), "auto") || is(device_of(o), "cpu")) return LQ_OK;
     lq_status s = dev_open(&d, o->device, err);
     if (s) return lq_wrap(err, s, "--device");
-    s = lq_fail(err, LQ_EUNSUPPORTED, "--device: expected cpu or auto: models do not run on %s yet",
-                d.name);
     d.ops->close(&d);
+    if (wants_int8(o))
+        s = lq_fail(err, LQ_EUNSUPPORTED, "--device: not on cuda yet: --activations int8");
     return s;
+}
+
+bool opt_may_leave_cpu(const opt_model *o)
+{
+    lq_err ignored;
+    return !is(opt_device(o), "cpu") && dev_count(&ignored) > 0;
+}
+
+lq_status opt_only_cpu(const opt_model *o, const char *what, lq_err *err)
+{
+    if (is(device_of(o), "auto") || is(device_of(o), "cpu")) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "--device: not on cuda yet: %s", what);
 }
 
 void opt_note_device(const cmd_ctx *c, const opt_model *o)
 {
     lq_err why = { "" };
-    if (!opt_given(c, "device") || strcmp(o->device, "auto") != 0) return;
-    prog_say(LOG_INFO, "device: cpu (%s)",
-             dev_count(&why) ? "models do not run on a GPU yet" : why.msg);
+    if (!opt_given(c, "device") || !is(device_of(o), "auto")) return;
+    if (dev_count(&why) == 0)
+        prog_say(LOG_INFO, "device: cpu (%s)", why.msg);
+    else if (wants_int8(o))
+        prog_say(LOG_INFO, "device: cpu (not on cuda yet: --activations int8)");
 }

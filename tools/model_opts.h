@@ -23,9 +23,17 @@ extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
 mm_acts opt_acts(const opt_model *o); /* auto resolved */
 kv_dtype opt_kv(const opt_model *o);
 const char *mm_acts_text(mm_acts a); /* "int8" */
-/* LQ_EDEVICE where --device names a GPU and there is none; LQ_EUSAGE: no such word. */
+/* For load_opts: `auto` is the CPU where no GPU has what else was asked for. */
+const char *opt_device(const opt_model *o);
+/* LQ_EDEVICE where --device names a GPU and there is none; LQ_EUNSUPPORTED: one that lacks what
+ * else was asked for; LQ_EUSAGE: no such word. */
 lq_status opt_check_device(const opt_model *o, lq_err *err);
-/* Where `--device auto` was asked for in so many words: one line about what it chose. */
+/* A GPU was named, or there is one to choose. */
+bool opt_may_leave_cpu(const opt_model *o);
+/* For what runs on the CPU alone: LQ_EUNSUPPORTED where --device names a GPU. */
+lq_status opt_only_cpu(const opt_model *o, const char *what, lq_err *err);
+/* Where `--device auto` was asked for in so many words and there is no choice: one line with why.
+ */
 void opt_note_device(const cmd_ctx *c, const opt_model *o);
 
 /* --kernels and --device take effect: call once, before the first kernel. */

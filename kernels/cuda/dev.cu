@@ -6,7 +6,7 @@
 /* What the fat binary holds code for (Makefile, CUDA_ARCHS): nothing below runs. */
 enum { CC_MIN = 80 };
 
-static int table_count(lq_err *why)
+static int CU_NAME(count)(lq_err *why)
 {
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
@@ -26,17 +26,17 @@ static int table_count(lq_err *why)
     return 0;
 }
 
-static void table_close(dev *d)
+static void CU_NAME(close)(dev *d)
 {
     if (d->stream) cudaStreamDestroy((cudaStream_t)d->stream);
     memset(d, 0, sizeof *d);
 }
 
-static lq_status table_open(dev *d, int index, lq_err *err)
+static lq_status CU_NAME(open)(dev *d, int index, lq_err *err)
 {
     cudaDeviceProp p;
     cudaStream_t stream;
-    const int n = table_count(err);
+    const int n = CU_NAME(count)(err);
     memset(d, 0, sizeof *d);
     if (n == 0) return LQ_EDEVICE;
     if (index < 0 || index >= n)
@@ -64,37 +64,53 @@ static lq_status table_open(dev *d, int index, lq_err *err)
     return LQ_OK;
 }
 
-static void *table_alloc(dev *d, size_t n)
+static void CU_NAME(bind)(dev *d) { CU_TRY(d, cudaSetDevice(d->index)); }
+
+static size_t CU_NAME(room)(dev *d)
+{
+    size_t left = 0, all = 0;
+    CU_TRY(d, cudaMemGetInfo(&left, &all));
+    return left;
+}
+
+static void CU_NAME(copy)(dev *d, const dev_copy_args *a)
+{
+    if (a->n && a->rows)
+        CU_TRY(d, cudaMemcpy2DAsync(a->dst, a->ldd, a->src, a->lds, a->n, (size_t)a->rows,
+                                    cudaMemcpyDeviceToDevice, (cudaStream_t)d->stream));
+}
+
+static void *CU_NAME(alloc)(dev *d, size_t n)
 {
     void *p = NULL;
     CU_TRY(d, cudaMalloc(&p, n ? n : 1));
     return d->bad ? NULL : p;
 }
 
-static void table_free(dev *d, void *p)
+static void CU_NAME(free)(dev *d, void *p)
 {
     if (p) CU_TRY(d, cudaFree(p));
 }
 
 /* Pageable memory is staged by the driver before the call returns. */
-static void table_upload(dev *d, void *dst, const void *host, size_t n)
+static void CU_NAME(upload)(dev *d, void *dst, const void *host, size_t n)
 {
     if (n)
         CU_TRY(d, cudaMemcpyAsync(dst, host, n, cudaMemcpyHostToDevice, (cudaStream_t)d->stream));
 }
 
-static void table_download(dev *d, void *host, const void *src, size_t n)
+static void CU_NAME(download)(dev *d, void *host, const void *src, size_t n)
 {
     if (n)
         CU_TRY(d, cudaMemcpyAsync(host, src, n, cudaMemcpyDeviceToHost, (cudaStream_t)d->stream));
 }
 
-static void table_zero(dev *d, void *dst, size_t n)
+static void CU_NAME(zero)(dev *d, void *dst, size_t n)
 {
     if (n) CU_TRY(d, cudaMemsetAsync(dst, 0, n, (cudaStream_t)d->stream));
 }
 
-static lq_status table_sync(dev *d, lq_err *err)
+static lq_status CU_NAME(sync)(dev *d, lq_err *err)
 {
     CU_TRY(d, cudaStreamSynchronize((cudaStream_t)d->stream));
     const lq_status s = d->bad;
@@ -109,9 +125,7 @@ extern "C" const dev_ops CU_NAME(table) = {
 #else
     "emulated",
 #endif
-    table_open,     table_close,         table_count,     table_alloc,
-    table_free,     table_upload,        table_download,  table_zero,
-    table_sync,     CU_NAME(norm),       CU_NAME(rope),   CU_NAME(act),
-    CU_NAME(embed), CU_NAME(mm_scratch), CU_NAME(matmul), CU_NAME(attn_scratch),
-    CU_NAME(attn),
+#define TABLE(result, op, args) CU_NAME(op),
+    DEV_OPS(TABLE)
+#undef TABLE
 };

@@ -28,7 +28,7 @@ __device__ float block_sum(float v, S<float> part)
 
 struct norm_shape {
     int K;
-    float offset, eps;
+    float factor, offset, eps;
     bool layer;
 };
 
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int k = threadIdx.x; k < s.K; k += THREADS) {
         float v = x[row + k];
         if (add) {
-            v += add[row + k];
+            v += add[row + k] * s.factor;
             x[row + k] = v;
         }
         sum = s.layer ? sum + v : fmaf(v, v, sum);
@@ -216,7 +216,8 @@ __global__ void __launch_bounds__(THREADS)
 
 void CU_NAME(norm)(dev *d, const dev_norm_args *a)
 {
-    const norm_shape s = { (int)a->K, a->offset, a->eps, a->layer };
+    const norm_shape s = { (int)a->K, a->factor != 0 ? a->factor : 1.0f, a->offset, a->eps,
+                           a->layer };
     if (a->T == 0) return;
     CU_LAUNCH(d, "norm", norm_kernel, dim3((unsigned)a->T), THREADS, 0, a->x, a->h, a->add, a->w,
               a->b, s);

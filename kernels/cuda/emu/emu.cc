@@ -444,6 +444,8 @@ void cu_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2], const cha
 /* ---- the runtime's interface ---- */
 using namespace emu;
 
+size_t emu_memory = (size_t)1 << 30;
+
 cudaError_t cudaDriverGetVersion(int *v)
 {
     *v = 0;
@@ -460,7 +462,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
     snprintf(p->name, sizeof p->name, "emulated");
     p->major = 9;
     p->multiProcessorCount = 4;
-    p->totalGlobalMem = (size_t)1 << 30;
+    p->totalGlobalMem = emu_memory;
     p->sharedMemPerBlockOptin = SHARED_MAX;
     return cudaSuccess;
 }
@@ -474,12 +476,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaGetLastError(); }
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
-    *free_bytes = *total = (size_t)1 << 30;
+    *free_bytes = *total = emu_memory;
+    for (size_t i = 0; i < n_allocs; i++)
+        *free_bytes -= allocs[i].hi - allocs[i].lo;
     return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void **p, size_t n)
 {
+    size_t left, all;
+    cudaMemGetInfo(&left, &all);
+    if (n > left) return cudaErrorMemoryAllocation;
     if (n_allocs == cap_allocs) {
         const size_t cap = cap_allocs ? 2 * cap_allocs : 64;
         void *more = realloc(allocs, cap * sizeof *allocs);
@@ -508,13 +515,34 @@ cudaError_t cudaFree(void *p)
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int, cudaStream_t)
+/* Whether [p, p + n) lies in one cudaMalloc; says so where it does not. */
+static bool in_one(const void *p, size_t n, const char *what)
 {
+    for (size_t i = 0; i < n_allocs; i++)
+        if ((uintptr_t)p >= allocs[i].lo && (uintptr_t)p + n <= allocs[i].hi) return true;
+    snprintf(failure, sizeof failure, "%s of %zu bytes outside of what cudaMalloc gave", what, n);
+    return false;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t)
+{
+    if ((kind != cudaMemcpyDeviceToHost && !in_one(dst, n, "a copy to")) ||
+        (kind != cudaMemcpyHostToDevice && !in_one(src, n, "a copy from")))
+        return cudaGetLastError();
     memcpy(dst, src, n);
     return cudaSuccess;
 }
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t ldd, const void *src, size_t lds, size_t n,
+                              size_t rows, int kind, cudaStream_t s)
+{
+    cudaError_t e = cudaSuccess;
+    for (size_t i = 0; i < rows && e == cudaSuccess; i++)
+        e = cudaMemcpyAsync((char *)dst + i * ldd, (const char *)src + i * lds, n, kind, s);
+    return e;
+}
 cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t)
 {
+    if (!in_one(dst, n, "a memset")) return cudaGetLastError();
     memset(dst, v, n);
     return cudaSuccess;
 }

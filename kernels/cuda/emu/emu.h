@@ -48,6 +48,8 @@ struct dim3 {
     constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 
+extern "C" size_t emu_memory; /* of the device, in bytes; may be set before anything is allocated */
+
 /* ---- the part of the runtime's interface that dev.cu uses ---- */
 typedef int cudaError_t;
 typedef void *cudaStream_t;
@@ -77,6 +79,8 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
 cudaError_t cudaMalloc(void **p, size_t n);
 cudaError_t cudaFree(void *p);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t s);
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t ldd, const void *src, size_t lds, size_t n,
+                              size_t rows, int kind, cudaStream_t s);
 cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t e);

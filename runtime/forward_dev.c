@@ -1,0 +1,558 @@
+/* runtime/forward_dev.c - the steps of a layer on a device (kernels/dev.h): all are queued, end
+ * waits.
+ *
+ * What a step needs to know beside the weights (places in the cache, angles, ids, block tables, the
+ * plan of attention) is written into one buffer on the host and goes up by one copy; logits and the
+ * rows behind them come back. Nothing is allocated after fwd_dev_open. */
+#include "runtime/forward_impl.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum {
+    MAX_MEM = 64,       /* pieces of device memory: more than there are buffers */
+    ALIGN = 256,        /* of a piece of the staging buffer */
+    LAUNCH_SLOTS = 1024 /* splits of attention in one launch, unless one chunk has more: its scratch
+                           is a row of every head for each, and these fill any device */
+};
+
+/* Consecutive chunks of a plan that share a launch; slots count from 0 in each. */
+typedef struct {
+    int64_t chunk, n_chunks, slot, n_slots;
+} launch;
+
+/* Attention of layers with one window, over all rows or the last layer's. */
+typedef struct {
+    const dev_attn_chunk *chunks; /* device */
+    const int32_t *chunk_of;
+    launch *launches; /* [max_chunks] */
+    int64_t n_launches;
+} plan;
+
+struct fwd_dev_ctx {
+    dev *d;
+    const model *m;
+    fwd_rows host; /* places; x, h and e where rows are looked up on the host */
+    lq_arena arena, scratch;
+    void *mem[MAX_MEM]; /* on the device */
+    int n_mem;
+    uint8_t *stage, *stage_on; /* the buffer here and there */
+    size_t stage_bytes, staged;
+    int64_t max_chunks, max_slots, launch_slots;
+    int block_size;
+    dev_attn_chunk *chunks; /* [max_chunks] */
+    int32_t *chunk_of;      /* [max_slots] */
+    int32_t *table_at;      /* [max_seqs] where each sequence's blocks begin in tables */
+    int32_t *words;         /* [max_rows] */
+    plan plans[2][2];       /* [layers with a window][the last layer] */
+    const int32_t *tables, *picked;
+    void *attn_scratch, *mm_scratch;
+};
+
+/* ---- memory ---- */
+
+static void *take_device(void *from, size_t bytes)
+{
+    fwd_dev_ctx *f = from;
+    assert(f->n_mem < MAX_MEM);
+    void *p = f->d->ops->alloc(f->d, bytes);
+    if (p) f->mem[f->n_mem++] = p;
+    return p;
+}
+
+static void *take_host(void *from, size_t bytes)
+{
+    fwd_dev_ctx *f = from;
+    return lq_push(&f->arena, bytes);
+}
+
+/* n bytes that go up with this step: where they will be. */
+static void *stage(fwd_dev_ctx *f, const void *host, size_t n)
+{
+    const size_t at = f->staged;
+    assert(at + n <= f->stage_bytes);
+    memcpy(f->stage + at, host, n);
+    f->staged = lq_round_up(at + n, ALIGN);
+    return f->stage_on + at;
+}
+
+static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size, ALIGN); }
+
+static int64_t longest(const kv_opts *k, const fwd_opts *o)
+{
+    const int64_t held = k->n_blocks * k->block_size;
+    return o->max_len && o->max_len < held ? o->max_len : held;
+}
+
+/* The most that a step can stage. */
+static void size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, const fwd_opts *o)
+{
+    const int64_t len = longest(k, o), rows = dev_attn_rows(c->heads, c->kv_heads);
+    const int64_t splits = len / ATTN_SPLIT + 2; /* a chunk of several rows may lie over an edge */
+    const int64_t chunks = lq_ceil_div(o->max_rows, rows) + o->max_seqs;
+    f->max_chunks = chunks < o->max_rows ? chunks : o->max_rows;
+    f->max_slots = f->max_chunks * splits;
+    f->launch_slots = splits > LAUNCH_SLOTS ? splits : LAUNCH_SLOTS;
+    if (f->launch_slots > f->max_slots) f->launch_slots = f->max_slots;
+    f->stage_bytes =
+        4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
+        (size_t)o->max_seqs * piece(lq_ceil_div(len, k->block_size), sizeof(int32_t)) +
+        4 * (piece(f->max_chunks, sizeof(dev_attn_chunk)) + piece(f->max_slots, sizeof(int32_t)));
+    for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++)
+        f->stage_bytes += 2 * piece(o->max_rows * fwd_angles(c, u), sizeof(float));
+}
+
+static dev_weight weight_of(const mm_weight *w)
+{
+    return (dev_weight){ w->t, tiles_shape(&w->t.scheme, w->t.N, w->t.K) };
+}
+
+static void widen(size_t *most, const dev *d, const model_linear *l, int64_t M)
+{
+    if (!l->present) return;
+    const dev_weight w = weight_of(&l->w);
+    const size_t n = d->ops->mm_scratch(&w, M);
+    if (n > *most) *most = n;
+}
+
+static size_t products_scratch(const dev *d, const model *w, const fwd_opts *o)
+{
+    size_t n = 0;
+    widen(&n, d, &w->head, o->max_logits);
+    widen(&n, d, &w->proj_out, o->max_logits);
+    for (int64_t i = 0; i < w->cfg->layers; i++)
+        for (int r = 0; r < ARCH_N_ROLES; r++)
+            widen(&n, d, &w->layers[i].lin[r], o->max_rows);
+    return n;
+}
+
+static dev_attn_args attn_of(const fwd_rows *r, const fwd_kv *kv)
+{
+    const arch_config *c = r->c;
+    return (dev_attn_args){ .q = r->q,
+                            .out = r->a,
+                            .k = kv->k,
+                            .v = kv->v,
+                            .alibi = c->w.pos == POS_ALIBI ? r->slopes : NULL,
+                            .ldq = c->heads * c->head_dim,
+                            .ldo = c->heads * c->v_dim,
+                            .H = c->heads,
+                            .Hkv = c->kv_heads,
+                            .D = c->head_dim,
+                            .Dv = c->v_dim,
+                            .block_stride = kv->block_stride,
+                            .block_size = kv->block_size,
+                            .dtype = kv->dtype,
+                            .scale = (float)c->attn_scale,
+                            .softcap = (float)c->attn_softcap,
+                            .alibi_scaled = c->w.alibi_scaled,
+                            .alibi_bf16 = c->w.alibi_bf16 };
+}
+
+/* ---- opening ---- */
+
+lq_status fwd_check_device(const arch_config *c, lq_err *err)
+{
+    const char *what = c->w.mla                        ? "latent attention (MLA)"
+                       : c->w.qk_norm == QK_NORM_HEADS ? "a norm of its own for each head"
+                       : c->qkv_clip > 0               ? "clipped q, k and v"
+                       : c->head_dim > DEV_ATTN_WIDTH || c->head_dim % 4 || c->v_dim != c->head_dim
+                           ? "heads of this size"
+                           : NULL;
+    for (int64_t i = 0; i < c->layers && !what; i++)
+        if (c->layer[i].moe) what = "experts";
+    return what ? lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s (%s)", what, c->row->arch)
+                : LQ_OK;
+}
+
+static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const fwd_opts *o)
+{
+    const model *m = f->m;
+    const size_t floats = (size_t)o->max_rows * sizeof(float);
+    f->chunks = take_host(f, (size_t)f->max_chunks * sizeof *f->chunks);
+    f->chunk_of = take_host(f, (size_t)f->max_slots * sizeof *f->chunk_of);
+    f->table_at = take_host(f, (size_t)o->max_seqs * sizeof *f->table_at);
+    f->words = take_host(f, (size_t)o->max_rows * sizeof *f->words);
+    f->stage = take_host(f, f->stage_bytes);
+    bool ok = f->chunks && f->chunk_of && f->table_at && f->words && f->stage &&
+              fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f);
+    for (int i = 0; i < 4 && ok; i++)
+        ok = (f->plans[i / 2][i % 2].launches =
+                  take_host(f, (size_t)f->max_chunks * sizeof(launch)));
+    f->host.ops = &fwd_cpu;
+    f->host.p = r->p;
+    f->host.acts = r->acts;
+    f->host.scratch = &f->scratch;
+    if (!ok || m->on->w.embed.N) return ok;
+    ok = (f->host.x = take_host(f, floats * (size_t)c->hidden)) &&
+         (f->host.h = take_host(f, floats * (size_t)c->hidden)) &&
+         (f->host.e = take_host(f, floats * (size_t)c->embed_dim));
+    return ok &&
+           !lq_arena_init(&f->scratch,
+                          mm_scratch_bytes(o->max_rows, c->embed_dim, 1, pool_threads(r->p)), NULL);
+}
+
+static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, float **logits, const arch_config *c,
+                         const fwd_opts *o)
+{
+    dev_attn_args a = attn_of(r, &(fwd_kv){ 0 });
+    a.n_slots = f->launch_slots;
+    f->stage_on = take_device(f, f->stage_bytes);
+    f->attn_scratch = take_device(f, f->d->ops->attn_scratch(&a));
+    f->mm_scratch = take_device(f, products_scratch(f->d, &f->m->on->w, o));
+    r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
+    *logits = take_device(f, (size_t)(o->max_logits * c->vocab) * sizeof(float));
+    return f->stage_on && f->attn_scratch && f->mm_scratch && r->x && *logits &&
+           fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
+}
+
+static void put_slopes(fwd_dev_ctx *f, const fwd_rows *r)
+{
+    if (fwd_slopes_bytes(r->c) == 0) return;
+    fwd_slopes(r->c, (float *)(void *)f->stage); /* the buffer is large enough for it: see stage */
+    f->d->ops->upload(f->d, r->slopes, f->stage, fwd_slopes_bytes(r->c));
+}
+
+lq_status fwd_dev_open(fwd_dev_ctx **out, fwd_rows *r, fwd_rows **host, float **logits,
+                       const model *m, const kv_cache *kv, const fwd_opts *o, lq_err *err)
+{
+    const arch_config *c = m->cfg;
+    const kv_opts *k = kv_options(kv);
+    assert(k->on == model_dev(m));
+    if (k->dtype == KV_I4 && c->head_dim % 8)
+        return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: int4 keys of heads of %lld",
+                       (long long)c->head_dim);
+    fwd_dev_ctx *f = *out = calloc(1, sizeof *f);
+    if (!f) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    f->d = model_dev(m);
+    f->m = m;
+    *host = &f->host;
+    r->ops = &fwd_dev;
+    r->self = f;
+    r->c = c;
+    f->block_size = k->block_size;
+    size_stage(f, c, k, o);
+    if (f->stage_bytes < fwd_slopes_bytes(c)) f->stage_bytes = fwd_slopes_bytes(c);
+    lq_status s = lq_arena_init(&f->arena, 0, err);
+    if (!s && !open_host(f, r, c, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && !open_buffers(f, r, logits, c, o)) s = LQ_ENOMEM; /* sync says it */
+    if (!s) put_slopes(f, r);
+    lq_status queued = f->d->ops->sync(f->d, err);
+    return queued ? queued : s;
+}
+
+void fwd_dev_close(fwd_dev_ctx *f)
+{
+    if (!f) return;
+    while (f->n_mem)
+        f->d->ops->free(f->d, f->mem[--f->n_mem]);
+    lq_arena_free(&f->arena);
+    lq_arena_free(&f->scratch);
+    free(f);
+}
+
+/* ---- the beginning and the end of a step ---- */
+
+/* The chunks of these sequences, in launches of at most launch_slots. */
+static void stage_plan(fwd_dev_ctx *f, plan *p, const arch_config *c, const attn_seq *seqs, int n,
+                       int64_t window)
+{
+    const int64_t rows = dev_attn_rows(c->heads, c->kv_heads);
+    launch at = { 0 };
+    p->n_launches = 0;
+    for (int i = 0; i < n; i++)
+        for (int64_t row = 0; row < seqs[i].n_rows; row += rows) {
+            const int64_t left = seqs[i].n_rows - row;
+            const attn_seq one = { seqs[i].row0 + row, left < rows ? left : rows,
+                                   seqs[i].pos0 + row, NULL };
+            int64_t chunks = 0, slots = 0;
+            dev_attn_plan(NULL, &chunks, NULL, &slots, &one, 0, c->heads, c->kv_heads, window);
+            if (at.n_slots + slots > f->launch_slots) {
+                p->launches[p->n_launches++] = at;
+                at = (launch){ .chunk = at.chunk + at.n_chunks, .slot = at.slot + at.n_slots };
+            }
+            assert(at.chunk + at.n_chunks < f->max_chunks &&
+                   at.slot + at.n_slots + slots <= f->max_slots);
+            dev_attn_plan(f->chunks + at.chunk, &at.n_chunks, f->chunk_of + at.slot, &at.n_slots,
+                          &one, f->table_at[i], c->heads, c->kv_heads, window);
+        }
+    if (at.n_slots) p->launches[p->n_launches++] = at;
+    p->chunks = stage(f, f->chunks, (size_t)(at.chunk + at.n_chunks) * sizeof *f->chunks);
+    p->chunk_of = stage(f, f->chunk_of, (size_t)(at.slot + at.n_slots) * sizeof *f->chunk_of);
+}
+
+static void stage_tables(fwd_dev_ctx *f, const fwd_batch *b)
+{
+    const size_t first = f->staged;
+    f->tables = (const int32_t *)(const void *)(f->stage_on + first);
+    for (int i = 0; i < b->n_seqs; i++) {
+        const attn_seq *s = &b->seqs[i];
+        f->table_at[i] = (int32_t)((f->staged - first) / sizeof *f->tables);
+        stage(f, s->table,
+              (size_t)lq_ceil_div(s->pos0 + s->n_rows, f->block_size) * sizeof *s->table);
+    }
+}
+
+/* What fwd_place has written, for the rows of r. */
+static void stage_places(fwd_dev_ctx *f, fwd_rows *r)
+{
+    const size_t R = (size_t)r->R;
+    r->row_block = stage(f, f->host.row_block, R * sizeof *r->row_block);
+    r->row_slot = stage(f, f->host.row_slot, R * sizeof *r->row_slot);
+    for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++) {
+        const size_t n = R * (size_t)fwd_angles(r->c, u) * sizeof(float);
+        r->cos[u] = stage(f, f->host.cos[u], n);
+        r->sin[u] = stage(f, f->host.sin[u], n);
+    }
+}
+
+static void embed(fwd_dev_ctx *f, fwd_rows *r, const model *m, const int32_t *ids,
+                  const int32_t *ids_on)
+{
+    const arch_config *c = r->c;
+    const model *w = &m->on->w;
+    if (!w->embed.N) { /* with its norm */
+        f->host.R = r->R;
+        fwd_embed_rows(&f->host, m, ids);
+        f->d->ops->upload(f->d, r->x, f->host.x, (size_t)(r->R * c->hidden) * sizeof *r->x);
+        return;
+    }
+    f->d->ops->embed(f->d, &(dev_embed_args){ .x = r->x,
+                                              .table = w->embed.plane[QT_CODES].data,
+                                              .dtype = w->embed.scheme.dtype,
+                                              .ids = ids_on,
+                                              .T = r->R,
+                                              .K = c->hidden,
+                                              .scale = (float)c->embed_scale });
+    if (w->embed_norm.w) fwd_dev.norm(r, r->x, r->x, &w->embed_norm, r->R, c->hidden);
+}
+
+static void begin(fwd_rows *r, const model *m, const fwd_batch *b)
+{
+    fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    f->d->ops->bind(f->d);
+    f->staged = 0;
+    const int32_t *ids = stage(f, b->ids, (size_t)r->R * sizeof *ids);
+    for (int64_t i = 0; i < b->n_picked; i++)
+        f->words[i] = (int32_t)b->picked[i];
+    f->picked = stage(f, f->words, (size_t)b->n_picked * sizeof *f->picked);
+    stage_places(f, r);
+    stage_tables(f, b);
+    for (int i = 0; i < 4; i++)
+        stage_plan(f, &f->plans[i / 2][i % 2], c, i % 2 ? b->last : b->seqs, b->n_seqs,
+                   i / 2 ? c->window : 0);
+    f->d->ops->upload(f->d, f->stage_on, f->stage, f->staged);
+    embed(f, r, m, b->ids, ids);
+}
+
+static lq_status end(const fwd_rows *r, float *logits, float *hidden, const float *raw, int64_t n,
+                     lq_err *err)
+{
+    fwd_dev_ctx *f = r->self;
+    f->d->ops->download(f->d, logits, raw, (size_t)(n * r->c->vocab) * sizeof *logits);
+    f->d->ops->download(f->d, hidden, r->h, (size_t)(n * r->c->hidden) * sizeof *hidden);
+    return f->d->ops->sync(f->d, err);
+}
+
+/* ---- the steps ---- */
+
+static void copy(const fwd_rows *r, float *dst, int64_t ldd, const float *src, int64_t lds,
+                 int64_t n, int64_t rows)
+{
+    const fwd_dev_ctx *f = r->self;
+    const size_t w = sizeof *dst;
+    f->d->ops->copy(
+        f->d, &(dev_copy_args){ dst, src, (size_t)n * w, (size_t)ldd * w, (size_t)lds * w, rows });
+}
+
+/* x += factor * add (NULL: nothing), then dst (NULL: nothing more) = norm(x). */
+static void add_norm(const fwd_rows *r, float *dst, float *x, const float *add, double factor,
+                     const model_vector *v, int64_t T, int64_t K)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->norm(f->d, &(dev_norm_args){ .x = x,
+                                            .h = dst,
+                                            .add = add,
+                                            .w = v ? v->w : NULL,
+                                            .b = v ? v->bias : NULL,
+                                            .factor = (float)factor,
+                                            .offset = r->c->w.norm_offset,
+                                            .eps = (float)r->c->norm_eps,
+                                            .layer = r->c->w.norm == NORM_LAYER,
+                                            .T = T,
+                                            .K = K });
+}
+
+static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T,
+                 int64_t K)
+{
+    if (v->w)
+        add_norm(r, dst, x, NULL, 1, v, T, K);
+    else if (dst != x)
+        copy(r, dst, K, x, K, K, T);
+}
+
+static void products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,
+                     int64_t M)
+{
+    const fwd_dev_ctx *f = r->self;
+    for (int i = 0; i < n; i++) {
+        const dev_weight w = weight_of(outs[i].w);
+        f->d->ops->matmul(f->d, &(dev_mm_args){ .y = outs[i].y,
+                                                .w = &w,
+                                                .x = x,
+                                                .bias = outs[i].bias,
+                                                .scratch = f->mm_scratch,
+                                                .ldy = outs[i].ldy,
+                                                .ldx = ldx,
+                                                .M = M,
+                                                .acts = r->acts,
+                                                .add = outs[i].add });
+    }
+}
+
+/* R_QKV's output, [q k v] or for each kv head [its q heads, k, v]. */
+static void split(const fwd_rows *r)
+{
+    const arch_config *c = r->c;
+    const int64_t parts = c->w.qkv_grouped ? c->kv_heads : 1, group = c->kv_heads / parts;
+    const int64_t nq = c->heads / parts * c->head_dim, nk = group * c->head_dim,
+                  nv = group * c->v_dim, w = fwd_qkv_width(c);
+    for (int64_t i = 0; i < parts; i++) {
+        const float *from = r->qkv + i * (nq + nk + nv);
+        copy(r, r->q + i * nq, parts * nq, from, w, nq, r->R);
+        copy(r, r->k + i * nk, parts * nk, from + nq, w, nk, r->R);
+        copy(r, r->v + i * nv, parts * nv, from + nq + nk, w, nv, r->R);
+    }
+}
+
+static void norm_heads(const fwd_rows *r, float *x, const model_vector *v, int64_t H)
+{
+    const int64_t D = r->c->head_dim;
+    if (r->c->w.qk_norm == QK_NORM_ALL)
+        norm(r, x, x, v, r->R, H * D);
+    else if (r->c->w.qk_norm == QK_NORM_HEAD)
+        norm(r, x, x, v, r->R * H, D);
+}
+
+static void rotate(const fwd_rows *r, int64_t layer, const fwd_kv *kv, bool turn, bool write)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const arch_rope_use use = c->layer[layer].rope;
+    const bool on = turn && c->w.pos == POS_ROPE && use != ROPE_OFF;
+    f->d->ops->rope(f->d, &(dev_rope_args){ .q = r->q,
+                                            .k = r->k,
+                                            .v = r->v,
+                                            .cos = on ? r->cos[use] : NULL,
+                                            .sin = on ? r->sin[use] : NULL,
+                                            .block = r->row_block,
+                                            .slot = r->row_slot,
+                                            .cache_k = write ? kv->k : NULL,
+                                            .cache_v = write ? kv->v : NULL,
+                                            .block_stride = kv->block_stride,
+                                            .block_size = kv->block_size,
+                                            .dtype = kv->dtype,
+                                            .half = c->w.rope_half,
+                                            .T = r->R,
+                                            .H = c->heads,
+                                            .Hkv = c->kv_heads,
+                                            .D = c->head_dim,
+                                            .Dv = c->v_dim,
+                                            .R = on ? c->rope_dims : 0 });
+}
+
+static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                  const fwd_group *g)
+{
+    const bool late = r->c->w.qk_norm_late;
+    assert(g->row0 == 0 && g->n_rows == r->R);
+    if (l->lin[R_QKV].present) split(r);
+    if (late) rotate(r, layer, kv, true, false);
+    norm_heads(r, r->q, &l->vec[R_Q_NORM], r->c->heads);
+    norm_heads(r, r->k, &l->vec[R_K_NORM], r->c->kv_heads);
+    rotate(r, layer, kv, !late, true);
+}
+
+static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                   const fwd_group *g)
+{
+    const fwd_dev_ctx *f = r->self;
+    const bool window = r->c->layer[layer].window;
+    const plan *p = &f->plans[window][layer == r->c->layers - 1];
+    dev_attn_args a = attn_of(r, kv);
+    (void)g; /* what the plan was made of */
+    a.sinks = l->vec[R_SINKS].w;
+    a.window = window ? r->c->window : 0;
+    a.tables = f->tables;
+    a.scratch = f->attn_scratch;
+    for (int64_t i = 0; i < p->n_launches; i++) {
+        const launch *at = &p->launches[i];
+        a.chunks = p->chunks + at->chunk;
+        a.chunk_of = p->chunk_of + at->slot;
+        a.n_chunks = at->n_chunks;
+        a.n_slots = at->n_slots;
+        f->d->ops->attn(f->d, &a);
+    }
+}
+
+/* Rows of *x into *spare, which change places. */
+static void gather(const fwd_rows *r, float **x, float **spare, int64_t K, int64_t n)
+{
+    const fwd_dev_ctx *f = r->self;
+    float *from = *x;
+    f->d->ops->embed(f->d, &(dev_embed_args){ .x = *spare,
+                                              .table = from,
+                                              .dtype = LQ_F32,
+                                              .ids = f->picked,
+                                              .T = n,
+                                              .K = K,
+                                              .scale = 1 });
+    *x = *spare;
+    *spare = from;
+}
+
+static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
+{
+    (void)rows; /* as they were staged */
+    if (n == r->R) return;
+    gather(r, &r->x, &r->y, r->c->hidden, n);
+    gather(r, &r->h, &r->y, r->c->hidden, n);
+    gather(r, &r->a, &r->q, r->c->heads * r->c->head_dim, n);
+}
+
+static void act(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const int64_t ld = fwd_mlp_width(c);
+    f->d->ops->act(f->d, &(dev_act_args){ .dst = r->mlp,
+                                          .gate = r->mlp,
+                                          .up = c->w.mlp == MLP_GATED ? r->mlp + c->ffn : NULL,
+                                          .T = r->R,
+                                          .n = c->ffn,
+                                          .ldd = ld,
+                                          .ld = ld,
+                                          .f = (k_act_fn)c->act,
+                                          .limit = (float)c->act_limit });
+}
+
+static void clear(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->zero(f->d, r->y, (size_t)(r->R * r->c->hidden) * sizeof *r->y);
+}
+
+static void join(const fwd_rows *r, const model_vector *post, const model_vector *after)
+{
+    const int64_t T = r->R, K = r->c->hidden;
+    const bool apart = r->out == r->y, normed = after && after->w;
+    if (apart) norm(r, r->y, r->y, post, T, K);
+    if (apart || normed)
+        add_norm(r, normed ? r->x : NULL, r->x, apart ? r->y : NULL, r->c->residual_scale, after, T,
+                 K);
+}
+
+const fwd_ops fwd_dev = { begin, norm,  products, store, attend, pick,
+                          act,   clear, join,     NULL,  NULL,   end };

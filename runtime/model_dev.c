@@ -1,0 +1,150 @@
+/* runtime/model_dev.c - a loaded model's weights on a device: every plane, bias and norm by one
+ * copy each, as they lie (tile16 is the device's layout too). */
+#include "runtime/forward.h"
+
+#include <stdlib.h>
+
+static bool keep(model_on *on, void *p)
+{
+    if (on->n_mem == on->cap) {
+        const int64_t cap = on->cap ? 2 * on->cap : 256;
+        void **more = realloc(on->mem, (size_t)cap * sizeof *more);
+        if (!more) return false;
+        on->mem = more;
+        on->cap = cap;
+    }
+    on->mem[on->n_mem++] = p;
+    return true;
+}
+
+/* n bytes on the device; NULL after a failure, which dev_sync or `err` tells. */
+static lq_status put(const void **to, model_on *on, const void *host, size_t n, lq_err *err)
+{
+    *to = NULL;
+    if (!host || n == 0) return LQ_OK;
+    void *p = on->d.ops->alloc(&on->d, n);
+    if (!p) return on->d.ops->sync(&on->d, err);
+    if (!keep(on, p)) {
+        on->d.ops->free(&on->d, p);
+        return lq_fail(err, LQ_ENOMEM, "out of memory");
+    }
+    on->d.ops->upload(&on->d, p, host, n);
+    on->bytes += n;
+    *to = p;
+    return LQ_OK;
+}
+
+static lq_status put_floats(const float **to, model_on *on, int64_t n, lq_err *err)
+{
+    const void *p;
+    lq_status s = put(&p, on, *to, (size_t)n * sizeof(float), err);
+    *to = p;
+    return s;
+}
+
+static lq_status put_tensor(qt_tensor *t, model_on *on, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int i = 0; i < QT_N_PLANES && !s; i++)
+        s = put(&t->plane[i].data, on, t->plane[i].data, t->plane[i].bytes, err);
+    return s;
+}
+
+static lq_status put_linear(model_linear *l, model_on *on, lq_err *err)
+{
+    if (!l->present) return LQ_OK;
+    lq_status s = put_tensor(&l->w.t, on, err);
+    return s ? s : put_floats(&l->bias, on, l->w.N, err);
+}
+
+static lq_status put_vector(model_vector *v, model_on *on, arch_role r, lq_err *err)
+{
+    int64_t N, K;
+    arch_role_shape(on->w.cfg, r, &N, &K);
+    lq_status s = put_floats(&v->w, on, N * K, err);
+    return s ? s : put_floats(&v->bias, on, N * K, err);
+}
+
+static lq_status put_layer(model_layer *to, model_on *on, const model_layer *from, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    *to = *from;
+    for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
+        s = put_vector(&to->vec[r], on, r, err);
+        if (!s) s = put_linear(&to->lin[r], on, err);
+    }
+    return s;
+}
+
+/* The rows can be looked up there: dense, and nothing else joins them. */
+static bool plain_rows(const model *m)
+{
+    return m->embed.scheme.kind == QT_DENSE && !m->proj_in.present && !m->pos_embed.N &&
+           !m->pos_freq;
+}
+
+static lq_status put_model(model_on *on, const model *m, lq_err *err)
+{
+    model *w = &on->w;
+    *w = (model){ .cfg = m->cfg,
+                  .embed_norm = m->embed_norm,
+                  .final_norm = m->final_norm,
+                  .proj_out = m->proj_out,
+                  .head = m->head };
+    w->layers = calloc((size_t)m->cfg->layers, sizeof *w->layers);
+    if (!w->layers) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (plain_rows(m)) w->embed = m->embed;
+    lq_status s = put_tensor(&w->embed, on, err);
+    if (!s) s = put_vector(&w->embed_norm, on, R_EMBED_NORM, err);
+    if (!s) s = put_vector(&w->final_norm, on, R_FINAL_NORM, err);
+    if (!s) s = put_linear(&w->proj_out, on, err);
+    if (!s) s = put_linear(&w->head, on, err);
+    for (int64_t i = 0; i < m->cfg->layers && !s; i++)
+        s = put_layer(&w->layers[i], on, &m->layers[i], err);
+    return s ? s : on->d.ops->sync(&on->d, err);
+}
+
+/* What put_model takes, but for vectors. */
+static size_t linear_bytes(const model *m)
+{
+    size_t n = model_count_bytes(m);
+    for (int i = 0; i < QT_N_PLANES && plain_rows(m); i++)
+        n += m->embed.plane[i].bytes;
+    return n;
+}
+
+lq_status model_to_device(model *m, const char *want, lq_err *err)
+{
+    lq_status s = fwd_check_device(m->cfg, err);
+    if (s) return s;
+    model_on *on = calloc(1, sizeof *on);
+    if (!on) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    s = dev_open(&on->d, want, err);
+    if (s) {
+        free(on);
+        return s;
+    }
+    m->on = on;
+    const size_t need = linear_bytes(m), room = on->d.ops->room(&on->d);
+    if (need > room)
+        s = lq_fail(err, LQ_ENOMEM, "%s: the weights need %zu bytes, found %zu free", on->d.name,
+                    need, room);
+    if (!s) s = put_model(on, m, err);
+    if (s) model_leave_device(m);
+    return s;
+}
+
+void model_leave_device(model *m)
+{
+    model_on *on = m->on;
+    if (!on) return;
+    while (on->n_mem)
+        on->d.ops->free(&on->d, on->mem[--on->n_mem]);
+    on->d.ops->close(&on->d);
+    free(on->mem);
+    free(on->w.layers);
+    free(on);
+    m->on = NULL;
+}
+
+const char *model_device(const model *m) { return m->on ? m->on->d.name : "cpu"; }

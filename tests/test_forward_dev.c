@@ -1,0 +1,334 @@
+/* tests/test_forward_dev.c - whole models on a device (tests/emulated.c says which) against the
+ * CPU: architectures, schemes, cache types, and the ways to cut a batch. */
+#include "tests/archs.h"
+#include "tests/check.h"
+#include "tests/fill.h"
+#include "tests/passes.h"
+
+/* Each sum of either side is within 3 K u of the exact one (kernels/mm.h), in orders of their own.
+ * Between the CPU and transformers, which has the same arithmetic in other orders too, these
+ * checkpoints stay within 5e-6 of the largest logit (test_forward.c). */
+static const double ROUNDING = 5e-6;
+
+/* Largest difference over largest |want|. */
+static double apart(const float *got, const float *want, int64_t n)
+{
+    double diff = 0, top = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(got[i])) return HUGE_VAL;
+        diff = fmax(diff, fabs((double)got[i] - (double)want[i]));
+        top = fmax(top, fabs((double)want[i]));
+    }
+    return diff / top;
+}
+
+/* How the first ids of the two prompts are cut into steps. The emulation is slow: few rows. */
+typedef struct {
+    const char *why;
+    int64_t first[2], then; /* rows of the first step, and of each later one */
+    int block_size;
+} steps;
+enum { IDS = 9, WINDOW_IDS = 21 };
+static const steps prefill_then_decode = { "a prefill of both, then decode", { 8, 5 }, 1, 16 };
+
+/* Logits of ids 0..n-1 of both prompts, [2, n, V]; NULL: a check has failed. */
+static float *run_steps(rig *r, const golden *g, const steps *c, int64_t n)
+{
+    kv_seq s[2];
+    int64_t at[2] = { 0, 0 };
+    float *out = calloc((size_t)(2 * n * g->V), sizeof *out);
+    kv_seq_init(&s[0]);
+    kv_seq_init(&s[1]);
+    while (out && (at[0] < n || at[1] < n)) {
+        fwd_item items[2];
+        int which[2], k = 0;
+        for (int b = 0; b < 2; b++) {
+            int64_t rows = at[b] ? c->then : c->first[b];
+            if (rows > n - at[b]) rows = n - at[b];
+            if (rows == 0) continue;
+            CHECK(!kv_reserve(r->kv, &s[b], at[b] + rows, NULL), "reserve");
+            which[k] = b;
+            items[k++] = (fwd_item){ &s[b], g->ids[b] + at[b], rows, at[b], 0, n };
+        }
+        const float *logits;
+        lq_err err = { "" };
+        lq_status st = fwd_step(r->f, items, k, &logits, &err);
+        CHECK(!st, "%s: %s", c->why, err.msg);
+        if (st) break;
+        for (int i = 0; i < k; i++, logits += items[i - 1].n * g->V) {
+            memcpy(out + (which[i] * n + at[which[i]]) * g->V, logits,
+                   (size_t)(items[i].n * g->V) * sizeof *out);
+            at[which[i]] += items[i].n;
+        }
+    }
+    kv_seq_free(r->kv, &s[0]);
+    kv_seq_free(r->kv, &s[1]);
+    return out;
+}
+
+/* The same from nothing; *n: how many floats. */
+static float *cut_of(const char *name, rig_opts o, const steps *c, int64_t ids, int64_t *n)
+{
+    golden g;
+    rig r;
+    float *out = NULL;
+    o.block_size = c->block_size;
+    const bool ok = open_arch(&r, name, o);
+    if (golden_open(&g, name)) {
+        *n = 2 * ids * g.V;
+        if (ok) out = run_steps(&r, &g, c, ids);
+        st_close(&g.file);
+    }
+    rig_close(&r);
+    return out;
+}
+static float *logits_of(const char *name, rig_opts o, int64_t *n)
+{
+    return cut_of(name, o, &prefill_then_decode, IDS, n);
+}
+
+/* How far the device is from the CPU with the same options. */
+static double device_apart(const char *name, rig_opts o, int64_t ids)
+{
+    int64_t n, m;
+    float *want = cut_of(name, o, &prefill_then_decode, ids, &n);
+    o.device = true;
+    float *got = cut_of(name, o, &prefill_then_decode, ids, &m);
+    double d = want && got ? apart(got, want, n) : HUGE_VAL;
+    free(want);
+    free(got);
+    return d;
+}
+
+/* What fwd_check_device says of a checkpoint; "": it runs. */
+static void refusal(char why[256], const char *name)
+{
+    char path[128];
+    lq_err err = { "" };
+    src_source *src;
+    snprintf(path, sizeof path, "tests/golden/arch/%.100s", name);
+    lq_status s = src_open(&src, path, &(src_opts){ .need_config = true }, &err);
+    CHECK(!s, "%s", err.msg);
+    if (!s) s = fwd_check_device(src_config(src), &err);
+    CHECK(!s || s == LQ_EUNSUPPORTED, "%s: %s", name, lq_status_text(s));
+    snprintf(why, 256, "%.255s", s ? err.msg : "");
+    src_close(src);
+}
+
+static const struct {
+    const char *name, *why;
+    bool window; /* so many ids that it matters */
+} archs[] = {
+    { "llama3-gqa", "grouped heads, scaled angles", false },
+    { "qwen2", "biases", false },
+    { "gemma", "norms with an offset, scaled embedding", false },
+    { "gemma2", "norms behind the branches, soft-caps, windows in turns", true },
+    { "gemma3", "two tables of angles, a norm of each head", false },
+    { "olmo2", "norms of all heads, none before", false },
+    { "cohere", "layer norm, parallel, scaled logits", false },
+    { "phi2", "plain MLP, a part of each head rotated, biases", false },
+    { "phi3", "q, k and v in one product, gate and up too", false },
+    { "falcon-40b-gqa", "q, k and v of each group in turn", false },
+    { "bloom-5-heads", "ALiBi, a norm of the embedding", false },
+    { "opt-350m-postnorm", "norms after the sum, learned positions, a narrow embedding", false },
+    { "granite", "scaled branches", false },
+    { "hunyuan-dense", "norms behind the rotation", false },
+    { "mistral-swa", "a window", true },
+    { "smollm3-nope", "layers without rotation", false },
+    { "starcoder2", "layer norm, biases", false },
+};
+
+TEST(architectures_give_the_cpus_logits)
+{
+    for (size_t i = 0; i < LQ_COUNT(archs); i++) {
+        double d = device_apart(archs[i].name, (rig_opts){ 0 }, archs[i].window ? WINDOW_IDS : IDS);
+        CHECK(d <= ROUNDING, "%s (%s): %.2g of the largest logit", archs[i].name, archs[i].why, d);
+        if (getenv("SHOW")) printf("%-20s %.2g\n", archs[i].name, d);
+    }
+}
+
+TEST(what_is_not_there_is_refused_by_name)
+{
+    int run = 0;
+    for (size_t i = 0; i < LQ_COUNT(golden_archs); i++) {
+        char why[256];
+        refusal(why, golden_archs[i]);
+        CHECK(!why[0] || strncmp(why, "not on cuda yet: ", 17) == 0, "%s: %s", golden_archs[i],
+              why);
+        CHECK(!strstr(golden_archs[i], "moe") || strstr(why, "experts"), "%s: '%s'",
+              golden_archs[i], why);
+        run += !why[0];
+    }
+    CHECK(run >= 40 && run < (int)LQ_COUNT(golden_archs), "%d run on the device", run);
+}
+
+/* Every linear of every layer, and the head, with codes of a scheme in place of its weights. */
+static void fill_linears(model *m, void *user)
+{
+    const char *name = user;
+    lq_err err = { "" };
+    for (int64_t i = -1; i < m->cfg->layers; i++)
+        for (arch_role r = R_HEAD; r < ARCH_N_ROLES; r++) {
+            model_linear *l = i < 0 ? &m->head : &m->layers[i].lin[r];
+            qt_scheme s = fill_scheme(name);
+            if ((i < 0 && r != R_HEAD) || !l->present || fill_misfit(&s, l->w.K)) continue;
+            if (s.kind == QT_I8_OUTLIER) s.n_out = l->w.K / 9 + 1;
+            const qt_tensor t =
+                fill_tensor(s, l->w.N, l->w.K, &m->arena, (uint64_t)(100 * i + (int64_t)r));
+            CHECK(!mm_pack(&l->w, &t, &m->arena, NULL, &err), "%s", err.msg);
+        }
+}
+
+TEST(schemes_give_the_cpus_logits)
+{
+    static char *const schemes[] = { "u4-g32",     "u4-g32-asym", "gidx u4-g32-asym",
+                                     "nf4",        "nf4-double",  "i8-row",
+                                     "i8-outlier", "bf16",        "u3-g32",
+                                     "fp8-e4m3",   "mxfp4",       "i8-row-a8" };
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++) {
+        double d =
+            device_apart("qwen2", (rig_opts){ .change = fill_linears, .user = schemes[i] }, IDS);
+        /* Inputs that are rounded may be so to the other side: half a step is 1/255 of one. */
+        const double most = strstr(schemes[i], "-a8") ? 1.0 / 255 : ROUNDING;
+        CHECK(d <= most, "%s: %.2g of the largest logit", schemes[i], d);
+    }
+}
+
+/* bf16 has a half-way point for every input, and 8 bits; whichever side of it an input falls to is
+ * left to the last bit of f32. So the device may be as far from f32 as the CPU is, on another side.
+ */
+TEST(bf16_strays_no_further_than_the_cpu_does)
+{
+    static char *const schemes[] = { "u4-g32", "nf4", "bf16" };
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++) {
+        rig_opts o = { .change = fill_linears, .user = schemes[i] };
+        int64_t n;
+        float *exact = logits_of("llama3-gqa", o, &n);
+        o.acts = MM_BF16;
+        float *cpu = logits_of("llama3-gqa", o, &n);
+        o.device = true;
+        float *got = logits_of("llama3-gqa", o, &n);
+        if (exact && cpu && got) {
+            const double own = apart(cpu, exact, n), d = apart(got, cpu, n);
+            CHECK(own > 0 && d <= 2 * own, "%s: %.2g, the CPU from f32 %.2g", schemes[i], d, own);
+        }
+        free(exact);
+        free(cpu);
+        free(got);
+    }
+}
+
+/* Likewise: a key or value may be rounded to the next code. */
+TEST(caches_stray_no_further_than_the_cpus_do)
+{
+    static const kv_dtype kinds[] = { KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8 };
+    for (size_t i = 0; i < LQ_COUNT(kinds); i++) {
+        rig_opts o = { 0 };
+        int64_t n;
+        float *exact = logits_of("mistral-swa", o, &n);
+        o.kv = kinds[i];
+        float *cpu = logits_of("mistral-swa", o, &n);
+        o.device = true;
+        float *got = logits_of("mistral-swa", o, &n);
+        if (exact && cpu && got) {
+            const double own = apart(cpu, exact, n), d = apart(got, cpu, n);
+            CHECK(own > 0 && d <= 2 * own, "%s: %.2g, the CPU from f32 %.2g",
+                  kv_dtype_text(kinds[i]), d, own);
+        }
+        free(exact);
+        free(cpu);
+        free(got);
+    }
+}
+
+static const steps cuts[] = {
+    { "token by token", { 1, 1 }, 1, 16 },
+    { "a prefill beside a decode, in blocks of 8", { 1, 6 }, 2, 8 },
+    { "chunks of 7, in blocks of 32", { 7, 7 }, 7, 32 },
+};
+
+/* In f32 a row's sums have one order whatever shares the batch, as on the CPU. */
+TEST(batch_chunks_and_blocks_change_no_byte)
+{
+    const rig_opts o = { .device = true };
+    int64_t n, m;
+    float *want = cut_of("gemma2", o, &prefill_then_decode, WINDOW_IDS, &n);
+    for (size_t k = 0; k < LQ_COUNT(cuts) && want; k++) {
+        float *got = cut_of("gemma2", o, &cuts[k], WINDOW_IDS, &m);
+        CHECK(got && memcmp(want, got, (size_t)n * sizeof *got) == 0, "%s", cuts[k].why);
+        free(got);
+    }
+    free(want);
+}
+
+/* The open block of a fork is copied on the device. */
+TEST(copied_blocks_change_no_byte)
+{
+    enum { N = 11 }; /* a full block and three positions of the next */
+    golden g;
+    rig r;
+    float want[MAX_V];
+    const bool ok = open_arch(&r, "llama3-gqa", (rig_opts){ .block_size = 8, .device = true });
+    if (ok && golden_open(&g, "llama3-gqa")) {
+        kv_seq s[2];
+        const float *logits;
+        kv_seq_init(&s[0]);
+        kv_seq_init(&s[1]);
+        fwd_item it = { .seq = &s[0], .ids = g.ids[0], .n = N, .logits_from = N };
+        CHECK(!kv_reserve(r.kv, &s[0], N, NULL) && !fwd_step(r.f, &it, 1, &logits, NULL), "step");
+        CHECK(!kv_fork(r.kv, &s[1], &s[0], NULL) && !kv_reserve(r.kv, &s[1], N + 1, NULL), "fork");
+        CHECK(s[0].table[1] != s[1].table[1] && s[0].table[0] == s[1].table[0], "what is shared");
+        for (int i = 0; i < 2; i++) {
+            it = (fwd_item){ .seq = &s[i], .ids = g.ids[0] + N, .n = 1, .pos0 = N };
+            CHECK(!kv_reserve(r.kv, &s[i], N + 1, NULL) && !fwd_step(r.f, &it, 1, &logits, NULL),
+                  "step");
+            if (i) CHECK(memcmp(want, logits, (size_t)g.V * 4) == 0, "the fork's logits");
+            memcpy(want, logits, (size_t)g.V * 4);
+            CHECK(isfinite(want[0]), "no number");
+        }
+        kv_seq_free(r.kv, &s[1]);
+        kv_seq_free(r.kv, &s[0]);
+        st_close(&g.file);
+    }
+    rig_close(&r);
+}
+
+TEST(a_step_allocates_nothing_there_and_gives_back_all)
+{
+    golden g;
+    rig r;
+    dev d;
+    lq_err err = { "" };
+    CHECK(!dev_open(&d, "cuda", &err), "%s", err.msg);
+    const size_t before = d.ops->room(&d);
+    if (open_arch(&r, "llama3-gqa", (rig_opts){ .device = true }) &&
+        golden_open(&g, "llama3-gqa")) {
+        const size_t open = d.ops->room(&d);
+        free(run_steps(&r, &g, &cuts[1], 4));
+        CHECK(open < before && d.ops->room(&d) == open, "%zu, %zu, then %zu bytes left", before,
+              open, d.ops->room(&d));
+        st_close(&g.file);
+    }
+    rig_close(&r);
+    if (!getenv("LLMQ_TEST_DEVICE")) /* a real one may have other users */
+        CHECK(d.ops->room(&d) == before, "%zu of %zu bytes came back", d.ops->room(&d), before);
+    d.ops->close(&d);
+}
+
+int main(int argc, char **argv)
+{
+    lq_err err = { "" };
+    if (dev_count(&err) == 0) {
+        printf("skipped: %s\n0 passed, 0 failed\n", err.msg);
+        return 0;
+    }
+    RUN(architectures_give_the_cpus_logits);
+    RUN(what_is_not_there_is_refused_by_name);
+    RUN(schemes_give_the_cpus_logits);
+    RUN(bf16_strays_no_further_than_the_cpu_does);
+    RUN(caches_stray_no_further_than_the_cpus_do);
+    RUN(batch_chunks_and_blocks_change_no_byte);
+    RUN(copied_blocks_change_no_byte);
+    RUN(a_step_allocates_nothing_there_and_gives_back_all);
+    return check_end();
+}
