@@ -74,7 +74,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/web/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan ubsan tsan fuzz tidy layers format bench bench-quality check-hard sbom dist reproducible install clean help FORCE
+.PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan ubsan tsan fuzz tidy layers format bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -183,6 +183,9 @@ format: ## clang-format in place
 
 bench: all ## tables of kernels and the built-in model beside the machine's limits; JSON in build/bench.json
 	tools/bench.sh
+
+bench-gpu: all ## the built-in model on this machine's GPU beside what its memory gives; JSON in build/bench-gpu.json; "skipped" without one
+	@tools/bench-gpu.sh
 
 bench-quality: all ## perplexity and KL of every quantizer beside other projects' at equal bits; MODELS, METHODS, WIDTHS, TEXTS, ... are the caller's
 	$(PYTHON) tools/bench-quality.py
