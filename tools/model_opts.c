@@ -21,10 +21,11 @@ static const char *const kv_words[] = { "auto", "f32", "f16", "bf16", "int8", "i
               0,                                                                                   \
               OPT_STR,                                                                             \
               F(device),                                                                           \
-              .def = "auto",                                                                       \
+              .def = "cpu",                                                                        \
               .arg = "NAME",                                                                       \
-              .help = "where to run: cpu, cuda, cuda:i, or auto: the first GPU, if the "           \
-                      "model runs and fits there" },                                               \
+              .help =                                                                              \
+                  "where to run: cpu, cuda, cuda:i, or auto: the first GPU, if the model runs "    \
+                  "and fits there (not yet measured on one)" },                                    \
             { "activations",                                                                       \
               0,                                                                                   \
               OPT_ENUM,                                                                            \
