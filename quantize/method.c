@@ -37,6 +37,11 @@ bool qz_calibrated(const qz_opts *o)
     return qz_methods[o->method].calibrated && !(o->method == QZ_INT8 && o->outlier_threshold < 0);
 }
 
+bool qz_shapes(qz_method m, int bits, double bpw, int tune)
+{
+    return m != QZ_GPTQ || bits != 2 || bpw > 0 || tune > 0;
+}
+
 bool qz_in_stages(const qz_opts *o) { return qz_calibrated(o) && !qz_folds(o); }
 
 double qz_outlier_share(const qz_opts *o)

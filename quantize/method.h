@@ -60,6 +60,9 @@ typedef struct {
 
 bool qz_folds(const qz_opts *o); /* do the options ask for AWQ's scales? */
 bool qz_calibrated(const qz_opts *o);
+/* Are ends drawn in and scales folded unasked? Not by gptq at 2 bits without tuning: both lower the
+ * loss to nearest rounding, and raise that of the codes which make up for each other's errors. */
+bool qz_shapes(qz_method m, int bits, double bpw, int tune);
 /* Are a layer's linears rounded in stages, where it allows them (runtime/forward.h)? Folding wants
  * the statistics of all of them first. */
 bool qz_in_stages(const qz_opts *o);

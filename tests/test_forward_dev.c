@@ -120,8 +120,6 @@ static const struct {
     bool window; /* so many ids that it matters */
 } archs[] = {
     { "llama3-gqa", "grouped heads, scaled angles", false },
-    { "qwen2", "biases", false },
-    { "gemma", "norms with an offset, scaled embedding", false },
     { "gemma2", "norms behind the branches, soft-caps, windows in turns", true },
     { "gemma3", "two tables of angles, a norm of each head", false },
     { "ministral", "a window", true },
@@ -132,10 +130,6 @@ static const struct {
     { "falcon-40b-gqa", "q, k and v of each group in turn", false },
     { "bloom-5-heads", "ALiBi, a norm of the embedding", false },
     { "opt-350m-postnorm", "norms after the sum, learned positions, a narrow embedding", false },
-    { "granite", "scaled branches", false },
-    { "hunyuan-dense", "norms behind the rotation", false },
-    { "smollm3-nope", "layers without rotation", false },
-    { "starcoder2", "layer norm, biases", false },
 };
 
 TEST(architectures_give_the_cpus_logits)

@@ -48,7 +48,7 @@ static const opt_row main_rows[] = {
     { "clip", 0, OPT_TRI, F(clip),
       .help =
           "draw in the ends of grids where that lowers the error (default: gptq, awq, auto, and "
-          "rtn with --calib)" },
+          "rtn with --calib; not gptq at 2 bits without --tune)" },
     { "double-quant", 0, OPT_FLAG, F(dbl), .help = "nf4, fp4: quantize the block scales too" },
     { "rotate", 0, OPT_FLAG, F(rotate),
       .help = "first turn the model's inner coordinates by a Hadamard matrix of random signs "
@@ -96,7 +96,7 @@ static const opt_row calib_rows[] = {
     { "fold", 0, OPT_TRI, F(fold),
       .help =
           "gptq, awq, auto: scale inputs by what they carry, folded into the layer before (default "
-          "yes)" },
+          "yes; not gptq at 2 bits without --tune)" },
 };
 static const opt_row which_rows[] = {
     { "override", 0, OPT_LIST, F(overrides), .arg = "'REGEX=scheme'",
@@ -202,11 +202,12 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->sym = o->sym;
     q->asym = o->asym;
     q->narrow = o->narrow;
+    const bool shapes = qz_shapes(q->method, q->bits, o->bpw, (int)o->tune);
     q->clip = opt_tri_or(o->clip, false);
-    q->no_clip = !opt_tri_or(o->clip, true);
+    q->no_clip = !opt_tri_or(o->clip, shapes);
     q->no_act_order = !opt_tri_or(o->act_order, true);
     q->no_static_groups = !opt_tri_or(o->static_groups, true);
-    q->no_fold = !opt_tri_or(o->fold, true);
+    q->no_fold = !opt_tri_or(o->fold, shapes);
     q->damp = o->damp;
     q->all_experts = o->all_experts;
     q->dbl = o->dbl;
