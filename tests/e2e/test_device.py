@@ -60,7 +60,7 @@ def test_what_is_not_there_is_refused_by_name_and_left_to_the_cpu(gpu, llmq, tmp
     p = gpu("logits", ARCH / arch, "--ids", IDS, "-o", tmp_path / "no", "--device", "cuda", code=3)
     assert re.fullmatch(r"llmq: logits: [^\n]*not on cuda yet: [^\n]+\n", p.stderr) and what in p.stderr
     assert not (tmp_path / "no").exists()
-    got, said = logits(gpu, ARCH / arch, tmp_path / "gpu")
+    got, said = logits(gpu, ARCH / arch, tmp_path / "gpu", "--device", "auto")
     assert got == logits(llmq, ARCH / arch, tmp_path / "cpu")[0]
     assert re.search(r"^device: cpu \(not on cuda yet: .*" + re.escape(what), said, re.M), said
 
@@ -80,7 +80,7 @@ def test_a_model_that_does_not_fit_says_so(gpu, llmq, dense, tmp_path):
     small = dict(os.environ, LLMQ_EMULATED_MEMORY="20000")
     p = gpu("logits", dense, "--ids", IDS, "-o", tmp_path / "no", "--device", "cuda", code=1, env=small)
     assert re.search(r"the weights need \d+ bytes, found \d+ free", p.stderr), p.stderr
-    got, said = logits(gpu, dense, tmp_path / "gpu", env=small)
+    got, said = logits(gpu, dense, tmp_path / "gpu", "--device", "auto", env=small)
     assert got == logits(llmq, dense, tmp_path / "cpu")[0]
     assert "device: cpu (emulated: the weights need" in said
 
