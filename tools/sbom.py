@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Of the libraries that llmq links to itself; others carry their licences in their packages.
 LICENSES = {"libcjson": "MIT", "libxxhash": "BSD-2-Clause", "libopenblas": "BSD-3-Clause",
             "liblapacke": "BSD-3-Clause", "libpcre2-8": "BSD-3-Clause", "libutf8proc": "MIT",
-            "libmicrohttpd": "LGPL-2.1-or-later", "libcurl": "curl",
+            "libmicrohttpd": "LGPL-2.1-or-later", "libcurl": "curl", "libgnutls": "LGPL-2.1-or-later",
             "libnettle": "LGPL-3.0-or-later OR GPL-2.0-or-later",
             "libc": "LGPL-2.1-or-later", "libm": "LGPL-2.1-or-later"}
 

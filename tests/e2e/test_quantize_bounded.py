@@ -118,7 +118,7 @@ def test_a_source_that_changes_meanwhile_is_noticed(llmq, model, tmp_path, chang
 def test_a_full_disk_under_hidden_states_ends_the_run_and_the_next_goes_on(llmq, draft, tmp_path):
     """2 MB of states for calibration, and with as many windows of its own 4 MB for tuning."""
     out = tmp_path / "q.llmq"
-    args = ["quantize", draft, "-m", "awq", "--no-fold", "--no-check", "--calib-samples", "64", "--calib-len", "64", "--tune",
+    args = ["quantize", draft, "-m", "awq", "--no-check", "--calib-samples", "64", "--calib-len", "64", "--tune",
             "1", "--self-samples", "64", "--log-level", "error"]
     limit = ["--memory-limit", least_memory(llmq, *args)]
     for most, left in [(1 << 20, []), (3 << 20, ["q.llmq.resume"])]:

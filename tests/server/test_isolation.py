@@ -56,7 +56,7 @@ def test_keys_that_lead_elsewhere_are_not_read(serve, tmp_path, isolation):
     os.rename(tmp_path / "keys/log", tmp_path / "keys/log.1")
     os.rename(tmp_path / "keys/fresh", keys)
     s.process.send_signal(signal.SIGHUP)
-    wait_output(s, "keys and log are read again")
+    wait_output(s, "keys, certificate and log are read again")
     s.key = {"Authorization": f"Bearer {SECOND}"}
     end = time.monotonic() + 10
     while s.get("/v1/models").status != 200:
