@@ -21,9 +21,11 @@ typedef struct {
     size_t n_words;
 } running;
 
-static void start_child(const child *c, const char **argv, const int out[2], const int err[2])
+static void start_child(const child *c, const char **argv, pid_t parent, const int out[2],
+                        const int err[2])
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* nothing goes on when we are killed */
+    if (getppid() != parent) _exit(NOT_FOUND); /* killed already */
     const int in = open("/dev/null", O_RDONLY);
     if (in < 0 || dup2(in, STDIN_FILENO) < 0 || dup2(out[1], STDOUT_FILENO) < 0 ||
         dup2(err[1], STDERR_FILENO) < 0)
@@ -53,6 +55,7 @@ static const char **arguments(const child *c)
 static lq_status start(running *r, const child *c, lq_err *err)
 {
     int out[2], errs[2];
+    const pid_t parent = getpid();
     const char **argv = arguments(c);
     *r = (running){ .c = c, .pid = -1, .out = -1, .err = -1 };
     if (!argv) return lq_fail(err, LQ_ENOMEM, "out of memory");
@@ -62,7 +65,7 @@ static lq_status start(running *r, const child *c, lq_err *err)
     }
     if (pipe2(errs, O_CLOEXEC) == 0) {
         r->pid = fork();
-        if (r->pid == 0) start_child(c, argv, out, errs);
+        if (r->pid == 0) start_child(c, argv, parent, out, errs);
         close(errs[1]);
         r->err = errs[0];
     }

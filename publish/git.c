@@ -27,6 +27,8 @@ lq_status git_run(git_repo *g, const char *const *args, pub_sink *out, void *use
                                          "fetch.fsckObjects=true",
                                          "-c",
                                          "lfs.locksverify=false",
+                                         "-c",
+                                         "maintenance.auto=false",
                                          "--git-dir" };
     child c = { .env = env, .out = out, .user = user, .job = g->o->job };
     memcpy(c.argv, first, sizeof first);
@@ -94,7 +96,9 @@ static lq_status make_folder(git_repo *g, lq_err *err)
         return lq_fail(err, LQ_EUSAGE, "%s: is in the way: a folder that llmq did not begin",
                        g->dir);
     if (!new) mkdir(g->dir, 0700);
-    g->lock = open(g->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    /* git and what it starts inherit the lock: it is free once the last of them has ended, also
+     * where we were killed and they were not. */
+    g->lock = open(g->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     if (g->lock < 0) return lq_fail(err, LQ_EIO, "%s: %s", g->dir, strerror(errno));
     if (flock(g->lock, LOCK_EX | LOCK_NB) != 0) {
         close(g->lock);

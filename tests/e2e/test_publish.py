@@ -469,6 +469,17 @@ def test_git_holds_the_weights_in_lfs_and_gives_them_back(llmq, packed, bare, tm
     assert sorted(names(tmp_path)) == ["clone", "out", "remote.git"]
 
 
+def until_free(llmq, *args):
+    """Run it; a git whose llmq was killed may still be ending, and holds the folder meanwhile."""
+    for _ in range(300):
+        p = llmq(*args, code=None)
+        if p.returncode == 0:
+            return
+        assert "another process is at work" in p.stderr, p.stderr
+        time.sleep(0.1)
+    raise AssertionError(p.stderr)
+
+
 def test_git_push_and_pull_killed_at_any_time_are_completed(llmq, packed, bare, tmp_path):
     model = tmp_path / "q.llmq"
     shutil.copy(packed, model)
@@ -480,18 +491,41 @@ def test_git_push_and_pull_killed_at_any_time_are_completed(llmq, packed, bare, 
         head = subprocess.run(["git", "-C", bare, "rev-parse", "-q", "--verify", "main"], capture_output=True, text=True).stdout
         if head:
             llmq("pull", f"git:{bare}", "-o", tmp_path / "seen")
-    for _ in range(50):  # a git that was killed with its parent may still be ending
-        if llmq("publish", model, f"git:{bare}", code=None).returncode == 0:
-            break
-        time.sleep(0.1)
+    until_free(llmq, "publish", model, f"git:{bare}")
     for ms in (40, 90, 150, 220):
         p = llmq.start("pull", f"git:{bare}", "-o", tmp_path / "out", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(ms / 1000)
         p.kill()
         p.wait()
-    llmq("pull", f"git:{bare}", "-o", tmp_path / "out")
+    until_free(llmq, "pull", f"git:{bare}", "-o", tmp_path / "out")
     assert (tmp_path / "out/q.llmq").read_bytes() == packed.read_bytes()
     assert not [n for n in names(tmp_path) if "resume" in n]
+
+
+def test_a_git_that_outlives_its_llmq_keeps_the_folder(llmq, packed, bare, tmp_path, monkeypatch):
+    """A git of a killed llmq that is still at work would bring back what the next one removes."""
+    model, tools = tmp_path / "q.llmq", tmp_path / "bin"
+    shutil.copy(packed, model)
+    tools.mkdir()
+    (tools / "git").write_text(f"""#!/bin/sh
+trap '' TERM
+case " $* " in *" push -q "*) touch {tmp_path}/pushing; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; mkdir -p "{model}.resume-publish-git/lfs/tmp" ;; esac
+exec {shutil.which("git")} "$@"
+""")
+    (tools / "git").chmod(0o755)
+    with monkeypatch.context() as m:
+        m.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+        p = llmq.start("publish", model, f"git:{bare}", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(600):
+            if (tmp_path / "pushing").exists():
+                break
+            time.sleep(0.05)
+        p.kill()
+        p.wait()
+    assert "another process is at work" in llmq("publish", model, f"git:{bare}", code=1).stderr
+    (tmp_path / "go").touch()
+    until_free(llmq, "publish", model, f"git:{bare}")
+    assert sorted(names(tmp_path)) == ["bin", "go", "pushing", "q.llmq", "remote.git"]
 
 
 def test_a_model_of_others_in_git_is_pulled_without_what_is_no_model(llmq, draft, bare, tmp_path):
