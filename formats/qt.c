@@ -689,23 +689,32 @@ static void pairs_of(lut_pairs *p, const qt_tensor *t)
     }
 }
 
+/* n codes from number i on, times absmax; four at once where they are two whole bytes. */
+static void lut_values(float *dst, const uint8_t *codes, int64_t i, int64_t n, const lut_pairs *p,
+                       float absmax)
+{
+    const int64_t end = i + n;
+    for (; i < end && i % 2; i++)
+        *dst++ = p->v[codes[i / 2]][1] * absmax;
+    for (const uint8_t *c = codes + (size_t)i / 2; i + 4 <= end; i += 4, dst += 4, c += 2) {
+        float four[4];
+        memcpy(four, p->v[c[0]], sizeof p->v[0]);
+        memcpy(four + 2, p->v[c[1]], sizeof p->v[0]);
+        for (int j = 0; j < 4; j++)
+            dst[j] = four[j] * absmax;
+    }
+    for (; i < end; i++)
+        *dst++ = p->v[codes[i / 2]][i % 2] * absmax;
+}
+
 static void dequant_lut4(float *dst, const qt_tensor *t, int64_t n, const lut_pairs *p)
 {
     const uint8_t *codes = t->plane[QT_CODES].data;
     const int64_t group = t->scheme.group, from = n * t->K, to = from + t->K;
-    int64_t i = from;
-    if (i & 1) dst[0] = p->v[codes[i / 2]][1], i++;
-    for (; i + 2 <= to; i += 2)
-        memcpy(dst + (i - from), p->v[codes[i / 2]], sizeof p->v[0]);
-    if (i < to) dst[i - from] = p->v[codes[i / 2]][0];
-    for (i = from; i < to;) { /* flat: blocks run across rows */
-        const int64_t block = i / group, end = (block + 1) * group < to ? (block + 1) * group : to;
-        const float absmax = qt_lut_absmax(t, block);
-        for (; i + BLOCK <= end; i += BLOCK)
-            for (int j = 0; j < BLOCK; j++)
-                dst[i - from + j] *= absmax;
-        for (; i < end; i++)
-            dst[i - from] *= absmax;
+    for (int64_t i = from, len; i < to; i += len) { /* flat: blocks run across rows */
+        const int64_t block = i / group, left = (block + 1) * group - i;
+        len = left < to - i ? left : to - i;
+        lut_values(dst + (i - from), codes, i, len, p, qt_lut_absmax(t, block));
     }
 }
 

@@ -29,8 +29,6 @@ static void avx2_to_f32(float *dst, const void *src, lq_dtype d, size_t n)
 static ug_range avx2_range(const float *w, int64_t n)
 {
     __m256 lo[VECS], hi[VECS];
-    float ends[8];
-    ug_range r = { 0, 0 };
     int64_t i = 0;
     EACH_VEC lo[v] = hi[v] = _mm256_setzero_ps();
     for (; i + LANES <= n; i += LANES)
@@ -47,9 +45,10 @@ static ug_range avx2_range(const float *w, int64_t n)
     }
     __m128 a = _mm_min_ps(_mm256_extractf128_ps(lo[0], 1), _mm256_castps256_ps128(lo[0]));
     __m128 b = _mm_max_ps(_mm256_extractf128_ps(hi[0], 1), _mm256_castps256_ps128(hi[0]));
-    _mm_storeu_ps(ends, a);
-    _mm_storeu_ps(ends + 4, b);
-    plain_widen(&r, ends, 8);
+    a = _mm_min_ps(_mm_movehl_ps(a, a), a);
+    b = _mm_max_ps(_mm_movehl_ps(b, b), b);
+    ug_range r = { .lo = _mm_cvtss_f32(_mm_min_ss(_mm_movehdup_ps(a), a)),
+                   .hi = _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(b), b)) };
     plain_widen(&r, w + i, n - i);
     return r;
 }
