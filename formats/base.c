@@ -1,6 +1,8 @@
 /* formats/base.c - status, arenas, element types. Files and checksums: formats/file.c. */
 #include "formats/base.h"
 
+#include "formats/json.h" /* js_printable */
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +31,7 @@ lq_status lq_fail(lq_err *err, lq_status s, const char *fmt, ...)
         va_start(ap, fmt);
         vsnprintf(err->msg, sizeof err->msg, fmt, ap);
         va_end(ap);
+        js_printable(err->msg);
     }
     return s;
 }
@@ -48,6 +51,7 @@ lq_status lq_wrap(lq_err *err, lq_status s, const char *fmt, ...)
     memcpy(err->msg + n, ": ", 2);
     memcpy(err->msg + n + 2, old, len);
     err->msg[(size_t)n + 2 + len] = 0;
+    js_printable(err->msg);
     return s;
 }
 

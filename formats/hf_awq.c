@@ -51,7 +51,7 @@ typedef struct {
 
 static lq_status read_config(awq_config *c, const cJSON *q, lq_err *err)
 {
-    const char *version = "gemm";
+    const char *version = "gemm", *backend = "autoawq";
     int64_t bits = 4;
     *c = (awq_config){ .group = 128, .zero_point = true };
     lq_status st = js_i64(q, "w_bit", false, 1, 32, &bits, err);
@@ -60,11 +60,14 @@ static lq_status read_config(awq_config *c, const cJSON *q, lq_err *err)
     if (!st) st = js_i64(q, "group_size", false, -1, INT32_MAX, &c->group, err);
     if (!st) st = js_bool(q, "zero_point", false, &c->zero_point, err);
     if (!st) st = js_str(q, "version", false, &version, err);
+    if (!st) st = js_str(q, "backend", false, &backend, err);
     if (st) return lq_wrap(err, st, "quantization_config");
     c->gemv = strcmp(version, "gemv") == 0 || strcmp(version, "GEMV") == 0;
     if (!c->gemv && strcmp(version, "gemm") != 0 && strcmp(version, "GEMM") != 0)
         return lq_fail(err, LQ_EUNSUPPORTED, "version: expected gemm or gemv, found \"%.40s\"",
                        version);
+    if (strcmp(backend, "llm-awq") == 0)
+        return lq_fail(err, LQ_EUNSUPPORTED, "backend: expected autoawq, found \"llm-awq\"");
     if (bits != 4)
         return lq_fail(err, LQ_EUNSUPPORTED, "bits: expected 4, found %lld", (long long)bits);
     return LQ_OK;

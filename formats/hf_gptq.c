@@ -234,12 +234,15 @@ static lq_status make_one(hf_quant *h, const gptq_config *c, const char *module,
     const int64_t N = qweight->shape[1], K = qweight->shape[0] * 32 / r.bits;
     const int64_t ng = scales->shape[0];
     const bool five = r.bits > 4 && r.bits < 8;
-    if ((qweight->shape[0] * 32) % r.bits || K % 32 || N % 32 || (five && !c->planar))
+    if (five && !c->planar)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "'%.100s': expected 2, 3, 4 or 8 bits (5 to 7 in gptq_p alone), found %d",
+                       module, p.bits);
+    if ((qweight->shape[0] * 32) % r.bits || K % 32 || N % 32)
         return lq_fail(err, LQ_ESHAPE,
-                       "'%.100s': expected multiples of 32 outputs and inputs%s, found %lld x %lld "
+                       "'%.100s': expected multiples of 32 outputs and inputs, found %lld x %lld "
                        "words of %d bits",
-                       module, five ? ", and gptq_p for 5 to 7 bits" : "", (long long)N,
-                       (long long)qweight->shape[0], p.bits);
+                       module, (long long)N, (long long)qweight->shape[0], p.bits);
     st = hf_expect(scales, ng, N, err);
     if (!st) st = hf_expect(qzeros, ng, N * r.bits / 32, err);
     if (st) return st;

@@ -15,6 +15,16 @@ static const struct {
     { "fp8", hf_fp8_read },          { "mxfp4", hf_mxfp4_read },
 };
 
+/* A layout that is not read, with the way out. */
+static lq_status refuse(lq_status st, const char *method, lq_err *err)
+{
+    const lq_err was = *err;
+    return lq_fail(err, st, "%.380s; %s", was.msg,
+                   strstr(method, "auto-round")
+                       ? "what AutoRound exports as auto_gptq, auto_awq or llm_compressor is read"
+                       : "`llmq quantize` packs the original checkpoint");
+}
+
 static int by_name(const void *a, const void *b)
 {
     const src_tensor *x = a, *y = b;
@@ -47,18 +57,20 @@ static lq_status merge(hf_quant *h, lq_err *err)
 
 lq_status hf_quant_read(src_source *s, lq_err *err)
 {
-    const char *method = "gptq"; /* what a bare quantize_config.json means */
+    const bool bnb = js_get(s->quant, "load_in_4bit") || js_get(s->quant, "load_in_8bit");
+    const char *method = bnb ? "bitsandbytes" : "gptq"; /* what older tools left unsaid */
     lq_status st = js_str(s->quant, "quant_method", false, &method, err);
     if (st) return lq_wrap(err, st, "quantization_config");
     size_t r = 0;
     while (r < LQ_COUNT(readers) && strcmp(readers[r].method, method) != 0)
         r++;
     if (r == LQ_COUNT(readers))
-        return lq_fail(
-            err, LQ_EUNSUPPORTED,
-            "quantization_config: quant_method: expected gptq, awq, bitsandbytes, "
-            "compressed-tensors, fp8 or mxfp4, found \"%.40s\", a layout that is not read",
-            method);
+        return refuse(lq_fail(err, LQ_EUNSUPPORTED,
+                              "quantization_config: quant_method: expected gptq, awq, "
+                              "bitsandbytes, compressed-tensors, fp8 or mxfp4, found \"%.40s\", a "
+                              "layout that is not read",
+                              method),
+                      method, err);
     hf_quant h = {
         .s = s,
         .q = s->quant,
@@ -75,7 +87,8 @@ lq_status hf_quant_read(src_source *s, lq_err *err)
     if (!st) st = merge(&h, err);
     free(h.used);
     free(h.made);
-    return st ? lq_wrap(err, st, "%s", method) : LQ_OK;
+    if (st) lq_wrap(err, st, "%s", method);
+    return st == LQ_EUNSUPPORTED ? refuse(st, method, err) : st;
 }
 
 const char *hf_module(hf_quant *h, size_t i, const char *suffix)

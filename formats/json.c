@@ -53,6 +53,13 @@ static size_t utf8_len(const uint8_t *s, size_t n)
     return len;
 }
 
+char *js_printable(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++)
+        if (*c < 0x20 || *c == 0x7f) *c = *c == '\n' || *c == '\t' || *c == '\r' ? ' ' : '?';
+    return text;
+}
+
 bool js_valid_utf8(const char *s, size_t n)
 {
     const uint8_t *p = (const uint8_t *)s;
@@ -576,8 +583,7 @@ lq_status js_canonical(js_buf *b, const cJSON *v, lq_err *err)
 {
     const lq_status s = put_value(b, v, err);
     const bool whole = !js_ran_out() && !b->failed;
-    if (!s && !whole)
-        return lq_fail(err, LQ_ENOMEM, "JSON: no memory for the text");
+    if (!s && !whole) return lq_fail(err, LQ_ENOMEM, "JSON: no memory for the text");
     return s;
 }
 

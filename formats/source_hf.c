@@ -218,13 +218,21 @@ static lq_status find_quant(src_source *s, const char *dir, cJSON *config, lq_er
 {
     static const struct {
         const char *file, *method;
-    } files[] = { { "quantize_config.json", "gptq" }, { "quant_config.json", "awq" } };
+    } files[] = { { "quantize_config.json", "gptq" },
+                  { "quant_config.json", "awq" },
+                  { "hf_quant_config.json", "modelopt" } };
     s->quant = cJSON_DetachItemFromObjectCaseSensitive(config, "quantization_config");
     if (cJSON_IsNull(s->quant)) {
         cJSON_Delete(s->quant);
         s->quant = NULL;
     }
     lq_status st = LQ_OK;
+    if (js_get(js_get(config, "quantization"), "group_size") &&
+        !js_get(s->quant, "quant_method")) { /* of mlx-lm */
+        cJSON_Delete(s->quant);
+        s->quant = cJSON_DetachItemFromObjectCaseSensitive(config, "quantization");
+        if (!cJSON_AddStringToObject(s->quant, "quant_method", "mlx")) return no_memory(err);
+    }
     for (size_t i = 0; i < LQ_COUNT(files) && !s->quant && !st; i++) {
         st = parse_optional(&s->quant, dir, files[i].file, err);
         if (st || !s->quant || js_get(s->quant, "quant_method")) continue;

@@ -1,5 +1,6 @@
 /* formats/source_made.c - tensors that a source translates from what is stored: room for all of
  * them is reserved at once and takes memory only while somebody uses them. */
+#include "formats/json.h"
 #include "formats/source_impl.h"
 
 #include <assert.h>
@@ -112,11 +113,12 @@ void src_unload(const src_source *s, const src_tensor *t)
 /* ---- what a source has to say ---- */
 lq_status src_note(src_source *s, lq_err *err, const char *fmt, ...)
 {
-    char text[256];
+    char text[sizeof err->msg];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    js_printable(text);
     for (size_t i = 0; i < s->n_notes; i++)
         if (strcmp(s->notes[i], text) == 0) return LQ_OK;
     if (s->n_notes == LQ_COUNT(s->notes)) return LQ_OK;

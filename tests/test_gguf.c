@@ -204,7 +204,7 @@ TEST(what_a_header_may_not_say_is_refused)
         CASE(5, "sizes that overflow", "too large")(void) 0;
         CASE(6, "half a block", "whole blocks")(void) 0;
         CASE(7, "data behind the end", "in a file of")(void) 0;
-        CASE(8, "a type that is not read", "type 16")(void) 0;
+        CASE(8, "a type that is not read", "type IQ2_XXS")(void) 0;
         CASE(9, "an offset off the alignment", "multiple of 32")(void) 0;
         CASE(10, "an offset near 2^64", "in a file of")(void) 0;
         if (i == 11 || i == 12 || i == 13) put_head(&o, 3, i == 11 ? 2 : 0, i == 11 ? 0 : 2);

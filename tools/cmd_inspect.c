@@ -160,11 +160,12 @@ static int by_place(const void *a, const void *b)
 
 static void print_item(const item *it)
 {
-    char shape[96], scheme[40], size[16];
+    char shape[96], scheme[40], size[16], name[512];
     src_shape_text(shape, it->t);
     src_scheme_text(scheme, it->t);
-    printf("    %-36s %-16s %-18s %s\n", it->t->name + (it->prefix ? it->prefix + 1 : 0), shape,
-           scheme, opt_size_text(size, sizeof size, (double)src_bytes(it->t)));
+    snprintf(name, sizeof name, "%s", it->t->name + (it->prefix ? it->prefix + 1 : 0));
+    printf("    %-36s %-16s %-18s %s\n", js_printable(name), shape, scheme,
+           opt_size_text(size, sizeof size, (double)src_bytes(it->t)));
 }
 
 static bool same_item(const item *a, const item *b)

@@ -270,7 +270,9 @@ def test_sentencepiece_in_a_file_cuts_text_as_its_model_does(llmq, tmp_path):
     ("cut short", lambda b: b[:-1000], "in a file of"),
     ("a width that is not there", lambda b: b.replace(b"llama.embedding_length", b"llama.embedding_lengtX", 1), "hidden_size"),
     ("a type we do not read", lambda b: b.replace(struct.pack("<QQI", 256, 4096, 14), struct.pack("<QQI", 256, 4096, 23), 1),
-     "type 23"),
+     "type IQ4_XS is not read"),
+    ("a type that llama.cpp has not either", lambda b: b.replace(struct.pack("<QQI", 256, 4096, 14),
+                                                                 struct.pack("<QQI", 256, 4096, 77), 1), "type 77"),
     ("heads that do not divide the rows", lambda b: b.replace(
         text("llama.attention.head_count") + struct.pack("<II", 4, 4),
         text("llama.attention.head_count") + struct.pack("<II", 4, 6), 1), "head"),

@@ -325,6 +325,13 @@ DAMAGE = [
     ("a broken pattern", "ct-w8a16", None,
      lambda c: c["quantization_config"]["config_groups"]["group_0"].update(targets=["re:(("]), "regular expression"),
     ("weights turned by a transform", "ct-w8a16", None, qc(transform_config={"R1": {}}), "transform_config"),
+    ("a control character", "ct-w8a16", None, qc(quant_method="\x1b[31mquip\n"), '"?[31mquip "'),
+    ("a backend's own order", "awq-gemm-g128", None, qc(backend="llm-awq"), '"llm-awq"'),
+    ("five bits that are not in planes", "gptq-4bit-g64-asym", None, qc(bits=5), "expected 2, 3, 4 or 8 bits"),
+    ("AutoRound's own layout", "gptq-4bit-g64-asym", None, qc(quant_method="auto-round"), "auto_gptq"),
+    ("MLX", "gptq-4bit-g64-asym", None,
+     lambda c: c.update(quantization={"group_size": 64, "bits": 4}, quantization_config={"group_size": 64, "bits": 4}),
+     '"mlx"'),
     ("a method that is not read", "ct-w8a16", None, qc(quant_method="quip"), '"quip"'),
     ("quantized and plain at once", "gptq-2bit-g32",
      lambda t: t.update({Q + "weight": ("F32", [128, 128], bytes(65536))}), None, "both plain and quantized"),
@@ -341,5 +348,14 @@ def test_damage_is_refused_in_a_sentence(llmq, tmp_path, why, name, change, conf
 def test_an_unknown_method_can_still_be_listed(llmq, tmp_path):
     folder = assemble("ct-w8a16", tmp_path / "m", config=qc(quant_method="quip"))
     doc = llmq.json("inspect", folder)
-    assert "quip" in doc["notes"][0] and Q + "weight_packed" in [t["name"] for t in doc["tensors"]]
+    assert "quip" in doc["notes"][0] and doc["notes"][0].endswith("packs the original checkpoint") and Q + "weight_packed" in [t["name"] for t in doc["tensors"]]
     shutil.rmtree(folder)
+
+
+def test_a_file_beside_the_config_names_the_method(llmq, tmp_path):
+    """ModelOpt's; and bitsandbytes' config of the time before methods had names."""
+    folder = assemble("ct-fp8-dynamic", tmp_path / "a", config=lambda c: c.pop("quantization_config"))
+    (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+    assert '"modelopt"' in refused(llmq, tmp_path, "logits", folder, "--ids", "1,2", "-o", tmp_path / "o")
+    folder = assemble("bnb-nf4", tmp_path / "b", config=lambda c: c.update(quantization_config={"load_in_4bit": True}))
+    assert "nf4" in {t["scheme"] for t in llmq.json("inspect", folder)["tensors"]}
