@@ -16,13 +16,13 @@ const char *const bs_load_names[BS_N_LOADS + 1] = { "random", "shared-prefix", "
 
 static bool is_blank(char c) { return c == ' ' || c == '\n'; }
 
-static char *tokenize_body(const char *model, const char *text, size_t n)
+static char *tokenize_body(const char *model, const char *field, const char *text, size_t n)
 {
     jw w = { 0 };
     jw_open(&w, '{');
     jw_key(&w, "model");
     jw_cstr(&w, model);
-    jw_key(&w, "prompt");
+    jw_key(&w, field);
     jw_str(&w, text, n);
     jw_key(&w, "add_special_tokens");
     jw_bool(&w, false);
@@ -54,28 +54,40 @@ static lq_status add_ids(bs_text *t, const char *body, size_t n, lq_err *err)
     return s;
 }
 
-lq_status bs_text_open(bs_text *t, client *c, const char *model, lq_err *err)
+/* All of the text, by the field that servers of one kind read it from. */
+static lq_status ask_ids(bs_text *t, client *c, const char *model, const char *field, lq_err *err)
 {
-    enum { BYTES = 40000, PIECE = 800 }; /* a piece fits the context of any model */
-    *t = (bs_text){ .text = calib_builtin_text, .n_text = BYTES };
+    enum { PIECE = 200 }; /* fits the context of any model */
     lq_status s = LQ_OK;
-    for (size_t at = 0; at < BYTES && !s;) {
+    for (size_t at = 0; at < t->n_text && !s;) {
         size_t n = PIECE, got = 0;
         while (!is_blank(t->text[at + n]))
             n++;
-        char *json = tokenize_body(model, t->text + at, n), *body = NULL;
+        char *json = tokenize_body(model, field, t->text + at, n), *body = NULL;
         s = json ? client_ask(c, "/tokenize", json, &body, &got, err)
                  : lq_fail(err, LQ_ENOMEM, "out of memory");
         if (!s) s = add_ids(t, body, got, err);
+        if (!s && !t->n_ids) s = lq_fail(err, LQ_EFORMAT, "it gave no tokens");
         free(json);
         free(body);
         at += n;
     }
-    if (!s && t->n_ids) return s;
-    bs_text_close(t);
-    if (s == LQ_ENOMEM) return s;
+    return s;
+}
+
+lq_status bs_text_open(bs_text *t, client *c, const char *model, lq_err *err)
+{
+    static const char *const fields[] = { "prompt", "content" }; /* vLLM's, llama.cpp's */
+    enum { BYTES = 40000 };
+    *t = (bs_text){ .text = calib_builtin_text, .n_text = BYTES };
+    for (size_t i = 0; i < LQ_COUNT(fields); i++) {
+        const lq_status s = ask_ids(t, c, model, fields[i], err);
+        if (!s) return s;
+        bs_text_close(t);
+        if (s == LQ_ENOMEM) return s;
+    }
     prog_say(LOG_WARN, "no /tokenize (%s): prompts are words, their lengths nearly right",
-             s ? err->msg : "it gave no tokens");
+             err->msg);
     return LQ_OK;
 }
 
@@ -83,6 +95,7 @@ void bs_text_close(bs_text *t)
 {
     free(t->ids);
     t->ids = NULL;
+    t->n_ids = 0;
 }
 
 void bs_text_ids(const bs_text *t, jw *w, uint64_t at, int64_t n)

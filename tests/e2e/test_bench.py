@@ -176,6 +176,12 @@ echo '{"pl": 2, "speed_tg": 0.125}'
 """
 
 
+FAKE_SERVER = f"""#!/bin/sh
+while [ "$1" != --port ]; do shift; done
+exec {ROOT}/llmq serve {ROOT}/models/novels-1m --threads 1 --port "$2" --log-level error
+"""
+
+
 def peers(llmq_path, env, *args):
     clean = {k: v for k, v in os.environ.items() if k not in ("LLAMA_BIN", "LLAMA_MODEL", "OPENVINO_MODEL")}
     return subprocess.run([ROOT / "tools/bench/peers.sh", *args], env={**clean, "LLMQ": str(llmq_path), **env},
@@ -201,6 +207,23 @@ def test_peers_prints_ratios_of_interleaved_turns(tmp_path):
         ours, theirs, ratio = map(float, row[3:])
         assert theirs == pytest.approx(known[tuple(row[:2])], abs=0.006)
         assert ratio == pytest.approx(ours / known[tuple(row[:2])], rel=0.01) and ratio > 1
+
+
+def test_peers_serves_beside_another_server(tmp_path):
+    for name, text in (("llama-bench", FAKE_BENCH), ("llama-server", FAKE_SERVER)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    small = {"LLAMA_BIN": str(tmp_path), "LLAMA_MODEL": "some.gguf", "THREADS": "1", "REPEATS": "1", "SERVE": "3",
+             "INPUT": "8", "OUTPUT": "4"}
+    r = peers(ROOT / "llmq", small, ROOT / "models/novels-1m")
+    assert r.returncode == 0, r.stderr
+    rows = [x.split() for x in r.stdout.splitlines()][2:]
+    assert [x[:3] for x in rows] == [["serve", "3", "best"], ["serve", "3", "median"]]
+    ours, theirs, ratio = map(float, rows[0][3:])
+    assert ours > 0 and theirs > 0 and ratio == pytest.approx(ours / theirs, rel=0.01, abs=0.006)
+    (tmp_path / "llama-server").write_text("#!/bin/sh\nexit 3\n")
+    r = peers(ROOT / "llmq", small, ROOT / "models/novels-1m")
+    assert r.returncode == 2 and "exit 3 before it served" in r.stderr
 
 
 @pytest.mark.parametrize("env,names", [({}, "LLAMA_BIN"), ({"LLAMA_BIN": "/nonexistent"}, "llama-bench"),

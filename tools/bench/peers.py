@@ -12,14 +12,22 @@ llmq runs MODEL.llmq, or its built-in 1.1 B Llama shape of SCHEME (u4-g128) wher
 the peers' models must have that shape for the ratios to mean anything.
 Also from the environment: THREADS (all), REPEATS (4), PROMPT (512), CONTEXT (128: what each sequence
 holds before it decodes), STEPS (32), BATCH (1; "1,2,4,8,16,32" takes minutes), LLMQ (another llmq).
+SERVE=32 measures servers instead of that: SERVE clients at a time, two requests each, INPUT (128) tokens of
+prompt, OUTPUT (128) of answer, by `llmq bench serve` against `llmq serve MODEL.llmq` and against llama-server;
+both models need a tokenizer then.
 Prints tokens/s of all sequences together, the best and the median of all turns, and llmq's ratio.
 """
+import contextlib
 import json
 import os
 import pathlib
+import socket
 import statistics
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -49,6 +57,53 @@ def output(args):
     return p.stdout
 
 
+def answers(url):
+    try:
+        urllib.request.urlopen(url, timeout=10).close()
+        return 200
+    except urllib.error.HTTPError as e:
+        return e.code
+    except OSError:
+        return 0
+
+
+@contextlib.contextmanager
+def server(args, port):
+    """A server that is ready (or, where it knows no /ready, healthy), at http://127.0.0.1:port."""
+    p = subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(1200):
+            if p.poll() is not None:
+                fail(f"{args[0]}: exit {p.returncode} before it served")
+            ready = answers(url + "/ready")
+            if ready == 200 or ready == 404 and answers(url + "/health") == 200:
+                break
+            time.sleep(0.1)
+        else:
+            fail(f"{args[0]}: did not serve within two minutes")
+        yield url
+    finally:
+        p.terminate()
+        p.wait()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def served(llmq, w, args):
+    """Rows as of `run`, of a server: tokens/s of its answers."""
+    port = free_port()
+    with server([*map(str, args), "--host", "127.0.0.1", "--port", str(port)], port) as url:
+        doc = json.loads(output([llmq, "bench", "serve", url, "--num-prompts", str(2 * w.clients), "--concurrency",
+                                 str(w.clients), "--input-len", str(w.input), "--output-len", str(w.output),
+                                 "--log-level", "error", "--json"]))
+    return {("serve", w.clients): doc["output_throughput"]}
+
+
 class Work:
     """What every engine is asked for."""
 
@@ -57,6 +112,8 @@ class Work:
         self.prompt, self.context, self.steps = (int(setting(*x)) for x in
                                                  (("PROMPT", 512), ("CONTEXT", 128), ("STEPS", 32)))
         self.batch = [int(x) for x in setting("BATCH", 1).split(",")]
+        self.clients, self.input, self.output = (int(setting(*x)) for x in
+                                                 (("SERVE", 0), ("INPUT", 128), ("OUTPUT", 128)))
 
 
 class Llmq:
@@ -73,6 +130,14 @@ class Llmq:
             *([] if self.model else ["--scheme", setting("SCHEME", "u4-g128")]), "--log-level", "error", "--json"]))
         self.about = f"llmq {doc['scheme']}, kernels {doc['kernels']}, activations {doc['activations']}"
         return {(r["name"], r["batch"]): r[r["name"] + "_tok_s"] for r in doc["rows"]}
+
+    def serve(self, w):
+        if not self.model:
+            fail("SERVE: expected a MODEL.llmq that has a tokenizer")
+        self.about = f"llmq serve {self.model[0]}"
+        return served(self.path, w, [self.path, "serve", *self.model, "--threads", w.threads, "--max-num-seqs",
+                                     w.clients, "--max-model-len", max(512, w.input + w.output + 16), "--log-level",
+                                     "error"])
 
 
 class LlamaCpp:
@@ -98,6 +163,13 @@ class LlamaCpp:
                     got["decode", row["pl"]] = row["speed_tg"]
         return got
 
+    def serve(self, w):
+        path = program(pathlib.Path(os.environ["LLAMA_BIN"]) / "llama-server")
+        self.about = f"llama-server {self.model}"
+        return served(setting("LLMQ", HERE.parent.parent / "llmq"), w,
+                      [path, "-m", self.model, "-t", w.threads, "-np", w.clients, "-c",
+                       w.clients * (w.input + w.output + 16)])
+
 
 class OpenVino:
     def __init__(self):
@@ -121,12 +193,17 @@ def main():
     found = [(name, make()) for given, (name, make) in PEERS.items() if os.environ.get(given)]
     if not found:
         fail("expected one of " + ", ".join(PEERS) + " in the environment, found none")
-    w, engines = Work(), [("llmq", Llmq(sys.argv[1:])), *found]
+    w = Work()
+    if w.clients:
+        found = [(name, engine) for name, engine in found if hasattr(engine, "serve")]
+        if not found:
+            fail("SERVE: expected LLAMA_BIN, whose llama-server is measured")
+    engines = [("llmq", Llmq(sys.argv[1:])), *found]
     turns = int(setting("REPEATS", 4))
     speeds = {name: {} for name, _ in engines}
     for _ in range(turns):
         for name, engine in engines:
-            for row, speed in engine.run(w).items():
+            for row, speed in (engine.serve(w) if w.clients else engine.run(w)).items():
                 speeds[name].setdefault(row, []).append(speed)
     print("; ".join(e.about for _, e in engines) + f"; {w.threads} threads, {turns} turns each")
     print(f"{'tokens/s':20}{'llmq':>10}" + "".join(f"{name:>12}{'ratio':>8}" for name, _ in found))
