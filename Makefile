@@ -93,6 +93,7 @@ $(BUILD)/flags: FORCE
 
 $(BUILD)/calib/builtin.o: calib/builtin_text.txt calib/builtin_chat.jsonl
 $(BUILD)/tools/quantize_html.o: tools/report.html
+$(BUILD)/tools/inspect_html.o: tools/inspect.html
 $(BUILD)/runtime/web.o: $(WEB)
 $(BUILD)/runtime/api_openapi.o: runtime/openapi.json
 

@@ -5,6 +5,8 @@
 #include "formats/json.h"
 #include "formats/source.h"
 #include "formats/totals.h"
+#include "tools/html_page.h"
+#include "tools/inspect_html.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -12,12 +14,16 @@
 
 typedef struct {
     bool all;
+    const char *html;
 } inspect_opts;
 
 #define F(field) offsetof(inspect_opts, field)
 static const opt_row rows[] = {
     { "all", 'a', OPT_FLAG, F(all),
       .help = "print every layer; without it a layer equal to the one before is only counted" },
+    { "html", 0, OPT_STR, F(html), .arg = "PAGE",
+      .help = "write a page that draws how each tensor lies (planes, bits, codes, scales, values) "
+              "instead of printing" },
 };
 
 /* ---- JSON ---- */
@@ -103,7 +109,8 @@ static cJSON *generation_json(const src_source *s, const arch_config *c)
     return o;
 }
 
-static lq_status print_json(const src_source *s, const src_totals *t, lq_err *err)
+/* NULL: out of memory. */
+static cJSON *describe(const src_source *s, const src_totals *t)
 {
     const arch_config *c = src_config(s);
     cJSON *doc = cJSON_CreateObject(), *list = NULL;
@@ -123,9 +130,27 @@ static lq_status print_json(const src_source *s, const src_totals *t, lq_err *er
     ok = ok && add_blobs(doc, s) && add_notes(doc, s) &&
          add_item(doc, "recipe", cJSON_Duplicate(src_recipe(s), true)) &&
          add_item(doc, "provenance", cJSON_Duplicate(src_provenance(s), true));
-    if (ok) return cmd_print_json(doc, err);
+    if (ok) return doc;
     cJSON_Delete(doc);
-    return lq_fail(err, LQ_ENOMEM, "no memory for the report");
+    return NULL;
+}
+
+static lq_status write_page(const char *path, const src_source *s, const src_totals *t, lq_err *err)
+{
+    cJSON *doc = describe(s, t);
+    lq_status st = LQ_ENOMEM;
+    if (doc && cJSON_AddItemToObject(doc, "path", html_text(src_path(s))))
+        st = ihtml_write(path, doc, s, err);
+    else
+        lq_fail(err, st, "no memory for the page");
+    cJSON_Delete(doc);
+    return st ? lq_wrap(err, st, "--html") : LQ_OK;
+}
+
+static lq_status print_json(const src_source *s, const src_totals *t, lq_err *err)
+{
+    cJSON *doc = describe(s, t);
+    return doc ? cmd_print_json(doc, err) : lq_fail(err, LQ_ENOMEM, "no memory for the report");
 }
 
 /* ---- the tree: tensors grouped by "...layers.N", equal groups counted ---- */
@@ -305,11 +330,17 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const inspect_opts *o = opts;
     src_source *s;
-    src_totals t;
+    src_totals t = { 0 };
     lq_status st = src_open(&s, c->argv[0], NULL, err);
     if (st) return st;
-    st = src_count(&t, s, err);
-    if (!st) st = c->json ? print_json(s, &t, err) : print_tree(s, &t, c->argv[0], o->all, err);
+    if (o->html && (lq_same_file(c->argv[0], o->html) || src_reads(s, o->html)))
+        st = lq_fail(err, LQ_EUSAGE, "--html: %s is a file of the model", o->html);
+    if (!st) st = src_count(&t, s, err);
+    if (!st && o->html) st = write_page(o->html, s, &t, err);
+    if (!st && c->json)
+        st = print_json(s, &t, err);
+    else if (!st && !o->html)
+        st = print_tree(s, &t, c->argv[0], o->all, err);
     src_totals_free(&t);
     src_close(s);
     return st;
@@ -327,6 +358,7 @@ const cmd_row cmd_inspect = {
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq inspect model.llmq\0"
                 "llmq inspect models/novels-6m --all\0"
+                "llmq inspect model.llmq --html page.html\0"
                 "llmq inspect model.llmq --json | jq .bpw\0",
     .opts_bytes = sizeof(inspect_opts),
     .run = run,

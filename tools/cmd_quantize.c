@@ -5,6 +5,7 @@
 #include "quantize/tune.h"
 #include "tools/blas_core.h"
 #include "tools/cmds.h"
+#include "tools/html_page.h"
 #include "tools/quantize_calib.h"
 #include "tools/quantize_html.h"
 
@@ -305,7 +306,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
     if ((s = check_places(o, src, err))) goto done;
-    if (o->report && (s = qhtml_check(o->report, err))) goto done;
+    if (o->report && (s = html_check(o->report, "--report", err))) goto done;
     seen = src;
     s = settle_tuning(&q, c, o, src, err);
     if (!s) s = pool_open(&p, c->threads, err);
