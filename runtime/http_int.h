@@ -22,7 +22,7 @@ struct conn {
     int fd;
     conn_state state;
     double since; /* when it entered the state */
-    double left;  /* when its client had hung up and no request was being answered; 0: it has not */
+    double left;  /* when its client had hung up; 0: it has not */
     bool cut;     /* the watcher has answered and shut it */
     http_req *req;
 };

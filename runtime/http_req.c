@@ -219,7 +219,11 @@ void http_stream_end(http_req *r)
 
 /* ---- the connection's side ---- */
 
-/* MHD asks for bytes of the stream. */
+enum { CLOSE_SECONDS = 1 };
+
+/* MHD asks for bytes of the stream. After an error it marks the connection as closed, but frees it
+ * (and its descriptor) only when its thread next looks at it: on an event, which a reset socket
+ * does not have any more, or for its limit of time, which is made short for that. */
 static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
 {
     (void)pos;
@@ -228,6 +232,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
     pthread_mutex_lock(&r->mu);
     size_t have = r->out.n - r->out_off;
     if (r->dead) {
+        MHD_set_connection_option(r->mhd, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)CLOSE_SECONDS);
         got = MHD_CONTENT_READER_END_WITH_ERROR;
     } else if (have) {
         size_t n = have < max ? have : max;

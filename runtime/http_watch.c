@@ -21,28 +21,24 @@ static void arm(http_server *s, const conn *c, int how)
 void http_watch_add(http_server *s, const conn *c) { arm(s, c, EPOLL_CTL_ADD); }
 void http_watch_again(http_server *s, const conn *c) { arm(s, c, EPOLL_CTL_MOD); }
 
-/* The exchange on the connection of that id, referenced; NULL when it is over. */
-static http_req *find_req(http_server *s, uint64_t id)
+/* Notes that the client of the connection of that id has hung up: libmicrohttpd reads once per
+ * event, and does not see an end that came together with bytes. Returns the exchange that waits for
+ * its answer, referenced; NULL when there is none. */
+static http_req *note_left(http_server *s, uint64_t id)
 {
     http_req *r = NULL;
     pthread_mutex_lock(&s->mu);
-    for (conn *c = s->conns; c && !r; c = c->next)
-        if (c->id == id && c->state == CONN_BUSY && c->req) {
+    for (conn *c = s->conns; c; c = c->next) {
+        if (c->id != id) continue;
+        c->left = http_now();
+        if (c->state == CONN_BUSY && c->req) {
             r = c->req;
             http_req_ref(r);
         }
+        break;
+    }
     pthread_mutex_unlock(&s->mu);
     return r;
-}
-
-/* libmicrohttpd reads once per event: where the end came together with bytes, it does not see it.
- */
-static void note_left(http_server *s, uint64_t id)
-{
-    pthread_mutex_lock(&s->mu);
-    for (conn *c = s->conns; c; c = c->next)
-        if (c->id == id && c->state != CONN_BUSY) c->left = http_now();
-    pthread_mutex_unlock(&s->mu);
 }
 
 /* Under server.mu. libmicrohttpd has written nothing on this connection since the last answer, and
@@ -126,11 +122,8 @@ static void *watch(void *arg)
         int n = epoll_wait(s->epoll_fd, e, EVENTS, TICK_MS);
         for (int i = 0; i < n; i++) {
             if (e[i].data.u64 == STOP) return NULL;
-            http_req *r = find_req(s, e[i].data.u64);
-            if (!r) {
-                note_left(s, e[i].data.u64);
-                continue;
-            }
+            http_req *r = note_left(s, e[i].data.u64);
+            if (!r) continue;
             http_req_cut(r);
             http_req_unref(r);
         }
