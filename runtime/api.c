@@ -203,9 +203,11 @@ lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special
                         "%s: the model has no tokenizer, send token ids", param);
     if (!lq_mul((size_t)a->m.max_len, tok_max_token_bytes(tok), &most)) most = SIZE_MAX;
     if (len > most)
-        return api_fail(e, param, "context_length_exceeded",
-                        "%s: %zu bytes are more than %lld tokens, the context length, can hold",
-                        param, len, (long long)a->m.max_len);
+        return api_fail(
+            e, param, "context_length_exceeded",
+            "this model's maximum context length is %lld tokens: %s has %zu bytes, more "
+            "than they can hold",
+            (long long)a->m.max_len, param, len);
     p->text = text;
     lq_err err;
     lq_status s = tok_encode(tok, text, len, special ? TOK_ADD_SPECIAL : 0, &p->ids, &p->n, &err);

@@ -27,7 +27,7 @@ static lq_status read_one(const api *a, api_prompt *out, const cJSON *v, const c
         count++;
     if (count > max)
         return api_fail(e, param, "context_length_exceeded",
-                        "the context length is %lld tokens: the prompt has %lld",
+                        "this model's maximum context length is %lld tokens: the prompt has %lld",
                         (long long)a->m.max_len, (long long)count);
     lq_status s = api_read_ids(&out->ids, &n, v, param, a->m.vocab, max, e);
     out->n = (size_t)n;

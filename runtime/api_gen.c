@@ -458,8 +458,8 @@ static lq_status check_length(gen *g, api_error *e)
             return api_fail(e, param, "invalid_value", "%s: there is no token in it", param);
         if (n > limit || asked > limit - n)
             return api_fail(e, n >= limit ? param : "max_tokens", "context_length_exceeded",
-                            "the context length is %lld tokens: the prompt has %lld and %lld are "
-                            "to be generated",
+                            "this model's maximum context length is %lld tokens: the prompt has "
+                            "%lld and %lld are to be generated",
                             (long long)limit, (long long)n, (long long)asked);
         g->n_prompt_ids += n;
     }

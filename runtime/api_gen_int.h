@@ -65,6 +65,8 @@ struct gen {
 /* api_parts.c: before the first text; text that may be of any part, `ends` with the last. */
 lq_status gen_open_parts(gen_choice *c, lq_err *err);
 void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends);
+void gen_end_call(
+    gen_choice *c); /* completes the open entry of `calls`: clients want one a chunk */
 void gen_free_parts(gen_choice *c);
 
 /* prompt_logprobs as vLLM gives them, of n ids. */

@@ -168,8 +168,7 @@ static void write_call(jw *w, const gen_choice *c, const char *name, size_t n)
     jw_key(w, "arguments");
 }
 
-/* A whole answer has its calls whole: the arguments of the last one end here. */
-static void end_call(gen_choice *c)
+void gen_end_call(gen_choice *c)
 {
     if (!c->in_call) return;
     jw_str(&c->calls, c->args.p ? c->args.p : "", c->args.n);
@@ -179,40 +178,33 @@ static void end_call(gen_choice *c)
     c->in_call = false;
 }
 
+/* An entry of the list begins: the call of that number, in a stream a part of it. */
+static void begin_entry(gen_choice *c, int number)
+{
+    gen_end_call(c);
+    c->in_call = true;
+    jw_open(&c->calls, '{');
+    if (!c->g->p.stream) return;
+    jw_key(&c->calls, "index");
+    jw_i64(&c->calls, number);
+}
+
 static void take_call(gen_choice *c, const char *name, size_t n)
 {
-    jw *w = &c->calls;
-    end_call(c);
-    jw_open(w, '{');
-    if (c->g->p.stream) {
-        jw_key(w, "index");
-        jw_i64(w, c->n_calls);
-    }
-    write_call(w, c, name, n);
+    begin_entry(c, c->n_calls);
+    write_call(&c->calls, c, name, n);
     c->n_calls++;
-    c->in_call = !c->g->p.stream;
-    if (c->in_call) return;
-    jw_cstr(w, "");
-    jw_close(w, '}');
-    jw_close(w, '}');
 }
 
 static void take_args(gen_choice *c, const char *p, size_t n)
 {
-    jw *w = &c->calls;
-    if (!c->g->p.stream) {
-        jw_bytes(&c->args, p, n);
-        return;
+    if (!c->in_call) { /* the call's beginning was in an earlier chunk */
+        begin_entry(c, c->n_calls - 1);
+        jw_key(&c->calls, "function");
+        jw_open(&c->calls, '{');
+        jw_key(&c->calls, "arguments");
     }
-    jw_open(w, '{');
-    jw_key(w, "index");
-    jw_i64(w, c->n_calls - 1);
-    jw_key(w, "function");
-    jw_open(w, '{');
-    jw_key(w, "arguments");
-    jw_str(w, p, n);
-    jw_close(w, '}');
-    jw_close(w, '}');
+    jw_bytes(&c->args, p, n);
 }
 
 static void sink(void *user, chat_part part, const char *p, size_t n)
@@ -279,7 +271,7 @@ void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends)
     }
     lq_status s = chat_out_push(c->out, text, n, &err);
     if (!s && ends) s = chat_out_end(c->out, &err);
-    if (ends) end_call(c);
+    if (ends) gen_end_call(c);
     c->text.oom |= s != LQ_OK || c->calls.oom || c->args.oom || c->reasoning.oom;
 }
 

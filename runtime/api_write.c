@@ -305,6 +305,7 @@ static void write_part(jw *w, const char *key, jw *text)
 
 static void write_calls(jw *w, gen_choice *c)
 {
+    gen_end_call(c);
     if (c->calls.n) take_list(w, "tool_calls", &c->calls);
 }
 

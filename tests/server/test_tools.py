@@ -39,6 +39,7 @@ def streamed(server, ask, name, **more):
         for key, value in c["delta"].items():
             if key == "tool_calls":
                 calls = message.setdefault("tool_calls", [])
+                assert len({part["index"] for part in value}) == len(value)  # the openai client takes one
                 for part in value:
                     if part["index"] == len(calls):
                         calls.append({k: v for k, v in part.items() if k != "index"})
