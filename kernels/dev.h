@@ -58,14 +58,17 @@ typedef struct {
     int64_t T, H, Hkv, D, Dv, R;
 } dev_rope_args;
 
-/* dst [T, ldd] = f(gate) * up, n of each row of gate and up [T, ld] (k_act_mul); up NULL: f(gate).
- * dst may be gate or up, with the same row length. */
+/* dst [T, ldd] = f(gate) * up * scale, n of each row of gate and up [T, ld] (k_act_mul); up NULL:
+ * f(gate). dst may be gate or up, with the same row length. mixed: gate holds [gate up gate up ...]
+ * and up is not looked at. */
 typedef struct {
     float *dst;
     const float *gate, *up;
+    const float *scale; /* [T] or NULL: 1 */
     int64_t T, n, ldd, ld;
     k_act_fn f;
     float limit;
+    bool mixed;
 } dev_act_args;
 
 /* x [T, K] = scale * rows ids[t] of table [V, K] of dtype f32, f16 or bf16. Ids were checked. Also
@@ -123,6 +126,38 @@ typedef struct {
     int32_t slot;             /* the first of as many slots */
 } dev_attn_chunk;
 
+/* What runtime/forward_moe.c does for each row: from a router's logits, scores [T, E], to the k
+ * experts of each, rising, and their shares [T, k]. */
+typedef struct {
+    float *scores;           /* [T, E] logits; then softmax or sigmoid of them */
+    float *choice;           /* [T, E] scratch */
+    float *group_score;      /* [T, groups] scratch; these two only where groups_used < groups */
+    int32_t *group_best;     /* [T, groups_used] scratch */
+    const float *correction; /* [E] or NULL: added to what is chosen by */
+    float *shared;           /* [T] or NULL: becomes its sigmoid */
+    int32_t *chosen;         /* [T, k] distinct, below E, whatever the logits are */
+    float *share;            /* [T, k] */
+    int64_t T, E, k, groups, groups_used;
+    bool sigmoid, top2, normed; /* of all; groups by the sum of their best two; shares sum to 1 */
+    float scale;                /* of shares */
+} dev_route_args;
+
+/* Rows by expert: sent [T * k] holds the rows of expert 0, then of 1, ...; those of e begin at
+ * first[e] (first [E + 1]); place [T, k] is where each choice went. */
+typedef struct {
+    int32_t *first, *place, *sent;
+    const int32_t *chosen; /* [T, k] */
+    int64_t T, E, k;
+} dev_place_args;
+
+/* out [T, H] += the sum over i of share[t, i] * y[place[t, i]], in order of i. */
+typedef struct {
+    float *out;
+    const float *y, *share; /* y [T * k, H] */
+    const int32_t *place;
+    int64_t T, H, k;
+} dev_join_args;
+
 enum { DEV_ATTN_WIDTH = 256 }; /* D and Dv at most; multiples of 4, of int4 of 8 */
 
 /* Attention as attn.h says, with its order and therefore its bits. One slot is one split of one
@@ -168,6 +203,9 @@ void dev_attn_plan(dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,
     X(void, rope, (dev * d, const dev_rope_args *a))                                             \
     X(void, act, (dev * d, const dev_act_args *a))                                               \
     X(void, embed, (dev * d, const dev_embed_args *a))                                           \
+    X(void, route, (dev * d, const dev_route_args *a))                                           \
+    X(void, place, (dev * d, const dev_place_args *a))                                           \
+    X(void, join_experts, (dev * d, const dev_join_args *a))                                     \
     X(size_t, mm_scratch, (const dev_weight *w, int64_t M))                                      \
     X(void, matmul, (dev * d, const dev_mm_args *a))                                             \
     X(size_t, attn_scratch, (const dev_attn_args *a))                                            \

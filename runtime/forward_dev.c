@@ -47,6 +47,7 @@ struct fwd_dev_ctx {
     plan plans[2][2];       /* [layers with a window][the last layer] */
     const int32_t *tables, *picked;
     void *attn_scratch, *mm_scratch;
+    int32_t *first, *first_on; /* [experts + 1]: here and there, where each expert's places begin */
 };
 
 /* ---- memory ---- */
@@ -120,9 +121,14 @@ static size_t products_scratch(const dev *d, const model *w, const fwd_opts *o)
     size_t n = 0;
     widen(&n, d, &w->head, o->max_logits);
     widen(&n, d, &w->proj_out, o->max_logits);
-    for (int64_t i = 0; i < w->cfg->layers; i++)
+    for (int64_t i = 0; i < w->cfg->layers; i++) {
+        const model_layer *l = &w->layers[i];
         for (int r = 0; r < ARCH_N_ROLES; r++)
-            widen(&n, d, &w->layers[i].lin[r], o->max_rows);
+            widen(&n, d, &l->lin[r], o->max_rows);
+        for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
+            for (int64_t e = 0; l->expert[r] && e < w->cfg->experts; e++)
+                widen(&n, d, &l->expert[r][e], o->max_rows);
+    }
     return n;
 }
 
@@ -159,8 +165,6 @@ lq_status fwd_check_device(const arch_config *c, lq_err *err)
                        : c->head_dim > DEV_ATTN_WIDTH || c->head_dim % 4 || c->v_dim != c->head_dim
                            ? "heads of this size"
                            : NULL;
-    for (int64_t i = 0; i < c->layers && !what; i++)
-        if (c->layer[i].moe) what = "experts";
     return what ? lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s (%s)", what, c->row->arch)
                 : LQ_OK;
 }
@@ -174,7 +178,8 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->table_at = take_host(f, (size_t)o->max_seqs * sizeof *f->table_at);
     f->words = take_host(f, (size_t)o->max_rows * sizeof *f->words);
     f->stage = take_host(f, f->stage_bytes);
-    bool ok = f->chunks && f->chunk_of && f->table_at && f->words && f->stage &&
+    f->first = take_host(f, (size_t)(c->experts + 1) * sizeof *f->first);
+    bool ok = f->chunks && f->chunk_of && f->table_at && f->words && f->stage && f->first &&
               fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f);
     for (int i = 0; i < 4 && ok; i++)
         ok = (f->plans[i / 2][i % 2].launches =
@@ -202,7 +207,8 @@ static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, float **logits, const arch
     f->mm_scratch = take_device(f, products_scratch(f->d, &f->m->on->w, o));
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
     *logits = take_device(f, (size_t)(o->max_logits * c->vocab) * sizeof(float));
-    return f->stage_on && f->attn_scratch && f->mm_scratch && r->x && *logits &&
+    f->first_on = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first_on);
+    return f->stage_on && f->attn_scratch && f->mm_scratch && r->x && *logits && f->first_on &&
            fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
 }
 
@@ -393,23 +399,29 @@ static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v,
         copy(r, dst, K, x, K, K, T);
 }
 
+/* y [M, ldy] = x l^T + bias, or added to y. */
+static void product(const fwd_rows *r, const mm_out *o, const float *x, int64_t ldx, int64_t M,
+                    mm_acts acts)
+{
+    const fwd_dev_ctx *f = r->self;
+    const dev_weight w = weight_of(o->w);
+    f->d->ops->matmul(f->d, &(dev_mm_args){ .y = o->y,
+                                            .w = &w,
+                                            .x = x,
+                                            .bias = o->bias,
+                                            .scratch = f->mm_scratch,
+                                            .ldy = o->ldy,
+                                            .ldx = ldx,
+                                            .M = M,
+                                            .acts = acts,
+                                            .add = o->add });
+}
+
 static void products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,
                      int64_t M)
 {
-    const fwd_dev_ctx *f = r->self;
-    for (int i = 0; i < n; i++) {
-        const dev_weight w = weight_of(outs[i].w);
-        f->d->ops->matmul(f->d, &(dev_mm_args){ .y = outs[i].y,
-                                                .w = &w,
-                                                .x = x,
-                                                .bias = outs[i].bias,
-                                                .scratch = f->mm_scratch,
-                                                .ldy = outs[i].ldy,
-                                                .ldx = ldx,
-                                                .M = M,
-                                                .acts = r->acts,
-                                                .add = outs[i].add });
-    }
+    for (int i = 0; i < n; i++)
+        product(r, &outs[i], x, ldx, M, r->acts);
 }
 
 /* R_QKV's output, [q k v] or for each kv head [its q heads, k, v]. */
@@ -538,6 +550,140 @@ static void act(const fwd_rows *r)
                                           .limit = (float)c->act_limit });
 }
 
+/* ---- experts (forward_moe.c says what they do) ---- */
+
+/* Always in f32: a rounded logit may choose another expert. */
+static void route(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const bool shared = l->lin[R_SHARED_ROUTER].present;
+    const mm_out scores = fwd_out(&l->lin[R_ROUTER], r->scores, c->experts, false);
+    const mm_out share = fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false);
+    product(r, &scores, r->h, c->hidden, r->R, MM_F32);
+    if (shared) product(r, &share, r->h, c->hidden, r->R, MM_F32);
+    f->d->ops->route(f->d, &(dev_route_args){ .scores = r->scores,
+                                              .choice = r->choice,
+                                              .group_score = r->group_score,
+                                              .group_best = r->group_best,
+                                              .correction = l->vec[R_ROUTER_CORR].w,
+                                              .shared = shared ? r->shared_share : NULL,
+                                              .chosen = r->chosen,
+                                              .share = r->share,
+                                              .T = r->R,
+                                              .E = c->experts,
+                                              .k = c->experts_used,
+                                              .groups = c->expert_groups,
+                                              .groups_used = c->groups_used,
+                                              .sigmoid = c->w.router == ROUTER_SIGMOID,
+                                              .top2 = c->w.group_top2,
+                                              .normed = c->w.norm_topk,
+                                              .scale = (float)c->expert_scale });
+}
+
+/* Rows in order of their experts; f->first comes back. False: the device has failed. */
+static bool place_rows(const fwd_rows *r)
+{
+    fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    lq_err err;
+    f->d->ops->place(f->d, &(dev_place_args){ .first = f->first_on,
+                                              .place = r->place,
+                                              .sent = r->sent,
+                                              .chosen = r->chosen,
+                                              .T = r->R,
+                                              .E = c->experts,
+                                              .k = c->experts_used });
+    f->d->ops->download(f->d, f->first, f->first_on, (size_t)(c->experts + 1) * sizeof *f->first);
+    f->d->bad = f->d->ops->sync(f->d, &err);
+    if (f->d->bad) f->d->why = err; /* end() says it */
+    return !f->d->bad;
+}
+
+/* The experts' linears of a role, or NULL. */
+static const model_linear *experts(const model_layer *l, arch_role role)
+{
+    const model_linear *e = l->expert[role - R_EXPERT_GATE];
+    return e && e->present ? e : NULL;
+}
+
+/* y = x of the linears of a role, each expert's places by its own. */
+static void expert_products(const fwd_rows *r, const model_linear *l, float *y, int64_t ldy,
+                            const float *x, int64_t ldx)
+{
+    const fwd_dev_ctx *f = r->self;
+    for (int64_t e = 0; e < r->c->experts; e++) {
+        const int64_t from = f->first[e], n = f->first[e + 1] - from;
+        const mm_out o = fwd_out(&l[e], y + from * ldy, ldy, false);
+        if (n) product(r, &o, x + from * ldx, ldx, n, r->acts);
+    }
+}
+
+static void act_experts(const fwd_rows *r, float *x, int64_t T, int64_t n, bool mixed,
+                        const float *scale)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    f->d->ops->act(f->d, &(dev_act_args){ .dst = x,
+                                          .gate = x,
+                                          .up = x + n,
+                                          .scale = scale,
+                                          .T = T,
+                                          .n = n,
+                                          .ldd = 2 * n,
+                                          .ld = 2 * n,
+                                          .f = (k_act_fn)c->act,
+                                          .limit = (float)c->act_limit,
+                                          .mixed = mixed });
+}
+
+/* out += the shared MLP of h, its sigmoid taken before its last matrix. */
+static void run_shared(const fwd_rows *r, const model_layer *l)
+{
+    const arch_config *c = r->c;
+    const int64_t S = c->shared_ffn;
+    if (!S) return;
+    const mm_out in[] = { fwd_out(&l->lin[R_SHARED_GATE], r->shared_in, 2 * S, false),
+                          fwd_out(&l->lin[R_SHARED_UP], r->shared_in + S, 2 * S, false) };
+    const mm_out down = fwd_out(&l->lin[R_SHARED_DOWN], r->out, c->hidden, true);
+    products(r, in, 2, r->h, c->hidden, r->R);
+    act_experts(r, r->shared_in, r->R, S, false,
+                l->lin[R_SHARED_ROUTER].present ? r->shared_share : NULL);
+    products(r, &down, 1, r->shared_in, 2 * S, r->R);
+}
+
+/* What each place reads lies in expert_out until its output does. */
+static void moe(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const int64_t H = c->hidden, F = c->expert_ffn, places = r->R * c->experts_used;
+    const model_linear *fused = experts(l, R_EXPERT_GATE_UP);
+    route(r, l);
+    if (!place_rows(r)) return;
+    f->d->ops->embed(f->d, &(dev_embed_args){ .x = r->expert_out,
+                                              .table = r->h,
+                                              .dtype = LQ_F32,
+                                              .ids = r->sent,
+                                              .T = places,
+                                              .K = H,
+                                              .scale = 1 });
+    expert_products(r, fused ? fused : experts(l, R_EXPERT_GATE), r->expert_in, 2 * F,
+                    r->expert_out, H);
+    if (!fused)
+        expert_products(r, experts(l, R_EXPERT_UP), r->expert_in + F, 2 * F, r->expert_out, H);
+    act_experts(r, r->expert_in, places, F, fused && c->w.gate_up_mixed, NULL);
+    expert_products(r, experts(l, R_EXPERT_DOWN), r->expert_out, H, r->expert_in, 2 * F);
+    run_shared(r, l);
+    f->d->ops->join_experts(f->d, &(dev_join_args){ .out = r->out,
+                                                    .y = r->expert_out,
+                                                    .share = r->share,
+                                                    .place = r->place,
+                                                    .T = r->R,
+                                                    .H = H,
+                                                    .k = c->experts_used });
+}
+
 static void clear(const fwd_rows *r)
 {
     const fwd_dev_ctx *f = r->self;
@@ -555,4 +701,4 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
 }
 
 const fwd_ops fwd_dev = { begin, norm,  products, store, attend, pick,
-                          act,   clear, join,     NULL,  NULL,   end };
+                          act,   clear, join,     NULL,  moe,    end };

@@ -145,23 +145,31 @@ static size_t linear_bytes(const model_linear *l)
     return n;
 }
 
-size_t model_layer_bytes(const model_layer *l, const arch_config *c)
+static size_t layer_bytes(const model_layer *l, int64_t experts)
 {
     size_t n = 0;
     for (int r = 0; r < ARCH_N_ROLES; r++)
         n += linear_bytes(&l->lin[r]);
     for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) /* all experts are of one size */
-        if (l->expert[r]) n += (size_t)c->experts_used * linear_bytes(&l->expert[r][0]);
+        if (l->expert[r]) n += (size_t)experts * linear_bytes(&l->expert[r][0]);
     return n;
 }
 
-size_t model_count_bytes(const model *m)
+size_t model_layer_bytes(const model_layer *l, const arch_config *c)
+{
+    return layer_bytes(l, c->experts_used);
+}
+
+static size_t model_bytes(const model *m, int64_t experts)
 {
     size_t n = linear_bytes(&m->head) + linear_bytes(&m->proj_in) + linear_bytes(&m->proj_out);
     for (int64_t i = 0; i < m->cfg->layers; i++)
-        n += model_layer_bytes(&m->layers[i], m->cfg);
+        n += layer_bytes(&m->layers[i], experts);
     return n;
 }
+
+size_t model_count_bytes(const model *m) { return model_bytes(m, m->cfg->experts_used); }
+size_t model_held_bytes(const model *m) { return model_bytes(m, m->cfg->experts); }
 
 static double linear_flops(const model_linear *l) { return 2 * (double)l->w.N * (double)l->w.K; }
 

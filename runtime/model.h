@@ -80,6 +80,7 @@ void model_free(model *m);
 /* Read per token: its linears as packed, of the experts those used. */
 size_t model_layer_bytes(const model_layer *l, const arch_config *c);
 size_t model_count_bytes(const model *m); /* all layers and the head: weight_bytes */
+size_t model_held_bytes(const model *m);  /* the same with every expert */
 /* Operations (2 per product) of a token's matrix products in all layers, and in the head. */
 double model_row_flops(const model *m);
 double model_logits_flops(const model *m);

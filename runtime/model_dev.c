@@ -65,6 +65,21 @@ static lq_status put_vector(model_vector *v, model_on *on, arch_role r, lq_err *
     return s ? s : put_floats(&v->bias, on, N * K, err);
 }
 
+/* A role's experts, of which `experts` are the host's until then. */
+static lq_status put_experts(model_linear **experts, model_on *on, lq_err *err)
+{
+    const int64_t n = on->w.cfg->experts;
+    if (!*experts) return LQ_OK;
+    model_linear *e = lq_push(&on->w.arena, (size_t)n * sizeof *e);
+    if (!e) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    memcpy(e, *experts, (size_t)n * sizeof *e);
+    *experts = e;
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < n && !s; i++)
+        s = put_linear(&e[i], on, err);
+    return s;
+}
+
 static lq_status put_layer(model_layer *to, model_on *on, const model_layer *from, lq_err *err)
 {
     lq_status s = LQ_OK;
@@ -73,6 +88,8 @@ static lq_status put_layer(model_layer *to, model_on *on, const model_layer *fro
         s = put_vector(&to->vec[r], on, r, err);
         if (!s) s = put_linear(&to->lin[r], on, err);
     }
+    for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
+        s = put_experts(&to->expert[r], on, err);
     return s;
 }
 
@@ -91,10 +108,12 @@ static lq_status put_model(model_on *on, const model *m, lq_err *err)
                   .final_norm = m->final_norm,
                   .proj_out = m->proj_out,
                   .head = m->head };
-    w->layers = calloc((size_t)m->cfg->layers, sizeof *w->layers);
+    lq_status s = lq_arena_init(&w->arena, 0, err);
+    if (s) return s;
+    w->layers = lq_push(&w->arena, (size_t)m->cfg->layers * sizeof *w->layers);
     if (!w->layers) return lq_fail(err, LQ_ENOMEM, "out of memory");
     if (plain_rows(m)) w->embed = m->embed;
-    lq_status s = put_tensor(&w->embed, on, err);
+    s = put_tensor(&w->embed, on, err);
     if (!s) s = put_vector(&w->embed_norm, on, R_EMBED_NORM, err);
     if (!s) s = put_vector(&w->final_norm, on, R_FINAL_NORM, err);
     if (!s) s = put_linear(&w->proj_out, on, err);
@@ -107,7 +126,7 @@ static lq_status put_model(model_on *on, const model *m, lq_err *err)
 /* What put_model takes, but for vectors. */
 static size_t linear_bytes(const model *m)
 {
-    size_t n = model_count_bytes(m);
+    size_t n = model_held_bytes(m);
     for (int i = 0; i < QT_N_PLANES && plain_rows(m); i++)
         n += m->embed.plane[i].bytes;
     return n;
@@ -142,7 +161,7 @@ void model_leave_device(model *m)
         on->d.ops->free(&on->d, on->mem[--on->n_mem]);
     on->d.ops->close(&on->d);
     free(on->mem);
-    free(on->w.layers);
+    lq_arena_free(&on->w.arena);
     free(on);
     m->on = NULL;
 }

@@ -179,6 +179,231 @@ TEST(activations_and_embeddings_are_the_cpus_bits)
     rig_close(&r);
 }
 
+/* Gates and ups in turn, in place, and rows times a factor each: more than a round of a block. */
+TEST(activations_of_experts_are_the_cpus_bits)
+{
+    const int64_t T = 3, F = 601, n = T * 2 * F;
+    for (int mixed = 0; mixed < 2; mixed++) {
+        rig r;
+        rig_open(&r);
+        float *x = floats(&r, n, 1), *scale = floats(&r, T, 2), *gate = floats(&r, F, 3),
+              *up = floats(&r, F, 4), *want = floats(&r, F, 5), *got = floats(&r, n, 6);
+        float *on = put(&r, x, (size_t)n * 4);
+        ops->act(&r.d, &(dev_act_args){ .dst = on,
+                                        .gate = on,
+                                        .up = on + F,
+                                        .scale = put(&r, scale, (size_t)T * 4),
+                                        .T = T,
+                                        .n = F,
+                                        .ldd = 2 * F,
+                                        .ld = 2 * F,
+                                        .f = ACT_SILU,
+                                        .mixed = mixed });
+        const bool ok = get(&r, got, on, (size_t)n * 4, "act");
+        for (int64_t t = 0; t < T && ok; t++) {
+            for (int64_t i = 0; i < F; i++) {
+                gate[i] = x[t * 2 * F + (mixed ? 2 * i : i)];
+                up[i] = x[t * 2 * F + (mixed ? 2 * i + 1 : F + i)];
+            }
+            k_act_mul(want, gate, up, F, ACT_SILU, 0);
+            k_scale(want, scale[t], F);
+            CHECK(memcmp(got + t * 2 * F, want, (size_t)F * 4) == 0, "mixed %d, row %lld", mixed,
+                  (long long)t);
+        }
+        rig_close(&r);
+    }
+}
+
+/* ---- experts ---- */
+typedef struct {
+    const char *why;
+    int64_t E, k, groups, used;
+    bool sigmoid, top2, normed, corrected;
+    float whole; /* logits are whole multiples of it: equal ones are many; 0: as they come */
+} route_case;
+static const route_case routes[] = {
+    { "a softmax, the best two", 8, 2, 1, 1, false, false, true, false, 0 },
+    { "more experts than lanes", 75, 6, 1, 1, false, false, false, false, 0 },
+    { "all of them", 5, 5, 1, 1, false, false, true, false, 0 },
+    { "equal scores: the first", 40, 7, 1, 1, false, false, true, false, 2.0f },
+    { "groups by their best", 64, 4, 8, 3, false, false, true, false, 0 },
+    { "groups by their best two, corrected", 64, 8, 8, 4, true, true, true, true, 0 },
+    { "groups of one", 6, 2, 6, 3, true, true, false, true, 0 },
+};
+
+/* Of v[n], apart from those below -1e30: the first of the largest. */
+static int64_t best(const float *v, int64_t n)
+{
+    int64_t at = -1;
+    for (int64_t i = 0; i < n; i++)
+        if (v[i] > -1e30f && (at < 0 || v[i] > v[at])) at = i;
+    return at;
+}
+
+/* The k best of a row's logits are taken out one by one, in f64; share and chosen by expert. */
+static void route_by_hand(const route_case *c, const float *logit, const float *correction,
+                          int32_t *chosen, double *share)
+{
+    double score[80], sum = 0, max = -INFINITY, all = 0;
+    float choice[80], left[80];
+    const int64_t size = c->E / c->groups;
+    for (int64_t e = 0; e < c->E; e++)
+        max = fmax(max, (double)logit[e]);
+    for (int64_t e = 0; e < c->E; e++)
+        sum += exp((double)logit[e] - max);
+    for (int64_t e = 0; e < c->E; e++) {
+        score[e] =
+            c->sigmoid ? 1 / (1 + exp(-(double)logit[e])) : exp((double)logit[e] - max) / sum;
+        choice[e] = (float)score[e] + (c->corrected ? correction[e] : 0.0f);
+    }
+    if (c->used < c->groups) {
+        float group[80];
+        bool kept[80] = { false };
+        for (int64_t g = 0; g < c->groups; g++) {
+            memcpy(left, choice + g * size, (size_t)size * 4);
+            const int64_t first = best(left, size);
+            group[g] = left[first];
+            left[first] = -INFINITY;
+            if (c->top2 && size > 1) group[g] += left[best(left, size)];
+        }
+        for (int64_t i = 0; i < c->used; i++) {
+            const int64_t g = best(group, c->groups);
+            kept[g] = true;
+            group[g] = -INFINITY;
+        }
+        for (int64_t e = 0; e < c->E; e++)
+            if (!kept[e / size]) choice[e] = 0;
+    }
+    bool taken[80] = { false };
+    for (int64_t i = 0; i < c->k; i++) {
+        const int64_t e = best(choice, c->E);
+        taken[e] = true;
+        choice[e] = -INFINITY;
+        all += score[e];
+    }
+    for (int64_t e = 0, i = 0; e < c->E; e++)
+        if (taken[e]) {
+            chosen[i] = (int32_t)e;
+            share[i++] = (c->normed ? score[e] / all : score[e]) * 1.5;
+        }
+}
+
+static void one_route(const route_case *c)
+{
+    enum { T = 9 };
+    const int64_t E = c->E, k = c->k;
+    rig r;
+    rig_open(&r);
+    float *logits = floats(&r, T * E, 1), *correction = floats(&r, E, 2),
+          *share = floats(&r, T * k, 3), *shared = floats(&r, T, 4), *y = floats(&r, T * k * 5, 5),
+          *out = floats(&r, T * 5, 6);
+    for (int64_t i = 0; i < T * E; i++)
+        logits[i] = c->whole ? roundf(logits[i] * 3) * c->whole : logits[i] * 4;
+    int32_t *chosen = lq_push(&r.a, (size_t)(T * k) * 4),
+            *place = lq_push(&r.a, (size_t)(T * k) * 4), *sent = lq_push(&r.a, (size_t)(T * k) * 4),
+            *first = lq_push(&r.a, (size_t)(E + 1) * 4);
+    dev_route_args a = { .scores = put(&r, logits, (size_t)(T * E) * 4),
+                         .choice = put(&r, NULL, (size_t)(T * E) * 4),
+                         .group_score = put(&r, NULL, (size_t)(T * c->groups) * 4),
+                         .group_best = put(&r, NULL, (size_t)(T * c->used) * 4),
+                         .correction = c->corrected ? put(&r, correction, (size_t)E * 4) : NULL,
+                         .shared = put(&r, shared, T * 4),
+                         .chosen = put(&r, NULL, (size_t)(T * k) * 4),
+                         .share = put(&r, NULL, (size_t)(T * k) * 4),
+                         .T = T,
+                         .E = E,
+                         .k = k,
+                         .groups = c->groups,
+                         .groups_used = c->used,
+                         .sigmoid = c->sigmoid,
+                         .top2 = c->top2,
+                         .normed = c->normed,
+                         .scale = 1.5f };
+    dev_place_args p = { .first = put(&r, NULL, (size_t)(E + 1) * 4),
+                         .place = put(&r, NULL, (size_t)(T * k) * 4),
+                         .sent = put(&r, NULL, (size_t)(T * k) * 4),
+                         .chosen = a.chosen,
+                         .T = T,
+                         .E = E,
+                         .k = k };
+    dev_join_args j = { .out = put(&r, out, T * 5 * 4),
+                        .y = put(&r, y, (size_t)(T * k * 5) * 4),
+                        .share = a.share,
+                        .place = p.place,
+                        .T = T,
+                        .H = 5,
+                        .k = k };
+    float *got = floats(&r, T * 5, 7), opened[T];
+    ops->route(&r.d, &a);
+    ops->place(&r.d, &p);
+    ops->join_experts(&r.d, &j);
+    const bool ok = get(&r, chosen, a.chosen, (size_t)(T * k) * 4, c->why) &&
+                    get(&r, share, a.share, (size_t)(T * k) * 4, c->why) &&
+                    get(&r, opened, a.shared, sizeof opened, c->why) &&
+                    get(&r, first, p.first, (size_t)(E + 1) * 4, c->why) &&
+                    get(&r, place, p.place, (size_t)(T * k) * 4, c->why) &&
+                    get(&r, sent, p.sent, (size_t)(T * k) * 4, c->why) &&
+                    get(&r, got, j.out, T * 5 * 4, c->why);
+    for (int64_t t = 0, at = 0; t < T && ok; t++) {
+        int32_t want[16];
+        double part[16];
+        route_by_hand(c, logits + t * E, correction, want, part);
+        CHECK(memcmp(chosen + t * k, want, (size_t)k * 4) == 0, "%s: row %lld", c->why,
+              (long long)t);
+        CHECK(fabs((double)opened[t] - 1 / (1 + exp(-(double)shared[t]))) < 1e-6, "%s: shared",
+              c->why);
+        for (int64_t i = 0; i < k; i++, at++) {
+            CHECK(fabs((double)share[at] - part[i]) < 1e-6 * part[i], "%s: %g, expected %g", c->why,
+                  (double)share[at], part[i]);
+            const int32_t e = chosen[at], to = place[at];
+            CHECK(to >= first[e] && to < first[e + 1] && sent[to] == t, "%s: place %d", c->why, to);
+            CHECK(to == first[e] || sent[to - 1] < t, "%s: rows of an expert rise", c->why);
+        }
+        for (int64_t h = 0; h < 5; h++) {
+            float sum = 0;
+            for (int64_t i = 0; i < k; i++)
+                sum += share[t * k + i] * y[place[t * k + i] * 5 + h];
+            CHECK(got[t * 5 + h] == out[t * 5 + h] + sum, "%s: the sum of row %lld", c->why,
+                  (long long)t);
+        }
+    }
+    CHECK(!ok || (first[0] == 0 && first[E] == T * k), "%s: all places", c->why);
+    rig_close(&r);
+}
+
+TEST(experts_are_chosen_placed_and_joined)
+{
+    for (size_t i = 0; i < LQ_COUNT(routes); i++)
+        one_route(&routes[i]);
+}
+
+/* Whatever the logits are, places stay within their arrays. */
+TEST(experts_of_no_numbers_are_distinct)
+{
+    enum { T = 2, E = 37, K = 5 };
+    float logits[T * E];
+    int32_t chosen[T * K];
+    for (int i = 0; i < T * E; i++)
+        logits[i] = i % 3 ? NAN : i < E ? 1.0f : INFINITY;
+    rig r;
+    rig_open(&r);
+    dev_route_args a = { .scores = put(&r, logits, sizeof logits),
+                         .choice = put(&r, NULL, sizeof logits),
+                         .chosen = put(&r, NULL, sizeof chosen),
+                         .share = put(&r, NULL, sizeof chosen),
+                         .T = T,
+                         .E = E,
+                         .k = K,
+                         .groups = 1,
+                         .groups_used = 1 };
+    ops->route(&r.d, &a);
+    if (get(&r, chosen, a.chosen, sizeof chosen, "NaN"))
+        for (int i = 0; i < T * K; i++)
+            CHECK(chosen[i] >= 0 && chosen[i] < E && (i % K == 0 || chosen[i] > chosen[i - 1]),
+                  "choice %d: %d", i, chosen[i]);
+    rig_close(&r);
+}
+
 TEST(rotation_and_the_cache_are_the_cpus_bits)
 {
     static const kv_dtype dtypes[] = { KV_F32, KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8 };
@@ -541,6 +766,9 @@ int main(int argc, char **argv)
     ops = dev_cuda();
     RUN(norms_agree_with_the_cpu);
     RUN(activations_and_embeddings_are_the_cpus_bits);
+    RUN(activations_of_experts_are_the_cpus_bits);
+    RUN(experts_are_chosen_placed_and_joined);
+    RUN(experts_of_no_numbers_are_distinct);
     RUN(rotation_and_the_cache_are_the_cpus_bits);
     RUN(copies_take_rows_apart);
     RUN(products_agree_with_the_cpu_in_f32);

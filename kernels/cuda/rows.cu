@@ -4,7 +4,7 @@
  *   norm    one block of 256 threads a row: 256 partial sums, each over every 256th element, then
  *           lanes by halves, then the 8 warps in order.            shared: 2 x 8 floats = 64 B
  *   rope    one block of 4 warps a row; a warp takes heads w, w+4, ... of q, then k, then v
- *   act     one thread an element, 256 a block
+ *   act     one thread an element, 256 a block; of gates and ups in turn one block a row
  *   embed   one block of 256 threads a row */
 #include "kernels/cuda/ops.cuh"
 
@@ -182,17 +182,36 @@ __device__ float activate(float x, k_act_fn f)
     }
 }
 
+__device__ float act_mul(float g, float u, bool alone, k_act_fn f, float limit)
+{
+    if (f == ACT_SWIGLU_CLAMPED) return km_swiglu_clamped(g, u, limit);
+    return alone ? activate(g, f) : activate(g, f) * u;
+}
+
 __global__ void __launch_bounds__(THREADS)
-    act_kernel(G<float> dst, G<const float> gate, G<const float> up, int64_t n, int64_t ldd,
-               int64_t ld, k_act_fn f, float limit)
+    act_kernel(G<float> dst, G<const float> gate, G<const float> up, G<const float> scale,
+               int64_t n, int64_t ldd, int64_t ld, k_act_fn f, float limit)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, t = blockIdx.y;
     if (i >= n) return;
-    const float g = gate[t * ld + i];
-    if (f == ACT_SWIGLU_CLAMPED)
-        dst[t * ldd + i] = km_swiglu_clamped(g, up[t * ld + i], limit);
-    else
-        dst[t * ldd + i] = up ? activate(g, f) * up[t * ld + i] : activate(g, f);
+    const float v = act_mul(gate[t * ld + i], up ? (float)up[t * ld + i] : 0.0f, !up, f, limit);
+    dst[t * ldd + i] = scale ? v * scale[t] : v;
+}
+
+/* A block a row, so that dst may be gate: what a round writes lies in what it, or one before it,
+ * has read. */
+__global__ void __launch_bounds__(THREADS)
+    act_mixed_kernel(G<float> dst, G<const float> gate, G<const float> scale, int64_t n,
+                     int64_t ldd, int64_t ld, k_act_fn f, float limit)
+{
+    const int64_t t = blockIdx.x;
+    for (int64_t from = 0; from < n; from += THREADS) {
+        const int64_t i = from + threadIdx.x;
+        float v = 0;
+        if (i < n) v = act_mul(gate[t * ld + 2 * i], gate[t * ld + 2 * i + 1], false, f, limit);
+        __syncthreads();
+        if (i < n) dst[t * ldd + i] = scale ? v * scale[t] : v;
+    }
 }
 
 __global__ void __launch_bounds__(THREADS)
@@ -245,11 +264,14 @@ void CU_NAME(rope)(dev *d, const dev_rope_args *a)
 void CU_NAME(act)(dev *d, const dev_act_args *a)
 {
     enum { ROWS = 65535 };
-    for (int64_t t = 0; t < a->T; t += ROWS) {
+    if (a->mixed && a->T)
+        CU_LAUNCH(d, "act", act_mixed_kernel, dim3((unsigned)a->T), THREADS, 0, a->dst, a->gate,
+                  a->scale, a->n, a->ldd, a->ld, a->f, a->limit);
+    for (int64_t t = 0; t < a->T && !a->mixed; t += ROWS) {
         const unsigned n = (unsigned)(a->T - t < ROWS ? a->T - t : ROWS);
         CU_LAUNCH(d, "act", act_kernel, dim3((unsigned)lq_ceil_div(a->n, THREADS), n), THREADS, 0,
-                  a->dst + t * a->ldd, a->gate + t * a->ld, a->up ? a->up + t * a->ld : NULL, a->n,
-                  a->ldd, a->ld, a->f, a->limit);
+                  a->dst + t * a->ldd, a->gate + t * a->ld, a->up ? a->up + t * a->ld : NULL,
+                  a->scale ? a->scale + t : NULL, a->n, a->ldd, a->ld, a->f, a->limit);
     }
 }
 
