@@ -699,6 +699,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     if (!s && j->resume && already_there(&r, &out->check)) {
         out->resumed = -1;
         out->bytes_out = file_bytes(out_path);
+        qz_state_clear(out_path, what);
         goto done;
     }
     if (!s) s = qz_state_open(&r.state, out_path, what, r.plan.cfg.layers + 1, j->restart, err);

@@ -23,7 +23,8 @@ static bool is_ours(const char *name)
 }
 
 /* Delete our files; others stay, and with them the folder. What says whose they are goes last: a
- * kill in between, or a part that stays, leaves no parts without it, which the next run would refuse. */
+ * kill in between, or a part that stays, leaves no parts without it, which the next run would
+ * refuse. */
 static void wipe(const char *dir)
 {
     DIR *d = opendir(dir);
@@ -160,6 +161,16 @@ void qz_state_close(qz_state *s, bool remove)
         qz_unlock(s->lock, s->dir, remove);
     }
     memset(s, 0, sizeof *s);
+}
+
+void qz_state_clear(const char *out_path, const cJSON *what)
+{
+    qz_state s;
+    lq_err err;
+    char dir[sizeof s.dir];
+    const int n = snprintf(dir, sizeof dir, "%s.resume", out_path);
+    if (n < 0 || (size_t)n >= sizeof dir || !lq_exists(dir)) return;
+    if (!qz_state_open(&s, out_path, what, 1, false, &err)) qz_state_close(&s, true);
 }
 
 /* ---- parts ---- */

@@ -43,5 +43,8 @@ void qz_state_drop(const qz_state *s, int64_t part);
 void qz_state_reports(const qz_state *s, int64_t part, qz_report *reports, size_t *n);
 /* Unmap; with `remove` also delete the folder. */
 void qz_state_close(qz_state *s, bool remove);
+/* The output is there: removes what a run of the same `what` left that was killed behind its end.
+ */
+void qz_state_clear(const char *out_path, const cJSON *what);
 
 #endif

@@ -1,10 +1,10 @@
 /* tests/fault.c - a library put before libc (LD_PRELOAD) that counts llmq's calls of it and, at the
- * n-th, lets the call fail, do half, or kills the process before or after it.
+ * n-th, lets the call fail, do half, or kills the process before or after it, or stops it.
  *
  * What it does stands in a file that it shares with the tests (struct control; its path is in
  * LLMQ_FAULT), so a test may change it while a server runs. Only calls from llmq itself and from
  * the libraries in `watched` count: what others do with a failure is not llmq's to mend.
- * tests/faults/shim.py is the other side of it. */
+ * tests/shim.py is the other side of it. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -36,16 +36,17 @@
     X(aligned_alloc, ALLOC)                                                                        \
     X(posix_memalign, ALLOC)                                                                       \
     X(strdup, ALLOC)                                                                               \
-    X(strndup, ALLOC) X(asprintf, ALLOC) X(mmap, ALLOC) X(open, OPEN) X(openat, OPEN)              \
-        X(fopen, OPEN) X(fdopen, OPEN) X(opendir, OPEN) X(mkostemp, OPEN) X(socket, OPEN)          \
-            X(eventfd, OPEN) X(epoll_create1, OPEN) X(read, READ) X(pread, READ) X(getdelim, READ) \
-                X(fread, READ) X(fstat, READ) X(write, WRITE) X(pwrite, WRITE) X(fwrite, WRITE)    \
-                    X(fflush, WRITE) X(fclose, WRITE) X(fsync, CHANGE) X(ftruncate, CHANGE)        \
-                        X(rename, CHANGE) X(renameat2, CHANGE) X(link, CHANGE) X(linkat, CHANGE)   \
-                            X(unlink, CHANGE) X(unlinkat, CHANGE) X(mkdir, CHANGE)                 \
-                                X(rmdir, CHANGE) X(create, CHANGE) X(accept4, NET) X(recv, NET)    \
-                                    X(recvmsg, NET) X(send, NET) X(sendmsg, NET) X(sendto, NET)    \
-                                        X(epoll_wait, NET) X(poll, NET) X(pthread_create, THREAD)
+    X(strndup, ALLOC)                                                                              \
+    X(asprintf, ALLOC) X(mmap, ALLOC) X(open, OPEN) X(openat, OPEN) X(fopen, OPEN) X(fdopen, OPEN) \
+        X(opendir, OPEN) X(mkostemp, OPEN) X(socket, OPEN) X(eventfd, OPEN) X(epoll_create1, OPEN) \
+            X(read, READ) X(pread, READ) X(getdelim, READ) X(fread, READ) X(fstat, READ)           \
+                X(write, WRITE) X(pwrite, WRITE) X(fwrite, WRITE) X(fflush, WRITE)                 \
+                    X(fclose, WRITE) X(fsync, CHANGE) X(ftruncate, CHANGE) X(rename, CHANGE)       \
+                        X(renameat2, CHANGE) X(link, CHANGE) X(linkat, CHANGE) X(unlink, CHANGE)   \
+                            X(unlinkat, CHANGE) X(mkdir, CHANGE) X(rmdir, CHANGE)                  \
+                                X(create, CHANGE) X(accept4, NET) X(recv, NET) X(recvmsg, NET)     \
+                                    X(send, NET) X(sendmsg, NET) X(sendto, NET) X(epoll_wait, NET) \
+                                        X(poll, NET) X(pthread_create, THREAD)
 
 enum { ALLOC = 1, OPEN = 2, READ = 4, WRITE = 8, CHANGE = 16, NET = 32, THREAD = 64 };
 typedef enum {
@@ -68,7 +69,13 @@ static const char *const watched[] = { "/libcjson.",  "/libpcre2-8.",    "/libut
                                        "/libxxhash.", "/libmicrohttpd.", "/liblapacke." };
 
 /* ---- what to do; the layout is shim.py's too ---- */
-enum { SHORT = -1, KILL_BEFORE = -2, KILL_AFTER = -3, TORN = -4 }; /* > 0: fail with that errno */
+enum {
+    SHORT = -1,
+    KILL_BEFORE = -2,
+    KILL_AFTER = -3,
+    TORN = -4,
+    STOP_AFTER = -5
+}; /* > 0: fail with that errno */
 struct control {
     uint32_t classes; /* that count */
     int32_t action;   /* at the n-th */
@@ -78,6 +85,7 @@ struct control {
     _Atomic uint64_t count;
     _Atomic uint32_t hit; /* how often the action was taken */
     char name[28];        /* of the call that was hit */
+    char named[64];       /* not empty: only calls that give a file this name count */
 };
 
 static struct control *ctl;
@@ -216,10 +224,22 @@ __attribute__((noinline)) static void fault_taken(void)
     if (REAL(write)(log_fd, line, at) < 0) abort();
 }
 
+static __thread const char *naming
+    __attribute__((tls_model("initial-exec"))); /* what the call names */
+
+static bool is_named(const char *path)
+{
+    const char *base = path ? strrchr(path, '/') : NULL;
+    return !ctl->named[0] || (path && strcmp(base ? base + 1 : path, ctl->named) == 0);
+}
+
 static call begin_as(fn_id id, uint32_t class, const void *caller)
 {
     call c = { .id = id };
+    const char *to = naming;
+    naming = NULL;
     if (!running || !ctl || inside || !(ctl->classes & class) || !is_watched(caller)) return c;
+    if (!is_named(to)) return c;
     inside = true;
     c.n = atomic_fetch_add(&ctl->count, 1) + 1;
     const bool hit = ctl->at && (c.n == ctl->at || (ctl->stays && c.n > ctl->at));
@@ -261,6 +281,7 @@ static void end_path(const call *c, long result, const char *a, const char *b)
         inside = false;
     }
     if (c->action == KILL_AFTER || c->action == TORN) die();
+    if (c->action == STOP_AFTER) kill(getpid(), SIGSTOP);
     errno = keep;
 }
 
@@ -620,6 +641,7 @@ ON_PATH(rmdir, (const char *path), AT_FDCWD, (path))
     int name params                                                            \
     {                                                                          \
         char a[PATH_MAX], b[PATH_MAX];                                         \
+        naming = to;                                                           \
         call c = BEGIN(name);                                                  \
         c.ino = path_ino(&c, from_dir, from);                                  \
         const int r = c.action > 0 ? -1 : REAL(name) args;                     \

@@ -1,15 +1,27 @@
-"""The real binary and a running server, for the tests that start them."""
+"""The real binary and a running server, for the tests that start them; and waiting, which goes by
+what must come and never by how long it may take."""
 import json
 import os
 import pathlib
+import re
 import signal
-import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+LIMIT = 400  # seconds without what must come: no machine is so busy
+
+
+def until(what, say=lambda: ""):
+    """Calls what() until it gives something true, and returns that; say() tells why it never did."""
+    end = time.monotonic() + LIMIT
+    while not (got := what()):
+        assert time.monotonic() < end, say() or what
+        time.sleep(0.01)
+    return got
 
 
 class Llmq:
@@ -18,7 +30,7 @@ class Llmq:
     def __init__(self, path=None):
         self.path = str(path or os.environ.get("LLMQ", ROOT / "llmq"))
 
-    def __call__(self, *args, code=0, timeout=300, **more):
+    def __call__(self, *args, code=0, timeout=LIMIT, **more):
         """Run to the end and check the exit code; returns the finished process."""
         p = subprocess.run([self.path, *map(str, args)], capture_output=True, text=True,
                            timeout=timeout, cwd=ROOT, **more)
@@ -42,50 +54,45 @@ class Llmq:
         return [x.split()[0] for x in lines if x.startswith("  ") and len(x) > 15 and x[2] != " "]
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Server:
-    """`llmq serve` on a free port of the loopback; use as a context manager. `key` goes with every
-    request of get and post."""
+    """`llmq serve` on a port of the loopback that it chooses; use as a context manager. `key` goes
+    with every request of get and post."""
 
     def __init__(self, llmq, model, *args, env=None, log=None, key=None):
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
         self.key = {"Authorization": f"Bearer {key}"} if key else {}
-        self.log = open(log, "w+") if log else None
+        self.log = open(log, "w+") if log else tempfile.NamedTemporaryFile("w+")
         self.process = llmq.start(
-            "serve", model, "--host", "127.0.0.1", "--port", self.port, *args,
-            stdout=self.log or subprocess.DEVNULL, stderr=self.log or subprocess.DEVNULL,
-            env={**os.environ, **(env or {})})
+            "serve", model, "--host", "127.0.0.1", "--port", 0, *args,
+            stdout=self.log, stderr=self.log, env={**os.environ, **(env or {})})
+        said = until(self.listens, self.output)
+        self.url, self.port = said[1].replace("0.0.0.0", "127.0.0.1"), int(said[2])
 
-    def wait_ready(self, timeout=60):
-        end = time.monotonic() + timeout
-        while time.monotonic() < end:
-            if self.process.poll() is not None:
-                raise AssertionError(f"serve ended with {self.process.returncode}: {self.output()}")
-            try:
-                if self.get("/ready").status == 200:
-                    return self
-            except (urllib.error.URLError, ConnectionError):
-                time.sleep(0.05)
-        raise AssertionError(f"serve was not ready within {timeout} s: {self.output()}")
+    def listens(self):
+        said = re.search(r"listening on (https?://\S+:(\d+)), ", self.output())
+        assert said or self.process.poll() is None, f"serve ended with {self.process.returncode}: {self.output()}"
+        return said
+
+    def wait_ready(self):
+        until(self.is_ready, self.output)
+        return self
+
+    def is_ready(self):
+        assert self.process.poll() is None, f"serve ended with {self.process.returncode}: {self.output()}"
+        try:
+            return self.get("/ready").status == 200
+        except (urllib.error.URLError, ConnectionError):
+            return False
 
     def output(self):
-        if not self.log:
-            return ""
         self.log.flush()
         return pathlib.Path(self.log.name).read_text()
 
-    def get(self, path, timeout=30, headers=None):
+    def get(self, path, timeout=LIMIT, headers=None):
         """urllib's response; 4xx and 5xx come back too instead of being raised."""
         return self._open(urllib.request.Request(
             self.url + path, headers={**self.key, **(headers or {})}), timeout)
 
-    def post(self, path, body, timeout=120, headers=None):
+    def post(self, path, body, timeout=LIMIT, headers=None):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self._open(urllib.request.Request(
             self.url + path, data=data,
@@ -104,7 +111,7 @@ class Server:
         except urllib.error.HTTPError as e:
             return e
 
-    def stop(self, sig=signal.SIGTERM, timeout=30):
+    def stop(self, sig=signal.SIGTERM, timeout=LIMIT):
         """Send the signal and return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(sig)
@@ -121,5 +128,4 @@ class Server:
 
     def __exit__(self, *_):
         self.stop()
-        if self.log:
-            self.log.close()
+        self.log.close()

@@ -20,7 +20,7 @@ static inline int dial(int port)
                              .sin_port = htons((uint16_t)port),
                              .sin_addr = { htonl(INADDR_LOOPBACK) } };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct timeval limit = { .tv_sec = 5 };
+    struct timeval limit = { .tv_sec = 400 };
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     if (connect(fd, (const struct sockaddr *)&a, sizeof a)) perror("connect");
     return fd;
@@ -57,10 +57,10 @@ static inline const char *ask_port(int port, const char *text)
     return answer;
 }
 
-/* Up to two seconds. */
+/* As long as no machine takes. */
 static inline bool wait_for(atomic_int *v, int want)
 {
-    for (int i = 0; i < 2000 && atomic_load(v) != want; i++)
+    for (int i = 0; i < 400000 && atomic_load(v) != want; i++)
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
     return atomic_load(v) == want;
 }

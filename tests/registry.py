@@ -192,7 +192,7 @@ class Registry:
                 data = self.blobs[h.path.rsplit("/", 1)[1]]
                 h.reply(200, data[:len(data) // 2], Content_Length=str(len(data)))
                 time.sleep(0.1)  # for some of it to arrive
-            self.ready.wait(5)
+            assert self.ready.wait(400)
             os.kill(self.pid, signal.SIGKILL)
             h.cut()
             return True

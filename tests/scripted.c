@@ -5,9 +5,10 @@
 
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef struct {
-    const char *prompt;
+    const char *prompt, *gate;
     const cJSON *ids;
     int64_t delay_ms, nan_at;
 } script;
@@ -34,6 +35,12 @@ static const script *find(const test_script *s, const int32_t *ids, int64_t n)
     return found;
 }
 
+void test_script_wait(const char *gate)
+{
+    while (gate && access(gate, F_OK) != 0)
+        nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
+}
+
 static const float *logits(void *self, int thread, const int32_t *ids, int64_t n_prompt,
                            int64_t n_output, const float *row)
 {
@@ -42,6 +49,7 @@ static const float *logits(void *self, int thread, const int32_t *ids, int64_t n
     if (!t) return row;
     if (t->delay_ms)
         nanosleep(&(struct timespec){ t->delay_ms / 1000, t->delay_ms % 1000 * 1000000 }, NULL);
+    test_script_wait(t->gate);
     float *out = s->rows[thread];
     memcpy(out, row, (size_t)s->vocab * sizeof *out);
     const cJSON *id = t->ids ? t->ids->child : NULL;
@@ -61,6 +69,7 @@ static lq_status read_script(test_script *s, const cJSON *c, lq_err *err)
     int64_t id;
     t->nan_at = -1;
     lq_status st = js_str(c, "prompt", true, &t->prompt, err);
+    if (!st) st = js_str(c, "gate", false, &t->gate, err);
     if (!st) st = js_i64(c, "delay_ms", false, 0, 60000, &t->delay_ms, err);
     if (!st) st = js_i64(c, "nan_at", false, 0, JS_MAX_INT, &t->nan_at, err);
     t->ids = js_get(c, "ids");

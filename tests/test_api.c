@@ -223,7 +223,7 @@ static void start(bool strict, bool loaded)
 static void stop(void)
 {
     http_close(server);
-    for (int i = 0; i < 2000 && atomic_load(&eng.running); i++)
+    for (int i = 0; i < 400000 && atomic_load(&eng.running); i++)
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
     CHECK(atomic_load(&eng.running) == 0, "requests are left in the engine");
     pthread_mutex_lock(&eng.mu);

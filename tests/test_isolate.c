@@ -112,7 +112,7 @@ static void try_files(const iso_report *r)
 static void try_replaced(const iso_report *r)
 {
     if (!holds(r, "files")) return;
-    for (int ms = 0; ms < 5000 && opened(at("keys/fresh"), O_RDONLY) != ENOENT; ms += 10)
+    for (int ms = 0; ms < 400000 && opened(at("keys/fresh"), O_RDONLY) != ENOENT; ms += 10)
         usleep(10000); /* until the parent has renamed it */
     CHECK(opened(at("keys/list"), O_RDONLY) == 0, "what took the file's name is read");
 }

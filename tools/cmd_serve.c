@@ -34,8 +34,8 @@ typedef struct {
     int scheduling, isolation;
     opt_engine engine;
     opt_model model;
-    const char *script; /* of llmq-scripted, as the next ones */
-    double ping_seconds, head_seconds, body_seconds, load_seconds;
+    const char *script, *load_gate; /* of llmq-scripted, as the next ones */
+    double ping_seconds, head_seconds, body_seconds;
 } serve_opts;
 
 enum { FCFS, PRIORITY };
@@ -98,7 +98,8 @@ static const opt_row queue_rows[] = {
 static const opt_row test_rows[] = {
     { "test-script", 0, OPT_STR, F(script), .arg = "FILE", .help = "force the draws" },
     { "test-ping", 0, OPT_FLOAT, F(ping_seconds), .help = "seconds to a stream's comment" },
-    { "test-load", 0, OPT_FLOAT, F(load_seconds), .help = "seconds that loading takes longer" },
+    { "test-load", 0, OPT_STR, F(load_gate), .arg = "FILE",
+      .help = "load once this file is there" },
     { "test-head", 0, OPT_FLOAT, F(head_seconds), .help = "seconds that a head may take" },
     { "test-body", 0, OPT_FLOAT, F(body_seconds), .help = "seconds that a body may take" },
 };
@@ -248,7 +249,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
                       .engine = v->engine_opts,
                       .job = c->job };
 #ifdef LLMQ_SCRIPTED
-    nanosleep(&(struct timespec){ .tv_sec = (time_t)v->o->load_seconds }, NULL);
+    test_script_wait(v->o->load_gate);
     src.before_engine = open_script;
     src.user = v;
 #endif

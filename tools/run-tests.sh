@@ -33,8 +33,8 @@ count() { # NAME STATUS: add up the closing line of a suite
     fi
 }
 
-run() { # at most 10 minutes each
-    timeout -k 10 600 "$@" >"$log" 2>&1
+run() { # at most an hour each: only what hangs takes so long
+    timeout -k 10 3600 "$@" >"$log" 2>&1
 }
 
 if [ "$what" = unit ] || [ "$what" = all ]; then

@@ -6,11 +6,11 @@ import os
 import resource
 import shutil
 import signal
-import time
 
 import pytest
 
 from harness import Server
+from shim import STOP_AFTER, WRITE, Fault, stopped
 
 
 def line(custom_id, url="/v1/completions", method="POST", **body):
@@ -146,13 +146,10 @@ def test_an_interrupted_run_goes_on(llmq, draft, tmp_path):
     llmq("batch", draft, tmp_path / "in", tmp_path / "whole")
     args = ["batch", draft, tmp_path / "in", tmp_path / "out", "--max-num-seqs", 1, "--threads", 1]
     work = tmp_path / "out.resume"
-    p = llmq.start(*args)
-    end = time.monotonic() + 60
-    while not work.exists() or work.read_bytes().count(b"\n") < 3:
-        assert time.monotonic() < end and p.poll() is None
-        time.sleep(0.002)
-    p.send_signal(signal.SIGTERM)
-    assert p.wait(30) == 143
+    with stopped(llmq, Fault(WRITE, STOP_AFTER, 9), *args) as p:
+        p.send_signal(signal.SIGTERM)
+        p.send_signal(signal.SIGCONT)
+        assert p.wait() == 143
     done = work.read_bytes().count(b"\n")
     assert 3 <= done < 60 and not (tmp_path / "out").exists()
     with open(work, "a") as f:

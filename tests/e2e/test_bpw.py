@@ -3,10 +3,11 @@ import hashlib
 import json
 import pathlib
 import random
-import signal
 import time
 
 import pytest
+
+from shim import stopped
 
 ARCH = pathlib.Path(__file__).resolve().parents[1] / "golden/arch"
 QUICK = ["--method", "gptq", "--no-check", "--calib-len", "64", "--calib-samples", "4"]
@@ -58,12 +59,8 @@ def test_the_bytes_depend_on_neither_threads_nor_interruptions(llmq, draft, tmp_
     for n in (1, 2, 3):
         llmq("quantize", draft, "-o", tmp_path / f"{n}.llmq", *args, "--threads", n)
     out, choice = tmp_path / "q.llmq", tmp_path / "q.llmq.resume/choice.json"
-    p = llmq.start("quantize", draft, "-o", out, *args)
-    while p.poll() is None and not choice.exists():
-        time.sleep(0.002)
-    assert p.poll() is None
-    p.send_signal(signal.SIGKILL)
-    p.wait()
+    with stopped(llmq, choice.name, "quantize", draft, "-o", out, *args):
+        pass
     made = choice.stat().st_mtime_ns
     p = llmq.start("quantize", draft, "-o", out, *args, "--resume")
     while p.poll() is None:

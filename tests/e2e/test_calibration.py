@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from test_quantize_bounded import wait_for
+from shim import stopped
 
 CHAT = ("{% if tools %}[{{ tools | length }} tools]{% endif %}{% for m in messages %}<{{ m.role }}>"
         "{{ m.content }}{{ eos_token if m.role == 'assistant' }}{% endfor %}")
@@ -183,11 +183,9 @@ def test_the_models_own_text_is_written_once_and_only_where_it_is_needed(llmq, d
     args = ["quantize", draft, "-m", "auto", "--tune", "20", "--no-fold", "--no-check", "--calib", a,
             "--calib-samples", "8", "--calib-len", "32"]
     llmq(*args, "-o", tmp_path / "whole")
-    p = llmq.start(*args, "-o", out, "--log-level", "error")
     own = tmp_path / "q.resume" / "own.ids"
-    wait_for(p, own)
-    p.kill()
-    p.wait()
+    with stopped(llmq, own.name, *args, "-o", out, "--log-level", "error"):
+        pass
     left = own.read_bytes()
     assert len(left) == 16 + 24 * 32 * 4
     own.write_bytes(left[:-1] + bytes([left[-1] ^ 1]))  # what is not what was written is written again

@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import time
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from harness import ROOT, free_port  # noqa: E402
+from harness import LIMIT, ROOT, until  # noqa: E402
 from registry import Registry, digest  # noqa: E402
 
 
@@ -139,22 +140,17 @@ def docker_registry(tmp_path_factory):
     program = shutil.which("docker-registry")
     if not program:
         pytest.skip("docker-registry is not installed (Debian's package of that name)")
-    folder, port = tmp_path_factory.mktemp("registry"), free_port()
+    folder = tmp_path_factory.mktemp("registry")
     (folder / "config.yml").write_text(
-        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}'}}\n")
+        f"version: 0.1\nlog: {{level: info}}\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
+        "http: {addr: '127.0.0.1:0'}\n")
     with open(folder / "log", "w") as log:
         p = subprocess.Popen([program, "serve", folder / "config.yml"], stdout=log, stderr=log)
-    for _ in range(100):
-        try:
-            import urllib.request
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/").read()
-            break
-        except OSError:
-            time.sleep(0.1)
-    yield f"localhost:{port}"
+    said = until(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", (folder / "log").read_text()),
+                 lambda: (folder / "log").read_text())
+    yield f"localhost:{said[1]}"
     p.terminate()
-    p.wait(10)
+    p.wait()
 
 
 def test_a_real_registry_takes_it_in_pieces_and_gives_it_back(llmq, packed, docker_registry, tmp_path):
@@ -174,7 +170,7 @@ def run_killed(llmq, registry, *args):
     p = llmq.start(*args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     registry.pid = p.pid
     registry.ready.set()
-    return p.wait(30)
+    return p.wait(LIMIT)
 
 
 def test_an_upload_killed_at_any_request_is_completed_by_the_next_run(llmq, packed, tmp_path):
@@ -471,13 +467,11 @@ def test_git_holds_the_weights_in_lfs_and_gives_them_back(llmq, packed, bare, tm
 
 def until_free(llmq, *args):
     """Run it; a git whose llmq was killed may still be ending, and holds the folder meanwhile."""
-    for _ in range(300):
+    def done():
         p = llmq(*args, code=None)
-        if p.returncode == 0:
-            return
-        assert "another process is at work" in p.stderr, p.stderr
-        time.sleep(0.1)
-    raise AssertionError(p.stderr)
+        assert p.returncode == 0 or "another process is at work" in p.stderr, p.stderr
+        return p.returncode == 0
+    until(done)
 
 
 def test_git_push_and_pull_killed_at_any_time_are_completed(llmq, packed, bare, tmp_path):
@@ -516,14 +510,13 @@ exec {shutil.which("git")} "$@"
     with monkeypatch.context() as m:
         m.setenv("PATH", f"{tools}:{os.environ['PATH']}")
         p = llmq.start("publish", model, f"git:{bare}", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(600):
-            if (tmp_path / "pushing").exists():
-                break
-            time.sleep(0.05)
+        until((tmp_path / "pushing").exists)
         p.kill()
         p.wait()
-    assert "another process is at work" in llmq("publish", model, f"git:{bare}", code=1).stderr
-    (tmp_path / "go").touch()
+    try:
+        assert "another process is at work" in llmq("publish", model, f"git:{bare}", code=1).stderr
+    finally:
+        (tmp_path / "go").touch()
     until_free(llmq, "publish", model, f"git:{bare}")
     assert sorted(names(tmp_path)) == ["bin", "go", "pushing", "q.llmq", "remote.git"]
 

@@ -7,9 +7,10 @@ import resource
 import shutil
 import signal
 import struct
-import time
 
 import pytest
+
+from shim import stopped
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUICK = ["--calib-samples", "4", "--calib-len", "64"]
@@ -85,15 +86,9 @@ def test_killed_at_any_moment_resume_gives_the_same_file(llmq, model, tmp_path, 
     llmq("quantize", model, "-o", tmp_path / "whole.llmq", *args)
     out = tmp_path / "q.llmq"
     out.write_bytes(b"what was there before")
-    resumed = 0
-    for part in (0, 2, 4):
-        p = llmq.start("quantize", model, "-o", out, *args, "--resume", "--log-level", "error")
-        while p.poll() is None and not (tmp_path / f"q.llmq.resume/part-{part:05}.llmq").exists():
-            time.sleep(0.002)
-        if p.poll() is None:
-            p.send_signal(signal.SIGKILL)
+    for name in ["q.llmq"] if method == "rtn" else [f"part-{n:05}.llmq" for n in (0, 2, 4)]:
+        with stopped(llmq, name, "quantize", model, "-o", out, *args, "--resume", "--log-level", "error"):
             assert out.read_bytes() == b"what was there before" or digest(out) == digest(tmp_path / "whole.llmq")
-        p.wait()
     r = llmq.json("quantize", model, "-o", out, *args, "--resume")
     assert digest(out) == digest(tmp_path / "whole.llmq")
     assert r["already_done"] or r["resumed_parts"] >= 5 or method == "rtn"
@@ -103,12 +98,9 @@ def test_killed_at_any_moment_resume_gives_the_same_file(llmq, model, tmp_path, 
 
 def test_a_broken_part_is_made_again(llmq, model, tmp_path):
     out, args = tmp_path / "q.llmq", ["--method", "gptq", *QUICK]
-    p = llmq.start("quantize", model, "-o", out, *args, "--log-level", "error")
     part = tmp_path / "q.llmq.resume/part-00002.llmq"
-    while p.poll() is None and not part.exists():
-        time.sleep(0.002)
-    p.send_signal(signal.SIGKILL)
-    p.wait()
+    with stopped(llmq, part.name, "quantize", model, "-o", out, *args, "--log-level", "error"):
+        pass
     raw = bytearray(part.read_bytes())
     raw[5000] ^= 1
     part.write_bytes(raw)
@@ -119,11 +111,11 @@ def test_a_broken_part_is_made_again(llmq, model, tmp_path):
 
 def test_interrupted_by_the_user_it_says_how_to_go_on(llmq, model, tmp_path):
     out = tmp_path / "q.llmq"
-    p = llmq.start("quantize", model, "-o", out, "--method", "gptq", "--calib-len", "64", stderr=-1)
-    while p.poll() is None and not (tmp_path / "q.llmq.resume/part-00000.llmq").exists():
-        time.sleep(0.002)
-    p.send_signal(signal.SIGINT)
-    text = p.communicate(timeout=60)[1]
+    with stopped(llmq, "part-00000.llmq", "quantize", model, "-o", out, "--method", "gptq", "--calib-len", "64",
+                 stderr=-1) as p:
+        p.send_signal(signal.SIGINT)
+        p.send_signal(signal.SIGCONT)
+        text = p.communicate()[1]
     assert p.returncode == 130 and "--resume" in text and not out.exists()
 
 

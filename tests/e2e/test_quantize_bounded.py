@@ -8,10 +8,11 @@ import resource
 import shutil
 import signal
 import struct
-import time
+import subprocess
 
 import pytest
 
+from shim import stopped
 from test_quantize import QUICK, digest, least_memory, leftovers
 
 GPTQ = ["--method", "gptq", "--no-check", *QUICK]
@@ -21,18 +22,10 @@ def part(out, n):
     return pathlib.Path(f"{out}.resume/part-{n:05}.llmq")
 
 
-def wait_for(p, path):
-    while p.poll() is None and not path.exists():
-        time.sleep(0.002)
-    assert p.poll() is None, "it ended too early for this test"
-
-
 def kill_after(llmq, model, out, n, *args):
     """Start a run and kill it once part n is there."""
-    p = llmq.start("quantize", model, "-o", out, *args, "--log-level", "error")
-    wait_for(p, part(out, n))
-    p.kill()
-    p.wait()
+    with stopped(llmq, part(out, n).name, "quantize", model, "-o", out, *args, "--log-level", "error"):
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +74,12 @@ def test_state_of_an_edited_source_is_refused(llmq, model, tmp_path):
 
 def test_two_runs_on_one_output(llmq, model, tmp_path, whole):
     out = tmp_path / "q.llmq"
-    p = llmq.start("quantize", model, "-o", out, *GPTQ, "--log-level", "error")
-    wait_for(p, part(out, 0))
-    p.send_signal(signal.SIGSTOP)
-    second = llmq("quantize", model, "-o", out, *GPTQ, code=1)
-    assert "another llmq quantize" in second.stderr and part(out, 0).exists()
-    p.send_signal(signal.SIGCONT)
-    assert p.wait() == 0 and digest(out) == whole and leftovers(tmp_path) == ["q.llmq"]
+    with stopped(llmq, part(out, 0).name, "quantize", model, "-o", out, *GPTQ, "--log-level", "error") as p:
+        second = llmq("quantize", model, "-o", out, *GPTQ, code=1)
+        assert "another llmq quantize" in second.stderr and part(out, 0).exists()
+        p.send_signal(signal.SIGCONT)
+        assert p.wait() == 0
+    assert digest(out) == whole and leftovers(tmp_path) == ["q.llmq"]
 
 
 def shorter(path):
@@ -106,12 +98,10 @@ def test_a_source_that_changes_meanwhile_is_noticed(llmq, model, tmp_path, chang
     shutil.copytree(model, src)
     weights = src / "model.safetensors"
     weights.chmod(0o644)
-    p = llmq.start("quantize", src, "-o", out, *GPTQ, "--log-level", "error", stderr=-1)
-    wait_for(p, part(out, 0))
-    p.send_signal(signal.SIGSTOP)
-    change(weights)
-    p.send_signal(signal.SIGCONT)
-    text = p.communicate(timeout=120)[1]
+    with stopped(llmq, part(out, 0).name, "quantize", src, "-o", out, *GPTQ, "--log-level", "error", stderr=-1) as p:
+        change(weights)
+        p.send_signal(signal.SIGCONT)
+        text = p.communicate()[1]
     assert p.returncode == 1 and "changed while it was read" in text and not out.exists()
 
 
@@ -137,7 +127,7 @@ def test_killed_again_and_again(llmq, model, tmp_path, whole):
         p = llmq.start("quantize", model, "-o", out, *GPTQ, "--log-level", "error")
         try:
             p.wait(timeout=rng.uniform(0.02, 1.5))
-        except Exception:
+        except subprocess.TimeoutExpired:
             p.kill()
             p.wait()
         if out.exists():

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import tempfile
 
-from harness import ROOT
+from harness import LIMIT, ROOT
 from shim import KILL_AFTER, KILL_BEFORE, TORN, Fault, Shim
 
 ARCH = ROOT / "tests/golden/arch/arcee"
@@ -149,7 +149,7 @@ class Job:
             shim.set(fault, traced)
             try:
                 p = subprocess.run([llmq.path, *self.argv], cwd=folder, env=shim.env(), capture_output=True,
-                                   text=True, errors="replace", timeout=60)
+                                   text=True, errors="replace", timeout=LIMIT)
             except subprocess.TimeoutExpired:
                 return "hangs", None, shim.hit, []
             wrong = self.wrong(llmq, folder, p, shim, fault)

@@ -11,7 +11,7 @@ import json
 
 import pytest
 
-from harness import Server
+from harness import LIMIT, Server
 from jobs import ARCH, EXHAUSTIVE
 from shim import ALLOC, NET, OPEN, READ, SHORT, THREAD, WRITE, Fault, Shim
 
@@ -26,7 +26,7 @@ MOST = 4000  # calls of one kind that a request may make: more is a loop
 
 def ask(port, url, body):
     """What came back: (status, text); text without what tells one answer from another, or None."""
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
     try:
         c.request("POST", url, json.dumps({"model": "m", "max_tokens": 4, "temperature": 0, **body}),
                   {"Content-Type": "application/json"})

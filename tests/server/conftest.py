@@ -35,11 +35,33 @@ def vocabulary():
     return Vocabulary(TINY / "tokenizer.json")
 
 
+class Gate:
+    """Draws of the script "held" wait within `with gate:` until it is opened."""
+
+    def __init__(self, path):
+        self.path = path
+        self.open()
+
+    def open(self):
+        self.path.touch()
+
+    def __enter__(self):
+        self.path.unlink()
+
+    def __exit__(self, *_):
+        self.open()
+
+
 @pytest.fixture(scope="session")
-def script_file(vocabulary, tmp_path_factory):
+def gate(tmp_path_factory):
+    return Gate(tmp_path_factory.mktemp("gate") / "gate")
+
+
+@pytest.fixture(scope="session")
+def script_file(vocabulary, gate, tmp_path_factory):
     path = tmp_path_factory.mktemp("script") / "script.json"
     path.write_text(json.dumps({"scripts": [
-        {"prompt": f"[{name}]", **{k: v for k, v in s.items() if k != "pieces"},
+        {"prompt": f"[{name}]", **{k: str(gate.path) if k == "gate" else v for k, v in s.items() if k != "pieces"},
          **({"ids": vocabulary.ids(s["pieces"])} if "pieces" in s else {})}
         for name, s in SCRIPTS.items()]}))
     return path
@@ -55,18 +77,25 @@ def server(llmq, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def scripted(scripted_llmq, script_file, tmp_path_factory):
-    """Scripted draws, a ChatML template with tools and <think>, short limits of time."""
+    """Scripted draws, a ChatML template with tools and <think>."""
     folder = tmp_path_factory.mktemp("scripted")
     template = (ROOT / "tests/golden/templates/think-namespace.jinja").read_text()
     template = ("{%- if messages|length > 1 and messages[1].role == 'system' %}"
                 "{{- raise_exception('one system message only') }}{%- endif %}" + template)
     with Server(scripted_llmq, with_template(folder / "chatml", template), "--test-script",
-                     script_file, "--test-ping", 0.3, "--test-head", 1, "--test-body", 1,
-                     "--request-timeout", 8, "--max-num-batched-tokens", 64, "--stall-timeout", 1,
+                     script_file, "--test-ping", 0.3, "--max-num-batched-tokens", 64,
                      "--log-level", "debug", "--access-log", folder / "access.jsonl",
                      "--scheduling-policy", "priority", "--max-num-seqs", 8,
                      log=folder / "log") as s:
         s.access_log = folder / "access.jsonl"
+        yield s
+
+
+@pytest.fixture(scope="session")
+def hasty(scripted_llmq, tmp_path_factory):
+    """A head and a body have 1 s: only for tests of that, since a client on a busy machine takes longer."""
+    with Server(scripted_llmq, TINY, "--test-head", 1, "--test-body", 1,
+                     log=tmp_path_factory.mktemp("hasty") / "log") as s:
         yield s
 
 

@@ -3,11 +3,10 @@ import json
 import pathlib
 import re
 import shutil
-import time
 
 import httpx
 
-from harness import ROOT
+from harness import LIMIT, ROOT, until
 
 TINY = ROOT / "models/novels-1m"
 MODEL = ROOT / "models/novels-6m"  # which the other is a draft for
@@ -34,11 +33,12 @@ def metric(server, name, **labels):
     return total
 
 
-def wait_metric(server, name, want, timeout=20):
-    end = time.monotonic() + timeout
-    while metric(server, name) != want:
-        assert time.monotonic() < end, f"{name} is {metric(server, name)}, not {want}"
-        time.sleep(0.02)
+def wait_metric(server, name, want):
+    until(lambda: metric(server, name) == want, lambda: f"{name} is {metric(server, name)}, not {want}")
+
+
+def http(method, url, **more):
+    return httpx.request(method, url, timeout=LIMIT, **more)
 
 
 def events_of(data):
@@ -56,7 +56,7 @@ def events_of(data):
 
 
 def stream(server, body, path="/v1/completions"):
-    with httpx.stream("POST", server.url + path, json={**body, "stream": True}, timeout=60,
+    with httpx.stream("POST", server.url + path, json={**body, "stream": True}, timeout=LIMIT,
                       headers=server.key) as r:
         data = b"".join(r.iter_bytes())
         assert r.status_code == 200, data

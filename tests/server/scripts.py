@@ -61,7 +61,7 @@ SCRIPTS = {
     "nan": {"pieces": [b"one two three"], "nan_at": 5},
     "nan at once": {"nan_at": 0},
     "slow": {"delay_ms": 40},
-    "stuck": {"delay_ms": 2500, "pieces": [b"a", END]},
+    "held": {"gate": True, "pieces": [b"a", END]},
     "think": {"pieces": [b"<think>\nTwo and two.\n</think>\n\nFour.", END]},
     "think on": {"pieces": [b"<think>\nit goes on"]},
     "no think": {"pieces": [b"<b>Four</b>.", END]},

@@ -3,13 +3,11 @@ Skipped without Playwright or Chromium."""
 import os
 import re
 import shutil
-import time
 
-import httpx
 import pytest
 
-from harness import ROOT, Server
-from helpers import TINY, USER, wait_metric
+from harness import LIMIT, ROOT, Server, until
+from helpers import TINY, USER, http, wait_metric
 
 WEB = ROOT / "runtime/web"
 CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
@@ -43,10 +41,10 @@ def test_nothing_comes_from_elsewhere_nor_becomes_markup():
     (["--web", "off"], False), (["--host", "0.0.0.0"], False), (["--host", "0.0.0.0", "--web", "on"], True)])
 def test_where_the_page_is_on(llmq, tmp_path, args, page):
     with Server(llmq, TINY, "--api-key", USER, *args, key=USER, log=tmp_path / "log") as s:
-        assert httpx.get(s.url + "/page/page.js").status_code == (200 if page else 401)
-        r = httpx.get(s.url + "/")
+        assert http("GET", s.url + "/page/page.js").status_code == (200 if page else 401)
+        r = http("GET", s.url + "/")
         assert r.status_code == (200 if page else 401)
-        r = httpx.get(s.url + "/", headers=s.key)
+        r = http("GET", s.url + "/", headers=s.key)
         assert ("<!doctype html>" if page else "/v1/chat/completions") in r.text
 
 
@@ -73,7 +71,7 @@ def open_page(browser):
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(60000)
+        page.set_default_timeout(1000 * LIMIT)
         page.on("pageerror", lambda e: wrong.append(str(e)))
         page.on("console", lambda m: wrong.append(m.text) if m.type == "error" and
                 not re.search("status of 4|'TrustedHTML'", m.text) else None)
@@ -94,6 +92,10 @@ def ask(page, text, new=False):
         page.click("#new")
     page.fill("#prompt", text)
     page.press("#prompt", "Enter")
+
+
+SAVED = """Object.keys(localStorage).some(k => k.startsWith("llmq.chat.") &&
+    JSON.parse(localStorage[k]).messages.some(m => m.pending && m.content.length > 20))"""
 
 
 def last(page):
@@ -139,7 +141,7 @@ def test_stop_and_reload_in_an_answer(scripted, open_page):
     for leave in (lambda: page.click("#stop"), page.reload):
         ask(page, "Tell [slow]", new=True)
         page.wait_for_selector(".assistant .text p:text-matches('.{21}')")
-        page.wait_for_timeout(600)  # it is saved twice a second
+        until(lambda: page.evaluate(SAVED))  # it is, twice a second
         leave()
         last(page).locator(".usage").wait_for()
         assert last(page).locator(".usage").inner_text() == "stopped"
@@ -205,10 +207,8 @@ def test_live_figures_and_keys_of_the_keyboard(server, open_page):
     first = page.locator(".chart").first
     assert first.locator("h2").inner_text() == "처리량 (토큰/초)"
     for title in ("처리량", "기계 한계"):  # the line rises from the chart's floor, whichever reading saw it
-        line, end = page.locator(".chart", has_text=title).locator("polyline.a"), time.monotonic() + 60
-        while not any(float(p.split(",")[1]) < 87.9 for p in line.get_attribute("points").split()):
-            assert time.monotonic() < end, title
-            time.sleep(0.1)
+        line = page.locator(".chart", has_text=title).locator("polyline.a")
+        until(lambda: any(float(p.split(",")[1]) < 87.9 for p in line.get_attribute("points").split()), lambda: title)
     assert re.search(r"생성 [\d.,]+ 토큰/초", first.locator("svg").get_attribute("aria-label"))
     page.select_option("#language", "en")
     assert first.locator("h2").inner_text() == "Throughput (tokens/s)"

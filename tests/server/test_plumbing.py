@@ -6,19 +6,18 @@ import signal
 import socket
 import time
 
-import httpx
 import openai
 import pytest
 
-from harness import Server
-from helpers import ADMIN, SECOND, TINY, USER
+from harness import LIMIT, Server, until
+from helpers import ADMIN, SECOND, TINY, USER, http, metric
 
 case = pytest.mark.case
 
 
-def raw(server, data, close=True, timeout=10):
+def raw(server, data):
     """Send bytes, read until the server closes; the connection is asked to close by the caller."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=timeout) as s:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as s:
         s.sendall(data)
         out = b""
         while part := s.recv(65536):
@@ -44,7 +43,7 @@ def test_models_are_listed(server, client, ask):
 @case("C04", "C06", "C07")
 def test_operations_answer(server, llmq):
     assert server.get("/health").status == 200
-    assert httpx.head(server.url + "/health").status_code == 200
+    assert http("HEAD", server.url + "/health").status_code == 200
     assert json.loads(server.get("/ready").read())["status"] == "ready"
     version = json.loads(server.get("/version").read())["version"]
     assert llmq("--version").stdout.split()[-1] == version
@@ -71,24 +70,20 @@ def test_operations_answer(server, llmq):
 @case("C05")
 def test_ready_tells_what_it_waits_for(scripted_llmq, tmp_path, ask):
     """Before the model is there, and when it is; what comes after it is in the tests of C117."""
-    s = Server(scripted_llmq, TINY, "--test-load", 5, log=tmp_path / "log")
+    gate = tmp_path / "gate"
+    s = Server(scripted_llmq, TINY, "--test-load", gate, log=tmp_path / "log")
     try:
-        end = time.monotonic() + 5
-        while True:
-            try:
-                r = s.get("/ready")
-                break
-            except OSError:
-                assert time.monotonic() < end
-                time.sleep(0.05)
+        r = s.get("/ready")
         body = json.loads(r.read())
         assert r.status == 503 and body["status"] == "loading" and body["reason"]
         assert s.get("/health").status == 200
         r = s.post("/v1/completions", {"prompt": "a"})
         assert r.headers["Retry-After"]
         ask.check_error(r, 503, code="loading", type="service_unavailable_error")
+        gate.touch()
         assert json.loads(s.wait_ready().get("/ready").read())["status"] == "ready"
     finally:
+        gate.touch()
         s.stop()
 
 
@@ -99,7 +94,7 @@ def test_paths_and_methods(server, ask):
                                 ("POST", "/v1/models", "GET, HEAD"),
                                 ("GET", "/v1/completions", "POST"),
                                 ("DELETE", "/health", "GET, HEAD")):
-        r = httpx.request(method, server.url + path)
+        r = http(method, server.url + path)
         assert r.status_code == 405 and r.headers["allow"] == allow, (method, path)
         assert r.json()["error"]["type"] == "invalid_request_error"
 
@@ -107,19 +102,19 @@ def test_paths_and_methods(server, ask):
 @case("C09")
 def test_cors_is_off_unless_asked_for(server, keyed):
     ask = {"Origin": "https://good.example", "Access-Control-Request-Method": "POST"}
-    r = httpx.options(server.url + "/v1/completions", headers=ask)
+    r = http("OPTIONS", server.url + "/v1/completions", headers=ask)
     assert r.status_code == 405 and "access-control-allow-origin" not in r.headers
-    r = httpx.options(keyed.url + "/v1/completions", headers=ask)
+    r = http("OPTIONS", keyed.url + "/v1/completions", headers=ask)
     assert r.status_code == 204 and r.headers["vary"] == "Origin"
     assert r.headers["access-control-allow-origin"] == "https://good.example"
     assert "POST" in r.headers["access-control-allow-methods"]
     assert "authorization" in r.headers["access-control-allow-headers"].lower()
     assert "access-control-allow-credentials" not in r.headers
-    r = httpx.get(keyed.url + "/v1/models", headers={"Origin": "https://good.example", **keyed.key})
+    r = http("GET", keyed.url + "/v1/models", headers={"Origin": "https://good.example", **keyed.key})
     assert r.status_code == 200
     assert r.headers["access-control-allow-origin"] == "https://good.example"
     for headers in ({**ask, "Origin": "https://evil.example"}, {"Origin": "null"}, {}):
-        r = httpx.options(keyed.url + "/v1/completions", headers=headers)
+        r = http("OPTIONS", keyed.url + "/v1/completions", headers=headers)
         assert r.status_code == 401 and "access-control-allow-origin" not in r.headers
 
 
@@ -141,7 +136,7 @@ def test_http_1_0_and_hosts(server):
 @case("C12")
 def test_expect_continue(server):
     body = b'{"prompt": "a", "max_tokens": 1, "user": "%s"}' % (b"u" * (1 << 20))
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as s:
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                   b"Expect: 100-continue\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
                   % len(body))
@@ -173,16 +168,15 @@ def test_request_ids_come_back(scripted):
     for bad in ("a b", "a\"b", "x" * 129, ""):
         got = scripted.get("/health", headers={"X-Request-Id": bad}).headers["X-Request-Id"]
         assert got.startswith("req-") and got != bad
-    end = time.monotonic() + 5
-    while "abc-1.2" not in scripted.access_log.read_text():
-        assert time.monotonic() < end
+    until(lambda: "abc-1.2" in scripted.access_log.read_text())
 
 
 @case("C16", "C17")
 def test_answers_are_named(server, ask):
+    began = int(time.time())
     one, two = (ask.complete(server, "a", max_tokens=1) for _ in range(2))
     assert one["id"] != two["id"] and one["id"].startswith("cmpl-")
-    assert abs(one["created"] - time.time()) <= 5
+    assert began <= one["created"] <= time.time()
     events = ask.stream(server, {"prompt": "a", "max_tokens": 4, "ignore_eos": True})
     assert len({(e["id"], e["created"]) for e in events}) == 1
     prints = {x["system_fingerprint"] for x in (one, two, *events)}
@@ -216,25 +210,25 @@ def test_wrong_keys(keyed, ask):
 def test_right_keys(keyed):
     for headers in ({"Authorization": f"Bearer {USER}"}, {"Authorization": f"bearer {SECOND}"},
                     {"X-Api-Key": SECOND}, {"X-Api-Key": ADMIN}):
-        assert httpx.get(keyed.url + "/v1/models", headers=headers).status_code == 200, headers
+        assert http("GET", keyed.url + "/v1/models", headers=headers).status_code == 200, headers
 
 
 @case("C20")
 def test_paths_want_a_key_unless_they_are_open(keyed, ask):
     for path in ("/health", "/ready", "/", "/page/page.js"):
-        assert httpx.get(keyed.url + path).status_code == 200
+        assert http("GET", keyed.url + path).status_code == 200
     for path in ("/v1/models", "/v1/models/org/tiny", "/metrics", "/load", "/version", "/nope"):
-        assert httpx.get(keyed.url + path).status_code == 401, path
+        assert http("GET", keyed.url + path).status_code == 401, path
     for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
-        assert httpx.post(keyed.url + path, json={}).status_code == 401, path
-    assert httpx.delete(keyed.url + "/v1/requests/x").status_code == 401
+        assert http("POST", keyed.url + path, json={}).status_code == 401, path
+    assert http("DELETE", keyed.url + "/v1/requests/x").status_code == 401
 
 
 @case("C21")
 def test_users_are_no_administrators(keyed, ask):
-    r = httpx.delete(keyed.url + "/v1/requests/x", headers=keyed.key)
+    r = http("DELETE", keyed.url + "/v1/requests/x", headers=keyed.key)
     assert r.status_code == 403 and r.json()["error"]["type"] == "permission_error"
-    r = httpx.delete(keyed.url + "/v1/requests/x", headers={"Authorization": f"Bearer {ADMIN}"})
+    r = http("DELETE", keyed.url + "/v1/requests/x", headers={"Authorization": f"Bearer {ADMIN}"})
     assert r.status_code == 404 and r.json()["error"]["code"] == "request_not_found"
 
 
@@ -252,18 +246,15 @@ def test_no_spelling_of_a_path_goes_around_the_keys(keyed):
 @case("C23")
 def test_keys_are_read_again(keyed):
     def status(key):
-        return httpx.get(keyed.url + "/v1/models", headers={"X-Api-Key": key}).status_code
+        return http("GET", keyed.url + "/v1/models", headers={"X-Api-Key": key}).status_code
 
     def wait(key, want):
-        end = time.monotonic() + 10
-        while status(key) != want:
-            assert time.monotonic() < end, (key, want)
-            time.sleep(0.05)
+        until(lambda: status(key) == want, lambda: (key, want))
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(keyed.post_json, "/v1/completions",
                               {"prompt": "a", "max_tokens": 900, "ignore_eos": True},
                               headers={"Authorization": f"Bearer {SECOND}"})
-        time.sleep(0.1)
+        until(lambda: metric(keyed, "vllm:num_requests_running") or running.done())  # its key was looked at
         keyed.key_file.write_text("sk-new\n")
         keyed.process.send_signal(signal.SIGHUP)
         wait("sk-new", 200)
@@ -271,10 +262,7 @@ def test_keys_are_read_again(keyed):
         assert running.result()["usage"]["completion_tokens"] == 900
     keyed.key_file.write_text("# none\n")  # what is wrong changes nothing
     keyed.process.send_signal(signal.SIGHUP)
-    end = time.monotonic() + 10
-    while "what was stays" not in keyed.output():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: "what was stays" in keyed.output())
     assert status("sk-new") == 200
     keyed.key_file.write_text(SECOND)
     keyed.process.send_signal(signal.SIGHUP)

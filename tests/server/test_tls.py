@@ -4,15 +4,14 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
 import urllib.error
 import urllib.request
 
 import httpx
 import pytest
 
-from harness import Server
-from helpers import TINY, events_of, metric
+from harness import LIMIT, Server, until
+from helpers import TINY, events_of, metric, wait_metric
 
 
 def make_certificate(folder):
@@ -35,7 +34,6 @@ class TlsServer(Server):
     def __init__(self, llmq, model, folder, *args, **more):
         super().__init__(llmq, model, "--ssl-certfile", folder / "cert.pem", "--ssl-keyfile",
                          folder / "key.pem", *args, **more)
-        self.url = f"https://127.0.0.1:{self.port}"
         self.context = ssl.create_default_context(cafile=folder / "cert.pem")
 
     def _open(self, request, timeout):
@@ -46,16 +44,15 @@ class TlsServer(Server):
 
 
 @pytest.fixture(scope="module")
-def tls(scripted_llmq, certificate, tmp_path_factory):
-    with TlsServer(scripted_llmq, TINY, certificate, "--test-head", 1, "--test-ping", 0.3,
-                   log=tmp_path_factory.mktemp("tls-log") / "log") as s:
+def tls(scripted_llmq, certificate, script_file, tmp_path_factory):
+    with TlsServer(scripted_llmq, TINY, certificate, "--test-script", script_file, log=tmp_path_factory.mktemp("tls-log") / "log") as s:
         yield s
 
 
 def test_answers_and_streams(tls):
     body = {"prompt": "The sea", "max_tokens": 40, "temperature": 0, "ignore_eos": True}
     whole = tls.post_json("/v1/completions", body)["choices"][0]["text"]
-    with httpx.Client(verify=tls.context) as client:
+    with httpx.Client(timeout=LIMIT, verify=tls.context) as client:
         with client.stream("POST", tls.url + "/v1/completions", json={**body, "stream": True}) as r:
             events = events_of(b"".join(r.iter_bytes()))
         assert "".join(e["choices"][0]["text"] for e in events) == whole
@@ -68,19 +65,14 @@ def test_a_client_that_leaves(tls):
     with tls.context.wrap_socket(socket.create_connection(("127.0.0.1", tls.port)),
                                  server_hostname="localhost") as s:
         s.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n'
-                  b'Content-Length: 60\r\n\r\n' + b'{"prompt": "a", "max_tokens": 900, "ignore_eos": true}'.ljust(60))
-        end = time.monotonic() + 10
-        while metric(tls, "vllm:num_requests_running") != 1:
-            assert time.monotonic() < end
-    end = time.monotonic() + 10
-    while metric(tls, "vllm:num_requests_running") or not metric(tls, "llmq:http_clients_gone_total"):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+                  b'Content-Length: 60\r\n\r\n' + b'{"prompt": "[slow]", "max_tokens": 900, "ignore_eos": true}'.ljust(60))
+        wait_metric(tls, "vllm:num_requests_running", 1)
+    until(lambda: not metric(tls, "vllm:num_requests_running") and metric(tls, "llmq:http_clients_gone_total"))
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-def test_what_is_no_tls(tls):
-    with socket.create_connection(("127.0.0.1", tls.port), timeout=10) as s:
+def test_what_is_no_tls(scripted_llmq, tls, certificate, tmp_path):
+    with socket.create_connection(("127.0.0.1", tls.port), timeout=LIMIT) as s:
         s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"HTTP/1.1" not in s.recv(4096)
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -88,15 +80,16 @@ def test_what_is_no_tls(tls):
     old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
     old.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.raises((ssl.SSLError, ConnectionError)), \
-            socket.create_connection(("127.0.0.1", tls.port), timeout=10) as s:
+            socket.create_connection(("127.0.0.1", tls.port), timeout=LIMIT) as s:
         old.wrap_socket(s)
-    with tls.context.wrap_socket(socket.create_connection(("127.0.0.1", tls.port), timeout=10),
-                                 server_hostname="localhost") as s:
-        s.sendall(b"GET /health HTTP/1.1\r\nX: ")  # never ends: cut, and no plain text among the records
-        with pytest.raises((ssl.SSLEOFError, ConnectionError)):
-            assert s.recv(4096) == b""
-            raise ConnectionError
     assert tls.get("/health").status == 200
+    with TlsServer(scripted_llmq, TINY, certificate, "--test-head", 2, log=tmp_path / "log") as hasty, \
+            pytest.raises((ssl.SSLError, ConnectionError)), \
+            tls.context.wrap_socket(socket.create_connection(("127.0.0.1", hasty.port), timeout=LIMIT),
+                                    server_hostname="localhost") as s:
+        s.sendall(b"GET /health HTTP/1.1\r\nX: ")  # never ends: cut, and no plain text among the records
+        assert s.recv(4096) == b""
+        raise ConnectionError
 
 
 def served(port):
@@ -112,7 +105,7 @@ def test_a_certificate_is_exchanged_while_it_runs(llmq, certificate, tmp_path):
     with TlsServer(llmq, TINY, folder, log=tmp_path / "log") as s:
         old = served(s.port)
         assert old.strip() == (folder / "cert.pem").read_text().strip()
-        with httpx.Client(verify=s.context) as open_before:
+        with httpx.Client(timeout=LIMIT, verify=s.context) as open_before:
             assert open_before.get(s.url + "/health").status_code == 200
             shutil.copy(other / "cert.pem", folder)  # the old key does not fit it
             hang_up(s, "what was stays")
@@ -124,16 +117,13 @@ def test_a_certificate_is_exchanged_while_it_runs(llmq, certificate, tmp_path):
             assert open_before.get(s.url + "/health").status_code == 200
         with pytest.raises(ssl.SSLCertVerificationError), socket.create_connection(("127.0.0.1", s.port)) as c:
             s.context.wrap_socket(c, server_hostname="localhost")
-        with httpx.Client(verify=ssl.create_default_context(cafile=other / "cert.pem")) as now:
+        with httpx.Client(timeout=LIMIT, verify=ssl.create_default_context(cafile=other / "cert.pem")) as now:
             assert now.get(s.url + "/health").status_code == 200
 
 
 def hang_up(s, word):
     s.process.send_signal(signal.SIGHUP)
-    end = time.monotonic() + 20
-    while word not in s.output():
-        assert time.monotonic() < end, s.output()
-        time.sleep(0.02)
+    until(lambda: word in s.output(), s.output)
 
 
 def test_the_terminal_as_a_client(llmq, tls):
@@ -151,5 +141,5 @@ def test_files_that_are_none(llmq, certificate, tmp_path):
             (["--ssl-certfile", cert, "--ssl-keyfile", tmp_path / "none"], 3, "none"),
             (["--ssl-certfile", text, "--ssl-keyfile", key], 3, "TLS did not start"),
             (["--ssl-certfile", cert, "--ssl-keyfile", cert], 3, "TLS did not start")]:
-        p = llmq("serve", TINY, "--port", 0, *args, code=None, timeout=20)
+        p = llmq("serve", TINY, "--port", 0, *args, code=None)
         assert p.returncode == code and says in p.stderr, (args, p.returncode, p.stderr)

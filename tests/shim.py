@@ -1,4 +1,5 @@
 """The other side of tests/fault.c: the file that says which calls count and what happens at the n-th."""
+import contextlib
 import dataclasses
 import errno
 import mmap
@@ -6,14 +7,15 @@ import os
 import pathlib
 import struct
 import subprocess
+import tempfile
 
 from harness import ROOT
 
 LIBRARY = ROOT / os.environ.get("BUILD", "build") / "tests/fault.so"
 ALLOC, OPEN, READ, WRITE, CHANGE, NET, THREAD = (1 << i for i in range(7))
-SHORT, KILL_BEFORE, KILL_AFTER, TORN = -1, -2, -3, -4
-ACTIONS = {SHORT: "short", KILL_BEFORE: "killed before", KILL_AFTER: "killed after", TORN: "torn"}
-CONTROL = struct.Struct("<IiQIIQI28s")  # struct control
+SHORT, KILL_BEFORE, KILL_AFTER, TORN, STOP_AFTER = -1, -2, -3, -4, -5
+ACTIONS = {SHORT: "short", KILL_BEFORE: "killed before", KILL_AFTER: "killed after", TORN: "torn", STOP_AFTER: "stopped after"}
+CONTROL = struct.Struct("<IiQIIQI28s64s")  # struct control
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Fault:
     action: int = 0  # an errno, or one of the above
     at: int = 0
     stays: bool = False
+    named: str = ""  # only changes that give a file this name count
 
     def __str__(self):
         what = ACTIONS.get(self.action) or errno.errorcode.get(self.action, "counted")
@@ -56,7 +59,7 @@ class Shim:
 
     def set(self, fault, traced=False):
         """From now on, counting anew."""
-        new = CONTROL.pack(0, fault.action, fault.at, fault.stays, traced, 0, 0, b"")
+        new = CONTROL.pack(0, fault.action, fault.at, fault.stays, traced, 0, 0, b"", fault.named.encode())
         self.map[:CONTROL.size] = new
         self.map[:4] = struct.pack("<I", fault.classes)
 
@@ -96,3 +99,23 @@ class Shim:
 
     def close(self):
         self.map.close()
+
+
+@contextlib.contextmanager
+def stopped(llmq, where, *args, **more):
+    """A run of llmq that has stopped itself: `where` is a Fault, or the name that it has just given a
+    file. SIGCONT lets it go on; it is killed at the end."""
+    fault = where if isinstance(where, Fault) else Fault(CHANGE, STOP_AFTER, 1, named=where)
+    with tempfile.TemporaryDirectory() as folder:
+        shim = Shim(folder)
+        shim.set(fault)
+        p = llmq.start(*args, env=shim.env(), **more)
+        try:
+            how = os.waitid(os.P_PID, p.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT).si_code
+            assert how == os.CLD_STOPPED, f"it ended before {fault}"
+            shim.off()
+            yield p
+        finally:
+            p.kill()
+            p.wait()
+            shim.close()
