@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import resource
+import select
 import shutil
 import signal
 import socket
@@ -77,31 +78,39 @@ def test_clients_that_break_off_in_every_way(scripted, ask):
     ask.canary(server)
 
 
+def is_open(s):
+    return not select.select([s], [], [], 0)[0] or s.recv(1, socket.MSG_PEEK) != b""
+
+
 def test_streams_that_are_reset_leave_no_descriptor_beside_idle_connections(scripted):
     """libmicrohttpd looks at nothing newer than its oldest idle connection: a stream that broke off
-    is freed for all that."""
-    server, before = scripted, fds(scripted)
+    is freed for all that, before the 30 s that an idle one has. (A machine that takes longer for all
+    of it does it again.)"""
     runs = post({"prompt": "a", "max_tokens": 900, "ignore_eos": True, "stream": True})
-    stays = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(32)]
-    try:
-        for s in stays:  # answered, and kept open
-            s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        for s in stays:
-            assert s.recv(12) == b"HTTP/1.1 200"
-        leave = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(24)]
-        for s in leave:  # 8 at a time run, the others sleep
-            s.sendall(runs)
-            assert s.recv(12) == b"HTTP/1.1 200"
-        for s in leave:
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            s.close()
-        end = time.monotonic() + 10
-        while fds(server) > before + len(stays) + 2:
-            assert time.monotonic() < end, (before, fds(server))
-            time.sleep(0.05)
-    finally:
-        for s in stays:
-            s.close()
+
+    def connect(n):
+        return [socket.create_connection(("127.0.0.1", scripted.port), timeout=LIMIT) for _ in range(n)]
+
+    def freed_before_idle_ones_end():
+        before, stays = fds(scripted), connect(32)
+        try:
+            for s in stays:  # answered, and kept open
+                s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            for s in stays:
+                assert s.recv(4096).startswith(b"HTTP/1.1 200")
+            leave = connect(24)
+            for s in leave:  # 8 at a time run, the others sleep
+                s.sendall(runs)
+                assert s.recv(12) == b"HTTP/1.1 200"
+            for s in leave:
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                s.close()
+            until(lambda: fds(scripted) <= before + len(stays) + 2, lambda: f"{before} {fds(scripted)}")
+            return all(is_open(s) for s in stays)
+        finally:
+            for s in stays:
+                s.close()
+    until(freed_before_idle_ones_end)
 
 
 def test_a_server_that_is_stopped_for_a_while_goes_on(server, ask):
