@@ -156,7 +156,8 @@ static void take_finish(gen_choice *c, const eng_event *e)
     c->stop_id = e->stop_id;
     for (int i = 0; e->stop_string && i < g->p.n_stop; i++)
         if (strcmp(g->p.stop[i], e->stop_string) == 0) c->stop_string = g->p.stop[i];
-    if (e->finish == ENG_ERROR && e->no_answer) { /* what the request bans is its own affair */
+    if (e->finish == ENG_ERROR &&
+        e->status == LQ_ENOENT) { /* what the request bans is its own affair */
         api_fail(&why, g->p.beams ? width_param(&g->p) : NULL, "no_answer", "%s", e->error);
         fail(g, &why);
     } else if (e->finish == ENG_ERROR) {
@@ -412,6 +413,9 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
         api_fail(e, width_param(p), "unsupported_value", "%s", err.msg);
     } else if (s == LQ_EVALUE) {
         api_fail(e, prompt_param(g->kind), "context_length_exceeded", "%s", err.msg);
+    } else if (s == LQ_EDEVICE) {
+        api_fail(e, NULL, "device_lost", "%s", err.msg);
+        e->status = 503;
     } else {
         api_fail(e, NULL, "overloaded", "too many requests are waiting; try again later");
         e->status = 503;

@@ -51,6 +51,8 @@ void api_get_ready(void *app, http_req *r)
         reply_status(r, 503, "loading", "the model is being loaded");
     else if (state == API_DRAINING)
         reply_status(r, 503, "draining", "the server is shutting down");
+    else if (s.lost)
+        reply_status(r, 503, "lost", s.why.msg);
     else if (s.last_step_age > a->o.stall_seconds)
         reply_status(r, 503, "stalled", "requests are running and no step has ended for too long");
     else

@@ -97,7 +97,10 @@ lq_status eng_submit(engine *e, const eng_request *r, eng_sink sink, void *user,
     s->sink = sink;
     s->user = user;
     pthread_mutex_lock(&e->lock);
-    if (e->draining || e->closing) {
+    if (e->stats.lost) {
+        *err = e->stats.why;
+        st = LQ_EDEVICE;
+    } else if (e->draining || e->closing) {
         st = lq_fail(err, LQ_EBUSY, "the engine is shutting down");
     } else if (e->n_live >= e->o.max_seqs + e->o.queue) {
         st = lq_fail(err, LQ_EBUSY, "the queue is full: %lld requests", (long long)e->n_live);
@@ -208,7 +211,7 @@ static void send_end(seq *s, eng_event ev, eng_finish how)
     }
     if (how == ENG_ERROR) {
         ev.error = s->err.msg;
-        ev.no_answer = s->status == LQ_ENOENT;
+        ev.status = s->status ? s->status : LQ_EVALUE;
     }
     s->sink(s->user, &ev);
 }
@@ -490,6 +493,10 @@ static void step(engine *e)
         take_result(e, e->sched.planned[i]);
     pthread_mutex_lock(&e->lock);
     publish(e);
+    if (st == LQ_EDEVICE && !e->stats.lost) {
+        e->stats.lost = true;
+        e->stats.why = err;
+    }
     e->stats.steps++;
     e->stats.rows += (uint64_t)computed;
     e->stats.logit_rows += (uint64_t)rows;

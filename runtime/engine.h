@@ -93,7 +93,8 @@ typedef struct {
     const char *stop_string; /* which stop string matched, or NULL */
     int32_t stop_id;         /* which stop id (not EOS), or -1 */
     const char *error;       /* ENG_ERROR */
-    bool no_answer; /* ENG_ERROR: what the request bans leaves none; nothing else is wrong */
+    lq_status status; /* ENG_ERROR: LQ_ENOENT where what the request bans leaves no answer and
+                         nothing else is wrong; LQ_EDEVICE: the device is lost */
 } eng_event;
 
 /* Called on the engine thread: must be quick and never call back into the engine except eng_cancel.
@@ -154,6 +155,8 @@ typedef struct {
     uint64_t right_at[15];           /* [SPEC_MAX] by place: the first guess, the second, ... */
     double
         last_step_age; /* seconds since the last finished step while something runs; 0 when idle */
+    bool lost; /* the device has failed: what ran has ended with an error, nothing will run */
+    lq_err why;
 } eng_stats;
 
 typedef struct engine engine;
@@ -164,7 +167,7 @@ lq_status eng_open(engine **e, const model *m, const tok_tokenizer *tok, pool *p
 void eng_close(engine *e);
 const eng_opts *eng_options(const engine *e); /* with the defaults filled in */
 /* *id is written before the first event. LQ_EBUSY: queue full or draining; LQ_EVALUE: can never run
- * (too long, bad id; err says both numbers). */
+ * (too long, bad id; err says both numbers); LQ_EDEVICE: the device is lost. */
 lq_status eng_submit(engine *e, const eng_request *r, eng_sink sink, void *user, uint64_t *id,
                      lq_err *err);
 void eng_cancel(engine *e,

@@ -100,6 +100,7 @@ typedef struct {
     int64_t n_ids, cap_ids;
     int64_t n_prompt;
     eng_finish finish;
+    lq_status status;
     int32_t stop_id;
     char stop_string[256], error[512];
     double t_first, t_last;
@@ -157,6 +158,7 @@ static void take(void *user, const eng_event *e)
     a->n_prompt = e->n_prompt;
     if (e->finish) {
         a->finish = e->finish;
+        a->status = e->status == LQ_EDEVICE ? LQ_EDEVICE : LQ_EVALUE;
         a->stop_id = e->stop_id;
         if (e->stop_string) snprintf(a->stop_string, sizeof a->stop_string, "%s", e->stop_string);
         if (e->error) snprintf(a->error, sizeof a->error, "%s", e->error);
@@ -335,7 +337,7 @@ static cJSON *document(const answer *a, const timings *t)
 
 static lq_status report(const cmd_ctx *c, const answer *a, const timings *t, lq_err *err)
 {
-    if (a->finish == ENG_ERROR) return lq_fail(err, LQ_EVALUE, "%s", a->error);
+    if (a->finish == ENG_ERROR) return lq_fail(err, a->status, "%s", a->error);
     if (a->finish == ENG_CANCELLED) return lq_fail(err, LQ_EINTR, "interrupted");
     if (a->oom) return lq_fail(err, LQ_ENOMEM, "no memory for the answer");
     if (c->json) return cmd_print_json(document(a, t), err);

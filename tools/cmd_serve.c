@@ -324,13 +324,18 @@ static void say_state(serve *v)
              (long long)h.connections, (long long)h.open);
 }
 
-static void wait_for_stop(serve *v, const cmd_ctx *c)
+/* Until a signal, or, LQ_EDEVICE, until the device has failed. */
+static lq_status wait_for_stop(serve *v, const cmd_ctx *c, lq_err *err)
 {
+    eng_stats s;
     while (!lq_stopped(c->job)) { /* any thread may have taken the signal: look now and then */
         nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
         if (ops_hangup()) reload(v);
         if (ops_dump()) say_state(v);
+        eng_stats_get(lm_engine(v->l), &s);
+        if (s.lost) return lq_fail(err, LQ_EDEVICE, "%s", s.why.msg);
     }
+    return LQ_OK;
 }
 
 /* ---- end ---- */
@@ -386,8 +391,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = isolate(&v, err);
     if (!s) s = listen_first(&v, err);
     if (!s) s = load(&v, c, err);
-    if (!s) wait_for_stop(&v, c);
-    if (!s) drain(&v);
+    const bool served = !s;
+    if (served) s = wait_for_stop(&v, c, err);
+    if (served) drain(&v);
     close_all(&v);
     return s;
 }

@@ -95,3 +95,16 @@ def test_run_and_serve_work_there(gpu, llmq, tmp_path):
                                             "temperature": 0, "ignore_eos": True})
         assert r["usage"]["completion_tokens"] == 3
     assert re.search(r"^ready: .*, device emulated$", (tmp_path / "log").read_text(), re.M)
+
+
+def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):
+    lost = dict(os.environ, LLMQ_EMULATED_LAUNCHES="60")
+    p = gpu("run", ARCH / "arcee", "--ids", IDS, "-n", "50", "--ignore-eos", "--device", "cuda", code=1, env=lost)
+    assert "the device is lost" in p.stderr
+    with Server(gpu, ARCH / "arcee", "--device", "cuda", log=tmp_path / "log", env=lost) as s:
+        name = json.load(s.get("/v1/models"))["data"][0]["id"]
+        body = {"model": name, "prompt": [3, 1, 4, 1, 5], "max_tokens": 50, "temperature": 0, "ignore_eos": True}
+        r = s.post("/v1/completions", body)
+        assert r.status == 500 and "the device is lost" in json.load(r)["error"]["message"]
+        assert s.process.wait(timeout=60) == 1
+    assert re.search(r"^llmq: serve: .*the device is lost", (tmp_path / "log").read_text(), re.M)

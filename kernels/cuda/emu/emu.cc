@@ -390,6 +390,11 @@ static bool make_room(int threads)
 
 cudaError_t launch(dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx)
 {
+    if (emu_launches == 0) {
+        snprintf(failure, sizeof failure, "the device is lost");
+        return cudaGetLastError();
+    }
+    emu_launches--;
     const size_t threads = (size_t)block.x * block.y * block.z;
     if (threads < 1 || threads > MAX_THREADS || dynamic > SHARED_MAX || !grid.x || !grid.y ||
         !grid.z || grid.y > 65535 || grid.z > 65535 || !make_room((int)threads)) {
@@ -444,7 +449,7 @@ void cu_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2], const cha
 /* ---- the runtime's interface ---- */
 using namespace emu;
 
-size_t emu_memory = (size_t)1 << 30;
+size_t emu_memory = (size_t)1 << 30, emu_launches = SIZE_MAX;
 
 cudaError_t cudaDriverGetVersion(int *v)
 {

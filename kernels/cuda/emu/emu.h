@@ -49,6 +49,7 @@ struct dim3 {
 };
 
 extern "C" size_t emu_memory; /* of the device, in bytes; may be set before anything is allocated */
+extern "C" size_t emu_launches; /* after so many the device is lost: every launch fails */
 
 /* ---- the part of the runtime's interface that dev.cu uses ---- */
 typedef int cudaError_t;
