@@ -20,6 +20,7 @@ usage: make bench-quality          all of these can be set in front: MODELS=... 
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def beside(rows, model, method, bits, bpw):
 
 def methods_here():
     p = subprocess.run(["./llmq", "quantize", "x", "-m", "?"], capture_output=True, text=True)
-    return [m for m in setting("METHODS", "rtn gptq awq hqq nf4 auto") if m in p.stderr.replace(",", " ").split()]
+    return [m for m in setting("METHODS", "rtn gptq awq hqq nf4 auto") if m in re.findall(r"\w+", p.stderr)]
 
 
 def runs(widths):

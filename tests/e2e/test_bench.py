@@ -1,5 +1,6 @@
 """llmq bench: the keys of its JSON, the table, wrong usage. No figure is judged: machines differ."""
 import hashlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -174,6 +175,15 @@ def test_bench_quality_prints_and_keeps_a_row_for_each_text(llmq, draft, text, t
         [("rtn", 4, 128, "few"), ("rtn", 3, 64, "few")]
     assert 0 < rows[0]["kl"] < rows[1]["kl"] and len(p.stdout.splitlines()) == 4
     assert len(kept.with_suffix(".tsv").read_text().splitlines()) == 3
+
+
+def test_bench_quality_knows_every_method_of_this_build(monkeypatch):
+    spec = importlib.util.spec_from_file_location("bench_quality", ROOT / "tools/bench-quality.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("METHODS", raising=False)
+    assert script.methods_here() == ["rtn", "gptq", "awq", "hqq", "nf4", "auto"]
 
 
 FAKE_BENCH = """#!/bin/sh
