@@ -94,12 +94,17 @@ static lq_status config(cJSON *q, conv_plan *p, lq_err *err)
 {
     const qt_scheme *common = &commonest(p)->scheme;
     const int64_t group = layout_by_row(p) ? -1 : common->group;
-    bool act_order = false, three = false;
+    bool act_order = false, three = false, zeros = false;
     (void)err;
     for (size_t i = 0; i < p->n; i++) {
         act_order = act_order || (p->w[i].quantized && p->w[i].scheme.irregular);
         three = three || (p->w[i].quantized && p->w[i].scheme.bits == 3);
+        zeros = zeros || (p->w[i].quantized && p->w[i].scheme.zero != QT_ZERO_NONE);
     }
+    if (p->variant == V1 && zeros && !three)
+        snprintf(p->note, sizeof p->note,
+                 "GPTQModel loads zero points of version 1 from its own files alone; those of "
+                 "gptq_v2 it loads");
     if (p->variant == V1 && three) {
         p->variant = V2;
         snprintf(p->note, sizeof p->note,

@@ -139,6 +139,7 @@ lq_status hf_take(hf_quant *h, const char *module, const char *suffix, bool requ
         return lq_fail(err, LQ_ESHAPE, "tensor '%.100s%s': expected elements, found none", module,
                        suffix);
     h->used[*t - h->s->tensors] = true;
+    if (h->n_taken < LQ_COUNT(h->taken)) h->taken[h->n_taken++] = (*t)->raw;
     return LQ_OK;
 }
 
@@ -169,6 +170,8 @@ lq_status hf_make(hf_quant *h, const char *module, const char *suffix, const qt_
         return lq_fail(err, LQ_ENOMEM, "tensor '%.100s': out of memory", name);
     if (record) memcpy(record, from, from_bytes);
     lq_status st = src_make(h->s, t, fill, record, err);
+    if (!st) st = src_made_from(h->s, t, h->taken, h->n_taken, err);
+    h->n_taken = 0;
     if (!st) h->n_made++;
     return st;
 }

@@ -18,7 +18,9 @@ typedef struct {
     bool *used;       /* [s->n_tensors] taken by a weight */
     src_tensor *made; /* weights made so far */
     size_t n_made;    /* at most one per stored tensor */
-    bool no_memory;   /* a name could not be made: whatever was read is incomplete */
+    qt_span taken[8]; /* bytes of the parts of the next weight; more are not counted */
+    size_t n_taken;
+    bool no_memory; /* a name could not be made: whatever was read is incomplete */
 } hf_quant;
 
 typedef lq_status hf_reader(hf_quant *h, lq_err *err);

@@ -149,7 +149,9 @@ static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
     stored *from = lq_push(&s->arena, sizeof *from);
     if (!from) return lq_fail(err, LQ_ENOMEM, "out of memory");
     *from = (stored){ g->type, g->data, heads, offset };
+    const qt_span span = { g->data, g->bytes };
     lq_status st = src_make(s, t, fill, from, err);
+    if (!st) st = src_made_from(s, t, &span, 1, err);
     if (!st && grows)
         st = src_note(s, err,
                       "%s blocks are expanded, without loss, to %d-bit codes with a scale "

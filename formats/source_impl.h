@@ -75,6 +75,9 @@ typedef void src_fill_fn(void *const w[QT_N_PLANES], const qt_tensor *t, const v
 /* t has its name, dims, and in t->t scheme, N, K and the planes that are views; the others are left
  * to `fill` (NULL: there are none). Errors: as qt_check; LQ_ESHAPE: a view of another size. */
 lq_status src_make(src_source *s, src_tensor *t, src_fill_fn *fill, const void *from, lq_err *err);
+/* After src_make: the stored bytes that `fill` reads for this tensor and no other; src_unload drops
+ * their pages. LQ_ENOMEM. */
+lq_status src_made_from(src_source *s, src_tensor *t, const qt_span *reads, size_t n, lq_err *err);
 /* After the last src_make, with s->tensors in its final order. */
 lq_status src_make_room(src_source *s, lq_err *err);
 void src_free_room(src_source *s);

@@ -17,6 +17,8 @@ struct src_made {
     const void *from;
     size_t off, bytes; /* in the region; whole pages */
     int users;         /* under the lock; > 0: filled */
+    qt_span *reads;    /* in the arena; what fill reads of the files */
+    size_t n_reads;
 };
 
 struct src_region {
@@ -45,6 +47,16 @@ lq_status src_make(src_source *s, src_tensor *t, src_fill_fn *fill, const void *
     t->made = lq_push(&s->arena, sizeof *t->made);
     if (!t->made) return lq_fail(err, LQ_ENOMEM, "tensor '%.100s': out of memory", t->name);
     *t->made = (src_made){ .fill = fill, .from = from, .bytes = lq_round_up(room, PAGE) };
+    return LQ_OK;
+}
+
+lq_status src_made_from(src_source *s, src_tensor *t, const qt_span *reads, size_t n, lq_err *err)
+{
+    if (!t->made) return LQ_OK;
+    t->made->reads = lq_push(&s->arena, (n + 1) * sizeof *reads);
+    if (!t->made->reads) return lq_fail(err, LQ_ENOMEM, "tensor '%.100s': out of memory", t->name);
+    memcpy(t->made->reads, reads, n * sizeof *reads);
+    t->made->n_reads = n;
     return LQ_OK;
 }
 
@@ -106,8 +118,11 @@ void src_unload(const src_source *s, const src_tensor *t)
     if (!m) return;
     pthread_mutex_lock(&s->region->lock);
     assert(m->users > 0);
-    if (--m->users == 0) madvise(s->region->base + m->off, m->bytes, MADV_DONTNEED);
+    const bool last = --m->users == 0;
+    if (last) madvise(s->region->base + m->off, m->bytes, MADV_DONTNEED);
     pthread_mutex_unlock(&s->region->lock);
+    for (size_t i = 0; i < m->n_reads && last; i++)
+        src_drop(s, m->reads[i]);
 }
 
 /* ---- what a source has to say ---- */

@@ -186,6 +186,18 @@ static void note_kernels(plan *p)
 }
 
 /* ---- engines that read Hugging Face folders ---- */
+/* Weights of 2 or 3 bits: of compressed-tensors vLLM and SGLang read 4 and 8 (vLLM's
+ * compressed_tensors_wNa16.py), of gptq 2 and 3 too. */
+static bool has_narrow(const plan *p)
+{
+    bool any = false;
+    for (int64_t i = 0; i < src_n_tensors(p->src); i++) {
+        const src_tensor *t = quantized_at(p, i);
+        any = any || (t && t->t.scheme.kind == QT_UINT && t->t.scheme.bits < 4);
+    }
+    return any;
+}
+
 /* The layout that holds the model as it is, or the one to round it to. */
 static const char *layout_for(plan *p, bool *anew)
 {
@@ -194,14 +206,15 @@ static const char *layout_for(plan *p, bool *anew)
     *anew = false;
     if (!any_quantized(p)) return "safetensors";
     for (size_t i = 0; i < LQ_COUNT(order); i++) {
-        if (!conv_holds(p->src, order[i], i ? &why : &first)) return order[i];
+        const bool read = i > 0 || !has_narrow(p);
+        if (!conv_holds(p->src, order[i], i ? &why : &first) && read) return order[i];
     }
     *anew = true;
     add(p->differences,
         "weights: no published layout holds all of them (%s); they are rounded anew. Without that: "
         "--to safetensors --dtype f32 keeps every value in 32 bits",
-        first.msg);
-    return "compressed-tensors";
+        first.msg[0] ? first.msg : why.msg);
+    return has_narrow(p) ? "gptq_v2" : "compressed-tensors";
 }
 
 static void prepare_folder(plan *p, const char *ending)
@@ -210,6 +223,10 @@ static void prepare_folder(plan *p, const char *ending)
     bool anew;
     if (strcmp(src_format(p->src), "safetensors") == 0) {
         snprintf(p->path, sizeof p->path, "%s", p->model);
+        if (strcmp(p->method, "compressed-tensors") == 0 && has_narrow(p))
+            add(p->differences,
+                "weights: of compressed-tensors neither vLLM nor SGLang reads 2 or 3 bits; `llmq "
+                "convert MODEL -o DST --to gptq_v2` writes what they read");
         return;
     }
     const char *to = layout_for(p, &anew);

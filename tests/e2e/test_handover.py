@@ -69,10 +69,18 @@ def test_a_published_folder_goes_as_it_is(llmq, draft, tmp_path):
         llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / to, "--to", to)
     doc = llmq.json("handover", "vllm", tmp_path / "gptq_v2")
     assert doc["prepare"] == [] and any("slow gptq kernel" in d for d in doc["differences"])
+    llmq("convert", tmp_path / "gptq_v2", "-o", tmp_path / "ct", "--to", "compressed-tensors")
+    assert any("neither vLLM nor SGLang reads" in d for d in llmq.json("handover", "vllm", tmp_path / "ct")["differences"])
     out = llmq("handover", "vllm", tmp_path / "awq").stdout
     assert "--dtype float16" in out.splitlines()[0]
     others = [x for x in out.splitlines() if x and not x.startswith(("#", "vllm "))]
     assert not others, "all else is a comment of the script"
+
+
+@pytest.mark.parametrize("bits,to", [(2, "gptq"), (3, "gptq"), (4, "compressed-tensors"), (8, "compressed-tensors")])
+def test_the_layout_is_one_that_the_engine_reads(llmq, draft, tmp_path, bits, to):
+    llmq("quantize", draft, "-o", tmp_path / "q.llmq", "--method", "rtn", "--bits", bits, "--sym")
+    assert llmq.json("handover", "vllm", tmp_path / "q.llmq")["prepare"][0].endswith(f"--to {to}")
 
 
 def test_paths_are_quoted_and_engines_are_named(llmq, draft, tmp_path):

@@ -120,14 +120,31 @@ def test_transformers_loads_gguf(llmq, model, tmp_path):
     assert a(text).input_ids == b(text).input_ids
 
 
-@pytest.mark.parametrize("to", ["gptq", "gptq_v2"])
-def test_gptqmodel_loads_gptq(llmq, model, tmp_path, to):
-    pytest.importorskip("gptqmodel", reason="gptqmodel is not installed")
-    mine, folder = make(llmq, model, tmp_path, to, "--method", "rtn")
-    agree(theirs(folder), ours(llmq, mine, tmp_path / "l"), 1e-2)
+@pytest.mark.parametrize("to,scheme", [
+    ("gptq", ("--sym",)), ("gptq", ("--sym", "--bits", "8")), ("gptq_v2", ()), ("gptq_v2", ("--bits", "8")),
+    ("gptq_v2", ("--bits", "2", "--sym"))])
+def test_gptqmodel_loads_gptq(llmq, model, tmp_path, to, scheme):
+    """By its Torch backend, which computes in bf16."""
+    gptqmodel = pytest.importorskip("gptqmodel", reason="gptqmodel is not installed")
+    mine, folder = make(llmq, model, tmp_path, to, "--method", "rtn", *scheme)
+    m = gptqmodel.GPTQModel.load(str(folder), backend=gptqmodel.BACKEND.TORCH, device="cpu")
+    assert type(m.model.model.layers[0].mlp.up_proj).__name__ == "TorchQuantLinear"
+    with torch.no_grad():
+        agree(m.model(torch.tensor([IDS])).logits[0].float(), ours(llmq, mine, tmp_path / "l"), 2e-2)
 
 
-def test_autoawq_loads_awq(llmq, model, tmp_path):
+def test_autoawq_unpacks_awq(llmq, model, tmp_path):
+    """By its own function: its loader of whole models wants a GPU, or intel_extension_for_pytorch."""
+    if not hasattr(transformers.activations, "PytorchGELUTanh"):  # AutoAWQ 0.2.9 and transformers 4.57
+        transformers.activations.PytorchGELUTanh = transformers.activations.GELUTanh
     pytest.importorskip("awq", reason="autoawq is not installed")
+    from awq.utils.packing_utils import dequantize_gemm
+    from safetensors.torch import load_file
     mine, folder = make(llmq, model, tmp_path, "awq", "--method", "rtn")
-    agree(theirs(folder), ours(llmq, mine, tmp_path / "l"), 1e-2)
+    llmq("convert", mine, "-o", tmp_path / "f", "--to", "safetensors", "--dtype", "f32")
+    got, want = load_file(folder / "model.safetensors"), load_file(tmp_path / "f/model.safetensors")
+    modules = [k[:-len(".qweight")] for k in got if k.endswith(".qweight")]
+    assert len(modules) == 42
+    for m in modules:
+        w = dequantize_gemm(*(got[f"{m}.{p}"] for p in ("qweight", "qzeros", "scales")), 4, 128)
+        assert torch.equal(w.T, want[m + ".weight"].half()), m
