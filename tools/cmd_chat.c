@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <termios.h>
 #include <unistd.h>
 
 typedef struct {
@@ -364,11 +365,29 @@ static bool read_message(chat *h, jw *text)
     return true;
 }
 
+/* What a terminal's own line editing cannot do leaves bytes that no message is meant to have. */
+static bool was_typed_well(const jw *text)
+{
+    for (size_t i = 0; i < text->n;) {
+        int k = jw_utf8(text->p + i, text->n - i);
+        uint8_t b = (uint8_t)text->p[i];
+        if (k < 0 || b == 0x7f || (b < 0x20 && b != '\n' && b != '\t')) {
+            prog_say(LOG_WARN, "not sent: %s in the line",
+                     k < 0 ? "broken characters"
+                           : "control characters (arrow keys do nothing here)");
+            return false;
+        }
+        i += (size_t)k;
+    }
+    return true;
+}
+
 static lq_status talk(chat *h, lq_err *err)
 {
     jw text = { 0 };
     lq_status s = LQ_OK, failed = LQ_OK;
     while (!s && !lq_stopped(h->c->job) && read_message(h, &text)) {
+        if (h->terminal && !was_typed_well(&text)) continue;
         jw_bytes(&text, "", 1);
         if (text.oom) {
             s = lq_fail(err, LQ_ENOMEM, "out of memory");
@@ -388,6 +407,15 @@ static lq_status talk(chat *h, lq_err *err)
 }
 
 /* ---- the command ---- */
+
+/* So that the terminal erases whole characters, and not the last byte of one. */
+static bool edit_utf8(struct termios *before)
+{
+    if (tcgetattr(STDIN_FILENO, before)) return false;
+    struct termios t = *before;
+    t.c_iflag |= IUTF8;
+    return tcsetattr(STDIN_FILENO, TCSANOW, &t) == 0;
+}
 
 static bool is_url(const char *s)
 {
@@ -423,6 +451,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (c->json) return lq_fail(err, LQ_EUSAGE, "--json: a conversation is no document");
     lq_status s = connect_to(&h, &l, c->argv[0], err);
     prog_end();
+    struct termios before;
+    bool edits = h.terminal && edit_utf8(&before);
     /* no SA_RESTART: waiting for a line ends; no SA_RESETHAND: every answer can be stopped */
     struct sigaction a = { .sa_handler = on_interrupt };
     sigemptyset(&a.sa_mask);
@@ -432,6 +462,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
         prog_say(LOG_INFO, "%s; /help lists the commands, Ctrl-C stops an answer", h.model);
     if (!s) s = talk(&h, err);
     if (h.terminal) fputc('\n', stderr);
+    if (edits) tcsetattr(STDIN_FILENO, TCSANOW, &before);
     client_close(h.client);
     local_close(l);
     cJSON_Delete(h.messages);

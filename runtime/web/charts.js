@@ -19,8 +19,8 @@ function ceiling(v)
     return [1, 2, 5, 10].map(k => k * p).find(k => k >= v * 0.999);
 }
 
-// o: { title, unit or "", lines: [names or ""], digits, top (fixed end of the scale) }; texts are keys
-// of words.js.
+// o: { title, unit or "", lines: [names or ""], digits, top (the scale's end unless a value exceeds
+// it), beyond (what is said then) }; texts are keys of words.js.
 export class Chart {
     constructor(o, length)
     {
@@ -34,7 +34,8 @@ export class Chart {
         this.title = element("h2");
         this.now = element("p", "now");
         this.scale = element("div", "scale");
-        this.node = element("section", "chart", "", this.title, this.now, this.svg, this.scale);
+        this.note = element("p", "note quiet");
+        this.node = element("section", "chart", "", this.title, this.now, this.svg, this.scale, this.note);
         this.draw();
     }
 
@@ -51,7 +52,7 @@ export class Chart {
     draw()
     {
         const o = this.o, known = this.values.flat().filter(v => !Number.isNaN(v));
-        const top = o.top || ceiling(Math.max(...known, 0));
+        const most = Math.max(...known, 0), top = most <= o.top ? o.top : ceiling(most);
         const say = v => v === undefined || Number.isNaN(v) ? t("noValue") : number(v, o.digits || 0);
         const words = o.lines.map((n, i) => [say(this.values[i].at(-1)), n ? t(n) : ""]);
         const unit = o.unit ? t(o.unit) : "";
@@ -63,11 +64,13 @@ export class Chart {
         this.scale.replaceChildren(element("span", "", t("seconds", `−${this.length}`)),
                                    element("span", "", `0 – ${number(top, top < 1 ? 1 : 0)}`),
                                    element("span", "", t("now")));
+        this.note.hidden = !o.beyond || most <= o.top;
+        this.note.textContent = o.beyond ? t(o.beyond) : "";
         this.lines.forEach((line, i) => {
             const list = this.values[i], at = [];
             list.forEach((v, k) => {
                 const x = W * (this.length - list.length + k) / (this.length - 1);
-                if (!Number.isNaN(v)) at.push(`${x.toFixed(1)},${(H - 2 - (H - 4) * Math.min(v / top, 1)).toFixed(1)}`);
+                if (!Number.isNaN(v)) at.push(`${x.toFixed(1)},${(H - 2 - (H - 4) * v / top).toFixed(1)}`);
             });
             line.setAttribute("points", at.join(" "));
         });

@@ -122,11 +122,32 @@ function drawMessage(m)
     return box;
 }
 
+function atEnd()
+{
+    const box = $("messages");
+    return box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_END;
+}
+
+function toEnd() { $("messages").scrollTop = $("messages").scrollHeight; }
+
 function follow(change)
 {
-    const box = $("messages"), end = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_END;
+    const end = atEnd();
     change();
-    if (end) box.scrollTop = box.scrollHeight;
+    if (end) toEnd();
+}
+
+// The last line stays in sight when the room changes: parameters beside it, a phone's keyboard.
+function followSize()
+{
+    const box = $("messages"), size = () => `${box.clientWidth} ${box.clientHeight}`;
+    let end = true, seen = size();
+    // The browser scrolls too when it lays out anew: that says nothing of what the reader wants.
+    box.addEventListener("scroll", () => { if (size() === seen) end = atEnd(); });
+    new ResizeObserver(() => {
+        seen = size();
+        if (end) toEnd();
+    }).observe(box);
 }
 
 function drawState()
@@ -148,7 +169,7 @@ function show(next)
     const box = $("messages");
     box.replaceChildren(...(chat.messages.length ? chat.messages.map(drawMessage)
                                                  : [element("p", "empty quiet", t("empty"))]));
-    box.scrollTop = box.scrollHeight;
+    toEnd();
     drawList();
     drawParams();
     drawState();
@@ -276,6 +297,7 @@ export function redraw()
 export async function start()
 {
     show(store.load(store.setting("current")) || load(store.list()[0]?.id));
+    followSize();
     $("ask").addEventListener("submit", e => { e.preventDefault(); ask(); });
     $("prompt").addEventListener("input", grow);
     $("prompt").addEventListener("keydown", e => {

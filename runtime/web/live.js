@@ -45,7 +45,8 @@ const CHARTS = [
      (a, w, b) => [total(b.m, "vllm:num_requests_running"), total(b.m, "vllm:num_requests_waiting")]],
     [{ title: "kv", unit: "percent", lines: ["used", "wasted"], digits: 1, top: 100 },
      (a, w, b) => ["vllm:kv_cache_usage_perc", "llmq:kv_waste_perc"].map(n => 100 * total(b.m, n))],
-    [{ title: "limit", unit: "percent", lines: ["memory", "arithmetic"], digits: 1, top: 100 },
+    [{ title: "limit", unit: "percent", lines: ["memory", "arithmetic"], digits: 1, top: 100,
+       beyond: "fromCache" },
      (a, w, b) => [["llmq:weights_read_bytes_total", "llmq:limit_read_bytes_per_second"],
                    ["llmq:matmul_flops_total", "llmq:limit_flops_per_second"]].map(([did, limit]) =>
          100 * ratio(a, b, did, "llmq:step_seconds_total") / (total(b.m, limit) || NaN))],

@@ -126,47 +126,75 @@ def test_a_chat_with_a_key_and_with_nobody(llmq, keyed):
     assert "--json" in llmq("chat", keyed.url, "--json", input="a", code=2).stderr
 
 
-def test_an_interrupt_stops_the_answer_alone(llmq, scripted):
-    seen, status = [""], []
+class Terminal:
+    """llmq at a terminal; as a context manager it ends with it."""
 
-    def read_until(text):
+    def __init__(self, llmq, *args):
+        self.seen, self.status = "", []
+        self.child, self.fd = pty.fork()
+        if self.child == 0:
+            os.execv(llmq.path, [llmq.path, *args])
+
+    def read_until(self, text):
         """All that came since the last call."""
         def comes():
-            if select.select([terminal], [], [], 0)[0]:
-                seen[0] += os.read(terminal, 65536).decode(errors="replace")
-            return text in seen[0]
-        until(comes, lambda: seen[0])
-        got, seen[0] = seen[0], ""
+            if select.select([self.fd], [], [], 0)[0]:
+                self.seen += os.read(self.fd, 65536).decode(errors="replace")
+            return text in self.seen
+        until(comes, lambda: self.seen)
+        got, self.seen = self.seen, ""
         return got
 
-    def ended():
+    def type(self, data):
+        os.write(self.fd, data)
+
+    def ended(self):
         """Its exit status, in a list; empty: it still runs."""
-        if not status:
-            pid, code = os.waitpid(child, os.WNOHANG)
-            status.extend([code] if pid else [])
-        return status
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execv(llmq.path, [llmq.path, "chat", scripted.url])
-    try:
-        read_until("> ")
-        os.write(terminal, b"Tell [slow]\n")
+        if not self.status:
+            pid, code = os.waitpid(self.child, os.WNOHANG)
+            self.status.extend([code] if pid else [])
+        return self.status
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if not self.ended():
+            os.kill(self.child, signal.SIGKILL)
+            os.waitpid(self.child, 0)
+        os.close(self.fd)
+
+
+def test_an_interrupt_stops_the_answer_alone(llmq, scripted):
+    with Terminal(llmq, "chat", scripted.url) as t:
+        t.read_until("> ")
+        t.type(b"Tell [slow]\n")
         wait_metric(scripted, "vllm:num_requests_running", 1)
-        os.write(terminal, b"\x03")
-        read_until("[stopped]")
+        t.type(b"\x03")
+        t.read_until("[stopped]")
         wait_metric(scripted, "vllm:num_requests_running", 0)
-        os.write(terminal, b"/clear\nSay [abc]\n")
-        said = read_until("per second]")
+        t.type(b"/clear\nSay [abc]\n")
+        said = t.read_until("per second]")
         assert re.search(r"\d+ \+ \d+ tokens", said)
         if "> " not in said.split("per second]")[1]:  # until there an interrupt is the answer's
-            read_until("> ")
-        os.write(terminal, b"\x03")
-        assert until(ended) == [0]
-    finally:
-        if not ended():
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        os.close(terminal)
+            t.read_until("> ")
+        t.type(b"\x03")
+        assert until(t.ended) == [0]
+
+
+def test_keys_that_a_line_does_not_know(llmq):
+    """A backspace takes a whole character; what arrow keys and broken characters leave is not sent."""
+    with Mock() as m, Terminal(llmq, "chat", m.url) as t:
+        t.read_until("> ")
+        t.type("바다가".encode() + b"\x7f\n")
+        t.read_until("[7 + 5 tokens")
+        t.type(b"\x1b[A\n")
+        t.read_until("not sent: control characters")
+        t.type(b"a\xeb\xb0\n")
+        t.read_until("not sent: broken characters")
+        t.type(b"/quit\n")
+        assert until(t.ended) == [0]
+    assert [b["messages"][-1]["content"] for b in m.bodies] == ["바다"]
 
 
 # ---- bench serve ----

@@ -217,6 +217,35 @@ def test_live_figures_and_keys_of_the_keyboard(server, open_page):
     assert page.inner_text("#tab-chat") == "Chat"  # language and tab are kept
 
 
+def test_a_value_above_the_scale_is_drawn_and_said(server, open_page):
+    got = open_page(server).evaluate("""async () => {
+        const { Chart } = await import("/page/charts.js");
+        const c = new Chart({ title: "limit", unit: "percent", lines: ["memory", "arithmetic"], digits: 1, top: 100,
+                              beyond: "fromCache" }, 3), seen = [];
+        for (const values of [[90, NaN], [130, 20]]) {
+            c.add(values);
+            seen.push([c.scale.children[1].textContent, c.note.hidden, c.lines[0].getAttribute("points")]);
+        }
+        return seen;
+    }""")
+    assert [g[:2] for g in got] == [["0 – 100", True], ["0 – 200", False]]
+    assert float(got[1][2].split(",")[-1]) == pytest.approx(90 - 2 - 86 * 130 / 200, abs=0.1)
+
+
+def test_the_last_line_stays_in_sight_beside_the_parameters(scripted, open_page):
+    page = open_page(scripted, viewport={"width": 900, "height": 400})
+    for i in range(3):
+        ask(page, f"[abc] {i}: " + "a line that is long enough to be broken when it gets narrower " * 4)
+        page.locator(".message.assistant .foot").nth(i).wait_for()
+        page.wait_for_selector("#stop", state="hidden")
+    height = "document.getElementById('messages').scrollHeight"
+    before = page.evaluate(height)
+    page.click("#settings")
+    at_end = """() => { const m = document.getElementById("messages");
+                        return m.scrollHeight - m.scrollTop - m.clientHeight < 2; }"""
+    until(lambda: page.evaluate(height) > before and page.evaluate(at_end))
+
+
 @pytest.mark.parametrize("locale", ["en-US", "ko-KR"])
 def test_it_fits_a_phone(server, open_page, locale):
     page = open_page(server, locale=locale, viewport=PHONE)
