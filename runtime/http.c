@@ -319,9 +319,14 @@ static enum MHD_Result on_head(http_req *r, struct MHD_Connection *mhd, const ch
     return n >= 0 && n <= DROP_BODY_MAX ? MHD_YES : http_req_advance(r, mhd);
 }
 
-static void on_body(http_req *r, const char *data, size_t n)
+/* False: the connection is to be cut. What is refused is read to its end, so that the client sees
+ * why, but not for ever. */
+static bool on_body(http_req *r, const char *data, size_t n)
 {
-    if (r->discard) return;
+    if (r->discard) {
+        r->discarded += n;
+        return r->discarded <= r->s->o.max_body;
+    }
     if (r->body.n + n > r->s->o.max_body) {
         http_error(r, 413, NULL, NULL, "the body is larger than %zu bytes", r->s->o.max_body);
     } else if (atomic_fetch_add(&r->s->bodies, n) + n > r->s->o.max_bodies) {
@@ -330,11 +335,12 @@ static void on_body(http_req *r, const char *data, size_t n)
     } else {
         r->body_counted += n;
         jw_bytes(&r->body, data, n);
-        if (!r->body.oom) return;
+        if (!r->body.oom) return true;
         http_error(r, 503, NULL, NULL, "out of memory");
     }
     r->discard = true;
     jw_free(&r->body);
+    return true;
 }
 
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const char *url,
@@ -348,9 +354,9 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const c
     if (!r) return MHD_NO;
     if (r->phase == REQ_NEW) return on_head(r, mhd, method);
     if (*n_data) {
-        on_body(r, data, *n_data);
+        bool more = on_body(r, data, *n_data);
         *n_data = 0;
-        return MHD_YES;
+        return more ? MHD_YES : MHD_NO;
     }
     if (r->phase == REQ_BODY) {
         pthread_mutex_lock(&s->mu);

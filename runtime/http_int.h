@@ -48,7 +48,8 @@ struct http_req {
     jw body;
     size_t body_counted; /* of server.bodies */
     bool discard;        /* the body is read and forgotten */
-    bool closing;        /* the answer ends the connection */
+    size_t discarded;
+    bool closing; /* the answer ends the connection */
 
     pthread_mutex_t mu;
     struct MHD_Connection *mhd; /* NULL once the exchange is over */

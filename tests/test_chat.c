@@ -96,7 +96,7 @@ static int count_id(const int32_t *ids, size_t n, int32_t id)
 #define START "<|im_start|>"
 #define END "<|im_end|>"
 
-TEST(ids_are_those_of_the_rendered_text)
+TEST(ids_are_those_of_the_rendered_text) /* T-32 */
 {
     rig r;
     char *jinja = chatml();

@@ -76,7 +76,7 @@ static const float *write_fixed(void *self, int thread, const int32_t *ids, int6
 
 /* Chi-square of what many seeds drew at each place, with 7 degrees of freedom: above 24.3 one time
  * in a thousand. The seeds are fixed, so the figures are too. */
-TEST(what_is_drawn_has_the_models_distribution)
+TEST(what_is_drawn_has_the_models_distribution) /* T-46 */
 {
     enum { SEEDS = 1500, AT_ONCE = 30 };
     static const eng_script fixed = { write_fixed, NULL };

@@ -62,7 +62,7 @@ static const float *write_pattern(void *self, int thread, const int32_t *ids, in
 static const eng_script pattern = { write_pattern, NULL };
 static const eng_script wavering = { write_pattern, scripted_rows };
 
-TEST(the_same_bytes_alone_and_among_others)
+TEST(the_same_bytes_alone_and_among_others) /* T-38 */
 {
     static const struct {
         const char *why;
@@ -94,7 +94,7 @@ TEST(the_same_bytes_alone_and_among_others)
     }
 }
 
-TEST(a_pool_for_one_serves_many)
+TEST(a_pool_for_one_serves_many) /* T-02 */
 {
     kv_opts one = { .n_blocks = MAX_LEN / 16 };
     size_t bytes = (size_t)one.n_blocks * kv_block_bytes(golden.cfg, 16, KV_F32);
@@ -276,7 +276,7 @@ TEST(scoring_goes_on_after_a_pre_emption)
     rig_close(&big);
 }
 
-TEST(requests_that_can_never_run_are_refused)
+TEST(requests_that_can_never_run_are_refused) /* T-03 */
 {
     static int32_t ids[MAX_LEN + 1];
     static const int32_t bad_id[] = { 5, 320 }, neg[] = { -1 };
@@ -605,7 +605,7 @@ static void take_counting(void *user, const eng_event *e)
     take(user, e);
 }
 
-TEST(the_token_path_allocates_nothing)
+TEST(the_token_path_allocates_nothing) /* T-23 */
 {
     uint8_t *blob = NULL;
     tok = open_letters(&blob);
@@ -644,7 +644,7 @@ TEST(with_guesses_a_pool_for_one_serves_many)
     guesses = 0;
 }
 
-TEST(with_guesses_stop_strings_end_the_text_wherever_tokens_split)
+TEST(with_guesses_stop_strings_end_the_text_wherever_tokens_split) /* T-47 */
 {
     guesses = 5;
     stop_strings_end_the_text_wherever_tokens_split();
@@ -676,7 +676,7 @@ TEST(with_a_draft_the_same_holds)
     guesses = 0;
 }
 
-TEST(the_same_bytes_with_and_without_guesses)
+TEST(the_same_bytes_with_and_without_guesses) /* T-45 */
 {
     static const struct {
         const char *why;

@@ -362,7 +362,7 @@ TEST(nesting_ends_before_the_stack_does)
 
 /* ---- bounds ---- */
 
-TEST(hostile_grammars_end_within_bounds)
+TEST(hostile_grammars_end_within_bounds) /* T-52, T-58 */
 {
     static char text[1 << 20];
     static const struct {

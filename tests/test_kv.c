@@ -85,7 +85,7 @@ TEST(the_pool_is_counted_and_full_means_busy)
     kv_close(kv);
 }
 
-TEST(a_prefix_is_found_up_to_the_last_full_block)
+TEST(a_prefix_is_found_up_to_the_last_full_block) /* T-44 */
 {
     kv_cache *kv = open_cache(16, true);
     int32_t ids[40], other[40];
@@ -133,7 +133,7 @@ TEST(a_prefix_is_found_up_to_the_last_full_block)
     kv_close(kv);
 }
 
-TEST(the_oldest_cached_block_is_evicted_and_the_end_of_a_prefix_first)
+TEST(the_oldest_cached_block_is_evicted_and_the_end_of_a_prefix_first) /* T-24 */
 {
     kv_cache *kv = open_cache(6, true);
     int32_t old[24], young[24];
@@ -331,7 +331,7 @@ static void check_players(kv_cache *kv, const player *p, int step)
 }
 
 /* LLMQ_KV_OPS: how many operations; check-hard plays 1,000,000. */
-TEST(random_operations_leak_nothing_and_mix_nothing_up)
+TEST(random_operations_leak_nothing_and_mix_nothing_up) /* T-41 */
 {
     const char *asked = getenv("LLMQ_KV_OPS");
     int n = asked ? atoi(asked) : 6000;

@@ -256,7 +256,7 @@ TEST(equal_logits_take_the_lowest_ids)
     smp_close(s);
 }
 
-TEST(logprobs_are_of_the_raw_distribution)
+TEST(logprobs_are_of_the_raw_distribution) /* T-36 */
 {
     enum { V = 40 };
     float l[V];

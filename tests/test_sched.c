@@ -334,7 +334,7 @@ static void play_trace(eng_policy policy, int number)
 }
 
 /* LLMQ_TRACES: how many; check-hard plays 100,000. */
-TEST(random_traces_end_once_in_time_and_leak_nothing_under_every_batching)
+TEST(random_traces_end_once_in_time_and_leak_nothing_under_every_batching) /* T-01 */
 {
     const char *asked = getenv("LLMQ_TRACES");
     int n = asked ? atoi(asked) : 2000;
@@ -418,7 +418,7 @@ TEST(the_served_ratio_holds_few_back_for_a_while)
     sim_close(&m);
 }
 
-TEST(two_that_do_not_fit_together_do_not_push_each_other_out)
+TEST(two_that_do_not_fit_together_do_not_push_each_other_out) /* T-04 */
 {
     sim m;
     sim_open(&m, 10, 4, 64, false);
@@ -430,7 +430,7 @@ TEST(two_that_do_not_fit_together_do_not_push_each_other_out)
     sim_close(&m);
 }
 
-TEST(decodes_run_in_every_step_beside_a_long_prompt)
+TEST(decodes_run_in_every_step_beside_a_long_prompt) /* T-06 */
 {
     sim m;
     sim_open(&m, 200, 8, 32, false);
@@ -451,7 +451,7 @@ TEST(decodes_run_in_every_step_beside_a_long_prompt)
     sim_close(&m);
 }
 
-TEST(a_short_prompt_does_not_wait_for_a_long_one)
+TEST(a_short_prompt_does_not_wait_for_a_long_one) /* T-08 */
 {
     sim m;
     sim_open(&m, 400, 8, 64, false);
@@ -470,7 +470,7 @@ TEST(a_short_prompt_does_not_wait_for_a_long_one)
     sim_close(&m);
 }
 
-TEST(many_decodes_leave_room_for_prefill)
+TEST(many_decodes_leave_room_for_prefill) /* T-07 */
 {
     sim m;
     sim_open(&m, 400, 16, 8, false); /* more sequences than the budget has tokens */

@@ -73,7 +73,7 @@ static int64_t guessed_steps(const double on[SPEC_CLASSES], const double off[SPE
     return n;
 }
 
-TEST(guesses_are_made_where_they_pay_and_nowhere_else)
+TEST(guesses_are_made_where_they_pay_and_nowhere_else) /* T-48 */
 {
     static const int64_t decodes[SPEC_CLASSES] = { 1, 2, 4, 7, 16 };
     double on[SPEC_CLASSES] = { 0.5, 0.9, 1.1, 2, 3 };

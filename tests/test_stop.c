@@ -35,7 +35,7 @@ static size_t naive_hold(const char *text, size_t n, const char *const *stops, i
     return longest;
 }
 
-TEST(any_cut_gives_the_definition_and_nothing_leaks)
+TEST(any_cut_gives_the_definition_and_nothing_leaks) /* T-26 */
 {
     lq_err err;
     for (int round = 0; round < 40000; round++) {
@@ -85,7 +85,7 @@ TEST(any_cut_gives_the_definition_and_nothing_leaks)
     }
 }
 
-TEST(cases_from_the_field)
+TEST(cases_from_the_field) /* T-28 */
 {
     static const struct {
         const char *why, *stops[4], *pieces[6];

@@ -35,7 +35,7 @@ static void check_case(const char *what, const char *src, size_t n_src, const cJ
     tmpl_free(t);
 }
 
-TEST(published_styles_render_as_transformers_renders_them)
+TEST(published_styles_render_as_transformers_renders_them) /* T-34 */
 {
     jsonl j;
     cJSON *c;
@@ -92,7 +92,7 @@ TEST(the_language_renders_as_jinja_renders_it)
     jsonl_close(&j);
 }
 
-TEST(a_hostile_template_meets_a_limit)
+TEST(a_hostile_template_meets_a_limit) /* T-64 */
 {
     static const struct {
         const char *why, *src;

@@ -103,7 +103,7 @@ static int32_t *read_ids(const cJSON *a, size_t *n)
     return ids;
 }
 
-TEST(every_kind_gives_the_librarys_ids_and_texts)
+TEST(every_kind_gives_the_librarys_ids_and_texts) /* T-33 */
 {
     int n_cases = 0;
     for (size_t k = 0; k < LQ_COUNT(kinds); k++) {
@@ -174,7 +174,7 @@ static uint32_t next_random(uint32_t *state)
     return *state >> 8;
 }
 
-TEST(a_stream_gives_what_decode_gives_and_never_splits_a_character)
+TEST(a_stream_gives_what_decode_gives_and_never_splits_a_character) /* T-30, T-31 */
 {
     uint32_t rnd = 1;
     for (size_t k = 0; k < LQ_COUNT(kinds); k++) {

@@ -55,7 +55,7 @@ static void check_case(const tok_tokenizer *t, const cJSON *c)
     free(text);
 }
 
-TEST(every_file_gives_the_ids_of_its_own_library)
+TEST(every_file_gives_the_ids_of_its_own_library) /* T-33 */
 {
     static const char *const files[] = { "bpe.model", "unigram.model", "cl100k_base.tiktoken" };
     int n_cases = 0;

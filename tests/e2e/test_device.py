@@ -75,7 +75,7 @@ def test_other_words_are_refused(gpu, dense, tmp_path):
         assert "not on cuda yet" in gpu(*command, "--device", "cuda", code=3).stderr
 
 
-def test_a_model_that_does_not_fit_says_so(gpu, llmq, dense, tmp_path):
+def test_a_model_that_does_not_fit_says_so(gpu, llmq, dense, tmp_path):  # T-21
     small = dict(os.environ, LLMQ_EMULATED_MEMORY="20000")
     p = gpu("logits", dense, "--ids", IDS, "-o", tmp_path / "no", "--device", "cuda", code=1, env=small)
     assert re.search(r"the weights need \d+ bytes, found \d+ free", p.stderr), p.stderr
@@ -97,7 +97,7 @@ def test_run_and_serve_work_there(gpu, llmq, tmp_path):
     assert re.search(r"^ready: .*, device emulated$", (tmp_path / "log").read_text(), re.M)
 
 
-def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):
+def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     lost = dict(os.environ, LLMQ_EMULATED_LAUNCHES="60")
     p = gpu("run", ARCH / "arcee", "--ids", IDS, "-n", "50", "--ignore-eos", "--device", "cuda", code=1, env=lost)
     assert "the device is lost" in p.stderr

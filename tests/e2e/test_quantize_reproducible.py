@@ -20,7 +20,7 @@ def quantize(llmq, draft, out, core, *args):
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "auto"])
-def test_the_same_bytes_on_any_kernels(llmq, draft, tmp_path, method):
+def test_the_same_bytes_on_any_kernels(llmq, draft, tmp_path, method):  # T-77
     args = ["-m", method, "--reproducible", *(["--tune", "2"] if method == "auto" else [])]
     assert len({quantize(llmq, draft, tmp_path / "q", core, *args, *more) for core, more in PLACES}) == 1
     kept = llmq.json("inspect", tmp_path / "q")["provenance"]

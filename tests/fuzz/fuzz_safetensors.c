@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n); /* T-64 */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {

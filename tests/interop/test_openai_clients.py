@@ -139,7 +139,7 @@ def test_schemathesis(server, tmp_path):
     assert server.get("/ready").status == 200
 
 
-def test_lm_eval(server, llmq, tiny, text, tmp_path):
+def test_lm_eval(server, llmq, tiny, text, tmp_path):  # T-35
     """The log-likelihoods of a task by local-completions are those of `llmq logits` of the same ids to 1e-3."""
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -70,7 +70,7 @@ def complete(server, prompt, **more):
     return server.post_json("/v1/completions", {"prompt": prompt, **more})
 
 
-def check_error(response, status, param=None, code=None, type="invalid_request_error"):
+def check_error(response, status, param=None, code=None, type="invalid_request_error"):  # T-63
     """The one shape of an error; returns its message."""
     data = response.read()
     assert response.status == status, f"{response.status}, not {status}: {data[:500]!r}"

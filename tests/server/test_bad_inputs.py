@@ -48,7 +48,7 @@ def rss(server):
         "name": "x", "schema": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}}}}
     ).encode(), "response_format"),
 ])
-def test_deep_and_endless_things(server, ask, body, param):
+def test_deep_and_endless_things(server, ask, body, param):  # T-53, T-56
     before = rss(server)
     ask.check_error(server.post("/v1/completions", body), 400, param)
     assert rss(server) - before < 50 << 20
@@ -75,7 +75,7 @@ def test_other_types_of_content(server, ask):
 
 
 @case("C92")
-def test_lengths_of_bodies(server):
+def test_lengths_of_bodies(server):  # T-71
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     for length, status in ((b"34603008", b"413"), (b"9000000000000000000", b"413"), (b"-1", b"400"),
                            (b"ten", b"400"), (b"99999999999999999999999", b"4")):
@@ -103,7 +103,7 @@ def test_prompts(server, ask, prompt):
 
 
 @case("C94")
-def test_an_empty_text_is_bos(server, ask):
+def test_an_empty_text_is_bos(server, ask):  # T-32
     """This tokenizer puts BOS first, so even an empty text is a prompt of one token."""
     a = ask.complete(server, "", max_tokens=2, ignore_eos=True)
     assert a["usage"]["prompt_tokens"] == 1
@@ -137,7 +137,7 @@ def test_an_empty_text_is_bos(server, ask):
     ("echo", ["yes", 1]),
     ("skip_special_tokens", ["yes", 0]),
 ])
-def test_parameters_out_of_range(server, ask, param, values):
+def test_parameters_out_of_range(server, ask, param, values):  # T-59, T-61
     for value in values:
         body = {"prompt": "a", "max_tokens": 16, param: value}
         message = ask.check_error(server.post("/v1/completions", body), 400, param)
@@ -164,17 +164,20 @@ def test_more_tokens_than_the_context_holds(server, ask):
 @case("C103", "C104")
 @pytest.mark.parametrize("param, values", [
     ("response_format", [{"type": "json_schema"}, {"type": "xml"}, {}, "json",
-                         {"type": "json_schema", "json_schema": {"name": "x", "schema": 5}}]),
+                         {"type": "json_schema", "json_schema": {"name": "x", "schema": 5}},
+                         *({"type": "json_schema", "json_schema": {"name": "x", "schema": s}} for s in (
+                             {"type": "string", "pattern": "^+[a-z]$"}, {"type": "string", "maxLength": 10**9},
+                             {"type": "string", "pattern": "^(a|b){1,1000000000}$"}))]),
     ("structured_outputs", [{"regex": "foo**"}, {"regex": "a", "choice": ["b"]},
                             {"regex": "(a+)+$" * 20000}]),
 ])
-def test_constraints_that_cannot_hold(server, ask, param, values):
+def test_constraints_that_cannot_hold(server, ask, param, values):  # T-57, T-54, T-55
     for value in values:
         refused(server, ask, {"prompt": "a", "max_tokens": 1, param: value}, param)
 
 
 @case("C105")
-def test_a_huge_prompt_is_refused_before_it_is_tokenized(server, ask):
+def test_a_huge_prompt_is_refused_before_it_is_tokenized(server, ask):  # T-25
     """Told by its bytes: tokens are counted only where the context could hold them."""
     message = refused(server, ask, {"prompt": "a b " * 2500000, "max_tokens": 1}, "prompt",
                       code="context_length_exceeded")
@@ -194,7 +197,7 @@ def test_a_huge_prompt_is_refused_before_it_is_tokenized(server, ask):
     ("a field without a colon", b"GET /health HTTP/1.1\r\nHost: x\r\nnothing", b"400"),
     ("a bad escape", b"GET /%zz HTTP/1.1\r\nHost: x", b"400"),
 ])
-def test_heads_that_are_wrong(server, why, head, status):
+def test_heads_that_are_wrong(server, why, head, status):  # T-69
     out = raw(server, head + b"\r\nConnection: close\r\n\r\n")
     assert not out or out.split(b" ")[1] == status, (why, out[:300])
     assert not out or why == "a field without a colon" or \
@@ -205,7 +208,7 @@ def test_heads_that_are_wrong(server, why, head, status):
 @pytest.mark.xfail(strict=True, reason="libmicrohttpd 0.9 reads them as blanks or ends")
 @pytest.mark.parametrize("head", [b"GET /\0 HTTP/1.1\r\nHost: x", b"G\0T / HTTP/1.1\r\nHost: x",
                                   b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: a\rX-B: b"])
-def test_bytes_that_no_head_has(server, head):
+def test_bytes_that_no_head_has(server, head):  # T-74
     out = raw(server, head + b"\r\nConnection: close\r\n\r\n")
     assert not out or out.split(b" ")[1] == b"400"
 
@@ -216,7 +219,7 @@ def test_bytes_that_no_head_has(server, head):
     ("a body byte by byte", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
      b"application/json\r\nContent-Length: 1000\r\n\r\n", b" "),
 ])
-def test_trickling_requests_are_cut(hasty, why, first, drip):
+def test_trickling_requests_are_cut(hasty, why, first, drip):  # T-67, T-68
     """The limits of this server are 1 s; other clients are answered meanwhile."""
     conns = [socket.create_connection(("127.0.0.1", hasty.port), timeout=LIMIT) for _ in range(16)]
     try:

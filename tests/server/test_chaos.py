@@ -40,7 +40,7 @@ def text_of(server, body=BODY):
     return server.post_json("/v1/completions", body)["choices"][0]["text"]
 
 
-def test_clients_that_break_off_in_every_way(scripted, ask):
+def test_clients_that_break_off_in_every_way(scripted, ask):  # T-49
     """64 at a time: reset, closed in the middle of head, body or answer, one byte at a time, half
     closed. Whoever stays gets the same answer as ever."""
     server = scripted
@@ -223,7 +223,7 @@ def with_nan(tmp_path_factory):
 @pytest.mark.parametrize("args", [[], ["--activations", "f32", "--kv-cache-dtype", "f32"],
                                   ["--kv-cache-dtype", "int4", "--speculative-ngram"]],
                          ids=["default", "f32", "int4"])
-def test_numbers_that_are_none_end_one_request(with_nan, serve, ask, args):
+def test_numbers_that_are_none_end_one_request(with_nan, serve, ask, args):  # T-37
     """It gets a 500, or an error in its stream; those beside it get the bytes that they get alone.
     (Codes of 4 bits know no NaN: with them it is seen in the token's own row alone.)"""
     s = serve(with_nan, *args)

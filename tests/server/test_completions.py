@@ -50,7 +50,7 @@ def test_several_prompts_and_samples(server, client, ask):
 
 
 @case("C31", "C32", "C33", "C34")
-def test_echo_and_logprobs(server, ask):
+def test_echo_and_logprobs(server, ask):  # T-60
     ids = server.post_json("/tokenize", {"prompt": PROMPT})["tokens"]
     a = ask.complete(server, PROMPT, echo=True, max_tokens=0, logprobs=3)
     c = a["choices"][0]
@@ -113,11 +113,18 @@ def test_stop_strings(scripted, ask, why, name, stop, text, reason):
 
 
 @case("C36")
-def test_a_stop_string_wins_over_the_length(scripted, ask):
+def test_a_stop_string_wins_over_the_length(scripted, ask):  # T-29
     c = ask.complete(scripted, "[abc]", temperature=0, max_tokens=7, stop="cat")["choices"][0]
     assert (c["text"], c["finish_reason"]) == ("The ", "stop")
     c = ask.complete(scripted, "[abc]", temperature=0, max_tokens=6, stop="cat")["choices"][0]
     assert (c["text"], c["finish_reason"]) == ("The ca", "length")
+
+
+def test_stop_strings_are_not_looked_for_in_the_prompt(scripted, ask):  # T-27
+    """Nor over the border between an echoed prompt and the answer."""
+    for stop in ("[abc]", "]The", "abc"):
+        c = ask.complete(scripted, "[abc]", temperature=0, max_tokens=60, echo=True, stop=stop)["choices"][0]
+        assert c["text"] == "[abc]The cat sat on x the mat." and c["stop_reason"] is None, stop
 
 
 @case("C37", "C38")
@@ -278,7 +285,7 @@ def test_answers_follow_a_schema(server, ask):
 
 
 @case("C48")
-def test_the_prefix_cache_is_reported(server, ask):
+def test_the_prefix_cache_is_reported(server, ask):  # T-40, T-43, T-44, T-75
     ids = server.post_json("/tokenize", {"prompt": "The old man " * 40})["tokens"]
     for n in (len(ids), 33, 32, 31):
         body = {"prompt": ids[:n], "max_tokens": 4, "temperature": 0, "cache_salt": f"c48 {n}"}
@@ -286,6 +293,8 @@ def test_the_prefix_cache_is_reported(server, ask):
         assert one["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         assert two["usage"]["prompt_tokens_details"]["cached_tokens"] == (n - 1) // 16 * 16
         assert two["choices"] == one["choices"]
+    other = server.post_json("/v1/completions", {**body, "cache_salt": "c48 of another"})  # T-43, T-75
+    assert other["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
 @case("C49")
@@ -440,7 +449,7 @@ def test_prompt_logprobs_are_those_of_echo(server):
     ("chat/completions", {"web_search_options": {}}, "web_search_options"),
     ("chat/completions", {"prediction": {"type": "content", "content": "x"}}, "prediction"),
 ])
-def test_what_is_not_done_is_refused(server, ask, path, more, param):
+def test_what_is_not_done_is_refused(server, ask, path, more, param):  # T-80
     body = {"prompt": "a"} if path == "completions" else \
         {"messages": [{"role": "user", "content": "a"}]}
     ask.check_error(server.post("/v1/" + path, {**body, **more}), 400, param)

@@ -53,7 +53,7 @@ def test_its_facts_are_those_of_the_model(document, server):
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_its_ranges_are_those_of_the_server(document, server, path):
+def test_its_ranges_are_those_of_the_server(document, server, path):  # T-61
     """A value at either end is not refused for its own sake, one beyond it is, and so is another type."""
     n = 0
     for name, s in properties(document, path).items():

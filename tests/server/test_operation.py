@@ -46,7 +46,7 @@ def busy(server):
 
 
 @case("C114", "C115", "C120")
-def test_a_full_queue_says_so(serve_scripted, ask):
+def test_a_full_queue_says_so(serve_scripted, ask):  # T-09
     """One runs, two wait, five are refused; the client of openai comes through by itself."""
     s = serve_scripted("--max-num-seqs", 1, "--queue", 2)
     with concurrent.futures.ThreadPoolExecutor(3) as pool, busy(s):
@@ -301,7 +301,7 @@ def test_an_administrator_ends_a_request(scripted, ask):
 
 
 @case("C121")
-def test_an_answer_does_not_depend_on_the_company(server):
+def test_an_answer_does_not_depend_on_the_company(server):  # T-38, T-39
     body = {"prompt": "It was a bright cold day", "max_tokens": 12, "temperature": 0.9, "seed": 42,
             "logprobs": 3}
     alone = server.post_json("/v1/completions", body)["choices"]
@@ -347,7 +347,7 @@ def test_counters_add_up(server, ask):
 
 
 @case("C123")
-def test_logs_hold_no_texts(scripted, ask):
+def test_logs_hold_no_texts(scripted, ask):  # T-74
     secret = "correct horse battery staple"
     scripted.get("/nope%0d%0aInjected:%201", headers={"X-Request-Id": "in\"jected"})
     scripted.get("/log?prompt=" + secret.replace(" ", "+"))
@@ -459,7 +459,7 @@ def test_clients_that_come_and_go(server, ask):  # T-50
     until(lambda: fds() <= before + 8, lambda: (before, fds()))
 
 
-def test_what_cannot_start_says_why(llmq, server, tmp_path):
+def test_what_cannot_start_says_why(llmq, server, tmp_path):  # T-12
     p = llmq("serve", TINY, "--port", server.port, code=1)
     assert "in use" in p.stderr and len(p.stderr.strip().splitlines()) == 1
     p = llmq("serve", tmp_path / "nothing", "--port", 0, code=3)
@@ -472,6 +472,21 @@ def test_what_cannot_start_says_why(llmq, server, tmp_path):
     assert "line 1" in llmq("serve", TINY, "--api-key-file", tmp_path / "keys", code=3).stderr
     llmq("serve", TINY, "--api-key", "", "--port", 0, code=2)
     assert "--test-script" not in llmq("serve", "--help").stdout
+
+
+def test_a_context_fits_where_a_longer_one_does(llmq):  # T-18, T-19
+    """100 KiB of blocks: which lengths start and which are refused, with both numbers."""
+    starts = []
+    for length in (16, 100, 192, 193, 400, 1024):
+        p = llmq.start("serve", TINY, "--port", 0, "--kv-cache-memory", "100K", "--max-model-len", length,
+                       stderr=subprocess.PIPE)
+        lines = [p.stderr.readline() for _ in range(2)]
+        starts.append(lines[1].startswith("ready: "))
+        p.terminate()
+        p.stderr.read()
+        assert p.wait(30) == (0 if starts[-1] else 3)
+        assert starts[-1] or f"a sequence of {length} tokens needs" in lines[1] and "limit of 102400" in lines[1]
+    assert starts == [True] * 3 + [False] * 3
 
 
 def test_port_0_is_printed(llmq):

@@ -14,7 +14,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", 
 PHONE = {"width": 360, "height": 700}
 
 
-def test_every_file_is_served(server):
+def test_every_file_is_served(server):  # T-65
     """By its own name, with its type and the policy; the page itself at / alone."""
     types = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
     for file in WEB.iterdir():

@@ -68,7 +68,7 @@ def test_operations_answer(server, llmq):
 
 
 @case("C05")
-def test_ready_tells_what_it_waits_for(scripted_llmq, tmp_path, ask):
+def test_ready_tells_what_it_waits_for(scripted_llmq, tmp_path, ask):  # T-10
     """Before the model is there, and when it is; what comes after it is in the tests of C117."""
     gate = tmp_path / "gate"
     s = Server(scripted_llmq, TINY, "--test-load", gate, log=tmp_path / "log")
@@ -119,7 +119,7 @@ def test_cors_is_off_unless_asked_for(server, keyed):
 
 
 @case("C10")
-def test_a_connection_is_used_again(server):
+def test_a_connection_is_used_again(server):  # T-73
     get = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
     last = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     out = raw(server, get + get + last)  # pipelined
@@ -146,13 +146,20 @@ def test_expect_continue(server):
 
 
 @case("C13")
-def test_chunked_bodies(server):
+def test_chunked_bodies(server):  # T-70, T-72
     head = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             b"Connection: close\r\nTransfer-Encoding: chunked\r\n")
     chunks = b'9\r\n{"prompt"\r\n17\r\n: "a", "max_tokens": 1}\r\n0\r\n\r\n'
     assert b" 200 OK" in raw(server, head + b"\r\n" + chunks).split(b"\r\n")[0]
     out = raw(server, head + b"Content-Length: 32\r\n\r\n" + chunks)
     assert b" 400 " in out.split(b"\r\n")[0] and out.count(b"HTTP/1.1 ") == 1
+    sent, most = 0, 128  # of 32 MiB that are taken, as many that are dropped, and what lies in buffers
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s, \
+            pytest.raises((ConnectionResetError, BrokenPipeError)):
+        s.sendall(head + b"\r\n")
+        for sent in range(most):
+            s.sendall(b"100000\r\n" + b" " * 0x100000 + b"\r\n")
+    assert 60 < sent < most - 1
 
 
 @case("C14")
@@ -214,7 +221,7 @@ def test_right_keys(keyed):
 
 
 @case("C20")
-def test_paths_want_a_key_unless_they_are_open(keyed, ask):
+def test_paths_want_a_key_unless_they_are_open(keyed, ask):  # T-66
     for path in ("/health", "/ready", "/", "/page/page.js"):
         assert http("GET", keyed.url + path).status_code == 200
     for path in ("/v1/models", "/v1/models/org/tiny", "/metrics", "/load", "/version", "/nope"):

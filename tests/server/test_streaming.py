@@ -98,7 +98,7 @@ def test_a_chat_stream(scripted, ask):
 
 
 @case("C63")
-def test_characters_stay_whole(scripted, ask, vocabulary):
+def test_characters_stay_whole(scripted, ask, vocabulary):  # T-30
     events = ask.stream(scripted, {"prompt": "[utf8]", "max_tokens": 60, "temperature": 0,
                                    "return_token_ids": True})
     pieces = [e["choices"][0]["text"] for e in events]
@@ -165,7 +165,7 @@ def test_a_silent_stream_gets_comments(scripted, gate):
 
 @case("C68")
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_client_that_leaves_frees_its_sequences(scripted, ask, streamed):
+def test_a_client_that_leaves_frees_its_sequences(scripted, ask, streamed):  # T-49
     """Long before the answers would have ended, which takes 80 s."""
     def left():
         return sum(json.loads(line)["status"] == 499 for line in scripted.access_log.read_text().splitlines())
@@ -184,7 +184,7 @@ def test_a_client_that_leaves_frees_its_sequences(scripted, ask, streamed):
 
 
 @case("C69")
-def test_a_client_that_reads_nothing_is_cut(server, ask):
+def test_a_client_that_reads_nothing_is_cut(server, ask):  # T-51
     """Its backlog is bounded: the stream is cut when it is full, and others are served meanwhile."""
     ask.wait_metric(server, "vllm:num_requests_running", 0)
     cut = ask.metric(server, "llmq:http_slow_readers_total")

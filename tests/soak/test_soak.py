@@ -1,0 +1,146 @@
+"""What a server must stand for long: many requests without growing, clients that come and go, idle connections.
+Run by make check-hard; LLMQ_SOAK says how many requests (default 20,000). What it measures is printed (pytest -s).
+"""
+import http.client
+import json
+import os
+import pathlib
+import resource
+import socket
+import threading
+import time
+
+import pytest
+
+from harness import ROOT, Server, until
+
+TINY = ROOT / "models/novels-1m"
+REQUESTS = int(os.environ.get("LLMQ_SOAK", "20000"))
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}, "b": {"type": "boolean"}},
+          "required": ["a", "b"], "additionalProperties": False}
+
+
+@pytest.fixture(scope="module")
+def tiny(llmq, tmp_path_factory):
+    # a pool of KV blocks that the first fifth of the requests fills: its memory is taken as it is first used
+    with Server(llmq, TINY, "--speculative-ngram", "--kv-cache-memory", "8M",
+                log=tmp_path_factory.mktemp("soak") / "log") as s:
+        yield s
+
+
+def metric(server, name):
+    lines = server.get("/metrics").read().decode().splitlines()
+    return sum(float(x.rsplit(" ", 1)[1]) for x in lines if x.startswith(name + "{"))
+
+
+def idle(server):
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    until(lambda: not any(metric(server, f"vllm:{n}") for n in names), lambda: "sequences or blocks are left")
+
+
+def private_kib(server):
+    """RssAnon + VmSwap, which a leak cannot hide from."""
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    return sum(int(x.split()[1]) for x in status.splitlines() if x.startswith(("RssAnon", "VmSwap")))
+
+
+def descriptors(server):
+    return len(list(pathlib.Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+
+def body_of(i):
+    """Every kind in turn; texts differ, so that caches fill."""
+    text = f"Number {i} of the old house"
+    kinds = [
+        {"prompt": text, "max_tokens": 4},
+        {"prompt": text, "max_tokens": 4, "logprobs": 3, "echo": True},
+        {"prompt": text, "max_tokens": 24, "guided_json": {**SCHEMA, "title": str(i % 64)}},
+        {"prompt": [text, text + "s"], "n": 2, "max_tokens": 3, "temperature": 1, "stop": ["e", "a"]},
+        {"prompt": text, "max_tokens": 4, "stream": True, "stream_options": {"include_usage": True}},
+        {"prompt": text, "max_tokens": 3, "use_beam_search": True, "n": 2},
+        {"prompt": text, "temperature": 9},
+    ]
+    return kinds[i % (len(kinds) + 1)] if i % (len(kinds) + 1) < len(kinds) else None
+
+
+def work(server, numbers, wrong):
+    c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    for i in numbers:
+        body = body_of(i)
+        if body is None:  # leaves in the middle
+            with socket.create_connection(("127.0.0.1", server.port)) as s:
+                data = json.dumps({"prompt": "a", "max_tokens": 400, "ignore_eos": True,
+                                   "stream": i % 3 == 0}).encode()
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                          b"Content-Length: %d\r\n\r\n" % len(data) + data)
+                time.sleep(0.002)
+            continue
+        c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        r = c.getresponse()
+        r.read()
+        if r.status != (400 if body.get("temperature") == 9 else 200):
+            wrong.append((i, r.status))
+    c.close()
+
+
+def run(server, first, n):
+    wrong = []
+    threads = [threading.Thread(target=work, args=(server, range(first + k, first + n, 8), wrong)) for k in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong, wrong[:5]
+    idle(server)
+
+
+def test_many_requests_leave_nothing(tiny):  # T-01, T-22
+    """From a first fifth, in which caches fill, to the end private memory grows by less than 1 KiB a request."""
+    run(tiny, 0, REQUESTS // 5)
+    files, at = descriptors(tiny), [private_kib(tiny)]
+    for part in range(1, 5):
+        run(tiny, part * (REQUESTS // 5), REQUESTS // 5)
+        at.append(private_kib(tiny))
+    growth = (at[-1] - at[0]) / (4 * (REQUESTS // 5))
+    print(f"\n{REQUESTS} requests: private KiB {at}, {growth:.3f} KiB a request; descriptors {files}, "
+          f"then {descriptors(tiny)}")
+    assert growth < 1
+    assert descriptors(tiny) <= files + 2
+
+
+def test_clients_that_leave_200_times_a_second(llmq, tiny):  # T-50
+    before = descriptors(tiny)
+    n = 200 * (60 if REQUESTS >= 20000 else 5)
+    refused = metric(tiny, "vllm:admission_rejections_total")
+    p = llmq("bench", "serve", tiny.url, "--load", "abort", "--request-rate", 200, "--num-prompts", n, "--json",
+             code=None, timeout=600)
+    got = json.loads(p.stdout)
+    idle(tiny)
+    # where the machine is slow the queue is full
+    refused = metric(tiny, "vllm:admission_rejections_total") - refused
+    assert got["aborted"] > 0 and got["aborted"] + got["failed"] == n and got["failed"] == refused, p.stderr
+    until(lambda: descriptors(tiny) <= before + 2, lambda: f"{descriptors(tiny)} open, {before} before")
+    print(f"\n{n} clients, {refused:.0f} of them refused, left in {got['duration']:.0f} s; descriptors {before}, "
+          f"then {descriptors(tiny)}")
+
+
+def test_idle_connections_beside_64_streams(llmq, tiny):
+    """1,000 connections that do nothing: all are there, and streams go on beside them. Times are printed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 2000), hard), hard))
+    row = ("itl_p50", "itl_p99", "ttft_p99", "output_throughput")
+    def bench(streams):
+        got = llmq.json("bench", "serve", tiny.url, "--concurrency", streams, "--num-prompts", 2 * max(streams, 8),
+                        "--input-len", 32, "--output-len", 128, timeout=600)
+        return {k: round(got[k], 4) for k in row}
+    alone = {n: bench(n) for n in (1, 64)}
+    held = [socket.create_connection(("127.0.0.1", tiny.port)) for _ in range(1000)]
+    try:
+        assert metric(tiny, "llmq:http_connections") >= 1000
+        beside = {n: bench(n) for n in (1, 64)}
+    finally:
+        for s in held:
+            s.close()
+    idle(tiny)
+    print(f"\nalone {alone}\nbeside 1,000 idle connections {beside}")
+    assert all(r["output_throughput"] > 0 for r in beside.values())
