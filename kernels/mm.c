@@ -14,7 +14,8 @@ enum {
     TILES_STEP = 4,          /* a multiple of what the widest kernel takes at once */
     MANY_ROWS = 16,          /* products that arithmetic bounds, not memory */
     PANEL_BYTES = 384 << 10, /* prepared activations of one panel: part of a 1 MB second cache */
-    F32_PANEL = 96           /* rows at least: the f32 kernels cut K so that they fit (mm_wide.h) */
+    F32_PANEL = 96,          /* rows at least: the f32 kernels cut K so that they fit (mm_wide.h) */
+    I8_PANEL = 80            /* rows at most: as many as mm_i8_rows_avx2.h takes at once */
 };
 
 mm_acts mm_effective(const qt_scheme *s, mm_acts want)
@@ -363,8 +364,8 @@ static void run_batch(batch *r)
         if (c->M > most) most = c->M;
     }
     /* Some eight items for each thread, so that a slow one leaves the rest to the others; of many
-     * rows, where an item takes long, sixteen. */
-    const int64_t share = most < MANY_ROWS ? 8 : 16;
+     * rows four, since an item lays its rows out for all of its tiles (mm_i8_rows_avx2.h). */
+    const int64_t share = most < MANY_ROWS ? 8 : 4;
     r->chunk = lq_ceil_div(tiles, pool_threads(r->p) * share);
     r->chunk = (int64_t)lq_round_up((size_t)r->chunk, TILES_STEP);
     if (r->chunk > TILES_MAX) r->chunk = TILES_MAX;
@@ -412,6 +413,9 @@ static void push_part(batch *r, const mm_job *job, const need *d, int64_t m_firs
     size_t bytes = d->acts == MM_I8 ? Kp : d->hardware ? Kp * 2 : Kp * 4;
     c->panel = (int64_t)lq_round_up(PANEL_BYTES / (bytes + 1) + 1, 8);
     if (c->x.f && c->panel < F32_PANEL) c->panel = F32_PANEL;
+    if (c->x.q && c->panel > I8_PANEL) c->panel = I8_PANEL;
+    if (rows > c->panel) /* even ones */
+        c->panel = (int64_t)lq_round_up((size_t)lq_ceil_div(rows, lq_ceil_div(rows, c->panel)), 8);
 }
 
 /* The outs of a job that are marked, which have equal needs; in batches as they fit. */

@@ -433,7 +433,40 @@ TEST(tables_are_rounded_to_integers)
     }
 }
 
-/* Sums at the limits of 16 bits: every product as large as it can be, of one sign or of both. */
+enum { LIMIT_ROWS = 13 }; /* those that kernels of many rows take, in blocks of 5 and 4 */
+
+/* Codes of b, already packed, at the ends (rows of the largest, of the smallest, of both), and
+ * activations at theirs, of one sign or of both: sums of 16 bits are at their limits. */
+static void to_limits(problem *b)
+{
+    const size_t row = qt_row_bytes(b->K, b->p.scheme.kind == QT_UINT ? b->p.scheme.bits : 4);
+    uint8_t *codes = (uint8_t *)(uintptr_t)b->p.plane[QT_CODES].data;
+    for (int64_t n = 0; n < b->N; n++)
+        memset(codes + (size_t)n * row, n % 3 == 0 ? 0xff : n % 3 == 1 ? 0x00 : 0xf0, row);
+    for (int64_t m = 0; m < b->M; m++)
+        for (int64_t k = 0; k < b->K; k++)
+            b->x[m * b->ldx + k] = m % 2 ? -2.0f : k % 2 && m > 1 ? -2.0f : 2.0f;
+    lq_err err = { "" };
+    CHECK(!mm_pack(&b->w, &b->p, &b->a, NULL, &err), "%s", err.msg);
+}
+
+/* One row and all, the same bytes in every family, and within the bound where it is meant to hold.
+ */
+static void check_limits(problem *b, const char *why, bool bound)
+{
+    char name[16];
+    float *want[2] = { NULL, NULL };
+    for (int f = 0; family_use(f, name); f++)
+        for (int rows = 0; rows < 2; rows++) {
+            float *y = run(b, MM_I8, 0, rows ? b->M : 1, NULL, false);
+            double share = bound && rows && !f ? worst(b, y, MM_I8) : 0;
+            if (!f) want[rows] = y;
+            CHECK(share <= 1, "%s, %s: %g of the bound", name, why, share);
+            CHECK(memcmp(y, want[rows], (size_t)(rows ? b->M * b->N : b->N) * 4) == 0, "%s, %s",
+                  name, why);
+        }
+}
+
 TEST(tables_at_their_limits_give_the_same_integers)
 {
     static const struct {
@@ -442,38 +475,34 @@ TEST(tables_at_their_limits_give_the_same_integers)
         float scale;
     } cases[] = { { "n = 127", "nf4-g64", 127, 1 },       { "n = 15", "nf4-g64", 15, 1 },
                   { "a large scale", "nf4", 127, 1e30f }, { "a negative one", "nf4-g128", 127, -3 },
-                  { "none", "nf4-g4096", 127, 0 },        { "denormal", "nf4-g32", 15, 1e-41f } };
-    enum { N = 17, K = 8192, M = 6 };
+                  { "none", "nf4-g4096", 127, 0 },        { "denormal", "nf4-g32", 15, 1e-41f },
+                  { "long blocks", "nf4-g128", 15, 1 } };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         problem b;
-        CHECK(problem_make(&b, cases[i].scheme, M, N, K, i), "make");
+        CHECK(problem_make(&b, cases[i].scheme, LIMIT_ROWS, 17, 4096, i), "make");
         float map[16], *scales = (float *)(uintptr_t)b.p.plane[QT_SCALES].data;
-        uint8_t *codes = (uint8_t *)(uintptr_t)b.p.plane[QT_CODES].data;
         for (int c = 0; c < 16; c++) /* the ends are as large as they can be */
             map[c] =
                 (c < 8 ? -cases[i].top + (float)c : cases[i].top - 15 + (float)c) / cases[i].top;
         memcpy((void *)(uintptr_t)b.p.plane[QT_MAP].data, map, sizeof map);
         for (size_t j = 0; j < b.p.plane[QT_SCALES].bytes / 4; j++)
             scales[j] = cases[i].scale;
-        for (int64_t n = 0; n < N; n++) /* rows of the largest code, of the smallest, of both */
-            memset(codes + n * K / 2, n % 3 == 0 ? 0xff : n % 3 == 1 ? 0x00 : 0xf0, K / 2);
-        for (int64_t m = 0; m < M; m++)
-            for (int64_t k = 0; k < K; k++)
-                b.x[m * b.ldx + k] = m % 2 ? -2.0f : k % 2 && m > 1 ? -2.0f : 2.0f;
-        lq_err err = { "" };
-        CHECK(!mm_pack(&b.w, &b.p, &b.a, NULL, &err), "%s", err.msg);
-        char name[16];
-        float *want[2] = { NULL, NULL };
-        for (int f = 0; family_use(f, name); f++)
-            for (int rows = 0; rows < 2; rows++) {
-                float *y = run(&b, MM_I8, 0, rows ? M : 1, NULL, false);
-                double share = worst(&b, run(&b, MM_I8, 0, M, NULL, false), MM_I8);
-                if (!f) want[rows] = y;
-                bool normal = fabsf(cases[i].scale) > 1e-30f; /* what the bound is for */
-                CHECK(share <= 1 || !normal, "%s, %s: %g of the bound", name, cases[i].why, share);
-                CHECK(memcmp(y, want[rows], (size_t)(rows ? M * N : N) * 4) == 0, "%s, %s", name,
-                      cases[i].why);
-            }
+        to_limits(&b);
+        check_limits(&b, cases[i].why, fabsf(cases[i].scale) > 1e-30f);
+        problem_free(&b);
+    }
+}
+
+TEST(codes_at_their_limits_give_the_same_integers)
+{
+    static const char *const names[] = { "u2-g128",      "u2-g64-asym",  "u3-g128", "u3-g64-asym",
+                                         "u4-g128",      "u4-g128-asym", "u4-g64",  "u4-g32-fzero",
+                                         "u8-g128-asym", "mxfp4",        "nvfp4" };
+    for (size_t i = 0; i < LQ_COUNT(names); i++) {
+        problem b;
+        CHECK(problem_make(&b, names[i], LIMIT_ROWS, 17, 1024, i), "make");
+        to_limits(&b);
+        check_limits(&b, names[i], true);
         problem_free(&b);
     }
 }
@@ -482,6 +511,7 @@ int main(int argc, char **argv)
 {
     RUN(tables_are_rounded_to_integers);
     RUN(tables_at_their_limits_give_the_same_integers);
+    RUN(codes_at_their_limits_give_the_same_integers);
     RUN(the_reference_agrees_with_double_precision);
     RUN(every_family_agrees_with_the_reference);
     RUN(a_row_has_the_same_bytes_alone_and_among_others);
