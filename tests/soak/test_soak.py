@@ -1,5 +1,6 @@
 """What a server must stand for long: many requests without growing, clients that come and go, idle connections.
-Run by make check-hard; LLMQ_SOAK says how many requests (default 20,000). What it measures is printed (pytest -s).
+Run by make check-hard; LLMQ_SOAK says how many requests (default 20,000; with fewer the caches go on filling). What
+it measures is printed (pytest -s).
 """
 import http.client
 import json
@@ -63,7 +64,11 @@ def body_of(i):
     return kinds[i % (len(kinds) + 1)] if i % (len(kinds) + 1) < len(kinds) else None
 
 
-def work(server, numbers, wrong):
+def usage_of(body, data):
+    return json.loads(data.decode().split("\n\n")[-3][6:] if body.get("stream") else data)["usage"]
+
+
+def work(server, numbers, wrong, used):
     c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     for i in numbers:
         body = body_of(i)
@@ -77,30 +82,40 @@ def work(server, numbers, wrong):
             continue
         c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         r = c.getresponse()
-        r.read()
+        data = r.read()
         if r.status != (400 if body.get("temperature") == 9 else 200):
             wrong.append((i, r.status))
+        elif r.status == 200:
+            used.append(usage_of(body, data))
     c.close()
 
 
 def run(server, first, n):
-    wrong = []
-    threads = [threading.Thread(target=work, args=(server, range(first + k, first + n, 8), wrong)) for k in range(8)]
+    """The usage of every answer."""
+    wrong, used = [], []
+    threads = [threading.Thread(target=work, args=(server, range(first + k, first + n, 8), wrong, used))
+               for k in range(8)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
     assert not wrong, wrong[:5]
     idle(server)
+    return used
 
 
 def test_many_requests_leave_nothing(tiny):  # T-01, T-22
     """From a first fifth, in which caches fill, to the end private memory grows by less than 1 KiB a request."""
-    run(tiny, 0, REQUESTS // 5)
+    used = run(tiny, 0, REQUESTS // 5)
     files, at = descriptors(tiny), [private_kib(tiny)]
     for part in range(1, 5):
-        run(tiny, part * (REQUESTS // 5), REQUESTS // 5)
+        used += run(tiny, part * (REQUESTS // 5), REQUESTS // 5)
         at.append(private_kib(tiny))
+    # what answers said they used is what was counted of those that ended; those that left come on top
+    sums = {k: sum(u[k] for u in used) for k in ("prompt_tokens", "completion_tokens")}
+    assert metric(tiny, "vllm:request_generation_tokens_sum") == sums["completion_tokens"]
+    assert metric(tiny, "vllm:generation_tokens_total") >= sums["completion_tokens"]
+    assert metric(tiny, "vllm:prompt_tokens_total") >= sums["prompt_tokens"]
     growth = (at[-1] - at[0]) / (4 * (REQUESTS // 5))
     print(f"\n{REQUESTS} requests: private KiB {at}, {growth:.3f} KiB a request; descriptors {files}, "
           f"then {descriptors(tiny)}")
