@@ -114,13 +114,13 @@ V16 void step_signed(i8_sums *c, int64_t p, w_src src, int RM, int NT)
     }
 }
 
-/* The next step of every tile. One row alone waits for memory: its tiles' successors, whose codes
- * lie `ahead` bytes further on, are asked for as their own are used. */
-V16 void next_step(i8_sums *c, size_t step_bytes, size_t ahead, int RM, int NT)
+/* The next step of every tile. Few rows wait for memory, and each tile starts a stream anew: its
+ * successors, whose codes lie `ahead` bytes further on, are asked for as its own are used. */
+V16 void next_step(i8_sums *c, size_t step_bytes, size_t ahead, int NT)
 {
     UNROLL for (int n = 0; n < NT; n++)
     {
-        for (size_t i = 0; i < step_bytes && RM == 1; i += 64)
+        for (size_t i = 0; i < step_bytes; i += 64)
             v16_prefetch(c->step[n] + ahead + i);
         c->step[n] += step_bytes;
     }
@@ -138,23 +138,23 @@ V16 void dot_inputs(i8_sums *c, int64_t p, int64_t A, size_t ahead, w_src src, i
         if (src == W_LUT4S || src == W_NV4) {
             step_small(c, p, src, RM, NT, 2, true);
             FOLD();
-            next_step(c, step_bytes / 2, ahead, RM, NT);
+            next_step(c, step_bytes / 2, ahead, NT);
             p += TILE_K / 2;
         } else if (is_signed(src)) {
             step_signed(c, p, src, RM, NT);
-            next_step(c, step_bytes, ahead, RM, NT);
+            next_step(c, step_bytes, ahead, NT);
             p += TILE_K;
         } else if (src == W_U4) {
             step_small(c, p, src, RM, NT, 4, true);
             FOLD();
-            next_step(c, step_bytes, ahead, RM, NT);
+            next_step(c, step_bytes, ahead, NT);
             p += TILE_K;
         } else {
             BLOCK(r, n) c->sum[r][n] = vi_set1(0);
             int64_t fold = p + TILE_K * steps_per_fold(src);
             for (fold = fold < stop ? fold : stop; p < fold; p += TILE_K) {
                 step_small(c, p, src, RM, NT, 8 / quads(src), false);
-                next_step(c, step_bytes, ahead, RM, NT);
+                next_step(c, step_bytes, ahead, NT);
             }
             FOLD();
         }
