@@ -20,11 +20,6 @@ enum {
 static const char *const dtypes[KV_N_DTYPES] = { "f32", "f16", "bf16", "int8", "int4", "fp8" };
 const char *kv_dtype_text(kv_dtype d) { return (unsigned)d < KV_N_DTYPES ? dtypes[d] : "?"; }
 
-size_t attn_kv_row_bytes(kv_dtype d, int64_t D)
-{
-    return (size_t)attn_kv_head(d) + ((size_t)attn_kv_bits(d) * (size_t)D + 7) / 8;
-}
-
 /* One element of a row as its code; inv: 1 / scale. */
 static uint8_t code_of(float x, float inv, kv_dtype d)
 {
@@ -38,15 +33,18 @@ static uint8_t code_of(float x, float inv, kv_dtype d)
 static void write_scaled(uint8_t *dst, const float *x, int64_t D, kv_dtype d)
 {
     float max = 0, m = 0; /* the largest magnitude, and with its sign */
-    for (int64_t i = 0; i < D; i++)
+    bool nan = false;
+    for (int64_t i = 0; i < D; i++) {
+        nan |= isnan(x[i]);
         if (fabsf(x[i]) > max) {
             m = x[i];
             max = fabsf(m);
         }
+    }
     const float most = d == KV_I8 ? 127.0f : d == KV_I4 ? -8.0f : 448.0f;
     if (d != KV_I4) m = max;
-    bool ok = max >= MM_I8_TINY && max < INFINITY;
-    float scale = ok ? m / most : max < INFINITY ? 0.0f : NAN, inv = ok ? most / m : 0.0f;
+    const bool finite = max < INFINITY && !nan, ok = max >= MM_I8_TINY && finite;
+    float scale = ok ? m / most : finite ? 0.0f : NAN, inv = ok ? most / m : 0.0f;
     memcpy(dst, &scale, sizeof scale);
     dst += sizeof scale;
     for (int64_t i = 0; i < D; i++) {

@@ -11,6 +11,9 @@
  *           of largest magnitude with its sign, so that all sixteen codes are in use
  *     fp8   x = scale * e4m3(code); scale = max|x| / 448
  *
+ * A NaN or infinity among a row's elements makes its scale NaN, and so all of the row: it is never
+ * lost in a code.
+ *
  * Keys are read in tiles of ATTN_TILE tokens aligned to the absolute position, each tile folded
  * into a running maximum and sum in order, per query row; these start afresh every ATTN_SPLIT
  * tokens, and the splits' results are joined in order. So results do not depend on chunk, block
@@ -28,13 +31,16 @@ enum { ATTN_TILE = 32, ATTN_SPLIT = 512 };
 
 typedef enum { KV_F32, KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8, KV_N_DTYPES } kv_dtype;
 const char *kv_dtype_text(kv_dtype d); /* "f32", ... */
-size_t attn_kv_row_bytes(kv_dtype d, int64_t D);
 /* Bits of an element; bytes before those of a row. */
 static inline int attn_kv_bits(kv_dtype d)
 {
     return d == KV_F32 ? 32 : d == KV_F16 || d == KV_BF16 ? 16 : d == KV_I4 ? 4 : 8;
 }
 static inline int attn_kv_head(kv_dtype d) { return d >= KV_I8 ? 4 : 0; }
+static inline size_t attn_kv_row_bytes(kv_dtype d, int64_t D)
+{
+    return (size_t)attn_kv_head(d) + ((size_t)attn_kv_bits(d) * (size_t)D + 7) / 8;
+}
 
 typedef struct {
     int64_t row0;   /* first of this sequence's rows in q and out */

@@ -434,6 +434,45 @@ TEST(a_cached_row_is_what_its_type_can_hold)
     }
 }
 
+/* In a key or a value, whatever the type that the cache holds it in: who sees it gets no number,
+ * and who does not the same bytes as ever. */
+TEST(a_nan_is_lost_in_no_type)
+{
+    enum { BAD = 40 }; /* the token that has it */
+    const shape *const s = &shapes[2];
+    const int64_t ow = s->H * s->Dv, group = s->H / s->Hkv;
+    char family[16];
+    for (int f = 0; family_use(f, family); f++)
+        for (int d = 0; d < KV_N_DTYPES; d++)
+            for (int in_v = 0; in_v < 2; in_v++)
+                for (int n = 0; n < 2; n++) {
+                    lq_arena a;
+                    lq_arena_init(&a, 0, NULL);
+                    input in = input_make(s, &a, 1);
+                    naive = n == 1;
+                    const float *want = run(s, &in, 1, 16, 7, (kv_dtype)d, NULL, &a);
+                    float *bad = in_v ? in.v + (BAD * s->Hkv + 1) * s->Dv + s->Dv - 1
+                                      : in.k + (BAD * s->Hkv + 1) * s->D + 3; /* of kv head 1 */
+                    *bad = NAN;
+                    const float *got = run(s, &in, 1, 16, 7, (kv_dtype)d, NULL, &a);
+                    naive = false;
+                    int64_t wrong = 0;
+                    for (int64_t t = 0; t < s->T; t++)
+                        for (int64_t h = 0; h < s->H; h++) {
+                            const size_t at = (size_t)(t * ow + h * s->Dv);
+                            const bool sees = t >= BAD && h / group == 1;
+                            if (sees) /* a value's last element at least */
+                                wrong += !isnan(got[at + (size_t)s->Dv - 1]);
+                            else
+                                wrong += memcmp(got + at, want + at, (size_t)s->Dv * 4) != 0;
+                        }
+                    CHECK(wrong == 0, "%s, %s%s, in a %s: %lld heads of tokens", family,
+                          kv_dtype_text((kv_dtype)d), n ? ", naive" : "", in_v ? "value" : "key",
+                          (long long)wrong);
+                    lq_arena_free(&a);
+                }
+}
+
 int main(int argc, char **argv)
 {
     RUN(the_reference_agrees_with_the_formula);
@@ -442,5 +481,6 @@ int main(int argc, char **argv)
     RUN(a_long_context_has_the_same_bytes_on_any_number_of_threads);
     RUN(each_step_gives_the_same_bits_in_every_family);
     RUN(a_cached_row_is_what_its_type_can_hold);
+    RUN(a_nan_is_lost_in_no_type);
     return check_end();
 }

@@ -427,6 +427,7 @@ TEST(rotation_and_the_cache_are_the_cpus_bits)
             float *q = floats(&r, T * H * D, 1), *k = floats(&r, T * Hkv * D, 2),
                   *v = floats(&r, T * Hkv * Dv, 3), *cos = floats(&r, T * R / 2 + 1, 4),
                   *sin = floats(&r, T * R / 2 + 1, 5), *got = floats(&r, T * H * D, 6);
+            if (attn_kv_head(dtypes[j])) k[3] = v[2] = NAN; /* which the row's scale keeps */
             uint8_t *want = lq_push(&r.a, stride * BLOCKS), *cache = lq_push(&r.a, stride * BLOCKS);
             memset(want, 0x5a, stride * BLOCKS);
             uint8_t *on = put(&r, want, stride * BLOCKS);

@@ -1,25 +1,15 @@
 /* tests/test_kv.c - the paged KV cache: counts, sharing, eviction, truncation; a random test. */
 #include "runtime/kv.h"
 #include "tests/check.h"
+#include "tests/kv_model.h"
 
 #include <stdlib.h>
 
-enum { BS = 8, MAX_LEN = 160, V_DIM = 4 };
-
-static arch_config small_config(void)
-{
-    return (arch_config){
-        .layers = 2, .kv_heads = 2, .head_dim = 6, .v_dim = V_DIM, .max_pos = MAX_LEN
-    };
-}
-
 static kv_cache *open_cache(int64_t n_blocks, bool prefix)
 {
-    arch_config c = small_config();
-    kv_opts o = { .n_blocks = n_blocks, .block_size = BS, .dtype = KV_F32, .prefix_cache = prefix };
     kv_cache *kv = NULL;
     lq_err err;
-    CHECK(!kv_open(&kv, &c, &o, &err), "%s", err.msg);
+    CHECK(!model_cache(&kv, n_blocks, prefix, &err), "%s", err.msg);
     return kv;
 }
 
@@ -27,13 +17,6 @@ static void count_ids(int32_t *ids, int64_t n, int32_t first)
 {
     for (int64_t i = 0; i < n; i++)
         ids[i] = first + (int32_t)i;
-}
-
-/* One byte per position stands for its K and V, written where a step would write them. */
-static uint8_t *cell(kv_cache *kv, const kv_seq *s, int64_t pos)
-{
-    return kv_v(kv, 1) + (size_t)s->table[pos / BS] * kv_block_stride(kv) +
-           (size_t)(pos % BS) * attn_kv_row_bytes(KV_F32, V_DIM);
 }
 
 TEST(wrong_options_are_refused)
@@ -50,7 +33,7 @@ TEST(wrong_options_are_refused)
         { "odd block size", 4, 12, LQ_EVALUE },
         { "no block size", 4, 0, LQ_EVALUE },
     };
-    arch_config c = small_config();
+    arch_config c = model_config();
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         kv_opts o = { .n_blocks = t[i].n_blocks, .block_size = t[i].block_size };
         kv_cache *kv;
@@ -245,120 +228,24 @@ TEST(forks_share_blocks_until_they_are_written)
     kv_close(kv);
 }
 
-/* Sequences over two letters, so that prefixes often meet. Each written cell holds a hash of the
- * whole prefix up to it: whatever is shared, copied or evicted, a sequence must read its own. */
-enum { SEQS = 6, BLOCKS = 40 };
-typedef struct {
-    kv_seq s;
-    int32_t ids[MAX_LEN];
-    int64_t written;
-    bool live;
-} player;
-
-static uint32_t rng(uint32_t *x)
-{
-    *x ^= *x << 13;
-    *x ^= *x >> 17;
-    *x ^= *x << 5;
-    return *x;
-}
-
-static uint8_t prefix_byte(const player *p, int64_t pos)
-{
-    lq_hash h = lq_hash_bytes(p->ids, (size_t)(pos + 1) * sizeof *p->ids);
-    return h.b[3];
-}
-
-static void write_to(kv_cache *kv, player *p, int64_t end)
-{
-    for (; p->written < end; p->written++)
-        *cell(kv, &p->s, p->written) = prefix_byte(p, p->written);
-}
-
-static void start(kv_cache *kv, player *p, uint32_t *x)
-{
-    kv_seq_init(&p->s);
-    for (int i = 0; i < MAX_LEN; i++)
-        p->ids[i] = rng(x) % 16 == 0;
-    p->written = kv_match_prefix(kv, &p->s, p->ids, 1 + rng(x) % (MAX_LEN - 1), NULL);
-    p->live = true;
-}
-
-static void play(kv_cache *kv, player *p, uint32_t *x)
-{
-    int64_t n;
-    switch (rng(x) % 8) {
-    case 0:
-        kv_seq_free(kv, &p->s), p->live = false;
-        break;
-    case 1:
-        n = p->written ? (int64_t)(rng(x) % (uint32_t)p->written) : 0;
-        kv_truncate(kv, &p->s, n);
-        if (p->written > n) p->written = n;
-        for (int64_t i = n; i < MAX_LEN; i++)
-            p->ids[i] = rng(x) % 16 == 0;
-        break;
-    default:
-        n = p->written + 1 + rng(x) % 20;
-        if (n > MAX_LEN) n = MAX_LEN;
-        if (kv_reserve(kv, &p->s, n, NULL)) break; /* busy */
-        write_to(kv, p, n);
-        kv_register(kv, &p->s, p->ids, p->written, NULL);
-    }
-}
-
-static void check_players(kv_cache *kv, const player *p, int step)
-{
-    bool held[BLOCKS] = { false };
-    int64_t n_held = 0;
-    for (int i = 0; i < SEQS; i++) {
-        if (!p[i].live) continue;
-        CHECK(p[i].s.n_blocks == lq_ceil_div(p[i].s.tokens, BS), "step %d: blocks of %d", step, i);
-        for (int64_t b = 0; b < p[i].s.n_blocks; b++) {
-            int32_t k = p[i].s.table[b];
-            n_held += !held[k];
-            held[k] = true;
-        }
-        for (int64_t t = 0; t < p[i].written; t++)
-            if (*cell(kv, &p[i].s, t) != prefix_byte(&p[i], t)) {
-                CHECK(false, "step %d: sequence %d reads another's position %d", step, i, (int)t);
-                return;
-            }
-    }
-    CHECK(kv_free_blocks(kv) == BLOCKS - n_held, "step %d: %d free, %d held", step,
-          (int)kv_free_blocks(kv), (int)n_held);
-    CHECK(kv_cached_blocks(kv) <= kv_free_blocks(kv), "step %d: cached", step);
-}
-
 /* LLMQ_KV_OPS: how many operations; check-hard plays 1,000,000. */
 TEST(random_operations_leak_nothing_and_mix_nothing_up) /* T-41 */
 {
     const char *asked = getenv("LLMQ_KV_OPS");
     int n = asked ? atoi(asked) : 6000;
     CHECK(n >= 1000, "LLMQ_KV_OPS: expected 1000 or more, found '%s'", asked);
-    kv_cache *kv = open_cache(BLOCKS, true);
-    player p[SEQS] = { 0 };
-    uint32_t x = 2463534242u;
-    int64_t reused = 0;
-    for (int step = 0; step < n && !check_bad; step++) {
-        player *one = &p[rng(&x) % SEQS];
-        if (one->live) {
-            play(kv, one, &x);
-        } else if (rng(&x) % 4 == 0 && p[0].live && one != &p[0]) {
-            *one = p[0];
-            kv_seq_init(&one->s);
-            CHECK(!kv_fork(kv, &one->s, &p[0].s, NULL), "fork");
-        } else {
-            start(kv, one, &x);
-            reused += one->written;
-        }
-        if (step % 10 == 0) check_players(kv, p, step);
+    kv_model m = { .kv = open_cache(40, true) };
+    choices c = { .seed = 2463534242u };
+    const char *wrong = NULL;
+    int step = 0;
+    for (; step < n && !wrong; step++) {
+        wrong = model_step(&m, &c);
+        if (!wrong && step % 10 == 0) wrong = model_check(&m);
     }
-    CHECK(reused > 1000, "prefixes were found: %d tokens", (int)reused);
-    for (int i = 0; i < SEQS; i++)
-        kv_seq_free(kv, &p[i].s);
-    CHECK(kv_free_blocks(kv) == BLOCKS, "nothing leaks");
-    kv_close(kv);
+    CHECK(!wrong, "step %d: %s", step, wrong);
+    CHECK(m.reused > 1000, "prefixes were found: %d tokens", (int)m.reused);
+    wrong = model_close(&m);
+    CHECK(!wrong, "%s", wrong);
 }
 
 int main(int argc, char **argv)

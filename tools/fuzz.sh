@@ -16,7 +16,7 @@ flags='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefin
 objects= # the parsers and what they stand on: no kernels, which take minutes under sanitizers
 for source in formats/*.c runtime/tok*.c runtime/tmpl*.c runtime/jtext.c runtime/grammar*.c \
     runtime/api_params.c runtime/api_parts.c runtime/api_grammar.c runtime/chat_out.c runtime/jw.c \
-    runtime/http*.c tools/opt*.c tools/help.c publish/files.c publish/sha256.c publish/card.c; do
+    runtime/http*.c runtime/kv.c tools/opt*.c tools/help.c publish/files.c publish/sha256.c publish/card.c; do
     [ ! -f "$source" ] || objects="$objects build-fuzz/${source%.c}.o"
 done
 # shellcheck disable=SC2086 # a list of files

@@ -79,20 +79,22 @@ __device__ __forceinline__ unsigned code_of(float x, float inv, kv_dtype d)
 __device__ void store_scaled(G<uint8_t> row, G<const float> x, int D, kv_dtype d)
 {
     const int lane = threadIdx.x % CU_WARP;
-    float max = 0, first = -1e9f; /* the least place of the largest magnitude, negative */
+    float max = 0, nan = 0, first = -1e9f; /* the least place of the largest magnitude, negative */
     for (int i = lane; i < D; i += CU_WARP) {
         const float v = fabsf(x[i]);
         max = v > max ? v : max;
+        if (v != v) nan = 1;
     }
     max = cu_warp_max(max);
+    nan = cu_warp_max(nan);
     for (int i = lane; i < D; i += CU_WARP)
         if (fabsf(x[i]) == max && (float)-i > first) first = (float)-i;
     first = cu_warp_max(first);
-    const bool ok = max >= MM_I8_TINY && max < INFINITY;
+    const bool finite = max < INFINITY && nan == 0, ok = max >= MM_I8_TINY && finite;
     const float m = d == KV_I4 && ok ? (float)x[(int)-first] : max;
     const float most = d == KV_I8 ? 127.0f : d == KV_I4 ? -8.0f : 448.0f;
     const float inv = ok ? most / m : 0.0f;
-    if (lane == 0) cu_st<float>(row, ok ? m / most : max < INFINITY ? 0.0f : NAN);
+    if (lane == 0) cu_st<float>(row, ok ? m / most : finite ? 0.0f : NAN);
     if (d != KV_I4) {
         for (int i = lane; i < D; i += CU_WARP)
             cu_st<uint8_t>(row + 4 + i, (uint8_t)code_of(x[i], inv, d));

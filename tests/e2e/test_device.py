@@ -106,5 +106,5 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
         body = {"model": name, "prompt": [3, 1, 4, 1, 5], "max_tokens": 50, "temperature": 0, "ignore_eos": True}
         r = s.post("/v1/completions", body)
         assert r.status == 500 and "the device is lost" in json.load(r)["error"]["message"]
-        assert s.process.wait(timeout=60) == 1
+        assert s.process.wait() == 1
     assert re.search(r"^llmq: serve: .*the device is lost", (tmp_path / "log").read_text(), re.M)
