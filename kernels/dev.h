@@ -33,7 +33,7 @@ typedef struct {
 } dev;
 
 /* x += add * factor, then h = norm(x), of T rows of K; rms or layer norm as in ops.h. add, h, w, b
- * may be NULL; without h only the sum. h may be x, or add. */
+ * may be NULL; without h only the sum. h may be x, or add. w and b [rows, K] are taken in turn. */
 typedef struct {
     float *x, *h;
     const float *add, *w, *b;
@@ -41,20 +41,24 @@ typedef struct {
     float offset, eps;
     bool layer;
     int64_t T, K;
+    int64_t ld;   /* from row to row of x, h and add; 0: K */
+    int64_t rows; /* of w and b; 0: 1 */
 } dev_norm_args;
 
-/* The first R of each head's D dims of q [T, H*D] and k [T, Hkv*D] are rotated in place (as k_rope;
- * cos, sin [T, R/2]; R = 0: none); then k and v [T, Hkv*Dv] are written into the cache of a layer,
- * laid out as attn.h says, row t to slot[t] of block[t]. cache_k NULL: no cache. */
+/* q, k and v are held within +-clip (0: they are not). The first R of each head's D dims of q [T,
+ * H*D] and k [T, Hkv*D] are rotated in place (as k_rope; cos, sin [T, R/2]; R = 0: none); then k
+ * and v [T, Hkv*Dv] are written into the cache of a layer, laid out as attn.h says, row t to
+ * slot[t] of block[t]. cache_k NULL: no cache. */
 typedef struct {
-    float *q, *k;
-    const float *v, *cos, *sin;
+    float *q, *k, *v;
+    const float *cos, *sin;
     const int32_t *block, *slot;
     uint8_t *cache_k, *cache_v;
     size_t block_stride;
     int block_size;
     kv_dtype dtype;
     bool half; /* pairs (i, i + R/2), else (2i, 2i + 1) */
+    float clip;
     int64_t T, H, Hkv, D, Dv, R;
 } dev_rope_args;
 
@@ -90,6 +94,13 @@ typedef struct {
     size_t n, ldd, lds;
     int64_t rows;
 } dev_copy_args;
+
+/* Of each of T rows the n floats at src to H places of dst: dst [T, H, ldd], src [T, lds]. */
+typedef struct {
+    float *dst;
+    const float *src;
+    int64_t T, H, n, ldd, lds;
+} dev_spread_args;
 
 /* A weight whose planes, laid out as formats/tiles.h says, are in device memory. */
 typedef struct {
@@ -203,6 +214,7 @@ void dev_attn_plan(dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,
     X(void, rope, (dev * d, const dev_rope_args *a))                                             \
     X(void, act, (dev * d, const dev_act_args *a))                                               \
     X(void, embed, (dev * d, const dev_embed_args *a))                                           \
+    X(void, spread, (dev * d, const dev_spread_args *a))                                         \
     X(void, route, (dev * d, const dev_route_args *a))                                           \
     X(void, place, (dev * d, const dev_place_args *a))                                           \
     X(void, join_experts, (dev * d, const dev_join_args *a))                                     \

@@ -159,12 +159,10 @@ static dev_attn_args attn_of(const fwd_rows *r, const fwd_kv *kv)
 
 lq_status fwd_check_device(const arch_config *c, lq_err *err)
 {
-    const char *what = c->w.mla                        ? "latent attention (MLA)"
-                       : c->w.qk_norm == QK_NORM_HEADS ? "a norm of its own for each head"
-                       : c->qkv_clip > 0               ? "clipped q, k and v"
-                       : c->head_dim > DEV_ATTN_WIDTH || c->head_dim % 4 || c->v_dim != c->head_dim
-                           ? "heads of this size"
-                           : NULL;
+    const char *what =
+        c->head_dim > DEV_ATTN_WIDTH || c->head_dim % 4 || c->v_dim % 4 || c->v_dim > DEV_ATTN_WIDTH
+            ? "heads of this size"
+            : NULL;
     return what ? lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s (%s)", what, c->row->arch)
                 : LQ_OK;
 }
@@ -225,7 +223,7 @@ lq_status fwd_dev_open(fwd_dev_ctx **out, fwd_rows *r, fwd_rows **host, float **
     const arch_config *c = m->cfg;
     const kv_opts *k = kv_options(kv);
     assert(k->on == model_dev(m));
-    if (k->dtype == KV_I4 && c->head_dim % 8)
+    if (k->dtype == KV_I4 && (c->head_dim % 8 || c->v_dim % 8))
         return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: int4 keys of heads of %lld",
                        (long long)c->head_dim);
     fwd_dev_ctx *f = *out = calloc(1, sizeof *f);
@@ -372,9 +370,10 @@ static void copy(const fwd_rows *r, float *dst, int64_t ldd, const float *src, i
         f->d, &(dev_copy_args){ dst, src, (size_t)n * w, (size_t)ldd * w, (size_t)lds * w, rows });
 }
 
-/* x += factor * add (NULL: nothing), then dst (NULL: nothing more) = norm(x). */
+/* x += factor * add (NULL: nothing), then dst (NULL: nothing more) = norm(x), by so many rows of
+ * weights in turn. */
 static void add_norm(const fwd_rows *r, float *dst, float *x, const float *add, double factor,
-                     const model_vector *v, int64_t T, int64_t K)
+                     const model_vector *v, int64_t T, int64_t K, int64_t rows)
 {
     const fwd_dev_ctx *f = r->self;
     f->d->ops->norm(f->d, &(dev_norm_args){ .x = x,
@@ -387,14 +386,15 @@ static void add_norm(const fwd_rows *r, float *dst, float *x, const float *add, 
                                             .eps = (float)r->c->norm_eps,
                                             .layer = r->c->w.norm == NORM_LAYER,
                                             .T = T,
-                                            .K = K });
+                                            .K = K,
+                                            .rows = rows });
 }
 
 static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T,
                  int64_t K)
 {
     if (v->w)
-        add_norm(r, dst, x, NULL, 1, v, T, K);
+        add_norm(r, dst, x, NULL, 1, v, T, K, 1);
     else if (dst != x)
         copy(r, dst, K, x, K, K, T);
 }
@@ -444,11 +444,13 @@ static void norm_heads(const fwd_rows *r, float *x, const model_vector *v, int64
     const int64_t D = r->c->head_dim;
     if (r->c->w.qk_norm == QK_NORM_ALL)
         norm(r, x, x, v, r->R, H * D);
-    else if (r->c->w.qk_norm == QK_NORM_HEAD)
-        norm(r, x, x, v, r->R * H, D);
+    else if (r->c->w.qk_norm != QK_NORM_NONE && v->w)
+        add_norm(r, x, x, NULL, 1, v, r->R * H, D, r->c->w.qk_norm == QK_NORM_HEADS ? H : 1);
 }
 
-static void rotate(const fwd_rows *r, int64_t layer, const fwd_kv *kv, bool turn, bool write)
+/* Clipping, rotation and writing into the cache, each where asked for. */
+static void rotate(const fwd_rows *r, int64_t layer, const fwd_kv *kv, bool clip, bool turn,
+                   bool write)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
@@ -467,6 +469,7 @@ static void rotate(const fwd_rows *r, int64_t layer, const fwd_kv *kv, bool turn
                                             .block_size = kv->block_size,
                                             .dtype = kv->dtype,
                                             .half = c->w.rope_half,
+                                            .clip = clip ? (float)c->qkv_clip : 0.0f,
                                             .T = r->R,
                                             .H = c->heads,
                                             .Hkv = c->kv_heads,
@@ -478,13 +481,73 @@ static void rotate(const fwd_rows *r, int64_t layer, const fwd_kv *kv, bool turn
 static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                   const fwd_group *g)
 {
-    const bool late = r->c->w.qk_norm_late;
+    const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
     assert(g->row0 == 0 && g->n_rows == r->R);
+    if (r->c->w.mla) {
+        rotate(r, layer, kv, false, false, true);
+        return;
+    }
     if (l->lin[R_QKV].present) split(r);
-    if (late) rotate(r, layer, kv, true, false);
+    if (normed && (late || r->c->qkv_clip > 0)) rotate(r, layer, kv, true, late, false);
     norm_heads(r, r->q, &l->vec[R_Q_NORM], r->c->heads);
     norm_heads(r, r->k, &l->vec[R_K_NORM], r->c->kv_heads);
-    rotate(r, layer, kv, !late, true);
+    rotate(r, layer, kv, !normed, !(late && normed), true);
+}
+
+/* ---- latent attention (forward_mla.c says what it does) ---- */
+
+/* K floats from row to row `ld` apart. */
+static void norm_latent(const fwd_rows *r, float *x, int64_t ld, const model_vector *v, int64_t K)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->norm(
+        f->d, &(dev_norm_args){
+                  .x = x, .h = x, .w = v->w, .eps = FWD_LATENT_EPS, .T = r->R, .K = K, .ld = ld });
+}
+
+/* `rope` of each of H * `width` floats at x. */
+static void rotate_part(const fwd_rows *r, float *x, int64_t H, int64_t width)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->rope(f->d, &(dev_rope_args){ .q = x,
+                                            .cos = r->cos[ROPE_MAIN],
+                                            .sin = r->sin[ROPE_MAIN],
+                                            .half = r->c->w.rope_half,
+                                            .T = r->R,
+                                            .H = H,
+                                            .D = width,
+                                            .R = r->c->rope_dims });
+}
+
+static void mla(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims, V = c->v_dim;
+    const int64_t width = c->kv_lora + c->rope_dims;
+    const mm_out a[] = { c->q_lora ? fwd_out(&l->lin[R_Q_A], r->q_a, c->q_lora, false)
+                                   : fwd_out(&l->lin[R_Q], r->q, H * D, false),
+                         fwd_out(&l->lin[R_KV_A], r->kv_a, width, false) };
+    const mm_out q = fwd_out(&l->lin[R_Q_B], r->q, H * D, false);
+    const mm_out kv = fwd_out(&l->lin[R_KV_B], r->kv_b, H * (nope + V), false);
+    products(r, a, 2, r->h, c->hidden, r->R);
+    norm_latent(r, r->kv_a, width, &l->vec[R_KV_A_NORM], c->kv_lora);
+    if (c->q_lora) {
+        norm_latent(r, r->q_a, c->q_lora, &l->vec[R_Q_A_NORM], c->q_lora);
+        products(r, &q, 1, r->q_a, c->q_lora, r->R);
+    }
+    products(r, &kv, 1, r->kv_a, width, r->R);
+    rotate_part(r, r->q + nope, H, D);
+    rotate_part(r, r->kv_a + c->kv_lora, 1, width);
+    copy(r, r->k, D, r->kv_b, nope + V, nope, r->R * H);
+    f->d->ops->spread(f->d, &(dev_spread_args){ .dst = r->k + nope,
+                                                .src = r->kv_a + c->kv_lora,
+                                                .T = r->R,
+                                                .H = H,
+                                                .n = c->rope_dims,
+                                                .ldd = D,
+                                                .lds = width });
+    copy(r, r->v, V, r->kv_b + nope, nope + V, V, r->R * H);
 }
 
 static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
@@ -697,8 +760,8 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
     if (apart) norm(r, r->y, r->y, post, T, K);
     if (apart || normed)
         add_norm(r, normed ? r->x : NULL, r->x, apart ? r->y : NULL, r->c->residual_scale, after, T,
-                 K);
+                 K, 1);
 }
 
 const fwd_ops fwd_dev = { begin, norm,  products, store, attend, pick,
-                          act,   clear, join,     NULL,  moe,    end };
+                          act,   clear, join,     mla,   moe,    end };

@@ -19,6 +19,7 @@
 #include "runtime/forward.h"
 
 enum { FWD_ROWS = 4 };
+#define FWD_LATENT_EPS 1e-6f /* of MLA's norms, whatever the config says */
 
 /* Where attention reads and each row's K and V go. */
 typedef struct {

@@ -12,10 +12,12 @@ import sys
 # top), bytes. Registers x threads x the blocks that are to share a multiprocessor <= 65,536.
 BUDGET = {
     "norm_kernel": (256, 40, 64),
+    "clip_kernel": (256, 40, 0),
     "rope_kernel": (128, 64, 0),
     "act_kernel": (256, 40, 0),
     "act_mixed_kernel": (256, 40, 0),
     "embed_kernel": (256, 40, 0),
+    "spread_kernel": (256, 40, 0),
     "route_kernel": (32, 64, 0),
     "place_kernel": (256, 40, 0),
     "join_kernel": (256, 40, 0),

@@ -4,8 +4,9 @@
  *   norm    one block of 256 threads a row: 256 partial sums, each over every 256th element, then
  *           lanes by halves, then the 8 warps in order.            shared: 2 x 8 floats = 64 B
  *   rope    one block of 4 warps a row; a warp takes heads w, w+4, ... of q, then k, then v
+ *   clip    one thread an element, before rope
  *   act     one thread an element, 256 a block; of gates and ups in turn one block a row
- *   embed   one block of 256 threads a row */
+ *   embed, spread   one block of 256 threads a row */
 #include "kernels/cuda/ops.cuh"
 
 namespace
@@ -27,7 +28,8 @@ __device__ float block_sum(float v, S<float> part)
 }
 
 struct norm_shape {
-    int K;
+    int K, rows;
+    int64_t ld;
     float factor, offset, eps;
     bool layer;
 };
@@ -37,7 +39,7 @@ __global__ void __launch_bounds__(THREADS)
                 norm_shape s)
 {
     CU_SHARED(float, part, 2 * WARPS);
-    const int64_t row = (int64_t)blockIdx.x * s.K;
+    const int64_t row = (int64_t)blockIdx.x * s.ld, own = (int64_t)(blockIdx.x % s.rows) * s.K;
     float sum = 0;
     for (int k = threadIdx.x; k < s.K; k += THREADS) {
         float v = x[row + k];
@@ -61,8 +63,8 @@ __global__ void __launch_bounds__(THREADS)
     const float r = 1.0f / sqrtf(sum / (float)s.K + s.eps);
     for (int k = threadIdx.x; k < s.K; k += THREADS) {
         float v = (x[row + k] - mean) * r;
-        if (w) v *= w[k] + s.offset;
-        h[row + k] = b ? v + b[k] : v;
+        if (w) v *= w[own + k] + s.offset;
+        h[row + k] = b ? v + b[own + k] : v;
     }
 }
 
@@ -132,6 +134,14 @@ __device__ void rotate_head(G<float> x, G<const float> cos, G<const float> sin, 
         x[i * step + apart] = v * c + u * s;
     }
     __syncwarp();
+}
+
+__global__ void __launch_bounds__(THREADS) clip_kernel(G<float> x, int64_t n, float most)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    const float v = x[i];
+    x[i] = v > most ? most : v < -most ? -most : v;
 }
 
 struct rope_shape {
@@ -233,15 +243,35 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+__global__ void __launch_bounds__(THREADS)
+    spread_kernel(G<float> dst, G<const float> src, int n, int H, int64_t ldd, int64_t lds)
+{
+    const int64_t t = blockIdx.x;
+    for (int i = threadIdx.x; i < H * n; i += THREADS)
+        dst[(t * H + i / n) * ldd + i % n] = src[t * lds + i % n];
+}
+
 } // namespace
 
 void CU_NAME(norm)(dev *d, const dev_norm_args *a)
 {
-    const norm_shape s = { (int)a->K, a->factor != 0 ? a->factor : 1.0f, a->offset, a->eps,
+    const norm_shape s = { (int)a->K,
+                           a->rows ? (int)a->rows : 1,
+                           a->ld ? a->ld : a->K,
+                           a->factor != 0 ? a->factor : 1.0f,
+                           a->offset,
+                           a->eps,
                            a->layer };
     if (a->T == 0) return;
     CU_LAUNCH(d, "norm", norm_kernel, dim3((unsigned)a->T), THREADS, 0, a->x, a->h, a->add, a->w,
               a->b, s);
+}
+
+static void clip(dev *d, float *x, int64_t n, float most)
+{
+    if (n)
+        CU_LAUNCH(d, "clip", clip_kernel, dim3((unsigned)lq_ceil_div(n, THREADS)), THREADS, 0, x, n,
+                  most);
 }
 
 void CU_NAME(rope)(dev *d, const dev_rope_args *a)
@@ -258,6 +288,11 @@ void CU_NAME(rope)(dev *d, const dev_rope_args *a)
                            a->dtype,
                            a->half };
     if (a->T == 0) return;
+    if (a->clip > 0) {
+        clip(d, a->q, a->T * a->H * a->D, a->clip);
+        clip(d, a->k, a->T * a->Hkv * a->D, a->clip);
+        clip(d, a->v, a->T * a->Hkv * a->Dv, a->clip);
+    }
     CU_LAUNCH(d, "rope", rope_kernel, dim3((unsigned)a->T), ROPE_WARPS * CU_WARP, 0, a->q, a->k,
               a->v, a->cos, a->sin, a->block, a->slot, a->cache_k, a->cache_v, s);
 }
@@ -282,4 +317,11 @@ void CU_NAME(embed)(dev *d, const dev_embed_args *a)
     if (a->T == 0) return;
     CU_LAUNCH(d, "embed", embed_kernel, dim3((unsigned)a->T), THREADS, 0, a->x,
               (const uint8_t *)a->table, a->dtype, a->ids, (int)a->K, a->scale);
+}
+
+void CU_NAME(spread)(dev *d, const dev_spread_args *a)
+{
+    if (a->T == 0) return;
+    CU_LAUNCH(d, "spread", spread_kernel, dim3((unsigned)a->T), THREADS, 0, a->dst, a->src,
+              (int)a->n, (int)a->H, a->ldd, a->lds);
 }
