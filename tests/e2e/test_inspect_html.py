@@ -1,5 +1,6 @@
 """`llmq inspect --html`: the page's figures against the weights that `convert` writes, and hostile names."""
 import json
+import os
 import re
 import shutil
 import struct
@@ -8,7 +9,7 @@ import pytest
 
 from test_bad_input import read_st, st_file
 from test_published import NAMES, assemble
-from conftest import ROOT
+from harness import LIMIT, ROOT
 
 CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
 
@@ -100,8 +101,10 @@ def test_a_browser_shows_names_as_text(hostile):
     api = pytest.importorskip("playwright.sync_api", reason="the page is shown with playwright")
     if not CHROMIUM:
         pytest.skip("the page is shown with chromium")
-    with api.sync_playwright() as p, p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]) as browser:
+    with api.sync_playwright() as p, p.chromium.launch(executable_path=CHROMIUM, timeout=1000 * LIMIT,
+                                                           args=["--no-sandbox"] if os.geteuid() == 0 else []) as browser:
         tab, asked = browser.new_page(), []
+        tab.set_default_timeout(1000 * LIMIT)
         tab.on("request", lambda r: asked.append(r.url))
         tab.on("pageerror", lambda e: asked.append(str(e)))
         tab.goto(hostile.as_uri())

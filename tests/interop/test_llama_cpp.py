@@ -89,6 +89,10 @@ def checkpoint(name, out):
     """A golden checkpoint with a tokenizer of the printable characters."""
     folder = shutil.copytree(ROOT / "tests/golden/arch" / name, out)
     folder.chmod(0o755)
+    if name == "smollm3-nope":  # llama.cpp leaves rotations out in every fourth layer, and these are fewer
+        config = json.loads((folder / "config.json").read_text())
+        config |= {"no_rope_layers": [1] * config["num_hidden_layers"], "no_rope_layer_interval": 4}
+        (folder / "config.json").write_text(json.dumps(config))
     vocab = {"<s>": 0, "\u0120": 1, **{chr(33 + i): 2 + i for i in range(94)}}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     (folder / "tokenizer.json").write_text(json.dumps({
@@ -102,7 +106,7 @@ def checkpoint(name, out):
 @pytest.mark.parametrize("dtype,bound", [("f32", 1e-5), ("q4", 2e-3)])
 @pytest.mark.parametrize("name", [
     "llama3-gqa", "llama-linear-rope", "llama-yarn", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "phi3-longrope",
-    "mixtral-moe", "qwen2-moe-shared", "qwen3-moe", "olmo2", "granite"])
+    "mixtral-moe", "qwen2-moe-shared", "qwen3-moe", "olmo2", "granite", "smollm3-nope"])
 def test_llama_cpp_computes_each_architecture_that_llmq_writes(llmq, words, tmp_path, name, dtype, bound):
     folder = checkpoint(name, tmp_path / "m")
     if dtype == "q4":
