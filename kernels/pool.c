@@ -8,10 +8,11 @@
  * the work or the publisher sees the sleeper. */
 #include "kernels/pool.h"
 
+#include "formats/machine.h"
+
 #include <assert.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #if defined(__x86_64__)
@@ -203,27 +204,10 @@ void pool_leave(pool *p)
 
 int pool_threads(const pool *p) { return p ? p->n_threads : 1; }
 
-/* CPUs of a cgroup v2 quota "MAX PERIOD", rounded up; 0 when there is none. */
-static int quota_cpus(void)
-{
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (!f) return 0;
-    long long max = 0, period = 0;
-    int got = fscanf(f, "%lld %lld", &max, &period); /* "max 100000" reads nothing */
-    fclose(f);
-    return got == 2 && max > 0 && period > 0 && max / period < MAX_THREADS
-               ? (int)((max + period - 1) / period)
-               : 0;
-}
-
 int pool_default_threads(void)
 {
-    cpu_set_t set;
-    int n = 1;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) n = CPU_COUNT(&set);
-    int quota = quota_cpus();
-    if (quota && quota < n) n = quota;
-    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
+    const int n = machine_cpus();
+    return n > MAX_THREADS ? MAX_THREADS : n;
 }
 
 lq_status pool_open(pool **out, int n_threads, lq_err *err)

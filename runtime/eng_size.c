@@ -1,39 +1,12 @@
 /* runtime/eng_size.c - see eng_size.h. */
 #include "runtime/eng_size.h"
 
-#include <stdio.h>
-#include <stdlib.h>
+#include "formats/machine.h"
+
 
 #include "runtime/spec.h"
 
 enum { MAX_BLOCKS = INT32_MAX / 32 };
-
-/* First number in a file that has one; 0 otherwise ("max"). */
-static size_t file_number(const char *path)
-{
-    FILE *f = fopen(path, "re");
-    unsigned long long v = 0;
-    if (!f) return 0;
-    if (fscanf(f, "%llu", &v) != 1) v = 0;
-    fclose(f);
-    return (size_t)v;
-}
-
-size_t eng_free_memory(void)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    unsigned long long kib = 0;
-    char line[128];
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
-    if (f) fclose(f);
-    size_t free_bytes = (size_t)kib * 1024;
-    size_t limit = file_number("/sys/fs/cgroup/memory.max");
-    size_t used = file_number("/sys/fs/cgroup/memory.current");
-    if (limit && (limit > used ? limit - used : 0) < free_bytes)
-        free_bytes = limit > used ? limit - used : 0;
-    return free_bytes;
-}
 
 static lq_status check_count(const char *name, int64_t v, int64_t hi, lq_err *err)
 {
@@ -86,7 +59,7 @@ static int64_t longest(const arch_config *c)
 
 /* Of memory for the pool unless it was said: of the host's a quarter; of a device's, which nothing
  * else needs but the buffers of a step, three. */
-static size_t share(dev *on) { return on ? on->ops->room(on) / 4 * 3 : eng_free_memory() / 4; }
+static size_t share(dev *on) { return on ? on->ops->room(on) / 4 * 3 : machine_memory() / 4; }
 
 lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want, dev *on,
                    lq_err *err)

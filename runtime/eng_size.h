@@ -4,9 +4,6 @@
 
 #include "runtime/engine.h"
 
-/* Bytes that this process may still take: the machine's, or its control group's if less; 0 where
- * neither is told. */
-size_t eng_free_memory(void);
 /* LQ_EUSAGE: a figure out of range, or of another batching; err names the option. */
 lq_status eng_check_policy(const eng_policy *p, lq_err *err);
 /* `want` with the defaults filled in, and the pool for it. At least one sequence of max_len fits

@@ -3,6 +3,7 @@
 #include "tools/cmds.h"
 
 #include "formats/json.h"
+#include "formats/machine.h"
 #include "formats/source.h"
 #include "formats/tiles.h"
 #include "kernels/bench.h"
@@ -315,7 +316,7 @@ static lq_status make_plan(plan *pl, const planned *from, const plan_opts *o, po
                        "--ctx: expected at most %lld (the model's maximum), found "
                        "%lld",
                        (long long)pl->cfg->max_pos, (long long)pl->ctx);
-    pl->memory_bytes = o->memory ? o->memory : lim_memory_bytes();
+    pl->memory_bytes = o->memory ? o->memory : machine_memory();
     pl->kv_per_token = kv_token_bytes(pl->cfg, opt_kv(&o->model));
     fwd_opts step = step_of(o);
     pl->scratch_bytes = fwd_bytes(pl->cfg, &step, pool_threads(p));

@@ -1,9 +1,7 @@
-/* tools/limits.c - measuring the chosen kernels' arithmetic, and free memory. */
+/* tools/limits.c - measuring the chosen kernels' arithmetic. */
 #include "tools/limits.h"
 
 #include "tools/progress.h"
-
-#include <stdio.h>
 
 lq_status lim_matmul_flops(double *flops, const qt_scheme *scheme, mm_acts acts, pool *p,
                            lq_err *err)
@@ -40,34 +38,4 @@ lq_status lim_matmul_flops(double *flops, const qt_scheme *scheme, mm_acts acts,
     lq_arena_free(&scratch);
     lq_arena_free(&a);
     return s;
-}
-
-/* A file of one number; "max" and absence are no number. */
-static bool read_number(const char *path, double *v)
-{
-    FILE *f = fopen(path, "r");
-    if (!f) return false;
-    bool ok = fscanf(f, "%lf", v) == 1;
-    fclose(f);
-    return ok;
-}
-
-size_t lim_memory_bytes(void)
-{
-    double available = 0, limit, used;
-    FILE *f = fopen("/proc/meminfo", "r");
-    char line[128];
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lf kB", &available) == 1) available *= 1024;
-    if (f) fclose(f);
-    static const char *const cgroup[][2] = {
-        { "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current" },
-        { "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-          "/sys/fs/cgroup/memory/memory.usage_in_bytes" },
-    };
-    for (size_t i = 0; i < LQ_COUNT(cgroup); i++)
-        if (read_number(cgroup[i][0], &limit) && read_number(cgroup[i][1], &used) &&
-            limit - used < available)
-            available = limit > used ? limit - used : 0;
-    return (size_t)available;
 }

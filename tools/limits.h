@@ -8,7 +8,5 @@
 /* Operations per second (2 per product) of the chosen kernels on a matrix of this scheme, at a
  * number of rows where memory is no limit. k_init was called. */
 lq_status lim_matmul_flops(double *flops, const qt_scheme *s, mm_acts acts, pool *p, lq_err *err);
-/* Memory that a process may still take: MemAvailable, or what is left of its cgroup. 0: unknown. */
-size_t lim_memory_bytes(void);
 
 #endif

@@ -1,0 +1,24 @@
+/* formats/machine.h - what of this machine the process may take: its control groups (cgroups(7),
+ * version 1 or 2) may leave it less memory and fewer CPUs than there are. */
+#ifndef LLMQ_FORMATS_MACHINE_H
+#define LLMQ_FORMATS_MACHINE_H
+
+#include "formats/base.h"
+
+typedef struct {
+    size_t memory; /* bytes left of the least limit; SIZE_MAX: none */
+    double cpus;   /* quota over period, the least; 0: none */
+} machine_limits;
+
+/* Of the groups named in `self` (/proc/self/cgroup) and of those around them, below `root`
+ * (/sys/fs/cgroup). A container sees its own group as the root, under a name that may not be there:
+ * what cannot be read is no limit. */
+machine_limits machine_limits_of(const char *self, const char *root);
+
+/* Bytes that this process may still take: the machine's, or what its groups leave it if less; 0
+ * where neither is told. */
+size_t machine_memory(void);
+/* CPUs that it may use: by affinity, or by its groups' quota, rounded up, if less; at least 1. */
+int machine_cpus(void);
+
+#endif

@@ -1,0 +1,101 @@
+/* tests/test_machine.c - the limits of control groups, in trees of files like theirs. */
+#include "formats/machine.h"
+#include "tests/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char root[] = "/tmp/llmq-machine-XXXXXX";
+
+/* A file below root, its folders too. */
+static void put(const char *path, const char *text)
+{
+    char full[512];
+    const int n = snprintf(full, sizeof full, "%s/%s", root, path);
+    for (int i = 1; i < n; i++)
+        if (full[i] == '/') {
+            full[i] = 0;
+            mkdir(full, 0777);
+            full[i] = '/';
+        }
+    FILE *f = fopen(full, "w");
+    CHECK(f && fputs(text, f) >= 0 && fclose(f) == 0, "%s", full);
+}
+
+static machine_limits limits(const char *tree, const char *self)
+{
+    char path[128], groups[128];
+    put("self", self);
+    snprintf(path, sizeof path, "%s/self", root);
+    snprintf(groups, sizeof groups, "%s/%s", root, tree);
+    return machine_limits_of(path, groups);
+}
+
+TEST(the_least_limit_of_a_group_and_those_around_it_counts)
+{
+    put("two/memory.max", "max\n");
+    put("two/cpu.max", "max 100000\n");
+    put("two/a/memory.max", "1000000\n");
+    put("two/a/memory.current", "300000\n");
+    put("two/a/cpu.max", "400000 100000\n");
+    put("two/a/b/memory.max", "900000\n");
+    put("two/a/b/memory.current", "100\n");
+    put("two/a/b/cpu.max", "max 100000\n");
+    put("two/a/c/memory.max", "5\n");
+    put("two/a/c/memory.current", "100\n");
+    put("two/a/c/cpu.max", "50000 100000\n");
+    static const struct {
+        const char *self;
+        size_t memory;
+        double cpus;
+    } t[] = {
+        { "0::/\n", SIZE_MAX, 0 },
+        { "0::/a\n", 700000, 4 },
+        { "0::/a/b\n", 700000, 4 },
+        { "0::/a/c\n", 0, 0.5 },
+        { "0::/not/there\n", SIZE_MAX, 0 },
+        { "0::/a/not/there\n", 700000, 4 },
+        { "", SIZE_MAX, 0 },
+        { "no colon\n0::/a\n", 700000, 4 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        const machine_limits m = limits("two", t[i].self);
+        CHECK(m.memory == t[i].memory && m.cpus >= t[i].cpus && m.cpus <= t[i].cpus, "%s: %zu, %g",
+              t[i].self, m.memory, m.cpus);
+    }
+}
+
+TEST(groups_of_version_1_are_apart)
+{
+    put("one/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    put("one/memory/x/memory.limit_in_bytes", "5000\n");
+    put("one/memory/x/memory.usage_in_bytes", "1000\n");
+    put("one/cpu/cpu.cfs_quota_us", "-1\n");
+    put("one/cpu/cpu.cfs_period_us", "100000\n");
+    put("one/cpu/y/cpu.cfs_quota_us", "150000\n");
+    put("one/cpu/y/cpu.cfs_period_us", "100000\n");
+    machine_limits m = limits("one", "9:memory:/x\n4:cpu,cpuacct:/y\n1:name=systemd:/z\n0::/\n");
+    CHECK(m.memory == 4000 && m.cpus > 1.49 && m.cpus < 1.51, "%zu, %g", m.memory, m.cpus);
+    m = limits("one", "9:memory:/\n4:cpuset:/y\n3:cpuacct,cpu:/\n");
+    CHECK(m.memory > (size_t)1 << 60 && m.cpus <= 0, "%zu, %g", m.memory, m.cpus);
+}
+
+TEST(this_machine_has_memory_and_cpus)
+{
+    CHECK(machine_memory() > 0, "memory");
+    CHECK(machine_cpus() >= 1, "CPUs");
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(mkdtemp(root) != NULL, "%s", root);
+    RUN(the_least_limit_of_a_group_and_those_around_it_counts);
+    RUN(groups_of_version_1_are_apart);
+    RUN(this_machine_has_memory_and_cpus);
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    CHECK(system(command) == 0, "%s", command);
+    return check_end();
+}
