@@ -258,9 +258,12 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
     if (!s) s = iso_calls(&v->isolation, (iso_mode)v->o->isolation, err);
     if (s) return s;
     const api_model *m = lm_model(v->l);
-    prog_say(LOG_INFO, "ready: %s on %s, context %lld, %lld KV blocks of %lld tokens, device %s",
+    prog_say(LOG_INFO,
+             "ready: %s on %s, context %lld, %lld KV blocks of %lld tokens, kernels %s, threads %d, "
+             "device %s",
              v->o->names.n ? v->o->names.v[0] : v->name, v->url, (long long)m->max_len,
-             (long long)m->kv_blocks, (long long)m->block_size, m->device);
+             (long long)m->kv_blocks, (long long)m->block_size, k_name(), pool_threads(v->p),
+             m->device);
     if (v->o->isolation != ISO_OFF)
         prog_say(LOG_INFO, "given up: %s%s%s", v->isolation.on,
                  v->isolation.missing[0] ? "; not given up: " : "", v->isolation.missing);

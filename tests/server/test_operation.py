@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -489,13 +490,14 @@ def test_a_context_fits_where_a_longer_one_does(llmq):  # T-18, T-19
     assert starts == [True] * 3 + [False] * 3
 
 
-def test_port_0_is_printed(llmq):
+def test_port_0_is_printed(llmq):  # T-76
     p = llmq.start("serve", TINY, "--port", 0, stderr=subprocess.PIPE)
     try:
         line = p.stderr.readline()
         port = int(line.split("http://127.0.0.1:")[1].split(",")[0])
         assert http("GET", f"http://127.0.0.1:{port}/health").status_code == 200
-        assert p.stderr.readline().startswith("ready: ")  # a signal while it loads ends it otherwise
+        line = p.stderr.readline()  # a signal while it loads ends it otherwise
+        assert line.startswith("ready: ") and re.search(r", kernels \S+, threads [1-9]", line)
     finally:
         p.terminate()
         p.stderr.read()
