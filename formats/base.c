@@ -1,8 +1,6 @@
 /* formats/base.c - status, arenas, element types. Files and checksums: formats/file.c. */
 #include "formats/base.h"
 
-#include "formats/json.h" /* js_printable */
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +22,13 @@ const char *lq_status_text(lq_status s)
 
 int lq_exit_code(lq_status s) { return (unsigned)s < LQ_N_STATUSES ? statuses[s].code : 1; }
 
+char *lq_printable(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++)
+        if (*c < 0x20 || *c == 0x7f) *c = *c == '\n' || *c == '\t' || *c == '\r' ? ' ' : '?';
+    return text;
+}
+
 lq_status lq_fail(lq_err *err, lq_status s, const char *fmt, ...)
 {
     if (err) {
@@ -31,7 +36,7 @@ lq_status lq_fail(lq_err *err, lq_status s, const char *fmt, ...)
         va_start(ap, fmt);
         vsnprintf(err->msg, sizeof err->msg, fmt, ap);
         va_end(ap);
-        js_printable(err->msg);
+        lq_printable(err->msg);
     }
     return s;
 }
@@ -51,7 +56,7 @@ lq_status lq_wrap(lq_err *err, lq_status s, const char *fmt, ...)
     memcpy(err->msg + n, ": ", 2);
     memcpy(err->msg + n + 2, old, len);
     err->msg[(size_t)n + 2 + len] = 0;
-    js_printable(err->msg);
+    lq_printable(err->msg);
     return s;
 }
 

@@ -62,6 +62,10 @@ typedef struct {
     char msg[512];
 } lq_err;
 
+/* Text that a file brought along may go to a terminal: white space becomes ' ', other control
+ * characters '?', in place. Returns text. Every message of lq_fail and lq_wrap is passed through. */
+char *lq_printable(char *text);
+
 /* Write the message (err may be NULL) and return `s`, so that `return lq_fail(...)` reads well. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))

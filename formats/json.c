@@ -53,13 +53,6 @@ static size_t utf8_len(const uint8_t *s, size_t n)
     return len;
 }
 
-char *js_printable(char *text)
-{
-    for (unsigned char *c = (unsigned char *)text; *c; c++)
-        if (*c < 0x20 || *c == 0x7f) *c = *c == '\n' || *c == '\t' || *c == '\r' ? ' ' : '?';
-    return text;
-}
-
 bool js_valid_utf8(const char *s, size_t n)
 {
     const uint8_t *p = (const uint8_t *)s;

@@ -27,9 +27,6 @@ lq_status js_parse(cJSON **out, const char *text, size_t n, size_t max_bytes, un
 lq_status js_parse_file(cJSON **out, const char *path, size_t max_bytes, unsigned flags,
                         lq_err *err);
 bool js_valid_utf8(const char *s, size_t n);
-/* Text that a file brought along may go to a terminal: white space becomes ' ', other control
- * characters '?', in place. Returns text. */
-char *js_printable(char *text);
 
 /* Member of an object, by exact name; NULL when absent, null, or o is no object. */
 const cJSON *js_get(const cJSON *o, const char *key);

@@ -133,7 +133,7 @@ lq_status src_note(src_source *s, lq_err *err, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    js_printable(text);
+    lq_printable(text);
     for (size_t i = 0; i < s->n_notes; i++)
         if (strcmp(s->notes[i], text) == 0) return LQ_OK;
     if (s->n_notes == LQ_COUNT(s->notes)) return LQ_OK;

@@ -189,7 +189,7 @@ static void print_item(const item *it)
     src_shape_text(shape, it->t);
     src_scheme_text(scheme, it->t);
     snprintf(name, sizeof name, "%s", it->t->name + (it->prefix ? it->prefix + 1 : 0));
-    printf("    %-36s %-16s %-18s %s\n", js_printable(name), shape, scheme,
+    printf("    %-36s %-16s %-18s %s\n", lq_printable(name), shape, scheme,
            opt_size_text(size, sizeof size, (double)src_bytes(it->t)));
 }
 
