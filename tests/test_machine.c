@@ -33,7 +33,7 @@ static machine_limits limits(const char *tree, const char *self)
     return machine_limits_of(path, groups);
 }
 
-TEST(the_least_limit_of_a_group_and_those_around_it_counts)
+TEST(the_least_limit_of_a_group_and_those_around_it_counts) /* T-78 */
 {
     put("two/memory.max", "max\n");
     put("two/cpu.max", "max 100000\n");
