@@ -47,26 +47,25 @@ void src_release(const src_source *s, const src_tensor *t)
 
 /* Of n numbers the largest magnitude as the bits of its type: NaN and infinity are above all
  * others. */
+static inline int16_t more_bits16(int16_t most, const uint8_t *p)
+{
+    int16_t x; /* signed: the plainest vectors have that maximum */
+    memcpy(&x, p, sizeof x);
+    x = (int16_t)(x & 0x7fff);
+    return x > most ? x : most;
+}
+
 static uint32_t most_bits16(const uint8_t *p, size_t n)
 {
-    enum { LANES = 64 };
-    int16_t most[LANES] = { 0 }, x[LANES];
-    uint32_t all = 0;
+    enum { RUN = 512 }; /* a length that the compiler knows: vectors, and no rest */
+    int16_t most = 0;
     size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        memcpy(x, p + 2 * i, sizeof x);
-        for (int k = 0; k < LANES; k++)
-            x[k] = (int16_t)(x[k] & 0x7fff);
-        for (int k = 0; k < LANES; k++)
-            most[k] = x[k] > most[k] ? x[k] : most[k];
-    }
-    for (; i < n; i++) {
-        memcpy(x, p + 2 * i, 2);
-        most[0] = (x[0] & 0x7fff) > most[0] ? (int16_t)(x[0] & 0x7fff) : most[0];
-    }
-    for (int k = 0; k < LANES; k++)
-        all = (uint32_t)most[k] > all ? (uint32_t)most[k] : all;
-    return all;
+    for (; i + RUN <= n; i += RUN)
+        for (size_t k = i; k < i + RUN; k++)
+            most = more_bits16(most, p + 2 * k);
+    for (; i < n; i++)
+        most = more_bits16(most, p + 2 * i);
+    return (uint32_t)most;
 }
 
 static uint32_t most_bits32(const uint8_t *p, size_t n)

@@ -175,30 +175,39 @@ static float quantize_absmax(qz_out *out, float *absmax, int64_t nb)
 }
 
 /* ---- the blocks ---- */
+enum { RUN = 1 << 12 };
+
 typedef struct {
     const void *W;
     lq_dtype d;
     int64_t n, group, per_item; /* elements; elements per block; blocks per item */
     uint8_t *codes;
     float *absmax;
-    float *scratch; /* [threads][group] */
+    float *scratch; /* [threads][run of blocks] */
     lookup l;
 } work;
+
+/* Blocks that are read together. */
+static int64_t blocks_of_run(int64_t group) { return group < RUN ? RUN / group : 1; }
 
 static void run_blocks(void *ctx, int64_t item, int thread)
 {
     const work *k = ctx;
     const qz_rows_ops *ops = qz_rows_get();
-    float *scratch = k->scratch + (size_t)thread * (size_t)k->group;
-    int64_t nb = lq_ceil_div(k->n, k->group), end = (item + 1) * k->per_item;
-    for (int64_t b = item * k->per_item; b < (end < nb ? end : nb); b++) {
-        int64_t at = b * k->group, n = k->n - at < k->group ? k->n - at : k->group;
+    const int64_t G = k->group, run = blocks_of_run(G) * G, last = (item + 1) * k->per_item * G;
+    const int64_t end = last < k->n ? last : k->n;
+    float *scratch = k->scratch + thread * run;
+    for (int64_t at = item * k->per_item * G, n; at < end; at += n) {
+        n = end - at < run ? end - at : run;
         const float *x = qz_rows(scratch, k->W, k->d, 1, at, n);
-        float inv;
-        k->absmax[b] = block_absmax(ops, x, n, &inv);
-        /* A block is even: it starts on a whole byte. What scaling by `inv` leaves beyond 1 is
-         * above the last midpoint all the same. */
-        ops->pack_table(k->codes + at / 2, x, n, inv, k->l.mid, k->l.code);
+        for (int64_t i = 0, len; i < n; i += len) {
+            len = n - i < G ? n - i : G;
+            float inv;
+            k->absmax[(at + i) / G] = block_absmax(ops, x + i, len, &inv);
+            /* A block is even: it starts on a whole byte. What scaling by `inv` leaves beyond 1 is
+             * above the last midpoint all the same. */
+            ops->pack_table(k->codes + (at + i) / 2, x + i, len, inv, k->l.mid, k->l.code);
+        }
     }
 }
 
@@ -210,7 +219,8 @@ lq_status lut4_run(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err)
     k.per_item = lq_ceil_div(1 << 16, s->group);
     lookup_init(&k.l, lut4_map(s->fp4), 16);
     memcpy(out->w[QT_MAP], lut4_map(s->fp4), 16 * sizeof(float));
-    k.scratch = calloc((size_t)pool_threads(p) * (size_t)s->group, sizeof *k.scratch);
+    k.scratch =
+        calloc((size_t)(pool_threads(p) * blocks_of_run(s->group) * s->group), sizeof *k.scratch);
     k.absmax = s->dbl ? calloc((size_t)nb, sizeof *k.absmax) : out->w[QT_SCALES];
     lq_status st = LQ_OK;
     if (!k.scratch || !k.absmax) {
