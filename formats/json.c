@@ -65,8 +65,12 @@ bool js_valid_utf8(const char *s, size_t n)
 typedef struct {
     const uint8_t *s;
     size_t n, i;
+    size_t tree; /* bytes of the tree so far, see js_measure */
     lq_err *err;
 } scan;
+
+/* What malloc takes for n bytes: its word and alignment, on 64 bits. */
+static size_t taken(size_t n) { return n < 24 ? 32 : (n + 8 + 15) & ~(size_t)15; }
 
 static lq_status scan_fail(const scan *c, const char *expected)
 {
@@ -119,7 +123,8 @@ static lq_status scan_escape(scan *c)
     }
     if (!next_is(c, 'u')) return scan_fail(c, "an escape");
     int v = hex4(c, c->i);
-    if (v <= 0 || (v >= 0xdc00 && v <= 0xdfff))
+    if (v == 0) return scan_fail(c, "another character than U+0000");
+    if (v < 0 || (v >= 0xdc00 && v <= 0xdfff))
         return scan_fail(c, "four hex digits of a character");
     c->i += 4;
     if (v < 0xd800 || v > 0xdbff) return LQ_OK;
@@ -133,10 +138,12 @@ static lq_status scan_escape(scan *c)
 static lq_status scan_string(scan *c)
 {
     if (!next_is(c, '"')) return scan_fail(c, "a string");
+    const size_t from = c->i;
     for (;;) {
         if (c->i >= c->n) return scan_fail(c, "the string's closing quote");
         uint8_t b = c->s[c->i];
         if (b == '"') {
+            c->tree += taken(c->i - from + 1);
             c->i++;
             return LQ_OK;
         }
@@ -172,7 +179,10 @@ static lq_status scan_number(scan *c)
         if (!next_is(c, '+')) next_is(c, '-');
         if (!scan_digits(c)) return scan_fail(c, "a digit");
     }
-    if (c->i - from > CJSON_DIGITS) return scan_fail(c, "a number of at most 63 characters");
+    if (c->i - from > CJSON_DIGITS)
+        return lq_fail(c->err, LQ_EFORMAT,
+                       "JSON: expected a number of at most %d characters at byte %zu, found %zu",
+                       CJSON_DIGITS, from, c->i - from);
     return LQ_OK;
 }
 
@@ -213,6 +223,7 @@ static lq_status scan_all(scan *c)
         if (++values > JS_MAX_VALUES)
             return lq_fail(c->err, LQ_EFORMAT, "JSON: expected at most %d values, found more",
                            JS_MAX_VALUES);
+        c->tree += taken(sizeof(cJSON));
         skip_blanks(c);
         bool object = next_is(c, '{');
         if (object || next_is(c, '[')) {
@@ -286,6 +297,14 @@ static lq_status check_unique(const cJSON *v, lq_err *err) /* depth was bounded 
     }
     for (const cJSON *m = v->child; m && !s; m = m->next)
         s = check_unique(m, err);
+    return s;
+}
+
+lq_status js_measure(size_t *tree_bytes, const char *text, size_t n, lq_err *err)
+{
+    scan c = { .s = (const uint8_t *)text, .n = n, .err = err };
+    lq_status s = scan_all(&c);
+    *tree_bytes = c.tree;
     return s;
 }
 

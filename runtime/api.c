@@ -111,7 +111,7 @@ void api_log(void *app, const http_log_line *l)
 {
     api *a = app;
     if (l->status == 400 || l->status == 404) met_add(a->met, MET_INVALID, 1);
-    if (a->o.log) a->o.log(a->o.user, l);
+    if (a->o.log && !a->o.log(a->o.user, l)) met_add(a->met, MET_LOG_LOST, 1);
 }
 
 void api_reply(http_req *r, int status, jw *w)
@@ -148,12 +148,13 @@ bool api_ready(api *a, http_req *r)
 cJSON *api_parse(api *a, http_req *r)
 {
     (void)a;
-    size_t n;
+    size_t n, tree = 0;
     const char *text = http_body(r, &n);
     cJSON *doc = NULL;
     lq_err err = { "" };
-    lq_status s = n ? js_parse(&doc, text, n, SIZE_MAX, JS_UNIQUE, &err)
-                    : lq_fail(&err, LQ_EFORMAT, "it is empty");
+    lq_status s = n ? js_measure(&tree, text, n, &err) : lq_fail(&err, LQ_EFORMAT, "it is empty");
+    if (!s && !http_claim(r, tree)) return NULL;
+    if (!s) s = js_parse(&doc, text, n, SIZE_MAX, JS_UNIQUE, &err);
     if (s == LQ_ENOMEM)
         http_error(r, 503, NULL, NULL, "out of memory");
     else if (s)
@@ -193,22 +194,47 @@ lq_status api_no_model(api_error *e, const char *name)
     return s;
 }
 
-lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special, const char *param,
-                     api_error *e)
+/* The end of a text, of at least n bytes: from where a word begins, if there is one near, so that
+ * what follows has the tokens that it has in the whole text. */
+static const char *end_of(const char *text, size_t len, size_t n)
+{
+    enum { NEAR = 4096 };
+    const char *from = text + len - n, *p = from;
+    while (p > text && from - p < NEAR && *p != ' ' && *p != '\n')
+        p--;
+    if (*p != ' ' && *p != '\n')
+        for (p = from; p > text && ((uint8_t)*p & 0xc0) == 0x80;) /* inside a character */
+            p--;
+    return p;
+}
+
+size_t api_most_bytes(const api *a)
+{
+    size_t most;
+    return lq_mul((size_t)a->m.max_len, tok_max_token_bytes(a->m.tok), &most) ? most : SIZE_MAX;
+}
+
+lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special, bool tail,
+                     const char *param, api_error *e)
 {
     const tok_tokenizer *tok = a->m.tok;
-    size_t len = strlen(text), most;
+    size_t len = strlen(text);
     if (!tok)
         return api_fail(e, param, "unsupported_value",
                         "%s: the model has no tokenizer, send token ids", param);
-    if (!lq_mul((size_t)a->m.max_len, tok_max_token_bytes(tok), &most)) most = SIZE_MAX;
-    if (len > most)
+    const size_t most = api_most_bytes(a);
+    p->text = text;
+    if (len > most && tail) {
+        const char *end = end_of(text, len, len / 2 > most ? 2 * most : len);
+        len -= (size_t)(end - text);
+        text = end;
+    } else if (len > most) {
         return api_fail(
             e, param, "context_length_exceeded",
             "this model's maximum context length is %lld tokens: %s has %zu bytes, more "
             "than they can hold",
             (long long)a->m.max_len, param, len);
-    p->text = text;
+    }
     lq_err err;
     lq_status s = tok_encode(tok, text, len, special ? TOK_ADD_SPECIAL : 0, &p->ids, &p->n, &err);
     if (!s) return LQ_OK;

@@ -19,6 +19,7 @@ typedef struct {
     const cJSON *tools;    /* an array or NULL */
     const cJSON *kwargs;   /* an object or NULL */
     bool add_generation_prompt, continue_final;
+    size_t max_bytes; /* of the conversation's text; 0: any */
 } api_chat_request;
 
 typedef struct {
@@ -28,7 +29,7 @@ typedef struct {
     void (*cancel)(void *self, uint64_t id);
     void (*stats)(void *self, eng_stats *s);
     /* Prompt ids of a conversation, malloc'd; NULL: the model has no chat template. LQ_EVALUE: the
-     * template raised, err holds its message. */
+     * template raised, err holds its message; LQ_ESHAPE: the text has more than max_bytes. */
     lq_status (*render)(void *self, const api_chat_request *q, int32_t **ids, size_t *n,
                         lq_err *err);
 } api_backend;
@@ -38,6 +39,7 @@ typedef struct {
     api_backend backend;
     const tok_tokenizer *tok;       /* NULL: ids only */
     int64_t vocab, max_len, hidden; /* hidden: numbers of an embedding */
+    int64_t max_seqs, queue;        /* sequences that may run, and others that may wait */
     chat_marks marks;               /* of the chat template */
     int64_t block_size, kv_blocks;  /* for cache_config_info */
     const char *device;             /* "cpu", or the GPU's name */
@@ -56,7 +58,7 @@ typedef struct {
     bool priorities;        /* requests may have one; else all but 0 is refused */
     double stall_seconds;   /* /ready says no when a step takes longer; 0: 60 */
     double request_seconds; /* a generation that takes longer ends with 504; 0: no limit */
-    void (*log)(void *user, const http_log_line *l);
+    bool (*log)(void *user, const http_log_line *l); /* false: the line is lost */
     void *user;
 } api_opts;
 

@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+enum { MOST_CUT = 8 }; /* times what the model holds, that truncate_prompt_tokens may cut from */
+
 static const char *const roles[] = {
     "system", "developer", "user", "assistant", "tool", "function"
 };
@@ -70,7 +72,7 @@ static lq_status check_message(cJSON *m, int i, api_error *e)
 }
 
 lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const api_chat_request *q,
-                          api_error *e)
+                          bool tail, api_error *e)
 {
     const cJSON *messages = js_get(doc, "messages");
     int i = 0;
@@ -79,6 +81,14 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const a
     if (!cJSON_IsArray(messages) || !messages->child)
         return api_fail(e, "messages", "invalid_value",
                         "messages: expected an array of at least one message");
+    int64_t n = 0; /* each has a token at least: refused before its template takes memory for it */
+    for (const cJSON *m = messages->child; m; m = m->next)
+        n++;
+    if (n > a->m.max_len)
+        return api_fail(e, "messages", "context_length_exceeded",
+                        "this model's maximum context length is %lld tokens: there are %lld "
+                        "messages",
+                        (long long)a->m.max_len, (long long)n);
     for (cJSON *m = messages->child; m; m = m->next) {
         lq_status s = check_message(m, i++, e);
         if (s) return s;
@@ -87,9 +97,15 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const a
         return api_fail(e, NULL, "no_chat_template", "the model has no chat template");
     api_chat_request full = *q;
     full.messages = messages;
+    if (a->m.tok && !lq_mul(api_most_bytes(a), tail ? MOST_CUT : 1, &full.max_bytes))
+        full.max_bytes = 0;
     lq_err err = { "" };
     lq_status s = a->m.backend.render(a->m.backend.self, &full, &p->ids, &p->n, &err);
     if (!s) return LQ_OK;
+    if (s == LQ_ESHAPE)
+        return api_fail(e, "messages", "context_length_exceeded",
+                        "this model's maximum context length is %lld tokens: %s",
+                        (long long)a->m.max_len, err.msg);
     api_fail(e, "messages", "template_error", "%s", err.msg);
     if (s == LQ_ENOMEM) e->status = 503;
     return s;
@@ -140,7 +156,7 @@ static bool read_chat(api *a, http_req *r, chat *c)
                                .kwargs = p->template_kwargs,
                                .add_generation_prompt = p->add_generation_prompt,
                                .continue_final = p->continue_final };
-        s = api_chat_prompt(a, c->prompt, c->doc, &q, &e);
+        s = api_chat_prompt(a, c->prompt, c->doc, &q, p->truncate != 0, &e);
     }
     if (!s) return true;
     api_reply_error(a, r, &e);

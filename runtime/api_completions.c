@@ -18,10 +18,13 @@ static lq_status bad_prompt(api_error *e, const char *param, const cJSON *v)
 static lq_status read_one(const api *a, api_prompt *out, const cJSON *v, const char *param,
                           const api_params *p, api_error *e)
 {
-    if (cJSON_IsString(v)) return api_encode(a, out, v->valuestring, p->add_special, param, e);
+    const bool cut = p->truncate && p->truncate <= a->m.max_len; /* whatever its length, it fits */
+    if (cJSON_IsString(v)) return api_encode(a, out, v->valuestring, p->add_special, cut, param, e);
     int n = 0, max = p->truncate || a->m.max_len > INT32_MAX ? INT32_MAX : (int)a->m.max_len;
-    if (!v->child || !cJSON_IsNumber(v->child))
-        return bad_prompt(e, param, v->child ? v->child : v);
+    if (!v->child)
+        return api_fail(e, param, "invalid_value",
+                        "%s: expected at least one token, found an empty array", param);
+    if (!cJSON_IsNumber(v->child)) return bad_prompt(e, param, v->child);
     int64_t count = 0;
     for (const cJSON *c = v->child; c; c = c->next)
         count++;

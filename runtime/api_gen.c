@@ -467,10 +467,26 @@ static lq_status check_length(gen *g, api_error *e)
                             (long long)limit, (long long)n, (long long)asked);
         g->n_prompt_ids += n;
     }
-    if ((int64_t)g->n_prompts * g->p.best_of > MAX_CHOICES)
-        return api_fail(e, width_param(&g->p), "invalid_value",
-                        "n: at most %d choices per request, found %lld", MAX_CHOICES,
-                        (long long)((int64_t)g->n_prompts * g->p.best_of));
+    return LQ_OK;
+}
+
+/* Sequences that the engine would never hold at once. */
+static lq_status check_choices(const gen *g, api_error *e)
+{
+    const api_model *m = &g->a->m;
+    const char *param =
+        g->n_prompts > 1 && g->p.best_of == 1 ? prompt_param(g->kind) : width_param(&g->p);
+    int64_t prompts = (int64_t)g->n_prompts, all = prompts * g->p.best_of;
+    int64_t sequences = g->p.beams ? prompts : all;
+    if (all > MAX_CHOICES)
+        return api_fail(e, param, "invalid_value", "%s: at most %d choices per request, found %lld",
+                        param, MAX_CHOICES, (long long)all);
+    if (sequences > m->max_seqs + m->queue)
+        return api_fail(e, param, "invalid_value",
+                        "%s: this server takes at most %lld sequences at once (%lld that run and "
+                        "%lld that wait), found %lld",
+                        param, (long long)(m->max_seqs + m->queue), (long long)m->max_seqs,
+                        (long long)m->queue, (long long)sequences);
     return LQ_OK;
 }
 
@@ -546,6 +562,7 @@ static lq_status prepare_bad_words(gen *g, api_error *e)
 static lq_status prepare(gen *g, api_error *e)
 {
     lq_status s = check_length(g, e);
+    if (!s) s = check_choices(g, e);
     if (s) return s;
     if (g->p.stream && !http_can_stream(g->r))
         return api_fail(e, "stream", "unsupported_value", "stream: a batch has whole answers only");

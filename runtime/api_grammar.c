@@ -10,6 +10,7 @@
  * has one of them. Grammars are compiled before the request is queued and kept. */
 #include "runtime/api_int.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { CACHED_GRAMMARS = 32 };
@@ -143,6 +144,22 @@ lq_status api_read_structured(api_structured *s, const char *param, const cJSON 
     return api_fail(e, param, NULL, "%s: unknown", param);
 }
 
+/* What is wrong with the schema that demand_call (api_parts.c) made out of tools, told in the
+ * request's own words: "#/anyOf/0/properties/arguments/..." is parameters of the first one. */
+static lq_status wrong_tool(const api_structured *s, const char *why, api_error *e)
+{
+    static const char of[] = "#/anyOf/", in[] = "/properties/arguments";
+    const char *at = strstr(why, of);
+    char *end = NULL;
+    long k = at ? strtol(at + strlen(of), &end, 10) : 0;
+    if (!at || strncmp(end, in, strlen(in)) != 0)
+        return api_fail(e, "tools", "invalid_value", "tools: %s", why);
+    char param[sizeof e->param];
+    snprintf(param, sizeof param, "tools[%ld].function.parameters", k + s->first_tool);
+    return api_fail(e, param, "invalid_value", "%s: %.*s#%s", param, (int)(at - why), why,
+                    end + strlen(in));
+}
+
 lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e)
 {
     *g = NULL;
@@ -158,5 +175,6 @@ lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e
     pthread_mutex_unlock(&a->mu);
     if (!st) st = gr_cache_get(cache, g, &s->spec, &err);
     if (st == LQ_ENOMEM) return no_memory(e);
+    if (st && strcmp(s->param, "tool_choice") == 0) return wrong_tool(s, err.msg, e);
     return st ? api_fail(e, s->param, "invalid_value", "%s: %s", s->param, err.msg) : LQ_OK;
 }

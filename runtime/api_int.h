@@ -48,12 +48,15 @@ typedef struct {
     size_t n;
     const char *text; /* as the request spelled it; NULL for ids */
 } api_prompt;
-/* Text to ids; texts that cannot fit the model are refused before they are tokenized. */
-lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special, const char *param,
-                     api_error *e);
-/* `messages` of a request to ids. */
+/* Bytes that a text of max_len tokens may have at most. */
+size_t api_most_bytes(const api *a);
+/* Text to ids. Texts that cannot fit the model are refused before they are tokenized; with `tail`
+ * only the end of such a text becomes ids, more than the model holds: the caller keeps the last. */
+lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special, bool tail,
+                     const char *param, api_error *e);
+/* `messages` of a request to ids; with `tail` also some more than fit the model. */
 lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const api_chat_request *q,
-                          api_error *e);
+                          bool tail, api_error *e);
 
 /* ---- structured output (api_grammar.c) ---- */
 /* The grammar that the request asks for, to be gr_unref'd; NULL for none. */

@@ -40,7 +40,8 @@ api_fail(api_error *e, const char *param, const char *code, const char *fmt, ...
 typedef struct {
     const char *param; /* that asked for it; NULL: none did */
     gr_spec spec;
-    char *text; /* spec.text, malloc'd */
+    char *text;     /* spec.text, malloc'd */
+    int first_tool; /* param tool_choice: the tool whose call is the schema's first alternative */
 } api_structured;
 
 typedef struct {

@@ -38,6 +38,12 @@ static lq_status bad_tool(api_error *e, int i, const char *expected, const cJSON
                     js_describe(found, v));
 }
 
+static bool is_object_type(const cJSON *type)
+{
+    const char *s = cJSON_GetStringValue(type);
+    return s && strcmp(s, "object") == 0;
+}
+
 static lq_status check_tool(const cJSON *tools, const cJSON *t, int i, api_error *e)
 {
     const cJSON *type = js_get(t, "type"), *f = js_get(t, "function");
@@ -51,6 +57,8 @@ static lq_status check_tool(const cJSON *tools, const cJSON *t, int i, api_error
         return bad_tool(e, i, "a description that is a string", text);
     if (parameters && !cJSON_IsObject(parameters))
         return bad_tool(e, i, "parameters that are an object", parameters);
+    if (js_get(parameters, "type") && !is_object_type(js_get(parameters, "type")))
+        return bad_tool(e, i, "parameters of type \"object\"", js_get(parameters, "type"));
     for (const cJSON *o = tools->child; o != t; o = o->next)
         if (strcmp(tool_name(o)->valuestring, tool_name(t)->valuestring) == 0)
             return bad_tool(e, i, "a name that comes once", tool_name(t));
@@ -106,8 +114,13 @@ static lq_status demand_call(api_params *p, const char *name, api_error *e)
 {
     cJSON *schema = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(schema, "anyOf");
     bool ok = list != NULL;
-    for (const cJSON *t = p->tools->child; t && ok; t = t->next)
-        if (!name || strcmp(tool_name(t)->valuestring, name) == 0) ok = add_call_schema(list, t);
+    int i = 0;
+    p->structured.first_tool = 0;
+    for (const cJSON *t = p->tools->child; t && ok; t = t->next, i++) {
+        bool wanted = !name || strcmp(tool_name(t)->valuestring, name) == 0;
+        if (name && wanted) p->structured.first_tool = i;
+        if (wanted) ok = add_call_schema(list, t);
+    }
     lq_status s = LQ_ENOMEM;
     if (ok) {
         s = api_read_structured(&p->structured, "tool_choice", schema, e);

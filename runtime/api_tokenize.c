@@ -29,6 +29,8 @@ static lq_status read_options(options *o, const cJSON *doc, api_error *e)
     if (!s) s = js_bool(doc, "add_generation_prompt", false, &o->generation, &err);
     if (!s) s = js_bool(doc, "continue_final_message", false, &o->continue_final, &err);
     o->kwargs = js_get(doc, "chat_template_kwargs");
+    if (!s && chat && o->prompt)
+        s = lq_fail(&err, LQ_EVALUE, "messages: prompt is given too, and only one of them counts");
     if (!s && o->kwargs && !cJSON_IsObject(o->kwargs))
         s = lq_fail(&err, LQ_EVALUE, "chat_template_kwargs: expected an object");
     char name[64]; /* the message begins with it */
@@ -41,14 +43,14 @@ static lq_status to_ids(const api *a, api_prompt *p, const cJSON *doc, options *
     lq_status s = read_options(o, doc, e);
     if (s) return s;
     if (!api_serves(a, o->model)) return api_no_model(e, o->model);
-    if (o->prompt) return api_encode(a, p, o->prompt, o->add_special, "prompt", e);
+    if (o->prompt) return api_encode(a, p, o->prompt, o->add_special, false, "prompt", e);
     if (!js_get(doc, "messages"))
         return api_fail(e, "prompt", "missing_required_parameter",
                         "expected \"prompt\", \"messages\" or \"content\"");
     api_chat_request q = { .kwargs = o->kwargs,
                            .add_generation_prompt = o->generation && !o->continue_final,
                            .continue_final = o->continue_final };
-    return api_chat_prompt(a, p, doc, &q, e);
+    return api_chat_prompt(a, p, doc, &q, false, e);
 }
 
 void api_post_tokenize(void *app, http_req *r)

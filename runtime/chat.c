@@ -226,6 +226,9 @@ lq_status chat_encode(const chat_format *c, const chat_request *r, int32_t **ids
     *ids = NULL;
     *n = 0;
     lq_status s = render(c, r, &text, &own, &n_text, err);
+    if (!s && r->max_bytes && n_text > r->max_bytes)
+        s = lq_fail(err, LQ_ESHAPE, "the conversation has %zu bytes, expected at most %zu", n_text,
+                    r->max_bytes);
     if (!s) s = tok_encode_own(c->tok, text, own, n_text, ids, n, err);
     if (!s && !*n) s = lq_fail(err, LQ_EVALUE, "the chat template gives an empty prompt");
     if (s) {

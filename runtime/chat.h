@@ -34,13 +34,14 @@ typedef struct {
     const cJSON *kwargs;   /* further variables of the template, or NULL */
     bool add_generation_prompt;
     bool continue_final; /* the prompt ends inside the last message, which the answer continues */
+    size_t max_bytes;    /* of the text that is made into ids; 0: any */
 } chat_request;
 
 /* The conversation as text, as transformers renders it; malloc'd. LQ_EVALUE: the template raised
  * (its own message) or the request does not fit it. */
 lq_status chat_render(const chat_format *c, const chat_request *r, char **text, size_t *n,
                       lq_err *err);
-/* And as ids; malloc'd. */
+/* And as ids; malloc'd. LQ_ESHAPE: the text has more than max_bytes. */
 lq_status chat_encode(const chat_format *c, const chat_request *r, int32_t **ids, size_t *n,
                       lq_err *err);
 

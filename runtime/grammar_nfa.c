@@ -294,6 +294,56 @@ uint64_t gr_nfa_ahead(const gr_nfa *a, uint32_t node)
     return a->ahead ? way(a, node, a->ahead, a->ahead) : gr_mix(node);
 }
 
+/* ---- grammars that match nothing ---- */
+
+/* The last call that stands in the way when rule r is followed by what can be met: everything
+ * before it can be left out or passed. GR_NONE: r is at fault itself. */
+static uint32_t obstacle(const gr_nfa *a, uint32_t r, uint8_t *seen, uint32_t *stack)
+{
+    uint32_t k = 0, last = GR_NONE; /* nodes belong to one rule each: `seen` serves all */
+    stack[k++] = a->start[r];
+    seen[a->start[r]] = 1;
+    while (k > 0) {
+        const gn_node *x = &a->nodes[stack[--k]];
+        uint32_t to[2] = { GR_NONE, GR_NONE };
+        if (x->kind == GN_BYTE) to[0] = x->b;
+        if (x->kind == GN_EPS) to[0] = x->b, to[1] = x->a;
+        if (x->kind == GN_CALL && a->nodes[a->start[x->a]].height <= GR_MAX_DEPTH)
+            to[0] = x->b;
+        else if (x->kind == GN_CALL)
+            last = x->a;
+        for (int e = 0; e < 2; e++)
+            if (to[e] != GR_NONE && !seen[to[e]]) {
+                seen[to[e]] = 1;
+                stack[k++] = to[e];
+            }
+    }
+    return last;
+}
+
+/* Says which rule is the reason that the first one matches nothing: it can be met by nothing
+ * itself, or it needs itself without end. */
+static lq_status no_text(const gr_nfa *a, const ga_builder *b, uint32_t *stack, lq_err *err)
+{
+    uint8_t *seen = calloc(a->n_nodes + 1, 1), *passed = calloc(a->n_rules + 1, 1);
+    const char *name = "";
+    if (!seen || !passed) {
+        free(seen);
+        free(passed);
+        return lq_fail(err, LQ_ENOMEM, "grammar: out of memory");
+    }
+    for (uint32_t r = 0; r != GR_NONE && !passed[r]; r = obstacle(a, r, seen, stack)) {
+        passed[r] = 1;
+        if (b->rules[r].name[0]) name = b->rules[r].name;
+    }
+    free(seen);
+    free(passed);
+    return lq_fail(err, LQ_EVALUE,
+                   "the grammar matches no text within %d levels of nesting: nothing is valid at "
+                   "%s%s",
+                   GR_MAX_DEPTH, name[0] == '#' ? "" : "rule ", name[0] ? name : "its start");
+}
+
 /* ---- all of it ---- */
 
 lq_status gr_nfa_build(gr_nfa *a, ga_builder *b, lq_err *err)
@@ -321,9 +371,7 @@ lq_status gr_nfa_build(gr_nfa *a, ga_builder *b, lq_err *err)
     if (!s) {
         heights(a, &p, queue);
         nullables(a, &p, null, queue);
-        if (a->nodes[a->start[0]].height > GR_MAX_DEPTH)
-            s = lq_fail(err, LQ_EVALUE, "the grammar matches no text within %d levels of nesting",
-                        GR_MAX_DEPTH);
+        if (a->nodes[a->start[0]].height > GR_MAX_DEPTH) s = no_text(a, b, queue, err);
     }
     if (!s) s = closures(a, null, queue, mark, err);
     if (!s) s = rank_rules(a, b, err);

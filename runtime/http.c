@@ -33,6 +33,9 @@ enum { DROP_BODY_MAX = 65536, SEND_BUFFER = 262144 };
 /* The head of a request. libmicrohttpd answers what exceeds a connection's memory with a page of
  * its own, so the memory (mapped, and touched as far as it is used) is larger than our limit. */
 enum { HEAD_BYTES_MAX = 32768, HEAD_FIELDS_MAX = 100, CONN_MEMORY = 262144 };
+/* Strictness to clients. Before 1.0 it adds no more than two checks, which are ours then: of a
+ * blank in a path, and of the Host field, which 0.9.75 answers with the head of its page twice. */
+enum { STRICT = MHD_VERSION >= 0x01000000 };
 enum { SPARE_FILES = 64 }; /* descriptors that are no connections */
 
 /* ---- paths ---- */
@@ -46,8 +49,8 @@ static int hex_digit(char c)
 }
 
 /* The path of a request target, percent-decoded once; empty when it is malformed: no slash first,
- * too long, a bad escape, a control byte. Nothing is normalized: a path with "//" or ".." in it is
- * not the path of any route. */
+ * too long, a bad escape, a control byte, a blank as it is. Nothing is normalized: a path with "//"
+ * or ".." in it is not the path of any route. */
 static void decode_path(char out[HTTP_PATH_MAX], const char *uri)
 {
     size_t n = 0;
@@ -64,7 +67,7 @@ static void decode_path(char out[HTTP_PATH_MAX], const char *uri)
             c = hi << 4 | lo;
             p += 2;
         }
-        if (c < 0x20 || c == 0x7f || n + 1 >= HTTP_PATH_MAX) {
+        if (c < 0x20 || c == 0x7f || *p == ' ' || n + 1 >= HTTP_PATH_MAX) {
             out[0] = 0;
             return;
         }
@@ -94,26 +97,54 @@ static http_role role_of(const http_server *s, struct MHD_Connection *mhd)
     return http_keys_role(s->keys, given);
 }
 
-/* Bytes of the header fields as they were sent, and how many they are. */
+/* The fields of a head: their bytes as they were sent, how many they are, and those that say where
+ * the request ends and whom it is for, of which libmicrohttpd looks at the first alone. */
 typedef struct {
     size_t bytes, n;
-} head_size;
+    int n_hosts, n_codings;
+    const char *host, *length, *coding; /* the first ones, or NULL */
+    bool lengths_differ;
+} head;
 
 static enum MHD_Result add_field(void *cls, enum MHD_ValueKind kind, const char *name,
                                  const char *value)
 {
     (void)kind;
-    head_size *h = cls;
-    h->bytes += strlen(name) + (value ? strlen(value) : 0) + 4;
+    head *h = cls;
+    if (!value) value = "";
+    h->bytes += strlen(name) + strlen(value) + 4;
     h->n++;
+    if (strcasecmp(name, "Host") == 0 && h->n_hosts++ == 0) h->host = value;
+    if (strcasecmp(name, "Transfer-Encoding") == 0 && h->n_codings++ == 0) h->coding = value;
+    if (strcasecmp(name, "Content-Length") == 0) {
+        h->lengths_differ |= h->length && strcmp(h->length, value) != 0;
+        if (!h->length) h->length = value;
+    }
     return MHD_YES;
 }
 
-static bool head_too_large(struct MHD_Connection *mhd)
+/* A head after which it is open to dispute where the body ends, or who shall answer: the answer is
+ * given, and the connection must end. Source: RFC 9112, sections 3.2, 6.1 and 6.3. */
+static bool refuse_head(http_req *r, const head *h, const char *version)
 {
-    head_size h = { 0, 0 };
-    MHD_get_connection_values(mhd, MHD_HEADER_KIND, add_field, &h);
-    return h.bytes > HEAD_BYTES_MAX || h.n > HEAD_FIELDS_MAX;
+    if (h->bytes > HEAD_BYTES_MAX)
+        http_error(r, 431, NULL, NULL, "the header has %zu bytes, more than %d", h->bytes,
+                   HEAD_BYTES_MAX);
+    else if (h->n > HEAD_FIELDS_MAX)
+        http_error(r, 431, NULL, NULL, "the header has %zu fields, more than %d", h->n,
+                   HEAD_FIELDS_MAX);
+    else if (h->n_hosts != 1 && (h->n_hosts || strcmp(version, "HTTP/1.0") != 0))
+        http_error(r, 400, NULL, NULL, "expected one Host field, found %d", h->n_hosts);
+    else if (h->lengths_differ)
+        http_error(r, 400, NULL, NULL, "two Content-Length fields differ");
+    else if (h->length && h->coding)
+        http_error(r, 400, NULL, NULL, "both Content-Length and Transfer-Encoding were given");
+    else if (h->coding && strcmp(version, "HTTP/1.0") == 0)
+        http_error(r, 400, NULL, NULL, "Transfer-Encoding is not part of HTTP/1.0");
+    else if (h->coding && (h->n_codings > 1 || strcasecmp(h->coding, "chunked") != 0))
+        http_error(r, 501, NULL, NULL, "Transfer-Encoding: expected chunked, found %.64s",
+                   h->n_codings > 1 ? "several fields" : h->coding);
+    return r->answer != ANS_NONE;
 }
 
 static bool is_json(const char *type)
@@ -187,22 +218,21 @@ static bool is_open_path(const http_server *s, const char *path)
 
 /* Checks the head; what is wrong is answered (r->answer is set). Returns the announced length, -1
  * when there is none (chunked), INT64_MAX when the body must not be read. */
-static int64_t check_head(http_req *r, struct MHD_Connection *mhd)
+static int64_t check_head(http_req *r, struct MHD_Connection *mhd, const char *version)
 {
-    const char *length = header(mhd, "Content-Length"), *te = header(mhd, "Transfer-Encoding");
     const char *encoding = header(mhd, "Content-Encoding");
     http_role role = role_of(r->s, mhd);
-    int64_t n = length ? strtoll(length, NULL, 10) : te ? -1 : 0; /* MHD checked that it is one */
-    if (head_too_large(mhd)) {
-        http_error(r, 431, NULL, NULL, "the header is larger than %d bytes or %d fields",
-                   HEAD_BYTES_MAX, HEAD_FIELDS_MAX);
+    head h = { 0 };
+    MHD_get_connection_values(mhd, MHD_HEADER_KIND, add_field, &h);
+    int64_t n = h.length ? strtoll(h.length, NULL, 10) : h.coding ? -1 : 0; /* MHD checked it */
+    if (refuse_head(r, &h, version)) {
         r->closing = true;
         n = INT64_MAX;
     } else if (!r->path[0]) {
         http_error(r, 400, NULL, NULL, "the request's path is malformed or too long");
-    } else if (length && te) {
-        http_error(r, 400, NULL, NULL, "both Content-Length and Transfer-Encoding were given");
-        n = INT64_MAX; /* where this body ends is open to dispute: close */
+    } else if (!http_host_served(r->s, h.host)) {
+        http_error(r, 403, NULL, "host_not_allowed",
+                   "Host: this server does not answer to the name %.64s (--allowed-host)", h.host);
     } else if (http_cors_preflight(r, mhd)) {
         r->discard = true;
     } else if (!is_open_path(r->s, r->path) && role == HTTP_NOBODY) {
@@ -301,17 +331,19 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mhd)
     set_state(r, CONN_HEAD);
     pthread_mutex_lock(&s->mu);
     c->req = r;
+    c->thread = pthread_self();
     s->n_open++;
     pthread_mutex_unlock(&s->mu);
     return r;
 }
 
-static enum MHD_Result on_head(http_req *r, struct MHD_Connection *mhd, const char *method)
+static enum MHD_Result on_head(http_req *r, struct MHD_Connection *mhd, const char *method,
+                               const char *version)
 {
     snprintf(r->method, sizeof r->method, "%s", method);
     set_request_id(r, header(mhd, "X-Request-Id"));
     atomic_fetch_add(&r->s->n_requests, 1);
-    int64_t n = check_head(r, mhd);
+    int64_t n = check_head(r, mhd, version);
     r->phase = REQ_BODY;
     set_state(r, CONN_BODY);
     if (r->answer == ANS_NONE) return MHD_YES;
@@ -329,11 +361,7 @@ static bool on_body(http_req *r, const char *data, size_t n)
     }
     if (r->body.n + n > r->s->o.max_body) {
         http_error(r, 413, NULL, NULL, "the body is larger than %zu bytes", r->s->o.max_body);
-    } else if (atomic_fetch_add(&r->s->bodies, n) + n > r->s->o.max_bodies) {
-        atomic_fetch_sub(&r->s->bodies, n);
-        http_error(r, 503, NULL, NULL, "too many large requests at the same time");
-    } else {
-        r->body_counted += n;
+    } else if (http_req_count(r, n)) {
         jw_bytes(&r->body, data, n);
         if (!r->body.oom) return true;
         http_error(r, 503, NULL, NULL, "out of memory");
@@ -348,11 +376,10 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const c
                                   size_t *n_data, void **con_cls)
 {
     (void)url;
-    (void)version;
     http_server *s = cls;
     http_req *r = *con_cls;
     if (!r) return MHD_NO;
-    if (r->phase == REQ_NEW) return on_head(r, mhd, method);
+    if (r->phase == REQ_NEW) return on_head(r, mhd, method, version);
     if (*n_data) {
         bool more = on_body(r, data, *n_data);
         *n_data = 0;
@@ -483,6 +510,7 @@ static void set_defaults(http_opts *o)
 {
     if (!o->max_body) o->max_body = (size_t)32 << 20;
     if (!o->max_bodies) o->max_bodies = (size_t)256 << 20;
+    if (!o->max_claim) o->max_claim = 3 * o->max_body;
     if (!o->max_backlog) o->max_backlog = (size_t)1 << 20;
     if (o->max_connections <= 0) o->max_connections = 4096;
     struct rlimit files;
@@ -516,16 +544,16 @@ static lq_status start_daemon(http_server *s, lq_err *err)
             memcpy(&tls[i].ptr_value, &texts[i], sizeof texts[i]);
     }
     struct MHD_OptionItem *more = s->o.tls_cert ? tls : tls + LQ_COUNT(tls) - 1;
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     if (s->o.tls_cert) flags |= MHD_USE_TLS;
     s->daemon = MHD_start_daemon(
-        flags, 0, on_accept, s, on_request, s, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
-        MHD_OPTION_THREAD_POOL_SIZE, (unsigned)s->o.threads, MHD_OPTION_CONNECTION_LIMIT, limit,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONN_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
-        idle, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, on_uri, s,
-        MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL, MHD_OPTION_NOTIFY_CONNECTION,
-        on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_ARRAY, more,
-        MHD_OPTION_END);
+        flags, 0, on_accept, s, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, http_early_message, s,
+        MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)s->o.threads,
+        MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONN_MEMORY,
+        MHD_OPTION_CONNECTION_TIMEOUT, idle, MHD_OPTION_STRICT_FOR_CLIENT, STRICT,
+        MHD_OPTION_URI_LOG_CALLBACK, on_uri, s, MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+        s, MHD_OPTION_ARRAY, more, MHD_OPTION_END);
     if (!s->daemon && s->o.tls_cert)
         return lq_fail(err, LQ_EFORMAT,
                        "TLS did not start: expected a certificate and its private key in PEM");

@@ -53,8 +53,12 @@ typedef struct {
     http_key_list keys;         /* copied; none: no key is asked for */
     const char *const *origins; /* whose pages may call (CORS), "*": all; borrowed */
     int n_origins;
+    bool check_host; /* refuse what is sent to names but these, `host` and localhost: http_host.c */
+    const char *const *hosts; /* "*": any; borrowed */
+    int n_hosts;
     size_t max_body;       /* 0: 32 MiB */
-    size_t max_bodies;     /* of all requests together; 0: 256 MiB */
+    size_t max_bodies;     /* of all requests together, with what they claim; 0: 256 MiB */
+    size_t max_claim;      /* of one request, see http_claim; 0: 3 times max_body */
     size_t max_backlog;    /* bytes of a stream not yet read; 0: 1 MiB */
     int max_connections;   /* 0: 4096; never more than open files allow */
     int threads;           /* 0: 4 */
@@ -104,6 +108,10 @@ const char *http_rest(const http_req *r); /* what stood for the star of the rout
 const char *http_id(const http_req *r);   /* X-Request-Id: the client's if it was clean */
 const char *http_header(const http_req *r, const char *name); /* only inside the handler */
 double http_age(const http_req *r); /* seconds since the request's head arrived */
+/* Memory that the exchange is about to take beside its body, counted with the bodies until its end.
+ * False: refused and answered, with 413 where it is more than one may have, with 503 where all
+ * together have too much. Only inside the handler. */
+bool http_claim(http_req *r, size_t bytes);
 
 /* ---- from any thread ---- */
 /* Keep the exchange beyond the handler; `user` belongs to it from now on. gone(user) is called at

@@ -11,6 +11,7 @@
 
 #include <microhttpd.h>
 #include <pthread.h>
+#include <stdarg.h>
 
 /* What a connection is doing; each state but BUSY has a limit of time. */
 typedef enum { CONN_IDLE, CONN_HEAD, CONN_BODY, CONN_BUSY } conn_state;
@@ -25,6 +26,7 @@ struct conn {
     double left;  /* when its client had hung up; 0: it has not */
     bool cut;     /* the watcher has answered and shut it */
     http_req *req;
+    pthread_t thread; /* of libmicrohttpd's that serves it, once it has a request */
 };
 
 typedef enum { ANS_NONE, ANS_WHOLE, ANS_STREAM } answer_kind;
@@ -46,8 +48,8 @@ struct http_req {
     char id[HTTP_ID_MAX + 1];
     double t0;
     jw body;
-    size_t body_counted; /* of server.bodies */
-    bool discard;        /* the body is read and forgotten */
+    size_t counted; /* of server.bodies */
+    bool discard;   /* the body is read and forgotten */
     size_t discarded;
     bool closing; /* the answer ends the connection */
 
@@ -99,6 +101,9 @@ double http_now(void); /* monotonic seconds */
 void http_server_unref(http_server *s);
 http_req *http_req_new(http_server *s, conn *c);
 void http_req_ref(http_req *r);
+/* Counts n bytes of this exchange in server.bodies until its end; false: they are too many, and 503
+ * is the answer. */
+bool http_req_count(http_req *r, size_t n);
 void http_req_unref(http_req *r);
 /* The client is gone, or is to be cut: wakes the connection so that it closes, tells the keeper. */
 void http_req_cut(http_req *r);
@@ -110,8 +115,19 @@ const char *http_cors_origin(const http_server *s, struct MHD_Connection *mhd);
 bool http_cors_preflight(http_req *r, struct MHD_Connection *mhd);
 void http_cors_headers(const http_server *s, struct MHD_Connection *mhd, struct MHD_Response *m);
 
+/* http_host.c: whether a request with this Host field (NULL: without one) is for this server. */
+bool http_host_served(const http_server *s, const char *host);
+
+/* http_early.c: what libmicrohttpd refuses by itself is answered in our words where that can be. */
+void http_early_message(void *server, const char *format, va_list ap); /* its logger */
+
 void http_tls_give(http_server *s, struct MHD_Connection *mhd); /* to a connection that begins */
 void http_tls_free(http_server *s);
+
+/* Under server.mu. An error, written past libmicrohttpd, which has written nothing on this
+ * connection since its last answer; the connection is shut. False: the client reads nothing, or
+ * speaks TLS: it learns it from the close. */
+bool http_answer_raw(http_server *s, conn *c, const char *status, const char *message);
 
 lq_status http_watch_start(http_server *s, lq_err *err);
 void http_watch_stop(http_server *s);

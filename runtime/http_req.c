@@ -6,6 +6,9 @@
  * (`mhd` is cleared under the lock when the exchange ends). */
 #include "runtime/http_int.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,14 +36,25 @@ http_req *http_req_new(http_server *s, conn *c)
 
 void http_req_ref(http_req *r) { atomic_fetch_add(&r->refs, 1); }
 
+/* What a large request took is scattered over the heap, which keeps it: thousands of small pieces
+ * below some that live on. */
+enum { LARGE = 1 << 20 };
+static void give_back(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
+
 void http_req_unref(http_req *r)
 {
     if (atomic_fetch_sub(&r->refs, 1) != 1) return;
     if (r->destroy) r->destroy(r->user);
-    if (r->s) atomic_fetch_sub(&r->s->bodies, r->body_counted);
+    if (r->s) atomic_fetch_sub(&r->s->bodies, r->counted);
     jw_free(&r->body);
     jw_free(&r->out);
     free(r->type);
+    if (r->counted > LARGE) give_back();
     for (size_t i = 0; i < r->n_headers; i++)
         free(r->headers[i]);
     pthread_mutex_destroy(&r->mu);
@@ -67,7 +81,28 @@ void http_req_cut(http_req *r)
     if (gone) gone(r->user);
 }
 
+bool http_req_count(http_req *r, size_t n)
+{
+    if (atomic_fetch_add(&r->s->bodies, n) + n > r->s->o.max_bodies) {
+        atomic_fetch_sub(&r->s->bodies, n);
+        http_error(r, 503, NULL, NULL, "too many large requests at the same time");
+        return false;
+    }
+    r->counted += n;
+    return true;
+}
+
 /* ---- the application's side ---- */
+
+bool http_claim(http_req *r, size_t bytes)
+{
+    if (!r->s) return true; /* of the same process: its own affair */
+    if (bytes <= r->s->o.max_claim) return http_req_count(r, bytes);
+    http_error(r, 413, NULL, NULL,
+               "the body has so many values that they take %zu bytes of memory, more than %zu",
+               bytes, r->s->o.max_claim);
+    return false;
+}
 
 void http_keep(http_req *r, void (*gone)(void *user), void (*destroy)(void *user), void *user)
 {
@@ -159,7 +194,7 @@ void http_error(http_req *r, int status, const char *param, const char *code, co
     http_error_object(&w, status, param, code, message);
     jw_close(&w, '}');
     const char *headers[2];
-    bool final = status == 409 || status == 500 || status == 504;
+    bool final = status == 409 || status == 500 || status == 501 || status == 504;
     http_extra x = { .headers = headers };
     if (status == 401) headers[x.n_headers++] = "WWW-Authenticate: Bearer";
     if (status == 429 || status == 503) headers[x.n_headers++] = "Retry-After: 1";

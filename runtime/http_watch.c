@@ -3,6 +3,7 @@
  */
 #include "runtime/http_int.h"
 
+#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -41,24 +42,32 @@ static http_req *note_left(http_server *s, uint64_t id)
     return r;
 }
 
-/* Under server.mu. libmicrohttpd has written nothing on this connection since the last answer, and
- * cannot begin: on_request looks at `cut` under the same lock. */
+bool http_answer_raw(http_server *s, conn *c, const char *status, const char *message)
+{
+    char answer[512];
+    int n = snprintf(answer, sizeof answer,
+                     "HTTP/1.1 %s\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+                     "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\","
+                     "\"param\":null,\"code\":null}}",
+                     status, message);
+    c->cut = true;
+    bool sent = !s->o.tls_cert && send(c->fd, answer, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) == n;
+    shutdown(c->fd, SHUT_RDWR);
+    return sent;
+}
+
+/* Under server.mu. libmicrohttpd cannot begin to answer: on_request looks at `cut` under the same
+ * lock. */
 static void cut_slow(http_server *s, conn *c)
 {
-    static const char answer[] =
-        "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: "
-        "close\r\n\r\n"
-        "{\"error\":{\"message\":\"the request took too long to arrive\",\"type\":"
-        "\"invalid_request_error\",\"param\":null,\"code\":null}}";
-    c->cut = true;
-    if (c->state != CONN_IDLE && !c->left) {
-        atomic_fetch_add(&s->n_timeouts, 1);
-        /* under TLS the client learns it from the close */
-        if (s->o.tls_cert ||
-            send(c->fd, answer, sizeof answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-            c->state = CONN_IDLE; /* the client reads nothing: it learns it from the close */
+    if (c->state == CONN_IDLE || c->left) {
+        c->cut = true;
+        shutdown(c->fd, SHUT_RDWR);
+        return;
     }
-    shutdown(c->fd, SHUT_RDWR);
+    atomic_fetch_add(&s->n_timeouts, 1);
+    if (!http_answer_raw(s, c, "408 Request Timeout", "the request took too long to arrive"))
+        c->state = CONN_IDLE;
 }
 
 static void cut_slow_conns(http_server *s, double now)

@@ -55,7 +55,8 @@ static lq_status render(void *self, const api_chat_request *q, int32_t **ids, si
                        .tools = q->tools,
                        .kwargs = q->kwargs,
                        .add_generation_prompt = q->add_generation_prompt,
-                       .continue_final = q->continue_final };
+                       .continue_final = q->continue_final,
+                       .max_bytes = q->max_bytes };
     return chat_encode(((lm *)self)->chat, &r, ids, n, err);
 }
 
@@ -124,6 +125,8 @@ static void describe(lm *l)
                            .vocab = l->model.m.cfg->vocab,
                            .max_len = eo->max_len,
                            .hidden = l->model.m.cfg->hidden,
+                           .max_seqs = eo->max_seqs,
+                           .queue = eo->queue,
                            .block_size = eo->block_size,
                            .kv_blocks = s.kv_blocks,
                            .device = model_device(&l->model.m),

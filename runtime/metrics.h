@@ -23,7 +23,8 @@
     X(MET_REJECT_LOADING, "vllm:admission_rejections", "reason=\"loading\"", "")                  \
     X(MET_REJECT_DRAINING, "vllm:admission_rejections", "reason=\"draining\"", "")                \
     X(MET_INVALID, "llmq:invalid_requests", "", "Requests answered with 400 or 404.")             \
-    X(MET_TIMEOUTS, "llmq:request_timeouts", "", "Requests ended by --request-timeout.")           \
+    X(MET_TIMEOUTS, "llmq:request_timeouts", "", "Requests ended by --request-timeout.")          \
+    X(MET_LOG_LOST, "llmq:access_log_lines_lost", "", "Lines that could not be written.")         \
     X(MET_IGNORED_PARAMS, "llmq:ignored_params", "", "Request parameters of unknown names.")
 
 /* X(enum, name, buckets, help) */

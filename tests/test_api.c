@@ -212,6 +212,8 @@ static void start(bool strict, bool loaded)
                     .tok = tok,
                     .vocab = tok_vocab(tok),
                     .max_len = 64,
+                    .max_seqs = 64,
+                    .queue = 4000,
                     .fingerprint = "x" };
     eng.stop = false;
     eng.room = 1000;

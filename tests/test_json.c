@@ -242,6 +242,24 @@ TEST(a_member_is_found_with_its_own_spelling)
     }
 }
 
+TEST(what_a_tree_takes_is_told_before_it_is_made)
+{
+    /* nodes and strings of up to 23 bytes with their end, as malloc rounds them */
+    static const char text[] = "{\"a\": [1, true, \"x\\u0041z\"]}",
+                      bad[] = "[\"a\\u0000b\"]", number[] = "[1111111111111111111111111111111111"
+                                                          "111111111111111111111111111111]";
+    size_t bytes = 0;
+    lq_err err = { "" };
+    CHECK(!js_measure(&bytes, text, strlen(text), &err), "%s", err.msg);
+    CHECK(bytes == 5 * ((sizeof(cJSON) + 8 + 15) & ~(size_t)15) + 2 * 32, "%zu", bytes);
+    CHECK(js_measure(&bytes, "[1,]", 4, &err) == LQ_EFORMAT, "not JSON");
+    CHECK(js_measure(&bytes, bad, strlen(bad), &err) == LQ_EFORMAT && strstr(err.msg, "U+0000"),
+          "%s", err.msg);
+    CHECK(js_measure(&bytes, number, strlen(number), &err) == LQ_EFORMAT &&
+              strstr(err.msg, "63 characters at byte 1, found 64"),
+          "%s", err.msg);
+}
+
 TEST(a_file_is_named_in_the_message)
 {
     char path[] = "/tmp/llmq-json-XXXXXX";
@@ -265,6 +283,7 @@ int main(int argc, char **argv)
     RUN(canonical_text_is_sorted_and_reads_back_to_the_bit);
     RUN(canonical_text_refuses_what_json_cannot_say);
     RUN(a_member_is_found_with_its_own_spelling);
+    RUN(what_a_tree_takes_is_told_before_it_is_made);
     RUN(a_file_is_named_in_the_message);
     return check_end();
 }

@@ -28,7 +28,7 @@ typedef struct {
     int web;
     double shutdown_timeout, request_timeout, stall_timeout;
     const char *cert, *cert_key;
-    opt_list names, origins;
+    opt_list names, origins, hosts;
     ops_key_opts keys;
     bool strict_params;
     int scheduling, isolation;
@@ -69,6 +69,10 @@ static const opt_row server_rows[] = {
       .help = "more such keys, one a line; SIGHUP reads the file again" },
     { "cors-origin", 0, OPT_LIST, F(origins), .arg = "ORIGIN",
       .help = "let pages of this origin call, * for all; may be repeated; default: none" },
+    { "allowed-host", 0, OPT_LIST, F(hosts), .arg = "NAME",
+      .help =
+          "answer requests to this name alone, beside localhost, addresses and --host; * for any; "
+          "may be repeated; default: any with keys or where others can connect, else none" },
     { "access-log", 0, OPT_STR, F(access_log), .arg = "FILE",
       .help = "one JSON object a line for each request, - for stdout; SIGHUP opens it again" },
     { "web", 0, OPT_ENUM, F(web), .def = "auto", .words = webs,
@@ -126,11 +130,11 @@ typedef struct {
 
 /* ---- start ---- */
 
-static void log_request(void *user, const http_log_line *l)
+static bool log_request(void *user, const http_log_line *l)
 {
-    ops_log_write(&((serve *)user)->log, l);
     prog_say(LOG_DEBUG, "%s %s %d %.3fs %zuB %s", l->method, l->path, l->status, l->seconds,
              l->bytes, l->request_id);
+    return ops_log_write(&((serve *)user)->log, l);
 }
 
 /* An address of this machine alone: 127.0.0.0/8, ::1, or its name. */
@@ -139,6 +143,14 @@ static bool is_loopback(const char *host)
     struct in_addr a;
     if (inet_pton(AF_INET, host, &a) == 1) return ntohl(a.s_addr) >> 24 == 127;
     return strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
+}
+
+/* Without keys, on this machine alone, pages of the web could call under a name of their own. */
+static bool checks_host(const serve *v)
+{
+    const serve_opts *o = v->o;
+    bool keyed = v->keys.list.n_keys || v->keys.list.n_admin_keys;
+    return o->hosts.n || (!keyed && !o->unix_path && is_loopback(o->host));
 }
 
 static bool shows_page(const serve_opts *o)
@@ -194,6 +206,9 @@ static lq_status listen_first(serve *v, lq_err *err)
                      .tls_key = v->tls.key,
                      .origins = o->origins.v,
                      .n_origins = o->origins.n,
+                     .check_host = checks_host(v),
+                     .hosts = o->hosts.v,
+                     .n_hosts = o->hosts.n,
                      .max_connections = (int)o->connections,
                      .header_seconds = o->head_seconds,
                      .body_seconds = o->body_seconds,
@@ -258,12 +273,12 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
     if (!s) s = iso_calls(&v->isolation, (iso_mode)v->o->isolation, err);
     if (s) return s;
     const api_model *m = lm_model(v->l);
-    prog_say(LOG_INFO,
-             "ready: %s on %s, context %lld, %lld KV blocks of %lld tokens, kernels %s, threads %d, "
-             "device %s",
-             v->o->names.n ? v->o->names.v[0] : v->name, v->url, (long long)m->max_len,
-             (long long)m->kv_blocks, (long long)m->block_size, k_name(), pool_threads(v->p),
-             m->device);
+    prog_say(
+        LOG_INFO,
+        "ready: %s on %s, context %lld, %lld KV blocks of %lld tokens, kernels %s, threads %d, "
+        "device %s",
+        v->o->names.n ? v->o->names.v[0] : v->name, v->url, (long long)m->max_len,
+        (long long)m->kv_blocks, (long long)m->block_size, k_name(), pool_threads(v->p), m->device);
     if (v->o->isolation != ISO_OFF)
         prog_say(LOG_INFO, "given up: %s%s%s", v->isolation.on,
                  v->isolation.missing[0] ? "; not given up: " : "", v->isolation.missing);
@@ -381,7 +396,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     const serve_opts *o = opts;
     if (!o->path == !c->argc)
         return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model");
-    serve v = { .o = o, .path = o->path ? o->path : c->argv[0], .log = { -1 } };
+    serve v = { .o = o, .path = o->path ? o->path : c->argv[0], .log = { .fd = -1 } };
+    ops_signals();
+    ops_one_heap();
     lq_status s = opt_engine_of(&v.engine_opts, &o->engine, &o->model, err);
     if (s) return s;
     v.engine_opts.queue = o->queue;
@@ -390,7 +407,6 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
-    ops_signals();
     s = isolate(&v, err);
     if (!s) s = listen_first(&v, err);
     if (!s) s = load(&v, c, err);

@@ -1,8 +1,13 @@
 /* tools/serve_ops.c - see serve_ops.h. */
 #include "tools/serve_ops.h"
 
+#include "tools/progress.h"
+
 #include <errno.h>
 #include <fcntl.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -104,12 +109,13 @@ lq_status ops_log_reopen(ops_log *l, const char *path, lq_err *err)
     bool ok = fd >= 0 && dup3(fd, l->fd, O_CLOEXEC) >= 0; /* writers see the old or the new file */
     int why = errno;
     if (fd >= 0) close(fd);
+    if (ok) atomic_store(&l->lost, false);
     return ok ? LQ_OK : lq_fail(err, LQ_EIO, "%s: cannot open it: %s", path, strerror(why));
 }
 
-void ops_log_write(ops_log *l, const http_log_line *line)
+bool ops_log_write(ops_log *l, const http_log_line *line)
 {
-    if (l->fd < 0) return;
+    if (l->fd < 0) return true;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     jw w = { 0 };
@@ -128,14 +134,29 @@ void ops_log_write(ops_log *l, const http_log_line *line)
     jw_key(&w, "request_id");
     jw_cstr(&w, line->request_id);
     jw_bytes(&w, "}\n", 2);
-    if (!w.oom) (void)!write(l->fd, w.p, w.n); /* one call: lines of threads do not mix */
+    errno = ENOMEM;
+    ssize_t n = w.oom ? -1 : write(l->fd, w.p, w.n); /* one call: lines of threads do not mix */
+    bool ok = n == (ssize_t)w.n;
+    if (!ok && !atomic_exchange(&l->lost, true))
+        prog_say(LOG_ERROR, "the access log cannot be written: %s; lines are lost",
+                 n < 0 ? strerror(errno) : "it is cut short");
     jw_free(&w);
+    return ok;
 }
 
 void ops_log_close(ops_log *l)
 {
     if (l->fd >= 0) close(l->fd);
     l->fd = -1;
+}
+
+/* ---- memory ---- */
+
+void ops_one_heap(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_ARENA_MAX, 1);
+#endif
 }
 
 /* ---- signals ---- */

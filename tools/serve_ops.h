@@ -6,6 +6,8 @@
 #include "runtime/http.h"
 #include "tools/opt.h"
 
+#include <stdatomic.h>
+
 /* Where keys come from: the command line, files (http_keys_read), or both. */
 typedef struct {
     opt_list keys, admin_keys;             /* options */
@@ -32,12 +34,18 @@ void ops_tls_free(ops_tls *t);
 /* One JSON object a line for each request: time (Unix seconds), method, path, status, seconds,
  * bytes (of the body), request_id. Never a prompt, an answer or a key. */
 typedef struct {
-    int fd; /* -1: none */
+    int fd;           /* -1: none */
+    atomic_bool lost; /* lines, since it was opened: said */
 } ops_log;
 lq_status ops_log_open(ops_log *l, const char *path, lq_err *err);   /* appends; "-": stdout */
 lq_status ops_log_reopen(ops_log *l, const char *path, lq_err *err); /* after a rotation */
-void ops_log_write(ops_log *l, const http_log_line *line);           /* any thread */
+/* Any thread. False: the line is lost; of the first one stderr says why. */
+bool ops_log_write(ops_log *l, const http_log_line *line);
 void ops_log_close(ops_log *l);
+
+/* All threads take memory from one heap from now on, so that what a large request leaves free
+ * serves the next one whatever thread reads it, and goes back to the system (http_req.c). */
+void ops_one_heap(void);
 
 /* SIGHUP and SIGUSR1 are remembered from now on; true once for each batch of them. SIGPIPE is
  * ignored. */

@@ -377,7 +377,7 @@ def talk(server, data, wait=1):
 
 
 def test_garbage_on_the_socket_does_no_harm(server):
-    post = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    post = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     for why, data in [
         ("noise", random.Random(1).randbytes(3000)),
         ("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)),
@@ -398,7 +398,7 @@ def test_garbage_on_the_socket_does_no_harm(server):
 
 def test_two_hundred_connections_half_of_them_cut(server):
     body = json.dumps({"prompt": "a", "max_tokens": 8, "ignore_eos": True, "stream": True}).encode()
-    request = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    request = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     whole, cut = [], []
     for i in range(100):

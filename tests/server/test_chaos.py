@@ -95,7 +95,7 @@ def test_streams_that_are_reset_leave_no_descriptor_beside_idle_connections(scri
         before, stays = fds(scripted), connect(32)
         try:
             for s in stays:  # answered, and kept open
-                s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             for s in stays:
                 assert s.recv(4096).startswith(b"HTTP/1.1 200")
             leave = connect(24)
@@ -133,7 +133,7 @@ def test_who_spoke_while_it_was_stopped_is_heard(hasty):
     itself held up for 1 s tries again.)"""
     def is_heard():
         with socket.create_connection(("127.0.0.1", hasty.port), timeout=LIMIT) as s:
-            s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+            s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
             hasty.process.send_signal(signal.SIGSTOP)
             time.sleep(1.5)
             s.sendall(b"Connection: close\r\n\r\n")

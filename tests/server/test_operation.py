@@ -364,6 +364,20 @@ def test_logs_hold_no_texts(scripted, ask):  # T-74
         assert set(entry) == {"time", "method", "path", "status", "seconds", "bytes", "request_id"}
 
 
+@case("C123")
+def test_a_log_that_cannot_be_written_is_told_once(llmq, tmp_path, ask):
+    with Server(llmq, TINY, "--access-log", "/dev/full", log=tmp_path / "log") as s:
+        for _ in range(3):
+            assert s.get("/health").status == 200
+        until(lambda: metric(s, "llmq:access_log_lines_lost_total") >= 3)
+        said = "the access log cannot be written: No space left on device; lines are lost"
+        assert s.output().count(said) == 1
+        s.process.send_signal(signal.SIGHUP)
+        until(lambda: "SIGHUP" in s.output())
+        s.get("/health")
+        until(lambda: s.output().count(said) == 2)
+
+
 @case("C125")
 @pytest.mark.xfail(strict=True, reason="vLLM is not part of the test environment")
 def test_an_export_loads_in_vllm():

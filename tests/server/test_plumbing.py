@@ -120,8 +120,8 @@ def test_cors_is_off_unless_asked_for(server, keyed):
 
 @case("C10")
 def test_a_connection_is_used_again(server):  # T-73
-    get = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
-    last = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    get = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     out = raw(server, get + get + last)  # pipelined
     assert out.count(b"HTTP/1.1 200 OK") == 3 and out.index(b'"version"') < out.index(b'"status"')
 
@@ -130,14 +130,39 @@ def test_a_connection_is_used_again(server):  # T-73
 def test_http_1_0_and_hosts(server):
     out = raw(server, b"GET /health HTTP/1.0\r\n\r\n")
     assert b" 200 OK" in out.split(b"\r\n")[0] and b"chunked" not in out.lower()
-    assert b" 400 " in raw(server, b"GET /health HTTP/1.1\r\n\r\n").split(b"\r\n")[0]
+    out = raw(server, b"GET /health HTTP/1.1\r\n\r\n")
+    assert out.startswith(b"HTTP/1.1 400 ") and out.count(b"HTTP/1.1 ") == 1
+
+
+@case("C11")
+def test_names_of_others_are_not_answered(server, keyed, llmq, tmp_path, ask):
+    """Against DNS rebinding, where there is no key: a page's own name is in its requests."""
+    def status(s, host):
+        return raw(s, b"GET /v1/models HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % host).split(b" ")[1]
+    evil = (b"evil.example", b"evil.example:80", b"localhost.evil.example", b"127.0.0.1.evil.example",
+            b"xlocalhost", b"", b"[::1", b"a:b", b"127.0.0.1:80x")
+    for host in evil:
+        assert status(server, host) == b"403", host
+    for host in (b"localhost", b"LOCALHOST:%d" % server.port, b"a.localhost", b"127.0.0.1", b"[::1]:1",
+                 b"localhost.", b"192.168.1.7:8000"):
+        assert status(server, host) == b"200", host
+    ask.check_error(server.get("/health", headers={"Host": "evil.example"}), 403, code="host_not_allowed",
+                    type="permission_error")
+    assert status(keyed, b"evil.example") == b"401"  # the key says who may
+    with Server(llmq, TINY, "--allowed-host", "good.example", "--allowed-host", "Better.example",
+                log=tmp_path / "log") as s:
+        for host in (b"good.example:8000", b"better.example", b"localhost"):
+            assert status(s, host) == b"200", host
+        assert status(s, b"evil.example") == b"403"
+    with Server(llmq, TINY, "--allowed-host", "*", log=tmp_path / "any") as s:
+        assert status(s, b"evil.example") == b"200"
 
 
 @case("C12")
 def test_expect_continue(server):
     body = b'{"prompt": "a", "max_tokens": 1, "user": "%s"}' % (b"u" * (1 << 20))
     with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as s:
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                   b"Expect: 100-continue\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
                   % len(body))
         assert s.recv(100).startswith(b"HTTP/1.1 100 ")
@@ -147,7 +172,7 @@ def test_expect_continue(server):
 
 @case("C13")
 def test_chunked_bodies(server):  # T-70, T-72
-    head = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Connection: close\r\nTransfer-Encoding: chunked\r\n")
     chunks = b'9\r\n{"prompt"\r\n17\r\n: "a", "max_tokens": 1}\r\n0\r\n\r\n'
     assert b" 200 OK" in raw(server, head + b"\r\n" + chunks).split(b"\r\n")[0]
@@ -243,9 +268,9 @@ def test_users_are_no_administrators(keyed, ask):
 def test_no_spelling_of_a_path_goes_around_the_keys(keyed):
     for path in ("//v1/models", "/v1/../v1/models", "/%761/models", "/v1/models/", "/./v1/models",
                  "/health/../v1/models", "/health/", "/HEALTH", "/v1/models%00", "/health%2f"):
-        out = raw(keyed, b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path.encode())
+        out = raw(keyed, b"GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % path.encode())
         assert out.split(b" ")[1] in (b"401", b"400"), path
-    out = raw(keyed, b"GET /%%76%%31/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"
+    out = raw(keyed, b"GET /%%76%%31/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
               b"Connection: close\r\n\r\n" % USER.encode())
     assert out.split(b" ")[1] == b"200"  # decoded once, it is the same path
 

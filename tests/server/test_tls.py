@@ -64,7 +64,7 @@ def test_a_client_that_leaves(tls):
     """Its request ends although the connection is encrypted."""
     with tls.context.wrap_socket(socket.create_connection(("127.0.0.1", tls.port)),
                                  server_hostname="localhost") as s:
-        s.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n'
+        s.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
                   b'Content-Length: 60\r\n\r\n' + b'{"prompt": "[slow]", "max_tokens": 900, "ignore_eos": true}'.ljust(60))
         wait_metric(tls, "vllm:num_requests_running", 1)
     until(lambda: not metric(tls, "vllm:num_requests_running") and metric(tls, "llmq:http_clients_gone_total"))
@@ -73,7 +73,7 @@ def test_a_client_that_leaves(tls):
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 def test_what_is_no_tls(scripted_llmq, tls, certificate, tmp_path):
     with socket.create_connection(("127.0.0.1", tls.port), timeout=LIMIT) as s:
-        s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"HTTP/1.1" not in s.recv(4096)
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     old.check_hostname, old.verify_mode = False, ssl.CERT_NONE

@@ -164,7 +164,12 @@ def test_the_client_of_openai_gets_calls(scripted, scripted_client):
     ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
     ({"tool_choice": 5}, "tool_choice"),
     ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
-    ({"tool_choice": "required", "tools": [tool("f", x={"type": "color"})]}, "tool_choice"),
+    ({"tool_choice": "required", "tools": [tool("f", x={"type": "color"})]}, "tools[0].function.parameters"),
+    ({"tool_choice": "required", "tools": [tool("f"), tool("g", x={"enum": []})]},
+     "tools[1].function.parameters"),
+    ({"tool_choice": {"type": "function", "function": {"name": "g"}},
+      "tools": [tool("f", y={"enum": []}), tool("g", x={"enum": []})]}, "tools[1].function.parameters"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]}, "tools"),
     ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
 ])
 def test_tools_that_are_wrong(scripted, ask, more, param):

@@ -76,7 +76,7 @@ def work(server, numbers, wrong, used):
             with socket.create_connection(("127.0.0.1", server.port)) as s:
                 data = json.dumps({"prompt": "a", "max_tokens": 400, "ignore_eos": True,
                                    "stream": i % 3 == 0}).encode()
-                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                           b"Content-Length: %d\r\n\r\n" % len(data) + data)
                 time.sleep(0.002)
             continue
