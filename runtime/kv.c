@@ -66,6 +66,27 @@ size_t kv_token_bytes(const arch_config *c, kv_dtype d)
            (attn_kv_row_bytes(d, c->head_dim) + attn_kv_row_bytes(d, c->v_dim));
 }
 
+/* A power of two, at least twice the blocks. */
+static size_t slots_for(int64_t n_blocks)
+{
+    size_t n = 2;
+    while (n < 2 * (size_t)n_blocks)
+        n *= 2;
+    return n;
+}
+
+size_t kv_table_bytes(const kv_opts *o)
+{
+    const size_t per = sizeof(block) + ((size_t)o->block_size + 1) * sizeof(int32_t);
+    return (size_t)o->n_blocks * per + slots_for(o->n_blocks) * sizeof(int32_t);
+}
+
+static void hash_words(uint64_t out[2], const void *data, size_t n)
+{
+    lq_hash h = lq_hash_bytes(data, n);
+    memcpy(out, h.b, sizeof h.b);
+}
+
 static lq_status map_data(kv_cache *kv, lq_err *err)
 {
     size_t layer, all;
@@ -112,8 +133,8 @@ lq_status kv_open(kv_cache **out, const arch_config *c, const kv_opts *o, lq_err
     if (kv->table_cap > o->n_blocks) kv->table_cap = o->n_blocks;
     kv->lru_old = kv->lru_new = NONE;
     kv->next_serial = 1;
-    for (kv->n_slots = 2; kv->n_slots < 2 * n; kv->n_slots *= 2)
-        continue;
+    kv->n_slots = slots_for(o->n_blocks);
+    if (!kv->opts.hash) kv->opts.hash = hash_words;
     kv->blocks = calloc(n, sizeof *kv->blocks);
     kv->tokens = calloc(n * (size_t)o->block_size, sizeof *kv->tokens);
     kv->free_stack = malloc(n * sizeof *kv->free_stack);
@@ -229,17 +250,11 @@ typedef struct {
     uint64_t parent;
 } chain_link;
 
-static void hash_words(uint64_t out[2], const void *data, size_t n)
-{
-    lq_hash h = lq_hash_bytes(data, n);
-    memcpy(out, h.b, sizeof h.b);
-}
-
 /* Before the first block. */
-static void chain_root(uint64_t hash[2], const char *salt)
+static void chain_root(const kv_cache *kv, uint64_t hash[2], const char *salt)
 {
     hash[0] = hash[1] = 0;
-    if (salt) hash_words(hash, salt, strlen(salt));
+    if (salt) kv->opts.hash(hash, salt, strlen(salt));
 }
 
 static chain_link chain_next(const kv_cache *kv, const uint64_t parent_hash[2], uint64_t parent,
@@ -250,7 +265,7 @@ static chain_link chain_next(const kv_cache *kv, const uint64_t parent_hash[2], 
     memcpy(bytes, parent_hash, 16);
     memcpy(bytes + 16, ids, n);
     chain_link l = { .parent = parent };
-    hash_words(l.hash, bytes, 16 + n);
+    kv->opts.hash(l.hash, bytes, 16 + n);
     return l;
 }
 
@@ -388,7 +403,7 @@ int64_t kv_match_prefix(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t n, 
     if (!kv->opts.prefix_cache || s->n_blocks || full > kv->opts.n_blocks ||
         !table_room(kv, s, full))
         return 0;
-    chain_root(s->chain_state, salt);
+    chain_root(kv, s->chain_state, salt);
     while (s->registered < full) {
         const int32_t *t = ids + s->registered * bs;
         chain_link l = chain_next(kv, s->chain_state, last_serial(kv, s), t);
@@ -422,7 +437,7 @@ void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, c
 {
     int64_t bs = kv->opts.block_size;
     if (!kv->opts.prefix_cache) return;
-    if (s->registered == 0) chain_root(s->chain_state, salt);
+    if (s->registered == 0) chain_root(kv, s->chain_state, salt);
     while ((s->registered + 1) * bs <= written && s->registered < s->n_blocks) {
         const int32_t *t = ids + s->registered * bs;
         chain_link l = chain_next(kv, s->chain_state, last_serial(kv, s), t);

@@ -165,6 +165,59 @@ TEST(equal_blocks_become_one_and_a_lost_parent_hides_its_children)
     kv_close(kv);
 }
 
+static void same_for_all(uint64_t out[2], const void *data, size_t n)
+{
+    (void)data;
+    (void)n;
+    out[0] = out[1] = 42;
+}
+
+TEST(blocks_of_equal_hashes_are_told_apart_by_tokens_and_parents) /* T-42 */
+{
+    const arch_config c = model_config();
+    const kv_opts o = { .n_blocks = 16,
+                        .block_size = BS,
+                        .dtype = KV_F32,
+                        .prefix_cache = true,
+                        .hash = same_for_all };
+    kv_cache *kv;
+    CHECK(!kv_open(&kv, &c, &o, NULL), "open");
+    if (!kv) return;
+    enum { N = 2 * BS + 1 };
+    static const struct {
+        const char *why;
+        int32_t first, second; /* every id of the block */
+        int64_t found;
+    } t[] = {
+        { "the first one", 1, 2, 0 },
+        { "other tokens", 3, 4, 0 },
+        { "the first again", 1, 2, 2 * BS },
+        { "the other again", 3, 4, 2 * BS },
+        { "its own end behind a block that is shared", 1, 5, BS },
+        { "a block that follows another one elsewhere", 3, 2, BS },
+        { "nothing but a block that follows others", 2, 4, 0 },
+        { "that one, which two have now", 3, 2, 2 * BS },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        int32_t ids[N];
+        kv_seq s;
+        kv_seq_init(&s);
+        for (int k = 0; k < N; k++)
+            ids[k] = k < BS ? t[i].first : t[i].second;
+        const int64_t got = kv_match_prefix(kv, &s, ids, N, NULL);
+        CHECK(got == t[i].found, "%s: %lld tokens", t[i].why, (long long)got);
+        for (int64_t p = 0; p < got; p++)
+            CHECK(*cell(kv, &s, p) == ids[p], "%s: position %lld", t[i].why, (long long)p);
+        CHECK(!kv_reserve(kv, &s, N, NULL), "%s: reserve", t[i].why);
+        for (int64_t p = got; p < N; p++)
+            *cell(kv, &s, p) = (uint8_t)ids[p];
+        kv_register(kv, &s, ids, N, NULL);
+        kv_seq_free(kv, &s);
+    }
+    CHECK(kv_free_blocks(kv) == 16, "nothing leaks");
+    kv_close(kv);
+}
+
 TEST(a_truncated_shared_block_is_copied_before_it_is_written)
 {
     kv_cache *kv = open_cache(8, true);
@@ -255,6 +308,7 @@ int main(int argc, char **argv)
     RUN(a_prefix_is_found_up_to_the_last_full_block);
     RUN(the_oldest_cached_block_is_evicted_and_the_end_of_a_prefix_first);
     RUN(equal_blocks_become_one_and_a_lost_parent_hides_its_children);
+    RUN(blocks_of_equal_hashes_are_told_apart_by_tokens_and_parents);
     RUN(a_truncated_shared_block_is_copied_before_it_is_written);
     RUN(forks_share_blocks_until_they_are_written);
     RUN(random_operations_leak_nothing_and_mix_nothing_up);
