@@ -9,8 +9,10 @@
 #include "tools/engine_opts.h"
 #include "tools/local.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -34,9 +36,10 @@ static const opt_row chat_rows[] = {
 static const opt_row sampling_rows[] = {
     { "max-tokens", 'n', OPT_INT, F(max_tokens), .lo = 1, .hi = 1e9,
       .help = "most tokens of an answer; default: the server's" },
-    { "temperature", 't', OPT_FLOAT, F(temperature), .lo = 0, .hi = 100,
+    { "temperature", 't', OPT_FLOAT, F(temperature), .lo = 0, .hi = 2,
       .help = "0 is greedy; default: the server's" },
-    { "top-p", 0, OPT_FLOAT, F(top_p), .lo = 0, .hi = 1, .help = "default: the server's" },
+    { "top-p", 0, OPT_FLOAT, F(top_p), .lo = 0, .hi = 1,
+      .help = "draw among the likeliest that make up this much; not 0; default: the server's" },
     { "seed", 's', OPT_INT, F(seed),
       .help = "same seed, same answers; default: another each time" },
 };
@@ -55,18 +58,35 @@ typedef struct {
     char *model;
     cJSON *messages; /* of role and content */
     bool terminal;   /* stdin and stderr are one */
+    bool quit;
     jw answer;
     bool thinking, ended; /* ended: its done() was called */
     lq_status s;          /* of the answer */
     lq_err err;
     int64_t prompt_tokens, answer_tokens;
-    double t_start, t_first, t_last;
-    char *line;
-    size_t cap;
+    double t_start, t_first, t_last; /* of the question; of the first and the last of its tokens */
+    int64_t n_asked, n_unanswered;   /* the latter: not at all, or not to the end */
+    jw in;                           /* what was read of stdin; from in_at on nobody has looked */
+    size_t in_at;
+    bool in_ended;
+    int64_t n_lines; /* of stdin, so far */
 } chat;
 
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int sig) { interrupted = sig; }
+
+/* What is wrong with one message. Who pipes in many wants to know which it was. */
+__attribute__((format(printf, 2, 3))) static void say_wrong(const chat *h, const char *fmt, ...)
+{
+    lq_err e;
+    char where[40] = "";
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(e.msg, sizeof e.msg, fmt, ap);
+    va_end(ap);
+    if (!h->terminal) snprintf(where, sizeof where, "line %lld: ", (long long)h->n_lines);
+    prog_say(LOG_ERROR, "llmq: chat: %s%s", where, e.msg);
+}
 
 /* ---- the conversation ---- */
 
@@ -144,6 +164,10 @@ static void take_text(chat *h, const cJSON *delta)
         fputs(thought, stderr);
         h->thinking = true;
     }
+    if ((text && text[0]) || (thought && thought[0])) {
+        h->t_last = prog_now();
+        if (h->t_first <= 0) h->t_first = h->t_last;
+    }
     if (!text || !text[0]) return;
     if (h->thinking) fputc('\n', stderr);
     h->thinking = false;
@@ -162,11 +186,7 @@ static bool on_event(void *user, const char *data, size_t n)
         client_say(&(client_answer){ .status = 200, .body = data, .n = n }, &h->err);
         h->s = LQ_EIO;
     }
-    if (!h->s && choices && choices->child) {
-        h->t_last = prog_now();
-        if (h->t_first <= 0) h->t_first = h->t_last;
-        take_text(h, js_get(choices->child, "delta"));
-    }
+    if (!h->s && choices && choices->child) take_text(h, js_get(choices->child, "delta"));
     if (!h->s && usage) {
         js_i64(usage, "prompt_tokens", false, 0, JS_MAX_INT, &h->prompt_tokens, NULL);
         js_i64(usage, "completion_tokens", false, 0, JS_MAX_INT, &h->answer_tokens, NULL);
@@ -187,10 +207,14 @@ static void on_done(void *user, const client_answer *a)
 static void say_usage(const chat *h)
 {
     const double rest = h->t_last - h->t_first;
+    char first[48] = "", rate[48] = "";
     if (!h->terminal || !h->answer_tokens) return;
-    prog_say(LOG_INFO, "[%lld + %lld tokens, first after %.2f s, %.1f per second]",
-             (long long)h->prompt_tokens, (long long)h->answer_tokens, h->t_first - h->t_start,
-             rest > 0 ? (double)(h->answer_tokens - 1) / rest : 0);
+    if (h->t_first > 0)
+        snprintf(first, sizeof first, ", first after %.2f s", h->t_first - h->t_start);
+    if (h->answer_tokens > 1 && rest > 0) /* one token has no rate, nor have those of one event */
+        snprintf(rate, sizeof rate, ", %.1f per second", (double)(h->answer_tokens - 1) / rest);
+    prog_say(LOG_INFO, "[%lld + %lld tokens%s%s]", (long long)h->prompt_tokens,
+             (long long)h->answer_tokens, first, rate);
 }
 
 /* Asks with the messages as they are and adds the answer, also a broken one that has begun. LQ_OK
@@ -203,7 +227,7 @@ static lq_status answer(chat *h, lq_err *err)
     h->prompt_tokens = h->answer_tokens = 0;
     h->t_start = prog_now();
     h->t_first = h->t_last = 0;
-    interrupted = 0;
+    h->n_asked++;
     char *body = body_of(h);
     if (!body) return lq_fail(err, LQ_ENOMEM, "out of memory");
     lq_status s = client_send(h->client,
@@ -225,12 +249,13 @@ static lq_status answer(chat *h, lq_err *err)
     jw_bytes(&h->answer, "", 1);
     if (h->answer.oom) return lq_fail(err, LQ_ENOMEM, "out of memory");
     if (h->s)
-        prog_say(LOG_ERROR, "llmq: chat: %s", h->err.msg);
-    else if (interrupted)
+        say_wrong(h, "%s", h->err.msg);
+    else if (interrupted || lq_stopped(h->c->job))
         prog_say(LOG_INFO, "[stopped]");
     else
         say_usage(h);
-    interrupted = 0;
+    h->n_unanswered += h->s != LQ_OK;
+    if (h->terminal) interrupted = 0; /* in a pipe it ends the program */
     if (n) return add(h, "assistant", h->answer.p, err);
     if (h->s) drop_last(h); /* a question without an answer is no part of what is asked next */
     return LQ_OK;
@@ -293,9 +318,10 @@ static lq_status do_save(chat *h, const char *arg, lq_err *err)
 
 static lq_status do_quit(chat *h, const char *arg, lq_err *err)
 {
-    (void)h;
     (void)arg;
-    return lq_fail(err, LQ_EINTR, "quit");
+    (void)err;
+    h->quit = true;
+    return LQ_OK;
 }
 
 static const command commands[] = {
@@ -336,45 +362,87 @@ static lq_status run_command(chat *h, const char *line, lq_err *err)
 
 /* ---- input ---- */
 
-/* At a terminal until there is a line. It looks up five times a second: a Ctrl-C between the prompt
- * and a read would else be lost. False: there was one. */
-static bool wait_for_line(const chat *h)
+enum { LINE_BYTES_MAX = 32 << 20 }; /* what a server takes as a body, unless it is told */
+
+static bool is_over(const chat *h) { return interrupted || lq_stopped(h->c->job); }
+
+/* More of stdin. It looks up five times a second: a signal between a look and a read would else be
+ * lost. False: the end of input, or a signal. */
+static bool read_more(chat *h)
 {
     struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
-    while (h->terminal && !interrupted && poll(&in, 1, 200) <= 0)
-        continue;
-    return !interrupted;
+    char piece[1 << 16];
+    while (!is_over(h) && !h->in_ended) {
+        if (poll(&in, 1, 200) <= 0) continue;
+        const ssize_t n = read(STDIN_FILENO, piece, sizeof piece);
+        if (n < 0 && errno == EINTR) continue;
+        h->in_ended = n <= 0;
+        if (h->in_ended) break;
+        if (h->in_at) memmove(h->in.p, h->in.p + h->in_at, h->in.n - h->in_at);
+        h->in.n -= h->in_at;
+        h->in_at = 0;
+        jw_bytes(&h->in, piece, (size_t)n);
+        return !h->in.oom;
+    }
+    return false;
 }
 
-/* One message into *text: a line and those that it goes on in. False: the end of input. */
-static bool read_message(chat *h, jw *text)
+/* The next line, without its end; valid until the next one. False: there is none, or a signal. */
+static bool next_line(chat *h, const char **line, size_t *n, lq_status *s, lq_err *err)
 {
-    bool more = true;
-    jw_clear(text);
-    for (const char *prompt = "> "; more; prompt = "... ") {
-        if (h->terminal) fputs(prompt, stderr);
-        if (!wait_for_line(h)) return false;
-        ssize_t n = getline(&h->line, &h->cap, stdin);
-        if (n < 0) return text->n > 0 && !interrupted;
-        while (n && (h->line[n - 1] == '\n' || h->line[n - 1] == '\r'))
-            n--;
-        more = n && h->line[n - 1] == '\\';
-        jw_bytes(text, h->line, (size_t)(more ? n - 1 : n));
-        if (more) jw_text(text, "\n");
-    }
+    const char *end = NULL;
+    size_t looked = 0;
+    do {
+        const size_t have = h->in.n - h->in_at;
+        if (have > looked) end = memchr(h->in.p + h->in_at + looked, '\n', have - looked);
+        looked = have;
+        if (looked > LINE_BYTES_MAX)
+            *s = lq_fail(err, LQ_EVALUE, "line %lld: expected at most %d bytes",
+                         (long long)h->n_lines + 1, LINE_BYTES_MAX);
+        if (*s) return false;
+    } while (!end && read_more(h));
+    if (h->in.oom) *s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (*s || is_over(h) || (!end && !looked)) return false;
+    *line = h->in.p + h->in_at;
+    *n = end ? (size_t)(end - *line) : looked;
+    h->in_at += *n + (end != NULL);
+    h->n_lines++;
+    while (*n && (*line)[*n - 1] == '\r')
+        --*n;
     return true;
 }
 
-/* What a terminal's own line editing cannot do leaves bytes that no message is meant to have. */
-static bool was_typed_well(const jw *text)
+/* One message into *text: a line and those that it goes on in. False: no more. */
+static bool read_message(chat *h, jw *text, lq_status *s, lq_err *err)
+{
+    const char *line;
+    size_t n;
+    jw_clear(text);
+    for (const char *prompt = "> ";; prompt = "... ") {
+        if (h->terminal) fputs(prompt, stderr);
+        if (!next_line(h, &line, &n, s, err)) return text->n > 0 && !*s && !is_over(h);
+        const bool more = n && line[n - 1] == '\\';
+        jw_bytes(text, line, more ? n - 1 : n);
+        if (!more) return true;
+        jw_text(text, "\n");
+    }
+}
+
+/* Bytes that no message can have, or that a terminal's own line editing leaves behind. */
+static bool is_sendable(const chat *h, const jw *text)
 {
     for (size_t i = 0; i < text->n;) {
-        int k = jw_utf8(text->p + i, text->n - i);
-        uint8_t b = (uint8_t)text->p[i];
-        if (k < 0 || b == 0x7f || (b < 0x20 && b != '\n' && b != '\t')) {
-            prog_say(LOG_WARN, "not sent: %s in the line",
-                     k < 0 ? "broken characters"
-                           : "control characters (arrow keys do nothing here)");
+        const int k = jw_utf8(text->p + i, text->n - i);
+        const uint8_t b = (uint8_t)text->p[i];
+        const char *what = k < 0     ? "broken characters (no UTF-8)"
+                           : b == 0  ? "a NUL"
+                           : b == 9  ? NULL
+                           : b == 10 ? NULL
+                           : h->terminal && (b < 0x20 || b == 0x7f)
+                               ? "control characters (arrow keys do nothing here)"
+                               : NULL;
+        if (what) {
+            say_wrong(h, "not sent: %s in the line", what);
             return false;
         }
         i += (size_t)k;
@@ -382,28 +450,34 @@ static bool was_typed_well(const jw *text)
     return true;
 }
 
+static lq_status take_message(chat *h, jw *text, lq_err *err)
+{
+    if (!text->oom && !is_sendable(h, text)) {
+        h->n_asked++;
+        h->n_unanswered++;
+        return LQ_OK;
+    }
+    jw_bytes(text, "", 1);
+    if (text->oom) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (text->p[0] == '/' && text->p[1] != '/') return run_command(h, text->p, err);
+    if (!text->p[strspn(text->p, " \t\n")]) return LQ_OK;
+    lq_status s = add(h, "user", text->p + (text->p[0] == '/'), err);
+    return s ? s : answer(h, err);
+}
+
 static lq_status talk(chat *h, lq_err *err)
 {
     jw text = { 0 };
-    lq_status s = LQ_OK, failed = LQ_OK;
-    while (!s && !lq_stopped(h->c->job) && read_message(h, &text)) {
-        if (h->terminal && !was_typed_well(&text)) continue;
-        jw_bytes(&text, "", 1);
-        if (text.oom) {
-            s = lq_fail(err, LQ_ENOMEM, "out of memory");
-        } else if (text.p[0] == '/' && text.p[1] != '/') {
-            s = run_command(h, text.p, err);
-        } else if (text.p[strspn(text.p, " \t\n")]) {
-            s = add(h, "user", text.p + (text.p[0] == '/'), err);
-            if (!s) s = answer(h, err);
-            if (!s && h->s) failed = h->s;
-        }
-    }
+    lq_status s = LQ_OK;
+    while (!s && !h->quit && !is_over(h) && read_message(h, &text, &s, err))
+        s = take_message(h, &text, err);
     jw_free(&text);
-    if (s == LQ_EINTR) s = LQ_OK; /* do_quit */
-    if (s || h->terminal || !failed) return s;
-    *err = h->err; /* who pipes wants to know by the exit code */
-    return failed;
+    if (s) return s;
+    if (lq_stopped(h->c->job) || (interrupted && !h->terminal))
+        return lq_fail(err, LQ_EINTR, "interrupted");
+    if (h->terminal || !h->n_unanswered) return LQ_OK;
+    return lq_fail(err, LQ_EIO, "%lld of %lld messages without a whole answer",
+                   (long long)h->n_unanswered, (long long)h->n_asked); /* for the exit code */
 }
 
 /* ---- the command ---- */
@@ -449,6 +523,13 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     chat h = { .c = c, .o = opts, .terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO) };
     local *l = NULL;
     if (c->json) return lq_fail(err, LQ_EUSAGE, "--json: a conversation is no document");
+    if (opt_given(c, "top-p") && !(h.o->top_p > 0))
+        return lq_fail(err, LQ_EUSAGE, "--top-p: expected a number above 0, found %g", h.o->top_p);
+    for (const char *t = h.o->system; t && *t;) {
+        const int k = jw_utf8(t, strlen(t));
+        if (k < 0) return lq_fail(err, LQ_EUSAGE, "--system: found bytes that are no UTF-8");
+        t += k;
+    }
     lq_status s = connect_to(&h, &l, c->argv[0], err);
     prog_end();
     struct termios before;
@@ -467,8 +548,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     local_close(l);
     cJSON_Delete(h.messages);
     jw_free(&h.answer);
+    jw_free(&h.in);
     free(h.model);
-    free(h.line);
     return s;
 }
 
@@ -478,8 +559,9 @@ const cmd_row cmd_chat = {
     .details =
         "Every line is a message, /help lists commands. Answers go to stdout as they come,\n"
         "everything else to stderr. Ctrl-C stops an answer; between answers it ends the program.\n"
-        "Without a terminal the lines of stdin are answered one after the other, and the exit\n"
-        "code is 1 when one of them was not.",
+        "Without a terminal the lines of stdin are answered one after the other; what is wrong "
+        "with\n"
+        "one is said with its number, and the exit code is 1 when one was not answered.",
     .args = { { "TARGET", 1, 1, "a model, or http://HOST:PORT of a server" } },
     .groups = { OPT_GROUP("Conversation", chat_rows, 0), OPT_GROUP("Answers", sampling_rows, 0),
                 OPT_GROUP("Server", server_rows, 0),

@@ -8,12 +8,13 @@ import re
 import select
 import signal
 import statistics
+import subprocess
 import threading
 import time
 
 import pytest
 
-from harness import until
+from harness import LIMIT, until
 from helpers import TINY, USER, metric, wait_metric
 
 case = pytest.mark.case
@@ -90,8 +91,41 @@ def test_a_chat_in_a_pipe(llmq, scripted, tmp_path):
     p = llmq("chat", scripted.url, "--thoughts", input="[think]")
     assert p.stdout == "Four.\n" and "Two and two." in p.stderr
     p = llmq("chat", scripted.url, input="It [nan]s\nSay [abc]\n", code=1)
-    assert p.stdout.startswith("one") and p.stdout.endswith(ABC) and "the server says" in p.stderr
-    assert "temperature" in llmq("chat", scripted.url, "-t", 9, input="a", code=1).stderr
+    assert p.stdout.startswith("one") and p.stdout.endswith(ABC)
+    first, last = p.stderr.splitlines()
+    assert first.startswith("llmq: chat: line 1: the server says") and "1 of 2 messages" in last
+    for option, value, says in (("-t", 2.5, "--temperature: expected 0..2"), ("--top-p", 0, "above 0"),
+                                ("--system", "\udcff", "no UTF-8")):
+        assert says in llmq("chat", scripted.url, option, value, input="a", code=2).stderr
+
+
+def test_bytes_that_no_message_has(llmq):
+    """A NUL does not cut a line, nor does what is no UTF-8 reach the server; the others are asked."""
+    with Mock() as m:
+        p = subprocess.run([llmq.path, "chat", m.url], capture_output=True, timeout=LIMIT,
+                           input=b"one\na\0b\n\xec\x9d\xb4\r\nc\xffd\n" + b"x" * 200000 + b"\ntwo\\\nlines")
+    assert p.returncode == 1
+    asked = [b["messages"][-1]["content"] for b in m.bodies]
+    assert asked == ["one", "\uc774", "x" * 200000, "two\nlines"]
+    assert [x.decode() for x in p.stderr.splitlines()] == [
+        "llmq: chat: line 2: not sent: a NUL in the line",
+        "llmq: chat: line 4: not sent: broken characters (no UTF-8) in the line",
+        "llmq: chat: 2 of 6 messages without a whole answer"]
+
+
+@pytest.mark.parametrize("sig, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_chat_in_a_pipe(llmq, sig, code):
+    with Mock() as m:
+        p = llmq.start("chat", m.url, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            p.stdin.write("one\n")
+            p.stdin.flush()
+            assert p.stdout.readline() == "t0 t1 t2 t3 t4 \n"
+            p.send_signal(sig)
+            assert p.wait(LIMIT) == code
+        finally:
+            p.kill()
+            p.communicate()
 
 
 def test_what_a_chat_sends(llmq):
