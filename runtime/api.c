@@ -47,6 +47,13 @@ static lq_status copy_names(api *a, lq_err *err)
     return LQ_OK;
 }
 
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 lq_status api_open(api **out, const api_opts *o, lq_err *err)
 {
     api *a = *out = calloc(1, sizeof *a);
@@ -54,6 +61,7 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
     a->o = *o;
     if (!(a->o.stall_seconds > 0)) a->o.stall_seconds = 60;
     a->created = (int64_t)time(NULL);
+    a->started = now_seconds();
     if (getrandom(&a->salt, sizeof a->salt, 0) != sizeof a->salt)
         a->salt = (uint64_t)a->created * 0x9e3779b97f4a7c15u;
     pthread_mutex_init(&a->mu, NULL);
@@ -86,6 +94,14 @@ void api_close(api *a)
 
 void api_set_http(api *a, http_server *s) { atomic_store(&a->http, s); }
 
+void api_set_progress(api *a, double done) { atomic_store(&a->progress, done); }
+
+void api_first_token(api *a, double seconds)
+{
+    double none = 0;
+    atomic_compare_exchange_strong(&a->first_seconds, &none, seconds);
+}
+
 void api_set_model(api *a, const api_model *m)
 {
     int loading = API_LOADING;
@@ -95,6 +111,7 @@ void api_set_model(api *a, const api_model *m)
     memcpy(a->fingerprint, "fp_", 3);
     memcpy(a->fingerprint + 3, hex, 16);
     a->m = *m;
+    atomic_store(&a->ready_seconds, now_seconds() - a->started);
     atomic_store(&a->has_model, true);
     atomic_compare_exchange_strong(&a->state, &loading, API_READY);
 }

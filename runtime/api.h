@@ -71,6 +71,8 @@ void api_log(void *a, const http_log_line *l);
 void api_tick(void *a);
 void api_set_http(api *a, http_server *s); /* its counters appear in /metrics */
 
+/* How much of the model is loaded, 0..1: what /ready says until api_set_model. Any thread. */
+void api_set_progress(api *a, double done);
 void api_set_model(api *a, const api_model *m); /* once */
 /* What this machine can do at most a second, measured, for /metrics. At any time; once. */
 void api_set_limits(api *a, double read_bytes_s, double flops);

@@ -118,6 +118,7 @@ static void observe_tokens(gen_choice *c, int n, double now)
     } else {
         c->t_first = now;
         met_observe(m, MET_TTFT, now);
+        api_first_token(c->g->a, now);
     }
     c->t_last = now;
 }

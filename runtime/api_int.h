@@ -13,9 +13,12 @@ struct api {
     api_opts o;
     char **names;
     metrics *met;
-    jw labels; /* on every line of /metrics; NUL-terminated */
-    double started;
+    jw labels;       /* on every line of /metrics; NUL-terminated */
+    double started;  /* monotonic seconds */
     int64_t created; /* Unix seconds */
+    _Atomic double progress;
+    _Atomic double ready_seconds, first_seconds; /* to api_set_model; to the first request's first
+                                                    token; 0: not yet */
     atomic_int state;
     atomic_ullong counter; /* of response ids */
     uint64_t salt;         /* makes them unique across restarts */
@@ -28,6 +31,8 @@ struct api {
     struct gen *gens;   /* generations under way */
     gr_cache *grammars; /* under mu; NULL until one is asked for */
 };
+
+void api_first_token(api *a, double seconds); /* of every request: the first one's is kept */
 
 /* ---- answers ---- */
 void api_reply(http_req *r, int status, jw *w); /* frees w; out of memory becomes 503 */

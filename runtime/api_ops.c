@@ -21,7 +21,9 @@ static void stats_of(api *a, eng_stats *s)
     if (atomic_load(&a->has_model)) a->m.backend.stats(a->m.backend.self, s);
 }
 
-static void reply_status(http_req *r, int status, const char *text, const char *reason)
+/* progress: below 0 there is none. */
+static void reply_progress(http_req *r, int status, const char *text, const char *reason,
+                           double progress)
 {
     jw w = { 0 };
     jw_open(&w, '{');
@@ -31,8 +33,17 @@ static void reply_status(http_req *r, int status, const char *text, const char *
         jw_key(&w, "reason");
         jw_cstr(&w, reason);
     }
+    if (progress >= 0) {
+        jw_key(&w, "progress");
+        jw_f64(&w, progress);
+    }
     jw_close(&w, '}');
     api_reply(r, status, &w);
+}
+
+static void reply_status(http_req *r, int status, const char *text, const char *reason)
+{
+    reply_progress(r, status, text, reason, -1);
 }
 
 void api_get_health(void *app, http_req *r)
@@ -48,7 +59,7 @@ void api_get_ready(void *app, http_req *r)
     stats_of(a, &s);
     int state = atomic_load(&a->state);
     if (state == API_LOADING)
-        reply_status(r, 503, "loading", "the model is being loaded");
+        reply_progress(r, 503, "loading", "the model is being loaded", atomic_load(&a->progress));
     else if (state == API_DRAINING)
         reply_status(r, 503, "draining", "the server is shutting down");
     else if (s.lost)
@@ -179,6 +190,10 @@ void api_get_metrics(void *app, http_req *r)
           (double)s.steps * m.step_bytes },
         { "counter", "llmq:matmul_flops_total", "Operations of their matrix products.",
           (double)s.rows * m.row_flops + (double)s.logit_rows * m.logits_flops },
+        { "gauge", "llmq:ready_seconds", "From the server's start until it could answer.",
+          atomic_load(&a->ready_seconds) },
+        { "gauge", "llmq:first_request_seconds", "Until the first request's first token.",
+          atomic_load(&a->first_seconds) },
         { "gauge", "llmq:limit_read_bytes_per_second", "Measured when the server started.",
           atomic_load(&a->limit_read) },
         { "gauge", "llmq:limit_flops_per_second", "Likewise, of the arithmetic in use.",

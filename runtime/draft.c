@@ -14,6 +14,14 @@ struct draft {
     fwd_item items[SPEC_ROWS];
 };
 
+fwd_opts draft_step(const fwd_opts *f)
+{
+    fwd_opts fo = *f;
+    fo.max_seqs = fo.max_logits = SPEC_ROWS;
+    if (fo.max_rows < SPEC_ROWS) fo.max_rows = SPEC_ROWS;
+    return fo;
+}
+
 lq_status draft_open(draft **out, const model *m, int64_t vocab, const kv_opts *cache,
                      const fwd_opts *f, pool *p, lq_err *err)
 {
@@ -29,9 +37,7 @@ lq_status draft_open(draft **out, const model *m, int64_t vocab, const kv_opts *
     ko.on = model_dev(m); /* of its own: one of the two may be on the CPU */
     /* Blocks of such a model belong to prompts of one length, which the salt does not tell here. */
     if (arch_rope_by_length(&m->cfg->rope[ROPE_MAIN])) ko.prefix_cache = false;
-    fwd_opts fo = *f;
-    fo.max_seqs = fo.max_logits = SPEC_ROWS;
-    if (fo.max_rows < SPEC_ROWS) fo.max_rows = SPEC_ROWS;
+    const fwd_opts fo = draft_step(f);
     d->m = m;
     d->max_rows = fo.max_rows;
     d->longest = m->cfg->max_pos > 0 ? m->cfg->max_pos : INT32_MAX;

@@ -20,6 +20,8 @@
 
 typedef struct draft draft;
 
+/* Of its passes, where f.max_rows ids are to be read in one. */
+fwd_opts draft_step(const fwd_opts *f);
 /* cache: of the large model; f.max_rows: most ids that the draft reads in a pass.
  * LQ_EVALUE: the draft's vocabulary is not of `vocab` ids. */
 lq_status draft_open(draft **d, const model *m, int64_t vocab, const kv_opts *cache,

@@ -1,9 +1,11 @@
 /* runtime/eng_size.c - see eng_size.h. */
 #include "runtime/eng_size.h"
 
+#include <stdio.h>
+
 #include "formats/machine.h"
-
-
+#include "runtime/draft.h"
+#include "runtime/sched.h"
 #include "runtime/spec.h"
 
 enum { MAX_BLOCKS = INT32_MAX / 32 };
@@ -36,7 +38,8 @@ lq_status eng_check_policy(const eng_policy *p, lq_err *err)
 
 static lq_status check_opts(const eng_opts *o, int64_t max_pos, lq_err *err)
 {
-    lq_status s = check_count("--max-model-len", o->max_len, max_pos, err);
+    const bool seek = o->max_len == ENG_LEN_AUTO;
+    lq_status s = seek ? LQ_OK : check_count("--max-model-len", o->max_len, max_pos, err);
     if (!s) s = check_count("--max-num-seqs", o->max_seqs, 4096, err);
     if (!s) s = check_count("--max-num-batched-tokens", o->max_batch_tokens, 1 << 20, err);
     if (!s) s = check_count("--queue", o->queue, 1 << 24, err);
@@ -57,9 +60,29 @@ static int64_t longest(const arch_config *c)
     return stretched < INT32_MAX ? (int64_t)stretched : INT32_MAX;
 }
 
-/* Of memory for the pool unless it was said: of the host's a quarter; of a device's, which nothing
- * else needs but the buffers of a step, three. */
-static size_t share(dev *on) { return on ? on->ops->room(on) / 4 * 3 : machine_memory() / 4; }
+/* Blocks for the pool where nobody said how much memory it is to have, of `need` that all sequences
+ * could use: of the host's memory a quarter, and up to three where a context is sought; of a
+ * device's, which nothing else needs but the buffers of a step, three. */
+static size_t share(size_t room, size_t block, size_t need, size_t one, bool seek, bool on_device)
+{
+    const size_t quarter = room / 4 / block, most = room / 4 * 3 / block;
+    if (!room) return need; /* nobody knows */
+    if (on_device) return most;
+    const size_t want = seek && one > quarter ? one : quarter;
+    return want < most ? want : most;
+}
+
+/* What would do instead of a context that does not fit: err's text goes on with it. */
+static lq_status too_long(int64_t len, size_t one, size_t block, int block_size, size_t room,
+                          const char *kind, lq_err *err)
+{
+    const long long fits = (long long)(room / block) * block_size;
+    char instead[64] = "";
+    if (fits) snprintf(instead, sizeof instead, "; --max-model-len %lld would fit", fits);
+    return lq_fail(err, LQ_EVALUE,
+                   "KV cache: a sequence of %lld tokens needs %zu bytes, found %s of %zu%s",
+                   (long long)len, one * block, kind, room, instead);
+}
 
 lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want, dev *on,
                    lq_err *err)
@@ -69,24 +92,27 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
     if (s) return s;
     eng_opts o = *want;
     if (!o.block_size) o.block_size = 16;
-    if (!o.max_len) o.max_len = max_pos;
+    const bool seek = o.max_len == ENG_LEN_AUTO, asked = o.max_len > 0;
+    if (!asked) o.max_len = max_pos;
     if (!o.max_seqs) o.max_seqs = 64;
     if (!o.max_batch_tokens) o.max_batch_tokens = 512;
     if (!o.queue) o.queue = 1024;
-    size_t block = kv_block_bytes(c, o.block_size, o.kv), free_bytes = share(on);
+    const size_t room = on ? on->ops->room(on) : o.room ? o.room : machine_memory();
+    size_t block = kv_block_bytes(c, o.block_size, o.kv);
     if (o.draft) block += kv_block_bytes(o.draft->cfg, o.block_size, o.kv); /* as many of each */
     int64_t one = lq_ceil_div(o.max_len, o.block_size); /* blocks of one sequence */
     int64_t n = one > MAX_BLOCKS / o.max_seqs ? MAX_BLOCKS : one * o.max_seqs;
-    size_t most = o.kv_bytes ? o.kv_bytes / block : free_bytes ? free_bytes / block : (size_t)n;
+    const size_t most =
+        o.kv_bytes ? o.kv_bytes / block : share(room, block, (size_t)n, (size_t)one, seek, on);
     if (most < (size_t)n) n = (int64_t)most;
-    if (n < one && want->max_len && o.kv_bytes)
-        return lq_fail(err, LQ_EVALUE,
-                       "KV cache: a sequence of %lld tokens needs %zu bytes, found a limit of %zu",
-                       (long long)o.max_len, (size_t)one * block, o.kv_bytes);
-    if (n < one && want->max_len) n = one; /* asked for, and no limit was named */
+    if (n < one && asked && o.kv_bytes)
+        return too_long(o.max_len, (size_t)one, block, o.block_size, o.kv_bytes, "a limit", err);
+    if (asked && !o.kv_bytes && room && (size_t)one > room / block)
+        return too_long(o.max_len, (size_t)one, block, o.block_size, room, "room", err);
+    if (n < one && asked) n = one; /* asked for, and no limit was named */
     if (n < 1)
         return lq_fail(err, LQ_EVALUE, "KV cache: one block needs %zu bytes, found room for %zu",
-                       block, o.kv_bytes ? o.kv_bytes : free_bytes);
+                       block, o.kv_bytes ? o.kv_bytes : room);
     if (n < one) o.max_len = n * o.block_size;
     o.kv_bytes = (size_t)n * block;
     *kv = (kv_opts){ .n_blocks = n,
@@ -96,4 +122,28 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
                      .on = on };
     *out = o;
     return LQ_OK;
+}
+
+fwd_opts eng_step(const eng_opts *o)
+{
+    sched sizes;
+    sched_size(&sizes, o->max_seqs, o->max_batch_tokens, o->guesses ? SPEC_ROWS : 0);
+    return (fwd_opts){ .acts = o->acts,
+                       .max_rows = sched_max_rows(&sizes),
+                       .max_logits = sched_max_logits(&sizes),
+                       .max_seqs = o->max_seqs,
+                       .max_len = o->max_len + SPEC_MAX + 1 }; /* guesses may run ahead */
+}
+
+void eng_need_of(eng_need *n, const arch_config *c, const eng_opts *o, const kv_opts *kv,
+                 int threads)
+{
+    fwd_opts f = eng_step(o);
+    n->kv = o->kv_bytes + kv_table_bytes(kv);
+    n->step = fwd_bytes(c, &f, threads) + (size_t)threads * smp_bytes(c->vocab);
+    if (!o->draft) return;
+    f.max_rows = o->max_batch_tokens;
+    f = draft_step(&f);
+    n->kv += kv_table_bytes(kv);
+    n->step += fwd_bytes(o->draft->cfg, &f, threads);
 }

@@ -3,6 +3,7 @@
 #define LLMQ_RUNTIME_ENG_SIZE_H
 
 #include "runtime/engine.h"
+#include "runtime/kv.h"
 
 /* LQ_EUSAGE: a figure out of range, or of another batching; err names the option. */
 lq_status eng_check_policy(const eng_policy *p, lq_err *err);
@@ -12,5 +13,15 @@ lq_status eng_check_policy(const eng_policy *p, lq_err *err);
  * hold it (LQ_EVALUE names both sizes). on: the device whose memory it is; NULL: the host's. */
 lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want, dev *on,
                    lq_err *err);
+/* Of a step, of options that eng_size has filled in. */
+fwd_opts eng_step(const eng_opts *o);
+
+/* Bytes that an engine of such options takes beside weights, a draft model's with its own. */
+typedef struct {
+    size_t kv;   /* the blocks, and what is kept of them */
+    size_t step; /* buffers of a step, and of drawing on each thread */
+} eng_need;
+void eng_need_of(eng_need *n, const arch_config *c, const eng_opts *o, const kv_opts *kv,
+                 int threads);
 
 #endif

@@ -598,15 +598,13 @@ static lq_status open_step(engine *e, lq_err *err)
         s = sched_open(&e->sched, e->kv, &e->o.policy, e->o.max_seqs, e->o.max_batch_tokens, err);
     if (s) return s;
     e->sched.draft_rows = e->o.guesses ? SPEC_ROWS : 0;
-    fwd_opts f = { .acts = e->o.acts,
-                   .max_rows = sched_max_rows(&e->sched),
-                   .max_logits = sched_max_logits(&e->sched),
-                   .max_seqs = e->o.max_seqs,
-                   .max_len = e->o.max_len + SPEC_MAX + 1 }; /* guesses may run ahead */
+    fwd_opts f = eng_step(&e->o);
     s = fwd_open(&e->fwd, e->m, e->kv, e->p, &f, err);
-    f.max_rows = e->o.max_batch_tokens;
     if (!s && e->o.draft)
-        s = draft_open(&e->draft, e->o.draft, e->m->cfg->vocab, kv_options(e->kv), &f, e->p, err);
+        s = draft_open(
+            &e->draft, e->o.draft, e->m->cfg->vocab, kv_options(e->kv),
+            &(fwd_opts){ .acts = f.acts, .max_rows = e->o.max_batch_tokens, .max_len = f.max_len },
+            e->p, err);
     return s;
 }
 

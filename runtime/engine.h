@@ -126,15 +126,20 @@ typedef struct {
     int64_t max_waiting_steps;
 } eng_policy;
 
+enum { ENG_LEN_AUTO = -1 };
+
 typedef struct {
     mm_acts acts;
     kv_dtype kv;
     eng_policy policy;
-    int block_size;   /* 0: 16 */
-    size_t kv_bytes;  /* the draft's included; 0: enough for max_seqs at max_len, at most 1/4 of
-                         free memory */
-    int64_t max_len;  /* 0: the model's maximum, or what the KV pool holds if less */
-    int64_t max_seqs; /* 0: 64 */
+    int block_size;  /* 0: 16 */
+    size_t kv_bytes; /* the draft's included; 0: enough for max_seqs at max_len, at most 1/4 of
+                        free memory */
+    size_t room;     /* memory that the pool may be cut from; 0: what is free when it is */
+    /* 0: the model's maximum, or what the KV pool holds if less; ENG_LEN_AUTO: likewise, and the
+     * pool may take up to 3/4 of free memory where a longer context needs it. */
+    int64_t max_len;
+    int64_t max_seqs;         /* 0: 64 */
     int64_t max_batch_tokens; /* 0: 512 */
     int64_t queue;            /* 0: 1024; at most max_seqs + queue requests are in the engine */
     bool no_prefix_cache;

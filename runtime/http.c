@@ -525,6 +525,16 @@ static void set_defaults(http_opts *o)
     if (!(o->ping_seconds > 0)) o->ping_seconds = 15;
 }
 
+void http_need_of(http_need *n, const http_opts *want, int64_t exchanges)
+{
+    http_opts o = *want;
+    set_defaults(&o);
+    const size_t most = (size_t)o.max_connections;
+    n->connections = most * (CONN_MEMORY + sizeof(conn) + sizeof(http_req));
+    n->bodies = o.max_bodies;
+    n->streams = (exchanges < (int64_t)most ? (size_t)exchanges : most) * 2 * o.max_backlog;
+}
+
 static lq_status start_daemon(http_server *s, lq_err *err)
 {
     unsigned idle = (unsigned)ceil(s->o.idle_seconds);

@@ -71,6 +71,12 @@ typedef struct {
     void *app;
 } http_opts;
 
+/* Most bytes that a server with these options holds: for its connections (a TLS session's come on
+ * top), for bodies, and for what `exchanges` at once have not yet read of their streams. */
+typedef struct {
+    size_t connections, bodies, streams;
+} http_need;
+void http_need_of(http_need *n, const http_opts *o, int64_t exchanges);
 /* LQ_EIO: the address is in use, unknown or forbidden; err names host and port. LQ_EFORMAT: TLS was
  * asked for, and does not start with this certificate and key. */
 lq_status http_open(http_server **s, const http_opts *o, lq_err *err);

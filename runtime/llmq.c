@@ -171,9 +171,24 @@ static lq_status open_draft(lm *l, const lm_source *o, lq_err *err)
     return s ? lq_wrap(err, s, "--speculative-model: %s", o->draft) : LQ_OK;
 }
 
+typedef struct {
+    lm *l;
+    const lq_job *job; /* who else is told; NULL: nobody */
+} watch;
+
+static void on_progress(void *user, const char *what, double at, double total)
+{
+    const watch *w = user;
+    if (total > 0) api_set_progress(w->l->a, at < total ? at / total : 1);
+    lq_report(w->job, what, at, total);
+}
+
 lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
 {
-    lq_status s = load_weights(&l->model, o->path, &o->load, o->p, o->job, err);
+    watch w = { l, o->job };
+    const lq_job job = { .report = on_progress, .user = &w, .stop = o->job ? o->job->stop : NULL };
+    lq_status s = load_weights(&l->model, o->path, &o->load, o->p, &job, err);
+    if (!s) api_set_progress(l->a, 1); /* the rest is quick */
     if (!s) s = load_gen(&l->gen, l->model.src, o->path, err);
     if (!s) s = open_text(l, o, err);
     if (!s) s = load_stops(&l->model, l->tok.t, err);

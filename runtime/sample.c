@@ -16,6 +16,13 @@ struct smp_ctx {
     int32_t *count; /* [V] zero between calls */
 };
 
+size_t smp_bytes(int64_t vocab)
+{
+    const smp_ctx *c = NULL;
+    return sizeof *c +
+           (size_t)vocab * (sizeof *c->x + sizeof *c->w + sizeof *c->ids + sizeof *c->count);
+}
+
 lq_status smp_open(smp_ctx **s, int64_t vocab, lq_err *err)
 {
     *s = NULL;

@@ -57,7 +57,8 @@ lq_status smp_check(const smp_params *p, int64_t vocab, lq_err *err);
 /* The uniform number in [0, 1) of draw i of a seed. */
 double smp_uniform(uint64_t seed, uint64_t i);
 
-typedef struct smp_ctx smp_ctx; /* scratch for one vocabulary; one thread at a time */
+typedef struct smp_ctx smp_ctx;  /* scratch for one vocabulary; one thread at a time */
+size_t smp_bytes(int64_t vocab); /* of one */
 lq_status smp_open(smp_ctx **s, int64_t vocab, lq_err *err);
 void smp_close(smp_ctx *s);
 /* prompt and output ids of the sequence so far (for the penalties); draw: number of this draw.

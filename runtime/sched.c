@@ -3,17 +3,23 @@
 
 #include <stdlib.h>
 
-lq_status sched_open(sched *sc, kv_cache *kv, const eng_policy *policy, int64_t max_seqs,
-                     int64_t batch_tokens, lq_err *err)
+void sched_size(sched *sc, int64_t max_seqs, int64_t batch_tokens, int64_t draft_rows)
 {
     memset(sc, 0, sizeof *sc);
-    sc->kv = kv;
-    sc->policy = *policy;
-    if (!sc->policy.max_waiting_steps) sc->policy.max_waiting_steps = SCHED_WAITING_STEPS;
     sc->max_seqs = max_seqs;
     sc->batch_tokens = batch_tokens;
     sc->least = batch_tokens < SCHED_LEAST ? batch_tokens : SCHED_LEAST;
     sc->score_rows = SCHED_SCORE_ROWS;
+    sc->draft_rows = draft_rows;
+}
+
+lq_status sched_open(sched *sc, kv_cache *kv, const eng_policy *policy, int64_t max_seqs,
+                     int64_t batch_tokens, lq_err *err)
+{
+    sched_size(sc, max_seqs, batch_tokens, 0);
+    sc->kv = kv;
+    sc->policy = *policy;
+    if (!sc->policy.max_waiting_steps) sc->policy.max_waiting_steps = SCHED_WAITING_STEPS;
     sc->running = calloc((size_t)max_seqs, sizeof *sc->running);
     sc->planned = calloc((size_t)max_seqs, sizeof *sc->planned);
     if (sc->running && sc->planned) return LQ_OK;

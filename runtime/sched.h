@@ -50,6 +50,8 @@ enum { SCHED_LEAST = 16, SCHED_SCORE_ROWS = 32, SCHED_WAITING_STEPS = 20 };
 lq_status sched_open(sched *sc, kv_cache *kv, const eng_policy *policy, int64_t max_seqs,
                      int64_t batch_tokens, lq_err *err);
 void sched_close(sched *sc);
+/* The sizes alone, of one that is not open: for what follows. */
+void sched_size(sched *sc, int64_t max_seqs, int64_t batch_tokens, int64_t draft_rows);
 /* Most rows, and most logits rows, of any plan. */
 int64_t sched_max_rows(const sched *sc);
 int64_t sched_max_logits(const sched *sc);

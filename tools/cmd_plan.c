@@ -2,13 +2,10 @@
  * no weight is read. */
 #include "tools/cmds.h"
 
-#include "formats/json.h"
 #include "formats/machine.h"
-#include "formats/source.h"
-#include "formats/tiles.h"
 #include "kernels/bench.h"
-#include "quantize/plan.h"
 #include "runtime/forward.h"
+#include "tools/footprint.h"
 #include "tools/limits.h"
 #include "tools/plan_quantize.h"
 
@@ -45,10 +42,7 @@ static const opt_row rows[] = {
 typedef struct {
     const arch_config *cfg;
     const char *format, *scheme_text;
-    size_t weights_bytes; /* resident: linears, head, embedding, norms */
-    size_t step_bytes;    /* read in every step: linears and head */
-    double step_weights;  /* numbers in those */
-    double params;        /* all of the model */
+    foot_weights w;
     size_t kv_per_token, scratch_bytes, memory_bytes;
     size_t draft_weights, draft_kv; /* of a draft model; the latter per token */
     int64_t ctx, max_len, max_batch, max_tokens;
@@ -57,100 +51,6 @@ typedef struct {
     plan_need quantize[QZ_N_METHODS]; /* [n_quantize] */
     int n_quantize;
 } plan;
-
-/* ---- where the config comes from ---- */
-typedef struct {
-    src_source *src; /* NULL: a config alone */
-    bool weights;    /* src has tensors */
-    arch_config own; /* when src is NULL */
-} planned;
-
-static bool ends_with(const char *s, const char *tail)
-{
-    size_t n = strlen(s), m = strlen(tail);
-    return n >= m && strcmp(s + n - m, tail) == 0;
-}
-
-static lq_status open_planned(planned *p, const char *path, bool verify, lq_err *err)
-{
-    memset(p, 0, sizeof *p);
-    if (ends_with(path, ".json")) {
-        cJSON *j = NULL;
-        lq_status s = js_parse_file(&j, path, 1 << 20, JS_UNIQUE, err);
-        if (!s) s = arch_config_parse(&p->own, j, NULL, err);
-        if (s && j) lq_wrap(err, s, "%s", path);
-        cJSON_Delete(j);
-        return s;
-    }
-    src_opts o = { .need_config = true, .verify = verify };
-    lq_status s = src_open(&p->src, path, &o, err);
-    p->weights = !s;
-    if (s == LQ_ENOENT && lq_is_dir(path)) { /* a folder whose weights are not here yet */
-        o.no_tensors = true;
-        s = src_open(&p->src, path, &o, err);
-    }
-    return s;
-}
-
-static void close_planned(planned *p)
-{
-    if (p->src)
-        src_close(p->src);
-    else
-        arch_config_free(&p->own);
-}
-
-/* ---- weights ---- */
-/* Bytes of one role's tensor as the runtime holds it: linears tiled, the rest as stored or f32. Of
- * the experts a token reads those used. */
-static lq_status add_role(plan *pl, const planned *p, const qt_scheme *scheme, arch_role r,
-                          int64_t layer, lq_err *err)
-{
-    int64_t N, K;
-    arch_role_shape(pl->cfg, r, &N, &K);
-    if (N <= 0 || K <= 0) return LQ_OK; /* this architecture has no such role */
-    const src_tensor *t = NULL;
-    lq_status s = p->weights ? src_role(p->src, r, layer, 0, &t, NULL, err) : LQ_OK;
-    if (s) return s;
-    const bool has = arch_has(pl->cfg, r, layer) || r == R_HEAD; /* tied: a copy in tiles */
-    if (!t && (p->weights || !has)) return LQ_OK;
-    qt_scheme as = { .kind = QT_DENSE, .dtype = pl->cfg->dtype };
-    if (t && t->plain) as = t->t.scheme;
-    bool linear = arch_role_linear(r);
-    if (linear && r != R_HEAD && scheme) as = *scheme;
-    if (as.kind == QT_UINT) as.group = qz_fit_group(K, as.group);
-    if (!linear && r != R_EMBED) as = (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 }; /* norms */
-    s = qt_check(&as, N, K, err);
-    if (s)
-        return lq_wrap(err, s, "%s of [%lld,%lld]", arch_role_text(r), (long long)N, (long long)K);
-    size_t bytes = 0;
-    const bool expert = arch_role_per_expert(r);
-    const int64_t all = expert ? pl->cfg->experts : 1, used = expert ? pl->cfg->experts_used : 1;
-    if (linear) {
-        qt_scheme tiled = tiles_scheme(&as, N, K);
-        for (int i = 0; i < QT_N_PLANES; i++)
-            bytes += qt_plane_bytes(&tiled, QT_TILE16, N, K, (qt_plane)i);
-        pl->step_bytes += (size_t)used * bytes;
-        pl->step_weights += (double)used * (double)N * (double)K;
-    } else {
-        bytes = (size_t)arch_n_tensors(pl->cfg, r) * qt_bytes(&as, N, K);
-    }
-    if (r != R_HEAD || !pl->cfg->tied) pl->params += (double)all * (double)N * (double)K;
-    pl->weights_bytes += (size_t)all * bytes;
-    return LQ_OK;
-}
-
-static lq_status add_weights(plan *pl, const planned *p, const qt_scheme *scheme, lq_err *err)
-{
-    lq_status s = LQ_OK;
-    for (int r = 0; r < ARCH_N_ROLES && !s; r++) {
-        int64_t n = arch_role_per_layer((arch_role)r) ? pl->cfg->layers : 1;
-        for (int64_t l = 0; l < n && !s; l++)
-            s = add_role(pl, p, scheme, (arch_role)r, arch_role_per_layer((arch_role)r) ? l : -1,
-                         err);
-    }
-    return s;
-}
 
 /* ---- limits ---- */
 static lq_status measure(plan *pl, const plan_opts *o, const qt_scheme *scheme, pool *p,
@@ -172,15 +72,15 @@ static lq_status measure(plan *pl, const plan_opts *o, const qt_scheme *scheme, 
 
 static void derive(plan *pl)
 {
-    size_t fixed = pl->weights_bytes + pl->draft_weights + pl->scratch_bytes;
+    size_t fixed = pl->w.weights_bytes + pl->draft_weights + pl->scratch_bytes;
     size_t left = pl->memory_bytes > fixed ? pl->memory_bytes - fixed : 0;
     pl->max_tokens = (int64_t)(left / (pl->kv_per_token + pl->draft_kv));
     pl->max_len = pl->max_tokens < pl->cfg->max_pos ? pl->max_tokens : pl->cfg->max_pos;
     pl->max_batch = pl->max_tokens / pl->ctx;
-    double step = (double)pl->step_bytes, kv = (double)pl->kv_per_token * (double)pl->ctx;
+    double step = (double)pl->w.step_bytes, kv = (double)pl->kv_per_token * (double)pl->ctx;
     pl->decode_limit = pl->bandwidth / step;
     pl->decode_limit_full = pl->bandwidth / (step + kv);
-    pl->prefill_limit = pl->flops / (2 * pl->step_weights);
+    pl->prefill_limit = pl->flops / (2 * pl->w.step_weights);
     /* reading the weights takes as long as multiplying them with this many rows */
     pl->optimal_batch = step / pl->bandwidth * pl->prefill_limit;
 }
@@ -192,9 +92,9 @@ static cJSON *as_json(const plan *pl)
     cJSON_AddStringToObject(o, "arch", pl->cfg->row->arch);
     cJSON_AddStringToObject(o, "format", pl->format);
     cJSON_AddStringToObject(o, "scheme", pl->scheme_text);
-    cJSON_AddNumberToObject(o, "params", pl->params);
-    cJSON_AddNumberToObject(o, "params_active", pl->params - arch_idle_params(pl->cfg));
-    cJSON_AddNumberToObject(o, "weights_bytes", (double)pl->weights_bytes);
+    cJSON_AddNumberToObject(o, "params", pl->w.params);
+    cJSON_AddNumberToObject(o, "params_active", pl->w.params - arch_idle_params(pl->cfg));
+    cJSON_AddNumberToObject(o, "weights_bytes", (double)pl->w.weights_bytes);
     cJSON_AddNumberToObject(o, "kv_bytes_per_token", (double)pl->kv_per_token);
     if (pl->draft_weights) {
         cJSON_AddNumberToObject(o, "draft_weights_bytes", (double)pl->draft_weights);
@@ -231,11 +131,11 @@ static void print_text(const plan *pl, int threads)
     printf("%s (%s, %s), on the CPU with %d thread%s\n\n", pl->cfg->row->arch, pl->format,
            pl->scheme_text, threads, threads == 1 ? "" : "s");
 #define BYTES(what, n) printf("%-34s %12s\n", what, opt_size_text(a, sizeof a, (double)(n)))
-    printf("%-34s %10.4g M", "parameters", pl->params / 1e6);
+    printf("%-34s %10.4g M", "parameters", pl->w.params / 1e6);
     if (pl->cfg->experts)
-        printf(", %.4g M of them for a token", (pl->params - arch_idle_params(pl->cfg)) / 1e6);
+        printf(", %.4g M of them for a token", (pl->w.params - arch_idle_params(pl->cfg)) / 1e6);
     printf("\n");
-    BYTES("weights", pl->weights_bytes);
+    BYTES("weights", pl->w.weights_bytes);
     BYTES("KV cache per token", pl->kv_per_token);
     if (pl->draft_weights) {
         BYTES("weights of the draft", pl->draft_weights);
@@ -280,13 +180,13 @@ static fwd_opts step_of(const plan_opts *o)
 /* What a draft model takes beside the model: it stays as it is stored. */
 static lq_status add_draft(plan *pl, const plan_opts *o, pool *p, lq_err *err)
 {
-    planned from;
+    foot_model from;
     plan d = { 0 };
     if (!o->draft) return LQ_OK;
-    lq_status s = open_planned(&from, o->draft, o->model.verify, err);
+    lq_status s = foot_open(&from, o->draft, o->model.verify, err);
     if (!s) {
-        d.cfg = from.src ? src_config(from.src) : &from.own;
-        s = add_weights(&d, &from, NULL, err);
+        d.cfg = foot_config(&from);
+        s = foot_weigh(&d.w, &from, NULL, err);
     }
     if (!s && d.cfg->vocab != pl->cfg->vocab)
         s = lq_fail(err, LQ_EVALUE,
@@ -294,20 +194,21 @@ static lq_status add_draft(plan *pl, const plan_opts *o, pool *p, lq_err *err)
                     (long long)pl->cfg->vocab, (long long)d.cfg->vocab);
     if (!s) {
         fwd_opts step = step_of(o);
-        pl->draft_weights = d.weights_bytes;
+        pl->draft_weights = d.w.weights_bytes;
         pl->draft_kv = kv_token_bytes(d.cfg, opt_kv(&o->model));
         pl->scratch_bytes += fwd_bytes(d.cfg, &step, pool_threads(p));
     }
-    close_planned(&from);
+    foot_close(&from);
     return s;
 }
 
-static lq_status make_plan(plan *pl, const planned *from, const plan_opts *o, pool *p, lq_err *err)
+static lq_status make_plan(plan *pl, const foot_model *from, const plan_opts *o, pool *p,
+                           lq_err *err)
 {
     qt_scheme scheme;
     lq_status s = o->scheme ? qt_scheme_parse(&scheme, o->scheme, err) : LQ_OK;
     if (s) return lq_wrap(err, LQ_EUSAGE, "--scheme");
-    pl->cfg = from->src ? src_config(from->src) : &from->own;
+    pl->cfg = foot_config(from);
     pl->format = from->weights ? src_format(from->src) : "config alone";
     pl->scheme_text = o->scheme ? o->scheme : "as stored";
     pl->ctx = o->ctx ? o->ctx : pl->cfg->max_pos;
@@ -320,7 +221,7 @@ static lq_status make_plan(plan *pl, const planned *from, const plan_opts *o, po
     pl->kv_per_token = kv_token_bytes(pl->cfg, opt_kv(&o->model));
     fwd_opts step = step_of(o);
     pl->scratch_bytes = fwd_bytes(pl->cfg, &step, pool_threads(p));
-    s = add_weights(pl, from, o->scheme ? &scheme : NULL, err);
+    s = foot_weigh(&pl->w, from, o->scheme ? &scheme : NULL, err);
     if (!s) s = add_draft(pl, o, p, err);
     if (!s) s = measure(pl, o, o->scheme ? &scheme : NULL, p, err);
     if (!s) derive(pl);
@@ -332,13 +233,13 @@ static lq_status make_plan(plan *pl, const planned *from, const plan_opts *o, po
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const plan_opts *o = opts;
-    planned from;
+    foot_model from;
     plan pl = { 0 };
     pool *p = NULL;
     lq_status s = opt_only_cpu(&o->model, "plan", err);
     if (!s) s = opt_model_start(&o->model, err);
     if (s) return s;
-    s = open_planned(&from, c->argv[0], o->model.verify, err);
+    s = foot_open(&from, c->argv[0], o->model.verify, err);
     if (!s) s = pool_open(&p, c->threads, err);
     if (!s) s = make_plan(&pl, &from, o, p, err);
     if (!s && c->json)
@@ -346,7 +247,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     else if (!s)
         print_text(&pl, pool_threads(p));
     pool_close(p);
-    close_planned(&from);
+    foot_close(&from);
     return s;
 }
 

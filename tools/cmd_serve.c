@@ -3,6 +3,7 @@
  * It listens first and loads then, so that /health and /ready tell what goes on. The main thread
  * loads, then waits for signals: SIGHUP reads keys and certificate again, SIGUSR1 tells what goes
  * on; the first SIGTERM or SIGINT drains, a second kills. */
+#include "formats/machine.h"
 #include "formats/version.h"
 #include "kernels/bench.h"
 #include "kernels/ops.h"
@@ -10,6 +11,7 @@
 #include "tools/engine_opts.h"
 #include "tools/isolate.h"
 #include "tools/load.h"
+#include "tools/serve_budget.h"
 #include "tools/serve_ops.h"
 
 #include <arpa/inet.h>
@@ -30,11 +32,11 @@ typedef struct {
     const char *cert, *cert_key;
     opt_list names, origins, hosts;
     ops_key_opts keys;
-    bool strict_params;
+    bool strict_params, dry_run;
     int scheduling, isolation;
     opt_engine engine;
     opt_model model;
-    const char *script, *load_gate; /* of llmq-scripted, as the next ones */
+    const char *script, *load_gate, *engine_gate; /* of llmq-scripted, as the next ones */
     double ping_seconds, head_seconds, body_seconds;
 } serve_opts;
 
@@ -92,6 +94,10 @@ static const opt_row server_rows[] = {
       .help = "give up what a server does not need: new privileges, files but those named here, "
               "system calls; required: refuse to start where the kernel lacks a part" },
 };
+static const opt_row dry_rows[] = {
+    { "dry-run", 0, OPT_FLAG, F(dry_run),
+      .help = "print what memory the server would take, and end; exit code 3: it does not fit" },
+};
 static const opt_row queue_rows[] = {
     { "queue", 0, OPT_INT, F(queue), .def = "1024", .lo = 1, .hi = 1 << 20,
       .help = "requests that may wait; more are answered with 503" },
@@ -104,6 +110,8 @@ static const opt_row test_rows[] = {
     { "test-ping", 0, OPT_FLOAT, F(ping_seconds), .help = "seconds to a stream's comment" },
     { "test-load", 0, OPT_STR, F(load_gate), .arg = "FILE",
       .help = "load once this file is there" },
+    { "test-engine", 0, OPT_STR, F(engine_gate), .arg = "FILE",
+      .help = "likewise open the engine, which comes last" },
     { "test-head", 0, OPT_FLOAT, F(head_seconds), .help = "seconds that a head may take" },
     { "test-body", 0, OPT_FLOAT, F(body_seconds), .help = "seconds that a body may take" },
 };
@@ -116,6 +124,7 @@ typedef struct {
     http_server *http;
     pool *p;
     eng_opts engine_opts;
+    double started;
     ops_keys keys;
     ops_log log;
     ops_tls tls;
@@ -180,6 +189,48 @@ static lq_status isolate(serve *v, lq_err *err)
                      err);
 }
 
+static http_opts http_limits(const serve_opts *o)
+{
+    return (http_opts){ .max_connections = (int)o->connections };
+}
+
+static lq_status budget_of(budget *b, const serve *v, const cmd_ctx *c, lq_err *err)
+{
+    const http_opts ho = http_limits(v->o);
+    const int threads = c->threads ? c->threads : machine_cpus();
+    return budget_make(b, v->path, v->o->engine.draft, &v->engine_opts, &ho, opt_given(c, "verify"),
+                       threads, err);
+}
+
+static lq_status dry_run(const serve *v, const cmd_ctx *c, lq_err *err)
+{
+    budget b;
+    lq_status s = opt_only_cpu(&v->o->model, "serve --dry-run", err);
+    if (!s) s = opt_model_start(&v->o->model, err);
+    if (!s) s = budget_of(&b, v, c, err);
+    if (s) return s;
+    if (c->json) return cmd_print_json(budget_json(&b), err);
+    budget_print(&b);
+    return LQ_OK;
+}
+
+/* Before a weight is read: what does not fit is said now, and what was left open is decided. On a
+ * device it is when its memory is at hand. */
+static lq_status fit(serve *v, const cmd_ctx *c, lq_err *err)
+{
+    budget b;
+    lq_status s = budget_of(&b, v, c, err);
+    if (s) return s;
+    if (v->engine_opts.max_len == ENG_LEN_AUTO)
+        prog_say(LOG_INFO, "--max-model-len auto: %lld tokens, the longest that %s",
+                 (long long)b.engine.max_len,
+                 b.engine.max_len == b.model_len ? "the model has"
+                 : v->engine_opts.kv_bytes       ? "--kv-cache-memory holds"
+                                                 : "the memory holds");
+    v->engine_opts = b.engine;
+    return LQ_OK;
+}
+
 static lq_status listen_first(serve *v, lq_err *err)
 {
     const serve_opts *o = v->o;
@@ -198,6 +249,7 @@ static lq_status listen_first(serve *v, lq_err *err)
     if (!s) s = ops_log_open(&v->log, o->access_log, err);
     if (!s) s = lm_open(&v->l, &ao, err);
     if (s) return s;
+    const http_opts limits = http_limits(o);
     http_opts ho = { .host = o->host,
                      .port = (int)o->port,
                      .unix_path = o->unix_path,
@@ -209,7 +261,7 @@ static lq_status listen_first(serve *v, lq_err *err)
                      .check_host = checks_host(v),
                      .hosts = o->hosts.v,
                      .n_hosts = o->hosts.n,
-                     .max_connections = (int)o->connections,
+                     .max_connections = limits.max_connections,
                      .header_seconds = o->head_seconds,
                      .body_seconds = o->body_seconds,
                      .ping_seconds = o->ping_seconds,
@@ -235,6 +287,7 @@ static lq_status open_script(void *user, const tok_tokenizer *t, int64_t vocab, 
                              lq_err *err)
 {
     serve *v = user;
+    test_script_wait(v->o->engine_gate);
     if (!v->o->script) return LQ_OK;
     e->script = &v->hook;
     return test_script_open(&v->script, &v->hook, v->o->script, t, vocab, pool_threads(v->p), err);
@@ -257,6 +310,8 @@ static lq_status measure_limits(serve *v, lq_err *err)
 static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
 {
     lq_status s = load_start(&v->p, c, &v->o->model, err);
+    const bool on_cpu = !opt_may_leave_cpu(&v->o->model);
+    if (!s && on_cpu) s = fit(v, c, err);
     lm_source src = { .path = v->path,
                       .load = load_opts_of(c, &v->o->model),
                       .p = v->p,
@@ -268,7 +323,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
     src.before_engine = open_script;
     src.user = v;
 #endif
-    if (!s && !opt_may_leave_cpu(&v->o->model)) s = measure_limits(v, err);
+    if (!s && on_cpu) s = measure_limits(v, err);
     if (!s) s = lm_load(v->l, &src, err);
     if (!s) s = iso_calls(&v->isolation, (iso_mode)v->o->isolation, err);
     if (s) return s;
@@ -276,9 +331,10 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
     prog_say(
         LOG_INFO,
         "ready: %s on %s, context %lld, %lld KV blocks of %lld tokens, kernels %s, threads %d, "
-        "device %s",
+        "device %s, after %.2f s",
         v->o->names.n ? v->o->names.v[0] : v->name, v->url, (long long)m->max_len,
-        (long long)m->kv_blocks, (long long)m->block_size, k_name(), pool_threads(v->p), m->device);
+        (long long)m->kv_blocks, (long long)m->block_size, k_name(), pool_threads(v->p), m->device,
+        prog_now() - v->started);
     if (v->o->isolation != ISO_OFF)
         prog_say(LOG_INFO, "given up: %s%s%s", v->isolation.on,
                  v->isolation.missing[0] ? "; not given up: " : "", v->isolation.missing);
@@ -396,7 +452,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     const serve_opts *o = opts;
     if (!o->path == !c->argc)
         return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model");
-    serve v = { .o = o, .path = o->path ? o->path : c->argv[0], .log = { .fd = -1 } };
+    serve v = {
+        .o = o, .path = o->path ? o->path : c->argv[0], .log = { .fd = -1 }, .started = prog_now()
+    };
     ops_signals();
     ops_one_heap();
     lq_status s = opt_engine_of(&v.engine_opts, &o->engine, &o->model, err);
@@ -407,6 +465,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
+    if (o->dry_run) return dry_run(&v, c, err);
     s = isolate(&v, err);
     if (!s) s = listen_first(&v, err);
     if (!s) s = load(&v, c, err);
@@ -426,6 +485,7 @@ const cmd_row cmd_serve = {
                "SIGUSR1 says what goes on.",
     .args = { { "MODEL", 0, 1, "a .llmq file or a Hugging Face folder" } },
     .groups = { OPT_GROUP("Server", server_rows, 0), OPT_GROUP("Queue", queue_rows, 0),
+                OPT_GROUP("Memory", dry_rows, 0),
                 OPT_GROUP("Engine", opt_engine_rows, F(engine)),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)),
 #ifdef LLMQ_SCRIPTED

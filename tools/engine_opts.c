@@ -8,10 +8,13 @@ static const char *const batchings[] = {
     [ENG_CONTINUOUS] = "continuous", [ENG_STATIC] = "static", [ENG_DYNAMIC] = "dynamic", NULL
 };
 
+static const char *const lengths[] = { [-1 - ENG_LEN_AUTO] = "auto", NULL };
+
 #define F(field) offsetof(opt_engine, field)
 const opt_row opt_engine_rows[OPT_ENGINE_N] = {
-    { "max-model-len", 0, OPT_INT, F(max_len), .hi = 1 << 24,
-      .help = "context length in tokens; 0: the model's" },
+    { "max-model-len", 0, OPT_INT, F(max_len), .hi = 1 << 24, .words = lengths,
+      .help = "context length in tokens; 0: the model's, or less where a quarter of free memory "
+              "holds less; auto: the longest that the KV cache's or most of free memory holds" },
     { "max-num-seqs", 0, OPT_INT, F(max_seqs), .def = "64", .lo = 1, .hi = 4096,
       .help = "sequences that run at the same time" },
     { "max-num-batched-tokens", 0, OPT_INT, F(max_batch_tokens), .def = "512", .lo = 1,

@@ -178,6 +178,14 @@ static lq_status bad_value(const opt_row *r, const char *expected, const char *v
     return lq_fail(err, LQ_EUSAGE, "--%s: expected %s, found '%s'", r->name, expected, value);
 }
 
+static lq_status bad_integer(const opt_row *r, const char *value, lq_err *err)
+{
+    char want[80] = "an integer";
+    for (size_t i = 0, n = strlen(want); r->words && r->words[i] && n < sizeof want; i++)
+        n += (size_t)snprintf(want + n, sizeof want - n, " or %s", r->words[i]);
+    return bad_value(r, want, value, err);
+}
+
 static lq_status check_range(const opt_row *r, double x, const char *value, lq_err *err)
 {
     if ((r->lo == 0.0 && r->hi == 0.0) || (x >= r->lo && x <= r->hi)) return LQ_OK;
@@ -226,7 +234,12 @@ static lq_status set_value(const opt_row *r, void *field, const char *value, lq_
     lq_status s;
     switch (r->type) {
     case OPT_INT:
-        if (!opt_parse_int(value, &i)) return bad_value(r, "an integer", value, err);
+        for (i = 0; r->words && r->words[i]; i++)
+            if (strcmp(r->words[i], value) == 0) {
+                memcpy(field, &(int64_t){ -1 - i }, sizeof i);
+                return LQ_OK;
+            }
+        if (!opt_parse_int(value, &i)) return bad_integer(r, value, err);
         s = check_range(r, (double)i, value, err);
         if (!s) memcpy(field, &i, sizeof i);
         return s;

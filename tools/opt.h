@@ -60,7 +60,7 @@ typedef struct cJSON cJSON;
 typedef enum {
     OPT_FLAG,  /* bool                         --x                        */
     OPT_TRI,   /* opt_tri                      --x / --no-x               */
-    OPT_INT,   /* int64_t                      --x 4, --x=4               */
+    OPT_INT,   /* int64_t                      --x 4, --x=4; words stand for -1, -2, ... */
     OPT_SIZE,  /* size_t, bytes                --x 512M (K M G T: 1024's) */
     OPT_FLOAT, /* double                       --x 0.1                    */
     OPT_STR,   /* const char *                 --x text                   */
@@ -86,7 +86,7 @@ typedef struct {
     size_t off;               /* offsetof(struct, field), relative to the group's base */
     const char *def;          /* default as the user would write it; NULL: zero */
     double lo, hi;            /* range of numbers, both ends in; both 0: any (sizes: >= 0) */
-    const char *const *words; /* OPT_ENUM: ends with NULL */
+    const char *const *words; /* of OPT_ENUM, and beside the range of OPT_INT; ends with NULL */
     const char *arg;          /* what --help shows for the value; NULL: N, SIZE, X, TEXT */
     const char *help;         /* one sentence, no full stop; default and range are added */
     bool required;

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from harness import LIMIT, ROOT, Server, until
-from helpers import MODEL, TINY, events_of, http, metric, wait_metric
+from helpers import MODEL, TINY, complete, events_of, http, metric, wait_metric
 from test_streaming import post
 
 case = pytest.mark.case
@@ -502,6 +502,48 @@ def test_a_context_fits_where_a_longer_one_does(llmq):  # T-18, T-19
         assert p.wait(30) == (0 if starts[-1] else 3)
         assert starts[-1] or f"a sequence of {length} tokens needs" in lines[1] and "limit of 102400" in lines[1]
     assert starts == [True] * 3 + [False] * 3
+
+
+def test_a_dry_run_says_what_it_takes(llmq):  # T-17
+    """Nothing is listened on; the parts add up; what it says is what the server then has."""
+    args = ("serve", TINY, "--kv-cache-memory", "1M", "--max-num-seqs", 4)
+    got = llmq.json(*args, "--dry-run")
+    parts = ("weights", "kv", "step", "connections", "bodies", "streams")
+    assert got["total_bytes"] == sum(got[f"{p}_bytes"] for p in parts)
+    assert got["held_bytes"] == sum(got[f"{p}_bytes"] for p in parts[:3]) < got["memory_bytes"]
+    assert got["weights_bytes"] == llmq.json("plan", TINY)["weights_bytes"]
+    assert (1 << 20) * 0.9 < got["kv_blocks"] * 16 * got["kv_bytes_per_token"] <= 1 << 20
+    assert got["max_len"] == got["longest_len"] == got["model_max_len"] == 1024
+    text = llmq(*args, "--dry-run").stdout
+    assert re.search(r"^KV cache +\S+ MiB +\d+ blocks of 16 tokens", text, re.M) and "at most in all" in text
+    with Server(llmq, *args[1:]) as s:
+        assert f"{got['kv_blocks']} KV blocks of 16 tokens" in s.output()
+    both = llmq.json(*args, "--dry-run", "--speculative-model", TINY)
+    assert both["draft_weights_bytes"] == both["weights_bytes"] and both["kv_blocks"] * 2 == got["kv_blocks"]
+    p = llmq(*args, "--dry-run", "--kv-cache-memory", "100K", "--max-model-len", 400, code=3)
+    assert "needs 204800 bytes" in p.stderr and "--max-model-len 192 would fit" in p.stderr and not p.stdout
+
+
+def test_the_longest_context_is_sought(llmq):  # T-20
+    for memory, length in (("100K", 192), ("1G", 1024)):
+        args = ("serve", TINY, "--kv-cache-memory", memory, "--max-model-len", "auto")
+        assert llmq.json(*args, "--dry-run")["max_len"] == length
+        with Server(llmq, *args[1:]) as s:
+            assert f"--max-model-len auto: {length} tokens" in s.output()
+            assert f"context {length}," in s.output()
+            assert s.post_json("/v1/completions", {"prompt": [5] * (length - 1), "max_tokens": 1})["usage"]
+    assert "an integer or auto" in llmq("serve", TINY, "--max-model-len", "long", code=2).stderr
+
+
+def test_the_time_until_it_answers_is_told(llmq):  # T-79
+    with Server(llmq, TINY) as s:
+        said = float(re.search(r"ready: .*, after (\d+\.\d\d) s$", s.output(), re.M)[1])
+        assert 0 < metric(s, "llmq:ready_seconds") <= said + 0.01
+        assert metric(s, "llmq:first_request_seconds") == 0
+        for _ in range(2):
+            complete(s, "The sea", max_tokens=2)
+        first, both = metric(s, "llmq:first_request_seconds"), metric(s, "vllm:time_to_first_token_seconds_sum")
+        assert 0 < first < both
 
 
 def test_port_0_is_printed(llmq):  # T-76

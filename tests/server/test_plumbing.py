@@ -70,20 +70,24 @@ def test_operations_answer(server, llmq):
 @case("C05")
 def test_ready_tells_what_it_waits_for(scripted_llmq, tmp_path, ask):  # T-10
     """Before the model is there, and when it is; what comes after it is in the tests of C117."""
-    gate = tmp_path / "gate"
-    s = Server(scripted_llmq, TINY, "--test-load", gate, log=tmp_path / "log")
+    gate, engine = tmp_path / "gate", tmp_path / "engine"
+    s = Server(scripted_llmq, TINY, "--test-load", gate, "--test-engine", engine, log=tmp_path / "log")
     try:
         r = s.get("/ready")
         body = json.loads(r.read())
         assert r.status == 503 and body["status"] == "loading" and body["reason"]
+        assert body["progress"] == 0
         assert s.get("/health").status == 200
         r = s.post("/v1/completions", {"prompt": "a"})
         assert r.headers["Retry-After"]
         ask.check_error(r, 503, code="loading", type="service_unavailable_error")
         gate.touch()
-        assert json.loads(s.wait_ready().get("/ready").read())["status"] == "ready"
+        until(lambda: json.loads(s.get("/ready").read())["progress"] == 1)  # the weights are there
+        engine.touch()
+        assert json.loads(s.wait_ready().get("/ready").read()) == {"status": "ready"}
     finally:
         gate.touch()
+        engine.touch()
         s.stop()
 
 

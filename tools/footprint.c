@@ -1,0 +1,101 @@
+/* tools/footprint.c - see footprint.h. */
+#include "tools/footprint.h"
+
+#include "formats/json.h"
+#include "formats/tiles.h"
+#include "quantize/plan.h"
+
+/* ---- where the config comes from ---- */
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), m = strlen(tail);
+    return n >= m && strcmp(s + n - m, tail) == 0;
+}
+
+lq_status foot_open(foot_model *p, const char *path, bool verify, lq_err *err)
+{
+    memset(p, 0, sizeof *p);
+    if (ends_with(path, ".json")) {
+        cJSON *j = NULL;
+        lq_status s = js_parse_file(&j, path, 1 << 20, JS_UNIQUE, err);
+        if (!s) s = arch_config_parse(&p->own, j, NULL, err);
+        if (s && j) lq_wrap(err, s, "%s", path);
+        cJSON_Delete(j);
+        return s;
+    }
+    src_opts o = { .need_config = true, .verify = verify };
+    lq_status s = src_open(&p->src, path, &o, err);
+    p->weights = !s;
+    if (s == LQ_ENOENT && lq_is_dir(path)) { /* a folder whose weights are not here yet */
+        o.no_tensors = true;
+        s = src_open(&p->src, path, &o, err);
+    }
+    return s;
+}
+
+void foot_close(foot_model *p)
+{
+    if (p->src)
+        src_close(p->src);
+    else
+        arch_config_free(&p->own);
+}
+
+const arch_config *foot_config(const foot_model *p)
+{
+    return p->src ? src_config(p->src) : &p->own;
+}
+
+/* ---- weights ---- */
+/* Bytes of one role's tensor as the runtime holds it: linears tiled, the rest as stored or f32. Of
+ * the experts a token reads those used. */
+static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
+                          arch_role r, int64_t layer, lq_err *err)
+{
+    const arch_config *cfg = foot_config(p);
+    int64_t N, K;
+    arch_role_shape(cfg, r, &N, &K);
+    if (N <= 0 || K <= 0) return LQ_OK; /* this architecture has no such role */
+    const src_tensor *t = NULL;
+    lq_status s = p->weights ? src_role(p->src, r, layer, 0, &t, NULL, err) : LQ_OK;
+    if (s) return s;
+    const bool has = arch_has(cfg, r, layer) || r == R_HEAD; /* tied: a copy in tiles */
+    if (!t && (p->weights || !has)) return LQ_OK;
+    qt_scheme as = { .kind = QT_DENSE, .dtype = cfg->dtype };
+    if (t && t->plain) as = t->t.scheme;
+    bool linear = arch_role_linear(r);
+    if (linear && r != R_HEAD && scheme) as = *scheme;
+    if (as.kind == QT_UINT) as.group = qz_fit_group(K, as.group);
+    if (!linear && r != R_EMBED) as = (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 }; /* norms */
+    s = qt_check(&as, N, K, err);
+    if (s)
+        return lq_wrap(err, s, "%s of [%lld,%lld]", arch_role_text(r), (long long)N, (long long)K);
+    size_t bytes = 0;
+    const bool expert = arch_role_per_expert(r);
+    const int64_t all = expert ? cfg->experts : 1, used = expert ? cfg->experts_used : 1;
+    if (linear) {
+        qt_scheme tiled = tiles_scheme(&as, N, K);
+        for (int i = 0; i < QT_N_PLANES; i++)
+            bytes += qt_plane_bytes(&tiled, QT_TILE16, N, K, (qt_plane)i);
+        w->step_bytes += (size_t)used * bytes;
+        w->step_weights += (double)used * (double)N * (double)K;
+    } else {
+        bytes = (size_t)arch_n_tensors(cfg, r) * qt_bytes(&as, N, K);
+    }
+    if (r != R_HEAD || !cfg->tied) w->params += (double)all * (double)N * (double)K;
+    w->weights_bytes += (size_t)all * bytes;
+    return LQ_OK;
+}
+
+lq_status foot_weigh(foot_weights *w, const foot_model *p, const qt_scheme *scheme, lq_err *err)
+{
+    *w = (foot_weights){ 0 };
+    lq_status s = LQ_OK;
+    for (int r = 0; r < ARCH_N_ROLES && !s; r++) {
+        int64_t n = arch_role_per_layer((arch_role)r) ? foot_config(p)->layers : 1;
+        for (int64_t l = 0; l < n && !s; l++)
+            s = add_role(w, p, scheme, (arch_role)r, arch_role_per_layer((arch_role)r) ? l : -1,
+                         err);
+    }
+    return s;
+}

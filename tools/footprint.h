@@ -1,0 +1,28 @@
+/* tools/footprint.h - what a model takes in memory, from its config and its table of tensors: no
+ * weight is read. */
+#ifndef LLMQ_TOOLS_FOOTPRINT_H
+#define LLMQ_TOOLS_FOOTPRINT_H
+
+#include "formats/source.h"
+
+typedef struct {
+    src_source *src; /* NULL: a config alone */
+    bool weights;    /* src has tensors */
+    arch_config own; /* when src is NULL */
+} foot_model;
+
+/* path: a model, a folder whose weights are not there yet, or a config.json alone. */
+lq_status foot_open(foot_model *m, const char *path, bool verify, lq_err *err);
+void foot_close(foot_model *m);
+const arch_config *foot_config(const foot_model *m);
+
+typedef struct {
+    size_t weights_bytes; /* resident: linears, head, embedding, norms */
+    size_t step_bytes;    /* read in every step: linears and head */
+    double step_weights;  /* numbers in those */
+    double params;        /* all of the model */
+} foot_weights;
+/* scheme: as if the linear layers were in it; NULL: as they are stored. */
+lq_status foot_weigh(foot_weights *w, const foot_model *m, const qt_scheme *scheme, lq_err *err);
+
+#endif
