@@ -56,7 +56,8 @@ CUSRCS     := $(sort $(wildcard kernels/cuda/*.cu))
 CUOBJS     := $(if $(SANITIZE),,$(if $(CUDA_RT),$(CUSRCS:%.cu=$(BUILD)/%.o)))
 EMUOBJS    := $(CUSRCS:%.cu=$(BUILD)/emu/%.o) $(BUILD)/emu/kernels/cuda/emu/emu.o $(BUILD)/emu/tests/cuda_broken.o \
               $(BUILD)/tests/emulated.o
-EMUTESTS   := test_dev test_cuda_emu test_forward_dev
+DEVTESTS   := test_dev test_dev_mm test_dev_attn test_forward_dev
+EMUTESTS   := $(DEVTESTS) test_cuda_emu
 NVCCF       = -std=c++17 -O3 -fmad=false -objtemp -I. -Xcompiler -O2,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
               -Xptxas -v $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_80,code=compute_80
 EMUF        = -std=c++17 -O1 -Wall -Wshadow -Wno-unknown-pragmas $(WERROR) -fPIE -fno-exceptions -fno-rtti \
@@ -157,7 +158,7 @@ server: all tests ## the conformance suite of the HTTP API alone (docs/conforman
 
 test-cuda-emu: $(EMUTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels compiled for the host, against the CPU's
 	@for t in $^; do $$t || exit 1; done
-test-gpu: $(BUILD)/tests/test_dev $(BUILD)/tests/test_forward_dev ## the CUDA kernels and whole models on this machine's GPU; "skipped" without one
+test-gpu: $(DEVTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels and whole models on this machine's GPU; "skipped" without one
 	@for t in $^; do LLMQ_TEST_DEVICE=cuda $$t || exit 1; done
 
 test-neon: ## the NEON kernels compiled for ARM, against the plain C, in an emulator

@@ -38,6 +38,15 @@ lq_status dev_open(dev *d, const char *want, lq_err *err)
     return dev_cuda()->open(d, (int)index, err);
 }
 
+bool dev_same_group(const qt_scheme *a, const qt_scheme *b)
+{
+    return a->kind == b->kind && a->dtype == b->dtype && a->bits == b->bits &&
+           a->group == b->group && a->rows == b->rows && a->zero == b->zero &&
+           a->zbits == b->zbits && a->scale_dtype == b->scale_dtype &&
+           a->irregular == b->irregular && a->div127 == b->div127 && a->recip == b->recip &&
+           a->act == b->act && a->act_group == b->act_group;
+}
+
 int64_t dev_attn_rows(int64_t H, int64_t Hkv)
 {
     enum { PAIRS = 16 }; /* (row, head) pairs that share a tile of keys */

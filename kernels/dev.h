@@ -108,6 +108,13 @@ typedef struct {
     tile_shape s;
 } dev_weight;
 
+/* n weights of one scheme and shape (dev_same_group), each for rows of its own: experts. */
+typedef struct {
+    const void *parts;           /* mm_group_bytes(n), written by mm_group */
+    const int32_t *first, *busy; /* dev_place_args: whose the rows of x and y are */
+    int64_t n, most;             /* most: rows of one weight at most */
+} dev_group;
+
 enum { DEV_MM_SMALL = 8 }; /* rows up to which a product is bound by reading the weight */
 
 /* y [M, ldy] = x [M, ldx] W^T, + bias [N] if not NULL, + y where add.
@@ -117,10 +124,15 @@ enum { DEV_MM_SMALL = 8 }; /* rows up to which a product is bound by reading the
  * beyond), to which weights whose codes less their zero points have more than 8 significant bits
  * (f16, f32, nf4 and float zero points) go as the sum of two bf16, an error of 2^-16 of |w|.
  * Of QT_ZERO_BIAS the code is scaled first. MM_I8 is not here yet: it is MM_BF16.
- * scratch: mm_scratch bytes. */
+ * scratch: mm_scratch bytes.
+ *
+ * With a group its weights all take their rows in one launch, and `most` counts in place of M. w
+ * then says scheme (n_out: the largest of the group), shape, and no planes; the biases are the
+ * group's. Nothing is done for rows of a weight that the group has not (mm_group). */
 typedef struct {
     float *y;
-    const dev_weight *w; /* host */
+    const dev_weight *w;    /* host */
+    const dev_group *group; /* host; NULL: w, for all rows */
     const float *x, *bias;
     void *scratch;
     int64_t ldy, ldx, M;
@@ -153,10 +165,13 @@ typedef struct {
     float scale;                /* of shares */
 } dev_route_args;
 
-/* Rows by expert: sent [T * k] holds the rows of expert 0, then of 1, ...; those of e begin at
- * first[e] (first [E + 1]); place [T, k] is where each choice went. */
+enum { DEV_EXPERTS = 1024 }; /* at most */
+
+/* Rows by expert: sent [T * k] holds the rows of the lowest expert that has any, then of the next,
+ * ..., each one's rising; place [T, k] is where each choice went. The i-th expert that has rows is
+ * busy[i], and they begin at first[i]; behind the last, busy [E] is -1 and first [E + 1] T * k. */
 typedef struct {
-    int32_t *first, *place, *sent;
+    int32_t *first, *busy, *place, *sent;
     const int32_t *chosen; /* [T, k] */
     int64_t T, E, k;
 } dev_place_args;
@@ -190,6 +205,10 @@ typedef struct {
     bool alibi_scaled, alibi_bf16;
 } dev_attn_args;
 
+/* Whether weights of these schemes, of one shape, can be of one group: all but act_scale and n_out.
+ */
+bool dev_same_group(const qt_scheme *a, const qt_scheme *b);
+
 /* Rows of a chunk at most. */
 int64_t dev_attn_rows(int64_t H, int64_t Hkv);
 /* Host: cut sequence `s`, whose block numbers begin at tables[table], into chunks; *n_chunks and
@@ -219,6 +238,10 @@ void dev_attn_plan(dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,
     X(void, place, (dev * d, const dev_place_args *a))                                           \
     X(void, join_experts, (dev * d, const dev_join_args *a))                                     \
     X(size_t, mm_scratch, (const dev_weight *w, int64_t M))                                      \
+    X(size_t, mm_group_bytes, (int64_t n))                                                       \
+    /* parts of a group: w[n] and bias[n] (NULL: none); N = 0: not of this group */              \
+    X(void, mm_group,                                                                            \
+      (dev * d, void *parts, const dev_weight *w, const float *const *bias, int64_t n))          \
     X(void, matmul, (dev * d, const dev_mm_args *a))                                             \
     X(size_t, attn_scratch, (const dev_attn_args *a))                                            \
     X(void, attn, (dev * d, const dev_attn_args *a))

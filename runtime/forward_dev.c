@@ -47,7 +47,7 @@ struct fwd_dev_ctx {
     plan plans[2][2];       /* [layers with a window][the last layer] */
     const int32_t *tables, *picked;
     void *attn_scratch, *mm_scratch;
-    int32_t *first, *first_on; /* [experts + 1]: here and there, where each expert's places begin */
+    int32_t *first, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
 };
 
 /* ---- memory ---- */
@@ -108,26 +108,31 @@ static dev_weight weight_of(const mm_weight *w)
     return (dev_weight){ w->t, tiles_shape(&w->t.scheme, w->t.N, w->t.K) };
 }
 
-static void widen(size_t *most, const dev *d, const model_linear *l, int64_t M)
+static void widen(size_t *most, const dev *d, const dev_weight *w, int64_t M)
+{
+    const size_t n = d->ops->mm_scratch(w, M);
+    if (n > *most) *most = n;
+}
+
+static void widen_linear(size_t *most, const dev *d, const model_linear *l, int64_t M)
 {
     if (!l->present) return;
     const dev_weight w = weight_of(&l->w);
-    const size_t n = d->ops->mm_scratch(&w, M);
-    if (n > *most) *most = n;
+    widen(most, d, &w, M);
 }
 
 static size_t products_scratch(const dev *d, const model *w, const fwd_opts *o)
 {
     size_t n = 0;
-    widen(&n, d, &w->head, o->max_logits);
-    widen(&n, d, &w->proj_out, o->max_logits);
+    widen_linear(&n, d, &w->head, o->max_logits);
+    widen_linear(&n, d, &w->proj_out, o->max_logits);
     for (int64_t i = 0; i < w->cfg->layers; i++) {
         const model_layer *l = &w->layers[i];
         for (int r = 0; r < ARCH_N_ROLES; r++)
-            widen(&n, d, &l->lin[r], o->max_rows);
+            widen_linear(&n, d, &l->lin[r], o->max_rows);
         for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
-            for (int64_t e = 0; l->expert[r] && e < w->cfg->experts; e++)
-                widen(&n, d, &l->expert[r][e], o->max_rows);
+            for (const model_experts *e = l->sets[r]; e; e = e->next)
+                widen(&n, d, &e->w, o->max_rows * w->cfg->experts_used);
     }
     return n;
 }
@@ -162,7 +167,8 @@ lq_status fwd_check_device(const arch_config *c, lq_err *err)
     const char *what =
         c->head_dim > DEV_ATTN_WIDTH || c->head_dim % 4 || c->v_dim % 4 || c->v_dim > DEV_ATTN_WIDTH
             ? "heads of this size"
-            : NULL;
+        : c->experts > DEV_EXPERTS ? "so many experts"
+                                   : NULL;
     return what ? lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s (%s)", what, c->row->arch)
                 : LQ_OK;
 }
@@ -176,8 +182,7 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->table_at = take_host(f, (size_t)o->max_seqs * sizeof *f->table_at);
     f->words = take_host(f, (size_t)o->max_rows * sizeof *f->words);
     f->stage = take_host(f, f->stage_bytes);
-    f->first = take_host(f, (size_t)(c->experts + 1) * sizeof *f->first);
-    bool ok = f->chunks && f->chunk_of && f->table_at && f->words && f->stage && f->first &&
+    bool ok = f->chunks && f->chunk_of && f->table_at && f->words && f->stage &&
               fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f);
     for (int i = 0; i < 4 && ok; i++)
         ok = (f->plans[i / 2][i % 2].launches =
@@ -205,9 +210,10 @@ static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, float **logits, const arch
     f->mm_scratch = take_device(f, products_scratch(f->d, &f->m->on->w, o));
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
     *logits = take_device(f, (size_t)(o->max_logits * c->vocab) * sizeof(float));
-    f->first_on = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first_on);
-    return f->stage_on && f->attn_scratch && f->mm_scratch && r->x && *logits && f->first_on &&
-           fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
+    f->first = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first);
+    f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
+    return f->stage_on && f->attn_scratch && f->mm_scratch && r->x && *logits && f->first &&
+           f->busy && fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
 }
 
 static void put_slopes(fwd_dev_ctx *f, const fwd_rows *r)
@@ -448,14 +454,16 @@ static void norm_heads(const fwd_rows *r, float *x, const model_vector *v, int64
         add_norm(r, x, x, NULL, 1, v, r->R * H, D, r->c->w.qk_norm == QK_NORM_HEADS ? H : 1);
 }
 
-/* Clipping, rotation and writing into the cache, each where asked for. */
-static void rotate(const fwd_rows *r, int64_t layer, const fwd_kv *kv, bool clip, bool turn,
-                   bool write)
+enum { CLIP = 1, TURN = 2, WRITE = 4 }; /* into the cache */
+
+/* What is asked for, in this order. */
+static void rotate(const fwd_rows *r, int64_t layer, const fwd_kv *kv, unsigned what)
 {
     const fwd_dev_ctx *f = r->self;
+    const bool write = what & WRITE;
     const arch_config *c = r->c;
     const arch_rope_use use = c->layer[layer].rope;
-    const bool on = turn && c->w.pos == POS_ROPE && use != ROPE_OFF;
+    const bool on = what & TURN && c->w.pos == POS_ROPE && use != ROPE_OFF;
     f->d->ops->rope(f->d, &(dev_rope_args){ .q = r->q,
                                             .k = r->k,
                                             .v = r->v,
@@ -469,7 +477,7 @@ static void rotate(const fwd_rows *r, int64_t layer, const fwd_kv *kv, bool clip
                                             .block_size = kv->block_size,
                                             .dtype = kv->dtype,
                                             .half = c->w.rope_half,
-                                            .clip = clip ? (float)c->qkv_clip : 0.0f,
+                                            .clip = what & CLIP ? (float)c->qkv_clip : 0.0f,
                                             .T = r->R,
                                             .H = c->heads,
                                             .Hkv = c->kv_heads,
@@ -484,14 +492,14 @@ static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const 
     const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
     assert(g->row0 == 0 && g->n_rows == r->R);
     if (r->c->w.mla) {
-        rotate(r, layer, kv, false, false, true);
+        rotate(r, layer, kv, WRITE);
         return;
     }
     if (l->lin[R_QKV].present) split(r);
-    if (normed && (late || r->c->qkv_clip > 0)) rotate(r, layer, kv, true, late, false);
+    if (normed && (late || r->c->qkv_clip > 0)) rotate(r, layer, kv, late ? CLIP | TURN : CLIP);
     norm_heads(r, r->q, &l->vec[R_Q_NORM], r->c->heads);
     norm_heads(r, r->k, &l->vec[R_K_NORM], r->c->kv_heads);
-    rotate(r, layer, kv, !normed, !(late && normed), true);
+    rotate(r, layer, kv, WRITE | (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
 }
 
 /* ---- latent attention (forward_mla.c says what it does) ---- */
@@ -644,41 +652,37 @@ static void route(const fwd_rows *r, const model_layer *l)
                                               .scale = (float)c->expert_scale });
 }
 
-/* Rows in order of their experts; f->first comes back. False: the device has failed. */
-static bool place_rows(const fwd_rows *r)
+/* Rows in order of their experts; how many each has stays on the device. */
+static void place_rows(const fwd_rows *r)
 {
-    fwd_dev_ctx *f = r->self;
+    const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
-    lq_err err;
-    f->d->ops->place(f->d, &(dev_place_args){ .first = f->first_on,
+    f->d->ops->place(f->d, &(dev_place_args){ .first = f->first,
+                                              .busy = f->busy,
                                               .place = r->place,
                                               .sent = r->sent,
                                               .chosen = r->chosen,
                                               .T = r->R,
                                               .E = c->experts,
                                               .k = c->experts_used });
-    f->d->ops->download(f->d, f->first, f->first_on, (size_t)(c->experts + 1) * sizeof *f->first);
-    f->d->bad = f->d->ops->sync(f->d, &err);
-    if (f->d->bad) f->d->why = err; /* end() says it */
-    return !f->d->bad;
 }
 
-/* The experts' linears of a role, or NULL. */
-static const model_linear *experts(const model_layer *l, arch_role role)
-{
-    const model_linear *e = l->expert[role - R_EXPERT_GATE];
-    return e && e->present ? e : NULL;
-}
-
-/* y = x of the linears of a role, each expert's places by its own. */
-static void expert_products(const fwd_rows *r, const model_linear *l, float *y, int64_t ldy,
-                            const float *x, int64_t ldx)
+/* y = x of a role's experts, each one's places by its own; one launch where all have one scheme. */
+static void expert_products(const fwd_rows *r, const model_layer *l, arch_role role, float *y,
+                            int64_t ldy, const float *x, int64_t ldx)
 {
     const fwd_dev_ctx *f = r->self;
-    for (int64_t e = 0; e < r->c->experts; e++) {
-        const int64_t from = f->first[e], n = f->first[e + 1] - from;
-        const mm_out o = fwd_out(&l[e], y + from * ldy, ldy, false);
-        if (n) product(r, &o, x + from * ldx, ldx, n, r->acts);
+    for (const model_experts *set = l->sets[role - R_EXPERT_GATE]; set; set = set->next) {
+        const dev_group group = { set->parts, f->first, f->busy, r->c->experts, r->R };
+        f->d->ops->matmul(f->d, &(dev_mm_args){ .y = y,
+                                                .w = &set->w,
+                                                .group = &group,
+                                                .x = x,
+                                                .scratch = f->mm_scratch,
+                                                .ldy = ldy,
+                                                .ldx = ldx,
+                                                .M = r->R * r->c->experts_used,
+                                                .acts = r->acts });
     }
 }
 
@@ -721,9 +725,9 @@ static void moe(const fwd_rows *r, const model_layer *l)
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
     const int64_t H = c->hidden, F = c->expert_ffn, places = r->R * c->experts_used;
-    const model_linear *fused = experts(l, R_EXPERT_GATE_UP);
+    const bool fused = l->sets[R_EXPERT_GATE_UP - R_EXPERT_GATE];
     route(r, l);
-    if (!place_rows(r)) return;
+    place_rows(r);
     f->d->ops->embed(f->d, &(dev_embed_args){ .x = r->expert_out,
                                               .table = r->h,
                                               .dtype = LQ_F32,
@@ -731,12 +735,11 @@ static void moe(const fwd_rows *r, const model_layer *l)
                                               .T = places,
                                               .K = H,
                                               .scale = 1 });
-    expert_products(r, fused ? fused : experts(l, R_EXPERT_GATE), r->expert_in, 2 * F,
+    expert_products(r, l, fused ? R_EXPERT_GATE_UP : R_EXPERT_GATE, r->expert_in, 2 * F,
                     r->expert_out, H);
-    if (!fused)
-        expert_products(r, experts(l, R_EXPERT_UP), r->expert_in + F, 2 * F, r->expert_out, H);
+    if (!fused) expert_products(r, l, R_EXPERT_UP, r->expert_in + F, 2 * F, r->expert_out, H);
     act_experts(r, r->expert_in, places, F, fused && c->w.gate_up_mixed, NULL);
-    expert_products(r, experts(l, R_EXPERT_DOWN), r->expert_out, H, r->expert_in, 2 * F);
+    expert_products(r, l, R_EXPERT_DOWN, r->expert_out, H, r->expert_in, 2 * F);
     run_shared(r, l);
     f->d->ops->join_experts(f->d, &(dev_join_args){ .out = r->out,
                                                     .y = r->expert_out,

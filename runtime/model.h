@@ -22,11 +22,20 @@ typedef struct {
     const float *w, *bias;
 } model_vector;
 
-/* Both by role; what the layer lacks is zero. */
+/* Experts of a role that are one product on a device: those that can be of one group (dev.h). */
+typedef struct model_experts model_experts;
+struct model_experts {
+    model_experts *next; /* those of another scheme */
+    dev_weight w;        /* without planes; n_out the largest */
+    void *parts;         /* on the device */
+};
+
+/* All by role; what the layer lacks is zero. */
 typedef struct {
     model_vector vec[ARCH_N_ROLES];
     model_linear lin[ARCH_N_ROLES]; /* ARCH_LINEAR, and ARCH_MATRIX of a layer (routers) */
     model_linear *expert[ARCH_N_EXPERT_ROLES]; /* [role - R_EXPERT_GATE][experts], or NULL */
+    model_experts *sets[ARCH_N_EXPERT_ROLES];  /* on a device, the same by scheme */
 } model_layer;
 
 typedef struct model_on model_on;

@@ -17,21 +17,30 @@ static bool keep(model_on *on, void *p)
     return true;
 }
 
-/* n bytes on the device; NULL after a failure, which dev_sync or `err` tells. */
-static lq_status put(const void **to, model_on *on, const void *host, size_t n, lq_err *err)
+/* n bytes on the device. */
+static lq_status take(void **to, model_on *on, size_t n, lq_err *err)
 {
-    *to = NULL;
-    if (!host || n == 0) return LQ_OK;
     void *p = on->d.ops->alloc(&on->d, n);
     if (!p) return on->d.ops->sync(&on->d, err);
     if (!keep(on, p)) {
         on->d.ops->free(&on->d, p);
         return lq_fail(err, LQ_ENOMEM, "out of memory");
     }
-    on->d.ops->upload(&on->d, p, host, n);
     on->bytes += n;
     *to = p;
     return LQ_OK;
+}
+
+/* A copy of n bytes there; NULL after a failure, which dev_sync or `err` tells. */
+static lq_status put(const void **to, model_on *on, const void *host, size_t n, lq_err *err)
+{
+    void *p = NULL;
+    *to = NULL;
+    if (!host || n == 0) return LQ_OK;
+    lq_status s = take(&p, on, n, err);
+    if (!s) on->d.ops->upload(&on->d, p, host, n);
+    *to = p;
+    return s;
 }
 
 static lq_status put_floats(const float **to, model_on *on, int64_t n, lq_err *err)
@@ -80,6 +89,59 @@ static lq_status put_experts(model_linear **experts, model_on *on, lq_err *err)
     return s;
 }
 
+/* What put_sets works with, for each expert of a role. */
+typedef struct {
+    dev_weight *w;
+    const float **bias;
+    bool *taken; /* in an earlier set */
+} sorting;
+
+/* The set of those like expert e that none has taken. */
+static lq_status put_set(model_experts *set, model_on *on, const model_linear *l, int64_t e,
+                         const sorting *s, lq_err *err)
+{
+    const int64_t n = on->w.cfg->experts;
+    const qt_tensor *like = &l[e].w.t;
+    set->next = NULL;
+    set->w.t = (qt_tensor){ like->scheme, like->layout, like->N, like->K, { { NULL, 0 } } };
+    for (int64_t i = 0; i < n; i++) {
+        const qt_tensor *t = &l[i].w.t;
+        s->w[i] = (dev_weight){ 0 };
+        if (s->taken[i] || !dev_same_group(&t->scheme, &like->scheme)) continue;
+        s->taken[i] = true;
+        s->w[i] = (dev_weight){ *t, tiles_shape(&t->scheme, t->N, t->K) };
+        s->bias[i] = l[i].bias;
+        if (t->scheme.n_out > set->w.t.scheme.n_out) set->w.t.scheme.n_out = t->scheme.n_out;
+    }
+    set->w.s = tiles_shape(&set->w.t.scheme, like->N, like->K);
+    lq_status st = take(&set->parts, on, on->d.ops->mm_group_bytes(n), err);
+    if (!st) on->d.ops->mm_group(&on->d, set->parts, s->w, s->bias, n);
+    return st;
+}
+
+/* Experts, on the device already, by what one launch takes: mostly all of them. */
+static lq_status put_sets(model_experts **sets, model_on *on, const model_linear *l, lq_err *err)
+{
+    const int64_t n = on->w.cfg->experts;
+    if (!l || !l->present) return LQ_OK;
+    sorting s = { calloc((size_t)n, sizeof *s.w), calloc((size_t)n, sizeof *s.bias),
+                  calloc((size_t)n, sizeof *s.taken) };
+    lq_status st = s.w && s.bias && s.taken ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+    for (int64_t e = 0; e < n && !st; e++) {
+        if (s.taken[e]) continue;
+        model_experts *set = lq_push(&on->w.arena, sizeof *set);
+        if (!set) st = lq_fail(err, LQ_ENOMEM, "out of memory");
+        if (!st) st = put_set(set, on, l, e, &s, err);
+        if (st) break;
+        *sets = set;
+        sets = &set->next;
+    }
+    free(s.taken);
+    free(s.bias);
+    free(s.w);
+    return st;
+}
+
 static lq_status put_layer(model_layer *to, model_on *on, const model_layer *from, lq_err *err)
 {
     lq_status s = LQ_OK;
@@ -90,6 +152,8 @@ static lq_status put_layer(model_layer *to, model_on *on, const model_layer *fro
     }
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
         s = put_experts(&to->expert[r], on, err);
+    for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
+        s = put_sets(&to->sets[r], on, to->expert[r], err);
     return s;
 }
 

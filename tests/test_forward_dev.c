@@ -193,6 +193,31 @@ TEST(schemes_give_the_cpus_logits)
     }
 }
 
+/* Experts of two schemes in turn: two products in place of one. */
+static void fill_experts(model *m, void *user)
+{
+    static const char *const names[] = { "u4-g16", "i8-outlier" };
+    lq_err err = { "" };
+    (void)user;
+    for (int64_t i = 0; i < m->cfg->layers; i++)
+        for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
+            for (int64_t e = 0; m->layers[i].expert[r] && e < m->cfg->experts; e++) {
+                model_linear *l = &m->layers[i].expert[r][e];
+                qt_scheme s = fill_scheme(names[e % 2]);
+                if (!l->present) continue;
+                if (s.kind == QT_I8_OUTLIER) s.n_out = l->w.K / 9 + e;
+                const qt_tensor t =
+                    fill_tensor(s, l->w.N, l->w.K, &m->arena, (uint64_t)(10 * i + e));
+                CHECK(!mm_pack(&l->w, &t, &m->arena, NULL, &err), "%s", err.msg);
+            }
+}
+
+TEST(experts_of_two_schemes_give_the_cpus_logits)
+{
+    const double d = device_apart("mixtral-moe", (rig_opts){ .change = fill_experts }, IDS);
+    CHECK(d <= ROUNDING, "%.2g of the largest logit", d);
+}
+
 /* bf16 has a half-way point for every input, and 8 bits; whichever side of it an input falls to is
  * left to the last bit of f32. So the device may be as far from f32 as the CPU is, on another side.
  */
@@ -324,6 +349,7 @@ int main(int argc, char **argv)
     RUN(architectures_give_the_cpus_logits);
     RUN(what_is_not_there_is_refused_by_name);
     RUN(schemes_give_the_cpus_logits);
+    RUN(experts_of_two_schemes_give_the_cpus_logits);
     RUN(bf16_strays_no_further_than_the_cpu_does);
     RUN(caches_stray_no_further_than_the_cpus_do);
     RUN(batch_chunks_and_blocks_change_no_byte);

@@ -25,7 +25,7 @@ BUDGET = {
     "arrange_kernel": (256, 40, 0),
     "gather_kernel": (256, 40, 0),
     "gemv_kernel": (256, 128, 4160),   # two blocks
-    "mma_kernel": (128, 200, 40 << 10),  # two blocks
+    "mma_kernel": (128, 232, 40 << 10),  # two blocks
     "fold_kernel": (128, 128, 0),      # four blocks by registers
     "merge_kernel": (128, 64, 0),
 }

@@ -7,9 +7,13 @@
  *   cu_ldg<V>(p)                 the same of memory that nobody writes during the launch
  *   cu_as<U>(p)                  the same address as another type
  *   cu_shfl, cu_shfl_xor         a float from another lane; all 32 lanes take part
+ *   cu_same(v)                   the lanes, as bits, that have the same v
  *   cu_copy16, _commit, _wait    cp.async
  *   cu_mma_bf16                  mma.m16n8k16, bf16 with f32 sums
  *   CU_LAUNCH(d, name, kernel, grid, block, shared, args...)
+ *   CU_ROWS                      rows that a launch has in the grid's y at most (the device holds
+ *                                65,535 blocks there); few in the emulation, so that tests have
+ * more
  *
  * Memory is touched through these alone; that is what the emulation watches. */
 #ifndef LLMQ_KERNELS_CUDA_CU_CUH
@@ -22,6 +26,7 @@
 #include <cuda_fp16.h>
 
 #define CU_NAME(op) cu_##op
+enum { CU_ROWS = 32768 };
 template <class T> using G = T *;
 template <class T> using S = T *;
 #define CU_SHARED(T, name, count) __shared__ __align__(16) T name[count]
@@ -50,6 +55,7 @@ __device__ __forceinline__ float cu_shfl_xor(float v, int mask)
 {
     return __shfl_xor_sync(0xffffffffu, v, mask);
 }
+__device__ __forceinline__ unsigned cu_same(int v) { return __match_any_sync(0xffffffffu, v); }
 template <class T, class U> __device__ __forceinline__ void cu_copy16(T *dst, U *src, bool pred)
 {
     const unsigned to = (unsigned)__cvta_generic_to_shared(dst);
@@ -80,6 +86,7 @@ __device__ __forceinline__ uint16_t cu_f32_f16(float f)
 #else
 #include "kernels/cuda/emu/emu.h"
 #define CU_NAME(op) emu_##op
+enum { CU_ROWS = 96 };
 static inline float cu_f16_f32(unsigned h) { return lq_f16_to_f32((uint16_t)h); }
 static inline uint16_t cu_f32_f16(float f) { return lq_f32_to_f16(f); }
 #endif

@@ -3,7 +3,14 @@
  *
  *   round    inputs rounded as a checkpoint declares (mm_round_acts); one warp a group
  *   arrange  rows of x into the tile's places: groups padded, g_idx undone, rounded to bf16 where
- *            asked, outlier inputs gathered; one thread a place. Left out where x is so already. */
+ *            asked, outlier inputs gathered; one thread a place. Left out where x is so already.
+ *
+ * The rows of a group (dev_group: experts) go through these at once, each finding its weight by a
+ * search among where the weights' rows begin; so the host need not know how many each has:
+ *
+ *       first   0       3 4           9  9        panels of 4 rows of the i-th weight begin at
+ *       rows    [a a a][b][c c c c c]             first / 4 + i: 0, 1, 3; panel 2 has no rows
+ */
 #include "kernels/cuda/mm.cuh"
 
 namespace
@@ -12,12 +19,13 @@ namespace
 enum { THREADS = 256, WARPS = THREADS / CU_WARP };
 
 __global__ void __launch_bounds__(THREADS)
-    round_kernel(G<float> dst, G<const float> x, int64_t ldx, int64_t M, int K, int group, bool f8,
-                 float fixed)
+    round_kernel(G<float> dst, G<const float> x, int64_t ldx, mm_rows rows, int K, int group,
+                 bool f8, float fixed)
 {
     const int lane = threadIdx.x % CU_WARP, per_row = (K + group - 1) / group;
     const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / CU_WARP, m = i / per_row;
-    if (m >= M) return;
+    if (m >= rows.M) return;
+    if (rows.parts) fixed = mm_part_of(rows, mm_panel_of(rows, m, 1).part).act_scale;
     const int k0 = (int)(i % per_row) * group, k1 = k0 + group < K ? k0 + group : K;
     float max = 0;
     for (int k = k0 + lane; k < k1; k += CU_WARP) {
@@ -39,11 +47,13 @@ struct places {
 
 /* One of f [M, Kp] and b [M, Kp]. */
 __global__ void __launch_bounds__(THREADS)
-    arrange_kernel(G<float> f, G<uint16_t> b, G<const float> x, int64_t ldx, G<const int32_t> perm,
-                   places s, bool bf16)
+    arrange_kernel(G<float> f, G<uint16_t> b, G<const float> x, int64_t ldx, mm_rows rows,
+                   const int32_t *perm_of_all, places s, bool bf16)
 {
     const int64_t p = (int64_t)blockIdx.x * THREADS + threadIdx.x, m = blockIdx.y;
     if (p >= s.Kp) return;
+    const G<const int32_t> perm =
+        rows.parts ? mm_part_of(rows, mm_panel_of(rows, m, 1).part).perm : perm_of_all;
     const int64_t in = p % s.Gp, k = p / s.Gp * s.G + in;
     float v = 0;
     if (in < s.G && k < s.K) v = x[m * ldx + (perm ? (int64_t)perm[k] : k)];
@@ -54,10 +64,16 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 __global__ void __launch_bounds__(THREADS)
-    gather_kernel(G<float> out, G<const float> x, int64_t ldx, G<const int32_t> idx, int n_out,
-                  int ldo)
+    gather_kernel(G<float> out, G<const float> x, int64_t ldx, mm_rows rows,
+                  const int32_t *idx_of_all, int n_out, int ldo)
 {
     const int64_t m = blockIdx.x;
+    G<const int32_t> idx = idx_of_all;
+    if (rows.parts) {
+        const mm_part part = mm_part_of(rows, mm_panel_of(rows, m, 1).part);
+        idx = part.out_idx;
+        n_out = part.n_out;
+    }
     for (int i = threadIdx.x; i < ldo; i += THREADS)
         out[m * ldo + i] = i < n_out ? x[m * ldx + idx[i]] : 0.0f;
 }
@@ -72,19 +88,26 @@ size_t piece(int64_t M, int64_t per_row, size_t each)
     return lq_round_up((size_t)(M * per_row) * each, 256);
 }
 
-/* The rows that one launch of a kernel with rows in the grid's y may have. */
-enum { PANEL = 32768 };
-
-void run_panel(dev *d, const dev_mm_args *a)
+/* a: rows of `all` from row0 on. */
+void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row0)
 {
     const qt_scheme *sc = &a->w->t.scheme;
     const tile_shape *s = &a->w->s;
     const int64_t K = a->w->t.K, ldo = out_places(sc);
     const places pl = { K, s->Kp, s->G, s->Gp };
     const bool bf16 = a->acts != MM_F32 && !sc->act;
-    const bool units = bf16 && a->M > DEV_MM_SMALL && CU_NAME(mm_code_of)(sc) != C_F32;
-    const int32_t *perm =
-        sc->kind == QT_UINT && sc->irregular ? (const int32_t *)a->w->t.plane[QT_GIDX].data : NULL;
+    const dev_group *g = a->group;
+    const int64_t most = g ? g->most : all->M;
+    const bool units = bf16 && most > DEV_MM_SMALL && CU_NAME(mm_code_of)(sc) != C_F32;
+    const bool permuted = sc->kind == QT_UINT && sc->irregular;
+    const int32_t *perm = permuted ? (const int32_t *)a->w->t.plane[QT_GIDX].data : NULL;
+    mm_rows rows = { NULL, NULL, NULL, 1, row0, a->M };
+    if (g) {
+        rows.parts = (const mm_part *)g->parts;
+        rows.first = g->first;
+        rows.busy = g->busy;
+        rows.n = (int)(g->n < all->M ? g->n : all->M);
+    }
     uint8_t *free_at = (uint8_t *)a->scratch;
     const float *x = a->x;
     int64_t ldx = a->ldx;
@@ -94,26 +117,28 @@ void run_panel(dev *d, const dev_mm_args *a)
         free_at += piece(a->M, K, 4);
         CU_LAUNCH(d, "round", round_kernel,
                   dim3((unsigned)lq_ceil_div(a->M * lq_ceil_div(K, group), WARPS)), THREADS, 0, r,
-                  x, ldx, a->M, (int)K, group, sc->act == QT_ACT_F8, sc->act_scale);
+                  x, ldx, rows, (int)K, group, sc->act == QT_ACT_F8, sc->act_scale);
         x = r;
         ldx = K;
     }
-    mm_input in = { x, NULL, NULL, ldx, s->Kp, ldo, a->M };
+    mm_input in = { x, NULL, NULL, ldx, s->Kp, ldo, rows, most };
     if (ldo) {
         float *out = (float *)free_at;
         free_at += piece(a->M, ldo, 4);
-        CU_LAUNCH(d, "gather", gather_kernel, dim3((unsigned)a->M), THREADS, 0, out, x, ldx,
+        CU_LAUNCH(d, "gather", gather_kernel, dim3((unsigned)a->M), THREADS, 0, out, x, ldx, rows,
                   (const int32_t *)a->w->t.plane[QT_OUT_IDX].data, (int)sc->n_out, (int)ldo);
         in.out = out;
     }
     const bool ready =
-        !bf16 && !perm && s->Kp == K && s->G == s->Gp && ldx % 4 == 0 && (uintptr_t)x % 16 == 0;
+        !bf16 && !permuted && s->Kp == K && s->G == s->Gp && ldx % 4 == 0 && (uintptr_t)x % 16 == 0;
     if (!ready) {
         float *f = units ? NULL : (float *)free_at;
         uint16_t *b = units ? (uint16_t *)free_at : NULL;
+        mm_rows perms = rows;
+        if (!permuted) perms.parts = NULL; /* nothing to search for */
         CU_LAUNCH(d, "arrange", arrange_kernel,
                   dim3((unsigned)lq_ceil_div(s->Kp, THREADS), (unsigned)a->M), THREADS, 0, f, b, x,
-                  ldx, perm, pl, bf16);
+                  ldx, perms, perm, pl, bf16);
         in.f = f;
         in.b = b;
         in.ldf = s->Kp;
@@ -190,18 +215,51 @@ mm_view CU_NAME(mm_outliers_of)(const dev_weight *w)
 
 size_t CU_NAME(mm_scratch)(const dev_weight *w, int64_t M)
 {
-    const int64_t rows = M < PANEL ? M : PANEL;
+    const int64_t rows = M < CU_ROWS ? M : CU_ROWS;
     return piece(rows, w->s.Kp, 4) + piece(rows, w->t.scheme.act ? w->t.K : 0, 4) +
            piece(rows, out_places(&w->t.scheme), 4);
 }
 
+size_t CU_NAME(mm_group_bytes)(int64_t n) { return (size_t)n * sizeof(mm_part); }
+
+void CU_NAME(mm_group)(dev *d, void *parts, const dev_weight *w, const float *const *bias,
+                       int64_t n)
+{
+    enum { ONCE = 32 }; /* weights that go up by one copy */
+    mm_part part[ONCE];
+    for (int64_t from = 0; from < n; from += ONCE) {
+        const int64_t here = n - from < ONCE ? n - from : ONCE;
+        memset(part, 0, sizeof part);
+        for (int64_t i = 0; i < here; i++) {
+            const dev_weight *of = &w[from + i];
+            if (of->t.N == 0) continue;
+            const mm_view v = CU_NAME(mm_view_of)(of), out = CU_NAME(mm_outliers_of)(of);
+            const qt_scheme *s = &of->t.scheme;
+            const qt_span *p = of->t.plane;
+            part[i] = { v.codes,
+                        v.scales,
+                        v.zeros,
+                        v.scales2,
+                        out.codes,
+                        v.map,
+                        bias[from + i],
+                        s->irregular ? (const int32_t *)p[QT_GIDX].data : NULL,
+                        (const int32_t *)p[QT_OUT_IDX].data,
+                        (int32_t)s->n_out,
+                        out.steps,
+                        s->act_scale };
+        }
+        d->ops->upload(d, (mm_part *)parts + from, part, (size_t)here * sizeof *part);
+    }
+}
+
 void CU_NAME(matmul)(dev *d, const dev_mm_args *a)
 {
-    for (int64_t m = 0; m < a->M; m += PANEL) {
+    for (int64_t m = 0; m < a->M; m += CU_ROWS) {
         dev_mm_args part = *a;
-        part.M = a->M - m < PANEL ? a->M - m : PANEL;
+        part.M = a->M - m < CU_ROWS ? a->M - m : CU_ROWS;
         part.x += m * a->ldx;
         part.y += m * a->ldy;
-        run_panel(d, &part);
+        run_panel(d, &part, a, m);
     }
 }

@@ -43,6 +43,85 @@ struct mm_view {
     int64_t tile_bytes;
 };
 
+/* What one weight of a group has of its own. codes NULL: it is not of the group. */
+struct mm_part {
+    const uint8_t *codes, *scales, *zeros, *scales2, *out_codes;
+    const float *map, *bias;
+    const int32_t *perm, *out_idx;
+    int32_t n_out, out_steps;
+    float act_scale;
+};
+
+/* Whose the M rows of a launch are; by value. They begin at row0 of those that `first` counts. */
+struct mm_rows {
+    const mm_part *parts; /* NULL: all rows are of one weight */
+    const int32_t *first, *busy;
+    int n; /* weights that have rows, at most */
+    int64_t row0, M;
+};
+
+/* Up to `size` rows from m0 that one block or warp takes: of weight `part`. rows <= 0: none. */
+struct mm_panel {
+    int part;
+    int64_t m0, rows;
+};
+
+__device__ __forceinline__ int64_t mm_begin(const mm_rows &g, int i)
+{
+    const int64_t at = G<const int32_t>(g.first)[i] - g.row0;
+    return at < 0 ? 0 : at < g.M ? at : g.M;
+}
+/* The first panel of the i-th weight that has rows. Counted so, panels lie between weights without
+ * rows of their own, at most one behind each weight; but no sum over those before is needed. */
+__device__ __forceinline__ int64_t mm_panel0(const mm_rows &g, int i, int size)
+{
+    return size == 1 ? mm_begin(g, i) : mm_begin(g, i) / size + i;
+}
+__device__ __forceinline__ mm_panel mm_panel_of(const mm_rows &g, int64_t y, int size)
+{
+    if (!g.parts) return { 0, y * size, g.M - y * size < size ? g.M - y * size : size };
+    int lo = 0, hi = g.n;
+    while (hi - lo > 1) { /* the last whose first panel is y or before */
+        const int mid = (lo + hi) / 2;
+        if (mm_panel0(g, mid, size) <= y)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    mm_panel p = { G<const int32_t>(g.busy)[lo], 0, 0 };
+    p.m0 = mm_begin(g, lo) + (y - mm_panel0(g, lo, size)) * size;
+    p.rows = mm_begin(g, lo + 1) - p.m0;
+    if (p.rows > size) p.rows = size;
+    return p;
+}
+/* In the grid's y. */
+static inline unsigned mm_panels(const mm_rows &g, int size)
+{
+    if (!g.parts) return (unsigned)lq_ceil_div(g.M, size);
+    return (unsigned)(size == 1 ? g.M : g.M / size + g.n);
+}
+__device__ __forceinline__ mm_part mm_part_of(const mm_rows &g, int part)
+{
+    return cu_ld<mm_part>(G<const mm_part>(g.parts) + part);
+}
+/* The planes of a group's weight in place of w's; false: it is not of the group. */
+__device__ __forceinline__ bool mm_member(mm_view *v, mm_view *outliers, const float **bias,
+                                          const mm_rows &g, int part)
+{
+    if (!g.parts) return true;
+    const mm_part p = mm_part_of(g, part);
+    v->codes = p.codes;
+    v->scales = p.scales;
+    v->zeros = p.zeros;
+    v->scales2 = p.scales2;
+    v->map = p.map;
+    outliers->codes = p.out_codes;
+    outliers->steps = outliers->group_steps = p.out_steps;
+    outliers->tile_bytes = (int64_t)p.out_steps * outliers->step_bytes;
+    *bias = p.bias;
+    return p.codes;
+}
+
 __device__ constexpr int mm_words(mm_code code) /* 4-byte words of a chunk of one row */
 {
     return code == C_F32                     ? 8
@@ -193,7 +272,9 @@ struct mm_input {
     const float *f;    /* [M, ldf] in the tile's places, of gemv */
     const uint16_t *b; /* [M, ldb] bf16, of mma */
     const float *out;  /* [M, ldo] outlier inputs */
-    int64_t ldf, ldb, ldo, M;
+    int64_t ldf, ldb, ldo;
+    mm_rows rows;
+    int64_t most; /* rows of one weight */
 };
 void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x);
 void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x);

@@ -1,7 +1,8 @@
 /* kernels/cuda/mm_gemv.cu - a few rows times a weight in any scheme: bound by reading the weight.
  *
  * One block of 8 warps computes one tile of 16 outputs for up to MB rows; the grid is tiles by
- * panels of MB rows. A warp takes two neighbouring steps of 32 inputs, then the two 8 warps on:
+ * panels of MB rows; of a group, a panel finds its weight by where their rows begin. A warp takes
+ * two neighbouring steps of 32 inputs, then the two 8 warps on:
  *
  *            lane  0..3    4..7    8..11   12..15 | 16..19 ...
  *   chunk           0       1       2       3     |   0    ...     16 bytes a lane:
@@ -91,14 +92,16 @@ template <int MB> __device__ float join(float acc[ROWS][MB], S<float> part)
 }
 
 template <mm_code CODE, int MB>
-__global__ void __launch_bounds__(THREADS)
-    gemv_kernel(mm_view v, mm_view outliers, G<const float> x, int64_t ldx, G<const float> x_out,
-                int64_t ldo, int64_t M, gemv_out o)
+__global__ void __launch_bounds__(THREADS, MB == 1 ? 3 : 2)
+    gemv_kernel(mm_view v, mm_view outliers, mm_rows group, G<const float> x, int64_t ldx,
+                G<const float> x_out, int64_t ldo, gemv_out o)
 {
     CU_SHARED(float, part, WARPS *TILE_N *MB);
     CU_SHARED(float, map, 16);
-    const int64_t tile = blockIdx.x, m0 = (int64_t)blockIdx.y * MB;
-    const int rows = (int)(M - m0 < MB ? M - m0 : MB);
+    const mm_panel panel = mm_panel_of(group, blockIdx.y, MB);
+    const int64_t tile = blockIdx.x, m0 = panel.m0;
+    const int rows = (int)panel.rows; /* what returns here does so as a block */
+    if (rows <= 0 || !mm_member(&v, &outliers, &o.bias, group, panel.part)) return;
     if (CODE == C_MAP) mm_load_map(map, v);
     float acc[ROWS][MB] = {};
     sweep<CODE, MB>(acc, v, tile, x + m0 * ldx, ldx, rows, map);
@@ -122,15 +125,15 @@ void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v, c
 {
     const gemv_out o = { a->y, a->bias, a->ldy, v.N, a->add };
     const unsigned tiles = (unsigned)a->w->s.tiles;
-    if (x->M == 1) {
-        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 1>), dim3(tiles), THREADS, 0, v, out, x->f, x->ldf,
-                  x->out, x->ldo, x->M, o);
-    } else if (x->M <= 4) {
-        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 4>), dim3(tiles), THREADS, 0, v, out, x->f, x->ldf,
-                  x->out, x->ldo, x->M, o);
+    if (x->most == 1) {
+        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 1>), dim3(tiles, mm_panels(x->rows, 1)), THREADS, 0,
+                  v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
+    } else if (x->most <= 4) {
+        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 4>), dim3(tiles, mm_panels(x->rows, 4)), THREADS, 0,
+                  v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
     } else {
-        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 8>), dim3(tiles, (unsigned)lq_ceil_div(x->M, 8)),
-                  THREADS, 0, v, out, x->f, x->ldf, x->out, x->ldo, x->M, o);
+        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 8>), dim3(tiles, mm_panels(x->rows, 8)), THREADS, 0,
+                  v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
     }
 }
 

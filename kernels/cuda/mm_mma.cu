@@ -1,8 +1,8 @@
 /* kernels/cuda/mm_mma.cu - many rows times a weight in any scheme but f32, through the matrix
  * units: mma.m16n8k16 with the weight as A (a tile is its 16 rows) and the activations as B.
  *
- * One block of 4 warps computes 4 tiles of 16 outputs for BM = 8 NT rows of x; each warp one tile,
- * all of K:
+ * One block of 4 warps computes 4 tiles of 16 outputs for BM = 8 NT rows of x (of a group: rows of
+ * one of its weights); each warp one tile, all of K:
  *
  *        x (bf16) by rows                 weight, packed
  *      0       64      128 -> K         0    64    128
@@ -153,8 +153,8 @@ struct mma_out {
 };
 
 template <mm_code CODE, int NT>
-__global__ void __launch_bounds__(THREADS)
-    mma_kernel(mm_view v, mm_view outliers, G<const uint16_t> x, int64_t ldb, int64_t M, mma_out o)
+__global__ void __launch_bounds__(THREADS) mma_kernel(mm_view v, mm_view outliers, mm_rows group,
+                                                      G<const uint16_t> x, int64_t ldb, mma_out o)
 {
     typedef stage_of<CODE> st;
     enum { BM = 8 * NT };
@@ -164,8 +164,10 @@ __global__ void __launch_bounds__(THREADS)
     const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
               c = lane % 4;
     const int64_t tile0 = (int64_t)blockIdx.x * WARPS, tile = tile0 + warp;
-    const int64_t m0 = (int64_t)blockIdx.y * BM, rows = M - m0 < BM ? M - m0 : BM;
+    const mm_panel panel = mm_panel_of(group, blockIdx.y, BM);
+    const int64_t m0 = panel.m0, rows = panel.rows;
     const int n = (v.steps + STEPS - 1) / STEPS;
+    if (rows <= 0 || !mm_member(&v, &outliers, &o.bias, group, panel.part)) return;
     if (CODE == C_MAP) mm_load_map(map, v);
     for (int i = 0; i < st::depth - 1; i++) {
         if (i < n)
@@ -202,8 +204,9 @@ __global__ void __launch_bounds__(THREADS)
     for (int nt = 0; nt < NT; nt++)
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            const int64_t m = m0 + 8 * nt + 2 * c + k % 2, out = tile * TILE_N + g + 8 * (k / 2);
-            if (m >= M || out >= o.N) continue;
+            const int row = 8 * nt + 2 * c + k % 2;
+            const int64_t m = m0 + row, out = tile * TILE_N + g + 8 * (k / 2);
+            if (row >= rows || out >= o.N) continue;
             float y = acc[nt][k];
             if (CODE == C_U8 && outliers.steps)
                 y += outlier_sum(outliers, tile, g + 8 * (k / 2),
@@ -218,17 +221,19 @@ template <mm_code CODE>
 void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
 {
     /* Integer codes less an integer zero point fit bf16, as E2M1 and E4M3 do. */
-    const bool fits = CODE != C_F16 && !v.map && v.zero != QT_ZERO_F16 && v.zero != QT_ZERO_BIAS;
+    const bool fits = CODE != C_F16 && a->w->t.scheme.kind != QT_LUT4 && v.zero != QT_ZERO_F16 &&
+                      v.zero != QT_ZERO_BIAS;
     const mm_view out = CU_NAME(mm_outliers_of)(a->w);
     const mma_out o = { a->y, a->bias,       x->out,       a->ldy, x->ldo,
                         v.N,  a->w->s.tiles, fits ? 1 : 2, a->add };
     const unsigned tiles = (unsigned)lq_ceil_div(a->w->s.tiles, WARPS);
-    if (x->M <= 16) {
-        CU_LAUNCH(d, "mma", (mma_kernel<CODE, 2>), dim3(tiles), THREADS, 0, v, out, x->b, x->ldb,
-                  x->M, o);
+    /* of a group, by the rows of a weight on the average: either adds in the same order */
+    if (x->rows.M <= 16 * (x->rows.parts ? (int64_t)x->rows.n : 1)) {
+        CU_LAUNCH(d, "mma", (mma_kernel<CODE, 2>), dim3(tiles, mm_panels(x->rows, 16)), THREADS, 0,
+                  v, out, x->rows, x->b, x->ldb, o);
     } else {
-        CU_LAUNCH(d, "mma", (mma_kernel<CODE, 8>), dim3(tiles, (unsigned)lq_ceil_div(x->M, 64)),
-                  THREADS, 0, v, out, x->b, x->ldb, x->M, o);
+        CU_LAUNCH(d, "mma", (mma_kernel<CODE, 8>), dim3(tiles, mm_panels(x->rows, 64)), THREADS, 0,
+                  v, out, x->rows, x->b, x->ldb, o);
     }
 }
 

@@ -2,16 +2,22 @@
  * sum of what they give (runtime/forward_moe.c has the picture).
  *
  *   route         one warp a row; scores and what is chosen by stay in device memory
- *   place         one block of 256 threads; thread e counts and places the rows of experts e, e +
- * 256,
- *                 ..., each in the order of the rows
- *   join_experts  one thread an element, 256 a block */
+ *   place         one block of 8 warps, a counting sort: each warp takes an eighth of the choices,
+ *                 32 at a time, whose lanes tell each other which have the same expert
+ *
+ *                        choices   0 .. n/8   ..   ..    n
+ *                        expert 0  [ w 0 ][ w 1 ] .. [ w 7 ]    counts; then where the warp's
+ *                               1  [     ][     ]    [     ]    next row of the expert goes
+ *
+ *   join_experts  one thread an element, 256 a block
+ *
+ * Shared memory: place 8 x E ints; 32768 B of DEV_EXPERTS. */
 #include "kernels/cuda/ops.cuh"
 
 namespace
 {
 
-enum { THREADS = 256 };
+enum { THREADS = 256, WARPS = THREADS / CU_WARP };
 
 struct route_shape {
     int E, k, groups, groups_used;
@@ -141,30 +147,89 @@ __global__ void __launch_bounds__(CU_WARP)
     if (shared) shared[t] = logistic(shared[t]);
 }
 
-__global__ void __launch_bounds__(THREADS)
-    place_kernel(G<int32_t> first, G<int32_t> place, G<int32_t> sent, G<const int32_t> chosen,
-                 int n, int E, int k)
+/* Lanes below this one among `lanes`. */
+__device__ __forceinline__ int before(unsigned lanes)
 {
-    for (int e = threadIdx.x; e < E; e += THREADS) {
-        int count = 0;
-        for (int i = 0; i < n; i++)
-            count += chosen[i] == e;
-        first[e + 1] = count;
+    return __popc(lanes & ((1u << threadIdx.x % CU_WARP) - 1u));
+}
+
+/* The sum of v in the lanes below, and in all. */
+__device__ __forceinline__ int sum_before(int v, int *all)
+{
+    const int lane = threadIdx.x % CU_WARP;
+    float sum = (float)v; /* exact: there are less than 2^24 places */
+    for (int d = 1; d < CU_WARP; d *= 2) {
+        const float other = cu_shfl(sum, lane - d);
+        if (lane >= d) sum += other;
+    }
+    *all = (int)cu_shfl(sum, CU_WARP - 1);
+    return (int)sum - v;
+}
+
+/* Each warp's choices of each expert are counted; then, by one warp, where they go: what the counts
+ * become. */
+__device__ void find_places(G<int32_t> first, G<int32_t> busy, S<int> count, int n, int E)
+{
+    const int lane = threadIdx.x, per = (E + CU_WARP - 1) / CU_WARP;
+    const int e0 = lane * per < E ? lane * per : E, e1 = e0 + per < E ? e0 + per : E;
+    int rows = 0, some = 0, all;
+    for (int e = e0; e < e1; e++) {
+        int of = 0;
+        for (int w = 0; w < WARPS; w++)
+            of += count[w * E + e];
+        rows += of;
+        some += of > 0;
+    }
+    int at = sum_before(rows, &all), i = sum_before(some, &all);
+    for (int e = e0; e < e1; e++) {
+        const int begin = at;
+        for (int w = 0; w < WARPS; w++) {
+            const int of = count[w * E + e];
+            count[w * E + e] = at;
+            at += of;
+        }
+        if (at == begin) continue;
+        first[i] = begin;
+        busy[i++] = e;
+    }
+    for (int e = all + lane; e < E; e += CU_WARP) {
+        first[e] = n;
+        busy[e] = -1;
+    }
+    if (lane == 0) first[E] = n;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    place_kernel(G<int32_t> first, G<int32_t> busy, G<int32_t> place, G<int32_t> sent,
+                 G<const int32_t> chosen, int n, int E, int k)
+{
+    CU_DYNAMIC(int, count);
+    const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP;
+    const int share = (n + THREADS - 1) / THREADS * CU_WARP, i0 = warp * share;
+    const int i1 = i0 + share < n ? i0 + share : n;
+    for (int i = threadIdx.x; i < WARPS * E; i += THREADS)
+        count[i] = 0;
+    __syncthreads();
+    for (int i = i0; i < i1; i += CU_WARP) {
+        const int e = i + lane < i1 ? (int)chosen[i + lane] : -1;
+        const unsigned same = cu_same(e);
+        if (e >= 0 && before(same) == 0) count[warp * E + e] += __popc(same);
+        __syncwarp(); /* the next round's adds come from other lanes */
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        first[0] = 0;
-        for (int e = 0; e < E; e++)
-            first[e + 1] += first[e];
-    }
+    if (warp == 0) find_places(first, busy, count, n, E);
     __syncthreads();
-    for (int e = threadIdx.x; e < E; e += THREADS) {
-        int at = first[e];
-        for (int i = 0; i < n; i++)
-            if (chosen[i] == e) {
-                place[i] = at;
-                sent[at++] = i / k;
-            }
+    for (int i = i0; i < i1; i += CU_WARP) {
+        const int e = i + lane < i1 ? (int)chosen[i + lane] : -1;
+        const unsigned same = cu_same(e);
+        if (e >= 0) {
+            const int at = count[warp * E + e] + before(same);
+            place[i + lane] = at;
+            sent[at] = (i + lane) / k;
+        }
+        __syncwarp(); /* all have read it */
+        if (e >= 0 && before(same) == 0) count[warp * E + e] += __popc(same);
+        __syncwarp();
     }
 }
 
@@ -193,16 +258,15 @@ void CU_NAME(route)(dev *d, const dev_route_args *a)
 
 void CU_NAME(place)(dev *d, const dev_place_args *a)
 {
-    CU_LAUNCH(d, "place", place_kernel, dim3(1), THREADS, 0, a->first, a->place, a->sent, a->chosen,
-              (int)(a->T * a->k), (int)a->E, (int)a->k);
+    CU_LAUNCH(d, "place", place_kernel, dim3(1), THREADS, WARPS * (size_t)a->E * sizeof(int),
+              a->first, a->busy, a->place, a->sent, a->chosen, (int)(a->T * a->k), (int)a->E,
+              (int)a->k);
 }
 
-/* Rows are the grid's second dimension, which holds 65,535. */
 void CU_NAME(join_experts)(dev *d, const dev_join_args *a)
 {
-    enum { ROWS = 65535 };
-    for (int64_t t = 0; t < a->T; t += ROWS) {
-        const unsigned n = (unsigned)(a->T - t < ROWS ? a->T - t : ROWS);
+    for (int64_t t = 0; t < a->T; t += CU_ROWS) {
+        const unsigned n = (unsigned)(a->T - t < CU_ROWS ? a->T - t : CU_ROWS);
         CU_LAUNCH(d, "join_experts", join_kernel, dim3((unsigned)lq_ceil_div(a->H, THREADS), n),
                   THREADS, 0, a->out + t * a->H, a->y, a->share + t * a->k, a->place + t * a->k,
                   a->H, (int)a->k);

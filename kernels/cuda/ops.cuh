@@ -13,6 +13,9 @@ void CU_NAME(route)(dev *d, const dev_route_args *a);
 void CU_NAME(place)(dev *d, const dev_place_args *a);
 void CU_NAME(join_experts)(dev *d, const dev_join_args *a);
 size_t CU_NAME(mm_scratch)(const dev_weight *w, int64_t M);
+size_t CU_NAME(mm_group_bytes)(int64_t n);
+void CU_NAME(mm_group)(dev *d, void *parts, const dev_weight *w, const float *const *bias,
+                       int64_t n);
 void CU_NAME(matmul)(dev *d, const dev_mm_args *a);
 size_t CU_NAME(attn_scratch)(const dev_attn_args *a);
 void CU_NAME(attn)(dev *d, const dev_attn_args *a);

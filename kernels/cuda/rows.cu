@@ -297,15 +297,13 @@ void CU_NAME(rope)(dev *d, const dev_rope_args *a)
               a->v, a->cos, a->sin, a->block, a->slot, a->cache_k, a->cache_v, s);
 }
 
-/* Rows are the grid's second dimension, which holds 65,535. */
 void CU_NAME(act)(dev *d, const dev_act_args *a)
 {
-    enum { ROWS = 65535 };
     if (a->mixed && a->T)
         CU_LAUNCH(d, "act", act_mixed_kernel, dim3((unsigned)a->T), THREADS, 0, a->dst, a->gate,
                   a->scale, a->n, a->ldd, a->ld, a->f, a->limit);
-    for (int64_t t = 0; t < a->T && !a->mixed; t += ROWS) {
-        const unsigned n = (unsigned)(a->T - t < ROWS ? a->T - t : ROWS);
+    for (int64_t t = 0; t < a->T && !a->mixed; t += CU_ROWS) {
+        const unsigned n = (unsigned)(a->T - t < CU_ROWS ? a->T - t : CU_ROWS);
         CU_LAUNCH(d, "act", act_kernel, dim3((unsigned)lq_ceil_div(a->n, THREADS), n), THREADS, 0,
                   a->dst + t * a->ldd, a->gate + t * a->ld, a->up ? a->up + t * a->ld : NULL,
                   a->scale ? a->scale + t : NULL, a->n, a->ldd, a->ld, a->f, a->limit);

@@ -235,6 +235,16 @@ static inline float cu_shfl_xor(float v, int mask, EMU_HERE)
 {
     return cu_shfl(v, emu::lane() ^ mask, file, line);
 }
+static inline unsigned cu_same(int v, EMU_HERE)
+{
+    unsigned lanes = 0;
+    emu::warp_meet(file, line, "cu_same", &v, sizeof v);
+    for (int l = 0; l < 32; l++)
+        lanes |= (unsigned)(memcmp(&v, emu::peer(l), sizeof v) == 0) << l;
+    return lanes;
+}
+static inline int __popc(unsigned v) { return __builtin_popcount(v); }
+static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 /* 16 bytes from device to shared memory; zeros where !pred, and src is not read. */
 template <class T, class U> void cu_copy16(S<T> dst, G<U> src, bool pred)
 {

@@ -1,0 +1,247 @@
+/* tests/test_dev_mm.c - matrix products of a device table against the CPU's: every scheme, at small
+ * and odd shapes; and those of experts. */
+#include "tests/devrig.h"
+
+static const char *const schemes[] = { FILL_SCHEMES };
+
+static dev_weight put_weight(rig *r, const qt_tensor *t)
+{
+    dev_weight w = { *t, tiles_shape(&t->scheme, t->N, t->K) };
+    for (int p = 0; p < QT_N_PLANES; p++)
+        if (t->plane[p].bytes) w.t.plane[p].data = put(r, t->plane[p].data, t->plane[p].bytes);
+    return w;
+}
+
+/* sum |x w| for each output, x as the product takes it. */
+static double size_of(const float *x, const float *w, int64_t K)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < K; k++)
+        sum += fabs((double)x[k] * (double)w[k]);
+    return sum;
+}
+
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+} shapes[] = {
+    { "one of each", 1, 1, 32 },         { "one row, a tail of steps", 1, 40, 608 },
+    { "an odd width", 3, 17, 31 },       { "padded groups", 4, 16, 172 },
+    { "eight rows", 8, 33, 384 },        { "nine rows", 9, 80, 128 },
+    { "a step and a half", 17, 65, 96 }, { "a panel and one", 65, 20, 256 },
+};
+
+/* The largest share of the bound that got takes: each side is within 3 K u of the sum of sizes
+ * (mm.h), and of the last additions; two bf16 of a weight, which the units may take, leave 2^-16 of
+ * it, with float zeros of what is subtracted as well, at most 2^bits scales. */
+static double of_bound(const float *got, const float *want, const float *x, int64_t ldx,
+                       const float *dense, int64_t M, int64_t N, int64_t K, bool units)
+{
+    double worst = 0;
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t n = 0; n < N; n++) {
+            double size = size_of(x + m * ldx, dense + n * K, K), two = units ? 0x1p-16 : 0;
+            double bound = size * (6 * (double)K * 0x1p-24 + two) +
+                           0x1p-22 * (2 + fabs((double)want[m * N + n]));
+            double diff = fabs((double)got[m * N + n] - (double)want[m * N + n]);
+            if (!(diff <= worst * bound)) worst = diff / bound;
+        }
+    return worst;
+}
+
+/* The twin: plain C, f32, on activations that are bf16 already where the device rounds them. */
+static void on_cpu(float *y, const mm_weight *w, const float *x, int64_t ldx, const float *bias,
+                   int64_t M, mm_acts acts, bool add)
+{
+    lq_err err = { "" };
+    lq_arena scratch;
+    CHECK(!k_init("ref", &err), "%s", err.msg);
+    lq_arena_init(&scratch, mm_scratch_bytes(M, w->t.K, 1, 1), NULL);
+    mm_out o = { .w = w, .y = y, .ldy = w->t.N, .bias = bias, .add = add };
+    mm_run(&o, 1, x, ldx, M, acts, &scratch, NULL);
+    lq_arena_free(&scratch);
+}
+
+static void one_product(const char *name, size_t shape, mm_acts acts)
+{
+    const int64_t M = shapes[shape].M, N = shapes[shape].N, K = shapes[shape].K, ldx = K + 3;
+    qt_scheme s = fill_scheme(name);
+    if (fill_misfit(&s, K)) return;
+    if (s.kind == QT_I8_OUTLIER) s.n_out = K / 9 + 1;
+    rig r;
+    rig_open(&r);
+    lq_err err = { "" };
+    qt_tensor t = fill_tensor(s, N, K, &r.a, shape + 3);
+    mm_weight w;
+    CHECK(!mm_pack(&w, &t, &r.a, NULL, &err), "%s", err.msg);
+    float *x = floats(&r, M * ldx, 1), *bias = floats(&r, N, 2), *want = floats(&r, M * N, 3),
+          *got = floats(&r, M * N, 4), *dense = lq_push(&r.a, (size_t)(N * K) * 4);
+    dev_weight dw = put_weight(&r, &w.t);
+    dev_mm_args a = { .y = put(&r, want, (size_t)(M * N) * 4),
+                      .w = &dw,
+                      .x = put(&r, x, (size_t)(M * ldx) * 4),
+                      .bias = put(&r, bias, (size_t)N * 4),
+                      .scratch = put(&r, NULL, ops->mm_scratch(&dw, M)),
+                      .ldy = N,
+                      .ldx = ldx,
+                      .M = M,
+                      .acts = acts,
+                      .add = true };
+    ops->matmul(&r.d, &a);
+    on_cpu(want, &w, x, ldx, bias, M, acts, true);
+    qt_dequant(dense, &t, 0, N);
+    double worst = 0;
+    if (get(&r, got, a.y, (size_t)(M * N) * 4, name))
+        worst = of_bound(got, want, x, ldx, dense, M, N, K, acts == MM_BF16 && M > DEV_MM_SMALL);
+    CHECK(worst <= 1, "%s, %s, %s: %g of the bound", name, shapes[shape].why,
+          acts == MM_F32 ? "f32" : "bf16", worst);
+    rig_close(&r);
+}
+
+TEST(products_agree_with_the_cpu_in_f32)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(shapes); j++)
+            if (shapes[j].M < 17) one_product(schemes[i], j, MM_F32);
+}
+
+TEST(products_agree_with_the_cpu_on_bf16_activations)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(shapes); j++)
+            if (j != 1) one_product(schemes[i], j, MM_BF16);
+}
+
+/* ---- products of experts ---- */
+typedef struct {
+    const char *why;
+    int64_t T, k, E, N, K;
+    mm_acts acts;
+    bool all, absent; /* for all schemes; the last expert is of no group */
+} group_case;
+static const group_case groups[] = {
+    { "one row", 1, 2, 5, 40, 96, MM_F32, false, false },
+    { "three rows", 3, 2, 4, 17, 128, MM_F32, true, false },
+    { "five rows of bf16, experts without any", 5, 1, 40, 16, 64, MM_BF16, false, false },
+    { "nine rows in f32, an expert left out", 9, 3, 4, 33, 64, MM_F32, false, true },
+    { "through the units", 12, 2, 4, 20, 128, MM_BF16, true, false },
+    { "through the units, more than a panel and than a launch (CU_ROWS)", 70, 2, 3, 80, 64, MM_BF16,
+      false, true },
+};
+static const char *const few_schemes[] = { "u4-g32", "bf16", "i8-outlier" };
+
+/* k of E for each row, rising; each row's own. */
+static void choose(int32_t *chosen, const group_case *c)
+{
+    uint64_t seed = (uint64_t)c->T;
+    for (int64_t t = 0; t < c->T; t++)
+        for (int64_t e = 0, left = c->k; e < c->E && left; e++)
+            if ((int64_t)fill_u32(&seed) % (c->E - e) < left)
+                chosen[t * c->k + c->k - left--] = (int32_t)e;
+}
+
+static void one_group(const char *name, const group_case *c)
+{
+    enum { MOST = 40 };
+    const int64_t M = c->T * c->k, N = c->N, K = c->K, ldx = K + 3;
+    const qt_scheme s = fill_scheme(name);
+    if (fill_misfit(&s, K)) return;
+    rig r;
+    rig_open(&r);
+    lq_err err = { "" };
+    qt_tensor t[MOST];
+    mm_weight w[MOST];
+    dev_weight dw[MOST], in[MOST], like;
+    float *bias[MOST];
+    const float *bias_on[MOST];
+    for (int64_t e = 0; e < c->E; e++) {
+        qt_scheme own = s;
+        if (s.kind == QT_I8_OUTLIER) own.n_out = K / 9 + 1 - e % (K / 9);
+        if (s.act && e % 2) own.act_scale = 0.01f * (float)(e + 1);
+        t[e] = fill_tensor(own, N, K, &r.a, (uint64_t)e + 1);
+        CHECK(!mm_pack(&w[e], &t[e], &r.a, NULL, &err), "%s", err.msg);
+        in[e] = dw[e] = put_weight(&r, &w[e].t);
+        bias[e] = floats(&r, N, (uint64_t)e + 50);
+        bias_on[e] = put(&r, bias[e], (size_t)N * 4);
+        CHECK(dev_same_group(&dw[e].t.scheme, &dw[0].t.scheme), "%s: not of one group", name);
+    }
+    like = dw[0]; /* with the most outliers */
+    memset(like.t.plane, 0, sizeof like.t.plane);
+    if (c->absent) in[c->E - 1] = (dev_weight){ 0 };
+    int32_t *chosen = lq_push(&r.a, (size_t)M * 4), *first = lq_push(&r.a, (size_t)(c->E + 1) * 4),
+            *busy = lq_push(&r.a, (size_t)c->E * 4);
+    choose(chosen, c);
+    dev_place_args p = { .first = put(&r, NULL, (size_t)(c->E + 1) * 4),
+                         .busy = put(&r, NULL, (size_t)c->E * 4),
+                         .place = put(&r, NULL, (size_t)M * 4),
+                         .sent = put(&r, NULL, (size_t)M * 4),
+                         .chosen = put(&r, chosen, (size_t)M * 4),
+                         .T = c->T,
+                         .E = c->E,
+                         .k = c->k };
+    ops->place(&r.d, &p);
+    float *x = floats(&r, M * ldx, 1), *want = floats(&r, M * N, 3), *got = floats(&r, M * N, 4),
+          *alone = floats(&r, M * N, 5), *dense = lq_push(&r.a, (size_t)(N * K) * 4);
+    void *parts = put(&r, NULL, ops->mm_group_bytes(c->E));
+    ops->mm_group(&r.d, parts, in, bias_on, c->E);
+    const dev_group g = { parts, p.first, p.busy, c->E, c->T };
+    dev_mm_args a = { .y = put(&r, want, (size_t)(M * N) * 4),
+                      .w = &like,
+                      .group = &g,
+                      .x = put(&r, x, (size_t)(M * ldx) * 4),
+                      .scratch = put(&r, NULL, ops->mm_scratch(&like, M)),
+                      .ldy = N,
+                      .ldx = ldx,
+                      .M = M,
+                      .acts = c->acts };
+    ops->matmul(&r.d, &a);
+    float *alone_on = put(&r, want, (size_t)(M * N) * 4);
+    const bool ok = get(&r, got, a.y, (size_t)(M * N) * 4, name) &&
+                    get(&r, first, p.first, (size_t)(c->E + 1) * 4, name) &&
+                    get(&r, busy, p.busy, (size_t)c->E * 4, name);
+    for (int64_t i = 0; ok && i < c->E && busy[i] >= 0; i++) {
+        const int64_t e = busy[i], from = first[i], n = first[i + 1] - from, b = from * N;
+        const bool units = c->acts == MM_BF16 && c->T > DEV_MM_SMALL;
+        if (c->absent && e == c->E - 1) {
+            CHECK(memcmp(got + b, want + b, (size_t)(n * N) * 4) == 0, "%s, %s: written", name,
+                  c->why);
+            continue;
+        }
+        on_cpu(want + b, &w[e], x + from * ldx, ldx, bias[e], n, c->acts, false);
+        qt_dequant(dense, &t[e], 0, N);
+        const double worst =
+            of_bound(got + b, want + b, x + from * ldx, ldx, dense, n, N, K, units);
+        CHECK(worst <= 1, "%s, %s, expert %lld: %g of the bound", name, c->why, (long long)e,
+              worst);
+        if (units && n <= DEV_MM_SMALL) continue; /* alone they are added in another order */
+        a.y = alone_on + b;
+        a.w = &dw[e];
+        a.group = NULL;
+        a.x += from * ldx;
+        a.bias = bias_on[e];
+        a.M = n;
+        ops->matmul(&r.d, &a);
+        a.x -= from * ldx;
+        if (get(&r, alone + b, a.y, (size_t)(n * N) * 4, name))
+            CHECK(memcmp(alone + b, got + b, (size_t)(n * N) * 4) == 0,
+                  "%s, %s, expert %lld: not the bits that it gives alone", name, c->why,
+                  (long long)e);
+    }
+    rig_close(&r);
+}
+
+TEST(experts_products_in_one_launch_are_each_ones_own)
+{
+    for (size_t i = 0; i < LQ_COUNT(groups); i++)
+        for (size_t j = 0; j < (groups[i].all ? LQ_COUNT(schemes) : LQ_COUNT(few_schemes)); j++)
+            one_group(groups[i].all ? schemes[j] : few_schemes[j], &groups[i]);
+}
+
+int main(int argc, char **argv)
+{
+    if (!rig_table()) return 0;
+    RUN(products_agree_with_the_cpu_in_f32);
+    RUN(products_agree_with_the_cpu_on_bf16_activations);
+    RUN(experts_products_in_one_launch_are_each_ones_own);
+    return check_end();
+}
