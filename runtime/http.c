@@ -55,6 +55,10 @@ static void decode_path(char out[HTTP_PATH_MAX], const char *uri)
 {
     size_t n = 0;
     out[0] = 0;
+    if (strncasecmp(uri, "http://", 7) == 0 || strncasecmp(uri, "https://", 8) == 0) {
+        uri = strchr(uri, ':') + 3; /* the absolute form: as a proxy is asked */
+        uri += strcspn(uri, "/");
+    }
     if (uri[0] != '/') return;
     for (const char *p = uri; *p && *p != '?' && *p != '#'; p++) {
         int c = (uint8_t)*p;
@@ -327,6 +331,7 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mhd)
     http_req *r = c ? http_req_new(s, c) : NULL;
     if (!r) return NULL;
     decode_path(r->path, uri);
+    http_early_uri(s, c, uri);
     r->mhd = mhd;
     set_state(r, CONN_HEAD);
     pthread_mutex_lock(&s->mu);
@@ -348,7 +353,9 @@ static enum MHD_Result on_head(http_req *r, struct MHD_Connection *mhd, const ch
     set_state(r, CONN_BODY);
     if (r->answer == ANS_NONE) return MHD_YES;
     r->discard = true;
-    return n >= 0 && n <= DROP_BODY_MAX ? MHD_YES : http_req_advance(r, mhd);
+    /* who waits for "100 Continue" before it sends a body is not asked for one */
+    bool waits = n > 0 && header(mhd, "Expect");
+    return n >= 0 && n <= DROP_BODY_MAX && !waits ? MHD_YES : http_req_advance(r, mhd);
 }
 
 /* False: the connection is to be cut. What is refused is read to its end, so that the client sees

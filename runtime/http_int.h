@@ -120,6 +120,7 @@ bool http_host_served(const http_server *s, const char *host);
 
 /* http_early.c: what libmicrohttpd refuses by itself is answered in our words where that can be. */
 void http_early_message(void *server, const char *format, va_list ap); /* its logger */
+void http_early_uri(http_server *s, conn *c, const char *uri); /* when it knows a request's line */
 
 void http_tls_give(http_server *s, struct MHD_Connection *mhd); /* to a connection that begins */
 void http_tls_free(http_server *s);

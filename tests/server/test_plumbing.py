@@ -132,6 +132,8 @@ def test_a_connection_is_used_again(server):  # T-73
 
 @case("C11")
 def test_http_1_0_and_hosts(server):
+    out = raw(server, b"GET http://localhost:1/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert out.startswith(b"HTTP/1.1 200 ")  # the absolute form
     out = raw(server, b"GET /health HTTP/1.0\r\n\r\n")
     assert b" 200 OK" in out.split(b"\r\n")[0] and b"chunked" not in out.lower()
     out = raw(server, b"GET /health HTTP/1.1\r\n\r\n")
@@ -172,6 +174,11 @@ def test_expect_continue(server):
         assert s.recv(100).startswith(b"HTTP/1.1 100 ")
         s.sendall(body)
         assert b" 200 OK" in s.recv(10000)
+    # what is refused by its head is refused at once: no body is asked for
+    for head, status in ((b"POST /nope HTTP/1.1\r\nContent-Type: application/json", b"404"),
+                         (b"POST /v1/completions HTTP/1.1", b"415")):
+        out = raw(server, head + b"\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+        assert out.split(b" ")[1] == status and out.count(b"HTTP/1.1 ") == 1
 
 
 @case("C13")
