@@ -13,12 +13,16 @@
 #include "formats/source.h"
 #include "kernels/pool.h"
 
+enum { CONV_MAX_NOTES = 8 };
 typedef struct {
     bool bit_exact;      /* every weight has the value that it has in the source */
-    int64_t tensors;     /* written */
+    int64_t weights;     /* tensors of the source, as `inspect` lists them */
+    int64_t tensors;     /* written: a quantized weight is several in some layouts */
     int64_t requantized; /* weights whose values were chosen anew */
+    int64_t floats;      /* weights that have codes in the source and none in the result */
     size_t bytes;        /* of all files */
-    char note[256];      /* something to say aloud, or "" */
+    char note[CONV_MAX_NOTES][256]; /* things to say aloud */
+    int n_notes;
 } conv_report;
 
 typedef struct {

@@ -1,6 +1,8 @@
 /* convert/folder.c */
 #include "convert/folder.h"
 
+#include "formats/path.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -185,13 +187,40 @@ static lq_status not_mounted(const char *dir, lq_err *err)
                    "%s: is a mount point, which stays: expected the name of a folder in it", dir);
 }
 
-lq_status folder_create(conv_folder *f, const char *target, unsigned flags, lq_err *err)
+static lq_status may_create(conv_folder *f, const char *target, unsigned flags, lq_err *err)
 {
     f->lock = -1;
     f->flags = flags;
     lq_status s = set_names(f, target, err);
     if (!s) s = may_replace(f->target, flags, err);
-    if (!s) s = not_mounted(f->target, err);
+    return s ? s : not_mounted(f->target, err);
+}
+
+/* The nearest folder above that is there must be one. */
+static lq_status check_parents(const char *path, lq_err *err)
+{
+    char above[4096];
+    snprintf(above, sizeof above, "%s", path);
+    for (char *slash; (slash = strrchr(above, '/')) && slash > above;) {
+        *slash = 0;
+        if (lq_is_dir(above)) break;
+        if (lq_exists(above))
+            return lq_fail(err, LQ_EUSAGE, "%s: expected a folder %s, found a file", path, above);
+    }
+    return LQ_OK;
+}
+
+lq_status folder_check(const char *target, unsigned flags, lq_err *err)
+{
+    conv_folder f;
+    const lq_status s = may_create(&f, target, flags, err);
+    return s ? s : check_parents(f.target, err);
+}
+
+lq_status folder_create(conv_folder *f, const char *target, unsigned flags, lq_err *err)
+{
+    lq_status s = may_create(f, target, flags, err);
+    if (!s) s = lq_make_parents(f->target, err);
     if (s) return s;
     const bool made = mkdir(f->dir, 0777) == 0;
     if (!made && errno != EEXIST) return io(f->dir, err);

@@ -20,8 +20,11 @@ typedef struct {
     unsigned flags;
 } conv_folder;
 
-/* Errors: LQ_EUSAGE - target holds what is no model, or DIR.tmp is somebody's; LQ_EBUSY - another
- * process fills it; LQ_EIO. After an error there is nothing to drop. */
+/* Would folder_create take this target? As far as can be told without writing: its LQ_EUSAGE. */
+lq_status folder_check(const char *target, unsigned flags, lq_err *err);
+/* Folders above it that are missing are made. Errors: LQ_EUSAGE - target holds what is no model, or
+ * DIR.tmp is somebody's; LQ_EBUSY - another process fills it; LQ_EIO. After an error there is
+ * nothing to drop. */
 lq_status folder_create(conv_folder *f, const char *target, unsigned flags, lq_err *err);
 /* The folder takes its name; an old one changes places with it and goes. Then, or on an error, f is
  * done with. */

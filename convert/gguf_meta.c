@@ -1,9 +1,13 @@
 /* convert/gguf_meta.c */
 #include "convert/gguf_meta.h"
+#include "convert/report.h"
+#include "formats/front_matter.h"
+#include "formats/gen.h"
 #include "formats/gguf_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 /* ---- pairs ---- */
 void gguf_put_le(js_buf *b, uint64_t v, int bytes)
@@ -302,4 +306,71 @@ lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_e
         (*out)[i] = (float)f;
     }
     return LQ_OK;
+}
+
+/* ---- what its makers say of it ---- */
+static void put_sampling(gguf_pairs *p, const cJSON *gen)
+{
+    for (const gguf_sampling_key *k = gguf_sampling; k->hf; k++) {
+        char key[64];
+        double v = NAN;
+        js_f64(gen, k->hf, false, -1e300, 1e300, &v, NULL);
+        snprintf(key, sizeof key, GGUF_SAMPLING "%s", k->gguf);
+        if (isnan(v)) continue;
+        if (!k->whole) {
+            gguf_pair_float(p, key, v);
+            continue;
+        }
+        gguf_pair_key(p, key, GGUF_I32);
+        gguf_put_le(&p->b, (uint64_t)(int64_t)v, 4);
+    }
+}
+
+/* Is it said by GGUF's own keys, or made by llmq? Cards and licences have no place. */
+static bool has_place(const char *blob)
+{
+    static const char *const none[] = { "README", "LICEN", "NOTICE" };
+    for (size_t i = 0; i < LQ_COUNT(none); i++)
+        if (strncasecmp(blob, none[i], strlen(none[i])) == 0) return false;
+    return true;
+}
+
+static void note_lost(const src_source *src, const gen_defaults *g, conv_report *r)
+{
+    char names[200] = "";
+    for (size_t i = 0; i < src_n_blobs(src); i++) {
+        const size_t at = strlen(names);
+        const char *name = src_blob_at(src, i)->name;
+        if (!has_place(name))
+            snprintf(names + at, sizeof names - at, "%s%.60s", at ? ", " : "", name);
+    }
+    if (g->has_max_new_tokens) {
+        const size_t at = strlen(names);
+        snprintf(names + at, sizeof names - at, "%smax_new_tokens of generation_config.json",
+                 at ? ", " : "");
+    }
+    if (names[0]) conv_note(r, "GGUF has no place for: %s", names);
+}
+
+lq_status gguf_put_about(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err)
+{
+    const src_blob *card = src_find_blob(src, "README.md");
+    const src_blob *b = src_find_blob(src, "generation_config.json");
+    char *license = card ? fm_word((const char *)card->data, card->bytes, "license") : NULL;
+    const char *name = license ? license : src_license(src);
+    gen_defaults g;
+    lq_err why;
+    cJSON *gen = NULL;
+    if (gen_read(&g, b ? b->data : NULL, b ? b->bytes : 0, &why)) {
+        conv_note(r, "the sampling defaults are left out: %.180s", why.msg);
+        g = (gen_defaults){ 0 };
+    }
+    gen = gen_json(&g);
+    if (name) gguf_pair_str(p, "general.license", name);
+    put_sampling(p, gen);
+    note_lost(src, &g, r);
+    const lq_status s = gen ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the sampling");
+    cJSON_Delete(gen);
+    free(license);
+    return s;
 }

@@ -3,6 +3,7 @@
 #ifndef LLMQ_CONVERT_GGUF_META_H
 #define LLMQ_CONVERT_GGUF_META_H
 
+#include "convert/convert.h"
 #include "formats/gguf.h"
 #include "formats/gguf_names.h"
 #include "formats/json.h"
@@ -31,8 +32,9 @@ lq_status gguf_can_say(const arch_config *c, lq_err *err); /* the same, without 
 /* Factors of the frequencies, in the arena: [rope_dims / 2] of Llama 3's scaling, twice as many of
  * longrope (short, then long); NULL: none. */
 lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_err *err);
-/* note: why there is no tokenizer, or "". LQ_EFORMAT: a tokenizer.json that is none. */
-lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, char *note, size_t n,
-                             lq_err *err);
+/* A note says why there is no tokenizer. LQ_EFORMAT: a tokenizer.json that is none. */
+lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err);
+/* Sampling and the licence's name; a note names the files and settings that have no place. */
+lq_status gguf_put_about(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err);
 
 #endif

@@ -4,6 +4,7 @@
  * SentencePiece's BPE ("llama": pieces with scores). Where tokenizer.json has the latter as merges,
  * scores are made from their order. */
 #include "convert/gguf_meta.h"
+#include "convert/report.h"
 #include "formats/gguf_tok.h"
 #include "formats/spm.h"
 
@@ -385,8 +386,7 @@ static bool adds_token(const files *f, bool after)
     return yes;
 }
 
-lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, char *note, size_t n,
-                             lq_err *err)
+lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err)
 {
     files f = { .tokenizer = NULL };
     vocab v;
@@ -397,10 +397,9 @@ lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, char *note, s
                       : f.tokenizer ? why_not_json(f.tokenizer, &pieces)
                       : f.has_model ? why_not_model(&f)
                                     : "there is no tokenizer.json and no tokenizer.model";
-    note[0] = 0;
     if (why) {
         gguf_pair_str(p, "tokenizer.ggml.model", "none");
-        snprintf(note, n, "the file has no tokenizer: %s", why);
+        conv_note(r, "the file has no tokenizer: %s", why);
     } else if (!s) {
         s = make_room(&v, src, &a, err);
         if (!s) s = pieces ? put_pieces(p, &v, &f, &a, err) : put_bytes(p, &v, &f, err);

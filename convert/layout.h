@@ -41,13 +41,15 @@ typedef struct {
     const arch_config *config;
     conv_weight *w;
     size_t n;
-    int variant; /* of the layout: begins as its row says */
+    int variant;   /* of the layout: begins as its row says */
+    int64_t group; /* one_group: of all weights; 0: as each has it */
     char note[256];
 } conv_plan;
 
 typedef struct {
     const char *name; /* --to */
     int variant;
+    bool one_group; /* all weights have groups of one size (or each its whole rows) */
     /* Fill w->parts from w->scheme, N, K. LQ_EUNSUPPORTED: the layout has no place for the scheme;
      * LQ_ESHAPE: nor for the shape; err says why. */
     lq_status (*plan)(conv_weight *w, const conv_plan *p, lq_err *err);

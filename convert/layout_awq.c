@@ -14,6 +14,10 @@ static lq_status plan(conv_weight *w, const conv_plan *p, lq_err *err)
     if (!st) st = layout_half_scales(s, NAME, err);
     if (st) return st;
     if (s->bits != 4) return lq_fail(err, LQ_EUNSUPPORTED, "awq holds 4 bits, found %d", s->bits);
+    if (p->group && s->group != p->group)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "awq holds one group size, here %lld as most weights have it, found %lld",
+                       (long long)p->group, (long long)s->group);
     if (s->irregular)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "awq holds groups of adjoining inputs, found an order of its own (act-order "
@@ -90,6 +94,7 @@ static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, cons
 
 const conv_layout conv_awq = {
     .name = "awq",
+    .one_group = true,
     .plan = plan,
     .instead = instead,
     .config = config,

@@ -5,9 +5,11 @@
  * into the header when the tensor is. Vectors are f32, as llama.cpp wants them. */
 #include "convert/gguf_meta.h"
 #include "convert/layout.h"
+#include "convert/report.h"
 #include "convert/requant.h"
 #include "formats/gguf_blocks.h"
 #include "formats/gguf_config.h"
+#include "formats/history.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +24,7 @@ typedef struct {
     int n_dims;
     int64_t shape[3], experts; /* 1 where it has none */
     size_t info;               /* where its type and offset stand in the header */
+    ggml_type type;            /* when it is written */
 } entry;
 
 typedef struct {
@@ -37,6 +40,8 @@ typedef struct {
     entry *e;
     size_t n;
     size_t file_type, data; /* where general.file_type stands; where the data begin */
+    cJSON *from;            /* of the history, or NULL: it has none */
+    size_t converted, hash; /* where these texts of it stand, in blanks until all is known */
     int64_t of_type[64];    /* elements of each type */
 } conv;
 
@@ -98,6 +103,7 @@ static lq_status list_tensors(conv *c, lq_err *err)
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++)
         s = add_entry(c, src_tensor_at(c->src, i), err);
+    c->r->weights = n;
     return s;
 }
 
@@ -130,10 +136,92 @@ static void put_info(conv *c, entry *e)
     gguf_put_le(&c->head, 0, 8);
 }
 
+/* ---- where it came from (formats/history.h) ---- */
+enum { CONVERTED = 400, HEX = 32 }; /* bytes of the texts that are patched */
+
+static lq_status put_tree(gguf_pairs *p, const char *key, const cJSON *v, lq_err *err)
+{
+    js_buf b = { 0 };
+    lq_status s = v ? js_canonical(&b, v, err) : LQ_OK;
+    if (!s && b.n) {
+        gguf_pair_key(p, key, GGUF_STRING);
+        gguf_put_str(&p->b, b.data, b.n);
+    }
+    free(b.data);
+    return s;
+}
+
+/* Room for a text of n bytes; where it stands in the pairs. */
+static size_t put_blanks(gguf_pairs *p, const char *key, size_t n)
+{
+    char blanks[CONVERTED + 1];
+    snprintf(blanks, sizeof blanks, "%*s", (int)n, "");
+    gguf_pair_str(p, key, blanks);
+    return p->b.n - n;
+}
+
+static bool any_codes(const src_source *src)
+{
+    for (int64_t i = 0; i < src_n_tensors(src); i++) {
+        const src_tensor *t = src_tensor_at(src, i);
+        if (t->plain && t->t.scheme.kind != QT_DENSE) return true;
+    }
+    return false;
+}
+
+static lq_status put_history(conv *c, gguf_pairs *p, lq_err *err)
+{
+    const bool anew = c->o->requantize && any_codes(c->src);
+    if (!conv_has_history(c->src, anew)) return LQ_OK;
+    c->from = conv_from(c->src, anew);
+    if (!c->from) return lq_fail(err, LQ_ENOMEM, "no memory for the history");
+    lq_status s = put_tree(p, HISTORY_GGUF HISTORY_RECIPE, src_recipe(c->src), err);
+    if (!s) s = put_tree(p, HISTORY_GGUF HISTORY_PROVENANCE, src_provenance(c->src), err);
+    c->converted = put_blanks(p, HISTORY_GGUF HISTORY_CONVERTED, CONVERTED);
+    c->hash = put_blanks(p, HISTORY_TENSORS, HEX);
+    return s;
+}
+
+static int by_tensor_name(const void *a, const void *b)
+{
+    return strcmp(((const gguf_tensor *)a)->name, ((const gguf_tensor *)b)->name);
+}
+
+/* What was left blank: all weights are written. */
+static lq_status end_history(conv *c, lq_err *err)
+{
+    char hex[HEX + 1];
+    js_buf b = { 0 };
+    if (!c->from) return LQ_OK;
+    gguf_tensor *t = calloc(c->n + 1, sizeof *t);
+    cJSON *converted = conv_converted(c->src, c->r, c->from);
+    lq_status s = t && converted ? js_canonical(&b, converted, err)
+                                 : lq_fail(err, LQ_ENOMEM, "no memory for the history");
+    if (!s && b.n > CONVERTED) s = lq_fail(err, LQ_EVALUE, "history: expected a shorter one");
+    for (size_t i = 0; i < c->n && !s; i++) {
+        t[i] = (gguf_tensor){ .name = c->e[i].name, .type = c->e[i].type };
+        t[i].n_dims = c->e[i].n_dims;
+        memcpy(t[i].shape, c->e[i].shape, sizeof c->e[i].shape);
+    }
+    if (!s) {
+        qsort(t, c->n, sizeof *t, by_tensor_name);
+        const lq_hash h = gguf_tensors_hash(t, c->n);
+        lq_hash_hex(hex, &h);
+        memcpy(c->head.data + c->hash, hex, HEX);
+        memcpy(c->head.data + c->converted, b.data, b.n);
+    }
+    cJSON_Delete(converted);
+    free(b.data);
+    free(t);
+    return s;
+}
+
 static lq_status put_header(conv *c, gguf_pairs *p, lq_err *err)
 {
     lq_status s = list_tensors(c, err);
-    if (!s) s = gguf_put_tokenizer(p, c->src, c->r->note, sizeof c->r->note, err);
+    if (!s) s = gguf_put_tokenizer(p, c->src, c->r, err);
+    if (!s) s = gguf_put_about(p, c->src, c->r, err);
+    if (!s) s = put_history(c, p, err);
     if (s) return s;
     gguf_pair_int(p, "general.quantization_version", 2);
     gguf_pair_int(p, "general.file_type", 0);
@@ -143,6 +231,9 @@ static lq_status put_header(conv *c, gguf_pairs *p, lq_err *err)
     gguf_put_le(&c->head, p->n, 8);
     js_put(&c->head, p->b.data, p->b.n);
     c->file_type = c->head.n - 4;
+    const size_t before = c->head.n - p->b.n;
+    c->converted += before;
+    c->hash += before;
     for (size_t i = 0; i < c->n; i++)
         put_info(c, &c->e[i]);
     while (c->head.n % ALIGN && !c->head.failed)
@@ -164,6 +255,7 @@ static int64_t elements_of(const entry *e)
 /* From here on e's data are written, in type t. */
 static void begin(conv *c, const entry *e, ggml_type t)
 {
+    c->e[e - c->e].type = t;
     const size_t off = lq_out_size(c->out) - c->data;
     for (int k = 0; k < 4; k++)
         c->head.data[e->info + (size_t)k] = (char)((unsigned)t >> 8 * k & 0xff);
@@ -311,6 +403,7 @@ static lq_status put_anew(pass *p, const qt_tensor *q, lq_err *err)
     p->c->r->requantized += p->e->experts;
     p->held = true;
     p->what = q->K % q8_0.group ? FLOATS : ANEW;
+    if (p->what == FLOATS) p->c->r->floats += p->e->experts;
     p->dtype = LQ_F16;
     p->type = p->what == ANEW ? GGML_Q8_0 : GGML_F16;
     return each(p, err);
@@ -388,7 +481,9 @@ static lq_status put_all(conv *c, gguf_pairs *p, lq_err *err)
     }
     if (s) return s;
     set_file_type(c);
-    return lq_out_pwrite(c->out, c->head.data, c->head.n, 0, err);
+    c->r->bit_exact = c->r->bit_exact && !c->r->requantized;
+    s = end_history(c, err);
+    return s ? s : lq_out_pwrite(c->out, c->head.data, c->head.n, 0, err);
 }
 
 lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
@@ -406,7 +501,7 @@ lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
         lq_out_abort(c.out);
     else
         s = lq_out_commit(c.out, err);
-    r->bit_exact = r->bit_exact && !r->requantized;
+    cJSON_Delete(c.from);
     free(pairs.b.data);
     free(c.e);
     free(c.head.data);

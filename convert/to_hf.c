@@ -2,7 +2,9 @@
  */
 #include "convert/folder.h"
 #include "convert/layout.h"
+#include "convert/report.h"
 #include "convert/requant.h"
+#include "formats/history.h"
 #include "formats/safetensors.h"
 #include "formats/tiles.h"
 
@@ -105,10 +107,7 @@ static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
         s = plan_parts(c, w, err);
         if (!s || (s != LQ_EUNSUPPORTED && s != LQ_ESHAPE)) return s;
         if (!c->o->requantize)
-            return lq_wrap(err, s,
-                           "'%s' has no place in this layout (--allow-requantize rounds "
-                           "it anew)",
-                           w->t->name);
+            return lq_wrap(err, s, "'%s' has no place in this layout", w->t->name);
     }
     w->requantized = true;
     if (w->linear && w->module && w->t->n_dims == 2) {
@@ -117,6 +116,7 @@ static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
             w->K = w->t->t.N;
         }
         w->scheme = c->layout->instead(&w->t->t.scheme, w->K);
+        if (c->plan.group) w->scheme.group = c->plan.group;
         s = plan_parts(c, w, err);
         if (!s || (s != LQ_EUNSUPPORTED && s != LQ_ESHAPE)) return s;
     }
@@ -126,11 +126,11 @@ static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
     return LQ_OK;
 }
 
-/* Linears of layers are rounded where nothing is quantized yet; the head and others stay floats. */
-static lq_status plan_one(conv *c, conv_weight *w, bool round_dense, lq_err *err)
+/* What the tensor is, before it is known what becomes of it. */
+static lq_status describe(conv *c, conv_weight *w, const src_tensor *t, lq_err *err)
 {
-    const src_tensor *t = w->t;
     const size_t len = strlen(t->name);
+    w->t = t;
     w->N = t->t.N;
     w->K = t->t.K;
     w->linear = t->plain && arch_slot_of(c->plan.config, t->name, &w->slot) && !w->slot.bias &&
@@ -139,11 +139,65 @@ static lq_status plan_one(conv *c, conv_weight *w, bool round_dense, lq_err *err
         w->module = lq_push_str(&c->arena, t->name, len - 7);
         if (!w->module) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
     }
-    const bool dense = t->t.scheme.kind == QT_DENSE;
-    if (c->layout && t->plain && (!dense || (round_dense && w->linear && w->slot.role != R_HEAD)))
-        return plan_quantized(c, w, err);
+    return LQ_OK;
+}
+
+/* Linears of layers are rounded where nothing is quantized yet; the head and others stay floats. */
+static bool becomes_codes(const conv *c, const conv_weight *w, bool round_dense)
+{
+    const src_tensor *t = w->t;
+    return c->layout && t->plain &&
+           (t->t.scheme.kind != QT_DENSE || (round_dense && w->linear && w->slot.role != R_HEAD));
+}
+
+static lq_status plan_one(conv *c, conv_weight *w, bool round_dense, lq_err *err)
+{
+    if (becomes_codes(c, w, round_dense)) return plan_quantized(c, w, err);
     plan_whole(c, w);
     return LQ_OK;
+}
+
+static int64_t inputs_of(const conv *c, const conv_weight *w)
+{
+    return stands_turned(c, w) ? w->t->t.N : w->K;
+}
+
+/* Does a group of g divide the inputs of all that becomes codes? */
+static bool divides_all(const conv *c, int64_t g, bool round_dense)
+{
+    for (size_t i = 0; i < c->plan.n; i++) {
+        const conv_weight *w = &c->plan.w[i];
+        if (w->linear && becomes_codes(c, w, round_dense) && inputs_of(c, w) % g) return false;
+    }
+    return true;
+}
+
+/* The one size of groups for all weights of a layout that has one: of those that most weights have,
+ * else the largest usual one; 0: each keeps its own, which are whole rows, or nothing fits. */
+static int64_t common_group(const conv *c, bool round_dense)
+{
+    struct {
+        int64_t group, n;
+    } all[8] = { { 128, 0 }, { 64, 0 }, { 32, 0 } };
+    size_t n = 3, best = LQ_COUNT(all);
+    bool by_row = true;
+    for (size_t i = 0; i < c->plan.n; i++) {
+        const conv_weight *w = &c->plan.w[i];
+        const qt_scheme *s = &w->t->t.scheme;
+        size_t k = 0;
+        if (!w->linear || !becomes_codes(c, w, round_dense)) continue;
+        by_row = by_row && s->kind == QT_UINT && s->group == w->K;
+        if (s->kind != QT_UINT || s->bits != 4) continue;
+        while (k < n && all[k].group != s->group)
+            k++;
+        if (k == n && n < LQ_COUNT(all)) all[n++].group = s->group;
+        if (k < n) all[k].n++;
+    }
+    for (size_t k = 0; k < n && !by_row; k++)
+        if ((best == LQ_COUNT(all) || all[k].n > all[best].n) &&
+            divides_all(c, all[k].group, round_dense))
+            best = k;
+    return best < LQ_COUNT(all) ? all[best].group : 0;
 }
 
 static bool any_quantized(const src_source *src)
@@ -169,7 +223,7 @@ static lq_status plan_layout(conv *c, lq_err *err)
         return lq_fail(err, LQ_EUNSUPPORTED, "--to %s: no weight of this model has a place in it",
                        c->layout->name);
     lq_status s = c->layout->config(c->quant, &c->plan, err);
-    memcpy(c->r->note, c->plan.note, sizeof c->r->note);
+    if (c->plan.note[0]) conv_note(c->r, "%s", c->plan.note);
     return s;
 }
 
@@ -180,10 +234,10 @@ static void note_inputs(conv *c)
     for (size_t i = 0; i < c->plan.n; i++)
         n += c->plan.w[i].t->plain && c->plan.w[i].t->t.scheme.act;
     if (n)
-        snprintf(c->r->note, sizeof c->r->note,
-                 "the source rounds the inputs of %lld layers to 8 bits, which floats cannot say: "
-                 "the result's logits differ",
-                 (long long)n);
+        conv_note(c->r,
+                  "the source rounds the inputs of %lld layers to 8 bits, which floats cannot say: "
+                  "the result's logits differ",
+                  (long long)n);
 }
 
 static lq_status plan(conv *c, const src_source *src, lq_err *err)
@@ -199,13 +253,14 @@ static lq_status plan(conv *c, const src_source *src, lq_err *err)
     if (!p->w) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
     if (round_dense && !c->o->requantize)
         return lq_fail(err, LQ_EUNSUPPORTED,
-                       "--to %s: this model is not quantized: llmq quantize rounds it well, "
-                       "--allow-requantize here and now to the nearest",
+                       "--to %s: this model is not quantized: llmq quantize rounds it well",
                        c->layout->name);
     lq_status s = LQ_OK;
+    for (size_t i = 0; i < p->n && !s; i++)
+        s = describe(c, &p->w[i], src_tensor_at(src, (int64_t)i), err);
+    if (!s && c->layout && c->layout->one_group) p->group = common_group(c, round_dense);
     for (size_t i = 0; i < p->n && !s; i++) {
         conv_weight *w = &p->w[i];
-        w->t = src_tensor_at(src, (int64_t)i);
         s = plan_one(c, w, round_dense, err);
         if (c->o->shard_size && in_shard && in_shard + w->bytes > c->o->shard_size) {
             c->n_shards++;
@@ -216,6 +271,10 @@ static lq_status plan(conv *c, const src_source *src, lq_err *err)
         c->r->bytes += w->bytes;
     }
     c->n_shards++;
+    c->r->weights = (int64_t)p->n;
+    for (size_t i = 0; i < p->n; i++)
+        c->r->floats +=
+            p->w[i].t->plain && p->w[i].t->t.scheme.kind != QT_DENSE && !p->w[i].quantized;
     if (!c->layout) note_inputs(c);
     return s || !c->layout ? s : plan_layout(c, err);
 }
@@ -512,6 +571,74 @@ static lq_status write_blobs(const conv *c, lq_err *err)
     return s;
 }
 
+/* What tells of each file that it is the one written here. */
+static lq_status list_files(const conv *c, cJSON *files, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int i = 0; i < c->n_shards && !s; i++) {
+        char name[64], path[4200], hex[33];
+        lq_map m;
+        shard_name(name, sizeof name, c, i);
+        s = lq_path_join(path, sizeof path, c->folder.dir, name, err);
+        if (!s) s = lq_map_open(&m, path, err);
+        if (s) break;
+        const lq_hash h = history_header(&m);
+        lq_hash_hex(hex, &h);
+        cJSON_AddStringToObject(cJSON_AddObjectToObject(files, name), HISTORY_HEADER, hex);
+        lq_map_close(&m);
+    }
+    return s;
+}
+
+static lq_status write_history(const conv *c, lq_err *err)
+{
+    const src_source *src = c->plan.src;
+    const bool anew = c->r->requantized > 0;
+    if (!conv_has_history(src, anew || c->r->floats)) return LQ_OK;
+    cJSON *j = cJSON_CreateObject(), *from = conv_from(src, anew);
+    cJSON *converted = from ? conv_converted(src, c->r, from) : NULL;
+    if (src_recipe(src))
+        cJSON_AddItemToObject(j, HISTORY_RECIPE, cJSON_Duplicate(src_recipe(src), true));
+    if (src_provenance(src))
+        cJSON_AddItemToObject(j, HISTORY_PROVENANCE, cJSON_Duplicate(src_provenance(src), true));
+    cJSON_AddItemToObject(j, HISTORY_CONVERTED, converted);
+    lq_status s = list_files(c, cJSON_AddObjectToObject(j, HISTORY_FILES), err);
+    if (!s && !converted) s = lq_fail(err, LQ_ENOMEM, "no memory for " HISTORY_FILE);
+    if (!s) s = folder_write_json(&c->folder, HISTORY_FILE, j, err);
+    cJSON_Delete(from);
+    cJSON_Delete(j);
+    return s;
+}
+
+static lq_status plan_alone(const src_source *src, const char *to, bool requantize, lq_err *err)
+{
+    conv_report r = { .bit_exact = true };
+    const conv_hf_opts o = { .to = to, .keep_dtype = true, .requantize = requantize };
+    conv c = { .o = &o, .layout = conv_layout_find(to), .r = &r };
+    lq_status s = plan(&c, src, err);
+    cJSON_Delete(c.quant);
+    lq_arena_free(&c.arena);
+    return s;
+}
+
+lq_status conv_holds(const src_source *src, const char *to, lq_err *err)
+{
+    return plan_alone(src, to, false, err);
+}
+
+/* The way out of a refusal, where it is one. */
+static lq_status say_way_out(lq_status s, const src_source *src, const conv_hf_opts *o, lq_err *err)
+{
+    lq_err why = { "" };
+    const lq_err was = *err;
+    if ((s != LQ_EUNSUPPORTED && s != LQ_ESHAPE) || o->requantize || !conv_layout_find(o->to))
+        return s;
+    if (!plan_alone(src, o->to, true, &why))
+        return lq_fail(err, s, "%.400s (--allow-requantize rounds it anew)", was.msg);
+    return lq_fail(err, s, "%.250s (nor would it with --allow-requantize: %.180s)", was.msg,
+                   why.msg);
+}
+
 lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, const conv_hf_opts *o,
                      pool *p, const lq_job *job, lq_err *err)
 {
@@ -521,24 +648,15 @@ lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, con
     lq_status s = folder_create(&c.folder, dir, 0, err);
     if (s) return s;
     s = plan(&c, src, err);
+    if (s) say_way_out(s, src, o, err);
     if (!s) s = write_shards(&c, err);
     if (!s) s = write_blobs(&c, err);
+    r->bit_exact = r->bit_exact && !r->requantized;
+    if (!s) s = write_history(&c, err);
     if (s)
         folder_drop(&c.folder);
     else
         s = folder_publish(&c.folder, err);
-    r->bit_exact = r->bit_exact && !r->requantized;
-    cJSON_Delete(c.quant);
-    lq_arena_free(&c.arena);
-    return s;
-}
-
-lq_status conv_holds(const src_source *src, const char *to, lq_err *err)
-{
-    conv_report r = { .bit_exact = true };
-    const conv_hf_opts o = { .to = to, .keep_dtype = true };
-    conv c = { .o = &o, .layout = conv_layout_find(to), .r = &r };
-    lq_status s = plan(&c, src, err);
     cJSON_Delete(c.quant);
     lq_arena_free(&c.arena);
     return s;

@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 
 #include "convert/convert.h"
+#include "formats/history.h"
+#include "formats/json.h"
 #include "formats/llmq.h"
 #include "formats/tiles.h"
 #include "formats/version.h"
@@ -61,10 +63,26 @@ static lq_status add(llmq_writer *w, const src_source *src, const src_tensor *t,
     return s ? lq_wrap(err, s, "%s", t->name) : LQ_OK;
 }
 
+/* Has what was converted before other values than the recipe gave? */
+static bool changed_on_the_way(const cJSON *converted)
+{
+    bool exact = true;
+    double floats = 0;
+    js_bool(converted, "bit_exact", false, &exact, NULL);
+    js_f64(converted, "floats", false, 0, 1e15, &floats, NULL);
+    return !exact || floats > 0;
+}
+
 /* NULL: out of memory. */
 static cJSON *provenance(const src_source *src)
 {
-    if (src_provenance(src)) return cJSON_Duplicate(src_provenance(src), true);
+    if (src_provenance(src)) {
+        cJSON *was = cJSON_Duplicate(src_provenance(src), true);
+        const cJSON *c = src_conversion(src);
+        if (was && changed_on_the_way(c) && !js_get(was, HISTORY_CONVERTED))
+            cJSON_AddItemToObject(was, HISTORY_CONVERTED, cJSON_Duplicate(c, true));
+        return was;
+    }
     lq_hash h;
     char hex[33];
     if (src_fingerprint(&h, src, NULL)) return NULL;
@@ -124,5 +142,6 @@ lq_status conv_to_llmq(conv_report *r, const src_source *src, const char *path,
     struct stat st;
     if (!s && stat(path, &st) == 0) r->bytes = (size_t)st.st_size;
     r->bit_exact = !s;
+    r->weights = r->tensors;
     return s;
 }

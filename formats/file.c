@@ -1,5 +1,6 @@
 /* formats/file.c - mapped input, output that appears whole or not at all, checksums. */
 #include "formats/base.h"
+#include "formats/path.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -224,6 +225,8 @@ lq_status lq_out_open(lq_out **out, const char *path, lq_err *err)
     if (lq_is_dir(path)) return lq_fail(err, LQ_EIO, "%s: is a directory", path);
     if (slash && !slash[1])
         return lq_fail(err, LQ_EUSAGE, "%s: expected a file's name, found a folder's", path);
+    lq_status s = lq_make_parents(path, err);
+    if (s) return s;
     lq_out *o = calloc(1, sizeof *o);
     if (!o) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
     o->fd = -1;
@@ -238,7 +241,7 @@ lq_status lq_out_open(lq_out **out, const char *path, lq_err *err)
     else
         open_temp(o);
     if (o->fd < 0) {
-        lq_status s = lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
+        s = lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
         out_free(o);
         return s;
     }

@@ -1,5 +1,6 @@
 /* formats/gguf.c */
 #include "formats/gguf.h"
+#include "formats/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -378,4 +379,21 @@ bool gguf_str(gguf_file *f, const char *key, const char **v)
     const char *copy = lq_push_str(&f->arena, t.s, t.n);
     if (copy) *v = copy;
     return copy != NULL;
+}
+
+lq_hash gguf_tensors_hash(const gguf_tensor *t, size_t n)
+{
+    js_buf b = { 0 };
+    for (size_t i = 0; i < n; i++) {
+        js_put_str(&b, t[i].name);
+        js_put_i64(&b, t[i].type);
+        for (int d = 0; d < t[i].n_dims; d++) {
+            js_puts(&b, d ? "," : ":");
+            js_put_i64(&b, t[i].shape[d]);
+        }
+        js_puts(&b, "\n");
+    }
+    const lq_hash h = lq_hash_bytes(b.data, b.failed ? 0 : b.n);
+    free(b.data);
+    return h;
 }

@@ -83,6 +83,8 @@ lq_status gguf_open_bytes(gguf_file *f, const uint8_t *data, size_t n, lq_err *e
 void gguf_close(gguf_file *f);
 const gguf_kv *gguf_get(const gguf_file *f, const char *key); /* NULL */
 const gguf_tensor *gguf_find(const gguf_file *f, const char *name);
+/* Over names, types and shapes of n tensors in the order of names. */
+lq_hash gguf_tensors_hash(const gguf_tensor *t, size_t n);
 
 /* Values; false: absent or of another kind. Integers of any width; floats of both. */
 bool gguf_int(const gguf_file *f, const char *key, int64_t *v);

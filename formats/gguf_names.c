@@ -19,6 +19,15 @@ const gguf_arch gguf_archs[] = {
     { .gguf = NULL },
 };
 
+const gguf_sampling_key gguf_sampling[] = {
+    { "temperature", "temp", false },
+    { "top_k", "top_k", true },
+    { "top_p", "top_p", false },
+    { "min_p", "min_p", false },
+    { "repetition_penalty", "penalty_repeat", false },
+    { .hf = NULL },
+};
+
 #define AT(field) offsetof(arch_config, field)
 #define EXPERTS(hf, count)                                                        \
     { hf, count, "expert_count", OWN_INT, AT(experts) },                          \

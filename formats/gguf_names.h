@@ -25,6 +25,14 @@ typedef struct {
     size_t at;          /* of the field in arch_config */
 } gguf_own;
 
+/* What generation_config.json says, behind "general.sampling." (llama.cpp since 2025-11). */
+#define GGUF_SAMPLING "general.sampling."
+typedef struct {
+    const char *hf, *gguf;
+    bool whole; /* a whole number, else f32 */
+} gguf_sampling_key;
+
+extern const gguf_sampling_key gguf_sampling[]; /* ends with hf NULL */
 extern const gguf_arch gguf_archs[]; /* ends with gguf NULL; a name of GGUF's is the first's */
 extern const gguf_own gguf_owns[];   /* ends with hf NULL */
 

@@ -55,6 +55,18 @@ static lq_status merge(hf_quant *h, lq_err *err)
     return src_make_room(s, err);
 }
 
+/* The method, and which kind of it where that is another word: "awq, gemm". */
+static void name_layout(src_source *s, const char *method)
+{
+    static const char *const keys[] = { "version", "format", "checkpoint_format" };
+    const char *kind = method;
+    for (size_t i = 0; i < LQ_COUNT(keys); i++)
+        js_str(s->quant, keys[i], false, &kind, NULL);
+    const bool one = strcmp(kind, method) == 0;
+    snprintf(s->layout, sizeof s->layout, "%.24s%s%.30s", method, one ? "" : ", ", one ? "" : kind);
+    lq_printable(s->layout);
+}
+
 lq_status hf_quant_read(src_source *s, lq_err *err)
 {
     const bool bnb = js_get(s->quant, "load_in_4bit") || js_get(s->quant, "load_in_8bit");
@@ -82,6 +94,7 @@ lq_status hf_quant_read(src_source *s, lq_err *err)
     else
         h.no_memory = true;
     if (!st && h.no_memory) st = lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
+    if (!st && h.n_made) name_layout(s, method);
     if (!st && !h.n_made)
         st = src_note(s, err, "quantization_config names %s, but no weight is stored so", method);
     if (!st) st = merge(&h, err);

@@ -55,9 +55,13 @@ int src_by_name(const void *a, const void *b)
 lq_status src_open(src_source **out, const char *path, const src_opts *o, lq_err *err)
 {
     static const src_opts none;
+    char found[4200];
     *out = NULL;
     open_fn *open;
-    lq_status s = pick(&open, path, err);
+    lq_status s = src_locate(found, sizeof found, path, err);
+    if (s) return s;
+    path = found;
+    s = pick(&open, path, err);
     if (s) return s;
     src_source *src = calloc(1, sizeof *src);
     if (!src || !(src->path = strdup(path))) {
@@ -84,6 +88,7 @@ void src_close(src_source *s)
         lq_map_close(&s->blob_maps[i]);
     if (s->has_config) arch_config_free(&s->config);
     cJSON_Delete(s->quant);
+    cJSON_Delete(s->history);
     src_free_room(s);
     llmq_close(&s->llmq);
     gguf_close(&s->gguf);
@@ -126,8 +131,6 @@ int64_t src_n_tensors(const src_source *s) { return (int64_t)s->n_tensors; }
 const src_tensor *src_tensor_at(const src_source *s, int64_t i) { return &s->tensors[i]; }
 size_t src_n_blobs(const src_source *s) { return s->n_blobs; }
 const src_blob *src_blob_at(const src_source *s, size_t i) { return &s->blobs[i]; }
-const cJSON *src_recipe(const src_source *s) { return s->recipe; }
-const cJSON *src_provenance(const src_source *s) { return s->provenance; }
 
 const src_tensor *src_find(const src_source *s, const char *name)
 {
@@ -325,6 +328,17 @@ lq_status src_slice(qt_tensor *w, const arch_config *c, arch_role r, int64_t exp
     *w = (qt_tensor){ .scheme = stored->scheme, .N = N, .K = K };
     w->plane[QT_CODES] = (qt_span){ copy, bytes };
     return LQ_OK;
+}
+
+lq_status src_first_rows(qt_tensor *plain, const qt_tensor *t, lq_arena *a, lq_err *err)
+{
+    qt_tensor tile = *t;
+    void *w[QT_N_PLANES];
+    *plain = *t;
+    if (t->layout == QT_PORTABLE) return LQ_OK;
+    if (t->N > TILE_N) tiles_rows(&tile, t, 0, TILE_N);
+    const lq_status st = qt_alloc(plain, w, &tile.scheme, tile.N, tile.K, a, err);
+    return st ? st : tiles_unpack(w, &tile, err);
 }
 
 lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t expert, qt_tensor *w,

@@ -6,7 +6,10 @@
  * src_close. Threads: any, after src_open.
  *
  * Where a stored layout differs from ours the planes are translated when src_load asks for them,
- * and take memory until src_unload. */
+ * and take memory until src_unload.
+ *
+ * A folder or GGUF file that llmq converted has the recipe of what it was made of: in llmq.json, or
+ * in keys llmq.*, beside what tells that it is of these weights and not of others. */
 #ifndef LLMQ_FORMATS_SOURCE_H
 #define LLMQ_FORMATS_SOURCE_H
 
@@ -48,6 +51,10 @@ typedef struct {
     bool no_tensors;  /* tokenizer and config only: weights may be absent */
 } src_opts;
 
+/* The file that stands for a folder without safetensors: the one .llmq or .gguf in it (of a split
+ * one the first part); any other path as it is. src_open begins with it. LQ_EUSAGE names several;
+ * LQ_EVALUE: too long. */
+lq_status src_locate(char *out, size_t n, const char *path, lq_err *err);
 /* `path`: folder or file (.llmq, .gguf, .safetensors with its folder's config.json). Errors say
  * which file, what was expected and found. */
 lq_status src_open(src_source **s, const char *path, const src_opts *o, lq_err *err);
@@ -68,8 +75,19 @@ typedef struct {
 lq_status src_derive(src_source **out, const src_source *base, const src_change *changes, size_t n,
                      bool untied, lq_err *err);
 const src_source *src_base(const src_source *s); /* of a derived source; else s itself */
-const char *src_path(const src_source *s);          /* as it was opened */
-const char *src_format(const src_source *s);        /* "safetensors", "llmq", ... */
+const char *src_path(const src_source *s);       /* as src_locate found it */
+const char *src_format(const src_source *s);     /* "safetensors", "llmq", ... */
+/* "gptq, gptq_v2": of a quantized folder the layout, and which kind of it; else NULL. */
+const char *src_layout(const src_source *s);
+/* Why llmq cannot run a model that it can list (opened without need_config): its architecture, a
+ * setting or its layout is not known; *as (may be NULL) is the status that need_config gives. NULL:
+ * nothing that its config and layout say speaks against it. */
+const char *src_unfit(const src_source *s, lq_status *as);
+const char *src_license(const src_source *s); /* GGUF: general.license; else NULL */
+/* The files that hold tensors, as paths, and the bytes of all. */
+size_t src_n_files(const src_source *s);
+const char *src_file_at(const src_source *s, size_t i);
+uint64_t src_file_bytes(const src_source *s);
 const arch_config *src_config(const src_source *s); /* NULL without need_config and config.json */
 int64_t src_n_tensors(const src_source *s);
 const src_tensor *src_tensor_at(const src_source *s, int64_t i); /* in the order of names */
@@ -102,6 +120,9 @@ void src_matrix_done(const src_source *s, arch_role r, int64_t layer, int64_t ex
  * in another's comes as f32. Errors: LQ_ENOMEM, LQ_EUNSUPPORTED (tiles across experts). */
 lq_status src_slice(qt_tensor *w, const arch_config *c, arch_role r, int64_t expert,
                     const qt_tensor *stored, lq_arena *a, lq_err *err);
+/* The first rows (min(N, 16), or all) of a loaded tensor in the portable layout: itself, or its
+ * first tile in `a`. LQ_ENOMEM; as tiles_unpack. */
+lq_status src_first_rows(qt_tensor *plain, const qt_tensor *t, lq_arena *a, lq_err *err);
 /* dst [N,K] = src [K,N]^T, elements of `size` bytes. */
 void src_transpose(void *dst, const void *src, int64_t N, int64_t K, size_t size);
 /* A vector role's weight or bias, or a matrix role's bias, as finite f32 in `a` [n], of all heads
@@ -115,9 +136,14 @@ const src_blob *src_blob_at(const src_source *s, size_t i);
 /* Where the blob lies in a model's folder `dir`. */
 lq_status src_blob_file(char *out, size_t n, const char *dir, const char *blob, lq_err *err);
 const src_blob *src_find_blob(const src_source *s, const char *name); /* NULL */
-/* .llmq: recipe and provenance objects (borrowed); NULL elsewhere. */
+/* Recipe and provenance objects (borrowed) of a .llmq, or of what was converted from one; NULL
+ * elsewhere. */
 const cJSON *src_recipe(const src_source *s);
 const cJSON *src_provenance(const src_source *s);
+/* Of what llmq converted: { "llmq": its version, "from": { "format", "xxh3": src_fingerprint's,
+ * where it was known }, "bit_exact", "requantized": weights, "floats": weights that had codes in
+ * the source and have none here }; else NULL. */
+const cJSON *src_conversion(const src_source *s);
 /* One hash over names, shapes, dtypes and bytes of all tensors (canonical order): "which weights".
  * Reads every byte (a .llmq: only its table). A derived source has that of its base. LQ_ENOMEM. */
 lq_status src_fingerprint(lq_hash *out, const src_source *s, lq_err *err);

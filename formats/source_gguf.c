@@ -2,9 +2,12 @@
  * Hugging Face names, blocks our schemes (formats/gguf_blocks.h). */
 #include "formats/source_impl.h"
 
+#include "formats/gen.h"
 #include "formats/gguf_blocks.h"
 #include "formats/gguf_config.h"
 #include "formats/gguf_tok.h"
+#include "formats/history.h"
+#include "formats/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +50,74 @@ static lq_status read_config(src_source *s, const gguf_arch *row, bool need, lq_
     free(text.data);
     cJSON_Delete(j);
     if (!st || need || st == LQ_ENOMEM) return st;
-    return src_note(s, err, "%.200s", err ? err->msg : "the model is not understood");
+    lq_wrap(err, st, "%s", s->path);
+    return src_set_unfit(s, st, err, err);
+}
+
+/* The makers' sampling, as generation_config.json says it. Numbers are f32 there. */
+static lq_status read_sampling(src_source *s, lq_err *err)
+{
+    js_buf b = { 0 };
+    gen_defaults g;
+    lq_err why;
+    for (const gguf_sampling_key *k = gguf_sampling; k->hf; k++) {
+        char text[64], key[64];
+        double v;
+        int64_t n;
+        snprintf(key, sizeof key, GGUF_SAMPLING "%s", k->gguf);
+        if (k->whole && gguf_int(&s->gguf, key, &n))
+            snprintf(text, sizeof text, "%s\"%s\":%lld", b.n ? "," : "{", k->hf, (long long)n);
+        else if (!k->whole && gguf_float(&s->gguf, key, &v) && isfinite(v))
+            snprintf(text, sizeof text, "%s\"%s\":%.7g", b.n ? "," : "{", k->hf, v);
+        else
+            continue;
+        js_puts(&b, text);
+    }
+    if (b.n) js_puts(&b, "}");
+    lq_status st = LQ_OK;
+    if (!b.failed && gen_read(&g, (const uint8_t *)b.data, b.n, &why))
+        st = src_note(s, err, "the sampling that this GGUF file asks for is not used: %.300s",
+                      why.msg);
+    else if (b.n || b.failed)
+        st = add_blob(s, "generation_config.json", &b, err);
+    free(b.data);
+    return st;
+}
+
+/* Keys of llmq: the recipe of what this file was converted from, if the tensors are still those. */
+static lq_status read_history(src_source *s, lq_err *err)
+{
+    static const char *const parts[] = { HISTORY_RECIPE, HISTORY_PROVENANCE, HISTORY_CONVERTED };
+    char hex[33];
+    const char *was = NULL, *text;
+    if (!gguf_str(&s->gguf, HISTORY_TENSORS, &was)) return LQ_OK;
+    const lq_hash h = gguf_tensors_hash(s->gguf.tensors, s->gguf.n);
+    lq_hash_hex(hex, &h);
+    if (strcmp(hex, was) != 0)
+        return src_note(s, err,
+                        HISTORY_TENSORS " is of other tensors than these: the recipe that stands "
+                                        "beside it is not used");
+    cJSON *j = cJSON_CreateObject();
+    lq_status st = LQ_OK;
+    for (size_t i = 0; i < LQ_COUNT(parts) && !st; i++) {
+        char key[64];
+        cJSON *part = NULL;
+        snprintf(key, sizeof key, HISTORY_GGUF "%s", parts[i]);
+        if (!gguf_str(&s->gguf, key, &text)) continue;
+        st = js_parse(&part, text, strlen(text), (size_t)16 << 20, JS_UNIQUE, err);
+        if (st) lq_wrap(err, st, "%s", key);
+        if (part && !cJSON_AddItemToObject(j, parts[i], part))
+            st = lq_fail(err, LQ_ENOMEM, "out of memory");
+    }
+    src_set_history(s, j);
+    return st;
+}
+
+static lq_status read_about(src_source *s, lq_err *err)
+{
+    gguf_str(&s->gguf, "general.license", &s->license);
+    lq_status st = read_sampling(s, err);
+    return st ? st : read_history(s, err);
 }
 
 /* ---- tensors ---- */
@@ -239,7 +309,7 @@ static lq_status unknown_arch(const char *arch, lq_err *err)
 
 lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err)
 {
-    enum { MAX_BLOBS = 3 };
+    enum { MAX_BLOBS = 4 };
     const char *arch = "";
     int64_t parts = 1;
     s->format = "gguf";
@@ -254,9 +324,14 @@ lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err)
     lq_status st = LQ_OK;
     if (row)
         st = read_config(s, row, o->need_config, err);
-    else if (o->need_config)
+    else
         st = unknown_arch(arch, err);
+    if (st == LQ_EUNSUPPORTED && !row && !o->need_config) {
+        lq_wrap(err, st, "%s", s->path);
+        st = src_set_unfit(s, st, err, err);
+    }
     if (!st) st = read_text(s, err);
+    if (!st) st = read_about(s, err);
     if (!st && !o->no_tensors) st = read_tensors(s, row, err);
     return st;
 }

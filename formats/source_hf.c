@@ -179,7 +179,8 @@ static lq_status open_weights(src_source *s, const char *dir, const char *file, 
                        "AutoModelForCausalLM.from_pretrained(DIR, torch_dtype=\"auto\")"
                        ".save_pretrained(NEW, safe_serialization=True) with Python's transformers",
                        dir, SINGLE, pickle);
-    return lq_fail(err, LQ_ENOENT, "%s: expected %s or %s, found neither", dir, SINGLE, INDEX);
+    return lq_fail(err, LQ_ENOENT, "%s: expected %s, %s, or one .llmq or .gguf file; found none",
+                   dir, SINGLE, INDEX);
 }
 
 /* ---- the table of all tensors ---- */
@@ -251,26 +252,29 @@ static lq_status read_quant(src_source *s, const src_opts *o, lq_err *err)
     s->quant = NULL;
     if (st != LQ_EUNSUPPORTED || o->need_config)
         return st ? lq_wrap(err, st, "%s", s->path) : LQ_OK;
-    return src_note(s, err, "%s", err->msg); /* what is stored can be listed all the same */
+    lq_wrap(err, st, "%s", s->path);
+    return src_set_unfit(s, st, err, err); /* what is stored can be listed all the same */
 }
 
 static lq_status read_config(src_source *s, const char *dir, const src_opts *o, lq_err *err)
 {
     cJSON *config, *generation = NULL;
     lq_status st = parse_optional(&config, dir, "config.json", err);
-    if (!st && !config && o->need_config)
+    if (!st && !config) {
         st = lq_fail(err, LQ_ENOENT, "%s: expected a config.json, found none", dir);
-    if (st || !config) return st;
+        if (!o->need_config) st = src_set_unfit(s, st, err, err);
+        return st;
+    }
+    if (st) return st;
     st = parse_optional(&generation, dir, "generation_config.json", err);
     if (st) goto done;
     st = find_quant(s, dir, config, err);
     if (st) goto done;
     st = arch_config_parse(&s->config, config, generation, err);
     s->has_config = !st;
-    if (st && (o->need_config || st == LQ_ENOMEM))
-        lq_wrap(err, st, "%s/config.json", dir);
-    else
-        st = LQ_OK; /* tensors can be listed without understanding the model */
+    if (st) lq_wrap(err, st, "%s/config.json", dir);
+    if (st && st != LQ_ENOMEM && !o->need_config) /* tensors can be listed without it */
+        st = src_set_unfit(s, st, err, err);
 done:
     cJSON_Delete(generation);
     cJSON_Delete(config);
@@ -426,6 +430,7 @@ lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err)
     if (!st && !o->no_tensors) st = open_weights(s, dir, file, err);
     if (!st) st = list_tensors(s, err);
     if (!st && !o->no_tensors) st = read_quant(s, o, err);
+    if (!st && !o->no_tensors) st = src_read_history(s, dir, err);
     if (!st && s->has_config) arch_fit_prefix(&s->config, has_tensor, s);
     return st;
 }

@@ -20,7 +20,11 @@ typedef struct {
 
 struct src_source {
     const char *format;
-    char *path; /* as given */
+    char *path;        /* as given, or of the one file in a folder that was (src_locate) */
+    const char *unfit; /* in arena: why llmq cannot run it, or NULL */
+    lq_status unfit_as;
+    char layout[64];     /* "gptq, gptq_v2": the published layout that was read, or "" */
+    const char *license; /* in arena, or NULL */
     arch_config config;
     bool has_config;
     src_tensor *tensors;             /* by name, in arena */
@@ -29,7 +33,8 @@ struct src_source {
     size_t n_tensors;
     src_blob *blobs; /* in arena */
     size_t n_blobs, cap_blobs;
-    const cJSON *recipe, *provenance;
+    const cJSON *recipe, *provenance, *conversion;
+    cJSON *history; /* of a folder or GGUF file that llmq converted: what they are in; owned */
     lq_arena arena;
     /* what the views point into */
     st_file *shards; /* in arena; opened ones */
@@ -49,6 +54,21 @@ struct src_source {
 };
 
 int src_by_name(const void *a, const void *b); /* src_tensor, for qsort */
+
+/* ---- formats/source_about.c ---- */
+/* One line, once however often it is said. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+lq_status
+src_note(src_source *s, lq_err *err, const char *fmt, ...);
+/* err says why llmq cannot run what can be listed all the same: the first reason stays. */
+lq_status src_set_unfit(src_source *s, lq_status why, const lq_err *said, lq_err *err);
+/* Take `history` (owned from here on): { "recipe", "provenance", "converted" }, each may be absent.
+ */
+void src_set_history(src_source *s, cJSON *history);
+/* llmq.json of the folder, when it is of these very files; else a note says that it is not. */
+lq_status src_read_history(src_source *s, const char *dir, lq_err *err);
 
 lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err);
 lq_status src_gguf_open(src_source *s, const src_opts *o, lq_err *err);
@@ -81,11 +101,5 @@ lq_status src_made_from(src_source *s, src_tensor *t, const qt_span *reads, size
 /* After the last src_make, with s->tensors in its final order. */
 lq_status src_make_room(src_source *s, lq_err *err);
 void src_free_room(src_source *s);
-/* One line, once however often it is said. */
-#if defined(__GNUC__)
-__attribute__((format(printf, 3, 4)))
-#endif
-lq_status
-src_note(src_source *s, lq_err *err, const char *fmt, ...);
 
 #endif

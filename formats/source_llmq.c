@@ -1,4 +1,6 @@
 /* formats/source_llmq.c - a .llmq file as a source. */
+#include "formats/history.h"
+#include "formats/json.h"
 #include "formats/source_impl.h"
 
 #include <stdlib.h>
@@ -66,10 +68,13 @@ lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err)
     if (s->llmq.config) {
         st = arch_config_from_json(&s->config, s->llmq.config, err);
         s->has_config = !st;
-        if (st && o->need_config) return lq_wrap(err, st, "%s: header: config", s->path);
+        if (st) lq_wrap(err, st, "%s: header: config", s->path);
+        if (st && (o->need_config || st == LQ_ENOMEM)) return st;
+        if (st && (st = src_set_unfit(s, st, err, err))) return st;
     }
     s->recipe = s->llmq.recipe;
     s->provenance = s->llmq.provenance;
+    s->conversion = js_get(s->provenance, HISTORY_CONVERTED);
     st = list_tensors(s, err);
     return st ? st : list_blobs(s, err);
 }

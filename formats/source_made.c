@@ -5,8 +5,6 @@
 
 #include <assert.h>
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -124,24 +122,3 @@ void src_unload(const src_source *s, const src_tensor *t)
     for (size_t i = 0; i < m->n_reads && last; i++)
         src_drop(s, m->reads[i]);
 }
-
-/* ---- what a source has to say ---- */
-lq_status src_note(src_source *s, lq_err *err, const char *fmt, ...)
-{
-    char text[sizeof err->msg];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    lq_printable(text);
-    for (size_t i = 0; i < s->n_notes; i++)
-        if (strcmp(s->notes[i], text) == 0) return LQ_OK;
-    if (s->n_notes == LQ_COUNT(s->notes)) return LQ_OK;
-    const char *copy = lq_push_str(&s->arena, text, strlen(text));
-    if (!copy) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
-    s->notes[s->n_notes++] = copy;
-    return LQ_OK;
-}
-
-size_t src_n_notes(const src_source *s) { return s->n_notes; }
-const char *src_note_at(const src_source *s, size_t i) { return s->notes[i]; }

@@ -1,6 +1,7 @@
 /* publish/artifact.c */
 #include "publish/artifact.h"
 
+#include "formats/front_matter.h"
 #include "formats/totals.h"
 #include "formats/version.h"
 #include "publish/card.h"
@@ -9,6 +10,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -20,8 +22,9 @@ typedef struct {
     const artifact_opts *o;
     const char *card; /* that came with the model, or NULL */
     size_t card_bytes;
-    cJSON *before; /* its provenance.json, or NULL */
-    cJSON *info;   /* the new one */
+    char *read_card; /* where it lies beside the model; owned */
+    cJSON *before;   /* its provenance.json, or NULL */
+    cJSON *info;     /* the new one */
     char name[128];
     char model[128 + PUB_MAX_NAME + 2]; /* how commands call it: the name, or name/FILE */
 } making;
@@ -120,7 +123,12 @@ static lq_status read_before(making *m, lq_err *err)
         m->card_bytes = b->bytes;
     }
     if (!lq_is_dir(m->path)) return LQ_OK;
-    s = lq_path_join(path, sizeof path, m->path, PUB_PROVENANCE, err);
+    if (!b) s = lq_path_join(path, sizeof path, m->path, PUB_CARD, err);
+    if (!s && !b && lq_exists(path)) {
+        s = lq_read_file(&m->read_card, &m->card_bytes, path, PUB_MAX_SMALL, err);
+        m->card = m->read_card;
+    }
+    if (!s) s = lq_path_join(path, sizeof path, m->path, PUB_PROVENANCE, err);
     if (!s && lq_exists(path)) s = js_parse_file(&m->before, path, PUB_MAX_SMALL, JS_UNIQUE, err);
     return s;
 }
@@ -174,23 +182,26 @@ static void model_of(making *m)
         }
 }
 
-static bool plain_word(const char *s)
-{
-    for (const char *c = s; *c; c++)
-        if (!isalnum((unsigned char)*c) && !strchr("._-/+:", *c)) return false;
-    return *s && strlen(s) <= 200;
-}
-
 /* An option, or what was there before. */
 static lq_status add_word(making *m, const char *key, const char *option, lq_err *err)
 {
     const char *v = option;
     if (!v) js_str(m->before, key, false, &v, NULL);
     if (!v) return LQ_OK;
-    if (!plain_word(v))
+    if (!fm_is_word(v))
         return lq_fail(err, LQ_EUSAGE,
                        "%s: expected a name like org/model or apache-2.0, found '%.100s'", key, v);
     return cJSON_AddStringToObject(m->info, key, v) ? LQ_OK : no_memory(err);
+}
+
+/* Why llmq cannot run it, without this machine's path to it. */
+static const char *without_path(const making *m)
+{
+    const char *why = src_unfit(m->src, NULL);
+    const size_t n = strlen(src_path(m->src));
+    if (strncmp(why, src_path(m->src), n) != 0) return why;
+    why += n;
+    return why + strspn(why, ":/ ");
 }
 
 static lq_status add_totals(making *m, lq_err *err)
@@ -209,6 +220,9 @@ static lq_status add_totals(making *m, lq_err *err)
     const arch_config *c = src_config(m->src);
     if (!s) {
         cJSON_AddStringToObject(m->info, "format", src_format(m->src));
+        if (src_layout(m->src)) cJSON_AddStringToObject(m->info, "layout", src_layout(m->src));
+        if (src_unfit(m->src, NULL))
+            cJSON_AddStringToObject(m->info, "llmq_cannot_run", without_path(m));
         if (c) cJSON_AddStringToObject(m->info, "architecture", c->row->arch);
         cJSON_AddNumberToObject(m->info, "parameters", t.params);
         cJSON_AddNumberToObject(m->info, "bytes", t.bytes);
@@ -278,6 +292,88 @@ static lq_status add_evals(making *m, lq_err *err)
     return s || !check ? s : add_eval(list, "quantize's own check", check, err);
 }
 
+/* ---- --made-from: is it what the model was made from? ---- */
+enum { ROWS = 4 }; /* of each weight that are looked at */
+
+/* A type of 16 bits may have rounded the values. */
+static bool close_to(const float *a, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabsf(a[i] - b[i]) <= 0x1p-7f * fabsf(b[i]) + FLT_MIN)) return false;
+    return true;
+}
+
+static lq_status same_rows(bool *same, const qt_tensor *x, const qt_tensor *y, lq_err *err)
+{
+    lq_arena a = { 0 };
+    qt_tensor p, q;
+    lq_status s = src_first_rows(&p, x, &a, err);
+    if (!s) s = src_first_rows(&q, y, &a, err);
+    float *rows = s ? NULL : lq_push(&a, 2 * (size_t)p.K * sizeof *rows);
+    if (!s && !rows) s = no_memory(err);
+    for (int64_t n = 0; !s && n < p.N && n < ROWS && *same; n++) {
+        qt_dequant(rows, &p, n, n + 1);
+        qt_dequant(rows + p.K, &q, n, n + 1);
+        *same = close_to(rows, rows + p.K, p.K);
+    }
+    lq_arena_free(&a);
+    return s;
+}
+
+/* A weight of the model that `from` has not, or with other values; NULL: there is none. */
+static lq_status find_stranger(const char **name, const src_source *src, const src_source *from,
+                               lq_err *err)
+{
+    lq_status s = LQ_OK;
+    *name = NULL;
+    for (int64_t i = 0; i < src_n_tensors(src) && !s && !*name; i++) {
+        const src_tensor *x = src_tensor_at(src, i), *y = src_find(from, x->name);
+        const bool turned = y && (x->t.N != y->t.N || x->t.K != y->t.K);
+        bool same = y && x->plain == y->plain && src_elements(x) == src_elements(y);
+        if (same && x->plain && !turned) { /* floats of a Conv1D stand turned */
+            qt_tensor p, q;
+            src_load(&p, src, x);
+            src_load(&q, from, y);
+            s = same_rows(&same, &p, &q, err);
+            src_unload(from, y);
+            src_unload(src, x);
+        }
+        if (!same) *name = x->name;
+    }
+    return s;
+}
+
+static lq_status refuse_origin(const making *m, const char *why, const char *what, lq_err *err)
+{
+    return lq_fail(err, LQ_EUSAGE,
+                   "--made-from: expected the file that %s was made from, found %s: %s%s", m->path,
+                   m->o->made_from, why, what);
+}
+
+/* By the recipe that travels with the model where there is one, and by its weights. */
+static lq_status check_origin(const making *m, const src_source *from, lq_err *err)
+{
+    const char *name = NULL, *was = NULL;
+    char hex[33];
+    lq_hash h;
+    double anew = 0;
+    const cJSON *own = src_recipe(m->src), *c = src_conversion(m->src);
+    if (own && !cJSON_Compare(own, src_recipe(from), true))
+        return refuse_origin(m, "its recipe is another", "", err);
+    js_f64(c, "requantized", false, 0, 1e15, &anew, NULL);
+    lq_status s = anew > 0 ? src_fingerprint(&h, from, err) : LQ_OK;
+    if (s) return s;
+    if (anew > 0) { /* values differ by right: which weights it came from was written down */
+        lq_hash_hex(hex, &h);
+        js_str(js_get(c, "from"), "xxh3", false, &was, NULL);
+        return was && strcmp(was, hex) == 0
+                   ? LQ_OK
+                   : refuse_origin(m, "its weights are others, XXH3-128 ", hex, err);
+    }
+    s = find_stranger(&name, m->src, from, err);
+    return s || !name ? s : refuse_origin(m, "it has other weights in ", name, err);
+}
+
 /* recipe and provenance: of the file itself, of the one it was made from, or as they were. */
 static lq_status add_history(making *m, lq_err *err)
 {
@@ -288,6 +384,7 @@ static lq_status add_history(making *m, lq_err *err)
         if (!s && !src_recipe(from))
             s = lq_fail(err, LQ_EUSAGE, "--made-from: expected a file of llmq quantize, found %s",
                         m->o->made_from);
+        if (!s) s = check_origin(m, from, err);
     }
     const src_source *of = from ? from : m->src;
     const cJSON *r = src_recipe(of) ? src_recipe(of) : js_get(m->before, "recipe");
@@ -298,19 +395,17 @@ static lq_status add_history(making *m, lq_err *err)
     return s;
 }
 
-static const char *license_of(making *m, char *own)
+/* Of the option, an earlier artifact (NULL), the model's card, the model itself. */
+static const char *license_of(const making *m, const char *own)
 {
-    if (m->o->license || !own || js_get(m->before, "license")) return m->o->license;
-    char *v = own + strlen("license:");
-    while (*v == ' ')
-        v++;
-    v[strcspn(v, "\r\n")] = 0;
-    return plain_word(v) ? v : NULL;
+    const char *said = src_license(m->src);
+    if (m->o->license || js_get(m->before, "license")) return m->o->license;
+    return own ? own : said && fm_is_word(said) ? said : NULL;
 }
 
 static lq_status make_info(making *m, lq_err *err)
 {
-    char *own = m->card ? card_front_matter(m->card, m->card_bytes, "license") : NULL;
+    char *own = m->card ? fm_word(m->card, m->card_bytes, "license") : NULL;
     m->info = cJSON_CreateObject();
     cJSON_AddStringToObject(m->info, "llmq", LLMQ_VERSION);
     cJSON_AddStringToObject(m->info, "name", m->name);
@@ -341,12 +436,13 @@ static lq_status add_card(making *m, lq_err *err)
     cJSON *handovers = cJSON_CreateArray(), *one;
     lq_status s = LQ_OK;
     for (size_t i = 0; i < LQ_COUNT(keys) && m->card; i++) {
-        char *lines = card_front_matter(m->card, m->card_bytes, keys[i]);
+        char *lines = fm_lines(m->card, m->card_bytes, keys[i]);
         if (lines) js_puts(&carried, lines);
         free(lines);
     }
     js_put(&carried, "", 1);
-    for (size_t i = 0; handover_engine(i) && src_config(m->src) && !s; i++) {
+    for (size_t i = 0; handover_engine(i) && src_config(m->src) && !src_unfit(m->src, NULL) && !s;
+         i++) {
         s = handover_plan(&one, m->src, m->model, handover_engine(i), err);
         if (!s) cJSON_AddItemToArray(handovers, one);
     }
@@ -393,6 +489,7 @@ lq_status artifact_make(pub_files *fs, const src_source *src, const char *path,
     if (!s) s = add_attributes(&m, err);
     if (!s) s = pub_hash(fs, job, err);
     if (!s) s = pub_add_sums(fs, err);
+    free(m.read_card);
     cJSON_Delete(m.before);
     cJSON_Delete(m.info);
     if (s) pub_files_free(fs);

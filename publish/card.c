@@ -41,38 +41,6 @@ static const char *size_text(char out[24], double bytes)
 }
 
 /* ---- front matter ---- */
-/* Nothing that YAML would read as more than text. */
-static bool plain_line(const char *s, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!isalnum((unsigned char)s[i]) && !strchr(" ._-+/:,'\"[]()", s[i])) return false;
-    return true;
-}
-
-char *card_front_matter(const char *card, size_t n, const char *key)
-{
-    js_buf b = { 0 };
-    const size_t k = strlen(key);
-    bool in_key = false;
-    if (n < 4 || memcmp(card, "---\n", 4) != 0) return NULL;
-    for (size_t at = 4, len; at < n; at += len + 1) {
-        const char *line = card + at, *end = memchr(line, '\n', n - at);
-        len = end ? (size_t)(end - line) : n - at;
-        if (len >= 3 && memcmp(line, "---", 3) == 0) break;
-        const bool more = len && (*line == ' ' || *line == '-');
-        if (!more) in_key = len > k && memcmp(line, key, k) == 0 && line[k] == ':';
-        if (!in_key || len > 300 || !plain_line(line, len)) continue;
-        js_put(&b, line, len);
-        js_puts(&b, "\n");
-    }
-    js_put(&b, "", 1);
-    if (b.failed || b.n == 1) {
-        free(b.data);
-        return NULL;
-    }
-    return b.data;
-}
-
 static void front_matter(js_buf *b, const cJSON *info, const char *carried)
 {
     const char *base = str(info, "base_model"), *license = str(info, "license");
@@ -192,11 +160,16 @@ static void engine(js_buf *b, const cJSON *h)
 static void running(js_buf *b, const cJSON *info, const cJSON *handovers)
 {
     const cJSON *h;
-    const char *model = str(info, "model");
-    put(b,
-        "\n## How to run it\n\nIn the folder above the artifact, called `%s` here.\n\n**llmq**:\n\n"
-        "```sh\nllmq verify %s\nllmq serve %s\n```\n",
-        str(info, "name"), model, model);
+    const char *model = str(info, "model"), *why = str(info, "llmq_cannot_run");
+    put(b, "\n## How to run it\n\nIn the folder above the artifact, called `%s` here.\n\n**llmq**",
+        str(info, "name"));
+    if (why)
+        put(b, " cannot run this model (%s); whether its bytes are right:\n\n", why);
+    else
+        js_puts(b, ":\n\n");
+    put(b, "```sh\nllmq verify %s\n", model);
+    if (!why) put(b, "llmq serve %s\n", model);
+    js_puts(b, "```\n");
     cJSON_ArrayForEach(h, handovers) engine(b, h);
 }
 

@@ -24,7 +24,7 @@ typedef struct {
 static void start_child(const child *c, const char **argv, pid_t parent, const int out[2],
                         const int err[2])
 {
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* nothing goes on when we are killed */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);          /* nothing goes on when we are killed */
     if (getppid() != parent) _exit(NOT_FOUND); /* killed already */
     const int in = open("/dev/null", O_RDONLY);
     if (in < 0 || dup2(in, STDIN_FILENO) < 0 || dup2(out[1], STDOUT_FILENO) < 0 ||
@@ -124,17 +124,25 @@ static lq_status listen_to(running *r, lq_err *err)
     return s;
 }
 
-/* On one line, without what a terminal would obey. */
+/* On one line, what was on several with "; " between them, without what a terminal would obey. */
 static void tidy_words(running *r)
 {
-    while (r->n_words && (unsigned char)r->words[r->n_words - 1] <= ' ')
-        r->n_words--;
-    r->words[r->n_words] = 0;
-    for (char *w = r->words; *w; w++)
-        if (*w == '\n')
-            *w = ';';
-        else if ((unsigned char)*w < ' ' || *w == 127)
-            *w = ' ';
+    char line[WORDS + 1];
+    size_t n = 0;
+    bool gap = false, end = false; /* blanks, or an end of a line, since the last word */
+    for (size_t i = 0; i < r->n_words && n + 3 < sizeof line; i++) {
+        const char c = r->words[i];
+        end = end || c == '\n';
+        gap = gap || (unsigned char)c <= ' ' || c == 127;
+        if ((unsigned char)c <= ' ' || c == 127) continue;
+        if (n && end) line[n++] = ';';
+        if (n && gap) line[n++] = ' ';
+        line[n++] = c;
+        gap = end = false;
+    }
+    line[n] = 0;
+    memcpy(r->words, line, n + 1);
+    r->n_words = n;
 }
 
 lq_status child_run(const child *c, int *code, lq_err *err)

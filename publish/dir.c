@@ -113,4 +113,9 @@ static void close_dir(pub_remote *r, bool done)
     (void)done;
 }
 
-const pub_target pub_dir = { "dir:", push, open_dir, get, close_dir };
+static lq_status check(const char *where, lq_err *err)
+{
+    return folder_check(where, FOLDER_ARTIFACT, err);
+}
+
+const pub_target pub_dir = { "dir:", check, push, open_dir, get, close_dir };

@@ -142,4 +142,4 @@ static void close_git(pub_remote *r, bool done)
     free(g);
 }
 
-const pub_target pub_git = { "git:", git_push, open_git, get, close_git };
+const pub_target pub_git = { "git:", NULL, git_push, open_git, get, close_git };

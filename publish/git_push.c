@@ -145,6 +145,19 @@ static lq_status push_files(git_repo *g, const pub_files *fs, pub_result *r, lq_
     return s;
 }
 
+/* A new bare repository's HEAD may name a branch that nobody has pushed; then a clone is empty. */
+static void look_at_head(git_repo *g)
+{
+    js_buf b;
+    if (git_text(g, GIT("ls-remote", "--", g->url, "HEAD"), &b, NULL)) return;
+    if (!b.n)
+        pub_say(g->o,
+                "git: the remote side's HEAD names no branch that is there: a clone needs `-b %s`, "
+                "or there `git symbolic-ref HEAD %s`",
+                g->ref + strlen("refs/heads/"), g->ref);
+    free(b.data);
+}
+
 lq_status git_push(pub_result *r, const char *where, const pub_files *fs, const pub_opts *o,
                    lq_err *err)
 {
@@ -153,6 +166,7 @@ lq_status git_push(pub_result *r, const char *where, const pub_files *fs, const 
     snprintf(dir, sizeof dir, "%s-git", o->state);
     lq_status s = git_open(&g, dir, where, o, err);
     if (!s) s = push_files(&g, fs, r, err);
+    if (!s) look_at_head(&g);
     git_close(&g);
     return s;
 }

@@ -93,11 +93,18 @@ static void read_method(plan *p)
     cJSON_Delete(doc);
 }
 
+/* Of a folder that goes as it is all of them; of one that is still to be made its name. */
 static void add_files(plan *p)
 {
     char sub[600];
     add(p->files, "%s", p->path);
     if (strcmp(src_format(p->src), "safetensors") != 0 || strcmp(p->path, p->model) != 0) return;
+    for (size_t i = 0; i < src_n_files(p->src); i++) {
+        const char *slash = strrchr(src_file_at(p->src, i), '/');
+        const bool in_place = strcmp(src_file_at(p->src, i), p->path) == 0;
+        if (!in_place && !lq_path_join(sub, sizeof sub, p->path, slash ? slash + 1 : "", NULL))
+            add(p->files, "%s", sub);
+    }
     for (size_t i = 0; i < src_n_blobs(p->src); i++)
         if (!src_blob_file(sub, sizeof sub, p->path, src_blob_at(p->src, i)->name, NULL))
             add(p->files, "%s", sub);

@@ -147,4 +147,4 @@ static void close_oci(pub_remote *r, bool done)
     free(r->own);
 }
 
-const pub_target pub_oci = { "oci://", oci_push, open_oci, get, close_oci };
+const pub_target pub_oci = { "oci://", NULL, oci_push, open_oci, get, close_oci };

@@ -31,6 +31,9 @@ typedef struct pub_part pub_part;
 
 typedef struct {
     const char *prefix; /* of the argument */
+    /* Before any work: what speaks against publishing there, as far as this machine can tell. NULL:
+     * nothing is asked. */
+    lq_status (*check)(const char *where, lq_err *err);
     lq_status (*push)(pub_result *r, const char *where, const pub_files *fs, const pub_opts *o,
                       lq_err *err);
     /* The remote side's files with sizes, and digests where it has them, into r->files; each name

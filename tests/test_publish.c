@@ -1,5 +1,5 @@
 /* tests/test_publish.c - digests, names of files, SHA256SUMS, front matter, addresses. */
-#include "publish/card.h"
+#include "formats/front_matter.h"
 #include "publish/files.h"
 #include "publish/hc.h"
 #include "publish/target.h"
@@ -162,13 +162,13 @@ TEST(front_matter_is_carried_line_by_line)
               { "evil", NULL },
               { "lang", NULL } };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
-        char *got = card_front_matter(card, strlen(card), t[i].key);
+        char *got = fm_lines(card, strlen(card), t[i].key);
         CHECK(t[i].want ? got && strcmp(got, t[i].want) == 0 : !got, "%s: %s", t[i].key,
               got ? got : "(none)");
         free(got);
     }
-    CHECK(!card_front_matter("license: mit\n", 13, "license"), "there is no front matter");
-    CHECK(!card_front_matter("---\nlicense", 11, "license"), "it ends in the middle");
+    CHECK(!fm_lines("license: mit\n", 13, "license"), "there is no front matter");
+    CHECK(!fm_lines("---\nlicense", 11, "license"), "it ends in the middle");
 }
 
 TEST(addresses_keep_their_scheme_and_their_host)

@@ -227,7 +227,7 @@ TEST(a_folder_that_is_no_model_is_refused)
         const char *says;
     } t[] = {
         { "empty", NULL, false, "config.json" },
-        { "no weights", CONFIG "}", false, "model.safetensors or " INDEX },
+        { "no weights", CONFIG "}", false, "expected model.safetensors, " INDEX },
         { "no config", NULL, true, "config.json" },
         { "broken config", "{", true, "config.json: JSON" },
         { "unknown architecture", "{\"architectures\":[\"X\"]}", true, "found \"X\"" },

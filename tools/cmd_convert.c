@@ -145,10 +145,13 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     src_close(src);
     if (s) return s;
     prog_end();
-    if (r.note[0]) prog_say(LOG_WARN, "%s", r.note);
+    for (int i = 0; i < r.n_notes; i++)
+        prog_say(LOG_WARN, "note: %s", r.note[i]);
     if (!c->json) {
-        char size[16];
-        printf("%s: %lld tensors, %s, ", o->out, (long long)r.tensors,
+        char size[16], stored[40] = "";
+        if (r.weights != r.tensors)
+            snprintf(stored, sizeof stored, " stored as %lld", (long long)r.tensors);
+        printf("%s: %lld tensors%s, %s, ", o->out, (long long)r.weights, stored,
                opt_size_text(size, sizeof size, (double)r.bytes));
         if (r.requantized)
             printf("%lld weights were quantized anew\n", (long long)r.requantized);
@@ -163,7 +166,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     cJSON_AddBoolToObject(doc, "bit_exact", r.bit_exact);
     cJSON_AddNumberToObject(doc, "requantized", (double)r.requantized);
     cJSON *notes = cJSON_AddArrayToObject(doc, "notes");
-    if (r.note[0]) cJSON_AddItemToArray(notes, cJSON_CreateString(r.note));
+    for (int i = 0; i < r.n_notes; i++)
+        cJSON_AddItemToArray(notes, cJSON_CreateString(r.note[i]));
+    cJSON_AddNumberToObject(doc, "weights", (double)r.weights);
     cJSON_AddNumberToObject(doc, "tensors", (double)r.tensors);
     cJSON_AddNumberToObject(doc, "bytes", (double)r.bytes);
     return cmd_print_json(doc, err);

@@ -1,7 +1,6 @@
 /* tools/cmd_handover.c - `llmq handover ENGINE MODEL`. */
 #include "publish/handover.h"
 #include "tools/cmds.h"
-#include "tools/verify.h"
 
 static void print_list(const cJSON *doc, const char *key, const char *before)
 {
@@ -27,12 +26,10 @@ static void print_plan(const cJSON *doc, const char *engine)
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     (void)opts;
-    char model[4200];
     src_source *src = NULL;
     cJSON *doc = NULL;
-    lq_status s = verify_find_model(model, sizeof model, c->argv[1], err);
-    if (!s) s = src_open(&src, model, &(src_opts){ .need_config = true }, err);
-    if (!s) s = handover_plan(&doc, src, model, c->argv[0], err);
+    lq_status s = src_open(&src, c->argv[1], &(src_opts){ .need_config = true }, err);
+    if (!s) s = handover_plan(&doc, src, src_path(src), c->argv[0], err);
     src_close(src);
     if (s) return s;
     if (c->json) return cmd_print_json(doc, err);

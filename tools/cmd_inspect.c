@@ -116,10 +116,14 @@ static cJSON *describe(const src_source *s, const src_totals *t)
     cJSON *doc = cJSON_CreateObject(), *list = NULL;
     bool ok =
         doc && cJSON_AddStringToObject(doc, "format", src_format(s)) &&
+        add_item(doc, "layout", src_layout(s) ? cJSON_CreateString(src_layout(s)) : NULL) &&
         add_item(doc, "arch", c ? cJSON_CreateString(c->row->arch) : NULL) &&
         cJSON_AddNumberToObject(doc, "params", t->params) &&
         cJSON_AddNumberToObject(doc, "params_active", t->params - (c ? arch_idle_params(c) : 0)) &&
         cJSON_AddNumberToObject(doc, "bytes", t->bytes) &&
+        cJSON_AddNumberToObject(doc, "file_bytes", (double)src_file_bytes(s)) &&
+        add_item(doc, "cannot_run",
+                 src_unfit(s, NULL) ? cJSON_CreateString(src_unfit(s, NULL)) : NULL) &&
         cJSON_AddNumberToObject(doc, "bpw", src_bits_per(t->linear_bytes, t->linear_params)) &&
         cJSON_AddNumberToObject(doc, "bpw_model", src_bits_per(t->bytes, t->params)) &&
         add_item(doc, "config", c ? arch_config_json(c) : NULL) &&
@@ -129,7 +133,8 @@ static cJSON *describe(const src_source *s, const src_totals *t)
         ok = add_tensor(list, s, i);
     ok = ok && add_blobs(doc, s) && add_notes(doc, s) &&
          add_item(doc, "recipe", cJSON_Duplicate(src_recipe(s), true)) &&
-         add_item(doc, "provenance", cJSON_Duplicate(src_provenance(s), true));
+         add_item(doc, "provenance", cJSON_Duplicate(src_provenance(s), true)) &&
+         add_item(doc, "converted", cJSON_Duplicate(src_conversion(s), true));
     if (ok) return doc;
     cJSON_Delete(doc);
     return NULL;
@@ -300,11 +305,19 @@ static lq_status print_tree(const src_source *s, const src_totals *t, const char
     for (size_t i = 0; i < n; i++)
         items[i] = make_item(src_tensor_at(s, (int64_t)i));
     qsort(items, n, sizeof *items, by_place);
-    printf("%s: %s, %.4g M parameters, %s\n", path, src_format(s), t->params / 1e6,
+    char file[16];
+    const char *kind = src_layout(s), *unfit = src_unfit(s, NULL);
+    printf("%s: %s%s%s%s, %.4g M parameters, %s of tensors", path, src_format(s), kind ? " (" : "",
+           kind ? kind : "", kind ? ")" : "", t->params / 1e6,
            opt_size_text(size, sizeof size, t->bytes));
+    printf(" in %s\n", opt_size_text(file, sizeof file, (double)src_file_bytes(s)));
     if (src_config(s)) print_config(src_config(s));
-    printf("  %.3f bits per weight in the linear layers, %.3f over all\n",
-           src_bits_per(t->linear_bytes, t->linear_params), src_bits_per(t->bytes, t->params));
+    printf("  %.3f bits per weight in %s, %.3f over all\n",
+           src_bits_per(t->linear_bytes, t->linear_params),
+           src_config(s) ? "the linear layers"
+                         : "all matrices (which are linear layers is not known)",
+           src_bits_per(t->bytes, t->params));
+    if (unfit) printf("  llmq cannot run it: %s\n", unfit);
     for (size_t i = 0; i < src_n_notes(s); i++)
         printf("  note: %s\n", src_note_at(s, i));
     const lq_status generation = print_generation(s, err);
@@ -323,7 +336,8 @@ static lq_status print_tree(const src_source *s, const src_totals *t, const char
         printf("  %-36s %s\n", src_blob_at(s, i)->name,
                opt_size_text(size, sizeof size, (double)src_blob_at(s, i)->bytes));
     lq_status st = print_object("recipe", src_recipe(s), err);
-    return st ? st : print_object("provenance", src_provenance(s), err);
+    if (!st) st = print_object("provenance", src_provenance(s), err);
+    return st ? st : print_object("converted", src_conversion(s), err);
 }
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
@@ -340,7 +354,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!st && c->json)
         st = print_json(s, &t, err);
     else if (!st && !o->html)
-        st = print_tree(s, &t, c->argv[0], o->all, err);
+        st = print_tree(s, &t, src_path(s), o->all, err);
     src_totals_free(&t);
     src_close(s);
     return st;

@@ -55,15 +55,13 @@ static lq_status state_of(char *out, size_t n, const char *path, lq_err *err)
 
 static lq_status make(pub_files *fs, const cmd_ctx *c, const publish_opts *o, lq_err *err)
 {
-    char model[4200];
     src_source *src = NULL;
     const char *path = c->argv[0];
     artifact_opts a = o->artifact;
     a.evals = o->evals.v;
     a.n_evals = o->evals.n;
-    lq_status s = verify_find_model(model, sizeof model, path, err);
-    if (!s) s = verify_model(c, model, err);
-    if (!s) s = src_open(&src, model, NULL, err);
+    lq_status s = verify_model(c, path, err);
+    if (!s) s = src_open(&src, path, NULL, err);
     if (!s) s = artifact_make(fs, src, path, &a, left_out, c->job, err);
     src_close(src);
     return s;
@@ -79,6 +77,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     pub_result r = { .same = false };
     lq_status s = pub_target_find(&t, &where, c->argv[1], err);
     if (!s) s = target_opts_check(&o->target, c->argv[1], err);
+    if (!s && t->check) s = t->check(where, err);
     if (!s) s = state_of(state, sizeof state, c->argv[0], err);
     pub_opts p = target_opts(&o->target, c);
     p.chunk_bytes = o->chunk;

@@ -16,9 +16,7 @@ static const opt_row rows[] = {
 
 static lq_status check(void *user, const char *dir, lq_err *err)
 {
-    char model[4200];
-    lq_status s = verify_find_model(model, sizeof model, dir, err);
-    return s ? s : verify_model(user, model, err);
+    return verify_model(user, dir, err);
 }
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)

@@ -9,7 +9,6 @@
 #include "formats/source.h"
 #include "formats/tiles.h"
 
-#include <dirent.h>
 #include <float.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,12 +20,16 @@ static const double MAX_RMS_STEPS = 2;
 
 typedef struct {
     const char *against;
+    bool runs;
 } verify_opts;
 
 #define F(field) offsetof(verify_opts, field)
 static const opt_row rows[] = {
     { "against", 0, OPT_STR, F(against), .arg = "SRC",
       .help = "the model it was made from: compare every weight, within the scheme's bound" },
+    { "runs", 0, OPT_FLAG, F(runs),
+      .help = "no (exit code 4) too where the bytes are right but llmq cannot run the model: an "
+              "architecture, a setting or a layout that it does not know" },
 };
 
 typedef struct {
@@ -34,6 +37,9 @@ typedef struct {
     cJSON *bad; /* array of {"name","what"} */
     int64_t checked, n_bad;
     bool no_memory;
+    char unfit[600]; /* why llmq cannot run it, or "" */
+    int64_t beyond;  /* weights beyond what their recipe alone allows, since they were converted */
+    char first_beyond[200];
 } verdict;
 
 static void add_bad(void *user, const char *name, const char *what)
@@ -215,23 +221,59 @@ static bound_report compare(pair *p)
 }
 
 typedef struct {
-    bool calibrated; /* no bound per weight */
+    bool calibrated; /* no bound per weight: a method that looks at activations, or one of others */
     bool fold;       /* columns, rows, norms and biases carry factors */
     bool tuned;      /* norms were trained */
+    bool converted;  /* values were chosen anew since: neither bound holds */
 } recipe;
 
-static recipe read_recipe(const src_source *src)
+/* Rounding to the nearest is all that a conversion does, and so is what both have in common no
+ * matter of this comparison. */
+static bool same_recipe(const src_source *mine, const src_source *theirs)
+{
+    return src_recipe(theirs) && cJSON_Compare(src_recipe(mine), src_recipe(theirs), true);
+}
+
+static double number_of(const cJSON *o, const char *key)
+{
+    double v = 0;
+    js_f64(o, key, false, 0, 1e15, &v, NULL);
+    return v;
+}
+
+/* Were weights of `mine` rounded anew, or stored as floats, from others than theirs? */
+static lq_status converted_since(bool *yes, const src_source *mine, const src_source *theirs,
+                                 lq_err *err)
+{
+    const cJSON *c = src_conversion(mine);
+    const char *from = "";
+    char hex[33];
+    lq_hash h;
+    *yes = number_of(c, "requantized") + number_of(c, "floats") > 0;
+    if (!*yes) return LQ_OK;
+    js_str(js_get(c, "from"), "xxh3", false, &from, NULL);
+    lq_status s = src_fingerprint(&h, theirs, err);
+    if (s) return s;
+    lq_hash_hex(hex, &h);
+    *yes = strcmp(hex, from) != 0;
+    return LQ_OK;
+}
+
+static lq_status read_recipe(recipe *r, const src_source *mine, const src_source *theirs,
+                             lq_err *err)
 {
     static const char *const free_of_data[] = { "rtn", "absmax", "int8", "nf4", "fp4", "hqq" };
+    const cJSON *own = same_recipe(mine, theirs) ? NULL : src_recipe(mine);
     const char *method = NULL;
-    recipe r = { false, false, false };
-    js_str(src_recipe(src), "method", false, &method, NULL);
-    js_bool(src_recipe(src), "fold", false, &r.fold, NULL);
-    r.tuned = js_get(src_recipe(src), "tune") != NULL;
-    r.calibrated = method != NULL;
-    for (size_t i = 0; i < LQ_COUNT(free_of_data) && method; i++)
-        if (strcmp(method, free_of_data[i]) == 0) r.calibrated = false;
-    return r;
+    *r = (recipe){ .calibrated = !src_recipe(mine) && !src_conversion(mine) };
+    js_bool(own, "fold", false, &r->fold, NULL);
+    r->tuned = js_get(own, "tune") != NULL;
+    if (!js_str(own, "method", false, &method, NULL) && method) {
+        r->calibrated = true;
+        for (size_t i = 0; i < LQ_COUNT(free_of_data); i++)
+            if (strcmp(method, free_of_data[i]) == 0) r->calibrated = false;
+    }
+    return converted_since(&r->converted, mine, theirs, err);
 }
 
 /* A dense matrix that took factors by its columns (a router) is the source's but for f32's
@@ -277,14 +319,19 @@ static lq_status check_pair(verdict *v, pair *p, arch_role role, recipe r, lq_er
     }
     const bound_report b = compare(p);
     v->checked++;
-    if ((dense || !r.calibrated) && b.max_excess > 0) {
+    const bool beyond = (dense || !r.calibrated) && b.max_excess > 0;
+    if (r.converted && (beyond || (!dense && !(b.worst_rms <= MAX_RMS_STEPS)))) {
+        if (!v->beyond++)
+            snprintf(v->first_beyond, sizeof v->first_beyond, "%.180s", p->mine->name);
+    } else if (beyond) {
         int at = snprintf(what, sizeof what, "row %" PRId64 ", column %" PRId64 ": ", b.row, b.col);
         if (isinf(b.max_excess))
             snprintf(what + at, sizeof what - (size_t)at,
                      "expected the source's value, found another");
         else
             snprintf(what + at, sizeof what - (size_t)at,
-                     "expected a weight within its scheme's bound, found it %.3g steps beyond",
+                     "expected at most half a step of its scheme from the source's weight, found "
+                     "%.3g steps more",
                      b.max_excess);
         add_bad(v, p->mine->name, what);
     } else if (!dense && !(b.worst_rms <= MAX_RMS_STEPS)) {
@@ -368,12 +415,44 @@ static lq_status check_tensor(verdict *v, const src_source *mine, const src_sour
     return s;
 }
 
+/* Why weights do not fit, as far as the model itself knows, and what to compare it with. */
+static void explain(verdict *v, const src_source *mine, recipe r)
+{
+    char what[400];
+    const cJSON *c = src_conversion(mine), *source = js_get(src_provenance(mine), "source");
+    const char *from = NULL, *first = NULL;
+    js_str(js_get(c, "from"), "xxh3", false, &from, NULL);
+    js_str(source, "xxh3", false, &first, NULL);
+    if (v->beyond) {
+        const bool floats = number_of(c, "floats") > 0;
+        snprintf(what, sizeof what,
+                 "the first of %" PRId64 " weights that differ by more than their scheme's step: "
+                 "llmq convert %s them: compare them with the model that it was "
+                 "given%s%.32s",
+                 v->beyond,
+                 number_of(c, "requantized") <= 0 ? "stored as floats"
+                 : floats                         ? "rounded anew or stored as floats"
+                                                  : "rounded anew",
+                 from ? ", of XXH3-128 " : "", from ? from : "");
+        add_bad(v, v->first_beyond, what);
+    } else if (v->n_bad && r.calibrated && !src_recipe(mine)) {
+        prog_say(LOG_WARN, "no recipe travels with this model: where its makers folded factors "
+                           "into other tensors (awq, smoothing), or trained norms, its weights are "
+                           "not those of the source; compare it with what it was converted from");
+    } else if (v->n_bad && first) {
+        prog_say(LOG_WARN,
+                 "it was made of weights with XXH3-128 %.32s (llmq inspect --json: provenance)",
+                 first);
+    }
+}
+
 static lq_status check_against(verdict *v, const src_source *mine, const char *path, lq_err *err)
 {
     src_source *theirs;
+    recipe r;
     lq_status s = src_open(&theirs, path, NULL, err);
     if (s) return s;
-    const recipe r = read_recipe(mine);
+    s = read_recipe(&r, mine, theirs, err);
     const int64_t n = src_n_tensors(mine);
     for (int64_t i = 0; i < n && !s; i++) {
         s = lq_stopped(v->c->job) ? LQ_EINTR
@@ -388,6 +467,7 @@ static lq_status check_against(verdict *v, const src_source *mine, const char *p
             slot_of(mine, x, &slot) && slot.role == R_HEAD && src_config(mine)->tied;
         if (!tied_head) add_bad(v, x->name, "in the source, but not here");
     }
+    if (!s) explain(v, mine, r);
     src_close(theirs);
     return s;
 }
@@ -402,73 +482,72 @@ static bool is_llmq(const char *path)
     return yes;
 }
 
+/* Bytes that llmq does not know how to run may be right all the same; a config that says nonsense
+ * is a finding. */
+static void check_fit(verdict *v, const src_source *src)
+{
+    lq_status as;
+    const char *why = src_unfit(src, &as);
+    if (!why) return;
+    snprintf(v->unfit, sizeof v->unfit, "%s", why);
+    if (as != LQ_EUNSUPPORTED && as != LQ_ENOENT) add_bad(v, "config", why);
+}
+
 static lq_status check_all(verdict *v, const char *path, const char *against, lq_err *err)
 {
     src_source *src = NULL;
-    const bool llmq = is_llmq(path);
-    lq_status s = src_open(&src, path, NULL, err);
+    char file[4200];
+    lq_status s = src_locate(file, sizeof file, path, err);
+    if (s) return s;
+    const bool llmq = is_llmq(file);
+    s = src_open(&src, file, NULL, err);
     if (s && llmq && s != LQ_EUNSUPPORTED) { /* a damaged header is a finding, not bad usage */
         add_failure(v, "header", &s, err);
         return s;
     }
-    if (!s) s = llmq ? check_sums(v, path, err) : check_finite(v, src);
-    if (!s) check_roles(v, src);
+    if (!s) s = llmq ? check_sums(v, file, err) : check_finite(v, src);
+    if (!s) check_fit(v, src);
+    if (!s && !v->unfit[0]) check_roles(v, src);
     if (!s && against) s = check_against(v, src, against, err);
     if (s == LQ_EINTR) lq_fail(err, s, "interrupted");
     src_close(src);
     return s;
 }
 
-static lq_status report(verdict *v, const char *path, lq_err *err)
+static lq_status report_json(verdict *v, bool ok, lq_err *err)
 {
-    const bool ok = v->n_bad == 0;
+    cJSON *doc = cJSON_CreateObject();
+    bool built = doc && cJSON_AddBoolToObject(doc, "ok", ok) &&
+                 cJSON_AddNumberToObject(doc, "checked", (double)v->checked) &&
+                 cJSON_AddBoolToObject(doc, "runs", !v->unfit[0]) &&
+                 (!v->unfit[0] || cJSON_AddStringToObject(doc, "why_not", v->unfit));
+    cJSON_AddItemToObject(doc, "bad", v->bad);
+    v->bad = NULL;
+    if (built) return cmd_print_json(doc, err);
+    cJSON_Delete(doc);
+    return lq_fail(err, LQ_ENOMEM, "no memory for the report");
+}
+
+static lq_status report(verdict *v, const char *path, bool must_run, lq_err *err)
+{
+    const bool ok = v->n_bad == 0 && (!must_run || !v->unfit[0]);
     if (v->c->json) {
-        cJSON *doc = cJSON_CreateObject();
-        bool built = doc && cJSON_AddBoolToObject(doc, "ok", ok) &&
-                     cJSON_AddNumberToObject(doc, "checked", (double)v->checked);
-        cJSON_AddItemToObject(doc, "bad", v->bad);
-        v->bad = NULL;
-        if (!built) {
-            cJSON_Delete(doc);
-            return lq_fail(err, LQ_ENOMEM, "no memory for the report");
-        }
-        lq_status s = cmd_print_json(doc, err);
+        lq_status s = report_json(v, ok, err);
         if (s) return s;
+    } else if (v->unfit[0] && v->n_bad == 0) {
+        printf("%s: %" PRId64 " checked, the bytes are right; llmq cannot run it: %s\n", path,
+               v->checked, v->unfit);
     } else if (ok) {
         printf("%s: ok, %" PRId64 " checked\n", path, v->checked);
     }
-    return ok ? LQ_OK
-              : lq_fail(err, LQ_ECHECK,
-                        "%s: %" PRId64 " found that do not fit, %" PRId64 " checked", path,
-                        v->n_bad, v->checked);
+    if (v->n_bad && v->unfit[0]) prog_say(LOG_WARN, "llmq cannot run it: %s", v->unfit);
+    if (v->n_bad)
+        return lq_fail(err, LQ_ECHECK, "%s: %" PRId64 " found that do not fit, %" PRId64 " checked",
+                       path, v->n_bad, v->checked);
+    return ok ? LQ_OK : lq_fail(err, LQ_ECHECK, "--runs: llmq cannot run it");
 }
 
 /* ---- for other commands ---- */
-static bool ends(const char *name, const char *ending)
-{
-    const size_t n = strlen(name), e = strlen(ending);
-    return n > e && strcmp(name + n - e, ending) == 0;
-}
-
-lq_status verify_find_model(char *out, size_t n, const char *path, lq_err *err)
-{
-    char found[256] = "";
-    int files = 0, tensors = 0;
-    DIR *d = lq_is_dir(path) ? opendir(path) : NULL;
-    for (struct dirent *e; d && (e = readdir(d));) {
-        tensors += ends(e->d_name, ".safetensors");
-        if (strstr(e->d_name, "-of-") && !strstr(e->d_name, "-00001-of-")) continue; /* a part */
-        if (!ends(e->d_name, ".llmq") && !ends(e->d_name, ".gguf")) continue;
-        files++;
-        snprintf(found, sizeof found, "%s", e->d_name);
-    }
-    if (d) closedir(d);
-    if (files == 1 && !tensors) return lq_path_join(out, n, path, found, err);
-    return (size_t)snprintf(out, n, "%s", path) < n
-               ? LQ_OK
-               : lq_fail(err, LQ_EVALUE, "%.100s...: too long", path);
-}
-
 lq_status verify_model(const cmd_ctx *c, const char *path, lq_err *err)
 {
     cmd_ctx quiet = *c;
@@ -479,6 +558,7 @@ lq_status verify_model(const cmd_ctx *c, const char *path, lq_err *err)
     if (!s && v.n_bad)
         s = lq_fail(err, LQ_ECHECK, "%s: llmq verify says no: %" PRId64 " found that do not fit",
                     path, v.n_bad);
+    if (!s && v.unfit[0]) prog_say(LOG_WARN, "llmq cannot run it: %s", v.unfit);
     cJSON_Delete(v.bad);
     return s;
 }
@@ -489,7 +569,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     verdict v = { .c = c, .bad = cJSON_CreateArray() };
     lq_status s = v.bad ? check_all(&v, c->argv[0], o->against, err) : LQ_ENOMEM;
     if (v.no_memory || s == LQ_ENOMEM) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
-    if (!s) s = report(&v, c->argv[0], err);
+    if (!s) s = report(&v, c->argv[0], o->runs, err);
     cJSON_Delete(v.bad);
     return s;
 }
@@ -503,11 +583,15 @@ const cmd_row cmd_verify = {
         "--against "
         "every weight is compared with its source: within half a step of its scheme, or, for "
         "methods "
-        "that move errors between weights (gptq, awq), each row within 2 steps (root mean square). "
+        "that move errors between weights (gptq, awq) and models of others, each row within 2 "
+        "steps "
+        "(root mean square). "
         "Factors that were folded from one tensor into another are fitted first; norms and biases "
         "of "
-        "such a model are not compared. Exit code 4 when anything does not fit.",
-    .args = { { "FILE", 1, 1, "a .llmq or .safetensors file, or a Hugging Face folder" } },
+        "such a model are not compared. The recipe comes from the file, or from what llmq convert "
+        "wrote beside it. Exit code 4 when anything does not fit. A model that is whole but that "
+        "llmq cannot run is said to be so, with exit code 0 unless --runs asks for 4.",
+    .args = { { "FILE", 1, 1, "a .llmq, .gguf or .safetensors file, or a folder" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq verify model.llmq\0"
                 "llmq verify model.llmq --against models/novels-6m --json\0",

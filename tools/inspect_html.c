@@ -190,25 +190,13 @@ static bool add_planes(cJSON *sample, const qt_tensor *t)
     return ok;
 }
 
-/* Row 0 in the portable layout: t itself, or its first tile unpacked into `a`. */
-static lq_status first_rows(qt_tensor *plain, const qt_tensor *t, lq_arena *a, lq_err *err)
-{
-    qt_tensor tile = *t;
-    void *w[QT_N_PLANES];
-    *plain = *t;
-    if (t->layout == QT_PORTABLE) return LQ_OK;
-    if (t->N > TILE_N) tiles_rows(&tile, t, 0, TILE_N);
-    const lq_status st = qt_alloc(plain, w, &tile.scheme, tile.N, tile.K, a, err);
-    return st ? st : tiles_unpack(w, &tile, err);
-}
-
 static lq_status add_sample(cJSON *tensor, const qt_tensor *t, lq_err *err)
 {
     lq_arena a = { 0 };
     qt_tensor plain;
     float *row = malloc((size_t)t->K * sizeof *row);
     cJSON *sample = cJSON_AddObjectToObject(tensor, "sample");
-    lq_status st = row && sample ? first_rows(&plain, t, &a, err) : LQ_ENOMEM;
+    lq_status st = row && sample ? src_first_rows(&plain, t, &a, err) : LQ_ENOMEM;
     if (!st) {
         qt_dequant(row, &plain, 0, 1);
         const qt_scheme *s = &t->scheme;

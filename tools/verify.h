@@ -4,11 +4,8 @@
 
 #include "tools/opt.h"
 
-/* Every finding goes to stderr. LQ_ECHECK: there are some; other errors as of src_open. */
+/* Every finding goes to stderr, and why llmq cannot run it, where it cannot. LQ_ECHECK: there are
+ * findings; other errors as of src_open. */
 lq_status verify_model(const cmd_ctx *c, const char *path, lq_err *err);
-
-/* The file that stands for a folder without safetensors: the one .llmq or .gguf in it; else `path`
- * as it is. LQ_EVALUE: too long. */
-lq_status verify_find_model(char *out, size_t n, const char *path, lq_err *err);
 
 #endif

@@ -97,7 +97,7 @@ def test_names_are_no_markup(llmq, hostile):
     assert "\x1b" not in llmq("inspect", hostile.parent / "m.safetensors").stdout
 
 
-def test_a_browser_shows_names_as_text(hostile):
+def test_a_browser_shows_names_as_text_and_labels_beside_the_drawing(llmq, draft, hostile):
     api = pytest.importorskip("playwright.sync_api", reason="the page is shown with playwright")
     if not CHROMIUM:
         pytest.skip("the page is shown with chromium")
@@ -116,8 +116,13 @@ def test_a_browser_shows_names_as_text(hostile):
             assert tab.locator("#one svg").count() == 2
         names = set(buttons.all_inner_texts())
         assert "x\\u202egnp" in names and HOSTILE[0] in names and "한국어" in names
-        assert tab.title() == "llmq inspect" and tab.locator("img").count() == 0
+        assert tab.title() == "m.safetensors: llmq inspect" and tab.locator("img").count() == 0
         assert asked == [hostile.as_uri()]
+        llmq("inspect", draft, "--html", hostile.parent / "d.html")
+        tab.goto((hostile.parent / "d.html").as_uri())
+        assert tab.locator("h1").inner_text() == draft.name and "Numbers of row 0: bf16, 16 bits each" in tab.locator("#one").inner_text()
+        label, box = tab.locator("#one svg text.rows").bounding_box(), tab.locator("#one svg rect.box").first.bounding_box()
+        assert tab.locator("#one svg text.rows").inner_text() == "4096 rows" and label["x"] + label["width"] <= box["x"]
 
 
 def test_no_page_over_the_model_and_none_left_by_failure(llmq, tmp_path, packed):
@@ -125,7 +130,7 @@ def test_no_page_over_the_model_and_none_left_by_failure(llmq, tmp_path, packed)
     p = llmq("inspect", tmp_path / "m.llmq", "--html", tmp_path / "m.llmq", code=None)
     assert p.returncode == 2 and "a file of the model" in p.stderr
     assert (tmp_path / "m.llmq").read_bytes() == packed.read_bytes()
-    p = llmq("inspect", tmp_path / "m.llmq", "--html", tmp_path / "none/p.html", code=None)
-    assert p.returncode == 1 and "--html" in p.stderr
+    p = llmq("inspect", tmp_path / "m.llmq", "--html", tmp_path / "m.llmq/p.html", code=None)
+    assert p.returncode == 1 and "--html" in p.stderr and "expected a folder" in p.stderr
     assert llmq.json("inspect", tmp_path / "m.llmq", "--html", tmp_path / "p.html")["format"] == "llmq"
     assert data(tmp_path / "p.html")["path"].endswith("m.llmq")

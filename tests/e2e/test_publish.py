@@ -80,14 +80,14 @@ def test_what_was_pulled_can_be_published_again_with_the_same_bytes(llmq, packed
     assert names(tmp_path) == ["a", "b", "c"]
 
 
-def test_a_converted_folder_takes_its_history_from_the_file_it_was_made_of(llmq, packed, tmp_path):
+def test_a_converted_folder_takes_its_history_from_the_file_it_was_made_of(llmq, packed, draft, tmp_path):
     llmq("convert", packed, "-o", tmp_path / "gptq", "--to", "gptq_v2", "--shard-size", "300K")
     llmq("publish", tmp_path / "gptq", f"dir:{tmp_path}/hub", "--made-from", packed)
     about = json.loads((tmp_path / "hub/provenance.json").read_text())
     assert about["recipe"]["method"] == "gptq" and about["provenance"]["calibration"]["samples"] == 4
     assert len(list((tmp_path / "hub").glob("*.safetensors"))) > 1
     llmq("verify", tmp_path / "hub")
-    p = llmq("publish", tmp_path / "gptq", f"dir:{tmp_path}/x", "--made-from", tmp_path / "gptq", code=2)
+    p = llmq("publish", tmp_path / "gptq", f"dir:{tmp_path}/x", "--made-from", draft, code=2)
     assert "expected a file of llmq quantize" in p.stderr
 
 

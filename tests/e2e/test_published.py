@@ -348,7 +348,7 @@ def test_damage_is_refused_in_a_sentence(llmq, tmp_path, why, name, change, conf
 def test_an_unknown_method_can_still_be_listed(llmq, tmp_path):
     folder = assemble("ct-w8a16", tmp_path / "m", config=qc(quant_method="quip"))
     doc = llmq.json("inspect", folder)
-    assert "quip" in doc["notes"][0] and doc["notes"][0].endswith("packs the original checkpoint") and Q + "weight_packed" in [t["name"] for t in doc["tensors"]]
+    assert '"quip"' in doc["cannot_run"] and doc["cannot_run"].endswith("packs the original checkpoint") and Q + "weight_packed" in [t["name"] for t in doc["tensors"]]
     shutil.rmtree(folder)
 
 

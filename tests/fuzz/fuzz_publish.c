@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_publish.c - any bytes as a SHA256SUMS, as the name of a file, as the front matter
  * of a card. Whatever names are taken lie in one folder, and are there once. */
-#include "publish/card.h"
+#include "formats/front_matter.h"
 #include "publish/files.h"
 
 #include <stdlib.h>
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     read_sums(copy, n);
     if (!pub_check_name(text, NULL)) check_name(text);
     for (size_t i = 0; i < LQ_COUNT(keys); i++) {
-        char *lines = card_front_matter(copy, n, keys[i]);
+        char *lines = fm_lines(copy, n, keys[i]);
         if (lines && (strpbrk(lines, "&*{}") || strlen(lines) > n + 1)) abort();
         free(lines);
     }

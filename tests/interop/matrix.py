@@ -32,7 +32,7 @@ def convert(source, out, to, *more):
     if p.returncode == 0:
         return json.loads(p.stdout), None
     reason = p.stderr.strip().splitlines()[-1]
-    reason = re.sub(r"^.*rounds it anew\): |^llmq: convert: |, as \S+ says| \(--allow.*|model\.\S+: ", "", reason)
+    reason = re.sub(r"^.*no place in this layout: |^llmq: convert: |, as \S+ says| \((--allow|nor would).*|model\.\S+: ", "", reason)
     reason = re.sub(r"^\S+ has no type", "no type", reason)
     reason = re.sub(r"^(gptq_v2|gptq|awq|compressed-tensors|bnb|gguf) ", "the target ", reason)
     return None, re.sub(r"in '.*' |, found (?!64).*| since its version.*", "", reason)

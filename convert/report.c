@@ -1,0 +1,58 @@
+/* convert/report.c */
+#include "convert/report.h"
+
+#include "formats/history.h"
+#include "formats/json.h"
+#include "formats/version.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void conv_note(conv_report *r, const char *fmt, ...)
+{
+    va_list args;
+    if (r->n_notes == CONV_MAX_NOTES) return;
+    va_start(args, fmt);
+    vsnprintf(r->note[r->n_notes++], sizeof r->note[0], fmt, args);
+    va_end(args);
+}
+
+bool conv_has_history(const src_source *src, bool anew)
+{
+    return src_recipe(src) || src_conversion(src) || anew;
+}
+
+cJSON *conv_from(const src_source *src, bool anew)
+{
+    char hex[33];
+    lq_hash h;
+    cJSON *o = cJSON_CreateObject();
+    bool ok = o && cJSON_AddStringToObject(o, "format", src_format(src));
+    if (ok && (anew || strcmp(src_format(src), "llmq") == 0)) { /* a .llmq has it in its table */
+        ok = !src_fingerprint(&h, src, NULL);
+        if (ok) lq_hash_hex(hex, &h);
+        ok = ok && cJSON_AddStringToObject(o, "xxh3", hex);
+    }
+    if (ok) return o;
+    cJSON_Delete(o);
+    return NULL;
+}
+
+cJSON *conv_converted(const src_source *src, const conv_report *r, const cJSON *from)
+{
+    const cJSON *before = src_conversion(src);
+    const bool changed = r->requantized || r->floats || !r->bit_exact;
+    double requantized = 0, floats = 0;
+    if (before && !changed) return cJSON_Duplicate(before, true);
+    js_f64(before, "requantized", false, 0, 1e15, &requantized, NULL);
+    js_f64(before, "floats", false, 0, 1e15, &floats, NULL);
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "llmq", LLMQ_VERSION);
+    cJSON_AddItemToObject(o, "from", cJSON_Duplicate(from, true));
+    cJSON_AddBoolToObject(o, "bit_exact", r->bit_exact);
+    cJSON_AddNumberToObject(o, "requantized", requantized + (double)r->requantized);
+    cJSON_AddNumberToObject(o, "floats", floats + (double)r->floats);
+    if (!js_ran_out()) return o;
+    cJSON_Delete(o);
+    return NULL;
+}

@@ -1,0 +1,59 @@
+/* formats/front_matter.c */
+#include "formats/front_matter.h"
+#include "formats/json.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+
+/* Nothing that YAML would read as more than text. */
+static bool plain_line(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)s[i]) && !strchr(" ._-+/:,'\"[]()", s[i])) return false;
+    return true;
+}
+
+char *fm_lines(const char *card, size_t n, const char *key)
+{
+    js_buf b = { 0 };
+    const size_t k = strlen(key);
+    bool in_key = false;
+    if (n < 4 || memcmp(card, "---\n", 4) != 0) return NULL;
+    for (size_t at = 4, len; at < n; at += len + 1) {
+        const char *line = card + at, *end = memchr(line, '\n', n - at);
+        len = end ? (size_t)(end - line) : n - at;
+        if (len >= 3 && memcmp(line, "---", 3) == 0) break;
+        const bool more = len && (*line == ' ' || *line == '-');
+        if (!more) in_key = len > k && memcmp(line, key, k) == 0 && line[k] == ':';
+        if (!in_key || len > 300 || !plain_line(line, len)) continue;
+        js_put(&b, line, len);
+        js_puts(&b, "\n");
+    }
+    js_put(&b, "", 1);
+    if (b.failed || b.n == 1) {
+        free(b.data);
+        return NULL;
+    }
+    return b.data;
+}
+
+bool fm_is_word(const char *s)
+{
+    for (const char *c = s; *c; c++)
+        if (!isalnum((unsigned char)*c) && !strchr("._-/+:", *c)) return false;
+    return *s && strlen(s) <= 200;
+}
+
+char *fm_word(const char *card, size_t n, const char *key)
+{
+    char *lines = fm_lines(card, n, key);
+    if (!lines) return NULL;
+    char *v = lines + strlen(key) + 1;
+    while (*v == ' ')
+        v++;
+    v[strcspn(v, "\r\n")] = 0;
+    memmove(lines, v, strlen(v) + 1);
+    if (fm_is_word(lines)) return lines;
+    free(lines);
+    return NULL;
+}
