@@ -93,6 +93,20 @@ TEST(unfinished_output_has_no_name)
     }
 }
 
+TEST(missing_folders_above_an_output_are_made)
+{
+    char dir[] = "/tmp/llmq-base-XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL, "mkdtemp");
+    snprintf(path, sizeof path, "%s/a//b/f", dir);
+    CHECK(!lq_write_file(path, "x", 1, NULL) && lq_exists(path), "%s is there", path);
+    unlink(path);
+    for (int i = 0; i < 3; i++) { /* b, a, dir */
+        *strrchr(path, '/') = 0;
+        if (path[strlen(path) - 1] == '/') path[strlen(path) - 1] = 0;
+        CHECK(rmdir(path) == 0, "%s was a folder and is empty", path);
+    }
+}
+
 TEST(what_is_no_file_is_refused_at_once)
 {
     static const struct {
@@ -101,7 +115,7 @@ TEST(what_is_no_file_is_refused_at_once)
     } t[] = { { "no name", "", LQ_EUSAGE },
               { "a folder", "/tmp", LQ_EIO },
               { "a folder to be", "/tmp/llmq-none/", LQ_EUSAGE },
-              { "in no folder", "/tmp/llmq-none/f", LQ_EIO } };
+              { "below a file", "/dev/null/f", LQ_EIO } };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         lq_out *o;
         lq_err err = { "" };
