@@ -160,6 +160,7 @@ int main(int argc, char **argv)
     RUN(a_fixed_arena_fails_when_full_and_resets_to_a_mark);
     RUN(an_output_file_is_whole_or_absent);
     RUN(unfinished_output_has_no_name);
+    RUN(missing_folders_above_an_output_are_made);
     RUN(what_is_no_file_is_refused_at_once);
     RUN(a_piece_is_zero_also_where_others_wrote_before);
     return check_end();
