@@ -199,8 +199,9 @@ static void put_own(config *c)
         put_number(c, c->j, "query_pre_attn_scalar", (double)by);
     }
     const int64_t rotated = int_at(c, "rope.dimension_count", 0);
-    if (is(c, "Phi3ForCausalLM") && rotated > 0 && hidden / heads != rotated)
-        put_number(c, c->j, "partial_rotary_factor", (double)rotated / (double)(hidden / heads));
+    const int64_t head = hidden / heads;
+    if (is(c, "Phi3ForCausalLM") && rotated > 0 && head != rotated)
+        put_number(c, c->j, "partial_rotary_factor", (double)rotated / (double)head);
 }
 
 static lq_status put_all(config *c, lq_err *err)

@@ -425,18 +425,19 @@ lq_status bench_kernels_run(bench_row rows[BENCH_MAX_ROWS], int *n_rows, const b
         int64_t M;
     } attns[] = { { KV_F16, 1 }, { KV_I8, 1 }, { KV_F16, 128 } };
     lq_status st = LQ_OK;
-    double total = LQ_COUNT(mms) + LQ_COUNT(attns);
+    const size_t n_mms = LQ_COUNT(mms), n_attns = LQ_COUNT(attns);
+    const double total = (double)(n_mms + n_attns);
     *n_rows = 0;
     pool_enter(p);
-    for (size_t i = 0; i < LQ_COUNT(mms) && !st; i++) {
+    for (size_t i = 0; i < n_mms && !st; i++) {
         if (lq_stopped(job)) st = lq_fail(err, LQ_EINTR, "interrupted");
         if (!st) st = bench_weight(rows, n_rows, mms[i].scheme, mms[i].acts, all, o, p, err);
         lq_report(job, "kernels", (double)i + 1, total);
     }
-    for (size_t i = 0; i < LQ_COUNT(attns) && !st; i++) {
+    for (size_t i = 0; i < n_attns && !st; i++) {
         if (lq_stopped(job)) st = lq_fail(err, LQ_EINTR, "interrupted");
         if (!st) st = bench_attention(rows, n_rows, attns[i].d, attns[i].M, all, o, p, err);
-        lq_report(job, "kernels", (double)(LQ_COUNT(mms) + i) + 1, total);
+        lq_report(job, "kernels", (double)(n_mms + i) + 1, total);
     }
     pool_leave(p);
     return st;

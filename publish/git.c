@@ -66,11 +66,13 @@ lq_status git_text(git_repo *g, const char *const *args, js_buf *out, lq_err *er
 /* ---- the folder ---- */
 static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
 {
-    (void)st, (void)kind, (void)at;
-    (void)!remove(path);
+    (void)st;
+    if (at->level == 1 && strcmp(path + at->base, MARK) == 0) return 0;
+    (void)!(kind == FTW_DP ? rmdir(path) : unlink(path));
     return 0;
 }
 
+/* All but the mark in it, and so not itself where that is there. */
 static void remove_tree(const char *dir) { nftw(dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS); }
 
 /* What a killed git may have left half done; the large files are checked before they count. */
@@ -83,6 +85,15 @@ static void remove_all_but_lfs(const char *dir)
     char path[4400];
     for (size_t i = 0; i < LQ_COUNT(parts); i++)
         if (!lq_path_join(path, sizeof path, dir, parts[i], NULL)) remove_tree(path);
+}
+
+/* The mark last: a folder without it that holds something is not ours to whoever comes next. */
+static void remove_folder(const char *dir)
+{
+    char mark[4400];
+    remove_tree(dir);
+    if (!lq_path_join(mark, sizeof mark, dir, MARK, NULL)) unlink(mark);
+    rmdir(dir);
 }
 
 static lq_status make_folder(git_repo *g, lq_err *err)
@@ -120,7 +131,7 @@ void git_leave(git_repo *g)
 
 void git_close(git_repo *g)
 {
-    if (g->lock >= 0) remove_tree(g->dir);
+    if (g->lock >= 0) remove_folder(g->dir);
     git_leave(g);
 }
 

@@ -126,7 +126,7 @@ lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, l
     int64_t rows = 0;
     for (int l = 0; l < site->n; l++)
         rows = rows_searched(site->lin[l].N) > rows ? rows_searched(site->lin[l].N) : rows;
-    float *m = calloc(4 * k, sizeof *m), *v = m + K, *trial = v + K, *sum = trial + K;
+    float *m = calloc(4 * k, sizeof *m);
     int32_t *count = calloc(k, sizeof *count);
     c.loss = malloc(AWQ_SEARCH_ROWS * sizeof *c.loss);
     c.d = malloc(awq_search_bytes(rows, K));
@@ -135,6 +135,7 @@ lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, l
         st = lq_fail(err, LQ_ENOMEM, "no memory to search %lld scales", (long long)K);
         goto done;
     }
+    float *v = m + K, *trial = v + K, *sum = trial + K;
     c.times = c.d + rows * K;
     memcpy(m, site->mean_abs, k * sizeof *m);
     weight_means(v, site);

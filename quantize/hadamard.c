@@ -49,9 +49,9 @@ static int character(int64_t i, int64_t j, int64_t q, const bool *square)
 
 static void fill_core(int8_t *core, int64_t b)
 {
-    static const int8_t twos[3][2][2] = { { { -1, -1 }, { -1, 1 } }, /* for -1, 0, 1 */
-                                          { { 1, -1 }, { -1, -1 } },
-                                          { { 1, 1 }, { 1, -1 } } };
+    static const int twos[3][2][2] = { { { -1, -1 }, { -1, 1 } }, /* for -1, 0, 1 */
+                                       { { 1, -1 }, { -1, -1 } },
+                                       { { 1, 1 }, { 1, -1 } } };
     const int64_t q = field_of(b);
     bool square[MAX_PALEY] = { false };
     for (int64_t x = 1; x < q; x++)

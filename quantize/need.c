@@ -175,7 +175,7 @@ static void h_of_layer(size_t *once, size_t *expert, const need_work *w, int64_t
     for (arch_role r = 0; r < ARCH_N_ROLES; r++)
         if (arch_has(c, r, layer) && cal_site_of(&site, c, r)) has[site] = true;
     for (int s = 0; s < CAL_N_SITES; s++)
-        if (has[s] && s < CAL_N_SHARED)
+        if (s < CAL_N_SHARED && has[s])
             *once =
                 staged ? larger(*once, h_bytes(c, (cal_site)s)) : *once + h_bytes(c, (cal_site)s);
         else if (has[s] && !(s == CAL_EXPERT_IN && w->o->all_experts))

@@ -175,7 +175,7 @@ static int without_surrogates(ga_range *r, int n)
     return ga_normalize(r, k);
 }
 
-ga_node *ga_chars(ga_builder *b, const ga_range *r, int n, bool not )
+ga_node *ga_chars(ga_builder *b, const ga_range *r, int n, bool negated)
 {
     ga_node *t = node(b, GA_CHARS);
     ga_range *own = push(b, ((size_t)n + 2) * sizeof *own),
@@ -183,7 +183,7 @@ ga_node *ga_chars(ga_builder *b, const ga_range *r, int n, bool not )
     if (!t || !own || !other) return NULL;
     if (n) memcpy(own, r, (size_t)n * sizeof *own);
     int k = ga_normalize(own, n);
-    if (not ) {
+    if (negated) {
         k = ga_complement(other, n + 1, own, k);
         own = other;
     }

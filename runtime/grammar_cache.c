@@ -103,5 +103,5 @@ lq_status gr_cache_get(gr_cache *c, grammar **out, const gr_spec *spec, lq_err *
     else
         keep(c, &key, *out);
     pthread_mutex_unlock(&c->lock);
-    return s;
+    return LQ_OK;
 }

@@ -158,8 +158,8 @@ static ga_node *class(gbnf *p)
     ga_range r[MAX_RANGES];
     int n = 0;
     p->i++;
-    bool not = peek(p) == '^';
-    p->i += not ;
+    bool negated = peek(p) == '^';
+    p->i += negated;
     while (peek(p) != ']' && !p->b->status) {
         ga_range x = { 0 };
         if (!character(p, &x.lo)) break;
@@ -173,7 +173,7 @@ static ga_node *class(gbnf *p)
         if (!p->b->status) r[n++] = x;
     }
     p->i++;
-    return ga_chars(p->b, r, n, not );
+    return ga_chars(p->b, r, n, negated);
 }
 
 static bool number(gbnf *p, int64_t *out)

@@ -75,7 +75,7 @@ ga_node *ga_bytes(ga_builder *b, const char *s, size_t n);
 ga_node *ga_text(ga_builder *b, const char *s);
 /* Sorts and joins the ranges; `not`: the other code points. Surrogates are none. Empty matches
  * nothing. */
-ga_node *ga_chars(ga_builder *b, const ga_range *r, int n, bool not );
+ga_node *ga_chars(ga_builder *b, const ga_range *r, int n, bool negated);
 ga_node *ga_repeat(ga_builder *b, ga_node *child, int64_t min, int64_t max);
 ga_node *ga_optional(ga_builder *b, ga_node *child);
 /* Children in order with the rule `sep` between those that are there; ga_add them. Each one whose
@@ -118,7 +118,7 @@ ga_node *gj_member(gj_rules *j, ga_node *key, ga_node *value);
 /* head, blanks, what (NULL: nothing), blanks, tail. */
 ga_node *gj_wrap(gj_rules *j, const char *head, ga_node *what, const char *tail);
 /* One code point of a string's value as it stands between the quotes, escaped where it must be. */
-ga_node *gj_chars(ga_builder *b, const ga_range *r, int n, bool not );
+ga_node *gj_chars(ga_builder *b, const ga_range *r, int n, bool negated);
 /* Between lo and hi (both inclusive, below 10^18 both) with exactly `places` digits behind the
  * point: the number's value times 10^places. */
 ga_node *gj_range(ga_builder *b, int64_t lo, int64_t hi, int places);

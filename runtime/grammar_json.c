@@ -99,11 +99,11 @@ static bool has(const ga_range *r, int n, uint32_t c)
     return false;
 }
 
-ga_node *gj_chars(ga_builder *b, const ga_range *r, int n, bool not )
+ga_node *gj_chars(ga_builder *b, const ga_range *r, int n, bool negated)
 {
     static const char shorts[] = "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: the character, its letter */
     static const ga_range must[] = { { 0, 0x1f }, { '"', '"' }, { '\\', '\\' } };
-    ga_node *set = ga_chars(b, r, n, not ), *alt = ga_alt(b);
+    ga_node *set = ga_chars(b, r, n, negated), *alt = ga_alt(b);
     if (!set || !alt) return NULL;
     ga_range *plain = lq_push(&b->arena, ((size_t)set->n_ranges + 3) * sizeof *plain);
     if (!plain) {

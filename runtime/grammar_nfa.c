@@ -73,7 +73,7 @@ static void heights(gr_nfa *a, const preds *p, uint32_t *queue)
         n->height = 0;
         queue[n_now++] = i;
     }
-    for (uint16_t h = 0; h <= GR_MAX_DEPTH; h++) {
+    for (uint32_t h = 0; h <= GR_MAX_DEPTH; h++) {
         for (uint32_t k = 0; k < n_now; k++)
             for (uint32_t e = p->off[queue[k]]; e < p->off[queue[k] + 1]; e++) {
                 gn_node *n = &a->nodes[p->v[e]];
@@ -84,7 +84,7 @@ static void heights(gr_nfa *a, const preds *p, uint32_t *queue)
                     if (!n->tail) r++;
                     if ((r > x ? r : x) > h) continue; /* in the next round */
                 }
-                n->height = h;
+                n->height = (uint16_t)h;
                 queue[n_now++] = p->v[e];
             }
         n_now = 0;

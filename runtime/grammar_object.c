@@ -156,9 +156,9 @@ static ga_node *map(gs_ctx *c, const cJSON *schema, const char *at)
         ga_node *key =
             names ? gs_string(c, names, gs_at(c, at, "propertyNames")) : gj_string(&c->j);
         for (const cJSON *k = names ? names->child : NULL; k; k = k->next)
-            if (strcmp(k->string, "type") && strcmp(k->string, "pattern") &&
-                strcmp(k->string, "minLength") && strcmp(k->string, "maxLength") &&
-                strcmp(k->string, "format"))
+            if (strcmp(k->string, "type") != 0 && strcmp(k->string, "pattern") != 0 &&
+                strcmp(k->string, "minLength") != 0 && strcmp(k->string, "maxLength") != 0 &&
+                strcmp(k->string, "format") != 0)
                 gs_fail(c, LQ_EUNSUPPORTED, at, "propertyNames", "%.40s cannot be honoured there",
                         k->string);
         ga_add(member, gj_member(&c->j, key, value_of(c, extra, at, "additionalProperties")));

@@ -66,19 +66,19 @@ static void add_range(rx *p, uint32_t lo, uint32_t hi)
     p->r[p->n_r++] = (ga_range){ lo, hi };
 }
 
-static void add_set(rx *p, const ga_range *r, int n, bool not )
+static void add_set(rx *p, const ga_range *r, int n, bool negated)
 {
     uint32_t from = 0;
     for (int i = 0; i < n; i++) {
-        if (!not ) add_range(p, r[i].lo, r[i].hi);
-        if (not &&r[i].lo > from) add_range(p, from, r[i].lo - 1);
+        if (!negated) add_range(p, r[i].lo, r[i].hi);
+        if (negated && r[i].lo > from) add_range(p, from, r[i].lo - 1);
         from = r[i].hi + 1;
     }
-    if (not ) add_range(p, from, 0x10ffff);
+    if (negated) add_range(p, from, 0x10ffff);
 }
 
 /* \p{Lu}, \p{L}, \pL; the categories of utf8proc. */
-static void add_property(rx *p, bool not )
+static void add_property(rx *p, bool negated)
 {
     char name[4] = { 0 };
     size_t n = 0;
@@ -98,7 +98,7 @@ static void add_property(rx *p, bool not )
             const char *cat = utf8proc_category_string((utf8proc_int32_t)c);
             bool is = cat[0] == name[0] && (n == 1 || cat[1] == name[1]);
             known |= is;
-            in = is != not ;
+            in = is != negated;
         }
         if (in && from == GR_NONE) from = c;
         if (!in && from != GR_NONE) add_range(p, from, c - 1);
@@ -108,9 +108,9 @@ static void add_property(rx *p, bool not )
         refuse(p, "a property other than a general category (L, Lu, N, ...)");
 }
 
-static ga_node *chars(rx *p, bool not )
+static ga_node *chars(rx *p, bool negated)
 {
-    return p->json ? gj_chars(p->b, p->r, p->n_r, not ) : ga_chars(p->b, p->r, p->n_r, not );
+    return p->json ? gj_chars(p->b, p->r, p->n_r, negated) : ga_chars(p->b, p->r, p->n_r, negated);
 }
 
 static bool hex(rx *p, int least, int most, uint32_t *out)
@@ -200,7 +200,7 @@ static uint32_t plain(rx *p)
 
 static ga_node *class(rx *p)
 {
-    bool not = eat(p, '^'), first = true;
+    bool negated = eat(p, '^'), first = true;
     p->n_r = 0;
     for (; !p->b->status; first = false) {
         uint32_t lo = 0, hi;
@@ -232,7 +232,7 @@ static ga_node *class(rx *p)
         if (!p->b->status) add_range(p, lo, hi);
     }
     p->i++;
-    return p->b->status ? NULL : chars(p, not );
+    return p->b->status ? NULL : chars(p, negated);
 }
 
 /* ---- structure ---- */

@@ -152,7 +152,7 @@ static lq_status make_config(model *m, lq_err *err)
         .rope_dims = HIDDEN / HEADS,
         .rope = { { .kind = ROPE_PLAIN, .theta = 10000, .factor = 1, .attention_factor = 1 } },
         .layer = layers,
-        .attn_scale = 1 / sqrt(HIDDEN / HEADS),
+        .attn_scale = 1 / sqrt((double)HIDDEN / HEADS),
         .bos = -1,
         .dtype = LQ_BF16,
     };

@@ -294,7 +294,8 @@ static tv read_field(tp_run *r, tv path, const tp_args *a, size_t *next)
             e++;
         tv key = tv_sub(path, i, e - i);
         const char *text = tp_copy(&r->base, p + i, e - i);
-        if (item && e - i > 0 && strspn(text, "0123456789") == e - i) key = tv_int(atoll(text));
+        if (item && e - i > 0 && strspn(text, "0123456789") == e - i)
+            key = tv_int(strtoll(text, NULL, 10));
         v = item ? tp_item(r, v, key) : tp_attr(r, v, p + i, e - i);
         if (v.k == TV_UNDEF) tp_no_value(r, v);
         e += item;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What takes long: `make check-hard` runs every step and fails at the end if one did.
-# LLMQ_KILLS (default 40): how often a quantization is killed at a moment drawn from a seed.
+# LLMQ_KILLS (default 200): how often each command is killed at a moment drawn from a seed, which is printed.
 # PYTHON: a Python with pytest; else .venv, else python3.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -24,17 +24,22 @@ interop() { # 5: skipped as a whole, without the packages
     e2e -rs tests/interop || [ $? -eq 5 ]
 }
 
-LLMQ_KILLS=${LLMQ_KILLS:-40}
+LLMQ_KILLS=${LLMQ_KILLS:-200}
 export LLMQ_KILLS
 step "quantization killed $LLMQ_KILLS times" e2e tests/e2e/test_quantize_bounded.py -k killed_again
+step "every command killed $LLMQ_KILLS times" e2e -s tests/soak/test_kills.py
 step "every fault, and a kill at every change of a file" env LLMQ_FAULTS=all "$python" -m pytest -q -s \
     --no-header -p no:cacheprovider tests/faults
 step "100,000 traces through the scheduler" env LLMQ_TRACES=100000 build/tests/test_sched
 step "1,000,000 operations on the KV blocks" env LLMQ_KV_OPS=1000000 build/tests/test_kv
-step "20,000 requests, clients that leave, idle connections" e2e -s tests/soak
+step "20,000 requests, clients that leave, idle connections" e2e -s tests/soak/test_soak.py
 step "what llmq writes, loaded by other projects; the server under clients of others" interop
 step "two builds in different folders are equal" tools/reproducible.sh
 step "unit tests under ThreadSanitizer" make -s tsan
+step "the server's suite under ThreadSanitizer" make -s tsan-server
+step "the corpora under valgrind" make -s memcheck
+step "clang-tidy" make -s tidy
+step "gcc's analyzer and cppcheck" make -s analyze
 
 echo "$failed failed"
 [ "$failed" -eq 0 ]

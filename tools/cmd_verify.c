@@ -177,8 +177,9 @@ static void read_row(const pair *p, int64_t n)
  * does not keep: fit them by least squares, columns given rows, then rows given columns, twice. */
 static lq_status fit_fold(pair *p, lq_err *err)
 {
-    double *wq = calloc((size_t)p->K * 2, sizeof *wq), *ww = wq + p->K;
+    double *wq = calloc((size_t)p->K * 2, sizeof *wq);
     if (!wq) return lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " columns", p->K);
+    double *ww = wq + p->K;
     for (int turn = 0; turn < 2; turn++) {
         memset(wq, 0, (size_t)p->K * 2 * sizeof *wq);
         for (int64_t n = 0; n < p->N; n++) {

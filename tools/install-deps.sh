@@ -4,7 +4,7 @@
 # usage: sh tools/install-deps.sh [--test] [--dev] [--check]
 #   (nothing)  compiler, make, libraries, curl
 #   --test     also Python with venv and pytest, for the end-to-end tests, and a C++ compiler
-#   --dev      also clang, clang-format, clang-tidy, shellcheck
+#   --dev      also clang, clang-format, clang-tidy, cppcheck, shellcheck, valgrind
 #   --check    only say what is missing (exit 1 if anything is)
 set -eu
 
@@ -69,6 +69,8 @@ case $what in *dev*)
     need clang has clang
     need clang-format has clang-format
     need clang-tidy has clang-tidy
+    need cppcheck has cppcheck
+    need valgrind has valgrind
     need shellcheck has shellcheck
     ;;
 esac

@@ -270,10 +270,11 @@ static lq_status set_value(const opt_row *r, void *field, const char *value, lq_
 
 static void set_switch(const opt_row *r, void *field, bool yes)
 {
+    const opt_tri tri = yes ? OPT_YES : OPT_NO;
     if (r->type == OPT_FLAG)
-        memcpy(field, &(bool){ yes }, sizeof(bool));
+        memcpy(field, &yes, sizeof yes);
     else
-        memcpy(field, &(opt_tri){ yes ? OPT_YES : OPT_NO }, sizeof(opt_tri));
+        memcpy(field, &tri, sizeof tri);
 }
 
 /* ---- the command line ---- */

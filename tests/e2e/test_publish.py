@@ -15,6 +15,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from harness import LIMIT, ROOT, until  # noqa: E402
 from registry import Registry, digest  # noqa: E402
+from shim import CHANGE, Fault, Shim  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -519,6 +520,18 @@ exec {shutil.which("git")} "$@"
         (tmp_path / "go").touch()
     until_free(llmq, "publish", model, f"git:{bare}")
     assert sorted(names(tmp_path)) == ["bin", "go", "pushing", "q.llmq", "remote.git"]
+
+
+def test_the_mark_of_gits_folder_goes_last(llmq, packed, bare, tmp_path):
+    """A folder without it is not llmq's: a kill before all the rest had gone would block every further run."""
+    (tmp_path / "shim").mkdir()
+    shim = Shim(tmp_path / "shim")
+    shim.set(Fault(CHANGE), traced=True)
+    llmq("publish", packed, f"git:{bare}", env=shim.env())
+    gone = [c.path for c in shim.log() if c.name in ("unlink", "rmdir") and c.result == 0 and "resume-publish-git" in c.path]
+    mark, folder = gone[-2:]
+    assert mark == f"{folder}/llmq-scratch" and len(gone) > 10 and gone.count(mark) == 1
+    shim.close()
 
 
 def test_a_model_of_others_in_git_is_pulled_without_what_is_no_model(llmq, draft, bare, tmp_path):

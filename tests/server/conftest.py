@@ -24,7 +24,7 @@ def ask():
 @pytest.fixture(scope="session")
 def scripted_llmq(llmq):
     """The build of llmq that takes --test-script."""
-    tool = Llmq(ROOT / "build/tests/llmq-scripted")
+    tool = Llmq(ROOT / os.environ.get("BUILD", "build") / "tests/llmq-scripted")
     if not os.access(tool.path, os.X_OK):
         pytest.fail(f"{tool.path} is not there: run make tests first")
     return tool

@@ -170,6 +170,7 @@ def test_no_descriptors_left(serve, ask):
     ask.canary(s)
 
 
+@pytest.mark.skipif("TSAN_OPTIONS" in os.environ, reason="ThreadSanitizer itself ends without memory")
 def test_no_memory_left(serve, ask):
     """Beyond what it has, the server gets none: large requests are refused or cut, never with a
     crash, and it serves on when there is memory again."""

@@ -499,7 +499,7 @@ def test_a_context_fits_where_a_longer_one_does(llmq):  # T-18, T-19
         starts.append(lines[1].startswith("ready: "))
         p.terminate()
         p.stderr.read()
-        assert p.wait(30) == (0 if starts[-1] else 3)
+        assert p.wait(LIMIT) == (0 if starts[-1] else 3)
         assert starts[-1] or f"a sequence of {length} tokens needs" in lines[1] and "limit of 102400" in lines[1]
     assert starts == [True] * 3 + [False] * 3
 

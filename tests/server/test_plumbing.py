@@ -190,7 +190,7 @@ def test_chunked_bodies(server):  # T-70, T-72
     out = raw(server, head + b"Content-Length: 32\r\n\r\n" + chunks)
     assert b" 400 " in out.split(b"\r\n")[0] and out.count(b"HTTP/1.1 ") == 1
     sent, most = 0, 128  # of 32 MiB that are taken, as many that are dropped, and what lies in buffers
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s, \
+    with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as s, \
             pytest.raises((ConnectionResetError, BrokenPipeError)):
         s.sendall(head + b"\r\n")
         for sent in range(most):

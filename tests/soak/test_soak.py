@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from harness import ROOT, Server, until
+from harness import LIMIT, ROOT, Server, until
 
 TINY = ROOT / "models/novels-1m"
 REQUESTS = int(os.environ.get("LLMQ_SOAK", "20000"))
@@ -69,7 +69,7 @@ def usage_of(body, data):
 
 
 def work(server, numbers, wrong, used):
-    c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
     for i in numbers:
         body = body_of(i)
         if body is None:  # leaves in the middle
@@ -128,7 +128,7 @@ def test_clients_that_leave_200_times_a_second(llmq, tiny):  # T-50
     n = 200 * (60 if REQUESTS >= 20000 else 5)
     refused = metric(tiny, "vllm:admission_rejections_total")
     p = llmq("bench", "serve", tiny.url, "--load", "abort", "--request-rate", 200, "--num-prompts", n, "--json",
-             code=None, timeout=600)
+             code=None, timeout=10 * LIMIT)
     got = json.loads(p.stdout)
     idle(tiny)
     # where the machine is slow the queue is full
@@ -146,7 +146,7 @@ def test_idle_connections_beside_64_streams(llmq, tiny):
     row = ("itl_p50", "itl_p99", "ttft_p99", "output_throughput")
     def bench(streams):
         got = llmq.json("bench", "serve", tiny.url, "--concurrency", streams, "--num-prompts", 2 * max(streams, 8),
-                        "--input-len", 32, "--output-len", 128, timeout=600)
+                        "--input-len", 32, "--output-len", 128, timeout=10 * LIMIT)
         return {k: round(got[k], 4) for k in row}
     alone = {n: bench(n) for n in (1, 64)}
     held = [socket.create_connection(("127.0.0.1", tiny.port)) for _ in range(1000)]

@@ -1,4 +1,4 @@
-"""What the tests of tests/faults do to llmq, and what must hold after it.
+"""What the tests of tests/faults and tests/soak/test_kills.py do to llmq, and what must hold after it.
 
 A job is a command in a folder of its own: `files` are put there before, `argv` runs in it, and a run
 without a fault makes of the folder what `after` holds. Whatever is done to a run, then
@@ -39,7 +39,10 @@ def read_tree(folder):
 def write_tree(folder, files):
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
+        if data is None:
+            (folder / name).mkdir()
+        else:
+            (folder / name).write_bytes(data)
 
 
 def same(data):
@@ -58,20 +61,30 @@ class Job:
         self.given, self.make = files or {}, make
         self.after = None
 
+    def set_up(self, llmq, folder):
+        for argv in self.make or ():
+            subprocess.run([llmq.path, *argv], cwd=folder, check=True, capture_output=True)
+
+    def place(self, folder):
+        write_tree(folder, self.files)
+
+    def command(self, llmq):
+        return [llmq.path, *self.argv]
+
     def prepare(self, llmq):
         """Runs it once without a fault: the truth of `after`."""
         if self.after is not None:
             return self
         self.files = {n: (p.read_bytes() if isinstance(p, pathlib.Path) else p) for n, p in self.given.items()}
         with tempfile.TemporaryDirectory() as d:
-            write_tree(pathlib.Path(d), self.files)
-            for argv in self.make or ():
-                subprocess.run([llmq.path, *argv], cwd=d, check=True, capture_output=True)
-            self.files = read_tree(pathlib.Path(d))
-            p = subprocess.run([llmq.path, *self.argv], cwd=d, capture_output=True, text=True)
+            folder = pathlib.Path(d)
+            write_tree(folder, self.files)
+            self.set_up(llmq, folder)
+            self.files, self.before = read_tree(folder), self.tree(folder)
+            p = subprocess.run(self.command(llmq), cwd=d, capture_output=True, text=True)
             assert p.returncode == 0, p.stderr
-            self.stdout, self.after = p.stdout, read_tree(pathlib.Path(d))
-            self.makes = self.after != self.files
+            self.stdout, self.after = p.stdout, self.tree(folder)
+            self.makes = self.after != self.before
         return self
 
     @property
@@ -92,9 +105,7 @@ class Job:
     def wrong(self, llmq, folder, p, shim, fault):
         """What must not be after the run p, or ''. Runs the command again where that must mend it."""
         said = p.stderr.strip().splitlines()
-        after = {n: self.content(b) for n, b in self.after.items()}
-        before = {n: self.content(b) for n, b in self.files.items()}
-        tree = self.tree(folder)
+        before, after, tree = self.before, self.after, self.tree(folder)
         killed = p.returncode == -9 and shim.hit
         if p.returncode < 0 and not killed:
             return f"ended by signal {-p.returncode}"
@@ -144,7 +155,7 @@ class Job:
         """One run with the fault: (what is wrong, the finished process, the call hit, the log)."""
         with tempfile.TemporaryDirectory() as d, tempfile.TemporaryDirectory() as c:
             folder = pathlib.Path(d)
-            write_tree(folder, self.files)
+            self.place(folder)
             shim = Shim(c)
             shim.set(fault, traced)
             try:
@@ -187,10 +198,10 @@ def model(at, folder=ARCH):
     return {f"{at}/{p.name}": p for p in folder.iterdir() if p.name != "expected.safetensors"}
 
 
-def requests():
+def requests(n=4):
     line = '{"custom_id":"r%d","method":"POST","url":"/v1/completions","body":' \
            '{"model":"m","prompt":[%d,5,9,30],"max_tokens":4,"temperature":0}}\n'
-    return "".join(line % (i, i + 1) for i in range(4)).encode()
+    return "".join(line % (i, i + 1) for i in range(n)).encode()
 
 
 IDS = " ".join(str(i % 60 + 2) for i in range(128)).encode()
