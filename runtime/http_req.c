@@ -155,7 +155,7 @@ void http_reply(http_req *r, int status, const void *body, size_t n, const http_
         wake(r);
     }
     pthread_mutex_unlock(&r->mu);
-    if (first && r->done) r->done(r->done_user, r->out.oom ? 500 : status, r->out.p, r->out.n);
+    if (first && r->done) r->done(r->done_user, r->out.oom ? 503 : status, r->out.p, r->out.n);
 }
 
 static const char *error_type(int status)

@@ -372,9 +372,10 @@ static lq_status submit(batch *b, slot *t, uint64_t tag, size_t n, lq_err *err)
 static lq_status not_now(const slot *t, int64_t number, lq_err *err)
 {
     if (t->error || t->a.status != 503) return LQ_OK;
+    const bool said = t->a.body && t->a.n > 0;
     return lq_fail(err, LQ_ENOMEM, "request %lld: %.*s; repeat the command to go on with it",
-                   (long long)number, t->a.body ? (int)(t->a.n < 300 ? t->a.n : 300) : 0,
-                   t->a.body ? t->a.body : "");
+                   (long long)number, said && t->a.n < 300 ? (int)t->a.n : 300,
+                   said ? t->a.body : "out of memory");
 }
 
 static lq_status write_answer(batch *b, const slot *t, int64_t number, lq_err *err)
