@@ -1,5 +1,5 @@
 /* tools/analyze.h - what static analyzers must know of functions that they do not see into; the
- * first that they read (make tidy, make analyze), and no part of any program. */
+ * first that they read (make analyze), and no part of any program. */
 #include "formats/base.h"
 #include "formats/json.h"
 
