@@ -31,9 +31,10 @@ typedef struct {
     size_t tokenizer_bytes;
 } conv_llmq_opts;
 
-/* Errors: LQ_EIO, LQ_ENOMEM, LQ_EINTR, LQ_EFORMAT (a layout that cannot be turned back). */
-lq_status conv_to_llmq(conv_report *r, const src_source *src, const char *path,
-                       const conv_llmq_opts *o, pool *p, const lq_job *job, lq_err *err);
+/* Each tensor is read and translated once: src is scanned on the way (src_scan). Errors: LQ_EIO,
+ * LQ_ENOMEM, LQ_EINTR, LQ_EFORMAT (a layout that cannot be turned back). */
+lq_status conv_to_llmq(conv_report *r, src_source *src, const char *path, const conv_llmq_opts *o,
+                       pool *p, const lq_job *job, lq_err *err);
 
 typedef struct {
     const char *to;    /* "safetensors", or a layout's name: conv_layout_at */

@@ -43,15 +43,19 @@ static lq_status tile(qt_tensor *out, const qt_tensor *t, lq_arena *a, pool *p, 
     return s;
 }
 
-static lq_status add(llmq_writer *w, const src_source *src, const src_tensor *t, qt_layout layout,
+/* Tensor i of the source. `scan`: its hashes are taken while it is translated, for provenance. */
+static lq_status add(llmq_writer *w, src_source *src, int64_t i, bool scan, qt_layout layout,
                      pool *p, lq_err *err)
 {
+    const src_tensor *t = src_tensor_at(src, i);
+    if (!t->plain && scan) src_scan(src, i);
     if (!t->plain)
         return llmq_add_raw(w, t->name, t->raw_dtype, t->n_dims, t->shape, t->raw.data,
                             t->raw.bytes, err);
     lq_arena a = { 0 };
     qt_tensor q, stored;
     src_load(&stored, src, t);
+    if (scan) src_scan(src, i);
     q = stored;
     qt_layout want = may_tile(src_config(src), t) ? layout : QT_PORTABLE;
     lq_status s = LQ_OK;
@@ -96,12 +100,20 @@ static cJSON *provenance(const src_source *src)
 
 static lq_status add_header(llmq_writer *w, const src_source *src, lq_err *err)
 {
-    cJSON *config = arch_config_json(src_config(src)), *prov = provenance(src);
-    lq_status s = config && prov ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the header");
+    cJSON *config = arch_config_json(src_config(src));
+    lq_status s = config ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the header");
     if (!s) s = llmq_set_config(w, config, err);
-    if (!s) s = llmq_set_provenance(w, prov, err);
     if (!s && src_recipe(src)) s = llmq_set_recipe(w, src_recipe(src), err);
     cJSON_Delete(config);
+    return s;
+}
+
+/* After all tensors, whose hashes are known by then. */
+static lq_status add_provenance(llmq_writer *w, const src_source *src, lq_err *err)
+{
+    cJSON *prov = provenance(src);
+    const lq_status s = prov ? llmq_set_provenance(w, prov, err)
+                             : lq_fail(err, LQ_ENOMEM, "no memory for the header");
     cJSON_Delete(prov);
     return s;
 }
@@ -119,21 +131,24 @@ static lq_status add_blobs(llmq_writer *w, const src_source *src, const conv_llm
     return s;
 }
 
-lq_status conv_to_llmq(conv_report *r, const src_source *src, const char *path,
-                       const conv_llmq_opts *o, pool *p, const lq_job *job, lq_err *err)
+lq_status conv_to_llmq(conv_report *r, src_source *src, const char *path, const conv_llmq_opts *o,
+                       pool *p, const lq_job *job, lq_err *err)
 {
     memset(r, 0, sizeof *r);
     llmq_writer *w = NULL;
-    lq_status s = llmq_create(&w, path, err);
+    const bool scan = !src_provenance(src);
+    lq_status s = scan ? src_scan_room(src, err) : LQ_OK;
+    if (!s) s = llmq_create(&w, path, err);
     if (!s) s = add_header(w, src, err);
     for (int64_t i = 0; i < src_n_tensors(src) && !s; i++) {
         lq_report(job, "writing", (double)i, (double)src_n_tensors(src));
         if (lq_stopped(job))
             s = lq_fail(err, LQ_EINTR, "interrupted");
         else
-            s = add(w, src, src_tensor_at(src, i), o->layout, p, err);
+            s = add(w, src, i, scan, o->layout, p, err);
         r->tensors++;
     }
+    if (!s) s = add_provenance(w, src, err);
     if (!s) s = add_blobs(w, src, o, err);
     if (s)
         llmq_abort(w);

@@ -48,8 +48,8 @@ static void compile_tokenizer(uint8_t **blob, size_t *bytes, const src_source *s
     }
 }
 
-static lq_status to_llmq(conv_report *r, const src_source *src, const convert_opts *o,
-                         const cmd_ctx *c, lq_err *err)
+static lq_status to_llmq(conv_report *r, src_source *src, const convert_opts *o, const cmd_ctx *c,
+                         lq_err *err)
 {
     uint8_t *blob = NULL;
     size_t bytes = 0;
@@ -66,8 +66,8 @@ static lq_status to_llmq(conv_report *r, const src_source *src, const convert_op
 
 static const lq_dtype types[] = { LQ_F32, LQ_F32, LQ_F16, LQ_BF16 }; /* of --dtype */
 
-static lq_status to_folder(conv_report *r, const src_source *src, const convert_opts *o,
-                           const cmd_ctx *c, lq_err *err)
+static lq_status to_folder(conv_report *r, src_source *src, const convert_opts *o, const cmd_ctx *c,
+                           lq_err *err)
 {
     conv_hf_opts opts = { .to = o->to,
                           .keep_dtype = o->dtype == 0,
@@ -81,8 +81,8 @@ static lq_status to_folder(conv_report *r, const src_source *src, const convert_
     return s;
 }
 
-static lq_status to_gguf(conv_report *r, const src_source *src, const convert_opts *o,
-                         const cmd_ctx *c, lq_err *err)
+static lq_status to_gguf(conv_report *r, src_source *src, const convert_opts *o, const cmd_ctx *c,
+                         lq_err *err)
 {
     const conv_gguf_opts opts = { o->dtype == 0, types[o->dtype], o->requantize };
     pool *p = NULL;
@@ -95,7 +95,7 @@ static lq_status to_gguf(conv_report *r, const src_source *src, const convert_op
 typedef struct {
     const char *name;      /* NULL: any layout of convert/layout.h */
     const char *others[3]; /* options of the other targets */
-    lq_status (*run)(conv_report *r, const src_source *src, const convert_opts *o, const cmd_ctx *c,
+    lq_status (*run)(conv_report *r, src_source *src, const convert_opts *o, const cmd_ctx *c,
                      lq_err *err);
 } target;
 static const target targets[] = {
