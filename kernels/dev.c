@@ -47,16 +47,29 @@ bool dev_same_group(const qt_scheme *a, const qt_scheme *b)
            a->act == b->act && a->act_group == b->act_group;
 }
 
-int64_t dev_attn_rows(int64_t H, int64_t Hkv)
+bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv)
 {
-    enum { PAIRS = 16 }; /* (row, head) pairs that share a tile of keys */
-    return H / Hkv < PAIRS ? PAIRS / (H / Hkv) : 1;
+    return (dtype == KV_F16 || dtype == KV_BF16) && D % 8 == 0 && Dv % 8 == 0 &&
+           D <= DEV_ATTN_WIDTH && Dv <= DEV_ATTN_WIDTH;
 }
 
-void dev_attn_plan(dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of, int64_t *n_slots,
-                   const attn_seq *s, int32_t table, int64_t H, int64_t Hkv, int64_t window)
+int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv)
 {
-    const int64_t rows = dev_attn_rows(H, Hkv);
+    enum { PAIRS = 16 }; /* (row, head) pairs of DEV_ATTN_EXACT that share a tile of keys */
+    const int64_t pairs = how == DEV_ATTN_UNITS ? DEV_ATTN_PAIRS : PAIRS;
+    return H / Hkv < pairs ? pairs / (H / Hkv) : 1;
+}
+
+int64_t dev_attn_split(dev_attn_how how)
+{
+    return how == DEV_ATTN_UNITS ? DEV_ATTN_LONG : ATTN_SPLIT;
+}
+
+void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,
+                   int64_t *n_slots, const attn_seq *s, int32_t table, int64_t H, int64_t Hkv,
+                   int64_t window)
+{
+    const int64_t rows = dev_attn_rows(how, H, Hkv), split = dev_attn_split(how);
     for (int64_t i = 0; i < s->n_rows; i += rows) {
         const int64_t n = s->n_rows - i < rows ? s->n_rows - i : rows, pos = s->pos0 + i;
         const int64_t first = window && pos >= window ? pos - window + 1 : 0;
@@ -64,9 +77,9 @@ void dev_attn_plan(dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,
                              .n_rows = (int32_t)n,
                              .pos = (int32_t)pos,
                              .table = table,
-                             .split0 = (int32_t)(first / ATTN_SPLIT),
+                             .split0 = (int32_t)(first / split),
                              .slot = (int32_t)*n_slots };
-        c.n_splits = (int32_t)((pos + n - 1) / ATTN_SPLIT) + 1 - c.split0;
+        c.n_splits = (int32_t)((pos + n - 1) / split) + 1 - c.split0;
         for (int32_t k = 0; k < c.n_splits; k++, ++*n_slots)
             if (chunk_of) chunk_of[*n_slots] = (int32_t)*n_chunks;
         if (chunks) chunks[*n_chunks] = c;

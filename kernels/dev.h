@@ -145,7 +145,7 @@ typedef struct {
     int32_t row, n_rows;      /* of q and out */
     int32_t pos;              /* absolute position of the first; row i sees keys 0 .. pos + i */
     int32_t table;            /* its sequence's block numbers begin at tables[table] */
-    int32_t split0, n_splits; /* the splits of ATTN_SPLIT keys that hold what its rows see */
+    int32_t split0, n_splits; /* the splits that hold what its rows see */
     int32_t slot;             /* the first of as many slots */
 } dev_attn_chunk;
 
@@ -186,11 +186,25 @@ typedef struct {
 
 enum { DEV_ATTN_WIDTH = 256 }; /* D and Dv at most; multiples of 4, of int4 of 8 */
 
-/* Attention as attn.h says, with its order and therefore its bits. One slot is one split of one
- * chunk. scratch: attn_scratch bytes. */
+/* DEV_ATTN_EXACT: in attn.h's order, and with its bits; splits of ATTN_SPLIT keys.
+ * DEV_ATTN_UNITS: through the matrix units, where dev_attn_units says so; splits of DEV_ATTN_LONG
+ * keys, in an order that depends on nothing but a row's position. q times the scale, and the
+ * weights, are rounded to the cache's type (to nearest, relative error u: f16 2^-11, bf16 2^-8),
+ * all sums are f32's. With d the largest error of a score, (u + (D + 8) 2^-23) scale sum |q k|, n
+ * keys and the weights w that add to 1, an output is off by at most (expm1(2 d) + u + (n + 64)
+ * 2^-23) sum w |v|, and in f16 2^-24 sum |v| where weights are tiny. */
+typedef enum { DEV_ATTN_EXACT, DEV_ATTN_UNITS, DEV_ATTN_N } dev_attn_how;
+enum {
+    DEV_ATTN_FEW = 16,    /* rows of a sequence up to which most of a tile would be empty */
+    DEV_ATTN_PAIRS = 64,  /* (row, head) pairs that a block of DEV_ATTN_UNITS has */
+    DEV_ATTN_LONG = 2048, /* keys of its splits: enough blocks for few rows of a long context */
+};
+
+/* Attention as attn.h says. One slot is one split of one chunk. scratch: attn_scratch bytes. */
 typedef struct {
-    const float *q; /* [T, ldq] rotated */
-    float *out;     /* [T, ldo] */
+    dev_attn_how how; /* that the chunks were planned for */
+    const float *q;   /* [T, ldq] rotated */
+    float *out;       /* [T, ldo] */
     const uint8_t *k, *v;
     const float *alibi, *sinks;   /* [H] or NULL */
     const dev_attn_chunk *chunks; /* [n_chunks] */
@@ -209,12 +223,16 @@ typedef struct {
  */
 bool dev_same_group(const qt_scheme *a, const qt_scheme *b);
 
-/* Rows of a chunk at most. */
-int64_t dev_attn_rows(int64_t H, int64_t Hkv);
+/* Whether there are units for these: f16 and bf16, multiples of 8. */
+bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv);
+/* Rows of a chunk at most, and keys of a split. */
+int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv);
+int64_t dev_attn_split(dev_attn_how how);
 /* Host: cut sequence `s`, whose block numbers begin at tables[table], into chunks; *n_chunks and
  * *n_slots count on. chunks, chunk_of NULL: only count. */
-void dev_attn_plan(dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of, int64_t *n_slots,
-                   const attn_seq *s, int32_t table, int64_t H, int64_t Hkv, int64_t window);
+void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,
+                   int64_t *n_slots, const attn_seq *s, int32_t table, int64_t H, int64_t Hkv,
+                   int64_t window);
 
 #define DEV_OPS(X)                                                                               \
     X(lq_status, open, (dev * d, int index, lq_err *err))                                        \

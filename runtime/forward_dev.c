@@ -13,7 +13,8 @@ enum {
     MAX_MEM = 64,       /* pieces of device memory: more than there are buffers */
     ALIGN = 256,        /* of a piece of the staging buffer */
     LAUNCH_SLOTS = 1024 /* splits of attention in one launch, unless one chunk has more: its scratch
-                           is a row of every head for each, and these fill any device */
+                           is a row of every head for each, and these fill any device; of those of
+                           more rows less */
 };
 
 /* Consecutive chunks of a plan that share a launch; slots count from 0 in each. */
@@ -38,13 +39,14 @@ struct fwd_dev_ctx {
     int n_mem;
     uint8_t *stage, *stage_on; /* the buffer here and there */
     size_t stage_bytes, staged;
-    int64_t max_chunks, max_slots, launch_slots;
+    int64_t max_chunks, max_slots, launch_slots[DEV_ATTN_N];
+    bool units; /* attention of more than DEV_ATTN_FEW rows goes through the matrix units */
     int block_size;
-    dev_attn_chunk *chunks; /* [max_chunks] */
-    int32_t *chunk_of;      /* [max_slots] */
-    int32_t *table_at;      /* [max_seqs] where each sequence's blocks begin in tables */
-    int32_t *words;         /* [max_rows] */
-    plan plans[2][2];       /* [layers with a window][the last layer] */
+    dev_attn_chunk *chunks;       /* [max_chunks] */
+    int32_t *chunk_of;            /* [max_slots] */
+    int32_t *table_at;            /* [max_seqs] where each sequence's blocks begin in tables */
+    int32_t *words;               /* [max_rows] */
+    plan plans[DEV_ATTN_N][2][2]; /* [how][layers with a window][the last layer] */
     const int32_t *tables, *picked;
     void *attn_scratch, *mm_scratch;
     int32_t *first, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
@@ -88,17 +90,23 @@ static int64_t longest(const kv_opts *k, const fwd_opts *o)
 /* The most that a step can stage. */
 static void size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, const fwd_opts *o)
 {
-    const int64_t len = longest(k, o), rows = dev_attn_rows(c->heads, c->kv_heads);
-    const int64_t splits = len / ATTN_SPLIT + 2; /* a chunk of several rows may lie over an edge */
+    const int64_t len = longest(k, o), rows = dev_attn_rows(DEV_ATTN_EXACT, c->heads, c->kv_heads);
+    int64_t splits[DEV_ATTN_N];
+    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) /* a chunk of several rows may lie over an edge */
+        splits[w] = len / dev_attn_split(w) + 2;
     const int64_t chunks = lq_ceil_div(o->max_rows, rows) + o->max_seqs;
     f->max_chunks = chunks < o->max_rows ? chunks : o->max_rows;
-    f->max_slots = f->max_chunks * splits;
-    f->launch_slots = splits > LAUNCH_SLOTS ? splits : LAUNCH_SLOTS;
-    if (f->launch_slots > f->max_slots) f->launch_slots = f->max_slots;
-    f->stage_bytes =
-        4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
-        (size_t)o->max_seqs * piece(lq_ceil_div(len, k->block_size), sizeof(int32_t)) +
-        4 * (piece(f->max_chunks, sizeof(dev_attn_chunk)) + piece(f->max_slots, sizeof(int32_t)));
+    f->max_slots = f->max_chunks * splits[DEV_ATTN_EXACT];
+    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
+        const int64_t n = LAUNCH_SLOTS * rows / dev_attn_rows(w, c->heads, c->kv_heads);
+        f->launch_slots[w] = splits[w] > n ? splits[w] : n;
+        if (f->launch_slots[w] > f->max_slots) f->launch_slots[w] = f->max_slots;
+    }
+    f->stage_bytes = 4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
+                     (size_t)o->max_seqs * piece(lq_ceil_div(len, k->block_size), sizeof(int32_t)) +
+                     /* each sequence is in the plans of one kind of attention */
+                     4 * (piece(f->max_chunks, sizeof(dev_attn_chunk)) +
+                          piece(f->max_slots, sizeof(int32_t)) + 2 * ALIGN);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++)
         f->stage_bytes += 2 * piece(o->max_rows * fwd_angles(c, u), sizeof(float));
 }
@@ -184,8 +192,8 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->stage = take_host(f, f->stage_bytes);
     bool ok = f->chunks && f->chunk_of && f->table_at && f->words && f->stage &&
               fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f);
-    for (int i = 0; i < 4 && ok; i++)
-        ok = (f->plans[i / 2][i % 2].launches =
+    for (int i = 0; i < 4 * DEV_ATTN_N && ok; i++)
+        ok = (f->plans[i / 4][i / 2 % 2][i % 2].launches =
                   take_host(f, (size_t)f->max_chunks * sizeof(launch)));
     f->host.ops = &fwd_cpu;
     f->host.p = r->p;
@@ -204,9 +212,14 @@ static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, float **logits, const arch
                          const fwd_opts *o)
 {
     dev_attn_args a = attn_of(r, &(fwd_kv){ 0 });
-    a.n_slots = f->launch_slots;
+    size_t attn = 0;
+    for (a.how = 0; a.how < DEV_ATTN_N; a.how++) {
+        a.n_slots = f->launch_slots[a.how];
+        const size_t n = f->d->ops->attn_scratch(&a);
+        if (n > attn && (f->units || a.how == DEV_ATTN_EXACT)) attn = n;
+    }
     f->stage_on = take_device(f, f->stage_bytes);
-    f->attn_scratch = take_device(f, f->d->ops->attn_scratch(&a));
+    f->attn_scratch = take_device(f, attn);
     f->mm_scratch = take_device(f, products_scratch(f->d, &f->m->on->w, o));
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
     *logits = take_device(f, (size_t)(o->max_logits * c->vocab) * sizeof(float));
@@ -241,6 +254,7 @@ lq_status fwd_dev_open(fwd_dev_ctx **out, fwd_rows *r, fwd_rows **host, float **
     r->self = f;
     r->c = c;
     f->block_size = k->block_size;
+    f->units = o->acts == MM_BF16 && dev_attn_units(k->dtype, c->head_dim, c->v_dim);
     size_stage(f, c, k, o);
     if (f->stage_bytes < fwd_slopes_bytes(c)) f->stage_bytes = fwd_slopes_bytes(c);
     lq_status s = lq_arena_init(&f->arena, 0, err);
@@ -263,29 +277,33 @@ void fwd_dev_close(fwd_dev_ctx *f)
 
 /* ---- the beginning and the end of a step ---- */
 
-/* The chunks of these sequences, in launches of at most launch_slots. */
-static void stage_plan(fwd_dev_ctx *f, plan *p, const arch_config *c, const attn_seq *seqs, int n,
-                       int64_t window)
+/* The chunks of those of these sequences that are for `how`, in launches of at most launch_slots.
+ */
+static void stage_plan(fwd_dev_ctx *f, plan *p, dev_attn_how how, const arch_config *c,
+                       const attn_seq *seqs, int n, int64_t window)
 {
-    const int64_t rows = dev_attn_rows(c->heads, c->kv_heads);
+    const int64_t rows = dev_attn_rows(how, c->heads, c->kv_heads);
     launch at = { 0 };
     p->n_launches = 0;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        const bool units = f->units && seqs[i].n_rows > DEV_ATTN_FEW;
+        if (units != (how == DEV_ATTN_UNITS)) continue;
         for (int64_t row = 0; row < seqs[i].n_rows; row += rows) {
             const int64_t left = seqs[i].n_rows - row;
             const attn_seq one = { seqs[i].row0 + row, left < rows ? left : rows,
                                    seqs[i].pos0 + row, NULL };
             int64_t chunks = 0, slots = 0;
-            dev_attn_plan(NULL, &chunks, NULL, &slots, &one, 0, c->heads, c->kv_heads, window);
-            if (at.n_slots + slots > f->launch_slots) {
+            dev_attn_plan(how, NULL, &chunks, NULL, &slots, &one, 0, c->heads, c->kv_heads, window);
+            if (at.n_slots + slots > f->launch_slots[how]) {
                 p->launches[p->n_launches++] = at;
                 at = (launch){ .chunk = at.chunk + at.n_chunks, .slot = at.slot + at.n_slots };
             }
             assert(at.chunk + at.n_chunks < f->max_chunks &&
                    at.slot + at.n_slots + slots <= f->max_slots);
-            dev_attn_plan(f->chunks + at.chunk, &at.n_chunks, f->chunk_of + at.slot, &at.n_slots,
-                          &one, f->table_at[i], c->heads, c->kv_heads, window);
+            dev_attn_plan(how, f->chunks + at.chunk, &at.n_chunks, f->chunk_of + at.slot,
+                          &at.n_slots, &one, f->table_at[i], c->heads, c->kv_heads, window);
         }
+    }
     if (at.n_slots) p->launches[p->n_launches++] = at;
     p->chunks = stage(f, f->chunks, (size_t)(at.chunk + at.n_chunks) * sizeof *f->chunks);
     p->chunk_of = stage(f, f->chunk_of, (size_t)(at.slot + at.n_slots) * sizeof *f->chunk_of);
@@ -349,9 +367,10 @@ static void begin(fwd_rows *r, const model *m, const fwd_batch *b)
     f->picked = stage(f, f->words, (size_t)b->n_picked * sizeof *f->picked);
     stage_places(f, r);
     stage_tables(f, b);
-    for (int i = 0; i < 4; i++)
-        stage_plan(f, &f->plans[i / 2][i % 2], c, i % 2 ? b->last : b->seqs, b->n_seqs,
-                   i / 2 ? c->window : 0);
+    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++)
+        for (int i = 0; i < 4; i++)
+            stage_plan(f, &f->plans[w][i / 2][i % 2], w, c, i % 2 ? b->last : b->seqs, b->n_seqs,
+                       i / 2 ? c->window : 0);
     f->d->ops->upload(f->d, f->stage_on, f->stage, f->staged);
     embed(f, r, m, b->ids, ids);
 }
@@ -563,20 +582,22 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
 {
     const fwd_dev_ctx *f = r->self;
     const bool window = r->c->layer[layer].window;
-    const plan *p = &f->plans[window][layer == r->c->layers - 1];
     dev_attn_args a = attn_of(r, kv);
     (void)g; /* what the plan was made of */
     a.sinks = l->vec[R_SINKS].w;
     a.window = window ? r->c->window : 0;
     a.tables = f->tables;
     a.scratch = f->attn_scratch;
-    for (int64_t i = 0; i < p->n_launches; i++) {
-        const launch *at = &p->launches[i];
-        a.chunks = p->chunks + at->chunk;
-        a.chunk_of = p->chunk_of + at->slot;
-        a.n_chunks = at->n_chunks;
-        a.n_slots = at->n_slots;
-        f->d->ops->attn(f->d, &a);
+    for (a.how = 0; a.how < DEV_ATTN_N; a.how++) {
+        const plan *p = &f->plans[a.how][window][layer == r->c->layers - 1];
+        for (int64_t i = 0; i < p->n_launches; i++) {
+            const launch *at = &p->launches[i];
+            a.chunks = p->chunks + at->chunk;
+            a.chunk_of = p->chunk_of + at->slot;
+            a.n_chunks = at->n_chunks;
+            a.n_slots = at->n_slots;
+            f->d->ops->attn(f->d, &a);
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 #include "tests/fill.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 typedef struct {
     dev d;

@@ -1,4 +1,5 @@
-/* tests/test_dev_attn.c - attention of a device table against the CPU's. */
+/* tests/test_dev_attn.c - attention of a device table against the CPU's: its bits, or, through the
+ * matrix units, the definition's numbers within the bound of kernels/dev.h. */
 #include "tests/devrig.h"
 
 typedef struct {
@@ -71,15 +72,135 @@ static const attn_case attn_cases[] = {
       0,
       { { 33, 2 }, { 7, 1 } } },
 };
+/* Of more rows; DEV_ATTN_UNITS. */
+static const attn_case unit_cases[] = {
+    { "less than a tile of keys", 1, 1, 64, 64, KV_BF16, 0, 0, 0, 0, 0, { { 0, 20 }, { 40, 17 } } },
+    { "groups of 3, a ragged chunk",
+      6,
+      2,
+      64,
+      64,
+      KV_F16,
+      0,
+      0,
+      0,
+      0,
+      0,
+      { { 0, 45 }, { 99, 20 } } },
+    { "wide heads", 2, 2, 256, 256, KV_BF16, 0, 0, 0, 0, 0, { { 33, 17 }, { 0, 1 } } },
+    { "values narrower than keys",
+      2,
+      1,
+      192,
+      128,
+      KV_F16,
+      0,
+      0,
+      0,
+      0,
+      0,
+      { { 50, 18 }, { 7, 2 } } },
+    { "padded heads, soft-cap", 2, 2, 72, 88, KV_BF16, 2.0f, 0, 0, 0, 0, { { 90, 17 }, { 0, 3 } } },
+    { "alibi", 4, 4, 32, 32, KV_F16, 0, 0, true, 0, 0, { { 62, 17 }, { 0, 1 } } },
+    { "alibi in bf16, scaled",
+      4,
+      4,
+      16,
+      16,
+      KV_BF16,
+      0,
+      0,
+      true,
+      true,
+      0,
+      { { 300, 17 }, { 0, 1 } } },
+    { "window and sinks over splits",
+      2,
+      1,
+      64,
+      40,
+      KV_F16,
+      0,
+      600,
+      0,
+      0,
+      true,
+      { { 2040, 18 }, { 9, 9 } } },
+    { "a window of one", 2, 1, 16, 16, KV_BF16, 0, 1, 0, 0, 0, { { 60, 20 }, { 7, 1 } } },
+    { "a long context", 1, 1, 8, 8, KV_BF16, 0, 0, 0, 0, 0, { { 2040, 17 }, { 0, 64 } } },
+    { "more heads than a pass", 70, 1, 16, 16, KV_F16, 0, 0, 0, 0, 0, { { 5, 3 }, { 63, 2 } } },
+};
 static const float slopes[] = { 0.5f, 0.25f, 0.125f, 0.0625f };
 static const float sink_logits[] = { 0.5f, -1 };
 
-static void one_attention(const attn_case *c)
+enum { BLOCK = 16, SEQS = 2 };
+
+static void round_row(float *x, int64_t n, kv_dtype d)
 {
-    enum { BLOCK = 16, SEQS = 2 };
+    uint16_t w[512];
+    if (d != KV_F16 && d != KV_BF16) return;
+    const lq_dtype as = d == KV_F16 ? LQ_F16 : LQ_BF16;
+    lq_from_f32(w, x, as, (size_t)n);
+    lq_to_f32(x, w, as, (size_t)n);
+}
+static double bf16(double x)
+{
+    float f = (float)x;
+    round_row(&f, 1, KV_BF16);
+    return (double)f;
+}
+
+/* A row and head of a sequence whose keys and values are k [., Hkv, D] and v [., Hkv, Dv], by the
+ * definition and in f64: out [Dv], and the bound of each (dev.h), u the weights' rounding. */
+static void by_hand(double *out, double *bound, const attn_case *c, const float *q, const float *k,
+                    const float *v, int64_t query, int64_t h, double u)
+{
+    const int64_t kvh = h / (c->H / c->Hkv), n = query + 1;
+    const int64_t first = c->window && n > c->window ? n - c->window : 0;
+    double score[2200], max = -INFINITY, sum = 0, off = 0;
+    CHECK(n <= (int64_t)LQ_COUNT(score), "%s: too many keys for this test", c->why);
+    for (int64_t j = first; j < n; j++) {
+        double s = 0, size = 0, slope = c->alibi ? (double)slopes[h] : 0, bias;
+        for (int64_t d = 0; d < c->D; d++) {
+            const double x = (double)q[d] * (double)k[(j * c->Hkv + kvh) * c->D + d] * (double)0.3f;
+            s += x;
+            size += fabs(x);
+        }
+        if (c->softcap > 0) s = (double)c->softcap * tanh(s / (double)c->softcap);
+        bias = c->falcon ? (double)0.3f * bf16(bf16(slope) * bf16((double)j))
+                         : slope * (double)(j - query);
+        score[j] = s + bias;
+        max = fmax(max, score[j]);
+        off = fmax(off, (u + (double)(c->D + 8) * 0x1p-23) * size +
+                            0x1p-21 * (1 + fabs(bias) + fabs(s)));
+    }
+    for (int64_t j = first; j < n; j++)
+        sum += score[j] = exp(score[j] - max);
+    if (c->sinks) sum += exp((double)sink_logits[h] - max);
+    for (int64_t d = 0; d < c->Dv; d++) {
+        double size = 0, all = 0;
+        out[d] = 0;
+        for (int64_t j = first; j < n; j++) {
+            const double x = (double)v[(j * c->Hkv + kvh) * c->Dv + d];
+            out[d] += score[j] / sum * x;
+            size += score[j] / sum * fabs(x);
+            all += fabs(x);
+        }
+        bound[d] = size * (expm1(2 * off) + u + (double)(n + 64) * 0x1p-23) +
+                   (c->dtype == KV_F16 && u > 0 ? 0x1p-24 * all : 0) + 1e-30;
+    }
+}
+
+/* flat: q is 0, all keys weigh the same, and nothing is rounded: a key too many or too few shows.
+ */
+static void one_attention(const attn_case *c, dev_attn_how how, bool flat)
+{
     const size_t kb = attn_kv_row_bytes(c->dtype, c->D) * (size_t)(c->Hkv * BLOCK);
     const size_t stride = kb + attn_kv_row_bytes(c->dtype, c->Dv) * (size_t)(c->Hkv * BLOCK);
-    const int64_t per_seq = 80, n_blocks = 2 * SEQS * per_seq;
+    const int64_t longest = c->seq[0].pos0 + c->seq[0].n > c->seq[1].pos0 + c->seq[1].n
+                                ? c->seq[0].pos0 + c->seq[0].n
+                                : c->seq[1].pos0 + c->seq[1].n;
+    const int64_t per_seq = longest / BLOCK + 1, n_blocks = 2 * SEQS * per_seq;
     int64_t rows = 0, n_chunks = 0, n_slots = 0, qw = c->H * c->D, ow = c->H * c->Dv;
     rig r;
     rig_open(&r);
@@ -87,59 +208,38 @@ static void one_attention(const attn_case *c)
     memset(cache, 0xff, stride * (size_t)n_blocks); /* NaN where nothing is cached */
     int32_t *tables = lq_push(&r.a, (size_t)(SEQS * per_seq) * 4);
     attn_seq seqs[SEQS];
+    float *keys[SEQS], *values[SEQS]; /* as they are read from the cache: by_hand's */
     for (int i = 0; i < SEQS; i++) {
         int32_t *table = tables + i * per_seq;
         seqs[i] = (attn_seq){ rows, c->seq[i].n, c->seq[i].pos0, table };
         rows += c->seq[i].n;
         for (int64_t b = 0; b < per_seq; b++)
             table[b] = (int32_t)(n_blocks - 1 - 2 * (i * per_seq + b));
+        keys[i] = floats(&r, longest * c->Hkv * c->D, (uint64_t)i + 10);
+        values[i] = floats(&r, longest * c->Hkv * c->Dv, (uint64_t)i + 20);
         for (int64_t p = 0; p < c->seq[i].pos0 + c->seq[i].n; p++) {
             uint8_t *block = cache + (size_t)table[p / BLOCK] * stride;
-            float *k = floats(&r, c->Hkv * c->D, (uint64_t)p),
-                  *v = floats(&r, c->Hkv * c->Dv, (uint64_t)p + 7);
+            float *k = keys[i] + p * c->Hkv * c->D, *v = values[i] + p * c->Hkv * c->Dv;
+            round_row(k, c->Hkv * c->D, c->dtype);
+            round_row(v, c->Hkv * c->Dv, c->dtype);
             attn_kv_write(block, (int)(p % BLOCK), BLOCK, k, c->Hkv, c->D, c->dtype);
             attn_kv_write(block + kb, (int)(p % BLOCK), BLOCK, v, c->Hkv, c->Dv, c->dtype);
         }
-        dev_attn_plan(NULL, &n_chunks, NULL, &n_slots, &seqs[i], 0, c->H, c->Hkv, c->window);
+        dev_attn_plan(how, NULL, &n_chunks, NULL, &n_slots, &seqs[i], 0, c->H, c->Hkv, c->window);
     }
     dev_attn_chunk *chunks = lq_push(&r.a, (size_t)n_chunks * sizeof *chunks);
     int32_t *chunk_of = lq_push(&r.a, (size_t)n_slots * 4);
     n_chunks = n_slots = 0;
     for (int i = 0; i < SEQS; i++)
-        dev_attn_plan(chunks, &n_chunks, chunk_of, &n_slots, &seqs[i], (int32_t)(i * per_seq), c->H,
-                      c->Hkv, c->window);
+        dev_attn_plan(how, chunks, &n_chunks, chunk_of, &n_slots, &seqs[i], (int32_t)(i * per_seq),
+                      c->H, c->Hkv, c->window);
     float *q = floats(&r, rows * qw, 1), *want = floats(&r, rows * ow, 2),
           *got = floats(&r, rows * ow, 3);
     for (int64_t i = 0; i < rows * qw; i++)
-        q[i] *= 3;
-    attn_args twin = { .q = q,
-                       .ldq = qw,
-                       .out = want,
-                       .ldo = ow,
-                       .k = cache,
-                       .v = cache + kb,
-                       .block_stride = stride,
-                       .block_size = BLOCK,
-                       .dtype = c->dtype,
-                       .H = c->H,
-                       .Hkv = c->Hkv,
-                       .D = c->D,
-                       .Dv = c->Dv,
-                       .scale = 0.3f,
-                       .softcap = c->softcap,
-                       .window = c->window,
-                       .alibi = c->alibi ? slopes : NULL,
-                       .alibi_scaled = c->falcon,
-                       .alibi_bf16 = c->falcon,
-                       .sinks = c->sinks ? sink_logits : NULL,
-                       .seqs = seqs,
-                       .n_seqs = SEQS };
-    lq_arena scratch;
-    lq_arena_init(&scratch, attn_scratch_bytes(c->H, c->D > c->Dv ? c->D : c->Dv, 1), NULL);
-    attn_run(&twin, &scratch, NULL);
-    lq_arena_free(&scratch);
+        q[i] *= flat ? 0 : 3;
     uint8_t *on = put(&r, cache, stride * (size_t)n_blocks);
-    dev_attn_args a = { .q = put(&r, q, (size_t)(rows * qw) * 4),
+    dev_attn_args a = { .how = how,
+                        .q = put(&r, q, (size_t)(rows * qw) * 4),
                         .out = put(&r, NULL, (size_t)(rows * ow) * 4),
                         .k = on,
                         .v = on + kb,
@@ -166,21 +266,84 @@ static void one_attention(const attn_case *c)
                         .alibi_bf16 = c->falcon };
     a.scratch = put(&r, NULL, ops->attn_scratch(&a));
     ops->attn(&r.d, &a);
-    if (get(&r, got, a.out, (size_t)(rows * ow) * 4, c->why))
-        CHECK(memcmp(got, want, (size_t)(rows * ow) * 4) == 0, "%s: off by %g of a value", c->why,
-              share(got, want, rows * ow, 1));
+    const bool ok = get(&r, got, a.out, (size_t)(rows * ow) * 4, c->why);
+    if (how == DEV_ATTN_EXACT) {
+        attn_args twin = { .q = q,
+                           .ldq = qw,
+                           .out = want,
+                           .ldo = ow,
+                           .k = cache,
+                           .v = cache + kb,
+                           .block_stride = stride,
+                           .block_size = BLOCK,
+                           .dtype = c->dtype,
+                           .H = c->H,
+                           .Hkv = c->Hkv,
+                           .D = c->D,
+                           .Dv = c->Dv,
+                           .scale = 0.3f,
+                           .softcap = c->softcap,
+                           .window = c->window,
+                           .alibi = c->alibi ? slopes : NULL,
+                           .alibi_scaled = c->falcon,
+                           .alibi_bf16 = c->falcon,
+                           .sinks = c->sinks ? sink_logits : NULL,
+                           .seqs = seqs,
+                           .n_seqs = SEQS };
+        lq_arena scratch;
+        lq_arena_init(&scratch, attn_scratch_bytes(c->H, c->D > c->Dv ? c->D : c->Dv, 1), NULL);
+        attn_run(&twin, &scratch, NULL);
+        lq_arena_free(&scratch);
+        if (ok)
+            CHECK(memcmp(got, want, (size_t)(rows * ow) * 4) == 0, "%s: off by %g of a value",
+                  c->why, share(got, want, rows * ow, 1));
+    }
+    const double u = flat ? 0 : c->dtype == KV_F16 ? 0x1p-11 : 0x1p-8;
+    double out[DEV_ATTN_WIDTH], bound[DEV_ATTN_WIDTH], worst = 0;
+    for (int i = 0; i < SEQS && ok && how == DEV_ATTN_UNITS; i++)
+        for (int64_t t = 0; t < c->seq[i].n; t++)
+            for (int64_t h = 0; h < c->H; h++) {
+                const int64_t row = seqs[i].row0 + t;
+                by_hand(out, bound, c, q + row * qw + h * c->D, keys[i], values[i],
+                        c->seq[i].pos0 + t, h, u);
+                for (int64_t d = 0; d < c->Dv; d++) {
+                    const double diff = fabs((double)got[row * ow + h * c->Dv + d] - out[d]);
+                    if (!(diff <= worst * bound[d])) worst = diff / bound[d];
+                }
+            }
+    CHECK(worst <= 1, "%s%s: %g of the bound", c->why, flat ? ", flat" : "", worst);
+    if (getenv("SHOW")) printf("%s%s: %g of the bound\n", c->why, flat ? ", flat" : "", worst);
     rig_close(&r);
 }
 
 TEST(attention_is_the_cpus_bits)
 {
     for (size_t i = 0; i < LQ_COUNT(attn_cases); i++)
-        one_attention(&attn_cases[i]);
+        one_attention(&attn_cases[i], DEV_ATTN_EXACT, false);
+}
+
+TEST(attention_through_the_matrix_units_stays_within_its_bound)
+{
+    for (size_t i = 0; i < LQ_COUNT(unit_cases); i++) {
+        const attn_case *c = &unit_cases[i];
+        CHECK(dev_attn_units(c->dtype, c->D, c->Dv), "%s: not for the units", c->why);
+        one_attention(c, DEV_ATTN_UNITS, false);
+        if (!c->alibi) one_attention(c, DEV_ATTN_UNITS, true);
+    }
+}
+
+TEST(the_units_are_for_16_bits_and_whole_pieces)
+{
+    CHECK(dev_attn_units(KV_F16, 128, 64) && dev_attn_units(KV_BF16, 8, 256), "what they take");
+    CHECK(!dev_attn_units(KV_F32, 64, 64) && !dev_attn_units(KV_I8, 64, 64), "other caches");
+    CHECK(!dev_attn_units(KV_F16, 36, 64) && !dev_attn_units(KV_F16, 64, 20), "parts of a piece");
 }
 
 int main(int argc, char **argv)
 {
     if (!rig_table()) return 0;
     RUN(attention_is_the_cpus_bits);
+    RUN(attention_through_the_matrix_units_stays_within_its_bound);
+    RUN(the_units_are_for_16_bits_and_whole_pieces);
     return check_end();
 }

@@ -271,6 +271,38 @@ static const steps cuts[] = {
     { "chunks of 7, in blocks of 32", { 7, 7 }, 7, 32 },
 };
 
+/* Prompts of more than DEV_ATTN_FEW rows; and cut so that none is. */
+static const steps many = { "a prefill of many rows", { 20, 18 }, 1, 16 },
+                   fewer = { "at most 16 rows", { 16, 16 }, 4, 16 };
+
+/* Which kernel attention was is seen by the bytes: all other products of either cut have the same
+ * order. */
+TEST(attention_of_many_rows_takes_the_units_under_bf16_alone)
+{
+    for (int acts = 0; acts < 2; acts++) {
+        rig_opts o = { .acts = acts ? MM_BF16 : MM_F32, .kv = KV_BF16 };
+        int64_t n;
+        float *cpu = cut_of("ministral", o, &many, WINDOW_IDS, &n);
+        o.acts = MM_F32;
+        float *exact = cut_of("ministral", o, &many, WINDOW_IDS, &n);
+        o.acts = acts ? MM_BF16 : MM_F32;
+        o.device = true;
+        float *got = cut_of("ministral", o, &many, WINDOW_IDS, &n);
+        float *other = cut_of("ministral", o, &fewer, WINDOW_IDS, &n);
+        if (cpu && exact && got && other) {
+            const double own = apart(cpu, exact, n), d = apart(got, cpu, n);
+            CHECK(acts ? own > 0 && d <= 2 * own : d <= ROUNDING,
+                  "acts %d: %.2g, the CPU from f32 %.2g", acts, d, own);
+            const size_t first16 = (size_t)(16 * n / (2 * WINDOW_IDS)) * sizeof *got;
+            CHECK((memcmp(got, other, first16) == 0) == !acts, "acts %d: the kernel", acts);
+        }
+        free(cpu);
+        free(exact);
+        free(got);
+        free(other);
+    }
+}
+
 /* In f32 a row's sums have one order whatever shares the batch, as on the CPU. */
 TEST(batch_chunks_and_blocks_change_no_byte)
 {
@@ -352,6 +384,7 @@ int main(int argc, char **argv)
     RUN(experts_of_two_schemes_give_the_cpus_logits);
     RUN(bf16_strays_no_further_than_the_cpu_does);
     RUN(caches_stray_no_further_than_the_cpus_do);
+    RUN(attention_of_many_rows_takes_the_units_under_bf16_alone);
     RUN(batch_chunks_and_blocks_change_no_byte);
     RUN(copied_blocks_change_no_byte);
     RUN(a_step_allocates_nothing_there_and_gives_back_all);

@@ -27,6 +27,7 @@ BUDGET = {
     "gemv_kernel": (256, 128, 4160),   # two blocks
     "mma_kernel": (128, 232, 40 << 10),  # two blocks
     "fold_kernel": (128, 128, 0),      # four blocks by registers
+    "units_kernel": (128, 255, 2048),  # two blocks (of WIDTH = 256 one, by shared memory)
     "merge_kernel": (128, 64, 0),
 }
 

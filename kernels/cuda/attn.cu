@@ -1,5 +1,6 @@
 /* kernels/cuda/attn.cu - attention over the paged cache, for prefill and decode alike: the steps of
- * kernels/attn.c in the same order, so that the results are the CPU's bits.
+ * kernels/attn.c in the same order, so that the results are the CPU's bits. (Of many rows in 16
+ * bits: attn_mma.cu in fold's place.)
  *
  *   fold    grid: slots (one split of ATTN_SPLIT keys of one chunk of rows) x kv heads x passes of
  *           PAIRS (row, head) pairs. 4 warps share each tile of 32 keys once it is in f32:
@@ -17,7 +18,7 @@
  *
  * Shared memory, in floats: q PAIRS x D, K 32 x (D + 1) (the odd row length keeps lanes apart in
  * the banks), V 32 x Dv, weights 4 x 32. D = Dv = 64: 21120 B; 128: 41600 B; 256: 82560 B. */
-#include "kernels/cuda/ops.cuh"
+#include "kernels/cuda/attn.cuh"
 
 namespace
 {
@@ -30,15 +31,6 @@ enum {
     ACC = DEV_ATTN_WIDTH / CU_WARP /* accumulators of a lane */
 };
 static_assert((int)ATTN_TILE == (int)CU_WARP, "a lane is a key");
-
-struct view {
-    int H, Hkv, D, Dv, block_size, chunk_rows, row_k, row_v;
-    int64_t ldq, ldo, window;
-    size_t block_stride;
-    kv_dtype dtype;
-    float scale, softcap;
-    bool alibi_scaled, alibi_bf16;
-};
 
 __device__ __forceinline__ float4 read4(G<const uint8_t> row, int i, kv_dtype d)
 {
@@ -69,7 +61,8 @@ __device__ __forceinline__ float4 read4(G<const uint8_t> row, int i, kv_dtype d)
 
 /* The keys or values of positions pos .. pos+31 into dst [32][ld]; zeros from `end` on. */
 __device__ void load_tile(S<float> dst, int ld, G<const uint8_t> cache, G<const int32_t> table,
-                          const view &v, int kvh, int64_t pos, int64_t end, int row_bytes, int D)
+                          const attn_view &v, int kvh, int64_t pos, int64_t end, int row_bytes,
+                          int D)
 {
     const int quads = D / 4;
     for (int i = threadIdx.x; i < ATTN_TILE * quads; i += THREADS) {
@@ -88,23 +81,10 @@ __device__ void load_tile(S<float> dst, int ld, G<const uint8_t> cache, G<const 
     }
 }
 
-__device__ __forceinline__ float round_bf16(float x) { return cu_bf16_f32(cu_f32_bf16(x)); }
-
-/* Soft-cap and ALiBi, as attn.c's adjust(). */
-__device__ float adjust(float s, const view &v, G<const float> alibi, int h, int64_t key,
-                        int64_t query)
-{
-    if (v.softcap > 0) s = v.softcap * km_tanh(s / v.softcap);
-    if (!alibi) return s;
-    const float slope = alibi[h], f = v.alibi_scaled ? v.scale : 1.0f;
-    if (v.alibi_bf16) return s + f * round_bf16(round_bf16(slope) * round_bf16((float)key));
-    return s + slope * f * (float)(key - query);
-}
-
 __global__ void __launch_bounds__(THREADS)
     fold_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
                 G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks, G<const int32_t> tables,
-                G<const float> alibi, view v)
+                G<const float> alibi, attn_view v)
 {
     CU_DYNAMIC(float, qs);
     const S<float> ks = qs + PAIRS * v.D, vs = ks + ATTN_TILE * (v.D + 1),
@@ -145,6 +125,7 @@ __global__ void __launch_bounds__(THREADS)
             const int p = i * WARPS + warp, pair = pair0 + p;
             if (p >= n_pairs) continue; /* all lanes alike */
             const int64_t query = c.pos + pair / group;
+            const float slope = alibi ? (float)alibi[kvh * group + pair % group] : 0.0f;
             const int64_t first = v.window ? query - v.window + 1 - pos : 0;
             const int lo = (int)(first < 0 ? 0 : first > ATTN_TILE ? ATTN_TILE : first);
             const int64_t behind = query + 1 - pos;
@@ -154,7 +135,7 @@ __global__ void __launch_bounds__(THREADS)
             float s = 0;
             for (int d = 0; d < v.D; d++)
                 s = fmaf(qs[p * v.D + d], ks[lane * (v.D + 1) + d], s);
-            s = adjust(v.scale * s, v, alibi, kvh * group + pair % group, pos + lane, query);
+            s = attn_adjust(v.scale * s, v, slope, pos + lane, query);
             const float top = cu_warp_max(seen ? s : -INFINITY), max = top > m[i] ? top : m[i];
             const float a = km_exp(m[i] - max), e = seen ? km_exp(s - max) : 0.0f;
             l[i] = fmaf(l[i], a, cu_warp_sum(e));
@@ -191,7 +172,7 @@ __global__ void __launch_bounds__(THREADS)
 
 __global__ void __launch_bounds__(THREADS)
     merge_kernel(G<float> out, G<const float> parts, G<const dev_attn_chunk> chunks,
-                 G<const float> sinks, view v)
+                 G<const float> sinks, attn_view v)
 {
     const int lane = threadIdx.x % CU_WARP, h = blockIdx.y * WARPS + threadIdx.x / CU_WARP;
     const int i = blockIdx.x % v.chunk_rows;
@@ -231,7 +212,19 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-int chunk_rows(const dev_attn_args *a) { return (int)dev_attn_rows(a->H, a->Hkv); }
+int chunk_rows(const dev_attn_args *a) { return (int)dev_attn_rows(a->how, a->H, a->Hkv); }
+
+void fold(dev *d, const dev_attn_args *a, const attn_view &v)
+{
+    const size_t shared = sizeof(float) * (size_t)(PAIRS * v.D + ATTN_TILE * (v.D + 1) +
+                                                   ATTN_TILE * v.Dv + WARPS * ATTN_TILE);
+    const unsigned passes = (unsigned)lq_ceil_div(v.chunk_rows * (a->H / a->Hkv), PAIRS);
+    CU_TRY(d, cudaFuncSetAttribute(fold_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   (int)shared));
+    CU_LAUNCH(d, "attn fold", fold_kernel, dim3((unsigned)a->n_slots, (unsigned)a->Hkv, passes),
+              THREADS, shared, (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks,
+              a->tables, a->alibi, v);
+}
 
 } // namespace
 
@@ -242,32 +235,28 @@ size_t CU_NAME(attn_scratch)(const dev_attn_args *a)
 
 void CU_NAME(attn)(dev *d, const dev_attn_args *a)
 {
-    const view v = { (int)a->H,
-                     (int)a->Hkv,
-                     (int)a->D,
-                     (int)a->Dv,
-                     a->block_size,
-                     chunk_rows(a),
-                     (int)attn_kv_row_bytes(a->dtype, a->D),
-                     (int)attn_kv_row_bytes(a->dtype, a->Dv),
-                     a->ldq,
-                     a->ldo,
-                     a->window,
-                     a->block_stride,
-                     a->dtype,
-                     a->scale,
-                     a->softcap,
-                     a->alibi_scaled,
-                     a->alibi_bf16 };
-    const size_t shared = sizeof(float) * (size_t)(PAIRS * v.D + ATTN_TILE * (v.D + 1) +
-                                                   ATTN_TILE * v.Dv + WARPS * ATTN_TILE);
-    const unsigned passes = (unsigned)lq_ceil_div(v.chunk_rows * (a->H / a->Hkv), PAIRS);
+    const attn_view v = { (int)a->H,
+                          (int)a->Hkv,
+                          (int)a->D,
+                          (int)a->Dv,
+                          a->block_size,
+                          chunk_rows(a),
+                          (int)attn_kv_row_bytes(a->dtype, a->D),
+                          (int)attn_kv_row_bytes(a->dtype, a->Dv),
+                          a->ldq,
+                          a->ldo,
+                          a->window,
+                          a->block_stride,
+                          a->dtype,
+                          a->scale,
+                          a->softcap,
+                          a->alibi_scaled,
+                          a->alibi_bf16 };
     if (a->n_chunks == 0) return;
-    CU_TRY(d, cudaFuncSetAttribute(fold_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   (int)shared));
-    CU_LAUNCH(d, "attn fold", fold_kernel, dim3((unsigned)a->n_slots, (unsigned)a->Hkv, passes),
-              THREADS, shared, (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks,
-              a->tables, a->alibi, v);
+    if (a->how == DEV_ATTN_UNITS)
+        CU_NAME(attn_units)(d, a, &v);
+    else
+        fold(d, a, v);
     CU_LAUNCH(d, "attn merge", merge_kernel,
               dim3((unsigned)(a->n_chunks * v.chunk_rows), (unsigned)lq_ceil_div(a->H, WARPS)),
               THREADS, 0, a->out, (const float *)a->scratch, a->chunks, a->sinks, v);

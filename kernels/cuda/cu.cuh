@@ -9,7 +9,9 @@
  *   cu_shfl, cu_shfl_xor         a float from another lane; all 32 lanes take part
  *   cu_same(v)                   the lanes, as bits, that have the same v
  *   cu_copy16, _commit, _wait    cp.async
- *   cu_mma_bf16                  mma.m16n8k16, bf16 with f32 sums
+ *   cu_mma_bf16, cu_mma<F16>     mma.m16n8k16, bf16 or f16 with f32 sums
+ *   cu_ldmatrix<TRANS>(r, row)   ldmatrix.x4: lane l says where row l % 8 of matrix l / 8 is
+ *   cu_pair<F16>(lo, hi)         two numbers as f16 or bf16 in one word
  *   CU_LAUNCH(d, name, kernel, grid, block, shared, args...)
  *   CU_ROWS                      rows that a launch has in the grid's y at most (the device holds
  *                                65,535 blocks there); few in the emulation, so that tests have
@@ -75,6 +77,36 @@ __device__ __forceinline__ void cu_mma_bf16(float d[4], const unsigned a[4], con
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+__device__ __forceinline__ void cu_mma_f16(float d[4], const unsigned a[4], const unsigned b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+template <bool TRANS, class T> __device__ __forceinline__ void cu_ldmatrix(unsigned r[4], T *row)
+{
+    const unsigned at = (unsigned)__cvta_generic_to_shared(row);
+    if (TRANS)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(at)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(at)
+                     : "memory");
+}
+template <bool F16> __device__ __forceinline__ unsigned cu_pair(float lo, float hi)
+{
+    unsigned w;
+    if (F16)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
+    return w;
+}
 __device__ __forceinline__ float cu_f16_f32(unsigned h)
 {
     return __half2float(__ushort_as_half((unsigned short)h));
@@ -116,6 +148,21 @@ __device__ __forceinline__ unsigned cu_f32_bf16(float f) /* to nearest even; NaN
     const unsigned u = __float_as_uint(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return u >> 16 | 0x40u;
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+}
+#ifndef __CUDACC__
+template <bool F16> unsigned cu_pair(float lo, float hi)
+{
+    return F16 ? cu_f32_f16(lo) | (unsigned)cu_f32_f16(hi) << 16
+               : cu_f32_bf16(lo) | cu_f32_bf16(hi) << 16;
+}
+#endif
+template <bool F16>
+__device__ __forceinline__ void cu_mma(float d[4], const unsigned a[4], const unsigned b[2])
+{
+    if (F16)
+        cu_mma_f16(d, a, b);
+    else
+        cu_mma_bf16(d, a, b);
 }
 
 __device__ __forceinline__ float cu_e4m3_f32(unsigned c)

@@ -257,6 +257,25 @@ template <int GROUPS> void cu_copy_wait() { emu::copy_wait(GROUPS); }
  * a = (g, 2c), (g + 8, 2c), (g, 2c + 8), (g + 8, 2c + 8); b = (2c, g), (2c + 8, g), two
  * neighbouring k in one word, the lower one low; d = (g, 2c), (g, 2c + 1), (g + 8, 2c), .. + 1. */
 void cu_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2], EMU_HERE);
+void cu_mma_f16(float d[4], const unsigned a[4], const unsigned b[2], EMU_HERE);
+
+/* Four matrices of 8 rows of eight 16-bit numbers: lane l brings row l % 8 of matrix l / 8, and
+ * gets of each, in one word, columns 2c and 2c + 1 of row g; transposed, of rows 2c, 2c + 1 column
+ * g. */
+template <bool TRANS, class T> void cu_ldmatrix(unsigned r[4], S<T> row, EMU_HERE)
+{
+    const uint4 own = cu_ld<uint4>(row);
+    emu::warp_meet(file, line, "cu_ldmatrix", &own, sizeof own);
+    const int g = emu::lane() / 4, c = emu::lane() % 4;
+    for (int i = 0; i < 4; i++) {
+        uint16_t two[2];
+        for (int k = 0; k < 2; k++) {
+            const uint16_t *from = (const uint16_t *)emu::peer(8 * i + (TRANS ? 2 * c + k : g));
+            two[k] = from[TRANS ? g : 2 * c + k];
+        }
+        r[i] = two[0] | (unsigned)two[1] << 16;
+    }
+}
 
 static inline float __uint_as_float(unsigned u)
 {

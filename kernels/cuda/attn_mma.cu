@@ -1,0 +1,256 @@
+/* kernels/cuda/attn_mma.cu - attention of many rows over the paged cache through the matrix units,
+ * for keys and values of f16 or bf16: mma.m16n8k16 with f32 sums.
+ *
+ *   units   grid: slots (one split of DEV_ATTN_LONG keys of one chunk of rows) x kv heads x passes
+ * of PAIRS (row, head) pairs. A warp keeps 16 pairs, and takes from shared memory all of each tile
+ * of 64 keys:
+ *
+ *               q   [16 pairs, D]  shared      scores [16, 64]  registers
+ *               K   [64 keys, D]   shared      weights          the same ones, as A operand
+ *               V   [64 keys, Dv]  shared      sums [16, Dv]    registers
+ *
+ *           While a tile's scores are made its V comes (cp.async), and during the sums the next
+ *           tile's K: one buffer of each is enough. Maximum, sum and accumulator of the split go to
+ *           scratch; attn.cu's merge takes the splits in order, then the sink.
+ *
+ * q times the scale, and the weights, are rounded to the cache's type; a weight is in 0..1, and q
+ * beyond f16 becomes its largest number. The tiles' order is fixed and every row's sums are its
+ * own: what shares a launch changes no result (but kernels/dev.h: how many rows of a sequence do).
+ *
+ * Shared memory, in 16-bit numbers: q, K and V each 64 x WIDTH, and (static) where the 64 rows of K
+ * and V of two tiles begin, 2048 B. In all 26624 B at WIDTH = 64, 51200 at 128, 100352 at 256
+ * (sm_86 has 101376). A row's 16-byte pieces are turned by its number, so that ldmatrix's eight
+ * rows lie in 32 banks. Heads are padded with zeros to 32 (of V to 16). */
+#include "kernels/cuda/attn.cuh"
+
+namespace
+{
+
+enum { WARPS = 4, THREADS = WARPS * CU_WARP, PAIRS = 16 * WARPS, KEYS = 64, PIECE = 8 };
+static_assert((int)PAIRS == (int)DEV_ATTN_PAIRS, "what a plan counts with");
+
+/* Where piece p of a row stands in a tile of rows of WIDTH. */
+template <int WIDTH> __device__ __forceinline__ int spot(int row, int p)
+{
+    return row * WIDTH + (p ^ (row & 7)) * PIECE;
+}
+
+/* Where K and V of the keys pos .. pos + 63 begin, each [KEYS]; -1: behind the last. */
+__device__ __forceinline__ void find_rows(S<int64_t> rows, G<const int32_t> table,
+                                          const attn_view &v, int kvh, int64_t pos, int64_t last)
+{
+    const int j = threadIdx.x;
+    if (j >= KEYS) return;
+    const int64_t p = pos + j;
+    int64_t k = -1, val = -1;
+    if (p < last) {
+        const int64_t block = (int64_t)table[p / v.block_size] * (int64_t)v.block_stride;
+        const int64_t row = (int64_t)kvh * v.block_size + p % v.block_size;
+        k = block + row * v.row_k;
+        val = block + row * v.row_v;
+    }
+    rows[j] = k;
+    rows[KEYS + j] = val;
+}
+
+/* The rows of a tile: `pieces` of each, zeros up to `padded` and in rows that are not there. */
+template <int WIDTH>
+__device__ __forceinline__ void bring(S<uint16_t> tile, G<const uint8_t> cache, S<int64_t> rows,
+                                      int pieces, int padded)
+{
+    for (int j = threadIdx.x / 8; j < KEYS; j += THREADS / 8) {
+        const int64_t row = rows[j];
+        for (int p = threadIdx.x % 8; p < padded; p += 8) {
+            const bool there = row >= 0 && p < pieces;
+            cu_copy16(tile + spot<WIDTH>(j, p), cache + (there ? row + 16 * p : 0), there);
+        }
+    }
+}
+
+template <bool F16> __device__ __forceinline__ uint16_t narrow(float x)
+{
+    if (!F16) return (uint16_t)cu_f32_bf16(x);
+    const float most = 65504.0f;
+    return cu_f32_f16(x > most ? most : x < -most ? -most : x);
+}
+
+template <int WIDTH, bool F16>
+__global__ void __launch_bounds__(THREADS)
+    units_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
+                 G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks, G<const int32_t> tables,
+                 G<const float> alibi, attn_view v)
+{
+    CU_DYNAMIC(uint16_t, qs);
+    CU_SHARED(int64_t, where, 4 * KEYS);
+    const S<uint16_t> ks = qs + PAIRS * WIDTH, vs = ks + KEYS * WIDTH;
+    const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
+              c = lane % 4;
+    const int kvh = blockIdx.y, group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = blockIdx.x;
+    const dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + chunk_of[slot]);
+    const int n_pairs = ch.n_rows * group - pair0;
+    if (n_pairs <= 0) return; /* all threads of the block alike */
+    const int k_pieces = v.D / PIECE, v_pieces = v.Dv / PIECE;
+    const int k_padded = (k_pieces + 3) / 4 * 4, v_padded = (v_pieces + 1) / 2 * 2;
+    const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * DEV_ATTN_LONG;
+    const int64_t last = ch.pos + ch.n_rows; /* behind the last key that any row sees */
+    const int64_t end = last < split + DEV_ATTN_LONG ? last : split + DEV_ATTN_LONG;
+    int64_t pos = v.window ? ch.pos - v.window + 1 : 0;
+    pos = (pos > split ? pos : split) / KEYS * KEYS;
+    const G<const int32_t> table = tables + ch.table;
+    S<int64_t> rows = where, next = where + 2 * KEYS;
+    find_rows(rows, table, v, kvh, pos, last);
+    for (int i = threadIdx.x; i < PAIRS * k_padded * PIECE; i += THREADS) {
+        const int p = i / (k_padded * PIECE), d = i % (k_padded * PIECE), pair = pair0 + p;
+        float x = 0;
+        if (p < n_pairs && d < v.D)
+            x = v.scale * q[(ch.row + pair / group) * v.ldq +
+                            (int64_t)(kvh * group + pair % group) * v.D + d];
+        qs[spot<WIDTH>(p, d / PIECE) + d % PIECE] = narrow<F16>(x);
+    }
+    int64_t query[2];
+    float slope[2] = { 0, 0 }, m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 };
+    for (int h = 0; h < 2; h++) { /* of the accumulators' rows g and g + 8 */
+        const int pair = pair0 + 16 * warp + g + 8 * h;
+        query[h] = ch.pos + pair / group;
+        if (alibi) slope[h] = alibi[kvh * group + pair % group];
+    }
+    float acc[WIDTH / 8][4] = {};
+    __syncthreads(); /* rows */
+    bring<WIDTH>(ks, k, rows, k_pieces, k_padded);
+    cu_copy_commit();
+    for (; pos < end; pos += KEYS) {
+        cu_copy_wait<0>();
+        __syncthreads(); /* K is there, and q; V of the tile before is done with */
+        bring<WIDTH>(vs, values, rows + KEYS, v_pieces, v_padded);
+        cu_copy_commit();
+        find_rows(next, table, v, kvh, pos + KEYS, last);
+        float s[KEYS / 8][4] = {};
+        for (int d = 0; d < k_padded; d += 4) {
+            unsigned a[2][4];
+            cu_ldmatrix<false>(a[0], qs + spot<WIDTH>(16 * warp + lane % 16, d + lane / 16));
+            cu_ldmatrix<false>(a[1], qs + spot<WIDTH>(16 * warp + lane % 16, d + 2 + lane / 16));
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) {
+                unsigned b[4];
+                cu_ldmatrix<false>(b, ks + spot<WIDTH>(8 * n + lane % 8, d + lane / 8));
+                cu_mma<F16>(s[n], a[0], b);
+                cu_mma<F16>(s[n], a[1], b + 2);
+            }
+        }
+        float top[2] = { -INFINITY, -INFINITY }, keep[2];
+        int lo[2], hi[2]; /* the columns that a row sees */
+        for (int h = 0; h < 2; h++) {
+            const int64_t first = v.window ? query[h] - v.window + 1 - pos : 0;
+            const int64_t behind = query[h] + 1 - pos;
+            lo[h] = (int)(first < 0 ? 0 : first > KEYS ? KEYS : first);
+            hi[h] = (int)(behind < 0 ? 0 : behind > KEYS ? KEYS : behind);
+        }
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int h = i / 2, col = 8 * n + 2 * c + i % 2;
+                const float x = attn_adjust(s[n][i], v, slope[h], pos + col, query[h]);
+                s[n][i] = col >= lo[h] && col < hi[h] ? x : -INFINITY;
+                top[h] = s[n][i] > top[h] ? s[n][i] : top[h];
+            }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            for (int lanes = 1; lanes < 4; lanes *= 2) {
+                const float other = cu_shfl_xor(top[h], lanes);
+                top[h] = other > top[h] ? other : top[h];
+            }
+            if (m[h] > top[h]) top[h] = m[h];
+            keep[h] = top[h] > -INFINITY ? km_exp(m[h] - top[h]) : 1.0f; /* 1: nothing seen yet */
+            m[h] = top[h];
+            l[h] *= keep[h];
+        }
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int h = i / 2;
+                s[n][i] = s[n][i] > -INFINITY || s[n][i] != s[n][i] ? km_exp(s[n][i] - m[h]) : 0.0f;
+                l[h] += s[n][i];
+            }
+        cu_copy_wait<0>();
+        __syncthreads(); /* V is there, and `next`; K is done with */
+        if (pos + KEYS < end) bring<WIDTH>(ks, k, next, k_pieces, k_padded);
+        cu_copy_commit();
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                acc[n][i] *= keep[i / 2];
+#pragma unroll
+        for (int j = 0; j < KEYS / 16; j++) {
+            const unsigned a[4] = { cu_pair<F16>(s[2 * j][0], s[2 * j][1]),
+                                    cu_pair<F16>(s[2 * j][2], s[2 * j][3]),
+                                    cu_pair<F16>(s[2 * j + 1][0], s[2 * j + 1][1]),
+                                    cu_pair<F16>(s[2 * j + 1][2], s[2 * j + 1][3]) };
+#pragma unroll
+            for (int n = 0; n < WIDTH / 16; n++) {
+                if (2 * n >= v_padded) continue; /* all lanes alike */
+                unsigned b[4];
+                cu_ldmatrix<true>(b, vs + spot<WIDTH>(16 * j + lane % 16, 2 * n + lane / 16));
+                cu_mma<F16>(acc[2 * n], a, b);
+                cu_mma<F16>(acc[2 * n + 1], a, b + 2);
+            }
+        }
+        const S<int64_t> used = rows;
+        rows = next;
+        next = used;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        l[h] += cu_shfl_xor(l[h], 1);
+        l[h] += cu_shfl_xor(l[h], 2);
+        const int p = 16 * warp + g + 8 * h, pair = pair0 + p;
+        if (p >= n_pairs) continue;
+        const int64_t row = (int64_t)slot * v.chunk_rows + pair / group;
+        const G<float> to = parts + (row * v.H + kvh * group + pair % group) * (int64_t)(v.Dv + 2);
+        if (c == 0) {
+            to[0] = m[h];
+            to[1] = l[h];
+        }
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n++)
+            if (n < v_pieces)
+                cu_st(to + (2 + 8 * n + 2 * c), float2{ acc[n][2 * h], acc[n][2 * h + 1] });
+    }
+}
+
+template <int WIDTH, bool F16>
+void launch(dev *d, const dev_attn_args *a, const attn_view &v, dim3 grid)
+{
+    const int shared = 3 * PAIRS * WIDTH * (int)sizeof(uint16_t);
+    static_assert((int)PAIRS == (int)KEYS, "q, K and V are as large");
+    CU_TRY(d, cudaFuncSetAttribute((units_kernel<WIDTH, F16>),
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+    CU_LAUNCH(d, "attn units", (units_kernel<WIDTH, F16>), grid, THREADS, (size_t)shared,
+              (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi,
+              v);
+}
+
+template <bool F16> void launch_width(dev *d, const dev_attn_args *a, const attn_view &v, dim3 grid)
+{
+    const int64_t width = a->D > a->Dv ? a->D : a->Dv;
+    if (width <= 64)
+        launch<64, F16>(d, a, v, grid);
+    else if (width <= 128)
+        launch<128, F16>(d, a, v, grid);
+    else
+        launch<256, F16>(d, a, v, grid);
+}
+
+} // namespace
+
+void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v)
+{
+    const dim3 grid((unsigned)a->n_slots, (unsigned)a->Hkv,
+                    (unsigned)lq_ceil_div(v->chunk_rows * (a->H / a->Hkv), PAIRS));
+    if (a->dtype == KV_F16)
+        launch_width<true>(d, a, *v, grid);
+    else
+        launch_width<false>(d, a, *v, grid);
+}
