@@ -94,7 +94,7 @@ def test_run_and_serve_work_there(gpu, llmq, tmp_path):
         r = s.post_json("/v1/completions", {"model": name, "prompt": [3, 1, 4, 1, 5], "max_tokens": 3,
                                             "temperature": 0, "ignore_eos": True})
         assert r["usage"]["completion_tokens"] == 3
-    assert re.search(r"^ready: .*, device emulated$", (tmp_path / "log").read_text(), re.M)
+    assert re.search(r"^ready: .*, device emulated, after [0-9.]+ s$", (tmp_path / "log").read_text(), re.M)
 
 
 def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
