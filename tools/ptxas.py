@@ -18,14 +18,14 @@ BUDGET = {
     "act_mixed_kernel": (256, 40, 0),
     "embed_kernel": (256, 40, 0),
     "spread_kernel": (256, 40, 0),
-    "route_kernel": (32, 64, 0),
+    "route_kernel": (32, 72, 0),
     "place_kernel": (256, 40, 0),
     "join_kernel": (256, 40, 0),
     "round_kernel": (256, 40, 0),
     "arrange_kernel": (256, 40, 0),
     "gather_kernel": (256, 40, 0),
     "gemv_kernel": (256, 128, 4160),   # two blocks
-    "mma_kernel": (128, 232, 40 << 10),  # two blocks
+    "mma_kernel": (128, 255, 40 << 10),  # two blocks
     "fold_kernel": (128, 128, 0),      # four blocks by registers
     "units_kernel": (128, 255, 2048),  # two blocks (of WIDTH = 256 one, by shared memory)
     "merge_kernel": (128, 64, 0),

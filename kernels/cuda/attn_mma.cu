@@ -75,7 +75,7 @@ template <bool F16> __device__ __forceinline__ uint16_t narrow(float x)
 }
 
 template <int WIDTH, bool F16>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
     units_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
                  G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks, G<const int32_t> tables,
                  G<const float> alibi, attn_view v)

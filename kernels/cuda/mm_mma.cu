@@ -153,8 +153,9 @@ struct mma_out {
 };
 
 template <mm_code CODE, int NT>
-__global__ void __launch_bounds__(THREADS) mma_kernel(mm_view v, mm_view outliers, mm_rows group,
-                                                      G<const uint16_t> x, int64_t ldb, mma_out o)
+__global__ void __launch_bounds__(THREADS, NT == 8 ? 2 : 4)
+    mma_kernel(mm_view v, mm_view outliers, mm_rows group, G<const uint16_t> x, int64_t ldb,
+               mma_out o)
 {
     typedef stage_of<CODE> st;
     enum { BM = 8 * NT };
