@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 
-enum { MOST_CUT = 8 }; /* times what the model holds, that truncate_prompt_tokens may cut from */
-
 static const char *const roles[] = {
     "system", "developer", "user", "assistant", "tool", "function"
 };
@@ -97,7 +95,7 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const a
         return api_fail(e, NULL, "no_chat_template", "the model has no chat template");
     api_chat_request full = *q;
     full.messages = messages;
-    if (a->m.tok && !lq_mul(api_most_bytes(a), tail ? MOST_CUT : 1, &full.max_bytes))
+    if (a->m.tok && !lq_mul(api_most_bytes(a), tail ? API_MAX_CUT : 1, &full.max_bytes))
         full.max_bytes = 0;
     lq_err err = { "" };
     lq_status s = a->m.backend.render(a->m.backend.self, &full, &p->ids, &p->n, &err);

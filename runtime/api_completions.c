@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 
-enum { MAX_PROMPTS = 1024 };
 
 static lq_status bad_prompt(api_error *e, const char *param, const cJSON *v)
 {
@@ -47,9 +46,9 @@ static lq_status read_prompts(const api *a, api_prompt **out, size_t *n, const c
     size_t count = 0;
     const cJSON *c = list ? v->child : v;
     for (const cJSON *i = v->child; list && i; i = i->next)
-        if (++count > MAX_PROMPTS)
+        if (++count > API_MAX_PROMPTS)
             return api_fail(e, param, "invalid_value", "%s: at most %d a request", param,
-                            MAX_PROMPTS);
+                            API_MAX_PROMPTS);
     *out = calloc(count ? count : 1, sizeof **out);
     if (!*out) {
         api_fail(e, NULL, NULL, "out of memory");

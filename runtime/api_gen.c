@@ -13,8 +13,6 @@
 #include <sys/random.h>
 #include <time.h>
 
-enum { MAX_CHOICES = 2048 };
-
 static void link_gen(gen *g)
 {
     pthread_mutex_lock(&g->a->mu);
@@ -225,6 +223,33 @@ static void done(gen *g)
     if (atomic_fetch_sub(&g->pending, 1) == 1) finish(g);
 }
 
+static api_error too_much_memory(void)
+{
+    api_error why = { 0 };
+    api_fail(&why, NULL, "overloaded", "too many large requests at the same time");
+    why.status = 503;
+    return why;
+}
+
+/* What waits to be sent is counted with what the request takes: an answer in one piece is there
+ * once more as JSON, and in two copies on its way. */
+static void hold_answer(gen_choice *c)
+{
+    enum { STEP = 4096, COPIES = 4 };
+    const jw *const all[] = { &c->text,      &c->ids,        &c->lp_tokens,  &c->lp_values,
+                              &c->lp_tops,   &c->lp_offsets, &c->lp_content, &c->prompt_lp,
+                              &c->reasoning, &c->calls,      &c->args };
+    size_t n = 0;
+    for (size_t i = 0; i < LQ_COUNT(all); i++)
+        n += all[i]->cap;
+    if (n < c->held + STEP) return;
+    const size_t more = n - c->held;
+    c->held = n;
+    if (http_hold(c->g->r, COPIES * more)) return;
+    const api_error why = too_much_memory();
+    fail(c->g, &why);
+}
+
 /* The engine's thread. */
 static void on_event(void *user, const eng_event *e)
 {
@@ -232,6 +257,7 @@ static void on_event(void *user, const eng_event *e)
     gen *g = c->g;
     double now = http_age(g->r);
     take(c, e);
+    hold_answer(c);
     if (e->n_ids) observe_tokens(c, e->n_ids, now);
     if (e->finish) take_finish(c, e);
     bool due = c->text.n > 0 || c->reasoning.n > 0 || c->calls.n > 0 ||
@@ -479,9 +505,9 @@ static lq_status check_choices(const gen *g, api_error *e)
         g->n_prompts > 1 && g->p.best_of == 1 ? prompt_param(g->kind) : width_param(&g->p);
     int64_t prompts = (int64_t)g->n_prompts, all = prompts * g->p.best_of;
     int64_t sequences = g->p.beams ? prompts : all;
-    if (all > MAX_CHOICES)
+    if (all > API_MAX_CHOICES)
         return api_fail(e, param, "invalid_value", "%s: at most %d choices per request, found %lld",
-                        param, MAX_CHOICES, (long long)all);
+                        param, API_MAX_CHOICES, (long long)all);
     if (sequences > m->max_seqs + m->queue)
         return api_fail(e, param, "invalid_value",
                         "%s: this server takes at most %lld sequences at once (%lld that run and "
@@ -581,6 +607,13 @@ static lq_status prepare(gen *g, api_error *e)
     if (s) return s;
     int runs = g->runs = (int)(g->p.beams ? g->p.n : g->p.best_of), n = (int)g->n_prompts * runs;
     lq_err err;
+    size_t ids = (size_t)g->n_bad * sizeof *g->bad;
+    for (size_t i = 0; i < g->n_prompts; i++)
+        ids += g->prompts[i].n * sizeof *g->prompts[i].ids;
+    if (!http_hold(g->r, ids + (size_t)n * sizeof *g->choices)) {
+        *e = too_much_memory();
+        return LQ_EBUSY;
+    }
     g->choices = calloc((size_t)n, sizeof *g->choices);
     if (g->choices) g->n_choices = n;
     s = g->choices ? LQ_OK : LQ_ENOMEM;

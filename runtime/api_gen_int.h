@@ -33,6 +33,7 @@ typedef struct {
     int64_t n_output, n_cached;
     double t_first, t_last;
     bool opened; /* a chunk was sent */
+    size_t held; /* bytes of the buffers that are counted with the request's */
     eng_finish finish;
     const char *stop_string;
     int32_t stop_id;

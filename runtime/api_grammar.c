@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { CACHED_GRAMMARS = 32 };
 
 static lq_status wrong(api_error *e, const char *param, const char *expected, const cJSON *v)
 {
@@ -170,7 +169,7 @@ lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e
     lq_err err = { "" };
     lq_status st = LQ_OK;
     pthread_mutex_lock(&a->mu);
-    if (!a->grammars) st = gr_cache_open(&a->grammars, a->m.tok, a->m.vocab, CACHED_GRAMMARS, &err);
+    if (!a->grammars) st = gr_cache_open(&a->grammars, a->m.tok, a->m.vocab, GR_CACHE_MAX, &err);
     gr_cache *cache = a->grammars;
     pthread_mutex_unlock(&a->mu);
     if (!st) st = gr_cache_get(cache, g, &s->spec, &err);

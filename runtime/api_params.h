@@ -11,14 +11,7 @@
 #include "formats/json.h"
 #include "runtime/engine.h"
 #include "runtime/jw.h"
-
-enum {
-    API_MAX_STOPS = 4,
-    API_MAX_N = 128,
-    API_MAX_IDS = 1024,
-    API_MAX_STOP_BYTES = 1024,
-    API_MAX_BAD_WORDS = 128
-};
+#include "runtime/limits.h"
 
 typedef enum { API_COMPLETIONS = 1, API_CHAT = 2, API_EMBEDDINGS = 4 } api_kind;
 

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_TOOLS = 128, MAX_NAME = 64 };
 
 /* ---- tools, tool_choice ---- */
 
@@ -13,7 +12,7 @@ static bool good_name(const cJSON *v)
 {
     const char *s = cJSON_GetStringValue(v);
     size_t n = s ? strlen(s) : 0;
-    return n > 0 && n <= MAX_NAME &&
+    return n > 0 && n <= API_MAX_TOOL_NAME &&
            strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == n;
 }
 
@@ -72,8 +71,8 @@ lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e)
         return api_fail(e, "tools", "invalid_value",
                         "tools: expected an array of at least one tool");
     for (const cJSON *t = v->child; t; t = t->next, i++) {
-        if (i == MAX_TOOLS)
-            return api_fail(e, "tools", "invalid_value", "tools: expected at most %d", MAX_TOOLS);
+        if (i == API_MAX_TOOLS)
+            return api_fail(e, "tools", "invalid_value", "tools: expected at most %d", API_MAX_TOOLS);
         lq_status s = check_tool(v, t, i, e);
         if (s) return s;
     }

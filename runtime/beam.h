@@ -18,11 +18,6 @@
 
 #include "runtime/seq.h"
 
-enum {
-    BEAM_MAX_ENDS = 7, /* ids that end an answer which `keep` counts */
-    BEAM_MAX_MIB = 256 /* what a search may keep of its lines */
-};
-
 /* One id of a line or an answer; the ids before it are its parent's. */
 typedef struct {
     int32_t id, parent; /* parent: a node; -1: the prompt's end */

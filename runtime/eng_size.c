@@ -141,6 +141,10 @@ void eng_need_of(eng_need *n, const arch_config *c, const eng_opts *o, const kv_
     fwd_opts f = eng_step(o);
     n->kv = o->kv_bytes + kv_table_bytes(kv);
     n->step = fwd_bytes(c, &f, threads) + (size_t)threads * smp_bytes(c->vocab);
+    seq_need one;
+    seq_need_of(&one, c, o->max_len > 0 ? o->max_len : 0, o->guesses, kv->block_size);
+    n->running = (size_t)o->max_seqs * one.running;
+    n->waiting = (size_t)(o->max_seqs + o->queue) * one.waiting;
     if (!o->draft) return;
     f.max_rows = o->max_batch_tokens;
     f = draft_step(&f);

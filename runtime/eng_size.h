@@ -18,8 +18,9 @@ fwd_opts eng_step(const eng_opts *o);
 
 /* Bytes that an engine of such options takes beside weights, a draft model's with its own. */
 typedef struct {
-    size_t kv;   /* the blocks, and what is kept of them */
-    size_t step; /* buffers of a step, and of drawing on each thread */
+    size_t kv;               /* the blocks, and what is kept of them */
+    size_t step;             /* buffers of a step, and of drawing on each thread */
+    size_t running, waiting; /* sequences: what they take beside, when all places are taken */
 } eng_need;
 void eng_need_of(eng_need *n, const arch_config *c, const eng_opts *o, const kv_opts *kv,
                  int threads);

@@ -12,9 +12,8 @@
 #include <stdlib.h>
 
 enum {
-    WORK = 1 << 24,        /* steps of the automaton's making in one operation */
-    SOFT_BYTES = 32 << 20, /* of states and masks, beyond which they are collected */
-    HARD_BYTES = 4 * SOFT_BYTES
+    COUNTED_BYTES = 1 << 20,            /* so many more are counted before an operation's end */
+    SOFT_BYTES = GR_MAX_STATE_BYTES / 4 /* of states and masks, beyond which they are collected */
 };
 
 /* Tokens that may follow a state. */
@@ -38,9 +37,11 @@ struct grammar {
     uint32_t start;
     part *parts;
     size_t n_parts, cap_parts, part_bytes, limit;
-    uint32_t *part_slots; /* [2 * cap_parts] parts by `ahead` */
-    uint32_t *at;         /* [max_depth + 1] states along a path of the trie */
-    bool *left;           /* whether the path has left what is known of the stack */
+    size_t pinned;         /* bytes that were left when it was last collected */
+    size_t fixed, counted; /* bytes of what does not grow; of it in v->held */
+    uint32_t *part_slots;  /* [2 * cap_parts] parts by `ahead` */
+    uint32_t *at;          /* [max_depth + 1] states along a path of the trie */
+    bool *left;            /* whether the path has left what is known of the stack */
     uint32_t *bits;
     int32_t *open;
 };
@@ -102,12 +103,21 @@ static lq_status start(grammar *g, lq_err *err)
     g->open = calloc(V + 1, sizeof *g->open);
     if (!g->at || !g->left || !g->bits || !g->open)
         return lq_fail(err, LQ_ENOMEM, "grammar: out of memory");
-    g->dfa.work = WORK;
+    g->dfa.work = GR_MAX_WORK;
     g->limit = SOFT_BYTES;
     g->start = gd_start(&g->dfa);
     if (g->dfa.status)
         return lq_fail(err, g->dfa.status, "the grammar is too ambiguous at its start");
     return LQ_OK;
+}
+
+/* Counts what g holds among all grammars of its vocabulary; false: those have more than `most`. */
+static bool count(grammar *g, size_t most)
+{
+    if (!g->v) return true;
+    const size_t now = g->fixed + g->dfa.p.bytes + g->part_bytes, more = now - g->counted;
+    g->counted = now;
+    return atomic_fetch_add(g->v->held, more) + more <= most; /* what shrinks wraps around */
 }
 
 lq_status gr_compile(grammar **out, const gr_spec *spec, const gr_vocab *v, lq_err *err)
@@ -125,6 +135,10 @@ lq_status gr_compile(grammar **out, const gr_spec *spec, const gr_vocab *v, lq_e
     ga_close(&b);
     if (!s && v) s = gr_nfa_look_ahead(&g->nfa, v->max_depth + 1, err);
     if (!s) s = start(g, err);
+    g->fixed = gr_nfa_bytes(&g->nfa);
+    if (!s && !count(g, GR_MAX_ALL_BYTES))
+        s = lq_fail(err, LQ_ENOMEM, "all grammars together have more than %d bytes",
+                    GR_MAX_ALL_BYTES);
     if (s)
         gr_unref(g);
     else
@@ -154,6 +168,7 @@ static void drop_parts(grammar *g)
 void gr_unref(grammar *g)
 {
     if (!g || atomic_fetch_sub(&g->refs, 1) > 1) return;
+    if (g->v) atomic_fetch_sub(g->v->held, g->counted);
     drop_parts(g);
     free(g->parts);
     free(g->part_slots);
@@ -200,21 +215,28 @@ static lq_status collect(grammar *g)
     for (size_t i = 0; s && i < n; i++)
         *roots[i] = GD_DEAD;
     free(roots);
-    g->limit = 2 * g->dfa.p.bytes > SOFT_BYTES ? 2 * g->dfa.p.bytes : SOFT_BYTES;
+    g->pinned = g->dfa.p.bytes;
+    g->limit = 2 * g->pinned > SOFT_BYTES ? 2 * g->pinned : SOFT_BYTES;
     return s;
 }
 
 static lq_status begin(grammar *g)
 {
     g->dfa.status = LQ_OK;
-    g->dfa.work = WORK;
-    if (g->dfa.p.bytes + g->part_bytes <= g->limit) return LQ_OK;
-    return g->dfa.status = collect(g);
+    g->dfa.work = GR_MAX_WORK;
+    size_t limit = g->limit;
+    if (!count(g, GR_MAX_ALL_BYTES / 2)) /* others need room: keep less */
+        limit = 2 * g->pinned > SOFT_BYTES / 8 ? 2 * g->pinned : SOFT_BYTES / 8;
+    if (g->dfa.p.bytes + g->part_bytes <= limit) return LQ_OK;
+    lq_status s = collect(g);
+    count(g, 0);
+    return g->dfa.status = s;
 }
 
 static lq_status end(grammar *g, lq_err *err)
 {
     lq_status s = g->dfa.status;
+    count(g, 0);
     if (s == LQ_EVALUE)
         return lq_fail(err, s, "the grammar is too ambiguous to be followed within bounds");
     return s ? lq_fail(err, s, "grammar: out of memory") : LQ_OK;
@@ -257,7 +279,9 @@ static void walk_trie(grammar *g, uint32_t from, part *p)
         g->left[k] = left || s->escape;
         if (v->token[i] >= 0 && to != GD_DEAD) add_token(g->bits, v, v->token[i]);
         if (v->token[i] >= 0 && to == GD_DEAD) g->open[p->n_open++] = v->token[i];
-        if (d->p.bytes > HARD_BYTES) d->status = LQ_EVALUE;
+        if (d->p.bytes > GR_MAX_STATE_BYTES) d->status = LQ_EVALUE;
+        if (g->fixed + d->p.bytes > g->counted + COUNTED_BYTES && !count(g, GR_MAX_ALL_BYTES))
+            d->status = LQ_ENOMEM;
         i++;
     }
 }

@@ -24,15 +24,10 @@
 #ifndef LLMQ_RUNTIME_GRAMMAR_H
 #define LLMQ_RUNTIME_GRAMMAR_H
 
+#include "runtime/limits.h"
 #include "runtime/tok.h"
 
-enum {
-    GR_MAX_TEXT = 1 << 20,   /* bytes of a grammar's source */
-    GR_MAX_NODES = 1 << 17,  /* of its automaton */
-    GR_MAX_REPEAT = 1 << 14, /* bounds of a repetition: x{1,16384} */
-    GR_MAX_DEPTH = 200,      /* nested rules in an answer */
-    GR_ROLLBACK = 64         /* steps that a matcher can take back */
-};
+enum { GR_ROLLBACK = 64 /* steps that a matcher can take back */ };
 
 typedef enum {
     GR_GBNF,   /* llama.cpp's notation; the sentences of `root` */

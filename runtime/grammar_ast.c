@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_RULES = 1 << 15, MAX_TREE = 4 * GR_MAX_NODES };
-
 void ga_open(ga_builder *b, lq_err *err)
 {
     *b = (ga_builder){ .err = err };
@@ -31,8 +29,11 @@ void ga_fail(ga_builder *b, lq_status s, const char *fmt, ...)
     b->status = lq_fail(b->err, s, "%s", msg);
 }
 
-static void *push(ga_builder *b, size_t bytes)
+void *ga_push(ga_builder *b, size_t bytes)
 {
+    if (bytes > GR_MAX_TREE_BYTES - b->bytes)
+        ga_fail(b, LQ_EVALUE, "the grammar is too large: more than %d bytes", GR_MAX_TREE_BYTES);
+    if (!b->status) b->bytes += bytes;
     void *p = b->status ? NULL : lq_push(&b->arena, bytes);
     if (!p) ga_fail(b, LQ_ENOMEM, "grammar: out of memory");
     return p;
@@ -40,9 +41,9 @@ static void *push(ga_builder *b, size_t bytes)
 
 static ga_node *node(ga_builder *b, ga_kind kind)
 {
-    if (++b->n_nodes > MAX_TREE)
-        ga_fail(b, LQ_EVALUE, "the grammar is too large: more than %d parts", MAX_TREE);
-    ga_node *n = push(b, sizeof *n);
+    if (++b->n_nodes > GR_MAX_TREE)
+        ga_fail(b, LQ_EVALUE, "the grammar is too large: more than %d parts", GR_MAX_TREE);
+    ga_node *n = ga_push(b, sizeof *n);
     if (n) n->kind = kind;
     return n;
 }
@@ -66,8 +67,8 @@ uint32_t ga_find_rule(const ga_builder *b, const char *name)
 uint32_t ga_new_rule(ga_builder *b, const char *name)
 {
     if (b->status) return 0;
-    if (b->n_rules >= MAX_RULES) {
-        ga_fail(b, LQ_EVALUE, "the grammar is too large: more than %d rules", MAX_RULES);
+    if (b->n_rules >= GR_MAX_RULES) {
+        ga_fail(b, LQ_EVALUE, "the grammar is too large: more than %d rules", GR_MAX_RULES);
         return 0;
     }
     if (b->n_rules == b->cap_rules) {
@@ -81,7 +82,7 @@ uint32_t ga_new_rule(ga_builder *b, const char *name)
         b->cap_rules = cap;
     }
     size_t n = strlen(name);
-    char *copy = push(b, n + 1);
+    char *copy = ga_push(b, n + 1);
     if (!copy) return 0;
     memcpy(copy, name, n);
     b->rules[b->n_rules] = (ga_rule){ .name = copy, .hash = hash_name(name) };
@@ -111,7 +112,7 @@ void ga_add(ga_node *parent, ga_node *child)
 ga_node *ga_bytes(ga_builder *b, const char *s, size_t n)
 {
     ga_node *t = node(b, GA_BYTES);
-    char *copy = push(b, n + 1);
+    char *copy = ga_push(b, n + 1);
     if (!t || !copy) return NULL;
     memcpy(copy, s, n);
     t->bytes = copy;
@@ -178,8 +179,8 @@ static int without_surrogates(ga_range *r, int n)
 ga_node *ga_chars(ga_builder *b, const ga_range *r, int n, bool negated)
 {
     ga_node *t = node(b, GA_CHARS);
-    ga_range *own = push(b, ((size_t)n + 2) * sizeof *own),
-             *other = push(b, ((size_t)n + 2) * sizeof *own);
+    ga_range *own = ga_push(b, ((size_t)n + 2) * sizeof *own),
+             *other = ga_push(b, ((size_t)n + 2) * sizeof *own);
     if (!t || !own || !other) return NULL;
     if (n) memcpy(own, r, (size_t)n * sizeof *own);
     int k = ga_normalize(own, n);

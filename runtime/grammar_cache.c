@@ -83,6 +83,17 @@ static void keep(gr_cache *c, const lq_hash *key, grammar *g)
     *old = (entry){ *key, gr_ref(g), ++c->clock };
 }
 
+/* What nobody uses is not worth refusing others for. */
+static void forget(gr_cache *c)
+{
+    pthread_mutex_lock(&c->lock);
+    for (int i = 0; i < c->n; i++) {
+        gr_unref(c->entries[i].g);
+        c->entries[i] = (entry){ 0 };
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
 lq_status gr_cache_get(gr_cache *c, grammar **out, const gr_spec *spec, lq_err *err)
 {
     lq_hash key;
@@ -95,6 +106,10 @@ lq_status gr_cache_get(gr_cache *c, grammar **out, const gr_spec *spec, lq_err *
     pthread_mutex_unlock(&c->lock);
     if (s || *out) return s;
     s = gr_compile(out, spec, c->v, err); /* outside the lock: it may take long */
+    if (s == LQ_ENOMEM) {
+        forget(c);
+        s = gr_compile(out, spec, c->v, err);
+    }
     if (s) return s;
     pthread_mutex_lock(&c->lock);
     grammar *other = find(c, &key);

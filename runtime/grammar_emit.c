@@ -6,11 +6,6 @@
 
 #include <stdlib.h>
 
-enum {
-    MAX_NEST = 1000,         /* of the trees: their recursion here */
-    MAX_CHAR_PARTS = 1 << 14 /* byte sequences of one set of characters */
-};
-
 typedef struct {
     gr_nfa *a;
     ga_builder *b;
@@ -218,9 +213,9 @@ static uint32_t emit_seqs(build *c, const byte_seq *s, int n, int at, uint32_t n
 
 static uint32_t emit_chars(build *c, const ga_node *t, uint32_t next)
 {
-    byte_seqs out = { .cap = MAX_CHAR_PARTS };
+    byte_seqs out = { .cap = GR_MAX_CHAR_PARTS };
     if (t->n_ranges == 0) return add(c, GN_EPS, GR_NONE, GR_NONE);
-    out.v = malloc(MAX_CHAR_PARTS * sizeof *out.v);
+    out.v = malloc(GR_MAX_CHAR_PARTS * sizeof *out.v);
     if (!out.v) ga_fail(c->b, LQ_ENOMEM, "grammar: out of memory");
     for (int i = 0; out.v && i < t->n_ranges; i++)
         split_range(&out, t->ranges[i].lo, t->ranges[i].hi);
@@ -302,7 +297,7 @@ static uint32_t emit(build *c, const ga_node *t, uint32_t next)
 {
     uint32_t at = next;
     if (c->b->status) return 0;
-    if (++c->nest > MAX_NEST) ga_fail(c->b, LQ_EVALUE, "the grammar nests too deeply");
+    if (++c->nest > GR_MAX_TREE_NEST) ga_fail(c->b, LQ_EVALUE, "the grammar nests too deeply");
     switch (t->kind) {
     case GA_CHARS:
         at = emit_chars(c, t, next);

@@ -12,8 +12,6 @@
 
 #include <ctype.h>
 
-enum { MAX_NEST = 100, MAX_RANGES = 1024, MAX_NAME = 64 };
-
 typedef struct {
     ga_builder *b;
     const uint8_t *s;
@@ -55,7 +53,7 @@ static bool is_name(int c) { return (c > 0 && c < 128 && isalnum(c)) || c == '-'
 
 static uint32_t rule_named(gbnf *p)
 {
-    char name[MAX_NAME];
+    char name[GR_MAX_RULE_NAME];
     size_t from = p->i;
     while (is_name(peek(p)))
         p->i++;
@@ -155,7 +153,7 @@ static ga_node *string(gbnf *p)
 
 static ga_node *class(gbnf *p)
 {
-    ga_range r[MAX_RANGES];
+    ga_range r[GR_MAX_CLASS_RANGES];
     int n = 0;
     p->i++;
     bool negated = peek(p) == '^';
@@ -169,7 +167,7 @@ static ga_node *class(gbnf *p)
             if (!character(p, &x.hi)) break;
         }
         if (x.hi < x.lo) fail(p, "a range from lower to higher before this");
-        if (n == MAX_RANGES) fail(p, "at most 1024 ranges in a class");
+        if (n == GR_MAX_CLASS_RANGES) fail(p, "at most 1024 ranges in a class");
         if (!p->b->status) r[n++] = x;
     }
     p->i++;
@@ -237,7 +235,7 @@ static ga_node *sequence(gbnf *p, bool lines)
             item = ga_chars(p->b, NULL, 0, true);
         } else if (c == '(') {
             p->i++;
-            if (++p->nest > MAX_NEST) fail(p, "at most 100 nested parentheses");
+            if (++p->nest > GR_MAX_PAREN_NEST) fail(p, "at most 100 nested parentheses");
             item = alternatives(p, true);
             if (peek(p) != ')') fail(p, ")");
             p->i++;

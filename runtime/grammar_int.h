@@ -48,17 +48,28 @@ typedef struct {
     uint32_t hash; /* of the name */
 } ga_rule;
 
+/* The code points of a general category; finding them looks through all of Unicode. */
+typedef struct {
+    char name[3];
+    ga_range *ranges;
+    int n;
+} ga_property;
+
 typedef struct {
     lq_arena arena;
     ga_rule *rules;
     uint32_t n_rules, cap_rules;
     int64_t n_nodes;
+    size_t bytes;               /* of the arena */
+    ga_property properties[64]; /* that were asked for, [n_properties]: there are fewer */
+    int n_properties;
     lq_status status;
     lq_err *err;
 } ga_builder;
 
 void ga_open(ga_builder *b, lq_err *err);
 void ga_close(ga_builder *b);
+void *ga_push(ga_builder *b, size_t bytes); /* NULL: the builder has failed */
 /* The first error stays. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
@@ -155,6 +166,7 @@ typedef struct {
                         NULL: gr_nfa_look_ahead was not called, or it was too much */
 } gr_nfa;
 
+size_t gr_nfa_bytes(const gr_nfa *a);
 lq_status gr_nfa_emit(gr_nfa *a, ga_builder *b); /* nodes, sets and starts alone */
 lq_status gr_nfa_build(gr_nfa *a, ga_builder *b, lq_err *err);
 void gr_nfa_free(gr_nfa *a);
@@ -258,11 +270,12 @@ struct gr_vocab {
     uint8_t *bytes; /* of all tokens; token i is bytes[off[i] .. off[i+1]) */
     size_t *off;
     uint32_t n_nodes, max_depth;
-    uint8_t *byte;   /* [n_nodes] on the edge to it */
-    uint32_t *depth; /* bytes from the root, 1 and more */
-    uint32_t *end;   /* first node behind its subtree */
-    int32_t *token;  /* that ends here, or -1 */
-    int32_t *same;   /* [V] next token of the same bytes, or -1 */
+    uint8_t *byte;       /* [n_nodes] on the edge to it */
+    uint32_t *depth;     /* bytes from the root, 1 and more */
+    uint32_t *end;       /* first node behind its subtree */
+    int32_t *token;      /* that ends here, or -1 */
+    int32_t *same;       /* [V] next token of the same bytes, or -1 */
+    atomic_size_t *held; /* bytes of all grammars of this vocabulary */
 };
 
 #endif

@@ -105,7 +105,7 @@ ga_node *gj_chars(ga_builder *b, const ga_range *r, int n, bool negated)
     static const ga_range must[] = { { 0, 0x1f }, { '"', '"' }, { '\\', '\\' } };
     ga_node *set = ga_chars(b, r, n, negated), *alt = ga_alt(b);
     if (!set || !alt) return NULL;
-    ga_range *plain = lq_push(&b->arena, ((size_t)set->n_ranges + 3) * sizeof *plain);
+    ga_range *plain = ga_push(b, ((size_t)set->n_ranges + 3) * sizeof *plain);
     if (!plain) {
         ga_fail(b, LQ_ENOMEM, "grammar: out of memory");
         return NULL;

@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_COPIED = 1 << 19, MAX_REFS = 64, MAX_PRODUCT = 256 };
-
 /* ---- references ---- */
 
 /* One part of a JSON pointer in a URI fragment: %XX, then ~1 and ~0. */
@@ -147,7 +145,7 @@ static int64_t size_of(const cJSON *v)
 static cJSON *copy(gs_ctx *c, const cJSON *v, const char *at)
 {
     c->copied += size_of(v);
-    if (c->copied > MAX_COPIED) {
+    if (c->copied > GR_MAX_COPIED) {
         gs_fail(c, LQ_EVALUE, at, NULL, "merging its schemas takes too much, or does not end");
         return NULL;
     }
@@ -258,7 +256,7 @@ static cJSON *merge_lists(gs_ctx *c, const cJSON *a, const cJSON *b, bool all, c
 static cJSON *merge_anyof(gs_ctx *c, const cJSON *a, const cJSON *b, const char *at)
 {
     cJSON *out = cJSON_CreateArray();
-    if (cJSON_GetArraySize(a) * (int64_t)cJSON_GetArraySize(b) > MAX_PRODUCT)
+    if (cJSON_GetArraySize(a) * (int64_t)cJSON_GetArraySize(b) > GR_MAX_PRODUCT)
         gs_fail(c, LQ_EVALUE, at, "anyOf", "too many alternatives come together");
     for (const cJSON *x = a->child; x && out && !c->b->status; x = x->next)
         for (const cJSON *y = b->child; y && !c->b->status; y = y->next) {
@@ -327,9 +325,9 @@ static const cJSON *flat(gs_ctx *c, const cJSON *s, const char *at)
     const char *to;
     for (int n = 0; cJSON_IsObject(s) && js_get(s, "$ref") && !c->b->status; n++) {
         const cJSON *ref = js_get(s, "$ref"), *rest = NULL;
-        if (n == MAX_REFS || !cJSON_IsString(ref)) {
+        if (n == GR_MAX_REFS || !cJSON_IsString(ref)) {
             gs_fail(c, LQ_EVALUE, at, "$ref",
-                    n == MAX_REFS ? "it does not end" : "expected a string");
+                    n == GR_MAX_REFS ? "it does not end" : "expected a string");
             return NULL;
         }
         for (const cJSON *k = s->child; k && !rest; k = k->next)

@@ -8,8 +8,6 @@
 
 #include <stdlib.h>
 
-enum { MAX_CLOSURES = 1 << 22 /* ids in all closures */ };
-
 /* ---- backwards over the automaton ---- */
 
 typedef struct {
@@ -150,7 +148,7 @@ static lq_status closures(gr_nfa *a, const uint8_t *null, uint32_t *stack, uint3
             if (x->kind != GN_EPS && x->height <= GR_MAX_DEPTH) {
                 if (n == cap) {
                     uint32_t *more =
-                        n < MAX_CLOSURES ? realloc(a->clo, 2 * cap * sizeof *more) : NULL;
+                        n < GR_MAX_CLOSURES ? realloc(a->clo, 2 * cap * sizeof *more) : NULL;
                     if (!more) {
                         s = lq_fail(err, LQ_EVALUE,
                                     "the grammar is too large: too many ways lead on from a place");
@@ -260,6 +258,14 @@ static uint64_t ways(const gr_nfa *a, uint32_t entry, const uint64_t *now, const
     for (uint32_t e = a->clo_off[entry]; e < a->clo_off[entry + 1]; e++)
         sum += way(a, a->clo[e], now, before);
     return gr_mix(sum);
+}
+
+size_t gr_nfa_bytes(const gr_nfa *a)
+{
+    const size_t closures = a->clo_off ? a->clo_off[a->n_nodes] : 0;
+    return a->n_nodes * (sizeof *a->nodes + sizeof *a->clo_off + sizeof *a->ahead) +
+           a->n_sets * sizeof *a->sets + closures * sizeof *a->clo +
+           a->n_rules * (sizeof *a->start + sizeof *a->rank + sizeof *a->by_rank);
 }
 
 lq_status gr_nfa_look_ahead(gr_nfa *a, uint32_t bytes, lq_err *err)

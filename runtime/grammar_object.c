@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_PROPERTIES = 1000, MAX_PREFIX = 1000, MAX_NAME_TRIE = 64 };
-
 /* ---- keys ---- */
 
 /* A key as it stands in the answer, quotes and escapes included. */
@@ -51,11 +49,11 @@ static ga_node *not_a_name(gs_ctx *c, const char *const *names, int n, size_t at
     if (k) {
         ga_node *seq = ga_seq(c->b);
         ga_add(seq, ga_chars(c->b, out, k, false));
-        ga_add(seq, ga_repeat(c->b, ga_chars(c->b, plain, 4, false), 0, MAX_NAME_TRIE));
+        ga_add(seq, ga_repeat(c->b, ga_chars(c->b, plain, 4, false), 0, GR_MAX_NAME_TRIE));
         ga_add(alt, seq);
     }
     if (at > 0 && names[0][at]) ga_add(alt, ga_seq(c->b)); /* ends short of all of them */
-    for (int i = 0, j; i < n && at < MAX_NAME_TRIE && !c->b->status; i = j) {
+    for (int i = 0, j; i < n && at < GR_MAX_NAME_TRIE && !c->b->status; i = j) {
         j = i + 1;
         while (j < n && names[j][at] == names[i][at])
             j++;
@@ -189,8 +187,8 @@ static ga_node *record(gs_ctx *c, const cJSON *schema, const cJSON *props, const
         ga_node *m = gj_member(&c->j, key_text(c, p->string), value_of(c, p, where, p->string));
         if (m) m->optional = !is_required(required, p->string);
         if (m && !m->optional) needed++;
-        if (++n > MAX_PROPERTIES)
-            gs_fail(c, LQ_EVALUE, at, "properties", "expected at most %d", MAX_PROPERTIES);
+        if (++n > GR_MAX_PROPERTIES)
+            gs_fail(c, LQ_EVALUE, at, "properties", "expected at most %d", GR_MAX_PROPERTIES);
         ga_add(chain, m);
     }
     static const cJSON any = { .type = cJSON_True };
@@ -199,8 +197,8 @@ static ga_node *record(gs_ctx *c, const cJSON *schema, const cJSON *props, const
         const cJSON *v = js_get(schema, "additionalProperties");
         if (cJSON_IsFalse(v))
             gs_fail(c, LQ_EVALUE, at, "required", "%.60s is not allowed", k->valuestring);
-        if (++n > MAX_PROPERTIES)
-            gs_fail(c, LQ_EVALUE, at, "required", "expected at most %d", MAX_PROPERTIES);
+        if (++n > GR_MAX_PROPERTIES)
+            gs_fail(c, LQ_EVALUE, at, "required", "expected at most %d", GR_MAX_PROPERTIES);
         ga_add(chain, gj_member(&c->j, key_text(c, k->valuestring),
                                 value_of(c, v ? v : &any, at, "additionalProperties")));
         needed++;
@@ -233,9 +231,9 @@ ga_node *gs_object(gs_ctx *c, const cJSON *schema, const char *at)
     if (required && !cJSON_IsArray(required))
         gs_fail(c, LQ_EVALUE, at, "required", "expected an array of strings");
     for (const cJSON *k = required ? required->child : NULL; k && !c->b->status; k = k->next)
-        if (!cJSON_IsString(k) || ++n > MAX_PROPERTIES)
+        if (!cJSON_IsString(k) || ++n > GR_MAX_PROPERTIES)
             gs_fail(c, LQ_EVALUE, at, "required", "expected an array of at most %d strings",
-                    MAX_PROPERTIES);
+                    GR_MAX_PROPERTIES);
     for (const cJSON *k = required ? required->child : NULL; k && !c->b->status; k = k->next)
         for (const cJSON *q = required->child; q != k; q = q->next)
             if (strcmp(q->valuestring, k->valuestring) == 0)
@@ -274,7 +272,8 @@ ga_node *gs_array(gs_ctx *c, const cJSON *schema, const char *at)
         gs_fail(c, LQ_EUNSUPPORTED, at, "uniqueItems", "this keyword cannot be honoured");
     for (const cJSON *p = prefix ? prefix->child : NULL; p; p = p->next)
         n++;
-    if (n > MAX_PREFIX) gs_fail(c, LQ_EVALUE, at, "prefixItems", "expected at most %d", MAX_PREFIX);
+    if (n > GR_MAX_PREFIX)
+        gs_fail(c, LQ_EVALUE, at, "prefixItems", "expected at most %d", GR_MAX_PREFIX);
     if (cJSON_IsFalse(items) && (max < 0 || max > n)) max = n;
     if (max >= 0 && max < min) gs_fail(c, LQ_EVALUE, at, "minItems", "it cannot be reached");
     if (c->b->status) return NULL;

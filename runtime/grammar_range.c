@@ -6,8 +6,6 @@
  * ..., 5 then at most 918. */
 #include "runtime/grammar_int.h"
 
-enum { MAX_DIGITS = 18 };
-
 typedef struct {
     ga_builder *b;
     int places;
@@ -86,14 +84,14 @@ static int64_t power(int n)
 static void whole(const range *r, ga_node *alt, int64_t lo, int64_t hi)
 {
     int first = r->places + 1; /* digits of the smallest: 0.05 is 005 */
-    for (int n = first; n <= MAX_DIGITS; n++) {
+    for (int n = first; n <= GR_MAX_DIGITS; n++) {
         int64_t least = n == first ? 0 : power(n - 1), most = power(n) - 1;
         int64_t a = lo > least ? lo : least, z = hi < most ? hi : most;
-        char low[MAX_DIGITS], high[MAX_DIGITS];
+        char low[GR_MAX_DIGITS], high[GR_MAX_DIGITS];
         if (a > z) continue;
         if (n > first && a == least && z == most) { /* several counts of digits that are whole */
             int last = n;
-            while (last < MAX_DIGITS && hi >= power(last + 1) - 1)
+            while (last < GR_MAX_DIGITS && hi >= power(last + 1) - 1)
                 last++;
             ga_node *seq = ga_seq(r->b);
             ga_add(seq, digit(r, 1, 9));

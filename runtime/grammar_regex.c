@@ -13,12 +13,6 @@
 #include <stdlib.h>
 #include <utf8proc.h>
 
-enum {
-    MAX_NEST = 150,
-    MAX_RANGES = 4096,
-    MAX_PROPERTIES = 32 /* each looks through all of Unicode */
-};
-
 typedef struct {
     ga_builder *b;
     const uint8_t *s;
@@ -27,7 +21,7 @@ typedef struct {
     const char *what;
     int nest, n_properties;
     uint32_t any; /* rule for any text around a search; GR_NONE: not yet */
-    ga_range *r;  /* [MAX_RANGES] of the class at hand */
+    ga_range *r;  /* [GR_MAX_REGEX_RANGES] of the class at hand */
     int n_r;
 } rx;
 
@@ -59,7 +53,7 @@ static bool eat(rx *p, int c)
 
 static void add_range(rx *p, uint32_t lo, uint32_t hi)
 {
-    if (p->n_r == MAX_RANGES) {
+    if (p->n_r == GR_MAX_REGEX_RANGES) {
         fail(p, "the class has too many ranges");
         return;
     }
@@ -74,10 +68,41 @@ static void add_set(rx *p, const ga_range *r, int n, bool negated)
         if (negated && r[i].lo > from) add_range(p, from, r[i].lo - 1);
         from = r[i].hi + 1;
     }
-    if (negated) add_range(p, from, 0x10ffff);
+    if (negated && from <= 0x10ffff) add_range(p, from, 0x10ffff);
 }
 
-/* \p{Lu}, \p{L}, \pL; the categories of utf8proc. */
+/* Those of a category, of one letter or two, as utf8proc has it; NULL: there is none such, or the
+ * builder has failed. Looked for once in a builder. */
+static const ga_property *property(rx *p, const char *name)
+{
+    ga_builder *b = p->b;
+    for (int i = 0; i < b->n_properties; i++)
+        if (strcmp(b->properties[i].name, name) == 0) return &b->properties[i];
+    ga_range *found = malloc(GR_MAX_REGEX_RANGES * sizeof *found);
+    if (!found) ga_fail(b, LQ_ENOMEM, "grammar: out of memory");
+    int n = 0;
+    for (uint32_t c = 0; c < 0x110000 && found; c++) {
+        const char *cat = utf8proc_category_string((utf8proc_int32_t)c);
+        if (cat[0] != name[0] || (name[1] && cat[1] != name[1])) continue;
+        if (n && found[n - 1].hi + 1 == c)
+            found[n - 1].hi = c;
+        else if (n < GR_MAX_REGEX_RANGES)
+            found[n++] = (ga_range){ c, c };
+    }
+    ga_property *q = NULL;
+    ga_range *r = n && b->n_properties < (int)LQ_COUNT(b->properties)
+                      ? ga_push(b, (size_t)n * sizeof *r)
+                      : NULL;
+    if (r) {
+        q = &b->properties[b->n_properties++];
+        *q = (ga_property){ .ranges = memcpy(r, found, (size_t)n * sizeof *r), .n = n };
+        memcpy(q->name, name, strlen(name) + 1);
+    }
+    free(found);
+    return q;
+}
+
+/* \p{Lu}, \p{L}, \pL. */
 static void add_property(rx *p, bool negated)
 {
     char name[4] = { 0 };
@@ -85,26 +110,13 @@ static void add_property(rx *p, bool negated)
     bool braces = eat(p, '{');
     while (n < 3 && (braces ? isalpha(peek(p)) : n < 1 && isalpha(peek(p))))
         name[n++] = (char)p->s[p->i++];
-    if ((braces && !eat(p, '}')) || n == 0 || n > 2) {
-        refuse(p, "a property other than a general category (L, Lu, N, ...)");
-        return;
-    }
-    bool known = false;
-    uint32_t from = GR_NONE;
-    if (++p->n_properties > MAX_PROPERTIES) fail(p, "too many properties");
-    for (uint32_t c = 0; c <= 0x110000 && !p->b->status; c++) {
-        bool in = false;
-        if (c < 0x110000) {
-            const char *cat = utf8proc_category_string((utf8proc_int32_t)c);
-            bool is = cat[0] == name[0] && (n == 1 || cat[1] == name[1]);
-            known |= is;
-            in = is != negated;
-        }
-        if (in && from == GR_NONE) from = c;
-        if (!in && from != GR_NONE) add_range(p, from, c - 1);
-        if (!in) from = GR_NONE;
-    }
-    if (!known && !p->b->status)
+    const bool spelled = !(braces && !eat(p, '}')) && n > 0 && n <= 2;
+    if (++p->n_properties > GR_MAX_REGEX_PROPERTIES) fail(p, "too many properties");
+    if (p->b->status) return;
+    const ga_property *q = spelled ? property(p, name) : NULL;
+    if (q)
+        add_set(p, q->ranges, q->n, negated);
+    else
         refuse(p, "a property other than a general category (L, Lu, N, ...)");
 }
 
@@ -241,7 +253,7 @@ static ga_node *branches(rx *p, bool top);
 
 static ga_node *group(rx *p)
 {
-    if (++p->nest > MAX_NEST) {
+    if (++p->nest > GR_MAX_REGEX_NEST) {
         fail(p, "groups nest too deeply");
         return NULL;
     }
@@ -401,7 +413,7 @@ ga_node *gr_regex(ga_builder *b, const char *text, size_t n, bool json, bool sea
              .what = what,
              .any = GR_NONE };
     if (!js_valid_utf8(text, n)) fail(&p, "it is not valid UTF-8");
-    p.r = malloc(MAX_RANGES * sizeof *p.r);
+    p.r = malloc(GR_MAX_REGEX_RANGES * sizeof *p.r);
     if (!p.r) ga_fail(b, LQ_ENOMEM, "grammar: out of memory");
     ga_node *t = b->status ? NULL : branches(&p, true);
     if (!b->status && p.i < n) fail(&p, "a ) without (");

@@ -96,7 +96,7 @@ const char *gs_at(gs_ctx *c, const char *at, const char *key)
     for (const char *p = key; *p; p++)
         k += *p == '~' || *p == '/' ? 2 : 1;
     if (n + k > 400) return at; /* far enough to find it */
-    char *out = c->b->status ? NULL : lq_push(&c->b->arena, n + k + 2), *w = out;
+    char *out = c->b->status ? NULL : ga_push(c->b, n + k + 2), *w = out;
     if (!out) return at;
     memcpy(w, at, n);
     w += n;

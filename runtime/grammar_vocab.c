@@ -19,6 +19,7 @@ void gr_vocab_close(gr_vocab *v)
     free(v->end);
     free(v->token);
     free(v->same);
+    free(v->held);
     free(v);
 }
 
@@ -89,7 +90,8 @@ lq_status gr_vocab_of(gr_vocab **out, const uint8_t *bytes, const size_t *off, i
     v->V = V;
     v->bytes = malloc(off[V] + 1);
     v->off = malloc(((size_t)V + 1) * sizeof *v->off);
-    if (!v->bytes || !v->off) return no_memory(v, err);
+    v->held = calloc(1, sizeof *v->held);
+    if (!v->bytes || !v->off || !v->held) return no_memory(v, err);
     if (off[V]) memcpy(v->bytes, bytes, off[V]);
     memcpy(v->off, off, ((size_t)V + 1) * sizeof *off);
     if (!make_trie(v)) return no_memory(v, err);

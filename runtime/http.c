@@ -29,10 +29,9 @@
 
 /* Bodies up to here are read and dropped when a request is refused by its head, so that the
  * connection can go on; longer ones cost the connection. */
-enum { DROP_BODY_MAX = 65536, SEND_BUFFER = 262144 };
+enum { SEND_BUFFER = 262144 };
 /* The head of a request. libmicrohttpd answers what exceeds a connection's memory with a page of
  * its own, so the memory (mapped, and touched as far as it is used) is larger than our limit. */
-enum { HEAD_BYTES_MAX = 32768, HEAD_FIELDS_MAX = 100, CONN_MEMORY = 262144 };
 /* Strictness to clients. Before 1.0 it adds no more than two checks, which are ours then: of a
  * blank in a path, and of the Host field, which 0.9.75 answers with the head of its page twice. */
 enum { STRICT = MHD_VERSION >= 0x01000000 };
@@ -131,12 +130,12 @@ static enum MHD_Result add_field(void *cls, enum MHD_ValueKind kind, const char 
  * given, and the connection must end. Source: RFC 9112, sections 3.2, 6.1 and 6.3. */
 static bool refuse_head(http_req *r, const head *h, const char *version)
 {
-    if (h->bytes > HEAD_BYTES_MAX)
+    if (h->bytes > HTTP_HEAD_BYTES_MAX)
         http_error(r, 431, NULL, NULL, "the header has %zu bytes, more than %d", h->bytes,
-                   HEAD_BYTES_MAX);
-    else if (h->n > HEAD_FIELDS_MAX)
+                   HTTP_HEAD_BYTES_MAX);
+    else if (h->n > HTTP_HEAD_FIELDS_MAX)
         http_error(r, 431, NULL, NULL, "the header has %zu fields, more than %d", h->n,
-                   HEAD_FIELDS_MAX);
+                   HTTP_HEAD_FIELDS_MAX);
     else if (h->n_hosts != 1 && (h->n_hosts || strcmp(version, "HTTP/1.0") != 0))
         http_error(r, 400, NULL, NULL, "expected one Host field, found %d", h->n_hosts);
     else if (h->lengths_differ)
@@ -355,7 +354,7 @@ static enum MHD_Result on_head(http_req *r, struct MHD_Connection *mhd, const ch
     r->discard = true;
     /* who waits for "100 Continue" before it sends a body is not asked for one */
     bool waits = n > 0 && header(mhd, "Expect");
-    return n >= 0 && n <= DROP_BODY_MAX && !waits ? MHD_YES : http_req_advance(r, mhd);
+    return n >= 0 && n <= HTTP_DROP_BODY_MAX && !waits ? MHD_YES : http_req_advance(r, mhd);
 }
 
 /* False: the connection is to be cut. What is refused is read to its end, so that the client sees
@@ -513,7 +512,7 @@ static lq_status listen_unix(http_server *s, lq_err *err)
     return LQ_OK;
 }
 
-static void set_defaults(http_opts *o)
+void http_defaults(http_opts *o)
 {
     if (!o->max_body) o->max_body = (size_t)32 << 20;
     if (!o->max_bodies) o->max_bodies = (size_t)256 << 20;
@@ -535,9 +534,9 @@ static void set_defaults(http_opts *o)
 void http_need_of(http_need *n, const http_opts *want, int64_t exchanges)
 {
     http_opts o = *want;
-    set_defaults(&o);
+    http_defaults(&o);
     const size_t most = (size_t)o.max_connections;
-    n->connections = most * (CONN_MEMORY + sizeof(conn) + sizeof(http_req));
+    n->connections = most * (HTTP_CONN_MEMORY_MAX + sizeof(conn) + sizeof(http_req));
     n->bodies = o.max_bodies;
     n->streams = (exchanges < (int64_t)most ? (size_t)exchanges : most) * 2 * o.max_backlog;
 }
@@ -566,11 +565,12 @@ static lq_status start_daemon(http_server *s, lq_err *err)
     s->daemon = MHD_start_daemon(
         flags, 0, on_accept, s, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, http_early_message, s,
         MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)s->o.threads,
-        MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONN_MEMORY,
-        MHD_OPTION_CONNECTION_TIMEOUT, idle, MHD_OPTION_STRICT_FOR_CLIENT, STRICT,
-        MHD_OPTION_URI_LOG_CALLBACK, on_uri, s, MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
-        s, MHD_OPTION_ARRAY, more, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)HTTP_CONN_MEMORY_MAX, MHD_OPTION_CONNECTION_TIMEOUT, idle,
+        MHD_OPTION_STRICT_FOR_CLIENT, STRICT, MHD_OPTION_URI_LOG_CALLBACK, on_uri, s,
+        MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_ARRAY, more,
+        MHD_OPTION_END);
     if (!s->daemon && s->o.tls_cert)
         return lq_fail(err, LQ_EFORMAT,
                        "TLS did not start: expected a certificate and its private key in PEM");
@@ -596,7 +596,7 @@ lq_status http_open(http_server **out, const http_opts *o, lq_err *err)
     s->o = *o;
     atomic_init(&s->refs, 1);
     s->listen_fd = s->epoll_fd = s->stop_fd = -1;
-    set_defaults(&s->o);
+    http_defaults(&s->o);
     pthread_mutex_init(&s->mu, NULL);
     pthread_condattr_t mono;
     pthread_condattr_init(&mono);

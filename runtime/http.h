@@ -76,6 +76,7 @@ typedef struct {
 typedef struct {
     size_t connections, bodies, streams;
 } http_need;
+void http_defaults(http_opts *o); /* what is 0 gets its value */
 void http_need_of(http_need *n, const http_opts *o, int64_t exchanges);
 /* LQ_EIO: the address is in use, unknown or forbidden; err names host and port. LQ_EFORMAT: TLS was
  * asked for, and does not start with this certificate and key. */
@@ -118,6 +119,8 @@ double http_age(const http_req *r); /* seconds since the request's head arrived 
  * False: refused and answered, with 413 where it is more than one may have, with 503 where all
  * together have too much. Only inside the handler. */
 bool http_claim(http_req *r, size_t bytes);
+/* Likewise for what its answer takes; not answered when refused. By one thread at a time. */
+bool http_hold(http_req *r, size_t bytes);
 
 /* ---- from any thread ---- */
 /* Keep the exchange beyond the handler; `user` belongs to it from now on. gone(user) is called at

@@ -11,7 +11,6 @@
 #include "runtime/http_int.h"
 
 /* Of a query or of cookies: a part takes 56 bytes of a connection's memory, whatever its length. */
-enum { MAX_PARTS = 1000 };
 
 static size_t count(const char *text, const char *of)
 {
@@ -39,7 +38,7 @@ static const char *fault_of_length(const char *text)
 static const char *fault_of_cookie(const char *text)
 {
     size_t n = strlen(text);
-    if (count(text, ";,") > MAX_PARTS) return "431 Request Header Fields Too Large";
+    if (count(text, ";,") > HTTP_MAX_PARTS) return "431 Request Header Fields Too Large";
     return n >= 2 && strcmp(text + n - 2, "=\"") == 0 ? "400 Bad Request" : NULL;
 }
 
@@ -71,7 +70,7 @@ void http_early_message(void *server, const char *format, va_list ap)
 
 void http_early_uri(http_server *s, conn *c, const char *uri)
 {
-    if (count(uri, "&") <= MAX_PARTS) return;
+    if (count(uri, "&") <= HTTP_MAX_PARTS) return;
     pthread_mutex_lock(&s->mu);
     http_answer_raw(s, c, "414 URI Too Long", "the query has more than 1000 parameters");
     pthread_mutex_unlock(&s->mu);

@@ -31,7 +31,6 @@ struct conn {
 
 typedef enum { ANS_NONE, ANS_WHOLE, ANS_STREAM } answer_kind;
 typedef enum { REQ_NEW, REQ_BODY, REQ_HANDLED } req_phase;
-enum { HTTP_ID_MAX = 128, HTTP_HEADERS_MAX = 8, HTTP_PATH_MAX = 1024 };
 
 struct http_req {
     http_server *s; /* NULL: there is no connection, `done` takes the answer (http_local.c) */

@@ -7,9 +7,9 @@
 #define LLMQ_RUNTIME_HTTP_KEYS_H
 
 #include "formats/base.h"
+#include "runtime/limits.h"
 
 typedef enum { HTTP_NOBODY, HTTP_USER, HTTP_ADMIN } http_role;
-enum { HTTP_KEY_MAX = 1024 };
 
 typedef struct {
     const char *const *keys; /* of users */

@@ -81,15 +81,22 @@ void http_req_cut(http_req *r)
     if (gone) gone(r->user);
 }
 
-bool http_req_count(http_req *r, size_t n)
+bool http_hold(http_req *r, size_t n)
 {
+    if (!r->s) return true; /* of the same process: its own affair */
     if (atomic_fetch_add(&r->s->bodies, n) + n > r->s->o.max_bodies) {
         atomic_fetch_sub(&r->s->bodies, n);
-        http_error(r, 503, NULL, NULL, "too many large requests at the same time");
         return false;
     }
     r->counted += n;
     return true;
+}
+
+bool http_req_count(http_req *r, size_t n)
+{
+    if (http_hold(r, n)) return true;
+    http_error(r, 503, NULL, NULL, "too many large requests at the same time");
+    return false;
 }
 
 /* ---- the application's side ---- */

@@ -2,12 +2,12 @@
 #include "runtime/jtext.h"
 
 #include "formats/json.h"
+#include "runtime/limits.h"
 #include "runtime/tok_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_DEPTH = 128 };
 
 /* Copy text into dst (never longer) with \u0000 as C0 80. False: nested too deep, at *at. */
 static bool rewrite(char *dst, size_t *n_dst, const char *s, size_t n, size_t *at)
@@ -30,7 +30,7 @@ static bool rewrite(char *dst, size_t *n_dst, const char *s, size_t n, size_t *a
         } else if (c == '"') {
             quoted = !quoted;
         } else if (!quoted && (c == '[' || c == '{')) {
-            if (++depth > MAX_DEPTH) return false;
+            if (++depth > JT_MAX_DEPTH) return false;
         } else if (!quoted && (c == ']' || c == '}')) {
             depth--;
         }
@@ -88,7 +88,7 @@ lq_status jt_parse(cJSON **out, const char *text, size_t n, unsigned flags, lq_e
     if (!copy) return lq_fail(err, LQ_ENOMEM, "JSON: out of memory");
     lq_status s = LQ_OK;
     if (!rewrite(copy, &n_copy, text, n, &bad)) {
-        s = lq_fail(err, LQ_EFORMAT, "JSON: nested deeper than %d at byte %zu", MAX_DEPTH, bad);
+        s = lq_fail(err, LQ_EFORMAT, "JSON: nested deeper than %d at byte %zu", JT_MAX_DEPTH, bad);
         goto done;
     }
     copy[n_copy] = 0;

@@ -15,8 +15,8 @@
 #define LLMQ_RUNTIME_SAMPLE_H
 
 #include "formats/base.h"
+#include "runtime/limits.h"
 
-enum { SMP_MAX_LOGPROBS = 20 };
 
 typedef struct {
     int32_t id;

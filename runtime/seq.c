@@ -141,6 +141,22 @@ lq_status seq_new(seq **out, const eng_request *r, const arch_config *c, int64_t
     return LQ_OK;
 }
 
+void seq_need_of(seq_need *n, const arch_config *c, int64_t max_len, int64_t guesses,
+                 int block_size)
+{
+    enum { PIECES = 65536, TEXT = 65536 }; /* an arena's; of a stream and of stop strings */
+    const size_t len = (size_t)max_len, vocab = (size_t)c->vocab;
+    const size_t bad = (size_t)2 * API_MAX_BAD_WORDS * (API_MAX_STOP_BYTES + 1) * sizeof(int32_t);
+    const size_t bias = (size_t)API_MAX_IDS * (sizeof(smp_bias) + 2 * sizeof(int32_t));
+    n->waiting = sizeof(seq) + len * sizeof(int32_t) + bad + bias +
+                 (API_MAX_STOPS + 1) * (API_MAX_STOP_BYTES + 1) + 4 * (size_t)PIECES;
+    /* ids, prompt_logprobs or a search's lines, masks, tables of blocks (a draft's too) */
+    n->running = len * (sizeof(int32_t) + 2 * sizeof(smp_result) + 2 * sizeof(beam_node)) +
+                 (size_t)(1 + guesses) * sizeof(smp_result) + (vocab / 32 + 1) * sizeof(uint32_t) +
+                 (size_t)c->hidden * sizeof(double) + bias +
+                 2 * (len / (size_t)block_size + 2) * sizeof(int32_t) + TEXT + 4 * (size_t)PIECES;
+}
+
 void seq_free(seq *s)
 {
     if (!s) return;

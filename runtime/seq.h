@@ -81,6 +81,13 @@ struct seq {
  * LQ_EVALUE says what is wrong with it. */
 lq_status seq_new(seq **s, const eng_request *r, const arch_config *c, int64_t max_len,
                   bool has_tok, lq_err *err);
+/* Most bytes of one that waits, and what it takes on top when it runs, of positions up to max_len.
+ */
+typedef struct {
+    size_t waiting, running;
+} seq_need;
+void seq_need_of(seq_need *n, const arch_config *c, int64_t max_len, int64_t guesses,
+                 int block_size);
 void seq_free(seq *s); /* its KV blocks are gone already; NULL allowed */
 /* Buffers for the whole run; guesses: most of a step. */
 lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, int64_t guesses,

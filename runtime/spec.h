@@ -16,9 +16,9 @@
 #define LLMQ_RUNTIME_SPEC_H
 
 #include "formats/base.h"
+#include "runtime/limits.h"
 
 enum {
-    SPEC_MAX = 15,   /* guesses a step */
     SPEC_NGRAM = 5,  /* longest end of the ids that is looked for */
     SPEC_LEAST = 2,  /* shortest */
     SPEC_ROWS = 16,  /* rows of a step, decodes and guesses: beyond it rows are not nearly free */

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_WIDTH = 100 };
 
 /* ---- fmt % args ---- */
 typedef struct {
@@ -67,7 +66,7 @@ static int read_count(tp_run *r, tv f, size_t *i)
     int v = 0;
     for (; *i < f.u.s.n && f.u.s.p[*i] >= '0' && f.u.s.p[*i] <= '9'; ++*i) {
         v = v * 10 + (f.u.s.p[*i] - '0');
-        if (v > MAX_WIDTH) tp_fail(&r->base, LQ_EVALUE, "format: a width above %d", MAX_WIDTH);
+        if (v > TP_MAX_WIDTH) tp_fail(&r->base, LQ_EVALUE, "format: a width above %d", TP_MAX_WIDTH);
     }
     return v;
 }
@@ -101,8 +100,8 @@ tv tp_format(tp_run *r, tv f, tv args)
             int64_t w = args.k == TV_TUPLE && next < args.u.list->n
                             ? tp_need_int(r, args.u.list->v[next++], "format")
                             : 0;
-            if (w < 0 || w > MAX_WIDTH)
-                tp_fail(&r->base, LQ_EVALUE, "format: expected a width of 0 to %d", MAX_WIDTH);
+            if (w < 0 || w > TP_MAX_WIDTH)
+                tp_fail(&r->base, LQ_EVALUE, "format: expected a width of 0 to %d", TP_MAX_WIDTH);
             s.width = (int)w;
             i++;
         } else {

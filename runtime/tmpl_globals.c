@@ -34,7 +34,6 @@ static char *date_format(tp_run *r, tv f, long nanoseconds)
 
 static tv g_strftime(tp_run *r, tv self, const tp_args *a)
 {
-    enum { MAX_DATE = 4096 };
     struct timespec now;
     struct tm tm;
     (void)self;
@@ -42,12 +41,12 @@ static tv g_strftime(tp_run *r, tv self, const tp_args *a)
     if (clock_gettime(CLOCK_REALTIME, &now) || !localtime_r(&now.tv_sec, &tm))
         tp_fail(&r->base, LQ_EVALUE, "strftime_now: no local time");
     const char *format = date_format(r, f, now.tv_nsec);
-    char *text = tp_take(&r->base, MAX_DATE);
+    char *text = tp_take(&r->base, TP_MAX_DATE);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral" /* the template gives the format */
-    size_t n = strftime(text, MAX_DATE, format, &tm);
+    size_t n = strftime(text, TP_MAX_DATE, format, &tm);
 #pragma GCC diagnostic pop
-    if (!n) tp_fail(&r->base, LQ_EVALUE, "strftime_now: a date of more than %d bytes", MAX_DATE);
+    if (!n) tp_fail(&r->base, LQ_EVALUE, "strftime_now: a date of more than %d bytes", TP_MAX_DATE);
     return tv_str(text, n - 1);
 }
 

@@ -6,20 +6,10 @@
 #ifndef LLMQ_RUNTIME_TMPL_INT_H
 #define LLMQ_RUNTIME_TMPL_INT_H
 
+#include "runtime/limits.h"
 #include "runtime/tmpl.h"
 
 #include <setjmp.h>
-
-enum {
-    TP_MAX_SOURCE = 4 << 20,
-    TP_MAX_TREE_BYTES = 256 << 20,
-    TP_MAX_NEST = 100,       /* of brackets and statements in the source, of variables */
-    TP_MAX_DEPTH = 1000,     /* of the walk: nodes below nodes, macros calling macros, values */
-    TP_MAX_STEPS = 20000000, /* nodes visited and elements touched */
-    TP_MAX_OUTPUT = 64 << 20,
-    TP_MAX_BYTES = 512 << 20, /* of all values of one rendering */
-    TP_MAX_RANGE = 100000,    /* as in Jinja's sandbox */
-};
 
 /* ---- arena, errors ---- */
 typedef struct {

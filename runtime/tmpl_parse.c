@@ -23,9 +23,8 @@ const char *tp_intern(tmpl_template *t, const char *s, size_t n)
 {
     for (size_t i = 0; i < t->n_names; i++)
         if (strlen(t->names[i]) == n && memcmp(t->names[i], s, n) == 0) return t->names[i];
-    enum { MAX_NAMES = 4096 };
-    if (t->n_names == MAX_NAMES)
-        tp_fail(&t->base, LQ_EFORMAT, "template: more than %d different names", MAX_NAMES);
+    if (t->n_names == TP_MAX_NAMES)
+        tp_fail(&t->base, LQ_EFORMAT, "template: more than %d different names", TP_MAX_NAMES);
     if (t->n_names == t->cap_names) {
         size_t cap = t->cap_names ? t->cap_names * 2 : 64;
         const char **names = tp_take(&t->base, cap * sizeof *names);

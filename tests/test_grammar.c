@@ -2,7 +2,7 @@
  * what it refuses. The cases' truth is outside: tests/golden/make/make_grammar.py checks them
  * against Python's re and jsonschema; random regular expressions are compared with PCRE2 here. */
 #include "formats/json.h"
-#include "runtime/grammar.h"
+#include "runtime/grammar_int.h"
 #include "tests/check.h"
 #include "tests/jsonl.h"
 
@@ -521,6 +521,33 @@ static void *walk_shared(void *arg)
     return NULL;
 }
 
+TEST(all_grammars_together_are_counted_and_bounded)
+{
+    gr_vocab *v = small_vocab();
+    const gr_spec spec = { .kind = GR_REGEX, .text = "[a-z]{1,99}", .n = 11 };
+    grammar *a = NULL, *b = NULL;
+    lq_err err = { "" };
+    CHECK(atomic_load(v->held) == 0, "nothing yet");
+    CHECK(!gr_compile(&a, &spec, v, &err), "%s", err.msg);
+    const size_t one = atomic_load(v->held);
+    CHECK(one > 0, "one is counted");
+    gr_matcher *m = NULL;
+    uint32_t mask[1024];
+    CHECK(!gr_matcher_new(&m, a, &err) && !gr_mask(m, mask, &err), "%s", err.msg);
+    const size_t grown = atomic_load(v->held);
+    CHECK(grown > one, "and what it grows by: %zu, then %zu", one, grown);
+    atomic_fetch_add(v->held, GR_MAX_ALL_BYTES); /* as if there were others */
+    CHECK(gr_compile(&b, &spec, v, &err) == LQ_ENOMEM && !b, "no room for another");
+    CHECK(!gr_mask(m, mask, &err), "who is there goes on: %s", err.msg);
+    atomic_fetch_sub(v->held, GR_MAX_ALL_BYTES);
+    CHECK(!gr_compile(&b, &spec, v, &err), "%s", err.msg);
+    gr_matcher_free(m);
+    gr_unref(a);
+    gr_unref(b);
+    CHECK(atomic_load(v->held) == 0, "%zu bytes are left", atomic_load(v->held));
+    gr_vocab_close(v);
+}
+
 TEST(threads_share_a_grammar_and_see_the_same_masks)
 {
     gr_vocab *v = small_vocab();
@@ -600,6 +627,7 @@ int main(int argc, char **argv)
     RUN(hostile_grammars_end_within_bounds);
     RUN(places_that_look_alike_share_their_masks);
     RUN(collecting_states_changes_no_answer);
+    RUN(all_grammars_together_are_counted_and_bounded);
     RUN(threads_share_a_grammar_and_see_the_same_masks);
     RUN(the_cache_gives_the_same_grammar_for_the_same_text);
     return check_end();

@@ -32,7 +32,8 @@ step "every fault, and a kill at every change of a file" env LLMQ_FAULTS=all "$p
     --no-header -p no:cacheprovider tests/faults
 step "100,000 traces through the scheduler" env LLMQ_TRACES=100000 build/tests/test_sched
 step "1,000,000 operations on the KV blocks" env LLMQ_KV_OPS=1000000 build/tests/test_kv
-step "20,000 requests, clients that leave, idle connections" e2e -s tests/soak/test_soak.py
+step "20,000 requests, 30 minutes of traffic, all limits at once, clients that leave, idle connections" \
+    env LLMQ_SOAK_MINUTES="${LLMQ_SOAK_MINUTES:-30}" "$python" -m pytest -q -s --no-header -p no:cacheprovider tests/soak/test_soak.py
 step "what llmq writes, loaded by other projects; the server under clients of others" interop
 step "two builds in different folders are equal" tools/reproducible.sh
 step "unit tests under ThreadSanitizer" make -s tsan

@@ -11,7 +11,7 @@
 #include "tools/engine_opts.h"
 #include "tools/isolate.h"
 #include "tools/load.h"
-#include "tools/serve_budget.h"
+#include "tools/serve_limits.h"
 #include "tools/serve_ops.h"
 
 #include <arpa/inet.h>
@@ -32,7 +32,8 @@ typedef struct {
     const char *cert, *cert_key;
     opt_list names, origins, hosts;
     ops_key_opts keys;
-    bool strict_params, dry_run;
+    bool strict_params, dry_run, print_limits;
+    size_t max_body, request_memory;
     int scheduling, isolation;
     opt_engine engine;
     opt_model model;
@@ -95,6 +96,12 @@ static const opt_row server_rows[] = {
               "system calls; required: refuse to start where the kernel lacks a part" },
 };
 static const opt_row dry_rows[] = {
+    { "max-body-size", 0, OPT_SIZE, F(max_body), .def = "32M", .lo = 1024, .hi = 1 << 30,
+      .help = "bytes of a request's body; more is answered with 413" },
+    { "request-memory", 0, OPT_SIZE, F(request_memory), .def = "256M", .lo = 1 << 20, .hi = 0x1p40,
+      .help = "what bodies, their JSON and answers may take together; beyond it 503" },
+    { "print-limits", 0, OPT_FLAG, F(print_limits),
+      .help = "print everything that bounds the server and the memory that it makes, and end" },
     { "dry-run", 0, OPT_FLAG, F(dry_run),
       .help = "print what memory the server would take, and end; exit code 3: it does not fit" },
 };
@@ -191,7 +198,14 @@ static lq_status isolate(serve *v, lq_err *err)
 
 static http_opts http_limits(const serve_opts *o)
 {
-    return (http_opts){ .max_connections = (int)o->connections };
+    http_opts h = { .max_connections = (int)o->connections,
+                    .max_body = o->max_body,
+                    .max_bodies = o->request_memory,
+                    .header_seconds = o->head_seconds,
+                    .body_seconds = o->body_seconds,
+                    .ping_seconds = o->ping_seconds };
+    http_defaults(&h);
+    return h;
 }
 
 static lq_status budget_of(budget *b, const serve *v, const cmd_ctx *c, lq_err *err)
@@ -205,12 +219,18 @@ static lq_status budget_of(budget *b, const serve *v, const cmd_ctx *c, lq_err *
 static lq_status dry_run(const serve *v, const cmd_ctx *c, lq_err *err)
 {
     budget b;
+    const http_opts http = http_limits(v->o);
     lq_status s = opt_only_cpu(&v->o->model, "serve --dry-run", err);
     if (!s) s = opt_model_start(&v->o->model, err);
     if (!s) s = budget_of(&b, v, c, err);
     if (s) return s;
-    if (c->json) return cmd_print_json(budget_json(&b), err);
-    budget_print(&b);
+    if (c->json)
+        return cmd_print_json(
+            v->o->print_limits ? limits_json(c->cmd, v->o, &http, &b) : budget_json(&b), err);
+    if (v->o->print_limits)
+        limits_print(c->cmd, v->o, &http, &b);
+    else
+        budget_print(&b);
     return LQ_OK;
 }
 
@@ -249,25 +269,21 @@ static lq_status listen_first(serve *v, lq_err *err)
     if (!s) s = ops_log_open(&v->log, o->access_log, err);
     if (!s) s = lm_open(&v->l, &ao, err);
     if (s) return s;
-    const http_opts limits = http_limits(o);
-    http_opts ho = { .host = o->host,
-                     .port = (int)o->port,
-                     .unix_path = o->unix_path,
-                     .keys = v->keys.list,
-                     .tls_cert = v->tls.cert,
-                     .tls_key = v->tls.key,
-                     .origins = o->origins.v,
-                     .n_origins = o->origins.n,
-                     .check_host = checks_host(v),
-                     .hosts = o->hosts.v,
-                     .n_hosts = o->hosts.n,
-                     .max_connections = limits.max_connections,
-                     .header_seconds = o->head_seconds,
-                     .body_seconds = o->body_seconds,
-                     .ping_seconds = o->ping_seconds,
-                     .log = api_log,
-                     .tick = api_tick,
-                     .app = lm_api(v->l) };
+    http_opts ho = http_limits(o);
+    ho.host = o->host;
+    ho.port = (int)o->port;
+    ho.unix_path = o->unix_path;
+    ho.keys = v->keys.list;
+    ho.tls_cert = v->tls.cert;
+    ho.tls_key = v->tls.key;
+    ho.origins = o->origins.v;
+    ho.n_origins = o->origins.n;
+    ho.check_host = checks_host(v);
+    ho.hosts = o->hosts.v;
+    ho.n_hosts = o->hosts.n;
+    ho.log = api_log;
+    ho.tick = api_tick;
+    ho.app = lm_api(v->l);
     ho.routes = api_routes(shows_page(o), &ho.n_routes);
     s = http_open(&v->http, &ho, err);
     if (s) return s;
@@ -460,12 +476,16 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     lq_status s = opt_engine_of(&v.engine_opts, &o->engine, &o->model, err);
     if (s) return s;
     v.engine_opts.queue = o->queue;
+    if (o->request_memory < o->max_body)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--request-memory: expected --max-body-size (%zu) or more, found %zu",
+                       o->max_body, o->request_memory);
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
-    if (o->dry_run) return dry_run(&v, c, err);
+    if (o->dry_run || o->print_limits) return dry_run(&v, c, err);
     s = isolate(&v, err);
     if (!s) s = listen_first(&v, err);
     if (!s) s = load(&v, c, err);

@@ -2,11 +2,13 @@
 #include "tools/serve_budget.h"
 
 #include "formats/machine.h"
+#include "runtime/limits.h"
 #include "tools/footprint.h"
 
 #include <assert.h>
 #include <cjson/cJSON.h>
 #include <stdarg.h>
+#include <sys/resource.h>
 
 __attribute__((format(printf, 5, 6))) static void add(budget *b, const char *name, const char *key,
                                                       size_t bytes, const char *note, ...)
@@ -61,6 +63,37 @@ static void add_engine(budget *b, const eng_need *n)
         (long long)o->max_len);
     add(b, "a step", "step_bytes", n->step, "of %lld tokens", (long long)o->max_batch_tokens);
     b->held = b->total;
+    add(b, "sequences that run", "running_bytes", n->running, "%lld of them",
+        (long long)o->max_seqs);
+    add(b, "requests in the engine", "waiting_bytes", n->waiting, "%lld that run or wait",
+        (long long)(o->max_seqs + o->queue));
+}
+
+/* What does not grow with requests, but is no option's: the program and the tables of its tokenizer
+ * and of the model's tensors by allowance, stacks as the system bounds them. */
+static void add_program(budget *b, int64_t vocab, int threads)
+{
+    enum { PROGRAM = 64 << 20, TOKEN = 1024, OTHER_THREADS = 8 };
+    struct rlimit stack;
+    const bool known = getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY;
+    const int all = threads + OTHER_THREADS;
+    add(b, "stacks", "stacks_bytes", (size_t)all * (known ? stack.rlim_cur : 8u << 20),
+        "of %d threads", all);
+    add(b, "program, tokenizer", "program_bytes", PROGRAM + (size_t)vocab * TOKEN, "an allowance");
+}
+
+/* A template is rendered, or a grammar compiled, by each thread that serves connections. */
+static void add_texts(budget *b, int64_t vocab, int http_threads)
+{
+    const size_t n = (size_t)http_threads, running = (size_t)b->engine.max_seqs;
+    enum { PART = 1 << 20, OF_TOKEN = 128 }; /* not counted yet: of each that runs; the trie's */
+    const size_t compiling = GR_MAX_TREE_BYTES + (size_t)2 * GR_MAX_CLOSURES * sizeof(uint32_t);
+    add(b, "chat templates", "templates_bytes",
+        n * ((size_t)TP_MAX_BYTES + TP_MAX_OUTPUT) + TP_MAX_TREE_BYTES, "%d rendered at once",
+        http_threads);
+    add(b, "grammars", "grammars_bytes",
+        GR_MAX_ALL_BYTES + n * compiling + running * PART + (size_t)vocab * OF_TOKEN,
+        "%d compiled at once", http_threads);
 }
 
 static void add_http(budget *b, const http_opts *o)
@@ -68,7 +101,7 @@ static void add_http(budget *b, const http_opts *o)
     http_need n;
     http_need_of(&n, o, b->engine.max_seqs + b->engine.queue);
     add(b, "connections", "connections_bytes", n.connections, "%d of them", o->max_connections);
-    add(b, "bodies of requests", "bodies_bytes", n.bodies, "of all together");
+    add(b, "bodies, JSON, answers", "bodies_bytes", n.bodies, "of all together");
     add(b, "streams not yet read", "streams_bytes", n.streams, "of %lld requests that run or wait",
         (long long)(b->engine.max_seqs + b->engine.queue));
 }
@@ -95,11 +128,14 @@ lq_status budget_make(budget *b, const char *path, const char *draft, const eng_
         s = decide(b, foot_config(&m), &want, threads, &need, err);
         b->engine.draft = NULL;
     }
+    const int64_t vocab = s ? 0 : foot_config(&m)->vocab;
     foot_close(&d);
     foot_close(&m);
     if (s) return s;
     add_engine(b, &need);
     add_http(b, http);
+    add_texts(b, vocab, http->threads);
+    add_program(b, vocab, threads);
     return LQ_OK;
 }
 

@@ -14,7 +14,7 @@ typedef struct {
     char note[120]; /* what they are for; may be empty */
 } budget_row;
 
-enum { BUDGET_ROWS = 12 };
+enum { BUDGET_ROWS = 16 };
 typedef struct {
     eng_opts engine;   /* what was asked for, with what was left open decided; .draft is unset */
     int64_t model_len; /* the model's own context; 0: without end */

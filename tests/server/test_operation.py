@@ -508,9 +508,10 @@ def test_a_dry_run_says_what_it_takes(llmq):  # T-17
     """Nothing is listened on; the parts add up; what it says is what the server then has."""
     args = ("serve", TINY, "--kv-cache-memory", "1M", "--max-num-seqs", 4)
     got = llmq.json(*args, "--dry-run")
-    parts = ("weights", "kv", "step", "connections", "bodies", "streams")
-    assert got["total_bytes"] == sum(got[f"{p}_bytes"] for p in parts)
-    assert got["held_bytes"] == sum(got[f"{p}_bytes"] for p in parts[:3]) < got["memory_bytes"]
+    sums = {"total_bytes", "held_bytes", "memory_bytes"}
+    parts = {k: v for k, v in got.items() if k.endswith("_bytes") and k not in sums}
+    assert len(parts) == 12 and all(parts.values()) and got["total_bytes"] == sum(parts.values())
+    assert got["held_bytes"] == sum(parts[f"{p}_bytes"] for p in ("weights", "kv", "step")) < got["memory_bytes"]
     assert got["weights_bytes"] == llmq.json("plan", TINY)["weights_bytes"]
     assert (1 << 20) * 0.9 < got["kv_blocks"] * 16 * got["kv_bytes_per_token"] <= 1 << 20
     assert got["max_len"] == got["longest_len"] == got["model_max_len"] == 1024
@@ -565,6 +566,8 @@ def test_port_0_is_printed(llmq):  # T-76
     ("two models", ["MODEL", "--model", "MODEL"], "expected one MODEL"),
     ("a context beyond the model's", ["--model", "MODEL", "--max-model-len", "1025"],
      "--max-model-len: expected 0..1024"),
+    ("less memory than one body", ["MODEL", "--request-memory", "2M", "--max-body-size", "3M"],
+     "--request-memory: expected --max-body-size (3145728) or more, found 2097152"),
     ("blocks of another size", ["MODEL", "--block-size", "12"],
      "--block-size: expected 8, 16 or 32, found 12"),
 ])

@@ -1,6 +1,7 @@
 """What a server must stand for long: many requests without growing, clients that come and go, idle connections.
-Run by make check-hard; LLMQ_SOAK says how many requests (default 20,000; with fewer the caches go on filling). What
-it measures is printed (pytest -s).
+Run by make check-hard; LLMQ_SOAK says how many requests (default 20,000; with fewer the caches go on filling),
+LLMQ_SOAK_MINUTES how long traffic of every kind goes on (default 1; make check-hard: 30). What it measures is printed
+(pytest -s).
 """
 import http.client
 import json
@@ -13,10 +14,12 @@ import time
 
 import pytest
 
+import load_to_limits
 from harness import LIMIT, ROOT, Server, until
 
 TINY = ROOT / "models/novels-1m"
 REQUESTS = int(os.environ.get("LLMQ_SOAK", "20000"))
+MINUTES = float(os.environ.get("LLMQ_SOAK_MINUTES", "1"))
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}, "b": {"type": "boolean"}},
           "required": ["a", "b"], "additionalProperties": False}
 
@@ -123,6 +126,66 @@ def test_many_requests_leave_nothing(tiny):  # T-01, T-22
     assert descriptors(tiny) <= files + 2
 
 
+def test_traffic_of_every_kind_goes_on(llmq, tmp_path):  # T-01
+    """Four times as many clients as places, for MINUTES: in no minute in which something runs does nothing come out,
+    every request ends, and at the end nothing is left."""
+    with Server(llmq, TINY, "--max-num-seqs", 4, "--kv-cache-memory", "2M", log=tmp_path / "log") as s:
+        wrong, used, over = [], [], threading.Event()
+
+        def client(k):
+            for first in range(k * 10**6, (k + 1) * 10**6, 16):
+                if over.is_set():
+                    return
+                work(s, range(first, first + 16), wrong, used)
+        clients = [threading.Thread(target=client, args=(k,)) for k in range(16)]
+        for c in clients:
+            c.start()
+        end, made, still = time.monotonic() + 60 * MINUTES, [], 0
+        while time.monotonic() < end:
+            made.append(metric(s, "vllm:generation_tokens_total"))
+            still = still + 1 if len(made) > 1 and made[-1] == made[-2] and metric(s, "vllm:num_requests_running") else 0
+            assert still < 12, f"nothing came out for a minute: {made[-14:]}"
+            over.wait(min(5, max(0, end - time.monotonic())))
+        over.set()
+        for c in clients:
+            c.join(600)
+        assert not wrong and not any(c.is_alive() for c in clients), wrong[:5]
+        idle(s)
+        print(f"\n{MINUTES:g} minutes, 16 clients of 4 places: {len(used)} answers, "
+              f"{metric(s, 'vllm:generation_tokens_total'):.0f} tokens, private {private_kib(s)} KiB")
+
+
+def test_a_thousand_alike_among_a_thousand_others(llmq, tmp_path):  # T-38
+    """One greedy prompt 1,000 times beside as many others: one text and one list of logprobs."""
+    same = {"prompt": "The old house stood", "max_tokens": 12, "temperature": 0, "logprobs": 3, "ignore_eos": True}
+    with Server(llmq, TINY, "--max-num-seqs", 256, "--max-num-batched-tokens", 300, "--kv-cache-memory", "6M",
+                log=tmp_path / "log") as s:
+        alone = s.post_json("/v1/completions", same)["choices"][0]
+        got, lock = [], threading.Lock()
+
+        def client(k):
+            c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=600)
+            for i in range(k, 2000, 128):
+                noise = {"prompt": f"{i} " * (1 + i % 90), "max_tokens": 1 + i % 40, "seed": i, "temperature": 1}
+                c.request("POST", "/v1/completions", json.dumps(noise if i & 1 else same),
+                          {"Content-Type": "application/json"})
+                r = c.getresponse()
+                answer = json.loads(r.read())
+                if not i & 1:
+                    with lock:
+                        got.append(answer["choices"][0] if r.status == 200 else answer)
+            c.close()
+        clients = [threading.Thread(target=client, args=(k,)) for k in range(128)]
+        for c in clients:
+            c.start()
+        for c in clients:
+            c.join()
+        other = [g for g in got if g != alone]
+        print(f"\n{len(got)} answers beside 1,000 others, {len(other)} of them unlike the one alone; "
+              f"{metric(s, 'vllm:num_preemptions_total'):.0f} pre-emptions")
+        assert len(got) == 1000 and not other, other[:2]
+
+
 def test_clients_that_leave_200_times_a_second(llmq, tiny):  # T-50
     before = descriptors(tiny)
     n = 200 * (60 if REQUESTS >= 20000 else 5)
@@ -159,3 +222,12 @@ def test_idle_connections_beside_64_streams(llmq, tiny):
     idle(tiny)
     print(f"\nalone {alone}\nbeside 1,000 idle connections {beside}")
     assert all(r["output_throughput"] > 0 for r in beside.values())
+
+
+def test_memory_stays_below_what_was_printed(llmq, tmp_path):
+    """All limits met at once, again and again."""
+    peak, said, seen = load_to_limits.run(llmq, TINY, max(2, REQUESTS // 200), tmp_path / "log")
+    used = said["total_bytes"] - said["templates_bytes"] - said["grammars_bytes"]  # nothing here is a large template
+    print(f"\n{sum(seen.values())} requests at the limits {seen}: peak {peak >> 20} MiB, printed {used >> 20} MiB "
+          f"without templates and grammars, {said['total_bytes'] >> 20} with them")
+    assert peak < used
