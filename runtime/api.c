@@ -254,6 +254,8 @@ lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special
     }
     lq_err err;
     lq_status s = tok_encode(tok, text, len, special ? TOK_ADD_SPECIAL : 0, &p->ids, &p->n, &err);
+    if (!s && special && p->n > 1 && p->ids[0] == p->ids[1] && tok_is_special(tok, p->ids[0]))
+        met_add(a->met, MET_TWO_BOS, 1);
     if (!s) return LQ_OK;
     api_fail(e, param, NULL, "%s: the text cannot be tokenized", param);
     if (s == LQ_ENOMEM) e->status = 503;

@@ -10,8 +10,6 @@
  * chunks that are none) keeps its page, said once. */
 #include "runtime/http_int.h"
 
-/* Of a query or of cookies: a part takes 56 bytes of a connection's memory, whatever its length. */
-
 static size_t count(const char *text, const char *of)
 {
     size_t n = 0;

@@ -11,7 +11,7 @@
     X(HTTP_HEAD_FIELDS_MAX, 100, "fields of a head")                                             \
     X(HTTP_CONN_MEMORY_MAX, 262144, "bytes for a connection's head and answer's head")           \
     X(HTTP_DROP_BODY_MAX, 65536, "bytes of a refused body that are read")                        \
-    X(HTTP_MAX_PARTS, 1000, "parameters of a query, parts of a cookie")                          \
+    X(HTTP_MAX_PARTS, 1000, "parameters of a query, parts of a cookie: 56 bytes each")           \
     X(HTTP_PATH_MAX, 1024, "bytes of a path")                                                    \
     X(HTTP_ID_MAX, 128, "bytes of an X-Request-Id")                                              \
     X(HTTP_KEY_MAX, 1024, "bytes of a key")                                                      \

@@ -25,6 +25,8 @@
     X(MET_INVALID, "llmq:invalid_requests", "", "Requests answered with 400 or 404.")             \
     X(MET_TIMEOUTS, "llmq:request_timeouts", "", "Requests ended by --request-timeout.")          \
     X(MET_LOG_LOST, "llmq:access_log_lines_lost", "", "Lines that could not be written.")         \
+    X(MET_TWO_BOS, "llmq:prompts_with_two_bos", "",                                               \
+      "Texts that spell the special token which the tokenizer puts before them.")                 \
     X(MET_IGNORED_PARAMS, "llmq:ignored_params", "", "Request parameters of unknown names.")
 
 /* X(enum, name, buckets, help) */

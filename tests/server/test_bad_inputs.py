@@ -146,6 +146,19 @@ def test_an_empty_text_is_bos(server, ask):  # T-32
     assert a["usage"]["prompt_tokens"] == 1
 
 
+def test_a_text_that_spells_bos_has_two(server, ask):  # T-32
+    """And a counter says so; a chat's template spells its own, and nothing is put before it."""
+    name = "llmq:prompts_with_two_bos_total"
+    before = ask.metric(server, name)
+    plain = ask.complete(server, "The sea", max_tokens=1)["usage"]["prompt_tokens"]
+    server.post_json("/v1/chat/completions", {"messages": [{"role": "user", "content": "The"}], "max_tokens": 1})
+    assert ask.metric(server, name) == before
+    spelled = ask.complete(server, "<|begin_of_text|>The sea", max_tokens=1)["usage"]["prompt_tokens"]
+    alone = ask.complete(server, "<|begin_of_text|>The sea", max_tokens=1, add_special_tokens=False)
+    assert spelled == plain + 1 == alone["usage"]["prompt_tokens"] + 1
+    assert ask.metric(server, name) == before + 1
+
+
 @case("C95", "C96", "C97", "C98", "C99", "C100", "C101", "C102", "C108", "C109")
 @pytest.mark.parametrize("param, values", [
     ("max_tokens", [0, -1, 1.5, "5", 2**63, True, [1]]),
