@@ -114,7 +114,7 @@ TEST(what_is_no_file_is_refused_at_once)
         lq_status want;
     } t[] = { { "no name", "", LQ_EUSAGE },
               { "a folder", "/tmp", LQ_EIO },
-              { "a folder to be", "/tmp/llmq-none/", LQ_EUSAGE },
+              { "a folder to be", "/proc/llmq-none/", LQ_EUSAGE },
               { "below a file", "/dev/null/f", LQ_EIO } };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         lq_out *o;
