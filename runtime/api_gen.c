@@ -159,6 +159,10 @@ static void take_finish(gen_choice *c, const eng_event *e)
         e->status == LQ_ENOENT) { /* what the request bans is its own affair */
         api_fail(&why, g->p.beams ? width_param(&g->p) : NULL, "no_answer", "%s", e->error);
         fail(g, &why);
+    } else if (e->finish == ENG_ERROR && e->status == LQ_ENOMEM) {
+        api_fail(&why, NULL, NULL, "out of memory");
+        why.status = 503;
+        fail(g, &why);
     } else if (e->finish == ENG_ERROR) {
         met_add(g->a->met, MET_CORRUPTED, 1);
         api_fail(&why, NULL, "generation_failed", "generation failed: %s",

@@ -252,7 +252,9 @@ static void admit(engine *e)
         }
         publish(e);
         pthread_mutex_unlock(&e->lock);
-        if (!s->prepared && seq_prepare(s, e->m->cfg, e->tok, e->o.guesses, &s->err))
+        if (!s->status && !s->prepared)
+            s->status = seq_prepare(s, e->m->cfg, e->tok, e->o.guesses, &s->err);
+        if (s->status)
             finish(e, s, event_of(s), ENG_ERROR);
         else if (e->draft && !s->draft.kv.table)
             draft_begin(e->draft, s);

@@ -167,8 +167,10 @@ seq *sched_admit(sched *sc, double now)
     int64_t cached = 0, free_before = kv_free_blocks(sc->kv);
     /* Scoring needs the logits of every position, so it computes them all. */
     if (!seq_scoring(s)) cached = kv_match_prefix(sc->kv, &s->kv, ids, s->n_ids, s->r.salt);
-    lq_err ignored;
-    if (kv_reserve(sc->kv, &s->kv, s->n_ids, &ignored) || kv_free_blocks(sc->kv) < sc->n_places) {
+    const lq_status st = kv_reserve(sc->kv, &s->kv, s->n_ids, &s->err);
+    const bool starved = st == LQ_ENOMEM && !sc->n_running; /* nobody's end would give any back */
+    if (starved) s->status = st;
+    if (!starved && (st || kv_free_blocks(sc->kv) < sc->n_places)) {
         kv_seq_free(sc->kv, &s->kv);
         sc->blocked = s->id;
         sc->blocked_free = free_before;

@@ -9,6 +9,8 @@
 /* ---- allocations, counted where the C library lets us stand before it ---- */
 
 static atomic_long n_allocs;
+static atomic_bool none_grow; /* realloc gives nothing to threads but the first */
+static pthread_t first_thread;
 #if defined(__has_feature)
 #define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
 #elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -34,6 +36,7 @@ void *calloc(size_t n, size_t size)
 void *realloc(void *p, size_t n)
 {
     atomic_fetch_add(&n_allocs, 1);
+    if (atomic_load(&none_grow) && !pthread_equal(pthread_self(), first_thread)) return NULL;
     return __libc_realloc(p, n);
 }
 #else
@@ -635,6 +638,29 @@ TEST(the_token_path_allocates_nothing) /* T-23 */
     free(j);
 }
 
+/* A request whose table of blocks finds no memory ends, though nobody runs whose end would give
+ * any: it had been tried again for ever. */
+TEST(no_memory_for_a_table_ends_the_request)
+{
+    if (!COUNTS_ALLOCS) return;
+    rig r;
+    job starved, fed;
+    first_thread = pthread_self();
+    if (!rig_open(&r, &golden, 1, (eng_opts){ .no_prefix_cache = true })) return;
+    make_job(&starved, 0);
+    make_job(&fed, 0);
+    atomic_store(&none_grow, true);
+    submit(&r, &starved);
+    wait_for(&starved);
+    atomic_store(&none_grow, false);
+    CHECK(starved.finish == ENG_ERROR && strstr(starved.error, "out of memory"),
+          "ended with %d: %s", starved.finish, starved.error);
+    submit(&r, &fed);
+    wait_for(&fed);
+    CHECK(fed.finish == ENG_LENGTH || fed.finish == ENG_STOP, "ended with %d", fed.finish);
+    rig_close(&r);
+}
+
 /* ---- the same with speculation ---- */
 
 TEST(with_guesses_a_pool_for_one_serves_many)
@@ -874,6 +900,7 @@ int main(int argc, char **argv)
     RUN(stop_strings_end_the_text_wherever_tokens_split);
     RUN(structured_answers_are_sentences);
     RUN(the_token_path_allocates_nothing);
+    RUN(no_memory_for_a_table_ends_the_request);
     RUN(with_guesses_a_pool_for_one_serves_many);
     RUN(with_guesses_stop_strings_end_the_text_wherever_tokens_split);
     RUN(with_guesses_structured_answers_are_sentences);
