@@ -45,13 +45,13 @@ static unsigned field(const gptq_parts *p, const uint8_t *words, int64_t i)
 
 static void fill_codes(uint8_t *dst, const qt_tensor *t, const gptq_parts *p)
 {
-    enum { BLOCK = 16 };
+    enum { BLOCK = 16 }; /* words: a line of the cache each way */
     const int64_t words = t->K * p->bits / 32;
     const size_t row = qt_row_bytes(t->K, t->scheme.bits);
     if (!p->planar || p->bits == 2 || p->bits == 4 || p->bits == 8) { /* the words transposed */
-        for (int64_t n0 = 0; n0 < t->N; n0 += BLOCK)
-            for (int64_t r = 0; r < words; r++)
-                for (int64_t n = n0; n < t->N && n < n0 + BLOCK; n++)
+        for (int64_t r0 = 0; r0 < words; r0 += BLOCK)
+            for (int64_t n = 0; n < t->N; n++)
+                for (int64_t r = r0; r < words && r < r0 + BLOCK; r++)
                     memcpy(dst + (size_t)n * row + 4 * r, p->qweight + 4 * (r * t->N + n), 4);
         return;
     }

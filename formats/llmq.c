@@ -5,6 +5,7 @@
 #include "formats/llmq.h"
 
 #include "formats/json.h"
+#include "formats/mapped.h"
 #include "formats/safetensors.h"
 
 #include <inttypes.h>
@@ -374,6 +375,7 @@ static lq_status check_piece(verifier *v, const char *name, const char *plane, q
     for (size_t i = 0; i < span.bytes && !lq_stopped(v->job); i += STEP) {
         size_t n = span.bytes - i < STEP ? span.bytes - i : STEP;
         lq_hasher_add(h, p + i, n);
+        if (v->f->map.size) lq_map_drop(&v->f->map, p + i, n);
         lq_report(v->job, "verify", (double)(v->at + i + n), (double)v->f->bytes.bytes);
     }
     lq_hash found = lq_hasher_end(h);

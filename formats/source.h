@@ -150,6 +150,8 @@ lq_status src_fingerprint(lq_hash *out, const src_source *s, lq_err *err);
 /* NaN or infinity in a float tensor: LQ_EVALUE names the tensor and the first such element. Others,
  * and tensors whose planes are translated, are LQ_OK. */
 lq_status src_check_finite(const src_tensor *t, lq_err *err);
+/* Every checksum that the source stores: those of a .llmq (LQ_ECHECK), others have none. */
+lq_status src_verify(const src_source *s, const lq_job *job, lq_err *err);
 /* Read tensor i once, in windows: its checksums and its largest magnitude are then known, and
  * src_fingerprint, src_tensor_hash and src_check_finite read it no more. Tensors may be scanned by
  * several threads at once, each by one, before anybody else uses them; src_scan_room comes first.

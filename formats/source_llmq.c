@@ -57,14 +57,20 @@ static lq_status list_blobs(src_source *s, lq_err *err)
     return LQ_OK;
 }
 
+lq_status src_verify(const src_source *s, const lq_job *job, lq_err *err)
+{
+    if (!s->llmq.map.size) return LQ_OK;
+    lq_status st = llmq_verify(&s->llmq, job, NULL, NULL, err);
+    return st ? lq_wrap(err, st, "%s", s->path) : LQ_OK;
+}
+
 lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err)
 {
     s->format = "llmq";
     lq_status st = llmq_open(&s->llmq, s->path, err);
     if (!st) st = src_stamp_file(s, s->path, err);
     if (st) return st;
-    if (o->verify && (st = llmq_verify(&s->llmq, NULL, NULL, NULL, err)))
-        return lq_wrap(err, st, "%s", s->path);
+    if (o->verify && (st = src_verify(s, NULL, err))) return st;
     if (s->llmq.config) {
         st = arch_config_from_json(&s->config, s->llmq.config, err);
         s->has_config = !st;

@@ -141,6 +141,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
         s = lq_fail(err, LQ_EUSAGE, "--out: expected another place than the source, found '%s'",
                     o->out);
     if (!s) s = src_check_roles(src, err);
+    if (!s) s = src_verify(src, c->job, err); /* else damage would get fresh checksums */
     if (!s) s = t->run(&r, src, o, c, err);
     src_close(src);
     if (s) return s;

@@ -53,6 +53,17 @@ def test_a_quantized_model_becomes_a_folder_with_the_same_logits(llmq, model, tm
     assert sorted(p.name for p in tmp_path.iterdir()) == ["hf", "l.safetensors", "q.llmq"]
 
 
+@pytest.mark.parametrize("to", ["llmq", "gptq", "gguf"])
+def test_damage_gets_no_fresh_checksums(llmq, model, tmp_path, to):
+    llmq("quantize", model, "-o", tmp_path / "q.llmq", "--method", "rtn")
+    with open(tmp_path / "q.llmq", "r+b") as f:
+        f.seek(900000)
+        f.write(b"ZZZZ")
+    p = llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "out", "--to", to, code=4)
+    assert "q.llmq" in p.stderr and "checksum: expected" in p.stderr
+    assert [f.name for f in tmp_path.iterdir()] == ["q.llmq"]
+
+
 def test_refusals_leave_everything_as_it_was(llmq, model, tmp_path):
     p = llmq("convert", model, "-o", tmp_path / "x", "--to", "onnx", code=2)
     assert "--to: expected one of llmq, safetensors, gguf, gptq, gptq_v2, awq, compressed-tensors, bnb" in p.stderr
