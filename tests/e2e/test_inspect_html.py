@@ -122,7 +122,7 @@ def test_a_browser_shows_names_as_text_and_labels_beside_the_drawing(llmq, draft
         tab.goto((hostile.parent / "d.html").as_uri())
         assert tab.locator("h1").inner_text() == draft.name and "Numbers of row 0: bf16, 16 bits each" in tab.locator("#one").inner_text()
         label, box = tab.locator("#one svg text.rows").bounding_box(), tab.locator("#one svg rect.box").first.bounding_box()
-        assert tab.locator("#one svg text.rows").inner_text() == "4096 rows" and label["x"] + label["width"] <= box["x"]
+        assert tab.locator("#one svg text.rows").text_content() == "4096 rows" and label["x"] + label["width"] <= box["x"]
 
 
 def test_no_page_over_the_model_and_none_left_by_failure(llmq, tmp_path, packed):
