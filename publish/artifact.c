@@ -2,6 +2,7 @@
 #include "publish/artifact.h"
 
 #include "formats/front_matter.h"
+#include "formats/history.h"
 #include "formats/totals.h"
 #include "formats/version.h"
 #include "publish/card.h"
@@ -45,7 +46,9 @@ static lq_status add_entry(making *m, const char *dir, const char *prefix, const
     lq_status s = lq_path_join(path, sizeof path, dir, entry, err);
     snprintf(name, sizeof name, "%s%s", prefix, entry);
     if (s || is_made(name) || lq_is_dir(path)) return s;
-    if (entry[0] == '.' || !pub_kind_of(name)) {
+    const pub_kind *kind = pub_kind_of(name);
+    /* Other weights beside the model were checked by nobody. */
+    if (entry[0] == '.' || !kind || (kind->weights && !src_reads(m->src, path))) {
         if (left_out && entry[0] != '.') left_out(name);
         return LQ_OK;
     }
@@ -277,6 +280,14 @@ static lq_status add_eval_file(cJSON *list, const char *path, lq_err *err)
     return s;
 }
 
+/* Weights that `convert` did not take over as they were. */
+static double rounded_anew(const cJSON *converted)
+{
+    double n = 0;
+    js_f64(converted, "requantized", false, 0, 1e15, &n, NULL);
+    return n;
+}
+
 static lq_status add_evals(making *m, lq_err *err)
 {
     const cJSON *check = js_get(js_get(m->info, "provenance"), "check");
@@ -289,7 +300,12 @@ static lq_status add_evals(making *m, lq_err *err)
     cJSON *list = cJSON_AddArrayToObject(m->info, "evaluations");
     for (int i = 0; i < m->o->n_evals && !s; i++)
         s = add_eval_file(list, m->o->evals[i], err);
-    return s || !check ? s : add_eval(list, "quantize's own check", check, err);
+    const bool anew = rounded_anew(src_conversion(m->src)) > 0;
+    return s || !check ? s
+                       : add_eval(list,
+                                  anew ? "quantize's own check, before weights were rounded anew"
+                                       : "quantize's own check",
+                                  check, err);
 }
 
 /* ---- --made-from: is it what the model was made from? ---- */
@@ -356,11 +372,10 @@ static lq_status check_origin(const making *m, const src_source *from, lq_err *e
     const char *name = NULL, *was = NULL;
     char hex[33];
     lq_hash h;
-    double anew = 0;
     const cJSON *own = src_recipe(m->src), *c = src_conversion(m->src);
+    const double anew = rounded_anew(c);
     if (own && !cJSON_Compare(own, src_recipe(from), true))
         return refuse_origin(m, "its recipe is another", "", err);
-    js_f64(c, "requantized", false, 0, 1e15, &anew, NULL);
     lq_status s = anew > 0 ? src_fingerprint(&h, from, err) : LQ_OK;
     if (s) return s;
     if (anew > 0) { /* values differ by right: which weights it came from was written down */
@@ -391,6 +406,9 @@ static lq_status add_history(making *m, lq_err *err)
     const cJSON *p = src_provenance(of) ? src_provenance(of) : js_get(m->before, "provenance");
     if (!s && r) cJSON_AddItemToObject(m->info, "recipe", cJSON_Duplicate(r, true));
     if (!s && p) cJSON_AddItemToObject(m->info, "provenance", cJSON_Duplicate(p, true));
+    const cJSON *converted = src_conversion(m->src);
+    if (!s && converted)
+        cJSON_AddItemToObject(m->info, HISTORY_CONVERTED, cJSON_Duplicate(converted, true));
     src_close(from);
     return s;
 }

@@ -1,5 +1,6 @@
 /* publish/card.c */
 #include "publish/card.h"
+#include "formats/history.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -79,6 +80,13 @@ static void recipe(js_buf *b, const cJSON *info)
         put_value(b, m);
         js_puts(b, "` |\n");
     }
+    const double anew = num(js_get(info, HISTORY_CONVERTED), "requantized");
+    if (anew > 0)
+        put(b,
+            "\nSince then `llmq convert` has rounded %.0f of its weights anew: they are not those "
+            "of "
+            "this recipe any more.\n",
+            anew);
 }
 
 static void calibration(js_buf *b, const cJSON *info)

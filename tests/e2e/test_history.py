@@ -200,3 +200,22 @@ def test_git_says_in_a_sentence_what_is_wrong_and_whether_a_clone_is_empty(llmq,
         subprocess.run(["git", "init", "-q", "--bare", "-b", head, tmp_path / f"{head}.git"], check=True)
         p = llmq("publish", folded, f"git:{tmp_path}/{head}.git")
         assert ("a clone needs `-b main`" in p.stderr) == empty, head
+
+
+def test_weights_beside_the_model_stay_where_they_are(llmq, folded, other, tmp_path):
+    llmq("convert", folded, "-o", tmp_path / "mix", "--to", "gptq")
+    shutil.copy(other, tmp_path / "mix/other.llmq")
+    (tmp_path / "mix/adapter.safetensors").write_bytes(b"damaged")
+    p = llmq("publish", tmp_path / "mix", f"dir:{tmp_path}/hub")
+    there = {f.name for f in (tmp_path / "hub").iterdir()}
+    assert "model.safetensors" in there and not there & {"other.llmq", "adapter.safetensors"}
+    assert "other.llmq" in p.stderr and "adapter.safetensors" in p.stderr
+
+
+def test_the_card_tells_of_weights_that_were_rounded_anew(llmq, folded, tmp_path):
+    llmq("convert", folded, "-o", tmp_path / "bnb", "--to", "bnb", "--allow-requantize")
+    llmq("publish", tmp_path / "bnb", f"dir:{tmp_path}/hub")
+    card = (tmp_path / "hub/README.md").read_text()
+    assert "has rounded 14 of its weights anew" in card
+    assert "own check |" not in card, "what was measured before counts no more as this model's"
+    assert json.loads((tmp_path / "hub/provenance.json").read_text())["converted"]["requantized"] == 14
