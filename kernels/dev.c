@@ -60,6 +60,11 @@ int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv)
     return H / Hkv < pairs ? pairs / (H / Hkv) : 1;
 }
 
+size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hkv, int64_t Dv)
+{
+    return (size_t)(n_slots * dev_attn_rows(how, H, Hkv) * H * (Dv + 2)) * sizeof(float);
+}
+
 int64_t dev_attn_split(dev_attn_how how)
 {
     return how == DEV_ATTN_UNITS ? DEV_ATTN_LONG : ATTN_SPLIT;

@@ -228,6 +228,8 @@ bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv);
 /* Rows of a chunk at most, and keys of a split. */
 int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv);
 int64_t dev_attn_split(dev_attn_how how);
+/* Bytes of attention's scratch for so many slots. */
+size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hkv, int64_t Dv);
 /* Host: cut sequence `s`, whose block numbers begin at tables[table], into chunks; *n_chunks and
  * *n_slots count on. chunks, chunk_of NULL: only count. */
 void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,

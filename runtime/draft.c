@@ -35,6 +35,7 @@ lq_status draft_open(draft **out, const model *m, int64_t vocab, const kv_opts *
     if (!d) return lq_fail(err, LQ_ENOMEM, "draft: out of memory");
     kv_opts ko = *cache;
     ko.on = model_dev(m); /* of its own: one of the two may be on the CPU */
+    ko.first = model_first_on(m);
     /* Blocks of such a model belong to prompts of one length, which the salt does not tell here. */
     if (arch_rope_by_length(&m->cfg->rope[ROPE_MAIN])) ko.prefix_cache = false;
     const fwd_opts fo = draft_step(f);

@@ -1,6 +1,7 @@
 /* runtime/eng_size.c - see eng_size.h. */
 #include "runtime/eng_size.h"
 
+#include <stdint.h>
 #include <stdio.h>
 
 #include "formats/machine.h"
@@ -50,6 +51,15 @@ static lq_status check_opts(const eng_opts *o, int64_t max_pos, lq_err *err)
     return s;
 }
 
+/* Those that depend on no memory. */
+static void fill_defaults(eng_opts *o)
+{
+    if (!o->block_size) o->block_size = 16;
+    if (!o->max_seqs) o->max_seqs = 64;
+    if (!o->max_batch_tokens) o->max_batch_tokens = 512;
+    if (!o->queue) o->queue = 1024;
+}
+
 /* Positions that a sequence may have. Dynamic NTK stretches what was trained by its factor. */
 static int64_t longest(const arch_config *c)
 {
@@ -60,16 +70,31 @@ static int64_t longest(const arch_config *c)
     return stretched < INT32_MAX ? (int64_t)stretched : INT32_MAX;
 }
 
+/* A memory, and what a block has in it. */
+typedef struct {
+    size_t room, block;
+    bool known, device;
+} side;
+
 /* Blocks for the pool where nobody said how much memory it is to have, of `need` that all sequences
- * could use: of the host's memory a quarter, and up to three where a context is sought; of a
- * device's, which nothing else needs but the buffers of a step, three. */
-static size_t share(size_t room, size_t block, size_t need, size_t one, bool seek, bool on_device)
+ * could use: of the host's memory a quarter, and up to three where a context is sought; of what
+ * a step leaves of a device's, three. */
+static size_t share(const side *s, size_t need, size_t one, bool seek)
 {
-    const size_t quarter = room / 4 / block, most = room / 4 * 3 / block;
-    if (!room) return need; /* nobody knows */
-    if (on_device) return most;
+    if (!s->block || !s->known) return need;
+    const size_t quarter = s->room / 4 / s->block, most = s->room / 4 * 3 / s->block;
+    if (s->device) return most;
     const size_t want = seek && one > quarter ? one : quarter;
     return want < most ? want : most;
+}
+
+/* How a block of a model is divided between host and device. */
+static void divide(side *host, side *on, const arch_config *c, int64_t first, int block_size,
+                   kv_dtype d)
+{
+    const size_t layer = kv_layer_bytes(c, block_size, d);
+    host->block += (size_t)first * layer;
+    on->block += (size_t)(c->layers - first) * layer;
 }
 
 /* What would do instead of a context that does not fit: err's text goes on with it. */
@@ -84,44 +109,96 @@ static lq_status too_long(int64_t len, size_t one, size_t block, int block_size,
                    (long long)len, one * block, kind, room, instead);
 }
 
+/* Blocks that a memory holds at most. */
+static size_t fits_of(const side *s)
+{
+    return s->block && s->known ? s->room / s->block : SIZE_MAX;
+}
+
+/* What the steps leave of a device. */
+static lq_status fill_device(side *s, dev *on, const arch_config *c, const eng_opts *o, lq_err *err)
+{
+    const size_t room = on->ops->room(on);
+    const int64_t held = ((int64_t)(room / s->block) + 1) * o->block_size;
+    const kv_opts kv = { .block_size = o->block_size };
+    fwd_opts step = eng_step(o);
+    if (step.max_len > held) step.max_len = held;
+    size_t need = fwd_dev_bytes(c, &kv, &step);
+    if (o->draft && model_dev(o->draft)) {
+        step.max_rows = o->max_batch_tokens;
+        step = draft_step(&step);
+        need += fwd_dev_bytes(o->draft->cfg, &kv, &step);
+    }
+    if (room < need + s->block)
+        return lq_fail(
+            err, LQ_ENOMEM,
+            "%s: a step needs %zu bytes and a block of the KV cache %zu, found %zu free; "
+            "--gpu-layers auto leaves room, and smaller steps need less",
+            on->name, need, s->block, room);
+    s->known = true;
+    s->room = room - need;
+    return LQ_OK;
+}
+
 lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want, dev *on,
-                   lq_err *err)
+                   int64_t first, lq_err *err)
 {
     int64_t max_pos = longest(c);
     lq_status s = check_opts(want, max_pos, err);
     if (s) return s;
     eng_opts o = *want;
-    if (!o.block_size) o.block_size = 16;
+    fill_defaults(&o);
     const bool seek = o.max_len == ENG_LEN_AUTO, asked = o.max_len > 0;
     if (!asked) o.max_len = max_pos;
-    if (!o.max_seqs) o.max_seqs = 64;
-    if (!o.max_batch_tokens) o.max_batch_tokens = 512;
-    if (!o.queue) o.queue = 1024;
-    const size_t room = on ? on->ops->room(on) : o.room ? o.room : machine_memory();
-    size_t block = kv_block_bytes(c, o.block_size, o.kv);
-    if (o.draft) block += kv_block_bytes(o.draft->cfg, o.block_size, o.kv); /* as many of each */
+    side sides[2] = { { .room = o.room ? o.room : machine_memory() }, { .device = true } };
+    divide(&sides[0], &sides[1], c, on ? first : c->layers, o.block_size, o.kv);
+    if (o.draft) /* as many of each */
+        divide(&sides[0], &sides[1], o.draft->cfg,
+               model_dev(o.draft) ? model_first_on(o.draft) : o.draft->cfg->layers, o.block_size,
+               o.kv);
+    const size_t block = sides[0].block + sides[1].block;
+    sides[0].known = sides[0].room > 0;
+    dev *const gpu = on ? on : o.draft ? model_dev(o.draft) : NULL;
+    if (gpu) s = fill_device(&sides[1], gpu, c, &o, err);
+    if (s) return s;
     int64_t one = lq_ceil_div(o.max_len, o.block_size); /* blocks of one sequence */
     int64_t n = one > MAX_BLOCKS / o.max_seqs ? MAX_BLOCKS : one * o.max_seqs;
-    const size_t most =
-        o.kv_bytes ? o.kv_bytes / block : share(room, block, (size_t)n, (size_t)one, seek, on);
+    size_t most = o.kv_bytes ? o.kv_bytes / block : (size_t)n;
+    const side *least = &sides[on ? 1 : 0]; /* that holds fewest */
+    for (int i = 0; i < 2; i++) {
+        const size_t can = share(&sides[i], (size_t)n, (size_t)one, seek);
+        if (!o.kv_bytes && can < most) most = can;
+        if (fits_of(&sides[i]) < fits_of(least)) least = &sides[i];
+    }
     if (most < (size_t)n) n = (int64_t)most;
     if (n < one && asked && o.kv_bytes)
         return too_long(o.max_len, (size_t)one, block, o.block_size, o.kv_bytes, "a limit", err);
-    if (asked && !o.kv_bytes && room && (size_t)one > room / block)
-        return too_long(o.max_len, (size_t)one, block, o.block_size, room, "room", err);
+    if (asked && !o.kv_bytes && (size_t)one > fits_of(least))
+        return too_long(o.max_len, (size_t)one, least->block, o.block_size, least->room, "room",
+                        err);
     if (n < one && asked) n = one; /* asked for, and no limit was named */
     if (n < 1)
         return lq_fail(err, LQ_EVALUE, "KV cache: one block needs %zu bytes, found room for %zu",
-                       block, o.kv_bytes ? o.kv_bytes : room);
+                       o.kv_bytes ? block : least->block, o.kv_bytes ? o.kv_bytes : least->room);
     if (n < one) o.max_len = n * o.block_size;
     o.kv_bytes = (size_t)n * block;
     *kv = (kv_opts){ .n_blocks = n,
                      .block_size = o.block_size,
                      .dtype = o.kv,
                      .prefix_cache = !o.no_prefix_cache,
-                     .on = on };
+                     .on = on,
+                     .first = on ? first : 0 };
     *out = o;
     return LQ_OK;
+}
+
+void eng_beside(load_opts *load, const eng_opts *o)
+{
+    eng_opts e = *o;
+    fill_defaults(&e);
+    if (e.max_len < 0) e.max_len = 0;
+    load->beside.step = eng_step(&e);
+    load->beside.tokens = load->beside.step.max_len = e.max_len;
 }
 
 fwd_opts eng_step(const eng_opts *o)

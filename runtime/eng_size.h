@@ -4,15 +4,19 @@
 
 #include "runtime/engine.h"
 #include "runtime/kv.h"
+#include "runtime/load.h"
 
 /* LQ_EUSAGE: a figure out of range, or of another batching; err names the option. */
 lq_status eng_check_policy(const eng_policy *p, lq_err *err);
+/* What an engine of such options will want beside the weights (load_share). */
+void eng_beside(load_opts *load, const eng_opts *o);
 /* `want` with the defaults filled in, and the pool for it. At least one sequence of max_len fits
  * the pool (and that of a draft model, which has as many blocks), so every request that max_len
  * admits can run: where max_len was not asked for it is lowered to what fits, else the pool must
- * hold it (LQ_EVALUE names both sizes). on: the device whose memory it is; NULL: the host's. */
+ * hold it (LQ_EVALUE names both sizes). on: the device whose memory it is, but for the layers
+ * before `first`; NULL: the host's. */
 lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want, dev *on,
-                   lq_err *err);
+                   int64_t first, lq_err *err);
 /* Of a step, of options that eng_size has filled in. */
 fwd_opts eng_step(const eng_opts *o);
 

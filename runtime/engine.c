@@ -622,7 +622,7 @@ lq_status eng_open(engine **out, const model *m, const tok_tokenizer *tok, pool 
     e->inbox_end = &e->inbox;
     e->next_id = 1;
     kv_opts k;
-    lq_status s = eng_size(&e->o, &k, m->cfg, o, model_dev(m), err);
+    lq_status s = eng_size(&e->o, &k, m->cfg, o, model_dev(m), model_first_on(m), err);
     if (!s) s = open_lock(e, err);
     if (!s) s = kv_open(&e->kv, m->cfg, &k, err);
     if (!s) s = open_step(e, err);

@@ -215,7 +215,8 @@ static lq_status open_runner(runner *r, const model *m, const evaluation *e, poo
     kv_opts k = { .n_blocks = (e->max_open + 1) * lq_ceil_div(e->o->ctx, BLOCK),
                   .block_size = BLOCK,
                   .dtype = e->o->kv,
-                  .on = model_dev(m) };
+                  .on = model_dev(m),
+                  .first = model_first_on(m) };
     fwd_opts f = {
         .acts = e->o->acts, .max_rows = e->rows, .max_logits = e->rows, .max_seqs = e->max_open
     };

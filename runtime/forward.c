@@ -12,6 +12,7 @@ struct fwd_ctx {
     fwd_rows rows;
     fwd_dev_ctx *dev; /* NULL: the CPU */
     fwd_rows *host;   /* where rows are placed: &rows, or the device's */
+    int64_t first;    /* the layers before it are run on those */
     const model *w;   /* weights in the memory of rows */
     attn_seq *seqs;   /* [max_seqs] */
     attn_seq *last;   /* [max_seqs] of the last layer: the rows whose logits are wanted */
@@ -81,6 +82,7 @@ static lq_status open_device(fwd_ctx *f, lq_err *err)
     const arch_config *c = f->m->cfg;
     const size_t hidden = (size_t)(f->opts.max_logits * c->hidden) * sizeof(float);
     f->w = &f->m->on->w;
+    f->first = f->m->on->first;
     lq_status s =
         lq_arena_init(&f->arena, step_bytes(c, &f->opts) + lq_round_up(hidden + 1, 64), err);
     if (!s && !(cut_step(f) && (f->hidden = lq_push(&f->arena, hidden))))
@@ -219,6 +221,7 @@ static void run_layers(fwd_ctx *f, int n_items, int64_t n_picked)
     const int64_t L = f->m->cfg->layers;
     const kv_opts *o = kv_options(f->kv);
     for (int64_t i = 0; i < L; i++) {
+        const bool here = i < f->first; /* the CPU's, of a pass that ends on a device */
         /* Of the last layer only the wanted rows go on, once all have their K and V. */
         const bool last = i == L - 1;
         const fwd_group all = { .n_rows = f->rows.R,
@@ -226,8 +229,9 @@ static void run_layers(fwd_ctx *f, int n_items, int64_t n_picked)
                                 .n_seqs = n_items };
         fwd_kv kv = { kv_k(f->kv, i), kv_v(f->kv, i), kv_block_stride(f->kv), o->block_size,
                       o->dtype };
-        fwd_run_layer(&f->rows, &f->w->layers[i], i, &kv, &all, 1, last ? f->picked : NULL,
-                      n_picked);
+        if (i == f->first) f->rows.ops->enter(&f->rows);
+        fwd_run_layer(here ? f->host : &f->rows, here ? &f->m->layers[i] : &f->w->layers[i], i, &kv,
+                      &all, 1, last ? f->picked : NULL, n_picked);
     }
 }
 
@@ -239,6 +243,7 @@ lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float *
     if (s || n_items == 0) return s;
     pool_enter(f->rows.p);
     const int64_t n = place_items(f, items, n_items);
+    f->host->R = f->rows.R;
     pool_stage(f->rows.p, STAGE_EMBED);
     const fwd_batch b = { f->seqs, f->last, n_items, f->ids, f->picked, n };
     f->rows.ops->begin(&f->rows, f->m, &b);

@@ -34,6 +34,9 @@ void fwd_close(fwd_ctx *f);
 /* LQ_EUNSUPPORTED: what this architecture has that no device table does yet. */
 lq_status fwd_check_device(const arch_config *c, lq_err *err);
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads);
+/* What a pass takes on a device at most; of k only dtype and block_size are looked at. o->max_len
+ * is not 0. */
+size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o);
 
 /* Runs the items; logits: the rows asked for, item after item, [rows, vocab], valid until the next
  * call. */

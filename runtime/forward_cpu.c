@@ -252,5 +252,7 @@ static lq_status end(const fwd_rows *r, float *logits, float *hidden, const floa
     return LQ_OK;
 }
 
-const fwd_ops fwd_cpu = { begin, norm,  products, store,       attend,      pick,
-                          act,   clear, join,     fwd_run_mla, fwd_run_moe, end };
+static void enter(fwd_rows *r) { (void)r; }
+
+const fwd_ops fwd_cpu = { begin, enter, norm, products,    store,       attend, pick,
+                          act,   clear, join, fwd_run_mla, fwd_run_moe, end };

@@ -1,5 +1,5 @@
 /* runtime/forward_dev.c - the steps of a layer on a device (kernels/dev.h): all are queued, end
- * waits.
+ * waits. Layers that the device has no room for come first and are the CPU's: x goes over once.
  *
  * What a step needs to know beside the weights (places in the cache, angles, ids, block tables, the
  * plan of attention) is written into one buffer on the host and goes up by one copy; logits and the
@@ -33,7 +33,7 @@ typedef struct {
 struct fwd_dev_ctx {
     dev *d;
     const model *m;
-    fwd_rows host; /* places; x, h and e where rows are looked up on the host */
+    fwd_rows host; /* places; x, h, e where rows are looked up on the host; all where layers are */
     lq_arena arena, scratch;
     void *mem[MAX_MEM]; /* on the device */
     int n_mem;
@@ -181,6 +181,35 @@ lq_status fwd_check_device(const arch_config *c, lq_err *err)
                 : LQ_OK;
 }
 
+size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
+{
+    enum { GRAIN = 512 }; /* of an allocation */
+    const kv_opts any = { .n_blocks = lq_ceil_div(o->max_len, k->block_size),
+                          .block_size = k->block_size };
+    const int64_t spread = c->experts_used > 1 ? c->experts_used : 1;
+    const int64_t rows =
+        o->max_rows * spread > o->max_logits ? o->max_rows * spread : o->max_logits;
+    fwd_dev_ctx f = { 0 };
+    int64_t wide = 0;
+    size_t attn = 0;
+    size_stage(&f, c, &any, o);
+    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
+        const size_t n = dev_attn_scratch(w, f.launch_slots[w], c->heads, c->kv_heads, c->v_dim);
+        if (n > attn) attn = n;
+    }
+    for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
+        int64_t N, K;
+        arch_role_shape(c, r, &N, &K);
+        if (arch_role_linear(r) && K > wide) wide = K;
+    }
+    /* A product's inputs in three pieces at most: as tiles take them, rounded, of outliers. */
+    const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float);
+    return f.stage_bytes + fwd_slopes_bytes(c) + attn + products +
+           (size_t)(o->max_rows * c->hidden + o->max_logits * c->vocab + 2 * (c->experts + 1)) *
+               sizeof(float) +
+           fwd_rows_bytes(c, o->max_rows, FWD_HELD) + (size_t)MAX_MEM * GRAIN;
+}
+
 static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const fwd_opts *o)
 {
     const model *m = f->m;
@@ -190,8 +219,10 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->table_at = take_host(f, (size_t)o->max_seqs * sizeof *f->table_at);
     f->words = take_host(f, (size_t)o->max_rows * sizeof *f->words);
     f->stage = take_host(f, f->stage_bytes);
+    const bool layers = m->on->first > 0;
     bool ok = f->chunks && f->chunk_of && f->table_at && f->words && f->stage &&
-              fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f);
+              (layers ? fwd_rows_push(&f->host, c, o->max_rows, &f->arena)
+                      : fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f));
     for (int i = 0; i < 4 * DEV_ATTN_N && ok; i++)
         ok = (f->plans[i / 4][i / 2 % 2][i % 2].launches =
                   take_host(f, (size_t)f->max_chunks * sizeof(launch)));
@@ -200,12 +231,14 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->host.acts = r->acts;
     f->host.scratch = &f->scratch;
     if (!ok || m->on->w.embed.N) return ok;
+    const int threads = pool_threads(r->p);
     ok = (f->host.x = take_host(f, floats * (size_t)c->hidden)) &&
-         (f->host.h = take_host(f, floats * (size_t)c->hidden)) &&
-         (f->host.e = take_host(f, floats * (size_t)c->embed_dim));
-    return ok &&
-           !lq_arena_init(&f->scratch,
-                          mm_scratch_bytes(o->max_rows, c->embed_dim, 1, pool_threads(r->p)), NULL);
+         (layers || ((f->host.h = take_host(f, floats * (size_t)c->hidden)) &&
+                     (f->host.e = take_host(f, floats * (size_t)c->embed_dim))));
+    return ok && !lq_arena_init(&f->scratch,
+                                layers ? fwd_rows_scratch(c, o->max_rows, threads)
+                                       : mm_scratch_bytes(o->max_rows, c->embed_dim, 1, threads),
+                                NULL);
 }
 
 static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, float **logits, const arch_config *c,
@@ -241,7 +274,7 @@ lq_status fwd_dev_open(fwd_dev_ctx **out, fwd_rows *r, fwd_rows **host, float **
 {
     const arch_config *c = m->cfg;
     const kv_opts *k = kv_options(kv);
-    assert(k->on == model_dev(m));
+    assert(k->on == model_dev(m) && k->first == m->on->first);
     if (k->dtype == KV_I4 && (c->head_dim % 8 || c->v_dim % 8))
         return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: int4 keys of heads of %lld",
                        (long long)c->head_dim);
@@ -339,10 +372,8 @@ static void embed(fwd_dev_ctx *f, fwd_rows *r, const model *m, const int32_t *id
 {
     const arch_config *c = r->c;
     const model *w = &m->on->w;
-    if (!w->embed.N) { /* with its norm */
-        f->host.R = r->R;
-        fwd_embed_rows(&f->host, m, ids);
-        f->d->ops->upload(f->d, r->x, f->host.x, (size_t)(r->R * c->hidden) * sizeof *r->x);
+    if (!w->embed.N) {
+        fwd_embed_rows(&f->host, m, ids); /* with its norm */
         return;
     }
     f->d->ops->embed(f->d, &(dev_embed_args){ .x = r->x,
@@ -373,6 +404,13 @@ static void begin(fwd_rows *r, const model *m, const fwd_batch *b)
                        i / 2 ? c->window : 0);
     f->d->ops->upload(f->d, f->stage_on, f->stage, f->staged);
     embed(f, r, m, b->ids, ids);
+}
+
+static void enter(fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    const size_t n = (size_t)(r->R * r->c->hidden);
+    if (!f->m->on->w.embed.N) f->d->ops->upload(f->d, r->x, f->host.x, n * sizeof *r->x);
 }
 
 static lq_status end(const fwd_rows *r, float *logits, float *hidden, const float *raw, int64_t n,
@@ -787,5 +825,5 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
                  K, 1);
 }
 
-const fwd_ops fwd_dev = { begin, norm,  products, store, attend, pick,
-                          act,   clear, join,     mla,   moe,    end };
+const fwd_ops fwd_dev = { begin, enter, norm, products, store, attend, pick,
+                          act,   clear, join, mla,      moe,   end };

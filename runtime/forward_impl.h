@@ -82,8 +82,11 @@ typedef struct {
 
 /* X(result, step, arguments); NULL: not there, and no model that needs it gets so far. */
 #define FWD_OPS(X)                                                                               \
-    /* x = what the first layer reads, for placed rows */                                        \
+    /* x = what the first layer reads, for placed rows; of a device whose model begins on the    \
+     * host: of the host's rows */                                                               \
     X(void, begin, (fwd_rows * r, const model *m, const fwd_batch *b))                           \
+    /* Such a device's first layer is next: x comes over */                                      \
+    X(void, enter, (fwd_rows * r))                                                               \
     /* dst = norm(x) of T rows of K; a copy where there is no such norm; dst may be x */         \
     X(void, norm,                                                                                \
       (const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T, int64_t K))    \
@@ -169,7 +172,7 @@ void fwd_run_mla(const fwd_rows *r, const model_layer *l);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
 
 /* A device's part of a pass (forward_dev.c): buffers, and what a step sends there. r, which becomes
- * fwd_dev's; *host: rows to place on. */
+ * fwd_dev's; *host: rows to place on, and to run the layers on that the CPU has. */
 typedef struct fwd_dev_ctx fwd_dev_ctx;
 lq_status fwd_dev_open(fwd_dev_ctx **d, fwd_rows *r, fwd_rows **host, float **logits,
                        const model *m, const kv_cache *kv, const fwd_opts *o, lq_err *err);

@@ -1,7 +1,7 @@
 /* runtime/kv.c - see kv.h.
  *
- * One mapping (or piece of device memory) holds, for each layer, the K and then the V of block
- * after block; their rows may be of different widths:
+ * One mapping (or piece of device memory; or one of each, for the layers that run there) holds, for
+ * each layer, the K and then the V of block after block; their rows may be of different widths:
  *
  *     [layer][block][K, V][kv head][slot][row_bytes]
  *
@@ -16,6 +16,7 @@
  * so a chain is followed only through the blocks that it was built on, whatever the hash does. */
 #include "runtime/kv.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -34,8 +35,8 @@ struct kv_cache {
     kv_opts opts;
     int64_t layers, kv_heads, table_cap;
     size_t k_bytes, block_stride, layer_bytes; /* K of a block; K and V of it; of all blocks */
-    uint8_t *data;
-    size_t data_bytes;
+    uint8_t *data, *data_on; /* of the layers before opts.first, and of the others */
+    size_t data_bytes, on_bytes;
     block *blocks;
     int32_t *tokens; /* [n_blocks, block_size] of findable blocks */
     int32_t *free_stack;
@@ -54,10 +55,14 @@ static size_t plane_bytes(const arch_config *c, int64_t D, int block_size, kv_dt
     return lq_round_up((size_t)c->kv_heads * (size_t)block_size * attn_kv_row_bytes(d, D), 64);
 }
 
+size_t kv_layer_bytes(const arch_config *c, int block_size, kv_dtype d)
+{
+    return plane_bytes(c, c->head_dim, block_size, d) + plane_bytes(c, c->v_dim, block_size, d);
+}
+
 size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d)
 {
-    return (size_t)c->layers *
-           (plane_bytes(c, c->head_dim, block_size, d) + plane_bytes(c, c->v_dim, block_size, d));
+    return (size_t)c->layers * kv_layer_bytes(c, block_size, d);
 }
 
 size_t kv_token_bytes(const arch_config *c, kv_dtype d)
@@ -87,29 +92,38 @@ static void hash_words(uint64_t out[2], const void *data, size_t n)
     memcpy(out, h.b, sizeof h.b);
 }
 
+static lq_status take_device(kv_cache *kv, size_t n, lq_err *err)
+{
+    dev *on = kv->opts.on;
+    kv->data_on = on->ops->alloc(on, n);
+    if (!kv->data_on) return lq_wrap(err, on->ops->sync(on, err), "KV cache");
+    kv->on_bytes = n;
+    return LQ_OK;
+}
+
+static lq_status map_host(kv_cache *kv, size_t n, lq_err *err)
+{
+    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return lq_fail(err, LQ_ENOMEM, "KV cache: no memory for %zu bytes in %lld blocks", n,
+                       (long long)kv->opts.n_blocks);
+    madvise(p, n, MADV_HUGEPAGE); /* a hint: works without */
+    kv->data = p;
+    kv->data_bytes = n;
+    return LQ_OK;
+}
+
 static lq_status map_data(kv_cache *kv, lq_err *err)
 {
+    const int64_t first = kv->opts.first;
     size_t layer, all;
     if (!lq_mul(kv->block_stride, (size_t)kv->opts.n_blocks, &layer) ||
         !lq_mul(layer, (size_t)kv->layers, &all))
         return lq_fail(err, LQ_ENOMEM, "KV cache: %lld blocks do not fit in memory",
                        (long long)kv->opts.n_blocks);
-    if (kv->opts.on) {
-        kv->data = kv->opts.on->ops->alloc(kv->opts.on, all);
-        if (!kv->data) return lq_wrap(err, kv->opts.on->ops->sync(kv->opts.on, err), "KV cache");
-        kv->data_bytes = all;
-        kv->layer_bytes = layer;
-        return LQ_OK;
-    }
-    void *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return lq_fail(err, LQ_ENOMEM, "KV cache: no memory for %zu bytes in %lld blocks", all,
-                       (long long)kv->opts.n_blocks);
-    madvise(p, all, MADV_HUGEPAGE); /* a hint: works without */
-    kv->data = p;
-    kv->data_bytes = all;
     kv->layer_bytes = layer;
-    return LQ_OK;
+    lq_status s = first ? map_host(kv, (size_t)first * layer, err) : LQ_OK;
+    return s || first == kv->layers ? s : take_device(kv, all - (size_t)first * layer, err);
 }
 
 lq_status kv_open(kv_cache **out, const arch_config *c, const kv_opts *o, lq_err *err)
@@ -125,6 +139,8 @@ lq_status kv_open(kv_cache **out, const arch_config *c, const kv_opts *o, lq_err
     if (!kv) return lq_fail(err, LQ_ENOMEM, "KV cache: out of memory");
     size_t n = (size_t)o->n_blocks;
     kv->opts = *o;
+    if (!o->on) kv->opts.first = c->layers;
+    assert(kv->opts.first >= 0 && kv->opts.first <= c->layers);
     kv->layers = c->layers;
     kv->kv_heads = c->kv_heads;
     kv->k_bytes = plane_bytes(c, c->head_dim, o->block_size, o->dtype);
@@ -159,10 +175,8 @@ lq_status kv_open(kv_cache **out, const arch_config *c, const kv_opts *o, lq_err
 void kv_close(kv_cache *kv)
 {
     if (!kv) return;
-    if (kv->data && kv->opts.on)
-        kv->opts.on->ops->free(kv->opts.on, kv->data);
-    else if (kv->data)
-        munmap(kv->data, kv->data_bytes);
+    if (kv->data_on) kv->opts.on->ops->free(kv->opts.on, kv->data_on);
+    if (kv->data) munmap(kv->data, kv->data_bytes);
     free(kv->blocks);
     free(kv->tokens);
     free(kv->free_stack);
@@ -174,15 +188,18 @@ const kv_opts *kv_options(const kv_cache *kv) { return &kv->opts; }
 int64_t kv_free_blocks(const kv_cache *kv) { return kv->n_free + kv->n_cached; }
 int64_t kv_cached_blocks(const kv_cache *kv) { return kv->n_cached; }
 size_t kv_block_stride(const kv_cache *kv) { return kv->block_stride; }
-uint8_t *kv_k(kv_cache *kv, int64_t layer) { return kv->data + (size_t)layer * kv->layer_bytes; }
+uint8_t *kv_k(kv_cache *kv, int64_t layer)
+{
+    const int64_t first = kv->opts.first;
+    return layer < first ? kv->data + (size_t)layer * kv->layer_bytes
+                         : kv->data_on + (size_t)(layer - first) * kv->layer_bytes;
+}
 uint8_t *kv_v(kv_cache *kv, int64_t layer) { return kv_k(kv, layer) + kv->k_bytes; }
 
 void kv_zero(kv_cache *kv)
 {
-    if (kv->opts.on)
-        kv->opts.on->ops->zero(kv->opts.on, kv->data, kv->data_bytes);
-    else
-        memset(kv->data, 0, kv->data_bytes);
+    if (kv->data_on) kv->opts.on->ops->zero(kv->opts.on, kv->data_on, kv->on_bytes);
+    if (kv->data) memset(kv->data, 0, kv->data_bytes);
 }
 
 /* ---- LRU list of cached blocks ---- */
@@ -320,7 +337,7 @@ static void copy_block(kv_cache *kv, int32_t dst, int32_t src)
     const size_t n = kv->block_stride;
     for (int64_t l = 0; l < kv->layers; l++) {
         uint8_t *to = kv_k(kv, l) + (size_t)dst * n, *from = kv_k(kv, l) + (size_t)src * n;
-        if (kv->opts.on)
+        if (l >= kv->opts.first)
             kv->opts.on->ops->copy(kv->opts.on, &(dev_copy_args){ to, from, n, n, n, 1 });
         else
             memcpy(to, from, n);

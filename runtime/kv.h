@@ -17,13 +17,15 @@ typedef struct {
     int block_size; /* 8, 16, 32 */
     kv_dtype dtype;
     bool prefix_cache;
-    dev *on; /* whose memory holds the blocks (borrowed); NULL: the host's */
+    dev *on;       /* whose memory holds them (borrowed); NULL: the host's */
+    int64_t first; /* with it: of the layers before this one they are in the host's all the same */
     /* What prefixes are found by; NULL: XXH3-128. Blocks with equal ones are told apart by their
      * tokens and by their parents, salts by nothing else. */
     void (*hash)(uint64_t out[2], const void *data, size_t n);
 } kv_opts;
 
 size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d); /* all layers, K and V */
+size_t kv_layer_bytes(const arch_config *c, int block_size, kv_dtype d); /* of one layer */
 size_t kv_token_bytes(const arch_config *c, kv_dtype d); /* likewise, of one token */
 size_t kv_table_bytes(const kv_opts *o); /* what is kept of the blocks beside their K and V */
 lq_status kv_open(kv_cache **kv, const arch_config *c, const kv_opts *o, lq_err *err);

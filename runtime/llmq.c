@@ -8,6 +8,7 @@
 
 #include "formats/version.h"
 #include "runtime/chat.h"
+#include "runtime/eng_size.h"
 
 typedef struct done done;
 struct done {
@@ -136,9 +137,12 @@ static void describe(lm *l)
                            .step_bytes = (double)l->model.m.weight_bytes,
                            .row_flops = model_row_flops(&l->model.m),
                            .logits_flops = model_logits_flops(&l->model.m) };
+    char where[32] = "";
+    if (model_dev(&l->model.m))
+        snprintf(where, sizeof where, " cuda %lld", (long long)model_first_on(&l->model.m));
     snprintf(l->fingerprint, sizeof l->fingerprint, "%s %s %zu %d %s%s", LLMQ_VERSION,
              l->info.quantization ? l->info.quantization : "", l->model.m.weight_bytes,
-             (int)eo->acts, kv_dtype_text(eo->kv), model_dev(&l->model.m) ? " cuda" : "");
+             (int)eo->acts, kv_dtype_text(eo->kv), where);
     l->has_info = true;
 }
 
@@ -159,11 +163,38 @@ static lq_status check_tokens(const tok_tokenizer *ours, const tok_tokenizer *th
     return LQ_OK;
 }
 
+/* With what the engine will want beside the weights. */
+static load_opts load_of(const lm_source *o)
+{
+    load_opts how = o->load;
+    eng_beside(&how, &o->engine);
+    return how;
+}
+
+/* Where the model shares a GPU with the CPU, the draft has what is left there, or nothing. */
+static lq_status load_draft(lm *l, const lm_source *o, lq_err *err)
+{
+    load_opts how = load_of(o);
+    const bool shared = how.gpu_layers != MODEL_ALL_LAYERS;
+    if (shared && model_dev(&l->model.m)) {
+        const arch_config *c = l->model.m.cfg;
+        const model_share ours = load_share(c, &how);
+        how.beside.also =
+            ours.more + (size_t)(c->layers - model_first_on(&l->model.m)) * ours.more_layer;
+    }
+    if (shared) how.gpu_layers = MODEL_AUTO_LAYERS;
+    lq_status s = load_weights(&l->draft, o->draft, &how, o->p, o->job, err);
+    if (s != LQ_ENOMEM || !shared) return s; /* names the file */
+    say(o, "the draft runs on the CPU", err);
+    how.device = "cpu";
+    return load_weights(&l->draft, o->draft, &how, o->p, o->job, err);
+}
+
 static lq_status open_draft(lm *l, const lm_source *o, lq_err *err)
 {
     load_tok tok = { 0 };
-    lq_status s = load_weights(&l->draft, o->draft, &o->load, o->p, o->job, err);
-    if (s) return s; /* names the file */
+    lq_status s = load_draft(l, o, err);
+    if (s) return s;
     if (l->tok.t) s = load_tok_open(&tok, l->draft.src, o->draft, err);
     if (s == LQ_ENOENT) s = LQ_OK; /* the number of ids alone can be compared */
     if (!s && tok.t) s = check_tokens(l->tok.t, tok.t, err);
@@ -187,7 +218,8 @@ lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
 {
     watch w = { l, o->job };
     const lq_job job = { .report = on_progress, .user = &w, .stop = o->job ? o->job->stop : NULL };
-    lq_status s = load_weights(&l->model, o->path, &o->load, o->p, &job, err);
+    const load_opts how = load_of(o);
+    lq_status s = load_weights(&l->model, o->path, &how, o->p, &job, err);
     if (!s) api_set_progress(l->a, 1); /* the rest is quick */
     if (!s) s = load_gen(&l->gen, l->model.src, o->path, err);
     if (!s) s = open_text(l, o, err);

@@ -7,15 +7,39 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+model_share load_share(const arch_config *c, const load_opts *o)
+{
+    enum { ROWS = 512, SEQS = 64, TOKENS = 4096, BLOCK = 16 };
+    fwd_opts step = o->beside.step;
+    int64_t tokens = o->beside.tokens;
+    if (!tokens) tokens = c->max_pos > 0 && c->max_pos < TOKENS ? c->max_pos : TOKENS;
+    if (!step.max_rows) step.max_rows = ROWS;
+    if (!step.max_seqs) step.max_seqs = SEQS;
+    if (!step.max_logits) step.max_logits = SEQS;
+    if (!step.max_len) step.max_len = tokens;
+    const kv_opts kv = { .dtype = o->beside.kv, .block_size = BLOCK };
+    const size_t layer =
+        (size_t)lq_ceil_div(tokens, BLOCK) * kv_layer_bytes(c, BLOCK, o->beside.kv);
+    /* Of what is left, eng_size takes three quarters for the cache. */
+    return (model_share){ .layers = o->gpu_layers,
+                          .more = fwd_dev_bytes(c, &kv, &step) + o->beside.also,
+                          .more_layer = layer / 3 * 4 };
+}
+
 lq_status load_device(model *m, const load_opts *o, lq_err *err)
 {
     lq_err why = { "" };
     char text[sizeof why.msg + 16];
     if (!o->device || strcmp(o->device, "cpu") == 0) return LQ_OK;
-    if (strcmp(o->device, "auto") != 0)
-        return lq_wrap(err, model_to_device(m, o->device, err), "--device");
+    const model_share share = load_share(m->cfg, o);
+    if (strcmp(o->device, "auto") != 0) {
+        lq_status s = model_to_device(m, o->device, &share, err);
+        if (s) return lq_wrap(err, s, "--device");
+        if (o->note && o->gpu_layers != MODEL_ALL_LAYERS) o->note("device", model_device(m));
+        return LQ_OK;
+    }
     if (dev_count(&why) == 0) return LQ_OK; /* nothing to choose from */
-    if (model_to_device(m, "cuda", &why))
+    if (model_to_device(m, "cuda", &share, &why))
         snprintf(text, sizeof text, "cpu (%s)", why.msg);
     else
         snprintf(text, sizeof text, "%s", model_device(m));

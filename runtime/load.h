@@ -4,7 +4,7 @@
 #define LLMQ_RUNTIME_LOAD_H
 
 #include "formats/gen.h"
-#include "runtime/model.h"
+#include "runtime/forward.h"
 #include "runtime/tok.h"
 
 /* A source and its model. The model keeps the address: do not copy. */
@@ -17,8 +17,19 @@ typedef struct {
     bool verify; /* every checksum is looked at */
     /* Where it is to run: "cpu" (or NULL), "cuda", "cuda:1": there or not at all, or "auto": on the
      * first GPU where there is one that it runs on, else on the CPU, and a note on "device" says
-     * which and why. */
+     * which and why (as it does of layers on both). */
     const char *device;
+    /* Of its layers on the GPU the last so many, MODEL_ALL_LAYERS or MODEL_AUTO_LAYERS; the others
+     * stay on the CPU. */
+    int64_t gpu_layers;
+    /* What MODEL_AUTO_LAYERS leaves room for: a step, and `tokens` of the cache in `kv`; zeros: 512
+     * rows of 64 sequences, and the model's context or 4,096 positions. */
+    struct {
+        fwd_opts step;
+        kv_dtype kv;
+        int64_t tokens;
+        size_t also; /* and what another model there has not taken yet */
+    } beside;
     void (*note)(const char *what, const char *text); /* NULL: nobody listens */
 } load_opts;
 /* path: whatever formats/source.h opens. Notes are what the reader of the source has to say (what:
@@ -28,6 +39,8 @@ lq_status load_weights(load_model *l, const char *path, const load_opts *o, pool
 void load_model_close(load_model *l); /* a zeroed one too */
 /* What load_weights does about o->device, of a model from elsewhere. */
 lq_status load_device(model *m, const load_opts *o, lq_err *err);
+/* o->gpu_layers, and what is left beside them. */
+model_share load_share(const arch_config *c, const load_opts *o);
 
 /* The tokenizer that travels with a source: compiled already (.llmq) or compiled now. */
 typedef struct {

@@ -134,7 +134,8 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
 
 lq_status model_load_head(model *m, pool *p, lq_err *err)
 {
-    return load_linear(&m->head, m, R_HEAD, -1, -1, &m->arena, p, err);
+    lq_arena *own = m->layer_arenas ? &m->layer_arenas[m->cfg->layers] : &m->arena;
+    return load_linear(&m->head, m, R_HEAD, -1, -1, own, p, err);
 }
 
 static size_t linear_bytes(const model_linear *l)
@@ -188,17 +189,26 @@ double model_row_flops(const model *m)
 
 double model_logits_flops(const model *m) { return linear_flops(&m->head); }
 
+lq_status model_cut_layers(model *m, lq_err *err)
+{
+    const size_t L = (size_t)m->cfg->layers;
+    m->layers = lq_push(&m->arena, L * sizeof *m->layers);
+    lq_arena *own = m->layers ? lq_push(&m->arena, (L + 1) * sizeof *own) : NULL;
+    if (!own) return no_memory(err, "layers");
+    m->layer_arenas = own;
+    return LQ_OK;
+}
+
 lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_err *err)
 {
     lq_status s = model_load_frame(m, src, p, err);
     if (s) return s;
-    s = model_load_head(m, p, err);
-    int64_t L = m->cfg->layers;
-    m->layers = lq_push(&m->arena, (size_t)L * sizeof *m->layers);
-    if (!s && !m->layers) s = no_memory(err, "layers");
+    const int64_t L = m->cfg->layers;
+    s = model_cut_layers(m, err);
+    if (!s) s = model_load_head(m, p, err);
     for (int64_t i = 0; i < L && !s; i++) {
         s = lq_stopped(job) ? lq_fail(err, LQ_EINTR, "interrupted while loading")
-                            : model_load_layer(&m->layers[i], m, i, &m->arena, p, err);
+                            : model_load_layer(&m->layers[i], m, i, &m->layer_arenas[i], p, err);
         lq_report(job, "loading", (double)(i + 1), (double)L);
     }
     if (!s) m->weight_bytes = model_count_bytes(m);
@@ -209,6 +219,8 @@ lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_e
 void model_free(model *m)
 {
     model_leave_device(m);
+    for (int64_t i = 0; m->layer_arenas && i <= m->cfg->layers; i++)
+        lq_arena_free(&m->layer_arenas[i]);
     lq_arena_free(&m->arena);
     memset(m, 0, sizeof *m);
 }

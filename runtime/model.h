@@ -50,16 +50,23 @@ typedef struct {
     model_linear proj_in, proj_out; /* present: OPT's */
     model_linear head;
     model_layer *layers;
-    lq_arena arena;      /* repacked weights, f32 norms and biases */
+    lq_arena arena; /* f32 norms and biases; repacked weights that are not in layer_arenas */
+    /* What each layer had repacked, and behind the last the head: [layers + 1], or NULL. On
+     * a device it is given back (model_to_device). */
+    lq_arena *layer_arenas;
     size_t weight_bytes; /* read per token (all linears and the head; of experts those used) */
 } model;
 
-/* The weights once more, in a device's memory: linears and vectors of w point there. w.embed too,
- * where rows can be looked up there; else its N is 0. */
+/* The weights of the layers from `first` on, final norm and head, in a device's memory: linears and
+ * vectors of w point there. w.embed too, where rows can be looked up there and no layer is left to
+ * the CPU; else its N is 0. The host has given its copies back: of those layers and of the head the
+ * model itself has what w has. */
 struct model_on {
     dev d;
     model w;
-    void **mem; /* [n_mem], cap */
+    int64_t first;
+    char text[96]; /* the device's name, and how many layers where that is not all */
+    void **mem;    /* [n_mem], cap */
     int64_t n_mem, cap;
     size_t bytes;
 };
@@ -78,14 +85,40 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
  * heads, ffn 5632, vocabulary 32000), for `bench model`: needs no source. cfg is owned by the
  * model. */
 lq_status model_builtin(model *m, const qt_scheme *s, pool *p, lq_err *err);
-/* Copy the weights to the device that `want` names ("cuda", "cuda:1": kernels/dev.h); what is
- * opened for m afterwards works there. After an error m is on the CPU, as it was: LQ_EUNSUPPORTED
- * "not on cuda yet: ..."; LQ_EDEVICE; LQ_ENOMEM names bytes wanted and left. */
-lq_status model_to_device(model *m, const char *want, lq_err *err);
+
+/* Which layers a device gets: the last so many (or all: 0), and with them final norm and head; with
+ * all of them the embedding too, where its rows can be looked up there. */
+enum { MODEL_ALL_LAYERS = 0, MODEL_AUTO_LAYERS = -1 };
+typedef struct {
+    int64_t layers;    /* AUTO: as many as fit beside what is to be left for other things */
+    size_t more;       /* ... in all, */
+    size_t more_layer; /* and for each layer that is there */
+} model_share;
+/* What a device needs of a model: [L + 1] of each layer's weights and vectors; [L]: what is there
+ * with any of them; and what the embedding adds where it is to go there with all of them. */
+typedef struct {
+    const size_t *layer;
+    int64_t L;
+    size_t embed;
+} model_sizes;
+/* AUTO of a device with so much room; 0: none fits. */
+int64_t model_fit(const model_sizes *z, const model_share *s, size_t room);
+/* Bytes there of the last n layers and all that goes with them; of none 0. */
+size_t model_size_on(const model_sizes *z, int64_t n);
+
+/* Copy weights to the device that `want` names ("cuda", "cuda:1": kernels/dev.h) and give the
+ * host's copy of them back; what is opened for m afterwards works there. After an error m is on the
+ * CPU, as it was: LQ_EUNSUPPORTED "not on cuda yet: ..."; LQ_EDEVICE; LQ_ENOMEM names bytes wanted
+ * and left, and how many layers would fit. LQ_EUSAGE: more layers than there are. */
+lq_status model_to_device(model *m, const char *want, const model_share *share, lq_err *err);
 static inline dev *model_dev(const model *m) { return m->on ? &m->on->d : NULL; }
-const char *model_device(const model *m); /* "cpu", or the device's name */
-void model_leave_device(model *m);        /* model_free does */
+/* The first layer that is there; all of the CPU's: 0. */
+static inline int64_t model_first_on(const model *m) { return m->on ? m->on->first : 0; }
+const char *model_device(const model *m); /* "cpu", "NAME", or "NAME, 3 of 8 layers" */
+void model_leave_device(model *m);        /* for good; model_free does */
 void model_free(model *m);
+/* Room for m->layers and their arenas. */
+lq_status model_cut_layers(model *m, lq_err *err);
 /* Read per token: its linears as packed, of the experts those used. */
 size_t model_layer_bytes(const model_layer *l, const arch_config *c);
 size_t model_count_bytes(const model *m); /* all layers and the head: weight_bytes */

@@ -174,19 +174,16 @@ lq_status model_builtin(model *m, const qt_scheme *s, pool *p, lq_err *err)
     if (!e) e = make_config(m, err);
     if (e) goto done;
     float *ones = lq_push(&m->arena, HIDDEN * sizeof *ones);
-    m->layers = lq_push(&m->arena, LAYERS * sizeof *m->layers);
-    if (!ones || !m->layers) {
-        e = lq_fail(err, LQ_ENOMEM, "built-in model: out of memory");
-        goto done;
-    }
+    e = ones ? model_cut_layers(m, err) : lq_fail(err, LQ_ENOMEM, "built-in model: out of memory");
+    if (e) goto done;
     for (int i = 0; i < HIDDEN; i++)
         ones[i] = 1;
     m->final_norm.w = ones;
     m->embed = (qt_tensor){ .scheme = { .dtype = LQ_BF16 }, .N = VOCAB, .K = HIDDEN };
     e = fill_tensor(&m->embed, 1, &m->arena, p, err);
-    if (!e) e = make_linear(&m->head, s, VOCAB, HIDDEN, 2, &m->arena, p, err);
+    if (!e) e = make_linear(&m->head, s, VOCAB, HIDDEN, 2, &m->layer_arenas[LAYERS], p, err);
     for (int i = 0; i < LAYERS && !e; i++)
-        e = make_layer(&m->layers[i], s, ones, 16 + 8 * (uint64_t)i, &m->arena, p, err);
+        e = make_layer(&m->layers[i], s, ones, 16 + 8 * (uint64_t)i, &m->layer_arenas[i], p, err);
     if (!e) m->weight_bytes = model_count_bytes(m);
 done:
     if (e) model_free(m);

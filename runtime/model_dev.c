@@ -2,6 +2,7 @@
  * copy each, as they lie (tile16 is the device's layout too). */
 #include "runtime/forward.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static bool keep(model_on *on, void *p)
@@ -164,39 +165,181 @@ static bool plain_rows(const model *m)
            !m->pos_freq;
 }
 
+/* Pages of the file that are on the device now. */
+static void drop_tensor(const model *m, const qt_tensor *t)
+{
+    for (int i = 0; i < QT_N_PLANES && m->src; i++)
+        src_drop(m->src, t->plane[i]);
+}
+
+static void drop_layer(const model *m, const model_layer *l)
+{
+    for (int r = 0; r < ARCH_N_ROLES; r++)
+        drop_tensor(m, &l->lin[r].w.t);
+    for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
+        for (int64_t e = 0; l->expert[r] && e < m->cfg->experts; e++)
+            drop_tensor(m, &l->expert[r][e].w.t);
+}
+
 static lq_status put_model(model_on *on, const model *m, lq_err *err)
 {
     model *w = &on->w;
-    *w = (model){ .cfg = m->cfg,
-                  .embed_norm = m->embed_norm,
-                  .final_norm = m->final_norm,
-                  .proj_out = m->proj_out,
-                  .head = m->head };
+    *w = (model){
+        .cfg = m->cfg, .final_norm = m->final_norm, .proj_out = m->proj_out, .head = m->head
+    };
     lq_status s = lq_arena_init(&w->arena, 0, err);
     if (s) return s;
     w->layers = lq_push(&w->arena, (size_t)m->cfg->layers * sizeof *w->layers);
     if (!w->layers) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    if (plain_rows(m)) w->embed = m->embed;
+    if (plain_rows(m) && on->first == 0) {
+        w->embed = m->embed;
+        w->embed_norm = m->embed_norm;
+    }
     s = put_tensor(&w->embed, on, err);
     if (!s) s = put_vector(&w->embed_norm, on, R_EMBED_NORM, err);
     if (!s) s = put_vector(&w->final_norm, on, R_FINAL_NORM, err);
     if (!s) s = put_linear(&w->proj_out, on, err);
     if (!s) s = put_linear(&w->head, on, err);
-    for (int64_t i = 0; i < m->cfg->layers && !s; i++)
+    for (int64_t i = on->first; i < m->cfg->layers && !s; i++) {
         s = put_layer(&w->layers[i], on, &m->layers[i], err);
+        drop_layer(m, &m->layers[i]);
+    }
+    drop_tensor(m, &m->head.w.t);
+    if (w->embed.N) drop_tensor(m, &m->embed);
     return s ? s : on->d.ops->sync(&on->d, err);
 }
 
-/* What put_model takes, but for vectors. */
-static size_t linear_bytes(const model *m)
+/* ---- what it takes ---- */
+
+static size_t piece(size_t n)
 {
-    size_t n = model_held_bytes(m);
-    for (int i = 0; i < QT_N_PLANES && plain_rows(m); i++)
-        n += m->embed.plane[i].bytes;
+    enum { GRAIN = 512 }; /* of cudaMalloc */
+    return lq_round_up(n, GRAIN);
+}
+
+static size_t tensor_size(const qt_tensor *t)
+{
+    size_t n = 0;
+    for (int i = 0; i < QT_N_PLANES; i++)
+        n += piece(t->plane[i].bytes);
     return n;
 }
 
-lq_status model_to_device(model *m, const char *want, lq_err *err)
+static size_t linear_size(const model_linear *l)
+{
+    if (!l->present) return 0;
+    return tensor_size(&l->w.t) + (l->bias ? piece((size_t)l->w.N * sizeof(float)) : 0);
+}
+
+static size_t vector_size(const model *m, const model_vector *v, arch_role r)
+{
+    int64_t N, K;
+    arch_role_shape(m->cfg, r, &N, &K);
+    return (size_t)(!!v->w + !!v->bias) * piece((size_t)(N * K) * sizeof(float));
+}
+
+static size_t layer_size(const model *m, const model_layer *l, const dev *d)
+{
+    size_t n = 0;
+    for (arch_role r = 0; r < ARCH_N_ROLES; r++)
+        n += vector_size(m, &l->vec[r], r) + linear_size(&l->lin[r]);
+    for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
+        for (int64_t e = 0; l->expert[r] && e < m->cfg->experts; e++)
+            n += linear_size(&l->expert[r][e]);
+        if (l->expert[r]) n += piece(d->ops->mm_group_bytes(m->cfg->experts));
+    }
+    return n;
+}
+
+/* layer [L + 1] is filled. */
+static model_sizes sizes_of(const model *m, const dev *d, size_t *layer)
+{
+    const int64_t L = m->cfg->layers;
+    for (int64_t i = 0; i < L; i++)
+        layer[i] = layer_size(m, &m->layers[i], d);
+    layer[L] = vector_size(m, &m->final_norm, R_FINAL_NORM) + linear_size(&m->proj_out) +
+               linear_size(&m->head);
+    return (model_sizes){
+        layer, L,
+        plain_rows(m) ? tensor_size(&m->embed) + vector_size(m, &m->embed_norm, R_EMBED_NORM) : 0
+    };
+}
+
+int64_t model_fit(const model_sizes *z, const model_share *s, size_t room)
+{
+    const size_t beside = z->layer[z->L] + s->more;
+    size_t left = room > beside ? room - beside : 0;
+    for (int64_t n = 0; n < z->L; n++) {
+        const size_t more = z->layer[z->L - 1 - n] + s->more_layer + (n == z->L - 1 ? z->embed : 0);
+        if (more > left) return n;
+        left -= more;
+    }
+    return z->L;
+}
+
+size_t model_size_on(const model_sizes *z, int64_t n)
+{
+    if (n == 0) return 0;
+    size_t all = z->layer[z->L] + (n == z->L ? z->embed : 0);
+    while (n > 0)
+        all += z->layer[z->L - n--];
+    return all;
+}
+
+/* on->first, of a device that is open. */
+static lq_status choose(model_on *on, const model *m, const model_share *share, lq_err *err)
+{
+    const int64_t L = m->cfg->layers;
+    size_t *layer = malloc((size_t)(L + 1) * sizeof *layer);
+    if (!layer) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    const model_sizes z = sizes_of(m, &on->d, layer);
+    const size_t room = on->d.ops->room(&on->d);
+    const int64_t fit = model_fit(&z, share, room);
+    int64_t n = share->layers;
+    if (n == MODEL_AUTO_LAYERS)
+        n = fit;
+    else if (n == MODEL_ALL_LAYERS || n > L)
+        n = L;
+    on->first = L - n;
+    const size_t need = model_size_on(&z, n);
+    lq_status s = LQ_OK;
+    if (n == 0)
+        s = lq_fail(err, LQ_ENOMEM,
+                    "%s: one layer and the head need %zu bytes, beside %zu for the cache and "
+                    "a step, found %zu free",
+                    on->d.name, model_size_on(&z, 1), share->more + share->more_layer, room);
+    else if (need > room && fit > 0)
+        s = lq_fail(err, LQ_ENOMEM,
+                    "%s: the weights need %zu bytes, found %zu free; --gpu-layers %lld would fit",
+                    on->d.name, need, room, (long long)fit);
+    else if (need > room)
+        s = lq_fail(err, LQ_ENOMEM, "%s: the weights need %zu bytes, found %zu free", on->d.name,
+                    need, room);
+    if (n == L)
+        snprintf(on->text, sizeof on->text, "%s", on->d.name);
+    else
+        snprintf(on->text, sizeof on->text, "%s, %lld of %lld layers", on->d.name, (long long)n,
+                 (long long)L);
+    free(layer);
+    return s;
+}
+
+/* ---- there and back ---- */
+
+/* What had been repacked goes back to the system too. */
+static void give_back(model *m)
+{
+    const int64_t L = m->cfg->layers;
+    const model *w = &m->on->w;
+    for (int64_t i = m->on->first; i < L; i++) {
+        m->layers[i] = w->layers[i];
+        lq_arena_free(&m->layer_arenas[i]);
+    }
+    m->head = w->head;
+    lq_arena_free(&m->layer_arenas[L]);
+}
+
+lq_status model_to_device(model *m, const char *want, const model_share *share, lq_err *err)
 {
     lq_status s = fwd_check_device(m->cfg, err);
     if (s) return s;
@@ -208,12 +351,12 @@ lq_status model_to_device(model *m, const char *want, lq_err *err)
         return s;
     }
     m->on = on;
-    const size_t need = linear_bytes(m), room = on->d.ops->room(&on->d);
-    if (need > room)
-        s = lq_fail(err, LQ_ENOMEM, "%s: the weights need %zu bytes, found %zu free", on->d.name,
-                    need, room);
+    s = choose(on, m, share, err);
     if (!s) s = put_model(on, m, err);
-    if (s) model_leave_device(m);
+    if (s)
+        model_leave_device(m);
+    else
+        give_back(m);
     return s;
 }
 
@@ -230,4 +373,4 @@ void model_leave_device(model *m)
     m->on = NULL;
 }
 
-const char *model_device(const model *m) { return m->on ? m->on->d.name : "cpu"; }
+const char *model_device(const model *m) { return m->on ? m->on->text : "cpu"; }

@@ -21,6 +21,7 @@ typedef struct {
     kv_dtype kv;
     bool prefix_cache;
     bool device;                          /* dev_cuda's */
+    int64_t gpu_layers;                   /* on it; 0: all */
     void (*change)(model *m, void *user); /* its weights, once loaded; NULL: as they are */
     void *user;
 } rig_opts;
@@ -37,12 +38,14 @@ static inline bool rig_open(rig *r, const char *folder, rig_opts o)
     if (!s) s = pool_open(&r->p, o.threads ? o.threads : 1, &err);
     if (!s) s = model_load(&r->m, r->src, r->p, NULL, &err);
     if (!s && o.change) o.change(&r->m, o.user);
-    if (!s && o.device) s = model_to_device(&r->m, "cuda", &err);
+    if (!s && o.device)
+        s = model_to_device(&r->m, "cuda", &(model_share){ .layers = o.gpu_layers }, &err);
     kv_opts k = { .n_blocks = 128,
                   .block_size = o.block_size ? o.block_size : 16,
                   .dtype = o.kv,
                   .prefix_cache = o.prefix_cache,
-                  .on = model_dev(&r->m) };
+                  .on = model_dev(&r->m),
+                  .first = model_first_on(&r->m) };
     if (!s) s = kv_open(&r->kv, r->m.cfg, &k, &err);
     fwd_opts f = {
         .acts = o.acts, .max_rows = RIG_ROWS, .max_logits = RIG_ROWS, .max_seqs = RIG_SEQS

@@ -317,14 +317,152 @@ TEST(batch_chunks_and_blocks_change_no_byte)
     free(want);
 }
 
-/* The open block of a fork is copied on the device. */
-TEST(copied_blocks_change_no_byte)
+/* ---- layers between GPU and CPU ---- */
+
+/* Embeddings, positions, windows, angles, latent attention, experts: on either side of it. */
+static const struct {
+    const char *name;
+    int64_t layers; /* on the device */
+    int64_t ids;
+} halves[] = {
+    { "smollm3-window", 1, WINDOW_IDS }, { "smollm3-window", 3, WINDOW_IDS },
+    { "gemma2", 1, WINDOW_IDS },         { "cohere2", 2, WINDOW_IDS },
+    { "gpt-oss-sinks", 1, WINDOW_IDS },  { "deepseek-v2-mla", 1, IDS },
+    { "mixtral-moe", 1, IDS },           { "bloom-5-heads", 1, IDS },
+    { "opt-350m-postnorm", 1, IDS },
+};
+
+TEST(a_part_of_the_layers_on_the_device_gives_the_logits_of_all_and_of_none)
+{
+    for (size_t i = 0; i < LQ_COUNT(halves); i++) {
+        const char *name = halves[i].name;
+        const steps *c = &prefill_then_decode;
+        int64_t n;
+        float *cpu = cut_of(name, (rig_opts){ 0 }, c, halves[i].ids, &n);
+        float *all = cut_of(name, (rig_opts){ .device = true }, c, halves[i].ids, &n);
+        const rig_opts o = { .device = true, .gpu_layers = halves[i].layers };
+        float *got = cut_of(name, o, c, halves[i].ids, &n);
+        if (cpu && all && got) {
+            CHECK(apart(got, cpu, n) <= ROUNDING && apart(got, all, n) <= ROUNDING,
+                  "%s, %lld layers: %.2g of the largest logit from the CPU's, %.2g from the GPU's",
+                  name, (long long)o.gpu_layers, apart(got, cpu, n), apart(got, all, n));
+            /* Each side has sums in an order of its own: all equal would be the wrong side. */
+            const size_t bytes = (size_t)n * sizeof *got;
+            CHECK(memcmp(got, cpu, bytes) && memcmp(got, all, bytes), "%s: nothing is shared",
+                  name);
+        }
+        free(cpu);
+        free(all);
+        free(got);
+    }
+}
+
+TEST(the_bytes_of_a_shared_model_depend_on_no_batch)
+{
+    const rig_opts o = { .device = true, .gpu_layers = 2 };
+    int64_t n, m;
+    float *want = cut_of("smollm3-window", o, &prefill_then_decode, WINDOW_IDS, &n);
+    for (size_t k = 0; k <= LQ_COUNT(cuts) && want; k++) { /* the last: once more, with threads */
+        rig_opts again = o;
+        again.threads = k == LQ_COUNT(cuts) ? 2 : 1;
+        const steps *c = k == LQ_COUNT(cuts) ? &prefill_then_decode : &cuts[k];
+        float *got = cut_of("smollm3-window", again, c, WINDOW_IDS, &m);
+        CHECK(got && memcmp(want, got, (size_t)n * sizeof *got) == 0, "%s", c->why);
+        free(got);
+    }
+    free(want);
+}
+
+/* Copies on the host are in arenas: these files are not tiled. */
+static int64_t layers_held(const model *m)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i <= m->cfg->layers; i++)
+        n += m->layer_arenas[i].used > 0;
+    return n;
+}
+
+TEST(what_is_on_the_device_leaves_the_hosts_memory)
+{
+    rig r;
+    for (int64_t n = -1; n <= 4; n++) { /* -1: the CPU alone; 0: all on the device */
+        const rig_opts o = { .device = n >= 0, .gpu_layers = n > 0 ? n : 0 };
+        if (open_arch(&r, "smollm3-window", o)) {
+            const int64_t want = n < 0 ? 5 : n == 0 ? 0 : 4 - n;
+            CHECK(layers_held(&r.m) == want, "%lld on the device: %lld layers and head held",
+                  (long long)n, (long long)layers_held(&r.m));
+            CHECK(model_count_bytes(&r.m) == r.m.weight_bytes && r.m.weight_bytes > 0,
+                  "what is read per token: %zu of %zu bytes", model_count_bytes(&r.m),
+                  r.m.weight_bytes);
+        }
+        rig_close(&r);
+    }
+}
+
+TEST(a_pass_takes_no_more_of_a_device_than_was_said)
+{
+    static const char *const names[] = { "llama3-gqa",      "gemma2",        "mixtral-moe",
+                                         "deepseek-v2-mla", "bloom-5-heads", "gpt-oss-sinks" };
+    if (getenv("LLMQ_TEST_DEVICE")) return; /* a real one gives memory in pieces of 2 MiB */
+    for (size_t i = 0; i < LQ_COUNT(names); i++) {
+        rig r;
+        if (open_arch(&r, names[i], (rig_opts){ .device = true, .kv = KV_BF16 })) {
+            dev *d = model_dev(&r.m);
+            lq_err err = { "" };
+            fwd_ctx *f;
+            const fwd_opts o = {
+                .acts = MM_BF16, .max_rows = 24, .max_logits = 8, .max_seqs = 3, .max_len = 100
+            };
+            const size_t said = fwd_dev_bytes(r.m.cfg, kv_options(r.kv), &o);
+            const size_t before = d->ops->room(d);
+            lq_status s = fwd_open(&f, &r.m, r.kv, r.p, &o, &err);
+            CHECK(!s, "%s: %s", names[i], err.msg);
+            const size_t took = before - d->ops->room(d);
+            CHECK(took <= said && said <= 2 * took, "%s: took %zu bytes, said %zu", names[i], took,
+                  said);
+            fwd_close(f);
+        }
+        rig_close(&r);
+    }
+}
+
+TEST(as_many_layers_fit_as_memory_says)
+{
+    static const size_t layer[] = { 30, 20, 10, 5 }; /* of three layers; the last: head and norm */
+    static const struct {
+        const char *why;
+        size_t room, more, more_layer, embed;
+        int64_t want;
+    } cases[] = {
+        { "nothing", 0, 0, 0, 0, 0 },
+        { "the head alone", 5, 0, 0, 0, 0 },
+        { "one byte short of a layer", 14, 0, 0, 0, 0 },
+        { "the last layer", 15, 0, 0, 0, 1 },
+        { "two", 35, 0, 0, 0, 2 },
+        { "all", 65, 0, 0, 0, 3 },
+        { "but not the embedding", 65, 0, 0, 1, 2 },
+        { "all of it", 66, 0, 0, 1, 3 },
+        { "a step beside", 35, 1, 0, 0, 1 },
+        { "a cache beside each", 37, 0, 1, 0, 2 },
+        { "a cache that is larger", 36, 0, 1, 0, 1 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        const model_sizes z = { layer, 3, cases[i].embed };
+        const model_share s = { 0, cases[i].more, cases[i].more_layer };
+        const int64_t n = model_fit(&z, &s, cases[i].room);
+        CHECK(n == cases[i].want, "%s: %lld", cases[i].why, (long long)n);
+    }
+}
+
+/* The open block of a fork is copied, on the device and on the host. */
+static void check_copied(int64_t gpu_layers)
 {
     enum { N = 11 }; /* a full block and three positions of the next */
     golden g;
     rig r;
     float want[MAX_V];
-    const bool ok = open_arch(&r, "llama3-gqa", (rig_opts){ .block_size = 8, .device = true });
+    const bool ok = open_arch(
+        &r, "llama3-gqa", (rig_opts){ .block_size = 8, .device = true, .gpu_layers = gpu_layers });
     if (ok && golden_open(&g, "llama3-gqa")) {
         kv_seq s[2];
         const float *logits;
@@ -347,6 +485,12 @@ TEST(copied_blocks_change_no_byte)
         st_close(&g.file);
     }
     rig_close(&r);
+}
+
+TEST(copied_blocks_change_no_byte)
+{
+    check_copied(0);
+    check_copied(1);
 }
 
 TEST(a_step_allocates_nothing_there_and_gives_back_all)
@@ -386,6 +530,11 @@ int main(int argc, char **argv)
     RUN(caches_stray_no_further_than_the_cpus_do);
     RUN(attention_of_many_rows_takes_the_units_under_bf16_alone);
     RUN(batch_chunks_and_blocks_change_no_byte);
+    RUN(a_part_of_the_layers_on_the_device_gives_the_logits_of_all_and_of_none);
+    RUN(the_bytes_of_a_shared_model_depend_on_no_batch);
+    RUN(what_is_on_the_device_leaves_the_hosts_memory);
+    RUN(a_pass_takes_no_more_of_a_device_than_was_said);
+    RUN(as_many_layers_fit_as_memory_says);
     RUN(copied_blocks_change_no_byte);
     RUN(a_step_allocates_nothing_there_and_gives_back_all);
     return check_end();

@@ -78,7 +78,7 @@ TEST(every_type_of_option_reaches_its_field)
     CHECK(c.argc == 3 && strcmp(c.argv[0], "in") == 0 && strcmp(c.argv[2], "--y") == 0, "%d",
           c.argc);
     CHECK(c.threads == 3 && c.json && c.level == LOG_DEBUG, "common");
-    CHECK(opt_acts(&o.model) == MM_I8 && strcmp(o.model.device, "cpu") == 0, "model");
+    CHECK(opt_acts(&o.model) == MM_I8 && strcmp(opt_device(&o.model), "cpu") == 0, "model");
     CHECK(opt_given(&c, "bits") && !opt_given(&c, "kernels"), "given");
     opt_free(&c, &o);
 }

@@ -31,7 +31,8 @@ lq_status bench_batch_open(bench_batch *k, const model *m, const bench_fwd *how,
     kv_opts ko = { .n_blocks = n * lq_ceil_div(len, BLOCK),
                    .block_size = BLOCK,
                    .dtype = how->kv,
-                   .on = model_dev(m) };
+                   .on = model_dev(m),
+                   .first = model_first_on(m) };
     fwd_opts fo = { .acts = how->acts, .max_rows = n * new, .max_logits = n *new, .max_seqs = n };
     lq_status s = kv_open(&k->kv, m->cfg, &ko, err);
     if (!s) s = fwd_open(&k->f, m, k->kv, how->p, &fo, err);

@@ -86,7 +86,8 @@ static lq_status compute(answer *a, const model *m, const opt_model *o, pool *p,
     kv_opts ko = { .n_blocks = lq_ceil_div(a->n, BLOCK),
                    .block_size = BLOCK,
                    .dtype = opt_kv(o),
-                   .on = model_dev(m) };
+                   .on = model_dev(m),
+                   .first = model_first_on(m) };
     fwd_opts fo = { .acts = opt_acts(o), .max_rows = chunk, .max_logits = chunk, .max_seqs = 1 };
     lq_status s = kv_open(&kv, m->cfg, &ko, err);
     if (!s) s = fwd_open(&f, m, kv, p, &fo, err);

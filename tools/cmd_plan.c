@@ -4,16 +4,19 @@
 
 #include "formats/machine.h"
 #include "kernels/bench.h"
+#include "runtime/eng_size.h"
 #include "runtime/forward.h"
+#include "runtime/load.h"
 #include "tools/footprint.h"
 #include "tools/limits.h"
 #include "tools/plan_quantize.h"
 
 #include <cjson/cJSON.h>
+#include <stdlib.h>
 
 typedef struct {
     const char *scheme, *draft;
-    size_t memory;
+    size_t memory, gpu_memory;
     int64_t ctx, batch_tokens;
     double bandwidth, gflops;
     opt_model model;
@@ -32,6 +35,9 @@ static const opt_row rows[] = {
       .help = "tokens of a step, which set the size of its scratch" },
     { "memory", 0, OPT_SIZE, F(memory), .arg = "SIZE",
       .help = "memory to fit into; without it what is free here" },
+    { "gpu-memory", 0, OPT_SIZE, F(gpu_memory), .arg = "SIZE",
+      .help = "memory of a GPU that takes --gpu-layers of it (unasked: auto); without it, and with "
+              "--device cuda or --gpu-layers, what is free on the one here" },
     { "bandwidth", 0, OPT_FLOAT, F(bandwidth), .arg = "GB/S", .lo = 0, .hi = 1e6,
       .help = "memory bandwidth in 10^9 bytes per second; without it measured here" },
     { "gflops", 0, OPT_FLOAT, F(gflops), .arg = "G", .lo = 0, .hi = 1e9,
@@ -46,6 +52,11 @@ typedef struct {
     size_t kv_per_token, scratch_bytes, memory_bytes;
     size_t draft_weights, draft_kv; /* of a draft model; the latter per token */
     int64_t ctx, max_len, max_batch, max_tokens;
+    struct {
+        bool on;
+        int64_t layers; /* the last ones */
+        size_t memory, weights, kv_per_token, scratch;
+    } gpu;
     double bandwidth, flops;
     double decode_limit, decode_limit_full, prefill_limit, optimal_batch;
     plan_need quantize[QZ_N_METHODS]; /* [n_quantize] */
@@ -70,11 +81,22 @@ static lq_status measure(plan *pl, const plan_opts *o, const qt_scheme *scheme, 
     return s;
 }
 
+/* Of a memory, with so much in it already: INT64_MAX where no token takes any. */
+static int64_t tokens_of(size_t memory, size_t fixed, size_t per_token)
+{
+    if (fixed > memory) return 0;
+    return per_token ? (int64_t)((memory - fixed) / per_token) : INT64_MAX;
+}
+
 static void derive(plan *pl)
 {
-    size_t fixed = pl->w.weights_bytes + pl->draft_weights + pl->scratch_bytes;
-    size_t left = pl->memory_bytes > fixed ? pl->memory_bytes - fixed : 0;
-    pl->max_tokens = (int64_t)(left / (pl->kv_per_token + pl->draft_kv));
+    const int64_t there =
+        tokens_of(pl->gpu.memory, pl->gpu.weights + pl->gpu.scratch, pl->gpu.kv_per_token);
+    pl->max_tokens =
+        tokens_of(pl->memory_bytes,
+                  pl->w.weights_bytes - pl->gpu.weights + pl->draft_weights + pl->scratch_bytes,
+                  pl->kv_per_token - pl->gpu.kv_per_token + pl->draft_kv);
+    if (pl->gpu.on && there < pl->max_tokens) pl->max_tokens = there;
     pl->max_len = pl->max_tokens < pl->cfg->max_pos ? pl->max_tokens : pl->cfg->max_pos;
     pl->max_batch = pl->max_tokens / pl->ctx;
     double step = (double)pl->w.step_bytes, kv = (double)pl->kv_per_token * (double)pl->ctx;
@@ -107,7 +129,15 @@ static cJSON *as_json(const plan *pl)
     cJSON_AddNumberToObject(o, "max_len", (double)pl->max_len);
     cJSON_AddNumberToObject(o, "max_batch", (double)pl->max_batch);
     cJSON_AddNumberToObject(o, "max_tokens", (double)pl->max_tokens);
-    cJSON_AddStringToObject(o, "device", "cpu");
+    if (pl->gpu.on) {
+        cJSON_AddNumberToObject(o, "gpu_memory_bytes", (double)pl->gpu.memory);
+        cJSON_AddNumberToObject(o, "layers", (double)pl->cfg->layers);
+        cJSON_AddNumberToObject(o, "gpu_layers", (double)pl->gpu.layers);
+        cJSON_AddNumberToObject(o, "gpu_weights_bytes", (double)pl->gpu.weights);
+        cJSON_AddNumberToObject(o, "gpu_kv_bytes_per_token", (double)pl->gpu.kv_per_token);
+        cJSON_AddNumberToObject(o, "gpu_scratch_bytes", (double)pl->gpu.scratch);
+    }
+    cJSON_AddStringToObject(o, "device", "cpu"); /* whose the speeds are */
     cJSON_AddNumberToObject(o, "bandwidth_bytes_s", pl->bandwidth);
     cJSON_AddNumberToObject(o, "flops", pl->flops);
     cJSON_AddNumberToObject(o, "decode_tok_s_limit", pl->decode_limit);
@@ -143,6 +173,14 @@ static void print_text(const plan *pl, int threads)
     }
     BYTES("scratch", pl->scratch_bytes);
     BYTES("memory to fit into", pl->memory_bytes);
+    if (pl->gpu.on) {
+        printf("\n%-34s %12lld of %lld, and the head (not measured on one yet)\n",
+               "layers on the GPU", (long long)pl->gpu.layers, (long long)pl->cfg->layers);
+        BYTES("their weights", pl->gpu.weights);
+        BYTES("their KV cache per token", pl->gpu.kv_per_token);
+        BYTES("scratch there", pl->gpu.scratch);
+        BYTES("the GPU's memory", pl->gpu.memory);
+    }
 #undef BYTES
     if (pl->max_tokens <= 0) {
         printf("\nIt does not fit: weights and scratch alone are more than the memory.\n");
@@ -202,6 +240,58 @@ static lq_status add_draft(plan *pl, const plan_opts *o, pool *p, lq_err *err)
     return s;
 }
 
+/* The GPU's memory; 0: the plan is for the CPU alone. */
+static lq_status gpu_memory(size_t *n, const plan_opts *o, lq_err *err)
+{
+    dev d;
+    lq_err ignored;
+    const char *want = opt_device(&o->model);
+    *n = o->gpu_memory;
+    if (*n || strcmp(want, "cpu") == 0) return LQ_OK;
+    const bool any = strcmp(want, "auto") == 0;
+    if (any && dev_count(&ignored) == 0) return LQ_OK;
+    lq_status s = dev_open(&d, any ? "cuda" : want, err);
+    if (s) return lq_wrap(err, s, "--device");
+    *n = d.ops->room(&d);
+    d.ops->close(&d);
+    return LQ_OK;
+}
+
+/* As the server divides it. */
+static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
+                         const qt_scheme *scheme, lq_err *err)
+{
+    const arch_config *c = pl->cfg;
+    lq_status s = gpu_memory(&pl->gpu.memory, o, err);
+    if (s || !pl->gpu.memory) return s;
+    s = fwd_check_device(c, err);
+    if (s) return s;
+    size_t *layer = malloc((size_t)(c->layers + 1) * sizeof *layer);
+    model_sizes z;
+    if (!layer) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    s = foot_sizes(&z, layer, from, scheme, err);
+    const eng_opts asked = { .max_batch_tokens = o->batch_tokens, .max_len = o->ctx };
+    load_opts how = { .gpu_layers = opt_gpu_layers(&o->model) };
+    how.beside.kv = opt_kv(&o->model);
+    eng_beside(&how, &asked);
+    const model_share share = load_share(c, &how);
+    if (!s) {
+        int64_t n = share.layers;
+        if (n == MODEL_ALL_LAYERS && o->gpu_memory) n = MODEL_AUTO_LAYERS;
+        if (n == MODEL_AUTO_LAYERS)
+            n = model_fit(&z, &share, pl->gpu.memory);
+        else if (n == MODEL_ALL_LAYERS || n > c->layers)
+            n = c->layers;
+        pl->gpu.on = true;
+        pl->gpu.layers = n;
+        pl->gpu.weights = model_size_on(&z, n);
+        pl->gpu.kv_per_token = pl->kv_per_token / (size_t)c->layers * (size_t)n;
+        pl->gpu.scratch = n ? share.more : 0;
+    }
+    free(layer);
+    return s;
+}
+
 static lq_status make_plan(plan *pl, const foot_model *from, const plan_opts *o, pool *p,
                            lq_err *err)
 {
@@ -222,6 +312,7 @@ static lq_status make_plan(plan *pl, const foot_model *from, const plan_opts *o,
     fwd_opts step = step_of(o);
     pl->scratch_bytes = fwd_bytes(pl->cfg, &step, pool_threads(p));
     s = foot_weigh(&pl->w, from, o->scheme ? &scheme : NULL, err);
+    if (!s) s = add_gpu(pl, from, o, o->scheme ? &scheme : NULL, err);
     if (!s) s = add_draft(pl, o, p, err);
     if (!s) s = measure(pl, o, o->scheme ? &scheme : NULL, p, err);
     if (!s) derive(pl);
@@ -236,8 +327,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     foot_model from;
     plan pl = { 0 };
     pool *p = NULL;
-    lq_status s = opt_only_cpu(&o->model, "plan", err);
-    if (!s) s = opt_model_start(&o->model, err);
+    lq_status s = o->gpu_memory ? k_init(o->model.kernels, err) : opt_model_start(&o->model, err);
     if (s) return s;
     s = foot_open(&from, c->argv[0], o->model.verify, err);
     if (!s) s = pool_open(&p, c->threads, err);
@@ -262,7 +352,8 @@ const cmd_row cmd_plan = {
                 OPT_GROUP("Running the model", opt_model_rows, F(model)) },
     .examples = "llmq plan models/novels-6m\0"
                 "llmq plan models/novels-6m --scheme u4-g128 --ctx 512\0"
-                "llmq plan config.json --scheme u4-g128 --memory 16G --bandwidth 50 --gflops 800\0",
+                "llmq plan config.json --scheme u4-g128 --memory 16G --bandwidth 50 --gflops 800\0"
+                "llmq plan config.json --scheme u4-g128 --gpu-memory 8G\0",
     .opts_bytes = sizeof(plan_opts),
     .run = run,
 };

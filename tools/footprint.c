@@ -99,3 +99,32 @@ lq_status foot_weigh(foot_weights *w, const foot_model *p, const qt_scheme *sche
     }
     return s;
 }
+
+lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, const qt_scheme *scheme,
+                     lq_err *err)
+{
+    /* Of those that belong to no layer: the rest stays on the host. */
+    static const arch_role behind[] = { R_FINAL_NORM, R_PROJ_OUT, R_HEAD },
+                           before[] = { R_EMBED, R_EMBED_NORM };
+    const arch_config *cfg = foot_config(p);
+    const src_tensor *embed = NULL;
+    lq_status s = LQ_OK;
+    for (int64_t l = 0; l < cfg->layers && !s; l++) {
+        foot_weights one = { 0 };
+        for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++)
+            if (arch_role_per_layer(r)) s = add_role(&one, p, scheme, r, l, err);
+        room[l] = one.weights_bytes;
+    }
+    foot_weights rest = { 0 }, rows = { 0 };
+    for (size_t i = 0; i < LQ_COUNT(behind) && !s; i++)
+        s = add_role(&rest, p, scheme, behind[i], -1, err);
+    for (size_t i = 0; i < LQ_COUNT(before) && !s; i++)
+        s = add_role(&rows, p, scheme, before[i], -1, err);
+    if (!s && p->weights) s = src_role(p->src, R_EMBED, -1, -1, &embed, NULL, err);
+    const bool plain = (!embed || embed->t.scheme.kind == QT_DENSE) &&
+                       !arch_name_of(cfg, R_PROJ_IN) && !arch_name_of(cfg, R_POS_EMBED) &&
+                       cfg->w.pos != POS_SINUSOIDAL;
+    room[cfg->layers] = rest.weights_bytes;
+    *sizes = (model_sizes){ room, cfg->layers, plain ? rows.weights_bytes : 0 };
+    return s;
+}

@@ -4,6 +4,7 @@
 #define LLMQ_TOOLS_FOOTPRINT_H
 
 #include "formats/source.h"
+#include "runtime/model.h"
 
 typedef struct {
     src_source *src; /* NULL: a config alone */
@@ -24,5 +25,8 @@ typedef struct {
 } foot_weights;
 /* scheme: as if the linear layers were in it; NULL: as they are stored. */
 lq_status foot_weigh(foot_weights *w, const foot_model *m, const qt_scheme *scheme, lq_err *err);
+/* What a device needs of it: sizes->layer points into room [layers + 1], which is filled. */
+lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *m, const qt_scheme *scheme,
+                     lq_err *err);
 
 #endif

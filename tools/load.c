@@ -5,7 +5,7 @@ lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err
 {
     *p = NULL;
     lq_status s = opt_model_start(o, err);
-    if (!s) opt_note_device(c, o);
+    if (!s) opt_note_device(o);
     return s ? s : pool_open(p, c->threads, err);
 }
 
@@ -26,14 +26,19 @@ static void note(const char *what, const char *text) { prog_say(LOG_INFO, "%s: %
 
 load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
 {
-    return (load_opts){ .verify = opt_given(c, "verify"), .device = opt_device(o), .note = note };
+    return (load_opts){ .verify = opt_given(c, "verify"),
+                        .device = opt_device(o),
+                        .gpu_layers = opt_gpu_layers(o),
+                        .beside = { .kv = opt_kv(o) },
+                        .note = note };
 }
 
 lq_status load_model_open(load_model *l, const char *path, const opt_model *o, pool *p,
                           const cmd_ctx *c, lq_err *err)
 {
     double start = prog_now();
-    const load_opts how = load_opts_of(c, o);
+    load_opts how = load_opts_of(c, o);
+    how.beside.step.max_logits = 512; /* whoever has no engine may want those of every row */
     lq_status s = load_weights(l, path, &how, p, c->job, err);
     if (s) return s;
     char size[16];

@@ -2,11 +2,15 @@
 #include "tools/model_opts.h"
 
 #include "kernels/dev.h"
+#include "runtime/model.h"
 #include "tools/progress.h"
 
 /* Index 0 is auto; the others are one more than mm_acts and kv_dtype. */
 static const char *const acts_words[] = { "auto", "f32", "bf16", "int8", NULL };
 static const char *const kv_words[] = { "auto", "f32", "f16", "bf16", "int8", "int4", "fp8", NULL };
+
+enum { LAYERS_ALL = -1, LAYERS_AUTO = -2 };
+static const char *const layer_words[] = { "all", "auto", NULL };
 
 #define F(field) offsetof(opt_model, field)
 #define ROWS(acts, kv_def)                                                                         \
@@ -21,11 +25,19 @@ static const char *const kv_words[] = { "auto", "f32", "f16", "bf16", "int8", "i
               0,                                                                                   \
               OPT_STR,                                                                             \
               F(device),                                                                           \
-              .def = "cpu",                                                                        \
               .arg = "NAME",                                                                       \
+              .help = "where to run: cpu (unasked), cuda, cuda:i, or auto: the first GPU, if the " \
+                      "model runs and fits there (not yet measured on one)" },                     \
+            { "gpu-layers",                                                                        \
+              0,                                                                                   \
+              OPT_INT,                                                                             \
+              F(gpu_layers),                                                                       \
+              .def = "all",                                                                        \
+              .hi = 1 << 20,                                                                       \
+              .words = layer_words,                                                                \
               .help =                                                                              \
-                  "where to run: cpu, cuda, cuda:i, or auto: the first GPU, if the model runs "    \
-                  "and fits there (not yet measured on one)" },                                    \
+                  "layers that run on the GPU: the last N and the head, the others on the CPU; "   \
+                  "auto: as many as fit beside their cache (not yet measured on one)" },           \
             { "activations",                                                                       \
               0,                                                                                   \
               OPT_ENUM,                                                                            \
@@ -58,7 +70,21 @@ mm_acts opt_acts(const opt_model *o)
 kv_dtype opt_kv(const opt_model *o) { return o->kv ? (kv_dtype)(o->kv - 1) : KV_F16; }
 
 static bool is(const char *word, const char *other) { return strcmp(word, other) == 0; }
-static const char *device_of(const opt_model *o) { return o->device ? o->device : "cpu"; }
+
+/* What --device says, or --gpu-layers without it. */
+static const char *device_of(const opt_model *o)
+{
+    const char *word = o->device ? o->device : "auto";
+    if (o->gpu_layers == 0 && (is(word, "auto") || strncmp(word, "cuda", 4) == 0)) return "cpu";
+    return o->device ? o->device : o->gpu_layers == LAYERS_ALL ? "cpu" : "cuda";
+}
+
+int64_t opt_gpu_layers(const opt_model *o)
+{
+    if (o->gpu_layers == LAYERS_ALL) return MODEL_ALL_LAYERS;
+    return o->gpu_layers == LAYERS_AUTO ? MODEL_AUTO_LAYERS : o->gpu_layers;
+}
+
 /* Asked for in so many words: what a GPU does not have. */
 static bool wants_int8(const opt_model *o) { return o->activations == MM_I8 + 1; }
 
@@ -70,8 +96,10 @@ const char *opt_device(const opt_model *o)
 lq_status opt_check_device(const opt_model *o, lq_err *err)
 {
     dev d;
+    if (o->device && is(o->device, "cpu") && o->gpu_layers != LAYERS_ALL && o->gpu_layers != 0)
+        return lq_fail(err, LQ_EUSAGE, "--gpu-layers: expected --device cuda or auto, found cpu");
     if (is(device_of(o), "auto") || is(device_of(o), "cpu")) return LQ_OK;
-    lq_status s = dev_open(&d, o->device, err);
+    lq_status s = dev_open(&d, device_of(o), err);
     if (s) return lq_wrap(err, s, "--device");
     d.ops->close(&d);
     if (wants_int8(o))
@@ -91,10 +119,10 @@ lq_status opt_only_cpu(const opt_model *o, const char *what, lq_err *err)
     return lq_fail(err, LQ_EUNSUPPORTED, "--device: not on cuda yet: %s", what);
 }
 
-void opt_note_device(const cmd_ctx *c, const opt_model *o)
+void opt_note_device(const opt_model *o)
 {
     lq_err why = { "" };
-    if (!opt_given(c, "device") || !is(device_of(o), "auto")) return;
+    if (!is(device_of(o), "auto")) return;
     if (dev_count(&why) == 0)
         prog_say(LOG_INFO, "device: cpu (%s)", why.msg);
     else if (wants_int8(o))

@@ -11,30 +11,32 @@
 
 typedef struct {
     const char *kernels; /* --kernels, NULL: the best here */
-    const char *device;  /* --device */
+    const char *device;  /* --device: opt_device() */
+    int64_t gpu_layers;  /* --gpu-layers: opt_gpu_layers() */
     int activations, kv; /* opt_acts(), opt_kv() */
     bool verify;         /* --verify: load_model_open asks for it by opt_given */
 } opt_model;
 
-enum { OPT_MODEL_N = 5 };
+enum { OPT_MODEL_N = 6 };
 extern const opt_row opt_model_rows[OPT_MODEL_N];       /* activations, KV: auto */
 extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
 
 mm_acts opt_acts(const opt_model *o); /* auto resolved */
 kv_dtype opt_kv(const opt_model *o);
 const char *mm_acts_text(mm_acts a); /* "int8" */
-/* For load_opts: `auto` is the CPU where no GPU has what else was asked for. */
+/* For load_opts: `auto` is the CPU where no GPU has what else was asked for. Layers on a GPU ask
+ * for one. */
 const char *opt_device(const opt_model *o);
+int64_t opt_gpu_layers(const opt_model *o);
 /* LQ_EDEVICE where --device names a GPU and there is none; LQ_EUNSUPPORTED: one that lacks what
- * else was asked for; LQ_EUSAGE: no such word. */
+ * else was asked for; LQ_EUSAGE: no such word, or layers on a GPU and --device cpu. */
 lq_status opt_check_device(const opt_model *o, lq_err *err);
 /* A GPU was named, or there is one to choose. */
 bool opt_may_leave_cpu(const opt_model *o);
 /* For what runs on the CPU alone: LQ_EUNSUPPORTED where --device names a GPU. */
 lq_status opt_only_cpu(const opt_model *o, const char *what, lq_err *err);
-/* Where `--device auto` was asked for in so many words and there is no choice: one line with why.
- */
-void opt_note_device(const cmd_ctx *c, const opt_model *o);
+/* Where `--device auto` was asked for and there is no choice: one line with why. */
+void opt_note_device(const opt_model *o);
 
 /* --kernels and --device take effect: call once, before the first kernel. */
 static inline lq_status opt_model_start(const opt_model *o, lq_err *err)

@@ -40,7 +40,7 @@ static lq_status decide(budget *b, const arch_config *c, const eng_opts *want, i
                        "free",
                        weights, need->step, b->memory);
     o.room = b->memory ? b->memory - weights - need->step : 0;
-    lq_status s = eng_size(&b->engine, &kv, c, &o, NULL, err);
+    lq_status s = eng_size(&b->engine, &kv, c, &o, NULL, 0, err);
     if (s) return s;
     eng_need_of(need, c, &b->engine, &kv, threads);
     b->kv_blocks = kv.n_blocks;

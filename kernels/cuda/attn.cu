@@ -230,7 +230,7 @@ void fold(dev *d, const dev_attn_args *a, const attn_view &v)
 
 size_t CU_NAME(attn_scratch)(const dev_attn_args *a)
 {
-    return (size_t)(a->n_slots * chunk_rows(a) * a->H * (a->Dv + 2)) * sizeof(float);
+    return dev_attn_scratch(a->how, a->n_slots, a->H, a->Hkv, a->Dv);
 }
 
 void CU_NAME(attn)(dev *d, const dev_attn_args *a)

@@ -68,10 +68,13 @@ def test_other_words_are_refused(gpu, dense, tmp_path):
     model = ["logits", dense, "--ids", IDS, "-o", tmp_path / "no", "--device"]
     for word, code, says in [("cuda:1", 1, "cuda:1: expected 0..0"), ("cuda:x", 2, "cuda:NUMBER"), ("tpu", 2, "tpu")]:
         assert says in gpu(*model, word, code=code).stderr
+    assert "--gpu-layers: expected --device cuda or auto, found cpu" in \
+        gpu(*model, "cpu", "--gpu-layers", "2", code=2).stderr
+    assert "--gpu-layers" in gpu(*model, "cuda", "--gpu-layers", "some", code=2).stderr
     assert "--activations int8" in gpu(*model, "cuda", "--activations", "int8", code=3).stderr
     assert "device: cpu (not on cuda yet: --activations int8)" in \
         gpu(*model, "auto", "--activations", "int8").stderr
-    for command in [["bench", "kernels"], ["bench", "attention"], ["plan", dense]]:
+    for command in [["bench", "kernels"], ["bench", "attention"]]:
         assert "not on cuda yet" in gpu(*command, "--device", "cuda", code=3).stderr
 
 
@@ -82,6 +85,103 @@ def test_a_model_that_does_not_fit_says_so(gpu, llmq, dense, tmp_path):  # T-21
     got, said = logits(gpu, dense, tmp_path / "gpu", "--device", "auto", env=small)
     assert got == logits(llmq, dense, tmp_path / "cpu")[0]
     assert "device: cpu (emulated: the weights need" in said
+
+
+NOVELS = ROOT / "models/novels-6m"
+PLAN = ["--bandwidth", "10", "--gflops", "10"]
+
+
+def emulated(size):
+    return dict(os.environ, LLMQ_EMULATED_MEMORY=str(size))
+
+
+@pytest.fixture(scope="module")
+def half(gpu):
+    """Memory of a GPU that has room for a part of the layers, and what the plan says of it."""
+    whole = gpu.json("plan", NOVELS, "--gpu-memory", "1G", *PLAN)
+    assert whole["gpu_layers"] == whole["layers"] == 6 and whole["fits"]
+    assert whole["gpu_weights_bytes"] <= whole["weights_bytes"]
+    cache = whole["kv_bytes_per_token"] * 1024 * 4 // 3
+    size = int(whole["gpu_scratch_bytes"] + 0.6 * (whole["gpu_weights_bytes"] + cache))
+    plan = gpu.json("plan", NOVELS, "--gpu-memory", size, *PLAN)
+    assert 0 < plan["gpu_layers"] < 6 and plan["gpu_weights_bytes"] < whole["gpu_weights_bytes"]
+    assert plan["gpu_kv_bytes_per_token"] * 6 == plan["kv_bytes_per_token"] * plan["gpu_layers"]
+    return size, plan["gpu_layers"]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_layers_on_both_give_the_cpus_logits_within_rounding(gpu, llmq, tmp_path, n):
+    model = ARCH / "smollm3-window"
+    want, _ = logits(llmq, model, tmp_path / "cpu")
+    got, _ = logits(gpu, model, tmp_path / "a", "--gpu-layers", n)
+    top = max(map(abs, want))
+    assert 0 < max(abs(a - b) for a, b in zip(want, got)) <= 5e-6 * top
+    assert logits(gpu, model, tmp_path / "b", "--device", "cuda", "--gpu-layers", n, "--threads", 2)[0] == got
+    whole, _ = logits(gpu, model, tmp_path / "c", "--device", "cuda")
+    assert logits(gpu, model, tmp_path / "d", "--gpu-layers", 99)[0] == whole != got
+    assert logits(gpu, model, tmp_path / "e", "--gpu-layers", "auto")[0] == whole
+    assert logits(gpu, model, tmp_path / "f", "--gpu-layers", 0)[0] == want
+
+
+def test_how_many_layers_fit_is_said_and_true(gpu, tmp_path, half):
+    size, n = half
+    model = ["logits", NOVELS, "--ids", "3,1", "-o", tmp_path / "out"]
+    # Weights alone do not fit, not even with nothing beside them.
+    p = gpu(*model, "--device", "cuda", code=1, env=emulated(10_000_000))
+    assert re.search(r"the weights need \d+ bytes, found 10000000 free\n", p.stderr), p.stderr
+    p = gpu(*model, "--gpu-layers", "auto", code=1, env=emulated(10_000_000))
+    assert re.search(r"one layer and the head need \d+ bytes, beside \d+ for the cache and a step", p.stderr)
+    assert not (tmp_path / "out").exists()
+    p = gpu(*model, "--gpu-layers", "auto", "--device", "auto", env=emulated(10_000_000))
+    assert re.search(r"^device: cpu \(emulated: one layer and the head need", p.stderr, re.M)
+    p = gpu(*model, "--gpu-layers", "auto", env=emulated(size + 10_000_000))
+    found = re.search(r"^device: emulated, (\d) of 6 layers$", p.stderr, re.M)
+    assert found and 0 < int(found[1]) < 6, p.stderr
+
+
+def mapped(pid, path):
+    """Bytes of the file's mapping that are in the process's memory."""
+    rss, inside = 0, False
+    for line in open(f"/proc/{pid}/smaps"):
+        if re.match(r"[0-9a-f]+-", line):
+            inside = line.rstrip().endswith(str(path))
+        elif inside and line.startswith("Rss:"):
+            rss += 1024 * int(line.split()[1])
+    return rss
+
+
+def test_a_server_shares_its_layers_and_gives_back_what_is_there(gpu, tmp_path, half, llmq):
+    size, n = half
+    tiled = tmp_path / "novels.llmq"
+    llmq("convert", NOVELS, "-o", tiled, "--to", "llmq", "--layout", "tile16")
+    body = {"prompt": [3, 1, 4, 1, 5], "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+    held, texts = {}, {}
+    for where in (["cpu"], ["cuda", "--gpu-layers", "auto"], ["cuda"]):
+        env = emulated(size) if where[1:] else None
+        with Server(gpu, tiled, "--device", *where, "--max-num-batched-tokens", 512, "--activations", "f32",
+                    "--kv-cache-dtype", "f16", log=tmp_path / "log", env=env) as s:
+            name = json.load(s.get("/v1/models"))["data"][0]["id"]
+            texts[len(where), where[0]] = s.post_json("/v1/completions", dict(body, model=name))["choices"][0]["text"]
+            held[len(where), where[0]] = mapped(s.process.pid, tiled)
+        if where[1:]:
+            assert f"device emulated, {n} of 6 layers, after" in (tmp_path / "log").read_text()
+    cpu, shared, whole = held[1, "cpu"], held[3, "cuda"], held[1, "cuda"]
+    assert len(set(texts.values())) == 1 and cpu > 0.8 * tiled.stat().st_size
+    assert whole < 0.2 * cpu and shared < (1 - 0.8 * n / 6) * cpu, (cpu, shared, whole)
+
+
+def test_a_draft_has_what_is_left_there_or_runs_on_the_cpu(gpu, tmp_path, half):
+    size, n = half
+    run = ["batch", NOVELS, tmp_path / "in", tmp_path / "out", "--speculative-model", ROOT / "models/novels-1m"]
+    (tmp_path / "in").write_text(json.dumps({
+        "custom_id": "a", "method": "POST", "url": "/v1/completions",
+        "body": {"model": "novels-6m", "prompt": [3, 1, 4], "max_tokens": 2, "temperature": 0}}) + "\n")
+    p = gpu(*run, "--gpu-layers", "auto", "--log-level", "info", env=emulated(size))
+    assert "the draft runs on the CPU: " in p.stderr, p.stderr
+    assert json.loads((tmp_path / "out").read_text())["response"]["status_code"] == 200
+    p = gpu(*run, "--device", "cuda", "--no-resume", code=1, env=emulated(20_000_000))
+    assert re.search(r"emulated: a step needs \d+ bytes and a block of the KV cache \d+, found \d+ free; "
+                     r"--gpu-layers auto leaves room", p.stderr), p.stderr
 
 
 def test_run_and_serve_work_there(gpu, llmq, tmp_path):
