@@ -244,7 +244,12 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */            \
     X(void, free, (dev * d, void *p))                                                            \
     X(size_t, room, (dev * d)) /* bytes that alloc has left, about */                            \
-    X(void, upload, (dev * d, void *dst, const void *host, size_t n)) /* host may be reused */   \
+    /* Memory of the host that copies need not wait for (pinned). Until dev_sync an upload may   \
+     * still read it, and a download is not there yet. */                                        \
+    X(void *, alloc_host, (dev * d, size_t n))                                                   \
+    X(void, free_host, (dev * d, void *p))                                                       \
+    /* host may be reused, but for alloc_host's; of other memory this may wait for the stream */ \
+    X(void, upload, (dev * d, void *dst, const void *host, size_t n))                            \
     X(void, download, (dev * d, void *host, const void *src, size_t n))                          \
     X(void, zero, (dev * d, void *dst, size_t n))                                                \
     X(void, copy, (dev * d, const dev_copy_args *a))                                             \

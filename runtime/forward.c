@@ -32,17 +32,18 @@ static size_t scratch_bytes(const arch_config *c, const fwd_opts *o, int threads
     return layers > head ? layers : head;
 }
 
-/* What either kind of pass has on the host. */
-static size_t step_bytes(const arch_config *c, const fwd_opts *o)
+/* What either kind of pass has in its arena. */
+static size_t step_bytes(const fwd_opts *o)
 {
     return piece(o->max_rows, sizeof(int32_t)) + 2 * piece(o->max_seqs, sizeof(attn_seq)) +
-           piece(o->max_logits, sizeof(int64_t)) + piece(o->max_logits * c->vocab, sizeof(float));
+           piece(o->max_logits, sizeof(int64_t));
 }
 
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
-    return step_bytes(c, o) + fwd_rows_bytes(c, o->max_rows, FWD_ALL) +
-           piece(o->max_rows * c->hidden, sizeof(float)) + scratch_bytes(c, o, threads);
+    return step_bytes(o) + piece(o->max_logits * c->vocab, sizeof(float)) +
+           fwd_rows_bytes(c, o->max_rows, FWD_ALL) + piece(o->max_rows * c->hidden, sizeof(float)) +
+           scratch_bytes(c, o, threads);
 }
 
 static bool cut_step(fwd_ctx *f)
@@ -52,15 +53,15 @@ static bool cut_step(fwd_ctx *f)
     f->seqs = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->seqs);
     f->last = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->last);
     f->picked = lq_push(&f->arena, (size_t)o->max_logits * sizeof *f->picked);
-    f->logits = lq_push(&f->arena, (size_t)(o->max_logits * f->m->cfg->vocab) * sizeof(float));
-    return f->ids && f->seqs && f->picked && f->last && f->logits;
+    return f->ids && f->seqs && f->picked && f->last;
 }
 
 static bool cut_rows(fwd_ctx *f)
 {
     const fwd_opts *o = &f->opts;
+    f->logits = lq_push(&f->arena, (size_t)(o->max_logits * f->m->cfg->vocab) * sizeof(float));
     f->rows.x = lq_push(&f->arena, (size_t)(o->max_rows * f->m->cfg->hidden) * sizeof(float));
-    return f->rows.x && fwd_rows_push(&f->rows, f->m->cfg, o->max_rows, &f->arena);
+    return f->logits && f->rows.x && fwd_rows_push(&f->rows, f->m->cfg, o->max_rows, &f->arena);
 }
 
 static lq_status open_cpu(fwd_ctx *f, lq_err *err)
@@ -79,15 +80,17 @@ static lq_status open_cpu(fwd_ctx *f, lq_err *err)
 
 static lq_status open_device(fwd_ctx *f, lq_err *err)
 {
-    const arch_config *c = f->m->cfg;
-    const size_t hidden = (size_t)(f->opts.max_logits * c->hidden) * sizeof(float);
+    fwd_dev_ends ends = { 0 };
     f->w = &f->m->on->w;
     f->first = f->m->on->first;
-    lq_status s =
-        lq_arena_init(&f->arena, step_bytes(c, &f->opts) + lq_round_up(hidden + 1, 64), err);
-    if (!s && !(cut_step(f) && (f->hidden = lq_push(&f->arena, hidden))))
-        s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
-    return s ? s : fwd_dev_open(&f->dev, &f->rows, &f->host, &f->raw, f->m, f->kv, &f->opts, err);
+    lq_status s = lq_arena_init(&f->arena, step_bytes(&f->opts), err);
+    if (!s && !cut_step(f)) s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
+    if (!s) s = fwd_dev_open(&f->dev, &f->rows, &ends, f->m, f->kv, &f->opts, err);
+    f->host = ends.host;
+    f->raw = ends.raw;
+    f->logits = ends.logits;
+    f->hidden = ends.hidden;
+    return s;
 }
 
 lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const fwd_opts *o,

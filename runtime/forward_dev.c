@@ -11,6 +11,7 @@
 
 enum {
     MAX_MEM = 64,       /* pieces of device memory: more than there are buffers */
+    MAX_PINNED = 4,     /* of the host's: the staging buffer, x, logits, rows behind them */
     ALIGN = 256,        /* of a piece of the staging buffer */
     LAUNCH_SLOTS = 1024 /* splits of attention in one launch, unless one chunk has more: its scratch
                            is a row of every head for each, and these fill any device; of those of
@@ -36,8 +37,9 @@ struct fwd_dev_ctx {
     fwd_rows host; /* places; x, h, e where rows are looked up on the host; all where layers are */
     lq_arena arena, scratch;
     void *mem[MAX_MEM]; /* on the device */
-    int n_mem;
-    uint8_t *stage, *stage_on; /* the buffer here and there */
+    void *pinned[MAX_PINNED];
+    int n_mem, n_pinned;
+    uint8_t *stage, *stage_on; /* the buffer here (pinned) and there */
     size_t stage_bytes, staged;
     int64_t max_chunks, max_slots, launch_slots[DEV_ATTN_N];
     bool units; /* attention of more than DEV_ATTN_FEW rows goes through the matrix units */
@@ -60,6 +62,16 @@ static void *take_device(void *from, size_t bytes)
     assert(f->n_mem < MAX_MEM);
     void *p = f->d->ops->alloc(f->d, bytes);
     if (p) f->mem[f->n_mem++] = p;
+    return p;
+}
+
+/* What goes to the device and comes back lies in pinned memory: copies wait for nothing, and the
+ * one wait at the end of a step is the only one. */
+static void *take_pinned(fwd_dev_ctx *f, size_t bytes)
+{
+    assert(f->n_pinned < MAX_PINNED);
+    void *p = f->d->ops->alloc_host(f->d, bytes);
+    if (p) f->pinned[f->n_pinned++] = p;
     return p;
 }
 
@@ -218,7 +230,7 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->chunk_of = take_host(f, (size_t)f->max_slots * sizeof *f->chunk_of);
     f->table_at = take_host(f, (size_t)o->max_seqs * sizeof *f->table_at);
     f->words = take_host(f, (size_t)o->max_rows * sizeof *f->words);
-    f->stage = take_host(f, f->stage_bytes);
+    f->stage = take_pinned(f, f->stage_bytes);
     const bool layers = m->on->first > 0;
     bool ok = f->chunks && f->chunk_of && f->table_at && f->words && f->stage &&
               (layers ? fwd_rows_push(&f->host, c, o->max_rows, &f->arena)
@@ -232,7 +244,7 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->host.scratch = &f->scratch;
     if (!ok || m->on->w.embed.N) return ok;
     const int threads = pool_threads(r->p);
-    ok = (f->host.x = take_host(f, floats * (size_t)c->hidden)) &&
+    ok = (f->host.x = take_pinned(f, floats * (size_t)c->hidden)) &&
          (layers || ((f->host.h = take_host(f, floats * (size_t)c->hidden)) &&
                      (f->host.e = take_host(f, floats * (size_t)c->embed_dim))));
     return ok && !lq_arena_init(&f->scratch,
@@ -241,7 +253,7 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
                                 NULL);
 }
 
-static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, float **logits, const arch_config *c,
+static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const arch_config *c,
                          const fwd_opts *o)
 {
     dev_attn_args a = attn_of(r, &(fwd_kv){ 0 });
@@ -255,11 +267,15 @@ static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, float **logits, const arch
     f->attn_scratch = take_device(f, attn);
     f->mm_scratch = take_device(f, products_scratch(f->d, &f->m->on->w, o));
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
-    *logits = take_device(f, (size_t)(o->max_logits * c->vocab) * sizeof(float));
+    const size_t logits = (size_t)(o->max_logits * c->vocab) * sizeof(float);
+    ends->raw = take_device(f, logits);
+    ends->logits = take_pinned(f, logits);
+    ends->hidden = take_pinned(f, (size_t)(o->max_logits * c->hidden) * sizeof(float));
     f->first = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first);
     f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
-    return f->stage_on && f->attn_scratch && f->mm_scratch && r->x && *logits && f->first &&
-           f->busy && fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
+    return f->stage_on && f->attn_scratch && f->mm_scratch && r->x && ends->raw && ends->logits &&
+           ends->hidden && f->first && f->busy &&
+           fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
 }
 
 static void put_slopes(fwd_dev_ctx *f, const fwd_rows *r)
@@ -269,8 +285,8 @@ static void put_slopes(fwd_dev_ctx *f, const fwd_rows *r)
     f->d->ops->upload(f->d, r->slopes, f->stage, fwd_slopes_bytes(r->c));
 }
 
-lq_status fwd_dev_open(fwd_dev_ctx **out, fwd_rows *r, fwd_rows **host, float **logits,
-                       const model *m, const kv_cache *kv, const fwd_opts *o, lq_err *err)
+lq_status fwd_dev_open(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, const model *m,
+                       const kv_cache *kv, const fwd_opts *o, lq_err *err)
 {
     const arch_config *c = m->cfg;
     const kv_opts *k = kv_options(kv);
@@ -282,17 +298,17 @@ lq_status fwd_dev_open(fwd_dev_ctx **out, fwd_rows *r, fwd_rows **host, float **
     if (!f) return lq_fail(err, LQ_ENOMEM, "out of memory");
     f->d = model_dev(m);
     f->m = m;
-    *host = &f->host;
+    ends->host = &f->host;
     r->ops = &fwd_dev;
     r->self = f;
     r->c = c;
     f->block_size = k->block_size;
-    f->units = o->acts == MM_BF16 && dev_attn_units(k->dtype, c->head_dim, c->v_dim);
+    f->units = o->acts != MM_F32 && dev_attn_units(k->dtype, c->head_dim, c->v_dim);
     size_stage(f, c, k, o);
     if (f->stage_bytes < fwd_slopes_bytes(c)) f->stage_bytes = fwd_slopes_bytes(c);
     lq_status s = lq_arena_init(&f->arena, 0, err);
     if (!s && !open_host(f, r, c, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");
-    if (!s && !open_buffers(f, r, logits, c, o)) s = LQ_ENOMEM; /* sync says it */
+    if (!s && !open_buffers(f, r, ends, c, o)) s = LQ_ENOMEM; /* sync says it */
     if (!s) put_slopes(f, r);
     lq_status queued = f->d->ops->sync(f->d, err);
     return queued ? queued : s;
@@ -303,6 +319,8 @@ void fwd_dev_close(fwd_dev_ctx *f)
     if (!f) return;
     while (f->n_mem)
         f->d->ops->free(f->d, f->mem[--f->n_mem]);
+    while (f->n_pinned)
+        f->d->ops->free_host(f->d, f->pinned[--f->n_pinned]);
     lq_arena_free(&f->arena);
     lq_arena_free(&f->scratch);
     free(f);

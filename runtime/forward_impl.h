@@ -171,11 +171,16 @@ size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_
 void fwd_run_mla(const fwd_rows *r, const model_layer *l);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
 
-/* A device's part of a pass (forward_dev.c): buffers, and what a step sends there. r, which becomes
- * fwd_dev's; *host: rows to place on, and to run the layers on that the CPU has. */
+/* A device's part of a pass (forward_dev.c): buffers, and what a step sends there. r becomes
+ * fwd_dev's. */
+typedef struct {
+    fwd_rows *host;         /* to place rows on, and to run the layers on that the CPU has */
+    float *raw;             /* [max_logits, vocab] on the device */
+    float *logits, *hidden; /* where those and the rows behind them arrive on the host */
+} fwd_dev_ends;
 typedef struct fwd_dev_ctx fwd_dev_ctx;
-lq_status fwd_dev_open(fwd_dev_ctx **d, fwd_rows *r, fwd_rows **host, float **logits,
-                       const model *m, const kv_cache *kv, const fwd_opts *o, lq_err *err);
+lq_status fwd_dev_open(fwd_dev_ctx **d, fwd_rows *r, fwd_dev_ends *ends, const model *m,
+                       const kv_cache *kv, const fwd_opts *o, lq_err *err);
 void fwd_dev_close(fwd_dev_ctx *d);
 
 #endif

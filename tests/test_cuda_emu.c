@@ -45,9 +45,36 @@ TEST(after_a_failure_nothing_runs_until_it_was_asked_for)
     emu_table.close(&d);
 }
 
+/* Of pinned memory copies are asynchronous. */
+TEST(pinned_memory_belongs_to_the_stream_until_the_wait)
+{
+    for (int early = 0; early < 2; early++) {
+        lq_err err = { "" };
+        dev d;
+        CHECK(!emu_table.open(&d, 0, &err), "%s", err.msg);
+        float *buf = emu_table.alloc(&d, 64), *up = emu_table.alloc_host(&d, 64),
+              *down = emu_table.alloc_host(&d, 64);
+        memset(up, 0, 64);
+        up[3] = 5;
+        emu_table.upload(&d, buf, up, 64);
+        if (early) up[3] = 6;
+        emu_table.download(&d, down, buf, 64);
+        CHECK(isnan(down[3]), "%g arrived before the wait", (double)down[3]);
+        const lq_status s = emu_table.sync(&d, &err);
+        CHECK(early ? s == LQ_EDEVICE && strstr(err.msg, "pinned memory was changed") : !s, "%s",
+              err.msg);
+        CHECK(down[3] == 5, "%g", (double)down[3]);
+        emu_table.free_host(&d, up);
+        emu_table.free_host(&d, down);
+        emu_table.free(&d, buf);
+        emu_table.close(&d);
+    }
+}
+
 int main(int argc, char **argv)
 {
     RUN(each_detector_finds_its_mistake);
     RUN(after_a_failure_nothing_runs_until_it_was_asked_for);
+    RUN(pinned_memory_belongs_to_the_stream_until_the_wait);
     return check_end();
 }

@@ -277,15 +277,16 @@ static const steps many = { "a prefill of many rows", { 20, 18 }, 1, 16 },
 
 /* Which kernel attention was is seen by the bytes: all other products of either cut have the same
  * order. */
-TEST(attention_of_many_rows_takes_the_units_under_bf16_alone)
+TEST(attention_of_many_rows_takes_the_units_unless_under_f32)
 {
-    for (int acts = 0; acts < 2; acts++) {
+    for (int acts = 0; acts < 3; acts++) {
+        /* On a device int8 (what is not asked for) is bf16. */
         rig_opts o = { .acts = acts ? MM_BF16 : MM_F32, .kv = KV_BF16 };
         int64_t n;
         float *cpu = cut_of("ministral", o, &many, WINDOW_IDS, &n);
         o.acts = MM_F32;
         float *exact = cut_of("ministral", o, &many, WINDOW_IDS, &n);
-        o.acts = acts ? MM_BF16 : MM_F32;
+        o.acts = acts == 2 ? MM_I8 : acts ? MM_BF16 : MM_F32;
         o.device = true;
         float *got = cut_of("ministral", o, &many, WINDOW_IDS, &n);
         float *other = cut_of("ministral", o, &fewer, WINDOW_IDS, &n);
@@ -515,6 +516,73 @@ TEST(a_step_allocates_nothing_there_and_gives_back_all)
     d.ops->close(&d);
 }
 
+/* The emulation's (kernels/cuda/emu/emu.h). */
+typedef struct {
+    size_t launches, waits, copies, allocations;
+} emu_counts;
+extern emu_counts emu_counted;
+
+static emu_counts counted_since(const emu_counts *before)
+{
+    const emu_counts *now = &emu_counted;
+    return (emu_counts){ now->launches - before->launches, now->waits - before->waits,
+                         now->copies - before->copies, now->allocations - before->allocations };
+}
+
+/* n ids from position `at` of both prompts in one step, without the logits of all but the last. */
+static emu_counts count_step(rig *r, const golden *g, kv_seq *s, int64_t at, int64_t n)
+{
+    fwd_item items[2];
+    const float *logits;
+    lq_err err = { "" };
+    for (int b = 0; b < 2; b++) {
+        CHECK(!kv_reserve(r->kv, &s[b], at + n, NULL), "reserve");
+        items[b] = (fwd_item){
+            .seq = &s[b], .ids = g->ids[b] + at, .n = n, .pos0 = at, .logits_from = n - 1
+        };
+    }
+    const emu_counts before = emu_counted;
+    CHECK(!fwd_step(r->f, items, 2, &logits, &err), "%s", err.msg);
+    CHECK(isfinite(logits[0]) && isfinite(logits[2 * g->V - 1]), "no number");
+    return counted_since(&before);
+}
+
+/* Of a layer: two norms, q, k, v, rotation with the cache, attention and its merge, o, gate, up,
+ * activation, down, whose 48 inputs are arranged in tiles of 32 before; beside them the embedding,
+ * a norm and the head, and where not all rows have logits three that pick those. Up: the plan of
+ * the step, and of a shared model x; down: logits and rows behind them. */
+TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
+{
+    enum { OF_LAYER = 14, BESIDE = 3, PICK = 3 };
+    golden g;
+    if (getenv("LLMQ_TEST_DEVICE")) return; /* nobody counts there */
+    for (int64_t n = 1; n <= 4; n++) {      /* layers on the device, of 4 */
+        rig r;
+        const bool ok =
+            open_arch(&r, "smollm3-window", (rig_opts){ .device = true, .gpu_layers = n });
+        if (ok && golden_open(&g, "smollm3-window")) {
+            kv_seq s[2];
+            kv_seq_init(&s[0]);
+            kv_seq_init(&s[1]);
+            const size_t down = 2, up = n < 4 ? 2 : 1, lookup = n < 4 ? 0 : 1;
+            for (int64_t at = 0; at < 24; at += at ? 1 : 17) {
+                const emu_counts c = count_step(&r, &g, s, at, at ? 1 : 17);
+                const size_t want = (size_t)n * OF_LAYER + BESIDE - 1 + lookup + (at ? 0 : PICK);
+                CHECK(c.waits == 1 && c.allocations == 0 && c.copies == up + down &&
+                          c.launches == want,
+                      "%lld layers, position %lld: %zu waits, %zu allocations, %zu copies, %zu "
+                      "launches (expected %zu)",
+                      (long long)n, (long long)at, c.waits, c.allocations, c.copies, c.launches,
+                      want);
+            }
+            kv_seq_free(r.kv, &s[1]);
+            kv_seq_free(r.kv, &s[0]);
+            st_close(&g.file);
+        }
+        rig_close(&r);
+    }
+}
+
 int main(int argc, char **argv)
 {
     lq_err err = { "" };
@@ -528,7 +596,7 @@ int main(int argc, char **argv)
     RUN(experts_of_two_schemes_give_the_cpus_logits);
     RUN(bf16_strays_no_further_than_the_cpu_does);
     RUN(caches_stray_no_further_than_the_cpus_do);
-    RUN(attention_of_many_rows_takes_the_units_under_bf16_alone);
+    RUN(attention_of_many_rows_takes_the_units_unless_under_f32);
     RUN(batch_chunks_and_blocks_change_no_byte);
     RUN(a_part_of_the_layers_on_the_device_gives_the_logits_of_all_and_of_none);
     RUN(the_bytes_of_a_shared_model_depend_on_no_batch);
@@ -537,5 +605,6 @@ int main(int argc, char **argv)
     RUN(as_many_layers_fit_as_memory_says);
     RUN(copied_blocks_change_no_byte);
     RUN(a_step_allocates_nothing_there_and_gives_back_all);
+    RUN(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need);
     return check_end();
 }

@@ -92,6 +92,18 @@ static void CU_NAME(free)(dev *d, void *p)
     if (p) CU_TRY(d, cudaFree(p));
 }
 
+static void *CU_NAME(alloc_host)(dev *d, size_t n)
+{
+    void *p = NULL;
+    CU_TRY(d, cudaMallocHost(&p, n ? n : 1));
+    return d->bad ? NULL : p;
+}
+
+static void CU_NAME(free_host)(dev *d, void *p)
+{
+    if (p) CU_TRY(d, cudaFreeHost(p));
+}
+
 /* Pageable memory is staged by the driver before the call returns. */
 static void CU_NAME(upload)(dev *d, void *dst, const void *host, size_t n)
 {

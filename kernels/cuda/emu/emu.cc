@@ -395,6 +395,7 @@ cudaError_t launch(dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx
         return cudaGetLastError();
     }
     emu_launches--;
+    emu_counted.launches++;
     const size_t threads = (size_t)block.x * block.y * block.z;
     if (threads < 1 || threads > MAX_THREADS || dynamic > SHARED_MAX || !grid.x || !grid.y ||
         !grid.z || grid.y > 65535 || grid.z > 65535 || !make_room((int)threads)) {
@@ -472,6 +473,7 @@ void cu_mma_f16(float d[4], const unsigned a[4], const unsigned b[2], const char
 using namespace emu;
 
 size_t emu_memory = (size_t)1 << 30, emu_launches = SIZE_MAX;
+emu_counts emu_counted;
 
 cudaError_t cudaDriverGetVersion(int *v)
 {
@@ -500,7 +502,94 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaGetLastError(); }
+
+/* Pinned memory, and the copies that the stream has not been waited for. */
+struct pinned {
+    unsigned char *base;
+    size_t n;
+};
+struct flight {
+    unsigned char *host, *bytes; /* bytes: what arrives there, or was read there */
+    size_t n;
+    bool arrives;
+};
+static pinned *pins;
+static flight *flights;
+static size_t n_pins, n_flights, cap_flights;
+
+static bool is_pinned(const void *p, size_t n)
+{
+    for (size_t i = 0; i < n_pins; i++)
+        if ((uintptr_t)p >= (uintptr_t)pins[i].base &&
+            (uintptr_t)p + n <= (uintptr_t)pins[i].base + pins[i].n)
+            return true;
+    return false;
+}
+
+/* The pinned end of a copy that was just made. */
+static cudaError_t take_off(const void *host, size_t n, bool arrives)
+{
+    if (n_flights == cap_flights) {
+        const size_t cap = cap_flights ? 2 * cap_flights : 16;
+        void *more = realloc(flights, cap * sizeof *flights);
+        if (!more) return cudaErrorMemoryAllocation;
+        flights = (flight *)more;
+        cap_flights = cap;
+    }
+    unsigned char *bytes = (unsigned char *)malloc(n);
+    if (!bytes) return cudaErrorMemoryAllocation;
+    memcpy(bytes, host, n);
+    flights[n_flights++] = { (unsigned char *)(uintptr_t)host, bytes, n, arrives };
+    if (arrives) memset((void *)(uintptr_t)host, 0xff, n); /* NaN until then */
+    return cudaSuccess;
+}
+
+static void land()
+{
+    for (size_t i = 0; i < n_flights; i++) {
+        const flight *f = &flights[i];
+        if (f->arrives)
+            memcpy(f->host, f->bytes, f->n);
+        else if (memcmp(f->host, f->bytes, f->n) != 0)
+            snprintf(failure, sizeof failure,
+                     "pinned memory was changed before the stream had read it");
+        free(f->bytes);
+    }
+    n_flights = 0;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    emu_counted.waits++;
+    land();
+    return cudaGetLastError();
+}
+
+cudaError_t cudaMallocHost(void **p, size_t n)
+{
+    void *more = realloc(pins, (n_pins + 1) * sizeof *pins);
+    if (more) pins = (pinned *)more;
+    unsigned char *base = more ? (unsigned char *)malloc(n) : nullptr;
+    if (!base) return cudaErrorMemoryAllocation;
+    memset(base, 0xff, n);
+    pins[n_pins++] = { base, n };
+    emu_counted.allocations++;
+    *p = base;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    land(); /* the driver waits */
+    for (size_t i = 0; i < n_pins; i++)
+        if (pins[i].base == p) {
+            free(p);
+            pins[i] = pins[--n_pins];
+            break;
+        }
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     *free_bytes = *total = emu_memory;
@@ -522,6 +611,7 @@ cudaError_t cudaMalloc(void **p, size_t n)
         cap_allocs = cap;
     }
     /* 256-byte aligned as on the device; 0xff, so that floats that nobody wrote are NaN */
+    emu_counted.allocations++;
     const size_t room = (n + 2 * GUARD + 511) / 256 * 256;
     unsigned char *base = (unsigned char *)aligned_alloc(256, room + 256);
     if (!base) return cudaErrorMemoryAllocation;
@@ -556,8 +646,15 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cuda
     if ((kind != cudaMemcpyDeviceToHost && !in_one(dst, n, "a copy to")) ||
         (kind != cudaMemcpyHostToDevice && !in_one(src, n, "a copy from")))
         return cudaGetLastError();
+    emu_counted.copies++;
     memcpy(dst, src, n);
-    return cudaSuccess;
+    if (kind == cudaMemcpyDeviceToDevice) return cudaSuccess;
+    const bool down = kind == cudaMemcpyDeviceToHost;
+    const void *host = down ? dst : src;
+    if (is_pinned(host, n)) return take_off(host, n, down);
+    emu_counted.waits++;
+    land();
+    return cudaGetLastError();
 }
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t ldd, const void *src, size_t lds, size_t n,
                               size_t rows, int kind, cudaStream_t s)

@@ -12,6 +12,8 @@
  *   race        two threads touch a byte of shared memory, one of them writing, with neither a
  *               __syncthreads between nor, within a warp, a __syncwarp (shuffles order nothing)
  *   unwritten   a read of shared memory that nobody has written in this block
+ *   pinned      memory of cudaMallocHost that changed before the stream was waited for, though an
+ *               asynchronous copy may not have read it yet; copies to it arrive at the wait
  *
  * Not seen: races in device memory, the hardware's order inside an mma, speed.
  *
@@ -50,6 +52,12 @@ struct dim3 {
 
 extern "C" size_t emu_memory; /* of the device, in bytes; may be set before anything is allocated */
 extern "C" size_t emu_launches; /* after so many the device is lost: every launch fails */
+/* What has been done since the start. Waits: the host for the stream, in a synchronization or in
+ * a copy from or to memory that is not pinned. */
+struct emu_counts {
+    size_t launches, waits, copies, allocations;
+};
+extern "C" emu_counts emu_counted;
 
 /* ---- the part of the runtime's interface that dev.cu uses ---- */
 typedef int cudaError_t;
@@ -79,6 +87,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
 cudaError_t cudaMalloc(void **p, size_t n);
 cudaError_t cudaFree(void *p);
+cudaError_t cudaMallocHost(void **p, size_t n);
+cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t s);
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t ldd, const void *src, size_t lds, size_t n,
                               size_t rows, int kind, cudaStream_t s);
