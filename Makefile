@@ -42,7 +42,9 @@ OWNSRCS      = $(filter-out $(call isa_files,$(filter-out $(ISAS),$(ISAS_x86_64)
 # Of the undefined behaviour in kernels, what addresses tell is left to AddressSanitizer: these checks
 # double the minutes that their unrolled bodies take to compile.
 ISA_SANITIZE := $(if $(SANITIZE),$(addprefix -fno-sanitize=,null alignment object-size pointer-overflow))
-isa_flags   = $(foreach i,$(ISAS),$(if $(findstring _$(i).c,$(1)),$(ISA_$(i)) $(ISA_SANITIZE))) \
+# Nor is it worth as many again to follow each of their variables in the debugger.
+ISA_DEBUG    := $(if $(findstring -g,$(CFLAGS)),-g1)
+isa_flags   = $(foreach i,$(ISAS),$(if $(findstring _$(i).c,$(1)),$(ISA_$(i)) $(ISA_DEBUG) $(ISA_SANITIZE))) \
               $(if $(CUOBJS),$(if $(findstring kernels/dev.c,$(1)),-DLLMQ_CUDA))
 
 # CUDA: where nvcc is found, kernels/cuda/ is compiled for it: machine code for each of CUDA_ARCHS (80

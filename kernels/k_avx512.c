@@ -3,6 +3,8 @@
 
 #include "kernels/mm_tmpl.h"
 
+#include "kernels/mm_i8_dot.h"
+
 #define SCORE_ROWS 4 /* rows of the scores' sums, of two vectors each */
 #define PV_ROWS 4    /* rows and vectors of the values' sums */
 #define PV_VECS 4
@@ -13,6 +15,6 @@
 const k_ops k_avx512 = {
     .name = "avx512",
     .usable = cpu_has_avx512,
-    .mm_i8 = tmpl_mm_i8,
+    .mm_i8 = dot_mm_i8,
     K_TMPL_OPS,
 };

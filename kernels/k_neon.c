@@ -4,6 +4,8 @@
 
 #include "kernels/mm_tmpl.h"
 
+#include "kernels/mm_i8_dot.h"
+
 #define SCORE_ROWS 2 /* rows of the scores' sums, of two vectors each */
 #define PV_ROWS 2    /* rows and vectors of the values' sums */
 #define PV_VECS 2
@@ -14,6 +16,6 @@
 const k_ops k_neon = {
     .name = "neon",
     .usable = cpu_has_neon,
-    .mm_i8 = tmpl_mm_i8,
+    .mm_i8 = dot_mm_i8,
     K_TMPL_OPS,
 };

@@ -2,10 +2,12 @@
 #include "kernels/mm_shape_neon.h"
 
 #include "kernels/mm_tmpl.h"
+
+#include "kernels/mm_i8_dot.h"
 #include "kernels/peak_tmpl.h"
 
 #include "kernels/cpu.h"
 
 const k_ops k_neon_dot = {
-    .name = "neon-dot", .usable = cpu_has_neon_dot, .mm_i8 = tmpl_mm_i8, .peak_i8 = tmpl_peak_i8
+    .name = "neon-dot", .usable = cpu_has_neon_dot, .mm_i8 = dot_mm_i8, .peak_i8 = tmpl_peak_i8
 };

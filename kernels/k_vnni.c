@@ -2,10 +2,12 @@
 #include "kernels/mm_shape512.h"
 
 #include "kernels/mm_tmpl.h"
+
+#include "kernels/mm_i8_dot.h"
 #include "kernels/peak_tmpl.h"
 
 #include "kernels/cpu.h"
 
 const k_ops k_vnni = {
-    .name = "vnni", .usable = cpu_has_vnni, .mm_i8 = tmpl_mm_i8, .peak_i8 = tmpl_peak_i8
+    .name = "vnni", .usable = cpu_has_vnni, .mm_i8 = dot_mm_i8, .peak_i8 = tmpl_peak_i8
 };

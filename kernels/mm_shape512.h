@@ -10,6 +10,14 @@
     X(body, SRC, 2, MM_TILES)   \
     X(body, SRC, 3, MM_TILES)   \
     X(body, SRC, 4, MM_TILES) X(body, SRC, 6, MM_TILES) X(body, SRC, 8, MM_TILES)
+#define I8_ROWS 8
+#define I8_TILES 2
+#define I8_TILES_1 4
+#define I8_BODIES(X, SRC) \
+    X(SRC, 2, I8_TILES)   \
+    X(SRC, 3, I8_TILES)   \
+    X(SRC, 4, I8_TILES)   \
+    X(SRC, 5, I8_TILES) X(SRC, 6, I8_TILES) X(SRC, 7, I8_TILES) X(SRC, 8, I8_TILES)
 #define WIDE_TILES 2
 #define WIDE_ROWS 8
 #define ROWS_BODY(n) ((n) > 6 ? 8 : (n) > 4 ? 6 : (n) > 3 ? 4 : (n) > 2 ? 3 : 2)

@@ -352,14 +352,11 @@ static inline void tmpl_mm_f32(const mm_task *t)
 }
 
 /* ---- MM_I8 ---- */
-static w_src w_src_i8(const mm_task *t)
+static inline w_src w_src_i8(const mm_task *t)
 {
     w_src s = w_src_of(&t->w->scheme);
     return s == W_LUT4 && t->o.w->table.zero < 16 ? W_LUT4S : s;
 }
-/* Inputs of a part of a step that has a scale of its own, and its turns of unpack(). */
-V16 int64_t part_inputs(w_src s) { return TILE_K / w_subs(s); }
-V16 int part_turns(w_src s) { return (int)part_inputs(s) / 4 / quads(s); }
 /* Whether sums are of codes less 128, signed bytes: those of 8 bits, where no instruction
  * multiplies unsigned by signed bytes without loss. */
 V16 bool is_signed(w_src src)
@@ -404,105 +401,6 @@ V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
     vi odd = _mm512_madd_epi16(_mm512_srli_epi16(w, 8), _mm512_srai_epi16(x, 8));
     return vi_add(acc, vi_add(even, odd));
 }
-#endif
-
-#if defined(__AVX512F__) || defined(__ARM_NEON) /* AVX2: mm_i8_avx2.h */
-V16 void i8_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile)
-{
-    block b = block_at(t, m, tile, RM, NT);
-    vf y[MAX_R][MAX_T], z[MAX_T];
-    const uint8_t *step[MAX_T];
-    const int8_t *x[MAX_R];
-    const float *xs[MAX_R], *xsum[MAX_R];
-    int64_t A = t->x.A, nb = t->s.Kp / A;
-    const vi table = vi_table(t->o.w->table.t);
-    const bool no_zeros = t->w->scheme.zero == QT_ZERO_NONE; /* 128, of tables too */
-    UNROLL for (int n = 0; n < NT; n++) step[n] =
-        (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
-    UNROLL for (int r = 0; r < RM; r++)
-    {
-        x[r] = t->x.q + b.m[r] * t->s.Kp;
-        xs[r] = t->x.s + b.m[r] * nb;
-        xsum[r] = t->x.qs + b.m[r] * nb;
-        UNROLL for (int n = 0; n < NT; n++) y[r][n] = vf_set1(0);
-    }
-    int64_t p = 0, blk = 0;
-    for (int64_t i = 0; i < t->s.ng * w_subs(src); i++) {
-        const int64_t g = i / w_subs(src), sub = i % w_subs(src);
-        vf acc[MAX_R][MAX_T];
-        UNROLL for (int n = 0; n < NT; n++)
-        {
-            z[n] = load_zero(t, b.tile[n], g, src);
-            UNROLL for (int r = 0; r < RM; r++) acc[r][n] = vf_set1(0);
-        }
-        for (int64_t end = p + t->s.Gp / w_subs(src); p < end; blk++) {
-            vi dot[MAX_R][MAX_T];
-            UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++) dot[r][n] =
-                vi_set1(0);
-            for (int64_t stop = p + A; p < stop; p += part_inputs(src)) {
-                for (int turn = 0; turn < part_turns(src); turn++)
-                    UNROLL for (int k = 0; k < quads(src); k++)
-                    {
-                        vi w[MAX_T];
-                        UNROLL for (int n = 0; n < NT; n++)
-                        {
-                            w[n] = unpack(step[n], src, turn, k);
-                            if (w_table(src)) w[n] = vi_lookup(table, w[n]);
-                        }
-                        UNROLL for (int r = 0; r < RM; r++)
-                        {
-                            vi xv = vi_word(x[r] + p + 4 * (turn * quads(src) + k));
-                            UNROLL for (int n = 0; n < NT; n++) dot[r][n] =
-                                vi_dot(dot[r][n], w[n], xv, src);
-                        }
-                    }
-                UNROLL for (int n = 0; n < NT; n++) step[n] +=
-                    t->s.step_bytes / (size_t)w_subs(src);
-            }
-            UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
-            {
-                vf v = less_zeros(dot[r][n], z[n], vf_set1(xsum[r][blk]), src, no_zeros);
-                acc[r][n] = vf_fma(vf_set1(xs[r][blk]), v, acc[r][n]);
-            }
-        }
-        UNROLL for (int n = 0; n < NT; n++)
-        {
-            vf s = load_scale_i8(t, b.tile[n], g, sub, src);
-            UNROLL for (int r = 0; r < RM; r++) y[r][n] = vf_fma(s, acc[r][n], y[r][n]);
-        }
-    }
-    vf sums[MAX_R * MAX_T];
-    UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++) sums[r * NT + n] =
-        y[r][n];
-    block_store(t, &b, sums, NT);
-}
-
-static inline void tmpl_mm_i8(const mm_task *t)
-{
-    switch (w_src_i8(t)) {
-    case W_U2:
-        WALK(i8_block, W_U2);
-        break;
-    case W_U3:
-        WALK(i8_block, W_U3);
-        break;
-    case W_U4:
-        WALK(i8_block, W_U4);
-        break;
-    case W_LUT4:
-        WALK(i8_block, W_LUT4);
-        break;
-    case W_LUT4S:
-        WALK(i8_block, W_LUT4S);
-        break;
-    case W_NV4:
-        WALK(i8_block, W_NV4);
-        break;
-    default:
-        WALK(i8_block, W_U8);
-    }
-}
-
 #endif
 
 /* Activations to int8 blocks; bit for bit ref_mm_quant. */

@@ -322,7 +322,7 @@ V16 void vf_storen(float *p, vf v, int n)
 #endif
 
 /* Ask for the line at p, which need not exist, in the second cache. */
-V16 void v16_prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
+V16 void v16_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 
 V16 vf vf_abs(vf a) { return vf_cast(vi_and(vi_cast(a), vi_set1(0x7fffffff))); }
 /* Numbers of 8 bits, one in each lane (formats/base.h). */

@@ -1,0 +1,174 @@
+/* kernels/mm_i8_dot.h - MM_I8 with a four-way dot product: AVX-512, with and without VNNI, and
+ * NEON.
+ *
+ * A body is RM rows of NT tiles, whose sums of a block of A inputs stay in registers: on AVX-512 up
+ * to 8 rows of 2 tiles are 16 sums, two vectors of codes and one of inputs. A vector of codes is
+ * unpacked once for all rows of a body. What rests from block to block, the sums in f32, lies in
+ * memory, so that the innermost loop has all registers; it is short, and runs on through the steps
+ * of a block.
+ *
+ *     y [ RM ][ NT ][ 16 ]   += scale *
+ *     acc  (where a group has several blocks, as y)   += scale of the inputs *
+ *     dot  (registers)   codes . inputs  - zero * sum of the inputs
+ *
+ * Rows are dealt out evenly, so that none is computed twice: 9 = 5 + 4. Each tile starts a stream
+ * of codes that no hardware prefetcher knows, so while the first rows of a tile are at work its
+ * successor's codes are asked for: with it products from memory run at its speed (8
+ * rows of u4, one thread of a Zen 5, 128 MB: 842 against 404 GOP/s).
+ *
+ * I8_ROWS, I8_TILES and I8_TILES_1 (of one row) come from the includer. Include after mm_tmpl.h. */
+
+typedef struct {
+    const uint8_t *codes[MAX_T]; /* of the inputs to come */
+    const int8_t *x[MAX_R];
+    int64_t p; /* place of those inputs */
+    vi table;
+    vi dot[MAX_R][MAX_T];
+} i8_body;
+
+#define EACH_SUM(r, n) UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
+
+/* One vector of codes of each tile, turn `turn` of a step, and the inputs that meet it. */
+V16 void dot_vector(i8_body *c, w_src src, int RM, int NT, int turn)
+{
+    UNROLL for (int k = 0; k < quads(src); k++)
+    {
+        vi w[MAX_T];
+        UNROLL for (int n = 0; n < NT; n++)
+        {
+            w[n] = unpack(c->codes[n], src, turn, k);
+            if (w_table(src)) w[n] = vi_lookup(c->table, w[n]);
+        }
+        UNROLL for (int r = 0; r < RM; r++)
+        {
+            const vi x = vi_word(c->x[r] + c->p + 4 * k);
+            UNROLL for (int n = 0; n < NT; n++) c->dot[r][n] = vi_dot(c->dot[r][n], w[n], x, src);
+        }
+    }
+    c->p += 4 * quads(src);
+}
+
+/* dot := the products of the next A inputs. `ahead`: from their codes to those to ask for. */
+V16 void dot_block(i8_body *c, int64_t A, size_t ahead, w_src src, int RM, int NT)
+{
+    const int turns = w_bits(src) == 3 ? 2 : 1; /* that share a vector of upper bits */
+    const size_t bytes = turns == 2 ? 192 : 64;
+    EACH_SUM(r, n) c->dot[r][n] = vi_set1(0);
+    for (const int64_t end = c->p + A; c->p < end;) {
+        UNROLL for (int n = 0; n < NT; n++) UNROLL for (size_t i = 0; i < bytes; i += 64)
+            v16_prefetch(c->codes[n] + ahead + i);
+        for (int turn = 0; turn < turns; turn++)
+            dot_vector(c, src, RM, NT, turn);
+        UNROLL for (int n = 0; n < NT; n++) c->codes[n] += bytes;
+    }
+}
+
+/* The scales of inputs and their sums for one block: those of row r are nb floats on. */
+typedef struct {
+    const float *s, *sum;
+    int64_t nb;
+    bool no_zeros;
+} i8_scales;
+
+/* acc + what a block's dot products stand for. */
+V16 vf i8_fold(const i8_scales *x, int r, vi dot, vf z, vf acc, w_src src)
+{
+    const vf v = less_zeros(dot, z, vf_set1(x->sum[r * x->nb]), src, x->no_zeros);
+    return vf_fma(vf_set1(x->s[r * x->nb]), v, acc);
+}
+
+V16 void i8_rows(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile)
+{
+    const block b = block_at(t, m, tile, RM, NT);
+    const int64_t A = t->x.A, nb = t->s.Kp / A, per_group = t->s.Gp / w_subs(src) / A;
+    const size_t ahead = m == t->m0 ? (size_t)NT * t->s.tile_bytes : 0;
+    i8_scales x = { t->x.s + m * nb, t->x.qs + m * nb, nb,
+                    t->w->scheme.zero == QT_ZERO_NONE }; /* 128, of tables too */
+    vf y[MAX_R][MAX_T], z[MAX_T];
+    i8_body c = { .table = vi_table(t->o.w->table.t) };
+    UNROLL for (int n = 0; n < NT; n++)
+    {
+        c.codes[n] =
+            (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
+        z[n] = load_zero(t, b.tile[n], 0, src);
+    }
+    UNROLL for (int r = 0; r < RM; r++) c.x[r] = t->x.q + (m + r) * t->s.Kp;
+    EACH_SUM(r, n) y[r][n] = vf_set1(0);
+    for (int64_t i = 0; i < t->s.ng * w_subs(src); i++) {
+        const int64_t g = i / w_subs(src), sub = i % w_subs(src);
+        vf acc[MAX_R][MAX_T], s[MAX_T];
+        UNROLL for (int n = 0; n < NT; n++)
+        {
+            if (!x.no_zeros) z[n] = load_zero(t, b.tile[n], g, src);
+            s[n] = load_scale_i8(t, b.tile[n], g, sub, src);
+        }
+        if (per_group > 1) {
+            EACH_SUM(r, n) acc[r][n] = vf_set1(0);
+            for (int64_t k = 0; k < per_group; k++, x.s++, x.sum++) {
+                dot_block(&c, A, ahead, src, RM, NT);
+                EACH_SUM(r, n) acc[r][n] = i8_fold(&x, r, c.dot[r][n], z[n], acc[r][n], src);
+            }
+            EACH_SUM(r, n) y[r][n] = vf_fma(s[n], acc[r][n], y[r][n]);
+        } else {
+            dot_block(&c, A, ahead, src, RM, NT);
+            EACH_SUM(r, n)
+            y[r][n] = vf_fma(s[n], i8_fold(&x, r, c.dot[r][n], z[n], vf_set1(0), src), y[r][n]);
+            x.s++, x.sum++;
+        }
+    }
+    vf sums[MAX_R * MAX_T];
+    EACH_SUM(r, n) sums[r * NT + n] = y[r][n];
+    block_store(t, &b, sums, NT);
+}
+
+/* A function for each body: compilers take very long over one function of them all. */
+typedef void i8_fn(const mm_task *t, int64_t m, int64_t tile);
+#define I8_FN(SRC, RM, NT)                                                                      \
+    static __attribute__((noinline)) void SRC##_##RM(const mm_task *t, int64_t m, int64_t tile) \
+    {                                                                                           \
+        i8_rows(t, SRC, RM, NT, m, tile);                                                       \
+    }
+#define I8_NAME(SRC, RM, NT) SRC##_##RM,
+#define I8_SOURCE(SRC)        \
+    I8_FN(SRC, 1, I8_TILES_1) \
+    I8_BODIES(I8_FN, SRC)     \
+    static i8_fn *const SRC##_rows[] = { I8_NAME(SRC, 1, 0) I8_BODIES(I8_NAME, SRC) };
+I8_SOURCE(W_U2)
+I8_SOURCE(W_U3)
+I8_SOURCE(W_U4)
+I8_SOURCE(W_U8)
+I8_SOURCE(W_LUT4)
+I8_SOURCE(W_LUT4S)
+I8_SOURCE(W_NV4)
+
+static i8_fn *const *i8_rows_of(w_src src)
+{
+    switch (src) {
+    case W_U2:
+        return W_U2_rows;
+    case W_U3:
+        return W_U3_rows;
+    case W_U4:
+        return W_U4_rows;
+    case W_LUT4:
+        return W_LUT4_rows;
+    case W_LUT4S:
+        return W_LUT4S_rows;
+    case W_NV4:
+        return W_NV4_rows;
+    default:
+        return W_U8_rows;
+    }
+}
+
+static void dot_mm_i8(const mm_task *t)
+{
+    i8_fn *const *fn = i8_rows_of(w_src_i8(t));
+    const int64_t M = t->m1 - t->m0, tiles = M == 1 ? I8_TILES_1 : I8_TILES;
+    for (int64_t tile = t->t0; tile < t->t1; tile += tiles)
+        for (int64_t m = t->m0, rows; m < t->m1; m += rows) {
+            const int64_t left = t->m1 - m;
+            rows = lq_ceil_div(left, lq_ceil_div(left, I8_ROWS));
+            fn[rows - 1](t, m, tile);
+        }
+}
