@@ -48,19 +48,33 @@ V16 void dot_vector(i8_body *c, w_src src, int RM, int NT, int turn)
     c->p += 4 * quads(src);
 }
 
+/* gcc else keeps sums in other registers at the end of a loop than at its beginning, and copies all
+ * of them in each turn. */
+V16 vi vi_stay(vi sum)
+{
+#if defined(__AVX512F__)
+    __asm__("" : "+v"(sum));
+#endif
+    return sum;
+}
+
 /* dot := the products of the next A inputs. `ahead`: from their codes to those to ask for. */
 V16 void dot_block(i8_body *c, int64_t A, size_t ahead, w_src src, int RM, int NT)
 {
     const int turns = w_bits(src) == 3 ? 2 : 1; /* that share a vector of upper bits */
     const size_t bytes = turns == 2 ? 192 : 64;
     EACH_SUM(r, n) c->dot[r][n] = vi_set1(0);
-    for (const int64_t end = c->p + A; c->p < end;) {
+    const int64_t end = c->p + A;
+    NO_UNROLL do
+    {
         UNROLL for (int n = 0; n < NT; n++) UNROLL for (size_t i = 0; i < bytes; i += 64)
             v16_prefetch(c->codes[n] + ahead + i);
-        for (int turn = 0; turn < turns; turn++)
-            dot_vector(c, src, RM, NT, turn);
+        NO_UNROLL for (int turn = 0; turn < turns; turn++) dot_vector(c, src, RM, NT, turn);
         UNROLL for (int n = 0; n < NT; n++) c->codes[n] += bytes;
+        EACH_SUM(r, n) c->dot[r][n] = vi_stay(c->dot[r][n]);
     }
+    while (c->p < end)
+        ;
 }
 
 /* The scales of inputs and their sums for one block: those of row r are nb floats on. */
@@ -87,7 +101,8 @@ V16 size_t codes_ahead(const i8_body *c, const mm_task *t, int64_t tile, int NT)
     return c->codes[0] + AHEAD < end ? AHEAD : AHEAD + (size_t)(NT - 1) * t->s.tile_bytes;
 }
 
-V16 void i8_rows(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile)
+/* `one`: a group is one block of inputs. */
+V16 void i8_rows(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile, bool one)
 {
     const block b = block_at(t, m, tile, RM, NT);
     const int64_t A = t->x.A, nb = t->s.Kp / A, per_group = t->s.Gp / w_subs(src) / A;
@@ -112,19 +127,12 @@ V16 void i8_rows(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t
             if (!x.no_zeros) z[n] = load_zero(t, b.tile[n], g, src);
             s[n] = load_scale_i8(t, b.tile[n], g, sub, src);
         }
-        if (per_group > 1) {
-            EACH_SUM(r, n) acc[r][n] = vf_set1(0);
-            for (int64_t k = 0; k < per_group; k++, x.s++, x.sum++) {
-                dot_block(&c, A, first ? codes_ahead(&c, t, b.tile[0], NT) : 0, src, RM, NT);
-                EACH_SUM(r, n) acc[r][n] = i8_fold(&x, r, c.dot[r][n], z[n], acc[r][n], src);
-            }
-            EACH_SUM(r, n) y[r][n] = vf_fma(s[n], acc[r][n], y[r][n]);
-        } else {
+        EACH_SUM(r, n) acc[r][n] = vf_set1(0);
+        for (int64_t k = 0; k < (one ? 1 : per_group); k++, x.s++, x.sum++) {
             dot_block(&c, A, first ? codes_ahead(&c, t, b.tile[0], NT) : 0, src, RM, NT);
-            EACH_SUM(r, n)
-            y[r][n] = vf_fma(s[n], i8_fold(&x, r, c.dot[r][n], z[n], vf_set1(0), src), y[r][n]);
-            x.s++, x.sum++;
+            EACH_SUM(r, n) acc[r][n] = i8_fold(&x, r, c.dot[r][n], z[n], acc[r][n], src);
         }
+        EACH_SUM(r, n) y[r][n] = vf_fma(s[n], acc[r][n], y[r][n]);
     }
     vf sums[MAX_R * MAX_T];
     EACH_SUM(r, n) sums[r * NT + n] = y[r][n];
@@ -133,16 +141,23 @@ V16 void i8_rows(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t
 
 /* A function for each body: compilers take very long over one function of them all. */
 typedef void i8_fn(const mm_task *t, int64_t m, int64_t tile);
-#define I8_FN(SRC, RM, NT)                                                                      \
-    static __attribute__((noinline)) void SRC##_##RM(const mm_task *t, int64_t m, int64_t tile) \
-    {                                                                                           \
-        i8_rows(t, SRC, RM, NT, m, tile);                                                       \
+#define I8_FN_OF(name, SRC, RM, NT, one)                                                  \
+    static __attribute__((noinline)) void name(const mm_task *t, int64_t m, int64_t tile) \
+    {                                                                                     \
+        i8_rows(t, SRC, RM, NT, m, tile, one);                                            \
     }
-#define I8_NAME(SRC, RM, NT) SRC##_##RM,
-#define I8_SOURCE(SRC)        \
-    I8_FN(SRC, 1, I8_TILES_1) \
-    I8_BODIES(I8_FN, SRC)     \
-    static i8_fn *const SRC##_rows[] = { I8_NAME(SRC, 1, 0) I8_BODIES(I8_NAME, SRC) };
+#define I8_FN(SRC, RM, NT)                        \
+    I8_FN_OF(SRC##_##RM##_one, SRC, RM, NT, true) \
+    I8_FN_OF(SRC##_##RM##_more, SRC, RM, NT, false)
+#define I8_ONE(SRC, RM, NT) SRC##_##RM##_one,
+#define I8_MORE(SRC, RM, NT) SRC##_##RM##_more,
+#define I8_SOURCE(SRC)                                  \
+    I8_FN(SRC, 1, I8_TILES_1)                           \
+    I8_BODIES(I8_FN, SRC)                               \
+    static i8_fn *const SRC##_rows[2][I8_ROWS] = {      \
+        { I8_MORE(SRC, 1, 0) I8_BODIES(I8_MORE, SRC) }, \
+        { I8_ONE(SRC, 1, 0) I8_BODIES(I8_ONE, SRC) },   \
+    };
 I8_SOURCE(W_U2)
 I8_SOURCE(W_U3)
 I8_SOURCE(W_U4)
@@ -151,29 +166,30 @@ I8_SOURCE(W_LUT4)
 I8_SOURCE(W_LUT4S)
 I8_SOURCE(W_NV4)
 
-static i8_fn *const *i8_rows_of(w_src src)
+static i8_fn *const *i8_rows_of(w_src src, bool one)
 {
     switch (src) {
     case W_U2:
-        return W_U2_rows;
+        return W_U2_rows[one];
     case W_U3:
-        return W_U3_rows;
+        return W_U3_rows[one];
     case W_U4:
-        return W_U4_rows;
+        return W_U4_rows[one];
     case W_LUT4:
-        return W_LUT4_rows;
+        return W_LUT4_rows[one];
     case W_LUT4S:
-        return W_LUT4S_rows;
+        return W_LUT4S_rows[one];
     case W_NV4:
-        return W_NV4_rows;
+        return W_NV4_rows[one];
     default:
-        return W_U8_rows;
+        return W_U8_rows[one];
     }
 }
 
 static void dot_mm_i8(const mm_task *t)
 {
-    i8_fn *const *fn = i8_rows_of(w_src_i8(t));
+    const w_src src = w_src_i8(t);
+    i8_fn *const *fn = i8_rows_of(src, t->s.Gp == t->x.A * w_subs(src));
     const int64_t M = t->m1 - t->m0, tiles = M == 1 ? I8_TILES_1 : I8_TILES;
     for (int64_t tile = t->t0; tile < t->t1; tile += tiles)
         for (int64_t m = t->m0, rows; m < t->m1; m += rows) {

@@ -15,10 +15,14 @@
 #include "kernels/kmath.h"
 
 #define V16 static inline __attribute__((always_inline))
+/* UNROLL: all of a loop of few constant turns. NO_UNROLL do {} while: gcc takes the UNROLL of loops
+ * inside for the loop around them (not always; a `for` keeps it even with this). */
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define NO_UNROLL _Pragma("clang loop unroll(disable)")
 #else
 #define UNROLL _Pragma("GCC unroll 32")
+#define NO_UNROLL _Pragma("GCC unroll 1")
 #endif
 
 /* vf: 16 floats; vi: 16 integers; vm: a mask of lanes. sel(m, a, b) = m ? a : b. fma = a*b + c,
