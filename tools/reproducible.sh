@@ -19,4 +19,9 @@ build() { # FOLDER: gets a copy of what is under version control
 (umask 022 && LC_ALL=C TZ=UTC build one)
 (umask 077 && LC_ALL=C.UTF-8 TZ=Asia/Seoul build a/folder/with/a-longer-name)
 (cd "$at" && sha256sum one/llmq a/folder/with/a-longer-name/llmq)
-cmp "$at/one/llmq" "$at/a/folder/with/a-longer-name/llmq"
+cmp "$at/one/llmq" "$at/a/folder/with/a-longer-name/llmq" || {
+    (cd "$at/one" && find build -name '*.o') | while read -r object; do
+        cmp "$at/one/$object" "$at/a/folder/with/a-longer-name/$object" || :
+    done
+    exit 1
+}

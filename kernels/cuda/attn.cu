@@ -20,7 +20,7 @@
  * the banks), V 32 x Dv, weights 4 x 32. D = Dv = 64: 21120 B; 128: 41600 B; 256: 82560 B. */
 #include "kernels/cuda/attn.cuh"
 
-namespace
+inline namespace CU_NAME(attn_cu)
 {
 
 enum {

@@ -23,7 +23,7 @@
  * rows lie in 32 banks. Heads are padded with zeros to 32 (of V to 16). */
 #include "kernels/cuda/attn.cuh"
 
-namespace
+inline namespace CU_NAME(attn_mma_cu)
 {
 
 enum { WARPS = 4, THREADS = WARPS * CU_WARP, PAIRS = 16 * WARPS, KEYS = 64, PIECE = 8 };

@@ -13,7 +13,7 @@
  */
 #include "kernels/cuda/mm.cuh"
 
-namespace
+inline namespace CU_NAME(mm_cu)
 {
 
 enum { THREADS = 256, WARPS = THREADS / CU_WARP };

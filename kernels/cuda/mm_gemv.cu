@@ -20,7 +20,7 @@
  */
 #include "kernels/cuda/mm.cuh"
 
-namespace
+inline namespace CU_NAME(mm_gemv_cu)
 {
 
 enum { WARPS = 8, THREADS = WARPS * CU_WARP, ROWS = 4 };

@@ -27,7 +27,7 @@
  * 34816; and the map, 64. */
 #include "kernels/cuda/mm.cuh"
 
-namespace
+inline namespace CU_NAME(mm_mma_cu)
 {
 
 enum { WARPS = 4, THREADS = WARPS * CU_WARP, STEPS = 2, X_ROW = STEPS * TILE_K * 2, PAD = 32 };

@@ -14,7 +14,7 @@
  * Shared memory: place 8 x E ints; 32768 B of DEV_EXPERTS. */
 #include "kernels/cuda/ops.cuh"
 
-namespace
+inline namespace CU_NAME(moe_cu)
 {
 
 enum { THREADS = 256, WARPS = THREADS / CU_WARP };

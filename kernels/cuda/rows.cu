@@ -9,7 +9,7 @@
  *   embed, spread   one block of 256 threads a row */
 #include "kernels/cuda/ops.cuh"
 
-namespace
+inline namespace CU_NAME(rows_cu)
 {
 
 enum { THREADS = 256, WARPS = THREADS / CU_WARP, ROPE_WARPS = 4 };

@@ -41,6 +41,7 @@ def test_nothing_in_the_program_tells_where_or_when_it_was_built(llmq):
         program = f.read()
     assert str(ROOT).encode() + b"/" not in program
     assert b"tmpxft" not in program, "nvcc's names of temporary files"
+    assert not re.search(rb"_GLOBAL__N__[0-9a-f]{8}", program), "nvcc's names by the folder's, of what is in a namespace without a name"
     for folder in ("formats", "kernels", "runtime", "calib", "quantize", "convert", "publish", "tools"):
         for path in (ROOT / folder).rglob("*.[ch]"):
             assert not re.search(r"__(DATE|TIME|TIMESTAMP)__", path.read_text()), path
