@@ -51,8 +51,7 @@ static lq_status check_opts(const eng_opts *o, int64_t max_pos, lq_err *err)
     return s;
 }
 
-/* Those that depend on no memory. */
-static void fill_defaults(eng_opts *o)
+void eng_defaults(eng_opts *o)
 {
     if (!o->block_size) o->block_size = 16;
     if (!o->max_seqs) o->max_seqs = 64;
@@ -147,7 +146,7 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
     lq_status s = check_opts(want, max_pos, err);
     if (s) return s;
     eng_opts o = *want;
-    fill_defaults(&o);
+    eng_defaults(&o);
     const bool seek = o.max_len == ENG_LEN_AUTO, asked = o.max_len > 0;
     if (!asked) o.max_len = max_pos;
     side sides[2] = { { .room = o.room ? o.room : machine_memory() }, { .device = true } };
@@ -195,7 +194,7 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
 void eng_beside(load_opts *load, const eng_opts *o)
 {
     eng_opts e = *o;
-    fill_defaults(&e);
+    eng_defaults(&e);
     if (e.max_len < 0) e.max_len = 0;
     load->beside.step = eng_step(&e);
     load->beside.tokens = load->beside.step.max_len = e.max_len;

@@ -8,6 +8,8 @@
 
 /* LQ_EUSAGE: a figure out of range, or of another batching; err names the option. */
 lq_status eng_check_policy(const eng_policy *p, lq_err *err);
+/* What was left open and hangs on no memory. */
+void eng_defaults(eng_opts *o);
 /* What an engine of such options will want beside the weights (load_share). */
 void eng_beside(load_opts *load, const eng_opts *o);
 /* `want` with the defaults filled in, and the pool for it. At least one sequence of max_len fits

@@ -19,10 +19,11 @@
 #include "runtime/limits.h"
 
 enum {
-    SPEC_NGRAM = 5,  /* longest end of the ids that is looked for */
-    SPEC_LEAST = 2,  /* shortest */
-    SPEC_ROWS = 16,  /* rows of a step, decodes and guesses: beyond it rows are not nearly free */
-    SPEC_PAUSE = 32, /* longest pause after guesses that were all wrong, in steps */
+    SPEC_DEFAULT = 5, /* guesses of a sequence in a step, where nobody said */
+    SPEC_NGRAM = 5,   /* longest end of the ids that is looked for */
+    SPEC_LEAST = 2,   /* shortest */
+    SPEC_ROWS = 16,   /* rows of a step, decodes and guesses: beyond it rows are not nearly free */
+    SPEC_PAUSE = 32,  /* longest pause after guesses that were all wrong, in steps */
     SPEC_CLASSES = 5,
     SPEC_TRIAL = 8, /* steps in which each way is tried at first */
     SPEC_PROBE = 4, /* and again, for the way that was slower, */

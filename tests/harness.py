@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -22,6 +23,17 @@ def until(what, say=lambda: ""):
         assert time.monotonic() < end, say() or what
         time.sleep(0.01)
     return got
+
+
+def with_template(folder, template):
+    """The tiny model with another chat template (None: without one)."""
+    shutil.copytree(ROOT / "models/novels-1m", folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("chat_template")
+    if template is not None:
+        config["chat_template"] = template
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
 
 
 class Llmq:
@@ -74,6 +86,7 @@ class Server:
 
     def wait_ready(self):
         until(self.is_ready, self.output)
+        until(lambda: "\nready: " in self.output(), self.output)  # it serves a moment before it says so
         return self
 
     def is_ready(self):

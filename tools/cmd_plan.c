@@ -7,9 +7,11 @@
 #include "runtime/eng_size.h"
 #include "runtime/forward.h"
 #include "runtime/load.h"
+#include "runtime/spec.h"
 #include "tools/footprint.h"
 #include "tools/limits.h"
 #include "tools/plan_quantize.h"
+#include "tools/serve_budget.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
@@ -61,6 +63,7 @@ typedef struct {
     double decode_limit, decode_limit_full, prefill_limit, optimal_batch;
     plan_need quantize[QZ_N_METHODS]; /* [n_quantize] */
     int n_quantize;
+    budget serve; /* what `llmq serve` takes; no rows where it would not start */
 } plan;
 
 /* ---- limits ---- */
@@ -144,6 +147,7 @@ static cJSON *as_json(const plan *pl)
     cJSON_AddNumberToObject(o, "decode_tok_s_limit_full", pl->decode_limit_full);
     cJSON_AddNumberToObject(o, "prefill_tok_s_limit", pl->prefill_limit);
     cJSON_AddNumberToObject(o, "optimal_batch", ceil(pl->optimal_batch));
+    if (pl->serve.n) cJSON_AddItemToObject(o, "serve", budget_json(&pl->serve));
     cJSON *quantize = pl->n_quantize ? cJSON_AddObjectToObject(o, "quantize") : NULL;
     for (int i = 0; i < pl->n_quantize; i++) {
         const qz_need *n = &pl->quantize[i].need;
@@ -181,7 +185,6 @@ static void print_text(const plan *pl, int threads)
         BYTES("scratch there", pl->gpu.scratch);
         BYTES("the GPU's memory", pl->gpu.memory);
     }
-#undef BYTES
     if (pl->max_tokens <= 0) {
         printf("\nIt does not fit: weights and scratch alone are more than the memory.\n");
     } else {
@@ -197,6 +200,16 @@ static void print_text(const plan *pl, int threads)
     printf("%-34s %12.1f tokens/s at most\n", "prefill", pl->prefill_limit);
     printf("%-34s %12.0f sequences: below, memory is the limit; above, arithmetic\n",
            "batch where they meet", ceil(pl->optimal_batch));
+    if (pl->serve.n)
+        printf("\nrequests to llmq serve, which says so with --dry-run for other options, take at "
+               "most\n");
+    for (int i = pl->serve.n_held; i < pl->serve.n; i++) {
+        const budget_row *r = &pl->serve.rows[i];
+        printf("  %-32s %12s  %s\n", r->name, opt_size_text(a, sizeof a, (double)r->bytes),
+               r->note);
+    }
+    if (pl->serve.n) BYTES("  all together", pl->serve.total - pl->serve.held);
+#undef BYTES
     if (pl->n_quantize) printf("\nto quantize it here:\n");
     for (int i = 0; i < pl->n_quantize; i++) {
         const qz_need *n = &pl->quantize[i].need;
@@ -216,28 +229,22 @@ static fwd_opts step_of(const plan_opts *o)
 }
 
 /* What a draft model takes beside the model: it stays as it is stored. */
-static lq_status add_draft(plan *pl, const plan_opts *o, pool *p, lq_err *err)
+static lq_status add_draft(plan *pl, const plan_opts *o, const foot_model *draft, pool *p,
+                           lq_err *err)
 {
-    foot_model from;
-    plan d = { 0 };
-    if (!o->draft) return LQ_OK;
-    lq_status s = foot_open(&from, o->draft, o->model.verify, err);
-    if (!s) {
-        d.cfg = foot_config(&from);
-        s = foot_weigh(&d.w, &from, NULL, err);
-    }
-    if (!s && d.cfg->vocab != pl->cfg->vocab)
+    const arch_config *cfg = foot_config(draft);
+    foot_weights w;
+    lq_status s = foot_weigh(&w, draft, NULL, err);
+    if (!s && cfg->vocab != pl->cfg->vocab)
         s = lq_fail(err, LQ_EVALUE,
                     "--speculative-model: expected the model's vocabulary of %lld ids, found %lld",
-                    (long long)pl->cfg->vocab, (long long)d.cfg->vocab);
-    if (!s) {
-        fwd_opts step = step_of(o);
-        pl->draft_weights = d.w.weights_bytes;
-        pl->draft_kv = kv_token_bytes(d.cfg, opt_kv(&o->model));
-        pl->scratch_bytes += fwd_bytes(d.cfg, &step, pool_threads(p));
-    }
-    foot_close(&from);
-    return s;
+                    (long long)pl->cfg->vocab, (long long)cfg->vocab);
+    if (s) return s;
+    fwd_opts step = step_of(o);
+    pl->draft_weights = w.weights_bytes;
+    pl->draft_kv = kv_token_bytes(cfg, opt_kv(&o->model));
+    pl->scratch_bytes += fwd_bytes(cfg, &step, pool_threads(p));
+    return LQ_OK;
 }
 
 /* The GPU's memory; 0: the plan is for the CPU alone. */
@@ -292,14 +299,34 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
     return s;
 }
 
-static lq_status make_plan(plan *pl, const foot_model *from, const plan_opts *o, pool *p,
-                           lq_err *err)
+/* On the CPU, with the options that a server has by itself. What does not fit has no sum. */
+static void add_serve(plan *pl, const plan_opts *o, const foot_model *draft, int threads)
+{
+    const budget_model m = { .cfg = pl->cfg,
+                             .draft = draft ? foot_config(draft) : NULL,
+                             .weights = pl->w.weights_bytes,
+                             .draft_weights = pl->draft_weights,
+                             .format = pl->format,
+                             .draft_format = draft ? foot_format(draft) : "",
+                             .memory = pl->memory_bytes };
+    const eng_opts e = { .acts = opt_acts(&o->model),
+                         .kv = opt_kv(&o->model),
+                         .max_len = o->ctx,
+                         .max_batch_tokens = o->batch_tokens,
+                         .guesses = draft ? SPEC_DEFAULT : 0 };
+    http_opts h = { 0 };
+    http_defaults(&h);
+    if (budget_sum(&pl->serve, &m, &e, &h, threads, NULL)) pl->serve = (budget){ .n = 0 };
+}
+
+static lq_status make_plan(plan *pl, const foot_model *from, const foot_model *draft,
+                           const plan_opts *o, pool *p, lq_err *err)
 {
     qt_scheme scheme;
     lq_status s = o->scheme ? qt_scheme_parse(&scheme, o->scheme, err) : LQ_OK;
     if (s) return lq_wrap(err, LQ_EUSAGE, "--scheme");
     pl->cfg = foot_config(from);
-    pl->format = from->weights ? src_format(from->src) : "config alone";
+    pl->format = foot_format(from);
     pl->scheme_text = o->scheme ? o->scheme : "as stored";
     pl->ctx = o->ctx ? o->ctx : pl->cfg->max_pos;
     if (pl->ctx > pl->cfg->max_pos)
@@ -313,9 +340,10 @@ static lq_status make_plan(plan *pl, const foot_model *from, const plan_opts *o,
     pl->scratch_bytes = fwd_bytes(pl->cfg, &step, pool_threads(p));
     s = foot_weigh(&pl->w, from, o->scheme ? &scheme : NULL, err);
     if (!s) s = add_gpu(pl, from, o, o->scheme ? &scheme : NULL, err);
-    if (!s) s = add_draft(pl, o, p, err);
+    if (!s && draft) s = add_draft(pl, o, draft, p, err);
     if (!s) s = measure(pl, o, o->scheme ? &scheme : NULL, p, err);
     if (!s) derive(pl);
+    if (!s && !pl->gpu.on) add_serve(pl, o, draft, pool_threads(p));
     if (!s && from->weights)
         pl->n_quantize = plan_quantize(pl->quantize, from->src, pool_threads(p));
     return s;
@@ -324,19 +352,21 @@ static lq_status make_plan(plan *pl, const foot_model *from, const plan_opts *o,
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const plan_opts *o = opts;
-    foot_model from;
+    foot_model from, draft = { 0 };
     plan pl = { 0 };
     pool *p = NULL;
     lq_status s = o->gpu_memory ? k_init(o->model.kernels, err) : opt_model_start(&o->model, err);
     if (s) return s;
     s = foot_open(&from, c->argv[0], o->model.verify, err);
+    if (!s && o->draft) s = foot_open(&draft, o->draft, o->model.verify, err);
     if (!s) s = pool_open(&p, c->threads, err);
-    if (!s) s = make_plan(&pl, &from, o, p, err);
+    if (!s) s = make_plan(&pl, &from, o->draft ? &draft : NULL, o, p, err);
     if (!s && c->json)
         s = cmd_print_json(as_json(&pl), err);
     else if (!s)
         print_text(&pl, pool_threads(p));
     pool_close(p);
+    foot_close(&draft);
     foot_close(&from);
     return s;
 }

@@ -67,6 +67,6 @@ lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq
     if (o->ngram && o->draft)
         return lq_fail(err, LQ_EUSAGE,
                        "--speculative-ngram and --speculative-model exclude each other");
-    if (o->ngram || o->draft) e->guesses = o->guesses ? o->guesses : 5;
+    if (o->ngram || o->draft) e->guesses = o->guesses ? o->guesses : SPEC_DEFAULT;
     return eng_check_policy(&e->policy, err);
 }

@@ -46,6 +46,11 @@ const arch_config *foot_config(const foot_model *p)
     return p->src ? src_config(p->src) : &p->own;
 }
 
+const char *foot_format(const foot_model *p)
+{
+    return p->weights ? src_format(p->src) : "config alone";
+}
+
 /* ---- weights ---- */
 /* Bytes of one role's tensor as the runtime holds it: linears tiled, the rest as stored or f32. Of
  * the experts a token reads those used. */

@@ -16,6 +16,7 @@ typedef struct {
 lq_status foot_open(foot_model *m, const char *path, bool verify, lq_err *err);
 void foot_close(foot_model *m);
 const arch_config *foot_config(const foot_model *m);
+const char *foot_format(const foot_model *m); /* "safetensors", "config alone" */
 
 typedef struct {
     size_t weights_bytes; /* resident: linears, head, embedding, norms */

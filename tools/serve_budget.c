@@ -26,14 +26,16 @@ __attribute__((format(printf, 5, 6))) static void add(budget *b, const char *nam
 }
 
 /* The engine's options, decided with the memory that weights and a step leave. */
-static lq_status decide(budget *b, const arch_config *c, const eng_opts *want, int threads,
+static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, int threads,
                         eng_need *need, lq_err *err)
 {
+    const arch_config *c = m->cfg;
     eng_opts o = *want;
+    eng_defaults(&o);
     kv_opts kv = { .n_blocks = 1, .block_size = o.block_size };
     const size_t weights = b->total;
     eng_need_of(need, c, &o, &kv, threads); /* the step's alone counts yet */
-    b->memory = machine_memory();
+    b->memory = m->memory;
     if (b->memory && b->memory <= weights + need->step)
         return lq_fail(err, LQ_EVALUE,
                        "the model does not fit: weights need %zu bytes and a step %zu, found %zu "
@@ -63,6 +65,7 @@ static void add_engine(budget *b, const eng_need *n)
         (long long)o->max_len);
     add(b, "a step", "step_bytes", n->step, "of %lld tokens", (long long)o->max_batch_tokens);
     b->held = b->total;
+    b->n_held = b->n;
     add(b, "sequences that run", "running_bytes", n->running, "%lld of them",
         (long long)o->max_seqs);
     add(b, "requests in the engine", "waiting_bytes", n->waiting, "%lld that run or wait",
@@ -106,37 +109,50 @@ static void add_http(budget *b, const http_opts *o)
         (long long)(b->engine.max_seqs + b->engine.queue));
 }
 
+lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, const http_opts *http,
+                     int threads, lq_err *err)
+{
+    const model of_draft = { .cfg = m->draft };
+    eng_opts want = *asked;
+    eng_need need;
+    *b = (budget){ 0 };
+    if (m->draft) want.draft = &of_draft;
+    add(b, "weights", "weights_bytes", m->weights, "%s", m->format);
+    if (m->draft)
+        add(b, "weights of the draft", "draft_weights_bytes", m->draft_weights, "%s",
+            m->draft_format);
+    lq_status s = decide(b, m, &want, threads, &need, err);
+    b->engine.draft = NULL;
+    if (s) return s;
+    add_engine(b, &need);
+    add_http(b, http);
+    add_texts(b, m->cfg->vocab, http->threads);
+    add_program(b, m->cfg->vocab, threads);
+    return LQ_OK;
+}
+
 lq_status budget_make(budget *b, const char *path, const char *draft, const eng_opts *asked,
                       const http_opts *http, bool verify, int threads, lq_err *err)
 {
-    *b = (budget){ 0 };
     foot_model m, d = { 0 };
-    foot_weights w, dw = { 0 };
-    eng_need need;
+    foot_weights w = { 0 }, dw = { 0 };
     lq_status s = foot_open(&m, path, verify, err);
     if (!s) s = foot_weigh(&w, &m, NULL, err);
     if (!s && draft) s = foot_open(&d, draft, verify, err);
     if (!s && draft) s = foot_weigh(&dw, &d, NULL, err);
     if (!s) {
-        const model of_draft = { .cfg = foot_config(&d) };
-        eng_opts want = *asked;
-        if (draft) want.draft = &of_draft;
-        add(b, "weights", "weights_bytes", w.weights_bytes, "%s", src_format(m.src));
-        if (draft)
-            add(b, "weights of the draft", "draft_weights_bytes", dw.weights_bytes, "%s",
-                src_format(d.src));
-        s = decide(b, foot_config(&m), &want, threads, &need, err);
-        b->engine.draft = NULL;
+        const budget_model both = { .cfg = foot_config(&m),
+                                    .draft = draft ? foot_config(&d) : NULL,
+                                    .weights = w.weights_bytes,
+                                    .draft_weights = dw.weights_bytes,
+                                    .format = foot_format(&m),
+                                    .draft_format = foot_format(&d),
+                                    .memory = machine_memory() };
+        s = budget_sum(b, &both, asked, http, threads, err);
     }
-    const int64_t vocab = s ? 0 : foot_config(&m)->vocab;
     foot_close(&d);
     foot_close(&m);
-    if (s) return s;
-    add_engine(b, &need);
-    add_http(b, http);
-    add_texts(b, vocab, http->threads);
-    add_program(b, vocab, threads);
-    return LQ_OK;
+    return s;
 }
 
 void budget_print(const budget *b)

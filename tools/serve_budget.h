@@ -23,12 +23,21 @@ typedef struct {
     size_t kv_token_bytes; /* the draft's too */
     size_t memory, held;   /* free here (0: nobody knows); held at once, before any request comes */
     budget_row rows[BUDGET_ROWS];
-    int n;
-    size_t total; /* of the rows: what no number of requests exceeds */
+    int n, n_held; /* rows; the first are what is held, the others what requests take */
+    size_t total;  /* of the rows: what no number of requests exceeds */
 } budget;
 
-/* On the CPU. draft: path of the model that guesses, or NULL. Errors are those of opening the files
- * and of eng_size; LQ_EVALUE: weights and the buffers of a step are more than the memory. */
+typedef struct {
+    const arch_config *cfg, *draft; /* draft: of the model that guesses, or NULL */
+    size_t weights, draft_weights;
+    const char *format, *draft_format; /* a word for the notes */
+    size_t memory;                     /* to fit into; 0: nobody knows */
+} budget_model;
+/* On the CPU. Errors are those of eng_size; LQ_EVALUE: weights and the buffers of a step are more
+ * than the memory. */
+lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, const http_opts *http,
+                     int threads, lq_err *err);
+/* Of models that are opened for it, draft or NULL, in the memory that is free here. */
 lq_status budget_make(budget *b, const char *path, const char *draft, const eng_opts *asked,
                       const http_opts *http, bool verify, int threads, lq_err *err);
 void budget_print(const budget *b);

@@ -45,6 +45,25 @@ def test_a_draft_is_counted(llmq, model, draft):
     assert tight["max_tokens"] == left // (both["kv_bytes_per_token"] + both["draft_kv_bytes_per_token"])
 
 
+def test_what_a_server_takes_is_what_it_says_itself(llmq, draft, tmp_path):
+    """The same sum as serve --dry-run, also of a config alone; none where nothing fits."""
+    def same(planned, *args):
+        dry = llmq.json("serve", *args, "--dry-run")
+        free = dry.pop("memory_bytes"), planned["serve"].pop("memory_bytes")
+        assert planned["serve"] == dry and min(free) > dry["held_bytes"]
+        return dry
+    alone = same(plan(llmq, draft), draft)
+    both = same(plan(llmq, draft, "--speculative-model", draft), draft, "--speculative-model", draft)
+    assert both["running_bytes"] > alone["running_bytes"]
+    (tmp_path / "config.json").write_bytes((draft / "config.json").read_bytes())
+    assert same(plan(llmq, tmp_path / "config.json"), tmp_path / "config.json") == alone
+    text = llmq("plan", draft, "--bandwidth", "10", "--gflops", "100").stdout
+    assert "requests to llmq serve" in text and "1088 that run or wait" in text
+    tight = ("--memory", str(alone["weights_bytes"] + (1 << 20)))
+    assert "serve" not in plan(llmq, draft, *tight)
+    assert "llmq serve" not in llmq("plan", draft, "--bandwidth", "10", "--gflops", "100", *tight).stdout
+
+
 def test_a_config_alone_gives_the_same_plan(llmq, model, tmp_path):
     (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
     keys = ["weights_bytes", "kv_bytes_per_token", "scratch_bytes", "decode_tok_s_limit"]

@@ -2,26 +2,14 @@
 import json
 import pathlib
 import re
-import shutil
 
 import httpx
 
-from harness import LIMIT, ROOT, until
+from harness import LIMIT, ROOT, until, with_template  # noqa: F401
 
 TINY = ROOT / "models/novels-1m"
 MODEL = ROOT / "models/novels-6m"  # which the other is a draft for
 USER, SECOND, ADMIN = "sk-user-one", "sk-user-two", "sk-admin"
-
-
-def with_template(folder, template):
-    """The tiny model with another chat template (None: without one)."""
-    shutil.copytree(TINY, folder)
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    config.pop("chat_template")
-    if template is not None:
-        config["chat_template"] = template
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder
 
 
 def metric(server, name, **labels):

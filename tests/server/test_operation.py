@@ -525,6 +525,13 @@ def test_a_dry_run_says_what_it_takes(llmq):  # T-17
     assert "needs 204800 bytes" in p.stderr and "--max-model-len 192 would fit" in p.stderr and not p.stdout
 
 
+@pytest.mark.parametrize("args", [(TINY / "config.json",), (TINY, "--speculative-model", TINY / "config.json")])
+def test_a_config_alone_has_a_sum_and_serves_nothing(llmq, args):
+    text = llmq("serve", *args, "--dry-run").stdout
+    assert "config alone" in text and "at most in all" in text
+    assert "none of their first bytes" in llmq("serve", *args, "--port", 0, code=3).stderr
+
+
 def test_the_longest_context_is_sought(llmq):  # T-20
     for memory, length in (("100K", 192), ("1G", 1024)):
         args = ("serve", TINY, "--kv-cache-memory", memory, "--max-model-len", "auto")
