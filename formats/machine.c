@@ -1,6 +1,9 @@
 /* formats/machine.c */
 #include "formats/machine.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -123,4 +126,13 @@ int machine_cpus(void)
     const double quota = here().cpus;
     if (quota > 0 && quota < n) n = (int)quota + (quota > (int)quota);
     return n < 1 ? 1 : n;
+}
+
+void machine_give_back(size_t freed)
+{
+    enum { LARGE = 1 << 20 };
+    if (freed <= LARGE) return;
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }

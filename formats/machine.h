@@ -21,4 +21,8 @@ size_t machine_memory(void);
 /* CPUs that it may use: by affinity, or by its groups' quota, rounded up, if less; at least 1. */
 int machine_cpus(void);
 
+/* After so many bytes were freed: where they are many, back to the system, with whatever else
+ * malloc keeps below something that lives on. */
+void machine_give_back(size_t freed);
+
 #endif

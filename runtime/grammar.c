@@ -9,6 +9,8 @@
  * and the walk is made for the state itself. */
 #include "runtime/grammar_int.h"
 
+#include "formats/machine.h"
+
 #include <stdlib.h>
 
 enum {
@@ -169,6 +171,7 @@ void gr_unref(grammar *g)
 {
     if (!g || atomic_fetch_sub(&g->refs, 1) > 1) return;
     if (g->v) atomic_fetch_sub(g->v->held, g->counted);
+    const size_t held = g->fixed + g->dfa.p.bytes + g->part_bytes;
     drop_parts(g);
     free(g->parts);
     free(g->part_slots);
@@ -180,6 +183,7 @@ void gr_unref(grammar *g)
     gr_nfa_free(&g->nfa);
     pthread_mutex_destroy(&g->lock);
     free(g);
+    machine_give_back(held);
 }
 
 void gr_stats_get(grammar *g, gr_stats *s)

@@ -1,6 +1,8 @@
 /* runtime/grammar_ast.c - rules as trees, built by the front ends. See grammar_int.h. */
 #include "runtime/grammar_int.h"
 
+#include "formats/machine.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +15,9 @@ void ga_open(ga_builder *b, lq_err *err)
 
 void ga_close(ga_builder *b)
 {
+    const size_t used = b->arena.used;
     lq_arena_free(&b->arena);
+    machine_give_back(used);
     free(b->rules);
     b->rules = NULL;
 }
@@ -31,9 +35,8 @@ void ga_fail(ga_builder *b, lq_status s, const char *fmt, ...)
 
 void *ga_push(ga_builder *b, size_t bytes)
 {
-    if (bytes > GR_MAX_TREE_BYTES - b->bytes)
+    if (bytes > GR_MAX_TREE_BYTES || b->arena.used > GR_MAX_TREE_BYTES - bytes)
         ga_fail(b, LQ_EVALUE, "the grammar is too large: more than %d bytes", GR_MAX_TREE_BYTES);
-    if (!b->status) b->bytes += bytes;
     void *p = b->status ? NULL : lq_push(&b->arena, bytes);
     if (!p) ga_fail(b, LQ_ENOMEM, "grammar: out of memory");
     return p;

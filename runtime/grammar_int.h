@@ -60,7 +60,6 @@ typedef struct {
     ga_rule *rules;
     uint32_t n_rules, cap_rules;
     int64_t n_nodes;
-    size_t bytes;               /* of the arena */
     ga_property properties[64]; /* that were asked for, [n_properties]: there are fewer */
     int n_properties;
     lq_status status;

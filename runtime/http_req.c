@@ -6,9 +6,8 @@
  * (`mhd` is cleared under the lock when the exchange ends). */
 #include "runtime/http_int.h"
 
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
+#include "formats/machine.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,16 +35,6 @@ http_req *http_req_new(http_server *s, conn *c)
 
 void http_req_ref(http_req *r) { atomic_fetch_add(&r->refs, 1); }
 
-/* What a large request took is scattered over the heap, which keeps it: thousands of small pieces
- * below some that live on. */
-enum { LARGE = 1 << 20 };
-static void give_back(void)
-{
-#ifdef __GLIBC__
-    malloc_trim(0);
-#endif
-}
-
 void http_req_unref(http_req *r)
 {
     if (atomic_fetch_sub(&r->refs, 1) != 1) return;
@@ -54,7 +43,7 @@ void http_req_unref(http_req *r)
     jw_free(&r->body);
     jw_free(&r->out);
     free(r->type);
-    if (r->counted > LARGE) give_back();
+    machine_give_back(r->counted);
     for (size_t i = 0; i < r->n_headers; i++)
         free(r->headers[i]);
     pthread_mutex_destroy(&r->mu);

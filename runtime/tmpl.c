@@ -2,6 +2,7 @@
  */
 #include "runtime/tmpl.h"
 
+#include "formats/machine.h"
 #include "runtime/jtext.h"
 #include "runtime/tmpl_int.h"
 #include "runtime/tok_text.h"
@@ -150,7 +151,9 @@ lq_status tmpl_render_own(const tmpl_template *t, const cJSON *vars, char **out,
     }
     s = r->base.status;
     if (!s) s = hand_over(text, out, own, n, err);
+    const size_t used = r->base.arena.used;
     lq_arena_free(&r->base.arena);
+    machine_give_back(used);
 done:
     free(text);
     free(r);

@@ -1,10 +1,12 @@
 """A server with small limits and a load that meets all of them at once: every connection has a body as large as may
 be, of values that take most memory; more requests than the queue holds, with answers that are kept whole; sequences
-as long as the KV cache; streams that nobody reads. Its memory must stay below what it said it would take."""
+as long as the KV cache; streams that nobody reads. run_texts: chat templates that render to as many values as may be,
+and grammars of the largest kind, each another. Its memory must stay below what it said it would take."""
 import concurrent.futures
 import http.client
 import json
 import pathlib
+import random
 import socket
 
 from harness import Server, until
@@ -48,23 +50,51 @@ def ask(port, body, reads):
         c.close()
 
 
-def run(llmq, model, rounds, log):
-    """Peak and limit in bytes, and how often each status came."""
+# Each round leaves a text behind, in the memory of its rendering.
+GROWS = "{% for i in range(rounds|default(0)) %}{% set x = messages[0].content ~ i %}{% endfor %}{{ messages[0].content }}"
+LARGEST_TEXTS = 536870912  # TP_MAX_BYTES
+
+
+def texts(draw):
+    """Of a model whose template is GROWS. A template that goes beyond its limit, grammars near theirs."""
+    def words(n):
+        return "|".join("".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=9)) for _ in range(n))
+    def filled(content, rounds, **more):
+        return {"messages": [{"role": "user", "content": content}], "max_tokens": 1, **more,
+                "chat_template_kwargs": {"rounds": rounds}}
+    answer = {"prompt": "a", "max_tokens": 60, "ignore_eos": True}
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "string", "pattern": words(10)} for i in range(100)}}
+    return [json.dumps(x).encode() for x in (
+        filled("a" * 12000, 100000), {**answer, "guided_regex": f"({words(9000)})*"}, filled("b" * 900, 100000),
+        {**answer, "guided_json": schema}, filled("c" * 200000, 100000), {**answer, "guided_regex": f"({words(12000)})*"})]
+
+
+def run(llmq, model, rounds, log, make=bodies):
+    """Peak and limit in bytes, how often each status came, and what stays."""
     said = llmq.json("serve", model, *ARGS, "--print-limits")["memory"]
     seen = {}
     with Server(llmq, model, *ARGS, log=log) as s:
-        all_bodies = bodies()
         with concurrent.futures.ThreadPoolExecutor(CONNECTIONS) as pool:
             for _ in range(rounds):
+                all_bodies = make()
                 work = [pool.submit(ask, s.port, all_bodies[i % len(all_bodies)], i % 8 != 5)
                         for i in range(CONNECTIONS)]
                 for w in work:
                     seen[w.result()] = seen.get(w.result(), 0) + 1
-        status = pathlib.Path(f"/proc/{s.process.pid}/status").read_text()
-        peak = next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM")) << 10
+        def memory(key):
+            status = pathlib.Path(f"/proc/{s.process.pid}/status").read_text()
+            return next(int(x.split()[1]) for x in status.splitlines() if x.startswith(key)) << 10
+        peak = memory("VmHWM")
         metrics = "vllm:num_requests_running", "vllm:num_requests_waiting"
         until(lambda: all(f"\n{m}" in (t := s.get("/metrics").read().decode()) and
                           float(t.split(f"\n{m}{{")[1].split("\n")[0].rsplit(" ", 1)[1]) == 0 for m in metrics))
         assert s.post_json("/v1/completions", {"prompt": "a", "max_tokens": 1})["usage"]
+        stays = memory("VmRSS")
     assert set(seen) - {0} <= TAKEN, seen
-    return peak, said, seen
+    return peak, said, seen, stays
+
+
+def run_texts(llmq, model, rounds, log):
+    """The same; model: one with the template GROWS."""
+    draw = random.Random(1)
+    return run(llmq, model, rounds, log, lambda: texts(draw))

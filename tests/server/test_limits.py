@@ -5,7 +5,7 @@ import pytest
 
 import load_to_limits
 from harness import ROOT, Server
-from helpers import TINY, canary, check_error, complete
+from helpers import TINY, canary, check_error, complete, with_template
 
 # What has a name like a limit's and bounds no request: a model's own files, tables, sizes of pieces.
 OTHERS = {
@@ -79,6 +79,14 @@ def test_a_category_is_looked_for_once(small):
 
 
 def test_memory_stays_below_what_was_printed(llmq, tmp_path):
-    peak, said, seen = load_to_limits.run(llmq, TINY, 1, tmp_path / "log")
+    peak, said, seen, _ = load_to_limits.run(llmq, TINY, 1, tmp_path / "log")
     # nothing here renders a large template
     assert peak < said["total_bytes"] - said["templates_bytes"] - said["grammars_bytes"], (peak, said, seen)
+
+
+def test_templates_and_grammars_stay_below_what_was_printed(llmq, tmp_path):
+    """And what they took goes back: malloc had kept it below what lives on."""
+    model = with_template(tmp_path / "m", load_to_limits.GROWS)
+    peak, said, seen, stays = load_to_limits.run_texts(llmq, model, 1, tmp_path / "log")
+    assert load_to_limits.LARGEST_TEXTS < peak < said["total_bytes"] and seen[200] and seen[400], (peak, said, seen)
+    assert stays < load_to_limits.LARGEST_TEXTS / 2, (stays, seen)

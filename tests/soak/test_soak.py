@@ -15,7 +15,7 @@ import time
 import pytest
 
 import load_to_limits
-from harness import LIMIT, ROOT, Server, until
+from harness import LIMIT, ROOT, Server, until, with_template
 
 TINY = ROOT / "models/novels-1m"
 REQUESTS = int(os.environ.get("LLMQ_SOAK", "20000"))
@@ -226,8 +226,18 @@ def test_idle_connections_beside_64_streams(llmq, tiny):
 
 def test_memory_stays_below_what_was_printed(llmq, tmp_path):
     """All limits met at once, again and again."""
-    peak, said, seen = load_to_limits.run(llmq, TINY, max(2, REQUESTS // 200), tmp_path / "log")
+    peak, said, seen, _ = load_to_limits.run(llmq, TINY, max(2, REQUESTS // 200), tmp_path / "log")
     used = said["total_bytes"] - said["templates_bytes"] - said["grammars_bytes"]  # nothing here is a large template
     print(f"\n{sum(seen.values())} requests at the limits {seen}: peak {peak >> 20} MiB, printed {used >> 20} MiB "
           f"without templates and grammars, {said['total_bytes'] >> 20} with them")
     assert peak < used
+
+
+def test_templates_and_grammars_stay_below_what_was_printed(llmq, tmp_path):
+    """As large as they may be, again and again, and grammars that nobody had before."""
+    model = with_template(tmp_path / "m", load_to_limits.GROWS)
+    peak, said, seen, stays = load_to_limits.run_texts(llmq, model, max(2, REQUESTS // 2000), tmp_path / "log")
+    print(f"\n{sum(seen.values())} requests with large templates and grammars {seen}: peak {peak >> 20} MiB, printed "
+          f"{said['total_bytes'] >> 20} MiB, {said['templates_bytes'] >> 20} of it for templates and "
+          f"{said['grammars_bytes'] >> 20} for grammars; {stays >> 20} MiB stay")
+    assert load_to_limits.LARGEST_TEXTS < peak < said["total_bytes"]
