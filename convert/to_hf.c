@@ -396,11 +396,13 @@ static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st
         if (stands_turned(c, w))
             s = src_slice(&turned, c->plan.config, w->slot.role, -1, q, a, err);
         if (!s) s = conv_requantize(&anew, &turned, &w->scheme, c->pool, a, err);
-        q = &anew;
+        if (!s) q = &anew;
     }
-    if (!s) s = pack(c, w, q, bytes, err);
-    if (s == LQ_EUNSUPPORTED && c->o->requantize && q->scheme.kind == QT_UINT)
-        s = pack_anew(c, w, q, bytes, a, err);
+    if (!s) {
+        s = pack(c, w, q, bytes, err);
+        if (s == LQ_EUNSUPPORTED && c->o->requantize && q->scheme.kind == QT_UINT)
+            s = pack_anew(c, w, q, bytes, a, err);
+    }
     for (int i = 0; i < w->n_parts && !s; i++) {
         size_t n;
         st_shape_bytes(w->parts[i].dtype, w->parts[i].n_dims, w->parts[i].shape, &n);

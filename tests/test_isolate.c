@@ -6,10 +6,13 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -132,6 +135,15 @@ static void try_calls(const iso_report *r)
     CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0 && errno == EPERM, "ptrace");
     CHECK(socket(AF_PACKET, SOCK_RAW, 0) < 0 && errno == EPERM, "a socket of raw packets");
     CHECK(setuid(getuid()) != 0 && errno == EPERM, "setuid");
+    CHECK(kill(getppid(), 0) != 0 && errno == EPERM, "a signal to another process");
+    CHECK(kill(0, 0) != 0 && errno == EPERM, "a signal to the group");
+    CHECK(kill(getpid(), 0) == 0 && raise(SIGCONT) == 0, "signals to itself go on");
+    const int own = memfd_create("own", MFD_CLOEXEC);
+    CHECK(own >= 0 && fchmod(own, 0600) != 0 && errno == EPERM, "rights of a file of its own");
+    close(own);
+    enum { FCHMODAT2 = 452 };
+    CHECK(syscall(FCHMODAT2, AT_FDCWD, "/dev/null", 0600, 0) != 0 && errno == ENOSYS,
+          "a call of a newer kernel");
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(1) };
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
