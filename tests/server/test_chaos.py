@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from harness import LIMIT, until
-from helpers import TINY, metric, wait_metric
+from helpers import NOT_TSAN, TINY, metric, wait_metric
 from test_streaming import post
 
 ROUNDS = int(os.environ.get("LLMQ_CHAOS", 1))
@@ -170,7 +170,7 @@ def test_no_descriptors_left(serve, ask):
     ask.canary(s)
 
 
-@pytest.mark.skipif("TSAN_OPTIONS" in os.environ, reason="ThreadSanitizer itself ends without memory")
+@NOT_TSAN  # which itself ends without memory
 def test_no_memory_left(serve, ask):
     """Beyond what it has, the server gets none: large requests are refused or cut, never with a
     crash, and it serves on when there is memory again."""
