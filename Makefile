@@ -189,7 +189,7 @@ fuzz: ## fuzzers of the parsers (needs clang); FUZZ_TIME=seconds each
 # vector kernels, whose unrolled bodies take minutes each and which own nothing, are left out.
 LOOKED   := $(patsubst %.c,%.ok,$(filter-out $(ISAS:%=kernels/k_%.c),$(OWNSRCS) $(TOOLSRCS)))
 LOOKCF    = -std=c11 -pthread -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(PKGCF) $(call isa_flags,$<)
-# Off, for what gcc 12 takes for a fault (each report but three, of attention and JSONL, was looked at): it
+# Off, for what gcc 12 takes for a fault (each report was looked at): it
 # takes bits that memcpy moves into another type for unset, pointers for NULL that a loop of at least one round has set, and loses what
 # belongs to the elements of a list. Allocations that fail are walked by tests/faults; leaks are
 # LeakSanitizer's.

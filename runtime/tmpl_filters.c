@@ -305,7 +305,7 @@ static tv parse_number(tp_run *r, tv v, bool whole, int64_t base, tv otherwise)
     if (tv_as_int(v, &i)) return whole ? tv_int(i) : tv_float((double)i);
     if (v.k != TV_STR) return otherwise;
     tv s = as_method(r, v, "strip", &(tp_args){ 0 });
-    char text[64], *end = text;
+    char text[64] = "", *end = text;
     size_t n = 0;
     for (size_t k = 0, len; k < s.u.s.n; k += len) {
         uint32_t cp = tok_utf8_get((const uint8_t *)s.u.s.p + k, &len);
