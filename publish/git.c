@@ -2,6 +2,7 @@
 #include "publish/git.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -75,16 +76,19 @@ static int remove_entry(const char *path, const struct stat *st, int kind, struc
 /* All but the mark in it, and so not itself where that is there. */
 static void remove_tree(const char *dir) { nftw(dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS); }
 
-/* What a killed git may have left half done; the large files are checked before they count. */
+/* What a killed git may have left half done, its locks among it; the large files are checked before
+ * they count. */
 static void remove_all_but_lfs(const char *dir)
 {
-    static const char *const parts[] = { "objects", "refs",         "hooks",       "info",
-                                         "logs",    "branches",     "config",      "config.lock",
-                                         "HEAD",    "FETCH_HEAD",   "index",       "index.lock",
-                                         "shallow", "shallow.lock", "packed-refs", "description" };
     char path[4400];
-    for (size_t i = 0; i < LQ_COUNT(parts); i++)
-        if (!lq_path_join(path, sizeof path, dir, parts[i], NULL)) remove_tree(path);
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        const char *n = e->d_name;
+        const bool keep = strcmp(n, ".") == 0 || strcmp(n, "..") == 0 || strcmp(n, "lfs") == 0;
+        if (keep || strcmp(n, MARK) == 0 || lq_path_join(path, sizeof path, dir, n, NULL)) continue;
+        remove_tree(path);
+    }
+    if (d) closedir(d);
 }
 
 /* The mark last: a folder without it that holds something is not ours to whoever comes next. */

@@ -522,6 +522,17 @@ exec {shutil.which("git")} "$@"
     assert sorted(names(tmp_path)) == ["bin", "go", "pushing", "q.llmq", "remote.git"]
 
 
+def test_locks_of_a_killed_git_are_no_obstacle(llmq, packed, bare, tmp_path):
+    """Whatever lies in the folder, but large files: HEAD.lock had blocked every further run."""
+    llmq("publish", packed, f"git:{bare}")
+    left = tmp_path / "out.resume-git"
+    (left / "refs/heads").mkdir(parents=True)
+    for name in ("llmq-scratch", "HEAD", "HEAD.lock", "packed-refs.lock", "refs/heads/main.lock", "anything"):
+        (left / name).touch()
+    llmq("pull", f"git:{bare}", "-o", tmp_path / "out")
+    assert (tmp_path / "out/q.llmq").read_bytes() == packed.read_bytes() and not left.exists()
+
+
 def test_the_mark_of_gits_folder_goes_last(llmq, packed, bare, tmp_path):
     """A folder without it is not llmq's: a kill before all the rest had gone would block every further run."""
     (tmp_path / "shim").mkdir()
