@@ -239,6 +239,9 @@ static lq_status read_all(gguf_file *f, cursor *c)
         fail(c, "general.alignment: expected a power of two");
     const size_t head = (size_t)(c->p - c->start), all = (size_t)(c->end - c->start);
     const size_t base = c->st ? 0 : lq_round_up(head, (size_t)align);
+    f->head_bytes = head;
+    f->data_off = base;
+    f->align = (size_t)align;
     for (size_t i = 0; i < f->n && !c->st; i++) {
         gguf_tensor *t = &f->tensors[i];
         if (off[i] % (uint64_t)align || base > all || off[i] > all - base ||
@@ -291,6 +294,75 @@ void gguf_close(gguf_file *f)
     lq_arena_free(&f->arena);
     lq_map_close(&f->map);
     memset(f, 0, sizeof *f);
+}
+
+/* ---- between the tensors ---- */
+typedef struct {
+    size_t begin, end; /* in the file */
+    const char *name;
+} piece;
+
+static int by_begin(const void *a, const void *b)
+{
+    const piece *x = a, *y = b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return (x->end > y->end) - (x->end < y->end);
+}
+
+/* The padding that ends at `to`. */
+static void check_zeros(const lq_map *m, size_t from, size_t to, const char *name, gguf_bad *bad,
+                        void *user)
+{
+    char what[80];
+    while (from < to && !m->data[from])
+        from++;
+    if (from >= to) return;
+    snprintf(what, sizeof what, "padding beside it: expected 0 at byte %zu, found %u", from,
+             (unsigned)m->data[from]);
+    bad(user, name, what);
+}
+
+static void check_pieces(const gguf_file *f, const piece *p, size_t n, gguf_bad *bad, void *user)
+{
+    char what[160];
+    size_t at = f->head_bytes, next = f->data_off;
+    const char *last = "tensors";
+    for (size_t i = 0; i < n; i++) {
+        if (p[i].begin == next) {
+            check_zeros(&f->map, at, next, p[i].name, bad, user);
+        } else {
+            snprintf(what, sizeof what, "expected to begin at byte %zu, found %zu: %s", next,
+                     p[i].begin, p[i].begin < next ? "an overlap" : "a hole");
+            bad(user, p[i].name, what);
+        }
+        if (p[i].end < at) continue; /* within the one before */
+        at = p[i].end;
+        next = lq_round_up(at, f->align);
+        last = p[i].name;
+    }
+    const size_t end = f->map.size;
+    check_zeros(&f->map, at, end < next ? end : next, last, bad, user);
+    if (end <= next) return;
+    snprintf(what, sizeof what, "expected the file's end at byte %zu, found %zu bytes behind it",
+             next, end - next);
+    bad(user, "the file's end", what);
+}
+
+lq_status gguf_check_cover(const gguf_file *f, const gguf_tensor *t, size_t n, gguf_bad *bad,
+                           void *user, lq_err *err)
+{
+    piece *p = calloc(n + 1, sizeof *p);
+    size_t k = 0;
+    if (!p) return lq_fail(err, LQ_ENOMEM, "no memory for %zu tensors", n);
+    for (size_t i = 0; i < n; i++) {
+        const uintptr_t from = (uintptr_t)f->map.data, at = (uintptr_t)t[i].data;
+        if (at < from || at - from >= f->map.size) continue;
+        p[k++] = (piece){ at - from, at - from + t[i].bytes, t[i].name };
+    }
+    qsort(p, k, sizeof *p, by_begin);
+    check_pieces(f, p, k, bad, user);
+    free(p);
+    return LQ_OK;
 }
 
 /* ---- look-up ---- */

@@ -70,6 +70,8 @@ typedef struct {
 typedef struct {
     lq_map map;
     lq_arena arena;
+    size_t head_bytes, data_off; /* where the infos end, where the tensors begin */
+    size_t align;
     gguf_kv *kv; /* by key */
     size_t n_kv;
     gguf_tensor *tensors; /* by name */
@@ -83,6 +85,12 @@ lq_status gguf_open_bytes(gguf_file *f, const uint8_t *data, size_t n, lq_err *e
 void gguf_close(gguf_file *f);
 const gguf_kv *gguf_get(const gguf_file *f, const char *key); /* NULL */
 const gguf_tensor *gguf_find(const gguf_file *f, const char *name);
+/* Do the tensors lie as writers put them: one behind the other, each at the next multiple of the
+ * alignment, zeros between, and the file's end behind the last? t[n]: tensors of this file (others
+ * are passed over). Each finding goes to `bad`. LQ_ENOMEM. */
+typedef void gguf_bad(void *user, const char *name, const char *what);
+lq_status gguf_check_cover(const gguf_file *f, const gguf_tensor *t, size_t n, gguf_bad *bad,
+                           void *user, lq_err *err);
 /* Over names, types and shapes of n tensors in the order of names. */
 lq_hash gguf_tensors_hash(const gguf_tensor *t, size_t n);
 

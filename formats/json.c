@@ -508,6 +508,24 @@ void js_put_i64(js_buf *b, int64_t v)
     js_puts(b, t);
 }
 
+/* Text that a file brought along, as UTF-8. */
+static void put_utf8(js_buf *b, const char *s, size_t n)
+{
+    size_t good = 0;
+    for (size_t i = 0, len; i < n; i += len) {
+        len = utf8_len((const uint8_t *)s + i, n - i);
+        if (len) {
+            good += len;
+            continue;
+        }
+        js_put(b, s + i - good, good);
+        js_puts(b, "\xef\xbf\xbd"); /* U+FFFD */
+        good = 0;
+        len = 1;
+    }
+    js_put(b, s + n - good, good);
+}
+
 void js_put_str(js_buf *b, const char *s)
 {
     static const char names[] = "\b\t\n\f\r", letters[] = "btnfr";
@@ -516,7 +534,7 @@ void js_put_str(js_buf *b, const char *s)
         size_t plain = 0;
         while (s[plain] && s[plain] != '"' && s[plain] != '\\' && (uint8_t)s[plain] >= 0x20)
             plain++;
-        js_put(b, s, plain);
+        put_utf8(b, s, plain);
         s += plain;
         if (!*s) break;
         char t[8] = { '\\', *s, 0 };
@@ -602,7 +620,12 @@ lq_status js_canonical(js_buf *b, const cJSON *v, lq_err *err)
 char *js_print(const cJSON *v, bool indented)
 {
     char *text = !v ? NULL : indented ? cJSON_Print(v) : cJSON_PrintUnformatted(v);
-    if (!js_ran_out()) return text;
+    js_buf valid = { 0 };
+    const bool whole = !js_ran_out() && text;
+    if (whole && js_valid_utf8(text, strlen(text))) return text;
+    if (whole) put_utf8(&valid, text, strlen(text) + 1);
     free(text);
+    if (!valid.failed) return valid.data;
+    free(valid.data);
     return NULL;
 }

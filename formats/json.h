@@ -5,7 +5,8 @@
  * Typed getters say what was expected. Look members up with js_get or iterate ->child, ->next:
  * cJSON's lists are linked, so an index or a look-up in a loop is quadratic.
  *
- * Out: js_canonical writes the one spelling that files and hashes use.
+ * Out: js_canonical writes the one spelling that files and hashes use. Whatever names a foreign
+ * file has, what is written is UTF-8: each byte that is none becomes U+FFFD.
  *
  * Source: RFC 8259; cJSON (MIT). Duplicate keys are refused when JS_UNIQUE is set (quadratic-free).
  */

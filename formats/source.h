@@ -150,6 +150,11 @@ lq_status src_fingerprint(lq_hash *out, const src_source *s, lq_err *err);
 /* NaN or infinity in a float tensor: LQ_EVALUE names the tensor and the first such element. Others,
  * and tensors whose planes are translated, are LQ_OK. */
 lq_status src_check_finite(const src_tensor *t, lq_err *err);
+/* Where a GGUF's tensors lie in its files, as gguf_check_cover; of other formats src_open has
+ * looked at that. */
+lq_status src_check_cover(const src_source *s,
+                          void (*bad)(void *user, const char *name, const char *what), void *user,
+                          lq_err *err);
 /* Every checksum that the source stores: those of a .llmq (LQ_ECHECK), others have none. */
 lq_status src_verify(const src_source *s, const lq_job *job, lq_err *err);
 /* Read tensor i once, in windows: its checksums and its largest magnitude are then known, and

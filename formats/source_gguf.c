@@ -429,3 +429,14 @@ lq_status src_gguf_open(src_source *s, const src_opts *o, lq_err *err)
     if (!st) st = src_gguf_read(s, o, err);
     return st ? lq_wrap(err, st, "%s", s->path) : LQ_OK;
 }
+
+lq_status src_check_cover(const src_source *s,
+                          void (*bad)(void *user, const char *name, const char *what), void *user,
+                          lq_err *err)
+{
+    const gguf_file *f = &s->gguf;
+    lq_status st = f->map.size ? gguf_check_cover(f, f->tensors, f->n, bad, user, err) : LQ_OK;
+    for (size_t i = 0; i < s->n_splits && !st; i++)
+        st = gguf_check_cover(&s->splits[i], f->tensors, f->n, bad, user, err);
+    return st;
+}

@@ -103,6 +103,17 @@ static alloc_item *items_of(const table *t, lq_err *err)
 }
 
 /* ---- the budget ---- */
+/* Of a tensor that is settled, at most: folding and tuning write norms, biases and routers as f32.
+ */
+static double settled_bytes(const plan_entry *e, const qz_opts *o)
+{
+    const bool grows =
+        !e->quantize && e->known && e->src->plain && (qz_folds(o) || qz_tune_steps(o)) &&
+        (e->src->n_dims == 1 || e->is_bias || e->role == R_ROUTER || e->role == R_SHARED_ROUTER);
+    const double most = 4 * (double)src_elements(e->src), planned = (double)qz_planned_bytes(e);
+    return grows && most > planned ? most : planned;
+}
+
 static lq_status range_of(bpw_range *r, const table *t, const qz_plan *plan, const qz_opts *o,
                           lq_err *err)
 {
@@ -115,7 +126,7 @@ static lq_status range_of(bpw_range *r, const table *t, const qz_plan *plan, con
         if (!linear && !qz_bpw_whole(o)) continue;
         r->weights += (double)src_elements(e->src);
         r->n_open += e->open;
-        if (!e->open) r->fixed += (double)qz_planned_bytes(e);
+        if (!e->open) r->fixed += settled_bytes(e, o);
     }
     if (!r->n_open)
         return lq_fail(err, LQ_EUSAGE,

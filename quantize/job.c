@@ -10,6 +10,7 @@
 #include "formats/json.h"
 #include "formats/llmq.h"
 #include "formats/mapped.h"
+#include "formats/totals.h"
 #include "formats/version.h"
 #include "kernels/ops.h"
 #include "quantize/apply.h"
@@ -570,11 +571,19 @@ static size_t file_bytes(const char *path)
     return stat(path, &st) == 0 ? (size_t)st.st_size : 0;
 }
 
-static void count_linear(double *bits, double *weights, arch_role role, size_t bytes, int64_t n)
+/* As `inspect` counts them: of the file that was written. */
+static lq_status count_bits(qz_result *out, const char *path, lq_err *err)
 {
-    if (!arch_role_linear(role) || !arch_role_per_layer(role)) return;
-    *bits += 8.0 * (double)bytes;
-    *weights += (double)n;
+    src_source *made;
+    src_totals t;
+    lq_status s = src_open(&made, path, NULL, err);
+    if (s) return s;
+    s = src_count(&t, made, err);
+    out->bpw = src_bits_per(t.linear_bytes, t.linear_params);
+    out->bpw_model = src_bits_per(t.bytes, t.params);
+    src_totals_free(&t);
+    src_close(made);
+    return s;
 }
 
 /* What --bpw predicted goes into the reports; tensors that it left as they are get one. */
@@ -608,7 +617,6 @@ static void add_choices(const run *r, qz_result *out)
 
 static lq_status collect(const run *r, qz_result *out, lq_err *err)
 {
-    double bits = 0, weights = 0, all_bits = 0, all = 0;
     out->reports = lq_push(&out->arena, r->plan.n * sizeof *out->reports);
     if (!out->reports) return lq_fail(err, LQ_ENOMEM, "no memory for the report");
     for (int64_t i = 0; i < r->state.n_parts; i++)
@@ -621,28 +629,13 @@ static lq_status collect(const run *r, qz_result *out, lq_err *err)
         out->reports[k].name = lq_push_str(&out->arena, name, strlen(name));
         if (!out->reports[k].name) return lq_fail(err, LQ_ENOMEM, "no memory");
     }
-    for (size_t k = 0; k < out->n_reports; k++)
-        count_linear(&bits, &weights, out->reports[k].role, out->reports[k].bytes,
-                     out->reports[k].elements);
-    for (size_t i = 0; i < r->plan.n; i++) {
-        const plan_entry *e = &r->plan.e[i];
-        int64_t n = src_elements(e->src);
-        all += (double)n;
-        all_bits += e->quantize ? 0 : 8.0 * (double)src_bytes(e->src);
-        if (e->known && !e->quantize && !e->is_bias)
-            count_linear(&bits, &weights, e->role, src_bytes(e->src), n);
-    }
-    for (size_t k = 0; k < out->n_reports; k++)
-        all_bits += 8.0 * (double)out->reports[k].bytes;
     const src_source *given = src_base(r->src);
     for (int64_t i = 0; i < src_n_tensors(given); i++)
         out->bytes_in += src_bytes(src_tensor_at(given, i));
     out->bytes_out = file_bytes(r->out_path);
-    out->bpw = weights > 0 ? bits / weights : 0;
-    out->bpw_model = all > 0 ? all_bits / all : 0;
     out->predicted = r->bits.effect ? r->bits.predicted : (double)NAN;
     if (r->bits.effect) add_choices(r, out);
-    return LQ_OK;
+    return count_bits(out, r->out_path, err);
 }
 
 /* What this run will do, for its meter. */
@@ -699,6 +692,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     if (!s && j->resume && already_there(&r, &out->check)) {
         out->resumed = -1;
         out->bytes_out = file_bytes(out_path);
+        s = count_bits(out, out_path, err);
         qz_state_clear(out_path, what);
         goto done;
     }

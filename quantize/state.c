@@ -63,6 +63,15 @@ static void differences(char *out, size_t cap, const char *path, const cJSON *wa
             }
         return;
     }
+    if (cJSON_IsArray(was) && cJSON_IsArray(now)) {
+        char deeper[128];
+        const cJSON *a = was->child, *b = now->child;
+        for (int i = 0; a || b; i++, a = a ? a->next : NULL, b = b ? b->next : NULL) {
+            snprintf(deeper, sizeof deeper, "%s[%d]", path, i);
+            differences(out, cap, deeper, a, b);
+        }
+        return;
+    }
     char a[64], b[64];
     const size_t n = strlen(out);
     snprintf(out + n, cap - n, "%s%s: %s, now %s", n ? "; " : "", path, js_describe(a, was),

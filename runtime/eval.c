@@ -308,28 +308,53 @@ static double mean(const double *x, int64_t n)
     return sum / (double)n;
 }
 
+static lq_status not_finite(const eval_result *r, int64_t token, const char *whose, lq_err *err)
+{
+    return lq_fail(err, LQ_EVALUE,
+                   "%swindow %lld: the logits are not finite: the weights hold NaN or Inf, or "
+                   "values that overflow",
+                   whose, (long long)(token / r->per_window));
+}
+
+/* exp of the mean, which a model in use never makes overflow: 709 nats of a token are 1e308 to 1
+ * against it. */
+static lq_status perplexity_of(double *out, const eval_result *r, const double *nll,
+                               const char *whose, lq_err *err)
+{
+    int64_t worst = 0;
+    for (int64_t i = 1; i < r->tokens; i++)
+        if (nll[i] > nll[worst]) worst = i;
+    const double m = mean(nll, r->tokens);
+    *out = exp(m);
+    if (isfinite(*out)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE,
+                   "%sperplexity: expected a finite number, found exp(%.6g): %.6g nats for one "
+                   "token of window %lld; the weights are damaged, or values overflow",
+                   whose, m, nll[worst], (long long)(worst / r->per_window));
+}
+
 static lq_status summarize(evaluation *e, lq_err *err)
 {
+    static const char *const ref = "reference model: ";
     eval_result *r = e->r;
-    lq_status s = LQ_OK;
-    for (int64_t i = 0; i < r->tokens; i++)
-        if (!isfinite(r->token_nll[i]) || (e->has_ref && !isfinite(r->token_kl[i])))
-            return lq_fail(
-                err, LQ_EVALUE,
-                "window %lld: the logits are not finite: the weights hold NaN or Inf, or "
-                "values that overflow",
-                (long long)(i / r->per_window));
+    for (int64_t i = 0; i < r->tokens; i++) {
+        if (e->has_ref && !isfinite(e->ref_nll[i])) return not_finite(r, i, ref, err);
+        if (!isfinite(r->token_nll[i])) return not_finite(r, i, "", err);
+        if (e->has_ref && !isfinite(r->token_kl[i]))
+            return lq_fail(err, LQ_EVALUE,
+                           "window %lld: the divergence from the reference is not finite",
+                           (long long)(i / r->per_window));
+    }
     r->nll = mean(r->token_nll, r->tokens);
-    r->perplexity = exp(r->nll);
-    if (!e->has_ref) return LQ_OK;
+    lq_status s = perplexity_of(&r->perplexity, r, r->token_nll, "", err);
+    if (s || !e->has_ref) return s;
     int64_t agree = 0;
     for (int64_t i = 0; i < r->tokens; i++)
         agree += e->agree[i];
     r->top1_agree = (double)agree / (double)r->tokens;
-    r->ref_perplexity = exp(mean(e->ref_nll, r->tokens));
     r->kl_mean = mean(r->token_kl, r->tokens);
     r->kl_p99 = percentile(r->token_kl, r->tokens, 0.99, err, &s);
-    return s;
+    return s ? s : perplexity_of(&r->ref_perplexity, r, e->ref_nll, ref, err);
 }
 
 lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32_t *ids, int64_t n,

@@ -39,7 +39,8 @@ eval_score eval_position(const float *logits, const float *ref, int64_t V, int64
 /* Whole windows that n ids fill. */
 int64_t eval_windows(int64_t n, const eval_opts *o);
 /* ref may be NULL; it must have the same vocabulary. Free r with eval_free, also after an error.
- * Errors: LQ_EVALUE - no whole window; an id outside the vocabulary; logits that are not finite
+ * Errors: LQ_EVALUE - no whole window; an id outside the vocabulary; logits or a perplexity that
+ *                     are not finite
  *         LQ_ESHAPE - ref's vocabulary differs
  *         LQ_EINTR, LQ_ENOMEM */
 lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32_t *ids, int64_t n,

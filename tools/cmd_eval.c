@@ -192,7 +192,7 @@ static lq_status check_gates(const session *e, const cmd_ctx *c, lq_err *err)
             { "max-kl-p99", "99th percentile of KL divergence", r->kl_p99, e->o->max_kl_p99 },
         };
         for (size_t k = 0; k < LQ_COUNT(t); k++)
-            if (opt_given(c, t[k].option) && t[k].got > t[k].limit)
+            if (opt_given(c, t[k].option) && !(t[k].got <= t[k].limit))
                 return lq_fail(err, LQ_ECHECK,
                                "%s: expected at most %g, found %.6g (windows of %lld)", t[k].what,
                                t[k].limit, t[k].got, (long long)e->rows[i].o.ctx);

@@ -60,7 +60,7 @@ static lq_status make(pub_files *fs, const cmd_ctx *c, const publish_opts *o, lq
     artifact_opts a = o->artifact;
     a.evals = o->evals.v;
     a.n_evals = o->evals.n;
-    lq_status s = verify_model(c, path, err);
+    lq_status s = verify_model(c, path, true, err);
     if (!s) s = src_open(&src, path, NULL, err);
     if (!s) s = artifact_make(fs, src, path, &a, left_out, c->job, err);
     src_close(src);

@@ -16,7 +16,7 @@ static const opt_row rows[] = {
 
 static lq_status check(void *user, const char *dir, lq_err *err)
 {
-    return verify_model(user, dir, err);
+    return verify_model(user, dir, false, err); /* pull itself checks the sums */
 }
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)

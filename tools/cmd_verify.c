@@ -3,6 +3,7 @@
 #include "tools/cmds.h"
 #include "tools/verify.h"
 #include "tools/verify_against.h"
+#include "tools/verify_sums.h"
 
 #include "formats/json.h"
 #include "formats/llmq.h"
@@ -111,19 +112,31 @@ static void check_fit(verdict *v, const src_source *src)
     if (as != LQ_EUNSUPPORTED && as != LQ_ENOENT) verdict_add(v, "config", why);
 }
 
-static lq_status check_all(verdict *v, const char *path, const char *against, lq_err *err)
+/* A damaged header is a finding, not bad usage; so is what keeps a folder with wrong sums from
+ * being opened. */
+static lq_status cannot_open(verdict *v, lq_status s, bool llmq, lq_err *err)
+{
+    if (!v->n_bad && (!llmq || s == LQ_EUNSUPPORTED)) return s;
+    add_failure(v, llmq ? "header" : "model", &s, err);
+    if (s) return s;
+    v->checked++;
+    snprintf(v->unfit, sizeof v->unfit, "%s", err->msg);
+    return LQ_OK;
+}
+
+static lq_status check_all(verdict *v, const char *path, const char *against, bool sums,
+                           lq_err *err)
 {
     src_source *src = NULL;
     char file[4200];
-    lq_status s = src_locate(file, sizeof file, path, err);
+    lq_status s = sums ? verify_sums(v, path, err) : LQ_OK;
+    if (!s) s = src_locate(file, sizeof file, path, err);
     if (s) return s;
     const bool llmq = is_llmq(file);
     s = src_open(&src, file, NULL, err);
-    if (s && llmq && s != LQ_EUNSUPPORTED) { /* a damaged header is a finding, not bad usage */
-        add_failure(v, "header", &s, err);
-        return s;
-    }
-    if (!s) s = llmq ? check_sums(v, file, err) : check_finite(v, src);
+    if (s) return cannot_open(v, s, llmq, err);
+    s = llmq ? check_sums(v, file, err) : check_finite(v, src);
+    if (!s) s = src_check_cover(src, verdict_add, v, err);
     if (!s) check_fit(v, src);
     if (!s && !v->unfit[0]) check_roles(v, src);
     if (!s && against) s = verify_against(v, src, against, err);
@@ -166,12 +179,12 @@ static lq_status report(verdict *v, const char *path, bool must_run, lq_err *err
 }
 
 /* ---- for other commands ---- */
-lq_status verify_model(const cmd_ctx *c, const char *path, lq_err *err)
+lq_status verify_model(const cmd_ctx *c, const char *path, bool sums, lq_err *err)
 {
     cmd_ctx quiet = *c;
     quiet.json = false;
     verdict v = { .c = &quiet, .bad = cJSON_CreateArray() };
-    lq_status s = v.bad ? check_all(&v, path, NULL, err) : LQ_ENOMEM;
+    lq_status s = v.bad ? check_all(&v, path, NULL, sums, err) : LQ_ENOMEM;
     if (v.no_memory || s == LQ_ENOMEM) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
     if (!s && v.n_bad)
         s = lq_fail(err, LQ_ECHECK, "%s: llmq verify says no: %" PRId64 " found that do not fit",
@@ -185,7 +198,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const verify_opts *o = opts;
     verdict v = { .c = c, .bad = cJSON_CreateArray() };
-    lq_status s = v.bad ? check_all(&v, c->argv[0], o->against, err) : LQ_ENOMEM;
+    lq_status s = v.bad ? check_all(&v, c->argv[0], o->against, true, err) : LQ_ENOMEM;
     if (v.no_memory || s == LQ_ENOMEM) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
     if (!s) s = report(&v, c->argv[0], o->runs, err);
     cJSON_Delete(v.bad);
@@ -196,19 +209,17 @@ const cmd_row cmd_verify = {
     .name = "verify",
     .summary = "check every checksum; compare the weights with their source",
     .details =
-        "A .llmq file: the header, every plane and file in it, and that padding is zero. A Hugging "
-        "Face folder: the layout of its files, that all tensors are there and finite. With "
-        "--against "
-        "every weight is compared with its source: within half a step of its scheme, or, for "
-        "methods "
-        "that move errors between weights (gptq, awq) and models of others, each row within 2 "
-        "steps "
-        "(root mean square). "
-        "Factors that were folded from one tensor into another are fitted first; norms and biases "
-        "of "
-        "such a model are not compared. The recipe comes from the file, or from what llmq convert "
-        "wrote beside it. Exit code 4 when anything does not fit. A model that is whole but that "
-        "llmq cannot run is said to be so, with exit code 0 unless --runs asks for 4.",
+        "A .llmq file: the header, every plane and file in it, and that padding is zero. A GGUF "
+        "file: its layout, nothing between or behind the tensors, finite numbers. A Hugging Face "
+        "folder: the layout of its files, that all tensors are there and finite, and, where it "
+        "was published, SHA256SUMS: every file as it says, and no other file of a model. With "
+        "--against every weight is compared with its source: within half a step of its scheme, "
+        "or, for methods that move errors between weights (gptq, awq) and models of others, each "
+        "row within 2 steps (root mean square). Factors that were folded from one tensor into "
+        "another are fitted first; norms and biases of such a model are not compared. The recipe "
+        "comes from the file, or from what llmq convert wrote beside it. Exit code 4 when "
+        "anything does not fit. A model that is whole but that llmq cannot run is said to be so, "
+        "with exit code 0 unless --runs asks for 4.",
     .args = { { "FILE", 1, 1, "a .llmq, .gguf or .safetensors file, or a folder" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq verify model.llmq\0"

@@ -4,8 +4,8 @@
 
 #include "tools/opt.h"
 
-/* Every finding goes to stderr, and why llmq cannot run it, where it cannot. LQ_ECHECK: there are
- * findings; other errors as of src_open. */
-lq_status verify_model(const cmd_ctx *c, const char *path, lq_err *err);
+/* Every finding goes to stderr, and why llmq cannot run it, where it cannot. sums: look at a
+ * folder's SHA256SUMS too. LQ_ECHECK: there are findings; other errors as of src_open. */
+lq_status verify_model(const cmd_ctx *c, const char *path, bool sums, lq_err *err);
 
 #endif

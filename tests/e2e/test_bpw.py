@@ -97,7 +97,8 @@ def test_tied_embeddings_take_part_as_one_matrix(llmq, draft, tmp_path):
         r = llmq.json("quantize", draft, "-o", tmp_path / option, *QUICK, "--bpw", "4", option, "auto")
         names = [t["name"] for t in r["tensors"]]
         assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names
-        assert 3.9 < r["bpw_model"] <= 4
+        shown = llmq.json("inspect", tmp_path / option)
+        assert 3.9 < r["bpw_model"] <= 4 and r["bpw_model"] == shown["bpw_model"] and r["bpw"] == shown["bpw"]
     assert llmq("quantize", draft, "-o", tmp_path / "q", *QUICK, "--bpw", "4", "--embed", "auto").stderr.count("tied") == 1
 
 

@@ -1,5 +1,6 @@
 """llmq eval and llmq logits against transformers (tests/golden/make_eval.py), gates, bad input."""
 import json
+import shutil
 import struct
 
 import pytest
@@ -108,3 +109,28 @@ def test_bad_ids_are_refused(llmq, tmp_path, args, code, says):
     out = tmp_path / "x.safetensors"
     p = llmq("logits", "tests/golden/arch/qwen3", *args, "-o", out, code=code)
     assert says in p.stderr and not out.exists()
+
+
+def scaled_norm(model, to, scale):
+    """The model with its last norm times `scale`: logits as many times as large."""
+    shutil.copytree(model, to)
+    data = bytearray((to / "model.safetensors").read_bytes())
+    n = struct.unpack_from("<Q", data)[0]
+    begin, end = json.loads(data[8:8 + n])["model.norm.weight"]["data_offsets"]
+    for at in range(8 + n + begin, 8 + n + end, 2):
+        value = struct.unpack("<f", b"\0\0" + data[at:at + 2])[0] * scale
+        data[at:at + 2] = struct.pack("<f", value)[2:]
+    (to / "model.safetensors").write_bytes(data)
+    return to
+
+
+def test_a_perplexity_that_is_no_number_is_an_error(llmq, draft, tmp_path):
+    """A damaged model's: never printed as inf or nan."""
+    bad = scaled_norm(draft, tmp_path / "bad", 1e5)
+    args = ["--text", TEXT, "--ctx", 32, "--windows", 2]
+    for why, command in [("the model", [bad]), ("a gate", [bad, "--max-ppl", "1e300"]),
+                         ("the reference", [draft, "--ref", bad])]:
+        p = llmq("eval", *command, *args, code=3)
+        assert "perplexity: expected a finite number" in p.stderr and "inf" not in p.stdout, why
+        assert ("reference model" in p.stderr) == (why == "the reference"), why
+        assert "window" in p.stderr, why

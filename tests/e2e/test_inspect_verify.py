@@ -2,6 +2,7 @@
 import json
 import shutil
 import struct
+import subprocess
 
 import pytest
 
@@ -96,7 +97,8 @@ def test_damage_is_found(llmq, packed, tmp_path):
         p = llmq("verify", path, "--json", code=code)
         if code == 4:
             doc = json.loads(p.stdout)
-            assert not doc["ok"] and len(doc["bad"]) == 1, why
+            assert not doc["ok"] and len(doc["bad"]) == 1 and doc["checked"] > 0, why
+            assert doc["runs"] == (name != "header"), why
             assert name is None or doc["bad"][0]["name"] == name, why
         else:
             assert p.stdout == "" and "major version: expected 1, found 2" in p.stderr, why
@@ -141,3 +143,108 @@ def test_a_damaged_plane_is_seen_before_use_where_asked(llmq, packed, tmp_path):
 def test_another_model_is_no_source(llmq, packed, draft):
     p = llmq("verify", packed["rtn"], "--against", draft, code=4)
     assert "model.embed_tokens.weight: shape: expected [4096,128], found [4096,256]" in p.stderr
+
+
+# ---- GGUF: what lies between and behind the tensors ----
+@pytest.fixture(scope="module")
+def gguf(llmq, draft, tmp_path_factory):
+    out = tmp_path_factory.mktemp("gguf") / "m.gguf"
+    llmq("convert", draft, "-o", out, "--to", "gguf")
+    return out.read_bytes()
+
+
+def offset_at(data, name):
+    """Where a tensor's offset stands in the header."""
+    at = data.index(struct.pack("<Q", len(name)) + name) + 8 + len(name)
+    return at + 4 + 8 * struct.unpack_from("<I", data, at)[0] + 4
+
+
+def moved(data, name, by):
+    at = offset_at(data, name)
+    return damaged(data, at, struct.pack("<Q", struct.unpack_from("<Q", data, at)[0] + by))
+
+
+def test_bytes_of_no_tensor_are_found_in_a_gguf(llmq, gguf, tmp_path):
+    norms = [b"blk.0.attn_norm.weight", b"blk.0.ffn_norm.weight"]
+    name = max(norms, key=lambda n: struct.unpack_from("<Q", gguf, offset_at(gguf, n))[0])
+    for why, data, says in [
+        ("whole", gguf, None),
+        ("one byte behind", gguf + b"x", "1 bytes behind it"),
+        ("many bytes behind", gguf + b"payload" * 1000, "bytes behind it"),
+        ("an overlap", moved(gguf, name, -32), "an overlap"),
+        ("a hole", moved(gguf + bytes(32), gguf_last(gguf), 32), "a hole"),
+    ]:
+        path = tmp_path / "m.gguf"
+        path.write_bytes(data)
+        p = llmq("verify", path, "--json", code=4 if says else 0)
+        doc = json.loads(p.stdout)
+        assert doc["ok"] == (says is None), why
+        assert says is None or any(says in b["what"] for b in doc["bad"]), (why, doc)
+
+
+def gguf_last(data):
+    names = [f"blk.{i}.{n}.weight".encode() for i in range(8) for n in
+             ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")]
+    names = [n for n in names + [b"output_norm.weight", b"token_embd.weight"] if n in data]
+    return max(names, key=lambda n: struct.unpack_from("<Q", data, offset_at(data, n))[0])
+
+
+# ---- bits per weight ----
+@pytest.mark.parametrize("method", ["awq", "gptq", "rtn", "nf4"])
+def test_quantize_and_inspect_count_the_same_bits(llmq, draft, tmp_path, method):
+    """Norms that awq and gptq fold factors into are stored as f32: every byte of the file counts."""
+    calib = ["--calib-samples", "4", "--calib-len", "32"] if method in ("awq", "gptq") else []
+    command = ["quantize", draft, "-o", tmp_path / "q.llmq", "--method", method, *calib]
+    made, shown = llmq.json(*command), llmq.json("inspect", tmp_path / "q.llmq")
+    assert (made["bpw"], made["bpw_model"]) == (shown["bpw"], shown["bpw_model"])
+    if calib:
+        assert any(t["scheme"] == "f32" for t in shown["tensors"])
+    again = llmq.json(*command, "--resume")
+    assert again["already_done"] and again["bpw_model"] == shown["bpw_model"]
+
+
+# ---- SHA256SUMS ----
+def test_a_published_folder_is_checked_against_its_sums(llmq, draft, tmp_path):
+    hub = tmp_path / "hub"
+    llmq("publish", draft, f"dir:{hub}")
+    whole = llmq.json("verify", hub)
+    assert whole["ok"] and whole["checked"] > llmq.json("verify", draft)["checked"]
+    card = (hub / "README.md").read_text()
+    (hub / "README.md").write_text(card + "!")
+    (hub / "generation_config.json").unlink()
+    (hub / "LICENSE").write_text("mine now\n")
+    (hub / "notes.bin").write_text("no file of a model\n")
+    doc = json.loads(llmq("verify", hub, "--json", code=4).stdout)
+    found = {b["name"]: b["what"] for b in doc["bad"]}
+    assert sorted(found) == ["LICENSE", "README.md", "generation_config.json"]
+    assert "expected in SHA256SUMS, not found there" in found["LICENSE"]
+    assert "expected SHA-256" in found["README.md"] and "not there" in found["generation_config.json"]
+    llmq("publish", hub, f"dir:{tmp_path}/again", code=4)
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_folder_whose_sums_do_not_fit_may_be_too_damaged_to_open(llmq, draft, tmp_path):
+    hub = tmp_path / "hub"
+    llmq("publish", draft, f"dir:{hub}")
+    weights = hub / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-5])
+    doc = json.loads(llmq("verify", hub, "--json", code=4).stdout)
+    assert {b["name"] for b in doc["bad"]} == {"model.safetensors", "model"} and not doc["runs"]
+    (hub / "SHA256SUMS").write_text("nonsense\n")
+    doc = json.loads(llmq("verify", hub, "--json", code=4).stdout)
+    assert doc["bad"][0]["name"] == "SHA256SUMS" and "64 hex digits" in doc["bad"][0]["what"]
+
+
+# ---- names that are no UTF-8 ----
+def test_json_is_utf8_whatever_the_names_are(llmq, gguf, tmp_path):
+    name = b"blk.0.attn_norm.weight"
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf.replace(name, b"blk.0.attn_norm.weigh\xff"))
+    odd = tmp_path / "m\udcfe.gguf"
+    odd.write_bytes(path.read_bytes())
+    for command in (["inspect", path], ["inspect", odd], ["verify", odd]):
+        p = subprocess.run([llmq.path, *map(str, command), "--json"], capture_output=True)
+        text = p.stdout.decode("utf-8")  # raises where it is none
+        assert json.loads(text), command
+    assert "weigh\ufffd" in subprocess.run([llmq.path, "inspect", path, "--json"],
+                                           capture_output=True).stdout.decode()

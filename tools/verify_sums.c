@@ -1,0 +1,76 @@
+/* tools/verify_sums.c */
+#include "tools/verify_sums.h"
+
+#include "publish/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static lq_status read_sums(pub_files *sums, verdict *v, const char *path, lq_err *err)
+{
+    char *text = NULL;
+    size_t n = 0;
+    lq_status s = lq_read_file(&text, &n, path, PUB_MAX_SMALL, err);
+    if (!s) s = pub_read_sums(sums, text, n, err);
+    free(text);
+    if (lq_exit_code(s) != lq_exit_code(LQ_EFORMAT)) return s;
+    verdict_add(v, PUB_SUMS, err->msg);
+    return LQ_OK;
+}
+
+static lq_status check_file(verdict *v, const char *dir, const pub_file *sum, lq_err *err)
+{
+    char path[4200], what[2 * SHA_HEX + 40];
+    pub_files one = { NULL, 0 };
+    lq_status s = lq_path_join(path, sizeof path, dir, sum->name, err);
+    if (s) return s;
+    v->checked++;
+    if (!lq_exists(path)) {
+        verdict_add(v, sum->name, PUB_SUMS " names it, but it is not there");
+        return LQ_OK;
+    }
+    s = pub_add_path(&one, sum->name, path, err);
+    if (!s) s = pub_hash(&one, v->c->job, err);
+    if (!s && strcmp(one.f[0].sha256, sum->sha256) != 0) {
+        snprintf(what, sizeof what, "expected SHA-256 %s, found %s", sum->sha256, one.f[0].sha256);
+        verdict_add(v, sum->name, what);
+    }
+    pub_files_free(&one);
+    return s;
+}
+
+/* Files of a model that the list does not name. */
+static lq_status find_strangers(verdict *v, const char *dir, const char *sub, const pub_files *sums,
+                                lq_err *err)
+{
+    char path[4200], name[600];
+    lq_status s = lq_path_join(path, sizeof path, dir, sub, err);
+    DIR *d = s ? NULL : opendir(path);
+    if (!s && !d && !*sub) s = lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
+    for (struct dirent *e; d && (e = readdir(d));) {
+        snprintf(name, sizeof name, "%s%s", sub, e->d_name);
+        if (e->d_name[0] != '.' && strcmp(name, PUB_SUMS) != 0 && pub_kind_of(name) &&
+            !pub_find(sums, name))
+            verdict_add(v, name, "expected in " PUB_SUMS ", not found there");
+    }
+    if (d) closedir(d);
+    return s;
+}
+
+lq_status verify_sums(verdict *v, const char *path, lq_err *err)
+{
+    char file[4200];
+    pub_files sums = { NULL, 0 };
+    if (!lq_is_dir(path)) return LQ_OK;
+    lq_status s = lq_path_join(file, sizeof file, path, PUB_SUMS, err);
+    if (s || !lq_exists(file)) return s;
+    s = read_sums(&sums, v, file, err);
+    for (size_t i = 0; i < sums.n && !s; i++)
+        s = check_file(v, path, &sums.f[i], err);
+    if (!s && sums.n) s = find_strangers(v, path, "", &sums, err);
+    if (!s && sums.n) s = find_strangers(v, path, "additional_chat_templates/", &sums, err);
+    pub_files_free(&sums);
+    return s;
+}

@@ -1,0 +1,12 @@
+/* tools/verify_sums.h - a published folder against its SHA256SUMS, for `llmq verify`. */
+#ifndef LLMQ_TOOLS_VERIFY_SUMS_H
+#define LLMQ_TOOLS_VERIFY_SUMS_H
+
+#include "tools/verify_against.h"
+
+/* Findings: a listed file that is missing or has another digest, a file of a model that is not
+ * listed (llmq pull refuses both), a list that cannot be read. No folder, or none with SHA256SUMS:
+ * nothing to look at. LQ_EIO, LQ_ENOMEM, LQ_EINTR. */
+lq_status verify_sums(verdict *v, const char *path, lq_err *err);
+
+#endif
