@@ -53,6 +53,8 @@ static lq_status check_entries(const char *dir, bool deep, unsigned flags, bool 
 {
     DIR *d = opendir(dir);
     struct dirent *e;
+    if (!d && errno == ENOTDIR)
+        return lq_fail(err, LQ_EUSAGE, "%s: expected folders above it, found a file", dir);
     if (!d) return errno == ENOENT ? LQ_OK : io(dir, err);
     lq_status s = LQ_OK;
     while (!s && (e = readdir(d))) {
@@ -159,12 +161,15 @@ static lq_status put_mark(const char *dir, lq_err *err)
     return s;
 }
 
-/* f->target and f->dir. Of a folder that is there its true name: neither a link nor "." can change
- * places with another folder. */
+/* f->target and f->dir, behind links. Of a folder that is there its true name: neither a link nor
+ * "." can change places with another folder. */
 static lq_status set_names(conv_folder *f, const char *target, lq_err *err)
 {
-    char *real = lq_is_dir(target) ? realpath(target, NULL) : NULL;
-    const char *name = real ? real : target;
+    char *behind = NULL;
+    lq_status s = lq_out_target(&behind, target, err);
+    if (s) return s;
+    char *real = lq_is_dir(behind) ? realpath(behind, NULL) : NULL;
+    const char *name = real ? real : behind;
     size_t len = strlen(name);
     while (len > 1 && name[len - 1] == '/')
         len--;
@@ -172,9 +177,10 @@ static lq_status set_names(conv_folder *f, const char *target, lq_err *err)
     const int b = snprintf(f->dir, sizeof f->dir, "%.*s.%s", (int)len, name,
                            f->flags & FOLDER_RESUME ? "resume" : "tmp");
     free(real);
+    free(behind);
     if (a < 0 || b < 0 || (size_t)b >= sizeof f->dir)
         return lq_fail(err, LQ_EUSAGE, "%.100s...: expected a shorter name", target);
-    return len ? LQ_OK : lq_fail(err, LQ_EUSAGE, "output: expected a folder's name, found \"\"");
+    return LQ_OK;
 }
 
 /* What is mounted cannot change places either. */
@@ -192,6 +198,8 @@ static lq_status may_create(conv_folder *f, const char *target, unsigned flags, 
     f->lock = -1;
     f->flags = flags;
     lq_status s = set_names(f, target, err);
+    if (!s && lq_exists(f->target) && !lq_is_dir(f->target))
+        s = lq_fail(err, LQ_EUSAGE, "%s: expected a folder's name, found a file", f->target);
     if (!s) s = may_replace(f->target, flags, err);
     return s ? s : not_mounted(f->target, err);
 }

@@ -38,20 +38,28 @@ cJSON *conv_from(const src_source *src, bool anew)
     return NULL;
 }
 
+/* Which weights these were is not kept, so two times 14 may be the same 14. */
+static double most(const cJSON *before, const char *key, double now)
+{
+    double was = 0;
+    js_f64(before, key, false, 0, 1e15, &was, NULL);
+    return was > now ? was : now;
+}
+
 cJSON *conv_converted(const src_source *src, const conv_report *r, const cJSON *from)
 {
     const cJSON *before = src_conversion(src);
     const bool changed = r->requantized || r->floats || !r->bit_exact;
-    double requantized = 0, floats = 0;
+    double times = before ? 1 : 0; /* none is told of one time */
     if (before && !changed) return cJSON_Duplicate(before, true);
-    js_f64(before, "requantized", false, 0, 1e15, &requantized, NULL);
-    js_f64(before, "floats", false, 0, 1e15, &floats, NULL);
+    js_f64(before, "times", false, 1, 1e15, &times, NULL);
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "llmq", LLMQ_VERSION);
     cJSON_AddItemToObject(o, "from", cJSON_Duplicate(from, true));
     cJSON_AddBoolToObject(o, "bit_exact", r->bit_exact);
-    cJSON_AddNumberToObject(o, "requantized", requantized + (double)r->requantized);
-    cJSON_AddNumberToObject(o, "floats", floats + (double)r->floats);
+    cJSON_AddNumberToObject(o, "requantized", most(before, "requantized", (double)r->requantized));
+    cJSON_AddNumberToObject(o, "floats", most(before, "floats", (double)r->floats));
+    if (times > 0) cJSON_AddNumberToObject(o, "times", times + 1);
     if (!js_ran_out()) return o;
     cJSON_Delete(o);
     return NULL;

@@ -14,18 +14,25 @@
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
-static lq_status open_failed(lq_err *err, const char *path)
+lq_status lq_open_failed(lq_err *err, const char *path)
 {
-    return lq_fail(err, errno == ENOENT ? LQ_ENOENT : LQ_EIO, "%s: %s", path, strerror(errno));
+    const int why = errno;
+    const bool denied = why == EACCES || why == EPERM || why == ENOTDIR || why == ELOOP ||
+                        why == ENAMETOOLONG || why == EISDIR || why == ENXIO;
+    return lq_fail(err,
+                   why == ENOENT ? LQ_ENOENT
+                   : denied      ? LQ_EFORMAT
+                                 : LQ_EIO,
+                   "%s: %s", path, strerror(why));
 }
 
 static lq_status open_regular(int *fd, struct stat *st, const char *path, lq_err *err)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not waited for */
-    if (*fd < 0) return open_failed(err, path);
+    if (*fd < 0) return lq_open_failed(err, path);
     lq_status s = LQ_OK;
     if (fstat(*fd, st) != 0)
-        s = open_failed(err, path);
+        s = lq_open_failed(err, path);
     else if (!S_ISREG(st->st_mode))
         s = lq_fail(err, LQ_EFORMAT, "%s: expected a regular file", path);
     if (s) {
@@ -217,36 +224,35 @@ static bool link_temp(lq_out *o)
     return o->named;
 }
 
+static lq_status check_target(const char *path, lq_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    if (lq_is_dir(path) || (slash && !slash[1]))
+        return lq_fail(err, LQ_EUSAGE, "%s: expected a file's name, found a folder's", path);
+    return lq_make_parents(path, err);
+}
+
 lq_status lq_out_open(lq_out **out, const char *path, lq_err *err)
 {
     *out = NULL;
-    const char *slash = strrchr(path, '/');
-    if (!*path) return lq_fail(err, LQ_EUSAGE, "output: expected a file's name, found \"\"");
-    if (lq_is_dir(path)) return lq_fail(err, LQ_EIO, "%s: is a directory", path);
-    if (slash && !slash[1])
-        return lq_fail(err, LQ_EUSAGE, "%s: expected a file's name, found a folder's", path);
-    lq_status s = lq_make_parents(path, err);
-    if (s) return s;
     lq_out *o = calloc(1, sizeof *o);
     if (!o) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
     o->fd = -1;
-    o->path = strdup(path);
-    o->buf = malloc(OUT_BUF);
-    if (!o->path || !o->buf) {
-        out_free(o);
-        return lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
+    lq_status s = lq_out_target(&o->path, path, err);
+    if (!s) s = check_target(o->path, err);
+    if (!s && !(o->buf = malloc(OUT_BUF))) s = lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
+    if (!s) {
+        if (is_special(o->path))
+            o->fd = open(o->path, O_WRONLY | O_CLOEXEC);
+        else
+            open_temp(o);
+        if (o->fd < 0) s = lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
     }
-    if (is_special(path))
-        o->fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (s)
+        out_free(o);
     else
-        open_temp(o);
-    if (o->fd < 0) {
-        s = lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
-        out_free(o);
-        return s;
-    }
-    *out = o;
-    return LQ_OK;
+        *out = o;
+    return s;
 }
 
 static lq_status write_all(int fd, const uint8_t *p, size_t n, const char *path, lq_err *err)

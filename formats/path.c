@@ -2,9 +2,11 @@
 #include "formats/path.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 lq_status lq_make_parents(const char *path, lq_err *err)
 {
@@ -18,9 +20,45 @@ lq_status lq_make_parents(const char *path, lq_err *err)
             s = lq_fail(err, LQ_EIO, "%s: no folder %s, and it cannot be made: %s", path, copy,
                         strerror(errno));
         else if (!lq_is_dir(copy))
-            s = lq_fail(err, LQ_EIO, "%s: expected a folder %s, found a file", path, copy);
+            s = lq_fail(err, LQ_EUSAGE, "%s: expected a folder %s, found a file", path, copy);
         *c = '/';
     }
     free(copy);
     return s;
+}
+
+/* What the link at `path` names; NULL and errno EINVAL: it is none. */
+static char *read_link(const char *path)
+{
+    char to[4200], *out = NULL;
+    const ssize_t n = readlink(path, to, sizeof to - 1);
+    const char *slash = strrchr(path, '/');
+    if (n < 0) return NULL;
+    to[n] = 0;
+    if (to[0] == '/' || !slash) return strdup(to);
+    return asprintf(&out, "%.*s%s", (int)(slash + 1 - path), path, to) < 0 ? NULL : out;
+}
+
+lq_status lq_out_target(char **target, const char *path, lq_err *err)
+{
+    enum { MAX_LINKS = 40 };
+    *target = NULL;
+    if (!*path) return lq_fail(err, LQ_EUSAGE, "output: expected a name, found \"\"");
+    if (strcmp(path, "-") == 0)
+        return lq_fail(err, LQ_EUSAGE,
+                       "output: expected a name, found '-': results are not written to standard "
+                       "output (./- is a file of that name)");
+    struct stat st;
+    char *at = strdup(path), *next = NULL;
+    int links = 0;
+    const bool special = stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+    while (at && !special && (next = read_link(at)) && links++ < MAX_LINKS) {
+        free(at);
+        at = next;
+    }
+    if (at && !next) return *target = at, LQ_OK;
+    free(at);
+    free(next);
+    if (links <= MAX_LINKS) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
+    return lq_fail(err, LQ_EUSAGE, "%s: expected a name, found links in a circle", path);
 }

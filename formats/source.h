@@ -142,7 +142,8 @@ const cJSON *src_recipe(const src_source *s);
 const cJSON *src_provenance(const src_source *s);
 /* Of what llmq converted: { "llmq": its version, "from": { "format", "xxh3": src_fingerprint's,
  * where it was known }, "bit_exact", "requantized": weights, "floats": weights that had codes in
- * the source and have none here }; else NULL. */
+ * the source and have none here }; else NULL. Where several conversions changed values one after
+ * the other: of the last of them, "requantized" and "floats" the most of one, and "times". */
 const cJSON *src_conversion(const src_source *s);
 /* One hash over names, shapes, dtypes and bytes of all tensors (canonical order): "which weights".
  * Reads every byte (a .llmq: only its table). A derived source has that of its base. LQ_ENOMEM. */

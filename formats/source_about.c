@@ -2,6 +2,7 @@
  * and where it came from when llmq converted it. */
 #include "formats/history.h"
 #include "formats/json.h"
+#include "formats/path.h"
 #include "formats/source_impl.h"
 
 #include <dirent.h>
@@ -33,7 +34,7 @@ typedef struct {
 static lq_status list_whole(whole_files *w, const char *dir, lq_err *err)
 {
     DIR *d = opendir(dir);
-    if (!d) return lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
+    if (!d) return lq_open_failed(err, dir);
     for (struct dirent *e; (e = readdir(d));) {
         const size_t at = strlen(w->all);
         w->tensors = w->tensors || ends(e->d_name, ".safetensors");

@@ -2,6 +2,7 @@
  * the files that travel along. A single .safetensors file stands for its folder with that file
  * alone. */
 #include "formats/hf_quant.h"
+#include "formats/path.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -322,7 +323,7 @@ static lq_status names_in(src_source *s, const char **out, size_t *n, const char
     lq_status st = LQ_OK;
     DIR *d = opendir(dir);
     if (!d && *prefix && errno == ENOENT) return LQ_OK;
-    if (!d) return lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
+    if (!d) return lq_open_failed(err, dir);
     for (struct dirent *e; !st && (e = readdir(d));) {
         if (!is_wanted(e->d_name)) continue;
         snprintf(name, sizeof name, "%s%s", prefix, e->d_name);

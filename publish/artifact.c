@@ -153,11 +153,23 @@ static lq_status add_license(making *m, lq_err *err)
 
 /* ---- provenance.json ---- */
 /* The last part of the path without its ending, in characters that any file system takes. */
-static void name_of(making *m)
+static bool is_name(const char *s)
+{
+    const size_t n = strlen(s);
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)s[i]) && !strchr("._-", s[i])) return false;
+    return n > 0 && n <= 120;
+}
+
+static lq_status name_of(making *m, lq_err *err)
 {
     const char *base = m->o->name, *before = NULL;
     char path[4200];
     js_str(m->before, "name", false, &before, NULL);
+    if (base && !is_name(base))
+        return lq_fail(
+            err, LQ_EUSAGE,
+            "--name: expected 1 to 120 letters, digits, '.', '_' and '-', found '%.150s'", base);
     if (!base) base = before;
     if (!base) {
         char *real = realpath(m->path, NULL);
@@ -171,6 +183,7 @@ static void name_of(making *m)
     if (dot && dot > m->name && !m->o->name && !before && !lq_is_dir(m->path)) *dot = 0;
     for (char *c = m->name; *c; c++)
         if (!isalnum((unsigned char)*c) && !strchr("._-", *c)) *c = '-';
+    return LQ_OK;
 }
 
 /* What the engines' commands name: a folder, or the one file in it. */
@@ -497,8 +510,8 @@ lq_status artifact_make(pub_files *fs, const src_source *src, const char *path,
     if (!s) s = keep_card(&m, err);
     if (!s) s = add_license(&m, err);
     pub_sort(fs);
+    if (!s) s = name_of(&m, err);
     if (!s) {
-        name_of(&m);
         model_of(&m);
         s = make_info(&m, err);
     }

@@ -62,13 +62,23 @@ static void put_value(js_buf *b, const cJSON *v)
     js_canonical(b, v, &none);
 }
 
+/* Weights that `convert` did not take over as they were; NAN: unknown. */
+static double rounded_anew(const cJSON *info)
+{
+    return num(js_get(info, HISTORY_CONVERTED), "requantized");
+}
+
 static void recipe(js_buf *b, const cJSON *info)
 {
     const cJSON *r = js_get(info, "recipe"), *source = js_get(js_get(info, "provenance"), "source");
+    const double anew = rounded_anew(info), times = num(js_get(info, HISTORY_CONVERTED), "times");
     js_puts(b, "\n## How it was made\n\n");
     if (!r) {
-        js_puts(b,
-                "Not by llmq, or its recipe is not known: the weights are as they were found.\n");
+        js_puts(b, "Not by llmq, or its recipe is not known");
+        if (anew > 0)
+            put(b, "; `llmq convert` has rounded %.0f of its weights anew.\n", anew);
+        else
+            js_puts(b, ": the weights are as they were found.\n");
         return;
     }
     put(b, "`llmq quantize --method %s` (llmq %s)", str(r, "method") ? str(r, "method") : "?",
@@ -80,13 +90,13 @@ static void recipe(js_buf *b, const cJSON *info)
         put_value(b, m);
         js_puts(b, "` |\n");
     }
-    const double anew = num(js_get(info, HISTORY_CONVERTED), "requantized");
-    if (anew > 0)
-        put(b,
-            "\nSince then `llmq convert` has rounded %.0f of its weights anew: they are not those "
-            "of "
-            "this recipe any more.\n",
-            anew);
+    if (!(anew > 0)) return;
+    if (times > 1)
+        put(b, "\nSince then `llmq convert` has changed values %.0f times, and rounded up to %.0f ",
+            times, anew);
+    else
+        put(b, "\nSince then `llmq convert` has rounded %.0f ", anew);
+    js_puts(b, "of its weights anew: they are not those of this recipe any more.\n");
 }
 
 static void calibration(js_buf *b, const cJSON *info)
@@ -189,7 +199,11 @@ void card_write(js_buf *b, const cJSON *info, const pub_files *fs, const cJSON *
     front_matter(b, info, carried);
     put(b, "# %s\n\n%s%s%.4g M parameters in %s", str(info, "name"), arch ? arch : "",
         arch ? ", " : "", num(info, "parameters") / 1e6, size_text(text, num(info, "bytes")));
+    put(b, " (%s%s%s)", str(info, "format"), str(info, "layout") ? ": " : "",
+        str(info, "layout") ? str(info, "layout") : "");
     if (method) put(b, ", quantized with llmq by `%s`", method);
+    if (rounded_anew(info) > 0)
+        put(b, "%s rounded anew by `llmq convert`", method ? ", then" : ",");
     if (str(info, "base_model")) put(b, ", from %s", str(info, "base_model"));
     js_puts(b, ".\n");
     recipe(b, info);

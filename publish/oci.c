@@ -1,6 +1,8 @@
 /* publish/oci.c - addresses, authorization, answers of a registry. */
 #include "publish/oci.h"
 
+#include "formats/path.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -120,7 +122,7 @@ static lq_status read_password(oci_conn *c, lq_err *err)
     const char *path = c->o->password_file;
     const bool in = strcmp(path, "-") == 0;
     FILE *f = in ? stdin : fopen(path, "re");
-    if (!f) return lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
+    if (!f) return lq_open_failed(err, path);
     const bool ok = fgets(line, sizeof line, f) != NULL;
     if (!in) fclose(f);
     line[strcspn(line, "\r\n")] = 0;

@@ -21,6 +21,7 @@ struct lm {
     api *a;
     load_model model;
     load_tok tok;
+    bool tok_lent;    /* not ours to close */
     load_model draft; /* zeroed: none */
     gen_defaults gen;
     chat_format *chat; /* NULL: the model has no template */
@@ -104,7 +105,12 @@ static const char *scheme_of(lm *l)
 
 static lq_status open_text(lm *l, const lm_source *o, lq_err *err)
 {
-    lq_status s = load_tok_open(&l->tok, l->model.src, o->path, err);
+    lq_status s = LQ_OK;
+    l->tok_lent = o->tok && o->tok->t;
+    if (l->tok_lent)
+        l->tok = *o->tok;
+    else
+        s = load_tok_open(&l->tok, l->model.src, o->path, err);
     if (s == LQ_ENOENT) say(o, "only token ids are served", err);
     if (s == LQ_ENOENT) return LQ_OK;
     if (s) return s;
@@ -241,7 +247,7 @@ void lm_close(lm *l)
     if (!l) return;
     eng_close(l->e); /* what runs ends, and answers into the list */
     chat_close(l->chat);
-    load_tok_close(&l->tok);
+    if (!l->tok_lent) load_tok_close(&l->tok);
     load_model_close(&l->draft);
     load_model_close(&l->model);
     api_close(l->a);

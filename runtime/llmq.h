@@ -25,6 +25,8 @@ typedef struct {
     const char *path;  /* whatever formats/source.h opens */
     load_opts load;    /* its notes are all that there is to say */
     pool *p;           /* borrowed until lm_close */
+    const load_tok
+        *tok; /* its tokenizer where it is open already, borrowed until lm_close; or NULL */
     const char *draft; /* the model that guesses for it, if engine.guesses > 0; NULL: none */
     eng_opts engine;   /* .draft is set here */
     const lq_job *job; /* NULL: nobody watches */

@@ -73,8 +73,9 @@ class Server:
     def __init__(self, llmq, model, *args, env=None, log=None, key=None):
         self.key = {"Authorization": f"Bearer {key}"} if key else {}
         self.log = open(log, "w+") if log else tempfile.NamedTemporaryFile("w+")
+        host = [] if "--host" in args else ["--host", "127.0.0.1"]
         self.process = llmq.start(
-            "serve", model, "--host", "127.0.0.1", "--port", 0, *args,
+            "serve", model, *host, "--port", 0, *args,
             stdout=self.log, stderr=self.log, env={**os.environ, **(env or {})})
         said = until(self.listens, self.output)
         self.url, self.port = said[1].replace("0.0.0.0", "127.0.0.1"), int(said[2])

@@ -113,9 +113,10 @@ TEST(what_is_no_file_is_refused_at_once)
         const char *why, *path;
         lq_status want;
     } t[] = { { "no name", "", LQ_EUSAGE },
-              { "a folder", "/tmp", LQ_EIO },
+              { "a folder", "/tmp", LQ_EUSAGE },
               { "a folder to be", "/proc/llmq-none/", LQ_EUSAGE },
-              { "below a file", "/dev/null/f", LQ_EIO } };
+              { "below a file", "/dev/null/f", LQ_EUSAGE },
+              { "standard output", "-", LQ_EUSAGE } };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         lq_out *o;
         lq_err err = { "" };

@@ -5,6 +5,7 @@
  * work file OUT.resume has them, OUT.resume.json says of which run they are. A run that is repeated
  * goes on behind the last whole line; at the end the work file becomes OUT. */
 #include "formats/json.h"
+#include "formats/path.h"
 #include "runtime/llmq.h"
 #include "tools/engine_opts.h"
 #include "tools/load.h"
@@ -62,7 +63,7 @@ typedef struct {
     int64_t total, resumed;    /* requests of this shard; those done before */
     int64_t answered, refused; /* with status 200; with another */
     int64_t invalid;           /* lines that are no requests */
-    char *work_path, *state_path;
+    char *target, *work_path, *state_path;
 } batch;
 
 /* ---- the requests ---- */
@@ -570,13 +571,16 @@ static lq_status check_names(const batch *b, lq_err *err)
 
 static lq_status open_files(batch *b, lq_err *err)
 {
+    lq_status s = lq_out_target(&b->target, b->out, err);
+    if (s) return s;
+    b->out = b->target;
     b->work_path = with_suffix(b->out, ".resume");
     b->state_path = with_suffix(b->out, ".resume.json");
     if (!b->work_path || !b->state_path) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    lq_status s = check_names(b, err);
+    s = check_names(b, err);
     if (s) return s;
     b->lines = fopen(b->in, "re");
-    if (!b->lines) return lq_fail(err, LQ_ENOENT, "%s: %s", b->in, strerror(errno));
+    if (!b->lines) return lq_open_failed(err, b->in);
     return LQ_OK;
 }
 
@@ -610,6 +614,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (b.lines) fclose(b.lines);
     free(b.line);
     free(b.again);
+    free(b.target);
     free(b.work_path);
     free(b.state_path);
     return s;

@@ -3,6 +3,7 @@
 #include "runtime/tok.h"
 #include "runtime/tok_files.h"
 #include "tools/cmds.h"
+#include "tools/outputs.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
@@ -94,15 +95,16 @@ static lq_status to_gguf(conv_report *r, src_source *src, const convert_opts *o,
 
 typedef struct {
     const char *name;      /* NULL: any layout of convert/layout.h */
+    bool folder;           /* the result is one */
     const char *others[3]; /* options of the other targets */
     lq_status (*run)(conv_report *r, src_source *src, const convert_opts *o, const cmd_ctx *c,
                      lq_err *err);
 } target;
 static const target targets[] = {
-    { "llmq", { "dtype", "shard-size", "allow-requantize" }, to_llmq },
-    { "safetensors", { "layout", "allow-requantize" }, to_folder },
-    { "gguf", { "layout", "shard-size" }, to_gguf },
-    { NULL, { "layout" }, to_folder },
+    { "llmq", false, { "dtype", "shard-size", "allow-requantize" }, to_llmq },
+    { "safetensors", true, { "layout", "allow-requantize" }, to_folder },
+    { "gguf", false, { "layout", "shard-size" }, to_gguf },
+    { NULL, true, { "layout" }, to_folder },
 };
 
 /* The row of --to, or NULL and every name there is in err. */
@@ -137,9 +139,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = k_init(NULL, err);
     if (!s) s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
-    if (lq_same_file(c->argv[0], o->out) || src_reads(src, o->out))
-        s = lq_fail(err, LQ_EUSAGE, "--out: expected another place than the source, found '%s'",
-                    o->out);
+    s = output_check_place("--out", o->out, t->folder, src, c->argv[0], err);
+    if (!s) s = output_check_ending("--out", o->out, o->to, t->folder, err);
     if (!s) s = src_check_roles(src, err);
     if (!s) s = src_verify(src, c->job, err); /* else damage would get fresh checksums */
     if (!s) s = t->run(&r, src, o, c, err);

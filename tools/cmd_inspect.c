@@ -144,7 +144,7 @@ static lq_status write_page(const char *path, const src_source *s, const src_tot
 {
     cJSON *doc = describe(s, t);
     lq_status st = LQ_ENOMEM;
-    if (doc && cJSON_AddItemToObject(doc, "path", html_text(src_path(s))))
+    if (doc && cJSON_AddItemToObject(doc, "path", cJSON_CreateString(src_path(s))))
         st = ihtml_write(path, doc, s, err);
     else
         lq_fail(err, st, "no memory for the page");

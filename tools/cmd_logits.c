@@ -1,5 +1,6 @@
 /* tools/cmd_logits.c - `llmq logits`: the logits of a model for given ids, as a tensor. */
 #include "tools/load.h"
+#include "tools/outputs.h"
 
 #include "formats/json.h"
 #include "formats/safetensors.h"
@@ -152,6 +153,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     lq_status s = read_ids(&a, o, err);
     if (!s) s = load_start(&p, c, &o->model, err);
     if (!s) s = load_model_open(&l, c->argv[0], &o->model, p, c, err);
+    if (!s) s = output_check_place("--out", o->out, false, l.src, c->argv[0], err);
     if (!s) s = compute(&a, &l.m, &o->model, p, c->job, err);
     if (!s) s = write_logits(&a, o->out, err);
     if (!s) s = report(c, &a, o->out, err);

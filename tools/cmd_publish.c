@@ -1,6 +1,7 @@
 /* tools/cmd_publish.c - `llmq publish MODEL TARGET`. */
 #include "publish/artifact.h"
 #include "tools/cmds.h"
+#include "tools/outputs.h"
 #include "tools/target_opts.h"
 #include "tools/verify.h"
 
@@ -40,7 +41,12 @@ static const opt_row upload_rows[] = {
 
 static void left_out(const char *name)
 {
-    prog_say(LOG_WARN, "%s: is no file of a model, and stays here", name);
+    const pub_kind *kind = pub_kind_of(name);
+    prog_say(LOG_WARN,
+             kind && kind->weights
+                 ? "%s: weights that are no part of the checked model, and stay here"
+                 : "%s: is no file of a model, and stays here",
+             name);
 }
 
 /* Beside the model, where an interrupted upload is remembered. */
@@ -53,6 +59,16 @@ static lq_status state_of(char *out, size_t n, const char *path, lq_err *err)
     return k > 0 && (size_t)k < n ? LQ_OK : lq_fail(err, LQ_EVALUE, "%.100s...: too long", path);
 }
 
+/* A folder may be published in its own place, but not inside itself. */
+static lq_status check_place(const src_source *src, const char *path, const char *target,
+                             lq_err *err)
+{
+    const char *dir = strncmp(target, "dir:", 4) == 0 ? target + 4 : NULL;
+    return !dir || lq_same_file(path, dir)
+               ? LQ_OK
+               : output_check_place("target", dir, true, src, path, err);
+}
+
 static lq_status make(pub_files *fs, const cmd_ctx *c, const publish_opts *o, lq_err *err)
 {
     src_source *src = NULL;
@@ -62,6 +78,7 @@ static lq_status make(pub_files *fs, const cmd_ctx *c, const publish_opts *o, lq
     a.n_evals = o->evals.n;
     lq_status s = verify_model(c, path, true, err);
     if (!s) s = src_open(&src, path, NULL, err);
+    if (!s) s = check_place(src, path, c->argv[1], err);
     if (!s) s = artifact_make(fs, src, path, &a, left_out, c->job, err);
     src_close(src);
     return s;

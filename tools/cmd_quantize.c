@@ -6,6 +6,7 @@
 #include "tools/blas_core.h"
 #include "tools/cmds.h"
 #include "tools/html_page.h"
+#include "tools/outputs.h"
 #include "tools/quantize_calib.h"
 #include "tools/quantize_html.h"
 
@@ -229,12 +230,14 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
 }
 
 /* Neither file may take the place of one that is read. */
-static lq_status check_places(const quantize_opts *o, const src_source *src, lq_err *err)
+static lq_status check_places(const quantize_opts *o, const src_source *src, const char *given,
+                              lq_err *err)
 {
-    const bool out = o->out && src_reads(src, o->out);
-    if (!out && !(o->report && src_reads(src, o->report))) return LQ_OK;
-    return lq_fail(err, LQ_EUSAGE, "--%s: expected another file than the source's, found '%s'",
-                   out ? "out" : "report", out ? o->out : o->report);
+    lq_status s = LQ_OK;
+    if (o->out) s = output_check_place("--out", o->out, false, src, given, err);
+    if (!s && o->out) s = output_check_ending("--out", o->out, "llmq", false, err);
+    if (!s && o->report) s = output_check_place("--report", o->report, false, src, given, err);
+    return s;
 }
 
 /* What else depends on the model. */
@@ -305,7 +308,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     qz_result r = { 0 };
     s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
-    if ((s = check_places(o, src, err))) goto done;
+    if ((s = check_places(o, src, c->argv[0], err))) goto done;
     if (o->report && (s = html_check(o->report, "--report", err))) goto done;
     seen = src;
     s = settle_tuning(&q, c, o, src, err);

@@ -127,6 +127,8 @@ static const opt_row test_rows[] = {
 typedef struct {
     const serve_opts *o;
     const char *path;
+    load_tok tok;    /* opened before anybody can connect */
+    src_source *src; /* that it lies in, or NULL */
     lm *l;
     http_server *http;
     pool *p;
@@ -251,6 +253,22 @@ static lq_status fit(serve *v, const cmd_ctx *c, lq_err *err)
     return LQ_OK;
 }
 
+/* What is wrong with the small files of the model is said before anybody can connect. */
+static lq_status open_text(serve *v, lq_err *err)
+{
+    gen_defaults gen;
+    lq_status s =
+        src_open(&v->src, v->path, &(src_opts){ .need_config = true, .no_tensors = true }, err);
+    if (!s) s = load_gen(&gen, v->src, v->path, err);
+    if (!s) s = load_tok_open(&v->tok, v->src, v->path, err);
+    if (s == LQ_ENOENT && v->src) s = LQ_OK; /* a model without: lm_load says so */
+    if (v->src && v->tok.blob) {             /* nothing of it is used any more */
+        src_close(v->src);
+        v->src = NULL;
+    }
+    return s;
+}
+
 static lq_status listen_first(serve *v, lq_err *err)
 {
     const serve_opts *o = v->o;
@@ -331,6 +349,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
     lm_source src = { .path = v->path,
                       .load = load_opts_of(c, &v->o->model),
                       .p = v->p,
+                      .tok = &v->tok,
                       .draft = v->o->engine.draft,
                       .engine = v->engine_opts,
                       .job = c->job };
@@ -454,6 +473,8 @@ static void close_all(serve *v)
 {
     http_close(v->http); /* before the engine: it still cancels */
     lm_close(v->l);
+    load_tok_close(&v->tok);
+    src_close(v->src);
     pool_close(v->p);
     ops_keys_free(&v->keys);
     ops_tls_free(&v->tls);
@@ -487,6 +508,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     }
     if (o->dry_run || o->print_limits) return dry_run(&v, c, err);
     s = isolate(&v, err);
+    if (!s) s = open_text(&v, err);
     if (!s) s = listen_first(&v, err);
     if (!s) s = load(&v, c, err);
     const bool served = !s;

@@ -14,18 +14,6 @@ lq_status html_check(const char *path, const char *option, lq_err *err)
     return s ? lq_wrap(err, s, "%s", option) : LQ_OK;
 }
 
-cJSON *html_text(const char *text)
-{
-    char *copy = strdup(text ? text : "");
-    if (!copy) return NULL;
-    if (!js_valid_utf8(copy, strlen(copy)))
-        for (char *c = copy; *c; c++)
-            if ((unsigned char)*c >= 0x80) *c = '?';
-    cJSON *j = cJSON_CreateString(copy);
-    free(copy);
-    return j;
-}
-
 static lq_status write_escaped(lq_out *o, const char *text, lq_err *err)
 {
     lq_status s = LQ_OK;
@@ -63,9 +51,6 @@ lq_status html_write(const char *path, const char *page, const char *end, const 
 {
     char *json = js_print(doc, false);
     if (!json) return lq_fail(err, LQ_ENOMEM, "%s: no memory", path);
-    if (!js_valid_utf8(json, strlen(json)))
-        for (char *c = json; *c; c++)
-            if ((unsigned char)*c >= 0x80) *c = '?';
     const lq_status s = write_page(path, page, end, json, err);
     free(json);
     return s;

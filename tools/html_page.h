@@ -19,11 +19,7 @@
 
 /* Is `path` a place to write to? */
 lq_status html_check(const char *path, const char *option, lq_err *err);
-/* A string of any bytes, a path say: those that are no UTF-8 make all that is not ASCII a '?'.
- * NULL: out of memory. */
-cJSON *html_text(const char *text);
-/* Whole or not at all. A doc with bytes that are no UTF-8 is treated likewise. Errors: LQ_EIO,
- * LQ_ENOMEM. */
+/* Whole or not at all. Errors: LQ_EIO, LQ_ENOMEM. */
 lq_status html_write(const char *path, const char *page, const char *end, const cJSON *doc,
                      lq_err *err);
 

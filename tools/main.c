@@ -3,6 +3,7 @@
 #include "formats/version.h"
 #include "tools/cmds.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -24,8 +25,8 @@ static void print_commands(FILE *f)
         fprintf(f, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(f, "\n`llmq COMMAND --help` explains a command, with examples. `llmq --version` prints "
                "the version.\n"
-               "Exit codes: 0 done; 1 failed at run time; 2 wrong usage; 3 bad or unsupported "
-               "input;\n4 a check said no; 130 or 143 interrupted.\n");
+               "Exit codes: 0 done; 1 failed at run time; 2 wrong usage; 3 bad, missing or "
+               "unsupported\ninput; 4 a check said no; 130 or 143 interrupted.\n");
 }
 
 static const cmd_row *find_command(const char *name)
@@ -45,6 +46,24 @@ static const cmd_row *find_command(const char *name)
 static int exit_code(lq_status s)
 {
     return s == LQ_EINTR && prog_signal() ? 128 + prog_signal() : lq_exit_code(s);
+}
+
+static bool wants_json(int argc, char **argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--json") == 0) return true;
+    return false;
+}
+
+/* With --json stdout has a document also where there is no result. */
+static void print_json_error(lq_status s, const char *message)
+{
+    cJSON *doc = cJSON_CreateObject(), *e = cJSON_AddObjectToObject(doc, "error");
+    cJSON_AddStringToObject(e, "message", message);
+    cJSON_AddStringToObject(e, "type", lq_status_text(s));
+    cJSON_AddNumberToObject(e, "exit_code", exit_code(s));
+    (void)cmd_print_json(doc, NULL);
+    (void)fflush(stdout);
 }
 
 static int run_command(const cmd_row *cmd, int argc, char **argv)
@@ -69,7 +88,9 @@ static int run_command(const cmd_row *cmd, int argc, char **argv)
     if (fflush(stdout) || ferror(stdout)) {
         if (!s) s = lq_fail(&err, LQ_EIO, "stdout: cannot write: %s", strerror(errno));
     }
-    if (s) fprintf(stderr, "llmq: %s: %s\n", cmd->name, err.msg[0] ? err.msg : lq_status_text(s));
+    const char *message = err.msg[0] ? err.msg : lq_status_text(s);
+    if (s) fprintf(stderr, "llmq: %s: %s\n", cmd->name, message);
+    if (s && wants_json(argc, argv) && !cmd_printed_json()) print_json_error(s, message);
     if (s == LQ_EUSAGE && !parsed)
         fprintf(stderr, "llmq: `llmq %s --help` lists the options\n", cmd->name);
     opt_free(&c, opts);

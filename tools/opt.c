@@ -358,7 +358,20 @@ static lq_status check_required(const cmd_ctx *c, const target *t, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status parse_args(cmd_ctx *c, const target *t, uint8_t *given, int argc, char **argv,
+/* A second value that is another: nobody can tell which was meant. Lists take several. */
+static lq_status note_value(const opt_row *r, const char **was, const char *now, lq_err *err)
+{
+    const char *before = *was;
+    *was = now;
+    if (!before || r->type == OPT_LIST || strcmp(before, now) == 0) return LQ_OK;
+    if (r->type == OPT_TRI)
+        return lq_fail(err, LQ_EUSAGE, "expected one of --%s and --no-%s, found both", r->name,
+                       r->name);
+    return lq_fail(err, LQ_EUSAGE, "--%s: expected one value, found '%.80s' and '%.80s'", r->name,
+                   before, now);
+}
+
+static lq_status parse_args(cmd_ctx *c, const target *t, const char **given, int argc, char **argv,
                             lq_err *err)
 {
     bool only_args = false;
@@ -378,14 +391,17 @@ static lq_status parse_args(cmd_ctx *c, const target *t, uint8_t *given, int arg
         if (s) return s;
         void *field;
         const opt_row *r = row_at(t, i, &field);
-        given[i] = 1;
         if (r->type == OPT_FLAG || r->type == OPT_TRI) {
             if (value) return set_value(r, field, value, err); /* says that it takes none */
+            s = note_value(r, &given[i], yes ? "yes" : "no", err);
+            if (s) return s;
             set_switch(r, field, yes);
             continue;
         }
         if (!value && ++a >= argc) return lq_fail(err, LQ_EUSAGE, "--%s needs a value", r->name);
-        s = set_value(r, field, value ? value : argv[a], err);
+        if (!value) value = argv[a];
+        s = set_value(r, field, value, err);
+        if (!s) s = note_value(r, &given[i], value, err);
         if (s) return s;
     }
     return LQ_OK;
@@ -405,7 +421,7 @@ lq_status opt_parse(cmd_ctx *c, void *opts, const cmd_row *cmd, int argc, char *
     *help = asks_for_help(argc, argv);
     if (*help) return LQ_OK;
     target t = { cmd, opts, { 0 } };
-    uint8_t *given = calloc(1, count_rows(cmd));
+    const char **given = calloc(count_rows(cmd), sizeof *given);
     c->given = given;
     c->argv = calloc((size_t)argc + 1, sizeof *c->argv);
     if (!given || !c->argv) return lq_fail(err, LQ_ENOMEM, "no memory for %d arguments", argc);
@@ -440,15 +456,20 @@ bool opt_given(const cmd_ctx *c, const char *name)
     target t = { c->cmd, NULL, { 0 } };
     const opt_row *r;
     for (size_t i = 0; (r = row_at(&t, i, NULL)); i++)
-        if (strcmp(r->name, name) == 0) return c->given[i];
+        if (strcmp(r->name, name) == 0) return c->given[i] != NULL;
     return false;
 }
+
+static bool printed_json;
+
+bool cmd_printed_json(void) { return printed_json; }
 
 lq_status cmd_print_json(cJSON *doc, lq_err *err)
 {
     char *text = js_print(doc, true);
     cJSON_Delete(doc);
     if (!text) return lq_fail(err, LQ_ENOMEM, "no memory for the JSON document");
+    printed_json = true;
     puts(text);
     free(text);
     return LQ_OK;

@@ -124,7 +124,7 @@ typedef struct {
     bool json;
     log_level level;
     const lq_job *job; /* pass it to long work: draws progress, carries the stop flag */
-    const uint8_t *given;
+    const char *const *given; /* per option its value on the command line, or NULL */
 } cmd_ctx;
 
 struct cmd_row {
@@ -140,7 +140,8 @@ struct cmd_row {
 /* Was the option on the command line (rather than its default)? `name` is one of the command's. */
 bool opt_given(const cmd_ctx *c, const char *name);
 
-/* argv[0..argc) after the subcommand's name. `opts` has cmd->opts_bytes. Fills ctx, opts.
+/* argv[0..argc) after the subcommand's name. An option that takes one value may stand there twice
+ * with the same value, not with two. `opts` has cmd->opts_bytes. Fills ctx, opts.
  * *help: --help was there (LQ_OK, nothing else holds). LQ_EUSAGE names option, value and range.
  * Free with opt_free, also after an error. */
 lq_status opt_parse(cmd_ctx *ctx, void *opts, const cmd_row *cmd, int argc, char **argv, bool *help,
@@ -165,5 +166,7 @@ char *opt_limit_text(char *buf, size_t n, double bytes);
 
 /* Print a document to stdout and free it; NULL document: LQ_ENOMEM. */
 lq_status cmd_print_json(cJSON *doc, lq_err *err);
+/* Was one printed in this process? Where none was, main prints the error with --json. */
+bool cmd_printed_json(void);
 
 #endif

@@ -25,8 +25,6 @@ static lq_status add_file(cJSON *doc, const char *path, lq_err *err)
 lq_status qhtml_write(const char *path, const qz_result *r, const qrep_run *run, lq_err *err)
 {
     cJSON *doc = qrep_json(r, run);
-    cJSON_ReplaceItemInObjectCaseSensitive(doc, "source", html_text(run->source));
-    cJSON_ReplaceItemInObjectCaseSensitive(doc, "out", html_text(run->out));
     lq_status s = doc ? add_file(doc, run->out, err) : LQ_ENOMEM;
     if (!s) s = html_write(path, qhtml_page, qhtml_page_end, doc, err);
     cJSON_Delete(doc);

@@ -228,13 +228,18 @@ static lq_status check_pair(verdict *v, pair *p, arch_role role, recipe r, lq_er
     }
     const bound_report b = compare(p);
     v->checked++;
+    v->codes = v->codes || !dense;
     const bool beyond = (dense || !r.calibrated) && b.max_excess > 0;
     if (r.converted && (beyond || (!dense && !(b.worst_rms <= MAX_RMS_STEPS)))) {
         if (!v->beyond++)
             snprintf(v->first_beyond, sizeof v->first_beyond, "%.180s", p->mine->name);
     } else if (beyond) {
         int at = snprintf(what, sizeof what, "row %" PRId64 ", column %" PRId64 ": ", b.row, b.col);
-        if (isinf(b.max_excess))
+        if (dense)
+            snprintf(what + at, sizeof what - (size_t)at,
+                     "expected the source's value as %s holds it, found another",
+                     lq_dtype_text(p->q.scheme.dtype));
+        else if (isinf(b.max_excess))
             snprintf(what + at, sizeof what - (size_t)at,
                      "expected the source's value, found another");
         else
@@ -344,7 +349,7 @@ static void explain(verdict *v, const src_source *mine, recipe r)
                                                   : "rounded anew",
                  from ? ", of XXH3-128 " : "", from ? from : "");
         verdict_add(v, v->first_beyond, what);
-    } else if (v->n_bad && r.calibrated && !src_recipe(mine)) {
+    } else if (v->n_bad && v->codes && r.calibrated && !src_recipe(mine)) {
         prog_say(LOG_WARN, "no recipe travels with this model: where its makers folded factors "
                            "into other tensors (awq, smoothing), or trained norms, its weights are "
                            "not those of the source; compare it with what it was converted from");

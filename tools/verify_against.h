@@ -15,6 +15,7 @@ typedef struct {
     int64_t checked, n_bad;
     bool no_memory;
     char unfit[600]; /* why llmq cannot run it, or "" */
+    bool codes;      /* a weight that was compared with its source is quantized */
     int64_t beyond;  /* weights beyond what their recipe alone allows, since they were converted */
     char first_beyond[200];
 } verdict;

@@ -1,10 +1,10 @@
 /* tools/verify_sums.c */
 #include "tools/verify_sums.h"
 
+#include "formats/path.h"
 #include "publish/files.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -48,7 +48,7 @@ static lq_status find_strangers(verdict *v, const char *dir, const char *sub, co
     char path[4200], name[600];
     lq_status s = lq_path_join(path, sizeof path, dir, sub, err);
     DIR *d = s ? NULL : opendir(path);
-    if (!s && !d && !*sub) s = lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
+    if (!s && !d && !*sub) s = lq_open_failed(err, dir);
     for (struct dirent *e; d && (e = readdir(d));) {
         snprintf(name, sizeof name, "%s%s", sub, e->d_name);
         if (e->d_name[0] != '.' && strcmp(name, PUB_SUMS) != 0 && pub_kind_of(name) &&

@@ -231,7 +231,7 @@ def test_a_full_disk_keeps_the_old_logits(llmq, tmp_path):
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(llmq, tmp_path):
-    for out, code in [("", 2), (tmp_path, 1), (f"{tmp_path}/new/", 2), (f"{DRAFT}/config.json/out", 1),
+    for out, code in [("", 2), (tmp_path, 2), (f"{tmp_path}/new/", 2), (f"{DRAFT}/config.json/out", 2),
                       (tmp_path / ("x" * 300), 1)]:
         for method in ("rtn", "gptq"):
             line = refused(llmq, tmp_path, "quantize", DRAFT, "-o", out, "--method", method, code=code)

@@ -223,7 +223,7 @@ def test_what_is_read_is_never_written_and_only_files_are(llmq, draft, tmp_path)
             (draft, "pipe", "new", "which is read twice"), (draft, "folder", "new", "which is read twice")):
         assert says in llmq("batch", model, tmp_path / source, f"{tmp_path}/{out}", code=2).stderr, (source, out)
         assert sorted(os.listdir(tmp_path)) == before, (source, out)
-    assert "expected a file's name" in llmq("batch", draft, tmp_path / "in", "", code=2).stderr
+    assert "expected a name" in llmq("batch", draft, tmp_path / "in", "", code=2).stderr
     for name in ("in", "out.resume", "o.resume.json"):
         assert (tmp_path / name).read_text().splitlines() == requests, name
 

@@ -142,15 +142,15 @@ def test_a_folder_with_one_file_in_it_stands_for_the_file(llmq, folded, other, t
 def test_missing_folders_are_made_and_a_file_in_the_way_is_told_before_the_work(llmq, folded, tmp_path):
     (tmp_path / "file").write_text("x")
     for dry in ([], ["--dry-run"]):
-        p = llmq("publish", folded, f"dir:{tmp_path}/file/a/b", *dry, code=1)
-        assert "file/a/b: Not a directory" in p.stderr
+        p = llmq("publish", folded, f"dir:{tmp_path}/file/a/b", *dry, code=2)
+        assert "file/a/b: expected folders above it, found a file" in p.stderr
     llmq("publish", folded, f"dir:{tmp_path}/a/b/c", "--dry-run")
     assert not (tmp_path / "a").exists()
     llmq("publish", folded, f"dir:{tmp_path}/a/b/c")
     llmq("pull", f"dir:{tmp_path}/a/b/c", "-o", tmp_path / "d/e")
     llmq("convert", tmp_path / "d/e", "-o", tmp_path / "f/g/h.llmq", "--to", "llmq")
     assert (tmp_path / "f/g/h.llmq").exists()
-    p = llmq("convert", folded, "-o", tmp_path / "file/x.gguf", "--to", "gguf", code=1)
+    p = llmq("convert", folded, "-o", tmp_path / "file/x.gguf", "--to", "gguf", code=2)
     assert "expected a folder" in p.stderr
 
 
@@ -209,7 +209,8 @@ def test_weights_beside_the_model_stay_where_they_are(llmq, folded, other, tmp_p
     p = llmq("publish", tmp_path / "mix", f"dir:{tmp_path}/hub")
     there = {f.name for f in (tmp_path / "hub").iterdir()}
     assert "model.safetensors" in there and not there & {"other.llmq", "adapter.safetensors"}
-    assert "other.llmq" in p.stderr and "adapter.safetensors" in p.stderr
+    for name in ("other.llmq", "adapter.safetensors"):
+        assert f"{name}: weights that are no part of the checked model, and stay here" in p.stderr
 
 
 def test_the_card_tells_of_weights_that_were_rounded_anew(llmq, folded, tmp_path):
@@ -219,3 +220,18 @@ def test_the_card_tells_of_weights_that_were_rounded_anew(llmq, folded, tmp_path
     assert "has rounded 14 of its weights anew" in card
     assert "own check |" not in card, "what was measured before counts no more as this model's"
     assert json.loads((tmp_path / "hub/provenance.json").read_text())["converted"]["requantized"] == 14
+    assert "M parameters in " in card and " (safetensors: bnb" in card.replace("bitsandbytes", "bnb")
+    assert "quantized with llmq by `awq`, then rounded anew by `llmq convert`" in card
+    llmq("convert", tmp_path / "bnb", "-o", tmp_path / "again", "--to", "gptq", "--allow-requantize")
+    llmq("publish", tmp_path / "again", f"dir:{tmp_path}/twice")
+    card = (tmp_path / "twice/README.md").read_text()
+    assert "changed values 2 times, and rounded up to 14 of its weights anew" in card
+
+
+def test_a_name_that_no_card_may_have_is_refused(llmq, folded, tmp_path):
+    for name in ("two words", "a/b", "n" * 121, ""):
+        p = llmq("publish", folded, f"dir:{tmp_path}/hub", "--name", name, code=2)
+        assert "--name: expected 1 to 120 letters, digits" in p.stderr, name
+    assert not (tmp_path / "hub").exists()
+    llmq("publish", folded, f"dir:{tmp_path}/hub", "--name", "novels-1m.awq_4")
+    assert "# novels-1m.awq_4\n" in (tmp_path / "hub/README.md").read_text()

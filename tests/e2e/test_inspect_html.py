@@ -131,6 +131,6 @@ def test_no_page_over_the_model_and_none_left_by_failure(llmq, tmp_path, packed)
     assert p.returncode == 2 and "a file of the model" in p.stderr
     assert (tmp_path / "m.llmq").read_bytes() == packed.read_bytes()
     p = llmq("inspect", tmp_path / "m.llmq", "--html", tmp_path / "m.llmq/p.html", code=None)
-    assert p.returncode == 1 and "--html" in p.stderr and "expected a folder" in p.stderr
+    assert p.returncode == 2 and "--html" in p.stderr and "expected a folder" in p.stderr
     assert llmq.json("inspect", tmp_path / "m.llmq", "--html", tmp_path / "p.html")["format"] == "llmq"
     assert data(tmp_path / "p.html")["path"].endswith("m.llmq")

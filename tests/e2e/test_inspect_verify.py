@@ -101,7 +101,9 @@ def test_damage_is_found(llmq, packed, tmp_path):
             assert doc["runs"] == (name != "header"), why
             assert name is None or doc["bad"][0]["name"] == name, why
         else:
-            assert p.stdout == "" and "major version: expected 1, found 2" in p.stderr, why
+            error = json.loads(p.stdout)["error"]
+            assert error["exit_code"] == 3 and error["message"] in p.stderr, why
+            assert "major version: expected 1, found 2" in p.stderr, why
 
 
 def test_weights_of_another_model_are_found(llmq, model, packed, tmp_path):
@@ -143,6 +145,18 @@ def test_a_damaged_plane_is_seen_before_use_where_asked(llmq, packed, tmp_path):
 def test_another_model_is_no_source(llmq, packed, draft):
     p = llmq("verify", packed["rtn"], "--against", draft, code=4)
     assert "model.embed_tokens.weight: shape: expected [4096,128], found [4096,256]" in p.stderr
+
+
+def test_floats_that_differ_are_told_as_floats(llmq, draft, tmp_path):
+    llmq("convert", draft, "-o", tmp_path / "f16", "--to", "safetensors", "--dtype", "f16")
+    assert llmq.json("verify", tmp_path / "f16", "--against", draft)["ok"]
+    weights = tmp_path / "f16/model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-2:] = struct.pack("<e", 100)
+    weights.write_bytes(data)
+    p = llmq("verify", tmp_path / "f16", "--against", draft, code=4)
+    assert "expected the source's value as f16 holds it, found another" in p.stderr
+    assert "step" not in p.stderr and "awq" not in p.stderr
 
 
 # ---- GGUF: what lies between and behind the tensors ----

@@ -521,7 +521,7 @@ def test_a_dry_run_says_what_it_takes(llmq):  # T-17
         assert f"{got['kv_blocks']} KV blocks of 16 tokens" in s.output()
     both = llmq.json(*args, "--dry-run", "--speculative-model", TINY)
     assert both["draft_weights_bytes"] == both["weights_bytes"] and both["kv_blocks"] * 2 == got["kv_blocks"]
-    p = llmq(*args, "--dry-run", "--kv-cache-memory", "100K", "--max-model-len", 400, code=3)
+    p = llmq("serve", TINY, "--dry-run", "--kv-cache-memory", "100K", "--max-model-len", 400, code=3)
     assert "needs 204800 bytes" in p.stderr and "--max-model-len 192 would fit" in p.stderr and not p.stdout
 
 
