@@ -343,8 +343,7 @@ static void check_pieces(const gguf_file *f, const piece *p, size_t n, gguf_bad 
     const size_t end = f->map.size;
     check_zeros(&f->map, at, end < next ? end : next, last, bad, user);
     if (end <= next) return;
-    snprintf(what, sizeof what, "expected the file's end at byte %zu, found %zu bytes behind it",
-             next, end - next);
+    snprintf(what, sizeof what, "expected it at byte %zu, found %zu more bytes", next, end - next);
     bad(user, "the file's end", what);
 }
 

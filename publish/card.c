@@ -76,7 +76,7 @@ static void recipe(js_buf *b, const cJSON *info)
     if (!r) {
         js_puts(b, "Not by llmq, or its recipe is not known");
         if (anew > 0)
-            put(b, "; `llmq convert` has rounded %.0f of its weights anew.\n", anew);
+            put(b, "; `llmq convert` has rounded %.0f of its weights to the nearest.\n", anew);
         else
             js_puts(b, ": the weights are as they were found.\n");
         return;
@@ -203,7 +203,8 @@ void card_write(js_buf *b, const cJSON *info, const pub_files *fs, const cJSON *
         str(info, "layout") ? str(info, "layout") : "");
     if (method) put(b, ", quantized with llmq by `%s`", method);
     if (rounded_anew(info) > 0)
-        put(b, "%s rounded anew by `llmq convert`", method ? ", then" : ",");
+        js_puts(b, method ? ", then rounded anew by `llmq convert`"
+                          : ", rounded to the nearest by `llmq convert`");
     if (str(info, "base_model")) put(b, ", from %s", str(info, "base_model"));
     js_puts(b, ".\n");
     recipe(b, info);

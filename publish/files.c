@@ -2,6 +2,7 @@
 #include "publish/files.h"
 
 #include "formats/json.h"
+#include "formats/path.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -123,9 +124,9 @@ lq_status pub_add_path(pub_files *fs, const char *name, const char *path, lq_err
 {
     struct stat st;
     pub_file *f;
-    if (stat(path, &st) != 0) return lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
+    if (stat(path, &st) != 0) return lq_open_failed(err, path);
     if (!S_ISREG(st.st_mode))
-        return lq_fail(err, LQ_EUSAGE, "%s: expected a plain file, found none", path);
+        return lq_fail(err, LQ_EFORMAT, "%s: expected a plain file, found none", path);
     lq_status s = pub_add(fs, name, &f, err);
     if (s) return s;
     f->bytes = (uint64_t)st.st_size;

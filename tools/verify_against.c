@@ -341,12 +341,12 @@ static void explain(verdict *v, const src_source *mine, recipe r)
         const bool floats = number_of(c, "floats") > 0;
         snprintf(what, sizeof what,
                  "the first of %" PRId64 " weights that differ by more than their scheme's step: "
-                 "llmq convert %s them: compare them with the model that it was "
+                 "llmq convert %s: compare them with the model that it was "
                  "given%s%.32s",
                  v->beyond,
-                 number_of(c, "requantized") <= 0 ? "stored as floats"
-                 : floats                         ? "rounded anew or stored as floats"
-                                                  : "rounded anew",
+                 number_of(c, "requantized") <= 0 ? "stored them as floats"
+                 : floats                         ? "rounded them anew or stored them as floats"
+                                                  : "rounded them anew",
                  from ? ", of XXH3-128 " : "", from ? from : "");
         verdict_add(v, v->first_beyond, what);
     } else if (v->n_bad && v->codes && r.calibrated && !src_recipe(mine)) {

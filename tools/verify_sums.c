@@ -3,6 +3,7 @@
 
 #include "formats/path.h"
 #include "publish/files.h"
+#include "tools/progress.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -72,5 +73,8 @@ lq_status verify_sums(verdict *v, const char *path, lq_err *err)
     if (!s && sums.n) s = find_strangers(v, path, "", &sums, err);
     if (!s && sums.n) s = find_strangers(v, path, "additional_chat_templates/", &sums, err);
     pub_files_free(&sums);
+    if (v->n_bad)
+        prog_say(LOG_WARN, "where files were changed on purpose, remove " PUB_SUMS
+                           ": llmq publish writes a new one");
     return s;
 }

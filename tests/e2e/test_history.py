@@ -228,6 +228,14 @@ def test_the_card_tells_of_weights_that_were_rounded_anew(llmq, folded, tmp_path
     assert "changed values 2 times, and rounded up to 14 of its weights anew" in card
 
 
+def test_the_card_of_floats_that_convert_rounded_says_so(llmq, draft, tmp_path):
+    llmq("convert", draft, "-o", tmp_path / "awq", "--to", "awq", "--allow-requantize")
+    llmq("publish", tmp_path / "awq", f"dir:{tmp_path}/hub")
+    card = (tmp_path / "hub/README.md").read_text()
+    assert "(safetensors: awq, gemm), rounded to the nearest by `llmq convert`" in card
+    assert "has rounded 14 of its weights to the nearest" in card and "as they were found" not in card
+
+
 def test_a_name_that_no_card_may_have_is_refused(llmq, folded, tmp_path):
     for name in ("two words", "a/b", "n" * 121, ""):
         p = llmq("publish", folded, f"dir:{tmp_path}/hub", "--name", name, code=2)

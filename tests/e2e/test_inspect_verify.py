@@ -183,8 +183,8 @@ def test_bytes_of_no_tensor_are_found_in_a_gguf(llmq, gguf, tmp_path):
     name = max(norms, key=lambda n: struct.unpack_from("<Q", gguf, offset_at(gguf, n))[0])
     for why, data, says in [
         ("whole", gguf, None),
-        ("one byte behind", gguf + b"x", "1 bytes behind it"),
-        ("many bytes behind", gguf + b"payload" * 1000, "bytes behind it"),
+        ("one byte behind", gguf + b"x", "found 1 more bytes"),
+        ("many bytes behind", gguf + b"payload" * 1000, "more bytes"),
         ("an overlap", moved(gguf, name, -32), "an overlap"),
         ("a hole", moved(gguf + bytes(32), gguf_last(gguf), 32), "a hole"),
     ]:
@@ -233,7 +233,7 @@ def test_a_published_folder_is_checked_against_its_sums(llmq, draft, tmp_path):
     assert sorted(found) == ["LICENSE", "README.md", "generation_config.json"]
     assert "expected in SHA256SUMS, not found there" in found["LICENSE"]
     assert "expected SHA-256" in found["README.md"] and "not there" in found["generation_config.json"]
-    llmq("publish", hub, f"dir:{tmp_path}/again", code=4)
+    assert "remove SHA256SUMS" in llmq("publish", hub, f"dir:{tmp_path}/again", code=4).stderr
     assert not (tmp_path / "again").exists()
 
 

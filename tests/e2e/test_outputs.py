@@ -97,7 +97,9 @@ def test_an_option_with_two_values_is_refused(llmq, draft, tmp_path):
     (["convert", "models/novels-1m", "-o", "README.md/x", "--to", "gptq"], 2, "wrong usage"),
     (["quantize", "models/novels-1m", "-o", "tests", "--method", "rtn"], 2, "wrong usage"),
     (["eval", "models/novels-1m", "--text", "CIRCLE"], 3, None), (["plan", "nowhere"], 3, None),
-    (["publish", "nowhere", "dir:/x"], 3, None), (["pull", "dir:nowhere", "-o", "OUT"], 3, None),
+    (["publish", "nowhere", "dir:/x"], 3, None),
+    (["publish", "models/novels-1m", "dir:OUT", "--license-file", "nowhere"], 3, "not found"),
+    (["publish", "models/novels-1m", "dir:OUT", "--license-file", "tests"], 3, None), (["pull", "dir:nowhere", "-o", "OUT"], 3, None),
     (["handover", "vllm", "nowhere"], 3, None), (["run", "nowhere", "-p", "a"], 3, None),
     (["batch", "models/novels-1m", "nowhere", "OUT"], 3, None), (["bench", "model", "nowhere"], 3, None),
     (["logits", "nowhere", "--ids", "1", "-o", "OUT"], 3, None), (["serve", "nowhere", "--port", "0"], 3, None)],
@@ -105,7 +107,7 @@ def test_an_option_with_two_values_is_refused(llmq, draft, tmp_path):
 def test_an_error_is_a_document_too(llmq, tmp_path, command, code, kind):
     (tmp_path / "circle").symlink_to("circle")
     place = {"CIRCLE": str(tmp_path / "circle"), "OUT": str(tmp_path / "out")}
-    p = llmq(*[place.get(x, x) for x in command], "--json", code=code)
+    p = llmq(*[place.get(x, x).replace("dir:OUT", f"dir:{tmp_path}/out") for x in command], "--json", code=code)
     error = json.loads(p.stdout)["error"]
     assert error["exit_code"] == code and error["message"] in p.stderr
     assert kind is None or error["type"] == kind
