@@ -96,7 +96,7 @@ static inline void tmpl_attn_k(float *kt, const uint8_t *src, int n, int64_t D, 
 V16 void scores_rows(float *s, const float *const *q, const float *kt, int64_t D, float scale,
                      int R)
 {
-    vf sum[4][2];
+    vf sum[SCORE_ROWS][2];
     UNROLL for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = vf_set1(0);
     for (int64_t d = 0; d < D; d++) {
         vf k0 = vf_load(kt + d * ATTN_TILE), k1 = vf_load(kt + d * ATTN_TILE + 16);
@@ -120,19 +120,20 @@ static inline void tmpl_attn_scores(float *s, const float *const *q, const float
     int64_t r = 0;
     for (; r + SCORE_ROWS <= R; r += SCORE_ROWS)
         scores_rows(s + r * ATTN_TILE, q + r, kt, D, scale, SCORE_ROWS);
+    for (; r + SCORE_ROWS / 2 <= R; r += SCORE_ROWS / 2)
+        scores_rows(s + r * ATTN_TILE, q + r, kt, D, scale, SCORE_ROWS / 2);
     for (; r < R; r++)
         scores_rows(s + r * ATTN_TILE, q + r, kt, D, scale, 1);
 }
 
 static inline float tmpl_attn_softmax(float *s, int lo, int hi, float *m, float *l)
 {
-    float max = *m;
     for (int j = 0; j < lo; j++)
         s[j] = -INFINITY;
     for (int j = hi; j < ATTN_TILE; j++)
         s[j] = -INFINITY;
-    for (int j = 0; j < ATTN_TILE; j++)
-        max = s[j] > max ? s[j] : max;
+    /* The greater of two is the second where one is NaN, as in plain C. */
+    const float max = vf_top(vf_max(vf_load(s), vf_max(vf_load(s + 16), vf_set1(*m))));
     float a = km_exp(*m - max);
     vf e0 = vf_exp(vf_sub(vf_load(s), vf_set1(max)));
     vf e1 = vf_exp(vf_sub(vf_load(s + 16), vf_set1(max)));

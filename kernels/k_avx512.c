@@ -5,7 +5,7 @@
 
 #include "kernels/mm_i8_dot.h"
 
-#define SCORE_ROWS 4 /* rows of the scores' sums, of two vectors each */
+#define SCORE_ROWS 8 /* rows of the scores' sums, of two vectors each */
 #define PV_ROWS 4    /* rows and vectors of the values' sums */
 #define PV_VECS 4
 #include "kernels/k_tmpl.h"

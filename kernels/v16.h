@@ -356,5 +356,14 @@ V16 float vf_sum(vf a)
     vf_store(t, a);
     return km_sum16(t);
 }
+/* The largest lane; all lanes or none are NaN. */
+V16 float vf_top(vf a)
+{
+    float t[16];
+    vf_store(t, a);
+    UNROLL for (int n = 8; n; n /= 2) UNROLL for (int i = 0; i < n; i++)
+        t[i] = t[i] > t[i + n] ? t[i] : t[i + n];
+    return t[0];
+}
 
 #endif

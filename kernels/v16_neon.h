@@ -41,7 +41,6 @@ V16 vf vf_add(vf a, vf b) { return N2(vf, vaddq_f32); }
 V16 vf vf_sub(vf a, vf b) { return N2(vf, vsubq_f32); }
 V16 vf vf_mul(vf a, vf b) { return N2(vf, vmulq_f32); }
 V16 vf vf_div(vf a, vf b) { return N2(vf, vdivq_f32); }
-V16 vf vf_max(vf a, vf b) { return N2(vf, vmaxq_f32); }
 V16 vf vf_fma(vf b, vf c, vf a) { return N3(vf, vfmaq_f32); } /* the sum comes first in NEON */
 V16 vf vf_fnma(vf b, vf c, vf a) { return N3(vf, vfmsq_f32); }
 V16 vf vf_rint(vf a) { return N1(vf, vrndnq_f32); }
@@ -56,6 +55,8 @@ V16 bool vm_all(vm m)
     return vminvq_u32(vandq_u32(vandq_u32(m.a, m.b), vandq_u32(m.c, m.d))) != 0;
 }
 V16 vf vf_sel(vm a, vf b, vf c) { return N3(vf, vbslq_f32); }
+/* As x86 has it: b where one of the two is NaN. */
+V16 vf vf_max(vf a, vf b) { return vf_sel(vf_lt(b, a), a, b); }
 
 /* Integers are kept unsigned; those operations that differ say so. */
 V16 vf vf_cast(vi a) { return N1(vf, vreinterpretq_f32_u32); }
