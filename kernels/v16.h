@@ -361,8 +361,8 @@ V16 float vf_top(vf a)
 {
     float t[16];
     vf_store(t, a);
-    UNROLL for (int n = 8; n; n /= 2) UNROLL for (int i = 0; i < n; i++)
-        t[i] = t[i] > t[i + n] ? t[i] : t[i + n];
+    UNROLL for (int n = 8; n; n /= 2) UNROLL for (int i = 0; i < n; i++) t[i] =
+        t[i] > t[i + n] ? t[i] : t[i + n];
     return t[0];
 }
 

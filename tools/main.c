@@ -82,6 +82,7 @@ static int run_command(const cmd_row *cmd, int argc, char **argv)
         opt_print_help(stdout, cmd);
     } else if (!s) {
         c.job = prog_start(c.level);
+        if (c.note[0]) prog_say(LOG_WARN, "note: %s", c.note);
         s = cmd->run(&c, opts, &err);
         prog_end();
     }

@@ -358,17 +358,19 @@ static lq_status check_required(const cmd_ctx *c, const target *t, lq_err *err)
     return LQ_OK;
 }
 
-/* A second value that is another: nobody can tell which was meant. Lists take several. */
-static lq_status note_value(const opt_row *r, const char **was, const char *now, lq_err *err)
+/* A second value that is another counts, as in most programs, but may be an oversight. Lists take
+ * several. */
+static void note_value(cmd_ctx *c, const opt_row *r, const char **was, const char *now)
 {
     const char *before = *was;
     *was = now;
-    if (!before || r->type == OPT_LIST || strcmp(before, now) == 0) return LQ_OK;
+    if (!before || r->type == OPT_LIST || strcmp(before, now) == 0) return;
     if (r->type == OPT_TRI)
-        return lq_fail(err, LQ_EUSAGE, "expected one of --%s and --no-%s, found both", r->name,
-                       r->name);
-    return lq_fail(err, LQ_EUSAGE, "--%s: expected one value, found '%.80s' and '%.80s'", r->name,
-                   before, now);
+        snprintf(c->note, sizeof c->note, "--%s and --no-%s: the last of them counts", r->name,
+                 r->name);
+    else
+        snprintf(c->note, sizeof c->note, "--%s: the last of '%.60s' and '%.60s' counts", r->name,
+                 before, now);
 }
 
 static lq_status parse_args(cmd_ctx *c, const target *t, const char **given, int argc, char **argv,
@@ -393,16 +395,15 @@ static lq_status parse_args(cmd_ctx *c, const target *t, const char **given, int
         const opt_row *r = row_at(t, i, &field);
         if (r->type == OPT_FLAG || r->type == OPT_TRI) {
             if (value) return set_value(r, field, value, err); /* says that it takes none */
-            s = note_value(r, &given[i], yes ? "yes" : "no", err);
-            if (s) return s;
+            note_value(c, r, &given[i], yes ? "yes" : "no");
             set_switch(r, field, yes);
             continue;
         }
         if (!value && ++a >= argc) return lq_fail(err, LQ_EUSAGE, "--%s needs a value", r->name);
         if (!value) value = argv[a];
         s = set_value(r, field, value, err);
-        if (!s) s = note_value(r, &given[i], value, err);
         if (s) return s;
+        note_value(c, r, &given[i], value);
     }
     return LQ_OK;
 }

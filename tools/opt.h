@@ -123,8 +123,9 @@ typedef struct {
     int threads;       /* --threads; 0: every CPU this process may use */
     bool json;
     log_level level;
-    const lq_job *job; /* pass it to long work: draws progress, carries the stop flag */
+    const lq_job *job;        /* pass it to long work: draws progress, carries the stop flag */
     const char *const *given; /* per option its value on the command line, or NULL */
+    char note[200];           /* of an option with two values, or "" */
 } cmd_ctx;
 
 struct cmd_row {

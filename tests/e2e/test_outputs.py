@@ -77,17 +77,17 @@ def test_no_result_inside_its_source(llmq, draft, tmp_path):
     llmq("convert", one / "q.llmq", "--to", "llmq", "-o", one / "again.llmq")  # a file has no inside
 
 
-def test_an_option_with_two_values_is_refused(llmq, draft, tmp_path):
-    out = ["-o", tmp_path / "x"]
+def test_of_an_option_with_two_values_the_last_counts(llmq, draft, tmp_path):
     for why, args, says in [
-        ("a text", ["convert", draft, "--to", "gptq", "--to", "awq", *out], "--to: expected one value, found 'gptq' and 'awq'"),
-        ("a number", ["version", "--threads", "1", "--threads=2"], "--threads: expected one value"),
-        ("short and long", ["convert", draft, "--to", "llmq", *out, "--out", "y"], "--out: expected one value"),
-        ("yes and no", ["quantize", draft, *out, "--resume", "--no-resume"], "--resume and --no-resume, found both"),
+        ("a text", ["convert", draft, "--to", "gptq", "--to", "llmq"], "--to: the last of 'gptq' and 'llmq' counts"),
+        ("a number", ["convert", draft, "--to", "llmq", "--threads", "1", "--threads=2"], "--threads: the last of '1' and '2'"),
+        ("short and long", ["convert", draft, "--to", "llmq", "-o", "elsewhere"], "--out: the last of 'elsewhere' and"),
+        ("yes and no", ["quantize", draft, "--method", "rtn", "--resume", "--no-resume"], "--resume and --no-resume: the last"),
+        ("the same", ["convert", draft, "--to", "llmq", "--to", "llmq"], None),
     ]:
-        assert says in llmq(*args, code=2).stderr, why
-    assert not names(tmp_path)
-    llmq("version", "--threads", "1", "--threads", "1", "--json", "--json")
+        p = llmq(*args, "--out", tmp_path / why)
+        assert says in p.stderr if says else "counts" not in p.stderr, why
+    assert names(tmp_path) == ["a number", "a text", "short and long", "the same", "yes and no"]
 
 
 @pytest.mark.parametrize("command, code, kind", [
