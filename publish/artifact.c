@@ -152,7 +152,7 @@ static lq_status add_license(making *m, lq_err *err)
 }
 
 /* ---- provenance.json ---- */
-/* The last part of the path without its ending, in characters that any file system takes. */
+/* In characters that any file system takes. */
 static bool is_name(const char *s)
 {
     const size_t n = strlen(s);
@@ -161,6 +161,7 @@ static bool is_name(const char *s)
     return n > 0 && n <= 120;
 }
 
+/* --name, the name it had, or the last part of the path without its ending, made one. */
 static lq_status name_of(making *m, lq_err *err)
 {
     const char *base = m->o->name, *before = NULL;

@@ -109,7 +109,7 @@ size_t model_size_on(const model_sizes *z, int64_t n);
 /* Copy weights to the device that `want` names ("cuda", "cuda:1": kernels/dev.h) and give the
  * host's copy of them back; what is opened for m afterwards works there. After an error m is on the
  * CPU, as it was: LQ_EUNSUPPORTED "not on cuda yet: ..."; LQ_EDEVICE; LQ_ENOMEM names bytes wanted
- * and left, and how many layers would fit. LQ_EUSAGE: more layers than there are. */
+ * and left, and how many layers would fit. More layers than there are: all. */
 lq_status model_to_device(model *m, const char *want, const model_share *share, lq_err *err);
 static inline dev *model_dev(const model *m) { return m->on ? &m->on->d : NULL; }
 /* The first layer that is there; all of the CPU's: 0. */
