@@ -88,7 +88,7 @@ lq_status bs_slo_parse(bs_slo *s, const char *text, lq_err *err)
 
 static double tpot_of(const bs_done *d)
 {
-    return d->output_tokens > 1 ? (d->e2el - d->ttft) / (double)(d->output_tokens - 1) : 0;
+    return d->has_text && d->output_tokens > 1 ? (d->e2el - d->ttft) / (double)(d->output_tokens - 1) : 0;
 }
 
 static bool good(const bs_done *d, const bs_slo *s)
@@ -116,8 +116,8 @@ static sums sum_up(const bs_run *r, const bs_slo *slo)
         s.good += good(d, slo);
         s.input += d->prompt_tokens;
         s.output += d->output_tokens;
-        bs_push(&s.ttft, d->ttft);
-        if (d->output_tokens > 1) bs_push(&s.tpot, tpot_of(d));
+        if (d->has_text) bs_push(&s.ttft, d->ttft);
+        if (d->has_text && d->output_tokens > 1) bs_push(&s.tpot, tpot_of(d));
         bs_push(&s.e2el, d->e2el);
     }
     return s;

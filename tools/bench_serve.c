@@ -136,7 +136,7 @@ typedef struct {
     jw said; /* of a conversation: everything so far */
     double begun, last;
     bs_done done;
-    int64_t texts;
+    int64_t texts, events; /* events: with choices, text or none */
 } caller;
 
 struct session {
@@ -232,7 +232,10 @@ static bool on_event(void *user, const char *data, size_t n)
     const char *text = NULL;
     if (js_parse(&doc, data, n, SIZE_MAX, 0, NULL)) return false;
     const cJSON *choices = js_get(doc, "choices"), *usage = js_get(doc, "usage");
-    if (choices && choices->child) js_str(choices->child, "text", false, &text, NULL);
+    if (choices && choices->child) {
+        k->events++;
+        js_str(choices->child, "text", false, &text, NULL);
+    }
     if (text && text[0]) take_text(k, text);
     js_i64(usage, "prompt_tokens", false, 0, JS_MAX_INT, &k->done.prompt_tokens, NULL);
     js_i64(usage, "completion_tokens", false, 0, JS_MAX_INT, &k->done.output_tokens, NULL);
@@ -244,16 +247,23 @@ static bool on_event(void *user, const char *data, size_t n)
 
 static void ask(caller *k);
 
+/* An answer is whole with its stream's end. It need not have text: a model may end at once, or
+ * write tokens that have none. */
 static void on_done(void *user, const client_answer *a)
 {
     caller *k = user;
     session *b = k->b;
     bs_run *r = b->run;
-    k->done.ok = a->status == 200 && a->whole && k->texts > 0;
+    const bool whole = a->status == 200 && a->whole;
+    k->done.ok = whole && k->events > 0;
+    k->done.has_text = k->texts > 0;
     k->done.e2el = prog_now() - k->begun;
     lq_err err;
     if (!k->done.ok && !k->done.aborted && !r->error[0]) {
-        client_say(a, &err);
+        if (whole)
+            lq_fail(&err, LQ_EIO, "expected a stream of events with choices");
+        else
+            client_say(a, &err);
         snprintf(r->error, sizeof r->error, "%.250s", err.msg);
     }
     if (r->n < r->room) r->done[r->n++] = k->done;
@@ -270,7 +280,7 @@ static void ask(caller *k)
 {
     session *b = k->b;
     k->done = (bs_done){ 0 };
-    k->texts = 0;
+    k->texts = k->events = 0;
     char *body = body_of(k);
     k->begun = prog_now();
     lq_status s = body ? client_send(b->client,

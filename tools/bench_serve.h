@@ -36,6 +36,7 @@ double bs_percentile(bs_times *t, double p);
 /* One finished request. */
 typedef struct {
     bool ok, aborted; /* aborted: as the load wanted */
+    bool has_text;    /* else no ttft and no tpot */
     double ttft, e2el;
     int64_t prompt_tokens, output_tokens;
 } bs_done;

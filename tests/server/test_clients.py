@@ -22,9 +22,10 @@ ABC = "The cat sat on x the mat.\n"
 
 
 class Mock:
-    """Streams five tokens: the first after `first` seconds, the others `between` apart."""
+    """Streams five tokens: the first after `first` seconds, the others `between` apart; or `answer`, bytes
+    of a body of type `kind`."""
 
-    def __init__(self, first=0.0, between=0.0):
+    def __init__(self, first=0.0, between=0.0, answer=None, kind="text/event-stream"):
         self.bodies, self.arrived, self.ttft, self.itl = [], [], [], []
         mock = self
 
@@ -51,8 +52,10 @@ class Mock:
                 mock.arrived.append(start)
                 mock.bodies.append(body)
                 self.send_response(200)
-                self.send_header("Content-Type", "text/event-stream")
+                self.send_header("Content-Type", kind)
                 self.end_headers()
+                if answer is not None:
+                    return self.wfile.write(answer)
                 sent = []
                 for i in range(5):
                     time.sleep(between if i else first)
@@ -289,6 +292,40 @@ def test_loads(llmq, server):
     assert (d["aborted"], d["completed"], d["failed"]) == (20, 0, 0)
     wait_metric(server, "vllm:num_requests_running", 0)
     assert metric(server, "vllm:kv_cache_usage_perc") == 0
+
+
+def choices(text, reason=None):
+    return b"data: " + json.dumps({"choices": [{"text": text, "finish_reason": reason}]}).encode() + b"\n\n"
+
+
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("why,answer,says", [
+    ("the model ends at once", choices("", "stop") + USAGE + DONE, None),
+    ("tokens without text", 3 * choices("") + choices("", "length") + USAGE + DONE, None),
+    ("cut off before the end", choices("") + choices("a"), "ended early"),
+    ("a stream of nothing", DONE, "expected a stream of events with choices"),
+    ("usage alone", USAGE + DONE, "expected a stream of events with choices"),
+])
+def test_an_answer_without_text_is_one(llmq, why, answer, says):
+    """The stream's end decides, not its text; there are no times to a text that never came."""
+    with Mock(answer=answer) as m:
+        p = llmq("bench", "serve", m.url, "--num-prompts", 2, "--warmups", 0, "--concurrency", 1, "--json",
+                 code=1 if says else 0)
+    d = json.loads(p.stdout)
+    assert (d["completed"], d["failed"]) == ((0, 2) if says else (2, 0)), why
+    assert says is None or says in d["error"]
+    if not says:
+        assert d["total_output_tokens"] == 6 and d["mean_e2el_ms"] > 0
+        assert d["mean_ttft_ms"] == d["mean_tpot_ms"] == d["mean_itl_ms"] == 0
+
+
+def test_an_answer_that_is_no_stream(llmq):
+    with Mock(answer=b'{"choices":[{"text":"a"}]}', kind="application/json") as m:
+        p = llmq("bench", "serve", m.url, "--num-prompts", 1, "--warmups", 0, code=1)
+    assert "expected a stream of events" in p.stderr
 
 
 def test_a_seed_gives_the_same_requests(llmq):
