@@ -26,10 +26,8 @@ static lq_status io(const char *path, lq_err *err)
 /* What lies in a model's folder; replacing it must delete nothing else. */
 static bool ends_in(const char *name, const char *const *ends, size_t n_ends)
 {
-    for (size_t i = 0; i < n_ends; i++) {
-        size_t n = strlen(name), m = strlen(ends[i]);
-        if (n >= m && strcmp(name + n - m, ends[i]) == 0) return true;
-    }
+    for (size_t i = 0; i < n_ends; i++)
+        if (lq_has_ending(name, ends[i]) || strcmp(name, ends[i]) == 0) return true;
     return false;
 }
 

@@ -152,9 +152,9 @@ struct lq_out {
     int fd;
     size_t size, fill; /* bytes so far, of which `fill` still lie in buf */
     size_t begun;      /* of which the disk has been asked to take these */
-    char *path, *temp; /* temp: NULL for a special file */
-    bool named;        /* temp is there */
-    bool nameless;     /* it began without a name, and is locked */
+    char *path, *temp;
+    bool named;    /* temp is there */
+    bool nameless; /* it began without a name, and is locked */
     uint8_t *buf;
 };
 
@@ -166,13 +166,6 @@ static void out_free(lq_out *o)
     free(o->temp);
     free(o->buf);
     free(o);
-}
-
-/* A file that cannot get a name: a pipe or device such as /dev/null is written in place. */
-static bool is_special(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
 /* The folder of a path, malloc'd. */
@@ -242,10 +235,7 @@ lq_status lq_out_open(lq_out **out, const char *path, lq_err *err)
     if (!s) s = check_target(o->path, err);
     if (!s && !(o->buf = malloc(OUT_BUF))) s = lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
     if (!s) {
-        if (is_special(o->path))
-            o->fd = open(o->path, O_WRONLY | O_CLOEXEC);
-        else
-            open_temp(o);
+        open_temp(o);
         if (o->fd < 0) s = lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
     }
     if (s)
@@ -281,7 +271,7 @@ static lq_status flush(lq_out *o, lq_err *err)
 static void begin_sync(lq_out *o)
 {
     const size_t written = o->size - o->fill;
-    if (!o->temp || written - o->begun < ON_ITS_WAY) return;
+    if (written - o->begun < ON_ITS_WAY) return;
     (void)sync_file_range(o->fd, (off_t)o->begun, (off_t)(written - o->begun),
                           SYNC_FILE_RANGE_WRITE);
     o->begun = written;
@@ -363,7 +353,7 @@ void lq_sync_name(const char *path)
 lq_status lq_out_commit(lq_out *o, lq_err *err)
 {
     lq_status s = flush(o, err);
-    if (!s && o->temp) {
+    if (!s) {
         if (fsync(o->fd) != 0 || !(o->named || link_temp(o))) {
             s = lq_fail(err, LQ_EIO, "%s: %s", o->path, strerror(errno));
         } else if (rename(o->temp, o->path) != 0) {

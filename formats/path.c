@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -49,10 +50,14 @@ lq_status lq_out_target(char **target, const char *path, lq_err *err)
                        "output: expected a name, found '-': results are not written to standard "
                        "output (./- is a file of that name)");
     struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+        return lq_fail(err, LQ_EUSAGE,
+                       "%s: expected a regular file or nothing there, found a pipe, a device or "
+                       "a socket",
+                       path);
     char *at = strdup(path), *next = NULL;
     int links = 0;
-    const bool special = stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
-    while (at && !special && (next = read_link(at)) && links++ < MAX_LINKS) {
+    while (at && (next = read_link(at)) && links++ < MAX_LINKS) {
         free(at);
         at = next;
     }
@@ -61,4 +66,40 @@ lq_status lq_out_target(char **target, const char *path, lq_err *err)
     free(next);
     if (links <= MAX_LINKS) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
     return lq_fail(err, LQ_EUSAGE, "%s: expected a name, found links in a circle", path);
+}
+
+/* The folder that `out` is or will be in, as its true name: of those above it the nearest that is
+ * there. NULL: unknown. */
+static char *folder_above(const char *out)
+{
+    char *at = NULL, *real = NULL;
+    if (lq_out_target(&at, out, NULL)) return NULL;
+    size_t n = strlen(at);
+    while (n > 1 && at[n - 1] == '/')
+        at[--n] = 0;
+    while (!real) {
+        char *slash = strrchr(at, '/');
+        if (slash) slash[slash == at] = 0;
+        real = realpath(slash ? at : ".", NULL);
+        if (!slash || strcmp(at, "/") == 0) break;
+    }
+    free(at);
+    return real;
+}
+
+bool lq_is_inside(const char *out, const char *dir)
+{
+    char *above = folder_above(out), *real = realpath(dir, NULL);
+    const size_t n = real ? strlen(real) : 0;
+    const bool yes = above && real && strncmp(above, real, n) == 0 &&
+                     (!above[n] || above[n] == '/' || strcmp(real, "/") == 0);
+    free(above);
+    free(real);
+    return yes;
+}
+
+bool lq_has_ending(const char *name, const char *ending)
+{
+    const size_t n = strlen(name), e = strlen(ending);
+    return n > e && strcasecmp(name + n - e, ending) == 0;
 }

@@ -2,6 +2,7 @@
 #include "formats/source_impl.h"
 
 #include "formats/json.h"
+#include "formats/path.h"
 #include "formats/tiles.h"
 
 #include <inttypes.h>
@@ -35,8 +36,7 @@ static lq_status pick(open_fn **open, const char *path, lq_err *err)
                         "%s: expected an HF folder, a .safetensors, .gguf or .llmq file, found %s",
                         path, kinds[i].name);
     }
-    const size_t n = strlen(path), ext = strlen(".safetensors");
-    if (!s && *open == src_hf_open && !(n > ext && strcmp(path + n - ext, ".safetensors") == 0) &&
+    if (!s && *open == src_hf_open && !lq_has_ending(path, ".safetensors") &&
         (m.size < 9 || m.data[8] != '{'))
         s = lq_fail(err, LQ_EFORMAT,
                     "%s: expected an HF folder, a .safetensors, .gguf or .llmq file, found none of "

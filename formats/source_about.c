@@ -12,16 +12,11 @@
 #include <stdlib.h>
 
 /* ---- the file that stands for a folder ---- */
-static bool ends(const char *name, const char *ending)
-{
-    const size_t n = strlen(name), e = strlen(ending);
-    return n > e && strcmp(name + n - e, ending) == 0;
-}
-
 /* A model in one file; of a split one the first part stands for all. */
 static bool is_whole(const char *name)
 {
-    if (name[0] == '.' || (!ends(name, ".llmq") && !ends(name, ".gguf"))) return false;
+    if (name[0] == '.' || (!lq_has_ending(name, ".llmq") && !lq_has_ending(name, ".gguf")))
+        return false;
     return !strstr(name, "-of-") || strstr(name, "-00001-of-");
 }
 
@@ -37,7 +32,7 @@ static lq_status list_whole(whole_files *w, const char *dir, lq_err *err)
     if (!d) return lq_open_failed(err, dir);
     for (struct dirent *e; (e = readdir(d));) {
         const size_t at = strlen(w->all);
-        w->tensors = w->tensors || ends(e->d_name, ".safetensors");
+        w->tensors = w->tensors || lq_has_ending(e->d_name, ".safetensors");
         if (!is_whole(e->d_name)) continue;
         snprintf(w->name, sizeof w->name, "%s", e->d_name);
         snprintf(w->all + at, sizeof w->all - at, "%s%.100s", w->n++ ? ", " : "", e->d_name);

@@ -19,9 +19,8 @@ static const char SINGLE[] = "model.safetensors";
 /* An index may only name files of its own folder. */
 static bool plain_file_name(const char *name)
 {
-    size_t n = strlen(name);
-    return n > 12 && n < 256 && name[0] != '.' && !strpbrk(name, "/\\") &&
-           strcmp(name + n - 12, ".safetensors") == 0;
+    return strlen(name) < 256 && name[0] != '.' && !strpbrk(name, "/\\") &&
+           lq_has_ending(name, ".safetensors");
 }
 
 static int by_text(const void *a, const void *b)

@@ -43,7 +43,7 @@ static bool fits(const char *name, const char *begin, const char *end)
 {
     const size_t n = strlen(name), b = strlen(begin), e = strlen(end);
     const bool prefix = e || strcmp(begin, "licen") == 0 || strcmp(begin, "notice") == 0;
-    if (n < b + e || strcmp(name + n - e, end) != 0) return false;
+    if (n < b + e || strcasecmp(name + n - e, end) != 0) return false;
     return prefix ? strncasecmp(name, begin, b) == 0 : strcmp(name, begin) == 0;
 }
 

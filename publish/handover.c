@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 enum { LINE = 9000 };
 
@@ -63,7 +64,7 @@ static void sibling(char *out, size_t n, const char *path, const char *ending)
     static const char *const ends[] = { ".llmq", ".gguf", ".safetensors" };
     for (size_t i = 0; i < LQ_COUNT(ends); i++) {
         const size_t e = strlen(ends[i]);
-        if (len > e && strncmp(model + len - e, ends[i], e) == 0) len -= e;
+        if (len > e && strncasecmp(model + len - e, ends[i], e) == 0) len -= e;
     }
     snprintf(out, n, "%.*s%s", (int)len, model, ending);
 }

@@ -1,5 +1,6 @@
 /* publish/pull.c - fetch, check, resume; the same for every target. */
 #include "convert/folder.h"
+#include "formats/path.h"
 #include "publish/target.h"
 
 #include <dirent.h>
@@ -240,6 +241,21 @@ static lq_status check_sizes(const pub_files *fs, lq_err *err)
     return LQ_OK;
 }
 
+/* Of a target on this machine its folder; else NULL. */
+static const char *folder_of(const char *arg, const char *where)
+{
+    if (strncmp(arg, "oci:", 4) == 0) return NULL;
+    if (strncmp(where, "file://", 7) == 0) where += 7;
+    return lq_is_dir(where) ? where : NULL;
+}
+
+static lq_status check_place(const char *dir, const char *arg, const char *where, lq_err *err)
+{
+    const char *from = folder_of(arg, where);
+    if (!from || !(lq_same_file(from, dir) || lq_is_inside(dir, from))) return LQ_OK;
+    return lq_fail(err, LQ_EUSAGE, "%s: expected a place outside %s, which is read", dir, arg);
+}
+
 lq_status pub_pull(pub_result *result, pub_files *files, const char *arg, const char *dir,
                    const pub_opts *o, pub_check *check, void *user, lq_err *err)
 {
@@ -248,6 +264,7 @@ lq_status pub_pull(pub_result *result, pub_files *files, const char *arg, const 
     pub_remote r = { .opts = o };
     pulling p = { .r = &r, .o = o };
     lq_status s = pub_target_find(&r.target, &where, arg, err);
+    if (!s) s = check_place(dir, arg, where, err);
     if (!s) s = folder_create(&p.folder, dir, FOLDER_ARTIFACT | FOLDER_RESUME, err);
     if (s) return s;
     snprintf(scratch, sizeof scratch, "%s-git", p.folder.dir);

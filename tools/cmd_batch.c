@@ -9,6 +9,7 @@
 #include "runtime/llmq.h"
 #include "tools/engine_opts.h"
 #include "tools/load.h"
+#include "tools/outputs.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -578,6 +579,7 @@ static lq_status open_files(batch *b, lq_err *err)
     b->state_path = with_suffix(b->out, ".resume.json");
     if (!b->work_path || !b->state_path) return lq_fail(err, LQ_ENOMEM, "out of memory");
     s = check_names(b, err);
+    if (!s) s = output_check_place("OUT", b->out, false, NULL, b->c->argv[0], err);
     if (s) return s;
     b->lines = fopen(b->in, "re");
     if (!b->lines) return lq_open_failed(err, b->in);

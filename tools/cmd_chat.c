@@ -8,6 +8,7 @@
 #include "tools/client.h"
 #include "tools/engine_opts.h"
 #include "tools/local.h"
+#include "tools/outputs.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -290,6 +291,11 @@ static lq_status do_regenerate(chat *h, const char *arg, lq_err *err)
     return LQ_OK;
 }
 
+static bool is_url(const char *s)
+{
+    return strncasecmp(s, "http://", 7) == 0 || strncasecmp(s, "https://", 8) == 0;
+}
+
 /* The conversation as the `messages` of a request. */
 static lq_status do_save(chat *h, const char *arg, lq_err *err)
 {
@@ -299,9 +305,11 @@ static lq_status do_save(chat *h, const char *arg, lq_err *err)
     }
     char *text = js_print(h->messages, true);
     if (!text) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    lq_out *o;
+    lq_out *o = NULL;
     lq_err why;
-    lq_status s = lq_out_open(&o, arg, &why);
+    const char *from = h->c->argv[0];
+    lq_status s = is_url(from) ? LQ_OK : output_check_place("FILE", arg, false, NULL, from, &why);
+    if (!s) s = lq_out_open(&o, arg, &why);
     if (!s) s = lq_out_write(o, text, strlen(text), &why);
     if (!s) s = lq_out_write(o, "\n", 1, &why);
     if (!s)
@@ -489,11 +497,6 @@ static bool edit_utf8(struct termios *before)
     struct termios t = *before;
     t.c_iflag |= IUTF8;
     return tcsetattr(STDIN_FILENO, TCSANOW, &t) == 0;
-}
-
-static bool is_url(const char *s)
-{
-    return strncasecmp(s, "http://", 7) == 0 || strncasecmp(s, "https://", 8) == 0;
 }
 
 static lq_status connect_to(chat *h, local **l, const char *target, lq_err *err)

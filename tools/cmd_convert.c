@@ -37,16 +37,26 @@ static const opt_row rows[] = {
               "format cannot hold, instead of refusing it" },
 };
 
-/* A .llmq carries the tokenizer compiled; one that we cannot compile goes as it is. */
-static void compile_tokenizer(uint8_t **blob, size_t *bytes, const src_source *src)
+/* A .llmq carries the tokenizer compiled; one that we do not know goes as it is. A malformed one
+ * is refused whatever the target: nobody could read the result's. */
+static lq_status compile_tokenizer(uint8_t **blob, size_t *bytes, const src_source *src, bool aloud,
+                                   lq_err *err)
 {
-    lq_err err;
     *blob = NULL;
-    if (src_find_blob(src, "tokenizer.blob")) return;
-    lq_status s = tok_compile_source(blob, bytes, src, &err);
-    if (s && s != LQ_ENOENT) {
-        prog_say(LOG_WARN, "%s; the result carries it uncompiled", err.msg);
-    }
+    if (src_find_blob(src, "tokenizer.blob")) return LQ_OK;
+    const lq_status s = tok_compile_source(blob, bytes, src, err);
+    if (s == LQ_EUNSUPPORTED && aloud)
+        prog_say(LOG_WARN, "%s; the result carries it uncompiled", err->msg);
+    return s == LQ_EUNSUPPORTED || s == LQ_ENOENT ? LQ_OK : lq_wrap(err, s, "%s", src_path(src));
+}
+
+static lq_status check_tokenizer(const src_source *src, lq_err *err)
+{
+    uint8_t *blob;
+    size_t bytes;
+    const lq_status s = compile_tokenizer(&blob, &bytes, src, false, err);
+    free(blob);
+    return s;
 }
 
 static lq_status to_llmq(conv_report *r, src_source *src, const convert_opts *o, const cmd_ctx *c,
@@ -55,11 +65,10 @@ static lq_status to_llmq(conv_report *r, src_source *src, const convert_opts *o,
     uint8_t *blob = NULL;
     size_t bytes = 0;
     pool *p = NULL;
-    lq_status s = pool_open(&p, c->threads, err);
-    if (s) return s;
-    compile_tokenizer(&blob, &bytes, src);
-    conv_llmq_opts opts = { o->layout ? QT_TILE16 : QT_PORTABLE, blob, bytes };
-    s = conv_to_llmq(r, src, o->out, &opts, p, c->job, err);
+    lq_status s = compile_tokenizer(&blob, &bytes, src, true, err);
+    if (!s) s = pool_open(&p, c->threads, err);
+    const conv_llmq_opts opts = { o->layout ? QT_TILE16 : QT_PORTABLE, blob, bytes };
+    if (!s) s = conv_to_llmq(r, src, o->out, &opts, p, c->job, err);
     free(blob);
     pool_close(p);
     return s;
@@ -142,6 +151,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = output_check_place("--out", o->out, t->folder, src, c->argv[0], err);
     if (!s) s = output_check_ending("--out", o->out, o->to, t->folder, err);
     if (!s) s = src_check_roles(src, err);
+    if (!s && t->run != to_llmq) s = check_tokenizer(src, err);
     if (!s) s = src_verify(src, c->job, err); /* else damage would get fresh checksums */
     if (!s) s = t->run(&r, src, o, c, err);
     src_close(src);

@@ -1,6 +1,7 @@
 /* tools/cmd_handover.c - `llmq handover ENGINE MODEL`. */
 #include "publish/handover.h"
 #include "tools/cmds.h"
+#include "tools/load.h"
 
 static void print_list(const cJSON *doc, const char *key, const char *before)
 {
@@ -23,12 +24,24 @@ static void print_plan(const cJSON *doc, const char *engine)
     print_list(doc, "differences", "# - ");
 }
 
+/* The engine would meet it only after all that was prepared. */
+static lq_status check_tokenizer(const src_source *src, lq_err *err)
+{
+    load_tok tok;
+    const lq_status s = load_tok_open(&tok, src, src_path(src), err);
+    if (!s) load_tok_close(&tok);
+    if (s != LQ_ENOENT && s != LQ_EUNSUPPORTED) return s;
+    prog_say(LOG_WARN, "%s", err->msg);
+    return LQ_OK;
+}
+
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     (void)opts;
     src_source *src = NULL;
     cJSON *doc = NULL;
     lq_status s = src_open(&src, c->argv[1], &(src_opts){ .need_config = true }, err);
+    if (!s) s = check_tokenizer(src, err);
     if (!s) s = handover_plan(&doc, src, src_path(src), c->argv[0], err);
     src_close(src);
     if (s) return s;

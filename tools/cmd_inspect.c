@@ -7,6 +7,7 @@
 #include "formats/totals.h"
 #include "tools/html_page.h"
 #include "tools/inspect_html.h"
+#include "tools/outputs.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -347,8 +348,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     src_totals t = { 0 };
     lq_status st = src_open(&s, c->argv[0], NULL, err);
     if (st) return st;
-    if (o->html && (lq_same_file(c->argv[0], o->html) || src_reads(s, o->html)))
-        st = lq_fail(err, LQ_EUSAGE, "--html: %s is a file of the model", o->html);
+    if (o->html) st = output_check_place("--html", o->html, false, s, c->argv[0], err);
     if (!st) st = src_count(&t, s, err);
     if (!st && o->html) st = write_page(o->html, s, &t, err);
     if (!st && c->json)

@@ -237,6 +237,9 @@ static lq_status check_places(const quantize_opts *o, const src_source *src, con
     if (o->out) s = output_check_place("--out", o->out, false, src, given, err);
     if (!s && o->out) s = output_check_ending("--out", o->out, "llmq", false, err);
     if (!s && o->report) s = output_check_place("--report", o->report, false, src, given, err);
+    if (!s && o->out && o->report && strcmp(o->out, o->report) == 0)
+        s = lq_fail(err, LQ_EUSAGE, "--report: expected another name than --out's, found '%s'",
+                    o->report);
     return s;
 }
 
@@ -277,7 +280,7 @@ static lq_status tokenizer_open(tokenizer *t, const src_source *src, bool needed
     }
     if (s == LQ_ENOENT) s = LQ_OK; /* a model without */
     if (!s && t->data && needed) s = tok_open(&t->tok, t->data, t->bytes, err);
-    if (s && needed) return lq_wrap(err, s, "%s", src_path(src));
+    if (s && (needed || s != LQ_EUNSUPPORTED)) return lq_wrap(err, s, "%s", src_path(src));
     if (s) { /* the weights do not need it */
         prog_say(LOG_WARN, "%s; the result carries it uncompiled", err->msg);
         t->data = NULL;

@@ -11,6 +11,7 @@
 #include "tools/engine_opts.h"
 #include "tools/isolate.h"
 #include "tools/load.h"
+#include "tools/outputs.h"
 #include "tools/serve_limits.h"
 #include "tools/serve_ops.h"
 
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #ifdef LLMQ_SCRIPTED /* build/tests/llmq-scripted */
@@ -269,6 +271,13 @@ static lq_status open_text(serve *v, lq_err *err)
     return s;
 }
 
+/* What a log is appended to: "-" is stdout, and a pipe or a device holds nothing. */
+static bool is_file(const char *path)
+{
+    struct stat st;
+    return strcmp(path, "-") != 0 && (stat(path, &st) != 0 || S_ISREG(st.st_mode));
+}
+
 static lq_status listen_first(serve *v, lq_err *err)
 {
     const serve_opts *o = v->o;
@@ -284,6 +293,8 @@ static lq_status listen_first(serve *v, lq_err *err)
                     .user = v };
     lq_status s = ops_keys_read(&v->keys, &o->keys, err);
     if (!s) s = ops_tls_read(&v->tls, o->cert, o->cert_key, err);
+    if (!s && o->access_log && is_file(o->access_log))
+        s = output_check_place("--access-log", o->access_log, false, NULL, v->path, err);
     if (!s) s = ops_log_open(&v->log, o->access_log, err);
     if (!s) s = lm_open(&v->l, &ao, err);
     if (s) return s;

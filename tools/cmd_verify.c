@@ -4,6 +4,7 @@
 #include "tools/verify.h"
 #include "tools/verify_against.h"
 #include "tools/verify_sums.h"
+#include "tools/verify_text.h"
 
 #include "formats/json.h"
 #include "formats/llmq.h"
@@ -11,6 +12,8 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct {
     const char *against;
@@ -23,7 +26,7 @@ static const opt_row rows[] = {
       .help = "the model it was made from: compare every weight, within the scheme's bound" },
     { "runs", 0, OPT_FLAG, F(runs),
       .help = "no (exit code 4) too where the bytes are right but llmq cannot run the model: an "
-              "architecture, a setting or a layout that it does not know" },
+              "architecture, a setting, a layout or a tokenizer that it does not know or misses" },
 };
 
 void verdict_add(void *user, const char *name, const char *what)
@@ -112,14 +115,23 @@ static void check_fit(verdict *v, const src_source *src)
     if (as != LQ_EUNSUPPORTED && as != LQ_ENOENT) verdict_add(v, "config", why);
 }
 
-/* A damaged header is a finding, not bad usage; so is what keeps a folder with wrong sums from
- * being opened. */
-static lq_status cannot_open(verdict *v, lq_status s, bool llmq, lq_err *err)
+static bool can_be_read(const char *path)
 {
-    if (!v->n_bad && (!llmq || s == LQ_EUNSUPPORTED)) return s;
+    struct stat st;
+    return stat(path, &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) &&
+           access(path, R_OK) == 0;
+}
+
+/* What is there, can be read and is no whole model is a finding, whatever its format; not what is
+ * of a kind that llmq does not know. */
+static lq_status cannot_open(verdict *v, const char *path, lq_status s, bool llmq, lq_err *err)
+{
+    if (!can_be_read(path) || (!v->n_bad && (s == LQ_EUNSUPPORTED || s == LQ_EUSAGE))) return s;
+    if (s == LQ_EUSAGE) s = LQ_EFORMAT; /* sums were wrong: several models are one more finding */
     add_failure(v, llmq ? "header" : "model", &s, err);
     if (s) return s;
     v->checked++;
+    v->unopened = true;
     snprintf(v->unfit, sizeof v->unfit, "%s", err->msg);
     return LQ_OK;
 }
@@ -130,14 +142,16 @@ static lq_status check_all(verdict *v, const char *path, const char *against, bo
     src_source *src = NULL;
     char file[4200];
     lq_status s = sums ? verify_sums(v, path, err) : LQ_OK;
-    if (!s) s = src_locate(file, sizeof file, path, err);
     if (s) return s;
-    const bool llmq = is_llmq(file);
-    s = src_open(&src, file, NULL, err);
-    if (s) return cannot_open(v, s, llmq, err);
+    s = src_locate(file, sizeof file, path, err);
+    const bool llmq = !s && is_llmq(file);
+    if (!s) s = src_open(&src, file, NULL, err);
+    if (s) return cannot_open(v, path, s, llmq, err);
+    verify_beside(v, src, path);
     s = llmq ? check_sums(v, file, err) : check_finite(v, src);
     if (!s) s = src_check_cover(src, verdict_add, v, err);
     if (!s) check_fit(v, src);
+    if (!s) s = verify_text(v, src, err);
     if (!s && !v->unfit[0]) check_roles(v, src);
     if (!s && against) s = verify_against(v, src, against, err);
     if (s == LQ_EINTR) lq_fail(err, s, "interrupted");
@@ -145,15 +159,22 @@ static lq_status check_all(verdict *v, const char *path, const char *against, bo
     return s;
 }
 
+static void say_unfit(const verdict *v)
+{
+    if (v->unfit[0] && !v->unopened) prog_say(LOG_WARN, "llmq cannot run it: %s", v->unfit);
+}
+
 static lq_status report_json(verdict *v, bool ok, lq_err *err)
 {
     cJSON *doc = cJSON_CreateObject();
     bool built = doc && cJSON_AddBoolToObject(doc, "ok", ok) &&
                  cJSON_AddNumberToObject(doc, "checked", (double)v->checked) &&
+                 cJSON_AddBoolToObject(doc, "tokenizer", v->tokenizer) &&
                  cJSON_AddBoolToObject(doc, "runs", !v->unfit[0]) &&
                  (!v->unfit[0] || cJSON_AddStringToObject(doc, "why_not", v->unfit));
     cJSON_AddItemToObject(doc, "bad", v->bad);
-    v->bad = NULL;
+    cJSON_AddItemToObject(doc, "not_checked", v->beside);
+    v->bad = v->beside = NULL;
     if (built) return cmd_print_json(doc, err);
     cJSON_Delete(doc);
     return lq_fail(err, LQ_ENOMEM, "no memory for the report");
@@ -171,11 +192,26 @@ static lq_status report(verdict *v, const char *path, bool must_run, lq_err *err
     } else if (ok) {
         printf("%s: ok, %" PRId64 " checked\n", path, v->checked);
     }
-    if (v->n_bad && v->unfit[0]) prog_say(LOG_WARN, "llmq cannot run it: %s", v->unfit);
+    if (v->n_bad) say_unfit(v);
     if (v->n_bad)
         return lq_fail(err, LQ_ECHECK, "%s: %" PRId64 " found that do not fit, %" PRId64 " checked",
                        path, v->n_bad, v->checked);
     return ok ? LQ_OK : lq_fail(err, LQ_ECHECK, "--runs: llmq cannot run it");
+}
+
+static lq_status check(verdict *v, const cmd_ctx *c, const char *path, const char *against,
+                       bool sums, lq_err *err)
+{
+    *v = (verdict){ .c = c, .bad = cJSON_CreateArray(), .beside = cJSON_CreateArray() };
+    lq_status s = v->bad && v->beside ? check_all(v, path, against, sums, err) : LQ_ENOMEM;
+    if (v->no_memory || s == LQ_ENOMEM) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
+    return s;
+}
+
+static void verdict_free(verdict *v)
+{
+    cJSON_Delete(v->bad);
+    cJSON_Delete(v->beside);
 }
 
 /* ---- for other commands ---- */
@@ -183,25 +219,23 @@ lq_status verify_model(const cmd_ctx *c, const char *path, bool sums, lq_err *er
 {
     cmd_ctx quiet = *c;
     quiet.json = false;
-    verdict v = { .c = &quiet, .bad = cJSON_CreateArray() };
-    lq_status s = v.bad ? check_all(&v, path, NULL, sums, err) : LQ_ENOMEM;
-    if (v.no_memory || s == LQ_ENOMEM) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
+    verdict v;
+    lq_status s = check(&v, &quiet, path, NULL, sums, err);
     if (!s && v.n_bad)
         s = lq_fail(err, LQ_ECHECK, "%s: llmq verify says no: %" PRId64 " found that do not fit",
                     path, v.n_bad);
-    if (!s && v.unfit[0]) prog_say(LOG_WARN, "llmq cannot run it: %s", v.unfit);
-    cJSON_Delete(v.bad);
+    if (!s) say_unfit(&v);
+    verdict_free(&v);
     return s;
 }
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const verify_opts *o = opts;
-    verdict v = { .c = c, .bad = cJSON_CreateArray() };
-    lq_status s = v.bad ? check_all(&v, c->argv[0], o->against, true, err) : LQ_ENOMEM;
-    if (v.no_memory || s == LQ_ENOMEM) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
+    verdict v;
+    lq_status s = check(&v, c, c->argv[0], o->against, true, err);
     if (!s) s = report(&v, c->argv[0], o->runs, err);
-    cJSON_Delete(v.bad);
+    verdict_free(&v);
     return s;
 }
 
@@ -211,15 +245,16 @@ const cmd_row cmd_verify = {
     .details =
         "A .llmq file: the header, every plane and file in it, and that padding is zero. A GGUF "
         "file: its layout, nothing between or behind the tensors, finite numbers. A Hugging Face "
-        "folder: the layout of its files, that all tensors are there and finite, and, where it "
-        "was published, SHA256SUMS: every file as it says, and no other file of a model. With "
-        "--against every weight is compared with its source: within half a step of its scheme, "
-        "or, for methods that move errors between weights (gptq, awq) and models of others, each "
-        "row within 2 steps (root mean square). Factors that were folded from one tensor into "
-        "another are fitted first; norms and biases of such a model are not compared. The recipe "
-        "comes from the file, or from what llmq convert wrote beside it. Exit code 4 when "
-        "anything does not fit. A model that is whole but that llmq cannot run is said to be so, "
-        "with exit code 0 unless --runs asks for 4.",
+        "folder: the layout of its files, that all tensors are there and finite, and, where it was"
+        " published, SHA256SUMS: every file as it says, and no other file of a model. Of all: that"
+        " tokenizer, chat templates and generation defaults load. With --against every weight is "
+        "compared with its source: within half a step of its scheme, or, for methods that move "
+        "errors between weights (gptq, awq) and models of others, each row within 2 steps (root "
+        "mean square). Factors that were folded from one tensor into another are fitted first; "
+        "norms and biases of such a model are not compared. The recipe comes from the file, or "
+        "from what llmq convert wrote beside it. Exit code 4 when anything does not fit, also "
+        "where it is cut too short to be opened. A model that is whole but that llmq cannot run is"
+        " said to be so, with exit code 0 unless --runs asks for 4.",
     .args = { { "FILE", 1, 1, "a .llmq, .gguf or .safetensors file, or a folder" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq verify model.llmq\0"

@@ -1,6 +1,8 @@
 /* tools/load.c - see load.h. */
 #include "tools/load.h"
 
+#include <strings.h>
+
 lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err)
 {
     *p = NULL;
@@ -17,7 +19,7 @@ const char *load_name(char *buf, size_t n, const char *path)
     size_t from = end;
     while (from > 0 && path[from - 1] != '/')
         from--;
-    if (end - from > 5 && memcmp(path + end - 5, ".llmq", 5) == 0) end -= 5;
+    if (end - from > 5 && strncasecmp(path + end - 5, ".llmq", 5) == 0) end -= 5;
     snprintf(buf, n, "%.*s", (int)(end - from), path + from);
     return buf;
 }

@@ -2,9 +2,11 @@
 #include "tools/outputs.h"
 
 #include "formats/path.h"
+#include "publish/files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 /* ---- the ending ---- */
 /* Of a file of weights; NULL: it has another or none. */
@@ -13,14 +15,32 @@ static const char *ending_of(const char *name)
     static const char *const endings[] = { "llmq", "gguf", "safetensors" };
     const char *slash = strrchr(name, '/'), *dot = strrchr(slash ? slash : name, '.');
     for (size_t i = 0; dot && i < LQ_COUNT(endings); i++)
-        if (strcmp(dot + 1, endings[i]) == 0) return endings[i];
+        if (strcasecmp(dot + 1, endings[i]) == 0) return endings[i];
     return NULL;
+}
+
+/* Somebody's notes.txt: a file that is no model and is not named as one. */
+static bool is_foreign(const char *out)
+{
+    lq_map m;
+    const char *slash = strrchr(out, '/'), *name = slash ? slash + 1 : out,
+               *dot = strrchr(name, '.');
+    if (!dot || dot == name || lq_map_open(&m, out, NULL)) return false;
+    const bool yes = m.size && (m.size < 4 ||
+                                (memcmp(m.data, "LLMQ", 4) != 0 && memcmp(m.data, "GGUF", 4) != 0));
+    lq_map_close(&m);
+    return yes;
 }
 
 lq_status output_check_ending(const char *option, const char *out, const char *format, bool folder,
                               lq_err *err)
 {
     const char *ending = ending_of(out);
+    if (!ending && !folder && is_foreign(out))
+        return lq_fail(err, LQ_EUSAGE,
+                       "%s: expected a new name or that of a model's file, found '%s', which is "
+                       "there and is none",
+                       option, out);
     if (!ending || (!folder && strcmp(format, ending) == 0)) return LQ_OK;
     if (folder)
         return lq_fail(err, LQ_EUSAGE,
@@ -33,58 +53,107 @@ lq_status output_check_ending(const char *option, const char *out, const char *f
 }
 
 /* ---- the place ---- */
-/* The folder that `out` is or will be in, as its true name: of those above it the nearest that is
- * there. NULL: unknown. */
-static char *folder_above(const char *out)
+typedef struct {
+    const char *given; /* the model, as the command line names it */
+    char dir[4200];    /* the folder that it is or is in */
+    bool whole;        /* the folder is read, not one file alone */
+    bool published;
+} source;
+
+static void find_source(source *s, const src_source *src, const char *given)
 {
-    char *at = NULL, *real = NULL;
-    if (lq_out_target(&at, out, NULL)) return NULL;
-    size_t n = strlen(at);
-    while (n > 1 && at[n - 1] == '/')
-        at[--n] = 0;
-    while (!real) {
-        char *slash = strrchr(at, '/');
-        if (slash) slash[slash == at] = 0;
-        real = realpath(slash ? at : ".", NULL);
-        if (!slash || strcmp(at, "/") == 0) break;
-    }
-    free(at);
-    return real;
+    char sums[4200];
+    const char *slash = strrchr(given, '/');
+    const bool is_dir = lq_is_dir(given);
+    *s = (source){ .given = given };
+    if (is_dir)
+        snprintf(s->dir, sizeof s->dir, "%s", given);
+    else
+        snprintf(s->dir, sizeof s->dir, "%.*s", slash > given ? (int)(slash - given) : 1,
+                 slash ? given : ".");
+    s->whole = is_dir || (src ? strcmp(src_format(src), "safetensors") == 0
+                              : lq_has_ending(given, ".safetensors"));
+    s->published = !lq_path_join(sums, sizeof sums, s->dir, "SHA256SUMS", NULL) && lq_exists(sums);
 }
 
-static bool is_inside(const char *out, const char *dir)
+/* Is `path` directly in the folder, or in the one of a model's folder that is in it? */
+static bool is_beside(const source *s, const char *path)
 {
-    char *above = folder_above(out), *real = realpath(dir, NULL);
-    const size_t n = real ? strlen(real) : 0;
-    const bool yes = above && real && strncmp(above, real, n) == 0 &&
-                     (!above[n] || above[n] == '/' || strcmp(real, "/") == 0);
-    free(above);
-    free(real);
+    char dir[4200], more[4200];
+    const char *slash = strrchr(path, '/');
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash + 1 - path) : 1, slash ? path : ".");
+    return lq_same_file(dir, s->dir) ||
+           (!lq_path_join(more, sizeof more, s->dir, "additional_chat_templates", NULL) &&
+            lq_same_file(dir, more));
+}
+
+/* Does the index of shards name it? */
+static bool is_shard(const source *s, const char *name)
+{
+    char path[4200], quoted[300];
+    lq_map m;
+    const int n = snprintf(quoted, sizeof quoted, "\"%s\"", name);
+    if (n < 0 || (size_t)n >= sizeof quoted ||
+        lq_path_join(path, sizeof path, s->dir, "model.safetensors.index.json", NULL) ||
+        lq_map_open(&m, path, NULL))
+        return false;
+    const bool yes = memmem(m.data, m.size, quoted, (size_t)n) != NULL;
+    lq_map_close(&m);
     return yes;
 }
 
-/* Would one more file in the source's folder change what the folder stands for? */
-static bool one_more_changes(const char *out, const src_source *src, const char *given)
+/* Would weights of this name change what the source stands for? A .llmq or GGUF file beside
+ * safetensors does not: the folder still means those. */
+static bool weights_change(const source *s, const src_source *src, const char *name)
 {
-    char sums[4200];
-    const char *ending = ending_of(out);
-    if (!ending) return false;
-    const bool published =
-        !lq_path_join(sums, sizeof sums, given, "SHA256SUMS", NULL) && lq_exists(sums);
-    return published || strcmp(src_format(src), "safetensors") != 0 ||
-           strcmp(ending, "safetensors") == 0;
+    if (s->published || is_shard(s, name)) return true;
+    return lq_is_dir(s->given) && (!src || strcmp(src_format(src), "safetensors") != 0 ||
+                                   lq_has_ending(name, ".safetensors"));
+}
+
+/* Is a file of this name part of the source, or would it be? One file that is read alone has no
+ * part but those that are there already. */
+static bool is_part(const source *s, const src_source *src, const char *target)
+{
+    const char *slash = strrchr(target, '/'), *name = slash ? slash + 1 : target;
+    const pub_kind *kind = is_beside(s, target) ? pub_kind_of(name) : NULL;
+    if (!kind) return false;
+    if (kind->weights) return weights_change(s, src, name);
+    return s->whole || s->published || lq_exists(target);
+}
+
+static lq_status check_place(const source *s, const char *target, bool folder,
+                             const src_source *src, lq_err *err)
+{
+    if (!folder && lq_is_dir(target))
+        return lq_fail(err, LQ_EUSAGE, "expected a file's name, found a folder's, '%s'", target);
+    if (folder && lq_exists(target) && !lq_is_dir(target))
+        return lq_fail(err, LQ_EUSAGE, "expected a folder's name, found a file, '%s'", target);
+    if (lq_same_file(s->given, target) || (src && src_reads(src, target)))
+        return lq_fail(err, LQ_EUSAGE, "expected another place than the source, found '%s'",
+                       target);
+    if (folder && (lq_same_file(s->dir, target) || lq_is_inside(s->dir, target) ||
+                   lq_is_inside(s->given, target)))
+        return lq_fail(err, LQ_EUSAGE,
+                       "expected another folder than the one that the source is in, which would "
+                       "be replaced, found '%s'",
+                       target);
+    if (folder ? lq_is_dir(s->given) && lq_is_inside(target, s->given) : is_part(s, src, target))
+        return lq_fail(err, LQ_EUSAGE,
+                       "expected a place outside the source's folder %s, which it would change, "
+                       "found '%s'",
+                       s->dir, target);
+    return LQ_OK;
 }
 
 lq_status output_check_place(const char *option, const char *out, bool folder,
                              const src_source *src, const char *given, lq_err *err)
 {
-    if (lq_same_file(given, out) || src_reads(src, out))
-        return lq_fail(err, LQ_EUSAGE, "%s: expected another place than the source, found '%s'",
-                       option, out);
-    if (!lq_is_dir(given) || !is_inside(out, given)) return LQ_OK;
-    if (!folder && !one_more_changes(out, src, given)) return LQ_OK;
-    return lq_fail(err, LQ_EUSAGE,
-                   "%s: expected a place outside the source's folder %s, which it would change, "
-                   "found '%s'",
-                   option, given, out);
+    char *target;
+    source from;
+    find_source(&from, src, given);
+    lq_status s = lq_out_target(&target, out, err);
+    if (!s) s = check_place(&from, target, folder, src, err);
+    free(target);
+    return s ? lq_wrap(err, s, "%s", option) : LQ_OK;
 }

@@ -5,14 +5,22 @@
 
 #include "formats/source.h"
 
-/* option: "--out", for the message. src: what was opened from `given`. out: the name of a file, or
- * of a folder. LQ_EUSAGE: it is what is read; a folder inside the source's folder; a file of
- * weights there that would change what the source stands for (the folder has SHA256SUMS, or stands
- * for the one .llmq or GGUF file in it, or the result is one more .safetensors). */
+/* option: "--out", for the message. src: what was opened from `given`; NULL: nothing yet, names
+ * alone decide. out: the name of a file, or of a folder. LQ_EUSAGE:
+ *
+ *     neither, but a pipe, a device, a folder for a file, a file for a folder
+ *     what is read, or a folder that what is read lies in
+ *     a folder inside the source's folder
+ *     beside the source, a file of the model that it is or would be part of: a name of
+ *     publish/files.h, unless one .llmq or GGUF file is read and nothing of that name is there
+ *     beside the source, weights that would change what it stands for: the folder has SHA256SUMS,
+ *     or stands for the one .llmq or GGUF file in it; the result is one more .safetensors, or takes
+ *     the place of a shard */
 lq_status output_check_place(const char *option, const char *out, bool folder,
                              const src_source *src, const char *given, lq_err *err);
 /* Is the name's ending another format's? format: "llmq", "gguf", "safetensors" for the one file;
- * folder: the result is one, whatever its format. LQ_EUSAGE names both. */
+ * folder: the result is one, whatever its format. LQ_EUSAGE names both; or the name has an ending
+ * of no format, and what is there is no model's file. */
 lq_status output_check_ending(const char *option, const char *out, const char *format, bool folder,
                               lq_err *err);
 

@@ -15,6 +15,9 @@ typedef struct {
     int64_t checked, n_bad;
     bool no_memory;
     char unfit[600]; /* why llmq cannot run it, or "" */
+    bool unopened;   /* unfit is a finding too: what keeps it from being opened */
+    bool tokenizer;  /* there is one that llmq loads */
+    cJSON *beside;   /* array of names: what lies in the folder and was not looked at */
     bool codes;      /* a weight that was compared with its source is quantized */
     int64_t beyond;  /* weights beyond what their recipe alone allows, since they were converted */
     char first_beyond[200];

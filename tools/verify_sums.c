@@ -78,3 +78,22 @@ lq_status verify_sums(verdict *v, const char *path, lq_err *err)
                            ": llmq publish writes a new one");
     return s;
 }
+
+void verify_beside(verdict *v, const src_source *src, const char *path)
+{
+    char file[4200];
+    DIR *d = lq_is_dir(path) ? opendir(path) : NULL;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        const pub_kind *kind = pub_kind_of(e->d_name);
+        if (e->d_name[0] == '.' || lq_path_join(file, sizeof file, path, e->d_name, NULL)) continue;
+        const bool folder = lq_is_dir(file);
+        if (folder ? strcmp(e->d_name, "additional_chat_templates") == 0
+                   : !kind || !kind->weights || src_reads(src, file))
+            continue;
+        prog_say(LOG_WARN, "%s: a %s that is no part of the model: not checked", file,
+                 folder ? "folder" : "file of weights");
+        cJSON *name = cJSON_CreateString(e->d_name);
+        if (!cJSON_AddItemToArray(v->beside, name)) v->no_memory = true;
+    }
+    if (d) closedir(d);
+}

@@ -227,7 +227,6 @@ def test_a_full_disk_keeps_the_old_logits(llmq, tmp_path):
     refused(llmq, tmp_path, "logits", DRAFT, "--ids", ",".join(["1"] * 64), "-o", out, code=1,
             preexec_fn=small_files)
     assert out.read_text() == "old"
-    refused(llmq, tmp_path, "logits", DRAFT, "--ids", "1", "-o", "/dev/full", code=1)
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(llmq, tmp_path):

@@ -128,7 +128,7 @@ def test_a_browser_shows_names_as_text_and_labels_beside_the_drawing(llmq, draft
 def test_no_page_over_the_model_and_none_left_by_failure(llmq, tmp_path, packed):
     shutil.copy(packed, tmp_path / "m.llmq")
     p = llmq("inspect", tmp_path / "m.llmq", "--html", tmp_path / "m.llmq", code=None)
-    assert p.returncode == 2 and "a file of the model" in p.stderr
+    assert p.returncode == 2 and "another place than the source" in p.stderr
     assert (tmp_path / "m.llmq").read_bytes() == packed.read_bytes()
     p = llmq("inspect", tmp_path / "m.llmq", "--html", tmp_path / "m.llmq/p.html", code=None)
     assert p.returncode == 2 and "--html" in p.stderr and "expected a folder" in p.stderr

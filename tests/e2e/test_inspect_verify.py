@@ -1,10 +1,13 @@
 """`llmq inspect` and `llmq verify`: folders, quantized files, damage of every kind."""
 import json
+import pathlib
 import shutil
 import struct
 import subprocess
 
 import pytest
+
+from conftest import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -262,3 +265,138 @@ def test_json_is_utf8_whatever_the_names_are(llmq, gguf, tmp_path):
         assert json.loads(text), command
     assert "weigh\ufffd" in subprocess.run([llmq.path, "inspect", path, "--json"],
                                            capture_output=True).stdout.decode()
+
+
+# ---- what is there and no whole model ----
+def cut_tail(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def cut_head(path):
+    path.write_bytes(path.read_bytes()[:60])
+
+
+def grow(path):
+    path.write_bytes(path.read_bytes() + b"more")
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def scribble(path):
+    path.write_text("this is no model at all\n")
+
+
+@pytest.fixture(scope="module")
+def kinds(llmq, draft, tmp_path_factory):
+    """What is named, and the file of it that is damaged."""
+    top = tmp_path_factory.mktemp("kinds")
+    llmq("convert", draft, "-o", top / "m.llmq", "--to", "llmq")
+    llmq("convert", draft, "-o", top / "m.gguf", "--to", "gguf")
+    llmq("convert", draft, "-o", top / "one", "--to", "safetensors")
+    llmq("convert", draft, "-o", top / "gptq", "--to", "gptq", "--allow-requantize")
+    llmq("convert", draft, "-o", top / "shards", "--to", "safetensors", "--shard-size", "1M")
+    return top, [("m.llmq", "m.llmq"), ("m.gguf", "m.gguf"), ("one/model.safetensors", "one/model.safetensors"),
+                 ("one", "one/model.safetensors"), ("gptq", "gptq/model.safetensors"),
+                 ("shards", "shards/model-00002-of-00002.safetensors")]
+
+
+@pytest.mark.parametrize("damage", [cut_tail, cut_head, grow, empty, scribble, pathlib.Path.unlink])
+def test_one_exit_code_for_what_is_no_whole_model(llmq, kinds, tmp_path, damage):
+    """4, whatever the format; 3 is left for what is not there or not known."""
+    made, all_kinds = kinds
+    for named, file in all_kinds:
+        top = tmp_path / named.replace("/", "-") / "top"
+        shutil.copytree(made, top)
+        damage(top / file)
+        gone = not (top / named).exists()
+        p = llmq("verify", top / named, "--json", code=3 if gone else 4)
+        doc = json.loads(p.stdout)
+        assert doc["error"]["type"] == "not found" if gone else not doc["ok"] and doc["bad"], (named, doc)
+        assert len({line.split(": ", 1)[-1] for line in p.stderr.splitlines()}) == len(p.stderr.splitlines()), p.stderr
+        p = llmq("publish", top / named, f"dir:{tmp_path}/hub", code=3 if gone else 4)
+        assert not (tmp_path / "hub").exists()
+
+
+def test_what_cannot_be_checked_is_no_finding(llmq, draft, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for why, path, code in [("not there", tmp_path / "nowhere", 3), ("a device", "/dev/null", 3),
+                            ("an empty folder", tmp_path / "empty", 4), ("a text", ROOT / "README.md", 4)]:
+        llmq("verify", path, code=code), why
+
+
+def test_two_models_in_one_folder(llmq, draft, tmp_path):
+    for name in ("a.gguf", "b.GGUF"):
+        llmq("convert", draft, "-o", tmp_path / "two" / name, "--to", "gguf")
+    assert "expected one model, found 2: name one of" in llmq("verify", tmp_path / "two", code=2).stderr
+    llmq("publish", tmp_path / "two/a.gguf", f"dir:{tmp_path}/hub")
+    shutil.copy(tmp_path / "two/b.GGUF", tmp_path / "hub")
+    doc = json.loads(llmq("verify", tmp_path / "hub", "--json", code=4).stdout)
+    assert [b["name"] for b in doc["bad"]] == ["b.GGUF", "model"]
+
+
+def test_what_lies_beside_a_model_is_told(llmq, draft, tmp_path):
+    src = tmp_path / "src"
+    shutil.copytree(draft, src)
+    assert llmq.json("verify", src)["not_checked"] == []
+    shutil.copytree(draft, src / "copy")
+    (src / "additional_chat_templates").mkdir()
+    (src / ".git").mkdir()
+    llmq("convert", draft, "-o", src / "m.gguf", "--to", "gguf")
+    p = llmq("verify", src, "--json")
+    assert sorted(json.loads(p.stdout)["not_checked"]) == ["copy", "m.gguf"]
+    assert "copy: a folder that is no part of the model: not checked" in p.stderr
+    assert "m.gguf: a file of weights that is no part of the model: not checked" in p.stderr
+    assert "copy" in llmq("publish", src, f"dir:{tmp_path}/hub").stderr
+
+
+# ---- the small files ----
+def tear(path):
+    path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+def test_a_torn_small_file_is_refused_wherever_it_would_be_carried_on(llmq, draft, tmp_path, name):
+    src = tmp_path / "src"
+    shutil.copytree(draft, src)
+    tear(src / name)
+    for more in ([], ["--runs"]):
+        doc = json.loads(llmq("verify", src, "--json", *more, code=4).stdout)
+        assert not doc["ok"] and doc["tokenizer"] == (name == "tokenizer_config.json") and len(doc["bad"]) == 1
+    assert llmq("publish", src, f"dir:{tmp_path}/hub", code=4)
+    if name == "tokenizer.json":
+        for command in (["quantize", src, "--method", "rtn", "-o", tmp_path / "q"], ["handover", "vllm", src],
+                        *(["convert", src, "--to", to, "-o", tmp_path / "q"] for to in ("llmq", "gguf", "safetensors"))):
+            assert "tokenizer.json: JSON" in llmq(*command, code=3).stderr, command
+    assert [p.name for p in tmp_path.iterdir()] == ["src"]
+
+
+def test_a_missing_tokenizer_is_told(llmq, draft, tmp_path):
+    src = tmp_path / "src"
+    shutil.copytree(draft, src)
+    (src / "tokenizer.json").unlink()
+    p = llmq("verify", src, "--json")
+    doc = json.loads(p.stdout)
+    assert doc["ok"] and not doc["runs"] and not doc["tokenizer"]
+    assert doc["why_not"] == "expected a tokenizer beside tokenizer_config.json, found none"
+    llmq("verify", src, "--runs", code=4)
+    assert "found none" in llmq("publish", src, f"dir:{tmp_path}/hub").stderr
+    assert "found none" in llmq("handover", "vllm", src).stderr
+    (src / "tokenizer_config.json").unlink()  # nothing speaks of one: a model of ids
+    for more in ([], ["--runs"]):
+        p = llmq("verify", src, "--json", *more)
+        assert json.loads(p.stdout)["runs"] and "no tokenizer: the model takes and gives token ids alone" in p.stderr
+
+
+def test_a_tokenizer_that_is_not_known_is_no_damage(llmq, draft, tmp_path):
+    src = tmp_path / "src"
+    shutil.copytree(draft, src)
+    text = json.loads((src / "tokenizer.json").read_text())
+    text["model"]["type"] = "Novel"
+    (src / "tokenizer.json").write_text(json.dumps(text))
+    doc = llmq.json("verify", src)
+    assert doc["ok"] and not doc["runs"] and "Novel" in doc["why_not"]
+    llmq("verify", src, "--runs", code=4)
+    llmq("quantize", src, "--method", "rtn", "-o", tmp_path / "q.llmq")
+    llmq("convert", src, "--to", "safetensors", "-o", tmp_path / "q")

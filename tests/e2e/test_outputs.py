@@ -1,5 +1,6 @@
 """Where results go: links, devices, places in the source, endings; what is said where there is no result."""
 import json
+import os
 import shutil
 
 import pytest
@@ -37,14 +38,120 @@ def test_links_in_a_circle_and_standard_output_are_refused(llmq, draft, tmp_path
         assert "links in a circle" in llmq(*command, "-o", tmp_path / "a", code=2).stderr
         assert "not written to standard output" in llmq(*command, "-o", "-", code=2).stderr
     assert names(tmp_path) == ["a", "b"] and not (ROOT / "-").exists()
-    llmq("convert", draft, "-o", "/dev/null", "--to", "gguf")
-    p = llmq("convert", draft, "-o", "/dev/null", "--to", "safetensors", code=2)
+    (tmp_path / "file").write_text("")
+    p = llmq("convert", draft, "-o", tmp_path / "file", "--to", "safetensors", code=2)
     assert "expected a folder's name, found a file" in p.stderr
+
+
+@pytest.mark.parametrize("place", ["a pipe", "a link to a pipe", "/dev/null", "/dev/stdout"])
+def test_what_is_neither_file_nor_folder_is_refused_at_the_start(llmq, draft, tmp_path, place):
+    """A pipe without a reader would be waited for, and what is patched at the end cannot be."""
+    os.mkfifo(tmp_path / "a pipe")
+    (tmp_path / "a link to a pipe").symlink_to("a pipe")
+    before = names(tmp_path)
+    out = tmp_path / place  # an absolute place stays
+    for command in (*(["convert", draft, "--to", to, "-o", out] for to in ("llmq", "gguf", "safetensors", "gptq")),
+                    ["quantize", draft, "--method", "rtn", "-o", out], ["logits", draft, "--ids", "1", "-o", out],
+                    ["quantize", draft, "--method", "rtn", "-o", tmp_path / "q", "--report", out],
+                    ["inspect", draft, "--html", out], ["pull", f"dir:{draft}", "-o", out],
+                    ["publish", draft, f"dir:{out}"], ["batch", draft, draft / "config.json", out]):
+        p = llmq(*command, code=2)
+        assert "expected a regular file or nothing there, found a pipe" in p.stderr, command
+        assert p.stderr.count("\n") == 1 and names(tmp_path) == before, command
+
+
+def contents(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def made(llmq, draft, tmp_path_factory):
+    """A checkpoint, one in shards, a published file of each kind."""
+    top = tmp_path_factory.mktemp("made")
+    shutil.copytree(draft, top / "src")
+    (top / "src/LICENSE").write_text("mine\n")
+    (top / "src/additional_chat_templates").mkdir()
+    (top / "src/additional_chat_templates/rag.jinja").write_text("x")
+    llmq("convert", draft, "-o", top / "shards", "--to", "safetensors", "--shard-size", "1M")
+    llmq("convert", draft, "-o", top / "q.llmq", "--to", "llmq")
+    llmq("convert", draft, "-o", top / "q.gguf", "--to", "gguf")
+    for ending in ("llmq", "gguf"):
+        llmq("publish", top / f"q.{ending}", f"dir:{top / ending}", "--license-file", ROOT / "LICENSE")
+    llmq("publish", top / "src", f"dir:{top / 'hub'}")
+    return top
+
+
+@pytest.mark.parametrize("given", ["llmq", "llmq/q.llmq", "gguf", "gguf/q.gguf", "hub", "hub/model.safetensors", "src",
+                                   "src/model.safetensors", "shards", "shards/model-00001-of-00002.safetensors"])
+def test_no_output_takes_the_place_of_a_part_of_its_source(llmq, made, tmp_path, given):
+    """Whatever the option and the part; nor does a folder in which the source lies."""
+    top = tmp_path / "top"
+    shutil.copytree(made, top)
+    src = top / given
+    folder = src if src.is_dir() else src.parent
+    before = contents(top)
+    parts = [p for p in folder.rglob("*") if p.is_file()]
+    assert len(parts) >= 4
+    for part in parts:
+        commands = [["inspect", src, "--html", part]]
+        if "model-0" not in given:  # a shard alone is no model
+            commands += [["quantize", src, "--method", "rtn", "-o", top / "new", "--report", part],
+                         ["convert", src, "--to", "llmq", "-o", part], ["logits", src, "--ids", "1", "-o", part],
+                         ["batch", src, ROOT / "README.md", part]]
+        for command in commands:
+            p = llmq(*command, code=2)
+            assert "source" in p.stderr or "model" in p.stderr or "is read" in p.stderr, command
+    for to in ("safetensors", "gptq") if "model-0" not in given else ():
+        llmq("convert", src, "--to", to, "--allow-requantize" if to == "gptq" else "--dtype=f32", "-o", folder, code=2)
+    if not src.is_dir():
+        llmq("publish", src, f"dir:{folder}", code=2)
+    assert contents(top) == before
+
+
+@pytest.mark.parametrize("given,name,refused", [
+    ("src", "page.html", False), ("src", "notes.txt", False), ("src", "LICENSE.txt", True), ("src", "report.json", True),
+    ("src", "more.md", True), ("src", "x.safetensors", True), ("src", "x.SAFETENSORS", True), ("src", "x.llmq", False),
+    ("src/model.safetensors", "report.json", True), ("gguf", "page.html", False), ("gguf", "x.gguf", True),
+    ("gguf/q.gguf", "x.GGUF", True), ("gguf/q.gguf", "report.json", True), ("q.gguf", "x.gguf", False),
+    ("q.gguf", "report.json", False), ("hub", "x.llmq", True)])
+def test_new_names_beside_the_source(llmq, made, tmp_path, given, name, refused):
+    top = tmp_path / "top"
+    shutil.copytree(made, top)
+    src = top / given
+    out = (src if src.is_dir() else src.parent) / name
+    p = llmq("inspect", src, "--html", out, code=2 if refused else 0)
+    assert out.exists() != refused
+    assert not refused or "outside the source's folder" in p.stderr
+
+
+def test_what_a_server_or_a_chat_writes_takes_no_part_of_its_model_either(llmq, made, tmp_path):
+    src = tmp_path / "src"
+    shutil.copytree(made / "src", src)
+    before = contents(src)
+    assert "outside the source's folder" in llmq("serve", src, "--port", "0", "--access-log", src / "config.json", code=2).stderr
+    p = llmq("chat", src, input=f"/save {src}/config.json\n/save {tmp_path}/talk.json\n/quit\n")
+    assert "outside the source's folder" in p.stderr and (tmp_path / "talk.json").exists()
+    assert contents(src) == before
+
+
+def test_somebodys_file_is_not_replaced_by_a_model(llmq, draft, tmp_path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    for command in (["convert", draft, "--to", "llmq"], ["convert", draft, "--to", "gguf"],
+                    ["quantize", draft, "--method", "rtn"]):
+        assert "which is there and is none" in llmq(*command, "-o", notes, code=2).stderr
+        assert notes.read_text() == "mine"
+        for name in ("model.v2", "empty.txt", "plain"):  # new, empty, without an ending: as ever
+            (tmp_path / "empty.txt").write_text("")
+            llmq(*command, "-o", tmp_path / name)
+            llmq(*command, "-o", tmp_path / name)
+            (tmp_path / name).unlink()
 
 
 @pytest.mark.parametrize("out, to, says", [
     ("x.gguf", "llmq", "a .llmq file, found 'x.gguf'"), ("x.llmq", "gguf", "a .gguf file, found 'x.llmq'"),
-    ("x.safetensors", "gguf", "a .gguf file"), ("x.llmq", "safetensors", "safetensors is a folder"),
+    ("x.safetensors", "gguf", "a .gguf file"), ("x.GGUF", "llmq", "a .llmq file, found 'x.GGUF'"),
+    ("x.llmq", "safetensors", "safetensors is a folder"),
     ("x.gguf", "gptq", "gptq is a folder")])
 def test_an_ending_of_another_format_is_refused(llmq, draft, tmp_path, monkeypatch, out, to, says):
     p = llmq("convert", draft, "-o", out, "--to", to, code=2)

@@ -92,6 +92,21 @@ def test_a_converted_folder_takes_its_history_from_the_file_it_was_made_of(llmq,
     assert "expected a file of llmq quantize" in p.stderr
 
 
+def test_nothing_is_pulled_into_what_it_is_pulled_from(llmq, packed, bare, tmp_path):
+    hub = tmp_path / "hub"
+    llmq("publish", packed, f"dir:{hub}")
+    llmq("publish", packed, f"git:{bare}")
+    (tmp_path / "link").symlink_to("hub")
+    for top, targets in ((hub, (f"dir:{hub}", f"dir:{tmp_path}/link")), (bare, (f"git:{bare}", f"git:file://{bare}"))):
+        before = sorted(top.rglob("*"))
+        for target in targets:
+            for out in (top, top / "x", top / "x/y", top / "additional_chat_templates", top / ".." / top.name / "x"):
+                assert "which is read" in llmq("pull", target, "-o", out, code=2).stderr, (target, out)
+        assert sorted(top.rglob("*")) == before
+    assert sorted(p.name for p in tmp_path.iterdir() if "resume" in p.name) == []
+    llmq("pull", f"dir:{hub}", "-o", tmp_path / "hub2")  # a name that begins alike is another folder
+
+
 def test_nothing_that_verify_refuses_is_published_or_pulled(llmq, packed, tmp_path):
     bad = bytearray(packed.read_bytes())
     bad[-100] ^= 1
