@@ -23,10 +23,15 @@ typedef struct {
     const int8_t *x[MAX_R];
     int64_t p; /* place of those inputs */
     vi table;
-    vi dot[MAX_R][MAX_T];
+    vi dot[MAX_R][MAX_T][2]; /* their sum is what counts */
 } i8_body;
 
 #define EACH_SUM(r, n) UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
+#define EACH_PART(r, n, i) EACH_SUM(r, n) UNROLL for (int i = 0; i < i8_parts(RM, NT); i++)
+
+/* How many sums share the products of a row and a tile: with one or two of those a single sum would
+ * have each product wait for the one before. */
+V16 int i8_parts(int RM, int NT) { return RM * NT < 3 ? 2 : 1; }
 
 /* One vector of codes of each tile, turn `turn` of a step, and the inputs that meet it. */
 V16 void dot_vector(i8_body *c, w_src src, int RM, int NT, int turn)
@@ -42,7 +47,11 @@ V16 void dot_vector(i8_body *c, w_src src, int RM, int NT, int turn)
         UNROLL for (int r = 0; r < RM; r++)
         {
             const vi x = vi_word(c->x[r] + c->p + 4 * k);
-            UNROLL for (int n = 0; n < NT; n++) c->dot[r][n] = vi_dot(c->dot[r][n], w[n], x, src);
+            UNROLL for (int n = 0; n < NT; n++)
+            {
+                vi *sum = &c->dot[r][n][k % i8_parts(RM, NT)];
+                *sum = vi_dot(*sum, w[n], x, src);
+            }
         }
     }
     c->p += 4 * quads(src);
@@ -58,12 +67,13 @@ V16 vi vi_stay(vi sum)
     return sum;
 }
 
-/* dot := the products of the next A inputs. `ahead`: from their codes to those to ask for. */
+/* dot[..][0] := the products of the next A inputs. `ahead`: from their codes to those to ask for.
+ */
 V16 void dot_block(i8_body *c, int64_t A, size_t ahead, w_src src, int RM, int NT)
 {
     const int turns = w_bits(src) == 3 ? 2 : 1; /* that share a vector of upper bits */
     const size_t bytes = turns == 2 ? 192 : 64;
-    EACH_SUM(r, n) c->dot[r][n] = vi_set1(0);
+    EACH_PART(r, n, i) c->dot[r][n][i] = vi_set1(0);
     const int64_t end = c->p + A;
     NO_UNROLL do
     {
@@ -71,10 +81,12 @@ V16 void dot_block(i8_body *c, int64_t A, size_t ahead, w_src src, int RM, int N
             v16_prefetch(c->codes[n] + ahead + i);
         NO_UNROLL for (int turn = 0; turn < turns; turn++) dot_vector(c, src, RM, NT, turn);
         UNROLL for (int n = 0; n < NT; n++) c->codes[n] += bytes;
-        EACH_SUM(r, n) c->dot[r][n] = vi_stay(c->dot[r][n]);
+        EACH_PART(r, n, i) c->dot[r][n][i] = vi_stay(c->dot[r][n][i]);
     }
     while (c->p < end)
         ;
+    if (i8_parts(RM, NT) == 2)
+        EACH_SUM(r, n) c->dot[r][n][0] = vi_add(c->dot[r][n][0], c->dot[r][n][1]);
 }
 
 /* The scales of inputs and their sums for one block: those of row r are nb floats on. */
@@ -130,7 +142,7 @@ V16 void i8_rows(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t
         EACH_SUM(r, n) acc[r][n] = vf_set1(0);
         for (int64_t k = 0; k < (one ? 1 : per_group); k++, x.s++, x.sum++) {
             dot_block(&c, A, first ? codes_ahead(&c, t, b.tile[0], NT) : 0, src, RM, NT);
-            EACH_SUM(r, n) acc[r][n] = i8_fold(&x, r, c.dot[r][n], z[n], acc[r][n], src);
+            EACH_SUM(r, n) acc[r][n] = i8_fold(&x, r, c.dot[r][n][0], z[n], acc[r][n], src);
         }
         EACH_SUM(r, n) y[r][n] = vf_fma(s[n], acc[r][n], y[r][n]);
     }

@@ -1,5 +1,6 @@
 /* kernels/mm_shape512.h - blocks for 32 registers of 512 bits: up to 8 rows of 2 tiles keep 16
- * sums, one row takes 4 tiles so that enough sums are in flight. */
+ * sums. One row takes 4 tiles of floats, so that enough sums are in flight, and one tile of codes,
+ * so that its codes are one stream. */
 #ifndef LLMQ_KERNELS_MM_SHAPE512_H
 #define LLMQ_KERNELS_MM_SHAPE512_H
 
@@ -12,7 +13,7 @@
     X(body, SRC, 4, MM_TILES) X(body, SRC, 6, MM_TILES) X(body, SRC, 8, MM_TILES)
 #define I8_ROWS 8
 #define I8_TILES 2
-#define I8_TILES_1 4
+#define I8_TILES_1 1
 #define I8_BODIES(X, SRC) \
     X(SRC, 2, I8_TILES)   \
     X(SRC, 3, I8_TILES)   \
