@@ -392,9 +392,7 @@ static lq_status put_exact(pass *p, const qt_tensor *q, lq_err *err)
     qt_scheme_text(text, &q->scheme);
     return s ? s
              : lq_fail(err, LQ_EUNSUPPORTED,
-                       "%s has no type of blocks in GGUF that holds its values "
-                       "(--allow-requantize rounds them to Q8_0)",
-                       text);
+                       "%s has no type of blocks in GGUF that holds its values", text);
 }
 
 /* To Q8_0, or floats where rows are no whole number of blocks. */
@@ -407,6 +405,14 @@ static lq_status put_anew(pass *p, const qt_tensor *q, lq_err *err)
     p->dtype = LQ_F16;
     p->type = p->what == ANEW ? GGML_Q8_0 : GGML_F16;
     return each(p, err);
+}
+
+/* The same without --allow-requantize: whatever a weight's scheme, put_anew holds its values. */
+static lq_status say_way_out(lq_status s, const qt_tensor *q, lq_err *err)
+{
+    const lq_err was = *err;
+    return lq_fail(err, s, "%.400s (--allow-requantize rounds it to %s)", was.msg,
+                   q->K % q8_0.group ? "F16" : "Q8_0");
 }
 
 /* Vectors and routers are f32, as llama.cpp wants them. */
@@ -432,7 +438,10 @@ static lq_status put(conv *c, const entry *e, lq_err *err)
     } else {
         s = layout_no_act(&q->scheme, "gguf", err);
         if (!s) s = put_exact(&p, q, err);
-        if (s == LQ_EUNSUPPORTED && c->o->requantize) s = put_anew(&p, q, err);
+        if (s == LQ_EUNSUPPORTED && c->o->requantize)
+            s = put_anew(&p, q, err);
+        else if (s == LQ_EUNSUPPORTED)
+            s = say_way_out(s, q, err);
     }
     return s ? lq_wrap(err, s, "%s", e->t->name) : LQ_OK;
 }
@@ -470,11 +479,10 @@ static lq_status put_factors(conv *c, size_t *first, lq_err *err)
     return s;
 }
 
-static lq_status put_all(conv *c, gguf_pairs *p, lq_err *err)
+static lq_status put_all(conv *c, lq_err *err)
 {
     size_t i = 0;
-    lq_status s = put_header(c, p, err);
-    if (!s) s = put_factors(c, &i, err);
+    lq_status s = put_factors(c, &i, err);
     for (; i < c->n && !s; i++) {
         lq_report(c->job, "writing", (double)i, (double)c->n);
         s = lq_stopped(c->job) ? lq_fail(err, LQ_EINTR, "interrupted") : put(c, &c->e[i], err);
@@ -486,6 +494,15 @@ static lq_status put_all(conv *c, gguf_pairs *p, lq_err *err)
     return s ? s : lq_out_pwrite(c->out, c->head.data, c->head.n, 0, err);
 }
 
+/* Of what keeps the whole model out, whatever its weights are. */
+static lq_status say_no_way_out(lq_status s, const conv *c, lq_err *err)
+{
+    const lq_err was = *err;
+    return c->o->requantize
+               ? s
+               : lq_fail(err, s, "%.400s (--allow-requantize would not help)", was.msg);
+}
+
 lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
                        const conv_gguf_opts *o, pool *p, const lq_job *job, lq_err *err)
 {
@@ -495,7 +512,9 @@ lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
     gguf_pairs pairs = { .n = 0 };
     lq_status s = gguf_put_model(&pairs, &c.arch, c.config, err);
     if (!s) s = lq_out_open(&c.out, path, err);
-    if (!s) s = put_all(&c, &pairs, err);
+    if (!s) s = put_header(&c, &pairs, err);
+    if (s == LQ_EUNSUPPORTED || s == LQ_ESHAPE) s = say_no_way_out(s, &c, err);
+    if (!s) s = put_all(&c, err);
     if (!s) r->bytes = lq_out_size(c.out);
     if (s)
         lq_out_abort(c.out);

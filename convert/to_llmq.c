@@ -77,16 +77,9 @@ static bool changed_on_the_way(const cJSON *converted)
     return !exact || floats > 0;
 }
 
-/* NULL: out of memory. */
-static cJSON *provenance(const src_source *src)
+/* Of the source's own bytes, where nothing is known of what they were made from. */
+static cJSON *new_provenance(const src_source *src)
 {
-    if (src_provenance(src)) {
-        cJSON *was = cJSON_Duplicate(src_provenance(src), true);
-        const cJSON *c = src_conversion(src);
-        if (was && changed_on_the_way(c) && !js_get(was, HISTORY_CONVERTED))
-            cJSON_AddItemToObject(was, HISTORY_CONVERTED, cJSON_Duplicate(c, true));
-        return was;
-    }
     lq_hash h;
     char hex[33];
     if (src_fingerprint(&h, src, NULL)) return NULL;
@@ -95,6 +88,16 @@ static cJSON *provenance(const src_source *src)
     cJSON_AddStringToObject(o, "llmq", LLMQ_VERSION);
     cJSON_AddStringToObject(s, "format", src_format(src));
     cJSON_AddStringToObject(s, "xxh3", hex);
+    return o;
+}
+
+/* NULL: out of memory. */
+static cJSON *provenance(const src_source *src)
+{
+    const cJSON *was = src_provenance(src), *c = src_conversion(src);
+    cJSON *o = was ? cJSON_Duplicate(was, true) : new_provenance(src);
+    if (o && changed_on_the_way(c))
+        cJSON_AddItemToObject(o, HISTORY_CONVERTED, cJSON_Duplicate(c, true));
     return o;
 }
 

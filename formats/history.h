@@ -7,8 +7,9 @@
  *
  * In GGUF "llmq.tensors" stands in the place of "files": XXH3-128 of names, types and shapes.
  * A .llmq that was made of something converted has "converted" in its provenance where values
- * changed on the way. Whoever writes the weights anew, with another tool, leaves a history that is
- * not theirs; so it holds only where the tables of tensors are those that it names. */
+ * changed on the way; of any source it is src_conversion alone that has it, not src_provenance.
+ * Whoever writes the weights anew, with another tool, leaves a history that is not theirs; so it
+ * holds only where the tables of tensors are those that it names. */
 #ifndef LLMQ_FORMATS_HISTORY_H
 #define LLMQ_FORMATS_HISTORY_H
 

@@ -20,6 +20,12 @@ static bool is_whole(const char *name)
     return !strstr(name, "-of-") || strstr(name, "-00001-of-");
 }
 
+static bool is_folder(const char *dir, const char *name)
+{
+    char path[4200];
+    return !lq_path_join(path, sizeof path, dir, name, NULL) && lq_is_dir(path);
+}
+
 typedef struct {
     char name[256], all[300]; /* one of them; of several the first names */
     int n;
@@ -33,7 +39,7 @@ static lq_status list_whole(whole_files *w, const char *dir, lq_err *err)
     for (struct dirent *e; (e = readdir(d));) {
         const size_t at = strlen(w->all);
         w->tensors = w->tensors || lq_has_ending(e->d_name, ".safetensors");
-        if (!is_whole(e->d_name)) continue;
+        if (!is_whole(e->d_name) || is_folder(dir, e->d_name)) continue;
         snprintf(w->name, sizeof w->name, "%s", e->d_name);
         snprintf(w->all + at, sizeof w->all - at, "%s%.100s", w->n++ ? ", " : "", e->d_name);
     }
@@ -44,6 +50,7 @@ static lq_status list_whole(whole_files *w, const char *dir, lq_err *err)
 lq_status src_locate(char *out, size_t n, const char *path, lq_err *err)
 {
     whole_files w = { .n = 0 };
+    if (!*path) return lq_fail(err, LQ_EUSAGE, "model: expected a name, found \"\"");
     lq_status s = lq_is_dir(path) ? list_whole(&w, path, err) : LQ_OK;
     if (s) return s;
     if (w.n > 1 && !w.tensors)
@@ -112,8 +119,13 @@ void src_set_history(src_source *s, cJSON *history)
     s->history = history;
     s->recipe = js_get(history, HISTORY_RECIPE);
     s->provenance = js_get(history, HISTORY_PROVENANCE);
+    cJSON *within = cJSON_DetachItemFromObjectCaseSensitive(
+        cJSON_GetObjectItemCaseSensitive(history, HISTORY_PROVENANCE), HISTORY_CONVERTED);
+    if (within && js_get(history, HISTORY_CONVERTED))
+        cJSON_Delete(within);
+    else if (within)
+        cJSON_AddItemToObject(history, HISTORY_CONVERTED, within);
     s->conversion = js_get(history, HISTORY_CONVERTED);
-    if (!s->conversion) s->conversion = js_get(s->provenance, HISTORY_CONVERTED);
 }
 
 /* Is every file that was opened the one that was written then? */

@@ -64,6 +64,19 @@ lq_status src_verify(const src_source *s, const lq_job *job, lq_err *err)
     return st ? lq_wrap(err, st, "%s", s->path) : LQ_OK;
 }
 
+/* It stands within the provenance there, and beside it everywhere else. */
+static bool take_conversion(src_source *s)
+{
+    cJSON *c = cJSON_DetachItemFromObjectCaseSensitive(
+        cJSON_GetObjectItemCaseSensitive(s->llmq.header, HISTORY_PROVENANCE), HISTORY_CONVERTED);
+    if (!c) return true;
+    s->conversion = c;
+    s->history = cJSON_CreateObject();
+    if (s->history) return cJSON_AddItemToObject(s->history, HISTORY_CONVERTED, c);
+    cJSON_Delete(c);
+    return false;
+}
+
 lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err)
 {
     s->format = "llmq";
@@ -80,7 +93,7 @@ lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err)
     }
     s->recipe = s->llmq.recipe;
     s->provenance = s->llmq.provenance;
-    s->conversion = js_get(s->provenance, HISTORY_CONVERTED);
+    if (!take_conversion(s)) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
     st = list_tensors(s, err);
     return st ? st : list_blobs(s, err);
 }

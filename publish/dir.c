@@ -67,7 +67,7 @@ static lq_status size_of(pub_file *f, const char *dir, lq_err *err)
     struct stat st;
     lq_status s = lq_path_join(path, sizeof path, dir, f->name, err);
     if (s) return s;
-    if (lstat(path, &st) != 0) return lq_fail(err, LQ_ENOENT, "%s: %s", path, strerror(errno));
+    if (stat(path, &st) != 0) return lq_fail(err, LQ_ENOENT, "%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return lq_fail(err, LQ_EFORMAT, "%s: expected a plain file, found none", path);
     f->bytes = (uint64_t)st.st_size;

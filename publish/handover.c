@@ -33,14 +33,16 @@ __attribute__((format(printf, 2, 3))) static void add(cJSON *list, const char *f
     cJSON_AddItemToArray(list, cJSON_CreateString(text));
 }
 
-/* For a shell: as it is where that is safe, else in quotes. */
+/* A path for a shell: as it is where that is safe, else in quotes, and never as an option. */
 static const char *quoted(char *out, size_t n, const char *s)
 {
     size_t at = 0;
-    if (*s && strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+=@/,") ==
-                  strlen(s))
+    if (*s && *s != '-' &&
+        strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+=@/,") ==
+            strlen(s))
         return s;
     out[at++] = '\'';
+    if (*s == '-') at += (size_t)snprintf(out + at, n - at, "./");
     for (; *s && at + 6 < n; s++)
         if (*s == '\'')
             at += (size_t)snprintf(out + at, n - at, "'\\''");
@@ -66,7 +68,9 @@ static void sibling(char *out, size_t n, const char *path, const char *ending)
         const size_t e = strlen(ends[i]);
         if (len > e && strncasecmp(model + len - e, ends[i], e) == 0) len -= e;
     }
-    snprintf(out, n, "%.*s%s", (int)len, model, ending);
+    const size_t whole = (size_t)snprintf(out, n, "%.*s%s", (int)len, model, ending);
+    if (whole < n && strncmp(out, model, whole) == 0 && (!model[whole] || model[whole] == '/'))
+        snprintf(out + whole, n - whole, "%s", ending); /* not the model itself */
 }
 
 static const src_tensor *quantized_at(const plan *p, int64_t i)

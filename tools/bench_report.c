@@ -88,7 +88,9 @@ lq_status bs_slo_parse(bs_slo *s, const char *text, lq_err *err)
 
 static double tpot_of(const bs_done *d)
 {
-    return d->has_text && d->output_tokens > 1 ? (d->e2el - d->ttft) / (double)(d->output_tokens - 1) : 0;
+    return d->has_text && d->output_tokens > 1
+               ? (d->e2el - d->ttft) / (double)(d->output_tokens - 1)
+               : 0;
 }
 
 static bool good(const bs_done *d, const bs_slo *s)

@@ -1,6 +1,8 @@
 """llmq handover: the lines it prints work, and what it says follows from the model."""
 import json
 import shlex
+import shutil
+import subprocess
 
 import pytest
 
@@ -89,3 +91,42 @@ def test_paths_are_quoted_and_engines_are_named(llmq, draft, tmp_path):
     assert shlex.split(doc["command"])[2] == str(tmp_path / "a b;c")
     p = llmq("handover", "tensorrt", draft, code=2)
     assert "engine: expected vllm, sglang or llama.cpp, found 'tensorrt'" in p.stderr
+
+
+@pytest.mark.parametrize("name", ["-x.llmq", "-x y.llmq", "m.gguf", "m.llmq", "x"])
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp"])
+def test_a_name_is_never_an_option_nor_the_model_itself(llmq, quantized, tmp_path, engine, name):
+    """Whatever a file or folder is called: the lines run as they stand, in the folder that it is in."""
+    if name == "m.gguf":
+        llmq("convert", quantized["sym"], "-o", tmp_path / name.replace("gguf", "d"), "--to", "compressed-tensors")
+        (tmp_path / "m.d").rename(tmp_path / name)  # a folder
+    else:
+        shutil.copy(quantized["sym"], tmp_path / name)
+
+    def run(*args):
+        p = subprocess.run(["bash", "-c", f'{shlex.quote(str(llmq.path))} "$@"', "llmq", *args], cwd=tmp_path, capture_output=True, text=True)
+        assert p.returncode == 0, (args, p.stderr)
+        return p.stdout
+    doc = json.loads(run("handover", engine, "--json", "--", name))
+    before = sorted(p.name for p in tmp_path.iterdir())
+    for line in doc["prepare"]:
+        words = shlex.split(line)
+        assert words[0] == "llmq" and words[2][0] != "-" and words[4][0] != "-"
+        run(*words[1:])
+    words = shlex.split(doc["command"])
+    given = words[2]
+    assert given[0] != "-" and (tmp_path / given).exists()
+    assert len(list(tmp_path.iterdir())) == len(before) + len(doc["prepare"])
+
+
+def test_a_folder_with_the_name_of_a_file_is_none(llmq, quantized, tmp_path):
+    shutil.copy(quantized["sym"], tmp_path / "q.llmq")
+    (tmp_path / "x.llmq").mkdir()
+    assert llmq.json("inspect", tmp_path)["format"] == "llmq"
+    assert llmq.json("verify", tmp_path)["not_checked"] == ["x.llmq"]
+
+
+def test_an_empty_name_is_told(llmq):
+    for args in (["inspect", ""], ["verify", ""], ["handover", "vllm", ""], ["convert", "", "-o", "x", "--to", "llmq"],
+                 ["publish", "", "dir:x"], ["convert", ROOT / "models/novels-1m", "-o", "", "--to", "llmq"]):
+        assert 'expected a name, found ""' in llmq(*args, code=2).stderr, args

@@ -81,12 +81,56 @@ def test_what_was_rounded_anew_is_compared_with_what_it_was_rounded_from(llmq, d
     assert len(json.loads(llmq("verify", tmp_path / "b.llmq", "--against", draft, "--json", code=4).stdout)["bad"]) == 1
 
 
+@pytest.mark.parametrize("recipe", [True, False], ids=["of a recipe", "of floats alone"])
+@pytest.mark.parametrize("to", ["bnb", "gptq"])
+def test_what_was_rounded_anew_is_known_once_whatever_the_way(llmq, draft, folded, tmp_path, recipe, to):
+    """There and back by way of .llmq: said once, in the same words, and the files are the same."""
+    llmq("convert", folded if recipe else draft, "-o", tmp_path / "a", "--to", to, "--allow-requantize")
+    if to == "gptq" and recipe:  # held as it is: nothing to tell
+        llmq("quantize", draft, "-o", tmp_path / "nf4.llmq", "--method", "nf4")
+        llmq("convert", tmp_path / "nf4.llmq", "-o", tmp_path / "a", "--to", to, "--allow-requantize")
+    told = llmq.json("inspect", tmp_path / "a")["converted"]
+    assert told["requantized"] == 14 and told["bit_exact"] is False
+    for i, (out, way) in enumerate([("1.llmq", "llmq"), ("2", to), ("3.llmq", "llmq"), ("4.gguf", "gguf"), ("5.llmq", "llmq")]):
+        llmq("convert", tmp_path / ("a", "1.llmq", "2", "3.llmq", "4.gguf")[i], "-o", tmp_path / out, "--to", way,
+             *(["--allow-requantize"] if way == "gguf" else []))
+        doc = llmq.json("inspect", tmp_path / out)
+        assert (doc["recipe"] is not None) == recipe and "converted" not in doc["provenance"], out
+        assert doc["converted"]["requantized"] == 14 and (i > 2 or doc["converted"] == told), out
+        assert llmq("inspect", tmp_path / out).stdout.count("requantized") == 1, out
+    assert (tmp_path / "1.llmq").read_bytes() == (tmp_path / "3.llmq").read_bytes()
+    p = llmq("publish", tmp_path / "3.llmq", f"dir:{tmp_path}/hub")
+    text = (tmp_path / "hub/provenance.json").read_text()
+    assert text.count('"converted"') == 1 and "`llmq convert` has rounded 14 of its weights" in (tmp_path / "hub/README.md").read_text()
+
+
+def test_a_history_with_the_same_twice_is_told_once(llmq, folded, tmp_path):
+    """As an older llmq wrote it."""
+    llmq("convert", folded, "-o", tmp_path / "a", "--to", "bnb", "--allow-requantize")
+    doc = json.loads((tmp_path / "a/llmq.json").read_text())
+    doc["provenance"]["converted"] = doc["converted"]
+    (tmp_path / "a/llmq.json").write_text(json.dumps(doc))
+    found = llmq.json("inspect", tmp_path / "a")
+    assert found["converted"] == doc["converted"] and "converted" not in found["provenance"]
+    del doc["converted"]
+    (tmp_path / "a/llmq.json").write_text(json.dumps(doc))
+    assert llmq.json("inspect", tmp_path / "a")["converted"] == found["converted"]
+
+
 def test_a_refusal_names_no_way_out_that_is_none(llmq, tmp_path):
     llmq("quantize", GOLDEN / "arch/bloom-5-heads", "-o", tmp_path / "m.llmq", "--method", "nf4")
     p = llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "x", "--to", "awq", code=3)
     assert "(nor would it with --allow-requantize: awq holds one group size, found 40" in p.stderr
     llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "x", "--to", "awq", "--allow-requantize", code=3)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("arch", ["bloom-5-heads", "gpt2", "llama-dynamic-ntk"])
+def test_a_refusal_of_a_whole_model_for_gguf_says_that_rounding_would_not_help(llmq, tmp_path, arch):
+    p = llmq("convert", GOLDEN / "arch" / arch, "-o", tmp_path / "x.gguf", "--to", "gguf", code=3)
+    assert p.stderr.endswith("(--allow-requantize would not help)\n")
+    p = llmq("convert", GOLDEN / "arch" / arch, "-o", tmp_path / "x.gguf", "--to", "gguf", "--allow-requantize", code=3)
+    assert "--allow-requantize" not in p.stderr and not (tmp_path / "x.gguf").exists()
 
 
 def test_made_from_another_file_is_refused(llmq, folded, other, tmp_path):

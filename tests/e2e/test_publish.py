@@ -107,6 +107,24 @@ def test_nothing_is_pulled_into_what_it_is_pulled_from(llmq, packed, bare, tmp_p
     llmq("pull", f"dir:{hub}", "-o", tmp_path / "hub2")  # a name that begins alike is another folder
 
 
+def test_a_folder_of_links_to_files_is_pulled_as_files(llmq, packed, tmp_path):
+    """As the hub's own cache has them: what verify and publish read, pull reads too."""
+    hub, store = tmp_path / "hub", tmp_path / "store"
+    llmq("publish", packed, f"dir:{hub}")
+    store.mkdir()
+    for i, path in enumerate(sorted(hub.iterdir())):
+        path.rename(store / str(i))
+        path.symlink_to(f"../store/{i}")
+    assert llmq.json("verify", hub)["ok"]
+    llmq("pull", f"dir:{hub}", "-o", tmp_path / "out")
+    assert files(tmp_path / "out") == files(hub) and not any(p.is_symlink() for p in (tmp_path / "out").iterdir())
+    (hub / packed.name).unlink()
+    for to in ("/dev/null", tmp_path):
+        (hub / packed.name).symlink_to(to)
+        assert "expected a plain file, found none" in llmq("pull", f"dir:{hub}", "-o", tmp_path / "two", code=3).stderr
+        (hub / packed.name).unlink()
+
+
 def test_nothing_that_verify_refuses_is_published_or_pulled(llmq, packed, tmp_path):
     bad = bytearray(packed.read_bytes())
     bad[-100] ^= 1

@@ -142,6 +142,15 @@ def test_converted_it_gives_the_same_bytes(llmq, tmp_path, name):
 
 
 # ---- files that are not what their label says, and are read all the same ----
+@pytest.mark.parametrize("name", NAMES)
+def test_a_refusal_for_gguf_says_what_helps(llmq, tmp_path, name):
+    assemble(name, tmp_path / "in")
+    p = llmq("convert", tmp_path / "in", "-o", tmp_path / "x.gguf", "--to", "gguf", code=None)
+    assert p.returncode == (3 if "(--allow-requantize rounds it to Q8_0)" in p.stderr else 0), p.stderr
+    assert p.returncode == 0 or not (tmp_path / "x.gguf").exists()
+    llmq("convert", tmp_path / "in", "-o", tmp_path / "x.gguf", "--to", "gguf", "--allow-requantize")
+
+
 def test_zero_points_of_the_other_version_are_recognised(llmq, tmp_path):
     """GPTQModel wrote v2 zero points under the name gptq: symmetric files are read by their zeros."""
     a = assemble("gptq-v2-4bit-g128", tmp_path / "a")
