@@ -219,6 +219,35 @@ typedef struct {
     bool alibi_scaled, alibi_bf16;
 } dev_attn_args;
 
+enum { DEV_TOPS = 20, DEV_DRAW_IDS = 1 << 28 }; /* at most: alternatives; ids of a vocabulary */
+
+/* How runtime/sample.h draws from row `row` of the logits, without bias, penalties and masks. */
+typedef struct {
+    uint64_t seed, draw;
+    float temperature, top_p, min_p;
+    int32_t top_k, logprobs, row;
+} dev_draw;
+
+/* What came of it. */
+typedef struct {
+    int32_t id; /* -1: the row is refused, as logit `bad` is `value`, NaN or infinite */
+    int32_t bad;
+    float value;
+    float logprob; /* of the raw distribution; 0 where no logprobs were asked for */
+    int32_t n_top, top_id[DEV_TOPS];
+    float top_logprob[DEV_TOPS]; /* falling */
+} dev_drawn;
+
+/* n draws, each from a row of its own. Rows that are drawn from are scaled (scale 1: not) and then
+ * soft-capped (cap 0: not) first, in place. Ids and numbers are those of smp_sample, to the bit. */
+typedef struct {
+    float *logits; /* [rows, V] */
+    const dev_draw *how;
+    dev_drawn *out;
+    int64_t n, V;
+    float scale, cap;
+} dev_draw_args;
+
 /* Whether weights of these schemes, of one shape, can be of one group: all but act_scale and n_out.
  */
 bool dev_same_group(const qt_scheme *a, const qt_scheme *b);
@@ -269,7 +298,8 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
       (dev * d, void *parts, const dev_weight *w, const float *const *bias, int64_t n))          \
     X(void, matmul, (dev * d, const dev_mm_args *a))                                             \
     X(size_t, attn_scratch, (const dev_attn_args *a))                                            \
-    X(void, attn, (dev * d, const dev_attn_args *a))
+    X(void, attn, (dev * d, const dev_attn_args *a))                                             \
+    X(void, draw, (dev * d, const dev_draw_args *a))
 
 struct dev_ops {
     const char *name;

@@ -29,6 +29,9 @@ struct engine {
     sched sched;
     fwd_item *items;      /* [max_seqs] */
     const float **logits; /* [max_seqs] first logits row of each planned sequence */
+    dev_draw *draws;      /* [max_logits] of this step, where the pass draws; n_draws of them */
+    int64_t n_draws;
+    const dev_drawn *drawn; /* what came of them */
 
     pthread_t thread;
     bool has_thread, has_lock;
@@ -317,7 +320,8 @@ static void sample_one(void *ctx, int64_t i, int thread)
         if (pos == s->n_ids - 1 && s->max_new > 0) {
             draw_rows d = { e, s, row, thread };
             s->status = s->beams ? beam_draw(s, smp, line_row, &d, &s->err)
-                                 : seq_draw(s, smp, draw_row, &d, &s->err);
+                                 : seq_draw(s, smp, s->draw0 < 0 ? NULL : e->drawn + s->draw0,
+                                            draw_row, &d, &s->err);
         } else if (pos + 1 < s->n_prompt)
             s->status = smp_score(smp, &s->scores[pos + 1], row, s->ids[pos + 1],
                                   s->r.prompt_logprobs, &s->err);
@@ -465,6 +469,23 @@ static void learn_gain(engine *e, int n, int64_t decodes, double start)
     spec_timed(&e->gain, decodes, guesses > 0, now_seconds() - start, ids);
 }
 
+/* Where a planned sequence's logits will be, and whether the device draws from them. Returns how
+ * many rows they are. */
+static int64_t plan_logits(engine *e, seq *s, int64_t row0)
+{
+    const int64_t n = seq_output(s), last = row0 + s->plan_n - 1 - s->plan_from;
+    const int64_t rows = (s->plan_n - s->plan_from) * beam_rows(s) + s->plan_draft;
+    const bool draws = s->max_new > 0 && s->n_done + s->plan_n == s->n_ids;
+    bool there = draws && fwd_draws(e->fwd) && !e->o.script && !s->beams;
+    for (int64_t k = 0; k <= s->plan_draft && there; k++)
+        there = smp_on_device(&e->draws[e->n_draws + k], seq_params(s, n + k), (uint64_t)(n + k),
+                              last + k);
+    s->row0 = row0;
+    s->draw0 = there ? e->n_draws : -1;
+    if (there) e->n_draws += 1 + s->plan_draft;
+    return rows;
+}
+
 static void step(engine *e)
 {
     int64_t decodes;
@@ -478,11 +499,13 @@ static void step(engine *e)
     int64_t rows = 0, computed = 0;
     lq_err err;
     const double planned = now_seconds();
-    lq_status st = fwd_step(e->fwd, e->items, e->sched.n_items, &logits, &err);
+    e->n_draws = 0;
+    for (int i = 0; i < n; i++)
+        rows += plan_logits(e, e->sched.planned[i], rows);
+    lq_status st = fwd_step_draw(e->fwd, e->items, e->sched.n_items, e->draws, e->n_draws, &logits,
+                                 &e->drawn, &err);
     for (int i = 0; i < n; i++) {
         seq *s = e->sched.planned[i];
-        s->row0 = rows;
-        rows += (s->plan_n - s->plan_from) * beam_rows(s) + s->plan_draft;
         computed += s->plan_n * beam_rows(s) + s->plan_draft;
         e->logits[i] = st ? NULL : logits + s->row0 * e->m->cfg->vocab;
         s->status = st;
@@ -601,6 +624,8 @@ static lq_status open_step(engine *e, lq_err *err)
     if (s) return s;
     e->sched.draft_rows = e->o.guesses ? SPEC_ROWS : 0;
     fwd_opts f = eng_step(&e->o);
+    e->draws = calloc((size_t)f.max_logits, sizeof *e->draws);
+    if (!e->draws) return lq_fail(err, LQ_ENOMEM, "engine: out of memory");
     s = fwd_open(&e->fwd, e->m, e->kv, e->p, &f, err);
     if (!s && e->o.draft)
         s = draft_open(
@@ -656,6 +681,7 @@ void eng_close(engine *e)
     free(e->smp);
     free(e->items);
     free(e->logits);
+    free(e->draws);
     kv_close(e->kv);
     if (e->has_lock) {
         pthread_cond_destroy(&e->wake);

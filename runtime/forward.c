@@ -2,6 +2,7 @@
  * in runtime/forward_layer.c. */
 #include "runtime/forward_impl.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 struct fwd_ctx {
@@ -21,6 +22,7 @@ struct fwd_ctx {
     float *raw;       /* [max_logits, vocab], where the head's rows come out */
     float *logits;    /* the same on the host */
     float *hidden;    /* [max_logits, hidden] on the host: those behind them */
+    dev_drawn *drawn; /* [max_logits] on the host; NULL: the CPU */
 };
 
 static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size + 1, 64); }
@@ -90,6 +92,7 @@ static lq_status open_device(fwd_ctx *f, lq_err *err)
     f->raw = ends.raw;
     f->logits = ends.logits;
     f->hidden = ends.hidden;
+    f->drawn = ends.drawn;
     return s;
 }
 
@@ -238,22 +241,43 @@ static void run_layers(fwd_ctx *f, int n_items, int64_t n_picked)
     }
 }
 
+bool fwd_draws(const fwd_ctx *f) { return f->dev && f->m->cfg->vocab <= DEV_DRAW_IDS; }
+
+bool fwd_next_run(fwd_run *run, const fwd_batch *b)
+{
+    run->row += run->n;
+    for (; run->draw < b->n_draws && b->draws[run->draw].row == run->row; run->draw++)
+        run->row++;
+    run->n = (run->draw < b->n_draws ? b->draws[run->draw].row : b->n_picked) - run->row;
+    return run->n > 0;
+}
+
 lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
                    lq_err *err)
 {
+    const dev_drawn *none;
+    return fwd_step_draw(f, items, n_items, NULL, 0, logits, &none, err);
+}
+
+lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const dev_draw *draws,
+                        int64_t n_draws, const float **logits, const dev_drawn **drawn, lq_err *err)
+{
     lq_status s = check_items(f, items, n_items, err);
+    assert(n_draws == 0 || fwd_draws(f));
     *logits = f->logits;
+    *drawn = f->drawn;
     if (s || n_items == 0) return s;
     pool_enter(f->rows.p);
     const int64_t n = place_items(f, items, n_items);
     f->host->R = f->rows.R;
     pool_stage(f->rows.p, STAGE_EMBED);
-    const fwd_batch b = { f->seqs, f->last, n_items, f->ids, f->picked, n };
+    const fwd_batch b = { f->seqs, f->last, n_items, f->ids, f->picked, n, draws, n_draws };
     f->rows.ops->begin(&f->rows, f->m, &b);
     run_layers(f, n_items, n);
     if (n) fwd_run_head(&f->rows, f->w, f->raw, n);
-    s = f->rows.ops->end(&f->rows, f->logits, f->hidden, f->raw, n, err);
-    if (!s && n) fwd_finish_logits(&f->rows, f->logits, n);
+    s = f->rows.ops->end(&f->rows, &b, f->logits, f->hidden, f->raw, err);
+    for (fwd_run run = { 0 }; !s && fwd_next_run(&run, &b);)
+        fwd_finish_logits(&f->rows, f->logits + run.row * f->m->cfg->vocab, run.n);
     pool_leave(f->rows.p);
     pool_stage(f->rows.p, STAGE_OTHER);
     return s;

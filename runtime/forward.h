@@ -43,6 +43,13 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o);
 lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
                    lq_err *err);
 
+/* Whether tokens can be drawn where the logits are: on a device. */
+bool fwd_draws(const fwd_ctx *f);
+/* The same, and n draws from rows of the logits (rising), whose results are `drawn`. Neither the
+ * logits of those rows nor the rows behind them come to the host. */
+lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const dev_draw *draws,
+                        int64_t n, const float **logits, const dev_drawn **drawn, lq_err *err);
+
 /* The rows behind those logits, after the final norm: [rows, hidden], valid as long. */
 const float *fwd_hidden(const fwd_ctx *f);
 

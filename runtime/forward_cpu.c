@@ -245,10 +245,10 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
 
 static void begin(fwd_rows *r, const model *m, const fwd_batch *b) { fwd_embed_rows(r, m, b->ids); }
 
-static lq_status end(const fwd_rows *r, float *logits, float *hidden, const float *raw, int64_t n,
-                     lq_err *err)
+static lq_status end(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden,
+                     float *raw, lq_err *err)
 {
-    (void)r, (void)logits, (void)hidden, (void)raw, (void)n, (void)err; /* all there already */
+    (void)r, (void)b, (void)logits, (void)hidden, (void)raw, (void)err; /* all there already */
     return LQ_OK;
 }
 

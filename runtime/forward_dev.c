@@ -11,7 +11,7 @@
 
 enum {
     MAX_MEM = 64,       /* pieces of device memory: more than there are buffers */
-    MAX_PINNED = 4,     /* of the host's: the staging buffer, x, logits, rows behind them */
+    MAX_PINNED = 5,     /* of the host's: the staging buffer, x, logits, rows behind them, draws */
     ALIGN = 256,        /* of a piece of the staging buffer */
     LAUNCH_SLOTS = 1024 /* splits of attention in one launch, unless one chunk has more: its scratch
                            is a row of every head for each, and these fill any device; of those of
@@ -52,6 +52,8 @@ struct fwd_dev_ctx {
     const int32_t *tables, *picked;
     void *attn_scratch, *mm_scratch;
     int32_t *first, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
+    const dev_draw *draws; /* the step's, on the device; what comes of them there and here */
+    dev_drawn *drawn_on, *drawn;
 };
 
 /* ---- memory ---- */
@@ -86,7 +88,7 @@ static void *stage(fwd_dev_ctx *f, const void *host, size_t n)
 {
     const size_t at = f->staged;
     assert(at + n <= f->stage_bytes);
-    memcpy(f->stage + at, host, n);
+    if (n) memcpy(f->stage + at, host, n);
     f->staged = lq_round_up(at + n, ALIGN);
     return f->stage_on + at;
 }
@@ -115,6 +117,7 @@ static void size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, c
         if (f->launch_slots[w] > f->max_slots) f->launch_slots[w] = f->max_slots;
     }
     f->stage_bytes = 4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
+                     piece(o->max_logits, sizeof(dev_draw)) +
                      (size_t)o->max_seqs * piece(lq_ceil_div(len, k->block_size), sizeof(int32_t)) +
                      /* each sequence is in the plans of one kind of attention */
                      4 * (piece(f->max_chunks, sizeof(dev_attn_chunk)) +
@@ -219,7 +222,8 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
     return f.stage_bytes + fwd_slopes_bytes(c) + attn + products +
            (size_t)(o->max_rows * c->hidden + o->max_logits * c->vocab + 2 * (c->experts + 1)) *
                sizeof(float) +
-           fwd_rows_bytes(c, o->max_rows, FWD_HELD) + (size_t)MAX_MEM * GRAIN;
+           (size_t)o->max_logits * sizeof(dev_drawn) + fwd_rows_bytes(c, o->max_rows, FWD_HELD) +
+           (size_t)MAX_MEM * GRAIN;
 }
 
 static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const fwd_opts *o)
@@ -271,10 +275,12 @@ static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const 
     ends->raw = take_device(f, logits);
     ends->logits = take_pinned(f, logits);
     ends->hidden = take_pinned(f, (size_t)(o->max_logits * c->hidden) * sizeof(float));
+    f->drawn_on = take_device(f, (size_t)o->max_logits * sizeof *f->drawn_on);
+    f->drawn = ends->drawn = take_pinned(f, (size_t)o->max_logits * sizeof *f->drawn);
     f->first = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first);
     f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
     return f->stage_on && f->attn_scratch && f->mm_scratch && r->x && ends->raw && ends->logits &&
-           ends->hidden && f->first && f->busy &&
+           ends->hidden && f->drawn_on && f->drawn && f->first && f->busy &&
            fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
 }
 
@@ -414,6 +420,7 @@ static void begin(fwd_rows *r, const model *m, const fwd_batch *b)
     for (int64_t i = 0; i < b->n_picked; i++)
         f->words[i] = (int32_t)b->picked[i];
     f->picked = stage(f, f->words, (size_t)b->n_picked * sizeof *f->picked);
+    f->draws = stage(f, b->draws, (size_t)b->n_draws * sizeof *f->draws);
     stage_places(f, r);
     stage_tables(f, b);
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++)
@@ -431,12 +438,24 @@ static void enter(fwd_rows *r)
     if (!f->m->on->w.embed.N) f->d->ops->upload(f->d, r->x, f->host.x, n * sizeof *r->x);
 }
 
-static lq_status end(const fwd_rows *r, float *logits, float *hidden, const float *raw, int64_t n,
-                     lq_err *err)
+static lq_status end(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden,
+                     float *raw, lq_err *err)
 {
     fwd_dev_ctx *f = r->self;
-    f->d->ops->download(f->d, logits, raw, (size_t)(n * r->c->vocab) * sizeof *logits);
-    f->d->ops->download(f->d, hidden, r->h, (size_t)(n * r->c->hidden) * sizeof *hidden);
+    const int64_t V = r->c->vocab, H = r->c->hidden;
+    for (fwd_run at = { 0 }; fwd_next_run(&at, b);) {
+        const size_t n = (size_t)at.n * sizeof *logits;
+        f->d->ops->download(f->d, logits + at.row * V, raw + at.row * V, n * (size_t)V);
+        f->d->ops->download(f->d, hidden + at.row * H, r->h + at.row * H, n * (size_t)H);
+    }
+    f->d->ops->draw(f->d, &(dev_draw_args){ .logits = raw,
+                                            .how = f->draws,
+                                            .out = f->drawn_on,
+                                            .n = b->n_draws,
+                                            .V = V,
+                                            .scale = (float)r->c->logit_scale,
+                                            .cap = (float)r->c->final_softcap });
+    f->d->ops->download(f->d, f->drawn, f->drawn_on, (size_t)b->n_draws * sizeof *f->drawn);
     return f->d->ops->sync(f->d, err);
 }
 

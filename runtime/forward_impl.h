@@ -78,7 +78,15 @@ typedef struct {
     const int32_t *ids;    /* [R] */
     const int64_t *picked; /* [n_picked] rows whose logits are wanted */
     int64_t n_picked;
+    const dev_draw *draws; /* [n_draws] from rows among the picked, rising */
+    int64_t n_draws;
 } fwd_batch;
+/* The next run of picked rows whose logits come to the host: from `row` on, n of them; draw: the
+ * first draw behind it. Begins at zero; false: there is no more. */
+typedef struct {
+    int64_t row, n, draw;
+} fwd_run;
+bool fwd_next_run(fwd_run *run, const fwd_batch *b);
 
 /* X(result, step, arguments); NULL: not there, and no model that needs it gets so far. */
 #define FWD_OPS(X)                                                                               \
@@ -109,10 +117,11 @@ typedef struct {
     X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))      \
     X(void, mla, (const fwd_rows *r, const model_layer *l))                                      \
     X(void, moe, (const fwd_rows *r, const model_layer *l))                                      \
-    /* The head's n rows to `logits` on the host, and those behind them to `hidden`; they may be \
-     * there already */                                                                          \
+    /* The head's rows to `logits` on the host, and those behind them to `hidden`, but for those \
+     * that are drawn from; they may be there already */                                         \
     X(lq_status, end,                                                                            \
-      (const fwd_rows *r, float *logits, float *hidden, const float *raw, int64_t n, lq_err *err))
+      (const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw,          \
+       lq_err *err))
 struct fwd_ops {
 #define X(result, step, args) result(*step) args;
     FWD_OPS(X)
@@ -177,6 +186,7 @@ typedef struct {
     fwd_rows *host;         /* to place rows on, and to run the layers on that the CPU has */
     float *raw;             /* [max_logits, vocab] on the device */
     float *logits, *hidden; /* where those and the rows behind them arrive on the host */
+    dev_drawn *drawn;       /* [max_logits] and what was drawn */
 } fwd_dev_ends;
 typedef struct fwd_dev_ctx fwd_dev_ctx;
 lq_status fwd_dev_open(fwd_dev_ctx **d, fwd_rows *r, fwd_dev_ends *ends, const model *m,

@@ -4,12 +4,15 @@
  * ids only until enough weight has come, and what needs no order is drawn in the order of ids. */
 #include "runtime/sample.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
+#include "kernels/draw.h"
 #include "kernels/ops.h"
 
 struct smp_ctx {
     int64_t V;
+    float unit;     /* of weights: kernels/draw.h */
     float *x;       /* [V] adjusted logits */
     float *w;       /* [V] weights of the kept ids, by rank or by id */
     int32_t *ids;   /* [V] candidates */
@@ -33,6 +36,7 @@ lq_status smp_open(smp_ctx **s, int64_t vocab, lq_err *err)
     if (!c) return lq_fail(err, LQ_ENOMEM, "sampler: out of memory");
     size_t n = (size_t)vocab;
     c->V = vocab;
+    c->unit = draw_unit(vocab);
     c->x = malloc(n * sizeof *c->x);
     c->w = malloc(n * sizeof *c->w);
     c->ids = malloc(n * sizeof *c->ids);
@@ -104,24 +108,15 @@ lq_status smp_check(const smp_params *p, int64_t vocab, lq_err *err)
     return s;
 }
 
-/* ---- random numbers: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" ---- */
-
-static uint64_t mix64(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-double smp_uniform(uint64_t seed, uint64_t i)
-{
-    const uint64_t golden = 0x9e3779b97f4a7c15u;
-    /* The seed is mixed first, so that neighbouring seeds are not shifts of one stream. */
-    uint64_t z = mix64(mix64(seed + golden) + (i + 1) * golden);
-    return (double)(z >> 11) * 0x1p-53;
-}
+double smp_uniform(uint64_t seed, uint64_t i) { return (double)draw_bits(seed, i) * 0x1p-53; }
 
 /* ---- logits ---- */
+
+static lq_status refuse(float x, int64_t id, lq_err *err)
+{
+    return lq_fail(err, LQ_EVALUE, "logits: expected finite numbers, found %s for token %lld",
+                   isnan(x) ? "NaN" : "infinity", (long long)id);
+}
 
 static lq_status check_finite(const float *x, int64_t n, lq_err *err)
 {
@@ -135,8 +130,7 @@ static lq_status check_finite(const float *x, int64_t n, lq_err *err)
     int64_t i = 0;
     while (isfinite(x[i]))
         i++;
-    return lq_fail(err, LQ_EVALUE, "logits: expected finite numbers, found %s for token %lld",
-                   isnan(x[i]) ? "NaN" : "infinity", (long long)i);
+    return refuse(x[i], i, err);
 }
 
 static bool has_penalty(const smp_params *p)
@@ -256,26 +250,26 @@ static int64_t select_top(smp_ctx *s, const float *x, int64_t k)
     return n;
 }
 
-/* ---- weights ---- */
+/* ---- weights (kernels/draw.h) ---- */
 
-static float weight(float x, float max, float temperature)
+/* The units of n weights of at least min_p. */
+static uint64_t total_of(const smp_ctx *s, const float *w, int64_t n, float min_p)
 {
-    if (x >= max) return 1.0f; /* also where a penalty took both beyond all numbers */
-    float z = (x - max) / temperature;
-    return z < -87.0f ? 0.0f : k_exp(z); /* e^-87 is the last normal number */
+    uint64_t total = 0;
+    for (int64_t i = 0; i < n; i++)
+        total += w[i] >= min_p ? draw_units(w[i], s->unit) : 0;
+    return total;
 }
 
 /* Length of the shortest run of weights that reaches p of their sum. */
-static int64_t nucleus(const float *w, int64_t n, double p)
+static int64_t nucleus(const smp_ctx *s, const float *w, int64_t n, float p)
 {
-    double total = 0, sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        total += (double)w[i];
-    for (int64_t i = 0; i < n; i++) {
-        sum += (double)w[i];
-        if (sum >= p * total) return i + 1;
-    }
-    return n;
+    const uint64_t share = draw_share(p, total_of(s, w, n, 0));
+    uint64_t sum = 0;
+    int64_t i = 0;
+    while (sum < share)
+        sum += draw_units(w[i++], s->unit);
+    return i;
 }
 
 /* top-p of the whole vocabulary: s->ids in order and s->w by rank; returns how many are kept.
@@ -283,19 +277,17 @@ static int64_t nucleus(const float *w, int64_t n, double p)
  * among the others (half of that bound leaves room for rounding). */
 static int64_t select_nucleus(smp_ctx *s, const float *x, float max, const smp_params *p)
 {
-    double total = 0, top_p = (double)p->top_p;
-    for (int64_t i = 0; i < s->V; i++) {
-        s->w[i] = weight(x[i], max, p->temperature);
-        total += (double)s->w[i];
-    }
-    double least = 0.5 * (1 - top_p) * total / (double)s->V;
+    for (int64_t i = 0; i < s->V; i++)
+        s->w[i] = draw_weight(x[i], max, p->temperature);
+    const uint64_t total = total_of(s, s->w, s->V, 0), share = draw_share(p->top_p, total);
+    const double least = 0.5 * (1 - (double)p->top_p) * (double)total / (double)s->V;
     int64_t n = 0;
     for (int64_t i = 0; i < s->V; i++)
-        if ((double)s->w[i] >= least && s->w[i] > 0) s->ids[n++] = (int32_t)i;
+        if (s->w[i] > 0 && (double)draw_units(s->w[i], s->unit) >= least) s->ids[n++] = (int32_t)i;
     heapify(s->ids, n, x, true);
     int64_t left = n;
-    for (double sum = 0; left > 0 && sum < top_p * total;) {
-        sum += (double)s->w[s->ids[0]];
+    for (uint64_t sum = 0; left > 0 && sum < share;) {
+        sum += draw_units(s->w[s->ids[0]], s->unit);
         pop_to_end(s->ids, &left, x, true);
     }
     int64_t kept = n - left; /* in falling order from the end */
@@ -306,47 +298,42 @@ static int64_t select_nucleus(smp_ctx *s, const float *x, float max, const smp_p
     }
     memmove(s->ids, s->ids + left, (size_t)kept * sizeof *s->ids);
     for (int64_t i = 0; i < kept; i++)
-        s->w[i] = weight(x[s->ids[i]], max, p->temperature);
+        s->w[i] = draw_weight(x[s->ids[i]], max, p->temperature);
     return kept;
 }
 
-/* Index of the draw among n weights of which those below min_p do not count. */
-static int64_t draw_index(const float *w, int64_t n, float min_p, double u)
+/* Index of the draw among n weights of which those below min_p do not count; one does. */
+static int64_t draw_index(const smp_ctx *s, const float *w, int64_t n, float min_p, uint64_t bits)
 {
-    double total = 0, sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (w[i] >= min_p) total += (double)w[i];
-    int64_t last = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (w[i] < min_p || w[i] == 0.0f) continue;
-        last = i;
-        sum += (double)w[i];
-        if (sum > u * total) return i;
+    const uint64_t point = draw_point(bits, total_of(s, w, n, min_p));
+    uint64_t sum = 0;
+    for (int64_t i = 0;; i++) {
+        sum += w[i] >= min_p ? draw_units(w[i], s->unit) : 0;
+        if (sum > point) return i;
     }
-    return last;
 }
 
 static int32_t draw_id(smp_ctx *s, const float *x, const smp_params *p, uint64_t draw)
 {
     int64_t best = argmax(x, s->V);
     if (p->temperature == 0.0f || p->top_k == 1 || x[best] == -INFINITY) return (int32_t)best;
-    double u = smp_uniform(p->seed, draw);
+    const uint64_t u = draw_bits(p->seed, draw);
     float max = x[best];
     bool top_p = p->top_p > 0 && p->top_p < 1;
     if (p->top_k > 0 && p->top_k < s->V) {
         int64_t n = select_top(s, x, p->top_k);
         for (int64_t i = 0; i < n; i++)
-            s->w[i] = weight(x[s->ids[i]], max, p->temperature);
-        if (top_p) n = nucleus(s->w, n, (double)p->top_p);
-        return s->ids[draw_index(s->w, n, p->min_p, u)];
+            s->w[i] = draw_weight(x[s->ids[i]], max, p->temperature);
+        if (top_p) n = nucleus(s, s->w, n, p->top_p);
+        return s->ids[draw_index(s, s->w, n, p->min_p, u)];
     }
     if (top_p) {
         int64_t n = select_nucleus(s, x, max, p);
-        return s->ids[draw_index(s->w, n, p->min_p, u)];
+        return s->ids[draw_index(s, s->w, n, p->min_p, u)];
     }
     for (int64_t i = 0; i < s->V; i++)
-        s->w[i] = weight(x[i], max, p->temperature);
-    return (int32_t)draw_index(s->w, s->V, p->min_p, u);
+        s->w[i] = draw_weight(x[i], max, p->temperature);
+    return (int32_t)draw_index(s, s->w, s->V, p->min_p, u);
 }
 
 /* ---- results ---- */
@@ -384,6 +371,26 @@ lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp
         out->logprob = 0;
         out->n_top = 0;
     }
+    return LQ_OK;
+}
+
+/* ---- on a device (kernels/cuda/draw.cu) ---- */
+
+static_assert((int)DEV_TOPS == (int)SMP_MAX_LOGPROBS, "alternatives of a result");
+
+bool smp_on_device(dev_draw *d, const smp_params *p, uint64_t draw, int64_t row)
+{
+    *d = (dev_draw){ p->seed,  draw,     p->temperature, p->top_p,
+                     p->min_p, p->top_k, p->logprobs,    (int32_t)row };
+    return !p->n_bias && !p->allowed && !p->mask && !has_penalty(p);
+}
+
+lq_status smp_take(smp_result *out, const dev_drawn *d, lq_err *err)
+{
+    if (d->id < 0) return refuse(d->value, d->bad, err);
+    *out = (smp_result){ .id = d->id, .logprob = d->logprob, .n_top = d->n_top };
+    memcpy(out->top_id, d->top_id, (size_t)d->n_top * sizeof *d->top_id);
+    memcpy(out->top_logprob, d->top_logprob, (size_t)d->n_top * sizeof *d->top_logprob);
     return LQ_OK;
 }
 

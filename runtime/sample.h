@@ -9,12 +9,14 @@
  * exceeds u times the total. Temperature 0 (or top_k 1) is the argmax of x, lowest id on ties.
  *
  * u of draw i depends only on (seed, i): counter-based (splitmix64), so a request gives the same
- * tokens alone or in a batch. Sums are in double in a fixed order and exp is kernels/ops.h's, so
- * the result is the same on every machine that gives the same logits. */
+ * tokens alone or in a batch. Weights are added as integers (kernels/draw.h) and exp is
+ * kernels/ops.h's, so the result is the same on every machine that gives the same logits, and on a
+ * device. */
 #ifndef LLMQ_RUNTIME_SAMPLE_H
 #define LLMQ_RUNTIME_SAMPLE_H
 
 #include "formats/base.h"
+#include "kernels/dev.h" /* dev_draw, dev_drawn */
 #include "runtime/limits.h"
 
 
@@ -67,6 +69,11 @@ void smp_close(smp_ctx *s);
 lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp_params *p,
                      const int32_t *prompt, int64_t n_prompt, const int32_t *output,
                      int64_t n_output, uint64_t draw, lq_err *err);
+/* The same on a device, from row `row` of the logits there; false: these parameters are the host's
+ * (bias, allowed ids, a mask, penalties). */
+bool smp_on_device(dev_draw *d, const smp_params *p, uint64_t draw, int64_t row);
+/* What smp_sample would have said. */
+lq_status smp_take(smp_result *out, const dev_drawn *d, lq_err *err);
 /* One of the likeliest ids of a row. */
 typedef struct {
     int32_t id;

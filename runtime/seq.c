@@ -362,8 +362,8 @@ void seq_guess_end(seq *s)
     s->draft.steps = 0;
 }
 
-lq_status seq_draw(seq *s, smp_ctx *smp, const float *(*row)(void *user, int64_t i), void *user,
-                   lq_err *err)
+lq_status seq_draw(seq *s, smp_ctx *smp, const dev_drawn *drawn,
+                   const float *(*row)(void *user, int64_t i), void *user, lq_err *err)
 {
     int64_t n = seq_output(s), steps = 0;
     lq_status st = LQ_OK;
@@ -371,8 +371,8 @@ lq_status seq_draw(seq *s, smp_ctx *smp, const float *(*row)(void *user, int64_t
     s->n_samples = 0;
     for (int64_t k = 0; k <= s->plan_draft && on && !st; k++) {
         smp_result *out = &s->samples[k];
-        st = seq_mask(s, n + k, err);
-        if (!st)
+        st = drawn ? smp_take(out, drawn + k, err) : seq_mask(s, n + k, err);
+        if (!st && !drawn)
             st = smp_sample(smp, out, row(user, n + k), seq_params(s, n + k), s->ids, s->n_prompt,
                             s->ids + s->n_prompt, n + k, (uint64_t)(n + k), err);
         if (st) break;

@@ -71,6 +71,7 @@ struct seq {
     int64_t plan_n, plan_from; /* this step: ids computed; first of them that wants logits */
     int64_t plan_draft;        /* and guesses behind them, all with logits */
     int64_t row0;              /* of those logits among the step's; engine's */
+    int64_t draw0;             /* of its draws among the device's; -1: not drawn there */
 
     /* engine's, under its lock */
     seq *live_prev, *live_next, *inbox_next, *doom_next;
@@ -116,9 +117,10 @@ static inline const smp_params *seq_params(const seq *s, int64_t i)
     return i < s->r.min_tokens ? &s->early : &s->r.params;
 }
 /* Draws s->samples from the step's rows: the next id, and one more behind each guess that was
- * right. row(user, i): the logits to draw output id i from. An error counts only at the first. */
-lq_status seq_draw(seq *s, smp_ctx *smp, const float *(*row)(void *user, int64_t i), void *user,
-                   lq_err *err);
+ * right. row(user, i): the logits to draw output id i from; drawn: what a device drew instead, or
+ * NULL. An error counts only at the first. */
+lq_status seq_draw(seq *s, smp_ctx *smp, const dev_drawn *drawn,
+                   const float *(*row)(void *user, int64_t i), void *user, lq_err *err);
 /* What the grammar and bad words allow behind n ids of output, into s->mask if there is one. */
 lq_status seq_mask(seq *s, int64_t n, lq_err *err);
 /* Append an id that was drawn: text, stop conditions, finish. New text waits in s->stop for

@@ -1,5 +1,6 @@
 /* tests/test_forward_dev.c - whole models on a device (tests/emulated.c says which) against the
  * CPU: architectures, schemes, cache types, and the ways to cut a batch. */
+#include "runtime/sample.h"
 #include "tests/archs.h"
 #include "tests/check.h"
 #include "tests/fill.h"
@@ -583,6 +584,139 @@ TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
     }
 }
 
+/* The first 5 ids of the first prompt, with the logits of the last 3, and 4 of the second, with
+ * those of the last. which: bits of the 4 rows that are drawn from. got: logits [4, V] and draws.
+ * False: a check has failed. */
+enum { DRAWN_FROM = 4 };
+static bool draw_step(rig *r, const golden *g, unsigned which, const smp_params *p, float *got,
+                      dev_drawn *ids, emu_counts *counts)
+{
+    kv_seq s[2];
+    fwd_item items[2];
+    dev_draw how[DRAWN_FROM];
+    const float *logits;
+    const dev_drawn *drawn;
+    int64_t n = 0;
+    lq_err err = { "" };
+    for (int b = 0; b < 2; b++) {
+        kv_seq_init(&s[b]);
+        CHECK(!kv_reserve(r->kv, &s[b], 5, NULL), "reserve");
+        items[b] = (fwd_item){ &s[b], g->ids[b], 5 - b, 0, b ? 3 : 2, 5 };
+    }
+    for (int64_t i = 0; i < DRAWN_FROM; i++)
+        if (which >> i & 1)
+            CHECK(smp_on_device(&how[n++], &p[i], (uint64_t)i, i), "not drawn there");
+    const emu_counts before = emu_counted;
+    lq_status st = fwd_step_draw(r->f, items, 2, how, n, &logits, &drawn, &err);
+    CHECK(!st, "%s", err.msg);
+    *counts = counted_since(&before);
+    for (int64_t i = 0, d = 0; i < DRAWN_FROM && !st; i++) {
+        if (which >> i & 1)
+            ids[i] = drawn[d++];
+        else
+            memcpy(got + i * g->V, logits + i * g->V, (size_t)g->V * sizeof *got);
+    }
+    kv_seq_free(r->kv, &s[0]);
+    kv_seq_free(r->kv, &s[1]);
+    return !st;
+}
+
+/* Plain; with scaled logits; with soft-capped ones. */
+static void check_draws(const char *name)
+{
+    static const smp_params p[DRAWN_FROM] = {
+        { .logprobs = 3 },
+        { .temperature = 1.2f, .seed = 3, .logprobs = -1 },
+        { .temperature = 0.8f, .top_k = 12, .seed = 4, .logprobs = 20 },
+        { .temperature = 1, .top_p = 0.8f, .min_p = 0.01f, .seed = 5, .logprobs = 0 },
+    };
+    static const struct {
+        unsigned which; /* rows that are drawn from */
+        size_t runs;    /* of the others */
+    } sets[] = { { 1, 1 }, { 6, 2 }, { 9, 1 }, { 15, 0 } };
+    golden g;
+    rig r;
+    smp_ctx *smp = NULL;
+    if (open_arch(&r, name, (rig_opts){ .device = true }) && golden_open(&g, name)) {
+        const size_t row = (size_t)g.V * sizeof(float);
+        float *want = malloc(DRAWN_FROM * row), *got = malloc(DRAWN_FROM * row);
+        emu_counts plain, c;
+        lq_err err = { "" };
+        CHECK(!smp_open(&smp, g.V, &err) && want && got, "%s", err.msg);
+        draw_step(&r, &g, 0, p, want, NULL, &plain);
+        for (size_t k = 0; k < LQ_COUNT(sets); k++) {
+            const unsigned which = sets[k].which;
+            dev_drawn drawn[DRAWN_FROM] = { 0 };
+            if (!draw_step(&r, &g, which, p, got, drawn, &c)) break;
+            /* Logits and rows of each run that is left between draws; and what was drawn. */
+            CHECK(getenv("LLMQ_TEST_DEVICE") ||
+                      (c.copies == plain.copies - 2 + 2 * sets[k].runs + 1 && c.waits == 1 &&
+                       c.allocations == 0 && c.launches == plain.launches + 1),
+                  "%s, rows %x: %zu copies, %zu waits, %zu launches", name, which, c.copies,
+                  c.waits, c.launches - plain.launches);
+            for (int64_t i = 0; i < DRAWN_FROM; i++) {
+                smp_result one, mine;
+                if (!(which >> i & 1)) {
+                    CHECK(memcmp(want + i * g.V, got + i * g.V, row) == 0, "%s: logits %d", name,
+                          (int)i);
+                    continue;
+                }
+                CHECK(!smp_sample(smp, &one, want + i * g.V, &p[i], NULL, 0, NULL, 0, (uint64_t)i,
+                                  &err) &&
+                          !smp_take(&mine, &drawn[i], &err),
+                      "%s", err.msg);
+                CHECK(mine.id == one.id && mine.logprob == one.logprob && mine.n_top == one.n_top &&
+                          memcmp(mine.top_id, one.top_id, (size_t)one.n_top * 4) == 0 &&
+                          memcmp(mine.top_logprob, one.top_logprob, (size_t)one.n_top * 4) == 0,
+                      "%s, rows %x, row %d: %d, expected %d", name, which, (int)i, mine.id, one.id);
+            }
+        }
+        free(want);
+        free(got);
+        st_close(&g.file);
+    }
+    smp_close(smp);
+    rig_close(&r);
+}
+
+TEST(of_rows_that_are_drawn_from_only_the_draws_come_back)
+{
+    check_draws("smollm3-window");
+    check_draws("cohere");
+    check_draws("gemma2");
+}
+
+TEST(what_a_device_cannot_draw_stays_with_the_host)
+{
+    static const smp_bias bias = { 1, 2 };
+    static const int32_t allowed[] = { 1, 2 };
+    static const uint32_t mask[] = { 7 };
+    static const struct {
+        const char *why;
+        bool there;
+        smp_params p;
+    } cases[] = {
+        { "greedy", true, { .logprobs = -1 } },
+        { "a penalty of 1", true, { .repetition_penalty = 1 } },
+        { "bias", false, { .bias = &bias, .n_bias = 1 } },
+        { "allowed ids", false, { .allowed = allowed, .n_allowed = 2 } },
+        { "a mask", false, { .mask = mask } },
+        { "repetition", false, { .repetition_penalty = 1.1f } },
+        { "presence", false, { .presence_penalty = 0.5f } },
+        { "frequency", false, { .frequency_penalty = -0.5f } },
+    };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        dev_draw d;
+        CHECK(smp_on_device(&d, &cases[i].p, 0, 0) == cases[i].there, "%s", cases[i].why);
+    }
+    static const dev_drawn bad = { .id = -1, .bad = 17, .value = NAN };
+    smp_result out;
+    lq_err err;
+    CHECK(smp_take(&out, &bad, &err) == LQ_EVALUE &&
+              strcmp(err.msg, "logits: expected finite numbers, found NaN for token 17") == 0,
+          "%s", err.msg);
+}
+
 int main(int argc, char **argv)
 {
     lq_err err = { "" };
@@ -606,5 +740,7 @@ int main(int argc, char **argv)
     RUN(copied_blocks_change_no_byte);
     RUN(a_step_allocates_nothing_there_and_gives_back_all);
     RUN(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need);
+    RUN(of_rows_that_are_drawn_from_only_the_draws_come_back);
+    RUN(what_a_device_cannot_draw_stays_with_the_host);
     return check_end();
 }

@@ -1,5 +1,6 @@
 /* Sampler: against an oracle that sorts everything in double, against chi-square bounds, by hand.
  */
+#include "kernels/draw.h"
 #include "kernels/ops.h"
 #include "runtime/sample.h"
 #include "tests/check.h"
@@ -177,6 +178,30 @@ TEST(a_draw_depends_on_seed_and_number_alone)
         CHECK(smp_uniform(pinned[i].seed, pinned[i].i) == pinned[i].u, "pinned %zu: %a", i,
               smp_uniform(pinned[i].seed, pinned[i].i));
     smp_close(s);
+}
+
+TEST(a_point_is_its_share_of_any_total)
+{
+    static const struct {
+        uint64_t bits, total, want;
+    } cases[] = {
+        { 0, 12345, 0 },
+        { UINT64_C(1) << 52, 12345, 6172 },
+        { (UINT64_C(1) << 53) - 1, 1, 0 },
+        { (UINT64_C(1) << 53) - 1, UINT64_C(1) << 62, (UINT64_C(1) << 62) - (1 << 9) },
+        { UINT64_C(3) << 51, (UINT64_C(1) << 62) + 1, UINT64_C(3) << 60 },
+        { 0x123456789abcd, UINT64_C(1) << 53, 0x123456789abcd },
+        /* 0x1fedcba9876543 * 0x3123456789abcdef / 2^53, by an exact calculator */
+        { 0x1fedcba9876543, 0x3123456789abcdef, 0x3107513266a9b717 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        const uint64_t got = draw_point(cases[i].bits, cases[i].total);
+        CHECK(got == cases[i].want, "case %zu: %llx", i, (unsigned long long)got);
+    }
+    for (int64_t V = 1; V <= INT32_MAX; V = 2 * V + V / 3)
+        CHECK((double)draw_unit(V) * (double)V < 0x1p62 &&
+                  (double)draw_unit(V) * (double)V >= 0x1p61,
+              "units of %lld ids", (long long)V);
 }
 
 TEST(penalties_and_bias_by_hand)
@@ -391,6 +416,7 @@ int main(int argc, char **argv)
     RUN(only_ids_that_the_oracle_keeps_are_drawn);
     RUN(frequencies_follow_the_filtered_distribution);
     RUN(a_draw_depends_on_seed_and_number_alone);
+    RUN(a_point_is_its_share_of_any_total);
     RUN(penalties_and_bias_by_hand);
     RUN(equal_logits_take_the_lowest_ids);
     RUN(logprobs_are_of_the_raw_distribution);

@@ -29,6 +29,7 @@ BUDGET = {
     "fold_kernel": (128, 128, 0),      # four blocks by registers
     "units_kernel": (128, 255, 2048),  # two blocks (of WIDTH = 256 one, by shared memory)
     "merge_kernel": (128, 64, 0),
+    "draw_kernel": (512, 64, 0),       # two blocks by registers
 }
 
 

@@ -19,6 +19,7 @@ void CU_NAME(mm_group)(dev *d, void *parts, const dev_weight *w, const float *co
 void CU_NAME(matmul)(dev *d, const dev_mm_args *a);
 size_t CU_NAME(attn_scratch)(const dev_attn_args *a);
 void CU_NAME(attn)(dev *d, const dev_attn_args *a);
+void CU_NAME(draw)(dev *d, const dev_draw_args *a);
 extern "C" const dev_ops CU_NAME(table);
 
 #endif

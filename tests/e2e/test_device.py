@@ -197,6 +197,29 @@ def test_run_and_serve_work_there(gpu, llmq, tmp_path):
     assert re.search(r"^ready: .*, device emulated, after [0-9.]+ s$", (tmp_path / "log").read_text(), re.M)
 
 
+DRAWS = [{"temperature": 0}, {"temperature": 1.3, "seed": 5}, {"temperature": 0.8, "seed": 6, "top_k": 9, "top_p": 0.9},
+         {"temperature": 1, "seed": 7, "min_p": 0.02, "logprobs": 4}, {"temperature": 0, "logprobs": 2}]
+
+
+@pytest.mark.parametrize("more", [[], ["--speculative-ngram"]])
+def test_tokens_drawn_there_are_those_drawn_here(gpu, llmq, tmp_path, more):
+    """A bias of 0 changes no token, and keeps the draw on the host."""
+    exact = ["--activations", "f32", "--kv-cache-dtype", "f32", *more]
+    body = {"prompt": [3, 1, 4, 1, 5, 3, 1, 4, 1, 5, 3, 1], "max_tokens": 5, "ignore_eos": True,
+            "return_token_ids": True}
+    said = []
+    for tool, device in ((gpu, "cuda"), (llmq, "cpu")):
+        with Server(tool, ARCH / "arcee", "--device", device, *exact, log=tmp_path / "log") as s:
+            name = json.load(s.get("/v1/models"))["data"][0]["id"]
+            for bias in ({}, {"logit_bias": {"7": 0}}):
+                answers = [s.post_json("/v1/completions", {"model": name, **body, **draw, **bias})["choices"][0]
+                           for draw in DRAWS]
+                said.append(answers)
+    assert said[0] == said[1] and said[2] == said[3]
+    assert [a["token_ids"] for a in said[0]] == [a["token_ids"] for a in said[2]]
+    assert len({str(a["token_ids"]) for a in said[0][:4]}) == 4 and said[0][3]["logprobs"]["top_logprobs"][0]
+
+
 def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     lost = dict(os.environ, LLMQ_EMULATED_LAUNCHES="60")
     p = gpu("run", ARCH / "arcee", "--ids", IDS, "-n", "50", "--ignore-eos", "--device", "cuda", code=1, env=lost)
