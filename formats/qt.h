@@ -181,18 +181,6 @@ static inline size_t qt_row_bytes(int64_t K, int bits)
 void qt_pack_row(uint8_t *row, const uint8_t *codes, int64_t K, int bits);
 /* Codes k .. k + n of a row. */
 void qt_unpack(uint8_t *codes, const uint8_t *row, int64_t k, int64_t n, int bits);
-/* Nibble i of word k becomes nibble k of word i: an 8 x 8 matrix of nibbles, turned by halves. */
-static inline void qt_transpose_nibbles(uint32_t w[8])
-{
-    static const uint32_t low[3] = { 0x0000ffff, 0x00ff00ff, 0x0f0f0f0f };
-    for (int step = 0, d = 4; d; step++, d /= 2)
-        for (int i = 0; i < 8; i++) {
-            if (i & d) continue;
-            const uint32_t a = w[i], b = w[i + d], m = low[step];
-            w[i] = (a & m) | (b & m) << 4 * d;
-            w[i + d] = (a >> 4 * d & m) | (b & ~m);
-        }
-}
 
 LQ_C_END
 

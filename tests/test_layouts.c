@@ -2,6 +2,7 @@
  * matrices there and back through the layouts' readers. Other projects' bytes:
  * tests/e2e/test_writers.py. */
 #include "convert/layout.h"
+#include "formats/awq_words.h"
 #include "formats/hf_quant.h"
 #include "tests/check.h"
 
@@ -419,8 +420,56 @@ TEST(zero_points_beyond_a_layouts_range_are_refused)
     }
 }
 
+/* ---- awq's words ---- */
+static unsigned nibble(const uint8_t *p, size_t i) { return p[i / 2] >> (i & 1 ? 4 : 0) & 15; }
+
+TEST(words_of_awq_hold_each_nibble_in_its_place)
+{
+    static const struct {
+        const char *why;
+        int64_t rows, N;
+        size_t row_bytes;
+    } t[] = { { "one word of one input", 1, 8, 1 },
+              { "an odd number of inputs", 5, 16, 3 },
+              { "one tile", 32, 128, 16 },
+              { "one short of a tile each way", 31, 120, 16 },
+              { "one more than a tile each way", 33, 136, 17 },
+              { "several, and rows with room behind them", 97, 392, 64 } };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        const int64_t rows = t[i].rows, N = t[i].N;
+        const size_t n_words = (size_t)(rows * N / 2), n_rows = (size_t)N * t[i].row_bytes;
+        uint8_t *words = malloc(n_words), *back = malloc(n_words), *out = malloc(n_rows);
+        for (size_t k = 0; k < n_words; k++)
+            words[k] = (uint8_t)(k * 37 + k / 251);
+        memset(out, 0, n_rows);
+        memset(back, 0xee, n_words);
+        awq_unpack(out, t[i].row_bytes, words, rows, N);
+        int64_t wrong = 0;
+        for (int64_t k = 0; k < rows; k++)
+            for (int64_t n = 0; n < N; n++) {
+                const size_t word = (size_t)(k * (N / 8) + n / 8);
+                int at = 0;
+                while (AWQ_ORDER[at] != n % 8)
+                    at++;
+                wrong += nibble(out + (size_t)n * t[i].row_bytes, (size_t)k) !=
+                         nibble(words, 8 * word + (size_t)at);
+            }
+        CHECK(wrong == 0, "%s: %lld nibbles", t[i].why, (long long)wrong);
+        for (int64_t n = 0; n < N; n++) /* behind the last input: nothing */
+            for (size_t k = (size_t)rows; k < 2 * t[i].row_bytes; k++)
+                wrong += nibble(out + (size_t)n * t[i].row_bytes, k) != 0;
+        CHECK(wrong == 0, "%s: %lld nibbles behind the rows", t[i].why, (long long)wrong);
+        awq_pack(back, out, t[i].row_bytes, rows, N);
+        CHECK(memcmp(words, back, n_words) == 0, "%s: not the same words", t[i].why);
+        free(words);
+        free(back);
+        free(out);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    RUN(words_of_awq_hold_each_nibble_in_its_place);
     RUN(a_thousand_random_matrices_of_each_layout_come_back);
     RUN(words_are_those_worked_by_hand);
     RUN(the_state_of_a_bitsandbytes_weight_is_spelled_as_python_does);
