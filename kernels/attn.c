@@ -151,6 +151,13 @@ typedef struct {
     int64_t kvh, i0, n, R, split, n_splits;
 } item_at;
 
+/* The first key that one of its rows sees. */
+static int64_t first_key(const attn_args *a, const item_at *t)
+{
+    const int64_t first = a->window ? t->s->pos0 + t->i0 - a->window + 1 : 0;
+    return first > 0 ? first : 0;
+}
+
 static item_at find_item(const run_ctx *c, int64_t item)
 {
     const attn_args *a = c->a;
@@ -166,8 +173,7 @@ static item_at find_item(const run_ctx *c, int64_t item)
     t.i0 = (n_chunks - 1 - item / a->Hkv) * c->chunk;
     t.n = s->n_rows - t.i0 < c->chunk ? s->n_rows - t.i0 : c->chunk;
     t.R = t.n * (a->H / a->Hkv);
-    int64_t first = a->window ? s->pos0 + t.i0 - a->window + 1 : 0;
-    t.split = (first > 0 ? first : 0) / ATTN_SPLIT;
+    t.split = first_key(a, &t) / ATTN_SPLIT;
     t.n_splits = (s->pos0 + t.i0 + t.n - 1) / ATTN_SPLIT + 1 - t.split;
     return t;
 }
@@ -216,24 +222,55 @@ void attn_seen(const attn_args *a, int64_t query, int64_t pos, int *from, int *t
     *to = (int)(hi < 0 ? 0 : hi > ATTN_TILE ? ATTN_TILE : hi);
 }
 
-static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos)
+static void ask(const uint8_t *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(p + i);
+}
+
+/* Ask for a quarter of the tile at `pos`: what lies together is too short for the hardware to see a
+ * stream, and a whole tile more than can be under way. */
+static void ask_for(const attn_args *a, const item_at *t, int64_t pos, int quarter)
+{
+    const size_t k = attn_kv_row_bytes(a->dtype, a->D), v = attn_kv_row_bytes(a->dtype, a->Dv);
+    int64_t n = ATTN_TILE / 4, end = t->s->pos0 + t->i0 + t->n;
+    pos += quarter * n;
+    if (n > end - pos) n = end - pos;
+    for (int64_t here; n > 0; n -= here, pos += here) {
+        const int64_t block = t->s->table[pos / a->block_size], slot = pos % a->block_size;
+        const size_t place = (size_t)(t->kvh * a->block_size + slot);
+        here = a->block_size - slot < n ? a->block_size - slot : n;
+        ask(a->k + (size_t)block * a->block_stride + place * k, (size_t)here * k);
+        ask(a->v + (size_t)block * a->block_stride + place * v, (size_t)here * v);
+    }
+}
+
+/* after: the item whose first tile comes next if this one is the last of its own (or NULL). */
+static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
+                     const item_at *after)
 {
     const attn_seq *s = t->s;
     const int64_t group = a->H / a->Hkv, last = s->pos0 + t->i0 + t->n - 1;
+    const item_at *ahead = pos + ATTN_TILE <= last || !after ? t : after;
+    const int64_t next = ahead == t ? pos + ATTN_TILE : first_key(a, after) / ATTN_TILE * ATTN_TILE;
     int n = (int)(last + 1 - pos < ATTN_TILE ? last + 1 - pos : ATTN_TILE);
     const k_ops *k = k_get();
+    ask_for(a, ahead, next, 0);
     attn_read_tile(w->kt, a, s, a->k, t->kvh, pos, n, true);
     attn_read_tile(w->v, a, s, a->v, t->kvh, pos, n, false);
+    ask_for(a, ahead, next, 1);
     /* Places behind the last key hold what an earlier tile left: finite or not, never folded. */
     k->attn_scores(w->s, w->q, w->kt, t->R, a->D, a->scale);
+    ask_for(a, ahead, next, 2);
     for (int64_t r = 0; r < t->R; r++) {
         int64_t query = s->pos0 + t->i0 + r / group;
         attn_seen(a, query, pos, &w->lo[r], &w->hi[r]);
-        if (w->lo[r] >= w->hi[r]) continue;
-        float *row = w->s + r * ATTN_TILE;
-        attn_adjust(a, row, w->lo[r], w->hi[r], t->kvh * group + r % group, pos, query);
-        w->a[r] = k->attn_softmax(row, w->lo[r], w->hi[r], &w->part.m[r], &w->part.l[r]);
+        if (w->lo[r] < w->hi[r])
+            attn_adjust(a, w->s + r * ATTN_TILE, w->lo[r], w->hi[r], t->kvh * group + r % group,
+                        pos, query);
     }
+    k->attn_softmax(w->s, w->lo, w->hi, t->R, w->part.m, w->part.l, w->a);
+    ask_for(a, ahead, next, 3);
     k->attn_pv(w->part.acc, w->s, w->v, w->a, w->lo, w->hi, t->R, a->Dv);
 }
 
@@ -256,14 +293,15 @@ static void open_item(const attn_args *a, work *w, const item_at *t)
 }
 
 /* The keys of one split into w->part. */
-static void fold_split(const attn_args *a, work *w, const item_at *t, int64_t split)
+static void fold_split(const attn_args *a, work *w, const item_at *t, int64_t split,
+                       const item_at *after)
 {
-    int64_t first = a->window ? t->s->pos0 + t->i0 - a->window + 1 : 0;
-    int64_t last = t->s->pos0 + t->i0 + t->n - 1, end = (split + 1) * ATTN_SPLIT;
+    int64_t first = first_key(a, t), last = t->s->pos0 + t->i0 + t->n - 1,
+            end = (split + 1) * ATTN_SPLIT;
     if (first < split * ATTN_SPLIT) first = split * ATTN_SPLIT;
     fold_nothing(&w->part, t->R, a->Dv);
     for (int64_t pos = first / ATTN_TILE * ATTN_TILE; pos <= last && pos < end; pos += ATTN_TILE)
-        one_tile(a, w, t, pos);
+        one_tile(a, w, t, pos, after);
 }
 
 /* sum = sum and part joined: with the larger maximum, both sums and accumulators scaled to it. */
@@ -317,12 +355,13 @@ static void run_item(void *ctx, int64_t item, int thread)
     const run_ctx *c = ctx;
     const attn_args *a = c->a;
     const item_at t = find_item(c, item);
+    const item_at after = item + 1 < c->n_items ? find_item(c, item + 1) : t;
     work w;
     cut(&w, c->scratch + (size_t)thread * c->per_thread, a->H, c->width);
     open_item(a, &w, &t);
     fold_nothing(&w.sum, t.R, a->Dv);
     for (int64_t i = 0; i < t.n_splits; i++) {
-        fold_split(a, &w, &t, t.split + i);
+        fold_split(a, &w, &t, t.split + i, item + 1 < c->n_items ? &after : NULL);
         join(&w.sum, &w.part, t.R, a->Dv);
     }
     finish_item(a, &w.sum, &t);
@@ -351,7 +390,7 @@ static void run_unit(void *ctx, int64_t unit, int thread)
     for (int64_t item = 0; unit >= t.n_splits; t = find_item(c, ++item))
         unit -= t.n_splits;
     open_item(c->a, &w, &t);
-    fold_split(c->a, &w, &t, t.split + unit);
+    fold_split(c->a, &w, &t, t.split + unit, NULL);
 }
 
 static void join_item(void *ctx, int64_t item, int thread)

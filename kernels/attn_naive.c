@@ -92,12 +92,11 @@ static void run_head(void *ctx, int64_t kvh, int thread)
                 h.m[r] = row[j] > h.m[r] ? row[j] : h.m[r];
         }
     }
-    for (int64_t t = 0; t < c->n_tiles; t++) /* P, not yet divided by the sums */
-        for (int64_t r = 0; r < R; r++) {
-            int lo, hi;
-            attn_seen(a, s->pos0 + r / group, t * ATTN_TILE, &lo, &hi);
-            if (lo < hi) k->attn_softmax(h.s + (t * R + r) * ATTN_TILE, lo, hi, &h.m[r], &h.l[r]);
-        }
+    for (int64_t t = 0; t < c->n_tiles; t++) { /* P, not yet divided by the sums */
+        for (int64_t r = 0; r < R; r++)
+            attn_seen(a, s->pos0 + r / group, t * ATTN_TILE, &h.lo[r], &h.hi[r]);
+        k->attn_softmax(h.s + t * R * ATTN_TILE, h.lo, h.hi, R, h.m, h.l, h.one); /* by exp(0) */
+    }
     for (int64_t t = 0; t < c->n_tiles; t++) { /* P V */
         int64_t pos = t * ATTN_TILE;
         int n = (int)(end - pos < ATTN_TILE ? end - pos : ATTN_TILE);

@@ -58,19 +58,22 @@ void ref_attn_scores(float *s, const float *const *q, const float *kt, int64_t R
         }
 }
 
-float ref_attn_softmax(float *s, int lo, int hi, float *m, float *l)
+void ref_attn_softmax(float *s, const int *lo, const int *hi, int64_t R, float *m, float *l,
+                      float *a)
 {
-    float max = *m, half[ATTN_TILE / 2];
-    for (int j = lo; j < hi; j++)
-        max = s[j] > max ? s[j] : max;
-    float a = km_exp(*m - max);
-    for (int j = 0; j < ATTN_TILE; j++)
-        s[j] = j >= lo && j < hi ? km_exp(s[j] - max) : 0.0f;
-    for (int j = 0; j < ATTN_TILE / 2; j++)
-        half[j] = s[j] + s[j + ATTN_TILE / 2];
-    *l = fmaf(*l, a, km_sum16(half));
-    *m = max;
-    return a;
+    for (int64_t r = 0; r < R; r++, s += ATTN_TILE) {
+        if (lo[r] >= hi[r]) continue;
+        float max = m[r], half[ATTN_TILE / 2];
+        for (int j = lo[r]; j < hi[r]; j++)
+            max = s[j] > max ? s[j] : max;
+        a[r] = km_exp(m[r] - max);
+        for (int j = 0; j < ATTN_TILE; j++)
+            s[j] = j >= lo[r] && j < hi[r] ? km_exp(s[j] - max) : 0.0f;
+        for (int j = 0; j < ATTN_TILE / 2; j++)
+            half[j] = s[j] + s[j + ATTN_TILE / 2];
+        l[r] = fmaf(l[r], a[r], km_sum16(half));
+        m[r] = max;
+    }
 }
 
 void ref_attn_pv(float *acc, const float *s, const float *v, const float *a, const int *lo,

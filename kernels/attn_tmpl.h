@@ -34,6 +34,28 @@ V16 void kv_row(float *dst, const uint8_t *src, int64_t D, kv_dtype d)
     }
 }
 
+/* f(.., d) with a d that the compiler knows. */
+#define KV_KNOWN(d, f, ...)      \
+    switch (d) {                 \
+    case KV_F32:                 \
+        f(__VA_ARGS__, KV_F32);  \
+        break;                   \
+    case KV_F16:                 \
+        f(__VA_ARGS__, KV_F16);  \
+        break;                   \
+    case KV_BF16:                \
+        f(__VA_ARGS__, KV_BF16); \
+        break;                   \
+    case KV_I4:                  \
+        f(__VA_ARGS__, KV_I4);   \
+        break;                   \
+    case KV_F8:                  \
+        f(__VA_ARGS__, KV_F8);   \
+        break;                   \
+    default:                     \
+        f(__VA_ARGS__, KV_I8);   \
+    }
+
 V16 void kv_rows(float *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
 {
     for (int j = 0; j < n; j++)
@@ -42,26 +64,44 @@ V16 void kv_rows(float *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
 
 static inline void tmpl_attn_v(float *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
 {
-    switch (d) {
-    case KV_F32:
-        kv_rows(v, src, n, D, KV_F32);
-        break;
-    case KV_F16:
-        kv_rows(v, src, n, D, KV_F16);
-        break;
-    case KV_BF16:
-        kv_rows(v, src, n, D, KV_BF16);
-        break;
-    case KV_I4:
-        kv_rows(v, src, n, D, KV_I4);
-        break;
-    case KV_F8:
-        kv_rows(v, src, n, D, KV_F8);
-        break;
-    default:
-        kv_rows(v, src, n, D, KV_I8);
+    KV_KNOWN(d, kv_rows, v, src, n, D)
+}
+
+#if defined(__AVX512F__)
+/* 16 rows, 16 elements at a time, in registers all the way. */
+V16 void k_squares(float *kt, const uint8_t *src, int64_t D, kv_dtype d)
+{
+    const size_t bytes = attn_kv_row_bytes(d, D), head = (size_t)attn_kv_head(d);
+    const int64_t bits = attn_kv_bits(d);
+    float scale[16] = { 0 };
+    for (int r = 0; r < 16 && head; r++)
+        memcpy(scale + r, src + (size_t)r * bytes, sizeof *scale);
+    src += head;
+    for (int64_t i = 0; i < D; i += 16, src += 2 * bits) {
+        vf x[16];
+        UNROLL for (int r = 0; r < 16; r++) x[r] =
+            kv_load(src + (size_t)r * bytes, d, vf_set1(scale[r]));
+        transpose16(x);
+        UNROLL for (int c = 0; c < 16; c++) vf_store(kt + (i + c) * ATTN_TILE, x[c]);
     }
 }
+/* How many of n rows are done so. */
+static inline int k_by_squares(float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
+{
+    int j = 0;
+    for (; D % 16 == 0 && j + 16 <= n; j += 16) {
+        const uint8_t *from = src + (size_t)j * attn_kv_row_bytes(d, D);
+        KV_KNOWN(d, k_squares, kt + j, from, D)
+    }
+    return j;
+}
+#else
+static inline int k_by_squares(float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
+{
+    (void)kt, (void)src, (void)n, (void)D, (void)d;
+    return 0;
+}
+#endif
 
 /* Eight rows at a time, so that a line of the transposed tile is written in halves, not in words.
  */
@@ -74,7 +114,7 @@ static inline void tmpl_attn_k(float *kt, const uint8_t *src, int n, int64_t D, 
         return;
     }
     size_t bytes = attn_kv_row_bytes(d, D);
-    for (int j = 0; j < n; j += ROWS_AT_ONCE) {
+    for (int j = k_by_squares(kt, src, n, D, d); j < n; j += ROWS_AT_ONCE) {
         int m = n - j < ROWS_AT_ONCE ? n - j : ROWS_AT_ONCE;
         tmpl_attn_v(row, src + (size_t)j * bytes, m, D, d);
         if (m < ROWS_AT_ONCE) {
@@ -126,22 +166,42 @@ static inline void tmpl_attn_scores(float *s, const float *const *q, const float
         scores_rows(s + r * ATTN_TILE, q + r, kt, D, scale, 1);
 }
 
-static inline float tmpl_attn_softmax(float *s, int lo, int hi, float *m, float *l)
+/* Up to 16 rows: what a row's own steps wait for is done for all rows at once. */
+V16 void softmax_rows(float *s, const int *lo, const int *hi, int R, float *m, float *l, float *a)
 {
-    for (int j = 0; j < lo; j++)
-        s[j] = -INFINITY;
-    for (int j = hi; j < ATTN_TILE; j++)
-        s[j] = -INFINITY;
-    /* The greater of two is the second where one is NaN, as in plain C. */
-    const float max = vf_top(vf_max(vf_load(s), vf_max(vf_load(s + 16), vf_set1(*m))));
-    float a = km_exp(*m - max);
-    vf e0 = vf_exp(vf_sub(vf_load(s), vf_set1(max)));
-    vf e1 = vf_exp(vf_sub(vf_load(s + 16), vf_set1(max)));
-    vf_store(s, e0);
-    vf_store(s + 16, e1);
-    *l = fmaf(*l, a, vf_sum(vf_add(e0, e1)));
-    *m = max;
-    return a;
+    float top[16], scale[16], sum[16];
+    for (int r = 0; r < R; r++) {
+        float *row = s + r * ATTN_TILE;
+        for (int j = 0; j < lo[r]; j++)
+            row[j] = -INFINITY;
+        for (int j = hi[r]; j < ATTN_TILE; j++)
+            row[j] = -INFINITY;
+        /* The greater of two is the second where one is NaN, as in plain C. */
+        top[r] = vf_top(vf_max(vf_load(row), vf_max(vf_load(row + 16), vf_set1(m[r]))));
+    }
+    vf_storen(scale, vf_exp(vf_sub(vf_loadn(m, R), vf_loadn(top, R))), R);
+    for (int r = 0; r < R; r++) {
+        float *row = s + r * ATTN_TILE;
+        const vf e0 = vf_exp(vf_sub(vf_load(row), vf_set1(top[r])));
+        const vf e1 = vf_exp(vf_sub(vf_load(row + 16), vf_set1(top[r])));
+        vf_store(row, e0);
+        vf_store(row + 16, e1);
+        sum[r] = vf_sum(vf_add(e0, e1));
+    }
+    for (int r = 0; r < R; r++) {
+        if (lo[r] >= hi[r]) continue;
+        l[r] = fmaf(l[r], scale[r], sum[r]);
+        m[r] = top[r];
+        a[r] = scale[r];
+    }
+}
+
+static inline void tmpl_attn_softmax(float *s, const int *lo, const int *hi, int64_t R, float *m,
+                                     float *l, float *a)
+{
+    for (int64_t r = 0; r < R; r += 16)
+        softmax_rows(s + r * ATTN_TILE, lo + r, hi + r, R - r < 16 ? (int)(R - r) : 16, m + r,
+                     l + r, a + r);
 }
 
 /* acc[r] for R rows that see the same keys, NV vectors of elements at a time. */

@@ -50,8 +50,10 @@ typedef struct {
     /* s[r][j] = scale * sum_d q[r][d] kt[d][j], d in order */                                   \
     X(void, attn_scores,                                                                         \
       (float *s, const float *const *q, const float *kt, int64_t R, int64_t D, float scale))     \
-    /* s[lo..hi) to exp(s - m'), m' = max(m, s); l = l*a + sum; returns a = exp(m - m') */       \
-    X(float, attn_softmax, (float *s, int lo, int hi, float *m, float *l))                       \
+    /* s[r][lo[r]..hi[r]) to exp(s - m'), m' = max(m, s); a = exp(m - m'); l = l*a + sum; m = m'.  \
+     * Of rows that see no key m, l and a stay as they are */                                    \
+    X(void, attn_softmax,                                                                        \
+      (float *s, const int *lo, const int *hi, int64_t R, float *m, float *l, float *a))         \
     /* acc[r][d] = a[r]*acc[r][d], then + s[r][j] v[j][d] for j = lo[r]..hi[r]-1 in order */     \
     X(void, attn_pv,                                                                             \
       (float *acc, const float *s, const float *v, const float *a, const int *lo, const int *hi, \

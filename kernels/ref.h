@@ -13,7 +13,8 @@ void ref_attn_k(float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d);
 void ref_attn_v(float *v, const uint8_t *src, int n, int64_t D, kv_dtype d);
 void ref_attn_scores(float *s, const float *const *q, const float *kt, int64_t R, int64_t D,
                      float scale);
-float ref_attn_softmax(float *s, int lo, int hi, float *m, float *l);
+void ref_attn_softmax(float *s, const int *lo, const int *hi, int64_t R, float *m, float *l,
+                      float *a);
 void ref_attn_pv(float *acc, const float *s, const float *v, const float *a, const int *lo,
                  const int *hi, int64_t R, int64_t D);
 

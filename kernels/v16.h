@@ -309,6 +309,34 @@ V16 void transpose8(float *dst, int64_t dstep, const float *src, int64_t sstep)
     }
 }
 #endif
+#if defined(__AVX512F__)
+/* r[i][j] = r[j][i]: words, pairs of words, and quarters of registers change places. */
+V16 void transpose16(vf r[16])
+{
+    vf t[16];
+    UNROLL for (int i = 0; i < 16; i += 2)
+    {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 16; i += 4) UNROLL for (int j = 0; j < 2; j++)
+    {
+        r[i + 2 * j] = _mm512_shuffle_ps(t[i + j], t[i + j + 2], 0x44);
+        r[i + 2 * j + 1] = _mm512_shuffle_ps(t[i + j], t[i + j + 2], 0xee);
+    }
+    UNROLL for (int i = 0; i < 16; i += 8) UNROLL for (int j = 0; j < 4; j++)
+    {
+        t[i + j] = _mm512_shuffle_f32x4(r[i + j], r[i + j + 4], 0x88);
+        t[i + j + 4] = _mm512_shuffle_f32x4(r[i + j], r[i + j + 4], 0xdd);
+    }
+    UNROLL for (int j = 0; j < 8; j++)
+    {
+        const int at = j % 4 + 4 * (j / 4); /* columns j % 4 and on of quarters 0, 2 or 1, 3 */
+        r[at] = _mm512_shuffle_f32x4(t[j], t[j + 8], 0x88);
+        r[at + 8] = _mm512_shuffle_f32x4(t[j], t[j + 8], 0xdd);
+    }
+}
+#endif
 
 #if !defined(__AVX512F__) /* which has masks */
 V16 vf vf_loadn(const float *p, int n)
@@ -349,14 +377,33 @@ V16 vi vi_word(const void *p)
     memcpy(&v, p, sizeof v);
     return vi_set1(v);
 }
+#if defined(__AVX512F__)
+V16 __m256 vf_low(vf a) { return _mm512_castps512_ps256(a); }
+V16 __m256 vf_high(vf a) { return _mm512_extractf32x8_ps(a, 1); }
+#elif defined(__x86_64__)
+V16 __m256 vf_low(vf a) { return a.a; }
+V16 __m256 vf_high(vf a) { return a.b; }
+#endif
+#if defined(__x86_64__)
+/* f(.., ..) of all lanes: 8 apart, 4 apart, 2 apart, and of the last two. */
+#define FOLD16(f, a)                                                                         \
+    const __m256 eight = _mm256_##f##_ps(vf_low(a), vf_high(a));                             \
+    const __m128 four = _mm_##f##_ps(_mm256_castps256_ps128(eight),                          \
+                                     _mm256_extractf128_ps(eight, 1));                       \
+    const __m128 two = _mm_##f##_ps(four, _mm_movehl_ps(four, four));                        \
+    return _mm_cvtss_f32(_mm_##f##_ss(two, _mm_movehdup_ps(two)))
 /* Pairwise, as km_sum16. */
+V16 float vf_sum(vf a) { FOLD16(add, a); }
+/* The largest lane; all lanes or none are NaN. */
+V16 float vf_top(vf a) { FOLD16(max, a); }
+#undef FOLD16
+#else
 V16 float vf_sum(vf a)
 {
     float t[16];
     vf_store(t, a);
     return km_sum16(t);
 }
-/* The largest lane; all lanes or none are NaN. */
 V16 float vf_top(vf a)
 {
     float t[16];
@@ -365,5 +412,6 @@ V16 float vf_top(vf a)
         t[i] > t[i + n] ? t[i] : t[i + n];
     return t[0];
 }
+#endif
 
 #endif

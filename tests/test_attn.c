@@ -355,8 +355,7 @@ static void run_steps(steps *o, const k_ops *k, const uint8_t *rows, int n, int6
     lo[STEP_ROWS - 2] = n / 2;
     k->attn_scores(o->scores, q, o->kt, STEP_ROWS, D, 3.0f);
     memcpy(o->s, o->scores, sizeof o->s);
-    for (int r = 0; r < STEP_ROWS - 1; r++)
-        o->a[r] = k->attn_softmax(o->s + r * ATTN_TILE, lo[r], hi[r], o->m + r, o->l + r);
+    k->attn_softmax(o->s, lo, hi, STEP_ROWS - 1, o->m, o->l, o->a);
     k->attn_pv(o->acc, o->s, o->v, o->a, lo, hi, STEP_ROWS, D);
 }
 
