@@ -47,6 +47,18 @@ bool dev_same_group(const qt_scheme *a, const qt_scheme *b)
            a->act == b->act && a->act_group == b->act_group;
 }
 
+bool dev_same_input(const dev_weight *a, const dev_weight *b)
+{
+    const qt_scheme *s = &a->t.scheme, *t = &b->t.scheme;
+    const bool f32 = s->kind == QT_DENSE && s->dtype == LQ_F32;     /* none of bf16 for the units */
+    const bool groups = (a->s.G == a->s.Gp && b->s.G == b->s.Gp) || /* no padding */
+                        (a->s.G == b->s.G && a->s.Gp == b->s.Gp);
+    return a->t.K == b->t.K && a->s.Kp == b->s.Kp && groups &&
+           f32 == (t->kind == QT_DENSE && t->dtype == LQ_F32) && !s->irregular && !t->irregular &&
+           s->kind != QT_I8_OUTLIER && t->kind != QT_I8_OUTLIER && s->act == t->act &&
+           (!s->act || (s->act_group == t->act_group && s->act_scale == t->act_scale));
+}
+
 bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv)
 {
     return (dtype == KV_F16 || dtype == KV_BF16) && D % 8 == 0 && Dv % 8 == 0 &&

@@ -128,7 +128,10 @@ enum { DEV_MM_SMALL = 8 }; /* rows up to which a product is bound by reading the
  *
  * With a group its weights all take their rows in one launch, and `most` counts in place of M. w
  * then says scheme (n_out: the largest of the group), shape, and no planes; the biases are the
- * group's. Nothing is done for rows of a weight that the group has not (mm_group). */
+ * group's. Nothing is done for rows of a weight that the group has not (mm_group).
+ *
+ * arranged: the product before had the same x, M, acts and scratch, no group, and a weight of the
+ * same inputs (dev_same_input): what it made of x in the scratch is taken again. */
 typedef struct {
     float *y;
     const dev_weight *w;    /* host */
@@ -137,7 +140,7 @@ typedef struct {
     void *scratch;
     int64_t ldy, ldx, M;
     mm_acts acts;
-    bool add;
+    bool add, arranged;
 } dev_mm_args;
 
 /* Rows of one sequence that attention takes together, and where its keys are. */
@@ -251,6 +254,8 @@ typedef struct {
 /* Whether weights of these schemes, of one shape, can be of one group: all but act_scale and n_out.
  */
 bool dev_same_group(const qt_scheme *a, const qt_scheme *b);
+/* Whether products by these take x rounded and arranged alike. */
+bool dev_same_input(const dev_weight *a, const dev_weight *b);
 
 /* Whether there are units for these: f16 and bf16, multiples of 8. */
 bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv);

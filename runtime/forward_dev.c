@@ -499,12 +499,13 @@ static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v,
         copy(r, dst, K, x, K, K, T);
 }
 
-/* y [M, ldy] = x l^T + bias, or added to y. */
-static void product(const fwd_rows *r, const mm_out *o, const float *x, int64_t ldx, int64_t M,
-                    mm_acts acts)
+/* y [M, ldy] = x l^T + bias, or added to y. before: the product before it, of the same x, which may
+ * have arranged it; or NULL. */
+static void product(const fwd_rows *r, const mm_out *o, const mm_out *before, const float *x,
+                    int64_t ldx, int64_t M, mm_acts acts)
 {
     const fwd_dev_ctx *f = r->self;
-    const dev_weight w = weight_of(o->w);
+    const dev_weight w = weight_of(o->w), last = weight_of(before ? before->w : o->w);
     f->d->ops->matmul(f->d, &(dev_mm_args){ .y = o->y,
                                             .w = &w,
                                             .x = x,
@@ -514,14 +515,15 @@ static void product(const fwd_rows *r, const mm_out *o, const float *x, int64_t 
                                             .ldx = ldx,
                                             .M = M,
                                             .acts = acts,
-                                            .add = o->add });
+                                            .add = o->add,
+                                            .arranged = before && dev_same_input(&w, &last) });
 }
 
 static void products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,
                      int64_t M)
 {
     for (int i = 0; i < n; i++)
-        product(r, &outs[i], x, ldx, M, r->acts);
+        product(r, &outs[i], i ? &outs[i - 1] : NULL, x, ldx, M, r->acts);
 }
 
 /* R_QKV's output, [q k v] or for each kv head [its q heads, k, v]. */
@@ -727,8 +729,8 @@ static void route(const fwd_rows *r, const model_layer *l)
     const bool shared = l->lin[R_SHARED_ROUTER].present;
     const mm_out scores = fwd_out(&l->lin[R_ROUTER], r->scores, c->experts, false);
     const mm_out share = fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false);
-    product(r, &scores, r->h, c->hidden, r->R, MM_F32);
-    if (shared) product(r, &share, r->h, c->hidden, r->R, MM_F32);
+    product(r, &scores, NULL, r->h, c->hidden, r->R, MM_F32);
+    if (shared) product(r, &share, &scores, r->h, c->hidden, r->R, MM_F32);
     f->d->ops->route(f->d, &(dev_route_args){ .scores = r->scores,
                                               .choice = r->choice,
                                               .group_score = r->group_score,

@@ -112,6 +112,120 @@ TEST(products_agree_with_the_cpu_on_bf16_activations)
             if (j != 1) one_product(schemes[i], j, MM_BF16);
 }
 
+/* ---- products of the same inputs ---- */
+
+/* kernels/cuda/emu/emu.h */
+extern struct {
+    size_t launches, waits, copies, allocations;
+} emu_counted;
+
+static dev_weight some_weight(rig *r, const char *name, int64_t N, int64_t K, uint64_t seed)
+{
+    qt_scheme s = fill_scheme(name);
+    if (s.kind == QT_I8_OUTLIER) s.n_out = K / 9 + 1;
+    qt_tensor t = fill_tensor(s, N, K, &r->a, seed);
+    mm_weight w;
+    lq_err err = { "" };
+    CHECK(!mm_pack(&w, &t, &r->a, NULL, &err), "%s", err.msg);
+    return put_weight(r, &w.t);
+}
+
+/* The second product with and without what the first has arranged. */
+static void check_arranged(rig *r, const dev_weight *first, const dev_weight *then, int64_t M,
+                           mm_acts acts, const char *why)
+{
+    const int64_t N = then->t.N, K = then->t.K, ldx = K + 3;
+    const size_t one = ops->mm_scratch(first, M), other = ops->mm_scratch(then, M);
+    float *x = floats(r, M * ldx, 1), *want = floats(r, M * N, 3), *got = floats(r, M * N, 4);
+    dev_mm_args a = { .y = put(r, want, (size_t)(M * N) * 4),
+                      .w = then,
+                      .x = put(r, x, (size_t)(M * ldx) * 4),
+                      .scratch = put(r, NULL, one > other ? one : other),
+                      .ldy = N,
+                      .ldx = ldx,
+                      .M = M,
+                      .acts = acts };
+    ops->matmul(&r->d, &a);
+    if (!get(r, want, a.y, (size_t)(M * N) * 4, why)) return;
+    a.w = first;
+    ops->matmul(&r->d, &a);
+    a.w = then;
+    a.arranged = true;
+    const size_t before = emu_counted.launches;
+    ops->matmul(&r->d, &a);
+    const size_t launches = emu_counted.launches - before;
+    if (!get(r, got, a.y, (size_t)(M * N) * 4, why)) return;
+    CHECK(memcmp(want, got, (size_t)(M * N) * 4) == 0, "%s, %lld rows: other bytes", why,
+          (long long)M);
+    CHECK(getenv("LLMQ_TEST_DEVICE") || M > 96 || launches == 1, "%s, %lld rows: %zu launches", why,
+          (long long)M, launches);
+}
+
+TEST(what_was_arranged_for_a_product_serves_those_of_the_same_inputs)
+{
+    enum { N = 16, K = 192 };
+    int alike = 0;
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(schemes); j++) {
+            const qt_scheme s = fill_scheme(schemes[i]), t = fill_scheme(schemes[j]);
+            char why[80];
+            if (fill_misfit(&s, K) || fill_misfit(&t, K)) continue;
+            rig r;
+            rig_open(&r);
+            const dev_weight a = some_weight(&r, schemes[i], N, K, 1),
+                             b = some_weight(&r, schemes[j], N, K, 2);
+            snprintf(why, sizeof why, "%.30s, then %.30s", schemes[i], schemes[j]);
+            if (dev_same_input(&a, &b)) {
+                alike++;
+                if ((i + j) % 5 == 0) check_arranged(&r, &a, &b, 3, MM_BF16, why);
+                if ((i + j) % 5 == 1) check_arranged(&r, &a, &b, 9, MM_BF16, why);
+                if (i == j) check_arranged(&r, &a, &b, 2, MM_F32, why);
+                if (i == j && alike < 20) /* of more rows than one launch takes (CU_ROWS) */
+                    check_arranged(&r, &a, &b, 100, MM_BF16, why);
+            }
+            rig_close(&r);
+        }
+    CHECK(alike > (int)LQ_COUNT(schemes), "%d pairs of %d", alike, (int)LQ_COUNT(schemes));
+}
+
+TEST(inputs_are_the_same_only_where_all_of_their_arrangement_is)
+{
+    static const struct {
+        const char *why, *a, *b;
+        int64_t K, then; /* inputs of either */
+        bool same;
+    } cases[] = {
+        { "codes of other widths", "u4-g32", "u8-g32", 192, 192, true },
+        { "groups without padding", "u4-g32", "bf16", 192, 192, true },
+        { "groups with it", "u4-g16-asym", "u4-g32", 192, 192, false },
+        { "more inputs", "u4-g32", "u4-g32", 192, 224, false },
+        { "f32, of which the units take none", "f32", "bf16", 192, 192, false },
+        { "an order of its own", "gidx u4-g32-asym", "u4-g32", 192, 192, false },
+        { "inputs apart", "i8-outlier", "i8-row", 192, 192, false },
+    };
+    rig r;
+    rig_open(&r);
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        const dev_weight a = some_weight(&r, cases[i].a, 16, cases[i].K, 1),
+                         b = some_weight(&r, cases[i].b, 16, cases[i].then, 2);
+        CHECK(dev_same_input(&a, &b) == cases[i].same && dev_same_input(&b, &a) == cases[i].same,
+              "%s", cases[i].why);
+    }
+    dev_weight a = some_weight(&r, "u4-g32", 16, 192, 1), b;
+    a.t.scheme.act = QT_ACT_I8;
+    b = a;
+    CHECK(dev_same_input(&a, &b), "rounded alike");
+    b.t.scheme.act_scale = 0.5f;
+    CHECK(!dev_same_input(&a, &b), "a scale of its own");
+    b = a;
+    b.t.scheme.act_group = 32;
+    CHECK(!dev_same_input(&a, &b), "other groups");
+    b = a;
+    b.t.scheme.act = QT_ACT_F8;
+    CHECK(!dev_same_input(&a, &b), "another rounding");
+    rig_close(&r);
+}
+
 /* ---- products of experts ---- */
 typedef struct {
     const char *why;
@@ -242,6 +356,8 @@ int main(int argc, char **argv)
     if (!rig_table()) return 0;
     RUN(products_agree_with_the_cpu_in_f32);
     RUN(products_agree_with_the_cpu_on_bf16_activations);
+    RUN(what_was_arranged_for_a_product_serves_those_of_the_same_inputs);
+    RUN(inputs_are_the_same_only_where_all_of_their_arrangement_is);
     RUN(experts_products_in_one_launch_are_each_ones_own);
     return check_end();
 }

@@ -551,16 +551,22 @@ static emu_counts count_step(rig *r, const golden *g, kv_seq *s, int64_t at, int
 /* Of a layer: two norms, q, k, v, rotation with the cache, attention and its merge, o, gate, up,
  * activation, down, whose 48 inputs are arranged in tiles of 32 before; beside them the embedding,
  * a norm and the head, and where not all rows have logits three that pick those. Up: the plan of
- * the step, and of a shared model x; down: logits and rows behind them. */
+ * the step, and of a shared model x; down: logits and rows behind them. Under bf16 the inputs of
+ * all products are arranged, once for those that read the same ones: of a layer three times more,
+ * and the head's. */
 TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
 {
-    enum { OF_LAYER = 14, BESIDE = 3, PICK = 3 };
+    enum { PICK = 3 };
     golden g;
     if (getenv("LLMQ_TEST_DEVICE")) return; /* nobody counts there */
-    for (int64_t n = 1; n <= 4; n++) {      /* layers on the device, of 4 */
+    for (int64_t i = 0; i < 8; i++) {
+        const int64_t n = i % 4 + 1; /* layers on the device, of 4 */
+        const bool bf16 = i >= 4;
+        const size_t of_layer = bf16 ? 17 : 14, beside = bf16 ? 4 : 3;
         rig r;
-        const bool ok =
-            open_arch(&r, "smollm3-window", (rig_opts){ .device = true, .gpu_layers = n });
+        const bool ok = open_arch(
+            &r, "smollm3-window",
+            (rig_opts){ .device = true, .gpu_layers = n, .acts = bf16 ? MM_BF16 : MM_F32 });
         if (ok && golden_open(&g, "smollm3-window")) {
             kv_seq s[2];
             kv_seq_init(&s[0]);
@@ -568,13 +574,14 @@ TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
             const size_t down = 2, up = n < 4 ? 2 : 1, lookup = n < 4 ? 0 : 1;
             for (int64_t at = 0; at < 24; at += at ? 1 : 17) {
                 const emu_counts c = count_step(&r, &g, s, at, at ? 1 : 17);
-                const size_t want = (size_t)n * OF_LAYER + BESIDE - 1 + lookup + (at ? 0 : PICK);
+                const size_t want = (size_t)n * of_layer + beside - 1 + lookup + (at ? 0 : PICK);
                 CHECK(c.waits == 1 && c.allocations == 0 && c.copies == up + down &&
                           c.launches == want,
-                      "%lld layers, position %lld: %zu waits, %zu allocations, %zu copies, %zu "
+                      "%lld layers, bf16 %d, position %lld: %zu waits, %zu allocations, %zu "
+                      "copies, %zu "
                       "launches (expected %zu)",
-                      (long long)n, (long long)at, c.waits, c.allocations, c.copies, c.launches,
-                      want);
+                      (long long)n, bf16, (long long)at, c.waits, c.allocations, c.copies,
+                      c.launches, want);
             }
             kv_seq_free(r.kv, &s[1]);
             kv_seq_free(r.kv, &s[0]);

@@ -3,7 +3,8 @@
  *
  *   round    inputs rounded as a checkpoint declares (mm_round_acts); one warp a group
  *   arrange  rows of x into the tile's places: groups padded, g_idx undone, rounded to bf16 where
- *            asked, outlier inputs gathered; one thread a place. Left out where x is so already.
+ *            asked, outlier inputs gathered; one thread a place. Left out where x is so already,
+ *            or was made so by the product before.
  *
  * The rows of a group (dev_group: experts) go through these at once, each finding its weight by a
  * search among where the weights' rows begin; so the host need not know how many each has:
@@ -12,6 +13,8 @@
  *       rows    [a a a][b][c c c c c]             first / 4 + i: 0, 1, 3; panel 2 has no rows
  */
 #include "kernels/cuda/mm.cuh"
+
+#include <assert.h>
 
 inline namespace CU_NAME(mm_cu)
 {
@@ -111,13 +114,16 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
     uint8_t *free_at = (uint8_t *)a->scratch;
     const float *x = a->x;
     int64_t ldx = a->ldx;
+    const bool arranged = a->arranged && all->M <= CU_ROWS; /* all of it is there */
+    assert(!a->arranged || (!g && !ldo && !permuted));
     if (sc->act) {
         const int group = (int)(sc->act_group ? sc->act_group : K);
         float *r = (float *)free_at;
         free_at += piece(a->M, K, 4);
-        CU_LAUNCH(d, "round", round_kernel,
-                  dim3((unsigned)lq_ceil_div(a->M * lq_ceil_div(K, group), WARPS)), THREADS, 0, r,
-                  x, ldx, rows, (int)K, group, sc->act == QT_ACT_F8, sc->act_scale);
+        if (!arranged)
+            CU_LAUNCH(d, "round", round_kernel,
+                      dim3((unsigned)lq_ceil_div(a->M * lq_ceil_div(K, group), WARPS)), THREADS, 0,
+                      r, x, ldx, rows, (int)K, group, sc->act == QT_ACT_F8, sc->act_scale);
         x = r;
         ldx = K;
     }
@@ -136,9 +142,10 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         uint16_t *b = units ? (uint16_t *)free_at : NULL;
         mm_rows perms = rows;
         if (!permuted) perms.parts = NULL; /* nothing to search for */
-        CU_LAUNCH(d, "arrange", arrange_kernel,
-                  dim3((unsigned)lq_ceil_div(s->Kp, THREADS), (unsigned)a->M), THREADS, 0, f, b, x,
-                  ldx, perms, perm, pl, bf16);
+        if (!arranged)
+            CU_LAUNCH(d, "arrange", arrange_kernel,
+                      dim3((unsigned)lq_ceil_div(s->Kp, THREADS), (unsigned)a->M), THREADS, 0, f,
+                      b, x, ldx, perms, perm, pl, bf16);
         in.f = f;
         in.b = b;
         in.ldf = s->Kp;
