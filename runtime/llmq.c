@@ -236,6 +236,7 @@ lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
     if (!s && o->before_engine)
         s = o->before_engine(o->user, l->tok.t, l->model.m.cfg->vocab, &eo, err);
     if (!s) s = eng_open(&l->e, &l->model.m, l->tok.t, o->p, &eo, err);
+    if (!s && o->before_ready) s = o->before_ready(o->user, err);
     if (s) return s;
     describe(l);
     api_set_model(l->a, &l->info);

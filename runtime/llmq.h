@@ -33,6 +33,8 @@ typedef struct {
     /* Between the tokenizer and the engine, which gets what it makes of *e; NULL: nothing. */
     lq_status (*before_engine)(void *user, const tok_tokenizer *t, int64_t vocab, eng_opts *e,
                                lq_err *err);
+    /* When all is loaded, before the first request is answered; NULL: nothing. */
+    lq_status (*before_ready)(void *user, lq_err *err);
     void *user;
 } lm_source;
 /* Once. Errors are those of loading (they name the file) and of eng_open. A model without a

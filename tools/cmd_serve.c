@@ -352,6 +352,13 @@ static lq_status measure_limits(serve *v, lq_err *err)
     return LQ_OK;
 }
 
+/* All threads are there, and no request has reached the model yet. */
+static lq_status give_up_calls(void *user, lq_err *err)
+{
+    serve *v = user;
+    return iso_calls(&v->isolation, (iso_mode)v->o->isolation, err);
+}
+
 static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
 {
     lq_status s = load_start(&v->p, c, &v->o->model, err);
@@ -363,15 +370,15 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
                       .tok = &v->tok,
                       .draft = v->o->engine.draft,
                       .engine = v->engine_opts,
-                      .job = c->job };
+                      .job = c->job,
+                      .before_ready = give_up_calls,
+                      .user = v };
 #ifdef LLMQ_SCRIPTED
     test_script_wait(v->o->load_gate);
     src.before_engine = open_script;
-    src.user = v;
 #endif
     if (!s && on_cpu) s = measure_limits(v, err);
     if (!s) s = lm_load(v->l, &src, err);
-    if (!s) s = iso_calls(&v->isolation, (iso_mode)v->o->isolation, err);
     if (s) return s;
     const api_model *m = lm_model(v->l);
     prog_say(

@@ -193,11 +193,15 @@ static void on_signal(int sig)
 }
 
 /* Mapped files are read where they lie: one that is cut short meanwhile, or whose disk fails, is
- * seen as this signal. Nothing can be undone here; unfinished output has no name. */
+ * seen as this signal. Nothing can be undone here; unfinished output has no name. Threads that read
+ * together get it together: the first says so and ends them all. */
 static void on_bus_error(int sig)
 {
     static const char text[] = "llmq: a file that is being read was cut short, or cannot be read\n";
+    static atomic_flag said = ATOMIC_FLAG_INIT;
     (void)sig;
+    while (atomic_flag_test_and_set(&said))
+        pause();
     (void)!write(STDERR_FILENO, text, sizeof text - 1);
     _exit(1);
 }
@@ -215,6 +219,7 @@ const lq_job *prog_start(log_level level)
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
     a.sa_handler = on_bus_error;
+    a.sa_flags = 0; /* it stays for the other threads */
     sigaction(SIGBUS, &a, NULL);
     signal(SIGXFSZ, SIG_IGN); /* a file above the process's limit is an error of a write */
     return &job;

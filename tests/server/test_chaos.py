@@ -2,6 +2,7 @@
 memory, a process that is stopped for a while, a model with numbers that are none. After each the
 server answers as before. LLMQ_CHAOS (rounds, default 1) makes the random parts longer."""
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -196,6 +197,20 @@ def test_no_memory_left(serve, ask):
     idle(s)
     assert text_of(s) == want
     ask.canary(s)
+
+
+def test_a_model_that_is_cut_short_ends_the_server_with_one_sentence(serve, tmp_path):
+    """Its threads find out together; none is left to the system's default, which is a core dump."""
+    for i in range(3):
+        folder = tmp_path / f"model{i}"
+        shutil.copytree(TINY, folder)
+        s = serve(folder, "--threads", 4)
+        (folder / "model.safetensors").chmod(0o644)
+        os.truncate(folder / "model.safetensors", 4096)
+        with contextlib.suppress(OSError):
+            s.post("/v1/completions", BODY)
+        assert s.process.wait(LIMIT) == 1, s.output()
+        assert s.output().count("llmq: a file that is being read was cut short") == 1
 
 
 @pytest.fixture(scope="module")
