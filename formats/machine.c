@@ -128,11 +128,31 @@ int machine_cpus(void)
     return n < 1 ? 1 : n;
 }
 
+static _Thread_local bool in_a_hurry;
+static atomic_size_t owed; /* by those that are */
+
+static void trim(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
+
 void machine_give_back(size_t freed)
 {
     enum { LARGE = 1 << 20 };
     if (freed <= LARGE) return;
-#ifdef __GLIBC__
-    malloc_trim(0);
-#endif
+    if (in_a_hurry)
+        atomic_fetch_add(&owed, freed);
+    else
+        trim();
+}
+
+void machine_hurry(void) { in_a_hurry = true; }
+
+size_t machine_settle(void)
+{
+    const size_t bytes = atomic_exchange(&owed, 0);
+    if (bytes) trim();
+    return bytes;
 }

@@ -13,6 +13,8 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "formats/machine.h"
+
 static void link_gen(gen *g)
 {
     pthread_mutex_lock(&g->a->mu);
@@ -344,6 +346,7 @@ void api_tick(void *app)
 {
     api *a = app;
     api_error why = { 0 };
+    machine_settle();
     if (!(a->o.request_seconds > 0)) return;
     api_fail(&why, NULL, "request_timeout", "the request took longer than %g seconds",
              a->o.request_seconds);

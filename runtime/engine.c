@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "formats/machine.h"
 #include "runtime/beam.h"
 #include "runtime/draft.h"
 #include "runtime/eng_size.h"
@@ -564,6 +565,7 @@ static void *run(void *arg)
 {
     engine *e = arg;
     bool busy = false;
+    machine_hurry();
     for (;;) {
         pthread_mutex_lock(&e->lock);
         while (sleeps(e)) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "formats/machine.h"
 #include "formats/version.h"
 #include "runtime/chat.h"
 #include "runtime/eng_size.h"
@@ -320,5 +321,6 @@ bool lm_poll(lm *l, lm_answer *a)
     }
     pthread_mutex_unlock(&l->mu);
     free(d);
+    machine_settle();
     return d != NULL;
 }

@@ -1,5 +1,6 @@
 /* The engine on a tiny golden model: the same bytes at any load, exactly one end for each request,
  * and blocks that come back. */
+#include "formats/machine.h"
 #include "runtime/spec.h"
 #include "tests/engine_jobs.h"
 
@@ -110,6 +111,28 @@ TEST(a_pool_for_one_serves_many) /* T-02 */
     CHECK(st.preemptions > 0 && st.preemptions < 400, "%llu pre-emptions",
           (unsigned long long)st.preemptions);
     rig_close(&r);
+}
+
+static void take_and_free(void *user, const eng_event *e)
+{
+    machine_give_back(5 << 20);
+    take(user, e);
+}
+
+/* All sequences wait for it. */
+TEST(what_is_freed_on_the_engines_thread_is_given_back_by_another)
+{
+    rig r;
+    job j;
+    lq_err err = { "" };
+    if (!rig_open(&r, &golden, 1, (eng_opts){ 0 })) return;
+    make_job(&j, 0);
+    machine_settle();
+    CHECK(!eng_submit(r.e, &j.r, take_and_free, &j, &j.id, &err), "%s", err.msg);
+    wait_for(&j);
+    rig_close(&r);
+    const size_t bytes = machine_settle();
+    CHECK(bytes >= 5 << 20, "%zu bytes are left", bytes);
 }
 
 TEST(greedy_ids_are_those_of_transformers)
@@ -889,6 +912,7 @@ int main(int argc, char **argv)
     run_alone((eng_opts){ 0 });
     RUN(the_same_bytes_alone_and_among_others);
     RUN(a_pool_for_one_serves_many);
+    RUN(what_is_freed_on_the_engines_thread_is_given_back_by_another);
     RUN(greedy_ids_are_those_of_transformers);
     RUN(a_repeated_prompt_is_cached_and_answers_the_same);
     RUN(angles_that_follow_the_length_depend_on_nothing_else);

@@ -2,6 +2,7 @@
 #include "formats/machine.h"
 #include "tests/check.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -88,12 +89,35 @@ TEST(this_machine_has_memory_and_cpus)
     CHECK(machine_cpus() >= 1, "CPUs");
 }
 
+static void *in_a_hurry(void *bytes)
+{
+    machine_hurry();
+    machine_give_back(*(size_t *)bytes);
+    machine_give_back(1000); /* not worth it */
+    return NULL;
+}
+
+TEST(what_a_thread_in_a_hurry_gives_back_waits_for_another)
+{
+    size_t bytes = 3 << 20;
+    pthread_t t;
+    machine_give_back(bytes);
+    size_t found = machine_settle();
+    CHECK(found == 0, "at once: %zu are left", found);
+    CHECK(!pthread_create(&t, NULL, in_a_hurry, &bytes) && !pthread_join(t, NULL), "a thread");
+    found = machine_settle();
+    CHECK(found == bytes, "in a hurry: %zu are left", found);
+    found = machine_settle();
+    CHECK(found == 0, "settled: %zu are left", found);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(mkdtemp(root) != NULL, "%s", root);
     RUN(the_least_limit_of_a_group_and_those_around_it_counts);
     RUN(groups_of_version_1_are_apart);
     RUN(this_machine_has_memory_and_cpus);
+    RUN(what_a_thread_in_a_hurry_gives_back_waits_for_another);
     char command[64];
     snprintf(command, sizeof command, "rm -rf %s", root);
     CHECK(system(command) == 0, "%s", command);
