@@ -78,7 +78,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/web/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan ubsan tsan tsan-server memcheck fuzz tidy analyze layers format bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
+.PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -167,8 +167,14 @@ test-gpu: $(DEVTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels and whole models on
 test-neon: ## the NEON kernels compiled for ARM, against the plain C, in an emulator
 	@tools/test-neon.sh
 
+ASAN     := BUILD=build-asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer' \
+            CFLAGS='-O1 -g -fno-var-tracking'
 asan: ## unit tests under AddressSanitizer
-	$(Q)$(MAKE) BUILD=build-asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer' CFLAGS='-O1 -g -fno-var-tracking' unit
+	$(Q)$(MAKE) $(ASAN) unit
+asan-inputs: ## files and requests changed by chance, under AddressSanitizer; LLMQ_MINUTES (10) for each
+	$(Q)$(MAKE) $(ASAN) all
+	$(Q)LLMQ=$(CURDIR)/build-asan/llmq LLMQ_MINUTES=$(or $(LLMQ_MINUTES),10) $(PYTHON) -m pytest -q -s -p no:cacheprovider \
+	    tests/soak/test_mutated.py
 ubsan: ## unit tests under UndefinedBehaviorSanitizer
 	$(Q)$(MAKE) BUILD=build-ubsan SANITIZE='-fsanitize=undefined -fno-sanitize-recover=undefined' CFLAGS='-O1 -g' unit
 TSAN     := BUILD=build-tsan SANITIZE='-fsanitize=thread' CFLAGS='-O1 -g'

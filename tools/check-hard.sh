@@ -1,6 +1,7 @@
 #!/bin/sh
 # What takes long: `make check-hard` runs every step and fails at the end if one did.
 # LLMQ_KILLS (default 200): how often each command is killed at a moment drawn from a seed, which is printed.
+# FUZZ_TIME (default 60): seconds of each fuzzer. LLMQ_MINUTES (default 10): of changed files, and of changed requests.
 # PYTHON: a Python with pytest; else .venv, else python3.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -26,6 +27,7 @@ interop() { # 5: skipped as a whole, without the packages
 
 LLMQ_KILLS=${LLMQ_KILLS:-200}
 export LLMQ_KILLS
+FUZZ_TIME=${FUZZ_TIME:-60}
 step "quantization killed $LLMQ_KILLS times" e2e tests/e2e/test_quantize_bounded.py -k killed_again
 step "every command killed $LLMQ_KILLS times" e2e -s tests/soak/test_kills.py
 step "every fault, and a kill at every change of a file" env LLMQ_FAULTS=all "$python" -m pytest -q -s \
@@ -36,8 +38,11 @@ step "20,000 requests, 30 minutes of traffic, all limits at once, clients that l
     env LLMQ_SOAK_MINUTES="${LLMQ_SOAK_MINUTES:-30}" "$python" -m pytest -q -s --no-header -p no:cacheprovider tests/soak/test_soak.py
 step "what llmq writes, loaded by other projects; the server under clients of others" interop
 step "two builds in different folders are equal" tools/reproducible.sh
+step "every fuzzer for $FUZZ_TIME s" make -s fuzz FUZZ_TIME="$FUZZ_TIME"
+step "unit tests under AddressSanitizer" make -s asan
 step "unit tests under ThreadSanitizer" make -s tsan
 step "the server's suite under ThreadSanitizer" make -s tsan-server
+step "files and requests changed by chance, under AddressSanitizer" make -s asan-inputs PYTHON="$python"
 step "the corpora under valgrind" make -s memcheck
 step "clang-tidy" make -s tidy
 step "gcc's analyzer and cppcheck" make -s analyze

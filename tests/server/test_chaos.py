@@ -13,12 +13,13 @@ import shutil
 import signal
 import socket
 import struct
+import subprocess
 import time
 
 import httpx
 import pytest
 
-from harness import LIMIT, until
+from harness import LIMIT, Llmq, Server, until
 from helpers import NOT_TSAN, TINY, metric, wait_metric
 from test_streaming import post
 
@@ -127,6 +128,47 @@ def test_a_server_that_is_stopped_for_a_while_goes_on(server, ask):
                 time.sleep(0.02)
             assert {a.result() for a in answers} == {want}
     ask.canary(server)
+
+
+@pytest.fixture
+def half_a_cpu(llmq, tmp_path):
+    """llmq in control groups of its own (version 1): half a CPU, 256 MiB; and the groups."""
+    groups = {}
+    limits = {"cpu": {"cpu.cfs_period_us": 20000, "cpu.cfs_quota_us": 10000}, "memory": {"memory.limit_in_bytes": 256 << 20}}
+    try:
+        for kind, files in limits.items():
+            group = pathlib.Path(f"/sys/fs/cgroup/{kind}/llmq-test-{os.getpid()}")
+            group.mkdir()
+            groups[kind] = group
+            for name, value in files.items():
+                (group / name).write_text(str(value))
+        script = tmp_path / "llmq"
+        into = "".join(f"echo $$ > {g}/cgroup.procs\n" for g in groups.values())
+        script.write_text(f"#!/bin/sh\nset -e\n{into}exec '{llmq.path}' \"$@\"\n")
+        script.chmod(0o755)
+        if subprocess.run([script, "version"], capture_output=True).returncode:
+            raise OSError("no process may be put into it")
+        yield Llmq(script), groups
+    except OSError as e:
+        pytest.skip(f"no control groups of version 1 can be made here: {e}")
+    finally:
+        for group in groups.values():
+            until(lambda: not (group / "cgroup.procs").read_text())
+            group.rmdir()
+
+
+@NOT_TSAN  # which itself takes more memory
+def test_half_a_cpu_and_little_memory_change_no_bytes(half_a_cpu, server, ask, tmp_path):
+    limited, groups = half_a_cpu
+    body = {"prompt": "It was", "max_tokens": 300, "temperature": 0, "ignore_eos": True}
+    want = text_of(server, body)
+    with Server(limited, TINY, log=tmp_path / "log") as s:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            assert {a.result() for a in [pool.submit(text_of, s, body) for _ in range(16 * ROUNDS)]} == {want}
+        idle(s)
+    assert s.process.returncode == 0
+    stat = dict(line.split() for line in (groups["cpu"] / "cpu.stat").read_text().splitlines())
+    assert int(stat["nr_throttled"]) > 0  # it was held back
 
 
 def test_who_spoke_while_it_was_stopped_is_heard(hasty):
