@@ -64,11 +64,9 @@ LINES = b'{"text": "the old house \\u00e9 \\ud83d\\ude00 1234  <s>"}\n'  # for t
 def sources(llmq, folder):
     """Models to change, small ones of every format."""
     made = []
-    for fmt in ("llmq", "gguf", "gptq", "awq"):
-        out = folder / f"made-{fmt}"
-        p = llmq("convert", GOLDEN / "arch/llama-128", "-o", out, "--to", fmt, "--allow-requantize", code=None)
-        if p.returncode == 0:
-            made.append(out)
+    for fmt, *more in (("llmq",), ("gguf",), ("gptq", "--allow-requantize"), ("awq", "--allow-requantize")):
+        made.append(folder / f"made-{fmt}")
+        llmq("convert", GOLDEN / "arch/llama-128", "-o", made[-1], "--to", fmt, *more)
     packed = folder / "packed.llmq"
     llmq("quantize", GOLDEN / "arch/qwen3-moe", "-o", packed, "--method", "rtn")
     names = ("llama3-gqa", "gpt-oss-sinks", "gemma3", "deepseek-v3", "phi3-longrope", "qwen2-moe-shared")
