@@ -63,6 +63,7 @@ V16 void bf16_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int6
         x[r] = t->x.b + b.m[r] * t->s.Kp;
         UNROLL for (int n = 0; n < NT; n++) y[r][n] = vf_set1(0);
     }
+    const bool first = asks_ahead(t, m, RM);
     int64_t p = 0;
     for (int64_t g = 0; g < t->s.ng; g++) {
         vf acc[MAX_R][MAX_T];
@@ -78,7 +79,8 @@ V16 void bf16_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int6
             UNROLL for (int r = 0; r < RM; r++) acc[r][n] = vf_set1(0);
         }
         for (int64_t end = p + t->s.Gp; p < end; p += TILE_K) {
-            for (int turn = 0; turn < 8 / quads(src); turn++)
+            for (int turn = 0; turn < 8 / quads(src); turn++) {
+                if (first) ask_ahead(step, src, turn, NT);
                 UNROLL for (int k = 0; k < quads(src); k++)
                 {
                     vi w[MAX_T][2];
@@ -91,6 +93,7 @@ V16 void bf16_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int6
                             dot2(acc[r][n], w[n][h], xv);
                     }
                 }
+            }
             UNROLL for (int n = 0; n < NT; n++) step[n] += t->s.step_bytes;
         }
         UNROLL for (int n = 0; n < NT; n++)

@@ -105,7 +105,6 @@ V16 vf i8_fold(const i8_scales *x, int r, vi dot, vf z, vf acc, w_src src)
 
 /* From the codes of a body's block to those to ask for: AHEAD bytes on in the same tile or, at its
  * end, in the tile that takes its place. */
-enum { AHEAD = 4096 };
 V16 size_t codes_ahead(const i8_body *c, const mm_task *t, int64_t tile, int NT)
 {
     const uint8_t *codes = t->w->plane[QT_CODES].data;

@@ -209,6 +209,20 @@ V16 void block_store(const mm_task *t, const block *b, const vf *acc, int NT)
                 }                                                        \
     } while (0)
 
+/* How far ahead in a tile weights are asked for. */
+enum { AHEAD = 4096 };
+
+/* Each turn of the first rows of a tile asks for as many weights as it takes; one row alone has more
+ * tiles at work, and the hardware keeps up. */
+V16 bool asks_ahead(const mm_task *t, int64_t m, int RM) { return m == t->m0 && RM > 1; }
+V16 void ask_ahead(const uint8_t *const *step, w_src src, int turn, int NT)
+{
+    const int bits = src == W_F32 ? 32 : src <= W_BF16 ? 16 : w_bits(src);
+    const size_t bytes = (size_t)(TILE_K * TILE_N / 8 * bits / (8 / quads(src)));
+    for (size_t i = 0; i < bytes; i += 64)
+        UNROLL for (int n = 0; n < NT; n++) v16_prefetch(step[n] + AHEAD + (size_t)turn * bytes + i);
+}
+
 /* ---- MM_F32 ---- */
 /* Weights of the four inputs of quad turn * quads + k. */
 V16 void weights4(vf w[4], w_src src, const uint8_t *step, int turn, int k, vf s, vf z, vlut lut)
@@ -265,6 +279,7 @@ V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64
         x[r] = t->x.f + b.m[r] * t->x.ldf;
         UNROLL for (int n = 0; n < NT; n++) acc[r][n] = vf_set1(0);
     }
+    const bool first = asks_ahead(t, m, RM);
     int64_t p = 0;
     for (int64_t g = 0; g < t->s.ng; g++) {
         UNROLL for (int n = 0; n < NT; n++)
@@ -274,6 +289,7 @@ V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64
         }
         for (int64_t end = p + t->s.Gp; p < end; p += TILE_K) {
             for (int turn = 0; turn < 8 / quads(src); turn++) {
+                if (first) ask_ahead(step, src, turn, NT);
                 if (src == W_NV4 && turn == 2) /* the second 16 inputs */
                     UNROLL for (int n = 0; n < NT; n++) s[n] = load_scale(t, b.tile[n], g, 1);
                 UNROLL for (int k = 0; k < quads(src); k++)
