@@ -22,7 +22,7 @@ done
 # shellcheck disable=SC2086 # a list of files
 make -s -j"$(nproc)" CC=clang BUILD=build-fuzz SANITIZE="$flags" CFLAGS='-O1 -g' $objects || exit 1
 packages() { # pkg-config's --cflags or --libs
-    pkg-config "$1" libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd libcurl nettle
+    pkg-config "$1" libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd libcurl gnutls nettle
 }
 passed=0 failed=0
 for source in tests/fuzz/fuzz_*.c; do
