@@ -42,6 +42,13 @@ static bool is_model_file(const char *name, unsigned flags)
            ((flags & FOLDER_ARTIFACT) && ends_in(name, published, LQ_COUNT(published)));
 }
 
+/* Of a folder that convert may replace: weights that it would have written. */
+static bool is_other_weights(const char *name, unsigned flags)
+{
+    return !(flags & FOLDER_ARTIFACT) && lq_has_ending(name, ".safetensors") &&
+           strncmp(name, "model", 5) != 0;
+}
+
 static bool is_dots(const char *name) { return strcmp(name, ".") == 0 || strcmp(name, "..") == 0; }
 
 /* Every entry is a plain file of a model, or (deep) the folder of templates. *known: config.json is
@@ -65,7 +72,8 @@ static lq_status check_entries(const char *dir, bool deep, unsigned flags, bool 
         if (deep && there && S_ISDIR(st.st_mode) && strcmp(e->d_name, TEMPLATES) == 0) {
             s = lq_path_join(sub, sizeof sub, dir, e->d_name, err);
             if (!s) s = check_entries(sub, false, flags, known, empty, err);
-        } else if (!is_model_file(e->d_name, flags) || !there || !S_ISREG(st.st_mode)) {
+        } else if (!is_model_file(e->d_name, flags) || is_other_weights(e->d_name, flags) ||
+                   !there || !S_ISREG(st.st_mode)) {
             s = lq_fail(err, LQ_EUSAGE, "%s: holds %s, which a model folder does not", dir,
                         e->d_name);
         }
@@ -74,7 +82,41 @@ static lq_status check_entries(const char *dir, bool deep, unsigned flags, bool 
     return s;
 }
 
-/* Only files of a model, and a config.json (SHA256SUMS) among them unless it is empty. */
+/* A line of sums ends in " NAME" or "*NAME". */
+static bool is_named(const lq_map *sums, const char *name)
+{
+    const char *text = (const char *)sums->data, *end = text + sums->size;
+    const size_t n = strlen(name);
+    for (const char *at = text; at < end && (at = memmem(at, (size_t)(end - at), name, n)); at++) {
+        const char *after = at + n;
+        const bool begins = at > text && (at[-1] == ' ' || at[-1] == '*');
+        if (begins && (after == end || *after == '\n' || *after == '\r')) return true;
+    }
+    return false;
+}
+
+/* Every file of a published folder is one that its sums name. */
+static lq_status check_named(const char *dir, lq_err *err)
+{
+    char path[4200];
+    lq_map sums;
+    lq_status s = lq_path_join(path, sizeof path, dir, SUMS, err);
+    if (!s) s = lq_map_open(&sums, path, err);
+    if (s) return s;
+    DIR *d = opendir(dir);
+    if (!d) s = io(dir, err);
+    for (struct dirent *e; !s && (e = readdir(d));)
+        if (e->d_name[0] != '.' && strcmp(e->d_name, SUMS) != 0 &&
+            strcmp(e->d_name, TEMPLATES) != 0 && !is_named(&sums, e->d_name))
+            s = lq_fail(err, LQ_EUSAGE, "%s: holds %s, which its " SUMS " does not name", dir,
+                        e->d_name);
+    if (d) closedir(d);
+    lq_map_close(&sums);
+    return s;
+}
+
+/* Only files of a model, and a config.json among them unless it is empty; of an artifact SHA256SUMS
+ * that names them all. */
 static lq_status may_replace(const char *dir, unsigned flags, lq_err *err)
 {
     bool known = false, empty = true;
@@ -83,7 +125,7 @@ static lq_status may_replace(const char *dir, unsigned flags, lq_err *err)
         s = lq_fail(err, LQ_EUSAGE, "%s: exists and is not a %s", dir,
                     flags & FOLDER_ARTIFACT ? "published folder (no " SUMS " in it)"
                                             : "model folder");
-    return s;
+    return !s && known && (flags & FOLDER_ARTIFACT) ? check_named(dir, err) : s;
 }
 
 /* All but the mark: a folder in which anything is left stays known as ours, whenever a kill comes.

@@ -410,9 +410,8 @@ static lq_status put_anew(pass *p, const qt_tensor *q, lq_err *err)
 /* The same without --allow-requantize: whatever a weight's scheme, put_anew holds its values. */
 static lq_status say_way_out(lq_status s, const qt_tensor *q, lq_err *err)
 {
-    const lq_err was = *err;
-    return lq_fail(err, s, "%.400s (--allow-requantize rounds it to %s)", was.msg,
-                   q->K % q8_0.group ? "F16" : "Q8_0");
+    return lq_append(err, s, " (--allow-requantize rounds it to %s)",
+                     q->K % q8_0.group ? "F16" : "Q8_0");
 }
 
 /* Vectors and routers are f32, as llama.cpp wants them. */
@@ -497,10 +496,7 @@ static lq_status put_all(conv *c, lq_err *err)
 /* Of what keeps the whole model out, whatever its weights are. */
 static lq_status say_no_way_out(lq_status s, const conv *c, lq_err *err)
 {
-    const lq_err was = *err;
-    return c->o->requantize
-               ? s
-               : lq_fail(err, s, "%.400s (--allow-requantize would not help)", was.msg);
+    return c->o->requantize ? s : lq_append(err, s, " (--allow-requantize would not help)");
 }
 
 lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,

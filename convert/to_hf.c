@@ -632,13 +632,11 @@ lq_status conv_holds(const src_source *src, const char *to, lq_err *err)
 static lq_status say_way_out(lq_status s, const src_source *src, const conv_hf_opts *o, lq_err *err)
 {
     lq_err why = { "" };
-    const lq_err was = *err;
     if ((s != LQ_EUNSUPPORTED && s != LQ_ESHAPE) || o->requantize || !conv_layout_find(o->to))
         return s;
     if (!plan_alone(src, o->to, true, &why))
-        return lq_fail(err, s, "%.400s (--allow-requantize rounds it anew)", was.msg);
-    return lq_fail(err, s, "%.250s (nor would it with --allow-requantize: %.180s)", was.msg,
-                   why.msg);
+        return lq_append(err, s, " (--allow-requantize rounds it anew)");
+    return lq_append(err, s, " (nor would it with --allow-requantize: %.180s)", why.msg);
 }
 
 lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, const conv_hf_opts *o,

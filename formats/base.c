@@ -41,6 +41,20 @@ lq_status lq_fail(lq_err *err, lq_status s, const char *fmt, ...)
     return s;
 }
 
+lq_status lq_append(lq_err *err, lq_status s, const char *fmt, ...)
+{
+    if (!err) return s;
+    char more[sizeof err->msg];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(more, sizeof more, fmt, ap);
+    va_end(ap);
+    const size_t n = strnlen(more, sizeof more - 1), room = sizeof err->msg - 1 - n;
+    const size_t len = strnlen(err->msg, room);
+    memcpy(err->msg + len, lq_printable(more), n + 1);
+    return s;
+}
+
 lq_status lq_wrap(lq_err *err, lq_status s, const char *fmt, ...)
 {
     if (!err) return s;

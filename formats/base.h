@@ -63,7 +63,8 @@ typedef struct {
 } lq_err;
 
 /* Text that a file brought along may go to a terminal: white space becomes ' ', other control
- * characters '?', in place. Returns text. Every message of lq_fail and lq_wrap is passed through. */
+ * characters '?', in place. Returns text. Every message of lq_fail, lq_wrap and lq_append is passed
+ * through. */
 char *lq_printable(char *text);
 
 /* Write the message (err may be NULL) and return `s`, so that `return lq_fail(...)` reads well. */
@@ -79,6 +80,13 @@ __attribute__((format(printf, 3, 4)))
 #endif
 lq_status
 lq_wrap(lq_err *err, lq_status s, const char *fmt, ...);
+
+/* The same behind the message, whose end gives way where both are too long. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+lq_status
+lq_append(lq_err *err, lq_status s, const char *fmt, ...);
 
 /* ---- sizes ---- */
 /* a*b and a+b into *out; false when the result does not fit. */

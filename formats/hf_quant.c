@@ -18,11 +18,10 @@ static const struct {
 /* A layout that is not read, with the way out. */
 static lq_status refuse(lq_status st, const char *method, lq_err *err)
 {
-    const lq_err was = *err;
-    return lq_fail(err, st, "%.380s; %s", was.msg,
-                   strstr(method, "auto-round")
-                       ? "what AutoRound exports as auto_gptq, auto_awq or llm_compressor is read"
-                       : "`llmq quantize` packs the original checkpoint");
+    return lq_append(err, st, "; %s",
+                     strstr(method, "auto-round")
+                         ? "what AutoRound exports as auto_gptq, auto_awq or llm_compressor is read"
+                         : "`llmq quantize` packs the original checkpoint");
 }
 
 static int by_name(const void *a, const void *b)

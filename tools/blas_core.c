@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static const char *const variable = "OPENBLAS_CORETYPE";
@@ -31,17 +32,36 @@ static char **arguments(char *text)
     return argv;
 }
 
-static lq_status start_again(const char *core, lq_err *err)
+static lq_status start_again(const char *name, const char *value, lq_err *err)
 {
     char *text = malloc(MAX_BYTES), **argv = text ? arguments(text) : NULL;
-    if (argv && setenv(variable, core, 1) == 0 && setenv(again, core, 1) == 0) {
+    if (argv && setenv(name, value, 1) == 0) {
         fflush(NULL);
         execv("/proc/self/exe", argv);
     }
     const int why = errno;
     free(argv);
     free(text);
-    return lq_fail(err, LQ_EIO, "cannot start again with %s=%s: %s", variable, core, strerror(why));
+    return lq_fail(err, LQ_EIO, "cannot start again with %s=%s: %s", name, value, strerror(why));
+}
+
+static lq_status take_core(const char *core, lq_err *err)
+{
+    if (setenv(again, core, 1) != 0) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    return start_again(variable, core, err);
+}
+
+static bool is_bounded(int what)
+{
+    struct rlimit r;
+    return getrlimit(what, &r) == 0 && r.rlim_cur != RLIM_INFINITY;
+}
+
+void blas_core_no_threads(void)
+{
+    static const char name[] = "OPENBLAS_NUM_THREADS";
+    if (!getenv(name) && (is_bounded(RLIMIT_AS) || is_bounded(RLIMIT_DATA)))
+        (void)start_again(name, "1", NULL); /* where it cannot be, it may still do */
 }
 
 #if defined(__x86_64__)
@@ -74,9 +94,9 @@ lq_status blas_core_use(bool reproducible, lq_err *err)
             return lq_fail(err, LQ_EUNSUPPORTED,
                            "--reproducible: expected OpenBLAS with kernels for %s, found %s",
                            BLAS_CORE_COMMON, have);
-        return start_again(BLAS_CORE_COMMON, err);
+        return take_core(BLAS_CORE_COMMON, err);
     }
     if (before || (said && *said) || !haswell || !has_avx512()) return LQ_OK;
-    (void)start_again("SkylakeX", NULL); /* where it cannot be, slower kernels do */
+    (void)take_core("SkylakeX", NULL); /* where it cannot be, slower kernels do */
     return LQ_OK;
 }

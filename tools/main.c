@@ -1,6 +1,7 @@
 /* tools/main.c - the llmq command: finds the subcommand, prints its error once, and turns its
  * status into an exit code. */
 #include "formats/version.h"
+#include "tools/blas_core.h"
 #include "tools/cmds.h"
 
 #include <cjson/cJSON.h>
@@ -110,6 +111,7 @@ static void hold_streams(void)
 
 int main(int argc, char **argv)
 {
+    blas_core_no_threads();
     hold_streams();
     if (argc < 2) {
         print_commands(stderr);

@@ -221,6 +221,14 @@ def test_a_full_disk_ends_convert_with_nothing_left(llmq, tmp_path, target):
     assert os.strerror(errno.EFBIG) in line
 
 
+def test_few_addresses_end_in_an_error(llmq, tmp_path):
+    """OpenBLAS's threads ask for their memory until they have it, and an end of the process waits for them."""
+    def few_addresses():
+        resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
+
+    llmq("convert", tmp_path / "none", "-o", tmp_path / "out", "--to", "llmq", code=3, preexec_fn=few_addresses, timeout=60)
+
+
 def test_a_full_disk_keeps_the_old_logits(llmq, tmp_path):
     out = tmp_path / "out"
     out.write_text("old")

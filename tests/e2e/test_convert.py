@@ -77,6 +77,10 @@ def test_refusals_leave_everything_as_it_was(llmq, model, tmp_path):
     (tmp_path / "mine/config.json").write_text("{}")
     p = llmq("convert", model, "-o", tmp_path / "mine", "--to", "safetensors", code=2)
     assert "holds thesis.txt, which a model folder does not" in p.stderr
+    (tmp_path / "mine/thesis.txt").rename(tmp_path / "mine/adapter.safetensors")
+    p = llmq("convert", model, "-o", tmp_path / "mine", "--to", "safetensors", code=2)
+    assert "holds adapter.safetensors, which a model folder does not" in p.stderr
+    (tmp_path / "mine/adapter.safetensors").rename(tmp_path / "mine/thesis.txt")
     (tmp_path / "mine/folder").mkdir()
     llmq("convert", model, "-o", tmp_path / "mine", "--to", "safetensors", code=2)
     assert sorted(p.name for p in (tmp_path / "mine").iterdir()) == ["config.json", "folder", "thesis.txt"]

@@ -142,6 +142,20 @@ def test_nothing_that_verify_refuses_is_published_or_pulled(llmq, packed, tmp_pa
     assert "llmq verify says no" in p.stderr and names(tmp_path) == ["bad.llmq", "hub"]
 
 
+def test_what_was_laid_beside_a_published_model_stays(llmq, packed, tmp_path):
+    hub = tmp_path / "hub"
+    llmq("publish", packed, f"dir:{hub}")
+    for name in ("mine.llmq", "mine.gguf", "results.json"):
+        (hub / name).write_text("years of work")
+        for args in (("publish", packed, f"dir:{hub}"), ("pull", f"dir:{hub}", "-o", hub)):
+            llmq(*args, code=2)
+        p = llmq("publish", packed, f"dir:{hub}", code=2)
+        assert f"holds {name}, which its SHA256SUMS does not name" in p.stderr
+        assert (hub / name).read_text() == "years of work"
+        (hub / name).unlink()
+    llmq("publish", packed, f"dir:{hub}")
+
+
 def test_a_folder_of_somebody_stays(llmq, packed, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")
