@@ -3,10 +3,12 @@
 #include "tools/cmds.h"
 #include "tools/load.h"
 
+/* before: "" of commands; else a comment's, which stays in its line. */
 static void print_list(const cJSON *doc, const char *key, const char *before)
 {
     const cJSON *v;
-    cJSON_ArrayForEach(v, js_get(doc, key)) printf("%s%s\n", before, v->valuestring);
+    cJSON_ArrayForEach(v, js_get(doc, key))
+        printf("%s%s\n", before, *before ? lq_printable(v->valuestring) : v->valuestring);
 }
 
 static void print_plan(const cJSON *doc, const char *engine)

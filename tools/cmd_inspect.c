@@ -349,6 +349,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     lq_status st = src_open(&s, c->argv[0], NULL, err);
     if (st) return st;
     if (o->html) st = output_check_place("--html", o->html, false, s, c->argv[0], err);
+    if (!st && o->html)
+        st = output_check_kind("--html", o->html, "<!doctype html", "an HTML page", err);
     if (!st) st = src_count(&t, s, err);
     if (!st && o->html) st = write_page(o->html, s, &t, err);
     if (!st && c->json)

@@ -1,4 +1,5 @@
 /* tools/cmd_publish.c - `llmq publish MODEL TARGET`. */
+#include "formats/path.h"
 #include "publish/artifact.h"
 #include "tools/cmds.h"
 #include "tools/outputs.h"
@@ -6,6 +7,7 @@
 #include "tools/verify.h"
 
 #include <cjson/cJSON.h>
+#include <dirent.h>
 
 typedef struct {
     artifact_opts artifact;
@@ -59,14 +61,34 @@ static lq_status state_of(char *out, size_t n, const char *path, lq_err *err)
     return k > 0 && (size_t)k < n ? LQ_OK : lq_fail(err, LQ_EVALUE, "%.100s...: too long", path);
 }
 
+/* What takes a folder's own place has none of the weights that the model does not read. */
+static lq_status check_nothing_lost(const src_source *src, const char *dir, lq_err *err)
+{
+    char file[4200];
+    lq_status s = LQ_OK;
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && !s && (e = readdir(d));) {
+        const pub_kind *kind = pub_kind_of(e->d_name);
+        if (!kind || !kind->weights || lq_path_join(file, sizeof file, dir, e->d_name, NULL))
+            continue;
+        if (!src_reads(src, file))
+            s = lq_fail(err, LQ_EUSAGE,
+                        "target: %s is the model's own folder, which is replaced: expected no "
+                        "weights but the model's in it, found %s",
+                        dir, e->d_name);
+    }
+    if (d) closedir(d);
+    return s;
+}
+
 /* A folder may be published in its own place, but not inside itself. */
 static lq_status check_place(const src_source *src, const char *path, const char *target,
                              lq_err *err)
 {
     const char *dir = strncmp(target, "dir:", 4) == 0 ? target + 4 : NULL;
-    return !dir || lq_same_file(path, dir)
-               ? LQ_OK
-               : output_check_place("target", dir, true, src, path, err);
+    if (!dir) return LQ_OK;
+    return lq_same_file(path, dir) ? check_nothing_lost(src, dir, err)
+                                   : output_check_place("target", dir, true, src, path, err);
 }
 
 static lq_status make(pub_files *fs, const cmd_ctx *c, const publish_opts *o, lq_err *err)

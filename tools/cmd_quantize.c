@@ -237,6 +237,8 @@ static lq_status check_places(const quantize_opts *o, const src_source *src, con
     if (o->out) s = output_check_place("--out", o->out, false, src, given, err);
     if (!s && o->out) s = output_check_ending("--out", o->out, "llmq", false, err);
     if (!s && o->report) s = output_check_place("--report", o->report, false, src, given, err);
+    if (!s && o->report)
+        s = output_check_kind("--report", o->report, "<!doctype html", "an HTML page", err);
     return s;
 }
 

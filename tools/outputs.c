@@ -23,9 +23,7 @@ static const char *ending_of(const char *name)
 static bool is_foreign(const char *out)
 {
     lq_map m;
-    const char *slash = strrchr(out, '/'), *name = slash ? slash + 1 : out,
-               *dot = strrchr(name, '.');
-    if (!dot || dot == name || lq_map_open(&m, out, NULL)) return false;
+    if (lq_map_open(&m, out, NULL)) return false;
     const bool yes = m.size && (m.size < 4 ||
                                 (memcmp(m.data, "LLMQ", 4) != 0 && memcmp(m.data, "GGUF", 4) != 0));
     lq_map_close(&m);
@@ -50,6 +48,22 @@ lq_status output_check_ending(const char *option, const char *out, const char *f
     return lq_fail(err, LQ_EUSAGE,
                    "%s: expected the name of a .%s file, found '%s', that of a .%s file", option,
                    format, out, ending);
+}
+
+lq_status output_check_kind(const char *option, const char *out, const char *begin,
+                            const char *what, lq_err *err)
+{
+    lq_map m;
+    const size_t n = strlen(begin);
+    if (lq_map_open(&m, out, NULL)) return LQ_OK; /* new, or writing it will say why not */
+    const bool ours =
+        !m.size || (m.size >= n && strncasecmp((const char *)m.data, begin, n) == 0);
+    lq_map_close(&m);
+    return ours ? LQ_OK
+                : lq_fail(err, LQ_EUSAGE,
+                          "%s: expected a new name or that of %s, found '%s', which is there and is "
+                          "none",
+                          option, what, out);
 }
 
 /* ---- the place ---- */

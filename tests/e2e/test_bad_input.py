@@ -231,10 +231,11 @@ def test_few_addresses_end_in_an_error(llmq, tmp_path):
 
 def test_a_full_disk_keeps_the_old_logits(llmq, tmp_path):
     out = tmp_path / "out"
-    out.write_text("old")
+    llmq("logits", DRAFT, "--ids", "1", "-o", out)
+    old = out.read_bytes()
     refused(llmq, tmp_path, "logits", DRAFT, "--ids", ",".join(["1"] * 64), "-o", out, code=1,
             preexec_fn=small_files)
-    assert out.read_text() == "old"
+    assert out.read_bytes() == old
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(llmq, tmp_path):
@@ -332,9 +333,9 @@ def test_a_port_in_use_is_an_error(llmq, tmp_path):
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_ended_at_any_moment_the_old_output_is_whole(llmq, tmp_path, sig):
-    out = tmp_path / "out"
+    out, old = tmp_path / "out", b"GGUF, an old one"
     for i in range(6):
-        out.write_text("old")
+        out.write_bytes(old)
         p = llmq.start("convert", ROOT / "models/novels-6m", "-o", out, "--to", "llmq", "--layout",
                        "tile16", stderr=-1, stdout=-1)
         time.sleep(0.012 * i)
@@ -345,7 +346,7 @@ def test_ended_at_any_moment_the_old_output_is_whole(llmq, tmp_path, sig):
             assert text.startswith("llmq: convert: ") and "interrupted" in text
         spare = [x.name for x in tmp_path.iterdir() if x != out]  # a kill may come before a rename
         assert not spare or (p.returncode == -9 and all(x.startswith("out.tmp-") for x in spare))
-        assert out.read_bytes() == b"old" or llmq.json("verify", out)["ok"]
+        assert out.read_bytes() == old or llmq.json("verify", out)["ok"]
     llmq("convert", ROOT / "models/novels-6m", "-o", out, "--to", "llmq")
     assert [x.name for x in tmp_path.iterdir()] == ["out"]
 

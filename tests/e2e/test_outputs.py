@@ -1,4 +1,5 @@
 """Where results go: links, devices, places in the source, endings; what is said where there is no result."""
+import hashlib
 import json
 import os
 import shutil
@@ -18,10 +19,12 @@ def test_what_a_link_names_is_replaced_and_the_link_stays(llmq, draft, tmp_path,
     link, real = tmp_path / "link", tmp_path / "deep/real"
     link.symlink_to("deep/real")
     if there:
-        real.write_text("old")
+        real.write_bytes(b"GGUF, an old one")
     for command in (["convert", draft, "-o", link, "--to", "gguf"], ["convert", draft, "-o", link, "--to", "llmq"],
                     ["quantize", draft, "-o", link, "--method", "rtn"],
-                    ["logits", draft, "--ids", "1,2", "-o", link]):
+                    ["logits", draft, "--ids", "1,2", "-o", link], ["logits", draft, "--ids", "1,2", "-o", link]):
+        if command[0] == "logits" and real.read_bytes()[:4] == b"LLMQ":
+            real.unlink()  # a model is not replaced by logits
         llmq(*command)
         assert link.is_symlink() and real.stat().st_size > 1000, command
         assert names(tmp_path) == ["deep", "link"] and names(tmp_path / "deep") == ["real"], command
@@ -228,3 +231,43 @@ def test_serve_looks_at_the_tokenizer_before_it_listens(llmq, draft, tmp_path):
         (src / name).write_text("{ broken")
         p = llmq("serve", src, "--port", "0", code=3)
         assert name in p.stderr and "listening" not in p.stderr
+
+
+@pytest.mark.parametrize("command", [
+    ["inspect", "MODEL", "--html", "FILE"], ["logits", "MODEL", "--ids", "1,2", "-o", "FILE"],
+    ["quantize", "MODEL", "-o", "NEW", "-m", "rtn", "--report", "FILE"], ["convert", "MODEL", "-o", "FILE", "--to", "llmq"],
+], ids=lambda c: c[0])
+@pytest.mark.parametrize("name", ["NOTES", ".bashrc", "thesis.html"])
+def test_somebodys_file_of_another_kind_stays(llmq, draft, tmp_path, command, name):
+    file = tmp_path / name
+    file.write_text("years of work, more than eight bytes")
+    places = {"MODEL": draft, "FILE": file, "NEW": tmp_path / "new.llmq"}
+    p = llmq(*[places.get(x, x) for x in command], code=2)
+    assert "which is there and is none" in p.stderr
+    assert file.read_text() == "years of work, more than eight bytes" and names(tmp_path) == [name]
+
+
+def test_an_earlier_result_is_replaced(llmq, draft, tmp_path):
+    for args in (["inspect", draft, "--html", tmp_path / "a.html"], ["logits", draft, "--ids", "1,2", "-o", tmp_path / "b"],
+                 ["convert", draft, "-o", tmp_path / "c", "--to", "llmq"]):
+        llmq(*args)
+        llmq(*args)
+
+
+def test_weights_beside_a_model_published_in_its_own_place_stay(llmq, draft, tmp_path):
+    hub = tmp_path / "hub"
+    llmq("publish", draft, f"dir:{hub}")
+    (hub / "mine.llmq").write_text("years of work")
+    with (hub / "SHA256SUMS").open("a") as f:
+        f.write(hashlib.sha256(b"years of work").hexdigest() + "  mine.llmq\n")
+    p = llmq("publish", hub, f"dir:{hub}", code=2)
+    assert "found mine.llmq" in p.stderr and (hub / "mine.llmq").read_text() == "years of work"
+
+
+def test_a_name_in_handovers_comments_stays_in_its_line(llmq, draft, tmp_path):
+    name = tmp_path / "x\ntouch pwned\n#.llmq"
+    llmq("convert", draft, "-o", name, "--to", "llmq")
+    for engine in ("vllm", "sglang", "llama.cpp"):
+        after = llmq("handover", engine, name).stdout.split("# what differs")
+        files = after[0].split("# files that it reads")
+        assert all(line.startswith("#") for part in files[1:] + after[1:] for line in part.splitlines()[1:] if line)
