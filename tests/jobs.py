@@ -214,7 +214,7 @@ JOBS = {j.name: j for j in [
     Job("inspect", ("inspect", "m"), model("m")),
     Job("rtn", ("quantize", "m", "-o", "out", "--method", "rtn", *ONE), model("m"), state=("out.resume",)),
     Job("gptq", GPTQ, {**model("m"), "c.ids": IDS}, state=("out.resume",)),
-    Job("gptq over an old file", GPTQ, {**model("m"), "c.ids": IDS, "out": b"old"}, state=("out.resume",)),
+    Job("gptq over an old file", GPTQ, {**model("m"), "c.ids": IDS, "out": b"LLMQ, an old one"}, state=("out.resume",)),
     Job("to llmq", ("convert", "m", "-o", "out", "--to", "llmq"), model("m")),
     Job("to a folder", ("convert", "m", "-o", "out", "--to", "safetensors"), model("m")),
     Job("to gptq over a folder", ("convert", "m", "-o", "out", "--to", "gptq", "--allow-requantize"),

@@ -91,7 +91,7 @@ SOURCE = model("m", TINY)
 OLD = ("convert", "m", "-o", "out", "--to", "safetensors")
 JOBS = [
     ToName("quantize by rtn", ("quantize", "m", "-o", "out", "--method", "rtn", *ONE), SOURCE, state=("out.resume",)),
-    ToName("quantize by gptq over an old file", GPTQ, {**SOURCE, "c.ids": IDS, "out": b"old"}, state=("out.resume",)),
+    ToName("quantize by gptq over an old file", GPTQ, {**SOURCE, "c.ids": IDS, "out": b"LLMQ, an old one"}, state=("out.resume",)),
     ToName("convert to llmq", ("convert", "m", "-o", "out", "--to", "llmq"), SOURCE),
     ToName("convert over a folder", ("convert", "m", "-o", "out", "--to", "gptq", "--allow-requantize"), SOURCE, make=[OLD]),
     ToName("convert to gguf", ("convert", "m", "-o", "out", "--to", "gguf"), SOURCE),
