@@ -350,12 +350,21 @@ static void finish_item(const attn_args *a, const folded *sum, const item_at *t)
 }
 
 /* ---- items shared out ---- */
+/* The one behind t, which is item `item`; of the last t itself. */
+static item_at item_after(const run_ctx *c, int64_t item, const item_at *t)
+{
+    item_at next = *t;
+    if (item + 1 == c->n_items) return next;
+    if (++next.kvh < c->a->Hkv) return next; /* of the same rows */
+    return find_item(c, item + 1);
+}
+
 static void run_item(void *ctx, int64_t item, int thread)
 {
     const run_ctx *c = ctx;
     const attn_args *a = c->a;
     const item_at t = find_item(c, item);
-    const item_at after = item + 1 < c->n_items ? find_item(c, item + 1) : t;
+    const item_at after = item_after(c, item, &t);
     work w;
     cut(&w, c->scratch + (size_t)thread * c->per_thread, a->H, c->width);
     open_item(a, &w, &t);

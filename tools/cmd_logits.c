@@ -144,21 +144,6 @@ static lq_status report(const cmd_ctx *c, const answer *a, const char *path, lq_
     return cmd_print_json(doc, err);
 }
 
-/* What is there is an earlier result, not a model. */
-static lq_status check_kind(const char *out, lq_err *err)
-{
-    static const char name[] = "\"logits\"";
-    lq_map m;
-    if (lq_map_open(&m, out, NULL)) return LQ_OK;
-    const bool ours = !m.size || memmem(m.data, m.size < 256 ? m.size : 256, name, sizeof name - 1);
-    lq_map_close(&m);
-    return ours ? LQ_OK
-                : lq_fail(err, LQ_EUSAGE,
-                          "--out: expected a new name or that of earlier logits, found '%s', which "
-                          "is there and is none",
-                          out);
-}
-
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const logits_opts *o = opts;
@@ -169,7 +154,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s) s = load_start(&p, c, &o->model, err);
     if (!s) s = load_model_open(&l, c->argv[0], &o->model, p, c, err);
     if (!s) s = output_check_place("--out", o->out, false, l.src, c->argv[0], err);
-    if (!s) s = check_kind(o->out, err);
+    if (!s) s = output_check_kind("--out", o->out, "\"logits\"", "earlier logits", err);
     if (!s) s = compute(&a, &l.m, &o->model, p, c->job, err);
     if (!s) s = write_logits(&a, o->out, err);
     if (!s) s = report(c, &a, o->out, err);

@@ -50,20 +50,19 @@ lq_status output_check_ending(const char *option, const char *out, const char *f
                    format, out, ending);
 }
 
-lq_status output_check_kind(const char *option, const char *out, const char *begin,
-                            const char *what, lq_err *err)
+lq_status output_check_kind(const char *option, const char *out, const char *text, const char *what,
+                            lq_err *err)
 {
+    enum { BEGIN = 256 };
     lq_map m;
-    const size_t n = strlen(begin);
     if (lq_map_open(&m, out, NULL)) return LQ_OK; /* new, or writing it will say why not */
     const bool ours =
-        !m.size || (m.size >= n && strncasecmp((const char *)m.data, begin, n) == 0);
+        !m.size || memmem(m.data, m.size < BEGIN ? m.size : BEGIN, text, strlen(text));
     lq_map_close(&m);
-    return ours ? LQ_OK
-                : lq_fail(err, LQ_EUSAGE,
-                          "%s: expected a new name or that of %s, found '%s', which is there and is "
-                          "none",
-                          option, what, out);
+    if (ours) return LQ_OK;
+    return lq_fail(err, LQ_EUSAGE,
+                   "%s: expected a new name or that of %s, found '%s', which is there and is none",
+                   option, what, out);
 }
 
 /* ---- the place ---- */

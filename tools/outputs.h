@@ -23,9 +23,9 @@ lq_status output_check_place(const char *option, const char *out, bool folder,
  * of no format, and what is there is no model's file. */
 lq_status output_check_ending(const char *option, const char *out, const char *format, bool folder,
                               lq_err *err);
-/* Does what is there, if it is not empty, begin so (letters in any case)? what: "an HTML page", for the
- * message. LQ_EUSAGE: somebody's file of another kind. */
-lq_status output_check_kind(const char *option, const char *out, const char *begin,
-                            const char *what, lq_err *err);
+/* Has what is there, if it is not empty, this text in its first 256 bytes? what: "an HTML page",
+ * for the message. LQ_EUSAGE: somebody's file of another kind. */
+lq_status output_check_kind(const char *option, const char *out, const char *text, const char *what,
+                            lq_err *err);
 
 #endif
