@@ -79,7 +79,8 @@ typedef struct {
 } folded;
 
 typedef struct {
-    float *kt, *v;    /* one tile: [D][ATTN_TILE], [ATTN_TILE][Dv] */
+    void *kt, *v;     /* one tile, as k.h has it */
+    uint16_t *q16;    /* in bf16: [rows][D] */
     float *s, *a;     /* [rows][ATTN_TILE], [rows] */
     const float **q;  /* [rows] */
     int *lo, *hi;     /* [rows] keys of the tile that the row sees */
@@ -107,6 +108,7 @@ static size_t cut(work *w, uint8_t *base, int64_t H, int64_t D)
     size_t rows = rows_max(H), d = (size_t)D, n = 0;
     CUT(kt, float, d *ATTN_TILE);
     CUT(v, float, d *ATTN_TILE);
+    CUT(q16, uint16_t, rows *d);
     CUT(s, float, rows *ATTN_TILE);
     CUT(a, float, rows);
     CUT(q, float *, rows);
@@ -178,8 +180,28 @@ static item_at find_item(const run_ctx *c, int64_t item)
     return t;
 }
 
-void attn_read_tile(float *dst, const attn_args *a, const attn_seq *s, const uint8_t *base,
-                    int64_t kvh, int64_t pos, int n, bool key)
+bool attn_in_bf16(const attn_args *a)
+{
+    return a->bf16 && k_get()->attn_k16 && a->D % 16 == 0 && a->Dv % 16 == 0;
+}
+
+/* Keys (or values) j..j+here-1 of a tile at dst. */
+static void read_rows(void *dst, const attn_args *a, const uint8_t *src, int j, int here, bool key,
+                      bool pairs)
+{
+    const k_ops *k = k_get();
+    if (pairs && key)
+        k->attn_k16((uint32_t *)dst + j, src, here, a->D, a->dtype);
+    else if (pairs) /* blocks begin with even keys */
+        k->attn_v16((uint32_t *)dst + j / 2 * a->Dv, src, here, a->Dv, a->dtype);
+    else if (key)
+        k->attn_k((float *)dst + j, src, here, a->D, a->dtype);
+    else
+        k->attn_v((float *)dst + j * a->Dv, src, here, a->Dv, a->dtype);
+}
+
+void attn_read_tile(void *dst, const attn_args *a, const attn_seq *s, const uint8_t *base,
+                    int64_t kvh, int64_t pos, int n, bool key, bool pairs)
 {
     int64_t D = key ? a->D : a->Dv;
     size_t row = attn_kv_row_bytes(a->dtype, D);
@@ -188,10 +210,7 @@ void attn_read_tile(float *dst, const attn_args *a, const attn_seq *s, const uin
         int here = (int)(a->block_size - slot) < n - j ? (int)(a->block_size - slot) : n - j;
         const uint8_t *src =
             base + (size_t)block * a->block_stride + (size_t)(kvh * a->block_size + slot) * row;
-        if (key)
-            k_get()->attn_k(dst + j, src, here, D, a->dtype);
-        else
-            k_get()->attn_v(dst + j * D, src, here, D, a->dtype);
+        read_rows(dst, a, src, j, here, key, pairs);
         j += here;
     }
 }
@@ -255,12 +274,16 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
     const int64_t next = ahead == t ? pos + ATTN_TILE : first_key(a, after) / ATTN_TILE * ATTN_TILE;
     int n = (int)(last + 1 - pos < ATTN_TILE ? last + 1 - pos : ATTN_TILE);
     const k_ops *k = k_get();
+    const bool pairs = attn_in_bf16(a);
     ask_for(a, ahead, next, 0);
-    attn_read_tile(w->kt, a, s, a->k, t->kvh, pos, n, true);
-    attn_read_tile(w->v, a, s, a->v, t->kvh, pos, n, false);
+    attn_read_tile(w->kt, a, s, a->k, t->kvh, pos, n, true, pairs);
+    attn_read_tile(w->v, a, s, a->v, t->kvh, pos, n, false, pairs);
     ask_for(a, ahead, next, 1);
     /* Places behind the last key hold what an earlier tile left: finite or not, never folded. */
-    k->attn_scores(w->s, w->q, w->kt, t->R, a->D, a->scale);
+    if (pairs)
+        k->attn_scores16(w->s, w->q16, w->kt, t->R, a->D, a->scale);
+    else
+        k->attn_scores(w->s, w->q, w->kt, t->R, a->D, a->scale);
     ask_for(a, ahead, next, 2);
     for (int64_t r = 0; r < t->R; r++) {
         int64_t query = s->pos0 + t->i0 + r / group;
@@ -271,7 +294,10 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
     }
     k->attn_softmax(w->s, w->lo, w->hi, t->R, w->part.m, w->part.l, w->a);
     ask_for(a, ahead, next, 3);
-    k->attn_pv(w->part.acc, w->s, w->v, w->a, w->lo, w->hi, t->R, a->Dv);
+    if (pairs)
+        k->attn_pv16(w->part.acc, w->s, w->v, w->a, w->lo, w->hi, t->R, a->Dv);
+    else
+        k->attn_pv(w->part.acc, w->s, w->v, w->a, w->lo, w->hi, t->R, a->Dv);
 }
 
 static void fold_nothing(const folded *f, int64_t R, int64_t Dv)
@@ -286,10 +312,13 @@ static void fold_nothing(const folded *f, int64_t R, int64_t Dv)
 static void open_item(const attn_args *a, work *w, const item_at *t)
 {
     const int64_t group = a->H / a->Hkv;
-    memset(w->kt, 0, (size_t)(a->D * ATTN_TILE) * sizeof *w->kt);
-    for (int64_t r = 0; r < t->R; r++)
+    const bool pairs = attn_in_bf16(a);
+    memset(w->kt, 0, (size_t)(a->D * ATTN_TILE) * sizeof(float));
+    for (int64_t r = 0; r < t->R; r++) {
         w->q[r] =
             a->q + (t->s->row0 + t->i0 + r / group) * a->ldq + (t->kvh * group + r % group) * a->D;
+        if (pairs) k_get()->to_bf16(w->q16 + r * a->D, w->q[r], a->D);
+    }
 }
 
 /* The keys of one split into w->part. */

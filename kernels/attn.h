@@ -58,6 +58,7 @@ typedef struct {
     size_t block_stride; /* bytes from block to block (of this layer's K, and of V) */
     int block_size;
     kv_dtype dtype;
+    bool bf16; /* may round q, K, V and the weights to bf16 (attn_in_bf16) */
     int64_t H, Hkv, D, Dv; /* H % Hkv == 0 */
     float scale;           /* on q k^T */
     float softcap;         /* 0: none; cap * tanh(s / cap) */
@@ -70,6 +71,10 @@ typedef struct {
     int n_seqs;
 } attn_args;
 
+/* Is it done so? Sums stay f32. Only where the family multiplies pairs of bf16 numbers and D and Dv
+ * are multiples of 16; else all is f32. An output is off by at most 2^-8 of the largest |v|, and a
+ * weight's logarithm by 2^-8 of scale * sum|q k|, beside f32. */
+bool attn_in_bf16(const attn_args *a);
 /* Scratch bytes for attn_run; D = max(D, Dv). `scratch` is a fixed arena, left as it was found. */
 size_t attn_scratch_bytes(int64_t H, int64_t D, int threads);
 void attn_run(const attn_args *a, lq_arena *scratch, pool *p);

@@ -5,9 +5,9 @@
 #include "kernels/attn.h"
 
 /* Read the keys (or values) of the tile at position `pos`, n of them, through the block table:
- * [D][ATTN_TILE], [ATTN_TILE][Dv]. */
-void attn_read_tile(float *dst, const attn_args *a, const attn_seq *s, const uint8_t *base,
-                    int64_t kvh, int64_t pos, int n, bool key);
+ * [D][ATTN_TILE], [ATTN_TILE][Dv] floats, or words of pairs (k.h). */
+void attn_read_tile(void *dst, const attn_args *a, const attn_seq *s, const uint8_t *base,
+                    int64_t kvh, int64_t pos, int n, bool key, bool pairs);
 /* Which keys *from .. *to - 1 of the tile at `pos` the query sees. */
 void attn_seen(const attn_args *a, int64_t query, int64_t pos, int *from, int *to);
 /* Soft-cap and ALiBi on one row's scores of the keys pos + lo .. pos + hi - 1. */

@@ -80,7 +80,7 @@ static void run_head(void *ctx, int64_t kvh, int thread)
         int64_t pos = t * ATTN_TILE;
         float *tile = h.s + t * R * ATTN_TILE;
         int n = (int)(end - pos < ATTN_TILE ? end - pos : ATTN_TILE);
-        attn_read_tile(h.kt, a, s, a->k, kvh, pos, n, true);
+        attn_read_tile(h.kt, a, s, a->k, kvh, pos, n, true, false);
         k->attn_scores(tile, h.q, h.kt, R, a->D, a->scale);
         for (int64_t r = 0; r < R; r++) {
             int64_t query = s->pos0 + r / group;
@@ -100,7 +100,7 @@ static void run_head(void *ctx, int64_t kvh, int thread)
     for (int64_t t = 0; t < c->n_tiles; t++) { /* P V */
         int64_t pos = t * ATTN_TILE;
         int n = (int)(end - pos < ATTN_TILE ? end - pos : ATTN_TILE);
-        attn_read_tile(h.v, a, s, a->v, kvh, pos, n, false);
+        attn_read_tile(h.v, a, s, a->v, kvh, pos, n, false, false);
         for (int64_t r = 0; r < R; r++)
             attn_seen(a, s->pos0 + r / group, pos, &h.lo[r], &h.hi[r]);
         k->attn_pv(h.acc, h.s + t * R * ATTN_TILE, h.v, h.one, h.lo, h.hi, R, a->Dv);

@@ -1,20 +1,7 @@
 /* kernels/attn_tmpl.h - attention's steps on 16 lanes. Scores: a lane is a key (the tile is read
  * transposed, [D][32]), so d is summed in order; values: a lane is an element, keys in order. */
+#include "kernels/kv_tmpl.h"
 #include "kernels/ops_tmpl.h"
-
-V16 vf kv_load(const uint8_t *p, kv_dtype d, vf scale)
-{
-    if (d == KV_F32) {
-        float t[16];
-        memcpy(t, p, sizeof t); /* rows of an odd block may be unaligned */
-        return vf_load(t);
-    }
-    if (d == KV_F16) return vf_f16(p);
-    if (d == KV_BF16) return vf_bf16(p);
-    if (d == KV_F8) return vf_mul(scale, vf_e4m3(vi_u8(p)));
-    if (d == KV_I4) return vf_mul(scale, vf_from_vi(vi_sub(vi_u4(p), vi_set1(8))));
-    return vf_mul(scale, vf_from_vi(vi_i8(p)));
-}
 
 /* One row to f32; D is any number, the last lanes go through the stack. */
 V16 void kv_row(float *dst, const uint8_t *src, int64_t D, kv_dtype d)
@@ -33,28 +20,6 @@ V16 void kv_row(float *dst, const uint8_t *src, int64_t D, kv_dtype d)
         vf_storen(dst + i, kv_load(rest, d, scale), (int)(D - i));
     }
 }
-
-/* f(.., d) with a d that the compiler knows. */
-#define KV_KNOWN(d, f, ...)      \
-    switch (d) {                 \
-    case KV_F32:                 \
-        f(__VA_ARGS__, KV_F32);  \
-        break;                   \
-    case KV_F16:                 \
-        f(__VA_ARGS__, KV_F16);  \
-        break;                   \
-    case KV_BF16:                \
-        f(__VA_ARGS__, KV_BF16); \
-        break;                   \
-    case KV_I4:                  \
-        f(__VA_ARGS__, KV_I4);   \
-        break;                   \
-    case KV_F8:                  \
-        f(__VA_ARGS__, KV_F8);   \
-        break;                   \
-    default:                     \
-        f(__VA_ARGS__, KV_I8);   \
-    }
 
 V16 void kv_rows(float *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
 {
@@ -169,30 +134,40 @@ static inline void tmpl_attn_scores(float *s, const float *const *q, const float
 /* Up to 16 rows: what a row's own steps wait for is done for all rows at once. */
 V16 void softmax_rows(float *s, const int *lo, const int *hi, int R, float *m, float *l, float *a)
 {
-    float top[16], scale[16], sum[16];
-    for (int r = 0; r < R; r++) {
+    float top[16];
+    vf x[16];
+    UNROLL for (int r = 0; r < 16; r++)
+    {
         float *row = s + r * ATTN_TILE;
+        x[r] = vf_set1(0);
+        if (r >= R) continue;
         for (int j = 0; j < lo[r]; j++)
             row[j] = -INFINITY;
         for (int j = hi[r]; j < ATTN_TILE; j++)
             row[j] = -INFINITY;
         /* The greater of two is the second where one is NaN, as in plain C. */
-        top[r] = vf_top(vf_max(vf_load(row), vf_max(vf_load(row + 16), vf_set1(m[r]))));
+        x[r] = vf_max(vf_load(row), vf_max(vf_load(row + 16), vf_set1(m[r])));
     }
-    vf_storen(scale, vf_exp(vf_sub(vf_loadn(m, R), vf_loadn(top, R))), R);
-    for (int r = 0; r < R; r++) {
+    const vf tops = vf_tops(x), old = vf_loadn(m, R), scale = vf_exp(vf_sub(old, tops));
+    vf_store(top, tops);
+    UNROLL for (int r = 0; r < 16; r++)
+    {
         float *row = s + r * ATTN_TILE;
+        if (r >= R) continue;
         const vf e0 = vf_exp(vf_sub(vf_load(row), vf_set1(top[r])));
         const vf e1 = vf_exp(vf_sub(vf_load(row + 16), vf_set1(top[r])));
         vf_store(row, e0);
         vf_store(row + 16, e1);
-        sum[r] = vf_sum(vf_add(e0, e1));
+        x[r] = vf_add(e0, e1);
     }
+    float sums[16], scales[16];
+    vf_store(sums, vf_fma(vf_loadn(l, R), scale, vf_sums(x)));
+    vf_store(scales, scale);
     for (int r = 0; r < R; r++) {
         if (lo[r] >= hi[r]) continue;
-        l[r] = fmaf(l[r], scale[r], sum[r]);
+        l[r] = sums[r];
         m[r] = top[r];
-        a[r] = scale[r];
+        a[r] = scales[r];
     }
 }
 
@@ -245,19 +220,12 @@ static inline void tmpl_attn_pv(float *acc, const float *s, const float *v, cons
                                 const int *lo, const int *hi, int64_t R, int64_t D)
 {
     for (int64_t r = 0; r < R;) {
-        if (lo[r] >= hi[r]) {
-            r++;
-            continue;
-        }
-        int same = 1; /* rows in a row that see the same keys */
-        while (same < PV_ROWS && r + same < R && lo[r + same] == lo[r] && hi[r + same] == hi[r])
-            same++;
+        const int same = rows_alike(lo + r, hi + r, R - r < PV_ROWS ? (int)(R - r) : PV_ROWS);
         if (same == PV_ROWS)
             pv_all(acc + r * D, s + r * ATTN_TILE, v, a + r, lo[r], hi[r], D, PV_ROWS);
         else
-            for (int i = 0; i < same; i++)
-                pv_all(acc + (r + i) * D, s + (r + i) * ATTN_TILE, v, a + r + i, lo[r], hi[r], D,
-                       1);
+            for (int64_t i = r; i < r + same && lo[i] < hi[i]; i++)
+                pv_all(acc + i * D, s + i * ATTN_TILE, v, a + i, lo[i], hi[i], D, 1);
         r += same;
     }
 }

@@ -32,7 +32,14 @@ typedef struct {
     mm_x x;
     mm_out o;
     int64_t m0, m1, t0, t1;
+    int64_t y_m, y_t; /* the row and the tile that o.y begins with */
 } mm_task;
+
+/* Where the outputs of row m and a tile go. */
+static inline float *mm_place(const mm_task *t, int64_t m, int64_t tile)
+{
+    return t->o.y + (m - t->y_m) * t->o.ldy + (tile - t->y_t) * TILE_N;
+}
 
 /* X(result, name, arguments) */
 #define K_OPS(X)                                                                                 \
@@ -57,6 +64,16 @@ typedef struct {
     /* acc[r][d] = a[r]*acc[r][d], then + s[r][j] v[j][d] for j = lo[r]..hi[r]-1 in order */     \
     X(void, attn_pv,                                                                             \
       (float *acc, const float *s, const float *v, const float *a, const int *lo, const int *hi, \
+       int64_t R, int64_t D))                                                                    \
+    /* the same on bf16, absent as mm_bf16 is, D a multiple of 16. A word holds two numbers: of a  \
+     * key elements 2i, 2i+1 (kt [D/2][ATTN_TILE]); of an element keys 2j, 2j+1                    \
+     * (v [ATTN_TILE/2][D]). q: [R][D]. s is written over */                                     \
+    X(void, attn_k16, (uint32_t * kt, const uint8_t *src, int n, int64_t D, kv_dtype d))         \
+    X(void, attn_v16, (uint32_t * v, const uint8_t *src, int n, int64_t D, kv_dtype d))          \
+    X(void, attn_scores16,                                                                       \
+      (float *s, const uint16_t *q, const uint32_t *kt, int64_t R, int64_t D, float scale))      \
+    X(void, attn_pv16,                                                                           \
+      (float *acc, float *s, const uint32_t *v, const float *a, const int *lo, const int *hi,    \
        int64_t R, int64_t D))                                                                    \
     /* ops.h, one row each */                                                                    \
     X(void, rmsnorm,                                                                             \
@@ -97,10 +114,11 @@ extern const k_ops k_neon, k_neon_dot;
 
 /* The end of every matmul kernel: 16 sums of one row and tile to y, with bias and residual, rows of
  * the last tile beyond N dropped. Order: (sum + bias) + y. */
-static inline void mm_finish(const mm_out *o, int64_t m, int64_t tile, const float *sum)
+static inline void mm_finish(const mm_task *t, int64_t m, int64_t tile, const float *sum)
 {
+    const mm_out *o = &t->o;
     int64_t n0 = tile * TILE_N, N = o->w->N - n0 < TILE_N ? o->w->N - n0 : TILE_N;
-    float *y = o->y + m * o->ldy + n0;
+    float *y = mm_place(t, m, tile);
     for (int64_t i = 0; i < N; i++) {
         float v = sum[i];
         if (o->bias) v += o->bias[n0 + i];

@@ -128,6 +128,8 @@ static void mm_bf16(const mm_task *t)
     }
 }
 
+#include "kernels/attn_pairs.h"
+
 PEAK(peak_bf16, vf, vf_set1(0), dot2(sum[i], vi_cast(w), vi_cast(x)), 32)
 
 const k_ops k_bf16 = {
@@ -135,5 +137,9 @@ const k_ops k_bf16 = {
     .usable = cpu_has_bf16,
     .pays = cpu_bf16_pays,
     .mm_bf16 = mm_bf16,
+    .attn_k16 = pairs_attn_k,
+    .attn_v16 = pairs_attn_v,
+    .attn_scores16 = pairs_attn_scores,
+    .attn_pv16 = pairs_attn_pv,
     .peak_bf16 = peak_bf16,
 };

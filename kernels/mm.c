@@ -14,6 +14,8 @@ enum {
     TILES_STEP = 4,          /* a multiple of what the widest kernel takes at once */
     MANY_ROWS = 16,          /* products that arithmetic bounds, not memory */
     PANEL_BYTES = 384 << 10, /* prepared activations of one panel: part of a 1 MB second cache */
+    STAGED_FROM = 8,         /* rows of an item whose results are gathered first */
+    STAGED_ROWS = 96,        /* of those at a time */
     F32_PANEL = 96,          /* rows at least: the f32 kernels cut K so that they fit (mm_wide.h) */
     I8_PANEL = 80            /* rows at most: as many as mm_i8_rows_avx2.h takes at once */
 };
@@ -184,6 +186,12 @@ static bool same_need(const need *a, const need *b)
            a->n_out == b->n_out && same_index(a->out_idx, b->out_idx, a->n_out);
 }
 
+bool mm_gates(const mm_weight *gate, const mm_weight *up, mm_acts acts)
+{
+    const need g = need_of(gate, acts), u = need_of(up, acts);
+    return gate->N == up->N && same_need(&g, &u);
+}
+
 /* Plain f32 rows in order and without padding are read where they are. */
 static bool in_place(const need *d, const mm_job *job)
 {
@@ -219,6 +227,10 @@ typedef struct {
     mm_x x; /* the above as the kernels read them */
 } part;
 
+/* Results of an item lie together first: in y they are runs of 1 KiB a power of two apart, which
+ * share few places of a cache. Of a gate and its partner, half of the tiles each. */
+enum { STAGED = STAGED_ROWS * TILES_MAX * TILE_N };
+
 /* One out of a part. */
 typedef struct {
     const mm_out *o;
@@ -231,6 +243,7 @@ typedef struct {
     lq_arena *scratch;
     pool *p;
     float *gather; /* [threads] of gather_bytes(K) */
+    float *staged; /* [threads][STAGED] */
     int64_t K;     /* the largest of the jobs */
     size_t mark, room, left;
     part *parts;
@@ -244,7 +257,7 @@ enum { PART_PLANES = 4, PART_PIECES_BYTES = sizeof(part) + sizeof(piece) + PART_
 size_t mm_scratch_bytes(int64_t M, int64_t K, int n_outs, int threads)
 {
     enum { PARTS = 8 };
-    return (size_t)threads * gather_bytes(K) + (size_t)M * usual_row(K) + worst_row(K) +
+    return (size_t)threads * (gather_bytes(K) + STAGED * sizeof(float)) + (size_t)M * usual_row(K) + worst_row(K) +
            (size_t)n_outs * PART_PIECES_BYTES + PARTS * 64;
 }
 
@@ -326,17 +339,59 @@ static void prep_item(void *ctx, int64_t item, int thread)
 }
 
 /* ---- the product ---- */
+/* Tiles of an item. */
+static int64_t item_tiles(const batch *r, const piece *o)
+{
+    return o->o->up ? r->chunk / 2 : r->chunk;
+}
 static int64_t chunks(const batch *r, const piece *o)
 {
-    return lq_ceil_div(lq_ceil_div(o->o->w->N, TILE_N), r->chunk);
+    return lq_ceil_div(lq_ceil_div(o->o->w->N, TILE_N), item_tiles(r, o));
 }
 static int64_t panels(const part *c) { return lq_ceil_div(c->M, c->panel); }
 
+static void run_task(const part *c, const mm_task *t)
+{
+    const k_ops *k = k_get();
+    (c->d.acts == MM_I8 ? k->mm_i8 : c->d.hardware ? k->mm_bf16 : k->mm_f32)(t);
+}
+
+/* The task's w x + bias to dst [m1 - m0][ld]. */
+static void stage(const part *c, const mm_task *t, const mm_weight *w, const float *bias,
+                  float *dst, int64_t ld)
+{
+    mm_task own = *t;
+    own.w = &w->t;
+    own.s = tiles_shape(&w->t.scheme, w->N, w->K);
+    own.o = (mm_out){ .w = w, .y = dst, .ldy = ld, .bias = bias };
+    own.y_m = t->m0;
+    own.y_t = t->t0;
+    run_task(c, &own);
+}
+
+/* At most STAGED_ROWS rows by way of `staged`. */
+static void run_staged(const part *c, const mm_task *t, float *staged)
+{
+    const mm_out *o = &t->o;
+    const int64_t n0 = t->t0 * TILE_N, ld = (t->t1 - t->t0) * TILE_N,
+                  n = o->w->N - n0 < ld ? o->w->N - n0 : ld;
+    float *up = staged + (t->m1 - t->m0) * ld;
+    stage(c, t, o->w, o->bias, staged, ld);
+    if (o->up) stage(c, t, o->up, o->up_bias, up, ld);
+    for (int64_t m = t->m0; m < t->m1; m++, staged += ld, up += ld) {
+        float *y = mm_place(t, m, t->t0);
+        if (o->up)
+            k_act_mul(y, staged, up, n, o->act, o->limit);
+        else if (o->add)
+            k_add(y, staged, n);
+        else
+            memcpy(y, staged, (size_t)n * sizeof *y);
+    }
+}
+
 static void run_item(void *ctx, int64_t item, int thread)
 {
-    (void)thread;
     const batch *r = ctx;
-    const k_ops *k = k_get();
     const piece *o = owner(r->pieces, sizeof *o, offsetof(piece, first_item), r->n_pieces, item);
     const part *c = &r->parts[o->part];
     int64_t at = item - o->first_item, n = panels(c), panel = at % n, chunk = at / n;
@@ -344,10 +399,18 @@ static void run_item(void *ctx, int64_t item, int thread)
     t.s = tiles_shape(&t.w->scheme, t.w->N, t.w->K);
     t.o.y += c->m_first * t.o.ldy;
     t.m0 = panel * c->panel;
-    t.m1 = t.m0 + c->panel < c->M ? t.m0 + c->panel : c->M;
-    t.t0 = chunk * r->chunk;
-    t.t1 = t.t0 + r->chunk < t.s.tiles ? t.t0 + r->chunk : t.s.tiles;
-    (c->d.acts == MM_I8 ? k->mm_i8 : c->d.hardware ? k->mm_bf16 : k->mm_f32)(&t);
+    const int64_t end = t.m0 + c->panel < c->M ? t.m0 + c->panel : c->M;
+    t.t0 = chunk * item_tiles(r, o);
+    t.t1 = t.t0 + item_tiles(r, o) < t.s.tiles ? t.t0 + item_tiles(r, o) : t.s.tiles;
+    if (end - t.m0 < STAGED_FROM && !t.o.up) {
+        t.m1 = end;
+        run_task(c, &t);
+        return;
+    }
+    for (; t.m0 < end; t.m0 = t.m1) {
+        t.m1 = t.m0 + STAGED_ROWS < end ? t.m0 + STAGED_ROWS : end;
+        run_staged(c, &t, r->staged + (int64_t)thread * STAGED);
+    }
 }
 
 /* Run what the batch holds and empty it. */
@@ -360,7 +423,7 @@ static void run_batch(batch *r)
     int64_t tiles = 0, most = 0;
     for (int i = 0; i < r->n_pieces; i++) {
         const part *c = &r->parts[r->pieces[i].part];
-        tiles += lq_ceil_div(r->pieces[i].o->w->N, TILE_N) * panels(c);
+        tiles += lq_ceil_div(r->pieces[i].o->w->N, TILE_N) * panels(c) * (r->pieces[i].o->up ? 2 : 1);
         if (c->M > most) most = c->M;
     }
     /* Some eight items for each thread, so that a slow one leaves the rest to the others; of many
@@ -472,9 +535,10 @@ void mm_run_jobs(const mm_job *jobs, int n_jobs, mm_acts acts, lq_arena *scratch
     }
     if (rows == 0 || n_outs == 0) return;
     r.gather = lq_push(scratch, (size_t)pool_threads(p) * gather_bytes(r.K));
+    r.staged = lq_push(scratch, (size_t)pool_threads(p) * STAGED * sizeof *r.staged);
     r.parts = lq_push(scratch, n_outs * sizeof *r.parts);
     r.pieces = lq_push(scratch, n_outs * sizeof *r.pieces);
-    assert(r.gather && r.parts && r.pieces);
+    assert(r.gather && r.staged && r.parts && r.pieces);
     r.mark = lq_arena_mark(scratch);
     r.room = r.left = (size_t)rows * usual_row(r.K) + worst_row(r.K);
     for (int i = 0; i < n_jobs; i++)

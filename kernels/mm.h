@@ -37,6 +37,7 @@
 #define LLMQ_KERNELS_MM_H
 
 #include "formats/qt.h"
+#include "kernels/ops.h"
 #include "kernels/pool.h"
 
 LQ_C_BEGIN
@@ -82,7 +83,15 @@ typedef struct {
     int64_t ldy;       /* floats from row to row */
     const float *bias; /* [N] or NULL */
     bool add;          /* y += instead of y = : the residual */
+    /* NULL; or the gate's partner, with mm_gates: y = k_act_mul(w x + bias, up x + up_bias). */
+    const mm_weight *up;
+    const float *up_bias;
+    k_act_fn act;
+    float limit;
 } mm_out;
+
+/* Can `up` be the partner of `gate`: as many outputs of inputs prepared alike? */
+bool mm_gates(const mm_weight *gate, const mm_weight *up, mm_acts acts);
 
 /* One input and the weights that read it. */
 typedef struct {

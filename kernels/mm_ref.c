@@ -92,7 +92,7 @@ void ref_mm_f32(const mm_task *t)
                     acc[m][r] += outliers(t, m0 + m, tile, r);
             }
             for (int64_t m = 0; m < M; m++)
-                mm_finish(&t->o, m0 + m, tile, acc[m]);
+                mm_finish(t, m0 + m, tile, acc[m]);
         }
 }
 
@@ -127,7 +127,7 @@ void ref_mm_i8(const mm_task *t)
                 }
                 y[r] += outliers(t, m, tile, r);
             }
-            mm_finish(&t->o, m, tile, y);
+            mm_finish(t, m, tile, y);
         }
 }
 

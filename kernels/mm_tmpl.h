@@ -175,7 +175,7 @@ V16 void block_store(const mm_task *t, const block *b, const vf *acc, int NT)
         int lanes = left < TILE_N ? (int)left : TILE_N;
         vf bias = o->bias ? vf_loadn(o->bias + n0, lanes) : vf_set1(0);
         for (int r = 0; r < b->rows; r++) {
-            float *y = o->y + b->m[r] * o->ldy + n0;
+            float *y = mm_place(t, b->m[r], b->tile[n]);
             vf v = acc[r * NT + n];
             if (outliers) v = vf_add(v, outlier_sum(t, b->m[r], b->tile[n]));
             if (o->bias) v = vf_add(v, bias);
@@ -424,17 +424,11 @@ static inline void tmpl_mm_quant(int8_t *q, float *s, float *qs, const float *x,
                                  int64_t A)
 {
     for (int64_t b = 0; b < n / A; b++, x += A, q += A) {
-        vf top = vf_set1(0);
-        bool finite = true;
-        for (int64_t i = 0; i < A; i += 16) {
-            vf v = vf_abs(vf_load(x + i));
-            finite = finite && vm_all(vf_lt(v, vf_set1(INFINITY)));
-            top = vf_max(top, v);
-        }
-        float lanes[16], max = 0;
-        vf_store(lanes, top);
-        for (int i = 0; i < 16; i++)
-            max = lanes[i] > max ? lanes[i] : max;
+        vi bits = vi_set1(0); /* of magnitudes, which are in order as integers, NaN last */
+        for (int64_t i = 0; i < A; i += 16)
+            bits = vi_max(bits, vi_cast(vf_abs(vf_load(x + i))));
+        const bool finite = vm_all(vf_lt(vf_cast(bits), vf_set1(INFINITY)));
+        const float max = vf_top(vf_cast(bits));
         s[b] = !finite ? NAN : max >= MM_I8_TINY ? max / 127.0f : 0.0f;
         if (!finite || max < MM_I8_TINY) {
             memset(q, 0, (size_t)A);
@@ -448,11 +442,7 @@ static inline void tmpl_mm_quant(int8_t *q, float *s, float *qs, const float *x,
             sum = vi_add(sum, v);
             vi_store8(q + i, v);
         }
-        int32_t parts[16], total = 0;
-        vi_store(parts, sum);
-        for (int i = 0; i < 16; i++)
-            total += parts[i];
-        qs[b] = (float)total;
+        qs[b] = vf_sum(vf_from_vi(sum)); /* exact: below 2^24 */
     }
 }
 

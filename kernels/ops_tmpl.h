@@ -20,13 +20,22 @@ VF_POLY(poly_erfc, KM_ERFC_POLY)
 V16 vf vf_neg(vf x) { return vf_cast(vi_xor(vi_cast(x), vi_set1(INT32_MIN))); }
 V16 vf vf_pow2(vi n) { return vf_cast(vi_sll(vi_add(n, vi_set1(127)), 23)); }
 
+/* p * 2^n, rounded once, for a p of 1/2 to 2 and an integer n. */
+V16 vf vf_times_pow2(vf p, vf n)
+{
+#if defined(__AVX512F__)
+    return _mm512_scalef_ps(p, n);
+#else
+    vi i = vi_round(n), half = vi_sra(i, 1);
+    return vf_mul(vf_mul(p, vf_pow2(half)), vf_pow2(vi_sub(i, half)));
+#endif
+}
 V16 vf vf_exp(vf x)
 {
     vf n = vf_rint(vf_mul(x, vf_set1(KM_LOG2E)));
     vf r = vf_fma(n, vf_set1(-KM_LN2_LO), vf_fma(n, vf_set1(-KM_LN2_HI), x));
     vf p = vf_add(vf_fma(vf_mul(r, r), poly_exp(r), r), vf_set1(1));
-    vi i = vi_round(n), half = vi_sra(i, 1);
-    p = vf_mul(vf_mul(p, vf_pow2(half)), vf_pow2(vi_sub(i, half)));
+    p = vf_times_pow2(p, n);
     p = vf_sel(vf_lt(vf_set1(KM_EXP_MAX), x), vf_set1(INFINITY), p);
     return vf_sel(vf_lt(x, vf_set1(KM_EXP_MIN)), vf_set1(0), p);
 }

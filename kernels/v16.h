@@ -26,7 +26,7 @@
 #endif
 
 /* vf: 16 floats; vi: 16 integers; vm: a mask of lanes. sel(m, a, b) = m ? a : b. fma = a*b + c,
- * fnma = c - a*b. loadn/storen touch n < 16 lanes. */
+ * fnma = c - a*b. vi_max: of lanes below 2^31. loadn/storen touch n < 16 lanes. */
 #if defined(__AVX512F__)
 
 typedef __m512 vf;
@@ -63,6 +63,7 @@ V16 vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 V16 vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 V16 vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 V16 vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+V16 vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
 V16 vi vi_srl(vi a, unsigned n) { return _mm512_srli_epi32(a, n); }
 V16 vi vi_sra(vi a, unsigned n) { return _mm512_srai_epi32(a, n); }
 V16 vi vi_sll(vi a, unsigned n) { return _mm512_slli_epi32(a, n); }
@@ -164,6 +165,7 @@ V16 vi vi_or(vi a, vi b) { return I2(_mm256_or_si256); }
 V16 vi vi_xor(vi a, vi b) { return I2(_mm256_xor_si256); }
 V16 vi vi_add(vi a, vi b) { return I2(_mm256_add_epi32); }
 V16 vi vi_sub(vi a, vi b) { return I2(_mm256_sub_epi32); }
+V16 vi vi_max(vi a, vi b) { return I2(_mm256_max_epi32); }
 V16 vi vi_srl(vi a, unsigned n)
 {
     return (vi){ _mm256_srli_epi32(a.a, (int)n), _mm256_srli_epi32(a.b, (int)n) };
@@ -392,6 +394,27 @@ V16 __m256 vf_high(vf a) { return a.b; }
                                      _mm256_extractf128_ps(eight, 1));                       \
     const __m128 two = _mm_##f##_ps(four, _mm_movehl_ps(four, four));                        \
     return _mm_cvtss_f32(_mm_##f##_ss(two, _mm_movehdup_ps(two)))
+/* Lane i: f(.., ..) of the lanes of row i, in the same order. Rows enter so that they leave in
+ * theirs: halves, quarters, pairs and single lanes of two registers are joined in one. */
+#if defined(__AVX512F__)
+#define FOLD16_ROWS(f, rows)                                                               \
+    vf t[16];                                                                              \
+    UNROLL for (int i = 0; i < 16; i++) t[i] = (rows)[i % 4 * 4 + i / 4];                  \
+    UNROLL for (int i = 0; i < 8; i++) t[i] =                                              \
+        _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x44),                \
+                        _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xee));               \
+    UNROLL for (int i = 0; i < 4; i++) t[i] =                                              \
+        _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),                \
+                        _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd));               \
+    UNROLL for (int i = 0; i < 2; i++) t[i] =                                              \
+        _mm512_##f##_ps(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),                   \
+                        _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));                  \
+    return _mm512_##f##_ps(_mm512_shuffle_ps(t[0], t[1], 0x88),                            \
+                           _mm512_shuffle_ps(t[0], t[1], 0xdd))
+V16 vf vf_sums(const vf rows[16]) { FOLD16_ROWS(add, rows); }
+V16 vf vf_tops(const vf rows[16]) { FOLD16_ROWS(max, rows); }
+#undef FOLD16_ROWS
+#endif
 /* Pairwise, as km_sum16. */
 V16 float vf_sum(vf a) { FOLD16(add, a); }
 /* The largest lane; all lanes or none are NaN. */
@@ -411,6 +434,23 @@ V16 float vf_top(vf a)
     UNROLL for (int n = 8; n; n /= 2) UNROLL for (int i = 0; i < n; i++) t[i] =
         t[i] > t[i + n] ? t[i] : t[i + n];
     return t[0];
+}
+#endif
+
+#if !defined(__AVX512F__)
+V16 vf vf_sums(const vf rows[16])
+{
+    float t[16];
+    for (int i = 0; i < 16; i++)
+        t[i] = vf_sum(rows[i]);
+    return vf_load(t);
+}
+V16 vf vf_tops(const vf rows[16])
+{
+    float t[16];
+    for (int i = 0; i < 16; i++)
+        t[i] = vf_top(rows[i]);
+    return vf_load(t);
 }
 #endif
 

@@ -88,6 +88,7 @@ V16 vi vi_and(vi a, vi b) { return N2(vi, vandq_u32); }
 V16 vi vi_or(vi a, vi b) { return N2(vi, vorrq_u32); }
 V16 vi vi_xor(vi a, vi b) { return N2(vi, veorq_u32); }
 V16 vi vi_add(vi a, vi b) { return N2(vi, vaddq_u32); }
+V16 vi vi_max(vi a, vi b) { return N2(vi, vmaxq_u32); }
 V16 vi vi_sub(vi a, vi b) { return N2(vi, vsubq_u32); }
 V16 vi vi_sll(vi a, unsigned n) { return (vi){ a.a << n, a.b << n, a.c << n, a.d << n }; }
 V16 vi vi_srl(vi a, unsigned n) { return (vi){ a.a >> n, a.b >> n, a.c >> n, a.d >> n }; }

@@ -167,6 +167,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .block_stride = kv->block_stride,
         .block_size = kv->block_size,
         .dtype = kv->dtype,
+        .bf16 = r->acts != MM_F32,
         .H = c->heads,
         .Hkv = c->kv_heads,
         .D = c->head_dim,
@@ -198,7 +199,21 @@ static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg
             k_act(g, c->ffn, (k_act_fn)c->act);
 }
 
-static void act(const fwd_rows *r) { fwd_each(r, r->R, act_chunk, NULL); }
+static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
+{
+    const arch_config *c = r->c;
+    if (n == 2 && mm_gates(outs[0].w, outs[1].w, r->acts)) {
+        outs[0].up = outs[1].w;
+        outs[0].up_bias = outs[1].bias;
+        outs[0].act = (k_act_fn)c->act;
+        outs[0].limit = (float)c->act_limit;
+        products(r, outs, 1, r->h, c->hidden, r->R);
+        return;
+    }
+    products(r, outs, n, r->h, c->hidden, r->R);
+    pool_stage(r->p, STAGE_ACT);
+    fwd_each(r, r->R, act_chunk, NULL);
+}
 
 static void clear(const fwd_rows *r)
 {
@@ -255,4 +270,4 @@ static lq_status end(const fwd_rows *r, const fwd_batch *b, float *logits, float
 static void enter(fwd_rows *r) { (void)r; }
 
 const fwd_ops fwd_cpu = { begin, enter, norm, products,    store,       attend, pick,
-                          act,   clear, join, fwd_run_mla, fwd_run_moe, end };
+                          mlp_in, clear, join, fwd_run_mla, fwd_run_moe, end };

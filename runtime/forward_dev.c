@@ -703,10 +703,12 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     gather(r, &r->a, &r->q, r->c->heads * r->c->head_dim, n);
 }
 
-static void act(const fwd_rows *r)
+static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
+    products(r, outs, n, r->h, c->hidden, r->R);
+    pool_stage(r->p, STAGE_ACT);
     const int64_t ld = fwd_mlp_width(c);
     f->d->ops->act(f->d, &(dev_act_args){ .dst = r->mlp,
                                           .gate = r->mlp,
@@ -865,4 +867,4 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
 }
 
 const fwd_ops fwd_dev = { begin, enter, norm, products, store, attend, pick,
-                          act,   clear, join, mla,      moe,   end };
+                          mlp_in, clear, join, mla,      moe,   end };

@@ -110,7 +110,9 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
        const fwd_group *g))                                                                      \
     /* of x, h and a only these rows (ascending) go on */                                        \
     X(void, pick, (fwd_rows * r, const int64_t *rows, int64_t n))                                \
-    X(void, act, (const fwd_rows *r))                                                            \
+    /* outs' products of h, activated where outs[0] has its place; of two the first is the gate.  \
+     * outs is written over */                                                                   \
+    X(void, mlp_in, (const fwd_rows *r, mm_out *outs, int n))                                    \
     X(void, clear, (const fwd_rows *r)) /* y = 0 */                                              \
     /* x = after(x + scale * post(y)), y only where it is the branch's output; after may be NULL \
      */                                                                                          \

@@ -226,9 +226,7 @@ static void enter_mlp(const fwd_rows *r, const model_layer *l)
         fwd_tap_rows(r, in[i], r->h, c->hidden, c->hidden);
         outs[i] = fwd_out(&l->lin[in[i]], r->mlp + i * c->ffn, ld, false);
     }
-    r->ops->products(r, outs, n, r->h, c->hidden, r->R);
-    pool_stage(r->p, STAGE_ACT);
-    r->ops->act(r);
+    r->ops->mlp_in(r, outs, n);
 }
 
 static void run_down(const fwd_rows *r, const model_layer *l)

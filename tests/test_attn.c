@@ -55,6 +55,7 @@ static input input_make(const shape *s, lq_arena *a, uint64_t seed)
 }
 
 static bool naive; /* which attention runs */
+static bool in_bf16;
 
 /* Run T tokens of `n_seqs` copies in chunks of `chunk` rows; out [n_seqs][T, H*Dv], of which rows
  * before `from` only reach the cache. Cached blocks lie in scattered order between blocks full of
@@ -103,6 +104,7 @@ static float *run_from(int64_t from, const shape *s, const input *in, int n_seqs
                            .block_stride = stride,
                            .block_size = block_size,
                            .dtype = d,
+                           .bf16 = in_bf16,
                            .H = s->H,
                            .Hkv = s->Hkv,
                            .D = s->D,
@@ -203,6 +205,8 @@ static double worst(const shape *s, const input *in, const float *out, kv_dtype 
             /* A score is off by (D+3) u sum|q k|; so is each weight, relatively; then t + tiles
              * roundings of sums, twice (numerator and denominator). */
             double bound = 0x1p-24 * vmax * (2 * (double)(s->D + 6) * size + 3 * (double)(t + 20));
+            /* Both sides of each product are rounded by up to 2^-9. */
+            if (in_bf16) bound += 0x1p-8 * vmax * (2 * 0.3 * size + 1.01);
             for (int64_t i = 0; i < s->Dv; i++) {
                 double diff = fabs((double)out[(t * s->H + h) * s->Dv + i] - sum[i] / total);
                 if (!(diff <= share * bound)) share = diff / bound;
@@ -287,6 +291,52 @@ TEST(the_same_bytes_in_any_chunk_block_batch_and_family)
                 }
             lq_arena_free(&a);
         }
+    pool_close(p);
+}
+
+/* The bytes differ from f32's, and are the family's own. */
+TEST(in_bf16_it_agrees_with_the_formula_in_the_same_bytes)
+{
+    static const struct {
+        int n_seqs, block_size;
+        int64_t chunk;
+        bool threads;
+    } ways[] = {
+        { 1, 8, 1, false }, { 1, 8, 1000, true }, { 1, 32, 33, false }, { 3, 16, 5, true }
+    };
+    char family[16];
+    int n_done = 0;
+    pool *p;
+    CHECK(!pool_open(&p, 3, NULL), "pool");
+    for (int f = 0; family_use(f, family); f++)
+        for (size_t i = 0; i < LQ_COUNT(shapes) && k_get()->attn_k16; i++)
+            for (int d = 0; d < KV_N_DTYPES; d++) {
+                const shape *s = &shapes[i];
+                if (s->D % 16 || s->Dv % 16) continue;
+                const size_t bytes = (size_t)(s->T * s->H * s->Dv) * 4;
+                lq_arena a;
+                lq_arena_init(&a, 0, NULL);
+                input in = input_make(s, &a, i);
+                float *f32 = run(s, &in, 1, 16, 7, (kv_dtype)d, NULL, &a);
+                in_bf16 = true;
+                float *want = run(s, &in, 1, 16, 7, (kv_dtype)d, NULL, &a);
+                double share = worst(s, &in, want, (kv_dtype)d);
+                CHECK(share <= 1, "%s, %s: %g of the bound", s->why, kv_dtype_text((kv_dtype)d),
+                      share);
+                CHECK(s->T == 1 || s->window == 1 || memcmp(f32, want, bytes) != 0, "%s: in f32", s->why);
+                for (size_t k = 0; k < LQ_COUNT(ways); k++, n_done++) {
+                    int64_t chunk = ways[k].chunk < s->T ? ways[k].chunk : s->T;
+                    float *got = run(s, &in, ways[k].n_seqs, ways[k].block_size, chunk,
+                                     (kv_dtype)d, ways[k].threads ? p : NULL, &a);
+                    for (int q = 0; q < ways[k].n_seqs; q++)
+                        CHECK(memcmp(got + q * s->T * s->H * s->Dv, want, bytes) == 0,
+                              "%s, %s, %s: chunk %lld, blocks of %d, sequence %d", family, s->why,
+                              kv_dtype_text((kv_dtype)d), (long long)chunk, ways[k].block_size, q);
+                }
+                in_bf16 = false;
+                lq_arena_free(&a);
+            }
+    if (!n_done) puts("  in bf16: not run here (no VDPBF16PS)");
     pool_close(p);
 }
 
@@ -444,17 +494,18 @@ TEST(a_nan_is_lost_in_no_type)
     for (int f = 0; family_use(f, family); f++)
         for (int d = 0; d < KV_N_DTYPES; d++)
             for (int in_v = 0; in_v < 2; in_v++)
-                for (int n = 0; n < 2; n++) {
+                for (int n = 0; n < 3; n++) {
                     lq_arena a;
                     lq_arena_init(&a, 0, NULL);
                     input in = input_make(s, &a, 1);
                     naive = n == 1;
+                    in_bf16 = n == 2;
                     const float *want = run(s, &in, 1, 16, 7, (kv_dtype)d, NULL, &a);
                     float *bad = in_v ? in.v + (BAD * s->Hkv + 1) * s->Dv + s->Dv - 1
                                       : in.k + (BAD * s->Hkv + 1) * s->D + 3; /* of kv head 1 */
                     *bad = NAN;
                     const float *got = run(s, &in, 1, 16, 7, (kv_dtype)d, NULL, &a);
-                    naive = false;
+                    naive = in_bf16 = false;
                     int64_t wrong = 0;
                     for (int64_t t = 0; t < s->T; t++)
                         for (int64_t h = 0; h < s->H; h++) {
@@ -466,7 +517,7 @@ TEST(a_nan_is_lost_in_no_type)
                                 wrong += memcmp(got + at, want + at, (size_t)s->Dv * 4) != 0;
                         }
                     CHECK(wrong == 0, "%s, %s%s, in a %s: %lld heads of tokens", family,
-                          kv_dtype_text((kv_dtype)d), n ? ", naive" : "", in_v ? "value" : "key",
+                          kv_dtype_text((kv_dtype)d), n == 2 ? ", bf16" : n ? ", naive" : "", in_v ? "value" : "key",
                           (long long)wrong);
                     lq_arena_free(&a);
                 }
@@ -477,6 +528,7 @@ int main(int argc, char **argv)
     RUN(the_reference_agrees_with_the_formula);
     RUN(the_naive_one_agrees_with_the_formula);
     RUN(the_same_bytes_in_any_chunk_block_batch_and_family);
+    RUN(in_bf16_it_agrees_with_the_formula_in_the_same_bytes);
     RUN(a_long_context_has_the_same_bytes_on_any_number_of_threads);
     RUN(each_step_gives_the_same_bits_in_every_family);
     RUN(a_cached_row_is_what_its_type_can_hold);

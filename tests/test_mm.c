@@ -507,6 +507,76 @@ TEST(codes_at_their_limits_give_the_same_integers)
     }
 }
 
+/* gate and up of one product, and the same one after the other: the same bytes. */
+static void check_gated(problem *g, problem *u, mm_acts acts, k_act_fn f, pool *p, const char *why)
+{
+    const int64_t M = g->M, N = g->N;
+    float *want = run(g, acts, 0, M, p, false), *up = run(u, acts, 0, M, p, false);
+    lq_arena scratch;
+    lq_arena_init(&scratch, mm_scratch_bytes(M, g->K, 1, pool_threads(p)), NULL);
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t n = 0; n < N; n++) {
+            want[m * N + n] += g->bias[n];
+            up[m * N + n] += u->bias[n];
+        }
+    for (int64_t m = 0; m < M; m++)
+        k_act_mul(want + m * N, want + m * N, up + m * N, N, f, 3.0f);
+    float *y = lq_push(&g->a, (size_t)(M * (N + 5)) * 4);
+    for (int64_t i = 0; i < M * (N + 5); i++)
+        y[i] = 77.0f;
+    const mm_out o = { .w = &g->w,
+                       .y = y,
+                       .ldy = N + 5,
+                       .bias = g->bias,
+                       .up = &u->w,
+                       .up_bias = u->bias,
+                       .act = f,
+                       .limit = 3.0f };
+    CHECK(mm_gates(&g->w, &u->w, acts), "%s: not a pair", why);
+    mm_run(&o, 1, g->x, g->ldx, M, acts, &scratch, p);
+    int64_t wrong = 0;
+    for (int64_t m = 0; m < M; m++) {
+        wrong += memcmp(y + m * (N + 5), want + m * N, (size_t)N * 4) != 0;
+        for (int i = 0; i < 5; i++)
+            wrong += !(y[m * (N + 5) + N + i] >= 77.0f && y[m * (N + 5) + N + i] <= 77.0f);
+    }
+    CHECK(wrong == 0, "%s, %lld rows: %lld wrong", why, (long long)M, (long long)wrong);
+    lq_arena_free(&scratch);
+}
+
+TEST(a_gate_and_its_partner_give_the_bytes_of_both_alone)
+{
+    static const int64_t rows[] = { 1, 7, 8, 9, 97, 130 };
+    static const char *const some[] = { "u4-g128", "nf4", "i8-row", "f16", "bf16", "u4-g32-asym" };
+    char family[16], why[64];
+    pool *p;
+    CHECK(!pool_open(&p, 3, NULL), "pool");
+    for (int f = 0; family_use(f, family); f++)
+        for (size_t i = 0; i < LQ_COUNT(some); i++)
+            for (size_t k = 0; k < LQ_COUNT(rows); k++) {
+                const mm_acts acts = (mm_acts)((i + k) % MM_N_ACTS);
+                problem g, u;
+                if (f == 0 && k > 3) continue; /* the reference is slow */
+                CHECK(problem_make(&g, some[i], rows[k], 300, 256, i), "gate");
+                CHECK(problem_make(&u, some[i], rows[k], 300, 256, i + 9), "up");
+                memcpy(u.x, g.x, (size_t)(g.M * g.ldx) * 4);
+                snprintf(why, sizeof why, "%s, %s, %s", family, some[i], acts_text[acts]);
+                check_gated(&g, &u, acts, k % 2 ? ACT_SILU : ACT_SWIGLU_CLAMPED, p, why);
+                problem_free(&u);
+                problem_free(&g);
+            }
+    problem g, u, v;
+    CHECK(problem_make(&g, "u4-g128", 1, 48, 256, 1), "gate");
+    CHECK(problem_make(&u, "u4-g32", 1, 48, 256, 2), "up");
+    CHECK(problem_make(&v, "u4-g128", 1, 47, 256, 2), "up");
+    CHECK(!mm_gates(&g.w, &u.w, MM_I8), "inputs prepared otherwise");
+    CHECK(!mm_gates(&g.w, &v.w, MM_F32), "fewer outputs");
+    problem_free(&v);
+    problem_free(&u);
+    problem_free(&g);
+    pool_close(p);
+}
+
 int main(int argc, char **argv)
 {
     RUN(tables_are_rounded_to_integers);
@@ -519,5 +589,6 @@ int main(int argc, char **argv)
     RUN(jobs_run_together_give_the_bytes_of_each_alone);
     RUN(tiled_weights_are_used_in_place_and_straddling_blocks_become_dense);
     RUN(a_row_with_nan_spoils_itself_alone);
+    RUN(a_gate_and_its_partner_give_the_bytes_of_both_alone);
     return check_end();
 }

@@ -1,0 +1,182 @@
+/* kernels/attn_pairs.h - attention's steps on pairs of bf16 numbers (VDPBF16PS): twice the rate of
+ * f32, and tiles of half the size. Scores: a lane is a key, and a word of the tile two elements of
+ * it, [D/2][32]; values: a lane is an element, and a word the two keys 2j, 2j+1, [16][D]. Include
+ * where dot2 (two products added to each lane) is defined. */
+#include "kernels/k.h"
+#include "kernels/kv_tmpl.h"
+
+/* 32 elements of a row (16 and zeros) as bf16, in order. */
+V16 vi kv_bf16(const uint8_t *p, kv_dtype d, vf scale, int elements)
+{
+    if (d == KV_BF16)
+        return elements == 32 ? vi_load(p)
+                              : _mm512_zextsi256_si512(_mm256_loadu_si256((const void *)p));
+    vf low = kv_load(p, d, scale);
+    vf high = elements == 32 ? kv_load(p + 2 * attn_kv_bits(d), d, scale) : vf_set1(0);
+    return (vi)_mm512_cvtne2ps_pbh(high, low);
+}
+
+V16 vf kv_scale(const uint8_t *row, kv_dtype d)
+{
+    float s = 0;
+    if (attn_kv_head(d)) memcpy(&s, row, sizeof s);
+    return vf_set1(s);
+}
+
+/* n <= 16 keys, `elements` of each from i on. */
+V16 void k_pairs_part(uint32_t *kt, const uint8_t *src, int n, int64_t i, int elements,
+                      size_t bytes, kv_dtype d)
+{
+    const size_t at = (size_t)(attn_kv_head(d) + i * attn_kv_bits(d) / 8);
+    vf x[16];
+    UNROLL for (int r = 0; r < 16; r++)
+    {
+        const uint8_t *row = src + (size_t)(r < n ? r : n - 1) * bytes;
+        x[r] = vf_cast(kv_bf16(row + at, d, kv_scale(row, d), elements));
+    }
+    transpose16(x);
+    UNROLL for (int c = 0; c < elements / 2; c++)
+        _mm512_mask_storeu_epi32(kt + (i / 2 + c) * ATTN_TILE, vm_first(n), vi_cast(x[c]));
+}
+
+V16 void k_pairs(uint32_t *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
+{
+    const size_t bytes = attn_kv_row_bytes(d, D);
+    for (int j = 0; j < n; j += 16, src += 16 * bytes) {
+        int64_t i = 0;
+        for (; i + 32 <= D; i += 32)
+            if (n - j >= 16)
+                k_pairs_part(kt + j, src, 16, i, 32, bytes, d);
+            else
+                k_pairs_part(kt + j, src, n - j, i, 32, bytes, d);
+        if (i < D) k_pairs_part(kt + j, src, n - j < 16 ? n - j : 16, i, 16, bytes, d);
+    }
+}
+
+static void pairs_attn_k(uint32_t *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
+{
+    KV_KNOWN(d, k_pairs, kt, src, n, D)
+}
+
+V16 void v_pairs(uint32_t *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
+{
+    const size_t bytes = attn_kv_row_bytes(d, D);
+    uint16_t order[64]; /* place 2i: element i of the first row, 2i + 1: of the second */
+    for (int i = 0; i < 64; i++)
+        order[i] = (uint16_t)(i / 2 + i % 2 * 32);
+    const vi first = vi_load(order), second = vi_load(order + 32);
+    for (int j = 0; j < n; j += 2, src += 2 * bytes, v += D) {
+        const uint8_t *b = j + 1 < n ? src + bytes : src; /* of the last, anything finite */
+        const vf sa = kv_scale(src, d), sb = kv_scale(b, d);
+        const int64_t head = attn_kv_head(d), bits = attn_kv_bits(d);
+        int64_t i = 0;
+        for (; i + 32 <= D; i += 32) {
+            const int64_t at = head + i * bits / 8;
+            const vi x = kv_bf16(src + at, d, sa, 32), y = kv_bf16(b + at, d, sb, 32);
+            vi_store(v + i, _mm512_permutex2var_epi16(x, first, y));
+            vi_store(v + i + 16, _mm512_permutex2var_epi16(x, second, y));
+        }
+        if (i < D) {
+            const int64_t at = head + i * bits / 8;
+            const vi x = kv_bf16(src + at, d, sa, 16), y = kv_bf16(b + at, d, sb, 16);
+            vi_store(v + i, _mm512_permutex2var_epi16(x, first, y));
+        }
+    }
+}
+
+static void pairs_attn_v(uint32_t *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
+{
+    KV_KNOWN(d, v_pairs, v, src, n, D)
+}
+
+/* R rows against the tile: R x 2 sums. */
+V16 void scores_pairs(float *s, const uint16_t *q, const uint32_t *kt, int64_t D, float scale,
+                      int R)
+{
+    vf sum[8][2];
+    UNROLL for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = vf_set1(0);
+    for (int64_t d = 0; d < D; d += 2, kt += ATTN_TILE) {
+        const vi k0 = vi_load(kt), k1 = vi_load(kt + 16);
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            const vi x = vi_word(q + r * D + d);
+            sum[r][0] = dot2(sum[r][0], k0, x);
+            sum[r][1] = dot2(sum[r][1], k1, x);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int h = 0; h < 2; h++)
+        vf_store(s + r * ATTN_TILE + 16 * h, vf_mul(vf_set1(scale), sum[r][h]));
+}
+
+static void pairs_attn_scores(float *s, const uint16_t *q, const uint32_t *kt, int64_t R, int64_t D,
+                              float scale)
+{
+    int64_t r = 0;
+    for (; r + 8 <= R; r += 8)
+        scores_pairs(s + r * ATTN_TILE, q + r * D, kt, D, scale, 8);
+    for (; r + 4 <= R; r += 4)
+        scores_pairs(s + r * ATTN_TILE, q + r * D, kt, D, scale, 4);
+    for (; r < R; r++)
+        scores_pairs(s + r * ATTN_TILE, q + r * D, kt, D, scale, 1);
+}
+
+/* The sums of R rows with the keys of one word, of which `seen` masks those that they see: what
+ * they do not see may be no number, and zero times it would be none. p: the word of the first row's
+ * weights. */
+V16 void pv_word(vf sum[4][4], const float *p, const uint32_t *v, int R, int NV, vi seen)
+{
+    vi val[4];
+    UNROLL for (int n = 0; n < NV; n++) val[n] = vi_and(seen, vi_load(v + 16 * n));
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        const vi x = vi_word(p + r * ATTN_TILE);
+        UNROLL for (int n = 0; n < NV; n++) sum[r][n] = dot2(sum[r][n], val[n], x);
+    }
+}
+
+/* R rows that see the same keys, NV vectors of elements. */
+V16 void pv_pairs(float *acc, const float *p, const uint32_t *v, const float *a, int lo, int hi,
+                  int64_t D, int R, int NV)
+{
+    vf sum[4][4];
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < NV; n++) sum[r][n] =
+        vf_mul(vf_load(acc + r * D + 16 * n), vf_set1(a[r]));
+    int j = lo / 2;
+    if (lo % 2) {
+        pv_word(sum, p + j, v + j * D, R, NV, vi_set1(INT32_C(-0x10000)));
+        j++;
+    }
+    for (; j < hi / 2; j++)
+        pv_word(sum, p + j, v + j * D, R, NV, vi_set1(-1));
+    if (hi % 2) pv_word(sum, p + j, v + j * D, R, NV, vi_set1(0xffff));
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < NV; n++)
+        vf_store(acc + r * D + 16 * n, sum[r][n]);
+}
+
+V16 void pv_pairs_all(float *acc, const float *p, const uint32_t *v, const float *a, int lo, int hi,
+                      int64_t D, int R)
+{
+    int64_t d = 0;
+    for (; d + 64 <= D; d += 64)
+        pv_pairs(acc + d, p, v + d, a, lo, hi, D, R, 4);
+    for (; d < D; d += 16)
+        pv_pairs(acc + d, p, v + d, a, lo, hi, D, R, 1);
+}
+
+static void pairs_attn_pv(float *acc, float *s, const uint32_t *v, const float *a, const int *lo,
+                          const int *hi, int64_t R, int64_t D)
+{
+    for (int64_t r = 0; r < R; r++) { /* a row's weights as words, in its first half */
+        float *row = s + r * ATTN_TILE;
+        vi_store(row, (vi)_mm512_cvtne2ps_pbh(vf_load(row + 16), vf_load(row)));
+    }
+    for (int64_t r = 0; r < R;) {
+        const int same = rows_alike(lo + r, hi + r, R - r < 4 ? (int)(R - r) : 4);
+        if (same == 4)
+            pv_pairs_all(acc + r * D, s + r * ATTN_TILE, v, a + r, lo[r], hi[r], D, 4);
+        else
+            for (int64_t i = r; i < r + same && lo[i] < hi[i]; i++)
+                pv_pairs_all(acc + i * D, s + i * ATTN_TILE, v, a + i, lo[i], hi[i], D, 1);
+        r += same;
+    }
+}
