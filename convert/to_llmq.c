@@ -12,8 +12,8 @@
 
 /* The kernels read linears; embedding rows are read one by one and stay portable, and so does the
  * head that is the embedding. So do dense matrices that lie [inputs, outputs], whose bytes are the
- * source's, codes that have no tiled form, and stacked experts that would begin in the middle of a
- * tile. */
+ * source's, codes whose tiled form would lose something (double-quantized scales), and stacked
+ * experts that would begin in the middle of a tile. */
 static bool may_tile(const arch_config *c, const src_tensor *t)
 {
     arch_slot slot;
@@ -24,7 +24,7 @@ static bool may_tile(const arch_config *c, const src_tensor *t)
     const int flags = arch_name_of(c, slot.role)->flags;
     arch_role_shape(c, slot.role, &N, &K);
     if ((flags & NAME_TRANSPOSED) && t->t.scheme.kind == QT_DENSE) return false;
-    if (tiles_scheme(&t->t.scheme, t->t.N, t->t.K).kind != t->t.scheme.kind) return false;
+    if (!tiles_keep(&t->t.scheme, t->t.N, t->t.K)) return false;
     return !(flags & NAME_STACKED) || N % TILE_N == 0;
 }
 

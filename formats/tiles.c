@@ -66,6 +66,12 @@ qt_scheme tiles_scheme(const qt_scheme *s, int64_t N, int64_t K)
     return t;
 }
 
+bool tiles_keep(const qt_scheme *s, int64_t N, int64_t K)
+{
+    const qt_scheme t = tiles_scheme(s, N, K);
+    return t.kind == s->kind && t.dbl == s->dbl;
+}
+
 /* ---- one step: 16 rows of 32 codes to and from the vectors of the header's picture ----
  * Where code (r, i) lies: byte 64*v + 4*r + j, shift s; 3 bit adds a high bit elsewhere. */
 typedef struct {

@@ -251,7 +251,8 @@ const cmd_row cmd_verify = {
         "compared with its source: within half a step of its scheme, or, for methods that move "
         "errors between weights (gptq, awq) and models of others, each row within 2 steps (root "
         "mean square). Factors that were folded from one tensor into another are fitted first; "
-        "norms and biases of such a model are not compared. The recipe comes from the file, or "
+        "norms and biases of such a model are not compared. After --rotate the source is rotated "
+        "the same way. The recipe comes from the file, or "
         "from what llmq convert wrote beside it. Exit code 4 when anything does not fit, also "
         "where it is cut too short to be opened. A model that is whole but that llmq cannot run is"
         " said to be so, with exit code 0 unless --runs asks for 4.",

@@ -4,6 +4,7 @@
 #include "formats/bound.h"
 #include "formats/json.h"
 #include "formats/tiles.h"
+#include "quantize/rotate.h"
 #include "tools/progress.h"
 
 #include <float.h>
@@ -360,13 +361,10 @@ static void explain(verdict *v, const src_source *mine, recipe r)
     }
 }
 
-lq_status verify_against(verdict *v, const src_source *mine, const char *path, lq_err *err)
+static lq_status check_tensors(verdict *v, const src_source *mine, const src_source *theirs,
+                               recipe r, lq_err *err)
 {
-    src_source *theirs;
-    recipe r;
-    lq_status s = src_open(&theirs, path, NULL, err);
-    if (s) return s;
-    s = read_recipe(&r, mine, theirs, err);
+    lq_status s = LQ_OK;
     const int64_t n = src_n_tensors(mine);
     for (int64_t i = 0; i < n && !s; i++) {
         s = lq_stopped(v->c->job) ? LQ_EINTR
@@ -381,7 +379,46 @@ lq_status verify_against(verdict *v, const src_source *mine, const char *path, l
             slot_of(mine, x, &slot) && slot.role == R_HEAD && src_config(mine)->tied;
         if (!tied_head) verdict_add(v, x->name, "in the source, but not here");
     }
+    return s;
+}
+
+static void say_nothing(void *user, const char *text)
+{
+    (void)user;
+    (void)text;
+}
+
+/* A model quantized with --rotate is compared with its source turned the same way. */
+static lq_status turned_as(rot_model **rot, const src_source *mine, const src_source *theirs,
+                           const char *path, pool *p, lq_err *err)
+{
+    const cJSON *own = same_recipe(mine, theirs) ? NULL : src_recipe(mine);
+    const plan_voice quiet = { .say = say_nothing };
+    if (!js_get(own, "rotate_seed")) return LQ_OK;
+    const rot_opts o = { (uint64_t)number_of(own, "rotate_seed"),
+                         js_get(own, "embed") || js_get(own, "lm_head") };
+    const lq_status s = rot_open(rot, theirs, &o, p, &quiet, err);
+    return s ? lq_wrap(err, s,
+                       "--against %s: made with --rotate, which only the floats that it was made "
+                       "of can be compared with (any model: llmq eval --ref --max-kl)",
+                       path)
+             : LQ_OK;
+}
+
+lq_status verify_against(verdict *v, const src_source *mine, const char *path, lq_err *err)
+{
+    src_source *theirs = NULL;
+    rot_model *rot = NULL;
+    pool *p = NULL;
+    recipe r;
+    lq_status s = src_open(&theirs, path, NULL, err);
+    if (!s) s = pool_open(&p, v->c->threads, err);
+    if (!s) s = turned_as(&rot, mine, theirs, path, p, err);
+    if (!s) s = read_recipe(&r, mine, theirs, err);
+    if (!s) s = check_tensors(v, mine, rot ? rot_source(rot) : theirs, r, err);
     if (!s) explain(v, mine, r);
+    rot_close(rot);
+    pool_close(p);
     src_close(theirs);
     return s;
 }

@@ -123,6 +123,26 @@ def test_weights_of_another_model_are_found(llmq, model, packed, tmp_path):
         assert [b["name"] for b in doc["bad"]] == [name], path
 
 
+@pytest.mark.parametrize("options", [("rtn",), ("rtn", "--embed", "u8-g64"), ("awq", "--calib-samples", "2")])
+def test_a_rotated_model_is_compared_with_its_source_turned_the_same_way(llmq, model, tmp_path, options):
+    llmq("quantize", model, "-o", tmp_path / "r.llmq", "--rotate", "--seed", "7", "--no-check", "--method", *options)
+    doc = llmq.json("verify", tmp_path / "r.llmq", "--against", model)
+    assert doc["ok"] and doc["checked"] > 56
+    weights = copy_model(model, tmp_path / "other")
+    data = bytearray(weights.read_bytes())
+    n = struct.unpack_from("<Q", data)[0]
+    name = "model.layers.2.mlp.gate_proj.weight"
+    at = 8 + n + json.loads(data[8:8 + n])[name]["data_offsets"][0]
+    data[at:at + 512] = struct.pack("<H", 0x3f80) * 256  # a row of 1.0 in bf16
+    weights.write_bytes(data)
+    doc = json.loads(llmq("verify", tmp_path / "r.llmq", "--against", tmp_path / "other", "--json", code=4).stdout)
+    assert [b["name"] for b in doc["bad"]] == [name]
+    llmq("quantize", model, "-o", tmp_path / "q.llmq", "--method", "rtn")
+    p = llmq("verify", tmp_path / "r.llmq", "--against", tmp_path / "q.llmq", code=3)
+    assert "which only the floats that it was made of can be compared with (any model: llmq eval --ref --max-kl)" in p.stderr
+    assert llmq.json("verify", tmp_path / "r.llmq", "--against", tmp_path / "r.llmq")["ok"]
+
+
 def test_a_folder_with_wrong_weights_is_refused(llmq, model, tmp_path):
     weights = copy_model(model, tmp_path / "nan")
     data = bytearray(weights.read_bytes())

@@ -54,7 +54,7 @@ def stored(name):
 
 
 @pytest.mark.parametrize("name,layout", [(n, "portable") for n in NAMES] + [
-    (n, "tile16") for n in ("gptq-4bit-g32-desc-act", "awq-gemm-g128", "ct-w8a8-int8", "bnb-nf4")])
+    (n, "tile16") for n in ("gptq-4bit-g32-desc-act", "awq-gemm-g128", "ct-w8a8-int8", "bnb-nf4", "bnb-nf4-double")])
 def test_a_checkpoint_comes_back_byte_for_byte_by_way_of_llmq(llmq, tmp_path, name, layout):
     folder, own = assemble(name, tmp_path / name), HOLDS[name][0]
     llmq("convert", folder, "-o", tmp_path / "m.llmq", "--to", "llmq", "--layout", layout)
