@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ALIGN = 32 };
+enum { ALIGN = 32, PIECE = 1 << 20 };
 
 /* A tensor of the file: one of the source, or as many as a layer has experts. */
 typedef struct {
@@ -276,11 +276,33 @@ static ggml_type type_of(lq_dtype d)
     return d == LQ_F32 ? GGML_F32 : d == LQ_F16 ? GGML_F16 : GGML_BF16;
 }
 
+/* Rows as they are, each where it is stored; the pages of what was read go again. */
+static lq_status put_stored(conv *c, const qt_tensor *q, int64_t heads, lq_err *err)
+{
+    const qt_span all = q->plane[QT_CODES];
+    const size_t row = all.bytes / (size_t)q->N;
+    const uint8_t *from = all.data;
+    lq_status s = LQ_OK;
+    uint8_t *b = heads ? malloc(all.bytes) : NULL;
+    if (heads && !b) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", all.bytes);
+    for (int64_t n = 0; heads && n < q->N; n++)
+        memcpy(b + (size_t)gguf_stored_row(n, q->N, heads) * row, from + (size_t)n * row, row);
+    for (size_t at = 0; at < all.bytes && !s; at += PIECE) {
+        const size_t n = all.bytes - at < PIECE ? all.bytes - at : PIECE;
+        s = lq_out_write(c->out, (b ? b : from) + at, n, err);
+        src_drop(c->src, (qt_span){ from + at, n });
+    }
+    free(b);
+    return s;
+}
+
 /* Rows as floats of dtype d, each where it is stored, with what GGUF adds to each. */
 static lq_status put_floats(conv *c, const qt_tensor *q, lq_dtype d, int64_t heads, float offset,
                             lq_err *err)
 {
     const bool vector = q->N == 1;
+    if (q->scheme.kind == QT_DENSE && q->scheme.dtype == d && !(offset > 0) && !(vector && heads))
+        return put_stored(c, q, heads, err);
     const size_t e = (size_t)lq_dtype_bits(d) / 8, row = (size_t)q->K * e;
     uint8_t *b = malloc((size_t)q->N * row);
     float *f = malloc(2 * (size_t)q->K * sizeof *f);

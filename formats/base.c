@@ -209,40 +209,6 @@ bool lq_dtype_from_text(lq_dtype *out, const char *name)
     return false;
 }
 
-float lq_f16_to_f32(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 31u, m = h & 0x3ffu, u;
-    if (e == 31) {
-        u = sign | 0x7f800000u | (m << 13);
-    } else if (e) {
-        u = sign | ((e + 112) << 23) | (m << 13);
-    } else {
-        float f = (float)m * 0x1p-24f; /* subnormal: exact */
-        memcpy(&u, &f, sizeof u);
-        u |= sign;
-    }
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-uint16_t lq_f32_to_f16(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    uint32_t sign = (u >> 16) & 0x8000u;
-    u &= 0x7fffffffu;
-    if (u > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);  /* NaN */
-    if (u >= 0x47800000u) return (uint16_t)(sign | 0x7c00u); /* 65536 and above: Inf */
-    if (u < 0x38800000u) {                                   /* below 2^-14: subnormal or zero */
-        float a;
-        memcpy(&a, &u, sizeof a);
-        return (uint16_t)(sign | (uint32_t)lrintf(a * 0x1p24f)); /* rounds half to even */
-    }
-    u += 0xfffu + ((u >> 13) & 1u) - 0x38000000u; /* may carry into the exponent: right */
-    return (uint16_t)(sign | (u >> 13));
-}
-
 /* Its exponent and mantissa in the place of f32's; exponents of f32 are biased by 120 more. */
 float lq_e4m3_to_f32(uint8_t c)
 {
@@ -269,46 +235,59 @@ uint8_t lq_f32_to_e4m3(float f)
 
 float lq_e8m0_to_f32(uint8_t e) { return e == 255 ? NAN : ldexpf(1.0f, e - 127); }
 
-uint16_t lq_f32_to_bf16(float f)
+enum { BLOCK = 16 }; /* elements: loops of a fixed length, so that compilers use vectors */
+
+static void block_to_f32(float *restrict dst, const uint8_t *restrict src, bool bf16)
 {
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
-    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    uint16_t h[BLOCK];
+    memcpy(h, src, sizeof h);
+    for (int k = 0; bf16 && k < BLOCK; k++)
+        dst[k] = lq_bf16_to_f32(h[k]);
+    for (int k = 0; !bf16 && k < BLOCK; k++)
+        dst[k] = lq_f16_to_f32(h[k]);
+}
+
+static void block_from_f32(uint8_t *restrict dst, const float *restrict src, bool bf16)
+{
+    uint16_t h[BLOCK];
+    for (int k = 0; bf16 && k < BLOCK; k++)
+        h[k] = lq_f32_to_bf16(src[k]);
+    for (int k = 0; !bf16 && k < BLOCK; k++)
+        h[k] = lq_f32_to_f16(src[k]);
+    memcpy(dst, h, sizeof h);
 }
 
 void lq_to_f32(float *dst, const void *src, lq_dtype d, size_t n)
 {
-    enum { BLOCK = 16 }; /* of a fixed length, so that compilers use vectors */
     const uint8_t *s = src;
+    const bool bf16 = d == LQ_BF16;
     size_t i = 0;
-    uint16_t h[BLOCK];
-    uint32_t u[BLOCK];
     if (d == LQ_F32) {
         memcpy(dst, src, n * 4);
         return;
     }
-    for (; d == LQ_BF16 && i + BLOCK <= n; i += BLOCK) {
-        memcpy(h, s + 2 * i, sizeof h);
-        for (int k = 0; k < BLOCK; k++)
-            u[k] = (uint32_t)h[k] << 16;
-        memcpy(dst + i, u, sizeof u);
-    }
+    for (; i + BLOCK <= n; i += BLOCK)
+        block_to_f32(dst + i, s + 2 * i, bf16);
     for (; i < n; i++) {
-        memcpy(h, s + 2 * i, 2);
-        dst[i] = d == LQ_BF16 ? lq_bf16_to_f32(h[0]) : lq_f16_to_f32(h[0]);
+        uint16_t h;
+        memcpy(&h, s + 2 * i, 2);
+        dst[i] = bf16 ? lq_bf16_to_f32(h) : lq_f16_to_f32(h);
     }
 }
 
 void lq_from_f32(void *dst, const float *src, lq_dtype d, size_t n)
 {
+    uint8_t *o = dst;
+    const bool bf16 = d == LQ_BF16;
+    size_t i = 0;
     if (d == LQ_F32) {
         memcpy(dst, src, n * 4);
         return;
     }
-    uint8_t *o = dst;
-    for (size_t i = 0; i < n; i++) {
-        uint16_t h = d == LQ_BF16 ? lq_f32_to_bf16(src[i]) : lq_f32_to_f16(src[i]);
+    for (; i + BLOCK <= n; i += BLOCK)
+        block_from_f32(o + 2 * i, src + i, bf16);
+    for (; i < n; i++) {
+        const uint16_t h = bf16 ? lq_f32_to_bf16(src[i]) : lq_f32_to_f16(src[i]);
         memcpy(o + 2 * i, &h, 2);
     }
 }

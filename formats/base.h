@@ -156,17 +156,47 @@ static inline bool lq_dtype_is_float(lq_dtype d)
     return d == LQ_F32 || d == LQ_F16 || d == LQ_BF16;
 }
 
-/* Round to nearest even, both ways; NaN stays NaN. */
-float lq_f16_to_f32(uint16_t h);
-uint16_t lq_f32_to_f16(float f);
-LQ_INLINE float lq_bf16_to_f32(uint16_t h)
+/* Round to nearest even, both ways; NaN stays NaN. Without branches: loops of them become vectors. */
+LQ_INLINE uint32_t lq_f32_bits(float f)
 {
-    uint32_t u = (uint32_t)h << 16;
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+LQ_INLINE float lq_bits_f32(uint32_t u)
+{
     float f;
     memcpy(&f, &u, sizeof f);
     return f;
 }
-uint16_t lq_f32_to_bf16(float f);
+LQ_INLINE float lq_f16_to_f32(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, a = h & 0x7fffu;
+    const uint32_t subnormal = lq_f32_bits((float)(int32_t)a * 0x1p-24f); /* exact */
+    const uint32_t other = (a << 13) + (a >= 0x7c00u ? 0x70000000u : 0x38000000u);
+    const uint32_t small = 0u - (a < 0x400u); /* a mask, since compilers move no arithmetic of floats out of a branch */
+    return lq_bits_f32((subnormal & small) | (other & ~small) | sign);
+}
+LQ_INLINE uint16_t lq_f32_to_f16(float f)
+{
+    const uint32_t u = lq_f32_bits(f), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
+    /* 1/2 has its last place at 2^-24, as the subnormals have: the sum rounds as they do */
+    const uint32_t subnormal = lq_f32_bits(lq_bits_f32(a) + 0.5f) - 0x3f000000u;
+    /* may carry into the exponent: right */
+    const uint32_t normal = (a + 0xfffu + (a >> 13 & 1u) - 0x38000000u) >> 13;
+    const uint32_t small = 0u - (a < 0x38800000u); /* a mask, as above */
+    uint32_t h = (subnormal & small) | (normal & ~small);
+    h = a >= 0x47800000u ? 0x7c00u : h; /* 65536 and above: Inf */
+    h = a > 0x7f800000u ? 0x7e00u : h;  /* NaN */
+    return (uint16_t)(h | sign);
+}
+LQ_INLINE float lq_bf16_to_f32(uint16_t h) { return lq_bits_f32((uint32_t)h << 16); }
+LQ_INLINE uint16_t lq_f32_to_bf16(float f)
+{
+    const uint32_t u = lq_f32_bits(f);
+    const uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16, nan = u >> 16 | 0x40u;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
 /* OCP 8-bit floats. E4M3 (the "fn" form: no infinity, 0x7f and 0xff are NaN, largest 448): to
  * nearest even, beyond 448 to it. E8M0: 2^(e - 127), 0xff is NaN. */
 float lq_e4m3_to_f32(uint8_t c);

@@ -362,7 +362,7 @@ void gguf_unpack_row(void *const w[QT_N_PLANES], const qt_tensor *q, int64_t n, 
     uint8_t *scales = (uint8_t *)w[QT_SCALES] + (size_t)(n * ng) * e;
     uint8_t *zeros = w[QT_ZEROS] ? (uint8_t *)w[QT_ZEROS] + (size_t)(n * ng) * e : NULL;
     for (int64_t k = 0; k < q->K; k += kinds[i].elements, blocks += kinds[i].bytes) {
-        block b = { .code = { 0 } };
+        block b;
         kinds[i].take(&b, blocks);
         qt_pack_row(codes + k * s->bits / 8, b.code, kinds[i].elements, s->bits);
         lq_from_f32(scales + (size_t)(k / s->group) * e, b.scale, s->scale_dtype, (size_t)groups);
@@ -389,21 +389,12 @@ bool gguf_type_for(ggml_type *t, const qt_tensor *q, size_t i)
     return false;
 }
 
-/* n codes of a row from element k on, k even. */
+/* n codes of a row from element k on. */
 static void take_codes(uint8_t *out, const uint8_t *row, int64_t k, int n, int bits, int shift)
 {
-    if (bits == 8) {
-        for (int j = 0; j < n; j++)
-            out[j] = (uint8_t)(row[k + j] + shift);
-    } else if (bits == 4) {
-        for (int j = 0; j < n / 2; j++) {
-            out[2 * j] = (uint8_t)((row[k / 2 + j] & 15) + shift);
-            out[2 * j + 1] = (uint8_t)((row[k / 2 + j] >> 4) + shift);
-        }
-    } else {
-        for (int j = 0; j < n; j++)
-            out[j] = (uint8_t)((int)qt_get(row, k + j, bits) + shift);
-    }
+    qt_unpack(out, row, k, n, bits);
+    for (int j = 0; j < n && shift; j++)
+        out[j] = (uint8_t)(out[j] + shift);
 }
 
 bool gguf_pack_row(uint8_t *blocks, const qt_tensor *q, int64_t n, ggml_type t)

@@ -541,9 +541,23 @@ static int64_t unpack_nibbles(uint8_t *restrict codes, const uint8_t *restrict r
     return k;
 }
 
+static int64_t pack_nibbles(uint8_t *restrict row, const uint8_t *restrict codes, int64_t K)
+{
+    enum { BYTES = 16 };
+    int64_t k = 0;
+    for (; k + 2 * BYTES <= K; k += 2 * BYTES)
+        for (int j = 0; j < BYTES; j++) {
+            uint16_t two;
+            memcpy(&two, codes + k + 2 * j, 2);
+            row[k / 2 + j] = (uint8_t)((two & 15) | (two >> 4 & 0xf0));
+        }
+    return k;
+}
+
 void qt_pack_row(uint8_t *row, const uint8_t *codes, int64_t K, int bits)
 {
-    EACH_BITS(bits, pack_bits, row, codes, K);
+    const int64_t k = bits == 4 ? pack_nibbles(row, codes, K) : 0;
+    EACH_BITS(bits, pack_bits, row + k / 2, codes + k, K - k);
 }
 
 static void unpack_row(uint8_t *codes, const uint8_t *row, int64_t K, int bits)

@@ -38,6 +38,39 @@ TEST(f16_rounds_to_nearest_even_and_back)
     }
 }
 
+TEST(many_elements_are_rounded_as_one_is)
+{
+    enum { N = 16 * 3 + 5 };
+    float f[N], back[N], one;
+    uint16_t h[N], want;
+    uint32_t seed = 1;
+    for (int turn = 0; turn < 20000; turn++)
+        for (lq_dtype d = LQ_F16; d <= LQ_BF16; d++) {
+            for (int i = 0; i < N; i++) {
+                seed = seed * 1664525u + 1013904223u;
+                f[i] = lq_bits_f32(turn & 1 ? seed : 0x32000000u + (seed >> 5)); /* small ones */
+            }
+            lq_from_f32(h, f, d, N);
+            lq_to_f32(back, h, d, N);
+            for (int i = 0; i < N; i++) {
+                lq_from_f32(&want, &f[i], d, 1);
+                lq_to_f32(&one, &h[i], d, 1);
+                CHECK(h[i] == want, "%a as %s: %04x, alone %04x", (double)f[i], lq_dtype_text(d),
+                      h[i], want);
+                CHECK(memcmp(&back[i], &one, sizeof one) == 0, "%04x", h[i]);
+            }
+        }
+}
+
+TEST(f16_subnormals_round_half_to_even)
+{
+    for (uint32_t u = 0x32000000u; u < 0x38800000u; u += 0x377u) {
+        const float f = lq_bits_f32(u);
+        CHECK(lq_f32_to_f16(f) == (uint16_t)lrintf(f * 0x1p24f), "%a", (double)f);
+        CHECK(lq_f32_to_f16(-f) == (uint16_t)(0x8000 | lrintf(f * 0x1p24f)), "-%a", (double)f);
+    }
+}
+
 TEST(a_fixed_arena_fails_when_full_and_resets_to_a_mark)
 {
     lq_arena a;
@@ -158,6 +191,8 @@ TEST(a_piece_is_zero_also_where_others_wrote_before)
 int main(int argc, char **argv)
 {
     RUN(f16_rounds_to_nearest_even_and_back);
+    RUN(many_elements_are_rounded_as_one_is);
+    RUN(f16_subnormals_round_half_to_even);
     RUN(a_fixed_arena_fails_when_full_and_resets_to_a_mark);
     RUN(an_output_file_is_whole_or_absent);
     RUN(unfinished_output_has_no_name);
