@@ -128,7 +128,7 @@ def test_gptqmodel_loads_gptq(llmq, model, tmp_path, to, scheme):
     gptqmodel = pytest.importorskip("gptqmodel", reason="gptqmodel is not installed")
     mine, folder = make(llmq, model, tmp_path, to, "--method", "rtn", *scheme)
     m = gptqmodel.GPTQModel.load(str(folder), backend=gptqmodel.BACKEND.TORCH, device="cpu")
-    assert type(m.model.model.layers[0].mlp.up_proj).__name__ == "TorchQuantLinear"
+    assert type(m.model.model.layers[0].mlp.up_proj).__name__ in ("TorchQuantLinear", "TorchLinear")  # 5, 7
     with torch.no_grad():
         agree(m.model(torch.tensor([IDS])).logits[0].float(), ours(llmq, mine, tmp_path / "l"), 2e-2)
 
