@@ -2,6 +2,7 @@
 #include "formats/path.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +10,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A name too long for any file system, wherever it stands: nothing is made for its sake. */
+static lq_status check_names(const char *path, lq_err *err)
+{
+    for (const char *c = path; *c; c += strspn(c, "/")) {
+        const size_t n = strcspn(c, "/");
+        if (n > NAME_MAX)
+            return lq_fail(err, LQ_EUSAGE,
+                           "output: expected names of at most %d bytes, found %zu: %.40s...",
+                           NAME_MAX, n, c);
+        c += n;
+    }
+    return LQ_OK;
+}
+
 lq_status lq_make_parents(const char *path, lq_err *err)
 {
-    char *copy = strdup(path);
-    lq_status s = copy ? LQ_OK : lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
+    lq_status s = check_names(path, err);
+    char *copy = s ? NULL : strdup(path);
+    if (!s && !copy) s = lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
     for (char *c = copy; !s && *c; c++) {
         const bool at_end = c[strspn(c, "/")] == 0;
         if (*c != '/' || c == copy || at_end) continue;

@@ -19,6 +19,7 @@ typedef struct {
     int out, err;
     char words[WORDS + 1]; /* the end of what it wrote to stderr */
     size_t n_words;
+    bool cut; /* there was more before */
 } running;
 
 static void start_child(const child *c, const char **argv, pid_t parent, const int out[2],
@@ -77,6 +78,7 @@ static lq_status start(running *r, const child *c, lq_err *err)
 
 static void keep_words(running *r, const char *data, size_t n)
 {
+    r->cut = r->cut || r->n_words + n > WORDS;
     if (n > WORDS) {
         data += n - WORDS;
         n = WORDS;
@@ -130,7 +132,11 @@ static void tidy_words(running *r)
     char line[WORDS + 1];
     size_t n = 0;
     bool gap = false, end = false; /* blanks, or an end of a line, since the last word */
-    for (size_t i = 0; i < r->n_words && n + 3 < sizeof line; i++) {
+    size_t first = 0;              /* of text whose beginning is gone, the first whole word */
+    while (r->cut && first < r->n_words && (unsigned char)r->words[first] > ' ')
+        first++;
+    if (first == r->n_words) first = 0; /* one word */
+    for (size_t i = first; i < r->n_words && n + 3 < sizeof line; i++) {
         const char c = r->words[i];
         end = end || c == '\n';
         gap = gap || (unsigned char)c <= ' ' || c == 127;

@@ -47,6 +47,16 @@ static bool is_host(const char *s)
     return isalnum((unsigned char)*s) || *s == '[';
 }
 
+/* A port behind a host, of 1 to 65535, or none. */
+static bool has_good_port(const char *host)
+{
+    const char *colon = strrchr(host, ':'), *inner = strrchr(host, ']');
+    if (!colon || (inner && inner > colon)) return true;
+    const size_t n = strspn(colon + 1, "0123456789");
+    const long port = strtol(colon + 1, NULL, 10);
+    return n && n <= 5 && !colon[1 + n] && port >= 1 && port <= 65535;
+}
+
 static bool is_digest(const char *s)
 {
     return strncmp(s, "sha256:", 7) == 0 && sha_is_hex(s + 7, strlen(s + 7));
@@ -66,8 +76,14 @@ static lq_status parse_where(oci_conn *c, const char *where, lq_err *err)
     } else if ((colon = strrchr(slash, ':'))) {
         *colon = 0;
         ref = colon + 1;
-        if (!is_tag(ref)) goto wrong;
+        if (!is_tag(ref))
+            return lq_fail(err, LQ_EUSAGE,
+                           "oci://: expected a tag of 1 to 128 letters, digits, '_', '.' and '-', "
+                           "found '%.140s'",
+                           ref);
     }
+    if (is_host(text) && !has_good_port(text))
+        return lq_fail(err, LQ_EUSAGE, "oci://: expected a port of 1..65535, found '%.100s'", text);
     if (!is_host(text) || !is_name(slash) || strlen(text) > 255 || strlen(slash) > 255) goto wrong;
     const bool plain = c->o->plain_http || (is_loopback(text) && !c->o->ca);
     snprintf(c->base, sizeof c->base, "%s://%s", plain ? "http" : "https", text);

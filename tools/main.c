@@ -30,18 +30,17 @@ static void print_commands(FILE *f)
                "unsupported\ninput; 4 a check said no; 130 or 143 interrupted.\n");
 }
 
-static const cmd_row *find_command(const char *name)
+static lq_status find_command(const cmd_row **cmd, const char *name, lq_err *err)
 {
     const char *names[LQ_COUNT(commands)];
     for (size_t i = 0; i < LQ_COUNT(commands); i++) {
         names[i] = commands[i]->name;
-        if (strcmp(name, names[i]) == 0) return commands[i];
+        *cmd = commands[i];
+        if (strcmp(name, names[i]) == 0) return LQ_OK;
     }
     const char *near = opt_nearest(name, names, LQ_COUNT(names));
-    fprintf(stderr, "llmq: unknown command '%.60s'", name);
-    if (near) fprintf(stderr, "; did you mean '%s'?", near);
-    fprintf(stderr, "\nllmq: `llmq --help` lists the commands\n");
-    return NULL;
+    return lq_fail(err, LQ_EUSAGE, "unknown command '%.60s'%s%s%s", name,
+                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 static int exit_code(lq_status s)
@@ -67,6 +66,24 @@ static void print_json_error(lq_status s, const char *message)
     (void)fflush(stdout);
 }
 
+/* Text that could not be written is a failure. */
+static lq_status end_stdout(lq_status s, lq_err *err)
+{
+    if ((fflush(stdout) || ferror(stdout)) && !s)
+        return lq_fail(err, LQ_EIO, "stdout: cannot write: %s", strerror(errno));
+    return s;
+}
+
+/* The last words of a call that finds no command to run, or only prints what there is. */
+static int end_plain(lq_status s, int argc, char **argv, lq_err *err)
+{
+    s = end_stdout(s, err);
+    if (s) fprintf(stderr, "llmq: %s\n", err->msg);
+    if (s && wants_json(argc, argv)) print_json_error(s, err->msg);
+    if (s == LQ_EUSAGE) fprintf(stderr, "llmq: `llmq --help` lists the commands\n");
+    return exit_code(s);
+}
+
 static int run_command(const cmd_row *cmd, int argc, char **argv)
 {
     lq_err err = { "" };
@@ -87,9 +104,7 @@ static int run_command(const cmd_row *cmd, int argc, char **argv)
         s = cmd->run(&c, opts, &err);
         prog_end();
     }
-    if (fflush(stdout) || ferror(stdout)) {
-        if (!s) s = lq_fail(&err, LQ_EIO, "stdout: cannot write: %s", strerror(errno));
-    }
+    s = end_stdout(s, &err);
     const char *message = err.msg[0] ? err.msg : lq_status_text(s);
     if (s) fprintf(stderr, "llmq: %s: %s\n", cmd->name, message);
     if (s && wants_json(argc, argv) && !cmd_printed_json()) print_json_error(s, message);
@@ -118,20 +133,20 @@ int main(int argc, char **argv)
         return lq_exit_code(LQ_EUSAGE);
     }
     const char *name = argv[1];
+    const cmd_row *cmd = NULL;
+    lq_err err = { "" };
+    lq_status s = LQ_OK;
     bool help = strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || !strcmp(name, "-h");
     if (help && argc == 2) {
         print_commands(stdout);
-        return 0;
-    }
-    if (help) {
-        const cmd_row *cmd = find_command(argv[2]);
-        if (cmd) opt_print_help(stdout, cmd);
-        return cmd ? 0 : lq_exit_code(LQ_EUSAGE);
-    }
-    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
+    } else if (help) {
+        s = find_command(&cmd, argv[2], &err);
+        if (!s) opt_print_help(stdout, cmd);
+    } else if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
         puts("llmq " LLMQ_VERSION);
-        return 0;
+    } else {
+        s = find_command(&cmd, name, &err);
+        if (!s) return run_command(cmd, argc - 2, argv + 2);
     }
-    const cmd_row *cmd = find_command(name);
-    return cmd ? run_command(cmd, argc - 2, argv + 2) : lq_exit_code(LQ_EUSAGE);
+    return end_plain(s, argc, argv, &err);
 }

@@ -245,7 +245,7 @@ static lq_status set_value(const opt_row *r, void *field, const char *value, lq_
         return s;
     case OPT_SIZE:
         if (!opt_parse_size(value, &z))
-            return bad_value(r, "a size such as 4096, 512M or 1.5G", value, err);
+            return bad_value(r, "a size such as 4096, 512M or 1.5G, below 8192T", value, err);
         s = check_range(r, (double)z, value, err);
         if (!s) memcpy(field, &z, sizeof z);
         return s;

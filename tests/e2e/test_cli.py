@@ -166,3 +166,26 @@ def test_the_scripts_are_executable():
     for name in ["tools/demo.sh", "tools/test.sh", "tools/install-deps.sh", "tools/run-tests.sh",
                  "tools/bench.sh", "tools/fuzz.sh", ".ci/run"]:
         assert stat.S_IXUSR & (ROOT / name).stat().st_mode, name
+
+
+def test_an_unknown_command_has_the_json_of_an_error(llmq):
+    for args in (("foo", "--json"), ("help", "foo", "--json")):
+        p = llmq(*args, code=2)
+        e = json.loads(p.stdout)["error"]
+        assert e["exit_code"] == 2 and e["message"].startswith("unknown command 'foo'") and e["message"] in p.stderr
+    assert llmq("foo", code=2).stdout == ""
+
+
+@pytest.mark.parametrize("args", [("--help",), ("help",), ("--version",), ("help", "convert"), ("convert", "--help")])
+def test_help_that_cannot_be_written_is_a_failure(llmq, args):
+    with open("/dev/full", "w") as full:
+        p = subprocess.run([llmq.path, *args], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert p.returncode == 1
+    assert "stdout: cannot write: No space left on device" in p.stderr
+
+
+def test_a_place_that_cannot_be_made_leaves_no_folders_behind(llmq, model, tmp_path):
+    for place in ("a/" + "e" * 300 + "/out", "a/b/" + "e" * 300):
+        p = llmq("convert", model, "-o", tmp_path / place, "--to", "safetensors", code=2)
+        assert "expected names of at most 255 bytes, found 300: eee" in p.stderr
+        assert list(tmp_path.iterdir()) == []

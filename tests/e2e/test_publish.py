@@ -169,6 +169,8 @@ def test_a_folder_of_somebody_stays(llmq, packed, tmp_path):
 @pytest.mark.parametrize("args,says", [
     (["ftp://x"], "target: expected dir:PATH, oci://"), (["dir:"], "target: expected"),
     (["oci://Host/UPPER:x"], "oci://: expected REGISTRY"), (["oci://h/a/../b:x"], "oci://: expected REGISTRY"),
+    (["oci://localhost:99999/a:x"], "oci://: expected a port of 1..65535, found 'localhost:99999'"),
+    (["oci://h:5x/a:x"], "oci://: expected a port"), (["oci://[::1]/a:" + "t" * 129], "oci://: expected a tag of 1 to 128"),
     (["oci://h/a@sha256:12"], "oci://: expected REGISTRY"), (["oci://u:p@h/a:x"], "oci://: expected REGISTRY"),
     (["git:--upload-pack=x"], "git: expected an address"), (["git:ext::sh -c x"], "git: expected an address"),
     (["git:x.git", "--branch", "-f"], "--branch: expected a branch"),
