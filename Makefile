@@ -78,7 +78,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/web/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
+.PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -171,6 +171,9 @@ ASAN     := BUILD=build-asan SANITIZE='-fsanitize=address,undefined -fno-sanitiz
             CFLAGS='-O1 -g -fno-var-tracking'
 asan: ## unit tests under AddressSanitizer
 	$(Q)$(MAKE) $(ASAN) unit
+asan-suites: ## the end-to-end and the server's tests under AddressSanitizer, UndefinedBehaviorSanitizer, LeakSanitizer
+	$(Q)$(MAKE) $(ASAN) all build-asan/tests/llmq-scripted
+	$(Q)tools/asan-suites.sh
 asan-inputs: ## files and requests changed by chance, under AddressSanitizer; LLMQ_MINUTES (10) for each
 	$(Q)$(MAKE) $(ASAN) all
 	$(Q)LLMQ=$(CURDIR)/build-asan/llmq LLMQ_MINUTES=$(or $(LLMQ_MINUTES),10) $(PYTHON) -m pytest -q -s -p no:cacheprovider \
@@ -206,7 +209,7 @@ tidy: $(LOOKED:%=$(BUILD)/tidy/%) ## clang-tidy over the C sources, one after th
 $(BUILD)/tidy/%.ok: %.c .clang-tidy $(BUILD)/%.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  TIDY $<")
-	$(Q)clang-tidy --quiet --checks='-clang-analyzer-*' --warnings-as-errors='*' $< -- $(LOOKCF) && touch $@
+	$(Q)clang-tidy --quiet --checks='-clang-analyzer-*' --warnings-as-errors='*' $< -- $(LOOKCF) $(WARN) && touch $@
 analyze: $(LOOKED:%=$(BUILD)/analyze/%) ## gcc's static analyzer over the C sources, and cppcheck over all together
 	cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
 	    --suppressions-list=tools/cppcheck.txt --library=posix,gnu,tools/cppcheck.cfg \

@@ -49,8 +49,6 @@ static bool is_other_weights(const char *name, unsigned flags)
            strncmp(name, "model", 5) != 0;
 }
 
-static bool is_dots(const char *name) { return strcmp(name, ".") == 0 || strcmp(name, "..") == 0; }
-
 /* Every entry is a plain file of a model, or (deep) the folder of templates. *known: config.json is
  * there, or of an artifact its sums. */
 static lq_status check_entries(const char *dir, bool deep, unsigned flags, bool *known, bool *empty,
@@ -62,10 +60,9 @@ static lq_status check_entries(const char *dir, bool deep, unsigned flags, bool 
         return lq_fail(err, LQ_EUSAGE, "%s: expected folders above it, found a file", dir);
     if (!d) return errno == ENOENT ? LQ_OK : io(dir, err);
     lq_status s = LQ_OK;
-    while (!s && (e = readdir(d))) {
+    while (!s && (e = lq_next_entry(&s, d, dir, err))) {
         struct stat st;
         char sub[4200];
-        if (is_dots(e->d_name)) continue;
         *empty = false;
         *known = *known || strcmp(e->d_name, flags & FOLDER_ARTIFACT ? SUMS : "config.json") == 0;
         const bool there = fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0;
@@ -105,7 +102,7 @@ static lq_status check_named(const char *dir, lq_err *err)
     if (s) return s;
     DIR *d = opendir(dir);
     if (!d) s = io(dir, err);
-    for (struct dirent *e; !s && (e = readdir(d));)
+    for (struct dirent *e; !s && (e = lq_next_entry(&s, d, dir, err));)
         if (e->d_name[0] != '.' && strcmp(e->d_name, SUMS) != 0 &&
             strcmp(e->d_name, TEMPLATES) != 0 && !is_named(&sums, e->d_name))
             s = lq_fail(err, LQ_EUSAGE, "%s: holds %s, which its " SUMS " does not name", dir,
@@ -134,12 +131,12 @@ static bool remove_files(const char *dir)
 {
     DIR *d = opendir(dir);
     struct dirent *e;
+    lq_status s = LQ_OK;
     bool all = d != NULL;
-    while (d && (e = readdir(d)))
-        if (!is_dots(e->d_name) && strcmp(e->d_name, MARK) != 0)
-            all = unlinkat(dirfd(d), e->d_name, 0) == 0 && all;
+    while (d && (e = lq_next_entry(&s, d, dir, NULL)))
+        if (strcmp(e->d_name, MARK) != 0) all = unlinkat(dirfd(d), e->d_name, 0) == 0 && all;
     if (d) closedir(d);
-    return all;
+    return all && !s;
 }
 
 static bool empty_folder(const char *dir)
@@ -297,8 +294,10 @@ lq_status folder_publish(conv_folder *f, lq_err *err)
 {
     lq_status s = LQ_OK;
     (void)fsync(f->lock); /* the names in it; the files are synced when they are written */
-    if (rename(f->dir, f->target) != 0) { /* it is there, and not empty */
-        s = put_mark(f->target, err);     /* so that it may go after a kill from here on */
+    if (rename(f->dir, f->target) != 0) {
+        const bool full = errno == ENOTEMPTY || errno == EEXIST;
+        /* the mark: so that it may go after a kill from here on */
+        s = full ? put_mark(f->target, err) : io(f->target, err);
         if (!s && renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->target, RENAME_EXCHANGE) != 0) {
             s = io(f->target, err);
             take_mark(f->target);

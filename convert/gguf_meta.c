@@ -313,7 +313,7 @@ static void put_sampling(gguf_pairs *p, const cJSON *gen)
 {
     for (const gguf_sampling_key *k = gguf_sampling; k->hf; k++) {
         char key[64];
-        double v = NAN;
+        double v = (double)NAN;
         js_f64(gen, k->hf, false, -1e300, 1e300, &v, NULL);
         snprintf(key, sizeof key, GGUF_SAMPLING "%s", k->gguf);
         if (isnan(v)) continue;
@@ -356,7 +356,10 @@ lq_status gguf_put_about(gguf_pairs *p, const src_source *src, conv_report *r, l
 {
     const src_blob *card = src_find_blob(src, "README.md");
     const src_blob *b = src_find_blob(src, "generation_config.json");
-    char *license = card ? fm_word((const char *)card->data, card->bytes, "license") : NULL;
+    char *license = NULL;
+    lq_status s =
+        card ? fm_word(&license, (const char *)card->data, card->bytes, "license", err) : LQ_OK;
+    if (s) return s;
     const char *name = license ? license : src_license(src);
     gen_defaults g;
     lq_err why;
@@ -369,7 +372,7 @@ lq_status gguf_put_about(gguf_pairs *p, const src_source *src, conv_report *r, l
     if (name) gguf_pair_str(p, "general.license", name);
     put_sampling(p, gen);
     note_lost(src, &g, r);
-    const lq_status s = gen ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the sampling");
+    s = gen ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the sampling");
     cJSON_Delete(gen);
     free(license);
     return s;

@@ -9,16 +9,18 @@
 static bool plain_line(const char *s, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (!isalnum((unsigned char)s[i]) && !strchr(" ._-+/:,'\"[]()", s[i])) return false;
+        if (!isalnum((unsigned char)s[i]) && !(s[i] && strchr(" ._-+/:,'\"[]()", s[i])))
+            return false;
     return true;
 }
 
-char *fm_lines(const char *card, size_t n, const char *key)
+lq_status fm_lines(char **out, const char *card, size_t n, const char *key, lq_err *err)
 {
     js_buf b = { 0 };
     const size_t k = strlen(key);
     bool in_key = false;
-    if (n < 4 || memcmp(card, "---\n", 4) != 0) return NULL;
+    *out = NULL;
+    if (n < 4 || memcmp(card, "---\n", 4) != 0) return LQ_OK;
     for (size_t at = 4, len; at < n; at += len + 1) {
         const char *line = card + at, *end = memchr(line, '\n', n - at);
         len = end ? (size_t)(end - line) : n - at;
@@ -30,11 +32,11 @@ char *fm_lines(const char *card, size_t n, const char *key)
         js_puts(&b, "\n");
     }
     js_put(&b, "", 1);
-    if (b.failed || b.n == 1) {
+    if (!b.failed && b.n > 1)
+        *out = b.data;
+    else
         free(b.data);
-        return NULL;
-    }
-    return b.data;
+    return b.failed ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
 }
 
 bool fm_is_word(const char *s)
@@ -44,16 +46,20 @@ bool fm_is_word(const char *s)
     return *s && strlen(s) <= 200;
 }
 
-char *fm_word(const char *card, size_t n, const char *key)
+lq_status fm_word(char **out, const char *card, size_t n, const char *key, lq_err *err)
 {
-    char *lines = fm_lines(card, n, key);
-    if (!lines) return NULL;
+    char *lines;
+    *out = NULL;
+    const lq_status s = fm_lines(&lines, card, n, key, err);
+    if (!lines) return s;
     char *v = lines + strlen(key) + 1;
     while (*v == ' ')
         v++;
     v[strcspn(v, "\r\n")] = 0;
     memmove(lines, v, strlen(v) + 1);
-    if (fm_is_word(lines)) return lines;
-    free(lines);
-    return NULL;
+    if (fm_is_word(lines))
+        *out = lines;
+    else
+        free(lines);
+    return LQ_OK;
 }

@@ -16,14 +16,16 @@ typedef struct {
 
 enum { N_FIELDS = 6 };
 
+static const double LEAST = (double)FLT_MIN;
+
 static void list_fields(field out[N_FIELDS], gen_defaults *g)
 {
     const field all[N_FIELDS] = {
         { "temperature", &g->has_temperature, &g->temperature, NULL, 0, 100 },
-        { "top_p", &g->has_top_p, &g->top_p, NULL, FLT_MIN, 1 },
+        { "top_p", &g->has_top_p, &g->top_p, NULL, LEAST, 1 },
         { "top_k", &g->has_top_k, NULL, &g->top_k, -1, INT32_MAX },
         { "min_p", &g->has_min_p, &g->min_p, NULL, 0, 1 },
-        { "repetition_penalty", &g->has_repetition_penalty, &g->repetition_penalty, NULL, FLT_MIN,
+        { "repetition_penalty", &g->has_repetition_penalty, &g->repetition_penalty, NULL, LEAST,
           1e6 },
         { "max_new_tokens", &g->has_max_new_tokens, NULL, &g->max_new_tokens, 1, INT32_MAX },
     };

@@ -24,6 +24,17 @@ static lq_status check_names(const char *path, lq_err *err)
     return LQ_OK;
 }
 
+struct dirent *lq_next_entry(lq_status *s, DIR *d, const char *dir, lq_err *err)
+{
+    struct dirent *e;
+    do {
+        errno = 0; /* of the end and of an error the answer is the same */
+        e = readdir(d);
+    } while (e && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0));
+    if (!e && errno) *s = lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
+    return e;
+}
+
 lq_status lq_make_parents(const char *path, lq_err *err)
 {
     lq_status s = check_names(path, err);

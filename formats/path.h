@@ -4,9 +4,14 @@
 
 #include "formats/base.h"
 
+#include <dirent.h>
+
 /* After a failed open of an input, from errno. LQ_ENOENT; LQ_EFORMAT: no right to it, or a name
  * that leads nowhere, so the input is wrong; LQ_EIO: the machine failed. */
 lq_status lq_open_failed(lq_err *err, const char *path);
+/* The next entry of the folder `dir` but "." and ".."; NULL at its end, or with *s (else left)
+ * where it cannot be read on. */
+struct dirent *lq_next_entry(lq_status *s, DIR *d, const char *dir, lq_err *err);
 /* Make the missing folders above a new file or folder of this name. LQ_EIO names the one that
  * cannot be, LQ_EUSAGE a file that is in its place. lq_out_open does it itself. */
 lq_status lq_make_parents(const char *path, lq_err *err);

@@ -36,7 +36,8 @@ static lq_status list_whole(whole_files *w, const char *dir, lq_err *err)
 {
     DIR *d = opendir(dir);
     if (!d) return lq_open_failed(err, dir);
-    for (struct dirent *e; (e = readdir(d));) {
+    lq_status s = LQ_OK;
+    for (struct dirent *e; (e = lq_next_entry(&s, d, dir, err));) {
         const size_t at = strlen(w->all);
         w->tensors = w->tensors || lq_has_ending(e->d_name, ".safetensors");
         if (!is_whole(e->d_name) || is_folder(dir, e->d_name)) continue;
@@ -44,7 +45,7 @@ static lq_status list_whole(whole_files *w, const char *dir, lq_err *err)
         snprintf(w->all + at, sizeof w->all - at, "%s%.100s", w->n++ ? ", " : "", e->d_name);
     }
     closedir(d);
-    return LQ_OK;
+    return s;
 }
 
 lq_status src_locate(char *out, size_t n, const char *path, lq_err *err)

@@ -323,7 +323,7 @@ static lq_status names_in(src_source *s, const char **out, size_t *n, const char
     DIR *d = opendir(dir);
     if (!d && *prefix && errno == ENOENT) return LQ_OK;
     if (!d) return lq_open_failed(err, dir);
-    for (struct dirent *e; !st && (e = readdir(d));) {
+    for (struct dirent *e; !st && (e = lq_next_entry(&st, d, dir, err));) {
         if (!is_wanted(e->d_name)) continue;
         snprintf(name, sizeof name, "%s%s", prefix, e->d_name);
         const char *copy = lq_push_str(&s->arena, name, strlen(name));

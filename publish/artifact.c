@@ -3,6 +3,7 @@
 
 #include "formats/front_matter.h"
 #include "formats/history.h"
+#include "formats/path.h"
 #include "formats/totals.h"
 #include "formats/version.h"
 #include "publish/card.h"
@@ -61,8 +62,9 @@ static lq_status add_folder(making *m, const char *dir, const char *prefix,
     DIR *d = opendir(dir);
     struct dirent *e;
     lq_status s = LQ_OK;
-    if (!d) return *prefix ? LQ_OK : lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
-    while (!s && (e = readdir(d)))
+    if (!d && *prefix && (errno == ENOENT || errno == ENOTDIR)) return LQ_OK;
+    if (!d) return lq_open_failed(err, dir);
+    while (!s && (e = lq_next_entry(&s, d, dir, err)))
         s = add_entry(m, dir, prefix, e->d_name, left_out, err);
     closedir(d);
     return s;
@@ -261,7 +263,7 @@ static lq_status add_eval(cJSON *list, const char *name, const cJSON *from, lq_e
     double v;
     cJSON_AddStringToObject(o, "name", name);
     for (size_t i = 0; i < LQ_COUNT(keys); i++) {
-        v = NAN;
+        v = (double)NAN;
         js_f64(from, keys[i], false, -1e300, 1e300, &v, NULL);
         if (isfinite(v)) cJSON_AddNumberToObject(o, keys[i], v);
     }
@@ -437,12 +439,13 @@ static const char *license_of(const making *m, const char *own)
 
 static lq_status make_info(making *m, lq_err *err)
 {
-    char *own = m->card ? fm_word(m->card, m->card_bytes, "license") : NULL;
+    char *own = NULL;
+    lq_status s = m->card ? fm_word(&own, m->card, m->card_bytes, "license", err) : LQ_OK;
     m->info = cJSON_CreateObject();
     cJSON_AddStringToObject(m->info, "llmq", LLMQ_VERSION);
     cJSON_AddStringToObject(m->info, "name", m->name);
     cJSON_AddStringToObject(m->info, "model", m->model);
-    lq_status s = add_word(m, "base_model", m->o->base_model, err);
+    if (!s) s = add_word(m, "base_model", m->o->base_model, err);
     if (!s) s = add_word(m, "license", license_of(m, own), err);
     if (!s) s = add_totals(m, err);
     if (!s) s = add_history(m, err);
@@ -467,18 +470,23 @@ static lq_status add_card(making *m, lq_err *err)
     js_buf b = { 0 }, carried = { 0 };
     cJSON *handovers = cJSON_CreateArray(), *one;
     lq_status s = LQ_OK;
-    for (size_t i = 0; i < LQ_COUNT(keys) && m->card; i++) {
-        char *lines = fm_lines(m->card, m->card_bytes, keys[i]);
+    for (size_t i = 0; i < LQ_COUNT(keys) && m->card && !s; i++) {
+        char *lines;
+        s = fm_lines(&lines, m->card, m->card_bytes, keys[i], err);
         if (lines) js_puts(&carried, lines);
         free(lines);
     }
     js_put(&carried, "", 1);
+    if (!s && carried.failed) s = no_memory(err);
     for (size_t i = 0; handover_engine(i) && src_config(m->src) && !src_unfit(m->src, NULL) && !s;
          i++) {
         s = handover_plan(&one, m->src, m->model, handover_engine(i), err);
-        if (!s) cJSON_AddItemToArray(handovers, one);
+        if (!s && !cJSON_AddItemToArray(handovers, one)) {
+            cJSON_Delete(one);
+            s = no_memory(err);
+        }
     }
-    if (!s) card_write(&b, m->info, m->fs, handovers, carried.failed ? "" : carried.data);
+    if (!s) card_write(&b, m->info, m->fs, handovers, carried.data);
     if (!s) s = b.failed ? no_memory(err) : pub_add_data(m->fs, PUB_CARD, b.data, b.n, err);
     cJSON_Delete(handovers);
     free(carried.data);

@@ -1,5 +1,7 @@
 /* publish/card.c */
 #include "publish/card.h"
+
+#include "formats/front_matter.h"
 #include "formats/history.h"
 
 #include <ctype.h>
@@ -26,9 +28,45 @@ static const char *str(const cJSON *o, const char *key)
 
 static double num(const cJSON *o, const char *key)
 {
-    double v = NAN;
+    double v = (double)NAN;
     js_f64(o, key, false, -1e300, 1e300, &v, NULL);
     return v;
+}
+
+/* ---- what a file says of itself ----
+ * Its recipe, provenance and measurements are its makers' words, who may be anybody: on the card
+ * they are text and nothing else, on one line. */
+static void put_plain(js_buf *b, const char *s)
+{
+    for (; s && *s; s++) {
+        const unsigned char c = (unsigned char)*s;
+        if (strchr("\\`|<>[]*#", *s)) js_puts(b, "\\");
+        js_put(b, c < ' ' || c == 127 ? " " : s, 1);
+    }
+}
+
+/* Between backticks, also in a table. */
+static void put_code(js_buf *b, const char *s)
+{
+    js_puts(b, "`");
+    for (; s && *s; s++) {
+        const unsigned char c = (unsigned char)*s;
+        if (*s == '|') js_puts(b, "\\");
+        js_put(b, *s == '`' ? "'" : c < ' ' || c == 127 ? " " : s, 1);
+    }
+    js_puts(b, "`");
+}
+
+static void put_json(js_buf *b, const cJSON *v)
+{
+    js_buf text = { 0 };
+    const bool whole = !js_canonical(&text, v, NULL);
+    js_put(&text, "", 1);
+    if (whole && !text.failed)
+        put_code(b, text.data);
+    else
+        b->failed = true;
+    free(text.data);
 }
 
 static const char *size_text(char out[24], double bytes)
@@ -51,17 +89,12 @@ static void front_matter(js_buf *b, const cJSON *info, const char *carried)
     if (license) put(b, "license: %s\n", license);
     if (base) put(b, "base_model: %s\nbase_model_relation: quantized\n", base);
     js_puts(b, "pipeline_tag: text-generation\ntags:\n- llmq\n");
-    if (method) put(b, "- quantized\n- %s\n", method);
+    if (method) js_puts(b, "- quantized\n");
+    if (method && fm_is_word(method)) put(b, "- %s\n", method);
     js_puts(b, "---\n" CARD_MARK "\n");
 }
 
 /* ---- sections ---- */
-static void put_value(js_buf *b, const cJSON *v)
-{
-    lq_err none;
-    js_canonical(b, v, &none);
-}
-
 /* Weights that `convert` did not take over as they were; NAN: unknown. */
 static double rounded_anew(const cJSON *info)
 {
@@ -71,6 +104,7 @@ static double rounded_anew(const cJSON *info)
 static void recipe(js_buf *b, const cJSON *info)
 {
     const cJSON *r = js_get(info, "recipe"), *source = js_get(js_get(info, "provenance"), "source");
+    js_buf command = { 0 };
     const double anew = rounded_anew(info), times = num(js_get(info, HISTORY_CONVERTED), "times");
     js_puts(b, "\n## How it was made\n\n");
     if (!r) {
@@ -81,14 +115,26 @@ static void recipe(js_buf *b, const cJSON *info)
             js_puts(b, ": the weights are as they were found.\n");
         return;
     }
-    put(b, "`llmq quantize --method %s` (llmq %s)", str(r, "method") ? str(r, "method") : "?",
-        str(js_get(info, "provenance"), "llmq") ? str(js_get(info, "provenance"), "llmq") : "?");
-    if (str(source, "xxh3")) put(b, " of weights with XXH3-128 `%s`", str(source, "xxh3"));
+    const char *version = str(js_get(info, "provenance"), "llmq");
+    put(&command, "llmq quantize --method %s", str(r, "method") ? str(r, "method") : "?");
+    js_put(&command, "", 1);
+    put_code(b, command.failed ? "" : command.data);
+    b->failed = b->failed || command.failed;
+    free(command.data);
+    js_puts(b, " (llmq ");
+    put_plain(b, version ? version : "?");
+    js_puts(b, ")");
+    if (str(source, "xxh3")) {
+        js_puts(b, " of weights with XXH3-128 ");
+        put_code(b, str(source, "xxh3"));
+    }
     js_puts(b, ".\n\n| option | value |\n|---|---|\n");
     for (const cJSON *m = r->child; m; m = m->next) {
-        put(b, "| %s | `", m->string);
-        put_value(b, m);
-        js_puts(b, "` |\n");
+        js_puts(b, "| ");
+        put_plain(b, m->string);
+        js_puts(b, " | ");
+        put_json(b, m);
+        js_puts(b, " |\n");
     }
     if (!(anew > 0)) return;
     if (times > 1)
@@ -103,14 +149,18 @@ static void calibration(js_buf *b, const cJSON *info)
 {
     const cJSON *c = js_get(js_get(info, "provenance"), "calibration"), *files = js_get(c, "files");
     if (!c) return;
-    put(b,
-        "\n## Calibration\n\n%.0f windows of %.0f tokens, seed %.0f (XXH3-128 of all: `%s`).\n\n",
-        num(c, "samples"), num(c, "length"), num(c, "seed"), str(c, "xxh3") ? str(c, "xxh3") : "");
-    js_puts(b, "| text | kind | share | windows | tokens |\n|---|---|---|---|---|\n");
-    for (const cJSON *f = cJSON_IsArray(files) ? files->child : NULL; f; f = f->next)
-        put(b, "| %s | %s | %.1f %% | %.0f | %.0f |\n", str(f, "name") ? str(f, "name") : "",
-            str(f, "kind") ? str(f, "kind") : "", 100 * num(f, "weight"), num(f, "windows"),
+    put(b, "\n## Calibration\n\n%.0f windows of %.0f tokens, seed %.0f (XXH3-128 of all: ",
+        num(c, "samples"), num(c, "length"), num(c, "seed"));
+    put_code(b, str(c, "xxh3"));
+    js_puts(b, ").\n\n| text | kind | share | windows | tokens |\n|---|---|---|---|---|\n");
+    for (const cJSON *f = cJSON_IsArray(files) ? files->child : NULL; f; f = f->next) {
+        js_puts(b, "| ");
+        put_plain(b, str(f, "name"));
+        js_puts(b, " | ");
+        put_plain(b, str(f, "kind"));
+        put(b, " | %.1f %% | %.0f | %.0f |\n", 100 * num(f, "weight"), num(f, "windows"),
             num(f, "tokens"));
+    }
 }
 
 static void cell(js_buf *b, const cJSON *row, const char *key, int digits)
@@ -134,7 +184,9 @@ static void measured(js_buf *b, const cJSON *info)
             "| measurement | tokens | window | perplexity | of the source | KL from the source | "
             "KL, 99th percentile | same top token |\n|---|---|---|---|---|---|---|---|\n");
     for (const cJSON *r = rows->child; r; r = r->next) {
-        put(b, "| %s |", str(r, "name") ? str(r, "name") : "");
+        js_puts(b, "| ");
+        put_plain(b, str(r, "name"));
+        js_puts(b, " |");
         cell(b, r, "tokens", 0);
         cell(b, r, "ctx", 0);
         cell(b, r, "perplexity", 4);
@@ -181,10 +233,13 @@ static void running(js_buf *b, const cJSON *info, const cJSON *handovers)
     const char *model = str(info, "model"), *why = str(info, "llmq_cannot_run");
     put(b, "\n## How to run it\n\nIn the folder above the artifact, called `%s` here.\n\n**llmq**",
         str(info, "name"));
-    if (why)
-        put(b, " cannot run this model (%s); whether its bytes are right:\n\n", why);
-    else
+    if (why) {
+        js_puts(b, " cannot run this model (");
+        put_plain(b, why);
+        js_puts(b, "); whether its bytes are right:\n\n");
+    } else {
         js_puts(b, ":\n\n");
+    }
     put(b, "```sh\nllmq verify %s\n", model);
     if (!why) put(b, "llmq serve %s\n", model);
     js_puts(b, "```\n");
@@ -201,7 +256,10 @@ void card_write(js_buf *b, const cJSON *info, const pub_files *fs, const cJSON *
         arch ? ", " : "", num(info, "parameters") / 1e6, size_text(text, num(info, "bytes")));
     put(b, " (%s%s%s)", str(info, "format"), str(info, "layout") ? ": " : "",
         str(info, "layout") ? str(info, "layout") : "");
-    if (method) put(b, ", quantized with llmq by `%s`", method);
+    if (method) {
+        js_puts(b, ", quantized with llmq by ");
+        put_code(b, method);
+    }
     if (rounded_anew(info) > 0)
         js_puts(b, method ? ", then rounded anew by `llmq convert`"
                           : ", rounded to the nearest by `llmq convert`");

@@ -1,6 +1,8 @@
 /* publish/git.c - the repository in which the work is done. */
 #include "publish/git.h"
 
+#include "formats/path.h"
+
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -81,14 +83,27 @@ static void remove_tree(const char *dir) { nftw(dir, remove_entry, 16, FTW_DEPTH
 static void remove_all_but_lfs(const char *dir)
 {
     char path[4400];
+    lq_status s = LQ_OK;
     DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
+    for (struct dirent *e; d && (e = lq_next_entry(&s, d, dir, NULL));) {
         const char *n = e->d_name;
-        const bool keep = strcmp(n, ".") == 0 || strcmp(n, "..") == 0 || strcmp(n, "lfs") == 0;
-        if (keep || strcmp(n, MARK) == 0 || lq_path_join(path, sizeof path, dir, n, NULL)) continue;
+        if (strcmp(n, "lfs") == 0 || strcmp(n, MARK) == 0 ||
+            lq_path_join(path, sizeof path, dir, n, NULL))
+            continue;
         remove_tree(path);
     }
     if (d) closedir(d);
+}
+
+static bool only_mark(const char *dir)
+{
+    lq_status s = LQ_OK;
+    DIR *d = opendir(dir);
+    bool yes = d != NULL;
+    for (struct dirent *e; yes && (e = lq_next_entry(&s, d, dir, NULL));)
+        yes = strcmp(e->d_name, MARK) == 0;
+    if (d) closedir(d);
+    return yes && !s;
 }
 
 /* The mark last: a folder without it that holds something is not ours to whoever comes next. */
@@ -96,6 +111,7 @@ static void remove_folder(const char *dir)
 {
     char mark[4400];
     remove_tree(dir);
+    if (!only_mark(dir)) return;
     if (!lq_path_join(mark, sizeof mark, dir, MARK, NULL)) unlink(mark);
     rmdir(dir);
 }
@@ -114,7 +130,11 @@ static lq_status make_folder(git_repo *g, lq_err *err)
     /* git and what it starts inherit the lock: it is free once the last of them has ended, also
      * where we were killed and they were not. */
     g->lock = open(g->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
-    if (g->lock < 0) return lq_fail(err, LQ_EIO, "%s: %s", g->dir, strerror(errno));
+    if (g->lock < 0) {
+        s = lq_fail(err, LQ_EIO, "%s: %s", g->dir, strerror(errno));
+        rmdir(g->dir); /* where it has no mark yet, and so nothing else */
+        return s;
+    }
     if (flock(g->lock, LOCK_EX | LOCK_NB) != 0) {
         close(g->lock);
         g->lock = -1;

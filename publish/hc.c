@@ -251,15 +251,26 @@ static void only_http(CURL *h)
 #endif
 }
 
+/* Behind the others; false, and none left: out of memory. */
+static bool add_header(struct curl_slist **list, const char *line)
+{
+    struct curl_slist *more = curl_slist_append(*list, line);
+    if (!more) curl_slist_free_all(*list);
+    *list = more;
+    return more != NULL;
+}
+
+/* NULL: out of memory. */
 static struct curl_slist *headers_of(const hc_request *r, bool authorized)
 {
     char line[HC_AUTHORIZATION + 32];
-    struct curl_slist *list = curl_slist_append(NULL, "Expect:");
-    for (size_t i = 0; i < LQ_COUNT(r->headers) && r->headers[i]; i++)
-        list = curl_slist_append(list, r->headers[i]);
-    if (authorized && r->authorization) {
+    struct curl_slist *list = NULL;
+    bool all = add_header(&list, "Expect:");
+    for (size_t i = 0; all && i < LQ_COUNT(r->headers) && r->headers[i]; i++)
+        all = add_header(&list, r->headers[i]);
+    if (all && authorized && r->authorization) {
         snprintf(line, sizeof line, "Authorization: %s", r->authorization);
-        list = curl_slist_append(list, line);
+        add_header(&list, line);
     }
     return list;
 }

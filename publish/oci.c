@@ -3,6 +3,7 @@
 
 #include "formats/path.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -12,10 +13,15 @@
 #include <time.h>
 
 /* ---- the address ---- */
+/* Nobody else's name that only begins so: what goes there is not encrypted. */
 static bool is_loopback(const char *host)
 {
-    return strncmp(host, "localhost", 9) == 0 || strncmp(host, "127.", 4) == 0 ||
-           strncmp(host, "[::1]", 5) == 0;
+    char name[256];
+    struct in_addr a;
+    if (strncmp(host, "[::1]", 5) == 0) return !host[5] || host[5] == ':';
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(host, ":"), host);
+    return strcasecmp(name, "localhost") == 0 ||
+           (inet_pton(AF_INET, name, &a) == 1 && ntohl(a.s_addr) >> 24 == 127);
 }
 
 /* Lower-case words of letters and digits, joined by . _ - or /. */

@@ -28,5 +28,5 @@ void pub_say(const pub_opts *o, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    o->say(text);
+    o->say(lq_printable(text));
 }

@@ -10,6 +10,7 @@
 
 #include "formats/json.h"
 #include "formats/mapped.h"
+#include "formats/path.h"
 #include "quantize/lock.h"
 
 #define STATE "state.json" /* whose state it is */
@@ -29,11 +30,12 @@ static void wipe(const char *dir)
 {
     DIR *d = opendir(dir);
     struct dirent *e;
+    lq_status s = LQ_OK;
     bool all = true;
-    while (d && (e = readdir(d)))
+    while (d && (e = lq_next_entry(&s, d, dir, NULL)))
         if (is_ours(e->d_name) && strcmp(e->d_name, STATE) != 0)
             all = unlinkat(dirfd(d), e->d_name, 0) == 0 && all;
-    if (d && all) unlinkat(dirfd(d), STATE, 0);
+    if (d && all && !s) unlinkat(dirfd(d), STATE, 0);
     if (d) closedir(d);
 }
 
@@ -82,11 +84,12 @@ static bool has_parts(const char *dir)
 {
     DIR *d = opendir(dir);
     const struct dirent *e;
-    bool any = false;
-    while (d && !any && (e = readdir(d)))
+    lq_status s = LQ_OK;
+    bool any = !d && errno != ENOENT; /* what cannot be read may have some */
+    while (d && !any && (e = lq_next_entry(&s, d, dir, NULL)))
         any = strncmp(e->d_name, "part-", 5) == 0 && !strstr(e->d_name, ".tmp-");
     if (d) closedir(d);
-    return any;
+    return any || s;
 }
 
 /* *same: the folder holds the state of this very run. */

@@ -60,7 +60,7 @@ bool http_answer_raw(http_server *s, conn *c, const char *status, const char *me
  * lock. */
 static void cut_slow(http_server *s, conn *c)
 {
-    if (c->state == CONN_IDLE || c->left) {
+    if (c->state == CONN_IDLE || c->left > 0) {
         c->cut = true;
         shutdown(c->fd, SHUT_RDWR);
         return;
@@ -78,7 +78,7 @@ static void cut_slow_conns(http_server *s, double now)
     pthread_mutex_lock(&s->mu);
     for (conn *c = s->conns; c; c = c->next) {
         if (c->cut || c->state == CONN_BUSY) continue;
-        if ((c->left && now - c->left > LEFT_SECONDS) || now - c->since > limit[c->state])
+        if ((c->left > 0 && now - c->left > LEFT_SECONDS) || now - c->since > limit[c->state])
             cut_slow(s, c);
     }
     pthread_mutex_unlock(&s->mu);
@@ -91,7 +91,7 @@ static void forgive(http_server *s, double seconds)
     pthread_mutex_lock(&s->mu);
     for (conn *c = s->conns; c; c = c->next) {
         c->since += seconds;
-        if (c->left) c->left += seconds;
+        if (c->left > 0) c->left += seconds;
     }
     pthread_mutex_unlock(&s->mu);
 }

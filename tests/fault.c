@@ -37,9 +37,10 @@
     X(posix_memalign, ALLOC)                                                                       \
     X(strdup, ALLOC)                                                                               \
     X(strndup, ALLOC)                                                                              \
-    X(asprintf, ALLOC) X(mmap, ALLOC) X(open, OPEN) X(openat, OPEN) X(fopen, OPEN) X(fdopen, OPEN) \
-        X(opendir, OPEN) X(mkostemp, OPEN) X(socket, OPEN) X(eventfd, OPEN) X(epoll_create1, OPEN) \
-            X(read, READ) X(pread, READ) X(getdelim, READ) X(fread, READ) X(fstat, READ)           \
+    X(asprintf, ALLOC)                                                                             \
+    X(mmap, ALLOC) X(open, OPEN) X(openat, OPEN) X(fopen, OPEN) X(fdopen, OPEN) X(opendir, OPEN)   \
+        X(mkostemp, OPEN) X(socket, OPEN) X(eventfd, OPEN) X(epoll_create1, OPEN) X(read, READ)    \
+            X(pread, READ) X(getdelim, READ) X(fread, READ) X(fstat, READ) X(readdir, READ)        \
                 X(write, WRITE) X(pwrite, WRITE) X(fwrite, WRITE) X(fflush, WRITE)                 \
                     X(fclose, WRITE) X(fsync, CHANGE) X(ftruncate, CHANGE) X(rename, CHANGE)       \
                         X(renameat2, CHANGE) X(link, CHANGE) X(linkat, CHANGE) X(unlink, CHANGE)   \
@@ -456,6 +457,20 @@ DIR *opendir(const char *path)
     DIR *d = c.action > 0 ? NULL : REAL(opendir)(path);
     end(&c, d != NULL);
     return d;
+}
+struct dirent *readdir(DIR *d)
+{
+    const call c = BEGIN(readdir);
+    struct dirent *e = c.action > 0 && c.action != EINTR ? NULL : REAL(readdir)(d);
+    end(&c, e != NULL);
+    return e;
+}
+struct dirent64 *readdir64(DIR *d)
+{
+    const call c = BEGIN(readdir); /* on 64 bits the two are one */
+    struct dirent *e = c.action > 0 && c.action != EINTR ? NULL : REAL(readdir)(d);
+    end(&c, e != NULL);
+    return (struct dirent64 *)e;
 }
 static int temporary(const void *caller, char *template, int flags)
 {

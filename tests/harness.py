@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+SANITIZED = bool({"TSAN_OPTIONS", "ASAN_OPTIONS"} & set(os.environ))  # tools/tsan-server.sh, tools/asan-suites.sh
 LIMIT = 400  # seconds without what must come: no machine is so busy
 
 

@@ -228,6 +228,10 @@ JOBS = {j.name: j for j in [
     Job("publish", ("publish", "m", "dir:out"), model("m")),
     Job("publish over a folder", ("publish", "m", "dir:out"), model("m"),
         make=[("publish", "m", "dir:out"), ("convert", "m", "-o", "q", "--to", "safetensors")]),
+    Job("publish a card and templates", ("publish", "m", "dir:out"), {
+        **model("m"), "m/README.md": b"---\nlicense: mit\nlanguage:\n- en\n---\n# A model\n",
+        "m/chat_template.jinja": b"{{ messages[0].content }}", "m/additional_chat_templates/rag.jinja": b"{{ 1 }}"}),
+    Job("verify", ("verify", "m"), {**model("m"), "m/generation_config.json": b'{"temperature": 0.5}'}),
     Job("pull", ("pull", "dir:p", "-o", "out"), model("m"), state=("out.resume",),
         make=[("publish", "m", "dir:p")]),
 ]}

@@ -1,7 +1,9 @@
 /* tests/test_publish.c - digests, names of files, SHA256SUMS, front matter, addresses. */
 #include "formats/front_matter.h"
+#include "publish/card.h"
 #include "publish/files.h"
 #include "publish/hc.h"
+#include "publish/oci.h"
 #include "publish/target.h"
 #include "tests/check.h"
 
@@ -162,13 +164,69 @@ TEST(front_matter_is_carried_line_by_line)
               { "evil", NULL },
               { "lang", NULL } };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
-        char *got = fm_lines(card, strlen(card), t[i].key);
-        CHECK(t[i].want ? got && strcmp(got, t[i].want) == 0 : !got, "%s: %s", t[i].key,
+        char *got;
+        const lq_status s = fm_lines(&got, card, sizeof card - 1, t[i].key, NULL);
+        CHECK(!s && t[i].want ? got && strcmp(got, t[i].want) == 0 : !got, "%s: %s", t[i].key,
               got ? got : "(none)");
         free(got);
     }
-    CHECK(!fm_lines("license: mit\n", 13, "license"), "there is no front matter");
-    CHECK(!fm_lines("---\nlicense", 11, "license"), "it ends in the middle");
+    char *got;
+    CHECK(!fm_lines(&got, "license: mit\n", 13, "license", NULL) && !got, "no front matter");
+    CHECK(!fm_lines(&got, "---\nlicense", 11, "license", NULL) && !got, "it ends in the middle");
+    CHECK(!fm_lines(&got, "---\nlicense: m\0t\n", 18, "license", NULL) && !got, "a NUL in it");
+}
+
+TEST(what_a_file_says_of_itself_is_text_on_the_card)
+{
+    static const char json[] =
+        "{\"name\":\"m\",\"recipe\":{\"method\":\"rtn\\n---\\nlicense: mit\",\"a|b\\n# c\":\"` | "
+        "<b>\"},"
+        "\"provenance\":{\"llmq\":\"[x](http://y)\",\"calibration\":{\"files\":[{\"name\":\"t\\n# "
+        "h\"}]}},"
+        "\"evaluations\":[{\"name\":\"<img src=x>\"}],\"llmq_cannot_run\":\"`x`\"}";
+    static const char *const wanted[] = {
+        "`rtn --- license: mit`",   "| a\\|b \\# c | `\"' \\| <b>\"` |",
+        "(llmq \\[x\\](http://y))", "| t \\# h |",
+        "| \\<img src=x\\> |",      "(\\`x\\`)"
+    };
+    static const char *const nowhere[] = { "\nlicense: mit", "\n- rtn", "\n# h", "\n# c" };
+    pub_files none = { NULL, 0 };
+    cJSON *info = cJSON_Parse(json), *handovers = cJSON_CreateArray();
+    js_buf b = { 0 };
+    card_write(&b, info, &none, handovers, "");
+    js_put(&b, "", 1);
+    CHECK(info && !b.failed, "no card");
+    for (size_t i = 0; i < LQ_COUNT(wanted); i++)
+        CHECK(strstr(b.data, wanted[i]), "%s is not in %s", wanted[i], b.data);
+    for (size_t i = 0; i < LQ_COUNT(nowhere); i++)
+        CHECK(!strstr(b.data, nowhere[i]), "%s is in %s", nowhere[i], b.data);
+    free(b.data);
+    cJSON_Delete(info);
+    cJSON_Delete(handovers);
+}
+
+TEST(only_this_machine_is_spoken_to_in_the_clear)
+{
+    static const struct {
+        const char *where, *base;
+    } t[] = { { "localhost/a", "http://localhost" },
+              { "localhost:5000/a", "http://localhost:5000" },
+              { "127.0.0.1:5000/a", "http://127.0.0.1:5000" },
+              { "[::1]:5000/a", "http://[::1]:5000" },
+              { "localhost.example.com/a", "https://localhost.example.com" },
+              { "localhosts:5000/a", "https://localhosts:5000" },
+              { "127.0.0.1.example.com/a", "https://127.0.0.1.example.com" },
+              { "127.example.com/a", "https://127.example.com" },
+              { "ghcr.io/a", "https://ghcr.io" } };
+    const pub_opts o = { .state = NULL };
+    setenv("DOCKER_CONFIG", "/none", 1);
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        oci_conn c;
+        lq_err err;
+        const lq_status s = oci_open(&c, t[i].where, &o, &err);
+        CHECK(!s && strcmp(c.base, t[i].base) == 0, "%s: %s", t[i].where, s ? err.msg : c.base);
+        oci_close(&c);
+    }
 }
 
 TEST(addresses_keep_their_scheme_and_their_host)
@@ -197,6 +255,8 @@ int main(int argc, char **argv)
     RUN(sums_are_read_as_they_are_written);
     RUN(broken_sums_are_refused);
     RUN(front_matter_is_carried_line_by_line);
+    RUN(what_a_file_says_of_itself_is_text_on_the_card);
+    RUN(only_this_machine_is_spoken_to_in_the_clear);
     RUN(addresses_keep_their_scheme_and_their_host);
     return check_end();
 }

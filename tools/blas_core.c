@@ -51,7 +51,7 @@ static lq_status take_core(const char *core, lq_err *err)
     return start_again(variable, core, err);
 }
 
-static bool is_bounded(int what)
+static bool is_bounded(unsigned what)
 {
     struct rlimit r;
     return getrlimit(what, &r) == 0 && r.rlim_cur != RLIM_INFINITY;

@@ -40,6 +40,7 @@ step "what llmq writes, loaded by other projects; the server under clients of ot
 step "two builds in different folders are equal" tools/reproducible.sh
 step "every fuzzer for $FUZZ_TIME s" make -s fuzz FUZZ_TIME="$FUZZ_TIME"
 step "unit tests under AddressSanitizer" make -s asan
+step "end-to-end and server tests under AddressSanitizer" make -s asan-suites
 step "unit tests under ThreadSanitizer" make -s tsan
 step "the server's suite under ThreadSanitizer" make -s tsan-server
 step "files and requests changed by chance, under AddressSanitizer" make -s asan-inputs PYTHON="$python"

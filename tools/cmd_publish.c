@@ -67,7 +67,8 @@ static lq_status check_nothing_lost(const src_source *src, const char *dir, lq_e
     char file[4200];
     lq_status s = LQ_OK;
     DIR *d = opendir(dir);
-    for (struct dirent *e; d && !s && (e = readdir(d));) {
+    if (!d) return lq_open_failed(err, dir);
+    for (struct dirent *e; !s && (e = lq_next_entry(&s, d, dir, err));) {
         const pub_kind *kind = pub_kind_of(e->d_name);
         if (!kind || !kind->weights || lq_path_join(file, sizeof file, dir, e->d_name, NULL))
             continue;
@@ -77,7 +78,7 @@ static lq_status check_nothing_lost(const src_source *src, const char *dir, lq_e
                         "weights but the model's in it, found %s",
                         dir, e->d_name);
     }
-    if (d) closedir(d);
+    closedir(d);
     return s;
 }
 

@@ -203,9 +203,10 @@ lq_status iso_files(iso_report *r, iso_mode mode, const iso_path *paths, size_t 
 
 /* ---- system calls: seccomp ---- */
 #if defined(__x86_64__)
-enum { MACHINE = AUDIT_ARCH_X86_64, OTHER_ABI = 0x40000000 }; /* x32's numbers begin there */
+static const uint32_t MACHINE = AUDIT_ARCH_X86_64,
+                      OTHER_ABI = 0x40000000; /* x32's numbers begin there */
 #elif defined(__aarch64__)
-enum { MACHINE = AUDIT_ARCH_AARCH64, OTHER_ABI = INT32_MAX };
+static const uint32_t MACHINE = AUDIT_ARCH_AARCH64, OTHER_ABI = INT32_MAX;
 #else
 #define NO_FILTER
 #endif

@@ -6,6 +6,7 @@
 #include "tools/progress.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -49,8 +50,8 @@ static lq_status find_strangers(verdict *v, const char *dir, const char *sub, co
     char path[4200], name[600];
     lq_status s = lq_path_join(path, sizeof path, dir, sub, err);
     DIR *d = s ? NULL : opendir(path);
-    if (!s && !d && !*sub) s = lq_open_failed(err, dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
+    if (!s && !d && (!*sub || (errno != ENOENT && errno != ENOTDIR))) s = lq_open_failed(err, path);
+    for (struct dirent *e; d && (e = lq_next_entry(&s, d, path, err));) {
         snprintf(name, sizeof name, "%s%s", sub, e->d_name);
         if (e->d_name[0] != '.' && strcmp(name, PUB_SUMS) != 0 && pub_kind_of(name) &&
             !pub_find(sums, name))

@@ -17,7 +17,7 @@ import time
 import pytest
 
 from conftest import ROOT, TEXT
-from harness import LIMIT
+from harness import LIMIT, SANITIZED
 from shim import stopped
 
 TINY = ROOT / "tests/golden/arch/llama-128"
@@ -221,6 +221,7 @@ def test_a_full_disk_ends_convert_with_nothing_left(llmq, tmp_path, target):
     assert os.strerror(errno.EFBIG) in line
 
 
+@pytest.mark.skipif(SANITIZED, reason="a sanitizer takes more addresses than that")
 def test_few_addresses_end_in_an_error(llmq, tmp_path):
     """OpenBLAS's threads ask for their memory until they have it, and an end of the process waits for them."""
     def few_addresses():

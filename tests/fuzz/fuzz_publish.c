@@ -43,7 +43,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     read_sums(copy, n);
     if (!pub_check_name(text, NULL)) check_name(text);
     for (size_t i = 0; i < LQ_COUNT(keys); i++) {
-        char *lines = fm_lines(copy, n, keys[i]);
+        char *lines;
+        if (fm_lines(&lines, copy, n, keys[i], NULL)) abort();
         if (lines && (strpbrk(lines, "&*{}") || strlen(lines) > n + 1)) abort();
         free(lines);
     }

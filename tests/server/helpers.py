@@ -1,17 +1,16 @@
 """What the tests of the server ask with, and how they look at answers."""
 import json
-import os
 import pathlib
 import re
 
 import httpx
 import pytest
 
-from harness import LIMIT, ROOT, until, with_template  # noqa: F401
+from harness import LIMIT, ROOT, SANITIZED, until, with_template  # noqa: F401
 
 TINY = ROOT / "models/novels-1m"
 MODEL = ROOT / "models/novels-6m"  # which the other is a draft for
-NOT_TSAN = pytest.mark.skipif("TSAN_OPTIONS" in os.environ, reason="ThreadSanitizer's own memory and thread count as well")
+NOT_SANITIZED = pytest.mark.skipif(SANITIZED, reason="a sanitizer's own memory and threads count as well")
 USER, SECOND, ADMIN = "sk-user-one", "sk-user-two", "sk-admin"
 
 

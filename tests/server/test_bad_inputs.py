@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from harness import LIMIT, until
-from helpers import NOT_TSAN, http
+from helpers import NOT_SANITIZED, http
 from test_plumbing import raw
 
 case = pytest.mark.case
@@ -55,7 +55,7 @@ def test_deep_and_endless_things(server, ask, body, param):  # T-53, T-56
     ask.canary(server)
 
 
-@NOT_TSAN
+@NOT_SANITIZED
 @case("C90")
 def test_many_keys(server, ask):
     before = rss(server)
@@ -64,7 +64,7 @@ def test_many_keys(server, ask):
     assert rss(server) - before < 50 << 20
 
 
-@NOT_TSAN
+@NOT_SANITIZED
 @case("C90")
 def test_many_values(server, ask):
     """Refused by what they would take, before they take it; what large bodies took comes back."""

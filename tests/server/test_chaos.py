@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from harness import LIMIT, Llmq, Server, until
-from helpers import NOT_TSAN, TINY, metric, wait_metric
+from helpers import NOT_SANITIZED, TINY, metric, wait_metric
 from test_streaming import post
 
 ROUNDS = int(os.environ.get("LLMQ_CHAOS", 1))
@@ -157,7 +157,7 @@ def half_a_cpu(llmq, tmp_path):
             group.rmdir()
 
 
-@NOT_TSAN  # which itself takes more memory
+@NOT_SANITIZED  # which itself takes more memory
 def test_half_a_cpu_and_little_memory_change_no_bytes(half_a_cpu, server, ask, tmp_path):
     limited, groups = half_a_cpu
     body = {"prompt": "It was", "max_tokens": 300, "temperature": 0, "ignore_eos": True}
@@ -213,7 +213,7 @@ def test_no_descriptors_left(serve, ask):
     ask.canary(s)
 
 
-@NOT_TSAN  # which itself ends without memory
+@NOT_SANITIZED  # which itself ends without memory
 def test_no_memory_left(serve, ask):
     """Beyond what it has, the server gets none: large requests are refused or cut, never with a
     crash, and it serves on when there is memory again."""

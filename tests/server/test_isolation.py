@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from harness import until
-from helpers import NOT_TSAN, SECOND, TINY
+from helpers import NOT_SANITIZED, SECOND, TINY
 
 
 def states(server):
@@ -19,7 +19,7 @@ def wait_output(server, text):
     until(lambda: text in server.output(), lambda: server.output()[-2000:])
 
 
-@NOT_TSAN
+@NOT_SANITIZED
 def test_every_thread_is_restricted(server, serve):
     wait_output(server, "given up: no new privileges")
     threads = list(states(server))

@@ -5,7 +5,7 @@ import pytest
 
 import load_to_limits
 from harness import ROOT, Server
-from helpers import NOT_TSAN, TINY, canary, check_error, complete, with_template
+from helpers import NOT_SANITIZED, TINY, canary, check_error, complete, with_template
 
 # What has a name like a limit's and bounds no request: a model's own files, tables, sizes of pieces.
 OTHERS = {
@@ -78,14 +78,14 @@ def test_a_category_is_looked_for_once(small):
     assert len(text) == 3 and text == text.lower() and text.isalpha()
 
 
-@NOT_TSAN
+@NOT_SANITIZED
 def test_memory_stays_below_what_was_printed(llmq, tmp_path):
     peak, said, seen, _ = load_to_limits.run(llmq, TINY, 1, tmp_path / "log")
     # nothing here renders a large template
     assert peak < said["total_bytes"] - said["templates_bytes"] - said["grammars_bytes"], (peak, said, seen)
 
 
-@NOT_TSAN
+@NOT_SANITIZED
 def test_templates_and_grammars_stay_below_what_was_printed(llmq, tmp_path):
     """And what they took goes back: malloc had kept it below what lives on."""
     model = with_template(tmp_path / "m", load_to_limits.GROWS)
