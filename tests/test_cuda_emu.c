@@ -45,6 +45,29 @@ TEST(after_a_failure_nothing_runs_until_it_was_asked_for)
     emu_table.close(&d);
 }
 
+TEST(after_a_failure_memory_goes_back_and_the_wait_is_one)
+{
+    lq_err err = { "" };
+    dev d;
+    float host[BROKEN_FLOATS];
+    CHECK(!emu_table.open(&d, 0, &err), "%s", err.msg);
+    const size_t room = emu_table.room(&d);
+    float *buf = emu_table.alloc(&d, sizeof host), *down = emu_table.alloc_host(&d, sizeof host);
+    for (int i = 0; i < BROKEN_FLOATS; i++)
+        host[i] = (float)i;
+    emu_table.upload(&d, buf, host, sizeof host);
+    emu_table.download(&d, down, buf, sizeof host);
+    broken_cases[9].run(&d, buf);
+    CHECK(emu_table.sync(&d, &err) == LQ_EDEVICE, "%s", err.msg);
+    CHECK(down[3] == 3, "what was queued before is there: %g", (double)down[3]);
+    broken_cases[9].run(&d, buf);
+    emu_table.free_host(&d, down);
+    emu_table.free(&d, buf);
+    CHECK(emu_table.sync(&d, &err) == LQ_EDEVICE, "%s", err.msg);
+    CHECK(emu_table.room(&d) == room, "%zu bytes are lost", room - emu_table.room(&d));
+    emu_table.close(&d);
+}
+
 /* Of pinned memory copies are asynchronous. */
 TEST(pinned_memory_belongs_to_the_stream_until_the_wait)
 {
@@ -75,6 +98,7 @@ int main(int argc, char **argv)
 {
     RUN(each_detector_finds_its_mistake);
     RUN(after_a_failure_nothing_runs_until_it_was_asked_for);
+    RUN(after_a_failure_memory_goes_back_and_the_wait_is_one);
     RUN(pinned_memory_belongs_to_the_stream_until_the_wait);
     return check_end();
 }

@@ -89,7 +89,7 @@ static void *CU_NAME(alloc)(dev *d, size_t n)
 
 static void CU_NAME(free)(dev *d, void *p)
 {
-    if (p) CU_TRY(d, cudaFree(p));
+    if (p) cu_check(d, "cudaFree", cudaFree(p));
 }
 
 static void *CU_NAME(alloc_host)(dev *d, size_t n)
@@ -101,7 +101,7 @@ static void *CU_NAME(alloc_host)(dev *d, size_t n)
 
 static void CU_NAME(free_host)(dev *d, void *p)
 {
-    if (p) CU_TRY(d, cudaFreeHost(p));
+    if (p) cu_check(d, "cudaFreeHost", cudaFreeHost(p));
 }
 
 /* Pageable memory is staged by the driver before the call returns. */
@@ -124,7 +124,8 @@ static void CU_NAME(zero)(dev *d, void *dst, size_t n)
 
 static lq_status CU_NAME(sync)(dev *d, lq_err *err)
 {
-    CU_TRY(d, cudaStreamSynchronize((cudaStream_t)d->stream));
+    /* Also what was queued before a failure still reads and writes the host's memory. */
+    cu_check(d, "cudaStreamSynchronize", cudaStreamSynchronize((cudaStream_t)d->stream));
     const lq_status s = d->bad;
     if (s && err) *err = d->why;
     d->bad = LQ_OK;
