@@ -224,16 +224,26 @@ typedef struct {
 
 enum { DEV_TOPS = 20, DEV_DRAW_IDS = 1 << 28 }; /* at most: alternatives; ids of a vocabulary */
 
-/* How runtime/sample.h draws from row `row` of the logits, without bias, penalties and masks. */
+/* An id whose logit is changed before the draw. */
+typedef struct {
+    int32_t id;
+    int32_t n;   /* of draw_penalize; 0: only the bias */
+    float value; /* the bias, which goes first; then the kernel keeps here what the logit was */
+} dev_edit;
+
+/* How runtime/sample.h draws from row `row` of the logits. */
 typedef struct {
     uint64_t seed, draw;
-    float temperature, top_p, min_p;
-    int32_t top_k, logprobs, row;
+    const uint32_t *mask; /* [(V + 31) / 32] or NULL, as smp_params.mask */
+    dev_edit *edits;      /* [n_edits] no id twice */
+    float temperature, top_p, min_p, repetition, presence, frequency;
+    int32_t top_k, logprobs, row, n_edits;
 } dev_draw;
 
 /* What came of it. */
 typedef struct {
-    int32_t id; /* -1: the row is refused, as logit `bad` is `value`, NaN or infinite */
+    int32_t id; /* -1: the row is refused, as logit `bad` is `value`, NaN or infinite; -2: every id
+                   is banned */
     int32_t bad;
     float value;
     float logprob; /* of the raw distribution; 0 where no logprobs were asked for */
@@ -242,7 +252,8 @@ typedef struct {
 } dev_drawn;
 
 /* n draws, each from a row of its own. Rows that are drawn from are scaled (scale 1: not) and then
- * soft-capped (cap 0: not) first, in place. Ids and numbers are those of smp_sample, to the bit. */
+ * soft-capped (cap 0: not) first, in place; what edits made of them may stay. Ids and numbers are
+ * those of smp_sample, to the bit. */
 typedef struct {
     float *logits; /* [rows, V] */
     const dev_draw *how;
@@ -276,8 +287,8 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, bind, (dev * d))              /* what this thread does from now on is meant for d */ \
     X(int, count, (lq_err * why))         /* of devices; 0: why says what is missing */          \
     X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */            \
-    X(void, free, (dev * d, void *p))                                                            \
-    X(size_t, room, (dev * d)) /* bytes that alloc has left, about */                            \
+    X(void, free, (dev * d, void *p))     /* also after a failure */                             \
+    X(size_t, room, (dev * d))            /* bytes that alloc has left, about */                 \
     /* Memory of the host that copies need not wait for (pinned). Until dev_sync an upload may   \
      * still read it, and a download is not there yet. */                                        \
     X(void *, alloc_host, (dev * d, size_t n))                                                   \
@@ -287,7 +298,7 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, download, (dev * d, void *host, const void *src, size_t n))                          \
     X(void, zero, (dev * d, void *dst, size_t n))                                                \
     X(void, copy, (dev * d, const dev_copy_args *a))                                             \
-    X(lq_status, sync, (dev * d, lq_err * err))                                                  \
+    X(lq_status, sync, (dev * d, lq_err * err)) /* waits also after a failure */                 \
     X(void, norm, (dev * d, const dev_norm_args *a))                                             \
     X(void, rope, (dev * d, const dev_rope_args *a))                                             \
     X(void, act, (dev * d, const dev_act_args *a))                                               \

@@ -29,6 +29,15 @@ LQ_INLINE float draw_weight(float x, float max, float temperature)
 
 LQ_INLINE uint64_t draw_units(float weight, float unit) { return (uint64_t)(weight * unit); }
 
+/* A logit under penalties: n times in the output (n > 0), in the prompt alone (n < 0). */
+LQ_INLINE float draw_penalize(float x, int32_t n, float repetition, float presence, float frequency)
+{
+    if (repetition > 0 && repetition != 1.0f) x = x > 0 ? x / repetition : x * repetition;
+    if (n < 0) return x;
+    x -= frequency * (float)n;
+    return x - presence;
+}
+
 /* Of a total the least sum that reaches p of it: at least 1. */
 LQ_INLINE uint64_t draw_share(float p, uint64_t total)
 {

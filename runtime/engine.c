@@ -32,6 +32,8 @@ struct engine {
     const float **logits; /* [max_seqs] first logits row of each planned sequence */
     dev_draw *draws;      /* [max_logits] of this step, where the pass draws; n_draws of them */
     int64_t n_draws;
+    dev_edit *edits; /* [max_edits] of those, where the pass draws; n_edits of them */
+    int64_t n_edits, max_edits;
     const dev_drawn *drawn; /* what came of them */
 
     pthread_t thread;
@@ -470,20 +472,56 @@ static void learn_gain(engine *e, int n, int64_t decodes, double start)
     spec_timed(&e->gain, decodes, guesses > 0, now_seconds() - start, ids);
 }
 
+/* Whether a planned sequence draws where the pass does. A grammar's next mask needs the draw before
+ * it, so guesses under one stay here. */
+static bool draws_there(const engine *e, const seq *s)
+{
+    const bool draws = s->max_new > 0 && s->n_done + s->plan_n == s->n_ids;
+    return draws && fwd_draws(e->fwd) && !e->o.script && !s->beams && !(s->mask && s->plan_draft);
+}
+
+/* The mask of a draw there; any thread. What fails here is said by the draw, on the host. */
+static void mask_one(void *ctx, int64_t i, int thread)
+{
+    engine *e = ctx;
+    seq *s = e->sched.planned[i];
+    (void)thread;
+    s->draws_there = draws_there(e, s) && !seq_mask(s, seq_output(s), &s->err);
+}
+
+static void make_masks(engine *e, int n)
+{
+    bool any = false;
+    for (int i = 0; i < n; i++)
+        any |= e->sched.planned[i]->mask && draws_there(e, e->sched.planned[i]);
+    if (any)
+        pool_run(e->p, n, mask_one, e);
+    else
+        for (int i = 0; i < n; i++)
+            e->sched.planned[i]->draws_there = draws_there(e, e->sched.planned[i]);
+}
+
 /* Where a planned sequence's logits will be, and whether the device draws from them. Returns how
  * many rows they are. */
 static int64_t plan_logits(engine *e, seq *s, int64_t row0)
 {
     const int64_t n = seq_output(s), last = row0 + s->plan_n - 1 - s->plan_from;
     const int64_t rows = (s->plan_n - s->plan_from) * beam_rows(s) + s->plan_draft;
-    const bool draws = s->max_new > 0 && s->n_done + s->plan_n == s->n_ids;
-    bool there = draws && fwd_draws(e->fwd) && !e->o.script && !s->beams;
-    for (int64_t k = 0; k <= s->plan_draft && there; k++)
-        there = smp_on_device(&e->draws[e->n_draws + k], seq_params(s, n + k), (uint64_t)(n + k),
-                              last + k);
+    int64_t edits = e->n_edits;
+    bool there = s->draws_there;
+    for (int64_t k = 0; k <= s->plan_draft && there; k++) {
+        dev_draw *d = &e->draws[e->n_draws + k];
+        there = smp_on_device(e->smp[0], d, e->edits + edits, e->max_edits - edits,
+                              seq_params(s, n + k), s->ids, s->n_prompt, s->ids + s->n_prompt,
+                              n + k, (uint64_t)(n + k), last + k);
+        edits += there ? d->n_edits : 0;
+    }
     s->row0 = row0;
     s->draw0 = there ? e->n_draws : -1;
-    if (there) e->n_draws += 1 + s->plan_draft;
+    if (there) {
+        e->n_draws += 1 + s->plan_draft;
+        e->n_edits = edits;
+    }
     return rows;
 }
 
@@ -500,7 +538,8 @@ static void step(engine *e)
     int64_t rows = 0, computed = 0;
     lq_err err;
     const double planned = now_seconds();
-    e->n_draws = 0;
+    e->n_draws = e->n_edits = 0;
+    make_masks(e, n);
     for (int i = 0; i < n; i++)
         rows += plan_logits(e, e->sched.planned[i], rows);
     lq_status st = fwd_step_draw(e->fwd, e->items, e->sched.n_items, e->draws, e->n_draws, &logits,
@@ -629,6 +668,11 @@ static lq_status open_step(engine *e, lq_err *err)
     e->draws = calloc((size_t)f.max_logits, sizeof *e->draws);
     if (!e->draws) return lq_fail(err, LQ_ENOMEM, "engine: out of memory");
     s = fwd_open(&e->fwd, e->m, e->kv, e->p, &f, err);
+    if (!s && fwd_draws(e->fwd)) {
+        e->max_edits = fwd_draw_edits(&f, e->m->cfg->vocab);
+        e->edits = calloc((size_t)e->max_edits, sizeof *e->edits);
+        if (!e->edits) s = lq_fail(err, LQ_ENOMEM, "engine: out of memory");
+    }
     if (!s && e->o.draft)
         s = draft_open(
             &e->draft, e->o.draft, e->m->cfg->vocab, kv_options(e->kv),
@@ -684,6 +728,7 @@ void eng_close(engine *e)
     free(e->items);
     free(e->logits);
     free(e->draws);
+    free(e->edits);
     kv_close(e->kv);
     if (e->has_lock) {
         pthread_cond_destroy(&e->wake);

@@ -243,6 +243,12 @@ static void run_layers(fwd_ctx *f, int n_items, int64_t n_picked)
 
 bool fwd_draws(const fwd_ctx *f) { return f->dev && f->m->cfg->vocab <= DEV_DRAW_IDS; }
 
+int64_t fwd_draw_edits(const fwd_opts *o, int64_t vocab)
+{
+    enum { EDITS = 1 << 16 }; /* 768 KiB: 64 sequences of 1,000 different ids each */
+    return o->max_logits < EDITS / vocab + 1 ? o->max_logits * vocab : EDITS;
+}
+
 bool fwd_next_run(fwd_run *run, const fwd_batch *b)
 {
     run->row += run->n;

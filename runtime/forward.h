@@ -45,8 +45,11 @@ lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float *
 
 /* Whether tokens can be drawn where the logits are: on a device. */
 bool fwd_draws(const fwd_ctx *f);
-/* The same, and n draws from rows of the logits (rising), whose results are `drawn`. Neither the
- * logits of those rows nor the rows behind them come to the host. */
+/* Edits that the draws of a step may have together. */
+int64_t fwd_draw_edits(const fwd_opts *o, int64_t vocab);
+/* The same, and n draws from rows of the logits (rising), whose results are `drawn`. Their masks
+ * (at most one for each item) and edits (fwd_draw_edits) are the host's. Neither the logits of
+ * those rows nor the rows behind them come to the host. */
 lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const dev_draw *draws,
                         int64_t n, const float **logits, const dev_drawn **drawn, lq_err *err);
 

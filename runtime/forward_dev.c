@@ -101,6 +101,8 @@ static int64_t longest(const kv_opts *k, const fwd_opts *o)
     return o->max_len && o->max_len < held ? o->max_len : held;
 }
 
+static int64_t mask_words(int64_t vocab) { return lq_ceil_div(vocab, 32); }
+
 /* The most that a step can stage. */
 static void size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, const fwd_opts *o)
 {
@@ -118,6 +120,9 @@ static void size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, c
     }
     f->stage_bytes = 4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
                      piece(o->max_logits, sizeof(dev_draw)) +
+                     (size_t)o->max_seqs * piece(mask_words(c->vocab), sizeof(uint32_t)) +
+                     piece(fwd_draw_edits(o, c->vocab), sizeof(dev_edit)) +
+                     (size_t)o->max_logits * ALIGN + /* a draw's edits are a piece */
                      (size_t)o->max_seqs * piece(lq_ceil_div(len, k->block_size), sizeof(int32_t)) +
                      /* each sequence is in the plans of one kind of attention */
                      4 * (piece(f->max_chunks, sizeof(dev_attn_chunk)) +
@@ -391,6 +396,18 @@ static void stage_places(fwd_dev_ctx *f, fwd_rows *r)
     }
 }
 
+/* Draws, and what they point to. */
+static void stage_draws(fwd_dev_ctx *f, const fwd_batch *b, int64_t vocab)
+{
+    dev_draw *here = (dev_draw *)(void *)(f->stage + f->staged);
+    f->draws = stage(f, b->draws, (size_t)b->n_draws * sizeof *f->draws);
+    for (int64_t i = 0; i < b->n_draws; i++) {
+        dev_draw *d = &here[i];
+        if (d->mask) d->mask = stage(f, d->mask, (size_t)mask_words(vocab) * sizeof *d->mask);
+        if (d->n_edits) d->edits = stage(f, d->edits, (size_t)d->n_edits * sizeof *d->edits);
+    }
+}
+
 static void embed(fwd_dev_ctx *f, fwd_rows *r, const model *m, const int32_t *ids,
                   const int32_t *ids_on)
 {
@@ -420,7 +437,7 @@ static void begin(fwd_rows *r, const model *m, const fwd_batch *b)
     for (int64_t i = 0; i < b->n_picked; i++)
         f->words[i] = (int32_t)b->picked[i];
     f->picked = stage(f, f->words, (size_t)b->n_picked * sizeof *f->picked);
-    f->draws = stage(f, b->draws, (size_t)b->n_draws * sizeof *f->draws);
+    stage_draws(f, b, c->vocab);
     stage_places(f, r);
     stage_tables(f, b);
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++)

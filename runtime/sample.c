@@ -133,34 +133,44 @@ static lq_status check_finite(const float *x, int64_t n, lq_err *err)
     return refuse(x[i], i, err);
 }
 
-static bool has_penalty(const smp_params *p)
+static lq_status all_banned(lq_err *err)
 {
-    return (p->repetition_penalty > 0 && p->repetition_penalty != 1.0f) ||
-           p->presence_penalty != 0 || p->frequency_penalty != 0;
+    return lq_fail(err, LQ_ENOENT, "sampling: every token is banned");
 }
 
-static void repeat_penalty(float *x, float penalty) { *x = *x > 0 ? *x / penalty : *x * penalty; }
+static bool has_repetition(const smp_params *p)
+{
+    return p->repetition_penalty > 0 && p->repetition_penalty != 1.0f;
+}
+
+static bool has_penalty(const smp_params *p)
+{
+    return has_repetition(p) || p->presence_penalty != 0 || p->frequency_penalty != 0;
+}
+
+static float penalized(float x, int32_t n, const smp_params *p)
+{
+    return draw_penalize(x, n, p->repetition_penalty, p->presence_penalty, p->frequency_penalty);
+}
 
 /* Each id that occurred is met once: count holds its occurrences until then, -1 after. */
 static void penalize(smp_ctx *s, const smp_params *p, const int32_t *prompt, int64_t n_prompt,
                      const int32_t *output, int64_t n_output)
 {
-    bool rep = p->repetition_penalty > 0 && p->repetition_penalty != 1.0f;
+    const bool rep = has_repetition(p);
     for (int64_t i = 0; i < n_output; i++)
         s->count[output[i]]++;
     for (int64_t i = 0; i < n_output; i++) {
         int32_t id = output[i], n = s->count[id];
         if (n < 0) continue;
         s->count[id] = -1;
-        if (rep) repeat_penalty(s->x + id, p->repetition_penalty);
-        s->x[id] -= p->frequency_penalty * (float)n;
-        s->x[id] -= p->presence_penalty;
+        s->x[id] = penalized(s->x[id], n, p);
     }
     for (int64_t i = 0; rep && i < n_prompt; i++) {
         int32_t id = prompt[i];
         if (s->count[id] < 0) continue;
         s->count[id] = -1;
-        repeat_penalty(s->x + id, p->repetition_penalty);
+        s->x[id] = penalized(s->x[id], -1, p);
     }
     for (int64_t i = 0; i < n_output; i++)
         s->count[output[i]] = 0;
@@ -362,7 +372,7 @@ lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp
     if (st) return st;
     const float *x = adjust(s, logits, p, prompt, n_prompt, output, n_output);
     int32_t id = draw_id(s, x, p, draw);
-    if (x[id] == -INFINITY) return lq_fail(err, LQ_ENOENT, "sampling: every token is banned");
+    if (x[id] == -INFINITY) return all_banned(err);
     if (p->logprobs >= 0) {
         score(s, out, logits, id, p->logprobs);
     } else {
@@ -378,15 +388,70 @@ lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp
 
 static_assert((int)DEV_TOPS == (int)SMP_MAX_LOGPROBS, "alternatives of a result");
 
-bool smp_on_device(dev_draw *d, const smp_params *p, uint64_t draw, int64_t row)
+typedef struct {
+    dev_edit *at;
+    int64_t n, room;
+} edit_list;
+
+/* The edit of an id, which count has the number of; NULL: there is no room. */
+static dev_edit *edit_of(smp_ctx *s, edit_list *l, int32_t id)
 {
-    *d = (dev_draw){ p->seed,  draw,     p->temperature, p->top_p,
-                     p->min_p, p->top_k, p->logprobs,    (int32_t)row };
-    return !p->n_bias && !p->allowed && !p->mask && !has_penalty(p);
+    if (s->count[id] == 0) {
+        if (l->n == l->room) return NULL;
+        l->at[l->n++] = (dev_edit){ .id = id };
+        s->count[id] = (int32_t)l->n;
+    }
+    return &l->at[s->count[id] - 1];
+}
+
+static bool list_edits(smp_ctx *s, edit_list *l, const smp_params *p, const int32_t *prompt,
+                       int64_t n_prompt, const int32_t *output, int64_t n_output)
+{
+    dev_edit *e;
+    for (int64_t i = 0; i < n_output && has_penalty(p); i++) {
+        if (!(e = edit_of(s, l, output[i]))) return false;
+        e->n++;
+    }
+    for (int64_t i = 0; i < n_prompt && has_repetition(p); i++) {
+        if (!(e = edit_of(s, l, prompt[i]))) return false;
+        if (e->n == 0) e->n = -1;
+    }
+    for (int i = 0; i < p->n_bias; i++) {
+        if (!(e = edit_of(s, l, p->bias[i].id))) return false;
+        e->value = p->bias[i].bias;
+    }
+    return true;
+}
+
+bool smp_on_device(smp_ctx *s, dev_draw *d, dev_edit *edits, int64_t room, const smp_params *p,
+                   const int32_t *prompt, int64_t n_prompt, const int32_t *output, int64_t n_output,
+                   uint64_t draw, int64_t row)
+{
+    edit_list l = { edits, 0, room };
+    if (p->allowed) return false;
+    const bool ok = list_edits(s, &l, p, prompt, n_prompt, output, n_output);
+    for (int64_t i = 0; i < l.n; i++)
+        s->count[edits[i].id] = 0;
+    *d = (dev_draw){ .seed = p->seed,
+                     .draw = draw,
+                     .mask = p->mask,
+                     .edits = edits,
+                     .temperature = p->temperature,
+                     .top_p = p->top_p,
+                     .min_p = p->min_p,
+                     .repetition = p->repetition_penalty,
+                     .presence = p->presence_penalty,
+                     .frequency = p->frequency_penalty,
+                     .top_k = p->top_k,
+                     .logprobs = p->logprobs,
+                     .row = (int32_t)row,
+                     .n_edits = (int32_t)l.n };
+    return ok;
 }
 
 lq_status smp_take(smp_result *out, const dev_drawn *d, lq_err *err)
 {
+    if (d->id == -2) return all_banned(err);
     if (d->id < 0) return refuse(d->value, d->bad, err);
     *out = (smp_result){ .id = d->id, .logprob = d->logprob, .n_top = d->n_top };
     memcpy(out->top_id, d->top_id, (size_t)d->n_top * sizeof *d->top_id);

@@ -69,9 +69,12 @@ void smp_close(smp_ctx *s);
 lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp_params *p,
                      const int32_t *prompt, int64_t n_prompt, const int32_t *output,
                      int64_t n_output, uint64_t draw, lq_err *err);
-/* The same on a device, from row `row` of the logits there; false: these parameters are the host's
- * (bias, allowed ids, a mask, penalties). */
-bool smp_on_device(dev_draw *d, const smp_params *p, uint64_t draw, int64_t row);
+/* The same on a device, from row `row` of the logits there. edits: room for so many; d points to
+ * them and to the mask. False: the draw is the host's, as ids are allowed by a list, or bias and
+ * penalties change more logits than there is room for. */
+bool smp_on_device(smp_ctx *s, dev_draw *d, dev_edit *edits, int64_t room, const smp_params *p,
+                   const int32_t *prompt, int64_t n_prompt, const int32_t *output, int64_t n_output,
+                   uint64_t draw, int64_t row);
 /* What smp_sample would have said. */
 lq_status smp_take(smp_result *out, const dev_drawn *d, lq_err *err);
 /* One of the likeliest ids of a row. */

@@ -71,6 +71,7 @@ struct seq {
     int64_t plan_n, plan_from; /* this step: ids computed; first of them that wants logits */
     int64_t plan_draft;        /* and guesses behind them, all with logits */
     int64_t row0;              /* of those logits among the step's; engine's */
+    bool draws_there;          /* where the pass draws, if its edits have room */
     int64_t draw0;             /* of its draws among the device's; -1: not drawn there */
 
     /* engine's, under its lock */

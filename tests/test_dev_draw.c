@@ -5,10 +5,25 @@
 
 static_assert((int)DEV_TOPS == (int)SMP_MAX_LOGPROBS, "alternatives of a result");
 
-static dev_draw how_of(const smp_params *p, uint64_t draw, int64_t row)
+/* What a sequence has so far; the same for all rows of a check. */
+typedef struct {
+    const int32_t *prompt, *output;
+    int64_t n_prompt, n_output;
+} past;
+
+/* A draw whose mask and edits are there. */
+static dev_draw how_of(rig *r, smp_ctx *smp, const smp_params *p, const past *h, int64_t V,
+                       uint64_t draw, int64_t row)
 {
-    return (dev_draw){ p->seed,  draw,     p->temperature, p->top_p,
-                       p->min_p, p->top_k, p->logprobs,    (int32_t)row };
+    dev_draw d;
+    dev_edit *edits = malloc((size_t)V * sizeof *edits);
+    CHECK(edits && smp_on_device(smp, &d, edits, V, p, h->prompt, h->n_prompt, h->output,
+                                 h->n_output, draw, row),
+          "row %lld is the host's", (long long)row);
+    if (d.mask) d.mask = put(r, d.mask, (size_t)lq_ceil_div(V, 32) * sizeof *d.mask);
+    d.edits = d.n_edits ? put(r, edits, (size_t)d.n_edits * sizeof *edits) : NULL;
+    free(edits);
+    return d;
 }
 
 static bool same(const dev_drawn *got, const smp_result *want)
@@ -22,8 +37,8 @@ static bool same(const dev_drawn *got, const smp_result *want)
 enum { ROWS = 40 };
 
 /* The same rows by both. */
-static void check_rows(const char *why, float *x, int64_t n, int64_t V, const smp_params *p,
-                       float scale, float cap)
+static void check_past(const char *why, float *x, int64_t n, int64_t V, const smp_params *p,
+                       const past *h, float scale, float cap)
 {
     rig r;
     smp_ctx *smp;
@@ -33,7 +48,7 @@ static void check_rows(const char *why, float *x, int64_t n, int64_t V, const sm
     rig_open(&r);
     CHECK(!smp_open(&smp, V, &err), "%s", err.msg);
     for (int64_t i = 0; i < n; i++)
-        how[i] = how_of(&p[i], (uint64_t)(3 * i), n - 1 - i);
+        how[i] = how_of(&r, smp, &p[i], h, V, (uint64_t)(3 * i), n - 1 - i);
     const dev_draw_args a = { .logits = put(&r, x, (size_t)(n * V) * sizeof *x),
                               .how = put(&r, how, (size_t)n * sizeof *how),
                               .out = put(&r, NULL, (size_t)n * sizeof *got),
@@ -47,10 +62,11 @@ static void check_rows(const char *why, float *x, int64_t n, int64_t V, const sm
     if (cap > 0) k_softcap(x, cap, n * V);
     for (int64_t i = 0; i < n && ok; i++) {
         smp_result want;
-        lq_status s =
-            smp_sample(smp, &want, x + how[i].row * V, &p[i], NULL, 0, NULL, 0, how[i].draw, &err);
-        CHECK(!s, "%s: %s", why, err.msg);
-        CHECK(same(&got[i], &want),
+        lq_status s = smp_sample(smp, &want, x + how[i].row * V, &p[i], h->prompt, h->n_prompt,
+                                 h->output, h->n_output, how[i].draw, &err);
+        if (s == LQ_ENOENT) want = (smp_result){ .id = -2 };
+        CHECK(!s || s == LQ_ENOENT, "%s: %s", why, err.msg);
+        CHECK(s ? got[i].id == -2 : same(&got[i], &want),
               "%s: V %lld, row %lld (T %g, k %d, p %g, min %g, %d logprobs): id %d %a, expected %d "
               "%a",
               why, (long long)V, (long long)i, (double)p[i].temperature, p[i].top_k,
@@ -59,6 +75,12 @@ static void check_rows(const char *why, float *x, int64_t n, int64_t V, const sm
     }
     smp_close(smp);
     rig_close(&r);
+}
+
+static void check_rows(const char *why, float *x, int64_t n, int64_t V, const smp_params *p,
+                       float scale, float cap)
+{
+    check_past(why, x, n, V, p, &(past){ 0 }, scale, cap);
 }
 
 /* Every way to keep ids, in turn; row i of a set, and of the next one another. */
@@ -137,6 +159,73 @@ TEST(scaled_and_capped_logits_are_drawn_from)
     check_rows("both", x, N, V, p, 0.9f, 20);
 }
 
+/* Bias, penalties and masks: each by itself, and together; with every way to keep ids. */
+static void set_changes(smp_params *p, int64_t i, const smp_bias *bias, int n_bias,
+                        const uint32_t *mask)
+{
+    static const float repetitions[] = { 1.3f, 0.5f, 1e-30f, 1e6f },
+                       presences[] = { 0.7f, -1.5f, 0 }, frequencies[] = { 0, 0.4f, -0.25f };
+    if (i % 7 == 0 || i % 7 > 3) {
+        p->bias = bias;
+        p->n_bias = n_bias;
+    }
+    if (i % 7 == 1 || i % 7 > 4) p->repetition_penalty = repetitions[i / 7 % 4];
+    if (i % 7 == 2 || i % 7 > 4) {
+        p->presence_penalty = presences[i / 7 % 3];
+        p->frequency_penalty = frequencies[i / 7 % 3];
+    }
+    if (i % 7 == 3 || i % 7 == 6) p->mask = mask;
+}
+
+/* every: of how many ids the mask leaves one; 0: none. */
+static void check_changes(int64_t V, int64_t every, float scale, float cap)
+{
+    enum { N = 28, PROMPT = 60, OUTPUT = 35 };
+    smp_params p[N];
+    smp_bias bias[40];
+    int32_t prompt[PROMPT], output[OUTPUT];
+    const past h = { prompt, output, PROMPT, OUTPUT };
+    float *x = malloc((size_t)(N * V) * sizeof *x);
+    uint32_t *mask = calloc((size_t)lq_ceil_div(V, 32), sizeof *mask);
+    uint64_t seed = (uint64_t)(V + every);
+    int n_bias = 0;
+    if (!x || !mask) {
+        free(x);
+        free(mask);
+        return;
+    }
+    fill_row(x, N * V, &seed);
+    k_scale(x, 6, N * V);
+    for (int64_t i = 0; every && i < V; i++)
+        mask[i / 32] |= (uint32_t)(i * 7919 % every == 0) << i % 32;
+    for (int64_t id = 0; id < V && n_bias < 40; id += 1 + V / 40) {
+        static const float values[] = { 3, -INFINITY, -2.5f, 12, 0 };
+        bias[n_bias] = (smp_bias){ (int32_t)id, values[n_bias % 5] };
+        n_bias++;
+    }
+    for (int64_t i = 0; i < PROMPT; i++) /* some ids often, some that have a bias */
+        prompt[i] = (int32_t)(i * i * 31 % V);
+    for (int64_t i = 0; i < OUTPUT; i++)
+        output[i] = (int32_t)((i % 5 ? i * 17 : i * (1 + V / 40)) % V);
+    for (int64_t i = 0; i < N; i++) {
+        p[i] = way(i + 3 * every);
+        set_changes(&p[i], i, bias, n_bias, mask);
+    }
+    check_past("changed", x, N, V, p, &h, scale, cap);
+    free(x);
+    free(mask);
+}
+
+TEST(bias_penalties_and_masks_are_the_cpus)
+{
+    static const int64_t sizes[] = { 1, 2, 17, 511, 1030 };
+    for (size_t i = 0; i < LQ_COUNT(sizes); i++)
+        for (int64_t every = 0; every < 4; every++)
+            check_changes(sizes[i], every, 1, 0);
+    check_changes(9001, 2000, 1, 0); /* a few ids of many */
+    check_changes(700, 2, 0.5f, 20);
+}
+
 TEST(what_is_no_number_is_said)
 {
     enum { V = 600 };
@@ -177,6 +266,7 @@ int main(int argc, char **argv)
     RUN(tokens_and_logprobs_are_the_cpus);
     RUN(the_best_ids_in_one_threads_share_are_no_less_found);
     RUN(scaled_and_capped_logits_are_drawn_from);
+    RUN(bias_penalties_and_masks_are_the_cpus);
     RUN(what_is_no_number_is_said);
     return check_end();
 }

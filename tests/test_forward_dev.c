@@ -594,13 +594,15 @@ TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
 /* The first 5 ids of the first prompt, with the logits of the last 3, and 4 of the second, with
  * those of the last. which: bits of the 4 rows that are drawn from. got: logits [4, V] and draws.
  * False: a check has failed. */
-enum { DRAWN_FROM = 4 };
+enum { DRAWN_FROM = 4, EDITS = 64 };
 static bool draw_step(rig *r, const golden *g, unsigned which, const smp_params *p, float *got,
                       dev_drawn *ids, emu_counts *counts)
 {
     kv_seq s[2];
     fwd_item items[2];
     dev_draw how[DRAWN_FROM];
+    dev_edit edits[DRAWN_FROM][EDITS];
+    smp_ctx *smp;
     const float *logits;
     const dev_drawn *drawn;
     int64_t n = 0;
@@ -610,9 +612,13 @@ static bool draw_step(rig *r, const golden *g, unsigned which, const smp_params 
         CHECK(!kv_reserve(r->kv, &s[b], 5, NULL), "reserve");
         items[b] = (fwd_item){ &s[b], g->ids[b], 5 - b, 0, b ? 3 : 2, 5 };
     }
+    CHECK(!smp_open(&smp, g->V, &err), "%s", err.msg);
     for (int64_t i = 0; i < DRAWN_FROM; i++)
         if (which >> i & 1)
-            CHECK(smp_on_device(&how[n++], &p[i], (uint64_t)i, i), "not drawn there");
+            CHECK(smp_on_device(smp, &how[n++], edits[i], EDITS, &p[i], g->ids[0], 3, g->ids[1], 4,
+                                (uint64_t)i, i),
+                  "not drawn there");
+    smp_close(smp);
     const emu_counts before = emu_counted;
     lq_status st = fwd_step_draw(r->f, items, 2, how, n, &logits, &drawn, &err);
     CHECK(!st, "%s", err.msg);
@@ -631,10 +637,18 @@ static bool draw_step(rig *r, const golden *g, unsigned which, const smp_params 
 /* Plain; with scaled logits; with soft-capped ones. */
 static void check_draws(const char *name)
 {
+    static const smp_bias bias[] = { { 1, 4 }, { 5, -INFINITY } };
+    static const uint32_t mask[64] = { 0xf0f0f0f1, 7, 1 }; /* of at most 2,048 ids */
     static const smp_params p[DRAWN_FROM] = {
-        { .logprobs = 3 },
-        { .temperature = 1.2f, .seed = 3, .logprobs = -1 },
-        { .temperature = 0.8f, .top_k = 12, .seed = 4, .logprobs = 20 },
+        { .logprobs = 3, .mask = mask },
+        { .temperature = 1.2f, .seed = 3, .logprobs = -1, .bias = bias, .n_bias = 2 },
+        { .temperature = 0.8f,
+          .top_k = 12,
+          .seed = 4,
+          .logprobs = 20,
+          .mask = mask,
+          .repetition_penalty = 1.5f,
+          .frequency_penalty = 0.2f },
         { .temperature = 1, .top_p = 0.8f, .min_p = 0.01f, .seed = 5, .logprobs = 0 },
     };
     static const struct {
@@ -668,8 +682,8 @@ static void check_draws(const char *name)
                           (int)i);
                     continue;
                 }
-                CHECK(!smp_sample(smp, &one, want + i * g.V, &p[i], NULL, 0, NULL, 0, (uint64_t)i,
-                                  &err) &&
+                CHECK(!smp_sample(smp, &one, want + i * g.V, &p[i], g.ids[0], 3, g.ids[1], 4,
+                                  (uint64_t)i, &err) &&
                           !smp_take(&mine, &drawn[i], &err),
                       "%s", err.msg);
                 CHECK(mine.id == one.id && mine.logprob == one.logprob && mine.n_top == one.n_top &&
@@ -702,20 +716,33 @@ TEST(what_a_device_cannot_draw_stays_with_the_host)
         const char *why;
         bool there;
         smp_params p;
+        int n_edits;
     } cases[] = {
-        { "greedy", true, { .logprobs = -1 } },
-        { "a penalty of 1", true, { .repetition_penalty = 1 } },
-        { "bias", false, { .bias = &bias, .n_bias = 1 } },
-        { "allowed ids", false, { .allowed = allowed, .n_allowed = 2 } },
-        { "a mask", false, { .mask = mask } },
-        { "repetition", false, { .repetition_penalty = 1.1f } },
-        { "presence", false, { .presence_penalty = 0.5f } },
-        { "frequency", false, { .frequency_penalty = -0.5f } },
+        { "greedy", true, { .logprobs = -1 }, 0 },
+        { "a penalty of 1", true, { .repetition_penalty = 1 }, 0 },
+        { "bias", true, { .bias = &bias, .n_bias = 1 }, 1 },
+        { "allowed ids", false, { .allowed = allowed, .n_allowed = 2 }, 0 },
+        { "a mask", true, { .mask = mask }, 0 },
+        { "repetition", false, { .repetition_penalty = 1.1f }, 0 }, /* five ids, room for four */
+        { "presence", true, { .presence_penalty = 0.5f }, 3 },
+        { "frequency", true, { .frequency_penalty = -0.5f, .bias = &bias, .n_bias = 1 }, 4 },
     };
+    static const int32_t prompt[] = { 9, 7, 3, 9, 4 }, output[] = { 3, 4, 3, 8 };
+    static const dev_edit want[] = { { 3, 2, 0 }, { 4, 1, 0 }, { 8, 1, 0 }, { 1, 0, 2 } };
+    smp_ctx *smp;
+    lq_err none;
+    CHECK(!smp_open(&smp, 16, &none), "%s", none.msg);
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         dev_draw d;
-        CHECK(smp_on_device(&d, &cases[i].p, 0, 0) == cases[i].there, "%s", cases[i].why);
+        dev_edit edits[LQ_COUNT(want)];
+        const bool there =
+            smp_on_device(smp, &d, edits, LQ_COUNT(want), &cases[i].p, prompt, 5, output, 4, 0, 0);
+        CHECK(there == cases[i].there && (!there || d.n_edits == cases[i].n_edits), "%s",
+              cases[i].why);
+        if (there && d.n_edits >= 3)
+            CHECK(memcmp(edits, want, (size_t)d.n_edits * sizeof *want) == 0, "%s", cases[i].why);
     }
+    smp_close(smp);
     static const dev_drawn bad = { .id = -1, .bad = 17, .value = NAN };
     smp_result out;
     lq_err err;

@@ -18,10 +18,16 @@
  * and mostly few more. Those go to a list, and searches to the list; where it has no room, or
  * weighs too little, they go over the row. What comes out is the same.
  *
+ *   Bias and penalties are a list of ids (dev_edit): their logits are changed in the row, and come
+ * back before logprobs, which are of what the model said. What a mask leaves out is read as -inf;
+ * those places come last and weigh nothing.
+ *
  * Shared memory: 512 columns of 16 sums 65536, the list 8192, a word of each thread twice 8192,
  * sums of 16 threads 256: 82176 B, dynamic. */
 #include "kernels/cuda/ops.cuh"
 #include "kernels/draw.h"
+
+#include <assert.h>
 
 inline namespace CU_NAME(draw_cu)
 {
@@ -49,6 +55,7 @@ static_assert(sizeof(dev_drawn) == 4 * (TOP_LOGPROB + DEV_TOPS), "what the kerne
 
 struct row_of {
     G<float> x;
+    G<const uint32_t> mask; /* or none */
     S<uint64_t> bins, list, best, word, part;
     int V, id_bits, n_list; /* n_list: places in the list; -1: searches go over the row */
     uint64_t cut;           /* places behind it count no more */
@@ -79,6 +86,14 @@ template <class F> __device__ __forceinline__ void each_logit(G<float> x, int V,
     }
 }
 
+/* The same of what may be drawn: -inf where the mask says no. */
+template <class F> __device__ __forceinline__ void each_choice(const row_of &r, F f)
+{
+    each_logit(r.x, r.V, [&](int id, float v) {
+        f(id, r.mask && !(cu_ldg<uint32_t>(r.mask + (id >> 5)) >> (id & 31) & 1) ? -INFINITY : v);
+    });
+}
+
 /* f(place) of the places that count, each by one thread. */
 template <class F> __device__ __forceinline__ void each_place(const row_of &r, F f)
 {
@@ -89,7 +104,7 @@ template <class F> __device__ __forceinline__ void each_place(const row_of &r, F
         }
         return;
     }
-    each_logit(r.x, r.V, [&](int id, float v) {
+    each_choice(r, [&](int id, float v) {
         const uint64_t c = place_of(v, id, r.id_bits);
         if (c <= r.cut) f(c);
     });
@@ -195,15 +210,52 @@ __device__ uint64_t find(const row_of &r, measure by, uint64_t target, bool by_i
 __device__ int gather(const row_of &r, uint64_t bound)
 {
     uint64_t n = 0, at;
-    each_logit(r.x, r.V, [&](int id, float v) { n += place_of(v, id, r.id_bits) <= bound; });
+    each_choice(r, [&](int id, float v) { n += place_of(v, id, r.id_bits) <= bound; });
     const uint64_t all = sum_of(r, n, &at);
     if (all > LIST) return -1;
-    each_logit(r.x, r.V, [&](int id, float v) {
+    each_choice(r, [&](int id, float v) {
         const uint64_t c = place_of(v, id, r.id_bits);
         if (c <= bound) r.list[(int)at++] = c;
     });
     __syncthreads();
     return (int)all;
+}
+
+/* The best place, and each thread's; r.max is its logit. */
+__device__ uint64_t find_best(row_of &r)
+{
+    uint64_t best = ~(uint64_t)0;
+    each_choice(r, [&](int id, float v) {
+        const uint64_t c = place_of(v, id, r.id_bits);
+        best = c < best ? c : best;
+    });
+    r.best[(int)threadIdx.x] = best;
+    best = least(r, best);
+    r.max = logit_at(best, r.id_bits);
+    return best;
+}
+
+/* Bias and penalties into the row, what was there into the list; or back. Barriers before and
+ * after. */
+__device__ void edit_row(const row_of &r, const dev_draw &how, bool back)
+{
+    const G<dev_edit> edits = how.edits;
+    __syncthreads();
+    for (int i = threadIdx.x; i < how.n_edits; i += THREADS) {
+        dev_edit e = edits[i];
+        float x = r.x[e.id];
+        if (back) {
+            x = e.value;
+        } else {
+            const float bias = e.value;
+            e.value = x;
+            x += bias;
+            if (e.n) x = draw_penalize(x, e.n, how.repetition, how.presence, how.frequency);
+            edits[i] = e;
+        }
+        r.x[e.id] = x;
+    }
+    __syncthreads();
 }
 
 /* The list has the best k places, and others perhaps; or it is left out. */
@@ -304,6 +356,7 @@ __global__ void __launch_bounds__(THREADS)
     const dev_draw how = hows[blockIdx.x];
     const int t = threadIdx.x;
     row_of r = { logits + (int64_t)how.row * V,
+                 NULL,
                  words,
                  words + DIGITS * THREADS,
                  words + DIGITS * THREADS + LIST,
@@ -338,15 +391,27 @@ __global__ void __launch_bounds__(THREADS)
         }
         return;
     }
-    best = least(r, best);
-    r.max = logit_at(best, id_bits);
-    const int id = draw_id(r, how, best);
+    const bool edited = how.mask || how.n_edits > 0;
+    if (edited) {
+        edit_row(r, how, false);
+        r.mask = how.mask;
+        best = find_best(r);
+    } else {
+        best = least(r, best);
+        r.max = logit_at(best, id_bits);
+    }
+    const int id = r.max == -INFINITY ? -2 : draw_id(r, how, best);
     if (t == 0) {
         out[ID] = id;
         out[N_TOP] = 0;
         cu_st<float>(cu_as<float>(out + LOGPROB), 0.0f);
     }
-    if (how.logprobs < 0) return;
+    if (how.logprobs < 0 || id < 0) return;
+    if (edited) {
+        edit_row(r, how, true);
+        r.mask = NULL;
+        find_best(r);
+    }
     const float lse = log_sum_exp(r);
     if (t == 0) cu_st<float>(cu_as<float>(out + LOGPROB), logprob_of(r.x[id], lse));
     put_tops(r, out, how.logprobs, lse);
@@ -356,6 +421,7 @@ __global__ void __launch_bounds__(THREADS)
 
 void CU_NAME(draw)(dev *d, const dev_draw_args *a)
 {
+    assert(a->V >= 1 && a->V <= DEV_DRAW_IDS && a->n <= INT32_MAX);
     int id_bits = 4;
     while (a->V > (int64_t)1 << id_bits)
         id_bits += 4;

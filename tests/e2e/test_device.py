@@ -198,12 +198,16 @@ def test_run_and_serve_work_there(gpu, llmq, tmp_path):
 
 
 DRAWS = [{"temperature": 0}, {"temperature": 1.3, "seed": 5}, {"temperature": 0.8, "seed": 6, "top_k": 9, "top_p": 0.9},
-         {"temperature": 1, "seed": 7, "min_p": 0.02, "logprobs": 4}, {"temperature": 0, "logprobs": 2}]
+         {"temperature": 1, "seed": 7, "min_p": 0.02, "logprobs": 4}, {"temperature": 0, "logprobs": 2},
+         {"temperature": 0, "logit_bias": {"7": 30, "9": -100}, "logprobs": 1},
+         {"temperature": 0.9, "seed": 8, "repetition_penalty": 1.4, "logit_bias": {"3": 2}, "logprobs": 2},
+         {"temperature": 0.9, "seed": 8, "presence_penalty": 1.5, "frequency_penalty": 1},
+         {"temperature": 0, "min_tokens": 3, "stop_token_ids": [1, 2, 3, 4, 5, 6, 7, 8]}]
 
 
 @pytest.mark.parametrize("more", [[], ["--speculative-ngram"]])
 def test_tokens_drawn_there_are_those_drawn_here(gpu, llmq, tmp_path, more):
-    """A bias of 0 changes no token, and keeps the draw on the host."""
+    """A list of all ids changes no token, and keeps the draw on the host."""
     exact = ["--activations", "f32", "--kv-cache-dtype", "f32", *more]
     body = {"prompt": [3, 1, 4, 1, 5, 3, 1, 4, 1, 5, 3, 1], "max_tokens": 5, "ignore_eos": True,
             "return_token_ids": True}
@@ -211,13 +215,29 @@ def test_tokens_drawn_there_are_those_drawn_here(gpu, llmq, tmp_path, more):
     for tool, device in ((gpu, "cuda"), (llmq, "cpu")):
         with Server(tool, ARCH / "arcee", "--device", device, *exact, log=tmp_path / "log") as s:
             name = json.load(s.get("/v1/models"))["data"][0]["id"]
-            for bias in ({}, {"logit_bias": {"7": 0}}):
-                answers = [s.post_json("/v1/completions", {"model": name, **body, **draw, **bias})["choices"][0]
+            for ids in ({}, {"allowed_token_ids": list(range(96))}):
+                answers = [s.post_json("/v1/completions", {"model": name, **body, **draw, **ids})["choices"][0]
                            for draw in DRAWS]
                 said.append(answers)
     assert said[0] == said[1] and said[2] == said[3]
     assert [a["token_ids"] for a in said[0]] == [a["token_ids"] for a in said[2]]
     assert len({str(a["token_ids"]) for a in said[0][:4]}) == 4 and said[0][3]["logprobs"]["top_logprobs"][0]
+
+
+@pytest.mark.parametrize("more", [[], ["--speculative-ngram"]])
+def test_a_grammar_holds_there_as_here(gpu, llmq, tmp_path, more):
+    body = {"prompt": "It was", "max_tokens": 6, "return_token_ids": True}
+    draws = [{"temperature": 1, "seed": 3, "structured_outputs": {"regex": " [a-f]{2}[0-9]{2}!"}},
+             {"temperature": 0, "structured_outputs": {"choice": ["never", "nowhere"]}, "repetition_penalty": 1.5},
+             {"temperature": 0, "bad_words": ["the", " the", "a", " a"]}]
+    said = []
+    for tool, device in ((gpu, "cuda"), (llmq, "cpu")):
+        with Server(tool, ROOT / "models/novels-1m", "--device", device, "--activations", "f32", "--kv-cache-dtype",
+                    "f32", *more, log=tmp_path / "log") as s:
+            name = json.load(s.get("/v1/models"))["data"][0]["id"]
+            said.append([s.post_json("/v1/completions", {"model": name, **body, **draw})["choices"][0] for draw in draws])
+    assert [a["token_ids"] for a in said[0]] == [a["token_ids"] for a in said[1]]
+    assert re.match(r" [a-f]{0,2}", said[0][0]["text"]) and said[0][1]["text"] in ("never", "nowhere")
 
 
 def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
