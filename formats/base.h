@@ -174,7 +174,8 @@ LQ_INLINE float lq_f16_to_f32(uint16_t h)
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, a = h & 0x7fffu;
     const uint32_t subnormal = lq_f32_bits((float)(int32_t)a * 0x1p-24f); /* exact */
     const uint32_t other = (a << 13) + (a >= 0x7c00u ? 0x70000000u : 0x38000000u);
-    const uint32_t small = 0u - (a < 0x400u); /* a mask, since compilers move no arithmetic of floats out of a branch */
+    /* a mask, since compilers move no arithmetic of floats out of a branch */
+    const uint32_t small = 0u - (a < 0x400u);
     return lq_bits_f32((subnormal & small) | (other & ~small) | sign);
 }
 LQ_INLINE uint16_t lq_f32_to_f16(float f)

@@ -148,7 +148,7 @@ V16 void softmax_rows(float *s, const int *lo, const int *hi, int R, float *m, f
         /* The greater of two is the second where one is NaN, as in plain C. */
         x[r] = vf_max(vf_load(row), vf_max(vf_load(row + 16), vf_set1(m[r])));
     }
-    const vf tops = vf_tops(x), old = vf_loadn(m, R), scale = vf_exp(vf_sub(old, tops));
+    const vf tops = vf_tops(x, R), old = vf_loadn(m, R), scale = vf_exp(vf_sub(old, tops));
     vf_store(top, tops);
     UNROLL for (int r = 0; r < 16; r++)
     {
@@ -161,7 +161,7 @@ V16 void softmax_rows(float *s, const int *lo, const int *hi, int R, float *m, f
         x[r] = vf_add(e0, e1);
     }
     float sums[16], scales[16];
-    vf_store(sums, vf_fma(vf_loadn(l, R), scale, vf_sums(x)));
+    vf_store(sums, vf_fma(vf_loadn(l, R), scale, vf_sums(x, R)));
     vf_store(scales, scale);
     for (int r = 0; r < R; r++) {
         if (lo[r] >= hi[r]) continue;

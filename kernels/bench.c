@@ -383,6 +383,7 @@ static lq_status bench_attention(bench_row *rows, int *n, kv_dtype d, int64_t M,
                               .block_stride = 2 * half,
                               .block_size = BLOCK,
                               .dtype = d,
+                              .bf16 = true, /* as models run it */
                               .H = H,
                               .Hkv = HKV,
                               .D = D,
@@ -398,8 +399,8 @@ static lq_status bench_attention(bench_row *rows, int *n, kv_dtype d, int64_t M,
         snprintf(r->shape, sizeof r->shape, "%lld at %d, %d/%dx%d", (long long)M, DEPTH, H, HKV, D);
         r->seconds = best_of(attn_once, &c, bench_row_seconds(o));
         double keys = (double)M * (DEPTH - (double)(M - 1) / 2);
-        share(r, 4.0 * keys * H * D, (double)(2 * half * N_BLOCKS), lim->gflops[MM_F32],
-              lim->read_gbytes_s);
+        share(r, 4.0 * keys * H * D, (double)(2 * half * N_BLOCKS),
+              lim->gflops[attn_in_bf16(&c.a) ? MM_BF16 : MM_F32], lim->read_gbytes_s);
     }
     lq_arena_free(&scratch);
     lq_arena_free(&a);

@@ -2,7 +2,7 @@
  * runs it, and with every step on its own.
  *
  *   plain  norm  q  k  v  rope  store  attention  o  add  norm  gate  up  silu  mul  down  add
- *   fused  norm  [q k v]  [rope store] attention  [o add] norm  [gate up]  [silu mul]  [down add]
+ *   fused  norm  [q k v]  [rope store] attention  [o add] norm  [gate up silu mul]  [down add]
  *
  * A bracket is one region of the pool, whose input is prepared once and whose intermediate rows are
  * not written and read again. Weights of several layers take turns, so that decode reads them from
@@ -88,11 +88,6 @@ static void mul_row(chain *c, int64_t m)
     float *gate = c->mlp + m * 2 * FFN;
     k_get()->mul(gate, gate + FFN, FFN);
 }
-static void silu_mul_row(chain *c, int64_t m)
-{
-    float *gate = c->mlp + m * 2 * FFN;
-    k_act_mul(gate, gate, gate + FFN, FFN, ACT_SILU, 0);
-}
 static void add_row(chain *c, int64_t m) { k_add(c->x + m * HID, c->y + m * HID, HID); }
 
 static void do_norm(chain *c) { each(c, norm_row); }
@@ -101,7 +96,6 @@ static void do_store(chain *c) { each(c, store_row); }
 static void do_rope_store(chain *c) { each(c, rope_store_row); }
 static void do_silu(chain *c) { each(c, silu_row); }
 static void do_mul(chain *c) { each(c, mul_row); }
-static void do_silu_mul(chain *c) { each(c, silu_mul_row); }
 static void do_add(chain *c) { each(c, add_row); }
 
 /* ---- products ---- */
@@ -146,9 +140,10 @@ static void do_o_add(chain *c)
 }
 static void do_gate_up(chain *c)
 {
-    const mm_out o[] = { out_of(c, W_GATE, c->mlp, 2 * FFN, false),
-                         out_of(c, W_UP, c->mlp + FFN, 2 * FFN, false) };
-    multiply(c, o, 2, c->h, HID);
+    mm_out o = out_of(c, W_GATE, c->mlp, 2 * FFN, false);
+    o.up = &c->w[c->layer][W_UP];
+    o.act = ACT_SILU;
+    multiply(c, &o, 1, c->h, HID);
 }
 static void do_gate(chain *c)
 {
@@ -182,6 +177,7 @@ static void do_attention(chain *c)
                           .block_stride = 2 * c->half,
                           .block_size = BLOCK,
                           .dtype = KV_F16,
+                          .bf16 = c->acts != MM_F32,
                           .H = H,
                           .Hkv = HKV,
                           .D = D,
@@ -229,8 +225,7 @@ static const step fused[] = {
     { "attention", do_attention, 0, 0, 2 * HID, 0, 0, true },
     { "o add", do_o_add, W_O, 1, 2 * HID, HID, 0, false },
     { "norm", do_norm, 0, 0, 2 * HID, 0, 0, false },
-    { "gate up", do_gate_up, W_GATE, 2, 2 * FFN, HID, 0, false },
-    { "silu mul", do_silu_mul, 0, 0, 3 * FFN, 0, 0, false },
+    { "gate up silu mul", do_gate_up, W_GATE, 2, FFN, HID, 0, false },
     { "down add", do_down_add, W_DOWN, 1, 2 * HID, FFN, 0, false },
 };
 static_assert(LQ_COUNT(plain) < BENCH_MAX_STEPS, "room for the sum of all");

@@ -394,27 +394,6 @@ V16 __m256 vf_high(vf a) { return a.b; }
                                      _mm256_extractf128_ps(eight, 1));                       \
     const __m128 two = _mm_##f##_ps(four, _mm_movehl_ps(four, four));                        \
     return _mm_cvtss_f32(_mm_##f##_ss(two, _mm_movehdup_ps(two)))
-/* Lane i: f(.., ..) of the lanes of row i, in the same order. Rows enter so that they leave in
- * theirs: halves, quarters, pairs and single lanes of two registers are joined in one. */
-#if defined(__AVX512F__)
-#define FOLD16_ROWS(f, rows)                                                               \
-    vf t[16];                                                                              \
-    UNROLL for (int i = 0; i < 16; i++) t[i] = (rows)[i % 4 * 4 + i / 4];                  \
-    UNROLL for (int i = 0; i < 8; i++) t[i] =                                              \
-        _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x44),                \
-                        _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xee));               \
-    UNROLL for (int i = 0; i < 4; i++) t[i] =                                              \
-        _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),                \
-                        _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd));               \
-    UNROLL for (int i = 0; i < 2; i++) t[i] =                                              \
-        _mm512_##f##_ps(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),                   \
-                        _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));                  \
-    return _mm512_##f##_ps(_mm512_shuffle_ps(t[0], t[1], 0x88),                            \
-                           _mm512_shuffle_ps(t[0], t[1], 0xdd))
-V16 vf vf_sums(const vf rows[16]) { FOLD16_ROWS(add, rows); }
-V16 vf vf_tops(const vf rows[16]) { FOLD16_ROWS(max, rows); }
-#undef FOLD16_ROWS
-#endif
 /* Pairwise, as km_sum16. */
 V16 float vf_sum(vf a) { FOLD16(add, a); }
 /* The largest lane; all lanes or none are NaN. */
@@ -437,21 +416,36 @@ V16 float vf_top(vf a)
 }
 #endif
 
-#if !defined(__AVX512F__)
-V16 vf vf_sums(const vf rows[16])
-{
-    float t[16];
-    for (int i = 0; i < 16; i++)
-        t[i] = vf_sum(rows[i]);
-    return vf_load(t);
-}
-V16 vf vf_tops(const vf rows[16])
-{
-    float t[16];
-    for (int i = 0; i < 16; i++)
-        t[i] = vf_top(rows[i]);
-    return vf_load(t);
-}
+/* Lane i: vf_sum (vf_top) of row i, of n <= 16 rows; the same order. */
+#if defined(__AVX512F__)
+/* Of all 16: halves, quarters, pairs and single lanes of two registers are joined in one, and rows
+ * enter so that they leave in theirs. */
+#define FOLD_ROWS(f, rows, n)                                                 \
+    vf t[16];                                                                 \
+    (void)(n);                                                                \
+    UNROLL for (int i = 0; i < 16; i++) t[i] = (rows)[i % 4 * 4 + i / 4];     \
+    UNROLL for (int i = 0; i < 8; i++) t[i] =                                 \
+        _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x44),   \
+                        _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xee));  \
+    UNROLL for (int i = 0; i < 4; i++) t[i] =                                 \
+        _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),   \
+                        _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd));  \
+    UNROLL for (int i = 0; i < 2; i++) t[i] =                                 \
+        _mm512_##f##_ps(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),      \
+                        _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));     \
+    return _mm512_##f##_ps(_mm512_shuffle_ps(t[0], t[1], 0x88),               \
+                           _mm512_shuffle_ps(t[0], t[1], 0xdd))
+V16 vf vf_sums(const vf rows[16], int n) { FOLD_ROWS(add, rows, n); }
+V16 vf vf_tops(const vf rows[16], int n) { FOLD_ROWS(max, rows, n); }
+#else
+#define FOLD_ROWS(one, rows, n)     \
+    float t[16] = { 0 };            \
+    for (int i = 0; i < (n); i++)   \
+        t[i] = one((rows)[i]);      \
+    return vf_load(t)
+V16 vf vf_sums(const vf rows[16], int n) { FOLD_ROWS(vf_sum, rows, n); }
+V16 vf vf_tops(const vf rows[16], int n) { FOLD_ROWS(vf_top, rows, n); }
 #endif
+#undef FOLD_ROWS
 
 #endif

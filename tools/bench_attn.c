@@ -25,7 +25,7 @@ typedef struct {
 } prompt;
 
 /* n rows of queries over as many written positions. */
-static lq_status prompt_open(prompt *t, int64_t n, kv_dtype d, lq_err *err)
+static lq_status prompt_open(prompt *t, int64_t n, kv_dtype d, bool bf16, lq_err *err)
 {
     size_t half = attn_kv_row_bytes(d, D) * HKV * BLOCK;
     int64_t blocks = lq_ceil_div(n, BLOCK);
@@ -55,6 +55,7 @@ static lq_status prompt_open(prompt *t, int64_t n, kv_dtype d, lq_err *err)
                         .block_stride = 2 * half,
                         .block_size = BLOCK,
                         .dtype = d,
+                        .bf16 = bf16,
                         .H = H,
                         .Hkv = HKV,
                         .D = D,
@@ -94,7 +95,7 @@ static lq_status run(attn_row *rows, int *n_rows, const bench_cmd *o, pool *p, c
     lq_status s = LQ_OK;
     for (int64_t n = SHORTEST; n <= o->longest && !s; n *= 2) {
         prompt t = { 0 };
-        s = prompt_open(&t, n, opt_kv(&o->model), err);
+        s = prompt_open(&t, n, opt_kv(&o->model), opt_acts(&o->model) != MM_F32, err);
         for (int way = NAIVE; way <= FLASH && !s; way++) {
             if (o->attention != BOTH && o->attention != way) continue;
             attn_row *r = &rows[(*n_rows)++];
