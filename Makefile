@@ -32,12 +32,16 @@ ALLLD     = -pie -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS) $(SANITIZE)
 ISA_avx2   := -mavx2 -mfma -mf16c
 ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 ISA_vnni   := $(ISA_avx512) -mavx512vnni
+ISA_amx    := $(ISA_vnni)
 ISA_bf16   := $(ISA_avx512) -mavx512bf16
 ISA_neon_dot := -march=armv8.2-a+dotprod
-ISAS_x86_64  := avx2 avx512 vnni bf16
+ISAS_x86_64  := avx2 avx512 vnni amx bf16
 ISAS_aarch64 := neon neon_dot
 ISAS        := $(ISAS_$(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))
 isa_files    = $(foreach i,$(1),%_$(i).c)
+ifeq ($(filter amx,$(ISAS)),)
+TESTSRCS   := $(filter-out tests/test_amx_mm.c,$(TESTSRCS))
+endif
 OWNSRCS      = $(filter-out $(call isa_files,$(filter-out $(ISAS),$(ISAS_x86_64) $(ISAS_aarch64))),$(SRCS))
 # Of the undefined behaviour in kernels, what addresses tell is left to AddressSanitizer: these checks
 # double the minutes that their unrolled bodies take to compile.
@@ -128,6 +132,13 @@ $(EMUTESTS:%=$(BUILD)/tests/%): EXTRA = $(EMUOBJS)
 $(EMUTESTS:%=$(BUILD)/tests/%): $(EMUOBJS)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libllmq.a $(BUILD)/tests/lib
 	$(Q)$(CC) $(ALLLD) -o $@ $< $(EXTRA) $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
+
+# The kernels for AMX where its registers are emulated, in place of the library's.
+$(BUILD)/tests/k_amx.o: kernels/k_amx.c tests/amx_emulated.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLCF) $(call isa_flags,$<) -DLLMQ_AMX_EMULATED -include tests/amx_emulated.h -MMD -MP -c -o $@ $<
+$(BUILD)/tests/test_amx_mm: EXTRA = $(BUILD)/tests/k_amx.o
+$(BUILD)/tests/test_amx_mm: $(BUILD)/tests/k_amx.o
 
 # The fuzzers, each function by its file's name, for test_corpus, which replays what they found.
 FUZZOBJS := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/fuzz/*.c)))

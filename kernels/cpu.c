@@ -5,6 +5,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static bool has_f16c(void) /* no name for the builtin of older clangs */
 {
@@ -23,6 +25,17 @@ bool cpu_has_avx512(void)
            __builtin_cpu_supports("avx512dq");
 }
 bool cpu_has_vnni(void) { return cpu_has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+
+/* Tiles enlarge what the system saves of a thread, so a process has to ask for them once. Source:
+ * the kernel's Documentation/arch/x86/xstate.rst. */
+bool cpu_has_amx(void)
+{
+    enum { AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25, REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    unsigned a, b, c, d;
+    if (!cpu_has_vnni() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    if (!(d & AMX_TILE) || !(d & AMX_INT8)) return false;
+    return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
+}
 bool cpu_bf16_pays(void) { return __builtin_cpu_is("amd"); }
 bool cpu_has_bf16(void) { return cpu_has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 

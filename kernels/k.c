@@ -8,7 +8,7 @@ static const k_ops *const tables[] = {
     /* slowest first; k_ref is complete */
     &k_ref,
 #if defined(__x86_64__)
-    &k_avx2, &k_avx512, &k_vnni, &k_bf16,
+    &k_avx2, &k_avx512, &k_vnni, &k_amx, &k_bf16,
 #elif defined(__aarch64__)
     &k_neon,
     &k_neon_dot,

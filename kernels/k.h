@@ -107,7 +107,7 @@ const k_ops *k_get(void); /* the operations in use */
 
 extern const k_ops k_ref;
 #if defined(__x86_64__)
-extern const k_ops k_avx2, k_avx512, k_vnni, k_bf16;
+extern const k_ops k_avx2, k_avx512, k_vnni, k_amx, k_bf16;
 #elif defined(__aarch64__)
 extern const k_ops k_neon, k_neon_dot;
 #endif

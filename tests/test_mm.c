@@ -5,58 +5,12 @@
 #include "quantize/lut4.h"
 #include "tests/check.h"
 #include "tests/families.h"
-#include "tests/fill.h"
+#include "tests/mm_rig.h"
 
 #include <stdlib.h>
 
 static const char *const schemes[] = { FILL_SCHEMES };
 static const char *const acts_text[] = { "f32", "bf16", "int8" };
-
-/* One product with everything around it. */
-typedef struct {
-    lq_arena a;
-    qt_tensor p; /* portable */
-    mm_weight w;
-    float *x, *bias;
-    int64_t M, N, K, ldx;
-} problem;
-
-static bool problem_make(problem *b, const char *name, int64_t M, int64_t N, int64_t K,
-                         uint64_t seed)
-{
-    qt_scheme s = fill_scheme(name);
-    if (fill_misfit(&s, K)) return false;
-    if (s.kind == QT_I8_OUTLIER) s.n_out = K / 9 + 1;
-    *b = (problem){ .M = M, .N = N, .K = K, .ldx = K + 3 };
-    lq_arena_init(&b->a, 0, NULL);
-    b->p = fill_tensor(s, N, K, &b->a, seed);
-    lq_err err = { "" };
-    CHECK(!mm_pack(&b->w, &b->p, &b->a, NULL, &err), "%s", err.msg);
-    b->x = lq_push(&b->a, (size_t)(M * b->ldx + 1) * 4);
-    b->bias = lq_push(&b->a, (size_t)N * 4);
-    fill_row(b->x, M * b->ldx, &seed);
-    fill_row(b->bias, N, &seed);
-    return true;
-}
-
-static void problem_free(problem *b) { lq_arena_free(&b->a); }
-
-/* y [M,N] with exactly the scratch that mm_scratch_bytes promises. */
-static float *run(problem *b, mm_acts acts, int64_t m0, int64_t M, pool *p, bool more)
-{
-    lq_arena scratch;
-    lq_arena_init(&scratch, mm_scratch_bytes(M, b->K, 1, pool_threads(p)), NULL);
-    float *y = lq_push(&b->a, (size_t)(M * b->N + 1) * 4);
-    for (int64_t i = 0; i < M * b->N && more; i++)
-        y[i] = (float)i;
-    y[M * b->N] = 77.0f; /* one behind the end */
-    mm_out o = { .w = &b->w, .y = y, .ldy = b->N, .bias = more ? b->bias : NULL, .add = more };
-    mm_run(&o, 1, b->x + m0 * b->ldx, b->ldx, M, acts, &scratch, p);
-    CHECK(y[M * b->N] == 77.0f, "written behind y");
-    CHECK(lq_arena_mark(&scratch) == 0, "scratch not left as found");
-    lq_arena_free(&scratch);
-    return y;
-}
 
 /* Inputs rounded as the scheme says, in double precision but for the steps that are f32. */
 static void round_acts(double *out, const float *x, int64_t K, const qt_scheme *s)
