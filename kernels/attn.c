@@ -285,12 +285,16 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
     else
         k->attn_scores(w->s, w->q, w->kt, t->R, a->D, a->scale);
     ask_for(a, ahead, next, 2);
-    for (int64_t r = 0; r < t->R; r++) {
-        int64_t query = s->pos0 + t->i0 + r / group;
-        attn_seen(a, query, pos, &w->lo[r], &w->hi[r]);
-        if (w->lo[r] < w->hi[r])
-            attn_adjust(a, w->s + r * ATTN_TILE, w->lo[r], w->hi[r], t->kvh * group + r % group,
-                        pos, query);
+    const bool adjusted = a->softcap > 0 || a->alibi;
+    for (int64_t i = 0, r = 0; i < t->n; i++) {
+        const int64_t query = s->pos0 + t->i0 + i;
+        int lo, hi;
+        attn_seen(a, query, pos, &lo, &hi);
+        for (int64_t h = t->kvh * group; h < (t->kvh + 1) * group; h++, r++) {
+            w->lo[r] = lo;
+            w->hi[r] = hi;
+            if (adjusted && lo < hi) attn_adjust(a, w->s + r * ATTN_TILE, lo, hi, h, pos, query);
+        }
     }
     k->attn_softmax(w->s, w->lo, w->hi, t->R, w->part.m, w->part.l, w->a);
     ask_for(a, ahead, next, 3);

@@ -209,16 +209,17 @@ static lq_status run_all(evaluation *e, pool *p, const lq_job *job, lq_err *err)
 
 /* ---- set-up and summary ---- */
 
-static lq_status open_runner(runner *r, const model *m, const evaluation *e, pool *p, lq_err *err)
+static lq_status open_runner(runner *r, const model *m, mm_acts acts, kv_dtype dtype,
+                             const evaluation *e, pool *p, lq_err *err)
 {
     r->m = m;
     kv_opts k = { .n_blocks = (e->max_open + 1) * lq_ceil_div(e->o->ctx, BLOCK),
                   .block_size = BLOCK,
-                  .dtype = e->o->kv,
+                  .dtype = dtype,
                   .on = model_dev(m),
                   .first = model_first_on(m) };
     fwd_opts f = {
-        .acts = e->o->acts, .max_rows = e->rows, .max_logits = e->rows, .max_seqs = e->max_open
+        .acts = acts, .max_rows = e->rows, .max_logits = e->rows, .max_seqs = e->max_open
     };
     lq_status s = kv_open(&r->kv, m->cfg, &k, err);
     return s ? s : fwd_open(&r->f, m, r->kv, p, &f, err);
@@ -381,8 +382,8 @@ lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32
     e->max_open = e->rows / (o->ctx - 1) + 2;
     if (e->max_open > MAX_OPEN) e->max_open = MAX_OPEN;
     s = set_up(e, err);
-    if (!s) s = open_runner(&e->model, m, e, p, err);
-    if (!s && ref) s = open_runner(&e->ref, ref, e, p, err);
+    if (!s) s = open_runner(&e->model, m, o->acts, o->kv, e, p, err);
+    if (!s && ref) s = open_runner(&e->ref, ref, MM_F32, KV_F32, e, p, err);
     if (!s) s = run_all(e, p, job, err);
     if (!s) s = summarize(e, err);
     close_runner(&e->model);

@@ -17,7 +17,7 @@ typedef struct {
     bool has_bos;        /* put `bos` first: */
     int32_t bos;
     bool bos_replaces; /* in place of the window's first id; else before ctx - 1 ids */
-    mm_acts acts;
+    mm_acts acts; /* of the model; the reference always runs with f32 */
     kv_dtype kv;
 } eval_opts;
 

@@ -33,7 +33,8 @@ static const opt_row rows[] = {
     { "ruler", 0, OPT_ENUM, F(ruler), .def = "llmq", .words = rulers,
       .help = "whose way of measuring to follow" },
     { "ref", 'r', OPT_STR, F(ref), .arg = "MODEL2",
-      .help = "also KL(MODEL2 || MODEL) and how often both choose the same token" },
+      .help = "also KL(MODEL2 || MODEL) and how often both choose the same token; MODEL2 runs with f32 "
+              "activations and cache, whatever MODEL does" },
 };
 static const opt_row gates[] = {
     { "max-ppl", 0, OPT_FLOAT, F(max_ppl), .lo = 1, .hi = 1e300, .help = "largest perplexity" },

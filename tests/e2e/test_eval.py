@@ -49,6 +49,19 @@ def test_the_cache_type_shows_in_the_perplexity(llmq):
     assert nll["f32"] < nll["int4"] < nll["f32"] + 0.3
 
 
+@pytest.mark.parametrize("option, least, most", [
+    ("--activations int8", 1e-6, 1e-3), ("--activations bf16", 0, 1e-4), ("--kv-cache-dtype int8", 1e-6, 1e-3)])
+def test_the_reference_runs_with_f32_whatever_the_model_does(llmq, tmp_path, option, least, most):
+    """So the divergence from the same file is what the option costs."""
+    packed = tmp_path / "packed.llmq"
+    llmq("quantize", "models/novels-6m", "-o", packed, "--method", "rtn", "--bits", 4, "--group-size", 128)
+    args = ["eval", packed, "--text", TEXT, "--ctx", 256, "--windows", 4]
+    plain = llmq.json(*args)
+    got = llmq.json(*args, *option.split(), "--ref", packed)
+    assert got["ref_perplexity"] == plain["perplexity"]
+    assert least < got["kl_mean"] < most
+
+
 @pytest.mark.parametrize("gate,code", [
     ("--max-ppl 1000000", 0), ("--max-ppl 2", 4),
     ("--ref models/novels-1m --max-kl 0", 0), ("--ref models/novels-6m --max-kl 0.01", 4),
