@@ -1,11 +1,13 @@
 /* kernels/amx.h - Intel's tile registers (AMX): eight, each of up to 16 rows of 64 bytes, whose
  * sizes belong to a thread (amx_configure) and whose products are of whole matrices:
  *
- *     TILE_DOT(c, a, b)   c [m][n] += sum over k of a [m][k] * b [k/4][n][k%4]
- *                         a: signed bytes, b: unsigned bytes, c: i32
+ *     TILE_DOT_I8(c, a, b)     c [m][n] += sum over k of a [m][k] * b [k/4][n][k%4]
+ *                              a: signed bytes, b: unsigned bytes, c: i32
+ *     TILE_DOT_BF16(c, a, b)   c [m][n] += (sum over even k of a [m][k] * b [k/2][n][k%2]) +
+ *                              (the same over odd k); a, b: bf16, c: f32
  *
  * A register is named by a digit. tests/amx_emulated.h has the same in C. Source: Intel 64 and
- * IA-32 Architectures Software Developer's Manual, volume 2, LDTILECFG and TDPBSUD. */
+ * IA-32 Architectures Software Developer's Manual, volume 2, LDTILECFG, TDPBSUD and TDPBF16PS. */
 #ifndef LLMQ_KERNELS_AMX_H
 #define LLMQ_KERNELS_AMX_H
 
@@ -39,7 +41,8 @@ static inline void amx_release(void) { __asm__ volatile("tilerelease"); }
                      : "r"((void *)(p)), "r"((long)(step)) \
                      : "memory")
 #define TILE_ZERO(r) __asm__ volatile("tilezero %tmm" #r)
-#define TILE_DOT(c, a, b) __asm__ volatile("tdpbsud %tmm" #b ", %tmm" #a ", %tmm" #c)
+#define TILE_DOT_I8(c, a, b) __asm__ volatile("tdpbsud %tmm" #b ", %tmm" #a ", %tmm" #c)
+#define TILE_DOT_BF16(c, a, b) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #c)
 
 #endif
 

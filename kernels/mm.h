@@ -4,24 +4,28 @@
  * up), in the order of the tile's places (formats/tiles.h: groups padded to Gp, zeros in the
  * padding):
  *
- *   MM_F32   as they are.           y = x_0 w_0, then y = fma(x_p, w_p, y) for p in order, where w
- * is the weight as qt_dequant gives it: the product with the dequantized matrix, to the bit.
- *   MM_BF16  rounded to bf16.       With the instruction (VDPBF16PS): sums of pairs of places, in
- * order; of quantized weights q - z is exact in bf16, each group has a sum of its own and y =
- * fma(s, sum_g, y). Without it: MM_F32 on the rounded activations. MM_I8    int8, one scale per
- * block of A places, A the largest of 128, 64, 32 that divides Gp: sx = absmax/127, xq = rint(x *
- * (127/absmax)), all 0 where absmax < MM_I8_TINY. Exact integer sums D = sum(code*xq) and X =
- * sum(xq) per block, then in f32, blocks and groups in order: v = fma(-z, X, D);  acc_g = fma(sx,
- * v, acc_g);  y = fma(s, acc_g, y). A block with NaN or Inf gives NaN. Tables of 16 values are
- * rounded to integers first (mm_table): the code is then t[code], and s is s * unit, rounded to
- * f32. Where half a step has a scale (nvfp4), it is a group of its own, and A is 16.
+ * MM_F32: as they are. y = x_0 w_0, then y = fma(x_p, w_p, y) for p in order, where w is the weight
+ * as qt_dequant gives it: the product with the dequantized matrix, to the bit.
+ *
+ * MM_BF16: rounded to bf16. With an instruction for it: sums of pairs of places, in order
+ * (VDPBF16PS), or of 32 places the sums of the even and of the odd ones, joined, in order (AMX); of
+ * quantized weights q - z is exact in bf16, each group has a sum of its own, and y = fma(s, sum_g,
+ * y). Without: MM_F32 on the rounded activations.
+ *
+ * MM_I8: int8, one scale per block of A places, A the largest of 128, 64, 32 that divides Gp: sx =
+ * absmax/127, xq = rint(x * (127/absmax)), all 0 where absmax < MM_I8_TINY. Exact integer sums D =
+ * sum(code*xq) and X = sum(xq) per block, then in f32, blocks and groups in order: v = fma(-z, X,
+ * D);  acc_g = fma(sx, v, acc_g);  y = fma(s, acc_g, y). A block with NaN or Inf gives NaN. Tables
+ * of 16 values are rounded to integers first (mm_table): the code is then t[code], and s is s *
+ * unit, rounded to f32. Where half a step has a scale (nvfp4), it is a group of its own, and A is
+ * 16.
  *
  * QT_I8_OUTLIER: y += the outlier columns' own sum (MM_F32 order), from the unquantized
  * activations; in MM_I8 their places hold 0. Then y += bias, y += the old y (add).
  *
  * Every output is summed over K in one order, whatever M, the tile split or the thread count: a
  * row's result is the same bytes alone or among others. MM_F32 and MM_I8 are the same bytes in
- * every instruction family; MM_BF16 differs between those with and without the instruction.
+ * every instruction family; MM_BF16 differs between those with either instruction and without.
  *
  * Inputs that a weight's scheme rounds (qt_scheme.act) are rounded first, by mm_round_acts, and
  * then taken as MM_F32.

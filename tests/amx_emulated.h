@@ -8,6 +8,8 @@
 
 #include "kernels/amx.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -60,12 +62,16 @@ static inline void emu_store(int r, void *p, long step)
     for (int m = 0; m < emu.rows[r]; m++)
         memcpy((uint8_t *)p + m * step, emu.data[r][m], (size_t)emu.bytes[r]);
 }
-/* Words of 32 bits wrap around. */
-static inline void emu_dot(int c, int a, int b)
+static inline void emu_fit(int c, int a, int b)
 {
     emu_check(c != a && c != b && a != b && emu.rows[c] > 0);
     emu_check(emu.rows[c] == emu.rows[a] && emu.bytes[c] == emu.bytes[b]);
     emu_check(emu.bytes[a] == 4 * emu.rows[b] && emu.bytes[c] % 4 == 0);
+}
+/* Words of 32 bits wrap around. */
+static inline void emu_dot_i8(int c, int a, int b)
+{
+    emu_fit(c, a, b);
     for (int m = 0; m < emu.rows[c]; m++)
         for (int n = 0; n < emu.bytes[c] / 4; n++) {
             uint32_t sum;
@@ -75,10 +81,38 @@ static inline void emu_dot(int c, int a, int b)
             memcpy(&emu.data[c][m][4 * n], &sum, 4);
         }
 }
+/* What is too small to be normal is zero. */
+static inline float emu_flush(float x) { return fabsf(x) < FLT_MIN ? copysignf(0, x) : x; }
+static inline float emu_bf16(const uint8_t *p)
+{
+    uint16_t half;
+    memcpy(&half, p, 2);
+    const uint32_t bits = (uint32_t)half << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return emu_flush(f);
+}
+static inline void emu_dot_bf16(int c, int a, int b)
+{
+    emu_fit(c, a, b);
+    for (int m = 0; m < emu.rows[c]; m++)
+        for (int n = 0; n < emu.bytes[c] / 4; n++) {
+            float part[2] = { 0, 0 }, sum;
+            for (int k = 0; k < emu.bytes[a] / 2; k++) {
+                float *to = &part[k % 2];
+                *to = emu_flush(fmaf(emu_bf16(&emu.data[a][m][2 * k]),
+                                     emu_bf16(&emu.data[b][k / 2][4 * n + 2 * (k % 2)]), *to));
+            }
+            memcpy(&sum, &emu.data[c][m][4 * n], 4);
+            sum = emu_flush(emu_flush(sum) + emu_flush(part[0] + part[1]));
+            memcpy(&emu.data[c][m][4 * n], &sum, 4);
+        }
+}
 
 #define TILE_ZERO(r) emu_zero(r)
 #define TILE_LOAD(r, p, step) emu_load(r, p, (long)(step))
 #define TILE_STORE(r, p, step) emu_store(r, p, (long)(step))
-#define TILE_DOT(c, a, b) emu_dot(c, a, b)
+#define TILE_DOT_I8(c, a, b) emu_dot_i8(c, a, b)
+#define TILE_DOT_BF16(c, a, b) emu_dot_bf16(c, a, b)
 
 #endif

@@ -1,5 +1,5 @@
-/* tests/test_amx_mm.c - the int8 products of AMX, emulated (amx_emulated.h): the reference's bytes
- * with any number of rows, whoever shares a panel with a row. */
+/* tests/test_amx_mm.c - the products of AMX, emulated (amx_emulated.h): of int8 the reference's
+ * bytes, of bf16 within mm.h's bound of the exact ones; a row's are the same in any company. */
 #include "kernels/cpu.h"
 #include "tests/mm_rig.h"
 
@@ -14,6 +14,7 @@ static const struct {
     { "less than a tile, a step", 5, 32 },
     { "three tiles, the last short", 41, 384 },
     { "groups that end short", 64, 172 },
+    { "more inputs than are unpacked at once", 32, 576 },
 };
 
 static void take(const char *family)
@@ -30,10 +31,11 @@ TEST(every_scheme_gives_the_reference_s_bytes_with_any_number_of_rows)
         for (size_t j = 0; j < LQ_COUNT(shapes); j++) {
             problem b;
             if (!problem_make(&b, schemes[i], M, shapes[j].N, shapes[j].K, 31 * i + j)) continue;
+            const bool ints = mm_effective(&b.w.t.scheme, MM_I8) == MM_I8;
             take("ref");
             const float *want = run(&b, MM_I8, 0, M, NULL, true);
             take("amx");
-            for (size_t r = 0; r < LQ_COUNT(rows); r++) {
+            for (size_t r = 0; r < LQ_COUNT(rows) && ints; r++) {
                 const float *got = run(&b, MM_I8, 0, rows[r], NULL, true);
                 CHECK(memcmp(got, want, (size_t)(rows[r] * b.N) * 4) == 0, "%s, %s, %d rows",
                       schemes[i], shapes[j].why, (int)rows[r]);
@@ -42,24 +44,39 @@ TEST(every_scheme_gives_the_reference_s_bytes_with_any_number_of_rows)
         }
 }
 
+TEST(bf16_products_are_within_the_bound_of_the_exact_ones)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(shapes); j++) {
+            problem b;
+            if (!problem_make(&b, schemes[i], 21, shapes[j].N, shapes[j].K, 17 * i + j)) continue;
+            take("amx");
+            const double share = worst(&b, run(&b, MM_BF16, 0, b.M, NULL, false), MM_BF16);
+            CHECK(share <= 1, "%s, %s: %g of the bound", schemes[i], shapes[j].why, share);
+            problem_free(&b);
+        }
+}
+
 TEST(a_row_has_the_same_bytes_wherever_in_a_panel)
 {
-    enum { M = 45 };
+    enum { M = 45, ROW = 90 };
     pool *p;
     CHECK(!pool_open(&p, 3, NULL), "pool");
     take("amx");
-    for (size_t i = 0; i < LQ_COUNT(schemes); i++) {
-        problem b;
-        if (!problem_make(&b, schemes[i], M, 90, 384, i)) continue;
-        const float *all = run(&b, MM_I8, 0, M, p, false);
-        for (int64_t m0 = 0, n = 1; m0 < M; m0 += n, n += 4) {
-            if (n > M - m0) n = M - m0;
-            const float *some = run(&b, MM_I8, m0, n, n & 1 ? p : NULL, false);
-            CHECK(memcmp(some, all + m0 * b.N, (size_t)(n * b.N) * 4) == 0, "%s: rows %d..+%d",
-                  schemes[i], (int)m0, (int)n);
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (mm_acts acts = MM_BF16; acts <= MM_I8; acts++) {
+            problem b;
+            if (!problem_make(&b, schemes[i], M, ROW, 384, i)) continue;
+            const float *all = run(&b, acts, 0, M, p, false);
+            for (int64_t m0 = 0, n = 1; m0 < M; m0 += n, n += 4) {
+                if (n > M - m0) n = M - m0;
+                const float *some = run(&b, acts, m0, n, n & 1 ? p : NULL, false);
+                CHECK(memcmp(some, all + m0 * ROW, (size_t)(n * ROW) * 4) == 0,
+                      "%s, %s: rows %d..+%d", schemes[i], acts == MM_I8 ? "int8" : "bf16", (int)m0,
+                      (int)n);
+            }
+            problem_free(&b);
         }
-        problem_free(&b);
-    }
     pool_close(p);
 }
 
@@ -86,6 +103,7 @@ int main(int argc, char **argv)
         return 0;
     }
     RUN(every_scheme_gives_the_reference_s_bytes_with_any_number_of_rows);
+    RUN(bf16_products_are_within_the_bound_of_the_exact_ones);
     RUN(a_row_has_the_same_bytes_wherever_in_a_panel);
     RUN(largest_codes_and_inputs_fit);
     return check_end();
