@@ -1,17 +1,21 @@
 /* tests/emulated.c - linked into a program, makes the CUDA kernels compiled for the host
  * (kernels/cuda/emu/) what `--device cuda` means there; LLMQ_TEST_DEVICE=cuda leaves the machine's
- * own GPU. LLMQ_EMULATED_MEMORY: its bytes; LLMQ_EMULATED_LAUNCHES: after so many it is lost. */
+ * own GPU. LLMQ_EMULATED_DEVICES: how many (1); LLMQ_EMULATED_MEMORY: bytes of each;
+ * LLMQ_EMULATED_LAUNCHES: after so many they are lost. */
 #include "kernels/dev.h"
 
 #include <stdlib.h>
 
 extern const dev_ops emu_table;
 extern size_t emu_memory, emu_launches;
+extern int emu_devices;
 
 __attribute__((constructor)) static void choose(void)
 {
     const char *want = getenv("LLMQ_TEST_DEVICE"), *bytes = getenv("LLMQ_EMULATED_MEMORY");
     const char *launches = getenv("LLMQ_EMULATED_LAUNCHES");
+    const char *devices = getenv("LLMQ_EMULATED_DEVICES");
+    if (devices) emu_devices = (int)strtol(devices, NULL, 10);
     if (bytes) emu_memory = strtoull(bytes, NULL, 10);
     if (launches) emu_launches = strtoull(launches, NULL, 10);
     if (!want || strcmp(want, "cuda") != 0) dev_use(&emu_table);

@@ -4,6 +4,7 @@
 #include "tests/cuda_broken.h"
 
 extern const dev_ops emu_table;
+extern int emu_devices;
 
 TEST(each_detector_finds_its_mistake)
 {
@@ -94,11 +95,66 @@ TEST(pinned_memory_belongs_to_the_stream_until_the_wait)
     }
 }
 
+enum { FIRST, SECOND };
+/* broken_cases[8] writes inside of buf: what each of two devices may do with whose buffer. */
+static const struct {
+    const char *why, *said;
+    int set, stream, memory;
+} two_devices[] = {
+    { "its own", NULL, SECOND, SECOND, SECOND },
+    { "the other device is set", "a launch on a stream of device 1, device 0 is set", FIRST, SECOND,
+      SECOND },
+    { "memory of the other", "bounds: ", FIRST, FIRST, SECOND },
+};
+
+TEST(devices_have_streams_and_memory_of_their_own)
+{
+    lq_err err = { "" };
+    dev d[2];
+    float *buf[2], host[BROKEN_FLOATS] = { 0 };
+    emu_devices = 2;
+    for (int i = 0; i < 2; i++) {
+        CHECK(!emu_table.open(&d[i], i, &err), "%s", err.msg);
+        const size_t room = emu_table.room(&d[i]);
+        buf[i] = emu_table.alloc(&d[i], sizeof host);
+        CHECK(emu_table.room(&d[i]) == room - sizeof host, "device %d", i);
+        emu_table.upload(&d[i], buf[i], host, sizeof host);
+    }
+    for (size_t i = 0; i < LQ_COUNT(two_devices); i++) {
+        dev *on = &d[two_devices[i].stream];
+        emu_table.bind(&d[two_devices[i].set]);
+        broken_cases[8].run(on, buf[two_devices[i].memory]);
+        const lq_status s = emu_table.sync(on, &err);
+        if (two_devices[i].said)
+            CHECK(s == LQ_EDEVICE && strstr(err.msg, two_devices[i].said), "%s: found '%s'",
+                  two_devices[i].why, err.msg);
+        else
+            CHECK(!s, "%s: %s", two_devices[i].why, err.msg);
+    }
+    emu_table.upload(&d[0], buf[1], host, sizeof host);
+    CHECK(emu_table.sync(&d[0], &err) == LQ_EDEVICE && strstr(err.msg, "gave on device 0"), "%s",
+          err.msg);
+    float *down[2];
+    for (int i = 0; i < 2; i++) {
+        down[i] = emu_table.alloc_host(&d[i], sizeof host);
+        emu_table.download(&d[i], down[i], buf[i], sizeof host);
+    }
+    CHECK(!emu_table.sync(&d[0], &err) && !isnan(down[0][0]) && isnan(down[1][0]),
+          "one stream's wait is not the other's");
+    for (int i = 0; i < 2; i++) {
+        emu_table.free_host(&d[i], down[i]);
+        emu_table.free(&d[i], buf[i]);
+        emu_table.close(&d[i]);
+    }
+    emu_devices = 1;
+}
+
 int main(int argc, char **argv)
 {
     RUN(each_detector_finds_its_mistake);
     RUN(after_a_failure_nothing_runs_until_it_was_asked_for);
     RUN(after_a_failure_memory_goes_back_and_the_wait_is_one);
+    RUN(devices_have_streams_and_memory_of_their_own);
     RUN(pinned_memory_belongs_to_the_stream_until_the_wait);
     return check_end();
 }

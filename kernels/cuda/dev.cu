@@ -69,6 +69,7 @@ static void CU_NAME(bind)(dev *d) { CU_TRY(d, cudaSetDevice(d->index)); }
 static size_t CU_NAME(room)(dev *d)
 {
     size_t left = 0, all = 0;
+    CU_NAME(bind)(d);
     CU_TRY(d, cudaMemGetInfo(&left, &all));
     return left;
 }
@@ -83,6 +84,7 @@ static void CU_NAME(copy)(dev *d, const dev_copy_args *a)
 static void *CU_NAME(alloc)(dev *d, size_t n)
 {
     void *p = NULL;
+    CU_NAME(bind)(d);
     CU_TRY(d, cudaMalloc(&p, n ? n : 1));
     return d->bad ? NULL : p;
 }

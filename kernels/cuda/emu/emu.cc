@@ -33,21 +33,52 @@ static void leave_block(void);
 struct allocation {
     uintptr_t lo, hi;
     void *base;
+    int device;
 };
 static allocation *allocs;
 static size_t n_allocs, cap_allocs, last_found;
+static int running; /* the device of the launch */
+
+static bool holds(const allocation *a, uintptr_t at)
+{
+    return at >= a->lo && at < a->hi && a->device == running;
+}
 
 span find_global(const void *p)
 {
     const uintptr_t at = (uintptr_t)p;
-    if (last_found < n_allocs && at >= allocs[last_found].lo && at < allocs[last_found].hi)
+    if (last_found < n_allocs && holds(&allocs[last_found], at))
         return { allocs[last_found].lo, allocs[last_found].hi };
     for (size_t i = 0; i < n_allocs; i++)
-        if (at >= allocs[i].lo && at < allocs[i].hi) {
+        if (holds(&allocs[i], at)) {
             last_found = i;
             return { allocs[i].lo, allocs[i].hi };
         }
     return { at, at };
+}
+
+/* ---- devices and streams ---- */
+/* A copy of pinned memory that the stream has not been waited for. */
+struct flight {
+    unsigned char *host, *bytes; /* bytes: what arrives there, or was read there */
+    size_t n;
+    bool arrives;
+};
+struct stream {
+    int device;
+    flight *flights;
+    size_t n_flights, cap_flights;
+    stream *next;
+};
+static stream *streams;
+static thread_local int set_device; /* cudaSetDevice */
+
+static bool own_stream(void *s, const char *what)
+{
+    if (((stream *)s)->device == set_device) return true;
+    snprintf(failure, sizeof failure, "%s on a stream of device %d, device %d is set", what,
+             ((stream *)s)->device, set_device);
+    return false;
 }
 
 /* ---- threads ---- */
@@ -388,8 +419,9 @@ static bool make_room(int threads)
     return fibres && shared && shared_log;
 }
 
-cudaError_t launch(dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx)
+cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx)
 {
+    if (!own_stream(stream, "a launch")) return cudaGetLastError();
     if (emu_launches == 0) {
         snprintf(failure, sizeof failure, "the device is lost");
         return cudaGetLastError();
@@ -404,6 +436,7 @@ cudaError_t launch(dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx
                  grid.z, threads, dynamic);
         return cudaGetLastError();
     }
+    running = ((struct stream *)stream)->device;
     body = fn;
     body_ctx = ctx;
     n_threads = (int)threads;
@@ -473,6 +506,7 @@ void cu_mma_f16(float d[4], const unsigned a[4], const unsigned b[2], const char
 using namespace emu;
 
 size_t emu_memory = (size_t)1 << 30, emu_launches = SIZE_MAX;
+int emu_devices = 1;
 emu_counts emu_counted;
 
 cudaError_t cudaDriverGetVersion(int *v)
@@ -482,7 +516,7 @@ cudaError_t cudaDriverGetVersion(int *v)
 }
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    *n = 1;
+    *n = emu_devices;
     return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
@@ -495,27 +529,20 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
     p->sharedMemPerBlockOptin = SHARED_MAX;
     return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+cudaError_t cudaSetDevice(int i)
 {
-    *s = nullptr;
+    if (i < 0 || i >= emu_devices) return cudaErrorInvalidDevice;
+    set_device = i;
     return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 
-/* Pinned memory, and the copies that the stream has not been waited for. */
+/* Pinned memory. */
 struct pinned {
     unsigned char *base;
     size_t n;
 };
-struct flight {
-    unsigned char *host, *bytes; /* bytes: what arrives there, or was read there */
-    size_t n;
-    bool arrives;
-};
 static pinned *pins;
-static flight *flights;
-static size_t n_pins, n_flights, cap_flights;
+static size_t n_pins;
 
 static bool is_pinned(const void *p, size_t n)
 {
@@ -527,27 +554,27 @@ static bool is_pinned(const void *p, size_t n)
 }
 
 /* The pinned end of a copy that was just made. */
-static cudaError_t take_off(const void *host, size_t n, bool arrives)
+static cudaError_t take_off(stream *s, const void *host, size_t n, bool arrives)
 {
-    if (n_flights == cap_flights) {
-        const size_t cap = cap_flights ? 2 * cap_flights : 16;
-        void *more = realloc(flights, cap * sizeof *flights);
+    if (s->n_flights == s->cap_flights) {
+        const size_t cap = s->cap_flights ? 2 * s->cap_flights : 16;
+        void *more = realloc(s->flights, cap * sizeof *s->flights);
         if (!more) return cudaErrorMemoryAllocation;
-        flights = (flight *)more;
-        cap_flights = cap;
+        s->flights = (flight *)more;
+        s->cap_flights = cap;
     }
     unsigned char *bytes = (unsigned char *)malloc(n);
     if (!bytes) return cudaErrorMemoryAllocation;
     memcpy(bytes, host, n);
-    flights[n_flights++] = { (unsigned char *)(uintptr_t)host, bytes, n, arrives };
+    s->flights[s->n_flights++] = { (unsigned char *)(uintptr_t)host, bytes, n, arrives };
     if (arrives) memset((void *)(uintptr_t)host, 0xff, n); /* NaN until then */
     return cudaSuccess;
 }
 
-static void land()
+static void land(stream *s)
 {
-    for (size_t i = 0; i < n_flights; i++) {
-        const flight *f = &flights[i];
+    for (size_t i = 0; i < s->n_flights; i++) {
+        const flight *f = &s->flights[i];
         if (f->arrives)
             memcpy(f->host, f->bytes, f->n);
         else if (memcmp(f->host, f->bytes, f->n) != 0)
@@ -555,13 +582,37 @@ static void land()
                      "pinned memory was changed before the stream had read it");
         free(f->bytes);
     }
-    n_flights = 0;
+    s->n_flights = 0;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t)
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
+{
+    stream *s = (stream *)calloc(1, sizeof *s);
+    if (!s) return cudaErrorMemoryAllocation;
+    s->device = set_device;
+    s->next = streams;
+    *out = streams = s;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t gone)
+{
+    stream **at = &streams;
+    while (*at && *at != gone)
+        at = &(*at)->next;
+    if (!*at) return cudaSuccess;
+    stream *s = *at;
+    *at = s->next;
+    land(s);
+    free(s->flights);
+    free(s);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     emu_counted.waits++;
-    land();
+    land((stream *)s);
     return cudaGetLastError();
 }
 
@@ -580,7 +631,8 @@ cudaError_t cudaMallocHost(void **p, size_t n)
 
 cudaError_t cudaFreeHost(void *p)
 {
-    land(); /* the driver waits */
+    for (stream *s = streams; s; s = s->next) /* the driver waits */
+        land(s);
     for (size_t i = 0; i < n_pins; i++)
         if (pins[i].base == p) {
             free(p);
@@ -594,7 +646,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     *free_bytes = *total = emu_memory;
     for (size_t i = 0; i < n_allocs; i++)
-        *free_bytes -= allocs[i].hi - allocs[i].lo;
+        if (allocs[i].device == set_device) *free_bytes -= allocs[i].hi - allocs[i].lo;
     return cudaSuccess;
 }
 
@@ -617,7 +669,7 @@ cudaError_t cudaMalloc(void **p, size_t n)
     if (!base) return cudaErrorMemoryAllocation;
     memset(base, 0xff, room + 256);
     *p = base + 256;
-    allocs[n_allocs++] = { (uintptr_t)*p, (uintptr_t)*p + n, base };
+    allocs[n_allocs++] = { (uintptr_t)*p, (uintptr_t)*p + n, base, set_device };
     return cudaSuccess;
 }
 
@@ -632,28 +684,31 @@ cudaError_t cudaFree(void *p)
     return cudaSuccess;
 }
 
-/* Whether [p, p + n) lies in one cudaMalloc; says so where it does not. */
-static bool in_one(const void *p, size_t n, const char *what)
+/* Whether [p, p + n) lies in one cudaMalloc of the stream's device; says so where it does not. */
+static bool in_one(const void *p, size_t n, cudaStream_t s, const char *what)
 {
     for (size_t i = 0; i < n_allocs; i++)
-        if ((uintptr_t)p >= allocs[i].lo && (uintptr_t)p + n <= allocs[i].hi) return true;
-    snprintf(failure, sizeof failure, "%s of %zu bytes outside of what cudaMalloc gave", what, n);
+        if ((uintptr_t)p >= allocs[i].lo && (uintptr_t)p + n <= allocs[i].hi &&
+            allocs[i].device == ((stream *)s)->device)
+            return true;
+    snprintf(failure, sizeof failure, "%s of %zu bytes outside of what cudaMalloc gave on device %d",
+             what, n, ((stream *)s)->device);
     return false;
 }
 
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t)
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t s)
 {
-    if ((kind != cudaMemcpyDeviceToHost && !in_one(dst, n, "a copy to")) ||
-        (kind != cudaMemcpyHostToDevice && !in_one(src, n, "a copy from")))
+    if ((kind != cudaMemcpyDeviceToHost && !in_one(dst, n, s, "a copy to")) ||
+        (kind != cudaMemcpyHostToDevice && !in_one(src, n, s, "a copy from")))
         return cudaGetLastError();
     emu_counted.copies++;
     memcpy(dst, src, n);
     if (kind == cudaMemcpyDeviceToDevice) return cudaSuccess;
     const bool down = kind == cudaMemcpyDeviceToHost;
     const void *host = down ? dst : src;
-    if (is_pinned(host, n)) return take_off(host, n, down);
+    if (is_pinned(host, n)) return take_off((stream *)s, host, n, down);
     emu_counted.waits++;
-    land();
+    land((stream *)s);
     return cudaGetLastError();
 }
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t ldd, const void *src, size_t lds, size_t n,
@@ -664,9 +719,9 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t ldd, const void *src, size_t lds
         e = cudaMemcpyAsync((char *)dst + i * ldd, (const char *)src + i * lds, n, kind, s);
     return e;
 }
-cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t)
+cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s)
 {
-    if (!in_one(dst, n, "a memset")) return cudaGetLastError();
+    if (!in_one(dst, n, s, "a memset")) return cudaGetLastError();
     memset(dst, v, n);
     return cudaSuccess;
 }
@@ -681,5 +736,6 @@ cudaError_t cudaGetLastError(void)
 const char *cudaGetErrorString(cudaError_t e)
 {
     if (e == cudaSuccess) return "no error";
+    if (e == cudaErrorInvalidDevice) return "no such device";
     return e == cudaErrorMemoryAllocation ? "out of memory" : said;
 }

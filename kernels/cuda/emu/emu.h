@@ -14,6 +14,8 @@
  *   unwritten   a read of shared memory that nobody has written in this block
  *   pinned      memory of cudaMallocHost that changed before the stream was waited for, though an
  *               asynchronous copy may not have read it yet; copies to it arrive at the wait
+ *   devices     a launch on a stream of another device than cudaSetDevice's of this thread; memory
+ *               of another device than the stream's (of a kernel: bounds)
  *
  * Not seen: races in device memory, the hardware's order inside an mma, speed.
  *
@@ -50,8 +52,9 @@ struct dim3 {
     constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 
-extern "C" size_t emu_memory; /* of the device, in bytes; may be set before anything is allocated */
-extern "C" size_t emu_launches; /* after so many the device is lost: every launch fails */
+extern "C" size_t emu_memory; /* of a device, in bytes; may be set before anything is allocated */
+extern "C" int emu_devices; /* how many; at first 1 */
+extern "C" size_t emu_launches; /* after so many the devices are lost: every launch fails */
 /* What has been done since the start. Waits: the host for the stream, in a synchronization or in
  * a copy from or to memory that is not pinned. */
 struct emu_counts {
@@ -66,6 +69,7 @@ enum {
     cudaSuccess = 0,
     cudaErrorMemoryAllocation = 2,
     cudaErrorInsufficientDriver = 35,
+    cudaErrorInvalidDevice = 101,
     cudaErrorNoDevice = 100,
     cudaErrorLaunchFailure = 719
 };
@@ -129,11 +133,11 @@ void copy_commit();
 void copy_wait(int groups);
 
 typedef void body_fn(void *ctx);
-cudaError_t launch(dim3 grid, dim3 block, size_t shared, body_fn *body, void *ctx);
-template <class F> cudaError_t launch(dim3 grid, dim3 block, size_t shared, F f)
+cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t shared, body_fn *body, void *ctx);
+template <class F> cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t shared, F f)
 {
     return launch(
-        grid, block, shared, [](void *ctx) { (*(F *)ctx)(); }, (void *)&f);
+        stream, grid, block, shared, [](void *ctx) { (*(F *)ctx)(); }, (void *)&f);
 }
 
 template <class T> struct plain {
@@ -222,7 +226,7 @@ template <class T> using S = emu::ptr<T, true>;
     const S<T> name = emu::make_shared<T>(&name##_key, (size_t)(count))
 #define CU_DYNAMIC(T, name) const S<T> name = emu::make_dynamic<T>()
 #define CU_LAUNCH_(stream, grid, block, shared, kernel, ...) \
-    ((void)(stream), emu::launch(grid, block, shared, [=] { (kernel)(__VA_ARGS__); }))
+    emu::launch(stream, grid, block, shared, [=] { (kernel)(__VA_ARGS__); })
 
 template <class U, class T, bool B> emu::ptr<U, B> cu_as(emu::ptr<T, B> p)
 {
