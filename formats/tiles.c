@@ -1,6 +1,7 @@
 /* formats/tiles.c - the tiled layout: packing, unpacking, and reading one code of it. */
 #include "formats/tiles.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 int tiles_bits(const qt_scheme *s)
@@ -469,4 +470,162 @@ bool tiles_rows(qt_tensor *out, const qt_tensor *t, int64_t n0, int64_t n1)
         out->plane[p].bytes = n * one;
     }
     return true;
+}
+
+/* ---- parts ---- */
+
+int64_t tiles_unit(const qt_scheme *s)
+{
+    const int bits = tiles_bits(s);
+    return bits == 3 ? TILE_K : 32 / bits;
+}
+
+/* Where inputs may be cut, but for the end. */
+static int64_t cut_step(const qt_tensor *t)
+{
+    const tile_shape ts = tiles_shape(&t->scheme, t->N, t->K);
+    return ts.ng > 1 || t->scheme.kind == QT_E2M1 ? ts.G : tiles_unit(&t->scheme);
+}
+
+/* Outlier columns before input k. */
+static int64_t outliers_below(const qt_tensor *t, int64_t k)
+{
+    int64_t n = 0;
+    while (n < t->scheme.n_out && get_i32(t->plane[QT_OUT_IDX].data, n) < k)
+        n++;
+    return n;
+}
+
+static lq_status check_inputs(const qt_tensor *t, int64_t k0, int64_t k1, lq_err *err)
+{
+    const qt_scheme *s = &t->scheme;
+    const int64_t step = cut_step(t);
+    if (k0 == 0 && k1 == t->K) return LQ_OK;
+    if (s->kind == QT_UINT && s->irregular)
+        return lq_fail(
+            err, LQ_EUNSUPPORTED,
+            "inputs %lld..%lld of %lld: the groups are of inputs in an order of their own",
+            (long long)k0, (long long)k1, (long long)t->K);
+    if (k0 % step || (k1 % step && k1 != t->K))
+        return lq_fail(err, LQ_ESHAPE, "inputs %lld..%lld of %lld: expected multiples of %lld, %s",
+                       (long long)k0, (long long)k1, (long long)t->K, (long long)step,
+                       tiles_shape(s, t->N, t->K).ng > 1 ? "a group" : "which lie together");
+    const int64_t rounded = s->act_scale > 0 ? 1 : s->act_group;
+    if (s->act && (!rounded || k0 % rounded || (k1 % rounded && k1 != t->K)))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "inputs %lld..%lld of %lld: they are rounded by the largest of %s",
+                       (long long)k0, (long long)k1, (long long)t->K,
+                       rounded ? "groups that this cuts" : "all");
+    return LQ_OK;
+}
+
+lq_status tiles_part(qt_tensor *part, const qt_tensor *t, const tile_rows *rows, int n, int64_t k0,
+                     int64_t k1, lq_err *err)
+{
+    assert(t->layout == QT_TILE16 && k0 >= 0 && k0 < k1 && k1 <= t->K);
+    lq_status s = check_inputs(t, k0, k1, err);
+    if (s) return s;
+    *part = (qt_tensor){ .scheme = t->scheme, .layout = QT_TILE16, .K = k1 - k0 };
+    for (int i = 0; i < n; i++) {
+        assert(rows[i].n0 >= 0 && rows[i].n0 <= rows[i].n1 && rows[i].n1 <= t->N);
+        part->N += rows[i].n1 - rows[i].n0;
+    }
+    qt_scheme *to = &part->scheme;
+    if (to->rows) to->rows = 1; /* once tiled, each has its own scale */
+    if ((to->kind == QT_UINT || to->kind == QT_LUT4) && to->group > part->K) to->group = part->K;
+    to->n_out = outliers_below(t, k1) - outliers_below(t, k0);
+    for (int p = 0; p < QT_N_PLANES; p++)
+        part->plane[p].bytes = qt_plane_bytes(to, QT_TILE16, part->N, part->K, (qt_plane)p);
+    return LQ_OK;
+}
+
+/* A plane of vectors of 16 rows of `lane` bytes: of each tile the n from `first` on. */
+typedef struct {
+    uint8_t *dst;
+    const uint8_t *src;
+    size_t dst_tile, src_tile, first, n, lane; /* tiles: in vectors */
+} lanes;
+
+static void cut_lanes(const lanes *l, const tile_rows *rows, int n_ranges)
+{
+    const size_t vector = TILE_N * l->lane;
+    int64_t to = 0;
+    for (int i = 0; i < n_ranges; i++)
+        for (int64_t n = rows[i].n0, step; n < rows[i].n1; n += step, to += step) {
+            const int64_t left = rows[i].n1 - n;
+            const bool whole = n % TILE_N == 0 && to % TILE_N == 0 && left >= TILE_N;
+            uint8_t *d = l->dst + (size_t)(to / TILE_N) * l->dst_tile * vector;
+            const uint8_t *s = l->src + ((size_t)(n / TILE_N) * l->src_tile + l->first) * vector;
+            step = whole ? TILE_N : 1;
+            if (whole) {
+                memcpy(d, s, l->n * vector);
+                continue;
+            }
+            d += (size_t)(to % TILE_N) * l->lane;
+            s += (size_t)(n % TILE_N) * l->lane;
+            for (size_t v = 0; v < l->n; v++)
+                memcpy(d + v * vector, s + v * vector, l->lane);
+        }
+}
+
+static void cut_outliers(void *const w[QT_N_PLANES], const qt_tensor *part, const qt_tensor *t,
+                         const tile_rows *rows, int n, int64_t k0)
+{
+    const int64_t o = outliers_below(t, k0), count = part->scheme.n_out;
+    const size_t from = lq_round_up((size_t)t->scheme.n_out, TILE_K) * TILE_N;
+    const size_t into = lq_round_up((size_t)count, TILE_K) * TILE_N;
+    const uint8_t *src = t->plane[QT_OUT_VALS].data;
+    uint8_t *dst = w[QT_OUT_VALS];
+    int64_t to = 0;
+    for (int64_t i = 0; i < count; i++)
+        put_i32(w[QT_OUT_IDX], i, get_i32(t->plane[QT_OUT_IDX].data, o + i) - (int32_t)k0);
+    for (int r = 0; r < n; r++)
+        for (int64_t row = rows[r].n0; row < rows[r].n1; row++, to++)
+            for (int64_t i = 0; i < count; i++)
+                memcpy(dst + 2 * ((size_t)(to / TILE_N) * into +
+                                  dense_at(LQ_BF16, (int)(to % TILE_N), i)),
+                       src + 2 * ((size_t)(row / TILE_N) * from +
+                                  dense_at(LQ_BF16, (int)(row % TILE_N), o + i)),
+                       2);
+}
+
+void tiles_cut(void *const w[QT_N_PLANES], const qt_tensor *part, const qt_tensor *t,
+               const tile_rows *rows, int n, int64_t k0)
+{
+    const qt_scheme *s = &t->scheme;
+    const tile_shape all = tiles_shape(s, t->N, t->K);
+    const tile_shape own = tiles_shape(&part->scheme, part->N, part->K);
+    const size_t bits = (size_t)tiles_bits(s), word = 4; /* a code vector is 16 words */
+    const size_t g0 = (size_t)(k0 / all.G), ng = (size_t)own.ng, subs = (size_t)all.subs;
+    const size_t first = all.ng > 1 ? g0 * (size_t)all.Gp : (size_t)k0;
+    const size_t unit = (size_t)tiles_unit(s);
+    const size_t places = all.ng > 1 ? (size_t)own.Kp : lq_round_up((size_t)part->K, unit);
+#define VECTORS(p) ((p)*bits / 32)
+    const lanes codes = { w[QT_CODES],
+                          t->plane[QT_CODES].data,
+                          VECTORS((size_t)own.Kp),
+                          VECTORS((size_t)all.Kp),
+                          VECTORS(first),
+                          VECTORS(places),
+                          word };
+#undef VECTORS
+    for (int p = 0; p < QT_N_PLANES; p++)
+        if (part->plane[p].bytes) memset(w[p], 0, part->plane[p].bytes);
+    cut_lanes(&codes, rows, n);
+    if (part->plane[QT_SCALES].bytes)
+        cut_lanes(&(lanes){ w[QT_SCALES], t->plane[QT_SCALES].data, ng * subs,
+                            (size_t)all.ng * subs, g0 * subs, ng * subs, tiles_scale_bytes(s) },
+                  rows, n);
+    if (part->plane[QT_ZEROS].bytes)
+        cut_lanes(&(lanes){ w[QT_ZEROS], t->plane[QT_ZEROS].data, ng, (size_t)all.ng, g0, ng,
+                            tiles_zero_bytes(s) },
+                  rows, n);
+    if (part->plane[QT_SCALES2].bytes)
+        cut_lanes(&(lanes){ w[QT_SCALES2], t->plane[QT_SCALES2].data, 1, 1, 0, 1, sizeof(float) },
+                  rows, n);
+    if (part->plane[QT_OUT_VALS].bytes) cut_outliers(w, part, t, rows, n, k0);
+    if (part->plane[QT_GIDX].bytes)
+        memcpy(w[QT_GIDX], t->plane[QT_GIDX].data, part->plane[QT_GIDX].bytes);
+    if (part->plane[QT_MAP].bytes)
+        memcpy(w[QT_MAP], t->plane[QT_MAP].data, part->plane[QT_MAP].bytes);
 }

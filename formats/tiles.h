@@ -71,6 +71,21 @@ lq_status tiles_unpack(void *const w[QT_N_PLANES], const qt_tensor *tiled, lq_er
  * unspecified, where they are not whole tiles or the layout is another. */
 bool tiles_rows(qt_tensor *out, const qt_tensor *t, int64_t n0, int64_t n1);
 
+/* Parts of a tiled tensor as tensors of their own: rows of n ranges one behind the other, of each
+ * the inputs k0..k1 (a split of a weight over devices). tiles_part says scheme, shape and the bytes
+ * of each plane, none of which has data; tiles_cut then fills w[]. Inputs are cut where a group
+ * begins, or, where a row has one scale, at a multiple of what 64 bytes hold of a row (tiles_unit);
+ * no weight changes. LQ_ESHAPE: a group is cut; LQ_EUNSUPPORTED: inputs that are permuted, or
+ * rounded by the largest of all, are cut at all. */
+typedef struct {
+    int64_t n0, n1;
+} tile_rows;
+lq_status tiles_part(qt_tensor *part, const qt_tensor *t, const tile_rows *rows, int n, int64_t k0,
+                     int64_t k1, lq_err *err);
+void tiles_cut(void *const w[QT_N_PLANES], const qt_tensor *part, const qt_tensor *t,
+               const tile_rows *rows, int n, int64_t k0);
+int64_t tiles_unit(const qt_scheme *s);
+
 /* One code of a tiled tensor that has codes (all but QT_DENSE): row r of a tile, place p of
  * Kp; `codes` is the tile's first byte, bits 2, 3, 4 or 8. For the reference and for tests. */
 unsigned tiles_code(const uint8_t *codes, int bits, int r, int64_t p);
