@@ -262,6 +262,12 @@ typedef struct {
     float scale, cap;
 } dev_draw_args;
 
+/* Devices that work on one model, each with a share of it: ranks 0 and up. One thread of the host
+ * queues on each in turn. A failure of one is, from the next operation of the link on, a failure of
+ * all. */
+typedef struct dev_link dev_link;
+enum { DEV_RANKS = 16 }; /* at most */
+
 /* Whether weights of these schemes, of one shape, can be of one group: all but act_scale and n_out.
  */
 bool dev_same_group(const qt_scheme *a, const qt_scheme *b);
@@ -315,7 +321,14 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, matmul, (dev * d, const dev_mm_args *a))                                             \
     X(size_t, attn_scratch, (const dev_attn_args *a))                                            \
     X(void, attn, (dev * d, const dev_attn_args *a))                                             \
-    X(void, draw, (dev * d, const dev_draw_args *a))
+    X(void, draw, (dev * d, const dev_draw_args *a))                                             \
+    /* n devices, for sums of at most so many floats. Borrows d. LQ_EDEVICE: no NCCL */          \
+    X(lq_status, link, (dev_link * *l, dev *const *d, int n, int64_t most, lq_err *err))         \
+    X(void, unlink, (dev_link * l)) /* before its devices are closed */                          \
+    /* x[r] [n] of each rank r becomes the sum over all, ((x[0] + x[1]) + x[2]) + ... */         \
+    X(void, all_reduce, (dev_link * l, float *const *x, int64_t n))                              \
+    /* to [ranks, n] of rank 0 = x[r] [n] of each; other memory than x[0] */                     \
+    X(void, gather, (dev_link * l, float *to, float *const *x, int64_t n))
 
 struct dev_ops {
     const char *name;

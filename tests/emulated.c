@@ -1,20 +1,24 @@
 /* tests/emulated.c - linked into a program, makes the CUDA kernels compiled for the host
  * (kernels/cuda/emu/) what `--device cuda` means there; LLMQ_TEST_DEVICE=cuda leaves the machine's
  * own GPU. LLMQ_EMULATED_DEVICES: how many (1); LLMQ_EMULATED_MEMORY: bytes of each;
- * LLMQ_EMULATED_LAUNCHES: after so many they are lost. */
+ * LLMQ_EMULATED_LAUNCHES: after so many they are lost; LLMQ_EMULATED_NCCL=none: no NCCL. */
 #include "kernels/dev.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 extern const dev_ops emu_table;
 extern size_t emu_memory, emu_launches;
 extern int emu_devices;
+extern bool emu_nccl_here;
 
 __attribute__((constructor)) static void choose(void)
 {
     const char *want = getenv("LLMQ_TEST_DEVICE"), *bytes = getenv("LLMQ_EMULATED_MEMORY");
     const char *launches = getenv("LLMQ_EMULATED_LAUNCHES");
     const char *devices = getenv("LLMQ_EMULATED_DEVICES");
+    const char *nccl = getenv("LLMQ_EMULATED_NCCL");
+    emu_nccl_here = !nccl || strcmp(nccl, "none") != 0;
     if (devices) emu_devices = (int)strtol(devices, NULL, 10);
     if (bytes) emu_memory = strtoull(bytes, NULL, 10);
     if (launches) emu_launches = strtoull(launches, NULL, 10);

@@ -30,6 +30,7 @@ BUDGET = {
     "units_kernel": (128, 255, 2048),  # two blocks (of WIDTH = 256 one, by shared memory)
     "merge_kernel": (128, 64, 0),
     "draw_kernel": (512, 64, 0),       # two blocks by registers
+    "sum_kernel": (256, 40, 0),
 }
 
 

@@ -454,6 +454,17 @@ cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t dynamic, body_fn 
 
 } // namespace emu
 
+int emu::stream_device(const void *s) { return ((const stream *)s)->device; }
+
+bool emu::on_device(const void *p, size_t n, int device)
+{
+    for (size_t i = 0; i < n_allocs; i++)
+        if ((uintptr_t)p >= allocs[i].lo && (uintptr_t)p + n <= allocs[i].hi &&
+            allocs[i].device == device)
+            return true;
+    return false;
+}
+
 /* ---- the matrix unit ---- */
 static float from_f16(unsigned h)
 {
@@ -687,12 +698,10 @@ cudaError_t cudaFree(void *p)
 /* Whether [p, p + n) lies in one cudaMalloc of the stream's device; says so where it does not. */
 static bool in_one(const void *p, size_t n, cudaStream_t s, const char *what)
 {
-    for (size_t i = 0; i < n_allocs; i++)
-        if ((uintptr_t)p >= allocs[i].lo && (uintptr_t)p + n <= allocs[i].hi &&
-            allocs[i].device == ((stream *)s)->device)
-            return true;
-    snprintf(failure, sizeof failure, "%s of %zu bytes outside of what cudaMalloc gave on device %d",
-             what, n, ((stream *)s)->device);
+    if (on_device(p, n, stream_device(s))) return true;
+    snprintf(failure, sizeof failure,
+             "%s of %zu bytes outside of what cudaMalloc gave on device %d", what, n,
+             stream_device(s));
     return false;
 }
 

@@ -25,6 +25,8 @@
 #ifndef LLMQ_KERNELS_CUDA_EMU_H
 #define LLMQ_KERNELS_CUDA_EMU_H
 
+#include "kernels/cuda/nccl.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -52,8 +54,8 @@ struct dim3 {
     constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 
-extern "C" size_t emu_memory; /* of a device, in bytes; may be set before anything is allocated */
-extern "C" int emu_devices; /* how many; at first 1 */
+extern "C" size_t emu_memory;   /* of a device, in bytes; may be set before anything is allocated */
+extern "C" int emu_devices;     /* how many; at first 1 */
 extern "C" size_t emu_launches; /* after so many the devices are lost: every launch fails */
 /* What has been done since the start. Waits: the host for the stream, in a synchronization or in
  * a copy from or to memory that is not pinned. */
@@ -61,6 +63,9 @@ struct emu_counts {
     size_t launches, waits, copies, allocations;
 };
 extern "C" emu_counts emu_counted;
+
+extern "C" bool emu_nccl_here; /* false: as on a machine without it */
+extern "C" const nccl_api emu_nccl;
 
 /* ---- the part of the runtime's interface that dev.cu uses ---- */
 typedef int cudaError_t;
@@ -131,6 +136,10 @@ void warp_order(const char *file, int line);
 void copy_later(void *dst, span d, const void *src, span s, size_t n, bool zero);
 void copy_commit();
 void copy_wait(int groups);
+
+/* For the emulated NCCL: a stream's device; whether [p, p + n) lies in one cudaMalloc of it. */
+int stream_device(const void *stream);
+bool on_device(const void *p, size_t n, int device);
 
 typedef void body_fn(void *ctx);
 cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t shared, body_fn *body, void *ctx);
