@@ -14,8 +14,9 @@ bool cpu_has_bf16(void);   /* and AVX-512 BF16, beside AVX-512 */
  * Intel (Sapphire Rapids: 109 against 217), where bf16 belongs to AMX. */
 bool cpu_bf16_pays(void);
 #elif defined(__aarch64__)
-bool cpu_has_neon(void);     /* always: a part of ARMv8-A */
-bool cpu_has_neon_dot(void); /* and SDOT, UDOT */
+bool cpu_has_neon(void);      /* always: a part of ARMv8-A */
+bool cpu_has_neon_dot(void);  /* and SDOT, UDOT */
+bool cpu_has_neon_i8mm(void); /* and USMMLA, USDOT */
 #endif
 
 #endif

@@ -12,6 +12,7 @@ static const k_ops *const tables[] = {
 #elif defined(__aarch64__)
     &k_neon,
     &k_neon_dot,
+    &k_neon_i8mm,
 #endif
 };
 

@@ -1,5 +1,5 @@
 /* kernels/mm_i8_dot.h - MM_I8 with a four-way dot product: AVX-512, with and without VNNI, and
- * NEON.
+ * NEON, which with I8MM has an eight-way one of two rows (mm_i8_mmla_neon.h).
  *
  * A body is RM rows of NT tiles, whose sums of a block of A inputs stay in registers: on AVX-512 up
  * to 8 rows of 2 tiles are 16 sums, two vectors of codes and one of inputs. A vector of codes is
@@ -89,6 +89,12 @@ V16 void dot_block(i8_body *c, int64_t A, size_t ahead, w_src src, int RM, int N
         EACH_SUM(r, n) c->dot[r][n][0] = vi_add(c->dot[r][n][0], c->dot[r][n][1]);
 }
 
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#include "kernels/mm_i8_mmla_neon.h"
+#else
+#define i8_products dot_block
+#endif
+
 /* The scales of inputs and their sums for one block: those of row r are nb floats on. */
 typedef struct {
     const float *s, *sum;
@@ -140,7 +146,7 @@ V16 void i8_rows(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t
         }
         EACH_SUM(r, n) acc[r][n] = vf_set1(0);
         for (int64_t k = 0; k < (one ? 1 : per_group); k++, x.s++, x.sum++) {
-            dot_block(&c, A, first ? codes_ahead(&c, t, b.tile[0], NT) : 0, src, RM, NT);
+            i8_products(&c, A, first ? codes_ahead(&c, t, b.tile[0], NT) : 0, src, RM, NT);
             EACH_SUM(r, n) acc[r][n] = i8_fold(&x, r, c.dot[r][n][0], z[n], acc[r][n], src);
         }
         EACH_SUM(r, n) y[r][n] = vf_fma(s[n], acc[r][n], y[r][n]);

@@ -377,7 +377,7 @@ static inline w_src w_src_i8(const mm_task *t)
  * multiplies unsigned by signed bytes without loss. */
 V16 bool is_signed(w_src src)
 {
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__ARM_FEATURE_MATMUL_INT8)
     (void)src;
     return false;
 #else

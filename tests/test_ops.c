@@ -296,6 +296,7 @@ TEST(every_family_that_this_cpu_has_can_be_chosen)
 #elif defined(__aarch64__)
         { "neon", cpu_has_neon },
         { "neon-dot", cpu_has_neon_dot },
+        { "neon-i8mm", cpu_has_neon_i8mm },
 #endif
         { "ref", NULL },
     };

@@ -39,7 +39,8 @@ static void isa_list(char *out, size_t n)
 #elif defined(__aarch64__)
 static void isa_list(char *out, size_t n)
 {
-    snprintf(out, n, "neon%s", cpu_has_neon_dot() ? " dotprod" : "");
+    snprintf(out, n, "neon%s%s", cpu_has_neon_dot() ? " dotprod" : "",
+             cpu_has_neon_i8mm() ? " i8mm" : "");
 }
 #else
 static void isa_list(char *out, size_t n) { snprintf(out, n, "generic"); }

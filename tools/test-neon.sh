@@ -1,6 +1,6 @@
 #!/bin/sh
 # The tests of the kernels, compiled for 64-bit ARM and run in an emulator of processors with and
-# without the dot product. Where compiler or emulator is missing it says so and fails nothing.
+# without the dot product and the matrix products. Where compiler or emulator is missing it says so and fails nothing.
 # usage: tools/test-neon.sh   (make test-neon; make test runs it too). The last line is
 # "N passed, N failed". NEON_CC, QEMU_ARM: the compiler and the emulator.
 set -u
@@ -50,7 +50,7 @@ run() { # CPU FAMILIES TEST NAME...: tests of one program, all where none is nam
     passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0}))
 }
 # What takes minutes in an emulator, and tests the reference or the threads alone, is left out.
-newest="ref neon neon-dot"
+newest="ref neon neon-dot neon-i8mm"
 run max "$newest" test_tiles
 run max "$newest" test_rows
 run max "$newest" test_pool
@@ -59,7 +59,11 @@ run max "$newest" test_ops row_operations_agree_with_double_precision every_fami
 run max "$newest" test_attn each_step_gives_the_same_bits_in_every_family \
     a_cached_row_is_what_its_type_can_hold
 run max "$newest" test_mm every_family_agrees_with_the_reference weights_of_different_needs_share_one_call \
-    jobs_run_together_give_the_bytes_of_each_alone a_row_with_nan_spoils_itself_alone
+    jobs_run_together_give_the_bytes_of_each_alone a_row_with_nan_spoils_itself_alone \
+    a_row_has_the_same_bytes_alone_and_among_others tables_at_their_limits_give_the_same_integers \
+    codes_at_their_limits_give_the_same_integers
+run cortex-a76 "ref neon neon-dot" test_ops every_family_that_this_cpu_has_can_be_chosen
+run cortex-a76 "ref neon neon-dot" test_mm weights_of_different_needs_share_one_call
 run cortex-a72 "ref neon" test_ops every_family_that_this_cpu_has_can_be_chosen
 run cortex-a72 "ref neon" test_mm weights_of_different_needs_share_one_call
 run cortex-a72 "ref neon" test_attn each_step_gives_the_same_bits_in_every_family
