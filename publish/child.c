@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { WORDS = 400, NOT_FOUND = 127 };
+enum { WORDS = 400, NOT_FOUND = 127, MIN_BYTES = 1024 /* a second */, GRACE_MS = 5000 };
 
 typedef struct {
     const child *c;
@@ -20,7 +21,16 @@ typedef struct {
     char words[WORDS + 1]; /* the end of what it wrote to stderr */
     size_t n_words;
     bool cut; /* there was more before */
+    time_t since;
+    uint64_t carried; /* by then */
 } running;
+
+static time_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec;
+}
 
 static void start_child(const child *c, const char **argv, pid_t parent, const int out[2],
                         const int err[2])
@@ -58,7 +68,8 @@ static lq_status start(running *r, const child *c, lq_err *err)
     int out[2], errs[2];
     const pid_t parent = getpid();
     const char **argv = arguments(c);
-    *r = (running){ .c = c, .pid = -1, .out = -1, .err = -1 };
+    *r = (running){ .c = c, .pid = -1, .out = -1, .err = -1, .since = now() };
+    if (c->carried) r->carried = c->carried(c->where);
     if (!argv) return lq_fail(err, LQ_ENOMEM, "out of memory");
     if (pipe2(out, O_CLOEXEC) != 0) {
         free(argv);
@@ -109,6 +120,21 @@ static lq_status take(running *r, int *fd, char *buf, size_t cap, lq_err *err)
     return r->c->out ? r->c->out(r->c->user, buf, (size_t)n, err) : LQ_OK;
 }
 
+static lq_status check_time(running *r, lq_err *err)
+{
+    const child *c = r->c;
+    if (!c->seconds || now() - r->since <= c->seconds) return LQ_OK;
+    if (!c->carried)
+        return lq_fail(err, LQ_EIO, "%s: expected an end within %d s", c->argv[0], c->seconds);
+    const uint64_t at = c->carried(c->where);
+    if (at < r->carried + (uint64_t)MIN_BYTES * (uint64_t)c->seconds)
+        return lq_fail(err, LQ_EIO, "%s: less than %d bytes a second for %d s", c->argv[0],
+                       MIN_BYTES, c->seconds);
+    r->carried = at;
+    r->since = now();
+    return LQ_OK;
+}
+
 static lq_status listen_to(running *r, lq_err *err)
 {
     enum { CAP = 1 << 16 };
@@ -118,6 +144,7 @@ static lq_status listen_to(running *r, lq_err *err)
         struct pollfd p[2] = { { .fd = r->out, .events = POLLIN },
                                { .fd = r->err, .events = POLLIN } };
         if (poll(p, 2, 200) < 0 && errno != EINTR) s = lq_fail(err, LQ_EIO, "poll failed");
+        if (!s) s = check_time(r, err);
         if (lq_stopped(r->c->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
         if (!s && p[0].revents) s = take(r, &r->out, buf, CAP, err);
         if (!s && p[1].revents) s = take(r, &r->err, buf, CAP, err);
@@ -151,6 +178,19 @@ static void tidy_words(running *r)
     r->n_words = n;
 }
 
+/* Asked first, so that it may remove what it has begun. */
+static void end_child(pid_t pid)
+{
+    kill(pid, SIGTERM);
+    for (int ms = 0; ms < GRACE_MS; ms += 20) {
+        if (waitpid(pid, NULL, WNOHANG) != 0) return;
+        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+    }
+    kill(pid, SIGKILL);
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+}
+
 lq_status child_run(const child *c, int *code, lq_err *err)
 {
     running r;
@@ -161,10 +201,12 @@ lq_status child_run(const child *c, int *code, lq_err *err)
     if (r.out >= 0) close(r.out);
     if (r.err >= 0) close(r.err);
     if (r.pid <= 0) return s;
-    if (s) kill(r.pid, SIGTERM);
+    if (s) {
+        end_child(r.pid);
+        return s;
+    }
     while (waitpid(r.pid, &status, 0) < 0 && errno == EINTR)
         ;
-    if (s) return s;
     const int ended = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     if (code) *code = ended;
     if (ended == NOT_FOUND && !r.n_words)

@@ -12,12 +12,15 @@ typedef struct {
     const char *const *env;           /* "NAME=value" besides ours, ends with NULL */
     pub_sink *out;                    /* what it writes to stdout; NULL: it goes nowhere */
     void *user;
+    int seconds; /* in which it must end; with `carried` carry 1 KiB for each; 0: no limit */
+    uint64_t (*carried)(void *where); /* bytes that it has fetched so far; or NULL */
+    void *where;
     const lq_job *job;
 } child;
 
 /* Run it to its end. LQ_ENOENT: no such program; LQ_EIO: it ended with another code than 0, and err
- * has its last words; what `out` returns; LQ_EINTR: it was ended because the job stops. *code (may
- * be NULL): its exit code, -1 where it has none. */
+ * has its last words, or it was ended for want of progress; what `out` returns; LQ_EINTR: it was
+ * ended because the job stops. *code (may be NULL): its exit code, -1 where it has none. */
 lq_status child_run(const child *c, int *code, lq_err *err);
 
 #endif

@@ -16,6 +16,7 @@
 #define PUB_ATTRIBUTES ".gitattributes"
 
 enum { PUB_MAX_FILES = 4096, PUB_MAX_NAME = 200, PUB_MAX_SMALL = 4 << 20 };
+enum { PUB_PATIENCE = 60 }; /* seconds, of pub_opts */
 
 typedef struct {
     const char *media; /* OCI media type of its layer */

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fts.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,29 +16,65 @@
 #include <unistd.h>
 
 #define MARK "llmq-scratch" /* in a repository that we made */
-enum { ARGS = 20 };
+/* What git does between an answer and the next may take longer than an answer: it is given as many
+ * times an answer's time. */
+enum { SLACK = 10 };
 
 /* ---- running git ---- */
-lq_status git_run(git_repo *g, const char *const *args, pub_sink *out, void *user, lq_err *err)
+static int patience(const git_repo *g) { return g->o->patience ? g->o->patience : PUB_PATIENCE; }
+
+static lq_status run(git_repo *g, const char *const *args, const child *how, lq_err *err)
 {
+    char slow[60];
+    snprintf(slow, sizeof slow, "http.lowSpeedTime=%d", SLACK * patience(g));
     static const char *const env[] = { "GIT_TERMINAL_PROMPT=0",
                                        "GIT_ALLOW_PROTOCOL=file:git:http:https:ssh",
                                        "GIT_LFS_SKIP_SMUDGE=1", "LC_ALL=C", NULL };
-    static const char *const first[] = { "git",
-                                         "-c",
-                                         "core.hooksPath=/dev/null",
-                                         "-c",
-                                         "fetch.fsckObjects=true",
-                                         "-c",
-                                         "lfs.locksverify=false",
-                                         "-c",
-                                         "maintenance.auto=false",
-                                         "--git-dir" };
-    child c = { .env = env, .out = out, .user = user, .job = g->o->job };
+    const char *const first[] = { "git",
+                                  "-c",
+                                  "core.hooksPath=/dev/null",
+                                  "-c",
+                                  "fetch.fsckObjects=true",
+                                  "-c",
+                                  "lfs.locksverify=false",
+                                  "-c",
+                                  "maintenance.auto=false",
+                                  "-c",
+                                  "http.lowSpeedLimit=1024",
+                                  "-c",
+                                  slow,
+                                  "--git-dir" };
+    child c = *how;
+    c.env = env;
+    c.job = g->o->job;
     memcpy(c.argv, first, sizeof first);
     c.argv[LQ_COUNT(first)] = g->dir;
     c.more = args;
     return child_run(&c, NULL, err);
+}
+
+lq_status git_run(git_repo *g, const char *const *args, pub_sink *out, void *user, lq_err *err)
+{
+    return run(g, args, &(child){ .out = out, .user = user }, err);
+}
+
+/* Bytes of all files in the repository. */
+static uint64_t bytes_in(void *where)
+{
+    git_repo *g = where;
+    char *const dirs[] = { g->dir, NULL };
+    uint64_t sum = 0;
+    FTS *t = fts_open(dirs, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    for (FTSENT *e; t && (e = fts_read(t));)
+        if (e->fts_info == FTS_F) sum += (uint64_t)e->fts_statp->st_size;
+    if (t) fts_close(t);
+    return sum;
+}
+
+lq_status git_fetch(git_repo *g, const char *const *args, lq_err *err)
+{
+    return run(g, args, &(child){ .seconds = SLACK * patience(g), .carried = bytes_in, .where = g },
+               err);
 }
 
 static lq_status put_text(void *user, const void *data, size_t n, lq_err *err)
@@ -50,10 +87,11 @@ static lq_status put_text(void *user, const void *data, size_t n, lq_err *err)
     return b->failed ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
 }
 
-lq_status git_text(git_repo *g, const char *const *args, js_buf *out, lq_err *err)
+static lq_status text_of(git_repo *g, const char *const *args, int seconds, js_buf *out,
+                         lq_err *err)
 {
     *out = (js_buf){ 0 };
-    lq_status s = git_run(g, args, put_text, out, err);
+    lq_status s = run(g, args, &(child){ .out = put_text, .user = out, .seconds = seconds }, err);
     while (!s && out->n && out->data[out->n - 1] == '\n')
         out->n--;
     if (!s) js_put(out, "", 1);
@@ -64,6 +102,16 @@ lq_status git_text(git_repo *g, const char *const *args, js_buf *out, lq_err *er
     }
     out->n--;
     return LQ_OK;
+}
+
+lq_status git_text(git_repo *g, const char *const *args, js_buf *out, lq_err *err)
+{
+    return text_of(g, args, 0, out, err);
+}
+
+lq_status git_ask(git_repo *g, const char *what, js_buf *out, lq_err *err)
+{
+    return text_of(g, GIT("ls-remote", "--", g->url, what), SLACK * patience(g), out, err);
 }
 
 /* ---- the folder ---- */
@@ -209,14 +257,14 @@ static lq_status set_ref(git_repo *g, lq_err *err)
 static lq_status fetch(git_repo *g, lq_err *err)
 {
     js_buf b;
-    lq_status s = git_text(g, GIT("ls-remote", "--", g->url, g->ref), &b, err);
+    lq_status s = git_ask(g, g->ref, &b, err);
     if (s) return s;
     const size_t n = strcspn(b.data, "\t");
     if (n < b.n && n < sizeof g->head) snprintf(g->head, sizeof g->head, "%.*s", (int)n, b.data);
     free(b.data);
     return g->head[0]
-               ? git_run(g, GIT("fetch", "-q", "--depth", "1", "--no-tags", "origin", g->ref), NULL,
-                         NULL, err)
+               ? git_fetch(g, GIT("fetch", "-q", "--depth", "1", "--no-tags", "origin", g->ref),
+                           err)
                : LQ_OK;
 }
 

@@ -110,8 +110,7 @@ static lq_status get_large(git_repo *g, const pub_file *f, pub_part *part, lq_er
     lq_status s = git_lfs_path(path, sizeof path, g, f->sha256, err);
     snprintf(include, sizeof include, "/%s", f->name);
     if (!s && !lq_exists(path))
-        s = git_run(g, GIT("lfs", "fetch", "-I", include, "-X", "", "origin", g->head), NULL, NULL,
-                    err);
+        s = git_fetch(g, GIT("lfs", "fetch", "-I", include, "-X", "", "origin", g->head), err);
     if (s) return s;
     if (!lq_exists(path))
         return lq_fail(err, LQ_ENOENT, "%s: git-lfs has no object %s", f->name, f->sha256);

@@ -149,7 +149,7 @@ static lq_status push_files(git_repo *g, const pub_files *fs, pub_result *r, lq_
 static void look_at_head(git_repo *g)
 {
     js_buf b;
-    if (git_text(g, GIT("ls-remote", "--", g->url, "HEAD"), &b, NULL)) return;
+    if (git_ask(g, "HEAD", &b, NULL)) return;
     if (!b.n)
         pub_say(g->o,
                 "git: the remote side's HEAD names no branch that is there: a clone needs `-b %s`, "

@@ -8,13 +8,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { MAX_REDIRECTS = 5, CONNECT_SECONDS = 30, IDLE_SECONDS = 60 };
+enum { MAX_REDIRECTS = 5, CONNECT_SECONDS = 30, MIN_BYTES = 1024 /* a second */ };
 
 struct hc_client {
     CURL *curl;
     const lq_job *job;
+    int patience;
+    struct {
+        time_t since;
+        curl_off_t bytes; /* carried by then */
+    } window;
     char ca[4096];
     char why[CURL_ERROR_SIZE];
     char *body;
@@ -23,7 +29,7 @@ struct hc_client {
     hc_answer *a;
     lq_status failed; /* of a callback */
     lq_err *err;
-    bool begun;
+    bool begun, slow;
     uint64_t sent;
     int fd; /* of the body's file, or -1 */
 };
@@ -210,15 +216,37 @@ static int on_seek(void *user, curl_off_t off, int origin)
     return CURL_SEEKFUNC_OK;
 }
 
-static int on_progress(void *user, curl_off_t a, curl_off_t b, curl_off_t d, curl_off_t e)
+static time_t seconds(void)
 {
-    const hc_client *c = user;
-    (void)a, (void)b, (void)d, (void)e;
-    return lq_stopped(c->job);
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec;
+}
+
+/* libcurl's own limit looks at a few seconds at a time: a burst now and then satisfies it. */
+static bool too_slow(hc_client *c, curl_off_t carried)
+{
+    const time_t now = seconds();
+    if (now - c->window.since <= c->patience) return false;
+    const bool slow = carried - c->window.bytes < (curl_off_t)MIN_BYTES * c->patience;
+    c->window.since = now;
+    c->window.bytes = carried;
+    return slow;
+}
+
+static int on_progress(void *user, curl_off_t to_come, curl_off_t received, curl_off_t to_go,
+                       curl_off_t sent)
+{
+    hc_client *c = user;
+    (void)to_come, (void)to_go;
+    if (lq_stopped(c->job)) return 1;
+    if (!too_slow(c, received + sent)) return 0;
+    c->slow = true;
+    return 1;
 }
 
 /* ---- the client ---- */
-lq_status hc_open(hc_client **out, const char *ca, const lq_job *job, lq_err *err)
+lq_status hc_open(hc_client **out, const char *ca, int patience, const lq_job *job, lq_err *err)
 {
     hc_client *c = calloc(1, sizeof *c);
     if (c) c->curl = curl_easy_init();
@@ -227,6 +255,7 @@ lq_status hc_open(hc_client **out, const char *ca, const lq_job *job, lq_err *er
         return lq_fail(err, LQ_ENOMEM, "out of memory");
     }
     c->job = job;
+    c->patience = patience ? patience : PUB_PATIENCE;
     if (ca) snprintf(c->ca, sizeof c->ca, "%s", ca);
     *out = c;
     return LQ_OK;
@@ -287,8 +316,6 @@ static void set_options(hc_client *c, const char *url, struct curl_slist *header
     curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(h, CURLOPT_ERRORBUFFER, c->why);
     curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_SECONDS);
-    curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, (long)IDLE_SECONDS);
     curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(h, CURLOPT_HEADERDATA, c);
     curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, on_body);
@@ -321,8 +348,10 @@ static lq_status one_request(hc_client *c, const char *url, bool authorized)
     if (!headers) return lq_fail(c->err, LQ_ENOMEM, "out of memory");
     c->why[0] = 0;
     c->sent = 0;
+    c->window.since = seconds();
+    c->window.bytes = 0;
     c->failed = LQ_OK;
-    c->begun = false;
+    c->begun = c->slow = false;
     set_options(c, url, headers);
     const hc_body *b = c->r->body;
     c->fd = b && b->file && b->file->path ? open(b->file->path, O_RDONLY | O_CLOEXEC) : -1;
@@ -336,6 +365,9 @@ static lq_status one_request(hc_client *c, const char *url, bool authorized)
     if (c->failed) return c->failed;
     if (lq_stopped(c->job)) return lq_fail(c->err, LQ_EINTR, "interrupted");
     if (code == CURLE_OK) return LQ_OK;
+    if (c->slow)
+        snprintf(c->why, sizeof c->why, "less than %d bytes a second for %d s", MIN_BYTES,
+                 c->patience);
     a->lost = code != CURLE_PEER_FAILED_VERIFICATION && code != CURLE_SSL_CACERT_BADFILE &&
               code != CURLE_URL_MALFORMAT && code != CURLE_UNSUPPORTED_PROTOCOL;
     return lq_fail(c->err, LQ_EIO, "%.200s: %s", url,

@@ -2,7 +2,8 @@
  *
  * Only http and https; redirects of GET and HEAD are followed here, five at most, never from https
  * to http, and Authorization goes to the first address's host alone. Bodies that are not streamed
- * are bounded. A connection that carries nothing for 60 s is given up. */
+ * are bounded. A request that in `patience` seconds carries less than 1 KiB of a body for each of
+ * them, sent or received, is given up: so none lasts longer than that and a second for each KiB. */
 #ifndef LLMQ_PUBLISH_HC_H
 #define LLMQ_PUBLISH_HC_H
 
@@ -42,8 +43,9 @@ typedef struct {
     bool lost; /* LQ_EIO of the network: worth another try */
 } hc_answer;
 
-/* ca: a PEM file of certificates to trust instead of the system's, or NULL. */
-lq_status hc_open(hc_client **c, const char *ca, const lq_job *job, lq_err *err);
+/* ca: a PEM file of certificates to trust instead of the system's, or NULL. patience: 0:
+ * PUB_PATIENCE. */
+lq_status hc_open(hc_client **c, const char *ca, int patience, const lq_job *job, lq_err *err);
 void hc_close(hc_client *c);
 /* Any status is LQ_OK. Errors: LQ_EIO - no whole answer (lost says whether trying again makes
  * sense); LQ_EFORMAT - an address or a redirect that is not followed, a body too large; what sink

@@ -183,7 +183,7 @@ lq_status oci_open(oci_conn *c, const char *where, const pub_opts *o, lq_err *er
     if (!s && !o->username != !o->password_file)
         s = lq_fail(err, LQ_EUSAGE, "--username and --password-file: expected both or none");
     if (!s) s = o->username ? read_password(c, err) : read_docker(c, err);
-    return s ? s : hc_open(&c->http, o->ca, o->job, err);
+    return s ? s : hc_open(&c->http, o->ca, o->patience, o->job, err);
 }
 
 void oci_close(oci_conn *c)
@@ -319,6 +319,30 @@ lq_status oci_insist(oci_conn *c, const hc_request *r, hc_answer *a, lq_err *err
     while (oci_again(c, &s, a, err));
     c->tries = before;
     return s;
+}
+
+void oci_blob(oci_conn *c, uint64_t bytes)
+{
+    c->tries = c->anew = 0;
+    c->reached = 0;
+    c->bytes = bytes;
+}
+
+void oci_reached(oci_conn *c, uint64_t at)
+{
+    const uint64_t part = c->bytes / OCI_STEPS, step = part > OCI_MIN_STEP ? part : OCI_MIN_STEP;
+    if (at <= c->reached || (at - c->reached < step && at < c->bytes)) return;
+    c->reached = at;
+    c->tries = 0;
+}
+
+lq_status oci_anew(oci_conn *c, lq_err *err)
+{
+    return ++c->anew < OCI_TRIES ? LQ_OK
+                                 : lq_fail(err, LQ_EIO,
+                                           "%s: expected a blob to be taken up where it ended, "
+                                           "found it begun anew %d times",
+                                           c->base, OCI_TRIES);
 }
 
 /* The registry's words, without what a terminal would obey. */

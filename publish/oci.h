@@ -16,7 +16,10 @@
 #define OCI_ARTIFACT "application/vnd.llmq.model.v1"
 #define OCI_TITLE "org.opencontainers.image.title"
 
-enum { OCI_TRIES = 5 }; /* in a row without a byte of progress */
+/* Failures in a row without progress of a blob, which is a thousandth of it, at least 1 MiB, or its
+ * end; and how often one begins anew. So a remote side that breaks off whatever it sends is asked
+ * some thousand times at most, and not for the same bytes again and again. */
+enum { OCI_TRIES = 5, OCI_STEPS = 1000, OCI_MIN_STEP = 1 << 20 };
 
 typedef struct {
     const pub_opts *o;
@@ -27,6 +30,8 @@ typedef struct {
     char *basic;      /* "Basic ...", or NULL */
     char *authorized; /* what the registry last accepted, or NULL */
     int tries;        /* since the last progress */
+    int anew;         /* how often this blob began anew */
+    uint64_t reached, bytes; /* of this blob, at the last progress; all of it */
 } oci_conn;
 
 /* where: what follows "oci://". oci_close also after an error. Errors: LQ_EUSAGE; LQ_EFORMAT - a
@@ -41,6 +46,11 @@ lq_status oci_call(oci_conn *c, const hc_request *r, hc_answer *a, lq_err *err);
 bool oci_again(oci_conn *c, lq_status *s, const hc_answer *a, lq_err *err);
 /* oci_call until it has an answer that is not worth another try. */
 lq_status oci_insist(oci_conn *c, const hc_request *r, hc_answer *a, lq_err *err);
+/* A blob of `bytes` begins; `at` of them are there, which is progress or is not; it begins anew.
+ * LQ_EIO: once too often. */
+void oci_blob(oci_conn *c, uint64_t bytes);
+void oci_reached(oci_conn *c, uint64_t at);
+lq_status oci_anew(oci_conn *c, lq_err *err);
 /* An answer that is none of those expected: what, the status, the registry's words. */
 lq_status oci_refused(const oci_conn *c, const hc_answer *a, const char *what, lq_err *err);
 

@@ -67,13 +67,19 @@ typedef struct {
     bool lied;  /* nor can one be had */
 } download;
 
+static lq_status begin_anew(download *d, lq_err *err)
+{
+    lq_status s = pub_part_at(d->part) ? oci_anew(d->c, err) : LQ_OK;
+    return s ? s : pub_part_restart(d->part, err);
+}
+
 /* The first byte is that of a range, or of the whole. */
 static lq_status begin(void *user, lq_err *err)
 {
     download *d = user;
     const hc_answer *a = hc_current(d->c->http);
     unsigned long long from, to, of;
-    if (a->status == 200) return pub_part_at(d->part) ? pub_part_restart(d->part, err) : LQ_OK;
+    if (a->status == 200) return begin_anew(d, err);
     if (a->status == 206 && !d->whole &&
         sscanf(a->content_range, "bytes %llu-%llu/%llu", &from, &to, &of) == 3 &&
         from == pub_part_at(d->part) && to < of && of == d->bytes)
@@ -111,13 +117,13 @@ static lq_status one_get(download *d, const char *url, bool *more, lq_err *err)
     if (d->lied && !lied) { /* then all of it, without asking for a range */
         pub_say(d->c->o, "%s; from its beginning", err->msg);
         *more = true;
-        return pub_part_restart(d->part, err);
+        return begin_anew(d, err);
     }
     if (!s && a.status == 416) {
         *more = ++d->c->tries < OCI_TRIES;
-        return *more ? pub_part_restart(d->part, err) : oci_refused(d->c, &a, "a blob", err);
+        return *more ? begin_anew(d, err) : oci_refused(d->c, &a, "a blob", err);
     }
-    if (pub_part_at(d->part) > at) d->c->tries = 0;
+    oci_reached(d->c, pub_part_at(d->part));
     if (!s && (a.status == 200 || a.status == 206)) {
         *more = pub_part_at(d->part) < d->bytes && ++d->c->tries < OCI_TRIES;
         return LQ_OK;
@@ -134,7 +140,7 @@ static lq_status get(pub_remote *r, const pub_file *f, pub_part *part, lq_err *e
     bool more = true;
     lq_status s = LQ_OK;
     oci_url(url, sizeof url, d.c, "blobs/sha256:%s", f->sha256);
-    d.c->tries = 0;
+    oci_blob(d.c, f->bytes);
     while (!s && more)
         s = one_get(&d, url, &more, err);
     return s;

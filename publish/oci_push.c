@@ -124,8 +124,11 @@ static lq_status ask(upload *u, lq_err *err)
     if (s == LQ_EIO && a.lost) return LQ_OK; /* the next piece will tell */
     if (s) return s;
     uint64_t next = 0;
-    if ((a.status != 204 && a.status != 202) || !range_end(&next, a.range) || next > u->f->bytes)
-        return begin(u, err);
+    const bool known =
+        (a.status == 204 || a.status == 202) && range_end(&next, a.range) && next <= u->f->bytes;
+    s = known && next >= u->off ? LQ_OK : oci_anew(u->c, err);
+    if (s) return s;
+    if (!known) return begin(u, err);
     u->off = next;
     return set_location(u, &a, err);
 }
@@ -158,8 +161,8 @@ static lq_status send_piece(upload *u, lq_err *err)
     uint64_t next;
     if (!s && a.status == 202 && range_end(&next, a.range) &&
         (next == u->off + n || !a.range[0] || u->off + n == 1)) {
-        u->c->tries = 0;
         u->off += n;
+        oci_reached(u->c, u->off);
         u->r->sent += n;
         lq_report(u->c->o->job, u->f->name, u->before + (double)u->off, u->total);
         s = set_location(u, &a, err);
@@ -174,9 +177,8 @@ static lq_status send_piece(upload *u, lq_err *err)
     } else if (!oci_again(u->c, &s, &a, err)) {
         return s ? s : oci_refused(u->c, &a, "a piece of a blob", err);
     }
-    const uint64_t before = u->off;
     s = ask(u, err);
-    if (u->off > before) u->c->tries = 0;
+    oci_reached(u->c, u->off);
     return s;
 }
 
@@ -203,11 +205,11 @@ static lq_status finish(upload *u, lq_err *err)
 static lq_status push_blob(upload *u, const cJSON *state, lq_err *err)
 {
     bool there;
+    oci_blob(u->c, u->f->bytes);
     lq_status s = is_there(&there, u, err);
     if (s || there) return s;
     resume(u, state, err);
     s = *u->location ? ask(u, err) : begin(u, err);
-    u->c->tries = 0;
     while (!s && u->off < u->f->bytes)
         s = send_piece(u, err);
     return s ? s : finish(u, err);

@@ -17,6 +17,10 @@ const opt_row opt_target_rows[OPT_TARGET_N] = {
     { "plain-http", 0, OPT_FLAG, F(plain_http),
       .help =
           "oci: http where the registry is not on the loopback; whoever listens sees everything" },
+    { "timeout", 0, OPT_INT, F(timeout), .def = "60", .lo = 1, .hi = 3600, .arg = "SECONDS",
+      .help =
+          "oci, git: in which a remote side must carry 1 KiB for each of them (git itself: in ten "
+          "times as many), else it is given up" },
 };
 
 lq_status target_opts_check(const opt_target *o, const char *target, lq_err *err)
@@ -48,6 +52,7 @@ pub_opts target_opts(const opt_target *o, const cmd_ctx *c)
                        .password_file = o->password_file,
                        .ca = o->ca,
                        .plain_http = o->plain_http,
+                       .patience = o->timeout,
                        .say = say,
                        .job = c->job };
 }

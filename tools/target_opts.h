@@ -8,9 +8,10 @@
 typedef struct {
     const char *branch, *username, *password_file, *ca;
     bool plain_http;
+    int timeout;
 } opt_target;
 
-enum { OPT_TARGET_N = 5 };
+enum { OPT_TARGET_N = 6 };
 extern const opt_row opt_target_rows[OPT_TARGET_N];
 
 /* LQ_EUSAGE: an option that this kind of target does not have. */

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -353,6 +354,87 @@ def test_a_registry_that_lies_is_caught(llmq, packed, registry, tmp_path, what, 
     assert (tmp_path / "out/q.llmq").read_bytes() == packed.read_bytes() and names(tmp_path) == ["out"]
 
 
+def short(h, status, data, announced, **more):
+    """Of what was announced only `data`; then the connection ends."""
+    h.reply(status, data, Content_Length=str(announced), Retry_After="0", **more)
+    h.cut()
+
+
+@pytest.mark.parametrize("what,says", [
+    ("a byte more each time", "transfer closed"), ("206 unasked", "Content-Range: expected"),
+    ("from the beginning each time", "begun anew 5 times"), ("416 in between", "begun anew 5 times"),
+    ("a byte now and then", "less than 1024 bytes a second for 1 s"), ("silence", "less than 1024 bytes"),
+    ("headers without end", "less than 1024 bytes"), ("no token", "asked for a token, answered 503"),
+])
+def test_a_registry_that_never_comes_to_an_end_is_given_up(llmq, packed, registry, tmp_path, what, says):
+    """Each would go on for ever: what counts as progress, and how often all begins anew, is bounded."""
+    target = f"oci://{registry.host}/me/m:x"
+    registry.put("x", [("q.llmq", bytes(12 << 20))])
+    over, turn = threading.Event(), [0]
+
+    def fault(h):
+        if what == "no token":
+            h.reply(503 if h.path.startswith("/token") else 401, Retry_After="0",
+                    WWW_Authenticate=f'Bearer realm="http://{registry.host}/token"')
+            return True
+        data = big_blob(registry, h)
+        if data is None:
+            return False
+        turn[0] += 1
+        asked = re.fullmatch(r"bytes=(\d+)-", h.headers.get("Range", ""))
+        at, n = int(asked[1]) if asked else 0, len(data)
+        of = f"bytes {at}-{n - 1}/{n}"
+        if what == "a byte more each time":
+            short(h, 206 if asked else 200, data[at:at + 1], n - at, Content_Range=of)
+        elif what == "206 unasked":
+            short(h, 206, data[at:at + 1000], n - at, Content_Range=of)
+        elif what == "from the beginning each time":
+            short(h, 200, data[:turn[0] * 5 << 18], n)
+        elif what == "416 in between":
+            h.reply(416) if asked else short(h, 200, data[:turn[0] * 5 << 18], n)
+        else:
+            h.wfile.write(b"HTTP/1.1 200 OK\r\nRetry-After: 0\r\n")
+            if what == "a byte now and then":
+                h.wfile.write(b"Content-Length: %d\r\n\r\n" % n)
+            word = {"silence": b"", "headers without end": b"A: b\r\n"}.get(what, b"x")
+            while not over.wait(0.05):
+                h.wfile.write(word)
+            h.cut()
+        return True
+
+    registry.fault = fault
+    p = llmq("pull", target, "-o", tmp_path / "out", "--timeout", "1", code=3 if what == "206 unasked" else 1)
+    over.set()
+    assert says in p.stderr and not (tmp_path / "out").exists()
+    assert len(registry.log) <= 16
+    registry.fault = lambda h: False
+    llmq("publish", packed, target)
+    llmq("pull", target, "-o", tmp_path / "out")
+    assert (tmp_path / "out/q.llmq").read_bytes() == packed.read_bytes()
+
+
+@pytest.mark.parametrize("what", ["forgets it", "says less"])
+def test_a_registry_that_loses_what_it_took_is_given_up(llmq, packed, registry, tmp_path, what):
+    """The first piece is taken and the second not, again and again."""
+    patches = []
+
+    def fault(h):
+        session = h.path.split("?")[0].rsplit("/", 1)[1]
+        if h.command != "PATCH" or not registry.uploads.get(session):
+            return False
+        patches.append(1)
+        if what == "forgets it":
+            del registry.uploads[session]
+        else:
+            registry.uploads[session] = b""
+        h.reply(404 if what == "forgets it" else 503, Retry_After="0")
+        return True
+
+    registry.fault = fault
+    p = llmq("publish", packed, f"oci://{registry.host}/me/m:x", "--chunk-size", "1M", code=3 if what == "forgets it" else 1)
+    assert "asked for a piece of a blob, answered" in p.stderr and len(patches) <= 6
+
+
 def test_a_lying_range_leads_to_the_whole(llmq, packed, registry, tmp_path):
     target = f"oci://{registry.host}/me/m:x"
     llmq("publish", packed, target)
@@ -569,6 +651,24 @@ exec {shutil.which("git")} "$@"
         (tmp_path / "go").touch()
     until_free(llmq, "publish", model, f"git:{bare}")
     assert sorted(names(tmp_path)) == ["bin", "go", "pushing", "q.llmq", "remote.git"]
+
+
+@pytest.mark.parametrize("at,says", [("ls-remote", "expected an end within 10 s"),
+                                     ("fetch", "less than 1024 bytes a second for 10 s")])
+def test_a_git_that_gets_nowhere_is_given_up(llmq, packed, bare, tmp_path, monkeypatch, at, says):
+    """Also one that does not listen to a SIGTERM."""
+    llmq("publish", packed, f"git:{bare}")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "git").write_text(f"""#!/bin/sh
+case " $* " in *" {at} "*) trap '' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done ;; esac
+exec {shutil.which("git")} "$@"
+""")
+    (tools / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    assert says in llmq("pull", f"git:{bare}", "-o", tmp_path / "out", "--timeout", "1", code=1).stderr
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_locks_of_a_killed_git_are_no_obstacle(llmq, packed, bare, tmp_path):
