@@ -199,9 +199,29 @@ static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg
             k_act(g, c->ffn, (k_act_fn)c->act);
 }
 
+/* The halves of one matrix of gate and up; false where they are not whole tiles. */
+static bool halve(mm_weight half[2], const mm_weight *w)
+{
+    const int64_t N = w->N / 2;
+    for (int i = 0; i < 2; i++) {
+        half[i] = *w;
+        half[i].N = N;
+        if (!tiles_rows(&half[i].t, &w->t, i * N, (i + 1) * N)) return false;
+    }
+    return true;
+}
+
 static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
 {
     const arch_config *c = r->c;
+    mm_weight half[2];
+    if (n == 1 && c->w.mlp == MLP_GATED && halve(half, outs[0].w)) {
+        outs[1] = outs[0];
+        outs[1].y += c->ffn;
+        if (outs[0].bias) outs[1].bias += c->ffn;
+        for (n = 0; n < 2; n++)
+            outs[n].w = &half[n];
+    }
     if (n == 2 && mm_gates(outs[0].w, outs[1].w, r->acts)) {
         outs[0].up = outs[1].w;
         outs[0].up_bias = outs[1].bias;

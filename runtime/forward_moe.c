@@ -24,6 +24,7 @@ typedef struct {
     mm_job *jobs;   /* [experts + 1]: the last for the shared MLP */
     mm_out *outs;   /* two for each */
     int n_jobs, n_outs;
+    bool joined; /* every gate with its up: their product comes activated */
 } moe;
 
 static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size + 1, 64); }
@@ -221,7 +222,41 @@ static void tap_inputs(const moe *m)
     }
 }
 
-/* expert_in = [gate, up], or [gate up gate up ...], of each place; shared_in of each row. */
+static bool joins(const moe *m, const model_linear *gate, const model_linear *up)
+{
+    return mm_gates(&gate->w, &up->w, m->r->acts);
+}
+static bool all_join(const moe *m)
+{
+    const arch_config *c = m->r->c;
+    const model_linear *gate = experts(m, R_EXPERT_GATE), *up = experts(m, R_EXPERT_UP),
+                       *lin = m->l->lin;
+    bool all = gate && up && (!c->shared_ffn || joins(m, &lin[R_SHARED_GATE], &lin[R_SHARED_UP]));
+    for (int64_t e = 0; e < c->experts && all; e++)
+        all = m->first[e] == m->first[e + 1] || joins(m, &gate[e], &up[e]);
+    return all;
+}
+
+/* y [n][2 F] of rows of h: activated, or [gate, up]. */
+static void add_gate(moe *m, const model_linear *gate, const model_linear *up, float *y, int64_t F,
+                     int64_t n, const int32_t *rows)
+{
+    const arch_config *c = m->r->c;
+    add_out(m, gate, y, 2 * F, false);
+    if (m->joined) {
+        mm_out *o = &m->outs[m->n_outs - 1];
+        o->up = &up->w;
+        o->up_bias = up->bias;
+        o->act = (k_act_fn)c->act;
+        o->limit = (float)c->act_limit;
+    } else {
+        add_out(m, up, y + F, 2 * F, false);
+    }
+    add_job(m, m->r->h, c->hidden, n, rows, m->joined ? 1 : 2);
+}
+
+/* expert_in = [gate, up], or [gate up gate up ...], of each place; shared_in of each row; joined:
+ * activated. */
 static void run_in(moe *m)
 {
     const fwd_rows *r = m->r;
@@ -233,15 +268,16 @@ static void run_in(moe *m)
         const int64_t from = m->first[e], n = m->first[e + 1] - from;
         float *y = r->expert_in + from * 2 * F;
         if (!n) continue;
-        add_out(m, fused ? &fused[e] : &gate[e], y, 2 * F, false);
-        if (!fused) add_out(m, &up[e], y + F, 2 * F, false);
-        add_job(m, r->h, c->hidden, n, r->sent + from, fused ? 1 : 2);
+        if (fused) {
+            add_out(m, &fused[e], y, 2 * F, false);
+            add_job(m, r->h, c->hidden, n, r->sent + from, 1);
+        } else {
+            add_gate(m, &gate[e], &up[e], y, F, n, r->sent + from);
+        }
     }
-    if (S) {
-        add_out(m, &m->l->lin[R_SHARED_GATE], r->shared_in, 2 * S, false);
-        add_out(m, &m->l->lin[R_SHARED_UP], r->shared_in + S, 2 * S, false);
-        add_job(m, r->h, c->hidden, r->R, NULL, 2);
-    }
+    if (S)
+        add_gate(m, &m->l->lin[R_SHARED_GATE], &m->l->lin[R_SHARED_UP], r->shared_in, S, r->R,
+                 NULL);
     run_jobs(m);
 }
 
@@ -270,17 +306,18 @@ static void act_row(const arch_config *c, float *x, int64_t n, bool mixed)
  * which is linear, and so stands in one sum with the residual. */
 static void act_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
+    const moe *m = arg;
     const arch_config *c = r->c;
-    const model_layer *l = arg;
+    const model_layer *l = m->l;
     const int64_t places = r->R * c->experts_used, F = c->expert_ffn, S = c->shared_ffn;
     const bool mixed = c->w.gate_up_mixed && l->expert[R_EXPERT_GATE_UP - R_EXPERT_GATE];
     for (int64_t i = row; i < row + n; i++) {
         if (i < places) {
-            act_row(c, r->expert_in + i * 2 * F, F, mixed);
+            if (!m->joined) act_row(c, r->expert_in + i * 2 * F, F, mixed);
             continue;
         }
         float *x = r->shared_in + (i - places) * 2 * S;
-        act_row(c, x, S, false);
+        if (!m->joined) act_row(c, x, S, false);
         if (l->lin[R_SHARED_ROUTER].present) k_scale(x, r->shared_share[i - places], S);
     }
 }
@@ -340,8 +377,10 @@ void fwd_run_moe(const fwd_rows *r, const model_layer *l)
     run_router(r, l);
     place_rows(&m);
     tap_inputs(&m);
+    m.joined = all_join(&m);
     run_in(&m);
-    fwd_each(r, places + (r->c->shared_ffn ? r->R : 0), act_rows, l);
+    if (!m.joined || r->c->shared_ffn)
+        fwd_each(r, places + (r->c->shared_ffn ? r->R : 0), act_rows, &m);
     run_down(&m);
     fwd_each(r, r->R, join_rows, NULL);
     lq_arena_reset(r->scratch, mark);
