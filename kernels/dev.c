@@ -38,6 +38,24 @@ lq_status dev_open(dev *d, const char *want, lq_err *err)
     return dev_cuda()->open(d, (int)index, err);
 }
 
+int dev_ranks(const dev *d)
+{
+    int n = 0;
+    for (; d; d = d->peer)
+        n++;
+    return n;
+}
+
+size_t dev_room(dev *d)
+{
+    size_t least = SIZE_MAX;
+    for (; d; d = d->peer) {
+        const size_t room = d->ops->room(d);
+        if (room < least) least = room;
+    }
+    return least;
+}
+
 bool dev_same_group(const qt_scheme *a, const qt_scheme *b)
 {
     return a->kind == b->kind && a->dtype == b->dtype && a->bits == b->bits &&

@@ -20,8 +20,10 @@ LQ_C_BEGIN
 
 typedef struct dev_ops dev_ops;
 
-typedef struct {
+typedef struct dev dev;
+struct dev {
     const dev_ops *ops;
+    dev *peer; /* the next rank's of several that share a model (dev_link); NULL: none */
     void *stream;
     int index, cc;           /* cc: compute capability, 90 for 9.0 */
     int n_sm;                /* multiprocessors */
@@ -30,7 +32,7 @@ typedef struct {
     char name[64];
     lq_status bad; /* first failure since dev_sync */
     lq_err why;
-} dev;
+};
 
 /* x += add * factor, then h = norm(x), of T rows of K; rms or layer norm as in ops.h. add, h, w, b
  * may be NULL; without h only the sum. h may be x, or add. w and b [rows, K] are taken in turn. */
@@ -322,8 +324,8 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(size_t, attn_scratch, (const dev_attn_args *a))                                            \
     X(void, attn, (dev * d, const dev_attn_args *a))                                             \
     X(void, draw, (dev * d, const dev_draw_args *a))                                             \
-    /* n devices, for sums of at most so many floats. Borrows d. LQ_EDEVICE: no NCCL */          \
-    X(lq_status, link, (dev_link * *l, dev *const *d, int n, int64_t most, lq_err *err))         \
+    /* d and its peers, which are borrowed. LQ_EDEVICE: no NCCL */                               \
+    X(lq_status, link, (dev_link * *l, dev * d, lq_err * err))                                   \
     X(void, unlink, (dev_link * l)) /* before its devices are closed */                          \
     /* x[r] [n] of each rank r becomes the sum over all, ((x[0] + x[1]) + x[2]) + ... */         \
     X(void, all_reduce, (dev_link * l, float *const *x, int64_t n))                              \
@@ -346,6 +348,9 @@ int dev_count(lq_err *why);
 /* want: "cuda" or "cuda:i". LQ_EUSAGE: another word; LQ_EDEVICE: there is none that llmq runs on.
  */
 lq_status dev_open(dev *d, const char *want, lq_err *err);
+/* This device and its peers: how many, and the least of what alloc has left on each. */
+int dev_ranks(const dev *d);
+size_t dev_room(dev *d);
 
 LQ_C_END
 

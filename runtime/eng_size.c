@@ -88,12 +88,13 @@ static size_t share(const side *s, size_t need, size_t one, bool seek)
 }
 
 /* How a block of a model is divided between host and device. */
-static void divide(side *host, side *on, const arch_config *c, int64_t first, int block_size,
-                   kv_dtype d)
+static void divide(side *host, side *on, const arch_config *c, int64_t first, int ranks,
+                   int block_size, kv_dtype d)
 {
-    const size_t layer = kv_layer_bytes(c, block_size, d);
-    host->block += (size_t)first * layer;
-    on->block += (size_t)(c->layers - first) * layer;
+    arch_config own = *c; /* of each device */
+    own.kv_heads /= ranks;
+    host->block += (size_t)first * kv_layer_bytes(c, block_size, d);
+    on->block += (size_t)(c->layers - first) * kv_layer_bytes(&own, block_size, d);
 }
 
 /* What would do instead of a context that does not fit: err's text goes on with it. */
@@ -117,15 +118,17 @@ static size_t fits_of(const side *s)
 /* What the steps leave of a device. */
 static lq_status fill_device(side *s, dev *on, const arch_config *c, const eng_opts *o, lq_err *err)
 {
-    const size_t room = on->ops->room(on);
+    const size_t room = dev_room(on);
     const int64_t held = ((int64_t)(room / s->block) + 1) * o->block_size;
     const kv_opts kv = { .block_size = o->block_size };
     fwd_opts step = eng_step(o);
+    step.ranks = dev_ranks(on);
     if (step.max_len > held) step.max_len = held;
     size_t need = fwd_dev_bytes(c, &kv, &step);
     if (o->draft && model_dev(o->draft)) {
         step.max_rows = o->max_batch_tokens;
         step = draft_step(&step);
+        step.ranks = 0;
         need += fwd_dev_bytes(o->draft->cfg, &kv, &step);
     }
     if (room < need + s->block)
@@ -150,10 +153,11 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
     const bool seek = o.max_len == ENG_LEN_AUTO, asked = o.max_len > 0;
     if (!asked) o.max_len = max_pos;
     side sides[2] = { { .room = o.room ? o.room : machine_memory() }, { .device = true } };
-    divide(&sides[0], &sides[1], c, on ? first : c->layers, o.block_size, o.kv);
+    divide(&sides[0], &sides[1], c, on ? first : c->layers, on ? dev_ranks(on) : 1, o.block_size,
+           o.kv);
     if (o.draft) /* as many of each */
         divide(&sides[0], &sides[1], o.draft->cfg,
-               model_dev(o.draft) ? model_first_on(o.draft) : o.draft->cfg->layers, o.block_size,
+               model_dev(o.draft) ? model_first_on(o.draft) : o.draft->cfg->layers, 1, o.block_size,
                o.kv);
     const size_t block = sides[0].block + sides[1].block;
     sides[0].known = sides[0].room > 0;

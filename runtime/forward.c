@@ -23,6 +23,7 @@ struct fwd_ctx {
     float *logits;    /* the same on the host */
     float *hidden;    /* [max_logits, hidden] on the host: those behind them */
     dev_drawn *drawn; /* [max_logits] on the host; NULL: the CPU */
+    fwd_ranks ranks;  /* several devices */
 };
 
 static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size + 1, 64); }
@@ -77,6 +78,7 @@ static lq_status open_cpu(fwd_ctx *f, lq_err *err)
         s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
     f->raw = f->logits;
     f->hidden = f->rows.h;
+    f->ranks.n = 1;
     return s;
 }
 
@@ -93,6 +95,9 @@ static lq_status open_device(fwd_ctx *f, lq_err *err)
     f->logits = ends.logits;
     f->hidden = ends.hidden;
     f->drawn = ends.drawn;
+    f->ranks.n = 1;
+    if (!s && f->m->on->next)
+        s = fwd_ranks_open(&f->ranks, &f->rows, f->dev, f->m, f->kv, &f->opts, err);
     return s;
 }
 
@@ -126,6 +131,7 @@ lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const f
 void fwd_close(fwd_ctx *f)
 {
     if (!f) return;
+    fwd_ranks_close(&f->ranks);
     fwd_dev_close(f->dev);
     lq_arena_free(&f->arena);
     free(f);
@@ -205,7 +211,7 @@ void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n)
     if (r->c->logit_scale != 1 || r->c->final_softcap > 0) fwd_each(r, n, finish_chunk, &logits);
 }
 
-void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t n)
+void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n)
 {
     const arch_config *c = m->cfg;
     const float *x = r->h;
@@ -216,7 +222,7 @@ void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t n)
         r->ops->products(r, &out, 1, x, c->hidden, n);
         x = r->e;
     }
-    mm_out out = fwd_out(&m->head, logits, c->vocab, false);
+    mm_out out = fwd_out(&m->head, logits, ld, false);
     r->ops->products(r, &out, 1, x, c->embed_dim, n);
 }
 
@@ -235,6 +241,10 @@ static void run_layers(fwd_ctx *f, int n_items, int64_t n_picked)
                                 .n_seqs = n_items };
         fwd_kv kv = { kv_k(f->kv, i), kv_v(f->kv, i), kv_block_stride(f->kv), o->block_size,
                       o->dtype };
+        if (f->ranks.n > 1) {
+            fwd_ranks_layer(&f->ranks, f->kv, i, &all, last ? f->picked : NULL, n_picked);
+            continue;
+        }
         if (i == f->first) f->rows.ops->enter(&f->rows);
         fwd_run_layer(here ? f->host : &f->rows, here ? &f->m->layers[i] : &f->w->layers[i], i, &kv,
                       &all, 1, last ? f->picked : NULL, n_picked);
@@ -279,9 +289,17 @@ lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const de
     pool_stage(f->rows.p, STAGE_EMBED);
     const fwd_batch b = { f->seqs, f->last, n_items, f->ids, f->picked, n, draws, n_draws };
     f->rows.ops->begin(&f->rows, f->m, &b);
+    if (f->ranks.n > 1) fwd_ranks_begin(&f->ranks, f->m, &b);
     run_layers(f, n_items, n);
-    if (n) fwd_run_head(&f->rows, f->w, f->raw, n);
+    if (n && f->ranks.n > 1)
+        fwd_ranks_head(&f->ranks, f->raw, n);
+    else if (n)
+        fwd_run_head(&f->rows, f->w, f->raw, f->m->cfg->vocab, n);
     s = f->rows.ops->end(&f->rows, &b, f->logits, f->hidden, f->raw, err);
+    if (f->ranks.n > 1) {
+        const lq_status others = fwd_ranks_end(&f->ranks, s ? NULL : err);
+        s = s ? s : others;
+    }
     for (fwd_run run = { 0 }; !s && fwd_next_run(&run, &b);)
         fwd_finish_logits(&f->rows, f->logits + run.row * f->m->cfg->vocab, run.n);
     pool_leave(f->rows.p);

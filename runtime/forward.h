@@ -26,6 +26,7 @@ typedef struct {
     mm_acts acts; /* on a device MM_I8 is MM_BF16 (kernels/dev.h) */
     int64_t max_rows, max_logits, max_seqs;
     int64_t max_len; /* positions of a sequence; 0: what the cache holds */
+    int ranks;       /* for fwd_dev_bytes: devices that share the model; 0: one */
 } fwd_opts;
 /* m and kv are both on the CPU or on one device. */
 lq_status fwd_open(fwd_ctx **f, const model *m, kv_cache *kv, pool *p, const fwd_opts *o,

@@ -33,7 +33,8 @@ typedef struct {
 
 struct fwd_dev_ctx {
     dev *d;
-    const model *m;
+    const model_on *on;       /* whose weights */
+    const fwd_dev_ctx *first; /* of several devices; whose rows on the host are these; NULL: own */
     fwd_rows host; /* places; x, h, e where rows are looked up on the host; all where layers are */
     lq_arena arena, scratch;
     void *mem[MAX_MEM]; /* on the device */
@@ -51,8 +52,8 @@ struct fwd_dev_ctx {
     plan plans[DEV_ATTN_N][2][2]; /* [how][layers with a window][the last layer] */
     const int32_t *tables, *picked;
     void *attn_scratch, *mm_scratch;
-    int32_t *first, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
-    const dev_draw *draws; /* the step's, on the device; what comes of them there and here */
+    int32_t *first_of, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
+    const dev_draw *draws;    /* the step's, on the device; what comes of them there and here */
     dev_drawn *drawn_on, *drawn;
 };
 
@@ -223,8 +224,10 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
         if (arch_role_linear(r) && K > wide) wide = K;
     }
     /* A product's inputs in three pieces at most: as tiles take them, rounded, of outliers. */
+    const size_t parts = /* of logits, and all of them beside each other */
+        o->ranks > 1 ? (size_t)((o->ranks + 1) * o->max_logits * fwd_ranks_width(c, o->ranks)) : 0;
     const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float);
-    return f.stage_bytes + fwd_slopes_bytes(c) + attn + products +
+    return f.stage_bytes + fwd_slopes_bytes(c) + attn + products + parts * sizeof(float) +
            (size_t)(o->max_rows * c->hidden + o->max_logits * c->vocab + 2 * (c->experts + 1)) *
                sizeof(float) +
            (size_t)o->max_logits * sizeof(dev_drawn) + fwd_rows_bytes(c, o->max_rows, FWD_HELD) +
@@ -233,25 +236,27 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
 
 static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const fwd_opts *o)
 {
-    const model *m = f->m;
     const size_t floats = (size_t)o->max_rows * sizeof(float);
     f->chunks = take_host(f, (size_t)f->max_chunks * sizeof *f->chunks);
     f->chunk_of = take_host(f, (size_t)f->max_slots * sizeof *f->chunk_of);
     f->table_at = take_host(f, (size_t)o->max_seqs * sizeof *f->table_at);
     f->words = take_host(f, (size_t)o->max_rows * sizeof *f->words);
     f->stage = take_pinned(f, f->stage_bytes);
-    const bool layers = m->on->first > 0;
+    const bool layers = f->on->first > 0;
     bool ok = f->chunks && f->chunk_of && f->table_at && f->words && f->stage &&
-              (layers ? fwd_rows_push(&f->host, c, o->max_rows, &f->arena)
-                      : fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f));
+              (f->first ? true
+               : layers ? fwd_rows_push(&f->host, c, o->max_rows, &f->arena)
+                        : fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f));
     for (int i = 0; i < 4 * DEV_ATTN_N && ok; i++)
         ok = (f->plans[i / 4][i / 2 % 2][i % 2].launches =
                   take_host(f, (size_t)f->max_chunks * sizeof(launch)));
+    if (f->first) f->host = f->first->host;
+    if (!ok || f->first) return ok;
     f->host.ops = &fwd_cpu;
     f->host.p = r->p;
     f->host.acts = r->acts;
     f->host.scratch = &f->scratch;
-    if (!ok || m->on->w.embed.N) return ok;
+    if (f->on->w.embed.N) return true;
     const int threads = pool_threads(r->p);
     ok = (f->host.x = take_pinned(f, floats * (size_t)c->hidden)) &&
          (layers || ((f->host.h = take_host(f, floats * (size_t)c->hidden)) &&
@@ -262,8 +267,7 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
                                 NULL);
 }
 
-static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const arch_config *c,
-                         const fwd_opts *o)
+static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const fwd_opts *o)
 {
     dev_attn_args a = attn_of(r, &(fwd_kv){ 0 });
     size_t attn = 0;
@@ -274,55 +278,78 @@ static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const 
     }
     f->stage_on = take_device(f, f->stage_bytes);
     f->attn_scratch = take_device(f, attn);
-    f->mm_scratch = take_device(f, products_scratch(f->d, &f->m->on->w, o));
+    f->mm_scratch = take_device(f, products_scratch(f->d, &f->on->w, o));
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
+    f->first_of = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first_of);
+    f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
+    return f->stage_on && f->attn_scratch && f->mm_scratch && r->x && f->first_of && f->busy &&
+           fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
+}
+
+/* Where logits and draws come out. */
+static bool open_ends(fwd_dev_ctx *f, fwd_dev_ends *ends, const arch_config *c, const fwd_opts *o)
+{
     const size_t logits = (size_t)(o->max_logits * c->vocab) * sizeof(float);
     ends->raw = take_device(f, logits);
     ends->logits = take_pinned(f, logits);
     ends->hidden = take_pinned(f, (size_t)(o->max_logits * c->hidden) * sizeof(float));
     f->drawn_on = take_device(f, (size_t)o->max_logits * sizeof *f->drawn_on);
     f->drawn = ends->drawn = take_pinned(f, (size_t)o->max_logits * sizeof *f->drawn);
-    f->first = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first);
-    f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
-    return f->stage_on && f->attn_scratch && f->mm_scratch && r->x && ends->raw && ends->logits &&
-           ends->hidden && f->drawn_on && f->drawn && f->first && f->busy &&
-           fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
+    return ends->raw && ends->logits && ends->hidden && f->drawn_on && f->drawn;
 }
 
-static void put_slopes(fwd_dev_ctx *f, const fwd_rows *r)
+/* Those of its own heads. */
+static void put_slopes(fwd_dev_ctx *f, const fwd_rows *r, const arch_config *whole)
 {
-    if (fwd_slopes_bytes(r->c) == 0) return;
-    fwd_slopes(r->c, (float *)(void *)f->stage); /* the buffer is large enough for it: see stage */
-    f->d->ops->upload(f->d, r->slopes, f->stage, fwd_slopes_bytes(r->c));
+    const size_t n = fwd_slopes_bytes(r->c);
+    if (n == 0) return;
+    fwd_slopes(whole, (float *)(void *)f->stage); /* the buffer is large enough for it: see stage */
+    f->d->ops->upload(f->d, r->slopes, f->stage + (size_t)f->on->rank * n, n);
 }
 
-lq_status fwd_dev_open(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, const model *m,
-                       const kv_cache *kv, const fwd_opts *o, lq_err *err)
+/* The pass of one device; ends: of the first rank. */
+static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, model_on *on,
+                           const fwd_dev_ctx *first, const model *m, const kv_cache *kv,
+                           const fwd_opts *o, lq_err *err)
 {
-    const arch_config *c = m->cfg;
+    const arch_config *c = on->w.cfg;
     const kv_opts *k = kv_options(kv);
-    assert(k->on == model_dev(m) && k->first == m->on->first);
     if (k->dtype == KV_I4 && (c->head_dim % 8 || c->v_dim % 8))
         return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: int4 keys of heads of %lld",
                        (long long)c->head_dim);
     fwd_dev_ctx *f = *out = calloc(1, sizeof *f);
     if (!f) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    f->d = model_dev(m);
-    f->m = m;
-    ends->host = &f->host;
+    f->d = &on->d;
+    f->on = on;
+    f->first = first;
+    if (ends) ends->host = &f->host;
     r->ops = &fwd_dev;
     r->self = f;
     r->c = c;
     f->block_size = k->block_size;
     f->units = o->acts != MM_F32 && dev_attn_units(k->dtype, c->head_dim, c->v_dim);
     size_stage(f, c, k, o);
-    if (f->stage_bytes < fwd_slopes_bytes(c)) f->stage_bytes = fwd_slopes_bytes(c);
+    if (f->stage_bytes < fwd_slopes_bytes(m->cfg)) f->stage_bytes = fwd_slopes_bytes(m->cfg);
     lq_status s = lq_arena_init(&f->arena, 0, err);
-    if (!s && !open_host(f, r, c, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");
-    if (!s && !open_buffers(f, r, ends, c, o)) s = LQ_ENOMEM; /* sync says it */
-    if (!s) put_slopes(f, r);
+    if (!s && !open_host(f, r, m->cfg, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && !(open_buffers(f, r, c, o) && (!ends || open_ends(f, ends, c, o))))
+        s = LQ_ENOMEM; /* sync says it */
+    if (!s) put_slopes(f, r, m->cfg);
     lq_status queued = f->d->ops->sync(f->d, err);
     return queued ? queued : s;
+}
+
+lq_status fwd_dev_open(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, const model *m,
+                       const kv_cache *kv, const fwd_opts *o, lq_err *err)
+{
+    assert(kv_options(kv)->on == model_dev(m) && kv_options(kv)->first == m->on->first);
+    return open_pass(out, r, ends, m->on, NULL, m, kv, o, err);
+}
+
+lq_status fwd_dev_open_rank(fwd_dev_ctx **out, fwd_rows *r, model_on *on, fwd_dev_ctx *first,
+                            const model *m, const kv_cache *kv, const fwd_opts *o, lq_err *err)
+{
+    return open_pass(out, r, NULL, on, first, m, kv, o, err);
 }
 
 void fwd_dev_close(fwd_dev_ctx *f)
@@ -412,9 +439,9 @@ static void embed(fwd_dev_ctx *f, fwd_rows *r, const model *m, const int32_t *id
                   const int32_t *ids_on)
 {
     const arch_config *c = r->c;
-    const model *w = &m->on->w;
+    const model *w = &f->on->w;
     if (!w->embed.N) {
-        fwd_embed_rows(&f->host, m, ids); /* with its norm */
+        if (!f->first) fwd_embed_rows(&f->host, m, ids); /* with its norm */
         return;
     }
     f->d->ops->embed(f->d, &(dev_embed_args){ .x = r->x,
@@ -452,7 +479,7 @@ static void enter(fwd_rows *r)
 {
     const fwd_dev_ctx *f = r->self;
     const size_t n = (size_t)(r->R * r->c->hidden);
-    if (!f->m->on->w.embed.N) f->d->ops->upload(f->d, r->x, f->host.x, n * sizeof *r->x);
+    if (!f->on->w.embed.N) f->d->ops->upload(f->d, r->x, f->host.x, n * sizeof *r->x);
 }
 
 static lq_status end(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden,
@@ -774,7 +801,7 @@ static void place_rows(const fwd_rows *r)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
-    f->d->ops->place(f->d, &(dev_place_args){ .first = f->first,
+    f->d->ops->place(f->d, &(dev_place_args){ .first = f->first_of,
                                               .busy = f->busy,
                                               .place = r->place,
                                               .sent = r->sent,
@@ -790,7 +817,7 @@ static void expert_products(const fwd_rows *r, const model_layer *l, arch_role r
 {
     const fwd_dev_ctx *f = r->self;
     for (const model_experts *set = l->sets[role - R_EXPERT_GATE]; set; set = set->next) {
-        const dev_group group = { set->parts, f->first, f->busy, r->c->experts, r->R };
+        const dev_group group = { set->parts, f->first_of, f->busy, r->c->experts, r->R };
         f->d->ops->matmul(f->d, &(dev_mm_args){ .y = y,
                                                 .w = &set->w,
                                                 .group = &group,
@@ -883,5 +910,5 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
                  K, 1);
 }
 
-const fwd_ops fwd_dev = { begin, enter, norm, products, store, attend, pick,
+const fwd_ops fwd_dev = { begin,  enter, norm, products, store, attend, pick,
                           mlp_in, clear, join, mla,      moe,   end };

@@ -45,6 +45,7 @@ typedef struct {
     pool *p;
     mm_acts acts;
     const fwd_tap *tap;     /* or NULL */
+    bool shared;            /* a branch's output is a part of the sum over several devices */
     lq_arena *scratch;      /* for mm_run and attn_run */
     int64_t R;              /* rows of this call */
     float *x, *h, *y;       /* [R, hidden] */
@@ -110,7 +111,7 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
        const fwd_group *g))                                                                      \
     /* of x, h and a only these rows (ascending) go on */                                        \
     X(void, pick, (fwd_rows * r, const int64_t *rows, int64_t n))                                \
-    /* outs' products of h, activated where outs[0] has its place; of two the first is the gate.  \
+    /* outs' products of h, activated where outs[0] has its place; of two the first is the gate. \
      * outs is written over */                                                                   \
     X(void, mlp_in, (const fwd_rows *r, mm_out *outs, int n))                                    \
     X(void, clear, (const fwd_rows *r)) /* y = 0 */                                              \
@@ -162,6 +163,12 @@ static inline mm_out fwd_out(const model_linear *l, float *y, int64_t ldy, bool 
     return (mm_out){ .w = &l->w, .y = y, .ldy = ldy, .bias = l->bias, .add = add };
 }
 
+/* A layer is three parts. The first two end with a branch's output in r->out: that of several
+ * devices is then to be summed. */
+typedef enum { FWD_TO_ATTENTION, FWD_TO_MLP, FWD_TO_END, FWD_N_PARTS } fwd_part;
+void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                  const fwd_group *groups, int64_t n_groups, const int64_t *picked,
+                  int64_t n_picked);
 /* One layer. picked: the n_picked rows (ascending) that go on from it: they become x's first rows
  * and R; NULL: all. */
 void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
@@ -171,8 +178,8 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
  * point before left it: h, a or mlp. */
 void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, const fwd_kv *kv,
                 const fwd_group *groups, int64_t n_groups);
-/* Final norm and head of x's first n rows: logits [n, vocab], before fwd_finish_logits. */
-void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t n);
+/* Final norm and head of x's first n rows: logits [n, ld], before fwd_finish_logits. */
+void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n);
 /* The model's scale and soft-cap, on the host. */
 void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n);
 /* fwd_cpu's experts in the MLP's place: h to out. (forward_moe.c) */
@@ -194,5 +201,36 @@ typedef struct fwd_dev_ctx fwd_dev_ctx;
 lq_status fwd_dev_open(fwd_dev_ctx **d, fwd_rows *r, fwd_dev_ends *ends, const model *m,
                        const kv_cache *kv, const fwd_opts *o, lq_err *err);
 void fwd_dev_close(fwd_dev_ctx *d);
+
+/* The devices behind the first of those that share a model, and what all do together
+ * (forward_ranks.c): one thread queues each part of a layer on every device in turn. */
+typedef struct {
+    model_on *on;
+    fwd_rows rows;
+    fwd_dev_ctx *dev;
+    float *logits; /* [max_logits, fwd_ranks_width] of its part of the head */
+} fwd_rank;
+typedef struct {
+    int n;                    /* ranks; 1: nothing here is used */
+    fwd_rows *first;          /* those of rank 0 */
+    fwd_rank rank[DEV_RANKS]; /* of rank 0 only `on` and `logits` */
+    dev_link *link;
+    float *parts; /* [n, max_logits, width] of rank 0: the parts beside each other */
+} fwd_ranks;
+int64_t fwd_ranks_width(const arch_config *c, int ranks); /* logits of one, at most */
+/* Rank 0's pass is open. */
+lq_status fwd_ranks_open(fwd_ranks *a, fwd_rows *first, fwd_dev_ctx *pass, const model *m,
+                         const kv_cache *kv, const fwd_opts *o, lq_err *err);
+void fwd_ranks_close(fwd_ranks *a);
+void fwd_ranks_begin(fwd_ranks *a, const model *m, const fwd_batch *b);
+void fwd_ranks_layer(fwd_ranks *a, kv_cache *kv, int64_t layer, const fwd_group *all,
+                     const int64_t *picked, int64_t n_picked);
+/* raw [n, vocab] on rank 0. */
+void fwd_ranks_head(fwd_ranks *a, float *raw, int64_t n);
+/* All but rank 0 are waited for; the first failure. */
+lq_status fwd_ranks_end(fwd_ranks *a, lq_err *err);
+/* A rank's pass, with the rows of `first` on the host (forward_dev.c). */
+lq_status fwd_dev_open_rank(fwd_dev_ctx **d, fwd_rows *r, model_on *on, fwd_dev_ctx *first,
+                            const model *m, const kv_cache *kv, const fwd_opts *o, lq_err *err);
 
 #endif

@@ -166,7 +166,7 @@ static void enter_branch(const fwd_rows *r, const model_vector *norm)
 
 static void open_out(fwd_rows *r, const model_vector *post)
 {
-    bool apart = post->w || r->c->residual_scale != 1;
+    bool apart = post->w || r->c->residual_scale != 1 || r->shared;
     r->out = apart ? r->y : r->x;
     if (apart) r->ops->clear(r);
 }
@@ -257,11 +257,14 @@ static void run_attention(const fwd_rows *r, const model_layer *l, int64_t layer
     }
 }
 
-/* a joins x. */
-static void leave_attention(fwd_rows *r, const model_layer *l)
+/* a to `out`, and with it into x. */
+static void attention_out(fwd_rows *r, const model_layer *l)
 {
     open_out(r, &l->vec[R_ATTN_POST_NORM]);
     run_wo(r, l);
+}
+static void attention_join(const fwd_rows *r, const model_layer *l)
+{
     close_out(r, &l->vec[R_ATTN_NORM], &l->vec[R_ATTN_POST_NORM]);
 }
 
@@ -272,7 +275,8 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
     if (at == FWD_AT_QKV) enter_branch(r, &v[R_ATTN_NORM]);
     if (at == FWD_AT_O) run_attention(r, l, layer, kv, groups, n_groups);
     if (at == FWD_AT_MLP) {
-        leave_attention(r, l);
+        attention_out(r, l);
+        attention_join(r, l);
         enter_branch(r, &v[R_MLP_NORM]);
     }
     if (at == FWD_AT_DOWN) enter_mlp(r, l);
@@ -283,11 +287,10 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
     }
 }
 
-void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
-                   const fwd_group *groups, int64_t n_groups, const int64_t *picked,
-                   int64_t n_picked)
+static void to_attention(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                         const fwd_group *groups, int64_t n_groups, const int64_t *picked,
+                         int64_t n_picked)
 {
-    const arch_config *c = r->c;
     const model_vector *v = l->vec;
     enter_branch(r, &v[R_ATTN_NORM]);
     run_attention(r, l, layer, kv, groups, n_groups);
@@ -297,15 +300,40 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
         if (n_picked == 0) return;
     }
     /* A parallel MLP reads x before attention joins it, or attention's own input. */
-    if (c->w.parallel && v[R_MLP_NORM].w) enter_branch(r, &v[R_MLP_NORM]);
-    leave_attention(r, l);
-    if (!c->w.parallel) enter_branch(r, &v[R_MLP_NORM]);
+    if (r->c->w.parallel && v[R_MLP_NORM].w) enter_branch(r, &v[R_MLP_NORM]);
+    attention_out(r, l);
+}
+
+static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
+{
+    const model_vector *v = l->vec;
+    attention_join(r, l);
+    if (!r->c->w.parallel) enter_branch(r, &v[R_MLP_NORM]);
     open_out(r, &v[R_MLP_POST_NORM]);
-    if (c->layer[layer].moe) {
+    if (r->c->layer[layer].moe) {
         r->ops->moe(r, l);
     } else {
         enter_mlp(r, l);
         run_down(r, l);
     }
-    close_out(r, &v[R_MLP_NORM], &v[R_MLP_POST_NORM]);
+}
+
+void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                  const fwd_group *groups, int64_t n_groups, const int64_t *picked,
+                  int64_t n_picked)
+{
+    if (part == FWD_TO_ATTENTION)
+        to_attention(r, l, layer, kv, groups, n_groups, picked, n_picked);
+    else if (r->R && part == FWD_TO_MLP)
+        to_mlp(r, l, layer);
+    else if (r->R)
+        close_out(r, &l->vec[R_MLP_NORM], &l->vec[R_MLP_POST_NORM]);
+}
+
+void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                   const fwd_group *groups, int64_t n_groups, const int64_t *picked,
+                   int64_t n_picked)
+{
+    for (fwd_part part = 0; part < FWD_N_PARTS; part++)
+        fwd_run_part(part, r, l, layer, kv, groups, n_groups, picked, n_picked);
 }

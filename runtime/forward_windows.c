@@ -166,7 +166,7 @@ lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts
         return lq_fail(err, LQ_ENOMEM, "no scratch for the logits of %lld rows", (long long)T);
     }
     pool_enter(p);
-    fwd_run_head(&r, m, logits, T);
+    fwd_run_head(&r, m, logits, m->cfg->vocab, T);
     fwd_finish_logits(&r, logits, T);
     pool_leave(p);
     lq_arena_reset(scratch, mark);

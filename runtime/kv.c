@@ -35,7 +35,8 @@ struct kv_cache {
     kv_opts opts;
     int64_t layers, kv_heads, table_cap;
     size_t k_bytes, block_stride, layer_bytes; /* K of a block; K and V of it; of all blocks */
-    uint8_t *data, *data_on; /* of the layers before opts.first, and of the others */
+    uint8_t *data;                             /* of the layers before opts.first */
+    uint8_t *data_on[DEV_RANKS]; /* of the others, on each device: K and V of its own heads */
     size_t data_bytes, on_bytes;
     block *blocks;
     int32_t *tokens; /* [n_blocks, block_size] of findable blocks */
@@ -94,10 +95,12 @@ static void hash_words(uint64_t out[2], const void *data, size_t n)
 
 static lq_status take_device(kv_cache *kv, size_t n, lq_err *err)
 {
-    dev *on = kv->opts.on;
-    kv->data_on = on->ops->alloc(on, n);
-    if (!kv->data_on) return lq_wrap(err, on->ops->sync(on, err), "KV cache");
+    int r = 0;
     kv->on_bytes = n;
+    for (dev *on = kv->opts.on; on; on = on->peer, r++) {
+        kv->data_on[r] = on->ops->alloc(on, n);
+        if (!kv->data_on[r]) return lq_wrap(err, on->ops->sync(on, err), "KV cache");
+    }
     return LQ_OK;
 }
 
@@ -126,9 +129,12 @@ static lq_status map_data(kv_cache *kv, lq_err *err)
     return s || first == kv->layers ? s : take_device(kv, all - (size_t)first * layer, err);
 }
 
-lq_status kv_open(kv_cache **out, const arch_config *c, const kv_opts *o, lq_err *err)
+lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq_err *err)
 {
+    arch_config own = *whole;
+    const arch_config *c = &own; /* what one device has of a block */
     *out = NULL;
+    if (o->on) own.kv_heads /= dev_ranks(o->on);
     if (o->block_size != 8 && o->block_size != 16 && o->block_size != 32)
         return lq_fail(err, LQ_EVALUE, "KV block size: expected 8, 16 or 32, found %d",
                        o->block_size);
@@ -175,7 +181,9 @@ lq_status kv_open(kv_cache **out, const arch_config *c, const kv_opts *o, lq_err
 void kv_close(kv_cache *kv)
 {
     if (!kv) return;
-    if (kv->data_on) kv->opts.on->ops->free(kv->opts.on, kv->data_on);
+    int r = 0;
+    for (dev *on = kv->opts.on; on; on = on->peer, r++)
+        if (kv->data_on[r]) on->ops->free(on, kv->data_on[r]);
     if (kv->data) munmap(kv->data, kv->data_bytes);
     free(kv->blocks);
     free(kv->tokens);
@@ -188,17 +196,27 @@ const kv_opts *kv_options(const kv_cache *kv) { return &kv->opts; }
 int64_t kv_free_blocks(const kv_cache *kv) { return kv->n_free + kv->n_cached; }
 int64_t kv_cached_blocks(const kv_cache *kv) { return kv->n_cached; }
 size_t kv_block_stride(const kv_cache *kv) { return kv->block_stride; }
-uint8_t *kv_k(kv_cache *kv, int64_t layer)
+uint8_t *kv_k_on(kv_cache *kv, int64_t layer, int rank)
 {
     const int64_t first = kv->opts.first;
     return layer < first ? kv->data + (size_t)layer * kv->layer_bytes
-                         : kv->data_on + (size_t)(layer - first) * kv->layer_bytes;
+                         : kv->data_on[rank] + (size_t)(layer - first) * kv->layer_bytes;
 }
-uint8_t *kv_v(kv_cache *kv, int64_t layer) { return kv_k(kv, layer) + kv->k_bytes; }
+uint8_t *kv_k(kv_cache *kv, int64_t layer) { return kv_k_on(kv, layer, 0); }
+uint8_t *kv_v_on(kv_cache *kv, int64_t layer, int rank)
+{
+    return kv_k_on(kv, layer, rank) + kv->k_bytes;
+}
+uint8_t *kv_v(kv_cache *kv, int64_t layer) { return kv_v_on(kv, layer, 0); }
 
 void kv_zero(kv_cache *kv)
 {
-    if (kv->data_on) kv->opts.on->ops->zero(kv->opts.on, kv->data_on, kv->on_bytes);
+    int r = 0;
+    for (dev *on = kv->opts.on; on; on = on->peer, r++)
+        if (kv->data_on[r]) {
+            on->ops->bind(on);
+            on->ops->zero(on, kv->data_on[r], kv->on_bytes);
+        }
     if (kv->data) memset(kv->data, 0, kv->data_bytes);
 }
 
@@ -335,13 +353,17 @@ static void drop_block(kv_cache *kv, int32_t b)
 static void copy_block(kv_cache *kv, int32_t dst, int32_t src)
 {
     const size_t n = kv->block_stride;
-    for (int64_t l = 0; l < kv->layers; l++) {
-        uint8_t *to = kv_k(kv, l) + (size_t)dst * n, *from = kv_k(kv, l) + (size_t)src * n;
-        if (l >= kv->opts.first)
-            kv->opts.on->ops->copy(kv->opts.on, &(dev_copy_args){ to, from, n, n, n, 1 });
-        else
-            memcpy(to, from, n);
+    for (int64_t l = 0; l < kv->opts.first; l++) {
+        uint8_t *k = kv_k(kv, l);
+        memcpy(k + (size_t)dst * n, k + (size_t)src * n, n);
     }
+    int r = 0;
+    for (dev *on = kv->opts.on; on; on = on->peer, r++)
+        for (int64_t l = kv->opts.first; l < kv->layers; l++) {
+            uint8_t *k = kv_k_on(kv, l, r);
+            on->ops->copy(on,
+                          &(dev_copy_args){ k + (size_t)dst * n, k + (size_t)src * n, n, n, n, 1 });
+        }
 }
 
 /* ---- sequences ---- */

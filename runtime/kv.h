@@ -17,7 +17,8 @@ typedef struct {
     int block_size; /* 8, 16, 32 */
     kv_dtype dtype;
     bool prefix_cache;
-    dev *on;       /* whose memory holds them (borrowed); NULL: the host's */
+    dev *on; /* whose memory holds them (borrowed); NULL: the host's. Of peers each has those of
+                its own KV heads */
     int64_t first; /* with it: of the layers before this one they are in the host's all the same */
     /* What prefixes are found by; NULL: XXH3-128. Blocks with equal ones are told apart by their
      * tokens and by their parents, salts by nothing else. */
@@ -69,6 +70,8 @@ void kv_zero(kv_cache *kv);
  * n_blocks strides from kv_k. */
 uint8_t *kv_k(kv_cache *kv, int64_t layer); /* start of that layer's K of block 0 */
 uint8_t *kv_v(kv_cache *kv, int64_t layer);
+uint8_t *kv_k_on(kv_cache *kv, int64_t layer, int rank); /* on one of several devices */
+uint8_t *kv_v_on(kv_cache *kv, int64_t layer, int rank);
 size_t kv_block_stride(const kv_cache *kv); /* from block to block, of K and of V alike */
 
 #endif

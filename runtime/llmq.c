@@ -144,9 +144,11 @@ static void describe(lm *l)
                            .step_bytes = (double)l->model.m.weight_bytes,
                            .row_flops = model_row_flops(&l->model.m),
                            .logits_flops = model_logits_flops(&l->model.m) };
-    char where[32] = "";
+    char where[48] = "";
     if (model_dev(&l->model.m))
-        snprintf(where, sizeof where, " cuda %lld", (long long)model_first_on(&l->model.m));
+        snprintf(where, sizeof where,
+                 model_ranks(&l->model.m) > 1 ? " cuda %lld x %d" : " cuda %lld",
+                 (long long)model_first_on(&l->model.m), model_ranks(&l->model.m));
     snprintf(l->fingerprint, sizeof l->fingerprint, "%s %s %zu %d %s%s", LLMQ_VERSION,
              l->info.quantization ? l->info.quantization : "", l->model.m.weight_bytes,
              (int)eo->acts, kv_dtype_text(eo->kv), where);
@@ -190,6 +192,7 @@ static lq_status load_draft(lm *l, const lm_source *o, lq_err *err)
             ours.more + (size_t)(c->layers - model_first_on(&l->model.m)) * ours.more_layer;
     }
     if (shared) how.gpu_layers = MODEL_AUTO_LAYERS;
+    how.ranks = 0; /* the first of several GPUs has all of it */
     lq_status s = load_weights(&l->draft, o->draft, &how, o->p, o->job, err);
     if (s != LQ_ENOMEM || !shared) return s; /* names the file */
     say(o, "the draft runs on the CPU", err);

@@ -17,13 +17,15 @@ model_share load_share(const arch_config *c, const load_opts *o)
     if (!step.max_seqs) step.max_seqs = SEQS;
     if (!step.max_logits) step.max_logits = SEQS;
     if (!step.max_len) step.max_len = tokens;
+    step.ranks = o->ranks;
     const kv_opts kv = { .dtype = o->beside.kv, .block_size = BLOCK };
     const size_t layer =
         (size_t)lq_ceil_div(tokens, BLOCK) * kv_layer_bytes(c, BLOCK, o->beside.kv);
     /* Of what is left, eng_size takes three quarters for the cache. */
     return (model_share){ .layers = o->gpu_layers,
                           .more = fwd_dev_bytes(c, &kv, &step) + o->beside.also,
-                          .more_layer = layer / 3 * 4 };
+                          .more_layer = layer / 3 * 4,
+                          .ranks = o->ranks };
 }
 
 lq_status load_device(model *m, const load_opts *o, lq_err *err)
@@ -35,7 +37,8 @@ lq_status load_device(model *m, const load_opts *o, lq_err *err)
     if (strcmp(o->device, "auto") != 0) {
         lq_status s = model_to_device(m, o->device, &share, err);
         if (s) return lq_wrap(err, s, "--device");
-        if (o->note && o->gpu_layers != MODEL_ALL_LAYERS) o->note("device", model_device(m));
+        if (o->note && (o->gpu_layers != MODEL_ALL_LAYERS || o->ranks > 1))
+            o->note("device", model_device(m));
         return LQ_OK;
     }
     if (dev_count(&why) == 0) return LQ_OK; /* nothing to choose from */

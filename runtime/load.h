@@ -22,6 +22,7 @@ typedef struct {
     /* Of its layers on the GPU the last so many, MODEL_ALL_LAYERS or MODEL_AUTO_LAYERS; the others
      * stay on the CPU. */
     int64_t gpu_layers;
+    int ranks; /* GPUs that share every layer, from the named one on; 0: one. With all layers */
     /* What MODEL_AUTO_LAYERS leaves room for: a step, and `tokens` of the cache in `kv`; zeros: 512
      * rows of 64 sequences, and the model's context or 4,096 positions. */
     struct {

@@ -57,16 +57,23 @@ typedef struct {
     size_t weight_bytes; /* read per token (all linears and the head; of experts those used) */
 } model;
 
-/* The weights of the layers from `first` on, final norm and head, in a device's memory: linears and
- * vectors of w point there. w.embed too, where rows can be looked up there and no layer is left to
- * the CPU; else its N is 0. The host has given its copies back: of those layers and of the head the
- * model itself has what w has. */
+/* A device's part of a model. The weights of the layers from `first` on, final norm and head, in a
+ * device's memory: linears and vectors of w point there. w.embed too, where rows can be looked up
+ * there and no layer is left to the CPU; else its N is 0. The host has given its copies back: of
+ * those layers and of the head the model itself has what w has.
+ *
+ * Of several devices (runtime/rank.h) each has an on of its own, of all layers, in w what it has of
+ * each, and in `own` the sizes of that. The model then has no weights left. */
 struct model_on {
     dev d;
     model w;
     int64_t first;
-    char text[96]; /* the device's name, and how many layers where that is not all */
-    void **mem;    /* [n_mem], cap */
+    int rank, ranks;
+    model_on *next;  /* the next rank's; NULL: none */
+    dev_link *link;  /* the first rank's, where there are others */
+    arch_config own; /* w.cfg of several ranks */
+    char text[96];   /* the device's name, and how many layers or devices where that is not all */
+    void **mem;      /* [n_mem], cap */
     int64_t n_mem, cap;
     size_t bytes;
 };
@@ -93,6 +100,7 @@ typedef struct {
     int64_t layers;    /* AUTO: as many as fit beside what is to be left for other things */
     size_t more;       /* ... in all, */
     size_t more_layer; /* and for each layer that is there */
+    int ranks;         /* devices that share all layers, from the named one on; 0: one */
 } model_share;
 /* What a device needs of a model: [L + 1] of each layer's weights and vectors; [L]: what is there
  * with any of them; and what the embedding adds where it is to go there with all of them. */
@@ -106,15 +114,17 @@ int64_t model_fit(const model_sizes *z, const model_share *s, size_t room);
 /* Bytes there of the last n layers and all that goes with them; of none 0. */
 size_t model_size_on(const model_sizes *z, int64_t n);
 
-/* Copy weights to the device that `want` names ("cuda", "cuda:1": kernels/dev.h) and give the
- * host's copy of them back; what is opened for m afterwards works there. After an error m is on the
- * CPU, as it was: LQ_EUNSUPPORTED "not on cuda yet: ..."; LQ_EDEVICE; LQ_ENOMEM names bytes wanted
- * and left, and how many layers would fit. More layers than there are: all. */
+/* Copy weights to the device that `want` names ("cuda", "cuda:1": kernels/dev.h), or to so many
+ * from it on, and give the host's copy of them back; what is opened for m afterwards works there.
+ * After an error m is on the CPU, as it was: LQ_EUNSUPPORTED "not on cuda yet: ...", or what
+ * devices cannot share (rank.h); LQ_EDEVICE; LQ_ENOMEM names bytes wanted and left, and how many
+ * layers would fit. More layers than there are: all. */
 lq_status model_to_device(model *m, const char *want, const model_share *share, lq_err *err);
 static inline dev *model_dev(const model *m) { return m->on ? &m->on->d : NULL; }
 /* The first layer that is there; all of the CPU's: 0. */
 static inline int64_t model_first_on(const model *m) { return m->on ? m->on->first : 0; }
-const char *model_device(const model *m); /* "cpu", "NAME", or "NAME, 3 of 8 layers" */
+static inline int model_ranks(const model *m) { return m->on ? m->on->ranks : 1; }
+const char *model_device(const model *m); /* "cpu", "NAME", "NAME, 3 of 8 layers", "NAME x 2" */
 void model_leave_device(model *m);        /* for good; model_free does */
 void model_free(model *m);
 /* Room for m->layers and their arenas. */

@@ -1,6 +1,7 @@
 /* runtime/model_dev.c - a loaded model's weights on a device: every plane, bias and norm by one
- * copy each, as they lie (tile16 is the device's layout too). */
+ * copy each, as they lie (tile16 is the device's layout too); on several devices what each has. */
 #include "runtime/forward.h"
+#include "runtime/rank.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,10 +68,59 @@ static lq_status put_linear(model_linear *l, model_on *on, lq_err *err)
     return s ? s : put_floats(&l->bias, on, l->w.N, err);
 }
 
-static lq_status put_vector(model_vector *v, model_on *on, arch_role r, lq_err *err)
+/* What `on` has of m's matrix of a role: its planes and bias are cut from the arena. */
+static lq_status cut_linear(model_linear *l, const model_on *on, const model *m, arch_role r,
+                            lq_arena *a, lq_err *err)
 {
-    int64_t N, K;
+    const qt_tensor whole = l->w.t;
+    const float *bias = l->bias;
+    void *w[QT_N_PLANES];
+    rank_part p;
+    if (!rank_part_of(&p, m->cfg, r, on->rank, on->ranks)) return LQ_OK;
+    lq_status s = tiles_part(&l->w.t, &whole, p.rows, p.n, p.k0, p.k1, err);
+    if (s) return s;
+    for (int i = 0; i < QT_N_PLANES; i++) {
+        const size_t n = l->w.t.plane[i].bytes;
+        l->w.t.plane[i].data = w[i] = n ? lq_push(a, n) : NULL;
+        if (n && !w[i]) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    }
+    tiles_cut(w, &l->w.t, &whole, p.rows, p.n, p.k0);
+    l->w.N = l->w.t.N;
+    l->w.K = l->w.t.K;
+    l->bias = NULL;
+    if (!bias || !p.bias) return LQ_OK;
+    float *own = lq_push(a, (size_t)l->w.N * sizeof *own);
+    if (!own) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    l->bias = own;
+    for (int i = 0; i < p.n; i++)
+        for (int64_t n = p.rows[i].n0; n < p.rows[i].n1; n++)
+            *own++ = bias[n];
+    return LQ_OK;
+}
+
+/* Of one rank or several. */
+static lq_status put_part(model_linear *l, model_on *on, const model *m, arch_role r, lq_err *err)
+{
+    lq_arena a;
+    if (!l->present || on->ranks == 1) return put_linear(l, on, err);
+    lq_status s = lq_arena_init(&a, 0, err);
+    if (s) return s;
+    s = cut_linear(l, on, m, r, &a, err);
+    if (!s) s = put_linear(l, on, err); /* what was uploaded may go */
+    lq_arena_free(&a);
+    return s;
+}
+
+/* Of heads the device's own: where the whole has so many times what a rank has. */
+static lq_status put_vector(model_vector *v, model_on *on, const model *m, arch_role r, lq_err *err)
+{
+    int64_t N, K, all_N, all_K;
     arch_role_shape(on->w.cfg, r, &N, &K);
+    arch_role_shape(m->cfg, r, &all_N, &all_K);
+    if (all_N * all_K != N * K) {
+        if (v->w) v->w += on->rank * N * K;
+        if (v->bias) v->bias += on->rank * N * K;
+    }
     lq_status s = put_floats(&v->w, on, N * K, err);
     return s ? s : put_floats(&v->bias, on, N * K, err);
 }
@@ -143,13 +193,15 @@ static lq_status put_sets(model_experts **sets, model_on *on, const model_linear
     return st;
 }
 
-static lq_status put_layer(model_layer *to, model_on *on, const model_layer *from, lq_err *err)
+static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *err)
 {
     lq_status s = LQ_OK;
-    *to = *from;
+    model_layer *to = &on->w.layers[layer];
+    *to = m->layers[layer];
+    on->d.ops->bind(&on->d);
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
-        s = put_vector(&to->vec[r], on, r, err);
-        if (!s) s = put_linear(&to->lin[r], on, err);
+        s = put_vector(&to->vec[r], on, m, r, err);
+        if (!s) s = put_part(&to->lin[r], on, m, r, err);
     }
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
         s = put_experts(&to->expert[r], on, err);
@@ -181,12 +233,16 @@ static void drop_layer(const model *m, const model_layer *l)
             drop_tensor(m, &l->expert[r][e].w.t);
 }
 
-static lq_status put_model(model_on *on, const model *m, lq_err *err)
+/* All but the layers. */
+static lq_status put_frame(model_on *on, const model *m, lq_err *err)
 {
     model *w = &on->w;
-    *w = (model){
-        .cfg = m->cfg, .final_norm = m->final_norm, .proj_out = m->proj_out, .head = m->head
-    };
+    if (on->ranks > 1) on->own = rank_config(m->cfg, on->ranks);
+    *w = (model){ .cfg = on->ranks > 1 ? &on->own : m->cfg,
+                  .final_norm = m->final_norm,
+                  .proj_out = m->proj_out,
+                  .head = m->head };
+    on->d.ops->bind(&on->d);
     lq_status s = lq_arena_init(&w->arena, 0, err);
     if (s) return s;
     w->layers = lq_push(&w->arena, (size_t)m->cfg->layers * sizeof *w->layers);
@@ -196,17 +252,28 @@ static lq_status put_model(model_on *on, const model *m, lq_err *err)
         w->embed_norm = m->embed_norm;
     }
     s = put_tensor(&w->embed, on, err);
-    if (!s) s = put_vector(&w->embed_norm, on, R_EMBED_NORM, err);
-    if (!s) s = put_vector(&w->final_norm, on, R_FINAL_NORM, err);
+    if (!s) s = put_vector(&w->embed_norm, on, m, R_EMBED_NORM, err);
+    if (!s) s = put_vector(&w->final_norm, on, m, R_FINAL_NORM, err);
     if (!s) s = put_linear(&w->proj_out, on, err);
-    if (!s) s = put_linear(&w->head, on, err);
-    for (int64_t i = on->first; i < m->cfg->layers && !s; i++) {
-        s = put_layer(&w->layers[i], on, &m->layers[i], err);
+    return s ? s : put_part(&w->head, on, m, R_HEAD, err);
+}
+
+/* Each layer is read once, for all ranks. */
+static lq_status put_model(const model *m, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (model_on *on = m->on; on && !s; on = on->next)
+        s = put_frame(on, m, err);
+    for (int64_t i = m->on->first; i < m->cfg->layers && !s; i++) {
+        for (model_on *on = m->on; on && !s; on = on->next)
+            s = put_layer(on, m, i, err);
         drop_layer(m, &m->layers[i]);
     }
     drop_tensor(m, &m->head.w.t);
-    if (w->embed.N) drop_tensor(m, &m->embed);
-    return s ? s : on->d.ops->sync(&on->d, err);
+    if (m->on->w.embed.N) drop_tensor(m, &m->embed);
+    for (model_on *on = m->on; on && !s; on = on->next)
+        s = on->d.ops->sync(&on->d, err);
+    return s;
 }
 
 /* ---- what it takes ---- */
@@ -231,6 +298,39 @@ static size_t linear_size(const model_linear *l)
     return tensor_size(&l->w.t) + (l->bias ? piece((size_t)l->w.N * sizeof(float)) : 0);
 }
 
+/* Of one device, which has all of it or a part (of any rank about the same); check_parts was here.
+ */
+static size_t part_size(const model *m, const model_linear *l, arch_role r, int ranks)
+{
+    model_linear own = *l;
+    rank_part p;
+    if (!l->present || ranks == 1 || !rank_part_of(&p, m->cfg, r, 0, ranks)) return linear_size(l);
+    tiles_part(&own.w.t, &l->w.t, p.rows, p.n, p.k0, p.k1, NULL);
+    return linear_size(&own);
+}
+
+/* That each matrix can be cut. */
+static lq_status check_parts(const model *m, int ranks, lq_err *err)
+{
+    for (int64_t i = -1; i < m->cfg->layers; i++)
+        for (arch_role r = R_HEAD; r < ARCH_N_ROLES; r++) {
+            const model_linear *l = i < 0 ? &m->head : &m->layers[i].lin[r];
+            lq_status s = LQ_OK;
+            qt_tensor part;
+            rank_part p;
+            char name[256] = "";
+            for (int k = 0; k < ranks && l->present && !s; k++)
+                if (rank_part_of(&p, m->cfg, r, k, ranks))
+                    s = tiles_part(&part, &l->w.t, p.rows, p.n, p.k0, p.k1, err);
+            if (s) {
+                arch_tensor_name(m->cfg, r, i, -1, false, name, sizeof name);
+                return lq_wrap(err, s, "%s over %d devices", name, ranks);
+            }
+            if (i < 0) break;
+        }
+    return LQ_OK;
+}
+
 static size_t vector_size(const model *m, const model_vector *v, arch_role r)
 {
     int64_t N, K;
@@ -242,7 +342,7 @@ static size_t layer_size(const model *m, const model_layer *l, const dev *d)
 {
     size_t n = 0;
     for (arch_role r = 0; r < ARCH_N_ROLES; r++)
-        n += vector_size(m, &l->vec[r], r) + linear_size(&l->lin[r]);
+        n += vector_size(m, &l->vec[r], r) + part_size(m, &l->lin[r], r, dev_ranks(d));
     for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
         for (int64_t e = 0; l->expert[r] && e < m->cfg->experts; e++)
             n += linear_size(&l->expert[r][e]);
@@ -258,7 +358,7 @@ static model_sizes sizes_of(const model *m, const dev *d, size_t *layer)
     for (int64_t i = 0; i < L; i++)
         layer[i] = layer_size(m, &m->layers[i], d);
     layer[L] = vector_size(m, &m->final_norm, R_FINAL_NORM) + linear_size(&m->proj_out) +
-               linear_size(&m->head);
+               part_size(m, &m->head, R_HEAD, dev_ranks(d));
     return (model_sizes){
         layer, L,
         plain_rows(m) ? tensor_size(&m->embed) + vector_size(m, &m->embed_norm, R_EMBED_NORM) : 0
@@ -293,7 +393,7 @@ static lq_status choose(model_on *on, const model *m, const model_share *share, 
     size_t *layer = malloc((size_t)(L + 1) * sizeof *layer);
     if (!layer) return lq_fail(err, LQ_ENOMEM, "out of memory");
     const model_sizes z = sizes_of(m, &on->d, layer);
-    const size_t room = on->d.ops->room(&on->d);
+    const size_t room = dev_room(&on->d);
     const int64_t fit = model_fit(&z, share, room);
     int64_t n = share->layers;
     if (n == MODEL_AUTO_LAYERS)
@@ -315,7 +415,9 @@ static lq_status choose(model_on *on, const model *m, const model_share *share, 
     else if (need > room)
         s = lq_fail(err, LQ_ENOMEM, "%s: the weights need %zu bytes, found %zu free", on->d.name,
                     need, room);
-    if (n == L)
+    if (on->ranks > 1)
+        snprintf(on->text, sizeof on->text, "%s x %d", on->d.name, on->ranks);
+    else if (n == L)
         snprintf(on->text, sizeof on->text, "%s", on->d.name);
     else
         snprintf(on->text, sizeof on->text, "%s, %lld of %lld layers", on->d.name, (long long)n,
@@ -326,33 +428,65 @@ static lq_status choose(model_on *on, const model *m, const model_share *share, 
 
 /* ---- there and back ---- */
 
+/* Its weights are not the host's any more. */
+static void forget(model_linear *l)
+{
+    for (int i = 0; i < QT_N_PLANES; i++)
+        l->w.t.plane[i].data = NULL;
+    l->bias = NULL;
+}
+
 /* What had been repacked goes back to the system too. */
 static void give_back(model *m)
 {
     const int64_t L = m->cfg->layers;
     const model *w = &m->on->w;
+    const bool whole = m->on->ranks == 1;
     for (int64_t i = m->on->first; i < L; i++) {
-        m->layers[i] = w->layers[i];
+        for (int r = 0; r < ARCH_N_ROLES && !whole; r++)
+            forget(&m->layers[i].lin[r]);
+        if (whole) m->layers[i] = w->layers[i];
         lq_arena_free(&m->layer_arenas[i]);
     }
-    m->head = w->head;
+    if (whole)
+        m->head = w->head;
+    else
+        forget(&m->head);
     lq_arena_free(&m->layer_arenas[L]);
+}
+
+/* The devices of all ranks: the one that `want` names, and those behind it. */
+static lq_status open_devices(model *m, const char *want, int ranks, lq_err *err)
+{
+    model_on **to = &m->on;
+    dev *last = NULL;
+    for (int r = 0; r < ranks; r++, to = &(*to)->next) {
+        model_on *on = calloc(1, sizeof *on);
+        if (!on) return lq_fail(err, LQ_ENOMEM, "out of memory");
+        lq_status s =
+            last ? last->ops->open(&on->d, last->index + 1, err) : dev_open(&on->d, want, err);
+        if (s) {
+            free(on);
+            return ranks > 1 ? lq_wrap(err, s, "%d devices", ranks) : s;
+        }
+        on->rank = r;
+        on->ranks = ranks;
+        if (last) last->peer = &on->d;
+        last = &on->d;
+        *to = on;
+    }
+    return ranks > 1 ? last->ops->link(&m->on->link, &m->on->d, err) : LQ_OK;
 }
 
 lq_status model_to_device(model *m, const char *want, const model_share *share, lq_err *err)
 {
+    const int ranks = share->ranks ? share->ranks : 1;
     lq_status s = fwd_check_device(m->cfg, err);
-    if (s) return s;
-    model_on *on = calloc(1, sizeof *on);
-    if (!on) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    s = dev_open(&on->d, want, err);
-    if (s) {
-        free(on);
-        return s;
-    }
-    m->on = on;
-    s = choose(on, m, share, err);
-    if (!s) s = put_model(on, m, err);
+    if (!s && ranks > 1) s = rank_check(m->cfg, ranks, err);
+    if (!s && ranks > 1) s = check_parts(m, ranks, err);
+    if (!s) s = open_devices(m, want, ranks, err);
+    if (!s) s = choose(m->on, m, share, err);
+    if (!s) s = put_model(m, err);
     if (s)
         model_leave_device(m);
     else
@@ -362,14 +496,16 @@ lq_status model_to_device(model *m, const char *want, const model_share *share, 
 
 void model_leave_device(model *m)
 {
-    model_on *on = m->on;
-    if (!on) return;
-    while (on->n_mem)
-        on->d.ops->free(&on->d, on->mem[--on->n_mem]);
-    on->d.ops->close(&on->d);
-    free(on->mem);
-    lq_arena_free(&on->w.arena);
-    free(on);
+    if (m->on && m->on->link) m->on->d.ops->unlink(m->on->link);
+    for (model_on *on = m->on, *next; on; on = next) {
+        next = on->next;
+        while (on->n_mem)
+            on->d.ops->free(&on->d, on->mem[--on->n_mem]);
+        on->d.ops->close(&on->d);
+        free(on->mem);
+        lq_arena_free(&on->w.arena);
+        free(on);
+    }
     m->on = NULL;
 }
 

@@ -22,6 +22,7 @@ typedef struct {
     bool prefix_cache;
     bool device;                          /* dev_cuda's */
     int64_t gpu_layers;                   /* on it; 0: all */
+    int ranks;                            /* devices that share all layers; 0: one */
     void (*change)(model *m, void *user); /* its weights, once loaded; NULL: as they are */
     void *user;
 } rig_opts;
@@ -39,7 +40,8 @@ static inline bool rig_open(rig *r, const char *folder, rig_opts o)
     if (!s) s = model_load(&r->m, r->src, r->p, NULL, &err);
     if (!s && o.change) o.change(&r->m, o.user);
     if (!s && o.device)
-        s = model_to_device(&r->m, "cuda", &(model_share){ .layers = o.gpu_layers }, &err);
+        s = model_to_device(&r->m, "cuda",
+                            &(model_share){ .layers = o.gpu_layers, .ranks = o.ranks }, &err);
     kv_opts k = { .n_blocks = 128,
                   .block_size = o.block_size ? o.block_size : 16,
                   .dtype = o.kv,

@@ -269,6 +269,8 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
                          const qt_scheme *scheme, lq_err *err)
 {
     const arch_config *c = pl->cfg;
+    if (o->model.ranks > 1)
+        return lq_fail(err, LQ_EUNSUPPORTED, "not in plan yet: --tensor-parallel-size");
     lq_status s = gpu_memory(&pl->gpu.memory, o, err);
     if (s || !pl->gpu.memory) return s;
     s = fwd_check_device(c, err);

@@ -31,6 +31,7 @@ load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
     return (load_opts){ .verify = opt_given(c, "verify"),
                         .device = opt_device(o),
                         .gpu_layers = opt_gpu_layers(o),
+                        .ranks = (int)o->ranks,
                         .beside = { .kv = opt_kv(o) },
                         .note = note };
 }

@@ -38,6 +38,15 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               .help =                                                                              \
                   "layers that run on the GPU: the last N and the head, the others on the CPU; "   \
                   "auto: as many as fit beside their cache (not yet measured on one)" },           \
+            { "tensor-parallel-size",                                                              \
+              0,                                                                                   \
+              OPT_INT,                                                                             \
+              F(ranks),                                                                            \
+              .def = "1",                                                                          \
+              .lo = 1,                                                                             \
+              .hi = DEV_RANKS,                                                                     \
+              .help = "GPUs that share every layer, from the named one on, by NCCL (emulated, "    \
+                      "not yet measured on any)" },                                                \
             { "activations",                                                                       \
               0,                                                                                   \
               OPT_ENUM,                                                                            \
@@ -76,7 +85,7 @@ static const char *device_of(const opt_model *o)
 {
     const char *word = o->device ? o->device : "auto";
     if (o->gpu_layers == 0 && (is(word, "auto") || strncmp(word, "cuda", 4) == 0)) return "cpu";
-    return o->device ? o->device : o->gpu_layers == LAYERS_ALL ? "cpu" : "cuda";
+    return o->device ? o->device : o->gpu_layers == LAYERS_ALL && o->ranks < 2 ? "cpu" : "cuda";
 }
 
 int64_t opt_gpu_layers(const opt_model *o)
@@ -98,6 +107,11 @@ lq_status opt_check_device(const opt_model *o, lq_err *err)
     dev d;
     if (o->device && is(o->device, "cpu") && o->gpu_layers != LAYERS_ALL && o->gpu_layers != 0)
         return lq_fail(err, LQ_EUSAGE, "--gpu-layers: expected --device cuda or auto, found cpu");
+    if (o->ranks > 1 && o->gpu_layers != LAYERS_ALL)
+        return lq_fail(err, LQ_EUSAGE, "--tensor-parallel-size goes without --gpu-layers");
+    if (o->ranks > 1 && is(device_of(o), "cpu"))
+        return lq_fail(err, LQ_EUSAGE,
+                       "--tensor-parallel-size: expected --device cuda or auto, found cpu");
     if (is(device_of(o), "auto") || is(device_of(o), "cpu")) return LQ_OK;
     lq_status s = dev_open(&d, device_of(o), err);
     if (s) return lq_wrap(err, s, "--device");

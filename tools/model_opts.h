@@ -13,11 +13,12 @@ typedef struct {
     const char *kernels; /* --kernels, NULL: the best here */
     const char *device;  /* --device: opt_device() */
     int64_t gpu_layers;  /* --gpu-layers: opt_gpu_layers() */
+    int64_t ranks;       /* --tensor-parallel-size */
     int activations, kv; /* opt_acts(), opt_kv() */
     bool verify;         /* --verify: load_model_open asks for it by opt_given */
 } opt_model;
 
-enum { OPT_MODEL_N = 6 };
+enum { OPT_MODEL_N = 7 };
 extern const opt_row opt_model_rows[OPT_MODEL_N];       /* activations, KV: auto */
 extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
 

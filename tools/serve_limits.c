@@ -53,7 +53,7 @@ static const char *part_of(const char *name)
 
 /* ---- options ---- */
 static const char *const no_limits[] = { "port", "waiting-served-ratio", "batch-wait-ms",
-                                         "gpu-layers" };
+                                         "gpu-layers", "tensor-parallel-size" };
 
 static bool is_limit(const opt_row *r)
 {

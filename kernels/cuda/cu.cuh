@@ -18,6 +18,7 @@
  * more
  *   CU_WHOLE                     floats up to which sums over devices take one exchange (link.cu);
  *                                a guess: 128 KiB go over NVLink in less than a launch takes
+ *   CU_PIECE                     floats that are summed together at most: bounds the scratch
  *
  * Memory is touched through these alone; that is what the emulation watches. */
 #ifndef LLMQ_KERNELS_CUDA_CU_CUH
@@ -30,7 +31,7 @@
 #include <cuda_fp16.h>
 
 #define CU_NAME(op) cu_##op
-enum { CU_ROWS = 32768, CU_WHOLE = 32768 };
+enum { CU_ROWS = 32768, CU_WHOLE = 32768, CU_PIECE = 1 << 22 };
 template <class T> using G = T *;
 template <class T> using S = T *;
 #define CU_SHARED(T, name, count) __shared__ __align__(16) T name[count]
@@ -120,7 +121,7 @@ __device__ __forceinline__ uint16_t cu_f32_f16(float f)
 #else
 #include "kernels/cuda/emu/emu.h"
 #define CU_NAME(op) emu_##op
-enum { CU_ROWS = 96, CU_WHOLE = 256 };
+enum { CU_ROWS = 96, CU_WHOLE = 256, CU_PIECE = 1024 };
 static inline float cu_f16_f32(unsigned h) { return lq_f16_to_f32((uint16_t)h); }
 static inline uint16_t cu_f32_f16(float f) { return lq_f32_to_f16(f); }
 #endif

@@ -31,7 +31,6 @@ struct dev_link {
     void *comm[DEV_RANKS];
     float *scratch[DEV_RANKS]; /* of each rank: a slice of each other one */
     int n;
-    int64_t most;
 };
 
 namespace
@@ -153,8 +152,9 @@ void CU_NAME(unlink)(dev_link *l)
     free(l);
 }
 
-lq_status CU_NAME(link)(dev_link **out, dev *const *d, int n, int64_t most, lq_err *err)
+lq_status CU_NAME(link)(dev_link **out, dev *d, lq_err *err)
 {
+    const int n = dev_ranks(d);
     int devices[DEV_RANKS];
     *out = NULL;
     const nccl_api *nccl = load_nccl(err);
@@ -163,12 +163,11 @@ lq_status CU_NAME(link)(dev_link **out, dev *const *d, int n, int64_t most, lq_e
     if (!l) return lq_fail(err, LQ_ENOMEM, "out of memory");
     l->nccl = nccl;
     l->n = n;
-    l->most = most;
-    const int64_t slice = lq_ceil_div(most, n), whole = most < CU_WHOLE ? most : CU_WHOLE;
-    const int64_t floats = (n - 1) * (slice > whole ? slice : whole);
-    for (int r = 0; r < n; r++) {
-        l->d[r] = d[r];
-        devices[r] = d[r]->index;
+    const int64_t slice = lq_ceil_div(CU_PIECE, n);
+    const int64_t floats = (n - 1) * (slice > CU_WHOLE ? slice : CU_WHOLE);
+    for (int r = 0; r < n; r++, d = d->peer) {
+        l->d[r] = d;
+        devices[r] = d->index;
     }
     for (int r = 0; r < n && all_well(l); r++)
         l->scratch[r] =
@@ -186,10 +185,16 @@ lq_status CU_NAME(link)(dev_link **out, dev *const *d, int n, int64_t most, lq_e
     return LQ_OK;
 }
 
-void CU_NAME(all_reduce)(dev_link *l, float *const *x, int64_t n)
+namespace
+{
+
+/* Of each rank's x the n <= CU_PIECE floats from `at` on. */
+void reduce_piece(dev_link *l, float *const *all, int64_t at, int64_t n)
 {
     const bool whole = n <= CU_WHOLE;
-    if (n == 0 || !all_well(l)) return;
+    float *x[DEV_RANKS];
+    for (int r = 0; r < l->n; r++)
+        x[r] = all[r] + at;
     open_group(l);
     for (int r = 0; r < l->n; r++) {
         const piece own = slice_of(l, r, n, whole);
@@ -221,6 +226,14 @@ void CU_NAME(all_reduce)(dev_link *l, float *const *x, int64_t n)
         }
     }
     close_group(l);
+}
+
+} // namespace
+
+void CU_NAME(all_reduce)(dev_link *l, float *const *x, int64_t n)
+{
+    for (int64_t at = 0; at < n && all_well(l); at += CU_PIECE)
+        reduce_piece(l, x, at, n - at < CU_PIECE ? n - at : CU_PIECE);
     all_well(l);
 }
 

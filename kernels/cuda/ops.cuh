@@ -20,7 +20,7 @@ void CU_NAME(matmul)(dev *d, const dev_mm_args *a);
 size_t CU_NAME(attn_scratch)(const dev_attn_args *a);
 void CU_NAME(attn)(dev *d, const dev_attn_args *a);
 void CU_NAME(draw)(dev *d, const dev_draw_args *a);
-lq_status CU_NAME(link)(dev_link **l, dev *const *d, int n, int64_t most, lq_err *err);
+lq_status CU_NAME(link)(dev_link **l, dev *d, lq_err *err);
 void CU_NAME(unlink)(dev_link *l);
 void CU_NAME(all_reduce)(dev_link *l, float *const *x, int64_t n);
 void CU_NAME(gather)(dev_link *l, float *to, float *const *x, int64_t n);

@@ -197,6 +197,82 @@ def test_run_and_serve_work_there(gpu, llmq, tmp_path):
     assert re.search(r"^ready: .*, device emulated, after [0-9.]+ s$", (tmp_path / "log").read_text(), re.M)
 
 
+def devices(n, **more):
+    return dict(os.environ, LLMQ_EMULATED_DEVICES=str(n), **more)
+
+
+def test_devices_that_share_a_model_give_the_logits_of_one(gpu, dense, tmp_path):
+    for model, n in [(dense, 2), (ARCH / "persimmon", 4)]:
+        want, _ = logits(gpu, model, tmp_path / "one", "--device", "cuda")
+        got, said = logits(gpu, model, tmp_path / "two", "--tensor-parallel-size", n, env=devices(n))
+        assert f"device: emulated x {n}" in said
+        top = max(map(abs, want))
+        assert 0 < max(abs(a - b) for a, b in zip(want, got)) <= 5e-6 * top
+        for word, there in [("cuda:1", n + 1), ("auto", n)]:  # the same bytes on others, and again
+            again, said = logits(gpu, model, tmp_path / "again", "--tensor-parallel-size", n, "--device", word,
+                                 env=devices(there))
+            assert again == got and f"emulated x {n}" in said
+
+
+def test_a_server_on_several_devices_answers_as_on_one(gpu, tmp_path):
+    body = {"prompt": "It was", "max_tokens": 6, "return_token_ids": True, "ignore_eos": True}
+    # Sequences that part copy their blocks; a prompt of more than a block is found again.
+    bodies = [{"temperature": 0}, {"temperature": 1, "seed": 5, "n": 3}, {"temperature": 0, "logprobs": 3},
+              {"temperature": 0, "prompt": [3, 1, 4, 1, 5] * 5}, {"temperature": 0, "prompt": [3, 1, 4, 1, 5] * 5}]
+    said = []
+    for n in (1, 2):
+        with Server(gpu, ROOT / "models/novels-1m", "--device", "cuda", "--tensor-parallel-size", n, "--activations",
+                    "f32", "--kv-cache-dtype", "f32", log=tmp_path / "log", env=devices(2)) as s:
+            name = json.load(s.get("/v1/models"))["data"][0]["id"]
+            said.append([[c["token_ids"] for c in s.post_json("/v1/completions", {"model": name, **body, **b})["choices"]]
+                         for b in bodies])
+    assert said[0] == said[1] and len({str(c) for c in said[1][1]}) > 1 and said[1][3] == said[1][4]
+    assert re.search(r"^ready: .*, device emulated x 2, after", (tmp_path / "log").read_text(), re.M)
+
+
+@pytest.mark.parametrize("model, args, there, code, says", [
+    (None, [3], 3, 3, "heads: expected a multiple of 3 devices, found 4"),
+    (None, [4], 4, 3, "KV heads: expected a multiple of 4 devices, found 2"),
+    (None, [2], 1, 1, "2 devices: cuda:1: expected 0..0"),
+    (None, [2, "--device", "cuda:1"], 2, 1, "2 devices: cuda:2: expected 0..1"),
+    (None, [2, "--device", "cpu"], 2, 2, "--tensor-parallel-size: expected --device cuda or auto, found cpu"),
+    (None, [2, "--gpu-layers", 1], 2, 2, "--tensor-parallel-size goes without --gpu-layers"),
+    (None, [17], 2, 2, "--tensor-parallel-size"),
+    ("mixtral-moe", [2], 2, 3, "not over several devices yet: experts"),
+    ("olmo2", [2], 2, 3, "not over several devices yet: a norm of all heads together"),
+])
+def test_what_devices_cannot_share_is_refused_by_name(gpu, dense, tmp_path, model, args, there, code, says):
+    path = ARCH / model if model else dense
+    p = gpu("logits", path, "--ids", IDS, "-o", tmp_path / "no", "--tensor-parallel-size", *args, code=code,
+            env=devices(there))
+    said = p.stderr.split("\nllmq: `")[0].rstrip()
+    assert says in said and "\n" not in said and not (tmp_path / "no").exists(), p.stderr
+
+
+def test_a_group_that_devices_would_cut_is_refused_by_its_name(gpu, llmq, tmp_path):
+    llmq("quantize", ARCH / "llama3-gqa", "-o", tmp_path / "u4.llmq", "--method", "rtn", "--group-size", "32")
+    run = ["logits", tmp_path / "u4.llmq", "--ids", IDS, "-o", tmp_path / "out", "--tensor-parallel-size", 2]
+    p = gpu(*run, code=3, env=devices(2))
+    assert "model.layers.0.mlp.down_proj.weight over 2 devices: inputs 0..80 of 160: expected multiples of 32" in p.stderr
+    p = gpu(*run, "--device", "auto", env=devices(2))
+    assert "device: cpu (model.layers.0.mlp.down_proj.weight over 2 devices" in p.stderr
+
+
+def test_several_devices_need_nccl_and_are_lost_together(gpu, dense, tmp_path):
+    p = gpu("logits", dense, "--ids", IDS, "-o", tmp_path / "no", "--tensor-parallel-size", 2, code=1,
+            env=devices(2, LLMQ_EMULATED_NCCL="none"))
+    assert "several GPUs need NCCL" in p.stderr
+    lost = devices(2, LLMQ_EMULATED_LAUNCHES="150")
+    with Server(gpu, ARCH / "arcee", "--tensor-parallel-size", 2, log=tmp_path / "log", env=lost) as s:
+        name = json.load(s.get("/v1/models"))["data"][0]["id"]
+        r = s.post("/v1/completions", {"model": name, "prompt": [3, 1, 4, 1, 5], "max_tokens": 50, "temperature": 0,
+                                       "ignore_eos": True})
+        assert r.status == 500 and "the device is lost" in json.load(r)["error"]["message"]
+        assert s.process.wait() == 1
+    assert "not in plan yet" in gpu("plan", NOVELS, "--gpu-memory", "1G", "--tensor-parallel-size", 2, *PLAN, code=3,
+                                    env=devices(2)).stderr
+
+
 DRAWS = [{"temperature": 0}, {"temperature": 1.3, "seed": 5}, {"temperature": 0.8, "seed": 6, "top_k": 9, "top_p": 0.9},
          {"temperature": 1, "seed": 7, "min_p": 0.02, "logprobs": 4}, {"temperature": 0, "logprobs": 2},
          {"temperature": 0, "logit_bias": {"7": 30, "9": -100}, "logprobs": 1},
