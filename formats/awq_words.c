@@ -30,10 +30,10 @@ static inline void turn_block(lanes w[8])
     for (int step = 0, d = 4; d; step++, d /= 2)
         for (int i = 0; i < 8; i++) {
             if (i & d) continue;
-            const lanes a = w[i], b = w[i + d];
+            const lanes a = w[i], b = w[i + d], up = (lanes){ 0 } + 4 * (uint32_t)d;
             const uint32_t m = low[step];
-            w[i] = (a & m) | (b & m) << 4 * d;
-            w[i + d] = (a >> 4 * d & m) | (b & ~m);
+            w[i] = (a & m) | (b & m) << up;
+            w[i + d] = (a >> up & m) | (b & ~m);
         }
 }
 

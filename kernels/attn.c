@@ -270,8 +270,9 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
 {
     const attn_seq *s = t->s;
     const int64_t group = a->H / a->Hkv, last = s->pos0 + t->i0 + t->n - 1;
-    const item_at *ahead = pos + ATTN_TILE <= last || !after ? t : after;
-    const int64_t next = ahead == t ? pos + ATTN_TILE : first_key(a, after) / ATTN_TILE * ATTN_TILE;
+    const bool own = pos + ATTN_TILE <= last || !after;
+    const item_at *ahead = own ? t : after;
+    const int64_t next = own ? pos + ATTN_TILE : first_key(a, after) / ATTN_TILE * ATTN_TILE;
     int n = (int)(last + 1 - pos < ATTN_TILE ? last + 1 - pos : ATTN_TILE);
     const k_ops *k = k_get();
     const bool pairs = attn_in_bf16(a);

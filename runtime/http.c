@@ -562,6 +562,7 @@ static lq_status start_daemon(http_server *s, lq_err *err)
     struct MHD_OptionItem *more = s->o.tls_cert ? tls : tls + LQ_COUNT(tls) - 1;
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     if (s->o.tls_cert) flags |= MHD_USE_TLS;
+    errno = 0;
     s->daemon = MHD_start_daemon(
         flags, 0, on_accept, s, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, http_early_message, s,
         MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)s->o.threads,
@@ -574,7 +575,9 @@ static lq_status start_daemon(http_server *s, lq_err *err)
     if (!s->daemon && s->o.tls_cert)
         return lq_fail(err, LQ_EFORMAT,
                        "TLS did not start: expected a certificate and its private key in PEM");
-    if (!s->daemon) return lq_fail(err, LQ_EIO, "the HTTP server did not start");
+    if (!s->daemon)
+        return lq_fail(err, LQ_EIO, "the HTTP server did not start: %s",
+                       errno ? strerror(errno) : "no reason is known");
     s->listen_fd = -1; /* the daemon owns it */
     return LQ_OK;
 }

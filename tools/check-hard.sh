@@ -1,5 +1,6 @@
 #!/bin/sh
-# What takes long: `make check-hard` runs every step and fails at the end if one did.
+# What takes long: `make check-hard` runs every step, says how long it took, and fails at the end if one did.
+# usage: tools/check-hard.sh [WORD]: the steps alone whose name has WORD in it.
 # LLMQ_KILLS (default 200): how often each command is killed at a moment drawn from a seed, which is printed.
 # FUZZ_TIME (default 60): seconds of each fuzzer. LLMQ_MINUTES (default 10): of changed files, and of changed requests.
 # PYTHON: a Python with pytest; else .venv, else python3.
@@ -7,16 +8,20 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 python=${PYTHON:-}
 [ -n "$python" ] || { [ -x .venv/bin/python ] && python=.venv/bin/python || python=python3; }
-failed=0
+word=${1:-}
+failed=0 times=
 
 step() { # NAME COMMAND...
+    case $1 in *"$word"*) ;; *) return ;; esac
     echo "== $1"
-    name=$1
+    name=$1 began=$(date +%s) result=ok
     shift
     "$@" || {
-        failed=$((failed + 1))
+        failed=$((failed + 1)) result=FAILED
         echo "-- $name failed"
     }
+    times="$times$(printf '%6d s  %-6s  %s' $(($(date +%s) - began)) $result "$name")
+"
 }
 
 e2e() { "$python" -m pytest -q --no-header -p no:cacheprovider "$@"; }
@@ -48,5 +53,6 @@ step "the corpora under valgrind" make -s memcheck
 step "clang-tidy" make -s tidy
 step "gcc's analyzer and cppcheck" make -s analyze
 
+printf '%s' "$times"
 echo "$failed failed"
 [ "$failed" -eq 0 ]

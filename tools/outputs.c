@@ -81,9 +81,10 @@ static void find_source(source *s, const src_source *src, const char *given)
     *s = (source){ .given = given };
     if (is_dir)
         snprintf(s->dir, sizeof s->dir, "%s", given);
+    else if (slash)
+        snprintf(s->dir, sizeof s->dir, "%.*s", slash > given ? (int)(slash - given) : 1, given);
     else
-        snprintf(s->dir, sizeof s->dir, "%.*s", slash > given ? (int)(slash - given) : 1,
-                 slash ? given : ".");
+        snprintf(s->dir, sizeof s->dir, ".");
     s->whole = is_dir || (src ? strcmp(src_format(src), "safetensors") == 0
                               : lq_has_ending(given, ".safetensors"));
     s->published = !lq_path_join(sums, sizeof sums, s->dir, "SHA256SUMS", NULL) && lq_exists(sums);

@@ -1,10 +1,11 @@
 """Everything that bounds the server is listed, holds, and adds up to the memory that it takes."""
 import re
+import subprocess
 
 import pytest
 
 import load_to_limits
-from harness import ROOT, Server
+from harness import LIMIT, ROOT, Server
 from helpers import NOT_SANITIZED, TINY, canary, check_error, complete, with_template
 
 # What has a name like a limit's and bounds no request: a model's own files, tables, sizes of pieces.
@@ -76,6 +77,12 @@ def test_a_category_is_looked_for_once(small):
     check_error(small.post("/v1/completions", {"prompt": "a", "guided_json": schema}), 400, "guided_json")
     text = complete(small, "a", guided_regex="[^\\p{Lu}\\P{L}]{3}", max_tokens=8)["choices"][0]["text"]
     assert len(text) == 3 and text == text.lower() and text.isalpha()
+
+
+def test_a_server_without_descriptors_says_so(llmq):
+    p = subprocess.run(["sh", "-c", 'ulimit -n 10; exec "$0" serve "$1" --port 0', llmq.path, TINY], capture_output=True, text=True,
+                       timeout=LIMIT)
+    assert (p.returncode, p.stderr.splitlines()[-1]) == (1, "llmq: serve: the HTTP server did not start: Too many open files")
 
 
 @NOT_SANITIZED

@@ -26,7 +26,9 @@ def test_the_first_chunk_comes_early(scripted):
     body = {"prompt": "[slow]", "max_tokens": 900, "ignore_eos": True, "stream": True}
     wait_metric(scripted, "vllm:num_requests_running", 0)
     with httpx.stream("POST", scripted.url + "/v1/completions", json=body, timeout=LIMIT) as r:
-        next(r.iter_bytes())
+        assert r.status_code == 200
+        chunks = r.iter_bytes()  # kept: one that nobody holds closes the connection
+        assert next(chunks)
         wait_metric(scripted, "vllm:num_requests_running", 1)  # of the end of a step, after its chunks
 
 
