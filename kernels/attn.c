@@ -270,9 +270,12 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
 {
     const attn_seq *s = t->s;
     const int64_t group = a->H / a->Hkv, last = s->pos0 + t->i0 + t->n - 1;
-    const bool own = pos + ATTN_TILE <= last || !after;
-    const item_at *ahead = own ? t : after;
-    const int64_t next = own ? pos + ATTN_TILE : first_key(a, after) / ATTN_TILE * ATTN_TILE;
+    const item_at *ahead = t;
+    int64_t next = pos + ATTN_TILE;
+    if (after && next > last) {
+        ahead = after;
+        next = first_key(a, after) / ATTN_TILE * ATTN_TILE;
+    }
     int n = (int)(last + 1 - pos < ATTN_TILE ? last + 1 - pos : ATTN_TILE);
     const k_ops *k = k_get();
     const bool pairs = attn_in_bf16(a);
