@@ -52,7 +52,7 @@ pub_opts target_opts(const opt_target *o, const cmd_ctx *c)
                        .password_file = o->password_file,
                        .ca = o->ca,
                        .plain_http = o->plain_http,
-                       .patience = o->timeout,
+                       .patience = (int)o->timeout,
                        .say = say,
                        .job = c->job };
 }

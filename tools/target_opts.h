@@ -8,7 +8,7 @@
 typedef struct {
     const char *branch, *username, *password_file, *ca;
     bool plain_http;
-    int timeout;
+    int64_t timeout;
 } opt_target;
 
 enum { OPT_TARGET_N = 6 };
