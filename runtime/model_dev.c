@@ -126,7 +126,8 @@ static lq_status put_vector(model_vector *v, model_on *on, const model *m, arch_
 }
 
 /* A role's experts, of which `experts` are the host's until then. */
-static lq_status put_experts(model_linear **experts, model_on *on, lq_err *err)
+static lq_status put_experts(model_linear **experts, model_on *on, const model *m, arch_role r,
+                             lq_err *err)
 {
     const int64_t n = on->w.cfg->experts;
     if (!*experts) return LQ_OK;
@@ -136,7 +137,7 @@ static lq_status put_experts(model_linear **experts, model_on *on, lq_err *err)
     *experts = e;
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++)
-        s = put_linear(&e[i], on, err);
+        s = put_part(&e[i], on, m, r, err);
     return s;
 }
 
@@ -204,7 +205,7 @@ static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *
         if (!s) s = put_part(&to->lin[r], on, m, r, err);
     }
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
-        s = put_experts(&to->expert[r], on, err);
+        s = put_experts(&to->expert[r], on, m, R_EXPERT_GATE + r, err);
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
         s = put_sets(&to->sets[r], on, to->expert[r], err);
     return s;
@@ -309,26 +310,39 @@ static size_t part_size(const model *m, const model_linear *l, arch_role r, int 
     return linear_size(&own);
 }
 
-/* That each matrix can be cut. */
+/* That a matrix can be cut. */
+static lq_status check_part(const model *m, const model_linear *l, const arch_slot *at, int ranks,
+                            lq_err *err)
+{
+    lq_status s = LQ_OK;
+    qt_tensor part;
+    rank_part p;
+    char name[256] = "";
+    for (int k = 0; k < ranks && l->present && !s; k++)
+        if (rank_part_of(&p, m->cfg, at->role, k, ranks))
+            s = tiles_part(&part, &l->w.t, p.rows, p.n, p.k0, p.k1, err);
+    if (!s) return LQ_OK;
+    arch_tensor_name(m->cfg, at->role, at->layer, at->expert, false, name, sizeof name);
+    return lq_wrap(err, s, "%s over %d devices", name, ranks);
+}
+
+/* That all can. */
 static lq_status check_parts(const model *m, int ranks, lq_err *err)
 {
-    for (int64_t i = -1; i < m->cfg->layers; i++)
-        for (arch_role r = R_HEAD; r < ARCH_N_ROLES; r++) {
-            const model_linear *l = i < 0 ? &m->head : &m->layers[i].lin[r];
-            lq_status s = LQ_OK;
-            qt_tensor part;
-            rank_part p;
-            char name[256] = "";
-            for (int k = 0; k < ranks && l->present && !s; k++)
-                if (rank_part_of(&p, m->cfg, r, k, ranks))
-                    s = tiles_part(&part, &l->w.t, p.rows, p.n, p.k0, p.k1, err);
-            if (s) {
-                arch_tensor_name(m->cfg, r, i, -1, false, name, sizeof name);
-                return lq_wrap(err, s, "%s over %d devices", name, ranks);
-            }
-            if (i < 0) break;
+    arch_slot at = { .role = R_HEAD, .layer = -1, .expert = -1 };
+    lq_status s = check_part(m, &m->head, &at, ranks, err);
+    for (at.layer = 0; at.layer < m->cfg->layers && !s; at.layer++) {
+        const model_layer *l = &m->layers[at.layer];
+        for (at.role = R_ATTN_NORM; at.role < ARCH_N_ROLES && !s; at.role++) {
+            const model_linear *e =
+                arch_role_per_expert(at.role) ? l->expert[at.role - R_EXPERT_GATE] : NULL;
+            at.expert = -1;
+            s = check_part(m, &l->lin[at.role], &at, ranks, err);
+            for (at.expert = 0; e && at.expert < m->cfg->experts && !s; at.expert++)
+                s = check_part(m, &e[at.expert], &at, ranks, err);
         }
-    return LQ_OK;
+    }
+    return s;
 }
 
 static size_t vector_size(const model *m, const model_vector *v, arch_role r)
@@ -345,7 +359,7 @@ static size_t layer_size(const model *m, const model_layer *l, const dev *d)
         n += vector_size(m, &l->vec[r], r) + part_size(m, &l->lin[r], r, dev_ranks(d));
     for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
         for (int64_t e = 0; l->expert[r] && e < m->cfg->experts; e++)
-            n += linear_size(&l->expert[r][e]);
+            n += part_size(m, &l->expert[r][e], R_EXPERT_GATE + r, dev_ranks(d));
         if (l->expert[r]) n += piece(d->ops->mm_group_bytes(m->cfg->experts));
     }
     return n;
@@ -436,6 +450,24 @@ static void forget(model_linear *l)
     l->bias = NULL;
 }
 
+/* Of experts, whose list goes with the host's weights, one of their shapes stays. */
+static lq_status keep_shapes(model *m, lq_err *err)
+{
+    const size_t n = (size_t)m->cfg->experts;
+    for (int64_t i = 0; i < m->cfg->layers; i++)
+        for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
+            model_linear **of = &m->layers[i].expert[r];
+            if (!*of) continue;
+            model_linear *e = lq_push(&m->on->w.arena, n * sizeof *e);
+            if (!e) return lq_fail(err, LQ_ENOMEM, "out of memory");
+            memcpy(e, *of, n * sizeof *e);
+            for (size_t k = 0; k < n; k++)
+                forget(&e[k]);
+            *of = e;
+        }
+    return LQ_OK;
+}
+
 /* What had been repacked goes back to the system too. */
 static void give_back(model *m)
 {
@@ -487,6 +519,7 @@ lq_status model_to_device(model *m, const char *want, const model_share *share, 
     if (!s) s = open_devices(m, want, ranks, err);
     if (!s) s = choose(m->on, m, share, err);
     if (!s) s = put_model(m, err);
+    if (!s && ranks > 1) s = keep_shapes(m, err);
     if (s)
         model_leave_device(m);
     else

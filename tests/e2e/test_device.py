@@ -202,7 +202,7 @@ def devices(n, **more):
 
 
 def test_devices_that_share_a_model_give_the_logits_of_one(gpu, dense, tmp_path):
-    for model, n in [(dense, 2), (ARCH / "persimmon", 4)]:
+    for model, n in [(dense, 2), (ARCH / "persimmon", 4), (ARCH / "granite-moe", 2)]:
         want, _ = logits(gpu, model, tmp_path / "one", "--device", "cuda")
         got, said = logits(gpu, model, tmp_path / "two", "--tensor-parallel-size", n, env=devices(n))
         assert f"device: emulated x {n}" in said
@@ -238,7 +238,6 @@ def test_a_server_on_several_devices_answers_as_on_one(gpu, tmp_path):
     (None, [2, "--device", "cpu"], 2, 2, "--tensor-parallel-size: expected --device cuda or auto, found cpu"),
     (None, [2, "--gpu-layers", 1], 2, 2, "--tensor-parallel-size goes without --gpu-layers"),
     (None, [17], 2, 2, "--tensor-parallel-size"),
-    ("mixtral-moe", [2], 2, 3, "not over several devices yet: experts"),
     ("olmo2", [2], 2, 3, "not over several devices yet: a norm of all heads together"),
 ])
 def test_what_devices_cannot_share_is_refused_by_name(gpu, dense, tmp_path, model, args, there, code, says):
