@@ -24,6 +24,7 @@ typedef struct dev dev;
 struct dev {
     const dev_ops *ops;
     dev *peer; /* the next rank's of several that share a model (dev_link); NULL: none */
+    struct dev_link *link; /* of those; NULL: none */
     void *stream;
     int index, cc;           /* cc: compute capability, 90 for 9.0 */
     int n_sm;                /* multiprocessors */
@@ -266,7 +267,8 @@ typedef struct {
 
 /* Devices that work on one model, each with a share of it: ranks 0 and up. One thread of the host
  * queues on each in turn. A failure of one is, from the next operation of the link on, a failure of
- * all. */
+ * all; one that comes while the others wait for it inside an exchange is found by any dev_sync, and
+ * ends the link. */
 typedef struct dev_link dev_link;
 enum { DEV_RANKS = 16 }; /* at most */
 

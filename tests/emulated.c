@@ -1,7 +1,8 @@
 /* tests/emulated.c - linked into a program, makes the CUDA kernels compiled for the host
  * (kernels/cuda/emu/) what `--device cuda` means there; LLMQ_TEST_DEVICE=cuda leaves the machine's
  * own GPU. LLMQ_EMULATED_DEVICES: how many (1); LLMQ_EMULATED_MEMORY: bytes of each;
- * LLMQ_EMULATED_LAUNCHES: after so many they are lost; LLMQ_EMULATED_NCCL=none: no NCCL. */
+ * LLMQ_EMULATED_LAUNCHES: after so many they are lost; LLMQ_EMULATED_LATE=1: only
+ * the next one, which is seen at a wait alone. LLMQ_EMULATED_NCCL=none: no NCCL. */
 #include "kernels/dev.h"
 
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 extern const dev_ops emu_table;
 extern size_t emu_memory, emu_launches;
 extern int emu_devices;
-extern bool emu_nccl_here;
+extern bool emu_nccl_here, emu_lost_late;
 
 __attribute__((constructor)) static void choose(void)
 {
@@ -18,6 +19,7 @@ __attribute__((constructor)) static void choose(void)
     const char *launches = getenv("LLMQ_EMULATED_LAUNCHES");
     const char *devices = getenv("LLMQ_EMULATED_DEVICES");
     const char *nccl = getenv("LLMQ_EMULATED_NCCL");
+    emu_lost_late = getenv("LLMQ_EMULATED_LATE") != NULL;
     emu_nccl_here = !nccl || strcmp(nccl, "none") != 0;
     if (devices) emu_devices = (int)strtol(devices, NULL, 10);
     if (bytes) emu_memory = strtoull(bytes, NULL, 10);

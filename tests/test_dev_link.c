@@ -5,7 +5,8 @@
 #include <stdio.h>
 
 extern int emu_devices;
-extern bool emu_nccl_here;
+extern bool emu_nccl_here, emu_lost_late;
+extern size_t emu_launches;
 static bool emulated;
 
 typedef struct {
@@ -115,6 +116,31 @@ TEST(what_fails_on_one_device_fails_on_all)
     links_close(&k);
 }
 
+/* Of a device that is lost without a word the others wait for its parts: any wait finds it. */
+TEST(a_device_that_is_lost_in_an_exchange_ends_it)
+{
+    for (int lost = 0; lost < 2 && emulated; lost++)
+        for (int wait = 0; wait < 2; wait++) {
+            links k;
+            lq_err err = { "" };
+            float host[4];
+            if (!links_open(&k, 3, 8)) return;
+            emu_launches = (size_t)lost; /* sums that are made before */
+            emu_lost_late = true;
+            ops->all_reduce(k.l, k.x, 8);
+            ops->all_reduce(k.l, k.x, 8);
+            CHECK(emu_launches > 3, "it is lost");
+            ops->download(&k.d[2 - wait], host, k.x[2 - wait], sizeof host);
+            CHECK(ops->sync(&k.d[2 - wait], &err) == LQ_EDEVICE && strstr(err.msg, "lost"), "%s",
+                  err.msg);
+            ops->all_reduce(k.l, k.x, 8);
+            CHECK(ops->sync(&k.d[1], &err) == LQ_EDEVICE, "and stays so");
+            emu_launches = SIZE_MAX;
+            emu_lost_late = false;
+            links_close(&k);
+        }
+}
+
 TEST(without_nccl_there_is_no_link)
 {
     links k = { .ranks = 2 };
@@ -143,6 +169,7 @@ int main(int argc, char **argv)
     RUN(sums_are_taken_in_the_order_of_ranks_on_every_rank);
     RUN(rows_are_gathered_on_the_first_rank);
     RUN(what_fails_on_one_device_fails_on_all);
+    RUN(a_device_that_is_lost_in_an_exchange_ends_it);
     RUN(without_nccl_there_is_no_link);
     return check_end();
 }

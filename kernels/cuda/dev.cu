@@ -126,6 +126,7 @@ static void CU_NAME(zero)(dev *d, void *dst, size_t n)
 
 static lq_status CU_NAME(sync)(dev *d, lq_err *err)
 {
+    if (d->link) CU_NAME(watch)(d);
     /* Also what was queued before a failure still reads and writes the host's memory. */
     cu_check(d, "cudaStreamSynchronize", cudaStreamSynchronize((cudaStream_t)d->stream));
     const lq_status s = d->bad;

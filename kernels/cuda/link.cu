@@ -31,6 +31,7 @@ struct dev_link {
     void *comm[DEV_RANKS];
     float *scratch[DEV_RANKS]; /* of each rank: a slice of each other one */
     int n;
+    bool broken; /* its exchanges were ended */
 };
 
 namespace
@@ -93,6 +94,10 @@ const nccl_api *load_nccl(lq_err *err)
 bool all_well(dev_link *l)
 {
     const dev *bad = NULL;
+    if (l->broken && !l->d[0]->bad) {
+        l->d[0]->bad = LQ_EDEVICE;
+        lq_fail(&l->d[0]->why, LQ_EDEVICE, "a device that shares the model was lost before");
+    }
     for (int r = 0; r < l->n; r++)
         if (l->d[r]->bad && !bad) bad = l->d[r];
     for (int r = 0; r < l->n && bad; r++) {
@@ -142,10 +147,28 @@ void close_group(dev_link *l) { check(l, "ncclGroupEnd", l->nccl->group_end()); 
 
 } // namespace
 
+void CU_NAME(watch)(dev *d)
+{
+    dev_link *l = d->link;
+    while (!l->broken && cudaStreamQuery((cudaStream_t)d->stream) == cudaErrorNotReady)
+        for (int r = 0; r < l->n && !l->broken; r++) {
+            const cudaError_t e = cudaStreamQuery((cudaStream_t)l->d[r]->stream);
+            if (e == cudaSuccess || e == cudaErrorNotReady) continue;
+            cu_check(l->d[r], "cudaStreamQuery", e);
+            all_well(l);
+            for (int p = 0; p < l->n; p++) {
+                if (l->comm[p]) l->nccl->abort(l->comm[p]);
+                l->comm[p] = NULL;
+            }
+            l->broken = true;
+        }
+}
+
 void CU_NAME(unlink)(dev_link *l)
 {
     if (!l) return;
     for (int r = 0; r < l->n; r++) {
+        l->d[r]->link = NULL;
         CU_NAME(table).free(l->d[r], l->scratch[r]);
         if (l->comm[r]) l->nccl->destroy(l->comm[r]);
     }
@@ -181,6 +204,8 @@ lq_status CU_NAME(link)(dev_link **out, dev *d, lq_err *err)
         CU_NAME(unlink)(l);
         return s;
     }
+    for (int r = 0; r < n; r++)
+        l->d[r]->link = l;
     *out = l;
     return LQ_OK;
 }

@@ -7,13 +7,14 @@
 
 enum { NCCL_FLOAT32 = 7 };
 /* X(field, name in the library, arguments) */
-#define NCCL_CALLS(X)                                                             \
-    X(init_all, "ncclCommInitAll", (void **comms, int n, const int *devices))     \
-    X(destroy, "ncclCommDestroy", (void *comm))                                   \
-    X(group_start, "ncclGroupStart", (void))                                      \
-    X(group_end, "ncclGroupEnd", (void))                                          \
-    X(send, "ncclSend",                                                           \
-      (const void *from, size_t n, int type, int peer, void *comm, void *stream)) \
+#define NCCL_CALLS(X)                                                                      \
+    X(init_all, "ncclCommInitAll", (void **comms, int n, const int *devices))              \
+    X(destroy, "ncclCommDestroy", (void *comm))                                            \
+    X(abort, "ncclCommAbort", (void *comm)) /* what waits in an exchange ends; destroys */ \
+    X(group_start, "ncclGroupStart", (void))                                               \
+    X(group_end, "ncclGroupEnd", (void))                                                   \
+    X(send, "ncclSend",                                                                    \
+      (const void *from, size_t n, int type, int peer, void *comm, void *stream))          \
     X(recv, "ncclRecv", (void *to, size_t n, int type, int peer, void *comm, void *stream))
 
 typedef struct {

@@ -22,6 +22,8 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a);
 void CU_NAME(draw)(dev *d, const dev_draw_args *a);
 lq_status CU_NAME(link)(dev_link **l, dev *d, lq_err *err);
 void CU_NAME(unlink)(dev_link *l);
+/* Of a rank: waits for it, or until another has failed for which it would wait for ever. */
+void CU_NAME(watch)(dev *d);
 void CU_NAME(all_reduce)(dev_link *l, float *const *x, int64_t n);
 void CU_NAME(gather)(dev_link *l, float *to, float *const *x, int64_t n);
 extern "C" const dev_ops CU_NAME(table);

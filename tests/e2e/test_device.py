@@ -257,19 +257,24 @@ def test_a_group_that_devices_would_cut_is_refused_by_its_name(gpu, llmq, tmp_pa
     assert "device: cpu (model.layers.0.mlp.down_proj.weight over 2 devices" in p.stderr
 
 
-def test_several_devices_need_nccl_and_are_lost_together(gpu, dense, tmp_path):
+def test_several_devices_need_nccl(gpu, dense, tmp_path):
     p = gpu("logits", dense, "--ids", IDS, "-o", tmp_path / "no", "--tensor-parallel-size", 2, code=1,
             env=devices(2, LLMQ_EMULATED_NCCL="none"))
     assert "several GPUs need NCCL" in p.stderr
-    lost = devices(2, LLMQ_EMULATED_LAUNCHES="150")
+    assert "not in plan yet" in gpu("plan", NOVELS, "--gpu-memory", "1G", "--tensor-parallel-size", 2, *PLAN, code=3,
+                                    env=devices(2)).stderr
+
+
+@pytest.mark.parametrize("late", [{}, {"LLMQ_EMULATED_LATE": "1"}])
+def test_several_devices_are_lost_together(gpu, tmp_path, late):
+    """Late: one of them, without a word, in an exchange that the other waits in."""
+    lost = devices(2, LLMQ_EMULATED_LAUNCHES="150", **late)
     with Server(gpu, ARCH / "arcee", "--tensor-parallel-size", 2, log=tmp_path / "log", env=lost) as s:
         name = json.load(s.get("/v1/models"))["data"][0]["id"]
         r = s.post("/v1/completions", {"model": name, "prompt": [3, 1, 4, 1, 5], "max_tokens": 50, "temperature": 0,
                                        "ignore_eos": True})
         assert r.status == 500 and "the device is lost" in json.load(r)["error"]["message"]
         assert s.process.wait() == 1
-    assert "not in plan yet" in gpu("plan", NOVELS, "--gpu-memory", "1G", "--tensor-parallel-size", 2, *PLAN, code=3,
-                                    env=devices(2)).stderr
 
 
 DRAWS = [{"temperature": 0}, {"temperature": 1.3, "seed": 5}, {"temperature": 0.8, "seed": 6, "top_k": 9, "top_p": 0.9},

@@ -68,6 +68,7 @@ struct stream {
     int device;
     flight *flights;
     size_t n_flights, cap_flights;
+    bool lost, waits; /* emu_lost_late; in an exchange with one that is lost */
     stream *next;
 };
 static stream *streams;
@@ -419,9 +420,15 @@ static bool make_room(int threads)
     return fibres && shared && shared_log;
 }
 
-cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx)
+cudaError_t launch(void *queue, dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx)
 {
-    if (!own_stream(stream, "a launch")) return cudaGetLastError();
+    if (!own_stream(queue, "a launch")) return cudaGetLastError();
+    stream *on = (struct stream *)queue;
+    if (emu_launches == 0 && emu_lost_late) {
+        on->lost = true;
+        emu_launches = SIZE_MAX;
+    }
+    if (on->lost || on->waits) return cudaSuccess; /* nothing comes of it */
     if (emu_launches == 0) {
         snprintf(failure, sizeof failure, "the device is lost");
         return cudaGetLastError();
@@ -436,7 +443,7 @@ cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t dynamic, body_fn 
                  grid.z, threads, dynamic);
         return cudaGetLastError();
     }
-    running = ((struct stream *)stream)->device;
+    running = on->device;
     body = fn;
     body_ctx = ctx;
     n_threads = (int)threads;
@@ -454,6 +461,8 @@ cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t dynamic, body_fn 
 
 } // namespace emu
 
+bool emu::stream_lost(const void *s) { return ((const stream *)s)->lost; }
+void emu::stream_waits(void *s, bool waits) { ((stream *)s)->waits = waits; }
 int emu::stream_device(const void *s) { return ((const stream *)s)->device; }
 
 bool emu::on_device(const void *p, size_t n, int device)
@@ -518,6 +527,7 @@ using namespace emu;
 
 size_t emu_memory = (size_t)1 << 30, emu_launches = SIZE_MAX;
 int emu_devices = 1;
+bool emu_lost_late;
 emu_counts emu_counted;
 
 cudaError_t cudaDriverGetVersion(int *v)
@@ -620,9 +630,26 @@ cudaError_t cudaStreamDestroy(cudaStream_t gone)
     return cudaSuccess;
 }
 
+static cudaError_t is_lost()
+{
+    snprintf(failure, sizeof failure, "the device is lost");
+    return cudaGetLastError();
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t s)
+{
+    if (((stream *)s)->lost) return is_lost();
+    return ((stream *)s)->waits ? cudaErrorNotReady : cudaSuccess;
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     emu_counted.waits++;
+    if (((stream *)s)->waits) {
+        fprintf(stderr, "emulation: a stream is waited for that waits for a lost device\n");
+        abort();
+    }
+    if (((stream *)s)->lost) return is_lost();
     land((stream *)s);
     return cudaGetLastError();
 }

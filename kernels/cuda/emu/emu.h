@@ -57,6 +57,7 @@ struct dim3 {
 extern "C" size_t emu_memory;   /* of a device, in bytes; may be set before anything is allocated */
 extern "C" int emu_devices;     /* how many; at first 1 */
 extern "C" size_t emu_launches; /* after so many the devices are lost: every launch fails */
+extern "C" bool emu_lost_late;  /* ... or the one whose turn it is, which is seen at a wait alone */
 /* What has been done since the start. Waits: the host for the stream, in a synchronization or in
  * a copy from or to memory that is not pinned. */
 struct emu_counts {
@@ -75,6 +76,7 @@ enum {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInsufficientDriver = 35,
     cudaErrorInvalidDevice = 101,
+    cudaErrorNotReady = 600,
     cudaErrorNoDevice = 100,
     cudaErrorLaunchFailure = 719
 };
@@ -93,6 +95,7 @@ cudaError_t cudaSetDevice(int i);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t s);
 cudaError_t cudaStreamSynchronize(cudaStream_t s);
+cudaError_t cudaStreamQuery(cudaStream_t s);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
 cudaError_t cudaMalloc(void **p, size_t n);
 cudaError_t cudaFree(void *p);
@@ -140,6 +143,9 @@ void copy_wait(int groups);
 /* For the emulated NCCL: a stream's device; whether [p, p + n) lies in one cudaMalloc of it. */
 int stream_device(const void *stream);
 bool on_device(const void *p, size_t n, int device);
+/* Its device is lost; it waits for one that is, until `waits` is taken back. */
+bool stream_lost(const void *stream);
+void stream_waits(void *stream, bool waits);
 
 typedef void body_fn(void *ctx);
 cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t shared, body_fn *body, void *ctx);

@@ -14,15 +14,17 @@ enum { CALLS_MAX = 1024 };
 struct comm {
     int rank, device;
     const void *clique;
+    void *waits; /* the stream that waits in an exchange for ever; NULL: none does */
 };
 
 struct call {
-    const comm *at;
+    comm *at;
     int peer;
     const void *from; /* of a send */
     void *to;         /* of a receive */
     size_t n;
     bool done;
+    void *stream;
 };
 
 call calls[CALLS_MAX];
@@ -41,7 +43,7 @@ int init_all(void **comms, int n, const int *devices)
     for (int r = 0; r < n; r++) {
         comm *c = (comm *)calloc(1, sizeof *c);
         if (!c) return 1;
-        *c = { r, devices[r], comms };
+        *c = { r, devices[r], comms, nullptr };
         comms[r] = c;
     }
     return 0;
@@ -53,11 +55,17 @@ int destroy(void *c)
     return 0;
 }
 
-int add(const call *c, void *stream)
+int abort_comm(void *c)
+{
+    if (((comm *)c)->waits) emu::stream_waits(((comm *)c)->waits, false);
+    return destroy(c);
+}
+
+int add(const call *c)
 {
     const void *p = c->from ? c->from : c->to;
     if (n_calls == CALLS_MAX || depth == 0) return fail("outside of a group: a call", c);
-    if (emu::stream_device(stream) != c->at->device) return fail("another device's stream", c);
+    if (emu::stream_device(c->stream) != c->at->device) return fail("another device's stream", c);
     if (!emu::on_device(p, c->n * sizeof(float), c->at->device))
         return fail("outside of what cudaMalloc gave there: a call", c);
     calls[n_calls++] = *c;
@@ -66,13 +74,13 @@ int add(const call *c, void *stream)
 
 int send(const void *from, size_t n, int, int peer, void *at, void *stream)
 {
-    const call c = { (const comm *)at, peer, from, nullptr, n, false };
-    return add(&c, stream);
+    const call c = { (comm *)at, peer, from, nullptr, n, false, stream };
+    return add(&c);
 }
 int recv(void *to, size_t n, int, int peer, void *at, void *stream)
 {
-    const call c = { (const comm *)at, peer, nullptr, to, n, false };
-    return add(&c, stream);
+    const call c = { (comm *)at, peer, nullptr, to, n, false, stream };
+    return add(&c);
 }
 
 int group_start()
@@ -93,6 +101,14 @@ call *partner(const call *to)
     return nullptr;
 }
 
+/* The partner is lost. */
+void hang(const call *c)
+{
+    if (emu::stream_lost(c->stream)) return;
+    c->at->waits = c->stream;
+    emu::stream_waits(c->stream, true);
+}
+
 int group_end()
 {
     int result = 0;
@@ -101,7 +117,10 @@ int group_end()
         call *to = &calls[i];
         if (to->from) continue;
         call *from = partner(to);
-        if (!from)
+        if (from && (emu::stream_lost(from->stream) || emu::stream_lost(to->stream))) {
+            hang(from);
+            hang(to);
+        } else if (!from)
             result = fail("nobody sends to a receive", to);
         else if (from->n != to->n)
             result = fail("another number is received: a send", from);
@@ -122,6 +141,5 @@ const char *text(int) { return said; }
 
 extern "C" bool emu_nccl_here;
 bool emu_nccl_here = true;
-extern "C" const nccl_api emu_nccl = {
-    init_all, destroy, group_start, group_end, send, recv, text
-};
+extern "C" const nccl_api emu_nccl = { init_all,  destroy, abort_comm, group_start,
+                                       group_end, send,    recv,       text };
