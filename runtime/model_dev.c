@@ -3,6 +3,7 @@
 #include "runtime/forward.h"
 #include "runtime/rank.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -513,6 +514,7 @@ static lq_status open_devices(model *m, const char *want, int ranks, lq_err *err
 lq_status model_to_device(model *m, const char *want, const model_share *share, lq_err *err)
 {
     const int ranks = share->ranks ? share->ranks : 1;
+    assert(ranks == 1 || share->layers == MODEL_ALL_LAYERS);
     lq_status s = fwd_check_device(m->cfg, err);
     if (!s && ranks > 1) s = rank_check(m->cfg, ranks, err);
     if (!s && ranks > 1) s = check_parts(m, ranks, err);

@@ -100,4 +100,35 @@ static inline void fill_linears(model *m, void *user)
         }
 }
 
+/* The emulation's (kernels/cuda/emu/emu.h). */
+typedef struct {
+    size_t launches, waits, copies, allocations;
+} emu_counts;
+extern emu_counts emu_counted;
+
+static inline emu_counts counted_since(const emu_counts *before)
+{
+    const emu_counts *now = &emu_counted;
+    return (emu_counts){ now->launches - before->launches, now->waits - before->waits,
+                         now->copies - before->copies, now->allocations - before->allocations };
+}
+
+/* n ids from position `at` of both prompts in one step, without the logits of all but the last. */
+static inline emu_counts count_step(rig *r, const golden *g, kv_seq *s, int64_t at, int64_t n)
+{
+    fwd_item items[2];
+    const float *logits;
+    lq_err err = { "" };
+    for (int b = 0; b < 2; b++) {
+        CHECK(!kv_reserve(r->kv, &s[b], at + n, NULL), "reserve");
+        items[b] = (fwd_item){
+            .seq = &s[b], .ids = g->ids[b] + at, .n = n, .pos0 = at, .logits_from = n - 1
+        };
+    }
+    const emu_counts before = emu_counted;
+    CHECK(!fwd_step(r->f, items, 2, &logits, &err), "%s", err.msg);
+    CHECK(isfinite(logits[0]) && isfinite(logits[2 * g->V - 1]), "no number");
+    return counted_since(&before);
+}
+
 #endif

@@ -422,37 +422,6 @@ TEST(a_step_allocates_nothing_there_and_gives_back_all)
     d.ops->close(&d);
 }
 
-/* The emulation's (kernels/cuda/emu/emu.h). */
-typedef struct {
-    size_t launches, waits, copies, allocations;
-} emu_counts;
-extern emu_counts emu_counted;
-
-static emu_counts counted_since(const emu_counts *before)
-{
-    const emu_counts *now = &emu_counted;
-    return (emu_counts){ now->launches - before->launches, now->waits - before->waits,
-                         now->copies - before->copies, now->allocations - before->allocations };
-}
-
-/* n ids from position `at` of both prompts in one step, without the logits of all but the last. */
-static emu_counts count_step(rig *r, const golden *g, kv_seq *s, int64_t at, int64_t n)
-{
-    fwd_item items[2];
-    const float *logits;
-    lq_err err = { "" };
-    for (int b = 0; b < 2; b++) {
-        CHECK(!kv_reserve(r->kv, &s[b], at + n, NULL), "reserve");
-        items[b] = (fwd_item){
-            .seq = &s[b], .ids = g->ids[b] + at, .n = n, .pos0 = at, .logits_from = n - 1
-        };
-    }
-    const emu_counts before = emu_counted;
-    CHECK(!fwd_step(r->f, items, 2, &logits, &err), "%s", err.msg);
-    CHECK(isfinite(logits[0]) && isfinite(logits[2 * g->V - 1]), "no number");
-    return counted_since(&before);
-}
-
 /* Of a layer: two norms, q, k, v, rotation with the cache, attention and its merge, o, gate, up,
  * activation, down, whose 48 inputs are arranged in tiles of 32 before; beside them the embedding,
  * a norm and the head, and where not all rows have logits three that pick those. Up: the plan of

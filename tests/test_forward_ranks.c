@@ -144,6 +144,65 @@ TEST(each_device_has_its_part_and_the_host_none)
     check_parts("mixtral-moe", 0.55);
 }
 
+TEST(a_pass_takes_no_more_of_each_device_than_was_said)
+{
+    static const char *const names[] = { "llama3-gqa", "mixtral-moe", "bloom-alibi" };
+    for (size_t i = 0; i < LQ_COUNT(names); i++) {
+        rig r;
+        if (open_arch(&r, names[i], (rig_opts){ .device = true, .ranks = 2, .kv = KV_BF16 })) {
+            const fwd_opts o = { .acts = MM_BF16,
+                                 .max_rows = 24,
+                                 .max_logits = 24,
+                                 .max_seqs = 3,
+                                 .max_len = 100,
+                                 .ranks = 2 };
+            const size_t said = fwd_dev_bytes(r.m.cfg, kv_options(r.kv), &o);
+            size_t before[2], rank = 0;
+            lq_err err = { "" };
+            fwd_ctx *f;
+            for (dev *d = model_dev(&r.m); d; d = d->peer)
+                before[rank++] = d->ops->room(d);
+            CHECK(!fwd_open(&f, &r.m, r.kv, r.p, &o, &err), "%s: %s", names[i], err.msg);
+            rank = 0;
+            for (dev *d = model_dev(&r.m); d; d = d->peer, rank++) {
+                const size_t took = before[rank] - d->ops->room(d);
+                CHECK(took > 0 && took <= said, "%s, rank %zu: took %zu bytes, said %zu", names[i],
+                      rank, took, said);
+            }
+            fwd_close(f);
+        }
+        rig_close(&r);
+    }
+}
+
+/* One device's launches (test_forward_dev.c), and of a layer five more on each: two branches that
+ * join x, two sums, and o's inputs, of which each has 16, are arranged too. The rows are so few
+ * that a sum is of one piece. */
+TEST(a_step_waits_once_for_each_device_and_allocates_nothing)
+{
+    enum { LAYERS = 4, OF_LAYER = 19, BESIDE = 3, PICK = 3, RANKS = 2, FIRST = 15 };
+    golden g;
+    rig r;
+    const bool ok = open_arch(&r, "smollm3-window", (rig_opts){ .device = true, .ranks = RANKS });
+    if (ok && golden_open(&g, "smollm3-window")) {
+        kv_seq s[2];
+        kv_seq_init(&s[0]);
+        kv_seq_init(&s[1]);
+        for (int64_t at = 0; at < FIRST + 3; at += at ? 1 : FIRST) {
+            const emu_counts c = count_step(&r, &g, s, at, at ? 1 : FIRST);
+            const size_t want = RANKS * (LAYERS * OF_LAYER + BESIDE + (at ? 0 : PICK));
+            CHECK(c.waits == RANKS && c.allocations == 0 && c.launches == want,
+                  "position %lld: %zu waits, %zu allocations, %zu launches (expected %zu), %zu "
+                  "copies",
+                  (long long)at, c.waits, c.allocations, c.launches, want, c.copies);
+        }
+        kv_seq_free(r.kv, &s[1]);
+        kv_seq_free(r.kv, &s[0]);
+        st_close(&g.file);
+    }
+    rig_close(&r);
+}
+
 static const struct {
     const char *name, *scheme, *said;
     int ranks;
@@ -217,6 +276,8 @@ int main(int argc, char **argv)
     RUN(run_batch_and_chunks_change_no_byte);
     RUN(schemes_and_caches_are_shared_too);
     RUN(each_device_has_its_part_and_the_host_none);
+    RUN(a_pass_takes_no_more_of_each_device_than_was_said);
+    RUN(a_step_waits_once_for_each_device_and_allocates_nothing);
     RUN(what_cannot_be_shared_is_refused_by_name);
     RUN(more_devices_than_there_are_say_so);
     return check_end();
