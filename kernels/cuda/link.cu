@@ -147,12 +147,20 @@ void close_group(dev_link *l) { check(l, "ncclGroupEnd", l->nccl->group_end()); 
 
 } // namespace
 
+/* "Not ready" is an error that the next launch would report, were it not taken back. */
+static cudaError_t query(const dev *d)
+{
+    const cudaError_t e = cudaStreamQuery((cudaStream_t)d->stream);
+    if (e == cudaErrorNotReady) cudaGetLastError();
+    return e;
+}
+
 void CU_NAME(watch)(dev *d)
 {
     dev_link *l = d->link;
-    while (!l->broken && cudaStreamQuery((cudaStream_t)d->stream) == cudaErrorNotReady)
+    while (!l->broken && query(d) == cudaErrorNotReady)
         for (int r = 0; r < l->n && !l->broken; r++) {
-            const cudaError_t e = cudaStreamQuery((cudaStream_t)l->d[r]->stream);
+            const cudaError_t e = query(l->d[r]);
             if (e == cudaSuccess || e == cudaErrorNotReady) continue;
             cu_check(l->d[r], "cudaStreamQuery", e);
             all_well(l);

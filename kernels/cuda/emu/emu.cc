@@ -68,6 +68,7 @@ struct stream {
     int device;
     flight *flights;
     size_t n_flights, cap_flights;
+    bool busy;        /* since a launch, until it was asked once */
     bool lost, waits; /* emu_lost_late; in an exchange with one that is lost */
     stream *next;
 };
@@ -424,6 +425,7 @@ cudaError_t launch(void *queue, dim3 grid, dim3 block, size_t dynamic, body_fn *
 {
     if (!own_stream(queue, "a launch")) return cudaGetLastError();
     stream *on = (struct stream *)queue;
+    on->busy = true;
     if (emu_launches == 0 && emu_lost_late) {
         on->lost = true;
         emu_launches = SIZE_MAX;
@@ -639,7 +641,11 @@ static cudaError_t is_lost()
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
     if (((stream *)s)->lost) return is_lost();
-    return ((stream *)s)->waits ? cudaErrorNotReady : cudaSuccess;
+    const bool busy = ((stream *)s)->busy;
+    ((stream *)s)->busy = false;
+    if (!busy && !((stream *)s)->waits) return cudaSuccess;
+    snprintf(failure, sizeof failure, "cudaErrorNotReady, not taken back");
+    return cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
