@@ -7,6 +7,7 @@
 #include "runtime/eng_size.h"
 #include "runtime/forward.h"
 #include "runtime/load.h"
+#include "runtime/rank.h"
 #include "runtime/spec.h"
 #include "tools/footprint.h"
 #include "tools/limits.h"
@@ -57,7 +58,9 @@ typedef struct {
     struct {
         bool on;
         int64_t layers; /* the last ones */
+        int ranks;      /* GPUs that share all layers; what follows is of each */
         size_t memory, weights, kv_per_token, scratch;
+        size_t moved, kv_moved; /* weights and cache that the host does not have */
     } gpu;
     double bandwidth, flops;
     double decode_limit, decode_limit_full, prefill_limit, optimal_batch;
@@ -97,8 +100,8 @@ static void derive(plan *pl)
         tokens_of(pl->gpu.memory, pl->gpu.weights + pl->gpu.scratch, pl->gpu.kv_per_token);
     pl->max_tokens =
         tokens_of(pl->memory_bytes,
-                  pl->w.weights_bytes - pl->gpu.weights + pl->draft_weights + pl->scratch_bytes,
-                  pl->kv_per_token - pl->gpu.kv_per_token + pl->draft_kv);
+                  pl->w.weights_bytes - pl->gpu.moved + pl->draft_weights + pl->scratch_bytes,
+                  pl->kv_per_token - pl->gpu.kv_moved + pl->draft_kv);
     if (pl->gpu.on && there < pl->max_tokens) pl->max_tokens = there;
     pl->max_len = pl->max_tokens < pl->cfg->max_pos ? pl->max_tokens : pl->cfg->max_pos;
     pl->max_batch = pl->max_tokens / pl->ctx;
@@ -136,6 +139,7 @@ static cJSON *as_json(const plan *pl)
         cJSON_AddNumberToObject(o, "gpu_memory_bytes", (double)pl->gpu.memory);
         cJSON_AddNumberToObject(o, "layers", (double)pl->cfg->layers);
         cJSON_AddNumberToObject(o, "gpu_layers", (double)pl->gpu.layers);
+        cJSON_AddNumberToObject(o, "gpus", pl->gpu.ranks);
         cJSON_AddNumberToObject(o, "gpu_weights_bytes", (double)pl->gpu.weights);
         cJSON_AddNumberToObject(o, "gpu_kv_bytes_per_token", (double)pl->gpu.kv_per_token);
         cJSON_AddNumberToObject(o, "gpu_scratch_bytes", (double)pl->gpu.scratch);
@@ -180,6 +184,8 @@ static void print_text(const plan *pl, int threads)
     if (pl->gpu.on) {
         printf("\n%-34s %12lld of %lld, and the head (not measured on one yet)\n",
                "layers on the GPU", (long long)pl->gpu.layers, (long long)pl->cfg->layers);
+        if (pl->gpu.ranks > 1)
+            printf("%-34s %12d, each with a part of them\n", "GPUs", pl->gpu.ranks);
         BYTES("their weights", pl->gpu.weights);
         BYTES("their KV cache per token", pl->gpu.kv_per_token);
         BYTES("scratch there", pl->gpu.scratch);
@@ -269,24 +275,26 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
                          const qt_scheme *scheme, lq_err *err)
 {
     const arch_config *c = pl->cfg;
-    if (o->model.ranks > 1)
-        return lq_fail(err, LQ_EUNSUPPORTED, "not in plan yet: --tensor-parallel-size");
+    const int ranks = (int)o->model.ranks;
     lq_status s = gpu_memory(&pl->gpu.memory, o, err);
     if (s || !pl->gpu.memory) return s;
     s = fwd_check_device(c, err);
+    if (!s && ranks > 1) s = rank_check(c, ranks, err);
     if (s) return s;
     size_t *layer = malloc((size_t)(c->layers + 1) * sizeof *layer);
     model_sizes z;
     if (!layer) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    s = foot_sizes(&z, layer, from, scheme, err);
+    s = foot_sizes(&z, layer, from, scheme, 1, err);
+    const size_t whole = s ? 0 : model_size_on(&z, c->layers);
+    if (!s && ranks > 1) s = foot_sizes(&z, layer, from, scheme, ranks, err);
     const eng_opts asked = { .max_batch_tokens = o->batch_tokens, .max_len = o->ctx };
-    load_opts how = { .gpu_layers = opt_gpu_layers(&o->model) };
+    load_opts how = { .gpu_layers = opt_gpu_layers(&o->model), .ranks = ranks };
     how.beside.kv = opt_kv(&o->model);
     eng_beside(&how, &asked);
     const model_share share = load_share(c, &how);
     if (!s) {
         int64_t n = share.layers;
-        if (n == MODEL_ALL_LAYERS && o->gpu_memory) n = MODEL_AUTO_LAYERS;
+        if (n == MODEL_ALL_LAYERS && o->gpu_memory && ranks == 1) n = MODEL_AUTO_LAYERS;
         if (n == MODEL_AUTO_LAYERS)
             n = model_fit(&z, &share, pl->gpu.memory);
         else if (n == MODEL_ALL_LAYERS || n > c->layers)
@@ -294,7 +302,10 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
         pl->gpu.on = true;
         pl->gpu.layers = n;
         pl->gpu.weights = model_size_on(&z, n);
-        pl->gpu.kv_per_token = pl->kv_per_token / (size_t)c->layers * (size_t)n;
+        pl->gpu.kv_moved = pl->kv_per_token / (size_t)c->layers * (size_t)n;
+        pl->gpu.kv_per_token = pl->gpu.kv_moved / (size_t)ranks;
+        pl->gpu.moved = ranks > 1 ? whole : pl->gpu.weights;
+        pl->gpu.ranks = ranks;
         pl->gpu.scratch = n ? share.more : 0;
     }
     free(layer);

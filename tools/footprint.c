@@ -4,6 +4,7 @@
 #include "formats/json.h"
 #include "formats/tiles.h"
 #include "quantize/plan.h"
+#include "runtime/rank.h"
 
 /* ---- where the config comes from ---- */
 static bool ends_with(const char *s, const char *tail)
@@ -52,10 +53,27 @@ const char *foot_format(const foot_model *p)
 }
 
 /* ---- weights ---- */
+/* Bytes of a linear's tiles, or of the first of so many devices' part of them. */
+static lq_status tiled_bytes(size_t *bytes, const arch_config *cfg, arch_role r,
+                             const qt_scheme *scheme, int64_t N, int64_t K, int ranks, lq_err *err)
+{
+    qt_tensor t = { .scheme = tiles_scheme(scheme, N, K), .layout = QT_TILE16, .N = N, .K = K };
+    rank_part p;
+    *bytes = 0;
+    if (ranks > 1 && rank_part_of(&p, cfg, r, 0, ranks)) {
+        const qt_tensor whole = t;
+        lq_status s = tiles_part(&t, &whole, p.rows, p.n, p.k0, p.k1, err);
+        if (s) return lq_wrap(err, s, "%s over %d devices", arch_role_text(r), ranks);
+    }
+    for (int i = 0; i < QT_N_PLANES; i++)
+        *bytes += qt_plane_bytes(&t.scheme, QT_TILE16, t.N, t.K, (qt_plane)i);
+    return LQ_OK;
+}
+
 /* Bytes of one role's tensor as the runtime holds it: linears tiled, the rest as stored or f32. Of
- * the experts a token reads those used. */
+ * the experts a token reads those used. ranks: as foot_sizes. */
 static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
-                          arch_role r, int64_t layer, lq_err *err)
+                          arch_role r, int64_t layer, int ranks, lq_err *err)
 {
     const arch_config *cfg = foot_config(p);
     int64_t N, K;
@@ -79,9 +97,9 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
     const bool expert = arch_role_per_expert(r);
     const int64_t all = expert ? cfg->experts : 1, used = expert ? cfg->experts_used : 1;
     if (linear) {
-        qt_scheme tiled = tiles_scheme(&as, N, K);
-        for (int i = 0; i < QT_N_PLANES; i++)
-            bytes += qt_plane_bytes(&tiled, QT_TILE16, N, K, (qt_plane)i);
+        if (ranks > 1) as.n_out = 0; /* which columns those are stands in the file: left out */
+        s = tiled_bytes(&bytes, cfg, r, &as, N, K, ranks, err);
+        if (s) return s;
         w->step_bytes += (size_t)used * bytes;
         w->step_weights += (double)used * (double)N * (double)K;
     } else {
@@ -99,14 +117,14 @@ lq_status foot_weigh(foot_weights *w, const foot_model *p, const qt_scheme *sche
     for (int r = 0; r < ARCH_N_ROLES && !s; r++) {
         int64_t n = arch_role_per_layer((arch_role)r) ? foot_config(p)->layers : 1;
         for (int64_t l = 0; l < n && !s; l++)
-            s = add_role(w, p, scheme, (arch_role)r, arch_role_per_layer((arch_role)r) ? l : -1,
+            s = add_role(w, p, scheme, (arch_role)r, arch_role_per_layer((arch_role)r) ? l : -1, 1,
                          err);
     }
     return s;
 }
 
 lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, const qt_scheme *scheme,
-                     lq_err *err)
+                     int ranks, lq_err *err)
 {
     /* Of those that belong to no layer: the rest stays on the host. */
     static const arch_role behind[] = { R_FINAL_NORM, R_PROJ_OUT, R_HEAD },
@@ -117,14 +135,14 @@ lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, cons
     for (int64_t l = 0; l < cfg->layers && !s; l++) {
         foot_weights one = { 0 };
         for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++)
-            if (arch_role_per_layer(r)) s = add_role(&one, p, scheme, r, l, err);
+            if (arch_role_per_layer(r)) s = add_role(&one, p, scheme, r, l, ranks, err);
         room[l] = one.weights_bytes;
     }
     foot_weights rest = { 0 }, rows = { 0 };
     for (size_t i = 0; i < LQ_COUNT(behind) && !s; i++)
-        s = add_role(&rest, p, scheme, behind[i], -1, err);
+        s = add_role(&rest, p, scheme, behind[i], -1, ranks, err);
     for (size_t i = 0; i < LQ_COUNT(before) && !s; i++)
-        s = add_role(&rows, p, scheme, before[i], -1, err);
+        s = add_role(&rows, p, scheme, before[i], -1, ranks, err);
     if (!s && p->weights) s = src_role(p->src, R_EMBED, -1, -1, &embed, NULL, err);
     const bool plain = (!embed || embed->t.scheme.kind == QT_DENSE) &&
                        !arch_name_of(cfg, R_PROJ_IN) && !arch_name_of(cfg, R_POS_EMBED) &&

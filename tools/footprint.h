@@ -26,8 +26,9 @@ typedef struct {
 } foot_weights;
 /* scheme: as if the linear layers were in it; NULL: as they are stored. */
 lq_status foot_weigh(foot_weights *w, const foot_model *m, const qt_scheme *scheme, lq_err *err);
-/* What a device needs of it: sizes->layer points into room [layers + 1], which is filled. */
+/* What a device needs of it, or each of so many that share all layers: sizes->layer points into
+ * room [layers + 1], which is filled. An error where they cannot share it. */
 lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *m, const qt_scheme *scheme,
-                     lq_err *err);
+                     int ranks, lq_err *err);
 
 #endif

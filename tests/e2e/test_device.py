@@ -261,8 +261,22 @@ def test_several_devices_need_nccl(gpu, dense, tmp_path):
     p = gpu("logits", dense, "--ids", IDS, "-o", tmp_path / "no", "--tensor-parallel-size", 2, code=1,
             env=devices(2, LLMQ_EMULATED_NCCL="none"))
     assert "several GPUs need NCCL" in p.stderr
-    assert "not in plan yet" in gpu("plan", NOVELS, "--gpu-memory", "1G", "--tensor-parallel-size", 2, *PLAN, code=3,
-                                    env=devices(2)).stderr
+
+
+def test_the_plan_of_several_devices(gpu, llmq, tmp_path):
+    ask = ["plan", NOVELS, "--gpu-memory", "1G", *PLAN]
+    one, two = gpu.json(*ask), gpu.json(*ask, "--tensor-parallel-size", 2)
+    assert (one["gpus"], two["gpus"], two["gpu_layers"]) == (1, 2, 6) and two["fits"]
+    assert two["gpu_kv_bytes_per_token"] * 2 == one["gpu_kv_bytes_per_token"]
+    # All but the norms and the embedding is cut.
+    embed = 4096 * 256 * 2
+    half = (one["gpu_weights_bytes"] - embed) / 2
+    assert half < two["gpu_weights_bytes"] - embed < 1.01 * half, (one, two)
+    assert not gpu.json(*ask[:3], 1_000_000, *PLAN, "--tensor-parallel-size", 2)["fits"]
+    for more, says in [(["--tensor-parallel-size", 4], "KV heads: expected a multiple of 4 devices"),
+                       (["--tensor-parallel-size", 2, "--scheme", "u4-g256"],
+                        "down over 2 devices: inputs 0..384 of 768: expected multiples of 256, a group")]:
+        assert says in gpu(*ask, *more, code=3).stderr
 
 
 @pytest.mark.parametrize("late", [{}, {"LLMQ_EMULATED_LATE": "1"}])
