@@ -51,9 +51,11 @@ typedef struct {
     bool no_tensors;  /* tokenizer and config only: weights may be absent */
 } src_opts;
 
+/* Is this the name of a model in one file (of a split one of its first part)? */
+bool src_is_whole(const char *name);
 /* The file that stands for a folder without safetensors: the one .llmq or .gguf in it (of a split
- * one the first part); any other path as it is. src_open begins with it. LQ_EUSAGE names several;
- * LQ_EVALUE: too long. */
+ * one the first part); any other path as it is. src_open begins with it. LQ_EUSAGE names several,
+ * and the snapshots in a folder of Hugging Face's cache; LQ_EVALUE: too long. */
 lq_status src_locate(char *out, size_t n, const char *path, lq_err *err);
 /* `path`: folder or file (.llmq, .gguf, .safetensors with its folder's config.json). Errors say
  * which file, what was expected and found. */

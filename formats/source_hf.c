@@ -281,6 +281,11 @@ done:
     return st;
 }
 
+static bool is_licence(const char *name)
+{
+    return strncasecmp(name, "license", 7) == 0 || strncasecmp(name, "licence", 7) == 0;
+}
+
 static bool is_blob(const char *name)
 {
     static const char *const names[] = {
@@ -301,7 +306,7 @@ static bool is_blob(const char *name)
         if (strcmp(names[i], name) == 0) return true;
     const size_t n = strlen(name);
     if (n > 9 && strcmp(name + n - 9, ".tiktoken") == 0) return true;
-    return strncasecmp(name, "license", 7) == 0 || strncasecmp(name, "licence", 7) == 0;
+    return is_licence(name);
 }
 
 static bool is_template(const char *name)
@@ -377,7 +382,7 @@ static lq_status map_blobs(src_source *s, const char *dir, lq_err *err)
         char path[PATH_LEN];
         st = src_blob_file(path, sizeof path, dir, names[i], err);
         if (st) return st;
-        if (lq_is_dir(path)) continue; /* a folder of licences */
+        if (is_licence(names[i]) && lq_is_dir(path)) continue;
         lq_map *m = &s->blob_maps[s->n_blobs];
         st = lq_map_open(m, path, err);
         if (st) return st;

@@ -208,7 +208,7 @@ lq_status pub_read(const pub_file *f, uint64_t off, pub_sink *sink, void *user, 
     uint8_t *buf = malloc(PIECE);
     const int fd = buf ? open(f->path, O_RDONLY | O_CLOEXEC) : -1;
     lq_status s = !buf     ? no_memory(err)
-                  : fd < 0 ? lq_fail(err, LQ_EIO, "%s: %s", f->path, strerror(errno))
+                  : fd < 0 ? lq_open_failed(err, f->path)
                            : read_pieces(fd, f, off, buf, sink, user, job, err);
     if (fd >= 0) close(fd);
     free(buf);

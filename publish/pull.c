@@ -1,6 +1,7 @@
 /* publish/pull.c - fetch, check, resume; the same for every target. */
 #include "convert/folder.h"
 #include "formats/path.h"
+#include "formats/source.h"
 #include "publish/target.h"
 
 #include <dirent.h>
@@ -241,6 +242,22 @@ static lq_status check_sizes(const pub_files *fs, lq_err *err)
     return LQ_OK;
 }
 
+/* Several models in one folder would leave open which is meant. */
+static lq_status check_one_model(const pub_files *fs, lq_err *err)
+{
+    const char *first = NULL;
+    for (size_t i = 0; i < fs->n; i++)
+        if (lq_has_ending(fs->f[i].name, ".safetensors")) return LQ_OK;
+    for (size_t i = 0; i < fs->n; i++) {
+        if (!src_is_whole(fs->f[i].name)) continue;
+        if (first)
+            return lq_fail(err, LQ_EFORMAT, "expected one model, found %.200s and %.200s", first,
+                           fs->f[i].name);
+        first = fs->f[i].name;
+    }
+    return LQ_OK;
+}
+
 /* Of a target on this machine its folder; else NULL. */
 static const char *folder_of(const char *arg, const char *where)
 {
@@ -270,6 +287,7 @@ lq_status pub_pull(pub_result *result, pub_files *files, const char *arg, const 
     snprintf(scratch, sizeof scratch, "%s-git", p.folder.dir);
     s = r.target->open(&r, where, scratch, o, err);
     if (!s) s = check_sizes(&r.files, err);
+    if (!s) s = check_one_model(&r.files, err);
     if (s) lq_wrap(err, s, "%s", arg);
     if (!s) {
         s = fill(&p, check, user, err);

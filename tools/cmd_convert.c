@@ -153,6 +153,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s) s = src_check_roles(src, err);
     if (!s && t->run != to_llmq) s = check_tokenizer(src, err);
     if (!s) s = src_verify(src, c->job, err); /* else damage would get fresh checksums */
+    if (s == LQ_ECHECK) s = LQ_EFORMAT;       /* nobody asked for a check: the input is bad */
     if (!s) s = t->run(&r, src, o, c, err);
     src_close(src);
     if (s) return s;

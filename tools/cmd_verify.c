@@ -8,8 +8,10 @@
 
 #include "formats/json.h"
 #include "formats/llmq.h"
+#include "formats/path.h"
 #include "formats/source.h"
 
+#include <dirent.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -105,14 +107,14 @@ static bool is_llmq(const char *path)
 }
 
 /* Bytes that llmq does not know how to run may be right all the same; a config that says nonsense
- * is a finding. */
+ * or is not there is a finding: tensors alone are no model. */
 static void check_fit(verdict *v, const src_source *src)
 {
     lq_status as;
     const char *why = src_unfit(src, &as);
     if (!why) return;
     snprintf(v->unfit, sizeof v->unfit, "%s", why);
-    if (as != LQ_EUNSUPPORTED && as != LQ_ENOENT) verdict_add(v, "config", why);
+    if (as != LQ_EUNSUPPORTED) verdict_add(v, "config", why);
 }
 
 static bool can_be_read(const char *path)
@@ -122,11 +124,24 @@ static bool can_be_read(const char *path)
            access(path, R_OK) == 0;
 }
 
+/* And of a folder all files in it: of one that cannot be read nobody knows what it is. */
+static bool all_can_be_read(const char *path)
+{
+    char file[4200];
+    bool all = can_be_read(path);
+    DIR *d = all && lq_is_dir(path) ? opendir(path) : NULL;
+    for (struct dirent *e; d && all && (e = readdir(d));)
+        all = lq_path_join(file, sizeof file, path, e->d_name, NULL) || !lq_exists(file) ||
+              access(file, R_OK) == 0;
+    if (d) closedir(d);
+    return all;
+}
+
 /* What is there, can be read and is no whole model is a finding, whatever its format; not what is
  * of a kind that llmq does not know. */
 static lq_status cannot_open(verdict *v, const char *path, lq_status s, bool llmq, lq_err *err)
 {
-    if (!can_be_read(path) || (!v->n_bad && (s == LQ_EUNSUPPORTED || s == LQ_EUSAGE))) return s;
+    if (!all_can_be_read(path) || (!v->n_bad && (s == LQ_EUNSUPPORTED || s == LQ_EUSAGE))) return s;
     if (s == LQ_EUSAGE) s = LQ_EFORMAT; /* sums were wrong: several models are one more finding */
     add_failure(v, llmq ? "header" : "model", &s, err);
     if (s) return s;

@@ -9,11 +9,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static lq_status read_sums(pub_files *sums, verdict *v, const char *path, lq_err *err)
 {
     char *text = NULL;
     size_t n = 0;
+    if (access(path, R_OK) != 0) return lq_open_failed(err, path);
     lq_status s = lq_read_file(&text, &n, path, PUB_MAX_SMALL, err);
     if (!s) s = pub_read_sums(sums, text, n, err);
     free(text);

@@ -1,5 +1,6 @@
 """`llmq inspect` and `llmq verify`: folders, quantized files, damage of every kind."""
 import json
+import os
 import pathlib
 import shutil
 import struct
@@ -390,6 +391,57 @@ def test_a_torn_small_file_is_refused_wherever_it_would_be_carried_on(llmq, draf
                         *(["convert", src, "--to", to, "-o", tmp_path / "q"] for to in ("llmq", "gguf", "safetensors"))):
             assert "tokenizer.json: JSON" in llmq(*command, code=3).stderr, command
     assert [p.name for p in tmp_path.iterdir()] == ["src"]
+
+
+def test_tensors_without_a_config_are_no_model(llmq, draft, tmp_path):
+    src = tmp_path / "src"
+    shutil.copytree(draft, src)
+    (src / "config.json").unlink()
+    for what in (src, src / "model.safetensors"):
+        doc = json.loads(llmq("verify", what, "--json", code=4).stdout)
+        assert not doc["ok"] and [b["name"] for b in doc["bad"]] == ["config"] and "config.json, found none" in doc["bad"][0]["what"]
+        llmq("publish", what, f"dir:{tmp_path}/hub", code=4)
+    assert [p.name for p in tmp_path.iterdir()] == ["src"]
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "generation_config.json", "model.safetensors"])
+def test_a_folder_in_the_place_of_a_file_is_refused(llmq, draft, tmp_path, name):
+    src = tmp_path / "src"
+    shutil.copytree(draft, src)
+    (src / name).unlink()
+    (src / name).mkdir()
+    assert f"{name}: expected a regular file" in llmq("verify", src, code=4).stderr
+    assert f"{name}: expected a regular file" in llmq("convert", src, "-o", tmp_path / "x", "--to", "llmq", code=3).stderr
+    llmq("publish", src, f"dir:{tmp_path}/hub", code=4)
+    assert [p.name for p in tmp_path.iterdir()] == ["src"]
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "model.safetensors", "SHA256SUMS"])
+def test_a_file_that_may_not_be_read_is_no_finding(llmq, draft, tmp_path, name):
+    """Nobody knows what is in it: 3, wherever it lies."""
+    src = tmp_path / "src"
+    llmq("publish", draft, f"dir:{src}")
+    (src / name).chmod(0)
+    unheeded = "-dac_override,-dac_read_search"  # what lets root read it all the same
+    drop = ["setpriv", f"--bounding-set={unheeded}", f"--inh-caps={unheeded}"] if os.geteuid() == 0 else []
+    for args in (["verify", src], ["publish", src, f"dir:{tmp_path}/hub", "--dry-run"]):
+        p = subprocess.run([*drop, llmq.path, *map(str, args)], capture_output=True, text=True)
+        assert p.returncode == 3 and f"{name}: Permission denied" in p.stderr, (args, p.stderr)
+
+
+def test_a_folder_of_hugging_faces_cache_is_told_from_a_model(llmq, draft, tmp_path):
+    cache = tmp_path / "models--me--novels"
+    snapshot = cache / "snapshots/0123abcd"
+    snapshot.mkdir(parents=True)
+    (cache / "blobs").mkdir()
+    for n, f in enumerate(sorted(pathlib.Path(draft).iterdir())):
+        shutil.copy(f, cache / f"blobs/{n}")
+        (snapshot / f.name).symlink_to(f"../../blobs/{n}")
+    for command in ("verify", "inspect"):
+        assert "name a snapshot in it: snapshots/0123abcd" in llmq(command, cache, code=2).stderr
+    assert llmq.json("verify", snapshot)["ok"]
+    llmq("publish", snapshot, f"dir:{tmp_path}/hub")
+    assert not any(p.is_symlink() for p in (tmp_path / "hub").iterdir()) and llmq.json("verify", tmp_path / "hub")["ok"]
 
 
 def test_a_missing_tokenizer_is_told(llmq, draft, tmp_path):

@@ -143,6 +143,16 @@ def test_nothing_that_verify_refuses_is_published_or_pulled(llmq, packed, tmp_pa
     assert "llmq verify says no" in p.stderr and names(tmp_path) == ["bad.llmq", "hub"]
 
 
+def test_sums_of_two_models_are_refused_before_anything_is_fetched(llmq, packed, tmp_path):
+    hub = tmp_path / "hub"
+    llmq("publish", packed, f"dir:{hub}")
+    shutil.copy(hub / "q.llmq", hub / "r.llmq")
+    with open(hub / "SHA256SUMS", "a") as f:
+        f.write(f"{hashlib.sha256(packed.read_bytes()).hexdigest()}  r.llmq\n")
+    p = llmq("pull", f"dir:{hub}", "-o", tmp_path / "out", code=3)
+    assert "expected one model, found q.llmq and r.llmq" in p.stderr and names(tmp_path) == ["hub"]
+
+
 def test_what_was_laid_beside_a_published_model_stays(llmq, packed, tmp_path):
     hub = tmp_path / "hub"
     llmq("publish", packed, f"dir:{hub}")
