@@ -36,8 +36,9 @@ ISA_amx    := $(ISA_vnni)
 ISA_bf16   := $(ISA_avx512) -mavx512bf16
 ISA_neon_dot := -march=armv8.2-a+dotprod
 ISA_neon_i8mm := -march=armv8.2-a+i8mm
+ISA_neon_bf := -march=armv8.2-a+bf16
 ISAS_x86_64  := avx2 avx512 vnni amx bf16
-ISAS_aarch64 := neon neon_dot neon_i8mm
+ISAS_aarch64 := neon neon_dot neon_i8mm neon_bf
 ISAS        := $(ISAS_$(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))
 isa_files    = $(foreach i,$(1),%_$(i).c)
 ifeq ($(filter amx,$(ISAS)),)

@@ -1,19 +1,27 @@
-/* kernels/attn_pairs.h - attention's steps on pairs of bf16 numbers (VDPBF16PS): twice the rate of
- * f32, and tiles of half the size. Scores: a lane is a key, and a word of the tile two elements of
- * it, [D/2][32]; values: a lane is an element, and a word the two keys 2j, 2j+1, [16][D]. Include
- * where dot2 (two products added to each lane) is defined. */
+/* kernels/attn_pairs.h - attention's steps on pairs of bf16 numbers (VDPBF16PS, BFDOT): twice the
+ * rate of f32, and tiles of half the size. Scores: a lane is a key, and a word of the tile two
+ * elements of it, [D/2][32]; values: a lane is an element, and a word the two keys 2j, 2j+1,
+ * [16][D]. The includer has
+ *
+ *     dot2(acc, a, b)          two products added to each lane
+ *     vi_to_bf16(low, high)    32 numbers as bf16, in order
+ *     vi_load32(p)             32 bytes, and zeros
+ *     vi_zip16(z, a, b)        the halves of words of a and b in turn, those of the first 8 lanes in
+ *                              z[0] and the others in z[1]
+ *     store_keys(kt, x, n, words)  kt[c][r] := word c of x[r], r < n; x [PAIR_KEYS] is lost
+ *
+ * and PAIR_KEYS; PAIR_ROWS and PAIR_FEWER, rows of the scores' sums, of two vectors each; PAIR_PV_VECS,
+ * vectors of the values' sums of four rows. */
 #include "kernels/k.h"
 #include "kernels/kv_tmpl.h"
 
 /* 32 elements of a row (16 and zeros) as bf16, in order. */
 V16 vi kv_bf16(const uint8_t *p, kv_dtype d, vf scale, int elements)
 {
-    if (d == KV_BF16)
-        return elements == 32 ? vi_load(p)
-                              : _mm512_zextsi256_si512(_mm256_loadu_si256((const void *)p));
+    if (d == KV_BF16) return elements == 32 ? vi_load(p) : vi_load32(p);
     vf low = kv_load(p, d, scale);
     vf high = elements == 32 ? kv_load(p + 2 * attn_kv_bits(d), d, scale) : vf_set1(0);
-    return (vi)_mm512_cvtne2ps_pbh(high, low);
+    return vi_to_bf16(low, high);
 }
 
 V16 vf kv_scale(const uint8_t *row, kv_dtype d)
@@ -23,33 +31,31 @@ V16 vf kv_scale(const uint8_t *row, kv_dtype d)
     return vf_set1(s);
 }
 
-/* n <= 16 keys, `elements` of each from i on. */
+/* n <= PAIR_KEYS keys, `elements` of each from i on. */
 V16 void k_pairs_part(uint32_t *kt, const uint8_t *src, int n, int64_t i, int elements,
                       size_t bytes, kv_dtype d)
 {
     const size_t at = (size_t)(attn_kv_head(d) + i * attn_kv_bits(d) / 8);
-    vf x[16];
-    UNROLL for (int r = 0; r < 16; r++)
+    vf x[PAIR_KEYS];
+    UNROLL for (int r = 0; r < PAIR_KEYS; r++)
     {
         const uint8_t *row = src + (size_t)(r < n ? r : n - 1) * bytes;
         x[r] = vf_cast(kv_bf16(row + at, d, kv_scale(row, d), elements));
     }
-    transpose16(x);
-    UNROLL for (int c = 0; c < elements / 2; c++)
-        _mm512_mask_storeu_epi32(kt + (i / 2 + c) * ATTN_TILE, vm_first(n), vi_cast(x[c]));
+    store_keys(kt + i / 2 * ATTN_TILE, x, n, elements / 2);
 }
 
 V16 void k_pairs(uint32_t *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
 {
     const size_t bytes = attn_kv_row_bytes(d, D);
-    for (int j = 0; j < n; j += 16, src += 16 * bytes) {
+    for (int j = 0; j < n; j += PAIR_KEYS, src += PAIR_KEYS * bytes) {
         int64_t i = 0;
         for (; i + 32 <= D; i += 32)
-            if (n - j >= 16)
-                k_pairs_part(kt + j, src, 16, i, 32, bytes, d);
+            if (n - j >= PAIR_KEYS)
+                k_pairs_part(kt + j, src, PAIR_KEYS, i, 32, bytes, d);
             else
                 k_pairs_part(kt + j, src, n - j, i, 32, bytes, d);
-        if (i < D) k_pairs_part(kt + j, src, n - j < 16 ? n - j : 16, i, 16, bytes, d);
+        if (i < D) k_pairs_part(kt + j, src, n - j < PAIR_KEYS ? n - j : PAIR_KEYS, i, 16, bytes, d);
     }
 }
 
@@ -61,10 +67,6 @@ static void pairs_attn_k(uint32_t *kt, const uint8_t *src, int n, int64_t D, kv_
 V16 void v_pairs(uint32_t *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
 {
     const size_t bytes = attn_kv_row_bytes(d, D);
-    uint16_t order[64]; /* place 2i: element i of the first row, 2i + 1: of the second */
-    for (int i = 0; i < 64; i++)
-        order[i] = (uint16_t)(i / 2 + i % 2 * 32);
-    const vi first = vi_load(order), second = vi_load(order + 32);
     for (int j = 0; j < n; j += 2, src += 2 * bytes, v += D) {
         const uint8_t *b = j + 1 < n ? src + bytes : src; /* of the last, anything finite */
         const vf sa = kv_scale(src, d), sb = kv_scale(b, d);
@@ -73,13 +75,17 @@ V16 void v_pairs(uint32_t *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
         for (; i + 32 <= D; i += 32) {
             const int64_t at = head + i * bits / 8;
             const vi x = kv_bf16(src + at, d, sa, 32), y = kv_bf16(b + at, d, sb, 32);
-            vi_store(v + i, _mm512_permutex2var_epi16(x, first, y));
-            vi_store(v + i + 16, _mm512_permutex2var_epi16(x, second, y));
+            vi z[2];
+            vi_zip16(z, x, y);
+            vi_store(v + i, z[0]);
+            vi_store(v + i + 16, z[1]);
         }
         if (i < D) {
             const int64_t at = head + i * bits / 8;
             const vi x = kv_bf16(src + at, d, sa, 16), y = kv_bf16(b + at, d, sb, 16);
-            vi_store(v + i, _mm512_permutex2var_epi16(x, first, y));
+            vi z[2];
+            vi_zip16(z, x, y);
+            vi_store(v + i, z[0]);
         }
     }
 }
@@ -93,7 +99,7 @@ static void pairs_attn_v(uint32_t *v, const uint8_t *src, int n, int64_t D, kv_d
 V16 void scores_pairs(float *s, const uint16_t *q, const uint32_t *kt, int64_t D, float scale,
                       int R)
 {
-    vf sum[8][2];
+    vf sum[PAIR_ROWS][2];
     UNROLL for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = vf_set1(0);
     for (int64_t d = 0; d < D; d += 2, kt += ATTN_TILE) {
         const vi k0 = vi_load(kt), k1 = vi_load(kt + 16);
@@ -112,10 +118,10 @@ static void pairs_attn_scores(float *s, const uint16_t *q, const uint32_t *kt, i
                               float scale)
 {
     int64_t r = 0;
-    for (; r + 8 <= R; r += 8)
-        scores_pairs(s + r * ATTN_TILE, q + r * D, kt, D, scale, 8);
-    for (; r + 4 <= R; r += 4)
-        scores_pairs(s + r * ATTN_TILE, q + r * D, kt, D, scale, 4);
+    for (; r + PAIR_ROWS <= R; r += PAIR_ROWS)
+        scores_pairs(s + r * ATTN_TILE, q + r * D, kt, D, scale, PAIR_ROWS);
+    for (; r + PAIR_FEWER <= R; r += PAIR_FEWER)
+        scores_pairs(s + r * ATTN_TILE, q + r * D, kt, D, scale, PAIR_FEWER);
     for (; r < R; r++)
         scores_pairs(s + r * ATTN_TILE, q + r * D, kt, D, scale, 1);
 }
@@ -156,9 +162,10 @@ V16 void pv_pairs(float *acc, const float *p, const uint32_t *v, const float *a,
 V16 void pv_pairs_all(float *acc, const float *p, const uint32_t *v, const float *a, int lo, int hi,
                       int64_t D, int R)
 {
+    const int NV = R == 1 ? 4 : PAIR_PV_VECS;
     int64_t d = 0;
-    for (; d + 64 <= D; d += 64)
-        pv_pairs(acc + d, p, v + d, a, lo, hi, D, R, 4);
+    for (; d + 16 * NV <= D; d += 16 * NV)
+        pv_pairs(acc + d, p, v + d, a, lo, hi, D, R, NV);
     for (; d < D; d += 16)
         pv_pairs(acc + d, p, v + d, a, lo, hi, D, R, 1);
 }
@@ -168,7 +175,7 @@ static void pairs_attn_pv(float *acc, float *s, const uint32_t *v, const float *
 {
     for (int64_t r = 0; r < R; r++) { /* a row's weights as words, in its first half */
         float *row = s + r * ATTN_TILE;
-        vi_store(row, (vi)_mm512_cvtne2ps_pbh(vf_load(row + 16), vf_load(row)));
+        vi_store(row, vi_to_bf16(vf_load(row), vf_load(row + 16)));
     }
     for (int64_t r = 0; r < R;) {
         const int same = rows_alike(lo + r, hi + r, R - r < 4 ? (int)(R - r) : 4);

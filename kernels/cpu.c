@@ -45,4 +45,5 @@ bool cpu_has_bf16(void) { return cpu_has_avx512() && __builtin_cpu_supports("avx
 bool cpu_has_neon(void) { return true; }
 bool cpu_has_neon_dot(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
 bool cpu_has_neon_i8mm(void) { return getauxval(AT_HWCAP2) & HWCAP2_I8MM; }
+bool cpu_has_neon_bf16(void) { return getauxval(AT_HWCAP2) & HWCAP2_BF16; }
 #endif

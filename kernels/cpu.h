@@ -17,6 +17,7 @@ bool cpu_bf16_pays(void);
 bool cpu_has_neon(void);      /* always: a part of ARMv8-A */
 bool cpu_has_neon_dot(void);  /* and SDOT, UDOT */
 bool cpu_has_neon_i8mm(void); /* and USMMLA, USDOT */
+bool cpu_has_neon_bf16(void); /* and BFMMLA, BFDOT, BFCVTN */
 #endif
 
 #endif

@@ -13,6 +13,7 @@ static const k_ops *const tables[] = {
     &k_neon,
     &k_neon_dot,
     &k_neon_i8mm,
+    &k_neon_bf,
 #endif
 };
 

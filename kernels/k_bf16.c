@@ -10,79 +10,50 @@
 
 V16 vf dot2(vf acc, vi w, vi x) { return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x); }
 
-V16 void bf16_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile)
+typedef vi bf16_ints;
+enum { BF16_FEWEST = 1 };
+
+V16 vi bf16_zero(const mm_task *t, int64_t tile, int64_t g, w_src src)
 {
-    block b = block_at(t, m, tile, RM, NT);
-    vf y[MAX_R][MAX_T];
-    vi z[MAX_T], table = int_table();
-    const uint8_t *step[MAX_T];
-    const uint16_t *x[MAX_R];
-    UNROLL for (int n = 0; n < NT; n++) step[n] =
-        (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
-    UNROLL for (int r = 0; r < RM; r++)
+    return pairs_zero(t, tile, g, src);
+}
+V16 void bf16_quad(vf acc[MAX_R][MAX_T], const uint8_t *const *step, const uint16_t *const *x,
+                   int64_t p, w_src src, int turn, int k, const vi *z, bf16_ints table, int RM,
+                   int NT)
+{
+    vi w[MAX_T][2];
+    UNROLL for (int n = 0; n < NT; n++) pairs(w[n], src, step[n], turn, k, z[n], table);
+    UNROLL for (int h = 0; h < 2; h++) UNROLL for (int r = 0; r < RM; r++)
     {
-        x[r] = t->x.b + b.m[r] * t->s.Kp;
-        UNROLL for (int n = 0; n < NT; n++) y[r][n] = vf_set1(0);
+        const vi xv = vi_word(x[r] + p + 2 * h);
+        UNROLL for (int n = 0; n < NT; n++) acc[r][n] = dot2(acc[r][n], w[n][h], xv);
     }
-    const bool first = asks_ahead(t, m, RM);
-    int64_t p = 0;
-    for (int64_t g = 0; g < t->s.ng; g++) {
-        vf acc[MAX_R][MAX_T];
-        UNROLL for (int n = 0; n < NT; n++)
-        {
-            z[n] = pairs_zero(t, b.tile[n], g, src);
-            UNROLL for (int r = 0; r < RM; r++) acc[r][n] = vf_set1(0);
-        }
-        for (int64_t end = p + t->s.Gp; p < end; p += TILE_K) {
-            for (int turn = 0; turn < 8 / quads(src); turn++) {
-                if (first) ask_ahead(step, src, turn, NT);
-                UNROLL for (int k = 0; k < quads(src); k++)
-                {
-                    vi w[MAX_T][2];
-                    UNROLL for (int n = 0; n < NT; n++)
-                        pairs(w[n], src, step[n], turn, k, z[n], table);
-                    UNROLL for (int h = 0; h < 2; h++) UNROLL for (int r = 0; r < RM; r++)
-                    {
-                        vi xv = vi_word(x[r] + p + 4 * (turn * quads(src) + k) + 2 * h);
-                        UNROLL for (int n = 0; n < NT; n++) acc[r][n] =
-                            dot2(acc[r][n], w[n][h], xv);
-                    }
-                }
-            }
-            UNROLL for (int n = 0; n < NT; n++) step[n] += t->s.step_bytes;
-        }
-        UNROLL for (int n = 0; n < NT; n++)
-        {
-            vf s = load_scale(t, b.tile[n], g, 0);
-            UNROLL for (int r = 0; r < RM; r++) y[r][n] = vf_fma(s, acc[r][n], y[r][n]);
-        }
-    }
-    vf sums[MAX_R * MAX_T];
-    UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++) sums[r * NT + n] =
-        y[r][n];
-    block_store(t, &b, sums, NT);
 }
+V16 void bf16_sort(vf acc[MAX_R][MAX_T], int RM, int NT) { (void)acc, (void)RM, (void)NT; }
 
-static void mm_bf16(const mm_task *t)
+#include "kernels/mm_bf16_tmpl.h"
+
+#define PAIR_KEYS 16
+#define PAIR_ROWS 8
+#define PAIR_FEWER 4
+#define PAIR_PV_VECS 4
+V16 vi vi_to_bf16(vf low, vf high) { return (vi)_mm512_cvtne2ps_pbh(high, low); }
+V16 vi vi_load32(const void *p) { return _mm512_zextsi256_si512(_mm256_loadu_si256(p)); }
+V16 void vi_zip16(vi z[2], vi a, vi b)
 {
-    switch (w_src_of(&t->w->scheme)) {
-    case W_BF16:
-        WALK(bf16_block, W_BF16);
-        break;
-    case W_U2:
-        WALK(bf16_block, W_U2);
-        break;
-    case W_U3:
-        WALK(bf16_block, W_U3);
-        break;
-    case W_U4:
-        WALK(bf16_block, W_U4);
-        break;
-    default:
-        WALK(bf16_block, W_U8);
-    }
+#define TURNS(i) i, i + 32, i + 1, i + 33, i + 2, i + 34, i + 3, i + 35
+    static const uint16_t order[64] = { TURNS(0),  TURNS(4),  TURNS(8),  TURNS(12),
+                                        TURNS(16), TURNS(20), TURNS(24), TURNS(28) };
+#undef TURNS
+    z[0] = _mm512_permutex2var_epi16(a, vi_load(order), b);
+    z[1] = _mm512_permutex2var_epi16(a, vi_load(order + 32), b);
 }
-
+V16 void store_keys(uint32_t *kt, vf x[PAIR_KEYS], int n, int words)
+{
+    transpose16(x);
+    UNROLL for (int c = 0; c < words; c++)
+        _mm512_mask_storeu_epi32(kt + c * ATTN_TILE, vm_first(n), vi_cast(x[c]));
+}
 #include "kernels/attn_pairs.h"
 
 PEAK(peak_bf16, vf, vf_set1(0), dot2(sum[i], vi_cast(w), vi_cast(x)), 32)

@@ -8,7 +8,7 @@
  * as qt_dequant gives it: the product with the dequantized matrix, to the bit.
  *
  * MM_BF16: rounded to bf16. With an instruction for it: sums of pairs of places, in order
- * (VDPBF16PS), or of 32 places the sums of the even and of the odd ones, joined, in order (AMX); of
+ * (VDPBF16PS; BFMMLA, which rounds to odd), or of 32 places the sums of the even and of the odd ones, joined, in order (AMX); of
  * quantized weights q - z is exact in bf16, each group has a sum of its own, and y = fma(s, sum_g,
  * y). Without: MM_F32 on the rounded activations.
  *
@@ -25,7 +25,7 @@
  *
  * Every output is summed over K in one order, whatever M, the tile split or the thread count: a
  * row's result is the same bytes alone or among others. MM_F32 and MM_I8 are the same bytes in
- * every instruction family; MM_BF16 differs between those with either instruction and without.
+ * every instruction family; MM_BF16 differs between those with any of the instructions and without.
  *
  * Inputs that a weight's scheme rounds (qt_scheme.act) are rounded first, by mm_round_acts, and
  * then taken as MM_F32.

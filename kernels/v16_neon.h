@@ -202,17 +202,23 @@ V16 uint32x4_t lookup16(uint32x4_t t, uint32x4_t i)
 }
 V16 vi vi_lookup(vi a, vi b) { return N2(vi, lookup16); }
 
+/* r[i][j] = r[j][i] */
+V16 void square4(float32x4_t r[4])
+{
+    float32x4_t a = vzip1q_f32(r[0], r[2]), b = vzip2q_f32(r[0], r[2]), c = vzip1q_f32(r[1], r[3]),
+                d = vzip2q_f32(r[1], r[3]);
+    r[0] = vzip1q_f32(a, c);
+    r[1] = vzip2q_f32(a, c);
+    r[2] = vzip1q_f32(b, d);
+    r[3] = vzip2q_f32(b, d);
+}
 /* dst[i][r] = src[r][i] for a 4 x 4 block, and for 8 x 8 of four such. */
 V16 void transpose4(float *dst, int64_t dstep, const float *src, int64_t sstep)
 {
-    float32x4_t r0 = vld1q_f32(src), r1 = vld1q_f32(src + sstep), r2 = vld1q_f32(src + 2 * sstep),
-                r3 = vld1q_f32(src + 3 * sstep);
-    float32x4_t a = vzip1q_f32(r0, r2), b = vzip2q_f32(r0, r2), c = vzip1q_f32(r1, r3),
-                d = vzip2q_f32(r1, r3);
-    vst1q_f32(dst, vzip1q_f32(a, c));
-    vst1q_f32(dst + dstep, vzip2q_f32(a, c));
-    vst1q_f32(dst + 2 * dstep, vzip1q_f32(b, d));
-    vst1q_f32(dst + 3 * dstep, vzip2q_f32(b, d));
+    float32x4_t r[4];
+    UNROLL for (int i = 0; i < 4; i++) r[i] = vld1q_f32(src + i * sstep);
+    square4(r);
+    UNROLL for (int i = 0; i < 4; i++) vst1q_f32(dst + i * dstep, r[i]);
 }
 V16 void transpose8(float *dst, int64_t dstep, const float *src, int64_t sstep)
 {

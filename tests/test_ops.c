@@ -297,6 +297,7 @@ TEST(every_family_that_this_cpu_has_can_be_chosen)
         { "neon", cpu_has_neon },
         { "neon-dot", cpu_has_neon_dot },
         { "neon-i8mm", cpu_has_neon_i8mm },
+        { "neon-bf16", cpu_has_neon_bf16 },
 #endif
         { "ref", NULL },
     };

@@ -39,8 +39,8 @@ static void isa_list(char *out, size_t n)
 #elif defined(__aarch64__)
 static void isa_list(char *out, size_t n)
 {
-    snprintf(out, n, "neon%s%s", cpu_has_neon_dot() ? " dotprod" : "",
-             cpu_has_neon_i8mm() ? " i8mm" : "");
+    snprintf(out, n, "neon%s%s%s", cpu_has_neon_dot() ? " dotprod" : "",
+             cpu_has_neon_i8mm() ? " i8mm" : "", cpu_has_neon_bf16() ? " bf16" : "");
 }
 #else
 static void isa_list(char *out, size_t n) { snprintf(out, n, "generic"); }

@@ -50,14 +50,14 @@ run() { # CPU FAMILIES TEST NAME...: tests of one program, all where none is nam
     passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0}))
 }
 # What takes minutes in an emulator, and tests the reference or the threads alone, is left out.
-newest="ref neon neon-dot neon-i8mm"
+newest="ref neon neon-dot neon-i8mm neon-bf16"
 run max "$newest" test_tiles
 run max "$newest" test_rows
 run max "$newest" test_pool
 run max "$newest" test_ops row_operations_agree_with_double_precision every_family_gives_the_same_bits \
     every_family_that_this_cpu_has_can_be_chosen an_unknown_family_is_refused_by_name
 run max "$newest" test_attn each_step_gives_the_same_bits_in_every_family \
-    a_cached_row_is_what_its_type_can_hold
+    a_cached_row_is_what_its_type_can_hold in_bf16_it_agrees_with_the_formula_in_the_same_bytes
 run max "$newest" test_mm every_family_agrees_with_the_reference weights_of_different_needs_share_one_call \
     jobs_run_together_give_the_bytes_of_each_alone a_row_with_nan_spoils_itself_alone \
     a_row_has_the_same_bytes_alone_and_among_others tables_at_their_limits_give_the_same_integers \
