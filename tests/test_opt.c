@@ -216,6 +216,26 @@ TEST(help_shows_defaults_ranges_words_and_examples)
     opt_free(&c, &o);
 }
 
+/* What a row writes lies within the command's struct, and no other row writes there. */
+static void check_fields(const cmd_row *cmd)
+{
+    static const size_t sizes[] = {
+        [OPT_FLAG] = sizeof(bool),     [OPT_TRI] = sizeof(opt_tri),  [OPT_INT] = sizeof(int64_t),
+        [OPT_SIZE] = sizeof(size_t),   [OPT_FLOAT] = sizeof(double), [OPT_STR] = sizeof(char *),
+        [OPT_LIST] = sizeof(opt_list), [OPT_ENUM] = sizeof(int)
+    };
+    char *written = calloc(1, cmd->opts_bytes + 1);
+    for (const opt_group *g = cmd->groups; g->rows; g++)
+        for (size_t k = 0; k < g->n; k++)
+            for (size_t b = 0, at = g->base + g->rows[k].off; b < sizes[g->rows[k].type];
+                 b++, at++) {
+                const bool free_there = at < cmd->opts_bytes && !written[at];
+                CHECK(free_there, "%s: --%s: byte %zu of its field", cmd->name, g->rows[k].name, b);
+                if (free_there) written[at] = 1;
+            }
+    free(written);
+}
+
 /* Two rows of a command must not share a name; lines must fit; every row explains itself. */
 TEST(every_command_has_sound_tables)
 {
@@ -227,6 +247,7 @@ TEST(every_command_has_sound_tables)
     for (size_t i = 0; i < LQ_COUNT(all); i++) {
         const cmd_row *cmd = all[i];
         CHECK(cmd->summary && cmd->examples && cmd->run, "%s: incomplete", cmd->name);
+        check_fields(cmd);
         char *text = help_of(cmd);
         for (const char *p = text; p && *p; p += strcspn(p, "\n") + 1)
             CHECK(strcspn(p, "\n") <= 110, "%s: line too long: %.60s", cmd->name, p);
