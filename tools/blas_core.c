@@ -3,6 +3,7 @@
 
 #include <cblas.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -11,22 +12,37 @@
 static const char *const variable = "OPENBLAS_CORETYPE";
 static const char *const again = "LLMQ_BLAS_CORE"; /* what this process was started again for */
 
-enum { MAX_BYTES = 1 << 21 };
+enum { MAX_BYTES = 1 << 21, PIECE = 4096 };
+
+/* What a file of the kernel says, in no more memory than it takes: there may be next to none. */
+static char *read_text(const char *path, size_t *n)
+{
+    char *text = NULL;
+    ssize_t got = 1;
+    *n = 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && got > 0 && *n < MAX_BYTES) {
+        char *more = realloc(text, *n + PIECE + 1);
+        if (!more) break;
+        text = more;
+        got = read(fd, text + *n, PIECE);
+        if (got > 0) *n += (size_t)got;
+    }
+    if (fd >= 0) close(fd);
+    if (text) text[*n] = 0;
+    if (got == 0 && *n) return text;
+    free(text);
+    return NULL;
+}
 
 /* The arguments that this process was started with, from the kernel: parsing may have moved them.
  */
-static char **arguments(char *text)
+static char **arguments(char *text, size_t n)
 {
-    FILE *f = fopen("/proc/self/cmdline", "rb");
-    if (!f) return NULL;
-    const size_t n = fread(text, 1, MAX_BYTES - 1, f);
-    const bool all = feof(f) && n > 0;
-    fclose(f);
-    text[n] = 0;
     size_t count = 0;
     for (size_t i = 0; i < n; i++)
         count += text[i] == 0;
-    char **argv = all ? calloc(count + 2, sizeof *argv) : NULL;
+    char **argv = calloc(count + 2, sizeof *argv);
     for (size_t i = 0, k = 0; argv && i < n; i += strlen(text + i) + 1)
         argv[k++] = text + i;
     return argv;
@@ -34,7 +50,8 @@ static char **arguments(char *text)
 
 static lq_status start_again(const char *name, const char *value, lq_err *err)
 {
-    char *text = malloc(MAX_BYTES), **argv = text ? arguments(text) : NULL;
+    size_t n;
+    char *text = read_text("/proc/self/cmdline", &n), **argv = text ? arguments(text, n) : NULL;
     if (argv && setenv(name, value, 1) == 0) {
         fflush(NULL);
         execv("/proc/self/exe", argv);
