@@ -13,140 +13,219 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MARK ".llmq-partial"                  /* in a folder that is being filled */
-#define SUMS "SHA256SUMS"                     /* in one that was published */
+#define LIST ".llmq-files"                    /* the files in it that llmq wrote, a name a line */
 #define TEMPLATES "additional_chat_templates" /* the one folder in a model's */
+enum { MAX_LIST = 4 << 20, TEMP_TAIL = 6 };   /* of x.tmp-XXXXXX (formats/file.c) */
 
 static lq_status io(const char *path, lq_err *err)
 {
     return lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
 }
 
-/* ---- what may be replaced ---- */
-/* What lies in a model's folder; replacing it must delete nothing else. */
-static bool ends_in(const char *name, const char *const *ends, size_t n_ends)
-{
-    for (size_t i = 0; i < n_ends; i++)
-        if (lq_has_ending(name, ends[i]) || strcmp(name, ends[i]) == 0) return true;
-    return false;
-}
+/* ---- what llmq wrote ---- */
+typedef struct {
+    char *text; /* of LIST; NULL: there is none */
+    size_t n;
+} list;
 
-static bool is_model_file(const char *name, unsigned flags)
-{
-    static const char *const ends[] = { ".json",  ".safetensors", ".jinja",    ".md",
-                                        ".model", "merges.txt",   "vocab.txt", ".tiktoken" };
-    static const char *const published[] = { ".llmq", ".gguf", SUMS };
-    return strncasecmp(name, "licen", 5) == 0 || strncasecmp(name, "notice", 6) == 0 ||
-           strcmp(name, ".gitattributes") == 0 || strcmp(name, MARK) == 0 ||
-           ends_in(name, ends, LQ_COUNT(ends)) ||
-           ((flags & FOLDER_ARTIFACT) && ends_in(name, published, LQ_COUNT(published)));
-}
-
-/* Of a folder that convert may replace: weights that it would have written. */
-static bool is_other_weights(const char *name, unsigned flags)
-{
-    return !(flags & FOLDER_ARTIFACT) && lq_has_ending(name, ".safetensors") &&
-           strncmp(name, "model", 5) != 0;
-}
-
-/* Every entry is a plain file of a model, or (deep) the folder of templates. *known: config.json is
- * there, or of an artifact its sums. */
-static lq_status check_entries(const char *dir, bool deep, unsigned flags, bool *known, bool *empty,
-                               lq_err *err)
-{
-    DIR *d = opendir(dir);
-    struct dirent *e;
-    if (!d && errno == ENOTDIR)
-        return lq_fail(err, LQ_EUSAGE, "%s: expected folders above it, found a file", dir);
-    if (!d) return errno == ENOENT ? LQ_OK : io(dir, err);
-    lq_status s = LQ_OK;
-    while (!s && (e = lq_next_entry(&s, d, dir, err))) {
-        struct stat st;
-        char sub[4200];
-        *empty = false;
-        *known = *known || strcmp(e->d_name, flags & FOLDER_ARTIFACT ? SUMS : "config.json") == 0;
-        const bool there = fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0;
-        if (deep && there && S_ISDIR(st.st_mode) && strcmp(e->d_name, TEMPLATES) == 0) {
-            s = lq_path_join(sub, sizeof sub, dir, e->d_name, err);
-            if (!s) s = check_entries(sub, false, flags, known, empty, err);
-        } else if (!is_model_file(e->d_name, flags) || is_other_weights(e->d_name, flags) ||
-                   !there || !S_ISREG(st.st_mode)) {
-            s = lq_fail(err, LQ_EUSAGE, "%s: holds %s, which a model folder does not", dir,
-                        e->d_name);
-        }
-    }
-    closedir(d);
-    return s;
-}
-
-/* A line of sums ends in " NAME" or "*NAME". */
-static bool is_named(const lq_map *sums, const char *name)
-{
-    const char *text = (const char *)sums->data, *end = text + sums->size;
-    const size_t n = strlen(name);
-    for (const char *at = text; at < end && (at = memmem(at, (size_t)(end - at), name, n)); at++) {
-        const char *after = at + n;
-        const bool begins = at > text && (at[-1] == ' ' || at[-1] == '*');
-        if (begins && (after == end || *after == '\n' || *after == '\r')) return true;
-    }
-    return false;
-}
-
-/* Every file of a published folder is one that its sums name. */
-static lq_status check_named(const char *dir, lq_err *err)
+static lq_status read_list(list *l, const char *dir, lq_err *err)
 {
     char path[4200];
-    lq_map sums;
-    lq_status s = lq_path_join(path, sizeof path, dir, SUMS, err);
-    if (!s) s = lq_map_open(&sums, path, err);
-    if (s) return s;
-    DIR *d = opendir(dir);
-    if (!d) s = io(dir, err);
-    for (struct dirent *e; !s && (e = lq_next_entry(&s, d, dir, err));)
-        if (e->d_name[0] != '.' && strcmp(e->d_name, SUMS) != 0 &&
-            strcmp(e->d_name, TEMPLATES) != 0 && !is_named(&sums, e->d_name))
-            s = lq_fail(err, LQ_EUSAGE, "%s: holds %s, which its " SUMS " does not name", dir,
-                        e->d_name);
+    *l = (list){ NULL, 0 };
+    lq_status s = lq_path_join(path, sizeof path, dir, LIST, err);
+    return s || !lq_exists(path) ? s : lq_read_file(&l->text, &l->n, path, MAX_LIST, err);
+}
+
+static bool is_line(const list *l, const char *name, size_t n)
+{
+    for (size_t at = 0, len; at < l->n; at += len + 1) {
+        const char *end = memchr(l->text + at, '\n', l->n - at);
+        len = end ? (size_t)(end - l->text) - at : l->n - at;
+        if (len == n && memcmp(l->text + at, name, n) == 0) return true;
+    }
+    return false;
+}
+
+/* Also a listed file on its way to its name, which a kill left. */
+static bool is_listed(const list *l, const char *name)
+{
+    static const char temp[] = ".tmp-";
+    const size_t n = strlen(name), tail = sizeof temp - 1 + TEMP_TAIL;
+    if (is_line(l, name, n)) return true;
+    return n > tail && memcmp(name + n - tail, temp, sizeof temp - 1) == 0 &&
+           (is_line(l, name, n - tail) ||
+            (n - tail == strlen(LIST) && memcmp(name, LIST, n - tail) == 0));
+}
+
+/* One thing in a folder of llmq's. */
+typedef struct {
+    int dir;          /* it lies there */
+    const char *file; /* as that names it */
+    const char *name; /* with the folder of templates before it */
+    bool ours;        /* a plain file that the list names */
+} entry;
+
+/* All that lies in the folder but the list: what llmq wrote and what it did not, until `see` says
+ * no. Nothing is reached through a name in the list, which may be anybody's. */
+static lq_status walk(const char *top, const char *sub, const list *l,
+                      lq_status (*see)(void *user, const entry *e, lq_err *err), void *user,
+                      lq_err *err)
+{
+    char path[4200], name[600];
+    lq_status s = lq_path_join(path, sizeof path, top, sub, err);
+    DIR *d = s ? NULL : opendir(path);
+    if (!s && !d) s = io(path, err);
+    for (struct dirent *e; !s && (e = lq_next_entry(&s, d, path, err));) {
+        struct stat st;
+        if (!*sub && strcmp(e->d_name, LIST) == 0) continue;
+        snprintf(name, sizeof name, "%s%s%s", sub, *sub ? "/" : "", e->d_name);
+        const bool there = fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+        if (!there && errno == ENOENT) continue; /* it has gone meanwhile */
+        if (!*sub && there && S_ISDIR(st.st_mode) && strcmp(e->d_name, TEMPLATES) == 0) {
+            s = walk(top, TEMPLATES, l, see, user, err);
+            continue;
+        }
+        const bool ours = there && S_ISREG(st.st_mode) && is_listed(l, name);
+        s = see(user, &(entry){ dirfd(d), e->d_name, name, ours }, err);
+    }
     if (d) closedir(d);
-    lq_map_close(&sums);
     return s;
 }
 
-/* Only files of a model, and a config.json among them unless it is empty; of an artifact SHA256SUMS
- * that names them all. */
-static lq_status may_replace(const char *dir, unsigned flags, lq_err *err)
+typedef struct {
+    const char *dir;
+    const list *l;
+} checking;
+
+static lq_status check_entry(void *user, const entry *e, lq_err *err)
 {
-    bool known = false, empty = true;
-    lq_status s = check_entries(dir, true, flags, &known, &empty, err);
-    if (!s && !empty && !known)
-        s = lq_fail(err, LQ_EUSAGE, "%s: exists and is not a %s", dir,
-                    flags & FOLDER_ARTIFACT ? "published folder (no " SUMS " in it)"
-                                            : "model folder");
-    return !s && known && (flags & FOLDER_ARTIFACT) ? check_named(dir, err) : s;
+    const checking *c = user;
+    if (e->ours) return LQ_OK;
+    if (!c->l->text)
+        return lq_fail(err, LQ_EUSAGE,
+                       "%s: holds %s, and llmq did not make it (no " LIST
+                       " in it): expected another name, or remove it first",
+                       c->dir, e->name);
+    return lq_fail(err, LQ_EUSAGE,
+                   "%s: holds %s, which llmq did not write there: move that elsewhere, or take "
+                   "another name",
+                   c->dir, e->name);
 }
 
-/* All but the mark: a folder in which anything is left stays known as ours, whenever a kill comes.
- * False: something may be left. */
-static bool remove_files(const char *dir)
+/* The one rule of what may be replaced or emptied: what lies there llmq wrote, by the list. */
+static lq_status check_ours(const char *dir, lq_err *err)
 {
-    DIR *d = opendir(dir);
-    struct dirent *e;
-    lq_status s = LQ_OK;
-    bool all = d != NULL;
-    while (d && (e = lq_next_entry(&s, d, dir, NULL)))
-        if (strcmp(e->d_name, MARK) != 0) all = unlinkat(dirfd(d), e->d_name, 0) == 0 && all;
-    if (d) closedir(d);
-    return all && !s;
+    list l;
+    if (!lq_is_dir(dir)) return LQ_OK;
+    lq_status s = read_list(&l, dir, err);
+    if (!s) s = walk(dir, "", &l, check_entry, &(checking){ dir, &l }, err);
+    free(l.text);
+    return s;
 }
 
-static bool empty_folder(const char *dir)
+typedef struct {
+    bool (*wanted)(void *user, const char *name); /* NULL: nothing is */
+    void *user;
+    bool left; /* something is */
+} removing;
+
+static lq_status remove_entry(void *user, const entry *e, lq_err *err)
 {
+    removing *r = user;
+    (void)err;
+    if (r->wanted && r->wanted(r->user, e->name)) return LQ_OK;
+    if (!e->ours || unlinkat(e->dir, e->file, 0) != 0) r->left = true;
+    return LQ_OK;
+}
+
+/* What llmq wrote, whatever came beside it meanwhile. */
+static void remove_files(const char *dir, removing *r)
+{
+    list l;
     char sub[4200];
-    if (!lq_path_join(sub, sizeof sub, dir, TEMPLATES, NULL) && lq_is_dir(sub)) {
-        remove_files(sub);
-        rmdir(sub);
+    if (read_list(&l, dir, NULL) || walk(dir, "", &l, remove_entry, r, NULL)) r->left = true;
+    free(l.text);
+    if (!lq_path_join(sub, sizeof sub, dir, TEMPLATES, NULL)) rmdir(sub); /* when it is empty */
+}
+
+/* The list last: a folder in which anything is left stays known as ours, whenever a kill comes. */
+static void empty_folder(const char *dir)
+{
+    char path[4200];
+    removing all = { .wanted = NULL };
+    remove_files(dir, &all);
+    if (!all.left && !lq_path_join(path, sizeof path, dir, LIST, NULL)) unlink(path);
+}
+
+/* ---- the list while the folder grows ---- */
+static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "out of memory"); }
+
+static lq_status put_text(int fd, const char *path, const char *text, size_t n, lq_err *err)
+{
+    if (fd >= 0 && write(fd, text, n) == (ssize_t)n && fsync(fd) == 0) return LQ_OK;
+    return io(path, err);
+}
+
+/* Before the file is there: so a kill leaves nothing that the list does not name. What a kill left
+ * of an earlier line ends at the newline before this one. */
+static lq_status add_name(const conv_folder *f, const char *name, lq_err *err)
+{
+    js_buf b = { 0 };
+    js_puts(&b, "\n");
+    js_puts(&b, name);
+    js_puts(&b, "\n");
+    const int flags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
+    const int fd = b.failed ? -1 : openat(f->lock, LIST, flags, 0666);
+    lq_status s = b.failed ? no_memory(err) : put_text(fd, f->dir, b.data, b.n, err);
+    if (fd >= 0) close(fd);
+    free(b.data);
+    return s;
+}
+
+typedef struct {
+    char **v;
+    size_t n;
+} names;
+
+static lq_status keep_name(void *user, const entry *e, lq_err *err)
+{
+    names *to = user;
+    if (!e->ours) return LQ_OK;
+    char **more = realloc(to->v, (to->n + 1) * sizeof *more);
+    if (!more) return no_memory(err);
+    to->v = more;
+    to->v[to->n] = strdup(e->name);
+    return to->v[to->n++] ? LQ_OK : no_memory(err);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Of the names those whose files are there, in their order: the folder is whole. */
+static lq_status end_list(const conv_folder *f, lq_err *err)
+{
+    list l;
+    char path[4200];
+    names of = { NULL, 0 };
+    js_buf b = { 0 };
+    lq_status s = read_list(&l, f->dir, err);
+    if (!s) s = walk(f->dir, "", &l, keep_name, &of, err);
+    if (!s && of.n) qsort(of.v, of.n, sizeof *of.v, by_name);
+    js_puts(&b, "# Written by llmq, which replaces this folder while nothing else is in it:\n");
+    for (size_t i = 0; i < of.n; i++) {
+        if (!s) js_puts(&b, of.v[i]);
+        if (!s) js_puts(&b, "\n");
+        free(of.v[i]);
     }
-    return remove_files(dir);
+    if (!s && b.failed) s = no_memory(err);
+    if (!s) s = lq_path_join(path, sizeof path, f->dir, LIST, err);
+    if (!s) s = lq_write_file(path, b.data, b.n, err);
+    free(of.v);
+    free(b.data);
+    free(l.text);
+    return s;
 }
 
 /* ---- the folder while it grows ---- */
@@ -155,6 +234,9 @@ static lq_status lock(conv_folder *f, lq_err *err)
 {
     struct stat held, named;
     f->lock = open(f->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (f->lock < 0 && (errno == ENOTDIR || errno == ELOOP))
+        return lq_fail(err, LQ_EUSAGE, "%s: is in the way: expected nothing there, or a folder",
+                       f->dir);
     if (f->lock < 0) return io(f->dir, err);
     if (flock(f->lock, LOCK_EX | LOCK_NB) == 0 && fstat(f->lock, &held) == 0 &&
         stat(f->dir, &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev)
@@ -164,38 +246,13 @@ static lq_status lock(conv_folder *f, lq_err *err)
     return lq_fail(err, LQ_EBUSY, "%s: another process is writing it", f->dir);
 }
 
-static void take_mark(const char *dir)
-{
-    char path[4200];
-    if (!lq_path_join(path, sizeof path, dir, MARK, NULL)) unlink(path);
-}
-
 /* f->dir exists and is locked: what a killed run left goes (or stays, to be gone on with), anything
  * else is in the way. */
-static lq_status clear(const conv_folder *f, lq_err *err)
+static lq_status begin(const conv_folder *f, lq_err *err)
 {
-    bool known = false, empty = true;
-    lq_status s = LQ_OK;
-    const bool marked = faccessat(f->lock, MARK, F_OK, 0) == 0;
-    if (!marked || (f->flags & FOLDER_RESUME)) {
-        s = check_entries(f->dir, true, f->flags, &known, &empty, err);
-        if (!s && !empty && !marked)
-            s = lq_fail(err, LQ_EUSAGE, "%s: is in the way: a folder that llmq did not begin",
-                        f->dir);
-    }
-    if (!s && !(f->flags & FOLDER_RESUME)) empty_folder(f->dir);
-    return s;
-}
-
-/* Made in one step: a kill leaves it or not. */
-static lq_status put_mark(const char *dir, lq_err *err)
-{
-    char path[4200];
-    lq_status s = lq_path_join(path, sizeof path, dir, MARK, err);
-    const int fd = s ? -1 : open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (!s && fd < 0) s = io(path, err);
-    if (fd >= 0) close(fd);
-    return s;
+    lq_status s = check_ours(f->dir, err);
+    if (!s && !f->resume) empty_folder(f->dir);
+    return s ? s : add_name(f, "", err);
 }
 
 /* f->target and f->dir, behind links. Of a folder that is there its true name: neither a link nor
@@ -211,8 +268,8 @@ static lq_status set_names(conv_folder *f, const char *target, lq_err *err)
     while (len > 1 && name[len - 1] == '/')
         len--;
     const int a = snprintf(f->target, sizeof f->target, "%.*s", (int)len, name);
-    const int b = snprintf(f->dir, sizeof f->dir, "%.*s.%s", (int)len, name,
-                           f->flags & FOLDER_RESUME ? "resume" : "tmp");
+    const int b =
+        snprintf(f->dir, sizeof f->dir, "%.*s.%s", (int)len, name, f->resume ? "resume" : "tmp");
     free(real);
     free(behind);
     if (a < 0 || b < 0 || (size_t)b >= sizeof f->dir)
@@ -230,17 +287,6 @@ static lq_status not_mounted(const char *dir, lq_err *err)
                    "%s: is a mount point, which stays: expected the name of a folder in it", dir);
 }
 
-static lq_status may_create(conv_folder *f, const char *target, unsigned flags, lq_err *err)
-{
-    f->lock = -1;
-    f->flags = flags;
-    lq_status s = set_names(f, target, err);
-    if (!s && lq_exists(f->target) && !lq_is_dir(f->target))
-        s = lq_fail(err, LQ_EUSAGE, "%s: expected a folder's name, found a file", f->target);
-    if (!s) s = may_replace(f->target, flags, err);
-    return s ? s : not_mounted(f->target, err);
-}
-
 /* The nearest folder above that is there must be one. */
 static lq_status check_parents(const char *path, lq_err *err)
 {
@@ -255,70 +301,98 @@ static lq_status check_parents(const char *path, lq_err *err)
     return LQ_OK;
 }
 
-lq_status folder_check(const char *target, unsigned flags, lq_err *err)
+/* Nor what somebody is in: it would be there no more. */
+static lq_status not_worked_in(const char *dir, lq_err *err)
 {
-    conv_folder f;
-    const lq_status s = may_create(&f, target, flags, err);
-    return s ? s : check_parents(f.target, err);
+    if (!lq_is_dir(dir) || !lq_is_inside(".", dir)) return LQ_OK;
+    return lq_fail(err, LQ_EUSAGE,
+                   "%s: is the working folder or above it, which stays: expected the name of "
+                   "another",
+                   dir);
 }
 
-lq_status folder_create(conv_folder *f, const char *target, unsigned flags, lq_err *err)
+static lq_status may_create(conv_folder *f, const char *target, bool resume, lq_err *err)
 {
-    lq_status s = may_create(f, target, flags, err);
+    f->lock = -1;
+    f->resume = resume;
+    lq_status s = set_names(f, target, err);
+    if (!s && lq_exists(f->target) && !lq_is_dir(f->target))
+        s = lq_fail(err, LQ_EUSAGE, "%s: expected a folder's name, found a file", f->target);
+    if (!s) s = not_worked_in(f->target, err);
+    if (!s) s = check_parents(f->target, err);
+    if (!s) s = check_ours(f->target, err);
+    return s ? s : not_mounted(f->target, err);
+}
+
+lq_status folder_check(const char *target, lq_err *err)
+{
+    conv_folder f;
+    return may_create(&f, target, false, err);
+}
+
+lq_status folder_create(conv_folder *f, const char *target, bool resume, lq_err *err)
+{
+    lq_status s = may_create(f, target, resume, err);
     if (!s) s = lq_make_parents(f->target, err);
     if (s) return s;
     const bool made = mkdir(f->dir, 0777) == 0;
     if (!made && errno != EEXIST) return io(f->dir, err);
     s = lock(f, err);
-    if (!s) s = clear(f, err);
-    if (!s) s = put_mark(f->dir, err);
-    if (s && made) rmdir(f->dir);
+    const bool busy = s == LQ_EBUSY; /* then it is another's */
+    if (!s) s = begin(f, err);
+    if (s && made && !busy) rmdir(f->dir);
     if (s && f->lock >= 0) close(f->lock);
     return s;
 }
 
 void folder_drop(conv_folder *f)
 {
-    if (empty_folder(f->dir)) { /* else it stays known as ours */
-        take_mark(f->dir);
-        rmdir(f->dir);
-    }
+    empty_folder(f->dir);
+    rmdir(f->dir); /* when it is empty */
     close(f->lock);
 }
 
 void folder_leave(conv_folder *f) { close(f->lock); }
 
+/* The old folder goes, but for what came into it since it was looked at. */
+static lq_status exchange(conv_folder *f, lq_err *err)
+{
+    lq_status s = check_ours(f->target, err);
+    if (!s && renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->target, RENAME_EXCHANGE) != 0)
+        s = io(f->target, err);
+    if (s) return s;
+    lq_sync_name(f->target);
+    conv_folder old = *f;
+    if (!lock(&old, NULL)) folder_drop(&old);
+    return LQ_OK;
+}
+
 /* Before each step what the ones before it did is on the disk: after a power cut too a name means
  * the whole folder, and an old one is gone only where the new one is there. */
 lq_status folder_publish(conv_folder *f, lq_err *err)
 {
-    lq_status s = LQ_OK;
+    lq_status s = end_list(f, err);
     (void)fsync(f->lock); /* the names in it; the files are synced when they are written */
-    if (rename(f->dir, f->target) != 0) {
-        const bool full = errno == ENOTEMPTY || errno == EEXIST;
-        /* the mark: so that it may go after a kill from here on */
-        s = full ? put_mark(f->target, err) : io(f->target, err);
-        if (!s && renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->target, RENAME_EXCHANGE) != 0) {
-            s = io(f->target, err);
-            take_mark(f->target);
-        }
-        if (s) {
-            folder_drop(f);
-            return s;
-        }
-        lq_sync_name(f->target);
-        conv_folder old = *f;
-        if (!lock(&old, NULL)) folder_drop(&old);
+    if (!s && rename(f->dir, f->target) != 0)
+        s = errno == ENOTEMPTY || errno == EEXIST ? exchange(f, err) : io(f->target, err);
+    if (s && !f->resume) {
+        folder_drop(f);
+        return s;
     }
-    lq_sync_name(f->target);
-    unlinkat(f->lock, MARK, 0);
-    close(f->lock);
-    return LQ_OK;
+    if (!s) lq_sync_name(f->target);
+    folder_leave(f);
+    return s;
+}
+
+void folder_keep(const conv_folder *f, bool (*wanted)(void *user, const char *name), void *user)
+{
+    remove_files(f->dir, &(removing){ wanted, user, false });
 }
 
 lq_status folder_path(char *out, size_t n, const conv_folder *f, const char *name, lq_err *err)
 {
     lq_status s = lq_path_join(out, n, f->dir, name, err);
+    if (!s) s = add_name(f, name, err);
     char *slash = s || !strchr(name, '/') ? NULL : strrchr(out, '/');
     if (slash) {
         *slash = 0;

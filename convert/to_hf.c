@@ -480,7 +480,7 @@ static lq_status write_shard(conv *c, int shard, cJSON *map, lq_err *err)
                 s = lq_fail(err, LQ_ENOMEM, "no memory for names");
     }
     c->r->tensors += (int64_t)n;
-    if (!s) s = lq_path_join(path, sizeof path, c->folder.dir, name, err);
+    if (!s) s = folder_path(path, sizeof path, &c->folder, name, err);
     if (!s) s = st_create(&out, path, list, n, err);
     for (size_t i = 0, at = 0; i < c->plan.n && !s; i++) {
         const conv_weight *w = &c->plan.w[i];
@@ -645,7 +645,7 @@ lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, con
     memset(r, 0, sizeof *r);
     r->bit_exact = true;
     conv c = { .o = o, .layout = conv_layout_find(o->to), .job = job, .pool = p, .r = r };
-    lq_status s = folder_create(&c.folder, dir, 0, err);
+    lq_status s = folder_create(&c.folder, dir, false, err);
     if (s) return s;
     s = plan(&c, src, err);
     if (s) say_way_out(s, src, o, err);

@@ -76,6 +76,11 @@ lq_status lq_out_target(char **target, const char *path, lq_err *err)
         return lq_fail(err, LQ_EUSAGE,
                        "output: expected a name, found '-': results are not written to standard "
                        "output (./- is a file of that name)");
+    if (path[0] == '~' && (!path[1] || path[1] == '/'))
+        return lq_fail(err, LQ_EUSAGE,
+                       "%s: expected a path, found a ~ that the shell has left (it begins no word "
+                       "there): write \"$HOME\"%s, or ./%s for a folder of that name",
+                       path, path + 1, path);
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
         return lq_fail(err, LQ_EUSAGE,

@@ -16,8 +16,8 @@ struct dirent *lq_next_entry(lq_status *s, DIR *d, const char *dir, lq_err *err)
  * cannot be, LQ_EUSAGE a file that is in its place. lq_out_open does it itself. */
 lq_status lq_make_parents(const char *path, lq_err *err);
 /* What an output of this name replaces or makes, malloc'd: of links what the last one names, which
- * need not be there. So a link stays, and what it names is replaced. LQ_EUSAGE: "", "-", links in a
- * circle, what is neither a file nor a folder (a pipe, a device). lq_out_open does it itself. */
+ * need not be there. So a link stays, and what it names is replaced. LQ_EUSAGE: "", "-", "~/...", links
+ * in a circle, what is neither a file nor a folder (a pipe, a device). lq_out_open does it itself. */
 lq_status lq_out_target(char **target, const char *path, lq_err *err);
 /* Is `out`, which need not be there, in the folder `dir` or in one below it? Through links. */
 bool lq_is_inside(const char *out, const char *dir);

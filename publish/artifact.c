@@ -40,6 +40,14 @@ static bool is_made(const char *name)
            strcmp(name, PUB_ATTRIBUTES) == 0 || strcmp(name, PUB_CARD) == 0;
 }
 
+static lq_status refuse_loss(const making *m, const char *name, lq_err *err)
+{
+    return lq_fail(err, LQ_EUSAGE,
+                   "target: %s is the model's own folder, which is replaced: expected nothing that "
+                   "would be lost, found %s: publish to another folder",
+                   m->path, name);
+}
+
 static lq_status add_entry(making *m, const char *dir, const char *prefix, const char *entry,
                            void (*left_out)(const char *name), lq_err *err)
 {
@@ -50,6 +58,7 @@ static lq_status add_entry(making *m, const char *dir, const char *prefix, const
     const pub_kind *kind = pub_kind_of(name);
     /* Other weights beside the model were checked by nobody. */
     if (entry[0] == '.' || !kind || (kind->weights && !src_reads(m->src, path))) {
+        if (entry[0] != '.' && m->o->in_place) return refuse_loss(m, name, err);
         if (left_out && entry[0] != '.') left_out(name);
         return LQ_OK;
     }
@@ -142,7 +151,8 @@ static lq_status read_before(making *m, lq_err *err)
 static lq_status keep_card(making *m, lq_err *err)
 {
     if (!m->card || memmem(m->card, m->card_bytes, CARD_MARK, strlen(CARD_MARK))) return LQ_OK;
-    if (pub_find(m->fs, PUB_BASE_CARD)) return LQ_OK;
+    if (pub_find(m->fs, PUB_BASE_CARD))
+        return m->o->in_place ? refuse_loss(m, PUB_CARD, err) : LQ_OK;
     return pub_add_data(m->fs, PUB_BASE_CARD, m->card, m->card_bytes, err);
 }
 

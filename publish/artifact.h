@@ -18,11 +18,12 @@ typedef struct {
     const char *made_from;    /* a .llmq whose recipe and provenance count; NULL: src's own */
     const char *const *evals; /* files of `llmq eval --json` */
     int n_evals;
+    bool in_place; /* the result replaces the folder: none of its files may be left out */
 } artifact_opts;
 
 /* Files of `src`, found at `path`, and those made of it, with digests, in the order of names; an
  * empty list before. `left_out` (may be NULL) hears of files in a folder that no artifact holds.
- * Errors: LQ_EIO, LQ_ENOMEM, LQ_EINTR; LQ_EUSAGE - an option; LQ_EFORMAT - a file of `llmq eval`
+ * Errors: LQ_EIO, LQ_ENOMEM, LQ_EINTR; LQ_EUSAGE - an option, in_place; LQ_EFORMAT - a file of `llmq eval`
  * that is none, a name that no artifact may have. */
 lq_status artifact_make(pub_files *fs, const src_source *src, const char *path,
                         const artifact_opts *o, void (*left_out)(const char *name),

@@ -47,7 +47,7 @@ static lq_status push(pub_result *r, const char *where, const pub_files *fs, con
     conv_folder folder;
     copying c = { .o = o, .total = (double)pub_bytes(fs) };
     const pub_file *sums = pub_find(fs, PUB_SUMS);
-    lq_status s = folder_create(&folder, where, FOLDER_ARTIFACT, err);
+    lq_status s = folder_create(&folder, where, false, err);
     if (s) return s;
     for (size_t i = 0; i < fs->n && !s; i++)
         s = copy(&c, &folder, &fs->f[i], err);
@@ -113,9 +113,4 @@ static void close_dir(pub_remote *r, bool done)
     (void)done;
 }
 
-static lq_status check(const char *where, lq_err *err)
-{
-    return folder_check(where, FOLDER_ARTIFACT, err);
-}
-
-const pub_target pub_dir = { "dir:", check, push, open_dir, get, close_dir };
+const pub_target pub_dir = { "dir:", folder_check, push, open_dir, get, close_dir };

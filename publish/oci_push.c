@@ -22,19 +22,27 @@ typedef struct {
 } upload;
 
 /* ---- what an interrupted run leaves: the addresses of its uploads ---- */
-static cJSON *state_read(const oci_conn *c)
+/* *doc: NULL where there is none of this repository. LQ_EUSAGE: somebody's file has that name. */
+static lq_status state_read(cJSON **doc, const oci_conn *c, lq_err *err)
 {
-    cJSON *doc = NULL;
-    const char *of = NULL;
+    const char *of = NULL, *location = NULL, *path = c->o->state;
     char key[600];
+    *doc = NULL;
     snprintf(key, sizeof key, "%s/%s", c->base, c->name);
-    if (!c->o->state || !lq_exists(c->o->state) ||
-        js_parse_file(&doc, c->o->state, PUB_MAX_SMALL, 0, NULL))
-        return NULL;
-    js_str(doc, "repository", false, &of, NULL);
-    if (of && strcmp(of, key) == 0) return doc;
-    cJSON_Delete(doc);
-    return NULL;
+    if (!path || !lq_exists(path)) return LQ_OK;
+    if (!js_parse_file(doc, path, PUB_MAX_SMALL, 0, NULL)) {
+        js_str(*doc, "repository", false, &of, NULL);
+        js_str(*doc, "location", false, &location, NULL);
+    }
+    if (of && strcmp(of, key) == 0) return LQ_OK;
+    const bool ours = of && location;
+    cJSON_Delete(*doc);
+    *doc = NULL;
+    return ours ? LQ_OK
+                : lq_fail(err, LQ_EUSAGE,
+                          "%s: is in the way: expected nothing there, or what an interrupted "
+                          "publish left: move it elsewhere",
+                          path);
 }
 
 /* Only its owner may read it: some registries' addresses are as good as a password. */
@@ -305,7 +313,7 @@ lq_status oci_push(pub_result *r, const char *where, const pub_files *fs, const 
     empty.name = empty.sha256;
     lq_status s = oci_open(&c, where, o, err);
     if (!s) s = manifest_text(&b, fs, empty.sha256, err);
-    if (!s) state = state_read(&c);
+    if (!s) s = state_read(&state, &c, err);
     for (size_t i = 0; i <= fs->n && !s; i++) {
         u.f = i < fs->n ? &fs->f[i] : &empty;
         u.chunk = o->chunk_bytes ? o->chunk_bytes : CHUNK;

@@ -185,19 +185,10 @@ static lq_status check_room(const pulling *p, lq_err *err)
                          (unsigned long long)need, (unsigned long long)room);
 }
 
-/* Files of another artifact that an earlier run left. */
-static void remove_strangers(const pulling *p, const char *sub)
+static bool is_of_artifact(void *user, const char *name)
 {
-    char dir[4200], name[600];
-    if (lq_path_join(dir, sizeof dir, p->folder.dir, sub, NULL)) return;
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        snprintf(name, sizeof name, "%s%s%s", sub, *sub ? "/" : "", e->d_name);
-        if (!pub_find(&p->r->files, name) && pub_kind_of(e->d_name))
-            unlinkat(dirfd(d), e->d_name, 0);
-    }
-    if (d) closedir(d);
-    if (*sub) rmdir(dir); /* when it is empty */
+    const pulling *p = user;
+    return pub_find(&p->r->files, name) != NULL;
 }
 
 static lq_status fill(pulling *p, pub_check *check, void *user, lq_err *err)
@@ -210,8 +201,7 @@ static lq_status fill(pulling *p, pub_check *check, void *user, lq_err *err)
         if (strcmp(p->r->files.f[i].name, PUB_SUMS) != 0) s = fetch(p, &p->r->files.f[i], err);
     pub_files_free(&sums);
     if (s) return s;
-    remove_strangers(p, "additional_chat_templates");
-    remove_strangers(p, "");
+    folder_keep(&p->folder, is_of_artifact, p); /* an earlier run may have left another's */
     if (!check) return LQ_OK;
     s = check(user, p->folder.dir, err);
     p->refused = s != LQ_OK && s != LQ_EINTR;
@@ -282,7 +272,7 @@ lq_status pub_pull(pub_result *result, pub_files *files, const char *arg, const 
     pulling p = { .r = &r, .o = o };
     lq_status s = pub_target_find(&r.target, &where, arg, err);
     if (!s) s = check_place(dir, arg, where, err);
-    if (!s) s = folder_create(&p.folder, dir, FOLDER_ARTIFACT | FOLDER_RESUME, err);
+    if (!s) s = folder_create(&p.folder, dir, true, err);
     if (s) return s;
     snprintf(scratch, sizeof scratch, "%s-git", p.folder.dir);
     s = r.target->open(&r, where, scratch, o, err);

@@ -22,7 +22,6 @@ ARCH = ROOT / "tests/golden/arch/arcee"
 LLAMA = ROOT / "tests/golden/arch/llama2-mha"  # what GGUF has a name for
 KILLS = (KILL_BEFORE, KILL_AFTER, TORN)
 EXHAUSTIVE = os.environ.get("LLMQ_FAULTS") == "all"  # make check-hard; else a sample
-MARK = ".llmq-partial"  # in a folder that takes another's place just now
 
 
 def read_tree(folder):
@@ -100,7 +99,7 @@ class Job:
     def is_spare(self, name):
         """What the next run removes, when this one could not."""
         own = (f"{self.out}.tmp/", f"{self.out}.tmp-")
-        return self.is_state(name) or name in (f"{self.out}.tmp", f"{self.out}/{MARK}") or name.startswith(own)
+        return self.is_state(name) or name == f"{self.out}.tmp" or name.startswith(own)
 
     def wrong(self, llmq, folder, p, shim, fault):
         """What must not be after the run p, or ''. Runs the command again where that must mend it."""
@@ -138,8 +137,7 @@ class Job:
     def half(self, tree, before, after):
         """What has the final name must be the old or the new, whole."""
         def own(t):
-            return {n: b for n, b in t.items() if (n == self.out or n.startswith(self.out + "/"))
-                    and n != f"{self.out}/{MARK}"}
+            return {n: b for n, b in t.items() if n == self.out or n.startswith(self.out + "/")}
         now = own(tree)
         if now == own(before) or now == own(after):
             return ""

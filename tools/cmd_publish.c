@@ -1,5 +1,4 @@
 /* tools/cmd_publish.c - `llmq publish MODEL TARGET`. */
-#include "formats/path.h"
 #include "publish/artifact.h"
 #include "tools/cmds.h"
 #include "tools/outputs.h"
@@ -7,7 +6,6 @@
 #include "tools/verify.h"
 
 #include <cjson/cJSON.h>
-#include <dirent.h>
 
 typedef struct {
     artifact_opts artifact;
@@ -61,35 +59,13 @@ static lq_status state_of(char *out, size_t n, const char *path, lq_err *err)
     return k > 0 && (size_t)k < n ? LQ_OK : lq_fail(err, LQ_EVALUE, "%.100s...: too long", path);
 }
 
-/* What takes a folder's own place has none of the weights that the model does not read. */
-static lq_status check_nothing_lost(const src_source *src, const char *dir, lq_err *err)
-{
-    char file[4200];
-    lq_status s = LQ_OK;
-    DIR *d = opendir(dir);
-    if (!d) return lq_open_failed(err, dir);
-    for (struct dirent *e; !s && (e = lq_next_entry(&s, d, dir, err));) {
-        const pub_kind *kind = pub_kind_of(e->d_name);
-        if (!kind || !kind->weights || lq_path_join(file, sizeof file, dir, e->d_name, NULL))
-            continue;
-        if (!src_reads(src, file))
-            s = lq_fail(err, LQ_EUSAGE,
-                        "target: %s is the model's own folder, which is replaced: expected no "
-                        "weights but the model's in it, found %s",
-                        dir, e->d_name);
-    }
-    closedir(d);
-    return s;
-}
-
-/* A folder may be published in its own place, but not inside itself. */
-static lq_status check_place(const src_source *src, const char *path, const char *target,
+/* A folder may be published in its own place, where nothing is left out, but not inside itself. */
+static lq_status check_place(bool *own, const src_source *src, const char *path, const char *target,
                              lq_err *err)
 {
     const char *dir = strncmp(target, "dir:", 4) == 0 ? target + 4 : NULL;
-    if (!dir) return LQ_OK;
-    return lq_same_file(path, dir) ? check_nothing_lost(src, dir, err)
-                                   : output_check_place("target", dir, true, src, path, err);
+    *own = dir && lq_same_file(path, dir);
+    return !dir || *own ? LQ_OK : output_check_place("target", dir, true, src, path, err);
 }
 
 static lq_status make(pub_files *fs, const cmd_ctx *c, const publish_opts *o, lq_err *err)
@@ -101,7 +77,7 @@ static lq_status make(pub_files *fs, const cmd_ctx *c, const publish_opts *o, lq
     a.n_evals = o->evals.n;
     lq_status s = verify_model(c, path, true, err);
     if (!s) s = src_open(&src, path, NULL, err);
-    if (!s) s = check_place(src, path, c->argv[1], err);
+    if (!s) s = check_place(&a.in_place, src, path, c->argv[1], err);
     if (!s) s = artifact_make(fs, src, path, &a, left_out, c->job, err);
     src_close(src);
     return s;
@@ -117,6 +93,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     pub_result r = { .same = false };
     lq_status s = pub_target_find(&t, &where, c->argv[1], err);
     if (!s) s = target_opts_check(&o->target, c->argv[1], err);
+    if (!s && t == &pub_dir) s = output_check_ending("target", where, "dir:", true, err);
     if (!s && t->check) s = t->check(where, err);
     if (!s) s = state_of(state, sizeof state, c->argv[0], err);
     pub_opts p = target_opts(&o->target, c);

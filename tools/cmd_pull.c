@@ -1,5 +1,6 @@
 /* tools/cmd_pull.c - `llmq pull TARGET -o DIR`. */
 #include "tools/cmds.h"
+#include "tools/outputs.h"
 #include "tools/target_opts.h"
 #include "tools/verify.h"
 
@@ -11,7 +12,7 @@ typedef struct {
 #define F(field) offsetof(pull_opts, field)
 static const opt_row rows[] = {
     { "out", 'o', OPT_STR, F(out), .arg = "DIR", .required = true,
-      .help = "folder to make; one that was pulled or published before is replaced" },
+      .help = "folder to make; one that llmq made is replaced" },
 };
 
 static lq_status check(void *user, const char *dir, lq_err *err)
@@ -26,6 +27,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     pub_files fs = { NULL, 0 };
     pub_result r = { .same = false };
     lq_status s = target_opts_check(&o->target, c->argv[0], err);
+    if (!s) s = output_check_ending("--out", o->out, "pull's result", true, err);
     if (s) return s;
     const pub_opts p = target_opts(&o->target, c);
     s = pub_pull(&r, &fs, c->argv[0], o->out, &p, check, &ctx, err);

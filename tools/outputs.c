@@ -19,13 +19,14 @@ static const char *ending_of(const char *name)
     return NULL;
 }
 
-/* Somebody's notes.txt: a file that is no model and is not named as one. */
+/* Somebody's notes.txt, or fake.llmq: a file that is no model. */
 static bool is_foreign(const char *out)
 {
     lq_map m;
     if (lq_map_open(&m, out, NULL)) return false;
-    const bool yes = m.size && (m.size < 4 ||
-                                (memcmp(m.data, "LLMQ", 4) != 0 && memcmp(m.data, "GGUF", 4) != 0));
+    const bool yes = m.size && (m.size < 9 ||
+                                (memcmp(m.data, "LLMQ", 4) != 0 && memcmp(m.data, "GGUF", 4) != 0 &&
+                                 m.data[8] != '{')); /* a header of safetensors */
     lq_map_close(&m);
     return yes;
 }
@@ -34,7 +35,7 @@ lq_status output_check_ending(const char *option, const char *out, const char *f
                               lq_err *err)
 {
     const char *ending = ending_of(out);
-    if (!ending && !folder && is_foreign(out))
+    if (!folder && is_foreign(out))
         return lq_fail(err, LQ_EUSAGE,
                        "%s: expected a new name or that of a model's file, found '%s', which is "
                        "there and is none",

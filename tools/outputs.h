@@ -19,8 +19,8 @@
 lq_status output_check_place(const char *option, const char *out, bool folder,
                              const src_source *src, const char *given, lq_err *err);
 /* Is the name's ending another format's? format: "llmq", "gguf", "safetensors" for the one file;
- * folder: the result is one, whatever its format. LQ_EUSAGE names both; or the name has an ending
- * of no format, and what is there is no model's file. */
+ * folder: the result is one, whatever its format. LQ_EUSAGE names both; or a file is there
+ * and is no model's. */
 lq_status output_check_ending(const char *option, const char *out, const char *format, bool folder,
                               lq_err *err);
 /* Has what is there, if it is not empty, this text in its first 256 bytes? what: "an HTML page",

@@ -1,14 +1,17 @@
 """llmq convert: there and back, whole or not at all."""
 import json
 import os
-import shutil
 import pathlib
+import shutil
+import signal
+import subprocess
 
 import pytest
 
 
 def files(folder):
-    return {p.name: p.read_bytes() for p in pathlib.Path(folder).iterdir()}
+    """Of the model: not the list of them."""
+    return {p.name: p.read_bytes() for p in pathlib.Path(folder).iterdir() if p.name != ".llmq-files"}
 
 
 @pytest.mark.parametrize("layout", ["portable", "tile16"])
@@ -71,21 +74,87 @@ def test_refusals_leave_everything_as_it_was(llmq, model, tmp_path):
                               ("safetensors", "--layout", "tile16")):
         p = llmq("convert", model, "-o", tmp_path / "x", "--to", to, option, value, code=2)
         assert f"{option} does not go with --to {to}" in p.stderr
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/thesis.txt").write_text("years of work")
-    llmq("convert", model, "-o", tmp_path / "mine", "--to", "safetensors", code=2)
-    (tmp_path / "mine/config.json").write_text("{}")
-    p = llmq("convert", model, "-o", tmp_path / "mine", "--to", "safetensors", code=2)
-    assert "holds thesis.txt, which a model folder does not" in p.stderr
-    (tmp_path / "mine/thesis.txt").rename(tmp_path / "mine/adapter.safetensors")
-    p = llmq("convert", model, "-o", tmp_path / "mine", "--to", "safetensors", code=2)
-    assert "holds adapter.safetensors, which a model folder does not" in p.stderr
-    (tmp_path / "mine/adapter.safetensors").rename(tmp_path / "mine/thesis.txt")
-    (tmp_path / "mine/folder").mkdir()
-    llmq("convert", model, "-o", tmp_path / "mine", "--to", "safetensors", code=2)
-    assert sorted(p.name for p in (tmp_path / "mine").iterdir()) == ["config.json", "folder", "thesis.txt"]
+    for name in ("thesis.txt", "config.json", "model.safetensors"):  # a checkpoint of somebody's too
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        (tmp_path / "mine" / name).write_text("years of work")
+        p = llmq("convert", model, "-o", tmp_path / "mine", "--to", "safetensors", code=2)
+        assert "llmq did not make it" in p.stderr and (tmp_path / "mine" / name).read_text() == "years of work"
     llmq("convert", tmp_path / "none", "-o", tmp_path / "x", "--to", "llmq", code=3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine"]
+
+
+@pytest.mark.parametrize("what", ["notes.json", "model.gguf", "README.md", "folder/x", "additional_chat_templates/x.jinja", "link"])
+def test_what_was_laid_into_a_converted_folder_stays(llmq, draft, tmp_path, what):
+    """Of an earlier result, and of what a killed run left: the files that llmq wrote go, no other."""
+    out, mine = tmp_path / "out", tmp_path / "out" / what
+    again = ["convert", draft, "-o", out, "--to", "safetensors"]
+    for _ in range(2):
+        llmq(*again)
+    mine.parent.mkdir(exist_ok=True)
+    if what == "link":
+        mine.symlink_to("config.json")
+    else:
+        mine.write_text("years of work")
+    if what == "README.md":  # a name that another model would have
+        (out / "README.md").unlink()
+        (out / ".llmq-files").write_text((out / ".llmq-files").read_text().replace("README.md\n", ""))
+        mine.write_text("years of work")
+    before = sorted(out.rglob("*"))
+    p = llmq(*again, code=2)
+    assert f"out: holds {what.replace('/x', '') if what == 'folder/x' else what}, which llmq did not write there" in p.stderr
+    assert sorted(out.rglob("*")) == before and sorted(p.name for p in tmp_path.iterdir()) == ["out"]
+    out.rename(tmp_path / "out.tmp")
+    p = llmq(*again, code=2)
+    assert "out.tmp: holds" in p.stderr and not out.exists()
+    mine = tmp_path / "out.tmp" / what
+    mine.rename(tmp_path / "mine")  # as the message says
+    if what == "folder/x":
+        mine.parent.rmdir()
+    llmq(*again)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "out"]
+
+
+def test_what_comes_into_the_old_folder_during_a_run_stays(llmq, draft, tmp_path):
+    """Stopped once it has begun its own folder; where that is too late, what came has its place too."""
+    out = tmp_path / "out"
+    again = ["convert", draft, "-o", out, "--to", "safetensors"]
+    llmq(*again)
+    old = out.stat().st_ino
+    p = llmq.start(*again, stderr=subprocess.PIPE)
+    while not (tmp_path / "out.tmp").exists() and p.poll() is None:
+        pass
+    p.send_signal(signal.SIGSTOP)
+    late = out.stat().st_ino != old
+    (out / "notes.txt").write_text("years of work")
+    p.send_signal(signal.SIGCONT)
+    said = p.communicate()[1]
+    assert late or (tmp_path / "out.tmp/notes.txt").exists() or p.returncode == 2 and "holds notes.txt" in said
+    assert (out / "notes.txt").exists() or (tmp_path / "out.tmp/notes.txt").exists()
+
+
+def test_a_folder_that_somebody_is_in_stays(llmq, draft, tmp_path):
+    here = tmp_path / "here/below"
+    here.mkdir(parents=True)
+    for out, where in ((".", here), ("../below", here), ("..", here), (tmp_path / "here", here)):
+        for command in (["convert", draft, "--to", "safetensors", "-o", out], ["publish", draft, f"dir:{out}"]):
+            p = subprocess.run([llmq.path, *map(str, command)], cwd=where, capture_output=True, text=True)
+            assert p.returncode == 2 and "is the working folder or above it" in p.stderr, (out, p.stderr)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["below", "here"]
+
+
+def test_a_list_cannot_name_what_lies_elsewhere(llmq, draft, tmp_path):
+    out, other = tmp_path / "out", tmp_path / "thesis.txt"
+    other.write_text("years of work")
+    out.mkdir()
+    (out / ".llmq-files").write_text("../thesis.txt\nadditional_chat_templates/../../thesis.txt\n" + str(other) + "\n")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/thesis.jinja").write_text("years of work")
+    llmq("convert", draft, "-o", out, "--to", "safetensors")
+    (out / "additional_chat_templates").symlink_to("../deep")
+    with (out / ".llmq-files").open("a") as f:
+        f.write("additional_chat_templates/thesis.jinja\nadditional_chat_templates\n")
+    assert "holds additional_chat_templates" in llmq("convert", draft, "-o", out, "--to", "safetensors", code=2).stderr
+    assert other.exists() and (tmp_path / "deep/thesis.jinja").exists()
 
 
 def test_a_source_is_never_its_own_result(llmq, model, tmp_path):
@@ -111,7 +180,6 @@ def test_a_link_stays_and_the_folder_behind_it_is_replaced(llmq, draft, tmp_path
         llmq("convert", draft, "-o", link, "--to", "safetensors", "--dtype", dtype)
         assert json.loads((real / "config.json").read_text())["torch_dtype"] == {"f32": "float32"}.get(dtype, "bfloat16")
         assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"] and link.is_symlink()
-        assert not (real / ".llmq-partial").exists()
 
 
 def test_a_mount_point_is_refused_before_the_work(llmq, draft):

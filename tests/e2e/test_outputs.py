@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_no_output_takes_the_place_of_a_part_of_its_source(llmq, made, tmp_path,
     src = top / given
     folder = src if src.is_dir() else src.parent
     before = contents(top)
-    parts = [p for p in folder.rglob("*") if p.is_file()]
+    parts = [p for p in folder.rglob("*") if p.is_file() and p.name != ".llmq-files"]
     assert len(parts) >= 4
     for part in parts:
         commands = [["inspect", src, "--html", part]]
@@ -107,7 +108,7 @@ def test_no_output_takes_the_place_of_a_part_of_its_source(llmq, made, tmp_path,
     for to in ("safetensors", "gptq") if "model-0" not in given else ():
         llmq("convert", src, "--to", to, "--allow-requantize" if to == "gptq" else "--dtype=f32", "-o", folder, code=2)
     if not src.is_dir():
-        llmq("publish", src, f"dir:{folder}", code=2)
+        llmq("publish", src, f"dir:{folder}", code=4 if "model-0" in given else 2)
     assert contents(top) == before
 
 
@@ -144,6 +145,10 @@ def test_somebodys_file_is_not_replaced_by_a_model(llmq, draft, tmp_path):
                     ["quantize", draft, "--method", "rtn"]):
         assert "which is there and is none" in llmq(*command, "-o", notes, code=2).stderr
         assert notes.read_text() == "mine"
+        fake = tmp_path / ("fake.gguf" if "gguf" in command else "fake.llmq")
+        fake.write_text("years of work")
+        assert "which is there and is none" in llmq(*command, "-o", fake, code=2).stderr
+        assert fake.read_text() == "years of work"
         for name in ("model.v2", "empty.txt", "plain"):  # new, empty, without an ending: as ever
             (tmp_path / "empty.txt").write_text("")
             llmq(*command, "-o", tmp_path / name)
@@ -254,14 +259,42 @@ def test_an_earlier_result_is_replaced(llmq, draft, tmp_path):
         llmq(*args)
 
 
-def test_weights_beside_a_model_published_in_its_own_place_stay(llmq, draft, tmp_path):
+def test_what_a_model_published_in_its_own_place_leaves_out_stays(llmq, draft, tmp_path):
     hub = tmp_path / "hub"
     llmq("publish", draft, f"dir:{hub}")
     (hub / "mine.llmq").write_text("years of work")
-    with (hub / "SHA256SUMS").open("a") as f:
-        f.write(hashlib.sha256(b"years of work").hexdigest() + "  mine.llmq\n")
+    assert "holds mine.llmq" in llmq("publish", hub, f"dir:{hub}", code=2).stderr
+    for name in (".llmq-files", "SHA256SUMS"):  # also where lists name it
+        with (hub / name).open("a") as f:
+            f.write((hashlib.sha256(b"years of work").hexdigest() + "  ") * (name == "SHA256SUMS") + "mine.llmq\n")
     p = llmq("publish", hub, f"dir:{hub}", code=2)
     assert "found mine.llmq" in p.stderr and (hub / "mine.llmq").read_text() == "years of work"
+
+
+def test_the_ways_out_that_refusals_name_lead_on(llmq, draft, tmp_path):
+    hub = tmp_path / "hub"
+    llmq("publish", draft, f"dir:{hub}")
+    (hub / "generation_config.json").write_text('{"temperature": 0.5}')  # changed on purpose
+    assert "remove SHA256SUMS" in llmq("publish", hub, f"dir:{hub}", code=4).stderr
+    (hub / "SHA256SUMS").unlink()
+    llmq("publish", hub, f"dir:{hub}")
+    assert json.loads((hub / "generation_config.json").read_text()) == {"temperature": 0.5}
+    assert llmq.json("verify", hub)["ok"]
+    (hub / ".llmq-files").unlink()  # as of an llmq before there was a list
+    p = llmq("publish", draft, f"dir:{hub}", code=2)
+    assert "llmq did not make it (no .llmq-files in it): expected another name, or remove it first" in p.stderr
+    shutil.rmtree(hub)
+    llmq("publish", draft, f"dir:{hub}")
+
+
+def test_names_that_no_folder_was_meant_to_have_are_refused(llmq, draft, tmp_path):
+    for where, says in (("~/hub", "a ~ that the shell has left"), ("~", "a ~ that the shell has left"),
+                        ("x.gguf", "that of a .gguf file"), ("x.llmq", "that of a .llmq file")):
+        for command in (["publish", draft, f"dir:{where}"], ["pull", f"dir:{draft}", "-o", where],
+                        ["convert", draft, "--to", "safetensors", f"--out={where}"]):
+            p = subprocess.run([llmq.path, *map(str, command)], cwd=tmp_path, capture_output=True, text=True)
+            assert p.returncode == 2 and says in p.stderr, (command, p.stderr)
+    assert not names(tmp_path)
 
 
 def test_a_name_in_handovers_comments_stays_in_its_line(llmq, draft, tmp_path):

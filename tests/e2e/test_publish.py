@@ -38,8 +38,13 @@ def no_docker(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
 
+LIST = ".llmq-files"  # what llmq wrote in a folder
+
+
 def files(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in pathlib.Path(folder).rglob("*") if p.is_file()}
+    """Of the artifact: not the list of them."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in pathlib.Path(folder).rglob("*")
+            if p.is_file() and p.name != LIST}
 
 
 def names(folder):
@@ -161,7 +166,7 @@ def test_what_was_laid_beside_a_published_model_stays(llmq, packed, tmp_path):
         for args in (("publish", packed, f"dir:{hub}"), ("pull", f"dir:{hub}", "-o", hub)):
             llmq(*args, code=2)
         p = llmq("publish", packed, f"dir:{hub}", code=2)
-        assert f"holds {name}, which its SHA256SUMS does not name" in p.stderr
+        assert f"holds {name}, which llmq did not write there: move that elsewhere" in p.stderr
         assert (hub / name).read_text() == "years of work"
         (hub / name).unlink()
     llmq("publish", packed, f"dir:{hub}")
@@ -256,6 +261,30 @@ def test_an_upload_killed_at_any_request_is_completed_by_the_next_run(llmq, pack
             break
         n += 4 if n > 4 else 1
     assert n > 20
+
+
+def test_somebodys_file_with_the_name_of_the_state_stays(llmq, packed, registry, tmp_path):
+    model, mine = tmp_path / "q.llmq", tmp_path / "q.llmq.resume-publish"
+    shutil.copy(packed, model)
+    for text in ("years of work", '{"repository": "mine"}'):
+        mine.write_text(text)
+        p = llmq("publish", model, f"oci://{registry.host}/me/m:x", code=2)
+        assert "is in the way" in p.stderr and mine.read_text() == text
+    mine.write_text('{"repository": "http://elsewhere/me/m", "sha256": "", "location": "/x"}')  # of another publish
+    llmq("publish", model, f"oci://{registry.host}/me/m:x")
+    assert not mine.exists()
+
+
+def test_a_file_put_into_what_is_pulled_stays(llmq, packed, tmp_path):
+    llmq("publish", packed, f"dir:{tmp_path}/hub")
+    (tmp_path / "out.resume/sub").mkdir(parents=True)
+    (tmp_path / "out.resume/sub/x").write_text("years of work")
+    args = ("pull", f"dir:{tmp_path}/hub", "-o", tmp_path / "out")
+    assert "out.resume: holds sub" in llmq(*args, code=2).stderr
+    (tmp_path / "out.resume/sub").rename(tmp_path / "sub")
+    llmq(*args)
+    llmq(*args)  # over itself
+    assert files(tmp_path / "out") == files(tmp_path / "hub") and names(tmp_path) == ["hub", "out", "sub"]
 
 
 def test_a_pull_killed_at_any_request_goes_on(llmq, packed, registry, tmp_path):
@@ -449,7 +478,7 @@ def test_a_lying_range_leads_to_the_whole(llmq, packed, registry, tmp_path):
     target = f"oci://{registry.host}/me/m:x"
     llmq("publish", packed, target)
     (tmp_path / "out.resume").mkdir()
-    (tmp_path / "out.resume/.llmq-partial").touch()
+    (tmp_path / "out.resume/.llmq-files").write_text("q.llmq\n")
     (tmp_path / "out.resume/q.llmq").write_bytes(packed.read_bytes()[:1000])
 
     def fault(h):
@@ -465,7 +494,7 @@ def test_a_lying_range_leads_to_the_whole(llmq, packed, registry, tmp_path):
     assert (tmp_path / "out/q.llmq").read_bytes() == packed.read_bytes()
     # and what an earlier run left of something else does not stay
     (tmp_path / "two.resume").mkdir()
-    (tmp_path / "two.resume/.llmq-partial").touch()
+    (tmp_path / "two.resume/.llmq-files").write_text("q.llmq\nold.safetensors\n")
     (tmp_path / "two.resume/q.llmq").write_bytes(b"something else")
     (tmp_path / "two.resume/old.safetensors").write_bytes(b"of another artifact")
     registry.fault = lambda h: False
@@ -526,7 +555,7 @@ def layer(name, data=b"x", **more):
     ("up", [layer("../config.json")]), ("up inside", [layer("a/../../config.json")]),
     ("absolute", [layer("/tmp/config.json")]), ("another folder", [layer("sub/config.json")]),
     ("a dot", [layer("./config.json")]), ("backslash", [layer("..\\config.json")]),
-    ("hidden", [layer(".config.json")]), ("the mark", [layer(".llmq-partial")]),
+    ("hidden", [layer(".config.json")]), ("the list", [layer(".llmq-files")]),
     ("no file of a model", [layer("run.sh")]), ("nothing", [layer("")]), ("newline", [layer("a\n.json")]),
     ("long", [layer(300 * "a" + ".json")]), ("an option", [layer("-rf.json")]),
     ("twice", [layer("config.json"), layer("config.json")]), ("twice but for case", [layer("a.json"), layer("A.json")]),

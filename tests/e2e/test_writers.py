@@ -175,13 +175,12 @@ def test_an_embedding_has_no_place_in_a_layout_of_linears(llmq, model, tmp_path)
 def test_what_a_killed_run_leaves_goes_with_the_next(llmq, packed, tmp_path):
     out, partial = tmp_path / "out", tmp_path / "out.tmp"
     partial.mkdir()  # as a kill in the middle leaves it
-    (partial / ".llmq-partial").write_text("")
+    (partial / ".llmq-files").write_text("model-00001-of-00002.safetensors\n")
     (partial / "model-00001-of-00002.safetensors").write_text("half")
     convert(llmq, packed, out, "gptq")
-    assert not partial.exists() and ".llmq-partial" not in os.listdir(out)
+    assert not partial.exists()
     before = tensors(out)
     shutil.copytree(out, partial)  # the old folder, where a kill came between the exchange and its end
-    (partial / ".llmq-partial").write_text("")
     convert(llmq, packed, out, "gptq")
     assert not partial.exists()
     for i in range(8):  # really killed, at whatever moment
