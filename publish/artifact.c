@@ -194,8 +194,12 @@ static lq_status name_of(making *m, lq_err *err)
     snprintf(m->name, sizeof m->name, "%.120s", base);
     char *dot = strrchr(m->name, '.');
     if (dot && dot > m->name && !m->o->name && !before && !lq_is_dir(m->path)) *dot = 0;
-    for (char *c = m->name; *c; c++)
+    bool any = false; /* of a name in another script nothing is left */
+    for (char *c = m->name; *c; c++) {
+        any = any || isalnum((unsigned char)*c);
         if (!isalnum((unsigned char)*c) && !strchr("._-", *c)) *c = '-';
+    }
+    if (!any) snprintf(m->name, sizeof m->name, "model");
     return LQ_OK;
 }
 

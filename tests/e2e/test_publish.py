@@ -148,6 +148,24 @@ def test_nothing_that_verify_refuses_is_published_or_pulled(llmq, packed, tmp_pa
     assert "llmq verify says no" in p.stderr and names(tmp_path) == ["bad.llmq", "hub"]
 
 
+def test_names_in_other_scripts_are_folders_and_no_files(llmq, draft, tmp_path):
+    src = tmp_path / "소설 😀"
+    shutil.copytree(draft, src)
+    (src / "메모.txt").write_text("안녕")
+    p = llmq("publish", src, f"dir:{tmp_path}/허브-😀")
+    assert "메모.txt: is no file of a model, and stays here" in p.stderr
+    assert "\n# model\n" in (tmp_path / "허브-😀/README.md").read_text()
+    llmq("pull", f"dir:{tmp_path}/허브-😀", "-o", tmp_path / "받은-😀")
+    assert files(tmp_path / "받은-😀") == files(tmp_path / "허브-😀") and llmq.json("verify", tmp_path / "받은-😀")["ok"]
+    llmq("publish", src, f"dir:{tmp_path}/x", "--name", "소설", code=2)
+    for name in ("LICENSE-한글", "메모.json", "additional_chat_templates/한글.jinja"):
+        (src / name).parent.mkdir(exist_ok=True)
+        (src / name).write_text("{}")
+        assert f"found '{name}'" in llmq("publish", src, f"dir:{tmp_path}/x", code=3).stderr
+        (src / name).unlink()
+    assert not (tmp_path / "x").exists()
+
+
 def test_sums_of_two_models_are_refused_before_anything_is_fetched(llmq, packed, tmp_path):
     hub = tmp_path / "hub"
     llmq("publish", packed, f"dir:{hub}")
