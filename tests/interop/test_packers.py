@@ -80,13 +80,13 @@ def linear(w):
 @pytest.mark.parametrize("how", GRIDS, ids=str)
 def test_gptqmodel_packs_the_same_words(llmq, plain, tmp_path, how):
     pytest.importorskip("gptqmodel", reason="gptqmodel is not installed")
-    from gptqmodel.nn_modules.qlinear.torch import TorchQuantLinear
+    from gptqmodel.nn_modules.qlinear import torch as layers
+    Layer = getattr(layers, "TorchLinear", None) or layers.TorchQuantLinear  # from 7 on; until 5
     grid, n = Grid(llmq, plain, tmp_path, *how), 0
     for m, w, scales, zeros in grid:
         out, k = w.shape
         g_idx = torch.arange(k, dtype=torch.int32) // GROUP
-        theirs = TorchQuantLinear(bits=how[0], group_size=GROUP, sym=len(how) > 1, desc_act=False, in_features=k,
-                                  out_features=out)
+        theirs = Layer(bits=how[0], group_size=GROUP, sym=len(how) > 1, desc_act=False, in_features=k, out_features=out)
         theirs.pack_original(linear(w), scales, zeros.float(), g_idx)
         for part in ("qweight", "scales", "qzeros"):
             if part == "qzeros" and how[0] == 3:
