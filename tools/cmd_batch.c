@@ -580,6 +580,7 @@ static lq_status open_files(batch *b, lq_err *err)
     if (!b->work_path || !b->state_path) return lq_fail(err, LQ_ENOMEM, "out of memory");
     s = check_names(b, err);
     if (!s) s = output_check_place("OUT", b->out, false, NULL, b->c->argv[0], err);
+    if (!s) s = output_check_kind("OUT", b->out, "\"batch_req_", "a batch's answers", err);
     if (s) return s;
     b->lines = fopen(b->in, "re");
     if (!b->lines) return lq_open_failed(err, b->in);

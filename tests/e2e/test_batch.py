@@ -228,6 +228,14 @@ def test_what_is_read_is_never_written_and_only_files_are(llmq, draft, tmp_path)
         assert (tmp_path / name).read_text().splitlines() == requests, name
 
 
+def test_somebodys_file_is_not_replaced_by_answers(llmq, draft, tmp_path):
+    out = tmp_path / "out"
+    out.write_text("years of work")
+    write(tmp_path / "in", [])
+    p = llmq("batch", draft, tmp_path / "in", out, code=2)
+    assert "that of a batch's answers, found" in p.stderr and out.read_text() == "years of work"
+
+
 def test_an_empty_file_has_no_answers(llmq, draft, tmp_path):
     write(tmp_path / "in", [])
     assert llmq.json("batch", draft, tmp_path / "in", tmp_path / "out")["requests"] == 0
