@@ -257,8 +257,8 @@ enum { PART_PLANES = 4, PART_PIECES_BYTES = sizeof(part) + sizeof(piece) + PART_
 size_t mm_scratch_bytes(int64_t M, int64_t K, int n_outs, int threads)
 {
     enum { PARTS = 8 };
-    return (size_t)threads * (gather_bytes(K) + STAGED * sizeof(float)) + (size_t)M * usual_row(K) + worst_row(K) +
-           (size_t)n_outs * PART_PIECES_BYTES + PARTS * 64;
+    return (size_t)threads * (gather_bytes(K) + STAGED * sizeof(float)) + (size_t)M * usual_row(K) +
+           worst_row(K) + (size_t)n_outs * PART_PIECES_BYTES + PARTS * 64;
 }
 
 /* Inputs of group g of one row into dst[Gp]; outlier places hold 0 in MM_I8. */
@@ -423,7 +423,8 @@ static void run_batch(batch *r)
     int64_t tiles = 0, most = 0;
     for (int i = 0; i < r->n_pieces; i++) {
         const part *c = &r->parts[r->pieces[i].part];
-        tiles += lq_ceil_div(r->pieces[i].o->w->N, TILE_N) * panels(c) * (r->pieces[i].o->up ? 2 : 1);
+        tiles +=
+            lq_ceil_div(r->pieces[i].o->w->N, TILE_N) * panels(c) * (r->pieces[i].o->up ? 2 : 1);
         if (c->M > most) most = c->M;
     }
     /* Some eight items for each thread, so that a slow one leaves the rest to the others; of many

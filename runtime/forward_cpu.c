@@ -289,5 +289,5 @@ static lq_status end(const fwd_rows *r, const fwd_batch *b, float *logits, float
 
 static void enter(fwd_rows *r) { (void)r; }
 
-const fwd_ops fwd_cpu = { begin, enter, norm, products,    store,       attend, pick,
+const fwd_ops fwd_cpu = { begin,  enter, norm, products,    store,       attend, pick,
                           mlp_in, clear, join, fwd_run_mla, fwd_run_moe, end };
