@@ -162,8 +162,9 @@ static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "out of
 
 static lq_status put_text(int fd, const char *path, const char *text, size_t n, lq_err *err)
 {
-    if (fd >= 0 && write(fd, text, n) == (ssize_t)n && fsync(fd) == 0) return LQ_OK;
-    return io(path, err);
+    if (fd < 0) return io(path, err);
+    lq_status s = lq_write_all(fd, text, n, path, err);
+    return s || fsync(fd) == 0 ? s : io(path, err);
 }
 
 /* Before the file is there: so a kill leaves nothing that the list does not name. What a kill left
@@ -232,18 +233,24 @@ static lq_status end_list(const conv_folder *f, lq_err *err)
 /* Take the lock of what lies at f->dir now. */
 static lq_status lock(conv_folder *f, lq_err *err)
 {
-    struct stat held, named;
+    struct stat held, named = { 0 };
     f->lock = open(f->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (f->lock < 0 && (errno == ENOTDIR || errno == ELOOP))
         return lq_fail(err, LQ_EUSAGE, "%s: is in the way: expected nothing there, or a folder",
                        f->dir);
     if (f->lock < 0) return io(f->dir, err);
-    if (flock(f->lock, LOCK_EX | LOCK_NB) == 0 && fstat(f->lock, &held) == 0 &&
-        stat(f->dir, &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev)
-        return LQ_OK;
+    const bool locked = flock(f->lock, LOCK_EX | LOCK_NB) == 0;
+    const bool seen = fstat(f->lock, &held) == 0 && (stat(f->dir, &named) == 0 || errno == ENOENT);
+    lq_status s = LQ_OK;
+    if (!seen)
+        s = io(f->dir, err);
+    else if (!locked || held.st_nlink == 0 || held.st_ino != named.st_ino ||
+             held.st_dev != named.st_dev)
+        s = lq_fail(err, LQ_EBUSY, "%s: another process is writing it", f->dir);
+    if (!s) return s;
     close(f->lock);
     f->lock = -1;
-    return lq_fail(err, LQ_EBUSY, "%s: another process is writing it", f->dir);
+    return s;
 }
 
 /* f->dir exists and is locked: what a killed run left goes (or stays, to be gone on with), anything
@@ -340,7 +347,10 @@ lq_status folder_create(conv_folder *f, const char *target, bool resume, lq_err 
     s = lock(f, err);
     const bool busy = s == LQ_EBUSY; /* then it is another's */
     if (!s) s = begin(f, err);
-    if (s && made && !busy) rmdir(f->dir);
+    if (s && made && !busy) {
+        empty_folder(f->dir);
+        rmdir(f->dir);
+    }
     if (s && f->lock >= 0) close(f->lock);
     return s;
 }

@@ -236,6 +236,8 @@ lq_status lq_out_commit(lq_out *o, lq_err *err); /* frees o, whatever happens */
 void lq_out_abort(lq_out *o);                    /* removes the temporary file; NULL allowed */
 lq_status lq_write_file(const char *path, const void *data, size_t n,
                         lq_err *err); /* all four in one */
+/* All n bytes to a file that is open; `path` is for the error. */
+lq_status lq_write_all(int fd, const void *data, size_t n, const char *path, lq_err *err);
 
 /* That a file or folder has this name, or has it no more, survives a power cut: fsync of the folder
  * it is in. For whoever renames or removes; lq_out_commit does it itself. */

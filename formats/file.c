@@ -245,8 +245,9 @@ lq_status lq_out_open(lq_out **out, const char *path, lq_err *err)
     return s;
 }
 
-static lq_status write_all(int fd, const uint8_t *p, size_t n, const char *path, lq_err *err)
+lq_status lq_write_all(int fd, const void *data, size_t n, const char *path, lq_err *err)
 {
+    const uint8_t *p = data;
     while (n) {
         ssize_t w = write(fd, p, n);
         if (w < 0 && errno == EINTR) continue;
@@ -261,7 +262,7 @@ static lq_status write_all(int fd, const uint8_t *p, size_t n, const char *path,
 
 static lq_status flush(lq_out *o, lq_err *err)
 {
-    lq_status s = write_all(o->fd, o->buf, o->fill, o->path, err);
+    lq_status s = lq_write_all(o->fd, o->buf, o->fill, o->path, err);
     if (!s) o->fill = 0;
     return s;
 }
@@ -284,7 +285,7 @@ lq_status lq_out_write(lq_out *o, const void *data, size_t n, lq_err *err)
     if (s) return s;
     begin_sync(o);
     if (n >= OUT_BUF) {
-        s = write_all(o->fd, data, n, o->path, err);
+        s = lq_write_all(o->fd, data, n, o->path, err);
     } else if (n) {
         memcpy(o->buf + o->fill, data, n);
         o->fill += n;

@@ -34,7 +34,7 @@ struct dev_link {
     bool broken; /* its exchanges were ended */
 };
 
-namespace
+inline namespace CU_NAME(link_cu)
 {
 
 enum { THREADS = 256 };
@@ -218,7 +218,7 @@ lq_status CU_NAME(link)(dev_link **out, dev *d, lq_err *err)
     return LQ_OK;
 }
 
-namespace
+inline namespace CU_NAME(link_cu)
 {
 
 /* Of each rank's x the n <= CU_PIECE floats from `at` on. */

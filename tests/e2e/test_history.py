@@ -187,7 +187,7 @@ def test_missing_folders_are_made_and_a_file_in_the_way_is_told_before_the_work(
     (tmp_path / "file").write_text("x")
     for dry in ([], ["--dry-run"]):
         p = llmq("publish", folded, f"dir:{tmp_path}/file/a/b", *dry, code=2)
-        assert "file/a/b: expected folders above it, found a file" in p.stderr
+        assert f"file/a/b: expected a folder {tmp_path}/file, found a file" in p.stderr
     llmq("publish", folded, f"dir:{tmp_path}/a/b/c", "--dry-run")
     assert not (tmp_path / "a").exists()
     llmq("publish", folded, f"dir:{tmp_path}/a/b/c")

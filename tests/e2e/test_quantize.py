@@ -85,10 +85,10 @@ def test_killed_at_any_moment_resume_gives_the_same_file(llmq, model, tmp_path, 
     args = ["--method", *method.split(), *quick(method)]
     llmq("quantize", model, "-o", tmp_path / "whole.llmq", *args)
     out = tmp_path / "q.llmq"
-    out.write_bytes(b"what was there before")
+    out.write_bytes(b"LLMQ, what was there before")
     for name in ["q.llmq"] if method == "rtn" else [f"part-{n:05}.llmq" for n in (0, 2, 4)]:
         with stopped(llmq, name, "quantize", model, "-o", out, *args, "--resume", "--log-level", "error"):
-            assert out.read_bytes() == b"what was there before" or digest(out) == digest(tmp_path / "whole.llmq")
+            assert out.read_bytes() == b"LLMQ, what was there before" or digest(out) == digest(tmp_path / "whole.llmq")
     r = llmq.json("quantize", model, "-o", out, *args, "--resume")
     assert digest(out) == digest(tmp_path / "whole.llmq")
     assert r["already_done"] or r["resumed_parts"] >= 5 or method == "rtn"
@@ -121,14 +121,14 @@ def test_interrupted_by_the_user_it_says_how_to_go_on(llmq, model, tmp_path):
 
 def test_a_full_disk_is_one_clear_error(llmq, model, tmp_path):
     out = tmp_path / "q.llmq"
-    out.write_bytes(b"old")
+    out.write_bytes(b"LLMQ, an old one")
 
     def small_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
     p = llmq("quantize", model, "-o", out, "--method", "rtn", code=1, preexec_fn=small_files)
     assert "q.llmq" in p.stderr and "Traceback" not in p.stderr
-    assert out.read_bytes() == b"old"
+    assert out.read_bytes() == b"LLMQ, an old one"
     assert not [x for x in tmp_path.rglob("*") if "tmp-" in x.name]
     llmq("quantize", model, "-o", out, "--method", "rtn", "--resume")
     assert leftovers(tmp_path) == ["q.llmq"]
