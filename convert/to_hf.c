@@ -7,6 +7,7 @@
 #include "formats/history.h"
 #include "formats/safetensors.h"
 #include "formats/tiles.h"
+#include "formats/values.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,8 +36,9 @@ lq_status conv_load(qt_tensor *q, const src_source *src, const src_tensor *t, lq
     void *w[QT_N_PLANES];
     src_load(&stored, src, t);
     *q = stored;
-    if (q->layout != QT_TILE16) return LQ_OK;
-    lq_status s = qt_alloc(q, w, &stored.scheme, q->N, q->K, a, err);
+    lq_status s = val_check(&stored, true, err);
+    if (s || q->layout != QT_TILE16) return s;
+    s = qt_alloc(q, w, &stored.scheme, q->N, q->K, a, err);
     return s ? s : tiles_unpack(w, &stored, err);
 }
 

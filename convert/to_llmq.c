@@ -7,6 +7,7 @@
 #include "formats/json.h"
 #include "formats/llmq.h"
 #include "formats/tiles.h"
+#include "formats/values.h"
 #include "formats/version.h"
 #include "kernels/mm.h"
 
@@ -58,9 +59,9 @@ static lq_status add(llmq_writer *w, src_source *src, int64_t i, bool scan, qt_l
     if (scan) src_scan(src, i);
     q = stored;
     qt_layout want = may_tile(src_config(src), t) ? layout : QT_PORTABLE;
-    lq_status s = LQ_OK;
-    if (q.layout == QT_TILE16 && want == QT_PORTABLE) s = untile(&q, &stored, &a, err);
-    if (q.layout == QT_PORTABLE && want == QT_TILE16) s = tile(&q, &stored, &a, p, err);
+    lq_status s = val_check(&stored, true, err);
+    if (!s && q.layout == QT_TILE16 && want == QT_PORTABLE) s = untile(&q, &stored, &a, err);
+    if (!s && q.layout == QT_PORTABLE && want == QT_TILE16) s = tile(&q, &stored, &a, p, err);
     if (!s) s = llmq_add_tensor(w, t->name, &q, t->n_dims, t->shape, err);
     src_unload(src, t);
     lq_arena_free(&a);

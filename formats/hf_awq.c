@@ -56,8 +56,8 @@ static lq_status read_config(awq_config *c, const cJSON *q, lq_err *err)
     *c = (awq_config){ .group = 128, .zero_point = true };
     lq_status st = js_i64(q, "w_bit", false, 1, 32, &bits, err);
     if (!st) st = js_i64(q, "bits", false, 1, 32, &bits, err);
-    if (!st) st = js_i64(q, "q_group_size", false, -1, INT32_MAX, &c->group, err);
-    if (!st) st = js_i64(q, "group_size", false, -1, INT32_MAX, &c->group, err);
+    if (!st) st = hf_group_size(q, "q_group_size", &c->group, err);
+    if (!st) st = hf_group_size(q, "group_size", &c->group, err);
     if (!st) st = js_bool(q, "zero_point", false, &c->zero_point, err);
     if (!st) st = js_str(q, "version", false, &version, err);
     if (!st) st = js_str(q, "backend", false, &backend, err);
@@ -71,6 +71,15 @@ static lq_status read_config(awq_config *c, const cJSON *q, lq_err *err)
     if (bits != 4)
         return lq_fail(err, LQ_EUNSUPPORTED, "bits: expected 4, found %lld", (long long)bits);
     return LQ_OK;
+}
+
+static bool all_are_8(const src_tensor *qzeros)
+{
+    const uint8_t *b = qzeros->raw.data;
+    size_t i = 0;
+    while (i < qzeros->raw.bytes && b[i] == 0x88)
+        i++;
+    return i == qzeros->raw.bytes;
 }
 
 static lq_status make_one(hf_quant *h, const awq_config *c, const char *module, lq_err *err)
@@ -96,7 +105,7 @@ static lq_status make_one(hf_quant *h, const awq_config *c, const char *module, 
     if (!st && c->gemv && 8 * p.zero_words < ng)
         st = lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected %lld groups, found %lld",
                      scales->name, (long long)ng, (long long)(8 * p.zero_words));
-    if (!st && qzeros && c->zero_point) {
+    if (!st && qzeros && (c->zero_point || !all_are_8(qzeros))) { /* kernels go by what is stored */
         st = hf_expect(qzeros, c->gemv ? N : ng, c->gemv ? p.zero_words : N / 8, err);
         p.qzeros = qzeros->raw.data;
         q.scheme.zero = QT_ZERO_INT;

@@ -9,14 +9,28 @@
  * while running (llm_int8_threshold) and not stored: the weights are served as they are. */
 #include "formats/hf_quant.h"
 
+#include <float.h>
 #include <stdlib.h>
 
 static const int BYTES[] = { LQ_U8, LQ_I8, LQ_BF16, LQ_F16, LQ_F32, -1 }; /* quant_storage */
 static const int U8[] = { LQ_U8, -1 }, I8[] = { LQ_I8, -1 }, F32[] = { LQ_F32, -1 };
 
+static lq_status one_of(const cJSON *j, const char *key, const char *const *words, lq_err *err)
+{
+    const char *text = words[0];
+    lq_status st = js_str(j, key, false, &text, err);
+    while (!st && *words && strcmp(*words, text) != 0)
+        words++;
+    if (st || *words) return st;
+    return lq_fail(err, LQ_EVALUE, "%s: \"%.40s\" does not fit", key, text);
+}
+
 /* shape, blocksize and offset of a quant_state. */
 static lq_status read_state(qt_tensor *q, const src_tensor *state, lq_err *err)
 {
+    /* of what the weight was; values are f32 here */
+    static const char *const dtypes[] = { "float16", "bfloat16", "float32", NULL };
+    const char *const type[] = { q->scheme.fp4 ? "fp4" : "nf4", NULL };
     enum { MAX_STATE = 1 << 16 };
     cJSON *j = NULL;
     double offset = 0;
@@ -28,8 +42,10 @@ static lq_status read_state(qt_tensor *q, const src_tensor *state, lq_err *err)
         st = lq_fail(err, LQ_EVALUE, "shape: expected two sizes");
     if (!st) st = js_i64(j, "blocksize", true, 1, INT32_MAX, &q->scheme.group, err);
     q->scheme.dbl = j && js_get(j, "nested_offset");
-    if (!st) st = js_f64(j, "nested_offset", false, -1e30, 1e30, &offset, err);
+    if (!st) st = js_f64(j, "nested_offset", false, 0, FLT_MAX, &offset, err);
     if (!st) st = js_i64(j, "nested_blocksize", false, 256, 256, &nested, err);
+    if (!st) st = one_of(j, "quant_type", type, err);
+    if (!st) st = one_of(j, "dtype", dtypes, err);
     q->scheme.offset = (float)offset;
     cJSON_Delete(j);
     return st ? lq_wrap(err, st, "tensor '%.100s'", state->name) : LQ_OK;

@@ -40,15 +40,20 @@ static lq_status read_args(ct_args *a, const cJSON *scheme, const char *key, lq_
     if (!st) st = js_str(j, "type", false, &type, err);
     if (!st) st = js_bool(j, "symmetric", false, &a->symmetric, err);
     if (!st) st = js_str(j, "strategy", false, &by, err);
-    if (!st) st = js_i64(j, "group_size", false, -1, INT32_MAX, &a->group, err);
+    if (!st) st = hf_group_size(j, "group_size", &a->group, err);
     if (st) return lq_wrap(err, st, "%s", key);
+    a->is_float = strcmp(type, "float") == 0;
+    if (!a->is_float && strcmp(type, "int") != 0)
+        return lq_fail(err, LQ_EVALUE, "%s: type: expected int or float, found \"%.40s\"", key, type);
     if (!by) by = a->group > 0 ? "group" : a->group < 0 ? "channel" : "tensor";
     while (i < LQ_COUNT(strategies) && strcmp(strategies[i], by) != 0)
         i++;
     if (i == LQ_COUNT(strategies))
         return lq_fail(err, LQ_EUNSUPPORTED, "%s: strategy \"%.40s\" is not known", key, by);
     a->by = (ct_strategy)i;
-    a->is_float = strcmp(type, "float") == 0;
+    if (a->group > 0 && a->by != BY_GROUP && a->by != BY_TENSOR_GROUP)
+        return lq_fail(err, LQ_EVALUE, "%s: group_size: expected none by %s, found %lld", key, by,
+                       (long long)a->group);
     dynamic = js_get(j, "dynamic"); /* true, false, or "local": the scale of a group within one */
     a->dynamic = cJSON_IsTrue(dynamic) || cJSON_IsString(dynamic);
     block = js_get(j, "block_structure");
@@ -326,6 +331,9 @@ static lq_status take_bytes(hf_quant *h, const char *module, const ct_args *a, q
     lq_status st = hf_take(h, module, ".weight", true, a->is_float ? f8 : i8, 2, &weight, err);
     if (!st) st = hf_take(h, module, ".weight_zero_point", !a->symmetric, i8, -1, &zeros, err);
     if (st) return st;
+    if (a->bits != 8 && (a->is_float || a->bits != 4))
+        return lq_fail(err, LQ_EVALUE, "weights: num_bits: expected 8%s in a byte each, found %lld",
+                       a->is_float ? "" : " or 4", (long long)a->bits);
     q->N = weight->shape[0];
     q->K = weight->shape[1];
     ct_parts p = { .packed = weight->raw.data,
@@ -367,7 +375,7 @@ static lq_status take_bytes(hf_quant *h, const char *module, const ct_args *a, q
     return hf_make(h, module, ".weight", q, fill_bytes, &p, sizeof p, err);
 }
 
-static lq_status take_fp4(hf_quant *h, const char *module, bool nv, qt_tensor *q,
+static lq_status take_fp4(hf_quant *h, const char *module, const ct_args *a, bool nv, qt_tensor *q,
                           const src_tensor *scale, lq_err *err)
 {
     static const int u8[] = { LQ_U8, -1 }, f32[] = { LQ_F32, -1 };
@@ -382,6 +390,12 @@ static lq_status take_fp4(hf_quant *h, const char *module, bool nv, qt_tensor *q
     q->scheme.group = nv ? 16 : 32;
     q->scheme.scale_dtype = nv ? LQ_F8_E4M3 : LQ_F8_E8M0;
     q->scheme.recip = nv;
+    if (!a->is_float || a->bits != 4 || a->group != q->scheme.group)
+        return lq_fail(err, LQ_EVALUE,
+                       "weights: expected floats of 4 bits in groups of %lld, found %s of %lld bits "
+                       "in groups of %lld",
+                       (long long)q->scheme.group, a->is_float ? "floats" : "integers",
+                       (long long)a->bits, (long long)a->group);
     if (q->K % q->scheme.group)
         return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected a multiple of %lld inputs",
                        packed->name, (long long)q->scheme.group);
@@ -403,12 +417,14 @@ static lq_status make_one(hf_quant *h, const char *module, lq_err *err)
     if (st) return st;
     if (!g.weights.there)
         return lq_fail(err, LQ_EFORMAT, "config_groups: expected weights, found none");
+    if (g.weights.by == BY_TOKEN)
+        return lq_fail(err, LQ_EVALUE, "weights: strategy: expected one of weights, found \"token\"");
     st = take_inputs(&q.scheme, h, &g.inputs, module, err);
     if (st) return st;
     const bool nv = strcmp(g.format, "nvfp4-pack-quantized") == 0;
     if (nv || strcmp(g.format, "mxfp4-pack-quantized") == 0) {
         if (nv ? scale->raw_dtype == LQ_F8_E4M3 : !lq_dtype_is_float(scale->raw_dtype))
-            return take_fp4(h, module, nv, &q, scale, err);
+            return take_fp4(h, module, &g.weights, nv, &q, scale, err);
     } else if (lq_dtype_is_float(scale->raw_dtype)) {
         if (strcmp(g.format, "pack-quantized") == 0)
             return take_packed(h, module, &g.weights, &q, scale, err);

@@ -18,7 +18,7 @@ typedef struct {
 
 typedef struct {
     int64_t bits, group; /* group -1: one for all inputs */
-    bool sym;
+    bool sym, desc_act;
     bool skip; /* a module that is not quantized */
 } gptq_rule;
 
@@ -102,9 +102,10 @@ static lq_status read_rule(gptq_rule *r, const cJSON *q, lq_err *err)
     lq_status st = LQ_OK;
     for (int i = 1; i >= 0 && !st; i--) {
         st = js_i64(q, bits[i], false, 2, 8, &r->bits, err);
-        if (!st) st = js_i64(q, group[i], false, -1, INT32_MAX, &r->group, err);
+        if (!st) st = hf_group_size(q, group[i], &r->group, err);
     }
-    return st ? st : js_bool(q, "sym", false, &r->sym, err);
+    if (!st) st = js_bool(q, "sym", false, &r->sym, err);
+    return st ? st : js_bool(q, "desc_act", false, &r->desc_act, err);
 }
 
 /* The rule of a module: the first of `dynamic` that matches; "-:" in front: not quantized. */
@@ -112,11 +113,19 @@ static lq_status rule_for(gptq_rule *r, const hf_quant *h, const gptq_rule *all,
                           lq_err *err)
 {
     const cJSON *dynamic = js_get(h->q, "dynamic");
+    char found[64];
     *r = *all;
+    if (dynamic && !cJSON_IsObject(dynamic))
+        return lq_fail(err, LQ_EVALUE, "quantization_config: dynamic: expected an object, found %s",
+                       js_describe(found, dynamic));
     for (const cJSON *d = dynamic ? dynamic->child : NULL; d; d = d->next) {
         const char *pattern = d->string ? d->string : "";
         const bool minus = strncmp(pattern, "-:", 2) == 0;
         bool yes;
+        if (!cJSON_IsObject(d))
+            return lq_fail(err, LQ_EVALUE,
+                           "quantization_config: dynamic: %.80s: expected an object, found %s",
+                           pattern, js_describe(found, d));
         if (minus || strncmp(pattern, "+:", 2) == 0) pattern += 2;
         lq_status st = hf_matches(&yes, pattern, module, err);
         if (st) return st;
@@ -258,6 +267,9 @@ static lq_status make_one(hf_quant *h, const gptq_config *c, const char *module,
                             .scale_dtype = scales->raw_dtype };
     st = settle_zeros(&q.scheme, &p, h, c, &r, qzeros, N, err);
     if (!st && g_idx) st = hf_order(&q.scheme, g_idx, K, err);
+    if (!st && !g_idx && r.desc_act && ng > 1) /* as the libraries read it; right of static groups */
+        st = src_note(h->s, err,
+                      "desc_act, and no g_idx is stored: inputs are in groups in their order");
     return st ? st : hf_make(h, module, ".weight", &q, fill, &p, sizeof p, err);
 }
 

@@ -66,11 +66,32 @@ static void name_layout(src_source *s, const char *method)
     lq_printable(s->layout);
 }
 
+/* Lists of modules that are not quantized: what is stored tells which, so only their kind matters.
+ */
+static lq_status check_lists(const cJSON *q, lq_err *err)
+{
+    static const char *const keys[] = { "ignore", "ignored_layers", "llm_int8_skip_modules",
+                                        "modules_to_not_convert" };
+    char found[64];
+    for (size_t i = 0; i < LQ_COUNT(keys); i++) {
+        const cJSON *list = js_get(q, keys[i]);
+        if (list && !cJSON_IsArray(list))
+            return lq_fail(err, LQ_EVALUE, "%s: expected an array, found %s", keys[i],
+                           js_describe(found, list));
+        for (const cJSON *m = list ? list->child : NULL; m; m = m->next)
+            if (!cJSON_IsString(m))
+                return lq_fail(err, LQ_EVALUE, "%s: expected names, found %s", keys[i],
+                               js_describe(found, m));
+    }
+    return LQ_OK;
+}
+
 lq_status hf_quant_read(src_source *s, lq_err *err)
 {
     const bool bnb = js_get(s->quant, "load_in_4bit") || js_get(s->quant, "load_in_8bit");
     const char *method = bnb ? "bitsandbytes" : "gptq"; /* what older tools left unsaid */
     lq_status st = js_str(s->quant, "quant_method", false, &method, err);
+    if (!st) st = check_lists(s->quant, err);
     if (st) return lq_wrap(err, st, "quantization_config");
     size_t r = 0;
     while (r < LQ_COUNT(readers) && strcmp(readers[r].method, method) != 0)
@@ -230,6 +251,13 @@ void hf_fill_order(void *gidx, const qt_tensor *t, const uint8_t *stored)
         const int32_t g = (int32_t)group_at(stored, k, t->K / t->scheme.group);
         memcpy((uint8_t *)gidx + 4 * k, &g, 4);
     }
+}
+
+lq_status hf_group_size(const cJSON *q, const char *key, int64_t *group, lq_err *err)
+{
+    lq_status st = js_i64(q, key, false, -1, INT32_MAX, group, err);
+    if (st || !js_get(q, key) || *group) return st;
+    return lq_fail(err, LQ_EVALUE, "%s: expected inputs that share a scale, or -1, found 0", key);
 }
 
 lq_status hf_one_float(float *v, const src_tensor *t, lq_err *err)

@@ -50,6 +50,8 @@ void hf_view_f32(qt_tensor *q, qt_plane p, const src_tensor *t);
  * end. LQ_EVALUE, LQ_EUNSUPPORTED: beyond the last; not s->group inputs in each. */
 lq_status hf_order(qt_scheme *s, const src_tensor *g_idx, int64_t K, lq_err *err);
 void hf_fill_order(void *gidx, const qt_tensor *t, const uint8_t *stored);
+/* -1 (all inputs) or above 0; as it was where q has no such key. LQ_EVALUE. */
+lq_status hf_group_size(const cJSON *q, const char *key, int64_t *group, lq_err *err);
 /* The one number of a tensor of one float, above 0 and finite. */
 lq_status hf_one_float(float *v, const src_tensor *t, lq_err *err);
 /* Does Python's re.match(pattern, name) match? LQ_EVALUE: no such pattern. */

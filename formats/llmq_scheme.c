@@ -2,6 +2,8 @@
 #include "formats/json.h"
 #include "formats/llmq.h"
 
+#include <float.h>
+
 const uint8_t llmq_magic[8] = { 'L', 'L', 'M', 'Q', '\r', '\n', 0x1a, '\n' };
 
 static const char *const kind_names[QT_N_KINDS] = {
@@ -98,7 +100,7 @@ static lq_status read_act(qt_scheme *s, const cJSON *j, lq_err *err)
         return lq_fail(err, LQ_EUNSUPPORTED, "act: expected i8 or f8, found \"%.40s\"", text);
     s->act = (qt_act)i;
     st = js_i64(j, "act_group", true, 0, INT32_MAX, &s->act_group, err);
-    if (!st) st = js_f64(j, "act_scale", true, 0, 1e30, &scale, err);
+    if (!st) st = js_f64(j, "act_scale", true, 0, FLT_MAX, &scale, err);
     s->act_scale = (float)scale;
     return st;
 }
@@ -153,7 +155,7 @@ static lq_status read_fields(qt_scheme *s, const cJSON *j, lq_err *err)
         st = js_i64(j, "group", true, 1, INT32_MAX, &s->group, err);
         if (!st) st = js_bool(j, "fp4", true, &s->fp4, err);
         if (!st) st = js_bool(j, "double", true, &s->dbl, err);
-        if (!st && s->dbl) st = js_f64(j, "offset", true, -1e30, 1e30, &offset, err);
+        if (!st && s->dbl) st = js_f64(j, "offset", true, 0, FLT_MAX, &offset, err);
         s->offset = (float)offset;
         return st;
     }

@@ -4,6 +4,7 @@
 #include "formats/json.h"
 #include "formats/path.h"
 #include "formats/tiles.h"
+#include "formats/values.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -341,6 +342,17 @@ lq_status src_first_rows(qt_tensor *plain, const qt_tensor *t, lq_arena *a, lq_e
     return st ? st : tiles_unpack(w, &tile, err);
 }
 
+/* Codes as they are stored are looked at where they are to be packed anyway; a file that is mapped
+ * and used as it lies is not read for it. */
+static lq_status check_slice(const qt_tensor *w, const qt_tensor *stored, lq_err *err)
+{
+    if (stored->scheme.kind == QT_DENSE) return LQ_OK;
+    if (w->scheme.kind != QT_DENSE) return val_check(w, w->layout == QT_PORTABLE, err);
+    const float most = val_largest(w->plane[QT_CODES].data, LQ_F32, (size_t)(w->N * w->K));
+    return isfinite(most) ? LQ_OK
+                          : lq_fail(err, LQ_EVALUE, "expected finite weights, found others");
+}
+
 lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t expert, qt_tensor *w,
                      lq_arena *a, lq_err *err)
 {
@@ -351,6 +363,7 @@ lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t ex
     qt_tensor all;
     src_load(&all, s, t);
     st = src_slice(w, &s->config, r, expert, &all, a, err);
+    if (!st) st = check_slice(w, &all, err);
     return st ? lq_wrap(err, st, "%s", t->name) : LQ_OK;
 }
 
@@ -368,7 +381,7 @@ static lq_status stored_vector(const src_source *s, arch_role r, int64_t layer, 
     lq_status st = src_role(s, r, layer, expert, &weight, &b, err);
     *t = bias ? b : weight;
     if (st || !*t) return st;
-    st = src_check_finite(*t, err);
+    st = src_check_values(s, *t, err);
     return st ? lq_wrap(err, st, "%s", s->path) : LQ_OK;
 }
 
@@ -482,7 +495,7 @@ lq_status src_check_finite(const src_tensor *t, lq_err *err)
     const lq_dtype d = t->t.scheme.dtype;
     const size_t size = (size_t)lq_dtype_bits(d) / 8, n = t->t.plane[QT_CODES].bytes / size;
     const uint8_t *p = t->t.plane[QT_CODES].data;
-    if (isfinite(t->scanned ? t->largest : src_largest(p, d, n))) return LQ_OK;
+    if (isfinite(t->scanned ? t->largest : val_largest(p, d, n))) return LQ_OK;
     for (size_t i = 0; i < n; i++) {
         float x;
         lq_to_f32(&x, p + i * size, d, 1);
@@ -492,4 +505,19 @@ lq_status src_check_finite(const src_tensor *t, lq_err *err)
                            t->name, isnan(x) ? "NaN" : "infinity", i);
     }
     return LQ_OK;
+}
+
+lq_status src_check_values(const src_source *s, const src_tensor *t, lq_err *err)
+{
+    src_tensor loaded = *t;
+    if (!t->plain) return LQ_OK;
+    src_load(&loaded.t, s, t);
+    loaded.made = NULL;
+    lq_status st = LQ_OK;
+    if (t->t.scheme.kind == QT_DENSE)
+        st = src_check_finite(&loaded, err);
+    else if (val_check(&loaded.t, true, err))
+        st = lq_wrap(err, LQ_EVALUE, "tensor '%.100s'", t->name);
+    src_unload(s, t);
+    return st;
 }

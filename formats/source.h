@@ -153,6 +153,9 @@ lq_status src_fingerprint(lq_hash *out, const src_source *s, lq_err *err);
 /* NaN or infinity in a float tensor: LQ_EVALUE names the tensor and the first such element. Others,
  * and tensors whose planes are translated, are LQ_OK. */
 lq_status src_check_finite(const src_tensor *t, lq_err *err);
+/* The same of any tensor, and of a quantized one what val_check says (formats/values.h), its codes
+ * too: reads it whole. src_matrix has looked at scales and what else stands beside codes. */
+lq_status src_check_values(const src_source *s, const src_tensor *t, lq_err *err);
 /* Where a GGUF's tensors lie in its files, as gguf_check_cover; of other formats src_open has
  * looked at that. */
 lq_status src_check_cover(const src_source *s,
@@ -166,8 +169,6 @@ lq_status src_verify(const src_source *s, const lq_job *job, lq_err *err);
  */
 lq_status src_scan_room(src_source *s, lq_err *err);
 void src_scan(src_source *s, int64_t i);
-/* Largest magnitude of n numbers of f32, f16 or bf16; infinity or NaN when one is not finite. */
-float src_largest(const void *data, lq_dtype d, size_t n);
 /* Is `path` one of the files that the source was opened from? Nothing may be written there. */
 bool src_reads(const src_source *s, const char *path);
 /* Are the files that hold tensors still as they were opened? LQ_EIO names one that is not. */

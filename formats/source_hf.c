@@ -228,6 +228,12 @@ static lq_status find_quant(src_source *s, const char *dir, cJSON *config, lq_er
         s->quant = NULL;
     }
     lq_status st = LQ_OK;
+    if (s->quant && !cJSON_IsObject(s->quant)) {
+        char found[64];
+        return lq_fail(err, LQ_EVALUE,
+                       "%s/config.json: quantization_config: expected an object, found %s", dir,
+                       js_describe(found, s->quant));
+    }
     if (js_get(js_get(config, "quantization"), "group_size") &&
         !js_get(s->quant, "quant_method")) { /* of mlx-lm */
         cJSON_Delete(s->quant);

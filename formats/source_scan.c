@@ -1,6 +1,7 @@
 /* formats/source_scan.c - reading a whole source once, in windows whose pages are given back, and
  * noticing that its files changed meanwhile. */
 #include "formats/source_impl.h"
+#include "formats/values.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -45,56 +46,6 @@ void src_release(const src_source *s, const src_tensor *t)
 
 /* ---- every byte once ---- */
 
-/* Of n numbers the largest magnitude as the bits of its type: NaN and infinity are above all
- * others. */
-static inline int16_t more_bits16(int16_t most, const uint8_t *p)
-{
-    int16_t x; /* signed: the plainest vectors have that maximum */
-    memcpy(&x, p, sizeof x);
-    x = (int16_t)(x & 0x7fff);
-    return x > most ? x : most;
-}
-
-static uint32_t most_bits16(const uint8_t *p, size_t n)
-{
-    enum { RUN = 512 }; /* a length that the compiler knows: vectors, and no rest */
-    int16_t most = 0;
-    size_t i = 0;
-    for (; i + RUN <= n; i += RUN)
-        for (size_t k = i; k < i + RUN; k++)
-            most = more_bits16(most, p + 2 * k);
-    for (; i < n; i++)
-        most = more_bits16(most, p + 2 * i);
-    return (uint32_t)most;
-}
-
-static uint32_t most_bits32(const uint8_t *p, size_t n)
-{
-    uint32_t most = 0, x;
-    for (size_t i = 0; i < n; i++) {
-        memcpy(&x, p + 4 * i, 4);
-        x &= 0x7fffffff;
-        most = x > most ? x : most;
-    }
-    return most;
-}
-
-static float magnitude(uint32_t bits, lq_dtype d)
-{
-    float f;
-    uint16_t h = (uint16_t)bits;
-    if (d == LQ_F32)
-        memcpy(&f, &bits, sizeof f);
-    else
-        lq_to_f32(&f, &h, d, 1);
-    return f;
-}
-
-float src_largest(const void *data, lq_dtype d, size_t n)
-{
-    return magnitude(d == LQ_F32 ? most_bits32(data, n) : most_bits16(data, n), d);
-}
-
 /* One plane: its hash, and where `dense` its largest magnitude as bits. */
 static lq_status scan_plane(lq_hash *hash, uint32_t *most, const src_source *s, qt_span span,
                             bool dense, lq_dtype d)
@@ -108,9 +59,7 @@ static lq_status scan_plane(lq_hash *hash, uint32_t *most, const src_source *s, 
         for (size_t i = at, len; i < at + n; i += len) {
             len = at + n - i < PIECE ? at + n - i : PIECE;
             lq_hasher_add(h, p + i, len);
-            const uint32_t m = !dense        ? 0
-                               : d == LQ_F32 ? most_bits32(p + i, len / size)
-                                             : most_bits16(p + i, len / size);
+            const uint32_t m = dense ? val_largest_bits(p + i, d, len / size) : 0;
             *most = m > *most ? m : *most;
         }
         src_drop(s, (qt_span){ p + at, n });
@@ -143,7 +92,7 @@ void src_scan(src_source *s, int64_t i)
     }
     src_unload(s, t);
     if (st) return; /* whoever asks reads again */
-    if (dense) t->largest = magnitude(most, t->t.scheme.dtype);
+    if (dense) t->largest = val_of_bits(most, t->t.scheme.dtype);
     t->scanned = true;
 }
 

@@ -11,6 +11,7 @@
 #include "formats/llmq.h"
 #include "formats/mapped.h"
 #include "formats/totals.h"
+#include "formats/values.h"
 #include "formats/version.h"
 #include "kernels/ops.h"
 #include "quantize/apply.h"
@@ -444,7 +445,9 @@ static lq_status add_entry(llmq_writer *w, const src_source *src, const plan_ent
                             t->raw.bytes, err);
     qt_tensor all;
     src_load(&all, src, t);
-    lq_status s = llmq_add_tensor(w, e->name, &all, t->n_dims, t->shape, err);
+    lq_status s = val_check(&all, true, err);
+    if (s) lq_wrap(err, s, "tensor '%.100s'", e->name);
+    if (!s) s = llmq_add_tensor(w, e->name, &all, t->n_dims, t->shape, err);
     src_unload(src, t);
     return s;
 }

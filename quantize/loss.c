@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "calib/gemm.h"
-#include "formats/source.h"
+#include "formats/values.h"
 #include "quantize/rows.h"
 
 enum {
@@ -137,7 +137,7 @@ static void run_scan(void *ctx, int64_t item, int thread)
     const int64_t from = item * PIECE, end = from + PIECE < c->n ? from + PIECE : c->n;
     const size_t elem = (size_t)lq_dtype_bits(c->d) / 8;
     const uint8_t *w = (const uint8_t *)c->W + (size_t)from * elem;
-    c->piece[item].absmax = src_largest(w, c->d, (size_t)(end - from));
+    c->piece[item].absmax = val_largest(w, c->d, (size_t)(end - from));
     c->piece[item].bad = -1;
     for (int64_t i = from; !isfinite(c->piece[item].absmax) && c->piece[item].bad < 0; i++) {
         float x;

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "formats/values.h"
 #include "quantize/fold.h"
 #include "quantize/hqq.h"
 #include "quantize/int8.h"
@@ -505,6 +506,8 @@ static lq_status make(qz_part *out, const qz_plan *plan, int64_t part, const pla
                                               .effect = (double)NAN } };
         if (e->quantize) w.n_units += by_matrix(&w.targets[w.n - 1]) ? e->count : 1;
         src_load(&w.targets[w.n - 1].src, plan->src, e->src);
+        s = val_check(&w.targets[w.n - 1].src, true, err);
+        if (s) lq_wrap(err, s, "tensor '%.100s'", e->name);
     }
     if (!s) s = make_groups(&w, err);
     for (size_t i = 0; i < w.n; i++)

@@ -2,6 +2,7 @@
 #include "runtime/model.h"
 
 #include "formats/tiles.h"
+#include "formats/values.h"
 #include "kernels/ops.h"
 
 static lq_status no_memory(lq_err *err, const char *what)
@@ -94,9 +95,10 @@ static lq_status load_rows(qt_tensor *out, model *m, arch_role r, lq_err *err)
     lq_status s = src_role(m->src, r, -1, -1, &t, NULL, err);
     if (s || !t) return s;
     src_load(out, m->src, t);
-    if (t->t.layout == QT_PORTABLE) return LQ_OK;
+    s = val_check(out, false, err);
+    if (!s && t->t.layout == QT_PORTABLE) return LQ_OK;
     void *w[QT_N_PLANES];
-    s = qt_alloc(out, w, &t->t.scheme, t->t.N, t->t.K, &m->arena, err);
+    if (!s) s = qt_alloc(out, w, &t->t.scheme, t->t.N, t->t.K, &m->arena, err);
     if (!s) s = tiles_unpack(w, &t->t, err);
     return s ? lq_wrap(err, s, "%s: %s", src_path(m->src), t->name) : LQ_OK;
 }

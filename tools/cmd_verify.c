@@ -67,13 +67,14 @@ static lq_status check_sums(verdict *v, const char *path, lq_err *err)
     return s;
 }
 
-static lq_status check_finite(verdict *v, const src_source *src)
+/* `count`: tensors are what is checked; else their checksums were. */
+static lq_status check_values(verdict *v, const src_source *src, bool count)
 {
     for (int64_t i = 0; i < src_n_tensors(src); i++) {
         lq_err why;
-        lq_status s = src_check_finite(src_tensor_at(src, i), &why);
+        lq_status s = src_check_values(src, src_tensor_at(src, i), &why);
         if (s) verdict_add(v, src_tensor_at(src, i)->name, why.msg);
-        v->checked++;
+        v->checked += count;
         if (lq_stopped(v->c->job)) return LQ_EINTR;
     }
     return LQ_OK;
@@ -163,7 +164,8 @@ static lq_status check_all(verdict *v, const char *path, const char *against, bo
     if (!s) s = src_open(&src, file, NULL, err);
     if (s) return cannot_open(v, path, s, llmq, err);
     verify_beside(v, src, path);
-    s = llmq ? check_sums(v, file, err) : check_finite(v, src);
+    s = llmq ? check_sums(v, file, err) : LQ_OK;
+    if (!s) s = check_values(v, src, !llmq);
     if (!s) s = src_check_cover(src, verdict_add, v, err);
     if (!s) check_fit(v, src);
     if (!s) s = verify_text(v, src, err);

@@ -299,6 +299,19 @@ def qc(**values):
     return lambda c: c["quantization_config"].update(values)
 
 
+def group(**values):
+    return lambda c: c["quantization_config"]["config_groups"]["group_0"]["weights"].update(values)
+
+
+def state(**values):
+    """Settings in bitsandbytes' own JSON, of every weight."""
+    def change(t):
+        for name in [n for n in t if "quant_state" in n]:
+            text = json.dumps({**json.loads(t[name][2]), **values}).encode()
+            t[name] = (t[name][0], [len(text)], text)
+    return change
+
+
 DAMAGE = [
     ("no zero points", "gptq-4bit-g64-asym", drop("qzeros"), None, "q_proj.qzeros' is missing"),
     ("no scales", "gptq-4bit-g64-asym", drop("scales"), None, "q_proj.scales' is missing"),
@@ -344,6 +357,38 @@ DAMAGE = [
     ("a method that is not read", "ct-w8a16", None, qc(quant_method="quip"), '"quip"'),
     ("quantized and plain at once", "gptq-2bit-g32",
      lambda t: t.update({Q + "weight": ("F32", [128, 128], bytes(65536))}), None, "both plain and quantized"),
+    ("a list of settings", "gptq-2bit-g32", None, lambda c: c.update(quantization_config=[1]),
+     "quantization_config: expected an object, found an array"),
+    ("a name in the place of settings", "gptq-2bit-g32", None, lambda c: c.update(quantization_config="gptq"),
+     'quantization_config: expected an object, found "gptq"'),
+    ("an order that is no yes or no", "gptq-2bit-g32", None, qc(desc_act="yes"), 'desc_act: expected true or false, found "yes"'),
+    ("an order that is a number", "gptq-2bit-g32", None, qc(desc_act=5), "desc_act: expected true or false, found 5"),
+    ("groups of none", "gptq-2bit-g32", None, qc(group_size=0), "group_size: expected inputs that share a scale, or -1, found 0"),
+    ("a list of rules", "gptq-2bit-g32", None, qc(dynamic=[1]), "dynamic: expected an object, found an array"),
+    ("a rule that is a list", "gptq-2bit-g32", None, qc(dynamic={"x": []}), "dynamic: x: expected an object, found an array"),
+    ("groups of none in awq", "awq-gemm-g128", None, qc(group_size=0), "group_size: expected"),
+    ("one module for a list", "awq-gemm-g128", None, qc(modules_to_not_convert="lm_head"),
+     'modules_to_not_convert: expected an array, found "lm_head"'),
+    ("numbers for modules", "awq-gemm-g128", None, qc(modules_to_not_convert=[1, 2]), "modules_to_not_convert: expected names, found 1"),
+    ("an offset below 0", "bnb-nf4-double", state(nested_offset=-1e30), None, "nested_offset: expected a number 0..3.4"),
+    ("an offset that is no f32", "bnb-nf4-double", state(nested_offset=1e39), None, "nested_offset: expected a number 0..3.4"),
+    ("a type of weights that nobody has", "bnb-nf4", state(dtype="float64"), None, 'dtype: "float64" does not fit'),
+    ("a type that is no name", "bnb-nf4", state(dtype=5), None, "dtype: expected a string, found 5"),
+    ("nf4 named fp4", "bnb-nf4", state(quant_type="fp4"), None, 'quant_type: "fp4" does not fit'),
+    ("ignored: one name for a list", "ct-w8a16", None, qc(ignore="lm_head"), 'ignore: expected an array, found "lm_head"'),
+    ("an unknown type of numbers", "ct-w8a16", None, group(type="x"), 'weights: type: expected int or float, found "x"'),
+    ("weights by token", "ct-w8a8-int8", None, group(strategy="token"), 'weights: strategy: expected one of weights, found "token"'),
+    *[(f"{n} with {bits} bits", n, None, group(num_bits=bits), says) for n, says in [
+        ("ct-w8a8-int8", "num_bits: expected 8 or 4 in a byte each, found"),
+        ("ct-fp8-dynamic", "num_bits: expected 8 in a byte each, found"),
+        ("ct-nvfp4a16", "expected floats of 4 bits in groups of 16, found floats of")] for bits in (3, 5, 16)],
+    *[(f"{n} in groups of {g}", n, None, group(group_size=g), says) for n, g, says in [
+        ("ct-w8a8-int8", 0, "group_size: expected inputs that share a scale, or -1, found 0"),
+        ("ct-w8a8-int8", 7, "group_size: expected none by channel, found 7"),
+        ("ct-fp8-dynamic", 0, "group_size: expected inputs that share a scale, or -1, found 0"),
+        ("ct-fp8-dynamic", 7, "group_size: expected none by channel, found 7"),
+        ("ct-nvfp4a16", 0, "group_size: expected inputs that share a scale, or -1, found 0"),
+        ("ct-nvfp4a16", 7, "in groups of 16, found floats of 4 bits in groups of 7")]],
 ]
 
 
