@@ -31,9 +31,16 @@ typedef struct {
 static lq_status read_list(list *l, const char *dir, lq_err *err)
 {
     char path[4200];
+    struct stat st;
     *l = (list){ NULL, 0 };
     lq_status s = lq_path_join(path, sizeof path, dir, LIST, err);
-    return s || !lq_exists(path) ? s : lq_read_file(&l->text, &l->n, path, MAX_LIST, err);
+    if (s || lstat(path, &st) != 0) return s;
+    if (!S_ISREG(st.st_mode))
+        return lq_fail(err, LQ_EUSAGE,
+                       "%s: holds a " LIST " that is no plain file, and llmq did not make it: "
+                       "expected another name, or remove it first",
+                       dir);
+    return lq_read_file(&l->text, &l->n, path, MAX_LIST, err);
 }
 
 static bool is_line(const list *l, const char *name, size_t n)

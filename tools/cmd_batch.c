@@ -20,6 +20,10 @@
 #include <unistd.h>
 
 enum { MAX_BODY = 32 << 20, MIN_WINDOW = 64 };
+/* How each answer and the file of a run's state begin: what else has their names is somebody's. */
+#define ANSWER_ID    "batch_req_"
+#define ANSWER_BEGIN "{\"id\":\"" ANSWER_ID
+#define STATE_BEGIN  "{\"requests\":\""
 
 typedef struct {
     const char *shard;
@@ -384,7 +388,7 @@ static lq_status write_answer(batch *b, const slot *t, int64_t number, lq_err *e
 {
     jw w = { 0 };
     char name[48];
-    snprintf(name, sizeof name, "batch_req_%lld", (long long)number);
+    snprintf(name, sizeof name, ANSWER_ID "%lld", (long long)number);
     jw_open(&w, '{');
     jw_key(&w, "id");
     jw_cstr(&w, name);
@@ -570,6 +574,27 @@ static lq_status check_names(const batch *b, lq_err *err)
     return LQ_OK;
 }
 
+/* Work of an earlier run is gone on with or thrown away, a file that somebody else has of that name
+ * is not: the state says whose it is, and without one nothing was written yet. */
+static lq_status check_work(const batch *b, lq_err *err)
+{
+    static const char begin[] = ANSWER_BEGIN;
+    lq_map m;
+    lq_status s = output_check_kind("OUT.resume.json", b->state_path, STATE_BEGIN,
+                                    "a batch's unfinished work", err);
+    if (s || lq_map_open(&m, b->work_path, NULL)) return s;
+    const size_t n = m.size < sizeof begin - 1 ? m.size : sizeof begin - 1;
+    if (n && (!lq_exists(b->state_path) || memcmp(m.data, begin, n) != 0))
+        s = lq_fail(err, LQ_EUSAGE,
+                    "OUT.resume: expected a batch's unfinished work or nothing there, found '%s', "
+                    "which %s",
+                    b->work_path,
+                    lq_exists(b->state_path) ? "holds no answers"
+                                             : "has no OUT.resume.json beside it");
+    lq_map_close(&m);
+    return s;
+}
+
 static lq_status open_files(batch *b, lq_err *err)
 {
     lq_status s = lq_out_target(&b->target, b->out, err);
@@ -580,7 +605,8 @@ static lq_status open_files(batch *b, lq_err *err)
     if (!b->work_path || !b->state_path) return lq_fail(err, LQ_ENOMEM, "out of memory");
     s = check_names(b, err);
     if (!s) s = output_check_place("OUT", b->out, false, NULL, b->c->argv[0], err);
-    if (!s) s = output_check_kind("OUT", b->out, "\"batch_req_", "a batch's answers", err);
+    if (!s) s = output_check_kind("OUT", b->out, ANSWER_BEGIN, "a batch's answers", err);
+    if (!s) s = check_work(b, err);
     if (s) return s;
     b->lines = fopen(b->in, "re");
     if (!b->lines) return lq_open_failed(err, b->in);

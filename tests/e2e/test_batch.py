@@ -172,7 +172,7 @@ def test_work_of_another_run_is_not_gone_on_with(llmq, draft, tmp_path):
     llmq("batch", draft, tmp_path / "in", tmp_path / "out")
     first = (tmp_path / "out").read_text().splitlines(keepends=True)[0].replace("r0", "old")
     (tmp_path / "out.resume").write_text(first)
-    (tmp_path / "out.resume.json").write_text("{}\n")
+    (tmp_path / "out.resume.json").write_text('{"requests":"%s"}\n' % ("0" * 32))
     p = llmq("batch", draft, tmp_path / "in", tmp_path / "out")
     assert "unfinished work of another run; it is begun anew" in p.stderr
     assert [a["custom_id"] for a in read(tmp_path / "out")] == ["r0", "r1", "r2", "r3"]
@@ -234,6 +234,33 @@ def test_somebodys_file_is_not_replaced_by_answers(llmq, draft, tmp_path):
     write(tmp_path / "in", [])
     p = llmq("batch", draft, tmp_path / "in", out, code=2)
     assert "that of a batch's answers, found" in p.stderr and out.read_text() == "years of work"
+
+
+def test_somebodys_files_are_no_unfinished_work(llmq, draft, tmp_path):
+    """OUT.resume and OUT.resume.json are deleted at the end where they are batch's, and else stay."""
+    write(tmp_path / "in", completions(2))
+    answer = '{"id":"batch_req_1","custom_id":"r0"}\n'
+    state = '{"requests":"%s"}\n' % ("0" * 32)
+    for why, files, says in (
+            ("settings of a name", {".json": '{"epoch": 7}\n'}, "OUT.resume.json: expected a new name or that of a batch's"),
+            ("both", {"": "notes\n", ".json": "{}\n"}, "OUT.resume.json: expected"),
+            ("notes", {"": "years of work\n"}, "which has no OUT.resume.json beside it"),
+            ("short notes", {"": "x"}, "which has no OUT.resume.json beside it"),
+            ("a copy of answers", {"": answer}, "which has no OUT.resume.json beside it"),
+            ("notes beside a state", {"": "years of work\n", ".json": state}, "which holds no answers")):
+        for end, t in files.items():
+            (tmp_path / f"out.resume{end}").write_text(t)
+        for more in ([], ["--no-resume"]):
+            p = llmq("batch", draft, tmp_path / "in", tmp_path / "out", *more, code=2)
+            assert says in p.stderr, (why, p.stderr)
+        assert sorted(os.listdir(tmp_path)) == ["in", *(f"out.resume{e}" for e in sorted(files))], why
+        for end, t in files.items():
+            assert (tmp_path / f"out.resume{end}").read_text() == t, why
+            (tmp_path / f"out.resume{end}").unlink()
+    for name, t in (("out.resume", ""), ("out.resume.json", ""), ("out.resume.json", state)):  # as a kill leaves them
+        (tmp_path / name).write_text(t)
+        assert llmq.json("batch", draft, tmp_path / "in", tmp_path / "out")["answered"] == 2, (name, t)
+        assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 
 
 def test_an_empty_file_has_no_answers(llmq, draft, tmp_path):

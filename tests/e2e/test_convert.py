@@ -157,6 +157,21 @@ def test_a_list_cannot_name_what_lies_elsewhere(llmq, draft, tmp_path):
     assert other.exists() and (tmp_path / "deep/thesis.jinja").exists()
 
 
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_a_list_that_is_no_file_is_not_llmqs(llmq, draft, tmp_path, kind):
+    out = tmp_path / "out"
+    out.mkdir()
+    if kind == "folder":
+        (out / ".llmq-files").mkdir()
+    elif kind == "link":
+        (out / ".llmq-files").symlink_to(draft / "config.json")
+    else:
+        os.mkfifo(out / ".llmq-files")
+    for command in (["convert", draft, "--to", "safetensors", "-o", out], ["publish", draft, f"dir:{out}"]):
+        assert "holds a .llmq-files that is no plain file" in llmq(*command, code=2).stderr
+    assert [p.name for p in out.iterdir()] == [".llmq-files"]
+
+
 def test_a_source_is_never_its_own_result(llmq, model, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(model, copy)
