@@ -229,6 +229,28 @@ def test_peers_prints_ratios_of_interleaved_turns(tmp_path):
         assert ratio == pytest.approx(ours / known[tuple(row[:2])], rel=0.01)
 
 
+FAKE_PYTHON = """#!/bin/sh
+# A Python that runs peer_openvino.py: what it is asked for is kept, a serve row of 0.5 is said.
+shift
+echo "$@" >> asked
+echo a line of the library
+echo '{"version": "v9", "rows": [["'$3'", 3, 0.5]]}'
+"""
+
+
+def test_peers_serves_beside_a_library(tmp_path):
+    (tmp_path / "python").write_text(FAKE_PYTHON.replace("asked", str(tmp_path / "asked")))
+    (tmp_path / "python").chmod(0o755)
+    small = {"OPENVINO_MODEL": "folder", "OPENVINO_PYTHON": str(tmp_path / "python"), "THREADS": "1", "REPEATS": "1",
+             "SERVE": "3", "INPUT": "8", "OUTPUT": "4"}
+    r = peers(ROOT / "llmq", small, ROOT / "models/novels-1m")
+    assert r.returncode == 0, r.stderr
+    lines = [x.split() for x in r.stdout.splitlines()]
+    ours, theirs, ratio = map(float, lines[2][3:])
+    assert "v9" in r.stdout and theirs == 0.5 and ratio == pytest.approx(ours / theirs, rel=0.01)
+    assert (tmp_path / "asked").read_text() == "folder 1 serve 3 8 4\n"
+
+
 def test_peers_serves_beside_another_server(tmp_path):
     for name, text in (("llama-bench", FAKE_BENCH), ("llama-server", FAKE_SERVER)):
         (tmp_path / name).write_text(text)

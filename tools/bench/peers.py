@@ -14,7 +14,7 @@ Also from the environment: THREADS (all), REPEATS (4), PROMPT (512), CONTEXT (12
 holds before it decodes), STEPS (32), BATCH (1; "1,2,4,8,16,32" takes minutes), LLMQ (another llmq).
 SERVE=32 measures servers instead of that: SERVE clients at a time, two requests each, INPUT (128) tokens of
 prompt, OUTPUT (128) of answer, by `llmq bench serve` against `llmq serve MODEL.llmq` and against llama-server;
-both models need a tokenizer then.
+both models need a tokenizer then. OpenVINO's row is its continuous batching called in its own process.
 Prints tokens/s of all sequences together, the best and the median of all turns, and llmq's ratio.
 """
 import contextlib
@@ -176,11 +176,18 @@ class OpenVino:
         self.model = os.environ["OPENVINO_MODEL"]
         self.python = setting("OPENVINO_PYTHON", "python3")
 
-    def run(self, w):
-        doc = json.loads(output([self.python, str(HERE / "peer_openvino.py"), self.model, str(w.threads), str(w.prompt),
-                                 str(w.context), str(w.steps), ",".join(map(str, w.batch))]).splitlines()[-1])
+    def rows(self, w, *what):
+        doc = json.loads(output([self.python, str(HERE / "peer_openvino.py"), self.model, str(w.threads),
+                                 *map(str, what)]).splitlines()[-1])
         self.about = f"OpenVINO GenAI {doc['version']}, {self.model}"
         return {(name, batch): speed for name, batch, speed in doc["rows"]}
+
+    def run(self, w):
+        return self.rows(w, "run", w.prompt, w.context, w.steps, ",".join(map(str, w.batch)))
+
+    def serve(self, w):
+        """The same requests through its own continuous batching, in its process: there is no HTTP in its row."""
+        return self.rows(w, "serve", w.clients, w.input, w.output)
 
 
 PEERS = {"LLAMA_BIN": ("llama.cpp", LlamaCpp), "OPENVINO_MODEL": ("OpenVINO", OpenVino)}
@@ -194,10 +201,6 @@ def main():
     if not found:
         fail("expected one of " + ", ".join(PEERS) + " in the environment, found none")
     w = Work()
-    if w.clients:
-        found = [(name, engine) for name, engine in found if hasattr(engine, "serve")]
-        if not found:
-            fail("SERVE: expected LLAMA_BIN, whose llama-server is measured")
     engines = [("llmq", Llmq(sys.argv[1:])), *found]
     turns = int(setting("REPEATS", 4))
     speeds = {name: {} for name, _ in engines}
