@@ -1,10 +1,11 @@
 /* formats/machine.c */
 #include "formats/machine.h"
 
+#include "formats/places.h"
+
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -120,9 +121,9 @@ size_t machine_memory(void)
 
 int machine_cpus(void)
 {
-    cpu_set_t set;
-    int n = 1;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) n = CPU_COUNT(&set);
+    cpu_places all;
+    places_here(&all, false);
+    int n = all.cores;
     const double quota = here().cpus;
     if (quota > 0 && quota < n) n = (int)quota + (quota > (int)quota);
     return n < 1 ? 1 : n;

@@ -18,7 +18,8 @@ machine_limits machine_limits_of(const char *self, const char *root);
 /* Bytes that this process may still take: the machine's, or what its groups leave it if less; 0
  * where neither is told. */
 size_t machine_memory(void);
-/* CPUs that it may use: by affinity, or by its groups' quota, rounded up, if less; at least 1. */
+/* Physical cores that it may use (places.h), or its groups' quota of CPUs, rounded up, if less; at
+ * least 1. */
 int machine_cpus(void);
 
 /* After so many bytes were freed: where they are many, back to the system, with whatever else

@@ -42,6 +42,9 @@ struct pool {
     void *ctx;
     int64_t n_items;
     pool_times *times; /* or NULL */
+    bool pinned;
+    cpu_set_t of_caller,
+        of_all; /* the caller's CPU in a step; all, where it may go outside of one */
     atomic_llong busy_ns;
 };
 
@@ -192,6 +195,7 @@ void pool_run(pool *p, int64_t n_items, void (*fn)(void *ctx, int64_t item, int 
 
 void pool_enter(pool *p)
 {
+    if (p && p->pinned) pthread_setaffinity_np(pthread_self(), sizeof p->of_caller, &p->of_caller);
     if (!p || p->n_threads == 1) return;
     atomic_store(&p->in_step, 1);
     wake_all(p);
@@ -199,7 +203,36 @@ void pool_enter(pool *p)
 
 void pool_leave(pool *p)
 {
-    if (p) atomic_store(&p->in_step, 0); /* spinning workers see it and go to sleep */
+    if (!p) return;
+    atomic_store(&p->in_step, 0); /* spinning workers see it and go to sleep */
+    if (p->pinned) pthread_setaffinity_np(pthread_self(), sizeof p->of_all, &p->of_all);
+}
+
+static cpu_set_t set_of(const struct place *at, int n)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int i = 0; i < n; i++)
+        CPU_SET((size_t)at[i].cpu, &set);
+    return set;
+}
+
+lq_status pool_pin(pool *p, const cpu_places *where, lq_err *err)
+{
+    if (where->n < 1)
+        return lq_fail(err, LQ_EVALUE, "CPUs to bind threads to: expected some, found 0");
+    for (int i = 1; i < p->n_threads; i++) {
+        const int cpu = where->at[i % where->n].cpu;
+        const cpu_set_t set = set_of(&where->at[i % where->n], 1);
+        const int why = pthread_setaffinity_np(p->threads[i - 1], sizeof set, &set);
+        if (why)
+            return lq_fail(err, LQ_EUNSUPPORTED, "thread %d cannot be bound to CPU %d: %s", i, cpu,
+                           strerror(why));
+    }
+    p->of_caller = set_of(where->at, 1);
+    p->of_all = set_of(where->at, where->n);
+    p->pinned = true;
+    return LQ_OK;
 }
 
 int pool_threads(const pool *p) { return p ? p->n_threads : 1; }

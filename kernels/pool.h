@@ -9,6 +9,7 @@
 #define LLMQ_KERNELS_POOL_H
 
 #include "formats/base.h"
+#include "formats/places.h"
 
 LQ_C_BEGIN
 
@@ -17,7 +18,12 @@ typedef struct pool pool;
 lq_status pool_open(pool **p, int n_threads, lq_err *err); /* 0: pool_default_threads() */
 void pool_close(pool *p);
 int pool_threads(const pool *p); /* NULL pool: 1, everything runs in the caller */
-int pool_default_threads(void);  /* CPUs that this process may use (affinity, cgroup quota) */
+int pool_default_threads(void);  /* machine_cpus(): cores that this process may use */
+
+/* Binds each thread to one CPU of `where`, in its order, the caller of pool_enter until it leaves;
+ * where there are more threads than CPUs they begin anew. LQ_EUNSUPPORTED where the system refuses.
+ * Without it threads go where the scheduler puts them. */
+lq_status pool_pin(pool *p, const cpu_places *where, lq_err *err);
 
 /* fn(ctx, item, thread): thread is 0..pool_threads-1, for per-thread scratch. */
 void pool_run(pool *p, int64_t n_items, void (*fn)(void *ctx, int64_t item, int thread), void *ctx);

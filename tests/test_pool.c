@@ -4,6 +4,7 @@
 #include "tests/check.h"
 
 #include <limits.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -60,6 +61,51 @@ TEST(every_item_runs_exactly_once)
     }
 }
 
+typedef struct {
+    cpu_set_t of[8];
+    atomic_int missing;
+} seen;
+
+static void see_cpus(void *user, int64_t item, int thread)
+{
+    seen *s = user;
+    (void)item;
+    if (sched_getaffinity(0, sizeof s->of[thread], &s->of[thread])) atomic_store(&s->missing, 1);
+    struct timespec nap = { 0, 1000 * 1000 }; /* so that each thread gets an item */
+    nanosleep(&nap, NULL);
+}
+
+TEST(threads_are_bound_to_one_cpu_each)
+{
+    static const int threads[] = { 1, 2, 5 }; /* also more than there are CPUs */
+    cpu_set_t before, after;
+    cpu_places where;
+    places_here(&where, false);
+    CHECK(!sched_getaffinity(0, sizeof before, &before), "CPUs");
+    for (size_t i = 0; i < LQ_COUNT(threads); i++) {
+        pool *p;
+        seen *s = calloc(1, sizeof *s);
+        CHECK(s && !pool_open(&p, threads[i], NULL) && !pool_pin(p, &where, NULL), "%d",
+              threads[i]);
+        pool_enter(p);
+        pool_run(p, 200, see_cpus, s);
+        pool_leave(p);
+        CHECK(!s->missing, "not told");
+        for (int t = 0; t < threads[i]; t++) {
+            const int n = CPU_COUNT(&s->of[t]);
+            CHECK(n == 0 || (n == 1 && CPU_ISSET((size_t)where.at[t % where.n].cpu, &s->of[t])),
+                  "thread %d of %d: %d CPUs", t, threads[i], n);
+        }
+        CHECK(CPU_COUNT(&s->of[0]) == 1, "the caller had no item");
+        CHECK(!sched_getaffinity(0, sizeof after, &after) && CPU_EQUAL(&before, &after),
+              "the caller afterwards");
+        const cpu_places none = { 0 };
+        CHECK(pool_pin(p, &none, NULL) == LQ_EVALUE, "no CPU");
+        free(s);
+        pool_close(p);
+    }
+}
+
 TEST(without_a_pool_the_caller_works)
 {
     ctx *c = calloc(1, sizeof *c);
@@ -106,6 +152,7 @@ TEST(bad_thread_counts_are_refused)
 int main(int argc, char **argv)
 {
     RUN(every_item_runs_exactly_once);
+    RUN(threads_are_bound_to_one_cpu_each);
     RUN(without_a_pool_the_caller_works);
     RUN(an_idle_pool_takes_no_processor);
     RUN(bad_thread_counts_are_refused);

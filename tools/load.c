@@ -3,12 +3,28 @@
 
 #include <strings.h>
 
+/* --pin. */
+static lq_status pin(pool *p, const opt_model *o, lq_err *err)
+{
+    cpu_places where;
+    places_here(&where, o->numa == NUMA_INTERLEAVE);
+    lq_status s = pool_pin(p, &where, err);
+    if (s) return lq_wrap(err, s, "--pin");
+    prog_say(LOG_INFO, "--pin: threads %d, of CPUs %d, cores %d, nodes %d", pool_threads(p), where.n,
+             where.cores, where.nodes);
+    return LQ_OK;
+}
+
 lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err)
 {
     *p = NULL;
     lq_status s = opt_model_start(o, err);
-    if (!s) opt_note_device(o);
-    return s ? s : pool_open(p, c->threads, err);
+    if (s) return s;
+    opt_note_device(o);
+    if (o->numa == NUMA_INTERLEAVE) s = places_interleave(err);
+    if (s) return lq_wrap(err, s, "--numa");
+    s = pool_open(p, c->threads, err);
+    return s || !o->pin ? s : pin(*p, o, err);
 }
 
 const char *load_name(char *buf, size_t n, const char *path)

@@ -9,6 +9,8 @@
 static const char *const acts_words[] = { "auto", "f32", "bf16", "int8", NULL };
 static const char *const kv_words[] = { "auto", "f32", "f16", "bf16", "int8", "int4", "fp8", NULL };
 
+static const char *const numa_words[] = { "off", "interleave", NULL };
+
 enum { LAYERS_ALL = -1, LAYERS_AUTO = -2 };
 static const char *const layer_words[] = { "all", "auto", NULL };
 
@@ -64,6 +66,15 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               .help = "how keys and values are kept" },                                            \
             { "verify", 0, OPT_FLAG, F(verify),                                                    \
               .help = "check every checksum of a .llmq file before it is used" },                  \
+            { "pin", 0, OPT_FLAG, F(pin),                                                          \
+              .help = "bind each thread to a CPU, one of each physical core first" },              \
+            { "numa",                                                                              \
+              0,                                                                                   \
+              OPT_ENUM,                                                                            \
+              F(numa),                                                                             \
+              .def = "off",                                                                        \
+              .words = numa_words,                                                                 \
+              .help = "interleave: spread memory and threads over all nodes of the machine" },     \
     }
 
 const opt_row opt_model_rows[OPT_MODEL_N] = ROWS("auto", "auto");

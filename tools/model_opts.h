@@ -16,9 +16,13 @@ typedef struct {
     int64_t ranks;       /* --tensor-parallel-size */
     int activations, kv; /* opt_acts(), opt_kv() */
     bool verify;         /* --verify: load_model_open asks for it by opt_given */
+    bool pin;            /* --pin */
+    int numa;            /* --numa: opt_numa */
 } opt_model;
 
-enum { OPT_MODEL_N = 7 };
+typedef enum { NUMA_OFF, NUMA_INTERLEAVE } opt_numa;
+
+enum { OPT_MODEL_N = 9 };
 extern const opt_row opt_model_rows[OPT_MODEL_N];       /* activations, KV: auto */
 extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
 

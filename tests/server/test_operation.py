@@ -568,6 +568,34 @@ def test_port_0_is_printed(llmq):  # T-76
         assert p.wait(LIMIT) == 0
 
 
+def test_threads_and_memory_have_their_places(llmq, tmp_path):  # T-78
+    """A CPU for each thread but the engine's between steps; pages on all nodes; the same answer."""
+    allowed = sorted(os.sched_getaffinity(0))
+    answers = []
+    spread = ["--numa", "interleave"]
+    p = llmq("run", TINY, "-p", "Once", "--max-tokens", 1, *spread, code=None)
+    if p.returncode:  # a kernel, or a container, that lets nobody choose
+        assert p.returncode == 3 and "--numa: memory policy: expected to be allowed" in p.stderr
+        spread = []
+    for args in ([], ["--pin", *spread]):
+        with Server(llmq, TINY, "--threads", len(allowed) + 1, *args, log=tmp_path / "log") as s:
+            s.wait_ready()
+            answers.append(complete(s, prompt="Once", max_tokens=8, temperature=0)["choices"])
+            proc = pathlib.Path(f"/proc/{s.process.pid}")
+            alone = [sorted(os.sched_getaffinity(int(t.name))) for t in (proc / "task").iterdir()]
+            bound = [c[0] for c in alone if len(c) == 1]
+            interleaved = "interleave" in (proc / "numa_maps").read_text() if (proc / "numa_maps").exists() else None
+            if not args:
+                assert bound == [] or len(allowed) == 1
+                assert not interleaved
+            else:
+                # the caller of a step has the first CPU, the others begin behind it, and begin anew
+                assert len(bound) >= len(allowed) and set(bound) == set(allowed), alone
+                assert interleaved is not False or not spread
+                assert f"--pin: threads {len(allowed) + 1}, of CPUs {len(allowed)}, " in s.output()
+    assert answers[0] == answers[1]
+
+
 @pytest.mark.parametrize("why, args, says", [
     ("no model", [], "expected one MODEL"),
     ("two models", ["MODEL", "--model", "MODEL"], "expected one MODEL"),
