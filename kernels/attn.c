@@ -185,6 +185,8 @@ bool attn_in_bf16(const attn_args *a)
     return a->bf16 && k_get()->attn_k16 && a->D % 16 == 0 && a->Dv % 16 == 0;
 }
 
+kv_dtype attn_fast_cache(bool may) { return may && k_get()->attn_k16 ? KV_BF16 : KV_F16; }
+
 /* Keys (or values) j..j+here-1 of a tile at dst. */
 static void read_rows(void *dst, const attn_args *a, const uint8_t *src, int j, int here, bool key,
                       bool pairs)

@@ -75,6 +75,9 @@ typedef struct {
  * are multiples of 16; else all is f32. An output is off by at most 2^-8 of the largest |v|, and a
  * weight's logarithm by 2^-8 of scale * sum|q k|, beside f32. */
 bool attn_in_bf16(const attn_args *a);
+/* The cache that costs attention least where it `may` be in bf16: there f16 would be rounded anyway,
+ * as each key is read. */
+kv_dtype attn_fast_cache(bool may);
 /* Scratch bytes for attn_run; D = max(D, Dv). `scratch` is a fixed arena, left as it was found. */
 size_t attn_scratch_bytes(int64_t H, int64_t D, int threads);
 void attn_run(const attn_args *a, lq_arena *scratch, pool *p);

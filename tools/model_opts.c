@@ -63,7 +63,8 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               F(kv),                                                                               \
               .def = kv_def,                                                                       \
               .words = kv_words,                                                                   \
-              .help = "how keys and values are kept" },                                            \
+              .help = "how keys and values are kept (auto: bf16 where attention multiplies "       \
+                      "that, else f16)" },                                                         \
             { "verify", 0, OPT_FLAG, F(verify),                                                    \
               .help = "check every checksum of a .llmq file before it is used" },                  \
             { "pin", 0, OPT_FLAG, F(pin),                                                          \
@@ -87,8 +88,6 @@ mm_acts opt_acts(const opt_model *o)
     return o->activations ? (mm_acts)(o->activations - 1) : MM_I8;
 }
 
-kv_dtype opt_kv(const opt_model *o) { return o->kv ? (kv_dtype)(o->kv - 1) : KV_F16; }
-
 static bool is(const char *word, const char *other) { return strcmp(word, other) == 0; }
 
 /* What --device says, or --gpu-layers without it. */
@@ -97,6 +96,12 @@ static const char *device_of(const opt_model *o)
     const char *word = o->device ? o->device : "auto";
     if (o->gpu_layers == 0 && (is(word, "auto") || strncmp(word, "cuda", 4) == 0)) return "cpu";
     return o->device ? o->device : o->gpu_layers == LAYERS_ALL && o->ranks < 2 ? "cpu" : "cuda";
+}
+
+kv_dtype opt_kv(const opt_model *o)
+{
+    if (o->kv) return (kv_dtype)(o->kv - 1);
+    return attn_fast_cache(opt_acts(o) != MM_F32 && is(device_of(o), "cpu"));
 }
 
 int64_t opt_gpu_layers(const opt_model *o)

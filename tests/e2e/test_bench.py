@@ -45,6 +45,19 @@ def check_cache(cache):
         assert h["token_bytes"] == one["token_bytes"] * h["kv_heads"]
 
 
+def test_the_cache_is_of_what_attention_multiplies(llmq):
+    def cache(*args):
+        return llmq.json("bench", "model", "models/novels-1m", "--batch", 1, *SMALL, *args)["kv_cache_dtype"]
+
+    found = llmq.json("version")
+    for family in found["kernels_available"].split():
+        pairs = "bf16" in family or family == "amx"
+        assert cache("--kernels", family) == ("bf16" if pairs else "f16"), family
+    assert cache("--activations", "f32") == "f16"
+    assert cache("--kv-cache-dtype", "f16") == "f16"
+    assert cache() == found["kv_cache_dtype"]
+
+
 def test_where_the_time_of_a_step_goes(llmq):
     doc = llmq.json("bench", "model", "--scheme", "u4-g128", "--batch", 2, "--profile", "--threads", 2, *SMALL)
     for r in doc["rows"]:

@@ -22,7 +22,7 @@ def test_weights_and_cache_of_the_demo_model(llmq, model):
     p = plan(llmq, model)
     norms = (2 * 6 + 1) * 256 * 4
     assert p["weights_bytes"] == (6 * LAYER + 2 * HEAD) * 2 + norms
-    assert p["kv_bytes_per_token"] == 2 * 6 * 2 * 64 * 2  # f16 is the default of a run
+    assert p["kv_bytes_per_token"] == 2 * 6 * 2 * 64 * 2  # f16 or bf16, whatever is fast
     assert plan(llmq, model, "--kv-cache-dtype", "f32")["kv_bytes_per_token"] == 2 * 6 * 2 * 64 * 4
     assert p["max_len"] == 1024
 
