@@ -87,18 +87,63 @@ static place low_place(int bits, int r, int i)
 }
 static place high_place(int r, int i) { return (place){ 128 + 4 * r + (i & 3), i >> 2 }; }
 
+/* Four inputs of a row are the bytes of a word, moved together. */
+enum { FOURS = TILE_K / 4, ONES = 0x01010101 };
+
 static void encode_step(uint8_t *dst, uint8_t codes[TILE_N][TILE_K], int bits)
 {
-    memset(dst, 0, (size_t)(64 * bits));
-    for (int r = 0; r < TILE_N; r++)
-        for (int i = 0; i < TILE_K; i++) {
-            place p = low_place(bits, r, i);
-            unsigned c = codes[r][i];
-            dst[p.byte] |= (uint8_t)((bits == 3 ? c & 3u : c) << p.shift);
-            if (bits != 3) continue;
-            p = high_place(r, i);
-            dst[p.byte] |= (uint8_t)(c >> 2 << p.shift);
+    const int per = bits == 8 ? 1 : bits == 4 ? 2 : 4, width = bits == 3 ? 2 : bits;
+    const uint32_t low = ((1u << width) - 1u) * (uint32_t)ONES;
+    for (int r = 0; r < TILE_N; r++) {
+        uint32_t v[FOURS] = { 0 }, high = 0;
+        for (int q = 0; q < FOURS; q++) {
+            uint32_t c;
+            memcpy(&c, &codes[r][4 * q], 4);
+            v[q / per] |= (c & low) << (q % per) * width;
+            high |= (c >> 2 & ONES) << q;
         }
+        for (int i = 0; i < FOURS / per; i++)
+            memcpy(dst + 64 * i + 4 * r, &v[i], 4);
+        if (bits == 3) memcpy(dst + 128 + 4 * r, &high, 4);
+    }
+}
+
+/* Row r of the step to dst + r * stride. */
+static inline void decode_step(uint8_t *dst, size_t stride, const uint8_t *step, int bits)
+{
+    const int per = bits == 8 ? 1 : bits == 4 ? 2 : 4, width = bits == 3 ? 2 : bits;
+    const uint32_t low = ((1u << width) - 1u) * (uint32_t)ONES;
+    for (int r = 0; r < TILE_N; r++) {
+        uint32_t high = 0;
+        if (bits == 3) memcpy(&high, step + 128 + 4 * r, 4);
+        for (int q = 0; q < FOURS; q++) {
+            uint32_t c;
+            memcpy(&c, step + 64 * (q / per) + 4 * r, 4);
+            c = c >> (q % per) * width & low;
+            if (bits == 3) c |= (high >> q & ONES) << 2;
+            memcpy(dst + (size_t)r * stride + 4 * q, &c, 4);
+        }
+    }
+}
+
+/* All places of a tile: 16 rows of Kp codes. */
+static void decode_tile(uint8_t *rows, const uint8_t *tile, const tile_shape *ts, int bits)
+{
+#define STEPS(b)                                                                    \
+    for (int64_t p = 0; p < ts->Kp; p += TILE_K)                                    \
+        decode_step(rows + p, (size_t)ts->Kp, tile + p / TILE_K * (64 * (b)), (b)); \
+    break
+    switch (bits) { /* of a known number of bits a compiler unrolls it */
+    case 2:
+        STEPS(2);
+    case 3:
+        STEPS(3);
+    case 4:
+        STEPS(4);
+    default:
+        STEPS(8);
+    }
+#undef STEPS
 }
 
 unsigned tiles_code(const uint8_t *codes, int bits, int r, int64_t p)
@@ -359,12 +404,13 @@ void tiles_pack(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t t0, int6
 /* ---- unpack ---- */
 static void unpack_dense(uint8_t *dst, const uint8_t *tiles, lq_dtype d, int64_t N, int64_t K)
 {
-    size_t e = (size_t)lq_dtype_bits(d) / 8;
-    size_t bytes = lq_round_up((size_t)K, TILE_K) * TILE_N * e;
-    for (int64_t n = 0; n < N; n++)
-        for (int64_t k = 0; k < K; k++)
-            memcpy(dst + (size_t)(n * K + k) * e,
-                   tiles + (size_t)(n / TILE_N) * bytes + dense_at(d, (int)(n % TILE_N), k) * e, e);
+    const size_t e = (size_t)lq_dtype_bits(d) / 8, row_bytes = (size_t)K * e;
+    const size_t bytes = lq_round_up((size_t)K, TILE_K) * TILE_N * e;
+    for (int64_t n0 = 0; n0 < N; n0 += TILE_N, tiles += bytes)
+        for (size_t at = 0; at < row_bytes; at += 4)
+            for (int64_t r = 0; r < TILE_N && n0 + r < N; r++)
+                memcpy(dst + (size_t)(n0 + r) * row_bytes + at, tiles + at * TILE_N + 4 * r,
+                       row_bytes - at < 4 ? row_bytes - at : 4);
 }
 
 static void unpack_side(void *const w[QT_N_PLANES], const qt_tensor *t, const tile_shape *ts,
@@ -395,35 +441,45 @@ static void unpack_side(void *const w[QT_N_PLANES], const qt_tensor *t, const ti
                (const uint8_t *)t->plane[QT_SCALES2].data + 4 * n, 4);
 }
 
-static void unpack_codes(void *const w[QT_N_PLANES], const qt_tensor *t, const tile_shape *ts,
-                         int64_t n, uint8_t *row)
+/* Codes of a row in the order of its inputs, from that of its places. */
+static const uint8_t *in_order(uint8_t *row, const uint8_t *places, const qt_tensor *t,
+                               const tile_shape *ts)
 {
     const qt_scheme *s = &t->scheme;
-    const uint8_t *tile =
-        (const uint8_t *)t->plane[QT_CODES].data + (size_t)(n / TILE_N) * ts->tile_bytes;
     const void *perm = s->kind == QT_UINT && s->irregular ? t->plane[QT_GIDX].data : NULL;
-    int bits = tiles_bits(s);
-    for (int64_t at = 0; at < t->K; at++) {
-        int64_t p = at / ts->G * ts->Gp + at % ts->G;
-        row[perm ? get_i32(perm, at) : at] = (uint8_t)tiles_code(tile, bits, (int)(n % TILE_N), p);
+    if (!perm && ts->G == ts->Gp) return places;
+    for (int64_t k = 0; k < t->K; k += ts->G, places += ts->Gp) {
+        const int64_t n = ts->G < t->K - k ? ts->G : t->K - k;
+        if (!perm) memcpy(row + k, places, (size_t)n);
+        for (int64_t i = 0; i < n && perm; i++)
+            row[get_i32(perm, k + i)] = places[i];
     }
-    uint8_t *codes = w[QT_CODES];
+    return row;
+}
+
+static void put_codes(uint8_t *codes, const qt_tensor *t, int64_t n, const uint8_t *row)
+{
+    const qt_scheme *s = &t->scheme;
+    const int64_t K = t->K;
     if (s->kind == QT_UINT || s->kind == QT_E2M1) {
-        qt_pack_row(codes + (size_t)n * qt_row_bytes(t->K, bits), row, t->K, bits);
-        return;
-    }
-    if (s->kind == QT_E4M3) {
-        memcpy(codes + n * t->K, row, (size_t)t->K);
-        return;
-    }
-    for (int64_t k = 0; k < t->K; k++) {
-        size_t i = (size_t)(n * t->K + k);
-        if (s->kind != QT_LUT4)
-            codes[i] = row[k] ^ 0x80u;
-        else if (i & 1)
-            codes[i / 2] = (uint8_t)((codes[i / 2] & 0xf0u) | row[k]);
-        else
-            codes[i / 2] = (uint8_t)(row[k] << 4); /* the last low nibble of an odd matrix is 0 */
+        const int bits = tiles_bits(s);
+        qt_pack_row(codes + (size_t)n * qt_row_bytes(K, bits), row, K, bits);
+    } else if (s->kind == QT_E4M3) {
+        memcpy(codes + n * K, row, (size_t)K);
+    } else if (s->kind != QT_LUT4) {
+        for (int64_t k = 0; k < K; k++)
+            codes[n * K + k] = row[k] ^ 0x80u;
+    } else if (K % 2 == 0) {
+        for (int64_t k = 0; k < K; k += 2)
+            codes[(n * K + k) / 2] = (uint8_t)(row[k] << 4 | row[k + 1]);
+    } else {
+        for (int64_t k = 0; k < K; k++) {
+            const int64_t i = n * K + k;
+            if (i & 1)
+                codes[i / 2] = (uint8_t)((codes[i / 2] & 0xf0u) | row[k]);
+            else
+                codes[i / 2] = (uint8_t)(row[k] << 4); /* the last low nibble is 0 */
+        }
     }
 }
 
@@ -436,13 +492,22 @@ lq_status tiles_unpack(void *const w[QT_N_PLANES], const qt_tensor *t, lq_err *e
         unpack_dense(w[QT_CODES], t->plane[QT_CODES].data, s->dtype, t->N, t->K);
         return LQ_OK;
     }
-    uint8_t *row = malloc((size_t)t->K);
-    if (!row) return lq_fail(err, LQ_ENOMEM, "no memory for a row of %lld codes", (long long)t->K);
+    const int bits = tiles_bits(s);
+    uint8_t *rows = malloc((size_t)ts.Kp * (TILE_N + 1)), *row;
+    if (!rows)
+        return lq_fail(err, LQ_ENOMEM, "no memory for a tile of %lld inputs", (long long)t->K);
+    row = rows + ts.Kp * TILE_N;
     for (int64_t n = 0; n < t->N; n++) {
-        unpack_codes(w, t, &ts, n, row);
+        const int64_t r = n % TILE_N;
+        if (!r)
+            decode_tile(rows,
+                        (const uint8_t *)t->plane[QT_CODES].data +
+                            (size_t)(n / TILE_N) * ts.tile_bytes,
+                        &ts, bits);
+        put_codes(w[QT_CODES], t, n, in_order(row, rows + r * ts.Kp, t, &ts));
         unpack_side(w, t, &ts, n, row);
     }
-    free(row);
+    free(rows);
     if (s->kind == QT_UINT && s->irregular)
         for (int64_t at = 0; at < t->K; at++)
             put_i32(w[QT_GIDX], get_i32(t->plane[QT_GIDX].data, at), (int32_t)(at / s->group));
