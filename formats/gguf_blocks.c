@@ -16,18 +16,49 @@ static float f16_at(const uint8_t *p)
     return lq_f16_to_f32(h);
 }
 
+/* ---- bits of eight elements, the bytes of a word, at once ---- */
+#define EACH UINT64_C(0x0101010101010101)
+static inline uint64_t eight(const uint8_t *p)
+{
+    uint64_t x;
+    memcpy(&x, p, 8);
+    return x;
+}
+static inline void put_eight(uint8_t *p, uint64_t x) { memcpy(p, &x, 8); }
+
+/* dst[i] = src[i] >> shift & mask; n is a multiple of 8. */
+static inline void get_bits(uint8_t *dst, const uint8_t *src, int n, int shift, unsigned mask)
+{
+    for (int i = 0; i < n; i += 8)
+        put_eight(dst + i, eight(src + i) >> shift & mask * EACH);
+}
+/* dst[i] |= (src[i] >> shift & mask) << up */
+static inline void add_bits(uint8_t *dst, const uint8_t *src, int n, int shift, unsigned mask,
+                            int up)
+{
+    for (int i = 0; i < n; i += 8)
+        put_eight(dst + i, eight(dst + i) | (eight(src + i) >> shift & mask * EACH) << up);
+}
+/* dst[i] += add, where no element overflows. */
+static inline void add_all(uint8_t *dst, int n, unsigned add)
+{
+    for (int i = 0; i < n; i += 8)
+        put_eight(dst + i, eight(dst + i) + add * EACH);
+}
+
 /* ---- 32 elements: low nibbles, then high ones ---- */
 static void nibbles(uint8_t *code, const uint8_t *qs)
 {
-    for (int j = 0; j < 16; j++) {
-        code[j] = qs[j] & 15u;
-        code[16 + j] = qs[j] >> 4;
-    }
+    get_bits(code, qs, 16, 0, 15);
+    get_bits(code + 16, qs, 16, 4, 15);
 }
 static void fifth_bits(uint8_t *code, const uint8_t *qh, unsigned add)
 {
-    for (int j = 0; j < 32; j++)
-        code[j] = (uint8_t)((code[j] | ((unsigned)qh[j / 8] >> j % 8 & 1u) << 4) + add);
+    for (int j = 0; j < 4; j++) { /* a byte eight times, of each another bit: 0, or above it */
+        const uint64_t bit = qh[j] * EACH & UINT64_C(0x8040201008040201);
+        const uint64_t one = (bit + 0x7f * EACH) >> 7 & EACH;
+        put_eight(code + 8 * j, (eight(code + 8 * j) | one << 4) + add * EACH);
+    }
 }
 static void q4_0(block *b, const uint8_t *p)
 {
@@ -56,14 +87,15 @@ static void q5_1(block *b, const uint8_t *p)
 static void q8_0(block *b, const uint8_t *p)
 {
     b->scale[0] = f16_at(p);
-    for (int j = 0; j < 32; j++)
-        b->code[j] = p[2 + j] ^ 0x80u;
+    for (int j = 0; j < 32; j += 8)
+        put_eight(b->code + j, eight(p + 2 + j) ^ 0x80 * EACH);
 }
 
 /* ---- 256 elements: element k is lane l = k%32 of part c = k%128/32 of half h = k/128 ---- */
-static unsigned crumb(const uint8_t *qs, int k) /* two bits of 32 h + l */
+static void crumbs(uint8_t *code, const uint8_t *qs) /* two bits of 32 h + l */
 {
-    return (unsigned)qs[32 * (k / 128) + k % 32] >> 2 * (k % 128 / 32) & 3u;
+    for (int i = 0; i < 8; i++)
+        get_bits(code + 32 * i, qs + 32 * (i / 4), 32, 2 * (i % 4), 3);
 }
 static void q2_k(block *b, const uint8_t *p)
 {
@@ -72,8 +104,7 @@ static void q2_k(block *b, const uint8_t *p)
         b->scale[i] = d * (float)(p[i] & 15);
         b->bias[i] = -(dmin * (float)(p[i] >> 4));
     }
-    for (int k = 0; k < 256; k++)
-        b->code[k] = (uint8_t)crumb(p + 16, k);
+    crumbs(b->code, p + 16);
 }
 static void q3_k(block *b, const uint8_t *p)
 {
@@ -84,8 +115,9 @@ static void q3_k(block *b, const uint8_t *p)
         const unsigned hi = (unsigned)s[8 + i % 4] >> 2 * (i / 4) & 3u;
         b->scale[i] = d * (float)((int)(lo | hi << 4) - 32);
     }
-    for (int k = 0; k < 256; k++) /* code - 4 is crumb - (high bit ? 0 : 4) */
-        b->code[k] = (uint8_t)(crumb(p + 32, k) | ((unsigned)p[k % 32] >> k / 32 & 1u) << 2);
+    crumbs(b->code, p + 32);
+    for (int i = 0; i < 8; i++) /* code - 4 is crumb - (high bit ? 0 : 4) */
+        add_bits(b->code + 32 * i, p, 32, i, 1, 2);
 }
 /* Eight 6-bit scales and mins in 12 bytes. */
 static void six_bits(block *b, const uint8_t *p)
@@ -102,8 +134,8 @@ static void six_bits(block *b, const uint8_t *p)
 }
 static void k_nibbles(block *b, const uint8_t *qs)
 {
-    for (int k = 0; k < 256; k++)
-        b->code[k] = (uint8_t)((unsigned)qs[32 * (k / 64) + k % 32] >> 4 * (k / 32 % 2) & 15u);
+    for (int i = 0; i < 8; i++)
+        get_bits(b->code + 32 * i, qs + 32 * (i / 2), 32, 4 * (i % 2), 15);
 }
 static void q4_k(block *b, const uint8_t *p)
 {
@@ -114,40 +146,41 @@ static void q5_k(block *b, const uint8_t *p)
 {
     six_bits(b, p);
     k_nibbles(b, p + 48);
-    for (int k = 0; k < 256; k++)
-        b->code[k] |= (uint8_t)(((unsigned)p[16 + k % 32] >> k / 32 & 1u) << 4);
+    for (int i = 0; i < 8; i++)
+        add_bits(b->code + 32 * i, p + 16, 32, i, 1, 4);
 }
 static void q6_k(block *b, const uint8_t *p)
 {
     const float d = f16_at(p + 208);
     for (int i = 0; i < 16; i++)
         b->scale[i] = d * (float)(int8_t)p[192 + i];
-    for (int k = 0; k < 256; k++) {
-        const int h = k / 128, c = k % 128 / 32, l = k % 32;
-        const unsigned lo = (unsigned)p[64 * h + 32 * (c & 1) + l] >> 4 * (c >> 1) & 15u;
-        const unsigned hi = (unsigned)p[128 + 32 * h + l] >> 2 * c & 3u;
-        b->code[k] = (uint8_t)((lo | hi << 4) + 128 - 32);
+    for (int i = 0; i < 8; i++) {
+        const int h = i / 4, c = i % 4;
+        get_bits(b->code + 32 * i, p + 64 * h + 32 * (c & 1), 32, 4 * (c >> 1), 15);
+        add_bits(b->code + 32 * i, p + 128 + 32 * h, 32, 2 * c, 3, 4);
     }
+    add_all(b->code, 256, 128 - 32);
 }
 
 /* ---- the way back ---- */
 static bool put_f16(uint8_t *p, float v)
 {
     const uint16_t h = lq_f32_to_f16(v);
+    const float back = lq_f16_to_f32(h);
     memcpy(p, &h, 2);
-    return lq_f16_to_f32(h) >= v && lq_f16_to_f32(h) <= v;
+    return back >= v && back <= v;
 }
 static bool below(const uint8_t *code, int n, unsigned end)
 {
-    unsigned top = 0;
+    uint8_t top = 0;
     for (int i = 0; i < n; i++)
         top = code[i] > top ? code[i] : top;
     return top < end;
 }
 static void put_nibbles(uint8_t *qs, const uint8_t *code)
 {
-    for (int j = 0; j < 16; j++)
-        qs[j] = (uint8_t)((code[j] & 15u) | (code[16 + j] & 15u) << 4);
+    get_bits(qs, code, 16, 0, 15);
+    add_bits(qs, code + 16, 16, 0, 15, 4);
 }
 static void put_fifth_bits(uint8_t *qh, const uint8_t *code)
 {
@@ -180,8 +213,8 @@ static bool give_q5_1(uint8_t *p, block *b)
 }
 static bool give_q8_0(uint8_t *p, block *b)
 {
-    for (int j = 0; j < 32; j++)
-        p[2 + j] = b->code[j] ^ 0x80u;
+    for (int j = 0; j < 32; j += 8)
+        put_eight(p + 2 + j, eight(b->code + j) ^ 0x80 * EACH);
     return put_f16(p, b->scale[0]);
 }
 
@@ -200,7 +233,7 @@ static bool factor(uint8_t *d16, int *k, const float *v, int n, int lo, int hi)
         const float d = lq_f16_to_f32(lq_f32_to_f16(v[top] / (float)s));
         bool all = d > 0 || d < 0;
         for (int i = 0; i < n && all; i++) {
-            const float at = roundf(v[i] / d);
+            const float part = v[i] / d, at = (float)(int)(part + (part < 0 ? -0.5f : 0.5f));
             all = at >= (float)lo && at <= (float)hi && d * at <= v[i] && d * at >= v[i];
             k[i] = all ? (int)at : 0;
         }
@@ -215,9 +248,10 @@ static bool mins(uint8_t *d16, int *k, const block *b, int n, int hi)
         v[i] = -b->bias[i];
     return factor(d16, k, v, n, 0, hi);
 }
-static void put_crumb(uint8_t *qs, int k, unsigned v)
+static void put_crumbs(uint8_t *qs, const uint8_t *code)
 {
-    qs[32 * (k / 128) + k % 32] |= (uint8_t)(v << 2 * (k % 128 / 32));
+    for (int i = 0; i < 8; i++)
+        add_bits(qs + 32 * (i / 4), code + 32 * i, 32, 0, 3, 2 * (i % 4));
 }
 static bool give_q2_k(uint8_t *p, block *b)
 {
@@ -225,8 +259,7 @@ static bool give_q2_k(uint8_t *p, block *b)
     if (!factor(p + 80, sc, b->scale, 16, 0, 15) || !mins(p + 82, m, b, 16, 15)) return false;
     for (int i = 0; i < 16; i++)
         p[i] = (uint8_t)(sc[i] | m[i] << 4);
-    for (int k = 0; k < 256; k++)
-        put_crumb(p + 16, k, b->code[k]);
+    put_crumbs(p + 16, b->code);
     return true;
 }
 static bool give_q3_k(uint8_t *p, block *b)
@@ -239,10 +272,9 @@ static bool give_q3_k(uint8_t *p, block *b)
         s[i % 8] |= (uint8_t)((v & 15u) << 4 * (i / 8));
         s[8 + i % 4] |= (uint8_t)(v >> 4 << 2 * (i / 4));
     }
-    for (int k = 0; k < 256; k++) {
-        put_crumb(p + 32, k, b->code[k] & 3u);
-        p[k % 32] |= (uint8_t)((unsigned)b->code[k] >> 2 << k / 32);
-    }
+    put_crumbs(p + 32, b->code);
+    for (int i = 0; i < 8; i++)
+        add_bits(p, b->code + 32 * i, 32, 2, 1, i);
     return true;
 }
 static bool put_six_bits(uint8_t *p, const block *b)
@@ -259,8 +291,8 @@ static bool put_six_bits(uint8_t *p, const block *b)
 }
 static void put_k_nibbles(uint8_t *qs, const uint8_t *code)
 {
-    for (int k = 0; k < 256; k++)
-        qs[32 * (k / 64) + k % 32] |= (uint8_t)((code[k] & 15u) << 4 * (k / 32 % 2));
+    for (int i = 0; i < 8; i++)
+        add_bits(qs + 32 * (i / 2), code + 32 * i, 32, 0, 15, 4 * (i % 2));
 }
 static bool give_q4_k(uint8_t *p, block *b)
 {
@@ -270,8 +302,8 @@ static bool give_q4_k(uint8_t *p, block *b)
 static bool give_q5_k(uint8_t *p, block *b)
 {
     put_k_nibbles(p + 48, b->code);
-    for (int k = 0; k < 256; k++)
-        p[16 + k % 32] |= (uint8_t)((b->code[k] >> 4 & 1u) << k / 32);
+    for (int i = 0; i < 8; i++)
+        add_bits(p + 16, b->code + 32 * i, 32, 4, 1, i);
     return below(b->code, 256, 32) && put_six_bits(p, b);
 }
 static bool give_q6_k(uint8_t *p, block *b)
@@ -280,14 +312,14 @@ static bool give_q6_k(uint8_t *p, block *b)
     if (!factor(p + 208, sc, b->scale, 16, -128, 127)) return false;
     for (int i = 0; i < 16; i++)
         p[192 + i] = (uint8_t)(int8_t)sc[i];
-    for (int k = 0; k < 256; k++) {
-        const int h = k / 128, c = k % 128 / 32, l = k % 32;
-        const unsigned v = b->code[k] - (128u - 32u);
-        if (v > 63) return false;
-        p[64 * h + 32 * (c & 1) + l] |= (uint8_t)((v & 15u) << 4 * (c >> 1));
-        p[128 + 32 * h + l] |= (uint8_t)(v >> 4 << 2 * c);
+    for (int k = 0; k < 256; k++)
+        b->code[k] = (uint8_t)(b->code[k] - (128u - 32u));
+    for (int i = 0; i < 8; i++) {
+        const int h = i / 4, c = i % 4;
+        add_bits(p + 64 * h + 32 * (c & 1), b->code + 32 * i, 32, 0, 15, 4 * (c >> 1));
+        add_bits(p + 128 + 32 * h, b->code + 32 * i, 32, 4, 3, 2 * c);
     }
-    return true;
+    return below(b->code, 256, 64);
 }
 
 static const struct {
