@@ -67,12 +67,6 @@ typedef struct {
 const conv_layout *conv_layout_find(const char *name); /* NULL */
 extern const conv_layout conv_gptq, conv_gptq_v2, conv_awq, conv_ct, conv_bnb;
 
-/* A tensor in the portable layout, its planes in the source or in `a`; conv_unload also after an
- * error. */
-lq_status conv_load(qt_tensor *q, const src_source *src, const src_tensor *t, lq_arena *a,
-                    lq_err *err);
-void conv_unload(const src_source *src, const src_tensor *t, lq_arena *a);
-
 /* ---- shared by layouts (layout.c) ---- */
 /* One more part; dims of -1 are not there: 2 dims, 1, or none. */
 void layout_part(conv_weight *w, const char *suffix, lq_dtype d, int64_t rows, int64_t cols);

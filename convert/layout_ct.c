@@ -6,6 +6,7 @@
  *   e4m3                    float-quantized, by tensor, output or block
  *   nvfp4, mxfp4            nvfp4-, mxfp4-pack-quantized */
 #include "convert/layout.h"
+#include "convert/load.h"
 
 #include <stdio.h>
 
@@ -52,7 +53,7 @@ static lq_status scale_dtype(lq_dtype *d, const conv_weight *w, const conv_plan 
     qt_tensor q;
     *d = w->scheme.scale_dtype;
     if (w->scheme.kind == QT_UINT) return LQ_OK;
-    lq_status st = conv_load(&q, p->src, w->t, &a, err);
+    lq_status st = conv_load(&q, p->src, w->t, NULL, &a, err);
     *d = p->config->dtype;
     for (size_t i = 0; !st && *d != LQ_F32 && i < q.plane[QT_SCALES].bytes / 4; i++) {
         lq_dtype from;

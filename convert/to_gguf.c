@@ -5,16 +5,18 @@
  * into the header when the tensor is. Vectors are f32, as llama.cpp wants them. */
 #include "convert/gguf_meta.h"
 #include "convert/layout.h"
+#include "convert/load.h"
 #include "convert/report.h"
 #include "convert/requant.h"
 #include "formats/gguf_blocks.h"
 #include "formats/gguf_config.h"
 #include "formats/history.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ALIGN = 32, PIECE = 1 << 20 };
+enum { ALIGN = 32, PIECE = 1 << 20, ROWS = 16 };
 
 /* A tensor of the file: one of the source, or as many as a layer has experts. */
 typedef struct {
@@ -331,16 +333,37 @@ static lq_status put_floats(conv *c, const qt_tensor *q, lq_dtype d, int64_t hea
 }
 
 /* Blocks of type t, where *held tells that they hold q's values. write false: only to see. */
+typedef struct {
+    const qt_tensor *q;
+    uint8_t *blocks;
+    ggml_type type;
+    int64_t heads;
+    atomic_bool lost; /* a value has no place */
+} packing;
+
+static void pack_rows(void *ctx, int64_t item, int thread)
+{
+    packing *p = ctx;
+    const qt_tensor *q = p->q;
+    const size_t row = gguf_row_bytes(p->type, q->K);
+    (void)thread;
+    for (int64_t n = item * ROWS; n < q->N && n < (item + 1) * ROWS; n++) {
+        if (atomic_load_explicit(&p->lost, memory_order_relaxed)) return;
+        if (!gguf_pack_row(p->blocks + (size_t)gguf_stored_row(n, q->N, p->heads) * row, q, n,
+                           p->type))
+            atomic_store_explicit(&p->lost, true, memory_order_relaxed);
+    }
+}
+
 static lq_status put_blocks(conv *c, const qt_tensor *q, ggml_type t, int64_t heads, bool write,
                             bool *held, lq_err *err)
 {
     const size_t row = gguf_row_bytes(t, q->K);
     uint8_t *b = calloc((size_t)q->N, row);
     if (!b) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", (size_t)q->N * row);
-    int64_t n = 0;
-    while (n < q->N && gguf_pack_row(b + (size_t)gguf_stored_row(n, q->N, heads) * row, q, n, t))
-        n++;
-    *held = n == q->N;
+    packing p = { .q = q, .blocks = b, .type = t, .heads = heads };
+    pool_run(c->pool, lq_ceil_div(q->N, ROWS), pack_rows, &p);
+    *held = !p.lost;
     const lq_status s = *held && write ? lq_out_write(c->out, b, (size_t)q->N * row, err) : LQ_OK;
     free(b);
     return s;
@@ -389,7 +412,7 @@ static lq_status each(pass *p, lq_err *err)
         qt_tensor q;
         s = expert_of(&t, c, p->e, i, err);
         if (s) break;
-        s = conv_load(&q, c->src, t, &a, err);
+        s = conv_load(&q, c->src, t, c->pool, &a, err);
         if (!s) s = one(p, &q, &a, err);
         conv_unload(c->src, t, &a);
     }

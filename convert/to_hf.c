@@ -2,12 +2,11 @@
  */
 #include "convert/folder.h"
 #include "convert/layout.h"
+#include "convert/load.h"
 #include "convert/report.h"
 #include "convert/requant.h"
 #include "formats/history.h"
 #include "formats/safetensors.h"
-#include "formats/tiles.h"
-#include "formats/values.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,26 +26,6 @@ typedef struct {
     int64_t done;
     lq_arena arena;
 } conv;
-
-/* ---- loading ---- */
-lq_status conv_load(qt_tensor *q, const src_source *src, const src_tensor *t, lq_arena *a,
-                    lq_err *err)
-{
-    qt_tensor stored;
-    void *w[QT_N_PLANES];
-    src_load(&stored, src, t);
-    *q = stored;
-    lq_status s = val_check(&stored, true, err);
-    if (s || q->layout != QT_TILE16) return s;
-    s = qt_alloc(q, w, &stored.scheme, q->N, q->K, a, err);
-    return s ? s : tiles_unpack(w, &stored, err);
-}
-
-void conv_unload(const src_source *src, const src_tensor *t, lq_arena *a)
-{
-    src_unload(src, t);
-    lq_arena_free(a);
-}
 
 /* ---- what becomes of each tensor ---- */
 static lq_dtype dtype_of(const conv *c, const src_tensor *t)
@@ -424,7 +403,7 @@ static lq_status put(conv *c, const conv_weight *w, st_writer *out, size_t first
     if (!w->t->plain) return put_bytes(c, w->t->raw, &k, err);
     lq_arena a = { 0 };
     qt_tensor q;
-    lq_status s = conv_load(&q, c->plan.src, w->t, &a, err);
+    lq_status s = conv_load(&q, c->plan.src, w->t, c->pool, &a, err);
     if (!s)
         s = w->quantized ? put_parts(c, w, &q, out, first, &a, err) : put_whole(c, w, &q, &k, err);
     conv_unload(c->plan.src, w->t, &a);

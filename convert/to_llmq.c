@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "convert/convert.h"
+#include "convert/load.h"
 #include "formats/history.h"
 #include "formats/json.h"
 #include "formats/llmq.h"
@@ -29,13 +30,6 @@ static bool may_tile(const arch_config *c, const src_tensor *t)
     return !(flags & NAME_STACKED) || N % TILE_N == 0;
 }
 
-static lq_status untile(qt_tensor *out, const qt_tensor *t, lq_arena *a, lq_err *err)
-{
-    void *w[QT_N_PLANES];
-    lq_status s = qt_alloc(out, w, &t->scheme, t->N, t->K, a, err);
-    return s ? s : tiles_unpack(w, t, err);
-}
-
 static lq_status tile(qt_tensor *out, const qt_tensor *t, lq_arena *a, pool *p, lq_err *err)
 {
     mm_weight w;
@@ -60,7 +54,8 @@ static lq_status add(llmq_writer *w, src_source *src, int64_t i, bool scan, qt_l
     q = stored;
     qt_layout want = may_tile(src_config(src), t) ? layout : QT_PORTABLE;
     lq_status s = val_check(&stored, true, err);
-    if (!s && q.layout == QT_TILE16 && want == QT_PORTABLE) s = untile(&q, &stored, &a, err);
+    if (!s && q.layout == QT_TILE16 && want == QT_PORTABLE)
+        s = conv_untile(&q, &stored, p, &a, err);
     if (!s && q.layout == QT_PORTABLE && want == QT_TILE16) s = tile(&q, &stored, &a, p, err);
     if (!s) s = llmq_add_tensor(w, t->name, &q, t->n_dims, t->shape, err);
     src_unload(src, t);

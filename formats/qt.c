@@ -556,12 +556,20 @@ static int64_t pack_nibbles(uint8_t *restrict row, const uint8_t *restrict codes
 
 void qt_pack_row(uint8_t *row, const uint8_t *codes, int64_t K, int bits)
 {
+    if (bits == 8) {
+        memcpy(row, codes, (size_t)K);
+        return;
+    }
     const int64_t k = bits == 4 ? pack_nibbles(row, codes, K) : 0;
     EACH_BITS(bits, pack_bits, row + k / 2, codes + k, K - k);
 }
 
 static void unpack_row(uint8_t *codes, const uint8_t *row, int64_t K, int bits)
 {
+    if (bits == 8) {
+        memcpy(codes, row, (size_t)K);
+        return;
+    }
     const int64_t k = bits == 4 ? unpack_nibbles(codes, row, K) : 0;
     EACH_BITS(bits, unpack_bits, codes + k, row + k / 2, K - k);
 }

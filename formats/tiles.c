@@ -402,14 +402,16 @@ void tiles_pack(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t t0, int6
 }
 
 /* ---- unpack ---- */
-static void unpack_dense(uint8_t *dst, const uint8_t *tiles, lq_dtype d, int64_t N, int64_t K)
+static void unpack_dense(uint8_t *dst, const uint8_t *tiles, lq_dtype d, int64_t N, int64_t K,
+                         int64_t t0, int64_t t1)
 {
     const size_t e = (size_t)lq_dtype_bits(d) / 8, row_bytes = (size_t)K * e;
     const size_t bytes = lq_round_up((size_t)K, TILE_K) * TILE_N * e;
-    for (int64_t n0 = 0; n0 < N; n0 += TILE_N, tiles += bytes)
+    for (int64_t t = t0; t < t1; t++)
         for (size_t at = 0; at < row_bytes; at += 4)
-            for (int64_t r = 0; r < TILE_N && n0 + r < N; r++)
-                memcpy(dst + (size_t)(n0 + r) * row_bytes + at, tiles + at * TILE_N + 4 * r,
+            for (int64_t n = t * TILE_N; n < (t + 1) * TILE_N && n < N; n++)
+                memcpy(dst + (size_t)n * row_bytes + at,
+                       tiles + (size_t)t * bytes + at * TILE_N + 4 * (n % TILE_N),
                        row_bytes - at < 4 ? row_bytes - at : 4);
 }
 
@@ -419,10 +421,11 @@ static void unpack_side(void *const w[QT_N_PLANES], const qt_tensor *t, const ti
     const qt_scheme *s = &t->scheme;
     const size_t e = tiles_scale_bytes(s), ze = tiles_zero_bytes(s);
     const uint8_t *scales = t->plane[QT_SCALES].data, *zeros = t->plane[QT_ZEROS].data;
+    const bool first = s->rows ? n % s->rows == 0 : n == 0; /* of rows that share a scale */
     for (int64_t g = 0; g < ts->ng; g++) {
         int64_t group = n / TILE_N * ts->ng + g, r = n % TILE_N;
         size_t from = (size_t)(group * TILE_N + r), to;
-        for (int64_t sub = 0; sub < ts->subs; sub++)
+        for (int64_t sub = 0; sub < ts->subs && (first || s->kind != QT_E4M3); sub++)
             if (scale_at(&to, t, ts, n, g, sub))
                 memcpy((uint8_t *)w[QT_SCALES] + to * e,
                        scales + (size_t)((group * ts->subs + sub) * TILE_N + r) * e, e);
@@ -436,7 +439,7 @@ static void unpack_side(void *const w[QT_N_PLANES], const qt_tensor *t, const ti
     if (s->zero == QT_ZERO_INT && s->kind == QT_UINT)
         qt_pack_row((uint8_t *)w[QT_ZEROS] + (size_t)n * qt_row_bytes(ts->ng, s->zbits), row,
                     ts->ng, s->zbits);
-    if (s->kind == QT_E2M1 && w[QT_SCALES2])
+    if (s->kind == QT_E2M1 && w[QT_SCALES2] && first)
         memcpy((uint8_t *)w[QT_SCALES2] + 4 * (s->rows ? n / s->rows : 0),
                (const uint8_t *)t->plane[QT_SCALES2].data + 4 * n, 4);
 }
@@ -483,39 +486,53 @@ static void put_codes(uint8_t *codes, const qt_tensor *t, int64_t n, const uint8
     }
 }
 
-lq_status tiles_unpack(void *const w[QT_N_PLANES], const qt_tensor *t, lq_err *err)
+size_t tiles_scratch(const qt_tensor *t)
+{
+    return (size_t)tiles_shape(&t->scheme, t->N, t->K).Kp * (TILE_N + 1);
+}
+
+void tiles_unpack_part(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t t0, int64_t t1,
+                       uint8_t *scratch)
 {
     const qt_scheme *s = &t->scheme;
-    tile_shape ts = tiles_shape(s, t->N, t->K);
-    if (t->layout != QT_TILE16) return lq_fail(err, LQ_EVALUE, "expected a tile16 tensor");
+    const tile_shape ts = tiles_shape(s, t->N, t->K);
+    const uint8_t *tiles = t->plane[QT_CODES].data;
     if (s->kind == QT_DENSE) {
-        unpack_dense(w[QT_CODES], t->plane[QT_CODES].data, s->dtype, t->N, t->K);
-        return LQ_OK;
+        unpack_dense(w[QT_CODES], tiles, s->dtype, t->N, t->K, t0, t1);
+        return;
     }
-    const int bits = tiles_bits(s);
-    uint8_t *rows = malloc((size_t)ts.Kp * (TILE_N + 1)), *row;
-    if (!rows)
-        return lq_fail(err, LQ_ENOMEM, "no memory for a tile of %lld inputs", (long long)t->K);
-    row = rows + ts.Kp * TILE_N;
-    for (int64_t n = 0; n < t->N; n++) {
-        const int64_t r = n % TILE_N;
-        if (!r)
-            decode_tile(rows,
-                        (const uint8_t *)t->plane[QT_CODES].data +
-                            (size_t)(n / TILE_N) * ts.tile_bytes,
-                        &ts, bits);
-        put_codes(w[QT_CODES], t, n, in_order(row, rows + r * ts.Kp, t, &ts));
-        unpack_side(w, t, &ts, n, row);
+    uint8_t *row = scratch + ts.Kp * TILE_N;
+    for (int64_t i = t0; i < t1; i++) {
+        decode_tile(scratch, tiles + (size_t)i * ts.tile_bytes, &ts, tiles_bits(s));
+        for (int64_t r = 0; r < TILE_N && i * TILE_N + r < t->N; r++) {
+            const int64_t n = i * TILE_N + r;
+            put_codes(w[QT_CODES], t, n, in_order(row, scratch + r * ts.Kp, t, &ts));
+            unpack_side(w, t, &ts, n, row);
+        }
     }
-    free(rows);
-    if (s->kind == QT_UINT && s->irregular)
-        for (int64_t at = 0; at < t->K; at++)
-            put_i32(w[QT_GIDX], get_i32(t->plane[QT_GIDX].data, at), (int32_t)(at / s->group));
-    if (s->kind == QT_I8_OUTLIER && s->n_out) {
+    if (s->kind == QT_I8_OUTLIER && s->n_out)
+        unpack_dense(w[QT_OUT_VALS], t->plane[QT_OUT_VALS].data, LQ_BF16, t->N, s->n_out, t0, t1);
+}
+
+void tiles_unpack_shared(void *const w[QT_N_PLANES], const qt_tensor *t)
+{
+    const qt_scheme *s = &t->scheme;
+    for (int64_t at = 0; at < t->K && s->kind == QT_UINT && s->irregular; at++)
+        put_i32(w[QT_GIDX], get_i32(t->plane[QT_GIDX].data, at), (int32_t)(at / s->group));
+    if (s->kind == QT_I8_OUTLIER && s->n_out)
         memcpy(w[QT_OUT_IDX], t->plane[QT_OUT_IDX].data, (size_t)s->n_out * 4);
-        unpack_dense(w[QT_OUT_VALS], t->plane[QT_OUT_VALS].data, LQ_BF16, t->N, s->n_out);
-    }
     if (s->kind == QT_LUT4) memcpy(w[QT_MAP], t->plane[QT_MAP].data, 64);
+}
+
+lq_status tiles_unpack(void *const w[QT_N_PLANES], const qt_tensor *t, lq_err *err)
+{
+    if (t->layout != QT_TILE16) return lq_fail(err, LQ_EVALUE, "expected a tile16 tensor");
+    uint8_t *scratch = malloc(tiles_scratch(t));
+    if (!scratch)
+        return lq_fail(err, LQ_ENOMEM, "no memory for a tile of %lld inputs", (long long)t->K);
+    tiles_unpack_part(w, t, 0, lq_ceil_div(t->N, TILE_N), scratch);
+    tiles_unpack_shared(w, t);
+    free(scratch);
     return LQ_OK;
 }
 

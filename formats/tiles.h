@@ -66,6 +66,12 @@ void tiles_pack_shared(void *const w[QT_N_PLANES], const qt_tensor *portable);
 /* The inverse, so that a tiled file converts back bit for bit where the scheme is kept: w[] are the
  * planes of a portable tensor of tiled->scheme, which qt_check_view has accepted. */
 lq_status tiles_unpack(void *const w[QT_N_PLANES], const qt_tensor *tiled, lq_err *err);
+/* The same in parts, for threads: tiles t0..t1 with `scratch` of tiles_scratch bytes, then once the
+ * planes that belong to no tile. Any split gives the same bytes. */
+size_t tiles_scratch(const qt_tensor *tiled);
+void tiles_unpack_part(void *const w[QT_N_PLANES], const qt_tensor *tiled, int64_t t0, int64_t t1,
+                       uint8_t *scratch);
+void tiles_unpack_shared(void *const w[QT_N_PLANES], const qt_tensor *tiled);
 
 /* Rows n0..n1 of a tiled tensor as one of their own, in place (qt_rows' like). False, and out
  * unspecified, where they are not whole tiles or the layout is another. */
