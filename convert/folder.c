@@ -1,6 +1,7 @@
 /* convert/folder.c */
 #include "convert/folder.h"
 
+#include "formats/model_files.h"
 #include "formats/path.h"
 
 #include <dirent.h>
@@ -13,9 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LIST ".llmq-files"                    /* the files in it that llmq wrote, a name a line */
-#define TEMPLATES "additional_chat_templates" /* the one folder in a model's */
-enum { MAX_LIST = 4 << 20, TEMP_TAIL = 6 };   /* of x.tmp-XXXXXX (formats/file.c) */
+#define LIST ".llmq-files"  /* of one that is whole: the files that llmq wrote, a name a line */
+#define BEGUN ".llmq-begun" /* of one that grows: what it becomes, and the same */
+#define LIST_HEAD "# Written by llmq, which replaces this folder while nothing else is in it:\n"
+enum { MAX_LIST = 4 << 20, TEMP_TAIL = 6 }; /* of x.tmp-XXXXXX (formats/file.c) */
 
 static lq_status io(const char *path, lq_err *err)
 {
@@ -24,23 +26,45 @@ static lq_status io(const char *path, lq_err *err)
 
 /* ---- what llmq wrote ---- */
 typedef struct {
-    char *text; /* of LIST; NULL: there is none */
+    char *text; /* of BEGUN, then of LIST; NULL: there is neither */
     size_t n;
+    bool listed, whole; /* LIST is there; and is llmq's */
 } list;
 
-static lq_status read_list(list *l, const char *dir, lq_err *err)
+static lq_status add_list(list *l, const char *dir, const char *name, lq_err *err)
 {
-    char path[4200];
+    char path[4200], *text = NULL;
+    size_t n = 0;
     struct stat st;
-    *l = (list){ NULL, 0 };
-    lq_status s = lq_path_join(path, sizeof path, dir, LIST, err);
+    lq_status s = lq_path_join(path, sizeof path, dir, name, err);
     if (s || lstat(path, &st) != 0) return s;
     if (!S_ISREG(st.st_mode))
         return lq_fail(err, LQ_EUSAGE,
-                       "%s: holds a " LIST " that is no plain file, and llmq did not make it: "
+                       "%s: holds a %s that is no plain file, and llmq did not make it: "
                        "expected another name, or remove it first",
-                       dir);
-    return lq_read_file(&l->text, &l->n, path, MAX_LIST, err);
+                       dir, name);
+    s = lq_read_file(&text, &n, path, MAX_LIST, err);
+    char *both = s ? NULL : realloc(l->text, l->n + n + 1);
+    if (!s && !both) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s) {
+        memcpy(both + l->n, text, n);
+        both[l->n + n] = '\n';
+        l->text = both;
+        l->n += n + 1;
+        const size_t head = strlen(LIST_HEAD);
+        l->listed = strcmp(name, LIST) == 0;
+        l->whole = l->listed && n >= head && memcmp(text, LIST_HEAD, head) == 0;
+    }
+    free(text);
+    return s;
+}
+
+/* On an error, too, to be freed. */
+static lq_status read_lists(list *l, const char *dir, lq_err *err)
+{
+    *l = (list){ .text = NULL };
+    lq_status s = add_list(l, dir, BEGUN, err);
+    return s ? s : add_list(l, dir, LIST, err);
 }
 
 static bool is_line(const list *l, const char *name, size_t n)
@@ -53,15 +77,19 @@ static bool is_line(const list *l, const char *name, size_t n)
     return false;
 }
 
-/* Also a listed file on its way to its name, which a kill left. */
+/* Also a file on its way to its name, which a kill left. Lists may be anybody's: what no model has
+ * is not llmq's, whatever they say. */
 static bool is_listed(const list *l, const char *name)
 {
     static const char temp[] = ".tmp-";
-    const size_t n = strlen(name), tail = sizeof temp - 1 + TEMP_TAIL;
-    if (is_line(l, name, n)) return true;
-    return n > tail && memcmp(name + n - tail, temp, sizeof temp - 1) == 0 &&
-           (is_line(l, name, n - tail) ||
-            (n - tail == strlen(LIST) && memcmp(name, LIST, n - tail) == 0));
+    char whole[600];
+    size_t n = strlen(name);
+    const size_t tail = sizeof temp - 1 + TEMP_TAIL;
+    const bool on_its_way = n > tail && memcmp(name + n - tail, temp, sizeof temp - 1) == 0;
+    snprintf(whole, sizeof whole, "%.*s", (int)(on_its_way ? n - tail : n), name);
+    n = strlen(whole);
+    return (on_its_way && strcmp(whole, LIST) == 0) ||
+           (model_file_of(whole) && is_line(l, whole, n));
 }
 
 /* One thing in a folder of llmq's. */
@@ -72,7 +100,7 @@ typedef struct {
     bool ours;        /* a plain file that the list names */
 } entry;
 
-/* All that lies in the folder but the list: what llmq wrote and what it did not, until `see` says
+/* All that lies in the folder but the lists: what llmq wrote and what it did not, until `see` says
  * no. Nothing is reached through a name in the list, which may be anybody's. */
 static lq_status walk(const char *top, const char *sub, const list *l,
                       lq_status (*see)(void *user, const entry *e, lq_err *err), void *user,
@@ -84,12 +112,12 @@ static lq_status walk(const char *top, const char *sub, const list *l,
     if (!s && !d) s = io(path, err);
     for (struct dirent *e; !s && (e = lq_next_entry(&s, d, path, err));) {
         struct stat st;
-        if (!*sub && strcmp(e->d_name, LIST) == 0) continue;
+        if (!*sub && (strcmp(e->d_name, LIST) == 0 || strcmp(e->d_name, BEGUN) == 0)) continue;
         snprintf(name, sizeof name, "%s%s%s", sub, *sub ? "/" : "", e->d_name);
         const bool there = fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0;
         if (!there && errno == ENOENT) continue; /* it has gone meanwhile */
-        if (!*sub && there && S_ISDIR(st.st_mode) && strcmp(e->d_name, TEMPLATES) == 0) {
-            s = walk(top, TEMPLATES, l, see, user, err);
+        if (!*sub && there && S_ISDIR(st.st_mode) && strcmp(e->d_name, MODEL_TEMPLATES) == 0) {
+            s = walk(top, MODEL_TEMPLATES, l, see, user, err);
             continue;
         }
         const bool ours = there && S_ISREG(st.st_mode) && is_listed(l, name);
@@ -101,31 +129,34 @@ static lq_status walk(const char *top, const char *sub, const list *l,
 
 typedef struct {
     const char *dir;
-    const list *l;
+    bool ours; /* the folder itself is */
+    const char *whose;
 } checking;
 
 static lq_status check_entry(void *user, const entry *e, lq_err *err)
 {
     const checking *c = user;
-    if (e->ours) return LQ_OK;
-    if (!c->l->text)
+    if (!c->ours)
         return lq_fail(err, LQ_EUSAGE,
-                       "%s: holds %s, and llmq did not make it (no " LIST
-                       " in it): expected another name, or remove it first",
-                       c->dir, e->name);
+                       "%s: holds %s, and %s: expected another name, or remove it first", c->dir,
+                       e->name, c->whose);
+    if (e->ours) return LQ_OK;
     return lq_fail(err, LQ_EUSAGE,
                    "%s: holds %s, which llmq did not write there: move that elsewhere, or take "
                    "another name",
                    c->dir, e->name);
 }
 
-/* The one rule of what may be replaced or emptied: what lies there llmq wrote, by the list. */
+/* The one rule of what may be replaced or emptied: what lies there llmq wrote, by the lists. */
 static lq_status check_ours(const char *dir, lq_err *err)
 {
     list l;
     if (!lq_is_dir(dir)) return LQ_OK;
-    lq_status s = read_list(&l, dir, err);
-    if (!s) s = walk(dir, "", &l, check_entry, &(checking){ dir, &l }, err);
+    lq_status s = read_lists(&l, dir, err);
+    checking c = { dir, l.whole,
+                   l.listed ? "its " LIST " is not llmq's"
+                            : "llmq did not make it (no " LIST " in it)" };
+    if (!s) s = walk(dir, "", &l, check_entry, &c, err);
     free(l.text);
     return s;
 }
@@ -150,21 +181,24 @@ static void remove_files(const char *dir, removing *r)
 {
     list l;
     char sub[4200];
-    if (read_list(&l, dir, NULL) || walk(dir, "", &l, remove_entry, r, NULL)) r->left = true;
+    if (read_lists(&l, dir, NULL) || walk(dir, "", &l, remove_entry, r, NULL)) r->left = true;
     free(l.text);
-    if (!lq_path_join(sub, sizeof sub, dir, TEMPLATES, NULL)) rmdir(sub); /* when it is empty */
+    if (!lq_path_join(sub, sizeof sub, dir, MODEL_TEMPLATES, NULL))
+        rmdir(sub); /* when it is empty */
 }
 
-/* The list last: a folder in which anything is left stays known as ours, whenever a kill comes. */
+/* The lists last: a folder in which anything is left stays known as ours, whenever a kill comes. */
 static void empty_folder(const char *dir)
 {
+    static const char *const lists[] = { LIST, BEGUN };
     char path[4200];
     removing all = { .wanted = NULL };
     remove_files(dir, &all);
-    if (!all.left && !lq_path_join(path, sizeof path, dir, LIST, NULL)) unlink(path);
+    for (size_t i = 0; i < LQ_COUNT(lists) && !all.left; i++)
+        if (!lq_path_join(path, sizeof path, dir, lists[i], NULL)) unlink(path);
 }
 
-/* ---- the list while the folder grows ---- */
+/* ---- the lists while the folder grows ---- */
 static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "out of memory"); }
 
 static lq_status put_text(int fd, const char *path, const char *text, size_t n, lq_err *err)
@@ -174,23 +208,45 @@ static lq_status put_text(int fd, const char *path, const char *text, size_t n, 
     return s || fsync(fd) == 0 ? s : io(path, err);
 }
 
-/* Before the file is there: so a kill leaves nothing that the list does not name. What a kill left
- * of an earlier line ends at the newline before this one. */
-static lq_status add_name(const conv_folder *f, const char *name, lq_err *err)
+/* `text` and a newline, behind what stands there or, with O_TRUNC, in its place. */
+static lq_status put_begun(const conv_folder *f, int how, const char *before, const char *text,
+                           lq_err *err)
 {
     js_buf b = { 0 };
+    js_puts(&b, before);
+    js_puts(&b, text);
     js_puts(&b, "\n");
-    js_puts(&b, name);
-    js_puts(&b, "\n");
-    const int flags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
-    const int fd = b.failed ? -1 : openat(f->lock, LIST, flags, 0666);
+    const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | how;
+    const int fd = b.failed ? -1 : openat(f->lock, BEGUN, flags, 0666);
     lq_status s = b.failed ? no_memory(err) : put_text(fd, f->dir, b.data, b.n, err);
     if (fd >= 0) close(fd);
     free(b.data);
     return s;
 }
 
+/* Before the file is there: so a kill leaves nothing that the list does not name. What a kill left
+ * of an earlier line ends at the newline before this one. */
+static lq_status add_name(const conv_folder *f, const char *name, lq_err *err)
+{
+    return put_begun(f, O_APPEND, "\n", name, err);
+}
+
+/* The first lines: of whatever name is to be had, its last part. */
+static void head_of(char *head, size_t n, const conv_folder *f)
+{
+    const char *slash = strrchr(f->target, '/');
+    snprintf(head, n, "# Begun by llmq, to become: %s", slash ? slash + 1 : f->target);
+}
+
+/* That the folder `st` describes is replaced: it lies at f->dir then, until it is gone. */
+static void replaces(char *line, size_t n, const struct stat *st)
+{
+    snprintf(line, n, "# In place of %llu:%llu", (unsigned long long)st->st_dev,
+             (unsigned long long)st->st_ino);
+}
+
 typedef struct {
+    const char *dir;
     char **v;
     size_t n;
 } names;
@@ -198,7 +254,7 @@ typedef struct {
 static lq_status keep_name(void *user, const entry *e, lq_err *err)
 {
     names *to = user;
-    if (!e->ours) return LQ_OK;
+    if (!e->ours) return check_entry(&(checking){ to->dir, true, NULL }, e, err);
     char **more = realloc(to->v, (to->n + 1) * sizeof *more);
     if (!more) return no_memory(err);
     to->v = more;
@@ -211,17 +267,18 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Of the names those whose files are there, in their order: the folder is whole. */
+/* Of the names those whose files are there, in their order: the folder is whole. LQ_EUSAGE: it
+ * holds something else. */
 static lq_status end_list(const conv_folder *f, lq_err *err)
 {
     list l;
     char path[4200];
-    names of = { NULL, 0 };
+    names of = { f->dir, NULL, 0 };
     js_buf b = { 0 };
-    lq_status s = read_list(&l, f->dir, err);
+    lq_status s = read_lists(&l, f->dir, err);
     if (!s) s = walk(f->dir, "", &l, keep_name, &of, err);
     if (!s && of.n) qsort(of.v, of.n, sizeof *of.v, by_name);
-    js_puts(&b, "# Written by llmq, which replaces this folder while nothing else is in it:\n");
+    js_puts(&b, LIST_HEAD);
     for (size_t i = 0; i < of.n; i++) {
         if (!s) js_puts(&b, of.v[i]);
         if (!s) js_puts(&b, "\n");
@@ -260,13 +317,59 @@ static lq_status lock(conv_folder *f, lq_err *err)
     return s;
 }
 
+/* Was what lies at f->dir begun for this target? */
+static bool is_begun(const conv_folder *f, const list *l)
+{
+    char head[4200];
+    head_of(head, sizeof head, f);
+    const size_t n = strlen(head);
+    return l->n > n && memcmp(l->text, head, n) == 0 && l->text[n] == '\n';
+}
+
+/* Or is it what was replaced when a kill came? */
+static lq_status is_replaced(bool *yes, const conv_folder *f, lq_err *err)
+{
+    char line[64];
+    struct stat st;
+    list l;
+    *yes = false;
+    if (fstat(f->lock, &st) != 0 || !lq_is_dir(f->target)) return LQ_OK;
+    replaces(line, sizeof line, &st);
+    lq_status s = read_lists(&l, f->target, err);
+    *yes = !s && is_line(&l, line, strlen(line));
+    free(l.text);
+    return s;
+}
+
+/* A name of ours is no file of ours where it is one of two: what is written there would be in both.
+ */
+static lq_status unlink_shared(void *user, const entry *e, lq_err *err)
+{
+    struct stat st;
+    (void)user;
+    if (!e->ours || fstatat(e->dir, e->file, &st, AT_SYMLINK_NOFOLLOW) != 0 || st.st_nlink < 2)
+        return LQ_OK;
+    return unlinkat(e->dir, e->file, 0) == 0 ? LQ_OK : io(e->name, err);
+}
+
 /* f->dir exists and is locked: what a killed run left goes (or stays, to be gone on with), anything
  * else is in the way. */
 static lq_status begin(const conv_folder *f, lq_err *err)
 {
-    lq_status s = check_ours(f->dir, err);
-    if (!s && !f->resume) empty_folder(f->dir);
-    return s ? s : add_name(f, "", err);
+    list l;
+    bool replaced = false;
+    char head[4200];
+    lq_status s = read_lists(&l, f->dir, err);
+    const bool begun = !s && is_begun(f, &l), go_on = begun && f->resume;
+    if (!s && !begun) s = is_replaced(&replaced, f, err);
+    checking c = { f->dir, begun || replaced, "llmq did not begin it for that name" };
+    if (!s) s = walk(f->dir, "", &l, check_entry, &c, err);
+    if (!s && go_on) s = walk(f->dir, "", &l, unlink_shared, NULL, err);
+    free(l.text);
+    if (s || go_on) return s;
+    empty_folder(f->dir);
+    head_of(head, sizeof head, f);
+    return put_begun(f, O_TRUNC, head, "", err);
 }
 
 /* f->target and f->dir, behind links. Of a folder that is there its true name: neither a link nor
@@ -374,7 +477,14 @@ void folder_leave(conv_folder *f) { close(f->lock); }
 /* The old folder goes, but for what came into it since it was looked at. */
 static lq_status exchange(conv_folder *f, lq_err *err)
 {
+    char line[64];
+    struct stat st;
     lq_status s = check_ours(f->target, err);
+    if (!s && stat(f->target, &st) != 0) s = io(f->target, err);
+    if (s) return s;
+    replaces(line, sizeof line, &st);
+    s = add_name(f, line, err);
+    (void)fsync(f->lock);
     if (!s && renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->target, RENAME_EXCHANGE) != 0)
         s = io(f->target, err);
     if (s) return s;
@@ -385,7 +495,8 @@ static lq_status exchange(conv_folder *f, lq_err *err)
 }
 
 /* Before each step what the ones before it did is on the disk: after a power cut too a name means
- * the whole folder, and an old one is gone only where the new one is there. */
+ * the whole folder, and an old one is gone only where the new one is there. BEGUN goes when nothing
+ * lies at f->dir any more: until then what does is known as this run's. */
 lq_status folder_publish(conv_folder *f, lq_err *err)
 {
     lq_status s = end_list(f, err);
@@ -397,6 +508,7 @@ lq_status folder_publish(conv_folder *f, lq_err *err)
         return s;
     }
     if (!s) lq_sync_name(f->target);
+    if (!s && !lq_exists(f->dir)) unlinkat(f->lock, BEGUN, 0);
     folder_leave(f);
     return s;
 }

@@ -1,10 +1,12 @@
 /* convert/folder.h - a folder that appears whole or not at all.
  *
- * It is filled as DIR.tmp, locked (flock) by the process that fills it. In it lies a list of the
- * files that llmq writes there (.llmq-files), each named before it is made, and it stays in the
- * folder that is whole. One rule says what may be deleted, of a folder that is replaced and of what
- * a killed run left: the files that the list names. A folder that holds anything else is refused,
- * and what comes into one meanwhile stays. */
+ * It is filled as DIR.tmp, locked (flock) by the process that fills it. While it grows a list lies
+ * in it (.llmq-begun) of the name that it gets and of the files that llmq writes there, each named
+ * before it is made; a folder that is whole has another (.llmq-files). One rule says what may be
+ * deleted, of a folder that is replaced and of what a killed run left: the files that the lists
+ * name, of kinds that a model has. A folder that holds anything else is refused, as is one at
+ * DIR.tmp that was not begun for DIR, be it whole or for another; what comes into one meanwhile
+ * stays. */
 #ifndef LLMQ_CONVERT_FOLDER_H
 #define LLMQ_CONVERT_FOLDER_H
 

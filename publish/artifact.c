@@ -55,7 +55,7 @@ static lq_status add_entry(making *m, const char *dir, const char *prefix, const
     lq_status s = lq_path_join(path, sizeof path, dir, entry, err);
     snprintf(name, sizeof name, "%s%s", prefix, entry);
     if (s || is_made(name) || lq_is_dir(path)) return s;
-    const pub_kind *kind = pub_kind_of(name);
+    const model_file *kind = model_file_of(name);
     /* Other weights beside the model were checked by nobody. */
     if (entry[0] == '.' || !kind || (kind->weights && !src_reads(m->src, path))) {
         if (entry[0] != '.' && m->o->in_place) return refuse_loss(m, name, err);

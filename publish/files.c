@@ -13,48 +13,6 @@
 #include <unistd.h>
 
 /* ---- names ---- */
-#define MEDIA "application/vnd.llmq."
-#define TEMPLATES "additional_chat_templates/"
-
-static const struct {
-    const char *begin, *end; /* of the name; "" any */
-    pub_kind kind;
-} kinds[] = {
-    { "", ".llmq", { MEDIA "weights.llmq.v1", true } },
-    { "", ".gguf", { MEDIA "weights.gguf.v1", true } },
-    { "", ".safetensors", { MEDIA "weights.safetensors.v1", true } },
-    { PUB_PROVENANCE, "", { MEDIA "provenance.v1+json", false } },
-    { "tokenizer", ".json", { MEDIA "tokenizer.v1+json", false } },
-    { "", ".json", { MEDIA "config.v1+json", false } },
-    { "", ".model", { MEDIA "tokenizer.v1", false } },
-    { "", ".tiktoken", { MEDIA "tokenizer.v1", false } },
-    { "merges.txt", "", { MEDIA "tokenizer.v1", false } },
-    { "vocab.txt", "", { MEDIA "tokenizer.v1", false } },
-    { "", ".jinja", { MEDIA "template.v1", false } },
-    { "", ".md", { "text/markdown", false } },
-    { "licen", "", { "text/plain", false } },
-    { "notice", "", { "text/plain", false } },
-    { PUB_SUMS, "", { MEDIA "sums.v1", false } },
-    { PUB_ATTRIBUTES, "", { "text/plain", false } },
-};
-
-/* Whole words of the table are the whole name, but for those that begin it. */
-static bool fits(const char *name, const char *begin, const char *end)
-{
-    const size_t n = strlen(name), b = strlen(begin), e = strlen(end);
-    const bool prefix = e || strcmp(begin, "licen") == 0 || strcmp(begin, "notice") == 0;
-    if (n < b + e || strcasecmp(name + n - e, end) != 0) return false;
-    return prefix ? strncasecmp(name, begin, b) == 0 : strcmp(name, begin) == 0;
-}
-
-const pub_kind *pub_kind_of(const char *name)
-{
-    const char *slash = strrchr(name, '/'), *file = slash ? slash + 1 : name;
-    for (size_t i = 0; i < LQ_COUNT(kinds); i++)
-        if (fits(file, kinds[i].begin, kinds[i].end)) return &kinds[i].kind;
-    return NULL;
-}
-
 /* Printable, of no meaning to a shell, and the same on every file system. */
 static bool plain_byte(char c)
 {
@@ -65,7 +23,8 @@ static bool plain_byte(char c)
 lq_status pub_check_name(const char *name, lq_err *err)
 {
     const char *slash = strchr(name, '/'), *file = name;
-    if (slash && strncmp(name, TEMPLATES, strlen(TEMPLATES)) == 0) file = slash + 1;
+    if (slash && strncmp(name, MODEL_TEMPLATES "/", strlen(MODEL_TEMPLATES "/")) == 0)
+        file = slash + 1;
     const size_t n = strlen(file);
     const char *why = NULL;
     if (!n || strlen(name) > PUB_MAX_NAME)
@@ -74,9 +33,9 @@ lq_status pub_check_name(const char *name, lq_err *err)
         why = "a name that begins with no dash and has no blank at its ends";
     for (size_t i = 0; i < n && !why; i++)
         if (!plain_byte(file[i])) why = "letters, digits and ._-+=@() alone, in no other folder";
-    if (!why && (!pub_kind_of(file) || (file[0] == '.' && strcmp(name, PUB_ATTRIBUTES) != 0)))
+    if (!why && (!model_file_of(file) || (file[0] == '.' && strcmp(name, PUB_ATTRIBUTES) != 0)))
         why = "a file of a model";
-    if (!why && file != name && !fits(file, "", ".jinja")) why = "a template in that folder";
+    if (!why && file != name && !lq_has_ending(file, ".jinja")) why = "a template in that folder";
     return why ? lq_fail(err, LQ_EFORMAT, "file name: expected %s, found '%.100s'", why, name)
                : LQ_OK;
 }
@@ -113,7 +72,7 @@ lq_status pub_add(pub_files *fs, const char *name, pub_file **f, lq_err *err)
     if (!more) return no_memory(err);
     fs->f = more;
     pub_file *new = &fs->f[fs->n];
-    *new = (pub_file){ .name = strdup(name), .kind = pub_kind_of(name) };
+    *new = (pub_file){ .name = strdup(name), .kind = model_file_of(name) };
     if (!new->name) return no_memory(err);
     fs->n++;
     if (f) *f = new;

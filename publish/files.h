@@ -1,12 +1,13 @@
 /* publish/files.h - the files of an artifact: which may be in one, under which names, their
  * digests, and SHA256SUMS.
  *
- * A name is "FILE" or "additional_chat_templates/FILE.jinja", of a kind in the table of files.c.
+ * A name is "FILE" or "additional_chat_templates/FILE.jinja", of a kind in the table of formats/model_files.c.
  * So what a remote side names can neither leave the folder nor be anything that a shell, git or an
  * engine would run. */
 #ifndef LLMQ_PUBLISH_FILES_H
 #define LLMQ_PUBLISH_FILES_H
 
+#include "formats/model_files.h"
 #include "publish/sha256.h"
 
 #define PUB_SUMS "SHA256SUMS"
@@ -19,18 +20,13 @@ enum { PUB_MAX_FILES = 4096, PUB_MAX_NAME = 200, PUB_MAX_SMALL = 4 << 20 };
 enum { PUB_PATIENCE = 60 }; /* seconds, of pub_opts */
 
 typedef struct {
-    const char *media; /* OCI media type of its layer */
-    bool weights;      /* may be large: git-lfs */
-} pub_kind;
-
-typedef struct {
     char *name;           /* within the artifact */
     char *path;           /* where it lies on this machine; or NULL: */
     uint8_t *data;        /* its bytes, or NULL: it lies on the remote side */
     uint64_t bytes;       /* */
     char sha256[SHA_HEX]; /* "": not known yet */
     bool large;           /* git: it lies in git-lfs */
-    const pub_kind *kind;
+    const model_file *kind;
 } pub_file;
 
 /* Free with pub_files_free; a zeroed one is empty. */
@@ -41,8 +37,6 @@ typedef struct {
 
 void pub_files_free(pub_files *fs);
 
-/* NULL: no artifact holds such a file. */
-const pub_kind *pub_kind_of(const char *name);
 /* Above plus what the name's bytes may be. LQ_EFORMAT says what is wrong with it. */
 lq_status pub_check_name(const char *name, lq_err *err);
 

@@ -45,7 +45,7 @@ static lq_status look_inside(git_repo *g, pub_file *f, lq_err *err)
 static bool is_ours(const char *path)
 {
     const char *slash = strchr(path, '/');
-    return pub_kind_of(path) && (!slash || strncmp(path, "additional_chat_templates/", 26) == 0);
+    return model_file_of(path) && (!slash || strncmp(path, "additional_chat_templates/", 26) == 0);
 }
 
 /* "100644 blob OID    SIZE\tPATH" */

@@ -214,7 +214,7 @@ static bool worth_keeping(const pulling *p)
     bool any = false;
     DIR *d = p->refused ? NULL : opendir(p->folder.dir);
     for (struct dirent *e; d && (e = readdir(d));)
-        any = any || pub_kind_of(e->d_name);
+        any = any || model_file_of(e->d_name);
     if (d) closedir(d);
     return any;
 }

@@ -67,6 +67,11 @@ class Llmq:
         return [x.split()[0] for x in lines if x.startswith("  ") and len(x) > 15 and x[2] != " "]
 
 
+def begun(folder, becomes, *names):
+    """The list of a folder that a run which was killed was making."""
+    (folder / ".llmq-begun").write_text(f"# Begun by llmq, to become: {becomes}\n\n" + "".join(f"\n{n}\n" for n in names))
+
+
 class Server:
     """`llmq serve` on a port of the loopback that it chooses; use as a context manager. `key` goes
     with every request of get and post."""

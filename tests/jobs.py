@@ -99,7 +99,12 @@ class Job:
     def is_spare(self, name):
         """What the next run removes, when this one could not."""
         own = (f"{self.out}.tmp/", f"{self.out}.tmp-")
-        return self.is_state(name) or name == f"{self.out}.tmp" or name.startswith(own)
+        return self.is_state(name) or name in (f"{self.out}.tmp", self.mark) or name.startswith(own)
+
+    @property
+    def mark(self):
+        """Of a folder that has taken its name and whose predecessor is not yet gone; it says so, and is no file of it."""
+        return f"{self.out}/.llmq-begun"
 
     def wrong(self, llmq, folder, p, shim, fault):
         """What must not be after the run p, or ''. Runs the command again where that must mend it."""
@@ -137,7 +142,7 @@ class Job:
     def half(self, tree, before, after):
         """What has the final name must be the old or the new, whole."""
         def own(t):
-            return {n: b for n, b in t.items() if n == self.out or n.startswith(self.out + "/")}
+            return {n: b for n, b in t.items() if (n == self.out or n.startswith(self.out + "/")) and n != self.mark}
         now = own(tree)
         if now == own(before) or now == own(after):
             return ""

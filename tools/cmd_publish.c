@@ -41,7 +41,7 @@ static const opt_row upload_rows[] = {
 
 static void left_out(const char *name)
 {
-    const pub_kind *kind = pub_kind_of(name);
+    const model_file *kind = model_file_of(name);
     prog_say(LOG_WARN,
              kind && kind->weights
                  ? "%s: weights that are no part of the checked model, and stay here"

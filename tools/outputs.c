@@ -131,10 +131,17 @@ static bool weights_change(const source *s, const src_source *src, const char *n
 static bool is_part(const source *s, const src_source *src, const char *target)
 {
     const char *slash = strrchr(target, '/'), *name = slash ? slash + 1 : target;
-    const pub_kind *kind = is_beside(s, target) ? pub_kind_of(name) : NULL;
+    const model_file *kind = is_beside(s, target) ? model_file_of(name) : NULL;
     if (!kind) return false;
     if (kind->weights) return weights_change(s, src, name);
     return s->whole || s->published || lq_exists(target);
+}
+
+/* Is it, or does it hold, what is read? */
+static bool holds_source(const source *s, const char *folder)
+{
+    return lq_same_file(s->dir, folder) || lq_is_inside(s->dir, folder) ||
+           lq_is_inside(s->given, folder);
 }
 
 static lq_status check_place(const source *s, const char *target, bool folder,
@@ -147,8 +154,9 @@ static lq_status check_place(const source *s, const char *target, bool folder,
     if (lq_same_file(s->given, target) || (src && src_reads(src, target)))
         return lq_fail(err, LQ_EUSAGE, "expected another place than the source, found '%s'",
                        target);
-    if (folder && (lq_same_file(s->dir, target) || lq_is_inside(s->dir, target) ||
-                   lq_is_inside(s->given, target)))
+    char grows[4200]; /* what a killed run left there goes */
+    snprintf(grows, sizeof grows, "%s.tmp", target);
+    if (folder && (holds_source(s, target) || holds_source(s, grows)))
         return lq_fail(err, LQ_EUSAGE,
                        "expected another folder than the one that the source is in, which would "
                        "be replaced, found '%s'",

@@ -55,7 +55,7 @@ static lq_status find_strangers(verdict *v, const char *dir, const char *sub, co
     if (!s && !d && (!*sub || (errno != ENOENT && errno != ENOTDIR))) s = lq_open_failed(err, path);
     for (struct dirent *e; d && (e = lq_next_entry(&s, d, path, err));) {
         snprintf(name, sizeof name, "%s%s", sub, e->d_name);
-        if (e->d_name[0] != '.' && strcmp(name, PUB_SUMS) != 0 && pub_kind_of(name) &&
+        if (e->d_name[0] != '.' && strcmp(name, PUB_SUMS) != 0 && model_file_of(name) &&
             !pub_find(sums, name))
             verdict_add(v, name, "expected in " PUB_SUMS ", not found there");
     }
@@ -87,7 +87,7 @@ void verify_beside(verdict *v, const src_source *src, const char *path)
     char file[4200];
     DIR *d = lq_is_dir(path) ? opendir(path) : NULL;
     for (struct dirent *e; d && (e = readdir(d));) {
-        const pub_kind *kind = pub_kind_of(e->d_name);
+        const model_file *kind = model_file_of(e->d_name);
         if (e->d_name[0] == '.' || lq_path_join(file, sizeof file, path, e->d_name, NULL)) continue;
         const bool folder = lq_is_dir(file);
         if (folder ? strcmp(e->d_name, "additional_chat_templates") == 0

@@ -8,6 +8,8 @@ import subprocess
 
 import pytest
 
+from harness import begun
+
 
 def files(folder):
     """Of the model: not the list of them."""
@@ -83,6 +85,9 @@ def test_refusals_leave_everything_as_it_was(llmq, model, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine"]
 
 
+HEAD = "# Written by llmq, which replaces this folder while nothing else is in it:\n"
+
+
 @pytest.mark.parametrize("what", ["notes.json", "model.gguf", "README.md", "folder/x", "additional_chat_templates/x.jinja", "link"])
 def test_what_was_laid_into_a_converted_folder_stays(llmq, draft, tmp_path, what):
     """Of an earlier result, and of what a killed run left: the files that llmq wrote go, no other."""
@@ -103,9 +108,12 @@ def test_what_was_laid_into_a_converted_folder_stays(llmq, draft, tmp_path, what
     p = llmq(*again, code=2)
     assert f"out: holds {what.replace('/x', '') if what == 'folder/x' else what}, which llmq did not write there" in p.stderr
     assert sorted(out.rglob("*")) == before and sorted(p.name for p in tmp_path.iterdir()) == ["out"]
+    names = (out / ".llmq-files").read_text().splitlines()
+    (out / ".llmq-files").unlink()
     out.rename(tmp_path / "out.tmp")
+    begun(tmp_path / "out.tmp", "out", *names)
     p = llmq(*again, code=2)
-    assert "out.tmp: holds" in p.stderr and not out.exists()
+    assert "out.tmp: holds" in p.stderr and "which llmq did not write there" in p.stderr and not out.exists()
     mine = tmp_path / "out.tmp" / what
     mine.rename(tmp_path / "mine")  # as the message says
     if what == "folder/x":
@@ -142,11 +150,49 @@ def test_a_folder_that_somebody_is_in_stays(llmq, draft, tmp_path):
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["below", "here"]
 
 
+@pytest.mark.parametrize("text, says", [
+    ("thesis.tex\n", "its .llmq-files is not llmq's"), (HEAD + "thesis.tex\n", "holds thesis.tex, which llmq did not write")])
+def test_a_list_that_anybody_wrote_loses_nothing(llmq, draft, tmp_path, text, says):
+    """Not llmq's, or of a name that no file of a model has."""
+    for i, out in enumerate((tmp_path / "out", tmp_path / "two.tmp")):
+        out.mkdir()
+        (out / "thesis.tex").write_text("years of work")
+        (out / ".llmq-files").write_text(text)
+        if i:
+            begun(out, "two", "thesis.tex")
+        target = tmp_path / ("two" if i else "out")
+        p = llmq("convert", draft, "-o", target, "--to", "safetensors", code=2)
+        assert (says if not i else "holds thesis.tex, which llmq did not write there") in p.stderr
+        assert (out / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_model_whose_name_ends_as_a_begun_ones_stays(llmq, draft, tmp_path):
+    """It may be the source, or only lie there; whether llmq made it as that or it was renamed."""
+    made, out = tmp_path / "out.tmp", tmp_path / "out"
+    for make in (["publish", draft, f"dir:{made}"], ["convert", draft, "-o", made, "--to", "safetensors"]):
+        for renamed in (False, True):
+            llmq(*make)
+            if renamed:
+                made.rename(out)
+                llmq(*make)
+                llmq("convert", draft, "-o", out, "--to", "safetensors", code=2)
+                shutil.rmtree(made)
+                out.rename(made)
+            before = files(made)
+            for command in (["publish", made, f"dir:{out}"], ["convert", made, "-o", out, "--to", "safetensors"],
+                            ["convert", made / "model.safetensors", "-o", out, "--to", "safetensors"],
+                            ["publish", draft, f"dir:{out}"], ["convert", draft, "-o", out, "--to", "safetensors"],
+                            ["convert", draft, "-o", out, "--to", "gptq"]):
+                llmq(*command, code=2)
+                assert files(made) == before and not out.exists(), command
+            shutil.rmtree(made)
+
+
 def test_a_list_cannot_name_what_lies_elsewhere(llmq, draft, tmp_path):
     out, other = tmp_path / "out", tmp_path / "thesis.txt"
     other.write_text("years of work")
     out.mkdir()
-    (out / ".llmq-files").write_text("../thesis.txt\nadditional_chat_templates/../../thesis.txt\n" + str(other) + "\n")
+    (out / ".llmq-files").write_text(HEAD + "../thesis.txt\nadditional_chat_templates/../../thesis.txt\n" + str(other) + "\n")
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep/thesis.jinja").write_text("years of work")
     llmq("convert", draft, "-o", out, "--to", "safetensors")

@@ -14,7 +14,7 @@ import time
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from harness import LIMIT, ROOT, until  # noqa: E402
+from harness import LIMIT, ROOT, begun, until  # noqa: E402
 from registry import Registry, digest  # noqa: E402
 from shim import CHANGE, Fault, Shim  # noqa: E402
 
@@ -496,7 +496,7 @@ def test_a_lying_range_leads_to_the_whole(llmq, packed, registry, tmp_path):
     target = f"oci://{registry.host}/me/m:x"
     llmq("publish", packed, target)
     (tmp_path / "out.resume").mkdir()
-    (tmp_path / "out.resume/.llmq-files").write_text("q.llmq\n")
+    begun(tmp_path / "out.resume", "out", "q.llmq")
     (tmp_path / "out.resume/q.llmq").write_bytes(packed.read_bytes()[:1000])
 
     def fault(h):
@@ -512,12 +512,31 @@ def test_a_lying_range_leads_to_the_whole(llmq, packed, registry, tmp_path):
     assert (tmp_path / "out/q.llmq").read_bytes() == packed.read_bytes()
     # and what an earlier run left of something else does not stay
     (tmp_path / "two.resume").mkdir()
-    (tmp_path / "two.resume/.llmq-files").write_text("q.llmq\nold.safetensors\n")
+    begun(tmp_path / "two.resume", "two", "q.llmq", "old.safetensors")
     (tmp_path / "two.resume/q.llmq").write_bytes(b"something else")
     (tmp_path / "two.resume/old.safetensors").write_bytes(b"of another artifact")
     registry.fault = lambda h: False
     llmq("pull", target, "-o", tmp_path / "two")
     assert files(tmp_path / "two") == files(tmp_path / "out")
+
+
+def test_what_is_gone_on_with_is_nobody_elses(llmq, packed, tmp_path):
+    """A model that is called as what an interrupted pull leaves; a file of it that has a second name."""
+    made, out = tmp_path / "out.resume", tmp_path / "out"
+    for path in (made, tmp_path / "other"):
+        llmq("publish", packed, f"dir:{path}")
+    before = files(made)
+    for source in (tmp_path / "other", made):
+        assert "out.resume: " in llmq("pull", f"dir:{source}", "-o", out, code=2).stderr
+        assert files(made) == before and not out.exists()
+    shutil.rmtree(made)
+    made.mkdir()
+    begun(made, "out", "q.llmq")
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"years of work")
+    os.link(mine, made / "q.llmq")
+    llmq("pull", f"dir:{tmp_path / 'other'}", "-o", out)
+    assert mine.read_bytes() == b"years of work" and files(out) == files(tmp_path / "other")
 
 
 def test_a_redirect_does_not_carry_the_password_along(llmq, packed, tmp_path):

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from harness import begun
 from test_published import GOLDEN, NAMES, assemble, errors, parts, read_floats, read_st, tensor
 
 # Which layouts hold each golden checkpoint; the rest are refused. The first is the one it came in.
@@ -175,12 +176,14 @@ def test_an_embedding_has_no_place_in_a_layout_of_linears(llmq, model, tmp_path)
 def test_what_a_killed_run_leaves_goes_with_the_next(llmq, packed, tmp_path):
     out, partial = tmp_path / "out", tmp_path / "out.tmp"
     partial.mkdir()  # as a kill in the middle leaves it
-    (partial / ".llmq-files").write_text("model-00001-of-00002.safetensors\n")
+    begun(partial, "out", "model-00001-of-00002.safetensors")
     (partial / "model-00001-of-00002.safetensors").write_text("half")
     convert(llmq, packed, out, "gptq")
     assert not partial.exists()
     before = tensors(out)
     shutil.copytree(out, partial)  # the old folder, where a kill came between the exchange and its end
+    old = partial.stat()
+    begun(out, "out", f"# In place of {old.st_dev}:{old.st_ino}")
     convert(llmq, packed, out, "gptq")
     assert not partial.exists()
     for i in range(8):  # really killed, at whatever moment

@@ -1,0 +1,47 @@
+/* formats/model_files.c */
+#include "formats/model_files.h"
+
+#include "formats/base.h"
+
+#include <strings.h>
+
+#define MEDIA "application/vnd.llmq."
+
+static const struct {
+    const char *begin, *end; /* of the name; "" any */
+    model_file file;
+} kinds[] = {
+    { "", ".llmq", { MEDIA "weights.llmq.v1", true } },
+    { "", ".gguf", { MEDIA "weights.gguf.v1", true } },
+    { "", ".safetensors", { MEDIA "weights.safetensors.v1", true } },
+    { "provenance.json", "", { MEDIA "provenance.v1+json", false } },
+    { "tokenizer", ".json", { MEDIA "tokenizer.v1+json", false } },
+    { "", ".json", { MEDIA "config.v1+json", false } },
+    { "", ".model", { MEDIA "tokenizer.v1", false } },
+    { "", ".tiktoken", { MEDIA "tokenizer.v1", false } },
+    { "merges.txt", "", { MEDIA "tokenizer.v1", false } },
+    { "vocab.txt", "", { MEDIA "tokenizer.v1", false } },
+    { "", ".jinja", { MEDIA "template.v1", false } },
+    { "", ".md", { "text/markdown", false } },
+    { "licen", "", { "text/plain", false } },
+    { "notice", "", { "text/plain", false } },
+    { "SHA256SUMS", "", { MEDIA "sums.v1", false } },
+    { ".gitattributes", "", { "text/plain", false } },
+};
+
+/* Whole words of the table are the whole name, but for those that begin it. */
+static bool fits(const char *name, const char *begin, const char *end)
+{
+    const size_t n = strlen(name), b = strlen(begin), e = strlen(end);
+    const bool prefix = e || strcmp(begin, "licen") == 0 || strcmp(begin, "notice") == 0;
+    if (n < b + e || strcasecmp(name + n - e, end) != 0) return false;
+    return prefix ? strncasecmp(name, begin, b) == 0 : strcmp(name, begin) == 0;
+}
+
+const model_file *model_file_of(const char *name)
+{
+    const char *slash = strrchr(name, '/'), *file = slash ? slash + 1 : name;
+    for (size_t i = 0; i < LQ_COUNT(kinds); i++)
+        if (fits(file, kinds[i].begin, kinds[i].end)) return &kinds[i].file;
+    return NULL;
+}

@@ -1,0 +1,17 @@
+/* formats/model_files.h - which files the folder of a model has, by their names. */
+#ifndef LLMQ_FORMATS_MODEL_FILES_H
+#define LLMQ_FORMATS_MODEL_FILES_H
+
+#include <stdbool.h>
+
+#define MODEL_TEMPLATES "additional_chat_templates" /* the one folder in a model's */
+
+typedef struct {
+    const char *media; /* OCI media type of its layer */
+    bool weights;      /* may be large: git-lfs */
+} model_file;
+
+/* Of "FILE", or of a path's last part; NULL: no file of a model is called so. */
+const model_file *model_file_of(const char *name);
+
+#endif
