@@ -2,6 +2,7 @@
 #include "formats/model_files.h"
 
 #include "formats/base.h"
+#include "formats/json.h"
 
 #include <strings.h>
 
@@ -44,4 +45,48 @@ const model_file *model_file_of(const char *name)
     for (size_t i = 0; i < LQ_COUNT(kinds); i++)
         if (fits(file, kinds[i].begin, kinds[i].end)) return &kinds[i].file;
     return NULL;
+}
+
+/* ---- what travels inside a .llmq ---- */
+static bool printable(const char *name)
+{
+    const size_t n = strlen(name);
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)name[i] < ' ' || name[i] == 127 || name[i] == '/') return false;
+    return n > 0 && n < 256 && name[0] != '.' && js_valid_utf8(name, n);
+}
+
+bool model_licence(const char *name)
+{
+    return printable(name) &&
+           (strncasecmp(name, "license", 7) == 0 || strncasecmp(name, "licence", 7) == 0);
+}
+
+static bool ends(const char *name, const char *end)
+{
+    const size_t n = strlen(name), e = strlen(end);
+    return n > e && strcmp(name + n - e, end) == 0;
+}
+
+bool model_template(const char *name) { return printable(name) && ends(name, ".jinja"); }
+
+bool model_own_file(const char *name)
+{
+    static const char *const names[] = {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "tokenizer.model",
+        "vocab.json",
+        "merges.txt",
+        "added_tokens.json",
+        "config.json",
+        "generation_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "README.md",
+    };
+    for (size_t i = 0; i < LQ_COUNT(names); i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return (printable(name) && ends(name, ".tiktoken")) || model_licence(name);
 }

@@ -14,4 +14,11 @@ typedef struct {
 /* Of "FILE", or of a path's last part; NULL: no file of a model is called so. */
 const model_file *model_file_of(const char *name);
 
+/* Does a .llmq keep a file of this name as it is, and convert give it back: of texts, settings and
+ * the tokenizer those that a checkpoint is known to have, no weights, no code? `name` is in no
+ * folder; printable UTF-8 of at most 255 bytes. */
+bool model_own_file(const char *name);
+bool model_licence(const char *name);
+bool model_template(const char *name); /* one in MODEL_TEMPLATES */
+
 #endif

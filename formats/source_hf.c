@@ -2,6 +2,7 @@
  * the files that travel along. A single .safetensors file stands for its folder with that file
  * alone. */
 #include "formats/hf_quant.h"
+#include "formats/model_files.h"
 #include "formats/path.h"
 
 #include <dirent.h>
@@ -287,42 +288,7 @@ done:
     return st;
 }
 
-static bool is_licence(const char *name)
-{
-    return strncasecmp(name, "license", 7) == 0 || strncasecmp(name, "licence", 7) == 0;
-}
-
-static bool is_blob(const char *name)
-{
-    static const char *const names[] = {
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "tokenizer.model",
-        "vocab.json",
-        "merges.txt",
-        "added_tokens.json",
-        "config.json",
-        "generation_config.json",
-        "special_tokens_map.json",
-        "chat_template.jinja",
-        "chat_template.json",
-        "README.md",
-    };
-    for (size_t i = 0; i < LQ_COUNT(names); i++)
-        if (strcmp(names[i], name) == 0) return true;
-    const size_t n = strlen(name);
-    if (n > 9 && strcmp(name + n - 9, ".tiktoken") == 0) return true;
-    return is_licence(name);
-}
-
-static bool is_template(const char *name)
-{
-    size_t n = strlen(name);
-    return n > 6 && strcmp(name + n - 6, ".jinja") == 0;
-}
-
 enum { MAX_BLOBS = 64 };
-#define MORE_TEMPLATES "additional_chat_templates"
 #define ONE_TEMPLATE "chat_template."
 
 /* Of a folder, the names that `is_wanted`, with `prefix` before them. */
@@ -354,9 +320,9 @@ lq_status src_blob_file(char *out, size_t n, const char *dir, const char *blob, 
 {
     char sub[PATH_LEN];
     size_t len = strlen(ONE_TEMPLATE);
-    if (strncmp(blob, ONE_TEMPLATE, len) != 0 || !is_template(blob + len))
+    if (strncmp(blob, ONE_TEMPLATE, len) != 0 || !model_template(blob + len))
         return lq_path_join(out, n, dir, blob, err);
-    lq_status st = lq_path_join(sub, sizeof sub, dir, MORE_TEMPLATES, err);
+    lq_status st = lq_path_join(sub, sizeof sub, dir, MODEL_TEMPLATES, err);
     return st ? st : lq_path_join(out, n, sub, blob + len, err);
 }
 
@@ -368,9 +334,9 @@ static lq_status blob_names(src_source *s, const char ***out, size_t *n, const c
     *out = lq_push(&s->arena, MAX_BLOBS * sizeof **out);
     if (!*out) return no_memory(err);
     char more[PATH_LEN];
-    lq_status st = lq_path_join(more, sizeof more, dir, MORE_TEMPLATES, err);
-    if (!st) st = names_in(s, *out, n, dir, "", is_blob, err);
-    if (!st) st = names_in(s, *out, n, more, ONE_TEMPLATE, is_template, err);
+    lq_status st = lq_path_join(more, sizeof more, dir, MODEL_TEMPLATES, err);
+    if (!st) st = names_in(s, *out, n, dir, "", model_own_file, err);
+    if (!st) st = names_in(s, *out, n, more, ONE_TEMPLATE, model_template, err);
     qsort(*out, *n, sizeof **out, by_text);
     return st;
 }
@@ -388,7 +354,7 @@ static lq_status map_blobs(src_source *s, const char *dir, lq_err *err)
         char path[PATH_LEN];
         st = src_blob_file(path, sizeof path, dir, names[i], err);
         if (st) return st;
-        if (is_licence(names[i]) && lq_is_dir(path)) continue;
+        if (model_licence(names[i]) && lq_is_dir(path)) continue;
         lq_map *m = &s->blob_maps[s->n_blobs];
         st = lq_map_open(m, path, err);
         if (st) return st;

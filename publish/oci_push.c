@@ -15,6 +15,7 @@ typedef struct {
     oci_conn *c;
     const pub_file *f;
     char location[HC_VALUE]; /* where the next piece goes; "": no upload has begun */
+    bool saved;              /* by an earlier run; not asked yet */
     uint64_t off;            /* bytes that the registry has */
     uint64_t chunk;
     double before, total;
@@ -129,7 +130,7 @@ static lq_status ask(upload *u, lq_err *err)
     hc_answer a;
     const hc_request r = { .method = "GET", .url = u->location };
     lq_status s = oci_call(u->c, &r, &a, err);
-    if (s == LQ_EIO && a.lost) return LQ_OK; /* the next piece will tell */
+    if (s == LQ_EIO && a.lost && !u->saved) return LQ_OK; /* the next piece will tell */
     if (s) return s;
     uint64_t next = 0;
     const bool known =
@@ -150,6 +151,7 @@ static void resume(upload *u, const cJSON *state, lq_err *err)
         hc_resolve(u->location, sizeof u->location, u->c->base, location, err))
         return;
     u->off = 0;
+    u->saved = true;
 }
 
 /* One piece; then u->off is what the registry says it has. */
@@ -216,8 +218,11 @@ static lq_status push_blob(upload *u, const cJSON *state, lq_err *err)
     oci_blob(u->c, u->f->bytes);
     lq_status s = is_there(&there, u, err);
     if (s || there) return s;
+    u->saved = false;
     resume(u, state, err);
-    s = *u->location ? ask(u, err) : begin(u, err);
+    if (u->saved) s = ask(u, err);
+    if (!u->saved || (s && s != LQ_EINTR)) s = begin(u, err); /* where it was cannot be reached */
+    u->saved = false;
     while (!s && u->off < u->f->bytes)
         s = send_piece(u, err);
     return s ? s : finish(u, err);

@@ -96,7 +96,7 @@ static lq_status write_all(const char *path, bool swap, lq_err *err)
     cJSON *recipe = cJSON_Parse(swap ? "{\"bits\":4,\"alpha\":0.1}" : "{\"alpha\":0.1,\"bits\":4}");
     lq_arena_init(&a, 0, NULL);
     lq_status s = llmq_create(&w, path, err);
-    if (!s) s = llmq_add_blob(w, swap ? "b" : "a", swap ? "two" : "one", 3, err);
+    if (!s) s = llmq_add_blob(w, swap ? "vocab.json" : "LICENSE", swap ? "two" : "one", 3, err);
     for (size_t i = 0; i < LQ_COUNT(schemes) && !s; i++) {
         qt_tensor t = make_tensor(i, &a);
         s = llmq_add_tensor(w, schemes[i].name, &t, 2, (int64_t[]){ t.N, t.K }, err);
@@ -104,8 +104,8 @@ static lq_status write_all(const char *path, bool swap, lq_err *err)
     if (!s) s = llmq_add_raw(w, "raw", LQ_I64, 1, (int64_t[]){ 2 }, ids, sizeof ids, err);
     if (!s) s = llmq_add_raw(w, "raw.empty", LQ_F32, 2, (int64_t[]){ 0, 4 }, NULL, 0, err);
     if (!s) s = llmq_set_recipe(w, recipe, err);
-    if (!s) s = llmq_add_blob(w, swap ? "a" : "b", swap ? "one" : "two", 3, err);
-    if (!s) s = llmq_add_blob(w, "empty", "", 0, err);
+    if (!s) s = llmq_add_blob(w, swap ? "LICENSE" : "vocab.json", swap ? "one" : "two", 3, err);
+    if (!s) s = llmq_add_blob(w, "merges.txt", "", 0, err);
     if (s)
         llmq_abort(w);
     else
@@ -315,9 +315,25 @@ TEST(a_signed_but_wrong_header_is_refused_by_name)
         { "key twice", "\"format\":\"llmq\"", "\"format\":\"llmq\",\"format\":\"llmq\"", "twice" },
         { "no JSON", "{\"blobs\"", "{'blobs'", "JSON" },
         { "a blob outside the folder", "\"name\":\"LICENSE\"", "\"name\":\"../.ssh/x\"",
-          "expected the name of a file" },
+          "expected a file of a model" },
         { "a hidden blob", "\"name\":\"LICENSE\"", "\"name\":\"..\"",
-          "expected the name of a file" },
+          "expected a file of a model" },
+        { "a blob that is not of a model's", "\"name\":\"LICENSE\"",
+          "\"name\":\"model.safetensors\"", "expected a file of a model" },
+        { "a blob that is not of a model's", "\"name\":\"LICENSE\"", "\"name\":\"modeling_x.py\"",
+          "expected a file of a model" },
+        { "a blob that is not of a model's", "\"name\":\"LICENSE\"",
+          "\"name\":\"pytorch_model.bin\"", "expected a file of a model" },
+        { "a blob that is not of a model's", "\"name\":\"LICENSE\"", "\"name\":\"llmq.json\"",
+          "expected a file of a model" },
+        { "a blob that is not of a model's", "\"name\":\"LICENSE\"", "\"name\":\"provenance.json\"",
+          "expected a file of a model" },
+        { "a blob that is not of a model's", "\"name\":\"LICENSE\"",
+          "\"name\":\"model.safetensors.index.json\"", "expected a file of a model" },
+        { "a blob that is not of a model's", "\"name\":\"LICENSE\"", "\"name\":\"LICENSE\\nx\"",
+          "expected a file of a model" },
+        { "a blob that is not of a model's", "\"name\":\"LICENSE\"",
+          "\"name\":\"chat_template.a/b.jinja\"", "expected a file of a model" },
         { "config of a wrong type", "\"format\":", "\"config\":3,\"format\":", "config: expected" },
         { "recipe of a wrong type",
           "\"format\":", "\"recipe\":[],\"format\":", "recipe: expected" },

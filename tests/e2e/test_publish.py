@@ -492,6 +492,26 @@ def test_a_registry_that_loses_what_it_took_is_given_up(llmq, packed, registry, 
     assert "asked for a piece of a blob, answered" in p.stderr and len(patches) <= 6
 
 
+def test_an_upload_whose_address_is_gone_begins_anew(llmq, packed, registry, tmp_path):
+    """The first run is told of a host that answers nobody, and fails; the next does not ask there for ever."""
+    model = tmp_path / "m.llmq"
+    shutil.copy(packed, model)
+    target = f"oci://{registry.host}/me/m:gone"
+
+    def fault(h):
+        if h.command != "POST":
+            return False
+        h.reply(202, b"", Location="http://127.0.0.1:1/dead")
+        return True
+
+    registry.fault = fault
+    llmq("publish", model, target, "--timeout", 5, code=1)
+    assert "127.0.0.1:1/dead" in (tmp_path / "m.llmq.resume-publish").read_text()
+    registry.fault = lambda h: False
+    llmq("publish", model, target, "--timeout", 5)
+    assert os.listdir(tmp_path) == ["m.llmq"]
+
+
 def test_a_lying_range_leads_to_the_whole(llmq, packed, registry, tmp_path):
     target = f"oci://{registry.host}/me/m:x"
     llmq("publish", packed, target)
