@@ -26,6 +26,7 @@ typedef struct {
     size_t card_bytes;
     char *read_card; /* where it lies beside the model; owned */
     cJSON *before;   /* its provenance.json, or NULL */
+    bool same;       /* of these weights */
     cJSON *info;     /* the new one */
     char name[128];
     char model[128 + PUB_MAX_NAME + 2]; /* how commands call it: the name, or name/FILE */
@@ -227,6 +228,33 @@ static lq_status add_word(making *m, const char *key, const char *option, lq_err
     return cJSON_AddStringToObject(m->info, key, v) ? LQ_OK : no_memory(err);
 }
 
+/* What an earlier artifact says of its weights counts for those alone. */
+static const cJSON *said_before(const making *m, const char *key)
+{
+    return m->same ? js_get(m->before, key) : NULL;
+}
+
+static lq_status add_weights(making *m, lq_err *err)
+{
+    static const char *const keys[] = { "evaluations", "recipe", "provenance" };
+    char hex[33];
+    lq_hash h;
+    const char *was = "";
+    bool any = false;
+    lq_status s = src_fingerprint(&h, m->src, err);
+    if (s) return s;
+    lq_hash_hex(hex, &h);
+    js_str(m->before, "weights_xxh3", false, &was, NULL);
+    m->same = strcmp(was, hex) == 0;
+    for (size_t i = 0; i < LQ_COUNT(keys); i++)
+        any = any || js_get(m->before, keys[i]);
+    if (any && !m->same && m->o->note)
+        m->o->note(PUB_PROVENANCE
+                   ": is of other weights: what it says of them (recipe, measurements) "
+                   "is left out");
+    return cJSON_AddStringToObject(m->info, "weights_xxh3", hex) ? LQ_OK : no_memory(err);
+}
+
 /* Why llmq cannot run it, without this machine's path to it. */
 static const char *without_path(const making *m)
 {
@@ -321,7 +349,7 @@ static double rounded_anew(const cJSON *converted)
 static lq_status add_evals(making *m, lq_err *err)
 {
     const cJSON *check = js_get(js_get(m->info, "provenance"), "check");
-    const cJSON *old = js_get(m->before, "evaluations");
+    const cJSON *old = said_before(m, "evaluations");
     lq_status s = LQ_OK;
     if (!m->o->n_evals && old)
         return cJSON_AddItemToObject(m->info, "evaluations", cJSON_Duplicate(old, true))
@@ -432,8 +460,8 @@ static lq_status add_history(making *m, lq_err *err)
         if (!s) s = check_origin(m, from, err);
     }
     const src_source *of = from ? from : m->src;
-    const cJSON *r = src_recipe(of) ? src_recipe(of) : js_get(m->before, "recipe");
-    const cJSON *p = src_provenance(of) ? src_provenance(of) : js_get(m->before, "provenance");
+    const cJSON *r = src_recipe(of) ? src_recipe(of) : said_before(m, "recipe");
+    const cJSON *p = src_provenance(of) ? src_provenance(of) : said_before(m, "provenance");
     if (!s && r) cJSON_AddItemToObject(m->info, "recipe", cJSON_Duplicate(r, true));
     if (!s && p) cJSON_AddItemToObject(m->info, "provenance", cJSON_Duplicate(p, true));
     const cJSON *converted = src_conversion(m->src);
@@ -461,6 +489,7 @@ static lq_status make_info(making *m, lq_err *err)
     cJSON_AddStringToObject(m->info, "model", m->model);
     if (!s) s = add_word(m, "base_model", m->o->base_model, err);
     if (!s) s = add_word(m, "license", license_of(m, own), err);
+    if (!s) s = add_weights(m, err);
     if (!s) s = add_totals(m, err);
     if (!s) s = add_history(m, err);
     if (!s) s = add_evals(m, err);

@@ -39,6 +39,8 @@ static const opt_row upload_rows[] = {
       .help = "oci: bytes of an upload that go in one request" },
 };
 
+static void say(const char *text) { prog_say(LOG_WARN, "%s", text); }
+
 static void left_out(const char *name)
 {
     const model_file *kind = model_file_of(name);
@@ -75,6 +77,7 @@ static lq_status make(pub_files *fs, const cmd_ctx *c, const publish_opts *o, lq
     artifact_opts a = o->artifact;
     a.evals = o->evals.v;
     a.n_evals = o->evals.n;
+    a.note = say;
     lq_status s = verify_model(c, path, true, err);
     if (!s) s = src_open(&src, path, NULL, err);
     if (!s) s = check_place(&a.in_place, src, path, c->argv[1], err);

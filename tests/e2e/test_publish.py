@@ -492,6 +492,27 @@ def test_a_registry_that_loses_what_it_took_is_given_up(llmq, packed, registry, 
     assert "asked for a piece of a blob, answered" in p.stderr and len(patches) <= 6
 
 
+def test_measurements_stay_with_the_weights_that_they_are_of(llmq, packed, tmp_path):
+    """As docs/publishing.md has it: weights in a pulled folder exchanged, its sums removed, published again."""
+    (tmp_path / "held-out.json").write_text(json.dumps({"perplexity": 12.5, "tokens": 100, "ctx": 512}))
+    other, one, two = tmp_path / "other.llmq", tmp_path / "one", tmp_path / "two"
+    llmq("quantize", ROOT / "models/novels-1m", "-o", other, "--method", "rtn", "--bits", "2")
+    llmq("publish", packed, f"dir:{one}", "--eval", tmp_path / "held-out.json")
+    of_one = json.loads((one / "provenance.json").read_text())
+    p = llmq("publish", one, f"dir:{two}")
+    assert "other weights" not in p.stderr
+    assert json.loads((two / "provenance.json").read_text()) == of_one
+    shutil.copytree(one, tmp_path / "changed")
+    shutil.copy(other, tmp_path / "changed" / packed.name)
+    (tmp_path / "changed/SHA256SUMS").unlink()
+    p = llmq("publish", tmp_path / "changed", f"dir:{tmp_path / 'three'}")
+    assert "provenance.json: is of other weights" in p.stderr
+    got = json.loads((tmp_path / "three/provenance.json").read_text())
+    assert "held-out" in [e["name"] for e in of_one["evaluations"]]
+    assert "held-out" not in [e["name"] for e in got["evaluations"]] and got["recipe"] != of_one["recipe"]
+    assert "12.5" not in (tmp_path / "three/README.md").read_text()
+
+
 def test_an_upload_whose_address_is_gone_begins_anew(llmq, packed, registry, tmp_path):
     """The first run is told of a host that answers nobody, and fails; the next does not ask there for ever."""
     model = tmp_path / "m.llmq"
