@@ -365,7 +365,7 @@ lq_status gguf_put_about(gguf_pairs *p, const src_source *src, conv_report *r, l
     lq_err why;
     cJSON *gen = NULL;
     if (gen_read(&g, b ? b->data : NULL, b ? b->bytes : 0, &why)) {
-        conv_note(r, "the sampling defaults are left out: %.180s", why.msg);
+        conv_note(r, "the sampling defaults are left out: generation_config.json: %.180s", why.msg);
         g = (gen_defaults){ 0 };
     }
     gen = gen_json(&g);

@@ -40,9 +40,8 @@ static lq_status read_field(const field *f, const cJSON *doc, lq_err *err)
     bool fits = d >= f->lo && d <= f->hi && (f->real || d == (double)(int64_t)d);
     if (!fits) {
         char *found = js_print(v, false);
-        lq_status s = lq_fail(err, LQ_EVALUE,
-                              "generation_config.json: %s: expected %s%.3g to %.3g, found %.60s",
-                              f->key, f->real ? "" : "a whole number, ", f->lo, f->hi,
+        lq_status s = lq_fail(err, LQ_EVALUE, "%s: expected %s%.3g to %.3g, found %.60s", f->key,
+                              f->real ? "" : "a whole number, ", f->lo, f->hi,
                               found ? found : "another type");
         free(found);
         return s;
@@ -63,15 +62,14 @@ lq_status gen_read(gen_defaults *g, const uint8_t *data, size_t n, lq_err *err)
     *g = (gen_defaults){ 0 };
     if (!data) return LQ_OK;
     lq_status s = js_parse(&doc, (const char *)data, n, MAX_FILE, 0, err);
-    if (s) return lq_wrap(err, s, "generation_config.json");
-    if (!cJSON_IsObject(doc))
-        s = lq_fail(err, LQ_EFORMAT, "generation_config.json: expected an object");
+    if (s) return s;
+    if (!cJSON_IsObject(doc)) s = lq_fail(err, LQ_EFORMAT, "expected an object");
     list_fields(fields, g);
     for (int i = 0; i < N_FIELDS && !s; i++)
         s = read_field(&fields[i], doc, err);
     const cJSON *sample = js_get(doc, "do_sample");
     if (!s && sample && !cJSON_IsNull(sample) && !cJSON_IsBool(sample))
-        s = lq_fail(err, LQ_EVALUE, "generation_config.json: do_sample: expected true or false");
+        s = lq_fail(err, LQ_EVALUE, "do_sample: expected true or false");
     if (!s && cJSON_IsFalse(sample)) {
         g->has_temperature = true;
         g->temperature = 0;

@@ -279,7 +279,8 @@ static lq_status read_config(src_source *s, const char *dir, const src_opts *o, 
     if (st) goto done;
     st = arch_config_parse(&s->config, config, generation, err);
     s->has_config = !st;
-    if (st) lq_wrap(err, st, "%s/config.json", dir);
+    const bool in_config = !st || !err || strncmp(err->msg, "generation_config.json", 22) != 0;
+    if (st) lq_wrap(err, st, in_config ? "%s/config.json" : "%s", dir);
     if (st && st != LQ_ENOMEM && !o->need_config) /* tensors can be listed without it */
         st = src_set_unfit(s, st, err, err);
 done:

@@ -222,6 +222,11 @@ static lq_status add_word(making *m, const char *key, const char *option, lq_err
     const char *v = option;
     if (!v) js_str(m->before, key, false, &v, NULL);
     if (!v) return LQ_OK;
+    if (!fm_is_word(v) && !option)
+        return lq_fail(err, LQ_EVALUE,
+                       "%s/" PUB_PROVENANCE
+                       ": %s: expected a name like org/model or apache-2.0, found '%.100s'",
+                       m->path, key, v);
     if (!fm_is_word(v))
         return lq_fail(err, LQ_EUSAGE,
                        "%s: expected a name like org/model or apache-2.0, found '%.100s'", key, v);

@@ -280,17 +280,42 @@ static void for_sglang(plan *p)
 }
 
 /* ---- llama.cpp ---- */
-/* Some type of blocks has these values, if f16 holds the scales. */
-static bool in_blocks(const qt_scheme *s)
+/* What a block of GGUF has in 16 bits, of a type that may hold more. */
+static bool f16_holds(const qt_tensor *q, qt_plane plane)
 {
-    return s->kind == QT_UINT && !s->irregular && !s->act && s->group % 32 == 0 &&
-           (s->zero == QT_ZERO_NONE || s->zero == QT_ZERO_BIAS);
+    const lq_dtype d = q->scheme.scale_dtype;
+    const size_t size = (size_t)lq_dtype_bits(d) / 8;
+    const uint8_t *at = q->plane[plane].data, *end = at + q->plane[plane].bytes;
+    float v, back;
+    uint16_t h;
+    for (; d != LQ_F16 && at < end; at += size) {
+        lq_to_f32(&v, at, d, 1);
+        lq_from_f32(&h, &v, LQ_F16, 1);
+        lq_to_f32(&back, &h, LQ_F16, 1);
+        if (v < back || v > back) return false;
+    }
+    return true;
+}
+
+/* Some type of blocks has these values. */
+static bool in_blocks(const plan *p, const src_tensor *t)
+{
+    const qt_scheme *s = &t->t.scheme;
+    qt_tensor q;
+    if (s->kind != QT_UINT || s->irregular || s->act || s->group % 32 != 0 ||
+        (s->zero != QT_ZERO_NONE && s->zero != QT_ZERO_BIAS))
+        return false;
+    src_load(&q, p->src, t);
+    const bool holds =
+        f16_holds(&q, QT_SCALES) && (s->zero == QT_ZERO_NONE || f16_holds(&q, QT_ZEROS));
+    src_unload(p->src, t);
+    return holds;
 }
 
 static bool prepare_gguf(plan *p)
 {
     lq_err why = { "" };
-    char q1[LINE], q2[LINE], scheme[40] = "";
+    char q1[LINE], q2[LINE], scheme[40], key[44], schemes[200] = "";
     if (strcmp(src_format(p->src), "gguf") == 0) {
         snprintf(p->path, sizeof p->path, "%s", p->model);
         return true;
@@ -302,14 +327,19 @@ static bool prepare_gguf(plan *p)
     int64_t anew = 0;
     for (int64_t i = 0; i < src_n_tensors(p->src); i++) {
         const src_tensor *t = quantized_at(p, i);
-        if (!t || in_blocks(&t->t.scheme)) continue;
-        if (!anew++) qt_scheme_text(scheme, &t->t.scheme);
+        if (!t || in_blocks(p, t)) continue;
+        anew++;
+        qt_scheme_text(scheme, &t->t.scheme);
+        snprintf(key, sizeof key, " %s,", scheme);
+        const size_t n = strlen(schemes);
+        if (!strstr(schemes, key)) snprintf(schemes + n, sizeof schemes - n, "%s", key);
     }
     if (anew)
         add(p->differences,
-            "weights: %" PRId64 " of them (%s) have no type of GGUF blocks and are rounded anew to "
+            "weights: %" PRId64
+            " of them (%.*s) have no type of GGUF blocks and are rounded anew to "
             "Q8_0, at 8.5 bits each",
-            anew, scheme);
+            anew, (int)strlen(schemes) - 2, schemes + 1);
     sibling(p->path, sizeof p->path, p->model, ".gguf");
     add(p->prepare, "llmq convert %s -o %s --to gguf%s", quoted(q1, sizeof q1, p->model),
         quoted(q2, sizeof q2, p->path), anew ? " --allow-requantize" : "");
@@ -361,13 +391,16 @@ lq_status handover_plan(cJSON **out, const src_source *src, const char *model, c
                        engine);
     plan p = { .src = src, .config = src_config(src), .model = model, .doc = cJSON_CreateObject() };
     const src_blob *b = src_find_blob(src, "generation_config.json");
-    if (gen_read(&p.gen, b ? b->data : NULL, b ? b->bytes : 0, NULL)) p.gen = (gen_defaults){ 0 };
+    lq_err why = { "" };
+    const bool bad = gen_read(&p.gen, b ? b->data : NULL, b ? b->bytes : 0, &why);
+    if (bad) p.gen = (gen_defaults){ 0 };
     read_method(&p);
     cJSON_AddStringToObject(p.doc, "engine", engine);
     cJSON_AddStringToObject(p.doc, "model", model);
     p.prepare = cJSON_AddArrayToObject(p.doc, "prepare");
     p.files = cJSON_AddArrayToObject(p.doc, "files");
     p.differences = cJSON_AddArrayToObject(p.doc, "differences");
+    if (bad) add(p.differences, "generation_config.json: %s: it is taken for none", why.msg);
     engines[e].fill(&p);
     const bool runs = js_get(p.doc, "command") != NULL;
     if (runs)

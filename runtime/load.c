@@ -123,5 +123,5 @@ lq_status load_gen(gen_defaults *g, const src_source *src, const char *path, lq_
 {
     const src_blob *b = src_find_blob(src, "generation_config.json");
     lq_status s = gen_read(g, b ? b->data : NULL, b ? b->bytes : 0, err);
-    return s ? lq_wrap(err, s, "%s", path) : LQ_OK;
+    return s ? lq_wrap(err, s, "%s: generation_config.json", path) : LQ_OK;
 }

@@ -54,7 +54,7 @@ TEST(values_that_make_no_sense_are_refused_by_name)
         { "{\"max_new_tokens\":0}", "max_new_tokens" },
         { "{\"do_sample\":1}", "do_sample" },
         { "[]", "expected an object" },
-        { "{", "generation_config.json" },
+        { "{", "JSON" },
     };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         gen_defaults g;

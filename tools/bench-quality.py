@@ -27,6 +27,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+LLMQ = os.environ.get("LLMQ", "./llmq")
 TEXT = "tests/golden/text/"
 PEER_TEXT = TEXT + "novels-heldout-100w.txt"
 CALIBRATED = {"gptq", "awq", "auto", "int8"}
@@ -43,7 +44,7 @@ def setting(name, default):
 
 
 def llmq(*args):
-    p = subprocess.run(["./llmq", *map(str, args), "--log-level", "error", "--json"], capture_output=True, text=True)
+    p = subprocess.run([LLMQ, *map(str, args), "--log-level", "error", "--json"], capture_output=True, text=True)
     if p.returncode:
         raise RuntimeError(p.stderr.strip())
     return json.loads(p.stdout)
@@ -63,7 +64,7 @@ def beside(rows, model, method, bits, bpw):
 
 
 def methods_here():
-    p = subprocess.run(["./llmq", "quantize", "x", "-m", "?"], capture_output=True, text=True)
+    p = subprocess.run([LLMQ, "quantize", "x", "-m", "?"], capture_output=True, text=True)
     return [m for m in setting("METHODS", "rtn gptq awq hqq nf4 auto") if m in re.findall(r"\w+", p.stderr)]
 
 

@@ -90,7 +90,8 @@ static bool add_notes(cJSON *doc, const src_source *s)
 static lq_status read_generation(gen_defaults *g, const src_source *s, lq_err *err)
 {
     const src_blob *b = src_find_blob(s, "generation_config.json");
-    return gen_read(g, b ? b->data : NULL, b ? b->bytes : 0, err);
+    const lq_status st = gen_read(g, b ? b->data : NULL, b ? b->bytes : 0, err);
+    return st ? lq_wrap(err, st, "generation_config.json") : LQ_OK;
 }
 
 static bool add_item(cJSON *doc, const char *key, cJSON *v)

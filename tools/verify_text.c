@@ -64,7 +64,8 @@ static lq_status check_generation(verdict *v, const src_source *src, lq_err *err
 {
     gen_defaults g;
     lq_err why;
-    const lq_status s = load_gen(&g, src, "generation_config.json", &why);
+    const src_blob *b = src_find_blob(src, "generation_config.json");
+    const lq_status s = gen_read(&g, b ? b->data : NULL, b ? b->bytes : 0, &why);
     return judge(v, "generation_config.json", s, &why, err);
 }
 

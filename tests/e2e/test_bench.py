@@ -211,7 +211,7 @@ echo '{"pl": 2, "speed_tg": 0.125}'
 
 FAKE_SERVER = f"""#!/bin/sh
 while [ "$1" != --port ]; do shift; done
-exec {ROOT}/llmq serve {ROOT}/models/novels-1m --threads 1 --port "$2" --log-level error
+exec "$LLMQ" serve {ROOT}/models/novels-1m --threads 1 --port "$2" --log-level error
 """
 
 
@@ -221,13 +221,13 @@ def peers(llmq_path, env, *args):
                           capture_output=True, text=True)
 
 
-def test_peers_prints_ratios_of_interleaved_turns(tmp_path):
+def test_peers_prints_ratios_of_interleaved_turns(llmq, tmp_path):
     for name, text in (("llama-bench", FAKE_BENCH), ("llama-batched-bench", FAKE_BATCHED)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     small = {"LLAMA_BIN": str(tmp_path), "LLAMA_MODEL": "some.gguf", "THREADS": "1", "REPEATS": "2", "PROMPT": "8",
              "CONTEXT": "4", "STEPS": "2", "BATCH": "1,2,3"}
-    r = peers(ROOT / "llmq", small, ROOT / "models/novels-1m")
+    r = peers(llmq.path, small, ROOT / "models/novels-1m")
     assert r.returncode == 0, r.stderr
     lines = [x.split() for x in r.stdout.splitlines()]
     rows = [("prefill", "1"), ("decode", "1"), ("decode", "2"), ("decode", "3")]
@@ -251,12 +251,12 @@ echo '{"version": "v9", "rows": [["'$3'", 3, 0.5]]}'
 """
 
 
-def test_peers_serves_beside_a_library(tmp_path):
+def test_peers_serves_beside_a_library(llmq, tmp_path):
     (tmp_path / "python").write_text(FAKE_PYTHON.replace("asked", str(tmp_path / "asked")))
     (tmp_path / "python").chmod(0o755)
     small = {"OPENVINO_MODEL": "folder", "OPENVINO_PYTHON": str(tmp_path / "python"), "THREADS": "1", "REPEATS": "1",
              "SERVE": "3", "INPUT": "8", "OUTPUT": "4"}
-    r = peers(ROOT / "llmq", small, ROOT / "models/novels-1m")
+    r = peers(llmq.path, small, ROOT / "models/novels-1m")
     assert r.returncode == 0, r.stderr
     lines = [x.split() for x in r.stdout.splitlines()]
     ours, theirs, ratio = map(float, lines[2][3:])
@@ -264,27 +264,27 @@ def test_peers_serves_beside_a_library(tmp_path):
     assert (tmp_path / "asked").read_text() == "folder 1 serve 3 8 4\n"
 
 
-def test_peers_serves_beside_another_server(tmp_path):
+def test_peers_serves_beside_another_server(llmq, tmp_path):
     for name, text in (("llama-bench", FAKE_BENCH), ("llama-server", FAKE_SERVER)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     small = {"LLAMA_BIN": str(tmp_path), "LLAMA_MODEL": "some.gguf", "THREADS": "1", "REPEATS": "1", "SERVE": "3",
              "INPUT": "8", "OUTPUT": "4"}
-    r = peers(ROOT / "llmq", small, ROOT / "models/novels-1m")
+    r = peers(llmq.path, small, ROOT / "models/novels-1m")
     assert r.returncode == 0, r.stderr
     rows = [x.split() for x in r.stdout.splitlines()][2:]
     assert [x[:3] for x in rows] == [["serve", "3", "best"], ["serve", "3", "median"]]
     ours, theirs, ratio = map(float, rows[0][3:])
     assert ours > 0 and theirs > 0 and ratio == pytest.approx(ours / theirs, rel=0.01, abs=0.006)
     (tmp_path / "llama-server").write_text("#!/bin/sh\nexit 3\n")
-    r = peers(ROOT / "llmq", small, ROOT / "models/novels-1m")
+    r = peers(llmq.path, small, ROOT / "models/novels-1m")
     assert r.returncode == 2 and "exit 3 before it served" in r.stderr
 
 
 @pytest.mark.parametrize("env,names", [({}, "LLAMA_BIN"), ({"LLAMA_BIN": "/nonexistent"}, "llama-bench"),
                                        ({"OPENVINO_MODEL": "x", "OPENVINO_PYTHON": "/nonexistent"}, "/nonexistent")])
-def test_peers_that_are_not_there(env, names):
-    r = peers(ROOT / "llmq", env, ROOT / "models/novels-1m")
+def test_peers_that_are_not_there(llmq, env, names):
+    r = peers(llmq.path, env, ROOT / "models/novels-1m")
     assert r.returncode == 2 and names in r.stderr and "Traceback" not in r.stderr and r.stdout == ""
 
 

@@ -2,6 +2,7 @@
 import json
 import shlex
 import shutil
+import struct
 import subprocess
 
 import pytest
@@ -53,6 +54,54 @@ def test_tensor_parallel_follows_from_groups(llmq, draft, tmp_path):
     # inputs of o: 128, of down: 384; 4 heads, 2 for k and v
     assert sizes(32).startswith("tensor parallel: 1, 2, 4 (of 1, 2, 4, 8); 4 heads")
     assert sizes(128).startswith("tensor parallel: 1 (of 1, 2, 4, 8); model.layers.0.mlp.down_proj.weight: groups of 128 in 384")
+
+
+@pytest.mark.parametrize("how", ["f32", "bpw"])
+def test_llama_cpp_is_told_which_weights_gguf_does_not_hold(llmq, quantized, tmp_path, how):
+    """Scales of f32 that f16 does not have; several schemes, each named once. The command does what it says."""
+    src = tmp_path / "m.llmq"
+    if how == "bpw":
+        llmq("quantize", ROOT / "models/novels-1m", "-o", src, "--method", "gptq", "--calib-samples", "4", "--calib-len", "64", "--no-check", "--bpw", "3.5")
+    else:
+        src = tmp_path / "m"
+        llmq("convert", quantized["sym"], "-o", src, "--to", "compressed-tensors")
+        path = src / "model.safetensors"
+        b = bytearray(path.read_bytes())
+        n = int.from_bytes(b[:8], "little")
+        head = json.loads(b[8:8 + n])
+        data = bytes(b[8 + n:])
+        parts, at = b"", 0
+        for name, t in sorted(((k, v) for k, v in head.items() if k != "__metadata__"), key=lambda x: x[1]["data_offsets"]):
+            raw = data[slice(*t["data_offsets"])]
+            if name.endswith(".weight_scale"):
+                values = struct.unpack(f"<{len(raw) // 2}e", raw) if t["dtype"] == "F16" else None
+                assert values is not None, t["dtype"]
+                raw, t["dtype"] = struct.pack(f"<{len(values)}f", *(v * (1 + 2 ** -14) for v in values)), "F32"
+            t["data_offsets"] = [at, at + len(raw)]
+            parts, at = parts + raw, at + len(raw)
+        text = json.dumps(head).encode()
+        text += b" " * (-len(text) % 8)
+        path.write_bytes(len(text).to_bytes(8, "little") + text + parts)
+    doc = llmq.json("handover", "llama.cpp", src)
+    note = [d for d in doc["differences"] if d.startswith("weights: ")]
+    assert note and "--allow-requantize" in doc["prepare"][0]
+    named = note[0].split("(")[1].split(")")[0].split(", ")
+    assert len(set(named)) == len(named) and (len(named) > 1) == (how == "bpw"), note
+    p = shlex.split(doc["prepare"][0])
+    llmq(*p[1:])
+    assert "has no type of blocks" in llmq(*[x for x in p[1:] if x != "--allow-requantize"], code=3).stderr
+
+
+@pytest.mark.parametrize("text, why", [("[]", "expected an object"), ('{"temperature":"a"}', "temperature: expected 0 to 100")])
+def test_settings_that_cannot_be_read_are_named_once(llmq, tmp_path, text, why):
+    shutil.copytree(ROOT / "models/novels-1m", tmp_path / "m")
+    (tmp_path / "m/generation_config.json").write_text(text)
+    doc = llmq.json("handover", "llama.cpp", tmp_path / "m")
+    assert any(d.startswith(f"generation_config.json: {why}") for d in doc["differences"])
+    for command, code in (["verify"], 4), (["run", "-p", "a"], 3), (["convert", "--to", "gguf", "-o", tmp_path / "x.gguf"], 0):
+        p = llmq(command[0], tmp_path / "m", *command[1:], code=code)
+        said = (p.stderr + p.stdout).replace("\n", " ")
+        assert said.count(f"generation_config.json: {why}") == 1 and "json: generation_config" not in said, said
 
 
 def test_llama_cpp_gets_a_file_and_the_models_sampling(llmq, quantized, tmp_path):

@@ -12,6 +12,7 @@ import subprocess
 
 import pytest
 
+from harness import SANITIZED
 from shim import stopped
 from test_quantize import QUICK, digest, least_memory, leftovers
 
@@ -174,6 +175,7 @@ def write_model(folder, layers, hidden, ffn, vocab=1024):
     return folder
 
 
+@pytest.mark.skipif(SANITIZED, reason="a sanitizer has memory of its own")
 def test_memory_stays_at_a_tensor_where_no_calibration_is(llmq, tmp_path):
     src = write_model(tmp_path / "m", layers=16, hidden=1024, ffn=2048)
     size = (src / "model.safetensors").stat().st_size

@@ -3,9 +3,11 @@ import re
 
 import pytest
 
+from harness import SANITIZED
 from test_quantize import digest, least_memory, leftovers
 from test_quantize_bounded import write_model
 
+pytestmark = pytest.mark.skipif(SANITIZED, reason="a sanitizer has memory of its own")
 # Two chunks of calibration text, so that hidden states can be on disk.
 CALIB = ["--calib-samples", "40", "--calib-len", "64", "--threads", "2"]
 RUNS = [("straight from tensor to tensor", "rtn", []),

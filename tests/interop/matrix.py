@@ -6,6 +6,7 @@
 exact: every weight has the value it has in the source (safetensors: in f32). requantized: `--allow-requantize` was needed and rounded
 that many weights anew. refused: even so. The reasons stand below the table, in the words of `convert`."""
 import json
+import os
 import re
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def sources(folder):
 def convert(source, out, to, *more):
     """Its report, or the reason why there is none, without what is special to this source."""
     floats = ["--dtype", "f32"] if to == "safetensors" else []
-    p = subprocess.run([ROOT / "llmq", "convert", source, "-o", out, "--to", to, *floats, "--json", "--log-level", "error", *more],
+    p = subprocess.run([os.environ.get("LLMQ", ROOT / "llmq"), "convert", source, "-o", out, "--to", to, *floats, "--json", "--log-level", "error", *more],
                        capture_output=True, text=True, cwd=ROOT)
     if p.returncode == 0:
         return json.loads(p.stdout), None
