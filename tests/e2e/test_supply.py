@@ -10,8 +10,9 @@ import tarfile
 
 import pytest
 
-from harness import ROOT
+from harness import ROOT, SANITIZED
 
+pytestmark = pytest.mark.skipif(SANITIZED, reason="a sanitized build is no release")
 readelf_there = pytest.mark.skipif(not shutil.which("readelf"), reason="no readelf here")
 
 
