@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -389,7 +390,9 @@ static lq_status set_names(conv_folder *f, const char *target, lq_err *err)
         snprintf(f->dir, sizeof f->dir, "%.*s.%s", (int)len, name, f->resume ? "resume" : "tmp");
     free(real);
     free(behind);
-    if (a < 0 || b < 0 || (size_t)b >= sizeof f->dir)
+    const char *slash = strrchr(f->dir, '/');
+    const char *last = slash ? slash + 1 : f->dir; /* git's work is in DIR.resume-git */
+    if (a < 0 || b < 0 || (size_t)b >= sizeof f->dir || strlen(last) + strlen("-git") > NAME_MAX)
         return lq_fail(err, LQ_EUSAGE, "%.100s...: expected a shorter name", target);
     return LQ_OK;
 }
@@ -402,6 +405,19 @@ static lq_status not_mounted(const char *dir, lq_err *err)
         return LQ_OK;
     return lq_fail(err, LQ_EUSAGE,
                    "%s: is a mount point, which stays: expected the name of a folder in it", dir);
+}
+
+/* Files in it could not be removed once another folder has its name. */
+static lq_status not_protected(const char *dir, lq_err *err)
+{
+    char sub[4200];
+    lq_status s = lq_path_join(sub, sizeof sub, dir, MODEL_TEMPLATES, err);
+    const char *const both[] = { dir, sub };
+    for (size_t i = 0; i < LQ_COUNT(both) && !s; i++)
+        if (lq_is_dir(both[i]) && access(both[i], W_OK | X_OK) != 0)
+            s = lq_fail(err, LQ_EIO, "%s: %s: expected a folder that may be replaced", both[i],
+                        strerror(errno));
+    return s;
 }
 
 /* The nearest folder above that is there must be one. */
@@ -438,6 +454,7 @@ static lq_status may_create(conv_folder *f, const char *target, bool resume, lq_
     if (!s) s = not_worked_in(f->target, err);
     if (!s) s = check_parents(f->target, err);
     if (!s) s = check_ours(f->target, err);
+    if (!s) s = not_protected(f->target, err);
     return s ? s : not_mounted(f->target, err);
 }
 

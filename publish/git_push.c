@@ -158,15 +158,39 @@ static void look_at_head(git_repo *g)
     free(b.data);
 }
 
+/* Where the work is done: beside the model; where that may not be written, in a folder that goes
+ * with the run (`own`, else ""). */
+static lq_status find_place(char dir[4300], char own[4200], const pub_opts *o, lq_err *err)
+{
+    char above[4300];
+    const char *tmp = getenv("TMPDIR");
+    own[0] = 0;
+    snprintf(dir, 4300, "%s-git", o->state);
+    const char *slash = strrchr(dir, '/');
+    snprintf(above, sizeof above, "%.*s", slash ? (int)(slash + 1 - dir) : 1, slash ? dir : ".");
+    if (lq_exists(dir) || access(above, W_OK) == 0) return LQ_OK;
+    pub_say(o, "%s: %s: an interrupted upload will begin anew", dir, strerror(errno));
+    snprintf(own, 4200, "%.4000s/llmq-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(own)) {
+        const lq_status s = lq_fail(err, LQ_EIO, "%s: %s", own, strerror(errno));
+        own[0] = 0;
+        return s;
+    }
+    snprintf(dir, 4300, "%s/git", own);
+    return LQ_OK;
+}
+
 lq_status git_push(pub_result *r, const char *where, const pub_files *fs, const pub_opts *o,
                    lq_err *err)
 {
     git_repo g;
-    char dir[4300];
-    snprintf(dir, sizeof dir, "%s-git", o->state);
-    lq_status s = git_open(&g, dir, where, o, err);
+    char dir[4300], own[4200];
+    lq_status s = find_place(dir, own, o, err);
+    if (s) return s;
+    s = git_open(&g, dir, where, o, err);
     if (!s) s = push_files(&g, fs, r, err);
     if (!s) look_at_head(&g);
     git_close(&g);
+    if (*own) rmdir(own);
     return s;
 }

@@ -24,7 +24,7 @@ fi
 
 # Kernels and what they stand on, which need no library; -O1 compiles five times as fast as -O2.
 # shellcheck disable=SC2016 # make expands it
-sources='$(wildcard kernels/*.c formats/base.c formats/machine.c formats/qt.c formats/tiles.c quantize/lut4.c quantize/rows_ref.c quantize/ugrid.c)'
+sources='$(wildcard kernels/*.c formats/base.c formats/machine.c formats/places.c formats/qt.c formats/tiles.c quantize/lut4.c quantize/rows_ref.c quantize/ugrid.c)'
 tests="test_mm test_ops test_attn test_tiles test_rows test_pool"
 # shellcheck disable=SC2086,SC2046 # a list of words
 make -s -j"$jobs" BUILD=$build CC="$cc" CFLAGS=-O1 WERROR= SANITIZE= PKGCF= NVCC= TOOLSRCS= \

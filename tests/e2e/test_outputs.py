@@ -2,8 +2,10 @@
 import hashlib
 import json
 import os
+import pathlib
 import shutil
 import subprocess
+import tempfile
 
 import pytest
 
@@ -304,3 +306,63 @@ def test_a_name_in_handovers_comments_stays_in_its_line(llmq, draft, tmp_path):
         after = llmq("handover", engine, name).stdout.split("# what differs")
         files = after[0].split("# files that it reads")
         assert all(line.startswith("#") for part in files[1:] + after[1:] for line in part.splitlines()[1:] if line)
+
+
+@pytest.fixture
+def nobody(llmq):
+    """Runs llmq as a user who may not do everything, in a folder of theirs."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("to become another user takes root and setpriv")
+    with tempfile.TemporaryDirectory() as d:
+        here = pathlib.Path(d)
+        here.chmod(0o755)
+        shutil.copy(llmq.path, here / "llmq")
+        shutil.copytree(ROOT / "models/novels-1m", here / "m")
+        (here / "theirs").mkdir()
+        os.chown(here / "theirs", 65534, 65534)
+
+        def run(*args, code=0):
+            p = subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", here / "llmq",
+                                *map(str, args)], cwd=here / "theirs", capture_output=True, text=True,
+                               env={**os.environ, "HOME": str(here / "theirs")})
+            assert p.returncode == code, p.stderr
+            return p
+        run.here = here
+        yield run
+
+
+def test_a_write_protected_folder_is_refused_before_anything_is_made(nobody):
+    theirs = nobody.here / "theirs"
+    again = ["convert", "../m", "-o", "u", "--to", "safetensors"]
+    nobody(*again)
+    before = sorted(theirs.rglob("*"))
+    (theirs / "u").chmod(0o555)
+    p = nobody(*again, code=1)
+    assert "u: Permission denied: expected a folder that may be replaced" in p.stderr
+    assert sorted(theirs.rglob("*")) == before
+    (theirs / "u").chmod(0o755)
+    nobody(*again)
+    assert sorted(theirs.rglob("*")) == before
+
+
+def test_a_model_in_a_folder_that_may_not_be_written_goes_to_git(nobody):
+    if not shutil.which("git-lfs"):
+        pytest.skip("no git-lfs")
+    theirs = nobody.here / "theirs"
+    subprocess.run(["git", "init", "-q", "--bare", theirs / "g.git"], check=True)
+    subprocess.run(["chown", "-R", "65534:65534", theirs / "g.git"], check=True)
+    p = nobody("publish", "../m", "git:g.git")
+    assert "Permission denied: an interrupted upload will begin anew" in p.stderr
+    nobody("pull", "git:g.git", "-o", "back")
+    assert (theirs / "back/model.safetensors").read_bytes() == (nobody.here / "m/model.safetensors").read_bytes()
+    assert sorted(p.name for p in nobody.here.iterdir()) == ["llmq", "m", "theirs"]
+
+
+def test_a_name_that_grows_too_long_leaves_no_folder(llmq, draft, tmp_path):
+    name = "a" * 253
+    llmq("publish", draft, f"dir:{tmp_path / 'hub'}")
+    for command in (["convert", draft, "--to", "safetensors", "-o", tmp_path / "x/y" / name],
+                    ["publish", draft, f"dir:{tmp_path / 'x/y' / name}"],
+                    ["pull", f"dir:{tmp_path / 'hub'}", "-o", tmp_path / "x/y" / name]):
+        assert "expected a shorter name" in llmq(*command, code=2).stderr
+        assert os.listdir(tmp_path) == ["hub"]
