@@ -246,13 +246,7 @@ static lq_status read_tensors(llmq_file *f, layout *l, const cJSON *list, lq_err
     return check_names(f, err);
 }
 
-bool llmq_blob_name_fits(const char *name)
-{
-    static const char one[] = "chat_template."; /* of additional_chat_templates/ */
-    const size_t n = sizeof one - 1;
-    return model_own_file(name) || strcmp(name, "tokenizer.blob") == 0 ||
-           (strncmp(name, one, n) == 0 && model_template(name + n) && strlen(name) < 256);
-}
+bool llmq_blob_name_fits(const char *name) { return model_plain_name(name); }
 
 static lq_status read_blobs(llmq_file *f, layout *l, const cJSON *list, lq_err *err)
 {
@@ -264,8 +258,7 @@ static lq_status read_blobs(llmq_file *f, layout *l, const cJSON *list, lq_err *
         lq_status s = js_str(o, "name", true, &b->name, err);
         if (s) return lq_wrap(err, s, "blob %zu", f->n_blobs);
         if (!llmq_blob_name_fits(b->name))
-            s = lq_fail(err, LQ_EFORMAT,
-                        "expected a file of a model that is neither weights nor code");
+            s = lq_fail(err, LQ_EFORMAT, "expected the name of a file, not hidden, in no folder");
         else if (f->n_blobs && strcmp(b[-1].name, b->name) >= 0)
             s = lq_fail(err, LQ_EFORMAT, "expected rising names, found it after '%.100s'",
                         b[-1].name);

@@ -89,8 +89,7 @@ cJSON *llmq_scheme_json(const qt_scheme *s);
 lq_status llmq_scheme_from_json(qt_scheme *s, const cJSON *j, lq_err *err);
 /* The checksum in the preamble: over its first 48 bytes and the header. False: out of memory. */
 bool llmq_header_hash(lq_hash *out, const uint8_t *preamble, const void *header, size_t n);
-/* A blob becomes a file of a model's folder: model_own_file, or one more template, or
- * tokenizer.blob. */
+/* The name of a file. Of a model's .llmq it is one that model_blob allows, which src_open looks at. */
 bool llmq_blob_name_fits(const char *name);
 extern const uint8_t llmq_magic[8];
 

@@ -165,8 +165,8 @@ lq_status llmq_add_blob(llmq_writer *w, const char *name, const void *data, size
 {
     if (!llmq_blob_name_fits(name))
         return lq_fail(err, LQ_EVALUE,
-                       ".llmq: blob '%.100s': expected a file of a model that is neither weights "
-                       "nor code",
+                       ".llmq: blob '%.100s': expected the name of a file in UTF-8, not hidden, in "
+                       "no folder",
                        name);
     blob b = { .name = lq_push_str(&w->arena, name, strlen(name)),
                .data = malloc(bytes ? bytes : 1) };

@@ -48,7 +48,7 @@ const model_file *model_file_of(const char *name)
 }
 
 /* ---- what travels inside a .llmq ---- */
-static bool printable(const char *name)
+bool model_plain_name(const char *name)
 {
     const size_t n = strlen(name);
     for (size_t i = 0; i < n; i++)
@@ -58,7 +58,7 @@ static bool printable(const char *name)
 
 bool model_licence(const char *name)
 {
-    return printable(name) &&
+    return model_plain_name(name) &&
            (strncasecmp(name, "license", 7) == 0 || strncasecmp(name, "licence", 7) == 0);
 }
 
@@ -68,7 +68,7 @@ static bool ends(const char *name, const char *end)
     return n > e && strcmp(name + n - e, end) == 0;
 }
 
-bool model_template(const char *name) { return printable(name) && ends(name, ".jinja"); }
+bool model_template(const char *name) { return model_plain_name(name) && ends(name, ".jinja"); }
 
 bool model_own_file(const char *name)
 {
@@ -88,5 +88,13 @@ bool model_own_file(const char *name)
     };
     for (size_t i = 0; i < LQ_COUNT(names); i++)
         if (strcmp(names[i], name) == 0) return true;
-    return (printable(name) && ends(name, ".tiktoken")) || model_licence(name);
+    return (model_plain_name(name) && ends(name, ".tiktoken")) || model_licence(name);
+}
+
+bool model_blob(const char *name)
+{
+    static const char one[] = "chat_template."; /* of MODEL_TEMPLATES */
+    const size_t n = sizeof one - 1;
+    return model_own_file(name) || strcmp(name, "tokenizer.blob") == 0 ||
+           (strncmp(name, one, n) == 0 && model_template(name + n) && model_plain_name(name));
 }

@@ -1,6 +1,7 @@
 /* formats/source_llmq.c - a .llmq file as a source. */
 #include "formats/history.h"
 #include "formats/json.h"
+#include "formats/model_files.h"
 #include "formats/source_impl.h"
 
 #include <stdlib.h>
@@ -51,8 +52,14 @@ static lq_status list_blobs(src_source *s, lq_err *err)
     const llmq_file *f = &s->llmq;
     s->blobs = lq_push(&s->arena, f->n_blobs * sizeof *s->blobs);
     if (!s->blobs) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
-    for (size_t i = 0; i < f->n_blobs; i++)
+    for (size_t i = 0; i < f->n_blobs; i++) { /* convert makes files of them */
+        if (!model_blob(f->blobs[i].name))
+            return lq_fail(err, LQ_EFORMAT,
+                           "%s: blob '%.100s': expected a file of a model that is neither weights "
+                           "nor code",
+                           s->path, f->blobs[i].name);
         s->blobs[i] = (src_blob){ f->blobs[i].name, f->blobs[i].span.data, f->blobs[i].span.bytes };
+    }
     s->n_blobs = f->n_blobs;
     return LQ_OK;
 }

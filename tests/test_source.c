@@ -1,6 +1,7 @@
 /* tests/test_source.c - HF folders: single file, shards, roles, blobs, refusals. */
 #include "formats/source.h"
 
+#include "formats/llmq.h"
 #include "formats/safetensors.h"
 #include "tests/archs.h"
 #include "tests/check.h"
@@ -215,6 +216,47 @@ TEST(a_broken_index_is_refused_by_name)
     drop("2.safetensors");
 }
 
+TEST(blobs_of_a_llmq_are_files_of_a_model_without_weights_and_code)
+{
+    static const struct {
+        const char *name;
+        bool fits;
+    } t[] = {
+        { "config.json", true },
+        { "README.md", true },
+        { "LICENSE", true },
+        { "Licence-한국어.txt", true },
+        { "a.tiktoken", true },
+        { "tokenizer.blob", true },
+        { "chat_template.tool_use.jinja", true },
+        { "model.safetensors", false },
+        { "model.safetensors.index.json", false },
+        { "pytorch_model.bin", false },
+        { "modeling_x.py", false },
+        { "llmq.json", false },
+        { "provenance.json", false },
+        { "quantize_config.json", false },
+        { "x.jinja", false },
+        { "rest-00001", false },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        char path[] = "/tmp/llmq-blobs-XXXXXX";
+        const int fd = mkstemp(path);
+        llmq_writer *w = NULL;
+        src_source *s = NULL;
+        lq_err err = { "" };
+        CHECK(fd >= 0 && !close(fd) && !llmq_create(&w, path, &err), "%s", err.msg);
+        lq_status st = llmq_add_blob(w, t[i].name, "{}", 2, &err);
+        CHECK(!st && !llmq_commit(w, &err), "%s: %s", t[i].name, err.msg);
+        st = src_open(&s, path, NULL, &err);
+        CHECK(t[i].fits == !st, "%s: %s", t[i].name, err.msg);
+        CHECK(t[i].fits || (st == LQ_EFORMAT && strstr(err.msg, "neither weights nor code")),
+              "%s: %s", t[i].name, err.msg);
+        src_close(s);
+        unlink(path);
+    }
+}
+
 #define CONFIG                                                                      \
     "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":4,\"hidden_size\":4," \
     "\"num_hidden_layers\":1,\"num_attention_heads\":1,\"intermediate_size\":6"
@@ -399,6 +441,7 @@ int main(int argc, char **argv)
     RUN(transposed_and_stacked_tensors_become_matrices_of_outputs_and_inputs);
     RUN(shards_equal_the_single_file);
     RUN(a_broken_index_is_refused_by_name);
+    RUN(blobs_of_a_llmq_are_files_of_a_model_without_weights_and_code);
     RUN(a_folder_that_is_no_model_is_refused);
     RUN(a_role_whose_tensor_does_not_fit_is_refused_by_name);
     RUN(the_files_that_travel_along_are_found);
