@@ -232,11 +232,16 @@ static lq_status add_name(const conv_folder *f, const char *name, lq_err *err)
     return put_begun(f, O_APPEND, "\n", name, err);
 }
 
-/* The first lines: of whatever name is to be had, its last part. */
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* The first line. */
 static void head_of(char *head, size_t n, const conv_folder *f)
 {
-    const char *slash = strrchr(f->target, '/');
-    snprintf(head, n, "# Begun by llmq, to become: %s", slash ? slash + 1 : f->target);
+    snprintf(head, n, "# Begun by llmq, to become: %s", last_part(f->target));
 }
 
 /* That the folder `st` describes is replaced: it lies at f->dir then, until it is gone. */
@@ -390,10 +395,14 @@ static lq_status set_names(conv_folder *f, const char *target, lq_err *err)
         snprintf(f->dir, sizeof f->dir, "%.*s.%s", (int)len, name, f->resume ? "resume" : "tmp");
     free(real);
     free(behind);
-    const char *slash = strrchr(f->dir, '/');
-    const char *last = slash ? slash + 1 : f->dir; /* git's work is in DIR.resume-git */
-    if (a < 0 || b < 0 || (size_t)b >= sizeof f->dir || strlen(last) + strlen("-git") > NAME_MAX)
+    if (a < 0 || b < 0 || (size_t)b >= sizeof f->dir)
         return lq_fail(err, LQ_EUSAGE, "%.100s...: expected a shorter name", target);
+    const char *last = last_part(f->target);
+    const size_t n = strlen(last), more = (size_t)(b - a) + strlen("-git"); /* publish/git.h */
+    if (n <= NAME_MAX && n + more > NAME_MAX)
+        return lq_fail(err, LQ_EUSAGE,
+                       "output: expected a folder's name of at most %zu bytes, found %zu: %.40s...",
+                       NAME_MAX - more, n, last);
     return LQ_OK;
 }
 

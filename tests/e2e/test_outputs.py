@@ -364,5 +364,5 @@ def test_a_name_that_grows_too_long_leaves_no_folder(llmq, draft, tmp_path):
     for command in (["convert", draft, "--to", "safetensors", "-o", tmp_path / "x/y" / name],
                     ["publish", draft, f"dir:{tmp_path / 'x/y' / name}"],
                     ["pull", f"dir:{tmp_path / 'hub'}", "-o", tmp_path / "x/y" / name]):
-        assert "expected a shorter name" in llmq(*command, code=2).stderr
+        assert "expected a folder's name of at most 24" in llmq(*command, code=2).stderr
         assert os.listdir(tmp_path) == ["hub"]
