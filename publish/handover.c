@@ -315,7 +315,7 @@ static bool in_blocks(const plan *p, const src_tensor *t)
 static bool prepare_gguf(plan *p)
 {
     lq_err why = { "" };
-    char q1[LINE], q2[LINE], scheme[40], key[44], schemes[200] = "";
+    char q1[LINE], q2[LINE], scheme[40], key[44], schemes[600] = "";
     if (strcmp(src_format(p->src), "gguf") == 0) {
         snprintf(p->path, sizeof p->path, "%s", p->model);
         return true;

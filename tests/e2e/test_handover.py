@@ -87,9 +87,10 @@ def test_llama_cpp_is_told_which_weights_gguf_does_not_hold(llmq, quantized, tmp
     assert note and "--allow-requantize" in doc["prepare"][0]
     named = note[0].split("(")[1].split(")")[0].split(", ")
     assert len(set(named)) == len(named) and (len(named) > 1) == (how == "bpw"), note
-    p = shlex.split(doc["prepare"][0])
-    llmq(*p[1:])
-    assert "has no type of blocks" in llmq(*[x for x in p[1:] if x != "--allow-requantize"], code=3).stderr
+    p = shlex.split(doc["prepare"][0])[1:]
+    p[p.index("-o") + 1] = tmp_path / "x.gguf"
+    llmq(*p)
+    assert "has no type of blocks" in llmq(*[x for x in p if x != "--allow-requantize"], code=3).stderr
 
 
 @pytest.mark.parametrize("text, why", [("[]", "expected an object"), ('{"temperature":"a"}', "temperature: expected 0 to 100")])
