@@ -49,7 +49,8 @@ static float block_absmax(const qz_rows_ops *ops, const float *x, int64_t n, flo
     return a;
 }
 
-static float clamp1(float v) { return v < -1 ? -1.0f : v > 1 ? 1.0f : v; }
+/* NaN is -1. */
+static float clamp1(float v) { return v > 1 ? 1.0f : v >= -1 ? v : -1.0f; }
 
 /* The dynamic map: seven decades below 1, decade i cut into 2^i cells whose centres it holds with
  * both signs, then 0 and 1. The cell bounds are rounded as a fused multiply-add gives them. */
@@ -153,7 +154,8 @@ static void cells_init(uint8_t code[CELLS], const lookup *l)
 
 static int cell_of(float v) { return (int)((clamp1(v) + 1.0f) * 0.5f * (float)(CELLS - 1) + 0.5f); }
 
-static float quantize_absmax(qz_out *out, float *absmax, int64_t nb)
+/* LQ_EVALUE: their mean is no number of f32. */
+static lq_status quantize_absmax(qz_out *out, float *absmax, int64_t nb, lq_err *err)
 {
     float *map2 = out->w[QT_MAP2], *scales2 = out->w[QT_SCALES2];
     uint8_t *codes = out->w[QT_SCALES], code[CELLS];
@@ -161,7 +163,11 @@ static float quantize_absmax(qz_out *out, float *absmax, int64_t nb)
     lut4_dynamic_map(map2);
     lookup_init(&l, map2, 256);
     cells_init(code, &l);
-    float offset = cascade_sum(absmax, nb) / (float)nb;
+    const float offset = cascade_sum(absmax, nb) / (float)nb;
+    if (!isfinite(offset))
+        return lq_fail(
+            err, LQ_EVALUE,
+            "double quantization: expected blocks whose mean largest magnitude is finite");
     for (int64_t b = 0; b < nb; b++)
         absmax[b] -= offset;
     for (int64_t b = 0; b < nb; b += 256) {
@@ -171,7 +177,8 @@ static float quantize_absmax(qz_out *out, float *absmax, int64_t nb)
         for (int64_t i = 0; i < n; i++)
             codes[b + i] = code[cell_of(absmax[b + i] * inv)];
     }
-    return offset;
+    out->t.scheme.offset = offset;
+    return LQ_OK;
 }
 
 /* ---- the blocks ---- */
@@ -227,7 +234,7 @@ lq_status lut4_run(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err)
         st = lq_fail(err, LQ_ENOMEM, "no memory for %lld blocks", (long long)nb);
     } else {
         pool_run(p, lq_ceil_div(nb, k.per_item), run_blocks, &k);
-        if (s->dbl) s->offset = quantize_absmax(out, k.absmax, nb);
+        if (s->dbl) st = quantize_absmax(out, k.absmax, nb, err);
     }
     if (s->dbl) free(k.absmax);
     free(k.scratch);

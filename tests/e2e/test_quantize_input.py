@@ -79,6 +79,14 @@ ODD = [
 ]
 
 
+@pytest.mark.parametrize("method", ["nf4", "fp4"])
+def test_magnitudes_without_a_mean_have_no_double_quantization(llmq, tmp_path, method):
+    """Each is finite; their sum in f32 is not."""
+    model = model_with(tmp_path / "model", each(UP, lambda x: math.copysign(3.4e38, x)), {})
+    last = refused(llmq, tmp_path, "quantize", model, "-o", tmp_path / "q.llmq", "-m", method, "--double-quant", "--no-check")
+    assert "expected blocks whose mean largest magnitude is finite" in last
+
+
 @pytest.mark.parametrize("why,change,config", ODD, ids=[x[0] for x in ODD])
 def test_odd_weights_are_quantized(llmq, ids, tmp_path, why, change, config):
     model, out = model_with(tmp_path / "model", change, config), tmp_path / "q.llmq"
