@@ -39,9 +39,17 @@ const char *k_list(void)
     return list;
 }
 
+static bool compiled_in(const char *name)
+{
+    for (size_t i = 0; i < LQ_COUNT(tables); i++)
+        if (strcmp(name, tables[i]->name) == 0) return true;
+    return false;
+}
+
 lq_status k_init(const char *want, lq_err *err)
 {
     k_ops chosen = { 0 };
+    if (want && strcmp(want, "auto") == 0) want = NULL;
     for (size_t i = 0; i < LQ_COUNT(tables); i++) {
         if (!tables[i]->usable()) continue;
         if (!want && tables[i]->pays && !tables[i]->pays()) continue;
@@ -51,7 +59,9 @@ lq_status k_init(const char *want, lq_err *err)
             break;
         }
     }
-    if (want) return lq_fail(err, LQ_EVALUE, "kernels '%s': expected one of: %s", want, k_list());
+    if (want)
+        return lq_fail(err, LQ_EUSAGE, "--kernels: expected auto or one of: %s; found %s%s", k_list(),
+                       want, compiled_in(want) ? ", which this processor lacks" : "");
     ops = chosen;
     in_use = &ops;
     return LQ_OK;

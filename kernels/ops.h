@@ -11,10 +11,10 @@
 
 LQ_C_BEGIN
 
-/* Choose the kernels, once, before anything runs. want: NULL = the fastest here; else --kernels
- * NAME
- * ("ref", "avx2", "avx512", "vnni", "bf16", "neon", "neon-dot"): that family and the ones listed
- * before it. LQ_EVALUE names what is available. */
+/* Choose the kernels, once, before anything runs. want, of --kernels: NULL or "auto": the fastest
+ * here; else a name ("ref", "avx2", "avx512", "vnni", "amx", "bf16", "neon", "neon-dot"): that
+ * family and the ones before it. LQ_EUSAGE names what is available, and says of a family of
+ * another processor that it is one. */
 lq_status k_init(const char *want, lq_err *err);
 const char *k_name(void); /* of the fastest family in use */
 const char *k_list(void); /* "ref avx2 avx512 ..." usable here */

@@ -313,7 +313,7 @@ static lq_status not_finite(const eval_result *r, int64_t token, const char *who
 {
     return lq_fail(err, LQ_EVALUE,
                    "%swindow %lld: the logits are not finite: the weights hold NaN or Inf, or "
-                   "values that overflow",
+                   "values that overflow (in --kv-cache-dtype f16 beyond 65504)",
                    whose, (long long)(token / r->per_window));
 }
 

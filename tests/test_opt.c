@@ -105,10 +105,10 @@ TEST(a_wrong_command_line_is_refused_with_what_was_expected)
         const char *why, *line, *says;
     } t[] = {
         { "above the range", "in -o x --bits 9", "--bits: expected 2..8, found '9'" },
-        { "not a number", "in -o x --bits four", "--bits: expected an integer, found 'four'" },
+        { "not a number", "in -o x --bits four", "--bits: expected an integer 2..8, found 'four'" },
         { "a fraction", "in -o x --bits 3.5", "--bits: expected an integer" },
-        { "overflow", "in -o x --bits 99999999999999999999", "expected an integer" },
-        { "empty value", "in -o x --bits=", "--bits: expected an integer, found ''" },
+        { "overflow", "in -o x --bits 99999999999999999999", "expected an integer 2..8" },
+        { "empty value", "in -o x --bits=", "--bits: expected an integer 2..8, found ''" },
         { "bad size", "in -o x --memory 3Q", "--memory: expected a size" },
         { "negative size", "in -o x --memory -1", "--memory: expected a size" },
         { "no number", "in -o x --damp nan", "--damp: expected a number, found 'nan'" },
@@ -153,7 +153,7 @@ TEST(sizes_are_powers_of_1024)
         CHECK(opt_parse_size(t[i].text, &v) && v == t[i].want, "%s: %zu", t[i].text, v);
     }
     static const char *const bad[] = { "",     "-1", "K",   "1KK",     "1e400",
-                                       "0x10", " 1", "1 K", "9999999T" };
+                                       "0x10", " 1", "1 K", "9999999T", "0.5", "1e-300" };
     for (size_t i = 0; i < LQ_COUNT(bad); i++) {
         size_t v;
         CHECK(!opt_parse_size(bad[i], &v), "'%s' was taken", bad[i]);
@@ -172,7 +172,7 @@ TEST(lists_of_integers_are_checked_one_by_one)
     CHECK(!opt_parse_ints("1,2,30", "--ids", 0, 100, &v, &n, &err), "%s", err.msg);
     CHECK(n == 3 && v[2] == 30, "n %lld", (long long)n);
     free(v);
-    static const char *const bad[] = { "", "1,", ",1", "1;2", "101", "-1", "1,x" };
+    static const char *const bad[] = { "", "1,", ",1", "1;2", "101", "-1", "1,x", " 4", "1, 2" };
     for (size_t i = 0; i < LQ_COUNT(bad); i++)
         CHECK(opt_parse_ints(bad[i], "--ids", 0, 100, &v, &n, &err) == LQ_EUSAGE && !v, "'%s'",
               bad[i]);

@@ -63,11 +63,16 @@ static void print_table(const results *r)
     print_sharing(&r->sharing);
     printf("\n%-24s %-32s %10s %10s %10s %10s\n", "", "shape", "ms", "GFLOP/s", "GB/s",
            "% of limit");
+    bool above = false;
     for (int i = 0; i < r->n_rows; i++) {
         const bench_row *w = &r->rows[i];
         printf("%-24s %-32s %10.3f %10.1f %10.2f %10.1f\n", w->name, w->shape, w->seconds * 1e3,
                w->gflops, w->gbytes_s, w->percent_of_limit);
+        above = above || w->percent_of_limit > 100;
     }
+    if (above)
+        printf("above 100 %%: weights that a cache holds are read faster than memory; or the machine "
+               "was busier\nwhile its limits were measured\n");
 }
 
 /* ---- the steps of a layer ---- */

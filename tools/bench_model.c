@@ -4,6 +4,7 @@
 #include "tools/bench.h"
 
 #include "formats/json.h"
+#include "formats/machine.h"
 #include "tools/bench_kv.h"
 #include "tools/bench_policy.h"
 #include "tools/bench_profile.h"
@@ -32,6 +33,7 @@ typedef struct {
     const model *m;
     bench_limits limits;
     double bytes_s, flops_s; /* those that bind this model */
+    int64_t prompt, context;
     int64_t *batch, n_batch;
     model_row *rows;
     int64_t n_rows;
@@ -59,6 +61,45 @@ static lq_status open_model(session *b, const cmd_ctx *c, lq_err *err)
 
 /* Of the first layer's attention output, which every architecture has. */
 static const qt_scheme *layer_scheme(const model *m) { return &m->layers[0].lin[R_O].w.t.scheme; }
+
+/* Lengths within the model's own: one that nobody asked for is made to fit. The built-in shape has
+ * any. */
+static lq_status fit_lengths(session *b, const cmd_ctx *c, lq_err *err)
+{
+    const int64_t most = b->m->cfg->max_pos, steps = b->o->steps;
+    b->prompt = b->o->prompt;
+    b->context = b->o->context;
+    if (!b->path || most <= 0) return LQ_OK;
+    if (b->prompt > most && !opt_given(c, "prompt")) b->prompt = most;
+    if (b->context + steps > most && !opt_given(c, "context")) b->context = most - steps;
+    if (b->prompt > most)
+        return lq_fail(err, LQ_EUSAGE, "--prompt: expected at most %lld (the model's maximum), found %lld",
+                       (long long)most, (long long)b->prompt);
+    if (steps > most || b->context + steps > most)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--context and --steps: expected at most %lld together (the model's maximum), "
+                       "found %lld and %lld",
+                       (long long)most, (long long)b->o->context, (long long)steps);
+    return LQ_OK;
+}
+
+/* The caches that the rows need, one row at a time. */
+static lq_status check_memory(const session *b, lq_err *err)
+{
+    const size_t there = machine_memory();
+    int64_t most = 0;
+    for (int64_t i = 0; i < b->n_batch; i++)
+        if (b->batch[i] > most) most = b->batch[i];
+    const double tokens = (double)most * (double)(b->context + b->o->steps);
+    const double need = tokens * (double)kv_token_bytes(b->m->cfg, opt_kv(&b->o->model));
+    if (model_dev(b->m) || !there || need <= (double)there) return LQ_OK;
+    char a[16], z[16];
+    return lq_fail(err, LQ_EUSAGE,
+                   "--batch %lld and --context %lld: expected a KV cache of at most %s (free here), "
+                   "found %s",
+                   (long long)most, (long long)b->context,
+                   opt_size_text(a, sizeof a, (double)there), opt_size_text(z, sizeof z, need));
+}
 
 /* What auto comes to where the model is. */
 static mm_acts acts_of(const session *b)
@@ -168,7 +209,7 @@ static bench_fwd how_of(const session *b)
 
 static lq_status run_prefill(session *b, const lq_job *job, lq_err *err)
 {
-    int64_t T = b->o->prompt;
+    const int64_t T = b->prompt;
     bench_batch k;
     const bench_fwd how = how_of(b);
     lq_status s = bench_batch_open(&k, b->m, &how, 1, T, T, err);
@@ -187,7 +228,7 @@ static lq_status run_prefill(session *b, const lq_job *job, lq_err *err)
 
 static lq_status run_decode(session *b, int64_t n, const lq_job *job, lq_err *err)
 {
-    const int64_t C = b->o->context, steps = b->o->steps;
+    const int64_t C = b->context, steps = b->o->steps;
     bench_batch k;
     const bench_fwd how = how_of(b);
     double warm;
@@ -218,7 +259,7 @@ static lq_status run_rows(session *b, const lq_job *job, lq_err *err)
         s = run_decode(b, b->batch[i], job, err);
     const bench_fwd how = how_of(b);
     if (!s && b->o->accept > 0)
-        s = bench_spec_run(&b->spec, b->m, &how, b->o->accept, b->o->context, job, err);
+        s = bench_spec_run(&b->spec, b->m, &how, b->o->accept, b->context, job, err);
     if (!s && b->o->mixed)
         s = bench_policy_run(&b->policy, b->m, &how, b->o->mixed, b->o->places, job, err);
     if (!s) s = bench_kv_run(&b->kv, b->m->cfg, how.kv, err);
@@ -322,6 +363,8 @@ lq_status bench_model(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     lq_status s = opt_parse_ints(o->batch, "--batch", 1, MAX_BATCH, &b.batch, &b.n_batch, err);
     if (!s) s = load_start(&b.p, c, &o->model, err);
     if (!s) s = open_model(&b, c, err);
+    if (!s) s = fit_lengths(&b, c, err);
+    if (!s) s = check_memory(&b, err);
     if (!s) s = measure_limits(&b, err);
     if (!s) s = run_rows(&b, c->job, err);
     if (s == LQ_EINTR) lq_fail(err, s, "interrupted");

@@ -5,17 +5,18 @@
 
 #include "tools/progress.h"
 
-enum { PROMPT = 8, SHORT = 8, LONG = 128, OF = 8 }; /* one answer of OF is LONG */
+enum { PROMPT = 8, SHORT = 8, LONG = 128, OF = 8 };
 static const char *const names[ENG_N_BATCHINGS] = {
     [ENG_CONTINUOUS] = "continuous", [ENG_STATIC] = "static", [ENG_DYNAMIC] = "dynamic"
 };
 static const eng_batching order[ENG_N_BATCHINGS] = { ENG_STATIC, ENG_DYNAMIC, ENG_CONTINUOUS };
 
-/* Of answer i. The long ones are spread evenly (multiples of the golden ratio). */
+/* Of answer i. One of each OF is LONG; which of them goes by multiples of the golden ratio, so that
+ * no two policies meet them at a pace of their own. */
 static int64_t length_of(int64_t i)
 {
-    double u = (double)i * 0.6180339887498949;
-    return (u - floor(u)) * OF < 1 ? LONG : SHORT;
+    const double u = (double)(i / OF) * 0.6180339887498949;
+    return i % OF == (int64_t)((u - floor(u)) * OF) ? LONG : SHORT;
 }
 
 static void ignore(void *user, const eng_event *e)
@@ -119,8 +120,9 @@ void bench_policy_json(cJSON *doc, const bench_policy *b)
 
 void bench_policy_print(const bench_policy *b)
 {
-    printf("\n%lld requests at once for %lld places: %lld answers of %d tokens, the others of %d\n",
-           (long long)b->requests, (long long)b->places, (long long)b->n_long, LONG, SHORT);
+    printf("\n%lld requests at once for %lld places; answers of %d tokens: %lld, of %d: %lld\n",
+           (long long)b->requests, (long long)b->places, LONG, (long long)b->n_long, SHORT,
+           (long long)(b->requests - b->n_long));
     printf("%-12s %10s %8s %12s %12s %12s %18s\n", "batching", "tokens/s", "steps", "rows a step",
            "seconds", "x static", "engine, % of step");
     for (size_t i = 0; i < LQ_COUNT(b->rows); i++) {

@@ -21,11 +21,12 @@ static const opt_row rows[] = {
     { "scheme", 0, OPT_STR, F(scheme), .def = "u4-g128", .arg = "SCHEME",
       .help = "weights of the built-in 1.1 B model, and of --fusion" },
     { "prompt", 0, OPT_INT, F(prompt), .def = "512", .lo = 1, .hi = 1 << 16,
-      .help = "tokens of the prompt that prefill is measured with" },
+      .help = "tokens of the prompt that prefill is measured with (unasked: fewer where MODEL has "
+              "fewer positions)" },
     { "batch", 0, OPT_STR, F(batch), .def = "1,2,4,8,16,32", .arg = "B[,B...]",
       .help = "sequences that decode together" },
     { "context", 0, OPT_INT, F(context), .def = "128", .lo = 0, .hi = 1 << 20,
-      .help = "tokens that each of them has in its cache already" },
+      .help = "tokens that each of them has in its cache already (unasked: fewer, as above)" },
     { "steps", 0, OPT_INT, F(steps), .def = "16", .lo = 1, .hi = 100000,
       .help = "decode steps; the median counts" },
     { "fusion", 0, OPT_ENUM, F(fusion), .def = "none", .words = fusions,
@@ -39,7 +40,7 @@ static const opt_row rows[] = {
               "right with this probability" },
     { "mixed", 0, OPT_INT, F(mixed), .def = "0", .lo = 0, .hi = 100000,
       .help = "measure static, dynamic and continuous batching too, with so many requests whose "
-              "answers have 8 tokens, one in eight 128" },
+              "answers have 8 tokens, but one of each eight 128" },
     { "places", 0, OPT_INT, F(places), .def = "16", .lo = 1, .hi = 4096,
       .help = "sequences that may run together there" },
 };

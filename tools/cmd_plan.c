@@ -106,11 +106,11 @@ static void derive(plan *pl)
     pl->max_len = pl->max_tokens < pl->cfg->max_pos ? pl->max_tokens : pl->cfg->max_pos;
     pl->max_batch = pl->max_tokens / pl->ctx;
     double step = (double)pl->w.step_bytes, kv = (double)pl->kv_per_token * (double)pl->ctx;
-    pl->decode_limit = pl->bandwidth / step;
-    pl->decode_limit_full = pl->bandwidth / (step + kv);
     pl->prefill_limit = pl->flops / (2 * pl->w.step_weights);
+    pl->decode_limit = fmin(pl->bandwidth / step, pl->prefill_limit);
+    pl->decode_limit_full = fmin(pl->bandwidth / (step + kv), pl->prefill_limit);
     /* reading the weights takes as long as multiplying them with this many rows */
-    pl->optimal_batch = step / pl->bandwidth * pl->prefill_limit;
+    pl->optimal_batch = fmax(1, ceil(step / pl->bandwidth * pl->prefill_limit));
 }
 
 /* ---- the report ---- */
@@ -150,7 +150,7 @@ static cJSON *as_json(const plan *pl)
     cJSON_AddNumberToObject(o, "decode_tok_s_limit", pl->decode_limit);
     cJSON_AddNumberToObject(o, "decode_tok_s_limit_full", pl->decode_limit_full);
     cJSON_AddNumberToObject(o, "prefill_tok_s_limit", pl->prefill_limit);
-    cJSON_AddNumberToObject(o, "optimal_batch", ceil(pl->optimal_batch));
+    cJSON_AddNumberToObject(o, "optimal_batch", pl->optimal_batch);
     if (pl->serve.n) cJSON_AddItemToObject(o, "serve", budget_json(&pl->serve));
     cJSON *quantize = pl->n_quantize ? cJSON_AddObjectToObject(o, "quantize") : NULL;
     for (int i = 0; i < pl->n_quantize; i++) {
@@ -204,8 +204,9 @@ static void print_text(const plan *pl, int threads)
     printf("%-34s %12.1f tokens/s at most (%.1f with %lld tokens in the cache)\n",
            "decoding one sequence", pl->decode_limit, pl->decode_limit_full, (long long)pl->ctx);
     printf("%-34s %12.1f tokens/s at most\n", "prefill", pl->prefill_limit);
-    printf("%-34s %12.0f sequences: below, memory is the limit; above, arithmetic\n",
-           "batch where they meet", ceil(pl->optimal_batch));
+    printf("%-34s %12.0f %s\n", "batch where they meet", pl->optimal_batch,
+           pl->optimal_batch > 1 ? "sequences: below, memory is the limit; above, arithmetic"
+                                 : "sequence: arithmetic is the limit of any number");
     if (pl->serve.n)
         printf("\nrequests to llmq serve, which says so with --dry-run for other options, take at "
                "most\n");

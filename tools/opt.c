@@ -27,7 +27,7 @@ bool opt_parse_float(const char *s, double *v)
     return true;
 }
 
-/* "1.5G", "64MiB", "4096": powers of 1024. */
+/* "1.5G", "64MiB", "4096": powers of 1024. Less than a byte is not nothing. */
 bool opt_parse_size(const char *s, size_t *v)
 {
     static const char units[] = "KMGT";
@@ -42,7 +42,7 @@ bool opt_parse_size(const char *s, size_t *v)
         if (*end == 'i') end++;
     }
     if (*end == 'B') end++;
-    if (*end || !isfinite(x) || x >= 0x1p53) return false;
+    if (*end || !isfinite(x) || x >= 0x1p53 || (x < 1 && x != 0.0)) return false;
     *v = (size_t)x;
     return true;
 }
@@ -61,7 +61,8 @@ lq_status opt_parse_ints(const char *s, const char *what, int64_t lo, int64_t hi
         char *end;
         errno = 0;
         long long x = strtoll(p, &end, 10);
-        if (end == p || (*end && *end != ',') || errno || x < lo || x > hi) {
+        const bool blank = isspace((unsigned char)*p);
+        if (blank || end == p || (*end && *end != ',') || errno || x < lo || x > hi) {
             free(out);
             int len = (int)strcspn(p, ",");
             return lq_fail(err, LQ_EUSAGE,
@@ -178,17 +179,22 @@ static lq_status bad_value(const opt_row *r, const char *expected, const char *v
     return lq_fail(err, LQ_EUSAGE, "--%s: expected %s, found '%s'", r->name, expected, value);
 }
 
+static bool has_range(const opt_row *r) { return r->lo != 0.0 || r->hi != 0.0; }
+
 static lq_status bad_integer(const opt_row *r, const char *value, lq_err *err)
 {
-    char want[80] = "an integer";
-    for (size_t i = 0, n = strlen(want); r->words && r->words[i] && n < sizeof want; i++)
+    char want[80];
+    size_t n = (size_t)snprintf(want, sizeof want, "an integer");
+    if (has_range(r))
+        n += (size_t)snprintf(want + n, sizeof want - n, " %.15g..%.15g", r->lo, r->hi);
+    for (size_t i = 0; r->words && r->words[i] && n < sizeof want; i++)
         n += (size_t)snprintf(want + n, sizeof want - n, " or %s", r->words[i]);
     return bad_value(r, want, value, err);
 }
 
 static lq_status check_range(const opt_row *r, double x, const char *value, lq_err *err)
 {
-    if ((r->lo == 0.0 && r->hi == 0.0) || (x >= r->lo && x <= r->hi)) return LQ_OK;
+    if (!has_range(r) || (x >= r->lo && x <= r->hi)) return LQ_OK;
     char want[80];
     snprintf(want, sizeof want, "%.15g..%.15g", r->lo, r->hi);
     return bad_value(r, want, value, err);

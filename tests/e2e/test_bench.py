@@ -84,6 +84,7 @@ def test_the_stages_are_the_whole_of_a_step(llmq):
 def test_each_batching_serves_the_same_requests(llmq):
     doc = llmq.json("bench", "model", "models/novels-1m", "--batch", 1, "--mixed", 20, "--places", 4, *SMALL)["batching"]
     assert (doc["requests"], doc["places"], doc["tokens"]) == (20, 4, 20 * 8 + doc["long_answers"] * 120)
+    assert doc["long_answers"] in (2, 3)  # one of each eight
     static, dynamic, continuous = doc["rows"]
     assert [r["batching"] for r in doc["rows"]] == ["static", "dynamic", "continuous"]
     assert static["speedup"] == 1 and all(r["tok_s"] > 0 and 0 <= r["overhead_percent"] <= 100 for r in doc["rows"])
@@ -97,6 +98,19 @@ def test_a_models_rows(llmq):
     check_rows(llmq.json("bench", "model", "models/novels-1m", "--batch", "1,3", *SMALL), [1, 3])
     text = llmq("bench", "model", "models/novels-1m", "--batch", 2, *SMALL).stdout
     assert "prefill" in text and "% of limit" in text and "GB/s read" in text
+
+
+def test_lengths_stay_within_the_model(llmq):
+    """novels-1m has 1024 positions: what nobody asked for fits, what was asked for is refused."""
+    rows = llmq.json("bench", "model", "models/novels-1m", "--batch", 1, "--prompt", 8, "--steps", 1000)["rows"]
+    assert rows[1]["name"] == "decode"
+    for args, says in [(("--prompt", 1025), "--prompt: expected at most 1024"),
+                       (("--context", 1020, "--steps", 5), "expected at most 1024 together"),
+                       (("--steps", 1025), "expected at most 1024 together")]:
+        assert says in llmq("bench", "model", "models/novels-1m", "--batch", 1, *args, code=2).stderr
+    line = llmq("bench", "model", "--batch", 4096, "--context", 1 << 20, code=2).stderr
+    assert "--batch 4096 and --context 1048576: expected a KV cache of at most" in line
+    assert "--batch" in llmq("bench", "model", "--batch", " 4", code=2).stderr
 
 
 def test_speculation_with_a_given_acceptance(llmq):
@@ -225,7 +239,8 @@ def test_peers_prints_ratios_of_interleaved_turns(llmq, tmp_path):
     for name, text in (("llama-bench", FAKE_BENCH), ("llama-batched-bench", FAKE_BATCHED)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    small = {"LLAMA_BIN": str(tmp_path), "LLAMA_MODEL": "some.gguf", "THREADS": "1", "REPEATS": "2", "PROMPT": "8",
+    (tmp_path / "some.gguf").touch()
+    small = {"LLAMA_BIN": str(tmp_path), "LLAMA_MODEL": str(tmp_path / "some.gguf"), "THREADS": "1", "REPEATS": "2", "PROMPT": "8",
              "CONTEXT": "4", "STEPS": "2", "BATCH": "1,2,3"}
     r = peers(llmq.path, small, ROOT / "models/novels-1m")
     assert r.returncode == 0, r.stderr
@@ -254,21 +269,22 @@ echo '{"version": "v9", "rows": [["'$3'", 3, 0.5]]}'
 def test_peers_serves_beside_a_library(llmq, tmp_path):
     (tmp_path / "python").write_text(FAKE_PYTHON.replace("asked", str(tmp_path / "asked")))
     (tmp_path / "python").chmod(0o755)
-    small = {"OPENVINO_MODEL": "folder", "OPENVINO_PYTHON": str(tmp_path / "python"), "THREADS": "1", "REPEATS": "1",
+    small = {"OPENVINO_MODEL": str(tmp_path), "OPENVINO_PYTHON": str(tmp_path / "python"), "THREADS": "1", "REPEATS": "1",
              "SERVE": "3", "INPUT": "8", "OUTPUT": "4"}
     r = peers(llmq.path, small, ROOT / "models/novels-1m")
     assert r.returncode == 0, r.stderr
     lines = [x.split() for x in r.stdout.splitlines()]
     ours, theirs, ratio = map(float, lines[2][3:])
     assert "v9" in r.stdout and theirs == 0.5 and ratio == pytest.approx(ours / theirs, rel=0.01)
-    assert (tmp_path / "asked").read_text() == "folder 1 serve 3 8 4\n"
+    assert (tmp_path / "asked").read_text() == f"{tmp_path} 1 serve 3 8 4\n"
 
 
 def test_peers_serves_beside_another_server(llmq, tmp_path):
     for name, text in (("llama-bench", FAKE_BENCH), ("llama-server", FAKE_SERVER)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    small = {"LLAMA_BIN": str(tmp_path), "LLAMA_MODEL": "some.gguf", "THREADS": "1", "REPEATS": "1", "SERVE": "3",
+    (tmp_path / "some.gguf").touch()
+    small = {"LLAMA_BIN": str(tmp_path), "LLAMA_MODEL": str(tmp_path / "some.gguf"), "THREADS": "1", "REPEATS": "1", "SERVE": "3",
              "INPUT": "8", "OUTPUT": "4"}
     r = peers(llmq.path, small, ROOT / "models/novels-1m")
     assert r.returncode == 0, r.stderr
@@ -282,10 +298,24 @@ def test_peers_serves_beside_another_server(llmq, tmp_path):
 
 
 @pytest.mark.parametrize("env,names", [({}, "LLAMA_BIN"), ({"LLAMA_BIN": "/nonexistent"}, "llama-bench"),
-                                       ({"OPENVINO_MODEL": "x", "OPENVINO_PYTHON": "/nonexistent"}, "/nonexistent")])
+                                       ({"OPENVINO_MODEL": str(ROOT / "models"), "OPENVINO_PYTHON": "/nonexistent"}, "/nonexistent"),
+                                       ({"LLAMA_BIN": "/bin", "BATCH": "1,abc"}, "BATCH: expected an integer from 1 on, found 'abc'"),
+                                       ({"LLAMA_BIN": "/bin", "STEPS": "x"}, "STEPS: expected"),
+                                       ({"LLAMA_BIN": "/bin", "REPEATS": "0"}, "REPEATS: expected"),
+                                       ({"LLAMA_BIN": "/bin", "THREADS": "0"}, "THREADS: expected"),
+                                       ({"OPENVINO_MODEL": "/nonexistent"}, "OPENVINO_MODEL: expected a folder")])
 def test_peers_that_are_not_there(llmq, env, names):
     r = peers(llmq.path, env, ROOT / "models/novels-1m")
     assert r.returncode == 2 and names in r.stderr and "Traceback" not in r.stderr and r.stdout == ""
+
+
+def test_peers_want_a_model_that_is_there(llmq, tmp_path):
+    (tmp_path / "llama-bench").write_text(FAKE_BENCH)
+    (tmp_path / "llama-bench").chmod(0o755)
+    for env, found in (({}, "none"), ({"LLAMA_MODEL": "no.gguf"}, "'no.gguf'")):
+        r = peers(llmq.path, {"LLAMA_BIN": str(tmp_path), **env})
+        assert (r.returncode, r.stdout) == (2, "")
+        assert r.stderr == f"peers.sh: LLAMA_MODEL: expected a .gguf for LLAMA_BIN to run, found {found}\n"
 
 
 def test_the_roofline_has_a_point_for_each_row(llmq):

@@ -69,7 +69,7 @@ def test_a_gpu_that_is_not_there_is_refused_in_one_line(llmq, tmp_path):
     ("unknown command", ["qantize"], "unknown command 'qantize'"),
     ("unknown option", ["version", "--jsno"], "unknown option '--jsno'; did you mean '--json'?"),
     ("value out of range", ["version", "--threads", "-3"], "--threads: expected 0..1024, found '-3'"),
-    ("no number", ["version", "--threads", "many"], "--threads: expected an integer, found 'many'"),
+    ("no number", ["version", "--threads", "many"], "--threads: expected an integer 0..1024, found 'many'"),
     ("value missing", ["version", "--threads"], "--threads needs a value"),
     ("argument too many", ["version", "x"], "unexpected argument 'x'"),
     ("no such word", ["version", "--log-level", "loud"], "expected one of error warn info debug"),

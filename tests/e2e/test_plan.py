@@ -82,6 +82,12 @@ def test_the_roofline_follows_from_bandwidth_and_arithmetic(llmq, model):
     assert p["optimal_batch"] == 10  # 2 bytes / 10 GB/s = 10 rows of 2 operations / 100 GFLOP/s
 
 
+def test_arithmetic_may_be_the_limit_of_one_sequence(llmq, model):
+    p = llmq.json("plan", model, "--bandwidth", "1000", "--gflops", "10")
+    assert p["decode_tok_s_limit"] == p["decode_tok_s_limit_full"] == p["prefill_tok_s_limit"] and p["optimal_batch"] == 1
+    assert "1 sequence: arithmetic" in llmq("plan", model, "--bandwidth", "1000", "--gflops", "10").stdout
+
+
 def test_four_bits_read_about_a_quarter(llmq, model):
     p = plan(llmq, model, "--scheme", "u4-g128")
     codes = 6 * LAYER / 2 + 6 * LAYER / 128 * 2
@@ -98,6 +104,8 @@ def test_what_does_not_fit_is_said(llmq, model):
 
 @pytest.mark.parametrize("args, code, says", [
     (["--ctx", "2000"], 2, "--ctx: expected at most 1024"),
+    (["--memory", "1e-300"], 2, "--memory: expected a size"),
+    (["--kernels", "sse9"], 2, "--kernels: expected auto or one of: ref"),
     (["--scheme", "u5-g128"], 2, "--scheme"),
     (["--scheme", "u4-g100"], 3, "group size 100 does not divide"),
 ])

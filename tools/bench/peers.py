@@ -41,6 +41,28 @@ def setting(name, default):
     return os.environ.get(name) or str(default)
 
 
+def whole(name, text, least=1):
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        fail(f"{name}: expected an integer from {least} on, found '{text}'")
+    return number
+
+
+def number(name, default, least=1):
+    return whole(name, setting(name, default), least)
+
+
+def given(name, of, there):
+    """A path from the environment."""
+    path = os.environ.get(name) or fail(f"{name}: expected {of}, found none")
+    if not there(path):
+        fail(f"{name}: expected {of}, found '{path}'")
+    return path
+
+
 def program(path):
     if not os.access(path, os.X_OK) or not os.path.isfile(path):
         fail(f"{path}: expected a program, found none")
@@ -108,12 +130,11 @@ class Work:
     """What every engine is asked for."""
 
     def __init__(self):
-        self.threads = int(setting("THREADS", os.cpu_count()))
-        self.prompt, self.context, self.steps = (int(setting(*x)) for x in
-                                                 (("PROMPT", 512), ("CONTEXT", 128), ("STEPS", 32)))
-        self.batch = [int(x) for x in setting("BATCH", 1).split(",")]
-        self.clients, self.input, self.output = (int(setting(*x)) for x in
-                                                 (("SERVE", 0), ("INPUT", 128), ("OUTPUT", 128)))
+        self.threads, self.turns = number("THREADS", os.cpu_count()), number("REPEATS", 4)
+        self.prompt, self.context, self.steps = number("PROMPT", 512), number("CONTEXT", 128), number("STEPS", 32)
+        self.batch = [whole("BATCH", x) for x in setting("BATCH", 1).split(",")]
+        self.clients = number("SERVE", 0, least=0)
+        self.input, self.output = number("INPUT", 128), number("OUTPUT", 128)
 
 
 class Llmq:
@@ -144,7 +165,7 @@ class LlamaCpp:
     def __init__(self):
         folder = pathlib.Path(os.environ["LLAMA_BIN"])
         self.path, self.batched = program(folder / "llama-bench"), folder / "llama-batched-bench"
-        self.model = os.environ.get("LLAMA_MODEL") or fail("LLAMA_MODEL: expected a .gguf for LLAMA_BIN to run")
+        self.model = given("LLAMA_MODEL", "a .gguf for LLAMA_BIN to run", os.path.isfile)
 
     def run(self, w):
         got = {}
@@ -173,7 +194,7 @@ class LlamaCpp:
 
 class OpenVino:
     def __init__(self):
-        self.model = os.environ["OPENVINO_MODEL"]
+        self.model = given("OPENVINO_MODEL", "a folder of an exported model", os.path.isdir)
         self.python = setting("OPENVINO_PYTHON", "python3")
 
     def rows(self, w, *what):
@@ -197,18 +218,17 @@ def main():
     if len(sys.argv) > 2 or "-h" in sys.argv or "--help" in sys.argv:
         print(__doc__, file=sys.stderr)
         sys.exit(2)
-    found = [(name, make()) for given, (name, make) in PEERS.items() if os.environ.get(given)]
+    w = Work()
+    found = [(name, make()) for env, (name, make) in PEERS.items() if os.environ.get(env)]
     if not found:
         fail("expected one of " + ", ".join(PEERS) + " in the environment, found none")
-    w = Work()
     engines = [("llmq", Llmq(sys.argv[1:])), *found]
-    turns = int(setting("REPEATS", 4))
     speeds = {name: {} for name, _ in engines}
-    for _ in range(turns):
+    for _ in range(w.turns):
         for name, engine in engines:
             for row, speed in (engine.serve(w) if w.clients else engine.run(w)).items():
                 speeds[name].setdefault(row, []).append(speed)
-    print("; ".join(e.about for _, e in engines) + f"; {w.threads} threads, {turns} turns each")
+    print("; ".join(e.about for _, e in engines) + f"; {w.threads} threads, {w.turns} turns each")
     print(f"{'tokens/s':20}{'llmq':>10}" + "".join(f"{name:>12}{'ratio':>8}" for name, _ in found))
     for row, ours in speeds["llmq"].items():
         for how, pick in (("best", max), ("median", statistics.median)):
