@@ -60,17 +60,18 @@ static void decode(float w[TILE_K], const decoder *d, int64_t p)
     }
 }
 
-/* The outlier columns' share of row m: a dense sum of its own. */
-static float outliers(const mm_task *t, int64_t m, int64_t tile, int r)
+/* y and the outlier columns' share of row m: a dense sum of its own. Without such columns nothing
+ * is added, not even 0, which would turn -0. */
+static float with_outliers(float y, const mm_task *t, int64_t m, int64_t tile, int r)
 {
     const qt_tensor *w = t->w;
     float sum = 0;
-    if (w->scheme.kind != QT_I8_OUTLIER) return sum;
+    if (w->scheme.kind != QT_I8_OUTLIER) return y;
     int64_t Kp = (int64_t)lq_round_up((size_t)w->scheme.n_out, TILE_K);
     const uint8_t *vals = (const uint8_t *)w->plane[QT_OUT_VALS].data + tile * Kp * TILE_N * 2;
     for (int64_t p = 0; p < Kp; p++)
         sum = fmaf(t->x.out[m * t->x.ldo + p], tiles_dense(vals, LQ_BF16, r, p), sum);
-    return sum;
+    return y + sum;
 }
 
 void ref_mm_f32(const mm_task *t)
@@ -89,7 +90,7 @@ void ref_mm_f32(const mm_task *t)
                             acc[m][r] = fmaf(t->x.f[(m0 + m) * t->x.ldf + p + i], w[i], acc[m][r]);
                 }
                 for (int64_t m = 0; m < M; m++)
-                    acc[m][r] += outliers(t, m0 + m, tile, r);
+                    acc[m][r] = with_outliers(acc[m][r], t, m0 + m, tile, r);
             }
             for (int64_t m = 0; m < M; m++)
                 mm_finish(t, m0 + m, tile, acc[m]);
@@ -125,7 +126,7 @@ void ref_mm_i8(const mm_task *t)
                     }
                     y[r] = fmaf(mm_tabled(t) ? scale * table->unit : scale, acc, y[r]);
                 }
-                y[r] += outliers(t, m, tile, r);
+                y[r] = with_outliers(y[r], t, m, tile, r);
             }
             mm_finish(t, m, tile, y);
         }

@@ -354,6 +354,30 @@ TEST(codes_at_their_limits_give_the_same_integers)
     }
 }
 
+TEST(products_that_underflow_keep_their_sign)
+{
+    static const char *const names[] = { "f32", "bf16", "u4-g32-asym", "nf4", "i8-row" };
+    char family[16];
+    for (size_t i = 0; i < LQ_COUNT(names); i++) {
+        problem b;
+        CHECK(problem_make(&b, names[i], 3, 33, 128, i), "make");
+        for (int64_t k = 0; k < b.M * b.ldx; k++)
+            b.x[k] = copysignf(0x1p-149f, b.x[k]); /* the least there is */
+        for (int acts = 0; acts < MM_N_ACTS; acts++) {
+            /* products of pairs have bits of their own */
+            if (mm_effective(&b.w.t.scheme, (mm_acts)acts) == MM_BF16) continue;
+            float *want = NULL;
+            for (int f = 0; family_use(f, family); f++) {
+                float *y = run(&b, (mm_acts)acts, 0, b.M, NULL, false);
+                if (!want) want = y;
+                CHECK(memcmp(y, want, (size_t)(b.M * b.N) * 4) == 0, "%s, %s, %s", family, names[i],
+                      acts_text[acts]);
+            }
+        }
+        problem_free(&b);
+    }
+}
+
 /* gate and up of one product, and the same one after the other: the same bytes. */
 static void check_gated(problem *g, problem *u, mm_acts acts, k_act_fn f, pool *p, const char *why)
 {
@@ -429,6 +453,7 @@ int main(int argc, char **argv)
     RUN(tables_are_rounded_to_integers);
     RUN(tables_at_their_limits_give_the_same_integers);
     RUN(codes_at_their_limits_give_the_same_integers);
+    RUN(products_that_underflow_keep_their_sign);
     RUN(the_reference_agrees_with_double_precision);
     RUN(every_family_agrees_with_the_reference);
     RUN(a_row_has_the_same_bytes_alone_and_among_others);
