@@ -40,8 +40,7 @@ enum { PIECE = 1 << 20, ROUNDS = 20000 };
 
 typedef struct {
     pool *p;
-    const uint8_t *data;
-    size_t bytes;
+    bench_reader read;
     double (*peak)(int64_t rounds);
     _Atomic uint32_t sink; /* what was read: so that reading cannot be left out */
     double ops;            /* of one item */
@@ -51,12 +50,12 @@ static void read_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     limit_ctx *c = ctx;
-    atomic_fetch_xor(&c->sink, k_get()->read_all(c->data + (size_t)item * PIECE, PIECE));
+    atomic_fetch_xor(&c->sink, k_get()->read_all(c->read.data + (size_t)item * PIECE, PIECE));
 }
 static void read_all(void *ctx)
 {
     limit_ctx *c = ctx;
-    pool_run(c->p, (int64_t)(c->bytes / PIECE), read_item, c);
+    pool_run(c->p, (int64_t)(c->read.bytes / PIECE), read_item, c);
 }
 static void peak_item(void *ctx, int64_t item, int thread)
 {
@@ -78,7 +77,7 @@ static void limits_of(bench_limits *l, limit_ctx *c, double budget)
     double (*const peaks[MM_N_ACTS])(int64_t) = { k->peak_f32, k->peak_bf16, k->peak_i8 };
     *l = (bench_limits){ .threads = pool_threads(c->p) };
     pool_enter(c->p);
-    l->read_gbytes_s = (double)c->bytes / best_of(read_all, c, 4 * budget) * 1e-9;
+    l->read_gbytes_s = (double)c->read.bytes / best_of(read_all, c, 4 * budget) * 1e-9;
     for (int i = 0; i < MM_N_ACTS; i++) {
         if (!peaks[i]) continue;
         c->peak = peaks[i];
@@ -88,21 +87,45 @@ static void limits_of(bench_limits *l, limit_ctx *c, double budget)
     pool_leave(c->p);
 }
 
+lq_status bench_reader_open(bench_reader *r, const bench_opts *o, lq_err *err)
+{
+    r->bytes = buffer_bytes(o);
+    r->data = malloc(r->bytes);
+    if (!r->data) return lq_fail(err, LQ_ENOMEM, "no memory to read %zu bytes", r->bytes);
+    memset(r->data, 1, r->bytes); /* so that the pages exist */
+    return LQ_OK;
+}
+
+double bench_reader_run(const bench_reader *r, pool *p)
+{
+    limit_ctx c = { .p = p, .read = *r };
+    pool_enter(p);
+    const double start = bench_now();
+    read_all(&c);
+    const double seconds = bench_now() - start;
+    pool_leave(p);
+    return (double)r->bytes / seconds * 1e-9;
+}
+
+void bench_reader_close(bench_reader *r)
+{
+    free(r->data);
+    *r = (bench_reader){ NULL, 0 };
+}
+
 lq_status bench_limits_run(bench_limits *one, bench_limits *all, const bench_opts *o, pool *p,
                            lq_err *err)
 {
-    limit_ctx c = { .bytes = buffer_bytes(o) };
-    uint8_t *data = malloc(c.bytes);
-    if (!data) return lq_fail(err, LQ_ENOMEM, "no memory to read %zu bytes", c.bytes);
-    memset(data, 1, c.bytes); /* so that the pages exist */
-    c.data = data;
+    limit_ctx c = { 0 };
+    lq_status s = bench_reader_open(&c.read, o, err);
+    if (s) return s;
     limits_of(one, &c, bench_row_seconds(o));
     *all = *one;
     if (pool_threads(p) > 1) {
         c.p = p;
         limits_of(all, &c, bench_row_seconds(o));
     }
-    free(data);
+    bench_reader_close(&c.read);
     return LQ_OK;
 }
 

@@ -44,6 +44,15 @@ typedef struct {
 
 enum { BENCH_MAX_ROWS = 128 };
 
+/* A buffer beyond any cache, to see in between what memory gives at this moment. */
+typedef struct {
+    uint8_t *data;
+    size_t bytes;
+} bench_reader;
+lq_status bench_reader_open(bench_reader *r, const bench_opts *o, lq_err *err); /* LQ_ENOMEM */
+double bench_reader_run(const bench_reader *r, pool *p); /* GB/s of reading it once */
+void bench_reader_close(bench_reader *r);
+
 /* Limits with one thread and with all of p's (equal when p has one). LQ_ENOMEM. */
 lq_status bench_limits_run(bench_limits *one, bench_limits *all, const bench_opts *o, pool *p,
                            lq_err *err);

@@ -1,6 +1,8 @@
 /* tools/bench_model.c - `llmq bench model`: prefill and decode of a whole model.
  *
- * Decoding sequences get a cache of zeros in place of a prefilled one: the time is the same. */
+ * Decoding sequences get a cache of zeros in place of a prefilled one: the time is the same. What
+ * memory gives changes from second to second on a shared machine: it is measured between a row's
+ * steps, too, and binds that row. */
 #include "tools/bench.h"
 
 #include "formats/json.h"
@@ -13,12 +15,13 @@
 
 #include <stdlib.h>
 
-enum { PREFILL_RUNS = 3, MAX_BATCH = 4096 };
+enum { PREFILL_RUNS = 3, MAX_BATCH = 4096, READ_EVERY = 8 /* steps */ };
 
 typedef struct {
     char name[24], shape[40];
     int64_t batch, tokens; /* sequences; tokens per step */
     double seconds, gflops, gbytes_s, percent, tok_s;
+    double read_gbytes_s;  /* between its steps */
     double limit_tok_s;    /* of the machine, */
     bool arithmetic;       /* which binds by its arithmetic; else by its memory */
     bench_profile profile; /* with --profile */
@@ -32,12 +35,13 @@ typedef struct {
     model builtin;
     const model *m;
     bench_limits limits;
-    double bytes_s, flops_s; /* those that bind this model */
+    double bytes_s, flops_s; /* those that bind the row at work */
+    bench_reader reader;     /* none on a device */
     int64_t prompt, context;
     int64_t *batch, n_batch;
     model_row *rows;
     int64_t n_rows;
-    double *times;
+    double *times, *reads;
     bench_profile profile; /* of the row at work */
     bench_kv kv;
     bench_spec spec;     /* with --spec-accept */
@@ -135,6 +139,7 @@ static lq_status measure_limits(session *b, lq_err *err)
     bench_limits one;
     if (model_dev(b->m)) return measure_copy(b, err);
     lq_status s = bench_limits_run(&one, &b->limits, &(bench_opts){ 0 }, b->p, err);
+    if (!s) s = bench_reader_open(&b->reader, NULL, err);
     mm_acts acts = mm_effective(layer_scheme(b->m), opt_acts(&b->o->model));
     if (!(b->limits.gflops[acts] > 0)) acts = MM_F32; /* no instruction for it: f32 does the work */
     b->bytes_s = b->limits.read_gbytes_s * 1e9;
@@ -176,6 +181,7 @@ static void add_row(session *b, const char *name, int64_t batch, int64_t tokens,
     r->percent = 100 * limit / seconds;
     r->tok_s = (double)tokens / seconds;
     r->limit_tok_s = (double)tokens / limit;
+    r->read_gbytes_s = b->bytes_s * 1e-9;
     r->arithmetic = flops / b->flops_s > bytes / b->bytes_s;
 }
 
@@ -226,22 +232,35 @@ static lq_status run_prefill(session *b, const lq_job *job, lq_err *err)
     return s;
 }
 
+/* Between the steps of a row: what memory gives, and a step that finds the caches as every other
+ * does. */
+static lq_status read_between(session *b, int64_t at, bench_batch *k, int64_t pos, lq_err *err)
+{
+    double ignored;
+    pool_watch(b->p, NULL);
+    if (b->reader.data) b->reads[at] = bench_reader_run(&b->reader, b->p) * 1e9;
+    lq_status s = bench_batch_step(&ignored, k, 1, 1, pos, err);
+    if (b->o->profile) pool_watch(b->p, &b->profile.times);
+    return s;
+}
+
 static lq_status run_decode(session *b, int64_t n, const lq_job *job, lq_err *err)
 {
     const int64_t C = b->context, steps = b->o->steps;
     bench_batch k;
     const bench_fwd how = how_of(b);
-    double warm;
     lq_status s = bench_batch_open(&k, b->m, &how, n, C + steps, 1, err);
-    if (!s) s = bench_batch_step(&warm, &k, 1, 1, C, err);
     watch(b, steps, n, n);
     for (int64_t i = 0; i < steps && !s; i++) {
-        s = lq_stopped(job) ? LQ_EINTR : bench_batch_step(&b->times[i], &k, 1, 1, C + i, err);
+        if (i % READ_EVERY == 0) s = read_between(b, i / READ_EVERY, &k, C + i, err);
+        if (!s)
+            s = lq_stopped(job) ? LQ_EINTR : bench_batch_step(&b->times[i], &k, 1, 1, C + i, err);
         lq_report(job, "decode", (double)(i + 1), (double)steps);
     }
     pool_watch(b->p, NULL);
     bench_batch_close(&k);
     int64_t keys = C + steps / 2;
+    if (!s && b->reader.data) b->bytes_s = median(b->reads, lq_ceil_div(steps, READ_EVERY));
     if (!s)
         add_row(b, "decode", n, n, median(b->times, steps), step_flops(b->m, n, n, (double)keys),
                 step_bytes(b, n, keys));
@@ -253,7 +272,8 @@ static lq_status run_rows(session *b, const lq_job *job, lq_err *err)
     size_t times = (size_t)(b->o->steps > PREFILL_RUNS ? b->o->steps : PREFILL_RUNS);
     b->rows = calloc((size_t)b->n_batch + 1, sizeof *b->rows);
     b->times = calloc(times, sizeof *b->times);
-    if (!b->rows || !b->times) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    b->reads = calloc((size_t)lq_ceil_div(b->o->steps, READ_EVERY), sizeof *b->reads);
+    if (!b->rows || !b->times || !b->reads) return lq_fail(err, LQ_ENOMEM, "out of memory");
     lq_status s = run_prefill(b, job, err);
     for (int64_t i = 0; i < b->n_batch && !s; i++)
         s = run_decode(b, b->batch[i], job, err);
@@ -307,6 +327,7 @@ static lq_status print_json(const session *b, lq_err *err)
         cJSON_AddNumberToObject(o, "gbytes_s", r->gbytes_s);
         cJSON_AddNumberToObject(o, "percent_of_limit", r->percent);
         cJSON_AddNumberToObject(o, i ? "decode_tok_s" : "prefill_tok_s", r->tok_s);
+        cJSON_AddNumberToObject(o, "read_gbytes_s", r->read_gbytes_s);
         cJSON_AddNumberToObject(o, "limit_tok_s", r->limit_tok_s);
         cJSON_AddStringToObject(o, "bound_by", r->arithmetic ? "arithmetic" : "memory");
         if (i && single_decode(b) > 0)
@@ -346,7 +367,8 @@ static void print_table(const session *b)
                r->tok_s, r->seconds * 1e3, r->gflops, r->gbytes_s, r->percent, r->limit_tok_s,
                r->arithmetic ? "arithmetic" : "memory", times);
     }
-    printf("limit: by ari(thmetic) or mem(ory), whichever takes longer\n");
+    printf("limit: by ari(thmetic) or mem(ory), whichever takes longer%s\n",
+           b->reader.data ? "; of decode by what reading gave between its steps" : "");
     for (int64_t i = 0; i < b->n_rows && b->o->profile; i++) {
         char title[64];
         snprintf(title, sizeof title, "%s %s", b->rows[i].name, b->rows[i].shape);
@@ -377,5 +399,7 @@ lq_status bench_model(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     free(b.batch);
     free(b.rows);
     free(b.times);
+    free(b.reads);
+    bench_reader_close(&b.reader);
     return s;
 }

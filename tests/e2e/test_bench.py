@@ -21,8 +21,10 @@ def check_rows(doc, batches):
     assert [r["name"] for r in doc["rows"]] == ["prefill"] + ["decode"] * len(batches)
     assert [r["batch"] for r in doc["rows"]] == [1] + batches
     for r in doc["rows"]:
-        for key in ("seconds", "gflops", "gbytes_s", "percent_of_limit", "limit_tok_s"):
+        for key in ("seconds", "gflops", "gbytes_s", "percent_of_limit", "limit_tok_s", "read_gbytes_s"):
             assert r[key] > 0, key
+        if r["bound_by"] == "memory":
+            assert r["percent_of_limit"] == pytest.approx(100 * r["gbytes_s"] / r["read_gbytes_s"])
         assert r["bound_by"] in ("arithmetic", "memory")
     assert doc["rows"][0]["prefill_tok_s"] == doc["prefill_tok_s"]
     if 1 in batches:
