@@ -72,6 +72,34 @@ void attn_kv_write(uint8_t *block, int slot, int block_size, const float *x, int
     }
 }
 
+bool attn_paired(kv_dtype d, int block_size, int64_t D, int64_t Dv, bool bf16)
+{
+    const attn_args a = { .bf16 = bf16, .D = D, .Dv = Dv };
+    return d == KV_BF16 && block_size % ATTN_LANES == 0 && attn_in_bf16(&a);
+}
+
+void attn_kv_write_paired(uint8_t *block, int slot, int block_size, const float *x, int64_t Hkv,
+                          int64_t D, bool key)
+{
+    enum { PIECE = 64 };
+    uint16_t y[PIECE];
+    const int64_t lane = slot % ATTN_LANES;
+    /* from element to element (of K: from word to word), in numbers */
+    const int64_t first = key ? 2 * lane : lane / 2 * 2 * D + lane % 2;
+    const int64_t word = key ? 2 * ATTN_LANES : 4, odd = key ? 1 : 2;
+    for (int64_t h = 0; h < Hkv; h++, x += D) {
+        uint16_t *to = (uint16_t *)(void *)block + (h * block_size + slot - lane) * D + first;
+        for (int64_t d = 0; d < D; d += PIECE) {
+            const int64_t n = D - d < PIECE ? D - d : PIECE;
+            lq_from_f32(y, x + d, LQ_BF16, (size_t)n);
+            for (int64_t i = 0; i < n; i += 2, to += word) {
+                to[0] = y[i];
+                to[odd] = y[i + 1];
+            }
+        }
+    }
+}
+
 /* ---- scratch ---- */
 /* What some rows have folded so far: l = 0 where nothing. */
 typedef struct {
@@ -193,7 +221,8 @@ static void read_rows(void *dst, const attn_args *a, const uint8_t *src, int j, 
 {
     const k_ops *k = k_get();
     if (pairs && key)
-        k->attn_k16((uint32_t *)dst + j, src, here, a->D, a->dtype);
+        k->attn_k16((uint32_t *)dst + j / ATTN_LANES * (a->D / 2 * ATTN_LANES) + j % ATTN_LANES,
+                    src, here, a->D, a->dtype);
     else if (pairs) /* blocks begin with even keys */
         k->attn_v16((uint32_t *)dst + j / 2 * a->Dv, src, here, a->Dv, a->dtype);
     else if (key)
@@ -243,27 +272,56 @@ void attn_seen(const attn_args *a, int64_t query, int64_t pos, int *from, int *t
     *to = (int)(hi < 0 ? 0 : hi > ATTN_TILE ? ATTN_TILE : hi);
 }
 
-static void ask(const uint8_t *p, size_t bytes)
+/* Row `pos` of K or V at `base`; of pairs, where 16 rows begin. */
+static const uint8_t *row_at(const attn_args *a, const item_at *t, const uint8_t *base, int64_t pos,
+                             int64_t D)
 {
-    for (size_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(p + i);
+    const int64_t block = t->s->table[pos / a->block_size], slot = pos % a->block_size;
+    return base + (size_t)block * a->block_stride +
+           (size_t)(t->kvh * a->block_size + slot) * attn_kv_row_bytes(a->dtype, D);
 }
 
-/* Ask for a quarter of the tile at `pos`: what lies together is too short for the hardware to see a
- * stream, and a whole tile more than can be under way. */
-static void ask_for(const attn_args *a, const item_at *t, int64_t pos, int quarter)
+/* The tile at `pos` of the K or V at `base`. No block is smaller than a run of it. */
+static k_next next_of(const attn_args *a, const item_at *t, const uint8_t *base, int64_t pos,
+                      int64_t D)
 {
-    const size_t k = attn_kv_row_bytes(a->dtype, a->D), v = attn_kv_row_bytes(a->dtype, a->Dv);
-    int64_t n = ATTN_TILE / 4, end = t->s->pos0 + t->i0 + t->n;
-    pos += quarter * n;
-    if (n > end - pos) n = end - pos;
-    for (int64_t here; n > 0; n -= here, pos += here) {
-        const int64_t block = t->s->table[pos / a->block_size], slot = pos % a->block_size;
-        const size_t place = (size_t)(t->kvh * a->block_size + slot);
-        here = a->block_size - slot < n ? a->block_size - slot : n;
-        ask(a->k + (size_t)block * a->block_stride + place * k, (size_t)here * k);
-        ask(a->v + (size_t)block * a->block_stride + place * v, (size_t)here * v);
+    enum { RUNS = 4, RUN = ATTN_TILE / RUNS };
+    const int64_t end = t->s->pos0 + t->i0 + t->n;
+    k_next n = { { base, base, base, base }, 0 };
+    if (pos < end) n.bytes = RUN * attn_kv_row_bytes(a->dtype, D);
+    for (int i = 0; i < RUNS && pos < end; i++, pos += RUN)
+        n.at[i] = row_at(a, t, base, pos, D);
+    return n;
+}
+
+/* What lies together is too short for the hardware to see a stream, and a whole tile more than can
+ * be under way: so a quarter of it at a time. */
+static void ask_for(const k_next n[2], int quarter)
+{
+    for (int i = 0; i < 2; i++)
+        for (size_t at = 0; at < n[i].bytes; at += 64)
+            __builtin_prefetch(n[i].at[quarter] + at);
+}
+
+/* A tile in pairs of bf16: its halves. */
+typedef struct {
+    const uint32_t *k[2], *v[2];
+} pair_tile;
+
+static pair_tile read_pairs(const attn_args *a, work *w, const item_at *t, int64_t pos, int n)
+{
+    uint32_t *k = w->kt, *v = w->v;
+    const int64_t half = ATTN_LANES / 2;
+    if (!a->paired) {
+        attn_read_tile(k, a, t->s, a->k, t->kvh, pos, n, true, true);
+        attn_read_tile(v, a, t->s, a->v, t->kvh, pos, n, false, true);
+        return (pair_tile){ { k, k + half * a->D }, { v, v + half * a->Dv } };
     }
+    const int64_t last = n > ATTN_LANES ? pos + ATTN_LANES : pos; /* a half that no one sees: any */
+    return (pair_tile){ { (const void *)row_at(a, t, a->k, pos, a->D),
+                          (const void *)row_at(a, t, a->k, last, a->D) },
+                        { (const void *)row_at(a, t, a->v, pos, a->Dv),
+                          (const void *)row_at(a, t, a->v, last, a->Dv) } };
 }
 
 /* after: the item whose first tile comes next if this one is the last of its own (or NULL). */
@@ -272,25 +330,30 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
 {
     const attn_seq *s = t->s;
     const int64_t group = a->H / a->Hkv, last = s->pos0 + t->i0 + t->n - 1;
-    const item_at *ahead = t;
+    const item_at *from = t;
     int64_t next = pos + ATTN_TILE;
     if (after && next > last) {
-        ahead = after;
+        from = after;
         next = first_key(a, after) / ATTN_TILE * ATTN_TILE;
     }
+    const k_next ahead[2] = { next_of(a, from, a->k, next, a->D),
+                              next_of(a, from, a->v, next, a->Dv) };
     int n = (int)(last + 1 - pos < ATTN_TILE ? last + 1 - pos : ATTN_TILE);
     const k_ops *k = k_get();
     const bool pairs = attn_in_bf16(a);
-    ask_for(a, ahead, next, 0);
-    attn_read_tile(w->kt, a, s, a->k, t->kvh, pos, n, true, pairs);
-    attn_read_tile(w->v, a, s, a->v, t->kvh, pos, n, false, pairs);
-    ask_for(a, ahead, next, 1);
+    pair_tile tile;
     /* Places behind the last key hold what an earlier tile left: finite or not, never folded. */
-    if (pairs)
-        k->attn_scores16(w->s, w->q16, w->kt, t->R, a->D, a->scale);
-    else
+    if (pairs) {
+        tile = read_pairs(a, w, t, pos, n);
+        k->attn_scores16(w->s, w->q16, tile.k, t->R, a->D, a->scale, &ahead[0]);
+    } else {
+        ask_for(ahead, 0);
+        attn_read_tile(w->kt, a, s, a->k, t->kvh, pos, n, true, false);
+        attn_read_tile(w->v, a, s, a->v, t->kvh, pos, n, false, false);
+        ask_for(ahead, 1);
         k->attn_scores(w->s, w->q, w->kt, t->R, a->D, a->scale);
-    ask_for(a, ahead, next, 2);
+        ask_for(ahead, 2);
+    }
     const bool adjusted = a->softcap > 0 || a->alibi;
     for (int64_t i = 0, r = 0; i < t->n; i++) {
         const int64_t query = s->pos0 + t->i0 + i;
@@ -303,11 +366,12 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
         }
     }
     k->attn_softmax(w->s, w->lo, w->hi, t->R, w->part.m, w->part.l, w->a);
-    ask_for(a, ahead, next, 3);
-    if (pairs)
-        k->attn_pv16(w->part.acc, w->s, w->v, w->a, w->lo, w->hi, t->R, a->Dv);
-    else
+    if (pairs) {
+        k->attn_pv16(w->part.acc, w->s, tile.v, w->a, w->lo, w->hi, t->R, a->Dv, &ahead[1]);
+    } else {
+        ask_for(ahead, 3);
         k->attn_pv(w->part.acc, w->s, w->v, w->a, w->lo, w->hi, t->R, a->Dv);
+    }
 }
 
 static void fold_nothing(const folded *f, int64_t R, int64_t Dv)
@@ -323,7 +387,7 @@ static void open_item(const attn_args *a, work *w, const item_at *t)
 {
     const int64_t group = a->H / a->Hkv;
     const bool pairs = attn_in_bf16(a);
-    memset(w->kt, 0, (size_t)(a->D * ATTN_TILE) * sizeof(float));
+    if (!a->paired) memset(w->kt, 0, (size_t)(a->D * ATTN_TILE) * sizeof(float));
     for (int64_t r = 0; r < t->R; r++) {
         w->q[r] =
             a->q + (t->s->row0 + t->i0 + r / group) * a->ldq + (t->kvh * group + r % group) * a->D;

@@ -14,6 +14,11 @@
  * A NaN or infinity among a row's elements makes its scale NaN, and so all of the row: it is never
  * lost in a code.
  *
+ * Where attention multiplies pairs of bf16 numbers and the cache is bf16, its bytes may lie as they
+ * are multiplied (attn_paired), in words of two elements: 16 rows of K as [D/2][16 keys], of two
+ * neighbouring elements, and of V as [8][Dv], of two neighbouring keys. Then no tile is turned
+ * round. 16 rows take the same bytes as else.
+ *
  * Keys are read in tiles of ATTN_TILE tokens aligned to the absolute position, each tile folded
  * into a running maximum and sum in order, per query row; these start afresh every ATTN_SPLIT
  * tokens, and the splits' results are joined in order. So results do not depend on chunk, block
@@ -27,7 +32,7 @@
 
 LQ_C_BEGIN
 
-enum { ATTN_TILE = 32, ATTN_SPLIT = 512 };
+enum { ATTN_TILE = 32, ATTN_SPLIT = 512, ATTN_LANES = 16 /* keys whose words lie together */ };
 
 typedef enum { KV_F32, KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8, KV_N_DTYPES } kv_dtype;
 const char *kv_dtype_text(kv_dtype d); /* "f32", ... */
@@ -58,7 +63,8 @@ typedef struct {
     size_t block_stride; /* bytes from block to block (of this layer's K, and of V) */
     int block_size;
     kv_dtype dtype;
-    bool bf16; /* may round q, K, V and the weights to bf16 (attn_in_bf16) */
+    bool bf16;             /* may round q, K, V and the weights to bf16 (attn_in_bf16) */
+    bool paired;           /* K and V were written by attn_kv_write_paired */
     int64_t H, Hkv, D, Dv; /* H % Hkv == 0 */
     float scale;           /* on q k^T */
     float softcap;         /* 0: none; cap * tanh(s / cap) */
@@ -75,6 +81,8 @@ typedef struct {
  * are multiples of 16; else all is f32. An output is off by at most 2^-8 of the largest |v|, and a
  * weight's logarithm by 2^-8 of scale * sum|q k|, beside f32. */
 bool attn_in_bf16(const attn_args *a);
+/* May a cache be written so, for attention that has `bf16`? Of all its layers. */
+bool attn_paired(kv_dtype d, int block_size, int64_t D, int64_t Dv, bool bf16);
 /* The cache that costs attention least where it `may` be in bf16: there f16 would be rounded anyway,
  * as each key is read. */
 kv_dtype attn_fast_cache(bool may);
@@ -84,6 +92,9 @@ void attn_run(const attn_args *a, lq_arena *scratch, pool *p);
 /* Write one token's K or V rows [Hkv, D] into slot `slot` of the block at `block`. */
 void attn_kv_write(uint8_t *block, int slot, int block_size, const float *x, int64_t Hkv, int64_t D,
                    kv_dtype d);
+/* The same in pairs of bf16. key: K; else V. */
+void attn_kv_write_paired(uint8_t *block, int slot, int block_size, const float *x, int64_t Hkv,
+                          int64_t D, bool key);
 
 LQ_C_END
 

@@ -407,6 +407,7 @@ static lq_status bench_attention(bench_row *rows, int *n, kv_dtype d, int64_t M,
                               .block_size = BLOCK,
                               .dtype = d,
                               .bf16 = true, /* as models run it */
+                              .paired = attn_paired(d, BLOCK, D, D, true),
                               .H = H,
                               .Hkv = HKV,
                               .D = D,
@@ -447,7 +448,7 @@ lq_status bench_kernels_run(bench_row rows[BENCH_MAX_ROWS], int *n_rows, const b
     static const struct {
         kv_dtype d;
         int64_t M;
-    } attns[] = { { KV_F16, 1 }, { KV_I8, 1 }, { KV_F16, 128 } };
+    } attns[] = { { KV_F16, 1 }, { KV_BF16, 1 }, { KV_I8, 1 }, { KV_F16, 128 } };
     lq_status st = LQ_OK;
     const size_t n_mms = LQ_COUNT(mms), n_attns = LQ_COUNT(attns);
     const double total = (double)(n_mms + n_attns);

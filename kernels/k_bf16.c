@@ -52,7 +52,7 @@ V16 void store_keys(uint32_t *kt, vf x[PAIR_KEYS], int n, int words)
 {
     transpose16(x);
     UNROLL for (int c = 0; c < words; c++)
-        _mm512_mask_storeu_epi32(kt + c * ATTN_TILE, vm_first(n), vi_cast(x[c]));
+        _mm512_mask_storeu_epi32(kt + c * ATTN_LANES, vm_first(n), vi_cast(x[c]));
 }
 #include "kernels/attn_pairs.h"
 

@@ -187,20 +187,20 @@ V16 void store_square(uint32_t *kt, float32x4_t a, float32x4_t b, float32x4_t c,
     {
         uint32_t word[4];
         if (n == PAIR_KEYS) {
-            vst1q_u32(kt + i * ATTN_TILE, vreinterpretq_u32_f32(r[i]));
+            vst1q_u32(kt + i * ATTN_LANES, vreinterpretq_u32_f32(r[i]));
         } else {
             vst1q_u32(word, vreinterpretq_u32_f32(r[i]));
-            memcpy(kt + i * ATTN_TILE, word, (size_t)n * sizeof *word);
+            memcpy(kt + i * ATTN_LANES, word, (size_t)n * sizeof *word);
         }
     }
 }
 V16 void store_keys(uint32_t *kt, vf x[PAIR_KEYS], int n, int words)
 {
     store_square(kt, x[0].a, x[1].a, x[2].a, x[3].a, n);
-    store_square(kt + 4 * ATTN_TILE, x[0].b, x[1].b, x[2].b, x[3].b, n);
+    store_square(kt + 4 * ATTN_LANES, x[0].b, x[1].b, x[2].b, x[3].b, n);
     if (words == 8) return;
-    store_square(kt + 8 * ATTN_TILE, x[0].c, x[1].c, x[2].c, x[3].c, n);
-    store_square(kt + 12 * ATTN_TILE, x[0].d, x[1].d, x[2].d, x[3].d, n);
+    store_square(kt + 8 * ATTN_LANES, x[0].c, x[1].c, x[2].c, x[3].c, n);
+    store_square(kt + 12 * ATTN_LANES, x[0].d, x[1].d, x[2].d, x[3].d, n);
 }
 #include "kernels/attn_pairs.h"
 

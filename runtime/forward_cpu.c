@@ -131,18 +131,34 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
     if (!c->w.qk_norm_late) rotate(r, q, k, layer, t);
 }
 
+/* Do K and V lie as attention multiplies them? */
+static bool in_pairs(const fwd_rows *r, const fwd_kv *kv)
+{
+    return attn_paired(kv->dtype, kv->block_size, r->c->head_dim, r->c->v_dim, r->acts != MM_F32);
+}
+
+static void write_row(const fwd_kv *kv, uint8_t *block, int slot, const float *x, int64_t heads,
+                      int64_t D, bool pairs, bool key)
+{
+    if (pairs)
+        attn_kv_write_paired(block, slot, kv->block_size, x, heads, D, key);
+    else
+        attn_kv_write(block, slot, kv->block_size, x, heads, D, kv->dtype);
+}
+
 static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const kv_arg *a = arg;
     const arch_config *c = r->c;
     const fwd_kv *kv = a->kv;
+    const bool pairs = in_pairs(r, kv);
     for (int64_t t = a->g->row0 + row; t < a->g->row0 + row + n; t++) {
         if (!c->w.mla) finish_qkv(r, a->l, a->layer, t);
-        size_t block = (size_t)r->row_block[t] * kv->block_stride;
-        attn_kv_write(kv->k + block, r->row_slot[t], kv->block_size,
-                      r->k + t * c->kv_heads * c->head_dim, c->kv_heads, c->head_dim, kv->dtype);
-        attn_kv_write(kv->v + block, r->row_slot[t], kv->block_size,
-                      r->v + t * c->kv_heads * c->v_dim, c->kv_heads, c->v_dim, kv->dtype);
+        const size_t block = (size_t)r->row_block[t] * kv->block_stride;
+        write_row(kv, kv->k + block, r->row_slot[t], r->k + t * c->kv_heads * c->head_dim,
+                  c->kv_heads, c->head_dim, pairs, true);
+        write_row(kv, kv->v + block, r->row_slot[t], r->v + t * c->kv_heads * c->v_dim, c->kv_heads,
+                  c->v_dim, pairs, false);
     }
 }
 
@@ -168,6 +184,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .block_size = kv->block_size,
         .dtype = kv->dtype,
         .bf16 = r->acts != MM_F32,
+        .paired = in_pairs(r, kv),
         .H = c->heads,
         .Hkv = c->kv_heads,
         .D = c->head_dim,

@@ -56,6 +56,16 @@ static input input_make(const shape *s, lq_arena *a, uint64_t seed)
 
 static bool naive; /* which attention runs */
 static bool in_bf16;
+static bool paired; /* where it may be */
+
+static void write_kv(uint8_t *block, int slot, int block_size, const float *x, int64_t Hkv,
+                     int64_t D, kv_dtype d, bool pairs, bool key)
+{
+    if (pairs)
+        attn_kv_write_paired(block, slot, block_size, x, Hkv, D, key);
+    else
+        attn_kv_write(block, slot, block_size, x, Hkv, D, d);
+}
 
 /* Run T tokens of `n_seqs` copies in chunks of `chunk` rows; out [n_seqs][T, H*Dv], of which rows
  * before `from` only reach the cache. Cached blocks lie in scattered order between blocks full of
@@ -67,6 +77,7 @@ static float *run_from(int64_t from, const shape *s, const input *in, int n_seqs
     size_t kb = attn_kv_row_bytes(d, s->D) * (size_t)(s->Hkv * block_size);
     size_t vb = attn_kv_row_bytes(d, s->Dv) * (size_t)(s->Hkv * block_size);
     size_t stride = kb + vb;
+    const bool pairs = paired && attn_paired(d, block_size, s->D, s->Dv, in_bf16);
     uint8_t *pool_mem = lq_push(a, stride * (size_t)n_blocks);
     memset(pool_mem, 0xff, stride * (size_t)n_blocks); /* NaN in every float type */
     attn_seq *seqs = lq_push(a, (size_t)n_seqs * sizeof *seqs);
@@ -86,10 +97,10 @@ static float *run_from(int64_t from, const shape *s, const input *in, int n_seqs
             const int32_t *table = tables + i * per_seq;
             for (int64_t t = pos; t < pos + n; t++) {
                 uint8_t *block = pool_mem + (size_t)table[t / block_size] * stride;
-                attn_kv_write(block, (int)(t % block_size), block_size, in->k + t * s->Hkv * s->D,
-                              s->Hkv, s->D, d);
-                attn_kv_write(block + kb, (int)(t % block_size), block_size,
-                              in->v + t * s->Hkv * s->Dv, s->Hkv, s->Dv, d);
+                write_kv(block, (int)(t % block_size), block_size, in->k + t * s->Hkv * s->D,
+                         s->Hkv, s->D, d, pairs, true);
+                write_kv(block + kb, (int)(t % block_size), block_size, in->v + t * s->Hkv * s->Dv,
+                         s->Hkv, s->Dv, d, pairs, false);
             }
             seqs[i] = (attn_seq){ .row0 = i * n, .n_rows = n, .pos0 = pos, .table = table };
             memcpy(q + i * n * qw, in->q + pos * qw, (size_t)(n * qw) * 4);
@@ -105,6 +116,7 @@ static float *run_from(int64_t from, const shape *s, const input *in, int n_seqs
                            .block_size = block_size,
                            .dtype = d,
                            .bf16 = in_bf16,
+                           .paired = pairs,
                            .H = s->H,
                            .Hkv = s->Hkv,
                            .D = s->D,
@@ -300,10 +312,11 @@ TEST(in_bf16_it_agrees_with_the_formula_in_the_same_bytes)
     static const struct {
         int n_seqs, block_size;
         int64_t chunk;
-        bool threads;
-    } ways[] = {
-        { 1, 8, 1, false }, { 1, 8, 1000, true }, { 1, 32, 33, false }, { 3, 16, 5, true }
-    };
+        bool threads, paired;
+    } ways[] = { { 1, 8, 1, false, false },   { 1, 8, 1000, true, true },
+                 { 1, 32, 33, false, false }, { 3, 16, 5, true, false },
+                 { 1, 32, 1, false, true },   { 2, 16, 7, true, true },
+                 { 1, 32, 1000, true, true } };
     const int64_t most = getenv("LLMQ_TEST_SMALL") ? 90 : INT64_MAX; /* tokens, in an emulator */
     char family[16];
     int n_done = 0;
@@ -327,14 +340,16 @@ TEST(in_bf16_it_agrees_with_the_formula_in_the_same_bytes)
                 CHECK(s->T == 1 || s->window == 1 || memcmp(f32, want, bytes) != 0, "%s: in f32", s->why);
                 for (size_t k = 0; k < LQ_COUNT(ways); k++, n_done++) {
                     int64_t chunk = ways[k].chunk < s->T ? ways[k].chunk : s->T;
+                    paired = ways[k].paired;
                     float *got = run(s, &in, ways[k].n_seqs, ways[k].block_size, chunk,
                                      (kv_dtype)d, ways[k].threads ? p : NULL, &a);
                     for (int q = 0; q < ways[k].n_seqs; q++)
                         CHECK(memcmp(got + q * s->T * s->H * s->Dv, want, bytes) == 0,
-                              "%s, %s, %s: chunk %lld, blocks of %d, sequence %d", family, s->why,
-                              kv_dtype_text((kv_dtype)d), (long long)chunk, ways[k].block_size, q);
+                              "%s, %s, %s: chunk %lld, blocks of %d%s, sequence %d", family, s->why,
+                              kv_dtype_text((kv_dtype)d), (long long)chunk, ways[k].block_size,
+                              paired ? " in pairs" : "", q);
                 }
-                in_bf16 = false;
+                in_bf16 = paired = false;
                 lq_arena_free(&a);
             }
     if (!n_done) puts("  in bf16: not run here (neither VDPBF16PS nor BFDOT)");
