@@ -63,8 +63,8 @@ CUDA_TOP   := $(if $(NVCC),$(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -
 CUDA_RT    := $(firstword $(wildcard $(CUDA_TOP)/lib64/libcudart_static.a $(CUDA_TOP)/lib/libcudart_static.a))
 CUSRCS     := $(sort $(wildcard kernels/cuda/*.cu))
 CUOBJS     := $(if $(SANITIZE),,$(if $(CUDA_RT),$(CUSRCS:%.cu=$(BUILD)/%.o)))
-EMUOBJS    := $(CUSRCS:%.cu=$(BUILD)/emu/%.o) $(BUILD)/emu/kernels/cuda/emu/emu.o $(BUILD)/emu/kernels/cuda/emu/nccl.o $(BUILD)/emu/tests/cuda_broken.o \
-              $(BUILD)/tests/emulated.o
+EMUOBJS    := $(CUSRCS:%.cu=$(BUILD)/emu/%.o) $(patsubst %.cc,$(BUILD)/emu/%.o,$(sort $(wildcard kernels/cuda/emu/*.cc))) \
+              $(BUILD)/emu/tests/cuda_broken.o $(BUILD)/tests/emulated.o
 DEVTESTS   := test_dev test_dev_link test_dev_mm test_dev_attn test_dev_draw test_forward_dev test_forward_ranks test_engine_dev
 EMUTESTS   := $(DEVTESTS) test_cuda_emu
 NVCCF       = -std=c++17 -O3 -fmad=false -objtemp -I. -Xcompiler -O2,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \

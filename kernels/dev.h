@@ -214,7 +214,7 @@ typedef struct {
     const uint8_t *k, *v;
     const float *alibi, *sinks;   /* [H] or NULL */
     const dev_attn_chunk *chunks; /* [n_chunks] */
-    const int32_t *chunk_of;      /* [n_slots] */
+    const int32_t *chunk_of;      /* [n_slots]; behind all others of EXACT -1: of no chunk */
     const int32_t *tables;
     void *scratch;
     int64_t ldq, ldo, n_chunks, n_slots, H, Hkv, D, Dv, window;
@@ -265,6 +265,10 @@ typedef struct {
     float scale, cap;
 } dev_draw_args;
 
+/* What was queued between capture and captured, to be queued again as one: the same operations with
+ * the same arguments, on what lies in memory then. */
+typedef struct dev_graph dev_graph;
+
 /* Devices that work on one model, each with a share of it: ranks 0 and up. One thread of the host
  * queues on each in turn. A failure of one is, from the next operation of the link on, a failure of
  * all; one that comes while the others wait for it inside an exchange is found by any dev_sync, and
@@ -309,6 +313,14 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, zero, (dev * d, void *dst, size_t n))                                                \
     X(void, copy, (dev * d, const dev_copy_args *a))                                             \
     X(lq_status, sync, (dev * d, lq_err * err)) /* waits also after a failure */                 \
+    /* From now on nothing runs that this thread queues: it is kept. Until `captured` there is   \
+     * no sync, alloc, free or link, and the host's memory is alloc_host's. After an error d is  \
+     * as before. */                                                                             \
+    X(lq_status, capture, (dev * d, lq_err * err))                                               \
+    /* NULL: there is none, err says why; d is as before the capture, and nothing has run */     \
+    X(dev_graph *, captured, (dev * d, lq_err * err))                                            \
+    X(void, replay, (dev * d, dev_graph * g))                                                    \
+    X(void, drop, (dev * d, dev_graph * g)) /* once what it queued is done; NULL: nothing */     \
     X(void, norm, (dev * d, const dev_norm_args *a))                                             \
     X(void, rope, (dev * d, const dev_rope_args *a))                                             \
     X(void, act, (dev * d, const dev_act_args *a))                                               \

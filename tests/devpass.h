@@ -3,6 +3,7 @@
 #ifndef LLMQ_TESTS_DEVPASS_H
 #define LLMQ_TESTS_DEVPASS_H
 
+#include "tests/emucounts.h"
 #include "tests/fill.h"
 #include "tests/passes.h"
 
@@ -98,19 +99,6 @@ static inline void fill_linears(model *m, void *user)
                 fill_tensor(s, l->w.N, l->w.K, &m->arena, (uint64_t)(100 * i + (int64_t)r));
             CHECK(!mm_pack(&l->w, &t, &m->arena, NULL, &err), "%s", err.msg);
         }
-}
-
-/* The emulation's (kernels/cuda/emu/emu.h). */
-typedef struct {
-    size_t launches, waits, copies, allocations;
-} emu_counts;
-extern emu_counts emu_counted;
-
-static inline emu_counts counted_since(const emu_counts *before)
-{
-    const emu_counts *now = &emu_counted;
-    return (emu_counts){ now->launches - before->launches, now->waits - before->waits,
-                         now->copies - before->copies, now->allocations - before->allocations };
 }
 
 /* n ids from position `at` of both prompts in one step, without the logits of all but the last. */

@@ -2,6 +2,9 @@
  * there is none. */
 #include "tests/check.h"
 #include "tests/cuda_broken.h"
+#include "tests/emucounts.h"
+
+#include <pthread.h>
 
 extern const dev_ops emu_table;
 extern int emu_devices;
@@ -149,6 +152,196 @@ TEST(devices_have_streams_and_memory_of_their_own)
     emu_devices = 1;
 }
 
+/* ---- captures ---- */
+
+typedef struct {
+    dev d;
+    float *buf, *pinned; /* [BROKEN_FLOATS] */
+} place;
+
+static void open_place(place *p)
+{
+    lq_err err = { "" };
+    CHECK(!emu_table.open(&p->d, 0, &err), "%s", err.msg);
+    p->buf = emu_table.alloc(&p->d, BROKEN_FLOATS * sizeof(float));
+    p->pinned = emu_table.alloc_host(&p->d, BROKEN_FLOATS * sizeof(float));
+    for (int i = 0; i < BROKEN_FLOATS; i++)
+        p->pinned[i] = (float)i;
+    emu_table.upload(&p->d, p->buf, p->pinned, BROKEN_FLOATS * sizeof(float));
+    CHECK(!emu_table.sync(&p->d, &err), "%s", err.msg);
+}
+
+static void close_place(place *p)
+{
+    lq_err err = { "" };
+    emu_table.free(&p->d, p->buf);
+    emu_table.free_host(&p->d, p->pinned);
+    CHECK(!emu_table.sync(&p->d, &err), "%s", err.msg);
+    emu_table.close(&p->d);
+}
+
+/* What lies in buf now. */
+static float first_of(place *p)
+{
+    lq_err err = { "" };
+    float host[BROKEN_FLOATS];
+    emu_table.download(&p->d, host, p->buf, sizeof host);
+    CHECK(!emu_table.sync(&p->d, &err), "%s", err.msg);
+    return host[1];
+}
+
+static void waits(place *p) { emu_table.sync(&p->d, NULL); }
+static void allocates(place *p) { emu_table.alloc(&p->d, 64); }
+static void frees(place *p) { emu_table.free(&p->d, p->buf); }
+static void allocates_here(place *p) { emu_table.alloc_host(&p->d, 64); }
+static void frees_here(place *p) { emu_table.free_host(&p->d, p->pinned); }
+static void reads_the_stack(place *p)
+{
+    const float host[2] = { 5, 6 };
+    emu_table.upload(&p->d, p->buf, host, sizeof host);
+}
+static void writes_the_stack(place *p)
+{
+    float host[2];
+    emu_table.download(&p->d, host, p->buf, sizeof host);
+}
+static void launches_elsewhere(place *p)
+{
+    void *own = p->d.stream;
+    p->d.stream = NULL;
+    broken_cases[8].run(&p->d, p->buf);
+    p->d.stream = own;
+}
+static void reads_pinned_memory(place *p)
+{
+    emu_table.upload(&p->d, p->buf, p->pinned, BROKEN_FLOATS * sizeof(float));
+}
+static void launches(place *p) { broken_cases[8].run(&p->d, p->buf); }
+
+static const struct {
+    const char *why, *said; /* NULL: it may */
+    void (*run)(place *p);
+} in_a_capture[] = {
+    { "a wait for the stream", "not permitted when stream is capturing", waits },
+    { "cudaMalloc", "cudaMalloc: operation not permitted", allocates },
+    { "cudaFree", "cudaFree: operation not permitted", frees },
+    { "cudaMallocHost", "cudaMallocHost: operation not permitted", allocates_here },
+    { "cudaFreeHost", "cudaFreeHost: operation not permitted", frees_here },
+    { "a copy from the stack, which waits", "cudaMemcpyAsync: operation not", reads_the_stack },
+    { "a copy to it", "cudaMemcpyAsync: operation not permitted", writes_the_stack },
+    { "the legacy stream", "it: operation would make the legacy stream depend",
+      launches_elsewhere },
+    { "a copy from pinned memory", NULL, reads_pinned_memory },
+    { "a launch", NULL, launches },
+};
+
+TEST(a_capture_forbids_what_waits_or_allocates_and_runs_nothing)
+{
+    for (size_t i = 0; i < LQ_COUNT(in_a_capture); i++) {
+        const char *said = in_a_capture[i].said;
+        lq_err err = { "" };
+        place p;
+        open_place(&p);
+        CHECK(!emu_table.capture(&p.d, &err), "%s", err.msg);
+        emu_table.zero(&p.d, p.buf, BROKEN_FLOATS * sizeof(float));
+        in_a_capture[i].run(&p);
+        dev_graph *g = emu_table.captured(&p.d, &err);
+        if (said && in_a_capture[i].run == waits) /* sync takes the failure with it */
+            said = "failed due to a previous error during capture";
+        CHECK(!g == !!said && (!said || strstr(err.msg, said)), "%s: expected '%s', found '%s'",
+              in_a_capture[i].why, said ? said : "a graph", err.msg);
+        CHECK(!p.d.bad && first_of(&p) == 1, "%s: something has run", in_a_capture[i].why);
+        emu_table.drop(&p.d, g);
+        close_place(&p);
+    }
+}
+
+static void *ends_it(void *arg)
+{
+    place *p = arg;
+    lq_err err = { "" };
+    CHECK(!emu_table.captured(&p->d, &err) && strstr(err.msg, "from another thread"), "%s",
+          err.msg);
+    return NULL;
+}
+
+TEST(a_capture_is_its_threads_and_one_at_a_time)
+{
+    lq_err err = { "" };
+    pthread_t other;
+    place p;
+    open_place(&p);
+    CHECK(!emu_table.capture(&p.d, &err), "%s", err.msg);
+    CHECK(emu_table.capture(&p.d, &err) == LQ_EDEVICE && strstr(err.msg, "present state"), "%s",
+          err.msg);
+    CHECK(!pthread_create(&other, NULL, ends_it, &p) && !pthread_join(other, NULL), "thread");
+    CHECK(!emu_table.captured(&p.d, &err) && strstr(err.msg, "previous error"), "%s", err.msg);
+    CHECK(!emu_table.captured(&p.d, &err) && strstr(err.msg, "present state"), "%s", err.msg);
+    close_place(&p);
+}
+
+/* Rows ids[0] and ids[1] of a table of 4 rows of 2, times scale. */
+TEST(a_graph_has_the_arguments_of_its_capture_and_the_memory_of_its_launch)
+{
+    lq_err err = { "" };
+    place p;
+    open_place(&p);
+    int32_t *ids = emu_table.alloc_host(&p.d, 8), *ids_on = emu_table.alloc(&p.d, 8);
+    float *out = emu_table.alloc(&p.d, 16), *got = emu_table.alloc_host(&p.d, 16);
+    dev_embed_args a = {
+        .x = out, .table = p.buf, .dtype = LQ_F32, .ids = ids_on, .T = 2, .K = 2, .scale = 10
+    };
+    ids[0] = ids[1] = 0;
+    const emu_counts before = emu_counted;
+    CHECK(!emu_table.capture(&p.d, &err), "%s", err.msg);
+    emu_table.upload(&p.d, ids_on, ids, 8);
+    emu_table.embed(&p.d, &a);
+    emu_table.download(&p.d, got, out, 16);
+    dev_graph *g = emu_table.captured(&p.d, &err);
+    CHECK(g, "%s", err.msg);
+    a = (dev_embed_args){ 0 }; /* nobody reads it any more */
+    for (int i = 0; i < 2; i++) {
+        ids[0] = 1 + i;
+        ids[1] = 3 - i;
+        emu_table.replay(&p.d, g);
+        CHECK(!emu_table.sync(&p.d, &err), "%s", err.msg);
+        CHECK(got[0] == 10 * 2 * (float)ids[0] && got[3] == 10 * (2 * (float)ids[1] + 1),
+              "launch %d: %g, %g", i, (double)got[0], (double)got[3]);
+    }
+    const emu_counts c = counted_since(&before);
+    CHECK(c.kept == 1 && c.graphs == 2 && c.nodes == 2 && c.launches == 0 && c.copies == 4 &&
+              c.waits == 2 && c.allocations == 0,
+          "%zu kept, %zu graphs, %zu nodes, %zu launches, %zu copies, %zu waits", c.kept, c.graphs,
+          c.nodes, c.launches, c.copies, c.waits);
+    emu_table.free(&p.d, ids_on);
+    emu_table.replay(&p.d, g);
+    CHECK(emu_table.sync(&p.d, &err) == LQ_EDEVICE && strstr(err.msg, "outside of what cudaMalloc"),
+          "device memory is gone: %s", err.msg);
+    emu_table.free_host(&p.d, ids);
+    emu_table.replay(&p.d, g);
+    CHECK(emu_table.sync(&p.d, &err) == LQ_EDEVICE && strstr(err.msg, "not pinned any more"),
+          "the host's is gone: %s", err.msg);
+    emu_table.drop(&p.d, g);
+    emu_table.free(&p.d, out);
+    emu_table.free_host(&p.d, got);
+    close_place(&p);
+}
+
+TEST(a_graph_that_has_no_memory_leaves_the_device_as_it_was)
+{
+    lq_err err = { "" };
+    place p;
+    open_place(&p);
+    emu_graphs = 0;
+    CHECK(!emu_table.capture(&p.d, &err), "%s", err.msg);
+    emu_table.zero(&p.d, p.buf, BROKEN_FLOATS * sizeof(float));
+    CHECK(!emu_table.captured(&p.d, &err) && strstr(err.msg, "cudaGraphInstantiate: out of memory"),
+          "%s", err.msg);
+    emu_graphs = SIZE_MAX;
+    CHECK(!p.d.bad && first_of(&p) == 1, "something has run");
+    close_place(&p);
+}
+
 int main(int argc, char **argv)
 {
     RUN(each_detector_finds_its_mistake);
@@ -156,5 +349,9 @@ int main(int argc, char **argv)
     RUN(after_a_failure_memory_goes_back_and_the_wait_is_one);
     RUN(devices_have_streams_and_memory_of_their_own);
     RUN(pinned_memory_belongs_to_the_stream_until_the_wait);
+    RUN(a_capture_forbids_what_waits_or_allocates_and_runs_nothing);
+    RUN(a_capture_is_its_threads_and_one_at_a_time);
+    RUN(a_graph_has_the_arguments_of_its_capture_and_the_memory_of_its_launch);
+    RUN(a_graph_that_has_no_memory_leaves_the_device_as_it_was);
     return check_end();
 }

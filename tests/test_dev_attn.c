@@ -133,7 +133,7 @@ static const attn_case unit_cases[] = {
 static const float slopes[] = { 0.5f, 0.25f, 0.125f, 0.0625f };
 static const float sink_logits[] = { 0.5f, -1 };
 
-enum { BLOCK = 16, SEQS = 2 };
+enum { BLOCK = 16, SEQS = 2, NOBODYS = 2 }; /* NOBODYS: slots of no chunk */
 
 static void round_row(float *x, int64_t n, kv_dtype d)
 {
@@ -228,11 +228,14 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat)
         dev_attn_plan(how, NULL, &n_chunks, NULL, &n_slots, &seqs[i], 0, c->H, c->Hkv, c->window);
     }
     dev_attn_chunk *chunks = lq_push(&r.a, (size_t)n_chunks * sizeof *chunks);
-    int32_t *chunk_of = lq_push(&r.a, (size_t)n_slots * 4);
+    int32_t *chunk_of = lq_push(&r.a, (size_t)(n_slots + NOBODYS) * 4);
     n_chunks = n_slots = 0;
     for (int i = 0; i < SEQS; i++)
         dev_attn_plan(how, chunks, &n_chunks, chunk_of, &n_slots, &seqs[i], (int32_t)(i * per_seq),
                       c->H, c->Hkv, c->window);
+    if (how == DEV_ATTN_EXACT)
+        for (int i = 0; i < NOBODYS; i++)
+            chunk_of[n_slots++] = -1;
     float *q = floats(&r, rows * qw, 1), *want = floats(&r, rows * ow, 2),
           *got = floats(&r, rows * ow, 3);
     for (int64_t i = 0; i < rows * qw; i++)

@@ -1,6 +1,7 @@
 /* tests/test_dev_mm.c - matrix products of a device table against the CPU's: every scheme, at small
  * and odd shapes; and those of experts. */
 #include "tests/devrig.h"
+#include "tests/emucounts.h"
 
 static const char *const schemes[] = { FILL_SCHEMES };
 
@@ -113,11 +114,6 @@ TEST(products_agree_with_the_cpu_on_bf16_activations)
 }
 
 /* ---- products of the same inputs ---- */
-
-/* kernels/cuda/emu/emu.h */
-extern struct {
-    size_t launches, waits, copies, allocations;
-} emu_counted;
 
 static dev_weight some_weight(rig *r, const char *name, int64_t N, int64_t K, uint64_t seed)
 {

@@ -91,7 +91,9 @@ __global__ void __launch_bounds__(THREADS)
                    ps = vs + ATTN_TILE * v.Dv;
     const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, kvh = blockIdx.y;
     const int group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = blockIdx.x;
-    const dev_attn_chunk c = chunks[chunk_of[slot]];
+    const int own = chunk_of[slot];
+    if (own < 0) return; /* all threads of the block alike, as below */
+    const dev_attn_chunk c = chunks[own];
     const int n_pairs =
         c.n_rows * group - pair0; /* of this pass; may be more than PAIRS, or none */
     if (n_pairs <= 0) return;     /* all threads of the block alike */

@@ -135,6 +135,43 @@ static lq_status CU_NAME(sync)(dev *d, lq_err *err)
     return s;
 }
 
+/* Of this thread alone: what others do with the device meanwhile is theirs. */
+static lq_status CU_NAME(capture)(dev *d, lq_err *err)
+{
+    const cudaError_t e =
+        cudaStreamBeginCapture((cudaStream_t)d->stream, cudaStreamCaptureModeThreadLocal);
+    if (e == cudaSuccess) return LQ_OK;
+    cudaGetLastError();
+    return lq_fail(err, LQ_EDEVICE, "%s: cudaStreamBeginCapture: %s", d->name,
+                   cudaGetErrorString(e));
+}
+
+static dev_graph *CU_NAME(captured)(dev *d, lq_err *err)
+{
+    cudaGraph_t g = NULL;
+    cudaGraphExec_t run = NULL;
+    /* Also after a failure, which then is the reason. */
+    cu_check(d, "cudaStreamEndCapture", cudaStreamEndCapture((cudaStream_t)d->stream, &g));
+    CU_TRY(d, cudaGraphInstantiate(&run, g, 0));
+    if (g) cudaGraphDestroy(g);
+    if (d->bad) {
+        *err = d->why;
+        d->bad = LQ_OK;
+        cudaGetLastError();
+    }
+    return (dev_graph *)run;
+}
+
+static void CU_NAME(replay)(dev *d, dev_graph *g)
+{
+    CU_TRY(d, cudaGraphLaunch((cudaGraphExec_t)g, (cudaStream_t)d->stream));
+}
+
+static void CU_NAME(drop)(dev *d, dev_graph *g)
+{
+    if (g) cu_check(d, "cudaGraphExecDestroy", cudaGraphExecDestroy((cudaGraphExec_t)g));
+}
+
 extern "C" const dev_ops CU_NAME(table) = {
 #ifdef __CUDACC__
     "cuda",

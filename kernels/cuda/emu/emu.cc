@@ -1,5 +1,5 @@
 /* kernels/cuda/emu/emu.cc - fibres, barriers and the records of what threads touch; see emu.h. */
-#include "kernels/cuda/emu/emu.h"
+#include "kernels/cuda/emu/emu_int.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@ enum {
 };
 
 /* ---- failure ---- */
-static char failure[400];
+char failure[400];
 
 static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static void leave_block(void);
@@ -58,28 +58,14 @@ span find_global(const void *p)
 }
 
 /* ---- devices and streams ---- */
-/* A copy of pinned memory that the stream has not been waited for. */
-struct flight {
-    unsigned char *host, *bytes; /* bytes: what arrives there, or was read there */
-    size_t n;
-    bool arrives;
-};
-struct stream {
-    int device;
-    flight *flights;
-    size_t n_flights, cap_flights;
-    bool busy;        /* since a launch, until it was asked once */
-    bool lost, waits; /* emu_lost_late; in an exchange with one that is lost */
-    stream *next;
-};
 static stream *streams;
 static thread_local int set_device; /* cudaSetDevice */
 
-static bool own_stream(void *s, const char *what)
+bool own_stream(const void *s, const char *what)
 {
-    if (((stream *)s)->device == set_device) return true;
+    if (stream_device(s) == set_device) return true;
     snprintf(failure, sizeof failure, "%s on a stream of device %d, device %d is set", what,
-             ((stream *)s)->device, set_device);
+             stream_device(s), set_device);
     return false;
 }
 
@@ -421,10 +407,21 @@ static bool make_room(int threads)
     return fibres && shared && shared_log;
 }
 
-cudaError_t launch(void *queue, dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx)
+static bool launchable(dim3 grid, dim3 block, size_t dynamic)
 {
-    if (!own_stream(queue, "a launch")) return cudaGetLastError();
-    stream *on = (struct stream *)queue;
+    const size_t threads = (size_t)block.x * block.y * block.z;
+    if (threads < 1 || threads > MAX_THREADS || dynamic > SHARED_MAX || !grid.x || !grid.y ||
+        !grid.z || grid.y > 65535 || grid.z > 65535 || !make_room((int)threads)) {
+        snprintf(failure, sizeof failure,
+                 "a launch of %u x %u x %u blocks of %zu threads, %zu bytes", grid.x, grid.y,
+                 grid.z, threads, dynamic);
+        return false;
+    }
+    return true;
+}
+
+cudaError_t run_launch(stream *on, dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx)
+{
     on->busy = true;
     if (emu_launches == 0 && emu_lost_late) {
         on->lost = true;
@@ -436,19 +433,10 @@ cudaError_t launch(void *queue, dim3 grid, dim3 block, size_t dynamic, body_fn *
         return cudaGetLastError();
     }
     emu_launches--;
-    emu_counted.launches++;
-    const size_t threads = (size_t)block.x * block.y * block.z;
-    if (threads < 1 || threads > MAX_THREADS || dynamic > SHARED_MAX || !grid.x || !grid.y ||
-        !grid.z || grid.y > 65535 || grid.z > 65535 || !make_room((int)threads)) {
-        snprintf(failure, sizeof failure,
-                 "a launch of %u x %u x %u blocks of %zu threads, %zu bytes", grid.x, grid.y,
-                 grid.z, threads, dynamic);
-        return cudaGetLastError();
-    }
     running = on->device;
     body = fn;
     body_ctx = ctx;
-    n_threads = (int)threads;
+    n_threads = (int)(block.x * block.y * block.z);
     dynamic_bytes = dynamic;
     block_dim = { block.x, block.y, block.z };
     grid_dim = { grid.x, grid.y, grid.z };
@@ -459,6 +447,18 @@ cudaError_t launch(void *queue, dim3 grid, dim3 block, size_t dynamic, body_fn *
                 run_block();
             }
     return cudaGetLastError();
+}
+
+cudaError_t launch(void *queue, dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx,
+                   size_t bytes)
+{
+    if (!queue) return legacy("a launch");
+    if (!own_stream(queue, "a launch") || !launchable(grid, block, dynamic))
+        return cudaGetLastError();
+    stream *on = (stream *)queue;
+    if (on->captures) return record_launch(on, grid, block, dynamic, fn, ctx, bytes);
+    emu_counted.launches++;
+    return run_launch(on, grid, block, dynamic, fn, ctx);
 }
 
 } // namespace emu
@@ -527,7 +527,7 @@ void cu_mma_f16(float d[4], const unsigned a[4], const unsigned b[2], const char
 /* ---- the runtime's interface ---- */
 using namespace emu;
 
-size_t emu_memory = (size_t)1 << 30, emu_launches = SIZE_MAX;
+size_t emu_memory = (size_t)1 << 30, emu_launches = SIZE_MAX, emu_graphs = SIZE_MAX;
 int emu_devices = 1;
 bool emu_lost_late;
 emu_counts emu_counted;
@@ -567,7 +567,7 @@ struct pinned {
 static pinned *pins;
 static size_t n_pins;
 
-static bool is_pinned(const void *p, size_t n)
+bool emu::is_pinned(const void *p, size_t n)
 {
     for (size_t i = 0; i < n_pins; i++)
         if ((uintptr_t)p >= (uintptr_t)pins[i].base &&
@@ -627,6 +627,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t gone)
     stream *s = *at;
     *at = s->next;
     land(s);
+    drop_capture(s);
     free(s->flights);
     free(s);
     return cudaSuccess;
@@ -640,6 +641,7 @@ static cudaError_t is_lost()
 
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
+    if (((stream *)s)->captures) return forbid();
     if (((stream *)s)->lost) return is_lost();
     const bool busy = ((stream *)s)->busy;
     ((stream *)s)->busy = false;
@@ -650,6 +652,7 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
+    if (((stream *)s)->captures) return forbid();
     emu_counted.waits++;
     if (((stream *)s)->waits) {
         fprintf(stderr, "emulation: a stream is waited for that waits for a lost device\n");
@@ -662,6 +665,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 
 cudaError_t cudaMallocHost(void **p, size_t n)
 {
+    if (captures_here()) return forbid();
     void *more = realloc(pins, (n_pins + 1) * sizeof *pins);
     if (more) pins = (pinned *)more;
     unsigned char *base = more ? (unsigned char *)malloc(n) : nullptr;
@@ -675,6 +679,7 @@ cudaError_t cudaMallocHost(void **p, size_t n)
 
 cudaError_t cudaFreeHost(void *p)
 {
+    if (captures_here()) return forbid();
     for (stream *s = streams; s; s = s->next) /* the driver waits */
         land(s);
     for (size_t i = 0; i < n_pins; i++)
@@ -696,6 +701,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 
 cudaError_t cudaMalloc(void **p, size_t n)
 {
+    if (captures_here()) return forbid();
     size_t left, all;
     cudaMemGetInfo(&left, &all);
     if (n > left) return cudaErrorMemoryAllocation;
@@ -719,6 +725,7 @@ cudaError_t cudaMalloc(void **p, size_t n)
 
 cudaError_t cudaFree(void *p)
 {
+    if (captures_here()) return forbid();
     for (size_t i = 0; i < n_allocs; i++)
         if ((void *)allocs[i].lo == p) {
             free(allocs[i].base);
@@ -738,7 +745,7 @@ static bool in_one(const void *p, size_t n, cudaStream_t s, const char *what)
     return false;
 }
 
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t s)
+cudaError_t emu::run_copy(stream *s, void *dst, const void *src, size_t n, int kind)
 {
     if ((kind != cudaMemcpyDeviceToHost && !in_one(dst, n, s, "a copy to")) ||
         (kind != cudaMemcpyHostToDevice && !in_one(src, n, s, "a copy from")))
@@ -748,10 +755,24 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cuda
     if (kind == cudaMemcpyDeviceToDevice) return cudaSuccess;
     const bool down = kind == cudaMemcpyDeviceToHost;
     const void *host = down ? dst : src;
-    if (is_pinned(host, n)) return take_off((stream *)s, host, n, down);
+    if (is_pinned(host, n)) return take_off(s, host, n, down);
     emu_counted.waits++;
-    land((stream *)s);
+    land(s);
     return cudaGetLastError();
+}
+cudaError_t emu::run_memset(stream *s, void *dst, int v, size_t n)
+{
+    if (!in_one(dst, n, s, "a memset")) return cudaGetLastError();
+    memset(dst, v, n);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t queue)
+{
+    stream *s = (stream *)queue;
+    if (!s) return legacy("a copy");
+    if (s->captures) return record_copy(s, dst, src, n, kind);
+    return run_copy(s, dst, src, n, kind);
 }
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t ldd, const void *src, size_t lds, size_t n,
                               size_t rows, int kind, cudaStream_t s)
@@ -761,11 +782,11 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t ldd, const void *src, size_t lds
         e = cudaMemcpyAsync((char *)dst + i * ldd, (const char *)src + i * lds, n, kind, s);
     return e;
 }
-cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s)
+cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t queue)
 {
-    if (!in_one(dst, n, s, "a memset")) return cudaGetLastError();
-    memset(dst, v, n);
-    return cudaSuccess;
+    stream *s = (stream *)queue;
+    if (!s) return legacy("a memset");
+    return s->captures ? record_memset(s, dst, v, n) : run_memset(s, dst, v, n);
 }
 static char said[sizeof failure]; /* the failure that cudaGetLastError has taken */
 cudaError_t cudaGetLastError(void)
@@ -779,5 +800,6 @@ const char *cudaGetErrorString(cudaError_t e)
 {
     if (e == cudaSuccess) return "no error";
     if (e == cudaErrorInvalidDevice) return "no such device";
+    if (const char *why = capture_error(e)) return why;
     return e == cudaErrorMemoryAllocation ? "out of memory" : said;
 }

@@ -16,6 +16,8 @@
  *               asynchronous copy may not have read it yet; copies to it arrive at the wait
  *   devices     a launch on a stream of another device than cudaSetDevice's of this thread; memory
  *               of another device than the stream's (of a kernel: bounds)
+ *   capture     what a capture forbids (graph.cc); a graph's copy from or to host memory that is
+ * not pinned any more, or device memory that is gone (of a kernel: bounds)
  *
  * Not seen: races in device memory, the hardware's order inside an mma, speed.
  *
@@ -58,10 +60,13 @@ extern "C" size_t emu_memory;   /* of a device, in bytes; may be set before anyt
 extern "C" int emu_devices;     /* how many; at first 1 */
 extern "C" size_t emu_launches; /* after so many the devices are lost: every launch fails */
 extern "C" bool emu_lost_late;  /* ... or the one whose turn it is, which is seen at a wait alone */
-/* What has been done since the start. Waits: the host for the stream, in a synchronization or in
- * a copy from or to memory that is not pinned. */
+extern "C" size_t emu_graphs;   /* so many can be instantiated, then memory is out */
+/* What has been done since the start. Launches: of one kernel; graphs: launches of a graph; nodes:
+ * the kernels that those ran; copies: those of graphs included; kept: graphs instantiated. Waits:
+ * the host for the stream, in a synchronization or in a copy from or to memory that is not pinned.
+ */
 struct emu_counts {
-    size_t launches, waits, copies, allocations;
+    size_t launches, waits, copies, allocations, graphs, nodes, kept;
 };
 extern "C" emu_counts emu_counted;
 
@@ -71,6 +76,8 @@ extern "C" const nccl_api emu_nccl;
 /* ---- the part of the runtime's interface that dev.cu uses ---- */
 typedef int cudaError_t;
 typedef void *cudaStream_t;
+typedef struct emu_graph *cudaGraph_t;
+typedef struct emu_graph_exec *cudaGraphExec_t;
 enum {
     cudaSuccess = 0,
     cudaErrorMemoryAllocation = 2,
@@ -78,8 +85,14 @@ enum {
     cudaErrorInvalidDevice = 101,
     cudaErrorNotReady = 600,
     cudaErrorNoDevice = 100,
-    cudaErrorLaunchFailure = 719
+    cudaErrorIllegalState = 401,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureImplicit = 906,
+    cudaErrorStreamCaptureWrongThread = 908
 };
+enum { cudaStreamCaptureModeThreadLocal = 1 };
 #define CUDART_VERSION 0
 enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum { cudaStreamNonBlocking = 1, cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
@@ -105,6 +118,12 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cuda
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t ldd, const void *src, size_t lds, size_t n,
                               size_t rows, int kind, cudaStream_t s);
 cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s);
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, int mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s);
+cudaError_t cudaGraphDestroy(cudaGraph_t g);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t e);
 template <class F> cudaError_t cudaFuncSetAttribute(F *, int, int) { return cudaSuccess; }
@@ -147,13 +166,10 @@ bool on_device(const void *p, size_t n, int device);
 bool stream_lost(const void *stream);
 void stream_waits(void *stream, bool waits);
 
+/* fn(ctx) is what each thread runs; ctx of `bytes` bytes is copied where the launch is recorded. */
 typedef void body_fn(void *ctx);
-cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t shared, body_fn *body, void *ctx);
-template <class F> cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t shared, F f)
-{
-    return launch(
-        stream, grid, block, shared, [](void *ctx) { (*(F *)ctx)(); }, (void *)&f);
-}
+cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t shared, body_fn *body, void *ctx,
+                   size_t bytes);
 
 template <class T> struct plain {
     typedef T type;
@@ -215,6 +231,25 @@ template <class T, bool SHARED> struct ptr {
     }
 };
 
+/* A kernel's parameter as the host gives it. */
+template <class P> struct param {
+    typedef P type;
+};
+template <class T> struct param<ptr<T, false>> {
+    typedef T *type;
+};
+/* Parameters are taken by value, at the launch. */
+template <class... P>
+cudaError_t launch_kernel(void *stream, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
+                          typename param<P>::type... args)
+{
+    auto body = [=] { kernel(args...); };
+    static_assert(__is_trivially_copyable(decltype(body)), "parameters are bytes");
+    return launch(
+        stream, grid, block, shared, [](void *ctx) { (*(decltype(body) *)ctx)(); }, &body,
+        sizeof body);
+}
+
 template <class T> ptr<T, true> make_shared(const void *key, size_t n)
 {
     span s;
@@ -241,7 +276,7 @@ template <class T> using S = emu::ptr<T, true>;
     const S<T> name = emu::make_shared<T>(&name##_key, (size_t)(count))
 #define CU_DYNAMIC(T, name) const S<T> name = emu::make_dynamic<T>()
 #define CU_LAUNCH_(stream, grid, block, shared, kernel, ...) \
-    emu::launch(stream, grid, block, shared, [=] { (kernel)(__VA_ARGS__); })
+    emu::launch_kernel(stream, grid, block, shared, (kernel), __VA_ARGS__)
 
 template <class U, class T, bool B> emu::ptr<U, B> cu_as(emu::ptr<T, B> p)
 {

@@ -1,7 +1,7 @@
 /* kernels/cuda/emu/nccl.cc - what kernels/cuda/link.cu takes of NCCL, between emulated devices.
  * What a group asks for is matched and done at its end; a call whose partner does not come, which
  * would wait for ever, is an error. */
-#include "kernels/cuda/emu/emu.h"
+#include "kernels/cuda/emu/emu_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,6 +65,7 @@ int add(const call *c)
 {
     const void *p = c->from ? c->from : c->to;
     if (n_calls == CALLS_MAX || depth == 0) return fail("outside of a group: a call", c);
+    if (emu::captures_here()) return fail("in a capture: a call", c);
     if (emu::stream_device(c->stream) != c->at->device) return fail("another device's stream", c);
     if (!emu::on_device(p, c->n * sizeof(float), c->at->device))
         return fail("outside of what cudaMalloc gave there: a call", c);
