@@ -228,27 +228,41 @@ void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, 
 
 const float *fwd_hidden(const fwd_ctx *f) { return f->hidden; }
 
-static void run_layers(fwd_ctx *f, int n_items, int64_t n_picked)
+static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
 {
     const int64_t L = f->m->cfg->layers;
     const kv_opts *o = kv_options(f->kv);
-    for (int64_t i = 0; i < L; i++) {
+    for (int64_t i = from; i < to; i++) {
         const bool here = i < f->first; /* the CPU's, of a pass that ends on a device */
         /* Of the last layer only the wanted rows go on, once all have their K and V. */
         const bool last = i == L - 1;
         const fwd_group all = { .n_rows = f->rows.R,
-                                .seqs = last ? f->last : f->seqs,
-                                .n_seqs = n_items };
+                                .seqs = last ? b->last : b->seqs,
+                                .n_seqs = b->n_seqs };
         fwd_kv kv = { kv_k(f->kv, i), kv_v(f->kv, i), kv_block_stride(f->kv), o->block_size,
                       o->dtype };
         if (f->ranks.n > 1) {
-            fwd_ranks_layer(&f->ranks, f->kv, i, &all, last ? f->picked : NULL, n_picked);
+            fwd_ranks_layer(&f->ranks, f->kv, i, &all, last ? b->picked : NULL, b->n_picked);
             continue;
         }
-        if (i == f->first) f->rows.ops->enter(&f->rows);
         fwd_run_layer(here ? f->host : &f->rows, here ? &f->m->layers[i] : &f->w->layers[i], i, &kv,
-                      &all, 1, last ? f->picked : NULL, n_picked);
+                      &all, 1, last ? b->picked : NULL, b->n_picked);
     }
+}
+
+/* What is left of a step behind the CPU's layers: on a device all is queued. */
+static void run_rest(fwd_ctx *f, const fwd_batch *b)
+{
+    if (f->ranks.n > 1)
+        fwd_ranks_enter(&f->ranks);
+    else
+        f->rows.ops->enter(&f->rows);
+    run_layers(f, f->first, f->m->cfg->layers, b);
+    if (b->n_picked && f->ranks.n > 1)
+        fwd_ranks_head(&f->ranks, f->raw, b->n_picked);
+    else if (b->n_picked)
+        fwd_run_head(&f->rows, f->w, f->raw, f->m->cfg->vocab, b->n_picked);
+    f->rows.ops->leave(&f->rows, b, f->logits, f->hidden, f->raw);
 }
 
 bool fwd_draws(const fwd_ctx *f) { return f->dev && f->m->cfg->vocab <= DEV_DRAW_IDS; }
@@ -290,12 +304,11 @@ lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const de
     const fwd_batch b = { f->seqs, f->last, n_items, f->ids, f->picked, n, draws, n_draws };
     f->rows.ops->begin(&f->rows, f->m, &b);
     if (f->ranks.n > 1) fwd_ranks_begin(&f->ranks, f->m, &b);
-    run_layers(f, n_items, n);
-    if (n && f->ranks.n > 1)
-        fwd_ranks_head(&f->ranks, f->raw, n);
-    else if (n)
-        fwd_run_head(&f->rows, f->w, f->raw, f->m->cfg->vocab, n);
-    s = f->rows.ops->end(&f->rows, &b, f->logits, f->hidden, f->raw, err);
+    run_layers(f, 0, f->first, &b);
+    const fwd_how how = f->dev ? fwd_dev_how(f->dev) : FWD_PLAIN;
+    if (how != FWD_QUEUED) run_rest(f, &b);
+    if (how == FWD_CAPTURE && !fwd_dev_kept(f->dev)) run_rest(f, &b);
+    s = f->rows.ops->end(&f->rows, err);
     if (f->ranks.n > 1) {
         const lq_status others = fwd_ranks_end(&f->ranks, s ? NULL : err);
         s = s ? s : others;

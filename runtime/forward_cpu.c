@@ -297,14 +297,18 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
 
 static void begin(fwd_rows *r, const model *m, const fwd_batch *b) { fwd_embed_rows(r, m, b->ids); }
 
-static lq_status end(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden,
-                     float *raw, lq_err *err)
+static void leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw)
 {
-    (void)r, (void)b, (void)logits, (void)hidden, (void)raw, (void)err; /* all there already */
+    (void)r, (void)b, (void)logits, (void)hidden, (void)raw; /* all there already */
+}
+
+static lq_status end(const fwd_rows *r, lq_err *err)
+{
+    (void)r, (void)err;
     return LQ_OK;
 }
 
 static void enter(fwd_rows *r) { (void)r; }
 
 const fwd_ops fwd_cpu = { begin,  enter, norm, products,    store,       attend, pick,
-                          mlp_in, clear, join, fwd_run_mla, fwd_run_moe, end };
+                          mlp_in, clear, join, fwd_run_mla, fwd_run_moe, leave,  end };

@@ -50,7 +50,10 @@ struct fwd_dev_ctx {
     int32_t *table_at;            /* [max_seqs] where each sequence's blocks begin in tables */
     int32_t *words;               /* [max_rows] */
     plan plans[DEV_ATTN_N][2][2]; /* [how][layers with a window][the last layer] */
-    const int32_t *tables, *picked;
+    const int32_t *tables, *picked, *ids;
+    bool steady;     /* the step's work is a matter of its shape: it may be captured */
+    fwd_shape shape; /* of such a one */
+    fwd_graphs graphs;
     void *attn_scratch, *mm_scratch;
     int32_t *first_of, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
     const dev_draw *draws;    /* the step's, on the device; what comes of them there and here */
@@ -355,6 +358,7 @@ lq_status fwd_dev_open_rank(fwd_dev_ctx **out, fwd_rows *r, model_on *on, fwd_de
 void fwd_dev_close(fwd_dev_ctx *f)
 {
     if (!f) return;
+    fwd_graphs_close(&f->graphs, f->d);
     while (f->n_mem)
         f->d->ops->free(f->d, f->mem[--f->n_mem]);
     while (f->n_pinned)
@@ -365,6 +369,19 @@ void fwd_dev_close(fwd_dev_ctx *f)
 }
 
 /* ---- the beginning and the end of a step ---- */
+
+/* Slots of no chunk behind the others, up to a power of two, so that a context that grows has few
+ * shapes. Steps of several launches are not captured: what those do takes longer than launching. */
+static void pad_slots(fwd_dev_ctx *f, launch *at, dev_attn_how how, bool several)
+{
+    int64_t n = 1;
+    f->steady = !several;
+    while (n < at->n_slots)
+        n *= 2;
+    if (n > f->launch_slots[how]) n = f->launch_slots[how];
+    while (f->steady && at->n_slots && at->n_slots < n)
+        f->chunk_of[at->n_slots++] = -1;
+}
 
 /* The chunks of those of these sequences that are for `how`, in launches of at most launch_slots.
  */
@@ -393,21 +410,32 @@ static void stage_plan(fwd_dev_ctx *f, plan *p, dev_attn_how how, const arch_con
                           &at.n_slots, &one, f->table_at[i], c->heads, c->kv_heads, window);
         }
     }
+    if (f->steady) pad_slots(f, &at, how, p->n_launches > 0);
     if (at.n_slots) p->launches[p->n_launches++] = at;
     p->chunks = stage(f, f->chunks, (size_t)(at.chunk + at.n_chunks) * sizeof *f->chunks);
     p->chunk_of = stage(f, f->chunk_of, (size_t)(at.slot + at.n_slots) * sizeof *f->chunk_of);
 }
 
+static size_t table_bytes(const fwd_dev_ctx *f, const attn_seq *s)
+{
+    return (size_t)lq_ceil_div(s->pos0 + s->n_rows, f->block_size) * sizeof *s->table;
+}
+
+/* Where each sequence's table will be. */
+static void place_tables(fwd_dev_ctx *f, const fwd_batch *b)
+{
+    size_t at = 0;
+    for (int i = 0; i < b->n_seqs; i++) {
+        f->table_at[i] = (int32_t)(at / sizeof *f->tables);
+        at += lq_round_up(table_bytes(f, &b->seqs[i]), ALIGN);
+    }
+}
+
 static void stage_tables(fwd_dev_ctx *f, const fwd_batch *b)
 {
-    const size_t first = f->staged;
-    f->tables = (const int32_t *)(const void *)(f->stage_on + first);
-    for (int i = 0; i < b->n_seqs; i++) {
-        const attn_seq *s = &b->seqs[i];
-        f->table_at[i] = (int32_t)((f->staged - first) / sizeof *f->tables);
-        stage(f, s->table,
-              (size_t)lq_ceil_div(s->pos0 + s->n_rows, f->block_size) * sizeof *s->table);
-    }
+    f->tables = (const int32_t *)(const void *)(f->stage_on + f->staged);
+    for (int i = 0; i < b->n_seqs; i++)
+        stage(f, b->seqs[i].table, table_bytes(f, &b->seqs[i]));
 }
 
 /* What fwd_place has written, for the rows of r. */
@@ -423,31 +451,49 @@ static void stage_places(fwd_dev_ctx *f, fwd_rows *r)
     }
 }
 
-/* Draws, and what they point to. */
-static void stage_draws(fwd_dev_ctx *f, const fwd_batch *b, int64_t vocab)
+/* What the staged draws point to. */
+static void stage_draw_lists(fwd_dev_ctx *f, dev_draw *draws, int64_t n, int64_t vocab)
 {
-    dev_draw *here = (dev_draw *)(void *)(f->stage + f->staged);
-    f->draws = stage(f, b->draws, (size_t)b->n_draws * sizeof *f->draws);
-    for (int64_t i = 0; i < b->n_draws; i++) {
-        dev_draw *d = &here[i];
+    for (int64_t i = 0; i < n; i++) {
+        dev_draw *d = &draws[i];
         if (d->mask) d->mask = stage(f, d->mask, (size_t)mask_words(vocab) * sizeof *d->mask);
         if (d->n_edits) d->edits = stage(f, d->edits, (size_t)d->n_edits * sizeof *d->edits);
     }
 }
 
-static void embed(fwd_dev_ctx *f, fwd_rows *r, const model *m, const int32_t *ids,
-                  const int32_t *ids_on)
+/* Whether the step's work is that of every other step of its shape: all rows have logits, so that
+ * no buffers change places, and attention is that of few rows. */
+static bool is_steady(const fwd_dev_ctx *f, const fwd_rows *r, const fwd_batch *b)
+{
+    if (f->on->eager || f->on->ranks > 1 || b->n_picked != r->R || r->R > FWD_GRAPH_ROWS)
+        return false;
+    for (int i = 0; i < b->n_seqs; i++)
+        if (b->seqs[i].n_rows > DEV_ATTN_FEW) return false;
+    return true;
+}
+
+static void set_shape(fwd_dev_ctx *f, const fwd_rows *r, const fwd_batch *b)
+{
+    fwd_shape *s = &f->shape;
+    *s = (fwd_shape){ .rows = r->R, .n_draws = b->n_draws, .fixed = (int64_t)f->staged };
+    for (int64_t i = 0; i < b->n_draws; i++)
+        s->drawn[b->draws[i].row / 64] |= UINT64_C(1) << b->draws[i].row % 64;
+    for (int window = 0; window < 2; window++) {
+        const plan *p = &f->plans[DEV_ATTN_EXACT][window][0];
+        assert(p->n_launches <= 1);
+        s->attn[window].chunks = p->n_launches ? p->launches[0].n_chunks : 0;
+        s->attn[window].slots = p->n_launches ? p->launches[0].n_slots : 0;
+    }
+}
+
+static void embed(fwd_dev_ctx *f, fwd_rows *r)
 {
     const arch_config *c = r->c;
     const model *w = &f->on->w;
-    if (!w->embed.N) {
-        if (!f->first) fwd_embed_rows(&f->host, m, ids); /* with its norm */
-        return;
-    }
     f->d->ops->embed(f->d, &(dev_embed_args){ .x = r->x,
                                               .table = w->embed.plane[QT_CODES].data,
                                               .dtype = w->embed.scheme.dtype,
-                                              .ids = ids_on,
+                                              .ids = f->ids,
                                               .T = r->R,
                                               .K = c->hidden,
                                               .scale = (float)c->embed_scale });
@@ -460,30 +506,45 @@ static void begin(fwd_rows *r, const model *m, const fwd_batch *b)
     const arch_config *c = r->c;
     f->d->ops->bind(f->d);
     f->staged = 0;
-    const int32_t *ids = stage(f, b->ids, (size_t)r->R * sizeof *ids);
+    f->steady = is_steady(f, r, b);
+    f->ids = stage(f, b->ids, (size_t)r->R * sizeof *f->ids);
     for (int64_t i = 0; i < b->n_picked; i++)
         f->words[i] = (int32_t)b->picked[i];
     f->picked = stage(f, f->words, (size_t)b->n_picked * sizeof *f->picked);
-    stage_draws(f, b, c->vocab);
+    dev_draw *draws = (dev_draw *)(void *)(f->stage + f->staged);
+    f->draws = stage(f, b->draws, (size_t)b->n_draws * sizeof *f->draws);
     stage_places(f, r);
-    stage_tables(f, b);
+    place_tables(f, b);
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++)
         for (int i = 0; i < 4; i++)
             stage_plan(f, &f->plans[w][i / 2][i % 2], w, c, i % 2 ? b->last : b->seqs, b->n_seqs,
                        i / 2 ? c->window : 0);
+    if (f->steady) set_shape(f, r, b);
+    /* Only data point to what follows, and to f->tables, whose place does not depend on it. */
+    stage_tables(f, b);
+    stage_draw_lists(f, draws, b->n_draws, c->vocab);
     f->d->ops->upload(f->d, f->stage_on, f->stage, f->staged);
-    embed(f, r, m, b->ids, ids);
+    if (!f->on->w.embed.N && !f->first) fwd_embed_rows(&f->host, m, b->ids); /* with its norm */
 }
+
+fwd_how fwd_dev_how(fwd_dev_ctx *f)
+{
+    return f->steady ? fwd_graphs_begin(&f->graphs, f->d, &f->shape, f->on) : FWD_PLAIN;
+}
+
+bool fwd_dev_kept(fwd_dev_ctx *f) { return fwd_graphs_end(&f->graphs, f->d, f->on); }
 
 static void enter(fwd_rows *r)
 {
-    const fwd_dev_ctx *f = r->self;
+    fwd_dev_ctx *f = r->self;
     const size_t n = (size_t)(r->R * r->c->hidden);
-    if (!f->on->w.embed.N) f->d->ops->upload(f->d, r->x, f->host.x, n * sizeof *r->x);
+    if (f->on->w.embed.N)
+        embed(f, r);
+    else
+        f->d->ops->upload(f->d, r->x, f->host.x, n * sizeof *r->x);
 }
 
-static lq_status end(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden,
-                     float *raw, lq_err *err)
+static void leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw)
 {
     fwd_dev_ctx *f = r->self;
     const int64_t V = r->c->vocab, H = r->c->hidden;
@@ -500,6 +561,11 @@ static lq_status end(const fwd_rows *r, const fwd_batch *b, float *logits, float
                                             .scale = (float)r->c->logit_scale,
                                             .cap = (float)r->c->final_softcap });
     f->d->ops->download(f->d, f->drawn, f->drawn_on, (size_t)b->n_draws * sizeof *f->drawn);
+}
+
+static lq_status end(const fwd_rows *r, lq_err *err)
+{
+    const fwd_dev_ctx *f = r->self;
     return f->d->ops->sync(f->d, err);
 }
 
@@ -911,4 +977,4 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
 }
 
 const fwd_ops fwd_dev = { begin,  enter, norm, products, store, attend, pick,
-                          mlp_in, clear, join, mla,      moe,   end };
+                          mlp_in, clear, join, mla,      moe,   leave,  end };

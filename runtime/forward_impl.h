@@ -94,7 +94,7 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     /* x = what the first layer reads, for placed rows; of a device whose model begins on the    \
      * host: of the host's rows */                                                               \
     X(void, begin, (fwd_rows * r, const model *m, const fwd_batch *b))                           \
-    /* Such a device's first layer is next: x comes over */                                      \
+    /* The first layer of a device is next: x is made there, or comes over */                    \
     X(void, enter, (fwd_rows * r))                                                               \
     /* dst = norm(x) of T rows of K; a copy where there is no such norm; dst may be x */         \
     X(void, norm,                                                                                \
@@ -121,10 +121,10 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     X(void, mla, (const fwd_rows *r, const model_layer *l))                                      \
     X(void, moe, (const fwd_rows *r, const model_layer *l))                                      \
     /* The head's rows to `logits` on the host, and those behind them to `hidden`, but for those \
-     * that are drawn from; they may be there already */                                         \
-    X(lq_status, end,                                                                            \
-      (const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw,          \
-       lq_err *err))
+     * that are drawn from, and the draws; they may be there already */                          \
+    X(void, leave,                                                                               \
+      (const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw))         \
+    X(lq_status, end, (const fwd_rows *r, lq_err *err)) /* all that is there by now */
 struct fwd_ops {
 #define X(result, step, args) result(*step) args;
     FWD_OPS(X)
@@ -202,6 +202,42 @@ lq_status fwd_dev_open(fwd_dev_ctx **d, fwd_rows *r, fwd_dev_ends *ends, const m
                        const kv_cache *kv, const fwd_opts *o, lq_err *err);
 void fwd_dev_close(fwd_dev_ctx *d);
 
+/* What lies between enter and leave of a step, these included, is the same work whenever a step has
+ * the same shape: it is captured once, and from then on one launch (forward_graph.c). All that
+ * differs lies in what begin has sent. */
+enum { FWD_GRAPHS = 32, FWD_GRAPH_ROWS = 256 };
+typedef struct {
+    int64_t rows; /* all with logits */
+    int64_t n_draws;
+    uint64_t drawn[FWD_GRAPH_ROWS / 64]; /* which rows, as bits */
+    int64_t fixed;                       /* bytes sent before what only other data point to */
+    struct {
+        int64_t chunks, slots;
+    } attn[2]; /* of layers without and with a window */
+} fwd_shape;
+typedef struct {
+    struct {
+        fwd_shape shape;
+        dev_graph *graph; /* NULL: seen once */
+        uint64_t used;    /* the step of its last use; 0: nothing is here */
+    } kept[FWD_GRAPHS];
+    uint64_t now;
+    int at;   /* the step's */
+    bool off; /* no more are made */
+} fwd_graphs;
+typedef enum {
+    FWD_PLAIN,   /* queue the step */
+    FWD_CAPTURE, /* do so, then fwd_graphs_end */
+    FWD_QUEUED   /* it is */
+} fwd_how;
+fwd_how fwd_graphs_begin(fwd_graphs *g, dev *d, const fwd_shape *s, const model_on *on);
+/* Of FWD_CAPTURE; false: it could not be, nothing has run, queue the step once more. */
+bool fwd_graphs_end(fwd_graphs *g, dev *d, const model_on *on);
+void fwd_graphs_close(fwd_graphs *g, dev *d);
+/* The same of a device's pass, between begin and enter. */
+fwd_how fwd_dev_how(fwd_dev_ctx *d);
+bool fwd_dev_kept(fwd_dev_ctx *d);
+
 /* The devices behind the first of those that share a model, and what all do together
  * (forward_ranks.c): one thread queues each part of a layer on every device in turn. */
 typedef struct {
@@ -223,6 +259,7 @@ lq_status fwd_ranks_open(fwd_ranks *a, fwd_rows *first, fwd_dev_ctx *pass, const
                          const kv_cache *kv, const fwd_opts *o, lq_err *err);
 void fwd_ranks_close(fwd_ranks *a);
 void fwd_ranks_begin(fwd_ranks *a, const model *m, const fwd_batch *b);
+void fwd_ranks_enter(fwd_ranks *a);
 void fwd_ranks_layer(fwd_ranks *a, kv_cache *kv, int64_t layer, const fwd_group *all,
                      const int64_t *picked, int64_t n_picked);
 /* raw [n, vocab] on rank 0. */

@@ -70,6 +70,10 @@ void fwd_ranks_begin(fwd_ranks *a, const model *m, const fwd_batch *b)
         rows->R = a->first->R;
         rows->ops->begin(rows, m, b);
     }
+}
+
+void fwd_ranks_enter(fwd_ranks *a)
+{
     for (int r = 0; r < a->n; r++) {
         turn_to(a, r);
         rows_of(a, r)->ops->enter(rows_of(a, r));

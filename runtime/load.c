@@ -25,7 +25,9 @@ model_share load_share(const arch_config *c, const load_opts *o)
     return (model_share){ .layers = o->gpu_layers,
                           .more = fwd_dev_bytes(c, &kv, &step) + o->beside.also,
                           .more_layer = layer / 3 * 4,
-                          .ranks = o->ranks };
+                          .ranks = o->ranks,
+                          .eager = o->eager,
+                          .note = o->note };
 }
 
 lq_status load_device(model *m, const load_opts *o, lq_err *err)

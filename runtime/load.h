@@ -22,7 +22,8 @@ typedef struct {
     /* Of its layers on the GPU the last so many, MODEL_ALL_LAYERS or MODEL_AUTO_LAYERS; the others
      * stay on the CPU. */
     int64_t gpu_layers;
-    int ranks; /* GPUs that share every layer, from the named one on; 0: one. With all layers */
+    int ranks;  /* GPUs that share every layer, from the named one on; 0: one. With all layers */
+    bool eager; /* on a GPU each operation of a step is launched by itself (model_share) */
     /* What MODEL_AUTO_LAYERS leaves room for: a step, and `tokens` of the cache in `kv`; zeros: 512
      * rows of 64 sequences, and the model's context or 4,096 positions. */
     struct {
@@ -31,7 +32,8 @@ typedef struct {
         int64_t tokens;
         size_t also; /* and what another model there has not taken yet */
     } beside;
-    void (*note)(const char *what, const char *text); /* NULL: nobody listens */
+    /* NULL: nobody listens. What a GPU has to say may come later, and from another thread. */
+    void (*note)(const char *what, const char *text);
 } load_opts;
 /* path: whatever formats/source.h opens. Notes are what the reader of the source has to say (what:
  * the path), and the device's. Errors name the file. */

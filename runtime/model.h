@@ -69,8 +69,10 @@ struct model_on {
     model w;
     int64_t first;
     int rank, ranks;
-    model_on *next;  /* the next rank's; NULL: none */
-    dev_link *link;  /* the first rank's, where there are others */
+    model_on *next; /* the next rank's; NULL: none */
+    dev_link *link; /* the first rank's, where there are others */
+    bool eager;     /* of model_share, as is note */
+    void (*note)(const char *what, const char *text);
     arch_config own; /* w.cfg of several ranks */
     char text[96];   /* the device's name, and how many layers or devices where that is not all */
     void **mem;      /* [n_mem], cap */
@@ -101,6 +103,9 @@ typedef struct {
     size_t more;       /* ... in all, */
     size_t more_layer; /* and for each layer that is there */
     int ranks;         /* devices that share all layers, from the named one on; 0: one */
+    bool eager;        /* each operation of a step is launched by itself, always */
+    /* What turns out while it runs, from any thread; NULL: nobody listens. */
+    void (*note)(const char *what, const char *text);
 } model_share;
 /* What a device needs of a model: [L + 1] of each layer's weights and vectors; [L]: what is there
  * with any of them; and what the embedding adds where it is to go there with all of them. */

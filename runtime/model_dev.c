@@ -519,7 +519,11 @@ lq_status model_to_device(model *m, const char *want, const model_share *share, 
     if (!s && ranks > 1) s = rank_check(m->cfg, ranks, err);
     if (!s && ranks > 1) s = check_parts(m, ranks, err);
     if (!s) s = open_devices(m, want, ranks, err);
-    if (!s) s = choose(m->on, m, share, err);
+    if (!s) {
+        m->on->eager = share->eager;
+        m->on->note = share->note;
+        s = choose(m->on, m, share, err);
+    }
     if (!s) s = put_model(m, err);
     if (!s && ranks > 1) s = keep_shapes(m, err);
     if (s)

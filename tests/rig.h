@@ -23,6 +23,8 @@ typedef struct {
     bool device;                          /* dev_cuda's */
     int64_t gpu_layers;                   /* on it; 0: all */
     int ranks;                            /* devices that share all layers; 0: one */
+    bool eager;                           /* no graphs there */
+    void (*note)(const char *what, const char *text);
     void (*change)(model *m, void *user); /* its weights, once loaded; NULL: as they are */
     void *user;
 } rig_opts;
@@ -41,7 +43,11 @@ static inline bool rig_open(rig *r, const char *folder, rig_opts o)
     if (!s && o.change) o.change(&r->m, o.user);
     if (!s && o.device)
         s = model_to_device(&r->m, "cuda",
-                            &(model_share){ .layers = o.gpu_layers, .ranks = o.ranks }, &err);
+                            &(model_share){ .layers = o.gpu_layers,
+                                            .ranks = o.ranks,
+                                            .eager = o.eager,
+                                            .note = o.note },
+                            &err);
     kv_opts k = { .n_blocks = 128,
                   .block_size = o.block_size ? o.block_size : 16,
                   .dtype = o.kv,

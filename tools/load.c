@@ -48,6 +48,7 @@ load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
                         .device = opt_device(o),
                         .gpu_layers = opt_gpu_layers(o),
                         .ranks = (int)o->ranks,
+                        .eager = o->eager,
                         .beside = { .kv = opt_kv(o) },
                         .note = note };
 }

@@ -49,6 +49,8 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               .hi = DEV_RANKS,                                                                     \
               .help = "GPUs that share every layer, from the named one on, by NCCL (emulated, "    \
                       "not yet measured on any)" },                                                \
+            { "enforce-eager", 0, OPT_FLAG, F(eager),                                              \
+              .help = "on a GPU, launch each operation of a step by itself: no CUDA graphs" },     \
             { "activations",                                                                       \
               0,                                                                                   \
               OPT_ENUM,                                                                            \

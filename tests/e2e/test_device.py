@@ -197,6 +197,19 @@ def test_run_and_serve_work_there(gpu, llmq, tmp_path):
     assert re.search(r"^ready: .*, device emulated, after [0-9.]+ s$", (tmp_path / "log").read_text(), re.M)
 
 
+def test_graphs_change_no_answer_and_are_left_out_where_asked_or_where_they_fail(gpu, tmp_path):
+    """Drawn ids and their logprobs; a capture that fails is one line."""
+    args = ["run", ARCH / "mixtral-moe", "--ids", IDS, "-n", "8", "--ignore-eos", "--device", "cuda", "--temperature",
+            "1", "--seed", "7", "--json"]
+    none = dict(os.environ, LLMQ_EMULATED_GRAPHS="0")
+    runs = [gpu(*args), gpu(*args, "--enforce-eager"), gpu(*args, env=none), gpu(*args, "--enforce-eager", env=none)]
+    ids = [json.loads(p.stdout)["ids"] for p in runs]
+    assert len(ids[0]) == 8 and all(i == ids[0] for i in ids)
+    notes = [re.findall("^CUDA graphs: .*$", p.stderr, re.M) for p in runs]
+    assert notes == [[], [], ["CUDA graphs: off, each operation is launched by itself (emulated: cudaGraphInstantiate: "
+                              "out of memory)"], []]
+
+
 def devices(n, **more):
     return dict(os.environ, LLMQ_EMULATED_DEVICES=str(n), **more)
 
