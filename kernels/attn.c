@@ -538,7 +538,7 @@ void attn_run(const attn_args *a, lq_arena *scratch, pool *p)
 {
     run_ctx c = { .a = a, .width = a->D > a->Dv ? a->D : a->Dv };
     const size_t mark = lq_arena_mark(scratch), threads = (size_t)pool_threads(p);
-    int64_t group = a->H / a->Hkv, rows = 0, units = 0;
+    int64_t group = a->H / a->Hkv, rows = 0, units = 0, longest = 0;
     for (int i = 0; i < a->n_seqs; i++)
         if (a->seqs[i].n_rows > rows) rows = a->seqs[i].n_rows;
     c.chunk = ROWS / group > 0 ? ROWS / group : 1;
@@ -548,12 +548,17 @@ void attn_run(const attn_args *a, lq_arena *scratch, pool *p)
     for (int i = 0; i < a->n_seqs; i++)
         c.n_items += lq_ceil_div(a->seqs[i].n_rows, c.chunk) * a->Hkv;
     const bool few = threads > 1 && c.n_items < WIDE_ITEMS * (int64_t)threads;
-    for (int64_t i = 0; i < c.n_items && few; i++)
-        units += find_item(&c, i).n_splits;
+    for (int64_t i = 0; i < c.n_items && few; i++) {
+        const int64_t n = find_item(&c, i).n_splits;
+        units += n;
+        if (n > longest) longest = n;
+    }
+    /* Alike, and as many for each thread: whole, since what comes next is known then. */
+    const bool even = units == longest * c.n_items && c.n_items % (int64_t)threads == 0;
     const size_t room = WIDE_SLOTS * folded_bytes(rows_max(a->H), c.width) * threads;
     c.per_slot = folded_bytes((size_t)(c.chunk * group), a->Dv);
     c.n_slots = (int64_t)(room / c.per_slot);
-    if (units > c.n_items && c.n_slots >= 2 * c.n_items) {
+    if (units > c.n_items && !even && c.n_slots >= 2 * c.n_items) {
         c.slots = lq_push(scratch, room);
         run_wide(&c, units, p);
     } else {
