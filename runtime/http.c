@@ -279,7 +279,7 @@ static enum MHD_Result on_accept(void *cls, const struct sockaddr *addr, socklen
     (void)len;
     http_server *s = cls;
     pthread_mutex_lock(&s->mu);
-    bool room = s->n_conns < s->o.max_connections;
+    const bool room = s->n_conns < s->o.max_connections && !s->closing;
     pthread_mutex_unlock(&s->mu);
     return room ? MHD_YES : MHD_NO;
 }
@@ -664,13 +664,17 @@ void http_close(http_server *s)
 {
     if (!s) return;
     if (s->daemon) {
-        MHD_socket fd = MHD_quiesce_daemon(s->daemon); /* no new connections */
+        /* MHD_quiesce_daemon would do: but it takes the socket out of a thread's epoll set while
+         * that thread may be about to, and the library aborts the process when one of both comes
+         * late. */
+        pthread_mutex_lock(&s->mu);
+        s->closing = true;
+        pthread_mutex_unlock(&s->mu);
         do
             cut_all(s);
         while (!http_wait_idle(s, 0.05));
         http_watch_stop(s);
         MHD_stop_daemon(s->daemon);
-        if (fd != MHD_INVALID_SOCKET) close(fd);
     }
     http_watch_stop(s);
     if (s->listen_fd >= 0) close(s->listen_fd);

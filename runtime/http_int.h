@@ -81,6 +81,7 @@ struct http_server {
     int listen_fd, port;
     bool bound_unix; /* the socket file is ours */
     atomic_bool draining;
+    bool closing; /* under mu: no more connections */
     atomic_size_t bodies;
     atomic_ullong n_requests, n_unauthorized, n_timeouts, n_gone, n_overflows;
 

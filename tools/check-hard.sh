@@ -2,6 +2,7 @@
 # What takes long: `make check-hard` runs every step, says how long it took, and fails at the end if one did.
 # usage: tools/check-hard.sh [WORD]: the steps alone whose name has WORD in it.
 # LLMQ_KILLS (default 200): how often each command is killed at a moment drawn from a seed, which is printed.
+# LLMQ_STOPS (default 200): how often a server under load is told to end.
 # FUZZ_TIME (default 60): seconds of each fuzzer. LLMQ_MINUTES (default 10): of changed files, and of changed requests.
 # PYTHON: a Python with pytest; else .venv, else python3.
 set -u
@@ -41,6 +42,8 @@ step "100,000 traces through the scheduler" env LLMQ_TRACES=100000 build/tests/t
 step "1,000,000 operations on the KV blocks" env LLMQ_KV_OPS=1000000 build/tests/test_kv
 step "20,000 requests, 30 minutes of traffic, all limits at once, clients that leave, idle connections" \
     env LLMQ_SOAK_MINUTES="${LLMQ_SOAK_MINUTES:-30}" "$python" -m pytest -q -s --no-header -p no:cacheprovider tests/soak/test_soak.py
+step "a server told to end, 200 times" env LLMQ_STOPS="${LLMQ_STOPS:-200}" "$python" -m pytest -q -s --no-header \
+    -p no:cacheprovider tests/soak/test_stop.py
 step "what llmq writes, loaded by other projects; the server under clients of others" interop
 step "two builds in different folders are equal" tools/reproducible.sh
 step "every fuzzer for $FUZZ_TIME s" make -s fuzz FUZZ_TIME="$FUZZ_TIME"

@@ -540,7 +540,7 @@ def test_the_longest_context_is_sought(llmq):  # T-20
             assert f"--max-model-len auto: {length} tokens" in s.output()
             assert f"context {length}," in s.output()
             assert s.post_json("/v1/completions", {"prompt": [5] * (length - 1), "max_tokens": 1})["usage"]
-    assert "an integer or auto" in llmq("serve", TINY, "--max-model-len", "long", code=2).stderr
+    assert "an integer 0..16777216 or auto" in llmq("serve", TINY, "--max-model-len", "long", code=2).stderr
 
 
 def test_the_time_until_it_answers_is_told(llmq):  # T-79
