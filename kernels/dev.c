@@ -65,8 +65,18 @@ bool dev_same_group(const qt_scheme *a, const qt_scheme *b)
            a->act == b->act && a->act_group == b->act_group;
 }
 
-bool dev_same_input(const dev_weight *a, const dev_weight *b)
+bool dev_mm_ints(const dev_weight *w, mm_acts acts)
 {
+    const qt_scheme *s = &w->t.scheme;
+    return acts == MM_I8 && mm_effective(s, acts) == MM_I8 &&
+           (s->kind == QT_UINT || s->kind == QT_I8 || s->kind == QT_I8_OUTLIER);
+}
+
+bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
+{
+    const bool ints = dev_mm_ints(a, acts);
+    if (ints != dev_mm_ints(b, acts) || (ints && mm_i8_block(&a->s) != mm_i8_block(&b->s)))
+        return false;
     const qt_scheme *s = &a->t.scheme, *t = &b->t.scheme;
     const bool f32 = s->kind == QT_DENSE && s->dtype == LQ_F32;     /* none of bf16 for the units */
     const bool groups = (a->s.G == a->s.Gp && b->s.G == b->s.Gp) || /* no padding */

@@ -126,7 +126,8 @@ enum { DEV_MM_SMALL = 8 }; /* rows up to which a product is bound by reading the
  * DEV_MM_SMALL rows by the matrix units (M in one order of summation up to that, in another
  * beyond), to which weights whose codes less their zero points have more than 8 significant bits
  * (f16, f32, nf4 and float zero points) go as the sum of two bf16, an error of 2^-16 of |w|.
- * Of QT_ZERO_BIAS the code is scaled first. MM_I8 is not here yet: it is MM_BF16.
+ * Of QT_ZERO_BIAS the code is scaled first. MM_I8: of integer codes (dev_mm_ints) what mm.h says,
+ * to the bit, whatever M; of others MM_BF16.
  * scratch: mm_scratch bytes.
  *
  * With a group its weights all take their rows in one launch, and `most` counts in place of M. w
@@ -279,8 +280,10 @@ enum { DEV_RANKS = 16 }; /* at most */
 /* Whether weights of these schemes, of one shape, can be of one group: all but act_scale and n_out.
  */
 bool dev_same_group(const qt_scheme *a, const qt_scheme *b);
+/* Whether a product is one of integers: MM_I8, and codes less zero points that are scaled. */
+bool dev_mm_ints(const dev_weight *w, mm_acts acts);
 /* Whether products by these take x rounded and arranged alike. */
-bool dev_same_input(const dev_weight *a, const dev_weight *b);
+bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts);
 
 /* Whether there are units for these: f16 and bf16, multiples of 8. */
 bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv);

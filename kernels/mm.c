@@ -28,6 +28,12 @@ mm_acts mm_effective(const qt_scheme *s, mm_acts want)
     return s->kind == QT_DENSE && s->dtype == LQ_BF16 ? MM_BF16 : MM_F32;
 }
 
+int64_t mm_i8_block(const tile_shape *s)
+{
+    if (s->subs > 1) return TILE_K / s->subs;
+    return s->Gp % 128 == 0 ? 128 : s->Gp % 64 == 0 ? 64 : 32;
+}
+
 void mm_round_acts(float *dst, const float *x, int64_t K, const qt_scheme *s)
 {
     const float top = s->act == QT_ACT_I8 ? 127.5f : 448.0f;
@@ -156,7 +162,7 @@ static need need_of(const mm_weight *w, mm_acts acts)
                                              (sc->zero == QT_ZERO_INT && sc->zbits == sc->bits)
                                        : sc->kind == QT_I8 || sc->kind == QT_I8_OUTLIER;
     d.hardware = d.acts == MM_BF16 && k_get()->mm_bf16 && exact;
-    d.A = d.s.subs > 1 ? TILE_K / d.s.subs : d.s.Gp % 128 == 0 ? 128 : d.s.Gp % 64 == 0 ? 64 : 32;
+    d.A = mm_i8_block(&d.s);
     if (sc->act) d.act = sc;
     if (sc->kind == QT_UINT && sc->irregular) d.perm = w->t.plane[QT_GIDX].data;
     if (sc->kind == QT_I8_OUTLIER && sc->n_out) {

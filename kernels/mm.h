@@ -41,6 +41,7 @@
 #define LLMQ_KERNELS_MM_H
 
 #include "formats/qt.h"
+#include "formats/tiles.h"
 #include "kernels/ops.h"
 #include "kernels/pool.h"
 
@@ -50,6 +51,7 @@ typedef enum { MM_F32, MM_BF16, MM_I8, MM_N_ACTS } mm_acts;
 
 #define MM_I8_TINY 0x1p-100f /* so that 127/absmax is finite */
 mm_acts mm_effective(const qt_scheme *s, mm_acts want);
+int64_t mm_i8_block(const tile_shape *s); /* A of MM_I8 */
 
 /* dst = x [K] rounded as s->act says (it is not QT_ACT_NONE): per group scale = absmax/127.5 (int8)
  * or absmax/448 (e4m3), or act_scale; scale * clamp(rint(x / scale), -128, 127), or scale *

@@ -23,7 +23,7 @@ typedef struct {
 typedef struct fwd_ctx
     fwd_ctx; /* scratch sized once for max_rows tokens and max_logits rows; no allocation after */
 typedef struct {
-    mm_acts acts; /* on a device MM_I8 is MM_BF16 (kernels/dev.h) */
+    mm_acts acts; /* on a device MM_I8 is MM_BF16 unless model_share.int8 */
     int64_t max_rows, max_logits, max_seqs;
     int64_t max_len; /* positions of a sequence; 0: what the cache holds */
     int ranks;       /* for fwd_dev_bytes: devices that share the model; 0: one */

@@ -337,6 +337,7 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     if (!s && !open_host(f, r, m->cfg, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     if (!s && !(open_buffers(f, r, c, o) && (!ends || open_ends(f, ends, c, o))))
         s = LQ_ENOMEM; /* sync says it */
+    if (r->acts == MM_I8 && !on->int8) r->acts = MM_BF16;
     if (!s) put_slopes(f, r, m->cfg);
     lq_status queued = f->d->ops->sync(f->d, err);
     return queued ? queued : s;
@@ -626,7 +627,7 @@ static void product(const fwd_rows *r, const mm_out *o, const mm_out *before, co
                                             .M = M,
                                             .acts = acts,
                                             .add = o->add,
-                                            .arranged = before && dev_same_input(&w, &last) });
+                                            .arranged = before && dev_same_input(&w, &last, acts) });
 }
 
 static void products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,

@@ -71,6 +71,7 @@ struct model_on {
     int rank, ranks;
     model_on *next; /* the next rank's; NULL: none */
     dev_link *link; /* the first rank's, where there are others */
+    bool int8;      /* of model_share */
     bool eager;     /* of model_share, as is note */
     void (*note)(const char *what, const char *text);
     arch_config own; /* w.cfg of several ranks */
@@ -103,6 +104,7 @@ typedef struct {
     size_t more;       /* ... in all, */
     size_t more_layer; /* and for each layer that is there */
     int ranks;         /* devices that share all layers, from the named one on; 0: one */
+    bool int8;         /* MM_I8 is that on the device too; else it is MM_BF16 there */
     bool eager;        /* each operation of a step is launched by itself, always */
     /* What turns out while it runs, from any thread; NULL: nobody listens. */
     void (*note)(const char *what, const char *text);

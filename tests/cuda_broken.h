@@ -14,6 +14,9 @@ typedef struct {
 enum { BROKEN_N = 19, BROKEN_FLOATS = 64 };
 extern const broken_case broken_cases[BROKEN_N];
 
+/* d [16, 8] += a [16, 32] b [8, 32]^T by one warp's cu_mma_u8s8; all device memory. */
+void broken_mma_u8s8(dev *d, int32_t *sums, const uint8_t *a, const int8_t *b);
+
 LQ_C_END
 
 #endif

@@ -21,6 +21,7 @@ typedef struct {
     kv_dtype kv;
     bool prefix_cache;
     bool device;                          /* dev_cuda's */
+    bool int8;                            /* model_share's */
     int64_t gpu_layers;                   /* on it; 0: all */
     int ranks;                            /* devices that share all layers; 0: one */
     bool eager;                           /* no graphs there */
@@ -46,6 +47,7 @@ static inline bool rig_open(rig *r, const char *folder, rig_opts o)
                             &(model_share){ .layers = o.gpu_layers,
                                             .ranks = o.ranks,
                                             .eager = o.eager,
+                                            .int8 = o.int8,
                                             .note = o.note },
                             &err);
     kv_opts k = { .n_blocks = 128,

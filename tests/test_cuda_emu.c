@@ -32,6 +32,42 @@ TEST(each_detector_finds_its_mistake)
     }
 }
 
+/* Bytes at both ends of their range among them; no two rows or columns alike. */
+TEST(a_product_of_bytes_is_the_plain_one)
+{
+    enum { M = 16, N = 8, K = 32 };
+    lq_err err = { "" };
+    dev d;
+    uint8_t a[M * K];
+    int8_t b[N * K];
+    int32_t sums[M * N], got[M * N];
+    CHECK(!emu_table.open(&d, 0, &err), "%s", err.msg);
+    for (int i = 0; i < M * K; i++)
+        a[i] = (uint8_t)(i < K ? 255 : i * 37 + i / K);
+    for (int i = 0; i < N * K; i++)
+        b[i] = (int8_t)(i < K ? -128 : (i * 91 + i / K) % 256 - 128);
+    for (int i = 0; i < M * N; i++)
+        sums[i] = i * 1000 - 7;
+    void *on[] = { emu_table.alloc(&d, sizeof sums), emu_table.alloc(&d, sizeof a),
+                   emu_table.alloc(&d, sizeof b) };
+    emu_table.upload(&d, on[0], sums, sizeof sums);
+    emu_table.upload(&d, on[1], a, sizeof a);
+    emu_table.upload(&d, on[2], b, sizeof b);
+    broken_mma_u8s8(&d, on[0], on[1], on[2]);
+    emu_table.download(&d, got, on[0], sizeof got);
+    CHECK(!emu_table.sync(&d, &err), "%s", err.msg);
+    for (int m = 0; m < M; m++)
+        for (int n = 0; n < N; n++) {
+            int32_t want = sums[N * m + n];
+            for (int k = 0; k < K; k++)
+                want += a[K * m + k] * b[K * n + k];
+            CHECK(got[N * m + n] == want, "%d, %d: %d, not %d", m, n, got[N * m + n], want);
+        }
+    for (int i = 0; i < 3; i++)
+        emu_table.free(&d, on[i]);
+    emu_table.close(&d);
+}
+
 TEST(after_a_failure_nothing_runs_until_it_was_asked_for)
 {
     lq_err err = { "" };
@@ -345,6 +381,7 @@ TEST(a_graph_that_has_no_memory_leaves_the_device_as_it_was)
 int main(int argc, char **argv)
 {
     RUN(each_detector_finds_its_mistake);
+    RUN(a_product_of_bytes_is_the_plain_one);
     RUN(after_a_failure_nothing_runs_until_it_was_asked_for);
     RUN(after_a_failure_memory_goes_back_and_the_wait_is_one);
     RUN(devices_have_streams_and_memory_of_their_own);

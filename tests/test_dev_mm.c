@@ -113,6 +113,110 @@ TEST(products_agree_with_the_cpu_on_bf16_activations)
             if (j != 1) one_product(schemes[i], j, MM_BF16);
 }
 
+/* ---- integer products ---- */
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+} int_shapes[] = {
+    { "one of each", 1, 1, 32 },
+    { "one row, an odd width", 1, 17, 96 },
+    { "short of a tile, padded groups", 2, 15, 172 },
+    { "a round of the block and a step", 3, 16, 1056 },
+    { "eight rows", 8, 33, 384 },
+    { "nine rows", 9, 80, 128 },
+    { "sixteen rows, an odd width", 16, 17, 31 },
+    { "a stage and a half", 17, 65, 96 },
+    { "short of a panel, one tile of four", 63, 16, 160 },
+    { "a panel and one", 65, 20, 256 },
+    { "more than a launch has (CU_ROWS)", 100, 16, 64 },
+    { "many inputs, one row", 1, 16, 8192 },
+    { "many inputs, nine rows", 9, 16, 8192 },
+};
+
+/* Rows that are large, tiny, zero, of one number alone, or not finite. */
+static void strain(float *x, int64_t M, int64_t ldx, int64_t K)
+{
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t k = 0; k < K; k++) {
+            float *v = &x[m * ldx + k];
+            switch (m % 7) {
+            case 1:
+                *v *= 1e30f;
+                break;
+            case 2:
+                *v *= k % 64 < 32 ? 1e-33f : 1;
+                break;
+            case 3:
+                *v = k % 2 ? -1 : 1;
+                break;
+            case 4:
+                *v = 0;
+                break;
+            case 5:
+                if (k == K / 2) *v = m % 2 ? NAN : INFINITY;
+            }
+        }
+}
+
+/* Same bits, or NaN both. */
+static int64_t differ(const float *got, const float *want, int64_t n)
+{
+    int64_t bad = 0;
+    for (int64_t i = 0; i < n; i++)
+        bad += memcmp(&got[i], &want[i], 4) != 0 && !(isnan(got[i]) && isnan(want[i]));
+    return bad;
+}
+
+static void one_of_integers(const char *name, size_t shape, bool strained)
+{
+    const int64_t M = int_shapes[shape].M, N = int_shapes[shape].N, K = int_shapes[shape].K,
+                  ldx = K + 3;
+    qt_scheme s = fill_scheme(name);
+    if (fill_misfit(&s, K)) return;
+    if (s.kind == QT_I8_OUTLIER) s.n_out = K / 9 + 1;
+    rig r;
+    rig_open(&r);
+    lq_err err = { "" };
+    qt_tensor t = fill_tensor(s, N, K, &r.a, shape + 3);
+    mm_weight w;
+    CHECK(!mm_pack(&w, &t, &r.a, NULL, &err), "%s", err.msg);
+    float *x = floats(&r, M * ldx, 1), *bias = floats(&r, N, 2), *want = floats(&r, M * N, 3),
+          *got = floats(&r, M * N, 4);
+    if (strained) strain(x, M, ldx, K);
+    if (strained) /* the largest code of all */
+        memset((void *)(uintptr_t)w.t.plane[QT_CODES].data, 255, w.t.plane[QT_CODES].bytes);
+    dev_weight dw = put_weight(&r, &w.t);
+    if (dev_mm_ints(&dw, MM_I8)) {
+        dev_mm_args a = { .y = put(&r, want, (size_t)(M * N) * 4),
+                          .w = &dw,
+                          .x = put(&r, x, (size_t)(M * ldx) * 4),
+                          .bias = put(&r, bias, (size_t)N * 4),
+                          .scratch = put(&r, NULL, ops->mm_scratch(&dw, M)),
+                          .ldy = N,
+                          .ldx = ldx,
+                          .M = M,
+                          .acts = MM_I8,
+                          .add = shape % 2 };
+        ops->matmul(&r.d, &a);
+        on_cpu(want, &w, x, ldx, bias, M, MM_I8, shape % 2);
+        if (get(&r, got, a.y, (size_t)(M * N) * 4, name))
+            CHECK(differ(got, want, M * N) == 0, "%s, %s%s: %lld of %lld are others", name,
+                  int_shapes[shape].why, strained ? ", strained" : "",
+                  (long long)differ(got, want, M * N), (long long)(M * N));
+    }
+    rig_close(&r);
+}
+
+TEST(products_of_integers_are_the_cpus_to_the_bit)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(int_shapes); j++)
+            if (int_shapes[j].K < 8192 || i % 3 == 0) {
+                one_of_integers(schemes[i], j, false);
+                if (int_shapes[j].K < 8192) one_of_integers(schemes[i], j, true);
+            }
+}
+
 /* ---- products of the same inputs ---- */
 
 static dev_weight some_weight(rig *r, const char *name, int64_t N, int64_t K, uint64_t seed)
@@ -171,11 +275,12 @@ TEST(what_was_arranged_for_a_product_serves_those_of_the_same_inputs)
             const dev_weight a = some_weight(&r, schemes[i], N, K, 1),
                              b = some_weight(&r, schemes[j], N, K, 2);
             snprintf(why, sizeof why, "%.30s, then %.30s", schemes[i], schemes[j]);
-            if (dev_same_input(&a, &b)) {
+            if (dev_same_input(&a, &b, MM_BF16)) {
                 alike++;
                 if ((i + j) % 5 == 0) check_arranged(&r, &a, &b, 3, MM_BF16, why);
                 if ((i + j) % 5 == 1) check_arranged(&r, &a, &b, 9, MM_BF16, why);
                 if (i == j) check_arranged(&r, &a, &b, 2, MM_F32, why);
+                if (i == j) check_arranged(&r, &a, &b, 9, MM_I8, why);
                 if (i == j && alike < 20) /* of more rows than one launch takes (CU_ROWS) */
                     check_arranged(&r, &a, &b, 100, MM_BF16, why);
             }
@@ -190,35 +295,42 @@ TEST(inputs_are_the_same_only_where_all_of_their_arrangement_is)
         const char *why, *a, *b;
         int64_t K, then; /* inputs of either */
         bool same;
+        mm_acts acts;
     } cases[] = {
-        { "codes of other widths", "u4-g32", "u8-g32", 192, 192, true },
-        { "groups without padding", "u4-g32", "bf16", 192, 192, true },
-        { "groups with it", "u4-g16-asym", "u4-g32", 192, 192, false },
-        { "more inputs", "u4-g32", "u4-g32", 192, 224, false },
-        { "f32, of which the units take none", "f32", "bf16", 192, 192, false },
-        { "an order of its own", "gidx u4-g32-asym", "u4-g32", 192, 192, false },
-        { "inputs apart", "i8-outlier", "i8-row", 192, 192, false },
+        { "int8, blocks of one size", "u4-g32", "u8-g32", 192, 192, true, MM_I8 },
+        { "int8, blocks of another", "u4-g32", "u4-g64-asym", 192, 192, false, MM_I8 },
+        { "int8, and what is bf16 there", "u4-g32", "bf16", 192, 192, false, MM_I8 },
+        { "int8 that neither is", "nf4", "bf16", 192, 192, true, MM_I8 },
+        { "codes in groups of another size", "u4-g32", "u4-g64-asym", 192, 192, true, MM_BF16 },
+        { "codes of other widths", "u4-g32", "u8-g32", 192, 192, true, MM_BF16 },
+        { "groups without padding", "u4-g32", "bf16", 192, 192, true, MM_BF16 },
+        { "groups with it", "u4-g16-asym", "u4-g32", 192, 192, false, MM_BF16 },
+        { "more inputs", "u4-g32", "u4-g32", 192, 224, false, MM_BF16 },
+        { "f32, of which the units take none", "f32", "bf16", 192, 192, false, MM_BF16 },
+        { "an order of its own", "gidx u4-g32-asym", "u4-g32", 192, 192, false, MM_BF16 },
+        { "inputs apart", "i8-outlier", "i8-row", 192, 192, false, MM_BF16 },
     };
     rig r;
     rig_open(&r);
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         const dev_weight a = some_weight(&r, cases[i].a, 16, cases[i].K, 1),
                          b = some_weight(&r, cases[i].b, 16, cases[i].then, 2);
-        CHECK(dev_same_input(&a, &b) == cases[i].same && dev_same_input(&b, &a) == cases[i].same,
+        CHECK(dev_same_input(&a, &b, cases[i].acts) == cases[i].same &&
+                  dev_same_input(&b, &a, cases[i].acts) == cases[i].same,
               "%s", cases[i].why);
     }
     dev_weight a = some_weight(&r, "u4-g32", 16, 192, 1), b;
     a.t.scheme.act = QT_ACT_I8;
     b = a;
-    CHECK(dev_same_input(&a, &b), "rounded alike");
+    CHECK(dev_same_input(&a, &b, MM_BF16), "rounded alike");
     b.t.scheme.act_scale = 0.5f;
-    CHECK(!dev_same_input(&a, &b), "a scale of its own");
+    CHECK(!dev_same_input(&a, &b, MM_BF16), "a scale of its own");
     b = a;
     b.t.scheme.act_group = 32;
-    CHECK(!dev_same_input(&a, &b), "other groups");
+    CHECK(!dev_same_input(&a, &b, MM_BF16), "other groups");
     b = a;
     b.t.scheme.act = QT_ACT_F8;
-    CHECK(!dev_same_input(&a, &b), "another rounding");
+    CHECK(!dev_same_input(&a, &b, MM_BF16), "another rounding");
     rig_close(&r);
 }
 
@@ -237,6 +349,10 @@ static const group_case groups[] = {
     { "through the units", 12, 2, 4, 20, 128, MM_BF16, true, false },
     { "through the units, more than a panel and than a launch (CU_ROWS)", 70, 2, 3, 80, 64, MM_BF16,
       false, true },
+    { "integers, five rows", 5, 2, 4, 33, 128, MM_I8, true, true },
+    { "integers, twelve rows", 12, 2, 3, 20, 192, MM_I8, true, false },
+    { "integers, more than a panel and than a launch (CU_ROWS)", 70, 2, 3, 80, 64, MM_I8, false,
+      true },
 };
 static const char *const few_schemes[] = { "u4-g32", "bf16", "i8-outlier" };
 
@@ -311,16 +427,19 @@ static void one_group(const char *name, const group_case *c)
                     get(&r, busy, p.busy, (size_t)c->E * 4, name);
     for (int64_t i = 0; ok && i < c->E && busy[i] >= 0; i++) {
         const int64_t e = busy[i], from = first[i], n = first[i + 1] - from, b = from * N;
-        const bool units = c->acts == MM_BF16 && c->T > DEV_MM_SMALL;
+        const bool ints = dev_mm_ints(&dw[e], c->acts),
+                   units = c->acts != MM_F32 && !ints && c->T > DEV_MM_SMALL;
         if (c->absent && e == c->E - 1) {
             CHECK(memcmp(got + b, want + b, (size_t)(n * N) * 4) == 0, "%s, %s: written", name,
                   c->why);
             continue;
         }
-        on_cpu(want + b, &w[e], x + from * ldx, ldx, bias[e], n, c->acts, false);
+        const mm_acts acts = ints ? MM_I8 : c->acts != MM_F32 ? MM_BF16 : MM_F32;
+        on_cpu(want + b, &w[e], x + from * ldx, ldx, bias[e], n, acts, false);
         qt_dequant(dense, &t[e], 0, N);
         const double worst =
-            of_bound(got + b, want + b, x + from * ldx, ldx, dense, n, N, K, units);
+            ints ? (differ(got + b, want + b, n * N) ? HUGE_VAL : 0)
+                 : of_bound(got + b, want + b, x + from * ldx, ldx, dense, n, N, K, units);
         CHECK(worst <= 1, "%s, %s, expert %lld: %g of the bound", name, c->why, (long long)e,
               worst);
         if (units && n <= DEV_MM_SMALL) continue; /* alone they are added in another order */
@@ -352,6 +471,7 @@ int main(int argc, char **argv)
     if (!rig_table()) return 0;
     RUN(products_agree_with_the_cpu_in_f32);
     RUN(products_agree_with_the_cpu_on_bf16_activations);
+    RUN(products_of_integers_are_the_cpus_to_the_bit);
     RUN(what_was_arranged_for_a_product_serves_those_of_the_same_inputs);
     RUN(inputs_are_the_same_only_where_all_of_their_arrangement_is);
     RUN(experts_products_in_one_launch_are_each_ones_own);

@@ -224,6 +224,43 @@ TEST(batch_chunks_and_blocks_change_no_byte)
     free(want);
 }
 
+/* Integer products have one order too; and are there where asked for alone. */
+TEST(int8_is_that_where_asked_for_and_depends_on_no_batch)
+{
+    static char *const schemes[] = { "u4-g16", "i8-outlier" };
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++) {
+        rig_opts o = { .change = fill_linears, .user = schemes[i] };
+        int64_t n;
+        float *exact = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
+        o.acts = MM_I8;
+        float *cpu = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
+        o.device = true;
+        float *unasked = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
+        o.acts = MM_BF16;
+        float *bf16 = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
+        o.acts = MM_I8;
+        o.int8 = true;
+        float *got = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
+        const size_t bytes = (size_t)n * sizeof *got;
+        if (exact && cpu && unasked && bf16 && got) {
+            const double own = apart(cpu, exact, n), d = apart(got, cpu, n);
+            CHECK(own > 0 && d <= 2 * own, "%s: %.2g, the CPU from f32 %.2g", schemes[i], d, own);
+            CHECK(memcmp(unasked, bf16, bytes) == 0 && memcmp(unasked, got, bytes), "%s",
+                  schemes[i]);
+        }
+        for (size_t k = 0; k < LQ_COUNT(cuts) && got; k++) {
+            float *other = cut_of("ministral", o, &cuts[k], WINDOW_IDS, &n);
+            CHECK(other && memcmp(other, got, bytes) == 0, "%s, %s", schemes[i], cuts[k].why);
+            free(other);
+        }
+        free(exact);
+        free(cpu);
+        free(unasked);
+        free(bf16);
+        free(got);
+    }
+}
+
 /* ---- layers between GPU and CPU ---- */
 
 /* Embeddings, positions, windows, angles, latent attention, experts: on either side of it. */
@@ -641,6 +678,7 @@ int main(int argc, char **argv)
     RUN(caches_stray_no_further_than_the_cpus_do);
     RUN(attention_of_many_rows_takes_the_units_unless_under_f32);
     RUN(batch_chunks_and_blocks_change_no_byte);
+    RUN(int8_is_that_where_asked_for_and_depends_on_no_batch);
     RUN(a_part_of_the_layers_on_the_device_gives_the_logits_of_all_and_of_none);
     RUN(the_bytes_of_a_shared_model_depend_on_no_batch);
     RUN(what_is_on_the_device_leaves_the_hosts_memory);

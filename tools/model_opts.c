@@ -112,13 +112,9 @@ int64_t opt_gpu_layers(const opt_model *o)
     return o->gpu_layers == LAYERS_AUTO ? MODEL_AUTO_LAYERS : o->gpu_layers;
 }
 
-/* Asked for in so many words: what a GPU does not have. */
-static bool wants_int8(const opt_model *o) { return o->activations == MM_I8 + 1; }
+bool opt_int8(const opt_model *o) { return o->activations == MM_I8 + 1; }
 
-const char *opt_device(const opt_model *o)
-{
-    return wants_int8(o) && is(device_of(o), "auto") ? "cpu" : device_of(o);
-}
+const char *opt_device(const opt_model *o) { return device_of(o); }
 
 lq_status opt_check_device(const opt_model *o, lq_err *err)
 {
@@ -134,9 +130,7 @@ lq_status opt_check_device(const opt_model *o, lq_err *err)
     lq_status s = dev_open(&d, device_of(o), err);
     if (s) return lq_wrap(err, s, "--device");
     d.ops->close(&d);
-    if (wants_int8(o))
-        s = lq_fail(err, LQ_EUNSUPPORTED, "--device: not on cuda yet: --activations int8");
-    return s;
+    return LQ_OK;
 }
 
 bool opt_may_leave_cpu(const opt_model *o)
@@ -155,8 +149,5 @@ void opt_note_device(const opt_model *o)
 {
     lq_err why = { "" };
     if (!is(device_of(o), "auto")) return;
-    if (dev_count(&why) == 0)
-        prog_say(LOG_INFO, "device: cpu (%s)", why.msg);
-    else if (wants_int8(o))
-        prog_say(LOG_INFO, "device: cpu (not on cuda yet: --activations int8)");
+    if (dev_count(&why) == 0) prog_say(LOG_INFO, "device: cpu (%s)", why.msg);
 }

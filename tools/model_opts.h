@@ -28,6 +28,7 @@ extern const opt_row opt_model_rows[OPT_MODEL_N];       /* activations, KV: auto
 extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
 
 mm_acts opt_acts(const opt_model *o); /* auto resolved */
+bool opt_int8(const opt_model *o);    /* int8 in so many words: on a GPU auto is bf16 */
 kv_dtype opt_kv(const opt_model *o);
 const char *mm_acts_text(mm_acts a); /* "int8" */
 /* For load_opts: `auto` is the CPU where no GPU has what else was asked for. Layers on a GPU ask

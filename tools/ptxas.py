@@ -26,6 +26,9 @@ BUDGET = {
     "gather_kernel": (256, 40, 0),
     "gemv_kernel": (256, 128, 4160),   # two blocks
     "mma_kernel": (128, 255, 40 << 10),  # two blocks
+    "quant_kernel": (256, 40, 0),
+    "few_kernel": (256, 80, 40 << 10),  # three blocks
+    "many_kernel": (128, 255, 12 << 10),  # two blocks
     "fold_kernel": (128, 128, 0),      # four blocks by registers
     "units_kernel": (128, 255, 2048),  # two blocks (of WIDTH = 256 one, by shared memory)
     "merge_kernel": (128, 64, 0),

@@ -10,6 +10,7 @@
  *   cu_same(v)                   the lanes, as bits, that have the same v
  *   cu_copy16, _commit, _wait    cp.async
  *   cu_mma_bf16, cu_mma<F16>     mma.m16n8k16, bf16 or f16 with f32 sums
+ *   cu_mma_u8s8                  mma.m16n8k32, unsigned by signed bytes with s32 sums
  *   cu_ldmatrix<TRANS>(r, row)   ldmatrix.x4: lane l says where row l % 8 of matrix l / 8 is
  *   cu_pair<F16>(lo, hi)         two numbers as f16 or bf16 in one word
  *   CU_LAUNCH(d, name, kernel, grid, block, shared, args...)
@@ -85,6 +86,13 @@ __device__ __forceinline__ void cu_mma_f16(float d[4], const unsigned a[4], cons
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
                  "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ __forceinline__ void cu_mma_u8s8(int d[4], const unsigned a[4], const unsigned b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 template <bool TRANS, class T> __device__ __forceinline__ void cu_ldmatrix(unsigned r[4], T *row)

@@ -1,5 +1,5 @@
 /* kernels/cuda/mm.cu - a matrix product on the device: activations into the weight's order, then
- * the kernel for so many rows (mm_gemv.cu, mm_mma.cu).
+ * the kernel for so many rows (mm_gemv.cu, mm_mma.cu), or for integers (mm_i8.cu).
  *
  *   round    inputs rounded as a checkpoint declares (mm_round_acts); one warp a group
  *   arrange  rows of x into the tile's places: groups padded, g_idx undone, rounded to bf16 where
@@ -134,6 +134,10 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         CU_LAUNCH(d, "gather", gather_kernel, dim3((unsigned)a->M), THREADS, 0, out, x, ldx, rows,
                   (const int32_t *)a->w->t.plane[QT_OUT_IDX].data, (int)sc->n_out, (int)ldo);
         in.out = out;
+    }
+    if (dev_mm_ints(a->w, a->acts)) {
+        CU_NAME(mm_i8)(d, a, &in, free_at, arranged);
+        return;
     }
     const bool ready =
         !bf16 && !permuted && s->Kp == K && s->G == s->Gp && ldx % 4 == 0 && (uintptr_t)x % 16 == 0;

@@ -261,6 +261,17 @@ __device__ __forceinline__ void mm_center(float q[8], mm_scale_of *s, qt_zero ze
     if (zero == QT_ZERO_BIAS) s->scale = 1.0f;
 }
 
+/* The outliers' share of row r of a tile for one row of x, in order. */
+__device__ __forceinline__ float mm_outlier_sum(const mm_view &v, int64_t tile, int r,
+                                                G<const float> x)
+{
+    const G<const uint8_t> w = G<const uint8_t>(v.codes) + tile * v.tile_bytes;
+    float sum = 0;
+    for (int p = 0; p < v.steps * TILE_K; p++)
+        sum = fmaf(x[p], cu_bf16_f32(cu_ldg<uint16_t>(w + (p / 2 * 64 + 4 * r + p % 2 * 2))), sum);
+    return sum;
+}
+
 /* ---- host ---- */
 mm_code CU_NAME(mm_code_of)(const qt_scheme *s);
 mm_view CU_NAME(mm_view_of)(const dev_weight *w);
@@ -269,7 +280,7 @@ mm_view CU_NAME(mm_outliers_of)(const dev_weight *w);
 
 /* Activations as the kernels read them. */
 struct mm_input {
-    const float *f;    /* [M, ldf] in the tile's places, of gemv */
+    const float *f;    /* [M, ldf] in the tile's places, of gemv; as they come, of i8 */
     const uint16_t *b; /* [M, ldb] bf16, of mma */
     const float *out;  /* [M, ldo] outlier inputs */
     int64_t ldf, ldb, ldo;
@@ -278,5 +289,7 @@ struct mm_input {
 };
 void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x);
 void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x);
+/* arranged: `room`, bytes as CU_NAME(mm_scratch) has for each place, holds them already. */
+void CU_NAME(mm_i8)(dev *d, const dev_mm_args *a, const mm_input *x, void *room, bool arranged);
 
 #endif

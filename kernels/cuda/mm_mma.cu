@@ -134,16 +134,6 @@ __device__ void one_step(float part[NT][4], mm_scale_of s[2], const mm_view &v, 
     }
 }
 
-/* The outliers' share of output n's row r of a tile for one row of x. */
-__device__ float outlier_sum(const mm_view &v, int64_t tile, int r, G<const float> x)
-{
-    const G<const uint8_t> w = G<const uint8_t>(v.codes) + tile * v.tile_bytes;
-    float sum = 0;
-    for (int p = 0; p < v.steps * TILE_K; p++)
-        sum = fmaf(x[p], cu_bf16_f32(cu_ldg<uint16_t>(w + (p / 2 * 64 + 4 * r + p % 2 * 2))), sum);
-    return sum;
-}
-
 struct mma_out {
     float *y;
     const float *bias, *x_out;
@@ -210,8 +200,8 @@ __global__ void __launch_bounds__(THREADS, NT == 8 ? 2 : 4)
             if (row >= rows || out >= o.N) continue;
             float y = acc[nt][k];
             if (CODE == C_U8 && outliers.steps)
-                y += outlier_sum(outliers, tile, g + 8 * (k / 2),
-                                 G<const float>(o.x_out) + m * o.ldo);
+                y += mm_outlier_sum(outliers, tile, g + 8 * (k / 2),
+                                    G<const float>(o.x_out) + m * o.ldo);
             if (o.bias) y += G<const float>(o.bias)[out];
             const G<float> to = G<float>(o.y) + (m * o.ldy + out);
             *to = o.add ? y + *to : y;

@@ -50,6 +50,16 @@ def test_a_packed_model_gives_the_cpus_logits_within_rounding(gpu, llmq, dense, 
     assert ("device: emulated" in said) == (word == "auto"), said
 
 
+def test_int8_is_asked_for(gpu, llmq, dense, tmp_path):
+    int8 = ["--activations", "int8"]
+    want = logits(llmq, dense, tmp_path / "cpu", *int8)[0]
+    got = logits(gpu, dense, tmp_path / "gpu", "--device", "cuda", *int8)[0]
+    top, f32 = max(map(abs, want)), logits(llmq, dense, tmp_path / "f32")[0]
+    apart = max(abs(a - b) for a, b in zip(want, f32))
+    assert 0 < max(abs(a - b) for a, b in zip(want, got)) <= apart < 0.05 * top
+    assert got != logits(gpu, dense, tmp_path / "auto", "--device", "cuda", "--activations", "auto")[0]
+
+
 def test_on_the_cpu_it_gives_the_cpus_bytes(gpu, llmq, dense, tmp_path):
     assert logits(gpu, dense, tmp_path / "a", "--device", "cpu")[0] == logits(llmq, dense, tmp_path / "b")[0]
 
@@ -71,9 +81,6 @@ def test_other_words_are_refused(gpu, dense, tmp_path):
     assert "--gpu-layers: expected --device cuda or auto, found cpu" in \
         gpu(*model, "cpu", "--gpu-layers", "2", code=2).stderr
     assert "--gpu-layers" in gpu(*model, "cuda", "--gpu-layers", "some", code=2).stderr
-    assert "--activations int8" in gpu(*model, "cuda", "--activations", "int8", code=3).stderr
-    assert "device: cpu (not on cuda yet: --activations int8)" in \
-        gpu(*model, "auto", "--activations", "int8").stderr
     for command in [["bench", "kernels"], ["bench", "attention"]]:
         assert "not on cuda yet" in gpu(*command, "--device", "cuda", code=3).stderr
 

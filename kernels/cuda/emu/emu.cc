@@ -523,6 +523,26 @@ void cu_mma_f16(float d[4], const unsigned a[4], const unsigned b[2], const char
 {
     mma<from_f16>(d, a, b, file, line, "cu_mma_f16");
 }
+void cu_mma_u8s8(int d[4], const unsigned a[4], const unsigned b[2], const char *file, int line)
+{
+    struct frag {
+        unsigned a[4], b[2];
+    } in;
+    memcpy(in.a, a, sizeof in.a);
+    memcpy(in.b, b, sizeof in.b);
+    emu::warp_meet(file, line, "cu_mma_u8s8", &in, sizeof in);
+    const int g = emu::lane() / 4, c = emu::lane() % 4;
+    for (int i = 0; i < 4; i++) {
+        const int row = i / 2, col = 2 * c + i % 2;
+        for (int k = 0; k < 32; k++) {
+            const int from = k % 16 / 4, half = k / 16, bits = k % 4 * 8;
+            const frag *fa = (const frag *)emu::peer(4 * g + from);
+            const frag *fb = (const frag *)emu::peer(4 * col + from);
+            d[i] += (int)(fa->a[2 * half + row] >> bits & 255u) *
+                    (int8_t)(uint8_t)(fb->b[half] >> bits & 255u);
+        }
+    }
+}
 
 /* ---- the runtime's interface ---- */
 using namespace emu;

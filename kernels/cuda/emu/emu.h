@@ -323,6 +323,11 @@ template <int GROUPS> void cu_copy_wait() { emu::copy_wait(GROUPS); }
 void cu_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2], EMU_HERE);
 void cu_mma_f16(float d[4], const unsigned a[4], const unsigned b[2], EMU_HERE);
 
+/* d[16,8] += a[16,32] b[32,8], exactly, of unsigned by signed bytes; fragments as PTX says for
+ * mma.m16n8k32: a = (g, 4c), (g + 8, 4c), (g, 4c + 16), (g + 8, 4c + 16); b = (4c, g), (4c + 16,
+ * g), four neighbouring k in one word, the lowest one low; d as above. */
+void cu_mma_u8s8(int d[4], const unsigned a[4], const unsigned b[2], EMU_HERE);
+
 /* Four matrices of 8 rows of eight 16-bit numbers: lane l brings row l % 8 of matrix l / 8, and
  * gets of each, in one word, columns 2c and 2c + 1 of row g; transposed, of rows 2c, 2c + 1 column
  * g. */
