@@ -317,8 +317,33 @@ static lq_status add_eval(cJSON *list, const char *name, const cJSON *from, lq_e
     return cJSON_AddItemToArray(list, o) ? LQ_OK : no_memory(err);
 }
 
+/* Weights that `convert` did not take over as they were. */
+static double rounded_anew(const cJSON *converted)
+{
+    double n = 0;
+    js_f64(converted, "requantized", false, 0, 1e15, &n, NULL);
+    return n;
+}
+
+/* Is a measurement that names its weights one of these, or of those that they were converted from
+ * with the same values? */
+static lq_status check_measured(const making *m, const cJSON *doc, const char *path, lq_err *err)
+{
+    const cJSON *c = src_conversion(m->src);
+    const char *of = NULL, *own = "", *from = "";
+    js_str(doc, "weights_xxh3", false, &of, NULL);
+    js_str(m->info, "weights_xxh3", false, &own, NULL);
+    if (!(rounded_anew(c) > 0)) js_str(js_get(c, "from"), "xxh3", false, &from, NULL);
+    if (!of || strcmp(of, own) == 0 || strcmp(of, from) == 0) return LQ_OK;
+    return lq_fail(
+        err, LQ_EVALUE,
+        "%s: expected a measurement of the weights that are published (XXH3-128 %s), found "
+        "one of %.64s",
+        path, own, of);
+}
+
 /* The label of a measurement is its file's name without .json. */
-static lq_status add_eval_file(cJSON *list, const char *path, lq_err *err)
+static lq_status add_eval_file(cJSON *list, const making *m, const char *path, lq_err *err)
 {
     char name[120];
     cJSON *doc;
@@ -334,6 +359,7 @@ static lq_status add_eval_file(cJSON *list, const char *path, lq_err *err)
     if (js_f64(doc, "perplexity", true, 0, 1e300, &ppl, NULL)) {
         s = lq_fail(err, LQ_EFORMAT, "%s: expected what `llmq eval --json` prints", path);
     } else {
+        s = check_measured(m, doc, path, err);
         const cJSON *rows = js_get(doc, "by_ctx");
         const cJSON *row = cJSON_IsArray(rows) ? rows->child : doc;
         for (; row && !s; row = row == doc ? NULL : row->next)
@@ -341,14 +367,6 @@ static lq_status add_eval_file(cJSON *list, const char *path, lq_err *err)
     }
     cJSON_Delete(doc);
     return s;
-}
-
-/* Weights that `convert` did not take over as they were. */
-static double rounded_anew(const cJSON *converted)
-{
-    double n = 0;
-    js_f64(converted, "requantized", false, 0, 1e15, &n, NULL);
-    return n;
 }
 
 static lq_status add_evals(making *m, lq_err *err)
@@ -362,7 +380,7 @@ static lq_status add_evals(making *m, lq_err *err)
                    : no_memory(err);
     cJSON *list = cJSON_AddArrayToObject(m->info, "evaluations");
     for (int i = 0; i < m->o->n_evals && !s; i++)
-        s = add_eval_file(list, m->o->evals[i], err);
+        s = add_eval_file(list, m, m->o->evals[i], err);
     const bool anew = rounded_anew(src_conversion(m->src)) > 0;
     return s || !check ? s
                        : add_eval(list,

@@ -147,6 +147,18 @@ static void add_row(cJSON *to, const eval_row *row, bool ref)
     cJSON_AddNumberToObject(to, "ref_perplexity", r->ref_perplexity);
 }
 
+/* Which weights the figures are of, as `publish --eval` compares them. */
+static lq_status add_weights(cJSON *doc, const session *e, lq_err *err)
+{
+    char hex[33];
+    lq_hash h;
+    lq_status s = src_fingerprint(&h, e->model.src, err);
+    if (s) return s;
+    lq_hash_hex(hex, &h);
+    cJSON_AddStringToObject(doc, "weights_xxh3", hex);
+    return LQ_OK;
+}
+
 static lq_status print_json(const session *e, lq_err *err)
 {
     cJSON *doc = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(doc, "by_ctx");
@@ -158,7 +170,10 @@ static lq_status print_json(const session *e, lq_err *err)
     }
     cJSON_AddStringToObject(doc, "ruler", rulers[e->o->ruler]);
     cJSON_AddNumberToObject(doc, "seconds", e->seconds);
-    return cmd_print_json(doc, err);
+    lq_status s = add_weights(doc, e, err);
+    if (!s) return cmd_print_json(doc, err);
+    cJSON_Delete(doc);
+    return s;
 }
 
 static void print_text(const session *e)

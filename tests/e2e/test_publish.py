@@ -492,6 +492,23 @@ def test_a_registry_that_loses_what_it_took_is_given_up(llmq, packed, registry, 
     assert "asked for a piece of a blob, answered" in p.stderr and len(patches) <= 6
 
 
+def test_a_measurement_of_other_weights_is_refused(llmq, packed, draft, tmp_path):
+    """eval says which weights it measured; what they were converted to has the same values."""
+    text = ROOT / "tests/golden/text/novels-heldout-100w.txt"
+    own, other = (llmq.json("eval", m, "--text", text, "--ctx", "64", "--windows", "2") for m in (packed, draft))
+    assert own["weights_xxh3"] != other["weights_xxh3"] and len(own["weights_xxh3"]) == 32
+    for name, doc in (("own", own), ("other", other)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(doc))
+    llmq("publish", packed, f"dir:{tmp_path}/a", "--eval", tmp_path / "own.json")
+    assert json.loads((tmp_path / "a/provenance.json").read_text())["weights_xxh3"] == own["weights_xxh3"]
+    p = llmq("publish", packed, f"dir:{tmp_path}/b", "--eval", tmp_path / "other.json", code=3)
+    assert "other.json: expected a measurement of the weights that are published" in p.stderr
+    assert other["weights_xxh3"] in p.stderr and not (tmp_path / "b").exists()
+    llmq("convert", packed, "-o", tmp_path / "hf", "--to", "compressed-tensors")
+    llmq("publish", tmp_path / "hf", f"dir:{tmp_path}/c", "--eval", tmp_path / "own.json")
+    assert json.loads((tmp_path / "c/provenance.json").read_text())["evaluations"][0]["perplexity"] == own["perplexity"]
+
+
 def test_measurements_stay_with_the_weights_that_they_are_of(llmq, packed, tmp_path):
     """As docs/publishing.md has it: weights in a pulled folder exchanged, its sums removed, published again."""
     (tmp_path / "held-out.json").write_text(json.dumps({"perplexity": 12.5, "tokens": 100, "ctx": 512}))
