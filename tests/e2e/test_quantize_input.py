@@ -194,7 +194,7 @@ OPTIONS = [
     (["--calib-len", "1"], "--calib-len"),
     (["--calib-len", "1025"], "--calib-len: expected at most the model's 1024, found 1025"),
     (["--memory-limit", "0"], "--memory-limit: expected 1..1e+15, found '0'"),
-    (["--memory-limit", "0.5"], "--memory-limit: expected 1..1e+15, found '0.5'"),
+    (["--memory-limit", "0.5"], "--memory-limit: expected a size such as 4096, 512M or 1.5G"),
     (["--memory-limit", "1Q"], "--memory-limit: expected a size such as 4096, 512M or 1.5G"),
     (["--calib", ""], "--calib '': an empty name"),
     (["--calib", "a,,b"], "an empty name"),
