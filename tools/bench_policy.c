@@ -15,7 +15,8 @@ static const eng_batching order[ENG_N_BATCHINGS] = { ENG_STATIC, ENG_DYNAMIC, EN
  * no two policies meet them at a pace of their own. */
 static int64_t length_of(int64_t i)
 {
-    const double u = (double)(i / OF) * 0.6180339887498949;
+    const int64_t of = i / OF;
+    const double u = (double)of * 0.6180339887498949;
     return i % OF == (int64_t)((u - floor(u)) * OF) ? LONG : SHORT;
 }
 
