@@ -7,9 +7,10 @@
  *     dot2(acc, a, b)          two products added to each lane
  *     vi_to_bf16(low, high)    32 numbers as bf16, in order
  *     vi_load32(p)             32 bytes, and zeros
- *     vi_zip16(z, a, b)        the halves of words of a and b in turn, those of the first 8 lanes
- * in z[0] and the others in z[1] store_keys(kt, x, n, words)  kt[c][r] := word c of x[r], r < n; x
- * [PAIR_KEYS] is lost
+ *     vi_zip16(z, a, b)        the halves of words of a and b in turn: of the first 8 lanes in
+ *                              z[0], of the others in z[1]
+ *     store_keys(kt, x, n, words)
+ *                              kt[c][r] := word c of x[r], r < n; x [PAIR_KEYS] is lost
  *
  * and PAIR_KEYS; PAIR_ROWS and PAIR_FEWER, rows of the scores' sums, of two vectors each;
  * PAIR_PV_VECS, vectors of the values' sums of four rows. */
@@ -92,8 +93,10 @@ V16 void v_pairs(uint32_t *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
     }
 }
 
-static void pairs_attn_v(uint32_t *v, const uint8_t *src, int n, int64_t D,
-                         kv_dtype d){ KV_KNOWN(d, v_pairs, v, src, n, D) }
+static void pairs_attn_v(uint32_t *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
+{
+    KV_KNOWN(d, v_pairs, v, src, n, D)
+}
 
 V16 void ask_next(const uint8_t *p, size_t bytes)
 {
@@ -113,8 +116,10 @@ V16 void scores_pairs(float *s, const uint16_t *q, const uint32_t *const kt[2], 
         const uint8_t *ask = next ? next->at[run] : NULL;
         for (; d < (run + 1) * D / 4; d += 2, low += ATTN_LANES, high += ATTN_LANES) {
             const vi k0 = vi_load(low), k1 = vi_load(high);
-            if (next) ask_next(ask, step);
-            ask += step;
+            if (next) {
+                ask_next(ask, step);
+                ask += step;
+            }
             UNROLL for (int r = 0; r < R; r++)
             {
                 const vi x = vi_word(q + r * D + d);

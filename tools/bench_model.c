@@ -109,7 +109,7 @@ static lq_status check_memory(const session *b, lq_err *err)
 static mm_acts acts_of(const session *b)
 {
     const mm_acts a = opt_acts(&b->o->model);
-    return a == MM_I8 && model_dev(b->m) ? MM_BF16 : a;
+    return a == MM_I8 && model_dev(b->m) && !opt_int8(&b->o->model) ? MM_BF16 : a;
 }
 
 /* A device's bytes a second, by a copy beyond any cache: each is read and written. Its arithmetic

@@ -93,7 +93,7 @@ mm_acts opt_acts(const opt_model *o)
 static bool is(const char *word, const char *other) { return strcmp(word, other) == 0; }
 
 /* What --device says, or --gpu-layers without it. */
-static const char *device_of(const opt_model *o)
+const char *opt_device(const opt_model *o)
 {
     const char *word = o->device ? o->device : "auto";
     if (o->gpu_layers == 0 && (is(word, "auto") || strncmp(word, "cuda", 4) == 0)) return "cpu";
@@ -103,7 +103,7 @@ static const char *device_of(const opt_model *o)
 kv_dtype opt_kv(const opt_model *o)
 {
     if (o->kv) return (kv_dtype)(o->kv - 1);
-    return attn_fast_cache(opt_acts(o) != MM_F32 && is(device_of(o), "cpu"));
+    return attn_fast_cache(opt_acts(o) != MM_F32 && is(opt_device(o), "cpu"));
 }
 
 int64_t opt_gpu_layers(const opt_model *o)
@@ -114,8 +114,6 @@ int64_t opt_gpu_layers(const opt_model *o)
 
 bool opt_int8(const opt_model *o) { return o->activations == MM_I8 + 1; }
 
-const char *opt_device(const opt_model *o) { return device_of(o); }
-
 lq_status opt_check_device(const opt_model *o, lq_err *err)
 {
     dev d;
@@ -123,11 +121,11 @@ lq_status opt_check_device(const opt_model *o, lq_err *err)
         return lq_fail(err, LQ_EUSAGE, "--gpu-layers: expected --device cuda or auto, found cpu");
     if (o->ranks > 1 && o->gpu_layers != LAYERS_ALL)
         return lq_fail(err, LQ_EUSAGE, "--tensor-parallel-size goes without --gpu-layers");
-    if (o->ranks > 1 && is(device_of(o), "cpu"))
+    if (o->ranks > 1 && is(opt_device(o), "cpu"))
         return lq_fail(err, LQ_EUSAGE,
                        "--tensor-parallel-size: expected --device cuda or auto, found cpu");
-    if (is(device_of(o), "auto") || is(device_of(o), "cpu")) return LQ_OK;
-    lq_status s = dev_open(&d, device_of(o), err);
+    if (is(opt_device(o), "auto") || is(opt_device(o), "cpu")) return LQ_OK;
+    lq_status s = dev_open(&d, opt_device(o), err);
     if (s) return lq_wrap(err, s, "--device");
     d.ops->close(&d);
     return LQ_OK;
@@ -141,13 +139,13 @@ bool opt_may_leave_cpu(const opt_model *o)
 
 lq_status opt_only_cpu(const opt_model *o, const char *what, lq_err *err)
 {
-    if (is(device_of(o), "auto") || is(device_of(o), "cpu")) return LQ_OK;
+    if (is(opt_device(o), "auto") || is(opt_device(o), "cpu")) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED, "--device: not on cuda yet: %s", what);
 }
 
 void opt_note_device(const opt_model *o)
 {
     lq_err why = { "" };
-    if (!is(device_of(o), "auto")) return;
+    if (!is(opt_device(o), "auto")) return;
     if (dev_count(&why) == 0) prog_say(LOG_INFO, "device: cpu (%s)", why.msg);
 }

@@ -31,12 +31,10 @@ mm_acts opt_acts(const opt_model *o); /* auto resolved */
 bool opt_int8(const opt_model *o);    /* int8 in so many words: on a GPU auto is bf16 */
 kv_dtype opt_kv(const opt_model *o);
 const char *mm_acts_text(mm_acts a); /* "int8" */
-/* For load_opts: `auto` is the CPU where no GPU has what else was asked for. Layers on a GPU ask
- * for one. */
+/* What --device says; layers on a GPU ask for one. */
 const char *opt_device(const opt_model *o);
 int64_t opt_gpu_layers(const opt_model *o);
-/* LQ_EDEVICE where --device names a GPU and there is none; LQ_EUNSUPPORTED: one that lacks what
- * else was asked for; LQ_EUSAGE: no such word, or layers on a GPU and --device cpu. */
+/* LQ_EDEVICE where --device names a GPU and there is none; LQ_EUSAGE: no such word, or layers on a GPU and --device cpu. */
 lq_status opt_check_device(const opt_model *o, lq_err *err);
 /* A GPU was named, or there is one to choose. */
 bool opt_may_leave_cpu(const opt_model *o);

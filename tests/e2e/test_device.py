@@ -58,6 +58,10 @@ def test_int8_is_asked_for(gpu, llmq, dense, tmp_path):
     apart = max(abs(a - b) for a, b in zip(want, f32))
     assert 0 < max(abs(a - b) for a, b in zip(want, got)) <= apart < 0.05 * top
     assert got != logits(gpu, dense, tmp_path / "auto", "--device", "cuda", "--activations", "auto")[0]
+    for asked, runs in (("int8", "int8"), ("auto", "bf16")):
+        doc = gpu.json("bench", "model", dense, "--device", "cuda", "--activations", asked, "--batch", 1, "--prompt", 4,
+                       "--context", 4, "--steps", 1)
+        assert doc["activations"] == runs
 
 
 def test_on_the_cpu_it_gives_the_cpus_bytes(gpu, llmq, dense, tmp_path):
