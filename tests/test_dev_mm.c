@@ -63,40 +63,70 @@ static void on_cpu(float *y, const mm_weight *w, const float *x, int64_t ldx, co
     lq_arena_free(&scratch);
 }
 
+/* One product of M rows: its weight on both sides, inputs, outputs that begin with noise. */
+typedef struct {
+    rig r;
+    qt_tensor t;
+    mm_weight w;
+    dev_weight dw;
+    float *x, *bias, *want, *got;
+    int64_t M, N, K, ldx;
+} twins;
+
+/* False: no such weight of so many inputs. */
+static bool twins_open(twins *o, const char *name, int64_t M, int64_t N, int64_t K, uint64_t seed)
+{
+    qt_scheme s = fill_scheme(name);
+    if (fill_misfit(&s, K)) return false;
+    if (s.kind == QT_I8_OUTLIER) s.n_out = K / 9 + 1;
+    *o = (twins){ .M = M, .N = N, .K = K, .ldx = K + 3 };
+    rig_open(&o->r);
+    lq_err err = { "" };
+    o->t = fill_tensor(s, N, K, &o->r.a, seed);
+    CHECK(!mm_pack(&o->w, &o->t, &o->r.a, NULL, &err), "%s", err.msg);
+    o->x = floats(&o->r, M * o->ldx, 1);
+    o->bias = floats(&o->r, N, 2);
+    o->want = floats(&o->r, M * N, 3);
+    o->got = floats(&o->r, M * N, 4);
+    return true;
+}
+
+/* Into `got` on the device, into `want` on the CPU; false: the device has failed. */
+static bool twins_run(twins *o, const char *name, mm_acts acts, bool add)
+{
+    rig *r = &o->r;
+    const size_t bytes = (size_t)(o->M * o->N) * 4;
+    dev_mm_args a = { .y = put(r, o->want, bytes),
+                      .w = &o->dw,
+                      .x = put(r, o->x, (size_t)(o->M * o->ldx) * 4),
+                      .bias = put(r, o->bias, (size_t)o->N * 4),
+                      .scratch = put(r, NULL, ops->mm_scratch(&o->dw, o->M)),
+                      .ldy = o->N,
+                      .ldx = o->ldx,
+                      .M = o->M,
+                      .acts = acts,
+                      .add = add };
+    ops->matmul(&r->d, &a);
+    on_cpu(o->want, &o->w, o->x, o->ldx, o->bias, o->M, acts, add);
+    return get(r, o->got, a.y, bytes, name);
+}
+
 static void one_product(const char *name, size_t shape, mm_acts acts)
 {
-    const int64_t M = shapes[shape].M, N = shapes[shape].N, K = shapes[shape].K, ldx = K + 3;
-    qt_scheme s = fill_scheme(name);
-    if (fill_misfit(&s, K)) return;
-    if (s.kind == QT_I8_OUTLIER) s.n_out = K / 9 + 1;
-    rig r;
-    rig_open(&r);
-    lq_err err = { "" };
-    qt_tensor t = fill_tensor(s, N, K, &r.a, shape + 3);
-    mm_weight w;
-    CHECK(!mm_pack(&w, &t, &r.a, NULL, &err), "%s", err.msg);
-    float *x = floats(&r, M * ldx, 1), *bias = floats(&r, N, 2), *want = floats(&r, M * N, 3),
-          *got = floats(&r, M * N, 4), *dense = lq_push(&r.a, (size_t)(N * K) * 4);
-    dev_weight dw = put_weight(&r, &w.t);
-    dev_mm_args a = { .y = put(&r, want, (size_t)(M * N) * 4),
-                      .w = &dw,
-                      .x = put(&r, x, (size_t)(M * ldx) * 4),
-                      .bias = put(&r, bias, (size_t)N * 4),
-                      .scratch = put(&r, NULL, ops->mm_scratch(&dw, M)),
-                      .ldy = N,
-                      .ldx = ldx,
-                      .M = M,
-                      .acts = acts,
-                      .add = true };
-    ops->matmul(&r.d, &a);
-    on_cpu(want, &w, x, ldx, bias, M, acts, true);
-    qt_dequant(dense, &t, 0, N);
+    const int64_t M = shapes[shape].M, N = shapes[shape].N, K = shapes[shape].K;
+    twins o;
+    if (!twins_open(&o, name, M, N, K, shape + 3)) return;
+    float *dense = lq_push(&o.r.a, (size_t)(N * K) * 4);
+    o.dw = put_weight(&o.r, &o.w.t);
     double worst = 0;
-    if (get(&r, got, a.y, (size_t)(M * N) * 4, name))
-        worst = of_bound(got, want, x, ldx, dense, M, N, K, acts == MM_BF16 && M > DEV_MM_SMALL);
+    if (twins_run(&o, name, acts, true)) {
+        qt_dequant(dense, &o.t, 0, N);
+        worst = of_bound(o.got, o.want, o.x, o.ldx, dense, M, N, K,
+                         acts == MM_BF16 && M > DEV_MM_SMALL);
+    }
     CHECK(worst <= 1, "%s, %s, %s: %g of the bound", name, shapes[shape].why,
           acts == MM_F32 ? "f32" : "bf16", worst);
-    rig_close(&r);
+    rig_close(&o.r);
 }
 
 TEST(products_agree_with_the_cpu_in_f32)
@@ -169,42 +199,21 @@ static int64_t differ(const float *got, const float *want, int64_t n)
 
 static void one_of_integers(const char *name, size_t shape, bool strained)
 {
-    const int64_t M = int_shapes[shape].M, N = int_shapes[shape].N, K = int_shapes[shape].K,
-                  ldx = K + 3;
-    qt_scheme s = fill_scheme(name);
-    if (fill_misfit(&s, K)) return;
-    if (s.kind == QT_I8_OUTLIER) s.n_out = K / 9 + 1;
-    rig r;
-    rig_open(&r);
-    lq_err err = { "" };
-    qt_tensor t = fill_tensor(s, N, K, &r.a, shape + 3);
-    mm_weight w;
-    CHECK(!mm_pack(&w, &t, &r.a, NULL, &err), "%s", err.msg);
-    float *x = floats(&r, M * ldx, 1), *bias = floats(&r, N, 2), *want = floats(&r, M * N, 3),
-          *got = floats(&r, M * N, 4);
-    if (strained) strain(x, M, ldx, K);
-    if (strained) /* the largest code of all */
-        memset((void *)(uintptr_t)w.t.plane[QT_CODES].data, 255, w.t.plane[QT_CODES].bytes);
-    dev_weight dw = put_weight(&r, &w.t);
-    if (dev_mm_ints(&dw, MM_I8)) {
-        dev_mm_args a = { .y = put(&r, want, (size_t)(M * N) * 4),
-                          .w = &dw,
-                          .x = put(&r, x, (size_t)(M * ldx) * 4),
-                          .bias = put(&r, bias, (size_t)N * 4),
-                          .scratch = put(&r, NULL, ops->mm_scratch(&dw, M)),
-                          .ldy = N,
-                          .ldx = ldx,
-                          .M = M,
-                          .acts = MM_I8,
-                          .add = shape % 2 };
-        ops->matmul(&r.d, &a);
-        on_cpu(want, &w, x, ldx, bias, M, MM_I8, shape % 2);
-        if (get(&r, got, a.y, (size_t)(M * N) * 4, name))
-            CHECK(differ(got, want, M * N) == 0, "%s, %s%s: %lld of %lld are others", name,
-                  int_shapes[shape].why, strained ? ", strained" : "",
-                  (long long)differ(got, want, M * N), (long long)(M * N));
+    const int64_t M = int_shapes[shape].M, N = int_shapes[shape].N, K = int_shapes[shape].K;
+    twins o;
+    if (!twins_open(&o, name, M, N, K, shape + 3)) return;
+    if (strained) {
+        const qt_span codes = o.w.t.plane[QT_CODES];
+        strain(o.x, M, o.ldx, K);
+        memset((void *)(uintptr_t)codes.data, 255, codes.bytes); /* the largest code of all */
     }
-    rig_close(&r);
+    o.dw = put_weight(&o.r, &o.w.t);
+    if (dev_mm_ints(&o.dw, MM_I8) && twins_run(&o, name, MM_I8, shape % 2)) {
+        const int64_t others = differ(o.got, o.want, M * N);
+        CHECK(others == 0, "%s, %s%s: %lld of %lld are others", name, int_shapes[shape].why,
+              strained ? ", strained" : "", (long long)others, (long long)(M * N));
+    }
+    rig_close(&o.r);
 }
 
 TEST(products_of_integers_are_the_cpus_to_the_bit)
