@@ -67,8 +67,11 @@ EMUOBJS    := $(CUSRCS:%.cu=$(BUILD)/emu/%.o) $(patsubst %.cc,$(BUILD)/emu/%.o,$
               $(BUILD)/emu/tests/cuda_broken.o $(BUILD)/tests/emulated.o
 DEVTESTS   := test_dev test_dev_link test_dev_mm test_dev_attn test_dev_draw test_forward_dev test_forward_ranks test_graph_dev test_engine_dev
 EMUTESTS   := $(DEVTESTS) test_cuda_emu
-NVCCF       = -std=c++17 -O3 -fmad=false -objtemp -I. -Xcompiler -O2,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
-              -Xptxas -v $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_80,code=compute_80
+NVCCF       = -std=c++17 -O3 -fmad=false -objtemp -I. -Xcompiler -O2,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics -Xptxas -v
+# *_sm90.cu are for sm_90a alone, whatever CUDA_ARCHS says.
+cu_code     = -gencode arch=compute_$(1),code=$(2)_$(1)
+cu_archs    = $(if $(findstring _sm90.cu,$(1)),$(call cu_code,90a,sm),$(foreach a,$(CUDA_ARCHS),$(call cu_code,$(a),sm)) \
+              $(call cu_code,80,compute))
 EMUF        = -std=c++17 -O1 -Wall -Wshadow -Wno-unknown-pragmas $(WERROR) -fPIE -fno-exceptions -fno-rtti \
               -fno-threadsafe-statics -ffp-contract=off -I.
 ifneq ($(or $(SANITIZE),$(if $(shell command -v $(CXX)),,none)),)
@@ -113,12 +116,12 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(Q)$(CC) $(ALLCF) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
 
 $(BUILD)/cuda-flags: FORCE
-	@mkdir -p $(@D); echo '$(NVCC) $(NVCCF) $(CXX) $(EMUF)' | cmp -s - $@ || echo '$(NVCC) $(NVCCF) $(CXX) $(EMUF)' > $@
+	@mkdir -p $(@D); echo '$(NVCC) $(NVCCF) $(call cu_archs,) $(CXX) $(EMUF)' | cmp -s - $@ || echo '$(NVCC) $(NVCCF) $(call cu_archs,) $(CXX) $(EMUF)' > $@
 $(BUILD)/kernels/dev.o: $(BUILD)/cuda-flags
 $(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu $(BUILD)/cuda-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  NVCC $<")
-	$(Q)$(NVCC) $(NVCCF) -MMD -MP -c -o $@ $< 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas); rm -f $@; exit 1; }
+	$(Q)$(NVCC) $(NVCCF) $(call cu_archs,$<) -MMD -MP -c -o $@ $< 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas); rm -f $@; exit 1; }
 $(BUILD)/emu/%.o: %.cu $(BUILD)/cuda-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  EMU  $<")

@@ -2,7 +2,7 @@
  * BROKEN_FLOATS floats. Compiled for the host alone. */
 #include "tests/cuda_broken.h"
 
-#include "kernels/cuda/cu.cuh"
+#include "kernels/cuda/cu_sm90.cuh"
 
 namespace
 {
@@ -142,6 +142,68 @@ __global__ void one_mma(G<int32_t> sums, G<const uint8_t> a, G<const int8_t> b)
         sums[8 * (i < 2 ? g : g + 8) + 2 * c + i % 2] = d[i];
 }
 
+/* ---- the copy engine and products of a warpgroup ---- */
+enum engine_fault {
+    SOUND,
+    EARLY,     /* reads before the wait */
+    FLYING,    /* the same while bytes are missing */
+    STRANGER,  /* another warp reads, which has not waited */
+    OVERRUN,   /* the next copy comes before the readers have said that they are done */
+    HALF,      /* half of the bytes that are expected */
+    TWICE,     /* one arrival too many */
+    OWN,       /* the second operand is written by threads */
+    NO_WAIT,   /* nobody waits for the product */
+    NO_COMMIT, /* it is waited for, in a group that was not closed */
+    BOUNDS     /* a copy to behind the array */
+};
+/* A warpgroup multiplies zeros by 64 rows of zeros that the engine brings twice; buf = 0. */
+template <engine_fault F> __global__ void engine(G<float> buf)
+{
+    enum { BYTES = 64 * 128, ROUNDS = 2 };
+    CU_DYNAMIC_1K(uint8_t, at);
+    const S<uint64_t> full = cu_as<uint64_t>(at + BYTES), empty = full + 1;
+    const int t = threadIdx.x;
+    const unsigned a[4] = { 0, 0, 0, 0 };
+    float d[32];
+    if (t == 0) {
+        cu_bar_init(full, 1);
+        cu_bar_init(empty, 4);
+        cu_bars_ready();
+    }
+    __syncthreads();
+    for (int i = 0; i < ROUNDS; i++) {
+        if (t == 0) {
+            if (i && F != OVERRUN) cu_bar_wait(empty, (unsigned)(i - 1));
+            cu_bar_expect(full, F == HALF || F == FLYING ? 2 * BYTES : BYTES);
+            if (F == TWICE) cu_bar_arrive(full);
+            for (int j = 0; j < BYTES / 256; j++)
+                cu_bulk(at + (F == BOUNDS ? BYTES : 256 * j), cu_as<const uint8_t>(buf), 256u, full);
+        }
+        if (F != EARLY && F != FLYING && (F != STRANGER || t / CU_WARP != 2)) cu_bar_wait(full, (unsigned)i);
+        if (F == STRANGER) __syncwarp();
+        if (F == STRANGER || F == EARLY || F == FLYING) {
+            for (int k = 0; k < 3; k++) /* time passes */
+                cu_shfl(0.0f, 0);
+            buf[0] = cu_ld<float>(at + 16 * (t % 2));
+        }
+        if (F == OWN) {
+            at[t] = 0;
+            __syncwarp();
+        }
+        cu_wgmma_begin();
+        cu_wgmma<false, 64>(d, a, cu_desc_k(at), false);
+        if (F != NO_COMMIT) cu_wgmma_commit();
+        if (F != NO_WAIT) cu_wgmma_wait<0>();
+        __syncwarp();
+        if (t % CU_WARP == 0) cu_bar_arrive(empty);
+    }
+    buf[t % N] = F == NO_WAIT ? 0 : d[0];
+}
+#define RUN_ENGINE(fault)                                                                   \
+    [](dev *d, float *buf) {                                                                \
+        CU_LAUNCH(d, "it", (engine<fault>), dim3(1), CU_GROUP, 64 * 128 + 16, (float *)buf); \
+    }
+
 #define RUN(kernel) [](dev *d, float *buf) { CU_LAUNCH(d, "it", (kernel), dim3(1), N, 0, buf); }
 
 } // namespace
@@ -172,4 +234,15 @@ extern "C" const broken_case broken_cases[BROKEN_N] = {
     { "copies waited for", NULL, RUN(copies<true>) },
     { "copies not waited for", "unwritten: reads", RUN(copies<false>) },
     { "copies waited for, without a barrier", "unwritten: reads", RUN(copies_unshared) },
+    { "the engine's copies, waited for", NULL, RUN_ENGINE(SOUND) },
+    { "not waited for", "unwaited: reads", RUN_ENGINE(EARLY) },
+    { "read while they are under way", "flying: reads", RUN_ENGINE(FLYING) },
+    { "waited for by others", "unwaited: reads", RUN_ENGINE(STRANGER) },
+    { "copied over before all have read", "overrun: ", RUN_ENGINE(OVERRUN) },
+    { "half of the bytes", "8192 bytes are missing", RUN_ENGINE(HALF) },
+    { "an arrival too many", "mbarrier: more arrivals", RUN_ENGINE(TWICE) },
+    { "a product of what threads wrote", "proxy: ", RUN_ENGINE(OWN) },
+    { "a product that nobody waits for", "wgmma: a product", RUN_ENGINE(NO_WAIT) },
+    { "a product without its group's end", "wgmma: a product", RUN_ENGINE(NO_COMMIT) },
+    { "a copy to behind the array", "bounds: a bulk copy", RUN_ENGINE(BOUNDS) },
 };

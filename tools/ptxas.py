@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Reads what `ptxas -v` said of each kernel (build/kernels/cuda/*.ptxas, written by make) and holds it
-against the budget below: no spills, and no more registers, shared memory or stack than stated.
+against the budget below: no spills, no more registers, shared memory or stack than stated, and no
+products of a warpgroup that ptxas made wait for each other.
 
 usage: tools/ptxas.py [--table] [FOLDER]   exit 1: over budget, or a kernel that has none
 --table: the figures as a table in Markdown."""
@@ -26,6 +27,8 @@ BUDGET = {
     "gather_kernel": (256, 40, 0),
     "gemv_kernel": (256, 128, 4160),   # two blocks
     "mma_kernel": (128, 255, 40 << 10),  # two blocks
+    "sm90_kernel": (384, 168, 0),      # one block; the warps that multiply take 232 (setmaxnreg)
+    "sm90_join_kernel": (256, 40, 0),
     "quant_kernel": (256, 40, 0),
     "few_kernel": (256, 80, 40 << 10),  # three blocks
     "many_kernel": (128, 255, 12 << 10),  # two blocks
@@ -38,13 +41,18 @@ BUDGET = {
 
 
 def read(folder):
-    """[(kernel, arguments of its template, arch, registers, shared, stack, spilled)]"""
-    found = []
+    """[(kernel, arguments of its template, arch, registers, shared, stack, spilled)], and the files
+    with products that wait."""
+    found, waits = [], []
     for name in sorted(os.listdir(folder)):
         if not name.endswith(".ptxas"):
             continue
         with open(os.path.join(folder, name), encoding="utf-8") as f:
             text = f.read()
+        for line in text.splitlines():
+            if re.search(r"\(C75(09|10|14|17|18)\)", line):
+                print(f"{name}: {line}", file=sys.stderr)
+                waits.append(name)
         for part in text.split("Compiling entry function ")[1:]:
             symbol, arch = re.match(r"'([^']+)' for '([^']+)'", part).groups()
             kernel = next((k for k in BUDGET if re.search(rf"\d+{k}", symbol)), None)
@@ -56,17 +64,17 @@ def read(folder):
             smem = re.search(r"(\d+) bytes smem", part)
             found.append((kernel or symbol, ",".join(numbers), arch, registers,
                           int(smem.group(1)) if smem else 0, stack, store + load, kernel is not None))
-    return found
+    return found, waits
 
 
 def main():
     args = [a for a in sys.argv[1:] if a != "--table"]
     folder = args[0] if args else "build/kernels/cuda"
-    rows = read(folder) if os.path.isdir(folder) else []
+    rows, waits = read(folder) if os.path.isdir(folder) else ([], [])
     if not rows:
         print("skipped: nothing compiled by nvcc in", folder)
         return 0
-    bad = 0
+    bad = len(waits)
     seen = {}
     for kernel, template, arch, registers, smem, stack, spilled, known in rows:
         where = f"{kernel}<{template}> {arch}"

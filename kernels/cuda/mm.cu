@@ -1,5 +1,5 @@
 /* kernels/cuda/mm.cu - a matrix product on the device: activations into the weight's order, then
- * the kernel for so many rows (mm_gemv.cu, mm_mma.cu), or for integers (mm_i8.cu).
+ * the kernel for so many rows (mm_gemv.cu, mm_mma.cu, mm_sm90.cu), or for integers (mm_i8.cu).
  *
  *   round    inputs rounded as a checkpoint declares (mm_round_acts); one warp a group
  *   arrange  rows of x into the tile's places: groups padded, g_idx undone, rounded to bf16 where
@@ -46,7 +46,16 @@ __global__ void __launch_bounds__(THREADS)
 
 struct places {
     int64_t K, Kp, G, Gp;
+    int64_t rows; /* of columns of 64 inputs, as mm_sm90.cu has them; 0: rows of Kp */
 };
+
+/* Where place p of row r is, in columns. */
+__device__ __forceinline__ int64_t in_columns(int64_t r, int64_t p, int64_t rows)
+{
+    const int in = (int)(p % 32), at = (int)(p % 64) / 32 * 32 + in / 4 % 2 * 16 + in / 8 * 2 +
+                                       in / 2 % 2 * 8 + in % 2;
+    return (p / 64 * rows + r) * 64 + ((at / 8 ^ (int)(r % 8)) * 8 + at % 8);
+}
 
 /* One of f [M, Kp] and b [M, Kp]. */
 __global__ void __launch_bounds__(THREADS)
@@ -61,7 +70,7 @@ __global__ void __launch_bounds__(THREADS)
     float v = 0;
     if (in < s.G && k < s.K) v = x[m * ldx + (perm ? (int64_t)perm[k] : k)];
     if (b)
-        b[m * s.Kp + p] = (uint16_t)cu_f32_bf16(v);
+        b[s.rows ? in_columns(mm_row8(rows, m), p, s.rows) : m * s.Kp + p] = (uint16_t)cu_f32_bf16(v);
     else
         f[m * s.Kp + p] = bf16 ? cu_bf16_f32(cu_f32_bf16(v)) : v;
 }
@@ -97,7 +106,6 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
     const qt_scheme *sc = &a->w->t.scheme;
     const tile_shape *s = &a->w->s;
     const int64_t K = a->w->t.K, ldo = out_places(sc);
-    const places pl = { K, s->Kp, s->G, s->Gp };
     const bool bf16 = a->acts != MM_F32 && !sc->act;
     const dev_group *g = a->group;
     const int64_t most = g ? g->most : all->M;
@@ -111,6 +119,11 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         rows.busy = g->busy;
         rows.n = (int)(g->n < all->M ? g->n : all->M);
     }
+    /* of a group, by the rows of a weight on the average */
+    const bool sm90 = units && d->cc == 90 &&
+                      (all->M < CU_ROWS ? all->M : CU_ROWS) > MM_SM90_ROWS * (int64_t)rows.n;
+    const mm_sm90 how = mm_sm90_of(a->w, a->M, g ? rows.n : 0);
+    const places pl = { K, s->Kp, s->G, s->Gp, sm90 ? how.rows : 0 };
     uint8_t *free_at = (uint8_t *)a->scratch;
     const float *x = a->x;
     int64_t ldx = a->ldx;
@@ -127,7 +140,7 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         x = r;
         ldx = K;
     }
-    mm_input in = { x, NULL, NULL, ldx, s->Kp, ldo, rows, most };
+    mm_input in = { x, NULL, NULL, ldx, s->Kp, ldo, rows, most, NULL };
     if (ldo) {
         float *out = (float *)free_at;
         free_at += piece(a->M, ldo, 4);
@@ -145,7 +158,7 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         float *f = units ? NULL : (float *)free_at;
         uint16_t *b = units ? (uint16_t *)free_at : NULL;
         mm_rows perms = rows;
-        if (!permuted) perms.parts = NULL; /* nothing to search for */
+        if (!permuted && !sm90) perms.parts = NULL; /* nothing to search for */
         if (!arranged)
             CU_LAUNCH(d, "arrange", arrange_kernel,
                       dim3((unsigned)lq_ceil_div(s->Kp, THREADS), (unsigned)a->M), THREADS, 0, f,
@@ -154,7 +167,10 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         in.b = b;
         in.ldf = s->Kp;
     }
-    if (units)
+    in.parts = (float *)(free_at + lq_round_up(how.x_bytes, 256));
+    if (sm90)
+        CU_NAME(mm_sm90)(d, a, &in);
+    else if (units)
         CU_NAME(mm_mma)(d, a, &in);
     else
         CU_NAME(mm_gemv)(d, a, &in);
@@ -227,7 +243,14 @@ mm_view CU_NAME(mm_outliers_of)(const dev_weight *w)
 size_t CU_NAME(mm_scratch)(const dev_weight *w, int64_t M)
 {
     const int64_t rows = M < CU_ROWS ? M : CU_ROWS;
-    return piece(rows, w->s.Kp, 4) + piece(rows, w->t.scheme.act ? w->t.K : 0, 4) +
+    size_t x = piece(rows, w->s.Kp, 4);
+    if (rows > MM_SM90_ROWS) /* for one weight, and for as many as have so many rows each */
+        for (int64_t parts = 0; parts <= rows / MM_SM90_ROWS; parts++) {
+            const mm_sm90 how = mm_sm90_of(w, rows, (int)parts);
+            const size_t bytes = lq_round_up(how.x_bytes, 256) + lq_round_up(how.part_bytes, 256);
+            if (bytes > x) x = bytes;
+        }
+    return x + piece(rows, w->t.scheme.act ? w->t.K : 0, 4) +
            piece(rows, out_places(&w->t.scheme), 4);
 }
 

@@ -77,22 +77,35 @@ __device__ __forceinline__ int64_t mm_panel0(const mm_rows &g, int i, int size)
 {
     return size == 1 ? mm_begin(g, i) : mm_begin(g, i) / size + i;
 }
-__device__ __forceinline__ mm_panel mm_panel_of(const mm_rows &g, int64_t y, int size)
+/* The last of those that have rows whose first panel is y or before. */
+__device__ __forceinline__ int mm_index_of(const mm_rows &g, int64_t y, int size)
 {
-    if (!g.parts) return { 0, y * size, g.M - y * size < size ? g.M - y * size : size };
     int lo = 0, hi = g.n;
-    while (hi - lo > 1) { /* the last whose first panel is y or before */
+    while (hi - lo > 1) {
         const int mid = (lo + hi) / 2;
         if (mm_panel0(g, mid, size) <= y)
             lo = mid;
         else
             hi = mid;
     }
+    return lo;
+}
+__device__ __forceinline__ mm_panel mm_panel_of(const mm_rows &g, int64_t y, int size)
+{
+    if (!g.parts) return { 0, y * size, g.M - y * size < size ? g.M - y * size : size };
+    const int lo = mm_index_of(g, y, size);
     mm_panel p = { G<const int32_t>(g.busy)[lo], 0, 0 };
     p.m0 = mm_begin(g, lo) + (y - mm_panel0(g, lo, size)) * size;
     p.rows = mm_begin(g, lo + 1) - p.m0;
     if (p.rows > size) p.rows = size;
     return p;
+}
+/* Where row m stands if each weight's rows begin at a multiple of eight. */
+__device__ __forceinline__ int64_t mm_row8(const mm_rows &g, int64_t m)
+{
+    if (!g.parts) return m;
+    const int i = mm_index_of(g, m, 1);
+    return mm_panel0(g, i, 8) * 8 + (m - mm_begin(g, i));
 }
 /* In the grid's y. */
 static inline unsigned mm_panels(const mm_rows &g, int size)
@@ -122,6 +135,15 @@ __device__ __forceinline__ bool mm_member(mm_view *v, mm_view *outliers, const f
     return p.codes;
 }
 
+__device__ constexpr int mm_bits(mm_code code)
+{
+    return code == C_U2                     ? 2
+           : code == C_U3                   ? 3
+           : code == C_U4 || code == C_MAP  ? 4
+           : code == C_U8 || code == C_E4M3 ? 8
+           : code == C_F32                  ? 32
+                                            : 16;
+}
 __device__ constexpr int mm_words(mm_code code) /* 4-byte words of a chunk of one row */
 {
     return code == C_F32                     ? 8
@@ -261,6 +283,35 @@ __device__ __forceinline__ void mm_center(float q[8], mm_scale_of *s, qt_zero ze
     if (zero == QT_ZERO_BIAS) s->scale = 1.0f;
 }
 
+/* nvfp4: a step's two scales are multiplied into the numbers, exactly (q times an E4M3 scale has at
+ * most 6 bits); the row's is what is left. */
+__device__ __forceinline__ void mm_sub_scale(float q[8], mm_scale_of *s, const mm_view &v,
+                                             int64_t tile, int step, int c, int r)
+{
+    const float second = cu_ldg<float>(G<const uint8_t>(v.scales2) + 4 * (tile * TILE_N + r));
+    const float sub = mm_side(G<const uint8_t>(v.scales), v.scale_dtype,
+                              ((tile * v.ng + step) * 2 + c / 2) * TILE_N + r);
+    for (int j = 0; j < 8; j++)
+        q[j] *= sub;
+    s->scale = v.recip ? 1.0f / second : second;
+}
+
+/* The numbers of rows g and g + 8 as A of two products m16n8k16, and what bf16 leaves of them. */
+__device__ __forceinline__ void mm_fragments(unsigned a[2][4], const float q[2][8])
+{
+    for (int half = 0; half < 2; half++)
+        for (int i = 0; i < 4; i++) {
+            const float *two = &q[i % 2][4 * half + i / 2 * 2];
+            a[half][i] = cu_pair<false>(two[0], two[1]);
+        }
+}
+__device__ __forceinline__ void mm_rest(float q[2][8])
+{
+    for (int h = 0; h < 2; h++)
+        for (int j = 0; j < 8; j++)
+            q[h][j] -= cu_bf16_f32(cu_f32_bf16(q[h][j]));
+}
+
 /* The outliers' share of row r of a tile for one row of x, in order. */
 __device__ __forceinline__ float mm_outlier_sum(const mm_view &v, int64_t tile, int r,
                                                 G<const float> x)
@@ -270,6 +321,23 @@ __device__ __forceinline__ float mm_outlier_sum(const mm_view &v, int64_t tile, 
     for (int p = 0; p < v.steps * TILE_K; p++)
         sum = fmaf(x[p], cu_bf16_f32(cu_ldg<uint16_t>(w + (p / 2 * 64 + 4 * r + p % 2 * 2))), sum);
     return sum;
+}
+
+/* Where a product goes; by value. */
+struct mm_sink {
+    float *y;
+    const float *bias, *x_out;
+    int64_t ldy, ldo, N;
+    bool add;
+};
+/* y, of row m: row r of a tile is output `out`. */
+__device__ __forceinline__ void mm_finish(float y, const mm_sink &o, const mm_view &outliers,
+                                          int64_t tile, int r, int64_t m, int64_t out)
+{
+    if (outliers.steps) y += mm_outlier_sum(outliers, tile, r, G<const float>(o.x_out) + m * o.ldo);
+    if (o.bias) y += G<const float>(o.bias)[out];
+    const G<float> to = G<float>(o.y) + (m * o.ldy + out);
+    *to = o.add ? y + *to : y;
 }
 
 /* ---- host ---- */
@@ -286,9 +354,54 @@ struct mm_input {
     int64_t ldf, ldb, ldo;
     mm_rows rows;
     int64_t most; /* rows of one weight */
+    float *parts; /* of sm90: mm_sm90.part_bytes */
 };
+static inline mm_sink mm_sink_of(const dev_mm_args *a, const mm_input *x, const mm_view &v)
+{
+    return { a->y, a->bias, x->out, a->ldy, x->ldo, v.N, a->add };
+}
+/* Numbers that bf16 holds, or the sum of two: integer codes less an integer zero point, E2M1 and
+ * E4M3 fit. */
+static inline int mm_terms(const dev_weight *w, const mm_view &v)
+{
+    const bool two = (w->t.scheme.kind == QT_DENSE && w->t.scheme.dtype == LQ_F16) ||
+                     w->t.scheme.kind == QT_LUT4 || v.zero == QT_ZERO_F16 ||
+                     v.zero == QT_ZERO_BIAS;
+    return two ? 2 : 1;
+}
+
+/* How mm_sm90 cuts a product of M rows, of `parts` weights (0: one, that has all of them). narrow:
+ * blocks of 64 rows by 256 outputs, else of 128 by 128. Where those are few K is cut too, so that
+ * the multiprocessors of an H100 or H200 (132) have a block each: it depends on the shapes alone. */
+enum { MM_SM90_ROWS = 32, MM_SM90_BLOCKS = 128, MM_SM90_SPLITS = 8, MM_SM90_LEAST = 4 };
+struct mm_sm90 {
+    bool narrow;
+    int splits, per_split; /* stages of 128 inputs */
+    int64_t rows;          /* of x as it is arranged */
+    size_t x_bytes, part_bytes;
+};
+static inline mm_sm90 mm_sm90_of(const dev_weight *w, int64_t M, int parts)
+{
+    mm_sm90 h;
+    const int64_t each = parts ? M / parts : M, stages = lq_ceil_div(w->s.Kp, 4 * TILE_K);
+    h.narrow = each <= 64;
+    const int64_t size = h.narrow ? 64 : 128, tiles = h.narrow ? 16 : 8;
+    const int64_t blocks = lq_ceil_div(w->s.tiles, tiles) * lq_ceil_div(M, size);
+    int64_t splits = parts ? 1 : MM_SM90_BLOCKS / blocks;
+    if (splits > MM_SM90_SPLITS) splits = MM_SM90_SPLITS;
+    if (splits > stages / MM_SM90_LEAST) splits = stages / MM_SM90_LEAST;
+    if (splits < 1) splits = 1;
+    h.per_split = (int)lq_ceil_div(stages, splits);
+    h.splits = (int)lq_ceil_div(stages, h.per_split);
+    h.rows = parts ? (int64_t)lq_round_up((size_t)M, 8) + 8 * parts + size
+                   : (int64_t)lq_round_up((size_t)M, (size_t)size);
+    h.x_bytes = (size_t)h.rows * (size_t)stages * (4 * TILE_K) * 2;
+    h.part_bytes = h.splits > 1 ? (size_t)(h.splits * M * w->s.tiles * TILE_N) * 4 : 0;
+    return h;
+}
 void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x);
 void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x);
+void CU_NAME(mm_sm90)(dev *d, const dev_mm_args *a, const mm_input *x);
 /* arranged: `room`, bytes as CU_NAME(mm_scratch) has for each place, holds them already. */
 void CU_NAME(mm_i8)(dev *d, const dev_mm_args *a, const mm_input *x, void *room, bool arranged);
 

@@ -34,11 +34,7 @@ enum { WARPS = 4, THREADS = WARPS * CU_WARP, STEPS = 2, X_ROW = STEPS * TILE_K *
 
 template <mm_code CODE> struct stage_of {
     static constexpr int words = mm_words(CODE);
-    static constexpr int bits = CODE == C_U2                     ? 2
-                                : CODE == C_U3                   ? 3
-                                : CODE == C_U4 || CODE == C_MAP  ? 4
-                                : CODE == C_U8 || CODE == C_E4M3 ? 8
-                                                                 : 16;
+    static constexpr int bits = mm_bits(CODE);
     /* u3's two words are not neighbours: 64 bytes at a time, as u2 */
     static constexpr int run = CODE == C_U3 ? 64 : 64 * words; /* bytes between paddings */
     static constexpr int step = 64 * bits, padded = step / run * (run + PAD);
@@ -79,13 +75,6 @@ __device__ void bring(S<uint8_t> xs, S<uint8_t> ws, const mm_view &v, int64_t ti
     }
 }
 
-__device__ __forceinline__ unsigned pair(float lo, float hi)
-{
-    return cu_f32_bf16(lo) | cu_f32_bf16(hi) << 16;
-}
-/* What bf16 leaves of x. */
-__device__ __forceinline__ float rest(float x) { return x - cu_bf16_f32(cu_f32_bf16(x)); }
-
 /* One step of one tile: part[nt] += its products, before the scales in `s` (rows g and g + 8). */
 template <mm_code CODE, int NT>
 __device__ void one_step(float part[NT][4], mm_scale_of s[2], const mm_view &v, int64_t tile,
@@ -102,50 +91,25 @@ __device__ void one_step(float part[NT][4], mm_scale_of s[2], const mm_view &v, 
         s[h] = mm_scales(v, tile, step, c, g + 8 * h);
         mm_numbers<CODE>(q[h], w, c, map);
         mm_center(q[h], &s[h], v.zero);
-        if (CODE == C_MAP && v.subs == 2) { /* q times an E4M3 scale has at most 6 bits */
-            const float second =
-                cu_ldg<float>(G<const uint8_t>(v.scales2) + 4 * (tile * TILE_N + g + 8 * h));
-            const float sub = mm_side(G<const uint8_t>(v.scales), v.scale_dtype,
-                                      ((tile * v.ng + step) * 2 + c / 2) * TILE_N + g + 8 * h);
-            for (int j = 0; j < 8; j++)
-                q[h][j] *= sub;
-            s[h].scale = v.recip ? 1.0f / second : second;
-        }
+        if (CODE == C_MAP && v.subs == 2) mm_sub_scale(q[h], &s[h], v, tile, step, c, g + 8 * h);
     }
     for (int term = 0; term < terms; term++) {
         unsigned a[2][4];
-        for (int half = 0; half < 2; half++) {
-            const int j = 4 * half;
-            a[half][0] = pair(q[0][j], q[0][j + 1]);
-            a[half][1] = pair(q[1][j], q[1][j + 1]);
-            a[half][2] = pair(q[0][j + 2], q[0][j + 3]);
-            a[half][3] = pair(q[1][j + 2], q[1][j + 3]);
-        }
+        mm_fragments(a, q);
         for (int nt = 0; nt < NT; nt++) {
             const uint4 x = cu_ld<uint4>(xs + x_at(8 * nt + g, 4 * in_stage + c));
             const unsigned b0[2] = { x.x, x.y }, b1[2] = { x.z, x.w };
             cu_mma_bf16(part[nt], a[0], b0);
             cu_mma_bf16(part[nt], a[1], b1);
         }
-        if (term + 1 < terms)
-            for (int h = 0; h < 2; h++)
-                for (int j = 0; j < 8; j++)
-                    q[h][j] = rest(q[h][j]);
+        if (term + 1 < terms) mm_rest(q);
     }
 }
-
-struct mma_out {
-    float *y;
-    const float *bias, *x_out;
-    int64_t ldy, ldo, N, tiles;
-    int terms;
-    bool add;
-};
 
 template <mm_code CODE, int NT>
 __global__ void __launch_bounds__(THREADS, NT == 8 ? 2 : 4)
     mma_kernel(mm_view v, mm_view outliers, mm_rows group, G<const uint16_t> x, int64_t ldb,
-               mma_out o)
+               mm_sink o, int64_t tiles, int terms)
 {
     typedef stage_of<CODE> st;
     enum { BM = 8 * NT };
@@ -162,7 +126,7 @@ __global__ void __launch_bounds__(THREADS, NT == 8 ? 2 : 4)
     if (CODE == C_MAP) mm_load_map(map, v);
     for (int i = 0; i < st::depth - 1; i++) {
         if (i < n)
-            bring<CODE, NT>(xs + i * BM * X_ROW, ws + i * st::weights, v, tile0, o.tiles,
+            bring<CODE, NT>(xs + i * BM * X_ROW, ws + i * st::weights, v, tile0, tiles,
                             x + m0 * ldb, ldb, rows, i * STEPS);
         cu_copy_commit();
     }
@@ -173,15 +137,15 @@ __global__ void __launch_bounds__(THREADS, NT == 8 ? 2 : 4)
         __syncthreads(); /* everybody's copies of this stage; nobody reads the one before */
         if (next < n)
             bring<CODE, NT>(xs + next % st::depth * BM * X_ROW, ws + next % st::depth * st::weights,
-                            v, tile0, o.tiles, x + m0 * ldb, ldb, rows, next * STEPS);
+                            v, tile0, tiles, x + m0 * ldb, ldb, rows, next * STEPS);
         cu_copy_commit();
         for (int j = 0; j < STEPS; j++) {
             const int step = i * STEPS + j;
-            if (step >= v.steps || tile >= o.tiles) break; /* the same in all lanes of a warp */
+            if (step >= v.steps || tile >= tiles) break; /* the same in all lanes of a warp */
             mm_scale_of s[2];
             one_step<CODE, NT>(part, s, v, tile, step, xs + at * BM * X_ROW,
                                ws + (at * st::weights + (warp * STEPS + j) * st::padded), j, map,
-                               o.terms);
+                               terms);
             if ((step + 1) % v.group_steps != 0) continue;
             for (int nt = 0; nt < NT; nt++)
                 for (int k = 0; k < 4; k++) {
@@ -190,7 +154,7 @@ __global__ void __launch_bounds__(THREADS, NT == 8 ? 2 : 4)
                 }
         }
     }
-    if (tile >= o.tiles) return;
+    if (tile >= tiles) return;
 #pragma unroll
     for (int nt = 0; nt < NT; nt++)
 #pragma unroll
@@ -198,33 +162,24 @@ __global__ void __launch_bounds__(THREADS, NT == 8 ? 2 : 4)
             const int row = 8 * nt + 2 * c + k % 2;
             const int64_t m = m0 + row, out = tile * TILE_N + g + 8 * (k / 2);
             if (row >= rows || out >= o.N) continue;
-            float y = acc[nt][k];
-            if (CODE == C_U8 && outliers.steps)
-                y += mm_outlier_sum(outliers, tile, g + 8 * (k / 2),
-                                    G<const float>(o.x_out) + m * o.ldo);
-            if (o.bias) y += G<const float>(o.bias)[out];
-            const G<float> to = G<float>(o.y) + (m * o.ldy + out);
-            *to = o.add ? y + *to : y;
+            mm_finish(acc[nt][k], o, outliers, tile, g + 8 * (k / 2), m, out);
         }
 }
 
 template <mm_code CODE>
 void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
 {
-    /* Integer codes less an integer zero point fit bf16, as E2M1 and E4M3 do. */
-    const bool fits = CODE != C_F16 && a->w->t.scheme.kind != QT_LUT4 && v.zero != QT_ZERO_F16 &&
-                      v.zero != QT_ZERO_BIAS;
     const mm_view out = CU_NAME(mm_outliers_of)(a->w);
-    const mma_out o = { a->y, a->bias,       x->out,       a->ldy, x->ldo,
-                        v.N,  a->w->s.tiles, fits ? 1 : 2, a->add };
-    const unsigned tiles = (unsigned)lq_ceil_div(a->w->s.tiles, WARPS);
+    const mm_sink o = mm_sink_of(a, x, v);
+    const int terms = mm_terms(a->w, v);
+    const unsigned blocks = (unsigned)lq_ceil_div(a->w->s.tiles, WARPS);
     /* of a group, by the rows of a weight on the average: either adds in the same order */
     if (x->rows.M <= 16 * (x->rows.parts ? (int64_t)x->rows.n : 1)) {
-        CU_LAUNCH(d, "mma", (mma_kernel<CODE, 2>), dim3(tiles, mm_panels(x->rows, 16)), THREADS, 0,
-                  v, out, x->rows, x->b, x->ldb, o);
+        CU_LAUNCH(d, "mma", (mma_kernel<CODE, 2>), dim3(blocks, mm_panels(x->rows, 16)), THREADS, 0,
+                  v, out, x->rows, x->b, x->ldb, o, a->w->s.tiles, terms);
     } else {
-        CU_LAUNCH(d, "mma", (mma_kernel<CODE, 8>), dim3(tiles, mm_panels(x->rows, 64)), THREADS, 0,
-                  v, out, x->rows, x->b, x->ldb, o);
+        CU_LAUNCH(d, "mma", (mma_kernel<CODE, 8>), dim3(blocks, mm_panels(x->rows, 64)), THREADS, 0,
+                  v, out, x->rows, x->b, x->ldb, o, a->w->s.tiles, terms);
     }
 }
 

@@ -13,10 +13,7 @@ namespace emu
 point thread_idx, block_idx, block_dim, grid_dim;
 
 enum {
-    WARP = 32,
-    MAX_THREADS = 1024,
     STACK = 64 << 10,
-    SHARED_MAX = 227 << 10, /* what a block may have on sm_90 */
     ARRAYS_MAX = 16,
     COPIES_MAX = 64, /* waiting copies of one thread */
     PEER_BYTES = 64,
@@ -26,7 +23,6 @@ enum {
 /* ---- failure ---- */
 char failure[400];
 
-static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static void leave_block(void);
 
 /* ---- device memory ---- */
@@ -70,7 +66,7 @@ bool own_stream(const void *s, const char *what)
 }
 
 /* ---- threads ---- */
-enum state { RUNS, AT_BLOCK, AT_WARP, ENDED };
+enum state { RUNS, AT_BLOCK, AT_WARP, AT_BAR, AT_MEET, ENDED };
 
 struct copy {
     void *dst;
@@ -86,6 +82,8 @@ struct fibre {
     const char *file, *what; /* where it waits */
     int line;
     unsigned met; /* warp operations so far */
+    int bar;      /* the mbarrier, or the id of the barrier, that it waits for */
+    unsigned parity, n_meet;
     unsigned char in[2][PEER_BYTES];
     jmp_buf at;
     bool started;
@@ -110,18 +108,19 @@ struct array {
 };
 
 static fibre *fibres;
-static int n_threads, current;
+static int n_threads;
+int current;
 static jmp_buf scheduler;
 static body_fn *body;
 static void *body_ctx;
 static uint32_t block_time, warp_time[MAX_THREADS / WARP];
-static unsigned char *shared;
+unsigned char *shared;
 static byte_log *shared_log;
 static array arrays[ARRAYS_MAX];
 static int n_arrays;
 static size_t shared_used, dynamic_bytes;
 
-static void fail(const char *fmt, ...)
+void fail(const char *fmt, ...)
 {
     char what[240];
     va_list ap;
@@ -188,8 +187,29 @@ void touch_shared(const void *p, size_t n, size_t align, span s, bool write)
         fail("bounds: %zu bytes at offset %lld of an array of %zu in shared memory", n,
              (long long)(at - s.lo), (size_t)(s.hi - s.lo));
     if (at % align) fail("bounds: shared address %% %zu is %zu", align, (size_t)(at % align));
+    engine_touch((size_t)(at - (uintptr_t)shared), n, write);
     for (size_t i = 0; i < n; i++)
         touch_byte((size_t)(at - (uintptr_t)shared) + i, write);
+}
+
+void engine_wrote(size_t off, size_t n)
+{
+    const byte_log engine = { true, -1, -1, 0, 0, 0, 0, false, false };
+    for (size_t i = off; i < off + n; i++)
+        shared_log[i] = engine;
+}
+
+void product_reads(size_t off, size_t n)
+{
+    if (off + n > dynamic_bytes)
+        fail("bounds: a product reads byte %zu of %zu in shared memory", off, dynamic_bytes);
+    engine_touch(off, n, false);
+    for (size_t i = off; i < off + n; i++) {
+        if (!shared_log[i].written) fail("unwritten: a product reads byte %zu of shared memory", i);
+        if (shared_log[i].writer >= 0)
+            fail("proxy: a product reads byte %zu of shared memory, which thread %d wrote", i,
+                 shared_log[i].writer);
+    }
 }
 
 void *shared_static(const void *key, size_t bytes, size_t align, span *s)
@@ -254,6 +274,20 @@ const void *peer(int l)
 void block_meet(const char *file, int line) { wait_as(AT_BLOCK, file, line, "__syncthreads"); }
 void warp_order(const char *file, int line) { wait_as(AT_WARP, file, line, "__syncwarp"); }
 
+void wait_for_bar(int i, unsigned parity, const char *file, int line)
+{
+    fibres[current].bar = i;
+    fibres[current].parity = parity;
+    wait_as(AT_BAR, file, line, "cu_bar_wait");
+}
+void meet(int id, int n, const char *file, int line)
+{
+    if (id < 1 || id > 15 || n % WARP) fail("cu_meet: barrier %d of %d threads", id, n);
+    fibres[current].bar = id;
+    fibres[current].n_meet = (unsigned)n;
+    wait_as(AT_MEET, file, line, "cu_meet");
+}
+
 void copy_later(void *dst, span d, const void *src, span s, size_t n, bool zero)
 {
     fibre *f = &fibres[current];
@@ -289,6 +323,7 @@ static void entry()
     body(body_ctx);
     fibre *f = &fibres[current];
     if (f->n_copies) fail("cp.async: a copy that nobody waits for");
+    engine_left();
     f->st = ENDED;
     _longjmp(scheduler, 1);
 }
@@ -325,10 +360,32 @@ static void diverged(int t, int other)
              b->st == ENDED ? "has ended" : "waits in", b->st == ENDED ? "" : b->what);
 }
 
+/* Of a barrier with a number, once as many wait as it is for. */
+static bool release_meeting(int id)
+{
+    unsigned n = 0, want = 0;
+    for (int t = 0; t < n_threads; t++)
+        if (fibres[t].st == AT_MEET && fibres[t].bar == id) {
+            n++;
+            want = fibres[t].n_meet;
+        }
+    if (!n || n != want) return false;
+    for (int t = 0; t < n_threads; t++)
+        if (fibres[t].st == AT_MEET && fibres[t].bar == id) fibres[t].st = RUNS;
+    return true;
+}
+
 /* Lets those go on who have all met; false where nobody can. */
 static bool release()
 {
     bool any = false;
+    for (int t = 0; t < n_threads; t++)
+        if (fibres[t].st == AT_BAR && bar_over(fibres[t].bar, fibres[t].parity)) {
+            fibres[t].st = RUNS;
+            any = true;
+        }
+    for (int id = 1; id < 16; id++)
+        any |= release_meeting(id);
     for (int w = 0; w < n_threads; w += WARP) {
         const int end = w + WARP < n_threads ? w + WARP : n_threads;
         int t = w;
@@ -344,6 +401,7 @@ static bool release()
     for (int t = 0; t < n_threads; t++)
         if (fibres[t].st != AT_BLOCK || !same_place(&fibres[t], &fibres[0])) return false;
     block_time++;
+    engine_met();
     for (int t = 0; t < n_threads; t++)
         fibres[t].st = RUNS;
     return true;
@@ -360,6 +418,13 @@ static void report_divergence()
 {
     for (int t = 0; t < n_threads; t++) {
         if (fibres[t].st == ENDED) continue;
+        if (fibres[t].st == AT_BAR) {
+            char why[120];
+            bar_stuck(fibres[t].bar, why, sizeof why);
+            snprintf(failure, sizeof failure, "block (%u,%u,%u), thread %d: mbarrier: %s, at %s:%d",
+                     block_idx.x, block_idx.y, block_idx.z, t, why, fibres[t].file, fibres[t].line);
+            return;
+        }
         const int w = t / WARP * WARP, end = w + WARP < n_threads ? w + WARP : n_threads;
         const bool warp = fibres[t].st == AT_WARP;
         for (int o = warp ? w : 0; o < (warp ? end : n_threads); o++)
@@ -375,6 +440,7 @@ static void run_block()
     n_arrays = 0;
     shared_used = dynamic_bytes;
     block_time = 1;
+    engine_start(n_threads);
     memset(warp_time, 0, sizeof warp_time);
     memset(shared_log, 0, sizeof *shared_log * SHARED_MAX);
     for (int t = 0; t < n_threads; t++) {
@@ -387,7 +453,11 @@ static void run_block()
     for (;;) {
         for (int t = 0; t < n_threads && !failure[0]; t++)
             if (fibres[t].st == RUNS) resume(t);
-        if (failure[0] || all_ended()) return;
+        if (failure[0]) return;
+        if (all_ended()) {
+            if (const char *left = engine_end()) snprintf(failure, sizeof failure, "%s", left);
+            return;
+        }
         if (!release()) {
             report_divergence();
             return;
@@ -399,12 +469,12 @@ static bool make_room(int threads)
 {
     if (!fibres) {
         fibres = (fibre *)calloc(MAX_THREADS, sizeof *fibres);
-        shared = (unsigned char *)aligned_alloc(128, SHARED_MAX + 128);
+        shared = (unsigned char *)aligned_alloc(1024, SHARED_MAX + 1024);
         shared_log = (byte_log *)calloc(SHARED_MAX, sizeof *shared_log);
     }
     for (int t = 0; fibres && t < threads; t++)
         if (!fibres[t].stack && !(fibres[t].stack = malloc(STACK))) return false;
-    return fibres && shared && shared_log;
+    return fibres && shared && shared_log && engine_start(threads);
 }
 
 static bool launchable(dim3 grid, dim3 block, size_t dynamic)
@@ -477,7 +547,7 @@ bool emu::on_device(const void *p, size_t n, int device)
 }
 
 /* ---- the matrix unit ---- */
-static float from_f16(unsigned h)
+float emu::from_f16(unsigned h)
 {
     const unsigned e = h >> 10 & 31, m = h & 1023;
     const float f = e == 0    ? (float)m * 0x1p-24f
@@ -485,7 +555,7 @@ static float from_f16(unsigned h)
                               : ldexpf((float)(m | 1024), (int)e - 25);
     return h & 0x8000 ? -f : f;
 }
-static float from_bf16(unsigned h)
+float emu::from_bf16(unsigned h)
 {
     const unsigned u = h << 16;
     float f;
@@ -517,11 +587,11 @@ static void mma(float d[4], const unsigned a[4], const unsigned b[2], const char
 }
 void cu_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2], const char *file, int line)
 {
-    mma<from_bf16>(d, a, b, file, line, "cu_mma_bf16");
+    mma<emu::from_bf16>(d, a, b, file, line, "cu_mma_bf16");
 }
 void cu_mma_f16(float d[4], const unsigned a[4], const unsigned b[2], const char *file, int line)
 {
-    mma<from_f16>(d, a, b, file, line, "cu_mma_f16");
+    mma<emu::from_f16>(d, a, b, file, line, "cu_mma_f16");
 }
 void cu_mma_u8s8(int d[4], const unsigned a[4], const unsigned b[2], const char *file, int line)
 {

@@ -307,6 +307,14 @@ static inline unsigned cu_same(int v, EMU_HERE)
         lanes |= (unsigned)(memcmp(&v, emu::peer(l), sizeof v) == 0) << l;
     return lanes;
 }
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which)
+{
+    const uint64_t bytes = (uint64_t)b << 32 | a;
+    unsigned r = 0;
+    for (int i = 0; i < 4; i++)
+        r |= (unsigned)(bytes >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
+    return r;
+}
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 /* 16 bytes from device to shared memory; zeros where !pred, and src is not read. */

@@ -1,4 +1,4 @@
-/* kernels/cuda/emu/emu_int.h - what emu.cc and graph.cc know of each other. */
+/* kernels/cuda/emu/emu_int.h - what emu.cc, graph.cc and sm90.cc know of each other. */
 #ifndef LLMQ_KERNELS_CUDA_EMU_INT_H
 #define LLMQ_KERNELS_CUDA_EMU_INT_H
 
@@ -32,6 +32,33 @@ bool is_pinned(const void *p, size_t n);
 cudaError_t run_launch(stream *on, dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx);
 cudaError_t run_copy(stream *s, void *dst, const void *src, size_t n, int kind);
 cudaError_t run_memset(stream *s, void *dst, int v, size_t n);
+
+/* ---- emu.cc: the block that runs ---- */
+enum {
+    WARP = 32,
+    MAX_THREADS = 1024,
+    SHARED_MAX = 227 << 10 /* bytes that a block may have on sm_90 */
+};
+extern int current;           /* the thread */
+extern unsigned char *shared; /* [SHARED_MAX], at a multiple of 1,024 bytes */
+/* Ends the launch with this error. Does not return. */
+void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Of shared memory: the engine has written there; a product of a warpgroup reads there. */
+void engine_wrote(size_t off, size_t n);
+void product_reads(size_t off, size_t n);
+/* Until bar_over(i, parity). */
+void wait_for_bar(int i, unsigned parity, const char *file, int line);
+float from_f16(unsigned h);
+float from_bf16(unsigned h);
+
+/* ---- sm90.cc ---- */
+bool engine_start(int threads); /* of a block; false: no memory */
+void engine_touch(size_t off, size_t n, bool write);
+void engine_met();
+void engine_left();
+const char *engine_end(); /* NULL: nothing is left under way */
+bool bar_over(int i, unsigned parity);
+void bar_stuck(int i, char *why, size_t n);
 
 /* ---- graph.cc ---- */
 /* This thread has a capture under way: what might wait for a device is forbidden. */

@@ -1,0 +1,322 @@
+/* kernels/cuda/emu/sm90.cc - barriers of the copy engine, its copies, products of warpgroups; see
+ * emu_sm90.h. */
+#include "kernels/cuda/emu/emu_sm90.h"
+
+#include "kernels/cuda/emu/emu_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+namespace emu
+{
+
+enum {
+    BARS = 32,
+    BULKS = 64,    /* copies under way to one barrier */
+    PRODUCTS = 64, /* of one thread, not waited for */
+    GRAIN = 16,    /* bytes: what the engine writes at least */
+    GRAINS = SHARED_MAX / GRAIN,
+    WARPS = MAX_THREADS / WARP
+};
+
+struct bulk_copy {
+    size_t dst, n;
+    const void *src;
+};
+struct bar {
+    size_t at;
+    unsigned count, pending, phase; /* phase: how many are over */
+    int64_t bytes;                  /* that are expected */
+    bulk_copy copies[BULKS];
+    int n_copies;
+    uint32_t told[WARPS],
+        told_now[WARPS]; /* what arrivals have told, of phases that are over; of this */
+};
+/* Of GRAIN bytes. Epochs of a warp begin at 1 and end with its arrivals. */
+struct grain {
+    uint32_t read[WARPS]; /* the epoch of its last read */
+    int bar;              /* that what is there came by; -1: not by the engine */
+    unsigned phase;
+    bool flying;
+};
+struct product {
+    float *d;
+    unsigned a[16]; /* rows g, g + 8 of 16 k: four words of each lane of the quad */
+    uint64_t a_desc, b;
+    int N, group;
+    bool from_shared, mn, add, f16;
+};
+struct pending {
+    product *list;
+    int n, group;
+};
+
+static bar *bars;
+static int n_bars;
+static grain *grains;
+static uint32_t epoch[WARPS],
+    known[WARPS][WARPS];             /* known: of another warp's epochs, that they ended */
+static unsigned waited[WARPS][BARS]; /* phases of a barrier that a warp has seen end */
+static pending *products;
+
+bool engine_start(int threads)
+{
+    if (!products) products = (pending *)calloc(MAX_THREADS, sizeof *products);
+    for (int t = 0; products && t < threads; t++)
+        products[t].n = products[t].group = 0;
+    n_bars = 0;
+    return products;
+}
+
+unsigned shared_at(const void *p) { return (unsigned)((uintptr_t)p - (uintptr_t)shared); }
+
+static int warp_now() { return current / WARP; }
+
+static bar *bar_of(const void *p)
+{
+    for (int i = 0; i < n_bars; i++)
+        if (bars[i].at == shared_at(p)) return &bars[i];
+    fail("mbarrier: none was made at byte %u of shared memory", shared_at(p));
+    return nullptr;
+}
+
+void bar_init(const void *p, unsigned n)
+{
+    if (!bars) bars = (bar *)calloc(BARS, sizeof *bars);
+    if (!grains) grains = (grain *)calloc(GRAINS, sizeof *grains);
+    if (!bars || !grains || n_bars == BARS) fail("mbarrier: more than %d", BARS);
+    if (n_bars == 0) {
+        memset(grains, 0, GRAINS * sizeof *grains);
+        for (int i = 0; i < GRAINS; i++)
+            grains[i].bar = -1;
+        for (int w = 0; w < WARPS; w++)
+            epoch[w] = 1;
+        memset(known, 0, sizeof known);
+        memset(waited, 0, sizeof waited);
+    }
+    memset(&bars[n_bars], 0, sizeof *bars);
+    bars[n_bars].at = shared_at(p);
+    bars[n_bars].count = bars[n_bars].pending = n;
+    n_bars++;
+}
+
+/* The phase ends once all have arrived and all bytes are there: only then are they copied. */
+static void try_end(bar *b)
+{
+    int64_t coming = 0;
+    for (int i = 0; i < b->n_copies; i++)
+        coming += (int64_t)b->copies[i].n;
+    if (b->pending || coming != b->bytes) return;
+    for (int i = 0; i < b->n_copies; i++) {
+        const bulk_copy *c = &b->copies[i];
+        memcpy(shared + c->dst, c->src, c->n);
+        engine_wrote(c->dst, c->n);
+        for (size_t g = c->dst / GRAIN; g < (c->dst + c->n) / GRAIN; g++) {
+            memset(grains[g].read, 0, sizeof grains[g].read);
+            grains[g].flying = false;
+            grains[g].bar = (int)(b - bars);
+            grains[g].phase = b->phase;
+        }
+    }
+    b->n_copies = 0;
+    b->bytes = 0;
+    memcpy(b->told, b->told_now, sizeof b->told);
+    b->pending = b->count;
+    b->phase++;
+}
+
+void bar_arrive(const void *p, unsigned bytes)
+{
+    bar *b = bar_of(p);
+    if (!b->pending) fail("mbarrier: more arrivals than the %u it counts", b->count);
+    b->pending--;
+    b->bytes += bytes;
+    const int w = warp_now();
+    b->told_now[w] = epoch[w]++;
+    for (int o = 0; o < WARPS; o++)
+        if (o != w && known[w][o] > b->told_now[o]) b->told_now[o] = known[w][o];
+    try_end(b);
+}
+
+/* Whether a wait for the phase of this parity is over. */
+bool bar_over(int i, unsigned parity) { return (bars[i].phase & 1) != parity; }
+
+void bar_wait(const void *p, unsigned parity, const char *file, int line)
+{
+    bar *b = bar_of(p);
+    const int i = (int)(b - bars), w = warp_now();
+    if (!bar_over(i, parity)) wait_for_bar(i, parity, file, line);
+    for (int o = 0; o < WARPS; o++)
+        if (b->told[o] > known[w][o]) known[w][o] = b->told[o];
+    if (b->phase > waited[w][i]) waited[w][i] = b->phase;
+}
+
+void bar_stuck(int i, char *why, size_t n)
+{
+    int64_t bytes = bars[i].bytes;
+    for (int k = 0; k < bars[i].n_copies; k++)
+        bytes -= (int64_t)bars[i].copies[k].n;
+    snprintf(why, n, "waits for an mbarrier, of which %u arrivals and %lld bytes are missing",
+             bars[i].pending, (long long)bytes);
+}
+
+/* All threads have met: each warp knows what any does. */
+void engine_met()
+{
+    if (!n_bars) return;
+    for (int w = 0; w < WARPS; w++)
+        for (int o = 0; o < WARPS; o++) {
+            known[w][o] = epoch[o];
+            for (int i = 0; i < n_bars; i++)
+                if (waited[o][i] > waited[w][i]) waited[w][i] = waited[o][i];
+        }
+    for (int w = 0; w < WARPS; w++)
+        epoch[w]++;
+}
+
+void engine_touch(size_t off, size_t n, bool write)
+{
+    if (!n_bars) return;
+    const int w = warp_now();
+    for (size_t g = off / GRAIN; g <= (off + n - 1) / GRAIN; g++) {
+        grain *r = &grains[g];
+        if (r->flying)
+            fail("flying: %s byte %zu of shared memory while a bulk copy writes there",
+                 write ? "writes" : "reads", off);
+        if (write)
+            r->bar = -1;
+        else if (r->bar >= 0 && waited[w][r->bar] <= r->phase)
+            fail("unwaited: reads byte %zu of shared memory, which came by an mbarrier that this "
+                 "warp has not waited for",
+                 off);
+        r->read[w] = epoch[w];
+    }
+}
+
+void bulk(void *dst, span d, const void *src, span s, size_t n, const void *on)
+{
+    bar *b = bar_of(on);
+    const size_t at = shared_at(dst);
+    const int w = warp_now();
+    if (n % GRAIN || !n) fail("bulk: %zu bytes", n);
+    touch_global(src, n, GRAIN, s);
+    if ((uintptr_t)dst < d.lo || (uintptr_t)dst + n > d.hi || (uintptr_t)dst % GRAIN)
+        fail("bounds: a bulk copy of %zu bytes to offset %lld of %zu in shared memory", n,
+             (long long)((uintptr_t)dst - d.lo), (size_t)(d.hi - d.lo));
+    if (b->n_copies == BULKS) fail("bulk: more than %d under way", BULKS);
+    for (size_t g = at / GRAIN; g < (at + n) / GRAIN; g++) {
+        if (grains[g].flying) fail("flying: two bulk copies to byte %zu of shared memory", at);
+        for (int o = 0; o < WARPS; o++)
+            if (o != w && grains[g].read[o] > known[w][o])
+                fail("overrun: a bulk copy to byte %zu of shared memory, which warp %d may still "
+                     "read",
+                     at, o);
+        grains[g].flying = true;
+    }
+    b->copies[b->n_copies++] = { at, n, src };
+    try_end(b);
+}
+
+/* ---- products ---- */
+static float element(uint64_t desc, int mn, int k, bool by_k, bool f16)
+{
+    const size_t start = (size_t)(desc & 0x3fff) << 4, lead = (size_t)(desc >> 16 & 0x3fff) << 4,
+                 stride = (size_t)(desc >> 32 & 0x3fff) << 4;
+    if (desc >> 62 != 1 || stride != 1024 || (desc >> 46 & 0xffff))
+        fail("wgmma: a descriptor of another kind, %llx", (unsigned long long)desc);
+    const size_t plain =
+        start + (by_k ? (size_t)(k / 8) * stride + (size_t)(k % 8) * 128 +
+                            (size_t)(mn / 64) * lead + (size_t)(mn % 64) * 2
+                      : (size_t)(mn / 8) * stride + (size_t)(mn % 8) * 128 + (size_t)k * 2);
+    const size_t at = plain ^ (plain >> 3 & 0x70);
+    product_reads(at, 2);
+    uint16_t v;
+    memcpy(&v, shared + at, 2);
+    return f16 ? from_f16(v) : from_bf16(v);
+}
+
+static void finish(const product *p)
+{
+    const int g = lane() / 4, c = lane() % 4, row0 = current / WARP % 4 * 16;
+    float a[2][16], b[16];
+    for (int r = 0; r < 2; r++)
+        for (int k = 0; k < 16; k++) {
+            const unsigned word = p->a[4 * (k % 8 / 2) + 2 * (k / 8) + r] >> 16 * (k % 2) & 0xffff;
+            a[r][k] = p->from_shared ? element(p->a_desc, row0 + g + 8 * r, k, false, p->f16)
+                      : p->f16       ? from_f16(word)
+                                     : from_bf16(word);
+        }
+    for (int n = 0; n < p->N / 4; n++) { /* this lane's columns */
+        const int col = n / 2 * 8 + 2 * c + n % 2;
+        for (int k = 0; k < 16; k++)
+            b[k] = element(p->b, col, k, p->mn, p->f16);
+        for (int r = 0; r < 2; r++) {
+            float *d = &p->d[n / 2 * 4 + 2 * r + n % 2];
+            float sum = p->add ? *d : 0;
+            for (int k = 0; k < 16; k++)
+                sum = fmaf(a[r][k], b[k], sum);
+            *d = sum;
+        }
+    }
+}
+
+void wgmma(float *d, int N, const unsigned *a, uint64_t a_desc, uint64_t b, bool mn, bool add,
+           bool f16, const char *file, int line)
+{
+    struct brought {
+        unsigned a[4];
+        uint64_t a_desc, b;
+        bool add;
+    } in;
+    pending *mine = &products[current];
+    memset(&in, 0, sizeof in);
+    if (a) memcpy(in.a, a, sizeof in.a);
+    in.a_desc = a_desc;
+    in.b = b;
+    in.add = add;
+    warp_meet(file, line, "wgmma", &in, sizeof in);
+    if (!mine->list && !(mine->list = (product *)malloc(PRODUCTS * sizeof(product)))) abort();
+    if (mine->n == PRODUCTS) fail("wgmma: more than %d products are not waited for", PRODUCTS);
+    product *p = &mine->list[mine->n++];
+    *p = { d, {}, a_desc, b, N, mine->group, !a, mn, add, f16 };
+    for (int l = 0; l < 32; l++) {
+        const brought *other = (const brought *)peer(l);
+        if (other->a_desc != a_desc || other->b != b || other->add != add)
+            fail("wgmma: lane %d has another matrix", l);
+        if (l / 4 == lane() / 4) memcpy(&p->a[4 * (l % 4)], other->a, sizeof other->a);
+    }
+}
+
+void wgmma_begin(const char *file, int line) { warp_meet(file, line, "a warpgroup's word", "", 1); }
+void wgmma_commit() { products[current].group++; }
+
+void wgmma_wait(int groups, const char *file, int line)
+{
+    pending *mine = &products[current];
+    int kept = 0;
+    warp_meet(file, line, "wgmma.wait_group", "", 1);
+    for (int i = 0; i < mine->n; i++) {
+        const product p = mine->list[i];
+        if (p.group >= mine->group - groups)
+            mine->list[kept++] = p;
+        else
+            finish(&p);
+    }
+    mine->n = kept;
+}
+
+/* A thread has ended. */
+void engine_left()
+{
+    if (products[current].n) fail("wgmma: a product that nobody waits for");
+}
+
+/* All have. */
+const char *engine_end()
+{
+    for (int i = 0; i < n_bars; i++)
+        if (bars[i].n_copies) return "bulk: a copy that nobody waits for";
+    return nullptr;
+}
+
+} // namespace emu
