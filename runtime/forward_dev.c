@@ -43,7 +43,7 @@ struct fwd_dev_ctx {
     uint8_t *stage, *stage_on; /* the buffer here (pinned) and there */
     size_t stage_bytes, staged;
     int64_t max_chunks, max_slots, launch_slots[DEV_ATTN_N];
-    bool units; /* attention of more than DEV_ATTN_FEW rows goes through the matrix units */
+    dev_attn_how few, many; /* attention of up to DEV_ATTN_FEW rows of a sequence, and of more */
     int block_size;
     dev_attn_chunk *chunks;       /* [max_chunks] */
     int32_t *chunk_of;            /* [max_slots] */
@@ -277,7 +277,7 @@ static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, cons
     for (a.how = 0; a.how < DEV_ATTN_N; a.how++) {
         a.n_slots = f->launch_slots[a.how];
         const size_t n = f->d->ops->attn_scratch(&a);
-        if (n > attn && (f->units || a.how == DEV_ATTN_EXACT)) attn = n;
+        if (n > attn && (a.how == f->few || a.how == f->many)) attn = n;
     }
     f->stage_on = take_device(f, f->stage_bytes);
     f->attn_scratch = take_device(f, attn);
@@ -330,7 +330,8 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     r->self = f;
     r->c = c;
     f->block_size = k->block_size;
-    f->units = o->acts != MM_F32 && dev_attn_units(k->dtype, c->head_dim, c->v_dim);
+    f->few = dev_attn_choose(o->acts, k->dtype, c->head_dim, c->v_dim, DEV_ATTN_FEW);
+    f->many = dev_attn_choose(o->acts, k->dtype, c->head_dim, c->v_dim, DEV_ATTN_FEW + 1);
     size_stage(f, c, k, o);
     if (f->stage_bytes < fwd_slopes_bytes(m->cfg)) f->stage_bytes = fwd_slopes_bytes(m->cfg);
     lq_status s = lq_arena_init(&f->arena, 0, err);
@@ -393,8 +394,7 @@ static void stage_plan(fwd_dev_ctx *f, plan *p, dev_attn_how how, const arch_con
     launch at = { 0 };
     p->n_launches = 0;
     for (int i = 0; i < n; i++) {
-        const bool units = f->units && seqs[i].n_rows > DEV_ATTN_FEW;
-        if (units != (how == DEV_ATTN_UNITS)) continue;
+        if (how != (seqs[i].n_rows > DEV_ATTN_FEW ? f->many : f->few)) continue;
         for (int64_t row = 0; row < seqs[i].n_rows; row += rows) {
             const int64_t left = seqs[i].n_rows - row;
             const attn_seq one = { seqs[i].row0 + row, left < rows ? left : rows,
@@ -480,7 +480,7 @@ static void set_shape(fwd_dev_ctx *f, const fwd_rows *r, const fwd_batch *b)
     for (int64_t i = 0; i < b->n_draws; i++)
         s->drawn[b->draws[i].row / 64] |= UINT64_C(1) << b->draws[i].row % 64;
     for (int window = 0; window < 2; window++) {
-        const plan *p = &f->plans[DEV_ATTN_EXACT][window][0];
+        const plan *p = &f->plans[f->few][window][0];
         assert(p->n_launches <= 1);
         s->attn[window].chunks = p->n_launches ? p->launches[0].n_chunks : 0;
         s->attn[window].slots = p->n_launches ? p->launches[0].n_slots : 0;

@@ -143,6 +143,19 @@ static void round_row(float *x, int64_t n, kv_dtype d)
     lq_from_f32(w, x, as, (size_t)n);
     lq_to_f32(x, w, as, (size_t)n);
 }
+/* Of a cache of codes: the row as it is there, a scale and then codes (attn.h). */
+static void read_codes(float *x, const uint8_t *cache, int64_t row, int64_t n, kv_dtype d)
+{
+    const uint8_t *at = cache + (size_t)row * attn_kv_row_bytes(d, n);
+    float scale;
+    memcpy(&scale, at, sizeof scale);
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t c = at[4 + (d == KV_I4 ? i / 2 : i)];
+        if (d == KV_I8) x[i] = scale * (float)(int8_t)c;
+        if (d == KV_I4) x[i] = scale * (float)((c >> i % 2 * 4 & 15) - 8);
+        if (d == KV_F8) x[i] = scale * lq_e4m3_to_f32(c);
+    }
+}
 static double bf16(double x)
 {
     float f = (float)x;
@@ -224,6 +237,11 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat)
             round_row(v, c->Hkv * c->Dv, c->dtype);
             attn_kv_write(block, (int)(p % BLOCK), BLOCK, k, c->Hkv, c->D, c->dtype);
             attn_kv_write(block + kb, (int)(p % BLOCK), BLOCK, v, c->Hkv, c->Dv, c->dtype);
+            for (int64_t h = 0; h < c->Hkv; h++) {
+                const int64_t row = h * BLOCK + p % BLOCK;
+                read_codes(k + h * c->D, block, row, c->D, c->dtype);
+                read_codes(v + h * c->Dv, block + kb, row, c->Dv, c->dtype);
+            }
         }
         dev_attn_plan(how, NULL, &n_chunks, NULL, &n_slots, &seqs[i], 0, c->H, c->Hkv, c->window);
     }
@@ -233,7 +251,7 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat)
     for (int i = 0; i < SEQS; i++)
         dev_attn_plan(how, chunks, &n_chunks, chunk_of, &n_slots, &seqs[i], (int32_t)(i * per_seq),
                       c->H, c->Hkv, c->window);
-    if (how == DEV_ATTN_EXACT)
+    if (how != DEV_ATTN_UNITS)
         for (int i = 0; i < NOBODYS; i++)
             chunk_of[n_slots++] = -1;
     float *q = floats(&r, rows * qw, 1), *want = floats(&r, rows * ow, 2),
@@ -301,9 +319,12 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat)
             CHECK(memcmp(got, want, (size_t)(rows * ow) * 4) == 0, "%s: off by %g of a value",
                   c->why, share(got, want, rows * ow, 1));
     }
-    const double u = flat ? 0 : c->dtype == KV_F16 ? 0x1p-11 : 0x1p-8;
+    const double u = flat                     ? 0
+                     : how == DEV_ATTN_DECODE ? 0x1p-16
+                     : c->dtype == KV_F16     ? 0x1p-11
+                                              : 0x1p-8;
     double out[DEV_ATTN_WIDTH], bound[DEV_ATTN_WIDTH], worst = 0;
-    for (int i = 0; i < SEQS && ok && how == DEV_ATTN_UNITS; i++)
+    for (int i = 0; i < SEQS && ok && how != DEV_ATTN_EXACT; i++)
         for (int64_t t = 0; t < c->seq[i].n; t++)
             for (int64_t h = 0; h < c->H; h++) {
                 const int64_t row = seqs[i].row0 + t;
@@ -335,6 +356,17 @@ TEST(attention_through_the_matrix_units_stays_within_its_bound)
     }
 }
 
+TEST(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s)
+{
+    for (size_t i = 0; i < LQ_COUNT(attn_cases) + LQ_COUNT(unit_cases); i++) {
+        const attn_case *c =
+            i < LQ_COUNT(attn_cases) ? &attn_cases[i] : &unit_cases[i - LQ_COUNT(attn_cases)];
+        if (!dev_attn_decode(c->dtype, c->D, c->Dv)) continue;
+        one_attention(c, DEV_ATTN_DECODE, false);
+        if (!c->alibi) one_attention(c, DEV_ATTN_DECODE, true);
+    }
+}
+
 TEST(the_units_are_for_16_bits_and_whole_pieces)
 {
     CHECK(dev_attn_units(KV_F16, 128, 64) && dev_attn_units(KV_BF16, 8, 256), "what they take");
@@ -347,6 +379,7 @@ int main(int argc, char **argv)
     if (!rig_table()) return 0;
     RUN(attention_is_the_cpus_bits);
     RUN(attention_through_the_matrix_units_stays_within_its_bound);
+    RUN(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s);
     RUN(the_units_are_for_16_bits_and_whole_pieces);
     return check_end();
 }

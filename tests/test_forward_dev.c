@@ -224,12 +224,13 @@ TEST(batch_chunks_and_blocks_change_no_byte)
     free(want);
 }
 
-/* Integer products have one order too; and are there where asked for alone. */
+/* Integer products have one order too; and are there where asked for alone. So has attention of few
+ * rows, over keys of 16 bits and of codes. */
 TEST(int8_is_that_where_asked_for_and_depends_on_no_batch)
 {
     static char *const schemes[] = { "u4-g16", "i8-outlier" };
     for (size_t i = 0; i < LQ_COUNT(schemes); i++) {
-        rig_opts o = { .change = fill_linears, .user = schemes[i] };
+        rig_opts o = { .change = fill_linears, .user = schemes[i], .kv = i ? KV_I8 : KV_BF16 };
         int64_t n;
         float *exact = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
         o.acts = MM_I8;

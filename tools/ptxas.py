@@ -34,6 +34,7 @@ BUDGET = {
     "many_kernel": (128, 255, 12 << 10),  # two blocks
     "fold_kernel": (128, 128, 0),      # four blocks by registers
     "units_kernel": (128, 255, 2048),  # two blocks (of WIDTH = 256 one, by shared memory)
+    "decode_kernel": (128, 255, 0),    # two blocks, of WIDTH = 256 one
     "merge_kernel": (128, 64, 0),
     "draw_kernel": (512, 64, 0),       # two blocks by registers
     "sum_kernel": (256, 40, 0),

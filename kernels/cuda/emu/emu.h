@@ -299,6 +299,12 @@ static inline float cu_shfl_xor(float v, int mask, EMU_HERE)
 {
     return cu_shfl(v, emu::lane() ^ mask, file, line);
 }
+static inline int64_t cu_shfl_long(int64_t v, int lane, EMU_HERE)
+{
+    emu::warp_meet(file, line, "cu_shfl_long", &v, sizeof v);
+    memcpy(&v, emu::peer(lane & 31), sizeof v);
+    return v;
+}
 static inline unsigned cu_same(int v, EMU_HERE)
 {
     unsigned lanes = 0;

@@ -1,0 +1,387 @@
+/* kernels/cuda/attn_decode.cu - attention of few rows over the paged cache through the matrix
+ * units, for any cache but f32: mma.m16n8k16 with f32 sums, keys and values straight out of device
+ * memory into fragments.
+ *
+ *   decode  grid: slots (one split of ATTN_SPLIT keys of one chunk of rows) x kv heads x passes of
+ *           PAIRS (row, head) pairs, which are the 16 rows of each product. A warp takes every
+ *           fourth tile of 16 keys, counted from the beginning of the sequence:
+ *
+ *             keys   0    16   32   48   64   80  ..
+ *             warp  [ 0 ][ 1 ][ 2 ][ 3 ][ 0 ][ 1 ] ..
+ *
+ *             scores [16 pairs, 16 keys] = q K^T   B: lane (g, c) has d = 8c + 32i .. + 7 of key g
+ *             sums   [16 pairs, Dv]     += p V     B: lane (g, c) has d = 8g + 64j .. + 7 of keys
+ *                                                  2c, 2c + 1, 2c + 8, 2c + 9
+ *
+ *           so that each is eight neighbouring numbers of a row: 16 bytes of f16 or bf16, a whole
+ *           row's 128 for four keys an instruction. Which d of the products is which place is free
+ *           as long as q and the sums agree; a lane's columns are d = 16c + 64j .. + 15. While a
+ *           tile's scores are made its V comes, and during the sums the next tile's K. In the end
+ *           the warps' maxima, sums and accumulators are joined in order, and the split goes to
+ *           scratch, where attn.cu's merge takes it.
+ *
+ * Codes of int8, int4 and fp8 are bf16 as they are; a key's scale is multiplied onto its score, a
+ * value's onto its weight. q times the scale, and the weights, go as two numbers of 16 bits, high
+ * and low: twice the products, which wait for memory anyway. The order of a row's sums is fixed by
+ * its position; what shares a launch, or a chunk, changes no result.
+ *
+ * Shared memory: q's fragments, high and low, 64 WIDTH bytes; for the end 16 x 2 floats and 16 x
+ * Dv floats a warp. WIDTH 64: 4096 + 512 + 16384; 128: 8192 + 512 + 32768; 256: 16384 + 512 +
+ * 65536. */
+#include "kernels/cuda/attn.cuh"
+
+inline namespace CU_NAME(attn_decode_cu)
+{
+
+enum { WARPS = 4, THREADS = WARPS * CU_WARP, PAIRS = 16, KEYS = 16 };
+static_assert(ATTN_SPLIT % (WARPS * KEYS) == 0, "a split begins with warp 0");
+
+/* Numbers d .. d + 7 of a row, two a word: of the codes of int8, int4, fp8. */
+template <kv_dtype T> __device__ __forceinline__ uint4 eight(G<const uint8_t> row, int d)
+{
+    if (T == KV_F16 || T == KV_BF16) return cu_ld<uint4>(row + 2 * d);
+    float f[8];
+    if (T == KV_I4) {
+        const unsigned w = cu_ld<unsigned>(row + (4 + d / 2));
+        for (int j = 0; j < 8; j++)
+            f[j] = (float)(w >> 4 * j & 15u) - 8.0f;
+    } else {
+        const unsigned w[2] = { cu_ld<unsigned>(row + (4 + d)), cu_ld<unsigned>(row + (8 + d)) };
+        for (int j = 0; j < 8; j++) {
+            const unsigned c = w[j / 4] >> j % 4 * 8 & 255u;
+            f[j] = T == KV_F8 ? cu_e4m3_f32(c) : (float)(int8_t)c;
+        }
+    }
+    return { cu_pair<false>(f[0], f[1]), cu_pair<false>(f[2], f[3]), cu_pair<false>(f[4], f[5]),
+             cu_pair<false>(f[6], f[7]) };
+}
+
+/* x and y as two words, high and low. */
+template <bool F16> __device__ __forceinline__ void two_terms(unsigned w[2], float x, float y)
+{
+    if (F16) { /* beyond f16: its largest number */
+        const float most = 65504.0f;
+        x = x > most ? most : x < -most ? -most : x;
+        y = y > most ? most : y < -most ? -most : y;
+    }
+    w[0] = cu_pair<F16>(x, y);
+    const unsigned lo = w[0] & 0xffffu, hi = w[0] >> 16;
+    w[1] = F16 ? cu_pair<F16>(x - cu_f16_f32(lo), y - cu_f16_f32(hi))
+               : cu_pair<F16>(x - cu_bf16_f32(lo), y - cu_bf16_f32(hi));
+}
+
+/* What a warp needs to find the keys of a tile: lane l those of key l % 16. */
+struct tile_at {
+    int64_t block; /* the byte that its block begins at; -1: it is not there */
+    int slot;
+};
+__device__ __forceinline__ tile_at find(G<const int32_t> table, const attn_view &v, int64_t pos,
+                                        int64_t last)
+{
+    const int64_t p = pos + threadIdx.x % KEYS;
+    if (p >= last) return { -1, 0 };
+    return { (int64_t)table[p / v.block_size] * (int64_t)v.block_stride, (int)(p % v.block_size) };
+}
+/* The row of key i of the tile; -1: it is not there. */
+__device__ __forceinline__ int64_t row_of(const tile_at &t, int i, const attn_view &v, int kvh,
+                                          int row_bytes)
+{
+    const int64_t block = cu_shfl_long(t.block, i);
+    const int slot = (int)cu_shfl_long(t.slot, i);
+    return block < 0 ? -1 : block + ((int64_t)kvh * v.block_size + slot) * row_bytes;
+}
+
+template <int WIDTH> struct key_tile {
+    uint4 k[2][WIDTH / 32]; /* of keys g and g + 8 */
+};
+template <kv_dtype T, int WIDTH>
+__device__ __forceinline__ void bring_keys(key_tile<WIDTH> *t, G<const uint8_t> cache,
+                                           const tile_at &at, const attn_view &v, int kvh)
+{
+    const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        const int64_t row = row_of(at, 8 * n + g, v, kvh, v.row_k);
+#pragma unroll
+        for (int i = 0; i < WIDTH / 32; i++) {
+            t->k[n][i] = { 0, 0, 0, 0 };
+            if (row >= 0 && 8 * c + 32 * i < v.D)
+                t->k[n][i] = eight<T>(cache + row, 8 * c + 32 * i);
+        }
+    }
+}
+
+/* Of keys 2c, 2c + 1, 2c + 8, 2c + 9, whose rows are given. */
+template <kv_dtype T>
+__device__ __forceinline__ void bring_values(uint4 val[4], G<const uint8_t> cache,
+                                             const int64_t row[4], int d, int Dv)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        val[i] = { 0, 0, 0, 0 };
+        if (row[i] >= 0 && d < Dv) val[i] = eight<T>(cache + row[i], d);
+    }
+}
+
+/* Each lane's q as A of the two products of 32 d: [piece][product][term][lane]. */
+template <bool F16>
+__device__ void lay_out_q(S<unsigned> qs, G<const float> q, const dev_attn_chunk &ch,
+                          const attn_view &v, int kvh, int pair0, int n_pairs, int pieces)
+{
+    const int group = v.H / v.Hkv;
+    for (int i = threadIdx.x; i < pieces * 2 * CU_WARP; i += THREADS) {
+        const int lane = i % CU_WARP, product = i / CU_WARP % 2, piece = i / CU_WARP / 2;
+        unsigned a[2][4];
+        for (int h = 0; h < 2; h++) {
+            const int p = lane / 4 + 8 * h, pair = pair0 + p;
+            const int d0 = 8 * (lane % 4) + 32 * piece + 4 * product;
+            float x[4] = { 0, 0, 0, 0 };
+            if (p < n_pairs && d0 < v.D)
+                for (int e = 0; e < 4; e++)
+                    x[e] = v.scale * q[(ch.row + pair / group) * v.ldq +
+                                       (int64_t)(kvh * group + pair % group) * v.D + d0 + e];
+            for (int u = 0; u < 2; u++) {
+                unsigned w[2];
+                two_terms<F16>(w, x[2 * u], x[2 * u + 1]);
+                a[0][2 * u + h] = w[0];
+                a[1][2 * u + h] = w[1];
+            }
+        }
+        for (int term = 0; term < 2; term++)
+            cu_st(qs + (((piece * 2 + product) * 2 + term) * CU_WARP + lane) * 4,
+                  uint4{ a[term][0], a[term][1], a[term][2], a[term][3] });
+    }
+}
+
+/* The warps' maxima, sums and accumulators: joined, and into the split's place. */
+template <int WIDTH>
+__device__ void join_warps(G<float> parts, S<float> ends, S<float> sums, const float m[2],
+                           const float l[2], const float (&acc)[WIDTH / 8][4], const attn_view &v,
+                           const dev_attn_chunk &ch, int kvh, int pair0, int n_pairs)
+{
+    const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
+              c = lane % 4, group = v.H / v.Hkv, slot = blockIdx.x;
+    if (c == 0)
+        for (int h = 0; h < 2; h++) {
+            ends[(warp * PAIRS + g + 8 * h) * 2] = m[h];
+            ends[(warp * PAIRS + g + 8 * h) * 2 + 1] = l[h];
+        }
+#pragma unroll
+    for (int n = 0; n < WIDTH / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int d = 64 * (n / 8) + 16 * c + 8 * (i % 2) + n % 8;
+            if (d < v.Dv) sums[(warp * PAIRS + g + 8 * (i / 2)) * v.Dv + d] = acc[n][i];
+        }
+    __syncthreads();
+    for (int i = threadIdx.x; i < PAIRS * v.Dv; i += THREADS) {
+        const int p = i / v.Dv, d = i % v.Dv, pair = pair0 + p;
+        if (p >= n_pairs) continue;
+        float top = -INFINITY, all = 0, sum = 0;
+        for (int w = 0; w < WARPS; w++)
+            top = fmaxf(top, ends[(w * PAIRS + p) * 2]);
+        for (int w = 0; w < WARPS; w++) {
+            const float own = ends[(w * PAIRS + p) * 2];
+            if (own == -INFINITY) continue; /* nothing seen */
+            const float f = km_exp(own - top);
+            all = fmaf(ends[(w * PAIRS + p) * 2 + 1], f, all);
+            sum = fmaf(sums[(w * PAIRS + p) * v.Dv + d], f, sum);
+        }
+        const int64_t row = (int64_t)slot * v.chunk_rows + pair / group;
+        const G<float> to = parts + (row * v.H + kvh * group + pair % group) * (int64_t)(v.Dv + 2);
+        if (d == 0) {
+            to[0] = top;
+            to[1] = all;
+        }
+        to[2 + d] = sum;
+    }
+}
+
+template <int WIDTH, kv_dtype T>
+__global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
+    decode_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
+                  G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
+                  G<const int32_t> tables, G<const float> alibi, attn_view v)
+{
+    enum {
+        F16 = T == KV_F16,
+        SCALED = T != KV_F16 && T != KV_BF16,
+        EARLY = WIDTH < 256 /* what is needed next comes meanwhile: registers last for that */
+    };
+    CU_DYNAMIC(unsigned, qs);
+    const S<float> ends = cu_as<float>(qs + 16 * WIDTH), sums = ends + 2 * WARPS * PAIRS;
+    const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
+              c = lane % 4;
+    const int kvh = blockIdx.y, group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = blockIdx.x;
+    const int own = chunk_of[slot];
+    if (own < 0) return; /* all threads of the block alike, as below */
+    const dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + own);
+    const int n_pairs = ch.n_rows * group - pair0; /* may be more than PAIRS, or none */
+    if (n_pairs <= 0) return;
+    const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * ATTN_SPLIT;
+    const int64_t last = ch.pos + ch.n_rows; /* behind the last key that any row sees */
+    const int64_t end = last < split + ATTN_SPLIT ? last : split + ATTN_SPLIT;
+    int64_t pos = v.window ? ch.pos - v.window + 1 : 0;
+    pos = (pos > split ? pos : split) / (WARPS * KEYS) * (WARPS * KEYS) + warp * KEYS;
+    const G<const int32_t> table = tables + ch.table;
+    lay_out_q<F16>(qs, q, ch, v, kvh, pair0, n_pairs, WIDTH / 32);
+    int64_t query[2];
+    float slope[2] = { 0, 0 }, m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 };
+    for (int h = 0; h < 2; h++) { /* of the accumulators' rows g and g + 8 */
+        const int pair = pair0 + g + 8 * h;
+        query[h] = ch.pos + pair / group;
+        if (alibi) slope[h] = alibi[kvh * group + pair % group];
+    }
+    float acc[WIDTH / 8][4] = {};
+    key_tile<WIDTH> tile;
+    tile_at at = find(table, v, pos, last);
+    if (EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
+    __syncthreads(); /* q */
+    for (; pos < end; pos += WARPS * KEYS) {
+        if (!EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
+        float s[2][4] = {}, scale_k[2][2], scale_v[2][2];
+        int64_t row_v[4];
+        uint4 val[EARLY ? WIDTH / 64 : 1][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int key = 8 * (i / 2) + 2 * c + i % 2;
+            row_v[i] = row_of(at, key, v, kvh, v.row_v);
+            if (!SCALED) continue;
+            const int64_t row_k = row_of(at, key, v, kvh, v.row_k);
+            scale_k[i / 2][i % 2] = row_k < 0 ? 0.0f : cu_ld<float>(k + row_k);
+            scale_v[i / 2][i % 2] = row_k < 0 ? 0.0f : cu_ld<float>(values + row_v[i]);
+        }
+        if (EARLY)
+#pragma unroll
+            for (int j = 0; j < WIDTH / 64; j++)
+                bring_values<T>(val[EARLY ? j : 0], values, row_v, 8 * g + 64 * j, v.Dv);
+#pragma unroll
+        for (int i = 0; i < WIDTH / 32; i++)
+#pragma unroll
+            for (int product = 0; product < 2; product++)
+#pragma unroll
+                for (int term = 1; term >= 0; term--) {
+                    const uint4 w =
+                        cu_ld<uint4>(qs + (((i * 2 + product) * 2 + term) * CU_WARP + lane) * 4);
+                    const unsigned a[4] = { w.x, w.y, w.z, w.w };
+#pragma unroll
+                    for (int n = 0; n < 2; n++) {
+                        const uint4 kk = tile.k[n][i];
+                        const unsigned b[2] = { product ? kk.z : kk.x, product ? kk.w : kk.y };
+                        cu_mma<F16>(s[n], a, b);
+                    }
+                }
+        const int64_t next = pos + WARPS * KEYS;
+        at = find(table, v, next, last);
+        if (EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
+        float top[2] = { -INFINITY, -INFINITY }, keep[2];
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int h = i / 2;
+                const int64_t key = pos + 8 * n + 2 * c + i % 2;
+                const float x = attn_adjust(SCALED ? s[n][i] * scale_k[n][i % 2] : s[n][i], v,
+                                            slope[h], key, query[h]);
+                const bool seen = key <= query[h] && (!v.window || key > query[h] - v.window);
+                s[n][i] = seen ? x : -INFINITY;
+                top[h] = s[n][i] > top[h] ? s[n][i] : top[h];
+            }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            for (int lanes = 1; lanes < 4; lanes *= 2) {
+                const float other = cu_shfl_xor(top[h], lanes);
+                top[h] = other > top[h] ? other : top[h];
+            }
+            if (m[h] > top[h]) top[h] = m[h];
+            keep[h] = top[h] > -INFINITY ? km_exp(m[h] - top[h]) : 1.0f; /* 1: nothing seen yet */
+            m[h] = top[h];
+            l[h] *= keep[h];
+        }
+        unsigned a[2][4]; /* the weights, high and low */
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float p[2];
+                for (int e = 0; e < 2; e++) {
+                    const float x = s[n][2 * h + e];
+                    p[e] = x > -INFINITY || x != x ? km_exp(x - m[h]) : 0.0f;
+                    l[h] += p[e];
+                    if (SCALED) p[e] *= scale_v[n][e];
+                }
+                unsigned w[2];
+                two_terms<F16>(w, p[0], p[1]);
+                a[0][2 * n + h] = w[0];
+                a[1][2 * n + h] = w[1];
+            }
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n++) {
+            const int j = EARLY ? n / 8 : 0, t = n % 8;
+            unsigned w[4];
+            if (!EARLY && t == 0) bring_values<T>(val[0], values, row_v, 8 * g + 8 * n, v.Dv);
+#pragma unroll
+            for (int key = 0; key < 4; key++) {
+                const uint4 x = val[j][key];
+                w[key] = t / 2 == 0 ? x.x : t / 2 == 1 ? x.y : t / 2 == 2 ? x.z : x.w;
+            }
+            const unsigned which = t % 2 ? 0x7632u : 0x5410u;
+            const unsigned b[2] = { __byte_perm(w[0], w[1], which),
+                                    __byte_perm(w[2], w[3], which) };
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                acc[n][i] *= keep[i / 2];
+            cu_mma<F16>(acc[n], a[1], b);
+            cu_mma<F16>(acc[n], a[0], b);
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        l[h] += cu_shfl_xor(l[h], 1);
+        l[h] += cu_shfl_xor(l[h], 2);
+    }
+    join_warps<WIDTH>(parts, ends, sums, m, l, acc, v, ch, kvh, pair0, n_pairs);
+}
+
+template <int WIDTH, kv_dtype T> void launch(dev *d, const dev_attn_args *a, const attn_view &v)
+{
+    const int shared = 64 * WIDTH + WARPS * PAIRS * (2 + (int)a->Dv) * (int)sizeof(float);
+    const dim3 grid((unsigned)a->n_slots, (unsigned)a->Hkv,
+                    (unsigned)lq_ceil_div(v.chunk_rows * (a->H / a->Hkv), PAIRS));
+    CU_TRY(d, cudaFuncSetAttribute((decode_kernel<WIDTH, T>),
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+    CU_LAUNCH(d, "attn decode", (decode_kernel<WIDTH, T>), grid, THREADS, (size_t)shared,
+              (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi,
+              v);
+}
+
+template <kv_dtype T> void launch_width(dev *d, const dev_attn_args *a, const attn_view &v)
+{
+    const int64_t width = a->D > a->Dv ? a->D : a->Dv;
+    if (width <= 64)
+        launch<64, T>(d, a, v);
+    else if (width <= 128)
+        launch<128, T>(d, a, v);
+    else
+        launch<256, T>(d, a, v);
+}
+
+} // namespace NSNS_attn_decode_cu
+
+void CU_NAME(attn_decode)(dev *d, const dev_attn_args *a, const attn_view *v)
+{
+    switch (a->dtype) {
+#define CASE(dtype)                    \
+    case dtype:                        \
+        launch_width<dtype>(d, a, *v); \
+        return;
+        CASE(KV_F16)
+        CASE(KV_BF16)
+        CASE(KV_I8)
+        CASE(KV_I4)
+        CASE(KV_F8)
+#undef CASE
+    default:
+        return; /* dev_attn_decode says that there is none */
+    }
+}
