@@ -10,8 +10,8 @@
  *
  * Which steps a layer has and in which order is said once (forward_layer.c); what a step does is an
  * fwd_ops: forward_cpu.c, whose work on rows is split over the pool in chunks of FWD_ROWS rows, and
- * forward_dev.c, which queues it on a device. Rows, weights and cache are in the memory of the
- * table that works on them. */
+ * forward_dev_layer.c, which queues it on a device. Rows, weights and cache are in the memory of
+ * the table that works on them. */
 #ifndef LLMQ_RUNTIME_FORWARD_IMPL_H
 #define LLMQ_RUNTIME_FORWARD_IMPL_H
 
@@ -189,7 +189,7 @@ size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_
 void fwd_run_mla(const fwd_rows *r, const model_layer *l);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
 
-/* A device's part of a pass (forward_dev.c): buffers, and what a step sends there. r becomes
+/* A device's part of a pass (forward_dev.h): buffers, and what a step sends there. r becomes
  * fwd_dev's. */
 typedef struct {
     fwd_rows *host;         /* to place rows on, and to run the layers on that the CPU has */

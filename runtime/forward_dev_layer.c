@@ -1,0 +1,437 @@
+/* runtime/forward_dev_layer.c - what the steps of a layer are on a device: all are queued. */
+#include "runtime/forward_dev.h"
+
+#include <assert.h>
+
+static void copy(const fwd_rows *r, float *dst, int64_t ldd, const float *src, int64_t lds,
+                 int64_t n, int64_t rows)
+{
+    const fwd_dev_ctx *f = r->self;
+    const size_t w = sizeof *dst;
+    f->d->ops->copy(
+        f->d, &(dev_copy_args){ dst, src, (size_t)n * w, (size_t)ldd * w, (size_t)lds * w, rows });
+}
+
+/* x += factor * add (NULL: nothing), then dst (NULL: nothing more) = norm(x), by so many rows of
+ * weights in turn. */
+static void add_norm(const fwd_rows *r, float *dst, float *x, const float *add, double factor,
+                     const model_vector *v, int64_t T, int64_t K, int64_t rows)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->norm(f->d, &(dev_norm_args){ .x = x,
+                                            .h = dst,
+                                            .add = add,
+                                            .w = v ? v->w : NULL,
+                                            .b = v ? v->bias : NULL,
+                                            .factor = (float)factor,
+                                            .offset = r->c->w.norm_offset,
+                                            .eps = (float)r->c->norm_eps,
+                                            .layer = r->c->w.norm == NORM_LAYER,
+                                            .T = T,
+                                            .K = K,
+                                            .rows = rows });
+}
+
+static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T,
+                 int64_t K)
+{
+    if (v->w)
+        add_norm(r, dst, x, NULL, 1, v, T, K, 1);
+    else if (dst != x)
+        copy(r, dst, K, x, K, K, T);
+}
+
+/* y [M, ldy] = x l^T + bias, or added to y. before: the product before it, of the same x, which may
+ * have arranged it; or NULL. */
+static void product(const fwd_rows *r, const mm_out *o, const mm_out *before, const float *x,
+                    int64_t ldx, int64_t M, mm_acts acts)
+{
+    const fwd_dev_ctx *f = r->self;
+    const dev_weight w = fwd_dev_weight(o->w), last = fwd_dev_weight(before ? before->w : o->w);
+    f->d->ops->matmul(f->d,
+                      &(dev_mm_args){ .y = o->y,
+                                      .w = &w,
+                                      .x = x,
+                                      .bias = o->bias,
+                                      .scratch = f->mm_scratch,
+                                      .ldy = o->ldy,
+                                      .ldx = ldx,
+                                      .M = M,
+                                      .acts = acts,
+                                      .add = o->add,
+                                      .arranged = before && dev_same_input(&w, &last, acts) });
+}
+
+static void products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,
+                     int64_t M)
+{
+    for (int i = 0; i < n; i++)
+        product(r, &outs[i], i ? &outs[i - 1] : NULL, x, ldx, M, r->acts);
+}
+
+/* R_QKV's output, [q k v] or for each kv head [its q heads, k, v]. */
+static void split(const fwd_rows *r)
+{
+    const arch_config *c = r->c;
+    const int64_t parts = c->w.qkv_grouped ? c->kv_heads : 1, group = c->kv_heads / parts;
+    const int64_t nq = c->heads / parts * c->head_dim, nk = group * c->head_dim,
+                  nv = group * c->v_dim, w = fwd_qkv_width(c);
+    for (int64_t i = 0; i < parts; i++) {
+        const float *from = r->qkv + i * (nq + nk + nv);
+        copy(r, r->q + i * nq, parts * nq, from, w, nq, r->R);
+        copy(r, r->k + i * nk, parts * nk, from + nq, w, nk, r->R);
+        copy(r, r->v + i * nv, parts * nv, from + nq + nk, w, nv, r->R);
+    }
+}
+
+static void norm_heads(const fwd_rows *r, float *x, const model_vector *v, int64_t H)
+{
+    const int64_t D = r->c->head_dim;
+    if (r->c->w.qk_norm == QK_NORM_ALL)
+        norm(r, x, x, v, r->R, H * D);
+    else if (r->c->w.qk_norm != QK_NORM_NONE && v->w)
+        add_norm(r, x, x, NULL, 1, v, r->R * H, D, r->c->w.qk_norm == QK_NORM_HEADS ? H : 1);
+}
+
+enum { CLIP = 1, TURN = 2, WRITE = 4 }; /* into the cache */
+
+/* What is asked for, in this order. */
+static void rotate(const fwd_rows *r, int64_t layer, const fwd_kv *kv, unsigned what)
+{
+    const fwd_dev_ctx *f = r->self;
+    const bool write = what & WRITE;
+    const arch_config *c = r->c;
+    const arch_rope_use use = c->layer[layer].rope;
+    const bool on = what & TURN && c->w.pos == POS_ROPE && use != ROPE_OFF;
+    f->d->ops->rope(f->d, &(dev_rope_args){ .q = r->q,
+                                            .k = r->k,
+                                            .v = r->v,
+                                            .cos = on ? r->cos[use] : NULL,
+                                            .sin = on ? r->sin[use] : NULL,
+                                            .block = r->row_block,
+                                            .slot = r->row_slot,
+                                            .cache_k = write ? kv->k : NULL,
+                                            .cache_v = write ? kv->v : NULL,
+                                            .block_stride = kv->block_stride,
+                                            .block_size = kv->block_size,
+                                            .dtype = kv->dtype,
+                                            .half = c->w.rope_half,
+                                            .clip = what & CLIP ? (float)c->qkv_clip : 0.0f,
+                                            .T = r->R,
+                                            .H = c->heads,
+                                            .Hkv = c->kv_heads,
+                                            .D = c->head_dim,
+                                            .Dv = c->v_dim,
+                                            .R = on ? c->rope_dims : 0 });
+}
+
+static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                  const fwd_group *g)
+{
+    const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
+    assert(g->row0 == 0 && g->n_rows == r->R);
+    if (r->c->w.mla) {
+        rotate(r, layer, kv, WRITE);
+        return;
+    }
+    if (l->lin[R_QKV].present) split(r);
+    if (normed && (late || r->c->qkv_clip > 0)) rotate(r, layer, kv, late ? CLIP | TURN : CLIP);
+    norm_heads(r, r->q, &l->vec[R_Q_NORM], r->c->heads);
+    norm_heads(r, r->k, &l->vec[R_K_NORM], r->c->kv_heads);
+    rotate(r, layer, kv, WRITE | (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
+}
+
+/* ---- latent attention (forward_mla.c says what it does) ---- */
+
+/* K floats from row to row `ld` apart. */
+static void norm_latent(const fwd_rows *r, float *x, int64_t ld, const model_vector *v, int64_t K)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->norm(
+        f->d, &(dev_norm_args){
+                  .x = x, .h = x, .w = v->w, .eps = FWD_LATENT_EPS, .T = r->R, .K = K, .ld = ld });
+}
+
+/* `rope` of each of H * `width` floats at x. */
+static void rotate_part(const fwd_rows *r, float *x, int64_t H, int64_t width)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->rope(f->d, &(dev_rope_args){ .q = x,
+                                            .cos = r->cos[ROPE_MAIN],
+                                            .sin = r->sin[ROPE_MAIN],
+                                            .half = r->c->w.rope_half,
+                                            .T = r->R,
+                                            .H = H,
+                                            .D = width,
+                                            .R = r->c->rope_dims });
+}
+
+static void mla(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims, V = c->v_dim;
+    const int64_t width = c->kv_lora + c->rope_dims;
+    const mm_out a[] = { c->q_lora ? fwd_out(&l->lin[R_Q_A], r->q_a, c->q_lora, false)
+                                   : fwd_out(&l->lin[R_Q], r->q, H * D, false),
+                         fwd_out(&l->lin[R_KV_A], r->kv_a, width, false) };
+    const mm_out q = fwd_out(&l->lin[R_Q_B], r->q, H * D, false);
+    const mm_out kv = fwd_out(&l->lin[R_KV_B], r->kv_b, H * (nope + V), false);
+    products(r, a, 2, r->h, c->hidden, r->R);
+    norm_latent(r, r->kv_a, width, &l->vec[R_KV_A_NORM], c->kv_lora);
+    if (c->q_lora) {
+        norm_latent(r, r->q_a, c->q_lora, &l->vec[R_Q_A_NORM], c->q_lora);
+        products(r, &q, 1, r->q_a, c->q_lora, r->R);
+    }
+    products(r, &kv, 1, r->kv_a, width, r->R);
+    rotate_part(r, r->q + nope, H, D);
+    rotate_part(r, r->kv_a + c->kv_lora, 1, width);
+    copy(r, r->k, D, r->kv_b, nope + V, nope, r->R * H);
+    f->d->ops->spread(f->d, &(dev_spread_args){ .dst = r->k + nope,
+                                                .src = r->kv_a + c->kv_lora,
+                                                .T = r->R,
+                                                .H = H,
+                                                .n = c->rope_dims,
+                                                .ldd = D,
+                                                .lds = width });
+    copy(r, r->v, V, r->kv_b + nope, nope + V, V, r->R * H);
+}
+
+dev_attn_args fwd_dev_attn(const fwd_rows *r, const fwd_kv *kv)
+{
+    const arch_config *c = r->c;
+    return (dev_attn_args){ .q = r->q,
+                            .out = r->a,
+                            .k = kv->k,
+                            .v = kv->v,
+                            .alibi = c->w.pos == POS_ALIBI ? r->slopes : NULL,
+                            .ldq = c->heads * c->head_dim,
+                            .ldo = c->heads * c->v_dim,
+                            .H = c->heads,
+                            .Hkv = c->kv_heads,
+                            .D = c->head_dim,
+                            .Dv = c->v_dim,
+                            .block_stride = kv->block_stride,
+                            .block_size = kv->block_size,
+                            .dtype = kv->dtype,
+                            .scale = (float)c->attn_scale,
+                            .softcap = (float)c->attn_softcap,
+                            .alibi_scaled = c->w.alibi_scaled,
+                            .alibi_bf16 = c->w.alibi_bf16 };
+}
+
+static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                   const fwd_group *g)
+{
+    const fwd_dev_ctx *f = r->self;
+    const bool window = r->c->layer[layer].window;
+    dev_attn_args a = fwd_dev_attn(r, kv);
+    (void)g; /* what the plan was made of */
+    a.sinks = l->vec[R_SINKS].w;
+    a.window = window ? r->c->window : 0;
+    a.tables = f->tables;
+    a.scratch = f->attn_scratch;
+    for (a.how = 0; a.how < DEV_ATTN_N; a.how++) {
+        const fwd_plan *p = &f->plans[a.how][window][layer == r->c->layers - 1];
+        for (int64_t i = 0; i < p->n_launches; i++) {
+            const fwd_launch *at = &p->launches[i];
+            a.chunks = p->chunks + at->chunk;
+            a.chunk_of = p->chunk_of + at->slot;
+            a.n_chunks = at->n_chunks;
+            a.n_slots = at->n_slots;
+            f->d->ops->attn(f->d, &a);
+        }
+    }
+}
+
+/* Rows of *x into *spare, which change places. */
+static void gather(const fwd_rows *r, float **x, float **spare, int64_t K, int64_t n)
+{
+    const fwd_dev_ctx *f = r->self;
+    float *from = *x;
+    f->d->ops->embed(f->d, &(dev_embed_args){ .x = *spare,
+                                              .table = from,
+                                              .dtype = LQ_F32,
+                                              .ids = f->picked,
+                                              .T = n,
+                                              .K = K,
+                                              .scale = 1 });
+    *x = *spare;
+    *spare = from;
+}
+
+static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
+{
+    (void)rows; /* as they were staged */
+    if (n == r->R) return;
+    gather(r, &r->x, &r->y, r->c->hidden, n);
+    gather(r, &r->h, &r->y, r->c->hidden, n);
+    gather(r, &r->a, &r->q, r->c->heads * r->c->head_dim, n);
+}
+
+static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    products(r, outs, n, r->h, c->hidden, r->R);
+    pool_stage(r->p, STAGE_ACT);
+    const int64_t ld = fwd_mlp_width(c);
+    f->d->ops->act(f->d, &(dev_act_args){ .dst = r->mlp,
+                                          .gate = r->mlp,
+                                          .up = c->w.mlp == MLP_GATED ? r->mlp + c->ffn : NULL,
+                                          .T = r->R,
+                                          .n = c->ffn,
+                                          .ldd = ld,
+                                          .ld = ld,
+                                          .f = (k_act_fn)c->act,
+                                          .limit = (float)c->act_limit });
+}
+
+/* ---- experts (forward_moe.c says what they do) ---- */
+
+/* Always in f32: a rounded logit may choose another expert. */
+static void route(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const bool shared = l->lin[R_SHARED_ROUTER].present;
+    const mm_out scores = fwd_out(&l->lin[R_ROUTER], r->scores, c->experts, false);
+    const mm_out share = fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false);
+    product(r, &scores, NULL, r->h, c->hidden, r->R, MM_F32);
+    if (shared) product(r, &share, &scores, r->h, c->hidden, r->R, MM_F32);
+    f->d->ops->route(f->d, &(dev_route_args){ .scores = r->scores,
+                                              .choice = r->choice,
+                                              .group_score = r->group_score,
+                                              .group_best = r->group_best,
+                                              .correction = l->vec[R_ROUTER_CORR].w,
+                                              .shared = shared ? r->shared_share : NULL,
+                                              .chosen = r->chosen,
+                                              .share = r->share,
+                                              .T = r->R,
+                                              .E = c->experts,
+                                              .k = c->experts_used,
+                                              .groups = c->expert_groups,
+                                              .groups_used = c->groups_used,
+                                              .sigmoid = c->w.router == ROUTER_SIGMOID,
+                                              .top2 = c->w.group_top2,
+                                              .normed = c->w.norm_topk,
+                                              .scale = (float)c->expert_scale });
+}
+
+/* Rows in order of their experts; how many each has stays on the device. */
+static void place_rows(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    f->d->ops->place(f->d, &(dev_place_args){ .first = f->first_of,
+                                              .busy = f->busy,
+                                              .place = r->place,
+                                              .sent = r->sent,
+                                              .chosen = r->chosen,
+                                              .T = r->R,
+                                              .E = c->experts,
+                                              .k = c->experts_used });
+}
+
+/* y = x of a role's experts, each one's places by its own; one launch where all have one scheme. */
+static void expert_products(const fwd_rows *r, const model_layer *l, arch_role role, float *y,
+                            int64_t ldy, const float *x, int64_t ldx)
+{
+    const fwd_dev_ctx *f = r->self;
+    for (const model_experts *set = l->sets[role - R_EXPERT_GATE]; set; set = set->next) {
+        const dev_group group = { set->parts, f->first_of, f->busy, r->c->experts, r->R };
+        f->d->ops->matmul(f->d, &(dev_mm_args){ .y = y,
+                                                .w = &set->w,
+                                                .group = &group,
+                                                .x = x,
+                                                .scratch = f->mm_scratch,
+                                                .ldy = ldy,
+                                                .ldx = ldx,
+                                                .M = r->R * r->c->experts_used,
+                                                .acts = r->acts });
+    }
+}
+
+static void act_experts(const fwd_rows *r, float *x, int64_t T, int64_t n, bool mixed,
+                        const float *scale)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    f->d->ops->act(f->d, &(dev_act_args){ .dst = x,
+                                          .gate = x,
+                                          .up = x + n,
+                                          .scale = scale,
+                                          .T = T,
+                                          .n = n,
+                                          .ldd = 2 * n,
+                                          .ld = 2 * n,
+                                          .f = (k_act_fn)c->act,
+                                          .limit = (float)c->act_limit,
+                                          .mixed = mixed });
+}
+
+/* out += the shared MLP of h, its sigmoid taken before its last matrix. */
+static void run_shared(const fwd_rows *r, const model_layer *l)
+{
+    const arch_config *c = r->c;
+    const int64_t S = c->shared_ffn;
+    if (!S) return;
+    const mm_out in[] = { fwd_out(&l->lin[R_SHARED_GATE], r->shared_in, 2 * S, false),
+                          fwd_out(&l->lin[R_SHARED_UP], r->shared_in + S, 2 * S, false) };
+    const mm_out down = fwd_out(&l->lin[R_SHARED_DOWN], r->out, c->hidden, true);
+    products(r, in, 2, r->h, c->hidden, r->R);
+    act_experts(r, r->shared_in, r->R, S, false,
+                l->lin[R_SHARED_ROUTER].present ? r->shared_share : NULL);
+    products(r, &down, 1, r->shared_in, 2 * S, r->R);
+}
+
+/* What each place reads lies in expert_out until its output does. */
+static void moe(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const int64_t H = c->hidden, F = c->expert_ffn, places = r->R * c->experts_used;
+    const bool fused = l->sets[R_EXPERT_GATE_UP - R_EXPERT_GATE];
+    route(r, l);
+    place_rows(r);
+    f->d->ops->embed(f->d, &(dev_embed_args){ .x = r->expert_out,
+                                              .table = r->h,
+                                              .dtype = LQ_F32,
+                                              .ids = r->sent,
+                                              .T = places,
+                                              .K = H,
+                                              .scale = 1 });
+    expert_products(r, l, fused ? R_EXPERT_GATE_UP : R_EXPERT_GATE, r->expert_in, 2 * F,
+                    r->expert_out, H);
+    if (!fused) expert_products(r, l, R_EXPERT_UP, r->expert_in + F, 2 * F, r->expert_out, H);
+    act_experts(r, r->expert_in, places, F, fused && c->w.gate_up_mixed, NULL);
+    expert_products(r, l, R_EXPERT_DOWN, r->expert_out, H, r->expert_in, 2 * F);
+    run_shared(r, l);
+    f->d->ops->join_experts(f->d, &(dev_join_args){ .out = r->out,
+                                                    .y = r->expert_out,
+                                                    .share = r->share,
+                                                    .place = r->place,
+                                                    .T = r->R,
+                                                    .H = H,
+                                                    .k = c->experts_used });
+}
+
+static void clear(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->zero(f->d, r->y, (size_t)(r->R * r->c->hidden) * sizeof *r->y);
+}
+
+static void join(const fwd_rows *r, const model_vector *post, const model_vector *after)
+{
+    const int64_t T = r->R, K = r->c->hidden;
+    const bool apart = r->out == r->y, normed = after && after->w;
+    if (apart) norm(r, r->y, r->y, post, T, K);
+    if (apart || normed)
+        add_norm(r, normed ? r->x : NULL, r->x, apart ? r->y : NULL, r->c->residual_scale, after, T,
+                 K, 1);
+}
+
+const fwd_ops fwd_dev = { fwd_dev_begin, fwd_dev_enter, norm,          products,   store,
+                          attend,        pick,          mlp_in,        clear,      join,
+                          mla,           moe,           fwd_dev_leave, fwd_dev_end };
