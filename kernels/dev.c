@@ -98,16 +98,21 @@ bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv)
     return (dtype == KV_F16 || dtype == KV_BF16) && dev_attn_decode(dtype, D, Dv);
 }
 
-dev_attn_how dev_attn_choose(mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv, int64_t n_rows)
+dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
+                             int64_t n_rows)
 {
+    enum { WIDEST = 128 }; /* of DEV_ATTN_WIDE */
     if (acts == MM_F32 || !dev_attn_decode(dtype, D, Dv)) return DEV_ATTN_EXACT;
-    return n_rows > DEV_ATTN_FEW && dev_attn_units(dtype, D, Dv) ? DEV_ATTN_UNITS : DEV_ATTN_DECODE;
+    if (n_rows <= DEV_ATTN_FEW || !dev_attn_units(dtype, D, Dv)) return DEV_ATTN_DECODE;
+    return d->cc == 90 && D <= WIDEST && Dv <= WIDEST ? DEV_ATTN_WIDE : DEV_ATTN_UNITS;
 }
 
 int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv)
 {
-    enum { PAIRS = 16 }; /* (row, head) pairs of DEV_ATTN_EXACT that share a tile of keys */
-    const int64_t pairs = how == DEV_ATTN_UNITS ? DEV_ATTN_PAIRS : PAIRS;
+    enum { PAIRS = 16 }; /* (row, head) pairs of the others that share a tile of keys */
+    const int64_t pairs = how == DEV_ATTN_WIDE    ? DEV_ATTN_WIDE_PAIRS
+                          : how == DEV_ATTN_UNITS ? DEV_ATTN_PAIRS
+                                                  : PAIRS;
     return H / Hkv < pairs ? pairs / (H / Hkv) : 1;
 }
 
@@ -118,7 +123,7 @@ size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hk
 
 int64_t dev_attn_split(dev_attn_how how)
 {
-    return how == DEV_ATTN_UNITS ? DEV_ATTN_LONG : ATTN_SPLIT;
+    return how == DEV_ATTN_UNITS || how == DEV_ATTN_WIDE ? DEV_ATTN_LONG : ATTN_SPLIT;
 }
 
 void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,

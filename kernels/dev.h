@@ -202,11 +202,19 @@ enum { DEV_ATTN_WIDTH = 256 }; /* D and Dv at most; multiples of 4, of int4 of 8
  * weights, are rounded to the cache's type (to nearest, relative error u: f16 2^-11, bf16 2^-8),
  * all sums are f32's. With d the largest error of a score, (u + (D + 8) 2^-23) scale sum |q k|, n
  * keys and the weights w that add to 1, an output is off by at most (expm1(2 d) + u + (n + 64)
- * 2^-23) sum w |v|, and in f16 2^-24 sum |v| where weights are tiny. */
-typedef enum { DEV_ATTN_EXACT, DEV_ATTN_DECODE, DEV_ATTN_UNITS, DEV_ATTN_N } dev_attn_how;
+ * 2^-23) sum w |v|, and in f16 2^-24 sum |v| where weights are tiny.
+ * DEV_ATTN_WIDE: the same on sm_90a, in another order; exponentials are off by 2^-22 besides. */
+typedef enum {
+    DEV_ATTN_EXACT,
+    DEV_ATTN_DECODE,
+    DEV_ATTN_UNITS,
+    DEV_ATTN_WIDE,
+    DEV_ATTN_N
+} dev_attn_how;
 enum {
-    DEV_ATTN_FEW = 16,    /* rows of a sequence up to which most of a tile would be empty */
-    DEV_ATTN_PAIRS = 64,  /* (row, head) pairs that a block of DEV_ATTN_UNITS has */
+    DEV_ATTN_FEW = 16,   /* rows of a sequence up to which most of a tile would be empty */
+    DEV_ATTN_PAIRS = 64, /* (row, head) pairs that a block of DEV_ATTN_UNITS has */
+    DEV_ATTN_WIDE_PAIRS = 128,
     DEV_ATTN_LONG = 2048, /* keys of its splits: enough blocks for few rows of a long context */
 };
 
@@ -293,7 +301,8 @@ bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts);
 bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv);
 bool dev_attn_decode(kv_dtype dtype, int64_t D, int64_t Dv);
 /* How attention of so many rows of a sequence is done. */
-dev_attn_how dev_attn_choose(mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv, int64_t n_rows);
+dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
+                             int64_t n_rows);
 /* Rows of a chunk at most, and keys of a split. */
 int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv);
 int64_t dev_attn_split(dev_attn_how how);

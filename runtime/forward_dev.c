@@ -239,8 +239,8 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     r->self = f;
     r->c = c;
     f->block_size = k->block_size;
-    f->few = dev_attn_choose(o->acts, k->dtype, c->head_dim, c->v_dim, DEV_ATTN_FEW);
-    f->many = dev_attn_choose(o->acts, k->dtype, c->head_dim, c->v_dim, DEV_ATTN_FEW + 1);
+    f->few = dev_attn_choose(f->d, o->acts, k->dtype, c->head_dim, c->v_dim, DEV_ATTN_FEW);
+    f->many = dev_attn_choose(f->d, o->acts, k->dtype, c->head_dim, c->v_dim, DEV_ATTN_FEW + 1);
     size_stage(f, c, k, o);
     if (f->stage_bytes < fwd_slopes_bytes(m->cfg)) f->stage_bytes = fwd_slopes_bytes(m->cfg);
     lq_status s = lq_arena_init(&f->arena, 0, err);

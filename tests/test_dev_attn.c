@@ -251,7 +251,7 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat)
     for (int i = 0; i < SEQS; i++)
         dev_attn_plan(how, chunks, &n_chunks, chunk_of, &n_slots, &seqs[i], (int32_t)(i * per_seq),
                       c->H, c->Hkv, c->window);
-    if (how != DEV_ATTN_UNITS)
+    if (how == DEV_ATTN_EXACT || how == DEV_ATTN_DECODE)
         for (int i = 0; i < NOBODYS; i++)
             chunk_of[n_slots++] = -1;
     float *q = floats(&r, rows * qw, 1), *want = floats(&r, rows * ow, 2),
@@ -356,6 +356,39 @@ TEST(attention_through_the_matrix_units_stays_within_its_bound)
     }
 }
 
+TEST(attention_through_wgmma_stays_within_the_same_bound)
+{
+    static const attn_case more[] = {
+        { "two warpgroups, groups of 5, tiles over a split",
+          10,
+          2,
+          128,
+          96,
+          KV_BF16,
+          0,
+          0,
+          0,
+          0,
+          0,
+          { { 2040, 33 }, { 0, 130 } } },
+    };
+    rig r;
+    rig_open(&r);
+    const dev on = { .cc = r.d.cc };
+    rig_close(&r);
+    int n = 0;
+    for (size_t i = 0; i < LQ_COUNT(unit_cases) + LQ_COUNT(more) && on.cc == 90; i++) {
+        const attn_case *c =
+            i < LQ_COUNT(unit_cases) ? &unit_cases[i] : &more[i - LQ_COUNT(unit_cases)];
+        if (dev_attn_choose(&on, MM_BF16, c->dtype, c->D, c->Dv, DEV_ATTN_FEW + 1) != DEV_ATTN_WIDE)
+            continue;
+        n++;
+        one_attention(c, DEV_ATTN_WIDE, false);
+        if (!c->alibi) one_attention(c, DEV_ATTN_WIDE, true);
+    }
+    CHECK(on.cc != 90 || n > 8, "%d cases", n);
+}
+
 TEST(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s)
 {
     for (size_t i = 0; i < LQ_COUNT(attn_cases) + LQ_COUNT(unit_cases); i++) {
@@ -369,6 +402,14 @@ TEST(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s)
 
 TEST(the_units_are_for_16_bits_and_whole_pieces)
 {
+    const dev hopper = { .cc = 90 }, other = { .cc = 89 };
+    CHECK(dev_attn_choose(&hopper, MM_BF16, KV_F16, 128, 64, 17) == DEV_ATTN_WIDE &&
+              dev_attn_choose(&hopper, MM_BF16, KV_F16, 256, 64, 17) == DEV_ATTN_UNITS &&
+              dev_attn_choose(&other, MM_BF16, KV_F16, 128, 64, 17) == DEV_ATTN_UNITS &&
+              dev_attn_choose(&other, MM_BF16, KV_F16, 128, 64, 16) == DEV_ATTN_DECODE &&
+              dev_attn_choose(&other, MM_BF16, KV_I4, 128, 64, 17) == DEV_ATTN_DECODE &&
+              dev_attn_choose(&other, MM_F32, KV_F16, 128, 64, 17) == DEV_ATTN_EXACT,
+          "which takes what");
     CHECK(dev_attn_units(KV_F16, 128, 64) && dev_attn_units(KV_BF16, 8, 256), "what they take");
     CHECK(!dev_attn_units(KV_F32, 64, 64) && !dev_attn_units(KV_I8, 64, 64), "other caches");
     CHECK(!dev_attn_units(KV_F16, 36, 64) && !dev_attn_units(KV_F16, 64, 20), "parts of a piece");
@@ -379,6 +420,7 @@ int main(int argc, char **argv)
     if (!rig_table()) return 0;
     RUN(attention_is_the_cpus_bits);
     RUN(attention_through_the_matrix_units_stays_within_its_bound);
+    RUN(attention_through_wgmma_stays_within_the_same_bound);
     RUN(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s);
     RUN(the_units_are_for_16_bits_and_whole_pieces);
     return check_end();

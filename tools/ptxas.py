@@ -35,6 +35,7 @@ BUDGET = {
     "fold_kernel": (128, 128, 0),      # four blocks by registers
     "units_kernel": (128, 255, 2048),  # two blocks (of WIDTH = 256 one, by shared memory)
     "decode_kernel": (128, 255, 0),    # two blocks, of WIDTH = 256 one
+    "sm90_attn_kernel": (384, 168, 0),  # one block, as sm90_kernel
     "merge_kernel": (128, 64, 0),
     "draw_kernel": (512, 64, 0),       # two blocks by registers
     "sum_kernel": (256, 40, 0),
@@ -51,7 +52,7 @@ def read(folder):
         with open(os.path.join(folder, name), encoding="utf-8") as f:
             text = f.read()
         for line in text.splitlines():
-            if re.search(r"\(C75(09|10|14|17|18)\)", line):
+            if re.search(r"\(C75(09|10|14|15|17|18)\)", line):
                 print(f"{name}: {line}", file=sys.stderr)
                 waits.append(name)
         for part in text.split("Compiling entry function ")[1:]:

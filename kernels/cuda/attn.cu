@@ -1,6 +1,6 @@
 /* kernels/cuda/attn.cu - attention over the paged cache, for prefill and decode alike: the steps of
- * kernels/attn.c in the same order, so that the results are the CPU's bits. (attn_mma.cu, of many
- * rows, and attn_decode.cu have kernels in fold's place that add in other orders.)
+ * kernels/attn.c in the same order, so that the results are the CPU's bits. (attn_mma.cu and
+ * attn_sm90.cu, of many rows, and attn_decode.cu have kernels in fold's place that add in other orders.)
  *
  *   fold    grid: slots (one split of ATTN_SPLIT keys of one chunk of rows) x kv heads x passes of
  *           PAIRS (row, head) pairs. 4 warps share each tile of 32 keys once it is in f32:
@@ -257,6 +257,8 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
     if (a->n_chunks == 0) return;
     if (a->how == DEV_ATTN_UNITS)
         CU_NAME(attn_units)(d, a, &v);
+    else if (a->how == DEV_ATTN_WIDE)
+        CU_NAME(attn_sm90)(d, a, &v);
     else if (a->how == DEV_ATTN_DECODE)
         CU_NAME(attn_decode)(d, a, &v);
     else

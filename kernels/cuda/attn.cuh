@@ -27,8 +27,9 @@ __device__ __forceinline__ float attn_adjust(float s, const attn_view &v, float 
     return s + slope * f * (float)(key - query);
 }
 
-/* Host: each split of DEV_ATTN_UNITS, of DEV_ATTN_DECODE, to scratch. */
+/* Host: each split of DEV_ATTN_UNITS, _WIDE, _DECODE, to scratch. */
 void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v);
+void CU_NAME(attn_sm90)(dev *d, const dev_attn_args *a, const attn_view *v);
 void CU_NAME(attn_decode)(dev *d, const dev_attn_args *a, const attn_view *v);
 
 #endif

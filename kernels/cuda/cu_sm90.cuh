@@ -17,6 +17,8 @@
  *                              N groups are not done. d, a and b stay as they are until then
  *   cu_regs_less<N>, _more<N>  a warpgroup gives registers back, or takes them
  *   cu_meet(id, n)             a barrier of n threads, id 1..15
+ *   cu_fence_async()           what this thread wrote may be read by wgmma, once it has arrived
+ *   cu_exp2(x)                 2^x, relative error below 2^-22; below 2^-126 zero
  *   cu_sub_bf16(a, b)          of two bf16 each
  *
  * A matrix in shared memory is made of rows of 128 bytes, whose eight 16-byte pieces are turned by
@@ -52,8 +54,9 @@ __device__ __forceinline__ void cu_bar_init(uint64_t *bar, unsigned n)
 }
 __device__ __forceinline__ void cu_bars_ready()
 {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;\n"
+                 "fence.proxy.async.shared::cta;" ::
+                     : "memory");
 }
 __device__ __forceinline__ void cu_bar_arrive(uint64_t *bar)
 {
@@ -96,6 +99,16 @@ template <int N> __device__ __forceinline__ void cu_regs_more()
 __device__ __forceinline__ void cu_meet(int id, int n)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
+}
+__device__ __forceinline__ void cu_fence_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ float cu_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 __device__ __forceinline__ void cu_wgmma_begin()
 {

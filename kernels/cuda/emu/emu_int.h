@@ -54,6 +54,7 @@ float from_bf16(unsigned h);
 /* ---- sm90.cc ---- */
 bool engine_start(int threads); /* of a block; false: no memory */
 void engine_touch(size_t off, size_t n, bool write);
+void engine_handed(size_t off); /* a product reads what threads wrote */
 void engine_met();
 void engine_left();
 const char *engine_end(); /* NULL: nothing is left under way */

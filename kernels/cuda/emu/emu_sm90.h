@@ -4,10 +4,11 @@
  * a launch finds beside what emu.h says:
  *
  *   flying      shared memory that is read or written while a bulk copy to it is under way
- *   unwaited    a read of what a bulk copy brought, by a warp that has not waited for its barrier
- *   overrun     a bulk copy to what another warp has read, which has not told so by an arrival
- *               that the copy's warp has waited for
- *   proxy       a product that reads what a thread wrote (its reads are not ordered with that)
+ *   unwaited    a read of what a bulk copy brought, by a warp that has not waited for its
+ *               barrier; a product that reads what another warp wrote, without such a wait
+ *   overrun     a write to what another warp has read, which has not told so by an arrival that
+ *               the writer's warp has waited for
+ *   proxy       a product that reads what a thread wrote without a cu_fence_async behind it
  *   mbarrier    one that is not there; more arrivals than it counts; a wait that nothing ends
  *   wgmma       lanes that give different matrices; products that nobody waits for; strides other
  *               than those of cu_sm90.cuh
@@ -34,6 +35,7 @@ void wgmma(float *d, int N, const unsigned *a, uint64_t a_desc, uint64_t b, bool
 void wgmma_commit();
 void wgmma_wait(int groups, const char *file, int line);
 void wgmma_begin(const char *file, int line);
+void engine_fence();
 void meet(int id, int n, const char *file, int line);
 } // namespace emu
 
@@ -53,6 +55,8 @@ template <class T, class U> void cu_bulk(S<T> dst, G<U> src, unsigned n, S<uint6
 template <int N> void cu_regs_less(EMU_HERE) { emu::wgmma_begin(file, line); }
 template <int N> void cu_regs_more(EMU_HERE) { emu::wgmma_begin(file, line); }
 static inline void cu_meet(int id, int n, EMU_HERE) { emu::meet(id, n, file, line); }
+static inline void cu_fence_async() { emu::engine_fence(); }
+static inline float cu_exp2(float x) { return exp2f(x); }
 static inline void cu_wgmma_begin(EMU_HERE) { emu::wgmma_begin(file, line); }
 static inline void cu_wgmma_commit() { emu::wgmma_commit(); }
 template <int GROUPS> void cu_wgmma_wait(EMU_HERE) { emu::wgmma_wait(GROUPS, file, line); }

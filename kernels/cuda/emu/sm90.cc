@@ -38,6 +38,8 @@ struct grain {
     int bar;              /* that what is there came by; -1: not by the engine */
     unsigned phase;
     bool flying;
+    int writer; /* else the thread; its warp's epoch, and its fences, then */
+    uint32_t written, fences;
 };
 struct product {
     float *d;
@@ -57,6 +59,7 @@ static grain *grains;
 static uint32_t epoch[WARPS],
     known[WARPS][WARPS];             /* known: of another warp's epochs, that they ended */
 static unsigned waited[WARPS][BARS]; /* phases of a barrier that a warp has seen end */
+static uint32_t fences[MAX_THREADS]; /* of a thread: cu_fence_async */
 static pending *products;
 
 bool engine_start(int threads)
@@ -93,6 +96,7 @@ void bar_init(const void *p, unsigned n)
             epoch[w] = 1;
         memset(known, 0, sizeof known);
         memset(waited, 0, sizeof waited);
+        memset(fences, 0, sizeof fences);
     }
     memset(&bars[n_bars], 0, sizeof *bars);
     bars[n_bars].at = shared_at(p);
@@ -174,6 +178,30 @@ void engine_met()
         epoch[w]++;
 }
 
+/* Warp w is about to write what others may still read. */
+static void overwrites(size_t off, const grain *r, int w)
+{
+    for (int o = 0; o < WARPS; o++)
+        if (o != w && r->read[o] > known[w][o])
+            fail("overrun: byte %zu of shared memory is written, which warp %d may still read", off,
+                 o);
+}
+
+void engine_fence() { fences[current]++; }
+
+void engine_handed(size_t off)
+{
+    const grain *r = &grains[off / GRAIN];
+    const int w = warp_now(), from = r->writer / WARP;
+    if (!n_bars || r->bar >= 0) return;
+    if (fences[r->writer] == r->fences)
+        fail("proxy: a product reads byte %zu of shared memory, which thread %d wrote", off,
+             r->writer);
+    if (from != w && r->written > known[w][from])
+        fail("unwaited: a product reads byte %zu of shared memory, which thread %d wrote", off,
+             r->writer);
+}
+
 void engine_touch(size_t off, size_t n, bool write)
 {
     if (!n_bars) return;
@@ -183,9 +211,15 @@ void engine_touch(size_t off, size_t n, bool write)
         if (r->flying)
             fail("flying: %s byte %zu of shared memory while a bulk copy writes there",
                  write ? "writes" : "reads", off);
-        if (write)
+        if (write) {
+            overwrites(off, r, w);
             r->bar = -1;
-        else if (r->bar >= 0 && waited[w][r->bar] <= r->phase)
+            r->writer = current;
+            r->written = epoch[w];
+            r->fences = fences[current];
+            continue;
+        }
+        if (r->bar >= 0 && waited[w][r->bar] <= r->phase)
             fail("unwaited: reads byte %zu of shared memory, which came by an mbarrier that this "
                  "warp has not waited for",
                  off);
@@ -206,11 +240,7 @@ void bulk(void *dst, span d, const void *src, span s, size_t n, const void *on)
     if (b->n_copies == BULKS) fail("bulk: more than %d under way", BULKS);
     for (size_t g = at / GRAIN; g < (at + n) / GRAIN; g++) {
         if (grains[g].flying) fail("flying: two bulk copies to byte %zu of shared memory", at);
-        for (int o = 0; o < WARPS; o++)
-            if (o != w && grains[g].read[o] > known[w][o])
-                fail("overrun: a bulk copy to byte %zu of shared memory, which warp %d may still "
-                     "read",
-                     at, o);
+        overwrites(at, &grains[g], w);
         grains[g].flying = true;
     }
     b->copies[b->n_copies++] = { at, n, src };
