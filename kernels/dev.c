@@ -103,7 +103,8 @@ dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t
 {
     enum { WIDEST = 128 }; /* of DEV_ATTN_WIDE */
     if (acts == MM_F32 || !dev_attn_decode(dtype, D, Dv)) return DEV_ATTN_EXACT;
-    if (n_rows <= DEV_ATTN_FEW || !dev_attn_units(dtype, D, Dv)) return DEV_ATTN_DECODE;
+    if (d->invariant || n_rows <= DEV_ATTN_FEW || !dev_attn_units(dtype, D, Dv))
+        return DEV_ATTN_DECODE;
     return d->cc == 90 && D <= WIDEST && Dv <= WIDEST ? DEV_ATTN_WIDE : DEV_ATTN_UNITS;
 }
 

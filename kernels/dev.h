@@ -6,8 +6,9 @@
  * Operations are queued in order and return nothing. The first that fails is kept in the dev, those
  * after it do nothing, and dev_sync says what happened. All pointers in arguments are device memory
  * unless marked "host". None allocates; no result depends on how many rows or sequences share
- * a call, save where an operation says so. Every sum has one fixed order (of its own: results equal
- * the CPU's within the bound of its contract in mm.h, ops.h, attn.h, not to the bit). */
+ * a call, save where an operation says so, and there not with dev.invariant. Every sum has one
+ * fixed order (of its own: results equal the CPU's within the bound of its contract in mm.h, ops.h,
+ * attn.h, not to the bit). */
 #ifndef LLMQ_KERNELS_DEV_H
 #define LLMQ_KERNELS_DEV_H
 
@@ -31,6 +32,8 @@ struct dev {
     size_t memory;           /* bytes in all */
     size_t shared_per_block; /* bytes at most */
     char name[64];
+    bool
+        invariant; /* what else a call has changes no bit of a row; set before anything is queued */
     lq_status bad; /* first failure since dev_sync */
     lq_err why;
 };
@@ -122,6 +125,7 @@ enum { DEV_MM_SMALL = 8 }; /* rows up to which a product is bound by reading the
 
 /* y [M, ldy] = x [M, ldx] W^T, + bias [N] if not NULL, + y where add.
  *
+ * With dev.invariant products are done in the order of more than DEV_MM_SMALL rows, any M.
  * acts MM_F32: f32 by the dequantized weight, any M. MM_BF16: x rounded to bf16; of more than
  * DEV_MM_SMALL rows by the matrix units (M in one order of summation up to that, in another
  * beyond), to which weights whose codes less their zero points have more than 8 significant bits
@@ -300,7 +304,7 @@ bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts);
  * multiples of 8. */
 bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv);
 bool dev_attn_decode(kv_dtype dtype, int64_t D, int64_t Dv);
-/* How attention of so many rows of a sequence is done. */
+/* How attention of so many rows of a sequence is done; with dev.invariant in one way. */
 dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
                              int64_t n_rows);
 /* Rows of a chunk at most, and keys of a split. */

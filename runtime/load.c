@@ -27,6 +27,7 @@ model_share load_share(const arch_config *c, const load_opts *o)
                           .more_layer = layer / 3 * 4,
                           .ranks = o->ranks,
                           .eager = o->eager,
+                          .invariant = o->invariant,
                           .int8 = o->int8,
                           .note = o->note };
 }

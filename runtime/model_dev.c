@@ -489,7 +489,8 @@ static void give_back(model *m)
 }
 
 /* The devices of all ranks: the one that `want` names, and those behind it. */
-static lq_status open_devices(model *m, const char *want, int ranks, bool int8, lq_err *err)
+static lq_status open_devices(model *m, const char *want, int ranks, const model_share *share,
+                              lq_err *err)
 {
     model_on **to = &m->on;
     dev *last = NULL;
@@ -504,7 +505,8 @@ static lq_status open_devices(model *m, const char *want, int ranks, bool int8, 
         }
         on->rank = r;
         on->ranks = ranks;
-        on->int8 = int8;
+        on->int8 = share->int8;
+        on->d.invariant = share->invariant;
         if (last) last->peer = &on->d;
         last = &on->d;
         *to = on;
@@ -519,7 +521,7 @@ lq_status model_to_device(model *m, const char *want, const model_share *share, 
     lq_status s = fwd_check_device(m->cfg, err);
     if (!s && ranks > 1) s = rank_check(m->cfg, ranks, err);
     if (!s && ranks > 1) s = check_parts(m, ranks, err);
-    if (!s) s = open_devices(m, want, ranks, share->int8, err);
+    if (!s) s = open_devices(m, want, ranks, share, err);
     if (!s) {
         m->on->eager = share->eager;
         m->on->note = share->note;

@@ -25,6 +25,7 @@ typedef struct {
     int64_t gpu_layers;                   /* on it; 0: all */
     int ranks;                            /* devices that share all layers; 0: one */
     bool eager;                           /* no graphs there */
+    bool invariant;                       /* model_share's */
     void (*note)(const char *what, const char *text);
     void (*change)(model *m, void *user); /* its weights, once loaded; NULL: as they are */
     void *user;
@@ -47,6 +48,7 @@ static inline bool rig_open(rig *r, const char *folder, rig_opts o)
                             &(model_share){ .layers = o.gpu_layers,
                                             .ranks = o.ranks,
                                             .eager = o.eager,
+                                            .invariant = o.invariant,
                                             .int8 = o.int8,
                                             .note = o.note },
                             &err);

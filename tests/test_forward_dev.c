@@ -224,6 +224,47 @@ TEST(batch_chunks_and_blocks_change_no_byte)
     free(want);
 }
 
+/* Steps of 1, 6, 12 and 20 rows: the kernels that there are for so many. Without the flag some
+ * bytes are others, or it would say nothing. */
+TEST(with_batch_invariant_no_byte_depends_on_a_batch_in_bf16)
+{
+    static const steps widths[] = {
+        { "token by token", { 1, 1 }, 1, 16 },
+        { "a prefill beside a decode, in blocks of 8", { 1, 6 }, 2, 8 },
+        { "chunks of 12", { 12, 12 }, 4, 16 },
+        { "a prefill of many rows", { 20, 18 }, 1, 16 },
+    };
+    static const struct {
+        const char *name;
+        kv_dtype kv;
+        char *scheme; /* NULL: as it is */
+    } models[] = {
+        { "ministral", KV_BF16, "u4-g16" },
+        { "ministral", KV_F32, NULL },
+        { "mixtral-moe", KV_I8, NULL },
+    };
+    for (size_t i = 0; i < LQ_COUNT(models); i++)
+        for (int invariant = 1; invariant >= 0; invariant--) {
+            const rig_opts o = { .device = true,
+                                 .acts = MM_BF16,
+                                 .kv = models[i].kv,
+                                 .change = models[i].scheme ? fill_linears : NULL,
+                                 .user = models[i].scheme,
+                                 .invariant = invariant };
+            int64_t n, m, others = 0;
+            float *want = cut_of(models[i].name, o, &widths[0], WINDOW_IDS, &n);
+            for (size_t k = 1; k < LQ_COUNT(widths) && want; k++) {
+                float *got = cut_of(models[i].name, o, &widths[k], WINDOW_IDS, &m);
+                const bool same = got && memcmp(want, got, (size_t)n * sizeof *got) == 0;
+                others += !same;
+                CHECK(same || !invariant, "%s: %s", models[i].name, widths[k].why);
+                free(got);
+            }
+            CHECK(invariant || others, "%s: no cut changes a byte without it", models[i].name);
+            free(want);
+        }
+}
+
 /* Integer products have one order too; and are there where asked for alone. So has attention of few
  * rows, over keys of 16 bits and of codes. */
 TEST(int8_is_that_where_asked_for_and_depends_on_no_batch)
@@ -679,6 +720,7 @@ int main(int argc, char **argv)
     RUN(caches_stray_no_further_than_the_cpus_do);
     RUN(attention_of_many_rows_takes_the_units_unless_under_f32);
     RUN(batch_chunks_and_blocks_change_no_byte);
+    RUN(with_batch_invariant_no_byte_depends_on_a_batch_in_bf16);
     RUN(int8_is_that_where_asked_for_and_depends_on_no_batch);
     RUN(a_part_of_the_layers_on_the_device_gives_the_logits_of_all_and_of_none);
     RUN(the_bytes_of_a_shared_model_depend_on_no_batch);

@@ -51,6 +51,9 @@ static const char *const layer_words[] = { "all", "auto", NULL };
                       "not yet measured on any)" },                                                \
             { "enforce-eager", 0, OPT_FLAG, F(eager),                                              \
               .help = "on a GPU, launch each operation of a step by itself: no CUDA graphs" },     \
+            { "batch-invariant", 0, OPT_FLAG, F(invariant),                                        \
+              .help =                                                                              \
+                  "on a GPU, answers that depend on no load, at a cost (on the CPU always so)" },  \
             { "activations",                                                                       \
               0,                                                                                   \
               OPT_ENUM,                                                                            \

@@ -15,6 +15,7 @@ typedef struct {
     int64_t gpu_layers;  /* --gpu-layers: opt_gpu_layers() */
     int64_t ranks;       /* --tensor-parallel-size */
     bool eager;          /* --enforce-eager */
+    bool invariant;      /* --batch-invariant */
     int activations, kv; /* opt_acts(), opt_kv() */
     bool verify;         /* --verify: load_model_open asks for it by opt_given */
     bool pin;            /* --pin */
@@ -23,7 +24,7 @@ typedef struct {
 
 typedef enum { NUMA_OFF, NUMA_INTERLEAVE } opt_numa;
 
-enum { OPT_MODEL_N = 10 };
+enum { OPT_MODEL_N = 11 };
 extern const opt_row opt_model_rows[OPT_MODEL_N];       /* activations, KV: auto */
 extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
 

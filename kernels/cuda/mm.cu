@@ -109,7 +109,8 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
     const bool bf16 = a->acts != MM_F32 && !sc->act;
     const dev_group *g = a->group;
     const int64_t most = g ? g->most : all->M;
-    const bool units = bf16 && most > DEV_MM_SMALL && CU_NAME(mm_code_of)(sc) != C_F32;
+    const bool units =
+        bf16 && (most > DEV_MM_SMALL || d->invariant) && CU_NAME(mm_code_of)(sc) != C_F32;
     const bool permuted = sc->kind == QT_UINT && sc->irregular;
     const int32_t *perm = permuted ? (const int32_t *)a->w->t.plane[QT_GIDX].data : NULL;
     mm_rows rows = { NULL, NULL, NULL, 1, row0, a->M };
@@ -120,7 +121,7 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         rows.n = (int)(g->n < all->M ? g->n : all->M);
     }
     /* of a group, by the rows of a weight on the average */
-    const bool sm90 = units && d->cc == 90 &&
+    const bool sm90 = units && d->cc == 90 && !d->invariant &&
                       (all->M < CU_ROWS ? all->M : CU_ROWS) > MM_SM90_ROWS * (int64_t)rows.n;
     const mm_sm90 how = mm_sm90_of(a->w, a->M, g ? rows.n : 0);
     const places pl = { K, s->Kp, s->G, s->Gp, sm90 ? how.rows : 0 };

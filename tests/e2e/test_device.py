@@ -221,6 +221,19 @@ def test_graphs_change_no_answer_and_are_left_out_where_asked_or_where_they_fail
                               "out of memory)"], []]
 
 
+def test_batch_invariant_is_taken_everywhere_and_means_something_on_a_gpu(gpu, dense, tmp_path):
+    """That a batch then changes no byte is in test_forward_dev.c; here: the option gets there."""
+    args = ["--activations", "bf16", "--ids", "3,1,4,1,5"]
+    plain, _ = logits(gpu, dense, tmp_path / "plain", "--device", "cuda", *args)
+    order, _ = logits(gpu, dense, tmp_path / "order", "--device", "cuda", "--batch-invariant", *args)
+    again, _ = logits(gpu, dense, tmp_path / "again", "--device", "cuda", "--batch-invariant", *args)
+    top = max(map(abs, plain))
+    assert order == again and order != plain and max(abs(a - b) for a, b in zip(plain, order)) < 0.05 * top
+    cpu, _ = logits(gpu, dense, tmp_path / "cpu")
+    same, _ = logits(gpu, dense, tmp_path / "same", "--batch-invariant")
+    assert cpu == same
+
+
 def devices(n, **more):
     return dict(os.environ, LLMQ_EMULATED_DEVICES=str(n), **more)
 
