@@ -21,6 +21,7 @@ struct cal_run {
     pool *p;
     int64_t n, len, per_chunk; /* windows, tokens in each, windows per chunk */
     bool want_h, all_experts;
+    dev *on;
     float outlier;
     store state; /* hidden */
     store inner; /* between the stages of a layer; width 0: none */
@@ -127,6 +128,7 @@ lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, c
     r->want_h = o->want_h;
     r->outlier = o->outlier;
     r->all_experts = o->all_experts;
+    r->on = o->on;
     r->per_chunk = cal_chunk(r->n, r->len) / r->len;
     lq_status s = model_load_frame(&r->m, src, p, err);
     if (!s && o->logits) s = model_load_head(&r->m, p, err);
@@ -240,7 +242,7 @@ static lq_status start_look(const cal_run *r, cal_layer_stats *st, int64_t layer
     for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++) {
         cal_stats_free(&st->site[i]);
         if (has[i])
-            s = cal_stats_init(&st->site[i], cal_site_width(c, (cal_site)i), r->want_h, err);
+            s = cal_stats_init(&st->site[i], cal_site_width(c, (cal_site)i), r->want_h, r->on, err);
         st->site[i].limit = r->outlier;
     }
     for (int i = 0; i < CAL_N_OF_EXPERT && !s && n; i++) {
@@ -248,7 +250,7 @@ static lq_status start_look(const cal_run *r, cal_layer_stats *st, int64_t layer
         if (!st->expert[i]) return lq_fail(err, LQ_ENOMEM, "no memory for statistics");
         cal_site of = (cal_site)(CAL_N_SHARED + i);
         for (int64_t e = 0; e < n && !s && has[of]; e++) {
-            s = cal_stats_init(&st->expert[i][e], cal_site_width(c, of), r->want_h, err);
+            s = cal_stats_init(&st->expert[i][e], cal_site_width(c, of), r->want_h, NULL, err);
             st->expert[i][e].limit = r->outlier;
         }
     }
@@ -283,14 +285,16 @@ lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_l
     if (!s) s = run_layer(r, layer, l, &k, job, err);
     for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++)
         if (st->site[i].K) {
-            cal_stats_finish(&st->site[i]);
-            s = check_finite(r, &st->site[i], (cal_site)i, layer, err);
+            s = cal_stats_finish(&st->site[i], err);
+            if (!s) s = check_finite(r, &st->site[i], (cal_site)i, layer, err);
         }
     for (int i = 0; i < CAL_N_OF_EXPERT && !s && n; i++)
         for (int64_t e = 0; e < n && !s; e++)
             if (st->expert[i][e].K) {
-                cal_stats_finish(&st->expert[i][e]);
-                s = check_finite(r, &st->expert[i][e], (cal_site)(CAL_N_SHARED + i), layer, err);
+                s = cal_stats_finish(&st->expert[i][e], err);
+                if (!s)
+                    s = check_finite(r, &st->expert[i][e], (cal_site)(CAL_N_SHARED + i), layer,
+                                     err);
             }
     return s;
 }
@@ -331,7 +335,7 @@ lq_status cal_stage(cal_run *r, cal_layer_stats *st, int64_t layer, const model_
         cal_layer_stats_free(st);
         st->tokens = r->n * r->len;
         site = &st->site[cal_site_at(at)];
-        s = cal_stats_init(site, K, r->want_h, err);
+        s = cal_stats_init(site, K, r->want_h, r->on, err);
         site->limit = r->outlier;
     }
     for (int64_t c = 0; c < n && !s; c++) {
@@ -342,8 +346,8 @@ lq_status cal_stage(cal_run *r, cal_layer_stats *st, int64_t layer, const model_
             cal_stats_add(site, place_of(r, &r->inner, c), K, chunk_windows(r, c) * r->len, r->p);
     }
     if (s || !site) return s;
-    cal_stats_finish(site);
-    return check_finite(r, site, cal_site_at(at), layer, err);
+    s = cal_stats_finish(site, err);
+    return s ? s : check_finite(r, site, cal_site_at(at), layer, err);
 }
 
 lq_status cal_logits(cal_run *r, float *logits, int64_t window, int64_t from, int64_t n,

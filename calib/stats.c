@@ -6,7 +6,7 @@
 
 enum { TILE = 256 }; /* of H: 256 KiB of f32, and enough work for one BLAS call */
 
-lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, lq_err *err)
+lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, dev *on, lq_err *err)
 {
     cal_stats_free(s);
     openblas_set_num_threads(1); /* the pool splits the work, so that its order is ours */
@@ -20,6 +20,12 @@ lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, lq_err *err)
         cal_stats_free(s);
         return lq_fail(err, LQ_ENOMEM, "no memory for the statistics of %lld inputs", (long long)K);
     }
+    if (want_h && on) { /* a failure there is found by cal_stats_finish */
+        s->on = on;
+        on->ops->bind(on);
+        s->H_on = on->ops->alloc(on, k * k * sizeof *s->H_on);
+        if (s->H_on) on->ops->zero(on, s->H_on, k * k * sizeof *s->H_on);
+    }
     s->sum_sq = s->sum_abs + k;
     s->max_abs = s->mean_abs + k;
     s->mean_sq = s->max_abs + k;
@@ -28,6 +34,10 @@ lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, lq_err *err)
 
 void cal_stats_free(cal_stats *s)
 {
+    if (s->on) {
+        s->on->ops->free(s->on, s->H_on);
+        s->on->ops->free(s->on, s->x_on);
+    }
     free(s->H);
     free(s->sum_abs);
     free(s->reached);
@@ -77,16 +87,50 @@ static void add_item(void *ctx, int64_t item, int thread)
                     w->x + ri, (int)w->ldx, w->x + rj, (int)w->ldx, 1, h, (int)K);
 }
 
+/* H += x^T x there, while the pool sums the rest. */
+static void add_there(cal_stats *s, const float *x, int64_t ldx, int64_t T)
+{
+    dev *d = s->on;
+    const size_t row = (size_t)s->K * sizeof *x;
+    d->ops->bind(d);
+    if (T > s->x_rows) {
+        d->ops->free(d, s->x_on);
+        s->x_on = d->ops->alloc(d, (size_t)T * row);
+        s->x_rows = T;
+    }
+    for (int64_t t = 0; t < (ldx == s->K ? 1 : T); t++) /* together where they lie so */
+        d->ops->upload(d, s->x_on ? s->x_on + t * s->K : NULL, x + t * ldx,
+                       ldx == s->K ? (size_t)T * row : row);
+    d->ops->gemm(d, &(dev_gemm_args){ .C = s->H_on,
+                                      .A = s->x_on,
+                                      .B = s->x_on,
+                                      .ldc = s->K,
+                                      .lda = s->K,
+                                      .ldb = s->K,
+                                      .M = s->K,
+                                      .N = s->K,
+                                      .K = T,
+                                      .ta = true,
+                                      .beta = 1 });
+}
+
 void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p)
 {
     work w = { .s = s, .x = x, .ldx = ldx, .T = T, .n = lq_ceil_div(s->K, TILE) };
-    pool_run(p, w.n + (s->H ? w.n * (w.n + 1) / 2 : 0), add_item, &w);
+    if (s->on) add_there(s, x, ldx, T);
+    pool_run(p, w.n + (s->H && !s->on ? w.n * (w.n + 1) / 2 : 0), add_item, &w);
     s->tokens += T;
 }
 
-void cal_stats_finish(cal_stats *s)
+lq_status cal_stats_finish(cal_stats *s, lq_err *err)
 {
     int64_t K = s->K;
+    if (s->on) {
+        s->on->ops->bind(s->on);
+        s->on->ops->download(s->on, s->H, s->H_on, (size_t)(K * K) * sizeof *s->H);
+        const lq_status e = s->on->ops->sync(s->on, err);
+        if (e) return lq_wrap(err, e, "statistics of %lld inputs", (long long)K);
+    }
     double n = s->tokens ? (double)s->tokens : 1;
     for (int64_t k = 0; k < K; k++) {
         s->mean_abs[k] = (float)(s->sum_abs[k] / n);
@@ -95,6 +139,7 @@ void cal_stats_finish(cal_stats *s)
     for (int64_t i = 0; i < K && s->H; i++)
         for (int64_t j = 0; j <= i; j++)
             s->H[j * K + i] = s->H[i * K + j] = (float)((double)s->H[i * K + j] / n);
+    return LQ_OK;
 }
 
 int64_t cal_stats_bad(const cal_stats *s)

@@ -10,6 +10,7 @@
 #ifndef LLMQ_CALIB_STATS_H
 #define LLMQ_CALIB_STATS_H
 
+#include "kernels/dev.h"
 #include "kernels/pool.h"
 
 #include "calib/sites.h"
@@ -21,14 +22,19 @@ typedef struct {
     int64_t *reached;         /* [K] */
     float *mean_abs, *max_abs, *mean_sq;
     float limit; /* 0: every token reaches it */
+    dev *on;     /* H is summed there, by dev.gemm, in another order; NULL: here */
+    float *H_on, *x_on; /* [K,K]; a chunk */
+    int64_t x_rows;
 } cal_stats;
 
-/* Zero, or reuse what is there when K is the same. Errors: LQ_ENOMEM. */
-lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, lq_err *err);
+/* Zero, or reuse what is there when K is the same. `on` is borrowed until cal_stats_free; NULL: the
+ * CPU. Errors: LQ_ENOMEM. */
+lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, dev *on, lq_err *err);
 void cal_stats_free(cal_stats *s);
 /* One chunk: x [T,K], rows ldx apart. T < 2^31. */
 void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p);
-void cal_stats_finish(cal_stats *s);
+/* Errors: LQ_ENOMEM, LQ_EDEVICE (of what was done there). */
+lq_status cal_stats_finish(cal_stats *s, lq_err *err);
 /* The first input that was NaN or Inf somewhere; -1: none. */
 int64_t cal_stats_bad(const cal_stats *s);
 

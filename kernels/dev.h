@@ -27,6 +27,7 @@ struct dev {
     dev *peer; /* the next rank's of several that share a model (dev_link); NULL: none */
     struct dev_link *link; /* of those; NULL: none */
     void *stream;
+    void *blas;              /* cuBLAS, once it was needed */
     int index, cc;           /* cc: compute capability, 90 for 9.0 */
     int n_sm;                /* multiprocessors */
     size_t memory;           /* bytes in all */
@@ -281,6 +282,39 @@ typedef struct {
     float scale, cap;
 } dev_draw_args;
 
+/* C [M, ldc] = op(A) op(B) + beta C in f32, row-major, rows ld floats apart; op(A) is A [M, K], or
+ * with ta A^T of A [K, M]; op(B) [K, N] likewise. By cuBLAS where it is found, whose order of sums
+ * is its own but the same every time; else over k in order. */
+typedef struct {
+    float *C;
+    const float *A, *B;
+    int64_t ldc, lda, ldb, M, N, K;
+    bool ta, tb;
+    float beta;
+} dev_gemm_args;
+
+enum { DEV_GPTQ_BLOCK = 128 };
+
+/* Steps of quantize/gptq.c, N rows at a time; each looks at what it names.
+ * gptq_round: columns k0 .. k1 (at most DEV_GPTQ_BLOCK) of w, which is in the order of perm, become
+ * codes; e gets their errors, negated. gptq_errors: d = w - q, w in the order of the inputs.
+ * gptq_sweep: coordinate descent on codes, d and g = d H (g is not written back), up to `sweeps`
+ * times; then loss = sum d g. K floats at most in a block's shared memory. */
+typedef struct {
+    float *w;            /* [N, K] */
+    float *e;            /* [N, DEV_GPTQ_BLOCK] */
+    float *d, *g;        /* [N, K] */
+    double *loss;        /* [N] */
+    uint8_t *codes;      /* [N, K] in the order of the inputs */
+    const float *U, *H;  /* [K, K] */
+    const float *imp;    /* [K] H's diagonal */
+    const float *params; /* [N, ng, 2] scale and zero of each group of K / ng inputs */
+    const int32_t *perm; /* [K] the input at each place of the order */
+    int64_t N, K, ng, k0, k1;
+    int sweeps;
+    float most; /* largest code */
+} dev_gptq_args;
+
 /* What was queued between capture and captured, to be queued again as one: the same operations with
  * the same arguments, on what lies in memory then. */
 typedef struct dev_graph dev_graph;
@@ -361,6 +395,10 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(size_t, attn_scratch, (const dev_attn_args *a))                                            \
     X(void, attn, (dev * d, const dev_attn_args *a))                                             \
     X(void, draw, (dev * d, const dev_draw_args *a))                                             \
+    X(void, gemm, (dev * d, const dev_gemm_args *a))                                             \
+    X(void, gptq_round, (dev * d, const dev_gptq_args *a))                                       \
+    X(void, gptq_errors, (dev * d, const dev_gptq_args *a))                                      \
+    X(void, gptq_sweep, (dev * d, const dev_gptq_args *a))                                       \
     /* d and its peers, which are borrowed. LQ_EDEVICE: no NCCL */                               \
     X(lq_status, link, (dev_link * *l, dev * d, lq_err * err))                                   \
     X(void, unlink, (dev_link * l)) /* before its devices are closed */                          \

@@ -13,6 +13,7 @@
 
 #include "calib/gemm.h"
 #include "quantize/factor.h"
+#include "quantize/gptq_dev.h"
 #include "quantize/rows.h"
 #include "quantize/rtn.h"
 
@@ -62,6 +63,7 @@ typedef struct {
     uint8_t *codes, *rtn;  /* [BATCH][K], in the order of the inputs */
     ug_param *params, *pr; /* [BATCH][ng]: GPTQ's grids, plain ones */
     uint8_t *zeros;        /* [BATCH][ng] */
+    gptq_dev *on;          /* where rows are rounded; NULL: here */
 } work;
 
 static int64_t batch_rows(int64_t N) { return N < BATCH ? N : BATCH; }
@@ -227,18 +229,44 @@ static void end_row(void *ctx, int64_t r, int thread)
     float *d = c->d + r * K, *g = c->g + r * K;
     uint8_t *codes = c->codes + r * K;
     ug_param *params = c->params + r * ng;
-    for (int i = 0; c->U && i < c->o->sweeps && sweep(c, d, g, codes, params); i++) {
+    for (int i = 0; c->U && !c->on && i < c->o->sweeps && sweep(c, d, g, codes, params); i++) {
     }
-    const double loss = c->U ? row_loss(d, g, K) : c->plain[n];
+    const double loss = !c->U ? c->plain[n] : c->on ? c->loss[n] : row_loss(d, g, K);
     const bool keep = c->U && (loss <= c->plain[n] || c->gidx);
     c->loss[n] = keep ? loss : c->plain[n];
     rtn_store_row(c->out, n, keep ? params : c->pr + r * ng, keep ? codes : c->rtn + r * K,
                   c->zeros + r * ng);
 }
 
-static void run_batch(work *c)
+/* What follows the choice of grids, on the device. */
+static lq_status round_there(work *c, lq_err *err)
+{
+    const gptq_dev_rows r = { .W = c->W + c->n0 * c->out->t.K,
+                              .w = c->w,
+                              .rtn = c->rtn,
+                              .pr = c->pr,
+                              .params = c->params,
+                              .codes = c->codes,
+                              .plain = c->plain + c->n0,
+                              .loss = c->loss + c->n0,
+                              .n = c->rows,
+                              .sweeps = c->o->sweeps,
+                              .most = ug_max_code(c->o->spec.bits) };
+    pool_run(c->p, c->rows, start_row, c);
+    const lq_status s = gptq_dev_run(c->on, &r, err);
+    for (int64_t i = 0; i < c->rows; i++) /* a loss below zero is rounding */
+        if (!(r.loss[i] > 0)) r.loss[i] = 0;
+    return s;
+}
+
+static lq_status run_batch(work *c, lq_err *err)
 {
     pool_run(c->p, c->rows, plain_row, c);
+    if (c->on) {
+        const lq_status s = round_there(c, err);
+        if (!s) pool_run(c->p, c->rows, end_row, c);
+        return s;
+    }
     gemm_quadratic(c->plain + c->n0, c->d, c->g, c->H, c->rows, c->out->t.K, c->p);
     if (c->U) {
         pool_run(c->p, c->rows, start_row, c);
@@ -247,6 +275,7 @@ static void run_batch(work *c)
         weigh_errors(c);
     }
     pool_run(c->p, c->rows, end_row, c);
+    return LQ_OK;
 }
 
 /* ---- the order of columns ---- */
@@ -337,7 +366,9 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
                .p = p,
                .ops = qz_rows_get() };
     c.loss = lq_push(&a, 2 * (size_t)N * sizeof *c.loss);
-    lq_status s = c.loss && batch_alloc(&c, &a) ? LQ_OK : LQ_ENOMEM;
+    lq_status s = LQ_OK;
+    if (!c.loss || !batch_alloc(&c, &a))
+        s = lq_fail(err, LQ_ENOMEM, "no memory for GPTQ on %lld inputs", (long long)K);
     if (s) goto done;
     c.plain = c.loss + N;
     if (out->t.scheme.irregular) {
@@ -345,10 +376,15 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
         for (int64_t i = 0; i < K; i++)
             ((int32_t *)out->w[QT_GIDX])[b->perm[i]] = (int32_t)(i / G);
     }
-    for (c.n0 = 0; c.n0 < N; c.n0 += c.rows) {
+    if (opts->on && b->U && opts->static_groups && !c.gidx && gptq_dev_fits(opts->on, K))
+        s = gptq_dev_open(&c.on, opts->on,
+                          &(gptq_dev_basis){ b->H, b->U, b->imp, b->perm, K, G, batch_rows(N) },
+                          err);
+    for (c.n0 = 0; c.n0 < N && !s; c.n0 += c.rows) {
         c.rows = batch_rows(N - c.n0);
-        run_batch(&c);
+        s = run_batch(&c, err);
     }
+    gptq_dev_close(c.on);
     for (int64_t n = 0; n < N; n++) {
         rep->loss += c.loss[n];
         rep->loss_rtn += c.plain[n];
@@ -356,5 +392,5 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
     if (!b->finite) rep->loss = rep->loss_rtn = (double)NAN;
 done:
     lq_arena_free(&a);
-    return s ? lq_fail(err, s, "no memory for GPTQ on %lld inputs", (long long)K) : LQ_OK;
+    return s;
 }

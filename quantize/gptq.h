@@ -17,6 +17,7 @@
 #ifndef LLMQ_QUANTIZE_GPTQ_H
 #define LLMQ_QUANTIZE_GPTQ_H
 
+#include "kernels/dev.h"
 #include "kernels/pool.h"
 #include "quantize/out.h"
 #include "quantize/ugrid.h"
@@ -39,6 +40,7 @@ typedef struct {
                            groups follow the basis' order: where that is not the columns', out's
                            scheme must be `irregular` */
     int sweeps;
+    dev *on; /* rows are rounded there, where groups are static and a row fits; NULL: here */
 } gptq_opts;
 
 enum { GPTQ_BATCH = 512 }; /* rows at once, in f32 thrice and codes twice */
@@ -59,7 +61,7 @@ lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bo
 void gptq_basis_free(gptq_basis *b);
 
 /* out->t.scheme: QT_UINT, groups that divide K = b->K. W is finite.
- * Errors: LQ_ENOMEM. */
+ * Errors: LQ_ENOMEM, LQ_EDEVICE. */
 lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
                    const gptq_opts *opts, pool *p, lq_err *err);
 

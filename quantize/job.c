@@ -322,7 +322,8 @@ static lq_status all_parts(run *r, lq_err *err)
                        .want_h = qz_methods[r->j->o->method].hessian,
                        .staged = qz_in_stages(r->j->o),
                        .outlier = (float)qz_outlier_threshold(r->j->o),
-                       .all_experts = r->j->o->all_experts };
+                       .all_experts = r->j->o->all_experts,
+                       .on = r->j->o->on };
         s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);
     }
     for (int64_t i = 0; i < parts && !s; i++) {

@@ -140,6 +140,7 @@ cJSON *qz_recipe(const qz_opts *o)
                                 o->outlier_threshold < 0   ? -1
                                 : o->outlier_threshold > 0 ? o->outlier_threshold
                                                            : 6);
+    if (o->on) cJSON_AddStringToObject(r, "device", "cuda");
     add_list(r, "overrides", o->overrides, o->n_overrides);
     add_list(r, "skip", o->skips, o->n_skips);
     if (o->rotate) cJSON_AddNumberToObject(r, "rotate_seed", (double)o->rotate_seed);

@@ -3,6 +3,7 @@
 #define LLMQ_QUANTIZE_METHOD_H
 
 #include "formats/qt.h"
+#include "kernels/dev.h"
 
 typedef enum {
     QZ_RTN,
@@ -55,6 +56,7 @@ typedef struct {
     uint64_t rotate_seed;
     double bpw;  /* gptq, awq, auto: bits per weight to share out (quantize/bpw.h) instead of `bits`
                     and `group`; 0: all alike */
+    dev *on; /* gptq, awq, auto: X^T X is summed there, gptq's rows are rounded there; NULL: here */
     bool untied; /* bpw: parts of fused linears (q, k, v; gate, up) may differ */
 } qz_opts;
 

@@ -182,7 +182,7 @@ static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
         sides c;
         s = curvature_of(w, &c, u, &a, err);
         kfac_opts k = { spec, w->o->damp, 0, SWEEPS, ROUNDS };
-        gptq_opts o = { spec, !w->o->no_static_groups || u->t->e->count > 1, SWEEPS };
+        gptq_opts o = { spec, !w->o->no_static_groups || u->t->e->count > 1, SWEEPS, w->o->on };
         if (!s && c.G) s = kfac_run(out, &rep, W, c.H, c.G, &k, w->p, err);
         if (!s && !c.G) s = basis_of(w, H, u->K, err);
         if (!s && !c.G) s = gptq_run(out, &rep, W, &w->basis, &o, w->p, err);

@@ -93,11 +93,11 @@ TEST(statistics_are_the_definition_and_the_same_for_any_number_of_threads)
         pool *p = NULL;
         static const int threads[] = { 1, 2, 7 };
         CHECK(!pool_open(&p, threads[i], &err), "%s", err.msg);
-        CHECK(!cal_stats_init(&s[i], K, true, &err), "%s", err.msg);
+        CHECK(!cal_stats_init(&s[i], K, true, NULL, &err), "%s", err.msg);
         s[i].limit = 1.5f;
         for (int c = 0; c < CHUNKS; c++)
             cal_stats_add(&s[i], x + c * T * LDX, LDX, T, p);
-        cal_stats_finish(&s[i]);
+        CHECK(!cal_stats_finish(&s[i], &err), "%s", err.msg);
         pool_close(p);
         CHECK(s[i].tokens == CHUNKS * T, "tokens");
         CHECK(!memcmp(s[i].H, s[0].H, sizeof(float) * K * K), "%d threads: H", threads[i]);
@@ -145,9 +145,9 @@ TEST(an_input_that_was_not_finite_once_stays_known)
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         cal_stats s = { 0 };
         lq_err err;
-        CHECK(!cal_stats_init(&s, 2, true, &err), "%s", err.msg);
+        CHECK(!cal_stats_init(&s, 2, true, NULL, &err), "%s", err.msg);
         cal_stats_add(&s, t[i].x, 2, 3, NULL);
-        cal_stats_finish(&s);
+        CHECK(!cal_stats_finish(&s, &err), "%s", err.msg);
         CHECK(cal_stats_bad(&s) == t[i].bad, "%s: %lld", t[i].why, (long long)cal_stats_bad(&s));
         cal_stats_free(&s);
     }

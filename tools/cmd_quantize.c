@@ -27,7 +27,7 @@ typedef struct {
     const char *calib;
     int64_t samples, self, len, seed;
     opt_list overrides, skips;
-    const char *lm_head, *embed, *kernels;
+    const char *lm_head, *embed, *kernels, *device;
     size_t memory_limit;
     opt_tri resume;
     bool dry_run, rotate, reproducible;
@@ -130,6 +130,10 @@ static const opt_row run_rows[] = {
           "calibrated methods: the same bytes on every x86 processor with AVX2, at some cost in "
           "time on those with AVX-512 (the others give them on any)" },
     { "kernels", 0, OPT_STR, F(kernels), .arg = "NAME", .help = "instruction set for calibration" },
+    { "device", 0, OPT_STR, F(device), .def = "cpu", .arg = "cpu|cuda[:i]|auto",
+      .help =
+          "where calibration's sums (X^T X) are made, and with gptq rows are rounded; auto: the "
+          "first GPU, else the CPU (emulated, not yet measured on one)" },
 };
 
 /* Options that change weights, and the methods that know them: elsewhere they would do nothing. */
@@ -152,7 +156,8 @@ static const struct {
                 { "bpw", "gptq, awq, auto" },
                 { "bpw-fused", "gptq, awq, auto" },
                 { "fold", "gptq, awq, auto" },
-                { "all-experts", "gptq, awq, auto, int8" } };
+                { "all-experts", "gptq, awq, auto, int8" },
+                { "device", "gptq, awq, auto" } };
 
 static bool among(const char *word, const char *list)
 {
@@ -185,6 +190,23 @@ static lq_status check_options(const cmd_ctx *c, const quantize_opts *o, lq_err 
         return lq_fail(err, LQ_EUSAGE, "--%s auto needs --bpw",
                        qz_is_auto(o->embed) ? "embed" : "lm-head");
     if (o->narrow && !o->sym) return lq_fail(err, LQ_EUSAGE, "--narrow needs --sym");
+    if (o->reproducible && strcmp(o->device, "cpu") != 0)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--reproducible: expected --device cpu, whose bytes it means, found %s",
+                       o->device);
+    return LQ_OK;
+}
+
+/* d.ops NULL: the CPU. */
+static lq_status open_device(dev *d, const char *want, lq_err *err)
+{
+    lq_err none;
+    *d = (dev){ 0 };
+    if (strcmp(want, "cpu") == 0 || (strcmp(want, "auto") == 0 && dev_count(&none) == 0))
+        return LQ_OK;
+    const lq_status s = dev_open(d, strcmp(want, "auto") == 0 ? "cuda" : want, err);
+    if (s) return lq_wrap(err, s, "--device");
+    prog_say(LOG_INFO, "device: %s", d->name);
     return LQ_OK;
 }
 
@@ -298,6 +320,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     const quantize_opts *o = opts;
     double start = prog_now();
     qz_opts q = { 0 };
+    dev on = { 0 };
     lq_status s = read_options(&q, c, o, err);
     if (!s && !o->dry_run && qz_calibrated(&q)) s = blas_core_use(o->reproducible, err);
     if (!s) s = k_init(o->kernels, err);
@@ -333,6 +356,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
         if (!s) s = qrep_print_plan(seen, &would, o->out, pool_threads(p), c->json, err);
         goto done;
     }
+    s = open_device(&on, o->device, err);
+    if (s) goto done;
+    q.on = on.ops ? &on : NULL;
     s = tokenizer_open(&tok, src, qz_calibrated(&q) || checked, err);
     const mix_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
     if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, err);
@@ -369,6 +395,7 @@ done:
     cal_samples_free(&check);
     tokenizer_close(&tok);
     rot_close(rotated);
+    if (on.ops) on.ops->close(&on);
     pool_close(p);
     src_close(src);
     return s;

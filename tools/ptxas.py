@@ -39,6 +39,10 @@ BUDGET = {
     "merge_kernel": (128, 64, 0),
     "draw_kernel": (512, 64, 0),       # two blocks by registers
     "sum_kernel": (256, 40, 0),
+    "gemm_kernel": (256, 80, 8704),
+    "gptq_round_kernel": (256, 64, 0),
+    "gptq_errors_kernel": (256, 40, 0),
+    "gptq_sweep_kernel": (256, 64, 96),
 }
 
 

@@ -7,7 +7,7 @@
  *   cu_ldg<V>(p)                 the same of memory that nobody writes during the launch
  *   cu_as<U>(p)                  the same address as another type
  *   cu_shfl, cu_shfl_xor         a float from another lane; all 32 lanes take part
- *   cu_shfl_long(v, lane)        an int64_t likewise
+ *   cu_shfl_long, _double        an int64_t, a double likewise
  *   cu_same(v)                   the lanes, as bits, that have the same v
  *   cu_copy16, _commit, _wait    cp.async
  *   cu_mma_bf16, cu_mma<F16>     mma.m16n8k16, bf16 or f16 with f32 sums
@@ -65,6 +65,10 @@ __device__ __forceinline__ float cu_shfl_xor(float v, int mask)
 __device__ __forceinline__ int64_t cu_shfl_long(int64_t v, int lane)
 {
     return __shfl_sync(0xffffffffu, (long long)v, lane);
+}
+__device__ __forceinline__ double cu_shfl_double(double v, int lane)
+{
+    return __shfl_sync(0xffffffffu, v, lane);
 }
 __device__ __forceinline__ unsigned cu_same(int v) { return __match_any_sync(0xffffffffu, v); }
 template <class T, class U> __device__ __forceinline__ void cu_copy16(T *dst, U *src, bool pred)

@@ -20,6 +20,11 @@ void CU_NAME(matmul)(dev *d, const dev_mm_args *a);
 size_t CU_NAME(attn_scratch)(const dev_attn_args *a);
 void CU_NAME(attn)(dev *d, const dev_attn_args *a);
 void CU_NAME(draw)(dev *d, const dev_draw_args *a);
+void CU_NAME(gemm)(dev *d, const dev_gemm_args *a);
+void CU_NAME(gemm_close)(dev *d);
+void CU_NAME(gptq_round)(dev *d, const dev_gptq_args *a);
+void CU_NAME(gptq_errors)(dev *d, const dev_gptq_args *a);
+void CU_NAME(gptq_sweep)(dev *d, const dev_gptq_args *a);
 lq_status CU_NAME(link)(dev_link **l, dev *d, lq_err *err);
 void CU_NAME(unlink)(dev_link *l);
 /* Of a rank: waits for it, or until another has failed for which it would wait for ever. */

@@ -234,6 +234,28 @@ def test_batch_invariant_is_taken_everywhere_and_means_something_on_a_gpu(gpu, d
     assert cpu == same
 
 
+def test_gptq_on_a_gpu_loses_what_it_loses_on_the_cpu(gpu, tmp_path):
+    """Codes are compared in test_quant_dev.c; here: the whole command, its record, and what it refuses."""
+    ids = tmp_path / "t.ids"
+    ids.write_text(" ".join(str(i * 37 % 61) for i in range(200)))
+    args = ["quantize", ARCH / "llama3-gqa", "--method", "gptq", "--group-size", "16", "--calib", ids,
+            "--calib-samples", "4", "--calib-len", "16", "--no-check", "--json"]
+    cpu = json.loads(gpu(*args, "-o", tmp_path / "cpu.llmq").stdout)
+    there = json.loads(gpu(*args, "-o", tmp_path / "gpu.llmq", "--device", "cuda").stdout)
+    assert json.loads(gpu("inspect", tmp_path / "gpu.llmq", "--json").stdout)["recipe"]["device"] == "cuda"
+    assert len(cpu["tensors"]) == len(there["tensors"]) > 4
+    for a, b in zip(cpu["tensors"], there["tensors"]):
+        assert a["name"] == b["name"] and a["loss"] == pytest.approx(b["loss"], rel=1e-3)
+    for more, code, said in [(["--reproducible", "--device", "cuda"], 2, "--reproducible: expected --device cpu"),
+                             (["--method", "rtn", "--device", "cuda"], 2, "--device: expected a method that has it"),
+                             (["--device", "tpu"], 2, "--device: ")]:
+        p = gpu(*args, "-o", tmp_path / "no.llmq", *more, code=code)
+        assert said in p.stderr and not (tmp_path / "no.llmq").exists()
+    for env, said in [({"LLMQ_EMULATED_MEMORY": "20000"}, "out of memory"), ({"LLMQ_EMULATED_LAUNCHES": "3"}, "is lost")]:
+        p = gpu(*args, "-o", tmp_path / "no.llmq", "--device", "cuda", env=dict(os.environ, **env), code=1)
+        assert said in p.stderr and not (tmp_path / "no.llmq").exists()
+
+
 def devices(n, **more):
     return dict(os.environ, LLMQ_EMULATED_DEVICES=str(n), **more)
 

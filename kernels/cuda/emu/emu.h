@@ -27,6 +27,7 @@
 #ifndef LLMQ_KERNELS_CUDA_EMU_H
 #define LLMQ_KERNELS_CUDA_EMU_H
 
+#include "kernels/cuda/cublas.h"
 #include "kernels/cuda/nccl.h"
 
 #include <math.h>
@@ -72,6 +73,8 @@ extern "C" emu_counts emu_counted;
 
 extern "C" bool emu_nccl_here; /* false: as on a machine without it */
 extern "C" const nccl_api emu_nccl;
+extern "C" bool emu_cublas_here;
+extern "C" const cublas_api emu_cublas;
 
 /* ---- the part of the runtime's interface that dev.cu uses ---- */
 typedef int cudaError_t;
@@ -302,6 +305,12 @@ static inline float cu_shfl_xor(float v, int mask, EMU_HERE)
 static inline int64_t cu_shfl_long(int64_t v, int lane, EMU_HERE)
 {
     emu::warp_meet(file, line, "cu_shfl_long", &v, sizeof v);
+    memcpy(&v, emu::peer(lane & 31), sizeof v);
+    return v;
+}
+static inline double cu_shfl_double(double v, int lane, EMU_HERE)
+{
+    emu::warp_meet(file, line, "cu_shfl_double", &v, sizeof v);
     memcpy(&v, emu::peer(lane & 31), sizeof v);
     return v;
 }

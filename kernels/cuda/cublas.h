@@ -1,0 +1,28 @@
+/* kernels/cuda/cublas.h - what kernels/cuda/quant.cu takes of cuBLAS (cublas_v2.h, 12 and later):
+ * loaded at run time, or emulated (kernels/cuda/emu/cublas.cc). Matrices are column-major. Results:
+ * 0, or what `text` puts into words. */
+#ifndef LLMQ_KERNELS_CUDA_CUBLAS_H
+#define LLMQ_KERNELS_CUDA_CUBLAS_H
+
+#include <stddef.h>
+
+enum { CUBLAS_N = 0, CUBLAS_T = 1 };
+enum { CUBLAS_PEDANTIC = 2 }; /* a math mode: f32 is f32 */
+/* X(field, name in the library, arguments) */
+#define CUBLAS_CALLS(X)                                                                           \
+    X(create, "cublasCreate_v2", (void **handle))                                                 \
+    X(destroy, "cublasDestroy_v2", (void *handle))                                                \
+    X(set_stream, "cublasSetStream_v2", (void *handle, void *stream))                             \
+    X(set_mode, "cublasSetMathMode", (void *handle, int mode))                                    \
+    X(sgemm, "cublasSgemm_v2",                                                                    \
+      (void *handle, int op_a, int op_b, int m, int n, int k, const float *alpha, const float *A, \
+       int lda, const float *B, int ldb, const float *beta, float *C, int ldc))
+
+typedef struct {
+#define X(field, name, args) int(*field) args;
+    CUBLAS_CALLS(X)
+#undef X
+    const char *(*text)(int result); /* "cublasGetStatusString" */
+} cublas_api;
+
+#endif

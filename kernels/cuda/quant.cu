@@ -1,0 +1,292 @@
+/* kernels/cuda/quant.cu - quantization on a device: products of f32 matrices, and GPTQ's loops
+ * (quantize/gptq.c, whose arithmetic they repeat; products have other orders).
+ *
+ *   gemm    op(A) op(B) + beta C: by cuBLAS where it can be loaded (f32 throughout: "pedantic"),
+ *           else by a kernel: a block has 64 x 64 of C, a thread 4 x 4, over k in order, 16 at a
+ *           time through shared memory.
+ *   round   GPTQ's block of up to 128 columns: a warp has a row, a lane columns l, l + 32, ..; each
+ *           column in turn is rounded and its error moved on, U's 128 x 128 in shared memory.
+ *   errors  d = w - q; a thread a weight.
+ *   sweep   coordinate descent: a block has a row, whose g = d H lies in shared memory; columns in
+ *           order, and where a code moves all threads take its row of H off g. Then the row's loss,
+ *           sum d g in f64.
+ *
+ *              column   0 .. 31 32 .. 63 64 .. 95 96 .. 127
+ *     round    lane     0 .. 31 0  .. 31 0  .. 31 0  .. 31
+ *
+ * Shared memory: gemm 2 x 16 x 68 floats = 8704 B; round 128 x 128 floats = 65536 B (dynamic);
+ * sweep K floats (dynamic) and 96 B. */
+#include "kernels/cuda/cublas.h"
+#include "kernels/cuda/ops.cuh"
+
+#ifdef __CUDACC__
+#include <dlfcn.h>
+#endif
+
+inline namespace CU_NAME(quant_cu)
+{
+
+enum {
+    TILE = 64,
+    STEP = 16,
+    PAD = TILE + 4,
+    THREADS = 256,
+    ROWS = THREADS / CU_WARP,
+    BLOCK = DEV_GPTQ_BLOCK,
+    PER_LANE = BLOCK / CU_WARP
+};
+
+/* ---- products ---- */
+__global__ void __launch_bounds__(THREADS)
+    gemm_kernel(G<float> C, G<const float> A, G<const float> B, dev_gemm_args a)
+{
+    CU_SHARED(float, as, STEP *PAD);
+    CU_SHARED(float, bs, STEP *PAD);
+    const int64_t m0 = (int64_t)blockIdx.y * TILE, n0 = (int64_t)blockIdx.x * TILE;
+    const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    float sum[4][4] = {};
+    for (int64_t k0 = 0; k0 < a.K; k0 += STEP) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < STEP * TILE; i += THREADS) {
+            /* neighbouring threads read neighbouring numbers, whichever way the matrix lies */
+            const int am = a.ta ? i % TILE : i / STEP, ak = a.ta ? i / TILE : i % STEP;
+            const int bn = a.tb ? i / STEP : i % TILE, bk = a.tb ? i % STEP : i / TILE;
+            const int64_t m = m0 + am, n = n0 + bn, ka = k0 + ak, kb = k0 + bk;
+            as[ak * PAD + am] =
+                m < a.M && ka < a.K ? (float)A[a.ta ? ka * a.lda + m : m * a.lda + ka] : 0.0f;
+            bs[bk * PAD + bn] =
+                n < a.N && kb < a.K ? (float)B[a.tb ? n * a.ldb + kb : kb * a.ldb + n] : 0.0f;
+        }
+        __syncthreads();
+        for (int k = 0; k < STEP; k++) {
+            const float4 x = cu_ld<float4>(as + (k * PAD + 4 * ty)),
+                         y = cu_ld<float4>(bs + (k * PAD + 4 * tx));
+            const float xs[4] = { x.x, x.y, x.z, x.w }, ys[4] = { y.x, y.y, y.z, y.w };
+            for (int i = 0; i < 4; i++)
+                for (int j = 0; j < 4; j++)
+                    sum[i][j] = fmaf(xs[i], ys[j], sum[i][j]);
+        }
+    }
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            const int64_t m = m0 + 4 * ty + i, n = n0 + 4 * tx + j;
+            if (m >= a.M || n >= a.N) continue;
+            const G<float> to = C + (m * a.ldc + n);
+            *to = a.beta == 0 ? sum[i][j] : sum[i][j] + a.beta * *to;
+        }
+}
+
+#ifdef __CUDACC__
+/* NULL: it is not there. */
+const cublas_api *load_cublas(void)
+{
+    static const char *const names[] = { "libcublas.so.13", "libcublas.so.12", "libcublas.so" };
+    static cublas_api api;
+    static int state; /* 1: loaded, -1: not there */
+    for (int i = 0; i < 3 && !state; i++) {
+        void *lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (!lib) continue;
+        bool all = true;
+#define X(field, name, args) all &= (api.field = (int(*) args)dlsym(lib, name)) != NULL;
+        CUBLAS_CALLS(X)
+#undef X
+        api.text = (const char *(*)(int))dlsym(lib, "cublasGetStatusString");
+        if (all && api.text)
+            state = 1;
+        else
+            dlclose(lib);
+    }
+    if (!state) state = -1;
+    return state > 0 ? &api : NULL;
+}
+#else
+const cublas_api *load_cublas(void) { return emu_cublas_here ? &emu_cublas : NULL; }
+#endif
+
+void check(dev *d, const cublas_api *api, int result)
+{
+    if (result == 0 || d->bad) return;
+    d->bad = LQ_EDEVICE;
+    lq_fail(&d->why, d->bad, "%s: cuBLAS: %s", d->name, api->text(result));
+}
+
+/* Row-major C is column-major C^T = op(B)^T op(A)^T. */
+bool by_cublas(dev *d, const dev_gemm_args *a)
+{
+    enum { MOST = 1 << 30 }; /* its sizes are ints */
+    const cublas_api *api = load_cublas();
+    const float one = 1;
+    if (!api || a->M > MOST || a->N > MOST || a->K > MOST || a->lda > MOST || a->ldb > MOST ||
+        a->ldc > MOST)
+        return false;
+    if (!d->blas && !d->bad) {
+        check(d, api, api->create(&d->blas));
+        if (!d->bad) check(d, api, api->set_stream(d->blas, d->stream));
+        if (!d->bad) check(d, api, api->set_mode(d->blas, CUBLAS_PEDANTIC));
+    }
+    if (!d->bad)
+        check(d, api,
+              api->sgemm(d->blas, a->tb ? CUBLAS_T : CUBLAS_N, a->ta ? CUBLAS_T : CUBLAS_N,
+                         (int)a->N, (int)a->M, (int)a->K, &one, a->B, (int)a->ldb, a->A,
+                         (int)a->lda, &a->beta, a->C, (int)a->ldc));
+    return true;
+}
+
+/* ---- GPTQ ---- */
+/* quantize/ugrid.h's ug_code and ug_value. */
+__device__ __forceinline__ float code_of(float w, float2 p, float most)
+{
+    const float magic = 12582912.0f, lo = -p.y, hi = most - p.y;
+    float x = w / p.x;
+    x = x < lo ? lo : x > hi ? hi : x;
+    return ((x + magic) - magic) + p.y;
+}
+__device__ __forceinline__ float value_of(float code, float2 p) { return p.x * (code - p.y); }
+
+__global__ void __launch_bounds__(THREADS)
+    gptq_round_kernel(G<float> w, G<float> e, G<uint8_t> codes, G<const float> U,
+                      G<const float2> params, G<const int32_t> perm, dev_gptq_args a)
+{
+    CU_DYNAMIC(float, us);
+    const int lane = threadIdx.x % CU_WARP, n = (int)(a.k1 - a.k0), size = (int)(a.K / a.ng);
+    const int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / CU_WARP;
+    for (int i = threadIdx.x; i < n * BLOCK; i += THREADS)
+        us[i] = i % BLOCK < n ? (float)U[(a.k0 + i / BLOCK) * a.K + a.k0 + i % BLOCK] : 0.0f;
+    __syncthreads();
+    if (row >= a.N) return; /* all of the warp */
+    float v[PER_LANE];
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++)
+        v[i] = lane + CU_WARP * i < n ? (float)w[row * a.K + a.k0 + lane + CU_WARP * i] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++)
+        for (int l = 0; l < CU_WARP; l++) {
+            const int j = CU_WARP * i + l;
+            if (j >= n) break; /* all lanes alike */
+            const int k = perm[a.k0 + j];
+            const float2 p = cu_ldg<float2>(params + (row * a.ng + k / size));
+            const float x = cu_shfl(v[i], l), code = code_of(x, p, a.most);
+            const float err = (x - value_of(code, p)) / us[j * BLOCK + j];
+            if (lane == l) {
+                codes[row * a.K + k] = (uint8_t)code;
+                e[row * BLOCK + j] = -err;
+            }
+#pragma unroll
+            for (int o = 0; o < PER_LANE; o++)
+                if (o >= i && lane + CU_WARP * o > j)
+                    v[o] -= err * us[j * BLOCK + lane + CU_WARP * o];
+        }
+}
+
+__global__ void __launch_bounds__(THREADS)
+    gptq_errors_kernel(G<float> d, G<const float> w, G<const uint8_t> codes, G<const float2> params,
+                       dev_gptq_args a)
+{
+    const int64_t k = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = blockIdx.y,
+                  size = a.K / a.ng;
+    if (k >= a.K) return;
+    const float2 p = cu_ldg<float2>(params + (row * a.ng + k / size));
+    d[row * a.K + k] = w[row * a.K + k] - value_of((float)codes[row * a.K + k], p);
+}
+
+__global__ void __launch_bounds__(THREADS)
+    gptq_sweep_kernel(G<float> d, G<const float> g, G<uint8_t> codes, G<const float> H,
+                      G<const float2> params, G<const int32_t> perm, G<const float> imp,
+                      G<double> loss, dev_gptq_args a)
+{
+    CU_DYNAMIC(float, gs);
+    CU_SHARED(float, step, 2);
+    CU_SHARED(double, sums, ROWS);
+    CU_SHARED(int, moved, 1);
+    const int64_t row = blockIdx.x;
+    const int t = threadIdx.x, size = (int)(a.K / a.ng);
+    int at = 0;
+    for (int64_t k = t; k < a.K; k += THREADS)
+        gs[k] = g[row * a.K + k];
+    if (t == 0) moved[0] = a.sweeps > 0;
+    __syncthreads();
+    for (int s = 0; s < a.sweeps; s++) {
+        const bool on = moved[0];
+        __syncthreads();
+        if (!on) break; /* all threads alike */
+        if (t == 0) moved[0] = 0;
+        for (int64_t i = 0; i < a.K; i++) {
+            const int k = perm[i];
+            const float h = imp[k];
+            if (!(h > 0)) continue; /* all threads alike */
+            at ^= 1;                /* the one before may still be read */
+            if (t == 0) {
+                const float2 p = cu_ldg<float2>(params + (row * a.ng + k / size));
+                const float old = (float)codes[row * a.K + k], q = value_of(old, p);
+                const float code = code_of(q + gs[k] / h, p, a.most);
+                step[at] = 0;
+                if (code != old) {
+                    step[at] = value_of(code, p) - q;
+                    codes[row * a.K + k] = (uint8_t)code;
+                    d[row * a.K + k] = d[row * a.K + k] - step[at];
+                    moved[0] = 1;
+                }
+            }
+            __syncthreads();
+            const float by = step[at];
+            if (by == 0) continue;
+            for (int64_t j = t; j < a.K; j += THREADS)
+                gs[j] = gs[j] - by * H[(int64_t)k * a.K + j];
+            __syncthreads();
+        }
+        __syncthreads();
+    }
+    double sum = 0;
+    for (int64_t k = t; k < a.K; k += THREADS)
+        sum += (double)(float)d[row * a.K + k] * (double)(float)gs[k];
+    for (int m = CU_WARP / 2; m; m /= 2)
+        sum += cu_shfl_double(sum, t % CU_WARP ^ m);
+    if (t % CU_WARP == 0) sums[t / CU_WARP] = sum;
+    __syncthreads();
+    if (t > 0) return;
+    for (int i = 1; i < ROWS; i++)
+        sum += sums[i];
+    loss[row] = sum;
+}
+
+} // namespace NSNS_quant_cu
+
+void CU_NAME(gemm)(dev *d, const dev_gemm_args *a)
+{
+    if (a->M == 0 || a->N == 0 || by_cublas(d, a)) return;
+    CU_LAUNCH(d, "gemm", gemm_kernel,
+              dim3((unsigned)lq_ceil_div(a->N, TILE), (unsigned)lq_ceil_div(a->M, TILE)), THREADS,
+              0, a->C, a->A, a->B, *a);
+}
+
+void CU_NAME(gemm_close)(dev *d)
+{
+    if (d->blas) load_cublas()->destroy(d->blas);
+    d->blas = NULL;
+}
+
+void CU_NAME(gptq_round)(dev *d, const dev_gptq_args *a)
+{
+    const int shared = BLOCK * BLOCK * (int)sizeof(float);
+    CU_TRY(d, cudaFuncSetAttribute(gptq_round_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   shared));
+    CU_LAUNCH(d, "gptq round", gptq_round_kernel, dim3((unsigned)lq_ceil_div(a->N, ROWS)), THREADS,
+              (size_t)shared, a->w, a->e, a->codes, a->U, (const float2 *)a->params, a->perm, *a);
+}
+
+void CU_NAME(gptq_errors)(dev *d, const dev_gptq_args *a)
+{
+    CU_LAUNCH(d, "gptq errors", gptq_errors_kernel,
+              dim3((unsigned)lq_ceil_div(a->K, THREADS), (unsigned)a->N), THREADS, 0, a->d, a->w,
+              a->codes, (const float2 *)a->params, *a);
+}
+
+void CU_NAME(gptq_sweep)(dev *d, const dev_gptq_args *a)
+{
+    const size_t shared = (size_t)a->K * sizeof(float);
+    CU_TRY(d, cudaFuncSetAttribute(gptq_sweep_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   (int)shared));
+    CU_LAUNCH(d, "gptq sweep", gptq_sweep_kernel, dim3((unsigned)a->N), THREADS, shared, a->d,
+              (const float *)a->g, a->codes, a->H, (const float2 *)a->params, a->perm, a->imp,
+              a->loss, *a);
+}

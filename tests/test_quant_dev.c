@@ -1,0 +1,206 @@
+/* tests/test_quant_dev.c - quantization on a device table against the CPU's: products, statistics,
+ * GPTQ. */
+#include "calib/stats.h"
+#include "quantize/gptq.h"
+#include "tests/devrig.h"
+#include "tests/emucounts.h"
+
+extern bool emu_cublas_here;
+
+static const struct {
+    int64_t M, N, K;
+    bool ta, tb;
+    float beta;
+} products[] = {
+    { 1, 1, 1, false, false, 0 },    { 65, 70, 17, false, false, 1 },
+    { 64, 64, 128, true, false, 1 }, { 3, 130, 40, false, true, 0 },
+    { 70, 5, 33, true, true, 0.5f },
+};
+
+/* Within f32's rounding of K products in any order. */
+static void one_product(size_t i)
+{
+    const int64_t M = products[i].M, N = products[i].N, K = products[i].K;
+    const int64_t lda = (products[i].ta ? M : K) + 3, ldb = (products[i].tb ? K : N) + 1,
+                  ldc = N + 2;
+    rig r;
+    rig_open(&r);
+    const int64_t na = (products[i].ta ? K : M) * lda, nb = (products[i].tb ? N : K) * ldb;
+    float *A = floats(&r, na, 1), *B = floats(&r, nb, 2), *C = floats(&r, M * ldc, 3),
+          *got = floats(&r, M * ldc, 4);
+    dev_gemm_args a = { .C = put(&r, C, (size_t)(M * ldc) * 4),
+                        .A = put(&r, A, (size_t)na * 4),
+                        .B = put(&r, B, (size_t)nb * 4),
+                        .ldc = ldc,
+                        .lda = lda,
+                        .ldb = ldb,
+                        .M = M,
+                        .N = N,
+                        .K = K,
+                        .ta = products[i].ta,
+                        .tb = products[i].tb,
+                        .beta = products[i].beta };
+    ops->gemm(&r.d, &a);
+    double worst = 0;
+    if (get(&r, got, a.C, (size_t)(M * ldc) * 4, "gemm"))
+        for (int64_t m = 0; m < M; m++)
+            for (int64_t n = 0; n < N; n++) {
+                double sum = (double)a.beta * (double)C[m * ldc + n], size = fabs(sum);
+                for (int64_t k = 0; k < K; k++) {
+                    const double x = (double)A[a.ta ? k * lda + m : m * lda + k] *
+                                     (double)B[a.tb ? n * ldb + k : k * ldb + n];
+                    sum += x;
+                    size += fabs(x);
+                }
+                const double off = fabs((double)got[m * ldc + n] - sum),
+                             bound = (double)(K + 2) * 0x1p-24 * size + 1e-30;
+                if (!(off <= worst * bound)) worst = off / bound;
+            }
+    CHECK(worst <= 1, "product %d: %g of the bound", (int)i, worst);
+    for (int64_t m = 0; m < M; m++)
+        CHECK(memcmp(got + m * ldc + N, C + m * ldc + N, 8) == 0, "product %d: behind a row",
+              (int)i);
+    rig_close(&r);
+}
+
+TEST(products_with_and_without_cublas)
+{
+    const bool emulated = !getenv("LLMQ_TEST_DEVICE");
+    for (int with = 0; with < (emulated ? 2 : 1); with++) {
+        emu_cublas_here = with;
+        for (size_t i = 0; i < LQ_COUNT(products); i++)
+            one_product(i);
+    }
+    emu_cublas_here = true;
+}
+
+/* x [T, K] whose inputs are related, some of them large. */
+static float *inputs(rig *r, int64_t T, int64_t K)
+{
+    float *x = floats(r, T * K, 9);
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t k = 1; k < K; k++)
+            x[t * K + k] = (x[t * K + k] + 0.7f * x[t * K + k - 1]) * (k % 37 == 5 ? 20.0f : 1.0f);
+    for (int64_t t = 0; t < T; t++)
+        x[t * K + 3] = 0; /* never fires */
+    return x;
+}
+
+static void two_chunks(cal_stats *s, const float *x, int64_t T, int64_t K, dev *on)
+{
+    lq_err err = { "" };
+    CHECK(!cal_stats_init(s, K, true, on, &err), "%s", err.msg);
+    cal_stats_add(s, x, K, T / 3, NULL);
+    cal_stats_add(s, x + T / 3 * K, K, T - T / 3, NULL);
+    CHECK(!cal_stats_finish(s, &err), "%s", err.msg);
+}
+
+TEST(statistics_are_the_cpus_within_rounding)
+{
+    enum { T = 300, K = 70 };
+    rig r;
+    rig_open(&r);
+    const float *x = inputs(&r, T, K);
+    cal_stats here = { 0 }, there = { 0 };
+    two_chunks(&here, x, T, K, NULL);
+    two_chunks(&there, x, T, K, &r.d);
+    double worst = 0;
+    for (int64_t i = 0; i < K; i++)
+        for (int64_t j = 0; j < K; j++) {
+            double size = 0;
+            for (int64_t t = 0; t < T; t++)
+                size += fabs((double)x[t * K + i] * (double)x[t * K + j]) / T;
+            const double off = fabs((double)here.H[i * K + j] - (double)there.H[i * K + j]);
+            const double bound = 2 * (T + 2) * 0x1p-24 * size + 1e-30; /* stats.h, of each side */
+            if (!(off <= worst * bound)) worst = off / bound;
+        }
+    CHECK(worst <= 1, "%g of the bound", worst);
+    CHECK(memcmp(here.sum_sq, there.sum_sq, K * sizeof *here.sum_sq) == 0, "what the CPU sums");
+    cal_stats_free(&here);
+    cal_stats_free(&there);
+    rig_close(&r);
+}
+
+static const struct {
+    const char *why;
+    int64_t N, K;
+    int bits, group, sweeps;
+    ug_mode mode;
+    bool act_order, search;
+} roundings[] = {
+    { "one short block", 9, 64, 4, 32, 0, UG_ASYM, false, false },
+    { "blocks, the last short", 40, 320, 4, 64, 0, UG_ASYM, true, false },
+    { "sweeps", 40, 320, 4, 64, 4, UG_ASYM, true, true },
+    { "3 bits, symmetric", 33, 288, 3, 96, 2, UG_SYM, true, true },
+    { "2 bits", 24, 256, 2, 16, 8, UG_ASYM, true, true },
+    { "8 bits, one group", 8, 160, 8, 160, 2, UG_SYM_FULL, true, false },
+};
+
+static void one_rounding(size_t i)
+{
+    const int64_t N = roundings[i].N, K = roundings[i].K;
+    const bool asym = roundings[i].mode == UG_ASYM;
+    const int bits = roundings[i].bits;
+    const qt_scheme s = { .kind = QT_UINT,
+                          .bits = bits,
+                          .group = roundings[i].group,
+                          .zero = asym ? QT_ZERO_INT : QT_ZERO_NONE,
+                          .zbits = asym ? bits : 0,
+                          .scale_dtype = LQ_F16 };
+    gptq_opts o = { .spec = { bits, roundings[i].mode, LQ_F16, roundings[i].search, false },
+                    .static_groups = true,
+                    .sweeps = roundings[i].sweeps };
+    rig r;
+    rig_open(&r);
+    lq_err err = { "" };
+    cal_stats st = { 0 };
+    two_chunks(&st, inputs(&r, 3 * K, K), 3 * K, K, NULL);
+    const float *W = floats(&r, N * K, i + 20);
+    gptq_basis b;
+    qz_out out[2];
+    gptq_report rep[2];
+    CHECK(!gptq_prepare(&b, st.H, K, 0, roundings[i].act_order, NULL, &err), "%s", err.msg);
+    CHECK(b.U && b.dead == 1, "%s: the basis", roundings[i].why);
+    size_t launches = 0;
+    for (int there = 0; there < 2; there++) {
+        o.on = there ? &r.d : NULL;
+        const size_t before = emu_counted.launches;
+        CHECK(!qz_out_alloc(&out[there], &s, N, K, &r.a, &err), "%s", err.msg);
+        CHECK(!gptq_run(&out[there], &rep[there], W, &b, &o, NULL, &err), "%s", err.msg);
+        launches = emu_counted.launches - before;
+    }
+    CHECK(getenv("LLMQ_TEST_DEVICE") || launches > 3, "%s: not on the device", roundings[i].why);
+    int64_t others = 0;
+    const size_t row = qt_row_bytes(K, bits);
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t k = 0; k < K; k++)
+            others += qt_get((uint8_t *)out[0].w[QT_CODES] + (size_t)n * row, k, bits) !=
+                      qt_get((uint8_t *)out[1].w[QT_CODES] + (size_t)n * row, k, bits);
+    CHECK(others * 1000 < N * K, "%s: %lld of %lld codes are others", roundings[i].why,
+          (long long)others, (long long)(N * K));
+    CHECK(fabs(rep[0].loss - rep[1].loss) <= 1e-3 * rep[0].loss &&
+              fabs(rep[0].loss_rtn - rep[1].loss_rtn) <= 1e-4 * rep[0].loss_rtn,
+          "%s: loss %g, there %g; rtn %g, there %g", roundings[i].why, rep[0].loss, rep[1].loss,
+          rep[0].loss_rtn, rep[1].loss_rtn);
+    if (getenv("SHOW"))
+        printf("%s: %lld of %lld others, loss %.9g %.9g\n", roundings[i].why, (long long)others,
+               (long long)(N * K), rep[0].loss, rep[1].loss);
+    gptq_basis_free(&b);
+    cal_stats_free(&st);
+    rig_close(&r);
+}
+
+TEST(gptq_gives_the_cpus_codes_but_for_ties)
+{
+    for (size_t i = 0; i < LQ_COUNT(roundings); i++)
+        one_rounding(i);
+}
+
+int main(int argc, char **argv)
+{
+    if (!rig_table()) return 0;
+    RUN(products_with_and_without_cublas);
+    RUN(statistics_are_the_cpus_within_rounding);
+    RUN(gptq_gives_the_cpus_codes_but_for_ties);
+    return check_end();
+}
