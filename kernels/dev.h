@@ -52,6 +52,16 @@ typedef struct {
     int64_t rows; /* of w and b; 0: 1 */
 } dev_norm_args;
 
+/* A row of `whole` floats of which each of several devices has K: first `squares` leaves each row's
+ * own sum of squares in sums [T], then, those being the sums over all devices, `scale` makes x =
+ * x / sqrt(sums / whole + eps) * (w + offset), the rms norm of ops.h. */
+typedef struct {
+    float *x, *sums;
+    const float *w; /* [K] */
+    float offset, eps;
+    int64_t T, K, whole;
+} dev_share_args;
+
 /* q, k and v are held within +-clip (0: they are not). The first R of each head's D dims of q [T,
  * H*D] and k [T, Hkv*D] are rotated in place (as k_rope; cos, sin [T, R/2]; R = 0: none); then k
  * and v [T, Hkv*Dv] are written into the cache of a layer, laid out as attn.h says, row t to
@@ -379,6 +389,8 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, replay, (dev * d, dev_graph * g))                                                    \
     X(void, drop, (dev * d, dev_graph * g)) /* once what it queued is done; NULL: nothing */     \
     X(void, norm, (dev * d, const dev_norm_args *a))                                             \
+    X(void, squares, (dev * d, const dev_share_args *a))                                         \
+    X(void, scale, (dev * d, const dev_share_args *a))                                           \
     X(void, rope, (dev * d, const dev_rope_args *a))                                             \
     X(void, act, (dev * d, const dev_act_args *a))                                               \
     X(void, embed, (dev * d, const dev_embed_args *a))                                           \

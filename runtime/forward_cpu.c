@@ -310,5 +310,5 @@ static lq_status end(const fwd_rows *r, lq_err *err)
 
 static void enter(fwd_rows *r) { (void)r; }
 
-const fwd_ops fwd_cpu = { begin,  enter, norm, products,    store,       attend, pick,
-                          mlp_in, clear, join, fwd_run_mla, fwd_run_moe, leave,  end };
+const fwd_ops fwd_cpu = { begin,  enter, norm, products,    store,       NULL,  attend, pick,
+                          mlp_in, clear, join, fwd_run_mla, fwd_run_moe, leave, end };

@@ -84,10 +84,32 @@ static void split(const fwd_rows *r)
     }
 }
 
-static void norm_heads(const fwd_rows *r, float *x, const model_vector *v, int64_t H)
+/* Of q, or of k, whose sums are the second R: this device's part of the norm of all heads. */
+static dev_share_args shared_norm(const fwd_rows *r, const model_layer *l, bool key)
 {
-    const int64_t D = r->c->head_dim;
-    if (r->c->w.qk_norm == QK_NORM_ALL)
+    const arch_config *c = r->c;
+    const int64_t K = (key ? c->kv_heads : c->heads) * c->head_dim;
+    const fwd_dev_ctx *f = r->self;
+    return (dev_share_args){ .x = key ? r->k : r->q,
+                             .sums = r->squares + (key ? r->R : 0),
+                             .w = l->vec[key ? R_K_NORM : R_Q_NORM].w,
+                             .offset = c->w.norm_offset,
+                             .eps = (float)c->norm_eps,
+                             .T = r->R,
+                             .K = K,
+                             .whole = K * f->on->ranks };
+}
+
+static void norm_heads(const fwd_rows *r, const model_layer *l, bool key)
+{
+    const fwd_dev_ctx *f = r->self;
+    const int64_t D = r->c->head_dim, H = key ? r->c->kv_heads : r->c->heads;
+    const model_vector *v = &l->vec[key ? R_K_NORM : R_Q_NORM];
+    const dev_share_args share = shared_norm(r, l, key);
+    float *x = key ? r->k : r->q;
+    if (fwd_norm_shared(r))
+        f->d->ops->scale(f->d, &share);
+    else if (r->c->w.qk_norm == QK_NORM_ALL)
         norm(r, x, x, v, r->R, H * D);
     else if (r->c->w.qk_norm != QK_NORM_NONE && v->w)
         add_norm(r, x, x, NULL, 1, v, r->R * H, D, r->c->w.qk_norm == QK_NORM_HEADS ? H : 1);
@@ -125,6 +147,23 @@ static void rotate(const fwd_rows *r, int64_t layer, const fwd_kv *kv, unsigned 
                                             .R = on ? c->rope_dims : 0 });
 }
 
+/* q, k and v up to where their heads are normed. */
+static void before_norm(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
+{
+    const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
+    if (l->lin[R_QKV].present) split(r);
+    if (normed && (late || r->c->qkv_clip > 0)) rotate(r, layer, kv, late ? CLIP | TURN : CLIP);
+}
+
+static void squares(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
+{
+    const fwd_dev_ctx *f = r->self;
+    const dev_share_args q = shared_norm(r, l, false), k = shared_norm(r, l, true);
+    before_norm(r, l, layer, kv);
+    f->d->ops->squares(f->d, &q);
+    f->d->ops->squares(f->d, &k);
+}
+
 static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                   const fwd_group *g)
 {
@@ -134,10 +173,9 @@ static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const 
         rotate(r, layer, kv, WRITE);
         return;
     }
-    if (l->lin[R_QKV].present) split(r);
-    if (normed && (late || r->c->qkv_clip > 0)) rotate(r, layer, kv, late ? CLIP | TURN : CLIP);
-    norm_heads(r, r->q, &l->vec[R_Q_NORM], r->c->heads);
-    norm_heads(r, r->k, &l->vec[R_K_NORM], r->c->kv_heads);
+    if (!fwd_norm_shared(r)) before_norm(r, l, layer, kv);
+    norm_heads(r, l, false);
+    norm_heads(r, l, true);
     rotate(r, layer, kv, WRITE | (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
 }
 
@@ -432,6 +470,6 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
                  K, 1);
 }
 
-const fwd_ops fwd_dev = { fwd_dev_begin, fwd_dev_enter, norm,          products,   store,
-                          attend,        pick,          mlp_in,        clear,      join,
-                          mla,           moe,           fwd_dev_leave, fwd_dev_end };
+const fwd_ops fwd_dev = { fwd_dev_begin, fwd_dev_enter, norm, products,      store,
+                          squares,       attend,        pick, mlp_in,        clear,
+                          join,          mla,           moe,  fwd_dev_leave, fwd_dev_end };

@@ -53,6 +53,7 @@ typedef struct {
     float *e;               /* [R, embed_dim] where that is not hidden */
     float *q, *a;           /* [R, heads * head_dim], [R, heads * v_dim]: attention's output */
     float *k, *v;           /* [R, kv_heads * head_dim], [R, kv_heads * v_dim] */
+    float *squares;         /* [2, R] sums of squares of q's rows, then k's: norms of all heads */
     float *qkv;             /* [R, q + k + v]: output of R_QKV */
     float *mlp;             /* [R, fwd_mlp_width]: gate beside up, or up alone */
     float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
@@ -106,6 +107,9 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     X(void, store,                                                                               \
       (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                 \
        const fwd_group *g))                                                                      \
+    /* of heads that are shared and normed together: q, k and v up to that norm, and r->squares  \
+     * of this device's; store goes on from their sums over all */                               \
+    X(void, squares, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)) \
     X(void, attend,                                                                              \
       (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                 \
        const fwd_group *g))                                                                      \
@@ -163,9 +167,13 @@ static inline mm_out fwd_out(const model_linear *l, float *y, int64_t ldy, bool 
     return (mm_out){ .w = &l->w, .y = y, .ldy = ldy, .bias = l->bias, .add = add };
 }
 
-/* A layer is three parts. The first two end with a branch's output in r->out: that of several
- * devices is then to be summed. */
-typedef enum { FWD_TO_ATTENTION, FWD_TO_MLP, FWD_TO_END, FWD_N_PARTS } fwd_part;
+/* A layer is four parts. The two in the middle end with a branch's output in r->out: that of
+ * several devices is then to be summed, as is r->squares after the first where fwd_norm_shared. */
+typedef enum { FWD_TO_HEADS, FWD_TO_ATTENTION, FWD_TO_MLP, FWD_TO_END, FWD_N_PARTS } fwd_part;
+static inline bool fwd_norm_shared(const fwd_rows *r)
+{
+    return r->shared && r->c->w.qk_norm == QK_NORM_ALL;
+}
 void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                   const fwd_group *groups, int64_t n_groups, const int64_t *picked,
                   int64_t n_picked);

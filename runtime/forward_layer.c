@@ -35,6 +35,7 @@ int64_t fwd_mlp_width(const arch_config *c) { return c->w.mlp == MLP_GATED ? 2 *
     X(a, c->heads * c->v_dim)                             \
     X(k, c->kv_heads * c->head_dim)                       \
     X(v, c->kv_heads * c->v_dim)                          \
+    X(squares, c->w.qk_norm == QK_NORM_ALL ? 2 : 0)       \
     X(qkv, arch_name_of(c, R_QKV) ? fwd_qkv_width(c) : 0) \
     X(mlp, fwd_mlp_width(c))                              \
     X(scores, c->experts)                                 \
@@ -241,14 +242,21 @@ static void run_down(const fwd_rows *r, const model_layer *l)
 
 /* ---- the layer ---- */
 
-/* h to attention's output a. */
-static void run_attention(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
-                          const fwd_group *groups, int64_t n_groups)
+/* h to heads. */
+static void make_heads(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
 {
     if (r->c->w.mla)
         r->ops->mla(r, l);
     else
         run_qkv(r, l);
+    pool_stage(r->p, STAGE_ROPE);
+    if (fwd_norm_shared(r)) r->ops->squares(r, l, layer, kv);
+}
+
+/* Heads to attention's output a. */
+static void run_heads(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                      const fwd_group *groups, int64_t n_groups)
+{
     for (int64_t i = 0; i < n_groups; i++) {
         pool_stage(r->p, STAGE_ROPE);
         r->ops->store(r, l, layer, kv, &groups[i]);
@@ -273,7 +281,10 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
 {
     const model_vector *v = l->vec;
     if (at == FWD_AT_QKV) enter_branch(r, &v[R_ATTN_NORM]);
-    if (at == FWD_AT_O) run_attention(r, l, layer, kv, groups, n_groups);
+    if (at == FWD_AT_O) {
+        make_heads(r, l, layer, kv);
+        run_heads(r, l, layer, kv, groups, n_groups);
+    }
     if (at == FWD_AT_MLP) {
         attention_out(r, l);
         attention_join(r, l);
@@ -292,8 +303,7 @@ static void to_attention(fwd_rows *r, const model_layer *l, int64_t layer, const
                          int64_t n_picked)
 {
     const model_vector *v = l->vec;
-    enter_branch(r, &v[R_ATTN_NORM]);
-    run_attention(r, l, layer, kv, groups, n_groups);
+    run_heads(r, l, layer, kv, groups, n_groups);
     if (picked) {
         r->ops->pick(r, picked, n_picked);
         r->R = n_picked;
@@ -322,7 +332,10 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
                   const fwd_group *groups, int64_t n_groups, const int64_t *picked,
                   int64_t n_picked)
 {
-    if (part == FWD_TO_ATTENTION)
+    if (part == FWD_TO_HEADS) {
+        enter_branch(r, &l->vec[R_ATTN_NORM]);
+        make_heads(r, l, layer, kv);
+    } else if (part == FWD_TO_ATTENTION)
         to_attention(r, l, layer, kv, groups, n_groups, picked, n_picked);
     else if (r->R && part == FWD_TO_MLP)
         to_mlp(r, l, layer);

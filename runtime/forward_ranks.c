@@ -1,6 +1,8 @@
 /* runtime/forward_ranks.c - a step on several devices that share a model (runtime/rank.h).
  *
- *   each rank   h = norm(x); its q, k, v; its heads; y = its inputs of o        FWD_TO_ATTENTION
+ *   each rank   h = norm(x); its q, k, v                                        FWD_TO_HEADS
+ *   all         sums of squares of q and k, where those are normed as a whole
+ *   each rank   its heads; y = its inputs of o                                  FWD_TO_ATTENTION
  *   all         y = sum over ranks
  *   each rank   x += y; h = norm(x); its gate and up; y = its inputs of down    FWD_TO_MLP
  *   all         y = sum over ranks
@@ -88,6 +90,14 @@ static void sum_branches(fwd_ranks *a)
     a->rank[0].on->d.ops->all_reduce(a->link, y, a->first->R * a->first->c->hidden);
 }
 
+static void sum_squares(fwd_ranks *a)
+{
+    float *x[DEV_RANKS];
+    for (int r = 0; r < a->n; r++)
+        x[r] = rows_of(a, r)->squares;
+    a->rank[0].on->d.ops->all_reduce(a->link, x, 2 * a->first->R);
+}
+
 void fwd_ranks_layer(fwd_ranks *a, kv_cache *kv, int64_t layer, const fwd_group *all,
                      const int64_t *picked, int64_t n_picked)
 {
@@ -100,7 +110,8 @@ void fwd_ranks_layer(fwd_ranks *a, kv_cache *kv, int64_t layer, const fwd_group 
             fwd_run_part(part, rows_of(a, r), &a->rank[r].on->w.layers[layer], layer, &own, all, 1,
                          picked, n_picked);
         }
-        if (part != FWD_TO_END && a->first->R) sum_branches(a);
+        if (part == FWD_TO_HEADS && fwd_norm_shared(a->first)) sum_squares(a);
+        if ((part == FWD_TO_ATTENTION || part == FWD_TO_MLP) && a->first->R) sum_branches(a);
     }
 }
 

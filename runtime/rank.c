@@ -11,9 +11,9 @@ static int64_t dense_width(const arch_config *c)
 
 lq_status rank_check(const arch_config *c, int ranks, lq_err *err)
 {
-    if (c->w.qk_norm == QK_NORM_ALL)
+    if (c->w.qk_norm == QK_NORM_ALL && c->w.norm == NORM_LAYER)
         return lq_fail(err, LQ_EUNSUPPORTED,
-                       "not over several devices yet: a norm of all heads together (%s)",
+                       "not over several devices yet: a layer norm of all heads together (%s)",
                        c->row->arch);
     const struct {
         const char *name;

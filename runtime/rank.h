@@ -19,7 +19,7 @@
 #include "formats/tiles.h"
 
 /* LQ_EUNSUPPORTED: heads, KV heads or a width are no multiple of `ranks`; or what is not divided
- * yet (a norm of all heads together), by name. */
+ * yet (a layer norm of all heads together), by name. */
 lq_status rank_check(const arch_config *c, int ranks, lq_err *err);
 /* The config of each rank: its heads, KV heads and widths. Borrows from c. */
 arch_config rank_config(const arch_config *c, int ranks);

@@ -57,6 +57,49 @@ TEST(norms_agree_with_the_cpu)
             }
 }
 
+/* The same device as both: each has its part of every row. */
+TEST(a_row_in_two_parts_is_normed_as_one)
+{
+    for (size_t i = 0; i < LQ_COUNT(widths); i++) {
+        const int64_t T = 3, K = widths[i];
+        const size_t bytes = (size_t)(T * K) * 4;
+        rig r;
+        rig_open(&r);
+        float *x = floats(&r, T * 2 * K, 1), *w = floats(&r, 2 * K, 2),
+              *want = floats(&r, T * 2 * K, 3), *got = floats(&r, T * 2 * K, 4),
+              *half = floats(&r, T * K, 5), sums[2][3];
+        dev_share_args a[2];
+        for (int p = 0; p < 2; p++) {
+            for (int64_t t = 0; t < T; t++)
+                memcpy(half + t * K, x + (2 * t + p) * K, (size_t)K * 4);
+            a[p] = (dev_share_args){ .x = put(&r, half, bytes),
+                                     .sums = put(&r, NULL, sizeof sums[p]),
+                                     .w = put(&r, w + p * K, (size_t)K * 4),
+                                     .offset = 0.5f,
+                                     .eps = 1e-3f,
+                                     .T = T,
+                                     .K = K,
+                                     .whole = 2 * K };
+            ops->squares(&r.d, &a[p]);
+            if (!get(&r, sums[p], a[p].sums, sizeof sums[p], "squares")) return;
+        }
+        for (int64_t t = 0; t < T; t++)
+            sums[0][t] += sums[1][t];
+        for (int p = 0; p < 2; p++) {
+            ops->upload(&r.d, a[p].sums, sums[0], sizeof sums[0]);
+            ops->scale(&r.d, &a[p]);
+            if (!get(&r, half, a[p].x, bytes, "scale")) return;
+            for (int64_t t = 0; t < T; t++)
+                memcpy(got + (2 * t + p) * K, half + t * K, (size_t)K * 4);
+        }
+        k_rmsnorm(want, 2 * K, x, 2 * K, w, 0.5f, T, 2 * K, 1e-3f);
+        /* Both sums are within 2 K u of the exact one, all squares being positive. */
+        const double worst = share(got, want, T * 2 * K, ((double)(2 * K) + 8) * 0x1p-23);
+        CHECK(worst <= 1, "2 x %lld: %g of the bound", (long long)K, worst);
+        rig_close(&r);
+    }
+}
+
 TEST(activations_and_embeddings_are_the_cpus_bits)
 {
     const int64_t T = 3, K = 301, V = 7, n = T * K;
@@ -465,6 +508,7 @@ int main(int argc, char **argv)
 {
     if (!rig_table()) return 0;
     RUN(norms_agree_with_the_cpu);
+    RUN(a_row_in_two_parts_is_normed_as_one);
     RUN(activations_and_embeddings_are_the_cpus_bits);
     RUN(activations_of_experts_are_the_cpus_bits);
     RUN(experts_are_chosen_placed_and_joined);

@@ -26,6 +26,8 @@ static const struct {
     { "gemma2", "norms behind the branches, soft-caps, windows in turns", 2, true },
     { "cohere", "parallel branches, scaled logits", 2, false },
     { "cohere-qk-norm", "a norm of its own for each head", 2, false },
+    { "olmo2", "a norm over all heads", 2, false },
+    { "olmoe", "the same, experts", 2, false },
     { "gemma3", "one norm for all heads", 2, false },
     { "phi2", "plain MLP, biases on every product", 4, false },
     { "phi3", "q, k and v in one matrix, gate and up too", 2, false },
@@ -209,7 +211,6 @@ static const struct {
 } refused[] = {
     { "llama3-gqa", NULL, "KV heads: expected a multiple of 4 devices, found 2", 4 },
     { "llama3-gqa", NULL, "heads: expected a multiple of 3 devices, found 4", 3 },
-    { "olmo2", NULL, "not over several devices yet: a norm of all heads together", 2 },
     { "llama3-gqa", "u4-g32",
       "layers.0.mlp.down_proj.weight over 2 devices: inputs 0..80 of 160: expected multiples of "
       "32, "

@@ -14,6 +14,8 @@ import sys
 BUDGET = {
     "norm_kernel": (256, 40, 64),
     "clip_kernel": (256, 40, 0),
+    "squares_kernel": (256, 40, 32),
+    "scale_kernel": (256, 40, 0),
     "rope_kernel": (128, 64, 0),
     "act_kernel": (256, 40, 0),
     "act_mixed_kernel": (256, 40, 0),

@@ -5,6 +5,8 @@
 #include "kernels/cuda/cu.cuh"
 
 void CU_NAME(norm)(dev *d, const dev_norm_args *a);
+void CU_NAME(squares)(dev *d, const dev_share_args *a);
+void CU_NAME(scale)(dev *d, const dev_share_args *a);
 void CU_NAME(rope)(dev *d, const dev_rope_args *a);
 void CU_NAME(act)(dev *d, const dev_act_args *a);
 void CU_NAME(embed)(dev *d, const dev_embed_args *a);

@@ -3,6 +3,8 @@
  *
  *   norm    one block of 256 threads a row: 256 partial sums, each over every 256th element, then
  *           lanes by halves, then the 8 warps in order.            shared: 2 x 8 floats = 64 B
+ *   squares the same sum of squares alone, of a row's part on this device     shared: 32 B
+ *   scale   one thread an element, by the sum over all devices
  *   rope    one block of 4 warps a row; a warp takes heads w, w+4, ... of q, then k, then v
  *   clip    one thread an element, before rope
  *   act     one thread an element, 256 a block; of gates and ups in turn one block a row
@@ -66,6 +68,27 @@ __global__ void __launch_bounds__(THREADS)
         if (w) v *= w[own + k] + s.offset;
         h[row + k] = b ? v + b[own + k] : v;
     }
+}
+
+__global__ void __launch_bounds__(THREADS) squares_kernel(G<float> sums, G<const float> x, int K)
+{
+    CU_SHARED(float, part, WARPS);
+    const int64_t row = (int64_t)blockIdx.x * K;
+    float sum = 0;
+    for (int k = threadIdx.x; k < K; k += THREADS)
+        sum = fmaf(x[row + k], x[row + k], sum);
+    sum = block_sum(sum, part);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    scale_kernel(G<float> x, G<const float> sums, G<const float> w, int64_t n, int K, float whole,
+                 float offset, float eps)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    const float r = 1.0f / sqrtf(sums[i / K] / whole + eps);
+    x[i] = x[i] * r * (w[i % K] + offset);
 }
 
 /* As attn.c's code_of(). */
@@ -265,6 +288,21 @@ void CU_NAME(norm)(dev *d, const dev_norm_args *a)
     if (a->T == 0) return;
     CU_LAUNCH(d, "norm", norm_kernel, dim3((unsigned)a->T), THREADS, 0, a->x, a->h, a->add, a->w,
               a->b, s);
+}
+
+void CU_NAME(squares)(dev *d, const dev_share_args *a)
+{
+    if (a->T == 0) return;
+    CU_LAUNCH(d, "squares", squares_kernel, dim3((unsigned)a->T), THREADS, 0, a->sums, a->x,
+              (int)a->K);
+}
+
+void CU_NAME(scale)(dev *d, const dev_share_args *a)
+{
+    const int64_t n = a->T * a->K;
+    if (n == 0) return;
+    CU_LAUNCH(d, "scale", scale_kernel, dim3((unsigned)lq_ceil_div(n, THREADS)), THREADS, 0, a->x,
+              a->sums, a->w, n, (int)a->K, (float)a->whole, a->offset, a->eps);
 }
 
 static void clip(dev *d, float *x, int64_t n, float most)

@@ -297,7 +297,6 @@ def test_a_server_on_several_devices_answers_as_on_one(gpu, tmp_path):
     (None, [2, "--device", "cpu"], 2, 2, "--tensor-parallel-size: expected --device cuda or auto, found cpu"),
     (None, [2, "--gpu-layers", 1], 2, 2, "--tensor-parallel-size goes without --gpu-layers"),
     (None, [17], 2, 2, "--tensor-parallel-size"),
-    ("olmo2", [2], 2, 3, "not over several devices yet: a norm of all heads together"),
 ])
 def test_what_devices_cannot_share_is_refused_by_name(gpu, dense, tmp_path, model, args, there, code, says):
     path = ARCH / model if model else dense
