@@ -241,10 +241,6 @@ static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
                                 .n_seqs = b->n_seqs };
         fwd_kv kv = { kv_k(f->kv, i), kv_v(f->kv, i), kv_block_stride(f->kv), o->block_size,
                       o->dtype };
-        if (f->ranks.n > 1) {
-            fwd_ranks_layer(&f->ranks, f->kv, i, &all, last ? b->picked : NULL, b->n_picked);
-            continue;
-        }
         fwd_run_layer(here ? f->host : &f->rows, here ? &f->m->layers[i] : &f->w->layers[i], i, &kv,
                       &all, 1, last ? b->picked : NULL, b->n_picked);
     }
@@ -253,15 +249,13 @@ static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
 /* What is left of a step behind the CPU's layers: on a device all is queued. */
 static void run_rest(fwd_ctx *f, const fwd_batch *b)
 {
-    if (f->ranks.n > 1)
-        fwd_ranks_enter(&f->ranks);
-    else
+    if (f->ranks.n > 1) {
+        fwd_ranks_run(&f->ranks, f->kv, f->raw, b);
+    } else {
         f->rows.ops->enter(&f->rows);
-    run_layers(f, f->first, f->m->cfg->layers, b);
-    if (b->n_picked && f->ranks.n > 1)
-        fwd_ranks_head(&f->ranks, f->raw, b->n_picked);
-    else if (b->n_picked)
-        fwd_run_head(&f->rows, f->w, f->raw, f->m->cfg->vocab, b->n_picked);
+        run_layers(f, f->first, f->m->cfg->layers, b);
+        if (b->n_picked) fwd_run_head(&f->rows, f->w, f->raw, f->m->cfg->vocab, b->n_picked);
+    }
     f->rows.ops->leave(&f->rows, b, f->logits, f->hidden, f->raw);
 }
 
@@ -305,9 +299,9 @@ lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const de
     f->rows.ops->begin(&f->rows, f->m, &b);
     if (f->ranks.n > 1) fwd_ranks_begin(&f->ranks, f->m, &b);
     run_layers(f, 0, f->first, &b);
-    const fwd_how how = f->dev ? fwd_dev_how(f->dev) : FWD_PLAIN;
+    const fwd_how how = f->dev && f->ranks.n == 1 ? fwd_dev_how(f->dev, 0) : FWD_PLAIN;
     if (how != FWD_QUEUED) run_rest(f, &b);
-    if (how == FWD_CAPTURE && !fwd_dev_kept(f->dev)) run_rest(f, &b);
+    if (how == FWD_CAPTURE && !fwd_dev_kept(f->dev, 0)) run_rest(f, &b);
     s = f->rows.ops->end(&f->rows, err);
     if (f->ranks.n > 1) {
         const lq_status others = fwd_ranks_end(&f->ranks, s ? NULL : err);

@@ -247,6 +247,15 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     if (!s && !open_host(f, r, m->cfg, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     if (!s && !(open_buffers(f, r, c, o) && (!ends || open_ends(f, ends, c, o))))
         s = LQ_ENOMEM; /* sync says it */
+    const bool ranks = on->ranks > 1;
+    if (!s && !fwd_graphs_open(&f->graphs, ranks ? FWD_RANK_GRAPHS : FWD_GRAPHS,
+                               ranks ? fwd_ranks_pieces(c) : 1))
+        s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    f->home.x = r->x;
+    f->home.y = r->y;
+    f->home.h = r->h;
+    f->home.a = r->a;
+    f->home.q = r->q;
     if (r->acts == MM_I8 && !on->int8) r->acts = MM_BF16;
     if (!s) put_slopes(f, r, m->cfg);
     lq_status queued = f->d->ops->sync(f->d, err);

@@ -55,6 +55,9 @@ struct fwd_dev_ctx {
     bool steady;     /* the step's work is a matter of its shape: it may be captured */
     fwd_shape shape; /* of such a one */
     fwd_graphs graphs;
+    struct {
+        float *x, *y, *h, *a, *q;
+    } home; /* the rows' buffers as a step begins: pick exchanges them */
     void *attn_scratch, *mm_scratch;
     int32_t *first_of, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
     const dev_draw *draws;    /* the step's, on the device; what comes of them there and here */

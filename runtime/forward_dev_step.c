@@ -108,8 +108,7 @@ static void stage_draw_lists(fwd_dev_ctx *f, dev_draw *draws, int64_t n, int64_t
  * no buffers change places, and attention is that of few rows. */
 static bool is_steady(const fwd_dev_ctx *f, const fwd_rows *r, const fwd_batch *b)
 {
-    if (f->on->eager || f->on->ranks > 1 || b->n_picked != r->R || r->R > FWD_GRAPH_ROWS)
-        return false;
+    if (f->on->eager || b->n_picked != r->R || r->R > FWD_GRAPH_ROWS) return false;
     for (int i = 0; i < b->n_seqs; i++)
         if (b->seqs[i].n_rows > DEV_ATTN_FEW) return false;
     return true;
@@ -149,6 +148,11 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     const arch_config *c = r->c;
     f->d->ops->bind(f->d);
     f->staged = 0;
+    r->x = f->home.x; /* graphs of one step's pieces may have been captured in different steps */
+    r->y = f->home.y;
+    r->h = f->home.h;
+    r->a = f->home.a;
+    r->q = f->home.q;
     f->steady = is_steady(f, r, b);
     f->ids = stage(f, b->ids, (size_t)r->R * sizeof *f->ids);
     for (int64_t i = 0; i < b->n_picked; i++)
@@ -170,12 +174,16 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     if (!f->on->w.embed.N && !f->first) fwd_embed_rows(&f->host, m, b->ids); /* with its norm */
 }
 
-fwd_how fwd_dev_how(fwd_dev_ctx *f)
+fwd_how fwd_dev_how(fwd_dev_ctx *f, int64_t piece)
 {
-    return f->steady ? fwd_graphs_begin(&f->graphs, f->d, &f->shape, f->on) : FWD_PLAIN;
+    if (piece == 0) fwd_graphs_begin(&f->graphs, f->d, f->steady ? &f->shape : NULL);
+    return fwd_graphs_piece(&f->graphs, f->d, piece, f->on);
 }
 
-bool fwd_dev_kept(fwd_dev_ctx *f) { return fwd_graphs_end(&f->graphs, f->d, f->on); }
+bool fwd_dev_kept(fwd_dev_ctx *f, int64_t piece)
+{
+    return fwd_graphs_end(&f->graphs, f->d, piece, f->on);
+}
 
 void fwd_dev_enter(fwd_rows *r)
 {

@@ -212,8 +212,9 @@ void fwd_dev_close(fwd_dev_ctx *d);
 
 /* What lies between enter and leave of a step, these included, is the same work whenever a step has
  * the same shape: it is captured once, and from then on one launch (forward_graph.c). All that
- * differs lies in what begin has sent. */
-enum { FWD_GRAPHS = 32, FWD_GRAPH_ROWS = 256 };
+ * differs lies in what begin has sent. Of several devices each has a graph for every piece between
+ * two exchanges. */
+enum { FWD_GRAPHS = 32, FWD_RANK_GRAPHS = 8, FWD_GRAPH_ROWS = 256 }; /* shapes, those of ranks */
 typedef struct {
     int64_t rows; /* all with logits */
     int64_t n_draws;
@@ -226,25 +227,31 @@ typedef struct {
 typedef struct {
     struct {
         fwd_shape shape;
-        dev_graph *graph; /* NULL: seen once */
-        uint64_t used;    /* the step of its last use; 0: nothing is here */
+        dev_graph **piece; /* [n_pieces]; NULL: was not captured */
+        uint64_t used;     /* the step of its last use; 0: nothing is here */
     } kept[FWD_GRAPHS];
+    int n_kept; /* shapes at most */
+    int64_t n_pieces;
+    dev_graph **pieces; /* all of them */
     uint64_t now;
-    int at;   /* the step's */
-    bool off; /* no more are made */
+    int at;     /* the step's */
+    bool known; /* its shape was there before */
+    bool off;   /* no more are made */
 } fwd_graphs;
 typedef enum {
-    FWD_PLAIN,   /* queue the step */
+    FWD_PLAIN,   /* queue the piece */
     FWD_CAPTURE, /* do so, then fwd_graphs_end */
     FWD_QUEUED   /* it is */
 } fwd_how;
-fwd_how fwd_graphs_begin(fwd_graphs *g, dev *d, const fwd_shape *s, const model_on *on);
-/* Of FWD_CAPTURE; false: it could not be, nothing has run, queue the step once more. */
-bool fwd_graphs_end(fwd_graphs *g, dev *d, const model_on *on);
+bool fwd_graphs_open(fwd_graphs *g, int n_kept, int64_t n_pieces); /* false: no memory */
+void fwd_graphs_begin(fwd_graphs *g, dev *d, const fwd_shape *s);  /* a step; NULL: has none */
+fwd_how fwd_graphs_piece(fwd_graphs *g, dev *d, int64_t piece, const model_on *on);
+/* Of FWD_CAPTURE; false: it could not be, nothing has run, queue the piece once more. */
+bool fwd_graphs_end(fwd_graphs *g, dev *d, int64_t piece, const model_on *on);
 void fwd_graphs_close(fwd_graphs *g, dev *d);
-/* The same of a device's pass, between begin and enter. */
-fwd_how fwd_dev_how(fwd_dev_ctx *d);
-bool fwd_dev_kept(fwd_dev_ctx *d);
+/* The same of a device's pass, after begin; piece by piece. */
+fwd_how fwd_dev_how(fwd_dev_ctx *d, int64_t piece);
+bool fwd_dev_kept(fwd_dev_ctx *d, int64_t piece);
 
 /* The devices behind the first of those that share a model, and what all do together
  * (forward_ranks.c): one thread queues each part of a layer on every device in turn. */
@@ -257,6 +264,7 @@ typedef struct {
 typedef struct {
     int n;                    /* ranks; 1: nothing here is used */
     fwd_rows *first;          /* those of rank 0 */
+    fwd_dev_ctx *pass;        /* and its pass */
     fwd_rank rank[DEV_RANKS]; /* of rank 0 only `on` and `logits` */
     dev_link *link;
     float *parts; /* [n, max_logits, width] of rank 0: the parts beside each other */
@@ -267,11 +275,9 @@ lq_status fwd_ranks_open(fwd_ranks *a, fwd_rows *first, fwd_dev_ctx *pass, const
                          const kv_cache *kv, const fwd_opts *o, lq_err *err);
 void fwd_ranks_close(fwd_ranks *a);
 void fwd_ranks_begin(fwd_ranks *a, const model *m, const fwd_batch *b);
-void fwd_ranks_enter(fwd_ranks *a);
-void fwd_ranks_layer(fwd_ranks *a, kv_cache *kv, int64_t layer, const fwd_group *all,
-                     const int64_t *picked, int64_t n_picked);
-/* raw [n, vocab] on rank 0. */
-void fwd_ranks_head(fwd_ranks *a, float *raw, int64_t n);
+/* All from enter to the head: raw [n_picked, vocab] on rank 0. */
+void fwd_ranks_run(fwd_ranks *a, kv_cache *kv, float *raw, const fwd_batch *b);
+int64_t fwd_ranks_pieces(const arch_config *c); /* of a step, for fwd_graphs_open */
 /* All but rank 0 are waited for; the first failure. */
 lq_status fwd_ranks_end(fwd_ranks *a, lq_err *err);
 /* A rank's pass, with the rows of `first` on the host (forward_dev.c). */

@@ -9,7 +9,12 @@
  *   each rank   x += y                                                          FWD_TO_END
  *
  * Sums are in the order of ranks, so x has the same bytes on every device, and the same from run to
- * run; they differ from one device's by where a sum is cut. */
+ * run; they differ from one device's by where a sum is cut.
+ *
+ * What a rank does between two exchanges is a piece, and of a step that is steady a graph of its
+ * own (forward_graph.c). Exchanges are no part of a graph: NCCL warns that cudaGraphLaunch may wait
+ * for one device before the others, which the same thread has yet to launch, have begun; here all
+ * parts of an exchange are queued before anything behind it. */
 #include "runtime/forward_impl.h"
 #include "runtime/rank.h"
 
@@ -46,7 +51,7 @@ lq_status fwd_ranks_open(fwd_ranks *a, fwd_rows *first, fwd_dev_ctx *pass, const
 {
     lq_status s = LQ_OK;
     model_on *on = m->on;
-    *a = (fwd_ranks){ .n = on->ranks, .first = first, .link = on->link };
+    *a = (fwd_ranks){ .n = on->ranks, .first = first, .pass = pass, .link = on->link };
     for (int r = 0; r < a->n; r++, on = on->next)
         a->rank[r].on = on;
     for (int r = 0; r < a->n && !s; r++)
@@ -72,21 +77,16 @@ void fwd_ranks_begin(fwd_ranks *a, const model *m, const fwd_batch *b)
         rows->R = a->first->R;
         rows->ops->begin(rows, m, b);
     }
+    for (int r = 0; r < a->n; r++)
+        rows_of(a, r)->out = rows_of(a, r)->y; /* as a piece leaves it that is a graph */
 }
 
-void fwd_ranks_enter(fwd_ranks *a)
-{
-    for (int r = 0; r < a->n; r++) {
-        turn_to(a, r);
-        rows_of(a, r)->ops->enter(rows_of(a, r));
-    }
-}
-
+/* Of branches: what is shared is never added to x at once. */
 static void sum_branches(fwd_ranks *a)
 {
     float *y[DEV_RANKS];
     for (int r = 0; r < a->n; r++)
-        y[r] = rows_of(a, r)->out;
+        y[r] = rows_of(a, r)->y;
     a->rank[0].on->d.ops->all_reduce(a->link, y, a->first->R * a->first->c->hidden);
 }
 
@@ -98,32 +98,13 @@ static void sum_squares(fwd_ranks *a)
     a->rank[0].on->d.ops->all_reduce(a->link, x, 2 * a->first->R);
 }
 
-void fwd_ranks_layer(fwd_ranks *a, kv_cache *kv, int64_t layer, const fwd_group *all,
-                     const int64_t *picked, int64_t n_picked)
-{
-    const kv_opts *o = kv_options(kv);
-    for (fwd_part part = 0; part < FWD_N_PARTS; part++) {
-        for (int r = 0; r < a->n; r++) {
-            const fwd_kv own = { kv_k_on(kv, layer, r), kv_v_on(kv, layer, r), kv_block_stride(kv),
-                                 o->block_size, o->dtype };
-            turn_to(a, r);
-            fwd_run_part(part, rows_of(a, r), &a->rank[r].on->w.layers[layer], layer, &own, all, 1,
-                         picked, n_picked);
-        }
-        if (part == FWD_TO_HEADS && fwd_norm_shared(a->first)) sum_squares(a);
-        if ((part == FWD_TO_ATTENTION || part == FWD_TO_MLP) && a->first->R) sum_branches(a);
-    }
-}
-
-void fwd_ranks_head(fwd_ranks *a, float *raw, int64_t n)
+/* The parts of the logits beside each other on rank 0, then by rows. */
+static void gather_logits(fwd_ranks *a, float *raw, int64_t n)
 {
     const int64_t V = a->first->c->vocab, width = fwd_ranks_width(a->first->c, a->n);
     float *part[DEV_RANKS];
-    for (int r = 0; r < a->n; r++) {
-        turn_to(a, r);
+    for (int r = 0; r < a->n; r++)
         part[r] = a->rank[r].logits;
-        fwd_run_head(rows_of(a, r), &a->rank[r].on->w, part[r], width, n);
-    }
     dev *d = turn_to(a, 0);
     d->ops->gather(a->link, a->parts, part, n * width);
     for (int r = 0; r < a->n; r++) {
@@ -131,6 +112,84 @@ void fwd_ranks_head(fwd_ranks *a, float *raw, int64_t n)
         d->ops->copy(d, &(dev_copy_args){ raw + from, a->parts + r * n * width,
                                           (size_t)own * sizeof *raw, (size_t)V * sizeof *raw,
                                           (size_t)width * sizeof *raw, n });
+    }
+}
+
+/* ---- a step ---- */
+
+/* What one is made of: enter, each layer's parts, the head. */
+static int64_t n_stages(const arch_config *c) { return c->layers * FWD_N_PARTS + 2; }
+
+/* An exchange follows. */
+static bool ends_piece(const arch_config *c, int64_t stage)
+{
+    if (stage == 0) return false;
+    if (stage == n_stages(c) - 1) return true;
+    const fwd_part part = (fwd_part)((stage - 1) % FWD_N_PARTS);
+    return part == FWD_TO_HEADS ? c->w.qk_norm == QK_NORM_ALL : part != FWD_TO_END;
+}
+
+int64_t fwd_ranks_pieces(const arch_config *c)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < n_stages(c); i++)
+        n += ends_piece(c, i);
+    return n;
+}
+
+static void run_stage(fwd_ranks *a, int r, int64_t stage, kv_cache *kv, const fwd_batch *b)
+{
+    const kv_opts *o = kv_options(kv);
+    fwd_rows *rows = rows_of(a, r);
+    const model *w = &a->rank[r].on->w;
+    if (stage == 0) {
+        rows->ops->enter(rows);
+        return;
+    }
+    if (stage == n_stages(rows->c) - 1) {
+        if (b->n_picked)
+            fwd_run_head(rows, w, a->rank[r].logits, fwd_ranks_width(w->cfg, a->n), b->n_picked);
+        return;
+    }
+    const int64_t layer = (stage - 1) / FWD_N_PARTS;
+    const bool last = layer == rows->c->layers - 1; /* as run_layers in forward.c */
+    const fwd_group all = { .n_rows = rows->R,
+                            .seqs = last ? b->last : b->seqs,
+                            .n_seqs = b->n_seqs };
+    const fwd_kv own = { kv_k_on(kv, layer, r), kv_v_on(kv, layer, r), kv_block_stride(kv),
+                         o->block_size, o->dtype };
+    fwd_run_part((fwd_part)((stage - 1) % FWD_N_PARTS), rows, &w->layers[layer], layer, &own, &all,
+                 1, last ? b->picked : NULL, b->n_picked);
+}
+
+static void run_piece(fwd_ranks *a, int r, int64_t piece, int64_t from, int64_t to, kv_cache *kv,
+                      const fwd_batch *b)
+{
+    fwd_dev_ctx *pass = r ? a->rank[r].dev : a->pass;
+    turn_to(a, r);
+    const fwd_how how = fwd_dev_how(pass, piece);
+    for (int64_t i = from; i < to && how != FWD_QUEUED; i++)
+        run_stage(a, r, i, kv, b);
+    if (how != FWD_CAPTURE || fwd_dev_kept(pass, piece)) return;
+    for (int64_t i = from; i < to; i++)
+        run_stage(a, r, i, kv, b);
+}
+
+void fwd_ranks_run(fwd_ranks *a, kv_cache *kv, float *raw, const fwd_batch *b)
+{
+    const arch_config *c = a->first->c;
+    const int64_t end = n_stages(c);
+    for (int64_t from = 0, to, piece = 0; from < end; from = to, piece++) {
+        for (to = from + 1; !ends_piece(c, to - 1);)
+            to++;
+        for (int r = 0; r < a->n; r++)
+            run_piece(a, r, piece, from, to, kv, b);
+        if (to < end && (to - 2) % FWD_N_PARTS == FWD_TO_HEADS)
+            sum_squares(a);
+        else if (to < end && a->first->R)
+            sum_branches(a);
+        else if (to == end && b->n_picked)
+            gather_logits(a, raw, b->n_picked);
     }
 }
 

@@ -523,8 +523,10 @@ lq_status model_to_device(model *m, const char *want, const model_share *share, 
     if (!s && ranks > 1) s = check_parts(m, ranks, err);
     if (!s) s = open_devices(m, want, ranks, share, err);
     if (!s) {
-        m->on->eager = share->eager;
-        m->on->note = share->note;
+        for (model_on *on = m->on; on; on = on->next) {
+            on->eager = share->eager;
+            on->note = share->note;
+        }
         s = choose(m->on, m, share, err);
     }
     if (!s) s = put_model(m, err);

@@ -185,7 +185,8 @@ TEST(a_step_waits_once_for_each_device_and_allocates_nothing)
     enum { LAYERS = 4, OF_LAYER = 19, BESIDE = 3, PICK = 3, RANKS = 2, FIRST = 15 };
     golden g;
     rig r;
-    const bool ok = open_arch(&r, "smollm3-window", (rig_opts){ .device = true, .ranks = RANKS });
+    const bool ok = open_arch(&r, "smollm3-window",
+                              (rig_opts){ .device = true, .ranks = RANKS, .eager = true });
     if (ok && golden_open(&g, "smollm3-window")) {
         kv_seq s[2];
         kv_seq_init(&s[0]);

@@ -5,6 +5,8 @@
 #include "tests/check.h"
 #include "tests/devpass.h"
 
+extern int emu_devices;
+
 enum { SEQS = 3 };
 
 static bool counts(void) { return !getenv("LLMQ_TEST_DEVICE"); } /* nobody counts on a real one */
@@ -54,21 +56,24 @@ static const struct {
     mm_acts acts;
     kv_dtype kv;
     int64_t layers; /* on the device; 0: all */
+    char *scheme;   /* NULL: the checkpoint's weights */
 } models[] = {
-    { "llama3-gqa", "grouped heads", MM_F32, KV_F32, 0 },
-    { "llama3-gqa", "inputs that are arranged, a cache for the units", MM_BF16, KV_BF16, 0 },
-    { "ministral", "a window", MM_F32, KV_I8, 0 },
-    { "gemma2", "windows in turns, soft-caps", MM_BF16, KV_BF16, 0 },
-    { "gemma3", "two tables of angles", MM_F32, KV_F32, 0 },
-    { "smollm3-window", "layers without positions, others with a window", MM_F32, KV_F16, 0 },
-    { "smollm3-window", "layers on both: x comes over", MM_F32, KV_F32, 2 },
-    { "mixtral-moe", "experts", MM_F32, KV_F32, 0 },
-    { "qwen2-moe-shared", "a shared MLP", MM_BF16, KV_BF16, 0 },
-    { "gpt-oss-sinks", "experts, sinks, a window", MM_F32, KV_F32, 0 },
-    { "deepseek-v2-mla", "latent attention, experts", MM_F32, KV_F32, 0 },
-    { "bloom-5-heads", "ALiBi", MM_F32, KV_F32, 0 },
-    { "phi3", "q, k and v in one product", MM_F32, KV_F32, 0 },
-    { "opt-350m-postnorm", "learned positions, rows looked up on the host", MM_F32, KV_F32, 0 },
+    { "llama3-gqa", "grouped heads", MM_F32, KV_F32, 0, NULL },
+    { "llama3-gqa", "inputs that are arranged, a cache for the units", MM_BF16, KV_BF16, 0, NULL },
+    { "ministral", "a window", MM_F32, KV_I8, 0, NULL },
+    { "gemma2", "windows in turns, soft-caps", MM_BF16, KV_BF16, 0, NULL },
+    { "gemma3", "two tables of angles", MM_F32, KV_F32, 0, NULL },
+    { "smollm3-window", "layers without positions, others with a window", MM_F32, KV_F16, 0, NULL },
+    { "smollm3-window", "layers on both: x comes over", MM_F32, KV_F32, 2, NULL },
+    { "mixtral-moe", "experts", MM_F32, KV_F32, 0, NULL },
+    { "qwen2-moe-shared", "a shared MLP", MM_BF16, KV_BF16, 0, NULL },
+    { "gpt-oss-sinks", "experts, sinks, a window", MM_F32, KV_F32, 0, NULL },
+    { "deepseek-v2-mla", "latent attention, experts", MM_F32, KV_F32, 0, NULL },
+    { "bloom-5-heads", "ALiBi", MM_F32, KV_F32, 0, NULL },
+    { "phi3", "q, k and v in one product", MM_F32, KV_F32, 0, NULL },
+    { "opt-350m-postnorm", "learned positions, rows looked up on the host", MM_F32, KV_F32, 0,
+      NULL },
+    { "llama3-gqa", "integers: inputs are quantized", MM_I8, KV_BF16, 0, "u4-g16" },
 };
 
 /* From a position on that is inside of one block and of one window (16), to one that is not. */
@@ -86,6 +91,9 @@ TEST(replayed_steps_give_the_bytes_of_plain_ones)
                                  .acts = models[i].acts,
                                  .kv = models[i].kv,
                                  .gpu_layers = models[i].layers,
+                                 .int8 = models[i].acts == MM_I8,
+                                 .change = models[i].scheme ? fill_linears : NULL,
+                                 .user = models[i].scheme,
                                  .eager = run == EAGER };
             const bool open = run == AGAIN ? got[GRAPHS] != NULL : open_arch(&r, models[i].name, o);
             const emu_counts before = emu_counted;
@@ -118,6 +126,72 @@ TEST(replayed_steps_give_the_bytes_of_plain_ones)
                    (double)(c[AGAIN].launches + c[AGAIN].graphs) / STEPS);
         for (int run = 0; run < RUNS; run++)
             free(got[run]);
+        st_close(&g.file);
+    }
+}
+
+static const struct {
+    const char *name, *why;
+    int ranks, pieces; /* between the exchanges of its layers */
+    mm_acts acts;
+    char *scheme;
+} shared[] = {
+    { "llama3-gqa", "two layers", 2, 5, MM_F32, NULL },
+    { "gpt2", "more devices", 4, 5, MM_BF16, NULL },
+    { "olmo2", "squares are summed too", 2, 7, MM_F32, NULL },
+    { "llama3-gqa", "integers", 2, 5, MM_I8, "u4-g16" },
+};
+
+/* Of several devices every piece between exchanges is a graph; a prefill, which leaves the rows'
+ * buffers exchanged, comes between the captures and the replays. */
+TEST(pieces_between_exchanges_give_the_bytes_of_plain_ones)
+{
+    enum { FROM = 13, N = 5, STEPS = N + SEQS - 1 };
+    for (size_t i = 0; i < LQ_COUNT(shared) && counts(); i++) {
+        float *got[2][2] = { { 0 } };
+        emu_counts c[2];
+        golden g;
+        if (!golden_open(&g, shared[i].name)) continue;
+        for (int eager = 0; eager < 2; eager++) {
+            rig r;
+            const rig_opts o = { .device = true,
+                                 .ranks = shared[i].ranks,
+                                 .acts = shared[i].acts,
+                                 .int8 = shared[i].acts == MM_I8,
+                                 .change = shared[i].scheme ? fill_linears : NULL,
+                                 .user = shared[i].scheme,
+                                 .eager = eager };
+            kv_seq s[2];
+            kv_seq_init(&s[0]);
+            kv_seq_init(&s[1]);
+            if (open_arch(&r, shared[i].name, o)) {
+                got[eager][0] = decode(&r, &g, FROM, N, 0);
+                count_step(&r, &g, s, 0, 4);
+                const emu_counts before = emu_counted;
+                got[eager][1] = decode(&r, &g, FROM, N, 3);
+                c[eager] = counted_since(&before);
+                kv_seq_free(r.kv, &s[1]);
+                kv_seq_free(r.kv, &s[0]);
+            }
+            rig_close(&r);
+        }
+        const size_t bytes = (size_t)(SEQS * N * g.V) * sizeof(float);
+        for (int again = 0; again < 2; again++)
+            CHECK(got[0][again] && got[1][again] &&
+                      memcmp(got[0][again], got[1][again], bytes) == 0,
+                  "%s (%s), %s", shared[i].name, shared[i].why, again ? "again" : "at first");
+        CHECK(c[0].graphs == (size_t)(STEPS * shared[i].ranks * shared[i].pieces) &&
+                  c[1].graphs == 0 && c[0].kept == 0 &&
+                  c[0].launches + c[0].nodes == c[1].launches && c[0].copies == c[1].copies,
+              "%s: %zu graphs, %zu and %zu launches, %zu without; %zu copies, %zu without",
+              shared[i].name, c[0].graphs, c[0].launches, c[0].nodes, c[1].launches, c[0].copies,
+              c[1].copies);
+        if (getenv("SHOW"))
+            printf("%-20s launches a step on %d: %.1f, with graphs %.1f\n", shared[i].name,
+                   shared[i].ranks, (double)c[1].launches / STEPS,
+                   (double)(c[0].launches + c[0].graphs) / STEPS);
+        for (int k = 0; k < 4; k++)
+            free(got[k / 2][k % 2]);
         st_close(&g.file);
     }
 }
@@ -290,7 +364,9 @@ int main(int argc, char **argv)
         printf("skipped: %s\n0 passed, 0 failed\n", err.msg);
         return 0;
     }
+    if (counts()) emu_devices = 4;
     RUN(replayed_steps_give_the_bytes_of_plain_ones);
+    RUN(pieces_between_exchanges_give_the_bytes_of_plain_ones);
     RUN(a_context_that_grows_changes_its_shape_and_no_byte);
     RUN(graphs_are_bounded_and_the_one_not_used_for_longest_goes_first);
     RUN(a_capture_that_fails_is_said_once_and_the_step_is_launched_plainly);
