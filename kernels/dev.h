@@ -132,7 +132,10 @@ typedef struct {
     int64_t n, most;             /* most: rows of one weight at most */
 } dev_group;
 
-enum { DEV_MM_SMALL = 8 }; /* rows up to which a product is bound by reading the weight */
+enum {
+    DEV_MM_SMALL = 8,        /* rows up to which a product is bound by reading the weight */
+    DEV_MM_PARTS = 192 << 10 /* bytes of mm_scratch at most that are there for any M */
+};
 
 /* y [M, ldy] = x [M, ldx] W^T, + bias [N] if not NULL, + y where add.
  *
@@ -141,6 +144,8 @@ enum { DEV_MM_SMALL = 8 }; /* rows up to which a product is bound by reading the
  * DEV_MM_SMALL rows by the matrix units (M in one order of summation up to that, in another
  * beyond), to which weights whose codes less their zero points have more than 8 significant bits
  * (f16, f32, nf4 and float zero points) go as the sum of two bf16, an error of 2^-16 of |w|.
+ * In f32, and up to DEV_MM_SMALL rows, K is cut where the weight has few outputs for the device's
+ * multiprocessors: the order is the shape's and the device's; with a group it is not cut.
  * Of QT_ZERO_BIAS the code is scaled first. MM_I8: of integer codes (dev_mm_ints) what mm.h says,
  * to the bit, whatever M; of others MM_BF16.
  * scratch: mm_scratch bytes.

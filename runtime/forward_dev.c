@@ -138,7 +138,8 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
     /* A product's inputs in three pieces at most: as tiles take them, rounded, of outliers. */
     const size_t parts = /* of logits, and all of them beside each other */
         o->ranks > 1 ? (size_t)((o->ranks + 1) * o->max_logits * fwd_ranks_width(c, o->ranks)) : 0;
-    const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float);
+    const size_t products =
+        3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + DEV_MM_PARTS;
     return f.stage_bytes + fwd_slopes_bytes(c) + attn + products + parts * sizeof(float) +
            (size_t)(o->max_rows * c->hidden + o->max_logits * c->vocab + 2 * (c->experts + 1)) *
                sizeof(float) +

@@ -112,22 +112,26 @@ static bool twins_run(twins *o, const char *name, mm_acts acts, bool add)
     return get(r, o->got, a.y, bytes, name);
 }
 
+static void twins_check(twins *o, const char *name, const char *why, mm_acts acts)
+{
+    float *dense = lq_push(&o->r.a, (size_t)(o->N * o->K) * 4);
+    double worst = 0;
+    if (twins_run(o, name, acts, true)) {
+        qt_dequant(dense, &o->t, 0, o->N);
+        worst = of_bound(o->got, o->want, o->x, o->ldx, dense, o->M, o->N, o->K,
+                         acts == MM_BF16 && o->M > DEV_MM_SMALL);
+    }
+    CHECK(worst <= 1, "%s, %s, %s, sm_%d: %g of the bound", name, why,
+          acts == MM_F32 ? "f32" : "bf16", o->r.d.cc, worst);
+}
+
 static void one_product(const char *name, size_t shape, mm_acts acts, int cc)
 {
-    const int64_t M = shapes[shape].M, N = shapes[shape].N, K = shapes[shape].K;
     twins o;
-    if (!twins_open(&o, name, M, N, K, shape + 3)) return;
-    float *dense = lq_push(&o.r.a, (size_t)(N * K) * 4);
+    if (!twins_open(&o, name, shapes[shape].M, shapes[shape].N, shapes[shape].K, shape + 3)) return;
     o.dw = put_weight(&o.r, &o.w.t);
     if (cc && o.r.d.cc >= cc) o.r.d.cc = cc;
-    double worst = 0;
-    if (twins_run(&o, name, acts, true)) {
-        qt_dequant(dense, &o.t, 0, N);
-        worst = of_bound(o.got, o.want, o.x, o.ldx, dense, M, N, K,
-                         acts == MM_BF16 && M > DEV_MM_SMALL);
-    }
-    CHECK(worst <= 1, "%s, %s, %s, sm_%d: %g of the bound", name, shapes[shape].why,
-          acts == MM_F32 ? "f32" : "bf16", o.r.d.cc, worst);
+    twins_check(&o, name, shapes[shape].why, acts);
     rig_close(&o.r);
 }
 
@@ -150,6 +154,45 @@ TEST(many_rows_agree_where_there_is_no_wgmma)
     for (size_t i = 0; i < LQ_COUNT(schemes); i++)
         for (size_t j = 0; j < LQ_COUNT(shapes); j++)
             if (shapes[j].M > 32 && shapes[j].N < 270) one_product(schemes[i], j, MM_BF16, 89);
+}
+
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+    int n_sm;
+    bool all; /* schemes */
+} cuts[] = {
+    { "two parts, the second short, an odd width", 1, 17, 608, 5, false },
+    { "as many parts as there are rounds", 3, 16, 1056, 132, true },
+    { "eight rows, a last part of two steps", 8, 33, 1600, 16, false },
+    { "parts of several rounds", 2, 16, 3104, 3, false },
+};
+
+/* Where K is cut depends on no M: rows that share a product with many, which takes part after part,
+ * get the bits of those whose parts are blocks of their own. */
+TEST(few_tiles_are_cut_along_k_and_rows_keep_their_bits)
+{
+    enum { MANY = 11 };
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(cuts); j++) {
+            const int64_t M = cuts[j].M, N = cuts[j].N, K = cuts[j].K;
+            twins few, many;
+            if ((!cuts[j].all && i % 5 != j) || !twins_open(&few, schemes[i], M, N, K, j)) continue;
+            CHECK(twins_open(&many, schemes[i], MANY, N, K, j), "%s", schemes[i]);
+            few.dw = put_weight(&few.r, &few.w.t);
+            many.dw = put_weight(&many.r, &many.w.t);
+            few.r.d.n_sm = many.r.d.n_sm = cuts[j].n_sm;
+            const size_t before = emu_counted.launches;
+            twins_check(&few, schemes[i], cuts[j].why, MM_F32);
+            const size_t launches = emu_counted.launches - before;
+            CHECK(getenv("LLMQ_TEST_DEVICE") || launches >= 3, "%s: it was not cut", cuts[j].why);
+            twins_check(&many, schemes[i], cuts[j].why, MM_F32);
+            CHECK(memcmp(few.got, many.got, (size_t)(M * N) * 4) == 0,
+                  "%s, %s: other bits among many rows", schemes[i], cuts[j].why);
+            twins_check(&few, schemes[i], cuts[j].why, MM_BF16);
+            rig_close(&many.r);
+            rig_close(&few.r);
+        }
 }
 
 /* ---- integer products ---- */
@@ -492,6 +535,7 @@ int main(int argc, char **argv)
     if (!rig_table()) return 0;
     RUN(products_agree_with_the_cpu_in_f32);
     RUN(products_agree_with_the_cpu_on_bf16_activations);
+    RUN(few_tiles_are_cut_along_k_and_rows_keep_their_bits);
     RUN(many_rows_agree_where_there_is_no_wgmma);
     RUN(products_of_integers_are_the_cpus_to_the_bit);
     RUN(what_was_arranged_for_a_product_serves_those_of_the_same_inputs);

@@ -28,6 +28,7 @@ BUDGET = {
     "arrange_kernel": (256, 40, 0),
     "gather_kernel": (256, 40, 0),
     "gemv_kernel": (256, 128, 4160),   # two blocks
+    "gemv_join_kernel": (256, 40, 0),
     "mma_kernel": (128, 255, 40 << 10),  # two blocks
     "sm90_kernel": (384, 168, 0),      # one block; the warps that multiply take 232 (setmaxnreg)
     "sm90_join_kernel": (256, 40, 0),

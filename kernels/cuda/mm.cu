@@ -168,7 +168,7 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         in.b = b;
         in.ldf = s->Kp;
     }
-    in.parts = (float *)(free_at + lq_round_up(how.x_bytes, 256));
+    in.parts = (float *)(free_at + (sm90 ? lq_round_up(how.x_bytes, 256) : piece(a->M, s->Kp, 4)));
     if (sm90)
         CU_NAME(mm_sm90)(d, a, &in);
     else if (units)
@@ -244,7 +244,7 @@ mm_view CU_NAME(mm_outliers_of)(const dev_weight *w)
 size_t CU_NAME(mm_scratch)(const dev_weight *w, int64_t M)
 {
     const int64_t rows = M < CU_ROWS ? M : CU_ROWS;
-    size_t x = piece(rows, w->s.Kp, 4);
+    size_t x = piece(rows, w->s.Kp, 4) + mm_cut_bytes(w);
     if (rows > MM_SM90_ROWS) /* for one weight, and for as many as have so many rows each */
         for (int64_t parts = 0; parts <= rows / MM_SM90_ROWS; parts++) {
             const mm_sm90 how = mm_sm90_of(w, rows, (int)parts);

@@ -354,7 +354,7 @@ struct mm_input {
     int64_t ldf, ldb, ldo;
     mm_rows rows;
     int64_t most; /* rows of one weight */
-    float *parts; /* of sm90: mm_sm90.part_bytes */
+    float *parts; /* of sm90: mm_sm90.part_bytes; of gemv: mm_cut_bytes */
 };
 static inline mm_sink mm_sink_of(const dev_mm_args *a, const mm_input *x, const mm_view &v)
 {
@@ -368,6 +368,35 @@ static inline int mm_terms(const dev_weight *w, const mm_view &v)
                      w->t.scheme.kind == QT_LUT4 || v.zero == QT_ZERO_F16 ||
                      v.zero == QT_ZERO_BIAS;
     return two ? 2 : 1;
+}
+
+/* Where mm_gemv cuts K: of a weight that has fewer tiles than the device multiprocessors, into as
+ * many parts as leave each of those a block at most, of whole rounds of a block. Whatever M: of few
+ * rows every part is a block's, of more a block takes one after the other; both add them in order.
+ * A group's weights, of which there are several, are not cut. */
+enum { MM_CUT_STEPS = 16, MM_CUT_MOST = 8, MM_CUT_BLOCKS = 256 };
+struct mm_cut {
+    int splits, per_split; /* steps of 32 inputs */
+};
+static inline mm_cut mm_cut_of(const dev_weight *w, int n_sm)
+{
+    const int64_t steps = w->s.Kp / TILE_K, rounds = lq_ceil_div(steps, MM_CUT_STEPS);
+    int64_t splits = (n_sm < MM_CUT_BLOCKS ? n_sm : MM_CUT_BLOCKS) / w->s.tiles;
+    if (splits > MM_CUT_MOST) splits = MM_CUT_MOST;
+    if (splits > rounds) splits = rounds;
+    if (splits < 1) splits = 1;
+    mm_cut c;
+    c.per_split = (int)lq_ceil_div(rounds, splits) * MM_CUT_STEPS;
+    c.splits = (int)lq_ceil_div(steps, c.per_split);
+    return c;
+}
+static_assert(DEV_MM_SMALL * (MM_CUT_BLOCKS + MM_CUT_BLOCKS / 2) * TILE_N * 4 <= DEV_MM_PARTS,
+              "what a pass counts on");
+/* Of its parts in the scratch, on any device: those of the weight and one of outliers. */
+static inline size_t mm_cut_bytes(const dev_weight *w)
+{
+    const int64_t tiles = w->s.tiles < MM_CUT_BLOCKS / 2 + 1 ? MM_CUT_BLOCKS + w->s.tiles : 0;
+    return (size_t)(DEV_MM_SMALL * tiles * TILE_N) * sizeof(float);
 }
 
 /* How mm_sm90 cuts a product of M rows, of `parts` weights (0: one, that has all of them). narrow:

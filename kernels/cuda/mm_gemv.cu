@@ -1,8 +1,10 @@
 /* kernels/cuda/mm_gemv.cu - a few rows times a weight in any scheme: bound by reading the weight.
  *
  * One block of 8 warps computes one tile of 16 outputs for up to MB rows; the grid is tiles by
- * panels of MB rows; of a group, a panel finds its weight by where their rows begin. A warp takes
- * two neighbouring steps of 32 inputs, then the two 8 warps on:
+ * panels of MB rows; of a group, a panel finds its weight by where their rows begin. Where tiles
+ * are fewer than multiprocessors K is cut in parts (mm_cut_of): up to 8 rows each part is a block,
+ * whose sum a second kernel adds to the others', in order; of more rows a block takes part after
+ * part. A warp takes two neighbouring steps of 32 inputs, then the two 8 warps on:
  *
  *            lane  0..3    4..7    8..11   12..15 | 16..19 ...
  *   chunk           0       1       2       3     |   0    ...     16 bytes a lane:
@@ -13,7 +15,8 @@
  *
  * Order of each output's sum: a chunk's eight products from its first input up, times the group's
  * scale, onto the lane's sum, its chunks in rising order; then lanes apart by 4, 8, 16; then the
- * warps in order; then the outliers' sum, bias, the old y. It does not depend on M.
+ * warps in order; then the parts of K; then the outliers' sum, bias, the old y. It depends on the
+ * weight's shape and the device's multiprocessors, not on M.
  *
  * Shared memory: the warps' sums, 8 x 16 x MB floats (4096 B at MB = 8), and the map of 4-bit
  * floats (64 B). Activations come from the first cache: K x MB floats are read once by each block.
@@ -25,15 +28,16 @@ inline namespace CU_NAME(mm_gemv_cu)
 
 enum { WARPS = 8, THREADS = WARPS * CU_WARP, ROWS = 4 };
 
-/* acc[r][m] += the chunks of this lane. x: row m at x + m * ldx; rows beyond M repeat the last. */
+/* acc[r][m] += the chunks of this lane in steps from..to-1. x: row m at x + m * ldx; rows beyond M
+ * repeat the last. */
 template <mm_code CODE, int MB>
 __device__ void sweep(float acc[ROWS][MB], const mm_view &v, int64_t tile, G<const float> x,
-                      int64_t ldx, int M, S<const float> map)
+                      int64_t ldx, int M, S<const float> map, int from, int to)
 {
     const int lane = threadIdx.x % CU_WARP, warp = threadIdx.x / CU_WARP;
     const int quad = lane % 4, c = lane / 4 % 4, half = lane / 16;
     const G<const uint8_t> codes = G<const uint8_t>(v.codes) + tile * v.tile_bytes;
-    for (int step = 2 * warp + half; step < v.steps; step += 2 * WARPS) {
+    for (int step = from + 2 * warp + half; step < to; step += 2 * WARPS) {
         const G<const uint8_t> at = codes + ((int64_t)step * v.step_bytes + 16 * quad);
         uint4 raw[mm_words(CODE)];
         for (int i = 0; i < mm_words(CODE); i++)
@@ -68,7 +72,16 @@ struct gemv_out {
     const float *bias;
     int64_t ldy, N;
     bool add;
+    float *parts;          /* [splits, and of outliers one more][M][N]; NULL: a block has all */
+    int splits, per_split; /* steps */
 };
+
+__device__ __forceinline__ void finish(float y, const gemv_out &o, int64_t m, int64_t n)
+{
+    const G<float> to = G<float>(o.y) + (m * o.ldy + n);
+    if (o.bias) y += G<const float>(o.bias)[n];
+    *to = o.add ? y + *to : y;
+}
 
 /* The block's sums: the lanes' with equal quad, then the warps'. part [WARPS][16][MB]. Thread
  * 16 m + r returns that of row r and input row m. */
@@ -103,38 +116,69 @@ __global__ void __launch_bounds__(THREADS, MB == 1 ? 3 : 2)
     const int rows = (int)panel.rows; /* what returns here does so as a block */
     if (rows <= 0 || !mm_member(&v, &outliers, &o.bias, group, panel.part)) return;
     if (CODE == C_MAP) mm_load_map(map, v);
-    float acc[ROWS][MB] = {};
-    sweep<CODE, MB>(acc, v, tile, x + m0 * ldx, ldx, rows, map);
-    float y = join<MB>(acc, part);
-    if (CODE == C_U8 && outliers.steps) {
-        float more[ROWS][MB] = {};
-        sweep<C_BF16, MB>(more, outliers, tile, x_out + m0 * ldo, ldo, rows, map);
-        __syncthreads();
-        y += join<MB>(more, part);
+    const int all = o.splits + (CODE == C_U8 && outliers.steps), z0 = (int)blockIdx.z;
+    float y = 0;
+    for (int z = z0; z < (o.parts ? z0 + 1 : all); z++) {
+        float acc[ROWS][MB] = {};
+        const int from = z * o.per_split, to = from + o.per_split;
+        if (CODE == C_U8 && z == o.splits)
+            sweep<C_BF16, MB>(acc, outliers, tile, x_out + m0 * ldo, ldo, rows, map, 0,
+                              outliers.steps);
+        else
+            sweep<CODE, MB>(acc, v, tile, x + m0 * ldx, ldx, rows, map, from,
+                            to < v.steps ? to : v.steps);
+        if (z > z0) __syncthreads(); /* the sums before were read */
+        y += join<MB>(acc, part);
     }
     const int r = threadIdx.x % TILE_N, m = threadIdx.x / TILE_N;
     const int64_t n = tile * TILE_N + r;
     if (m >= rows || m >= MB || n >= o.N) return;
-    const G<float> to = G<float>(o.y) + ((m0 + m) * o.ldy + n);
-    if (o.bias) y += G<const float>(o.bias)[n];
-    *to = o.add ? y + *to : y;
+    if (o.parts)
+        G<float>(o.parts)[(z0 * group.M + m0 + m) * o.N + n] = y;
+    else
+        finish(y, o, m0 + m, n);
+}
+
+/* The parts in order; a thread an output. */
+__global__ void __launch_bounds__(THREADS) gemv_join_kernel(gemv_out o, int parts, int64_t M)
+{
+    const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x, m = blockIdx.y;
+    if (n >= o.N) return;
+    float y = 0;
+    for (int z = 0; z < parts; z++)
+        y += G<float>(o.parts)[(z * M + m) * o.N + n];
+    finish(y, o, m, n);
 }
 
 template <mm_code CODE>
 void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v, const mm_view &out)
 {
-    const gemv_out o = { a->y, a->bias, a->ldy, v.N, a->add };
-    const unsigned tiles = (unsigned)a->w->s.tiles;
+    const mm_cut cut = mm_cut_of(a->w, d->n_sm);
+    const bool alone = !x->rows.parts, apart = alone && cut.splits > 1 && x->rows.M <= DEV_MM_SMALL;
+    const gemv_out o = { a->y,
+                         a->bias,
+                         a->ldy,
+                         v.N,
+                         a->add,
+                         apart ? x->parts : NULL,
+                         alone ? cut.splits : 1,
+                         alone ? cut.per_split : v.steps };
+    const unsigned tiles = (unsigned)a->w->s.tiles,
+                   parts = apart ? (unsigned)(cut.splits + (out.steps > 0)) : 1;
     if (x->most == 1) {
-        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 1>), dim3(tiles, mm_panels(x->rows, 1)), THREADS, 0,
-                  v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
+        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 1>), dim3(tiles, mm_panels(x->rows, 1), parts),
+                  THREADS, 0, v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
     } else if (x->most <= 4) {
-        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 4>), dim3(tiles, mm_panels(x->rows, 4)), THREADS, 0,
-                  v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
+        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 4>), dim3(tiles, mm_panels(x->rows, 4), parts),
+                  THREADS, 0, v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
     } else {
-        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 8>), dim3(tiles, mm_panels(x->rows, 8)), THREADS, 0,
-                  v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
+        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 8>), dim3(tiles, mm_panels(x->rows, 8), parts),
+                  THREADS, 0, v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
     }
+    if (apart)
+        CU_LAUNCH(d, "gemv_join", gemv_join_kernel,
+                  dim3((unsigned)lq_ceil_div(v.N, THREADS), (unsigned)x->rows.M), THREADS, 0, o,
+                  (int)parts, x->rows.M);
 }
 
 } // namespace
