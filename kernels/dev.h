@@ -148,7 +148,7 @@ enum {
  * multiprocessors: the order is the shape's and the device's; with a group it is not cut.
  * Of QT_ZERO_BIAS the code is scaled first. MM_I8: of integer codes (dev_mm_ints) what mm.h says,
  * to the bit, whatever M; of others MM_BF16.
- * scratch: mm_scratch bytes.
+ * scratch: mm_scratch bytes, of M rows or of more.
  *
  * With a group its weights all take their rows in one launch, and `most` counts in place of M. w
  * then says scheme (n_out: the largest of the group), shape, and no planes; the biases are the

@@ -71,6 +71,31 @@ static const attn_case attn_cases[] = {
       0,
       0,
       { { 33, 2 }, { 7, 1 } } },
+    { "int8, heads of 128, a window in tiles",
+      12,
+      1,
+      128,
+      128,
+      KV_I8,
+      0,
+      70,
+      0,
+      0,
+      0,
+      { { 510, 3 }, { 64, 2 } } },
+    { "fp8, heads of 8", 3, 3, 8, 8, KV_F8, 0, 0, 0, 0, 0, { { 1023, 2 }, { 63, 1 } } },
+    { "int4, values wider than keys",
+      17,
+      1,
+      8,
+      136,
+      KV_I4,
+      0,
+      0,
+      0,
+      0,
+      0,
+      { { 129, 1 }, { 15, 2 } } },
 };
 /* Of more rows; DEV_ATTN_UNITS. */
 static const attn_case unit_cases[] = {
@@ -129,11 +154,51 @@ static const attn_case unit_cases[] = {
     { "a window of one", 2, 1, 16, 16, KV_BF16, 0, 1, 0, 0, 0, { { 60, 20 }, { 7, 1 } } },
     { "a long context", 1, 1, 8, 8, KV_BF16, 0, 0, 0, 0, 0, { { 2040, 17 }, { 0, 64 } } },
     { "more heads than a pass", 70, 1, 16, 16, KV_F16, 0, 0, 0, 0, 0, { { 5, 3 }, { 63, 2 } } },
+    { "heads of 8, a window over tiles",
+      3,
+      1,
+      8,
+      8,
+      KV_F16,
+      0,
+      130,
+      0,
+      0,
+      0,
+      { { 254, 45 }, { 0, 33 } } },
+    { "values wider than keys", 4, 2, 64, 128, KV_BF16, 0, 0, 0, 0, 0, { { 127, 33 }, { 1, 18 } } },
+    { "heads of 128, a window just over a split",
+      4,
+      1,
+      128,
+      128,
+      KV_BF16,
+      3.0f,
+      5,
+      0,
+      0,
+      0,
+      { { 2045, 20 }, { 126, 4 } } },
+    { "a window longer than all",
+      5,
+      5,
+      24,
+      8,
+      KV_F16,
+      0,
+      4000,
+      0,
+      0,
+      0,
+      { { 383, 17 }, { 0, 1 } } },
 };
 static const float slopes[] = { 0.5f, 0.25f, 0.125f, 0.0625f };
 static const float sink_logits[] = { 0.5f, -1 };
 
-enum { BLOCK = 16, SEQS = 2, NOBODYS = 2 }; /* NOBODYS: slots of no chunk */
+enum { SEQS = 2, NOBODYS = 2 }; /* NOBODYS: slots of no chunk */
+
+/* Slots of a block in the i-th case. */
+static int block_of(size_t i) { return 8 << i % 3; }
 
 static void round_row(float *x, int64_t n, kv_dtype d)
 {
@@ -206,14 +271,14 @@ static void by_hand(double *out, double *bound, const attn_case *c, const float 
 
 /* flat: q is 0, all keys weigh the same, and nothing is rounded: a key too many or too few shows.
  */
-static void one_attention(const attn_case *c, dev_attn_how how, bool flat)
+static void one_attention(const attn_case *c, dev_attn_how how, bool flat, int block)
 {
-    const size_t kb = attn_kv_row_bytes(c->dtype, c->D) * (size_t)(c->Hkv * BLOCK);
-    const size_t stride = kb + attn_kv_row_bytes(c->dtype, c->Dv) * (size_t)(c->Hkv * BLOCK);
+    const size_t kb = attn_kv_row_bytes(c->dtype, c->D) * (size_t)(c->Hkv * block);
+    const size_t stride = kb + attn_kv_row_bytes(c->dtype, c->Dv) * (size_t)(c->Hkv * block);
     const int64_t longest = c->seq[0].pos0 + c->seq[0].n > c->seq[1].pos0 + c->seq[1].n
                                 ? c->seq[0].pos0 + c->seq[0].n
                                 : c->seq[1].pos0 + c->seq[1].n;
-    const int64_t per_seq = longest / BLOCK + 1, n_blocks = 2 * SEQS * per_seq;
+    const int64_t per_seq = longest / block + 1, n_blocks = 2 * SEQS * per_seq;
     int64_t rows = 0, n_chunks = 0, n_slots = 0, qw = c->H * c->D, ow = c->H * c->Dv;
     rig r;
     rig_open(&r);
@@ -231,16 +296,16 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat)
         keys[i] = floats(&r, longest * c->Hkv * c->D, (uint64_t)i + 10);
         values[i] = floats(&r, longest * c->Hkv * c->Dv, (uint64_t)i + 20);
         for (int64_t p = 0; p < c->seq[i].pos0 + c->seq[i].n; p++) {
-            uint8_t *block = cache + (size_t)table[p / BLOCK] * stride;
+            uint8_t *in = cache + (size_t)table[p / block] * stride;
             float *k = keys[i] + p * c->Hkv * c->D, *v = values[i] + p * c->Hkv * c->Dv;
             round_row(k, c->Hkv * c->D, c->dtype);
             round_row(v, c->Hkv * c->Dv, c->dtype);
-            attn_kv_write(block, (int)(p % BLOCK), BLOCK, k, c->Hkv, c->D, c->dtype);
-            attn_kv_write(block + kb, (int)(p % BLOCK), BLOCK, v, c->Hkv, c->Dv, c->dtype);
+            attn_kv_write(in, (int)(p % block), block, k, c->Hkv, c->D, c->dtype);
+            attn_kv_write(in + kb, (int)(p % block), block, v, c->Hkv, c->Dv, c->dtype);
             for (int64_t h = 0; h < c->Hkv; h++) {
-                const int64_t row = h * BLOCK + p % BLOCK;
-                read_codes(k + h * c->D, block, row, c->D, c->dtype);
-                read_codes(v + h * c->Dv, block + kb, row, c->Dv, c->dtype);
+                const int64_t row = h * block + p % block;
+                read_codes(k + h * c->D, in, row, c->D, c->dtype);
+                read_codes(v + h * c->Dv, in + kb, row, c->Dv, c->dtype);
             }
         }
         dev_attn_plan(how, NULL, &n_chunks, NULL, &n_slots, &seqs[i], 0, c->H, c->Hkv, c->window);
@@ -279,7 +344,7 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat)
                         .Dv = c->Dv,
                         .window = c->window,
                         .block_stride = stride,
-                        .block_size = BLOCK,
+                        .block_size = block,
                         .dtype = c->dtype,
                         .scale = 0.3f,
                         .softcap = c->softcap,
@@ -296,7 +361,7 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat)
                            .k = cache,
                            .v = cache + kb,
                            .block_stride = stride,
-                           .block_size = BLOCK,
+                           .block_size = block,
                            .dtype = c->dtype,
                            .H = c->H,
                            .Hkv = c->Hkv,
@@ -343,7 +408,7 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat)
 TEST(attention_is_the_cpus_bits)
 {
     for (size_t i = 0; i < LQ_COUNT(attn_cases); i++)
-        one_attention(&attn_cases[i], DEV_ATTN_EXACT, false);
+        one_attention(&attn_cases[i], DEV_ATTN_EXACT, false, block_of(i));
 }
 
 TEST(attention_through_the_matrix_units_stays_within_its_bound)
@@ -351,8 +416,8 @@ TEST(attention_through_the_matrix_units_stays_within_its_bound)
     for (size_t i = 0; i < LQ_COUNT(unit_cases); i++) {
         const attn_case *c = &unit_cases[i];
         CHECK(dev_attn_units(c->dtype, c->D, c->Dv), "%s: not for the units", c->why);
-        one_attention(c, DEV_ATTN_UNITS, false);
-        if (!c->alibi) one_attention(c, DEV_ATTN_UNITS, true);
+        one_attention(c, DEV_ATTN_UNITS, false, block_of(i));
+        if (!c->alibi) one_attention(c, DEV_ATTN_UNITS, true, block_of(i));
     }
 }
 
@@ -383,8 +448,8 @@ TEST(attention_through_wgmma_stays_within_the_same_bound)
         if (dev_attn_choose(&on, MM_BF16, c->dtype, c->D, c->Dv, DEV_ATTN_FEW + 1) != DEV_ATTN_WIDE)
             continue;
         n++;
-        one_attention(c, DEV_ATTN_WIDE, false);
-        if (!c->alibi) one_attention(c, DEV_ATTN_WIDE, true);
+        one_attention(c, DEV_ATTN_WIDE, false, block_of(i));
+        if (!c->alibi) one_attention(c, DEV_ATTN_WIDE, true, block_of(i));
     }
     CHECK(on.cc != 90 || n > 8, "%d cases", n);
 }
@@ -395,8 +460,8 @@ TEST(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s)
         const attn_case *c =
             i < LQ_COUNT(attn_cases) ? &attn_cases[i] : &unit_cases[i - LQ_COUNT(attn_cases)];
         if (!dev_attn_decode(c->dtype, c->D, c->Dv)) continue;
-        one_attention(c, DEV_ATTN_DECODE, false);
-        if (!c->alibi) one_attention(c, DEV_ATTN_DECODE, true);
+        one_attention(c, DEV_ATTN_DECODE, false, block_of(i));
+        if (!c->alibi) one_attention(c, DEV_ATTN_DECODE, true, block_of(i));
     }
 }
 

@@ -26,11 +26,18 @@ static const struct {
     const char *why;
     int64_t M, N, K;
 } shapes[] = {
-    { "one of each", 1, 1, 32 },         { "one row, a tail of steps", 1, 40, 608 },
-    { "an odd width", 3, 17, 31 },       { "padded groups", 4, 16, 172 },
-    { "eight rows", 8, 33, 384 },        { "nine rows", 9, 80, 128 },
-    { "a step and a half", 17, 65, 96 }, { "a panel and one", 65, 20, 256 },
-    { "a narrow panel", 33, 40, 160 },   { "blocks and splits, some short", 34, 270, 1056 },
+    { "one of each", 1, 1, 32 },
+    { "one row, a tail of steps", 1, 40, 608 },
+    { "an odd width", 3, 17, 31 },
+    { "padded groups", 4, 16, 172 },
+    { "eight rows", 8, 33, 384 },
+    { "nine rows", 9, 80, 128 },
+    { "a step and a half", 17, 65, 96 },
+    { "a panel and one", 65, 20, 256 },
+    { "a narrow panel", 33, 40, 160 },
+    { "blocks and splits, some short", 34, 270, 1056 },
+    { "a step", 64, 15, 32 },
+    { "panels, the last short of eight", 95, 129, 224 },
 };
 
 /* The largest share of the bound that got takes: each side is within 3 K u of the sum of sizes
@@ -146,14 +153,14 @@ TEST(products_agree_with_the_cpu_on_bf16_activations)
 {
     for (size_t i = 0; i < LQ_COUNT(schemes); i++)
         for (size_t j = 0; j < LQ_COUNT(shapes); j++)
-            if (j != 1 && (shapes[j].N < 270 || i % 6 == 0)) one_product(schemes[i], j, MM_BF16, 0);
+            if (j != 1 && (shapes[j].N < 128 || i % 6 == 0)) one_product(schemes[i], j, MM_BF16, 0);
 }
 
 TEST(many_rows_agree_where_there_is_no_wgmma)
 {
     for (size_t i = 0; i < LQ_COUNT(schemes); i++)
         for (size_t j = 0; j < LQ_COUNT(shapes); j++)
-            if (shapes[j].M > 32 && shapes[j].N < 270) one_product(schemes[i], j, MM_BF16, 89);
+            if (shapes[j].M > 32 && shapes[j].N < 128) one_product(schemes[i], j, MM_BF16, 89);
 }
 
 static const struct {
@@ -276,6 +283,31 @@ TEST(products_of_integers_are_the_cpus_to_the_bit)
                 one_of_integers(schemes[i], j, false);
                 if (int_shapes[j].K < 8192) one_of_integers(schemes[i], j, true);
             }
+}
+
+/* ---- scratch ---- */
+
+/* It is taken once, for the most rows, and fewer must do with it. */
+TEST(fewer_rows_take_no_more_scratch)
+{
+    static const struct {
+        int64_t N, K;
+    } of[] = { { 12800, 1024 }, { 1152, 4096 }, { 40, 8192 }, { 270, 1056 }, { 17, 32 } };
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(of); j++) {
+            qt_scheme s = fill_scheme(schemes[i]);
+            if (fill_misfit(&s, of[j].K)) continue;
+            if (s.kind == QT_UINT && !s.group) s.group = of[j].K;
+            const dev_weight w = { { .scheme = s, .N = of[j].N, .K = of[j].K },
+                                   tiles_shape(&s, of[j].N, of[j].K) };
+            size_t before = 0;
+            for (int64_t M = 1; M < 700; M++) {
+                const size_t n = ops->mm_scratch(&w, M);
+                CHECK(n >= before, "%s, %lld x %lld: %zu bytes for %lld rows, %zu for one less",
+                      schemes[i], (long long)of[j].N, (long long)of[j].K, n, (long long)M, before);
+                before = n;
+            }
+        }
 }
 
 /* ---- products of the same inputs ---- */
@@ -413,6 +445,7 @@ static const group_case groups[] = {
     { "through wgmma, nobody alone", 80, 1, 2, 40, 160, MM_BF16, true, false },
     { "through wgmma, one left out, more than a launch has (CU_ROWS)", 60, 2, 3, 20, 64, MM_BF16,
       false, true },
+    { "through wgmma, seven experts, a step", 96, 3, 7, 17, 32, MM_BF16, false, true },
     { "integers, five rows", 5, 2, 4, 33, 128, MM_I8, true, true },
     { "integers, twelve rows", 12, 2, 3, 20, 192, MM_I8, true, false },
     { "integers, more than a panel and than a launch (CU_ROWS)", 70, 2, 3, 80, 64, MM_I8, false,
@@ -538,6 +571,7 @@ int main(int argc, char **argv)
     RUN(few_tiles_are_cut_along_k_and_rows_keep_their_bits);
     RUN(many_rows_agree_where_there_is_no_wgmma);
     RUN(products_of_integers_are_the_cpus_to_the_bit);
+    RUN(fewer_rows_take_no_more_scratch);
     RUN(what_was_arranged_for_a_product_serves_those_of_the_same_inputs);
     RUN(inputs_are_the_same_only_where_all_of_their_arrangement_is);
     RUN(experts_products_in_one_launch_are_each_ones_own);

@@ -100,6 +100,24 @@ size_t piece(int64_t M, int64_t per_row, size_t each)
     return lq_round_up((size_t)(M * per_row) * each, 256);
 }
 
+/* What mm_sm90 takes of the scratch for up to so many rows: of one weight, whose K is cut where
+ * rows are few, so that fewer may take more; and of as many weights as have enough each. */
+size_t sm90_bytes(const dev_weight *w, int64_t rows)
+{
+    enum { PANEL = 64 }; /* within one the last takes the most */
+    size_t most = 0;
+    for (int64_t m = rows; m > MM_SM90_ROWS; m = (m - 1) / PANEL * PANEL) {
+        const mm_sm90 how = mm_sm90_of(w, m, 0);
+        const size_t bytes = lq_round_up(how.x_bytes, 256) + lq_round_up(how.part_bytes, 256);
+        if (bytes > most) most = bytes;
+    }
+    for (int64_t parts = 1; parts <= rows / MM_SM90_ROWS; parts++) {
+        const size_t bytes = lq_round_up(mm_sm90_of(w, rows, (int)parts).x_bytes, 256);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
 /* a: rows of `all` from row0 on. */
 void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row0)
 {
@@ -244,14 +262,8 @@ mm_view CU_NAME(mm_outliers_of)(const dev_weight *w)
 size_t CU_NAME(mm_scratch)(const dev_weight *w, int64_t M)
 {
     const int64_t rows = M < CU_ROWS ? M : CU_ROWS;
-    size_t x = piece(rows, w->s.Kp, 4) + mm_cut_bytes(w);
-    if (rows > MM_SM90_ROWS) /* for one weight, and for as many as have so many rows each */
-        for (int64_t parts = 0; parts <= rows / MM_SM90_ROWS; parts++) {
-            const mm_sm90 how = mm_sm90_of(w, rows, (int)parts);
-            const size_t bytes = lq_round_up(how.x_bytes, 256) + lq_round_up(how.part_bytes, 256);
-            if (bytes > x) x = bytes;
-        }
-    return x + piece(rows, w->t.scheme.act ? w->t.K : 0, 4) +
+    const size_t x = piece(rows, w->s.Kp, 4) + mm_cut_bytes(w), sm90 = sm90_bytes(w, rows);
+    return (sm90 > x ? sm90 : x) + piece(rows, w->t.scheme.act ? w->t.K : 0, 4) +
            piece(rows, out_places(&w->t.scheme), 4);
 }
 
