@@ -28,6 +28,8 @@ enum { FUSION_NONE, FUSION_ON, FUSION_OFF };
 
 /* Measure and print (a table, or with --json one document). */
 lq_status bench_kernels(const cmd_ctx *c, const bench_cmd *o, lq_err *err);
+/* Of the device that is asked for: kernels/bench_dev.h. */
+lq_status bench_device(const cmd_ctx *c, const bench_cmd *o, lq_err *err);
 extern const char *const bench_attentions[]; /* both, naive, flash */
 lq_status bench_attention(const cmd_ctx *c, const bench_cmd *o, lq_err *err);
 lq_status bench_serve(const cmd_ctx *c, const bench_cmd *o, lq_err *err);

@@ -139,6 +139,7 @@ lq_status bench_kernels(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
 {
     if (c->argc > 1) return lq_fail(err, LQ_EUSAGE, "bench kernels takes no MODEL");
     if (o->fusion != FUSION_NONE) return run_chains(c, o, err);
+    if (strncmp(opt_device(&o->model), "cuda", 4) == 0) return bench_device(c, o, err);
     const bench_opts b = { 0 };
     pool *p = NULL;
     results *r = calloc(1, sizeof *r);

@@ -7,6 +7,7 @@
 
 #include "formats/json.h"
 #include "formats/machine.h"
+#include "kernels/bench_dev.h"
 #include "tools/bench_kv.h"
 #include "tools/bench_policy.h"
 #include "tools/bench_profile.h"
@@ -112,32 +113,13 @@ static mm_acts acts_of(const session *b)
     return a == MM_I8 && model_dev(b->m) && !opt_int8(&b->o->model) ? MM_BF16 : a;
 }
 
-/* A device's bytes a second, by a copy beyond any cache: each is read and written. Its arithmetic
- * is not measured, so that only memory binds here. */
-static lq_status measure_copy(session *b, lq_err *err)
-{
-    enum { COPY_BYTES = 256 << 20, COPIES = 8 };
-    dev *d = model_dev(b->m);
-    const size_t room = d->ops->room(d) / 4, n = room < COPY_BYTES ? room : COPY_BYTES;
-    void *from = d->ops->alloc(d, n), *to = d->ops->alloc(d, n);
-    const dev_copy_args one = { to, from, n, n, n, 1 };
-    d->ops->copy(d, &one); /* to warm up */
-    lq_status s = d->ops->sync(d, err);
-    const double start = prog_now();
-    for (int i = 0; i < COPIES && !s; i++)
-        d->ops->copy(d, &one);
-    if (!s) s = d->ops->sync(d, err);
-    b->bytes_s = 2.0 * COPIES * (double)n / (prog_now() - start);
-    b->flops_s = HUGE_VAL;
-    d->ops->free(d, from);
-    d->ops->free(d, to);
-    return s;
-}
-
 static lq_status measure_limits(session *b, lq_err *err)
 {
     bench_limits one;
-    if (model_dev(b->m)) return measure_copy(b, err);
+    if (model_dev(b->m)) {
+        b->flops_s = HUGE_VAL; /* its arithmetic is not measured: only memory binds here */
+        return bench_dev_copy(model_dev(b->m), &b->bytes_s, err);
+    }
     lq_status s = bench_limits_run(&one, &b->limits, &(bench_opts){ 0 }, b->p, err);
     if (!s) s = bench_reader_open(&b->reader, NULL, err);
     mm_acts acts = mm_effective(layer_scheme(b->m), opt_acts(&b->o->model));
