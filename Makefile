@@ -179,6 +179,9 @@ test-cuda-emu: $(EMUTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels compiled for t
 	@for t in $^; do $$t || exit 1; done
 test-gpu: $(DEVTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels and whole models on this machine's GPU; "skipped" without one
 	@for t in $^; do LLMQ_TEST_DEVICE=cuda $$t || exit 1; done
+	@if ! command -v compute-sanitizer >/dev/null; then echo "skipped: compute-sanitizer is not installed"; else \
+	    for t in test_dev test_dev_attn test_quant_dev; do LLMQ_TEST_DEVICE=cuda compute-sanitizer --tool memcheck \
+	        --error-exitcode 9 $(BUILD)/tests/$$t || exit 1; done; fi
 
 test-neon: ## the NEON kernels compiled for ARM, against the plain C, in an emulator
 	@tools/test-neon.sh

@@ -167,7 +167,9 @@ static lq_status scheme_rows(bench *b, const char *scheme, const int64_t *M, int
         st = time_calls(b, &seconds, run_product, &p, err);
         if (st) break;
         snprintf(name, sizeof name, "%s %s", scheme,
-                 mm_acts_text(dev_mm_ints(&p.w[0], b->acts) ? MM_I8 : mm_effective(&s, b->acts)));
+                 dev_mm_ints(&p.w[0], b->acts) ? "int8"
+                 : b->acts == MM_F32           ? "f32"
+                                               : "bf16");
         bench_dev_row *r = add(b, name, seconds, 2.0 * (double)(M[i] * N * K),
                                (double)weight + (double)(M[i] * (N + K)) * sizeof(float));
         snprintf(r->shape, sizeof r->shape, "%lldx%lldx%lld", (long long)M[i], (long long)N,

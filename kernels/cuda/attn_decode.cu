@@ -182,7 +182,7 @@ __device__ void join_warps(G<float> parts, S<float> ends, S<float> sums, const f
             top = fmaxf(top, ends[(w * PAIRS + p) * 2]);
         for (int w = 0; w < WARPS; w++) {
             const float own = ends[(w * PAIRS + p) * 2];
-            if (own == -INFINITY) continue; /* nothing seen */
+            if (ends[(w * PAIRS + p) * 2 + 1] == 0) continue; /* nothing seen */
             const float f = km_exp(own - top);
             all = fmaf(ends[(w * PAIRS + p) * 2 + 1], f, all);
             sum = fmaf(sums[(w * PAIRS + p) * v.Dv + d], f, sum);

@@ -12,7 +12,6 @@
  *   cu_wgmma<F16, N, MN>       d [64, N] (+)= a [64, 16] b [16, N], of four warps: a in registers
  *                              as mma.m16n8k16 has it, 16 rows a warp; d likewise; b in shared
  *                              memory
- *   cu_wgmma_ss                the same with a in shared memory
  *   cu_wgmma_begin, _commit, _wait<N>   before the first; behind those of a group; until at most
  *                              N groups are not done. d, a and b stay as they are until then
  *   cu_regs_less<N>, _more<N>  a warpgroup gives registers back, or takes them
@@ -147,12 +146,6 @@ __device__ __forceinline__ unsigned cu_sub_bf16(unsigned a, unsigned b)
 #define CU_R64                                                                                  \
     CU_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
            "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define CU_R128                                                                                   \
-    CU_R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "   \
-           "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "     \
-           "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "     \
-           "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, " \
-           "%124, %125, %126, %127"
 /* p0..p5: the numbers of the operands behind d. */
 #define CU_WGMMA_RS(type, n, regs, d_, p0, p1, p2, p3, p4, p5, p6)                               \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p5 ", 0;\n"                               \
@@ -160,46 +153,22 @@ __device__ __forceinline__ unsigned cu_sub_bf16(unsigned a, unsigned b)
                  "{%" #p0 ", %" #p1 ", %" #p2 ", %" #p3 "}, %" #p4 ", p, 1, 1, %" #p6 ";\n}"     \
                  : d_                                                                            \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"(MN))
-#define CU_WGMMA_SS(type, n, regs, d_, p0, p1, p2, p3)                                           \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p2 ", 0;\n"                               \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" regs "}, " \
-                 "%" #p0 ", %" #p1 ", p, 1, 1, 0, %" #p3 ";\n}"                                  \
-                 : d_                                                                            \
-                 : "l"(a), "l"(b), "r"((int)add), "n"(MN))
 #define CU_D32 CU_F32(d, 0)
 #define CU_D64 CU_F32(d, 0), CU_F32(d, 32)
-#define CU_D128 CU_D64, CU_F32(d, 64), CU_F32(d, 96)
 
 template <bool F16, int N, int MN = 0>
 __device__ __forceinline__ void cu_wgmma(float (&d)[N / 2], const unsigned a[4], uint64_t b,
                                          bool add)
 {
-    static_assert(N == 64 || N == 128 || N == 256, "columns");
+    static_assert(N == 64 || N == 128, "columns");
     if constexpr (N == 64 && F16)
         CU_WGMMA_RS("f16", 64, CU_R32, CU_D32, 32, 33, 34, 35, 36, 37, 38);
     else if constexpr (N == 64)
         CU_WGMMA_RS("bf16", 64, CU_R32, CU_D32, 32, 33, 34, 35, 36, 37, 38);
-    else if constexpr (N == 128 && F16)
+    else if constexpr (F16)
         CU_WGMMA_RS("f16", 128, CU_R64, CU_D64, 64, 65, 66, 67, 68, 69, 70);
-    else if constexpr (N == 128)
+    else
         CU_WGMMA_RS("bf16", 128, CU_R64, CU_D64, 64, 65, 66, 67, 68, 69, 70);
-    else if constexpr (F16)
-        CU_WGMMA_RS("f16", 256, CU_R128, CU_D128, 128, 129, 130, 131, 132, 133, 134);
-    else
-        CU_WGMMA_RS("bf16", 256, CU_R128, CU_D128, 128, 129, 130, 131, 132, 133, 134);
-}
-template <bool F16, int N, int MN = 0>
-__device__ __forceinline__ void cu_wgmma_ss(float (&d)[N / 2], uint64_t a, uint64_t b, bool add)
-{
-    static_assert(N == 64 || N == 128, "columns");
-    if constexpr (N == 64 && F16)
-        CU_WGMMA_SS("f16", 64, CU_R32, CU_D32, 32, 33, 34, 35);
-    else if constexpr (N == 64)
-        CU_WGMMA_SS("bf16", 64, CU_R32, CU_D32, 32, 33, 34, 35);
-    else if constexpr (F16)
-        CU_WGMMA_SS("f16", 128, CU_R64, CU_D64, 64, 65, 66, 67);
-    else
-        CU_WGMMA_SS("bf16", 128, CU_R64, CU_D64, 64, 65, 66, 67);
 }
 #else
 #include "kernels/cuda/emu/emu_sm90.h"

@@ -53,6 +53,7 @@ template <mm_code CODE, int BN> struct stage_of {
     static constexpr int x_column = BN * COLUMN * 2, x_bytes = STEPS * TILE_K / COLUMN * x_column;
     static constexpr int bytes = x_bytes + tiles * row_bytes;
     static constexpr int depth = 196608 / bytes > 6 ? 6 : 196608 / bytes;
+    static_assert(bytes % 1024 == 0, "where rows are turned from");
     static constexpr int shared = depth * bytes + 128 + 64;
 };
 
@@ -187,7 +188,7 @@ __device__ void multiply(S<uint8_t> at, S<uint64_t> full, S<uint64_t> empty, con
         const int slot = (i - first) % st::depth;
         const S<uint8_t> xs = at + slot * st::bytes, ws = xs + st::x_bytes;
         cu_bar_wait(full + slot, (unsigned)((i - first) / st::depth & 1));
-#pragma unroll 2
+#pragma unroll 2 /* so that the fragments of two steps have registers of their own */
         for (int j = 0; j < STEPS; j++) {
             const int step = i * STEPS + j;
             if (step >= v.steps) break;

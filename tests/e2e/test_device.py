@@ -3,6 +3,8 @@ import json
 import os
 import re
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -254,6 +256,29 @@ def test_gptq_on_a_gpu_loses_what_it_loses_on_the_cpu(gpu, tmp_path):
     for env, said in [({"LLMQ_EMULATED_MEMORY": "20000"}, "out of memory"), ({"LLMQ_EMULATED_LAUNCHES": "3"}, "is lost")]:
         p = gpu(*args, "-o", tmp_path / "no.llmq", "--device", "cuda", env=dict(os.environ, **env), code=1)
         assert said in p.stderr and not (tmp_path / "no.llmq").exists()
+
+
+def test_bench_of_kernels_on_a_gpu_and_the_page_that_is_made_of_it(gpu, tmp_path):
+    """An emulated GPU's speed is no figure; every scheme and cache has its row."""
+    rows = gpu.json("bench", "kernels", "--device", "cuda")["rows"]
+    names = {r["name"] for r in rows}
+    assert {"u4-g128 bf16", "nf4 bf16", "fp8-e4m3 bf16", "prefill bf16", "decode int4"} <= names
+    assert all(r["seconds"] > 0 and r["gbytes_s"] > 0 for r in rows)
+    assert [r["times_one_row"] for r in rows if r["shape"].startswith("1x")] == [1] * 10
+    folder, page = tmp_path / "parts", tmp_path / "page.md"
+    folder.mkdir()
+    shape = "64x14336x4096"
+    row = {"name": "u4-g128 bf16", "shape": shape, "seconds": 1e-5, "gflops": 7.5e5, "gbytes_s": 3000,
+           "percent_of_copy": 71, "times_one_row": 1.4}
+    (folder / "kernels.json").write_text(json.dumps(
+        {"device": "a GPU", "compute_capability": 90, "multiprocessors": 132, "limits": {"copy_gbytes_s": 4200}, "rows": [row]}))
+    make = [sys.executable, "tools/bench/gpu_page.py"]
+    subprocess.run([*make, folder, tmp_path / "all.json", page], cwd=ROOT, check=True)
+    text = page.read_text()
+    assert "| 64 rows, times the time of one | 1.5 | 1.40 | yes |" in text and "a GPU (compute capability 9.0" in text
+    assert "| 16 rows, times the time of one | 1.10 | not measured |  |" in text
+    subprocess.run([*make, "-", tmp_path / "none.json", page], cwd=ROOT, check=True)
+    assert page.read_text() == (ROOT / "docs/performance-gpu.md").read_text()  # until somebody measures
 
 
 def devices(n, **more):

@@ -29,9 +29,8 @@ void bar_init(const void *bar, unsigned n);
 void bar_arrive(const void *bar, unsigned bytes);
 void bar_wait(const void *bar, unsigned parity, const char *file, int line);
 void bulk(void *dst, span d, const void *src, span s, size_t n, const void *bar);
-/* a: of registers; NULL: from shared memory by a_desc. */
-void wgmma(float *d, int N, const unsigned *a, uint64_t a_desc, uint64_t b, bool mn, bool add,
-           bool f16, const char *file, int line);
+void wgmma(float *d, int N, const unsigned a[4], uint64_t b, bool mn, bool add, bool f16,
+           const char *file, int line);
 void wgmma_commit();
 void wgmma_wait(int groups, const char *file, int line);
 void wgmma_begin(const char *file, int line);
@@ -64,12 +63,7 @@ template <int N> void cu_keep(float (&)[N]) {}
 template <bool F16, int N, int MN = 0>
 void cu_wgmma(float (&d)[N / 2], const unsigned a[4], uint64_t b, bool add, EMU_HERE)
 {
-    emu::wgmma(d, N, a, 0, b, MN, add, F16, file, line);
-}
-template <bool F16, int N, int MN = 0>
-void cu_wgmma_ss(float (&d)[N / 2], uint64_t a, uint64_t b, bool add, EMU_HERE)
-{
-    emu::wgmma(d, N, nullptr, a, b, MN, add, F16, file, line);
+    emu::wgmma(d, N, a, b, MN, add, F16, file, line);
 }
 
 #endif

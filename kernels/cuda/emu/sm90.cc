@@ -44,9 +44,9 @@ struct grain {
 struct product {
     float *d;
     unsigned a[16]; /* rows g, g + 8 of 16 k: four words of each lane of the quad */
-    uint64_t a_desc, b;
+    uint64_t b;
     int N, group;
-    bool from_shared, mn, add, f16;
+    bool mn, add, f16;
 };
 struct pending {
     product *list;
@@ -267,14 +267,12 @@ static float element(uint64_t desc, int mn, int k, bool by_k, bool f16)
 
 static void finish(const product *p)
 {
-    const int g = lane() / 4, c = lane() % 4, row0 = current / WARP % 4 * 16;
+    const int c = lane() % 4;
     float a[2][16], b[16];
     for (int r = 0; r < 2; r++)
         for (int k = 0; k < 16; k++) {
             const unsigned word = p->a[4 * (k % 8 / 2) + 2 * (k / 8) + r] >> 16 * (k % 2) & 0xffff;
-            a[r][k] = p->from_shared ? element(p->a_desc, row0 + g + 8 * r, k, false, p->f16)
-                      : p->f16       ? from_f16(word)
-                                     : from_bf16(word);
+            a[r][k] = p->f16 ? from_f16(word) : from_bf16(word);
         }
     for (int n = 0; n < p->N / 4; n++) { /* this lane's columns */
         const int col = n / 2 * 8 + 2 * c + n % 2;
@@ -290,29 +288,27 @@ static void finish(const product *p)
     }
 }
 
-void wgmma(float *d, int N, const unsigned *a, uint64_t a_desc, uint64_t b, bool mn, bool add,
-           bool f16, const char *file, int line)
+void wgmma(float *d, int N, const unsigned a[4], uint64_t b, bool mn, bool add, bool f16,
+           const char *file, int line)
 {
     struct brought {
         unsigned a[4];
-        uint64_t a_desc, b;
+        uint64_t b;
         bool add;
     } in;
     pending *mine = &products[current];
     memset(&in, 0, sizeof in);
-    if (a) memcpy(in.a, a, sizeof in.a);
-    in.a_desc = a_desc;
+    memcpy(in.a, a, sizeof in.a);
     in.b = b;
     in.add = add;
     warp_meet(file, line, "wgmma", &in, sizeof in);
     if (!mine->list && !(mine->list = (product *)malloc(PRODUCTS * sizeof(product)))) abort();
     if (mine->n == PRODUCTS) fail("wgmma: more than %d products are not waited for", PRODUCTS);
     product *p = &mine->list[mine->n++];
-    *p = { d, {}, a_desc, b, N, mine->group, !a, mn, add, f16 };
+    *p = { d, {}, b, N, mine->group, mn, add, f16 };
     for (int l = 0; l < 32; l++) {
         const brought *other = (const brought *)peer(l);
-        if (other->a_desc != a_desc || other->b != b || other->add != add)
-            fail("wgmma: lane %d has another matrix", l);
+        if (other->b != b || other->add != add) fail("wgmma: lane %d has another matrix", l);
         if (l / 4 == lane() / 4) memcpy(&p->a[4 * (l % 4)], other->a, sizeof other->a);
     }
 }
