@@ -27,6 +27,25 @@ __device__ __forceinline__ float attn_adjust(float s, const attn_view &v, float 
     return s + slope * f * (float)(key - query);
 }
 
+/* A tile's largest scores, of this lane's columns of rows g and g + 8, become the rows' maxima; the
+ * sums so far, and what is added up by them, are to be multiplied by keep. */
+__device__ __forceinline__ void attn_rise(float m[2], float l[2], float keep[2],
+                                          const float largest[2])
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float top = largest[h];
+        for (int lanes = 1; lanes < 4; lanes *= 2) {
+            const float other = cu_shfl_xor(top, lanes);
+            top = other > top ? other : top;
+        }
+        if (m[h] > top) top = m[h];
+        keep[h] = top > -INFINITY ? km_exp(m[h] - top) : 1.0f; /* 1: nothing seen yet */
+        m[h] = top;
+        l[h] *= keep[h];
+    }
+}
+
 /* Host: each split of DEV_ATTN_UNITS, _WIDE, _DECODE, to scratch. */
 void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v);
 void CU_NAME(attn_sm90)(dev *d, const dev_attn_args *a, const attn_view *v);

@@ -287,17 +287,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
                 s[n][i] = seen ? x : -INFINITY;
                 top[h] = s[n][i] > top[h] ? s[n][i] : top[h];
             }
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            for (int lanes = 1; lanes < 4; lanes *= 2) {
-                const float other = cu_shfl_xor(top[h], lanes);
-                top[h] = other > top[h] ? other : top[h];
-            }
-            if (m[h] > top[h]) top[h] = m[h];
-            keep[h] = top[h] > -INFINITY ? km_exp(m[h] - top[h]) : 1.0f; /* 1: nothing seen yet */
-            m[h] = top[h];
-            l[h] *= keep[h];
-        }
+        attn_rise(m, l, keep, top);
         unsigned a[2][4]; /* the weights, high and low */
 #pragma unroll
         for (int n = 0; n < 2; n++)

@@ -26,6 +26,8 @@
 
 /* How a code becomes a number. */
 enum mm_code { C_U2, C_U3, C_U4, C_U8, C_MAP, C_E4M3, C_F16, C_BF16, C_F32 };
+/* Those that the matrix units take. */
+#define MM_CODES(X) X(C_U2) X(C_U3) X(C_U4) X(C_U8) X(C_MAP) X(C_E4M3) X(C_F16) X(C_BF16)
 
 /* A weight as kernels take it; by value. */
 struct mm_view {

@@ -359,14 +359,7 @@ void CU_NAME(mm_sm90)(dev *d, const dev_mm_args *a, const mm_input *x)
         else                               \
             launch<code, 128>(d, a, x, v); \
         return;
-        CASE(C_U2)
-        CASE(C_U3)
-        CASE(C_U4)
-        CASE(C_U8)
-        CASE(C_MAP)
-        CASE(C_E4M3)
-        CASE(C_F16)
-        CASE(C_BF16)
+        MM_CODES(CASE)
 #undef CASE
     case C_F32:
         return; /* mm.cu sends it to gemv */
