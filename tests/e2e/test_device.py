@@ -87,7 +87,7 @@ def test_other_words_are_refused(gpu, dense, tmp_path):
     assert "--gpu-layers: expected --device cuda or auto, found cpu" in \
         gpu(*model, "cpu", "--gpu-layers", "2", code=2).stderr
     assert "--gpu-layers" in gpu(*model, "cuda", "--gpu-layers", "some", code=2).stderr
-    for command in [["bench", "kernels"], ["bench", "attention"]]:
+    for command in [["bench", "kernels", "--fusion", "on"], ["bench", "attention"]]:
         assert "not on cuda yet" in gpu(*command, "--device", "cuda", code=3).stderr
 
 
