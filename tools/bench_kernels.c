@@ -123,8 +123,9 @@ static lq_status run_chains(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     static const int64_t rows[N_CHAINS] = { 1, 128 };
     bench_chain chains[N_CHAINS];
     pool *p = NULL;
-    lq_status s = opt_only_cpu(&o->model, "bench kernels", err);
-    if (!s) s = load_start(&p, c, &o->model, err);
+    lq_status s = opt_only_cpu(&o->model, "bench kernels --fusion", err);
+    if (s) return s;
+    s = load_start(&p, c, &o->model, err);
     for (int i = 0; i < N_CHAINS && !s; i++)
         s = bench_chain_run(&chains[i], o->fusion == FUSION_ON, rows[i], o->scheme,
                             opt_acts(&o->model), NULL, p, err);
