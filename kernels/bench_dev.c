@@ -252,7 +252,8 @@ static lq_status attention_row(bench *b, const attention *given, lq_err *err)
     }
     const int64_t T = at.seqs * at.rows, blocks = at.seqs * lq_ceil_div(at.keys, BLOCK);
     const size_t half = attn_kv_row_bytes(at.dtype, D) * (size_t)(at.Hkv * BLOCK);
-    const int turns = at.rows > 1 ? 1 : TURNS;
+    const size_t beyond = (size_t)128 << 20; /* any L2: such a cache need not take turns */
+    const int turns = at.rows > 1 || 2 * half * (size_t)blocks > beyond ? 1 : TURNS;
     attending t = { .d = b->d, .v = half };
     void *q = NULL, *cache = NULL;
     lq_status s = put(b, &q, (size_t)(T * at.H * D) * sizeof(float), true, err);

@@ -385,7 +385,7 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
         s = run_batch(&c, err);
     }
     gptq_dev_close(c.on);
-    for (int64_t n = 0; n < N; n++) {
+    for (int64_t n = 0; n < N && !s; n++) {
         rep->loss += c.loss[n];
         rep->loss_rtn += c.plain[n];
     }

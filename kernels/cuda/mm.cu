@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(THREADS)
     float v = 0;
     if (in < s.G && k < s.K) v = x[m * ldx + (perm ? (int64_t)perm[k] : k)];
     if (b)
-        b[s.rows ? in_columns(mm_row8(rows, m), p, s.rows) : m * s.Kp + p] = (uint16_t)cu_f32_bf16(v);
+        b[s.rows ? in_columns(mm_row8(rows, m), p, s.rows) : m * s.Kp + p] =
+            (uint16_t)cu_f32_bf16(v);
     else
         f[m * s.Kp + p] = bf16 ? cu_bf16_f32(cu_f32_bf16(v)) : v;
 }
