@@ -72,6 +72,12 @@ bool dev_mm_ints(const dev_weight *w, mm_acts acts)
            (s->kind == QT_UINT || s->kind == QT_I8 || s->kind == QT_I8_OUTLIER);
 }
 
+bool dev_in_rows(const qt_tensor *t)
+{
+    return t->scheme.kind == QT_DENSE && t->scheme.dtype == LQ_BF16 && !t->scheme.act &&
+           t->K % TILE_K == 0;
+}
+
 bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
 {
     const bool ints = dev_mm_ints(a, acts);
@@ -81,7 +87,7 @@ bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
     const bool f32 = s->kind == QT_DENSE && s->dtype == LQ_F32;     /* none of bf16 for the units */
     const bool groups = (a->s.G == a->s.Gp && b->s.G == b->s.Gp) || /* no padding */
                         (a->s.G == b->s.G && a->s.Gp == b->s.Gp);
-    return a->t.K == b->t.K && a->s.Kp == b->s.Kp && groups &&
+    return a->t.layout == b->t.layout && a->t.K == b->t.K && a->s.Kp == b->s.Kp && groups &&
            f32 == (t->kind == QT_DENSE && t->dtype == LQ_F32) && !s->irregular && !t->irregular &&
            s->kind != QT_I8_OUTLIER && t->kind != QT_I8_OUTLIER && s->act == t->act &&
            (!s->act || (s->act_group == t->act_group && s->act_scale == t->act_scale));

@@ -27,7 +27,7 @@ struct dev {
     dev *peer; /* the next rank's of several that share a model (dev_link); NULL: none */
     struct dev_link *link; /* of those; NULL: none */
     void *stream;
-    void *blas;              /* cuBLAS, once it was needed */
+    void *blas, *blas_room;  /* cuBLAS, once it was needed, and its workspace */
     int index, cc;           /* cc: compute capability, 90 for 9.0 */
     int n_sm;                /* multiprocessors */
     size_t memory;           /* bytes in all */
@@ -148,6 +148,9 @@ enum {
  * multiprocessors: the order is the shape's and the device's; with a group it is not cut.
  * Of QT_ZERO_BIAS the code is scaled first. MM_I8: of integer codes (dev_mm_ints) what mm.h says,
  * to the bit, whatever M; of others MM_BF16.
+ * A weight that is dev_in_rows may be QT_PORTABLE where `blas` said yes: with MM_BF16, of more than
+ * DEV_MM_SMALL rows, cuBLAS multiplies it, in an order that is its own but the same every time;
+ * with dev.invariant, and in f32, any M is in that of few rows.
  * scratch: mm_scratch bytes, of M rows or of more.
  *
  * With a group its weights all take their rows in one launch, and `most` counts in place of M. w
@@ -346,6 +349,9 @@ enum { DEV_RANKS = 16 }; /* at most */
 bool dev_same_group(const qt_scheme *a, const qt_scheme *b);
 /* Whether a product is one of integers: MM_I8, and codes less zero points that are scaled. */
 bool dev_mm_ints(const dev_weight *w, mm_acts acts);
+/* Whether a weight can lie on a device as it does in a checkpoint, in rows of K: bf16, K a multiple
+ * of 32. It is no member of a group. */
+bool dev_in_rows(const qt_tensor *t);
 /* Whether products by these take x rounded and arranged alike. */
 bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts);
 
@@ -409,6 +415,7 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, mm_group,                                                                            \
       (dev * d, void *parts, const dev_weight *w, const float *const *bias, int64_t n))          \
     X(void, matmul, (dev * d, const dev_mm_args *a))                                             \
+    X(bool, blas, (dev * d)) /* cuBLAS is there, opened, and has a workspace */                  \
     X(size_t, attn_scratch, (const dev_attn_args *a))                                            \
     X(void, attn, (dev * d, const dev_attn_args *a))                                             \
     X(void, draw, (dev * d, const dev_draw_args *a))                                             \

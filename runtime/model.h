@@ -71,6 +71,7 @@ struct model_on {
     int rank, ranks;
     model_on *next; /* the next rank's; NULL: none */
     dev_link *link; /* the first rank's, where there are others */
+    bool rows;      /* dense weights of layers lie there in rows, for cuBLAS (dev_in_rows) */
     bool int8;      /* of model_share */
     bool eager;     /* of model_share, as is note */
     void (*note)(const char *what, const char *text);

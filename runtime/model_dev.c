@@ -1,5 +1,6 @@
 /* runtime/model_dev.c - a loaded model's weights on a device: every plane, bias and norm by one
- * copy each, as they lie (tile16 is the device's layout too); on several devices what each has. */
+ * copy each, as they lie (tile16 is the device's layout too; dense ones of layers go back into rows
+ * where cuBLAS is); on several devices what each has. */
 #include "runtime/forward.h"
 #include "runtime/rank.h"
 
@@ -62,10 +63,27 @@ static lq_status put_tensor(qt_tensor *t, model_on *on, lq_err *err)
     return s;
 }
 
-static lq_status put_linear(model_linear *l, model_on *on, lq_err *err)
+/* A tiled weight that goes there in rows. */
+static lq_status put_rows(qt_tensor *t, model_on *on, lq_err *err)
+{
+    qt_tensor rows = { .scheme = t->scheme, .layout = QT_PORTABLE, .N = t->N, .K = t->K };
+    const size_t n = qt_plane_bytes(&rows.scheme, QT_PORTABLE, rows.N, rows.K, QT_CODES);
+    void *w[QT_N_PLANES] = { NULL };
+    w[QT_CODES] = malloc(n);
+    if (!w[QT_CODES]) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    lq_status s = tiles_unpack(w, t, err);
+    rows.plane[QT_CODES] = (qt_span){ w[QT_CODES], n };
+    if (!s) s = put_tensor(&rows, on, err);
+    free(w[QT_CODES]);
+    *t = rows;
+    return s;
+}
+
+static lq_status put_linear(model_linear *l, model_on *on, bool rows, lq_err *err)
 {
     if (!l->present) return LQ_OK;
-    lq_status s = put_tensor(&l->w.t, on, err);
+    lq_status s =
+        rows && dev_in_rows(&l->w.t) ? put_rows(&l->w.t, on, err) : put_tensor(&l->w.t, on, err);
     return s ? s : put_floats(&l->bias, on, l->w.N, err);
 }
 
@@ -100,14 +118,15 @@ static lq_status cut_linear(model_linear *l, const model_on *on, const model *m,
 }
 
 /* Of one rank or several. */
-static lq_status put_part(model_linear *l, model_on *on, const model *m, arch_role r, lq_err *err)
+static lq_status put_part(model_linear *l, model_on *on, const model *m, arch_role r, bool rows,
+                          lq_err *err)
 {
     lq_arena a;
-    if (!l->present || on->ranks == 1) return put_linear(l, on, err);
+    if (!l->present || on->ranks == 1) return put_linear(l, on, rows, err);
     lq_status s = lq_arena_init(&a, 0, err);
     if (s) return s;
     s = cut_linear(l, on, m, r, &a, err);
-    if (!s) s = put_linear(l, on, err); /* what was uploaded may go */
+    if (!s) s = put_linear(l, on, rows, err); /* what was uploaded may go */
     lq_arena_free(&a);
     return s;
 }
@@ -138,7 +157,7 @@ static lq_status put_experts(model_linear **experts, model_on *on, const model *
     *experts = e;
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++)
-        s = put_part(&e[i], on, m, r, err);
+        s = put_part(&e[i], on, m, r, false, err);
     return s;
 }
 
@@ -203,7 +222,7 @@ static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *
     on->d.ops->bind(&on->d);
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
         s = put_vector(&to->vec[r], on, m, r, err);
-        if (!s) s = put_part(&to->lin[r], on, m, r, err);
+        if (!s) s = put_part(&to->lin[r], on, m, r, on->rows, err);
     }
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
         s = put_experts(&to->expert[r], on, m, R_EXPERT_GATE + r, err);
@@ -256,8 +275,8 @@ static lq_status put_frame(model_on *on, const model *m, lq_err *err)
     s = put_tensor(&w->embed, on, err);
     if (!s) s = put_vector(&w->embed_norm, on, m, R_EMBED_NORM, err);
     if (!s) s = put_vector(&w->final_norm, on, m, R_FINAL_NORM, err);
-    if (!s) s = put_linear(&w->proj_out, on, err);
-    return s ? s : put_part(&w->head, on, m, R_HEAD, err);
+    if (!s) s = put_linear(&w->proj_out, on, false, err);
+    return s ? s : put_part(&w->head, on, m, R_HEAD, false, err);
 }
 
 /* Each layer is read once, for all ranks. */
@@ -514,6 +533,28 @@ static lq_status open_devices(model *m, const char *want, int ranks, const model
     return ranks > 1 ? last->ops->link(&m->on->link, &m->on->d, err) : LQ_OK;
 }
 
+/* The layers have weights that cuBLAS would multiply. */
+static bool has_rows(const model *m)
+{
+    for (int64_t i = 0; i < m->cfg->layers; i++)
+        for (int r = 0; r < ARCH_N_ROLES; r++)
+            if (m->layers[i].lin[r].present && dev_in_rows(&m->layers[i].lin[r].w.t)) return true;
+    return false;
+}
+
+/* Before anything is measured: cuBLAS takes some of the device's memory. */
+static lq_status open_blas(model *m, lq_err *err)
+{
+    const bool want = !m->on->d.invariant && has_rows(m);
+    lq_status s = LQ_OK;
+    for (model_on *on = m->on; on && want && !s; on = on->next) {
+        on->d.ops->bind(&on->d);
+        on->rows = on->d.ops->blas(&on->d);
+        if (!on->rows) s = on->d.ops->sync(&on->d, err);
+    }
+    return s;
+}
+
 lq_status model_to_device(model *m, const char *want, const model_share *share, lq_err *err)
 {
     const int ranks = share->ranks ? share->ranks : 1;
@@ -527,8 +568,9 @@ lq_status model_to_device(model *m, const char *want, const model_share *share, 
             on->eager = share->eager;
             on->note = share->note;
         }
-        s = choose(m->on, m, share, err);
+        s = open_blas(m, err);
     }
+    if (!s) s = choose(m->on, m, share, err);
     if (!s) s = put_model(m, err);
     if (!s && ranks > 1) s = keep_shapes(m, err);
     if (s)

@@ -156,6 +156,51 @@ TEST(products_agree_with_the_cpu_on_bf16_activations)
             if (j != 1 && (shapes[j].N < 128 || i % 6 == 0)) one_product(schemes[i], j, MM_BF16, 0);
 }
 
+/* The same weight in rows, through cuBLAS where rows are many. */
+static void one_in_rows(size_t shape, mm_acts acts, bool invariant)
+{
+    twins o;
+    const int64_t N = shapes[shape].N, K = shapes[shape].K;
+    if (K % TILE_K || !twins_open(&o, "bf16", shapes[shape].M, N, K, shape + 3)) return;
+    const size_t launches = emu_counted.launches;
+    if (ops->blas(&o.r.d)) {
+        CHECK(dev_in_rows(&o.t), "%s", shapes[shape].why);
+        o.r.d.invariant = invariant;
+        o.dw = put_weight(&o.r, &o.t);
+        twins_check(&o, "bf16 in rows", shapes[shape].why, acts);
+        const bool many = acts == MM_BF16 && o.M > DEV_MM_SMALL && !invariant;
+        if (many && !getenv("LLMQ_TEST_DEVICE")) /* x arranged, bias, product; of CU_ROWS rows */
+            CHECK(emu_counted.launches - launches == 3, "%s: %zu launches", shapes[shape].why,
+                  emu_counted.launches - launches);
+    }
+    rig_close(&o.r);
+}
+
+TEST(weights_in_rows_agree_with_the_cpu)
+{
+    for (size_t j = 0; j < LQ_COUNT(shapes); j++) {
+        one_in_rows(j, MM_BF16, false);
+        one_in_rows(j, MM_F32, false);
+        if (shapes[j].M < 20) one_in_rows(j, MM_BF16, true);
+    }
+}
+
+TEST(few_rows_of_a_weight_in_rows_have_the_bits_of_tiles)
+{
+    twins o;
+    float got[8 * 65];
+    if (!twins_open(&o, "bf16", 8, 65, 1184, 7)) return;
+    if (ops->blas(&o.r.d)) {
+        o.dw = put_weight(&o.r, &o.t);
+        twins_run(&o, "in rows", MM_BF16, false);
+        memcpy(got, o.got, sizeof got);
+        o.dw = put_weight(&o.r, &o.w.t);
+        twins_run(&o, "in tiles", MM_BF16, false);
+        CHECK(memcmp(got, o.got, sizeof got) == 0, "other bytes");
+    }
+    rig_close(&o.r);
+}
+
 TEST(many_rows_agree_where_there_is_no_wgmma)
 {
     for (size_t i = 0; i < LQ_COUNT(schemes); i++)
@@ -569,6 +614,8 @@ int main(int argc, char **argv)
     RUN(products_agree_with_the_cpu_in_f32);
     RUN(products_agree_with_the_cpu_on_bf16_activations);
     RUN(few_tiles_are_cut_along_k_and_rows_keep_their_bits);
+    RUN(weights_in_rows_agree_with_the_cpu);
+    RUN(few_rows_of_a_weight_in_rows_have_the_bits_of_tiles);
     RUN(many_rows_agree_where_there_is_no_wgmma);
     RUN(products_of_integers_are_the_cpus_to_the_bit);
     RUN(fewer_rows_take_no_more_scratch);

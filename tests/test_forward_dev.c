@@ -385,6 +385,40 @@ TEST(what_is_on_the_device_leaves_the_hosts_memory)
     }
 }
 
+/* Of matrices of the layers that the device has. */
+static int in_rows(const model *m)
+{
+    int n = 0;
+    for (int64_t i = 0; i < m->cfg->layers; i++)
+        for (int r = 0; r < ARCH_N_ROLES; r++)
+            n += m->on->w.layers[i].lin[r].w.t.layout == QT_PORTABLE &&
+                 m->on->w.layers[i].lin[r].present;
+    return n;
+}
+
+TEST(dense_weights_lie_in_rows_where_cublas_may_have_them)
+{
+    static const struct {
+        char *scheme;
+        bool invariant, rows;
+    } cases[] = { { "bf16", false, true }, { "bf16", true, false }, { "u4-g16", false, false } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        rig r;
+        const rig_opts o = { .device = true,
+                             .change = fill_linears,
+                             .user = cases[i].scheme,
+                             .invariant = cases[i].invariant };
+        if (open_arch(&r, "llama3-gqa", o)) {
+            if (r.m.on->d.ops->blas(&r.m.on->d)) /* of a real machine: where it is */
+                CHECK((in_rows(&r.m) > 0) == cases[i].rows, "%s: %d", cases[i].scheme,
+                      in_rows(&r.m));
+            const model_linear *head = &r.m.on->w.head;
+            CHECK(head->w.t.layout == QT_TILE16, "the head is read by few rows");
+        }
+        rig_close(&r);
+    }
+}
+
 TEST(a_pass_takes_no_more_of_a_device_than_was_said)
 {
     static const char *const names[] = { "llama3-gqa",      "gemma2",        "mixtral-moe",
@@ -725,6 +759,7 @@ int main(int argc, char **argv)
     RUN(a_part_of_the_layers_on_the_device_gives_the_logits_of_all_and_of_none);
     RUN(the_bytes_of_a_shared_model_depend_on_no_batch);
     RUN(what_is_on_the_device_leaves_the_hosts_memory);
+    RUN(dense_weights_lie_in_rows_where_cublas_may_have_them);
     RUN(a_pass_takes_no_more_of_a_device_than_was_said);
     RUN(as_many_layers_fit_as_memory_says);
     RUN(copied_blocks_change_no_byte);

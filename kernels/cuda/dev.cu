@@ -28,7 +28,7 @@ static int CU_NAME(count)(lq_err *why)
 
 static void CU_NAME(close)(dev *d)
 {
-    CU_NAME(gemm_close)(d);
+    if (d->ops) CU_NAME(blas_close)(d);
     if (d->stream) cudaStreamDestroy((cudaStream_t)d->stream);
     memset(d, 0, sizeof *d);
 }

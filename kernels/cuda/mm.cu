@@ -1,5 +1,6 @@
 /* kernels/cuda/mm.cu - a matrix product on the device: activations into the weight's order, then
- * the kernel for so many rows (mm_gemv.cu, mm_mma.cu, mm_sm90.cu), or for integers (mm_i8.cu).
+ * the kernel for so many rows (mm_gemv.cu, mm_mma.cu, mm_sm90.cu; of a weight in rows blas.cu),
+ * or for integers (mm_i8.cu).
  *
  *   round    inputs rounded as a checkpoint declares (mm_round_acts); one warp a group
  *   arrange  rows of x into the tile's places: groups padded, g_idx undone, rounded to bf16 where
@@ -128,8 +129,10 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
     const bool bf16 = a->acts != MM_F32 && !sc->act;
     const dev_group *g = a->group;
     const int64_t most = g ? g->most : all->M;
-    const bool units =
-        bf16 && (most > DEV_MM_SMALL || d->invariant) && CU_NAME(mm_code_of)(sc) != C_F32;
+    const mm_code code = CU_NAME(mm_code_of)(&a->w->t);
+    const bool blas = bf16 && code == C_ROWS && most > DEV_MM_SMALL && !d->invariant;
+    const bool units = bf16 && (most > DEV_MM_SMALL || d->invariant) && code != C_F32 &&
+                       code != C_ROWS;
     const bool permuted = sc->kind == QT_UINT && sc->irregular;
     const int32_t *perm = permuted ? (const int32_t *)a->w->t.plane[QT_GIDX].data : NULL;
     mm_rows rows = { NULL, NULL, NULL, 1, row0, a->M };
@@ -175,8 +178,8 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
     const bool ready =
         !bf16 && !permuted && s->Kp == K && s->G == s->Gp && ldx % 4 == 0 && (uintptr_t)x % 16 == 0;
     if (!ready) {
-        float *f = units ? NULL : (float *)free_at;
-        uint16_t *b = units ? (uint16_t *)free_at : NULL;
+        float *f = units || blas ? NULL : (float *)free_at;
+        uint16_t *b = units || blas ? (uint16_t *)free_at : NULL;
         mm_rows perms = rows;
         if (!permuted && !sm90) perms.parts = NULL; /* nothing to search for */
         if (!arranged)
@@ -188,7 +191,9 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         in.ldf = s->Kp;
     }
     in.parts = (float *)(free_at + (sm90 ? lq_round_up(how.x_bytes, 256) : piece(a->M, s->Kp, 4)));
-    if (sm90)
+    if (blas)
+        CU_NAME(mm_blas)(d, a, &in);
+    else if (sm90)
         CU_NAME(mm_sm90)(d, a, &in);
     else if (units)
         CU_NAME(mm_mma)(d, a, &in);
@@ -198,8 +203,10 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
 
 } // namespace
 
-mm_code CU_NAME(mm_code_of)(const qt_scheme *s)
+mm_code CU_NAME(mm_code_of)(const qt_tensor *t)
 {
+    const qt_scheme *s = &t->scheme;
+    if (t->layout == QT_PORTABLE && dev_in_rows(t)) return C_ROWS;
     switch (s->kind) {
     case QT_DENSE:
         return s->dtype == LQ_F16 ? C_F16 : s->dtype == LQ_BF16 ? C_BF16 : C_F32;

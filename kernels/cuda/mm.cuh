@@ -24,9 +24,9 @@
 
 #include "kernels/cuda/ops.cuh"
 
-/* How a code becomes a number. */
-enum mm_code { C_U2, C_U3, C_U4, C_U8, C_MAP, C_E4M3, C_F16, C_BF16, C_F32 };
-/* Those that the matrix units take. */
+/* How a code becomes a number. C_ROWS: bf16 that lies in rows of K, not in tiles. */
+enum mm_code { C_U2, C_U3, C_U4, C_U8, C_MAP, C_E4M3, C_F16, C_BF16, C_F32, C_ROWS };
+/* Those that the matrix units take from tiles. */
 #define MM_CODES(X) X(C_U2) X(C_U3) X(C_U4) X(C_U8) X(C_MAP) X(C_E4M3) X(C_F16) X(C_BF16)
 
 /* A weight as kernels take it; by value. */
@@ -148,8 +148,8 @@ __device__ constexpr int mm_bits(mm_code code)
 }
 __device__ constexpr int mm_words(mm_code code) /* 4-byte words of a chunk of one row */
 {
-    return code == C_F32                     ? 8
-           : code == C_F16 || code == C_BF16 ? 4
+    return code == C_F32                                       ? 8
+           : code == C_F16 || code == C_BF16 || code == C_ROWS ? 4
            : code == C_U8 || code == C_E4M3  ? 2
            : code == C_U3                    ? 2
                                              : 1;
@@ -220,6 +220,7 @@ __device__ __forceinline__ void mm_numbers(float q[8], const unsigned *w, int c,
             q[j] = cu_f16_f32(w[j / 2] >> 16 * (j % 2) & 0xffffu);
             break;
         case C_BF16:
+        case C_ROWS:
             q[j] = cu_bf16_f32(w[j / 2] >> 16 * (j % 2) & 0xffffu);
             break;
         default:
@@ -343,7 +344,7 @@ __device__ __forceinline__ void mm_finish(float y, const mm_sink &o, const mm_vi
 }
 
 /* ---- host ---- */
-mm_code CU_NAME(mm_code_of)(const qt_scheme *s);
+mm_code CU_NAME(mm_code_of)(const qt_tensor *t);
 mm_view CU_NAME(mm_view_of)(const dev_weight *w);
 /* The outlier columns of QT_I8_OUTLIER as a dense weight; steps 0: none. */
 mm_view CU_NAME(mm_outliers_of)(const dev_weight *w);
@@ -351,7 +352,7 @@ mm_view CU_NAME(mm_outliers_of)(const dev_weight *w);
 /* Activations as the kernels read them. */
 struct mm_input {
     const float *f;    /* [M, ldf] in the tile's places, of gemv; as they come, of i8 */
-    const uint16_t *b; /* [M, ldb] bf16, of mma */
+    const uint16_t *b; /* [M, ldb] bf16, of mma and blas */
     const float *out;  /* [M, ldo] outlier inputs */
     int64_t ldf, ldb, ldo;
     mm_rows rows;
@@ -433,6 +434,8 @@ static inline mm_sm90 mm_sm90_of(const dev_weight *w, int64_t M, int parts)
 void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x);
 void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x);
 void CU_NAME(mm_sm90)(dev *d, const dev_mm_args *a, const mm_input *x);
+/* Of C_ROWS, by cuBLAS, which CU_NAME(blas) has opened (blas.cu). */
+void CU_NAME(mm_blas)(dev *d, const dev_mm_args *a, const mm_input *x);
 /* arranged: `room`, bytes as CU_NAME(mm_scratch) has for each place, holds them already. */
 void CU_NAME(mm_i8)(dev *d, const dev_mm_args *a, const mm_input *x, void *room, bool arranged);
 

@@ -11,7 +11,8 @@
  *   rows           0-3     0-3 ...                |                lane % 4 picks four rows of 16
  *                  (step 2i)                      | (step 2i + 1)
  *
- * so a warp's load of u4 is 512 bytes side by side, and a lane keeps 4 x MB sums.
+ * so a warp's load of u4 is 512 bytes side by side, and a lane keeps 4 x MB sums. Of a weight in
+ * rows (C_ROWS) a warp's load is 128 bytes of each of four rows, a lane's its chunk of one.
  *
  * Order of each output's sum: a chunk's eight products from its first input up, times the group's
  * scale, onto the lane's sum, its chunks in rising order; then lanes apart by 4, 8, 16; then the
@@ -28,6 +29,20 @@ inline namespace CU_NAME(mm_gemv_cu)
 
 enum { WARPS = 8, THREADS = WARPS * CU_WARP, ROWS = 4 };
 
+__device__ __forceinline__ unsigned word_of(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* Chunk c of a step, of row r of a tile, of a weight in rows; behind the last row it again. */
+__device__ __forceinline__ G<const uint8_t> cell_of_row(const mm_view &v, int64_t tile, int r,
+                                                        int step, int c)
+{
+    const int64_t n = tile * TILE_N + r;
+    return G<const uint8_t>(v.codes) +
+           ((n < v.N ? n : v.N - 1) * v.Kp + (int64_t)step * TILE_K + 8 * c) * 2;
+}
+
 /* acc[r][m] += the chunks of this lane in steps from..to-1. x: row m at x + m * ldx; rows beyond M
  * repeat the last. */
 template <mm_code CODE, int MB>
@@ -38,16 +53,17 @@ __device__ void sweep(float acc[ROWS][MB], const mm_view &v, int64_t tile, G<con
     const int quad = lane % 4, c = lane / 4 % 4, half = lane / 16;
     const G<const uint8_t> codes = G<const uint8_t>(v.codes) + tile * v.tile_bytes;
     for (int step = from + 2 * warp + half; step < to; step += 2 * WARPS) {
-        const G<const uint8_t> at = codes + ((int64_t)step * v.step_bytes + 16 * quad);
         uint4 raw[mm_words(CODE)];
         for (int i = 0; i < mm_words(CODE); i++)
-            raw[i] = cu_ldg<uint4>(at + 64 * mm_word(CODE, c, i));
+            raw[i] = cu_ldg<uint4>(CODE == C_ROWS ? cell_of_row(v, tile, ROWS * quad + i, step, c)
+                                                  : codes + ((int64_t)step * v.step_bytes +
+                                                             16 * quad + 64 * mm_word(CODE, c, i)));
         float q[ROWS][8];
         mm_scale_of s[ROWS];
         for (int r = 0; r < ROWS; r++) {
             unsigned w[mm_words(CODE)];
             for (int i = 0; i < mm_words(CODE); i++)
-                w[i] = r == 0 ? raw[i].x : r == 1 ? raw[i].y : r == 2 ? raw[i].z : raw[i].w;
+                w[i] = CODE == C_ROWS ? word_of(raw[r], i) : word_of(raw[i], r);
             s[r] = mm_scales(v, tile, step, c, ROWS * quad + r);
             mm_numbers<CODE>(q[r], w, c, map);
             mm_center(q[r], &s[r], v.zero);
@@ -186,13 +202,14 @@ void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v, c
 void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x)
 {
     const mm_view v = CU_NAME(mm_view_of)(a->w), out = CU_NAME(mm_outliers_of)(a->w);
-    switch (CU_NAME(mm_code_of)(&a->w->t.scheme)) {
+    switch (CU_NAME(mm_code_of)(&a->w->t)) {
 #define CASE(code)                     \
     case code:                         \
         launch<code>(d, a, x, v, out); \
         return;
         MM_CODES(CASE)
         CASE(C_F32)
+        CASE(C_ROWS)
 #undef CASE
     }
 }

@@ -384,7 +384,7 @@ void CU_NAME(mm_i8)(dev *d, const dev_mm_args *a, const mm_input *x, void *room,
         CU_LAUNCH(d, "quantize", quant_kernel, dim3((unsigned)lq_ceil_div(M * nb, QUANTIZERS)),
                   QUANTIZERS * CU_WARP, 0, q, s, x->rows, from);
     const i8_in in = { q, s, a->w->s.Kp, nb, (int)(A / TILE_K) };
-    switch (CU_NAME(mm_code_of)(sc)) {
+    switch (CU_NAME(mm_code_of)(&a->w->t)) {
 #define CASE(code)                 \
     case code:                     \
         launch<code>(d, a, x, in); \

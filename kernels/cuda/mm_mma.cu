@@ -188,7 +188,7 @@ void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
 void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x)
 {
     const mm_view v = CU_NAME(mm_view_of)(a->w);
-    switch (CU_NAME(mm_code_of)(&a->w->t.scheme)) {
+    switch (CU_NAME(mm_code_of)(&a->w->t)) {
 #define CASE(code)                \
     case code:                    \
         launch<code>(d, a, x, v); \
@@ -196,6 +196,7 @@ void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x)
         MM_CODES(CASE)
 #undef CASE
     case C_F32:
-        return; /* mm.cu sends it to gemv */
+    case C_ROWS:
+        return; /* mm.cu sends them elsewhere */
     }
 }

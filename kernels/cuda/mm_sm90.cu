@@ -351,7 +351,7 @@ void CU_NAME(mm_sm90)(dev *d, const dev_mm_args *a, const mm_input *x)
 {
     const mm_view v = CU_NAME(mm_view_of)(a->w);
     const bool narrow = mm_sm90_of(a->w, x->rows.M, x->rows.parts ? x->rows.n : 0).narrow;
-    switch (CU_NAME(mm_code_of)(&a->w->t.scheme)) {
+    switch (CU_NAME(mm_code_of)(&a->w->t)) {
 #define CASE(code)                         \
     case code:                             \
         if (narrow)                        \
@@ -362,6 +362,7 @@ void CU_NAME(mm_sm90)(dev *d, const dev_mm_args *a, const mm_input *x)
         MM_CODES(CASE)
 #undef CASE
     case C_F32:
-        return; /* mm.cu sends it to gemv */
+    case C_ROWS:
+        return; /* mm.cu sends them elsewhere */
     }
 }

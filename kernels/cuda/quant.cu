@@ -1,9 +1,9 @@
 /* kernels/cuda/quant.cu - quantization on a device: products of f32 matrices, and GPTQ's loops
  * (quantize/gptq.c, whose arithmetic they repeat; products have other orders).
  *
- *   gemm    op(A) op(B) + beta C: by cuBLAS where it can be loaded (f32 throughout: "pedantic"),
- *           else by a kernel: a block has 64 x 64 of C, a thread 4 x 4, over k in order, 16 at a
- *           time through shared memory.
+ *   gemm    op(A) op(B) + beta C: by cuBLAS where it can be loaded (blas.cu), else by a kernel: a
+ *           block has 64 x 64 of C, a thread 4 x 4, over k in order, 16 at a time through shared
+ *           memory.
  *   round   GPTQ's block of up to 128 columns: a warp has a row, a lane columns l, l + 32, ..; each
  *           column in turn is rounded and its error moved on, U's 128 x 128 in shared memory.
  *   errors  d = w - q; a thread a weight.
@@ -16,12 +16,7 @@
  *
  * Shared memory: gemm 2 x 16 x 68 floats = 8704 B; round 128 x 128 floats = 65536 B (dynamic);
  * sweep K floats (dynamic) and 96 B. */
-#include "kernels/cuda/cublas.h"
 #include "kernels/cuda/ops.cuh"
-
-#ifdef __CUDACC__
-#include <dlfcn.h>
-#endif
 
 inline namespace CU_NAME(quant_cu)
 {
@@ -74,62 +69,6 @@ __global__ void __launch_bounds__(THREADS)
             const G<float> to = C + (m * a.ldc + n);
             *to = a.beta == 0 ? sum[i][j] : sum[i][j] + a.beta * *to;
         }
-}
-
-#ifdef __CUDACC__
-/* NULL: it is not there. */
-const cublas_api *load_cublas(void)
-{
-    static const char *const names[] = { "libcublas.so.13", "libcublas.so.12", "libcublas.so" };
-    static cublas_api api;
-    static int state; /* 1: loaded, -1: not there */
-    for (int i = 0; i < 3 && !state; i++) {
-        void *lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        if (!lib) continue;
-        bool all = true;
-#define X(field, name, args) all &= (api.field = (int(*) args)dlsym(lib, name)) != NULL;
-        CUBLAS_CALLS(X)
-#undef X
-        api.text = (const char *(*)(int))dlsym(lib, "cublasGetStatusString");
-        if (all && api.text)
-            state = 1;
-        else
-            dlclose(lib);
-    }
-    if (!state) state = -1;
-    return state > 0 ? &api : NULL;
-}
-#else
-const cublas_api *load_cublas(void) { return emu_cublas_here ? &emu_cublas : NULL; }
-#endif
-
-void check(dev *d, const cublas_api *api, int result)
-{
-    if (result == 0 || d->bad) return;
-    d->bad = LQ_EDEVICE;
-    lq_fail(&d->why, d->bad, "%s: cuBLAS: %s", d->name, api->text(result));
-}
-
-/* Row-major C is column-major C^T = op(B)^T op(A)^T. */
-bool by_cublas(dev *d, const dev_gemm_args *a)
-{
-    enum { MOST = 1 << 30 }; /* its sizes are ints */
-    const cublas_api *api = load_cublas();
-    const float one = 1;
-    if (!api || a->M > MOST || a->N > MOST || a->K > MOST || a->lda > MOST || a->ldb > MOST ||
-        a->ldc > MOST)
-        return false;
-    if (!d->blas && !d->bad) {
-        check(d, api, api->create(&d->blas));
-        if (!d->bad) check(d, api, api->set_stream(d->blas, d->stream));
-        if (!d->bad) check(d, api, api->set_mode(d->blas, CUBLAS_PEDANTIC));
-    }
-    if (!d->bad)
-        check(d, api,
-              api->sgemm(d->blas, a->tb ? CUBLAS_T : CUBLAS_N, a->ta ? CUBLAS_T : CUBLAS_N,
-                         (int)a->N, (int)a->M, (int)a->K, &one, a->B, (int)a->ldb, a->A,
-                         (int)a->lda, &a->beta, a->C, (int)a->ldc));
-    return true;
 }
 
 /* ---- GPTQ ---- */
@@ -253,16 +192,10 @@ __global__ void __launch_bounds__(THREADS)
 
 void CU_NAME(gemm)(dev *d, const dev_gemm_args *a)
 {
-    if (a->M == 0 || a->N == 0 || by_cublas(d, a)) return;
+    if (a->M == 0 || a->N == 0 || CU_NAME(blas_gemm)(d, a)) return;
     CU_LAUNCH(d, "gemm", gemm_kernel,
               dim3((unsigned)lq_ceil_div(a->N, TILE), (unsigned)lq_ceil_div(a->M, TILE)), THREADS,
               0, a->C, a->A, a->B, *a);
-}
-
-void CU_NAME(gemm_close)(dev *d)
-{
-    if (d->blas) load_cublas()->destroy(d->blas);
-    d->blas = NULL;
 }
 
 void CU_NAME(gptq_round)(dev *d, const dev_gptq_args *a)

@@ -1,0 +1,127 @@
+/* kernels/cuda/blas.cu - products by cuBLAS, which is loaded at run time where it is: of f32
+ * matrices (quantization), and of many rows by a dense bf16 weight that lies in rows of K.
+ *
+ *   bias    y = bias, or y + bias: before a product that is added to y; one thread an output.
+ *
+ * The workspace is the device's own, so that a product allocates nothing and can be captured. The
+ * same call gives the same bytes each time ("Results reproducibility" in cuBLAS's manual: one
+ * stream, a workspace of its own). */
+#include "kernels/cuda/cublas.h"
+#include "kernels/cuda/mm.cuh"
+
+#ifdef __CUDACC__
+#include <dlfcn.h>
+#endif
+
+inline namespace CU_NAME(blas_cu)
+{
+
+enum { THREADS = 256, MOST = 1 << 30 /* its sizes are ints */, WORKSPACE = 32 << 20 };
+
+#ifdef __CUDACC__
+/* NULL: it is not there. */
+const cublas_api *load_cublas(void)
+{
+    static const char *const names[] = { "libcublas.so.13", "libcublas.so.12", "libcublas.so" };
+    static cublas_api api;
+    static int state; /* 1: loaded, -1: not there */
+    for (int i = 0; i < 3 && !state; i++) {
+        void *lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (!lib) continue;
+        bool all = true;
+#define X(field, name, args) all &= (api.field = (int(*) args)dlsym(lib, name)) != NULL;
+        CUBLAS_CALLS(X)
+#undef X
+        api.text = (const char *(*)(int))dlsym(lib, "cublasGetStatusString");
+        if (all && api.text)
+            state = 1;
+        else
+            dlclose(lib);
+    }
+    if (!state) state = -1;
+    return state > 0 ? &api : NULL;
+}
+#else
+const cublas_api *load_cublas(void) { return emu_cublas_here ? &emu_cublas : NULL; }
+#endif
+
+void check(dev *d, const cublas_api *api, int result)
+{
+    if (result == 0 || d->bad) return;
+    d->bad = LQ_EDEVICE;
+    lq_fail(&d->why, d->bad, "%s: cuBLAS: %s", d->name, api->text(result));
+}
+
+/* NULL: it is not there. With d->blas, unless d has failed. */
+const cublas_api *opened(dev *d)
+{
+    const cublas_api *api = load_cublas();
+    if (!api || d->blas || d->bad) return api;
+    check(d, api, api->create(&d->blas));
+    if (!d->bad) check(d, api, api->set_stream(d->blas, d->stream));
+    return api;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    bias_kernel(G<float> y, int64_t ldy, G<const float> bias, int64_t N, bool add)
+{
+    const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (n >= N) return;
+    const G<float> to = y + ((int64_t)blockIdx.y * ldy + n);
+    *to = add ? *to + bias[n] : (float)bias[n];
+}
+
+} // namespace NSNS_blas_cu
+
+/* Row-major C is column-major C^T = op(B)^T op(A)^T. */
+bool CU_NAME(blas_gemm)(dev *d, const dev_gemm_args *a)
+{
+    const float one = 1;
+    if (a->M > MOST || a->N > MOST || a->K > MOST || a->lda > MOST || a->ldb > MOST ||
+        a->ldc > MOST)
+        return false;
+    const cublas_api *api = opened(d);
+    if (!api) return false;
+    if (!d->bad) check(d, api, api->set_mode(d->blas, CUBLAS_PEDANTIC));
+    if (!d->bad)
+        check(d, api,
+              api->sgemm(d->blas, a->tb ? CUBLAS_T : CUBLAS_N, a->ta ? CUBLAS_T : CUBLAS_N,
+                         (int)a->N, (int)a->M, (int)a->K, &one, a->B, (int)a->ldb, a->A,
+                         (int)a->lda, &a->beta, a->C, (int)a->ldc));
+    return true;
+}
+
+bool CU_NAME(blas)(dev *d)
+{
+    const cublas_api *api = opened(d);
+    if (!api || d->bad) return false;
+    if (!d->blas_room) {
+        d->blas_room = d->ops->alloc(d, WORKSPACE);
+        if (!d->bad) check(d, api, api->set_workspace(d->blas, d->blas_room, WORKSPACE));
+    }
+    return !d->bad;
+}
+
+void CU_NAME(blas_close)(dev *d)
+{
+    if (d->blas) load_cublas()->destroy(d->blas);
+    d->ops->free(d, d->blas_room);
+    d->blas = d->blas_room = NULL;
+}
+
+void CU_NAME(mm_blas)(dev *d, const dev_mm_args *a, const mm_input *x)
+{
+    const int64_t N = a->w->t.N, K = a->w->t.K;
+    const float one = 1, beta = a->add || a->bias ? 1.0f : 0.0f;
+    const cublas_api *api = load_cublas();
+    if (a->bias)
+        CU_LAUNCH(d, "bias", bias_kernel, dim3((unsigned)lq_ceil_div(N, THREADS), (unsigned)a->M),
+                  THREADS, 0, a->y, a->ldy, a->bias, N, a->add);
+    if (!d->bad) check(d, api, api->set_mode(d->blas, CUBLAS_DEFAULT));
+    if (!d->bad)
+        check(d, api,
+              api->gemm_ex(d->blas, CUBLAS_T, CUBLAS_N, (int)N, (int)a->M, (int)K, &one,
+                           a->w->t.plane[QT_CODES].data, CUBLAS_BF16, (int)K, x->b, CUBLAS_BF16,
+                           (int)x->ldb, &beta, a->y, CUBLAS_F32, (int)a->ldy, CUBLAS_IN_F32,
+                           CUBLAS_ANY));
+}
