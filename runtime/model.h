@@ -92,10 +92,13 @@ lq_status model_load_head(model *m, pool *p, lq_err *err);
 /* One layer into its own arena; free the arena to drop it. */
 lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
                            lq_err *err);
-/* The built-in 1.1 B Llama shape with u4-g128 weights made in memory (hidden 2048, 22 layers, 32/4
- * heads, ffn 5632, vocabulary 32000), for `bench model`: needs no source. cfg is owned by the
- * model. */
-lq_status model_builtin(model *m, const qt_scheme *s, pool *p, lq_err *err);
+/* A shape made in memory, for `bench model`: needs no source. cfg is owned by the model. "1.1b":
+ * hidden 2048, 22 layers, 32/4 heads, ffn 5632, vocabulary 32000, all in one scheme;
+ * "llama-3.1-8b": 4096, 32, 32/8, 14336, 128256 and a bf16 head; "tiny": to see that all of it
+ * runs. */
+extern const char *const model_shape_names[]; /* ends with NULL */
+const char *model_shape_title(int which);
+lq_status model_builtin(model *m, int which, const qt_scheme *s, pool *p, lq_err *err);
 
 /* Which layers a device gets: the last so many (or all: 0), and with them final norm and head; with
  * all of them the embedding too, where its rows can be looked up there. */

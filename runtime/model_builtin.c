@@ -1,4 +1,4 @@
-/* runtime/model_builtin.c - the 1.1 B Llama shape with pseudo-random weights, for `bench model`.
+/* runtime/model_builtin.c - Llama shapes with pseudo-random weights, for `bench model`.
  *
  * The planes are filled directly in the kernels' layout. What they hold is arbitrary but tame:
  * weights of about 1/sqrt(K), so that activations neither vanish nor overflow, which would change
@@ -7,7 +7,22 @@
 
 #include "formats/tiles.h"
 
-enum { HIDDEN = 2048, LAYERS = 22, HEADS = 32, KV_HEADS = 4, FFN = 5632, VOCAB = 32000 };
+typedef struct {
+    const char *title;
+    int64_t hidden, layers, heads, kv_heads, ffn, vocab, max_pos;
+    double theta;
+    bool dense_head; /* bf16, whatever the layers are */
+} shape;
+
+const char *const model_shape_names[] = { "1.1b", "llama-3.1-8b", "tiny", NULL };
+static const shape shapes[] = {
+    { "1.1 B Llama", 2048, 22, 32, 4, 5632, 32000, 2048, 1e4, false },
+    { "Llama-3.1-8B's shape", 4096, 32, 32, 8, 14336, 128256, 131072, 5e5, true },
+    { "a tiny Llama", 256, 2, 4, 2, 512, 1000, 4096, 1e4, true },
+};
+
+const char *model_shape_title(int which) { return shapes[which].title; }
+
 enum { FILL_BYTES = 1 << 16 }; /* one item of the pool */
 
 /* splitmix64 (Steele, Lea, Flood 2014): the i-th number of a stream needs no other. */
@@ -107,18 +122,18 @@ static lq_status make_linear(model_linear *l, const qt_scheme *s, int64_t N, int
     return e ? e : mm_pack(&l->w, &t, a, p, err);
 }
 
-static lq_status make_layer(model_layer *l, const qt_scheme *s, const float *ones, uint64_t seed,
-                            lq_arena *a, pool *p, lq_err *err)
+static lq_status make_layer(model_layer *l, const shape *z, const qt_scheme *s, const float *ones,
+                            uint64_t seed, lq_arena *a, pool *p, lq_err *err)
 {
-    const int64_t KV = HIDDEN / HEADS * KV_HEADS;
+    const int64_t H = z->hidden, KV = H / z->heads * z->kv_heads;
     const struct {
         model_linear *linear;
         int64_t N, K;
     } t[] = {
-        { &l->lin[R_Q], HIDDEN, HIDDEN }, { &l->lin[R_K], KV, HIDDEN },
-        { &l->lin[R_V], KV, HIDDEN },     { &l->lin[R_O], HIDDEN, HIDDEN },
-        { &l->lin[R_GATE], FFN, HIDDEN }, { &l->lin[R_UP], FFN, HIDDEN },
-        { &l->lin[R_DOWN], HIDDEN, FFN },
+        { &l->lin[R_Q], H, H },         { &l->lin[R_K], KV, H },
+        { &l->lin[R_V], KV, H },        { &l->lin[R_O], H, H },
+        { &l->lin[R_GATE], z->ffn, H }, { &l->lin[R_UP], z->ffn, H },
+        { &l->lin[R_DOWN], H, z->ffn },
     };
     l->vec[R_ATTN_NORM].w = l->vec[R_MLP_NORM].w = ones;
     lq_status e = LQ_OK;
@@ -127,32 +142,33 @@ static lq_status make_layer(model_layer *l, const qt_scheme *s, const float *one
     return e;
 }
 
-static lq_status make_config(model *m, lq_err *err)
+static lq_status make_config(model *m, const shape *z, lq_err *err)
 {
+    const int64_t D = z->hidden / z->heads;
     arch_config *c = lq_push(&m->arena, sizeof *c);
-    arch_layer *layers = lq_push(&m->arena, LAYERS * sizeof *layers);
+    arch_layer *layers = lq_push(&m->arena, (size_t)z->layers * sizeof *layers);
     if (!c || !layers) return lq_fail(err, LQ_ENOMEM, "built-in model: out of memory");
     *c = (arch_config){
         .row = arch_find("LlamaForCausalLM", NULL),
-        .vocab = VOCAB,
-        .hidden = HIDDEN,
-        .layers = LAYERS,
-        .heads = HEADS,
-        .kv_heads = KV_HEADS,
-        .head_dim = HIDDEN / HEADS,
-        .ffn = FFN,
-        .max_pos = 2048,
+        .vocab = z->vocab,
+        .hidden = z->hidden,
+        .layers = z->layers,
+        .heads = z->heads,
+        .kv_heads = z->kv_heads,
+        .head_dim = D,
+        .ffn = z->ffn,
+        .max_pos = z->max_pos,
         .norm_eps = 1e-5,
         .act = ARCH_SILU,
-        .v_dim = HIDDEN / HEADS,
-        .embed_dim = HIDDEN,
+        .v_dim = D,
+        .embed_dim = z->hidden,
         .embed_scale = 1,
         .residual_scale = 1,
         .logit_scale = 1,
-        .rope_dims = HIDDEN / HEADS,
-        .rope = { { .kind = ROPE_PLAIN, .theta = 10000, .factor = 1, .attention_factor = 1 } },
+        .rope_dims = D,
+        .rope = { { .kind = ROPE_PLAIN, .theta = z->theta, .factor = 1, .attention_factor = 1 } },
         .layer = layers,
-        .attn_scale = 1 / sqrt((double)HIDDEN / HEADS),
+        .attn_scale = 1 / sqrt((double)D),
         .bos = -1,
         .dtype = LQ_BF16,
     };
@@ -161,31 +177,43 @@ static lq_status make_config(model *m, lq_err *err)
     return LQ_OK;
 }
 
-lq_status model_builtin(model *m, const qt_scheme *s, pool *p, lq_err *err)
+/* What stands before and behind the layers. */
+static lq_status make_frame(model *m, const shape *z, const qt_scheme *s, pool *p, lq_err *err)
 {
+    const qt_scheme bf16 = { .dtype = LQ_BF16 };
+    float *ones = lq_push(&m->arena, (size_t)z->hidden * sizeof *ones);
+    lq_status e =
+        ones ? model_cut_layers(m, err) : lq_fail(err, LQ_ENOMEM, "built-in model: out of memory");
+    if (e) return e;
+    for (int64_t i = 0; i < z->hidden; i++)
+        ones[i] = 1;
+    m->final_norm.w = ones;
+    m->embed = (qt_tensor){ .scheme = bf16, .N = z->vocab, .K = z->hidden };
+    e = fill_tensor(&m->embed, 1, &m->arena, p, err);
+    return e ? e
+             : make_linear(&m->head, z->dense_head ? &bf16 : s, z->vocab, z->hidden, 2,
+                           &m->layer_arenas[z->layers], p, err);
+}
+
+lq_status model_builtin(model *m, int which, const qt_scheme *s, pool *p, lq_err *err)
+{
+    const shape *z = &shapes[which];
     memset(m, 0, sizeof *m);
     if (s->kind == QT_I8_OUTLIER || s->kind == QT_E4M3 || s->kind == QT_E2M1 || s->irregular ||
         s->dbl || s->zero == QT_ZERO_BIAS)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "built-in model: expected a scheme without small floats, biases, outliers, "
                        "order of inputs or double quantization");
-    lq_status e = qt_check(s, HIDDEN, HIDDEN, err);
-    if (!e) e = qt_check(s, HIDDEN, FFN, err);
-    if (!e) e = make_config(m, err);
-    if (e) goto done;
-    float *ones = lq_push(&m->arena, HIDDEN * sizeof *ones);
-    e = ones ? model_cut_layers(m, err) : lq_fail(err, LQ_ENOMEM, "built-in model: out of memory");
-    if (e) goto done;
-    for (int i = 0; i < HIDDEN; i++)
-        ones[i] = 1;
-    m->final_norm.w = ones;
-    m->embed = (qt_tensor){ .scheme = { .dtype = LQ_BF16 }, .N = VOCAB, .K = HIDDEN };
-    e = fill_tensor(&m->embed, 1, &m->arena, p, err);
-    if (!e) e = make_linear(&m->head, s, VOCAB, HIDDEN, 2, &m->layer_arenas[LAYERS], p, err);
-    for (int i = 0; i < LAYERS && !e; i++)
-        e = make_layer(&m->layers[i], s, ones, 16 + 8 * (uint64_t)i, &m->layer_arenas[i], p, err);
-    if (!e) m->weight_bytes = model_count_bytes(m);
-done:
-    if (e) model_free(m);
+    lq_status e = qt_check(s, z->hidden, z->hidden, err);
+    if (!e) e = qt_check(s, z->hidden, z->ffn, err);
+    if (!e) e = make_config(m, z, err);
+    if (!e) e = make_frame(m, z, s, p, err);
+    for (int64_t i = 0; i < z->layers && !e; i++)
+        e = make_layer(&m->layers[i], z, s, m->final_norm.w, 16 + 8 * (uint64_t)i,
+                       &m->layer_arenas[i], p, err);
+    if (e)
+        model_free(m);
+    else
+        m->weight_bytes = model_count_bytes(m);
     return e;
 }

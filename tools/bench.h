@@ -8,6 +8,7 @@
 typedef struct {
     opt_model model;
     const char *scheme, *batch;
+    int shape; /* of model_shape_names */
     int64_t prompt, context, steps;
     double accept;         /* of guesses; 0: no speculation */
     int attention;         /* of bench_attentions */

@@ -57,11 +57,16 @@ static lq_status open_model(session *b, const cmd_ctx *c, lq_err *err)
     }
     qt_scheme s;
     lq_status e = qt_scheme_parse(&s, b->o->scheme, err);
-    if (!e) e = model_builtin(&b->builtin, &s, b->p, err);
+    if (!e) e = model_builtin(&b->builtin, b->o->shape, &s, b->p, err);
     b->m = &b->builtin;
     if (lq_exit_code(e) == lq_exit_code(LQ_EVALUE)) return LQ_EUSAGE; /* --scheme was wrong */
     const load_opts how = load_opts_of(c, &b->o->model);
     return e ? e : load_device(&b->builtin, &how, err);
+}
+
+static const char *model_name(const session *b)
+{
+    return b->path ? b->path : model_shape_title(b->o->shape);
 }
 
 /* Of the first layer's attention output, which every architecture has. */
@@ -284,7 +289,7 @@ static lq_status print_json(const session *b, lq_err *err)
     cJSON *doc = cJSON_CreateObject();
     cJSON_AddNumberToObject(doc, "prefill_tok_s", b->rows[0].tok_s);
     if (single_decode(b) > 0) cJSON_AddNumberToObject(doc, "decode_tok_s", single_decode(b));
-    cJSON_AddStringToObject(doc, "model", b->path ? b->path : "built-in 1.1 B Llama");
+    cJSON_AddStringToObject(doc, "model", model_name(b));
     cJSON_AddStringToObject(doc, "scheme", scheme);
     cJSON_AddNumberToObject(doc, "weight_bytes", (double)b->m->weight_bytes);
     cJSON_AddStringToObject(doc, "kernels", k_name());
@@ -328,8 +333,7 @@ static void print_table(const session *b)
     char scheme[40], size[16];
     qt_scheme_text(scheme, layer_scheme(b->m));
     printf("%s, %s, %s read per step; kernels %s, activations %s, KV %s, %d threads\n",
-           b->path ? b->path : "built-in 1.1 B Llama", scheme,
-           opt_size_text(size, sizeof size, (double)b->m->weight_bytes),
+           model_name(b), scheme, opt_size_text(size, sizeof size, (double)b->m->weight_bytes),
            model_dev(b->m) ? model_dev(b->m)->ops->name : k_name(), mm_acts_text(acts_of(b)),
            kv_dtype_text(opt_kv(&b->o->model)), pool_threads(b->p));
     if (model_dev(b->m))
@@ -365,6 +369,8 @@ lq_status bench_model(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
 {
     session b = { .o = o, .path = c->argc > 1 ? c->argv[1] : NULL };
     lq_status s = opt_parse_ints(o->batch, "--batch", 1, MAX_BATCH, &b.batch, &b.n_batch, err);
+    if (!s && b.path && opt_given(c, "shape"))
+        s = lq_fail(err, LQ_EUSAGE, "--shape: expected without a MODEL, found %s", b.path);
     if (!s) s = load_start(&b.p, c, &o->model, err);
     if (!s) s = open_model(&b, c, err);
     if (!s) s = fit_lengths(&b, c, err);

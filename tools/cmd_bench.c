@@ -3,6 +3,7 @@
 #include "tools/bench_serve.h"
 
 #include "formats/json.h"
+#include "runtime/model.h"
 
 static const struct {
     const char *name;
@@ -19,7 +20,9 @@ static const char *const fusions[] = { "none", "on", "off", NULL };
 #define F(field) offsetof(bench_cmd, field)
 static const opt_row rows[] = {
     { "scheme", 0, OPT_STR, F(scheme), .def = "u4-g128", .arg = "SCHEME",
-      .help = "weights of the built-in 1.1 B model, and of --fusion" },
+      .help = "weights of the built-in model's layers, and of --fusion" },
+    { "shape", 0, OPT_ENUM, F(shape), .def = "1.1b", .words = model_shape_names,
+      .help = "of the built-in model; that of Llama-3.1-8B takes 7 GB and has a bf16 head" },
     { "prompt", 0, OPT_INT, F(prompt), .def = "512", .lo = 1, .hi = 1 << 16,
       .help = "tokens of the prompt that prefill is measured with (unasked: fewer where MODEL has "
               "fewer positions)" },
@@ -133,7 +136,7 @@ const cmd_row cmd_bench = {
     .details =
         "`bench kernels` measures each kernel at sizes of real layers. `bench model` "
         "measures prefill of one prompt and decode at several batch sizes; "
-        "without MODEL on a built-in Llama shape of 1.1 B parameters with weights made in "
+        "without MODEL on a built-in Llama shape (--shape) with weights made in "
         "memory. The limit of a row is the larger of two times: reading the weights and the "
         "cache once at the measured bandwidth, and doing the products at the measured rate. "
         "Behind it: what a token of context takes in the cache, by type and by KV heads. "
@@ -153,6 +156,7 @@ const cmd_row cmd_bench = {
     .examples = "llmq bench kernels\0"
                 "llmq bench kernels --fusion on --scheme nf4\0"
                 "llmq bench model\0"
+                "llmq bench model --device cuda --shape llama-3.1-8b --prompt 4096\0"
                 "llmq bench model model.llmq --batch 1,8 --json\0"
                 "llmq bench model --batch 32 --profile\0"
                 "llmq bench model --batch 1 --mixed 64 --places 16\0"

@@ -272,11 +272,19 @@ def test_bench_of_kernels_on_a_gpu_and_the_page_that_is_made_of_it(gpu, tmp_path
            "percent_of_copy": 71, "times_one_row": 1.4}
     (folder / "kernels.json").write_text(json.dumps(
         {"device": "a GPU", "compute_capability": 90, "multiprocessors": 132, "limits": {"copy_gbytes_s": 4200}, "rows": [row]}))
+    whole = gpu.json("bench", "model", "--device", "cuda", "--shape", "tiny", "--batch", "1", "--prompt", "16", "--steps", "2")
+    assert [(r["name"], r["shape"]) for r in whole["rows"]] == [("prefill", "1 x 16"), ("decode", "1 x 1")]
+    whole["model"] = "Llama-3.1-8B's shape"  # the names of its rows are what the page looks for
+    whole["rows"][1].update(percent_of_limit=71, decode_tok_s=900)
+    (folder / "model.json").write_text(json.dumps(whole))
+    (folder / "gptq.json").write_text('{"seconds": 61}')
     make = [sys.executable, "tools/bench/gpu_page.py"]
     subprocess.run([*make, folder, tmp_path / "all.json", page], cwd=ROOT, check=True)
     text = page.read_text()
     assert "| 64 rows, times the time of one | 1.5 | 1.40 | yes |" in text and "a GPU (compute capability 9.0" in text
     assert "| 16 rows, times the time of one | 1.10 | not measured |  |" in text
+    assert "bf16 head: one sequence | 70 % of the roofline | 71.0 %, 900 tokens/s | yes |" in text
+    assert "1.1 B shape, 128 x 512 | 60 s | 61.0 s | no |" in text
     subprocess.run([*make, "-", tmp_path / "none.json", page], cwd=ROOT, check=True)
     assert page.read_text() == (ROOT / "docs/performance-gpu.md").read_text()  # until somebody measures
 
