@@ -72,6 +72,12 @@ bool dev_mm_ints(const dev_weight *w, mm_acts acts)
            (s->kind == QT_UINT || s->kind == QT_I8 || s->kind == QT_I8_OUTLIER);
 }
 
+bool dev_rounds(const dev_weight *w, mm_acts acts)
+{
+    return acts != MM_F32 && !dev_mm_ints(w, acts) && !w->t.scheme.act &&
+           w->t.scheme.kind != QT_I8_OUTLIER;
+}
+
 bool dev_in_rows(const qt_tensor *t)
 {
     return t->scheme.kind == QT_DENSE && t->scheme.dtype == LQ_BF16 && !t->scheme.act &&

@@ -47,8 +47,11 @@ typedef struct {
     float factor; /* of add; 0: 1 */
     float offset, eps;
     bool layer;
+    bool bf16; /* h is rounded to it */
     int64_t T, K;
     int64_t ld;   /* from row to row of x, h and add; 0: K */
+    int64_t side; /* rows that lie side by side: then ld is from the first of so many to the next's;
+                     0: 1 */
     int64_t rows; /* of w and b; 0: 1 */
 } dev_norm_args;
 
@@ -60,6 +63,7 @@ typedef struct {
     const float *w; /* [K] */
     float offset, eps;
     int64_t T, K, whole;
+    int64_t ld; /* from row to row of x; 0: K */
 } dev_share_args;
 
 /* q, k and v are held within +-clip (0: they are not). The first R of each head's D dims of q [T,
@@ -77,6 +81,7 @@ typedef struct {
     bool half; /* pairs (i, i + R/2), else (2i, 2i + 1) */
     float clip;
     int64_t T, H, Hkv, D, Dv, R;
+    int64_t ld; /* from row to row of q, k and v, which lie in the same rows; 0: each in its own */
 } dev_rope_args;
 
 /* dst [T, ldd] = f(gate) * up * scale, n of each row of gate and up [T, ld] (k_act_mul); up NULL:
@@ -90,6 +95,7 @@ typedef struct {
     k_act_fn f;
     float limit;
     bool mixed;
+    bool bf16; /* dst is rounded to it */
 } dev_act_args;
 
 /* x [T, K] = scale * rows ids[t] of table [V, K] of dtype f32, f16 or bf16. Ids were checked. Also
@@ -168,6 +174,7 @@ typedef struct {
     int64_t ldy, ldx, M;
     mm_acts acts;
     bool add, arranged;
+    bool rounded; /* where x is to be rounded to bf16, it is */
 } dev_mm_args;
 
 /* Rows of one sequence that attention takes together, and where its keys are. */
@@ -258,6 +265,7 @@ typedef struct {
     kv_dtype dtype;
     float scale, softcap;
     bool alibi_scaled, alibi_bf16;
+    bool bf16; /* out is rounded to it */
 } dev_attn_args;
 
 enum { DEV_TOPS = 20, DEV_DRAW_IDS = 1 << 28 }; /* at most: alternatives; ids of a vocabulary */
@@ -349,6 +357,8 @@ enum { DEV_RANKS = 16 }; /* at most */
 bool dev_same_group(const qt_scheme *a, const qt_scheme *b);
 /* Whether a product is one of integers: MM_I8, and codes less zero points that are scaled. */
 bool dev_mm_ints(const dev_weight *w, mm_acts acts);
+/* Whether a product by w begins with x rounded to bf16, and looks at nothing else of it. */
+bool dev_rounds(const dev_weight *w, mm_acts acts);
 /* Whether a weight can lie on a device as it does in a checkpoint, in rows of K: bf16, K a multiple
  * of 32. It is no member of a group. */
 bool dev_in_rows(const qt_tensor *t);

@@ -101,7 +101,29 @@ static size_t products_scratch(const dev *d, const model *w, const fwd_opts *o)
     return n;
 }
 
+/* All products of the layers begin with rounding to bf16, and nothing else reads their inputs. */
+static bool all_round(const model_on *on, mm_acts acts)
+{
+    const arch_config *c = on->w.cfg;
+    if (c->experts || c->w.mla) return false;
+    for (int64_t i = on->first; i < c->layers; i++)
+        for (int r = 0; r < ARCH_N_ROLES; r++) {
+            const model_linear *l = &on->w.layers[i].lin[r];
+            if (!l->present) continue;
+            const dev_weight w = fwd_dev_weight(&l->w);
+            if (!dev_rounds(&w, acts)) return false;
+        }
+    return true;
+}
+
 /* ---- opening ---- */
+
+/* Floats of a row of r->qkv that the pass makes room for itself: q, k and v of an architecture that
+ * has them apart are one product where their weights were joined (model_dev.c). */
+static int64_t joined_width(const arch_config *c)
+{
+    return arch_name_of(c, R_QKV) || c->w.mla ? 0 : fwd_qkv_width(c);
+}
 
 lq_status fwd_check_device(const arch_config *c, lq_err *err)
 {
@@ -141,7 +163,8 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
     const size_t products =
         3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + DEV_MM_PARTS;
     return f.stage_bytes + fwd_slopes_bytes(c) + attn + products + parts * sizeof(float) +
-           (size_t)(o->max_rows * c->hidden + o->max_logits * c->vocab + 2 * (c->experts + 1)) *
+           (size_t)(o->max_rows * (c->hidden + joined_width(c)) + o->max_logits * c->vocab +
+                    2 * (c->experts + 1)) *
                sizeof(float) +
            (size_t)o->max_logits * sizeof(dev_drawn) + fwd_rows_bytes(c, o->max_rows, FWD_HELD) +
            (size_t)FWD_DEV_MEM * GRAIN;
@@ -195,8 +218,12 @@ static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, cons
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
     f->first_of = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first_of);
     f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
-    return f->stage_on && f->attn_scratch && f->mm_scratch && r->x && f->first_of && f->busy &&
-           fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
+    if (!f->stage_on || !f->attn_scratch || !f->mm_scratch || !r->x || !f->first_of || !f->busy ||
+        !fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f))
+        return false;
+    if (joined_width(c))
+        r->qkv = take_device(f, (size_t)(o->max_rows * joined_width(c)) * sizeof(float));
+    return r->qkv;
 }
 
 /* Where logits and draws come out. */
@@ -258,6 +285,7 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     f->home.a = r->a;
     f->home.q = r->q;
     if (r->acts == MM_I8 && !on->int8) r->acts = MM_BF16;
+    f->rounds = all_round(on, r->acts);
     if (!s) put_slopes(f, r, m->cfg);
     lq_status queued = f->d->ops->sync(f->d, err);
     return queued ? queued : s;

@@ -52,6 +52,7 @@ struct fwd_dev_ctx {
     int32_t *words;                   /* [max_rows] */
     fwd_plan plans[DEV_ATTN_N][2][2]; /* [how][layers with a window][the last layer] */
     const int32_t *tables, *picked, *ids;
+    bool rounds;     /* what its layers' products read is rounded to bf16 by what makes it */
     bool steady;     /* the step's work is a matter of its shape: it may be captured */
     fwd_shape shape; /* of such a one */
     fwd_graphs graphs;

@@ -12,33 +12,42 @@ static void copy(const fwd_rows *r, float *dst, int64_t ldd, const float *src, i
         f->d, &(dev_copy_args){ dst, src, (size_t)n * w, (size_t)ldd * w, (size_t)lds * w, rows });
 }
 
-/* x += factor * add (NULL: nothing), then dst (NULL: nothing more) = norm(x), by so many rows of
- * weights in turn. */
-static void add_norm(const fwd_rows *r, float *dst, float *x, const float *add, double factor,
-                     const model_vector *v, int64_t T, int64_t K, int64_t rows)
+/* T rows of K; those that are added, another place and other weights are the caller's. */
+static dev_norm_args norm_of(const fwd_rows *r, float *dst, float *x, const model_vector *v,
+                             int64_t T, int64_t K)
 {
-    const fwd_dev_ctx *f = r->self;
-    f->d->ops->norm(f->d, &(dev_norm_args){ .x = x,
-                                            .h = dst,
-                                            .add = add,
-                                            .w = v ? v->w : NULL,
-                                            .b = v ? v->bias : NULL,
-                                            .factor = (float)factor,
-                                            .offset = r->c->w.norm_offset,
-                                            .eps = (float)r->c->norm_eps,
-                                            .layer = r->c->w.norm == NORM_LAYER,
-                                            .T = T,
-                                            .K = K,
-                                            .rows = rows });
+    return (dev_norm_args){ .x = x,
+                            .h = dst,
+                            .w = v ? v->w : NULL,
+                            .b = v ? v->bias : NULL,
+                            .offset = r->c->w.norm_offset,
+                            .eps = (float)r->c->norm_eps,
+                            .layer = r->c->w.norm == NORM_LAYER,
+                            .T = T,
+                            .K = K };
 }
 
+/* What products of the layers read; the final norm's output goes to the host as well. */
 static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T,
                  int64_t K)
 {
+    const fwd_dev_ctx *f = r->self;
+    dev_norm_args a = norm_of(r, dst, x, v, T, K);
+    a.bf16 = f->rounds && dst == r->h && v != &f->on->w.final_norm;
     if (v->w)
-        add_norm(r, dst, x, NULL, 1, v, T, K, 1);
+        f->d->ops->norm(f->d, &a);
     else if (dst != x)
         copy(r, dst, K, x, K, K, T);
+}
+
+/* Whether a product reads what was rounded for it. With norms after the sum h is x as it is. */
+static bool is_rounded(const fwd_rows *r, const mm_weight *w, const float *x)
+{
+    const fwd_dev_ctx *f = r->self;
+    const model *m = &f->on->w;
+    const bool layers = w != &m->head.w && w != &m->proj_out.w;
+    return f->rounds && layers &&
+           (x == r->a || x == r->mlp || (x == r->h && !r->c->w.norm_after_add));
 }
 
 /* y [M, ldy] = x l^T + bias, or added to y. before: the product before it, of the same x, which may
@@ -59,6 +68,7 @@ static void product(const fwd_rows *r, const mm_out *o, const mm_out *before, co
                                       .M = M,
                                       .acts = acts,
                                       .add = o->add,
+                                      .rounded = is_rounded(r, o->w, x),
                                       .arranged = before && dev_same_input(&w, &last, acts) });
 }
 
@@ -69,13 +79,13 @@ static void products(const fwd_rows *r, const mm_out *outs, int n, const float *
         product(r, &outs[i], i ? &outs[i - 1] : NULL, x, ldx, M, r->acts);
 }
 
-/* R_QKV's output, [q k v] or for each kv head [its q heads, k, v]. */
+/* R_QKV's output of groups, for each kv head [its q heads, k, v], in three places. */
 static void split(const fwd_rows *r)
 {
     const arch_config *c = r->c;
-    const int64_t parts = c->w.qkv_grouped ? c->kv_heads : 1, group = c->kv_heads / parts;
-    const int64_t nq = c->heads / parts * c->head_dim, nk = group * c->head_dim,
-                  nv = group * c->v_dim, w = fwd_qkv_width(c);
+    const int64_t parts = c->kv_heads;
+    const int64_t nq = c->heads / parts * c->head_dim, nk = c->head_dim, nv = c->v_dim,
+                  w = fwd_qkv_width(c);
     for (int64_t i = 0; i < parts; i++) {
         const float *from = r->qkv + i * (nq + nk + nv);
         copy(r, r->q + i * nq, parts * nq, from, w, nq, r->R);
@@ -84,20 +94,37 @@ static void split(const fwd_rows *r)
     }
 }
 
+/* Where q, k and v are: each in rows of its own, or, as R_QKV leaves them, in rows of all three. */
+typedef struct {
+    float *q, *k, *v;
+    int64_t ld, ldq, ldk; /* ld: of all three; 0: of each its own */
+} heads;
+
+static heads heads_of(const fwd_rows *r, const model_layer *l)
+{
+    const arch_config *c = r->c;
+    const int64_t Q = c->heads * c->head_dim, K = c->kv_heads * c->head_dim, ld = fwd_qkv_width(c);
+    if (l->lin[R_QKV].present && !c->w.qkv_grouped)
+        return (heads){ r->qkv, r->qkv + Q, r->qkv + Q + K, ld, ld, ld };
+    return (heads){ r->q, r->k, r->v, 0, Q, K };
+}
+
 /* Of q, or of k, whose sums are the second R: this device's part of the norm of all heads. */
 static dev_share_args shared_norm(const fwd_rows *r, const model_layer *l, bool key)
 {
     const arch_config *c = r->c;
     const int64_t K = (key ? c->kv_heads : c->heads) * c->head_dim;
     const fwd_dev_ctx *f = r->self;
-    return (dev_share_args){ .x = key ? r->k : r->q,
+    const heads at = heads_of(r, l);
+    return (dev_share_args){ .x = key ? at.k : at.q,
                              .sums = r->squares + (key ? r->R : 0),
                              .w = l->vec[key ? R_K_NORM : R_Q_NORM].w,
                              .offset = c->w.norm_offset,
                              .eps = (float)c->norm_eps,
                              .T = r->R,
                              .K = K,
-                             .whole = K * f->on->ranks };
+                             .whole = K * f->on->ranks,
+                             .ld = at.ld };
 }
 
 static void norm_heads(const fwd_rows *r, const model_layer *l, bool key)
@@ -106,28 +133,35 @@ static void norm_heads(const fwd_rows *r, const model_layer *l, bool key)
     const int64_t D = r->c->head_dim, H = key ? r->c->kv_heads : r->c->heads;
     const model_vector *v = &l->vec[key ? R_K_NORM : R_Q_NORM];
     const dev_share_args share = shared_norm(r, l, key);
-    float *x = key ? r->k : r->q;
+    const heads at = heads_of(r, l);
+    float *x = key ? at.k : at.q;
+    const bool all = r->c->w.qk_norm == QK_NORM_ALL;
+    dev_norm_args a = all ? norm_of(r, x, x, v, r->R, H * D) : norm_of(r, x, x, v, r->R * H, D);
+    a.ld = key ? at.ldk : at.ldq;
+    a.side = all ? 1 : H;
+    a.rows = r->c->w.qk_norm == QK_NORM_HEADS ? H : 1;
     if (fwd_norm_shared(r))
         f->d->ops->scale(f->d, &share);
-    else if (r->c->w.qk_norm == QK_NORM_ALL)
-        norm(r, x, x, v, r->R, H * D);
     else if (r->c->w.qk_norm != QK_NORM_NONE && v->w)
-        add_norm(r, x, x, NULL, 1, v, r->R * H, D, r->c->w.qk_norm == QK_NORM_HEADS ? H : 1);
+        f->d->ops->norm(f->d, &a);
 }
 
 enum { CLIP = 1, TURN = 2, WRITE = 4 }; /* into the cache */
 
 /* What is asked for, in this order. */
-static void rotate(const fwd_rows *r, int64_t layer, const fwd_kv *kv, unsigned what)
+static void rotate(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                   unsigned what)
 {
     const fwd_dev_ctx *f = r->self;
+    const heads at = heads_of(r, l);
     const bool write = what & WRITE;
     const arch_config *c = r->c;
     const arch_rope_use use = c->layer[layer].rope;
     const bool on = what & TURN && c->w.pos == POS_ROPE && use != ROPE_OFF;
-    f->d->ops->rope(f->d, &(dev_rope_args){ .q = r->q,
-                                            .k = r->k,
-                                            .v = r->v,
+    f->d->ops->rope(f->d, &(dev_rope_args){ .q = at.q,
+                                            .k = at.k,
+                                            .v = at.v,
+                                            .ld = at.ld,
                                             .cos = on ? r->cos[use] : NULL,
                                             .sin = on ? r->sin[use] : NULL,
                                             .block = r->row_block,
@@ -151,8 +185,8 @@ static void rotate(const fwd_rows *r, int64_t layer, const fwd_kv *kv, unsigned 
 static void before_norm(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
 {
     const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
-    if (l->lin[R_QKV].present) split(r);
-    if (normed && (late || r->c->qkv_clip > 0)) rotate(r, layer, kv, late ? CLIP | TURN : CLIP);
+    if (l->lin[R_QKV].present && r->c->w.qkv_grouped) split(r);
+    if (normed && (late || r->c->qkv_clip > 0)) rotate(r, l, layer, kv, late ? CLIP | TURN : CLIP);
 }
 
 static void squares(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
@@ -170,13 +204,13 @@ static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const 
     const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
     assert(g->row0 == 0 && g->n_rows == r->R);
     if (r->c->w.mla) {
-        rotate(r, layer, kv, WRITE);
+        rotate(r, l, layer, kv, WRITE);
         return;
     }
     if (!fwd_norm_shared(r)) before_norm(r, l, layer, kv);
     norm_heads(r, l, false);
     norm_heads(r, l, true);
-    rotate(r, layer, kv, WRITE | (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
+    rotate(r, l, layer, kv, WRITE | (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
 }
 
 /* ---- latent attention (forward_mla.c says what it does) ---- */
@@ -264,7 +298,11 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     const fwd_dev_ctx *f = r->self;
     const bool window = r->c->layer[layer].window;
     dev_attn_args a = fwd_dev_attn(r, kv);
+    const heads in = heads_of(r, l);
     (void)g; /* what the plan was made of */
+    a.q = in.q;
+    a.ldq = in.ldq;
+    a.bf16 = f->rounds;
     a.sinks = l->vec[R_SINKS].w;
     a.window = window ? r->c->window : 0;
     a.tables = f->tables;
@@ -322,7 +360,8 @@ static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
                                           .ldd = ld,
                                           .ld = ld,
                                           .f = (k_act_fn)c->act,
-                                          .limit = (float)c->act_limit });
+                                          .limit = (float)c->act_limit,
+                                          .bf16 = f->rounds });
 }
 
 /* ---- experts (forward_moe.c says what they do) ---- */
@@ -462,12 +501,14 @@ static void clear(const fwd_rows *r)
 
 static void join(const fwd_rows *r, const model_vector *post, const model_vector *after)
 {
+    const fwd_dev_ctx *f = r->self;
     const int64_t T = r->R, K = r->c->hidden;
     const bool apart = r->out == r->y, normed = after && after->w;
+    dev_norm_args a = norm_of(r, normed ? r->x : NULL, r->x, after, T, K);
+    a.add = apart ? r->y : NULL;
+    a.factor = (float)r->c->residual_scale;
     if (apart) norm(r, r->y, r->y, post, T, K);
-    if (apart || normed)
-        add_norm(r, normed ? r->x : NULL, r->x, apart ? r->y : NULL, r->c->residual_scale, after, T,
-                 K, 1);
+    if (apart || normed) f->d->ops->norm(f->d, &a);
 }
 
 const fwd_ops fwd_dev = { fwd_dev_begin, fwd_dev_enter, norm, products,      store,

@@ -63,28 +63,82 @@ static lq_status put_tensor(qt_tensor *t, model_on *on, lq_err *err)
     return s;
 }
 
-/* A tiled weight that goes there in rows. */
-static lq_status put_rows(qt_tensor *t, model_on *on, lq_err *err)
+/* A tiled weight in rows, on the host; its one plane is the caller's to free. */
+static lq_status in_rows(qt_tensor *rows, const qt_tensor *t, lq_err *err)
 {
-    qt_tensor rows = { .scheme = t->scheme, .layout = QT_PORTABLE, .N = t->N, .K = t->K };
-    const size_t n = qt_plane_bytes(&rows.scheme, QT_PORTABLE, rows.N, rows.K, QT_CODES);
-    void *w[QT_N_PLANES] = { NULL };
-    w[QT_CODES] = malloc(n);
-    if (!w[QT_CODES]) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    lq_status s = tiles_unpack(w, t, err);
-    rows.plane[QT_CODES] = (qt_span){ w[QT_CODES], n };
-    if (!s) s = put_tensor(&rows, on, err);
-    free(w[QT_CODES]);
-    *t = rows;
+    *rows = (qt_tensor){ .scheme = t->scheme, .layout = QT_PORTABLE, .N = t->N, .K = t->K };
+    const size_t n = qt_plane_bytes(&t->scheme, QT_PORTABLE, t->N, t->K, QT_CODES);
+    void *w[QT_N_PLANES] = { [QT_CODES] = malloc(n) };
+    rows->plane[QT_CODES] = (qt_span){ w[QT_CODES], n };
+    return w[QT_CODES] ? tiles_unpack(w, t, err) : lq_fail(err, LQ_ENOMEM, "out of memory");
+}
+
+/* One plane of n tensors behind each other; of what belongs to no row the first's. */
+static lq_status put_planes(qt_span *to, model_on *on, const qt_tensor *of, int n, qt_plane p,
+                            lq_err *err)
+{
+    void *on_it = NULL;
+    size_t at = 0;
+    if (p == QT_MAP) n = 1;
+    to->bytes = 0;
+    for (int i = 0; i < n; i++)
+        to->bytes += of[i].plane[p].bytes;
+    lq_status s = to->bytes ? take(&on_it, on, to->bytes, err) : LQ_OK;
+    for (int i = 0; i < n && !s; at += of[i++].plane[p].bytes)
+        if (of[i].plane[p].bytes)
+            on->d.ops->upload(&on->d, (uint8_t *)on_it + at, of[i].plane[p].data,
+                              of[i].plane[p].bytes);
+    to->data = on_it;
+    return s;
+}
+
+static lq_status put_biases(model_linear *to, model_on *on, const model_linear *of, int n,
+                            lq_err *err)
+{
+    void *on_it = NULL;
+    float *at;
+    to->bias = NULL;
+    if (!of->bias) return LQ_OK;
+    lq_status s = take(&on_it, on, (size_t)to->w.N * sizeof *at, err);
+    to->bias = at = on_it;
+    for (int i = 0; i < n && !s; at += of[i++].w.N)
+        on->d.ops->upload(&on->d, at, of[i].bias, (size_t)of[i].w.N * sizeof *at);
+    return s;
+}
+
+/* The most that become one. */
+enum { JOINED = 3 };
+
+/* n weights that can be joined, as one; of their own memory or not. */
+static lq_status put_linears(model_linear *to, model_on *on, const model_linear *of, int n,
+                             bool rows, lq_err *err)
+{
+    qt_tensor t[JOINED];
+    lq_status s = LQ_OK;
+    int made = 0;
+    model_linear all = *of;
+    all.w.N = 0;
+    rows = rows && dev_in_rows(&of->w.t);
+    for (int i = 0; i < n && !s; i++) {
+        t[i] = of[i].w.t;
+        all.w.N += of[i].w.N;
+        if (rows) s = in_rows(&t[made++], &of[i].w.t, err);
+    }
+    all.w.t.N = all.w.N;
+    if (!s) all.w.t.layout = t->layout;
+    for (int p = 0; p < QT_N_PLANES && !s; p++)
+        s = put_planes(&all.w.t.plane[p], on, t, n, (qt_plane)p, err);
+    if (!s) s = put_biases(&all, on, of, n, err);
+    for (int i = 0; i < made; i++)
+        free((void *)(uintptr_t)t[i].plane[QT_CODES].data);
+    *to = all;
     return s;
 }
 
 static lq_status put_linear(model_linear *l, model_on *on, bool rows, lq_err *err)
 {
-    if (!l->present) return LQ_OK;
-    lq_status s =
-        rows && dev_in_rows(&l->w.t) ? put_rows(&l->w.t, on, err) : put_tensor(&l->w.t, on, err);
-    return s ? s : put_floats(&l->bias, on, l->w.N, err);
+    const model_linear of = *l;
+    return l->present ? put_linears(l, on, &of, 1, rows, err) : LQ_OK;
 }
 
 /* What `on` has of m's matrix of a role: its planes and bias are cut from the arena. */
@@ -127,6 +181,50 @@ static lq_status put_part(model_linear *l, model_on *on, const model *m, arch_ro
     if (s) return s;
     s = cut_linear(l, on, m, r, &a, err);
     if (!s) s = put_linear(l, on, rows, err); /* what was uploaded may go */
+    lq_arena_free(&a);
+    return s;
+}
+
+/* Whether b's rows can follow a's in one weight. */
+static bool can_follow(const model_linear *a, const model_linear *b)
+{
+    const qt_tensor *s = &a->w.t, *t = &b->w.t;
+    const qt_span *x = &s->plane[QT_MAP], *y = &t->plane[QT_MAP];
+    return a->present && b->present && dev_same_group(&s->scheme, &t->scheme) &&
+           s->scheme.act_scale == t->scheme.act_scale && !s->scheme.irregular &&
+           s->scheme.kind != QT_I8_OUTLIER && s->K == t->K && s->layout == t->layout &&
+           s->N % TILE_N == 0 && !a->bias == !b->bias && x->bytes == y->bytes &&
+           (!x->bytes || memcmp(x->data, y->data, x->bytes) == 0);
+}
+
+/* Matrices that read the same inputs go there as one where they can: one product, and one launch,
+ * in place of two or three. */
+static const struct {
+    arch_role to, of[JOINED];
+    int n;
+} joins[] = { { R_QKV, { R_Q, R_K, R_V }, 3 }, { R_GATE_UP, { R_GATE, R_UP }, 2 } };
+
+/* Those of `l`, all the host's; what went is not present any more. */
+static lq_status put_joined(model_layer *l, model_on *on, const model *m, size_t which, lq_err *err)
+{
+    const arch_role *of = joins[which].of;
+    const int n = joins[which].n;
+    model_linear part[JOINED], *to = &l->lin[joins[which].to];
+    lq_arena a;
+    bool fits = !to->present && !(m->cfg->w.mla && joins[which].to == R_QKV);
+    lq_status s = lq_arena_init(&a, 0, err);
+    if (s) return s;
+    for (int i = 0; i < n && fits && !s; i++) {
+        part[i] = l->lin[of[i]];
+        fits = part[i].present;
+        if (fits && on->ranks > 1) s = cut_linear(&part[i], on, m, of[i], &a, err);
+        fits = fits && (i == 0 || s || can_follow(&part[i - 1], &part[i]));
+    }
+    if (fits && !s) {
+        s = put_linears(to, on, part, n, on->rows, err);
+        for (int i = 0; i < n; i++)
+            l->lin[of[i]] = (model_linear){ 0 };
+    }
     lq_arena_free(&a);
     return s;
 }
@@ -219,10 +317,16 @@ static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *
     lq_status s = LQ_OK;
     model_layer *to = &on->w.layers[layer];
     *to = m->layers[layer];
+    bool there[ARCH_N_ROLES] = { false };
     on->d.ops->bind(&on->d);
+    for (size_t i = 0; i < LQ_COUNT(joins) && !s; i++) {
+        const bool before = to->lin[joins[i].to].present;
+        s = put_joined(to, on, m, i, err);
+        there[joins[i].to] = to->lin[joins[i].to].present != before;
+    }
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
         s = put_vector(&to->vec[r], on, m, r, err);
-        if (!s) s = put_part(&to->lin[r], on, m, r, on->rows, err);
+        if (!s && !there[r]) s = put_part(&to->lin[r], on, m, r, on->rows, err);
     }
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
         s = put_experts(&to->expert[r], on, m, R_EXPERT_GATE + r, err);

@@ -1,6 +1,7 @@
 /* kernels/cuda/attn.cu - attention over the paged cache, for prefill and decode alike: the steps of
  * kernels/attn.c in the same order, so that the results are the CPU's bits. (attn_mma.cu and
- * attn_sm90.cu, of many rows, and attn_decode.cu have kernels in fold's place that add in other orders.)
+ * attn_sm90.cu, of many rows, and attn_decode.cu have kernels in fold's place that add in other
+ * orders.)
  *
  *   fold    grid: slots (one split of ATTN_SPLIT keys of one chunk of rows) x kv heads x passes of
  *           PAIRS (row, head) pairs. 4 warps share each tile of 32 keys once it is in f32:
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(THREADS)
 
 __global__ void __launch_bounds__(THREADS)
     merge_kernel(G<float> out, G<const float> parts, G<const dev_attn_chunk> chunks,
-                 G<const float> sinks, attn_view v)
+                 G<const float> sinks, attn_view v, bool bf16)
 {
     const int lane = threadIdx.x % CU_WARP, h = blockIdx.y * WARPS + threadIdx.x / CU_WARP;
     const int i = blockIdx.x % v.chunk_rows;
@@ -210,7 +211,10 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int x = 0; x < ACC; x++) {
         const int d = x * CU_WARP + lane;
-        if (d < v.Dv) out[(c.row + i) * v.ldo + (int64_t)h * v.Dv + d] = acc[x] * f;
+        const float y = acc[x] * f;
+        if (d < v.Dv)
+            out[(c.row + i) * v.ldo + (int64_t)h * v.Dv + d] =
+                bf16 ? cu_bf16_f32(cu_f32_bf16(y)) : y;
     }
 }
 
@@ -228,7 +232,7 @@ void fold(dev *d, const dev_attn_args *a, const attn_view &v)
               a->tables, a->alibi, v);
 }
 
-} // namespace
+} // namespace NSNS_attn_cu
 
 size_t CU_NAME(attn_scratch)(const dev_attn_args *a)
 {
@@ -265,5 +269,5 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
         fold(d, a, v);
     CU_LAUNCH(d, "attn merge", merge_kernel,
               dim3((unsigned)(a->n_chunks * v.chunk_rows), (unsigned)lq_ceil_div(a->H, WARPS)),
-              THREADS, 0, a->out, (const float *)a->scratch, a->chunks, a->sinks, v);
+              THREADS, 0, a->out, (const float *)a->scratch, a->chunks, a->sinks, v, a->bf16);
 }

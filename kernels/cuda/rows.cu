@@ -1,49 +1,55 @@
 /* kernels/cuda/rows.cu - the operations on rows of f32: norms, rotation and the cache, activations,
  * embedding. All of them move bytes and little else.
  *
- *   norm    one block of 256 threads a row: 256 partial sums, each over every 256th element, then
- *           lanes by halves, then the 8 warps in order.            shared: 2 x 8 floats = 64 B
- *   squares the same sum of squares alone, of a row's part on this device     shared: 32 B
- *   scale   one thread an element, by the sum over all devices
- *   rope    one block of 4 warps a row; a warp takes heads w, w+4, ... of q, then k, then v
- *   clip    one thread an element, before rope
- *   act     one thread an element, 256 a block; of gates and ups in turn one block a row
+ *   norm    one block a row, of 256 threads, from 2,048 elements on 1,024: as many partial sums,
+ * each over every 256th or 1,024th element, then lanes by halves, then the warps in order. shared:
+ * 2 x 8 or 2 x 32 floats = 256 B squares the same sum of squares alone, of a row's part on this
+ * device     shared: 32 B scale   one thread an element, by the sum over all devices rope    a warp
+ * a head of a row: those of q, then k, then v; 4 warps a block clip    one thread an element,
+ * before rope act     one thread an element, 256 a block; of gates and ups in turn one block a row
  *   embed, spread   one block of 256 threads a row */
 #include "kernels/cuda/ops.cuh"
 
 inline namespace CU_NAME(rows_cu)
 {
 
-enum { THREADS = 256, WARPS = THREADS / CU_WARP, ROPE_WARPS = 4 };
+enum { THREADS = 256, WIDE = 1024, ROPE_WARPS = 4 };
 
-/* The sum of v over the block's threads, in every thread. `part` [WARPS] is shared memory that
- * nobody else reads before the next barrier. */
-__device__ float block_sum(float v, S<float> part)
+/* The sum of v over the block's N threads, in every thread. `part` [N / CU_WARP] is shared memory
+ * that nobody else reads before the next barrier. */
+template <int N> __device__ float block_sum(float v, S<float> part)
 {
     v = cu_warp_sum(v);
     if (threadIdx.x % CU_WARP == 0) part[threadIdx.x / CU_WARP] = v;
     __syncthreads();
     float sum = 0;
-    for (int w = 0; w < WARPS; w++)
+    for (int w = 0; w < N / CU_WARP; w++)
         sum += part[w];
     return sum;
 }
 
+__device__ __forceinline__ float rounded(float v, bool bf16)
+{
+    return bf16 ? cu_bf16_f32(cu_f32_bf16(v)) : v;
+}
+
 struct norm_shape {
-    int K, rows;
+    int K, rows, side;
     int64_t ld;
     float factor, offset, eps;
-    bool layer;
+    bool layer, bf16;
 };
 
-__global__ void __launch_bounds__(THREADS)
-    norm_kernel(G<float> x, G<float> h, G<const float> add, G<const float> w, G<const float> b,
-                norm_shape s)
+template <int N>
+__global__ void __launch_bounds__(N) norm_kernel(G<float> x, G<float> h, G<const float> add,
+                                                 G<const float> w, G<const float> b, norm_shape s)
 {
-    CU_SHARED(float, part, 2 * WARPS);
-    const int64_t row = (int64_t)blockIdx.x * s.ld, own = (int64_t)(blockIdx.x % s.rows) * s.K;
+    CU_SHARED(float, part, 2 * N / CU_WARP);
+    const int64_t row =
+        (int64_t)(blockIdx.x / s.side) * s.ld + (int64_t)(blockIdx.x % s.side) * s.K;
+    const int64_t own = (int64_t)(blockIdx.x % s.rows) * s.K;
     float sum = 0;
-    for (int k = threadIdx.x; k < s.K; k += THREADS) {
+    for (int k = threadIdx.x; k < s.K; k += N) {
         float v = x[row + k];
         if (add) {
             v += add[row + k] * s.factor;
@@ -52,43 +58,45 @@ __global__ void __launch_bounds__(THREADS)
         sum = s.layer ? sum + v : fmaf(v, v, sum);
     }
     if (!h) return;
-    sum = block_sum(sum, part);
+    sum = block_sum<N>(sum, part);
     const float mean = s.layer ? sum / (float)s.K : 0.0f;
     if (s.layer) {
         sum = 0;
-        for (int k = threadIdx.x; k < s.K; k += THREADS) {
+        for (int k = threadIdx.x; k < s.K; k += N) {
             const float v = x[row + k] - mean;
             sum = fmaf(v, v, sum);
         }
-        sum = block_sum(sum, part + WARPS);
+        sum = block_sum<N>(sum, part + N / CU_WARP);
     }
     const float r = 1.0f / sqrtf(sum / (float)s.K + s.eps);
-    for (int k = threadIdx.x; k < s.K; k += THREADS) {
+    for (int k = threadIdx.x; k < s.K; k += N) {
         float v = (x[row + k] - mean) * r;
         if (w) v *= w[own + k] + s.offset;
-        h[row + k] = b ? v + b[own + k] : v;
+        h[row + k] = rounded(b ? v + b[own + k] : v, s.bf16);
     }
 }
 
-__global__ void __launch_bounds__(THREADS) squares_kernel(G<float> sums, G<const float> x, int K)
+__global__ void __launch_bounds__(THREADS)
+    squares_kernel(G<float> sums, G<const float> x, int K, int64_t ld)
 {
-    CU_SHARED(float, part, WARPS);
-    const int64_t row = (int64_t)blockIdx.x * K;
+    CU_SHARED(float, part, THREADS / CU_WARP);
+    const int64_t row = (int64_t)blockIdx.x * ld;
     float sum = 0;
     for (int k = threadIdx.x; k < K; k += THREADS)
         sum = fmaf(x[row + k], x[row + k], sum);
-    sum = block_sum(sum, part);
+    sum = block_sum<THREADS>(sum, part);
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(THREADS)
-    scale_kernel(G<float> x, G<const float> sums, G<const float> w, int64_t n, int K, float whole,
-                 float offset, float eps)
+    scale_kernel(G<float> x, G<const float> sums, G<const float> w, int64_t n, int K, int64_t ld,
+                 float whole, float offset, float eps)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
     const float r = 1.0f / sqrtf(sums[i / K] / whole + eps);
-    x[i] = x[i] * r * (w[i % K] + offset);
+    const G<float> at = x + (i / K * ld + i % K);
+    *at = *at * r * (w[i % K] + offset);
 }
 
 /* As attn.c's code_of(). */
@@ -159,16 +167,19 @@ __device__ void rotate_head(G<float> x, G<const float> cos, G<const float> sin, 
     __syncwarp();
 }
 
-__global__ void __launch_bounds__(THREADS) clip_kernel(G<float> x, int64_t n, float most)
+__global__ void __launch_bounds__(THREADS)
+    clip_kernel(G<float> x, int64_t n, int64_t K, int64_t ld, float most)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
-    const float v = x[i];
-    x[i] = v > most ? most : v < -most ? -most : v;
+    const G<float> at = x + (i / K * ld + i % K);
+    const float v = *at;
+    *at = v > most ? most : v < -most ? -most : v;
 }
 
 struct rope_shape {
     int H, Hkv, D, Dv, R, block_size, row_k, row_v;
+    int64_t ldq, ldk, ldv;
     size_t block_stride;
     kv_dtype dtype;
     bool half;
@@ -180,25 +191,25 @@ __global__ void __launch_bounds__(ROPE_WARPS *CU_WARP)
                 G<uint8_t> cache_v, rope_shape s)
 {
     const int64_t t = blockIdx.x;
-    const int warp = threadIdx.x / CU_WARP, heads = s.H + 2 * s.Hkv;
+    const int i = (int)blockIdx.y * ROPE_WARPS + threadIdx.x / CU_WARP;
+    if (i >= s.H + 2 * s.Hkv) return; /* all lanes of a warp alike, as below */
     cos = cos + t * (s.R / 2);
     sin = sin + t * (s.R / 2);
-    for (int i = warp; i < heads; i += ROPE_WARPS) {
-        if (i < s.H) {
-            rotate_head(q + (t * s.H + i) * s.D, cos, sin, s.R, s.half);
-            continue;
-        }
-        const bool key = i < s.H + s.Hkv;
-        const int h = key ? i - s.H : i - s.H - s.Hkv;
-        if (key) rotate_head(k + (t * s.Hkv + h) * s.D, cos, sin, s.R, s.half);
-        if (!cache_k) continue;
-        const int64_t at = (int64_t)block[t] * (int64_t)s.block_stride;
-        const int64_t row = (int64_t)h * s.block_size + slot[t];
-        if (key)
-            store_head(cache_k + (at + row * s.row_k), k + (t * s.Hkv + h) * s.D, s.D, s.dtype);
-        else
-            store_head(cache_v + (at + row * s.row_v), v + (t * s.Hkv + h) * s.Dv, s.Dv, s.dtype);
+    if (i < s.H) {
+        rotate_head(q + (t * s.ldq + (int64_t)i * s.D), cos, sin, s.R, s.half);
+        return;
     }
+    const bool key = i < s.H + s.Hkv;
+    const int64_t h = key ? i - s.H : i - s.H - s.Hkv;
+    const G<float> own = k + (t * s.ldk + h * s.D);
+    if (key) rotate_head(own, cos, sin, s.R, s.half);
+    if (!cache_k) return;
+    const int64_t at = (int64_t)block[t] * (int64_t)s.block_stride;
+    const int64_t row = h * s.block_size + slot[t];
+    if (key)
+        store_head(cache_k + (at + row * s.row_k), own, s.D, s.dtype);
+    else
+        store_head(cache_v + (at + row * s.row_v), v + (t * s.ldv + h * s.Dv), s.Dv, s.dtype);
 }
 
 __device__ float activate(float x, k_act_fn f)
@@ -225,19 +236,19 @@ __device__ float act_mul(float g, float u, bool alone, k_act_fn f, float limit)
 
 __global__ void __launch_bounds__(THREADS)
     act_kernel(G<float> dst, G<const float> gate, G<const float> up, G<const float> scale,
-               int64_t n, int64_t ldd, int64_t ld, k_act_fn f, float limit)
+               int64_t n, int64_t ldd, int64_t ld, k_act_fn f, float limit, bool bf16)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, t = blockIdx.y;
     if (i >= n) return;
     const float v = act_mul(gate[t * ld + i], up ? (float)up[t * ld + i] : 0.0f, !up, f, limit);
-    dst[t * ldd + i] = scale ? v * scale[t] : v;
+    dst[t * ldd + i] = rounded(scale ? v * scale[t] : v, bf16);
 }
 
 /* A block a row, so that dst may be gate: what a round writes lies in what it, or one before it,
  * has read. */
 __global__ void __launch_bounds__(THREADS)
     act_mixed_kernel(G<float> dst, G<const float> gate, G<const float> scale, int64_t n,
-                     int64_t ldd, int64_t ld, k_act_fn f, float limit)
+                     int64_t ldd, int64_t ld, k_act_fn f, float limit, bool bf16)
 {
     const int64_t t = blockIdx.x;
     for (int64_t from = 0; from < n; from += THREADS) {
@@ -245,7 +256,7 @@ __global__ void __launch_bounds__(THREADS)
         float v = 0;
         if (i < n) v = act_mul(gate[t * ld + 2 * i], gate[t * ld + 2 * i + 1], false, f, limit);
         __syncthreads();
-        if (i < n) dst[t * ldd + i] = scale ? v * scale[t] : v;
+        if (i < n) dst[t * ldd + i] = rounded(scale ? v * scale[t] : v, bf16);
     }
 }
 
@@ -274,27 +285,33 @@ __global__ void __launch_bounds__(THREADS)
         dst[(t * H + i / n) * ldd + i % n] = src[t * lds + i % n];
 }
 
-} // namespace
+} // namespace NSNS_rows_cu
 
 void CU_NAME(norm)(dev *d, const dev_norm_args *a)
 {
     const norm_shape s = { (int)a->K,
                            a->rows ? (int)a->rows : 1,
+                           a->side ? (int)a->side : 1,
                            a->ld ? a->ld : a->K,
                            a->factor != 0 ? a->factor : 1.0f,
                            a->offset,
                            a->eps,
-                           a->layer };
+                           a->layer,
+                           a->bf16 };
     if (a->T == 0) return;
-    CU_LAUNCH(d, "norm", norm_kernel, dim3((unsigned)a->T), THREADS, 0, a->x, a->h, a->add, a->w,
-              a->b, s);
+    if (a->K >= 2 * WIDE)
+        CU_LAUNCH(d, "norm", norm_kernel<WIDE>, dim3((unsigned)a->T), WIDE, 0, a->x, a->h, a->add,
+                  a->w, a->b, s);
+    else
+        CU_LAUNCH(d, "norm", norm_kernel<THREADS>, dim3((unsigned)a->T), THREADS, 0, a->x, a->h,
+                  a->add, a->w, a->b, s);
 }
 
 void CU_NAME(squares)(dev *d, const dev_share_args *a)
 {
     if (a->T == 0) return;
     CU_LAUNCH(d, "squares", squares_kernel, dim3((unsigned)a->T), THREADS, 0, a->sums, a->x,
-              (int)a->K);
+              (int)a->K, a->ld ? a->ld : a->K);
 }
 
 void CU_NAME(scale)(dev *d, const dev_share_args *a)
@@ -302,14 +319,15 @@ void CU_NAME(scale)(dev *d, const dev_share_args *a)
     const int64_t n = a->T * a->K;
     if (n == 0) return;
     CU_LAUNCH(d, "scale", scale_kernel, dim3((unsigned)lq_ceil_div(n, THREADS)), THREADS, 0, a->x,
-              a->sums, a->w, n, (int)a->K, (float)a->whole, a->offset, a->eps);
+              a->sums, a->w, n, (int)a->K, a->ld ? a->ld : a->K, (float)a->whole, a->offset,
+              a->eps);
 }
 
-static void clip(dev *d, float *x, int64_t n, float most)
+static void clip(dev *d, float *x, int64_t T, int64_t K, int64_t ld, float most)
 {
-    if (n)
-        CU_LAUNCH(d, "clip", clip_kernel, dim3((unsigned)lq_ceil_div(n, THREADS)), THREADS, 0, x, n,
-                  most);
+    if (T > 0 && K > 0)
+        CU_LAUNCH(d, "clip", clip_kernel, dim3((unsigned)lq_ceil_div(T * K, THREADS)), THREADS, 0,
+                  x, T * K, K, ld, most);
 }
 
 void CU_NAME(rope)(dev *d, const dev_rope_args *a)
@@ -322,29 +340,34 @@ void CU_NAME(rope)(dev *d, const dev_rope_args *a)
                            a->block_size,
                            (int)attn_kv_row_bytes(a->dtype, a->D),
                            (int)attn_kv_row_bytes(a->dtype, a->Dv),
+                           a->ld ? a->ld : a->H * a->D,
+                           a->ld ? a->ld : a->Hkv * a->D,
+                           a->ld ? a->ld : a->Hkv * a->Dv,
                            a->block_stride,
                            a->dtype,
                            a->half };
     if (a->T == 0) return;
     if (a->clip > 0) {
-        clip(d, a->q, a->T * a->H * a->D, a->clip);
-        clip(d, a->k, a->T * a->Hkv * a->D, a->clip);
-        clip(d, a->v, a->T * a->Hkv * a->Dv, a->clip);
+        clip(d, a->q, a->T, a->H * a->D, s.ldq, a->clip);
+        clip(d, a->k, a->T, a->Hkv * a->D, s.ldk, a->clip);
+        clip(d, a->v, a->T, a->Hkv * a->Dv, s.ldv, a->clip);
     }
-    CU_LAUNCH(d, "rope", rope_kernel, dim3((unsigned)a->T), ROPE_WARPS * CU_WARP, 0, a->q, a->k,
-              a->v, a->cos, a->sin, a->block, a->slot, a->cache_k, a->cache_v, s);
+    CU_LAUNCH(d, "rope", rope_kernel,
+              dim3((unsigned)a->T, (unsigned)lq_ceil_div(a->H + 2 * a->Hkv, ROPE_WARPS)),
+              ROPE_WARPS * CU_WARP, 0, a->q, a->k, a->v, a->cos, a->sin, a->block, a->slot,
+              a->cache_k, a->cache_v, s);
 }
 
 void CU_NAME(act)(dev *d, const dev_act_args *a)
 {
     if (a->mixed && a->T)
         CU_LAUNCH(d, "act", act_mixed_kernel, dim3((unsigned)a->T), THREADS, 0, a->dst, a->gate,
-                  a->scale, a->n, a->ldd, a->ld, a->f, a->limit);
+                  a->scale, a->n, a->ldd, a->ld, a->f, a->limit, a->bf16);
     for (int64_t t = 0; t < a->T && !a->mixed; t += CU_ROWS) {
         const unsigned n = (unsigned)(a->T - t < CU_ROWS ? a->T - t : CU_ROWS);
         CU_LAUNCH(d, "act", act_kernel, dim3((unsigned)lq_ceil_div(a->n, THREADS), n), THREADS, 0,
                   a->dst + t * a->ldd, a->gate + t * a->ld, a->up ? a->up + t * a->ld : NULL,
-                  a->scale ? a->scale + t : NULL, a->n, a->ldd, a->ld, a->f, a->limit);
+                  a->scale ? a->scale + t : NULL, a->n, a->ldd, a->ld, a->f, a->limit, a->bf16);
     }
 }
 
