@@ -30,6 +30,7 @@ struct dev {
     void *blas, *blas_room;  /* cuBLAS, once it was needed, and its workspace */
     int index, cc;           /* cc: compute capability, 90 for 9.0 */
     int n_sm;                /* multiprocessors */
+    bool follows;            /* a launch may begin before the one before it has ended */
     size_t memory;           /* bytes in all */
     size_t shared_per_block; /* bytes at most */
     char name[64];

@@ -177,9 +177,11 @@ template <engine_fault F> __global__ void engine(G<float> buf)
             cu_bar_expect(full, F == HALF || F == FLYING ? 2 * BYTES : BYTES);
             if (F == TWICE) cu_bar_arrive(full);
             for (int j = 0; j < BYTES / 256; j++)
-                cu_bulk(at + (F == BOUNDS ? BYTES : 256 * j), cu_as<const uint8_t>(buf), 256u, full);
+                cu_bulk(at + (F == BOUNDS ? BYTES : 256 * j), cu_as<const uint8_t>(buf), 256u,
+                        full);
         }
-        if (F != EARLY && F != FLYING && (F != STRANGER || t / CU_WARP != 2)) cu_bar_wait(full, (unsigned)i);
+        if (F != EARLY && F != FLYING && (F != STRANGER || t / CU_WARP != 2))
+            cu_bar_wait(full, (unsigned)i);
         if (F == STRANGER) __syncwarp();
         if (F == STRANGER || F == EARLY || F == FLYING) {
             for (int k = 0; k < 3; k++) /* time passes */
@@ -199,10 +201,23 @@ template <engine_fault F> __global__ void engine(G<float> buf)
     }
     buf[t % N] = F == NO_WAIT ? 0 : d[0];
 }
-#define RUN_ENGINE(fault)                                                                   \
-    [](dev *d, float *buf) {                                                                \
+#define RUN_ENGINE(fault)                                                                    \
+    [](dev *d, float *buf) {                                                                 \
         CU_LAUNCH(d, "it", (engine<fault>), dim3(1), CU_GROUP, 64 * 128 + 16, (float *)buf); \
     }
+
+/* A launch that may begin early, which waits at once, too late, or never. */
+enum { AT_ONCE, LATE, NEVER };
+template <int WHEN> __global__ void follower(G<float> buf)
+{
+    cu_next();
+    cu_prefetch(buf + (int)threadIdx.x);
+    if (WHEN == AT_ONCE) cu_after();
+    if (WHEN != NEVER) buf[(int)threadIdx.x] = 1;
+    if (WHEN == LATE) cu_after();
+}
+#define RUN_FOLLOW(kernel) \
+    [](dev *d, float *buf) { CU_FOLLOW(d, "it", (kernel), dim3(1), N, 0, buf); }
 
 #define RUN(kernel) [](dev *d, float *buf) { CU_LAUNCH(d, "it", (kernel), dim3(1), N, 0, buf); }
 
@@ -245,4 +260,7 @@ extern "C" const broken_case broken_cases[BROKEN_N] = {
     { "a product that nobody waits for", "wgmma: a product", RUN_ENGINE(NO_WAIT) },
     { "a product without its group's end", "wgmma: a product", RUN_ENGINE(NO_COMMIT) },
     { "a copy to behind the array", "bounds: a bulk copy", RUN_ENGINE(BOUNDS) },
+    { "a launch that follows", NULL, RUN_FOLLOW(follower<AT_ONCE>) },
+    { "it writes before it has waited", "follow: device memory", RUN_FOLLOW(follower<LATE>) },
+    { "it never waits", "follow: a thread ends", RUN_FOLLOW(follower<NEVER>) },
 };

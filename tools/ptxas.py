@@ -44,6 +44,7 @@ BUDGET = {
     "sum_kernel": (256, 40, 0),
     "gemm_kernel": (256, 80, 8704),
     "bias_kernel": (256, 40, 0),
+    "probe_kernel": (1024, 40, 0),
     "gptq_round_kernel": (256, 64, 0),
     "gptq_errors_kernel": (256, 40, 0),
     "gptq_sweep_kernel": (256, 64, 96),

@@ -179,6 +179,7 @@ __global__ void __launch_bounds__(THREADS)
 {
     const int lane = threadIdx.x % CU_WARP, h = blockIdx.y * WARPS + threadIdx.x / CU_WARP;
     const int i = blockIdx.x % v.chunk_rows;
+    cu_follow();
     const dev_attn_chunk c = chunks[blockIdx.x / v.chunk_rows];
     if (i >= c.n_rows || h >= v.H) return;
     float m = -INFINITY, l = 0, acc[ACC];
@@ -267,7 +268,7 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
         CU_NAME(attn_decode)(d, a, &v);
     else
         fold(d, a, v);
-    CU_LAUNCH(d, "attn merge", merge_kernel,
+    CU_FOLLOW(d, "attn merge", merge_kernel,
               dim3((unsigned)(a->n_chunks * v.chunk_rows), (unsigned)lq_ceil_div(a->H, WARPS)),
               THREADS, 0, a->out, (const float *)a->scratch, a->chunks, a->sinks, v, a->bf16);
 }

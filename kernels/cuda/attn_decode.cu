@@ -213,6 +213,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
     const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
               c = lane % 4;
     const int kvh = blockIdx.y, group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = blockIdx.x;
+    cu_follow();
     const int own = chunk_of[slot];
     if (own < 0) return; /* all threads of the block alike, as below */
     const dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + own);
@@ -340,7 +341,7 @@ template <int WIDTH, kv_dtype T> void launch(dev *d, const dev_attn_args *a, con
                     (unsigned)lq_ceil_div(v.chunk_rows * (a->H / a->Hkv), PAIRS));
     CU_TRY(d, cudaFuncSetAttribute((decode_kernel<WIDTH, T>),
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-    CU_LAUNCH(d, "attn decode", (decode_kernel<WIDTH, T>), grid, THREADS, (size_t)shared,
+    CU_FOLLOW(d, "attn decode", (decode_kernel<WIDTH, T>), grid, THREADS, (size_t)shared,
               (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi,
               v);
 }

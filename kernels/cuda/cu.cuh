@@ -15,6 +15,14 @@
  *   cu_ldmatrix<TRANS>(r, row)   ldmatrix.x4: lane l says where row l % 8 of matrix l / 8 is
  *   cu_pair<F16>(lo, hi)         two numbers as f16 or bf16 in one word
  *   CU_LAUNCH(d, name, kernel, grid, block, shared, args...)
+ *   CU_FOLLOW(same)              the same of a kernel that may begin before the launch before it
+ * has ended (programmatic dependent launch, sm_90 and later). Each of its threads calls cu_after,
+ * and before that touches no memory that any kernel writes; what is read after it is never read by
+ * cu_ldg, which may be moved to before it. As all do, what came before the launch before has ended
+ * too cu_next()                    the next launch may begin; it waits for this one in its cu_after
+ *   cu_after()                   the launch before has ended, and what it wrote is seen
+ *   cu_follow()                  both
+ *   cu_prefetch(p)               p's 128 bytes are wanted in the L2 cache
  *   CU_ROWS                      rows that a launch has in the grid's y at most (the device holds
  *                                65,535 blocks there); few in the emulation, so that tests have
  * more
@@ -46,6 +54,43 @@ template <class T> using S = T *;
     ((kernel)<<<(grid), (block), (shared), (cudaStream_t)(stream)>>>(__VA_ARGS__), \
      cudaGetLastError())
 // clang-format on
+template <class T> struct cu_given {
+    typedef T type;
+};
+template <class... P>
+cudaError_t cu_launch_follow(const dev *d, dim3 grid, dim3 block, size_t shared,
+                             void (*kernel)(P...), typename cu_given<P>::type... args)
+{
+    cudaLaunchAttribute early;
+    cudaLaunchConfig_t how = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    how.gridDim = grid;
+    how.blockDim = block;
+    how.dynamicSmemBytes = shared;
+    how.stream = (cudaStream_t)d->stream;
+    how.attrs = &early;
+    how.numAttrs = d->follows ? 1 : 0;
+    const cudaError_t e = cudaLaunchKernelEx(&how, kernel, args...);
+    cudaGetLastError();
+    return e;
+}
+__device__ __forceinline__ void cu_next()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cu_after()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+template <class T> __device__ __forceinline__ void cu_prefetch(T *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 
 template <class U, class T> __device__ __forceinline__ U *cu_as(T *p) { return (U *)p; }
 template <class V, class T> __device__ __forceinline__ V cu_ld(T *p) { return *(const V *)p; }
@@ -145,10 +190,21 @@ static inline uint16_t cu_f32_f16(float f) { return lq_f32_to_f16(f); }
 
 enum { CU_WARP = 32 };
 
+__device__ __forceinline__ void cu_follow()
+{
+    cu_next();
+    cu_after();
+}
+
 #define CU_LAUNCH(d, name, kernel, grid, block, shared, ...)                                      \
     do {                                                                                          \
         if (!(d)->bad)                                                                            \
             cu_check(d, name, CU_LAUNCH_((d)->stream, grid, block, shared, kernel, __VA_ARGS__)); \
+    } while (0)
+#define CU_FOLLOW(d, name, kernel, grid, block, shared, ...)                                  \
+    do {                                                                                      \
+        if (!(d)->bad)                                                                        \
+            cu_check(d, name, cu_launch_follow(d, grid, block, shared, kernel, __VA_ARGS__)); \
     } while (0)
 #define CU_TRY(d, call)                          \
     do {                                         \

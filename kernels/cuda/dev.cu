@@ -6,6 +6,14 @@
 /* What the fat binary holds code for (Makefile, CUDA_ARCHS): nothing below runs. */
 enum { CC_MIN = 80 };
 
+/* What the kernels were compiled for: cu_after is nothing below sm_90, also where a later device
+ * has compiled their PTX. */
+inline namespace CU_NAME(dev_cu)
+{
+    __global__ void probe_kernel() {}
+} // namespace )
+enum { CC_FOLLOW = 90 };
+
 static int CU_NAME(count)(lq_err *why)
 {
     int n = 0;
@@ -37,6 +45,7 @@ static lq_status CU_NAME(open)(dev *d, int index, lq_err *err)
 {
     cudaDeviceProp p;
     cudaStream_t stream;
+    cudaFuncAttributes code;
     const int n = CU_NAME(count)(err);
     memset(d, 0, sizeof *d);
     if (n == 0) return LQ_EDEVICE;
@@ -50,6 +59,7 @@ static lq_status CU_NAME(open)(dev *d, int index, lq_err *err)
                        index, p.name, CC_MIN / 10, CC_MIN % 10, p.major, p.minor);
     CU_TRY(d, cudaSetDevice(index));
     CU_TRY(d, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CU_TRY(d, cudaFuncGetAttributes(&code, probe_kernel));
     if (d->bad) {
         *err = d->why;
         return d->bad;
@@ -57,6 +67,7 @@ static lq_status CU_NAME(open)(dev *d, int index, lq_err *err)
     d->stream = stream;
     d->index = index;
     d->cc = p.major * 10 + p.minor;
+    d->follows = d->cc >= CC_FOLLOW && code.ptxVersion >= CC_FOLLOW;
     d->n_sm = p.multiProcessorCount;
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlockOptin;

@@ -53,8 +53,8 @@ struct places {
 /* Where place p of row r is, in columns. */
 __device__ __forceinline__ int64_t in_columns(int64_t r, int64_t p, int64_t rows)
 {
-    const int in = (int)(p % 32), at = (int)(p % 64) / 32 * 32 + in / 4 % 2 * 16 + in / 8 * 2 +
-                                       in / 2 % 2 * 8 + in % 2;
+    const int in = (int)(p % 32),
+              at = (int)(p % 64) / 32 * 32 + in / 4 % 2 * 16 + in / 8 * 2 + in / 2 % 2 * 8 + in % 2;
     return (p / 64 * rows + r) * 64 + ((at / 8 ^ (int)(r % 8)) * 8 + at % 8);
 }
 
@@ -64,6 +64,7 @@ __global__ void __launch_bounds__(THREADS)
                    const int32_t *perm_of_all, places s, bool bf16)
 {
     const int64_t p = (int64_t)blockIdx.x * THREADS + threadIdx.x, m = blockIdx.y;
+    cu_follow();
     if (p >= s.Kp) return;
     const G<const int32_t> perm =
         rows.parts ? mm_part_of(rows, mm_panel_of(rows, m, 1).part).perm : perm_of_all;
@@ -131,8 +132,8 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
     const int64_t most = g ? g->most : all->M;
     const mm_code code = CU_NAME(mm_code_of)(&a->w->t);
     const bool blas = bf16 && code == C_ROWS && most > DEV_MM_SMALL && !d->invariant;
-    const bool units = bf16 && (most > DEV_MM_SMALL || d->invariant) && code != C_F32 &&
-                       code != C_ROWS;
+    const bool units =
+        bf16 && (most > DEV_MM_SMALL || d->invariant) && code != C_F32 && code != C_ROWS;
     const bool permuted = sc->kind == QT_UINT && sc->irregular;
     const int32_t *perm = permuted ? (const int32_t *)a->w->t.plane[QT_GIDX].data : NULL;
     mm_rows rows = { NULL, NULL, NULL, 1, row0, a->M };
@@ -183,9 +184,9 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         mm_rows perms = rows;
         if (!permuted && !sm90) perms.parts = NULL; /* nothing to search for */
         if (!arranged)
-            CU_LAUNCH(d, "arrange", arrange_kernel,
-                      dim3((unsigned)lq_ceil_div(s->Kp, THREADS), (unsigned)a->M), THREADS, 0, f,
-                      b, x, ldx, perms, perm, pl, bf16);
+            CU_FOLLOW(d, "arrange", arrange_kernel,
+                      dim3((unsigned)lq_ceil_div(s->Kp, THREADS), (unsigned)a->M), THREADS, 0, f, b,
+                      x, ldx, perms, perm, pl, bf16);
         in.f = f;
         in.b = b;
         in.ldf = s->Kp;
@@ -201,7 +202,7 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         CU_NAME(mm_gemv)(d, a, &in);
 }
 
-} // namespace
+} // namespace NSNS_mm_cu
 
 mm_code CU_NAME(mm_code_of)(const qt_tensor *t)
 {

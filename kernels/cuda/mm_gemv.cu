@@ -19,6 +19,9 @@
  * warps in order; then the parts of K; then the outliers' sum, bias, the old y. It depends on the
  * weight's shape and the device's multiprocessors, not on M.
  *
+ * A block asks for the beginning of its codes before it waits for what makes its inputs
+ * (CU_FOLLOW).
+ *
  * Shared memory: the warps' sums, 8 x 16 x MB floats (4096 B at MB = 8), and the map of 4-bit
  * floats (64 B). Activations come from the first cache: K x MB floats are read once by each block.
  */
@@ -71,7 +74,7 @@ __device__ void sweep(float acc[ROWS][MB], const mm_view &v, int64_t tile, G<con
         for (int m = 0; m < MB; m++) {
             const G<const float> in =
                 x + ((m < M ? m : M - 1) * ldx + (int64_t)step * TILE_K + 8 * c);
-            const float4 lo = cu_ldg<float4>(in), hi = cu_ldg<float4>(in + 4);
+            const float4 lo = cu_ld<float4>(in), hi = cu_ld<float4>(in + 4);
             const float xs[8] = { lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w };
             for (int r = 0; r < ROWS; r++) {
                 float sum = 0;
@@ -120,6 +123,17 @@ template <int MB> __device__ float join(float acc[ROWS][MB], S<float> part)
     return sum;
 }
 
+/* The beginning of the block's codes, while the launch before still runs: 32 KiB at most. */
+__device__ __forceinline__ void ask(const mm_view &v, const gemv_out &o)
+{
+    enum { LINE = 128 };
+    const int from = (o.parts ? (int)blockIdx.z : 0) * o.per_split;
+    const int to = o.parts && from + o.per_split < v.steps ? from + o.per_split : v.steps;
+    const int64_t at = (int64_t)from * v.step_bytes + LINE * (int64_t)threadIdx.x;
+    if (at < (int64_t)to * v.step_bytes)
+        cu_prefetch(G<const uint8_t>(v.codes) + ((int64_t)blockIdx.x * v.tile_bytes + at));
+}
+
 template <mm_code CODE, int MB>
 __global__ void __launch_bounds__(THREADS, MB == 1 ? 3 : 2)
     gemv_kernel(mm_view v, mm_view outliers, mm_rows group, G<const float> x, int64_t ldx,
@@ -127,6 +141,9 @@ __global__ void __launch_bounds__(THREADS, MB == 1 ? 3 : 2)
 {
     CU_SHARED(float, part, WARPS *TILE_N *MB);
     CU_SHARED(float, map, 16);
+    cu_next();
+    if (!group.parts && CODE != C_ROWS) ask(v, o);
+    cu_after();
     const mm_panel panel = mm_panel_of(group, blockIdx.y, MB);
     const int64_t tile = blockIdx.x, m0 = panel.m0;
     const int rows = (int)panel.rows; /* what returns here does so as a block */
@@ -159,6 +176,7 @@ __global__ void __launch_bounds__(THREADS, MB == 1 ? 3 : 2)
 __global__ void __launch_bounds__(THREADS) gemv_join_kernel(gemv_out o, int parts, int64_t M)
 {
     const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x, m = blockIdx.y;
+    cu_follow();
     if (n >= o.N) return;
     float y = 0;
     for (int z = 0; z < parts; z++)
@@ -182,22 +200,22 @@ void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v, c
     const unsigned tiles = (unsigned)a->w->s.tiles,
                    parts = apart ? (unsigned)(cut.splits + (out.steps > 0)) : 1;
     if (x->most == 1) {
-        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 1>), dim3(tiles, mm_panels(x->rows, 1), parts),
+        CU_FOLLOW(d, "gemv", (gemv_kernel<CODE, 1>), dim3(tiles, mm_panels(x->rows, 1), parts),
                   THREADS, 0, v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
     } else if (x->most <= 4) {
-        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 4>), dim3(tiles, mm_panels(x->rows, 4), parts),
+        CU_FOLLOW(d, "gemv", (gemv_kernel<CODE, 4>), dim3(tiles, mm_panels(x->rows, 4), parts),
                   THREADS, 0, v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
     } else {
-        CU_LAUNCH(d, "gemv", (gemv_kernel<CODE, 8>), dim3(tiles, mm_panels(x->rows, 8), parts),
+        CU_FOLLOW(d, "gemv", (gemv_kernel<CODE, 8>), dim3(tiles, mm_panels(x->rows, 8), parts),
                   THREADS, 0, v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
     }
     if (apart)
-        CU_LAUNCH(d, "gemv_join", gemv_join_kernel,
+        CU_FOLLOW(d, "gemv_join", gemv_join_kernel,
                   dim3((unsigned)lq_ceil_div(v.N, THREADS), (unsigned)x->rows.M), THREADS, 0, o,
                   (int)parts, x->rows.M);
 }
 
-} // namespace
+} // namespace NSNS_mm_gemv_cu
 
 void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x)
 {

@@ -48,6 +48,7 @@ __global__ void __launch_bounds__(N) norm_kernel(G<float> x, G<float> h, G<const
     const int64_t row =
         (int64_t)(blockIdx.x / s.side) * s.ld + (int64_t)(blockIdx.x % s.side) * s.K;
     const int64_t own = (int64_t)(blockIdx.x % s.rows) * s.K;
+    cu_follow();
     float sum = 0;
     for (int k = threadIdx.x; k < s.K; k += N) {
         float v = x[row + k];
@@ -192,6 +193,7 @@ __global__ void __launch_bounds__(ROPE_WARPS *CU_WARP)
 {
     const int64_t t = blockIdx.x;
     const int i = (int)blockIdx.y * ROPE_WARPS + threadIdx.x / CU_WARP;
+    cu_follow();
     if (i >= s.H + 2 * s.Hkv) return; /* all lanes of a warp alike, as below */
     cos = cos + t * (s.R / 2);
     sin = sin + t * (s.R / 2);
@@ -239,6 +241,7 @@ __global__ void __launch_bounds__(THREADS)
                int64_t n, int64_t ldd, int64_t ld, k_act_fn f, float limit, bool bf16)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, t = blockIdx.y;
+    cu_follow();
     if (i >= n) return;
     const float v = act_mul(gate[t * ld + i], up ? (float)up[t * ld + i] : 0.0f, !up, f, limit);
     dst[t * ldd + i] = rounded(scale ? v * scale[t] : v, bf16);
@@ -300,10 +303,10 @@ void CU_NAME(norm)(dev *d, const dev_norm_args *a)
                            a->bf16 };
     if (a->T == 0) return;
     if (a->K >= 2 * WIDE)
-        CU_LAUNCH(d, "norm", norm_kernel<WIDE>, dim3((unsigned)a->T), WIDE, 0, a->x, a->h, a->add,
+        CU_FOLLOW(d, "norm", norm_kernel<WIDE>, dim3((unsigned)a->T), WIDE, 0, a->x, a->h, a->add,
                   a->w, a->b, s);
     else
-        CU_LAUNCH(d, "norm", norm_kernel<THREADS>, dim3((unsigned)a->T), THREADS, 0, a->x, a->h,
+        CU_FOLLOW(d, "norm", norm_kernel<THREADS>, dim3((unsigned)a->T), THREADS, 0, a->x, a->h,
                   a->add, a->w, a->b, s);
 }
 
@@ -352,7 +355,7 @@ void CU_NAME(rope)(dev *d, const dev_rope_args *a)
         clip(d, a->k, a->T, a->Hkv * a->D, s.ldk, a->clip);
         clip(d, a->v, a->T, a->Hkv * a->Dv, s.ldv, a->clip);
     }
-    CU_LAUNCH(d, "rope", rope_kernel,
+    CU_FOLLOW(d, "rope", rope_kernel,
               dim3((unsigned)a->T, (unsigned)lq_ceil_div(a->H + 2 * a->Hkv, ROPE_WARPS)),
               ROPE_WARPS * CU_WARP, 0, a->q, a->k, a->v, a->cos, a->sin, a->block, a->slot,
               a->cache_k, a->cache_v, s);
@@ -365,7 +368,7 @@ void CU_NAME(act)(dev *d, const dev_act_args *a)
                   a->scale, a->n, a->ldd, a->ld, a->f, a->limit, a->bf16);
     for (int64_t t = 0; t < a->T && !a->mixed; t += CU_ROWS) {
         const unsigned n = (unsigned)(a->T - t < CU_ROWS ? a->T - t : CU_ROWS);
-        CU_LAUNCH(d, "act", act_kernel, dim3((unsigned)lq_ceil_div(a->n, THREADS), n), THREADS, 0,
+        CU_FOLLOW(d, "act", act_kernel, dim3((unsigned)lq_ceil_div(a->n, THREADS), n), THREADS, 0,
                   a->dst + t * a->ldd, a->gate + t * a->ld, a->up ? a->up + t * a->ld : NULL,
                   a->scale ? a->scale + t : NULL, a->n, a->ldd, a->ld, a->f, a->limit, a->bf16);
     }

@@ -87,6 +87,7 @@ struct fibre {
     unsigned char in[2][PEER_BYTES];
     jmp_buf at;
     bool started;
+    bool early; /* of a launch that follows, before cu_after */
     ucontext_t first;
     void *stack;
     copy copies[COPIES_MAX];
@@ -134,13 +135,26 @@ void fail(const char *fmt, ...)
 }
 
 /* ---- the records ---- */
-void touch_global(const void *p, size_t n, size_t align, span s)
+void touch_constant(const void *p, size_t n, size_t align, span s)
 {
     const uintptr_t at = (uintptr_t)p;
     if (at < s.lo || at + n > s.hi)
         fail("bounds: %zu bytes at offset %lld of an allocation of %zu in device memory", n,
              (long long)(at - s.lo), (size_t)(s.hi - s.lo));
     if (at % align) fail("bounds: address %% %zu is %zu", align, (size_t)(at % align));
+}
+
+void touch_global(const void *p, size_t n, size_t align, span s)
+{
+    if (fibres[current].early) fail("follow: device memory is touched before cu_after");
+    touch_constant(p, n, align, s);
+}
+
+void follow_begin() { fibres[current].early = true; }
+void follow_after() { fibres[current].early = false; }
+void follow_end()
+{
+    if (fibres[current].early) fail("follow: a thread ends without cu_after");
 }
 
 static void race(const char *how, size_t off, int other)
@@ -443,7 +457,7 @@ static void run_block()
     for (int t = 0; t < n_threads; t++) {
         fibre *f = &fibres[t];
         f->st = RUNS;
-        f->started = false;
+        f->started = f->early = false;
         f->met = 0;
         f->n_copies = f->group = 0;
     }

@@ -12,6 +12,8 @@
  *   race        two threads touch a byte of shared memory, one of them writing, with neither a
  *               __syncthreads between nor, within a warp, a __syncwarp (shuffles order nothing)
  *   unwritten   a read of shared memory that nobody has written in this block
+ *   follow      of a launch that may begin before the one before it has ended: device memory, but
+ *               for cu_ldg's, that is touched before cu_after; a thread that ends without it
  *   pinned      memory of cudaMallocHost that changed before the stream was waited for, though an
  *               asynchronous copy may not have read it yet; copies to it arrive at the wait
  *   devices     a launch on a stream of another device than cudaSetDevice's of this thread; memory
@@ -129,6 +131,14 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t e);
+struct cudaFuncAttributes {
+    int ptxVersion;
+};
+template <class F> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, F *)
+{
+    a->ptxVersion = 90;
+    return cudaSuccess;
+}
 template <class F> cudaError_t cudaFuncSetAttribute(F *, int, int) { return cudaSuccess; }
 
 namespace emu
@@ -149,6 +159,7 @@ void *shared_static(const void *key, size_t bytes, size_t align, span *s);
 void *shared_dynamic(span *s);
 /* Checks of an access by the running thread. */
 void touch_global(const void *p, size_t n, size_t align, span s);
+void touch_constant(const void *p, size_t n, size_t align, span s);
 void touch_shared(const void *p, size_t n, size_t align, span s, bool write);
 
 /* Wait for the whole warp; `in` of n bytes is what this lane brings. After it peer(l) is what lane
@@ -168,6 +179,11 @@ bool on_device(const void *p, size_t n, int device);
 /* Its device is lost; it waits for one that is, until `waits` is taken back. */
 bool stream_lost(const void *stream);
 void stream_waits(void *stream, bool waits);
+
+/* The running thread is of a launch that follows; it is over. */
+void follow_begin();
+void follow_end();
+void follow_after();
 
 /* fn(ctx) is what each thread runs; ctx of `bytes` bytes is copied where the launch is recorded. */
 typedef void body_fn(void *ctx);
@@ -253,6 +269,22 @@ cudaError_t launch_kernel(void *stream, dim3 grid, dim3 block, size_t shared, vo
         sizeof body);
 }
 
+/* The same of a launch that follows. */
+template <class... P>
+cudaError_t launch_follow(void *stream, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
+                          typename param<P>::type... args)
+{
+    auto body = [=] {
+        follow_begin();
+        kernel(args...);
+        follow_end();
+    };
+    static_assert(__is_trivially_copyable(decltype(body)), "parameters are bytes");
+    return launch(
+        stream, grid, block, shared, [](void *ctx) { (*(decltype(body) *)ctx)(); }, &body,
+        sizeof body);
+}
+
 template <class T> ptr<T, true> make_shared(const void *key, size_t n)
 {
     span s;
@@ -278,6 +310,8 @@ template <class T> using S = emu::ptr<T, true>;
     static const char name##_key = 0; \
     const S<T> name = emu::make_shared<T>(&name##_key, (size_t)(count))
 #define CU_DYNAMIC(T, name) const S<T> name = emu::make_dynamic<T>()
+#define cu_launch_follow(d, grid, block, shared, kernel, ...) \
+    emu::launch_follow((d)->stream, grid, block, shared, kernel, __VA_ARGS__)
 #define CU_LAUNCH_(stream, grid, block, shared, kernel, ...) \
     emu::launch_kernel(stream, grid, block, shared, (kernel), __VA_ARGS__)
 
@@ -286,7 +320,19 @@ template <class U, class T, bool B> emu::ptr<U, B> cu_as(emu::ptr<T, B> p)
     return { (U *)(uintptr_t)p.p, p.s };
 }
 template <class V, class T, bool B> V cu_ld(emu::ptr<T, B> p) { return p.template load_as<V>(); }
-template <class V, class T, bool B> V cu_ldg(emu::ptr<T, B> p) { return cu_ld<V>(p); }
+template <class V, class T, bool B> V cu_ldg(emu::ptr<T, B> p)
+{
+    V v;
+    emu::touch_constant((const void *)p.p, sizeof v, alignof(V), p.s);
+    memcpy(&v, (const void *)p.p, sizeof v);
+    return v;
+}
+static inline void cu_next() {}
+static inline void cu_after() { emu::follow_after(); }
+template <class T, bool B> void cu_prefetch(emu::ptr<T, B> p)
+{
+    emu::touch_constant((const void *)p.p, 1, 1, p.s);
+}
 template <class V, class T, bool B> void cu_st(emu::ptr<T, B> p, V v) { p.store_as(v); }
 
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
