@@ -22,6 +22,7 @@ struct cal_run {
     int64_t n, len, per_chunk; /* windows, tokens in each, windows per chunk */
     bool want_h, all_experts;
     dev *on;
+    fwd_offload *offload; /* its products; NULL: the CPU's */
     float outlier;
     store state; /* hidden */
     store inner; /* between the stages of a layer; width 0: none */
@@ -133,6 +134,7 @@ lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, c
     lq_status s = model_load_frame(&r->m, src, p, err);
     if (!s && o->logits) s = model_load_head(&r->m, p, err);
     if (!s && o->frame) s = o->frame(o->user, &r->m, err);
+    if (!s && o->on) s = fwd_offload_open(&r->offload, o->on, p, err);
     if (s) goto done;
     bool stages = false, looks = false;
     for (int64_t i = 0; i < r->m.cfg->layers; i++)
@@ -158,6 +160,7 @@ done:
 void cal_close(cal_run *r)
 {
     if (!r) return;
+    fwd_offload_close(r->offload);
     close_store(&r->state);
     close_store(&r->inner);
     free(r->x);
@@ -199,6 +202,7 @@ static lq_status run_layer(cal_run *r, int64_t layer, const model_layer *l, look
 {
     fwd_tap tap = { .tap = on_input, .user = k, .inputs_only = true };
     lq_status s = LQ_OK;
+    if (r->offload) fwd_offload_drop(r->offload);
     for (int64_t c = 0; c < n_chunks(r) && !s; c++) {
         lq_report(job, "calibration", (double)c, (double)n_chunks(r));
         if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
@@ -211,8 +215,8 @@ static lq_status run_layer(cal_run *r, int64_t layer, const model_layer *l, look
             memset(k->seen, 0, sizeof k->seen);
             x = r->x;
         }
-        s = fwd_layer(r->m.cfg, l, layer, x, w, r->len, MM_F32, k ? &tap : NULL, &r->scratch, r->p,
-                      err);
+        s = fwd_layer(r->m.cfg, l, layer, x, w, r->len, MM_F32, k ? &tap : NULL, r->offload,
+                      &r->scratch, r->p, err);
         if (!s && !k) s = put_chunk(r, &r->state, c, r->state.width, err);
     }
     return s;
@@ -317,8 +321,8 @@ static lq_status chunk_to(cal_run *r, int64_t c, int64_t layer, const model_laye
     lq_status s = reads ? get_chunk(r, &r->state, c, H, err) : LQ_OK;
     if (!s && at > FWD_AT_QKV) s = get_chunk(r, &r->inner, c, fwd_point_width(cfg, at - 1), err);
     if (!s)
-        s = fwd_layer_to(cfg, l, layer, at, x, u, chunk_windows(r, c), r->len, MM_F32, &r->scratch,
-                         r->p, err);
+        s = fwd_layer_to(cfg, l, layer, at, x, u, chunk_windows(r, c), r->len, MM_F32, r->offload,
+                         &r->scratch, r->p, err);
     if (!s && writes) s = put_chunk(r, &r->state, c, H, err);
     if (!s && at < FWD_AT_END) s = put_chunk(r, &r->inner, c, fwd_point_width(cfg, at), err);
     return s;
@@ -330,6 +334,7 @@ lq_status cal_stage(cal_run *r, cal_layer_stats *st, int64_t layer, const model_
     const int64_t K = fwd_point_width(r->m.cfg, at), n = n_chunks(r);
     cal_stats *site = NULL;
     lq_status s = LQ_OK;
+    if (r->offload) fwd_offload_drop(r->offload);
     assert(r->inner.width && fwd_has_points(r->m.cfg, layer) && (st || at == FWD_AT_END));
     if (at < FWD_AT_END) {
         cal_layer_stats_free(st);

@@ -26,7 +26,8 @@ typedef struct {
     float outlier;    /* cal_stats.limit */
     bool all_experts; /* no statistics for CAL_EXPERT_IN: CAL_MLP's, of all tokens, serve. What goes
                          on is still routed */
-    dev *on;          /* H is summed there, but an expert's; NULL: here */
+    dev *on;          /* products of layers are done there, but experts', and H is summed, but an
+                         expert's; NULL: here */
     /* Called once with what is outside the layers, before the samples are embedded: it may put
      * other weights there. NULL: the source's. */
     lq_status (*frame)(void *user, model *m, lq_err *err);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 
 #include "calib/gemm.h"
+#include "quantize/awq_dev.h"
+#include "quantize/gptq_dev.h"
 #include "quantize/rtn.h"
 
 enum { ALPHAS = 20, MAX_GROUP = 512 };
@@ -16,6 +18,9 @@ typedef struct {
     int l;            /* the linear at work */
     double *loss;     /* [AWQ_SEARCH_ROWS] of its rows */
     float *d, *times; /* [rows][K] differences; scratch of gemm_quadratic */
+    awq_dev *on;      /* that sums; NULL: the CPU */
+    lq_status bad;    /* of it */
+    lq_err *err;
 } search;
 
 static int64_t rows_searched(int64_t N) { return N < AWQ_SEARCH_ROWS ? N : AWQ_SEARCH_ROWS; }
@@ -47,7 +52,11 @@ static double site_loss(search *c, pool *p)
         const double stand_for = site->lin[c->l].stand_for;
         double sum = 0;
         pool_run(p, rows, round_row, c);
-        gemm_quadratic(c->loss, c->d, c->times, site->H, rows, site->K, p);
+        if (!c->on)
+            gemm_quadratic(c->loss, c->d, c->times, site->H, rows, site->K, p);
+        else if (!c->bad)
+            c->bad = awq_dev_losses(c->on, c->loss, c->d, rows, c->err);
+        if (c->bad) return (double)INFINITY;
         for (int64_t r = 0; r < rows; r++)
             sum += c->loss[r];
         all += sum * (stand_for > 0 ? stand_for : (double)N) / (double)rows;
@@ -122,7 +131,7 @@ lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, l
 {
     int64_t K = site->K;
     size_t k = (size_t)K;
-    search c = { .site = site };
+    search c = { .site = site, .err = err };
     int64_t rows = 0;
     for (int l = 0; l < site->n; l++)
         rows = rows_searched(site->lin[l].N) > rows ? rows_searched(site->lin[l].N) : rows;
@@ -135,6 +144,9 @@ lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, l
         st = lq_fail(err, LQ_ENOMEM, "no memory to search %lld scales", (long long)K);
         goto done;
     }
+    if (site->on && gptq_dev_fits(site->on, K))
+        st = awq_dev_open(&c.on, site->on, site->H, K, rows, err);
+    if (st) goto done;
     float *v = m + K, *trial = v + K, *sum = trial + K;
     c.times = c.d + rows * K;
     memcpy(m, site->mean_abs, k * sizeof *m);
@@ -147,7 +159,7 @@ lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, l
     *rep = (awq_report){ .before = site_loss(&c, p) };
     rep->after = rep->before;
     c.s = trial;
-    for (int i = 0; i < 2 * ALPHAS; i++) {
+    for (int i = 0; i < 2 * ALPHAS && !c.bad; i++) {
         double alpha = (double)(i % ALPHAS) / ALPHAS;
         bool by_weight = i >= ALPHAS;
         if (!candidate(trial, m, v, alpha, by_weight, K)) continue;
@@ -156,7 +168,9 @@ lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, l
         *rep = (awq_report){ alpha, by_weight, rep->before, loss };
         memcpy(s, trial, k * sizeof *s);
     }
+    st = c.bad;
 done:
+    awq_dev_close(c.on);
     free(c.d);
     free(c.loss);
     free(count);

@@ -22,6 +22,7 @@
 #ifndef LLMQ_QUANTIZE_AWQ_H
 #define LLMQ_QUANTIZE_AWQ_H
 
+#include "kernels/dev.h"
 #include "kernels/pool.h"
 #include "quantize/out.h"
 #include "quantize/ugrid.h"
@@ -39,6 +40,7 @@ typedef struct {
     int n;
     int64_t K;
     const float *H, *mean_abs;
+    dev *on;            /* losses are summed there, where a row fits; NULL: here */
     const int32_t *tie; /* inputs k with equal tie[k] (0 <= tie < K) must share one s: v feeds
                            several heads of o. NULL: none */
 } awq_site;
@@ -51,7 +53,7 @@ typedef struct {
 
 /* Bytes that awq_search takes while it runs, N the outputs of the largest linear. */
 size_t awq_search_bytes(int64_t N, int64_t K);
-/* The scales s [K]; all 1 when none helps. Errors: LQ_ENOMEM. */
+/* The scales s [K]; all 1 when none helps. Errors: LQ_ENOMEM, LQ_EDEVICE. */
 lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, lq_err *err);
 
 /* W's columns times s; W's rows divided by s[row]; H for the scaled input. */

@@ -81,8 +81,8 @@ int fold_find(fold_site out[FOLD_MAX_SITES], const fold_layer *l, lq_arena *a);
 lq_status fold_apply(fold_layer *l, const fold_site *f, const float *s, double alpha, lq_arena *a,
                      pool *p, lq_err *err);
 /* Choose s by H [K,K], mean_abs [K] of the site's input, and apply it where it helps; H becomes
- * that of the new input. Errors: LQ_ENOMEM. */
-lq_status fold_choose(fold_layer *l, const fold_site *f, float *H, const float *mean_abs,
+ * that of the new input. on: awq_site's. Errors: LQ_ENOMEM, LQ_EDEVICE. */
+lq_status fold_choose(fold_layer *l, const fold_site *f, float *H, const float *mean_abs, dev *on,
                       lq_arena *a, pool *p, lq_err *err);
 
 #endif

@@ -56,7 +56,8 @@ typedef struct {
     uint64_t rotate_seed;
     double bpw;  /* gptq, awq, auto: bits per weight to share out (quantize/bpw.h) instead of `bits`
                     and `group`; 0: all alike */
-    dev *on; /* gptq, awq, auto: X^T X is summed there, gptq's rows are rounded there; NULL: here */
+    dev *on;     /* gptq, awq, auto: the pass's products and X^T X are made there, AWQ's losses
+                     taken, gptq's rows rounded; NULL: here */
     bool untied; /* bpw: parts of fused linears (q, k, v; gate, up) may differ */
 } qz_opts;
 

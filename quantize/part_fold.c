@@ -255,7 +255,7 @@ lq_status part_fold_group(work *w, group *g, int64_t expert, lq_err *err)
     for (int i = 0; i < n && !s; i++) {
         cal_stats *st = cal_stats_of(w->st, w->c, sites[i].readers[0], expert);
         if (lq_stopped(w->job)) return lq_fail(err, LQ_EINTR, "interrupted");
-        s = fold_choose(&f, &sites[i], st->H, st->mean_abs, &g->a, w->p, err);
+        s = fold_choose(&f, &sites[i], st->H, st->mean_abs, w->o->on, &g->a, w->p, err);
     }
     for (size_t i = 0; i < g->n && !s; i++) {
         const fold_linear *l = &f.lin[g->u[i].t->e->role];

@@ -116,7 +116,8 @@ lq_status probe_embed(probe *q, int64_t *id, const qt_tensor *table, lq_err *err
 
 static lq_status run(probe *q, float *x, int64_t layer, const model_layer *l, lq_err *err)
 {
-    return fwd_layer(q->m->cfg, l, layer, x, q->n, q->len, MM_F32, NULL, &q->scratch, q->p, err);
+    return fwd_layer(q->m->cfg, l, layer, x, q->n, q->len, MM_F32, NULL, NULL, &q->scratch, q->p,
+                     err);
 }
 
 lq_status probe_layer(probe *q, int64_t *id, int64_t layer, const model_layer *l, lq_err *err)

@@ -8,6 +8,7 @@
 
 #include "runtime/kv.h"
 #include "runtime/model.h"
+#include "runtime/offload.h"
 
 typedef struct {
     kv_seq *seq;        /* blocks reserved for pos0 + n positions */
@@ -60,7 +61,9 @@ const float *fwd_hidden(const fwd_ctx *f);
 /* Layer by layer, for calibration: T rows of one or more whole windows without a cache. fwd_embed
  * makes x from ids [T], in fwd_layer's scratch. x [T, hidden] goes in and out. Window w covers rows
  * w*window_len.. . The tap sees the input of each linear before it runs; of an expert the rows that
- * were sent to it (expert -1: no expert). */
+ * were sent to it (expert -1: no expert). offload: who does the products, with MM_F32 (its caller
+ * drops weights that have changed); NULL: the CPU. Errors: LQ_ENOMEM (scratch), those of offload.
+ */
 typedef struct {
     void (*tap)(void *user, arch_role role, int64_t expert, const float *x, int64_t ldx, int64_t T,
                 int64_t K);
@@ -71,7 +74,7 @@ lq_status fwd_embed(const model *m, float *x, const int32_t *ids, int64_t n_wind
                     int64_t window_len, mm_acts acts, lq_arena *scratch, pool *p, lq_err *err);
 lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, float *x,
                     int64_t n_windows, int64_t window_len, mm_acts acts, const fwd_tap *tap,
-                    lq_arena *scratch, pool *p, lq_err *err);
+                    fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err);
 size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads);
 
 /* The same layer in stages, for those who change its linears on the way: each ends where the next
@@ -92,7 +95,7 @@ int64_t fwd_point_width(const arch_config *c, fwd_point at);
  * way to FWD_AT_MLP and FWD_AT_END. All stages together make fwd_layer's bits. */
 lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point at,
                        float *x, float *u, int64_t n_windows, int64_t window_len, mm_acts acts,
-                       lq_arena *scratch, pool *p, lq_err *err);
+                       fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err);
 /* logits [T, vocab] of T rows behind the last layer. */
 lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts acts,
                      lq_arena *scratch, pool *p, lq_err *err);

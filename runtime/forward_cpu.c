@@ -63,7 +63,8 @@ static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v,
 static void products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,
                      int64_t M)
 {
-    mm_run(outs, n, x, ldx, M, r->acts, r->scratch, r->p);
+    if (!r->offload || !fwd_offload_products(r->offload, outs, n, x, ldx, M))
+        mm_run(outs, n, x, ldx, M, r->acts, r->scratch, r->p);
 }
 
 /* ---- attention ---- */
@@ -239,7 +240,7 @@ static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
         for (n = 0; n < 2; n++)
             outs[n].w = &half[n];
     }
-    if (n == 2 && mm_gates(outs[0].w, outs[1].w, r->acts)) {
+    if (n == 2 && !r->offload && mm_gates(outs[0].w, outs[1].w, r->acts)) {
         outs[0].up = outs[1].w;
         outs[0].up_bias = outs[1].bias;
         outs[0].act = (k_act_fn)c->act;

@@ -45,6 +45,7 @@ typedef struct {
     pool *p;
     mm_acts acts;
     const fwd_tap *tap;     /* or NULL */
+    fwd_offload *offload;   /* where the CPU's products are done; NULL: there */
     bool shared;            /* a branch's output is a part of the sum over several devices */
     lq_arena *scratch;      /* for mm_run and attn_run */
     int64_t R;              /* rows of this call */

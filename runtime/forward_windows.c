@@ -64,7 +64,7 @@ static lq_status open_windows(windows *w, const arch_config *c, float *x, int64_
 
 lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, float *x,
                     int64_t n_windows, int64_t window_len, mm_acts acts, const fwd_tap *tap,
-                    lq_arena *scratch, pool *p, lq_err *err)
+                    fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err)
 {
     if (n_windows == 0 || window_len == 0) return LQ_OK;
     const size_t mark = lq_arena_mark(scratch);
@@ -72,11 +72,12 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
     lq_status s = open_windows(&w, c, x, n_windows, window_len, acts, scratch, p, err);
     if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
     w.rows.tap = tap;
+    w.rows.offload = offload;
     pool_enter(p);
     fwd_run_layer(&w.rows, l, layer, &w.kv, w.groups, n_windows, NULL, 0);
     pool_leave(p);
     lq_arena_reset(scratch, mark);
-    return LQ_OK;
+    return offload ? fwd_offload_check(offload, err) : LQ_OK;
 }
 
 /* ---- in stages ---- */
@@ -104,7 +105,7 @@ static float *rows_at(const fwd_rows *r, fwd_point at, int64_t *ld)
 
 lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point at,
                        float *x, float *u, int64_t n_windows, int64_t window_len, mm_acts acts,
-                       lq_arena *scratch, pool *p, lq_err *err)
+                       fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err)
 {
     if (n_windows == 0 || window_len == 0) return LQ_OK;
     const size_t mark = lq_arena_mark(scratch);
@@ -113,6 +114,7 @@ lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer
     lq_status s = open_windows(&w, c, x, n_windows, window_len, acts, scratch, p, err);
     if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
     const int64_t T = w.rows.R;
+    w.rows.offload = offload;
     if (at > FWD_AT_QKV) {
         const int64_t K = fwd_point_width(c, at - 1);
         float *in = rows_at(&w.rows, at - 1, &ld);
@@ -129,7 +131,7 @@ lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer
             memcpy(u + t * K, out + t * ld, (size_t)K * sizeof *u);
     }
     lq_arena_reset(scratch, mark);
-    return LQ_OK;
+    return offload ? fwd_offload_check(offload, err) : LQ_OK;
 }
 
 lq_status fwd_embed(const model *m, float *x, const int32_t *ids, int64_t n_windows,

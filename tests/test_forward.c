@@ -397,7 +397,7 @@ static void run_stages(const rig *r, const golden *g, const model_layer *w, int6
     float *u = lq_push(a, (size_t)(n * widest(c)) * sizeof *u);
     lq_err err = { "" };
     for (fwd_point at = FWD_AT_QKV; at < FWD_N_POINTS; at++) {
-        CHECK(!fwd_layer_to(c, w, layer, at, x, u, g->B, g->T, MM_F32, a, r->p, &err), "%s",
+        CHECK(!fwd_layer_to(c, w, layer, at, x, u, g->B, g->T, MM_F32, NULL, a, r->p, &err), "%s",
               err.msg);
         double sum = 0, want = at == FWD_AT_END ? 0 : NAN;
         for (int64_t i = 0; i < n * fwd_point_width(c, at); i++)
@@ -465,7 +465,7 @@ TEST(layers_over_windows_and_in_stages_give_the_bytes_of_a_step)
             fwd_tap tap = { .tap = log_tap, .user = &log };
             CHECK(!model_load_layer(&w, &r.m, l, &layer, r.p, &err), "%s", err.msg);
             memcpy(again, x, row * (size_t)c->hidden);
-            lq_status s = fwd_layer(c, &w, l, x, g.B, g.T, MM_F32, &tap, &a, r.p, &err);
+            lq_status s = fwd_layer(c, &w, l, x, g.B, g.T, MM_F32, &tap, NULL, &a, r.p, &err);
             CHECK(!s, "%s: %s", archs[i], err.msg);
             check_taps(archs[i], c, &w, &log);
             if (fwd_has_points(c, l)) {

@@ -92,8 +92,8 @@ TEST(the_forward_half_is_the_runtimes_layer)
         lq_status s =
             lq_arena_init(&scratch, fwd_layer_scratch(c, ROWS, pool_threads(b.r.p)), &err);
         if (!s)
-            s = fwd_layer(c, &b.r.m.layers[0], 0, want, WINDOWS, LEN, MM_F32, NULL, &scratch, b.r.p,
-                          &err);
+            s = fwd_layer(c, &b.r.m.layers[0], 0, want, WINDOWS, LEN, MM_F32, NULL, NULL, &scratch,
+                          b.r.p, &err);
         CHECK(!s, "%s: %s", covered[i], err.msg);
         grad_forward(b.g, &b.l, 0, b.x, WINDOWS);
         double worst = 0, size = 0;

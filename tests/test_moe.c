@@ -64,7 +64,7 @@ TEST(experts_are_tapped_with_the_rows_sent_to_them)
         expert_log log = { 0 };
         fwd_tap tap = { .tap = log_experts, .user = &log };
         lq_status s = fwd_embed(&r.m, x, g.ids, 1, g.T, MM_F32, &a, r.p, &err);
-        if (!s) s = fwd_layer(c, &r.m.layers[0], 0, x, 1, g.T, MM_F32, &tap, &a, r.p, &err);
+        if (!s) s = fwd_layer(c, &r.m.layers[0], 0, x, 1, g.T, MM_F32, &tap, NULL, &a, r.p, &err);
         CHECK(!s, "%s: %s", some[i], err.msg);
         const bool fused = arch_name_of(c, R_EXPERT_GATE_UP);
         const int64_t all = g.T * c->experts_used;

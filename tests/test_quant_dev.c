@@ -1,11 +1,14 @@
 /* tests/test_quant_dev.c - quantization on a device table against the CPU's: products, statistics,
  * GPTQ. */
 #include "calib/stats.h"
+#include "quantize/awq.h"
 #include "quantize/gptq.h"
+#include "runtime/offload.h"
 #include "tests/devrig.h"
 #include "tests/emucounts.h"
 
 extern bool emu_cublas_here;
+extern size_t emu_memory;
 
 static const struct {
     int64_t M, N, K;
@@ -196,10 +199,136 @@ TEST(gptq_gives_the_cpus_codes_but_for_ties)
         one_rounding(i);
 }
 
+/* ---- AWQ's search ---- */
+TEST(awq_chooses_the_cpus_scales)
+{
+    enum { K = 96, N = 70, T = 200 };
+    rig r;
+    lq_err err = { "" };
+    rig_open(&r);
+    cal_stats st = { 0 };
+    const float *x = inputs(&r, T, K);
+    two_chunks(&st, x, T, K, NULL);
+    awq_site site = { .n = 2, .K = K, .H = st.H, .mean_abs = st.mean_abs };
+    for (int l = 0; l < 2; l++) {
+        site.lin[l].W = floats(&r, N * K, (uint64_t)(20 + l));
+        site.lin[l].N = N - 3 * l;
+        site.lin[l].group = 32;
+        site.lin[l].spec = (ug_spec){ .bits = 3, .scale_dtype = LQ_F32 };
+    }
+    float s[2][K];
+    awq_report rep[2];
+    for (int on = 0; on < 2; on++) {
+        site.on = on ? &r.d : NULL;
+        CHECK(!awq_search(s[on], &rep[on], &site, NULL, &err), "%s", err.msg);
+    }
+    CHECK(rep[0].after < rep[0].before, "%g, scaled %g", rep[0].before, rep[0].after);
+    CHECK(memcmp(s[0], s[1], sizeof s[0]) == 0, "alpha %g of %d, on the device %g of %d",
+          rep[0].alpha, rep[0].by_weight, rep[1].alpha, rep[1].by_weight);
+    CHECK(fabs(rep[1].before / rep[0].before - 1) < 1e-5 &&
+              fabs(rep[1].after / rep[0].after - 1) < 1e-5,
+          "losses %g and %g, on the device %g and %g", rep[0].before, rep[0].after, rep[1].before,
+          rep[1].after);
+    cal_stats_free(&st);
+    rig_close(&r);
+}
+
+/* ---- products of a calibration pass ---- */
+
+/* |got - want| within 2 K u of the sum of sizes on either side, as any order of f32. */
+static void check_product(const float *got, const mm_out *o, const qt_tensor *t, const float *x,
+                          int64_t ldx, int64_t M, rig *r, const char *why)
+{
+    float *w = lq_push(&r->a, (size_t)(t->N * t->K) * 4);
+    qt_dequant(w, t, 0, t->N);
+    double worst = 0;
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t n = 0; n < t->N; n++) {
+            double sum = o->bias ? (double)o->bias[n] : 0, size = fabs(sum);
+            if (o->add) sum += 1, size += 1; /* y held ones */
+            for (int64_t k = 0; k < t->K; k++) {
+                const double v = (double)w[n * t->K + k] * (double)x[m * ldx + k];
+                sum += v;
+                size += fabs(v);
+            }
+            const double d = fabs((double)got[m * o->ldy + n] - sum);
+            const double bound = size * 2 * (double)(t->K + 2) * 0x1p-24;
+            if (!(d <= worst * bound)) worst = d / bound;
+        }
+    CHECK(worst <= 1, "%s: %g of the bound", why, worst);
+}
+
+TEST(products_of_a_pass_are_done_there)
+{
+    static const char *const schemes[] = { "bf16", "f32",   "u4-g32-asym", "gidx u4-g32-asym",
+                                           "nf4",  "i8-row" };
+    enum { N = 300, K = 96, M = 261 }; /* more than are converted, or taken, at a time */
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++) {
+        const qt_scheme sc = fill_scheme(schemes[i]);
+        rig r;
+        lq_err err = { "" };
+        fwd_offload *o;
+        mm_weight w;
+        rig_open(&r);
+        const qt_tensor t = fill_tensor(sc, N, K, &r.a, 4);
+        CHECK(!mm_pack(&w, &t, &r.a, NULL, &err), "%s", err.msg);
+        CHECK(!fwd_offload_open(&o, &r.d, NULL, &err), "%s", err.msg);
+        const float *x = floats(&r, M * (K + 5), 1), *bias = floats(&r, N, 2);
+        float *y = lq_push(&r.a, (size_t)(M * (N + 7)) * 4);
+        for (int add = 0; add < 2; add++) {
+            for (int64_t k = 0; k < M * (N + 7); k++)
+                y[k] = 1;
+            const mm_out out = {
+                .w = &w, .y = y, .ldy = N + 7, .bias = add ? NULL : bias, .add = add
+            };
+            CHECK(fwd_offload_products(o, &out, 1, x, K + 5, M), "%s", schemes[i]);
+            CHECK(!fwd_offload_check(o, &err), "%s", err.msg);
+            check_product(y, &out, &t, x, K + 5, M, &r, schemes[i]);
+            CHECK(y[N] == 1 && y[M * (N + 7) - 1] == 1, "%s: behind a row", schemes[i]);
+        }
+        fwd_offload_close(o);
+        CHECK(!ops->sync(&r.d, &err), "%s", err.msg);
+        rig_close(&r);
+    }
+}
+
+TEST(a_pass_that_fails_there_says_so)
+{
+    if (getenv("LLMQ_TEST_DEVICE")) return;
+    rig r;
+    lq_err err = { "" };
+    fwd_offload *o;
+    mm_weight w;
+    float x[32] = { 0 }, y[16];
+    rig_open(&r);
+    const qt_tensor t = fill_tensor(fill_scheme("bf16"), 16, 32, &r.a, 4);
+    CHECK(!mm_pack(&w, &t, &r.a, NULL, &err), "%s", err.msg);
+    CHECK(!fwd_offload_open(&o, &r.d, NULL, &err), "%s", err.msg);
+    const mm_out out = { .w = &w, .y = y, .ldy = 16 };
+    const size_t memory = emu_memory;
+    emu_memory = 1;
+    CHECK(fwd_offload_products(o, &out, 1, x, 32, 1), "it is taken");
+    CHECK(fwd_offload_check(o, &err) == LQ_ENOMEM && strstr(err.msg, "out of memory"), "%s",
+          err.msg);
+    emu_memory = memory;
+    CHECK(!fwd_offload_check(o, &err) && fwd_offload_products(o, &out, 1, x, 32, 1) &&
+              !fwd_offload_check(o, &err),
+          "and goes on: %s", err.msg);
+    qt_tensor rounds = t;
+    rounds.scheme.act = QT_ACT_I8;
+    w.t = rounds;
+    CHECK(!fwd_offload_products(o, &out, 1, x, 32, 1), "inputs that are rounded are the CPU's");
+    fwd_offload_close(o);
+    rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
     if (!rig_table()) return 0;
     RUN(products_with_and_without_cublas);
+    RUN(awq_chooses_the_cpus_scales);
+    RUN(products_of_a_pass_are_done_there);
+    RUN(a_pass_that_fails_there_says_so);
     RUN(statistics_are_the_cpus_within_rounding);
     RUN(gptq_gives_the_cpus_codes_but_for_ties);
     return check_end();

@@ -132,7 +132,8 @@ static const opt_row run_rows[] = {
     { "kernels", 0, OPT_STR, F(kernels), .arg = "NAME", .help = "instruction set for calibration" },
     { "device", 0, OPT_STR, F(device), .def = "cpu", .arg = "cpu|cuda[:i]|auto",
       .help =
-          "where calibration's sums (X^T X) are made, and with gptq rows are rounded; auto: the "
+          "where calibration's products and sums (X^T X) are made, AWQ's choices are compared and "
+          "gptq's rows are rounded; auto: the "
           "first GPU, else the CPU (emulated, not yet measured on one)" },
 };
 

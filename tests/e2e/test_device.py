@@ -236,11 +236,12 @@ def test_batch_invariant_is_taken_everywhere_and_means_something_on_a_gpu(gpu, d
     assert cpu == same
 
 
-def test_gptq_on_a_gpu_loses_what_it_loses_on_the_cpu(gpu, tmp_path):
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_on_a_gpu_methods_lose_what_they_lose_on_the_cpu(gpu, tmp_path, method):
     """Codes are compared in test_quant_dev.c; here: the whole command, its record, and what it refuses."""
     ids = tmp_path / "t.ids"
     ids.write_text(" ".join(str(i * 37 % 61) for i in range(200)))
-    args = ["quantize", ARCH / "llama3-gqa", "--method", "gptq", "--group-size", "16", "--calib", ids,
+    args = ["quantize", ARCH / "llama3-gqa", "--method", method, "--group-size", "16", "--calib", ids,
             "--calib-samples", "4", "--calib-len", "16", "--no-check", "--json"]
     cpu = json.loads(gpu(*args, "-o", tmp_path / "cpu.llmq").stdout)
     there = json.loads(gpu(*args, "-o", tmp_path / "gpu.llmq", "--device", "cuda").stdout)
