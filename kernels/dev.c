@@ -99,25 +99,21 @@ bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
            (!s->act || (s->act_group == t->act_group && s->act_scale == t->act_scale));
 }
 
-bool dev_attn_decode(kv_dtype dtype, int64_t D, int64_t Dv)
+bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv)
 {
     return dtype != KV_F32 && D % 8 == 0 && Dv % 8 == 0 && D <= DEV_ATTN_WIDTH &&
            Dv <= DEV_ATTN_WIDTH;
-}
-
-bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv)
-{
-    return (dtype == KV_F16 || dtype == KV_BF16) && dev_attn_decode(dtype, D, Dv);
 }
 
 dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
                              int64_t n_rows)
 {
     enum { WIDEST = 128 }; /* of DEV_ATTN_WIDE */
-    if (acts == MM_F32 || !dev_attn_decode(dtype, D, Dv)) return DEV_ATTN_EXACT;
-    if (d->invariant || n_rows <= DEV_ATTN_FEW || !dev_attn_units(dtype, D, Dv))
-        return DEV_ATTN_DECODE;
-    return d->cc == 90 && D <= WIDEST && Dv <= WIDEST ? DEV_ATTN_WIDE : DEV_ATTN_UNITS;
+    if (acts == MM_F32 || !dev_attn_units(dtype, D, Dv)) return DEV_ATTN_EXACT;
+    if (d->invariant || n_rows <= DEV_ATTN_FEW) return DEV_ATTN_DECODE;
+    return d->cc == 90 && (dtype == KV_F16 || dtype == KV_BF16) && D <= WIDEST && Dv <= WIDEST
+               ? DEV_ATTN_WIDE
+               : DEV_ATTN_UNITS;
 }
 
 int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv)

@@ -225,16 +225,16 @@ typedef struct {
 enum { DEV_ATTN_WIDTH = 256 }; /* D and Dv at most; multiples of 4, of int4 of 8 */
 
 /* DEV_ATTN_EXACT: in attn.h's order, and with its bits; splits of ATTN_SPLIT keys.
- * DEV_ATTN_DECODE: the same splits through the matrix units, where dev_attn_decode says so. q times
+ * DEV_ATTN_DECODE: the same splits through the matrix units, where dev_attn_units says so. q times
  * the scale, and the weights (times a value's scale), are the sum of two numbers of 16 bits: an
  * error of 2^-16 of each, in f16 of 2^-22 and 2^-25 besides; all sums are f32's.
  * DEV_ATTN_UNITS: through the matrix units, where dev_attn_units says so; splits of DEV_ATTN_LONG
  * keys, in an order that depends on nothing but a row's position. q times the scale, and the
- * weights, are rounded to the cache's type (to nearest, relative error u: f16 2^-11, bf16 2^-8),
- * all sums are f32's. With d the largest error of a score, (u + (D + 8) 2^-23) scale sum |q k|, n
- * keys and the weights w that add to 1, an output is off by at most (expm1(2 d) + u + (n + 64)
- * 2^-23) sum w |v|, and in f16 2^-24 sum |v| where weights are tiny.
- * DEV_ATTN_WIDE: the same on sm_90a, in another order; exponentials are off by 2^-22 besides. */
+ * weights, are rounded to the cache's type, of codes to bf16 (to nearest, relative error u: f16
+ * 2^-11, bf16 2^-8), all sums are f32's. With d the largest error of a score, (u + (D + 8) 2^-23)
+ * scale sum |q k|, n keys and the weights w that add to 1, an output is off by at most (expm1(2 d)
+ * + u + (n + 64) 2^-23) sum w |v|, and in f16 2^-24 sum |v| where weights are tiny. DEV_ATTN_WIDE:
+ * the same on sm_90a, in another order; exponentials are off by 2^-22 besides. */
 typedef enum {
     DEV_ATTN_EXACT,
     DEV_ATTN_DECODE,
@@ -366,10 +366,9 @@ bool dev_in_rows(const qt_tensor *t);
 /* Whether products by these take x rounded and arranged alike. */
 bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts);
 
-/* Whether there are units for these: DEV_ATTN_UNITS f16 and bf16, DEV_ATTN_DECODE all but f32;
- * multiples of 8. */
+/* Whether there are units for these: all but f32, multiples of 8. DEV_ATTN_WIDE takes f16 and bf16
+ * alone. */
 bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv);
-bool dev_attn_decode(kv_dtype dtype, int64_t D, int64_t Dv);
 /* How attention of so many rows of a sequence is done; with dev.invariant in one way. */
 dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
                              int64_t n_rows);

@@ -99,6 +99,54 @@ static const attn_case attn_cases[] = {
 };
 /* Of more rows; DEV_ATTN_UNITS. */
 static const attn_case unit_cases[] = {
+    { "int8, groups of 4, a ragged chunk",
+      8,
+      2,
+      64,
+      72,
+      KV_I8,
+      0,
+      0,
+      0,
+      0,
+      0,
+      { { 99, 21 }, { 0, 40 } } },
+    { "fp8, heads of 128, a window",
+      4,
+      2,
+      128,
+      128,
+      KV_F8,
+      0,
+      70,
+      0,
+      0,
+      0,
+      { { 130, 33 }, { 60, 17 } } },
+    { "int4, wide heads, soft-cap",
+      2,
+      1,
+      256,
+      256,
+      KV_I4,
+      2.0f,
+      0,
+      0,
+      0,
+      0,
+      { { 70, 18 }, { 0, 3 } } },
+    { "int8 over a split, sinks",
+      2,
+      1,
+      32,
+      32,
+      KV_I8,
+      0,
+      0,
+      0,
+      0,
+      true,
+      { { 2040, 18 }, { 0, 17 } } },
     { "less than a tile of keys", 1, 1, 64, 64, KV_BF16, 0, 0, 0, 0, 0, { { 0, 20 }, { 40, 17 } } },
     { "groups of 3, a ragged chunk",
       6,
@@ -384,7 +432,9 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat, int b
             CHECK(memcmp(got, want, (size_t)(rows * ow) * 4) == 0, "%s: off by %g of a value",
                   c->why, share(got, want, rows * ow, 1));
     }
-    const double u = flat                     ? 0
+    /* weights of 1 times a value's scale are rounded too */
+    const bool scaled = how == DEV_ATTN_UNITS && c->dtype != KV_F16 && c->dtype != KV_BF16;
+    const double u = flat && !scaled          ? 0
                      : how == DEV_ATTN_DECODE ? 0x1p-16
                      : c->dtype == KV_F16     ? 0x1p-11
                                               : 0x1p-8;
@@ -459,24 +509,25 @@ TEST(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s)
     for (size_t i = 0; i < LQ_COUNT(attn_cases) + LQ_COUNT(unit_cases); i++) {
         const attn_case *c =
             i < LQ_COUNT(attn_cases) ? &attn_cases[i] : &unit_cases[i - LQ_COUNT(attn_cases)];
-        if (!dev_attn_decode(c->dtype, c->D, c->Dv)) continue;
+        if (!dev_attn_units(c->dtype, c->D, c->Dv)) continue;
         one_attention(c, DEV_ATTN_DECODE, false, block_of(i));
         if (!c->alibi) one_attention(c, DEV_ATTN_DECODE, true, block_of(i));
     }
 }
 
-TEST(the_units_are_for_16_bits_and_whole_pieces)
+TEST(the_units_are_for_whole_pieces_and_not_for_f32)
 {
     const dev hopper = { .cc = 90 }, other = { .cc = 89 };
     CHECK(dev_attn_choose(&hopper, MM_BF16, KV_F16, 128, 64, 17) == DEV_ATTN_WIDE &&
               dev_attn_choose(&hopper, MM_BF16, KV_F16, 256, 64, 17) == DEV_ATTN_UNITS &&
               dev_attn_choose(&other, MM_BF16, KV_F16, 128, 64, 17) == DEV_ATTN_UNITS &&
               dev_attn_choose(&other, MM_BF16, KV_F16, 128, 64, 16) == DEV_ATTN_DECODE &&
-              dev_attn_choose(&other, MM_BF16, KV_I4, 128, 64, 17) == DEV_ATTN_DECODE &&
+              dev_attn_choose(&other, MM_BF16, KV_I4, 128, 64, 17) == DEV_ATTN_UNITS &&
+              dev_attn_choose(&hopper, MM_BF16, KV_I8, 128, 64, 17) == DEV_ATTN_UNITS &&
               dev_attn_choose(&other, MM_F32, KV_F16, 128, 64, 17) == DEV_ATTN_EXACT,
           "which takes what");
     CHECK(dev_attn_units(KV_F16, 128, 64) && dev_attn_units(KV_BF16, 8, 256), "what they take");
-    CHECK(!dev_attn_units(KV_F32, 64, 64) && !dev_attn_units(KV_I8, 64, 64), "other caches");
+    CHECK(!dev_attn_units(KV_F32, 64, 64) && dev_attn_units(KV_I8, 64, 64), "other caches");
     CHECK(!dev_attn_units(KV_F16, 36, 64) && !dev_attn_units(KV_F16, 64, 20), "parts of a piece");
 }
 
@@ -487,6 +538,6 @@ int main(int argc, char **argv)
     RUN(attention_through_the_matrix_units_stays_within_its_bound);
     RUN(attention_through_wgmma_stays_within_the_same_bound);
     RUN(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s);
-    RUN(the_units_are_for_16_bits_and_whole_pieces);
+    RUN(the_units_are_for_whole_pieces_and_not_for_f32);
     return check_end();
 }

@@ -36,7 +36,7 @@ BUDGET = {
     "few_kernel": (256, 80, 40 << 10),  # three blocks
     "many_kernel": (128, 255, 12 << 10),  # two blocks
     "fold_kernel": (128, 128, 0),      # four blocks by registers
-    "units_kernel": (128, 255, 2048),  # two blocks (of WIDTH = 256 one, by shared memory)
+    "units_kernel": (128, 255, 2560),  # two blocks (of WIDTH = 256 one, by shared memory)
     "decode_kernel": (128, 255, 0),    # two blocks, of WIDTH = 256 one
     "sm90_attn_kernel": (384, 168, 0),  # one block, as sm90_kernel
     "merge_kernel": (128, 64, 0),

@@ -27,6 +27,26 @@ __device__ __forceinline__ float attn_adjust(float s, const attn_view &v, float 
     return s + slope * f * (float)(key - query);
 }
 
+/* Numbers d .. d + 7 of a row, two a word: of the codes of int8, int4, fp8. */
+template <kv_dtype T> __device__ __forceinline__ uint4 attn_eight(G<const uint8_t> row, int d)
+{
+    if (T == KV_F16 || T == KV_BF16) return cu_ld<uint4>(row + 2 * d);
+    float f[8];
+    if (T == KV_I4) {
+        const unsigned w = cu_ld<unsigned>(row + (4 + d / 2));
+        for (int j = 0; j < 8; j++)
+            f[j] = (float)(w >> 4 * j & 15u) - 8.0f;
+    } else {
+        const unsigned w[2] = { cu_ld<unsigned>(row + (4 + d)), cu_ld<unsigned>(row + (8 + d)) };
+        for (int j = 0; j < 8; j++) {
+            const unsigned c = w[j / 4] >> j % 4 * 8 & 255u;
+            f[j] = T == KV_F8 ? cu_e4m3_f32(c) : (float)(int8_t)c;
+        }
+    }
+    return { cu_pair<false>(f[0], f[1]), cu_pair<false>(f[2], f[3]), cu_pair<false>(f[4], f[5]),
+             cu_pair<false>(f[6], f[7]) };
+}
+
 /* A tile's largest scores, of this lane's columns of rows g and g + 8, become the rows' maxima; the
  * sums so far, and what is added up by them, are to be multiplied by keep. */
 __device__ __forceinline__ void attn_rise(float m[2], float l[2], float keep[2],

@@ -36,26 +36,6 @@ inline namespace CU_NAME(attn_decode_cu)
 enum { WARPS = 4, THREADS = WARPS * CU_WARP, PAIRS = 16, KEYS = 16 };
 static_assert(ATTN_SPLIT % (WARPS * KEYS) == 0, "a split begins with warp 0");
 
-/* Numbers d .. d + 7 of a row, two a word: of the codes of int8, int4, fp8. */
-template <kv_dtype T> __device__ __forceinline__ uint4 eight(G<const uint8_t> row, int d)
-{
-    if (T == KV_F16 || T == KV_BF16) return cu_ld<uint4>(row + 2 * d);
-    float f[8];
-    if (T == KV_I4) {
-        const unsigned w = cu_ld<unsigned>(row + (4 + d / 2));
-        for (int j = 0; j < 8; j++)
-            f[j] = (float)(w >> 4 * j & 15u) - 8.0f;
-    } else {
-        const unsigned w[2] = { cu_ld<unsigned>(row + (4 + d)), cu_ld<unsigned>(row + (8 + d)) };
-        for (int j = 0; j < 8; j++) {
-            const unsigned c = w[j / 4] >> j % 4 * 8 & 255u;
-            f[j] = T == KV_F8 ? cu_e4m3_f32(c) : (float)(int8_t)c;
-        }
-    }
-    return { cu_pair<false>(f[0], f[1]), cu_pair<false>(f[2], f[3]), cu_pair<false>(f[4], f[5]),
-             cu_pair<false>(f[6], f[7]) };
-}
-
 /* x and y as two words, high and low. */
 template <bool F16> __device__ __forceinline__ void two_terms(unsigned w[2], float x, float y)
 {
@@ -106,7 +86,7 @@ __device__ __forceinline__ void bring_keys(key_tile<WIDTH> *t, G<const uint8_t> 
         for (int i = 0; i < WIDTH / 32; i++) {
             t->k[n][i] = { 0, 0, 0, 0 };
             if (row >= 0 && 8 * c + 32 * i < v.D)
-                t->k[n][i] = eight<T>(cache + row, 8 * c + 32 * i);
+                t->k[n][i] = attn_eight<T>(cache + row, 8 * c + 32 * i);
         }
     }
 }
@@ -119,7 +99,7 @@ __device__ __forceinline__ void bring_values(uint4 val[4], G<const uint8_t> cach
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         val[i] = { 0, 0, 0, 0 };
-        if (row[i] >= 0 && d < Dv) val[i] = eight<T>(cache + row[i], d);
+        if (row[i] >= 0 && d < Dv) val[i] = attn_eight<T>(cache + row[i], d);
     }
 }
 
@@ -373,6 +353,6 @@ void CU_NAME(attn_decode)(dev *d, const dev_attn_args *a, const attn_view *v)
         CASE(KV_F8)
 #undef CASE
     default:
-        return; /* dev_attn_decode says that there is none */
+        return; /* dev_attn_units says that there is none */
     }
 }

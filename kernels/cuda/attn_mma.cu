@@ -1,5 +1,5 @@
 /* kernels/cuda/attn_mma.cu - attention of many rows over the paged cache through the matrix units,
- * for keys and values of f16 or bf16: mma.m16n8k16 with f32 sums.
+ * for keys and values of any type but f32: mma.m16n8k16 with f32 sums.
  *
  *   units   grid: slots (one split of DEV_ATTN_LONG keys of one chunk of rows) x kv heads x passes
  * of PAIRS (row, head) pairs. A warp keeps 16 pairs, and takes from shared memory all of each tile
@@ -10,15 +10,19 @@
  *               V   [64 keys, Dv]  shared      sums [16, Dv]    registers
  *
  *           While a tile's scores are made its V comes (cp.async), and during the sums the next
- *           tile's K: one buffer of each is enough. Maximum, sum and accumulator of the split go to
- *           scratch; attn.cu's merge takes the splits in order, then the sink.
+ *           tile's K: one buffer of each is enough. Codes of int8, int4 and fp8 are bf16 as they
+ * are, and are converted on the way; the keys' scales go onto the scores, the values' onto weights.
+ * Maximum, sum and accumulator of the split go to scratch; attn.cu's merge takes the splits in
+ * order, then the sink.
  *
- * q times the scale, and the weights, are rounded to the cache's type; a weight is in 0..1, and q
- * beyond f16 becomes its largest number. The tiles' order is fixed and every row's sums are its
- * own: what shares a launch changes no result (but kernels/dev.h: how many rows of a sequence do).
+ * q times the scale, and the weights, are rounded to the cache's type (of codes: bf16); a weight is
+ * in 0..1, and q beyond f16 becomes its largest number. The tiles' order is fixed and every row's
+ * sums are its own: what shares a launch changes no result (but kernels/dev.h: how many rows of a
+ * sequence do).
  *
  * Shared memory, in 16-bit numbers: q, K and V each 64 x WIDTH, and (static) where the 64 rows of K
- * and V of two tiles begin, 2048 B. In all 26624 B at WIDTH = 64, 51200 at 128, 100352 at 256
+ * and V of two tiles begin, 2048 B, and their scales, 512 B. In all 27136 B at WIDTH = 64, 51712 at
+ * 128, 100864 at 256
  * (sm_86 has 101376). A row's 16-byte pieces are turned by its number, so that ldmatrix's eight
  * rows lie in 32 banks. Heads are padded with zeros to 32 (of V to 16). */
 #include "kernels/cuda/attn.cuh"
@@ -28,6 +32,8 @@ inline namespace CU_NAME(attn_mma_cu)
 
 enum { WARPS = 4, THREADS = WARPS * CU_WARP, PAIRS = 16 * WARPS, KEYS = 64, PIECE = 8 };
 static_assert((int)PAIRS == (int)DEV_ATTN_PAIRS, "what a plan counts with");
+
+__device__ constexpr bool scaled(kv_dtype t) { return t != KV_F16 && t != KV_BF16; }
 
 /* Where piece p of a row stands in a tile of rows of WIDTH. */
 template <int WIDTH> __device__ __forceinline__ int spot(int row, int p)
@@ -53,16 +59,23 @@ __device__ __forceinline__ void find_rows(S<int64_t> rows, G<const int32_t> tabl
     rows[KEYS + j] = val;
 }
 
-/* The rows of a tile: `pieces` of each, zeros up to `padded` and in rows that are not there. */
-template <int WIDTH>
-__device__ __forceinline__ void bring(S<uint16_t> tile, G<const uint8_t> cache, S<int64_t> rows,
-                                      int pieces, int padded)
+/* The rows of a tile: `pieces` of each, zeros up to `padded` and in rows that are not there; and
+ * their scales [KEYS], of codes. */
+template <int WIDTH, kv_dtype T>
+__device__ __forceinline__ void bring(S<uint16_t> tile, S<float> scales, G<const uint8_t> cache,
+                                      S<int64_t> rows, int pieces, int padded)
 {
     for (int j = threadIdx.x / 8; j < KEYS; j += THREADS / 8) {
         const int64_t row = rows[j];
+        if (scaled(T) && threadIdx.x % 8 == 0)
+            scales[j] = row >= 0 ? cu_ld<float>(cache + row) : 0.0f;
         for (int p = threadIdx.x % 8; p < padded; p += 8) {
             const bool there = row >= 0 && p < pieces;
-            cu_copy16(tile + spot<WIDTH>(j, p), cache + (there ? row + 16 * p : 0), there);
+            if (!scaled(T))
+                cu_copy16(tile + spot<WIDTH>(j, p), cache + (there ? row + 16 * p : 0), there);
+            else
+                cu_st(tile + spot<WIDTH>(j, p),
+                      there ? attn_eight<T>(cache + row, PIECE * p) : uint4{ 0, 0, 0, 0 });
         }
     }
 }
@@ -74,14 +87,16 @@ template <bool F16> __device__ __forceinline__ uint16_t narrow(float x)
     return cu_f32_f16(x > most ? most : x < -most ? -most : x);
 }
 
-template <int WIDTH, bool F16>
+template <int WIDTH, kv_dtype T>
 __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
     units_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
                  G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks, G<const int32_t> tables,
                  G<const float> alibi, attn_view v)
 {
+    constexpr bool F16 = T == KV_F16;
     CU_DYNAMIC(uint16_t, qs);
     CU_SHARED(int64_t, where, 4 * KEYS);
+    CU_SHARED(float, scales, 2 * KEYS); /* of keys, of values */
     const S<uint16_t> ks = qs + PAIRS * WIDTH, vs = ks + KEYS * WIDTH;
     const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
               c = lane % 4;
@@ -116,12 +131,12 @@ __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
     }
     float acc[WIDTH / 8][4] = {};
     __syncthreads(); /* rows */
-    bring<WIDTH>(ks, k, rows, k_pieces, k_padded);
+    bring<WIDTH, T>(ks, scales, k, rows, k_pieces, k_padded);
     cu_copy_commit();
     for (; pos < end; pos += KEYS) {
         cu_copy_wait<0>();
         __syncthreads(); /* K is there, and q; V of the tile before is done with */
-        bring<WIDTH>(vs, values, rows + KEYS, v_pieces, v_padded);
+        bring<WIDTH, T>(vs, scales + KEYS, values, rows + KEYS, v_pieces, v_padded);
         cu_copy_commit();
         find_rows(next, table, v, kvh, pos + KEYS, last);
         float s[KEYS / 8][4] = {};
@@ -150,7 +165,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int h = i / 2, col = 8 * n + 2 * c + i % 2;
-                const float x = attn_adjust(s[n][i], v, slope[h], pos + col, query[h]);
+                const float score = scaled(T) ? s[n][i] * scales[col] : s[n][i];
+                const float x = attn_adjust(score, v, slope[h], pos + col, query[h]);
                 s[n][i] = col >= lo[h] && col < hi[h] ? x : -INFINITY;
                 top[h] = s[n][i] > top[h] ? s[n][i] : top[h];
             }
@@ -165,7 +181,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
             }
         cu_copy_wait<0>();
         __syncthreads(); /* V is there, and `next`; K is done with */
-        if (pos + KEYS < end) bring<WIDTH>(ks, k, next, k_pieces, k_padded);
+        if (pos + KEYS < end) bring<WIDTH, T>(ks, scales, k, next, k_pieces, k_padded);
         cu_copy_commit();
 #pragma unroll
         for (int n = 0; n < WIDTH / 8; n++)
@@ -174,6 +190,12 @@ __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
                 acc[n][i] *= keep[i / 2];
 #pragma unroll
         for (int j = 0; j < KEYS / 16; j++) {
+            if (scaled(T)) /* of keys that a row sees: 0 times another's NaN is none of its */
+                for (int i = 0; i < 8; i++) {
+                    const int col = 16 * j + 8 * (i / 4) + 2 * c + i % 2, h = i % 4 / 2;
+                    float *w = &s[2 * j + i / 4][i % 4];
+                    *w = col >= lo[h] && col < hi[h] ? *w * scales[KEYS + col] : 0.0f;
+                }
             const unsigned a[4] = { cu_pair<F16>(s[2 * j][0], s[2 * j][1]),
                                     cu_pair<F16>(s[2 * j][2], s[2 * j][3]),
                                     cu_pair<F16>(s[2 * j + 1][0], s[2 * j + 1][1]),
@@ -210,37 +232,48 @@ __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
     }
 }
 
-template <int WIDTH, bool F16>
+template <int WIDTH, kv_dtype T>
 void launch(dev *d, const dev_attn_args *a, const attn_view &v, dim3 grid)
 {
     const int shared = 3 * PAIRS * WIDTH * (int)sizeof(uint16_t);
     static_assert((int)PAIRS == (int)KEYS, "q, K and V are as large");
-    CU_TRY(d, cudaFuncSetAttribute((units_kernel<WIDTH, F16>),
+    CU_TRY(d, cudaFuncSetAttribute((units_kernel<WIDTH, T>),
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-    CU_LAUNCH(d, "attn units", (units_kernel<WIDTH, F16>), grid, THREADS, (size_t)shared,
+    CU_LAUNCH(d, "attn units", (units_kernel<WIDTH, T>), grid, THREADS, (size_t)shared,
               (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi,
               v);
 }
 
-template <bool F16> void launch_width(dev *d, const dev_attn_args *a, const attn_view &v, dim3 grid)
+template <kv_dtype T>
+void launch_width(dev *d, const dev_attn_args *a, const attn_view &v, dim3 grid)
 {
     const int64_t width = a->D > a->Dv ? a->D : a->Dv;
     if (width <= 64)
-        launch<64, F16>(d, a, v, grid);
+        launch<64, T>(d, a, v, grid);
     else if (width <= 128)
-        launch<128, F16>(d, a, v, grid);
+        launch<128, T>(d, a, v, grid);
     else
-        launch<256, F16>(d, a, v, grid);
+        launch<256, T>(d, a, v, grid);
 }
 
-} // namespace
+} // namespace NSNS_attn_mma_cu
 
 void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v)
 {
     const dim3 grid((unsigned)a->n_slots, (unsigned)a->Hkv,
                     (unsigned)lq_ceil_div(v->chunk_rows * (a->H / a->Hkv), PAIRS));
-    if (a->dtype == KV_F16)
-        launch_width<true>(d, a, *v, grid);
-    else
-        launch_width<false>(d, a, *v, grid);
+    switch (a->dtype) {
+#define CASE(type)                          \
+    case type:                              \
+        launch_width<type>(d, a, *v, grid); \
+        return;
+        CASE(KV_F16)
+        CASE(KV_BF16)
+        CASE(KV_I8)
+        CASE(KV_I4)
+        CASE(KV_F8)
+#undef CASE
+    default:
+        return; /* f32: the exact kernel's */
+    }
 }
