@@ -425,7 +425,8 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, mm_group,                                                                            \
       (dev * d, void *parts, const dev_weight *w, const float *const *bias, int64_t n))          \
     X(void, matmul, (dev * d, const dev_mm_args *a))                                             \
-    X(bool, blas, (dev * d)) /* cuBLAS is there, opened, and has a workspace */                  \
+    X(bool, blas,                                                                                \
+      (dev * d)) /* cuBLAS is there, opened, and has a workspace; not where memory is short */   \
     X(size_t, attn_scratch, (const dev_attn_args *a))                                            \
     X(void, attn, (dev * d, const dev_attn_args *a))                                             \
     X(void, draw, (dev * d, const dev_draw_args *a))                                             \

@@ -93,6 +93,8 @@ bool CU_NAME(blas_gemm)(dev *d, const dev_gemm_args *a)
 
 bool CU_NAME(blas)(dev *d)
 {
+    enum { LEAST = 16 }; /* workspaces that are free: else weights and cache need what there is */
+    if (!d->blas_room && CU_NAME(table).room(d) / WORKSPACE < LEAST) return false;
     const cublas_api *api = opened(d);
     if (!api || d->bad) return false;
     if (!d->blas_room) {
