@@ -54,9 +54,9 @@ isa_flags   = $(foreach i,$(ISAS),$(if $(findstring _$(i).c,$(1)),$(ISA_$(i)) $(
               $(if $(CUOBJS),$(if $(findstring kernels/dev.c,$(1)),-DLLMQ_CUDA))
 
 # CUDA: where nvcc is found, kernels/cuda/ is compiled for it: machine code for each of CUDA_ARCHS (80
-# and that of this machine's GPUs; 80 86 89 90a are what a release has) and PTX of compute_80, which newer ones compile at start. The same
-# sources compiled for the host (kernels/cuda/emu/) are part of the tests; a sanitizer cannot follow
-# their fibres, which have checks of their own.
+# and this machine's GPUs; 80 86 89 90a are what a release has) and PTX of compute_80, which newer ones
+# compile at start. The same sources compiled for the host (kernels/cuda/emu/) are part of the tests; a
+# sanitizer cannot follow their fibres, which have checks of their own.
 NVCC       ?= $(shell command -v nvcc)
 CUDA_OWN   := $(filter 86 89 90a,$(if $(NVCC),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sed 's/^90$$/90a/')))
 CUDA_ARCHS ?= 80 $(sort $(CUDA_OWN))

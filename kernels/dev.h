@@ -233,8 +233,8 @@ enum { DEV_ATTN_WIDTH = 256 }; /* D and Dv at most; multiples of 4, of int4 of 8
  * weights, are rounded to the cache's type, of codes to bf16 (to nearest, relative error u: f16
  * 2^-11, bf16 2^-8), all sums are f32's. With d the largest error of a score, (u + (D + 8) 2^-23)
  * scale sum |q k|, n keys and the weights w that add to 1, an output is off by at most (expm1(2 d)
- * + u + (n + 64) 2^-23) sum w |v|, and in f16 2^-24 sum |v| where weights are tiny. DEV_ATTN_WIDE:
- * the same on sm_90a, in another order; exponentials are off by 2^-22 besides. */
+ * + u + (n + 64) 2^-23) sum w |v|, and in f16 2^-24 sum |v| where weights are tiny.
+ * DEV_ATTN_WIDE: the same on sm_90a, in another order; exponentials are off by 2^-22 besides. */
 typedef enum {
     DEV_ATTN_EXACT,
     DEV_ATTN_DECODE,
@@ -425,8 +425,8 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, mm_group,                                                                            \
       (dev * d, void *parts, const dev_weight *w, const float *const *bias, int64_t n))          \
     X(void, matmul, (dev * d, const dev_mm_args *a))                                             \
-    X(bool, blas,                                                                                \
-      (dev * d)) /* cuBLAS is there, opened, and has a workspace; not where memory is short */   \
+    /* cuBLAS is there, opened, and has a workspace; false also where memory is short */         \
+    X(bool, blas, (dev * d))                                                                     \
     X(size_t, attn_scratch, (const dev_attn_args *a))                                            \
     X(void, attn, (dev * d, const dev_attn_args *a))                                             \
     X(void, draw, (dev * d, const dev_draw_args *a))                                             \

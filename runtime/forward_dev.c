@@ -101,18 +101,24 @@ static size_t products_scratch(const dev *d, const model *w, const fwd_opts *o)
     return n;
 }
 
-/* All products of the layers begin with rounding to bf16, and nothing else reads their inputs. */
+/* All products of the layers begin with rounding to bf16, nothing else reads their inputs, and
+ * those are made by norms (or, with norms after the sum, known not to be), activations, attention.
+ */
 static bool all_round(const model_on *on, mm_acts acts)
 {
     const arch_config *c = on->w.cfg;
     if (c->experts || c->w.mla) return false;
-    for (int64_t i = on->first; i < c->layers; i++)
+    for (int64_t i = on->first; i < c->layers; i++) {
+        const model_vector *v = on->w.layers[i].vec;
+        if (!c->w.norm_after_add && !(v[R_ATTN_NORM].w && (c->w.parallel || v[R_MLP_NORM].w)))
+            return false;
         for (int r = 0; r < ARCH_N_ROLES; r++) {
             const model_linear *l = &on->w.layers[i].lin[r];
             if (!l->present) continue;
             const dev_weight w = fwd_dev_weight(&l->w);
             if (!dev_rounds(&w, acts)) return false;
         }
+    }
     return true;
 }
 

@@ -3,7 +3,7 @@
 #include "tests/devrig.h"
 
 /* ---- rows ---- */
-static const int64_t widths[] = { 1, 31, 64, 257, 1030 };
+static const int64_t widths[] = { 1, 31, 64, 257, 1030, 2083 /* a wider block */ };
 
 TEST(norms_agree_with_the_cpu)
 {
@@ -55,6 +55,38 @@ TEST(norms_agree_with_the_cpu)
                           (long long)K);
                 rig_close(&r);
             }
+}
+
+/* Heads of rows that hold more than them, and rounded: the bits of heads alone. */
+TEST(rows_side_by_side_are_normed_as_rows_apart_and_rounded_last)
+{
+    enum { T = 4, SIDE = 3, K = 40, LD = SIDE * K + 24, N = T * SIDE * K };
+    rig r;
+    rig_open(&r);
+    const float *x = floats(&r, N, 1), *w = floats(&r, K, 2);
+    float *wide = floats(&r, T * LD, 3), *plain = floats(&r, N, 4), *got = floats(&r, T * LD, 5);
+    for (int64_t t = 0; t < T; t++)
+        memcpy(wide + t * LD, x + t * SIDE * K, SIDE * K * sizeof *x);
+    dev_norm_args a = { .x = put(&r, x, N * 4), .w = put(&r, w, K * 4), .eps = 1e-5f, .K = K };
+    a.T = T * SIDE;
+    a.h = a.x;
+    ops->norm(&r.d, &a);
+    bool ok = get(&r, plain, a.h, N * 4, "apart");
+    a.x = a.h = put(&r, wide, (size_t)(T * LD) * 4);
+    a.ld = LD;
+    a.side = SIDE;
+    a.bf16 = true;
+    ops->norm(&r.d, &a);
+    ok = get(&r, got, a.h, (size_t)(T * LD) * 4, "side by side") && ok;
+    for (int64_t t = 0; t < T && ok; t++) {
+        uint16_t b[SIDE * K];
+        float want[LD];
+        lq_from_f32(b, plain + t * SIDE * K, LQ_BF16, SIDE * K);
+        lq_to_f32(want, b, LQ_BF16, SIDE * K);
+        memcpy(want + SIDE * K, wide + t * LD + SIDE * K, (LD - SIDE * K) * sizeof *want);
+        CHECK(memcmp(got + t * LD, want, sizeof want) == 0, "row %lld: other bytes", (long long)t);
+    }
+    rig_close(&r);
 }
 
 /* The same device as both: each has its part of every row. */
@@ -508,6 +540,7 @@ int main(int argc, char **argv)
 {
     if (!rig_table()) return 0;
     RUN(norms_agree_with_the_cpu);
+    RUN(rows_side_by_side_are_normed_as_rows_apart_and_rounded_last);
     RUN(a_row_in_two_parts_is_normed_as_one);
     RUN(activations_and_embeddings_are_the_cpus_bits);
     RUN(activations_of_experts_are_the_cpus_bits);

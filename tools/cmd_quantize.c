@@ -133,8 +133,9 @@ static const opt_row run_rows[] = {
     { "device", 0, OPT_STR, F(device), .def = "cpu", .arg = "cpu|cuda[:i]|auto",
       .help =
           "where calibration's products and sums (X^T X) are made, AWQ's choices are compared and "
-          "gptq's rows are rounded; auto: the "
-          "first GPU, else the CPU (emulated, not yet measured on one)" },
+          "gptq's rows are rounded; auto: the first GPU, else the CPU (emulated, not yet measured "
+          "on "
+          "one)" },
 };
 
 /* Options that change weights, and the methods that know them: elsewhere they would do nothing. */

@@ -233,7 +233,7 @@ void fold(dev *d, const dev_attn_args *a, const attn_view &v)
               a->tables, a->alibi, v);
 }
 
-} // namespace NSNS_attn_cu
+} // namespace
 
 size_t CU_NAME(attn_scratch)(const dev_attn_args *a)
 {

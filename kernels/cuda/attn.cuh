@@ -4,6 +4,9 @@
 
 #include "kernels/cuda/ops.cuh"
 
+/* The caches that the matrix units read (dev_attn_units). */
+#define ATTN_CACHES(X) X(KV_F16) X(KV_BF16) X(KV_I8) X(KV_I4) X(KV_F8)
+
 /* What attention's kernels are told beside their pointers; by value. */
 struct attn_view {
     int H, Hkv, D, Dv, block_size, chunk_rows, row_k, row_v;

@@ -337,7 +337,7 @@ template <kv_dtype T> void launch_width(dev *d, const dev_attn_args *a, const at
         launch<256, T>(d, a, v);
 }
 
-} // namespace NSNS_attn_decode_cu
+} // namespace
 
 void CU_NAME(attn_decode)(dev *d, const dev_attn_args *a, const attn_view *v)
 {
@@ -346,11 +346,7 @@ void CU_NAME(attn_decode)(dev *d, const dev_attn_args *a, const attn_view *v)
     case dtype:                        \
         launch_width<dtype>(d, a, *v); \
         return;
-        CASE(KV_F16)
-        CASE(KV_BF16)
-        CASE(KV_I8)
-        CASE(KV_I4)
-        CASE(KV_F8)
+        ATTN_CACHES(CASE)
 #undef CASE
     default:
         return; /* dev_attn_units says that there is none */

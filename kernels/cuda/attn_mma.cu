@@ -11,9 +11,9 @@
  *
  *           While a tile's scores are made its V comes (cp.async), and during the sums the next
  *           tile's K: one buffer of each is enough. Codes of int8, int4 and fp8 are bf16 as they
- * are, and are converted on the way; the keys' scales go onto the scores, the values' onto weights.
- * Maximum, sum and accumulator of the split go to scratch; attn.cu's merge takes the splits in
- * order, then the sink.
+ *           are, and are converted on the way; the keys' scales go onto the scores, the values'
+ *           onto the weights. Maximum, sum and accumulator of the split go to scratch; attn.cu's
+ *           merge takes the splits in order, then the sink.
  *
  * q times the scale, and the weights, are rounded to the cache's type (of codes: bf16); a weight is
  * in 0..1, and q beyond f16 becomes its largest number. The tiles' order is fixed and every row's
@@ -22,9 +22,8 @@
  *
  * Shared memory, in 16-bit numbers: q, K and V each 64 x WIDTH, and (static) where the 64 rows of K
  * and V of two tiles begin, 2048 B, and their scales, 512 B. In all 27136 B at WIDTH = 64, 51712 at
- * 128, 100864 at 256
- * (sm_86 has 101376). A row's 16-byte pieces are turned by its number, so that ldmatrix's eight
- * rows lie in 32 banks. Heads are padded with zeros to 32 (of V to 16). */
+ * 128, 100864 at 256 (sm_86 has 101376). A row's 16-byte pieces are turned by its number, so that
+ * ldmatrix's eight rows lie in 32 banks. Heads are padded with zeros to 32 (of V to 16). */
 #include "kernels/cuda/attn.cuh"
 
 inline namespace CU_NAME(attn_mma_cu)
@@ -256,7 +255,7 @@ void launch_width(dev *d, const dev_attn_args *a, const attn_view &v, dim3 grid)
         launch<256, T>(d, a, v, grid);
 }
 
-} // namespace NSNS_attn_mma_cu
+} // namespace
 
 void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v)
 {
@@ -267,11 +266,7 @@ void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v)
     case type:                              \
         launch_width<type>(d, a, *v, grid); \
         return;
-        CASE(KV_F16)
-        CASE(KV_BF16)
-        CASE(KV_I8)
-        CASE(KV_I4)
-        CASE(KV_F8)
+        ATTN_CACHES(CASE)
 #undef CASE
     default:
         return; /* f32: the exact kernel's */

@@ -350,7 +350,7 @@ template <bool F16> void launch_width(dev *d, const dev_attn_args *a, const attn
         launch<128, 128, F16>(d, a, v, grid);
 }
 
-} // namespace NSNS_attn_sm90_cu
+} // namespace
 
 void CU_NAME(attn_sm90)(dev *d, const dev_attn_args *a, const attn_view *v)
 {

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(THREADS)
     *to = add ? *to + bias[n] : (float)bias[n];
 }
 
-} // namespace NSNS_blas_cu
+} // namespace
 
 /* Row-major C is column-major C^T = op(B)^T op(A)^T. */
 bool CU_NAME(blas_gemm)(dev *d, const dev_gemm_args *a)

@@ -15,11 +15,9 @@
  *   cu_ldmatrix<TRANS>(r, row)   ldmatrix.x4: lane l says where row l % 8 of matrix l / 8 is
  *   cu_pair<F16>(lo, hi)         two numbers as f16 or bf16 in one word
  *   CU_LAUNCH(d, name, kernel, grid, block, shared, args...)
- *   CU_FOLLOW(same)              the same of a kernel that may begin before the launch before it
- * has ended (programmatic dependent launch, sm_90 and later). Each of its threads calls cu_after,
- * and before that touches no memory that any kernel writes; what is read after it is never read by
- * cu_ldg, which may be moved to before it. As all do, what came before the launch before has ended
- * too cu_next()                    the next launch may begin; it waits for this one in its cu_after
+ *   CU_FOLLOW(the same)          of a kernel that may begin before the launch before has ended
+ *                                (programmatic dependent launch, sm_90 and later; below)
+ *   cu_next()                    the next launch may begin; it waits for this one in its cu_after
  *   cu_after()                   the launch before has ended, and what it wrote is seen
  *   cu_follow()                  both
  *   cu_prefetch(p)               p's 128 bytes are wanted in the L2 cache
@@ -29,6 +27,10 @@
  *   CU_WHOLE                     floats up to which sums over devices take one exchange (link.cu);
  *                                a guess: 128 KiB go over NVLink in less than a launch takes
  *   CU_PIECE                     floats that are summed together at most: bounds the scratch
+ *
+ * Each thread of a kernel that follows calls cu_after, also one that has nothing to do: so what came
+ * before the launch before has ended too. Before it, it touches no memory that any kernel writes;
+ * behind it, it reads what kernels have written by cu_ld, as a cu_ldg may be moved to before it.
  *
  * Memory is touched through these alone; that is what the emulation watches. */
 #ifndef LLMQ_KERNELS_CUDA_CU_CUH

@@ -202,7 +202,7 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         CU_NAME(mm_gemv)(d, a, &in);
 }
 
-} // namespace NSNS_mm_cu
+} // namespace
 
 mm_code CU_NAME(mm_code_of)(const qt_tensor *t)
 {

@@ -215,7 +215,7 @@ void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v, c
                   (int)parts, x->rows.M);
 }
 
-} // namespace NSNS_mm_gemv_cu
+} // namespace
 
 void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x)
 {

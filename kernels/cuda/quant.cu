@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(THREADS)
     loss[row] = sum;
 }
 
-} // namespace NSNS_quant_cu
+} // namespace
 
 void CU_NAME(gemm)(dev *d, const dev_gemm_args *a)
 {

@@ -2,11 +2,13 @@
  * embedding. All of them move bytes and little else.
  *
  *   norm    one block a row, of 256 threads, from 2,048 elements on 1,024: as many partial sums,
- * each over every 256th or 1,024th element, then lanes by halves, then the warps in order. shared:
- * 2 x 8 or 2 x 32 floats = 256 B squares the same sum of squares alone, of a row's part on this
- * device     shared: 32 B scale   one thread an element, by the sum over all devices rope    a warp
- * a head of a row: those of q, then k, then v; 4 warps a block clip    one thread an element,
- * before rope act     one thread an element, 256 a block; of gates and ups in turn one block a row
+ *           each over every 256th or 1,024th element, then lanes by halves, then the warps in
+ *           order.                               shared: 2 x 8 or 2 x 32 floats, 256 B at most
+ *   squares the same sum of squares alone, of a row's part on this device     shared: 32 B
+ *   scale   one thread an element, by the sum over all devices
+ *   rope    a warp a head of a row: those of q, then k, then v; 4 warps a block
+ *   clip    one thread an element, before rope
+ *   act     one thread an element, 256 a block; of gates and ups in turn one block a row
  *   embed, spread   one block of 256 threads a row */
 #include "kernels/cuda/ops.cuh"
 
@@ -288,7 +290,7 @@ __global__ void __launch_bounds__(THREADS)
         dst[(t * H + i / n) * ldd + i % n] = src[t * lds + i % n];
 }
 
-} // namespace NSNS_rows_cu
+} // namespace
 
 void CU_NAME(norm)(dev *d, const dev_norm_args *a)
 {
