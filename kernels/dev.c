@@ -78,6 +78,14 @@ bool dev_rounds(const dev_weight *w, mm_acts acts)
            w->t.scheme.kind != QT_I8_OUTLIER;
 }
 
+bool dev_acts(const dev *d, const dev_weight *w, mm_acts acts, int64_t M, dev_act_kind kind)
+{
+    const qt_scheme *s = &w->t.scheme;
+    return acts != MM_F32 && !dev_mm_ints(w, acts) && !s->act && !d->invariant &&
+           M <= DEV_MM_SMALL && !(s->kind == QT_DENSE && s->dtype == LQ_F32) &&
+           (kind != DEV_ACT_PAIR || w->t.N % (2 * TILE_N) == 0);
+}
+
 bool dev_in_rows(const qt_tensor *t)
 {
     return t->scheme.kind == QT_DENSE && t->scheme.dtype == LQ_BF16 && !t->scheme.act &&

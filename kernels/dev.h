@@ -144,13 +144,24 @@ enum {
     DEV_MM_PARTS = 192 << 10 /* bytes of mm_scratch at most that are there for any M */
 };
 
+/* What an MLP makes of its first product, in place of a dev_act_args behind it, to the same bits.
+ * PAIR: W has gate's N / 2 outputs and then up's, and y [M, N / 2] = f(gate) * up; ALONE: f(W x).
+ */
+typedef enum { DEV_ACT_NONE, DEV_ACT_ALONE, DEV_ACT_PAIR } dev_act_kind;
+typedef struct {
+    dev_act_kind kind;
+    k_act_fn f;
+    float limit;
+    bool bf16; /* y is rounded to it */
+} dev_mm_act;
+
 /* y [M, ldy] = x [M, ldx] W^T, + bias [N] if not NULL, + y where add.
  *
  * With dev.invariant products are done in the order of more than DEV_MM_SMALL rows, any M.
- * acts MM_F32: f32 by the dequantized weight, any M. MM_BF16: x rounded to bf16; of more than
- * DEV_MM_SMALL rows by the matrix units (M in one order of summation up to that, in another
- * beyond), to which weights whose codes less their zero points have more than 8 significant bits
- * (f16, f32, nf4 and float zero points) go as the sum of two bf16, an error of 2^-16 of |w|.
+ * acts MM_F32: f32 by the dequantized weight, any M. MM_BF16: x rounded to bf16, by the matrix
+ * units (M in one order of summation up to DEV_MM_SMALL, in another beyond), to which weights whose
+ * codes less their zero points have more than 8 significant bits (f16, nf4 and float zero points)
+ * go as the sum of two bf16, an error of 2^-16 of |w|; by an f32 weight in f32.
  * In f32, and up to DEV_MM_SMALL rows, K is cut where the weight has few outputs for the device's
  * multiprocessors: the order is the shape's and the device's; with a group it is not cut.
  * Of QT_ZERO_BIAS the code is scaled first. MM_I8: of integer codes (dev_mm_ints) what mm.h says,
@@ -176,6 +187,7 @@ typedef struct {
     mm_acts acts;
     bool add, arranged;
     bool rounded; /* where x is to be rounded to bf16, it is */
+    dev_mm_act act; /* where dev_acts says so */
 } dev_mm_args;
 
 /* Rows of one sequence that attention takes together, and where its keys are. */
@@ -360,6 +372,8 @@ bool dev_same_group(const qt_scheme *a, const qt_scheme *b);
 bool dev_mm_ints(const dev_weight *w, mm_acts acts);
 /* Whether a product by w begins with x rounded to bf16, and looks at nothing else of it. */
 bool dev_rounds(const dev_weight *w, mm_acts acts);
+/* Whether a product of M rows can end with an activation. */
+bool dev_acts(const dev *d, const dev_weight *w, mm_acts acts, int64_t M, dev_act_kind kind);
 /* Whether a weight can lie on a device as it does in a checkpoint, in rows of K: bf16, K a multiple
  * of 32. It is no member of a group. */
 bool dev_in_rows(const qt_tensor *t);

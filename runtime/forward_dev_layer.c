@@ -53,7 +53,7 @@ static bool is_rounded(const fwd_rows *r, const mm_weight *w, const float *x)
 /* y [M, ldy] = x l^T + bias, or added to y. before: the product before it, of the same x, which may
  * have arranged it; or NULL. */
 static void product(const fwd_rows *r, const mm_out *o, const mm_out *before, const float *x,
-                    int64_t ldx, int64_t M, mm_acts acts)
+                    int64_t ldx, int64_t M, mm_acts acts, dev_mm_act act)
 {
     const fwd_dev_ctx *f = r->self;
     const dev_weight w = fwd_dev_weight(o->w), last = fwd_dev_weight(before ? before->w : o->w);
@@ -69,6 +69,7 @@ static void product(const fwd_rows *r, const mm_out *o, const mm_out *before, co
                                       .acts = acts,
                                       .add = o->add,
                                       .rounded = is_rounded(r, o->w, x),
+                                      .act = act,
                                       .arranged = before && dev_same_input(&w, &last, acts) });
 }
 
@@ -76,7 +77,7 @@ static void products(const fwd_rows *r, const mm_out *outs, int n, const float *
                      int64_t M)
 {
     for (int i = 0; i < n; i++)
-        product(r, &outs[i], i ? &outs[i - 1] : NULL, x, ldx, M, r->acts);
+        product(r, &outs[i], i ? &outs[i - 1] : NULL, x, ldx, M, r->acts, (dev_mm_act){ 0 });
 }
 
 /* R_QKV's output of groups, for each kv head [its q heads, k, v], in three places. */
@@ -349,19 +350,30 @@ static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
+    const bool pair = c->w.mlp == MLP_GATED;
+    const dev_mm_act act = { .kind = pair ? DEV_ACT_PAIR : DEV_ACT_ALONE,
+                             .f = (k_act_fn)c->act,
+                             .limit = (float)c->act_limit,
+                             .bf16 = f->rounds };
+    const dev_weight w = fwd_dev_weight(outs->w);
+    if (n == 1 && dev_acts(f->d, &w, r->acts, r->R, act.kind)) {
+        product(r, outs, NULL, r->h, c->hidden, r->R, r->acts, act);
+        pool_stage(r->p, STAGE_ACT);
+        return;
+    }
     products(r, outs, n, r->h, c->hidden, r->R);
     pool_stage(r->p, STAGE_ACT);
     const int64_t ld = fwd_mlp_width(c);
     f->d->ops->act(f->d, &(dev_act_args){ .dst = r->mlp,
                                           .gate = r->mlp,
-                                          .up = c->w.mlp == MLP_GATED ? r->mlp + c->ffn : NULL,
+                                          .up = pair ? r->mlp + c->ffn : NULL,
                                           .T = r->R,
                                           .n = c->ffn,
                                           .ldd = ld,
                                           .ld = ld,
-                                          .f = (k_act_fn)c->act,
-                                          .limit = (float)c->act_limit,
-                                          .bf16 = f->rounds });
+                                          .f = act.f,
+                                          .limit = act.limit,
+                                          .bf16 = act.bf16 });
 }
 
 /* ---- experts (forward_moe.c says what they do) ---- */
@@ -374,8 +386,8 @@ static void route(const fwd_rows *r, const model_layer *l)
     const bool shared = l->lin[R_SHARED_ROUTER].present;
     const mm_out scores = fwd_out(&l->lin[R_ROUTER], r->scores, c->experts, false);
     const mm_out share = fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false);
-    product(r, &scores, NULL, r->h, c->hidden, r->R, MM_F32);
-    if (shared) product(r, &share, &scores, r->h, c->hidden, r->R, MM_F32);
+    product(r, &scores, NULL, r->h, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
+    if (shared) product(r, &share, &scores, r->h, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
     f->d->ops->route(f->d, &(dev_route_args){ .scores = r->scores,
                                               .choice = r->choice,
                                               .group_score = r->group_score,

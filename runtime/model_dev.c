@@ -229,18 +229,24 @@ static lq_status put_joined(model_layer *l, model_on *on, const model *m, size_t
     return s;
 }
 
+/* Of a role's vector, all of its tensors. */
+static int64_t vector_floats(const arch_config *c, arch_role r)
+{
+    int64_t N, K;
+    arch_role_shape(c, r, &N, &K);
+    return N * K * arch_n_tensors(c, r);
+}
+
 /* Of heads the device's own: where the whole has so many times what a rank has. */
 static lq_status put_vector(model_vector *v, model_on *on, const model *m, arch_role r, lq_err *err)
 {
-    int64_t N, K, all_N, all_K;
-    arch_role_shape(on->w.cfg, r, &N, &K);
-    arch_role_shape(m->cfg, r, &all_N, &all_K);
-    if (all_N * all_K != N * K) {
-        if (v->w) v->w += on->rank * N * K;
-        if (v->bias) v->bias += on->rank * N * K;
+    const int64_t n = vector_floats(on->w.cfg, r);
+    if (vector_floats(m->cfg, r) != n) {
+        if (v->w) v->w += on->rank * n;
+        if (v->bias) v->bias += on->rank * n;
     }
-    lq_status s = put_floats(&v->w, on, N * K, err);
-    return s ? s : put_floats(&v->bias, on, N * K, err);
+    lq_status s = put_floats(&v->w, on, n, err);
+    return s ? s : put_floats(&v->bias, on, n, err);
 }
 
 /* A role's experts, of which `experts` are the host's until then. */

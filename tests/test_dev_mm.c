@@ -40,16 +40,23 @@ static const struct {
     { "panels, the last short of eight", 95, 129, 224 },
 };
 
+/* Whether the matrix units take a weight as the sum of two bf16 (dev_mm_args). */
+static bool as_two(const qt_scheme *s)
+{
+    return (s->kind == QT_DENSE && s->dtype == LQ_F16) || s->kind == QT_LUT4 ||
+           s->zero == QT_ZERO_F16 || s->zero == QT_ZERO_BIAS;
+}
+
 /* The largest share of the bound that got takes: each side is within 3 K u of the sum of sizes
- * (mm.h), and of the last additions; two bf16 of a weight, which the units may take, leave 2^-16 of
- * it, with float zeros of what is subtracted as well, at most 2^bits scales. */
+ * (mm.h), and of the last additions; two bf16 of a weight leave 2^-16 of it, with float zeros of
+ * what is subtracted as well, at most 2^bits scales. */
 static double of_bound(const float *got, const float *want, const float *x, int64_t ldx,
-                       const float *dense, int64_t M, int64_t N, int64_t K, bool units)
+                       const float *dense, int64_t M, int64_t N, int64_t K, bool as_two)
 {
     double worst = 0;
     for (int64_t m = 0; m < M; m++)
         for (int64_t n = 0; n < N; n++) {
-            double size = size_of(x + m * ldx, dense + n * K, K), two = units ? 0x1p-16 : 0;
+            double size = size_of(x + m * ldx, dense + n * K, K), two = as_two ? 0x1p-16 : 0;
             double bound = size * (6 * (double)K * 0x1p-24 + two) +
                            0x1p-22 * (2 + fabs((double)want[m * N + n]));
             double diff = fabs((double)got[m * N + n] - (double)want[m * N + n]);
@@ -126,7 +133,7 @@ static void twins_check(twins *o, const char *name, const char *why, mm_acts act
     if (twins_run(o, name, acts, true)) {
         qt_dequant(dense, &o->t, 0, o->N);
         worst = of_bound(o->got, o->want, o->x, o->ldx, dense, o->M, o->N, o->K,
-                         acts == MM_BF16 && o->M > DEV_MM_SMALL);
+                         acts == MM_BF16 && as_two(&o->t.scheme));
     }
     CHECK(worst <= 1, "%s, %s, %s, sm_%d: %g of the bound", name, why,
           acts == MM_F32 ? "f32" : "bf16", o->r.d.cc, worst);
@@ -245,6 +252,95 @@ TEST(few_tiles_are_cut_along_k_and_rows_keep_their_bits)
             rig_close(&many.r);
             rig_close(&few.r);
         }
+}
+
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+    int n_sm;
+    dev_act_kind kind;
+    k_act_fn f;
+} fused[] = {
+    { "a pair", 1, 96, 192, 1, DEV_ACT_PAIR, ACT_SILU },
+    { "a pair of single tiles, the last unit short", 8, 32, 160, 1, DEV_ACT_PAIR, ACT_GELU_TANH },
+    { "a pair whose parts are joined", 3, 64, 1056, 132, DEV_ACT_PAIR, ACT_SWIGLU_CLAMPED },
+    { "alone, an odd width", 5, 37, 288, 1, DEV_ACT_ALONE, ACT_RELU2 },
+    { "alone, two tiles a block", 2, 288, 128, 1, DEV_ACT_ALONE, ACT_GELU },
+};
+
+/* A product that ends with an activation has the bits of both, one after the other. */
+static void one_fused(const char *name, size_t j, bool bf16)
+{
+    const int64_t M = fused[j].M, N = fused[j].N, pair = fused[j].kind == DEV_ACT_PAIR,
+                  n = pair ? N / 2 : N;
+    const size_t bytes = (size_t)(M * N) * 4;
+    twins o;
+    if (!twins_open(&o, name, M, N, fused[j].K, j + 11)) return;
+    o.r.d.n_sm = fused[j].n_sm;
+    o.dw = put_weight(&o.r, &o.w.t);
+    const qt_scheme *s = &o.dw.t.scheme; /* f32: also of blocks that lie over rows */
+    if (s->kind == QT_DENSE && s->dtype == LQ_F32) {
+        CHECK(!dev_acts(&o.r.d, &o.dw, MM_BF16, M, fused[j].kind), "%s", name);
+        rig_close(&o.r);
+        return;
+    }
+    dev_mm_args a = { .y = put(&o.r, o.got, bytes),
+                      .w = &o.dw,
+                      .x = put(&o.r, o.x, (size_t)(M * o.ldx) * 4),
+                      .bias = put(&o.r, o.bias, (size_t)N * 4),
+                      .scratch = put(&o.r, NULL, ops->mm_scratch(&o.dw, M)),
+                      .ldy = N,
+                      .ldx = o.ldx,
+                      .M = M,
+                      .acts = MM_BF16 };
+    const dev_act_args act = { .dst = a.y,
+                               .gate = a.y,
+                               .up = pair ? a.y + n : NULL,
+                               .T = M,
+                               .n = n,
+                               .ldd = N,
+                               .ld = N,
+                               .f = fused[j].f,
+                               .limit = 3,
+                               .bf16 = bf16 };
+    CHECK(dev_acts(&o.r.d, &o.dw, MM_BF16, M, fused[j].kind), "%s", name);
+    ops->matmul(&o.r.d, &a);
+    ops->act(&o.r.d, &act);
+    bool ok = get(&o.r, o.want, a.y, bytes, name);
+    a.act = (dev_mm_act){ fused[j].kind, fused[j].f, 3, bf16 };
+    const size_t before = emu_counted.launches;
+    ops->matmul(&o.r.d, &a);
+    const size_t launches = emu_counted.launches - before;
+    ok = ok && get(&o.r, o.got, a.y, bytes, name);
+    for (int64_t m = 0; m < M && ok; m++)
+        CHECK(memcmp(o.want + m * N, o.got + m * N, (size_t)n * 4) == 0, "%s, %s, row %lld", name,
+              fused[j].why, (long long)m);
+    CHECK(getenv("LLMQ_TEST_DEVICE") || launches >= (fused[j].n_sm > 1 ? 2 : 1), "%s: %zu launches",
+          fused[j].why, launches);
+    rig_close(&o.r);
+}
+
+TEST(a_product_that_ends_with_an_activation_has_the_bits_of_both)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(fused); j++) {
+            if (fill_scheme(schemes[i]).act) continue;
+            one_fused(schemes[i], j, j % 2);
+        }
+    rig r;
+    rig_open(&r);
+    const qt_scheme s = fill_scheme("u4-g32");
+    dev_weight w = { .t = { .scheme = s, .N = 48, .K = 64 } };
+    CHECK(!dev_acts(&r.d, &w, MM_BF16, 1, DEV_ACT_PAIR), "a tile of both");
+    w.t.N = 64;
+    CHECK(dev_acts(&r.d, &w, MM_BF16, DEV_MM_SMALL, DEV_ACT_PAIR) &&
+              !dev_acts(&r.d, &w, MM_BF16, DEV_MM_SMALL + 1, DEV_ACT_PAIR) &&
+              !dev_acts(&r.d, &w, MM_F32, 1, DEV_ACT_PAIR) &&
+              !dev_acts(&r.d, &w, MM_I8, 1, DEV_ACT_PAIR),
+          "where there is none");
+    r.d.invariant = true;
+    CHECK(!dev_acts(&r.d, &w, MM_BF16, 1, DEV_ACT_PAIR), "in the order of many rows");
+    rig_close(&r);
 }
 
 /* ---- integer products ---- */
@@ -570,7 +666,8 @@ static void one_group(const char *name, const group_case *c)
     for (int64_t i = 0; ok && i < c->E && busy[i] >= 0; i++) {
         const int64_t e = busy[i], from = first[i], n = first[i + 1] - from, b = from * N;
         const bool ints = dev_mm_ints(&dw[e], c->acts),
-                   units = c->acts != MM_F32 && !ints && c->T > DEV_MM_SMALL;
+                   units = c->acts != MM_F32 && !ints && c->T > DEV_MM_SMALL,
+                   two = c->acts != MM_F32 && as_two(&t[e].scheme);
         if (c->absent && e == c->E - 1) {
             CHECK(memcmp(got + b, want + b, (size_t)(n * N) * 4) == 0, "%s, %s: written", name,
                   c->why);
@@ -581,7 +678,7 @@ static void one_group(const char *name, const group_case *c)
         qt_dequant(dense, &t[e], 0, N);
         const double worst =
             ints ? (differ(got + b, want + b, n * N) ? HUGE_VAL : 0)
-                 : of_bound(got + b, want + b, x + from * ldx, ldx, dense, n, N, K, units);
+                 : of_bound(got + b, want + b, x + from * ldx, ldx, dense, n, N, K, two);
         CHECK(worst <= 1, "%s, %s, expert %lld: %g of the bound", name, c->why, (long long)e,
               worst);
         if (units && n <= DEV_MM_SMALL) continue; /* alone they are added in another order */
@@ -614,6 +711,7 @@ int main(int argc, char **argv)
     RUN(products_agree_with_the_cpu_in_f32);
     RUN(products_agree_with_the_cpu_on_bf16_activations);
     RUN(few_tiles_are_cut_along_k_and_rows_keep_their_bits);
+    RUN(a_product_that_ends_with_an_activation_has_the_bits_of_both);
     RUN(weights_in_rows_agree_with_the_cpu);
     RUN(few_rows_of_a_weight_in_rows_have_the_bits_of_tiles);
     RUN(many_rows_agree_where_there_is_no_wgmma);

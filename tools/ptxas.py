@@ -29,6 +29,8 @@ BUDGET = {
     "gather_kernel": (256, 40, 0),
     "gemv_kernel": (256, 128, 4160),   # two blocks
     "gemv_join_kernel": (256, 40, 0),
+    "thin_kernel": (256, 255, 8320),   # two or three blocks; of two tiles without mm_quick one
+    "thin_join_kernel": (256, 40, 0),
     "mma_kernel": (128, 255, 40 << 10),  # two blocks
     "sm90_kernel": (384, 168, 0),      # one block; the warps that multiply take 232 (setmaxnreg)
     "sm90_join_kernel": (256, 40, 0),

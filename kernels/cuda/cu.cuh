@@ -14,6 +14,7 @@
  *   cu_mma_u8s8                  mma.m16n8k32, unsigned by signed bytes with s32 sums
  *   cu_ldmatrix<TRANS>(r, row)   ldmatrix.x4: lane l says where row l % 8 of matrix l / 8 is
  *   cu_pair<F16>(lo, hi)         two numbers as f16 or bf16 in one word
+ *   cu_sub_bf16(a, b)            a - b, of two bf16 each
  *   CU_LAUNCH(d, name, kernel, grid, block, shared, args...)
  *   CU_FOLLOW(the same)          of a kernel that may begin before the launch before has ended
  *                                (programmatic dependent launch, sm_90 and later; below)
@@ -174,6 +175,16 @@ template <bool F16> __device__ __forceinline__ unsigned cu_pair(float lo, float 
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
     return w;
 }
+__device__ __forceinline__ unsigned cu_sub_bf16(unsigned a, unsigned b)
+{
+    unsigned d;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+#else /* b times -1, plus a */
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(b), "r"(0xbf80bf80u), "r"(a));
+#endif
+    return d;
+}
 __device__ __forceinline__ float cu_f16_f32(unsigned h)
 {
     return __half2float(__ushort_as_half((unsigned short)h));
@@ -232,6 +243,11 @@ template <bool F16> unsigned cu_pair(float lo, float hi)
 {
     return F16 ? cu_f32_f16(lo) | (unsigned)cu_f32_f16(hi) << 16
                : cu_f32_bf16(lo) | cu_f32_bf16(hi) << 16;
+}
+static inline unsigned cu_sub_bf16(unsigned a, unsigned b)
+{
+    return cu_pair<false>(cu_bf16_f32(a & 0xffffu) - cu_bf16_f32(b & 0xffffu),
+                          cu_bf16_f32(a >> 16) - cu_bf16_f32(b >> 16));
 }
 #endif
 template <bool F16>

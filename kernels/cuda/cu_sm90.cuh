@@ -18,7 +18,6 @@
  *   cu_meet(id, n)             a barrier of n threads, id 1..15
  *   cu_fence_async()           what this thread wrote may be read by wgmma, once it has arrived
  *   cu_exp2(x)                 2^x, relative error below 2^-22; below 2^-126 zero
- *   cu_sub_bf16(a, b)          of two bf16 each
  *
  * A matrix in shared memory is made of rows of 128 bytes, whose eight 16-byte pieces are turned by
  * the row: piece p of row r lies at p ^ r % 8, from a multiple of 1,024 bytes on. cu_desc_k: a row
@@ -129,13 +128,6 @@ template <int N> __device__ __forceinline__ void cu_keep(float (&d)[N])
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-__device__ __forceinline__ unsigned cu_sub_bf16(unsigned a, unsigned b)
-{
-    unsigned d;
-    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-    return d;
-}
-
 #define CU_F8(d, i)                                                                             \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
@@ -172,11 +164,6 @@ __device__ __forceinline__ void cu_wgmma(float (&d)[N / 2], const unsigned a[4],
 }
 #else
 #include "kernels/cuda/emu/emu_sm90.h"
-static inline unsigned cu_sub_bf16(unsigned a, unsigned b)
-{
-    return cu_pair<false>(cu_bf16_f32(a & 0xffffu) - cu_bf16_f32(b & 0xffffu),
-                          cu_bf16_f32(a >> 16) - cu_bf16_f32(b >> 16));
-}
 #endif
 
 template <class P> __device__ __forceinline__ uint64_t cu_desc_k(P p)

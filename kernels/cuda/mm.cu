@@ -1,6 +1,6 @@
 /* kernels/cuda/mm.cu - a matrix product on the device: activations into the weight's order, then
- * the kernel for so many rows (mm_gemv.cu, mm_mma.cu, mm_sm90.cu; of a weight in rows blas.cu),
- * or for integers (mm_i8.cu).
+ * the kernel for so many rows (mm_thin.cu, mm_mma.cu, mm_sm90.cu; of a weight in rows blas.cu), in
+ * f32 (mm_gemv.cu), or for integers (mm_i8.cu).
  *
  *   round    inputs rounded as a checkpoint declares (mm_round_acts); one warp a group
  *   arrange  rows of x into the tile's places: groups padded, g_idx undone, rounded to bf16 where
@@ -134,6 +134,7 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
     const bool blas = bf16 && code == C_ROWS && most > DEV_MM_SMALL && !d->invariant;
     const bool units =
         bf16 && (most > DEV_MM_SMALL || d->invariant) && code != C_F32 && code != C_ROWS;
+    const bool thin = bf16 && !units && !blas && code != C_F32;
     const bool permuted = sc->kind == QT_UINT && sc->irregular;
     const int32_t *perm = permuted ? (const int32_t *)a->w->t.plane[QT_GIDX].data : NULL;
     mm_rows rows = { NULL, NULL, NULL, 1, row0, a->M };
@@ -176,7 +177,7 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         CU_NAME(mm_i8)(d, a, &in, free_at, arranged);
         return;
     }
-    const bool ready = (a->rounded || !bf16) && !units && !blas && !permuted && s->Kp == K &&
+    const bool ready = (a->rounded || !bf16 || thin) && !units && !blas && !permuted && s->Kp == K &&
                        s->G == s->Gp && ldx % 4 == 0 && (uintptr_t)x % 16 == 0;
     if (!ready) {
         float *f = units || blas ? NULL : (float *)free_at;
@@ -198,6 +199,8 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         CU_NAME(mm_sm90)(d, a, &in);
     else if (units)
         CU_NAME(mm_mma)(d, a, &in);
+    else if (thin)
+        CU_NAME(mm_thin)(d, a, &in);
     else
         CU_NAME(mm_gemv)(d, a, &in);
 }

@@ -229,53 +229,70 @@ __device__ __forceinline__ void mm_numbers(float q[8], const unsigned *w, int c,
     }
 }
 
+/* A scale or zero point from its bits. */
+__device__ __forceinline__ float mm_side_of(unsigned bits, lq_dtype d)
+{
+    if (d == LQ_F16) return cu_f16_f32(bits);
+    if (d == LQ_BF16) return cu_bf16_f32(bits);
+    switch (d) {
+    case LQ_F8_E4M3:
+        return cu_e4m3_f32(bits);
+    case LQ_F8_E8M0:
+        return bits == 255 ? NAN : __uint_as_float(bits ? bits << 23 : 0x400000u);
+    default:
+        return __uint_as_float(bits);
+    }
+}
+__device__ __forceinline__ unsigned mm_side_bits(G<const uint8_t> p, lq_dtype d, int64_t i)
+{
+    if (d == LQ_F16 || d == LQ_BF16) return cu_ldg<uint16_t>(p + 2 * i);
+    if (d == LQ_F8_E4M3 || d == LQ_F8_E8M0) return cu_ldg<uint8_t>(p + i);
+    return cu_ldg<unsigned>(p + 4 * i);
+}
 __device__ __forceinline__ float mm_side(G<const uint8_t> p, lq_dtype d, int64_t i)
 {
-    switch (d) {
-    case LQ_F16:
-        return cu_f16_f32(cu_ldg<uint16_t>(p + 2 * i));
-    case LQ_BF16:
-        return cu_bf16_f32(cu_ldg<uint16_t>(p + 2 * i));
-    case LQ_F8_E4M3:
-        return cu_e4m3_f32(cu_ldg<uint8_t>(p + i));
-    case LQ_F8_E8M0: {
-        const unsigned e = cu_ldg<uint8_t>(p + i);
-        return e == 255 ? NAN : __uint_as_float(e ? e << 23 : 0x400000u);
-    }
-    default:
-        return cu_ldg<float>(p + 4 * i);
-    }
+    return mm_side_of(mm_side_bits(p, d, i), d);
 }
 
 /* What a chunk's numbers of one row go through: w = scale * (q - zero), or, with bias, scale * q +
- * bias. */
+ * bias. less: 128 + zero as two bf16, of an integer zero point below 128. */
 struct mm_scale_of {
     float scale, zero;
+    unsigned less;
 };
+/* x times what all of row r of a tile is scaled by besides. */
+__device__ __forceinline__ float mm_row_scaled(float x, const mm_view &v, int64_t tile, int r)
+{
+    if (v.scales2) {
+        const float second = cu_ldg<float>(G<const uint8_t>(v.scales2) + 4 * (tile * TILE_N + r));
+        x = v.recip ? x / second : x * second;
+    }
+    return v.div127 ? x / 127.0f : x;
+}
+/* From what lies in the planes; zero: its bits. */
+__device__ __forceinline__ mm_scale_of mm_scale_made(const mm_view &v, float scale, unsigned zero)
+{
+    mm_scale_of s = { scale, v.zero_const, 0 };
+    if (v.zero == QT_ZERO_NONE)
+        zero = (unsigned)v.zero_const;
+    else
+        s.zero = v.zero == QT_ZERO_INT ? (float)zero : mm_side_of(zero, v.zero_dtype);
+    s.less = 0x43004300u | zero * 0x10001u;
+    return s;
+}
 __device__ __forceinline__ mm_scale_of mm_scales(const mm_view &v, int64_t tile, int step, int c,
                                                  int r)
 {
-    mm_scale_of s = { 1.0f, 0.0f };
-    if (v.scale_dtype == LQ_BOOL) return s;
+    unsigned zero = 0;
+    if (v.scale_dtype == LQ_BOOL) return { 1.0f, 0.0f, 0 };
     const int64_t g = tile * v.ng + step / v.group_steps;
     const int sub = v.subs == 2 ? c / 2 : 0;
-    s.scale = mm_side(G<const uint8_t>(v.scales), v.scale_dtype, (g * v.subs + sub) * TILE_N + r);
-    if (v.scales2) {
-        const float second = cu_ldg<float>(G<const uint8_t>(v.scales2) + 4 * (tile * TILE_N + r));
-        s.scale = v.recip ? s.scale / second : s.scale * second;
-    }
-    if (v.div127) s.scale = s.scale / 127.0f;
-    switch (v.zero) {
-    case QT_ZERO_NONE:
-        s.zero = v.zero_const;
-        break;
-    case QT_ZERO_INT:
-        s.zero = (float)cu_ldg<uint8_t>(G<const uint8_t>(v.zeros) + (g * TILE_N + r));
-        break;
-    default:
-        s.zero = mm_side(G<const uint8_t>(v.zeros), v.zero_dtype, g * TILE_N + r);
-    }
-    return s;
+    const float scale =
+        mm_side(G<const uint8_t>(v.scales), v.scale_dtype, (g * v.subs + sub) * TILE_N + r);
+    if (v.zero != QT_ZERO_NONE)
+        zero = mm_side_bits(G<const uint8_t>(v.zeros),
+                            v.zero == QT_ZERO_INT ? LQ_F8_E4M3 : v.zero_dtype, g * TILE_N + r);
+    return mm_scale_made(v, mm_row_scaled(scale, v, tile, r), zero);
 }
 
 /* The numbers less the zero point; with a bias the finished weights, whose scale is then 1. */
@@ -291,12 +308,11 @@ __device__ __forceinline__ void mm_center(float q[8], mm_scale_of *s, qt_zero ze
 __device__ __forceinline__ void mm_sub_scale(float q[8], mm_scale_of *s, const mm_view &v,
                                              int64_t tile, int step, int c, int r)
 {
-    const float second = cu_ldg<float>(G<const uint8_t>(v.scales2) + 4 * (tile * TILE_N + r));
     const float sub = mm_side(G<const uint8_t>(v.scales), v.scale_dtype,
                               ((tile * v.ng + step) * 2 + c / 2) * TILE_N + r);
     for (int j = 0; j < 8; j++)
         q[j] *= sub;
-    s->scale = v.recip ? 1.0f / second : second;
+    s->scale = mm_row_scaled(1.0f, v, tile, r);
 }
 
 /* The numbers of rows g and g + 8 as A of two products m16n8k16, and what bf16 leaves of them. */
@@ -313,6 +329,57 @@ __device__ __forceinline__ void mm_rest(float q[2][8])
     for (int h = 0; h < 2; h++)
         for (int j = 0; j < 8; j++)
             q[h][j] -= cu_bf16_f32(cu_f32_bf16(q[h][j]));
+}
+
+/* Codes that become A without a float between: those of 2 to 4 bits less integer zero points (0x4300
+ * | q is 128 + q as bf16, and 128 + q - (128 + zero) is exact), of 8 bits (as 2^23 + q), and bf16. */
+__host__ __device__ constexpr bool mm_can_quick(mm_code code)
+{
+    return code == C_U2 || code == C_U3 || code == C_U4 || code == C_U8 || code == C_BF16 ||
+           code == C_ROWS;
+}
+__host__ __device__ constexpr bool mm_is_quick(mm_code code, qt_zero zero)
+{
+    return mm_can_quick(code) && (code == C_BF16 || code == C_ROWS || zero == QT_ZERO_NONE ||
+                                  zero == QT_ZERO_INT);
+}
+/* A of two products from the words of two rows. */
+template <mm_code CODE>
+__device__ __forceinline__ void mm_quick(unsigned a[2][4], const unsigned w[2][mm_words(CODE)],
+                                         int c, const mm_scale_of s[2])
+{
+    if (CODE == C_BF16 || CODE == C_ROWS) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            a[i / 4][i % 4] = w[i % 2][mm_words(CODE) > 2 ? i / 4 * 2 + i / 2 % 2 : 0];
+        return;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            unsigned q; /* four codes, a byte each: inputs 4 half .. 4 half + 3 */
+            if (CODE == C_U8)
+                q = w[h][mm_words(CODE) > 1 ? half : 0];
+            else if (CODE == C_U4)
+                q = w[h][0] >> 4 * half & 0x0f0f0f0fu;
+            else
+                q = w[h][0] >> (4 * (c % 2) + 2 * half) & 0x03030303u;
+            if (CODE == C_U3)
+                q |= (w[h][mm_words(CODE) > 1 ? 1 : 0] >> (2 * c + half) & 0x01010101u) << 2;
+#pragma unroll
+            for (int two = 0; two < 2; two++) {
+                unsigned *to = &a[half][h + 2 * two];
+                if (CODE != C_U8) {
+                    *to = cu_sub_bf16(__byte_perm(q, 0x43u, two ? 0x4342u : 0x4140u), s[h].less);
+                    continue;
+                }
+                const float less = 0x1p23f + s[h].zero;
+                const unsigned lo = __byte_perm(q, 0x4b000000u, two ? 0x7542u : 0x7540u),
+                               hi = __byte_perm(q, 0x4b000000u, two ? 0x7543u : 0x7541u);
+                *to = cu_pair<false>(__uint_as_float(lo) - less, __uint_as_float(hi) - less);
+            }
+        }
 }
 
 /* The outliers' share of row r of a tile for one row of x, in order. */
@@ -351,13 +418,13 @@ mm_view CU_NAME(mm_outliers_of)(const dev_weight *w);
 
 /* Activations as the kernels read them. */
 struct mm_input {
-    const float *f;    /* [M, ldf] in the tile's places, of gemv; as they come, of i8 */
+    const float *f;    /* [M, ldf] in the tile's places, of gemv, thin; as they come, of i8 */
     const uint16_t *b; /* [M, ldb] bf16, of mma and blas */
     const float *out;  /* [M, ldo] outlier inputs */
     int64_t ldf, ldb, ldo;
     mm_rows rows;
     int64_t most; /* rows of one weight */
-    float *parts; /* of sm90: mm_sm90.part_bytes; of gemv: mm_cut_bytes */
+    float *parts; /* of sm90: mm_sm90.part_bytes; of gemv, thin: mm_cut_bytes */
 };
 static inline mm_sink mm_sink_of(const dev_mm_args *a, const mm_input *x, const mm_view &v)
 {
@@ -373,7 +440,7 @@ static inline int mm_terms(const dev_weight *w, const mm_view &v)
     return two ? 2 : 1;
 }
 
-/* Where mm_gemv cuts K: of a weight that has fewer tiles than the device multiprocessors, into as
+/* Where mm_gemv and mm_thin cut K: of a weight that has fewer tiles than the device multiprocessors, into as
  * many parts as leave each of those a block at most, of whole rounds of a block. Whatever M: of few
  * rows every part is a block's, of more a block takes one after the other; both add them in order.
  * A group's weights, of which there are several, are not cut. */
@@ -432,6 +499,7 @@ static inline mm_sm90 mm_sm90_of(const dev_weight *w, int64_t M, int parts)
     return h;
 }
 void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x);
+void CU_NAME(mm_thin)(dev *d, const dev_mm_args *a, const mm_input *x);
 void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x);
 void CU_NAME(mm_sm90)(dev *d, const dev_mm_args *a, const mm_input *x);
 /* Of C_ROWS, by cuBLAS, which CU_NAME(blas) has opened (blas.cu). */

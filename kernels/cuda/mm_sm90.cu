@@ -117,21 +117,6 @@ __device__ __forceinline__ void fetch(tile_state *t, const mm_view &v, int step)
             t->next[h] = mm_scales(v, t->tile, step, lane % 4, lane / 4 + 8 * h);
 }
 
-/* Four bits less an integer zero point, without a float between: 0x4300 | q is 128 + q as bf16, and
- * 128 + q - (128 + zero) is exact. */
-__device__ __forceinline__ void fragments_u4(unsigned a[2][4], const unsigned w[2][1],
-                                             const mm_scale_of s[2])
-{
-    for (int h = 0; h < 2; h++) {
-        const unsigned zero = 0x43004300u | (unsigned)s[h].zero * 0x10001u;
-        for (int i = 0; i < 4; i++) {
-            const unsigned codes = w[h][0] >> i / 2 * 4;
-            const unsigned two = __byte_perm(codes, 0x43u, i % 2 ? 0x4342u : 0x4140u) & 0xff0fff0fu;
-            a[i / 2][h + i % 2 * 2] = cu_sub_bf16(two, zero);
-        }
-    }
-}
-
 /* A of one step's products, and what they are to be scaled by. q: the numbers, where bf16 does not
  * hold them (mm_terms). */
 template <mm_code CODE>
@@ -149,11 +134,10 @@ __device__ __forceinline__ void fragments_of(unsigned a[2][4], float q[2][8], ti
     }
     t->s[0] = t->group[0];
     t->s[1] = t->group[1];
-    if constexpr (CODE == C_U4)
-        if (v.zero == QT_ZERO_NONE || v.zero == QT_ZERO_INT) {
-            fragments_u4(a, w, t->s);
-            return;
-        }
+    if (CODE != C_U3 && mm_is_quick(CODE, v.zero)) { /* u3: registers do not last */
+        mm_quick<CODE>(a, w, c, t->s);
+        return;
+    }
     for (int h = 0; h < 2; h++) {
         mm_numbers<CODE>(q[h], w[h], c, map);
         mm_center(q[h], &t->s[h], v.zero);
@@ -180,7 +164,7 @@ __device__ void multiply(S<uint8_t> at, S<uint64_t> full, S<uint64_t> empty, con
         in_block[m] = (warp / 4 * MT + m) * 4 + warp % 4;
         t[m].tile = (int64_t)blockIdx.x * st::tiles + in_block[m];
         t[m].there = t[m].tile < o.tiles;
-        t[m].next[0] = t[m].next[1] = { 1.0f, 0.0f };
+        t[m].next[0] = t[m].next[1] = { 1.0f, 0.0f, 0 };
         fetch(&t[m], v, first * STEPS);
     }
     bool begun = false; /* part holds products that are not scaled yet */

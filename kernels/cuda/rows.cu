@@ -10,6 +10,7 @@
  *   clip    one thread an element, before rope
  *   act     one thread an element, 256 a block; of gates and ups in turn one block a row
  *   embed, spread   one block of 256 threads a row */
+#include "kernels/cuda/act.cuh"
 #include "kernels/cuda/ops.cuh"
 
 inline namespace CU_NAME(rows_cu)
@@ -214,28 +215,6 @@ __global__ void __launch_bounds__(ROPE_WARPS *CU_WARP)
         store_head(cache_k + (at + row * s.row_k), own, s.D, s.dtype);
     else
         store_head(cache_v + (at + row * s.row_v), v + (t * s.ldv + h * s.Dv), s.Dv, s.dtype);
-}
-
-__device__ float activate(float x, k_act_fn f)
-{
-    switch (f) {
-    case ACT_SILU:
-        return km_silu(x);
-    case ACT_GELU:
-        return km_gelu(x);
-    case ACT_GELU_TANH:
-        return km_gelu_tanh(x);
-    case ACT_RELU2:
-        return x < 0 ? 0.0f : x * x;
-    default:
-        return x < 0 ? 0.0f : x;
-    }
-}
-
-__device__ float act_mul(float g, float u, bool alone, k_act_fn f, float limit)
-{
-    if (f == ACT_SWIGLU_CLAMPED) return km_swiglu_clamped(g, u, limit);
-    return alone ? activate(g, f) : activate(g, f) * u;
 }
 
 __global__ void __launch_bounds__(THREADS)

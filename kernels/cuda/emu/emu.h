@@ -39,6 +39,7 @@
 
 #define __global__ static
 #define __device__
+#define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 
