@@ -39,11 +39,18 @@ enum { WARPS = 8, THREADS = WARPS * CU_WARP, ROWS = DEV_MM_SMALL };
 
 __device__ constexpr int unit_of(mm_code code) { return mm_words(code) <= 2 ? 4 : 2; }
 
-/* Blocks that registers are to leave room for on a multiprocessor. */
+/* Blocks that registers are to leave room for on a multiprocessor; before sm_90, whose code takes a
+ * few more, one less. */
 __device__ constexpr int blocks_of(mm_code code, bool quick, int tiles)
 {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    enum { LESS = 1 };
+#else
+    enum { LESS = 0 };
+#endif
     const bool lean = quick && mm_words(code) == 1 && code != C_MAP;
-    return lean ? 4 - tiles : tiles == 1 || code == C_BF16 ? 2 : 1;
+    const int n = lean ? 4 - tiles : tiles == 1 || code == C_BF16 ? 2 : 1;
+    return n - LESS > 1 ? n - LESS : 1;
 }
 
 struct thin_out {
