@@ -187,7 +187,7 @@ typedef struct {
     mm_acts acts;
     bool add, arranged;
     bool rounded; /* where x is to be rounded to bf16, it is */
-    dev_mm_act act; /* where dev_acts says so */
+    dev_mm_act act; /* where dev_acts says so; then nothing is added to y */
 } dev_mm_args;
 
 /* Rows of one sequence that attention takes together, and where its keys are. */

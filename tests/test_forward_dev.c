@@ -226,7 +226,8 @@ TEST(batch_chunks_and_blocks_change_no_byte)
 }
 
 /* Steps of 1, 6, 12 and 20 rows: the kernels that there are for so many. Without the flag some
- * bytes of some model are others, or it would say nothing. */
+ * bytes are others, or it would say nothing; not where attention is exact, as so few inputs (at
+ * most a unit of mm_thin.cu) are added alike by all kernels. */
 TEST(with_batch_invariant_no_byte_depends_on_a_batch_in_bf16)
 {
     static const steps widths[] = {
@@ -239,14 +240,15 @@ TEST(with_batch_invariant_no_byte_depends_on_a_batch_in_bf16)
         const char *name;
         kv_dtype kv;
         char *scheme; /* NULL: as it is */
+        bool alike;
     } models[] = {
-        { "ministral", KV_BF16, "u4-g16" },
-        { "ministral", KV_F32, NULL },
-        { "mixtral-moe", KV_I8, NULL },
+        { "ministral", KV_BF16, "u4-g16", false },
+        { "ministral", KV_F32, NULL, true },
+        { "mixtral-moe", KV_I8, NULL, false },
     };
-    int64_t others = 0;
     for (size_t i = 0; i < LQ_COUNT(models); i++)
         for (int invariant = 1; invariant >= 0; invariant--) {
+            int64_t others = 0;
             const rig_opts o = { .device = true,
                                  .acts = MM_BF16,
                                  .kv = models[i].kv,
@@ -262,9 +264,10 @@ TEST(with_batch_invariant_no_byte_depends_on_a_batch_in_bf16)
                 CHECK(same || !invariant, "%s: %s", models[i].name, widths[k].why);
                 free(got);
             }
+            CHECK(invariant || (others == 0) == models[i].alike,
+                  "%s: %lld cuts change bytes without it", models[i].name, (long long)others);
             free(want);
         }
-    CHECK(others, "no cut changes a byte without it");
 }
 
 /* Integer products have one order too; and are there where asked for alone. So has attention of few

@@ -28,7 +28,6 @@ BUDGET = {
     "arrange_kernel": (256, 40, 0),
     "gather_kernel": (256, 40, 0),
     "gemv_kernel": (256, 128, 4160),   # two blocks
-    "gemv_join_kernel": (256, 40, 0),
     "thin_kernel": (256, 255, 8320),   # two or three blocks; of two tiles without mm_quick one
     "thin_join_kernel": (256, 40, 0),
     "mma_kernel": (128, 255, 40 << 10),  # two blocks

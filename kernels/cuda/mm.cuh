@@ -331,8 +331,9 @@ __device__ __forceinline__ void mm_rest(float q[2][8])
             q[h][j] -= cu_bf16_f32(cu_f32_bf16(q[h][j]));
 }
 
-/* Codes that become A without a float between: those of 2 to 4 bits less integer zero points (0x4300
- * | q is 128 + q as bf16, and 128 + q - (128 + zero) is exact), of 8 bits (as 2^23 + q), and bf16. */
+/* Codes that become A without a float between: of 2 to 4 bits less integer zero points (0x4300 | q
+ * is 128 + q as bf16, and 128 + q - (128 + zero) is exact), and bf16; and of 8 bits (2^23 + q is a
+ * float as it is put together). */
 __host__ __device__ constexpr bool mm_can_quick(mm_code code)
 {
     return code == C_U2 || code == C_U3 || code == C_U4 || code == C_U8 || code == C_BF16 ||
@@ -400,14 +401,19 @@ struct mm_sink {
     int64_t ldy, ldo, N;
     bool add;
 };
+/* y of row m, whose output n it is. */
+__device__ __forceinline__ void mm_put(float y, const mm_sink &o, int64_t m, int64_t n)
+{
+    const G<float> to = G<float>(o.y) + (m * o.ldy + n);
+    if (o.bias) y += G<const float>(o.bias)[n];
+    *to = o.add ? y + *to : y;
+}
 /* y, of row m: row r of a tile is output `out`. */
 __device__ __forceinline__ void mm_finish(float y, const mm_sink &o, const mm_view &outliers,
                                           int64_t tile, int r, int64_t m, int64_t out)
 {
     if (outliers.steps) y += mm_outlier_sum(outliers, tile, r, G<const float>(o.x_out) + m * o.ldo);
-    if (o.bias) y += G<const float>(o.bias)[out];
-    const G<float> to = G<float>(o.y) + (m * o.ldy + out);
-    *to = o.add ? y + *to : y;
+    mm_put(y, o, m, out);
 }
 
 /* ---- host ---- */
@@ -440,10 +446,10 @@ static inline int mm_terms(const dev_weight *w, const mm_view &v)
     return two ? 2 : 1;
 }
 
-/* Where mm_gemv and mm_thin cut K: of a weight that has fewer tiles than the device multiprocessors, into as
- * many parts as leave each of those a block at most, of whole rounds of a block. Whatever M: of few
- * rows every part is a block's, of more a block takes one after the other; both add them in order.
- * A group's weights, of which there are several, are not cut. */
+/* Where mm_gemv and mm_thin cut K: of a weight that has fewer tiles than the device has
+ * multiprocessors, into as many parts as leave each of those a block at most, of whole rounds of a
+ * block of mm_gemv. Whatever M: of few rows every part is a block's, of more a block takes one
+ * after the other; both add them in order. A group's weights, of which there are several, are not cut. */
 enum { MM_CUT_STEPS = 16, MM_CUT_MOST = 8, MM_CUT_BLOCKS = 256 };
 struct mm_cut {
     int splits, per_split; /* steps of 32 inputs */
@@ -500,6 +506,9 @@ static inline mm_sm90 mm_sm90_of(const dev_weight *w, int64_t M, int parts)
 }
 void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x);
 void CU_NAME(mm_thin)(dev *d, const dev_mm_args *a, const mm_input *x);
+/* To o the sums of the n parts [n, M, o->N], in order, and what an activation makes of them. */
+void CU_NAME(mm_join)(dev *d, const mm_sink *o, const dev_mm_act *act, const float *parts, int n,
+                      int64_t M);
 void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x);
 void CU_NAME(mm_sm90)(dev *d, const dev_mm_args *a, const mm_input *x);
 /* Of C_ROWS, by cuBLAS, which CU_NAME(blas) has opened (blas.cu). */

@@ -1,10 +1,10 @@
-/* kernels/cuda/mm_gemv.cu - a few rows times a weight in any scheme: bound by reading the weight.
+/* kernels/cuda/mm_gemv.cu - rows of f32, or a weight of f32, in f32, a few rows at a time.
  *
  * One block of 8 warps computes one tile of 16 outputs for up to MB rows; the grid is tiles by
  * panels of MB rows; of a group, a panel finds its weight by where their rows begin. Where tiles
  * are fewer than multiprocessors K is cut in parts (mm_cut_of): up to 8 rows each part is a block,
- * whose sum a second kernel adds to the others', in order; of more rows a block takes part after
- * part. A warp takes two neighbouring steps of 32 inputs, then the two 8 warps on:
+ * whose sum mm_join adds to the others', in order; of more rows a block takes part after part. A
+ * warp takes two neighbouring steps of 32 inputs, then the two 8 warps on:
  *
  *            lane  0..3    4..7    8..11   12..15 | 16..19 ...
  *   chunk           0       1       2       3     |   0    ...     16 bytes a lane:
@@ -87,20 +87,10 @@ __device__ void sweep(float acc[ROWS][MB], const mm_view &v, int64_t tile, G<con
 }
 
 struct gemv_out {
-    float *y;
-    const float *bias;
-    int64_t ldy, N;
-    bool add;
+    mm_sink to;
     float *parts;          /* [splits, and of outliers one more][M][N]; NULL: a block has all */
     int splits, per_split; /* steps */
 };
-
-__device__ __forceinline__ void finish(float y, const gemv_out &o, int64_t m, int64_t n)
-{
-    const G<float> to = G<float>(o.y) + (m * o.ldy + n);
-    if (o.bias) y += G<const float>(o.bias)[n];
-    *to = o.add ? y + *to : y;
-}
 
 /* The block's sums: the lanes' with equal quad, then the warps'. part [WARPS][16][MB]. Thread
  * 16 m + r returns that of row r and input row m. */
@@ -147,7 +137,7 @@ __global__ void __launch_bounds__(THREADS, MB == 1 ? 3 : 2)
     const mm_panel panel = mm_panel_of(group, blockIdx.y, MB);
     const int64_t tile = blockIdx.x, m0 = panel.m0;
     const int rows = (int)panel.rows; /* what returns here does so as a block */
-    if (rows <= 0 || !mm_member(&v, &outliers, &o.bias, group, panel.part)) return;
+    if (rows <= 0 || !mm_member(&v, &outliers, &o.to.bias, group, panel.part)) return;
     if (CODE == C_MAP) mm_load_map(map, v);
     const int all = o.splits + (CODE == C_U8 && outliers.steps), z0 = (int)blockIdx.z;
     float y = 0;
@@ -165,23 +155,11 @@ __global__ void __launch_bounds__(THREADS, MB == 1 ? 3 : 2)
     }
     const int r = threadIdx.x % TILE_N, m = threadIdx.x / TILE_N;
     const int64_t n = tile * TILE_N + r;
-    if (m >= rows || m >= MB || n >= o.N) return;
+    if (m >= rows || m >= MB || n >= o.to.N) return;
     if (o.parts)
-        G<float>(o.parts)[(z0 * group.M + m0 + m) * o.N + n] = y;
+        G<float>(o.parts)[(z0 * group.M + m0 + m) * o.to.N + n] = y;
     else
-        finish(y, o, m0 + m, n);
-}
-
-/* The parts in order; a thread an output. */
-__global__ void __launch_bounds__(THREADS) gemv_join_kernel(gemv_out o, int parts, int64_t M)
-{
-    const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x, m = blockIdx.y;
-    cu_follow();
-    if (n >= o.N) return;
-    float y = 0;
-    for (int z = 0; z < parts; z++)
-        y += G<float>(o.parts)[(z * M + m) * o.N + n];
-    finish(y, o, m, n);
+        mm_put(y, o.to, m0 + m, n);
 }
 
 template <mm_code CODE>
@@ -189,13 +167,7 @@ void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v, c
 {
     const mm_cut cut = mm_cut_of(a->w, d->n_sm);
     const bool alone = !x->rows.parts, apart = alone && cut.splits > 1 && x->rows.M <= DEV_MM_SMALL;
-    const gemv_out o = { a->y,
-                         a->bias,
-                         a->ldy,
-                         v.N,
-                         a->add,
-                         apart ? x->parts : NULL,
-                         alone ? cut.splits : 1,
+    const gemv_out o = { mm_sink_of(a, x, v), apart ? x->parts : NULL, alone ? cut.splits : 1,
                          alone ? cut.per_split : v.steps };
     const unsigned tiles = (unsigned)a->w->s.tiles,
                    parts = apart ? (unsigned)(cut.splits + (out.steps > 0)) : 1;
@@ -209,10 +181,7 @@ void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v, c
         CU_FOLLOW(d, "gemv", (gemv_kernel<CODE, 8>), dim3(tiles, mm_panels(x->rows, 8), parts),
                   THREADS, 0, v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
     }
-    if (apart)
-        CU_FOLLOW(d, "gemv_join", gemv_join_kernel,
-                  dim3((unsigned)lq_ceil_div(v.N, THREADS), (unsigned)x->rows.M), THREADS, 0, o,
-                  (int)parts, x->rows.M);
+    if (apart) CU_NAME(mm_join)(d, &o.to, &a->act, x->parts, (int)parts, x->rows.M);
 }
 
 } // namespace

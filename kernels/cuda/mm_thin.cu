@@ -9,17 +9,17 @@
  *          inputs 0     128   256   384        1024
  *          u4     [ w0 ][ w1 ][ w2 ][ w3 ] .. [ w0 ]        UNIT 4; of 16 bits 2
  *
- * Of a step lane (g, c) = (lane / 4, lane % 4) has chunk c (mm.cuh) of rows 2g and 2g + 1, which lie
- * beside each other: a warp's load of u4 is 256 bytes. They are rows g and g + 8 of the product; its
- * k are inputs 8c + 4h .. + 3 of each chunk, for the two products h of a step, and the lane takes
- * the same inputs of x's row g, as f32, and makes bf16 of them. So nothing is arranged beforehand.
- * Codes become bf16 less their zero points without a float between (mm_quick), 4-bit floats by a
- * table of bf16; others go as one or two bf16 (mm_terms).
+ * Of a step lane (g, c) = (lane / 4, lane % 4) has chunk c (mm.cuh) of rows 2g and 2g + 1, which
+ * lie beside each other: a warp's load of u4 is 256 bytes. They are rows g and g + 8 of the
+ * product; its k are inputs 8c + 4h .. + 3 of each chunk, for the two products h of a step, and the
+ * lane takes the same inputs of x's row g, as f32, and makes bf16 of them. So nothing is arranged
+ * beforehand. Codes become bf16 less their zero points without a float between (mm_quick), 4-bit
+ * floats by a table of bf16; others go as one or two bf16 (mm_terms).
  *
  * Order of each output's sum: the matrix unit adds up a group's products of a unit, times the
- * group's scale onto the warp's sum; then the warps in order, times the row's scale; then the parts of K (mm_cut_of, which
- * a second kernel joins); then the outliers' sum, bias, the old y. It depends on the weight's shape
- * and the device's multiprocessors, not on M or T.
+ * group's scale onto the warp's sum; then the warps in order, times the row's scale; onto the last
+ * part of K the outliers' sum; then the parts (mm_cut_of, which a second kernel joins), bias, the
+ * old y. It depends on the weight's shape and the device's multiprocessors, not on M or T.
  *
  * The kernel may end with what an MLP does (dev_mm_act): a block then has a tile of gate's and the
  * tile of up's that goes with it.
@@ -55,9 +55,9 @@ __device__ constexpr int blocks_of(mm_code code, bool quick, int tiles)
 
 struct thin_out {
     mm_sink to;
-    float *parts; /* [splits][M][N]; NULL: a block has all of K */
-    int tiles; /* that blocks begin with */
-    int apart; /* tiles from a block's first to its second */
+    float *parts;          /* [splits][M][N]; NULL: a block has all of K */
+    int tiles;             /* that blocks begin with */
+    int apart;             /* tiles from a block's first to its second */
     int splits, per_split; /* steps */
     int terms;
     dev_mm_act act;
@@ -91,14 +91,14 @@ __device__ __forceinline__ lq_dtype zero_of(const mm_view &v)
     return v.zero == QT_ZERO_INT ? LQ_F8_E4M3 : v.zero_dtype;
 }
 
-__device__ __forceinline__ void bring_sides(uint2 *scale, uint2 *zero, const mm_view &v,
-                                            int tile, int group)
+__device__ __forceinline__ void bring_sides(uint2 *scale, uint2 *zero, const mm_view &v, int tile,
+                                            int group)
 {
     const unsigned lane = threadIdx.x % CU_WARP, r = lane / 4 * 2, c = lane % 4;
     const unsigned g = (unsigned)(tile * v.ng + group);
     if (v.scale_dtype == LQ_BOOL) return;
     *scale = side_words(G<const uint8_t>(v.scales), v.scale_dtype,
-                       (v.subs == 2 ? 2 * g + c / 2 : g) * TILE_N + r);
+                        (v.subs == 2 ? 2 * g + c / 2 : g) * TILE_N + r);
     if (v.zero == QT_ZERO_NONE) return;
     *zero = side_words(G<const uint8_t>(v.zeros), zero_of(v), g * TILE_N + r);
 }
@@ -122,9 +122,9 @@ __device__ __forceinline__ void bring(unit<CODE, T> *u, const mm_view &v, const 
 #pragma unroll
     for (int t = 0; t < T; t++) {
         const int at = tile + t * o.apart;
-        const G<const uint8_t> codes = G<const uint8_t>(v.codes) +
-                                       ((int64_t)at * v.tile_bytes + (int64_t)step * STEP +
-                                        64 * mm_word(CODE, c, 0) + 8 * g);
+        const G<const uint8_t> codes =
+            G<const uint8_t>(v.codes) +
+            ((int64_t)at * v.tile_bytes + (int64_t)step * STEP + 64 * mm_word(CODE, c, 0) + 8 * g);
 #pragma unroll
         for (int i = 0; i < unit_of(CODE); i++) {
             if (step + i >= to) break;
@@ -132,10 +132,10 @@ __device__ __forceinline__ void bring(unit<CODE, T> *u, const mm_view &v, const 
 #pragma unroll
                 for (int h = 0; h < 2; h++) { /* behind the last row it again */
                     const int64_t n = (int64_t)at * TILE_N + 2 * g + h;
-                    const uint4 w = cu_ldg<uint4>(G<const uint8_t>(v.codes) +
-                                                  ((n < v.N ? n : v.N - 1) * v.Kp +
-                                                   (int64_t)(step + i) * TILE_K + 8 * c) *
-                                                      2);
+                    const uint4 w = cu_ldg<uint4>(
+                        G<const uint8_t>(v.codes) +
+                        ((n < v.N ? n : v.N - 1) * v.Kp + (int64_t)(step + i) * TILE_K + 8 * c) *
+                            2);
                     const unsigned four[4] = { w.x, w.y, w.z, w.w };
 #pragma unroll
                     for (int k = 0; k < mm_words(CODE); k++)
@@ -177,10 +177,9 @@ __device__ __forceinline__ void from_map(unsigned a[2][4], unsigned low[2][4],
 
 /* part += one step of a tile by x's, whose scales are s. */
 template <mm_code CODE, bool QUICK>
-__device__ __forceinline__ void one_step(float part[4], mm_scale_of s[2],
-                                         const unsigned w[2][mm_words(CODE)],
-                                         const unsigned b[2][2], const mm_view &v, int tile,
-                                         int step, const maps &map, int terms)
+__device__ __forceinline__ void
+one_step(float part[4], mm_scale_of s[2], const unsigned w[2][mm_words(CODE)],
+         const unsigned b[2][2], const mm_view &v, int tile, int step, const maps &map, int terms)
 {
     const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
     unsigned a[2][4], low[2][4];
@@ -278,8 +277,8 @@ __device__ __forceinline__ void add_unit(float acc[T][4], const unit<CODE, T> &u
  * last of `rows` repeat it, and nobody looks at them. */
 template <mm_code CODE, bool QUICK, int T>
 __device__ void sweep(float acc[T][4], unit<CODE, T> *next, const mm_view &v, const thin_out &o,
-                      int tile, G<const float> x, int64_t ldx, int rows, const maps &map,
-                      int from, int to)
+                      int tile, G<const float> x, int64_t ldx, int rows, const maps &map, int from,
+                      int to)
 {
     enum { UNIT = unit_of(CODE), STRIDE = UNIT * WARPS };
     const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
@@ -295,16 +294,20 @@ __device__ void sweep(float acc[T][4], unit<CODE, T> *next, const mm_view &v, co
     }
 }
 
-/* Where a finished sum goes; n: of y. */
-__device__ __forceinline__ void put(float y, float up, const thin_out &o, int64_t m, int64_t n)
+/* Where a finished sum goes; n: of y. up: of a pair. */
+__device__ __forceinline__ void put(float y, float up, const mm_sink &o, const dev_mm_act &act,
+                                    int64_t m, int64_t n)
 {
-    const bool act = o.act.kind != DEV_ACT_NONE;
-    if (o.to.bias) y += G<const float>(o.to.bias)[n];
-    if (o.act.kind == DEV_ACT_PAIR && o.to.bias) up += G<const float>(o.to.bias)[o.to.N / 2 + n];
-    const G<float> at = G<float>(o.to.y) + (m * o.to.ldy + n);
-    if (act) y = act_mul(y, up, o.act.kind == DEV_ACT_ALONE, o.act.f, o.act.limit);
-    if (act && o.act.bf16) y = cu_bf16_f32(cu_f32_bf16(y));
-    *at = o.to.add ? y + *at : y;
+    if (act.kind == DEV_ACT_NONE) {
+        mm_put(y, o, m, n);
+        return;
+    }
+    if (o.bias) {
+        y += G<const float>(o.bias)[n];
+        if (act.kind == DEV_ACT_PAIR) up += G<const float>(o.bias)[o.N / 2 + n];
+    }
+    y = act_mul(y, up, act.kind == DEV_ACT_ALONE, act.f, act.limit);
+    G<float>(o.y)[m * o.ldy + n] = act.bf16 ? cu_bf16_f32(cu_f32_bf16(y)) : y;
 }
 
 template <mm_code CODE, bool QUICK, int T>
@@ -349,7 +352,7 @@ __global__ void __launch_bounds__(THREADS, blocks_of(CODE, QUICK, T))
         if (group.parts || z > z0) bring<CODE, T>(&next, v, o, tile, from + lead, to);
         float acc[T][4] = {};
         sweep<CODE, QUICK, T>(acc, &next, v, o, tile, x + panel.m0 * ldx, ldx, (int)panel.rows, map,
-                       from + lead, to);
+                              from + lead, to);
         if (z > z0) __syncthreads(); /* the sums before were read */
 #pragma unroll
         for (int i = 0; i < T; i++)
@@ -372,27 +375,28 @@ __global__ void __launch_bounds__(THREADS, blocks_of(CODE, QUICK, T))
     if (o.parts)
         G<float>(o.parts)[(z0 * group.M + row) * o.to.N + n] = y[0];
     else
-        put(y[0], y[1], o, row, n);
+        put(y[0], y[1], o.to, o.act, row, n);
 }
 
-/* The parts in order; a thread an output. */
-__global__ void __launch_bounds__(THREADS) thin_join_kernel(thin_out o, int parts, int64_t M)
+/* A thread an output. */
+__global__ void __launch_bounds__(THREADS)
+    thin_join_kernel(mm_sink o, dev_mm_act act, G<const float> parts, int n_parts, int64_t M)
 {
     const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x, m = blockIdx.y;
-    const bool pair = o.act.kind == DEV_ACT_PAIR;
-    const int64_t N = pair ? o.to.N / 2 : o.to.N;
+    const bool pair = act.kind == DEV_ACT_PAIR;
+    const int64_t N = pair ? o.N / 2 : o.N;
     cu_follow();
     if (n >= N) return;
     float y[2] = { 0, 0 };
     for (int i = 0; i < 1 + pair; i++)
-        for (int z = 0; z < parts; z++)
-            y[i] += G<float>(o.parts)[(z * M + m) * o.to.N + i * N + n];
-    put(y[0], y[1], o, m, n);
+        for (int z = 0; z < n_parts; z++)
+            y[i] += parts[(z * M + m) * o.N + i * N + n];
+    put(y[0], y[1], o, act, m, n);
 }
 
 template <mm_code CODE, bool QUICK, int T>
 void run_tiles(dev *d, const mm_input *x, const mm_view &v, const mm_view &out, const thin_out &o,
-         int parts)
+               int parts)
 {
     CU_FOLLOW(d, "thin", (thin_kernel<CODE, QUICK, T>),
               dim3((unsigned)lq_ceil_div(o.tiles, o.apart == 1 ? T : 1), mm_panels(x->rows, ROWS),
@@ -419,7 +423,8 @@ void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
     mm_cut cut = mm_cut_of(a->w, d->n_sm);
     if (x->rows.parts) cut = { 1, v.steps };
     const dev_mm_act act = a->act;
-    const bool apart = cut.splits > 1 && x->rows.M <= ROWS, pair = act.kind == DEV_ACT_PAIR && !apart;
+    const bool apart = cut.splits > 1 && x->rows.M <= ROWS,
+               pair = act.kind == DEV_ACT_PAIR && !apart;
     thin_out o = { mm_sink_of(a, x, v),
                    apart ? x->parts : NULL,
                    (int)(pair ? a->w->s.tiles / 2 : a->w->s.tiles),
@@ -433,13 +438,18 @@ void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
         run<CODE, 2>(d, x, v, out, o, apart ? cut.splits : 1);
     else
         run<CODE, 1>(d, x, v, out, o, apart ? cut.splits : 1);
-    if (apart)
-        CU_FOLLOW(d, "thin_join", thin_join_kernel,
-                  dim3((unsigned)lq_ceil_div(v.N, THREADS), (unsigned)x->rows.M), THREADS, 0, o,
-                  cut.splits, x->rows.M);
+    if (apart) CU_NAME(mm_join)(d, &o.to, &act, x->parts, cut.splits, x->rows.M);
 }
 
 } // namespace
+
+void CU_NAME(mm_join)(dev *d, const mm_sink *o, const dev_mm_act *act, const float *parts, int n,
+                      int64_t M)
+{
+    CU_FOLLOW(d, "mm_join", thin_join_kernel,
+              dim3((unsigned)lq_ceil_div(o->N, THREADS), (unsigned)M), THREADS, 0, *o, *act, parts,
+              n, M);
+}
 
 void CU_NAME(mm_thin)(dev *d, const dev_mm_args *a, const mm_input *x)
 {
