@@ -29,7 +29,7 @@ lq_status dev_open(dev *d, const char *want, lq_err *err)
     memset(d, 0, sizeof *d);
     if (strncmp(want, "cuda:", strlen("cuda:")) == 0) {
         index = *digits >= '0' && *digits <= '9' ? strtol(digits, &end, 10) : -1;
-        if (index < 0 || index > 1023 || *end)
+        if (index < 0 || index > 1023 || *end || (*digits == '0' && digits[1]))
             return lq_fail(err, LQ_EUSAGE, "expected cuda:NUMBER, found '%s'", want);
     } else if (strcmp(want, "cuda") != 0) {
         return lq_fail(err, LQ_EUSAGE, "expected cpu, auto, cuda or cuda:NUMBER, found '%s'", want);

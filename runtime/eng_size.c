@@ -82,7 +82,7 @@ static size_t share(const side *s, size_t need, size_t one, bool seek)
 {
     if (!s->block || !s->known) return need;
     const size_t quarter = s->room / 4 / s->block, most = s->room / 4 * 3 / s->block;
-    if (s->device) return most;
+    if (s->device) return most ? most : s->room / s->block;
     const size_t want = seek && one > quarter ? one : quarter;
     return want < most ? want : most;
 }
@@ -134,7 +134,7 @@ static lq_status fill_device(side *s, dev *on, const arch_config *c, const eng_o
     if (room < need + s->block)
         return lq_fail(
             err, LQ_ENOMEM,
-            "%s: a step needs %zu bytes and a block of the KV cache %zu, found %zu free; "
+            "--device: %s: a step needs %zu bytes and a block of the KV cache %zu, found %zu free; "
             "--gpu-layers auto leaves room, and smaller steps need less",
             on->name, need, s->block, room);
     s->known = true;
@@ -181,7 +181,8 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
                         err);
     if (n < one && asked) n = one; /* asked for, and no limit was named */
     if (n < 1)
-        return lq_fail(err, LQ_EVALUE, "KV cache: one block needs %zu bytes, found room for %zu",
+        return lq_fail(err, o.kv_bytes ? LQ_EVALUE : LQ_ENOMEM,
+                       "KV cache: one block needs %zu bytes, found room for %zu",
                        o.kv_bytes ? block : least->block, o.kv_bytes ? o.kv_bytes : least->room);
     if (n < one) o.max_len = n * o.block_size;
     o.kv_bytes = (size_t)n * block;

@@ -180,12 +180,14 @@ static load_opts load_of(const lm_source *o)
     return how;
 }
 
-/* Where the model shares a GPU with the CPU, the draft has what is left there, or nothing. */
+/* Where the model shares a GPU with the CPU, or may be there or not, the draft has what is left, or
+ * nothing. */
 static lq_status load_draft(lm *l, const lm_source *o, lq_err *err)
 {
     load_opts how = load_of(o);
     const bool shared = how.gpu_layers != MODEL_ALL_LAYERS;
-    if (shared && model_dev(&l->model.m)) {
+    const bool spare = shared || (how.device && strcmp(how.device, "auto") == 0);
+    if (spare && model_dev(&l->model.m)) {
         const arch_config *c = l->model.m.cfg;
         const model_share ours = load_share(c, &how);
         how.beside.also =

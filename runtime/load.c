@@ -37,7 +37,7 @@ lq_status load_device(model *m, const load_opts *o, lq_err *err)
     lq_err why = { "" };
     char text[sizeof why.msg + 16];
     if (!o->device || strcmp(o->device, "cpu") == 0) return LQ_OK;
-    const model_share share = load_share(m->cfg, o);
+    model_share share = load_share(m->cfg, o);
     if (strcmp(o->device, "auto") != 0) {
         lq_status s = model_to_device(m, o->device, &share, err);
         if (s) return lq_wrap(err, s, "--device");
@@ -46,6 +46,7 @@ lq_status load_device(model *m, const load_opts *o, lq_err *err)
         return LQ_OK;
     }
     if (dev_count(&why) == 0) return LQ_OK; /* nothing to choose from */
+    share.spare = true;                     /* no engine finds later that it has no room there */
     if (model_to_device(m, "cuda", &share, &why))
         snprintf(text, sizeof text, "cpu (%s)", why.msg);
     else

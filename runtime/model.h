@@ -111,6 +111,7 @@ typedef struct {
     bool int8;         /* MM_I8 is that on the device too; else it is MM_BF16 there */
     bool eager;        /* each operation of a step is launched by itself, always */
     bool invariant;    /* a row's bits depend on its sequence alone (dev.invariant) */
+    bool spare;        /* any number of layers fits only beside `more` and `more_layer`s too */
     /* What turns out while it runs, from any thread; NULL: nobody listens. */
     void (*note)(const char *what, const char *text);
 } model_share;

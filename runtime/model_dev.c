@@ -546,6 +546,7 @@ static lq_status choose(model_on *on, const model *m, const model_share *share, 
         n = L;
     on->first = L - n;
     const size_t need = model_size_on(&z, n);
+    const size_t spare = share->spare ? share->more + (size_t)n * share->more_layer : 0;
     lq_status s = LQ_OK;
     if (n == 0)
         s = lq_fail(err, LQ_ENOMEM,
@@ -559,6 +560,10 @@ static lq_status choose(model_on *on, const model *m, const model_share *share, 
     else if (need > room)
         s = lq_fail(err, LQ_ENOMEM, "%s: the weights need %zu bytes, found %zu free", on->d.name,
                     need, room);
+    else if (n > fit && spare)
+        s = lq_fail(err, LQ_ENOMEM,
+                    "%s: the weights need %zu bytes, the cache and a step %zu, found %zu free",
+                    on->d.name, need, spare, room);
     if (on->ranks > 1)
         snprintf(on->text, sizeof on->text, "%s x %d", on->d.name, on->ranks);
     else if (n == L)

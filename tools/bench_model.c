@@ -53,7 +53,7 @@ static lq_status open_model(session *b, const cmd_ctx *c, lq_err *err)
 {
     if (b->path) {
         b->m = &b->loaded.m;
-        return load_model_open(&b->loaded, b->path, &b->o->model, b->p, c, err);
+        return load_model_open(&b->loaded, b->path, &b->o->model, NULL, b->p, c, err);
     }
     qt_scheme s;
     lq_status e = qt_scheme_parse(&s, b->o->scheme, err);

@@ -219,8 +219,8 @@ static lq_status check_gates(const session *e, const cmd_ctx *c, lq_err *err)
 static lq_status evaluate(session *e, const cmd_ctx *c, pool *p, lq_err *err)
 {
     const char *path = c->argv[0];
-    lq_status s = load_model_open(&e->model, path, &e->o->model, p, c, err);
-    if (!s && e->o->ref) s = load_model_open(&e->ref, e->o->ref, &e->o->model, p, c, err);
+    lq_status s = load_model_open(&e->model, path, &e->o->model, NULL, p, c, err);
+    if (!s && e->o->ref) s = load_model_open(&e->ref, e->o->ref, &e->o->model, NULL, p, c, err);
     if (!s) s = tokenize(e, path, err);
     if (!s) s = window_lengths(e, c, err);
     if (!s) s = set_ruler(e, err);

@@ -11,7 +11,7 @@ static void print_list(const cJSON *doc, const char *key, const char *before)
         printf("%s%s\n", before, *before ? lq_printable(v->valuestring) : v->valuestring);
 }
 
-static void print_plan(const cJSON *doc, const char *engine)
+static void print_plan(const cJSON *doc, const char *to)
 {
     const char *command = NULL;
     js_str(doc, "command", false, &command, NULL);
@@ -19,7 +19,7 @@ static void print_plan(const cJSON *doc, const char *engine)
     if (command)
         printf("%s\n", command);
     else
-        printf("# %s cannot load this model\n", engine);
+        printf("# %s cannot load this model\n", to);
     if (js_get(doc, "files")->child) printf("\n# files that it reads\n");
     print_list(doc, "files", "#   ");
     printf("\n# what differs from llmq serve\n");

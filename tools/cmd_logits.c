@@ -152,7 +152,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     pool *p = NULL;
     lq_status s = read_ids(&a, o, err);
     if (!s) s = load_start(&p, c, &o->model, err);
-    if (!s) s = load_model_open(&l, c->argv[0], &o->model, p, c, err);
+    if (!s) s = load_model_open(&l, c->argv[0], &o->model, NULL, p, c, err);
     if (!s) s = output_check_place("--out", o->out, false, l.src, c->argv[0], err);
     if (!s) s = output_check_kind("--out", o->out, "\"logits\"", "earlier logits", err);
     if (!s) s = compute(&a, &l.m, &o->model, p, c->job, err);

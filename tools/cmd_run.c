@@ -361,6 +361,16 @@ static void print_ids(const answer *a)
         printf(i ? ",%d" : "%d", a->ids[i]);
 }
 
+static eng_opts engine_of(const run_opts *o)
+{
+    return (eng_opts){ .acts = opt_acts(&o->model),
+                       .kv = opt_kv(&o->model),
+                       .kv_bytes = o->kv_bytes,
+                       .max_len = o->max_len,
+                       .max_seqs = o->beams ? o->beams : 1,
+                       .max_batch_tokens = o->batch_tokens };
+}
+
 static lq_status generate(answer *a, timings *t, const cmd_ctx *c, const run_opts *o,
                           const model *m, const tok_tokenizer *tok, pool *p, lq_err *err)
 {
@@ -369,12 +379,7 @@ static lq_status generate(answer *a, timings *t, const cmd_ctx *c, const run_opt
     engine *e = NULL;
     uint64_t id = 0;
     structured form = { 0 };
-    eng_opts eo = { .acts = opt_acts(&o->model),
-                    .kv = opt_kv(&o->model),
-                    .kv_bytes = o->kv_bytes,
-                    .max_len = o->max_len,
-                    .max_seqs = o->beams ? o->beams : 1,
-                    .max_batch_tokens = o->batch_tokens };
+    eng_opts eo = engine_of(o);
     lq_status s = read_prompt(o, m->src, tok, &ids, &n, err);
     if (!s) s = structured_open(&form, &o->structured, tok, m->cfg->vocab, err);
     if (!s) s = eng_open(&e, m, tok, p, &eo, err);
@@ -418,7 +423,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     timings t = { 0 };
     double start = prog_now();
     lq_status s = load_start(&p, c, &o->model, err);
-    if (!s) s = load_model_open(&l, c->argv[0], &o->model, p, c, err);
+    const eng_opts eo = engine_of(o);
+    if (!s) s = load_model_open(&l, c->argv[0], &o->model, &eo, p, c, err);
     if (!s) s = load_tok_open(&tok, l.src, c->argv[0], err);
     if (s == LQ_ENOENT && l.src && o->ids) s = LQ_OK; /* ids in, ids out */
     if (!s) s = load_stops(&l, tok.t, err);

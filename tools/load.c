@@ -55,12 +55,15 @@ load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
                         .note = note };
 }
 
-lq_status load_model_open(load_model *l, const char *path, const opt_model *o, pool *p,
-                          const cmd_ctx *c, lq_err *err)
+lq_status load_model_open(load_model *l, const char *path, const opt_model *o, const eng_opts *eo,
+                          pool *p, const cmd_ctx *c, lq_err *err)
 {
     double start = prog_now();
     load_opts how = load_opts_of(c, o);
-    how.beside.step.max_logits = 512; /* whoever has no engine may want those of every row */
+    if (eo)
+        eng_beside(&how, eo);
+    else
+        how.beside.step.max_logits = 512;
     lq_status s = load_weights(l, path, &how, p, c->job, err);
     if (s) return s;
     char size[16];

@@ -149,6 +149,8 @@ lq_status opt_only_cpu(const opt_model *o, const char *what, lq_err *err)
 void opt_note_device(const opt_model *o)
 {
     lq_err why = { "" };
+    if (o->gpu_layers == 0 && (!o->device || !is(o->device, "cpu")))
+        prog_say(LOG_INFO, "device: cpu (--gpu-layers 0)");
     if (!is(opt_device(o), "auto")) return;
     if (dev_count(&why) == 0) prog_say(LOG_INFO, "device: cpu (%s)", why.msg);
 }

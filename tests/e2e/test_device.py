@@ -152,6 +152,21 @@ def test_how_many_layers_fit_is_said_and_true(gpu, tmp_path, half):
     assert found and 0 < int(found[1]) < 6, p.stderr
 
 
+def test_auto_is_the_cpu_where_weights_fit_and_a_step_does_not(gpu, tmp_path):
+    run = ["run", ROOT / "tests/golden/arch/llama-128", "--ids", "1,2,3", "-n", 4, "--ignore-eos", "--device"]
+    want, seen = gpu(*run, "cpu").stdout, set()
+    for size in (700_000, 3_000_000, 10_600_000, 10_641_000, 11_000_000, 40_000_000):
+        p = gpu(*run, "auto", env=emulated(size))
+        where = re.search(r"^device: (cpu|emulated)\b.*$", p.stderr, re.M)
+        assert where, p.stderr
+        seen.add(where[1] if where[1] != "cpu" else re.search(r"the weights need \d+ bytes, (\w+)", p.stderr)[1])
+        assert where[1] != "cpu" or p.stdout == want
+        named = gpu(*run, "cuda", code=None, env=emulated(size))  # by name: there, or one error
+        assert named.returncode == 0 or (named.returncode == 1 and "--device: emulated: " in named.stderr), named.stderr
+        assert where[1] == "cpu" or named.returncode == 0
+    assert seen == {"emulated", "found", "the"}, seen
+
+
 def mapped(pid, path):
     """Bytes of the file's mapping that are in the process's memory."""
     rss, inside = 0, False
