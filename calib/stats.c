@@ -111,6 +111,7 @@ static void add_there(cal_stats *s, const float *x, int64_t ldx, int64_t T)
                                       .N = s->K,
                                       .K = T,
                                       .ta = true,
+                                      .lower = true,
                                       .beta = 1 });
 }
 

@@ -322,13 +322,14 @@ typedef struct {
 } dev_draw_args;
 
 /* C [M, ldc] = op(A) op(B) + beta C in f32, row-major, rows ld floats apart; op(A) is A [M, K], or
- * with ta A^T of A [K, M]; op(B) [K, N] likewise. By cuBLAS where it is found, whose order of sums
- * is its own but the same every time; else over k in order. */
+ * with ta A^T of A [K, M]; op(B) [K, N] likewise. Sums go over k in order, by fma from 0 on: the
+ * CPU's products in MM_F32 (kernels/mm.h) have the same bits. */
 typedef struct {
     float *C;
     const float *A, *B;
     int64_t ldc, lda, ldb, M, N, K;
     bool ta, tb;
+    bool lower; /* what lies above C's diagonal is not wanted, and unspecified */
     float beta;
 } dev_gemm_args;
 

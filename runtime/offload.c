@@ -184,13 +184,19 @@ static void product(fwd_offload *o, const mm_out *out, int64_t M)
         take_rows(o, out, m, y + m * N, M - m < ROWS ? M - m : ROWS);
 }
 
+/* That mm_run sums over K in its order, and all at once. */
+static bool in_order(const qt_scheme *s)
+{
+    return !s->act && s->kind != QT_I8_OUTLIER && !(s->kind == QT_UINT && s->irregular);
+}
+
 bool fwd_offload_products(fwd_offload *o, const mm_out *outs, int n, const float *x, int64_t ldx,
                           int64_t M)
 {
     const int64_t K = outs->w->t.K;
     const size_t row = (size_t)K * sizeof *x;
     for (int i = 0; i < n; i++)
-        if (outs[i].w->t.scheme.act || outs[i].up) return false;
+        if (!in_order(&outs[i].w->t.scheme) || outs[i].up) return false;
     if (o->bad || M == 0) return true;
     o->d->ops->bind(o->d);
     float *on = grown(o, &o->x, (size_t)M * row);

@@ -2,8 +2,8 @@
  * while all else is the CPU's: what calibration's forward pass spends its time in.
  *
  * Weights go up as f32 when they are first used and stay until they are dropped; inputs and outputs
- * go up and down with each product. Sums are dev.gemm's: f32 in an order of its own, so results are
- * the CPU's within rounding. Experts stay with the CPU. */
+ * go up and down with each product. Sums are dev.gemm's, in the order of mm_run's: results are the
+ * CPU's to the bit (but for the sign of zero). Experts stay with the CPU. */
 #ifndef LLMQ_RUNTIME_OFFLOAD_H
 #define LLMQ_RUNTIME_OFFLOAD_H
 
@@ -19,7 +19,8 @@ void fwd_offload_close(fwd_offload *o); /* NULL: nothing */
 void fwd_offload_drop(fwd_offload *o);
 /* What failed since the last call. Errors: LQ_ENOMEM, LQ_EDEVICE. */
 lq_status fwd_offload_check(fwd_offload *o, lq_err *err);
-/* As mm_run in f32, of weights that do not round their inputs: else false, and nothing is done.
+/* As mm_run in f32, of weights that do not round their inputs or sum them in another order (g_idx,
+ * outliers): else false, and nothing is done.
  * After a failure outputs are unspecified. */
 bool fwd_offload_products(fwd_offload *o, const mm_out *outs, int n, const float *x, int64_t ldx,
                           int64_t M);

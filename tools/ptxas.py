@@ -43,7 +43,7 @@ BUDGET = {
     "merge_kernel": (128, 64, 0),
     "draw_kernel": (512, 64, 0),       # two blocks by registers
     "sum_kernel": (256, 40, 0),
-    "gemm_kernel": (256, 80, 8704),
+    "gemm_kernel": (256, 128, 8448),   # two blocks
     "bias_kernel": (256, 40, 0),
     "probe_kernel": (1024, 40, 0),
     "gptq_round_kernel": (256, 64, 0),

@@ -1,5 +1,5 @@
-/* kernels/cuda/blas.cu - products by cuBLAS, which is loaded at run time where it is: of f32
- * matrices (quantization), and of many rows by a dense bf16 weight that lies in rows of K.
+/* kernels/cuda/blas.cu - products by cuBLAS, which is loaded at run time where it is: of many rows
+ * by a dense bf16 weight that lies in rows of K.
  *
  *   bias    y = bias, or y + bias: before a product that is added to y; one thread an output.
  *
@@ -16,7 +16,7 @@
 inline namespace CU_NAME(blas_cu)
 {
 
-enum { THREADS = 256, MOST = 1 << 30 /* its sizes are ints */, WORKSPACE = 32 << 20 };
+enum { THREADS = 256, WORKSPACE = 32 << 20 };
 
 #ifdef __CUDACC__
 /* NULL: it is not there. */
@@ -73,24 +73,6 @@ __global__ void __launch_bounds__(THREADS)
 
 } // namespace
 
-/* Row-major C is column-major C^T = op(B)^T op(A)^T. */
-bool CU_NAME(blas_gemm)(dev *d, const dev_gemm_args *a)
-{
-    const float one = 1;
-    if (a->M > MOST || a->N > MOST || a->K > MOST || a->lda > MOST || a->ldb > MOST ||
-        a->ldc > MOST)
-        return false;
-    const cublas_api *api = opened(d);
-    if (!api) return false;
-    if (!d->bad) check(d, api, api->set_mode(d->blas, CUBLAS_PEDANTIC));
-    if (!d->bad)
-        check(d, api,
-              api->sgemm(d->blas, a->tb ? CUBLAS_T : CUBLAS_N, a->ta ? CUBLAS_T : CUBLAS_N,
-                         (int)a->N, (int)a->M, (int)a->K, &one, a->B, (int)a->ldb, a->A,
-                         (int)a->lda, &a->beta, a->C, (int)a->ldc));
-    return true;
-}
-
 bool CU_NAME(blas)(dev *d)
 {
     enum { LEAST = 16 }; /* workspaces that are free: else weights and cache need what there is */
@@ -119,7 +101,6 @@ void CU_NAME(mm_blas)(dev *d, const dev_mm_args *a, const mm_input *x)
     if (a->bias)
         CU_LAUNCH(d, "bias", bias_kernel, dim3((unsigned)lq_ceil_div(N, THREADS), (unsigned)a->M),
                   THREADS, 0, a->y, a->ldy, a->bias, N, a->add);
-    if (!d->bad) check(d, api, api->set_mode(d->blas, CUBLAS_DEFAULT));
     if (!d->bad)
         check(d, api,
               api->gemm_ex(d->blas, CUBLAS_T, CUBLAS_N, (int)N, (int)a->M, (int)K, &one,

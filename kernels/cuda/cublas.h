@@ -7,7 +7,6 @@
 #include <stddef.h>
 
 enum { CUBLAS_N = 0, CUBLAS_T = 1 };
-enum { CUBLAS_DEFAULT = 0, CUBLAS_PEDANTIC = 2 }; /* math modes; pedantic: f32 is f32 */
 enum { CUBLAS_F32 = 0, CUBLAS_BF16 = 14 };        /* types of a matrix */
 enum { CUBLAS_IN_F32 = 68 };                      /* what sums are made in */
 enum { CUBLAS_ANY = -1 };                         /* an algorithm: its choice, by the shape */
@@ -17,10 +16,6 @@ enum { CUBLAS_ANY = -1 };                         /* an algorithm: its choice, b
     X(destroy, "cublasDestroy_v2", (void *handle))                                                \
     X(set_stream, "cublasSetStream_v2", (void *handle, void *stream))                             \
     X(set_workspace, "cublasSetWorkspace_v2", (void *handle, void *memory, size_t bytes))         \
-    X(set_mode, "cublasSetMathMode", (void *handle, int mode))                                    \
-    X(sgemm, "cublasSgemm_v2",                                                                    \
-      (void *handle, int op_a, int op_b, int m, int n, int k, const float *alpha, const float *A, \
-       int lda, const float *B, int ldb, const float *beta, float *C, int ldc))                   \
     X(gemm_ex, "cublasGemmEx",                                                                    \
       (void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *A,   \
        int type_a, int lda, const void *B, int type_b, int ldb, const void *beta, void *C,        \

@@ -23,8 +23,6 @@ size_t CU_NAME(attn_scratch)(const dev_attn_args *a);
 void CU_NAME(attn)(dev *d, const dev_attn_args *a);
 void CU_NAME(draw)(dev *d, const dev_draw_args *a);
 void CU_NAME(gemm)(dev *d, const dev_gemm_args *a);
-/* C of a product of f32 by cuBLAS; false: it is not there, or the sizes are too large for it. */
-bool CU_NAME(blas_gemm)(dev *d, const dev_gemm_args *a);
 bool CU_NAME(blas)(dev *d);
 void CU_NAME(blas_close)(dev *d);
 void CU_NAME(gptq_round)(dev *d, const dev_gptq_args *a);

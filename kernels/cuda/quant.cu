@@ -1,9 +1,6 @@
-/* kernels/cuda/quant.cu - quantization on a device: products of f32 matrices, and GPTQ's loops
- * (quantize/gptq.c, whose arithmetic they repeat; products have other orders).
+/* kernels/cuda/quant.cu - quantization on a device: GPTQ's loops (quantize/gptq.c, whose arithmetic
+ * they repeat).
  *
- *   gemm    op(A) op(B) + beta C: by cuBLAS where it can be loaded (blas.cu), else by a kernel: a
- *           block has 64 x 64 of C, a thread 4 x 4, over k in order, 16 at a time through shared
- *           memory.
  *   round   GPTQ's block of up to 128 columns: a warp has a row, a lane columns l, l + 32, ..; each
  *           column in turn is rounded and its error moved on, U's 128 x 128 in shared memory.
  *   errors  d = w - q; a thread a weight.
@@ -14,64 +11,19 @@
  *              column   0 .. 31 32 .. 63 64 .. 95 96 .. 127
  *     round    lane     0 .. 31 0  .. 31 0  .. 31 0  .. 31
  *
- * Shared memory: gemm 2 x 16 x 68 floats = 8704 B; round 128 x 128 floats = 65536 B (dynamic);
- * sweep K floats (dynamic) and 96 B. */
+ * Shared memory: round 128 x 128 floats = 65536 B (dynamic); sweep K floats (dynamic) and 96 B. */
 #include "kernels/cuda/ops.cuh"
 
 inline namespace CU_NAME(quant_cu)
 {
 
 enum {
-    TILE = 64,
-    STEP = 16,
-    PAD = TILE + 4,
     THREADS = 256,
     ROWS = THREADS / CU_WARP,
     BLOCK = DEV_GPTQ_BLOCK,
     PER_LANE = BLOCK / CU_WARP
 };
 
-/* ---- products ---- */
-__global__ void __launch_bounds__(THREADS)
-    gemm_kernel(G<float> C, G<const float> A, G<const float> B, dev_gemm_args a)
-{
-    CU_SHARED(float, as, STEP *PAD);
-    CU_SHARED(float, bs, STEP *PAD);
-    const int64_t m0 = (int64_t)blockIdx.y * TILE, n0 = (int64_t)blockIdx.x * TILE;
-    const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-    float sum[4][4] = {};
-    for (int64_t k0 = 0; k0 < a.K; k0 += STEP) {
-        __syncthreads();
-        for (int i = threadIdx.x; i < STEP * TILE; i += THREADS) {
-            /* neighbouring threads read neighbouring numbers, whichever way the matrix lies */
-            const int am = a.ta ? i % TILE : i / STEP, ak = a.ta ? i / TILE : i % STEP;
-            const int bn = a.tb ? i / STEP : i % TILE, bk = a.tb ? i % STEP : i / TILE;
-            const int64_t m = m0 + am, n = n0 + bn, ka = k0 + ak, kb = k0 + bk;
-            as[ak * PAD + am] =
-                m < a.M && ka < a.K ? (float)A[a.ta ? ka * a.lda + m : m * a.lda + ka] : 0.0f;
-            bs[bk * PAD + bn] =
-                n < a.N && kb < a.K ? (float)B[a.tb ? n * a.ldb + kb : kb * a.ldb + n] : 0.0f;
-        }
-        __syncthreads();
-        for (int k = 0; k < STEP; k++) {
-            const float4 x = cu_ld<float4>(as + (k * PAD + 4 * ty)),
-                         y = cu_ld<float4>(bs + (k * PAD + 4 * tx));
-            const float xs[4] = { x.x, x.y, x.z, x.w }, ys[4] = { y.x, y.y, y.z, y.w };
-            for (int i = 0; i < 4; i++)
-                for (int j = 0; j < 4; j++)
-                    sum[i][j] = fmaf(xs[i], ys[j], sum[i][j]);
-        }
-    }
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 4; j++) {
-            const int64_t m = m0 + 4 * ty + i, n = n0 + 4 * tx + j;
-            if (m >= a.M || n >= a.N) continue;
-            const G<float> to = C + (m * a.ldc + n);
-            *to = a.beta == 0 ? sum[i][j] : sum[i][j] + a.beta * *to;
-        }
-}
-
-/* ---- GPTQ ---- */
 /* quantize/ugrid.h's ug_code and ug_value. */
 __device__ __forceinline__ float code_of(float w, float2 p, float most)
 {
@@ -189,14 +141,6 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 } // namespace
-
-void CU_NAME(gemm)(dev *d, const dev_gemm_args *a)
-{
-    if (a->M == 0 || a->N == 0 || CU_NAME(blas_gemm)(d, a)) return;
-    CU_LAUNCH(d, "gemm", gemm_kernel,
-              dim3((unsigned)lq_ceil_div(a->N, TILE), (unsigned)lq_ceil_div(a->M, TILE)), THREADS,
-              0, a->C, a->A, a->B, *a);
-}
 
 void CU_NAME(gptq_round)(dev *d, const dev_gptq_args *a)
 {

@@ -9,7 +9,6 @@ namespace
 
 struct handle {
     void *stream, *room;
-    int mode;
 };
 
 int create(void **h) { return (*h = calloc(1, sizeof(handle))) ? 0 : 3; }
@@ -30,41 +29,11 @@ int set_workspace(void *h, void *memory, size_t bytes)
     of->room = memory;
     return 0;
 }
-int set_mode(void *h, int mode)
-{
-    ((handle *)h)->mode = mode;
-    return 0;
-}
-
 /* Columns ld numbers apart; rows of a matrix that is taken transposed are its columns. */
 bool lies_there(const void *p, int rows, int cols, int ld, const void *stream, size_t each = 4)
 {
     return rows <= ld && emu::on_device(p, ((size_t)(cols - 1) * (size_t)ld + (size_t)rows) * each,
                                         emu::stream_device(stream));
-}
-
-int sgemm(void *of, int op_a, int op_b, int m, int n, int k, const float *alpha, const float *A,
-          int lda, const float *B, int ldb, const float *beta, float *C, int ldc)
-{
-    const handle *h = (const handle *)of;
-    if (h->mode != CUBLAS_PEDANTIC) return 7; /* llmq asks for no other */
-    if (!lies_there(A, op_a ? k : m, op_a ? m : k, lda, h->stream) ||
-        !lies_there(B, op_b ? n : k, op_b ? k : n, ldb, h->stream) ||
-        !lies_there(C, m, n, ldc, h->stream))
-        return 7;
-    for (int j = 0; j < n; j++)
-        for (int i = 0; i < m; i++) {
-            float sum = 0;
-            for (int x = k - 1; x >= 0; x--) /* an order of its own */
-                sum = fmaf(A[op_a ? (size_t)i * (size_t)lda + (size_t)x
-                                  : (size_t)x * (size_t)lda + (size_t)i],
-                           B[op_b ? (size_t)x * (size_t)ldb + (size_t)j
-                                  : (size_t)j * (size_t)ldb + (size_t)x],
-                           sum);
-            float *c = &C[(size_t)j * (size_t)ldc + (size_t)i];
-            *c = *alpha * sum + (*beta == 0 ? 0 : *beta * *c);
-        }
-    return 0;
 }
 
 /* C [m, n] = A^T B + beta C, queued as a launch is: it may be captured. */
@@ -98,11 +67,11 @@ int gemm_ex(void *of, int op_a, int op_b, int m, int n, int k, const void *alpha
     memcpy(&one, alpha, sizeof one);
     memcpy(&p.beta, beta, sizeof p.beta);
     /* llmq asks for no other; the units want pieces of 16 bytes, a capture memory of its own */
-    if (h->mode != CUBLAS_DEFAULT || !h->room || one != 1 || op_a != CUBLAS_T || op_b != CUBLAS_N ||
-        type_a != CUBLAS_BF16 || type_b != CUBLAS_BF16 || type_c != CUBLAS_F32 ||
-        sums != CUBLAS_IN_F32 || algorithm != CUBLAS_ANY || lda % 8 || ldb % 8 ||
-        (uintptr_t)A % 16 || (uintptr_t)B % 16 || !lies_there(A, k, m, lda, h->stream, 2) ||
-        !lies_there(B, k, n, ldb, h->stream, 2) || !lies_there(C, m, n, ldc, h->stream))
+    if (!h->room || one != 1 || op_a != CUBLAS_T || op_b != CUBLAS_N || type_a != CUBLAS_BF16 ||
+        type_b != CUBLAS_BF16 || type_c != CUBLAS_F32 || sums != CUBLAS_IN_F32 ||
+        algorithm != CUBLAS_ANY || lda % 8 || ldb % 8 || (uintptr_t)A % 16 || (uintptr_t)B % 16 ||
+        !lies_there(A, k, m, lda, h->stream, 2) || !lies_there(B, k, n, ldb, h->stream, 2) ||
+        !lies_there(C, m, n, ldc, h->stream))
         return 7;
     return emu::launch(h->stream, 1, 1, 0, multiply, &p, sizeof p) == cudaSuccess ? 0 : 13;
 }
@@ -112,5 +81,4 @@ const char *text(int result) { return result == 3 ? "out of memory" : "an invali
 } // namespace
 
 bool emu_cublas_here = true;
-const cublas_api emu_cublas = { create,   destroy, set_stream, set_workspace,
-                                set_mode, sgemm,   gemm_ex,    text };
+const cublas_api emu_cublas = { create, destroy, set_stream, set_workspace, gemm_ex, text };
