@@ -86,6 +86,21 @@ bool dev_acts(const dev *d, const dev_weight *w, mm_acts acts, int64_t M, dev_ac
            (kind != DEV_ACT_PAIR || w->t.N % (2 * TILE_N) == 0);
 }
 
+bool dev_norms(const dev *d, const dev_weight *w, mm_acts acts, int64_t M)
+{
+    return dev_rounds(w, acts) && dev_acts(d, w, acts, M, DEV_ACT_ALONE) &&
+           !w->t.scheme.irregular && w->s.G == w->s.Gp && w->s.Kp == w->t.K;
+}
+
+size_t dev_mm_parts(int64_t N, int64_t K)
+{
+    enum { PART = 4096 };       /* inputs, of mm_thin */
+    const int64_t most = 2 * K; /* with groups padded */
+    const size_t parts = (size_t)(lq_ceil_div(most, PART) * DEV_MM_SMALL) *
+                         lq_round_up((size_t)N, TILE_N) * sizeof(float);
+    return most > PART && parts > DEV_MM_PARTS ? parts : DEV_MM_PARTS;
+}
+
 bool dev_in_rows(const qt_tensor *t)
 {
     return t->scheme.kind == QT_DENSE && t->scheme.dtype == LQ_BF16 && !t->scheme.act &&
@@ -124,13 +139,20 @@ dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t
                : DEV_ATTN_UNITS;
 }
 
+enum { PAIRS = 16 }; /* (row, head) pairs that share a tile of keys, of few rows */
+
 int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv)
 {
-    enum { PAIRS = 16 }; /* (row, head) pairs of the others that share a tile of keys */
     const int64_t pairs = how == DEV_ATTN_WIDE    ? DEV_ATTN_WIDE_PAIRS
                           : how == DEV_ATTN_UNITS ? DEV_ATTN_PAIRS
                                                   : PAIRS;
     return H / Hkv < pairs ? pairs / (H / Hkv) : 1;
+}
+
+int64_t dev_attn_done(int64_t n_chunks, int64_t H, int64_t Hkv)
+{
+    const int64_t pairs = dev_attn_rows(DEV_ATTN_DECODE, H, Hkv) * (H / Hkv);
+    return n_chunks * Hkv * lq_ceil_div(pairs, PAIRS);
 }
 
 size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hkv, int64_t Dv)
@@ -154,6 +176,7 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
         dev_attn_chunk c = { .row = (int32_t)(s->row0 + i),
                              .n_rows = (int32_t)n,
                              .pos = (int32_t)pos,
+                             .fresh = (int32_t)s->pos0,
                              .table = table,
                              .split0 = (int32_t)(first / split),
                              .slot = (int32_t)*n_slots };

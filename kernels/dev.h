@@ -141,8 +141,17 @@ typedef struct {
 
 enum {
     DEV_MM_SMALL = 8,        /* rows up to which a product is bound by reading the weight */
-    DEV_MM_PARTS = 192 << 10 /* bytes of mm_scratch at most that are there for any M */
+    DEV_MM_PARTS = 192 << 10 /* bytes of mm_scratch at most for parts of weights of few outputs */
 };
+
+/* What is done to x before a product, in place of a dev_norm_args behind which it is rounded to
+ * bf16, to the same bits: h = norm(x), x stays. w, b [K] or NULL; they, and the rows of x, lie at
+ * multiples of 16 bytes. */
+typedef struct {
+    const float *w, *b;
+    float offset, eps;
+    bool layer;
+} dev_mm_norm;
 
 /* What an MLP makes of its first product, in place of a dev_act_args behind it, to the same bits.
  * PAIR: W has gate's N / 2 outputs and then up's, and y [M, N / 2] = f(gate) * up; ALONE: f(W x).
@@ -186,14 +195,16 @@ typedef struct {
     int64_t ldy, ldx, M;
     mm_acts acts;
     bool add, arranged;
-    bool rounded; /* where x is to be rounded to bf16, it is */
-    dev_mm_act act; /* where dev_acts says so; then nothing is added to y */
+    bool rounded;            /* where x is to be rounded to bf16, it is */
+    dev_mm_act act;          /* where dev_acts says so; then nothing is added to y */
+    const dev_mm_norm *norm; /* host; NULL: none; where dev_norms says so */
 } dev_mm_args;
 
 /* Rows of one sequence that attention takes together, and where its keys are. */
 typedef struct {
     int32_t row, n_rows;      /* of q and out */
     int32_t pos;              /* absolute position of the first; row i sees keys 0 .. pos + i */
+    int32_t fresh;            /* of the first row of its sequence in this call */
     int32_t table;            /* its sequence's block numbers begin at tables[table] */
     int32_t split0, n_splits; /* the splits that hold what its rows see */
     int32_t slot;             /* the first of as many slots */
@@ -279,6 +290,12 @@ typedef struct {
     float scale, softcap;
     bool alibi_scaled, alibi_bf16;
     bool bf16; /* out is rounded to it */
+    /* Of DEV_ATTN_DECODE, where the chunks are of all of the call's rows, those of a sequence
+     * consecutive: what else would be launches before and behind it, with the same bits. rope
+     * (host): as of this cache, of no clip; q is not rotated, and stays, nor is the cache written.
+     * done [dev_attn_done]: 0, and again after it; the splits are merged by the same kernel. */
+    const dev_rope_args *rope;
+    int32_t *done;
 } dev_attn_args;
 
 enum { DEV_TOPS = 20, DEV_DRAW_IDS = 1 << 28 }; /* at most: alternatives; ids of a vocabulary */
@@ -375,6 +392,10 @@ bool dev_mm_ints(const dev_weight *w, mm_acts acts);
 bool dev_rounds(const dev_weight *w, mm_acts acts);
 /* Whether a product of M rows can end with an activation. */
 bool dev_acts(const dev *d, const dev_weight *w, mm_acts acts, int64_t M, dev_act_kind kind);
+/* Whether a product of M rows can begin with a norm. */
+bool dev_norms(const dev *d, const dev_weight *w, mm_acts acts, int64_t M);
+/* Bytes of mm_scratch at most that are there for any M, of a weight [N, K]. */
+size_t dev_mm_parts(int64_t N, int64_t K);
 /* Whether a weight can lie on a device as it does in a checkpoint, in rows of K: bf16, K a multiple
  * of 32. It is no member of a group. */
 bool dev_in_rows(const qt_tensor *t);
@@ -390,6 +411,8 @@ dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t
 /* Rows of a chunk at most, and keys of a split. */
 int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv);
 int64_t dev_attn_split(dev_attn_how how);
+/* Numbers of dev_attn_args.done for so many chunks. */
+int64_t dev_attn_done(int64_t n_chunks, int64_t H, int64_t Hkv);
 /* Bytes of attention's scratch for so many slots. */
 size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hkv, int64_t Dv);
 /* Host: cut sequence `s`, whose block numbers begin at tables[table], into chunks; *n_chunks and

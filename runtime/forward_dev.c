@@ -142,6 +142,11 @@ lq_status fwd_check_device(const arch_config *c, lq_err *err)
                 : LQ_OK;
 }
 
+static size_t done_bytes(const fwd_dev_ctx *f, const arch_config *c)
+{
+    return (size_t)dev_attn_done(f->max_chunks, c->heads, c->kv_heads) * sizeof(int32_t);
+}
+
 size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
 {
     enum { GRAIN = 512 }; /* of an allocation */
@@ -150,9 +155,10 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
     const int64_t spread = c->experts_used > 1 ? c->experts_used : 1;
     const int64_t rows =
         o->max_rows * spread > o->max_logits ? o->max_rows * spread : o->max_logits;
+    const int64_t joined = 3; /* roles that are one product at most */
     fwd_dev_ctx f = { 0 };
     int64_t wide = 0;
-    size_t attn = 0;
+    size_t attn = 0, cut = 0;
     size_stage(&f, c, &any, o);
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
         const size_t n = dev_attn_scratch(w, f.launch_slots[w], c->heads, c->kv_heads, c->v_dim);
@@ -161,14 +167,16 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
     for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
         int64_t N, K;
         arch_role_shape(c, r, &N, &K);
-        if (arch_role_linear(r) && K > wide) wide = K;
+        if (!arch_role_linear(r)) continue;
+        if (K > wide) wide = K;
+        if (dev_mm_parts(joined * N, K) > cut) cut = dev_mm_parts(joined * N, K);
     }
     /* A product's inputs in three pieces at most: as tiles take them, rounded, of outliers. */
     const size_t parts = /* of logits, and all of them beside each other */
         o->ranks > 1 ? (size_t)((o->ranks + 1) * o->max_logits * fwd_ranks_width(c, o->ranks)) : 0;
-    const size_t products =
-        3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + DEV_MM_PARTS;
-    return f.stage_bytes + fwd_slopes_bytes(c) + attn + products + parts * sizeof(float) +
+    const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + cut;
+    return f.stage_bytes + fwd_slopes_bytes(c) + attn + done_bytes(&f, c) + products +
+           parts * sizeof(float) +
            (size_t)(o->max_rows * (c->hidden + joined_width(c)) + o->max_logits * c->vocab +
                     2 * (c->experts + 1)) *
                sizeof(float) +
@@ -221,11 +229,12 @@ static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, cons
     f->stage_on = take_device(f, f->stage_bytes);
     f->attn_scratch = take_device(f, attn);
     f->mm_scratch = take_device(f, products_scratch(f->d, &f->on->w, o));
+    f->attn_done = take_device(f, done_bytes(f, c));
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
     f->first_of = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first_of);
     f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
-    if (!f->stage_on || !f->attn_scratch || !f->mm_scratch || !r->x || !f->first_of || !f->busy ||
-        !fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f))
+    if (!f->stage_on || !f->attn_scratch || !f->mm_scratch || !f->attn_done || !r->x ||
+        !f->first_of || !f->busy || !fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f))
         return false;
     if (joined_width(c))
         r->qkv = take_device(f, (size_t)(o->max_rows * joined_width(c)) * sizeof(float));
@@ -293,6 +302,7 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     if (r->acts == MM_I8 && !on->int8) r->acts = MM_BF16;
     f->rounds = all_round(on, r->acts);
     if (!s) put_slopes(f, r, m->cfg);
+    if (!s) f->d->ops->zero(f->d, f->attn_done, done_bytes(f, c));
     lq_status queued = f->d->ops->sync(f->d, err);
     return queued ? queued : s;
 }

@@ -52,14 +52,18 @@ struct fwd_dev_ctx {
     int32_t *words;                   /* [max_rows] */
     fwd_plan plans[DEV_ATTN_N][2][2]; /* [how][layers with a window][the last layer] */
     const int32_t *tables, *picked, *ids;
-    bool rounds;     /* what its layers' products read is rounded to bf16 by what makes it */
-    bool steady;     /* the step's work is a matter of its shape: it may be captured */
-    fwd_shape shape; /* of such a one */
+    bool rounds; /* what its layers' products read is rounded to bf16 by what makes it */
+    bool joins;  /* the step's attention rotates, writes the cache and merges itself */
+    dev_norm_args late_norm; /* of h, put off: the product that reads it may begin with it */
+    dev_rope_args late_rope; /* put off until attention; both T 0: there is none */
+    bool steady;             /* the step's work is a matter of its shape: it may be captured */
+    fwd_shape shape;         /* of such a one */
     fwd_graphs graphs;
     struct {
         float *x, *y, *h, *a, *q;
     } home; /* the rows' buffers as a step begins: pick exchanges them */
     void *attn_scratch, *mm_scratch;
+    int32_t *attn_done;       /* dev_attn_args.done of max_chunks */
     int32_t *first_of, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
     const dev_draw *draws;    /* the step's, on the device; what comes of them there and here */
     dev_drawn *drawn_on, *drawn;

@@ -27,14 +27,17 @@ static dev_norm_args norm_of(const fwd_rows *r, float *dst, float *x, const mode
                             .K = K };
 }
 
-/* What products of the layers read; the final norm's output goes to the host as well. */
+/* What products of the layers read; the final norm's output goes to the host as well. Of few rows
+ * it is put off: only the next product reads it, and may begin with it (but for a parallel MLP). */
 static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T,
                  int64_t K)
 {
-    const fwd_dev_ctx *f = r->self;
+    fwd_dev_ctx *f = r->self;
     dev_norm_args a = norm_of(r, dst, x, v, T, K);
     a.bf16 = f->rounds && dst == r->h && v != &f->on->w.final_norm;
-    if (v->w)
+    if (v->w && a.bf16 && T <= DEV_MM_SMALL && !r->c->w.parallel)
+        f->late_norm = a;
+    else if (v->w)
         f->d->ops->norm(f->d, &a);
     else if (dst != x)
         copy(r, dst, K, x, K, K, T);
@@ -50,17 +53,39 @@ static bool is_rounded(const fwd_rows *r, const mm_weight *w, const float *x)
            (x == r->a || x == r->mlp || (x == r->h && !r->c->w.norm_after_add));
 }
 
+/* Now, or, where w is all that reads x, by its product, whose norm it is: true, and *x is what goes
+ * into that. */
+static bool settle_norm(const fwd_rows *r, dev_mm_norm *n, const float **x, const dev_weight *w,
+                        mm_acts acts)
+{
+    fwd_dev_ctx *f = r->self;
+    const dev_norm_args late = f->late_norm;
+    if (*x != r->h || late.T == 0) return false;
+    f->late_norm.T = 0;
+    if (!w || !dev_norms(f->d, w, acts, late.T)) {
+        f->d->ops->norm(f->d, &late);
+        return false;
+    }
+    *n = (dev_mm_norm){ late.w, late.b, late.offset, late.eps, late.layer };
+    *x = late.x;
+    return true;
+}
+
 /* y [M, ldy] = x l^T + bias, or added to y. before: the product before it, of the same x, which may
- * have arranged it; or NULL. */
-static void product(const fwd_rows *r, const mm_out *o, const mm_out *before, const float *x,
-                    int64_t ldx, int64_t M, mm_acts acts, dev_mm_act act)
+ * have arranged it; or NULL. alone: no other reads x. */
+static void product(const fwd_rows *r, const mm_out *o, const mm_out *before, bool alone,
+                    const float *x, int64_t ldx, int64_t M, mm_acts acts, dev_mm_act act)
 {
     const fwd_dev_ctx *f = r->self;
     const dev_weight w = fwd_dev_weight(o->w), last = fwd_dev_weight(before ? before->w : o->w);
+    const float *from = x;
+    dev_mm_norm n;
+    const bool normed = settle_norm(r, &n, &from, alone ? &w : NULL, acts);
     f->d->ops->matmul(f->d,
                       &(dev_mm_args){ .y = o->y,
                                       .w = &w,
-                                      .x = x,
+                                      .x = from,
+                                      .norm = normed ? &n : NULL,
                                       .bias = o->bias,
                                       .scratch = f->mm_scratch,
                                       .ldy = o->ldy,
@@ -68,7 +93,7 @@ static void product(const fwd_rows *r, const mm_out *o, const mm_out *before, co
                                       .M = M,
                                       .acts = acts,
                                       .add = o->add,
-                                      .rounded = is_rounded(r, o->w, x),
+                                      .rounded = !normed && is_rounded(r, o->w, x),
                                       .act = act,
                                       .arranged = before && dev_same_input(&w, &last, acts) });
 }
@@ -77,7 +102,8 @@ static void products(const fwd_rows *r, const mm_out *outs, int n, const float *
                      int64_t M)
 {
     for (int i = 0; i < n; i++)
-        product(r, &outs[i], i ? &outs[i - 1] : NULL, x, ldx, M, r->acts, (dev_mm_act){ 0 });
+        product(r, &outs[i], i ? &outs[i - 1] : NULL, n == 1, x, ldx, M, r->acts,
+                (dev_mm_act){ 0 });
 }
 
 /* R_QKV's output of groups, for each kv head [its q heads, k, v], in three places. */
@@ -149,37 +175,42 @@ static void norm_heads(const fwd_rows *r, const model_layer *l, bool key)
 
 enum { CLIP = 1, TURN = 2, WRITE = 4 }; /* into the cache */
 
-/* What is asked for, in this order. */
+/* What is asked for, in this order. What writes the cache is all that is left to do before
+ * attention, which may do it. */
 static void rotate(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                    unsigned what)
 {
-    const fwd_dev_ctx *f = r->self;
+    fwd_dev_ctx *f = r->self;
     const heads at = heads_of(r, l);
     const bool write = what & WRITE;
     const arch_config *c = r->c;
     const arch_rope_use use = c->layer[layer].rope;
     const bool on = what & TURN && c->w.pos == POS_ROPE && use != ROPE_OFF;
-    f->d->ops->rope(f->d, &(dev_rope_args){ .q = at.q,
-                                            .k = at.k,
-                                            .v = at.v,
-                                            .ld = at.ld,
-                                            .cos = on ? r->cos[use] : NULL,
-                                            .sin = on ? r->sin[use] : NULL,
-                                            .block = r->row_block,
-                                            .slot = r->row_slot,
-                                            .cache_k = write ? kv->k : NULL,
-                                            .cache_v = write ? kv->v : NULL,
-                                            .block_stride = kv->block_stride,
-                                            .block_size = kv->block_size,
-                                            .dtype = kv->dtype,
-                                            .half = c->w.rope_half,
-                                            .clip = what & CLIP ? (float)c->qkv_clip : 0.0f,
-                                            .T = r->R,
-                                            .H = c->heads,
-                                            .Hkv = c->kv_heads,
-                                            .D = c->head_dim,
-                                            .Dv = c->v_dim,
-                                            .R = on ? c->rope_dims : 0 });
+    const dev_rope_args a = { .q = at.q,
+                              .k = at.k,
+                              .v = at.v,
+                              .ld = at.ld,
+                              .cos = on ? r->cos[use] : NULL,
+                              .sin = on ? r->sin[use] : NULL,
+                              .block = r->row_block,
+                              .slot = r->row_slot,
+                              .cache_k = write ? kv->k : NULL,
+                              .cache_v = write ? kv->v : NULL,
+                              .block_stride = kv->block_stride,
+                              .block_size = kv->block_size,
+                              .dtype = kv->dtype,
+                              .half = c->w.rope_half,
+                              .clip = what & CLIP ? (float)c->qkv_clip : 0.0f,
+                              .T = r->R,
+                              .H = c->heads,
+                              .Hkv = c->kv_heads,
+                              .D = c->head_dim,
+                              .Dv = c->v_dim,
+                              .R = on ? c->rope_dims : 0 };
+    if (write && f->joins && a.clip == 0)
+        f->late_rope = a;
+    else
+        f->d->ops->rope(f->d, &a);
 }
 
 /* q, k and v up to where their heads are normed. */
@@ -296,7 +327,7 @@ dev_attn_args fwd_dev_attn(const fwd_rows *r, const fwd_kv *kv)
 static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                    const fwd_group *g)
 {
-    const fwd_dev_ctx *f = r->self;
+    fwd_dev_ctx *f = r->self;
     const bool window = r->c->layer[layer].window;
     dev_attn_args a = fwd_dev_attn(r, kv);
     const heads in = heads_of(r, l);
@@ -308,6 +339,8 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     a.window = window ? r->c->window : 0;
     a.tables = f->tables;
     a.scratch = f->attn_scratch;
+    a.rope = f->late_rope.T ? &f->late_rope : NULL;
+    a.done = f->joins ? f->attn_done : NULL;
     for (a.how = 0; a.how < DEV_ATTN_N; a.how++) {
         const fwd_plan *p = &f->plans[a.how][window][layer == r->c->layers - 1];
         for (int64_t i = 0; i < p->n_launches; i++) {
@@ -319,6 +352,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
             f->d->ops->attn(f->d, &a);
         }
     }
+    f->late_rope.T = 0;
 }
 
 /* Rows of *x into *spare, which change places. */
@@ -342,7 +376,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     (void)rows; /* as they were staged */
     if (n == r->R) return;
     gather(r, &r->x, &r->y, r->c->hidden, n);
-    gather(r, &r->h, &r->y, r->c->hidden, n);
+    if (r->c->w.parallel) gather(r, &r->h, &r->y, r->c->hidden, n); /* its MLP reads h too */
     gather(r, &r->a, &r->q, r->c->heads * r->c->head_dim, n);
 }
 
@@ -357,7 +391,7 @@ static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
                              .bf16 = f->rounds };
     const dev_weight w = fwd_dev_weight(outs->w);
     if (n == 1 && dev_acts(f->d, &w, r->acts, r->R, act.kind)) {
-        product(r, outs, NULL, r->h, c->hidden, r->R, r->acts, act);
+        product(r, outs, NULL, true, r->h, c->hidden, r->R, r->acts, act);
         pool_stage(r->p, STAGE_ACT);
         return;
     }
@@ -386,8 +420,9 @@ static void route(const fwd_rows *r, const model_layer *l)
     const bool shared = l->lin[R_SHARED_ROUTER].present;
     const mm_out scores = fwd_out(&l->lin[R_ROUTER], r->scores, c->experts, false);
     const mm_out share = fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false);
-    product(r, &scores, NULL, r->h, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
-    if (shared) product(r, &share, &scores, r->h, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
+    product(r, &scores, NULL, false, r->h, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
+    if (shared)
+        product(r, &share, &scores, false, r->h, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
     f->d->ops->route(f->d, &(dev_route_args){ .scores = r->scores,
                                               .choice = r->choice,
                                               .group_score = r->group_score,

@@ -49,8 +49,11 @@ static void stage_plan(fwd_dev_ctx *f, fwd_plan *p, dev_attn_how how, const arch
             }
             assert(at.chunk + at.n_chunks < f->max_chunks &&
                    at.slot + at.n_slots + slots <= f->max_slots);
+            const int64_t first = at.n_chunks;
             dev_attn_plan(how, f->chunks + at.chunk, &at.n_chunks, f->chunk_of + at.slot,
                           &at.n_slots, &one, f->table_at[i], c->heads, c->kv_heads, window);
+            for (int64_t k = first; k < at.n_chunks; k++)
+                f->chunks[at.chunk + k].fresh = (int32_t)seqs[i].pos0;
         }
     }
     if (f->steady) pad_slots(f, &at, how, p->n_launches > 0);
@@ -104,11 +107,11 @@ static void stage_draw_lists(fwd_dev_ctx *f, dev_draw *draws, int64_t n, int64_t
     }
 }
 
-/* Whether the step's work is that of every other step of its shape: all rows have logits, so that
- * no buffers change places, and attention is that of few rows. */
-static bool is_steady(const fwd_dev_ctx *f, const fwd_rows *r, const fwd_batch *b)
+/* All rows have logits, so that no buffers change places and each layer has the same rows, and
+ * attention is that of few rows. */
+static bool is_even(const fwd_rows *r, const fwd_batch *b)
 {
-    if (f->on->eager || b->n_picked != r->R || r->R > FWD_GRAPH_ROWS) return false;
+    if (b->n_picked != r->R) return false;
     for (int i = 0; i < b->n_seqs; i++)
         if (b->seqs[i].n_rows > DEV_ATTN_FEW) return false;
     return true;
@@ -153,7 +156,10 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     r->h = f->home.h;
     r->a = f->home.a;
     r->q = f->home.q;
-    f->steady = is_steady(f, r, b);
+    /* its work is then that of every other step of its shape */
+    f->steady = !f->on->eager && r->R <= FWD_GRAPH_ROWS && is_even(r, b);
+    f->joins = f->few == DEV_ATTN_DECODE && is_even(r, b);
+    f->late_norm.T = f->late_rope.T = 0;
     f->ids = stage(f, b->ids, (size_t)r->R * sizeof *f->ids);
     for (int64_t i = 0; i < b->n_picked; i++)
         f->words[i] = (int32_t)b->picked[i];

@@ -207,13 +207,19 @@ template <engine_fault F> __global__ void engine(G<float> buf)
     }
 
 /* A launch that may begin early, which waits at once, too late, or never. */
-enum { AT_ONCE, LATE, NEVER };
+enum { AT_ONCE, LATE, NEVER, COPIED, COPIED_FIXED };
 template <int WHEN> __global__ void follower(G<float> buf)
 {
+    CU_SHARED(float, s, 4 * N);
     cu_next();
+    if (WHEN == COPIED) cu_copy16(s + 4 * (int)threadIdx.x, buf, true);
+    if (WHEN == COPIED_FIXED) cu_copy16_ldg(s + 4 * (int)threadIdx.x, buf, true);
+    cu_copy_commit();
+    cu_copy_wait<0>();
+    if (WHEN >= COPIED) cu_after();
     cu_prefetch(buf + (int)threadIdx.x);
     if (WHEN == AT_ONCE) cu_after();
-    if (WHEN != NEVER) buf[(int)threadIdx.x] = 1;
+    if (WHEN < NEVER) buf[(int)threadIdx.x] = 1;
     if (WHEN == LATE) cu_after();
 }
 #define RUN_FOLLOW(kernel) \
@@ -263,4 +269,7 @@ extern "C" const broken_case broken_cases[BROKEN_N] = {
     { "a launch that follows", NULL, RUN_FOLLOW(follower<AT_ONCE>) },
     { "it writes before it has waited", "follow: device memory", RUN_FOLLOW(follower<LATE>) },
     { "it never waits", "follow: a thread ends", RUN_FOLLOW(follower<NEVER>) },
+    { "it copies what may change", "follow: device memory is copied",
+      RUN_FOLLOW(follower<COPIED>) },
+    { "it copies what does not", NULL, RUN_FOLLOW(follower<COPIED_FIXED>) },
 };

@@ -11,7 +11,7 @@ typedef struct {
     const char *why, *said; /* said: what the error must hold; NULL: it runs */
     void (*run)(dev *d, float *buf);
 } broken_case;
-enum { BROKEN_N = 33, BROKEN_FLOATS = 64 };
+enum { BROKEN_N = 35, BROKEN_FLOATS = 64 };
 extern const broken_case broken_cases[BROKEN_N];
 
 /* d [16, 8] += a [16, 32] b [8, 32]^T by one warp's cu_mma_u8s8; all device memory. */

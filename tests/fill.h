@@ -5,6 +5,8 @@
 #include "formats/qt.h"
 #include "tests/check.h"
 
+#include <assert.h>
+
 static inline uint32_t fill_u32(uint64_t *s) /* splitmix64 */
 {
     uint64_t z = (*s += UINT64_C(0x9e3779b97f4a7c15));
@@ -51,7 +53,8 @@ static inline qt_tensor fill_tensor(qt_scheme s, int64_t N, int64_t K, lq_arena 
         break;
     case QT_UINT: {
         fill_floats(w[QT_SCALES], s.scale_dtype, (size_t)(N * ng), -0.01f, 0.02f, &seed);
-        uint8_t row[8192]; /* packed again, so that the padding bits are 0 */
+        assert(K <= 16384);
+        uint8_t row[16384]; /* packed again, so that the padding bits are 0 */
         for (int64_t n = 0; n < N; n++) {
             for (int64_t k = 0; k < K; k++)
                 row[k] = (uint8_t)fill_u32(&seed);

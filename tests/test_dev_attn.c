@@ -1,6 +1,7 @@
 /* tests/test_dev_attn.c - attention of a device table against the CPU's: its bits, or, through the
  * matrix units, the definition's numbers within the bound of kernels/dev.h. */
 #include "tests/devrig.h"
+#include "tests/emucounts.h"
 
 typedef struct {
     const char *why;
@@ -317,35 +318,45 @@ static void by_hand(double *out, double *bound, const attn_case *c, const float 
     }
 }
 
-/* flat: q is 0, all keys weigh the same, and nothing is rounded: a key too many or too few shows.
- */
-static void one_attention(const attn_case *c, dev_attn_how how, bool flat, int block)
+/* One call of attention: what is cached, the plan, q; out is not written yet. */
+typedef struct {
+    rig r;
+    uint8_t *cache; /* here; what is there is a's */
+    size_t kb, stride;
+    int64_t per_seq, rows, n_blocks;
+    int32_t *tables;
+    attn_seq seqs[SEQS];
+    float *keys[SEQS], *values[SEQS]; /* as they are read from the cache: by_hand's */
+    float *q;
+    dev_attn_args a;
+} call;
+
+static void call_open(call *o, const attn_case *c, dev_attn_how how, bool flat, int block)
 {
+    rig *r = &o->r;
     const size_t kb = attn_kv_row_bytes(c->dtype, c->D) * (size_t)(c->Hkv * block);
     const size_t stride = kb + attn_kv_row_bytes(c->dtype, c->Dv) * (size_t)(c->Hkv * block);
     const int64_t longest = c->seq[0].pos0 + c->seq[0].n > c->seq[1].pos0 + c->seq[1].n
                                 ? c->seq[0].pos0 + c->seq[0].n
                                 : c->seq[1].pos0 + c->seq[1].n;
     const int64_t per_seq = longest / block + 1, n_blocks = 2 * SEQS * per_seq;
-    int64_t rows = 0, n_chunks = 0, n_slots = 0, qw = c->H * c->D, ow = c->H * c->Dv;
-    rig r;
-    rig_open(&r);
-    uint8_t *cache = lq_push(&r.a, stride * (size_t)n_blocks);
-    memset(cache, 0xff, stride * (size_t)n_blocks); /* NaN where nothing is cached */
-    int32_t *tables = lq_push(&r.a, (size_t)(SEQS * per_seq) * 4);
-    attn_seq seqs[SEQS];
-    float *keys[SEQS], *values[SEQS]; /* as they are read from the cache: by_hand's */
+    int64_t n_chunks = 0, n_slots = 0, qw = c->H * c->D, ow = c->H * c->Dv;
+    *o = (call){ .kb = kb, .stride = stride, .per_seq = per_seq, .n_blocks = n_blocks };
+    rig_open(r);
+    o->cache = lq_push(&r->a, stride * (size_t)n_blocks);
+    memset(o->cache, 0xff, stride * (size_t)n_blocks); /* NaN where nothing is cached */
+    o->tables = lq_push(&r->a, (size_t)(SEQS * per_seq) * 4);
     for (int i = 0; i < SEQS; i++) {
-        int32_t *table = tables + i * per_seq;
-        seqs[i] = (attn_seq){ rows, c->seq[i].n, c->seq[i].pos0, table };
-        rows += c->seq[i].n;
+        int32_t *table = o->tables + i * per_seq;
+        o->seqs[i] = (attn_seq){ o->rows, c->seq[i].n, c->seq[i].pos0, table };
+        o->rows += c->seq[i].n;
         for (int64_t b = 0; b < per_seq; b++)
             table[b] = (int32_t)(n_blocks - 1 - 2 * (i * per_seq + b));
-        keys[i] = floats(&r, longest * c->Hkv * c->D, (uint64_t)i + 10);
-        values[i] = floats(&r, longest * c->Hkv * c->Dv, (uint64_t)i + 20);
+        o->keys[i] = floats(r, longest * c->Hkv * c->D, (uint64_t)i + 10);
+        o->values[i] = floats(r, longest * c->Hkv * c->Dv, (uint64_t)i + 20);
         for (int64_t p = 0; p < c->seq[i].pos0 + c->seq[i].n; p++) {
-            uint8_t *in = cache + (size_t)table[p / block] * stride;
-            float *k = keys[i] + p * c->Hkv * c->D, *v = values[i] + p * c->Hkv * c->Dv;
+            uint8_t *in = o->cache + (size_t)table[p / block] * stride;
+            float *k = o->keys[i] + p * c->Hkv * c->D, *v = o->values[i] + p * c->Hkv * c->Dv;
             round_row(k, c->Hkv * c->D, c->dtype);
             round_row(v, c->Hkv * c->Dv, c->dtype);
             attn_kv_write(in, (int)(p % block), block, k, c->Hkv, c->D, c->dtype);
@@ -356,59 +367,71 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat, int b
                 read_codes(v + h * c->Dv, in + kb, row, c->Dv, c->dtype);
             }
         }
-        dev_attn_plan(how, NULL, &n_chunks, NULL, &n_slots, &seqs[i], 0, c->H, c->Hkv, c->window);
+        dev_attn_plan(how, NULL, &n_chunks, NULL, &n_slots, &o->seqs[i], 0, c->H, c->Hkv,
+                      c->window);
     }
-    dev_attn_chunk *chunks = lq_push(&r.a, (size_t)n_chunks * sizeof *chunks);
-    int32_t *chunk_of = lq_push(&r.a, (size_t)(n_slots + NOBODYS) * 4);
+    dev_attn_chunk *chunks = lq_push(&r->a, (size_t)n_chunks * sizeof *chunks);
+    int32_t *chunk_of = lq_push(&r->a, (size_t)(n_slots + NOBODYS) * 4);
     n_chunks = n_slots = 0;
     for (int i = 0; i < SEQS; i++)
-        dev_attn_plan(how, chunks, &n_chunks, chunk_of, &n_slots, &seqs[i], (int32_t)(i * per_seq),
-                      c->H, c->Hkv, c->window);
+        dev_attn_plan(how, chunks, &n_chunks, chunk_of, &n_slots, &o->seqs[i],
+                      (int32_t)(i * per_seq), c->H, c->Hkv, c->window);
     if (how == DEV_ATTN_EXACT || how == DEV_ATTN_DECODE)
         for (int i = 0; i < NOBODYS; i++)
             chunk_of[n_slots++] = -1;
-    float *q = floats(&r, rows * qw, 1), *want = floats(&r, rows * ow, 2),
-          *got = floats(&r, rows * ow, 3);
-    for (int64_t i = 0; i < rows * qw; i++)
-        q[i] *= flat ? 0 : 3;
-    uint8_t *on = put(&r, cache, stride * (size_t)n_blocks);
-    dev_attn_args a = { .how = how,
-                        .q = put(&r, q, (size_t)(rows * qw) * 4),
-                        .out = put(&r, NULL, (size_t)(rows * ow) * 4),
-                        .k = on,
-                        .v = on + kb,
-                        .alibi = c->alibi ? put(&r, slopes, sizeof slopes) : NULL,
-                        .sinks = c->sinks ? put(&r, sink_logits, sizeof sink_logits) : NULL,
-                        .chunks = put(&r, chunks, (size_t)n_chunks * sizeof *chunks),
-                        .chunk_of = put(&r, chunk_of, (size_t)n_slots * 4),
-                        .tables = put(&r, tables, (size_t)(SEQS * per_seq) * 4),
-                        .ldq = qw,
-                        .ldo = ow,
-                        .n_chunks = n_chunks,
-                        .n_slots = n_slots,
-                        .H = c->H,
-                        .Hkv = c->Hkv,
-                        .D = c->D,
-                        .Dv = c->Dv,
-                        .window = c->window,
-                        .block_stride = stride,
-                        .block_size = block,
-                        .dtype = c->dtype,
-                        .scale = 0.3f,
-                        .softcap = c->softcap,
-                        .alibi_scaled = c->falcon,
-                        .alibi_bf16 = c->falcon };
-    a.scratch = put(&r, NULL, ops->attn_scratch(&a));
-    ops->attn(&r.d, &a);
-    const bool ok = get(&r, got, a.out, (size_t)(rows * ow) * 4, c->why);
+    o->q = floats(r, o->rows * qw, 1);
+    for (int64_t i = 0; i < o->rows * qw; i++)
+        o->q[i] *= flat ? 0 : 3;
+    uint8_t *on = put(r, o->cache, stride * (size_t)n_blocks);
+    o->a = (dev_attn_args){ .how = how,
+                            .q = put(r, o->q, (size_t)(o->rows * qw) * 4),
+                            .out = put(r, NULL, (size_t)(o->rows * ow) * 4),
+                            .k = on,
+                            .v = on + kb,
+                            .alibi = c->alibi ? put(r, slopes, sizeof slopes) : NULL,
+                            .sinks = c->sinks ? put(r, sink_logits, sizeof sink_logits) : NULL,
+                            .chunks = put(r, chunks, (size_t)n_chunks * sizeof *chunks),
+                            .chunk_of = put(r, chunk_of, (size_t)n_slots * 4),
+                            .tables = put(r, o->tables, (size_t)(SEQS * per_seq) * 4),
+                            .ldq = qw,
+                            .ldo = ow,
+                            .n_chunks = n_chunks,
+                            .n_slots = n_slots,
+                            .H = c->H,
+                            .Hkv = c->Hkv,
+                            .D = c->D,
+                            .Dv = c->Dv,
+                            .window = c->window,
+                            .block_stride = stride,
+                            .block_size = block,
+                            .dtype = c->dtype,
+                            .scale = 0.3f,
+                            .softcap = c->softcap,
+                            .alibi_scaled = c->falcon,
+                            .alibi_bf16 = c->falcon };
+    o->a.scratch = put(r, NULL, ops->attn_scratch(&o->a));
+}
+
+/* flat: q is 0, all keys weigh the same, and nothing is rounded: a key too many or too few shows.
+ */
+static void one_attention(const attn_case *c, dev_attn_how how, bool flat, int block)
+{
+    const int64_t qw = c->H * c->D, ow = c->H * c->Dv;
+    call o;
+    call_open(&o, c, how, flat, block);
+    rig *r = &o.r;
+    const int64_t rows = o.rows;
+    float *want = floats(r, rows * ow, 2), *got = floats(r, rows * ow, 3);
+    ops->attn(&r->d, &o.a);
+    const bool ok = get(r, got, o.a.out, (size_t)(rows * ow) * 4, c->why);
     if (how == DEV_ATTN_EXACT) {
-        attn_args twin = { .q = q,
+        attn_args twin = { .q = o.q,
                            .ldq = qw,
                            .out = want,
                            .ldo = ow,
-                           .k = cache,
-                           .v = cache + kb,
-                           .block_stride = stride,
+                           .k = o.cache,
+                           .v = o.cache + o.kb,
+                           .block_stride = o.stride,
                            .block_size = block,
                            .dtype = c->dtype,
                            .H = c->H,
@@ -422,7 +445,7 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat, int b
                            .alibi_scaled = c->falcon,
                            .alibi_bf16 = c->falcon,
                            .sinks = c->sinks ? sink_logits : NULL,
-                           .seqs = seqs,
+                           .seqs = o.seqs,
                            .n_seqs = SEQS };
         lq_arena scratch;
         lq_arena_init(&scratch, attn_scratch_bytes(c->H, c->D > c->Dv ? c->D : c->Dv, 1), NULL);
@@ -442,8 +465,8 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat, int b
     for (int i = 0; i < SEQS && ok && how != DEV_ATTN_EXACT; i++)
         for (int64_t t = 0; t < c->seq[i].n; t++)
             for (int64_t h = 0; h < c->H; h++) {
-                const int64_t row = seqs[i].row0 + t;
-                by_hand(out, bound, c, q + row * qw + h * c->D, keys[i], values[i],
+                const int64_t row = o.seqs[i].row0 + t;
+                by_hand(out, bound, c, o.q + row * qw + h * c->D, o.keys[i], o.values[i],
                         c->seq[i].pos0 + t, h, u);
                 for (int64_t d = 0; d < c->Dv; d++) {
                     const double diff = fabs((double)got[row * ow + h * c->Dv + d] - out[d]);
@@ -452,7 +475,87 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool flat, int b
             }
     CHECK(worst <= 1, "%s%s: %g of the bound", c->why, flat ? ", flat" : "", worst);
     if (getenv("SHOW")) printf("%s%s: %g of the bound\n", c->why, flat ? ", flat" : "", worst);
-    rig_close(&r);
+    rig_close(r);
+}
+
+/* A decode step's attention that rotates, writes the cache and merges by itself leaves the bytes
+ * that it does with launches for those. The step's own keys are not in its cache: what they lie on
+ * is NaN. */
+static void one_joined(const attn_case *c, int block, bool half, bool in_rows)
+{
+    const int64_t H = c->H, Hkv = c->Hkv, D = c->D, Dv = c->Dv, R = D / 8 * 4,
+                  w = H * D + Hkv * (D + Dv);
+    call o;
+    call_open(&o, c, DEV_ATTN_DECODE, false, block);
+    rig *r = &o.r;
+    const int64_t rows = o.rows, n_done = dev_attn_done(o.a.n_chunks, H, Hkv);
+    const size_t bytes = o.stride * (size_t)o.n_blocks, out = (size_t)(rows * H * Dv) * 4;
+    int32_t *blocks = lq_push(&r->a, (size_t)rows * 4), *slots = lq_push(&r->a, (size_t)rows * 4),
+            *done = lq_push(&r->a, (size_t)n_done * 4);
+    uint8_t *caches[2] = { lq_push(&r->a, bytes), lq_push(&r->a, bytes) };
+    float *outs[2] = { floats(r, rows * H * Dv, 2), floats(r, rows * H * Dv, 3) };
+    for (int i = 0; i < SEQS; i++)
+        for (int64_t t = 0; t < c->seq[i].n; t++) {
+            const int64_t p = c->seq[i].pos0 + t, row = o.seqs[i].row0 + t;
+            blocks[row] = o.seqs[i].table[p / block];
+            slots[row] = (int32_t)(p % block);
+            for (int64_t h = 0; h < Hkv; h++) {
+                uint8_t *in = o.cache + (size_t)blocks[row] * o.stride;
+                const size_t kr = attn_kv_row_bytes(c->dtype, D),
+                             vr = attn_kv_row_bytes(c->dtype, Dv),
+                             line = (size_t)(h * block + p % block);
+                memset(in + line * kr, 0xff, kr);
+                memset(in + o.kb + line * vr, 0xff, vr);
+            }
+        }
+    memset(done, 0, (size_t)n_done * 4);
+    float *qkv = floats(r, rows * w, 4), *cos = floats(r, rows * (R / 2), 5),
+          *sin = floats(r, rows * (R / 2), 6);
+    dev_rope_args rope = { .cos = put(r, cos, (size_t)(rows * (R / 2)) * 4),
+                           .sin = put(r, sin, (size_t)(rows * (R / 2)) * 4),
+                           .block = put(r, blocks, (size_t)rows * 4),
+                           .slot = put(r, slots, (size_t)rows * 4),
+                           .block_stride = o.stride,
+                           .block_size = block,
+                           .dtype = c->dtype,
+                           .half = half,
+                           .T = rows,
+                           .H = H,
+                           .Hkv = Hkv,
+                           .D = D,
+                           .Dv = Dv,
+                           .R = R,
+                           .ld = in_rows ? w : 0 };
+    int32_t *done_on = put(r, done, (size_t)n_done * 4);
+    bool ok = true;
+    for (int joined = 0; joined < 2 && ok; joined++) {
+        uint8_t *on = put(r, o.cache, bytes);
+        float *all = put(r, qkv, (size_t)(rows * w) * 4);
+        rope.q = all;
+        rope.k = all + H * D * (in_rows ? 1 : rows);
+        rope.v = rope.k + Hkv * D * (in_rows ? 1 : rows);
+        rope.cache_k = on;
+        rope.cache_v = on + o.kb;
+        o.a.q = all;
+        o.a.ldq = in_rows ? w : H * D;
+        o.a.k = on;
+        o.a.v = on + o.kb;
+        o.a.rope = joined ? &rope : NULL;
+        o.a.done = joined ? done_on : NULL;
+        if (!joined) ops->rope(&r->d, &rope);
+        const size_t before = emu_counted.launches;
+        ops->attn(&r->d, &o.a);
+        CHECK(getenv("LLMQ_TEST_DEVICE") || emu_counted.launches - before == (joined ? 1 : 2),
+              "%s: %zu launches", c->why, emu_counted.launches - before);
+        ok = get(r, outs[joined], o.a.out, out, c->why) &&
+             get(r, caches[joined], on, bytes, c->why) &&
+             get(r, done, done_on, (size_t)n_done * 4, c->why);
+    }
+    CHECK(!ok || memcmp(outs[0], outs[1], out) == 0, "%s: other bits", c->why);
+    CHECK(!ok || memcmp(caches[0], caches[1], bytes) == 0, "%s: another cache", c->why);
+    for (int64_t i = 0; i < n_done; i++)
+        CHECK(done[i] == 0, "%s: %d blocks too many", c->why, done[i]);
+    rig_close(r);
 }
 
 TEST(attention_is_the_cpus_bits)
@@ -515,6 +618,17 @@ TEST(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s)
     }
 }
 
+TEST(attention_that_does_a_steps_other_work_too_leaves_the_same_bytes)
+{
+    int n = 0;
+    for (size_t i = 0; i < LQ_COUNT(attn_cases); i++) {
+        if (!dev_attn_units(attn_cases[i].dtype, attn_cases[i].D, attn_cases[i].Dv)) continue;
+        one_joined(&attn_cases[i], block_of(i), n % 2, n / 2 % 2);
+        n++;
+    }
+    CHECK(n > 8, "%d cases", n);
+}
+
 TEST(the_units_are_for_whole_pieces_and_not_for_f32)
 {
     const dev hopper = { .cc = 90 }, other = { .cc = 89 };
@@ -538,6 +652,7 @@ int main(int argc, char **argv)
     RUN(attention_through_the_matrix_units_stays_within_its_bound);
     RUN(attention_through_wgmma_stays_within_the_same_bound);
     RUN(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s);
+    RUN(attention_that_does_a_steps_other_work_too_leaves_the_same_bytes);
     RUN(the_units_are_for_whole_pieces_and_not_for_f32);
     return check_end();
 }

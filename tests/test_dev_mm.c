@@ -38,6 +38,7 @@ static const struct {
     { "blocks and splits, some short", 34, 270, 1056 },
     { "a step", 64, 15, 32 },
     { "panels, the last short of eight", 95, 129, 224 },
+    { "parts of many inputs, in rows of two panels", 9, 17, 4256 },
 };
 
 /* Whether the matrix units take a weight as the sum of two bf16 (dev_mm_args). */
@@ -343,6 +344,120 @@ TEST(a_product_that_ends_with_an_activation_has_the_bits_of_both)
     rig_close(&r);
 }
 
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+    bool layer, w, b;
+} normed[] = {
+    { "one row", 1, 48, 192, false, true, false },
+    { "eight rows, mean and bias", 8, 33, 1056, true, true, true },
+    { "three rows in parts of K, which are blocks of their own", 3, 16, 12320, false, true, false },
+    { "no weight", 2, 17, 4256, true, false, false },
+};
+
+/* A product that begins with a norm has the bits of both, one after the other. */
+static void one_normed(const char *name, size_t j)
+{
+    const int64_t M = normed[j].M, N = normed[j].N, K = normed[j].K;
+    const size_t bytes = (size_t)(M * N) * 4;
+    twins o;
+    if (!twins_open(&o, name, M, N, K, j + 17)) return;
+    o.dw = put_weight(&o.r, &o.w.t);
+    if (!dev_norms(&o.r.d, &o.dw, MM_BF16, M)) {
+        const qt_scheme *s = &o.dw.t.scheme;
+        CHECK((s->kind == QT_DENSE && s->dtype == LQ_F32) || s->act || s->irregular ||
+                  s->kind == QT_I8_OUTLIER || o.dw.s.G != o.dw.s.Gp || o.dw.s.Kp != K,
+              "%s begins with no norm", name);
+        rig_close(&o.r);
+        return;
+    }
+    float *x = floats(&o.r, M * K, 1), *w = floats(&o.r, K, 2), *b = floats(&o.r, K, 3);
+    const dev_mm_norm norm = { normed[j].w ? put(&o.r, w, (size_t)K * 4) : NULL,
+                               normed[j].b ? put(&o.r, b, (size_t)K * 4) : NULL, 1, 1e-5f,
+                               normed[j].layer };
+    const dev_norm_args first = { .x = put(&o.r, x, (size_t)(M * K) * 4),
+                                  .h = put(&o.r, NULL, (size_t)(M * K) * 4),
+                                  .w = norm.w,
+                                  .b = norm.b,
+                                  .offset = norm.offset,
+                                  .eps = norm.eps,
+                                  .layer = norm.layer,
+                                  .bf16 = true,
+                                  .T = M,
+                                  .K = K };
+    dev_mm_args a = { .y = put(&o.r, o.got, bytes),
+                      .w = &o.dw,
+                      .x = first.h,
+                      .bias = put(&o.r, o.bias, (size_t)N * 4),
+                      .scratch = put(&o.r, NULL, ops->mm_scratch(&o.dw, M)),
+                      .ldy = N,
+                      .ldx = K,
+                      .M = M,
+                      .acts = MM_BF16,
+                      .rounded = true };
+    ops->norm(&o.r.d, &first);
+    ops->matmul(&o.r.d, &a);
+    bool ok = get(&o.r, o.want, a.y, bytes, name);
+    a.x = first.x;
+    a.rounded = false;
+    a.norm = &norm;
+    ops->matmul(&o.r.d, &a);
+    ok = ok && get(&o.r, o.got, a.y, bytes, name);
+    CHECK(!ok || memcmp(o.want, o.got, bytes) == 0, "%s, %s: other bits", name, normed[j].why);
+    rig_close(&o.r);
+}
+
+TEST(a_product_that_begins_with_a_norm_has_the_bits_of_both)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(normed); j++)
+            if (j < 2 || i % 4 == 0) one_normed(schemes[i], j);
+    rig r;
+    rig_open(&r);
+    dev_weight w = { .t = { .scheme = fill_scheme("u4-g32"), .N = 48, .K = 64 } };
+    w.s = tiles_shape(&w.t.scheme, 48, 64);
+    CHECK(dev_norms(&r.d, &w, MM_BF16, DEV_MM_SMALL) &&
+              !dev_norms(&r.d, &w, MM_BF16, DEV_MM_SMALL + 1) && !dev_norms(&r.d, &w, MM_F32, 1) &&
+              !dev_norms(&r.d, &w, MM_I8, 1),
+          "where there is none");
+    r.d.invariant = true;
+    CHECK(!dev_norms(&r.d, &w, MM_BF16, 1), "in the order of many rows");
+    rig_close(&r);
+}
+
+static const struct {
+    const char *why;
+    int64_t N, K;
+    int n_sm;
+} orders[] = {
+    { "a block goes over several tiles", 176, 160, 1 },
+    { "more tiles than blocks by one, a unit and a step", 64, 288, 1 },
+    { "two parts, blocks of their own for eight rows", 40, 4256, 1 },
+    { "three parts, tiles cut besides", 16, 8320, 16 },
+};
+
+/* The order of a row's sums depends on no other row, whether its parts of K are one block's or not.
+ */
+TEST(up_to_eight_rows_have_the_bits_of_one)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(orders); j++) {
+            const int64_t N = orders[j].N, K = orders[j].K;
+            twins one, all;
+            if (i % 4 != j || !twins_open(&all, schemes[i], 8, N, K, j)) continue;
+            CHECK(twins_open(&one, schemes[i], 1, N, K, j), "%s", schemes[i]);
+            one.dw = put_weight(&one.r, &one.w.t);
+            all.dw = put_weight(&all.r, &all.w.t);
+            one.r.d.n_sm = all.r.d.n_sm = orders[j].n_sm;
+            twins_check(&all, schemes[i], orders[j].why, MM_BF16);
+            twins_check(&one, schemes[i], orders[j].why, MM_BF16);
+            CHECK(memcmp(one.got, all.got, (size_t)N * 4) == 0, "%s, %s: other bits among eight",
+                  schemes[i], orders[j].why);
+            rig_close(&all.r);
+            rig_close(&one.r);
+        }
+}
+
 /* ---- integer products ---- */
 static const struct {
     const char *why;
@@ -580,6 +695,7 @@ static const group_case groups[] = {
     { "three rows", 3, 2, 4, 17, 128, MM_F32, true, false },
     { "five rows of bf16, experts without any", 5, 1, 40, 16, 64, MM_BF16, false, false },
     { "nine rows in f32, an expert left out", 9, 3, 4, 33, 64, MM_F32, false, true },
+    { "eight rows of many inputs, one part at a time", 8, 1, 2, 20, 4256, MM_BF16, false, false },
     { "through the units", 12, 2, 4, 20, 128, MM_BF16, true, false },
     { "through the units, more than a panel and than a launch (CU_ROWS)", 70, 2, 3, 80, 64, MM_BF16,
       false, true },
@@ -712,6 +828,8 @@ int main(int argc, char **argv)
     RUN(products_agree_with_the_cpu_on_bf16_activations);
     RUN(few_tiles_are_cut_along_k_and_rows_keep_their_bits);
     RUN(a_product_that_ends_with_an_activation_has_the_bits_of_both);
+    RUN(a_product_that_begins_with_a_norm_has_the_bits_of_both);
+    RUN(up_to_eight_rows_have_the_bits_of_one);
     RUN(weights_in_rows_agree_with_the_cpu);
     RUN(few_rows_of_a_weight_in_rows_have_the_bits_of_tiles);
     RUN(many_rows_agree_where_there_is_no_wgmma);

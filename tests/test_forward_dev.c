@@ -542,14 +542,15 @@ TEST(a_step_allocates_nothing_there_and_gives_back_all)
 
 /* Of a layer: two norms, q, k and v as one, rotation with the cache, attention and its merge, o,
  * whose 48 inputs are arranged in tiles of 32 before, gate and up as one, activation, down; beside
- * them the embedding, a norm and the head, and where not all rows have logits three that pick
+ * them the embedding, a norm and the head, and where not all rows have logits two that pick
  * those. Up: the plan of the step, and of a shared model x; down: logits and rows behind them.
  * Under bf16 the inputs of the layers' other products are arranged as well of more than eight rows,
- * and of fewer gate and up end with the activation. The second step of a shape is captured: from
- * then on that is one launch. */
+ * and of fewer q, k and v and gate and up begin with their norm, gate and up end with the
+ * activation, and attention rotates and merges: five launches, and o's arrangement. The second step
+ * of a shape is captured: from then on that is one launch. */
 TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
 {
-    enum { PICK = 3 };
+    enum { PICK = 2, FUSED = 5 };
     golden g;
     if (getenv("LLMQ_TEST_DEVICE")) return; /* nobody counts there */
     for (int64_t i = 0; i < 8; i++) {
@@ -557,9 +558,11 @@ TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
         const bool bf16 = i >= 4;
         const size_t of_layer = 11, beside = 3;
         rig r;
-        const bool ok = open_arch(
-            &r, "smollm3-window",
-            (rig_opts){ .device = true, .gpu_layers = n, .acts = bf16 ? MM_BF16 : MM_F32 });
+        const bool ok = open_arch(&r, "smollm3-window",
+                                  (rig_opts){ .device = true,
+                                              .gpu_layers = n,
+                                              .acts = bf16 ? MM_BF16 : MM_F32,
+                                              .kv = bf16 ? KV_F16 : KV_F32 });
         if (ok && golden_open(&g, "smollm3-window")) {
             kv_seq s[2];
             kv_seq_init(&s[0]);
@@ -569,7 +572,9 @@ TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
                 const emu_counts c = count_step(&r, &g, s, at, at ? 1 : 17);
                 const size_t arranged =
                     at || !bf16 ? 0 : (size_t)(3 * n - 2); /* the last has one row */
-                const size_t fused = !bf16 ? 0 : at ? (size_t)n : 1; /* of one row as well */
+                const size_t fused = !bf16 ? 0
+                                     : at  ? (size_t)n * FUSED
+                                           : 2; /* of one row as well */
                 const size_t want =
                     (size_t)n * of_layer - fused + beside - 1 + lookup + arranged + (at ? 0 : PICK);
                 const bool graph = at > 17;

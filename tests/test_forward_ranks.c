@@ -182,7 +182,7 @@ TEST(a_pass_takes_no_more_of_each_device_than_was_said)
  * that a sum is of one piece. */
 TEST(a_step_waits_once_for_each_device_and_allocates_nothing)
 {
-    enum { LAYERS = 4, OF_LAYER = 19, BESIDE = 3, PICK = 3, RANKS = 2, FIRST = 15 };
+    enum { LAYERS = 4, OF_LAYER = 19, BESIDE = 3, PICK = 2, RANKS = 2, FIRST = 15 };
     golden g;
     rig r;
     const bool ok = open_arch(&r, "smollm3-window",

@@ -12,7 +12,7 @@ import sys
 # kernel: threads a block, registers a thread, static shared memory of a block (dynamic: the file's
 # top), bytes. Registers x threads x the blocks that are to share a multiprocessor <= 65,536.
 BUDGET = {
-    "norm_kernel": (1024, 40, 256),
+    "norm_kernel": (256, 40, 64),
     "clip_kernel": (256, 40, 0),
     "squares_kernel": (256, 40, 32),
     "scale_kernel": (256, 40, 0),
@@ -28,7 +28,7 @@ BUDGET = {
     "arrange_kernel": (256, 40, 0),
     "gather_kernel": (256, 40, 0),
     "gemv_kernel": (256, 128, 4160),   # two blocks
-    "thin_kernel": (256, 255, 8320),   # two or three blocks; of two tiles without mm_quick one
+    "thin_kernel": (256, 128, 9216),   # two blocks; on sm_90 of 2 and 4 bits three, 80 registers
     "thin_join_kernel": (256, 40, 0),
     "mma_kernel": (128, 255, 40 << 10),  # two blocks
     "sm90_kernel": (384, 168, 0),      # one block; the warps that multiply take 232 (setmaxnreg)
@@ -38,7 +38,7 @@ BUDGET = {
     "many_kernel": (128, 255, 12 << 10),  # two blocks
     "fold_kernel": (128, 128, 0),      # four blocks by registers
     "units_kernel": (128, 255, 2560),  # two blocks (of WIDTH = 256 one, by shared memory)
-    "decode_kernel": (128, 255, 0),    # two blocks, of WIDTH = 256 one
+    "decode_kernel": (128, 255, 4112),  # two blocks, of WIDTH = 256 one
     "sm90_attn_kernel": (384, 168, 0),  # one block, as sm90_kernel
     "merge_kernel": (128, 64, 0),
     "draw_kernel": (512, 64, 0),       # two blocks by registers

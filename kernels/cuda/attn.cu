@@ -21,6 +21,8 @@
  * the banks), V 32 x Dv, weights 4 x 32. D = Dv = 64: 21120 B; 128: 41600 B; 256: 82560 B. */
 #include "kernels/cuda/attn.cuh"
 
+#include <assert.h>
+
 inline namespace CU_NAME(attn_cu)
 {
 
@@ -175,48 +177,12 @@ __global__ void __launch_bounds__(THREADS)
 
 __global__ void __launch_bounds__(THREADS)
     merge_kernel(G<float> out, G<const float> parts, G<const dev_attn_chunk> chunks,
-                 G<const float> sinks, attn_view v, bool bf16)
+                 G<const float> sinks, attn_view v)
 {
-    const int lane = threadIdx.x % CU_WARP, h = blockIdx.y * WARPS + threadIdx.x / CU_WARP;
-    const int i = blockIdx.x % v.chunk_rows;
+    const int h = blockIdx.y * WARPS + threadIdx.x / CU_WARP, i = blockIdx.x % v.chunk_rows;
     cu_follow();
     const dev_attn_chunk c = chunks[blockIdx.x / v.chunk_rows];
-    if (i >= c.n_rows || h >= v.H) return;
-    float m = -INFINITY, l = 0, acc[ACC];
-#pragma unroll
-    for (int x = 0; x < ACC; x++)
-        acc[x] = 0;
-    for (int s = 0; s < c.n_splits; s++) {
-        const int64_t row = (int64_t)(c.slot + s) * v.chunk_rows + i;
-        const G<const float> from = parts + (row * v.H + h) * (int64_t)(v.Dv + 2);
-        const float pm = from[0], pl = from[1];
-        if (pl == 0) continue;
-        const bool begins = l == 0;
-        const float max = pm > m ? pm : m;
-        const float a = begins ? 0.0f : km_exp(m - max), b = begins ? 1.0f : km_exp(pm - max);
-        l = begins ? pl : l * a + pl * b;
-#pragma unroll
-        for (int x = 0; x < ACC; x++) {
-            const int d = x * CU_WARP + lane;
-            if (d < v.Dv) acc[x] = begins ? (float)from[2 + d] : acc[x] * a + from[2 + d] * b;
-        }
-        m = max;
-    }
-    float f = 1.0f;
-    if (sinks) {
-        const float sink = sinks[h], max = sink > m ? sink : m;
-        f = km_exp(m - max);
-        l = fmaf(l, f, km_exp(sink - max));
-    }
-    f /= l;
-#pragma unroll
-    for (int x = 0; x < ACC; x++) {
-        const int d = x * CU_WARP + lane;
-        const float y = acc[x] * f;
-        if (d < v.Dv)
-            out[(c.row + i) * v.ldo + (int64_t)h * v.Dv + d] =
-                bf16 ? cu_bf16_f32(cu_f32_bf16(y)) : y;
-    }
+    if (i < c.n_rows && h < v.H) attn_merge(out, parts, c, i, h, sinks, v);
 }
 
 int chunk_rows(const dev_attn_args *a) { return (int)dev_attn_rows(a->how, a->H, a->Hkv); }
@@ -258,7 +224,9 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
                           a->scale,
                           a->softcap,
                           a->alibi_scaled,
-                          a->alibi_bf16 };
+                          a->alibi_bf16,
+                          a->bf16 };
+    assert(a->how == DEV_ATTN_DECODE || (!a->rope && !a->done));
     if (a->n_chunks == 0) return;
     if (a->how == DEV_ATTN_UNITS)
         CU_NAME(attn_units)(d, a, &v);
@@ -268,7 +236,8 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
         CU_NAME(attn_decode)(d, a, &v);
     else
         fold(d, a, v);
-    CU_FOLLOW(d, "attn merge", merge_kernel,
-              dim3((unsigned)(a->n_chunks * v.chunk_rows), (unsigned)lq_ceil_div(a->H, WARPS)),
-              THREADS, 0, a->out, (const float *)a->scratch, a->chunks, a->sinks, v, a->bf16);
+    if (!a->done)
+        CU_FOLLOW(d, "attn merge", merge_kernel,
+                  dim3((unsigned)(a->n_chunks * v.chunk_rows), (unsigned)lq_ceil_div(a->H, WARPS)),
+                  THREADS, 0, a->out, (const float *)a->scratch, a->chunks, a->sinks, v);
 }

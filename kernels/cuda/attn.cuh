@@ -15,6 +15,7 @@ struct attn_view {
     kv_dtype dtype;
     float scale, softcap;
     bool alibi_scaled, alibi_bf16;
+    bool bf16; /* out is rounded to it */
 };
 
 __device__ __forceinline__ float attn_bf16(float x) { return cu_bf16_f32(cu_f32_bf16(x)); }
@@ -66,6 +67,51 @@ __device__ __forceinline__ void attn_rise(float m[2], float l[2], float keep[2],
         keep[h] = top > -INFINITY ? km_exp(m[h] - top) : 1.0f; /* 1: nothing seen yet */
         m[h] = top;
         l[h] *= keep[h];
+    }
+}
+
+/* By one warp: row i of a chunk, of head h: its splits in order, then the sink, to out. */
+__device__ __forceinline__ void attn_merge(G<float> out, G<const float> parts,
+                                           const dev_attn_chunk &c, int i, int h,
+                                           G<const float> sinks, const attn_view &v)
+{
+    enum { ACC = DEV_ATTN_WIDTH / CU_WARP };
+    const int lane = threadIdx.x % CU_WARP;
+    float m = -INFINITY, l = 0, acc[ACC];
+#pragma unroll
+    for (int x = 0; x < ACC; x++)
+        acc[x] = 0;
+#pragma unroll 1
+    for (int s = 0; s < c.n_splits; s++) {
+        const int64_t row = (int64_t)(c.slot + s) * v.chunk_rows + i;
+        const G<const float> from = parts + (row * v.H + h) * (int64_t)(v.Dv + 2);
+        const float pm = from[0], pl = from[1];
+        if (pl == 0) continue;
+        const bool begins = l == 0;
+        const float max = pm > m ? pm : m;
+        const float a = begins ? 0.0f : km_exp(m - max), b = begins ? 1.0f : km_exp(pm - max);
+        l = begins ? pl : l * a + pl * b;
+#pragma unroll
+        for (int x = 0; x < ACC; x++) {
+            const int d = x * CU_WARP + lane;
+            if (d < v.Dv) acc[x] = begins ? (float)from[2 + d] : acc[x] * a + from[2 + d] * b;
+        }
+        m = max;
+    }
+    float f = 1.0f;
+    if (sinks) {
+        const float sink = sinks[h], max = sink > m ? sink : m;
+        f = km_exp(m - max);
+        l = fmaf(l, f, km_exp(sink - max));
+    }
+    f /= l;
+#pragma unroll
+    for (int x = 0; x < ACC; x++) {
+        const int d = x * CU_WARP + lane;
+        const float y = acc[x] * f;
+        if (d < v.Dv)
+            out[(c.row + i) * v.ldo + (int64_t)h * v.Dv + d] =
+                v.bf16 ? cu_bf16_f32(cu_f32_bf16(y)) : y;
     }
 }
 

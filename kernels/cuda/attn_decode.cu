@@ -20,6 +20,10 @@
  *           the warps' maxima, sums and accumulators are joined in order, and the split goes to
  *           scratch, where attn.cu's merge takes it.
  *
+ * A decode step may leave to it what else has launches of its own (decode_more): q is rotated as it
+ * is laid out, the step's own keys and values are rotated and written by the blocks that read them,
+ * and the last block of a chunk merges its splits; with the bits of those launches.
+ *
  * Codes of int8, int4 and fp8 are bf16 as they are; a key's scale is multiplied onto its score, a
  * value's onto its weight. q times the scale, and the weights, go as two numbers of 16 bits, high
  * and low: twice the products, which wait for memory anyway. The order of a row's sums is fixed by
@@ -27,14 +31,30 @@
  *
  * Shared memory: q's fragments, high and low, 64 WIDTH bytes; for the end 16 x 2 floats and 16 x
  * Dv floats a warp. WIDTH 64: 4096 + 512 + 16384; 128: 8192 + 512 + 32768; 256: 16384 + 512 +
- * 65536. */
+ * 65536; static, four heads of WIDTH (4096 B
+ * at 256). */
 #include "kernels/cuda/attn.cuh"
+#include "kernels/cuda/cache.cuh"
 
 inline namespace CU_NAME(attn_decode_cu)
 {
 
 enum { WARPS = 4, THREADS = WARPS * CU_WARP, PAIRS = 16, KEYS = 16 };
 static_assert(ATTN_SPLIT % (WARPS * KEYS) == 0, "a split begins with warp 0");
+
+/* What a decode step does besides, in place of launches before and behind it; by value. */
+struct decode_more {
+    /* q and k are not rotated, nor the cache written (dev_rope_args); cache_k NULL: they are */
+    const float *k, *v, *cos, *sin;
+    uint8_t *cache_k, *cache_v;
+    int64_t ldk, ldv;
+    int R;
+    bool half;
+    /* the last block of a chunk merges its splits; done NULL: a kernel of its own does */
+    int32_t *done;
+    float *out;
+    const float *sinks;
+};
 
 /* x and y as two words, high and low. */
 template <bool F16> __device__ __forceinline__ void two_terms(unsigned w[2], float x, float y)
@@ -106,7 +126,8 @@ __device__ __forceinline__ void bring_values(uint4 val[4], G<const uint8_t> cach
 /* Each lane's q as A of the two products of 32 d: [piece][product][term][lane]. */
 template <bool F16>
 __device__ void lay_out_q(S<unsigned> qs, G<const float> q, const dev_attn_chunk &ch,
-                          const attn_view &v, int kvh, int pair0, int n_pairs, int pieces)
+                          const attn_view &v, const decode_more &more, int kvh, int pair0,
+                          int n_pairs, int pieces)
 {
     const int group = v.H / v.Hkv;
     for (int i = threadIdx.x; i < pieces * 2 * CU_WARP; i += THREADS) {
@@ -116,10 +137,15 @@ __device__ void lay_out_q(S<unsigned> qs, G<const float> q, const dev_attn_chunk
             const int p = lane / 4 + 8 * h, pair = pair0 + p;
             const int d0 = 8 * (lane % 4) + 32 * piece + 4 * product;
             float x[4] = { 0, 0, 0, 0 };
-            if (p < n_pairs && d0 < v.D)
+            if (p < n_pairs && d0 < v.D) {
+                const int64_t row = ch.row + pair / group;
+                const G<const float> own =
+                    q + (row * v.ldq + (int64_t)(kvh * group + pair % group) * v.D);
+                const G<const float> cos = G<const float>(more.cos) + row * (more.R / 2),
+                                     sin = G<const float>(more.sin) + row * (more.R / 2);
                 for (int e = 0; e < 4; e++)
-                    x[e] = v.scale * q[(ch.row + pair / group) * v.ldq +
-                                       (int64_t)(kvh * group + pair % group) * v.D + d0 + e];
+                    x[e] = v.scale * cache_turned(own, d0 + e, cos, sin, more.R, more.half);
+            }
             for (int u = 0; u < 2; u++) {
                 unsigned w[2];
                 two_terms<F16>(w, x[2 * u], x[2 * u + 1]);
@@ -131,6 +157,59 @@ __device__ void lay_out_q(S<unsigned> qs, G<const float> q, const dev_attn_chunk
             cu_st(qs + (((piece * 2 + product) * 2 + term) * CU_WARP + lane) * 4,
                   uint4{ a[term][0], a[term][1], a[term][2], a[term][3] });
     }
+}
+
+/* Of the split's keys from .. end - 1 those of this step's rows, rotated, and their values, into
+ * the cache: a warp a head. Every chunk of a sequence whose split they are in writes them, the same
+ * bytes, so that none waits for another. turned: a head of shared memory for each warp. */
+template <kv_dtype T>
+__device__ void store_fresh(S<float> turned, const decode_more &more, const dev_attn_chunk &ch,
+                            const attn_view &v, G<const int32_t> table, int kvh, int64_t from,
+                            int64_t end)
+{
+    const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP;
+    const int64_t n = end - from;
+    for (int64_t i = warp; i < 2 * n; i += WARPS) {
+        const int64_t p = from + i / 2, row = ch.row + (p - ch.pos);
+        const int64_t at = (int64_t)table[p / v.block_size] * (int64_t)v.block_stride,
+                      line = (int64_t)kvh * v.block_size + p % v.block_size;
+        if (i % 2) {
+            cache_head(G<uint8_t>(more.cache_v) + (at + line * v.row_v),
+                       G<const float>(more.v) + (row * more.ldv + (int64_t)kvh * v.Dv), v.Dv, T);
+            continue;
+        }
+        const G<const float> own = G<const float>(more.k) + (row * more.ldk + (int64_t)kvh * v.D),
+                             cos = G<const float>(more.cos) + row * (more.R / 2),
+                             sin = G<const float>(more.sin) + row * (more.R / 2);
+        for (int d = lane; d < v.D; d += CU_WARP)
+            turned[d] = cache_turned(own, d, cos, sin, more.R, more.half);
+        __syncwarp();
+        cache_head(G<uint8_t>(more.cache_k) + (at + line * v.row_k), S<const float>(turned), v.D,
+                   T);
+        __syncwarp();
+    }
+    __syncthreads(); /* the block reads them as it reads all others */
+}
+
+/* The block that is the last of its chunk's to be done merges their splits, in order: which it is
+ * changes nothing. */
+__device__ void merge_last(G<const float> parts, S<int> last, const decode_more &more,
+                           const dev_attn_chunk &ch, const attn_view &v, int own, int kvh,
+                           int pair0, int n_pairs)
+{
+    const int group = v.H / v.Hkv;
+    const G<int32_t> done =
+        G<int32_t>(more.done) + ((int64_t)(own * v.Hkv + kvh) * (int)gridDim.z + (int)blockIdx.z);
+    cu_fence(); /* this thread's part of the split */
+    __syncthreads();
+    if (threadIdx.x == 0) last[0] = ch.n_splits == 1 || cu_add(done, 1) == ch.n_splits - 1;
+    __syncthreads();
+    if (!last[0]) return;
+    cu_fence();
+    for (int p = threadIdx.x / CU_WARP; p < PAIRS && p < n_pairs; p += WARPS)
+        attn_merge(more.out, parts, ch, (pair0 + p) / group, kvh * group + (pair0 + p) % group,
+                   more.sinks, v);
+    if (threadIdx.x == 0 && ch.n_splits > 1) *done = 0; /* for the next launch */
 }
 
 /* The warps' maxima, sums and accumulators: joined, and into the split's place. */
@@ -181,7 +260,7 @@ template <int WIDTH, kv_dtype T>
 __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
     decode_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
                   G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
-                  G<const int32_t> tables, G<const float> alibi, attn_view v)
+                  G<const int32_t> tables, G<const float> alibi, attn_view v, decode_more more)
 {
     enum {
         F16 = T == KV_F16,
@@ -189,6 +268,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
         EARLY = WIDTH < 256 /* what is needed next comes meanwhile: registers last for that */
     };
     CU_DYNAMIC(unsigned, qs);
+    CU_SHARED(float, turned, WARPS *WIDTH);
+    CU_SHARED(int, last_of, 1);
     const S<float> ends = cu_as<float>(qs + 16 * WIDTH), sums = ends + 2 * WARPS * PAIRS;
     const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
               c = lane % 4;
@@ -205,7 +286,10 @@ __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
     int64_t pos = v.window ? ch.pos - v.window + 1 : 0;
     pos = (pos > split ? pos : split) / (WARPS * KEYS) * (WARPS * KEYS) + warp * KEYS;
     const G<const int32_t> table = tables + ch.table;
-    lay_out_q<F16>(qs, q, ch, v, kvh, pair0, n_pairs, WIDTH / 32);
+    lay_out_q<F16>(qs, q, ch, v, more, kvh, pair0, n_pairs, WIDTH / 32);
+    const int64_t fresh = ch.fresh > split ? ch.fresh : split;
+    if (more.cache_k && fresh < end)
+        store_fresh<T>(turned + warp * WIDTH, more, ch, v, table, kvh, fresh, end);
     int64_t query[2];
     float slope[2] = { 0, 0 }, m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 };
     for (int h = 0; h < 2; h++) { /* of the accumulators' rows g and g + 8 */
@@ -312,6 +396,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
         l[h] += cu_shfl_xor(l[h], 2);
     }
     join_warps<WIDTH>(parts, ends, sums, m, l, acc, v, ch, kvh, pair0, n_pairs);
+    if (more.done) merge_last(parts, last_of, more, ch, v, own, kvh, pair0, n_pairs);
 }
 
 template <int WIDTH, kv_dtype T> void launch(dev *d, const dev_attn_args *a, const attn_view &v)
@@ -319,11 +404,27 @@ template <int WIDTH, kv_dtype T> void launch(dev *d, const dev_attn_args *a, con
     const int shared = 64 * WIDTH + WARPS * PAIRS * (2 + (int)a->Dv) * (int)sizeof(float);
     const dim3 grid((unsigned)a->n_slots, (unsigned)a->Hkv,
                     (unsigned)lq_ceil_div(v.chunk_rows * (a->H / a->Hkv), PAIRS));
+    const dev_rope_args *r = a->rope;
+    decode_more more = {};
+    if (r)
+        more = { r->k,
+                 r->v,
+                 r->cos,
+                 r->sin,
+                 r->cache_k,
+                 r->cache_v,
+                 r->ld ? r->ld : a->Hkv * a->D,
+                 r->ld ? r->ld : a->Hkv * a->Dv,
+                 (int)r->R,
+                 r->half };
+    more.done = a->done;
+    more.out = a->out;
+    more.sinks = a->sinks;
     CU_TRY(d, cudaFuncSetAttribute((decode_kernel<WIDTH, T>),
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     CU_FOLLOW(d, "attn decode", (decode_kernel<WIDTH, T>), grid, THREADS, (size_t)shared,
-              (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi,
-              v);
+              (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi, v,
+              more);
 }
 
 template <kv_dtype T> void launch_width(dev *d, const dev_attn_args *a, const attn_view &v)

@@ -9,12 +9,15 @@
  *   cu_shfl, cu_shfl_xor         a float from another lane; all 32 lanes take part
  *   cu_shfl_long, _double        an int64_t, a double likewise
  *   cu_same(v)                   the lanes, as bits, that have the same v
- *   cu_copy16, _commit, _wait    cp.async
+ *   cu_copy16, _commit, _wait    cp.async; cu_copy16_ldg: of memory as cu_ldg's
  *   cu_mma_bf16, cu_mma<F16>     mma.m16n8k16, bf16 or f16 with f32 sums
  *   cu_mma_u8s8                  mma.m16n8k32, unsigned by signed bytes with s32 sums
  *   cu_ldmatrix<TRANS>(r, row)   ldmatrix.x4: lane l says where row l % 8 of matrix l / 8 is
  *   cu_pair<F16>(lo, hi)         two numbers as f16 or bf16 in one word
  *   cu_sub_bf16(a, b)            a - b, of two bf16 each
+ *   cu_add(p, v)                 an int in device memory += v, at once; what it was
+ *   cu_fence()                   what this thread has written before is seen by all that see what
+ *                                it writes after it; what it reads after it is as new
  *   CU_LAUNCH(d, name, kernel, grid, block, shared, args...)
  *   CU_FOLLOW(the same)          of a kernel that may begin before the launch before has ended
  *                                (programmatic dependent launch, sm_90 and later; below)
@@ -126,6 +129,10 @@ template <class T, class U> __device__ __forceinline__ void cu_copy16(T *dst, U 
                  "r"(pred ? 16 : 0)
                  : "memory");
 }
+template <class T, class U> __device__ __forceinline__ void cu_copy16_ldg(T *dst, U *src, bool pred)
+{
+    cu_copy16(dst, src, pred);
+}
 __device__ __forceinline__ void cu_copy_commit() { asm volatile("cp.async.commit_group;" ::); }
 template <int GROUPS> __device__ __forceinline__ void cu_copy_wait()
 {
@@ -185,6 +192,8 @@ __device__ __forceinline__ unsigned cu_sub_bf16(unsigned a, unsigned b)
 #endif
     return d;
 }
+__device__ __forceinline__ int cu_add(int *p, int v) { return atomicAdd(p, v); }
+__device__ __forceinline__ void cu_fence() { __threadfence(); }
 __device__ __forceinline__ float cu_f16_f32(unsigned h)
 {
     return __half2float(__ushort_as_half((unsigned short)h));

@@ -177,8 +177,9 @@ void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row
         CU_NAME(mm_i8)(d, a, &in, free_at, arranged);
         return;
     }
-    const bool ready = (a->rounded || !bf16 || thin) && !units && !blas && !permuted && s->Kp == K &&
-                       s->G == s->Gp && ldx % 4 == 0 && (uintptr_t)x % 16 == 0;
+    const bool ready = (a->rounded || !bf16 || thin) && !units && !blas && !permuted &&
+                       s->Kp == K && s->G == s->Gp && ldx % 4 == 0 && (uintptr_t)x % 16 == 0;
+    assert(!a->norm || (thin && ready));
     if (!ready) {
         float *f = units || blas ? NULL : (float *)free_at;
         uint16_t *b = units || blas ? (uint16_t *)free_at : NULL;

@@ -137,7 +137,7 @@ __device__ __forceinline__ bool mm_member(mm_view *v, mm_view *outliers, const f
     return p.codes;
 }
 
-__device__ constexpr int mm_bits(mm_code code)
+__host__ __device__ constexpr int mm_bits(mm_code code)
 {
     return code == C_U2                     ? 2
            : code == C_U3                   ? 3
@@ -146,13 +146,13 @@ __device__ constexpr int mm_bits(mm_code code)
            : code == C_F32                  ? 32
                                             : 16;
 }
-__device__ constexpr int mm_words(mm_code code) /* 4-byte words of a chunk of one row */
+__host__ __device__ constexpr int mm_words(mm_code code) /* 4-byte words of a chunk of one row */
 {
     return code == C_F32                                       ? 8
            : code == C_F16 || code == C_BF16 || code == C_ROWS ? 4
-           : code == C_U8 || code == C_E4M3  ? 2
-           : code == C_U3                    ? 2
-                                             : 1;
+           : code == C_U8 || code == C_E4M3                    ? 2
+           : code == C_U3                                      ? 2
+                                                               : 1;
 }
 /* Which words of the step chunk c reads: the i-th. */
 __device__ __forceinline__ int mm_word(mm_code code, int c, int i)
@@ -232,16 +232,10 @@ __device__ __forceinline__ void mm_numbers(float q[8], const unsigned *w, int c,
 /* A scale or zero point from its bits. */
 __device__ __forceinline__ float mm_side_of(unsigned bits, lq_dtype d)
 {
-    if (d == LQ_F16) return cu_f16_f32(bits);
-    if (d == LQ_BF16) return cu_bf16_f32(bits);
-    switch (d) {
-    case LQ_F8_E4M3:
-        return cu_e4m3_f32(bits);
-    case LQ_F8_E8M0:
-        return bits == 255 ? NAN : __uint_as_float(bits ? bits << 23 : 0x400000u);
-    default:
-        return __uint_as_float(bits);
-    }
+    if (d == LQ_F8_E4M3) return cu_e4m3_f32(bits);
+    if (d == LQ_F8_E8M0) return bits == 255 ? NAN : __uint_as_float(bits ? bits << 23 : 0x400000u);
+    const float wide = __uint_as_float(d == LQ_BF16 ? bits << 16 : bits);
+    return d == LQ_F16 ? cu_f16_f32(bits) : wide;
 }
 __device__ __forceinline__ unsigned mm_side_bits(G<const uint8_t> p, lq_dtype d, int64_t i)
 {
@@ -341,8 +335,8 @@ __host__ __device__ constexpr bool mm_can_quick(mm_code code)
 }
 __host__ __device__ constexpr bool mm_is_quick(mm_code code, qt_zero zero)
 {
-    return mm_can_quick(code) && (code == C_BF16 || code == C_ROWS || zero == QT_ZERO_NONE ||
-                                  zero == QT_ZERO_INT);
+    return mm_can_quick(code) &&
+           (code == C_BF16 || code == C_ROWS || zero == QT_ZERO_NONE || zero == QT_ZERO_INT);
 }
 /* A of two products from the words of two rows. */
 template <mm_code CODE>
@@ -441,15 +435,15 @@ static inline mm_sink mm_sink_of(const dev_mm_args *a, const mm_input *x, const 
 static inline int mm_terms(const dev_weight *w, const mm_view &v)
 {
     const bool two = (w->t.scheme.kind == QT_DENSE && w->t.scheme.dtype == LQ_F16) ||
-                     w->t.scheme.kind == QT_LUT4 || v.zero == QT_ZERO_F16 ||
-                     v.zero == QT_ZERO_BIAS;
+                     w->t.scheme.kind == QT_LUT4 || v.zero == QT_ZERO_F16 || v.zero == QT_ZERO_BIAS;
     return two ? 2 : 1;
 }
 
 /* Where mm_gemv and mm_thin cut K: of a weight that has fewer tiles than the device has
  * multiprocessors, into as many parts as leave each of those a block at most, of whole rounds of a
  * block of mm_gemv. Whatever M: of few rows every part is a block's, of more a block takes one
- * after the other; both add them in order. A group's weights, of which there are several, are not cut. */
+ * after the other; both add them in order. A group's weights, of which there are several, are not
+ * cut. */
 enum { MM_CUT_STEPS = 16, MM_CUT_MOST = 8, MM_CUT_BLOCKS = 256 };
 struct mm_cut {
     int splits, per_split; /* steps of 32 inputs */
@@ -466,18 +460,45 @@ static inline mm_cut mm_cut_of(const dev_weight *w, int n_sm)
     c.splits = (int)lq_ceil_div(steps, c.per_split);
     return c;
 }
+/* Where mm_thin cuts K: there, or else into parts of up to MM_THIN_PART steps, whatever M. apart:
+ * parts are blocks of their own, as tiles are few or x, as bf16, would take more than
+ * MM_THIN_STAGED bytes of a block's shared memory; or, of more rows than one block has, by_part: a
+ * block has x of one part at a time. */
+enum { MM_THIN_PART = 128, MM_THIN_STAGED = 64 << 10 };
+struct mm_thin_cut {
+    int splits, per_split; /* steps */
+    bool apart, by_part;
+};
+static inline mm_thin_cut mm_thin_cut_of(const dev_weight *w, int n_sm, int64_t M, bool group)
+{
+    const int64_t steps = w->s.Kp / TILE_K, rows = M < DEV_MM_SMALL ? M : DEV_MM_SMALL;
+    const bool large = rows * w->s.Kp * 2 > MM_THIN_STAGED, one = !group && M <= DEV_MM_SMALL;
+    mm_cut c = { 1, (int)steps };
+    if (!group) c = mm_cut_of(w, n_sm);
+    const bool few = c.splits > 1;
+    if (c.per_split > MM_THIN_PART) {
+        const int64_t each = lq_ceil_div(steps, lq_ceil_div(steps, MM_THIN_PART));
+        c.per_split = (int)lq_ceil_div(each, MM_CUT_STEPS) * MM_CUT_STEPS;
+        c.splits = (int)lq_ceil_div(steps, c.per_split);
+    }
+    return { c.splits, c.per_split, one && c.splits > 1 && (few || large), !one && large };
+}
 static_assert(DEV_MM_SMALL * (MM_CUT_BLOCKS + MM_CUT_BLOCKS / 2) * TILE_N * 4 <= DEV_MM_PARTS,
               "what a pass counts on");
-/* Of its parts in the scratch, on any device: those of the weight and one of outliers. */
+/* Of the parts of up to DEV_MM_SMALL rows in the scratch, on any device: of mm_gemv, those of the
+ * weight and one of outliers; of mm_thin. */
 static inline size_t mm_cut_bytes(const dev_weight *w)
 {
-    const int64_t tiles = w->s.tiles < MM_CUT_BLOCKS / 2 + 1 ? MM_CUT_BLOCKS + w->s.tiles : 0;
-    return (size_t)(DEV_MM_SMALL * tiles * TILE_N) * sizeof(float);
+    const int64_t tiles = w->s.tiles < MM_CUT_BLOCKS / 2 + 1 ? MM_CUT_BLOCKS + w->s.tiles : 0,
+                  parts = lq_ceil_div(w->s.Kp, MM_THIN_PART * TILE_K), thin = parts * w->s.tiles,
+                  most = parts > 1 && thin > tiles ? thin : tiles;
+    return (size_t)(DEV_MM_SMALL * most * TILE_N) * sizeof(float);
 }
 
 /* How mm_sm90 cuts a product of M rows, of `parts` weights (0: one, that has all of them). narrow:
  * blocks of 64 rows by 256 outputs, else of 128 by 128. Where those are few K is cut too, so that
- * the multiprocessors of an H100 or H200 (132) have a block each: it depends on the shapes alone. */
+ * the multiprocessors of an H100 or H200 (132) have a block each: it depends on the shapes alone.
+ */
 enum { MM_SM90_ROWS = 32, MM_SM90_BLOCKS = 128, MM_SM90_SPLITS = 8, MM_SM90_LEAST = 4 };
 struct mm_sm90 {
     bool narrow;

@@ -1,161 +1,343 @@
 /* kernels/cuda/mm_thin.cu - up to 8 rows of bf16 times a weight in any scheme but f32: bound by
- * reading the weight, so what counts is how few instructions a weight costs. Through the matrix
- * units, mma.m16n8k16, with the weight as A, straight from memory, and the rows of x as B's eight
- * columns.
+ * reading the weight, so what counts is that enough of it is under way at any time, and how few
+ * instructions a weight costs. Through the matrix units, mma.m16n8k16, with the weight as A and the
+ * rows of x as B's eight columns.
  *
- * One block of 8 warps computes T tiles of 16 outputs. Its warps take units of UNIT steps of 32
- * inputs in turns, and have the next one's codes and scales on their way meanwhile:
+ * A multiprocessor has as many blocks as it holds, and those go over the weight's tiles of 16
+ * outputs in turns, each with all of K, or with one part of it (below). A block of 8 warps has its
+ * rows of x in shared memory, as bf16, once for all of its tiles; the warps share each tile's K in
+ * units of UNIT steps of 32 inputs:
  *
  *          inputs 0     128   256   384        1024
  *          u4     [ w0 ][ w1 ][ w2 ][ w3 ] .. [ w0 ]        UNIT 4; of 16 bits 2
  *
+ * and each warp brings its units, with the scales that go with them, by cp.async into DEPTH places
+ * of its own, across the ends of tiles: while one is multiplied, DEPTH - 1 are on their way, of u4
+ * 3 KB a warp and 72 KB a multiprocessor of three blocks (an H200 at its bandwidth has some 25 KB
+ * under way in each). No warp waits for another but at the end of a tile, where one barrier parts
+ * the writing of sums from their reading; there are two places for them.
+ *
  * Of a step lane (g, c) = (lane / 4, lane % 4) has chunk c (mm.cuh) of rows 2g and 2g + 1, which
- * lie beside each other: a warp's load of u4 is 256 bytes. They are rows g and g + 8 of the
- * product; its k are inputs 8c + 4h .. + 3 of each chunk, for the two products h of a step, and the
- * lane takes the same inputs of x's row g, as f32, and makes bf16 of them. So nothing is arranged
- * beforehand. Codes become bf16 less their zero points without a float between (mm_quick), 4-bit
- * floats by a table of bf16; others go as one or two bf16 (mm_terms).
+ * lie beside each other. They are rows g and g + 8 of the product; its k are inputs 8c + 4h .. + 3
+ * of each chunk, for the two products h of a step, so the lane's B are 16 neighbouring bytes of x's
+ * row g. Codes become bf16 less their zero points without a float between (mm_quick), 4-bit floats
+ * by a table of bf16; others go as one or two bf16 (mm_terms).
+ *
+ * In its place a step's 16-byte pieces are exchanged in pairs (turned), so that the 16 lanes of a
+ * half-warp, which read 32 bytes of each of four chunks, find them in different banks: u4, where a
+ * chunk is pieces 4c .. 4c + 3 (two pairs),
+ *
+ *          in memory   0 0 1 1   2 2 3 3   4 4 5 5   6 6 7 7      pairs, chunk by chunk
+ *          here        0 0 1 1   3 3 2 2   6 6 7 7   5 5 4 4      mod 4: the quarter of the banks
+ *
+ * x may be normed first (dev_mm_norm): then every block does it, by the functions of the norm's own
+ * kernel, while its first codes come.
  *
  * Order of each output's sum: the matrix unit adds up a group's products of a unit, times the
  * group's scale onto the warp's sum; then the warps in order, times the row's scale; onto the last
- * part of K the outliers' sum; then the parts (mm_cut_of, which a second kernel joins), bias, the
- * old y. It depends on the weight's shape and the device's multiprocessors, not on M or T.
+ * part of K the outliers' sum; then the parts (mm_thin_cut), bias, the old y. It depends on the
+ * weight's shape and the device's multiprocessors, not on M: parts are done one after the other, or
+ * by blocks of their own and joined by a second kernel (where tiles are few, or where x does not
+ * fit), in the same order.
  *
- * The kernel may end with what an MLP does (dev_mm_act): a block then has a tile of gate's and the
- * tile of up's that goes with it.
+ * The kernel may end with what an MLP does (dev_mm_act): a block then does a tile of gate's and the
+ * tile of up's that goes with it, one after the other.
  *
  * It may begin before the launch before has ended (CU_FOLLOW), and then waits with its first codes
  * under way.
  *
- * Shared memory: the warps' sums, 8 x T x 16 x 8 floats (8192 B at T = 2), and two maps of 4-bit
- * floats (128 B). */
+ * Shared memory: static 8 warps' sums twice, 2 x 8 x 16 x 8 floats (8192 B), a norm's sums, 2 x 8 x
+ * 8 floats (512 B), and two maps of 4-bit floats (128 B); dynamic, x, 64 B a row and step (at most
+ * MM_THIN_STAGED, 64 KiB), and the places, 8 x DEPTH x (a unit + SIDE for each group that a unit
+ * may have): u4 of groups of 128 8 x 4 x (1024 + 128) = 36,864 B. */
 #include "kernels/cuda/act.cuh"
 #include "kernels/cuda/mm.cuh"
+#include "kernels/cuda/norm.cuh"
 
 inline namespace CU_NAME(mm_thin_cu)
 {
 
-enum { WARPS = 8, THREADS = WARPS * CU_WARP, ROWS = DEV_MM_SMALL };
+enum {
+    WARPS = 8,
+    THREADS = WARPS * CU_WARP,
+    ROWS = DEV_MM_SMALL,
+    PIECE = 16, /* bytes that a lane copies at once */
+    SIDE = 128, /* scales of a group's 16 rows, and behind them zero points: 64 bytes each */
+    ZEROS = 64,
+    X_STEP = TILE_K * 2 /* bytes of a row's step of x */
+};
+static_assert((int)THREADS == (int)NORM_THREADS, "a block does a norm");
 
-__device__ constexpr int unit_of(mm_code code) { return mm_words(code) <= 2 ? 4 : 2; }
+/* A unit is one or two runs of steps, whose products are scaled together. */
+template <mm_code CODE> struct unit {
+    static constexpr int run = mm_words(CODE) <= 2 ? 4 : 2;
+    static constexpr int runs = mm_bits(CODE) <= 4 ? 2 : 1;
+    static constexpr int steps = runs * run;
+    static constexpr int step = 64 * mm_bits(CODE); /* bytes */
+    static constexpr int bytes = steps * step;
+    static constexpr int depth = bytes > 1024 ? 3 : 4;
+};
 
-/* Blocks that registers are to leave room for on a multiprocessor; before sm_90, whose code takes a
- * few more, one less. */
-__device__ constexpr int blocks_of(mm_code code, bool quick, int tiles)
+/* Blocks that registers are to leave room for on a multiprocessor of sm_`cc`; code for those before
+ * sm_90 takes a few more. */
+__host__ __device__ constexpr int blocks_of(mm_code code, bool quick, int cc)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-    enum { LESS = 1 };
-#else
-    enum { LESS = 0 };
-#endif
-    const bool lean = quick && mm_words(code) == 1 && code != C_MAP;
-    const int n = lean ? 4 - tiles : tiles == 1 || code == C_BF16 ? 2 : 1;
-    return n - LESS > 1 ? n - LESS : 1;
+    return quick && mm_words(code) == 1 && code != C_MAP && cc >= 90 ? 3 : 2;
 }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+enum { COMPILED_FOR = 80 };
+#else
+enum { COMPILED_FOR = 90 };
+#endif
 
 struct thin_out {
     mm_sink to;
     float *parts;          /* [splits][M][N]; NULL: a block has all of K */
-    int tiles;             /* that blocks begin with */
-    int apart;             /* tiles from a block's first to its second */
+    int items;             /* tiles, or pairs of them */
+    int apart;             /* of a pair: tiles from its first to its second; 0: no pairs */
     int splits, per_split; /* steps */
     int terms;
+    int sides;                     /* groups of a run at most; 0: no scales */
+    int scale_pieces, zero_pieces; /* of a group */
+    int scale_size, zero_size;     /* log2 of bytes */
     dev_mm_act act;
-    unsigned groups; /* 2^32 / group_steps, rounded up; 0: 1 step is a group */
+    unsigned groups;     /* 2^32 / group_steps, rounded up; 0: 1 step is a group */
+    bool whole;          /* no run has more than one group */
+    bool pairs;          /* scales are of 16 bits, one a row; zero points, if any, integers */
+    unsigned zero_const; /* where there are none */
+    bool by_part;        /* x of all parts does not fit: of one at a time */
 };
 
-/* What a lane needs of a unit, as it lies in memory. */
-template <mm_code CODE, int T> struct unit {
-    unsigned w[unit_of(CODE)][T][2][mm_words(CODE)];
-    int group;               /* of the first step */
-    uint2 scale[T], zero[T]; /* of that, rows 2g and 2g + 1 */
+/* Where x comes from: in the weight's places, its rows at multiples of 16 bytes. */
+struct thin_in {
+    const float *x;
+    int64_t ldx;
+    int K;
+    bool normed;
+    const float *w, *b; /* of the norm; or NULL */
+    norm_how how;
 };
 
-/* Those of rows i and i + 1, i even: as they lie, so that nothing waits for them here. */
-__device__ __forceinline__ uint2 side_words(G<const uint8_t> p, lq_dtype d, unsigned i)
-{
-    if (d == LQ_F16 || d == LQ_BF16) return { cu_ldg<unsigned>(p + (size_t)i * 2), 0 };
-    if (d == LQ_F8_E4M3 || d == LQ_F8_E8M0) return { cu_ldg<uint16_t>(p + (size_t)i), 0 };
-    return cu_ldg<uint2>(p + (size_t)i * 4);
-}
-/* The bits of one of the two. */
-__device__ __forceinline__ unsigned side_bits(uint2 words, lq_dtype d, int h)
-{
-    if (d == LQ_F16 || d == LQ_BF16) return words.x >> 16 * h & 0xffffu;
-    if (d == LQ_F8_E4M3 || d == LQ_F8_E8M0) return words.x >> 8 * h & 0xffu;
-    return h ? words.y : words.x;
-}
 /* How zero points lie: integers as other bytes. */
-__device__ __forceinline__ lq_dtype zero_of(const mm_view &v)
-{
-    return v.zero == QT_ZERO_INT ? LQ_F8_E4M3 : v.zero_dtype;
-}
+lq_dtype zero_of(const mm_view &v) { return v.zero == QT_ZERO_INT ? LQ_F8_E4M3 : v.zero_dtype; }
 
-__device__ __forceinline__ void bring_sides(uint2 *scale, uint2 *zero, const mm_view &v, int tile,
-                                            int group)
+/* Where piece p of a step stands (top of the file). */
+template <mm_code CODE> __device__ __forceinline__ int turned(int p)
 {
-    const unsigned lane = threadIdx.x % CU_WARP, r = lane / 4 * 2, c = lane % 4;
-    const unsigned g = (unsigned)(tile * v.ng + group);
-    if (v.scale_dtype == LQ_BOOL) return;
-    *scale = side_words(G<const uint8_t>(v.scales), v.scale_dtype,
-                        (v.subs == 2 ? 2 * g + c / 2 : g) * TILE_N + r);
-    if (v.zero == QT_ZERO_NONE) return;
-    *zero = side_words(G<const uint8_t>(v.zeros), zero_of(v), g * TILE_N + r);
+    if (CODE == C_U2 || CODE == C_U3) return p;
+    return p ^ (p / (4 * mm_words(CODE))) << 1;
 }
+/* Of C_ROWS: piece p, of 8, of a row. */
+__device__ __forceinline__ int turned_row(int row, int p) { return p ^ (row / 2 & 1) << 2; }
 
-/* Of row 2g + h, without what all of the row is scaled by. */
-__device__ __forceinline__ mm_scale_of side_of(const mm_view &v, int h, uint2 scale, uint2 zero)
+/* A warp's way through its block's work: units of a part of K of a tile, parts, tiles of a
+ * pair, pairs. */
+struct walk {
+    int item, second, part; /* second: of a pair; item >= items: it is over */
+    int first, to;          /* steps */
+};
+__device__ __forceinline__ int tile_of(const walk &w, const thin_out &o)
 {
-    if (v.scale_dtype == LQ_BOOL) return { 1.0f, 0.0f, 0 };
-    return mm_scale_made(v, mm_side_of(side_bits(scale, v.scale_dtype, h), v.scale_dtype),
-                         side_bits(zero, zero_of(v), h));
+    return w.item + w.second * o.apart;
 }
-
-template <mm_code CODE, int T>
-__device__ __forceinline__ void bring(unit<CODE, T> *u, const mm_view &v, const thin_out &o,
-                                      int tile, int step, int to)
+template <mm_code CODE>
+__device__ __forceinline__ void begin_part(walk *w, const thin_out &o, int steps)
 {
-    enum { STEP = 64 * mm_bits(CODE) };
-    const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
-    if (step >= to) return;
-    u->group = o.groups ? (int)((uint64_t)(unsigned)step * o.groups >> 32) : step;
-#pragma unroll
-    for (int t = 0; t < T; t++) {
-        const int at = tile + t * o.apart;
-        const G<const uint8_t> codes =
-            G<const uint8_t>(v.codes) +
-            ((int64_t)at * v.tile_bytes + (int64_t)step * STEP + 64 * mm_word(CODE, c, 0) + 8 * g);
-#pragma unroll
-        for (int i = 0; i < unit_of(CODE); i++) {
-            if (step + i >= to) break;
-            if (CODE == C_ROWS) {
-#pragma unroll
-                for (int h = 0; h < 2; h++) { /* behind the last row it again */
-                    const int64_t n = (int64_t)at * TILE_N + 2 * g + h;
-                    const uint4 w = cu_ldg<uint4>(
-                        G<const uint8_t>(v.codes) +
-                        ((n < v.N ? n : v.N - 1) * v.Kp + (int64_t)(step + i) * TILE_K + 8 * c) *
-                            2);
-                    const unsigned four[4] = { w.x, w.y, w.z, w.w };
-#pragma unroll
-                    for (int k = 0; k < mm_words(CODE); k++)
-                        u->w[i][t][h][k] = four[k];
-                }
-            } else {
-#pragma unroll
-                for (int k = 0; k < mm_words(CODE); k++) {
-                    const uint2 w = cu_ldg<uint2>(
-                        codes + (i * STEP + 64 * (mm_word(CODE, c, k) - mm_word(CODE, c, 0))));
-                    u->w[i][t][0][k] = w.x;
-                    u->w[i][t][1][k] = w.y;
-                }
-            }
+    const int end = (w->part + 1) * o.per_split;
+    w->first = w->part * o.per_split + unit<CODE>::steps * (int)(threadIdx.x / CU_WARP);
+    w->to = end < steps ? end : steps;
+}
+/* To the next part, from z0 on, before z1. */
+template <mm_code CODE>
+__device__ __forceinline__ void next_part(walk *w, const thin_out &o, int steps, int z0, int z1)
+{
+    if (++w->part == z1) {
+        w->part = z0;
+        if (!o.apart || ++w->second == 2) {
+            w->second = 0;
+            w->item += (int)gridDim.x;
         }
-        bring_sides(&u->scale[t], &u->zero[t], v, at, u->group);
+    }
+    begin_part<CODE>(w, o, steps);
+}
+
+__device__ __forceinline__ int group_of(int step, const thin_out &o)
+{
+    return o.groups ? (int)((uint64_t)(unsigned)step * o.groups >> 32) : step;
+}
+
+/* Where a lane finds its pieces of units: the codes of a unit's first, which lies in steps
+ * `first` on, and of group 0, or one of those behind it, a piece of scales or zero points. */
+struct source {
+    walk at;
+    int place; /* that the next unit comes into */
+    G<const uint8_t> codes, side;
+    int stride; /* bytes from group to group; 0: there is no such piece */
+    int end;    /* of groups */
+};
+/* at: of this warp's first part. */
+template <mm_code CODE>
+__device__ __forceinline__ void find_codes(source *s, const mm_view &v, const thin_out &o)
+{
+    const int lane = threadIdx.x % CU_WARP, tile = tile_of(s->at, o);
+    const int side = lane / (SIDE / PIECE), p = lane % (SIDE / PIECE), zero = p - ZEROS / PIECE;
+    s->codes = G<const uint8_t>(v.codes) +
+               (tile * v.tile_bytes + (int64_t)s->at.first * unit<CODE>::step + lane * PIECE);
+    s->end = v.ng - side;
+    s->stride = 0;
+    if (side < o.sides && p < o.scale_pieces) {
+        s->stride = o.scale_pieces * PIECE;
+        s->side =
+            G<const uint8_t>(v.scales) + (((int64_t)tile * v.ng + side) * s->stride + p * PIECE);
+    } else if (side < o.sides && zero >= 0 && zero < o.zero_pieces) {
+        s->stride = o.zero_pieces * PIECE;
+        s->side =
+            G<const uint8_t>(v.zeros) + (((int64_t)tile * v.ng + side) * s->stride + zero * PIECE);
     }
 }
 
-/* The numbers of 4-bit floats, as floats, and as two bf16 that add up to them: high | low << 16. */
+/* The next unit of this warp into the next of its places, which begin at `own`; steps behind
+ * the part become 0. Without units, only a group of copies that has none. */
+template <mm_code CODE>
+__device__ __forceinline__ void bring(source *s, S<uint8_t> own, int place_bytes, const mm_view &v,
+                                      const thin_out &o, int z0, int z1)
+{
+    enum {
+        STEP = unit<CODE>::step,
+        PIECES = unit<CODE>::bytes / PIECE,
+        ROW = PIECES / TILE_N,
+        STRIDE = unit<CODE>::steps * WARPS
+    };
+    const int lane = threadIdx.x % CU_WARP;
+    if (s->at.first >= s->at.to) {
+#pragma unroll 1
+        while (s->at.first >= s->at.to && s->at.item < o.items)
+            next_part<CODE>(&s->at, o, v.steps, z0, z1);
+        find_codes<CODE>(s, v, o);
+    }
+    if (s->at.item < o.items) {
+        const S<uint8_t> place = own + s->place * place_bytes;
+        const int there = (s->at.to - s->at.first) * STEP - lane * PIECE;
+#pragma unroll
+        for (int i = 0; i < (PIECES + CU_WARP - 1) / CU_WARP; i++) {
+            const int p = i * CU_WARP + lane;
+            if (CODE == C_ROWS) { /* behind the last row it again */
+                const int row = p / ROW, in = p % ROW;
+                const int64_t n = (int64_t)tile_of(s->at, o) * TILE_N + row;
+                cu_copy16_ldg(
+                    place + (row * ROW + turned_row(row, in)) * PIECE,
+                    G<const uint8_t>(v.codes) +
+                        (((n < v.N ? n : v.N - 1) * v.Kp + (int64_t)s->at.first * TILE_K) * 2 +
+                         in * PIECE),
+                    s->at.first + in / 4 < s->at.to);
+            } else if (PIECES % CU_WARP == 0 || p < PIECES) {
+                /* whole steps a load: the lane's own place, and so far on */
+                const int first = i * CU_WARP % (STEP / PIECE) ? 0 : i * CU_WARP, rest = p - first,
+                          step = rest / (STEP / PIECE), in = rest % (STEP / PIECE);
+                cu_copy16_ldg(place + (first * PIECE + step * STEP + turned<CODE>(in) * PIECE),
+                              s->codes + i * CU_WARP * PIECE, i * CU_WARP * PIECE < there);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < unit<CODE>::runs && s->stride; i++) {
+            const int group = group_of(s->at.first + i * unit<CODE>::run, o);
+            cu_copy16_ldg(place + (unit<CODE>::bytes + i * o.sides * SIDE + lane * PIECE),
+                          s->side + (int64_t)group * s->stride, group < s->end);
+        }
+    }
+    s->at.first += STRIDE;
+    s->codes += STRIDE * STEP;
+    s->place = s->place + 1 == unit<CODE>::depth ? 0 : s->place + 1;
+    cu_copy_commit();
+}
+
+/* One of 16 numbers of 1, 2 or 4 bytes (1 << size) that lie side by side: its bits, and it.
+ * Without branches, as each would have its own copy of all that follows. */
+__device__ __forceinline__ unsigned side_bits(S<const uint8_t> p, int size, int i)
+{
+    const int at = i << size;
+    return cu_ld<unsigned>(p + (at & ~3)) >> 8 * (at & 3) & 0xffffffffu >> (32 - (8 << size));
+}
+__device__ __forceinline__ float side_number(unsigned bits, lq_dtype d)
+{
+    const unsigned power = bits == 255 ? 0x7fc00000u : bits ? bits << 23 : 0x400000u;
+    const float small = __uint_as_float((bits & 0x7fu) << 20) * 0x1p120f,
+                f8 = (bits & 0x7fu) == 0x7fu ? NAN
+                     : bits & 0x80u          ? -small
+                                             : small;
+    const unsigned word = d == LQ_BF16 ? bits << 16 : d == LQ_F8_E8M0 ? power : bits;
+    const float half = cu_f16_f32(bits & 0xffffu), wide = __uint_as_float(word);
+    return d == LQ_F16 ? half : d == LQ_F8_E4M3 ? f8 : wide;
+}
+/* Of rows 2g and 2g + 1, without what all of a row is scaled by. */
+template <mm_code CODE, bool QUICK>
+__device__ __forceinline__ void sides_of(mm_scale_of s[2], S<const uint8_t> side, const mm_view &v,
+                                         const thin_out &o)
+{
+    const int lane = threadIdx.x % CU_WARP, r = lane / 4 * 2, c = lane % 4;
+    const int sub = v.subs == 2 ? c / 2 * TILE_N : 0;
+    if (QUICK && o.pairs) { /* the rule: two of 16 bits, two bytes or none */
+        const unsigned two = cu_ld<unsigned>(side + 2 * r);
+        const bool f16 = v.scale_dtype == LQ_F16;
+        s[0].scale = f16 ? cu_f16_f32(two & 0xffffu) : __uint_as_float(two << 16);
+        s[1].scale = f16 ? cu_f16_f32(two >> 16) : __uint_as_float(two & 0xffff0000u);
+        const unsigned zeros =
+            o.zero_pieces ? cu_ld<uint16_t>(side + (ZEROS + r)) : o.zero_const * 0x101u;
+        s[0].less = __byte_perm(zeros, 0x43u, 0x4040u);
+        s[1].less = __byte_perm(zeros, 0x43u, 0x4141u);
+        if (CODE == C_U8) {
+            s[0].zero = (float)(zeros & 255u);
+            s[1].zero = (float)(zeros >> 8);
+        }
+        return;
+    }
+    if (o.sides == 0) {
+        s[0] = s[1] = { 1.0f, 0.0f, 0 };
+        return;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        unsigned zero = o.zero_const;
+        if (o.zero_pieces) zero = side_bits(side + ZEROS, o.zero_size, r + h);
+        s[h].scale = side_number(side_bits(side, o.scale_size, sub + r + h), v.scale_dtype);
+        s[h].less = 0x43004300u | zero * 0x10001u;
+        s[h].zero = (float)zero;
+        if (!QUICK && v.zero != QT_ZERO_INT && v.zero != QT_ZERO_NONE)
+            s[h].zero = side_number(zero, v.zero_dtype);
+    }
+}
+
+/* Step i of a unit: the words of rows 2g and 2g + 1. */
+template <mm_code CODE>
+__device__ __forceinline__ void words_of(unsigned w[2][mm_words(CODE)], S<const uint8_t> place,
+                                         int i)
+{
+    enum { ROW = unit<CODE>::bytes / TILE_N };
+    const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
+    if (CODE == C_ROWS) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint4 x = cu_ld<uint4>(
+                place + ((2 * g + h) * ROW + turned_row(2 * g + h, 4 * i + c) * PIECE));
+            const unsigned four[4] = { x.x, x.y, x.z, x.w };
+#pragma unroll
+            for (int k = 0; k < mm_words(CODE); k++)
+                w[h][k] = four[k];
+        }
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < mm_words(CODE); k++) {
+        const int off = 64 * mm_word(CODE, c, k) + 8 * g;
+        const uint2 two = cu_ld<uint2>(
+            place + (i * unit<CODE>::step + turned<CODE>(off / PIECE) * PIECE + off % PIECE));
+        w[0][k] = two.x;
+        w[1][k] = two.y;
+    }
+}
+
+/* The numbers of 4-bit floats, as floats, and as two bf16 that add up to them: high | low
+ * << 16. */
 struct maps {
     S<float> number;
     S<unsigned> two;
@@ -175,13 +357,14 @@ __device__ __forceinline__ void from_map(unsigned a[2][4], unsigned low[2][4],
     }
 }
 
-/* part += one step of a tile by x's, whose scales are s. */
+/* part += one step of a tile by x's, whose scales are s; of nvfp4, s are a step's two, which
+ * are multiplied into the numbers, exactly. */
 template <mm_code CODE, bool QUICK>
 __device__ __forceinline__ void
 one_step(float part[4], mm_scale_of s[2], const unsigned w[2][mm_words(CODE)],
-         const unsigned b[2][2], const mm_view &v, int tile, int step, const maps &map, int terms)
+         const unsigned b[2][2], const mm_view &v, const maps &map, int terms)
 {
-    const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
+    const int c = threadIdx.x % 4;
     unsigned a[2][4], low[2][4];
     float q[2][8];
     if constexpr (QUICK && CODE == C_MAP)
@@ -189,12 +372,16 @@ one_step(float part[4], mm_scale_of s[2], const unsigned w[2][mm_words(CODE)],
     else if constexpr (QUICK)
         mm_quick<CODE>(a, w, c, s);
     else {
+#pragma unroll
         for (int h = 0; h < 2; h++) {
             mm_numbers<CODE>(q[h], w[h], c, map.number);
-            mm_center(q[h], &s[h], v.zero);
-            if (CODE != C_MAP) continue;
-            mm_sub_scale(q[h], &s[h], v, tile, step, c, 2 * g + h);
-            s[h].scale = 1.0f;
+            if (CODE == C_MAP) {
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    q[h][j] *= s[h].scale;
+                s[h].scale = 1.0f;
+            } else
+                mm_center(q[h], &s[h], v.zero);
         }
         mm_fragments(a, q);
     }
@@ -209,89 +396,100 @@ one_step(float part[4], mm_scale_of s[2], const unsigned w[2][mm_words(CODE)],
     cu_mma_bf16(part, low[1], b[1]);
 }
 
-/* The scales of a group, of each tile. */
-template <int T>
-__device__ __forceinline__ void sides_of(mm_scale_of s[T][2], const uint2 *scale, const uint2 *zero,
-                                         const mm_view &v)
+/* acc += a run from step `first` on, step `at` of its unit, by x, whose row g and chunk c begin at
+ * `x`. WHOLE: it is of one group, which is the rule. */
+template <mm_code CODE, bool QUICK, bool WHOLE>
+__device__ __forceinline__ void add_run(float acc[4], S<const uint8_t> place, S<const uint8_t> side,
+                                        const mm_view &v, const thin_out &o, int first, int at,
+                                        S<const uint8_t> x, int x_step, const maps &map)
 {
+    enum { RUN = unit<CODE>::run };
+    float part[4] = {};
+    mm_scale_of s[2];
+    int left = WHOLE ? RUN : (group_of(first, o) + 1) * v.group_steps - first;
+    sides_of<CODE, QUICK>(s, side, v, o);
+#pragma unroll(WHOLE ? RUN : 1)
+    for (int i = 0; i < RUN; i++) {
+        unsigned w[2][mm_words(CODE)];
+        const uint4 four = cu_ld<uint4>(x + (at + i) * x_step);
+        const unsigned b[2][2] = { { four.x, four.y }, { four.z, four.w } };
+        words_of<CODE>(w, place, at + i);
+        mm_scale_of now[2] = { s[0], s[1] };
+        one_step<CODE, QUICK>(part, now, w, b, v, map, o.terms);
+        if (WHOLE ? i + 1 < RUN : i + 1 < RUN && --left) continue;
 #pragma unroll
-    for (int t = 0; t < T; t++)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            s[t][h] = side_of(v, h, scale[t], zero[t]);
-}
-
-/* Inputs 8c .. 8c + 7 of a step as B of its two products. */
-__device__ __forceinline__ void inputs_of(unsigned b[2][2], G<const float> x, int step)
-{
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const float4 four = cu_ld<float4>(x + ((int64_t)step * TILE_K + 4 * h));
-        b[h][0] = cu_pair<false>(four.x, four.y);
-        b[h][1] = cu_pair<false>(four.z, four.w);
+        for (int k = 0; k < 4; k++) {
+            acc[k] = fmaf(now[k / 2].scale, part[k], acc[k]);
+            part[k] = 0;
+        }
+        if (WHOLE || i + 1 == RUN) continue;
+        left = v.group_steps;
+        side = side + SIDE;
+        sides_of<CODE, QUICK>(s, side, v, o);
     }
 }
-
-/* acc += a unit by x from step `first` on. WHOLE: it has all its steps, of one group, which is the
- * rule; else it goes step by step. */
-template <mm_code CODE, bool QUICK, int T, bool WHOLE>
-__device__ __forceinline__ void add_unit(float acc[T][4], const unit<CODE, T> &u, const mm_view &v,
-                                         const thin_out &o, int tile, G<const float> x,
-                                         const maps &map, int first, int to)
+/* acc += a unit from step `first` on. */
+template <mm_code CODE, bool QUICK, bool WHOLE>
+__device__ __forceinline__ void add_unit(float acc[4], S<const uint8_t> place, const mm_view &v,
+                                         const thin_out &o, int first, S<const uint8_t> x,
+                                         int x_step, const maps &map)
 {
-    enum { UNIT = unit_of(CODE) };
-    float part[T][4] = {};
-    mm_scale_of s[T][2];
-    int end = (u.group + 1) * v.group_steps;
-    sides_of<T>(s, u.scale, u.zero, v);
+    enum { RUN = unit<CODE>::run };
+    const S<const uint8_t> side = place + unit<CODE>::bytes;
 #pragma unroll
-    for (int i = 0; i < UNIT; i++) {
-        const int step = first + i;
-        unsigned b[2][2];
-        if (!WHOLE && step >= to) break;
-        if (!WHOLE && step == end) {
-            uint2 scale[T] = {}, zero[T] = {};
-#pragma unroll
-            for (int t = 0; t < T; t++)
-                bring_sides(&scale[t], &zero[t], v, tile + t * o.apart, end / v.group_steps);
-            sides_of<T>(s, scale, zero, v);
-            end += v.group_steps;
-        }
-        inputs_of(b, x, step);
-#pragma unroll
-        for (int t = 0; t < T; t++) {
-            mm_scale_of now[2] = { s[t][0], s[t][1] };
-            one_step<CODE, QUICK>(part[t], now, u.w[i][t], b, v, tile + t * o.apart, step, map,
-                                  o.terms);
-            if (i + 1 < UNIT && (WHOLE || (step + 1 < to && step + 1 < end))) continue;
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                acc[t][k] = fmaf(now[k / 2].scale, part[t][k], acc[t][k]);
-                part[t][k] = 0;
-            }
-        }
-    }
+    for (int i = 0; i < unit<CODE>::runs; i++)
+        add_run<CODE, QUICK, WHOLE>(acc, place, side + i * o.sides * SIDE, v, o, first + i * RUN,
+                                    i * RUN, x, x_step, map);
 }
 
-/* The warp's units of steps from .. to - 1: acc[t] of T tiles from `tile` on. Columns beyond the
- * last of `rows` repeat it, and nobody looks at them. */
-template <mm_code CODE, bool QUICK, int T>
-__device__ void sweep(float acc[T][4], unit<CODE, T> *next, const mm_view &v, const thin_out &o,
-                      int tile, G<const float> x, int64_t ldx, int rows, const maps &map, int from,
-                      int to)
+/* Mean, and what to multiply by, of each row into stat [ROWS][2]. part [2][ROWS][NORM_WARPS].
+ */
+__device__ __forceinline__ void measure_rows(S<float> stat, S<float> part, const thin_in &in,
+                                             G<const float> x, int rows)
 {
-    enum { UNIT = unit_of(CODE), STRIDE = UNIT * WARPS };
-    const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
-    x = x + ((g < rows ? g : rows - 1) * ldx + 8 * c);
+    const S<float> squares = part + ROWS * NORM_WARPS;
 #pragma unroll 1
-    for (int first = from; first < to; first += STRIDE) {
-        const unit<CODE, T> u = *next;
-        bring<CODE, T>(next, v, o, tile, first + STRIDE, to);
-        if (first + UNIT <= to && first + UNIT <= (u.group + 1) * v.group_steps)
-            add_unit<CODE, QUICK, T, true>(acc, u, v, o, tile, x, map, first, to);
-        else
-            add_unit<CODE, QUICK, T, false>(acc, u, v, o, tile, x, map, first, to);
+    for (int m = 0; m < rows && in.how.layer; m++)
+        norm_put(part + m * NORM_WARPS, norm_sum_row(x + m * in.ldx, in.K, true, false, 0));
+    if (in.how.layer) __syncthreads();
+#pragma unroll 1
+    for (int m = 0; m < rows; m++) {
+        const float mean = in.how.layer ? norm_all(part + m * NORM_WARPS) / (float)in.K : 0.0f;
+        norm_put(squares + m * NORM_WARPS, norm_sum_row(x + m * in.ldx, in.K, true, true, mean));
     }
+    __syncthreads();
+    const int m = threadIdx.x;
+    if (m < rows) {
+        stat[2 * m] = in.how.layer ? norm_all(part + m * NORM_WARPS) / (float)in.K : 0.0f;
+        stat[2 * m + 1] = norm_factor(norm_all(squares + m * NORM_WARPS), in.K, in.how.eps);
+    }
+    __syncthreads();
+}
+
+/* Steps from .. to - 1 of the rows into xs, as bf16, [step][row][32]; beyond the weight's 0. */
+__device__ __forceinline__ void stage_rows(S<uint8_t> xs, S<const float> stat, const thin_in &in,
+                                           G<const float> x, int rows, int from, int to)
+{
+    const G<const float> w = in.w, b = in.b;
+#pragma unroll 1
+    for (int m = 0; m < rows; m++) {
+        const G<const float> row = x + m * in.ldx;
+        const float mean = in.normed ? (float)stat[2 * m] : 0.0f,
+                    factor = in.normed ? (float)stat[2 * m + 1] : 0.0f;
+#pragma unroll 2
+        for (int p = 4 * (int)threadIdx.x; p < (to - from) * TILE_K; p += 4 * THREADS) {
+            const int k = from * TILE_K + p;
+            float4 v = { 0, 0, 0, 0 };
+            if (k < in.K) {
+                v = norm_four(row, k, in.K, true);
+                if (in.normed)
+                    v = norm_values(v, mean, factor, w ? w + k : w, b ? b + k : b, in.how);
+            }
+            cu_st(xs + ((p / TILE_K * rows + m) * X_STEP + p % TILE_K * 2),
+                  uint2{ cu_pair<false>(v.x, v.y), cu_pair<false>(v.z, v.w) });
+        }
+    }
+    __syncthreads();
 }
 
 /* Where a finished sum goes; n: of y. up: of a pair. */
@@ -310,72 +508,117 @@ __device__ __forceinline__ void put(float y, float up, const mm_sink &o, const d
     G<float>(o.y)[m * o.ldy + n] = act.bf16 ? cu_bf16_f32(cu_f32_bf16(y)) : y;
 }
 
-template <mm_code CODE, bool QUICK, int T>
-__global__ void __launch_bounds__(THREADS, blocks_of(CODE, QUICK, T))
-    thin_kernel(mm_view v, mm_view outliers, mm_rows group, G<const float> x, int64_t ldx,
-                thin_out o)
+template <mm_code CODE, bool QUICK>
+__global__ void __launch_bounds__(THREADS, blocks_of(CODE, QUICK, COMPILED_FOR))
+    thin_kernel(mm_view v, mm_view outliers, mm_rows group, thin_in in, thin_out o)
 {
-    CU_SHARED(float, sums, WARPS *T *TILE_N *ROWS);
+    enum { DEPTH = unit<CODE>::depth, UNIT = unit<CODE>::steps, SUMS = WARPS * TILE_N * ROWS };
+    CU_SHARED(float, sums, 2 * SUMS);
+    CU_SHARED(float, norms, 2 * ROWS * NORM_WARPS);
+    CU_SHARED(float, stat, 2 * ROWS);
     CU_SHARED(float, numbers, 16);
     CU_SHARED(unsigned, two, 16);
+    CU_DYNAMIC(uint8_t, room);
     const maps map = { numbers, two };
     const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
               c = lane % 4;
-    const int tile = (int)blockIdx.x * (o.apart == 1 ? T : 1);
-    const int z0 = (int)blockIdx.z, z1 = o.parts ? z0 + 1 : o.splits;
-    const int lead = unit_of(CODE) * warp; /* of a part, what the warp begins with */
-    unit<CODE, T> next;
+    const int z0 = o.parts ? (int)blockIdx.z : 0, z1 = o.parts ? z0 + 1 : o.splits;
+    const int place = unit<CODE>::bytes + unit<CODE>::runs * o.sides * SIDE;
+    const S<uint8_t> own = room + warp * DEPTH * place, xs = room + WARPS * DEPTH * place;
+    source from;
+    walk now = { (int)blockIdx.x, 0, z0, 0, 0 };
+    begin_part<CODE>(&now, o, v.steps);
+    from.at = now;
+    from.place = 0;
     cu_next();
-    if (!group.parts) bring<CODE, T>(&next, v, o, tile, z0 * o.per_split + lead, v.steps);
+    if (!group.parts) {
+        find_codes<CODE>(&from, v, o);
+#pragma unroll 1
+        for (int i = 0; i < DEPTH - 1; i++)
+            bring<CODE>(&from, own, place, v, o, z0, z1);
+    }
     cu_after();
     const mm_panel panel = mm_panel_of(group, blockIdx.y, ROWS);
-    if (panel.rows <= 0 || !mm_member(&v, &outliers, &o.to.bias, group, panel.part))
+    const int rows = (int)panel.rows;
+    if (rows <= 0 || !mm_member(&v, &outliers, &o.to.bias, group, panel.part)) {
+        cu_copy_wait<0>();
         return; /* as a block */
+    }
+    if (group.parts) {
+        find_codes<CODE>(&from, v, o);
+#pragma unroll 1
+        for (int i = 0; i < DEPTH - 1; i++)
+            bring<CODE>(&from, own, place, v, o, z0, z1);
+    }
     if (CODE == C_MAP) {
         mm_load_map(numbers, v);
         if (threadIdx.x < 16) {
             const float all = numbers[threadIdx.x], high = cu_bf16_f32(cu_f32_bf16(all));
             two[threadIdx.x] = cu_pair<false>(high, all - high);
         }
-        __syncthreads();
     }
-    const int t = threadIdx.x / (ROWS * TILE_N), m = threadIdx.x / TILE_N % ROWS,
-              r = threadIdx.x % TILE_N;
-    const int pair = o.act.kind == DEV_ACT_PAIR && !o.parts;
-    const int at = tile + t * o.apart;
-    const int64_t n = (int64_t)at * TILE_N + r, row = panel.m0 + m;
-    const bool mine = t + pair < T && m < panel.rows && n < o.to.N;
-    float y[2] = { 0, 0 };
-    for (int z = z0; z < z1; z++) {
-        const int from = z * o.per_split, end = from + o.per_split,
-                  to = end < v.steps ? end : v.steps;
-        if (group.parts || z > z0) bring<CODE, T>(&next, v, o, tile, from + lead, to);
-        float acc[T][4] = {};
-        sweep<CODE, QUICK, T>(acc, &next, v, o, tile, x + panel.m0 * ldx, ldx, (int)panel.rows, map,
-                              from + lead, to);
-        if (z > z0) __syncthreads(); /* the sums before were read */
+    const G<const float> x = G<const float>(in.x) + panel.m0 * in.ldx;
+    if (in.normed) measure_rows(stat, norms, in, x, rows);
+    const S<const uint8_t> x_own = xs + ((g < rows ? g : rows - 1) * X_STEP + c * PIECE);
+    /* of the sums' readers */
+    const int m = threadIdx.x / TILE_N, r = threadIdx.x % TILE_N;
+    float gate = 0, up = 0;
+    int used = 0, half = 0; /* the place of the next unit; of the sums */
+    int x0 = -1;            /* the first step of x that is there */
+#pragma unroll 1
+    while (now.item < o.items) {
+        const int x1 = (o.by_part ? now.part : z0) * o.per_split;
+        float acc[4] = {};
+        if (x1 != x0) { /* all threads alike */
+            const int end = (o.by_part ? now.part + 1 : z1) * o.per_split,
+                      to = (end < v.steps ? end : v.steps) + UNIT - 1;
+            if (x0 >= 0) __syncthreads(); /* what was there is done with */
+            stage_rows(xs, stat, in, x, rows, x1, to / UNIT * UNIT);
+            x0 = x1;
+        }
+#pragma unroll 1
+        for (; now.first < now.to; now.first += UNIT * WARPS) {
+            cu_copy_wait<DEPTH - 2>();
+            __syncwarp(); /* all lanes' copies are there, and all have read the unit before */
+            bring<CODE>(&from, own, place, v, o, z0, z1);
+            const S<const uint8_t> at = x_own + (now.first - x0) * rows * X_STEP;
+            if (o.whole)
+                add_unit<CODE, QUICK, true>(acc, own + used * place, v, o, now.first, at,
+                                            rows * X_STEP, map);
+            else
+                add_unit<CODE, QUICK, false>(acc, own + used * place, v, o, now.first, at,
+                                             rows * X_STEP, map);
+            used = used + 1 == DEPTH ? 0 : used + 1;
+        }
 #pragma unroll
-        for (int i = 0; i < T; i++)
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                sums[((warp * T + i) * ROWS + 2 * c + k % 2) * TILE_N + 2 * g + k / 2] = acc[i][k];
+        for (int k = 0; k < 4; k++)
+            sums[half * SUMS + ((warp * ROWS + 2 * c + k % 2) * TILE_N + 2 * g + k / 2)] = acc[k];
         __syncthreads();
-        for (int i = 0; mine && i < 1 + pair; i++) {
+        const int64_t n = (int64_t)now.item * TILE_N + r, row = panel.m0 + m;
+        const int tile = tile_of(now, o), z = now.part;
+        const bool second = now.second, last = now.to == v.steps, mine = m < rows && n < o.to.N;
+        if (mine) {
             float part = 0;
             for (int w = 0; w < WARPS; w++)
-                part += sums[w * T * ROWS * TILE_N + threadIdx.x + i * ROWS * TILE_N];
-            part = mm_row_scaled(part, v, at + i * o.apart, r);
-            if (outliers.steps && to == v.steps)
-                part += mm_outlier_sum(outliers, at + i * o.apart, r,
-                                       G<const float>(o.to.x_out) + row * o.to.ldo);
-            y[i] = z > z0 ? y[i] + part : part;
+                part += sums[half * SUMS + w * TILE_N * ROWS + threadIdx.x];
+            part = mm_row_scaled(part, v, tile, r);
+            if (outliers.steps && last)
+                part +=
+                    mm_outlier_sum(outliers, tile, r, G<const float>(o.to.x_out) + row * o.to.ldo);
+            const float sum = (z == z0 ? 0.0f : second ? up : gate) + part;
+            if (second)
+                up = sum;
+            else
+                gate = sum;
+            if (o.parts)
+                G<float>(o.parts)[(z0 * group.M + row) * o.to.N + n] = sum;
+            else if (z + 1 == z1 && (second || !o.apart))
+                put(gate, up, o.to, o.act, row, n);
         }
+        half ^= 1;
+        next_part<CODE>(&now, o, v.steps, z0, z1);
     }
-    if (!mine) return;
-    if (o.parts)
-        G<float>(o.parts)[(z0 * group.M + row) * o.to.N + n] = y[0];
-    else
-        put(y[0], y[1], o.to, o.act, row, n);
+    cu_copy_wait<0>();
 }
 
 /* A thread an output. */
@@ -394,51 +637,81 @@ __global__ void __launch_bounds__(THREADS)
     put(y[0], y[1], o, act, m, n);
 }
 
-template <mm_code CODE, bool QUICK, int T>
-void run_tiles(dev *d, const mm_input *x, const mm_view &v, const mm_view &out, const thin_out &o,
-               int parts)
+template <mm_code CODE, bool QUICK>
+void run(dev *d, const mm_input *x, const mm_view &v, const mm_view &out, const thin_in &in,
+         const thin_out &o)
 {
-    CU_FOLLOW(d, "thin", (thin_kernel<CODE, QUICK, T>),
-              dim3((unsigned)lq_ceil_div(o.tiles, o.apart == 1 ? T : 1), mm_panels(x->rows, ROWS),
-                   (unsigned)parts),
-              THREADS, 0, v, out, x->rows, x->f, x->ldf, o);
+    enum { RESERVED = 1024, STATIC = 9216 }; /* shared memory of any block; of this one's arrays */
+    const int64_t rows = x->rows.M < ROWS ? x->rows.M : ROWS;
+    const unsigned panels = mm_panels(x->rows, ROWS), parts = o.parts ? (unsigned)o.splits : 1;
+    const int64_t steps = o.parts || o.by_part ? o.per_split : v.steps;
+    const size_t shared = (size_t)(WARPS * unit<CODE>::depth *
+                                       (unit<CODE>::bytes + unit<CODE>::runs * o.sides * SIDE) +
+                                   rows * (steps + unit<CODE>::steps) * X_STEP);
+    const int64_t fit = (int64_t)((d->shared_per_block + RESERVED) / (shared + STATIC + RESERVED)),
+                  most = blocks_of(CODE, QUICK, d->cc), each = fit < most ? fit : most;
+    const int64_t there = (each > 1 ? each : 1) * d->n_sm / (int64_t)(panels * parts),
+                  blocks = there < 1         ? 1
+                           : there < o.items ? there
+                                             : o.items;
+    CU_TRY(d, cudaFuncSetAttribute((thin_kernel<CODE, QUICK>),
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    CU_FOLLOW(d, "thin", (thin_kernel<CODE, QUICK>), dim3((unsigned)blocks, panels, parts), THREADS,
+              shared, v, out, x->rows, in, o);
 }
 
-template <mm_code CODE, int T>
-void run(dev *d, const mm_input *x, const mm_view &v, const mm_view &out, const thin_out &o,
-         int parts)
+int size_of(lq_dtype d) { return lq_dtype_bits(d) == 8 ? 0 : lq_dtype_bits(d) == 16 ? 1 : 2; }
+
+/* Groups that a run may have a part of. */
+int groups_of(int run, int group_steps)
 {
-    constexpr bool always = CODE == C_ROWS || CODE == C_BF16, map = CODE == C_MAP;
-    if (mm_is_quick(CODE, v.zero) || (map && v.subs != 2))
-        run_tiles<CODE, mm_can_quick(CODE) || map, T>(d, x, v, out, o, parts);
-    else
-        run_tiles<CODE, always, T>(d, x, v, out, o, parts);
+    return run % group_steps == 0 ? run / group_steps : (run + group_steps - 2) / group_steps + 1;
 }
 
 template <mm_code CODE>
 void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
 {
-    enum { BUSY = 8 }; /* blocks a multiprocessor from which on one has two tiles */
+    enum { RUN = unit<CODE>::run };
     const mm_view out = CU_NAME(mm_outliers_of)(a->w);
-    mm_cut cut = mm_cut_of(a->w, d->n_sm);
-    if (x->rows.parts) cut = { 1, v.steps };
     const dev_mm_act act = a->act;
-    const bool apart = cut.splits > 1 && x->rows.M <= ROWS,
-               pair = act.kind == DEV_ACT_PAIR && !apart;
-    thin_out o = { mm_sink_of(a, x, v),
-                   apart ? x->parts : NULL,
-                   (int)(pair ? a->w->s.tiles / 2 : a->w->s.tiles),
-                   (int)(pair ? a->w->s.tiles / 2 : 1),
-                   cut.splits,
-                   cut.per_split,
-                   mm_terms(a->w, v),
-                   act,
-                   v.group_steps > 1 ? (unsigned)(UINT32_MAX / (unsigned)v.group_steps + 1) : 0 };
-    if (pair || (mm_words(CODE) == 1 && o.tiles % 2 == 0 && o.tiles >= 2 * BUSY * d->n_sm))
-        run<CODE, 2>(d, x, v, out, o, apart ? cut.splits : 1);
+    const mm_thin_cut cut = mm_thin_cut_of(a->w, d->n_sm, x->rows.M, x->rows.parts != NULL);
+    const bool pair = act.kind == DEV_ACT_PAIR && !cut.apart, scaled = v.scale_dtype != LQ_BOOL,
+               whole = !scaled || v.group_steps % RUN == 0 || v.ng == 1;
+    const int tiles = (int)(pair ? a->w->s.tiles / 2 : a->w->s.tiles);
+    const thin_out o = { mm_sink_of(a, x, v),
+                         cut.apart ? x->parts : NULL,
+                         tiles,
+                         pair ? tiles : 0,
+                         cut.splits,
+                         cut.per_split,
+                         mm_terms(a->w, v),
+                         scaled ? whole ? 1 : groups_of(RUN, v.group_steps) : 0,
+                         scaled ? v.subs << size_of(v.scale_dtype) : 0,
+                         scaled && v.zero != QT_ZERO_NONE ? 1 << size_of(zero_of(v)) : 0,
+                         size_of(v.scale_dtype),
+                         size_of(zero_of(v)),
+                         act,
+                         v.group_steps > 1 ? (unsigned)(UINT32_MAX / (unsigned)v.group_steps + 1)
+                                           : 0,
+                         whole,
+                         (v.scale_dtype == LQ_F16 || v.scale_dtype == LQ_BF16) && v.subs == 1 &&
+                             (v.zero == QT_ZERO_NONE || v.zero == QT_ZERO_INT),
+                         (unsigned)v.zero_const,
+                         cut.by_part };
+    const dev_mm_norm *norm = a->norm;
+    const thin_in in = { x->f,
+                         x->ldf,
+                         (int)v.Kp,
+                         norm != NULL,
+                         norm ? norm->w : NULL,
+                         norm ? norm->b : NULL,
+                         { norm ? norm->offset : 0, norm ? norm->eps : 0, norm && norm->layer } };
+    constexpr bool always = CODE == C_ROWS || CODE == C_BF16, map = CODE == C_MAP;
+    if (mm_is_quick(CODE, v.zero) || (map && v.subs != 2))
+        run<CODE, mm_can_quick(CODE) || map>(d, x, v, out, in, o);
     else
-        run<CODE, 1>(d, x, v, out, o, apart ? cut.splits : 1);
-    if (apart) CU_NAME(mm_join)(d, &o.to, &act, x->parts, cut.splits, x->rows.M);
+        run<CODE, always>(d, x, v, out, in, o);
+    if (cut.apart) CU_NAME(mm_join)(d, &o.to, &act, x->parts, cut.splits, x->rows.M);
 }
 
 } // namespace

@@ -1,35 +1,22 @@
 /* kernels/cuda/rows.cu - the operations on rows of f32: norms, rotation and the cache, activations,
  * embedding. All of them move bytes and little else.
  *
- *   norm    one block a row, of 256 threads, from 2,048 elements on 1,024: as many partial sums,
- *           each over every 256th or 1,024th element, then lanes by halves, then the warps in
- *           order.                               shared: 2 x 8 or 2 x 32 floats, 256 B at most
- *   squares the same sum of squares alone, of a row's part on this device     shared: 32 B
+ *   norm    one block of 256 threads a row (norm.cuh); shared: 2 x 8 floats, 64 B
+ *   squares its sum of squares alone, of a row's part on this device     shared: 32 B
  *   scale   one thread an element, by the sum over all devices
  *   rope    a warp a head of a row: those of q, then k, then v; 4 warps a block
  *   clip    one thread an element, before rope
  *   act     one thread an element, 256 a block; of gates and ups in turn one block a row
  *   embed, spread   one block of 256 threads a row */
 #include "kernels/cuda/act.cuh"
+#include "kernels/cuda/cache.cuh"
+#include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/ops.cuh"
 
 inline namespace CU_NAME(rows_cu)
 {
 
-enum { THREADS = 256, WIDE = 1024, ROPE_WARPS = 4 };
-
-/* The sum of v over the block's N threads, in every thread. `part` [N / CU_WARP] is shared memory
- * that nobody else reads before the next barrier. */
-template <int N> __device__ float block_sum(float v, S<float> part)
-{
-    v = cu_warp_sum(v);
-    if (threadIdx.x % CU_WARP == 0) part[threadIdx.x / CU_WARP] = v;
-    __syncthreads();
-    float sum = 0;
-    for (int w = 0; w < N / CU_WARP; w++)
-        sum += part[w];
-    return sum;
-}
+enum { THREADS = 256, ROPE_WARPS = 4 };
 
 __device__ __forceinline__ float rounded(float v, bool bf16)
 {
@@ -39,57 +26,49 @@ __device__ __forceinline__ float rounded(float v, bool bf16)
 struct norm_shape {
     int K, rows, side;
     int64_t ld;
-    float factor, offset, eps;
-    bool layer, bf16;
+    float factor;
+    norm_how how;
+    bool bf16, quads;
 };
 
-template <int N>
-__global__ void __launch_bounds__(N) norm_kernel(G<float> x, G<float> h, G<const float> add,
-                                                 G<const float> w, G<const float> b, norm_shape s)
+__global__ void __launch_bounds__(NORM_THREADS)
+    norm_kernel(G<float> x, G<float> h, G<const float> add, G<const float> w, G<const float> b,
+                norm_shape s)
 {
-    CU_SHARED(float, part, 2 * N / CU_WARP);
-    const int64_t row =
-        (int64_t)(blockIdx.x / s.side) * s.ld + (int64_t)(blockIdx.x % s.side) * s.K;
+    CU_SHARED(float, part, 2 * NORM_WARPS);
+    const int64_t at = (int64_t)(blockIdx.x / s.side) * s.ld + (int64_t)(blockIdx.x % s.side) * s.K;
     const int64_t own = (int64_t)(blockIdx.x % s.rows) * s.K;
+    const G<float> row = x + at;
     cu_follow();
-    float sum = 0;
-    for (int k = threadIdx.x; k < s.K; k += N) {
-        float v = x[row + k];
-        if (add) {
-            v += add[row + k] * s.factor;
-            x[row + k] = v;
-        }
-        sum = s.layer ? sum + v : fmaf(v, v, sum);
-    }
+    for (int k = threadIdx.x; add && k < s.K; k += NORM_THREADS)
+        row[k] += add[at + k] * s.factor;
     if (!h) return;
-    sum = block_sum<N>(sum, part);
-    const float mean = s.layer ? sum / (float)s.K : 0.0f;
-    if (s.layer) {
-        sum = 0;
-        for (int k = threadIdx.x; k < s.K; k += N) {
-            const float v = x[row + k] - mean;
-            sum = fmaf(v, v, sum);
-        }
-        sum = block_sum<N>(sum, part + N / CU_WARP);
+    if (add) __syncthreads(); /* threads read what others have added */
+    float mean = 0;
+    if (s.how.layer) {
+        norm_put(part, norm_sum_row(row, s.K, s.quads, false, 0));
+        __syncthreads();
+        mean = norm_all(part) / (float)s.K;
     }
-    const float r = 1.0f / sqrtf(sum / (float)s.K + s.eps);
-    for (int k = threadIdx.x; k < s.K; k += N) {
-        float v = (x[row + k] - mean) * r;
-        if (w) v *= w[own + k] + s.offset;
-        h[row + k] = rounded(b ? v + b[own + k] : v, s.bf16);
-    }
+    norm_put(part + NORM_WARPS, norm_sum_row(row, s.K, s.quads, true, mean));
+    __syncthreads();
+    const float factor = norm_factor(norm_all(part + NORM_WARPS), s.K, s.how.eps);
+    const bool has_w = (bool)w, has_b = (bool)b;
+    for (int k = threadIdx.x; k < s.K; k += NORM_THREADS)
+        h[at + k] =
+            rounded(norm_value(row[k], mean, factor, has_w, has_w ? (float)w[own + k] : 0.0f, has_b,
+                               has_b ? (float)b[own + k] : 0.0f, s.how),
+                    s.bf16);
 }
 
-__global__ void __launch_bounds__(THREADS)
-    squares_kernel(G<float> sums, G<const float> x, int K, int64_t ld)
+__global__ void __launch_bounds__(NORM_THREADS)
+    squares_kernel(G<float> sums, G<const float> x, int K, int64_t ld, bool quads)
 {
-    CU_SHARED(float, part, THREADS / CU_WARP);
+    CU_SHARED(float, part, NORM_WARPS);
     const int64_t row = (int64_t)blockIdx.x * ld;
-    float sum = 0;
-    for (int k = threadIdx.x; k < K; k += THREADS)
-        sum = fmaf(x[row + k], x[row + k], sum);
-    sum = block_sum<THREADS>(sum, part);
-    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+    norm_put(part, norm_sum_row(x + row, K, quads, true, 0));
+    __syncthreads();
+    if (threadIdx.x == 0) sums[blockIdx.x] = norm_all(part);
 }
 
 __global__ void __launch_bounds__(THREADS)
@@ -103,63 +82,7 @@ __global__ void __launch_bounds__(THREADS)
     *at = *at * r * (w[i % K] + offset);
 }
 
-/* As attn.c's code_of(). */
-__device__ __forceinline__ unsigned code_of(float x, float inv, kv_dtype d)
-{
-    if (d == KV_F8) return cu_f32_e4m3(x * inv);
-    const float q = rintf(x * inv);
-    if (d == KV_I8) return (uint8_t)(int8_t)(fabsf(q) <= 127.0f ? q : 0.0f);
-    return (unsigned)(q >= -8.0f ? (q < 7.0f ? q : 7.0f) + 8.0f : 0.0f);
-}
-
-/* D values at x to a row of codes behind their scale (attn.h), by one warp. */
-__device__ void store_scaled(G<uint8_t> row, G<const float> x, int D, kv_dtype d)
-{
-    const int lane = threadIdx.x % CU_WARP;
-    float max = 0, nan = 0, first = -1e9f; /* the least place of the largest magnitude, negative */
-    for (int i = lane; i < D; i += CU_WARP) {
-        const float v = fabsf(x[i]);
-        max = v > max ? v : max;
-        if (v != v) nan = 1;
-    }
-    max = cu_warp_max(max);
-    nan = cu_warp_max(nan);
-    for (int i = lane; i < D; i += CU_WARP)
-        if (fabsf(x[i]) == max && (float)-i > first) first = (float)-i;
-    first = cu_warp_max(first);
-    const bool finite = max < INFINITY && nan == 0, ok = max >= MM_I8_TINY && finite;
-    const float m = d == KV_I4 && ok ? (float)x[(int)-first] : max;
-    const float most = d == KV_I8 ? 127.0f : d == KV_I4 ? -8.0f : 448.0f;
-    const float inv = ok ? most / m : 0.0f;
-    if (lane == 0) cu_st<float>(row, ok ? m / most : finite ? 0.0f : NAN);
-    if (d != KV_I4) {
-        for (int i = lane; i < D; i += CU_WARP)
-            cu_st<uint8_t>(row + 4 + i, (uint8_t)code_of(x[i], inv, d));
-        return;
-    }
-    for (int i = 2 * lane; i < D; i += 2 * CU_WARP) {
-        const unsigned high = i + 1 < D ? code_of(x[i + 1], inv, d) : 0u;
-        cu_st<uint8_t>(row + 4 + i / 2, (uint8_t)(code_of(x[i], inv, d) | high << 4));
-    }
-}
-
-/* One head's D values at x into one row of the cache, by one warp. */
-__device__ void store_head(G<uint8_t> row, G<const float> x, int D, kv_dtype dtype)
-{
-    if (dtype != KV_F32 && dtype != KV_F16 && dtype != KV_BF16) {
-        store_scaled(row, x, D, dtype);
-        return;
-    }
-    for (int i = threadIdx.x % CU_WARP; i < D; i += CU_WARP) {
-        const float v = x[i];
-        if (dtype == KV_F32)
-            cu_st<float>(row + 4 * i, v);
-        else
-            cu_st<uint16_t>(row + 2 * i,
-                            dtype == KV_F16 ? cu_f32_f16(v) : (uint16_t)cu_f32_bf16(v));
-    }
-}
-
+/* In place. */
 __device__ void rotate_head(G<float> x, G<const float> cos, G<const float> sin, int R, bool half)
 {
     const int n = R / 2, apart = half ? n : 1, step = half ? 1 : 2;
@@ -212,9 +135,9 @@ __global__ void __launch_bounds__(ROPE_WARPS *CU_WARP)
     const int64_t at = (int64_t)block[t] * (int64_t)s.block_stride;
     const int64_t row = h * s.block_size + slot[t];
     if (key)
-        store_head(cache_k + (at + row * s.row_k), own, s.D, s.dtype);
+        cache_head(cache_k + (at + row * s.row_k), own, s.D, s.dtype);
     else
-        store_head(cache_v + (at + row * s.row_v), v + (t * s.ldv + h * s.Dv), s.Dv, s.dtype);
+        cache_head(cache_v + (at + row * s.row_v), v + (t * s.ldv + h * s.Dv), s.Dv, s.dtype);
 }
 
 __global__ void __launch_bounds__(THREADS)
@@ -271,31 +194,34 @@ __global__ void __launch_bounds__(THREADS)
 
 } // namespace
 
+/* Whether elements of rows that begin so far apart can be read four at a time. */
+static bool quads(const float *x, int64_t K, int64_t ld)
+{
+    return K % 4 == 0 && ld % 4 == 0 && (uintptr_t)x % 16 == 0;
+}
+
 void CU_NAME(norm)(dev *d, const dev_norm_args *a)
 {
+    const int64_t ld = a->ld ? a->ld : a->K;
     const norm_shape s = { (int)a->K,
                            a->rows ? (int)a->rows : 1,
                            a->side ? (int)a->side : 1,
-                           a->ld ? a->ld : a->K,
+                           ld,
                            a->factor != 0 ? a->factor : 1.0f,
-                           a->offset,
-                           a->eps,
-                           a->layer,
-                           a->bf16 };
+                           { a->offset, a->eps, a->layer },
+                           a->bf16,
+                           quads(a->x, a->K, ld) };
     if (a->T == 0) return;
-    if (a->K >= 2 * WIDE)
-        CU_FOLLOW(d, "norm", norm_kernel<WIDE>, dim3((unsigned)a->T), WIDE, 0, a->x, a->h, a->add,
-                  a->w, a->b, s);
-    else
-        CU_FOLLOW(d, "norm", norm_kernel<THREADS>, dim3((unsigned)a->T), THREADS, 0, a->x, a->h,
-                  a->add, a->w, a->b, s);
+    CU_FOLLOW(d, "norm", norm_kernel, dim3((unsigned)a->T), NORM_THREADS, 0, a->x, a->h, a->add,
+              a->w, a->b, s);
 }
 
 void CU_NAME(squares)(dev *d, const dev_share_args *a)
 {
+    const int64_t ld = a->ld ? a->ld : a->K;
     if (a->T == 0) return;
-    CU_LAUNCH(d, "squares", squares_kernel, dim3((unsigned)a->T), THREADS, 0, a->sums, a->x,
-              (int)a->K, a->ld ? a->ld : a->K);
+    CU_LAUNCH(d, "squares", squares_kernel, dim3((unsigned)a->T), NORM_THREADS, 0, a->sums, a->x,
+              (int)a->K, ld, quads(a->x, a->K, ld));
 }
 
 void CU_NAME(scale)(dev *d, const dev_share_args *a)

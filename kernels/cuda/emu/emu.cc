@@ -73,7 +73,7 @@ struct copy {
     const void *src;
     span d, s;
     size_t n;
-    bool zero;
+    bool zero, constant;
     int group;
 };
 
@@ -299,11 +299,12 @@ void meet(int id, int n, const char *file, int line)
     wait_as(AT_MEET, file, line, "cu_meet");
 }
 
-void copy_later(void *dst, span d, const void *src, span s, size_t n, bool zero)
+void copy_later(void *dst, span d, const void *src, span s, size_t n, bool zero, bool constant)
 {
     fibre *f = &fibres[current];
+    if (f->early && !constant && !zero) fail("follow: device memory is copied before cu_after");
     if (f->n_copies == COPIES_MAX) fail("cp.async: more than %d wait", COPIES_MAX);
-    f->copies[f->n_copies++] = { dst, src, d, s, n, zero, f->group };
+    f->copies[f->n_copies++] = { dst, src, d, s, n, zero, constant, f->group };
 }
 
 void copy_commit() { fibres[current].group++; }
@@ -318,7 +319,8 @@ void copy_wait(int groups)
             f->copies[kept++] = c;
             continue;
         }
-        if (!c.zero) touch_global(c.src, c.n, c.n, c.s);
+        if (c.constant && !c.zero) touch_constant(c.src, c.n, c.n, c.s);
+        if (!c.constant && !c.zero) touch_global(c.src, c.n, c.n, c.s);
         touch_shared(c.dst, c.n, c.n, c.d, true);
         if (c.zero)
             memset(c.dst, 0, c.n);

@@ -13,7 +13,8 @@
  *               __syncthreads between nor, within a warp, a __syncwarp (shuffles order nothing)
  *   unwritten   a read of shared memory that nobody has written in this block
  *   follow      of a launch that may begin before the one before it has ended: device memory, but
- *               for cu_ldg's, that is touched before cu_after; a thread that ends without it
+ *               for cu_ldg's and cu_copy16_ldg's, that is touched before cu_after; a thread that
+ *               ends without it
  *   pinned      memory of cudaMallocHost that changed before the stream was waited for, though an
  *               asynchronous copy may not have read it yet; copies to it arrive at the wait
  *   devices     a launch on a stream of another device than cudaSetDevice's of this thread; memory
@@ -170,7 +171,7 @@ const void *peer(int lane);
 int lane();
 void block_meet(const char *file, int line);
 void warp_order(const char *file, int line);
-void copy_later(void *dst, span d, const void *src, span s, size_t n, bool zero);
+void copy_later(void *dst, span d, const void *src, span s, size_t n, bool zero, bool constant);
 void copy_commit();
 void copy_wait(int groups);
 
@@ -328,6 +329,13 @@ template <class V, class T, bool B> V cu_ldg(emu::ptr<T, B> p)
     memcpy(&v, (const void *)p.p, sizeof v);
     return v;
 }
+static inline int cu_add(G<int> p, int v) /* blocks and threads take turns */
+{
+    const int old = *p;
+    *p = old + v;
+    return old;
+}
+static inline void cu_fence() {}
 static inline void cu_next() {}
 static inline void cu_after() { emu::follow_after(); }
 template <class T, bool B> void cu_prefetch(emu::ptr<T, B> p)
@@ -382,7 +390,11 @@ static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 /* 16 bytes from device to shared memory; zeros where !pred, and src is not read. */
 template <class T, class U> void cu_copy16(S<T> dst, G<U> src, bool pred)
 {
-    emu::copy_later((void *)dst.p, dst.s, (const void *)src.p, src.s, 16, !pred);
+    emu::copy_later((void *)dst.p, dst.s, (const void *)src.p, src.s, 16, !pred, false);
+}
+template <class T, class U> void cu_copy16_ldg(S<T> dst, G<U> src, bool pred)
+{
+    emu::copy_later((void *)dst.p, dst.s, (const void *)src.p, src.s, 16, !pred, true);
 }
 static inline void cu_copy_commit() { emu::copy_commit(); }
 template <int GROUPS> void cu_copy_wait() { emu::copy_wait(GROUPS); }
