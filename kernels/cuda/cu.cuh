@@ -15,6 +15,7 @@
  *   cu_ldmatrix<TRANS>(r, row)   ldmatrix.x4: lane l says where row l % 8 of matrix l / 8 is
  *   cu_pair<F16>(lo, hi)         two numbers as f16 or bf16 in one word
  *   cu_sub_bf16(a, b)            a - b, of two bf16 each
+ *   cu_opaque(v)                 v, which is kept in a register and not worked out anew
  *   cu_add(p, v)                 an int in device memory += v, at once; what it was
  *   cu_fence()                   what this thread has written before is seen by all that see what
  *                                it writes after it; what it reads after it is as new
@@ -191,6 +192,11 @@ __device__ __forceinline__ unsigned cu_sub_bf16(unsigned a, unsigned b)
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(b), "r"(0xbf80bf80u), "r"(a));
 #endif
     return d;
+}
+__device__ __forceinline__ int cu_opaque(int v)
+{
+    asm volatile("" : "+r"(v));
+    return v;
 }
 __device__ __forceinline__ int cu_add(int *p, int v) { return atomicAdd(p, v); }
 __device__ __forceinline__ void cu_fence() { __threadfence(); }

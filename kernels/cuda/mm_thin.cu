@@ -170,8 +170,9 @@ __device__ __forceinline__ int group_of(int step, const thin_out &o)
  * `first` on, and of group 0, or one of those behind it, a piece of scales or zero points. */
 struct source {
     walk at;
-    int place; /* that the next unit comes into */
+    int place; /* that the next unit comes into: bytes from the warp's first */
     G<const uint8_t> codes, side;
+    int to;     /* where the lane's first piece of codes comes into a place */
     int stride; /* bytes from group to group; 0: there is no such piece */
     int end;    /* of groups */
 };
@@ -179,10 +180,12 @@ struct source {
 template <mm_code CODE>
 __device__ __forceinline__ void find_codes(source *s, const mm_view &v, const thin_out &o)
 {
+    enum { STEP = unit<CODE>::step };
     const int lane = threadIdx.x % CU_WARP, tile = tile_of(s->at, o);
     const int side = lane / (SIDE / PIECE), p = lane % (SIDE / PIECE), zero = p - ZEROS / PIECE;
     s->codes = G<const uint8_t>(v.codes) +
                (tile * v.tile_bytes + (int64_t)s->at.first * unit<CODE>::step + lane * PIECE);
+    s->to = cu_opaque(lane / (STEP / PIECE) * STEP + turned<CODE>(lane % (STEP / PIECE)) * PIECE);
     s->end = v.ng - side;
     s->stride = 0;
     if (side < o.sides && p < o.scale_pieces) {
@@ -194,6 +197,11 @@ __device__ __forceinline__ void find_codes(source *s, const mm_view &v, const th
         s->side =
             G<const uint8_t>(v.zeros) + (((int64_t)tile * v.ng + side) * s->stride + zero * PIECE);
     }
+}
+
+template <mm_code CODE> __device__ __forceinline__ int next_place(int at, int bytes)
+{
+    return at + bytes == unit<CODE>::depth * bytes ? 0 : at + bytes;
 }
 
 /* The next unit of this warp into the next of its places, which begin at `own`; steps behind
@@ -216,7 +224,7 @@ __device__ __forceinline__ void bring(source *s, S<uint8_t> own, int place_bytes
         find_codes<CODE>(s, v, o);
     }
     if (s->at.item < o.items) {
-        const S<uint8_t> place = own + s->place * place_bytes;
+        const S<uint8_t> place = own + s->place;
         const int there = (s->at.to - s->at.first) * STEP - lane * PIECE;
 #pragma unroll
         for (int i = 0; i < (PIECES + CU_WARP - 1) / CU_WARP; i++) {
@@ -232,9 +240,10 @@ __device__ __forceinline__ void bring(source *s, S<uint8_t> own, int place_bytes
                     s->at.first + in / 4 < s->at.to);
             } else if (PIECES % CU_WARP == 0 || p < PIECES) {
                 /* whole steps a load: the lane's own place, and so far on */
-                const int first = i * CU_WARP % (STEP / PIECE) ? 0 : i * CU_WARP, rest = p - first,
-                          step = rest / (STEP / PIECE), in = rest % (STEP / PIECE);
-                cu_copy16_ldg(place + (first * PIECE + step * STEP + turned<CODE>(in) * PIECE),
+                const bool along = i * CU_WARP % (STEP / PIECE) == 0;
+                const int step = p / (STEP / PIECE), in = p % (STEP / PIECE);
+                cu_copy16_ldg(place + (along ? s->to + i * CU_WARP * PIECE
+                                             : step * STEP + turned<CODE>(in) * PIECE),
                               s->codes + i * CU_WARP * PIECE, i * CU_WARP * PIECE < there);
             }
         }
@@ -247,7 +256,7 @@ __device__ __forceinline__ void bring(source *s, S<uint8_t> own, int place_bytes
     }
     s->at.first += STRIDE;
     s->codes += STRIDE * STEP;
-    s->place = s->place + 1 == unit<CODE>::depth ? 0 : s->place + 1;
+    s->place = next_place<CODE>(s->place, place_bytes);
     cu_copy_commit();
 }
 
@@ -307,10 +316,26 @@ __device__ __forceinline__ void sides_of(mm_scale_of s[2], S<const uint8_t> side
     }
 }
 
+/* Where a lane's words of a step stand in it. */
+template <mm_code CODE> struct lane_words {
+    int at[mm_words(CODE)];
+};
+template <mm_code CODE> __device__ __forceinline__ lane_words<CODE> find_words()
+{
+    const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
+    lane_words<CODE> l;
+#pragma unroll
+    for (int k = 0; k < mm_words(CODE); k++) {
+        const int off = 64 * mm_word(CODE, c, k) + 8 * g;
+        l.at[k] = cu_opaque(turned<CODE>(off / PIECE) * PIECE + off % PIECE);
+    }
+    return l;
+}
+
 /* Step i of a unit: the words of rows 2g and 2g + 1. */
 template <mm_code CODE>
 __device__ __forceinline__ void words_of(unsigned w[2][mm_words(CODE)], S<const uint8_t> place,
-                                         int i)
+                                         const lane_words<CODE> &l, int i)
 {
     enum { ROW = unit<CODE>::bytes / TILE_N };
     const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
@@ -328,9 +353,7 @@ __device__ __forceinline__ void words_of(unsigned w[2][mm_words(CODE)], S<const 
     }
 #pragma unroll
     for (int k = 0; k < mm_words(CODE); k++) {
-        const int off = 64 * mm_word(CODE, c, k) + 8 * g;
-        const uint2 two = cu_ld<uint2>(
-            place + (i * unit<CODE>::step + turned<CODE>(off / PIECE) * PIECE + off % PIECE));
+        const uint2 two = cu_ld<uint2>(place + l.at[k] + i * unit<CODE>::step);
         w[0][k] = two.x;
         w[1][k] = two.y;
     }
@@ -401,7 +424,8 @@ one_step(float part[4], mm_scale_of s[2], const unsigned w[2][mm_words(CODE)],
 template <mm_code CODE, bool QUICK, bool WHOLE>
 __device__ __forceinline__ void add_run(float acc[4], S<const uint8_t> place, S<const uint8_t> side,
                                         const mm_view &v, const thin_out &o, int first, int at,
-                                        S<const uint8_t> x, int x_step, const maps &map)
+                                        S<const uint8_t> x, int x_step, const lane_words<CODE> &l,
+                                        const maps &map)
 {
     enum { RUN = unit<CODE>::run };
     float part[4] = {};
@@ -413,7 +437,7 @@ __device__ __forceinline__ void add_run(float acc[4], S<const uint8_t> place, S<
         unsigned w[2][mm_words(CODE)];
         const uint4 four = cu_ld<uint4>(x + (at + i) * x_step);
         const unsigned b[2][2] = { { four.x, four.y }, { four.z, four.w } };
-        words_of<CODE>(w, place, at + i);
+        words_of<CODE>(w, place, l, at + i);
         mm_scale_of now[2] = { s[0], s[1] };
         one_step<CODE, QUICK>(part, now, w, b, v, map, o.terms);
         if (WHOLE ? i + 1 < RUN : i + 1 < RUN && --left) continue;
@@ -432,14 +456,14 @@ __device__ __forceinline__ void add_run(float acc[4], S<const uint8_t> place, S<
 template <mm_code CODE, bool QUICK, bool WHOLE>
 __device__ __forceinline__ void add_unit(float acc[4], S<const uint8_t> place, const mm_view &v,
                                          const thin_out &o, int first, S<const uint8_t> x,
-                                         int x_step, const maps &map)
+                                         int x_step, const lane_words<CODE> &l, const maps &map)
 {
     enum { RUN = unit<CODE>::run };
     const S<const uint8_t> side = place + unit<CODE>::bytes;
 #pragma unroll
     for (int i = 0; i < unit<CODE>::runs; i++)
         add_run<CODE, QUICK, WHOLE>(acc, place, side + i * o.sides * SIDE, v, o, first + i * RUN,
-                                    i * RUN, x, x_step, map);
+                                    i * RUN, x, x_step, l, map);
 }
 
 /* Mean, and what to multiply by, of each row into stat [ROWS][2]. part [2][ROWS][NORM_WARPS].
@@ -539,7 +563,8 @@ __global__ void __launch_bounds__(THREADS, blocks_of(CODE, QUICK, COMPILED_FOR))
     }
     cu_after();
     const mm_panel panel = mm_panel_of(group, blockIdx.y, ROWS);
-    const int rows = (int)panel.rows;
+    const int rows = (int)panel.rows, x_step = rows * X_STEP;
+    const lane_words<CODE> words = find_words<CODE>();
     if (rows <= 0 || !mm_member(&v, &outliers, &o.to.bias, group, panel.part)) {
         cu_copy_wait<0>();
         return; /* as a block */
@@ -576,19 +601,20 @@ __global__ void __launch_bounds__(THREADS, blocks_of(CODE, QUICK, COMPILED_FOR))
             stage_rows(xs, stat, in, x, rows, x1, to / UNIT * UNIT);
             x0 = x1;
         }
+        S<const uint8_t> at = x_own + (now.first - x0) * x_step;
 #pragma unroll 1
         for (; now.first < now.to; now.first += UNIT * WARPS) {
             cu_copy_wait<DEPTH - 2>();
             __syncwarp(); /* all lanes' copies are there, and all have read the unit before */
             bring<CODE>(&from, own, place, v, o, z0, z1);
-            const S<const uint8_t> at = x_own + (now.first - x0) * rows * X_STEP;
             if (o.whole)
-                add_unit<CODE, QUICK, true>(acc, own + used * place, v, o, now.first, at,
-                                            rows * X_STEP, map);
+                add_unit<CODE, QUICK, true>(acc, own + used, v, o, now.first, at, x_step, words,
+                                            map);
             else
-                add_unit<CODE, QUICK, false>(acc, own + used * place, v, o, now.first, at,
-                                             rows * X_STEP, map);
-            used = used + 1 == DEPTH ? 0 : used + 1;
+                add_unit<CODE, QUICK, false>(acc, own + used, v, o, now.first, at, x_step, words,
+                                             map);
+            at += UNIT * WARPS * x_step;
+            used = next_place<CODE>(used, place);
         }
 #pragma unroll
         for (int k = 0; k < 4; k++)

@@ -329,6 +329,7 @@ template <class V, class T, bool B> V cu_ldg(emu::ptr<T, B> p)
     memcpy(&v, (const void *)p.p, sizeof v);
     return v;
 }
+static inline int cu_opaque(int v) { return v; }
 static inline int cu_add(G<int> p, int v) /* blocks and threads take turns */
 {
     const int old = *p;
