@@ -10,18 +10,20 @@
 #include "runtime/rank.h"
 #include "runtime/spec.h"
 #include "tools/footprint.h"
+#include "tools/gpus.h"
 #include "tools/limits.h"
 #include "tools/plan_quantize.h"
+#include "tools/roofline.h"
 #include "tools/serve_budget.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 
 typedef struct {
-    const char *scheme, *draft;
+    const char *scheme, *draft, *gpu;
     size_t memory, gpu_memory;
     int64_t ctx, batch_tokens;
-    double bandwidth, gflops;
+    double bandwidth, gflops, gpu_bandwidth, gpu_gflops;
     opt_model model;
 } plan_opts;
 
@@ -38,13 +40,21 @@ static const opt_row rows[] = {
       .help = "tokens of a step, which set the size of its scratch" },
     { "memory", 0, OPT_SIZE, F(memory), .arg = "SIZE",
       .help = "memory to fit into; without it what is free here" },
+    { "gpu", 0, OPT_STR, F(gpu), .arg = "NAME",
+      .help = "a GPU that takes --gpu-layers of it (unasked: auto), by its maker's figures: "
+              "h100-sxm, rtx-4090 and others (another word lists them all)" },
     { "gpu-memory", 0, OPT_SIZE, F(gpu_memory), .arg = "SIZE",
-      .help = "memory of a GPU that takes --gpu-layers of it (unasked: auto); without it, and with "
-              "--device cuda or --gpu-layers, what is free on the one here" },
+      .help = "memory of such a GPU; without it --gpu's, or, with --device cuda or --gpu-layers, "
+              "what is free on the one here" },
     { "bandwidth", 0, OPT_FLOAT, F(bandwidth), .arg = "GB/S", .lo = 0, .hi = 1e6,
-      .help = "memory bandwidth in 10^9 bytes per second; without it measured here" },
+      .help = "the CPU's memory bandwidth in 10^9 bytes per second; without it measured here" },
     { "gflops", 0, OPT_FLOAT, F(gflops), .arg = "G", .lo = 0, .hi = 1e9,
-      .help = "arithmetic in 10^9 operations per second; without it what the kernels reach here" },
+      .help = "its arithmetic in 10^9 operations per second; without it what the kernels reach "
+              "here" },
+    { "gpu-bandwidth", 0, OPT_FLOAT, F(gpu_bandwidth), .arg = "GB/S", .lo = 0, .hi = 1e6,
+      .help = "the same of the GPU, in place of what its maker says" },
+    { "gpu-gflops", 0, OPT_FLOAT, F(gpu_gflops), .arg = "G", .lo = 0, .hi = 1e9,
+      .help = "the same of the GPU: dense products in bf16" },
 };
 
 /* Everything that the report says. */
@@ -61,30 +71,59 @@ typedef struct {
         int ranks;      /* GPUs that share all layers; what follows is of each */
         size_t memory, weights, kv_per_token, scratch;
         size_t moved, kv_moved; /* weights and cache that the host does not have */
+        const gpu_row *known;   /* NULL: not in the table */
+        char name[64];          /* of the one here, or the table's; "": neither */
+        foot_weights last;      /* what a step reads there */
+        bool timed;             /* the limits below are known */
+        const char *source;     /* of all that they come from; NULL: some was told */
+        roof_side side;
+        roof_limits limits; /* of both sides, one after the other */
     } gpu;
-    double bandwidth, flops;
-    double decode_limit, decode_limit_full, prefill_limit, optimal_batch;
+    roof_side cpu; /* with all of the model, as are its limits */
+    roof_limits limits;
     plan_need quantize[QZ_N_METHODS]; /* [n_quantize] */
     int n_quantize;
     budget serve; /* what `llmq serve` takes; no rows where it would not start */
 } plan;
 
 /* ---- limits ---- */
-static lq_status measure(plan *pl, const plan_opts *o, const qt_scheme *scheme, pool *p,
-                         lq_err *err)
+static lq_status measure(roof_side *cpu, const arch_config *cfg, const plan_opts *o,
+                         const qt_scheme *scheme, pool *p, lq_err *err)
 {
     lq_status s = LQ_OK;
-    pl->bandwidth = o->bandwidth * 1e9;
-    pl->flops = o->gflops * 1e9;
-    if (pl->bandwidth <= 0) {
+    cpu->bandwidth = o->bandwidth * 1e9;
+    cpu->flops = o->gflops * 1e9;
+    if (cpu->bandwidth <= 0) {
         bench_limits one, all;
         s = bench_limits_run(&one, &all, &(bench_opts){ 0 }, p, err);
-        if (!s) pl->bandwidth = all.read_gbytes_s * 1e9;
+        if (!s) cpu->bandwidth = all.read_gbytes_s * 1e9;
     }
-    qt_scheme dense = { .kind = QT_DENSE, .dtype = pl->cfg->dtype };
-    if (!s && pl->flops <= 0)
-        s = lim_matmul_flops(&pl->flops, scheme ? scheme : &dense, opt_acts(&o->model), p, err);
+    qt_scheme dense = { .kind = QT_DENSE, .dtype = cfg->dtype };
+    if (!s && cpu->flops <= 0)
+        s = lim_matmul_flops(&cpu->flops, scheme ? scheme : &dense, opt_acts(&o->model), p, err);
     return s;
+}
+
+/* The GPU has the last layers, the CPU the others: none of several GPUs' (their parts, which run at
+ * the same time, are alike). */
+static void time_gpu(plan *pl, const plan_opts *o, const foot_weights *whole_last)
+{
+    const gpu_row *known = pl->gpu.known;
+    roof_side *there = &pl->gpu.side, here = pl->cpu;
+    there->bandwidth = 1e9 * (o->gpu_bandwidth > 0 ? o->gpu_bandwidth
+                              : known              ? known->gbytes_s
+                                                   : 0);
+    there->flops = o->gpu_gflops > 0 ? 1e9 * o->gpu_gflops : known ? 1e12 * known->tflops : 0;
+    there->bytes = (double)pl->gpu.last.step_bytes;
+    there->weights = pl->gpu.last.step_weights;
+    there->kv_bytes = (double)pl->gpu.kv_per_token;
+    if (known && o->gpu_bandwidth <= 0 && o->gpu_gflops <= 0) pl->gpu.source = known->source;
+    pl->gpu.timed = pl->gpu.layers && there->bandwidth > 0 && there->flops > 0;
+    if (!pl->gpu.timed) return;
+    here.bytes -= (double)whole_last->step_bytes;
+    here.weights -= whole_last->step_weights;
+    here.kv_bytes -= (double)pl->gpu.kv_moved;
+    pl->gpu.limits = roof_of((roof_side[]){ here, *there }, 2, (double)pl->ctx);
 }
 
 /* Of a memory, with so much in it already: INT64_MAX where no token takes any. */
@@ -105,15 +144,30 @@ static void derive(plan *pl)
     if (pl->gpu.on && there < pl->max_tokens) pl->max_tokens = there;
     pl->max_len = pl->max_tokens < pl->cfg->max_pos ? pl->max_tokens : pl->cfg->max_pos;
     pl->max_batch = pl->max_tokens / pl->ctx;
-    double step = (double)pl->w.step_bytes, kv = (double)pl->kv_per_token * (double)pl->ctx;
-    pl->prefill_limit = pl->flops / (2 * pl->w.step_weights);
-    pl->decode_limit = fmin(pl->bandwidth / step, pl->prefill_limit);
-    pl->decode_limit_full = fmin(pl->bandwidth / (step + kv), pl->prefill_limit);
-    /* reading the weights takes as long as multiplying them with this many rows */
-    pl->optimal_batch = fmax(1, ceil(step / pl->bandwidth * pl->prefill_limit));
+    pl->cpu.bytes = (double)pl->w.step_bytes;
+    pl->cpu.weights = pl->w.step_weights;
+    pl->cpu.kv_bytes = (double)pl->kv_per_token;
+    pl->limits = roof_of(&pl->cpu, 1, (double)pl->ctx);
 }
 
 /* ---- the report ---- */
+static void add_speeds(cJSON *o, const char *of, const roof_side *side, const roof_limits *l)
+{
+    const struct {
+        const char *key;
+        double v;
+    } all[] = {
+        { "bandwidth_bytes_s", side->bandwidth }, { "flops", side->flops },
+        { "decode_tok_s_limit", l->decode },      { "decode_tok_s_limit_full", l->decode_full },
+        { "prefill_tok_s_limit", l->prefill },    { "optimal_batch", roof_batch(side) }
+    };
+    for (size_t i = 0; i < LQ_COUNT(all); i++) {
+        char key[48];
+        snprintf(key, sizeof key, "%s%s", of, all[i].key);
+        cJSON_AddNumberToObject(o, key, all[i].v);
+    }
+}
+
 static cJSON *as_json(const plan *pl)
 {
     cJSON *o = cJSON_CreateObject();
@@ -143,14 +197,11 @@ static cJSON *as_json(const plan *pl)
         cJSON_AddNumberToObject(o, "gpu_weights_bytes", (double)pl->gpu.weights);
         cJSON_AddNumberToObject(o, "gpu_kv_bytes_per_token", (double)pl->gpu.kv_per_token);
         cJSON_AddNumberToObject(o, "gpu_scratch_bytes", (double)pl->gpu.scratch);
+        if (pl->gpu.name[0]) cJSON_AddStringToObject(o, "gpu", pl->gpu.name);
     }
-    cJSON_AddStringToObject(o, "device", "cpu"); /* whose the speeds are */
-    cJSON_AddNumberToObject(o, "bandwidth_bytes_s", pl->bandwidth);
-    cJSON_AddNumberToObject(o, "flops", pl->flops);
-    cJSON_AddNumberToObject(o, "decode_tok_s_limit", pl->decode_limit);
-    cJSON_AddNumberToObject(o, "decode_tok_s_limit_full", pl->decode_limit_full);
-    cJSON_AddNumberToObject(o, "prefill_tok_s_limit", pl->prefill_limit);
-    cJSON_AddNumberToObject(o, "optimal_batch", pl->optimal_batch);
+    cJSON_AddStringToObject(o, "device", "cpu"); /* whose the speeds are, with all of the model */
+    add_speeds(o, "", &pl->cpu, &pl->limits);
+    if (pl->gpu.timed) add_speeds(o, "gpu_", &pl->gpu.side, &pl->gpu.limits);
     if (pl->serve.n) cJSON_AddItemToObject(o, "serve", budget_json(&pl->serve));
     cJSON *quantize = pl->n_quantize ? cJSON_AddObjectToObject(o, "quantize") : NULL;
     for (int i = 0; i < pl->n_quantize; i++) {
@@ -161,6 +212,44 @@ static cJSON *as_json(const plan *pl)
         cJSON_AddNumberToObject(m, "disk_bytes", (double)n->disk);
     }
     return o;
+}
+
+static void print_speeds(const roof_side *side, const roof_limits *l, const char *whose,
+                         int64_t ctx)
+{
+    const double batch = roof_batch(side);
+    printf("%-34s %12.1f GB/s\n", "memory bandwidth", side->bandwidth * 1e-9);
+    printf("%-34s %12.1f GFLOP/s\n", whose, side->flops * 1e-9);
+    printf("%-34s %12.1f tokens/s at most (%.1f with %lld tokens in the cache)\n",
+           "decoding one sequence", l->decode, l->decode_full, (long long)ctx);
+    printf("%-34s %12.1f tokens/s at most\n", "prefill", l->prefill);
+    printf("%-34s %12.0f %s\n", "batch where they meet", batch,
+           batch > 1 ? "sequences: below, memory is the limit; above, arithmetic"
+                     : "sequence: arithmetic is the limit of any number");
+}
+
+/* Of the CPU with all of it, and of both. */
+static void print_limits(const plan *pl)
+{
+    printf("\n");
+    if (pl->gpu.on) printf("all on the CPU:\n");
+    print_speeds(&pl->cpu, &pl->limits, "arithmetic of the kernels", pl->ctx);
+    if (!pl->gpu.on || !pl->gpu.layers) return;
+    if (!pl->gpu.timed) {
+        printf("\nthe speed of %s is not known here: --gpu NAME, or --gpu-bandwidth and "
+               "--gpu-gflops\n",
+               pl->gpu.name[0] ? pl->gpu.name : "the GPU");
+        return;
+    }
+    printf("\n%lld of %lld layers on %s%s", (long long)pl->gpu.layers, (long long)pl->cfg->layers,
+           pl->gpu.name[0] ? "" : "the GPU", pl->gpu.name);
+    if (pl->gpu.ranks > 1)
+        printf(" x %d (exchanges take no time here)", pl->gpu.ranks);
+    else if (pl->gpu.layers < pl->cfg->layers)
+        printf(", the others on the CPU, one side after the other");
+    printf(":\n");
+    print_speeds(&pl->gpu.side, &pl->gpu.limits, "arithmetic, dense bf16", pl->ctx);
+    if (pl->gpu.source) printf("bandwidth and arithmetic by %s\n", pl->gpu.source);
 }
 
 static void print_text(const plan *pl, int threads)
@@ -199,14 +288,7 @@ static void print_text(const plan *pl, int threads)
         printf("at %-9lld tokens per sequence    %12lld sequences at once\n", (long long)pl->ctx,
                (long long)pl->max_batch);
     }
-    printf("\n%-34s %12.1f GB/s\n", "memory bandwidth", pl->bandwidth * 1e-9);
-    printf("%-34s %12.1f GFLOP/s\n", "arithmetic of the kernels", pl->flops * 1e-9);
-    printf("%-34s %12.1f tokens/s at most (%.1f with %lld tokens in the cache)\n",
-           "decoding one sequence", pl->decode_limit, pl->decode_limit_full, (long long)pl->ctx);
-    printf("%-34s %12.1f tokens/s at most\n", "prefill", pl->prefill_limit);
-    printf("%-34s %12.0f %s\n", "batch where they meet", pl->optimal_batch,
-           pl->optimal_batch > 1 ? "sequences: below, memory is the limit; above, arithmetic"
-                                 : "sequence: arithmetic is the limit of any number");
+    print_limits(pl);
     if (pl->serve.n)
         printf("\nrequests to llmq serve, which says so with --dry-run for other options, take at "
                "most\n");
@@ -254,19 +336,31 @@ static lq_status add_draft(plan *pl, const plan_opts *o, const foot_model *draft
     return LQ_OK;
 }
 
-/* The GPU's memory; 0: the plan is for the CPU alone. */
-static lq_status gpu_memory(size_t *n, const plan_opts *o, lq_err *err)
+/* Planned for a GPU that need not be here. */
+static bool elsewhere(const plan_opts *o) { return o->gpu || o->gpu_memory; }
+
+/* Which GPU it is, and its memory; that 0: the plan is for the CPU alone. */
+static lq_status find_gpu(plan *pl, const plan_opts *o, lq_err *err)
 {
     dev d;
     lq_err ignored;
     const char *want = opt_device(&o->model);
-    *n = o->gpu_memory;
-    if (*n || strcmp(want, "cpu") == 0) return LQ_OK;
     const bool any = strcmp(want, "auto") == 0;
+    if (o->gpu) {
+        lq_status s = gpu_choose(&pl->gpu.known, o->gpu, err);
+        if (s) return s;
+        snprintf(pl->gpu.name, sizeof pl->gpu.name, "%s", pl->gpu.known->name);
+        pl->gpu.memory = (size_t)(1e9 * pl->gpu.known->gbytes);
+    }
+    if (o->gpu_memory) pl->gpu.memory = o->gpu_memory;
+    if (o->model.gpu_layers == 0) pl->gpu.memory = 0;
+    if (elsewhere(o) || strcmp(want, "cpu") == 0) return LQ_OK;
     if (any && dev_count(&ignored) == 0) return LQ_OK;
     lq_status s = dev_open(&d, any ? "cuda" : want, err);
     if (s) return lq_wrap(err, s, "--device");
-    *n = d.ops->room(&d);
+    snprintf(pl->gpu.name, sizeof pl->gpu.name, "%s", d.name);
+    pl->gpu.known = gpu_find(d.name);
+    pl->gpu.memory = d.ops->room(&d);
     d.ops->close(&d);
     return LQ_OK;
 }
@@ -277,9 +371,8 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
 {
     const arch_config *c = pl->cfg;
     const int ranks = (int)o->model.ranks;
-    lq_status s = gpu_memory(&pl->gpu.memory, o, err);
-    if (s || !pl->gpu.memory) return s;
-    s = fwd_check_device(c, err);
+    if (!pl->gpu.memory) return LQ_OK;
+    lq_status s = fwd_check_device(c, err);
     if (!s && ranks > 1) s = rank_check(c, ranks, err);
     if (s) return s;
     size_t *layer = malloc((size_t)(c->layers + 1) * sizeof *layer);
@@ -295,7 +388,7 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
     const model_share share = load_share(c, &how);
     if (!s) {
         int64_t n = share.layers;
-        if (n == MODEL_ALL_LAYERS && o->gpu_memory && ranks == 1) n = MODEL_AUTO_LAYERS;
+        if (n == MODEL_ALL_LAYERS && elsewhere(o) && ranks == 1) n = MODEL_AUTO_LAYERS;
         if (n == MODEL_AUTO_LAYERS)
             n = model_fit(&z, &share, pl->gpu.memory);
         else if (n == MODEL_ALL_LAYERS || n > c->layers)
@@ -308,6 +401,7 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
         pl->gpu.moved = ranks > 1 ? whole : pl->gpu.weights;
         pl->gpu.ranks = ranks;
         pl->gpu.scratch = n ? share.more : 0;
+        s = foot_weigh_last(&pl->gpu.last, from, scheme, n, ranks, err);
     }
     free(layer);
     return s;
@@ -337,8 +431,11 @@ static lq_status make_plan(plan *pl, const foot_model *from, const foot_model *d
                            const plan_opts *o, pool *p, lq_err *err)
 {
     qt_scheme scheme;
+    foot_weights last; /* of all GPUs */
     lq_status s = o->scheme ? qt_scheme_parse(&scheme, o->scheme, err) : LQ_OK;
     if (s) return lq_wrap(err, LQ_EUSAGE, "--scheme");
+    s = find_gpu(pl, o, err);
+    if (s) return s;
     pl->cfg = foot_config(from);
     pl->format = foot_format(from);
     pl->scheme_text = o->scheme ? o->scheme : "as stored";
@@ -355,8 +452,11 @@ static lq_status make_plan(plan *pl, const foot_model *from, const foot_model *d
     s = foot_weigh(&pl->w, from, o->scheme ? &scheme : NULL, err);
     if (!s) s = add_gpu(pl, from, o, o->scheme ? &scheme : NULL, err);
     if (!s && draft) s = add_draft(pl, o, draft, p, err);
-    if (!s) s = measure(pl, o, o->scheme ? &scheme : NULL, p, err);
+    if (!s) s = measure(&pl->cpu, pl->cfg, o, o->scheme ? &scheme : NULL, p, err);
     if (!s) derive(pl);
+    if (!s && pl->gpu.on)
+        s = foot_weigh_last(&last, from, o->scheme ? &scheme : NULL, pl->gpu.layers, 1, err);
+    if (!s && pl->gpu.on) time_gpu(pl, o, &last);
     if (!s && !pl->gpu.on) add_serve(pl, o, draft, pool_threads(p));
     if (!s && from->weights)
         pl->n_quantize = plan_quantize(pl->quantize, from->src, pool_threads(p));
@@ -369,7 +469,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     foot_model from, draft = { 0 };
     plan pl = { 0 };
     pool *p = NULL;
-    lq_status s = o->gpu_memory ? k_init(o->model.kernels, err) : opt_model_start(&o->model, err);
+    lq_status s = elsewhere(o) ? k_init(o->model.kernels, err) : opt_model_start(&o->model, err);
     if (s) return s;
     s = foot_open(&from, c->argv[0], o->model.verify, err);
     if (!s && o->draft) s = foot_open(&draft, o->draft, o->model.verify, err);
@@ -388,15 +488,20 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 const cmd_row cmd_plan = {
     .name = "plan",
     .summary = "memory, largest context and batch, and the speed that the machine allows",
-    .details =
-        "The speeds are limits of memory bandwidth and arithmetic. A model so small that a cache "
-        "holds its weights decodes faster than memory would allow.",
+    .details = "The speeds are limits of memory bandwidth and arithmetic: measured here of the "
+               "CPU, and of a "
+               "GPU what its maker says (of parts that llmq knows; with some layers there the two "
+               "sides of "
+               "a step add up). A model so small that a cache holds its weights decodes faster "
+               "than memory "
+               "would allow.",
     .args = { { "MODEL", 1, 1, "checkpoint folder, .llmq file, or a config.json alone" } },
     .groups = { OPT_GROUP("Options", rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)) },
     .examples = "llmq plan models/novels-6m\0"
                 "llmq plan models/novels-6m --scheme u4-g128 --ctx 512\0"
                 "llmq plan config.json --scheme u4-g128 --memory 16G --bandwidth 50 --gflops 800\0"
+                "llmq plan config.json --scheme u4-g128 --gpu h100-sxm\0"
                 "llmq plan config.json --scheme u4-g128 --gpu-memory 8G\0",
     .opts_bytes = sizeof(plan_opts),
     .run = run,

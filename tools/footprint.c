@@ -53,13 +53,14 @@ const char *foot_format(const foot_model *p)
 }
 
 /* ---- weights ---- */
-/* Bytes of a linear's tiles, or of the first of so many devices' part of them. */
-static lq_status tiled_bytes(size_t *bytes, const arch_config *cfg, arch_role r,
+/* Bytes of a linear's tiles, and the numbers in them, or of the first of so many devices' part. */
+static lq_status tiled_bytes(size_t *bytes, double *numbers, const arch_config *cfg, arch_role r,
                              const qt_scheme *scheme, int64_t N, int64_t K, int ranks, lq_err *err)
 {
     qt_tensor t = { .scheme = tiles_scheme(scheme, N, K), .layout = QT_TILE16, .N = N, .K = K };
     rank_part p;
     *bytes = 0;
+    *numbers = 0;
     if (ranks > 1 && rank_part_of(&p, cfg, r, 0, ranks)) {
         const qt_tensor whole = t;
         lq_status s = tiles_part(&t, &whole, p.rows, p.n, p.k0, p.k1, err);
@@ -67,6 +68,7 @@ static lq_status tiled_bytes(size_t *bytes, const arch_config *cfg, arch_role r,
     }
     for (int i = 0; i < QT_N_PLANES; i++)
         *bytes += qt_plane_bytes(&t.scheme, QT_TILE16, t.N, t.K, (qt_plane)i);
+    *numbers = (double)t.N * (double)t.K;
     return LQ_OK;
 }
 
@@ -98,10 +100,11 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
     const int64_t all = expert ? cfg->experts : 1, used = expert ? cfg->experts_used : 1;
     if (linear) {
         if (ranks > 1) as.n_out = 0; /* which columns those are stands in the file: left out */
-        s = tiled_bytes(&bytes, cfg, r, &as, N, K, ranks, err);
+        double numbers;
+        s = tiled_bytes(&bytes, &numbers, cfg, r, &as, N, K, ranks, err);
         if (s) return s;
         w->step_bytes += (size_t)used * bytes;
-        w->step_weights += (double)used * (double)N * (double)K;
+        w->step_weights += (double)used * numbers;
     } else {
         bytes = (size_t)arch_n_tensors(cfg, r) * qt_bytes(&as, N, K);
     }
@@ -123,24 +126,52 @@ lq_status foot_weigh(foot_weights *w, const foot_model *p, const qt_scheme *sche
     return s;
 }
 
+/* Of those that belong to no layer: the rest stays on the host. */
+static const arch_role behind[] = { R_FINAL_NORM, R_PROJ_OUT, R_HEAD },
+                       before[] = { R_EMBED, R_EMBED_NORM };
+
+static lq_status add_layer(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
+                           int64_t layer, int ranks, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++)
+        if (arch_role_per_layer(r)) s = add_role(w, p, scheme, r, layer, ranks, err);
+    return s;
+}
+
+static lq_status add_behind(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
+                            int ranks, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < LQ_COUNT(behind) && !s; i++)
+        s = add_role(w, p, scheme, behind[i], -1, ranks, err);
+    return s;
+}
+
+lq_status foot_weigh_last(foot_weights *w, const foot_model *p, const qt_scheme *scheme, int64_t n,
+                          int ranks, lq_err *err)
+{
+    const int64_t L = foot_config(p)->layers;
+    *w = (foot_weights){ 0 };
+    lq_status s = n ? add_behind(w, p, scheme, ranks, err) : LQ_OK;
+    for (int64_t l = L - n; l < L && !s; l++)
+        s = add_layer(w, p, scheme, l, ranks, err);
+    return s;
+}
+
 lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, const qt_scheme *scheme,
                      int ranks, lq_err *err)
 {
-    /* Of those that belong to no layer: the rest stays on the host. */
-    static const arch_role behind[] = { R_FINAL_NORM, R_PROJ_OUT, R_HEAD },
-                           before[] = { R_EMBED, R_EMBED_NORM };
     const arch_config *cfg = foot_config(p);
     const src_tensor *embed = NULL;
     lq_status s = LQ_OK;
     for (int64_t l = 0; l < cfg->layers && !s; l++) {
         foot_weights one = { 0 };
-        for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++)
-            if (arch_role_per_layer(r)) s = add_role(&one, p, scheme, r, l, ranks, err);
+        s = add_layer(&one, p, scheme, l, ranks, err);
         room[l] = one.weights_bytes;
     }
     foot_weights rest = { 0 }, rows = { 0 };
-    for (size_t i = 0; i < LQ_COUNT(behind) && !s; i++)
-        s = add_role(&rest, p, scheme, behind[i], -1, ranks, err);
+    if (!s) s = add_behind(&rest, p, scheme, ranks, err);
     for (size_t i = 0; i < LQ_COUNT(before) && !s; i++)
         s = add_role(&rows, p, scheme, before[i], -1, ranks, err);
     if (!s && p->weights) s = src_role(p->src, R_EMBED, -1, -1, &embed, NULL, err);

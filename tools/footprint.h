@@ -26,6 +26,10 @@ typedef struct {
 } foot_weights;
 /* scheme: as if the linear layers were in it; NULL: as they are stored. */
 lq_status foot_weigh(foot_weights *w, const foot_model *m, const qt_scheme *scheme, lq_err *err);
+/* The same of the last n layers and what goes with them to a device, or of the part that the first
+ * of so many devices has of those; of no layer nothing. */
+lq_status foot_weigh_last(foot_weights *w, const foot_model *m, const qt_scheme *scheme, int64_t n,
+                          int ranks, lq_err *err);
 /* What a device needs of it, or each of so many that share all layers: sizes->layer points into
  * room [layers + 1], which is filled. An error where they cannot share it. */
 lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *m, const qt_scheme *scheme,

@@ -122,6 +122,18 @@ def half(gpu):
     return size, plan["gpu_layers"]
 
 
+def test_the_plan_knows_the_gpu_here_by_its_name(gpu):
+    def plan(name, tool=gpu.json):
+        return tool("plan", NOVELS, "--device", "cuda", *PLAN, env=dict(emulated(100_000_000), LLMQ_EMULATED_NAME=name))
+    p = plan("NVIDIA H200")
+    assert (p["gpu"], p["gpu_memory_bytes"], p["gpu_bandwidth_bytes_s"], p["gpu_flops"]) == \
+        ("NVIDIA H200", 100_000_000, 4.8e12, 989e12)
+    for name in ("emulated", "NVIDIA H200 MIG 1g.18gb", "NVIDIA GeForce RTX 4090 Laptop GPU"):
+        p = plan(name)
+        assert p["gpu"] == name and p["gpu_layers"] == 6 and "gpu_decode_tok_s_limit" not in p
+        assert f"the speed of {name} is not known here: --gpu NAME" in plan(name, gpu).stdout
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_layers_on_both_give_the_cpus_logits_within_rounding(gpu, llmq, tmp_path, n):
     model = ARCH / "smollm3-window"

@@ -3,6 +3,8 @@ import json
 
 import pytest
 
+from harness import ROOT
+
 # models/novels-6m: 6 layers, hidden 256, 2 KV heads of 64, ffn 768, vocabulary 4096, tied.
 LAYER = 256 * 256 * 2 + 256 * 128 * 2 + 3 * 256 * 768
 HEAD = 4096 * 256
@@ -88,6 +90,61 @@ def test_arithmetic_may_be_the_limit_of_one_sequence(llmq, model):
     assert "1 sequence: arithmetic" in llmq("plan", model, "--bandwidth", "1000", "--gflops", "10").stdout
 
 
+def test_a_gpus_limits_follow_from_what_its_maker_says(llmq, model):
+    p = plan(llmq, model, "--ctx", "512", "--gpu", "h100-sxm")
+    step = (6 * LAYER + HEAD) * 2
+    assert (p["gpu"], p["gpu_memory_bytes"], p["gpu_layers"]) == ("h100-sxm", 80e9, 6)
+    assert (p["gpu_bandwidth_bytes_s"], p["gpu_flops"]) == (3.35e12, 989e12)
+    assert p["gpu_decode_tok_s_limit"] == pytest.approx(3.35e12 / step)
+    assert p["gpu_decode_tok_s_limit_full"] == pytest.approx(3.35e12 / (step + 512 * p["kv_bytes_per_token"]))
+    assert p["gpu_prefill_tok_s_limit"] == pytest.approx(989e12 / step)
+    assert p["gpu_optimal_batch"] == 296  # 989 / 3.35 = 295.2
+    alone = plan(llmq, model, "--ctx", "512")
+    cpu = ["device", "bandwidth_bytes_s", "flops", "decode_tok_s_limit", "decode_tok_s_limit_full", "prefill_tok_s_limit",
+           "optimal_batch"]
+    assert [p[k] for k in cpu] == [alone[k] for k in cpu] and not [k for k in alone if k.startswith("gpu")]
+    half = plan(llmq, model, "--gpu", "NVIDIA h100 80GB_HBM3", "--tensor-parallel-size", "2", "--ctx", "512")
+    for key in ("decode_tok_s_limit", "decode_tok_s_limit_full", "prefill_tok_s_limit"):
+        assert half["gpu_" + key] == pytest.approx(2 * p["gpu_" + key])
+    assert half["gpu_optimal_batch"] == 296
+    small = plan(llmq, model, "--gpu", "RTX4090", "--gpu-memory", "64M", "--gpu-bandwidth", "500")
+    assert (small["gpu"], small["gpu_memory_bytes"], small["gpu_bandwidth_bytes_s"], small["gpu_flops"]) == \
+        ("rtx-4090", 64 << 20, 5e11, 165.2e12)
+    text = llmq("plan", model, "--bandwidth", "10", "--gflops", "100", "--gpu", "h100-sxm").stdout
+    assert "6 of 6 layers on h100-sxm:\n" in text and "bandwidth and arithmetic by NVIDIA's datasheet" in text
+    told = llmq("plan", model, "--bandwidth", "10", "--gflops", "100", "--gpu", "h100-sxm", "--gpu-bandwidth", "9").stdout
+    assert "datasheet" not in told
+
+
+def test_layers_on_both_sides_take_the_time_of_both(llmq, model):
+    args = ["--ctx", "512", "--gpu-memory", "1G", "--gpu-bandwidth", "100", "--gpu-gflops", "3000", "--gpu-layers", "2"]
+    p = plan(llmq, model, *args)
+    there, here, kv = (2 * LAYER + HEAD) * 2, 4 * LAYER * 2, 512 * p["kv_bytes_per_token"]
+    assert p["gpu_layers"] == 2 and p["gpu_kv_bytes_per_token"] * 3 == p["kv_bytes_per_token"]
+    assert 1 / p["gpu_decode_tok_s_limit"] == pytest.approx(there / 100e9 + here / 10e9)
+    assert 1 / p["gpu_decode_tok_s_limit_full"] == pytest.approx((there + kv / 3) / 100e9 + (here + kv * 2 / 3) / 10e9)
+    assert 1 / p["gpu_prefill_tok_s_limit"] == pytest.approx(there / 3000e9 + here / 100e9)
+    assert p["gpu_optimal_batch"] == 30 and p["optimal_batch"] == 10  # each device's own
+    slow = plan(llmq, model, *args[:5], "10", *args[6:], "--gpu-bandwidth", "1e4", "--gpu-gflops", "1")
+    assert 1 / slow["gpu_decode_tok_s_limit"] == pytest.approx(there / 1e9 + here / 10e9)  # arithmetic there, memory here
+    text = llmq("plan", model, *args, "--bandwidth", "10", "--gflops", "100").stdout
+    assert "2 of 6 layers on the GPU, the others on the CPU, one side after the other:" in text
+    none = plan(llmq, model, *args[:2], "--gpu", "h200", "--gpu-layers", "0")
+    assert not [k for k in none if k.startswith("gpu")]
+
+
+@pytest.mark.parametrize("arch", ["mixtral-moe", "deepseek-v2-mla", "opt-350m-postnorm", "llama3-gqa"])
+def test_a_gpu_no_faster_than_the_cpu_changes_no_limit(llmq, arch):
+    """Of experts those used count, wherever they are."""
+    path = ROOT / "tests/golden/arch" / arch
+    want = plan(llmq, path)
+    same = ["--gpu-memory", "1G", "--gpu-bandwidth", "10", "--gpu-gflops", "100", "--gpu-layers"]
+    for n in ("1", "all"):
+        p = plan(llmq, path, *same, n)
+        for key in ("decode_tok_s_limit", "decode_tok_s_limit_full", "prefill_tok_s_limit"):
+            assert p["gpu_" + key] == pytest.approx(want[key]), (n, key)
+
+
 def test_four_bits_read_about_a_quarter(llmq, model):
     p = plan(llmq, model, "--scheme", "u4-g128")
     codes = 6 * LAYER / 2 + 6 * LAYER / 128 * 2
@@ -107,6 +164,8 @@ def test_what_does_not_fit_is_said(llmq, model):
     (["--memory", "1e-300"], 2, "--memory: expected a size"),
     (["--kernels", "sse9"], 2, "--kernels: expected auto or one of: ref"),
     (["--scheme", "u5-g128"], 2, "--scheme"),
+    (["--gpu", "h100"], 2, "--gpu: expected one of b200, gb200, h200, h200-nvl, h100-sxm, "),
+    (["--gpu", "rtx-4090-laptop"], 2, "rtx-3080; found 'rtx-4090-laptop'"),
     (["--scheme", "u4-g100"], 3, "group size 100 does not divide"),
 ])
 def test_refusals(llmq, model, args, code, says):

@@ -633,6 +633,7 @@ using namespace emu;
 size_t emu_memory = (size_t)1 << 30, emu_launches = SIZE_MAX, emu_graphs = SIZE_MAX;
 int emu_devices = 1;
 bool emu_lost_late;
+const char *emu_name = "emulated";
 emu_counts emu_counted;
 
 cudaError_t cudaDriverGetVersion(int *v)
@@ -648,7 +649,7 @@ cudaError_t cudaGetDeviceCount(int *n)
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
 {
     memset(p, 0, sizeof *p);
-    snprintf(p->name, sizeof p->name, "emulated");
+    snprintf(p->name, sizeof p->name, "%s", emu_name);
     p->major = 9;
     p->multiProcessorCount = 4;
     p->totalGlobalMem = emu_memory;
