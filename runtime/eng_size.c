@@ -81,10 +81,10 @@ typedef struct {
 static size_t share(const side *s, size_t need, size_t one, bool seek)
 {
     if (!s->block || !s->known) return need;
-    const size_t quarter = s->room / 4 / s->block, most = s->room / 4 * 3 / s->block;
-    if (s->device) return most ? most : s->room / s->block;
-    const size_t want = seek && one > quarter ? one : quarter;
-    return want < most ? want : most;
+    const size_t quarter = s->room / 4 / s->block, three = s->room / 4 * 3 / s->block;
+    const size_t most = three ? three : s->room / s->block; /* one is better than none */
+    const size_t want = seek && one > quarter ? one : quarter ? quarter : 1;
+    return !s->device && want < most ? want : most;
 }
 
 /* How a block of a model is divided between host and device. */
@@ -98,14 +98,13 @@ static void divide(side *host, side *on, const arch_config *c, int64_t first, in
 }
 
 /* What would do instead of a context that does not fit: err's text goes on with it. */
-static lq_status too_long(int64_t len, size_t one, size_t block, int block_size, size_t room,
-                          const char *kind, lq_err *err)
+static lq_status too_long(lq_status s, int64_t len, size_t one, size_t block, int block_size,
+                          size_t room, const char *kind, lq_err *err)
 {
     const long long fits = (long long)(room / block) * block_size;
     char instead[64] = "";
     if (fits) snprintf(instead, sizeof instead, "; --max-model-len %lld would fit", fits);
-    return lq_fail(err, LQ_EVALUE,
-                   "KV cache: a sequence of %lld tokens needs %zu bytes, found %s of %zu%s",
+    return lq_fail(err, s, "KV cache: a sequence of %lld tokens needs %zu bytes, found %s of %zu%s",
                    (long long)len, one * block, kind, room, instead);
 }
 
@@ -175,15 +174,20 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
     }
     if (most < (size_t)n) n = (int64_t)most;
     if (n < one && asked && o.kv_bytes)
-        return too_long(o.max_len, (size_t)one, block, o.block_size, o.kv_bytes, "a limit", err);
+        return too_long(LQ_EVALUE, o.max_len, (size_t)one, block, o.block_size, o.kv_bytes,
+                        "a limit", err);
     if (asked && !o.kv_bytes && (size_t)one > fits_of(least))
-        return too_long(o.max_len, (size_t)one, least->block, o.block_size, least->room, "room",
-                        err);
+        return too_long(least->device ? LQ_ENOMEM : LQ_EVALUE, o.max_len, (size_t)one, least->block,
+                        o.block_size, least->room, "room", err);
     if (n < one && asked) n = one; /* asked for, and no limit was named */
     if (n < 1)
         return lq_fail(err, o.kv_bytes ? LQ_EVALUE : LQ_ENOMEM,
                        "KV cache: one block needs %zu bytes, found room for %zu",
                        o.kv_bytes ? block : least->block, o.kv_bytes ? o.kv_bytes : least->room);
+    if (gpu && (size_t)n > fits_of(&sides[1])) /* a limit was named */
+        return lq_fail(err, LQ_ENOMEM,
+                       "KV cache: %lld blocks need %zu bytes on the device, found room for %zu",
+                       (long long)n, (size_t)n * sides[1].block, sides[1].room);
     if (n < one) o.max_len = n * o.block_size;
     o.kv_bytes = (size_t)n * block;
     *kv = (kv_opts){ .n_blocks = n,
@@ -196,13 +200,19 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
     return LQ_OK;
 }
 
-void eng_beside(load_opts *load, const eng_opts *o)
+load_beside eng_beside(const eng_opts *o)
 {
     eng_opts e = *o;
     eng_defaults(&e);
-    if (e.max_len < 0) e.max_len = 0;
-    load->beside.step = eng_step(&e);
-    load->beside.tokens = load->beside.step.max_len = e.max_len;
+    const bool asked = e.max_len > 0;
+    load_beside b = { .step = eng_step(&e),
+                      .kv = e.kv,
+                      .block_size = e.block_size,
+                      .tokens = asked ? e.max_len : 0,
+                      .cache_bytes = e.kv_bytes,
+                      .exact = asked || e.kv_bytes };
+    if (!asked) b.step.max_len = 0;
+    return b;
 }
 
 fwd_opts eng_step(const eng_opts *o)

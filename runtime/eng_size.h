@@ -10,8 +10,8 @@
 lq_status eng_check_policy(const eng_policy *p, lq_err *err);
 /* What was left open and hangs on no memory. */
 void eng_defaults(eng_opts *o);
-/* What an engine of such options will want beside the weights (load_share). */
-void eng_beside(load_opts *load, const eng_opts *o);
+/* What an engine of such options will want beside the weights. */
+load_beside eng_beside(const eng_opts *o);
 /* `want` with the defaults filled in, and the pool for it. At least one sequence of max_len fits
  * the pool (and that of a draft model, which has as many blocks), so every request that max_len
  * admits can run: where max_len was not asked for it is lowered to what fits, else the pool must

@@ -209,18 +209,30 @@ static lq_status run_all(evaluation *e, pool *p, const lq_job *job, lq_err *err)
 
 /* ---- set-up and summary ---- */
 
-static lq_status open_runner(runner *r, const model *m, mm_acts acts, kv_dtype dtype,
-                             const evaluation *e, pool *p, lq_err *err)
+void eval_size(kv_opts *kv, fwd_opts *step, const arch_config *c, const eval_opts *o)
 {
-    r->m = m;
-    kv_opts k = { .n_blocks = (e->max_open + 1) * lq_ceil_div(e->o->ctx, BLOCK),
-                  .block_size = BLOCK,
-                  .dtype = dtype,
-                  .on = model_dev(m),
-                  .first = model_first_on(m) };
-    fwd_opts f = {
-        .acts = acts, .max_rows = e->rows, .max_logits = e->rows, .max_seqs = e->max_open
+    int64_t rows = LOGIT_FLOATS / c->vocab;
+    if (rows < MIN_ROWS) rows = MIN_ROWS;
+    if (rows > STEP_ROWS) rows = STEP_ROWS;
+    /* Whole windows of ctx - 1 rows, and a part at either end. */
+    int64_t open = rows / (o->ctx - 1) + 2;
+    if (open > MAX_OPEN) open = MAX_OPEN;
+    *kv = (kv_opts){ .n_blocks = (open + 1) * lq_ceil_div(o->ctx, BLOCK),
+                     .block_size = BLOCK,
+                     .dtype = o->kv };
+    *step = (fwd_opts){
+        .acts = o->acts, .max_rows = rows, .max_logits = rows, .max_seqs = open, .max_len = o->ctx
     };
+}
+
+static lq_status open_runner(runner *r, const model *m, const eval_opts *o, pool *p, lq_err *err)
+{
+    kv_opts k;
+    fwd_opts f;
+    r->m = m;
+    eval_size(&k, &f, m->cfg, o);
+    k.on = model_dev(m);
+    k.first = model_first_on(m);
     lq_status s = kv_open(&r->kv, m->cfg, &k, err);
     return s ? s : fwd_open(&r->f, m, r->kv, p, &f, err);
 }
@@ -375,15 +387,17 @@ lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32
     r->windows = eval_windows(n, o);
     r->per_window = o->ctx - e->first;
     r->tokens = r->windows * r->per_window;
-    e->rows = LOGIT_FLOATS / e->V;
-    if (e->rows < MIN_ROWS) e->rows = MIN_ROWS;
-    if (e->rows > STEP_ROWS) e->rows = STEP_ROWS;
-    /* Whole windows of ctx - 1 rows, and a part at either end. */
-    e->max_open = e->rows / (o->ctx - 1) + 2;
-    if (e->max_open > MAX_OPEN) e->max_open = MAX_OPEN;
+    kv_opts kv;
+    fwd_opts step;
+    eval_size(&kv, &step, m->cfg, o);
+    e->rows = step.max_rows;
+    e->max_open = step.max_seqs;
+    eval_opts exact = *o; /* the reference's */
+    exact.acts = MM_F32;
+    exact.kv = KV_F32;
     s = set_up(e, err);
-    if (!s) s = open_runner(&e->model, m, o->acts, o->kv, e, p, err);
-    if (!s && ref) s = open_runner(&e->ref, ref, MM_F32, KV_F32, e, p, err);
+    if (!s) s = open_runner(&e->model, m, o, p, err);
+    if (!s && ref) s = open_runner(&e->ref, ref, &exact, p, err);
     if (!s) s = run_all(e, p, job, err);
     if (!s) s = summarize(e, err);
     close_runner(&e->model);

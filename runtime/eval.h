@@ -17,7 +17,7 @@ typedef struct {
     bool has_bos;        /* put `bos` first: */
     int32_t bos;
     bool bos_replaces; /* in place of the window's first id; else before ctx - 1 ids */
-    mm_acts acts; /* of the model; the reference always runs with f32 */
+    mm_acts acts;      /* of the model; the reference always runs with f32 */
     kv_dtype kv;
 } eval_opts;
 
@@ -36,6 +36,8 @@ typedef struct {
 } eval_score;
 eval_score eval_position(const float *logits, const float *ref, int64_t V, int64_t target);
 
+/* The cache (kv.on left open) and the steps of an evaluation of such a model. */
+void eval_size(kv_opts *kv, fwd_opts *step, const arch_config *c, const eval_opts *o);
 /* Whole windows that n ids fill. */
 int64_t eval_windows(int64_t n, const eval_opts *o);
 /* ref may be NULL; it must have the same vocabulary. Free r with eval_free, also after an error.

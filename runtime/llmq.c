@@ -176,7 +176,7 @@ static lq_status check_tokens(const tok_tokenizer *ours, const tok_tokenizer *th
 static load_opts load_of(const lm_source *o)
 {
     load_opts how = o->load;
-    eng_beside(&how, &o->engine);
+    how.beside = eng_beside(&o->engine);
     return how;
 }
 
@@ -187,12 +187,7 @@ static lq_status load_draft(lm *l, const lm_source *o, lq_err *err)
     load_opts how = load_of(o);
     const bool shared = how.gpu_layers != MODEL_ALL_LAYERS;
     const bool spare = shared || (how.device && strcmp(how.device, "auto") == 0);
-    if (spare && model_dev(&l->model.m)) {
-        const arch_config *c = l->model.m.cfg;
-        const model_share ours = load_share(c, &how);
-        how.beside.also =
-            ours.more + (size_t)(c->layers - model_first_on(&l->model.m)) * ours.more_layer;
-    }
+    if (spare) how.beside.also = load_left(&l->model.m, &how);
     if (shared) how.gpu_layers = MODEL_AUTO_LAYERS;
     how.ranks = 0; /* the first of several GPUs has all of it */
     lq_status s = load_weights(&l->draft, o->draft, &how, o->p, o->job, err);

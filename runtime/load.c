@@ -2,34 +2,55 @@
 #include "runtime/load.h"
 
 #include "formats/json.h"
+#include "runtime/limits.h"
 #include "runtime/tok_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Of so many bytes in all layers. */
+static size_t cache_blocks(const load_beside *b, size_t block)
+{
+    const size_t one = (size_t)lq_ceil_div(b->tokens, b->block_size);
+    if (!b->cache_bytes) return one;
+    const size_t most = one * (size_t)b->step.max_seqs, n = b->cache_bytes / block;
+    return n < most ? n : most;
+}
+
 model_share load_share(const arch_config *c, const load_opts *o)
 {
     enum { ROWS = 512, SEQS = 64, TOKENS = 4096, BLOCK = 16 };
-    fwd_opts step = o->beside.step;
-    int64_t tokens = o->beside.tokens;
-    if (!tokens) tokens = c->max_pos > 0 && c->max_pos < TOKENS ? c->max_pos : TOKENS;
-    if (!step.max_rows) step.max_rows = ROWS;
-    if (!step.max_seqs) step.max_seqs = SEQS;
-    if (!step.max_logits) step.max_logits = SEQS;
-    if (!step.max_len) step.max_len = tokens;
-    step.ranks = o->ranks;
-    const kv_opts kv = { .dtype = o->beside.kv, .block_size = BLOCK };
-    const size_t layer =
-        (size_t)lq_ceil_div(tokens, BLOCK) * kv_layer_bytes(c, BLOCK, o->beside.kv);
-    /* Of what is left, eng_size takes three quarters for the cache. */
+    load_beside b = o->beside;
+    arch_config own = *c; /* of each device */
+    if (o->size) o->size(&b, c, o->user);
+    if (o->ranks) own.kv_heads /= o->ranks;
+    const int64_t usual = c->max_pos > 0 && c->max_pos < TOKENS ? c->max_pos : TOKENS;
+    if (!b.tokens || (!b.exact && b.tokens > usual)) b.tokens = usual;
+    if (!b.block_size) b.block_size = BLOCK;
+    if (!b.step.max_rows) b.step.max_rows = ROWS;
+    if (!b.step.max_seqs) b.step.max_seqs = SEQS;
+    if (!b.step.max_logits) b.step.max_logits = SEQS;
+    if (!b.step.max_len) b.step.max_len = b.tokens + SPEC_MAX + 1;
+    b.step.ranks = o->ranks;
+    const kv_opts kv = { .dtype = b.kv, .block_size = b.block_size };
+    const size_t block = kv_layer_bytes(&own, b.block_size, b.kv);
+    const size_t layer = cache_blocks(&b, block * (size_t)c->layers) * block;
     return (model_share){ .layers = o->gpu_layers,
-                          .more = fwd_dev_bytes(c, &kv, &step) + o->beside.also,
-                          .more_layer = layer / 3 * 4,
+                          .more = fwd_dev_bytes(c, &kv, &b.step) + b.also,
+                          .more_layer = b.exact ? layer : layer / 3 * 4,
+                          .spare = b.whole,
                           .ranks = o->ranks,
                           .eager = o->eager,
                           .invariant = o->invariant,
                           .int8 = o->int8,
                           .note = o->note };
+}
+
+size_t load_left(const model *m, const load_opts *o)
+{
+    if (!model_dev(m)) return 0;
+    const model_share s = load_share(m->cfg, o);
+    return s.more + (size_t)(m->cfg->layers - model_first_on(m)) * s.more_layer;
 }
 
 lq_status load_device(model *m, const load_opts *o, lq_err *err)

@@ -13,6 +13,17 @@ typedef struct {
     model m;
     arch_config cfg; /* the source's, with all ids that end an answer (load_stops) */
 } load_model;
+/* What a device is to have room for beside the weights: a step, and a cache. */
+typedef struct {
+    fwd_opts step; /* zeros: 512 rows of 64 sequences; max_len 0: of `tokens` */
+    kv_dtype kv;
+    int block_size; /* 0: 16 */
+    int64_t tokens; /* of the cache; 0, or more without `exact`: the model's context, or 4,096 */
+    size_t cache_bytes; /* in all layers, in place of `tokens`, for as many sequences as use it */
+    bool exact;         /* so much of a cache; else three quarters of what a step leaves hold it */
+    bool whole;         /* layers that were asked for are there beside all of this or not at all */
+    size_t also;        /* and what another model there has not taken yet */
+} load_beside;
 typedef struct {
     bool verify; /* every checksum is looked at */
     /* Where it is to run: "cpu" (or NULL), "cuda", "cuda:1": there or not at all, or "auto": on the
@@ -22,18 +33,14 @@ typedef struct {
     /* Of its layers on the GPU the last so many, MODEL_ALL_LAYERS or MODEL_AUTO_LAYERS; the others
      * stay on the CPU. */
     int64_t gpu_layers;
-    int ranks;  /* GPUs that share every layer, from the named one on; 0: one. With all layers */
-    bool invariant; /* on a GPU answers depend on no load (model_share) */
-    bool eager; /* on a GPU each operation of a step is launched by itself (model_share) */
-    bool int8;  /* on a GPU too, where activations are to be int8 (model_share) */
-    /* What MODEL_AUTO_LAYERS leaves room for: a step, and `tokens` of the cache in `kv`; zeros: 512
-     * rows of 64 sequences, and the model's context or 4,096 positions. */
-    struct {
-        fwd_opts step;
-        kv_dtype kv;
-        int64_t tokens;
-        size_t also; /* and what another model there has not taken yet */
-    } beside;
+    int ranks; /* GPUs that share every layer, from the named one on; 0: one. With all layers */
+    bool invariant;     /* on a GPU answers depend on no load (model_share) */
+    bool eager;         /* on a GPU each operation of a step is launched by itself (model_share) */
+    bool int8;          /* on a GPU too, where activations are to be int8 (model_share) */
+    load_beside beside; /* what MODEL_AUTO_LAYERS leaves room for */
+    /* Fills it in where that is a matter of the config; NULL: it is as it stands. */
+    void (*size)(load_beside *b, const arch_config *c, const void *user);
+    const void *user;
     /* NULL: nobody listens. What a GPU has to say may come later, and from another thread. */
     void (*note)(const char *what, const char *text);
 } load_opts;
@@ -46,6 +53,8 @@ void load_model_close(load_model *l); /* a zeroed one too */
 lq_status load_device(model *m, const load_opts *o, lq_err *err);
 /* o->gpu_layers, and what is left beside them. */
 model_share load_share(const arch_config *c, const load_opts *o);
+/* What load_device has left for a model that has not taken it yet; 0 on the CPU. */
+size_t load_left(const model *m, const load_opts *o);
 
 /* The tokenizer that travels with a source: compiled already (.llmq) or compiled now. */
 typedef struct {

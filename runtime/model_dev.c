@@ -560,6 +560,11 @@ static lq_status choose(model_on *on, const model *m, const model_share *share, 
     else if (need > room)
         s = lq_fail(err, LQ_ENOMEM, "%s: the weights need %zu bytes, found %zu free", on->d.name,
                     need, room);
+    else if (n > fit && spare && fit > 0 && on->ranks == 1)
+        s = lq_fail(err, LQ_ENOMEM,
+                    "%s: the weights need %zu bytes, the cache and a step %zu, found %zu free; "
+                    "--gpu-layers %lld would fit",
+                    on->d.name, need, spare, room, (long long)fit);
     else if (n > fit && spare)
         s = lq_fail(err, LQ_ENOMEM,
                     "%s: the weights need %zu bytes, the cache and a step %zu, found %zu free",

@@ -51,16 +51,17 @@ typedef struct {
 
 static lq_status open_model(session *b, const cmd_ctx *c, lq_err *err)
 {
+    load_opts how = load_opts_of(c, &b->o->model);
+    how.beside.step.max_logits = 512;
     if (b->path) {
         b->m = &b->loaded.m;
-        return load_model_open(&b->loaded, b->path, &b->o->model, NULL, b->p, c, err);
+        return load_model_open(&b->loaded, b->path, &how, b->p, c, err);
     }
     qt_scheme s;
     lq_status e = qt_scheme_parse(&s, b->o->scheme, err);
     if (!e) e = model_builtin(&b->builtin, b->o->shape, &s, b->p, err);
     b->m = &b->builtin;
     if (lq_exit_code(e) == lq_exit_code(LQ_EVALUE)) return LQ_EUSAGE; /* --scheme was wrong */
-    const load_opts how = load_opts_of(c, &b->o->model);
     return e ? e : load_device(&b->builtin, &how, err);
 }
 

@@ -33,8 +33,9 @@ static const opt_row rows[] = {
     { "ruler", 0, OPT_ENUM, F(ruler), .def = "llmq", .words = rulers,
       .help = "whose way of measuring to follow" },
     { "ref", 'r', OPT_STR, F(ref), .arg = "MODEL2",
-      .help = "also KL(MODEL2 || MODEL) and how often both choose the same token; MODEL2 runs with f32 "
-              "activations and cache, whatever MODEL does" },
+      .help =
+          "also KL(MODEL2 || MODEL) and how often both choose the same token; MODEL2 runs with f32 "
+          "activations and cache, whatever MODEL does" },
 };
 static const opt_row gates[] = {
     { "max-ppl", 0, OPT_FLOAT, F(max_ppl), .lo = 1, .hi = 1e300, .help = "largest perplexity" },
@@ -84,9 +85,10 @@ static lq_status tokenize(session *e, const char *model_path, lq_err *err)
     return s ? lq_wrap(err, s, "%s", e->o->text) : LQ_OK;
 }
 
-static lq_status window_lengths(session *e, const cmd_ctx *c, lq_err *err)
+/* --ctx; 0: the model says. */
+static lq_status read_ctx(session *e, lq_err *err)
 {
-    int64_t *ctx = NULL, max_pos = e->model.m.cfg->max_pos;
+    int64_t *ctx = NULL;
     if (e->o->ctx) {
         lq_status s = opt_parse_ints(e->o->ctx, "--ctx", 2, 1 << 24, &ctx, &e->n_rows, err);
         if (s) return s;
@@ -94,16 +96,27 @@ static lq_status window_lengths(session *e, const cmd_ctx *c, lq_err *err)
         e->n_rows = 1;
     }
     e->rows = calloc((size_t)e->n_rows, sizeof *e->rows);
-    for (int64_t i = 0; i < e->n_rows && e->rows; i++) {
+    for (int64_t i = 0; i < e->n_rows && e->rows && ctx; i++)
+        e->rows[i].o.ctx = ctx[i];
+    free(ctx);
+    return e->rows ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+}
+
+static int64_t window_of(const eval_row *r, const arch_config *c)
+{
+    return r->o.ctx ? r->o.ctx : c->max_pos < DEFAULT_CTX ? c->max_pos : DEFAULT_CTX;
+}
+
+static void window_lengths(session *e)
+{
+    const int64_t max_pos = e->model.m.cfg->max_pos;
+    for (int64_t i = 0; i < e->n_rows; i++) {
         eval_opts *o = &e->rows[i].o;
-        o->ctx = ctx ? ctx[i] : max_pos < DEFAULT_CTX ? max_pos : DEFAULT_CTX;
+        o->ctx = window_of(&e->rows[i], e->model.m.cfg);
         if (o->ctx > max_pos)
             prog_say(LOG_WARN, "windows of %lld tokens: the model was made for %lld",
                      (long long)o->ctx, (long long)max_pos);
     }
-    free(ctx);
-    (void)c;
-    return e->rows ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
 }
 
 static lq_status set_ruler(session *e, lq_err *err)
@@ -216,13 +229,57 @@ static lq_status check_gates(const session *e, const cmd_ctx *c, lq_err *err)
     return LQ_OK;
 }
 
+/* Which of the two models a device is asked to have room for. */
+typedef struct {
+    const session *e;
+    bool ref;
+} runner;
+
+/* Of its windows those that take most. */
+static void size_windows(load_beside *b, const arch_config *c, const void *user)
+{
+    const runner *r = user;
+    size_t most = 0;
+    for (int64_t i = 0; i < r->e->n_rows; i++) {
+        kv_opts kv;
+        fwd_opts step;
+        const eval_opts o = { .ctx = window_of(&r->e->rows[i], c),
+                              .acts = r->ref ? MM_F32 : opt_acts(&r->e->o->model),
+                              .kv = r->ref ? KV_F32 : opt_kv(&r->e->o->model) };
+        eval_size(&kv, &step, c, &o);
+        const size_t n =
+            fwd_dev_bytes(c, &kv, &step) +
+            (size_t)(c->layers * kv.n_blocks) * kv_layer_bytes(c, kv.block_size, kv.dtype);
+        if (n <= most) continue;
+        most = n;
+        b->step = step;
+        b->kv = kv.dtype;
+        b->block_size = kv.block_size;
+        b->tokens = kv.n_blocks * kv.block_size;
+    }
+}
+
+static lq_status open_models(session *e, const cmd_ctx *c, pool *p, lq_err *err)
+{
+    const runner first = { e, false }, ref = { e, true };
+    load_opts how = load_opts_of(c, &e->o->model);
+    how.beside.exact = how.beside.whole = true;
+    how.size = size_windows;
+    how.user = &first;
+    lq_status s = load_model_open(&e->model, c->argv[0], &how, p, c, err);
+    if (s || !e->o->ref) return s;
+    how.beside.also = load_left(&e->model.m, &how);
+    how.user = &ref;
+    return load_model_open(&e->ref, e->o->ref, &how, p, c, err);
+}
+
 static lq_status evaluate(session *e, const cmd_ctx *c, pool *p, lq_err *err)
 {
     const char *path = c->argv[0];
-    lq_status s = load_model_open(&e->model, path, &e->o->model, NULL, p, c, err);
-    if (!s && e->o->ref) s = load_model_open(&e->ref, e->o->ref, &e->o->model, NULL, p, c, err);
+    lq_status s = read_ctx(e, err);
+    if (!s) s = open_models(e, c, p, err);
     if (!s) s = tokenize(e, path, err);
-    if (!s) s = window_lengths(e, c, err);
+    if (!s) window_lengths(e);
     if (!s) s = set_ruler(e, err);
     double start = prog_now();
     for (int64_t i = 0; i < e->n_rows && !s; i++)

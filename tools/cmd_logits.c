@@ -71,6 +71,26 @@ static lq_status read_ids(answer *a, const logits_opts *o, lq_err *err)
     return s;
 }
 
+/* The cache and the steps of n ids in one sequence. */
+static void size_pass(kv_opts *kv, fwd_opts *step, int64_t n, const opt_model *o)
+{
+    const int64_t chunk = n < STEP_ROWS ? n : STEP_ROWS;
+    *kv = (kv_opts){ .n_blocks = lq_ceil_div(n, BLOCK), .block_size = BLOCK, .dtype = opt_kv(o) };
+    *step = (fwd_opts){
+        .acts = opt_acts(o), .max_rows = chunk, .max_logits = chunk, .max_seqs = 1, .max_len = n
+    };
+}
+
+static load_beside beside_of(int64_t n, const opt_model *o)
+{
+    load_beside b = { .tokens = n, .exact = true, .whole = true };
+    kv_opts kv;
+    size_pass(&kv, &b.step, n, o);
+    b.kv = kv.dtype;
+    b.block_size = kv.block_size;
+    return b;
+}
+
 static lq_status compute(answer *a, const model *m, const opt_model *o, pool *p, const lq_job *job,
                          lq_err *err)
 {
@@ -83,13 +103,12 @@ static lq_status compute(answer *a, const model *m, const opt_model *o, pool *p,
     if (!lq_mul((size_t)a->n, (size_t)a->vocab * sizeof(float), &bytes) ||
         !(a->logits = malloc(bytes)))
         return lq_fail(err, LQ_ENOMEM, "no memory for the logits of %lld ids", (long long)a->n);
-    int64_t chunk = a->n < STEP_ROWS ? a->n : STEP_ROWS;
-    kv_opts ko = { .n_blocks = lq_ceil_div(a->n, BLOCK),
-                   .block_size = BLOCK,
-                   .dtype = opt_kv(o),
-                   .on = model_dev(m),
-                   .first = model_first_on(m) };
-    fwd_opts fo = { .acts = opt_acts(o), .max_rows = chunk, .max_logits = chunk, .max_seqs = 1 };
+    kv_opts ko;
+    fwd_opts fo;
+    size_pass(&ko, &fo, a->n, o);
+    ko.on = model_dev(m);
+    ko.first = model_first_on(m);
+    const int64_t chunk = fo.max_rows;
     lq_status s = kv_open(&kv, m->cfg, &ko, err);
     if (!s) s = fwd_open(&f, m, kv, p, &fo, err);
     if (!s) s = kv_reserve(kv, &seq, a->n, err);
@@ -152,7 +171,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     pool *p = NULL;
     lq_status s = read_ids(&a, o, err);
     if (!s) s = load_start(&p, c, &o->model, err);
-    if (!s) s = load_model_open(&l, c->argv[0], &o->model, NULL, p, c, err);
+    load_opts how = load_opts_of(c, &o->model);
+    how.beside = beside_of(a.n, &o->model);
+    if (!s) s = load_model_open(&l, c->argv[0], &how, p, c, err);
     if (!s) s = output_check_place("--out", o->out, false, l.src, c->argv[0], err);
     if (!s) s = output_check_kind("--out", o->out, "\"logits\"", "earlier logits", err);
     if (!s) s = compute(&a, &l.m, &o->model, p, c->job, err);

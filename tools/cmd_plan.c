@@ -381,10 +381,12 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
     s = foot_sizes(&z, layer, from, scheme, 1, err);
     const size_t whole = s ? 0 : model_size_on(&z, c->layers);
     if (!s && ranks > 1) s = foot_sizes(&z, layer, from, scheme, ranks, err);
-    const eng_opts asked = { .max_batch_tokens = o->batch_tokens, .max_len = o->ctx };
-    load_opts how = { .gpu_layers = opt_gpu_layers(&o->model), .ranks = ranks };
-    how.beside.kv = opt_kv(&o->model);
-    eng_beside(&how, &asked);
+    const eng_opts asked = { .kv = opt_kv(&o->model),
+                             .max_batch_tokens = o->batch_tokens,
+                             .max_len = o->ctx };
+    const load_opts how = { .gpu_layers = opt_gpu_layers(&o->model),
+                            .ranks = ranks,
+                            .beside = eng_beside(&asked) };
     const model_share share = load_share(c, &how);
     if (!s) {
         int64_t n = share.layers;

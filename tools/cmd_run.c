@@ -398,6 +398,18 @@ static lq_status generate(answer *a, timings *t, const cmd_ctx *c, const run_opt
     return s;
 }
 
+/* What a GPU is to have room for: of a short prompt and its answer no more than those. */
+static load_beside beside_of(const run_opts *o)
+{
+    const eng_opts eo = engine_of(o);
+    load_beside b = eng_beside(&eo);
+    if (b.exact || o->chat || o->beams || !(o->prompt || o->ids)) return b;
+    /* A token has a character or more; before them a few that a model wants at the beginning. */
+    const size_t prompt = strlen(o->prompt ? o->prompt : o->ids) + 16;
+    b.tokens = (int64_t)prompt + o->max_tokens;
+    return b;
+}
+
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     run_opts own = *(const run_opts *)opts;
@@ -423,8 +435,9 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     timings t = { 0 };
     double start = prog_now();
     lq_status s = load_start(&p, c, &o->model, err);
-    const eng_opts eo = engine_of(o);
-    if (!s) s = load_model_open(&l, c->argv[0], &o->model, &eo, p, c, err);
+    load_opts how = load_opts_of(c, &o->model);
+    how.beside = beside_of(o);
+    if (!s) s = load_model_open(&l, c->argv[0], &how, p, c, err);
     if (!s) s = load_tok_open(&tok, l.src, c->argv[0], err);
     if (s == LQ_ENOENT && l.src && o->ids) s = LQ_OK; /* ids in, ids out */
     if (!s) s = load_stops(&l, tok.t, err);

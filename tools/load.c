@@ -10,8 +10,8 @@ static lq_status pin(pool *p, const opt_model *o, lq_err *err)
     places_here(&where, o->numa == NUMA_INTERLEAVE);
     lq_status s = pool_pin(p, &where, err);
     if (s) return lq_wrap(err, s, "--pin");
-    prog_say(LOG_INFO, "--pin: threads %d, of CPUs %d, cores %d, nodes %d", pool_threads(p), where.n,
-             where.cores, where.nodes);
+    prog_say(LOG_INFO, "--pin: threads %d, of CPUs %d, cores %d, nodes %d", pool_threads(p),
+             where.n, where.cores, where.nodes);
     return LQ_OK;
 }
 
@@ -55,16 +55,11 @@ load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
                         .note = note };
 }
 
-lq_status load_model_open(load_model *l, const char *path, const opt_model *o, const eng_opts *eo,
-                          pool *p, const cmd_ctx *c, lq_err *err)
+lq_status load_model_open(load_model *l, const char *path, const load_opts *how, pool *p,
+                          const cmd_ctx *c, lq_err *err)
 {
     double start = prog_now();
-    load_opts how = load_opts_of(c, o);
-    if (eo)
-        eng_beside(&how, eo);
-    else
-        how.beside.step.max_logits = 512;
-    lq_status s = load_weights(l, path, &how, p, c->job, err);
+    lq_status s = load_weights(l, path, how, p, c->job, err);
     if (s) return s;
     char size[16];
     prog_say(LOG_DEBUG, "%s: %s of weights in %.2f s", path,

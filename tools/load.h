@@ -13,11 +13,11 @@ lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err
  */
 const char *load_name(char *buf, size_t n, const char *path);
 
-/* load_weights, with notes and times to stderr; load_model_close it. eo: the engine that will run
- * it; NULL: none, logits of 512 rows may be wanted at once. */
-lq_status load_model_open(load_model *l, const char *path, const opt_model *o, const eng_opts *eo,
-                          pool *p, const cmd_ctx *c, lq_err *err);
-/* For load_weights: as the options say, notes at --log-level info. */
+/* load_weights, with times to stderr; load_model_close it. */
+lq_status load_model_open(load_model *l, const char *path, const load_opts *how, pool *p,
+                          const cmd_ctx *c, lq_err *err);
+/* As the options say, notes at --log-level info; what is to lie beside the weights is the caller's.
+ */
 load_opts load_opts_of(const cmd_ctx *c, const opt_model *o);
 
 #endif

@@ -151,17 +151,22 @@ def test_layers_on_both_give_the_cpus_logits_within_rounding(gpu, llmq, tmp_path
 def test_how_many_layers_fit_is_said_and_true(gpu, tmp_path, half):
     size, n = half
     model = ["logits", NOVELS, "--ids", "3,1", "-o", tmp_path / "out"]
-    # Weights alone do not fit, not even with nothing beside them.
     p = gpu(*model, "--device", "cuda", code=1, env=emulated(10_000_000))
-    assert re.search(r"the weights need \d+ bytes, found 10000000 free\n", p.stderr), p.stderr
-    p = gpu(*model, "--gpu-layers", "auto", code=1, env=emulated(10_000_000))
+    fit = re.search(r"the weights need \d+ bytes, found 10000000 free; --gpu-layers (\d) would fit\n", p.stderr)
+    assert fit, p.stderr
+    for layers in (fit[1], "auto"):
+        p = gpu(*model, "--gpu-layers", layers, env=emulated(10_000_000))
+        assert f"device: emulated, {fit[1]} of 6 layers\n" in p.stderr
+    (tmp_path / "out").unlink()
+    small = emulated(2_000_000)  # weights alone do not fit, not even those of one layer
+    p = gpu(*model, "--device", "cuda", code=1, env=small)
+    assert re.search(r"the weights need \d+ bytes, found 2000000 free\n", p.stderr), p.stderr
+    p = gpu(*model, "--gpu-layers", "auto", code=1, env=small)
     assert re.search(r"one layer and the head need \d+ bytes, beside \d+ for the cache and a step", p.stderr)
     assert not (tmp_path / "out").exists()
-    p = gpu(*model, "--gpu-layers", "auto", "--device", "auto", env=emulated(10_000_000))
+    p = gpu(*model, "--gpu-layers", "auto", "--device", "auto", env=small)
     assert re.search(r"^device: cpu \(emulated: one layer and the head need", p.stderr, re.M)
-    p = gpu(*model, "--gpu-layers", "auto", env=emulated(size + 10_000_000))
-    found = re.search(r"^device: emulated, (\d) of 6 layers$", p.stderr, re.M)
-    assert found and 0 < int(found[1]) < 6, p.stderr
+    assert re.search("^device: emulated$", gpu(*model, "--gpu-layers", "auto", env=emulated(size)).stderr, re.M)
 
 
 def test_auto_is_the_cpu_where_weights_fit_and_a_step_does_not(gpu, tmp_path):
@@ -177,6 +182,56 @@ def test_auto_is_the_cpu_where_weights_fit_and_a_step_does_not(gpu, tmp_path):
         assert named.returncode == 0 or (named.returncode == 1 and "--device: emulated: " in named.stderr), named.stderr
         assert where[1] == "cpu" or named.returncode == 0
     assert seen == {"emulated", "found", "the"}, seen
+
+
+def serve(gpu, log, env, *args):
+    """As one of the other commands: started, and ended once it is ready."""
+    p = subprocess.Popen([gpu.path, "serve", *map(str, args), "--port", "0"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                         text=True, env=env)
+    said = ""
+    for line in p.stderr:
+        said += line
+        if line.startswith("ready"):
+            p.terminate()
+    return subprocess.CompletedProcess([], p.wait() if "ready: " not in said else 0, "", said)
+
+
+@pytest.mark.parametrize("command, more, slack", [
+    ("logits", [ARCH / "llama-128", "--ids", "1,2,3"], 0),
+    ("eval", [ROOT / "models/novels-1m", "--ctx", "8", "--windows", "1"], 0),
+    ("run", [ARCH / "llama-128", "--ids", "1,2,3", "-n", "2", "--ignore-eos"], 24_000),  # the cache may have three quarters
+    ("serve", [ARCH / "llama-128", "--max-model-len", "64"], 4_000),  # what joined weights do not take
+    ("serve", [ARCH / "llama-128", "--max-model-len", "64", "--kv-cache-memory", "100K"], 4_000),
+])
+def test_auto_takes_all_layers_where_all_fit(gpu, tmp_path, command, more, slack):
+    """And where they do not one line says what is needed and what is free, with exit code 1."""
+    (tmp_path / "text").write_text("It was the best of times, it was the worst of times.")
+    args = more + {"logits": ["-o", tmp_path / "out"], "eval": ["--text", tmp_path / "text"]}.get(command, [])
+
+    def on(size, *layers):
+        if command == "serve":
+            return serve(gpu, tmp_path / "log", emulated(size), *args, "--device", "cuda", *layers)
+        return gpu(command, *args, "--device", "cuda", *layers, code=None, env=emulated(size))
+    room = 400_000
+    while True:  # of each message what it says is missing
+        p = on(room)
+        if p.returncode == 0:
+            break
+        said = [line for line in p.stderr.splitlines() if line.startswith("llmq: ")]
+        wants, has = re.split(r", found (?:room (?:of|for) )?", said[0])
+        missing = sum(map(int, re.findall(r"\d{3,}", wants))) - int(re.match(r"\d+", has)[0])
+        assert p.returncode == 1 and len(said) == 1 and missing > 0, p.stderr
+        room += missing
+    assert on(room - 1).returncode == 1
+    assert re.search(r"^device: emulated$", on(room + slack, "--gpu-layers", "auto").stderr, re.M)
+    under = on(room - 1 - slack, "--gpu-layers", "auto")
+    assert not re.search(r"^device: emulated$", under.stderr, re.M) and under.returncode in (0, 1)
+
+
+def test_layers_on_both_are_found_room_for_by_one_sum(gpu, tmp_path):
+    """A cache that does not fit beside a step is one error, not a failure in the middle."""
+    p = serve(gpu, tmp_path / "log", emulated(12_500_000), ARCH / "llama-128", "--device", "cuda", "--kv-cache-memory", "10M")
+    assert p.returncode == 1 and "KV cache: 512 blocks need 4194304 bytes on the device, found room for" in p.stderr, p.stderr
 
 
 def mapped(pid, path):
