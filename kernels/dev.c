@@ -38,6 +38,15 @@ lq_status dev_open(dev *d, const char *want, lq_err *err)
     return dev_cuda()->open(d, (int)index, err);
 }
 
+lq_status dev_take(void **p, dev *d, size_t n, const char *what, lq_err *err)
+{
+    *p = d->ops->alloc(d, n);
+    if (*p) return LQ_OK;
+    const lq_status s = d->ops->sync(d, err);
+    if (s != LQ_ENOMEM) return s;
+    return lq_fail(err, s, "%s: %s %zu bytes, found %zu free", d->name, what, n, d->ops->room(d));
+}
+
 int dev_ranks(const dev *d)
 {
     int n = 0;

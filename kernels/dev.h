@@ -428,7 +428,11 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(int, count, (lq_err * why))         /* of devices; 0: why says what is missing */          \
     X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */            \
     X(void, free, (dev * d, void *p))     /* also after a failure */                             \
-    X(size_t, room, (dev * d))            /* bytes that alloc has left, about */                 \
+    /* n bytes at p, of what alloc gave, are a buffer of their own: where somebody watches (the  \
+     * emulation), what is reached from there ends there, and what lies in no such buffer is     \
+     * nobody's. They go with free of the whole */                                               \
+    X(void, part, (dev * d, void *p, size_t n))                                                  \
+    X(size_t, room, (dev * d)) /* bytes that alloc has left, about */                            \
     /* Memory of the host that copies need not wait for (pinned). Until dev_sync an upload may   \
      * still read it, and a download is not there yet. */                                        \
     X(void *, alloc_host, (dev * d, size_t n))                                                   \
@@ -496,6 +500,9 @@ int dev_count(lq_err *why);
 /* want: "cuda" or "cuda:i". LQ_EUSAGE: another word; LQ_EDEVICE: there is none that llmq runs on.
  */
 lq_status dev_open(dev *d, const char *want, lq_err *err);
+/* n bytes of its memory for `what` ("the weights"). LQ_ENOMEM: err says what it needs and what is
+ * free; also the first failure of what was queued before. */
+lq_status dev_take(void **p, dev *d, size_t n, const char *what, lq_err *err);
 /* This device and its peers: how many, and the least of what alloc has left on each. */
 int dev_ranks(const dev *d);
 size_t dev_room(dev *d);

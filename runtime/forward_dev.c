@@ -11,13 +11,17 @@ enum { LAUNCH_SLOTS = 1024 };
 
 /* ---- memory ---- */
 
+/* A buffer on the device. All are taken twice: first to count (what is returned then is not used),
+ * then out of one piece of memory of just that size. */
 static void *take_device(void *from, size_t bytes)
 {
     fwd_dev_ctx *f = from;
-    assert(f->n_mem < FWD_DEV_MEM);
-    void *p = f->d->ops->alloc(f->d, bytes);
-    if (p) f->mem[f->n_mem++] = p;
-    return p;
+    const size_t at = f->mem_used;
+    if (bytes == 0) bytes = 1; /* not the next one's first byte */
+    f->mem_used += lq_round_up(bytes, FWD_DEV_ALIGN);
+    if (!f->mem) return f;
+    f->d->ops->part(f->d, f->mem + at, bytes);
+    return f->mem + at;
 }
 
 /* What goes to the device and comes back lies in pinned memory: copies wait for nothing, and the
@@ -149,7 +153,6 @@ static size_t done_bytes(const fwd_dev_ctx *f, const arch_config *c)
 
 size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
 {
-    enum { GRAIN = 512 }; /* of an allocation */
     const kv_opts any = { .n_blocks = lq_ceil_div(o->max_len, k->block_size),
                           .block_size = k->block_size };
     const int64_t spread = c->experts_used > 1 ? c->experts_used : 1;
@@ -181,7 +184,7 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
                     2 * (c->experts + 1)) *
                sizeof(float) +
            (size_t)o->max_logits * sizeof(dev_drawn) + fwd_rows_bytes(c, o->max_rows, FWD_HELD) +
-           (size_t)FWD_DEV_MEM * GRAIN;
+           (size_t)FWD_DEV_MEM * FWD_DEV_ALIGN;
 }
 
 static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const fwd_opts *o)
@@ -217,7 +220,8 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
                                 NULL);
 }
 
-static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const fwd_opts *o)
+static void cut_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const arch_config *c,
+                        const fwd_opts *o)
 {
     dev_attn_args a = fwd_dev_attn(r, &(fwd_kv){ 0 });
     size_t attn = 0;
@@ -233,24 +237,35 @@ static bool open_buffers(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, cons
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
     f->first_of = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first_of);
     f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
-    if (!f->stage_on || !f->attn_scratch || !f->mm_scratch || !f->attn_done || !r->x ||
-        !f->first_of || !f->busy || !fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f))
-        return false;
+    fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
     if (joined_width(c))
         r->qkv = take_device(f, (size_t)(o->max_rows * joined_width(c)) * sizeof(float));
-    return r->qkv;
+    if (!ends) return;
+    ends->raw = take_device(f, (size_t)(o->max_logits * c->vocab) * sizeof(float));
+    f->drawn_on = take_device(f, (size_t)o->max_logits * sizeof *f->drawn_on);
 }
 
-/* Where logits and draws come out. */
+static lq_status open_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const arch_config *c,
+                              const fwd_opts *o, lq_err *err)
+{
+    void *all;
+    cut_buffers(f, r, ends, c, o);
+    lq_status s = dev_take(&all, f->d, f->mem_used, "the buffers of a step need", err);
+    if (s) return s;
+    f->mem = all;
+    f->mem_used = 0;
+    cut_buffers(f, r, ends, c, o);
+    return LQ_OK;
+}
+
+/* Where logits and draws come out on the host. */
 static bool open_ends(fwd_dev_ctx *f, fwd_dev_ends *ends, const arch_config *c, const fwd_opts *o)
 {
     const size_t logits = (size_t)(o->max_logits * c->vocab) * sizeof(float);
-    ends->raw = take_device(f, logits);
     ends->logits = take_pinned(f, logits);
     ends->hidden = take_pinned(f, (size_t)(o->max_logits * c->hidden) * sizeof(float));
-    f->drawn_on = take_device(f, (size_t)o->max_logits * sizeof *f->drawn_on);
     f->drawn = ends->drawn = take_pinned(f, (size_t)o->max_logits * sizeof *f->drawn);
-    return ends->raw && ends->logits && ends->hidden && f->drawn_on && f->drawn;
+    return ends->logits && ends->hidden && f->drawn;
 }
 
 /* Those of its own heads. */
@@ -288,8 +303,8 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     if (f->stage_bytes < fwd_slopes_bytes(m->cfg)) f->stage_bytes = fwd_slopes_bytes(m->cfg);
     lq_status s = lq_arena_init(&f->arena, 0, err);
     if (!s && !open_host(f, r, m->cfg, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");
-    if (!s && !(open_buffers(f, r, c, o) && (!ends || open_ends(f, ends, c, o))))
-        s = LQ_ENOMEM; /* sync says it */
+    if (!s) s = open_buffers(f, r, ends, c, o, err);
+    if (!s && ends && !open_ends(f, ends, c, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     const bool ranks = on->ranks > 1;
     if (!s && !fwd_graphs_open(&f->graphs, ranks ? FWD_RANK_GRAPHS : FWD_GRAPHS,
                                ranks ? fwd_ranks_pieces(c) : 1))
@@ -324,8 +339,7 @@ void fwd_dev_close(fwd_dev_ctx *f)
 {
     if (!f) return;
     fwd_graphs_close(&f->graphs, f->d);
-    while (f->n_mem)
-        f->d->ops->free(f->d, f->mem[--f->n_mem]);
+    f->d->ops->free(f->d, f->mem);
     while (f->n_pinned)
         f->d->ops->free_host(f->d, f->pinned[--f->n_pinned]);
     lq_arena_free(&f->arena);

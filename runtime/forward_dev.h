@@ -14,9 +14,9 @@
 #include "runtime/forward_impl.h"
 
 enum {
-    FWD_DEV_MEM = 64,    /* pieces of device memory: more than there are buffers */
+    FWD_DEV_MEM = 64,    /* buffers on the device: more than there are */
     FWD_DEV_PINNED = 5,  /* of the host's: the staging buffer, x, logits, rows behind them, draws */
-    FWD_DEV_ALIGN = 256, /* of a piece of the staging buffer */
+    FWD_DEV_ALIGN = 256, /* of a buffer there, and of a piece of the staging buffer */
 };
 
 /* Consecutive chunks of a plan that share a launch; slots count from 0 in each. */
@@ -38,9 +38,10 @@ struct fwd_dev_ctx {
     const fwd_dev_ctx *first; /* of several devices; whose rows on the host are these; NULL: own */
     fwd_rows host; /* places; x, h, e where rows are looked up on the host; all where layers are */
     lq_arena arena, scratch;
-    void *mem[FWD_DEV_MEM]; /* on the device */
+    uint8_t *mem; /* all buffers on the device; NULL: they are only counted so far */
+    size_t mem_used;
     void *pinned[FWD_DEV_PINNED];
-    int n_mem, n_pinned;
+    int n_pinned;
     uint8_t *stage, *stage_on; /* the buffer here (pinned) and there */
     size_t stage_bytes, staged;
     int64_t max_chunks, max_slots, launch_slots[DEV_ATTN_N];

@@ -41,9 +41,12 @@ static lq_status open_rank(fwd_ranks *a, int r, fwd_dev_ctx *first, const model 
     if (r) s = fwd_dev_open_rank(&k->dev, &k->rows, k->on, first, m, kv, o, err);
     if (s) return s;
     rows_of(a, r)->shared = true;
-    k->logits = d->ops->alloc(d, part);
-    if (r == 0) a->parts = d->ops->alloc(d, part * (size_t)a->n);
-    return d->ops->sync(d, err);
+    void *logits, *parts = NULL;
+    s = dev_take(&logits, d, part, "a part of the logits needs", err);
+    k->logits = logits;
+    if (!s && r == 0) s = dev_take(&parts, d, part * (size_t)a->n, "their parts need", err);
+    if (r == 0) a->parts = parts;
+    return s;
 }
 
 lq_status fwd_ranks_open(fwd_ranks *a, fwd_rows *first, fwd_dev_ctx *pass, const model *m,

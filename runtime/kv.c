@@ -98,8 +98,10 @@ static lq_status take_device(kv_cache *kv, size_t n, lq_err *err)
     int r = 0;
     kv->on_bytes = n;
     for (dev *on = kv->opts.on; on; on = on->peer, r++) {
-        kv->data_on[r] = on->ops->alloc(on, n);
-        if (!kv->data_on[r]) return lq_wrap(err, on->ops->sync(on, err), "KV cache");
+        void *p;
+        lq_status s = dev_take(&p, on, n, "the KV cache needs", err);
+        if (s) return s;
+        kv->data_on[r] = p;
     }
     return LQ_OK;
 }

@@ -24,8 +24,9 @@ static bool keep(model_on *on, void *p)
 /* n bytes on the device. */
 static lq_status take(void **to, model_on *on, size_t n, lq_err *err)
 {
-    void *p = on->d.ops->alloc(&on->d, n);
-    if (!p) return on->d.ops->sync(&on->d, err);
+    void *p;
+    lq_status s = dev_take(&p, &on->d, n, "a weight needs", err);
+    if (s) return s;
     if (!keep(on, p)) {
         on->d.ops->free(&on->d, p);
         return lq_fail(err, LQ_ENOMEM, "out of memory");

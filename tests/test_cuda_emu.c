@@ -134,6 +134,44 @@ TEST(pinned_memory_belongs_to_the_stream_until_the_wait)
     }
 }
 
+/* Of one allocation: what broken_cases[8] (inside) and [9] (one behind) do with a part, and with
+ * what lies between two. */
+TEST(parts_of_an_allocation_are_watched_apart)
+{
+    enum { BYTES = BROKEN_FLOATS * sizeof(float), PARTS = 3 };
+    lq_err err = { "" };
+    dev d;
+    float host[2 * BROKEN_FLOATS] = { 0 };
+    CHECK(!emu_table.open(&d, 0, &err), "%s", err.msg);
+    const size_t room = emu_table.room(&d);
+    uint8_t *all = emu_table.alloc(&d, PARTS * BYTES);
+    for (int i = 0; i < PARTS; i += 2)
+        emu_table.part(&d, all + i * BYTES, BYTES);
+    CHECK(emu_table.room(&d) == room - PARTS * BYTES, "parts are memory once");
+    for (int i = 0; i < PARTS; i++) {
+        float *at = (float *)(void *)(all + i * BYTES);
+        emu_table.upload(&d, at, host, BYTES);
+        broken_cases[8].run(&d, at);
+        lq_status s = emu_table.sync(&d, &err);
+        CHECK((s == LQ_EDEVICE) == (i == 1), "part %d: %s", i, err.msg);
+        if (i == 1) continue;
+        broken_cases[9].run(&d, at);
+        s = emu_table.sync(&d, &err);
+        CHECK(s == LQ_EDEVICE && strstr(err.msg, "allocation of 256 in device memory"), "%d: %s", i,
+              err.msg);
+        emu_table.upload(&d, at, host, BYTES + 4);
+        CHECK(emu_table.sync(&d, &err) == LQ_EDEVICE, "a copy that goes beyond part %d", i);
+    }
+    emu_table.free(&d, all);
+    CHECK(emu_table.room(&d) == room, "all is free");
+    emu_table.upload(&d, all, host, BYTES);
+    CHECK(emu_table.sync(&d, &err) == LQ_EDEVICE, "and its parts are gone");
+    emu_table.part(&d, all, BYTES);
+    CHECK(emu_table.room(&d) == room, "a part of nothing is none");
+    emu_table.sync(&d, &err);
+    emu_table.close(&d);
+}
+
 enum { FIRST, SECOND };
 /* broken_cases[8] writes inside of buf: what each of two devices may do with whose buffer. */
 static const struct {
@@ -384,6 +422,7 @@ int main(int argc, char **argv)
     RUN(a_product_of_bytes_is_the_plain_one);
     RUN(after_a_failure_nothing_runs_until_it_was_asked_for);
     RUN(after_a_failure_memory_goes_back_and_the_wait_is_one);
+    RUN(parts_of_an_allocation_are_watched_apart);
     RUN(devices_have_streams_and_memory_of_their_own);
     RUN(pinned_memory_belongs_to_the_stream_until_the_wait);
     RUN(a_capture_forbids_what_waits_or_allocates_and_runs_nothing);

@@ -446,6 +446,18 @@ TEST(a_pass_takes_no_more_of_a_device_than_was_said)
             CHECK(took <= said && said <= 2 * took, "%s: took %zu bytes, said %zu", names[i], took,
                   said);
             fwd_close(f);
+            /* It is one piece: a byte less, and nothing is taken. */
+            void *rest = d->ops->alloc(d, before - took + 1);
+            s = fwd_open(&f, &r.m, r.kv, r.p, &o, &err);
+            char want[80];
+            snprintf(want, sizeof want, "a step need %zu bytes, found %zu free", took, took - 1);
+            CHECK(s == LQ_ENOMEM && strstr(err.msg, want), "%s: '%s', not '%s'", names[i], err.msg,
+                  want);
+            CHECK(d->ops->room(d) == took - 1, "%s: %zu", names[i], d->ops->room(d));
+            d->ops->free(d, rest);
+            s = fwd_open(&f, &r.m, r.kv, r.p, &o, &err);
+            CHECK(!s, "%s, after a failure: %s", names[i], err.msg);
+            if (!s) fwd_close(f);
         }
         rig_close(&r);
     }

@@ -48,6 +48,7 @@
 #include <cuda_fp16.h>
 
 #define CU_NAME(op) cu_##op
+static inline void cu_part(void *, size_t) {} /* nobody watches */
 enum { CU_ROWS = 32768, CU_WHOLE = 32768, CU_PIECE = 1 << 22 };
 template <class T> using G = T *;
 template <class T> using S = T *;

@@ -97,13 +97,21 @@ static void *CU_NAME(alloc)(dev *d, size_t n)
 {
     void *p = NULL;
     CU_NAME(bind)(d);
-    CU_TRY(d, cudaMalloc(&p, n ? n : 1));
+    const cudaError_t e = d->bad ? cudaSuccess : cudaMalloc(&p, n ? n : 1);
+    if (e == cudaErrorMemoryAllocation) cudaGetLastError(); /* or a later launch would give it */
+    cu_check(d, "cudaMalloc", e);
     return d->bad ? NULL : p;
 }
 
 static void CU_NAME(free)(dev *d, void *p)
 {
     if (p) cu_check(d, "cudaFree", cudaFree(p));
+}
+
+static void CU_NAME(part)(dev *d, void *p, size_t n)
+{
+    (void)d;
+    cu_part(p, n);
 }
 
 static void *CU_NAME(alloc_host)(dev *d, size_t n)

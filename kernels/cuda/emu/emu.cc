@@ -28,8 +28,9 @@ static void leave_block(void);
 /* ---- device memory ---- */
 struct allocation {
     uintptr_t lo, hi;
-    void *base;
+    void *base; /* NULL: a part of another */
     int device;
+    bool cut; /* has parts: it counts as memory that is taken, and nothing is reached through it */
 };
 static allocation *allocs;
 static size_t n_allocs, cap_allocs, last_found;
@@ -37,7 +38,7 @@ static int running; /* the device of the launch */
 
 static bool holds(const allocation *a, uintptr_t at)
 {
-    return at >= a->lo && at < a->hi && a->device == running;
+    return at >= a->lo && at < a->hi && a->device == running && !a->cut;
 }
 
 span find_global(const void *p)
@@ -554,7 +555,7 @@ bool emu::on_device(const void *p, size_t n, int device)
 {
     for (size_t i = 0; i < n_allocs; i++)
         if ((uintptr_t)p >= allocs[i].lo && (uintptr_t)p + n <= allocs[i].hi &&
-            allocs[i].device == device)
+            allocs[i].device == device && !allocs[i].cut)
             return true;
     return false;
 }
@@ -799,8 +800,20 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     *free_bytes = *total = emu_memory;
     for (size_t i = 0; i < n_allocs; i++)
-        if (allocs[i].device == set_device) *free_bytes -= allocs[i].hi - allocs[i].lo;
+        if (allocs[i].device == set_device && allocs[i].base)
+            *free_bytes -= allocs[i].hi - allocs[i].lo;
     return cudaSuccess;
+}
+
+static bool room_for_one()
+{
+    if (n_allocs < cap_allocs) return true;
+    const size_t cap = cap_allocs ? 2 * cap_allocs : 64;
+    void *more = realloc(allocs, cap * sizeof *allocs);
+    if (!more) return false;
+    allocs = (allocation *)more;
+    cap_allocs = cap;
+    return true;
 }
 
 cudaError_t cudaMalloc(void **p, size_t n)
@@ -809,13 +822,7 @@ cudaError_t cudaMalloc(void **p, size_t n)
     size_t left, all;
     cudaMemGetInfo(&left, &all);
     if (n > left) return cudaErrorMemoryAllocation;
-    if (n_allocs == cap_allocs) {
-        const size_t cap = cap_allocs ? 2 * cap_allocs : 64;
-        void *more = realloc(allocs, cap * sizeof *allocs);
-        if (!more) return cudaErrorMemoryAllocation;
-        allocs = (allocation *)more;
-        cap_allocs = cap;
-    }
+    if (!room_for_one()) return cudaErrorMemoryAllocation;
     /* 256-byte aligned as on the device; 0xff, so that floats that nobody wrote are NaN */
     emu_counted.allocations++;
     const size_t room = (n + 2 * GUARD + 511) / 256 * 256;
@@ -823,19 +830,38 @@ cudaError_t cudaMalloc(void **p, size_t n)
     if (!base) return cudaErrorMemoryAllocation;
     memset(base, 0xff, room + 256);
     *p = base + 256;
-    allocs[n_allocs++] = { (uintptr_t)*p, (uintptr_t)*p + n, base, set_device };
+    allocs[n_allocs++] = { (uintptr_t)*p, (uintptr_t)*p + n, base, set_device, false };
     return cudaSuccess;
+}
+
+void cu_part(void *p, size_t n)
+{
+    const uintptr_t lo = (uintptr_t)p;
+    size_t i = 0;
+    while (i < n_allocs && !(allocs[i].base && lo >= allocs[i].lo && lo + n <= allocs[i].hi))
+        i++;
+    if (i == n_allocs || !room_for_one()) {
+        snprintf(failure, sizeof failure, "a part of %zu bytes of no allocation", n);
+        return;
+    }
+    allocs[i].cut = true;
+    allocs[n_allocs++] = { lo, lo + n, nullptr, allocs[i].device, false };
 }
 
 cudaError_t cudaFree(void *p)
 {
     if (captures_here()) return forbid();
+    uintptr_t lo = 0, hi = 0;
     for (size_t i = 0; i < n_allocs; i++)
-        if ((void *)allocs[i].lo == p) {
+        if ((void *)allocs[i].lo == p && allocs[i].base) {
+            lo = allocs[i].lo;
+            hi = allocs[i].hi;
             free(allocs[i].base);
             allocs[i] = allocs[--n_allocs];
             break;
         }
+    for (size_t i = n_allocs; i-- > 0;) /* and its parts */
+        if (allocs[i].lo >= lo && allocs[i].hi <= hi) allocs[i] = allocs[--n_allocs];
     return cudaSuccess;
 }
 

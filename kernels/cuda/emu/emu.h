@@ -338,6 +338,7 @@ static inline int cu_add(G<int> p, int v) /* blocks and threads take turns */
     return old;
 }
 static inline void cu_fence() {}
+void cu_part(void *p, size_t n); /* see dev.h: part */
 static inline void cu_next() {}
 static inline void cu_after() { emu::follow_after(); }
 template <class T, bool B> void cu_prefetch(emu::ptr<T, B> p)
