@@ -134,8 +134,9 @@ static lq_status fill_device(side *s, dev *on, const arch_config *c, const eng_o
         return lq_fail(
             err, LQ_ENOMEM,
             "--device: %s: a step needs %zu bytes and a block of the KV cache %zu, found %zu free; "
-            "--gpu-layers auto leaves room, and smaller steps need less",
-            on->name, need, s->block, room);
+            "%ssmaller steps need less",
+            on->name, need, s->block, room,
+            dev_ranks(on) > 1 ? "" : "--gpu-layers auto leaves room, and ");
     s->known = true;
     s->room = room - need;
     return LQ_OK;

@@ -145,7 +145,9 @@ def test_layers_on_both_give_the_cpus_logits_within_rounding(gpu, llmq, tmp_path
     whole, _ = logits(gpu, model, tmp_path / "c", "--device", "cuda")
     assert logits(gpu, model, tmp_path / "d", "--gpu-layers", 99)[0] == whole != got
     assert logits(gpu, model, tmp_path / "e", "--gpu-layers", "auto")[0] == whole
-    assert logits(gpu, model, tmp_path / "f", "--gpu-layers", 0)[0] == want
+    for device in ([], ["--device", "cuda"], ["--device", "auto"]):
+        same, said = logits(gpu, model, tmp_path / "f", "--gpu-layers", 0, *device)
+        assert same == want and said.startswith("device: cpu (--gpu-layers 0)\n"), said
 
 
 def test_how_many_layers_fit_is_said_and_true(gpu, tmp_path, half):
