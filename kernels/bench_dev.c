@@ -210,7 +210,9 @@ static lq_status upload_plan(bench *b, dev_attn_args *a, const attention *at, lq
     const int64_t per_seq = lq_ceil_div(at->keys, a->block_size);
     int64_t chunks = 0, slots = 0;
     const attn_seq one = { 0, at->rows, at->keys - at->rows, NULL };
-    dev_attn_plan(a->how, NULL, &chunks, NULL, &slots, &one, 0, at->H, at->Hkv, 0);
+    a->split =
+        dev_attn_split(b->d, a->how, at->seqs * dev_attn_blocks(a->how, at->rows, at->H, at->Hkv));
+    dev_attn_plan(a->how, NULL, &chunks, NULL, &slots, &one, 0, a->split, at->H, at->Hkv, 0);
     dev_attn_chunk *c = malloc((size_t)(chunks * at->seqs) * sizeof *c);
     int32_t *of = malloc((size_t)(slots * at->seqs) * sizeof *of);
     int32_t *table = malloc((size_t)(per_seq * at->seqs) * sizeof *table);
@@ -221,8 +223,8 @@ static lq_status upload_plan(bench *b, dev_attn_args *a, const attention *at, lq
     }
     for (int64_t i = 0; i < at->seqs; i++) {
         const attn_seq seq = { i * at->rows, at->rows, at->keys - at->rows, NULL };
-        dev_attn_plan(a->how, c, &a->n_chunks, of, &a->n_slots, &seq, (int32_t)(i * per_seq), at->H,
-                      at->Hkv, 0);
+        dev_attn_plan(a->how, c, &a->n_chunks, of, &a->n_slots, &seq, (int32_t)(i * per_seq),
+                      a->split, at->H, at->Hkv, 0);
     }
     for (int64_t i = 0; i < per_seq * at->seqs; i++) /* blocks lie apart, as in use */
         table[i] = (int32_t)(i * 7919 % (per_seq * at->seqs));
@@ -232,6 +234,11 @@ static lq_status upload_plan(bench *b, dev_attn_args *a, const attention *at, lq
     b->d->ops->upload(b->d, on[0], c, (size_t)a->n_chunks * sizeof *c);
     b->d->ops->upload(b->d, on[1], of, (size_t)a->n_slots * sizeof *of);
     b->d->ops->upload(b->d, on[2], table, (size_t)(per_seq * at->seqs) * sizeof *table);
+    if (a->how == DEV_ATTN_DECODE) { /* it merges its splits itself, as in use */
+        const size_t bytes = (size_t)dev_attn_done(a->n_chunks, at->H, at->Hkv) * sizeof *a->done;
+        a->done = take(b, bytes);
+        b->d->ops->zero(b->d, a->done, bytes);
+    }
     a->chunks = on[0];
     a->chunk_of = on[1];
     a->tables = on[2];

@@ -169,16 +169,23 @@ size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hk
     return (size_t)(n_slots * dev_attn_rows(how, H, Hkv) * H * (Dv + 2)) * sizeof(float);
 }
 
-int64_t dev_attn_split(dev_attn_how how)
+int64_t dev_attn_split(const dev *d, dev_attn_how how, int64_t blocks)
 {
-    return how == DEV_ATTN_UNITS || how == DEV_ATTN_WIDE ? DEV_ATTN_LONG : ATTN_SPLIT;
+    if (how != DEV_ATTN_UNITS && how != DEV_ATTN_WIDE) return ATTN_SPLIT;
+    const bool enough = blocks > 0 && 4 * blocks >= 3 * d->n_sm; /* most multiprocessors have one */
+    return enough ? DEV_ATTN_WHOLE : DEV_ATTN_LONG;
+}
+
+int64_t dev_attn_blocks(dev_attn_how how, int64_t n_rows, int64_t H, int64_t Hkv)
+{
+    return lq_ceil_div(n_rows, dev_attn_rows(how, H, Hkv)) * Hkv;
 }
 
 void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,
-                   int64_t *n_slots, const attn_seq *s, int32_t table, int64_t H, int64_t Hkv,
-                   int64_t window)
+                   int64_t *n_slots, const attn_seq *s, int32_t table, int64_t split, int64_t H,
+                   int64_t Hkv, int64_t window)
 {
-    const int64_t rows = dev_attn_rows(how, H, Hkv), split = dev_attn_split(how);
+    const int64_t rows = dev_attn_rows(how, H, Hkv);
     for (int64_t i = 0; i < s->n_rows; i += rows) {
         const int64_t n = s->n_rows - i < rows ? s->n_rows - i : rows, pos = s->pos0 + i;
         const int64_t first = window && pos >= window ? pos - window + 1 : 0;

@@ -252,7 +252,7 @@ enum { DEV_ATTN_WIDTH = 256 }; /* D and Dv at most; multiples of 4, of int4 of 8
  * the scale, and the weights (times a value's scale), are the sum of two numbers of 16 bits: an
  * error of 2^-16 of each, in f16 of 2^-22 and 2^-25 besides; all sums are f32's.
  * DEV_ATTN_UNITS: through the matrix units, where dev_attn_units says so; splits of DEV_ATTN_LONG
- * keys, in an order that depends on nothing but a row's position. q times the scale, and the
+ * keys, or none (dev_attn_split), each in an order that depends on a row's position alone. q times the scale, and the
  * weights, are rounded to the cache's type, of codes to bf16 (to nearest, relative error u: f16
  * 2^-11, bf16 2^-8), all sums are f32's. With d the largest error of a score, (u + (D + 8) 2^-23)
  * scale sum |q k|, n keys and the weights w that add to 1, an output is off by at most (expm1(2 d)
@@ -270,11 +270,13 @@ enum {
     DEV_ATTN_PAIRS = 64, /* (row, head) pairs that a block of DEV_ATTN_UNITS has */
     DEV_ATTN_WIDE_PAIRS = 128,
     DEV_ATTN_LONG = 2048, /* keys of its splits: enough blocks for few rows of a long context */
+    DEV_ATTN_WHOLE = 1 << 30 /* ... where rows are enough */
 };
 
 /* Attention as attn.h says. One slot is one split of one chunk. scratch: attn_scratch bytes. */
 typedef struct {
     dev_attn_how how; /* that the chunks were planned for */
+    int64_t split;    /* and its keys */
     const float *q;   /* [T, ldq] rotated */
     float *out;       /* [T, ldo] */
     const uint8_t *k, *v;
@@ -408,9 +410,12 @@ bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv);
 /* How attention of so many rows of a sequence is done; with dev.invariant in one way. */
 dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
                              int64_t n_rows);
-/* Rows of a chunk at most, and keys of a split. */
+/* Rows of a chunk at most, and keys of a split where all launches together have so many blocks
+ * without splits; blocks 0, d NULL: the shortest that there are. */
 int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv);
-int64_t dev_attn_split(dev_attn_how how);
+int64_t dev_attn_split(const dev *d, dev_attn_how how, int64_t blocks);
+/* How many blocks have chunks of so many rows of a sequence. */
+int64_t dev_attn_blocks(dev_attn_how how, int64_t n_rows, int64_t H, int64_t Hkv);
 /* Numbers of dev_attn_args.done for so many chunks. */
 int64_t dev_attn_done(int64_t n_chunks, int64_t H, int64_t Hkv);
 /* Bytes of attention's scratch for so many slots. */
@@ -418,8 +423,8 @@ size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hk
 /* Host: cut sequence `s`, whose block numbers begin at tables[table], into chunks; *n_chunks and
  * *n_slots count on. chunks, chunk_of NULL: only count. */
 void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,
-                   int64_t *n_slots, const attn_seq *s, int32_t table, int64_t H, int64_t Hkv,
-                   int64_t window);
+                   int64_t *n_slots, const attn_seq *s, int32_t table, int64_t split, int64_t H,
+                   int64_t Hkv, int64_t window);
 
 #define DEV_OPS(X)                                                                               \
     X(lq_status, open, (dev * d, int index, lq_err *err))                                        \

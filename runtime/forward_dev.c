@@ -54,7 +54,7 @@ static void size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, c
     const int64_t len = longest(k, o), rows = dev_attn_rows(DEV_ATTN_EXACT, c->heads, c->kv_heads);
     int64_t splits[DEV_ATTN_N];
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) /* a chunk of several rows may lie over an edge */
-        splits[w] = len / dev_attn_split(w) + 2;
+        splits[w] = len / dev_attn_split(f->d, w, 0) + 2;
     const int64_t chunks = lq_ceil_div(o->max_rows, rows) + o->max_seqs;
     f->max_chunks = chunks < o->max_rows ? chunks : o->max_rows;
     f->max_slots = f->max_chunks * splits[DEV_ATTN_EXACT];

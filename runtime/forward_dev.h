@@ -28,6 +28,7 @@ typedef struct {
 typedef struct {
     const dev_attn_chunk *chunks; /* device */
     const int32_t *chunk_of;
+    int64_t split;        /* keys */
     fwd_launch *launches; /* [max_chunks] */
     int64_t n_launches;
 } fwd_plan;

@@ -343,6 +343,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     a.done = f->joins ? f->attn_done : NULL;
     for (a.how = 0; a.how < DEV_ATTN_N; a.how++) {
         const fwd_plan *p = &f->plans[a.how][window][layer == r->c->layers - 1];
+        a.split = p->split;
         for (int64_t i = 0; i < p->n_launches; i++) {
             const fwd_launch *at = &p->launches[i];
             a.chunks = p->chunks + at->chunk;

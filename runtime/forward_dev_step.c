@@ -27,23 +27,42 @@ static void pad_slots(fwd_dev_ctx *f, fwd_launch *at, dev_attn_how how, bool sev
         f->chunk_of[at->n_slots++] = -1;
 }
 
-/* The chunks of those of these sequences that are for `how`, in launches of at most launch_slots.
- */
+static bool takes(const fwd_dev_ctx *f, dev_attn_how how, const attn_seq *s)
+{
+    return how == (s->n_rows > DEV_ATTN_FEW ? f->many : f->few);
+}
+
+/* Keys of a split of those of these sequences that are for `how`. */
+static int64_t split_of(const fwd_dev_ctx *f, dev_attn_how how, const arch_config *c,
+                        const attn_seq *seqs, int n)
+{
+    int64_t blocks = 0;
+    for (int i = 0; i < n; i++)
+        if (takes(f, how, &seqs[i]))
+            blocks += dev_attn_blocks(how, seqs[i].n_rows, c->heads, c->kv_heads);
+    return dev_attn_split(f->d, how, blocks);
+}
+
+/* The chunks of those of these sequences that are for `how`, in launches of at most launch_slots,
+ * for which there is scratch; without splits none is needed. */
 static void stage_plan(fwd_dev_ctx *f, fwd_plan *p, dev_attn_how how, const arch_config *c,
                        const attn_seq *seqs, int n, int64_t window)
 {
     const int64_t rows = dev_attn_rows(how, c->heads, c->kv_heads);
+    const int64_t split = split_of(f, how, c, seqs, n);
     fwd_launch at = { 0 };
     p->n_launches = 0;
+    p->split = split;
     for (int i = 0; i < n; i++) {
-        if (how != (seqs[i].n_rows > DEV_ATTN_FEW ? f->many : f->few)) continue;
+        if (!takes(f, how, &seqs[i])) continue;
         for (int64_t row = 0; row < seqs[i].n_rows; row += rows) {
             const int64_t left = seqs[i].n_rows - row;
             const attn_seq one = { seqs[i].row0 + row, left < rows ? left : rows,
                                    seqs[i].pos0 + row, NULL };
             int64_t chunks = 0, slots = 0;
-            dev_attn_plan(how, NULL, &chunks, NULL, &slots, &one, 0, c->heads, c->kv_heads, window);
-            if (at.n_slots + slots > f->launch_slots[how]) {
+            dev_attn_plan(how, NULL, &chunks, NULL, &slots, &one, 0, split, c->heads, c->kv_heads,
+                          window);
+            if (split != DEV_ATTN_WHOLE && at.n_slots + slots > f->launch_slots[how]) {
                 p->launches[p->n_launches++] = at;
                 at = (fwd_launch){ .chunk = at.chunk + at.n_chunks, .slot = at.slot + at.n_slots };
             }
@@ -51,7 +70,7 @@ static void stage_plan(fwd_dev_ctx *f, fwd_plan *p, dev_attn_how how, const arch
                    at.slot + at.n_slots + slots <= f->max_slots);
             const int64_t first = at.n_chunks;
             dev_attn_plan(how, f->chunks + at.chunk, &at.n_chunks, f->chunk_of + at.slot,
-                          &at.n_slots, &one, f->table_at[i], c->heads, c->kv_heads, window);
+                          &at.n_slots, &one, f->table_at[i], split, c->heads, c->kv_heads, window);
             for (int64_t k = first; k < at.n_chunks; k++)
                 f->chunks[at.chunk + k].fresh = (int32_t)seqs[i].pos0;
         }

@@ -331,7 +331,8 @@ typedef struct {
     dev_attn_args a;
 } call;
 
-static void call_open(call *o, const attn_case *c, dev_attn_how how, bool flat, int block)
+static void call_open(call *o, const attn_case *c, dev_attn_how how, bool whole, bool flat,
+                      int block)
 {
     rig *r = &o->r;
     const size_t kb = attn_kv_row_bytes(c->dtype, c->D) * (size_t)(c->Hkv * block);
@@ -341,6 +342,8 @@ static void call_open(call *o, const attn_case *c, dev_attn_how how, bool flat, 
                                 : c->seq[1].pos0 + c->seq[1].n;
     const int64_t per_seq = longest / block + 1, n_blocks = 2 * SEQS * per_seq;
     int64_t n_chunks = 0, n_slots = 0, qw = c->H * c->D, ow = c->H * c->Dv;
+    const dev many = { .n_sm = 1 }, few = { .n_sm = 1 << 20 };
+    const int64_t split = dev_attn_split(whole ? &many : &few, how, 2);
     *o = (call){ .kb = kb, .stride = stride, .per_seq = per_seq, .n_blocks = n_blocks };
     rig_open(r);
     o->cache = lq_push(&r->a, stride * (size_t)n_blocks);
@@ -367,7 +370,7 @@ static void call_open(call *o, const attn_case *c, dev_attn_how how, bool flat, 
                 read_codes(v + h * c->Dv, in + kb, row, c->Dv, c->dtype);
             }
         }
-        dev_attn_plan(how, NULL, &n_chunks, NULL, &n_slots, &o->seqs[i], 0, c->H, c->Hkv,
+        dev_attn_plan(how, NULL, &n_chunks, NULL, &n_slots, &o->seqs[i], 0, split, c->H, c->Hkv,
                       c->window);
     }
     dev_attn_chunk *chunks = lq_push(&r->a, (size_t)n_chunks * sizeof *chunks);
@@ -375,7 +378,7 @@ static void call_open(call *o, const attn_case *c, dev_attn_how how, bool flat, 
     n_chunks = n_slots = 0;
     for (int i = 0; i < SEQS; i++)
         dev_attn_plan(how, chunks, &n_chunks, chunk_of, &n_slots, &o->seqs[i],
-                      (int32_t)(i * per_seq), c->H, c->Hkv, c->window);
+                      (int32_t)(i * per_seq), split, c->H, c->Hkv, c->window);
     if (how == DEV_ATTN_EXACT || how == DEV_ATTN_DECODE)
         for (int i = 0; i < NOBODYS; i++)
             chunk_of[n_slots++] = -1;
@@ -384,6 +387,7 @@ static void call_open(call *o, const attn_case *c, dev_attn_how how, bool flat, 
         o->q[i] *= flat ? 0 : 3;
     uint8_t *on = put(r, o->cache, stride * (size_t)n_blocks);
     o->a = (dev_attn_args){ .how = how,
+                            .split = split,
                             .q = put(r, o->q, (size_t)(o->rows * qw) * 4),
                             .out = put(r, NULL, (size_t)(o->rows * ow) * 4),
                             .k = on,
@@ -414,11 +418,11 @@ static void call_open(call *o, const attn_case *c, dev_attn_how how, bool flat, 
 
 /* flat: q is 0, all keys weigh the same, and nothing is rounded: a key too many or too few shows.
  */
-static void one_attention(const attn_case *c, dev_attn_how how, bool flat, int block)
+static void one_attention(const attn_case *c, dev_attn_how how, bool whole, bool flat, int block)
 {
     const int64_t qw = c->H * c->D, ow = c->H * c->Dv;
     call o;
-    call_open(&o, c, how, flat, block);
+    call_open(&o, c, how, whole, flat, block);
     rig *r = &o.r;
     const int64_t rows = o.rows;
     float *want = floats(r, rows * ow, 2), *got = floats(r, rows * ow, 3);
@@ -486,7 +490,7 @@ static void one_joined(const attn_case *c, int block, bool half, bool in_rows)
     const int64_t H = c->H, Hkv = c->Hkv, D = c->D, Dv = c->Dv, R = D / 8 * 4,
                   w = H * D + Hkv * (D + Dv);
     call o;
-    call_open(&o, c, DEV_ATTN_DECODE, false, block);
+    call_open(&o, c, DEV_ATTN_DECODE, false, false, block);
     rig *r = &o.r;
     const int64_t rows = o.rows, n_done = dev_attn_done(o.a.n_chunks, H, Hkv);
     const size_t bytes = o.stride * (size_t)o.n_blocks, out = (size_t)(rows * H * Dv) * 4;
@@ -561,7 +565,7 @@ static void one_joined(const attn_case *c, int block, bool half, bool in_rows)
 TEST(attention_is_the_cpus_bits)
 {
     for (size_t i = 0; i < LQ_COUNT(attn_cases); i++)
-        one_attention(&attn_cases[i], DEV_ATTN_EXACT, false, block_of(i));
+        one_attention(&attn_cases[i], DEV_ATTN_EXACT, false, false, block_of(i));
 }
 
 TEST(attention_through_the_matrix_units_stays_within_its_bound)
@@ -569,8 +573,8 @@ TEST(attention_through_the_matrix_units_stays_within_its_bound)
     for (size_t i = 0; i < LQ_COUNT(unit_cases); i++) {
         const attn_case *c = &unit_cases[i];
         CHECK(dev_attn_units(c->dtype, c->D, c->Dv), "%s: not for the units", c->why);
-        one_attention(c, DEV_ATTN_UNITS, false, block_of(i));
-        if (!c->alibi) one_attention(c, DEV_ATTN_UNITS, true, block_of(i));
+        one_attention(c, DEV_ATTN_UNITS, i % 2, false, block_of(i));
+        if (!c->alibi) one_attention(c, DEV_ATTN_UNITS, i % 2 == 0, true, block_of(i));
     }
 }
 
@@ -601,8 +605,8 @@ TEST(attention_through_wgmma_stays_within_the_same_bound)
         if (dev_attn_choose(&on, MM_BF16, c->dtype, c->D, c->Dv, DEV_ATTN_FEW + 1) != DEV_ATTN_WIDE)
             continue;
         n++;
-        one_attention(c, DEV_ATTN_WIDE, false, block_of(i));
-        if (!c->alibi) one_attention(c, DEV_ATTN_WIDE, true, block_of(i));
+        one_attention(c, DEV_ATTN_WIDE, i % 2, false, block_of(i));
+        if (!c->alibi) one_attention(c, DEV_ATTN_WIDE, i % 2 == 0, true, block_of(i));
     }
     CHECK(on.cc != 90 || n > 8, "%d cases", n);
 }
@@ -613,8 +617,8 @@ TEST(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s)
         const attn_case *c =
             i < LQ_COUNT(attn_cases) ? &attn_cases[i] : &unit_cases[i - LQ_COUNT(attn_cases)];
         if (!dev_attn_units(c->dtype, c->D, c->Dv)) continue;
-        one_attention(c, DEV_ATTN_DECODE, false, block_of(i));
-        if (!c->alibi) one_attention(c, DEV_ATTN_DECODE, true, block_of(i));
+        one_attention(c, DEV_ATTN_DECODE, false, false, block_of(i));
+        if (!c->alibi) one_attention(c, DEV_ATTN_DECODE, false, true, block_of(i));
     }
 }
 

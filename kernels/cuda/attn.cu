@@ -225,18 +225,23 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
                           a->softcap,
                           a->alibi_scaled,
                           a->alibi_bf16,
-                          a->bf16 };
+                          a->bf16,
+                          (int)a->split };
+    /* of many rows without splits nothing is left to merge */
+    const bool many = a->how == DEV_ATTN_UNITS || a->how == DEV_ATTN_WIDE,
+               direct = many && a->n_slots == a->n_chunks;
+    const attn_end end = { direct ? NULL : (float *)a->scratch, direct ? a->out : NULL, a->sinks };
     assert(a->how == DEV_ATTN_DECODE || (!a->rope && !a->done));
     if (a->n_chunks == 0) return;
     if (a->how == DEV_ATTN_UNITS)
-        CU_NAME(attn_units)(d, a, &v);
+        CU_NAME(attn_units)(d, a, &v, &end);
     else if (a->how == DEV_ATTN_WIDE)
-        CU_NAME(attn_sm90)(d, a, &v);
+        CU_NAME(attn_sm90)(d, a, &v, &end);
     else if (a->how == DEV_ATTN_DECODE)
         CU_NAME(attn_decode)(d, a, &v);
     else
         fold(d, a, v);
-    if (!a->done)
+    if (!a->done && !direct)
         CU_FOLLOW(d, "attn merge", merge_kernel,
                   dim3((unsigned)(a->n_chunks * v.chunk_rows), (unsigned)lq_ceil_div(a->H, WARPS)),
                   THREADS, 0, a->out, (const float *)a->scratch, a->chunks, a->sinks, v);

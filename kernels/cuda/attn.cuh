@@ -16,6 +16,7 @@ struct attn_view {
     float scale, softcap;
     bool alibi_scaled, alibi_bf16;
     bool bf16; /* out is rounded to it */
+    int split; /* keys */
 };
 
 __device__ __forceinline__ float attn_bf16(float x) { return cu_bf16_f32(cu_f32_bf16(x)); }
@@ -70,6 +71,58 @@ __device__ __forceinline__ void attn_rise(float m[2], float l[2], float keep[2],
     }
 }
 
+/* What the sums of a row of head h, by the largest score m, are multiplied by in the end: 1 / l,
+ * with the sink's share of l. */
+__device__ __forceinline__ float attn_last(float m, float l, int h, G<const float> sinks)
+{
+    float f = 1.0f;
+    if (sinks) {
+        const float sink = sinks[h], max = sink > m ? sink : m;
+        f = km_exp(m - max);
+        l = fmaf(l, f, km_exp(sink - max));
+    }
+    return f / l;
+}
+__device__ __forceinline__ float attn_out(float y, const attn_view &v)
+{
+    return v.bf16 ? cu_bf16_f32(cu_f32_bf16(y)) : y;
+}
+
+/* What a block of many rows ends with: to its split's place for the merge or, where every chunk has
+ * one split, as that would leave it. */
+struct attn_end {
+    float *parts, *out; /* one of them is NULL */
+    const float *sinks;
+};
+/* The later slots of a launch, which have more keys, begin first. */
+__device__ __forceinline__ int attn_slot() { return (int)(gridDim.x - 1 - blockIdx.x); }
+
+/* A lane's sums of columns 8n + 2c and 8n + 2c + 1 of head h of row i of a chunk. */
+template <int N>
+__device__ __forceinline__ void attn_put(const attn_end &e, const attn_view &v,
+                                         const dev_attn_chunk &ch, int slot, int i, int h, float m,
+                                         float l, const float (&sums)[N][2])
+{
+    const int c = threadIdx.x % 4;
+    const int64_t row = (int64_t)slot * v.chunk_rows + i;
+    const float f = e.out ? attn_last(m, l, h, e.sinks) : 1.0f;
+    const G<float> out = G<float>(e.out) + ((ch.row + i) * v.ldo + (int64_t)h * v.Dv);
+    const G<float> part = G<float>(e.parts) + (row * v.H + h) * (int64_t)(v.Dv + 2);
+    if (!e.out && c == 0) {
+        part[0] = m;
+        part[1] = l;
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        if (8 * n >= v.Dv) continue;
+        if (e.out)
+            cu_st(out + (8 * n + 2 * c),
+                  float2{ attn_out(sums[n][0] * f, v), attn_out(sums[n][1] * f, v) });
+        else
+            cu_st(part + (2 + 8 * n + 2 * c), float2{ sums[n][0], sums[n][1] });
+    }
+}
+
 /* By one warp: row i of a chunk, of head h: its splits in order, then the sink, to out. */
 __device__ __forceinline__ void attn_merge(G<float> out, G<const float> parts,
                                            const dev_attn_chunk &c, int i, int h,
@@ -98,26 +151,18 @@ __device__ __forceinline__ void attn_merge(G<float> out, G<const float> parts,
         }
         m = max;
     }
-    float f = 1.0f;
-    if (sinks) {
-        const float sink = sinks[h], max = sink > m ? sink : m;
-        f = km_exp(m - max);
-        l = fmaf(l, f, km_exp(sink - max));
-    }
-    f /= l;
+    const float f = attn_last(m, l, h, sinks);
 #pragma unroll
     for (int x = 0; x < ACC; x++) {
         const int d = x * CU_WARP + lane;
         const float y = acc[x] * f;
-        if (d < v.Dv)
-            out[(c.row + i) * v.ldo + (int64_t)h * v.Dv + d] =
-                v.bf16 ? cu_bf16_f32(cu_f32_bf16(y)) : y;
+        if (d < v.Dv) out[(c.row + i) * v.ldo + (int64_t)h * v.Dv + d] = attn_out(y, v);
     }
 }
 
-/* Host: each split of DEV_ATTN_UNITS, _WIDE, _DECODE, to scratch. */
-void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v);
-void CU_NAME(attn_sm90)(dev *d, const dev_attn_args *a, const attn_view *v);
+/* Host: each split of DEV_ATTN_UNITS, _WIDE, _DECODE. */
+void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e);
+void CU_NAME(attn_sm90)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e);
 void CU_NAME(attn_decode)(dev *d, const dev_attn_args *a, const attn_view *v);
 
 #endif

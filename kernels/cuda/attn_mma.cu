@@ -1,7 +1,7 @@
 /* kernels/cuda/attn_mma.cu - attention of many rows over the paged cache through the matrix units,
  * for keys and values of any type but f32: mma.m16n8k16 with f32 sums.
  *
- *   units   grid: slots (one split of DEV_ATTN_LONG keys of one chunk of rows) x kv heads x passes
+ *   units   grid: slots (one split of one chunk of rows) x kv heads x passes
  * of PAIRS (row, head) pairs. A warp keeps 16 pairs, and takes from shared memory all of each tile
  * of 64 keys:
  *
@@ -88,7 +88,7 @@ template <bool F16> __device__ __forceinline__ uint16_t narrow(float x)
 
 template <int WIDTH, kv_dtype T>
 __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
-    units_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
+    units_kernel(attn_end e, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
                  G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks, G<const int32_t> tables,
                  G<const float> alibi, attn_view v)
 {
@@ -99,15 +99,15 @@ __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
     const S<uint16_t> ks = qs + PAIRS * WIDTH, vs = ks + KEYS * WIDTH;
     const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
               c = lane % 4;
-    const int kvh = blockIdx.y, group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = blockIdx.x;
+    const int kvh = blockIdx.y, group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = attn_slot();
     const dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + chunk_of[slot]);
     const int n_pairs = ch.n_rows * group - pair0;
     if (n_pairs <= 0) return; /* all threads of the block alike */
     const int k_pieces = v.D / PIECE, v_pieces = v.Dv / PIECE;
     const int k_padded = (k_pieces + 3) / 4 * 4, v_padded = (v_pieces + 1) / 2 * 2;
-    const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * DEV_ATTN_LONG;
+    const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * v.split;
     const int64_t last = ch.pos + ch.n_rows; /* behind the last key that any row sees */
-    const int64_t end = last < split + DEV_ATTN_LONG ? last : split + DEV_ATTN_LONG;
+    const int64_t end = last < split + v.split ? last : split + v.split;
     int64_t pos = v.window ? ch.pos - v.window + 1 : 0;
     pos = (pos > split ? pos : split) / KEYS * KEYS;
     const G<const int32_t> table = tables + ch.table;
@@ -218,53 +218,48 @@ __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
         l[h] += cu_shfl_xor(l[h], 2);
         const int p = 16 * warp + g + 8 * h, pair = pair0 + p;
         if (p >= n_pairs) continue;
-        const int64_t row = (int64_t)slot * v.chunk_rows + pair / group;
-        const G<float> to = parts + (row * v.H + kvh * group + pair % group) * (int64_t)(v.Dv + 2);
-        if (c == 0) {
-            to[0] = m[h];
-            to[1] = l[h];
-        }
+        float sums[WIDTH / 8][2];
 #pragma unroll
         for (int n = 0; n < WIDTH / 8; n++)
-            if (n < v_pieces)
-                cu_st(to + (2 + 8 * n + 2 * c), float2{ acc[n][2 * h], acc[n][2 * h + 1] });
+            for (int two = 0; two < 2; two++)
+                sums[n][two] = acc[n][2 * h + two];
+        attn_put(e, v, ch, slot, pair / group, kvh * group + pair % group, m[h], l[h], sums);
     }
 }
 
 template <int WIDTH, kv_dtype T>
-void launch(dev *d, const dev_attn_args *a, const attn_view &v, dim3 grid)
+void launch(dev *d, const dev_attn_args *a, const attn_view &v, const attn_end &e, dim3 grid)
 {
     const int shared = 3 * PAIRS * WIDTH * (int)sizeof(uint16_t);
     static_assert((int)PAIRS == (int)KEYS, "q, K and V are as large");
     CU_TRY(d, cudaFuncSetAttribute((units_kernel<WIDTH, T>),
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-    CU_LAUNCH(d, "attn units", (units_kernel<WIDTH, T>), grid, THREADS, (size_t)shared,
-              (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi,
-              v);
+    CU_LAUNCH(d, "attn units", (units_kernel<WIDTH, T>), grid, THREADS, (size_t)shared, e, a->q,
+              a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi, v);
 }
 
 template <kv_dtype T>
-void launch_width(dev *d, const dev_attn_args *a, const attn_view &v, dim3 grid)
+void launch_width(dev *d, const dev_attn_args *a, const attn_view &v, const attn_end &e, dim3 grid)
 {
     const int64_t width = a->D > a->Dv ? a->D : a->Dv;
     if (width <= 64)
-        launch<64, T>(d, a, v, grid);
+        launch<64, T>(d, a, v, e, grid);
     else if (width <= 128)
-        launch<128, T>(d, a, v, grid);
+        launch<128, T>(d, a, v, e, grid);
     else
-        launch<256, T>(d, a, v, grid);
+        launch<256, T>(d, a, v, e, grid);
 }
 
 } // namespace
 
-void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v)
+void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e)
 {
     const dim3 grid((unsigned)a->n_slots, (unsigned)a->Hkv,
                     (unsigned)lq_ceil_div(v->chunk_rows * (a->H / a->Hkv), PAIRS));
     switch (a->dtype) {
-#define CASE(type)                          \
-    case type:                              \
-        launch_width<type>(d, a, *v, grid); \
+#define CASE(type)                              \
+    case type:                                  \
+        launch_width<type>(d, a, *v, *e, grid); \
         return;
         ATTN_CACHES(CASE)
 #undef CASE

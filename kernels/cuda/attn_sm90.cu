@@ -1,7 +1,7 @@
 /* kernels/cuda/attn_sm90.cu - attention of many rows over the paged cache on sm_90a, for keys and
  * values of f16 or bf16 and heads of up to 128: wgmma with f32 sums.
  *
- *   sm90_attn  grid: slots (one split of DEV_ATTN_LONG keys of one chunk of rows) x kv heads x
+ *   sm90_attn  grid: slots (one split of one chunk of rows) x kv heads x
  *              passes of DEV_ATTN_WIDE_PAIRS (row, head) pairs. Two warpgroups have 64 pairs each,
  * a third brings tiles of 128 keys:
  *
@@ -206,8 +206,8 @@ __device__ __forceinline__ void pack(unsigned (&p)[KEYS / 16][4], const float (&
 
 /* By each of the others: 64 pairs from pair0 on. */
 template <int DK, int DV, bool F16>
-__device__ void attend(S<uint8_t> at, S<uint64_t> full, S<uint64_t> empty, G<float> parts,
-                       G<const float> q, G<const float> alibi, const attn_view &v,
+__device__ void attend(S<uint8_t> at, S<uint64_t> full, S<uint64_t> empty, const attn_end &e,
+                       int slot, G<const float> q, G<const float> alibi, const attn_view &v,
                        const dev_attn_chunk &ch, int kvh, int pair0, int n_pairs, const tiles_of &t)
 {
     enum { STAGE = (DK / 64 + DV / 64) * COLUMN };
@@ -277,38 +277,33 @@ __device__ void attend(S<uint8_t> at, S<uint64_t> full, S<uint64_t> empty, G<flo
         l += cu_shfl_xor(l, 2);
         const int of = 16 * warp + g + 8 * h, pair = pair0 + of;
         if (of >= n_pairs) continue;
-        const int64_t row = (int64_t)blockIdx.x * v.chunk_rows + pair / group;
-        const G<float> to = parts + (row * v.H + kvh * group + pair % group) * (int64_t)(v.Dv + 2);
-        if (c == 0) {
-            to[0] = r[h].m;
-            to[1] = l;
-        }
+        float sums[DV / 8][2];
 #pragma unroll
         for (int n = 0; n < DV / 8; n++)
-            if (8 * n < v.Dv)
-                cu_st(to + (2 + 8 * n + 2 * c),
-                      float2{ acc[4 * n + 2 * h], acc[4 * n + 2 * h + 1] });
+            for (int two = 0; two < 2; two++)
+                sums[n][two] = acc[4 * n + 2 * h + two];
+        attn_put(e, v, ch, slot, pair / group, kvh * group + pair % group, r[h].m, l, sums);
     }
 }
 
 template <int DK, int DV, bool F16>
 __global__ void __launch_bounds__(THREADS, 1)
-    sm90_attn_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
+    sm90_attn_kernel(attn_end e, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
                      G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
                      G<const int32_t> tables, G<const float> alibi, attn_view v)
 {
     CU_DYNAMIC_1K(uint8_t, at);
     const S<uint64_t> full = cu_as<uint64_t>(at + DEPTH * (DK / 64 + DV / 64) * COLUMN),
                       empty = full + 2 * DEPTH;
-    const int kvh = blockIdx.y, group = v.H / v.Hkv, slot = blockIdx.x;
+    const int kvh = blockIdx.y, group = v.H / v.Hkv, slot = attn_slot();
     const int pair0 = blockIdx.z * (USERS * PAIRS);
     const dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + chunk_of[slot]);
     const int n_pairs = ch.n_rows * group - pair0;
     if (n_pairs <= 0) return; /* all threads of the block alike */
-    const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * DEV_ATTN_LONG;
+    const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * v.split;
     tiles_of t;
     t.last = ch.pos + ch.n_rows;
-    const int64_t end = t.last < split + DEV_ATTN_LONG ? t.last : split + DEV_ATTN_LONG;
+    const int64_t end = t.last < split + v.split ? t.last : split + v.split;
     const int64_t from = v.window ? ch.pos - v.window + 1 : 0;
     t.first = (int32_t)((from > split ? from : split) / KEYS * KEYS);
     t.n = (int)((end - t.first + KEYS - 1) / KEYS);
@@ -326,38 +321,38 @@ __global__ void __launch_bounds__(THREADS, 1)
         bring_all<DK, DV>(at, full, empty, k, values, tables + ch.table, v, kvh, t);
     } else {
         cu_regs_more<240>();
-        attend<DK, DV, F16>(at, full, empty, parts, q, alibi, v, ch, kvh, pair0 + user * PAIRS,
+        attend<DK, DV, F16>(at, full, empty, e, slot, q, alibi, v, ch, kvh, pair0 + user * PAIRS,
                             n_pairs - user * PAIRS, t);
     }
 }
 
 template <int DK, int DV, bool F16>
-void launch(dev *d, const dev_attn_args *a, const attn_view &v, dim3 grid)
+void launch(dev *d, const dev_attn_args *a, const attn_view &v, const attn_end &e, dim3 grid)
 {
     const int shared = DEPTH * (DK / 64 + DV / 64) * COLUMN + 4 * DEPTH * 8;
     CU_TRY(d, cudaFuncSetAttribute((sm90_attn_kernel<DK, DV, F16>),
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-    CU_LAUNCH(d, "attn sm90", (sm90_attn_kernel<DK, DV, F16>), grid, THREADS, (size_t)shared,
-              (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi,
-              v);
+    CU_LAUNCH(d, "attn sm90", (sm90_attn_kernel<DK, DV, F16>), grid, THREADS, (size_t)shared, e,
+              a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi, v);
 }
 
-template <bool F16> void launch_width(dev *d, const dev_attn_args *a, const attn_view &v, dim3 grid)
+template <bool F16>
+void launch_width(dev *d, const dev_attn_args *a, const attn_view &v, const attn_end &e, dim3 grid)
 {
     if (a->D <= 64 && a->Dv <= 64)
-        launch<64, 64, F16>(d, a, v, grid);
+        launch<64, 64, F16>(d, a, v, e, grid);
     else
-        launch<128, 128, F16>(d, a, v, grid);
+        launch<128, 128, F16>(d, a, v, e, grid);
 }
 
 } // namespace
 
-void CU_NAME(attn_sm90)(dev *d, const dev_attn_args *a, const attn_view *v)
+void CU_NAME(attn_sm90)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e)
 {
     const dim3 grid((unsigned)a->n_slots, (unsigned)a->Hkv,
                     (unsigned)lq_ceil_div(v->chunk_rows * (a->H / a->Hkv), USERS * PAIRS));
     if (a->dtype == KV_F16)
-        launch_width<true>(d, a, *v, grid);
+        launch_width<true>(d, a, *v, *e, grid);
     else
-        launch_width<false>(d, a, *v, grid);
+        launch_width<false>(d, a, *v, *e, grid);
 }
