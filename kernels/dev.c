@@ -101,7 +101,7 @@ bool dev_norms(const dev *d, const dev_weight *w, mm_acts acts, int64_t M)
            !w->t.scheme.irregular && w->s.G == w->s.Gp && w->s.Kp == w->t.K;
 }
 
-size_t dev_mm_parts(int64_t N, int64_t K)
+size_t dev_mm_few_parts(int64_t N, int64_t K)
 {
     enum { PART = 4096 };       /* inputs, of mm_thin */
     const int64_t most = 2 * K; /* with groups padded */
@@ -114,6 +114,14 @@ bool dev_in_rows(const qt_tensor *t)
 {
     return t->scheme.kind == QT_DENSE && t->scheme.dtype == LQ_BF16 && !t->scheme.act &&
            t->K % TILE_K == 0;
+}
+
+size_t dev_mm_parts(int64_t M, int64_t N, int64_t K)
+{
+    enum { BLOCKS = 256, SUMS = 32 << 10 }; /* MM_CUT_BLOCKS, and what one has at most */
+    const size_t n = (size_t)(DEV_MM_SPLITS * M * N) * sizeof(float);
+    if (M <= DEV_MM_SMALL || K <= DEV_MM_SPLIT_LEAST) return 0;
+    return n < (size_t)BLOCKS * SUMS ? n : (size_t)BLOCKS * SUMS;
 }
 
 bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)

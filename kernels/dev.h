@@ -140,8 +140,10 @@ typedef struct {
 } dev_group;
 
 enum {
-    DEV_MM_SMALL = 8,        /* rows up to which a product is bound by reading the weight */
-    DEV_MM_PARTS = 192 << 10 /* bytes of mm_scratch at most for parts of weights of few outputs */
+    DEV_MM_SMALL = 8,         /* rows up to which a product is bound by reading the weight */
+    DEV_MM_PARTS = 192 << 10, /* bytes of mm_scratch at most for parts of weights of few outputs */
+    DEV_MM_SPLITS = 8,        /* parts of K at most of more than DEV_MM_SMALL rows */
+    DEV_MM_SPLIT_LEAST = 512, /* inputs of such a part at least, but for the last */
 };
 
 /* What is done to x before a product, in place of a dev_norm_args behind which it is rounded to
@@ -172,7 +174,8 @@ typedef struct {
  * codes less their zero points have more than 8 significant bits (f16, nf4 and float zero points)
  * go as the sum of two bf16, an error of 2^-16 of |w|; by an f32 weight in f32.
  * In f32, and up to DEV_MM_SMALL rows, K is cut where the weight has few outputs for the device's
- * multiprocessors: the order is the shape's and the device's; with a group it is not cut.
+ * multiprocessors: the order is the shape's and the device's; with a group it is not cut. Of more
+ * rows by the matrix units, without dev.invariant, where it is cut is a matter of M too.
  * Of QT_ZERO_BIAS the code is scaled first. MM_I8: of integer codes (dev_mm_ints) what mm.h says,
  * to the bit, whatever M; of others MM_BF16.
  * A weight that is dev_in_rows may be QT_PORTABLE where `blas` said yes: with MM_BF16, of more than
@@ -252,10 +255,11 @@ enum { DEV_ATTN_WIDTH = 256 }; /* D and Dv at most; multiples of 4, of int4 of 8
  * the scale, and the weights (times a value's scale), are the sum of two numbers of 16 bits: an
  * error of 2^-16 of each, in f16 of 2^-22 and 2^-25 besides; all sums are f32's.
  * DEV_ATTN_UNITS: through the matrix units, where dev_attn_units says so; splits of DEV_ATTN_LONG
- * keys, or none (dev_attn_split), each in an order that depends on a row's position alone. q times the scale, and the
- * weights, are rounded to the cache's type, of codes to bf16 (to nearest, relative error u: f16
- * 2^-11, bf16 2^-8), all sums are f32's. With d the largest error of a score, (u + (D + 8) 2^-23)
- * scale sum |q k|, n keys and the weights w that add to 1, an output is off by at most (expm1(2 d)
+ * keys, or none (dev_attn_split), each in an order that depends on a row's position alone. q times
+ * the scale, and the weights, are rounded to the cache's type, of codes to bf16 (to nearest,
+ * relative error u: f16 2^-11, bf16 2^-8), all sums are f32's. With d the largest error of a score,
+ * (u + (D + 8) 2^-23) scale sum |q k|, n keys and the weights w that add to 1, an output is off by
+ * at most (expm1(2 d)
  * + u + (n + 64) 2^-23) sum w |v|, and in f16 2^-24 sum |v| where weights are tiny.
  * DEV_ATTN_WIDE: the same on sm_90a, in another order; exponentials are off by 2^-22 besides. */
 typedef enum {
@@ -269,7 +273,7 @@ enum {
     DEV_ATTN_FEW = 16,   /* rows of a sequence up to which most of a tile would be empty */
     DEV_ATTN_PAIRS = 64, /* (row, head) pairs that a block of DEV_ATTN_UNITS has */
     DEV_ATTN_WIDE_PAIRS = 128,
-    DEV_ATTN_LONG = 2048, /* keys of its splits: enough blocks for few rows of a long context */
+    DEV_ATTN_LONG = 2048,    /* keys of its splits: enough blocks for few rows of a long context */
     DEV_ATTN_WHOLE = 1 << 30 /* ... where rows are enough */
 };
 
@@ -396,11 +400,15 @@ bool dev_rounds(const dev_weight *w, mm_acts acts);
 bool dev_acts(const dev *d, const dev_weight *w, mm_acts acts, int64_t M, dev_act_kind kind);
 /* Whether a product of M rows can begin with a norm. */
 bool dev_norms(const dev *d, const dev_weight *w, mm_acts acts, int64_t M);
-/* Bytes of mm_scratch at most that are there for any M, of a weight [N, K]. */
-size_t dev_mm_parts(int64_t N, int64_t K);
+/* Bytes of mm_scratch at most for parts of up to DEV_MM_SMALL rows, there for any M, of a weight
+ * [N, K]. */
+size_t dev_mm_few_parts(int64_t N, int64_t K);
 /* Whether a weight can lie on a device as it does in a checkpoint, in rows of K: bf16, K a multiple
  * of 32. It is no member of a group. */
 bool dev_in_rows(const qt_tensor *t);
+/* Bytes at most of the sums of parts of K that a product of M > DEV_MM_SMALL rows adds up, of N
+ * outputs and K places, padding included; grows with each. */
+size_t dev_mm_parts(int64_t M, int64_t N, int64_t K);
 /* Whether products by these take x rounded and arranged alike. */
 bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts);
 

@@ -160,7 +160,7 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
         o->max_rows * spread > o->max_logits ? o->max_rows * spread : o->max_logits;
     const int64_t joined = 3; /* roles that are one product at most */
     fwd_dev_ctx f = { 0 };
-    int64_t wide = 0;
+    int64_t wide = 0, outs = c->vocab > joined_width(c) ? c->vocab : joined_width(c);
     size_t attn = 0, cut = 0;
     size_stage(&f, c, &any, o);
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
@@ -172,12 +172,14 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
         arch_role_shape(c, r, &N, &K);
         if (!arch_role_linear(r)) continue;
         if (K > wide) wide = K;
-        if (dev_mm_parts(joined * N, K) > cut) cut = dev_mm_parts(joined * N, K);
+        if (dev_mm_few_parts(joined * N, K) > cut) cut = dev_mm_few_parts(joined * N, K);
+        if (2 * N > outs) outs = 2 * N; /* gate and up may be one */
     }
     /* A product's inputs in three pieces at most: as tiles take them, rounded, of outliers. */
     const size_t parts = /* of logits, and all of them beside each other */
         o->ranks > 1 ? (size_t)((o->ranks + 1) * o->max_logits * fwd_ranks_width(c, o->ranks)) : 0;
-    const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + cut;
+    const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + cut +
+                            dev_mm_parts(rows, outs, 2 * wide);
     return f.stage_bytes + fwd_slopes_bytes(c) + attn + done_bytes(&f, c) + products +
            parts * sizeof(float) +
            (size_t)(o->max_rows * (c->hidden + joined_width(c)) + o->max_logits * c->vocab +

@@ -15,7 +15,8 @@
  *   cu_ldmatrix<TRANS>(r, row)   ldmatrix.x4: lane l says where row l % 8 of matrix l / 8 is
  *   cu_pair<F16>(lo, hi)         two numbers as f16 or bf16 in one word
  *   cu_sub_bf16(a, b)            a - b, of two bf16 each
- *   cu_opaque(v)                 v, which is kept in a register and not worked out anew
+ *   cu_opaque(v)                 v, of which the compiler knows nothing: it is kept in a register, not
+ *                                worked out anew, and what is made of it in a loop is made there
  *   cu_add(p, v)                 an int in device memory += v, at once; what it was
  *   cu_fence()                   what this thread has written before is seen by all that see what
  *                                it writes after it; what it reads after it is as new

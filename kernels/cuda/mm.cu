@@ -275,7 +275,9 @@ mm_view CU_NAME(mm_outliers_of)(const dev_weight *w)
 size_t CU_NAME(mm_scratch)(const dev_weight *w, int64_t M)
 {
     const int64_t rows = M < CU_ROWS ? M : CU_ROWS;
-    const size_t x = piece(rows, w->s.Kp, 4) + mm_cut_bytes(w), sm90 = sm90_bytes(w, rows);
+    const size_t cut = mm_cut_bytes(w), some = dev_mm_parts(rows, w->t.N, w->s.Kp);
+    const size_t x = piece(rows, w->s.Kp, 4) + (cut > some ? cut : some),
+                 sm90 = sm90_bytes(w, rows);
     return (sm90 > x ? sm90 : x) + piece(rows, w->t.scheme.act ? w->t.K : 0, 4) +
            piece(rows, out_places(&w->t.scheme), 4);
 }

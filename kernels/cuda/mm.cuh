@@ -190,6 +190,21 @@ __device__ __forceinline__ void mm_load_map(S<float> map, const mm_view &v)
     __syncthreads();
 }
 
+/* The numbers of C_MAP as floats, and as two bf16 that add up to them: high | low << 16. */
+struct mm_maps {
+    S<float> number;
+    S<unsigned> two;
+};
+__device__ __forceinline__ void mm_load_maps(const mm_maps &map, const mm_view &v)
+{
+    mm_load_map(map.number, v);
+    if (threadIdx.x < 16) {
+        const float all = map.number[threadIdx.x], high = cu_bf16_f32(cu_f32_bf16(all));
+        map.two[threadIdx.x] = cu_pair<false>(high, all - high);
+    }
+    __syncthreads();
+}
+
 /* The eight numbers of a chunk from its words: codes as they are, not yet scaled. `map`: C_MAP. */
 template <mm_code CODE>
 __device__ __forceinline__ void mm_numbers(float q[8], const unsigned *w, int c, S<const float> map)
@@ -377,6 +392,21 @@ __device__ __forceinline__ void mm_quick(unsigned a[2][4], const unsigned w[2][m
         }
 }
 
+/* The same of two rows of C_MAP, and low: what a leaves of the numbers. */
+__device__ __forceinline__ void mm_from_map(unsigned a[2][4], unsigned low[2][4],
+                                            const unsigned w[2][mm_words(C_MAP)],
+                                            const mm_maps &map)
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int h = i % 2, half = i / 4, byte = i / 2 % 2 * 16 + 4 * half;
+        const unsigned first = map.two[(int)(w[h][0] >> byte & 15u)],
+                       second = map.two[(int)(w[h][0] >> (byte + 8) & 15u)];
+        a[half][i % 4] = __byte_perm(first, second, 0x5410u);
+        low[half][i % 4] = __byte_perm(first, second, 0x7632u);
+    }
+}
+
 /* The outliers' share of row r of a tile for one row of x, in order. */
 __device__ __forceinline__ float mm_outlier_sum(const mm_view &v, int64_t tile, int r,
                                                 G<const float> x)
@@ -424,7 +454,7 @@ struct mm_input {
     int64_t ldf, ldb, ldo;
     mm_rows rows;
     int64_t most; /* rows of one weight */
-    float *parts; /* of sm90: mm_sm90.part_bytes; of gemv, thin: mm_cut_bytes */
+    float *parts; /* of sm90: mm_sm90.part_bytes; gemv, thin: mm_cut_bytes; mma: dev_mm_parts */
 };
 static inline mm_sink mm_sink_of(const dev_mm_args *a, const mm_input *x, const mm_view &v)
 {

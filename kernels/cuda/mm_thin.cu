@@ -359,39 +359,18 @@ __device__ __forceinline__ void words_of(unsigned w[2][mm_words(CODE)], S<const 
     }
 }
 
-/* The numbers of 4-bit floats, as floats, and as two bf16 that add up to them: high | low
- * << 16. */
-struct maps {
-    S<float> number;
-    S<unsigned> two;
-};
-
-/* a, and low what a leaves of them, of two rows of C_MAP. */
-__device__ __forceinline__ void from_map(unsigned a[2][4], unsigned low[2][4],
-                                         const unsigned w[2][mm_words(C_MAP)], const maps &map)
-{
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int h = i % 2, half = i / 4, byte = i / 2 % 2 * 16 + 4 * half;
-        const unsigned first = map.two[(int)(w[h][0] >> byte & 15u)],
-                       second = map.two[(int)(w[h][0] >> (byte + 8) & 15u)];
-        a[half][i % 4] = __byte_perm(first, second, 0x5410u);
-        low[half][i % 4] = __byte_perm(first, second, 0x7632u);
-    }
-}
-
 /* part += one step of a tile by x's, whose scales are s; of nvfp4, s are a step's two, which
  * are multiplied into the numbers, exactly. */
 template <mm_code CODE, bool QUICK>
 __device__ __forceinline__ void
 one_step(float part[4], mm_scale_of s[2], const unsigned w[2][mm_words(CODE)],
-         const unsigned b[2][2], const mm_view &v, const maps &map, int terms)
+         const unsigned b[2][2], const mm_view &v, const mm_maps &map, int terms)
 {
     const int c = threadIdx.x % 4;
     unsigned a[2][4], low[2][4];
     float q[2][8];
     if constexpr (QUICK && CODE == C_MAP)
-        from_map(a, low, w, map);
+        mm_from_map(a, low, w, map);
     else if constexpr (QUICK)
         mm_quick<CODE>(a, w, c, s);
     else {
@@ -425,7 +404,7 @@ template <mm_code CODE, bool QUICK, bool WHOLE>
 __device__ __forceinline__ void add_run(float acc[4], S<const uint8_t> place, S<const uint8_t> side,
                                         const mm_view &v, const thin_out &o, int first, int at,
                                         S<const uint8_t> x, int x_step, const lane_words<CODE> &l,
-                                        const maps &map)
+                                        const mm_maps &map)
 {
     enum { RUN = unit<CODE>::run };
     float part[4] = {};
@@ -456,7 +435,7 @@ __device__ __forceinline__ void add_run(float acc[4], S<const uint8_t> place, S<
 template <mm_code CODE, bool QUICK, bool WHOLE>
 __device__ __forceinline__ void add_unit(float acc[4], S<const uint8_t> place, const mm_view &v,
                                          const thin_out &o, int first, S<const uint8_t> x,
-                                         int x_step, const lane_words<CODE> &l, const maps &map)
+                                         int x_step, const lane_words<CODE> &l, const mm_maps &map)
 {
     enum { RUN = unit<CODE>::run };
     const S<const uint8_t> side = place + unit<CODE>::bytes;
@@ -543,7 +522,7 @@ __global__ void __launch_bounds__(THREADS, blocks_of(CODE, QUICK, COMPILED_FOR))
     CU_SHARED(float, numbers, 16);
     CU_SHARED(unsigned, two, 16);
     CU_DYNAMIC(uint8_t, room);
-    const maps map = { numbers, two };
+    const mm_maps map = { numbers, two };
     const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
               c = lane % 4;
     const int z0 = o.parts ? (int)blockIdx.z : 0, z1 = o.parts ? z0 + 1 : o.splits;
@@ -575,13 +554,7 @@ __global__ void __launch_bounds__(THREADS, blocks_of(CODE, QUICK, COMPILED_FOR))
         for (int i = 0; i < DEPTH - 1; i++)
             bring<CODE>(&from, own, place, v, o, z0, z1);
     }
-    if (CODE == C_MAP) {
-        mm_load_map(numbers, v);
-        if (threadIdx.x < 16) {
-            const float all = numbers[threadIdx.x], high = cu_bf16_f32(cu_f32_bf16(all));
-            two[threadIdx.x] = cu_pair<false>(high, all - high);
-        }
-    }
+    if (CODE == C_MAP) mm_load_maps(map, v);
     const G<const float> x = G<const float>(in.x) + panel.m0 * in.ldx;
     if (in.normed) measure_rows(stat, norms, in, x, rows);
     const S<const uint8_t> x_own = xs + ((g < rows ? g : rows - 1) * X_STEP + c * PIECE);
