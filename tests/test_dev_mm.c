@@ -259,6 +259,70 @@ static const struct {
     const char *why;
     int64_t M, N, K;
     int n_sm;
+    bool all, cut; /* schemes; K */
+} some[] = {
+    /* without wgmma */
+    { "a panel of 16, two parts, the second short", 9, 40, 1056, 132, true, true },
+    { "a panel of 32, several parts", 17, 33, 2624, 16, false, true },
+    { "all rows of 32, a tile alone behind pairs", 32, 48, 768, 2, true, false },
+    { "a panel of 64, several parts", 33, 288, 3104, 60, false, true },
+    { "all rows of 64, blocks of all warps", 64, 272, 544, 1, false, false },
+    { "two panels, few multiprocessors", 65, 40, 1056, 2, false, false },
+};
+
+/* Between 9 and 64 rows and more, K in parts and whole; and with dev.invariant any number of them
+ * gives a row the same bits. */
+TEST(some_rows_are_cut_along_k_and_alone_have_their_bits_where_asked_for)
+{
+    enum { MOST = 65, LEAST = 1 };
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(some); j++) {
+            const int64_t M = some[j].M, N = some[j].N, K = some[j].K;
+            twins few, many;
+            if ((!some[j].all && i % 4 != j % 4) || !twins_open(&few, schemes[i], M, N, K, j))
+                continue;
+            few.dw = put_weight(&few.r, &few.w.t);
+            few.r.d.n_sm = some[j].n_sm;
+            if (few.r.d.cc > 89) few.r.d.cc = 89;
+            const size_t before = emu_counted.launches;
+            twins_check(&few, schemes[i], some[j].why, MM_BF16);
+            const qt_scheme *of = &few.t.scheme;
+            if (some[j].cut && of->kind == QT_UINT && !of->act && !getenv("LLMQ_TEST_DEVICE"))
+                CHECK(emu_counted.launches - before >= 3, "%s, %s: it was not cut", schemes[i],
+                      some[j].why);
+            few.r.d.invariant = true;
+            twins_check(&few, schemes[i], some[j].why, MM_BF16);
+            const int64_t other = j % 2 ? LEAST : MOST;
+            CHECK(twins_open(&many, schemes[i], other, N, K, j), "%s", schemes[i]);
+            many.dw = put_weight(&many.r, &many.w.t);
+            many.r.d.n_sm = some[j].n_sm;
+            many.r.d.invariant = true;
+            twins_run(&few, schemes[i], MM_BF16, false);
+            twins_run(&many, schemes[i], MM_BF16, false);
+            CHECK(memcmp(few.got, many.got, (size_t)((M < other ? M : other) * N) * 4) == 0,
+                  "%s, %s: other bits among %lld rows", schemes[i], some[j].why, (long long)other);
+            rig_close(&many.r);
+            rig_close(&few.r);
+        }
+}
+
+/* More warps than a device has shared memory for are not asked for. */
+TEST(some_rows_take_no_more_shared_memory_than_there_is)
+{
+    twins o;
+    if (getenv("LLMQ_TEST_DEVICE") || !twins_open(&o, "u4-g32", 64, 272, 544, 1)) return;
+    o.dw = put_weight(&o.r, &o.w.t);
+    o.r.d.cc = 89;
+    o.r.d.n_sm = 1;
+    o.r.d.shared_per_block = 99 << 10;
+    twins_check(&o, "u4-g32", "99 KB", MM_BF16);
+    rig_close(&o.r);
+}
+
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+    int n_sm;
     dev_act_kind kind;
     k_act_fn f;
 } fused[] = {
@@ -827,6 +891,8 @@ int main(int argc, char **argv)
     RUN(products_agree_with_the_cpu_in_f32);
     RUN(products_agree_with_the_cpu_on_bf16_activations);
     RUN(few_tiles_are_cut_along_k_and_rows_keep_their_bits);
+    RUN(some_rows_are_cut_along_k_and_alone_have_their_bits_where_asked_for);
+    RUN(some_rows_take_no_more_shared_memory_than_there_is);
     RUN(a_product_that_ends_with_an_activation_has_the_bits_of_both);
     RUN(a_product_that_begins_with_a_norm_has_the_bits_of_both);
     RUN(up_to_eight_rows_have_the_bits_of_one);
