@@ -142,8 +142,8 @@ __device__ __forceinline__ void bring_codes(S<uint8_t> ws, const place &p, G<con
 #pragma unroll
         for (int off = 0; off < ALL; off += ONCE)
             if (off < bytes && (off + ONCE <= ALL || off + p.lane * 16 < ALL))
-                cu_copy16(ws + (t * ALL + off + (turn ^ turned<CODE>(off) ^ off)),
-                          from + (t * next + off), true);
+                cu_copy16_ldg(ws + (t * ALL + off + (turn ^ turned<CODE>(off) ^ off)),
+                              from + (t * next + off), true);
 }
 
 /* A turn of x, whose first row is `x`. */
@@ -170,7 +170,7 @@ __device__ __forceinline__ void bring_side(S<uint8_t> to, const place &p, G<cons
     for (int i = p.in_team * CU_WARP + p.lane; i < tiles << side.shift; i += o.warps * CU_WARP) {
         const int tile = (int)blockIdx.y * tiles + (i >> side.shift),
                   at = from + (i & ((1 << side.shift) - 1)) * 16;
-        cu_copy16(to + i * 16, plane + ((int64_t)tile * all + at), tile < o.tiles && at < all);
+        cu_copy16_ldg(to + i * 16, plane + ((int64_t)tile * all + at), tile < o.tiles && at < all);
     }
 }
 

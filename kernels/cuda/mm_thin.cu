@@ -31,7 +31,7 @@
  *          here        0 0 1 1   3 3 2 2   6 6 7 7   5 5 4 4      mod 4: the quarter of the banks
  *
  * x may be normed first (dev_mm_norm): then every block does it, by the functions of the norm's own
- * kernel, while its first codes come.
+ * kernel, while its first codes come. Where a block has no room for x of eight rows it has fewer.
  *
  * Order of each output's sum: the matrix unit adds up a group's products of a unit, times the
  * group's scale onto the warp's sum; then the warps in order, times the row's scale; onto the last
@@ -106,6 +106,7 @@ struct thin_out {
     bool pairs;          /* scales are of 16 bits, one a row; zero points, if any, integers */
     unsigned zero_const; /* where there are none */
     bool by_part;        /* x of all parts does not fit: of one at a time */
+    int rows;            /* that a block has at most */
 };
 
 /* Where x comes from: in the weight's places, its rows at multiples of 16 bytes. */
@@ -541,7 +542,7 @@ __global__ void __launch_bounds__(THREADS, blocks_of(CODE, QUICK, COMPILED_FOR))
             bring<CODE>(&from, own, place, v, o, z0, z1);
     }
     cu_after();
-    const mm_panel panel = mm_panel_of(group, blockIdx.y, ROWS);
+    const mm_panel panel = mm_panel_of(group, blockIdx.y, o.rows);
     const int rows = (int)panel.rows, x_step = rows * X_STEP;
     const lane_words<CODE> words = find_words<CODE>();
     if (rows <= 0 || !mm_member(&v, &outliers, &o.to.bias, group, panel.part)) {
@@ -638,15 +639,20 @@ __global__ void __launch_bounds__(THREADS)
 
 template <mm_code CODE, bool QUICK>
 void run(dev *d, const mm_input *x, const mm_view &v, const mm_view &out, const thin_in &in,
-         const thin_out &o)
+         thin_out o)
 {
     enum { RESERVED = 1024, STATIC = 9216 }; /* shared memory of any block; of this one's arrays */
-    const int64_t rows = x->rows.M < ROWS ? x->rows.M : ROWS;
-    const unsigned panels = mm_panels(x->rows, ROWS), parts = o.parts ? (unsigned)o.splits : 1;
-    const int64_t steps = o.parts || o.by_part ? o.per_split : v.steps;
-    const size_t shared = (size_t)(WARPS * unit<CODE>::depth *
-                                       (unit<CODE>::bytes + unit<CODE>::runs * o.sides * SIDE) +
-                                   rows * (steps + unit<CODE>::steps) * X_STEP);
+    const unsigned parts = o.parts ? (unsigned)o.splits : 1;
+    const int64_t steps = (o.parts || o.by_part ? o.per_split : v.steps) + unit<CODE>::steps;
+    const size_t places = WARPS * unit<CODE>::depth *
+                          (unit<CODE>::bytes + (size_t)(unit<CODE>::runs * o.sides * SIDE));
+    o.rows = (int)(x->rows.M < ROWS ? x->rows.M : ROWS);
+    size_t shared = 0;
+    for (;; o.rows /= 2) { /* of eight rows sm_86 and sm_89 have no room for x of 4,096 inputs */
+        shared = places + (size_t)(o.rows * steps * X_STEP);
+        if (o.rows == 1 || shared + STATIC <= d->shared_per_block) break;
+    }
+    const unsigned panels = mm_panels(x->rows, o.rows);
     const int64_t fit = (int64_t)((d->shared_per_block + RESERVED) / (shared + STATIC + RESERVED)),
                   most = blocks_of(CODE, QUICK, d->cc), each = fit < most ? fit : most;
     const int64_t there = (each > 1 ? each : 1) * d->n_sm / (int64_t)(panels * parts),
@@ -696,7 +702,8 @@ void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
                          (v.scale_dtype == LQ_F16 || v.scale_dtype == LQ_BF16) && v.subs == 1 &&
                              (v.zero == QT_ZERO_NONE || v.zero == QT_ZERO_INT),
                          (unsigned)v.zero_const,
-                         cut.by_part };
+                         cut.by_part,
+                         ROWS };
     const dev_mm_norm *norm = a->norm;
     const thin_in in = { x->f,
                          x->ldf,
