@@ -378,7 +378,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     if (n == r->R) return;
     gather(r, &r->x, &r->y, r->c->hidden, n);
     if (r->c->w.parallel) gather(r, &r->h, &r->y, r->c->hidden, n); /* its MLP reads h too */
-    gather(r, &r->a, &r->q, r->c->heads * r->c->head_dim, n);
+    gather(r, &r->a, &r->q, r->c->heads * r->c->v_dim, n);
 }
 
 static void mlp_in(const fwd_rows *r, mm_out *outs, int n)

@@ -281,6 +281,15 @@ def test_a_draft_has_what_is_left_there_or_runs_on_the_cpu(gpu, tmp_path, half):
                      r"--gpu-layers auto leaves room", p.stderr), p.stderr
 
 
+@pytest.mark.parametrize("arch", ["deepseek-v2-mla", "falcon-mha-parallel", "gemma2"])
+def test_a_prompts_last_row_is_all_that_is_answered_from(gpu, llmq, arch):
+    args = ["run", ARCH / arch, "--ids", IDS, "-n", "3", "--ignore-eos", "--logprobs", "0", "--activations", "f32",
+            "--kv-cache-dtype", "f32"]
+    want, got = llmq.json(*args), gpu.json(*args, "--device", "cuda")
+    assert got["ids"] == want["ids"]
+    assert all(abs(a["logprob"] - b["logprob"]) < 1e-4 for a, b in zip(want["logprobs"], got["logprobs"]))
+
+
 def test_run_and_serve_work_there(gpu, llmq, tmp_path):
     model, exact = ARCH / "arcee", ["--activations", "f32", "--kv-cache-dtype", "f32"]
     want = llmq.json("run", model, "--ids", IDS, "-n", "3", "--ignore-eos", *exact)
