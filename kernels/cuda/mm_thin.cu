@@ -6,14 +6,15 @@
  * A multiprocessor has as many blocks as it holds, and those go over the weight's tiles of 16
  * outputs in turns, each with all of K, or with one part of it (below). A block of 8 warps has its
  * rows of x in shared memory, as bf16, once for all of its tiles; the warps share each tile's K in
- * units of UNIT steps of 32 inputs:
+ * units of steps of 32 inputs:
  *
- *          inputs 0     128   256   384        1024
- *          u4     [ w0 ][ w1 ][ w2 ][ w3 ] .. [ w0 ]        UNIT 4; of 16 bits 2
+ *          inputs 0     256   512   768        2048
+ *          u4     [ w0 ][ w1 ][ w2 ][ w3 ] .. [ w0 ]        8 steps: two runs of 4; of 8 bits one
+ *                                                           run of 4, of 16 bits one of 2
  *
  * and each warp brings its units, with the scales that go with them, by cp.async into DEPTH places
  * of its own, across the ends of tiles: while one is multiplied, DEPTH - 1 are on their way, of u4
- * 3 KB a warp and 72 KB a multiprocessor of three blocks (an H200 at its bandwidth has some 25 KB
+ * 4 KB a warp and 96 KB a multiprocessor of three blocks (an H200 at its bandwidth has some 25 KB
  * under way in each). No warp waits for another but at the end of a tile, where one barrier parts
  * the writing of sums from their reading; there are two places for them.
  *
@@ -33,7 +34,7 @@
  * x may be normed first (dev_mm_norm): then every block does it, by the functions of the norm's own
  * kernel, while its first codes come. Where a block has no room for x of eight rows it has fewer.
  *
- * Order of each output's sum: the matrix unit adds up a group's products of a unit, times the
+ * Order of each output's sum: the matrix unit adds up a group's products of a run, times the
  * group's scale onto the warp's sum; then the warps in order, times the row's scale; onto the last
  * part of K the outliers' sum; then the parts (mm_thin_cut), bias, the old y. It depends on the
  * weight's shape and the device's multiprocessors, not on M: parts are done one after the other, or
@@ -48,8 +49,9 @@
  *
  * Shared memory: static 8 warps' sums twice, 2 x 8 x 16 x 8 floats (8192 B), a norm's sums, 2 x 8 x
  * 8 floats (512 B), and two maps of 4-bit floats (128 B); dynamic, x, 64 B a row and step (at most
- * MM_THIN_STAGED, 64 KiB), and the places, 8 x DEPTH x (a unit + SIDE for each group that a unit
- * may have): u4 of groups of 128 8 x 4 x (1024 + 128) = 36,864 B. */
+ * MM_THIN_STAGED, 64 KiB), and the places, 8 x DEPTH x (a unit + SIDE for each group that its runs
+ * may have): u4 of groups of 128 8 x 3 x (2048 + 2 x 128) = 55,296 B, of 32 8 x 3 x (2048 + 8 x
+ * 128) = 73,728 B. */
 #include "kernels/cuda/act.cuh"
 #include "kernels/cuda/mm.cuh"
 #include "kernels/cuda/norm.cuh"
