@@ -259,7 +259,7 @@ TEST(more_devices_than_there_are_say_so)
     model m = { 0 };
     emu_devices = 1;
     CHECK(load_ranks("llama3-gqa", NULL, 2, &m, &src, &err) == LQ_EDEVICE &&
-              strstr(err.msg, "2 devices: cuda:1: expected 0..0") && !m.on,
+              strstr(err.msg, "2 devices: cuda:1: expected the 1 GPU") && !m.on,
           "%s", err.msg);
     model_free(&m);
     src_close(src);

@@ -471,6 +471,14 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     foot_model from, draft = { 0 };
     plan pl = { 0 };
     pool *p = NULL;
+    if (o->model.ranks > 1 && opt_gpu_layers(&o->model) != MODEL_ALL_LAYERS)
+        return lq_fail(err, LQ_EUSAGE, "--tensor-parallel-size goes without --gpu-layers");
+    if ((o->gpu_bandwidth > 0 || o->gpu_gflops > 0) && !elsewhere(o) &&
+        strcmp(opt_device(&o->model), "cpu") == 0)
+        return lq_fail(
+            err, LQ_EUSAGE,
+            "--gpu-bandwidth, --gpu-gflops: expected --gpu, --gpu-memory or --device cuda "
+            "beside them");
     lq_status s = elsewhere(o) ? k_init(o->model.kernels, err) : opt_model_start(&o->model, err);
     if (s) return s;
     s = foot_open(&from, c->argv[0], o->model.verify, err);

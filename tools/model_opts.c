@@ -39,7 +39,8 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               .words = layer_words,                                                                \
               .help =                                                                              \
                   "layers that run on the GPU: the last N and the head, the others on the CPU; "   \
-                  "auto: as many as fit beside their cache (not yet measured on one)" },           \
+                  "auto: as many as fit beside their cache; implies --device cuda (not yet "       \
+                  "measured on one)" },                                                            \
             { "tensor-parallel-size",                                                              \
               0,                                                                                   \
               OPT_INT,                                                                             \
@@ -47,7 +48,8 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               .def = "1",                                                                          \
               .lo = 1,                                                                             \
               .hi = DEV_RANKS,                                                                     \
-              .help = "GPUs that share every layer, from the named one on, by NCCL (emulated, "    \
+              .help = "GPUs that share every layer, from the named one or cuda:0 on, by NCCL "     \
+                      "(emulated, "                                                                \
                       "not yet measured on any)" },                                                \
             { "enforce-eager", 0, OPT_FLAG, F(eager),                                              \
               .help = "on a GPU, launch each operation of a step by itself: no CUDA graphs" },     \
@@ -69,7 +71,7 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               .def = kv_def,                                                                       \
               .words = kv_words,                                                                   \
               .help = "how keys and values are kept (auto: bf16 where attention multiplies "       \
-                      "that, else f16)" },                                                         \
+                      "that, else f16; on a GPU f16)" },                                           \
             { "verify", 0, OPT_FLAG, F(verify),                                                    \
               .help = "check every checksum of a .llmq file before it is used" },                  \
             { "pin", 0, OPT_FLAG, F(pin),                                                          \

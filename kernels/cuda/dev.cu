@@ -10,8 +10,8 @@ enum { CC_MIN = 80 };
  * has compiled their PTX. */
 inline namespace CU_NAME(dev_cu)
 {
-    __global__ void probe_kernel() {}
-} // namespace )
+__global__ void probe_kernel() {}
+} // namespace
 enum { CC_FOLLOW = 90 };
 
 static int CU_NAME(count)(lq_err *why)
@@ -50,7 +50,10 @@ static lq_status CU_NAME(open)(dev *d, int index, lq_err *err)
     memset(d, 0, sizeof *d);
     if (n == 0) return LQ_EDEVICE;
     if (index < 0 || index >= n)
-        return lq_fail(err, LQ_EDEVICE, "cuda:%d: expected 0..%d", index, n - 1);
+        return lq_fail(err, LQ_EDEVICE,
+                       n > 1 ? "cuda:%d: expected one of %d GPUs, cuda:0 .. cuda:%d"
+                             : "cuda:%d: expected the %d GPU that is here, cuda:%d",
+                       index, n, n - 1);
     snprintf(d->name, sizeof d->name, "cuda:%d", index);
     CU_TRY(d, cudaGetDeviceProperties(&p, index));
     if (!d->bad && p.major * 10 + p.minor < CC_MIN)

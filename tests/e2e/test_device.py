@@ -82,7 +82,7 @@ def test_what_is_not_there_is_refused_by_name_and_left_to_the_cpu(gpu, llmq, tmp
 
 def test_other_words_are_refused(gpu, dense, tmp_path):
     model = ["logits", dense, "--ids", IDS, "-o", tmp_path / "no", "--device"]
-    for word, code, says in [("cuda:1", 1, "cuda:1: expected 0..0"), ("cuda:x", 2, "cuda:NUMBER"), ("tpu", 2, "tpu")]:
+    for word, code, says in [("cuda:1", 1, "cuda:1: expected the 1 GPU that is here, cuda:0"), ("cuda:x", 2, "cuda:NUMBER"), ("tpu", 2, "tpu")]:
         assert says in gpu(*model, word, code=code).stderr
     assert "--gpu-layers: expected --device cuda or auto, found cpu" in \
         gpu(*model, "cpu", "--gpu-layers", "2", code=2).stderr
@@ -428,8 +428,8 @@ def test_a_server_on_several_devices_answers_as_on_one(gpu, tmp_path):
 @pytest.mark.parametrize("model, args, there, code, says", [
     (None, [3], 3, 3, "heads: expected a multiple of 3 devices, found 4"),
     (None, [4], 4, 3, "KV heads: expected a multiple of 4 devices, found 2"),
-    (None, [2], 1, 1, "2 devices: cuda:1: expected 0..0"),
-    (None, [2, "--device", "cuda:1"], 2, 1, "2 devices: cuda:2: expected 0..1"),
+    (None, [2], 1, 1, "2 devices: cuda:1: expected the 1 GPU that is here, cuda:0"),
+    (None, [2, "--device", "cuda:1"], 2, 1, "2 devices: cuda:2: expected one of 2 GPUs, cuda:0 .. cuda:1"),
     (None, [2, "--device", "cpu"], 2, 2, "--tensor-parallel-size: expected --device cuda or auto, found cpu"),
     (None, [2, "--gpu-layers", 1], 2, 2, "--tensor-parallel-size goes without --gpu-layers"),
     (None, [17], 2, 2, "--tensor-parallel-size"),

@@ -127,7 +127,7 @@ def page(parts):
         if "peers" in parts:
             lines += [f"torch {parts['peers']['torch']}, Triton {parts['peers']['triton'] or 'not there'}, in the same run."]
     else:
-        lines += ["**Compiled and emulated, not measured**: nobody has run llmq on a GPU yet. `make bench-gpu` measures every row",
+        lines += ["**Compiled and emulated, not measured**: nobody has run llmq on a GPU yet. `make bench-gpu` measures the rows",
                   "below on the first GPU and writes this page anew (`tools/bench/gpu_page.py`); `make test-gpu` comes first.",
                   "What the kernels are, and what `ptxas` says of them: [design/0006-cuda.md](design/0006-cuda.md)."]
     lines += ["", "| what | to reach | found | |", "|---|---|---|---|"]
