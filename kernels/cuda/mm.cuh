@@ -312,18 +312,6 @@ __device__ __forceinline__ void mm_center(float q[8], mm_scale_of *s, qt_zero ze
     if (zero == QT_ZERO_BIAS) s->scale = 1.0f;
 }
 
-/* nvfp4: a step's two scales are multiplied into the numbers, exactly (q times an E4M3 scale has at
- * most 6 bits); the row's is what is left. */
-__device__ __forceinline__ void mm_sub_scale(float q[8], mm_scale_of *s, const mm_view &v,
-                                             int64_t tile, int step, int c, int r)
-{
-    const float sub = mm_side(G<const uint8_t>(v.scales), v.scale_dtype,
-                              ((tile * v.ng + step) * 2 + c / 2) * TILE_N + r);
-    for (int j = 0; j < 8; j++)
-        q[j] *= sub;
-    s->scale = mm_row_scaled(1.0f, v, tile, r);
-}
-
 /* The numbers of rows g and g + 8 as A of two products m16n8k16, and what bf16 leaves of them. */
 __device__ __forceinline__ void mm_fragments(unsigned a[2][4], const float q[2][8])
 {

@@ -17,20 +17,32 @@
  * of each step in the order in which a lane's codes come (mm.cuh): place 16 h + 2 c + 8 u + e of a
  * step is its input 8 c + 4 h + 2 u + e, for halves h, lanes c, u and e = 0, 1.
  *
- * A lane's words of a step are read in an order that differs by lane (word_at), so that the four
- * chunks lie in different banks though nothing is padded. As in mm_mma.cu codes become bf16 less
- * their zero point, exactly, a group's products are summed by the matrix unit and then scaled onto
- * the output in f32, groups in order. The products of one step run while the next one's codes are
- * converted.
+ * A lane's words of a step are read in an order that differs by lane (turn_of), so that the four
+ * chunks lie in different banks though nothing is padded. Codes become bf16 less their zero points
+ * without a float between (QUICK, mm_quick), or floats that go as one or two bf16 (mm_terms). A
+ * group's products are summed by the matrix unit and then scaled onto the output in f32, groups in
+ * order; what all of a row is scaled by comes last. Scales and zero points are asked for a group
+ * ahead, by loads of the words around them, so that no dtype needs a branch.
  *
- * full[i] counts the bytes of stage i; empty[i] the two warpgroups, which have read it.
+ * What bounds it: a warpgroup's product m64n128k16 keeps the matrix units for 64 cycles, m64n64k16
+ * for 32, in which each of the two has that many instructions of a warp. So the next fragments are
+ * made while products run, and those of a group's last while it is waited for:
+ *
+ *   BN 128   products 0 | make 1, products 1 | make 2, .. products 3 | make 0', wait, scale | ..
+ *   BN 64    tile 0's | make tile 1's, tile 1's | (scale tile 0's) make tile 0's next, ..
+ *
+ * which are of u4 in groups of 128 42 instructions a product, 29 of BN 64, of 8 weights a lane.
+ *
+ * full[i] counts the bytes of stage i; empty[i] the warps of the two warpgroups, whose first
+ * products of the next stage tell that those of stage i are done.
  *
  * Shared memory, a stage: x 256 BN bytes, weights 8 MT tiles of 256 bits bytes; DEPTH stages, and
  * 128 for the barriers, 64 for the map:
  *   BN 128, MT 1:  4 bit 32768 + 8192, 4 deep 163840; 8 bit 32768 + 16384, 4 deep 196608; 16 bit
  *                  32768 + 32768, 3 deep 196608
  *   BN 64, MT 2:   4 bit 16384 + 16384, 6 deep 196608; 8 bit 16384 + 32768, 4 deep 196608; 16 bit
- *                  16384 + 65536, 2 deep 163840 */
+ *                  16384 + 65536, 2 deep 163840
+ * In the end the sums of each tile, 80 BN bytes, 81920, in the stages' place. */
 #include "kernels/cuda/mm.cuh"
 
 #include "kernels/cuda/cu_sm90.cuh"
@@ -43,7 +55,10 @@ enum {
     THREADS = (USERS + 1) * CU_GROUP,
     STEPS = 4,
     COLUMN = 64, /* inputs */
-    JOIN = 256
+    JOIN = 256,
+    WIDE = TILE_N + 4,          /* floats of a row of sums: so lanes' lie in different banks */
+    AT_ONCE = CU_WARP / TILE_N, /* rows that a warp leaves */
+    READS = 8
 };
 
 template <mm_code CODE, int BN> struct stage_of {
@@ -54,6 +69,7 @@ template <mm_code CODE, int BN> struct stage_of {
     static constexpr int bytes = x_bytes + tiles * row_bytes;
     static constexpr int depth = 196608 / bytes > 6 ? 6 : 196608 / bytes;
     static_assert(bytes % 1024 == 0, "where rows are turned from");
+    static_assert(tiles * BN * WIDE * 4 <= depth * bytes, "where sums are in the end");
     static constexpr int shared = depth * bytes + 128 + 64;
 };
 
@@ -65,36 +81,44 @@ struct sm90_args {
     int terms, per_split; /* stages */
 };
 
-/* Lane (g, c)'s words of a step for rows g and g + 8. */
-template <mm_code CODE>
-__device__ __forceinline__ void words_of(unsigned w[2][mm_words(CODE)], S<const uint8_t> ws, int g,
-                                         int c)
+/* The n-th word that lane (g, c) reads of a step's 2 N, counted 2 i + h of row g + 8 h, is word
+ * n ^ turn: chunks whose first words are 128 bytes apart (or, of four bits, two chunks on) begin
+ * with different ones. In bytes it stands at where(c, g) ^ 32 n. */
+template <mm_code CODE> __device__ __forceinline__ int turn_of(int c)
 {
-    enum { N = mm_words(CODE), BOTH = CODE != C_U2 && CODE != C_U3 };
-    /* the n-th that a lane reads is word n ^ turn, counted 2 i + h: chunks whose first words are
-     * 128 bytes apart (or, of four bits, two chunks on) begin with different ones */
-    const int turn = !BOTH ? 0 : N == 1 ? c / 2 : c % 4;
+    return mm_bits(CODE) < 4 ? 0 : mm_words(CODE) == 1 ? c / 2 : c % 4;
+}
+template <mm_code CODE> __device__ __forceinline__ int where(int g, int c)
+{
+    return 64 * mm_word(CODE, c, 0) + 4 * (g + 8 * turn_of<CODE>(c));
+}
+/* Lane (g, c)'s words of a step for rows g and g + 8. ws: of the step, at: where() in it. */
+template <mm_code CODE>
+__device__ __forceinline__ void words_of(unsigned w[2][mm_words(CODE)], S<const uint8_t> ws, int at,
+                                         int turn)
+{
+    enum { N = mm_words(CODE) };
+    const int third = at + 64 * (2 - (int)threadIdx.x % 4 / 2); /* of three bits */
     unsigned r[2 * N];
 #pragma unroll
-    for (int n = 0; n < 2 * N; n++) {
-        const int at = n ^ turn;
-        r[n] = cu_ld<unsigned>(ws + (64 * mm_word(CODE, c, at / 2) + 4 * (g + 8 * (at % 2))));
-    }
-    if (BOTH) {
+    for (int n = 0; n < 2 * N; n++)
+        r[n] = cu_ld<unsigned>(
+            ws + (CODE == C_U3 && n >= 2 ? third + 32 * (n - 2) : at ^ 32 * n));
+    if (mm_bits(CODE) >= 4) {
 #pragma unroll
         for (int n = 0; n < 2 * N; n += 2) { /* back to their places: by the turn's low bit */
             const unsigned even = turn & 1 ? r[n + 1] : r[n];
             r[n + 1] = turn & 1 ? r[n] : r[n + 1];
             r[n] = even;
         }
-        if (N > 1) {
+    }
+    if (mm_bits(CODE) > 4) {
 #pragma unroll
-            for (int n = 0; n < 2 * N; n++) {
-                if (n & 2) continue;
-                const unsigned low = turn & 2 ? r[n + 2] : r[n];
-                r[n + 2] = turn & 2 ? r[n] : r[n + 2];
-                r[n] = low;
-            }
+        for (int n = 0; n < 2 * N; n++) {
+            if (n & 2) continue;
+            const unsigned low = turn & 2 ? r[n + 2] : r[n];
+            r[n + 2] = turn & 2 ? r[n] : r[n + 2];
+            r[n] = low;
         }
     }
 #pragma unroll
@@ -102,52 +126,283 @@ __device__ __forceinline__ void words_of(unsigned w[2][mm_words(CODE)], S<const 
         w[n % 2][n / 2] = r[n];
 }
 
-/* A warp's tile as it goes along K: rows g and g + 8. Scales are fetched a group ahead. */
-struct tile_state {
-    int64_t tile;
-    bool there;
-    mm_scale_of s[2], group[2], next[2]; /* of the products now; as they come */
+/* How scales and zero points lie. Each is picked out of the word around it, or out of `none`, which
+ * holds what is taken where there is no plane: so there are no branches for dtypes. */
+struct side_how {
+    unsigned pick, none; /* of __byte_perm(word, none, pick); by lane */
+    int row8, group;     /* bytes from row g to row g + 8; from group to group */
+};
+struct sides_how {
+    side_how scale, zero;
+    lq_dtype scale_dtype, zero_dtype; /* as floats; F32 where there are none */
 };
 
-__device__ __forceinline__ void fetch(tile_state *t, const mm_view &v, int step)
+/* Bytes of a number: 1, 2 or 4. */
+__device__ __forceinline__ int size_of(lq_dtype d)
 {
-    const int lane = threadIdx.x % CU_WARP;
-    if (t->there && step < v.steps)
-        for (int h = 0; h < 2; h++)
-            t->next[h] = mm_scales(v, t->tile, step, lane % 4, lane / 4 + 8 * h);
+    return d == LQ_F8_E4M3 || d == LQ_F8_E8M0 ? 1 : d == LQ_F16 || d == LQ_BF16 ? 2 : 4;
+}
+/* subs: of a group, 16 rows each; none: what is taken where they are not there. */
+__device__ __forceinline__ side_how side_of(bool there, lq_dtype d, int subs, unsigned none)
+{
+    const int size = size_of(d), byte = threadIdx.x % CU_WARP / 4 * size % 4;
+    if (!there) return { 0x7654u, none, 0, 0 };
+    const int pick = size == 1 ? 0x4440 + byte : size == 2 ? 0x4410 + byte * 0x11 : 0x3210;
+    return { (unsigned)pick, 0, 8 * size, subs * TILE_N * size };
+}
+template <bool QUICK> __device__ __forceinline__ sides_how sides_of(const mm_view &v)
+{
+    const bool scaled = v.scale_dtype != LQ_BOOL, zeros = scaled && v.zero != QT_ZERO_NONE;
+    sides_how how;
+    how.scale_dtype = scaled ? v.scale_dtype : LQ_F32;
+    how.zero_dtype = zeros ? v.zero_dtype : LQ_F32;
+    how.scale = side_of(scaled, v.scale_dtype, v.subs, __float_as_uint(1.0f));
+    how.zero = side_of(zeros, v.zero == QT_ZERO_INT ? LQ_F8_E4M3 : v.zero_dtype, 1,
+                       QUICK ? (unsigned)v.zero_const : __float_as_uint(v.zero_const));
+    return how;
 }
 
-/* A of one step's products, and what they are to be scaled by. q: the numbers, where bf16 does not
- * hold them (mm_terms). */
-template <mm_code CODE>
-__device__ __forceinline__ void fragments_of(unsigned a[2][4], float q[2][8], tile_state *t,
-                                             const mm_view &v, int step, bool first,
-                                             S<const uint8_t> ws, S<const float> map)
+template <bool QUICK> __device__ __forceinline__ float number_of(unsigned bits, lq_dtype d)
 {
-    const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
-    unsigned w[2][mm_words(CODE)] = {};
-    if (t->there) words_of<CODE>(w, ws, g, c);
-    if (first || step % v.group_steps == 0) {
-        t->group[0] = t->next[0];
-        t->group[1] = t->next[1];
-        fetch(t, v, step - step % v.group_steps + v.group_steps);
+    /* opaque: so that there is no branch around it */
+    const float half =
+        __uint_as_float((unsigned)cu_opaque((int)__float_as_uint(cu_f16_f32(bits & 0xffffu))));
+    if (QUICK) {
+        const float wide = __uint_as_float(d == LQ_BF16 ? bits << 16 : bits);
+        return d == LQ_F16 ? half : wide;
     }
-    t->s[0] = t->group[0];
-    t->s[1] = t->group[1];
-    if (CODE != C_U3 && mm_is_quick(CODE, v.zero)) { /* u3: registers do not last */
-        mm_quick<CODE>(a, w, c, t->s);
-        return;
-    }
+    const unsigned power = bits == 255 ? 0x7fc00000u : bits ? bits << 23 : 0x400000u;
+    const float small = __uint_as_float((bits & 0x7fu) << 20) * 0x1p120f,
+                f8 = (bits & 0x7fu) == 0x7fu ? NAN
+                     : bits & 0x80u          ? -small
+                                             : small;
+    const unsigned word = d == LQ_BF16 ? bits << 16 : d == LQ_F8_E8M0 ? power : bits;
+    return d == LQ_F16 ? half : d == LQ_F8_E4M3 ? f8 : __uint_as_float(word);
+}
+
+/* A warp's tile as it goes along K: rows g and g + 8 (h = 0, 1). */
+struct tile_state {
+    int64_t tile;
+    int words;                            /* where the lane's are, from the stage's first code on */
+    G<const uint8_t> scales, zeros;       /* of the group that was asked for last */
+    unsigned scale_word[2], zero_word[2]; /* of it, as they come */
+    mm_scale_of s[2];                     /* of the group before, whose codes are converted */
+    float by[2];                          /* what its products are scaled by */
+};
+
+__device__ __forceinline__ void ask(tile_state *t, const sides_how &how)
+{
+#pragma unroll
     for (int h = 0; h < 2; h++) {
-        mm_numbers<CODE>(q[h], w[h], c, map);
-        mm_center(q[h], &t->s[h], v.zero);
-        if (CODE == C_MAP && v.subs == 2 && t->there)
-            mm_sub_scale(q[h], &t->s[h], v, t->tile, step, c, g + 8 * h);
+        t->scale_word[h] = cu_ldg<unsigned>(t->scales + h * how.scale.row8);
+        t->zero_word[h] = cu_ldg<unsigned>(t->zeros + h * how.zero.row8);
     }
-    mm_fragments(a, q);
+}
+/* Before group `at`, counted from the first tile's first. */
+__device__ __forceinline__ void begin_tile(tile_state *t, const mm_view &v, const sides_how &how,
+                                           int64_t at)
+{
+    const int g = threadIdx.x % CU_WARP / 4, sub = v.subs == 2 ? threadIdx.x % 4 / 2 * TILE_N : 0;
+    t->scales = t->zeros = G<const uint8_t>(v.codes); /* of no use, but may be read */
+    if (how.scale.group)
+        t->scales = G<const uint8_t>(v.scales) +
+                    (at * how.scale.group + ((sub + g) * (how.scale.row8 / 8) & ~3));
+    if (how.zero.group)
+        t->zeros =
+            G<const uint8_t>(v.zeros) + (at * how.zero.group + (g * (how.zero.row8 / 8) & ~3));
+    t->s[0] = t->s[1] = { 1.0f, 0.0f, 0 };
+    t->by[0] = t->by[1] = 1.0f;
+    ask(t, how);
+}
+/* To the group that was asked for; asks for the next one. more: there is one. */
+template <mm_code CODE, bool QUICK>
+__device__ __forceinline__ void turn(tile_state *t, const mm_view &v, const sides_how &how,
+                                     bool more)
+{
+    if (CODE == C_BF16 || CODE == C_F16) return;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const unsigned scale = __byte_perm(t->scale_word[h], how.scale.none, how.scale.pick),
+                       zero = __byte_perm(t->zero_word[h], how.zero.none, how.zero.pick);
+        t->s[h].scale = t->by[h] = number_of<QUICK>(scale, how.scale_dtype);
+        if (QUICK && CODE != C_U8) {
+            t->s[h].less = __byte_perm(zero, 0x43u, 0x4040u);
+        } else if (QUICK) {
+            t->s[h].zero = (float)zero;
+            if (v.div127) t->by[h] = t->by[h] / 127.0f;
+        } else {
+            const float f = number_of<QUICK>(zero, how.zero_dtype);
+            t->s[h].zero = v.zero == QT_ZERO_INT ? (float)zero : f;
+            t->by[h] = v.zero == QT_ZERO_BIAS || v.subs == 2 ? 1.0f : t->by[h];
+        }
+    }
+    t->scales += more ? how.scale.group : 0;
+    t->zeros += more ? how.zero.group : 0;
+    ask(t, how);
 }
 
-template <mm_code CODE, int BN>
+/* A of one step's products; low, where terms == 2: what bf16 leaves of the numbers. */
+template <mm_code CODE, bool QUICK>
+__device__ __forceinline__ void
+fragments_of(unsigned a[2][4], unsigned low[2][4], const tile_state &t, const mm_view &v,
+             S<const uint8_t> ws, int turn, S<const float> map, int terms)
+{
+    const int c = threadIdx.x % 4;
+    unsigned w[2][mm_words(CODE)];
+    words_of<CODE>(w, ws, t.words, turn);
+    if constexpr (QUICK) {
+        mm_quick<CODE>(a, w, c, t.s);
+    } else {
+        float q[2][8];
+        for (int h = 0; h < 2; h++) {
+            mm_scale_of s = t.s[h];
+            mm_numbers<CODE>(q[h], w[h], c, map);
+            mm_center(q[h], &s, v.zero);
+            if (CODE != C_MAP || v.subs != 2) continue;
+            for (int j = 0; j < 8; j++) /* exact: q times an E4M3 scale has at most 6 bits */
+                q[h][j] *= s.scale;
+        }
+        mm_fragments(a, q);
+        if (terms == 2) {
+            mm_rest(q);
+            mm_fragments(low, q);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) /* now, and not where they are multiplied */
+        a[i / 4][i % 4] = (unsigned)cu_opaque((int)a[i / 4][i % 4]);
+}
+
+template <int BN>
+__device__ __forceinline__ void scale_onto(float (&acc)[BN / 2], float (&part)[BN / 2],
+                                           const float by[2])
+{
+    cu_keep(part);
+#pragma unroll
+    for (int k = 0; k < BN / 2; k++)
+        acc[k] = fmaf(by[k / 2 % 2], part[k], acc[k]);
+}
+
+/* A warpgroup's products as they go along K. */
+template <int BN, int MT> struct products {
+    float acc[MT][BN / 2], part[MT][BN / 2]; /* part: of the group */
+    tile_state t[MT];
+    unsigned a[2][2][4], low[2][2][4]; /* of the products under way, and of the next */
+    uint64_t x;                        /* of the stage */
+    int turn;                          /* turn_of the lane */
+    int steps, end;                    /* to come; then, when the group is over */
+    bool begun;                        /* part holds products */
+    int slot, before;                  /* stages: of the step; that which was left, or -1 */
+    unsigned phase;
+};
+
+/* Multiplies by step j of a stage, whose fragments are there, and makes those of the next one while
+ * the matrix units work. false: it was the last. */
+template <mm_code CODE, bool QUICK, int BN, int j, int MT>
+__device__ __forceinline__ bool multiply_step(products<BN, MT> &p, S<uint8_t> at, S<uint64_t> full,
+                                              S<uint64_t> empty, const mm_view &v,
+                                              const sides_how &how, S<const float> map, int terms)
+{
+    typedef stage_of<CODE, BN> st;
+    const bool more = --p.steps > 0, ends = p.steps == p.end;
+    const uint64_t x = p.x + (unsigned)((j / 2 * st::x_column + j % 2 * (TILE_K * 2)) >> 4);
+    int ahead = p.slot;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        const int now = (j * MT + m) % 2, next = (m + 1) % MT;
+        const bool last = m + 1 == MT;
+        cu_keep(p.part[m]);
+        cu_wgmma_begin();
+        cu_wgmma<false, BN>(p.part[m], p.a[now][0], x, p.begun);
+        cu_wgmma<false, BN>(p.part[m], p.a[now][1], x + (32 >> 4), true);
+        if (!QUICK && terms == 2) {
+            cu_wgmma<false, BN>(p.part[m], p.low[now][0], x, true);
+            cu_wgmma<false, BN>(p.part[m], p.low[now][1], x + (32 >> 4), true);
+        }
+        cu_wgmma_commit();
+        cu_keep(p.part[m]);
+        cu_wgmma_wait<1>(); /* those before are done, and do not need their stage any more */
+        if (j == 0 && m == 0 && p.before >= 0) {
+            __syncwarp();
+            if (threadIdx.x % CU_WARP == 0) cu_bar_arrive(empty + p.before);
+        }
+        const float by[2] = { p.t[m].by[0], p.t[m].by[1] };
+        if (last && ends) {
+            p.end = p.end > v.group_steps ? p.end - v.group_steps : 0;
+            if (MT > 1) scale_onto<BN>(p.acc[0], p.part[0], p.t[0].by);
+#pragma unroll
+            for (int k = 0; k < MT; k++)
+                turn<CODE, QUICK>(&p.t[k], v, how, p.end > 0);
+        }
+        if (last && j + 1 == STEPS) {
+            ahead = p.slot + 1 < st::depth ? p.slot + 1 : 0;
+            p.phase ^= ahead == 0;
+            if (more) cu_bar_wait(full + ahead, p.phase);
+        }
+        if (!last || more)
+            fragments_of<CODE, QUICK>(
+                p.a[1 - now], p.low[1 - now], p.t[next], v,
+                at + (ahead * st::bytes + st::x_bytes + (j + last) % STEPS * st::step), p.turn, map,
+                terms);
+        if (last && ends) {
+            cu_wgmma_wait<0>();
+            scale_onto<BN>(p.acc[m], p.part[m], by);
+        }
+    }
+    if (j + 1 == STEPS) {
+        p.before = p.slot;
+        p.slot = ahead;
+        p.x += (uint64_t)(int64_t)((ahead ? st::bytes : -(st::depth - 1) * st::bytes) / 16);
+    }
+    p.begun = !ends;
+    return more;
+}
+
+/* By every thread of the block: nobody reads a stage any more. */
+__device__ __forceinline__ void all_read() { __syncthreads(); }
+
+/* A tile's sums, [panel.rows][WIDE] in shared memory: what is made of them, by its warp. */
+__device__ __forceinline__ void leave(S<float> sums, mm_view v, const mm_view &outliers,
+                                      const mm_panel &panel, const sm90_args &o, int64_t tile)
+{
+    const int lane = threadIdx.x % CU_WARP, r = lane % TILE_N, rows = (int)panel.rows;
+    const int64_t out = tile * TILE_N + r;
+    const G<float> to = o.parts
+                            ? G<float>(o.parts) + (((int64_t)blockIdx.z * o.M + panel.m0) * o.ldp)
+                            : G<float>(o.out.y) + panel.m0 * o.out.ldy;
+    const int64_t ld = o.parts ? o.ldp : o.out.ldy;
+    const bool bias = !o.parts && o.out.bias, add = !o.parts && o.out.add;
+    if (out >= o.out.N) return;
+    v.div127 = false; /* that is done */
+    if (v.scales2 || outliers.steps) {
+#pragma unroll 1
+        for (int row = lane / TILE_N; row < rows; row += AT_ONCE) {
+            float y = mm_row_scaled(sums[row * WIDE + r], v, tile, r);
+            if (outliers.steps && !o.parts)
+                y += mm_outlier_sum(outliers, tile, r,
+                                    G<const float>(o.out.x_out) + (panel.m0 + row) * o.out.ldo);
+            sums[row * WIDE + r] = y;
+        }
+    }
+    const float more = bias ? G<const float>(o.out.bias)[out] : 0.0f;
+#pragma unroll 1
+    for (int first = lane / TILE_N; first < rows; first += AT_ONCE * READS) {
+        float old[READS] = {};
+#pragma unroll
+        for (int k = 0; k < READS; k++) /* all at once */
+            if (add && first + k * AT_ONCE < rows) old[k] = to[(first + k * AT_ONCE) * ld + out];
+#pragma unroll
+        for (int k = 0; k < READS; k++) {
+            const int row = first + k * AT_ONCE;
+            if (row >= rows) break;
+            float y = sums[row * WIDE + r];
+            if (bias) y += more;
+            to[row * ld + out] = add ? y + old[k] : y;
+        }
+    }
+}
+
+template <mm_code CODE, bool QUICK, int BN>
 __device__ void multiply(S<uint8_t> at, S<uint64_t> full, S<uint64_t> empty, const mm_view &v,
                          const mm_view &outliers, const mm_panel &panel, const sm90_args &o,
                          S<const float> map, int first, int last)
@@ -156,80 +411,47 @@ __device__ void multiply(S<uint8_t> at, S<uint64_t> full, S<uint64_t> empty, con
     enum { MT = st::MT };
     const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
               c = lane % 4;
-    float acc[MT][BN / 2] = {}, part[MT][BN / 2];
-    tile_state t[MT];
-    int in_block[MT];
+    const int from = first * STEPS, to = last * STEPS < v.steps ? last * STEPS : v.steps;
+    const sides_how how = sides_of<QUICK>(v);
+    products<BN, MT> p;
+    const int group = from / v.group_steps, end = to - (group + 1) * v.group_steps;
+    p.steps = to - from;
+    p.end = end > 0 ? end : 0;
+    p.x = cu_desc_k(at);
+    p.turn = cu_opaque(turn_of<CODE>(c));
+    p.begun = false;
+    p.slot = 0;
+    p.before = -1;
+    p.phase = 0;
 #pragma unroll
     for (int m = 0; m < MT; m++) {
-        in_block[m] = (warp / 4 * MT + m) * 4 + warp % 4;
-        t[m].tile = (int64_t)blockIdx.x * st::tiles + in_block[m];
-        t[m].there = t[m].tile < o.tiles;
-        t[m].next[0] = t[m].next[1] = { 1.0f, 0.0f, 0 };
-        fetch(&t[m], v, first * STEPS);
+#pragma unroll
+        for (int k = 0; k < BN / 2; k++)
+            p.acc[m][k] = 0;
+        const int64_t tile0 = (int64_t)blockIdx.x * st::tiles;
+        p.t[m].tile = tile0 + (warp / 4 * MT + m) * 4 + warp % 4;
+        /* behind the last tile it again, for nothing */
+        const int64_t tile = p.t[m].tile < o.tiles ? p.t[m].tile : o.tiles - 1;
+        p.t[m].words = cu_opaque((int)(tile - tile0) * st::row_bytes + where<CODE>(g, c));
+        begin_tile(&p.t[m], v, how, tile * v.ng + group);
+        turn<CODE, QUICK>(&p.t[m], v, how, p.end > 0);
     }
-    bool begun = false; /* part holds products that are not scaled yet */
-    for (int i = first; i < last; i++) {
-        const int slot = (i - first) % st::depth;
-        const S<uint8_t> xs = at + slot * st::bytes, ws = xs + st::x_bytes;
-        cu_bar_wait(full + slot, (unsigned)((i - first) / st::depth & 1));
-#pragma unroll 2 /* so that the fragments of two steps have registers of their own */
-        for (int j = 0; j < STEPS; j++) {
-            const int step = i * STEPS + j;
-            if (step >= v.steps) break;
+    cu_bar_wait(full, 0);
+    fragments_of<CODE, QUICK>(p.a[0], p.low[0], p.t[0], v, at + st::x_bytes, p.turn, map, o.terms);
+    static_assert(STEPS == 4, "steps of a stage, one after the other");
+#define STEP(j) multiply_step<CODE, QUICK, BN, j, MT>(p, at, full, empty, v, how, map, o.terms)
+#pragma unroll 1
+    while (STEP(0) && STEP(1) && STEP(2) && STEP(3)) {}
+#undef STEP
+    all_read();
 #pragma unroll
-            for (int m = 0; m < MT; m++) {
-                float q[2][8];
-                unsigned a[2][4];
-                fragments_of<CODE>(a, q, &t[m], v, step, i == first && j == 0,
-                                   ws + (in_block[m] * st::row_bytes + j * st::step), map);
-                const uint64_t x = cu_desc_k(xs + (j / 2 * st::x_column + j % 2 * (TILE_K * 2)));
-                cu_keep(part[m]);
-                cu_wgmma_begin();
-                cu_wgmma<false, BN>(part[m], a[0], x, begun);
-                cu_wgmma<false, BN>(part[m], a[1], x + (32 >> 4), true);
-                if (o.terms == 2) {
-                    unsigned low[2][4];
-                    mm_rest(q);
-                    mm_fragments(low, q);
-                    cu_wgmma_begin(); /* again: registers were written */
-                    cu_wgmma<false, BN>(part[m], low[0], x, true);
-                    cu_wgmma<false, BN>(part[m], low[1], x + (32 >> 4), true);
-                }
-                cu_wgmma_commit();
-                cu_keep(part[m]);
-                cu_wgmma_wait<1>(); /* those before may be used, and their registers */
-            }
-            begun = true;
-            if ((step + 1) % v.group_steps != 0 && (step + 1 < v.steps) &&
-                (j + 1 < STEPS || i + 1 < last))
-                continue;
-            cu_wgmma_wait<0>();
+    for (int m = 0; m < MT; m++) {
+        const S<float> sums = cu_as<float>(at) + (warp * MT + m) * BN * WIDE;
 #pragma unroll
-            for (int m = 0; m < MT; m++) {
-                cu_keep(part[m]);
-#pragma unroll
-                for (int k = 0; k < BN / 2; k++)
-                    acc[m][k] = fmaf(t[m].s[k / 2 % 2].scale, part[m][k], acc[m][k]);
-            }
-            begun = false;
-        }
-        cu_wgmma_wait<0>(); /* of a group that goes on: the stage is read once they are done */
+        for (int k = 0; k < BN / 2; k++)
+            sums[(k / 4 * 8 + 2 * c + k % 2) * WIDE + g + 8 * (k / 2 % 2)] = p.acc[m][k];
         __syncwarp();
-        if (threadIdx.x % CU_WARP == 0) cu_bar_arrive(empty + slot);
-    }
-#pragma unroll
-    for (int m = 0; m < MT; m++) {
-        if (!t[m].there) continue;
-#pragma unroll
-        for (int k = 0; k < BN / 2; k++) {
-            const int row = k / 4 * 8 + 2 * c + k % 2, of = g + 8 * (k / 2 % 2);
-            const int64_t r = panel.m0 + row, out = t[m].tile * TILE_N + of;
-            if (row >= panel.rows || out >= o.out.N) continue;
-            if (o.parts)
-                G<float>(o.parts)[((int64_t)blockIdx.z * o.M + r) * o.ldp + out] = acc[m][k];
-            else
-                mm_finish(acc[m][k], o.out, outliers, t[m].tile, of, r, out);
-        }
+        if (p.t[m].tile < o.tiles) leave(sums, v, outliers, panel, o, p.t[m].tile);
     }
 }
 
@@ -265,7 +487,7 @@ __device__ void bring(S<uint8_t> at, S<uint64_t> full, S<uint64_t> empty, const 
     }
 }
 
-template <mm_code CODE, int BN>
+template <mm_code CODE, bool QUICK, int BN>
 __global__ void __launch_bounds__(THREADS, 1)
     sm90_kernel(mm_view v, mm_view outliers, mm_rows group, G<const uint16_t> x, sm90_args o)
 {
@@ -290,9 +512,10 @@ __global__ void __launch_bounds__(THREADS, 1)
         cu_regs_less<40>();
         if (threadIdx.x < USERS * CU_GROUP + CU_WARP)
             bring<CODE, BN>(at, full, empty, v, x, mm_row8(group, panel.m0), o, first, last);
+        all_read();
     } else {
         cu_regs_more<232>();
-        multiply<CODE, BN>(at, full, empty, v, outliers, panel, o, map, first, last);
+        multiply<CODE, QUICK, BN>(at, full, empty, v, outliers, panel, o, map, first, last);
     }
 }
 
@@ -307,8 +530,8 @@ __global__ void __launch_bounds__(JOIN) sm90_join_kernel(sm90_args o, mm_view ou
     mm_finish(sum, o.out, outliers, out / TILE_N, (int)(out % TILE_N), m, out);
 }
 
-template <mm_code CODE, int BN>
-void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
+template <mm_code CODE, bool QUICK, int BN>
+void run(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
 {
     typedef stage_of<CODE, BN> st;
     const mm_view outliers = CU_NAME(mm_outliers_of)(a->w);
@@ -317,9 +540,9 @@ void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
                           x->rows.M,           a->w->s.tiles * TILE_N,
                           a->w->s.tiles,       how.rows,
                           mm_terms(a->w, v),   how.per_split };
-    CU_TRY(d, cudaFuncSetAttribute((sm90_kernel<CODE, BN>),
+    CU_TRY(d, cudaFuncSetAttribute((sm90_kernel<CODE, QUICK, BN>),
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, st::shared));
-    CU_LAUNCH(d, "sm90", (sm90_kernel<CODE, BN>),
+    CU_LAUNCH(d, "sm90", (sm90_kernel<CODE, QUICK, BN>),
               dim3((unsigned)lq_ceil_div(a->w->s.tiles, st::tiles), mm_panels(x->rows, BN),
                    (unsigned)how.splits),
               THREADS, st::shared, v, outliers, x->rows, x->b, o);
@@ -327,6 +550,17 @@ void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
         CU_LAUNCH(d, "sm90_join", sm90_join_kernel,
                   dim3((unsigned)lq_ceil_div(v.N, JOIN), (unsigned)x->rows.M), JOIN, 0, o, outliers,
                   how.splits);
+}
+
+template <mm_code CODE, int BN>
+void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
+{
+    constexpr bool always = CODE == C_BF16;
+    const bool rare = v.scale_dtype == LQ_F8_E4M3 || v.scale_dtype == LQ_F8_E8M0;
+    if (mm_is_quick(CODE, v.zero) && !rare)
+        run<CODE, mm_can_quick(CODE), BN>(d, a, x, v);
+    else
+        run<CODE, always, BN>(d, a, x, v);
 }
 
 } // namespace
