@@ -102,8 +102,7 @@ __device__ __forceinline__ void words_of(unsigned w[2][mm_words(CODE)], S<const 
     unsigned r[2 * N];
 #pragma unroll
     for (int n = 0; n < 2 * N; n++)
-        r[n] = cu_ld<unsigned>(
-            ws + (CODE == C_U3 && n >= 2 ? third + 32 * (n - 2) : at ^ 32 * n));
+        r[n] = cu_ld<unsigned>(ws + (CODE == C_U3 && n >= 2 ? third + 32 * (n - 2) : at ^ 32 * n));
     if (mm_bits(CODE) >= 4) {
 #pragma unroll
         for (int n = 0; n < 2 * N; n += 2) { /* back to their places: by the turn's low bit */
@@ -441,8 +440,10 @@ __device__ void multiply(S<uint8_t> at, S<uint64_t> full, S<uint64_t> empty, con
     static_assert(STEPS == 4, "steps of a stage, one after the other");
 #define STEP(j) multiply_step<CODE, QUICK, BN, j, MT>(p, at, full, empty, v, how, map, o.terms)
 #pragma unroll 1
-    while (STEP(0) && STEP(1) && STEP(2) && STEP(3)) {}
+    while (STEP(0) && STEP(1) && STEP(2) && STEP(3)) {
+    }
 #undef STEP
+    cu_wgmma_wait<0>(); /* there are none, but the compiler does not know */
     all_read();
 #pragma unroll
     for (int m = 0; m < MT; m++) {
@@ -555,11 +556,11 @@ void run(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
 template <mm_code CODE, int BN>
 void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
 {
-    constexpr bool always = CODE == C_BF16;
+    constexpr bool always = CODE == C_BF16, floats = CODE != C_U3 || BN != 64;
     const bool rare = v.scale_dtype == LQ_F8_E4M3 || v.scale_dtype == LQ_F8_E8M0;
     if (mm_is_quick(CODE, v.zero) && !rare)
         run<CODE, mm_can_quick(CODE), BN>(d, a, x, v);
-    else
+    else if constexpr (floats) /* mm_sm90_of has no narrow blocks of the others */
         run<CODE, always, BN>(d, a, x, v);
 }
 
