@@ -252,6 +252,19 @@ __device__ __forceinline__ float mm_side_of(unsigned bits, lq_dtype d)
     const float wide = __uint_as_float(d == LQ_BF16 ? bits << 16 : bits);
     return d == LQ_F16 ? cu_f16_f32(bits) : wide;
 }
+/* The same without branches: in an unrolled loop each would have its own copy of all that follows.
+ */
+__device__ __forceinline__ float mm_side_number(unsigned bits, lq_dtype d)
+{
+    const unsigned power = bits == 255 ? 0x7fc00000u : bits ? bits << 23 : 0x400000u;
+    const float small = __uint_as_float((bits & 0x7fu) << 20) * 0x1p120f,
+                f8 = (bits & 0x7fu) == 0x7fu ? NAN
+                     : bits & 0x80u          ? -small
+                                             : small;
+    const unsigned word = d == LQ_BF16 ? bits << 16 : d == LQ_F8_E8M0 ? power : bits;
+    const float half = cu_f16_f32(bits & 0xffffu), wide = __uint_as_float(word);
+    return d == LQ_F16 ? half : d == LQ_F8_E4M3 ? f8 : wide;
+}
 __device__ __forceinline__ unsigned mm_side_bits(G<const uint8_t> p, lq_dtype d, int64_t i)
 {
     if (d == LQ_F16 || d == LQ_BF16) return cu_ldg<uint16_t>(p + 2 * i);

@@ -163,20 +163,12 @@ template <bool QUICK> __device__ __forceinline__ sides_how sides_of(const mm_vie
 
 template <bool QUICK> __device__ __forceinline__ float number_of(unsigned bits, lq_dtype d)
 {
+    if (!QUICK) return mm_side_number(bits, d);
     /* opaque: so that there is no branch around it */
     const float half =
         __uint_as_float((unsigned)cu_opaque((int)__float_as_uint(cu_f16_f32(bits & 0xffffu))));
-    if (QUICK) {
-        const float wide = __uint_as_float(d == LQ_BF16 ? bits << 16 : bits);
-        return d == LQ_F16 ? half : wide;
-    }
-    const unsigned power = bits == 255 ? 0x7fc00000u : bits ? bits << 23 : 0x400000u;
-    const float small = __uint_as_float((bits & 0x7fu) << 20) * 0x1p120f,
-                f8 = (bits & 0x7fu) == 0x7fu ? NAN
-                     : bits & 0x80u          ? -small
-                                             : small;
-    const unsigned word = d == LQ_BF16 ? bits << 16 : d == LQ_F8_E8M0 ? power : bits;
-    return d == LQ_F16 ? half : d == LQ_F8_E4M3 ? f8 : __uint_as_float(word);
+    const float wide = __uint_as_float(d == LQ_BF16 ? bits << 16 : bits);
+    return d == LQ_F16 ? half : wide;
 }
 
 /* A warp's tile as it goes along K: rows g and g + 8 (h = 0, 1). */

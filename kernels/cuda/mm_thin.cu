@@ -32,7 +32,8 @@
  *          here        0 0 1 1   3 3 2 2   6 6 7 7   5 5 4 4      mod 4: the quarter of the banks
  *
  * x may be normed first (dev_mm_norm): then every block does it, by the functions of the norm's own
- * kernel, while its first codes come. Where a block has no room for x of eight rows it has fewer.
+ * kernel, while its first codes come. Where a block has no room for x it
+ * has one part of K at a time, or fewer rows.
  *
  * Order of each output's sum: the matrix unit adds up a group's products of a run, times the
  * group's scale onto the warp's sum; then the warps in order, times the row's scale; onto the last
@@ -263,23 +264,12 @@ __device__ __forceinline__ void bring(source *s, S<uint8_t> own, int place_bytes
     cu_copy_commit();
 }
 
-/* One of 16 numbers of 1, 2 or 4 bytes (1 << size) that lie side by side: its bits, and it.
- * Without branches, as each would have its own copy of all that follows. */
+/* One of 16 numbers of 1, 2 or 4 bytes (1 << size) that lie side by side: its bits,
+ * without branches (mm_side_number). */
 __device__ __forceinline__ unsigned side_bits(S<const uint8_t> p, int size, int i)
 {
     const int at = i << size;
     return cu_ld<unsigned>(p + (at & ~3)) >> 8 * (at & 3) & 0xffffffffu >> (32 - (8 << size));
-}
-__device__ __forceinline__ float side_number(unsigned bits, lq_dtype d)
-{
-    const unsigned power = bits == 255 ? 0x7fc00000u : bits ? bits << 23 : 0x400000u;
-    const float small = __uint_as_float((bits & 0x7fu) << 20) * 0x1p120f,
-                f8 = (bits & 0x7fu) == 0x7fu ? NAN
-                     : bits & 0x80u          ? -small
-                                             : small;
-    const unsigned word = d == LQ_BF16 ? bits << 16 : d == LQ_F8_E8M0 ? power : bits;
-    const float half = cu_f16_f32(bits & 0xffffu), wide = __uint_as_float(word);
-    return d == LQ_F16 ? half : d == LQ_F8_E4M3 ? f8 : wide;
 }
 /* Of rows 2g and 2g + 1, without what all of a row is scaled by. */
 template <mm_code CODE, bool QUICK>
@@ -311,11 +301,11 @@ __device__ __forceinline__ void sides_of(mm_scale_of s[2], S<const uint8_t> side
     for (int h = 0; h < 2; h++) {
         unsigned zero = o.zero_const;
         if (o.zero_pieces) zero = side_bits(side + ZEROS, o.zero_size, r + h);
-        s[h].scale = side_number(side_bits(side, o.scale_size, sub + r + h), v.scale_dtype);
+        s[h].scale = mm_side_number(side_bits(side, o.scale_size, sub + r + h), v.scale_dtype);
         s[h].less = 0x43004300u | zero * 0x10001u;
         s[h].zero = (float)zero;
         if (!QUICK && v.zero != QT_ZERO_INT && v.zero != QT_ZERO_NONE)
-            s[h].zero = side_number(zero, v.zero_dtype);
+            s[h].zero = mm_side_number(zero, v.zero_dtype);
     }
 }
 
@@ -645,14 +635,20 @@ void run(dev *d, const mm_input *x, const mm_view &v, const mm_view &out, const 
 {
     enum { RESERVED = 1024, STATIC = 9216 }; /* shared memory of any block; of this one's arrays */
     const unsigned parts = o.parts ? (unsigned)o.splits : 1;
-    const int64_t steps = (o.parts || o.by_part ? o.per_split : v.steps) + unit<CODE>::steps;
     const size_t places = WARPS * unit<CODE>::depth *
                           (unit<CODE>::bytes + (size_t)(unit<CODE>::runs * o.sides * SIDE));
     o.rows = (int)(x->rows.M < ROWS ? x->rows.M : ROWS);
     size_t shared = 0;
-    for (;; o.rows /= 2) { /* of eight rows sm_86 and sm_89 have no room for x of 4,096 inputs */
-        shared = places + (size_t)(o.rows * steps * X_STEP);
-        if (o.rows == 1 || shared + STATIC <= d->shared_per_block) break;
+    for (;;) { /* sm_86 and sm_89 have no room for much of x */
+        const int64_t steps = o.parts || o.by_part ? o.per_split : v.steps;
+        shared = places + (size_t)(o.rows * (steps + unit<CODE>::steps) * X_STEP);
+        if (shared + STATIC <= d->shared_per_block) break;
+        if (!o.parts && !o.by_part && o.splits > 1)
+            o.by_part = true;
+        else if (o.rows > 1)
+            o.rows /= 2;
+        else
+            break;
     }
     const unsigned panels = mm_panels(x->rows, o.rows);
     const int64_t fit = (int64_t)((d->shared_per_block + RESERVED) / (shared + STATIC + RESERVED)),
