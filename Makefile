@@ -8,11 +8,10 @@ PYTHON   ?= python3
 WERROR   ?=
 SANITIZE ?=
 
-MODULES  := formats kernels runtime calib quantize convert publish
-SRCS     := $(sort $(foreach m,$(MODULES),$(wildcard $(m)/*.c)))
-TOOLSRCS := $(sort $(wildcard tools/*.c))
-TESTSRCS := $(wildcard tests/test_*.c)
-HDRS     := $(foreach m,$(MODULES) tools tests,$(wildcard $(m)/*.h))
+MODULES  := base formats kernels runtime calib quantize convert publish
+SRCS     := $(sort $(shell find $(MODULES) -name '*.c'))
+TOOLSRCS := $(sort $(shell find tools -name '*.c'))
+TESTSRCS := $(sort $(wildcard tests/unit/test_*.c))
 
 PKGS     := libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd libcurl nettle
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wcast-qual \
@@ -42,7 +41,7 @@ ISAS_aarch64 := neon neon_dot neon_i8mm neon_bf
 ISAS        := $(ISAS_$(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))
 isa_files    = $(foreach i,$(1),%_$(i).c)
 ifeq ($(filter amx,$(ISAS)),)
-TESTSRCS   := $(filter-out tests/test_amx_mm.c,$(TESTSRCS))
+TESTSRCS   := $(filter-out tests/unit/test_amx_mm.c,$(TESTSRCS))
 endif
 OWNSRCS      = $(filter-out $(call isa_files,$(filter-out $(ISAS),$(ISAS_x86_64) $(ISAS_aarch64))),$(SRCS))
 # Of the undefined behaviour in kernels, what addresses tell is left to AddressSanitizer: these checks
@@ -51,7 +50,7 @@ ISA_SANITIZE := $(if $(SANITIZE),$(addprefix -fno-sanitize=,null alignment objec
 # Nor is it worth as many again to follow each of their variables in the debugger.
 ISA_DEBUG    := $(if $(findstring -g,$(CFLAGS)),-g1)
 isa_flags   = $(foreach i,$(ISAS),$(if $(findstring _$(i).c,$(1)),$(ISA_$(i)) $(ISA_DEBUG) $(ISA_SANITIZE))) \
-              $(if $(CUOBJS),$(if $(findstring kernels/dev.c,$(1)),-DLLMQ_CUDA))
+              $(if $(CUOBJS),$(if $(findstring kernels/device.c,$(1)),-DLLMQ_CUDA))
 
 # CUDA: where nvcc is found, kernels/cuda/ is compiled for it: machine code for each of CUDA_ARCHS (80
 # and this machine's GPUs; 80 86 89 90a are what a release has) and PTX of compute_80, which newer ones
@@ -65,7 +64,7 @@ CUDA_RT    := $(firstword $(wildcard $(CUDA_TOP)/lib64/libcudart_static.a $(CUDA
 CUSRCS     := $(sort $(wildcard kernels/cuda/*.cu))
 CUOBJS     := $(if $(SANITIZE),,$(if $(CUDA_RT),$(CUSRCS:%.cu=$(BUILD)/%.o)))
 EMUOBJS    := $(CUSRCS:%.cu=$(BUILD)/emu/%.o) $(patsubst %.cc,$(BUILD)/emu/%.o,$(sort $(wildcard kernels/cuda/emu/*.cc))) \
-              $(BUILD)/emu/tests/cuda_broken.o $(BUILD)/tests/emulated.o
+              $(BUILD)/emu/tests/support/cuda_broken.o $(BUILD)/tests/support/emulated.o
 DEVTESTS   := test_dev test_dev_link test_dev_mm test_dev_attn test_dev_draw test_forward_dev test_forward_ranks test_graph_dev test_engine_dev test_quant_dev
 EMUTESTS   := $(DEVTESTS) test_cuda_emu
 NVCCF       = -std=c++17 -O3 -fmad=false -objtemp -I. -Xcompiler -O2,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics -Xptxas -v
@@ -76,16 +75,16 @@ cu_archs    = $(if $(findstring _sm90.cu,$(1)),$(call cu_code,90a,sm),$(foreach 
 EMUF        = -std=c++17 -O1 -Wall -Wshadow -Wno-unknown-pragmas $(WERROR) -fPIE -fno-exceptions -fno-rtti \
               -fno-threadsafe-statics -ffp-contract=off -I.
 ifneq ($(or $(SANITIZE),$(if $(shell command -v $(CXX)),,none)),)
-TESTSRCS   := $(filter-out $(EMUTESTS:%=tests/%.c),$(TESTSRCS))
+TESTSRCS   := $(filter-out $(EMUTESTS:%=tests/unit/%.c),$(TESTSRCS))
 else
 EMULATOR   := $(BUILD)/tests/llmq-emulated
 endif
 
 OBJS     := $(OWNSRCS:%.c=$(BUILD)/%.o) $(CUOBJS)
 TOOLOBJS := $(TOOLSRCS:%.c=$(BUILD)/%.o)
-TESTBINS := $(TESTSRCS:tests/%.c=$(BUILD)/tests/%)
+TESTBINS := $(TESTSRCS:tests/unit/%.c=$(BUILD)/tests/%)
 PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
-WEB      := $(wildcard runtime/web/*)
+WEB      := $(wildcard runtime/api/web/*)
 Q        := $(if $(V),,@)
 
 .PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
@@ -106,10 +105,10 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D); echo '$(CC) $(ALLCF)' | cmp -s - $@ || echo '$(CC) $(ALLCF)' > $@
 
 $(BUILD)/calib/builtin.o: calib/builtin_text.txt calib/builtin_chat.jsonl
-$(BUILD)/tools/quantize_html.o: tools/report.html
-$(BUILD)/tools/inspect_html.o: tools/inspect.html
-$(BUILD)/runtime/web.o: $(WEB)
-$(BUILD)/runtime/api_openapi.o: runtime/openapi.json
+$(BUILD)/tools/report/quantize_html.o: tools/report/report.html
+$(BUILD)/tools/report/inspect_html.o: tools/report/inspect.html
+$(BUILD)/runtime/api/web.o: $(WEB)
+$(BUILD)/runtime/api/api_openapi.o: runtime/api/openapi.json
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -118,7 +117,7 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 
 $(BUILD)/cuda-flags: FORCE
 	@mkdir -p $(@D); echo '$(NVCC) $(NVCCF) $(call cu_archs,) $(CXX) $(EMUF)' | cmp -s - $@ || echo '$(NVCC) $(NVCCF) $(call cu_archs,) $(CXX) $(EMUF)' > $@
-$(BUILD)/kernels/dev.o: $(BUILD)/cuda-flags
+$(BUILD)/kernels/device.o: $(BUILD)/cuda-flags
 $(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu $(BUILD)/cuda-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  NVCC $<")
@@ -136,13 +135,13 @@ $(BUILD)/tests/llmq-emulated: $(EMUOBJS) $(BUILD)/libllmq.a $(TOOLOBJS)
 	$(Q)$(CC) $(ALLLD) -o $@ $(EMUOBJS) $(TOOLOBJS) $(BUILD)/libllmq.a $(LIBS)
 $(EMUTESTS:%=$(BUILD)/tests/%): EXTRA = $(EMUOBJS)
 $(EMUTESTS:%=$(BUILD)/tests/%): $(EMUOBJS)
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libllmq.a $(BUILD)/tests/lib
+$(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libllmq.a $(BUILD)/tests/lib
 	$(Q)$(CC) $(ALLLD) -o $@ $< $(EXTRA) $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
 
 # The kernels for AMX where its registers are emulated, in place of the library's.
-$(BUILD)/tests/k_amx.o: kernels/k_amx.c tests/amx_emulated.h $(BUILD)/flags
+$(BUILD)/tests/k_amx.o: kernels/x86/k_amx.c tests/support/amx_emulated.h $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(ALLCF) $(call isa_flags,$<) -DLLMQ_AMX_EMULATED -include tests/amx_emulated.h -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(ALLCF) $(call isa_flags,$<) -DLLMQ_AMX_EMULATED -include tests/support/amx_emulated.h -MMD -MP -c -o $@ $<
 $(BUILD)/tests/test_amx_mm: EXTRA = $(BUILD)/tests/k_amx.o
 $(BUILD)/tests/test_amx_mm: $(BUILD)/tests/k_amx.o
 
@@ -152,15 +151,15 @@ $(FUZZOBJS): private ALLCF += -DLLVMFuzzerTestOneInput=$(basename $(@F))
 $(BUILD)/tests/test_corpus: EXTRA = $(FUZZOBJS)
 $(BUILD)/tests/test_corpus: $(FUZZOBJS)
 
-# llmq with `serve --test-script` (tests/scripted.h)
+# llmq with `serve --test-script` (tests/support/scripted.h)
 $(BUILD)/tests/cmd_serve.o: tools/cmd_serve.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLCF) -DLLMQ_SCRIPTED -MMD -MP -c -o $@ $<
-$(BUILD)/tests/llmq-scripted: $(BUILD)/tests/cmd_serve.o $(BUILD)/tests/scripted.o $(BUILD)/libllmq.a $(TOOLOBJS)
+$(BUILD)/tests/llmq-scripted: $(BUILD)/tests/cmd_serve.o $(BUILD)/tests/support/scripted.o $(BUILD)/libllmq.a $(TOOLOBJS)
 	$(Q)$(CC) $(ALLLD) -o $@ $(wordlist 1,2,$^) $(filter-out $(BUILD)/tools/cmd_serve.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
 
 # Loaded before libc (tests/faults); dlsym's object pointers are functions, which pedantic ISO C forbids.
-$(BUILD)/tests/fault.so: tests/fault.c $(BUILD)/flags
+$(BUILD)/tests/fault.so: tests/support/fault.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=c11 $(WARN) -Wno-pedantic $(WERROR) -D_GNU_SOURCE -O2 -g -fPIC -fno-builtin -shared -o $@ $< -ldl
 
@@ -168,13 +167,13 @@ $(BUILD)/tests/lib: $(BUILD)/libllmq.a $(TOOLOBJS)
 	@mkdir -p $(@D); touch $@
 
 test: all tests ## every test: unit, golden, end-to-end
-	@tools/run-tests.sh all
+	@scripts/ci/run-tests.sh all
 unit: tests ## the unit tests alone
-	@BUILD=$(BUILD) tools/run-tests.sh unit
+	@BUILD=$(BUILD) scripts/ci/run-tests.sh unit
 e2e: all $(BUILD)/tests/fault.so ## the end-to-end tests alone
-	@tools/run-tests.sh e2e
+	@scripts/ci/run-tests.sh e2e
 server: all tests ## the conformance suite of the HTTP API alone (docs/conformance.md)
-	@tools/run-tests.sh server
+	@scripts/ci/run-tests.sh server
 
 test-cuda-emu: $(EMUTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels compiled for the host, against the CPU's
 	@for t in $^; do $$t || exit 1; done
@@ -185,7 +184,7 @@ test-gpu: $(DEVTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels and whole models on
 	        --error-exitcode 9 $(BUILD)/tests/$$t || exit 1; done; fi
 
 test-neon: ## the NEON kernels compiled for ARM, against the plain C, in an emulator
-	@tools/test-neon.sh
+	@scripts/ci/test-neon.sh
 
 ASAN     := BUILD=build-asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer' \
             CFLAGS='-O1 -g -fno-var-tracking'
@@ -193,7 +192,7 @@ asan: ## unit tests under AddressSanitizer
 	$(Q)$(MAKE) $(ASAN) unit
 asan-suites: ## the end-to-end and the server's tests under AddressSanitizer, UndefinedBehaviorSanitizer, LeakSanitizer
 	$(Q)$(MAKE) $(ASAN) all build-asan/tests/llmq-scripted
-	$(Q)tools/asan-suites.sh
+	$(Q)scripts/ci/asan-suites.sh
 asan-inputs: ## files and requests changed by chance, under AddressSanitizer; LLMQ_MINUTES (10) for each
 	$(Q)$(MAKE) $(ASAN) all
 	$(Q)LLMQ=$(CURDIR)/build-asan/llmq LLMQ_MINUTES=$(or $(LLMQ_MINUTES),10) $(PYTHON) -m pytest -q -s -p no:cacheprovider \
@@ -205,18 +204,18 @@ tsan: ## unit tests under ThreadSanitizer
 	$(Q)$(MAKE) $(TSAN) unit
 tsan-server: ## the server's suite under ThreadSanitizer, with clients that break off
 	$(Q)$(MAKE) $(TSAN) all build-tsan/tests/llmq-scripted build-tsan/tests/fault.so
-	$(Q)tools/tsan-server.sh
+	$(Q)scripts/ci/tsan-server.sh
 MEMCHECK := $(patsubst %,$(BUILD)/tests/test_%,corpus json safetensors source hf gguf llmq layouts opt)
 memcheck: $(MEMCHECK) ## the parsers and their corpora under valgrind
 	$(Q)for t in $^; do valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite \
 	    --errors-for-leak-kinds=definite $$t || exit 1; done
 
 fuzz: ## fuzzers of the parsers (needs clang); FUZZ_TIME=seconds each
-	$(Q)tools/fuzz.sh $(or $(FUZZ_TIME),30)
+	$(Q)scripts/ci/fuzz.sh $(or $(FUZZ_TIME),30)
 
 # A file in which nothing was found is not looked at again until it or one of its headers changes. The
 # vector kernels, whose unrolled bodies take minutes each and which own nothing, are left out.
-LOOKED   := $(patsubst %.c,%.ok,$(filter-out $(ISAS:%=kernels/k_%.c),$(OWNSRCS) $(TOOLSRCS)))
+LOOKED   := $(patsubst %.c,%.ok,$(filter-out $(ISAS:%=kernels/x86/k_%.c) $(ISAS:%=kernels/arm/k_%.c),$(OWNSRCS) $(TOOLSRCS)))
 LOOKCF    = -std=c11 -pthread -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(PKGCF) $(call isa_flags,$<)
 # Off, for what gcc 12 takes for a fault (each report was looked at): it
 # takes bits that memcpy moves into another type for unset, pointers for NULL that a loop of at least one round has set, and loses what
@@ -224,7 +223,7 @@ LOOKCF    = -std=c11 -pthread -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(PKGCF) 
 # LeakSanitizer's.
 ANALYZER  = -fanalyzer $(patsubst %,-Wno-analyzer-%,use-of-uninitialized-value null-dereference null-argument \
             possible-null-dereference possible-null-argument malloc-leak) \
-            $(if $(filter formats/base.c formats/json.c,$<),,-include tools/analyze.h)
+            $(if $(filter base/base.c base/json.c,$<),,-include scripts/ci/analyze.h)
 tidy: $(LOOKED:%=$(BUILD)/tidy/%) ## clang-tidy over the C sources, one after the other, without clang's own analyzer
 $(BUILD)/tidy/%.ok: %.c .clang-tidy $(BUILD)/%.o
 	@mkdir -p $(@D)
@@ -232,7 +231,7 @@ $(BUILD)/tidy/%.ok: %.c .clang-tidy $(BUILD)/%.o
 	$(Q)clang-tidy --quiet --checks='-clang-analyzer-*' --warnings-as-errors='*' $< -- $(LOOKCF) $(WARN) && touch $@
 analyze: $(LOOKED:%=$(BUILD)/analyze/%) ## gcc's static analyzer over the C sources, and cppcheck over all together
 	cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
-	    --suppressions-list=tools/cppcheck.txt --library=posix,gnu,tools/cppcheck.cfg \
+	    --suppressions-list=scripts/ci/cppcheck.txt --library=posix,gnu,scripts/ci/cppcheck.cfg \
 	    -I. -D_GNU_SOURCE -D__linux__ -D__x86_64__ -D__GNUC__=12 $(OWNSRCS) $(TOOLSRCS)
 $(BUILD)/analyze/%.ok: %.c $(BUILD)/%.o
 	@mkdir -p $(@D)
@@ -240,29 +239,29 @@ $(BUILD)/analyze/%.ok: %.c $(BUILD)/%.o
 	$(Q)$(GCC) -O0 -Werror $(ANALYZER) $(LOOKCF) -c -o /dev/null $< && touch $@
 
 layers: ## who may include whom
-	@$(PYTHON) tools/layers.py
+	@$(PYTHON) scripts/ci/layers.py
 
 format: ## clang-format in place
-	clang-format -i $(SRCS) $(TOOLSRCS) $(HDRS) $(wildcard tests/*.c tests/*.cu kernels/cuda/*.cu* kernels/cuda/emu/*)
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cc')
 
 bench: all ## tables of kernels and the built-in model beside the machine's limits; JSON in build/bench.json
-	tools/bench.sh
+	scripts/bench/bench.sh
 
 bench-gpu: all ## the built-in model on this machine's GPU beside what its memory gives; JSON in build/bench-gpu.json; "skipped" without one
-	@tools/bench-gpu.sh
+	@scripts/bench/bench-gpu.sh
 
 bench-quality: all ## perplexity and KL of every quantizer beside other projects' at equal bits; MODELS, METHODS, WIDTHS, TEXTS, ... are the caller's
-	$(PYTHON) tools/bench-quality.py
+	$(PYTHON) scripts/bench/bench-quality.py
 
 check-hard: all tests ## what takes long: kills, long random tests, ThreadSanitizer
-	@tools/check-hard.sh
+	@scripts/ci/check-hard.sh
 
 sbom: all ## what the program consists of, as SPDX 2.3: llmq.spdx.json
-	$(PYTHON) tools/sbom.py llmq > llmq.spdx.json
+	$(PYTHON) scripts/sbom.py llmq > llmq.spdx.json
 dist: all ## a release in dist/: program, sources, SBOM and their checksums
-	tools/dist.sh
+	scripts/dist.sh
 reproducible: ## build twice in different folders; the programs must be equal
-	tools/reproducible.sh
+	scripts/reproducible.sh
 
 install: all ## install the program under PREFIX
 	install -D -m 755 llmq $(DESTDIR)$(PREFIX)/bin/llmq
@@ -273,4 +272,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14
 
--include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(TESTBINS:=.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/scripted.d $(EMUOBJS:.o=.d) $(FUZZOBJS:.o=.d)
+-include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(TESTSRCS:%.c=$(BUILD)/%.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/support/scripted.d $(EMUOBJS:.o=.d) $(FUZZOBJS:.o=.d)

@@ -5,7 +5,7 @@
  * for models with a chat template; two roles that take turns, which every template knows.
  *
  * The bytes are calib/builtin_text.txt and calib/builtin_chat.jsonl, put in by the assembler.
- * tools/make-builtin-text.py makes the first; NOTICE says where their parts come from. Changing one
+ * scripts/make/make-builtin-text.py makes the first; NOTICE says where their parts come from. Changing one
  * byte of them changes every calibrated artifact made with it (provenance records their hashes). */
 #ifndef LLMQ_CALIB_BUILTIN_H
 #define LLMQ_CALIB_BUILTIN_H

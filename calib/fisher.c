@@ -1,8 +1,8 @@
 /* calib/fisher.c - chunks of windows: forward, draw, backward. */
 #include "calib/fisher.h"
 
-#include "calib/dense.h"
-#include "runtime/model.h"
+#include "calib/dense_layer.h"
+#include "runtime/model/model.h"
 
 enum { CHUNK_TOKENS = 2048 };
 

@@ -17,9 +17,9 @@
 #ifndef LLMQ_CALIB_FISHER_H
 #define LLMQ_CALIB_FISHER_H
 
-#include "calib/grad.h"
+#include "calib/backward.h"
 #include "calib/samples.h"
-#include "formats/source.h"
+#include "formats/source/source.h"
 
 enum { FISHER_BLOCK = GRAD_BLOCK };
 

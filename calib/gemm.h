@@ -7,7 +7,7 @@
 #ifndef LLMQ_CALIB_GEMM_H
 #define LLMQ_CALIB_GEMM_H
 
-#include "kernels/pool.h"
+#include "kernels/core/pool.h"
 
 typedef struct {
     const float *p;

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "formats/json.h"
-#include "runtime/chat.h"
+#include "base/json.h"
+#include "runtime/chat/chat.h"
 
 enum { MAX_LINE = 1 << 28 };
 

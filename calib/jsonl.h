@@ -12,8 +12,8 @@
 #ifndef LLMQ_CALIB_JSONL_H
 #define LLMQ_CALIB_JSONL_H
 
-#include "formats/source.h"
-#include "runtime/tok.h"
+#include "formats/source/source.h"
+#include "runtime/tokenizer/tok.h"
 
 /* A growing list of ids. Zero is empty; free(ids). */
 typedef struct {

@@ -4,7 +4,7 @@
 #include <assert.h>
 
 #include "calib/gemm.h"
-#include "calib/random.h"
+#include "base/random.h"
 #include "kernels/ops.h"
 
 enum { CHUNK = 256 };

@@ -9,7 +9,7 @@
 #ifndef LLMQ_CALIB_KL_H
 #define LLMQ_CALIB_KL_H
 
-#include "kernels/pool.h"
+#include "kernels/core/pool.h"
 
 typedef struct {
     const float *W, *bias;

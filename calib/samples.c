@@ -4,7 +4,7 @@
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 
-#include "calib/random.h"
+#include "base/random.h"
 
 /* Selection sampling: window i is taken with probability (still wanted) / (still to come). */
 static void choose(cal_samples *s, const int32_t *ids, uint64_t seed)

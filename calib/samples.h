@@ -1,11 +1,11 @@
 /* calib/samples.h - windows of tokens that calibration runs through the model.
  *
  * A stream of ids is cut into whole windows; `n` of them are chosen by the seed, and kept in the
- * order of the stream. Files become streams in calib/mix.h. */
+ * order of the stream. Files become streams in calib/dataset.h. */
 #ifndef LLMQ_CALIB_SAMPLES_H
 #define LLMQ_CALIB_SAMPLES_H
 
-#include "formats/base.h"
+#include "base/base.h"
 
 /* What one file gave. */
 typedef struct {

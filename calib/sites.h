@@ -6,7 +6,7 @@
 #ifndef LLMQ_CALIB_SITES_H
 #define LLMQ_CALIB_SITES_H
 
-#include "runtime/forward.h"
+#include "runtime/forward/forward.h"
 
 typedef enum {
     CAL_ATTN,        /* q, k, v; qkv; q_a, kv_a */
@@ -28,7 +28,7 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r);
 /* Inputs at this site. */
 int64_t cal_site_width(const arch_config *c, cal_site s);
 
-/* Of a layer that has points (runtime/forward.h): the site at each before FWD_AT_END, and the point
+/* Of a layer that has points (runtime/forward/forward.h): the site at each before FWD_AT_END, and the point
  * where a role's linears read; FWD_AT_QKV for roles that read at none. */
 cal_site cal_site_at(fwd_point at);
 fwd_point cal_point_of(const arch_config *c, arch_role r);

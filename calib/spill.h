@@ -4,7 +4,7 @@
 #ifndef LLMQ_CALIB_SPILL_H
 #define LLMQ_CALIB_SPILL_H
 
-#include "formats/base.h"
+#include "base/base.h"
 
 /* Empty, in `dir`; the caller closes it. Errors: LQ_EIO. */
 lq_status spill_open(int *fd, const char *dir, lq_err *err);

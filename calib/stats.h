@@ -10,8 +10,8 @@
 #ifndef LLMQ_CALIB_STATS_H
 #define LLMQ_CALIB_STATS_H
 
-#include "kernels/dev.h"
-#include "kernels/pool.h"
+#include "kernels/device.h"
+#include "kernels/core/pool.h"
 
 #include "calib/sites.h"
 

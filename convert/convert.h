@@ -10,8 +10,8 @@
 #ifndef LLMQ_CONVERT_CONVERT_H
 #define LLMQ_CONVERT_CONVERT_H
 
-#include "formats/source.h"
-#include "kernels/pool.h"
+#include "formats/source/source.h"
+#include "kernels/core/pool.h"
 
 enum { CONV_MAX_NOTES = 8 };
 typedef struct {

@@ -1,8 +1,8 @@
 /* convert/folder.c */
 #include "convert/folder.h"
 
-#include "formats/model_files.h"
-#include "formats/path.h"
+#include "formats/hf/model_files.h"
+#include "base/path.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,7 +18,7 @@
 #define LIST ".llmq-files"  /* of one that is whole: the files that llmq wrote, a name a line */
 #define BEGUN ".llmq-begun" /* of one that grows: what it becomes, and the same */
 #define LIST_HEAD "# Written by llmq, which replaces this folder while nothing else is in it:\n"
-enum { MAX_LIST = 4 << 20, TEMP_TAIL = 6 }; /* of x.tmp-XXXXXX (formats/file.c) */
+enum { MAX_LIST = 4 << 20, TEMP_TAIL = 6 }; /* of x.tmp-XXXXXX (base/file.c) */
 
 static lq_status io(const char *path, lq_err *err)
 {

@@ -10,7 +10,7 @@
 #ifndef LLMQ_CONVERT_FOLDER_H
 #define LLMQ_CONVERT_FOLDER_H
 
-#include "formats/json.h"
+#include "base/json.h"
 
 typedef struct {
     char dir[4096];    /* where files go until folder_publish */

@@ -4,10 +4,10 @@
 #define LLMQ_CONVERT_GGUF_META_H
 
 #include "convert/convert.h"
-#include "formats/gguf.h"
-#include "formats/gguf_names.h"
-#include "formats/json.h"
-#include "formats/source.h"
+#include "formats/gguf/gguf.h"
+#include "formats/gguf/gguf_names.h"
+#include "base/json.h"
+#include "formats/source/source.h"
 
 /* Key-value pairs, one after the other, and how many. */
 typedef struct {

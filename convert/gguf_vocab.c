@@ -5,8 +5,8 @@
  * scores are made from their order. */
 #include "convert/gguf_meta.h"
 #include "convert/report.h"
-#include "formats/gguf_tok.h"
-#include "formats/spm.h"
+#include "formats/gguf/gguf_tok.h"
+#include "formats/hf/spm.h"
 
 #include <stdio.h>
 #include <stdlib.h>

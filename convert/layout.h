@@ -8,7 +8,7 @@
 #define LLMQ_CONVERT_LAYOUT_H
 
 #include "convert/convert.h"
-#include "formats/json.h"
+#include "base/json.h"
 
 enum { CONV_PARTS = 6 };
 

@@ -1,4 +1,4 @@
-/* convert/layout_bnb.c - bitsandbytes as transformers saves it (formats/hf_bnb.c has the picture):
+/* convert/layout_bnb.c - bitsandbytes as transformers saves it (formats/source/hf_bnb.c has the picture):
  * nf4 and fp4 in blocks, plain or double-quantized, and int8 by rows (LLM.int8). */
 #include "convert/layout.h"
 

@@ -1,4 +1,4 @@
-/* convert/layout_ct.c - compressed-tensors, as llm-compressor names them (formats/hf_ct.c has the
+/* convert/layout_ct.c - compressed-tensors, as llm-compressor names them (formats/source/hf_ct.c has the
  * picture).
  *
  *   u2..u8, int8 by row     pack-quantized: one stream of codes per output, scales as they are

@@ -1,8 +1,8 @@
 /* convert/load.c */
 #include "convert/load.h"
 
-#include "formats/tiles.h"
-#include "formats/values.h"
+#include "formats/tensor/tiles.h"
+#include "formats/tensor/finite.h"
 
 #include <stdlib.h>
 

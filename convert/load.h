@@ -2,10 +2,10 @@
 #ifndef LLMQ_CONVERT_LOAD_H
 #define LLMQ_CONVERT_LOAD_H
 
-#include "formats/source.h"
-#include "kernels/pool.h"
+#include "formats/source/source.h"
+#include "kernels/core/pool.h"
 
-/* A tensor in the portable layout, checked (formats/values.h), its planes in the source or in `a`;
+/* A tensor in the portable layout, checked (formats/tensor/finite.h), its planes in the source or in `a`;
  * conv_unload also after an error. p may be NULL. */
 lq_status conv_load(qt_tensor *q, const src_source *src, const src_tensor *t, pool *p, lq_arena *a,
                     lq_err *err);

@@ -1,5 +1,5 @@
 /* convert/report.h - what a conversion says beside its result: notes, and the history that goes
- * along (formats/history.h). For convert/ only. */
+ * along (formats/source/history.h). For convert/ only. */
 #ifndef LLMQ_CONVERT_REPORT_H
 #define LLMQ_CONVERT_REPORT_H
 

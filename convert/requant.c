@@ -1,8 +1,8 @@
 /* convert/requant.c */
 #include "convert/requant.h"
-#include "quantize/int8.h"
-#include "quantize/lut4.h"
-#include "quantize/rtn.h"
+#include "quantize/methods/int8.h"
+#include "quantize/methods/lut4.h"
+#include "quantize/methods/rtn.h"
 
 #include <stdlib.h>
 

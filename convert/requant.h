@@ -3,8 +3,8 @@
 #ifndef LLMQ_CONVERT_REQUANT_H
 #define LLMQ_CONVERT_REQUANT_H
 
-#include "formats/qt.h"
-#include "kernels/pool.h"
+#include "formats/tensor/qtensor.h"
+#include "kernels/core/pool.h"
 
 /* q (portable) in scheme s: QT_UINT with regular groups, QT_LUT4 or QT_I8 without zero points.
  * out's planes lie in `a`. Takes N * K floats of memory besides. Errors: LQ_ENOMEM; LQ_EVALUE - a

@@ -1,16 +1,16 @@
-/* convert/to_gguf.c - any source as one GGUF file (formats/gguf.h has the picture).
+/* convert/to_gguf.c - any source as one GGUF file (formats/gguf/gguf.h has the picture).
  *
  * A weight keeps its codes in the blocks of the type that stands for the same values
- * (formats/gguf_blocks.h). Which one, the weight's numbers decide, so types and offsets are written
+ * (formats/gguf/gguf_blocks.h). Which one, the weight's numbers decide, so types and offsets are written
  * into the header when the tensor is. Vectors are f32, as llama.cpp wants them. */
 #include "convert/gguf_meta.h"
 #include "convert/layout.h"
 #include "convert/load.h"
 #include "convert/report.h"
 #include "convert/requant.h"
-#include "formats/gguf_blocks.h"
-#include "formats/gguf_config.h"
-#include "formats/history.h"
+#include "formats/gguf/gguf_blocks.h"
+#include "formats/gguf/gguf_config.h"
+#include "formats/source/history.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -138,7 +138,7 @@ static void put_info(conv *c, entry *e)
     gguf_put_le(&c->head, 0, 8);
 }
 
-/* ---- where it came from (formats/history.h) ---- */
+/* ---- where it came from (formats/source/history.h) ---- */
 enum { CONVERTED = 400, HEX = 32 }; /* bytes of the texts that are patched */
 
 static lq_status put_tree(gguf_pairs *p, const char *key, const cJSON *v, lq_err *err)

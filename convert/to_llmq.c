@@ -4,12 +4,12 @@
 
 #include "convert/convert.h"
 #include "convert/load.h"
-#include "formats/history.h"
-#include "formats/json.h"
-#include "formats/llmq.h"
-#include "formats/tiles.h"
-#include "formats/values.h"
-#include "formats/version.h"
+#include "formats/source/history.h"
+#include "base/json.h"
+#include "formats/llmq/llmq.h"
+#include "formats/tensor/tiles.h"
+#include "formats/tensor/finite.h"
+#include "base/version.h"
 #include "kernels/mm.h"
 
 /* The kernels read linears; embedding rows are read one by one and stay portable, and so does the

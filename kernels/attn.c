@@ -8,8 +8,8 @@
  * bits: a thread may walk an item's splits one after the other (many items), or all threads may
  * share the splits of few items (a long context alone), and the bytes are the same. */
 #include "kernels/attn_int.h"
-#include "kernels/k.h"
-#include "kernels/kmath.h"
+#include "kernels/dispatch.h"
+#include "kernels/core/kmath.h"
 
 enum {
     ROWS = 64,

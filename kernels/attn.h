@@ -27,8 +27,8 @@
 #ifndef LLMQ_KERNELS_ATTN_H
 #define LLMQ_KERNELS_ATTN_H
 
-#include "formats/base.h"
-#include "kernels/pool.h"
+#include "base/base.h"
+#include "kernels/core/pool.h"
 
 LQ_C_BEGIN
 

@@ -4,7 +4,7 @@
  * weights stream from memory once; a panel whose activations stay in the second cache while
  * prefilling. Which item a thread takes changes nothing in the result. */
 #include "kernels/mm.h"
-#include "kernels/k.h"
+#include "kernels/dispatch.h"
 
 #include <assert.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* kernels/mm.h - y[M,N] = x[M,K] W^T (+ bias) for a weight in any scheme; W is never expanded.
  *
  * Activations are prepared once per input and shared by the weights that read it (q, k, v; gate,
- * up), in the order of the tile's places (formats/tiles.h: groups padded to Gp, zeros in the
+ * up), in the order of the tile's places (formats/tensor/tiles.h: groups padded to Gp, zeros in the
  * padding):
  *
  * MM_F32: as they are. y = x_0 w_0, then y = fma(x_p, w_p, y) for p in order, where w is the weight
@@ -40,10 +40,10 @@
 #ifndef LLMQ_KERNELS_MM_H
 #define LLMQ_KERNELS_MM_H
 
-#include "formats/qt.h"
-#include "formats/tiles.h"
+#include "formats/tensor/qtensor.h"
+#include "formats/tensor/tiles.h"
 #include "kernels/ops.h"
-#include "kernels/pool.h"
+#include "kernels/core/pool.h"
 
 LQ_C_BEGIN
 
@@ -73,7 +73,7 @@ mm_table mm_table_of(const float v[16]);
 typedef struct {
     qt_tensor t; /* layout QT_TILE16 */
     int64_t N, K;
-    bool expanded;  /* had to become dense (see formats/tiles.h) */
+    bool expanded;  /* had to become dense (see formats/tensor/tiles.h) */
     mm_table table; /* QT_LUT4, QT_E2M1 */
 } mm_weight;
 

@@ -7,7 +7,7 @@
 #ifndef LLMQ_KERNELS_OPS_H
 #define LLMQ_KERNELS_OPS_H
 
-#include "formats/base.h"
+#include "base/base.h"
 
 LQ_C_BEGIN
 

@@ -8,7 +8,7 @@
 #ifndef LLMQ_PUBLISH_ARTIFACT_H
 #define LLMQ_PUBLISH_ARTIFACT_H
 
-#include "formats/source.h"
+#include "formats/source/source.h"
 #include "publish/files.h"
 
 typedef struct {

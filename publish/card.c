@@ -1,8 +1,8 @@
 /* publish/card.c */
 #include "publish/card.h"
 
-#include "formats/front_matter.h"
-#include "formats/history.h"
+#include "formats/hf/front_matter.h"
+#include "formats/source/history.h"
 
 #include <ctype.h>
 #include <stdarg.h>

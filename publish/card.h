@@ -2,7 +2,7 @@
 #ifndef LLMQ_PUBLISH_CARD_H
 #define LLMQ_PUBLISH_CARD_H
 
-#include "formats/json.h"
+#include "base/json.h"
 #include "publish/files.h"
 
 /* The first line behind the front matter: this card was made, and may be made anew. */

@@ -1,8 +1,8 @@
 /* publish/files.c */
 #include "publish/files.h"
 
-#include "formats/json.h"
-#include "formats/path.h"
+#include "base/json.h"
+#include "base/path.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,13 +1,13 @@
 /* publish/files.h - the files of an artifact: which may be in one, under which names, their
  * digests, and SHA256SUMS.
  *
- * A name is "FILE" or "additional_chat_templates/FILE.jinja", of a kind in the table of formats/model_files.c.
+ * A name is "FILE" or "additional_chat_templates/FILE.jinja", of a kind in the table of formats/hf/model_files.c.
  * So what a remote side names can neither leave the folder nor be anything that a shell, git or an
  * engine would run. */
 #ifndef LLMQ_PUBLISH_FILES_H
 #define LLMQ_PUBLISH_FILES_H
 
-#include "formats/model_files.h"
+#include "formats/hf/model_files.h"
 #include "publish/sha256.h"
 
 #define PUB_SUMS "SHA256SUMS"

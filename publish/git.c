@@ -1,7 +1,7 @@
 /* publish/git.c - the repository in which the work is done. */
 #include "publish/git.h"
 
-#include "formats/path.h"
+#include "base/path.h"
 
 #include <ctype.h>
 #include <dirent.h>

@@ -6,7 +6,7 @@
 #ifndef LLMQ_PUBLISH_GIT_H
 #define LLMQ_PUBLISH_GIT_H
 
-#include "formats/json.h"
+#include "base/json.h"
 #include "publish/child.h"
 #include "publish/target.h"
 

@@ -3,7 +3,7 @@
 
 #include "convert/convert.h"
 #include "convert/gguf_meta.h"
-#include "formats/gen.h"
+#include "formats/arch/generation_config.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -5,8 +5,8 @@
 #ifndef LLMQ_PUBLISH_HANDOVER_H
 #define LLMQ_PUBLISH_HANDOVER_H
 
-#include "formats/json.h"
-#include "formats/source.h"
+#include "base/json.h"
+#include "formats/source/source.h"
 
 /* { "engine", "model", "runs": does the engine load some form of it?, "prepare": [command lines to
  * run first], "command": the line that starts it or null, "files": [what it reads], "differences":

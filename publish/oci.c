@@ -1,7 +1,7 @@
 /* publish/oci.c - addresses, authorization, answers of a registry. */
 #include "publish/oci.h"
 
-#include "formats/path.h"
+#include "base/path.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>

@@ -8,8 +8,8 @@
 #ifndef LLMQ_PUBLISH_OCI_H
 #define LLMQ_PUBLISH_OCI_H
 
-#include "formats/json.h"
-#include "publish/hc.h"
+#include "base/json.h"
+#include "publish/http_client.h"
 #include "publish/target.h"
 
 #define OCI_MANIFEST "application/vnd.oci.image.manifest.v1+json"

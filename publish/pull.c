@@ -1,7 +1,7 @@
 /* publish/pull.c - fetch, check, resume; the same for every target. */
 #include "convert/folder.h"
-#include "formats/path.h"
-#include "formats/source.h"
+#include "base/path.h"
+#include "formats/source/source.h"
 #include "publish/target.h"
 
 #include <dirent.h>

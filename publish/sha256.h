@@ -1,11 +1,11 @@
 /* publish/sha256.h - SHA-256 in hex, the digest that registries, git-lfs and SHA256SUMS go by
- * (files of .llmq carry XXH3, formats/base.h). Computed by nettle. */
+ * (files of .llmq carry XXH3, base/base.h). Computed by nettle. */
 #ifndef LLMQ_PUBLISH_SHA256_H
 #define LLMQ_PUBLISH_SHA256_H
 
 #include <nettle/sha2.h>
 
-#include "formats/base.h"
+#include "base/base.h"
 
 enum { SHA_HEX = 2 * SHA256_DIGEST_SIZE + 1 }; /* 64 hex digits and NUL */
 

@@ -8,7 +8,7 @@
 #ifndef LLMQ_RUNTIME_EVAL_H
 #define LLMQ_RUNTIME_EVAL_H
 
-#include "runtime/forward.h"
+#include "runtime/forward/forward.h"
 
 typedef struct {
     int64_t ctx;         /* positions of a window, >= 2 */

@@ -1,6 +1,6 @@
 /* runtime/limits.h - the fixed limits of what a request, its template and its grammar may take, by
  * name. What an option sets is not here (`llmq serve --print-limits` lists both), nor what bounds a
- * model's own files. JS_DEPTH and JS_MAX_VALUES, of any JSON, are formats/json.h's. */
+ * model's own files. JS_DEPTH and JS_MAX_VALUES, of any JSON, are base/json.h's. */
 #ifndef LLMQ_RUNTIME_LIMITS_H
 #define LLMQ_RUNTIME_LIMITS_H
 

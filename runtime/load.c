@@ -1,9 +1,9 @@
 /* runtime/load.c - see load.h. */
 #include "runtime/load.h"
 
-#include "formats/json.h"
+#include "base/json.h"
 #include "runtime/limits.h"
-#include "runtime/tok_files.h"
+#include "runtime/tokenizer/tok_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

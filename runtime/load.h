@@ -3,9 +3,9 @@
 #ifndef LLMQ_RUNTIME_LOAD_H
 #define LLMQ_RUNTIME_LOAD_H
 
-#include "formats/gen.h"
-#include "runtime/forward.h"
-#include "runtime/tok.h"
+#include "formats/arch/generation_config.h"
+#include "runtime/forward/forward.h"
+#include "runtime/tokenizer/tok.h"
 
 /* A source and its model. The model keeps the address: do not copy. */
 typedef struct {
@@ -44,7 +44,7 @@ typedef struct {
     /* NULL: nobody listens. What a GPU has to say may come later, and from another thread. */
     void (*note)(const char *what, const char *text);
 } load_opts;
-/* path: whatever formats/source.h opens. Notes are what the reader of the source has to say (what:
+/* path: whatever formats/source/source.h opens. Notes are what the reader of the source has to say (what:
  * the path), and the device's. Errors name the file. */
 lq_status load_weights(load_model *l, const char *path, const load_opts *o, pool *p,
                        const lq_job *job, lq_err *err);

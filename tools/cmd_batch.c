@@ -4,12 +4,12 @@
  * Answers are written in the order of their requests, so what was done is a number of lines: the
  * work file OUT.resume has them, OUT.resume.json says of which run they are. A run that is repeated
  * goes on behind the last whole line; at the end the work file becomes OUT. */
-#include "formats/json.h"
-#include "formats/path.h"
-#include "runtime/llmq.h"
-#include "tools/engine_opts.h"
-#include "tools/load.h"
-#include "tools/outputs.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "runtime/service.h"
+#include "tools/cli/engine_opts.h"
+#include "tools/cli/load.h"
+#include "tools/cli/outputs.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,9 +1,9 @@
 /* tools/cmd_bench.c - `llmq bench`: speed beside the machine's own limits, measured in the same
  * run. */
-#include "tools/bench_serve.h"
+#include "tools/bench/bench_serve.h"
 
-#include "formats/json.h"
-#include "runtime/model.h"
+#include "base/json.h"
+#include "runtime/model/model.h"
 
 static const struct {
     const char *name;

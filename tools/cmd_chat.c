@@ -1,14 +1,14 @@
 /* tools/cmd_chat.c - `llmq chat`: a conversation in the terminal, with a server or with a model
- * that is loaded into this process (tools/local.h) and spoken to in the same way.
+ * that is loaded into this process (tools/server/local.h) and spoken to in the same way.
  *
  * stdout has the answers alone, so that they can be piped; the prompt and what the program itself
  * says go to stderr. SIGINT breaks off the answer that comes in; while none does, it ends the
  * program, as the end of input does. */
-#include "formats/json.h"
-#include "tools/client.h"
-#include "tools/engine_opts.h"
-#include "tools/local.h"
-#include "tools/outputs.h"
+#include "base/json.h"
+#include "tools/server/client.h"
+#include "tools/cli/engine_opts.h"
+#include "tools/server/local.h"
+#include "tools/cli/outputs.h"
 
 #include <errno.h>
 #include <poll.h>

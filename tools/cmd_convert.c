@@ -1,9 +1,9 @@
 /* tools/cmd_convert.c - `llmq convert SRC -o DST --to T`. */
 #include "convert/convert.h"
-#include "runtime/tok.h"
-#include "runtime/tok_files.h"
+#include "runtime/tokenizer/tok.h"
+#include "runtime/tokenizer/tok_files.h"
 #include "tools/cmds.h"
-#include "tools/outputs.h"
+#include "tools/cli/outputs.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* tools/cmd_eval.c - `llmq eval`: perplexity on a text, distance from another model, gates. */
-#include "tools/load.h"
+#include "tools/cli/load.h"
 
-#include "formats/json.h"
+#include "base/json.h"
 #include "runtime/eval.h"
 
 #include <stdlib.h>

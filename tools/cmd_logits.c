@@ -1,10 +1,10 @@
 /* tools/cmd_logits.c - `llmq logits`: the logits of a model for given ids, as a tensor. */
-#include "tools/load.h"
-#include "tools/outputs.h"
+#include "tools/cli/load.h"
+#include "tools/cli/outputs.h"
 
-#include "formats/json.h"
-#include "formats/safetensors.h"
-#include "runtime/forward.h"
+#include "base/json.h"
+#include "formats/hf/safetensors.h"
+#include "runtime/forward/forward.h"
 
 #include <stdlib.h>
 

@@ -2,19 +2,19 @@
  * no weight is read. */
 #include "tools/cmds.h"
 
-#include "formats/machine.h"
-#include "kernels/bench.h"
-#include "runtime/eng_size.h"
-#include "runtime/forward.h"
+#include "base/machine.h"
+#include "kernels/bench/bench.h"
+#include "runtime/engine/sizing.h"
+#include "runtime/forward/forward.h"
 #include "runtime/load.h"
-#include "runtime/rank.h"
-#include "runtime/spec.h"
-#include "tools/footprint.h"
-#include "tools/gpus.h"
-#include "tools/limits.h"
-#include "tools/plan_quantize.h"
-#include "tools/roofline.h"
-#include "tools/serve_budget.h"
+#include "runtime/model/rank.h"
+#include "runtime/engine/spec.h"
+#include "tools/cli/footprint.h"
+#include "tools/cli/gpus.h"
+#include "tools/cli/limits.h"
+#include "tools/report/plan_quantize.h"
+#include "tools/bench/roofline.h"
+#include "tools/server/serve_budget.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* tools/cmd_publish.c - `llmq publish MODEL TARGET`. */
 #include "publish/artifact.h"
 #include "tools/cmds.h"
-#include "tools/outputs.h"
-#include "tools/target_opts.h"
-#include "tools/verify.h"
+#include "tools/cli/outputs.h"
+#include "tools/cli/target_opts.h"
+#include "tools/verify/verify.h"
 
 #include <cjson/cJSON.h>
 

@@ -1,8 +1,8 @@
 /* tools/cmd_pull.c - `llmq pull TARGET -o DIR`. */
 #include "tools/cmds.h"
-#include "tools/outputs.h"
-#include "tools/target_opts.h"
-#include "tools/verify.h"
+#include "tools/cli/outputs.h"
+#include "tools/cli/target_opts.h"
+#include "tools/verify/verify.h"
 
 typedef struct {
     const char *out;

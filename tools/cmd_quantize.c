@@ -1,16 +1,16 @@
 /* tools/cmd_quantize.c - `llmq quantize SRC -o OUT.llmq --method M`. */
-#include "calib/grad.h"
-#include "quantize/job.h"
-#include "quantize/rotate.h"
-#include "quantize/tune.h"
-#include "tools/blas_core.h"
+#include "calib/backward.h"
+#include "quantize/job/job.h"
+#include "quantize/transform/rotate.h"
+#include "quantize/tune/tune.h"
+#include "tools/bench/blas_core.h"
 #include "tools/cmds.h"
-#include "tools/html_page.h"
-#include "tools/outputs.h"
-#include "tools/quantize_calib.h"
-#include "tools/quantize_html.h"
+#include "tools/cli/html_page.h"
+#include "tools/cli/outputs.h"
+#include "tools/report/quantize_calib.h"
+#include "tools/report/quantize_html.h"
 
-#include "runtime/tok_files.h"
+#include "runtime/tokenizer/tok_files.h"
 
 #include <stdlib.h>
 

@@ -1,10 +1,10 @@
 /* tools/cmd_run.c - `llmq run`: one prompt, one answer. */
-#include "tools/load.h"
+#include "tools/cli/load.h"
 
-#include "formats/json.h"
-#include "runtime/chat.h"
-#include "runtime/engine.h"
-#include "tools/structured.h"
+#include "base/json.h"
+#include "runtime/chat/chat.h"
+#include "runtime/engine/engine.h"
+#include "tools/cli/structured.h"
 
 #include <pthread.h>
 #include <stdlib.h>

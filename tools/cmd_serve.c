@@ -3,17 +3,17 @@
  * It listens first and loads then, so that /health and /ready tell what goes on. The main thread
  * loads, then waits for signals: SIGHUP reads keys and certificate again, SIGUSR1 tells what goes
  * on; the first SIGTERM or SIGINT drains, a second kills. */
-#include "formats/machine.h"
-#include "formats/version.h"
-#include "kernels/bench.h"
+#include "base/machine.h"
+#include "base/version.h"
+#include "kernels/bench/bench.h"
 #include "kernels/ops.h"
-#include "runtime/llmq.h"
-#include "tools/engine_opts.h"
-#include "tools/isolate.h"
-#include "tools/load.h"
-#include "tools/outputs.h"
-#include "tools/serve_limits.h"
-#include "tools/serve_ops.h"
+#include "runtime/service.h"
+#include "tools/cli/engine_opts.h"
+#include "tools/server/isolate.h"
+#include "tools/cli/load.h"
+#include "tools/cli/outputs.h"
+#include "tools/server/serve_limits.h"
+#include "tools/server/serve_ops.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@
 #include <time.h>
 
 #ifdef LLMQ_SCRIPTED /* build/tests/llmq-scripted */
-#include "tests/scripted.h"
+#include "tests/support/scripted.h"
 #endif
 
 typedef struct {

@@ -1,9 +1,9 @@
 /* tools/cmd_template.c - `llmq template`: conversations to text by a chat template. */
 #include "tools/cmds.h"
 
-#include "formats/source.h"
-#include "runtime/chat_set.h"
-#include "tools/lines.h"
+#include "formats/source/source.h"
+#include "runtime/chat/chat_set.h"
+#include "tools/cli/lines.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* tools/cmd_tokenize.c - `llmq tokenize`: JSON lines of texts to ids and back. */
 #include "tools/cmds.h"
 
-#include "tools/lines.h"
-#include "tools/load.h"
+#include "tools/cli/lines.h"
+#include "tools/cli/load.h"
 
 #include <stdlib.h>
 

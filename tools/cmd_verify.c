@@ -1,15 +1,15 @@
 /* tools/cmd_verify.c - `llmq verify`: are the bytes those that were written, and the weights those
  * of the source? */
 #include "tools/cmds.h"
-#include "tools/verify.h"
-#include "tools/verify_against.h"
-#include "tools/verify_sums.h"
-#include "tools/verify_text.h"
+#include "tools/verify/verify.h"
+#include "tools/verify/verify_against.h"
+#include "tools/verify/verify_sums.h"
+#include "tools/verify/verify_text.h"
 
-#include "formats/json.h"
-#include "formats/llmq.h"
-#include "formats/path.h"
-#include "formats/source.h"
+#include "base/json.h"
+#include "formats/llmq/llmq.h"
+#include "base/path.h"
+#include "formats/source/source.h"
 
 #include <dirent.h>
 #include <inttypes.h>

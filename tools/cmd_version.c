@@ -1,9 +1,9 @@
 /* tools/cmd_version.c - `llmq version`: what this program is made of and what it found here. */
 #include "tools/cmds.h"
 
-#include "formats/version.h"
-#include "kernels/cpu.h"
-#include "kernels/dev.h"
+#include "base/version.h"
+#include "kernels/core/cpu.h"
+#include "kernels/device.h"
 
 #include <cjson/cJSON.h>
 #include <curl/curl.h>

@@ -3,9 +3,9 @@
 #ifndef LLMQ_TOOLS_CMDS_H
 #define LLMQ_TOOLS_CMDS_H
 
-#include "tools/model_opts.h"
-#include "tools/opt.h"
-#include "tools/progress.h"
+#include "tools/cli/model_opts.h"
+#include "tools/cli/opt.h"
+#include "tools/cli/progress.h"
 
 // clang-format off
 #define COMMANDS(X) \

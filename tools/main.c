@@ -1,7 +1,7 @@
 /* tools/main.c - the llmq command: finds the subcommand, prints its error once, and turns its
  * status into an exit code. */
-#include "formats/version.h"
-#include "tools/blas_core.h"
+#include "base/version.h"
+#include "tools/bench/blas_core.h"
 #include "tools/cmds.h"
 
 #include <cjson/cJSON.h>

@@ -17,7 +17,7 @@
  *
  * q times the scale, and the weights, are rounded to the cache's type (of codes: bf16); a weight is
  * in 0..1, and q beyond f16 becomes its largest number. The tiles' order is fixed and every row's
- * sums are its own: what shares a launch changes no result (but kernels/dev.h: how many rows of a
+ * sums are its own: what shares a launch changes no result (but kernels/device.h: how many rows of a
  * sequence do).
  *
  * Shared memory, in 16-bit numbers: q, K and V each 64 x WIDTH, and (static) where the 64 rows of K

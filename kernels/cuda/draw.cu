@@ -1,10 +1,10 @@
-/* kernels/cuda/draw.cu - a token out of each row of logits, as runtime/sample.c draws it: the same
+/* kernels/cuda/draw.cu - a token out of each row of logits, as runtime/engine/sample.c draws it: the same
  * one, to the bit, from the same logits. One block of 512 threads a row.
  *
  *   An id and its logit are one number, its place: [ logit, order reversed : 32 ][ id : 4 n bits ].
  *   Places rise in the order of the sampler (larger logits first, of equals the lower id), so
  * top-k, top-p and the draw are one search: the first place at which a running sum (of ids, or of
- * their weights in units, kernels/draw.h) exceeds a target. Sums are integers, so it goes by digits
+ * their weights in units, kernels/sampling.h) exceeds a target. Sums are integers, so it goes by digits
  * of 16 and needs no sorted row:
  *
  *           digit   0 1 2 3 .. f
@@ -25,7 +25,7 @@
  * Shared memory: 512 columns of 16 sums 65536, the list 8192, a word of each thread twice 8192,
  * sums of 16 threads 256: 82176 B, dynamic. */
 #include "kernels/cuda/ops.cuh"
-#include "kernels/draw.h"
+#include "kernels/sampling.h"
 
 #include <assert.h>
 

@@ -1,5 +1,5 @@
 /* kernels/cuda/moe.cu - experts: which of them a row takes, rows in order of their experts, and the
- * sum of what they give (runtime/forward_moe.c has the picture).
+ * sum of what they give (runtime/forward/forward_moe.c has the picture).
  *
  *   route         one warp a row; scores and what is chosen by stay in device memory
  *   place         one block of 8 warps, a counting sort: each warp takes an eighth of the choices,

@@ -1,4 +1,4 @@
-/* kernels/cuda/quant.cu - quantization on a device: GPTQ's loops (quantize/gptq.c, whose arithmetic
+/* kernels/cuda/quant.cu - quantization on a device: GPTQ's loops (quantize/methods/gptq.c, whose arithmetic
  * they repeat).
  *
  *   round   GPTQ's block of up to 128 columns: a warp has a row, a lane columns l, l + 32, ..; each
@@ -24,7 +24,7 @@ enum {
     PER_LANE = BLOCK / CU_WARP
 };
 
-/* quantize/ugrid.h's ug_code and ug_value. */
+/* quantize/methods/grid.h's ug_code and ug_value. */
 __device__ __forceinline__ float code_of(float w, float2 p, float most)
 {
     const float magic = 12582912.0f, lo = -p.y, hi = most - p.y;

@@ -186,7 +186,7 @@ def test_attention_naive_and_by_tiles(llmq):
 
 
 def test_the_outlier_variant_is_the_one_that_other_projects_had(tmp_path):
-    subprocess.run([sys.executable, "tools/make-outliers.py", "models/novels-6m", "tools/novels-6m-outliers.json",
+    subprocess.run([sys.executable, "scripts/make/make-outliers.py", "models/novels-6m", "scripts/make/novels-6m-outliers.json",
                     tmp_path / "made"], cwd=ROOT, check=True)
     made = hashlib.sha256((tmp_path / "made/model.safetensors").read_bytes()).hexdigest()
     assert made == "f83d2d42bf7f394d22bcc24bbb6108d54e2ef9a64d1eca8eee9d7699524ca736"
@@ -196,7 +196,7 @@ def test_bench_quality_prints_and_keeps_a_row_for_each_text(llmq, draft, text, t
     few = tmp_path / "few.txt"
     few.write_bytes(text.read_bytes()[:1200])
     kept = ROOT / "build/bench-quality.json"
-    p = subprocess.run([sys.executable, "tools/bench-quality.py"], cwd=ROOT, capture_output=True, text=True, check=True,
+    p = subprocess.run([sys.executable, "scripts/bench/bench-quality.py"], cwd=ROOT, capture_output=True, text=True, check=True,
                        env={**os.environ, "MODELS": str(draft), "METHODS": "rtn nosuch", "WIDTHS": "4:128 3:64",
                             "TEXTS": str(few), "CTX": "64"})
     rows = json.loads(kept.read_text())
@@ -207,7 +207,7 @@ def test_bench_quality_prints_and_keeps_a_row_for_each_text(llmq, draft, text, t
 
 
 def test_bench_quality_knows_every_method_of_this_build(monkeypatch):
-    spec = importlib.util.spec_from_file_location("bench_quality", ROOT / "tools/bench-quality.py")
+    spec = importlib.util.spec_from_file_location("bench_quality", ROOT / "scripts/bench/bench-quality.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     monkeypatch.chdir(ROOT)
@@ -233,7 +233,7 @@ exec "$LLMQ" serve {ROOT}/models/novels-1m --threads 1 --port "$2" --log-level e
 
 def peers(llmq_path, env, *args):
     clean = {k: v for k, v in os.environ.items() if k not in ("LLAMA_BIN", "LLAMA_MODEL", "OPENVINO_MODEL")}
-    return subprocess.run([ROOT / "tools/bench/peers.sh", *args], env={**clean, "LLMQ": str(llmq_path), **env},
+    return subprocess.run([ROOT / "scripts/bench/peers.sh", *args], env={**clean, "LLMQ": str(llmq_path), **env},
                           capture_output=True, text=True)
 
 
@@ -322,7 +322,7 @@ def test_peers_want_a_model_that_is_there(llmq, tmp_path):
 
 def test_the_roofline_has_a_point_for_each_row(llmq):
     doc = llmq.json("bench", "kernels", "--threads", 1)
-    draw = subprocess.run([sys.executable, ROOT / "tools/bench/roofline.py"], input=json.dumps(doc), text=True,
+    draw = subprocess.run([sys.executable, ROOT / "scripts/bench/roofline.py"], input=json.dumps(doc), text=True,
                           capture_output=True, check=True)
     root = xml.etree.ElementTree.fromstring(draw.stdout)
     points = root.findall("{http://www.w3.org/2000/svg}circle")

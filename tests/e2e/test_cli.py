@@ -163,8 +163,8 @@ def test_what_is_no_model_is_refused_in_one_line(llmq, tmp_path, command):
 
 
 def test_the_scripts_are_executable():
-    for name in ["tools/demo.sh", "tools/test.sh", "tools/install-deps.sh", "tools/run-tests.sh",
-                 "tools/bench.sh", "tools/fuzz.sh", ".ci/run"]:
+    for name in ["scripts/demo.sh", "scripts/test.sh", "scripts/install-deps.sh", "scripts/ci/run-tests.sh",
+                 "scripts/bench/bench.sh", "scripts/ci/fuzz.sh", ".ci/run"]:
         assert stat.S_IXUSR & (ROOT / name).stat().st_mode, name
 
 

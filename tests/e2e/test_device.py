@@ -381,7 +381,7 @@ def test_bench_of_kernels_on_a_gpu_and_the_page_that_is_made_of_it(gpu, tmp_path
     whole["rows"][1].update(percent_of_limit=71, decode_tok_s=900)
     (folder / "model.json").write_text(json.dumps(whole))
     (folder / "gptq.json").write_text('{"seconds": 61}')
-    make = [sys.executable, "tools/bench/gpu_page.py"]
+    make = [sys.executable, "scripts/bench/gpu_page.py"]
     subprocess.run([*make, folder, tmp_path / "all.json", page], cwd=ROOT, check=True)
     text = page.read_text()
     assert "| 64 rows, times the time of one | 1.5 | 1.40 | yes |" in text and "a GPU (compute capability 9.0" in text

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from harness import LIMIT, ROOT, begun, until  # noqa: E402
 from registry import Registry, digest  # noqa: E402
 from shim import CHANGE, Fault, Shim  # noqa: E402

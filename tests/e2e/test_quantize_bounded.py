@@ -124,7 +124,7 @@ def test_a_full_disk_under_hidden_states_ends_the_run_and_the_next_goes_on(llmq,
 
 
 def test_killed_again_and_again(llmq, model, tmp_path, whole):
-    """LLMQ_KILLS=n: as many kills (tools/check-hard.sh); where they fall is drawn from a seed."""
+    """LLMQ_KILLS=n: as many kills (scripts/ci/check-hard.sh); where they fall is drawn from a seed."""
     out, rng = tmp_path / "q.llmq", random.Random(7)
     for _ in range(int(os.environ.get("LLMQ_KILLS", "4"))):
         p = llmq.start("quantize", model, "-o", out, *GPTQ, "--log-level", "error")

@@ -53,7 +53,7 @@ def release(llmq, tmp_path_factory):
     if subprocess.run(["git", "-C", ROOT, "rev-parse"], capture_output=True).returncode:
         pytest.skip("not a checkout of git")
     out = tmp_path_factory.mktemp("release") / "dist"
-    subprocess.run([ROOT / "tools/dist.sh", out], check=True, capture_output=True,
+    subprocess.run([ROOT / "scripts/dist.sh", out], check=True, capture_output=True,
                    env={**os.environ, "PYTHON": sys.executable, "SOURCE_DATE_EPOCH": "1700000000"})
     return out
 

@@ -1,6 +1,6 @@
 """Numbers beside the codes that no quantizer writes: every command that reads weights names them.
 
-What each scheme may have: tests/test_values.c. Here: that each layout's reader comes to it."""
+What each scheme may have: tests/unit/test_finite.c. Here: that each layout's reader comes to it."""
 import json
 import struct
 

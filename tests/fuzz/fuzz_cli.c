@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_cli.c - any lines as the arguments of a command with an option of every type:
  * refused as wrong usage in one line, or taken within the ranges of the table. */
-#include "tools/opt.h"
+#include "tools/cli/opt.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,9 @@
 /* tests/fuzz/fuzz_gguf.c - any bytes as a GGUF file. What is taken can be read to the last weight,
  * and its tokenizer is JSON, or SentencePiece's, which compiles or says why not. */
-#include "formats/json.h"
-#include "formats/source_impl.h"
-#include "runtime/tok.h"
-#include "runtime/tok_files.h"
+#include "base/json.h"
+#include "formats/source/source_impl.h"
+#include "runtime/tokenizer/tok.h"
+#include "runtime/tokenizer/tok_files.h"
 
 #include <stdlib.h>
 

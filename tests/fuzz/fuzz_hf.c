@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_hf.c - any bytes as a published quantized checkpoint: u16 length of the
  * quantization_config, that JSON, a safetensors file. What is taken can be read to the last weight.
  */
-#include "formats/hf_quant.h"
+#include "formats/source/hf_quant.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_http.c - any bytes on a connection of the server, in two parts where they hold a
  * 0xff: what comes back is nothing or answers of HTTP, and the server answers the next as before.
  */
-#include "runtime/http.h"
-#include "tests/http_client.h"
+#include "runtime/http/http.h"
+#include "tests/support/http_client.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_index.c - any bytes as the index of shards, beside a config and two shards that
  * hold the tensors a, b and c. What is taken has named each of a shard's tensors, or none. */
-#include "formats/source.h"
+#include "formats/source/source.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_json.c - any bytes into js_parse: what it takes has a canonical spelling, and that
  * spelling is taken again and spelled the same. */
-#include "formats/json.h"
+#include "base/json.h"
 
 #include <stdlib.h>
 

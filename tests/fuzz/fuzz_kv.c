@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_kv.c - any order of reserving, writing, sharing, forking, cutting back and
- * freeing the blocks of a KV cache, beside the model of tests/kv_model.h. The first byte is the
+ * freeing the blocks of a KV cache, beside the model of tests/support/kv_model.h. The first byte is the
  * pool's size and whether prefixes are kept. */
-#include "tests/kv_model.h"
+#include "tests/support/kv_model.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_publish.c - any bytes as a SHA256SUMS, as the name of a file, as the front matter
  * of a card. Whatever names are taken lie in one folder, and are there once. */
-#include "formats/front_matter.h"
+#include "formats/hf/front_matter.h"
 #include "publish/files.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_request.c - any bytes as the body of a generation request: refused with a message
  * and the name of what is wrong, or taken within the bounds that the table states. The first byte
  * is the kind ('1' completions, '2' chat, '4' embeddings; + 8: strict). */
-#include "runtime/api_params.h"
+#include "runtime/api/api_params.h"
 
 #include <stdlib.h>
 

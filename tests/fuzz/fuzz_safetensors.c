@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_safetensors.c - any bytes into the reader; what it takes is within the bytes. */
-#include "formats/safetensors.h"
+#include "formats/hf/safetensors.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_sse.c - any bytes as the text of an answer, cut into pieces where the input says:
  * the events that a stream would have are one line each, valid JSON, and their texts together are
  * the text with what is no UTF-8 replaced. */
-#include "formats/json.h"
-#include "runtime/jw.h"
+#include "base/json.h"
+#include "base/json_write.h"
 
 #include <stdlib.h>
 

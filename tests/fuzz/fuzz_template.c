@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_template.c - any bytes as a chat template, rendered with a short conversation:
  * refused or rendered within the limits, never a crash or a hang. */
-#include "runtime/tmpl.h"
+#include "runtime/chat/tmpl.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_tokenizer.c - the input's first byte says which door: a tokenizer.json to compile,
  * a compiled blob to open, a tokenizer.model or rank file, or text for the demo model's tokenizer. Whatever opens must encode and
  * decode; text through the demo tokenizer must stream to the same bytes as it decodes to. */
-#include "runtime/tok.h"
-#include "runtime/tok_files.h"
+#include "runtime/tokenizer/tok.h"
+#include "runtime/tokenizer/tok_files.h"
 
 #include <stdlib.h>
 

@@ -198,7 +198,7 @@ def test_bad_words_never_come(server, ask):
 def test_penalties(server, ask):
     """Presence and frequency against the definition, on the top 20 of the raw distribution (which
     holds the winner where the 20th is further down than a penalty can move). The repetition
-    penalty acts on logits, which no answer shows: tests/test_sample.c has its oracle."""
+    penalty acts on logits, which no answer shows: tests/unit/test_sample.c has its oracle."""
     ids = server.post_json("/tokenize", {"prompt": PROMPT})["tokens"]
     decided = 0
     for presence, frequency in ((2, 0), (0, 2), (0.7, 0.3), (-2, -1)):

@@ -1,4 +1,4 @@
-"""What a running server has given up (tests/test_isolate.c tries each part by itself)."""
+"""What a running server has given up (tests/unit/test_isolate.c tries each part by itself)."""
 import os
 import pathlib
 import signal

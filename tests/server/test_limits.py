@@ -20,7 +20,7 @@ MODELS = re.compile(r"tok_|tok\.|chat_set|model_|eval|load|kv\.|forward|metrics"
 
 def in_sources():
     """Names of enum constants in runtime/ that look like limits, with their files."""
-    for path in sorted((ROOT / "runtime").glob("*.[ch]")):
+    for path in sorted((ROOT / "runtime").rglob("*.[ch]")):
         for block in re.findall(r"enum\s*\w*\s*\{([^}]*)\}", path.read_text()):
             for name in re.findall(r"\b([A-Z0-9_]*MAX[A-Z0-9_]*|MOST_[A-Z_]+)\s*=", block):
                 yield name, path.name

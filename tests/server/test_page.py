@@ -9,7 +9,7 @@ import pytest
 from harness import LIMIT, ROOT, Server, until
 from helpers import TINY, USER, http, wait_metric
 
-WEB = ROOT / "runtime/web"
+WEB = ROOT / "runtime/api/web"
 CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
 PHONE = {"width": 360, "height": 700}
 

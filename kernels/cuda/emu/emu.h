@@ -27,8 +27,8 @@
  * G<T> and S<T> are pointers to device and shared memory that carry the bounds of their array.
  * cp.async copies happen at the wait for them, not before: a forgotten wait reads what was there.
  * mma sums each output from k = 0 up, by fused multiply-adds in f32 onto c. */
-#ifndef LLMQ_KERNELS_CUDA_EMU_H
-#define LLMQ_KERNELS_CUDA_EMU_H
+#ifndef LLMQ_KERNELS_CUDA_EMU_EMU_H
+#define LLMQ_KERNELS_CUDA_EMU_EMU_H
 
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/nccl.h"

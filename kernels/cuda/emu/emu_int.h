@@ -1,6 +1,6 @@
 /* kernels/cuda/emu/emu_int.h - what emu.cc, graph.cc and sm90.cc know of each other. */
-#ifndef LLMQ_KERNELS_CUDA_EMU_INT_H
-#define LLMQ_KERNELS_CUDA_EMU_INT_H
+#ifndef LLMQ_KERNELS_CUDA_EMU_EMU_INT_H
+#define LLMQ_KERNELS_CUDA_EMU_EMU_INT_H
 
 #include "kernels/cuda/emu/emu.h"
 

@@ -15,8 +15,8 @@
  *
  * Two warps that are ordered by an mbarrier alone have no order for what they write themselves:
  * that is a race here. */
-#ifndef LLMQ_KERNELS_CUDA_EMU_SM90_H
-#define LLMQ_KERNELS_CUDA_EMU_SM90_H
+#ifndef LLMQ_KERNELS_CUDA_EMU_EMU_SM90_H
+#define LLMQ_KERNELS_CUDA_EMU_EMU_SM90_H
 
 #include "kernels/cuda/emu/emu.h"
 

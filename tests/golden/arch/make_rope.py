@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Rotary tables in numpy float32, one rounding per operation in the order of transformers'
-modeling_rope_utils (v4.57): the truth for tests/test_arch.c. Writes rope.json beside itself."""
+modeling_rope_utils (v4.57): the truth for tests/unit/test_arch.c. Writes rope.json beside itself."""
 import json
 import math
 import os

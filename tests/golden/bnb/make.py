@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cut the parts of bitsandbytes reference files that tests/test_quant_blocks.c reads.
+"""Cut the parts of bitsandbytes reference files that tests/unit/test_quant_blocks.c reads.
 
 usage: make.py bnb-4bit.safetensors llama-128/model.safetensors bnb-int8/model.safetensors OUT_DIR
 

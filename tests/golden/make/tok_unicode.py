@@ -1,4 +1,4 @@
-"""The tables of runtime/tok_unicode.c: where the `tokenizers` library knows an older or a newer Unicode than utf8proc.
+"""The tables of runtime/tokenizer/tok_unicode.c: where the `tokenizers` library knows an older or a newer Unicode than utf8proc.
 
 usage: tok_unicode.py > tables.inc     (needs the package tokenizers and the shared library utf8proc)
 

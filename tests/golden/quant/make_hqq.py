@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make hqq.safetensors: what the hqq package gives for tests/test_quant_hqq.c.
+"""Make hqq.safetensors: what the hqq package gives for tests/unit/test_quant_hqq.c.
 
 usage: make_hqq.py HQQ_DIR OUT      (torch; HQQ_DIR is the package's folder, version 0.2.8)
 

@@ -1,0 +1,27 @@
+/* base/path.h - names of files: why one cannot be opened, where an output goes. */
+#ifndef LLMQ_BASE_PATH_H
+#define LLMQ_BASE_PATH_H
+
+#include "base/base.h"
+
+#include <dirent.h>
+
+/* After a failed open of an input, from errno. LQ_ENOENT; LQ_EFORMAT: no right to it, or a name
+ * that leads nowhere, so the input is wrong; LQ_EIO: the machine failed. */
+lq_status lq_open_failed(lq_err *err, const char *path);
+/* The next entry of the folder `dir` but "." and ".."; NULL at its end, or with *s (else left)
+ * where it cannot be read on. */
+struct dirent *lq_next_entry(lq_status *s, DIR *d, const char *dir, lq_err *err);
+/* Make the missing folders above a new file or folder of this name. LQ_EIO names the one that
+ * cannot be, LQ_EUSAGE a file that is in its place. lq_out_open does it itself. */
+lq_status lq_make_parents(const char *path, lq_err *err);
+/* What an output of this name replaces or makes, malloc'd: of links what the last one names, which
+ * need not be there. So a link stays, and what it names is replaced. LQ_EUSAGE: "", "-", "~/...", links
+ * in a circle, what is neither a file nor a folder (a pipe, a device). lq_out_open does it itself. */
+lq_status lq_out_target(char **target, const char *path, lq_err *err);
+/* Is `out`, which need not be there, in the folder `dir` or in one below it? Through links. */
+bool lq_is_inside(const char *out, const char *dir);
+/* Does a name of at least one byte more end so, in any letters' case? */
+bool lq_has_ending(const char *name, const char *ending);
+
+#endif

@@ -1,0 +1,546 @@
+/* calib/backward.c - the layer's stages in order, and their transposes in reverse.
+ *
+ *     h1 = norm(x)    q,k,v = h1 W + b   (q,k normed per head, rotated)   a = attention
+ *     x2 = x + a Wo   h2 = norm(x2)      m = act(h2 Wg) * (h2 Wu)         y = x2 + m Wd */
+#include "calib/backward.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "calib/gemm.h"
+#include "kernels/core/kmath.h"
+#include "kernels/ops.h"
+
+enum { ROWS = 16 }; /* rows of a tile of work; fixed, so that sums do not depend on threads */
+
+const arch_role grad_linear_roles[GRAD_LINEARS] = { R_Q, R_K, R_V, R_O, R_GATE, R_UP, R_DOWN };
+const arch_role grad_norm_roles[GRAD_NORMS] = { R_ATTN_NORM, R_MLP_NORM, R_Q_NORM, R_K_NORM };
+
+struct grad_ctx {
+    const arch_config *c;
+    pool *p;
+    int64_t len;
+    float *cos[2], *sin[2], *neg[2]; /* [len, rope_dims / 2]; neg: -sin, the way back */
+    float *h, *q, *k, *v, *a, *x2, *h2, *gate, *up, *mid; /* of the forward pass */
+    float *q0, *k0;                                       /* before their norms; else NULL */
+    float *dq, *dk, *dv, *da, *dgate, *dup, *dx;          /* of the backward pass */
+    float *head;                                          /* [threads][2][len, len] */
+    float *tile_dw; /* [tiles][width]: a norm's gradient by tile */
+    lq_arena arena;
+};
+
+bool grad_covers(const arch_config *c)
+{
+    const arch_wiring *w = &c->w;
+    if (w->norm != NORM_RMS || (w->pos != POS_ROPE && w->pos != POS_NONE) || w->parallel ||
+        w->norm_after_add || w->qk_norm == QK_NORM_ALL || w->qk_norm == QK_NORM_HEADS ||
+        w->qk_norm_late || w->mla || w->mlp != MLP_GATED)
+        return false;
+    if (c->act == ARCH_SWIGLU_CLAMPED || c->act == ARCH_RELU2 || c->experts ||
+        c->residual_scale != 1 || c->logit_scale != 1 || c->attn_softcap != 0 ||
+        c->final_softcap != 0 || c->qkv_clip != 0)
+        return false;
+    static const arch_role other[] = { R_QKV,   R_GATE_UP,    R_ATTN_POST_NORM, R_MLP_POST_NORM,
+                                       R_SINKS, R_EMBED_NORM, R_PROJ_IN,        R_POS_EMBED };
+    for (size_t i = 0; i < LQ_COUNT(other); i++)
+        if (arch_name_of(c, other[i])) return false;
+    return true;
+}
+
+lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64_t len, pool *p,
+                    lq_err *err)
+{
+    *out = NULL;
+    grad_ctx *g = calloc(1, sizeof *g);
+    if (!g) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
+    g->c = c;
+    g->p = p;
+    g->len = len;
+    const int64_t R = windows * len, D = c->hidden, F = c->ffn, half = c->rope_dims / 2;
+    const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
+    const bool qk = c->w.qk_norm == QK_NORM_HEAD;
+    int64_t widest = D > c->head_dim ? D : c->head_dim, heads = c->heads;
+    const struct {
+        float **to;
+        int64_t n;
+    } want[] = {
+        { &g->cos[0], len * half },
+        { &g->sin[0], len * half },
+        { &g->neg[0], len * half },
+        { &g->cos[1], len * half },
+        { &g->sin[1], len * half },
+        { &g->neg[1], len * half },
+        { &g->h, R * D },
+        { &g->x2, R * D },
+        { &g->h2, R * D },
+        { &g->dx, R * D },
+        { &g->q, R * Q },
+        { &g->a, R * Q },
+        { &g->dq, R * Q },
+        { &g->da, R * Q },
+        { &g->k, R * KV },
+        { &g->v, R * KV },
+        { &g->dk, R * KV },
+        { &g->dv, R * KV },
+        { &g->gate, R * F },
+        { &g->up, R * F },
+        { &g->mid, R * F },
+        { &g->dgate, R * F },
+        { &g->dup, R * F },
+        { &g->q0, qk ? R * Q : 0 },
+        { &g->k0, qk ? R * KV : 0 },
+        { &g->head, 2 * len * len * pool_threads(p) },
+        { &g->tile_dw, lq_ceil_div(R * heads, ROWS) * widest },
+    };
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < LQ_COUNT(want) && !s; i++) {
+        *want[i].to = want[i].n ? lq_push(&g->arena, (size_t)want[i].n * sizeof(float)) : NULL;
+        if (want[i].n && !*want[i].to)
+            s = lq_fail(err, LQ_ENOMEM, "no memory for a backward pass over %lld tokens",
+                        (long long)R);
+    }
+    for (int u = 0; u < 2 && !s && half; u++) {
+        arch_rope_table(c, (arch_rope_use)u, 0, len, len, g->cos[u], g->sin[u]);
+        for (int64_t i = 0; i < len * half; i++)
+            g->neg[u][i] = -g->sin[u][i];
+    }
+    if (s)
+        grad_close(g);
+    else
+        *out = g;
+    return s;
+}
+
+size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, int threads)
+{
+    const int64_t R = windows * len, D = c->hidden, F = c->ffn, norms = c->w.qk_norm ? 5 : 4;
+    const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
+    const int64_t rows = R * (4 * D + norms * (Q + KV) + 5 * F);
+    return (size_t)(rows + 2 * len * len * threads) * sizeof(float);
+}
+
+void grad_close(grad_ctx *g)
+{
+    if (!g) return;
+    lq_arena_free(&g->arena);
+    free(g);
+}
+
+/* ---- RMS norm: y = x / sqrt(mean x^2 + eps) * (w + offset) ---- */
+typedef struct {
+    float *d, *dw; /* dw: one row of K per tile */
+    const float *x, *w;
+    float offset, eps;
+    int64_t R, K;
+    float *y;
+} norm_job;
+
+static int64_t tile_end(int64_t item, int64_t R)
+{
+    return (item + 1) * ROWS < R ? (item + 1) * ROWS : R;
+}
+
+static void norm_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const norm_job *j = ctx;
+    int64_t r = item * ROWS, n = tile_end(item, j->R) - r;
+    k_rmsnorm(j->y + r * j->K, j->K, j->x + r * j->K, j->K, j->w, j->offset, n, j->K, j->eps);
+}
+
+/* With n = x / rms, y = n w:  dx = (d w - n mean(d w n)) / rms,  dw = sum d n. */
+static void norm_back_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const norm_job *j = ctx;
+    const int64_t K = j->K;
+    float *dw = j->dw ? j->dw + item * K : NULL;
+    if (dw) memset(dw, 0, (size_t)K * sizeof *dw);
+    for (int64_t r = item * ROWS; r < tile_end(item, j->R); r++) {
+        const float *x = j->x + r * K;
+        float *d = j->d + r * K;
+        double sq = 0, dot = 0;
+        for (int64_t k = 0; k < K; k++) {
+            sq += (double)x[k] * (double)x[k];
+            dot += (double)d[k] * (double)(j->w[k] + j->offset) * (double)x[k];
+        }
+        double inv = 1 / sqrt(sq / (double)K + (double)j->eps);
+        float a = (float)inv, b = (float)(dot / (double)K * inv * inv * inv);
+        for (int64_t k = 0; k < K; k++) {
+            if (dw) dw[k] += d[k] * x[k] * a;
+            d[k] = d[k] * (j->w[k] + j->offset) * a - x[k] * b;
+        }
+    }
+}
+
+/* Rows of K at a time, R of them. */
+static void norm(const grad_ctx *g, float *y, const float *x, const float *w, int64_t R, int64_t K)
+{
+    norm_job j = { .y = y,
+                   .x = x,
+                   .w = w,
+                   .offset = g->c->w.norm_offset,
+                   .eps = (float)g->c->norm_eps,
+                   .R = R,
+                   .K = K };
+    pool_run(g->p, lq_ceil_div(R, ROWS), norm_item, &j);
+}
+
+static void norm_back(const grad_ctx *g, float *d, float *dw, const float *x, const float *w,
+                      int64_t R, int64_t K)
+{
+    norm_job j = { .d = d,
+                   .dw = dw ? g->tile_dw : NULL,
+                   .x = x,
+                   .w = w,
+                   .offset = g->c->w.norm_offset,
+                   .eps = (float)g->c->norm_eps,
+                   .R = R,
+                   .K = K };
+    int64_t n = lq_ceil_div(R, ROWS);
+    pool_run(g->p, n, norm_back_item, &j);
+    for (int64_t i = 0; i < n && dw; i++)
+        for (int64_t k = 0; k < K; k++)
+            dw[k] += g->tile_dw[i * K + k];
+}
+
+void grad_norm_forward(grad_ctx *g, float *y, const float *x, const float *w, int64_t R)
+{
+    norm(g, y, x, w, R, g->c->hidden);
+}
+
+void grad_norm_backward(grad_ctx *g, float *d, float *dw, const float *x, const float *w, int64_t R)
+{
+    norm_back(g, d, dw, x, w, R, g->c->hidden);
+}
+
+/* ---- linears ---- */
+typedef struct {
+    float *y;
+    const float *bias;
+    int64_t R, N;
+} bias_job;
+
+static void bias_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const bias_job *j = ctx;
+    for (int64_t r = item * ROWS; r < tile_end(item, j->R); r++)
+        for (int64_t n = 0; n < j->N; n++)
+            j->y[r * j->N + n] += j->bias[n];
+}
+
+static void linear(const grad_ctx *g, const grad_layer *l, int i, float *y, const float *x,
+                   int64_t R, bool add)
+{
+    int64_t N, K;
+    arch_role_shape(g->c, grad_linear_roles[i], &N, &K);
+    gemm_run(y, N, (gemm_in){ x, K, false }, (gemm_in){ l->W[i], K, true }, R, N, K, add ? 1 : 0,
+             g->p);
+    bias_job j = { y, l->bias[i], R, N };
+    if (l->bias[i]) pool_run(g->p, lq_ceil_div(R, ROWS), bias_item, &j);
+}
+
+/* G += blocks of dy^T dy, H += x^T diag(c) x. */
+static void curvature(const grad_ctx *g, const grad_out *out, int i, const float *dy, int64_t N,
+                      const float *x, int64_t K, int64_t R)
+{
+    float *c = out->scratch, *xc = c + R;
+    double mean = 0;
+    for (int64_t n = 0; n < N; n += GRAD_BLOCK) {
+        gemm_in a = { dy + n, N, true }, b = { dy + n, N, false };
+        int64_t size = N - n < GRAD_BLOCK ? N - n : GRAD_BLOCK;
+        gemm_run(out->G[i] + n * GRAD_BLOCK, GRAD_BLOCK, a, b, size, size, R, 1, g->p);
+    }
+    if (!out->H[i]) return;
+    for (int64_t r = 0; r < R; r++) {
+        double sq = 0;
+        for (int64_t n = 0; n < N; n++)
+            sq += (double)dy[r * N + n] * (double)dy[r * N + n];
+        c[r] = (float)sq;
+        mean += sq / (double)R;
+    }
+    for (int64_t r = 0; r < R; r++) {
+        double most = GRAD_WEIGHT_MOST, w = mean > 0 ? (double)c[r] / mean : 1;
+        float root = (float)sqrt(w < most ? w : most);
+        for (int64_t k = 0; k < K; k++)
+            xc[r * K + k] = root * x[r * K + k];
+    }
+    gemm_run(out->H[i], K, (gemm_in){ xc, K, true }, (gemm_in){ xc, K, false }, K, K, R, 1, g->p);
+}
+
+/* dx (+)= dy W, dW += dy^T x, curvature. */
+static void linear_back(const grad_ctx *g, const grad_layer *l, const grad_out *out, int i,
+                        float *dx, const float *dy, const float *x, int64_t R, bool add)
+{
+    int64_t N, K;
+    arch_role_shape(g->c, grad_linear_roles[i], &N, &K);
+    gemm_run(dx, K, (gemm_in){ dy, N, false }, (gemm_in){ l->W[i], K, false }, R, K, N, add ? 1 : 0,
+             g->p);
+    if (out->W[i])
+        gemm_run(out->W[i], K, (gemm_in){ dy, N, true }, (gemm_in){ x, K, false }, N, K, R, 1,
+                 g->p);
+    if (out->G[i]) curvature(g, out, i, dy, N, x, K, R);
+}
+
+/* ---- heads: norm, rotation, attention ---- */
+typedef struct {
+    grad_ctx *g;
+    const grad_layer *l;
+    int64_t layer, windows, R;
+    bool back;
+} heads_job;
+
+static void rotate_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const heads_job *j = ctx;
+    const arch_config *c = j->g->c;
+    const int64_t H = c->heads, G = c->kv_heads, D = c->head_dim, half = c->rope_dims / 2;
+    const int use = c->layer[j->layer].rope;
+    if (use == ROPE_OFF) return;
+    for (int64_t r = item * ROWS; r < tile_end(item, j->R); r++) {
+        const int64_t at = r % j->g->len * half;
+        const float *cs = j->g->cos[use] + at;
+        const float *sn = (j->back ? j->g->neg[use] : j->g->sin[use]) + at;
+        k_rope((j->back ? j->g->dq : j->g->q) + r * H * D, H, D, c->rope_dims, cs, sn,
+               c->w.rope_half);
+        k_rope((j->back ? j->g->dk : j->g->k) + r * G * D, G, D, c->rope_dims, cs, sn,
+               c->w.rope_half);
+    }
+}
+
+/* P = softmax(scale q k^T) of one head, causal, within the window. */
+static void weights_of_head(const grad_ctx *g, float *P, const float *q, const float *k,
+                            int64_t layer)
+{
+    const arch_config *c = g->c;
+    const int64_t T = g->len, D = c->head_dim;
+    const int64_t window = c->layer[layer].window ? c->window : 0;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)T, (int)D,
+                (float)c->attn_scale, q, (int)(c->heads * D), k, (int)(c->kv_heads * D), 0, P,
+                (int)T);
+    for (int64_t t = 0; t < T; t++) {
+        float *row = P + t * T, max = row[t];
+        int64_t from = window && t >= window ? t - window + 1 : 0;
+        for (int64_t i = from; i < t; i++)
+            max = row[i] > max ? row[i] : max;
+        double sum = 0;
+        k_exp_minus(row + from, row + from, max, t + 1 - from);
+        for (int64_t i = from; i <= t; i++)
+            sum += (double)row[i];
+        float inv = (float)(1 / sum);
+        for (int64_t i = 0; i < from; i++)
+            row[i] = 0;
+        for (int64_t i = from; i <= t; i++)
+            row[i] *= inv;
+        for (int64_t i = t + 1; i < T; i++)
+            row[i] = 0;
+    }
+}
+
+/* One window and one kv head with the q heads that share it. */
+static void attend_item(void *ctx, int64_t item, int thread)
+{
+    const heads_job *j = ctx;
+    const grad_ctx *g = j->g;
+    const arch_config *c = g->c;
+    const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, share = c->heads / G;
+    const int64_t w = item / G, kv = item % G, ldq = c->heads * D, ldk = G * D;
+    const float *k = g->k + w * T * ldk + kv * D, *v = g->v + w * T * ldk + kv * D;
+    float *P = g->head + (int64_t)thread * 2 * T * T;
+    for (int64_t h = kv * share; h < (kv + 1) * share; h++) {
+        const float *q = g->q + w * T * ldq + h * D;
+        weights_of_head(g, P, q, k, j->layer);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)T, (int)D, (int)T, 1, P, (int)T,
+                    v, (int)ldk, 0, g->a + w * T * ldq + h * D, (int)ldq);
+    }
+}
+
+/* dP = da v^T, dS = P (dP - sum dP P), dq = scale dS k, dk += scale dS^T q, dv += P^T da. */
+static void attend_back_item(void *ctx, int64_t item, int thread)
+{
+    const heads_job *j = ctx;
+    const grad_ctx *g = j->g;
+    const arch_config *c = g->c;
+    const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, share = c->heads / G;
+    const int64_t w = item / G, kv = item % G, ldq = c->heads * D, ldk = G * D;
+    const float scale = (float)c->attn_scale;
+    const float *k = g->k + w * T * ldk + kv * D, *v = g->v + w * T * ldk + kv * D;
+    float *dk = g->dk + w * T * ldk + kv * D, *dv = g->dv + w * T * ldk + kv * D;
+    float *P = g->head + (int64_t)thread * 2 * T * T, *S = P + T * T;
+    for (int64_t i = 0; i < share; i++) {
+        const int64_t at = w * T * ldq + (kv * share + i) * D;
+        const float *q = g->q + at, *da = g->da + at, beta = i ? 1 : 0;
+        weights_of_head(g, P, q, k, j->layer);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)T, (int)D, (int)T, 1, P, (int)T,
+                    da, (int)ldq, beta, dv, (int)ldk);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)T, (int)D, 1, da,
+                    (int)ldq, v, (int)ldk, 0, S, (int)T);
+        for (int64_t t = 0; t < T; t++) {
+            double sum = 0;
+            for (int64_t u = 0; u <= t; u++)
+                sum += (double)S[t * T + u] * (double)P[t * T + u];
+            for (int64_t u = 0; u < T; u++)
+                S[t * T + u] = u <= t ? P[t * T + u] * (S[t * T + u] - (float)sum) : 0;
+        }
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)T, (int)D, (int)T, scale, S,
+                    (int)T, k, (int)ldk, 0, g->dq + at, (int)ldq);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)T, (int)D, (int)T, scale, S,
+                    (int)T, q, (int)ldq, beta, dk, (int)ldk);
+    }
+}
+
+/* ---- the gated MLP's middle ---- */
+typedef struct {
+    const grad_ctx *g;
+    int64_t R;
+} mid_job;
+
+static void mid_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const mid_job *j = ctx;
+    const int64_t F = j->g->c->ffn, at = item * ROWS * F, n = tile_end(item, j->R) * F - at;
+    k_act_mul(j->g->mid + at, j->g->gate + at, j->g->up + at, n, (k_act_fn)j->g->c->act,
+              (float)j->g->c->act_limit);
+}
+
+enum { CHUNK = 256 };
+
+/* f(x) and f'(x), but for SiLU. */
+static float act_slope(arch_act f, float x, float *value)
+{
+    if (f == ARCH_RELU) return *value = x > 0 ? x : 0, x > 0 ? 1.0f : 0.0f;
+    if (f == ARCH_GELU_TANH) {
+        float t = km_tanh(KM_GELU_A * (x + KM_GELU_B * x * x * x));
+        *value = 0.5f * x * (1 + t);
+        return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * KM_GELU_A * (1 + 3 * KM_GELU_B * x * x);
+    }
+    float cdf = 0.5f * (1 + km_erf(x * KM_SQRT_HALF));
+    *value = x * cdf;
+    return cdf + x * 0.39894228f * km_exp(-0.5f * x * x);
+}
+
+/* Of n <= CHUNK values; SiLU, which most models have, in vectors. */
+static void act_slopes(arch_act act, const float *x, int64_t n, float *f, float *slope)
+{
+    if (act != ARCH_SILU) {
+        for (int64_t i = 0; i < n; i++)
+            slope[i] = act_slope(act, x[i], &f[i]);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        f[i] = -x[i];
+    k_exp_minus(f, f, 0, n);
+    for (int64_t i = 0; i < n; i++) {
+        const float s = 1 / (1 + f[i]);
+        f[i] = x[i] * s;
+        slope[i] = s * (1 + x[i] * (1 - s));
+    }
+}
+
+/* dgate, dup from the gradient at mid, which lies in `dup`. */
+static void mid_back_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const mid_job *j = ctx;
+    const grad_ctx *g = j->g;
+    const int64_t F = g->c->ffn, end = tile_end(item, j->R) * F;
+    for (int64_t at = item * ROWS * F; at < end; at += CHUNK) {
+        const int64_t n = end - at < CHUNK ? end - at : CHUNK;
+        float f[CHUNK], slope[CHUNK];
+        act_slopes(g->c->act, g->gate + at, n, f, slope);
+        for (int64_t i = 0; i < n; i++) {
+            const float d = g->dup[at + i];
+            g->dgate[at + i] = d * g->up[at + i] * slope[i];
+            g->dup[at + i] = d * f[i];
+        }
+    }
+}
+
+/* ---- the layer ---- */
+static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
+                              int64_t windows)
+{
+    const arch_config *c = g->c;
+    const int64_t R = windows * g->len;
+    norm(g, g->h, x, l->norm[GRAD_ATTN_NORM], R, c->hidden);
+    float *q = g->q0 ? g->q0 : g->q, *k = g->k0 ? g->k0 : g->k;
+    linear(g, l, GRAD_Q, q, g->h, R, false);
+    linear(g, l, GRAD_K, k, g->h, R, false);
+    linear(g, l, GRAD_V, g->v, g->h, R, false);
+    if (g->q0) {
+        norm(g, g->q, q, l->norm[GRAD_Q_NORM], R * c->heads, c->head_dim);
+        norm(g, g->k, k, l->norm[GRAD_K_NORM], R * c->kv_heads, c->head_dim);
+    }
+    heads_job j = { g, l, layer, windows, R, false };
+    pool_run(g->p, lq_ceil_div(R, ROWS), rotate_item, &j);
+    pool_run(g->p, windows * c->kv_heads, attend_item, &j);
+}
+
+/* h2, gate, up and mid from x2. */
+static void mlp_forward(grad_ctx *g, const grad_layer *l, int64_t R)
+{
+    norm(g, g->h2, g->x2, l->norm[GRAD_MLP_NORM], R, g->c->hidden);
+    linear(g, l, GRAD_GATE, g->gate, g->h2, R, false);
+    linear(g, l, GRAD_UP, g->up, g->h2, R, false);
+    mid_job j = { g, R };
+    pool_run(g->p, lq_ceil_div(R, ROWS), mid_item, &j);
+}
+
+void grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows)
+{
+    const int64_t R = windows * g->len;
+    attention_forward(g, l, layer, x, windows);
+    linear(g, l, GRAD_O, x, g->a, R, true);
+    memcpy(g->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
+    mlp_forward(g, l, R);
+    linear(g, l, GRAD_DOWN, x, g->mid, R, true);
+}
+
+static void mlp_backward(grad_ctx *g, const grad_layer *l, float *d, int64_t R, const grad_out *out)
+{
+    linear_back(g, l, out, GRAD_DOWN, g->dup, d, g->mid, R, false);
+    mid_job j = { g, R };
+    pool_run(g->p, lq_ceil_div(R, ROWS), mid_back_item, &j);
+    linear_back(g, l, out, GRAD_GATE, g->dx, g->dgate, g->h2, R, false);
+    linear_back(g, l, out, GRAD_UP, g->dx, g->dup, g->h2, R, true);
+    norm_back(g, g->dx, out->norm[GRAD_MLP_NORM], g->x2, l->norm[GRAD_MLP_NORM], R, g->c->hidden);
+    k_add(d, g->dx, R * g->c->hidden);
+}
+
+static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
+                               float *d, int64_t windows, const grad_out *out)
+{
+    const arch_config *c = g->c;
+    const int64_t R = windows * g->len;
+    linear_back(g, l, out, GRAD_O, g->da, d, g->a, R, false);
+    heads_job j = { g, l, layer, windows, R, true };
+    pool_run(g->p, windows * c->kv_heads, attend_back_item, &j);
+    pool_run(g->p, lq_ceil_div(R, ROWS), rotate_item, &j);
+    if (g->q0) {
+        norm_back(g, g->dq, out->norm[GRAD_Q_NORM], g->q0, l->norm[GRAD_Q_NORM], R * c->heads,
+                  c->head_dim);
+        norm_back(g, g->dk, out->norm[GRAD_K_NORM], g->k0, l->norm[GRAD_K_NORM], R * c->kv_heads,
+                  c->head_dim);
+    }
+    linear_back(g, l, out, GRAD_Q, g->dx, g->dq, g->h, R, false);
+    linear_back(g, l, out, GRAD_K, g->dx, g->dk, g->h, R, true);
+    linear_back(g, l, out, GRAD_V, g->dx, g->dv, g->h, R, true);
+    norm_back(g, g->dx, out->norm[GRAD_ATTN_NORM], x, l->norm[GRAD_ATTN_NORM], R, c->hidden);
+    k_add(d, g->dx, R * c->hidden);
+}
+
+void grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *d,
+                   int64_t windows, const grad_out *out)
+{
+    const int64_t R = windows * g->len;
+    attention_forward(g, l, layer, x, windows);
+    memcpy(g->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
+    linear(g, l, GRAD_O, g->x2, g->a, R, true);
+    mlp_forward(g, l, R);
+    mlp_backward(g, l, d, R, out);
+    attention_backward(g, l, layer, x, d, windows, out);
+}

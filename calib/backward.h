@@ -1,0 +1,63 @@
+/* calib/backward.h - one layer of the transformer in f32 on dense weights, forward and backward.
+ *
+ * Given the gradient dy of some loss with respect to the layer's output, the backward pass gives
+ * that with respect to its input, its weights and its norms. Nothing is kept between the passes but
+ * the layer's input: backward runs the layer forward again. Attention is per window; the loss is
+ * summed over rows, so gradients of chunks of windows add up.
+ *
+ * Covers layers with RMS norms, rotary or no positions, heads in groups, q/k norms before them (one
+ * weight for all heads), biases, sliding windows and a gated MLP of SiLU, GELU or ReLU: grad_covers
+ * says whether a model is of that kind.
+ *
+ * Shapes: x, y [R, hidden], R rows = whole windows of `len` tokens; W [N,K]. Attention's weights of
+ * one head, [len, len], are formed (twice) per thread. */
+#ifndef LLMQ_CALIB_BACKWARD_H
+#define LLMQ_CALIB_BACKWARD_H
+
+#include "formats/arch/arch.h"
+#include "kernels/core/pool.h"
+
+enum { GRAD_Q, GRAD_K, GRAD_V, GRAD_O, GRAD_GATE, GRAD_UP, GRAD_DOWN, GRAD_LINEARS };
+enum { GRAD_ATTN_NORM, GRAD_MLP_NORM, GRAD_Q_NORM, GRAD_K_NORM, GRAD_NORMS };
+extern const arch_role grad_linear_roles[GRAD_LINEARS], grad_norm_roles[GRAD_NORMS];
+
+/* NULL: the layer has none. */
+typedef struct {
+    const float *W[GRAD_LINEARS], *bias[GRAD_LINEARS];
+    const float *norm[GRAD_NORMS]; /* as stored: without the row's offset */
+} grad_layer;
+
+enum { GRAD_BLOCK = 256, GRAD_WEIGHT_MOST = 8 };
+/* Where gradients are added to; NULL: not wanted. Of a linear's inputs x [R,K] and the gradients
+ * dy [R,N] at its output, R being the rows of one call:
+ *     G  dy^T dy, its blocks along the diagonal: ceil(N / B) of [B,B], B = GRAD_BLOCK
+ *     H  x^T diag(c) x [K,K], c = |dy|^2 of a row over its mean, at most GRAD_WEIGHT_MOST: rows
+ *        count by how much the loss depends on them. Wanted along with G. */
+typedef struct {
+    float *W[GRAD_LINEARS], *norm[GRAD_NORMS], *G[GRAD_LINEARS], *H[GRAD_LINEARS];
+    float *scratch; /* for H: R (1 + largest K) */
+} grad_out;
+
+bool grad_covers(const arch_config *c);
+
+typedef struct grad_ctx grad_ctx;
+/* Buffers for up to `windows` windows of `len` tokens. Errors: LQ_ENOMEM. */
+lq_status grad_open(grad_ctx **g, const arch_config *c, int64_t windows, int64_t len, pool *p,
+                    lq_err *err);
+void grad_close(grad_ctx *g);
+/* What it takes, of a model that grad_covers. */
+size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, int threads);
+
+/* x := layer(x) for `windows` windows. */
+void grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows);
+/* x: the layer's input (kept); d: the gradient at its output in, at its input out. */
+void grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *d,
+                   int64_t windows, const grad_out *out);
+
+/* The norm before the head, over up to as many rows: y = norm(x); and backward, d in place, dw [K]
+ * added to. */
+void grad_norm_forward(grad_ctx *g, float *y, const float *x, const float *w, int64_t R);
+void grad_norm_backward(grad_ctx *g, float *d, float *dw, const float *x, const float *w,
+                        int64_t R);
+
+#endif

@@ -1,0 +1,369 @@
+/* calib/forward_pass.c - hidden states of the calibration tokens, layer after layer. */
+#include "calib/forward_pass.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "calib/spill.h"
+
+enum { CHUNK_TOKENS = 2048 };
+
+/* Rows of all tokens, or of one chunk where a file holds the rest. */
+typedef struct {
+    float *rows;
+    int64_t width; /* floats a row at most */
+    int fd;        /* -1: none */
+} store;
+
+struct cal_run {
+    model m;
+    pool *p;
+    int64_t n, len, per_chunk; /* windows, tokens in each, windows per chunk */
+    bool want_h, all_experts;
+    dev *on;
+    fwd_offload *offload; /* its products; NULL: the CPU's */
+    float outlier;
+    store state; /* hidden */
+    store inner; /* between the stages of a layer; width 0: none */
+    float *x;    /* one chunk: the copy that a look consumes */
+    lq_arena scratch;
+};
+
+const model *cal_model(const cal_run *r) { return &r->m; }
+
+/* ---- the state, chunk by chunk ---- */
+static int64_t n_chunks(const cal_run *r) { return lq_ceil_div(r->n, r->per_chunk); }
+
+static int64_t chunk_windows(const cal_run *r, int64_t c)
+{
+    int64_t left = r->n - c * r->per_chunk;
+    return left < r->per_chunk ? left : r->per_chunk;
+}
+
+static size_t chunk_floats(const cal_run *r, const store *s)
+{
+    return (size_t)(r->per_chunk * r->len * s->width);
+}
+
+/* Rows of `width` floats from or to the chunk's place in the file. */
+static lq_status move_file(const cal_run *r, const store *s, int64_t c, int64_t width, bool put,
+                           lq_err *err)
+{
+    const size_t n = (size_t)(chunk_windows(r, c) * r->len * width);
+    const size_t at = (size_t)c * chunk_floats(r, s);
+    return put ? spill_put(s->fd, s->rows, n, at, err) : spill_get(s->fd, s->rows, n, at, err);
+}
+
+static float *place_of(const cal_run *r, const store *s, int64_t c)
+{
+    return s->fd < 0 ? s->rows + (size_t)c * chunk_floats(r, s) : s->rows;
+}
+
+static lq_status get_chunk(const cal_run *r, const store *s, int64_t c, int64_t width, lq_err *err)
+{
+    return s->fd < 0 ? LQ_OK : move_file(r, s, c, width, false, err);
+}
+
+static lq_status put_chunk(const cal_run *r, const store *s, int64_t c, int64_t width, lq_err *err)
+{
+    return s->fd < 0 ? LQ_OK : move_file(r, s, c, width, true, err);
+}
+
+static lq_status open_store(store *s, const cal_run *r, int64_t width, const char *spill_dir,
+                            lq_err *err)
+{
+    s->width = width;
+    lq_status st = LQ_OK;
+    if (spill_dir && n_chunks(r) > 1) st = spill_open(&s->fd, spill_dir, err);
+    if (st) return st;
+    const int64_t held = s->fd < 0 ? n_chunks(r) : 1;
+    const size_t n = chunk_floats(r, s) * (size_t)held * sizeof *s->rows;
+    s->rows = malloc(n);
+    return s->rows ? LQ_OK
+                   : lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of calibration state", n);
+}
+
+static void close_store(store *s)
+{
+    if (s->fd >= 0) close(s->fd);
+    free(s->rows);
+}
+
+static lq_status embed_all(cal_run *r, const int32_t *ids, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int64_t c = 0; c < n_chunks(r) && !s; c++) {
+        float *x = place_of(r, &r->state, c);
+        s = fwd_embed(&r->m, x, ids + c * r->per_chunk * r->len, chunk_windows(r, c), r->len,
+                      MM_F32, &r->scratch, r->p, err);
+        if (!s) s = put_chunk(r, &r->state, c, r->state.width, err);
+    }
+    return s;
+}
+
+int64_t cal_stage_width(const arch_config *c)
+{
+    int64_t most = 0;
+    for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END; at++)
+        if (fwd_point_width(c, at) > most) most = fwd_point_width(c, at);
+    return most;
+}
+
+int64_t cal_chunk(int64_t n, int64_t len)
+{
+    const int64_t windows = CHUNK_TOKENS / len > 0 ? CHUNK_TOKENS / len : 1;
+    return (windows < n ? windows : n) * len;
+}
+
+lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, const cal_opts *o,
+                   pool *p, lq_err *err)
+{
+    *out = NULL;
+    cal_run *r = calloc(1, sizeof *r);
+    if (!r) return lq_fail(err, LQ_ENOMEM, "no memory for calibration");
+    r->p = p;
+    r->state.fd = r->inner.fd = -1;
+    r->n = samples->n;
+    r->len = samples->len;
+    r->want_h = o->want_h;
+    r->outlier = o->outlier;
+    r->all_experts = o->all_experts;
+    r->on = o->on;
+    r->per_chunk = cal_chunk(r->n, r->len) / r->len;
+    lq_status s = model_load_frame(&r->m, src, p, err);
+    if (!s && o->logits) s = model_load_head(&r->m, p, err);
+    if (!s && o->frame) s = o->frame(o->user, &r->m, err);
+    if (!s && o->on) s = fwd_offload_open(&r->offload, o->on, p, err);
+    if (s) goto done;
+    bool stages = false, looks = false;
+    for (int64_t i = 0; i < r->m.cfg->layers; i++)
+        *(o->staged && fwd_has_points(r->m.cfg, i) ? &stages : &looks) = true;
+    s = open_store(&r->state, r, r->m.cfg->hidden, o->spill_dir, err);
+    if (!s && stages) s = open_store(&r->inner, r, cal_stage_width(r->m.cfg), o->spill_dir, err);
+    if (!s && looks && !(r->x = malloc(chunk_floats(r, &r->state) * sizeof *r->x)))
+        s = lq_fail(err, LQ_ENOMEM, "no memory for a chunk of calibration state");
+    size_t need = fwd_layer_scratch(r->m.cfg, r->per_chunk * r->len, pool_threads(p));
+    size_t head = fwd_logits_scratch(r->m.cfg, CAL_LOGIT_ROWS, pool_threads(p));
+    if (o->logits && head > need) need = head;
+    if (!s) s = lq_arena_init(&r->scratch, need, err);
+    if (!s) s = embed_all(r, samples->ids, err);
+    if (!s) model_drop_embed(&r->m);
+done:
+    if (s)
+        cal_close(r);
+    else
+        *out = r;
+    return s;
+}
+
+void cal_close(cal_run *r)
+{
+    if (!r) return;
+    fwd_offload_close(r->offload);
+    close_store(&r->state);
+    close_store(&r->inner);
+    free(r->x);
+    lq_arena_free(&r->scratch);
+    model_free(&r->m);
+    free(r);
+}
+
+/* ---- a layer ---- */
+typedef struct {
+    cal_layer_stats *st;
+    const arch_config *c;
+    pool *p;
+    bool shared, all_experts;  /* look at what is no expert's; see cal_opts */
+    arch_role of[CAL_N_SITES]; /* the role that brings a site's rows of this chunk */
+    bool seen[CAL_N_SITES];
+} look;
+
+/* Several linears show the same input: the first of a site's roles in a chunk brings it. */
+static void on_input(void *user, arch_role role, int64_t expert, const float *x, int64_t ldx,
+                     int64_t T, int64_t K)
+{
+    look *k = user;
+    cal_site site;
+    if (!cal_site_of(&site, k->c, role) || (site < CAL_N_SHARED && !k->shared)) return;
+    if (site == CAL_EXPERT_IN && k->all_experts) return;
+    if (k->seen[site] && k->of[site] != role) return;
+    k->seen[site] = true;
+    k->of[site] = role;
+    cal_stats *s = cal_stats_of(k->st, k->c, role, expert);
+    if (!s || T == 0) return;
+    assert(s->K == K);
+    (void)K;
+    cal_stats_add(s, x, ldx, T, k->p);
+}
+
+static lq_status run_layer(cal_run *r, int64_t layer, const model_layer *l, look *k,
+                           const lq_job *job, lq_err *err)
+{
+    fwd_tap tap = { .tap = on_input, .user = k, .inputs_only = true };
+    lq_status s = LQ_OK;
+    if (r->offload) fwd_offload_drop(r->offload);
+    for (int64_t c = 0; c < n_chunks(r) && !s; c++) {
+        lq_report(job, "calibration", (double)c, (double)n_chunks(r));
+        if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
+        float *x = place_of(r, &r->state, c);
+        s = get_chunk(r, &r->state, c, r->state.width, err);
+        if (s) break;
+        int64_t w = chunk_windows(r, c);
+        if (k) { /* looking: the state stays */
+            memcpy(r->x, x, (size_t)(w * r->len * r->m.cfg->hidden) * sizeof *x);
+            memset(k->seen, 0, sizeof k->seen);
+            x = r->x;
+        }
+        s = fwd_layer(r->m.cfg, l, layer, x, w, r->len, MM_F32, k ? &tap : NULL, r->offload,
+                      &r->scratch, r->p, err);
+        if (!s && !k) s = put_chunk(r, &r->state, c, r->state.width, err);
+    }
+    return s;
+}
+
+/* Empty statistics of what the layer has. */
+static lq_status start_look(const cal_run *r, cal_layer_stats *st, int64_t layer, int64_t first,
+                            int64_t n, lq_err *err)
+{
+    const arch_config *c = r->m.cfg;
+    bool has[CAL_N_SITES] = { false };
+    lq_status s = LQ_OK;
+    cal_site site;
+    for (arch_role role = 0; role < ARCH_N_ROLES; role++)
+        if (arch_has(c, role, layer) && cal_site_of(&site, c, role)) has[site] = true;
+    if (r->all_experts) has[CAL_EXPERT_IN] = false;
+    cal_layer_stats old = *st; /* the sites of an earlier look are kept */
+    for (int i = 0; i < CAL_N_OF_EXPERT; i++) {
+        for (int64_t e = 0; old.expert[i] && e < old.n_experts; e++)
+            cal_stats_free(&old.expert[i][e]);
+        free(old.expert[i]);
+        st->expert[i] = NULL;
+    }
+    st->first = first;
+    st->n_experts = n;
+    st->tokens = r->n * r->len;
+    for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++) {
+        cal_stats_free(&st->site[i]);
+        if (has[i])
+            s = cal_stats_init(&st->site[i], cal_site_width(c, (cal_site)i), r->want_h, r->on, err);
+        st->site[i].limit = r->outlier;
+    }
+    for (int i = 0; i < CAL_N_OF_EXPERT && !s && n; i++) {
+        st->expert[i] = calloc((size_t)n, sizeof *st->expert[i]);
+        if (!st->expert[i]) return lq_fail(err, LQ_ENOMEM, "no memory for statistics");
+        cal_site of = (cal_site)(CAL_N_SHARED + i);
+        for (int64_t e = 0; e < n && !s && has[of]; e++) {
+            s = cal_stats_init(&st->expert[i][e], cal_site_width(c, of), r->want_h, NULL, err);
+            st->expert[i][e].limit = r->outlier;
+        }
+    }
+    return s;
+}
+
+/* An input that is not finite makes the statistics of all worthless, and the next layers'. */
+static lq_status check_finite(const cal_run *r, const cal_stats *s, cal_site site, int64_t layer,
+                              lq_err *err)
+{
+    const arch_config *c = r->m.cfg;
+    const int64_t bad = cal_stats_bad(s);
+    arch_role role = 0;
+    cal_site of;
+    if (bad < 0) return LQ_OK;
+    while (!arch_has(c, role, layer) || !cal_site_of(&of, c, role) || of != site)
+        role++;
+    return lq_fail(err, LQ_EVALUE,
+                   "layer %lld: %s: expected finite inputs on the calibration text, found NaN or "
+                   "Inf in input %lld: values overflow f32 (methods without calibration do not run "
+                   "the model)",
+                   (long long)layer, arch_role_text(role), (long long)bad);
+}
+
+lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+                   int64_t first, int64_t n, const lq_job *job, lq_err *err)
+{
+    look k = {
+        .st = st, .c = r->m.cfg, .p = r->p, .shared = first == 0, .all_experts = r->all_experts
+    };
+    lq_status s = start_look(r, st, layer, first, n, err);
+    if (!s) s = run_layer(r, layer, l, &k, job, err);
+    for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++)
+        if (st->site[i].K) {
+            s = cal_stats_finish(&st->site[i], err);
+            if (!s) s = check_finite(r, &st->site[i], (cal_site)i, layer, err);
+        }
+    for (int i = 0; i < CAL_N_OF_EXPERT && !s && n; i++)
+        for (int64_t e = 0; e < n && !s; e++)
+            if (st->expert[i][e].K) {
+                s = cal_stats_finish(&st->expert[i][e], err);
+                if (!s)
+                    s = check_finite(r, &st->expert[i][e], (cal_site)(CAL_N_SHARED + i), layer,
+                                     err);
+            }
+    return s;
+}
+
+lq_status cal_advance(cal_run *r, int64_t layer, const model_layer *l, const lq_job *job,
+                      lq_err *err)
+{
+    return run_layer(r, layer, l, NULL, job, err);
+}
+
+/* ---- a layer in stages ---- */
+/* Chunk c to `at`. */
+static lq_status chunk_to(cal_run *r, int64_t c, int64_t layer, const model_layer *l, fwd_point at,
+                          lq_err *err)
+{
+    const arch_config *cfg = r->m.cfg;
+    const int64_t H = r->state.width;
+    const bool reads = at != FWD_AT_O && at != FWD_AT_DOWN, writes = reads && at != FWD_AT_QKV;
+    float *x = place_of(r, &r->state, c), *u = place_of(r, &r->inner, c);
+    lq_status s = reads ? get_chunk(r, &r->state, c, H, err) : LQ_OK;
+    if (!s && at > FWD_AT_QKV) s = get_chunk(r, &r->inner, c, fwd_point_width(cfg, at - 1), err);
+    if (!s)
+        s = fwd_layer_to(cfg, l, layer, at, x, u, chunk_windows(r, c), r->len, MM_F32, r->offload,
+                         &r->scratch, r->p, err);
+    if (!s && writes) s = put_chunk(r, &r->state, c, H, err);
+    if (!s && at < FWD_AT_END) s = put_chunk(r, &r->inner, c, fwd_point_width(cfg, at), err);
+    return s;
+}
+
+lq_status cal_stage(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+                    fwd_point at, const lq_job *job, lq_err *err)
+{
+    const int64_t K = fwd_point_width(r->m.cfg, at), n = n_chunks(r);
+    cal_stats *site = NULL;
+    lq_status s = LQ_OK;
+    if (r->offload) fwd_offload_drop(r->offload);
+    assert(r->inner.width && fwd_has_points(r->m.cfg, layer) && (st || at == FWD_AT_END));
+    if (at < FWD_AT_END) {
+        cal_layer_stats_free(st);
+        st->tokens = r->n * r->len;
+        site = &st->site[cal_site_at(at)];
+        s = cal_stats_init(site, K, r->want_h, r->on, err);
+        site->limit = r->outlier;
+    }
+    for (int64_t c = 0; c < n && !s; c++) {
+        lq_report(job, "calibration", (double)(at * n + c), (double)(FWD_N_POINTS * n));
+        if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
+        s = chunk_to(r, c, layer, l, at, err);
+        if (!s && site)
+            cal_stats_add(site, place_of(r, &r->inner, c), K, chunk_windows(r, c) * r->len, r->p);
+    }
+    if (s || !site) return s;
+    s = cal_stats_finish(site, err);
+    return s ? s : check_finite(r, site, cal_site_at(at), layer, err);
+}
+
+lq_status cal_logits(cal_run *r, float *logits, int64_t window, int64_t from, int64_t n,
+                     lq_err *err)
+{
+    const int64_t row = window % r->per_chunk * r->len + from;
+    const int64_t c = window / r->per_chunk;
+    float *x = place_of(r, &r->state, c);
+    assert(n <= CAL_LOGIT_ROWS && from + n <= r->len);
+    lq_status s = get_chunk(r, &r->state, c, r->state.width, err);
+    return s ? s
+             : fwd_logits(&r->m, logits, x + row * r->m.cfg->hidden, n, MM_F32, &r->scratch, r->p,
+                          err);
+}

@@ -1,0 +1,262 @@
+/* formats/arch/arch.c - roles, rows, and config.json to a config. Its numbers: arch_config.c; keys of
+ * some rows only: arch_keys.c; positions: arch_rope.c; names and shapes: arch_names.c; our own
+ * spelling: arch_own.c; the table of architectures: arch_rows.c. */
+#include "formats/arch/arch_impl.h"
+
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- roles ---- */
+static const struct {
+    const char *text;
+    arch_kind kind;
+} roles[] = {
+#define X(name, text, kind) { text, kind },
+    ARCH_ROLES(X)
+#undef X
+};
+
+const char *arch_role_text(arch_role r) { return (unsigned)r < ARCH_N_ROLES ? roles[r].text : "?"; }
+arch_kind arch_role_kind(arch_role r) { return roles[r].kind; }
+bool arch_role_linear(arch_role r)
+{
+    return (unsigned)r < ARCH_N_ROLES && roles[r].kind == ARCH_LINEAR;
+}
+bool arch_role_per_layer(arch_role r) { return r >= R_ATTN_NORM && r < ARCH_N_ROLES; }
+bool arch_role_per_expert(arch_role r) { return r >= R_EXPERT_GATE && r <= R_EXPERT_DOWN; }
+
+/* ---- rows ---- */
+static bool same_variant(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+const arch_row *arch_find(const char *arch, const char *variant)
+{
+    for (const arch_row *r = arch_rows; r->arch; r++)
+        if (strcmp(r->arch, arch) == 0 && same_variant(r->variant, variant)) return r;
+    return NULL;
+}
+
+static lq_status unknown_arch(const char *what, const char *name, lq_err *err)
+{
+    int n = 0;
+    for (const arch_row *r = arch_rows; r->arch; r++)
+        n += !r->variant; /* the last row of an architecture has none */
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "%s: expected one of the %d of README.md, \"Architectures\", found \"%.80s\" (a "
+                   "model that computes as one of them does can be given its name in config.json)",
+                   what, n, name);
+}
+
+/* "key=true,other=1": do these values stand in config.json? */
+static bool fits(const char *when, const cJSON *j)
+{
+    while (when && *when) {
+        char key[64], want[16], have[16] = "";
+        int n = 0;
+        if (sscanf(when, "%63[^=]=%15[^,]%n", key, want, &n) != 2) return false;
+        const cJSON *v = js_get(j, key);
+        if (cJSON_IsBool(v)) snprintf(have, sizeof have, "%s", cJSON_IsTrue(v) ? "true" : "false");
+        if (cJSON_IsNumber(v)) snprintf(have, sizeof have, "%.9g", v->valuedouble);
+        if (strcmp(have, want) != 0) return false;
+        when += n;
+        when += *when == ',';
+    }
+    return true;
+}
+
+/* The first row of this architecture, or of this type, that fits. */
+static const arch_row *row_of(const char *arch, const char *type, const cJSON *j)
+{
+    for (const arch_row *r = arch_rows; r->arch; r++)
+        if ((arch ? strcmp(r->arch, arch) == 0 : strcmp(r->model_type, type) == 0) &&
+            fits(r->when, j))
+            return r;
+    return NULL;
+}
+
+/* Architectures that hold a language model of ours in text_config, beside parts that are not used.
+ */
+static const char *const wrappers[] = {
+    "Gemma3ForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+    "LlavaNextForConditionalGeneration",
+};
+
+static const char *wrapper_of(const char *arch)
+{
+    for (size_t i = 0; arch && i < LQ_COUNT(wrappers); i++)
+        if (strcmp(wrappers[i], arch) == 0) return wrappers[i];
+    return NULL;
+}
+
+static lq_status find_row(const arch_row **row, const cJSON *config, lq_err *err)
+{
+    const cJSON *a = js_get(config, "architectures");
+    const char *type = NULL;
+    if (cJSON_IsArray(a) && cJSON_IsString(a->child)) {
+        *row = row_of(a->child->valuestring, NULL, config);
+        return *row ? LQ_OK : unknown_arch("architectures", a->child->valuestring, err);
+    }
+    if (a && !(cJSON_IsArray(a) && !a->child))
+        return lq_fail(err, LQ_EVALUE, "architectures: expected an array of strings");
+    lq_status s = js_str(config, "model_type", true, &type, err);
+    if (s) return s;
+    *row = row_of(NULL, type, config);
+    return *row ? LQ_OK : unknown_arch("model_type", type, err);
+}
+
+/* ---- the whole ---- */
+void arch_config_init(arch_config *c, const arch_row *row)
+{
+    memset(c, 0, sizeof *c);
+    c->row = row;
+    c->w = row->w;
+    c->tied = row->def_tied;
+    c->attn_bias = c->mlp_bias = -1;
+    c->embed_scale = c->residual_scale = c->logit_scale = c->expert_scale = 1;
+    c->alibi_max = 8;
+    c->pos_offset = row->pos_offset;
+    c->expert_groups = c->groups_used = 1;
+    c->bos = -1;
+    for (size_t i = 0; i < LQ_COUNT(c->eos); i++)
+        c->eos[i] = -1;
+    snprintf(c->prefix, sizeof c->prefix, "%s", row->prefix);
+}
+
+static lq_status check_experts(const arch_config *c, lq_err *err)
+{
+    if (!c->experts) return LQ_OK;
+    if (!arch_name_of(c, R_ROUTER) || c->expert_ffn < 1)
+        return lq_fail(err, LQ_EVALUE, "experts: expected none in a %s, or a width of each",
+                       c->row->arch);
+    if (c->experts_used < 1 || c->experts_used > c->experts)
+        return lq_fail(err, LQ_EVALUE,
+                       "experts_used: expected 1..%" PRId64 " experts, found %" PRId64, c->experts,
+                       c->experts_used);
+    if (c->expert_groups < 1 || c->experts % c->expert_groups || c->groups_used < 1 ||
+        c->groups_used > c->expert_groups)
+        return lq_fail(err, LQ_EVALUE,
+                       "expert_groups: expected a divisor of %" PRId64
+                       " experts and at least the %" PRId64 " used, found %" PRId64,
+                       c->experts, c->groups_used, c->expert_groups);
+    if (c->experts_used > c->experts / c->expert_groups * c->groups_used)
+        return lq_fail(err, LQ_EVALUE,
+                       "experts_used: expected at most the experts of %" PRId64
+                       " groups, found %" PRId64,
+                       c->groups_used, c->experts_used);
+    return LQ_OK;
+}
+
+/* Norms of q and k have the tensors that their kind reads. */
+static bool fits_qk_norm(const arch_config *c, arch_role r)
+{
+    const arch_name *a = arch_name_of(c, r);
+    if (c->w.qk_norm == QK_NORM_NONE) return true;
+    return a && !(a->flags & (NAME_HEAD_ROWS | NAME_HEAD_EACH)) == (c->w.qk_norm != QK_NORM_HEADS);
+}
+
+/* What the row has no tensors for cannot be wired. */
+static lq_status check_wiring(const arch_config *c, lq_err *err)
+{
+    const bool bad = (c->w.pos == POS_LEARNED && !arch_name_of(c, R_POS_EMBED)) ||
+                     !fits_qk_norm(c, R_Q_NORM) || !fits_qk_norm(c, R_K_NORM) ||
+                     (c->w.mla && c->w.pos != POS_ROPE) ||
+                     (c->embed_dim != c->hidden && !arch_name_of(c, R_PROJ_IN)) ||
+                     (c->w.pos == POS_SINUSOIDAL && c->hidden < 4);
+    if (!bad) return LQ_OK;
+    return lq_fail(
+        err, LQ_EVALUE,
+        "expected the positions, norms and embedding of a %s, found others (embedding of "
+        "%" PRId64 " for %" PRId64 ")",
+        c->row->arch, c->embed_dim, c->hidden);
+}
+
+static lq_status check_width(const char *what, int64_t heads, int64_t dim, lq_err *err)
+{
+    if (dim >= 1 && dim <= ARCH_MAX_WIDTH / heads) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE,
+                   "%s: expected %" PRId64 " heads of 1..%" PRId64 ", found %" PRId64, what, heads,
+                   ARCH_MAX_WIDTH / heads, dim);
+}
+
+lq_status arch_config_check(const arch_config *c, lq_err *err)
+{
+    if (c->heads % c->kv_heads)
+        return lq_fail(err, LQ_EVALUE,
+                       "kv_heads: expected a divisor of %" PRId64 " heads, found %" PRId64,
+                       c->heads, c->kv_heads);
+    lq_status s = check_width("head_dim", c->heads, c->head_dim, err);
+    if (!s) s = check_width("v_head_dim", c->heads, c->v_dim, err);
+    if (!s && !c->w.mla && c->v_dim != c->head_dim)
+        s = lq_fail(err, LQ_EVALUE, "v_head_dim: expected head_dim %" PRId64 ", found %" PRId64,
+                    c->head_dim, c->v_dim);
+    if (!s && c->w.mla && (c->kv_lora < 1 || c->nope_dims + c->rope_dims != c->head_dim))
+        s = lq_fail(err, LQ_EVALUE,
+                    "kv_lora: expected a rank and heads of %" PRId64 " + %" PRId64
+                    " dims, found %" PRId64 " and %" PRId64,
+                    c->nope_dims, c->rope_dims, c->kv_lora, c->head_dim);
+    if (!s) s = check_wiring(c, err);
+    if (!s) s = check_experts(c, err);
+    return s || c->w.pos != POS_ROPE ? s : arch_rope_check(c, err);
+}
+
+/* One head of MLA is a part without and a part with a rotation; YaRN's length factor goes to the
+ * scores where mscale_all_dim says so. */
+static void size_mla(arch_config *c, const cJSON *j)
+{
+    if (!c->w.mla) return;
+    double all = 0, factor = 1;
+    const cJSON *scaling = js_get(j, "rope_scaling");
+    if (!scaling) scaling = js_get(j, "rope_parameters");
+    c->head_dim = c->nope_dims + c->rope_dims;
+    c->attn_scale = 1 / sqrt((double)c->head_dim);
+    js_f64(scaling, "mscale_all_dim", false, 0, 1e6, &all, NULL);
+    js_f64(scaling, "factor", false, 1, 1e6, &factor, NULL);
+    const double m = all > 0 && factor > 1 ? 0.1 * all * log(factor) + 1 : 1;
+    c->attn_scale *= m * m;
+}
+
+lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *generation,
+                            lq_err *err)
+{
+    memset(c, 0, sizeof *c);
+    if (!cJSON_IsObject(config)) return lq_fail(err, LQ_EVALUE, "expected a JSON object");
+    const cJSON *list = js_get(config, "architectures"), *text = js_get(config, "text_config");
+    const bool named = cJSON_IsArray(list) && cJSON_IsString(list->child);
+    const char *wrapper = named ? wrapper_of(list->child->valuestring) : NULL;
+    const cJSON *j = wrapper && cJSON_IsObject(text) ? text : config;
+    const arch_row *row = NULL;
+    lq_status s = find_row(&row, j, err);
+    if (s) return s;
+    arch_config_init(c, row);
+    if (j == text) c->wrapper = wrapper;
+    s = arch_read_sizes(c, j, err);
+    if (!s) s = arch_apply_keys(c, j, err);
+    if (!s) size_mla(c, j);
+    if (!s) s = arch_read_words(c, j, config, err);
+    if (!s) s = arch_read_experts(c, j, err);
+    if (!s && generation) {
+        s = arch_read_eos(c, js_get(generation, "eos_token_id"), err);
+        if (s) lq_wrap(err, s, "generation_config.json");
+    }
+    if (!s && c->w.pos == POS_ROPE) s = arch_rope_parse(c, j, err);
+    if (!s) s = arch_read_layers(c, j, err);
+    if (!s) s = arch_check_keys(c, j, err);
+    if (!s) s = arch_config_check(c, err);
+    if (s) arch_config_free(c);
+    return s;
+}
+
+void arch_config_free(arch_config *c)
+{
+    free(c->layer);
+    free(c->rope[ROPE_MAIN].factors);
+    free(c->rope[ROPE_LOCAL].factors);
+    memset(c, 0, sizeof *c);
+}

@@ -1,0 +1,347 @@
+/* formats/arch/arch.h - architectures as data: one row each, and the numbers of one model.
+ *
+ * A row says how the one transformer (runtime/forward/forward.h) is wired and how the checkpoint names its
+ * tensors; a config holds the numbers, read from config.json once and checked there. Adding a model
+ * is a row in formats/arch/arch_rows.c, a golden fixture and a test (docs/first-change.md).
+ *
+ * One layer; a norm that the row has no tensor for is left out:
+ *   h = attn_norm(x); q,k,v = h Wq, h Wk, h Wv (+ biases); q,k = qk-norm; rotate; a = attention Wo
+ *   x += attn_post_norm(a) * residual_scale
+ *   h = mlp_norm(x); x += mlp_post_norm(mlp(h)) * residual_scale
+ * parallel: the MLP reads the x that attention read. norm_after_add: x = attn_norm(x + a), then
+ * x = mlp_norm(x + mlp(x)). */
+#ifndef LLMQ_FORMATS_ARCH_ARCH_H
+#define LLMQ_FORMATS_ARCH_ARCH_H
+
+#include "base/base.h"
+
+typedef struct cJSON cJSON;
+
+typedef enum { NORM_RMS, NORM_LAYER } arch_norm;
+typedef enum { POS_NONE, POS_ROPE, POS_ALIBI, POS_LEARNED, POS_SINUSOIDAL } arch_pos;
+typedef enum {
+    ROPE_PLAIN,
+    ROPE_LINEAR,
+    ROPE_DYNAMIC,
+    ROPE_LLAMA3,
+    ROPE_YARN,
+    ROPE_LONG /* arXiv:2402.13753: a factor for each pair, one set up to original_max, one beyond */
+} arch_rope_kind;
+typedef enum { MLP_GATED, MLP_PLAIN } arch_mlp;
+typedef enum {
+    ARCH_SILU,
+    ARCH_GELU,
+    ARCH_GELU_TANH,
+    ARCH_RELU,
+    ARCH_RELU2,         /* max(x, 0)^2 */
+    ARCH_SWIGLU_CLAMPED /* (min(up, L) + 1) * g sigmoid(1.702 g), g = min(gate, L), up >= -L */
+} arch_act;             /* same order as k_act_fn */
+/* Norm of q and k before the rotation (or after it: qk_norm_late), of the model's kind: of each
+ * head (one weight [head_dim] for all), of all heads together (weight [heads * head_dim]), of each
+ * head with a weight of its own (NAME_HEAD_ROWS or NAME_HEAD_EACH). */
+typedef enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL, QK_NORM_HEADS } arch_qk_norm;
+/* Scores of the experts from the router's logits. */
+typedef enum { ROUTER_SOFTMAX, ROUTER_SIGMOID } arch_router;
+
+/* What a tensor is for. VECTOR: norms, sinks; MATRIX: kept as it is by quantizers unless asked for
+ * by name; LINEAR: what quantizers work on. Roles with EXPERT in their name exist once per expert.
+ * X(name, text, kind) */
+typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
+#define ARCH_ROLES(X)                                                                             \
+    X(R_EMBED, "embed", ARCH_MATRIX)                                                              \
+    X(R_POS_EMBED, "pos_embed", ARCH_MATRIX) /* [positions + pos_offset, hidden] */               \
+    X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                    \
+    X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */      \
+    X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                        \
+    X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                    \
+    X(R_HEAD, "lm_head", ARCH_LINEAR)                                                             \
+    /* of a layer, from here on */                                                                \
+    X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                      \
+    X(R_Q, "q", ARCH_LINEAR)                                                                      \
+    X(R_K, "k", ARCH_LINEAR)                                                                      \
+    X(R_V, "v", ARCH_LINEAR)                                                                      \
+    X(R_QKV, "qkv", ARCH_LINEAR) /* rows: see qkv_grouped */                                      \
+    X(R_O, "o", ARCH_LINEAR)                                                                      \
+    X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                            \
+    X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                            \
+    X(R_SINKS, "sinks", ARCH_VECTOR) /* [heads] */                                                \
+    /* MLA (arXiv:2405.04434): q = b_q norm(a_q h); [c, k_rope] = a_kv h;                         \
+     * [k_nope, v] of each head = b_kv norm(c) */                                                 \
+    X(R_Q_A, "q_a", ARCH_LINEAR)                                                                  \
+    X(R_Q_A_NORM, "q_a_norm", ARCH_VECTOR)                                                        \
+    X(R_Q_B, "q_b", ARCH_LINEAR)                                                                  \
+    X(R_KV_A, "kv_a", ARCH_LINEAR)                                                                \
+    X(R_KV_A_NORM, "kv_a_norm", ARCH_VECTOR)                                                      \
+    X(R_KV_B, "kv_b", ARCH_LINEAR)                                                                \
+    X(R_ATTN_POST_NORM, "attn_post_norm", ARCH_VECTOR) /* of attention's output */                \
+    X(R_MLP_NORM, "mlp_norm", ARCH_VECTOR)                                                        \
+    X(R_GATE, "gate", ARCH_LINEAR)                                                                \
+    X(R_UP, "up", ARCH_LINEAR)                                                                    \
+    X(R_GATE_UP, "gate_up", ARCH_LINEAR) /* rows: gate, then up */                                \
+    X(R_DOWN, "down", ARCH_LINEAR)                                                                \
+    X(R_ROUTER, "router", ARCH_MATRIX)                                                            \
+    X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */    \
+    X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                  \
+    X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                      \
+    X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */              \
+    X(R_EXPERT_DOWN, "expert_down", ARCH_LINEAR)                                                  \
+    X(R_SHARED_ROUTER, "shared_router", ARCH_MATRIX) /* [1, hidden]: sigmoid on the shared MLP */ \
+    X(R_SHARED_GATE, "shared_gate", ARCH_LINEAR)                                                  \
+    X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                      \
+    X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                  \
+    X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */
+
+typedef enum {
+#define X(name, text, kind) name,
+    ARCH_ROLES(X)
+#undef X
+        ARCH_N_ROLES
+} arch_role;
+enum { ARCH_N_EXPERT_ROLES = R_EXPERT_DOWN - R_EXPERT_GATE + 1 };
+
+const char *arch_role_text(arch_role r);
+arch_kind arch_role_kind(arch_role r);
+bool arch_role_linear(arch_role r);
+bool arch_role_per_layer(arch_role r);  /* from R_ATTN_NORM on */
+bool arch_role_per_expert(arch_role r); /* R_EXPERT_GATE .. R_EXPERT_DOWN */
+
+/* Does a role's tensor come with a bias? ATTN and MLP: as attention_bias and mlp_bias say, and
+ * where the config is silent, when the checkpoint has one; ANY: when the checkpoint has one. */
+typedef enum { BIAS_NO, BIAS_YES, BIAS_ATTN, BIAS_MLP, BIAS_ANY } arch_bias;
+
+/* Which layers see a sliding window of `sliding_window` positions: none; all; and, if
+ * use_sliding_window: those that max_window_layers names; all; those that do not rotate; all but
+ * every sliding_window_pattern-th; those that GPT-Neo's attention_types calls local. layer_types
+ * says otherwise where it is given (but to WINDOW_NONE). */
+typedef enum {
+    WINDOW_NONE,
+    WINDOW_ALL,
+    WINDOW_IF_USED,
+    WINDOW_ALL_IF_USED,
+    WINDOW_NOPE_IF_USED,
+    WINDOW_PATTERN,
+    WINDOW_LOCAL
+} arch_window;
+
+/* How a tensor is stored. */
+typedef enum {
+    NAME_OPTIONAL = 1,   /* may be absent */
+    NAME_BARE = 2,       /* the name is whole: no ".weight"; its bias is the name + "_bias" */
+    NAME_TRANSPOSED = 4, /* dense data is [inputs, outputs] (codes never are) */
+    NAME_STACKED = 8,    /* one tensor for all experts, the expert its first dim */
+    NAME_ONES = 16,      /* with NAME_OPTIONAL: a norm without weights where there is no tensor */
+    NAME_HEAD_ROWS = 32, /* a vector for each head, [heads, head_dim] */
+    NAME_HEAD_EACH = 64  /* ... each a tensor of its own, "%e" the head */
+} arch_name_flag;
+
+/* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
+ * "@" is the prefix of the body ("model."; files with another or none are understood), "^" that of
+ * the head ("language_model." where the body's is "language_model.model."), "%d" the layer, "%e"
+ * the expert (or head). */
+typedef struct {
+    arch_role role;
+    const char *name;
+    int flags; /* arch_name_flag */
+    arch_bias bias;
+} arch_name;
+
+/* How the transformer is wired. */
+typedef struct {
+    arch_norm norm;
+    float norm_offset; /* 1 for Gemma's (1 + w) */
+    arch_pos pos;
+    bool rope_half;      /* rotate pairs (i, i + R/2); else neighbours */
+    bool alibi_scaled;   /* ALiBi is added before the scale on q k^T, not after */
+    bool alibi_bf16;     /* ... and slope * key position is rounded to bf16 */
+    bool alibi_twice;    /* ... and added twice, as transformers' eager attention does for Falcon
+                            (with the mask once more); its other implementations add it once */
+    bool parallel;       /* MLP and attention read the same x; without R_MLP_NORM, the same norm */
+    bool one_norm;       /* ... there is no R_MLP_NORM, whatever the names */
+    bool norm_after_add; /* x = norm(x + f(x)) instead of x + f(norm(x)); no final norm then */
+    arch_qk_norm qk_norm;
+    bool qk_norm_late; /* after the rotation */
+    bool qkv_grouped; /* rows of R_QKV: for each kv head its q heads, k, v; else all q, all k, all v
+                       */
+    bool mla;
+    arch_mlp mlp;
+    bool gate_up_mixed; /* rows of R_EXPERT_GATE_UP alternate: gate, up, gate, up */
+    arch_router router;
+    bool norm_topk;  /* the chosen experts' scores are made to sum to 1 */
+    bool group_top2; /* a group's score is the sum of its two best; else its best */
+} arch_wiring;
+
+/* A key of config.json that changes the wiring or a number: what its value does to the field at
+ * offset `at` of the config. A missing key counts as `def` (NAN: leaves the field alone); null
+ * leaves the field alone. "a.b" is the key b of the object a. */
+typedef enum {
+    KEY_REAL,
+    KEY_INVERSE, /* 1 / value */
+    KEY_RSQRT,   /* value^-0.5 */
+    KEY_INT,
+    KEY_BOOL,
+    KEY_NOT,
+    KEY_FLAG,  /* int: 1 or 0 (attn_bias, mlp_bias) */
+    KEY_UNIT,  /* false: the real is 1 */
+    KEY_MUST,  /* anything but `def` is refused by name */
+    KEY_KNOWN, /* has its effect elsewhere, or none */
+    KEY_FN
+} arch_key_kind;
+struct arch_config;
+typedef struct {
+    const char *key;
+    arch_key_kind kind;
+    size_t at;
+    double def;
+    lq_status (*fn)(struct arch_config *c, const char *key, const cJSON *value, lq_err *err);
+    /* KEY_FN: value may be NULL (missing or null) */
+} arch_key;
+
+typedef struct arch_row {
+    const char *arch;       /* "LlamaForCausalLM" */
+    const char *model_type; /* "llama" */
+    const char *variant; /* NULL, or which of the rows of this arch: the first whose `when` fits */
+    const char *when;    /* "key=true,other=1": config.json's values; NULL fits always */
+    arch_wiring w;
+    const char *prefix;     /* "model." */
+    const arch_name *names; /* ends with role ARCH_N_ROLES */
+    const arch_key *keys;   /* ends with key NULL; NULL: none */
+    arch_window window;
+    bool nope_full;  /* layers without the window do not rotate (where there is a window) */
+    bool embed_sqrt; /* embeddings are multiplied by sqrt(hidden) */
+    bool fixed_act;  /* def_act whatever config.json says */
+    int64_t pos_offset;
+    /* What transformers assumes where config.json is silent. */
+    int64_t def_kv_heads;   /* 0: as many as heads */
+    int64_t def_head_dim;   /* 0: hidden / heads */
+    int64_t def_window;     /* 0: none */
+    int64_t def_pattern;    /* WINDOW_PATTERN: of these many layers the last has no window */
+    int64_t def_nope_every; /* no_rope_layer_interval; 0: all rotate */
+    int64_t def_max_pos;    /* 0: 2048 */
+    int64_t def_ffn;        /* times hidden; 0: must be said */
+    int64_t def_dense;      /* first_k_dense_replace: layers before those with experts */
+    int64_t def_shared;     /* n_shared_experts */
+    double def_eps;         /* 0: 1e-6 */
+    double def_theta;       /* 0: 10000 */
+    double def_local_theta; /* of layers with a window, which are not scaled; 0: as the
+                               others; < 0: rope_theta */
+    double def_partial;     /* rotated part of a head; 0: all */
+    arch_act def_act;
+    bool def_tied;
+} arch_row;
+
+typedef struct {
+    arch_rope_kind kind;
+    double theta;
+    double factor;               /* all but plain */
+    double low_freq, high_freq;  /* llama3 */
+    double beta_fast, beta_slow; /* yarn */
+    double attention_factor; /* multiplies cos and sin (1 but for yarn, computed when the file has
+                                none) */
+    int64_t original_max;    /* llama3, yarn, dynamic, long */
+    bool truncate;           /* yarn: whole correction dims (default) */
+    double *factors;         /* long: [2][rope_dims / 2], short then long; owned by the config */
+} arch_rope;
+
+/* Which of a config's two tables a layer rotates by. */
+typedef enum { ROPE_MAIN, ROPE_LOCAL, ROPE_OFF } arch_rope_use;
+
+/* What differs from layer to layer. */
+typedef struct {
+    bool window;  /* sees `window` positions only */
+    bool moe;     /* experts instead of an MLP */
+    uint8_t rope; /* arch_rope_use; ROPE_OFF: no rotation (NoPE), or no POS_ROPE */
+} arch_layer;
+
+typedef struct arch_config {
+    const arch_row *row;
+    arch_wiring w;   /* the row's, as config.json changes it */
+    char prefix[40]; /* of the body's tensors in this checkpoint: the row's, another or "" */
+    int64_t vocab, hidden, layers, heads, kv_heads, head_dim, ffn;
+    int64_t v_dim;               /* of a head's v and output: head_dim but for MLA */
+    int64_t embed_dim;           /* of the embedding: hidden but for R_PROJ_IN */
+    int64_t max_pos, pos_offset; /* learned, sinusoidal: row pos + offset of the table */
+    double norm_eps;
+    arch_act act;
+    const char *wrapper; /* architecture of which this is the text part (static); NULL: none */
+    int64_t rope_dims;   /* rotated dims of a head: its first, for MLA its last */
+    arch_rope rope[2];   /* ROPE_MAIN, ROPE_LOCAL */
+    int64_t window;      /* sliding window: a query sees this many positions, its own included; 0:
+                            none */
+    arch_layer *layer;   /* [layers], never NULL; owned by the config */
+    double attn_scale;   /* on q k^T */
+    double alibi_max;    /* ALiBi: the slopes are 2^(-alibi_max i / n) */
+    double embed_scale, residual_scale, logit_scale; /* 1: none */
+    double attn_softcap, final_softcap;              /* cap * tanh(x / cap); 0: none */
+    double qkv_clip;                                 /* q, k, v clamped to +-; 0: none */
+    double act_limit;                                /* ARCH_SWIGLU_CLAMPED: L */
+    /* MLA */
+    int64_t q_lora, kv_lora, nope_dims; /* q_lora 0: R_Q; head_dim = nope_dims + rope_dims */
+    /* experts; 0 of them: none */
+    int64_t experts, experts_used, expert_ffn, shared_ffn;
+    int64_t expert_groups, groups_used; /* 1, 1: free choice; else only the best groups' experts */
+    double expert_scale;                /* on the routed experts' sum */
+    bool tied;                          /* head = embedding */
+    int attn_bias, mlp_bias;            /* 1, 0; -1: not said, see arch_bias */
+    int32_t bos, eos[8];                /* -1: none */
+    int n_eos;
+    lq_dtype dtype; /* torch_dtype / dtype of the checkpoint */
+} arch_config;
+
+extern const arch_row arch_rows[];                                /* ends with arch == NULL */
+const arch_row *arch_find(const char *arch, const char *variant); /* NULL */
+/* config.json -> config, everything range-checked (sizes, divisibility, heads). generation may be
+ * NULL (generation_config.json: eos ids are joined). Unknown architecture: LQ_EUNSUPPORTED names
+ * it. A key that changes the computation in a way that the row does not know: LQ_EUNSUPPORTED names
+ * the key. prefix is the row's: see arch_fit_prefix. */
+lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *generation,
+                            lq_err *err);
+void arch_config_free(arch_config *c);
+/* Set c->prefix from a checkpoint's tensor names: the one under which its embedding is found; left
+ * alone when there is none. has(user, name): is there such a tensor? */
+void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), void *user);
+/* Our own spelling of a config, for .llmq: every field, canonical; and back (checked again). */
+cJSON *arch_config_json(const arch_config *c);
+lq_status arch_config_from_json(arch_config *c, const cJSON *j, lq_err *err);
+/* May this layer (-1: none) have tensors of this role? Of a tied model R_HEAD is not there. */
+bool arch_has(const arch_config *c, arch_role r, int64_t layer);
+/* The row's entry; NULL: none. */
+const arch_name *arch_name_of(const arch_config *c, arch_role r);
+/* Name of a role's tensor ("model.layers.3.self_attn.q_proj.weight"). layer, expert: ignored where
+ * the role has none. False when the row has no such role. */
+bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, int64_t expert, bool bias,
+                      char *out, size_t n);
+/* The role, layer and expert of a tensor name, the inverse; false: none of this row's. -1 outside
+ * layers; expert -1: none, or all (NAME_STACKED). */
+typedef struct {
+    arch_role role;
+    int64_t layer, expert;
+    bool bias;
+} arch_slot;
+bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot);
+/* Must, may (-1) or must not (0) this role's tensor have a bias? */
+int arch_wants_bias(const arch_config *c, arch_role r);
+/* How many tensors a layer has of this role where they have numbers ("%e": experts, heads); else 1.
+ */
+int64_t arch_n_tensors(const arch_config *c, arch_role r);
+/* Shape [N,K] of a role's matrix, of one expert (outputs, inputs; embed: [vocab, embed_dim];
+ * vectors: N = 1, K = length; NAME_HEAD_ROWS: N heads). */
+void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K);
+/* Weights of the experts that a token does not use, in all layers; 0 without experts. */
+double arch_idle_params(const arch_config *c);
+/* ALiBi slopes of all heads [heads] (arXiv:2108.12409). */
+void arch_alibi_slopes(const arch_config *c, float *slopes);
+/* "rope_scaling" or "rope_parameters" with rope_theta and partial_rotary_factor; sets rope and
+ * rope_dims. head_dim and max_pos are known. (arch_rope.c) */
+lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err);
+lq_status arch_rope_check(const arch_config *c, lq_err *err);
+const char *arch_rope_text(arch_rope_kind k); /* "llama3" */
+bool arch_rope_from_text(arch_rope_kind *k, const char *text);
+/* Does the table depend on seq_len (dynamic NTK, long)? */
+bool arch_rope_by_length(const arch_rope *r);
+/* cos and sin for positions pos0..pos0+T-1: [T, rope_dims/2] each. seq_len: see above.
+ * Float arithmetic in the order of the reference implementation, so that angles agree to the bit
+ * but for the last place of pow; cos and sin are rounded from double. */
+void arch_rope_table(const arch_config *c, arch_rope_use which, int64_t pos0, int64_t T,
+                     int64_t seq_len, float *cos, float *sin);
+
+#endif

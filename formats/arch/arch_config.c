@@ -1,0 +1,416 @@
+/* formats/arch/arch_config.c - config.json to numbers: sizes, words, experts, and what differs from
+ * layer to layer, in every spelling of the field. */
+#include "formats/arch/arch_impl.h"
+
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* Every spelling of a number; the first is the usual one. */
+enum { MAX_SPELLINGS = 6 };
+typedef const char *const spellings[MAX_SPELLINGS];
+static spellings vocab_keys = { "vocab_size" },
+                 hidden_keys = { "hidden_size", "n_embd", "d_model", "n_embed" },
+                 layers_keys = { "num_hidden_layers", "n_layer", "num_layers", "n_layers" },
+                 heads_keys = { "num_attention_heads", "n_head", "num_heads", "n_heads",
+                                "attention_heads" },
+                 kv_heads_keys = { "num_key_value_heads", "num_kv_heads", "n_head_kv" },
+                 head_dim_keys = { "head_dim" },
+                 ffn_keys = { "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size" },
+                 max_pos_keys = { "max_position_embeddings", "n_positions", "max_seq_len" },
+                 eps_keys = { "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon",
+                              "norm_epsilon", "norm_eps" },
+                 act_keys = { "hidden_activation", "hidden_act", "activation_function",
+                              "activation" },
+                 experts_keys = { "num_local_experts", "num_experts", "n_routed_experts" },
+                 window_keys = { "sliding_window", "window_size" },
+                 pattern_keys = { "sliding_window_pattern", "_sliding_window_pattern" };
+static const char *const other_keys[] = {
+    "torch_dtype",
+    "dtype",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "bos_token_id",
+    "eos_token_id",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "n_shared_experts",
+    "shared_expert_intermediate_size",
+    "use_sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "attention_layers",
+    "attention_types",
+    "no_rope_layers",
+    "no_rope_layer_interval",
+    "first_k_dense_replace",
+    "moe_layer_freq",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "partial_rotary_factor",
+    "rotary_pct",
+    "rotary_emb_base",
+    "rope_local_base_freq",
+    "original_max_position_embeddings",
+};
+
+bool arch_key_is_read(const char *key)
+{
+    static const spellings *const all[] = { &vocab_keys,  &hidden_keys,   &layers_keys,
+                                            &heads_keys,  &kv_heads_keys, &head_dim_keys,
+                                            &ffn_keys,    &max_pos_keys,  &eps_keys,
+                                            &act_keys,    &experts_keys,  &window_keys,
+                                            &pattern_keys };
+    for (size_t i = 0; i < LQ_COUNT(all); i++)
+        for (int k = 0; k < MAX_SPELLINGS && (*all[i])[k]; k++)
+            if (strcmp((*all[i])[k], key) == 0) return true;
+    for (size_t i = 0; i < LQ_COUNT(other_keys); i++)
+        if (strcmp(other_keys[i], key) == 0) return true;
+    return false;
+}
+
+/* The spelling that this config uses; one that says something before one that is null. */
+static const char *spelled(const cJSON *j, spellings k)
+{
+    for (int i = 0; i < MAX_SPELLINGS && k[i]; i++)
+        if (js_get(j, k[i])) return k[i];
+    for (int i = 0; i < MAX_SPELLINGS && k[i]; i++)
+        if (cJSON_GetObjectItemCaseSensitive(j, k[i])) return k[i];
+    return k[0];
+}
+
+/* ---- sizes ---- */
+static lq_status read_heads(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const arch_row *row = c->row;
+    const char *key = spelled(j, kv_heads_keys), *dim_key = spelled(j, head_dim_keys);
+    const cJSON *kv = cJSON_GetObjectItemCaseSensitive(j, key);
+    c->kv_heads = kv || !row->def_kv_heads ? c->heads : row->def_kv_heads; /* null: as many */
+    lq_status s = js_i64(j, key, false, 1, ARCH_MAX_WIDTH, &c->kv_heads, err);
+    if (s) return s;
+    const cJSON *dim = cJSON_GetObjectItemCaseSensitive(j, dim_key);
+    c->head_dim = row->def_head_dim;
+    if (row->w.mla) return LQ_OK; /* its own keys: arch.c, size_mla */
+    if (js_get(j, dim_key)) return js_i64(j, dim_key, true, 1, ARCH_MAX_WIDTH, &c->head_dim, err);
+    if (!dim && row->def_head_dim) return LQ_OK;
+    if (c->hidden % c->heads)
+        return lq_fail(err, LQ_EVALUE,
+                       "%s: expected a divisor of %s %" PRId64 " (there is no %s), found %" PRId64,
+                       spelled(j, heads_keys), spelled(j, hidden_keys), c->hidden, dim_key,
+                       c->heads);
+    c->head_dim = c->hidden / c->heads;
+    return LQ_OK;
+}
+
+lq_status arch_read_sizes(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const arch_row *row = c->row;
+    c->max_pos = row->def_max_pos ? row->def_max_pos : 2048;
+    c->norm_eps = row->def_eps > 0 ? row->def_eps : 1e-6;
+    const int64_t wide = ARCH_MAX_WIDTH;
+    lq_status s = js_i64(j, spelled(j, vocab_keys), true, 1, INT32_MAX, &c->vocab, err);
+    if (!s) s = js_i64(j, spelled(j, hidden_keys), true, 1, wide, &c->hidden, err);
+    if (!s) s = js_i64(j, spelled(j, layers_keys), true, 1, ARCH_MAX_LAYERS, &c->layers, err);
+    if (!s) s = js_i64(j, spelled(j, heads_keys), true, 1, wide, &c->heads, err);
+    if (!s) s = js_i64(j, spelled(j, max_pos_keys), false, 1, INT32_MAX, &c->max_pos, err);
+    if (!s) s = js_f64(j, spelled(j, eps_keys), false, 0, 1, &c->norm_eps, err);
+    if (s) return s;
+    c->ffn = row->def_ffn * c->hidden;
+    s = js_i64(j, spelled(j, ffn_keys), !row->def_ffn, 1, wide, &c->ffn, err);
+    if (!s) s = read_heads(c, j, err);
+    if (s) return s;
+    if (c->head_dim) c->attn_scale = 1 / sqrt((double)c->head_dim);
+    c->v_dim = c->head_dim;
+    c->embed_dim = c->hidden;
+    if (row->embed_sqrt) c->embed_scale = sqrt((double)c->hidden);
+    return LQ_OK;
+}
+
+/* ---- words ---- */
+static const struct {
+    const char *text;
+    arch_act act;
+} acts[] = {
+    { "silu", ARCH_SILU },           { "swish", ARCH_SILU },
+    { "gelu", ARCH_GELU },           { "gelu_tanh", ARCH_GELU_TANH },
+    { "gelu_new", ARCH_GELU_TANH },  { "gelu_pytorch_tanh", ARCH_GELU_TANH },
+    { "relu", ARCH_RELU },           { "swiglu_clamped", ARCH_SWIGLU_CLAMPED },
+    { "gelu_fast", ARCH_GELU_TANH }, { "relu2", ARCH_RELU2 },
+};
+
+bool arch_act_from_text(arch_act *a, const char *text)
+{
+    for (size_t i = 0; i < LQ_COUNT(acts); i++)
+        if (strcmp(acts[i].text, text) == 0) return *a = acts[i].act, true;
+    return false;
+}
+
+const char *arch_act_text(arch_act a)
+{
+    size_t i = 0;
+    while (acts[i].act != a)
+        i++;
+    return acts[i].text;
+}
+
+static lq_status read_act(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const char *key = spelled(j, act_keys), *text = NULL;
+    c->act = c->row->def_act;
+    if (c->row->fixed_act) return LQ_OK;
+    lq_status s = js_str(j, key, false, &text, err);
+    if (s || !text || arch_act_from_text(&c->act, text)) return s;
+    return lq_fail(
+        err, LQ_EUNSUPPORTED,
+        "%s: expected silu, gelu, gelu_new, gelu_pytorch_tanh, relu or relu2, found \"%.40s\"", key,
+        text);
+}
+
+static lq_status read_dtype(arch_config *c, const cJSON *j, lq_err *err)
+{
+    static const struct {
+        const char *text;
+        lq_dtype d;
+    } names[] = { { "float32", LQ_F32 }, { "float16", LQ_F16 }, { "bfloat16", LQ_BF16 } };
+    const char *text = NULL;
+    lq_status s = js_str(j, "torch_dtype", false, &text, err);
+    if (!s) s = js_str(j, "dtype", false, &text, err);
+    if (s || !text) return s;
+    if (strncmp(text, "torch.", 6) == 0) text += 6;
+    for (size_t i = 0; i < LQ_COUNT(names); i++)
+        if (strcmp(names[i].text, text) == 0) return c->dtype = names[i].d, LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "dtype: expected float32, float16 or bfloat16, found \"%.40s\"", text);
+}
+
+static lq_status read_bias(int *out, const cJSON *j, const char *key, lq_err *err)
+{
+    bool b = false;
+    lq_status s = js_bool(j, key, false, &b, err);
+    if (!s && js_get(j, key)) *out = b;
+    return s;
+}
+
+static lq_status add_eos(arch_config *c, const cJSON *v, lq_err *err)
+{
+    int64_t id;
+    if (!js_whole(v, -1, INT32_MAX, &id)) {
+        char found[64];
+        return lq_fail(err, LQ_EVALUE, "eos_token_id: expected a token id, found %s",
+                       js_describe(found, v));
+    }
+    for (int i = 0; i < c->n_eos; i++)
+        if (c->eos[i] == id) return LQ_OK;
+    if (id < 0) return LQ_OK;
+    if (c->n_eos == (int)LQ_COUNT(c->eos))
+        return lq_fail(err, LQ_EUNSUPPORTED, "eos_token_id: expected at most %zu ids, found more",
+                       LQ_COUNT(c->eos));
+    c->eos[c->n_eos++] = (int32_t)id;
+    return LQ_OK;
+}
+
+lq_status arch_read_eos(arch_config *c, const cJSON *v, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    if (!cJSON_IsArray(v)) return v ? add_eos(c, v, err) : LQ_OK;
+    for (const cJSON *e = v->child; e && !s; e = e->next)
+        s = add_eos(c, e, err);
+    return s;
+}
+
+/* What `j` says, and where it is the text part of `outer`, what that adds. */
+lq_status arch_read_words(arch_config *c, const cJSON *j, const cJSON *outer, lq_err *err)
+{
+    int64_t bos = -1;
+    c->dtype = LQ_F32;
+    lq_status s = read_act(c, j, err);
+    if (!s && j != outer) s = read_dtype(c, outer, err);
+    if (!s) s = read_dtype(c, j, err);
+    if (!s && j != outer) s = js_bool(outer, "tie_word_embeddings", false, &c->tied, err);
+    if (!s) s = js_bool(j, "tie_word_embeddings", false, &c->tied, err);
+    if (!s) s = read_bias(&c->attn_bias, j, "attention_bias", err);
+    if (!s) s = read_bias(&c->mlp_bias, j, "mlp_bias", err);
+    if (!s && j != outer) s = js_i64(outer, "bos_token_id", false, -1, INT32_MAX, &bos, err);
+    if (!s) s = js_i64(j, "bos_token_id", false, -1, INT32_MAX, &bos, err);
+    if (!s) s = arch_read_eos(c, js_get(j, "eos_token_id"), err);
+    if (!s && j != outer) s = arch_read_eos(c, js_get(outer, "eos_token_id"), err);
+    c->bos = (int32_t)bos;
+    return s;
+}
+
+/* ---- experts ---- */
+lq_status arch_read_experts(arch_config *c, const cJSON *j, lq_err *err)
+{
+    if (!arch_name_of(c, R_ROUTER)) return LQ_OK;
+    const int64_t wide = ARCH_MAX_WIDTH;
+    int64_t shared =
+        cJSON_GetObjectItemCaseSensitive(j, "n_shared_experts") ? 0 : c->row->def_shared;
+    /* The row's keys have put there what is assumed of a silent config.json. */
+    const bool n = !c->experts, used = !c->experts_used;
+    lq_status s = js_i64(j, spelled(j, experts_keys), n, 1, ARCH_MAX_EXPERTS, &c->experts, err);
+    if (!s) s = js_i64(j, "num_experts_per_tok", used, 1, ARCH_MAX_EXPERTS, &c->experts_used, err);
+    if (!c->expert_ffn) c->expert_ffn = c->ffn;
+    if (!s) s = js_i64(j, "moe_intermediate_size", false, 1, wide, &c->expert_ffn, err);
+    if (!s) s = js_i64(j, "n_shared_experts", false, 0, 1024, &shared, err);
+    if (!c->shared_ffn && arch_name_of(c, R_SHARED_UP)) c->shared_ffn = shared * c->expert_ffn;
+    if (!s && arch_name_of(c, R_SHARED_UP))
+        s = js_i64(j, "shared_expert_intermediate_size", false, 0, wide, &c->shared_ffn, err);
+    return s;
+}
+
+static lq_status read_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    int64_t first = c->row->def_dense, every = 1, step = 1;
+    const cJSON *dense = js_get(j, "mlp_only_layers");
+    if (!c->experts) return LQ_OK;
+    lq_status s = js_i64(j, "first_k_dense_replace", false, 0, ARCH_MAX_LAYERS, &first, err);
+    if (!s) s = js_i64(j, "moe_layer_freq", false, 1, ARCH_MAX_LAYERS, &every, err);
+    if (!s) s = js_i64(j, "decoder_sparse_step", false, 1, ARCH_MAX_LAYERS, &step, err);
+    for (int64_t i = 0; i < c->layers && !s; i++)
+        c->layer[i].moe = i >= first && i % every == 0 && (i + 1) % step == 0;
+    if (!s && dense && !cJSON_IsArray(dense))
+        s = lq_fail(err, LQ_EVALUE, "mlp_only_layers: expected an array of layers");
+    for (const cJSON *e = s || !dense ? NULL : dense->child; e; e = e->next) {
+        int64_t i;
+        if (!js_whole(e, 0, ARCH_MAX_LAYERS, &i))
+            return lq_fail(err, LQ_EVALUE, "mlp_only_layers: expected an array of layers");
+        if (i < c->layers) c->layer[i].moe = false;
+    }
+    return s;
+}
+
+/* ---- rotations ---- */
+static lq_status read_nope(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *list = js_get(j, "no_rope_layers");
+    int64_t every = c->row->def_nope_every, i = 0, rotates = 0;
+    if (!every) return LQ_OK;
+    lq_status s = js_i64(j, "no_rope_layer_interval", false, 1, ARCH_MAX_LAYERS, &every, err);
+    for (i = 0; i < c->layers && !s && !list; i++)
+        if ((i + 1) % every == 0) c->layer[i].rope = ROPE_OFF;
+    if (s || !list) return s;
+    i = 0;
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next, i++) {
+        if (i >= c->layers || !js_whole(e, 0, 1, &rotates)) break;
+        if (!rotates) c->layer[i].rope = ROPE_OFF;
+    }
+    if (i == c->layers && cJSON_GetArraySize(list) == i) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE,
+                   "no_rope_layers: expected an array of %" PRId64 " ones and zeros", c->layers);
+}
+
+/* ---- windows ---- */
+static lq_status read_layer_types(arch_config *c, const cJSON *types, lq_err *err)
+{
+    int64_t n = cJSON_IsArray(types) ? cJSON_GetArraySize(types) : -1, i = 0;
+    if (n != c->layers)
+        return lq_fail(err, LQ_EVALUE, "layer_types: expected an array of %" PRId64 " strings",
+                       c->layers);
+    for (const cJSON *t = types->child; t; t = t->next, i++) {
+        const char *text = cJSON_IsString(t) ? t->valuestring : "";
+        bool window = strcmp(text, "sliding_attention") == 0;
+        if (!window && strcmp(text, "full_attention") != 0)
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "layer_types: expected full_attention or sliding_attention, found "
+                           "\"%.40s\"",
+                           text);
+        c->layer[i].window = window && c->window;
+    }
+    return LQ_OK;
+}
+
+static lq_status set_local(arch_config *c, int64_t i, const cJSON *kind, lq_err *err)
+{
+    const char *text = cJSON_IsString(kind) ? kind->valuestring : "";
+    const bool local = strcmp(text, "local") == 0;
+    if (!local && strcmp(text, "global") != 0)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "attention_types: expected global or local, found \"%.40s\"", text);
+    c->layer[i].window = local && c->window;
+    return LQ_OK;
+}
+
+/* attention_layers: a kind for each layer; attention_types: [[[kinds], times], ...]. Neither:
+ * global and local in turn. */
+static lq_status read_local(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *layers = js_get(j, "attention_layers"), *types = js_get(j, "attention_types");
+    lq_status s = LQ_OK;
+    int64_t i = 0;
+    if (cJSON_IsArray(layers)) {
+        for (const cJSON *k = layers->child; k && i < c->layers && !s; k = k->next)
+            s = set_local(c, i++, k, err);
+    } else if (cJSON_IsArray(types)) {
+        for (const cJSON *t = types->child; t && !s; t = t->next) {
+            int64_t times = 0;
+            const cJSON *kinds = cJSON_IsArray(t) ? t->child : NULL;
+            if (!cJSON_IsArray(kinds) || !js_whole(kinds->next, 1, ARCH_MAX_LAYERS, &times))
+                return lq_fail(err, LQ_EVALUE, "attention_types: expected [[kinds], times]");
+            for (int64_t n = 0; n < times && i < c->layers && !s; n++)
+                for (const cJSON *k = kinds->child; k && i < c->layers && !s; k = k->next)
+                    s = set_local(c, i++, k, err);
+        }
+    } else {
+        for (; i < c->layers; i++)
+            c->layer[i].window = i % 2 && c->window;
+    }
+    if (!s && i != c->layers)
+        s = lq_fail(err, LQ_EVALUE,
+                    "attention_types: expected kinds of %" PRId64 " layers, found %" PRId64,
+                    c->layers, i);
+    return s;
+}
+
+static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const arch_row *row = c->row;
+    if (row->window == WINDOW_NONE) return LQ_OK;
+    const char *key = row->window == WINDOW_LOCAL ? "window_size" : "sliding_window";
+    bool null = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(j, key)), use = true;
+    const bool optional = row->window >= WINDOW_IF_USED && row->window <= WINDOW_NOPE_IF_USED;
+    int64_t from = 0, pattern = row->def_pattern;
+    c->window = null ? 0 : row->def_window;
+    lq_status s = js_i64(j, key, false, 1, INT32_MAX, &c->window, err);
+    if (optional) use = false;
+    if (!s && optional) s = js_bool(j, "use_sliding_window", false, &use, err);
+    if (row->window == WINDOW_IF_USED) from = 28; /* as transformers for those that have this key */
+    if (!s && row->window == WINDOW_IF_USED)
+        s = js_i64(j, "max_window_layers", false, 0, INT32_MAX, &from, err);
+    const cJSON *types = js_get(j, "layer_types");
+    if (!s && row->window == WINDOW_PATTERN && !types)
+        s = js_i64(j, spelled(j, pattern_keys), false, 1, ARCH_MAX_LAYERS, &pattern, err);
+    if (!use) c->window = 0;
+    if (s) return s;
+    if (types) return read_layer_types(c, types, err);
+    if (row->window == WINDOW_LOCAL) return read_local(c, j, err);
+    for (int64_t i = 0; i < c->layers; i++)
+        c->layer[i].window = c->window && i >= from && (!pattern || (i + 1) % pattern) &&
+                             (row->window != WINDOW_NOPE_IF_USED || c->layer[i].rope == ROPE_OFF);
+    return LQ_OK;
+}
+
+/* ---- layers ---- */
+lq_status arch_read_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    bool any = false;
+    const bool local = arch_rope_local(c, j);
+    c->layer = calloc((size_t)c->layers, sizeof *c->layer);
+    if (!c->layer) return lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
+    lq_status s = read_nope(c, j, err);
+    if (!s) s = read_windows(c, j, err);
+    for (int64_t i = 0; i < c->layers && !s; i++) {
+        const bool window = c->layer[i].window;
+        any |= window;
+        if (c->w.pos != POS_ROPE || (c->row->nope_full && c->window && !window))
+            c->layer[i].rope = ROPE_OFF;
+        else if (window && local && c->layer[i].rope == ROPE_MAIN)
+            c->layer[i].rope = ROPE_LOCAL;
+    }
+    if (!any) c->window = 0;
+    return s ? s : read_moe_layers(c, j, err);
+}

@@ -1,0 +1,39 @@
+/* formats/arch/arch_impl.h - what the files that make a config share; only formats/arch*.c include this.
+ */
+#ifndef LLMQ_FORMATS_ARCH_ARCH_IMPL_H
+#define LLMQ_FORMATS_ARCH_ARCH_IMPL_H
+
+#include "formats/arch/arch.h"
+
+enum {
+    ARCH_MAX_WIDTH = 1 << 22, /* of any one dimension but the vocabulary's */
+    ARCH_MAX_LAYERS = 65536,
+    ARCH_MAX_EXPERTS = 65536
+};
+
+/* ---- arch_config.c: config.json to numbers; row and wiring are there ---- */
+lq_status arch_read_sizes(arch_config *c, const cJSON *j, lq_err *err);
+lq_status arch_read_words(arch_config *c, const cJSON *j, const cJSON *outer, lq_err *err);
+lq_status arch_read_experts(arch_config *c, const cJSON *j, lq_err *err);
+lq_status arch_read_layers(arch_config *c, const cJSON *j, lq_err *err);
+/* The ids of eos_token_id (a number or an array) that are not there yet. */
+lq_status arch_read_eos(arch_config *c, const cJSON *v, lq_err *err);
+/* "gelu_tanh"; and any of its spellings back. */
+const char *arch_act_text(arch_act a);
+bool arch_act_from_text(arch_act *a, const char *text);
+/* Is this a key that config.json's readers above or arch_rope_parse look at? */
+bool arch_key_is_read(const char *key);
+
+/* ---- arch_keys.c ---- */
+lq_status arch_apply_keys(arch_config *c, const cJSON *j, lq_err *err);
+/* Refuses, by name, keys that touch the computation and are not understood. */
+lq_status arch_check_keys(const arch_config *c, const cJSON *j, lq_err *err);
+
+/* Do layers with a window have a rotation of their own? */
+bool arch_rope_local(const arch_config *c, const cJSON *config);
+
+/* What every config begins with, and what must hold between its numbers wherever they came from. */
+void arch_config_init(arch_config *c, const arch_row *row);
+lq_status arch_config_check(const arch_config *c, lq_err *err);
+
+#endif

@@ -1,0 +1,347 @@
+/* formats/arch/arch_json.c - our own spelling of a config, for .llmq (docs/formats/llmq.md).
+ *
+ * Fields of the first version stand always; later ones only where they differ from what a plain
+ * Llama (or the row) has, so that files of either age mean the same. */
+#include "formats/arch/arch_impl.h"
+
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MAX_WIDTH = ARCH_MAX_WIDTH };
+
+/* X(key, field, lowest, highest) */
+#define OWN_INTS(X)                                                    \
+    X("vocab", vocab, 1, INT32_MAX)                                    \
+    X("hidden", hidden, 1, MAX_WIDTH)                                  \
+    X("layers", layers, 1, ARCH_MAX_LAYERS)                            \
+    X("heads", heads, 1, MAX_WIDTH)                                    \
+    X("kv_heads", kv_heads, 1, MAX_WIDTH)                              \
+    X("head_dim", head_dim, 1, MAX_WIDTH)                              \
+    X("ffn", ffn, 1, MAX_WIDTH)                                        \
+    X("max_pos", max_pos, 1, INT32_MAX)                                \
+    X("rope_dims", rope_dims, 0, MAX_WIDTH)                            \
+    X("rope_original_max", rope[ROPE_MAIN].original_max, 0, INT32_MAX) \
+    X("window", window, 0, INT32_MAX)
+#define OWN_REALS(X)                                       \
+    X("norm_eps", norm_eps, 0, 1)                          \
+    X("attn_scale", attn_scale, 0, 1e9)                    \
+    X("rope_theta", rope[ROPE_MAIN].theta, 0, 1e15)        \
+    X("rope_factor", rope[ROPE_MAIN].factor, 0, 1e6)       \
+    X("rope_low_freq", rope[ROPE_MAIN].low_freq, 0, 1e6)   \
+    X("rope_high_freq", rope[ROPE_MAIN].high_freq, 0, 1e6) \
+    X("rope_beta_fast", rope[ROPE_MAIN].beta_fast, 0, 1e9) \
+    X("rope_beta_slow", rope[ROPE_MAIN].beta_slow, 0, 1e9) \
+    X("rope_attention_factor", rope[ROPE_MAIN].attention_factor, 0, 1e6)
+
+/* Left out where they are neutral: X(key, field, lowest, highest, neutral). The neutral value may
+ * use what stands above. */
+#define LATER_INTS(X)                                         \
+    X("v_dim", v_dim, 1, MAX_WIDTH, c->head_dim)              \
+    X("embed_dim", embed_dim, 1, MAX_WIDTH, c->hidden)        \
+    X("pos_offset", pos_offset, 0, 65536, c->row->pos_offset) \
+    X("q_lora", q_lora, 0, MAX_WIDTH, 0)                      \
+    X("kv_lora", kv_lora, 0, MAX_WIDTH, 0)                    \
+    X("nope_dims", nope_dims, 0, MAX_WIDTH, 0)                \
+    X("experts", experts, 0, ARCH_MAX_EXPERTS, 0)             \
+    X("experts_used", experts_used, 0, ARCH_MAX_EXPERTS, 0)   \
+    X("expert_ffn", expert_ffn, 0, MAX_WIDTH, 0)              \
+    X("shared_ffn", shared_ffn, 0, INT32_MAX, 0)              \
+    X("expert_groups", expert_groups, 1, ARCH_MAX_EXPERTS, 1) \
+    X("groups_used", groups_used, 1, ARCH_MAX_EXPERTS, 1)     \
+    X("rope_local_original_max", rope[ROPE_LOCAL].original_max, 0, INT32_MAX, 0)
+#define LATER_REALS(X)                                                               \
+    X("alibi_max", alibi_max, 0, 1e9, 8)                                             \
+    X("embed_scale", embed_scale, 0, 1e9, 1)                                         \
+    X("residual_scale", residual_scale, 0, 1e9, 1)                                   \
+    X("logit_scale", logit_scale, 0, 1e9, 1)                                         \
+    X("attn_softcap", attn_softcap, 0, 1e9, 0)                                       \
+    X("final_softcap", final_softcap, 0, 1e9, 0)                                     \
+    X("qkv_clip", qkv_clip, 0, 1e9, 0)                                               \
+    X("act_limit", act_limit, 0, 1e9, 0)                                             \
+    X("expert_scale", expert_scale, 0, 1e9, 1)                                       \
+    X("rope_local_theta", rope[ROPE_LOCAL].theta, 0, 1e15, c->rope[ROPE_MAIN].theta) \
+    X("rope_local_factor", rope[ROPE_LOCAL].factor, 0, 1e6, 1)                       \
+    X("rope_local_low_freq", rope[ROPE_LOCAL].low_freq, 0, 1e6, 0)                   \
+    X("rope_local_high_freq", rope[ROPE_LOCAL].high_freq, 0, 1e6, 0)                 \
+    X("rope_local_beta_fast", rope[ROPE_LOCAL].beta_fast, 0, 1e9, 0)                 \
+    X("rope_local_beta_slow", rope[ROPE_LOCAL].beta_slow, 0, 1e9, 0)                 \
+    X("rope_local_attention_factor", rope[ROPE_LOCAL].attention_factor, 0, 1e6, 1)
+/* Wiring, where config.json changed the row's. */
+#define OWN_WIRING(X)                          \
+    X("wiring_parallel", parallel)             \
+    X("wiring_rope_half", rope_half)           \
+    X("wiring_one_norm", one_norm)             \
+    X("wiring_norm_after_add", norm_after_add) \
+    X("wiring_qkv_grouped", qkv_grouped)       \
+    X("wiring_norm_topk", norm_topk)           \
+    X("wiring_group_top2", group_top2)
+
+static const char *const pos_texts[] = { "none", "rope", "alibi", "learned", "sinusoidal" };
+static const char *const qk_norm_texts[] = { "none", "head", "all", "heads" };
+
+/* ---- out ---- */
+static bool differ(double a, double b) { return a < b || a > b; }
+
+typedef bool in_list(const arch_config *c, int64_t layer);
+static bool in_window(const arch_config *c, int64_t i) { return c->layer[i].window; }
+static bool in_moe(const arch_config *c, int64_t i) { return c->layer[i].moe; }
+static bool in_local(const arch_config *c, int64_t i) { return c->layer[i].rope == ROPE_LOCAL; }
+static bool in_nope(const arch_config *c, int64_t i)
+{
+    return c->w.pos == POS_ROPE && c->layer[i].rope == ROPE_OFF;
+}
+
+/* The layers of a kind; nothing when there are none and they may be left out. */
+static bool put_layers(cJSON *j, const arch_config *c, const char *key, in_list *in, bool always)
+{
+    cJSON *list = cJSON_CreateArray();
+    bool ok = list != NULL;
+    for (int64_t i = 0; i < c->layers && ok; i++)
+        if (in(c, i)) ok = cJSON_AddItemToArray(list, cJSON_CreateNumber((double)i));
+    if (ok && (always || list->child)) return cJSON_AddItemToObject(j, key, list);
+    cJSON_Delete(list);
+    return ok;
+}
+
+static bool put_factors(cJSON *j, const arch_config *c, const char *key, const arch_rope *r)
+{
+    if (r->kind != ROPE_LONG) return true;
+    cJSON *list = cJSON_AddArrayToObject(j, key);
+    bool ok = list != NULL;
+    for (int64_t i = 0; i < c->rope_dims / 2 * 2 && ok; i++)
+        ok = cJSON_AddItemToArray(list, cJSON_CreateNumber(r->factors[i]));
+    return ok;
+}
+
+static bool put_later(cJSON *j, const arch_config *c)
+{
+    const arch_rope *local = &c->rope[ROPE_LOCAL];
+    bool ok = true;
+#define X(key, field, lo, hi, neutral) \
+    if (ok && c->field != (neutral)) ok = cJSON_AddNumberToObject(j, key, (double)c->field);
+    LATER_INTS(X)
+#undef X
+#define X(key, field, lo, hi, neutral) \
+    if (ok && differ(c->field, neutral)) ok = cJSON_AddNumberToObject(j, key, c->field);
+    LATER_REALS(X)
+#undef X
+#define X(key, field) \
+    if (ok && c->w.field != c->row->w.field) ok = cJSON_AddBoolToObject(j, key, c->w.field);
+    OWN_WIRING(X)
+#undef X
+    if (c->row->variant) ok = ok && cJSON_AddStringToObject(j, "variant", c->row->variant);
+    if (c->w.pos != c->row->w.pos)
+        ok = ok && cJSON_AddStringToObject(j, "wiring_pos", pos_texts[c->w.pos]);
+    if (c->w.qk_norm != c->row->w.qk_norm)
+        ok = ok && cJSON_AddStringToObject(j, "wiring_qk_norm", qk_norm_texts[c->w.qk_norm]);
+    if (strcmp(c->prefix, c->row->prefix) != 0)
+        ok = ok && cJSON_AddStringToObject(j, "prefix", c->prefix);
+    if (local->kind != ROPE_PLAIN)
+        ok = ok && cJSON_AddStringToObject(j, "rope_local", arch_rope_text(local->kind));
+    if (local->kind == ROPE_YARN)
+        ok = ok && cJSON_AddBoolToObject(j, "rope_local_truncate", local->truncate);
+    ok = ok && put_factors(j, c, "rope_factors", &c->rope[ROPE_MAIN]);
+    ok = ok && put_factors(j, c, "rope_local_factors", local);
+    return ok && put_layers(j, c, "moe_layers", in_moe, false) &&
+           put_layers(j, c, "local_rope_layers", in_local, false) &&
+           put_layers(j, c, "no_rope_layers", in_nope, false);
+}
+
+cJSON *arch_config_json(const arch_config *c)
+{
+    cJSON *j = cJSON_CreateObject();
+    bool ok = j && cJSON_AddStringToObject(j, "arch", c->row->arch);
+#define X(key, field, lo, hi) ok = ok && cJSON_AddNumberToObject(j, key, (double)c->field);
+    OWN_INTS(X)
+    OWN_REALS(X)
+#undef X
+    ok = ok && cJSON_AddStringToObject(j, "act", arch_act_text(c->act));
+    ok = ok && cJSON_AddStringToObject(j, "rope", arch_rope_text(c->rope[ROPE_MAIN].kind));
+    ok = ok && cJSON_AddBoolToObject(j, "rope_truncate", c->rope[ROPE_MAIN].truncate);
+    ok = ok && cJSON_AddStringToObject(j, "dtype", lq_dtype_text(c->dtype));
+    ok = ok && cJSON_AddBoolToObject(j, "tied", c->tied);
+    ok = ok && cJSON_AddNumberToObject(j, "attn_bias", c->attn_bias);
+    ok = ok && cJSON_AddNumberToObject(j, "mlp_bias", c->mlp_bias);
+    ok = ok && cJSON_AddNumberToObject(j, "bos", c->bos);
+    cJSON *eos = ok ? cJSON_AddArrayToObject(j, "eos") : NULL;
+    ok = eos != NULL;
+    for (int i = 0; i < c->n_eos && ok; i++)
+        ok = cJSON_AddItemToArray(eos, cJSON_CreateNumber(c->eos[i]));
+    ok = ok && put_layers(j, c, "window_layers", in_window, true) && put_later(j, c);
+    if (ok) return j;
+    cJSON_Delete(j);
+    return NULL;
+}
+
+/* ---- in ---- */
+static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bool required,
+                             uint8_t rope, lq_err *err)
+{
+    const cJSON *list = js_get(j, key);
+    if (!list && !required) return LQ_OK;
+    if (!cJSON_IsArray(list)) return lq_fail(err, LQ_EVALUE, "%s: expected an array", key);
+    const bool window = strcmp(key, "window_layers") == 0, moe = strcmp(key, "moe_layers") == 0;
+    for (const cJSON *e = list->child; e; e = e->next) {
+        int64_t i;
+        if (!js_whole(e, 0, c->layers - 1, &i) || (window && !c->window) || (moe && !c->experts) ||
+            (!window && !moe && c->w.pos != POS_ROPE))
+            return lq_fail(err, LQ_EVALUE, "%s: expected layers 0..%" PRId64 " of a model with %s",
+                           key, c->layers - 1,
+                           window ? "a window"
+                           : moe  ? "experts"
+                                  : "rotary positions");
+        if (window)
+            c->layer[i].window = true;
+        else if (moe)
+            c->layer[i].moe = true;
+        else
+            c->layer[i].rope = rope;
+    }
+    return LQ_OK;
+}
+
+/* A word of a list; missing: left as it is. */
+static lq_status read_word(int *out, const cJSON *j, const char *key, const char *const *texts,
+                           size_t n, lq_err *err)
+{
+    const char *text = NULL;
+    lq_status s = js_str(j, key, false, &text, err);
+    if (s || !text) return s;
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(texts[i], text) == 0) return *out = (int)i, LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: unknown word \"%.40s\"", key, text);
+}
+
+static lq_status read_rope_kind(arch_rope *r, const cJSON *j, const char *key, bool required,
+                                lq_err *err)
+{
+    const char *text = "default";
+    lq_status s = js_str(j, key, required, &text, err);
+    if (!s && !arch_rope_from_text(&r->kind, text))
+        s = lq_fail(err, LQ_EUNSUPPORTED, "%s: unknown kind \"%.40s\"", key, text);
+    return s;
+}
+
+static lq_status read_factors(arch_config *c, arch_rope *r, const cJSON *j, const char *key,
+                              lq_err *err)
+{
+    const int64_t n = c->rope_dims / 2 * 2;
+    const cJSON *list = js_get(j, key);
+    if (r->kind != ROPE_LONG) return LQ_OK;
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != n || !n)
+        return lq_fail(err, LQ_EVALUE, "%s: expected an array of %" PRId64 " numbers", key, n);
+    r->factors = calloc((size_t)n, sizeof *r->factors);
+    if (!r->factors) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", key);
+    int64_t i = 0;
+    for (const cJSON *e = list->child; e; e = e->next) {
+        if (!cJSON_IsNumber(e) || !(e->valuedouble >= 1e-6 && e->valuedouble <= 1e6))
+            return lq_fail(err, LQ_EVALUE, "%s: expected numbers 1e-6..1e6", key);
+        r->factors[i++] = e->valuedouble;
+    }
+    return LQ_OK;
+}
+
+static lq_status read_words(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const char *dtype = NULL, *act = NULL, *prefix = c->prefix;
+    int64_t attn_bias = 0, mlp_bias = 0, bos = 0;
+    int pos = (int)c->w.pos, qk = (int)c->w.qk_norm;
+    lq_status s = js_str(j, "act", true, &act, err);
+    if (!s && !arch_act_from_text(&c->act, act))
+        s = lq_fail(err, LQ_EUNSUPPORTED, "act: unknown activation \"%.40s\"", act);
+    if (!s) s = js_bool(j, "rope_truncate", true, &c->rope[ROPE_MAIN].truncate, err);
+    if (!s) s = js_bool(j, "rope_local_truncate", false, &c->rope[ROPE_LOCAL].truncate, err);
+    if (!s) s = js_str(j, "dtype", true, &dtype, err);
+    if (!s && (!lq_dtype_from_text(&c->dtype, dtype) || !lq_dtype_is_float(c->dtype)))
+        s = lq_fail(err, LQ_EUNSUPPORTED, "dtype: expected f32, f16 or bf16, found \"%.40s\"",
+                    dtype);
+    if (!s) s = js_bool(j, "tied", true, &c->tied, err);
+    if (!s) s = js_i64(j, "attn_bias", true, -1, 1, &attn_bias, err);
+    if (!s) s = js_i64(j, "mlp_bias", true, -1, 1, &mlp_bias, err);
+    if (!s) s = js_i64(j, "bos", true, -1, INT32_MAX, &bos, err);
+    if (!s) s = js_str(j, "prefix", false, &prefix, err);
+    if (!s && strlen(prefix) >= sizeof c->prefix)
+        s = lq_fail(err, LQ_EVALUE, "prefix: expected at most %zu bytes", sizeof c->prefix - 1);
+    if (!s && prefix != c->prefix) snprintf(c->prefix, sizeof c->prefix, "%s", prefix);
+    if (!s) s = read_word(&pos, j, "wiring_pos", pos_texts, LQ_COUNT(pos_texts), err);
+    if (!s) s = read_word(&qk, j, "wiring_qk_norm", qk_norm_texts, LQ_COUNT(qk_norm_texts), err);
+    c->w.pos = (arch_pos)pos;
+    c->w.qk_norm = (arch_qk_norm)qk;
+    c->attn_bias = (int)attn_bias;
+    c->mlp_bias = (int)mlp_bias;
+    c->bos = (int32_t)bos;
+    return s;
+}
+
+static lq_status read_numbers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    lq_status s = LQ_OK;
+#define X(key, field, lo, hi) \
+    if (!s) s = js_i64(j, key, true, lo, hi, &c->field, err);
+    OWN_INTS(X)
+#undef X
+#define X(key, field, lo, hi) \
+    if (!s) s = js_f64(j, key, true, lo, hi, &c->field, err);
+    OWN_REALS(X)
+#undef X
+#define X(key, field, lo, hi, neutral) \
+    c->field = neutral;                \
+    if (!s) s = js_i64(j, key, false, lo, hi, &c->field, err);
+    LATER_INTS(X)
+#undef X
+#define X(key, field, lo, hi, neutral) \
+    c->field = neutral;                \
+    if (!s) s = js_f64(j, key, false, lo, hi, &c->field, err);
+    LATER_REALS(X)
+#undef X
+#define X(key, field) \
+    if (!s) s = js_bool(j, key, false, &c->w.field, err);
+    OWN_WIRING(X)
+#undef X
+    return s;
+}
+
+static lq_status read_lists(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *eos = js_get(j, "eos");
+    if (!cJSON_IsArray(eos)) return lq_fail(err, LQ_EVALUE, "eos: expected an array");
+    c->layer = calloc((size_t)c->layers, sizeof *c->layer);
+    if (!c->layer) return lq_fail(err, LQ_ENOMEM, "no memory for layers");
+    for (int64_t i = 0; i < c->layers; i++)
+        c->layer[i].rope = c->w.pos == POS_ROPE ? ROPE_MAIN : ROPE_OFF;
+    lq_status s = arch_read_eos(c, eos, err);
+    if (!s) s = read_layers(c, j, "window_layers", true, 0, err);
+    if (!s) s = read_layers(c, j, "moe_layers", false, 0, err);
+    if (!s) s = read_layers(c, j, "local_rope_layers", false, ROPE_LOCAL, err);
+    if (!s) s = read_layers(c, j, "no_rope_layers", false, ROPE_OFF, err);
+    if (!s) s = read_factors(c, &c->rope[ROPE_MAIN], j, "rope_factors", err);
+    return s ? s : read_factors(c, &c->rope[ROPE_LOCAL], j, "rope_local_factors", err);
+}
+
+lq_status arch_config_from_json(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const char *arch = NULL, *variant = NULL;
+    memset(c, 0, sizeof *c);
+    lq_status s = js_str(j, "arch", true, &arch, err);
+    if (!s) s = js_str(j, "variant", false, &variant, err);
+    if (s) return s;
+    const arch_row *row = arch_find(arch, variant);
+    if (!row)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "arch: expected an architecture of this version, found "
+                       "\"%.80s\" %.40s",
+                       arch, variant ? variant : "");
+    arch_config_init(c, row);
+    s = read_rope_kind(&c->rope[ROPE_MAIN], j, "rope", true, err);
+    if (!s) s = read_rope_kind(&c->rope[ROPE_LOCAL], j, "rope_local", false, err);
+    c->rope[ROPE_LOCAL].truncate = true;
+    if (!s) s = read_numbers(c, j, err);
+    if (!s) s = read_words(c, j, err);
+    if (!s) s = read_lists(c, j, err);
+    if (!s) s = arch_config_check(c, err);
+    if (s) arch_config_free(c);
+    return s;
+}

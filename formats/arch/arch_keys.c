@@ -1,0 +1,294 @@
+/* formats/arch/arch_keys.c - keys of config.json that a row gives a meaning, and those that nobody does:
+ * one that touches the computation is refused by name, never ignored. */
+#include "formats/arch/arch_impl.h"
+
+#include "base/json.h"
+
+#include <stdio.h>
+
+_Static_assert(sizeof(bool) == 1, "a bool is written through its offset");
+
+/* ---- what a row knows ---- */
+
+/* The value of "key" or "object.key"; NULL: missing. A null is a value here. */
+static const cJSON *look(const cJSON *j, const char *path)
+{
+    const char *dot = strchr(path, '.');
+    char first[64];
+    if (!dot) return cJSON_GetObjectItemCaseSensitive(j, path);
+    snprintf(first, sizeof first, "%.*s", (int)(dot - path), path);
+    return cJSON_GetObjectItemCaseSensitive(js_get(j, first), dot + 1);
+}
+
+static lq_status wrong(const arch_key *k, const cJSON *v, const char *expected, lq_err *err)
+{
+    char found[64];
+    return lq_fail(err, LQ_EVALUE, "%s: expected %s, found %s", k->key, expected,
+                   js_describe(found, v));
+}
+
+static lq_status must(const arch_key *k, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    const bool flag = cJSON_IsBool(v), want = k->def > 0 || k->def < 0;
+    if (flag && cJSON_IsTrue(v) == want) return LQ_OK;
+    if (cJSON_IsNumber(v) && !(v->valuedouble < k->def) && !(v->valuedouble > k->def)) return LQ_OK;
+    js_describe(found, v);
+    return flag ? lq_fail(err, LQ_EUNSUPPORTED, "%s: expected %s, found %s", k->key,
+                          want ? "true" : "false", found)
+                : lq_fail(err, LQ_EUNSUPPORTED, "%s: expected %g, found %s", k->key, k->def, found);
+}
+
+static lq_status put_real(arch_config *c, const arch_key *k, double v, lq_err *err)
+{
+    const bool power = k->kind == KEY_INVERSE || k->kind == KEY_RSQRT;
+    if (!(v >= (power ? 1e-9 : 0) && v <= 1e9))
+        return lq_fail(err, LQ_EVALUE, "%s: expected a number %s..1e9, found %g", k->key,
+                       power ? "1e-9" : "0", v);
+    v = k->kind == KEY_INVERSE ? 1 / v : k->kind == KEY_RSQRT ? 1 / sqrt(v) : v;
+    memcpy((char *)c + k->at, &v, sizeof v);
+    return LQ_OK;
+}
+
+static lq_status put_flag(arch_config *c, const arch_key *k, bool on)
+{
+    const double one = 1;
+    const int flag = on;
+    if (k->kind == KEY_NOT) on = !on;
+    if (k->kind == KEY_FLAG)
+        memcpy((char *)c + k->at, &flag, sizeof flag);
+    else if (k->kind != KEY_UNIT)
+        memcpy((char *)c + k->at, &on, sizeof on);
+    else if (!on)
+        memcpy((char *)c + k->at, &one, sizeof one);
+    return LQ_OK;
+}
+
+static lq_status apply(arch_config *c, const arch_key *k, const cJSON *v, lq_err *err)
+{
+    int64_t whole = 0;
+    const bool null = v && cJSON_IsNull(v);
+    if (k->kind == KEY_KNOWN) return LQ_OK;
+    if (k->kind == KEY_FN) return k->fn(c, k->key, null ? NULL : v, err);
+    if (null || (!v && (isnan(k->def) || k->kind == KEY_MUST))) return LQ_OK;
+    switch (k->kind) {
+    case KEY_REAL:
+    case KEY_INVERSE:
+    case KEY_RSQRT:
+        if (v && !cJSON_IsNumber(v)) return wrong(k, v, "a number", err);
+        return put_real(c, k, v ? v->valuedouble : k->def, err);
+    case KEY_INT:
+        if (!v) whole = (int64_t)k->def;
+        if (v && !js_whole(v, 0, ARCH_MAX_WIDTH, &whole))
+            return wrong(k, v, "an integer 0..4194304", err);
+        memcpy((char *)c + k->at, &whole, sizeof whole);
+        return LQ_OK;
+    case KEY_MUST:
+        return must(k, v, err);
+    default:
+        if (v && !cJSON_IsBool(v)) return wrong(k, v, "true or false", err);
+        return put_flag(c, k, v ? cJSON_IsTrue(v) : k->def > 0);
+    }
+}
+
+lq_status arch_apply_keys(arch_config *c, const cJSON *j, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (const arch_key *k = c->row->keys; k && k->key && !s; k++)
+        s = apply(c, k, look(j, k->key), err);
+    return s;
+}
+
+/* ---- what nobody knows ---- */
+
+static bool row_knows(const arch_config *c, const char *parent, const char *key)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s%s%s", parent, *parent ? "." : "", key);
+    for (const arch_key *k = c->row->keys; k && k->key; k++)
+        if (strcmp(k->key, path) == 0) return true;
+    return false;
+}
+
+/* Keys whose names sound like arithmetic but are of training, of kernels, or of other tasks. */
+static bool harmless(const char *key)
+{
+    static const char *const parts[] = { "dropout",         "pdrop",           "_loss",
+                                         "initializer",     "aux_loss",        "flash_attn",
+                                         "flash_attention", "attn_impl",       "attention_impl",
+                                         "jitter",          "softmax_in_fp32", "token" };
+    static const char *const names[] = {
+        "output_attentions",
+        "output_router_logits",
+        "num_nextn_predict_layers",
+        "use_cache",
+        "attn_uses_sequence_id",
+        "attn_type",
+        "reorder_and_upcast_attn",
+        "slow_but_exact",
+        "classifier_activation",
+        "summary_activation",
+        "bias_dropout_fusion",
+        "embedding_fraction",
+        "learned_pos_emb",
+        "residual_in_fp32",
+        "mup_base_width",
+        "fused_bias",
+        "attn_bias_fused",
+        "gradient_checkpointing",
+        "expert_parallel",
+        "ep_size",
+        "decoder_attention_heads",
+        "unpadded_attention",
+        "rescale_layers",
+        "cache_implementation",
+        "attention_window",
+        "max_logits",
+        "bias_gelu_fusion",
+        "gelu_fusion",
+        "scale_attn_by_inverse_layer_idx_fused",
+    };
+    for (size_t i = 0; i < LQ_COUNT(parts); i++)
+        if (strstr(key, parts[i])) return true;
+    for (size_t i = 0; i < LQ_COUNT(names); i++)
+        if (strcmp(key, names[i]) == 0) return true;
+    return false;
+}
+
+/* Keys of the field with the values that change nothing. */
+static const struct {
+    const char *key, *neutral; /* "a|b" */
+    bool of_norm;              /* only for rows with this norm */
+    arch_norm norm;
+} neutral_keys[] = {
+    { "norm_type", "low_precision_layernorm|layer_norm|layernorm", true, NORM_LAYER },
+    { "norm_type", "rms_norm|rmsnorm", true, NORM_RMS },
+    { .key = "position_embedding_type", .neutral = "absolute|rope|rotary|alibi|default" },
+    { .key = "is_causal", .neutral = "true" },
+    { .key = "causal", .neutral = "true" },
+    { .key = "scoring_func", .neutral = "softmax" },
+    { .key = "add_cross_attention", .neutral = "false" },
+    { .key = "is_encoder_decoder", .neutral = "false" },
+    { .key = "use_bidirectional_attention", .neutral = "false" },
+    { .key = "attn_output_gate", .neutral = "false" },
+    { .key = "apply_residual_connection_post_layernorm", .neutral = "false" },
+    { .key = "scale_attn_by_inverse_layer_idx", .neutral = "false" },
+    { .key = "scale_attn_weights", .neutral = "true" },
+    { .key = "prefix_lm", .neutral = "false" },
+    { .key = "qkv_bias", .neutral = "false" },
+    { .key = "pretraining_tp", .neutral = "1" },
+    { .key = "cross_layer_sharing", .neutral = "false" },
+    { .key = "num_kv_shared_layers", .neutral = "0" },
+};
+
+static void value_text(char out[64], const cJSON *v)
+{
+    if (cJSON_IsString(v))
+        snprintf(out, 64, "%.60s", v->valuestring);
+    else if (cJSON_IsBool(v))
+        snprintf(out, 64, "%s", cJSON_IsTrue(v) ? "true" : "false");
+    else if (cJSON_IsNumber(v))
+        snprintf(out, 64, "%.9g", v->valuedouble);
+    else
+        snprintf(out, 64, "?");
+}
+
+static bool one_of(const char *list, const char *text)
+{
+    const size_t n = strlen(text);
+    for (const char *p = list; p; p = strchr(p, '|'), p = p ? p + 1 : NULL)
+        if (strncmp(p, text, n) == 0 && (p[n] == '|' || !p[n])) return true;
+    return false;
+}
+
+/* Does the name of this key say that it touches the computation? */
+static bool sounds_like_math(const char *key)
+{
+    static const char *const parts[] = {
+        "scale",
+        "scaling",
+        "multiplier",
+        "softcap",
+        "norm",
+        "rope",
+        "rotary",
+        "bias",
+        "window",
+        "alibi",
+        "clip",
+        "expert",
+        "moe",
+        "router",
+        "topk",
+        "residual",
+        "attn",
+        "attention",
+        "activation",
+        "_act",
+        "gate",
+        "sink",
+        "logit",
+        "qk_",
+        "swiglu",
+        "mlp",
+        "nope",
+        "mup",
+        "temperature_tuning",
+    };
+    for (size_t i = 0; i < LQ_COUNT(parts); i++)
+        if (strstr(key, parts[i])) return true;
+    return false;
+}
+
+/* 1 is neutral where it multiplies, not where it bounds. */
+static bool bounds(const char *key)
+{
+    return strstr(key, "clip") || strstr(key, "softcap") || strstr(key, "window");
+}
+
+static bool neutral_value(const cJSON *v)
+{
+    if (cJSON_IsNull(v) || cJSON_IsFalse(v)) return true;
+    if (cJSON_IsNumber(v))
+        return !(v->valuedouble < 0 || v->valuedouble > 0) ||
+               (!(v->valuedouble < 1 || v->valuedouble > 1) && !bounds(v->string));
+    if (cJSON_IsString(v)) return !v->valuestring[0];
+    return (cJSON_IsArray(v) || cJSON_IsObject(v)) && !v->child;
+}
+
+static lq_status check_key(const arch_config *c, const char *parent, const cJSON *v, lq_err *err)
+{
+    const char *key = v->string;
+    char text[64], found[64];
+    if (cJSON_IsNull(v) || row_knows(c, parent, key) || (!*parent && arch_key_is_read(key)))
+        return LQ_OK;
+    value_text(text, v);
+    for (size_t i = 0; i < LQ_COUNT(neutral_keys); i++)
+        if (strcmp(neutral_keys[i].key, key) == 0 &&
+            (!neutral_keys[i].of_norm || neutral_keys[i].norm == c->row->w.norm)) {
+            if (one_of(neutral_keys[i].neutral, text)) return LQ_OK;
+            return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected %s, found %s", key,
+                           neutral_keys[i].neutral, js_describe(found, v));
+        }
+    if (harmless(key) || neutral_value(v) || !sounds_like_math(key)) return LQ_OK;
+    return lq_fail(
+        err, LQ_EUNSUPPORTED,
+        "%.80s: expected no such key in a %s, found %s, and its name says that it changes "
+        "the computation",
+        key, c->row->arch, js_describe(found, v));
+}
+
+lq_status arch_check_keys(const arch_config *c, const cJSON *j, lq_err *err)
+{
+    static const char attn[] = "attn_config";
+    lq_status s = LQ_OK;
+    for (const cJSON *v = j->child; v && !s; v = v->next) {
+        if (strcmp(v->string, attn) != 0) {
+            s = check_key(c, "", v, err);
+            continue;
+        }
+        for (const cJSON *a = cJSON_IsObject(v) ? v->child : NULL; a && !s; a = a->next)
+            s = check_key(c, attn, a, err);
+    }
+    return s;
+}

@@ -1,0 +1,230 @@
+/* formats/arch/arch_names.c - names and shapes of an architecture's tensors. */
+#include "formats/arch/arch.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+const arch_name *arch_name_of(const arch_config *c, arch_role r)
+{
+    for (const arch_name *n = c->row->names; n->role != ARCH_N_ROLES; n++)
+        if (n->role == r) return n;
+    return NULL;
+}
+
+/* MoE layers have a router and experts where others have an MLP. */
+static bool of_moe(arch_role r) { return r >= R_ROUTER && r <= R_SHARED_DOWN; }
+static bool of_mlp(arch_role r) { return r >= R_GATE && r <= R_DOWN; }
+
+bool arch_has(const arch_config *c, arch_role r, int64_t layer)
+{
+    if (!arch_name_of(c, r) || (r == R_HEAD && c->tied)) return false;
+    if (arch_role_per_layer(r) != (layer >= 0)) return false;
+    if ((r == R_PROJ_IN || r == R_PROJ_OUT) && c->embed_dim == c->hidden) return false;
+    if (r == R_FINAL_NORM && c->w.norm_after_add) return false;
+    if (layer < 0) return true;
+    if (r == R_MLP_NORM && c->w.one_norm) return false;
+    if ((r == R_Q_NORM || r == R_K_NORM) && c->w.qk_norm == QK_NORM_NONE) return false;
+    if (c->w.mla && r == R_Q && c->q_lora) return false;
+    if (r >= R_Q_A && r <= R_Q_B && !c->q_lora) return false;
+    if (r >= R_SHARED_ROUTER && r <= R_SHARED_DOWN && !c->shared_ffn) return false;
+    return c->layer[layer].moe ? !of_mlp(r) : !of_moe(r);
+}
+
+/* ---- names ---- */
+static const char *suffix(const arch_name *a, bool bias)
+{
+    if (a->flags & NAME_BARE) return bias ? "_bias" : "";
+    return bias ? ".bias" : ".weight";
+}
+
+/* What stands before the head's name: the body's prefix less its own "model.". */
+static size_t head_prefix(const arch_config *c)
+{
+    const size_t n = strlen(c->prefix), tail = strlen(".model.");
+    return n > tail && strcmp(c->prefix + n - tail, ".model.") == 0 ? n - tail + 1 : 0;
+}
+
+bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, int64_t expert, bool bias,
+                      char *out, size_t n)
+{
+    const arch_name *a = arch_name_of(c, r);
+    size_t at = 0;
+    if (!a) return false;
+    for (const char *p = a->name; *p && at < n; p++) {
+        int w = 1;
+        if (*p == '@')
+            w = snprintf(out + at, n - at, "%s", c->prefix);
+        else if (*p == '^')
+            w = snprintf(out + at, n - at, "%.*s", (int)head_prefix(c), c->prefix);
+        else if (*p == '%')
+            w = snprintf(out + at, n - at, "%" PRId64, *++p == 'd' ? layer : expert);
+        else
+            out[at] = *p;
+        at += (size_t)w;
+    }
+    if (at >= n) return false;
+    int w = snprintf(out + at, n - at, "%s", suffix(a, bias));
+    return (size_t)w < n - at;
+}
+
+static int64_t n_heads(const arch_config *c, arch_role r)
+{
+    return r == R_K_NORM ? c->kv_heads : c->heads;
+}
+
+static int64_t n_tensors(const arch_config *c, const arch_name *a)
+{
+    if (a->flags & NAME_HEAD_EACH) return n_heads(c, a->role);
+    return arch_role_per_expert(a->role) && !(a->flags & NAME_STACKED) ? c->experts : 1;
+}
+
+int64_t arch_n_tensors(const arch_config *c, arch_role r)
+{
+    const arch_name *a = arch_name_of(c, r);
+    return a ? n_tensors(c, a) : 0;
+}
+
+/* A number without leading zeros below `limit`; NULL when there is none. */
+static const char *number(const char *p, int64_t limit, int64_t *out)
+{
+    const char *digits = p;
+    int64_t v = 0;
+    while (*p >= '0' && *p <= '9' && v < INT32_MAX)
+        v = v * 10 + (*p++ - '0');
+    if (p == digits || (*digits == '0' && p - digits > 1) || v >= limit) return NULL;
+    *out = v;
+    return p;
+}
+
+/* Does `name` begin with the entry's? Returns what follows it, NULL when not. */
+static const char *match(const arch_config *c, const arch_name *a, const char *name,
+                         arch_slot *slot)
+{
+    for (const char *pattern = a->name; *pattern && name; pattern++) {
+        if (*pattern == '@' || *pattern == '^') {
+            size_t n = *pattern == '@' ? strlen(c->prefix) : head_prefix(c);
+            name = strncmp(name, c->prefix, n) == 0 ? name + n : NULL;
+        } else if (*pattern == '%') {
+            bool layer = *++pattern == 'd';
+            name = layer ? number(name, c->layers, &slot->layer)
+                         : number(name, n_tensors(c, a), &slot->expert);
+        } else {
+            name = *name == *pattern ? name + 1 : NULL;
+        }
+    }
+    return name;
+}
+
+bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot)
+{
+    for (const arch_name *a = c->row->names; a->role != ARCH_N_ROLES; a++) {
+        *slot = (arch_slot){ .role = a->role, .layer = -1, .expert = -1 };
+        const char *rest = match(c, a, name, slot);
+        if (!rest) continue;
+        slot->bias = strcmp(rest, suffix(a, true)) == 0;
+        if (slot->bias || strcmp(rest, suffix(a, false)) == 0) return true;
+    }
+    return false;
+}
+
+void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), void *user)
+{
+    static const char *const others[] = { "model.",
+                                          "transformer.",
+                                          "gpt_neox.",
+                                          "model.decoder.",
+                                          "decoder.",
+                                          "language_model.model.",
+                                          "model.language_model.",
+                                          "" };
+    char name[256], was[sizeof c->prefix];
+    memcpy(was, c->prefix, sizeof was);
+    if (arch_tensor_name(c, R_EMBED, -1, -1, false, name, sizeof name) && has(user, name)) return;
+    for (size_t i = 0; i < LQ_COUNT(others); i++) {
+        snprintf(c->prefix, sizeof c->prefix, "%s", others[i]);
+        if (arch_tensor_name(c, R_EMBED, -1, -1, false, name, sizeof name) && has(user, name))
+            return;
+    }
+    memcpy(c->prefix, was, sizeof was);
+}
+
+/* ---- what they must be ---- */
+static int64_t head_rows(const arch_config *c, arch_role r)
+{
+    const arch_name *a = arch_name_of(c, r);
+    return a && (a->flags & NAME_HEAD_ROWS) ? n_heads(c, r) : 1;
+}
+
+int arch_wants_bias(const arch_config *c, arch_role r)
+{
+    const arch_name *a = arch_name_of(c, r);
+    if (!a || a->bias == BIAS_NO) return 0;
+    if (a->bias == BIAS_YES) return 1;
+    if (a->bias == BIAS_ANY) return -1;
+    return a->bias == BIAS_ATTN ? c->attn_bias : c->mlp_bias;
+}
+
+void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
+{
+    const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim,
+                  v = c->kv_heads * c->v_dim, o = c->heads * c->v_dim;
+    const bool all = c->w.qk_norm == QK_NORM_ALL;
+    const struct {
+        int64_t N, K;
+    } shape[ARCH_N_ROLES] = {
+        [R_EMBED] = { c->vocab, c->embed_dim },
+        [R_POS_EMBED] = { c->max_pos + c->pos_offset, c->hidden },
+        [R_EMBED_NORM] = { 1, c->hidden },
+        [R_PROJ_IN] = { c->hidden, c->embed_dim },
+        [R_PROJ_OUT] = { c->embed_dim, c->hidden },
+        [R_FINAL_NORM] = { 1, c->hidden },
+        [R_HEAD] = { c->vocab, c->embed_dim },
+        [R_ATTN_NORM] = { 1, c->hidden },
+        [R_Q] = { q, c->hidden },
+        [R_K] = { k, c->hidden },
+        [R_V] = { v, c->hidden },
+        [R_QKV] = { q + k + v, c->hidden },
+        [R_O] = { c->hidden, o },
+        [R_Q_NORM] = { head_rows(c, R_Q_NORM), all ? q : c->head_dim },
+        [R_K_NORM] = { head_rows(c, R_K_NORM), all ? k : c->head_dim },
+        [R_SINKS] = { 1, c->heads },
+        [R_Q_A] = { c->q_lora, c->hidden },
+        [R_Q_A_NORM] = { 1, c->q_lora },
+        [R_Q_B] = { q, c->q_lora },
+        [R_KV_A] = { c->kv_lora + c->rope_dims, c->hidden },
+        [R_KV_A_NORM] = { 1, c->kv_lora },
+        [R_KV_B] = { c->heads * (c->nope_dims + c->v_dim), c->kv_lora },
+        [R_ATTN_POST_NORM] = { 1, c->hidden },
+        [R_MLP_NORM] = { 1, c->hidden },
+        [R_GATE] = { c->ffn, c->hidden },
+        [R_UP] = { c->ffn, c->hidden },
+        [R_GATE_UP] = { 2 * c->ffn, c->hidden },
+        [R_DOWN] = { c->hidden, c->ffn },
+        [R_ROUTER] = { c->experts, c->hidden },
+        [R_ROUTER_CORR] = { 1, c->experts },
+        [R_EXPERT_GATE] = { c->expert_ffn, c->hidden },
+        [R_EXPERT_UP] = { c->expert_ffn, c->hidden },
+        [R_EXPERT_GATE_UP] = { 2 * c->expert_ffn, c->hidden },
+        [R_EXPERT_DOWN] = { c->hidden, c->expert_ffn },
+        [R_SHARED_ROUTER] = { 1, c->hidden },
+        [R_SHARED_GATE] = { c->shared_ffn, c->hidden },
+        [R_SHARED_UP] = { c->shared_ffn, c->hidden },
+        [R_SHARED_DOWN] = { c->hidden, c->shared_ffn },
+        [R_MLP_POST_NORM] = { 1, c->hidden },
+    };
+    *N = shape[r].N;
+    *K = shape[r].K;
+}
+
+double arch_idle_params(const arch_config *c)
+{
+    double one = 0, layers = 0;
+    for (arch_role r = R_EXPERT_GATE; r <= R_EXPERT_DOWN; r++) {
+        int64_t N, K;
+        arch_role_shape(c, r, &N, &K);
+        if (arch_name_of(c, r)) one += (double)N * (double)K;
+    }
+    for (int64_t i = 0; i < c->layers; i++)
+        layers += c->layer[i].moe;
+    return one * layers * (double)(c->experts - c->experts_used);
+}

@@ -1,0 +1,112 @@
+/* formats/gguf/gguf.h - strict reader of one GGUF file, versions 2 and 3, little endian.
+ *
+ *   "GGUF" | u32 version | u64 tensors | u64 pairs | pairs | tensor infos | zeros to the alignment
+ * | data string: u64 n, n bytes.  pair: string key, u32 type, value.  array: u32 type, u64 n,
+ * elements info: string name, u32 dims, u64 dim[dims] (the first lies together), u32 type, u64
+ * offset
+ *
+ * Source: ggml's docs/gguf.md of 2026-08. Every count, length and offset is checked here. */
+#ifndef LLMQ_FORMATS_GGUF_GGUF_H
+#define LLMQ_FORMATS_GGUF_GGUF_H
+
+#include "base/base.h"
+
+typedef enum {
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
+    GGUF_N_TYPES
+} gguf_type;
+
+typedef struct {
+    const char *key;
+    gguf_type type; /* of the value; of the elements of an array */
+    bool array;
+    uint64_t n;          /* elements; 1 where it is no array */
+    const uint8_t *data; /* first element, unaligned; strings with their lengths */
+    size_t bytes;
+} gguf_kv;
+
+/* Types of tensors that are read: X(name, id, elements of a block, bytes of a block) */
+#define GGUF_TENSOR_TYPES(X)   \
+    X(GGML_F32, 0, 1, 4)       \
+    X(GGML_F16, 1, 1, 2)       \
+    X(GGML_Q4_0, 2, 32, 18)    \
+    X(GGML_Q4_1, 3, 32, 20)    \
+    X(GGML_Q5_0, 6, 32, 22)    \
+    X(GGML_Q5_1, 7, 32, 24)    \
+    X(GGML_Q8_0, 8, 32, 34)    \
+    X(GGML_Q2_K, 10, 256, 84)  \
+    X(GGML_Q3_K, 11, 256, 110) \
+    X(GGML_Q4_K, 12, 256, 144) \
+    X(GGML_Q5_K, 13, 256, 176) \
+    X(GGML_Q6_K, 14, 256, 210) \
+    X(GGML_BF16, 30, 1, 2)
+typedef enum {
+#define X(name, id, elements, bytes) name = id,
+    GGUF_TENSOR_TYPES(X)
+#undef X
+} ggml_type;
+
+typedef struct {
+    const char *name;
+    ggml_type type;
+    int n_dims;
+    int64_t shape[4]; /* outermost first, as elsewhere: [N,K] */
+    const uint8_t *data;
+    size_t bytes;
+} gguf_tensor;
+
+typedef struct {
+    lq_map map;
+    lq_arena arena;
+    size_t head_bytes, data_off; /* where the infos end, where the tensors begin */
+    size_t align;
+    gguf_kv *kv; /* by key */
+    size_t n_kv;
+    gguf_tensor *tensors; /* by name */
+    size_t n;
+} gguf_file;
+
+/* Errors: LQ_EFORMAT, LQ_EUNSUPPORTED (version, byte order, a tensor type we do not read) say
+ * where; LQ_EIO, LQ_ENOENT, LQ_ENOMEM. After an error f is closed. */
+lq_status gguf_open(gguf_file *f, const char *path, lq_err *err);
+lq_status gguf_open_bytes(gguf_file *f, const uint8_t *data, size_t n, lq_err *err);
+void gguf_close(gguf_file *f);
+const gguf_kv *gguf_get(const gguf_file *f, const char *key); /* NULL */
+const gguf_tensor *gguf_find(const gguf_file *f, const char *name);
+/* Do the tensors lie as writers put them: one behind the other, each at the next multiple of the
+ * alignment, zeros between, and the file's end behind the last? t[n]: tensors of this file (others
+ * are passed over). Each finding goes to `bad`. LQ_ENOMEM. */
+typedef void gguf_bad(void *user, const char *name, const char *what);
+lq_status gguf_check_cover(const gguf_file *f, const gguf_tensor *t, size_t n, gguf_bad *bad,
+                           void *user, lq_err *err);
+/* Over names, types and shapes of n tensors in the order of names. */
+lq_hash gguf_tensors_hash(const gguf_tensor *t, size_t n);
+
+/* Values; false: absent or of another kind. Integers of any width; floats of both. */
+bool gguf_int(const gguf_file *f, const char *key, int64_t *v);
+bool gguf_float(const gguf_file *f, const char *key, double *v);
+bool gguf_bool(const gguf_file *f, const char *key, bool *v);
+/* In the arena, NUL-terminated (text up to the first NUL). */
+bool gguf_str(gguf_file *f, const char *key, const char **v);
+/* The string at *at, which moves behind it; checked at open. */
+typedef struct {
+    const char *s;
+    size_t n;
+} gguf_text;
+gguf_text gguf_next(const uint8_t **at);
+/* Element i of an array of integers (any width) as int64. */
+int64_t gguf_int_at(const gguf_kv *kv, uint64_t i);
+
+#endif

@@ -1,0 +1,262 @@
+/* formats/gguf/gguf_config.c */
+#include "formats/gguf/gguf_config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct {
+    gguf_file *f;
+    const gguf_arch *row;
+    const arch_row *arch; /* of row->hf */
+    cJSON *j;
+    bool ok; /* memory sufficed */
+} config;
+
+static const char *meta_key(char out[128], const config *c, const char *key)
+{
+    snprintf(out, 128, "%.40s.%s", c->row->gguf, key);
+    return out;
+}
+static void put_number(config *c, cJSON *to, const char *key, double v)
+{
+    c->ok = c->ok && cJSON_AddNumberToObject(to, key, v);
+}
+static void put_text(config *c, cJSON *to, const char *key, const char *v)
+{
+    c->ok = c->ok && cJSON_AddStringToObject(to, key, v);
+}
+static void put_bool(config *c, const char *key, bool v)
+{
+    c->ok = c->ok && cJSON_AddBoolToObject(c->j, key, v);
+}
+static void put_int(config *c, const char *key, const char *from)
+{
+    char k[128];
+    int64_t v;
+    if (gguf_int(c->f, meta_key(k, c, from), &v)) put_number(c, c->j, key, (double)v);
+}
+/* An f32 as people write it: 1e-05, not 9.99999975e-06. */
+static double shortest(double v)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", v);
+    return strtod(text, NULL);
+}
+static void put_float(config *c, const char *key, const char *from)
+{
+    char k[128];
+    double v;
+    if (gguf_float(c->f, meta_key(k, c, from), &v)) put_number(c, c->j, key, shortest(v));
+}
+static void put_token(config *c, const char *key, const char *from)
+{
+    int64_t v;
+    if (gguf_int(c->f, from, &v)) put_number(c, c->j, key, (double)v);
+}
+static int64_t int_at(const config *c, const char *key, int64_t otherwise)
+{
+    char k[128];
+    gguf_int(c->f, meta_key(k, c, key), &otherwise);
+    return otherwise;
+}
+
+/* ---- rotations ---- */
+bool gguf_is_rope(const char *name)
+{
+    return strcmp(name, GGUF_ROPE_FREQS) == 0 || strcmp(name, GGUF_ROPE_SHORT) == 0 ||
+           strcmp(name, GGUF_ROPE_LONG) == 0;
+}
+
+static bool is_floats(const gguf_tensor *t)
+{
+    return t->type == GGML_F32 && t->bytes == (size_t)t->shape[t->n_dims - 1] * 4;
+}
+
+static double float_at(const gguf_tensor *t, int64_t i)
+{
+    float v;
+    memcpy(&v, t->data + 4 * i, 4);
+    return (double)v;
+}
+
+/* Frequencies stored one by one are those of Llama 3's formula, or unknown to us. */
+static lq_status put_freqs(config *c, const gguf_tensor *t, lq_err *err)
+{
+    enum { LOW = 1, HIGH = 4 };
+    /* of Llama 3 itself, where the file is silent */
+    const int64_t original = int_at(c, "rope.scaling.original_context_length", 8192);
+    double theta = 10000, factor = 1;
+    char k[128];
+    gguf_float(c->f, meta_key(k, c, "rope.freq_base"), &theta);
+    const int64_t n = t->shape[t->n_dims - 1];
+    bool same = is_floats(t);
+    for (int64_t i = 0; i < n && same; i++)
+        factor = float_at(t, i) > factor ? float_at(t, i) : factor;
+    for (int64_t i = 0; i < n && same; i++) {
+        const double wave = 2 * 3.14159265358979323846 * pow(theta, (double)i / (double)n);
+        const double smooth = ((double)original / wave - LOW) / (HIGH - LOW);
+        double want = 1 / ((1 - smooth) / factor + smooth);
+        if (wave < (double)original / HIGH) want = 1;
+        if (wave > (double)original / LOW) want = factor;
+        same = fabs(float_at(t, i) - want) <= 1e-3 * want;
+    }
+    if (!same)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       GGUF_ROPE_FREQS ": expected Llama 3's factors of the frequencies");
+    cJSON *r = cJSON_AddObjectToObject(c->j, "rope_scaling");
+    put_text(c, r, "rope_type", "llama3");
+    put_number(c, r, "factor", factor);
+    put_number(c, r, "low_freq_factor", LOW);
+    put_number(c, r, "high_freq_factor", HIGH);
+    put_number(c, r, "original_max_position_embeddings", (double)original);
+    return LQ_OK;
+}
+
+static lq_status put_list(config *c, cJSON *to, const char *key, const char *from, lq_err *err)
+{
+    const gguf_tensor *t = gguf_find(c->f, from);
+    if (!t || !is_floats(t))
+        return lq_fail(err, LQ_EFORMAT, "%s: expected F32 factors, found %s", from,
+                       t ? "another type" : "none");
+    cJSON *list = cJSON_AddArrayToObject(to, key);
+    for (int64_t i = 0; i < t->shape[t->n_dims - 1]; i++)
+        c->ok = c->ok && cJSON_AddItemToArray(list, cJSON_CreateNumber(float_at(t, i)));
+    return LQ_OK;
+}
+
+/* Phi-3's longrope. Where rope.scaling.attn_factor is what the lengths give, config.json's readers
+ * compute it themselves, and more exactly. */
+static lq_status put_long(config *c, lq_err *err)
+{
+    const int64_t max = int_at(c, "context_length", 0);
+    const int64_t original = int_at(c, "rope.scaling.original_context_length", max);
+    char k[128];
+    double said = 0;
+    cJSON *r = cJSON_AddObjectToObject(c->j, "rope_scaling");
+    put_text(c, r, "rope_type", "longrope");
+    lq_status s = put_list(c, r, "short_factor", GGUF_ROPE_SHORT, err);
+    if (!s) s = put_list(c, r, "long_factor", GGUF_ROPE_LONG, err);
+    if (s) return s;
+    put_number(c, c->j, "original_max_position_embeddings", (double)original);
+    const double given = max > original && original > 1
+                             ? sqrt(1 + log((double)max / (double)original) / log((double)original))
+                             : 1;
+    if (gguf_float(c->f, meta_key(k, c, "rope.scaling.attn_factor"), &said) &&
+        fabs(said - given) > 1e-6 * given)
+        put_number(c, r, "attention_factor", shortest(said));
+    return LQ_OK;
+}
+
+static lq_status put_scaling(config *c, lq_err *err)
+{
+    char k[128];
+    const char *type = "none";
+    double factor = 1;
+    const gguf_tensor *freqs = gguf_find(c->f, GGUF_ROPE_FREQS);
+    if (gguf_find(c->f, GGUF_ROPE_LONG)) return put_long(c, err);
+    gguf_str(c->f, meta_key(k, c, "rope.scaling.type"), &type);
+    if (strcmp(type, "none") == 0) return freqs ? put_freqs(c, freqs, err) : LQ_OK;
+    gguf_float(c->f, meta_key(k, c, "rope.scaling.factor"), &factor);
+    const int64_t original = int_at(c, "rope.scaling.original_context_length", 0);
+    if (freqs || (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "rope.scaling.type: expected none, linear or yarn, found \"%.40s\"%s", type,
+                       freqs ? " and " GGUF_ROPE_FREQS : "");
+    cJSON *r = cJSON_AddObjectToObject(c->j, "rope_scaling");
+    put_text(c, r, "rope_type", type);
+    put_number(c, r, "factor", factor);
+    if (original) put_number(c, r, "original_max_position_embeddings", (double)original);
+    return LQ_OK;
+}
+
+/* ---- what only some architectures say, or llama.cpp assumes of them ---- */
+static bool is(const config *c, const char *hf) { return strcmp(c->row->hf, hf) == 0; }
+
+static void put_own(config *c)
+{
+    static const char *const biased[] = { "LlamaForCausalLM",   "MistralForCausalLM",
+                                          "Qwen3ForCausalLM",   "Qwen3MoeForCausalLM",
+                                          "GraniteForCausalLM", "SmolLM3ForCausalLM" };
+    for (const gguf_own *o = gguf_owns; o->hf; o++) {
+        if (!is(c, o->hf)) continue;
+        if (o->kind == OWN_REAL || o->kind == OWN_INVERSE)
+            put_float(c, o->key, o->gguf);
+        else
+            put_int(c, o->key, o->gguf);
+    }
+    for (size_t i = 0; i < LQ_COUNT(biased); i++)
+        if (is(c, biased[i]))
+            put_bool(c, "attention_bias", gguf_find(c->f, "blk.0.attn_q.bias") != NULL);
+    if (is(c, "Qwen3MoeForCausalLM")) put_bool(c, "norm_topk_prob", true);
+    const int64_t heads = int_at(c, "attention.head_count", 0);
+    const int64_t hidden = int_at(c, "embedding_length", 0);
+    const int64_t layers = int_at(c, "block_count", 0);
+    if (heads < 1 || hidden < 1) return; /* refused as a config */
+    if (is(c, "Gemma2ForCausalLM") || is(c, "Gemma3ForCausalLM")) {
+        /* the scale of attention is in the code: another one for the models of 27 B */
+        const bool large = layers == (is(c, "Gemma2ForCausalLM") ? 46 : 62);
+        const int64_t by = large ? hidden / heads : int_at(c, "attention.key_length", 0);
+        put_number(c, c->j, "query_pre_attn_scalar", (double)by);
+    }
+    const int64_t rotated = int_at(c, "rope.dimension_count", 0);
+    const int64_t head = hidden / heads;
+    if (is(c, "Phi3ForCausalLM") && rotated > 0 && head != rotated)
+        put_number(c, c->j, "partial_rotary_factor", (double)rotated / (double)head);
+}
+
+static lq_status put_all(config *c, lq_err *err)
+{
+    static const struct {
+        const char *key, *from;
+    } ints[] = { { "hidden_size", "embedding_length" },
+                 { "num_hidden_layers", "block_count" },
+                 { "intermediate_size", "feed_forward_length" },
+                 { "num_attention_heads", "attention.head_count" },
+                 { "num_key_value_heads", "attention.head_count_kv" },
+                 { "head_dim", "attention.key_length" },
+                 { "max_position_embeddings", "context_length" } };
+    const gguf_tensor *embed = gguf_find(c->f, "token_embd.weight");
+    if (!embed || embed->n_dims != 2)
+        return lq_fail(err, LQ_EFORMAT, "token_embd.weight: expected a matrix, found none");
+    cJSON *list = cJSON_AddArrayToObject(c->j, "architectures");
+    c->ok = cJSON_AddItemToArray(list, cJSON_CreateString(c->row->hf));
+    put_text(c, c->j, "model_type", c->arch->model_type);
+    if (c->arch->def_act == ARCH_GELU_TANH)
+        put_text(c, c->j, "hidden_activation", "gelu_pytorch_tanh");
+    else
+        put_text(c, c->j, "hidden_act", "silu");
+    put_number(c, c->j, "vocab_size", (double)embed->shape[0]);
+    put_bool(c, "tie_word_embeddings", !gguf_find(c->f, "output.weight"));
+    put_text(c, c->j, "torch_dtype", "float32");
+    for (size_t i = 0; i < LQ_COUNT(ints); i++)
+        put_int(c, ints[i].key, ints[i].from);
+    put_float(c, "rms_norm_eps", "attention.layer_norm_rms_epsilon");
+    put_float(c, "rope_theta", "rope.freq_base");
+    put_token(c, "bos_token_id", "tokenizer.ggml.bos_token_id");
+    put_token(c, "eos_token_id", "tokenizer.ggml.eos_token_id");
+    put_own(c);
+    return put_scaling(c, err);
+}
+
+lq_status gguf_config(cJSON **out, gguf_file *f, const gguf_arch *row, lq_err *err)
+{
+    config c = { .f = f, .row = row, .arch = arch_find(row->hf, NULL), .j = cJSON_CreateObject() };
+    lq_status s = put_all(&c, err);
+    if (!s && !c.ok) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    *out = s ? NULL : c.j;
+    if (s) cJSON_Delete(c.j);
+    return s;
+}
+
+const gguf_arch *gguf_arch_find(gguf_file *f)
+{
+    const char *arch = "";
+    char k[128];
+    int64_t experts = 0;
+    gguf_str(f, "general.architecture", &arch);
+    snprintf(k, sizeof k, "%.40s.expert_count", arch);
+    gguf_int(f, k, &experts);
+    for (const gguf_arch *a = gguf_archs; a->gguf; a++)
+        if (strcmp(a->gguf, arch) == 0 && a->experts == (experts > 0)) return a;
+    return NULL;
+}

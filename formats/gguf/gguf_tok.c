@@ -1,0 +1,235 @@
+/* formats/gguf/gguf_tok.c - the tokenizer in a GGUF file's metadata as a tokenizer.json. */
+#include "formats/gguf/gguf_tok.h"
+
+#include "base/json.h"
+
+#include <stdlib.h>
+
+enum { CONTROL = 3, USER_DEFINED = 4 }; /* tokenizer.ggml.token_type */
+
+/* How text is cut before merging, by tokenizer.ggml.pre. `regex` NULL: GPT-2's own. */
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
+#define REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+static const struct {
+    const char *pre, *regex;
+    bool nfc, bos, ignore_merges;
+} cuts[] = {
+    { "default", NULL, false, false, false },
+    { "gpt-2", NULL, false, false, false },
+    { "llama-bpe", CONTRACTIONS "\\p{N}{1,3}" REST, false, true, true },
+    { "llama3", CONTRACTIONS "\\p{N}{1,3}" REST, false, true, true },
+    { "llama-v3", CONTRACTIONS "\\p{N}{1,3}" REST, false, true, true },
+    { "qwen2", CONTRACTIONS "\\p{N}" REST, true, false, false },
+};
+
+const char *gguf_pre_for(const char *regex)
+{
+    for (size_t i = 1; i < LQ_COUNT(cuts); i++) /* 0: "default", which says nothing */
+        if (regex ? cuts[i].regex && strcmp(cuts[i].regex, regex) == 0 : !cuts[i].regex)
+            return cuts[i].pre;
+    return NULL;
+}
+
+typedef struct {
+    js_buf *b;
+    lq_status st;
+    lq_err *err;
+} out;
+
+static void put_text(out *o, gguf_text t)
+{
+    char *copy = o->st ? NULL : malloc(t.n + 1);
+    if (!copy) {
+        if (!o->st) o->st = lq_fail(o->err, LQ_ENOMEM, "out of memory");
+        return;
+    }
+    memcpy(copy, t.s, t.n);
+    copy[t.n] = 0;
+    if (memchr(copy, 0, t.n) || !js_valid_utf8(copy, t.n))
+        o->st = lq_fail(o->err, LQ_EFORMAT, "tokenizer: expected tokens in UTF-8 without NUL");
+    else
+        js_put_str(o->b, copy);
+    free(copy);
+}
+
+static const gguf_kv *strings(const gguf_file *f, const char *key)
+{
+    const gguf_kv *kv = gguf_get(f, key);
+    return kv && kv->array && kv->type == GGUF_STRING ? kv : NULL;
+}
+
+static void put_added(out *o, const gguf_file *f, const gguf_kv *tokens)
+{
+    const gguf_kv *types = gguf_get(f, "tokenizer.ggml.token_type");
+    const uint8_t *at = tokens->data;
+    bool first = true;
+    if (!types || !types->array || types->type != GGUF_I32 || types->n != tokens->n) return;
+    for (uint64_t i = 0; i < tokens->n && !o->st; i++) {
+        const gguf_text t = gguf_next(&at);
+        const int64_t type = gguf_int_at(types, i);
+        if ((type != CONTROL && type != USER_DEFINED) || !t.n) continue;
+        js_puts(o->b, first ? "" : ",");
+        first = false;
+        js_puts(o->b, "{\"id\":");
+        js_put_i64(o->b, (int64_t)i);
+        js_puts(o->b, ",\"content\":");
+        put_text(o, t);
+        js_puts(o->b,
+                ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+                "\"special\":");
+        js_puts(o->b, type == CONTROL ? "true}" : "false}");
+    }
+}
+
+static gguf_text token_at(const gguf_kv *tokens, int64_t id)
+{
+    const uint8_t *at = tokens->data;
+    gguf_text t = { "", 0 };
+    for (int64_t i = 0; i <= id; i++)
+        t = gguf_next(&at);
+    return t;
+}
+
+/* The id under `key` where it is a token; -1. */
+static int64_t token_id(const gguf_file *f, const char *key, const gguf_kv *tokens)
+{
+    int64_t id;
+    return gguf_int(f, key, &id) && id >= 0 && (uint64_t)id < tokens->n ? id : -1;
+}
+
+static void put_post(out *o, const gguf_file *f, const gguf_kv *tokens, bool bos)
+{
+    bool eos = false;
+    gguf_bool(f, "tokenizer.ggml.add_bos_token", &bos);
+    gguf_bool(f, "tokenizer.ggml.add_eos_token", &eos);
+    const int64_t id[2] = { bos ? token_id(f, "tokenizer.ggml.bos_token_id", tokens) : -1,
+                            eos ? token_id(f, "tokenizer.ggml.eos_token_id", tokens) : -1 };
+    if (id[0] < 0 && id[1] < 0) {
+        js_puts(o->b, "null");
+        return;
+    }
+    js_puts(o->b, "{\"type\":\"TemplateProcessing\",\"single\":[");
+    for (int i = 0; i < 2; i++) {
+        if (i == 1)
+            js_puts(o->b, id[0] >= 0 ? ",{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+                                     : "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
+        if (id[i] < 0) continue;
+        js_puts(o->b, i ? ",{\"SpecialToken\":{\"id\":" : "{\"SpecialToken\":{\"id\":");
+        put_text(o, token_at(tokens, id[i]));
+        js_puts(o->b, ",\"type_id\":0}}");
+    }
+    js_puts(o->b,
+            "],\"pair\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\","
+            "\"type_id\":1}}],\"special_tokens\":{");
+    for (int i = 0, n = 0; i < 2; i++) {
+        if (id[i] < 0 || (i && id[0] == id[1])) continue;
+        if (n++) js_puts(o->b, ",");
+        put_text(o, token_at(tokens, id[i]));
+        js_puts(o->b, ":{\"id\":");
+        put_text(o, token_at(tokens, id[i]));
+        js_puts(o->b, ",\"ids\":[");
+        js_put_i64(o->b, id[i]);
+        js_puts(o->b, "],\"tokens\":[");
+        put_text(o, token_at(tokens, id[i]));
+        js_puts(o->b, "]}");
+    }
+    js_puts(o->b, "}}");
+}
+
+static void put_model(out *o, const gguf_kv *tokens, const gguf_kv *merges, bool ignore_merges)
+{
+    const uint8_t *at = tokens->data;
+    js_puts(o->b, "{\"type\":\"BPE\",\"ignore_merges\":");
+    js_puts(o->b, ignore_merges ? "true" : "false");
+    js_puts(o->b, ",\"byte_fallback\":false,\"vocab\":{");
+    for (uint64_t i = 0; i < tokens->n && !o->st; i++) {
+        if (i) js_puts(o->b, ",");
+        put_text(o, gguf_next(&at));
+        js_puts(o->b, ":");
+        js_put_i64(o->b, (int64_t)i);
+    }
+    js_puts(o->b, "},\"merges\":[");
+    at = merges->data;
+    for (uint64_t i = 0; i < merges->n && !o->st; i++) {
+        if (i) js_puts(o->b, ",");
+        put_text(o, gguf_next(&at));
+    }
+    js_puts(o->b, "]}");
+}
+
+lq_status gguf_tokenizer(js_buf *b, gguf_file *f, const char **why, lq_err *err)
+{
+    const char *model = "", *pre = "default";
+    const gguf_kv *tokens = strings(f, "tokenizer.ggml.tokens");
+    const gguf_kv *merges = strings(f, "tokenizer.ggml.merges");
+    gguf_str(f, "tokenizer.ggml.model", &model);
+    gguf_str(f, "tokenizer.ggml.pre", &pre);
+    size_t i = 0;
+    while (i < LQ_COUNT(cuts) && strcmp(cuts[i].pre, pre) != 0)
+        i++;
+    *why = !tokens                      ? "it has no tokens"
+           : strcmp(model, "gpt2") != 0 ? "its tokenizer.ggml.model is not gpt2"
+           : !merges                    ? "it has no merges"
+           : i == LQ_COUNT(cuts)        ? "its tokenizer.ggml.pre is not known"
+                                        : NULL;
+    if (*why) return LQ_OK;
+    out o = { .b = b, .err = err };
+    js_puts(b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
+    put_added(&o, f, tokens);
+    js_puts(b, cuts[i].nfc ? "],\"normalizer\":{\"type\":\"NFC\"}" : "],\"normalizer\":null");
+    js_puts(b, ",\"pre_tokenizer\":");
+    if (cuts[i].regex) {
+        js_puts(b, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{"
+                   "\"Regex\":");
+        js_put_str(b, cuts[i].regex);
+        js_puts(b, "},\"behavior\":\"Isolated\",\"invert\":false},");
+    }
+    js_puts(
+        b,
+        "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":");
+    js_puts(b, cuts[i].regex ? "false}]}" : "true}");
+    js_puts(b, ",\"post_processor\":");
+    put_post(&o, f, tokens, cuts[i].bos);
+    js_puts(b,
+            ",\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,"
+            "\"use_regex\":true},\"model\":");
+    put_model(&o, tokens, merges, cuts[i].ignore_merges);
+    js_puts(b, "}");
+    if (!o.st && b->failed) o.st = lq_fail(err, LQ_ENOMEM, "out of memory");
+    return o.st;
+}
+
+lq_status gguf_tokenizer_config(js_buf *b, gguf_file *f, lq_err *err)
+{
+    static const struct {
+        const char *key, *id;
+    } special[] = { { "bos_token", "tokenizer.ggml.bos_token_id" },
+                    { "eos_token", "tokenizer.ggml.eos_token_id" },
+                    { "pad_token", "tokenizer.ggml.padding_token_id" } };
+    const gguf_kv *tokens = strings(f, "tokenizer.ggml.tokens");
+    const char *template;
+    out o = { .b = b, .err = err };
+    js_puts(b, "{\"tokenizer_class\":\"PreTrainedTokenizerFast\"");
+    for (size_t i = 0; i < LQ_COUNT(special) && tokens; i++) {
+        const int64_t id = token_id(f, special[i].id, tokens);
+        if (id < 0) continue;
+        js_puts(b, ",");
+        js_put_str(b, special[i].key);
+        js_puts(b, ":");
+        put_text(&o, token_at(tokens, id));
+    }
+    if (gguf_is_sentencepiece(f)) { /* a tokenizer.model does not say */
+        bool bos = true, eos = false;
+        gguf_bool(f, "tokenizer.ggml.add_bos_token", &bos);
+        gguf_bool(f, "tokenizer.ggml.add_eos_token", &eos);
+        js_puts(b, bos ? ",\"add_bos_token\":true" : ",\"add_bos_token\":false");
+        js_puts(b, eos ? ",\"add_eos_token\":true" : ",\"add_eos_token\":false");
+    }
+    if (gguf_str(f, "tokenizer.chat_template", &template)) {
+        js_puts(b, ",\"chat_template\":");
+        put_text(&o, (gguf_text){ template, strlen(template) });
+    }
+    js_puts(b, "}");
+    if (!o.st && b->failed) o.st = lq_fail(err, LQ_ENOMEM, "out of memory");
+    return o.st;
+}

@@ -1,0 +1,100 @@
+/* formats/hf/model_files.c */
+#include "formats/hf/model_files.h"
+
+#include "base/base.h"
+#include "base/json.h"
+
+#include <strings.h>
+
+#define MEDIA "application/vnd.llmq."
+
+static const struct {
+    const char *begin, *end; /* of the name; "" any */
+    model_file file;
+} kinds[] = {
+    { "", ".llmq", { MEDIA "weights.llmq.v1", true } },
+    { "", ".gguf", { MEDIA "weights.gguf.v1", true } },
+    { "", ".safetensors", { MEDIA "weights.safetensors.v1", true } },
+    { "provenance.json", "", { MEDIA "provenance.v1+json", false } },
+    { "tokenizer", ".json", { MEDIA "tokenizer.v1+json", false } },
+    { "", ".json", { MEDIA "config.v1+json", false } },
+    { "", ".model", { MEDIA "tokenizer.v1", false } },
+    { "", ".tiktoken", { MEDIA "tokenizer.v1", false } },
+    { "merges.txt", "", { MEDIA "tokenizer.v1", false } },
+    { "vocab.txt", "", { MEDIA "tokenizer.v1", false } },
+    { "", ".jinja", { MEDIA "template.v1", false } },
+    { "", ".md", { "text/markdown", false } },
+    { "licen", "", { "text/plain", false } },
+    { "notice", "", { "text/plain", false } },
+    { "SHA256SUMS", "", { MEDIA "sums.v1", false } },
+    { ".gitattributes", "", { "text/plain", false } },
+};
+
+/* Whole words of the table are the whole name, but for those that begin it. */
+static bool fits(const char *name, const char *begin, const char *end)
+{
+    const size_t n = strlen(name), b = strlen(begin), e = strlen(end);
+    const bool prefix = e || strcmp(begin, "licen") == 0 || strcmp(begin, "notice") == 0;
+    if (n < b + e || strcasecmp(name + n - e, end) != 0) return false;
+    return prefix ? strncasecmp(name, begin, b) == 0 : strcmp(name, begin) == 0;
+}
+
+const model_file *model_file_of(const char *name)
+{
+    const char *slash = strrchr(name, '/'), *file = slash ? slash + 1 : name;
+    for (size_t i = 0; i < LQ_COUNT(kinds); i++)
+        if (fits(file, kinds[i].begin, kinds[i].end)) return &kinds[i].file;
+    return NULL;
+}
+
+/* ---- what travels inside a .llmq ---- */
+bool model_plain_name(const char *name)
+{
+    const size_t n = strlen(name);
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)name[i] < ' ' || name[i] == 127 || name[i] == '/') return false;
+    return n > 0 && n < 256 && name[0] != '.' && js_valid_utf8(name, n);
+}
+
+bool model_licence(const char *name)
+{
+    return model_plain_name(name) &&
+           (strncasecmp(name, "license", 7) == 0 || strncasecmp(name, "licence", 7) == 0);
+}
+
+static bool ends(const char *name, const char *end)
+{
+    const size_t n = strlen(name), e = strlen(end);
+    return n > e && strcmp(name + n - e, end) == 0;
+}
+
+bool model_template(const char *name) { return model_plain_name(name) && ends(name, ".jinja"); }
+
+bool model_own_file(const char *name)
+{
+    static const char *const names[] = {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "tokenizer.model",
+        "vocab.json",
+        "merges.txt",
+        "added_tokens.json",
+        "config.json",
+        "generation_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "README.md",
+    };
+    for (size_t i = 0; i < LQ_COUNT(names); i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return (model_plain_name(name) && ends(name, ".tiktoken")) || model_licence(name);
+}
+
+bool model_blob(const char *name)
+{
+    static const char one[] = "chat_template."; /* of MODEL_TEMPLATES */
+    const size_t n = sizeof one - 1;
+    return model_own_file(name) || strcmp(name, "tokenizer.blob") == 0 ||
+           (strncmp(name, one, n) == 0 && model_template(name + n) && model_plain_name(name));
+}

@@ -1,0 +1,27 @@
+/* formats/hf/model_files.h - which files the folder of a model has, by their names. */
+#ifndef LLMQ_FORMATS_HF_MODEL_FILES_H
+#define LLMQ_FORMATS_HF_MODEL_FILES_H
+
+#include <stdbool.h>
+
+#define MODEL_TEMPLATES "additional_chat_templates" /* the one folder in a model's */
+
+typedef struct {
+    const char *media; /* OCI media type of its layer */
+    bool weights;      /* may be large: git-lfs */
+} model_file;
+
+/* Of "FILE", or of a path's last part; NULL: no file of a model is called so. */
+const model_file *model_file_of(const char *name);
+
+/* Does a .llmq keep a file of this name as it is, and convert give it back: of texts, settings and
+ * the tokenizer those that a checkpoint is known to have, no weights, no code? `name` is in no
+ * folder; printable UTF-8 of at most 255 bytes. */
+bool model_own_file(const char *name);
+/* Or the other names of a model's .llmq: chat_template.NAME.jinja, tokenizer.blob. */
+bool model_blob(const char *name);
+bool model_plain_name(const char *name); /* such a name at all, not hidden */
+bool model_licence(const char *name);
+bool model_template(const char *name); /* one in MODEL_TEMPLATES */
+
+#endif

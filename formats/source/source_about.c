@@ -1,0 +1,194 @@
+/* formats/source/source_about.c - what a source says about itself: its layout, notes, why it cannot run,
+ * and where it came from when llmq converted it. */
+#include "formats/source/history.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "formats/source/source_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- the file that stands for a folder ---- */
+bool src_is_whole(const char *name)
+{
+    if (name[0] == '.' || (!lq_has_ending(name, ".llmq") && !lq_has_ending(name, ".gguf")))
+        return false;
+    return !strstr(name, "-of-") || strstr(name, "-00001-of-");
+}
+
+static bool is_folder(const char *dir, const char *name)
+{
+    char path[4200];
+    return !lq_path_join(path, sizeof path, dir, name, NULL) && lq_is_dir(path);
+}
+
+typedef struct {
+    char name[256], all[300]; /* one of them; of several the first names */
+    int n;
+    bool tensors; /* there are .safetensors */
+} whole_files;
+
+static lq_status list_whole(whole_files *w, const char *dir, lq_err *err)
+{
+    DIR *d = opendir(dir);
+    if (!d) return lq_open_failed(err, dir);
+    lq_status s = LQ_OK;
+    for (struct dirent *e; (e = lq_next_entry(&s, d, dir, err));) {
+        const size_t at = strlen(w->all);
+        w->tensors = w->tensors || lq_has_ending(e->d_name, ".safetensors");
+        if (!src_is_whole(e->d_name) || is_folder(dir, e->d_name)) continue;
+        snprintf(w->name, sizeof w->name, "%s", e->d_name);
+        snprintf(w->all + at, sizeof w->all - at, "%s%.100s", w->n++ ? ", " : "", e->d_name);
+    }
+    closedir(d);
+    return s;
+}
+
+/* Hugging Face's cache: snapshots/COMMIT, whose files are links into blobs/. */
+static lq_status refuse_cache(const char *dir, lq_err *err)
+{
+    char path[4200], all[300] = "";
+    if (!is_folder(dir, "blobs")) return LQ_OK;
+    DIR *d = lq_path_join(path, sizeof path, dir, "snapshots", NULL) ? NULL : opendir(path);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        const size_t at = strlen(all);
+        if (e->d_name[0] != '.' && is_folder(path, e->d_name))
+            snprintf(all + at, sizeof all - at, "%ssnapshots/%.100s", at ? ", " : "", e->d_name);
+    }
+    if (d) closedir(d);
+    if (!all[0]) return LQ_OK;
+    return lq_fail(err, LQ_EUSAGE,
+                   "%s: expected a model, found a folder of Hugging Face's cache: name a snapshot "
+                   "in it: %s",
+                   dir, all);
+}
+
+lq_status src_locate(char *out, size_t n, const char *path, lq_err *err)
+{
+    whole_files w = { .n = 0 };
+    if (!*path) return lq_fail(err, LQ_EUSAGE, "model: expected a name, found \"\"");
+    lq_status s = lq_is_dir(path) ? list_whole(&w, path, err) : LQ_OK;
+    if (s) return s;
+    if (w.n > 1 && !w.tensors)
+        return lq_fail(err, LQ_EUSAGE, "%s: expected one model, found %d: name one of %s", path,
+                       w.n, w.all);
+    if (w.n == 1 && !w.tensors) return lq_path_join(out, n, path, w.name, err);
+    if (!w.tensors && lq_is_dir(path)) s = refuse_cache(path, err);
+    if (s) return s;
+    return (size_t)snprintf(out, n, "%s", path) < n
+               ? LQ_OK
+               : lq_fail(err, LQ_EVALUE, "%.100s...: too long", path);
+}
+
+/* ---- what it says ---- */
+lq_status src_note(src_source *s, lq_err *err, const char *fmt, ...)
+{
+    char text[sizeof err->msg];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    lq_printable(text);
+    for (size_t i = 0; i < s->n_notes; i++)
+        if (strcmp(s->notes[i], text) == 0) return LQ_OK;
+    if (s->n_notes == LQ_COUNT(s->notes)) return LQ_OK;
+    const char *copy = lq_push_str(&s->arena, text, strlen(text));
+    if (!copy) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
+    s->notes[s->n_notes++] = copy;
+    return LQ_OK;
+}
+
+lq_status src_set_unfit(src_source *s, lq_status why, const lq_err *said, lq_err *err)
+{
+    if (s->unfit) return LQ_OK;
+    s->unfit = lq_push_str(&s->arena, said->msg, strlen(said->msg));
+    s->unfit_as = why;
+    return s->unfit ? LQ_OK : lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
+}
+
+size_t src_n_notes(const src_source *s) { return s->n_notes; }
+const char *src_note_at(const src_source *s, size_t i) { return s->notes[i]; }
+const char *src_layout(const src_source *s) { return s->layout[0] ? s->layout : NULL; }
+const char *src_license(const src_source *s) { return s->license; }
+size_t src_n_files(const src_source *s) { return src_base(s)->n_stamps; }
+const char *src_file_at(const src_source *s, size_t i) { return src_base(s)->stamps[i].path; }
+const cJSON *src_recipe(const src_source *s) { return s->recipe; }
+const cJSON *src_provenance(const src_source *s) { return s->provenance; }
+const cJSON *src_conversion(const src_source *s) { return s->conversion; }
+
+const char *src_unfit(const src_source *s, lq_status *as)
+{
+    if (as) *as = s->unfit_as;
+    return s->unfit;
+}
+
+uint64_t src_file_bytes(const src_source *s)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < src_base(s)->n_stamps; i++)
+        sum += src_base(s)->stamps[i].size;
+    return sum;
+}
+
+/* ---- where it came from ---- */
+void src_set_history(src_source *s, cJSON *history)
+{
+    cJSON_Delete(s->history);
+    s->history = history;
+    s->recipe = js_get(history, HISTORY_RECIPE);
+    s->provenance = js_get(history, HISTORY_PROVENANCE);
+    cJSON *within = cJSON_DetachItemFromObjectCaseSensitive(
+        cJSON_GetObjectItemCaseSensitive(history, HISTORY_PROVENANCE), HISTORY_CONVERTED);
+    if (within && js_get(history, HISTORY_CONVERTED))
+        cJSON_Delete(within);
+    else if (within)
+        cJSON_AddItemToObject(history, HISTORY_CONVERTED, within);
+    s->conversion = js_get(history, HISTORY_CONVERTED);
+}
+
+/* Is every file that was opened the one that was written then? */
+static bool same_files(const src_source *s, const cJSON *files)
+{
+    bool same = cJSON_IsObject(files);
+    for (size_t i = 0; i < s->n_shards && same; i++) {
+        char hex[33];
+        const char *slash = strrchr(s->stamps[i].path, '/'), *was = "";
+        const cJSON *f = js_get(files, slash ? slash + 1 : s->stamps[i].path);
+        const lq_hash h = history_header(&s->shards[i].map);
+        lq_hash_hex(hex, &h);
+        js_str(f, HISTORY_HEADER, false, &was, NULL);
+        same = strcmp(was, hex) == 0;
+    }
+    return same;
+}
+
+lq_status src_read_history(src_source *s, const char *dir, lq_err *err)
+{
+    char path[4200];
+    cJSON *j;
+    lq_err why;
+    lq_status st = lq_path_join(path, sizeof path, dir, HISTORY_FILE, err);
+    if (st || !lq_exists(path)) return st;
+    st = js_parse_file(&j, path, (size_t)16 << 20, JS_UNIQUE, &why);
+    if (st == LQ_ENOMEM) return lq_fail(err, st, "%s", why.msg);
+    if (st) return src_note(s, err, "%.300s: the recipe in it is not used", why.msg);
+    if (same_files(s, js_get(j, HISTORY_FILES))) {
+        src_set_history(s, j);
+        return LQ_OK;
+    }
+    cJSON_Delete(j);
+    return src_note(s, err,
+                    HISTORY_FILE " is of other files than these: the recipe in it is not used");
+}
+
+lq_hash history_header(const lq_map *m)
+{
+    uint64_t n = 0;
+    if (m->size >= 8)
+        for (int i = 0; i < 8; i++)
+            n |= (uint64_t)m->data[i] << 8 * i;
+    return lq_hash_bytes(m->data, m->size < 8 || n > m->size - 8 ? m->size : (size_t)n + 8);
+}

@@ -1,0 +1,82 @@
+/* formats/source/source_derived.c - a source in front of another that changes some of its tensors. */
+#include "formats/source/source_impl.h"
+
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+
+static void fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
+{
+    const src_change *c = from;
+    (void)t;
+    c->make(w[QT_CODES], c->from);
+}
+
+static lq_status copy_config(src_source *s, const src_source *base, lq_err *err)
+{
+    if (!base->has_config) return LQ_OK;
+    cJSON *own = arch_config_json(&base->config);
+    lq_status st = own ? arch_config_from_json(&s->config, own, err)
+                       : lq_fail(err, LQ_ENOMEM, "%s: out of memory", base->path);
+    cJSON_Delete(own);
+    s->has_config = !st;
+    return st;
+}
+
+const src_source *src_base(const src_source *s) { return s->base ? s->base : s; }
+
+/* The base's tensors come first, in its order. */
+static lq_status put_change(src_source *s, const src_source *base, const src_change *c, lq_err *err)
+{
+    const src_tensor *old = src_find(base, c->name);
+    src_tensor *t = &s->tensors[old ? (size_t)(old - base->tensors) : s->n_tensors++];
+    size_t bytes = (size_t)lq_dtype_bits(c->dtype) / 8;
+    for (int i = 0; i < c->n_dims; i++)
+        bytes *= (size_t)c->shape[i];
+    lq_status st = src_fill_plain(t, c->name, c->dtype, c->n_dims, c->shape, c->data, bytes, err);
+    if (st || c->data) return st;
+    t->raw = t->t.plane[QT_CODES] = (qt_span){ 0 };
+    return src_make(s, t, fill, c, err);
+}
+
+static lq_status change_all(src_source *s, const src_source *base, const src_change *c, size_t n,
+                            lq_err *err)
+{
+    s->tensors = lq_push(&s->arena, (base->n_tensors + n + 1) * sizeof *s->tensors);
+    if (!s->tensors) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", base->path);
+    for (size_t i = 0; i < base->n_tensors; i++) {
+        if (base->tensors[i].made)
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "tensor '%.100s': expected weights as they are stored, found some that "
+                           "are translated",
+                           base->tensors[i].name);
+        s->tensors[s->n_tensors++] = base->tensors[i];
+    }
+    lq_status st = LQ_OK;
+    for (size_t i = 0; i < n && !st; i++)
+        st = put_change(s, base, &c[i], err);
+    if (!st) qsort(s->tensors, s->n_tensors, sizeof *s->tensors, src_by_name);
+    return st ? st : src_make_room(s, err);
+}
+
+lq_status src_derive(src_source **out, const src_source *base, const src_change *c, size_t n,
+                     bool untied, lq_err *err)
+{
+    *out = NULL;
+    src_source *s = calloc(1, sizeof *s);
+    if (!s || !(s->path = strdup(base->path))) {
+        free(s);
+        return lq_fail(err, LQ_ENOMEM, "%s: out of memory", base->path);
+    }
+    s->format = base->format;
+    s->base = base;
+    s->blobs = base->blobs;
+    s->n_blobs = base->n_blobs;
+    lq_status st = copy_config(s, base, err);
+    if (untied) s->config.tied = false;
+    if (!st) st = change_all(s, base, c, n, err);
+    if (st)
+        src_close(s);
+    else
+        *out = s;
+    return st;
+}

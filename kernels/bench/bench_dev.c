@@ -1,0 +1,336 @@
+/* kernels/bench/bench_dev.c - rows of kernels/bench/bench_dev.h. */
+#include "kernels/bench/bench_dev.h"
+#include "kernels/bench/bench_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { TURNS = 6 }; /* copies of a weight: 6 x 29 MB is beyond 50 MB of L2 */
+
+lq_status bench_dev_copy(dev *d, double *bytes_s, lq_err *err)
+{
+    enum { COPY_BYTES = 256 << 20, COPIES = 8 };
+    const size_t room = d->ops->room(d) / 4, n = room < COPY_BYTES ? room : COPY_BYTES;
+    void *from = d->ops->alloc(d, n), *to = d->ops->alloc(d, n);
+    const dev_copy_args one = { to, from, n, n, n, 1 };
+    d->ops->copy(d, &one); /* to warm up */
+    lq_status s = d->ops->sync(d, err);
+    const double start = bench_now();
+    for (int i = 0; i < COPIES && !s; i++)
+        d->ops->copy(d, &one);
+    if (!s) s = d->ops->sync(d, err);
+    *bytes_s = 2.0 * COPIES * (double)n / (bench_now() - start);
+    d->ops->free(d, from);
+    d->ops->free(d, to);
+    return s;
+}
+
+/* ---- what is measured ---- */
+typedef struct {
+    dev *d;
+    mm_acts acts;
+    double copy;
+    const lq_job *job;
+    bench_dev_row *rows;
+    int n;
+    bool tiny;
+    double one; /* seconds of one row of the weight at hand */
+    void *mem[TURNS * QT_N_PLANES + 16];
+    int n_mem;
+} bench;
+
+static void *take(bench *b, size_t bytes)
+{
+    void *p = b->d->ops->alloc(b->d, bytes);
+    if (p) b->mem[b->n_mem++] = p;
+    return p;
+}
+
+static void give_back(bench *b)
+{
+    while (b->n_mem)
+        b->d->ops->free(b->d, b->mem[--b->n_mem]);
+}
+
+/* Random bytes, as zeros are read faster; of 16-bit numbers small finite ones. */
+static void fill(uint8_t *to, size_t n, bool numbers)
+{
+    uint64_t x = 88172645463325252u;
+    for (size_t i = 0; i < n; i++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        to[i] = (uint8_t)(x >> 32);
+        if (numbers && i % 2) to[i] = (uint8_t)(0x34 | (to[i] & 0x83)); /* 2^-2 or below, of f16 */
+    }
+}
+
+static lq_status put(bench *b, void **out, size_t bytes, bool numbers, lq_err *err)
+{
+    uint8_t *host = malloc(bytes);
+    if (!host) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", bytes);
+    fill(host, bytes, numbers);
+    *out = take(b, bytes);
+    if (*out) b->d->ops->upload(b->d, *out, host, bytes);
+    const lq_status s = b->d->ops->sync(b->d, err);
+    free(host);
+    return s;
+}
+
+typedef void call_fn(void *ctx, int turn);
+
+/* Seconds of one call, of as many as take 0.1 s (one where shapes are tiny). */
+static lq_status time_calls(bench *b, double *seconds, call_fn *call, void *ctx, lq_err *err)
+{
+    enum { MOST = 4096 };
+    const dev_ops *ops = b->d->ops;
+    if (lq_stopped(b->job)) return lq_fail(err, LQ_EINTR, "interrupted");
+    call(ctx, 0);
+    lq_status s = ops->sync(b->d, err);
+    for (int n = b->tiny ? 1 : TURNS; !s; n *= 4) {
+        const double start = bench_now();
+        for (int i = 0; i < n; i++)
+            call(ctx, i % TURNS);
+        s = ops->sync(b->d, err);
+        *seconds = (bench_now() - start) / n;
+        if (b->tiny || *seconds * n > 0.1 || n > MOST) break;
+    }
+    return s;
+}
+
+static bench_dev_row *add(bench *b, const char *name, double seconds, double flops, double bytes)
+{
+    bench_dev_row *r = &b->rows[b->n++];
+    *r = (bench_dev_row){ .seconds = seconds,
+                          .gflops = flops / seconds * 1e-9,
+                          .gbytes_s = bytes / seconds * 1e-9,
+                          .percent_of_copy = 100 * bytes / seconds / b->copy };
+    snprintf(r->name, sizeof r->name, "%s", name);
+    return r;
+}
+
+/* ---- products ---- */
+typedef struct {
+    dev *d;
+    dev_weight w[TURNS];
+    dev_mm_args a;
+} product;
+
+static void run_product(void *ctx, int turn)
+{
+    product *p = ctx;
+    p->a.w = &p->w[turn];
+    p->d->ops->matmul(p->d, &p->a);
+}
+
+static lq_status make_weight(bench *b, dev_weight *w, const qt_scheme *s, int64_t N, int64_t K,
+                             lq_err *err)
+{
+    lq_status st = LQ_OK;
+    const qt_scheme tiled = tiles_scheme(s, N, K);
+    *w = (dev_weight){ { .scheme = tiled, .layout = QT_TILE16, .N = N, .K = K },
+                       tiles_shape(&tiled, N, K) };
+    if (dev_in_rows(&w->t) && !b->d->invariant && b->d->ops->blas(b->d))
+        w->t.layout = QT_PORTABLE; /* as a model's */
+    for (int p = 0; p < QT_N_PLANES && !st; p++) {
+        const size_t n = qt_plane_bytes(&tiled, w->t.layout, N, K, (qt_plane)p);
+        void *on = NULL;
+        const bool codes = p == QT_CODES && tiled.kind != QT_DENSE;
+        if (n) st = put(b, &on, n, !codes && p != QT_ZEROS, err);
+        w->t.plane[p] = (qt_span){ on, n };
+    }
+    return st;
+}
+
+static lq_status scheme_rows(bench *b, const char *scheme, const int64_t *M, int n, lq_err *err)
+{
+    const int64_t N = b->tiny ? 48 : 14336, K = b->tiny ? 256 : 4096;
+    product p = { .d = b->d };
+    qt_scheme s;
+    void *x = NULL;
+    lq_status st = qt_scheme_parse(&s, scheme, err);
+    for (int i = 0; i < TURNS && !st; i++)
+        st = make_weight(b, &p.w[i], &s, N, K, err);
+    const int64_t most = M[n - 1];
+    if (!st) st = put(b, &x, (size_t)(most * K) * sizeof(float), true, err);
+    p.a = (dev_mm_args){ .y = take(b, (size_t)(most * N) * sizeof(float)),
+                         .x = x,
+                         .scratch = take(b, b->d->ops->mm_scratch(&p.w[0], most)),
+                         .ldy = N,
+                         .ldx = K,
+                         .acts = b->acts };
+    size_t weight = 0;
+    for (int i = 0; i < QT_N_PLANES; i++)
+        weight += p.w[0].t.plane[i].bytes;
+    for (int i = 0; i < n && !st; i++) {
+        double seconds = 0;
+        char name[32];
+        p.a.M = M[i];
+        st = time_calls(b, &seconds, run_product, &p, err);
+        if (st) break;
+        snprintf(name, sizeof name, "%s %s", scheme,
+                 dev_mm_ints(&p.w[0], b->acts) ? "int8"
+                 : b->acts == MM_F32           ? "f32"
+                                               : "bf16");
+        bench_dev_row *r = add(b, name, seconds, 2.0 * (double)(M[i] * N * K),
+                               (double)weight + (double)(M[i] * (N + K)) * sizeof(float));
+        snprintf(r->shape, sizeof r->shape, "%lldx%lldx%lld", (long long)M[i], (long long)N,
+                 (long long)K);
+        if (i == 0) b->one = seconds;
+        r->of_one = seconds / b->one;
+    }
+    give_back(b);
+    return st;
+}
+
+/* ---- attention ---- */
+typedef struct {
+    const char *name;
+    int64_t seqs, rows, keys, H, Hkv; /* rows of each, the last at key keys - 1 */
+    kv_dtype dtype;
+} attention;
+
+typedef struct {
+    dev *d;
+    dev_attn_args a;
+    const uint8_t *k[TURNS];
+    size_t v;
+} attending;
+
+static void run_attention(void *ctx, int turn)
+{
+    attending *t = ctx;
+    t->a.k = t->k[turn];
+    t->a.v = t->a.k + t->v;
+    t->d->ops->attn(t->d, &t->a);
+}
+
+static lq_status upload_plan(bench *b, dev_attn_args *a, const attention *at, lq_err *err)
+{
+    const int64_t per_seq = lq_ceil_div(at->keys, a->block_size);
+    int64_t chunks = 0, slots = 0;
+    const attn_seq one = { 0, at->rows, at->keys - at->rows, NULL };
+    a->split =
+        dev_attn_split(b->d, a->how, at->seqs * dev_attn_blocks(a->how, at->rows, at->H, at->Hkv));
+    dev_attn_plan(a->how, NULL, &chunks, NULL, &slots, &one, 0, a->split, at->H, at->Hkv, 0);
+    dev_attn_chunk *c = malloc((size_t)(chunks * at->seqs) * sizeof *c);
+    int32_t *of = malloc((size_t)(slots * at->seqs) * sizeof *of);
+    int32_t *table = malloc((size_t)(per_seq * at->seqs) * sizeof *table);
+    lq_status s = LQ_OK;
+    if (!c || !of || !table) {
+        s = lq_fail(err, LQ_ENOMEM, "no memory for a plan");
+        goto done;
+    }
+    for (int64_t i = 0; i < at->seqs; i++) {
+        const attn_seq seq = { i * at->rows, at->rows, at->keys - at->rows, NULL };
+        dev_attn_plan(a->how, c, &a->n_chunks, of, &a->n_slots, &seq, (int32_t)(i * per_seq),
+                      a->split, at->H, at->Hkv, 0);
+    }
+    for (int64_t i = 0; i < per_seq * at->seqs; i++) /* blocks lie apart, as in use */
+        table[i] = (int32_t)(i * 7919 % (per_seq * at->seqs));
+    void *on[3] = { take(b, (size_t)a->n_chunks * sizeof *c),
+                    take(b, (size_t)a->n_slots * sizeof *of),
+                    take(b, (size_t)(per_seq * at->seqs) * sizeof *table) };
+    b->d->ops->upload(b->d, on[0], c, (size_t)a->n_chunks * sizeof *c);
+    b->d->ops->upload(b->d, on[1], of, (size_t)a->n_slots * sizeof *of);
+    b->d->ops->upload(b->d, on[2], table, (size_t)(per_seq * at->seqs) * sizeof *table);
+    if (a->how == DEV_ATTN_DECODE) { /* it merges its splits itself, as in use */
+        const size_t bytes = (size_t)dev_attn_done(a->n_chunks, at->H, at->Hkv) * sizeof *a->done;
+        a->done = take(b, bytes);
+        b->d->ops->zero(b->d, a->done, bytes);
+    }
+    a->chunks = on[0];
+    a->chunk_of = on[1];
+    a->tables = on[2];
+    s = b->d->ops->sync(b->d, err);
+done:
+    free(c);
+    free(of);
+    free(table);
+    return s;
+}
+
+static lq_status attention_row(bench *b, const attention *given, lq_err *err)
+{
+    enum { D = 128, BLOCK = 16 };
+    attention at = *given;
+    if (b->tiny) {
+        at.seqs = at.seqs > 2 ? 2 : at.seqs;
+        at.keys = at.rows > 1 ? 40 : 100;
+        at.rows = at.rows > 1 ? 40 : 1;
+    }
+    const int64_t T = at.seqs * at.rows, blocks = at.seqs * lq_ceil_div(at.keys, BLOCK);
+    const size_t half = attn_kv_row_bytes(at.dtype, D) * (size_t)(at.Hkv * BLOCK);
+    const size_t beyond = (size_t)128 << 20; /* any L2: such a cache need not take turns */
+    const int turns = at.rows > 1 || 2 * half * (size_t)blocks > beyond ? 1 : TURNS;
+    attending t = { .d = b->d, .v = half };
+    void *q = NULL, *cache = NULL;
+    lq_status s = put(b, &q, (size_t)(T * at.H * D) * sizeof(float), true, err);
+    for (int i = 0; i < TURNS && !s; i++) {
+        if (i < turns) s = put(b, &cache, 2 * half * (size_t)blocks, true, err);
+        t.k[i] = cache;
+    }
+    t.a = (dev_attn_args){ .how = dev_attn_choose(b->d, b->acts, at.dtype, D, D, at.rows),
+                           .q = q,
+                           .out = take(b, (size_t)(T * at.H * D) * sizeof(float)),
+                           .ldq = at.H * D,
+                           .ldo = at.H * D,
+                           .H = at.H,
+                           .Hkv = at.Hkv,
+                           .D = D,
+                           .Dv = D,
+                           .block_stride = 2 * half,
+                           .block_size = BLOCK,
+                           .dtype = at.dtype,
+                           .scale = 0.088f };
+    if (!s) s = upload_plan(b, &t.a, &at, err);
+    t.a.scratch = take(b, b->d->ops->attn_scratch(&t.a));
+    double seconds = 0;
+    if (!s) s = time_calls(b, &seconds, run_attention, &t, err);
+    if (!s) {
+        const double seen = at.rows > 1 ? 0.5 * (double)at.rows * (double)at.keys : (double)at.keys;
+        bench_dev_row *r = add(b, at.name, seconds, 4.0 * D * (double)(at.seqs * at.H) * seen,
+                               (double)(2 * half * (size_t)blocks));
+        snprintf(r->shape, sizeof r->shape, "%lld x %lld, %lld/%lldx%d", (long long)at.seqs,
+                 (long long)at.keys, (long long)at.H, (long long)at.Hkv, D);
+    }
+    give_back(b);
+    return s;
+}
+
+lq_status bench_dev_run(bench_dev_row rows[BENCH_DEV_ROWS], int *n_rows, dev *d, mm_acts acts,
+                        double copy_bytes_s, const lq_job *job, lq_err *err)
+{
+    static const int64_t few[] = { 1, 64 }, tiny[] = { 1, 9, 40 },
+                         many[] = { 1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 4096 };
+    static const char *const schemes[] = { "u4-g128",      "u4-g128-asym", "u2-g64-asym",
+                                           "u3-g128-asym", "u8-g128",      "i8-row",
+                                           "nf4",          "mxfp4",        "fp8-e4m3",
+                                           "bf16" };
+    static const attention kinds[] = {
+        { "prefill bf16", 1, 8192, 8192, 32, 8, KV_BF16 },
+        { "prefill int8", 1, 8192, 8192, 32, 8, KV_I8 },
+        { "decode bf16", 32, 1, 4096, 32, 8, KV_BF16 },
+        { "decode bf16", 32, 1, 4096, 64, 8, KV_BF16 },
+        { "decode bf16", 1, 1, 32768, 32, 8, KV_BF16 },
+        { "decode int8", 32, 1, 4096, 32, 8, KV_I8 },
+        { "decode fp8", 32, 1, 4096, 32, 8, KV_F8 },
+        { "decode int4", 32, 1, 4096, 32, 8, KV_I4 },
+    };
+    bench b = { .d = d,
+                .acts = acts,
+                .copy = copy_bytes_s,
+                .job = job,
+                .rows = rows,
+                .tiny = d->memory < BENCH_DEV_MEMORY };
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < LQ_COUNT(schemes) && !s; i++)
+        s = b.tiny ? scheme_rows(&b, schemes[i], tiny, (int)LQ_COUNT(tiny), err)
+            : i    ? scheme_rows(&b, schemes[i], few, (int)LQ_COUNT(few), err)
+                   : scheme_rows(&b, schemes[i], many, (int)LQ_COUNT(many), err);
+    for (size_t i = 0; i < LQ_COUNT(kinds) && !s; i++)
+        s = attention_row(&b, &kinds[i], err);
+    give_back(&b);
+    *n_rows = b.n;
+    return s;
+}

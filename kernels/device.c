@@ -1,0 +1,213 @@
+/* kernels/device.c - which device tables this program has, and the one that --device names. */
+#include "kernels/device.h"
+
+#include <stdlib.h>
+
+#ifdef LLMQ_CUDA /* of this file alone: the Makefile has compiled kernels/cuda/ */
+extern const dev_ops cu_table;
+static const dev_ops *in_use = &cu_table;
+#else
+static const dev_ops *in_use;
+#endif
+
+const dev_ops *dev_cuda(void) { return in_use; }
+void dev_use(const dev_ops *ops) { in_use = ops; }
+
+int dev_count(lq_err *why)
+{
+    const dev_ops *ops = dev_cuda();
+    if (ops) return ops->count(why);
+    lq_fail(why, LQ_EDEVICE, "no GPU: this llmq was built without CUDA (no nvcc was found)");
+    return 0;
+}
+
+lq_status dev_open(dev *d, const char *want, lq_err *err)
+{
+    const char *digits = want + strlen("cuda:");
+    char *end = NULL;
+    long index = 0;
+    memset(d, 0, sizeof *d);
+    if (strncmp(want, "cuda:", strlen("cuda:")) == 0) {
+        index = *digits >= '0' && *digits <= '9' ? strtol(digits, &end, 10) : -1;
+        if (index < 0 || index > 1023 || *end || (*digits == '0' && digits[1]))
+            return lq_fail(err, LQ_EUSAGE, "expected cuda:NUMBER, found '%s'", want);
+    } else if (strcmp(want, "cuda") != 0) {
+        return lq_fail(err, LQ_EUSAGE, "expected cpu, auto, cuda or cuda:NUMBER, found '%s'", want);
+    }
+    if (dev_count(err) == 0) return LQ_EDEVICE;
+    return dev_cuda()->open(d, (int)index, err);
+}
+
+lq_status dev_take(void **p, dev *d, size_t n, const char *what, lq_err *err)
+{
+    *p = d->ops->alloc(d, n);
+    if (*p) return LQ_OK;
+    const lq_status s = d->ops->sync(d, err);
+    if (s != LQ_ENOMEM) return s;
+    return lq_fail(err, s, "%s: %s %zu bytes, found %zu free", d->name, what, n, d->ops->room(d));
+}
+
+int dev_ranks(const dev *d)
+{
+    int n = 0;
+    for (; d; d = d->peer)
+        n++;
+    return n;
+}
+
+size_t dev_room(dev *d)
+{
+    size_t least = SIZE_MAX;
+    for (; d; d = d->peer) {
+        const size_t room = d->ops->room(d);
+        if (room < least) least = room;
+    }
+    return least;
+}
+
+bool dev_same_group(const qt_scheme *a, const qt_scheme *b)
+{
+    return a->kind == b->kind && a->dtype == b->dtype && a->bits == b->bits &&
+           a->group == b->group && a->rows == b->rows && a->zero == b->zero &&
+           a->zbits == b->zbits && a->scale_dtype == b->scale_dtype &&
+           a->irregular == b->irregular && a->div127 == b->div127 && a->recip == b->recip &&
+           a->act == b->act && a->act_group == b->act_group;
+}
+
+bool dev_mm_ints(const dev_weight *w, mm_acts acts)
+{
+    const qt_scheme *s = &w->t.scheme;
+    return acts == MM_I8 && mm_effective(s, acts) == MM_I8 &&
+           (s->kind == QT_UINT || s->kind == QT_I8 || s->kind == QT_I8_OUTLIER);
+}
+
+bool dev_rounds(const dev_weight *w, mm_acts acts)
+{
+    return acts != MM_F32 && !dev_mm_ints(w, acts) && !w->t.scheme.act &&
+           w->t.scheme.kind != QT_I8_OUTLIER;
+}
+
+bool dev_acts(const dev *d, const dev_weight *w, mm_acts acts, int64_t M, dev_act_kind kind)
+{
+    const qt_scheme *s = &w->t.scheme;
+    return acts != MM_F32 && !dev_mm_ints(w, acts) && !s->act && !d->invariant &&
+           M <= DEV_MM_SMALL && !(s->kind == QT_DENSE && s->dtype == LQ_F32) &&
+           (kind != DEV_ACT_PAIR || w->t.N % (2 * TILE_N) == 0);
+}
+
+bool dev_norms(const dev *d, const dev_weight *w, mm_acts acts, int64_t M)
+{
+    return dev_rounds(w, acts) && dev_acts(d, w, acts, M, DEV_ACT_ALONE) &&
+           !w->t.scheme.irregular && w->s.G == w->s.Gp && w->s.Kp == w->t.K;
+}
+
+size_t dev_mm_few_parts(int64_t N, int64_t K)
+{
+    enum { PART = 4096 };       /* inputs, of mm_thin */
+    const int64_t most = 2 * K; /* with groups padded */
+    const size_t parts = (size_t)(lq_ceil_div(most, PART) * DEV_MM_SMALL) *
+                         lq_round_up((size_t)N, TILE_N) * sizeof(float);
+    return most > PART && parts > DEV_MM_PARTS ? parts : DEV_MM_PARTS;
+}
+
+bool dev_in_rows(const qt_tensor *t)
+{
+    return t->scheme.kind == QT_DENSE && t->scheme.dtype == LQ_BF16 && !t->scheme.act &&
+           t->K % TILE_K == 0;
+}
+
+size_t dev_mm_parts(int64_t M, int64_t N, int64_t K)
+{
+    enum { BLOCKS = 256, SUMS = 32 << 10 }; /* MM_CUT_BLOCKS, and what one has at most */
+    const size_t n = (size_t)(DEV_MM_SPLITS * M * N) * sizeof(float);
+    if (M <= DEV_MM_SMALL || K <= DEV_MM_SPLIT_LEAST) return 0;
+    return n < (size_t)BLOCKS * SUMS ? n : (size_t)BLOCKS * SUMS;
+}
+
+bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
+{
+    const bool ints = dev_mm_ints(a, acts);
+    if (ints != dev_mm_ints(b, acts) || (ints && mm_i8_block(&a->s) != mm_i8_block(&b->s)))
+        return false;
+    const qt_scheme *s = &a->t.scheme, *t = &b->t.scheme;
+    const bool f32 = s->kind == QT_DENSE && s->dtype == LQ_F32;     /* none of bf16 for the units */
+    const bool groups = (a->s.G == a->s.Gp && b->s.G == b->s.Gp) || /* no padding */
+                        (a->s.G == b->s.G && a->s.Gp == b->s.Gp);
+    return a->t.layout == b->t.layout && a->t.K == b->t.K && a->s.Kp == b->s.Kp && groups &&
+           f32 == (t->kind == QT_DENSE && t->dtype == LQ_F32) && !s->irregular && !t->irregular &&
+           s->kind != QT_I8_OUTLIER && t->kind != QT_I8_OUTLIER && s->act == t->act &&
+           (!s->act || (s->act_group == t->act_group && s->act_scale == t->act_scale));
+}
+
+bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv)
+{
+    return dtype != KV_F32 && D % 8 == 0 && Dv % 8 == 0 && D <= DEV_ATTN_WIDTH &&
+           Dv <= DEV_ATTN_WIDTH;
+}
+
+dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
+                             int64_t n_rows)
+{
+    enum { WIDEST = 128 }; /* of DEV_ATTN_WIDE */
+    if (acts == MM_F32 || !dev_attn_units(dtype, D, Dv)) return DEV_ATTN_EXACT;
+    if (d->invariant || n_rows <= DEV_ATTN_FEW) return DEV_ATTN_DECODE;
+    return d->cc == 90 && (dtype == KV_F16 || dtype == KV_BF16) && D <= WIDEST && Dv <= WIDEST
+               ? DEV_ATTN_WIDE
+               : DEV_ATTN_UNITS;
+}
+
+enum { PAIRS = 16 }; /* (row, head) pairs that share a tile of keys, of few rows */
+
+int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv)
+{
+    const int64_t pairs = how == DEV_ATTN_WIDE    ? DEV_ATTN_WIDE_PAIRS
+                          : how == DEV_ATTN_UNITS ? DEV_ATTN_PAIRS
+                                                  : PAIRS;
+    return H / Hkv < pairs ? pairs / (H / Hkv) : 1;
+}
+
+int64_t dev_attn_done(int64_t n_chunks, int64_t H, int64_t Hkv)
+{
+    const int64_t pairs = dev_attn_rows(DEV_ATTN_DECODE, H, Hkv) * (H / Hkv);
+    return n_chunks * Hkv * lq_ceil_div(pairs, PAIRS);
+}
+
+size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hkv, int64_t Dv)
+{
+    return (size_t)(n_slots * dev_attn_rows(how, H, Hkv) * H * (Dv + 2)) * sizeof(float);
+}
+
+int64_t dev_attn_split(const dev *d, dev_attn_how how, int64_t blocks)
+{
+    if (how != DEV_ATTN_UNITS && how != DEV_ATTN_WIDE) return ATTN_SPLIT;
+    const bool enough = blocks > 0 && 4 * blocks >= 3 * d->n_sm; /* most multiprocessors have one */
+    return enough ? DEV_ATTN_WHOLE : DEV_ATTN_LONG;
+}
+
+int64_t dev_attn_blocks(dev_attn_how how, int64_t n_rows, int64_t H, int64_t Hkv)
+{
+    return lq_ceil_div(n_rows, dev_attn_rows(how, H, Hkv)) * Hkv;
+}
+
+void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,
+                   int64_t *n_slots, const attn_seq *s, int32_t table, int64_t split, int64_t H,
+                   int64_t Hkv, int64_t window)
+{
+    const int64_t rows = dev_attn_rows(how, H, Hkv);
+    for (int64_t i = 0; i < s->n_rows; i += rows) {
+        const int64_t n = s->n_rows - i < rows ? s->n_rows - i : rows, pos = s->pos0 + i;
+        const int64_t first = window && pos >= window ? pos - window + 1 : 0;
+        dev_attn_chunk c = { .row = (int32_t)(s->row0 + i),
+                             .n_rows = (int32_t)n,
+                             .pos = (int32_t)pos,
+                             .fresh = (int32_t)s->pos0,
+                             .table = table,
+                             .split0 = (int32_t)(first / split),
+                             .slot = (int32_t)*n_slots };
+        c.n_splits = (int32_t)((pos + n - 1) / split) + 1 - c.split0;
+        for (int32_t k = 0; k < c.n_splits; k++, ++*n_slots)
+            if (chunk_of) chunk_of[*n_slots] = (int32_t)*n_chunks;
+        if (chunks) chunks[*n_chunks] = c;
+        ++*n_chunks;
+    }
+}

@@ -1,0 +1,525 @@
+/* kernels/device.h - a GPU as a table of operations on device memory and one stream.
+ *
+ * The table is complete and chosen whole: dev_cuda() where this build has it (kernels/cuda/,
+ * compiled by nvcc), in the tests also the same sources compiled for the host (kernels/cuda/emu/).
+ *
+ * Operations are queued in order and return nothing. The first that fails is kept in the dev, those
+ * after it do nothing, and dev_sync says what happened. All pointers in arguments are device memory
+ * unless marked "host". None allocates; no result depends on how many rows or sequences share
+ * a call, save where an operation says so, and there not with dev.invariant. Every sum has one
+ * fixed order (of its own: results equal the CPU's within the bound of its contract in mm.h, ops.h,
+ * attn.h, not to the bit). */
+#ifndef LLMQ_KERNELS_DEVICE_H
+#define LLMQ_KERNELS_DEVICE_H
+
+#include "formats/tensor/tiles.h"
+#include "kernels/attn.h"
+#include "kernels/mm.h"
+#include "kernels/ops.h"
+
+LQ_C_BEGIN
+
+typedef struct dev_ops dev_ops;
+
+typedef struct dev dev;
+struct dev {
+    const dev_ops *ops;
+    dev *peer; /* the next rank's of several that share a model (dev_link); NULL: none */
+    struct dev_link *link; /* of those; NULL: none */
+    void *stream;
+    void *blas, *blas_room;  /* cuBLAS, once it was needed, and its workspace */
+    int index, cc;           /* cc: compute capability, 90 for 9.0 */
+    int n_sm;                /* multiprocessors */
+    bool follows;            /* a launch may begin before the one before it has ended */
+    size_t memory;           /* bytes in all */
+    size_t shared_per_block; /* bytes at most */
+    char name[64];
+    bool
+        invariant; /* what else a call has changes no bit of a row; set before anything is queued */
+    lq_status bad; /* first failure since dev_sync */
+    lq_err why;
+};
+
+/* x += add * factor, then h = norm(x), of T rows of K; rms or layer norm as in ops.h. add, h, w, b
+ * may be NULL; without h only the sum. h may be x, or add. w and b [rows, K] are taken in turn. */
+typedef struct {
+    float *x, *h;
+    const float *add, *w, *b;
+    float factor; /* of add; 0: 1 */
+    float offset, eps;
+    bool layer;
+    bool bf16; /* h is rounded to it */
+    int64_t T, K;
+    int64_t ld;   /* from row to row of x, h and add; 0: K */
+    int64_t side; /* rows that lie side by side: then ld is from the first of so many to the next's;
+                     0: 1 */
+    int64_t rows; /* of w and b; 0: 1 */
+} dev_norm_args;
+
+/* A row of `whole` floats of which each of several devices has K: first `squares` leaves each row's
+ * own sum of squares in sums [T], then, those being the sums over all devices, `scale` makes x =
+ * x / sqrt(sums / whole + eps) * (w + offset), the rms norm of ops.h. */
+typedef struct {
+    float *x, *sums;
+    const float *w; /* [K] */
+    float offset, eps;
+    int64_t T, K, whole;
+    int64_t ld; /* from row to row of x; 0: K */
+} dev_share_args;
+
+/* q, k and v are held within +-clip (0: they are not). The first R of each head's D dims of q [T,
+ * H*D] and k [T, Hkv*D] are rotated in place (as k_rope; cos, sin [T, R/2]; R = 0: none); then k
+ * and v [T, Hkv*Dv] are written into the cache of a layer, laid out as attn.h says, row t to
+ * slot[t] of block[t]. cache_k NULL: no cache. */
+typedef struct {
+    float *q, *k, *v;
+    const float *cos, *sin;
+    const int32_t *block, *slot;
+    uint8_t *cache_k, *cache_v;
+    size_t block_stride;
+    int block_size;
+    kv_dtype dtype;
+    bool half; /* pairs (i, i + R/2), else (2i, 2i + 1) */
+    float clip;
+    int64_t T, H, Hkv, D, Dv, R;
+    int64_t ld; /* from row to row of q, k and v, which lie in the same rows; 0: each in its own */
+} dev_rope_args;
+
+/* dst [T, ldd] = f(gate) * up * scale, n of each row of gate and up [T, ld] (k_act_mul); up NULL:
+ * f(gate). dst may be gate or up, with the same row length. mixed: gate holds [gate up gate up ...]
+ * and up is not looked at. */
+typedef struct {
+    float *dst;
+    const float *gate, *up;
+    const float *scale; /* [T] or NULL: 1 */
+    int64_t T, n, ldd, ld;
+    k_act_fn f;
+    float limit;
+    bool mixed;
+    bool bf16; /* dst is rounded to it */
+} dev_act_args;
+
+/* x [T, K] = scale * rows ids[t] of table [V, K] of dtype f32, f16 or bf16. Ids were checked. Also
+ * how rows are picked out of others (f32, scale 1: the same bits). */
+typedef struct {
+    float *x;
+    const void *table;
+    lq_dtype dtype;
+    const int32_t *ids;
+    int64_t T, K;
+    float scale;
+} dev_embed_args;
+
+/* n bytes of each of `rows` rows, on the device; rows are ldd and lds bytes apart and do not
+ * overlap. */
+typedef struct {
+    void *dst;
+    const void *src;
+    size_t n, ldd, lds;
+    int64_t rows;
+} dev_copy_args;
+
+/* Of each of T rows the n floats at src to H places of dst: dst [T, H, ldd], src [T, lds]. */
+typedef struct {
+    float *dst;
+    const float *src;
+    int64_t T, H, n, ldd, lds;
+} dev_spread_args;
+
+/* A weight whose planes, laid out as formats/tensor/tiles.h says, are in device memory. */
+typedef struct {
+    qt_tensor t;
+    tile_shape s;
+} dev_weight;
+
+/* n weights of one scheme and shape (dev_same_group), each for rows of its own: experts. */
+typedef struct {
+    const void *parts;           /* mm_group_bytes(n), written by mm_group */
+    const int32_t *first, *busy; /* dev_place_args: whose the rows of x and y are */
+    int64_t n, most;             /* most: rows of one weight at most */
+} dev_group;
+
+enum {
+    DEV_MM_SMALL = 8,         /* rows up to which a product is bound by reading the weight */
+    DEV_MM_PARTS = 192 << 10, /* bytes of mm_scratch at most for parts of weights of few outputs */
+    DEV_MM_SPLITS = 8,        /* parts of K at most of more than DEV_MM_SMALL rows */
+    DEV_MM_SPLIT_LEAST = 512, /* inputs of such a part at least, but for the last */
+};
+
+/* What is done to x before a product, in place of a dev_norm_args behind which it is rounded to
+ * bf16, to the same bits: h = norm(x), x stays. w, b [K] or NULL; they, and the rows of x, lie at
+ * multiples of 16 bytes. */
+typedef struct {
+    const float *w, *b;
+    float offset, eps;
+    bool layer;
+} dev_mm_norm;
+
+/* What an MLP makes of its first product, in place of a dev_act_args behind it, to the same bits.
+ * PAIR: W has gate's N / 2 outputs and then up's, and y [M, N / 2] = f(gate) * up; ALONE: f(W x).
+ */
+typedef enum { DEV_ACT_NONE, DEV_ACT_ALONE, DEV_ACT_PAIR } dev_act_kind;
+typedef struct {
+    dev_act_kind kind;
+    k_act_fn f;
+    float limit;
+    bool bf16; /* y is rounded to it */
+} dev_mm_act;
+
+/* y [M, ldy] = x [M, ldx] W^T, + bias [N] if not NULL, + y where add.
+ *
+ * With dev.invariant products are done in the order of more than DEV_MM_SMALL rows, any M.
+ * acts MM_F32: f32 by the dequantized weight, any M. MM_BF16: x rounded to bf16, by the matrix
+ * units (M in one order of summation up to DEV_MM_SMALL, in another beyond), to which weights whose
+ * codes less their zero points have more than 8 significant bits (f16, nf4 and float zero points)
+ * go as the sum of two bf16, an error of 2^-16 of |w|; by an f32 weight in f32.
+ * In f32, and up to DEV_MM_SMALL rows, K is cut where the weight has few outputs for the device's
+ * multiprocessors: the order is the shape's and the device's; with a group it is not cut. Of more
+ * rows by the matrix units, without dev.invariant, where it is cut is a matter of M too.
+ * Of QT_ZERO_BIAS the code is scaled first. MM_I8: of integer codes (dev_mm_ints) what mm.h says,
+ * to the bit, whatever M; of others MM_BF16.
+ * A weight that is dev_in_rows may be QT_PORTABLE where `blas` said yes: with MM_BF16, of more than
+ * DEV_MM_SMALL rows, cuBLAS multiplies it, in an order that is its own but the same every time;
+ * with dev.invariant, and in f32, any M is in that of few rows.
+ * scratch: mm_scratch bytes, of M rows or of more.
+ *
+ * With a group its weights all take their rows in one launch, and `most` counts in place of M. w
+ * then says scheme (n_out: the largest of the group), shape, and no planes; the biases are the
+ * group's. Nothing is done for rows of a weight that the group has not (mm_group).
+ *
+ * arranged: the product before had the same x, M, acts and scratch, no group, and a weight of the
+ * same inputs (dev_same_input): what it made of x in the scratch is taken again. */
+typedef struct {
+    float *y;
+    const dev_weight *w;    /* host */
+    const dev_group *group; /* host; NULL: w, for all rows */
+    const float *x, *bias;
+    void *scratch;
+    int64_t ldy, ldx, M;
+    mm_acts acts;
+    bool add, arranged;
+    bool rounded;            /* where x is to be rounded to bf16, it is */
+    dev_mm_act act;          /* where dev_acts says so; then nothing is added to y */
+    const dev_mm_norm *norm; /* host; NULL: none; where dev_norms says so */
+} dev_mm_args;
+
+/* Rows of one sequence that attention takes together, and where its keys are. */
+typedef struct {
+    int32_t row, n_rows;      /* of q and out */
+    int32_t pos;              /* absolute position of the first; row i sees keys 0 .. pos + i */
+    int32_t fresh;            /* of the first row of its sequence in this call */
+    int32_t table;            /* its sequence's block numbers begin at tables[table] */
+    int32_t split0, n_splits; /* the splits that hold what its rows see */
+    int32_t slot;             /* the first of as many slots */
+} dev_attn_chunk;
+
+/* What runtime/forward/forward_moe.c does for each row: from a router's logits, scores [T, E], to the k
+ * experts of each, rising, and their shares [T, k]. */
+typedef struct {
+    float *scores;           /* [T, E] logits; then softmax or sigmoid of them */
+    float *choice;           /* [T, E] scratch */
+    float *group_score;      /* [T, groups] scratch; these two only where groups_used < groups */
+    int32_t *group_best;     /* [T, groups_used] scratch */
+    const float *correction; /* [E] or NULL: added to what is chosen by */
+    float *shared;           /* [T] or NULL: becomes its sigmoid */
+    int32_t *chosen;         /* [T, k] distinct, below E, whatever the logits are */
+    float *share;            /* [T, k] */
+    int64_t T, E, k, groups, groups_used;
+    bool sigmoid, top2, normed; /* of all; groups by the sum of their best two; shares sum to 1 */
+    float scale;                /* of shares */
+} dev_route_args;
+
+enum { DEV_EXPERTS = 1024 }; /* at most */
+
+/* Rows by expert: sent [T * k] holds the rows of the lowest expert that has any, then of the next,
+ * ..., each one's rising; place [T, k] is where each choice went. The i-th expert that has rows is
+ * busy[i], and they begin at first[i]; behind the last, busy [E] is -1 and first [E + 1] T * k. */
+typedef struct {
+    int32_t *first, *busy, *place, *sent;
+    const int32_t *chosen; /* [T, k] */
+    int64_t T, E, k;
+} dev_place_args;
+
+/* out [T, H] += the sum over i of share[t, i] * y[place[t, i]], in order of i. */
+typedef struct {
+    float *out;
+    const float *y, *share; /* y [T * k, H] */
+    const int32_t *place;
+    int64_t T, H, k;
+} dev_join_args;
+
+enum { DEV_ATTN_WIDTH = 256 }; /* D and Dv at most; multiples of 4, of int4 of 8 */
+
+/* DEV_ATTN_EXACT: in attn.h's order, and with its bits; splits of ATTN_SPLIT keys.
+ * DEV_ATTN_DECODE: the same splits through the matrix units, where dev_attn_units says so. q times
+ * the scale, and the weights (times a value's scale), are the sum of two numbers of 16 bits: an
+ * error of 2^-16 of each, in f16 of 2^-22 and 2^-25 besides; all sums are f32's.
+ * DEV_ATTN_UNITS: through the matrix units, where dev_attn_units says so; splits of DEV_ATTN_LONG
+ * keys, or none (dev_attn_split), each in an order that depends on a row's position alone. q times
+ * the scale, and the weights, are rounded to the cache's type, of codes to bf16 (to nearest,
+ * relative error u: f16 2^-11, bf16 2^-8), all sums are f32's. With d the largest error of a score,
+ * (u + (D + 8) 2^-23) scale sum |q k|, n keys and the weights w that add to 1, an output is off by
+ * at most (expm1(2 d)
+ * + u + (n + 64) 2^-23) sum w |v|, and in f16 2^-24 sum |v| where weights are tiny.
+ * DEV_ATTN_WIDE: the same on sm_90a, in another order; exponentials are off by 2^-22 besides. */
+typedef enum {
+    DEV_ATTN_EXACT,
+    DEV_ATTN_DECODE,
+    DEV_ATTN_UNITS,
+    DEV_ATTN_WIDE,
+    DEV_ATTN_N
+} dev_attn_how;
+enum {
+    DEV_ATTN_FEW = 16,   /* rows of a sequence up to which most of a tile would be empty */
+    DEV_ATTN_PAIRS = 64, /* (row, head) pairs that a block of DEV_ATTN_UNITS has */
+    DEV_ATTN_WIDE_PAIRS = 128,
+    DEV_ATTN_LONG = 2048,    /* keys of its splits: enough blocks for few rows of a long context */
+    DEV_ATTN_WHOLE = 1 << 30 /* ... where rows are enough */
+};
+
+/* Attention as attn.h says. One slot is one split of one chunk. scratch: attn_scratch bytes. */
+typedef struct {
+    dev_attn_how how; /* that the chunks were planned for */
+    int64_t split;    /* and its keys */
+    const float *q;   /* [T, ldq] rotated */
+    float *out;       /* [T, ldo] */
+    const uint8_t *k, *v;
+    const float *alibi, *sinks;   /* [H] or NULL */
+    const dev_attn_chunk *chunks; /* [n_chunks] */
+    const int32_t *chunk_of;      /* [n_slots]; behind all others of EXACT -1: of no chunk */
+    const int32_t *tables;
+    void *scratch;
+    int64_t ldq, ldo, n_chunks, n_slots, H, Hkv, D, Dv, window;
+    size_t block_stride;
+    int block_size;
+    kv_dtype dtype;
+    float scale, softcap;
+    bool alibi_scaled, alibi_bf16;
+    bool bf16; /* out is rounded to it */
+    /* Of DEV_ATTN_DECODE, where the chunks are of all of the call's rows, those of a sequence
+     * consecutive: what else would be launches before and behind it, with the same bits. rope
+     * (host): as of this cache, of no clip; q is not rotated, and stays, nor is the cache written.
+     * done [dev_attn_done]: 0, and again after it; the splits are merged by the same kernel. */
+    const dev_rope_args *rope;
+    int32_t *done;
+} dev_attn_args;
+
+enum { DEV_TOPS = 20, DEV_DRAW_IDS = 1 << 28 }; /* at most: alternatives; ids of a vocabulary */
+
+/* An id whose logit is changed before the draw. */
+typedef struct {
+    int32_t id;
+    int32_t n;   /* of draw_penalize; 0: only the bias */
+    float value; /* the bias, which goes first; then the kernel keeps here what the logit was */
+} dev_edit;
+
+/* How runtime/engine/sample.h draws from row `row` of the logits. */
+typedef struct {
+    uint64_t seed, draw;
+    const uint32_t *mask; /* [(V + 31) / 32] or NULL, as smp_params.mask */
+    dev_edit *edits;      /* [n_edits] no id twice */
+    float temperature, top_p, min_p, repetition, presence, frequency;
+    int32_t top_k, logprobs, row, n_edits;
+} dev_draw;
+
+/* What came of it. */
+typedef struct {
+    int32_t id; /* -1: the row is refused, as logit `bad` is `value`, NaN or infinite; -2: every id
+                   is banned */
+    int32_t bad;
+    float value;
+    float logprob; /* of the raw distribution; 0 where no logprobs were asked for */
+    int32_t n_top, top_id[DEV_TOPS];
+    float top_logprob[DEV_TOPS]; /* falling */
+} dev_drawn;
+
+/* n draws, each from a row of its own. Rows that are drawn from are scaled (scale 1: not) and then
+ * soft-capped (cap 0: not) first, in place; what edits made of them may stay. Ids and numbers are
+ * those of smp_sample, to the bit. */
+typedef struct {
+    float *logits; /* [rows, V] */
+    const dev_draw *how;
+    dev_drawn *out;
+    int64_t n, V;
+    float scale, cap;
+} dev_draw_args;
+
+/* C [M, ldc] = op(A) op(B) + beta C in f32, row-major, rows ld floats apart; op(A) is A [M, K], or
+ * with ta A^T of A [K, M]; op(B) [K, N] likewise. Sums go over k in order, by fma from 0 on: the
+ * CPU's products in MM_F32 (kernels/mm.h) have the same bits. */
+typedef struct {
+    float *C;
+    const float *A, *B;
+    int64_t ldc, lda, ldb, M, N, K;
+    bool ta, tb;
+    bool lower; /* what lies above C's diagonal is not wanted, and unspecified */
+    float beta;
+} dev_gemm_args;
+
+enum { DEV_GPTQ_BLOCK = 128 };
+
+/* Steps of quantize/methods/gptq.c, N rows at a time; each looks at what it names.
+ * gptq_round: columns k0 .. k1 (at most DEV_GPTQ_BLOCK) of w, which is in the order of perm, become
+ * codes; e gets their errors, negated. gptq_errors: d = w - q, w in the order of the inputs.
+ * gptq_sweep: coordinate descent on codes, d and g = d H (g is not written back), up to `sweeps`
+ * times; then loss = sum d g. K floats at most in a block's shared memory. */
+typedef struct {
+    float *w;            /* [N, K] */
+    float *e;            /* [N, DEV_GPTQ_BLOCK] */
+    float *d, *g;        /* [N, K] */
+    double *loss;        /* [N] */
+    uint8_t *codes;      /* [N, K] in the order of the inputs */
+    const float *U, *H;  /* [K, K] */
+    const float *imp;    /* [K] H's diagonal */
+    const float *params; /* [N, ng, 2] scale and zero of each group of K / ng inputs */
+    const int32_t *perm; /* [K] the input at each place of the order */
+    int64_t N, K, ng, k0, k1;
+    int sweeps;
+    float most; /* largest code */
+} dev_gptq_args;
+
+/* What was queued between capture and captured, to be queued again as one: the same operations with
+ * the same arguments, on what lies in memory then. */
+typedef struct dev_graph dev_graph;
+
+/* Devices that work on one model, each with a share of it: ranks 0 and up. One thread of the host
+ * queues on each in turn. A failure of one is, from the next operation of the link on, a failure of
+ * all; one that comes while the others wait for it inside an exchange is found by any dev_sync, and
+ * ends the link. */
+typedef struct dev_link dev_link;
+enum { DEV_RANKS = 16 }; /* at most */
+
+/* Whether weights of these schemes, of one shape, can be of one group: all but act_scale and n_out.
+ */
+bool dev_same_group(const qt_scheme *a, const qt_scheme *b);
+/* Whether a product is one of integers: MM_I8, and codes less zero points that are scaled. */
+bool dev_mm_ints(const dev_weight *w, mm_acts acts);
+/* Whether a product by w begins with x rounded to bf16, and looks at nothing else of it. */
+bool dev_rounds(const dev_weight *w, mm_acts acts);
+/* Whether a product of M rows can end with an activation. */
+bool dev_acts(const dev *d, const dev_weight *w, mm_acts acts, int64_t M, dev_act_kind kind);
+/* Whether a product of M rows can begin with a norm. */
+bool dev_norms(const dev *d, const dev_weight *w, mm_acts acts, int64_t M);
+/* Bytes of mm_scratch at most for parts of up to DEV_MM_SMALL rows, there for any M, of a weight
+ * [N, K]. */
+size_t dev_mm_few_parts(int64_t N, int64_t K);
+/* Whether a weight can lie on a device as it does in a checkpoint, in rows of K: bf16, K a multiple
+ * of 32. It is no member of a group. */
+bool dev_in_rows(const qt_tensor *t);
+/* Bytes at most of the sums of parts of K that a product of M > DEV_MM_SMALL rows adds up, of N
+ * outputs and K places, padding included; grows with each. */
+size_t dev_mm_parts(int64_t M, int64_t N, int64_t K);
+/* Whether products by these take x rounded and arranged alike. */
+bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts);
+
+/* Whether there are units for these: all but f32, multiples of 8. DEV_ATTN_WIDE takes f16 and bf16
+ * alone. */
+bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv);
+/* How attention of so many rows of a sequence is done; with dev.invariant in one way. */
+dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
+                             int64_t n_rows);
+/* Rows of a chunk at most, and keys of a split where all launches together have so many blocks
+ * without splits; blocks 0, d NULL: the shortest that there are. */
+int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv);
+int64_t dev_attn_split(const dev *d, dev_attn_how how, int64_t blocks);
+/* How many blocks have chunks of so many rows of a sequence. */
+int64_t dev_attn_blocks(dev_attn_how how, int64_t n_rows, int64_t H, int64_t Hkv);
+/* Numbers of dev_attn_args.done for so many chunks. */
+int64_t dev_attn_done(int64_t n_chunks, int64_t H, int64_t Hkv);
+/* Bytes of attention's scratch for so many slots. */
+size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hkv, int64_t Dv);
+/* Host: cut sequence `s`, whose block numbers begin at tables[table], into chunks; *n_chunks and
+ * *n_slots count on. chunks, chunk_of NULL: only count. */
+void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,
+                   int64_t *n_slots, const attn_seq *s, int32_t table, int64_t split, int64_t H,
+                   int64_t Hkv, int64_t window);
+
+#define DEV_OPS(X)                                                                               \
+    X(lq_status, open, (dev * d, int index, lq_err *err))                                        \
+    X(void, close, (dev * d))                                                                    \
+    X(void, bind, (dev * d))              /* what this thread does from now on is meant for d */ \
+    X(int, count, (lq_err * why))         /* of devices; 0: why says what is missing */          \
+    X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */            \
+    X(void, free, (dev * d, void *p))     /* also after a failure */                             \
+    /* n bytes at p, of what alloc gave, are a buffer of their own: where somebody watches (the  \
+     * emulation), what is reached from there ends there, and what lies in no such buffer is     \
+     * nobody's. They go with free of the whole */                                               \
+    X(void, part, (dev * d, void *p, size_t n))                                                  \
+    X(size_t, room, (dev * d)) /* bytes that alloc has left, about */                            \
+    /* Memory of the host that copies need not wait for (pinned). Until dev_sync an upload may   \
+     * still read it, and a download is not there yet. */                                        \
+    X(void *, alloc_host, (dev * d, size_t n))                                                   \
+    X(void, free_host, (dev * d, void *p))                                                       \
+    /* host may be reused, but for alloc_host's; of other memory this may wait for the stream */ \
+    X(void, upload, (dev * d, void *dst, const void *host, size_t n))                            \
+    X(void, download, (dev * d, void *host, const void *src, size_t n))                          \
+    X(void, zero, (dev * d, void *dst, size_t n))                                                \
+    X(void, copy, (dev * d, const dev_copy_args *a))                                             \
+    X(lq_status, sync, (dev * d, lq_err * err)) /* waits also after a failure */                 \
+    /* From now on nothing runs that this thread queues: it is kept. Until `captured` there is   \
+     * no sync, alloc, free or link, and the host's memory is alloc_host's. After an error d is  \
+     * as before. */                                                                             \
+    X(lq_status, capture, (dev * d, lq_err * err))                                               \
+    /* NULL: there is none, err says why; d is as before the capture, and nothing has run */     \
+    X(dev_graph *, captured, (dev * d, lq_err * err))                                            \
+    X(void, replay, (dev * d, dev_graph * g))                                                    \
+    X(void, drop, (dev * d, dev_graph * g)) /* once what it queued is done; NULL: nothing */     \
+    X(void, norm, (dev * d, const dev_norm_args *a))                                             \
+    X(void, squares, (dev * d, const dev_share_args *a))                                         \
+    X(void, scale, (dev * d, const dev_share_args *a))                                           \
+    X(void, rope, (dev * d, const dev_rope_args *a))                                             \
+    X(void, act, (dev * d, const dev_act_args *a))                                               \
+    X(void, embed, (dev * d, const dev_embed_args *a))                                           \
+    X(void, spread, (dev * d, const dev_spread_args *a))                                         \
+    X(void, route, (dev * d, const dev_route_args *a))                                           \
+    X(void, place, (dev * d, const dev_place_args *a))                                           \
+    X(void, join_experts, (dev * d, const dev_join_args *a))                                     \
+    X(size_t, mm_scratch, (const dev_weight *w, int64_t M))                                      \
+    X(size_t, mm_group_bytes, (int64_t n))                                                       \
+    /* parts of a group: w[n] and bias[n] (NULL: none); N = 0: not of this group */              \
+    X(void, mm_group,                                                                            \
+      (dev * d, void *parts, const dev_weight *w, const float *const *bias, int64_t n))          \
+    X(void, matmul, (dev * d, const dev_mm_args *a))                                             \
+    /* cuBLAS is there, opened, and has a workspace; false also where memory is short */         \
+    X(bool, blas, (dev * d))                                                                     \
+    X(size_t, attn_scratch, (const dev_attn_args *a))                                            \
+    X(void, attn, (dev * d, const dev_attn_args *a))                                             \
+    X(void, draw, (dev * d, const dev_draw_args *a))                                             \
+    X(void, gemm, (dev * d, const dev_gemm_args *a))                                             \
+    X(void, gptq_round, (dev * d, const dev_gptq_args *a))                                       \
+    X(void, gptq_errors, (dev * d, const dev_gptq_args *a))                                      \
+    X(void, gptq_sweep, (dev * d, const dev_gptq_args *a))                                       \
+    /* d and its peers, which are borrowed. LQ_EDEVICE: no NCCL */                               \
+    X(lq_status, link, (dev_link * *l, dev * d, lq_err * err))                                   \
+    X(void, unlink, (dev_link * l)) /* before its devices are closed */                          \
+    /* x[r] [n] of each rank r becomes the sum over all, ((x[0] + x[1]) + x[2]) + ... */         \
+    X(void, all_reduce, (dev_link * l, float *const *x, int64_t n))                              \
+    /* to [ranks, n] of rank 0 = x[r] [n] of each; other memory than x[0] */                     \
+    X(void, gather, (dev_link * l, float *to, float *const *x, int64_t n))
+
+struct dev_ops {
+    const char *name;
+#define X(result, op, args) result(*op) args;
+    DEV_OPS(X)
+#undef X
+};
+
+/* The CUDA table, or NULL where this program was built without nvcc. */
+const dev_ops *dev_cuda(void);
+/* For tests, before anything else here: dev_cuda gives this table from now on. */
+void dev_use(const dev_ops *ops);
+/* Of dev_cuda(); 0: why says in one line what is missing. */
+int dev_count(lq_err *why);
+/* want: "cuda" or "cuda:i". LQ_EUSAGE: another word; LQ_EDEVICE: there is none that llmq runs on.
+ */
+lq_status dev_open(dev *d, const char *want, lq_err *err);
+/* n bytes of its memory for `what` ("the weights"). LQ_ENOMEM: err says what it needs and what is
+ * free; also the first failure of what was queued before. */
+lq_status dev_take(void **p, dev *d, size_t n, const char *what, lq_err *err);
+/* This device and its peers: how many, and the least of what alloc has left on each. */
+int dev_ranks(const dev *d);
+size_t dev_room(dev *d);
+
+LQ_C_END
+
+#endif

@@ -1,0 +1,67 @@
+/* quantize/job/job.h - a model from a source to a .llmq file, layer by layer.
+ *
+ *     source -> plan -> for each part: look (statistics) -> quantize -> keep -> advance -> write
+ *
+ * Memory: one layer and its statistics, and the hidden states of the calibration tokens; never the
+ * model. How much is known before (quantize/job/memory.h); within a memory limit those states lie on disk
+ * and experts are looked at a few at a time (the layer runs again for the next). Finished parts lie
+ * in OUT.resume/ until the whole file is written (quantize/layer/state.h), so the disk holds the result
+ * twice for a moment; methods without calibration go from tensor to tensor straight into the file.
+ * Pages of the mapped source are dropped once read. Before that the result is compared with the
+ * source (quantize/job/check.h), and its provenance says how it did. The bytes of the result depend on
+ * source, options, calibration tokens and kernels only: not on threads, interruptions, memory limit
+ * or paths. */
+#ifndef LLMQ_QUANTIZE_JOB_JOB_H
+#define LLMQ_QUANTIZE_JOB_JOB_H
+
+#include "quantize/job/check.h"
+#include "quantize/job/progress.h"
+#include "quantize/job/memory.h"
+
+typedef struct {
+    const qz_opts *o;
+    const cal_samples *samples; /* where qz_calibrated(o) */
+    uint64_t seed;              /* that chose them */
+    int64_t own_windows;        /* more of their length, that the source writes itself for tuning */
+    bool own_asked;      /* a source that cannot write (no finite logits) is an error; else tuning
+                            does without */
+    bool reproducible;   /* kernels are not recorded: all that may run give the same bytes,
+                            which the caller sees to */
+    size_t memory_limit; /* bytes; 0: none */
+    bool resume;         /* an output that is what this run would make is left alone */
+    bool restart;        /* do not go on from what an earlier run finished */
+    const cal_samples *check; /* windows for the check at the end; NULL: none */
+    const uint8_t *tokenizer; /* tokenizer.blob to carry, or NULL; tok_compile's output */
+    size_t tokenizer_bytes;
+    plan_voice voice;
+    meter_view view; /* of progress; show NULL: it is reported to the lq_job */
+} qz_job;
+
+typedef struct {
+    qz_report *reports; /* of every tensor that was quantized, in file order */
+    size_t n_reports;
+    size_t bytes_in, bytes_out; /* of tensors in the source; of the file */
+    double bpw;                 /* of the linears of the layers */
+    double bpw_model;           /* of all tensors */
+    double predicted;           /* --bpw: KL divergence to the source; NAN: not asked for */
+    bool tuned; /* and kept; the KL divergence to the source on windows held back: */
+    double kl_before, kl_after; /* NAN: not measured */
+    int64_t resumed;            /* parts that were finished before; -1: the output was */
+    double phase_secs[METER_N]; /* where the time went */
+    qz_need need;               /* as predicted */
+    qz_check check;             /* windows = 0: not made */
+    lq_arena arena;
+} qz_result;
+
+/* What j would take of memory and disk, of samples and check by their numbers and lengths alone.
+ * Errors: LQ_EUSAGE (more than the limit). */
+lq_status qz_job_need(qz_need *n, const qz_job *j, const qz_plan *plan, int threads, lq_err *err);
+
+/* Errors: those of the plan and of qz_job_need; LQ_EVALUE (NaN or Inf in a weight, by name), LQ_EIO
+ * (state stays for a repeated run; also: the source changed meanwhile), LQ_EINTR (the same),
+ * LQ_EBUSY, LQ_EUSAGE (quantize/layer/state.h), LQ_ENOMEM. */
+lq_status qz_run(qz_result *r, src_source *src, const char *out_path, const qz_job *j, pool *p,
+                 const lq_job *job, lq_err *err);
+void qz_result_free(qz_result *r);
+
+#endif

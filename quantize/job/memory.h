@@ -1,0 +1,38 @@
+/* quantize/job/memory.h - how much memory and disk a quantization takes, from shapes and options alone.
+ *
+ * The peak is that of the phase that needs most (quantize/job/progress.h names them): what is held through
+ * it, plus the largest layer's weights, statistics and scratch. Mapped pages count while they are
+ * in use. Measured peaks lie within 0.8 and 1.25 of it (tests/e2e/test_quantize_need.py).
+ *
+ * Two things can be had for less memory: hidden states of the calibration text go to disk, and a
+ * layer's experts are looked at a few at a time. The result does not depend on either. */
+#ifndef LLMQ_QUANTIZE_JOB_MEMORY_H
+#define LLMQ_QUANTIZE_JOB_MEMORY_H
+
+#include "quantize/job/progress.h"
+
+typedef struct {
+    const qz_plan *plan;
+    const qz_opts *o;
+    int64_t windows, len;             /* of calibration's text; 0: none */
+    int64_t own_windows;              /* that the model writes for tuning (calib/self_text.h) */
+    int64_t curvature_windows;        /* auto's; 0: none */
+    int64_t check_windows, check_len; /* 0: no check */
+    int threads;
+    bool trains_codes; /* tuning trains codes as well as scales */
+} need_work;
+
+typedef struct {
+    size_t rss;       /* the peak, in bytes */
+    size_t least;     /* the smallest limit that will do; any larger one does too */
+    meter_kind phase; /* that has the peak */
+    bool spill;       /* hidden states go to disk */
+    size_t experts;   /* bytes for H of experts at once */
+    size_t disk;      /* beside the output while it is made: finished layers and states */
+} qz_need;
+
+/* Within `limit` bytes; 0: no limit. n is filled in either case. Errors: LQ_EUSAGE (the limit is
+ * too small: names the least that will do, and what for). */
+lq_status qz_need_of(qz_need *n, const need_work *w, size_t limit, lq_err *err);
+
+#endif

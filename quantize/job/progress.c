@@ -1,0 +1,218 @@
+/* quantize/job/progress.c - see meter.h. */
+#include "quantize/job/progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "calib/self_text.h"
+#include "calib/sites.h"
+
+const char *const meter_phases[METER_N] = {
+    [METER_CURVATURE] = "curvature", [METER_STATISTICS] = "statistics",
+    [METER_ROUNDING] = "rounding",   [METER_ADVANCING] = "going on",
+    [METER_OWN_TEXT] = "own text",   [METER_TUNING] = "tuning",
+    [METER_CHECK] = "check",         [METER_WRITING] = "writing",
+};
+
+/* Usual speeds: only their ratios matter. In processor seconds of the demo checkpoints on AVX2. */
+static const double forward = 15e9 /* multiply-adds/s of the kernels */,
+                    gradient = 5e9 /* ... of training, forward and back */,
+                    products = 30e9 /* ... of H */, solving = 2e9 /* N K^2/s: folding, rounding */,
+                    rounding = 3e6 /* weights/s besides */,
+                    scoring = 40e6 /* logits/s, of both models */, writing = 500e6 /* bytes/s */;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double *cost_of(const qz_meter *m, int64_t layer, meter_kind k)
+{
+    return &m->cost[(layer < 0 || layer > m->n_layers ? m->n_layers : layer) * METER_N + (int)k];
+}
+
+/* ---- what it will cost ---- */
+/* Of its rows, how many see a token: of experts those that are chosen. */
+static double used(const arch_config *c, const plan_entry *e)
+{
+    return arch_role_per_expert(e->role) && c->experts > 0
+               ? (double)c->experts_used / (double)c->experts
+               : 1;
+}
+
+/* A matrix of n weights in the passes that go back as well. */
+static void add_gradient(qz_meter *m, const meter_work *w, double n)
+{
+    const double tuned = (double)w->tuned_tokens * w->tune_steps;
+    *cost_of(m, -1, METER_CURVATURE) += 3 * (double)w->curvature_tokens * n / gradient;
+    *cost_of(m, -1, METER_TUNING) += 4 * tuned * n / gradient;
+    if (tuned > 0)
+        *cost_of(m, -1, METER_TUNING) += (double)(w->tokens + w->own_tokens) * n / forward;
+}
+
+static void add_entry(qz_meter *m, const meter_work *w, const plan_entry *e)
+{
+    const arch_config *c = &w->plan->cfg;
+    const double n = (double)src_elements(e->src), T = (double)w->tokens;
+    const double run = n * used(c, e);
+    const bool layer = e->part < m->n_layers, linear = e->known && arch_role_linear(e->role);
+    *cost_of(m, -1, METER_WRITING) += (double)src_bytes(e->src) / writing;
+    *cost_of(m, -1, METER_CHECK) += 2 * (double)w->check_tokens * run / forward;
+    *cost_of(m, -1, METER_OWN_TEXT) += (double)w->own_tokens * run / forward;
+    if (e->quantize) *cost_of(m, e->part, METER_ROUNDING) += n / rounding;
+    if (!linear) return;
+    add_gradient(m, w, n);
+    if (!layer || !w->calibrated) return;
+    const bool staged = w->staged && fwd_has_points(c, e->part);
+    const bool last = cal_point_of(c, e->role) == FWD_AT_DOWN;
+    if (!staged || !last) *cost_of(m, e->part, METER_STATISTICS) += T * run / forward;
+    if (e->part + 1 < m->n_layers && (!staged || last))
+        *cost_of(m, e->part, METER_ADVANCING) += T * run / forward;
+    if (!w->hessian) return;
+    const double K = (double)e->K;
+    /* H once per site, which is about one in two linears */
+    *cost_of(m, e->part, METER_STATISTICS) += 0.5 * T * K * K / products;
+    *cost_of(m, e->part, METER_ROUNDING) += n * K / solving;
+}
+
+/* ---- how it goes ---- */
+/* Seconds for one usual second of kind k. */
+static double pace(const qz_meter *m, int k)
+{
+    double secs = 0, cost = 0;
+    if (m->done[k] > 0 && m->secs[k] > 0.2) return m->secs[k] / m->done[k];
+    for (int i = 0; i < METER_N; i++) {
+        secs += m->secs[i];
+        cost += m->done[i];
+    }
+    return cost > 0 && secs > 0 ? secs / cost : 1;
+}
+
+/* A phase of the layer at work has come to `part`. */
+static void reach(qz_meter *m, int k, double part)
+{
+    const double cost = *cost_of(m, m->layer, (meter_kind)k);
+    if (part > 1) part = 1;
+    if (part <= m->reached[k]) return;
+    m->done[k] += (part - m->reached[k]) * cost;
+    if (m->done[k] > m->total[k]) m->done[k] = m->total[k];
+    m->reached[k] = part;
+}
+
+/* The phase at work up to now: seconds, and cost as far as its own reports say. */
+static void account(qz_meter *m, double t, double part)
+{
+    if (m->kind < 0) return;
+    m->secs[m->kind] += t - m->started;
+    m->started = t;
+    reach(m, m->kind, part);
+}
+
+static void end_layer(qz_meter *m)
+{
+    for (int k = 0; k < METER_N; k++) {
+        if (m->reached[k] >= 0) reach(m, k, 1);
+        m->reached[k] = -1;
+    }
+}
+
+static void show(qz_meter *m, double t)
+{
+    double left = 0;
+    for (int k = 0; k < METER_N; k++)
+        left += (m->total[k] - m->done[k]) * pace(m, k);
+    const double secs = t - m->began, all = secs + left > 0 ? secs / (secs + left) : 0;
+    if (all > m->all) m->all = all;
+    const meter_state s = { .phase = meter_phases[m->kind],
+                            .layer = m->layer,
+                            .n_layers = m->n_layers,
+                            .detail = m->detail,
+                            .part = m->reached[m->kind],
+                            .all = m->all,
+                            .secs = secs,
+                            .secs_left = left };
+    if (m->view.show)
+        m->view.show(m->view.user, &s);
+    else
+        lq_report(m->outer, s.phase, m->all, 1);
+}
+
+/* Phases that begin with something else, a small part of them: what they report once at work. */
+static const char *const at_work[METER_N] = {
+    [METER_OWN_TEXT] = cal_self_progress, [METER_TUNING] = "tuning"
+};
+
+/* A module says where it is. */
+static void heard(void *user, const char *what, double done, double total)
+{
+    qz_meter *m = user;
+    if (m->kind < 0) return;
+    const double t = now(), part = total > 0 ? done / total : 0;
+    const bool other = at_work[m->kind] && strcmp(what, at_work[m->kind]) != 0;
+    account(m, t, other ? 0 : part);
+    snprintf(m->detail, sizeof m->detail, "%s", m->kind == METER_ROUNDING || other ? what : "");
+    show(m, t);
+}
+
+lq_status meter_open(qz_meter *m, const meter_work *w, const meter_view *view, const lq_job *outer,
+                     lq_err *err)
+{
+    *m = (qz_meter){ .outer = outer, .view = *view, .n_layers = w->plan->cfg.layers, .kind = -1 };
+    for (int k = 0; k < METER_N; k++)
+        m->reached[k] = -1;
+    m->job = (lq_job){ .report = heard, .user = m, .stop = outer ? outer->stop : NULL };
+    m->cost = calloc((size_t)(m->n_layers + 1) * METER_N, sizeof *m->cost);
+    if (!m->cost)
+        return lq_fail(err, LQ_ENOMEM, "no memory for %lld layers", (long long)m->n_layers);
+    if (w->plan->cfg.tied) /* the embedding is the head as well */
+        add_gradient(m, w, (double)w->plan->cfg.vocab * (double)w->plan->cfg.hidden);
+    *cost_of(m, -1, METER_CHECK) += (double)w->check_tokens * (double)w->plan->cfg.vocab / scoring;
+    for (size_t i = 0; i < w->plan->n; i++)
+        add_entry(m, w, &w->plan->e[i]);
+    for (int64_t i = 0; i <= m->n_layers; i++)
+        for (int k = 0; k < METER_N; k++)
+            m->total[k] += *cost_of(m, i, (meter_kind)k);
+    m->began = m->started = now();
+    return LQ_OK;
+}
+
+void meter_close(qz_meter *m)
+{
+    free(m->cost);
+    memset(m, 0, sizeof *m);
+}
+
+void meter_skip(qz_meter *m, int64_t part, bool advance)
+{
+    const meter_kind kinds[] = { METER_STATISTICS, METER_ROUNDING, METER_ADVANCING };
+    for (size_t i = 0; i < LQ_COUNT(kinds) - advance; i++) {
+        m->total[kinds[i]] -= *cost_of(m, part, kinds[i]);
+        *cost_of(m, part, kinds[i]) = 0;
+    }
+}
+
+void meter_phase(qz_meter *m, meter_kind kind, int64_t layer)
+{
+    const double t = now();
+    account(m, t, 0);
+    if (layer != m->layer || layer < 0) end_layer(m);
+    m->kind = (int)kind;
+    m->layer = layer;
+    m->started = t;
+    if (m->reached[kind] < 0) m->reached[kind] = 0;
+    m->detail[0] = 0;
+    show(m, t);
+}
+
+void meter_end(qz_meter *m, double secs[METER_N])
+{
+    if (m->cost) {
+        account(m, now(), 0);
+        end_layer(m);
+    }
+    m->kind = -1;
+    memcpy(secs, m->secs, sizeof m->secs);
+}

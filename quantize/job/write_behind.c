@@ -1,0 +1,30 @@
+/* quantize/job/write_behind.c - see behind.h. */
+#include "quantize/job/write_behind.h"
+
+#include <assert.h>
+
+static void *run(void *arg)
+{
+    behind *b = arg;
+    b->status = b->call(b->ctx, &b->err);
+    return NULL;
+}
+
+void behind_start(behind *b, lq_status (*call)(void *ctx, lq_err *err), void *ctx)
+{
+    assert(!b->running && !b->status);
+    b->call = call;
+    b->ctx = ctx;
+    b->running = pthread_create(&b->thread, NULL, run, b) == 0;
+    if (!b->running) run(b);
+}
+
+lq_status behind_wait(behind *b, lq_err *err)
+{
+    if (b->running) pthread_join(b->thread, NULL);
+    b->running = false;
+    const lq_status s = b->status;
+    b->status = LQ_OK;
+    if (s && err) *err = b->err;
+    return s;
+}

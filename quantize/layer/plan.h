@@ -1,0 +1,72 @@
+/* quantize/layer/plan.h - what becomes of every tensor of a source, decided before any work.
+ *
+ * Parts 0..L-1 are the layers, part L the rest. Order: embedding, layers, the rest; by name inside
+ * each. That is also the order in the file. */
+#ifndef LLMQ_QUANTIZE_LAYER_PLAN_H
+#define LLMQ_QUANTIZE_LAYER_PLAN_H
+
+#include "formats/source/source.h"
+#include "quantize/layer/method.h"
+
+typedef struct {
+    const src_tensor *src;
+    const char *name; /* as the source's, save the head that is split from a tied embedding */
+    bool known;       /* has a role in this architecture */
+    arch_role role;
+    int64_t expert; /* -1: none, or all of them */
+    bool is_bias;
+    int64_t part;
+    bool quantize;    /* to `scheme` (which may be a dense one); else copied byte for byte */
+    qt_scheme scheme; /* fitted to the shape; i8-outlier: n_out is not known yet */
+    bool open;        /* --bpw: measuring decides (quantize/mixed/bpw.h); until then scheme stands in */
+    /* Of the result, where quantize: */
+    bool turned;      /* the source's matrices are [inputs, outputs], the result's are not */
+    int64_t count;    /* matrices stacked in the tensor (experts), else 1 */
+    int64_t N, K;     /* of one matrix; the tensor is [count * N, K] */
+    int64_t shape[4]; /* as many dims as the source's */
+} plan_entry;
+
+static inline const int64_t *qz_plan_shape(const plan_entry *e)
+{
+    return e->quantize ? e->shape : e->src->shape;
+}
+
+/* Messages to the user, one line each. */
+typedef struct {
+    void (*say)(void *user, const char *line);
+    void *user;
+} plan_voice;
+
+typedef struct {
+    const src_source *src;
+    plan_entry *e;
+    size_t n;
+    arch_config cfg; /* of the result: the source's, untied when the head gets its own scheme;
+                        shares its layers */
+    lq_arena arena;
+} qz_plan;
+
+/* Errors: LQ_EUSAGE (a regex or scheme), LQ_EUNSUPPORTED (a weight that is quantized already, or
+ * tiled), LQ_ENOENT (a missing tensor), LQ_ESHAPE. Weights are not looked at. */
+lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, const plan_voice *v,
+                       lq_err *err);
+/* LQ_EVALUE: NaN or infinity in a weight, by name. Quick after src_scan, else reads them all. */
+lq_status qz_plan_check_finite(const qz_plan *p, lq_err *err);
+void qz_plan_free(qz_plan *p);
+/* expert: -1 where the tensor is none's. NULL: the part has none. */
+const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t part, int64_t expert,
+                               bool bias);
+
+/* Planned size of an entry, before anything is known of outliers and scales. */
+size_t qz_planned_bytes(const plan_entry *e);
+/* The scheme of an open entry for these bits and groups, fitted to its shape; bits 0: as in the
+ * source. And its choice. */
+lq_status qz_plan_scheme(qt_scheme *s, const plan_entry *e, const qz_plan *p, const qz_opts *o,
+                         int bits, int64_t group, lq_err *err);
+void qz_plan_take(plan_entry *e, const qt_scheme *s);
+
+/* The largest divisor of K that is not above `group` and at least 16 (or `group` itself); else K.
+ */
+int64_t qz_fit_group(int64_t K, int64_t group);
+
+#endif

@@ -1,0 +1,276 @@
+/* quantize/layer/state.c - the resume folder. */
+#include "quantize/layer/state.h"
+
+#include <cjson/cJSON.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/mapped.h"
+#include "base/path.h"
+#include "quantize/layer/lock.h"
+
+#define STATE "state.json" /* whose state it is */
+
+/* ---- the folder ---- */
+static bool is_ours(const char *name)
+{
+    return strncmp(name, STATE, sizeof STATE - 1) == 0 || strncmp(name, "state.tmp-", 10) == 0 ||
+           strncmp(name, "part-", 5) == 0 || strncmp(name, "choice.json", 11) == 0 ||
+           strncmp(name, "own.ids", 7) == 0;
+}
+
+/* Delete our files; others stay, and with them the folder. What says whose they are goes last: a
+ * kill in between, or a part that stays, leaves no parts without it, which the next run would
+ * refuse. */
+static void wipe(const char *dir)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    lq_status s = LQ_OK;
+    bool all = true;
+    while (d && (e = lq_next_entry(&s, d, dir, NULL)))
+        if (is_ours(e->d_name) && strcmp(e->d_name, STATE) != 0)
+            all = unlinkat(dirfd(d), e->d_name, 0) == 0 && all;
+    if (d && all && !s) unlinkat(dirfd(d), STATE, 0);
+    if (d) closedir(d);
+}
+
+static lq_status part_path(char *path, size_t n, const qz_state *s, int64_t part, lq_err *err)
+{
+    char name[32];
+    snprintf(name, sizeof name, "part-%05lld.llmq", (long long)part);
+    return lq_path_join(path, n, s->dir, name, err);
+}
+
+/* ---- whose state it is ---- */
+
+/* Where two trees of objects differ, as "recipe.bits: 4, now 3"; at most `cap` bytes. */
+static void differences(char *out, size_t cap, const char *path, const cJSON *was, const cJSON *now)
+{
+    if (cJSON_Compare(was, now, true) || strlen(out) + 4 > cap) return;
+    if (cJSON_IsObject(was) && cJSON_IsObject(now)) {
+        char deeper[128];
+        const cJSON *side[] = { was, now }, *c;
+        for (int i = 0; i < 2; i++)
+            cJSON_ArrayForEach(c, side[i])
+            {
+                const cJSON *other = js_get(side[1 - i], c->string);
+                if (i == 1 && other) continue; /* seen from the other side */
+                snprintf(deeper, sizeof deeper, "%s%s%.60s", path, *path ? "." : "", c->string);
+                differences(out, cap, deeper, i ? NULL : c, i ? c : other);
+            }
+        return;
+    }
+    if (cJSON_IsArray(was) && cJSON_IsArray(now)) {
+        char deeper[128];
+        const cJSON *a = was->child, *b = now->child;
+        for (int i = 0; a || b; i++, a = a ? a->next : NULL, b = b ? b->next : NULL) {
+            snprintf(deeper, sizeof deeper, "%s[%d]", path, i);
+            differences(out, cap, deeper, a, b);
+        }
+        return;
+    }
+    char a[64], b[64];
+    const size_t n = strlen(out);
+    snprintf(out + n, cap - n, "%s%s: %s, now %s", n ? "; " : "", path, js_describe(a, was),
+             js_describe(b, now));
+}
+
+static bool has_parts(const char *dir)
+{
+    DIR *d = opendir(dir);
+    const struct dirent *e;
+    lq_status s = LQ_OK;
+    bool any = !d && errno != ENOENT; /* what cannot be read may have some */
+    while (d && !any && (e = lq_next_entry(&s, d, dir, NULL)))
+        any = strncmp(e->d_name, "part-", 5) == 0 && !strstr(e->d_name, ".tmp-");
+    if (d) closedir(d);
+    return any || s;
+}
+
+/* *same: the folder holds the state of this very run. */
+static lq_status compare_state(bool *same, const char *dir, const char *file, const cJSON *what,
+                               lq_err *err)
+{
+    enum { MAX_STATE = 64 << 20 };
+    cJSON *was = NULL;
+    char text[320] = "";
+    lq_status st = LQ_OK;
+    *same = !js_parse_file(&was, file, MAX_STATE, 0, NULL) && cJSON_Compare(was, what, true);
+    if (!*same && has_parts(dir)) {
+        differences(text, sizeof text, "", was, what);
+        st = lq_fail(err, LQ_EUSAGE,
+                     "%s: holds finished layers of another run (%s); repeat that run, or start "
+                     "afresh with --no-resume",
+                     dir, was ? text : STATE " cannot be read");
+    }
+    cJSON_Delete(was);
+    return st;
+}
+
+/* A part that cannot be read, or whose bytes are not what they were, is made again. */
+static void load_part(qz_state *s, int64_t part)
+{
+    char path[4200];
+    if (part_path(path, sizeof path, s, part, NULL) || !lq_exists(path)) return;
+    llmq_file f;
+    if (llmq_open(&f, path, NULL)) return;
+    if (llmq_verify(&f, NULL, NULL, NULL, NULL)) {
+        llmq_close(&f);
+        return;
+    }
+    s->parts[part] = f;
+    s->n_done++;
+    qz_state_drop(s, part);
+}
+
+/* An empty folder of this run. */
+static lq_status start(const qz_state *s, const char *file, const cJSON *what, lq_err *err)
+{
+    js_buf text = { 0 };
+    wipe(s->dir);
+    lq_status st = js_canonical(&text, what, err);
+    if (!st) st = lq_write_file(file, text.data, text.n, err);
+    free(text.data);
+    return st;
+}
+
+lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_parts,
+                        bool restart, lq_err *err)
+{
+    memset(s, 0, sizeof *s);
+    s->lock = -1;
+    s->n_parts = n_parts;
+    char file[4200];
+    bool same = false;
+    int n = snprintf(s->dir, sizeof s->dir, "%s.resume", out_path);
+    if (n < 0 || (size_t)n >= sizeof s->dir)
+        return lq_fail(err, LQ_EUSAGE, "%s: path too long", out_path);
+    lq_status st = lq_path_join(file, sizeof file, s->dir, STATE, err);
+    if (!st) st = qz_lock(&s->lock, s->dir, err);
+    if (st) return st; /* the folder is not ours */
+    s->parts = calloc((size_t)n_parts, sizeof *s->parts);
+    if (!s->parts) st = lq_fail(err, LQ_ENOMEM, "no memory for %lld parts", (long long)n_parts);
+    if (!st && !restart) st = compare_state(&same, s->dir, file, what, err);
+    if (!st && !same) st = start(s, file, what, err);
+    for (int64_t i = 0; i < n_parts && same && !st; i++)
+        load_part(s, i);
+    if (st) qz_state_close(s, !has_parts(s->dir));
+    return st;
+}
+
+void qz_state_close(qz_state *s, bool remove)
+{
+    for (int64_t i = 0; s->parts && i < s->n_parts; i++)
+        if (s->parts[i].header) llmq_close(&s->parts[i]);
+    free(s->parts);
+    if (s->dir[0]) {
+        if (remove) wipe(s->dir);
+        qz_unlock(s->lock, s->dir, remove);
+    }
+    memset(s, 0, sizeof *s);
+}
+
+void qz_state_clear(const char *out_path, const cJSON *what)
+{
+    qz_state s;
+    lq_err err;
+    char dir[sizeof s.dir];
+    const int n = snprintf(dir, sizeof dir, "%s.resume", out_path);
+    if (n < 0 || (size_t)n >= sizeof dir || !lq_exists(dir)) return;
+    if (!qz_state_open(&s, out_path, what, 1, false, &err)) qz_state_close(&s, true);
+}
+
+/* ---- parts ---- */
+static cJSON *reports_json(const qz_part *p)
+{
+    cJSON *o = cJSON_CreateObject(), *a = cJSON_AddArrayToObject(o, "reports");
+    for (size_t i = 0; i < p->n_reports; i++)
+        cJSON_AddItemToArray(a, qz_report_json(&p->reports[i]));
+    return o;
+}
+
+/* What rounding left of item i lies beside the tensors. */
+static const char *rest_name(char name[32], size_t i)
+{
+    snprintf(name, 32, "rest-%05zu", i);
+    return name;
+}
+
+static const int8_t *rest_of(const llmq_file *f, size_t i, const qt_tensor *t)
+{
+    char name[32];
+    rest_name(name, i);
+    for (size_t k = 0; k < f->n_blobs; k++)
+        if (strcmp(f->blobs[k].name, name) == 0 && f->blobs[k].span.bytes == (size_t)(t->N * t->K))
+            return f->blobs[k].span.data;
+    return NULL;
+}
+
+lq_status qz_state_add(qz_state *s, int64_t part, const qz_part *p, lq_err *err)
+{
+    char path[4200];
+    llmq_writer *w = NULL;
+    cJSON *reports = reports_json(p);
+    lq_status st = part_path(path, sizeof path, s, part, err);
+    if (!st) st = llmq_create(&w, path, err);
+    for (size_t i = 0; i < p->n_items && !st; i++) {
+        const plan_entry *e = p->items[i].e;
+        const qt_tensor *t = &p->items[i].t;
+        char name[32];
+        st = llmq_add_tensor(w, e->name, t, e->src->n_dims, qz_plan_shape(e), err);
+        if (!st && p->items[i].rest)
+            st = llmq_add_blob(w, rest_name(name, i), p->items[i].rest, (size_t)(t->N * t->K), err);
+    }
+    if (!st) st = llmq_set_recipe(w, reports, err);
+    if (st)
+        llmq_abort(w);
+    else
+        st = llmq_commit(w, err);
+    cJSON_Delete(reports);
+    if (!st) {
+        st = llmq_open(&s->parts[part], path, err);
+        if (!st) s->n_done++;
+    }
+    return st;
+}
+
+lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, qz_item *items,
+                         size_t *n, lq_err *err)
+{
+    const llmq_file *f = &s->parts[part];
+    size_t at = 0;
+    *n = 0;
+    for (size_t i = 0; i < plan->n && at < f->n_tensors; i++) {
+        const plan_entry *e = &plan->e[i];
+        if (e->part != part || strcmp(e->name, f->tensors[at].name) != 0) continue;
+        const llmq_tensor *have = &f->tensors[at++];
+        const qt_tensor *t = &have->t;
+        if (have->n_dims != e->src->n_dims ||
+            memcmp(have->shape, qz_plan_shape(e), (size_t)have->n_dims * sizeof *have->shape) != 0)
+            break;
+        items[*n] = (qz_item){ e, *t, rest_of(f, *n, t) };
+        ++*n;
+    }
+    if (*n != f->n_tensors)
+        return lq_fail(err, LQ_EFORMAT,
+                       "%s: part %lld does not fit the model; start afresh with --no-resume",
+                       s->dir, (long long)part);
+    return LQ_OK;
+}
+
+void qz_state_drop(const qz_state *s, int64_t part)
+{
+    const lq_map *m = &s->parts[part].map;
+    if (m->data) lq_map_drop(m, m->data, m->size);
+}
+
+void qz_state_reports(const qz_state *s, int64_t part, qz_report *reports, size_t *n)
+{
+    const cJSON *a = cJSON_GetObjectItemCaseSensitive(s->parts[part].recipe, "reports"), *j;
+    cJSON_ArrayForEach(j, a) *n += qz_report_read(&reports[*n], j);
+}

@@ -1,0 +1,213 @@
+/* quantize/layer/trainable.c - parameters and their optimizer. */
+#include "quantize/layer/trainable.h"
+
+#include <math.h>
+
+#include "quantize/layer/residual.h"
+#include "quantize/methods/rtn.h"
+
+static const float beta1 = 0.9f, beta2 = 0.99f;
+
+/* The change that Adam makes, for a gradient g. */
+static inline float adam(float *m, float *v, float g, float fix1, float fix2)
+{
+    *m = beta1 * *m + (1 - beta1) * g;
+    *v = beta2 * *v + (1 - beta2) * g * g;
+    float d = sqrtf(*v * fix2);
+    return d > 0 ? *m * fix1 / d : 0;
+}
+
+static void corrections(float *fix1, float *fix2, int step)
+{
+    *fix1 = 1 / (1 - powf(beta1, (float)step));
+    *fix2 = 1 / (1 - powf(beta2, (float)step));
+}
+
+/* Not at the very border, where the least noise would move a code. */
+static const float edge = 0.45f;
+
+static lq_status init_codes(tune_weight *w, const int8_t *rest, lq_arena *a, lq_err *err)
+{
+    const int64_t N = w->base.N, K = w->base.K;
+    const size_t n = (size_t)(N * K), bytes = n * sizeof(float);
+    if (!(w->code = lq_push(a, n)) || !(w->off = lq_push(a, bytes)) ||
+        !(w->m_off = lq_push(a, bytes)) || !(w->v_off = lq_push(a, bytes)))
+        return lq_fail(err, LQ_ENOMEM, "no memory to train %zu codes", n);
+    for (int64_t r = 0; r < N; r++)
+        qt_unpack(w->code + r * K, tune_code_row(w, r), 0, K, w->base.scheme.bits);
+    for (size_t i = 0; i < n; i++) {
+        const float x = (float)rest[i] / QZ_REST_UNIT;
+        w->off[i] = x > edge ? edge : x < -edge ? -edge : x;
+    }
+    return LQ_OK;
+}
+
+lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, const int8_t *rest, lq_arena *a,
+                           lq_err *err)
+{
+    const qt_scheme *s = &base->scheme;
+    const int64_t N = base->N, ng = base->K / s->group;
+    const size_t g = (size_t)(N * ng), f = sizeof(float);
+    *w = (tune_weight){ .base = *base };
+    if (!(w->scale = lq_push(a, g * f)) || !(w->scale0 = lq_push(a, g * f)) ||
+        !(w->zero = lq_push(a, g * f)) || !(w->m = lq_push(a, g * f)) ||
+        !(w->v = lq_push(a, g * f)))
+        return lq_fail(err, LQ_ENOMEM, "no memory to tune %zu scales", g);
+    const uint8_t *zeros = base->plane[QT_ZEROS].data;
+    lq_to_f32(w->scale, base->plane[QT_SCALES].data, s->scale_dtype, g);
+    memcpy(w->scale0, w->scale, g * f);
+    for (int64_t r = 0; r < N; r++)
+        for (int64_t i = 0; i < ng; i++)
+            w->zero[r * ng + i] =
+                s->zero == QT_ZERO_INT
+                    ? (float)qt_get(zeros + (size_t)r * qt_row_bytes(ng, s->zbits), i, s->zbits)
+                    : (float)(1 << (s->bits - 1));
+    return rest ? init_codes(w, rest, a, err) : LQ_OK;
+}
+
+/* Codes k .. k + n of a row, of at most PIECE: where they are not in memory they are unpacked. */
+enum { PIECE = 256 };
+
+static const uint8_t *codes_at(uint8_t scratch[PIECE], const tune_weight *w, int64_t row, int64_t k,
+                               int64_t n)
+{
+    if (w->code) return w->code + row * w->base.K + k;
+    qt_unpack(scratch, tune_code_row(w, row), k, n, w->base.scheme.bits);
+    return scratch;
+}
+
+static int64_t piece_of(int64_t left) { return left < PIECE ? left : PIECE; }
+
+typedef struct {
+    tune_weight *w;
+    const tune_weight *from;
+    float *W;
+    const float *dW;
+    const tune_step *s;
+    float fix1, fix2;
+} rows_job;
+
+static void expand_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const rows_job *j = ctx;
+    const tune_weight *w = j->from;
+    const int64_t K = w->base.K, G = w->base.scheme.group, ng = K / G;
+    for (int64_t n = item * QZ_ROWS; n < w->base.N && n < (item + 1) * QZ_ROWS; n++)
+        for (int64_t g = 0; g < ng; g++) {
+            const float s = w->scale[n * ng + g], z = w->zero[n * ng + g];
+            for (int64_t at = g * G, len; at < (g + 1) * G; at += len) {
+                uint8_t scratch[PIECE];
+                len = piece_of((g + 1) * G - at);
+                const uint8_t *code = codes_at(scratch, w, n, at, len);
+                float *W = j->W + n * K + at;
+                for (int64_t i = 0; i < len; i++)
+                    W[i] = s * ((float)code[i] - z);
+            }
+        }
+}
+
+void tune_weight_expand(float *W, const tune_weight *w, pool *p)
+{
+    rows_job j = { .from = w, .W = W };
+    pool_run(p, lq_ceil_div(w->base.N, QZ_ROWS), expand_item, &j);
+}
+
+/* Codes at .. at + n of one group; w = scale (code + off - zero): dL/doff = dW scale. */
+static void step_codes(tune_weight *w, const rows_job *j, int64_t at, int64_t n, float scale)
+{
+    const int top = (1 << w->base.scheme.bits) - 1;
+    for (int64_t i = at; i < at + n; i++) {
+        float x = w->off[i] -
+                  j->s->code * adam(&w->m_off[i], &w->v_off[i], j->dW[i] * scale, j->fix1, j->fix2);
+        if (x > 0.5f && w->code[i] < top) w->code[i]++, x -= 1;
+        if (x < -0.5f && w->code[i] > 0) w->code[i]--, x += 1;
+        w->off[i] = x > 0.5f ? 0.5f : x < -0.5f ? -0.5f : x;
+    }
+}
+
+/* w = scale (code - zero): dL/dscale = sum dW (code - zero). */
+static void step_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const rows_job *j = ctx;
+    tune_weight *w = j->w;
+    const int64_t K = w->base.K, G = w->base.scheme.group, ng = K / G;
+    const float rate = j->s->scale * 16 / (float)(1 << w->base.scheme.bits);
+    for (int64_t n = item * QZ_ROWS; n < w->base.N && n < (item + 1) * QZ_ROWS; n++)
+        for (int64_t g = 0; g < ng; g++) {
+            const int64_t at = n * K + g * G, ag = n * ng + g;
+            double ds = 0;
+            for (int64_t k = g * G, len; k < (g + 1) * G; k += len) {
+                uint8_t scratch[PIECE];
+                len = piece_of((g + 1) * G - k);
+                const uint8_t *code = codes_at(scratch, w, n, k, len);
+                const float *dW = j->dW + n * K + k;
+                for (int64_t i = 0; i < len; i++)
+                    ds += (double)dW[i] * (double)((float)code[i] - w->zero[ag]);
+            }
+            if (w->off) step_codes(w, j, at, G, w->scale[ag]);
+            float change = adam(&w->m[ag], &w->v[ag], (float)ds * w->scale0[ag], j->fix1, j->fix2);
+            w->scale[ag] -= rate * w->scale0[ag] * change;
+        }
+}
+
+void tune_weight_step(tune_weight *w, const float *dW, const tune_step *s, pool *p)
+{
+    rows_job j = { .w = w, .dW = dW, .s = s };
+    corrections(&j.fix1, &j.fix2, s->step);
+    pool_run(p, lq_ceil_div(w->base.N, QZ_ROWS), step_item, &j);
+}
+
+/* Where codes stay nothing but scales has changed. */
+static lq_status store_scales(qt_tensor *out, const tune_weight *w, lq_arena *a, lq_err *err)
+{
+    qt_span *scales = &out->plane[QT_SCALES];
+    *out = w->base;
+    void *to = lq_push(a, scales->bytes);
+    if (!to) return lq_fail(err, LQ_ENOMEM, "no memory for tuned scales");
+    lq_from_f32(to, w->scale, w->base.scheme.scale_dtype,
+                (size_t)(w->base.N * (w->base.K / w->base.scheme.group)));
+    scales->data = to;
+    return LQ_OK;
+}
+
+lq_status tune_weight_store(qt_tensor *out, const tune_weight *w, lq_arena *a, lq_err *err)
+{
+    const qt_scheme *s = &w->base.scheme;
+    const int64_t N = w->base.N, K = w->base.K, ng = K / s->group;
+    qz_out q;
+    if (!w->code) return store_scales(out, w, a, err);
+    lq_status st = qz_out_alloc(&q, s, N, K, a, err);
+    ug_param *params = st ? NULL : lq_push(a, (size_t)ng * sizeof *params);
+    uint8_t *zeros = params ? lq_push(a, (size_t)ng) : NULL;
+    if (!st && !zeros) st = lq_fail(err, LQ_ENOMEM, "no memory for a tuned weight");
+    for (int64_t n = 0; n < N && !st; n++) {
+        for (int64_t g = 0; g < ng; g++)
+            params[g] = (ug_param){ w->scale[n * ng + g], w->zero[n * ng + g] };
+        rtn_store_row(&q, n, params, w->code + n * K, zeros);
+    }
+    if (!st) *out = q.t;
+    return st;
+}
+
+lq_status tune_vector_init(tune_vector *v, const float *w, int64_t n, lq_arena *a, lq_err *err)
+{
+    size_t bytes = (size_t)n * sizeof(float);
+    v->n = n;
+    if (!(v->w = lq_push(a, bytes)) || !(v->m = lq_push(a, bytes)) || !(v->v = lq_push(a, bytes)) ||
+        !(v->grad = lq_push(a, bytes)))
+        return lq_fail(err, LQ_ENOMEM, "no memory to tune a norm");
+    memcpy(v->w, w, bytes);
+    return LQ_OK;
+}
+
+void tune_vector_step(tune_vector *v, const tune_step *s)
+{
+    float fix1, fix2;
+    corrections(&fix1, &fix2, s->step);
+    for (int64_t i = 0; i < v->n; i++) {
+        v->w[i] -= s->vector * adam(&v->m[i], &v->v[i], v->grad[i], fix1, fix2);
+        v->grad[i] = 0;
+    }
+}

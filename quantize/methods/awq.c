@@ -1,0 +1,299 @@
+/* quantize/methods/awq.c - search of input scales, folding, clipping. */
+#include "quantize/methods/awq.h"
+
+#include <cblas.h>
+#include <stdlib.h>
+
+#include "calib/gemm.h"
+#include "quantize/methods/awq_dev.h"
+#include "quantize/methods/gptq_dev.h"
+#include "quantize/methods/rtn.h"
+
+enum { ALPHAS = 20, MAX_GROUP = 512 };
+
+/* ---- the loss of one choice of s ---- */
+typedef struct {
+    const awq_site *site;
+    const float *s;
+    int l;            /* the linear at work */
+    double *loss;     /* [AWQ_SEARCH_ROWS] of its rows */
+    float *d, *times; /* [rows][K] differences; scratch of gemm_quadratic */
+    awq_dev *on;      /* that sums; NULL: the CPU */
+    lq_status bad;    /* of it */
+    lq_err *err;
+} search;
+
+static int64_t rows_searched(int64_t N) { return N < AWQ_SEARCH_ROWS ? N : AWQ_SEARCH_ROWS; }
+
+static void round_row(void *ctx, int64_t r, int thread)
+{
+    (void)thread;
+    const search *c = ctx;
+    const int64_t K = c->site->K, N = c->site->lin[c->l].N, G = c->site->lin[c->l].group;
+    const float *w = c->site->lin[c->l].W + r * N / rows_searched(N) * K;
+    ug_spec spec = c->site->lin[c->l].spec;
+    spec.search = false;
+    float *e = c->d + r * K, M = ug_max_code(spec.bits);
+    for (int64_t k = 0; k < K; k++)
+        e[k] = w[k] * c->s[k];
+    for (int64_t k = 0; k < K; k += G) {
+        ug_param p = ug_fit(&spec, e + k, NULL, G);
+        for (int64_t i = k; i < k + G; i++)
+            e[i] = (e[i] - ug_value(ug_code(e[i], p, M), p)) / c->s[i];
+    }
+}
+
+static double site_loss(search *c, pool *p)
+{
+    const awq_site *site = c->site;
+    double all = 0;
+    for (c->l = 0; c->l < site->n; c->l++) {
+        const int64_t N = site->lin[c->l].N, rows = rows_searched(N);
+        const double stand_for = site->lin[c->l].stand_for;
+        double sum = 0;
+        pool_run(p, rows, round_row, c);
+        if (!c->on)
+            gemm_quadratic(c->loss, c->d, c->times, site->H, rows, site->K, p);
+        else if (!c->bad)
+            c->bad = awq_dev_losses(c->on, c->loss, c->d, rows, c->err);
+        if (c->bad) return (double)INFINITY;
+        for (int64_t r = 0; r < rows; r++)
+            sum += c->loss[r];
+        all += sum * (stand_for > 0 ? stand_for : (double)N) / (double)rows;
+    }
+    return all;
+}
+
+/* ---- candidates ---- */
+/* Mean of |w| / (largest |w| of its group) over the rows of all linears. */
+static void weight_means(float *v, const awq_site *site)
+{
+    int64_t K = site->K, n_rows = 0;
+    for (int l = 0; l < site->n; l++) {
+        int64_t G = site->lin[l].group;
+        n_rows += site->lin[l].N;
+        for (int64_t n = 0; n < site->lin[l].N; n++)
+            for (int64_t k = 0; k < K; k += G) {
+                const float *w = site->lin[l].W + n * K + k;
+                float a = 0;
+                for (int64_t i = 0; i < G; i++)
+                    a = fabsf(w[i]) > a ? fabsf(w[i]) : a;
+                for (int64_t i = 0; i < G && a > 0; i++)
+                    v[k + i] += fabsf(w[i]) / a;
+            }
+    }
+    for (int64_t k = 0; k < K; k++)
+        v[k] /= (float)n_rows;
+}
+
+/* Inputs that share a scale take the mean of what they have. */
+static void tie_means(float *m, const awq_site *site, float *sum, int32_t *count)
+{
+    if (!site->tie) return;
+    for (int64_t k = 0; k < site->K; k++) {
+        sum[k] = 0;
+        count[k] = 0;
+    }
+    for (int64_t k = 0; k < site->K; k++) {
+        sum[site->tie[k]] += m[k];
+        count[site->tie[k]]++;
+    }
+    for (int64_t k = 0; k < site->K; k++)
+        m[k] = sum[site->tie[k]] / (float)count[site->tie[k]];
+}
+
+/* False when a scale is not a normal number. */
+static bool candidate(float *s, const float *m, const float *v, double alpha, bool by_weight,
+                      int64_t K)
+{
+    float lo = INFINITY, hi = 0;
+    for (int64_t k = 0; k < K; k++) {
+        double x = pow(fmax((double)m[k], 1e-8), alpha);
+        if (by_weight) x /= pow(fmax((double)v[k], 1e-8), 1 - alpha);
+        s[k] = (float)fmax(x, 1e-4);
+        lo = s[k] < lo ? s[k] : lo;
+        hi = s[k] > hi ? s[k] : hi;
+    }
+    float norm = sqrtf(lo * hi);
+    for (int64_t k = 0; k < K; k++) {
+        s[k] /= norm;
+        if (!isnormal(s[k])) return false;
+    }
+    return true;
+}
+
+size_t awq_search_bytes(int64_t N, int64_t K)
+{
+    return 2 * (size_t)(rows_searched(N) * K) * sizeof(float);
+}
+
+lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, lq_err *err)
+{
+    int64_t K = site->K;
+    size_t k = (size_t)K;
+    search c = { .site = site, .err = err };
+    int64_t rows = 0;
+    for (int l = 0; l < site->n; l++)
+        rows = rows_searched(site->lin[l].N) > rows ? rows_searched(site->lin[l].N) : rows;
+    float *m = calloc(4 * k, sizeof *m);
+    int32_t *count = calloc(k, sizeof *count);
+    c.loss = malloc(AWQ_SEARCH_ROWS * sizeof *c.loss);
+    c.d = malloc(awq_search_bytes(rows, K));
+    lq_status st = LQ_OK;
+    if (!m || !count || !c.loss || !c.d) {
+        st = lq_fail(err, LQ_ENOMEM, "no memory to search %lld scales", (long long)K);
+        goto done;
+    }
+    if (site->on && gptq_dev_fits(site->on, K))
+        st = awq_dev_open(&c.on, site->on, site->H, K, rows, err);
+    if (st) goto done;
+    float *v = m + K, *trial = v + K, *sum = trial + K;
+    c.times = c.d + rows * K;
+    memcpy(m, site->mean_abs, k * sizeof *m);
+    weight_means(v, site);
+    tie_means(m, site, sum, count);
+    tie_means(v, site, sum, count);
+    for (int64_t i = 0; i < K; i++)
+        s[i] = 1;
+    c.s = s;
+    *rep = (awq_report){ .before = site_loss(&c, p) };
+    rep->after = rep->before;
+    c.s = trial;
+    for (int i = 0; i < 2 * ALPHAS && !c.bad; i++) {
+        double alpha = (double)(i % ALPHAS) / ALPHAS;
+        bool by_weight = i >= ALPHAS;
+        if (!candidate(trial, m, v, alpha, by_weight, K)) continue;
+        double loss = site_loss(&c, p);
+        if (!(loss < rep->after)) continue;
+        *rep = (awq_report){ alpha, by_weight, rep->before, loss };
+        memcpy(s, trial, k * sizeof *s);
+    }
+    st = c.bad;
+done:
+    awq_dev_close(c.on);
+    free(c.d);
+    free(c.loss);
+    free(count);
+    free(m);
+    return st;
+}
+
+/* ---- folding ---- */
+typedef struct {
+    float *W;
+    const float *s;
+    int64_t N, K;
+    enum { COLUMNS, DIVIDE_ROWS, HESSIAN } what;
+} fold;
+
+static void fold_rows(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const fold *f = ctx;
+    for (int64_t n = item * QZ_ROWS; n < f->N && n < (item + 1) * QZ_ROWS; n++) {
+        float *w = f->W + n * f->K;
+        for (int64_t k = 0; k < f->K; k++) {
+            if (f->what == COLUMNS) w[k] *= f->s[k];
+            if (f->what == DIVIDE_ROWS) w[k] /= f->s[n];
+            if (f->what == HESSIAN) w[k] /= f->s[n] * f->s[k];
+        }
+    }
+}
+
+static void fold_run(fold f, pool *p) { pool_run(p, lq_ceil_div(f.N, QZ_ROWS), fold_rows, &f); }
+
+void awq_scale_columns(float *W, const float *s, int64_t N, int64_t K, pool *p)
+{
+    fold_run((fold){ W, s, N, K, COLUMNS }, p);
+}
+
+void awq_divide_rows(float *W, const float *s, int64_t N, int64_t K, pool *p)
+{
+    fold_run((fold){ W, s, N, K, DIVIDE_ROWS }, p);
+}
+
+void awq_scale_h(float *H, const float *s, int64_t K, pool *p)
+{
+    fold_run((fold){ H, s, K, K, HESSIAN }, p);
+}
+
+/* ---- rounding with drawn-in ends ---- */
+typedef struct {
+    qz_out *out;
+    const float *W, *H, *imp;
+    const ug_spec *spec;
+    int n_cand;
+    uint8_t *scratch;
+    size_t per_thread;
+} clip;
+
+/* The grid of one group with the least d H_gg d^T; d, g [n_cand][G]. */
+static ug_param best_grid(const clip *c, const float *w, int64_t k, int64_t G, float *d, float *g)
+{
+    int64_t K = c->out->t.K;
+    ug_range range = ug_find_range(w, G);
+    float M = ug_max_code(c->spec->bits);
+    for (int i = 0; i < c->n_cand; i++) {
+        ug_param p = ug_candidate(c->spec, range, i);
+        for (int64_t j = 0; j < G; j++)
+            d[i * G + j] = w[j] - ug_value(ug_code(w[j], p, M), p);
+    }
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, c->n_cand, (int)G, (int)G, 1, d, (int)G,
+                c->H + k * K + k, (int)K, 0, g, (int)G);
+    double least = (double)INFINITY;
+    int best = 0;
+    for (int i = 0; i < c->n_cand; i++) {
+        double e = 0;
+        for (int64_t j = 0; j < G; j++)
+            e += (double)d[i * G + j] * (double)g[i * G + j];
+        if (e < least) {
+            least = e;
+            best = i;
+        }
+    }
+    return ug_candidate(c->spec, range, best);
+}
+
+static void clip_rows(void *ctx, int64_t item, int thread)
+{
+    const clip *c = ctx;
+    int64_t N = c->out->t.N, K = c->out->t.K, G = c->out->t.scheme.group, ng = K / G;
+    float *d = (float *)(void *)(c->scratch + (size_t)thread * c->per_thread);
+    float *g = d + c->n_cand * G, M = ug_max_code(c->spec->bits);
+    ug_param *params = (ug_param *)(void *)(g + c->n_cand * G);
+    uint8_t *codes = (uint8_t *)(params + ng), *zeros = codes + K;
+    for (int64_t n = item * QZ_ROWS; n < N && n < (item + 1) * QZ_ROWS; n++) {
+        const float *w = c->W + n * K;
+        for (int64_t k = 0; k < K; k++) {
+            if (k % G == 0)
+                params[k / G] = G <= MAX_GROUP ? best_grid(c, w + k, k, G, d, g)
+                                               : ug_fit(c->spec, w + k, c->imp + k, G);
+            codes[k] = (uint8_t)ug_code(w[k], params[k / G], M);
+        }
+        rtn_store_row(c->out, n, params, codes, zeros);
+    }
+}
+
+lq_status awq_round(qz_out *out, const float *W, const float *H, const ug_spec *spec, pool *p,
+                    lq_err *err)
+{
+    int64_t K = out->t.K, G = out->t.scheme.group, ng = K / G;
+    clip c = { .out = out, .W = W, .H = H, .spec = spec, .n_cand = ug_n_candidates(spec) };
+    float *imp = calloc((size_t)K, sizeof *imp);
+    size_t trial = G <= MAX_GROUP ? (size_t)(2 * c.n_cand * G) * sizeof(float) : 0;
+    if (!trial) c.n_cand = 0; /* no trial rows: d and g are empty */
+    c.per_thread = lq_round_up(trial + (size_t)ng * (sizeof(ug_param) + 1) + (size_t)K, 64);
+    c.scratch = calloc((size_t)pool_threads(p), c.per_thread);
+    lq_status s = LQ_OK;
+    if (!imp || !c.scratch) {
+        s = lq_fail(err, LQ_ENOMEM, "no memory to round rows of %lld weights", (long long)K);
+    } else {
+        for (int64_t k = 0; k < K; k++)
+            imp[k] = H[k * K + k];
+        c.imp = imp;
+        pool_run(p, lq_ceil_div(out->t.N, QZ_ROWS), clip_rows, &c);
+    }
+    free(c.scratch);
+    free(imp);
+    return s;
+}

@@ -1,0 +1,164 @@
+/* quantize/methods/cholesky.c - tiles (I, J), I <= J, of an upper triangle, one after the other in memory.
+ *
+ *     for J = last .. 0:   A_JJ = R_JJ R_JJ^T;  R_IJ = A_IJ R_JJ^-T;  A_IL -= R_IJ R_LJ^T, I<=L<J
+ *     for J = 0 .. last:   U_JJ = R_JJ^-1;  U_IJ = -(sum over L = I..J-1 of U_IL R_LJ) U_JJ
+ */
+#include "quantize/methods/cholesky.h"
+
+#include <cblas.h>
+#include <lapacke.h>
+#include <stdlib.h>
+
+enum { T = FACTOR_TILE };
+
+typedef struct {
+    double *A;      /* tiles, column of tiles after column */
+    double *column; /* [nt] tiles: R of column tj while U takes its place */
+    double *sums;   /* [threads] tiles */
+    int64_t K, nt, tj;
+    const float *H;
+    const int32_t *perm;
+    double add;
+    float *U;
+} work;
+
+static double *tile(const work *w, int64_t i, int64_t j)
+{
+    return w->A + (j * (j + 1) / 2 + i) * T * T;
+}
+
+/* Rows of tile i that are there; the rest are those of the identity. */
+static int64_t rows(const work *w, int64_t i) { return w->K - i * T < T ? w->K - i * T : T; }
+
+size_t factor_bytes(int64_t K)
+{
+    const size_t nt = (size_t)lq_ceil_div(K, T);
+    return (nt * (nt + 1) / 2 + nt) * T * T * sizeof(double);
+}
+
+/* Item: a column of tiles. */
+static void fill(void *ctx, int64_t tj, int thread)
+{
+    (void)thread;
+    const work *w = ctx;
+    for (int64_t ti = 0; ti <= tj; ti++) {
+        double *t = tile(w, ti, tj);
+        memset(t, 0, (size_t)T * T * sizeof *t);
+        for (int64_t r = 0; r < T; r++) {
+            const int64_t i = ti * T + r;
+            if (i >= w->K) {
+                if (ti == tj) t[r * T + r] = 1;
+                continue;
+            }
+            const float *h = w->H + (size_t)w->perm[i] * (size_t)w->K;
+            for (int64_t c = 0; c < rows(w, tj); c++)
+                t[r * T + c] = (double)h[w->perm[tj * T + c]];
+            if (ti == tj) t[r * T + r] = (t[r * T + r] > 0 ? t[r * T + r] : 1) + w->add;
+        }
+    }
+}
+
+/* R_JJ with A_JJ = R R^T: the Cholesky factor of the tile read backwards. */
+static bool factor_diagonal(double *t)
+{
+    double back[T * T];
+    for (int i = 0; i < T * T; i++)
+        back[i] = t[T * T - 1 - i];
+    if (LAPACKE_dpotrf_work(LAPACK_COL_MAJOR, 'U', T, back, T) != 0) return false; /* rows: lower */
+    for (int i = 0; i < T; i++)
+        for (int j = 0; j < T; j++)
+            t[i * T + j] = j < i ? 0 : back[T * T - 1 - (i * T + j)];
+    return true;
+}
+
+static void solve_panel(void *ctx, int64_t ti, int thread)
+{
+    (void)thread;
+    const work *w = ctx;
+    cblas_dtrsm(CblasRowMajor, CblasRight, CblasUpper, CblasTrans, CblasNonUnit, T, T, 1,
+                tile(w, w->tj, w->tj), T, tile(w, ti, w->tj), T);
+}
+
+/* Item: a pair ti <= tl < tj, numbered as tiles are. */
+static void update(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const work *w = ctx;
+    int64_t tl = 0, ti = item;
+    for (; ti > tl; ti -= ++tl) {
+    }
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, T, -1, tile(w, ti, w->tj), T,
+                tile(w, tl, w->tj), T, 1, tile(w, ti, tl), T);
+}
+
+static void invert_panel(void *ctx, int64_t ti, int thread)
+{
+    const work *w = ctx;
+    double *sum = w->sums + (size_t)thread * T * T;
+    for (int64_t tl = ti; tl < w->tj; tl++)
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, T, T, -1, tile(w, ti, tl), T,
+                    w->column + tl * T * T, T, tl == ti ? 0 : 1, sum, T);
+    cblas_dtrmm(CblasRowMajor, CblasRight, CblasUpper, CblasNoTrans, CblasNonUnit, T, T, 1,
+                tile(w, w->tj, w->tj), T, sum, T);
+    memcpy(tile(w, ti, w->tj), sum, (size_t)T * T * sizeof *sum);
+}
+
+/* Item: a row of tiles. */
+static void store(void *ctx, int64_t ti, int thread)
+{
+    (void)thread;
+    const work *w = ctx;
+    for (int64_t r = 0; r < rows(w, ti); r++) {
+        float *u = w->U + (size_t)(ti * T + r) * (size_t)w->K;
+        memset(u, 0, (size_t)(ti * T) * sizeof *u);
+        for (int64_t tj = ti; tj < w->nt; tj++)
+            for (int64_t c = 0; c < rows(w, tj); c++)
+                u[tj * T + c] = (float)tile(w, ti, tj)[r * T + c];
+    }
+}
+
+static bool factor(work *w, pool *p)
+{
+    for (w->tj = w->nt - 1; w->tj >= 0; w->tj--) {
+        if (!factor_diagonal(tile(w, w->tj, w->tj))) return false;
+        pool_run(p, w->tj, solve_panel, w);
+        pool_run(p, w->tj * (w->tj + 1) / 2, update, w);
+    }
+    return true;
+}
+
+static bool invert(work *w, pool *p)
+{
+    for (w->tj = 0; w->tj < w->nt; w->tj++) {
+        double *d = tile(w, w->tj, w->tj);
+        memcpy(w->column, tile(w, 0, w->tj), (size_t)w->tj * T * T * sizeof *d);
+        /* Upper and row-major is lower and column-major to LAPACK. */
+        if (LAPACKE_dtrtri_work(LAPACK_COL_MAJOR, 'L', 'N', T, d, T) != 0) return false;
+        pool_run(p, w->tj, invert_panel, w);
+    }
+    return true;
+}
+
+lq_status factor_upper(float *U, const float *H, const int32_t *perm, int64_t K, double add,
+                       pool *p, lq_err *err)
+{
+    work w = { .K = K, .nt = lq_ceil_div(K, T), .H = H, .perm = perm, .add = add, .U = U };
+    const size_t tiles = (size_t)(w.nt * (w.nt + 1) / 2);
+    w.A = malloc(tiles * T * T * sizeof *w.A);
+    w.column = malloc((size_t)w.nt * T * T * sizeof *w.column);
+    w.sums = malloc((size_t)pool_threads(p) * T * T * sizeof *w.sums);
+    lq_status s = LQ_OK;
+    if (!w.A || !w.column || !w.sums) {
+        s = lq_fail(err, LQ_ENOMEM, "no memory to factor a matrix of %lld", (long long)K);
+    } else {
+        pool_run(p, w.nt, fill, &w);
+        if (!factor(&w, p) || !invert(&w, p))
+            s = lq_fail(err, LQ_ECHECK, "a matrix of %lld is not positive definite", (long long)K);
+        else
+            pool_run(p, w.nt, store, &w);
+    }
+    free(w.sums);
+    free(w.column);
+    free(w.A);
+    return s;
+}

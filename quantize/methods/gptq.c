@@ -1,0 +1,396 @@
+/* quantize/methods/gptq.c - GPTQ: factor once per matrix, then BATCH rows at a time: what a row does alone
+ * is spread over rows, products over tiles of the result (calib/gemm.h).
+ *
+ * A row's columns are visited in the order `perm`; B columns make a block:
+ *
+ *     |  done  | block: errors move at once | rest: errors move after the block, one GEMM |
+ *
+ * With groups chosen on the way (no static groups) a block never ends inside a group's first use:
+ * it is cut so that a group's weights are up to date when its grid is fitted. */
+#include "quantize/methods/gptq.h"
+
+#include <stdlib.h>
+
+#include "calib/gemm.h"
+#include "quantize/methods/cholesky.h"
+#include "quantize/methods/gptq_dev.h"
+#include "quantize/methods/rows.h"
+#include "quantize/methods/rtn.h"
+
+enum { BATCH = GPTQ_BATCH, BLOCK = 128 };
+
+/* ---- the factor ---- */
+static const double ladder[] = { 1, 2, 5, 10, 20, 50, 100 };
+
+static bool finite_matrix(const float *H, int64_t K)
+{
+    for (int64_t i = 0; i < K * K; i++)
+        if (!isfinite(H[i])) return false;
+    return true;
+}
+
+lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *perm, int64_t K,
+                      pool *p, lq_err *err)
+{
+    double mean = 0, start = *damp > 0 ? *damp : 0.01;
+    for (int64_t k = 0; k < K; k++)
+        mean += (double)H[(size_t)k * (size_t)K + (size_t)k];
+    mean /= (double)K;
+    lq_status s = LQ_ECHECK;
+    if (mean > 0 && finite_matrix(H, K))
+        for (size_t t = 0; t < LQ_COUNT(ladder) && s == LQ_ECHECK; t++) {
+            *damp = start * ladder[t];
+            s = factor_upper(U, H, perm, K, *damp * mean, p, err);
+        }
+    if (s != LQ_ECHECK) return s;
+    return lq_fail(err, s, "H [%lld] is not positive definite at any damping", (long long)K);
+}
+
+/* ---- rows ---- */
+typedef struct {
+    qz_out *out;
+    const gptq_opts *o;
+    const float *W, *H, *U;     /* U NULL: rounding to nearest only */
+    const float *imp;           /* diag(H), or NULL when it is no use */
+    const float *imp_perm;      /* the same in the order of perm */
+    const int32_t *perm, *gidx; /* gidx: of irregular groups, else NULL */
+    pool *p;
+    const qz_rows_ops *ops;
+    double *loss, *plain; /* per row */
+    /* The batch: rows n0 .. n0 + rows; k0 .. k1 the block of columns. */
+    int64_t n0, rows, k0, k1;
+    float *w, *d, *g, *e;  /* [BATCH][K] permuted weights; errors; errors H; [BATCH][BLOCK] */
+    uint8_t *codes, *rtn;  /* [BATCH][K], in the order of the inputs */
+    ug_param *params, *pr; /* [BATCH][ng]: GPTQ's grids, plain ones */
+    uint8_t *zeros;        /* [BATCH][ng] */
+    gptq_dev *on;          /* where rows are rounded; NULL: here */
+} work;
+
+static int64_t batch_rows(int64_t N) { return N < BATCH ? N : BATCH; }
+
+static bool batch_alloc(work *c, lq_arena *a)
+{
+    const size_t k = (size_t)c->out->t.K, ng = k / (size_t)c->out->t.scheme.group;
+    const size_t rows = (size_t)batch_rows(c->out->t.N);
+    c->w = lq_push(a, rows * k * sizeof *c->w);
+    c->d = lq_push(a, rows * k * sizeof *c->d);
+    c->g = lq_push(a, rows * k * sizeof *c->g);
+    c->e = lq_push(a, rows * BLOCK * sizeof *c->e);
+    c->codes = lq_push(a, rows * k);
+    c->rtn = lq_push(a, rows * k);
+    c->params = lq_push(a, rows * ng * sizeof *c->params);
+    c->pr = lq_push(a, rows * ng * sizeof *c->pr);
+    c->zeros = lq_push(a, rows * ng);
+    return c->w && c->d && c->g && c->e && c->codes && c->rtn && c->params && c->pr && c->zeros;
+}
+
+static int64_t block_end(int64_t k, int64_t K, int64_t G, bool fit_on_the_way)
+{
+    int64_t end = k + BLOCK;
+    if (fit_on_the_way && G <= BLOCK) end = k + BLOCK / G * G;
+    if (fit_on_the_way && G > BLOCK && end > (k / G + 1) * G) end = (k / G + 1) * G;
+    return end < K ? end : K;
+}
+
+/* Columns k0..k1 of one row: round, and move the errors inside the block. */
+static void round_block(void *ctx, int64_t r, int thread)
+{
+    (void)thread;
+    const work *c = ctx;
+    const int64_t K = c->out->t.K, G = c->out->t.scheme.group, k0 = c->k0, k1 = c->k1;
+    const bool fit = !c->o->static_groups;
+    const float M = ug_max_code(c->o->spec.bits);
+    float *w = c->w + r * K, *e = c->e + r * BLOCK;
+    uint8_t *codes = c->codes + r * K;
+    ug_param *params = c->params + r * (K / G);
+    for (int64_t k = k0; k < k1; k++) {
+        const float *u = c->U + (size_t)k * (size_t)K;
+        int64_t g = (fit ? k : c->perm[k]) / G;
+        if (fit && k % G == 0)
+            params[g] = ug_fit(&c->o->spec, w + k, c->imp ? c->imp_perm + k : NULL, G);
+        float code = ug_code(w[k], params[g], M);
+        float err = (w[k] - ug_value(code, params[g])) / u[k];
+        codes[c->perm[k]] = (uint8_t)code;
+        e[k - k0] = err;
+        c->ops->subtract(w + k + 1, err, u + k + 1, k1 - k - 1);
+    }
+}
+
+static void round_batch(work *c)
+{
+    const int64_t K = c->out->t.K, G = c->out->t.scheme.group;
+    for (c->k0 = 0; c->k0 < K; c->k0 = c->k1) {
+        c->k1 = block_end(c->k0, K, G, !c->o->static_groups);
+        pool_run(c->p, c->rows, round_block, c);
+        for (int64_t i = 0; i < c->rows * BLOCK; i++)
+            c->e[i] = -c->e[i];
+        if (c->k1 < K)
+            gemm_run(c->w + c->k1, K, (gemm_in){ c->e, BLOCK, false },
+                     (gemm_in){ c->U + (size_t)c->k0 * (size_t)K + c->k1, K, false }, c->rows,
+                     K - c->k1, c->k1 - c->k0, 1, c->p);
+    }
+}
+
+/* d = w - q of one row, with the plain grids or GPTQ's. */
+static void row_errors(const work *c, int64_t r, const uint8_t *codes, const ug_param *params,
+                       const int32_t *gidx)
+{
+    const int64_t K = c->out->t.K, G = c->out->t.scheme.group;
+    const float *w = c->W + (c->n0 + r) * K;
+    float *d = c->d + r * K;
+    codes += r * K;
+    params += r * (K / G);
+    for (int64_t k = 0; k < K; k++)
+        d[k] = w[k] - ug_value((float)codes[k], params[gidx ? gidx[k] : k / G]);
+}
+
+static void new_errors(void *ctx, int64_t r, int thread)
+{
+    (void)thread;
+    const work *c = ctx;
+    row_errors(c, r, c->codes, c->params, c->gidx);
+}
+
+/* g = d H. */
+static void weigh_errors(const work *c)
+{
+    const int64_t K = c->out->t.K;
+    gemm_run(c->g, K, (gemm_in){ c->d, K, false }, (gemm_in){ c->H, K, false }, c->rows, K, K, 0,
+             c->p);
+}
+
+static double row_loss(const float *d, const float *g, int64_t K)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < K; k++)
+        sum += (double)d[k] * (double)g[k];
+    return sum > 0 ? sum : 0;
+}
+
+/* Coordinate descent on one row: with d and g = d H kept up to date, the best real value of q_k is
+ * q_k + g_k / H_kk. Returns how many codes moved. With a factor, imp is H's diagonal, whose
+ * elements would each be a cache miss in H. */
+static int64_t sweep(const work *c, float *d, float *g, uint8_t *codes, const ug_param *params)
+{
+    int64_t K = c->out->t.K, G = c->out->t.scheme.group, moved = 0;
+    float M = ug_max_code(c->o->spec.bits);
+    for (int64_t i = 0; i < K; i++) {
+        int64_t k = c->perm[i];
+        const float h = c->imp[k];
+        if (!(h > 0)) continue;
+        ug_param p = params[c->gidx ? c->gidx[k] : k / G];
+        float q = ug_value((float)codes[k], p), code = ug_code(q + g[k] / h, p, M);
+        if (code == (float)codes[k]) continue;
+        float step = ug_value(code, p) - q;
+        codes[k] = (uint8_t)code;
+        d[k] -= step;
+        c->ops->subtract(g, step, c->H + (size_t)k * (size_t)K, K);
+        moved++;
+    }
+    return moved;
+}
+
+/* A row's plain grids, codes and errors. */
+static void plain_row(void *ctx, int64_t r, int thread)
+{
+    (void)thread;
+    const work *c = ctx;
+    const int64_t K = c->out->t.K, G = c->out->t.scheme.group;
+    const float *w = c->W + (c->n0 + r) * K;
+    uint8_t *codes = c->rtn + r * K;
+    ug_param *params = c->pr + r * (K / G);
+    ug_spec plain = c->o->spec;
+    plain.search = !c->U && plain.search; /* as a fallback it may search */
+    for (int64_t k = 0; k < K; k += G) {
+        params[k / G] = ug_fit(&plain, w + k, c->U || !c->imp ? NULL : c->imp + k, G);
+        c->ops->codes(codes + k, w + k, G, params[k / G], ug_max_code(plain.bits));
+    }
+    row_errors(c, r, c->rtn, c->pr, NULL);
+}
+
+/* GPTQ's grids and permuted weights. */
+static void start_row(void *ctx, int64_t r, int thread)
+{
+    (void)thread;
+    const work *c = ctx;
+    const int64_t K = c->out->t.K, G = c->out->t.scheme.group, ng = K / G;
+    const float *w = c->W + (c->n0 + r) * K;
+    for (int64_t k = 0; k < K; k++)
+        c->w[r * K + k] = w[c->perm[k]];
+    for (int64_t g = 0; g < ng && c->o->static_groups; g++)
+        c->params[r * ng + g] = ug_fit(&c->o->spec, w + g * G, c->imp ? c->imp + g * G : NULL, G);
+}
+
+static void end_row(void *ctx, int64_t r, int thread)
+{
+    (void)thread;
+    const work *c = ctx;
+    const int64_t K = c->out->t.K, ng = K / c->out->t.scheme.group, n = c->n0 + r;
+    float *d = c->d + r * K, *g = c->g + r * K;
+    uint8_t *codes = c->codes + r * K;
+    ug_param *params = c->params + r * ng;
+    for (int i = 0; c->U && !c->on && i < c->o->sweeps && sweep(c, d, g, codes, params); i++) {
+    }
+    const double loss = !c->U ? c->plain[n] : c->on ? c->loss[n] : row_loss(d, g, K);
+    const bool keep = c->U && (loss <= c->plain[n] || c->gidx);
+    c->loss[n] = keep ? loss : c->plain[n];
+    rtn_store_row(c->out, n, keep ? params : c->pr + r * ng, keep ? codes : c->rtn + r * K,
+                  c->zeros + r * ng);
+}
+
+/* What follows the choice of grids, on the device. */
+static lq_status round_there(work *c, lq_err *err)
+{
+    const gptq_dev_rows r = { .W = c->W + c->n0 * c->out->t.K,
+                              .w = c->w,
+                              .rtn = c->rtn,
+                              .pr = c->pr,
+                              .params = c->params,
+                              .codes = c->codes,
+                              .plain = c->plain + c->n0,
+                              .loss = c->loss + c->n0,
+                              .n = c->rows,
+                              .sweeps = c->o->sweeps,
+                              .most = ug_max_code(c->o->spec.bits) };
+    pool_run(c->p, c->rows, start_row, c);
+    const lq_status s = gptq_dev_run(c->on, &r, err);
+    for (int64_t i = 0; i < c->rows; i++) /* a loss below zero is rounding */
+        if (!(r.loss[i] > 0)) r.loss[i] = 0;
+    return s;
+}
+
+static lq_status run_batch(work *c, lq_err *err)
+{
+    pool_run(c->p, c->rows, plain_row, c);
+    if (c->on) {
+        const lq_status s = round_there(c, err);
+        if (!s) pool_run(c->p, c->rows, end_row, c);
+        return s;
+    }
+    gemm_quadratic(c->plain + c->n0, c->d, c->g, c->H, c->rows, c->out->t.K, c->p);
+    if (c->U) {
+        pool_run(c->p, c->rows, start_row, c);
+        round_batch(c);
+        pool_run(c->p, c->rows, new_errors, c);
+        weigh_errors(c);
+    }
+    pool_run(c->p, c->rows, end_row, c);
+    return LQ_OK;
+}
+
+/* ---- the order of columns ---- */
+typedef struct {
+    float h;
+    int32_t k;
+} column;
+
+static int by_falling_h(const void *a, const void *b)
+{
+    const column *x = a, *y = b;
+    if (x->h != y->h) return x->h > y->h ? -1 : 1;
+    return x->k < y->k ? -1 : x->k > y->k;
+}
+
+bool gptq_order(int32_t *perm, const float *imp, int64_t K)
+{
+    column *c = malloc((size_t)K * sizeof *c);
+    if (!c) return false;
+    for (int64_t k = 0; k < K; k++)
+        c[k] = (column){ imp[k], (int32_t)k };
+    qsort(c, (size_t)K, sizeof *c, by_falling_h);
+    for (int64_t k = 0; k < K; k++)
+        perm[k] = c[k].k;
+    free(c);
+    return true;
+}
+
+static bool make_perm(int32_t *perm, const float *imp, int64_t K, bool act_order)
+{
+    for (int64_t k = 0; k < K; k++)
+        perm[k] = (int32_t)k;
+    return !act_order || gptq_order(perm, imp, K);
+}
+
+lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bool act_order,
+                       pool *p, lq_err *err)
+{
+    const size_t k = (size_t)K;
+    *b = (gptq_basis){ .H = H, .K = K, .damp = damp, .finite = finite_matrix(H, K) };
+    b->U = malloc(k * k * sizeof *b->U);
+    b->imp = malloc(2 * k * sizeof *b->imp);
+    b->perm = malloc(k * sizeof *b->perm);
+    lq_status s = LQ_ENOMEM;
+    if (!b->U || !b->imp || !b->perm) goto done;
+    for (int64_t i = 0; i < K; i++) {
+        b->imp[i] = b->finite ? H[(size_t)i * k + (size_t)i] : 0;
+        b->dead += !(b->imp[i] > 0);
+    }
+    if (!make_perm(b->perm, b->imp, K, act_order)) goto done;
+    s = gptq_factor(b->U, &b->damp, H, b->perm, K, p, err);
+    if (s == LQ_ECHECK) { /* rounding to nearest needs neither factor nor order */
+        free(b->U);
+        b->U = NULL;
+        b->damp = 0;
+        s = make_perm(b->perm, b->imp, K, false) ? LQ_OK : LQ_ENOMEM;
+    }
+    for (int64_t i = 0; i < K; i++)
+        b->imp[K + i] = b->imp[b->perm[i]];
+done:
+    if (!s) return LQ_OK;
+    gptq_basis_free(b);
+    return lq_fail(err, s, "no memory for GPTQ on %lld inputs", (long long)K);
+}
+
+void gptq_basis_free(gptq_basis *b)
+{
+    free(b->U);
+    free(b->imp);
+    free(b->perm);
+    *b = (gptq_basis){ 0 };
+}
+
+lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
+                   const gptq_opts *opts, pool *p, lq_err *err)
+{
+    const int64_t N = out->t.N, K = out->t.K, G = out->t.scheme.group;
+    lq_arena a = { 0 };
+    *rep = (gptq_report){ .damp = b->damp, .dead = b->dead, .fallback = !b->U };
+    work c = { .out = out,
+               .o = opts,
+               .W = W,
+               .H = b->H,
+               .U = b->U,
+               .imp = b->dead < K ? b->imp : NULL,
+               .imp_perm = b->imp + K,
+               .perm = b->perm,
+               .p = p,
+               .ops = qz_rows_get() };
+    c.loss = lq_push(&a, 2 * (size_t)N * sizeof *c.loss);
+    lq_status s = LQ_OK;
+    if (!c.loss || !batch_alloc(&c, &a))
+        s = lq_fail(err, LQ_ENOMEM, "no memory for GPTQ on %lld inputs", (long long)K);
+    if (s) goto done;
+    c.plain = c.loss + N;
+    if (out->t.scheme.irregular) {
+        c.gidx = out->w[QT_GIDX];
+        for (int64_t i = 0; i < K; i++)
+            ((int32_t *)out->w[QT_GIDX])[b->perm[i]] = (int32_t)(i / G);
+    }
+    if (opts->on && b->U && opts->static_groups && !c.gidx && gptq_dev_fits(opts->on, K))
+        s = gptq_dev_open(&c.on, opts->on,
+                          &(gptq_dev_basis){ b->H, b->U, b->imp, b->perm, K, G, batch_rows(N) },
+                          err);
+    for (c.n0 = 0; c.n0 < N && !s; c.n0 += c.rows) {
+        c.rows = batch_rows(N - c.n0);
+        s = run_batch(&c, err);
+    }
+    gptq_dev_close(c.on);
+    for (int64_t n = 0; n < N && !s; n++) {
+        rep->loss += c.loss[n];
+        rep->loss_rtn += c.plain[n];
+    }
+    if (!b->finite) rep->loss = rep->loss_rtn = (double)NAN;
+done:
+    lq_arena_free(&a);
+    return s;
+}

@@ -1,0 +1,76 @@
+/* quantize/methods/gptq.h - second-order rounding of one weight matrix.
+ *
+ * Rounds W column by column and moves each column's error onto the columns not yet rounded, so that
+ * the layer's output stays close, rather than its weights:
+ *
+ *     loss = sum over rows n of (w_n - q_n) H (w_n - q_n)^T
+ *
+ * Afterwards `sweeps` passes of coordinate descent go over the codes: each moves to the grid value
+ * that is best with all others held, so the loss only falls. A row that plain rounding would serve
+ * better (it happens where H says little) keeps plain rounding.
+ *
+ * Shapes: W [N,K] f32 row-major, N outputs, K inputs; H [K,K] f32 symmetric.
+ * Units:  H = mean over calibration tokens of x x^T (calib/stats.h), so loss is the mean squared
+ *         change of the layer's output per token, summed over outputs.
+ * Source: arXiv:2210.17323, Algorithm 1; the factor of H's inverse comes from one Cholesky
+ *         factorization of the reversed matrix instead of three steps; sweeps: own. */
+#ifndef LLMQ_QUANTIZE_METHODS_GPTQ_H
+#define LLMQ_QUANTIZE_METHODS_GPTQ_H
+
+#include "kernels/device.h"
+#include "kernels/core/pool.h"
+#include "quantize/methods/out.h"
+#include "quantize/methods/grid.h"
+
+/* What all matrices that read one input have in common: zero is none. */
+typedef struct {
+    const float *H; /* [K,K], borrowed */
+    int64_t K;
+    float *U;      /* [K,K], see gptq_factor; NULL: H was not usable at any damping */
+    int32_t *perm; /* [K]: columns in the order of rounding */
+    float *imp;    /* [2 K]: diag(H), zeros where it is not finite; the same in that order */
+    double damp;   /* that made H positive definite; 0 without U */
+    int64_t dead;  /* columns with H[k][k] == 0 */
+    bool finite;
+} gptq_basis;
+
+typedef struct {
+    ug_spec spec;
+    bool static_groups; /* choose every group's grid before any column is rounded; without this the
+                           groups follow the basis' order: where that is not the columns', out's
+                           scheme must be `irregular` */
+    int sweeps;
+    dev *on; /* rows are rounded there, where groups are static and a row fits; NULL: here */
+} gptq_opts;
+
+enum { GPTQ_BATCH = 512 }; /* rows at once, in f32 thrice and codes twice */
+
+typedef struct {
+    double loss;     /* as above, after this rounding */
+    double loss_rtn; /* the same for rounding to nearest with the plain grids */
+    double damp;     /* that made H positive definite; 0 with `fallback` */
+    int64_t dead;    /* columns with H[k][k] == 0: rounded to nearest */
+    int64_t nearest; /* kfac_run: blocks of outputs for which rounding to nearest was best */
+    bool fallback;   /* H was not usable at any damping: rounded to nearest throughout */
+} gptq_report;
+
+/* damp: added to diag(H), as a fraction of its mean, 0 means 0.01; act_order: round the columns by
+ * falling H[k][k]. H stays with the basis. Errors: LQ_ENOMEM. */
+lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bool act_order,
+                       pool *p, lq_err *err);
+void gptq_basis_free(gptq_basis *b);
+
+/* out->t.scheme: QT_UINT, groups that divide K = b->K. W is finite.
+ * Errors: LQ_ENOMEM, LQ_EDEVICE. */
+lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
+                   const gptq_opts *opts, pool *p, lq_err *err);
+
+/* U [K,K] f32, upper, with inverse(H' + damp * mean(diag H') I) = U^T U, H'[i][j] =
+ * H[perm[i]][perm[j]] with 1 in place of zeros on the diagonal. *damp grows until it works;
+ * LQ_ECHECK when none does or H is not finite, LQ_ENOMEM. Exposed for its test and kfac.h. */
+lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *perm, int64_t K,
+                      pool *p, lq_err *err);
+/* perm [K]: inputs by falling imp, equal ones in order. False: out of memory. */
+bool gptq_order(int32_t *perm, const float *imp, int64_t K);
+
+#endif

@@ -1,0 +1,408 @@
+/* quantize/methods/kfac.c - a block of rows at a time, everything in the order of `perm` (columns) and of
+ * falling G[n][n] (rows) until the result is stored. */
+#include "quantize/methods/kfac.h"
+
+#include <cblas.h>
+#include <lapacke.h>
+#include <stdlib.h>
+
+#include "quantize/methods/rtn.h"
+
+enum { B = KFAC_BLOCK, COLUMNS = 128 };
+
+typedef struct {
+    qz_out *out;
+    const kfac_opts *o;
+    const float *W, *H, *G, *U, *imp;
+    const float *Hp; /* H in the order of perm, rows and columns */
+    const int32_t *perm;
+    double *loss, *loss_rtn; /* per block of rows */
+    bool *failed;            /* per block: G had no factor */
+    bool *nearest;           /* per block: rounding to nearest was best */
+    uint8_t *scratch;
+    size_t per_thread;
+} work;
+
+/* One thread's scratch, cut by carve, which returns its bytes; [rows][K] in perm's order unless
+ * said otherwise. */
+typedef struct {
+    float *x, *d, *g, *t;  /* targets; errors; G d H; d H */
+    float *e;              /* [B][COLUMNS] */
+    float *G, *L;          /* [B][B] in the order of rows; its unit lower factor, transposed */
+    double *A;             /* [B][B] */
+    float *feed, *err;     /* [B] */
+    float *acc;            /* [K] */
+    ug_param *params;      /* [B][ng] */
+    uint8_t *codes, *row;  /* [B][K]; [K] in the order of inputs */
+    ug_param *best_params; /* of the best rounding so far */
+    uint8_t *best_codes;
+    uint8_t *zeros;   /* [ng] */
+    int32_t order[B]; /* rows */
+} tile;
+
+static size_t carve(tile *t, uint8_t *mem, int64_t K, int64_t ng)
+{
+    size_t at = 0, k = (size_t)K, n = (size_t)ng;
+    const struct {
+        void *to;
+        size_t bytes;
+    } parts[] = {
+        { &t->x, B * k * sizeof(float) },
+        { &t->d, B * k * sizeof(float) },
+        { &t->g, B * k * sizeof(float) },
+        { &t->t, B * k * sizeof(float) },
+        { &t->e, B * COLUMNS * sizeof(float) },
+        { &t->G, (size_t)B * B * sizeof(float) },
+        { &t->L, (size_t)B * B * sizeof(float) },
+        { &t->A, (size_t)B * B * sizeof(double) },
+        { &t->feed, B * sizeof(float) },
+        { &t->err, B * sizeof(float) },
+        { &t->acc, k * sizeof(float) },
+        { &t->params, B * n * sizeof(ug_param) },
+        { &t->codes, B * k },
+        { &t->best_params, B * n * sizeof(ug_param) },
+        { &t->best_codes, B * k },
+        { &t->row, k },
+        { &t->zeros, n },
+    };
+    for (size_t i = 0; i < LQ_COUNT(parts); i++) {
+        void *p = mem ? mem + at : NULL;
+        memcpy(parts[i].to, &p, sizeof p);
+        at += lq_round_up(parts[i].bytes, 64);
+    }
+    return at;
+}
+
+/* ---- G of a block: order, damping, factor ---- */
+typedef struct {
+    float g;
+    int32_t n;
+} row_key;
+
+static int by_falling_g(const void *a, const void *b)
+{
+    const row_key *x = a, *y = b;
+    if (x->g != y->g) return x->g > y->g ? -1 : 1;
+    return x->n < y->n ? -1 : x->n > y->n;
+}
+
+/* t->G: the block in order, its diagonal's mean 1 before damping; t->L [m][n] for n > m: what row
+ * n's target gains per unit of row m's error. G = L^T diag L with L unit lower, from the Cholesky
+ * factor of the reversed matrix. */
+static bool factor_block(tile *t, const work *w, int64_t block, int64_t rows)
+{
+    const float *G = w->G + (size_t)block * B * B;
+    row_key key[B];
+    double mean = 0, damp = w->o->damp_g > 0 ? w->o->damp_g : 0.05;
+    for (int64_t i = 0; i < rows; i++) {
+        key[i] = (row_key){ G[i * B + i], (int32_t)i };
+        mean += (double)G[i * B + i] / (double)rows;
+    }
+    if (!(mean > 0) || !isfinite(mean)) return false;
+    qsort(key, (size_t)rows, sizeof *key, by_falling_g);
+    for (int64_t i = 0; i < rows; i++)
+        t->order[i] = key[i].n;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < rows; j++)
+            t->G[i * B + j] = (float)((double)G[t->order[i] * B + t->order[j]] / mean) +
+                              (i == j ? (float)damp : 0);
+    /* A = J G J; its factor C (lower, row-major) gives L^T scaled: G = (J C J)(J C^T J). */
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j <= i; j++)
+            t->A[i * B + j] = (double)t->G[(rows - 1 - i) * B + rows - 1 - j];
+    if (LAPACKE_dpotrf_work(LAPACK_COL_MAJOR, 'U', (lapack_int)rows, t->A, B) != 0) return false;
+    for (int64_t m = 0; m < rows; m++)
+        for (int64_t n = m + 1; n < rows; n++) {
+            const double *c = t->A + (rows - 1 - m) * B;
+            t->L[m * B + n] = (float)(c[rows - 1 - n] / t->A[(rows - 1 - n) * B + rows - 1 - n]);
+        }
+    return true;
+}
+
+/* ---- rounding with feedback ---- */
+static void round_columns(const work *w, tile *t, int64_t rows, int64_t k0, int64_t k1)
+{
+    const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
+    const float M = ug_max_code(w->o->spec.bits);
+    for (int64_t k = k0; k < k1; k++) {
+        const float *u = w->U + (size_t)k * (size_t)K;
+        const int64_t g = w->perm[k] / G;
+        memset(t->feed, 0, (size_t)rows * sizeof *t->feed);
+        for (int64_t n = 0; n < rows; n++) {
+            float *x = t->x + n * K;
+            const ug_param p = t->params[n * ng + g];
+            float code = ug_code(x[k] + t->feed[n], p, M), err = x[k] - ug_value(code, p);
+            t->codes[n * K + k] = (uint8_t)code;
+            t->e[n * COLUMNS + k - k0] = err / u[k];
+            cblas_saxpy((int)(rows - n - 1), err, t->L + n * B + n + 1, 1, t->feed + n + 1, 1);
+            cblas_saxpy((int)(k1 - k - 1), -err / u[k], u + k + 1, 1, x + k + 1, 1);
+        }
+    }
+}
+
+static void round_with_feedback(const work *w, tile *t, int64_t n0, int64_t rows)
+{
+    const int64_t K = w->out->t.K;
+    for (int64_t n = 0; n < rows; n++)
+        for (int64_t k = 0; k < K; k++)
+            t->x[n * K + k] = w->W[(n0 + t->order[n]) * K + w->perm[k]];
+    for (int64_t k0 = 0; k0 < K; k0 += COLUMNS) {
+        int64_t k1 = k0 + COLUMNS < K ? k0 + COLUMNS : K;
+        round_columns(w, t, rows, k0, k1);
+        if (k1 < K)
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)(K - k1),
+                        (int)(k1 - k0), -1, t->e, COLUMNS, w->U + (size_t)k0 * (size_t)K + k1,
+                        (int)K, 1, t->x + k1, (int)K);
+    }
+}
+
+/* ---- descent ---- */
+typedef struct {
+    double both;  /* tr(G d H d^T), G as damped */
+    double plain; /* tr(d H d^T): all outputs alike */
+} losses;
+
+/* d = w - q, g = G d H. */
+static losses errors(const work *w, tile *t, int64_t n0, int64_t rows)
+{
+    const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
+    for (int64_t n = 0; n < rows; n++) {
+        const float *row = w->W + (n0 + t->order[n]) * K;
+        for (int64_t k = 0; k < K; k++)
+            t->d[n * K + k] = row[w->perm[k]] - ug_value((float)t->codes[n * K + k],
+                                                         t->params[n * ng + w->perm[k] / G]);
+    }
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)K, (int)K, 1, t->d,
+                (int)K, w->Hp, (int)K, 0, t->t, (int)K);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)K, (int)rows, 1, t->G, B,
+                t->t, (int)K, 0, t->g, (int)K);
+    losses l = { 0, 0 };
+    for (int64_t i = 0; i < rows * K; i++) {
+        l.both += (double)t->d[i] * (double)t->g[i];
+        l.plain += (double)t->d[i] * (double)t->t[i];
+    }
+    return l;
+}
+
+/* Row n's errors changed by -t->acc H^-1, t->acc [K] being what d H lost. */
+static void spread(tile *t, int64_t n, int64_t rows, int64_t K)
+{
+    cblas_sger(CblasRowMajor, (int)rows, (int)K, -1, t->G + n, B, t->acc, 1, t->g, (int)K);
+}
+
+/* The codes of row n, one after the other: the best real value of q_k with all else held is
+ * q_k + g_k / (G_nn H_kk). */
+static int64_t sweep_row(const work *w, tile *t, int64_t n, int64_t rows)
+{
+    const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
+    const float M = ug_max_code(w->o->spec.bits), gg = t->G[n * B + n];
+    uint8_t *codes = t->codes + n * K;
+    int64_t moved = 0;
+    memset(t->acc, 0, (size_t)K * sizeof *t->acc);
+    for (int64_t k = 0; k < K; k++) {
+        const float *h = w->Hp + (size_t)k * (size_t)K;
+        if (!(h[k] > 0)) continue;
+        const ug_param p = t->params[n * ng + w->perm[k] / G];
+        float q = ug_value((float)codes[k], p);
+        float code = ug_code(q + (t->g[n * K + k] - gg * t->acc[k]) / (gg * h[k]), p, M);
+        if (code == (float)codes[k]) continue;
+        float step = ug_value(code, p) - q;
+        codes[k] = (uint8_t)code;
+        t->d[n * K + k] -= step;
+        cblas_saxpy((int)K, step, h, 1, t->acc, 1);
+        moved++;
+    }
+    if (moved) spread(t, n, rows, K);
+    return moved;
+}
+
+/* The scales of row n by least squares, one group after the other: with c = code - zero,
+ * s += (g c) / (G_nn c H c). A group's inputs are scattered in perm's order. */
+static void refit_row(const work *w, tile *t, int64_t n, int64_t rows, const int32_t *place)
+{
+    const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
+    const float gg = t->G[n * B + n];
+    float *c = t->t, *v = t->t + K; /* c of one group; c H */
+    memset(t->acc, 0, (size_t)K * sizeof *t->acc);
+    for (int64_t i = 0; i < ng; i++) {
+        ug_param *p = &t->params[n * ng + i];
+        memset(v, 0, (size_t)K * sizeof *v);
+        for (int64_t j = 0; j < G; j++) {
+            int64_t k = place[i * G + j];
+            c[j] = (float)t->codes[n * K + k] - p->zero;
+            if (c[j] != 0) cblas_saxpy((int)K, c[j], w->Hp + (size_t)k * (size_t)K, 1, v, 1);
+        }
+        double num = 0, den = 0;
+        for (int64_t j = 0; j < G; j++) {
+            int64_t k = place[i * G + j];
+            num += (double)c[j] * (double)(t->g[n * K + k] - gg * t->acc[k]);
+            den += (double)c[j] * (double)v[k];
+        }
+        if (!(den > 0)) continue;
+        float s = p->scale + (float)(num / (den * (double)gg)), stored;
+        uint8_t raw[4];
+        lq_from_f32(raw, &s, w->o->spec.scale_dtype, 1);
+        lq_to_f32(&stored, raw, w->o->spec.scale_dtype, 1);
+        float step = stored - p->scale;
+        if (!(fabsf(step) < 0.5f * fabsf(p->scale)) || stored == 0) continue;
+        p->scale = stored;
+        for (int64_t j = 0; j < G; j++)
+            t->d[n * K + place[i * G + j]] -= step * c[j];
+        cblas_saxpy((int)K, step, v, 1, t->acc, 1);
+    }
+    spread(t, n, rows, K);
+}
+
+static losses descend(const work *w, tile *t, int64_t n0, int64_t rows, const int32_t *place)
+{
+    int rounds = w->o->rounds > 0 ? w->o->rounds : 1;
+    for (int r = 0; r < rounds; r++) {
+        errors(w, t, n0, rows); /* afresh: rounding errors of the updates do not pile up */
+        for (int64_t n = 0; n < rows && w->o->rounds > 0; n++)
+            refit_row(w, t, n, rows, place);
+        for (int i = 0; i < w->o->sweeps; i++) {
+            int64_t moved = 0;
+            for (int64_t n = 0; n < rows; n++)
+                moved += sweep_row(w, t, n, rows);
+            if (!moved) break;
+        }
+    }
+    return errors(w, t, n0, rows);
+}
+
+/* ---- a block of rows ---- */
+static void fit_grids(const work *w, tile *t, int64_t n0, int64_t rows, bool plain)
+{
+    const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
+    ug_spec spec = w->o->spec;
+    if (plain) spec.search = false;
+    for (int64_t n = 0; n < rows; n++)
+        for (int64_t g = 0; g < ng; g++)
+            t->params[n * ng + g] = ug_fit(&spec, w->W + (n0 + t->order[n]) * K + g * G,
+                                           plain ? NULL : w->imp + g * G, G);
+}
+
+static void round_plain(const work *w, tile *t, int64_t n0, int64_t rows)
+{
+    const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
+    for (int64_t n = 0; n < rows; n++)
+        for (int64_t k = 0; k < K; k++)
+            t->codes[n * K + k] =
+                (uint8_t)ug_code(w->W[(n0 + t->order[n]) * K + w->perm[k]],
+                                 t->params[n * ng + w->perm[k] / G], ug_max_code(w->o->spec.bits));
+}
+
+static void store(const work *w, tile *t, int64_t n0, int64_t rows)
+{
+    const int64_t K = w->out->t.K, ng = K / w->out->t.scheme.group;
+    for (int64_t n = 0; n < rows; n++) {
+        for (int64_t k = 0; k < K; k++)
+            t->row[w->perm[k]] = t->codes[n * K + k];
+        rtn_store_row(w->out, n0 + t->order[n], t->params + n * ng, t->row, t->zeros);
+    }
+}
+
+static void keep(tile *t, int64_t rows, int64_t K, int64_t ng)
+{
+    memcpy(t->best_codes, t->codes, (size_t)(rows * K));
+    memcpy(t->best_params, t->params, (size_t)(rows * ng) * sizeof *t->params);
+}
+
+/* Grids with their ends drawn in, grids that cover all, rounding to nearest: the best is kept. */
+static void run_block(void *ctx, int64_t item, int thread)
+{
+    const work *w = ctx;
+    const int64_t N = w->out->t.N, K = w->out->t.K, G = w->out->t.scheme.group;
+    const int64_t n0 = item * B, rows = N - n0 < B ? N - n0 : B;
+    tile t;
+    carve(&t, w->scratch + (size_t)thread * w->per_thread, K, K / G);
+    bool usable = w->U && factor_block(&t, w, item, rows);
+    w->failed[item] = !usable;
+    if (!usable) {
+        for (int64_t n = 0; n < rows; n++)
+            t.order[n] = (int32_t)n;
+        fit_grids(w, &t, n0, rows, !w->imp);
+        round_plain(w, &t, n0, rows);
+        store(w, &t, n0, rows);
+        return;
+    }
+    losses best, l;
+    fit_grids(w, &t, n0, rows, true);
+    round_plain(w, &t, n0, rows);
+    best = errors(w, &t, n0, rows);
+    w->loss_rtn[item] = best.plain > 0 ? best.plain : 0;
+    w->nearest[item] = true;
+    keep(&t, rows, K, K / G);
+    for (int plain = 0; plain < 2; plain++) {
+        if (!plain && !w->o->spec.search) continue;
+        fit_grids(w, &t, n0, rows, plain);
+        round_with_feedback(w, &t, n0, rows);
+        l = descend(w, &t, n0, rows, w->perm + K);
+        if (!(l.both < best.both)) continue;
+        best = l;
+        w->nearest[item] = false;
+        keep(&t, rows, K, K / G);
+    }
+    memcpy(t.codes, t.best_codes, (size_t)(rows * K));
+    memcpy(t.params, t.best_params, (size_t)(rows * (K / G)) * sizeof *t.params);
+    w->loss[item] = best.plain > 0 ? best.plain : 0;
+    store(w, &t, n0, rows);
+}
+
+lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const float *H, const float *G,
+                   const kfac_opts *opts, pool *p, lq_err *err)
+{
+    const int64_t N = out->t.N, K = out->t.K, ng = K / out->t.scheme.group;
+    const int64_t blocks = lq_ceil_div(N, B);
+    const size_t k = (size_t)K, n = (size_t)blocks;
+    tile none;
+    memset(rep, 0, sizeof *rep);
+    work w = { .out = out, .o = opts, .W = W, .H = H, .G = G };
+    w.per_thread = carve(&none, NULL, K, ng);
+    float *U = malloc(k * k * sizeof *U), *Hp = malloc(k * k * sizeof *Hp);
+    float *imp = malloc(k * sizeof *imp);
+    int32_t *perm = malloc(2 * k * sizeof *perm); /* and its inverse */
+    w.loss = calloc(2 * n, sizeof *w.loss);
+    w.failed = calloc(2 * n, sizeof *w.failed);
+    w.scratch = calloc((size_t)pool_threads(p), w.per_thread);
+    lq_status s = LQ_ENOMEM;
+    if (!U || !Hp || !imp || !perm || !w.loss || !w.failed || !w.scratch) goto done;
+    for (size_t i = 0; i < k; i++) {
+        imp[i] = H[i * k + i];
+        rep->dead += !(imp[i] > 0);
+    }
+    if (!gptq_order(perm, imp, K)) goto done;
+    for (size_t i = 0; i < k; i++)
+        perm[k + (size_t)perm[i]] = (int32_t)i;
+    for (size_t i = 0; i < k; i++)
+        for (size_t j = 0; j < k; j++)
+            Hp[i * k + j] = H[(size_t)perm[i] * k + (size_t)perm[j]];
+    rep->damp = opts->damp;
+    s = gptq_factor(U, &rep->damp, H, perm, K, p, err);
+    if (s == LQ_ENOMEM) goto done;
+    rep->fallback = s == LQ_ECHECK;
+    s = LQ_OK;
+    w.U = rep->fallback ? NULL : U;
+    w.imp = rep->fallback || rep->dead == K ? NULL : imp;
+    w.Hp = Hp;
+    w.perm = perm;
+    w.loss_rtn = w.loss + n;
+    w.nearest = w.failed + n;
+    pool_run(p, blocks, run_block, &w);
+    for (size_t i = 0; i < n; i++) {
+        rep->loss += w.loss[i];
+        rep->loss_rtn += w.loss_rtn[i];
+        rep->fallback = rep->fallback || w.failed[i];
+        rep->nearest += w.nearest[i];
+    }
+    if (rep->fallback) rep->loss = rep->loss_rtn = (double)NAN;
+done:
+    free(w.scratch);
+    free(w.failed);
+    free(w.loss);
+    free(perm);
+    free(imp);
+    free(Hp);
+    free(U);
+    return s ? lq_fail(err, s, "no memory to round a weight of %lld inputs", (long long)K) : LQ_OK;
+}

@@ -1,0 +1,41 @@
+/* quantize/methods/rows.h - the inner loops of rounding, on runs of weights.
+ *
+ * Once in plain C (rows_ref.c) and once in 256-bit registers (rows_avx2.c), chosen as the kernels
+ * are (k_name: also by --kernels). Every lane does what the plain text does, in its order, so both
+ * give the same bits. Weights are finite f32. */
+#ifndef LLMQ_QUANTIZE_METHODS_ROWS_H
+#define LLMQ_QUANTIZE_METHODS_ROWS_H
+
+#include "quantize/methods/grid.h"
+
+typedef struct {
+    const char *name; /* of the family, as in k_list */
+    /* as lq_to_f32, of finite numbers */
+    void (*to_f32)(float *dst, const void *src, lq_dtype d, size_t n);
+    /* ug_find_range */
+    ug_range (*range)(const float *w, int64_t n);
+    float (*absmax)(const float *w, int64_t n);
+    /* codes[i] = ug_code(w[i], p, max_code) */
+    void (*codes)(uint8_t *codes, const float *w, int64_t n, ug_param p, float max_code);
+    /* codes[i] = round(w[i] * 127 / absmax) in f64, absmax > 0 */
+    void (*codes_i8)(int8_t *codes, const float *w, int64_t n, float absmax);
+    /* as qt_pack_row with 4 bits: first code low */
+    void (*pack4)(uint8_t *dst, const uint8_t *codes, int64_t n);
+    /* Codes of 4 bits through a table: code[how many of mid[15], rising, are below w[i] * inv],
+     * the first of two in the high half of a byte; behind an odd n as if a 0 followed. */
+    void (*pack_table)(uint8_t *dst, const float *w, int64_t n, float inv, const float mid[15],
+                       const uint8_t code[16]);
+    /* y[i] -= a * x[i], rounded twice; y and x do not overlap */
+    void (*subtract)(float *y, float a, const float *x, int64_t n);
+    /* sum (a - b)^2: f32 sums of up to 256, added in f64 */
+    double (*square_error)(const float *a, const float *b, int64_t n);
+} qz_rows_ops;
+
+const qz_rows_ops *qz_rows_get(void); /* of the kernels in use */
+
+extern const qz_rows_ops qz_rows_ref;
+#if defined(__x86_64__)
+extern const qz_rows_ops qz_rows_avx2; /* for later families too: memory is the limit */
+#endif
+
+#endif

@@ -1,0 +1,238 @@
+/* quantize/methods/rows_avx2.c - the loops in 256-bit registers. */
+#include <immintrin.h>
+
+#include "quantize/methods/rows.h"
+#include "quantize/methods/rows_plain.h"
+
+enum { LANES = QZ_LANES, PIECE = QZ_PIECE, VECS = LANES / 8 };
+
+#if defined(__clang__)
+#define EACH_VEC _Pragma("clang loop unroll(full)") for (int v = 0; v < VECS; v++)
+#else
+#define EACH_VEC _Pragma("GCC unroll 4") for (int v = 0; v < VECS; v++)
+#endif
+
+/* Where weights come from memory, the hardware's own stream ends with each page: they are asked for
+ * AHEAD bytes before. */
+static void avx2_to_f32(float *dst, const void *src, lq_dtype d, size_t n)
+{
+    enum { AHEAD = 2048, LINE = 64 };
+    const uint8_t *s = src;
+    size_t i = 0;
+    for (; d == LQ_BF16 && i + LINE / 2 <= n; i += LINE / 2) {
+        __builtin_prefetch(s + 2 * i + AHEAD);
+        EACH_VEC
+        {
+            const __m128i h = _mm_loadu_si128((const void *)(s + 2 * i + 16 * v));
+            _mm256_storeu_si256((void *)(dst + i + 8 * v),
+                                _mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+        }
+    }
+    for (; d == LQ_BF16 && i + 8 <= n; i += 8) {
+        const __m128i h = _mm_loadu_si128((const void *)(s + 2 * i));
+        _mm256_storeu_si256((void *)(dst + i), _mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+    }
+    for (; d == LQ_F16 && i + 8 <= n; i += 8)
+        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(s + 2 * i))));
+    lq_to_f32(dst + i, s + i * ((size_t)lq_dtype_bits(d) / 8), d, n - i);
+}
+
+/* min and max give their second argument where both are zeros: never -0. */
+static ug_range avx2_range(const float *w, int64_t n)
+{
+    __m256 lo[VECS], hi[VECS];
+    int64_t i = 0;
+    EACH_VEC lo[v] = hi[v] = _mm256_setzero_ps();
+    for (; i + LANES <= n; i += LANES)
+        EACH_VEC
+        {
+            const __m256 x = _mm256_loadu_ps(w + i + 8 * v);
+            lo[v] = _mm256_min_ps(x, lo[v]);
+            hi[v] = _mm256_max_ps(x, hi[v]);
+        }
+    EACH_VEC
+    {
+        lo[0] = _mm256_min_ps(lo[v], lo[0]);
+        hi[0] = _mm256_max_ps(hi[v], hi[0]);
+    }
+    __m128 a = _mm_min_ps(_mm256_extractf128_ps(lo[0], 1), _mm256_castps256_ps128(lo[0]));
+    __m128 b = _mm_max_ps(_mm256_extractf128_ps(hi[0], 1), _mm256_castps256_ps128(hi[0]));
+    a = _mm_min_ps(_mm_movehl_ps(a, a), a);
+    b = _mm_max_ps(_mm_movehl_ps(b, b), b);
+    ug_range r = { .lo = _mm_cvtss_f32(_mm_min_ss(_mm_movehdup_ps(a), a)),
+                   .hi = _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(b), b)) };
+    plain_widen(&r, w + i, n - i);
+    return r;
+}
+
+static float avx2_absmax(const float *w, int64_t n) { return plain_absmax(avx2_range(w, n)); }
+
+/* 32 numbers of 0..255, or of -128..127 as bytes of theirs, in order. */
+static inline __m256i bytes_of(const __m256i c[VECS], bool with_sign)
+{
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256i a = _mm256_packs_epi32(c[0], c[1]), b = _mm256_packs_epi32(c[2], c[3]);
+    const __m256i v = with_sign ? _mm256_packs_epi16(a, b) : _mm256_packus_epi16(a, b);
+    return _mm256_permutevar8x32_epi32(v, order);
+}
+
+/* Pairs of 32 codes of 4 bits: `first` is what the first of two is multiplied with, 1 or 16, and
+ * `second`. */
+static inline void store_pairs(uint8_t *dst, __m256i codes, int first, int second)
+{
+    const __m256i by = _mm256_set1_epi16((short)(second << 8 | first));
+    const __m256i pair = _mm256_maddubs_epi16(codes, by);
+    _mm_storeu_si128((void *)dst, _mm_packus_epi16(_mm256_castsi256_si128(pair),
+                                                   _mm256_extracti128_si256(pair, 1)));
+}
+
+static void avx2_codes(uint8_t *codes, const float *w, int64_t n, ug_param p, float max_code)
+{
+    const __m256 scale = _mm256_set1_ps(p.scale), lo = _mm256_set1_ps(-p.zero);
+    const __m256 hi = _mm256_set1_ps(max_code - p.zero);
+    const __m256i zero = _mm256_set1_epi32((int32_t)p.zero);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        __m256i c[VECS];
+        EACH_VEC
+        {
+            const __m256 x = _mm256_div_ps(_mm256_loadu_ps(w + i + 8 * v), scale);
+            const __m256 clamped = _mm256_min_ps(hi, _mm256_max_ps(lo, x));
+            c[v] = _mm256_add_epi32(_mm256_cvtps_epi32(clamped), zero);
+        }
+        _mm256_storeu_si256((void *)(codes + i), bytes_of(c, false));
+    }
+    plain_codes(codes + i, w + i, n - i, p, max_code);
+}
+
+/* By the reciprocal, in f32: off by less than 127 * 2^-22 < 2^-14, so the whole number is the right
+ * one unless a half is that near; then the division decides. */
+static void avx2_codes_i8(int8_t *codes, const float *w, int64_t n, float absmax)
+{
+    const float tiny = 0x1p-100f; /* its reciprocal is finite */
+    const __m256 inv = _mm256_set1_ps(127 / absmax), sign = _mm256_set1_ps(-0.0f);
+    const __m256 near_half = _mm256_set1_ps(0.5f - 0x1p-14f);
+    int64_t i = 0;
+    for (; absmax > tiny && i + LANES <= n; i += LANES) {
+        __m256i c[VECS];
+        __m256 doubt = _mm256_setzero_ps();
+        EACH_VEC
+        {
+            const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(w + i + 8 * v), inv);
+            c[v] = _mm256_cvtps_epi32(x);
+            const __m256 off = _mm256_andnot_ps(sign, _mm256_sub_ps(x, _mm256_cvtepi32_ps(c[v])));
+            doubt = _mm256_or_ps(doubt, _mm256_cmp_ps(off, near_half, _CMP_GT_OQ));
+        }
+        if (_mm256_movemask_ps(doubt))
+            plain_codes_i8(codes + i, w + i, LANES, absmax);
+        else
+            _mm256_storeu_si256((void *)(codes + i), bytes_of(c, true));
+    }
+    plain_codes_i8(codes + i, w + i, n - i, absmax);
+}
+
+static void avx2_pack4(uint8_t *dst, const uint8_t *codes, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        store_pairs(dst + i / 2, _mm256_loadu_si256((const void *)(codes + i)), 1, 16);
+    qt_pack_row(dst + i / 2, codes + i, n - i, 4);
+}
+
+/* How many midpoints lie below is found by halving: the middle one, the middle of that half, and
+ * so on; the last two steps look theirs up in a register. */
+static void avx2_pack_table(uint8_t *dst, const float *w, int64_t n, float inv, const float mid[15],
+                            const uint8_t code[16])
+{
+    const __m256 by = _mm256_set1_ps(inv), m8 = _mm256_set1_ps(mid[7]);
+    const __m256 m4 = _mm256_set1_ps(mid[3]), m12 = _mm256_set1_ps(mid[11]);
+    const __m256 fours = _mm256_setr_ps(mid[1], mid[5], mid[9], mid[13], 0, 0, 0, 0);
+    const __m256 twos =
+        _mm256_setr_ps(mid[0], mid[2], mid[4], mid[6], mid[8], mid[10], mid[12], mid[14]);
+    const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)code));
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        __m256i c[VECS];
+        EACH_VEC
+        {
+            const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(w + i + 8 * v), by);
+            const __m256 above = _mm256_cmp_ps(x, m8, _CMP_GT_OQ); /* -1 as an integer */
+            __m256i at = _mm256_srli_epi32(_mm256_castps_si256(above), 31);
+            __m256 m = _mm256_blendv_ps(m4, m12, above);
+            at = _mm256_sub_epi32(_mm256_add_epi32(at, at),
+                                  _mm256_castps_si256(_mm256_cmp_ps(x, m, _CMP_GT_OQ)));
+            m = _mm256_permutevar8x32_ps(fours, at);
+            at = _mm256_sub_epi32(_mm256_add_epi32(at, at),
+                                  _mm256_castps_si256(_mm256_cmp_ps(x, m, _CMP_GT_OQ)));
+            m = _mm256_permutevar8x32_ps(twos, at);
+            c[v] = _mm256_sub_epi32(_mm256_add_epi32(at, at),
+                                    _mm256_castps_si256(_mm256_cmp_ps(x, m, _CMP_GT_OQ)));
+        }
+        store_pairs(dst + i / 2, _mm256_shuffle_epi8(table, bytes_of(c, false)), 16, 1);
+    }
+    plain_pack_table(dst + i / 2, w + i, n - i, inv, mid, code);
+}
+
+static void avx2_subtract(float *y, float a, const float *x, int64_t n)
+{
+    const __m256 by = _mm256_set1_ps(a);
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 p = _mm256_mul_ps(by, _mm256_loadu_ps(x + i));
+        _mm256_storeu_ps(y + i, _mm256_sub_ps(_mm256_loadu_ps(y + i), p));
+    }
+    plain_subtract(y + i, a, x + i, n - i);
+}
+
+static inline __m256d half_of(__m256 a, int half)
+{
+    return _mm256_cvtps_pd(half ? _mm256_extractf128_ps(a, 1) : _mm256_castps256_ps128(a));
+}
+
+static double avx2_square_error(const float *a, const float *b, int64_t n)
+{
+    __m256d sum[2 * VECS];
+    double lanes[LANES];
+    EACH_VEC sum[2 * v] = sum[2 * v + 1] = _mm256_setzero_pd();
+    for (int64_t i = 0; i < n;) {
+        const int64_t end = n - i < PIECE ? n : i + PIECE;
+        __m256 acc[VECS];
+        EACH_VEC acc[v] = _mm256_setzero_ps();
+        for (; i + LANES <= end; i += LANES)
+            EACH_VEC
+            {
+                const __m256 e =
+                    _mm256_sub_ps(_mm256_loadu_ps(a + i + 8 * v), _mm256_loadu_ps(b + i + 8 * v));
+                acc[v] = _mm256_add_ps(acc[v], _mm256_mul_ps(e, e));
+            }
+        if (i < end) {
+            float rest[8];
+            _mm256_storeu_ps(rest, acc[0]);
+            plain_squares(rest, a + i, b + i, end - i);
+            acc[0] = _mm256_loadu_ps(rest);
+            i = end;
+        }
+        EACH_VEC
+        {
+            sum[2 * v] = _mm256_add_pd(sum[2 * v], half_of(acc[v], 0));
+            sum[2 * v + 1] = _mm256_add_pd(sum[2 * v + 1], half_of(acc[v], 1));
+        }
+    }
+    EACH_VEC
+    {
+        _mm256_storeu_pd(lanes + 8 * v, sum[2 * v]);
+        _mm256_storeu_pd(lanes + 8 * v + 4, sum[2 * v + 1]);
+    }
+    return plain_sum(lanes);
+}
+
+const qz_rows_ops qz_rows_avx2 = { .name = "avx2",
+                                   .to_f32 = avx2_to_f32,
+                                   .range = avx2_range,
+                                   .absmax = avx2_absmax,
+                                   .codes = avx2_codes,
+                                   .codes_i8 = avx2_codes_i8,
+                                   .pack4 = avx2_pack4,
+                                   .pack_table = avx2_pack_table,
+                                   .subtract = avx2_subtract,
+                                   .square_error = avx2_square_error };

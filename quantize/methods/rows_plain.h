@@ -1,0 +1,71 @@
+/* quantize/methods/rows_plain.h - what each loop of quantize/methods/rows.h does to one weight after the other:
+ * the reference where blocks would buy nothing, and the rest of a run that fills no block. */
+#ifndef LLMQ_QUANTIZE_METHODS_ROWS_PLAIN_H
+#define LLMQ_QUANTIZE_METHODS_ROWS_PLAIN_H
+
+#include "formats/tensor/qtensor.h"
+#include "quantize/methods/rows.h"
+
+enum { QZ_LANES = 32, QZ_PIECE = 256 }; /* running sums of square_error, and how far each goes */
+
+static inline void plain_widen(ug_range *r, const float *w, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        r->lo = w[i] < r->lo ? w[i] : r->lo;
+        r->hi = w[i] > r->hi ? w[i] : r->hi;
+    }
+}
+
+/* Of zeros 0, not -0. */
+static inline float plain_absmax(ug_range r) { return r.hi >= -r.lo ? r.hi : -r.lo; }
+
+static inline void plain_codes(uint8_t *codes, const float *w, int64_t n, ug_param p,
+                               float max_code)
+{
+    for (int64_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)ug_code(w[i], p, max_code);
+}
+
+static inline void plain_codes_i8(int8_t *codes, const float *w, int64_t n, float absmax)
+{
+    for (int64_t i = 0; i < n; i++)
+        codes[i] = (int8_t)ug_round((float)((double)w[i] * 127 / (double)absmax));
+}
+
+static inline void plain_pack_table(uint8_t *dst, const float *w, int64_t n, float inv,
+                                    const float mid[15], const uint8_t code[16])
+{
+    for (int64_t i = 0; i < n + n % 2; i++) {
+        const float x = i < n ? w[i] * inv : 0;
+        int cell = 0;
+        for (int m = 0; m < 15; m++)
+            cell += x > mid[m];
+        dst[i / 2] = (uint8_t)(i & 1 ? dst[i / 2] | code[cell] : code[cell] << 4);
+    }
+}
+
+static inline void plain_subtract(float *restrict y, float a, const float *restrict x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] -= a * x[i];
+}
+
+/* What fills no block goes to the first sum. */
+static inline void plain_squares(float *acc, const float *a, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const float e = a[i] - b[i];
+        acc[0] += e * e;
+    }
+}
+
+/* Halves onto each other. */
+static inline double plain_sum(double sum[QZ_LANES])
+{
+    for (int half = QZ_LANES / 2; half; half /= 2)
+        for (int k = 0; k < half; k++)
+            sum[k] += sum[k + half];
+    return sum[0];
+}
+
+#endif

@@ -1,0 +1,82 @@
+/* quantize/methods/rtn.c - rounding to nearest, row by row. */
+#include "quantize/methods/rtn.h"
+
+#include <stdlib.h>
+
+#include "quantize/methods/rows.h"
+
+ug_spec rtn_spec(const qt_scheme *s, bool full, bool search)
+{
+    ug_mode mode = s->zero != QT_ZERO_NONE ? UG_ASYM : full ? UG_SYM_FULL : UG_SYM;
+    return (ug_spec){ s->bits, mode, s->scale_dtype, search, false };
+}
+
+void rtn_store_row(qz_out *out, int64_t n, const ug_param *params, const uint8_t *codes,
+                   uint8_t *zeros)
+{
+    const qt_scheme *s = &out->t.scheme;
+    int64_t K = out->t.K, ng = lq_ceil_div(K, s->group);
+    size_t elem = (size_t)lq_dtype_bits(s->scale_dtype) / 8, row = (size_t)n;
+    uint8_t *scales = (uint8_t *)out->w[QT_SCALES] + row * (size_t)ng * elem;
+    for (int64_t g = 0; g < ng; g++) {
+        lq_from_f32(scales + (size_t)g * elem, &params[g].scale, s->scale_dtype, 1);
+        if (s->zero == QT_ZERO_INT) zeros[g] = (uint8_t)params[g].zero;
+        if (s->zero == QT_ZERO_F16)
+            ((uint16_t *)out->w[QT_ZEROS])[(int64_t)row * ng + g] = lq_f32_to_f16(params[g].zero);
+    }
+    if (s->zero == QT_ZERO_INT)
+        qt_pack_row((uint8_t *)out->w[QT_ZEROS] + row * qt_row_bytes(ng, s->zbits), zeros, ng,
+                    s->zbits);
+    uint8_t *to = (uint8_t *)out->w[QT_CODES] + row * qt_row_bytes(K, s->bits);
+    if (s->bits == 4)
+        qz_rows_get()->pack4(to, codes, K);
+    else
+        qt_pack_row(to, codes, K, s->bits);
+}
+
+typedef struct {
+    qz_out *out;
+    const void *W;
+    lq_dtype d;
+    const float *imp;
+    const ug_spec *spec;
+    uint8_t *scratch;
+    size_t per_thread, o_params, o_codes, o_zeros;
+} work;
+
+static void run_rows(void *ctx, int64_t item, int thread)
+{
+    const work *k = ctx;
+    int64_t N = k->out->t.N, K = k->out->t.K, G = k->out->t.scheme.group;
+    uint8_t *mem = k->scratch + (size_t)thread * k->per_thread;
+    ug_param *params = (ug_param *)(void *)(mem + k->o_params);
+    uint8_t *codes = mem + k->o_codes;
+    const float M = ug_max_code(k->spec->bits);
+    const qz_rows_ops *ops = qz_rows_get();
+    for (int64_t n = item * QZ_ROWS; n < N && n < (item + 1) * QZ_ROWS; n++) {
+        const float *w = qz_rows((float *)(void *)mem, k->W, k->d, K, n, 1);
+        for (int64_t g = 0; g * G < K; g++) {
+            const float *wg = w + g * G;
+            params[g] = k->spec->search ? ug_fit(k->spec, wg, k->imp ? k->imp + g * G : NULL, G)
+                                        : ug_candidate(k->spec, ops->range(wg, G), 0);
+            ops->codes(codes + g * G, wg, G, params[g], M);
+        }
+        rtn_store_row(k->out, n, params, codes, mem + k->o_zeros);
+    }
+}
+
+lq_status rtn_run(qz_out *out, const void *W, lq_dtype d, const float *imp, const ug_spec *spec,
+                  pool *p, lq_err *err)
+{
+    size_t K = (size_t)out->t.K, ng = K / (size_t)out->t.scheme.group;
+    work k = { .out = out, .W = W, .d = d, .imp = imp, .spec = spec };
+    k.o_params = K * sizeof(float);
+    k.o_codes = k.o_params + ng * sizeof(ug_param);
+    k.o_zeros = k.o_codes + K;
+    k.per_thread = lq_round_up(k.o_zeros + ng, 64);
+    k.scratch = calloc((size_t)pool_threads(p), k.per_thread);
+    if (!k.scratch) return lq_fail(err, LQ_ENOMEM, "no memory to round rows of %zu weights", K);
+    pool_run(p, lq_ceil_div(out->t.N, QZ_ROWS), run_rows, &k);
+    free(k.scratch);
+    return LQ_OK;
+}

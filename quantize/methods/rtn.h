@@ -1,0 +1,25 @@
+/* quantize/methods/rtn.h - rounding to nearest: every weight takes the nearest value of its group's grid.
+ *
+ * Needs no data; with importance (the mean square of each input) and spec.search the grids are
+ * chosen for the layer's output rather than for the weights.
+ * Shapes: W [N,K] row-major of f32, f16 or bf16, finite; imp [K] or NULL. */
+#ifndef LLMQ_QUANTIZE_METHODS_RTN_H
+#define LLMQ_QUANTIZE_METHODS_RTN_H
+
+#include "kernels/core/pool.h"
+#include "quantize/methods/out.h"
+#include "quantize/methods/grid.h"
+
+/* The grid that a QT_UINT scheme stores; `full`: symmetric grids may take UG_SYM_FULL. */
+ug_spec rtn_spec(const qt_scheme *s, bool full, bool search);
+
+/* out->t.scheme: QT_UINT, regular groups that divide K. Errors: LQ_ENOMEM. */
+lq_status rtn_run(qz_out *out, const void *W, lq_dtype d, const float *imp, const ug_spec *spec,
+                  pool *p, lq_err *err);
+
+/* Store one row's scales, zeros and codes (one byte each) in the planes; for methods that choose
+ * grids and codes themselves. params [ng], codes [K]; zeros [ng] is scratch. */
+void rtn_store_row(qz_out *out, int64_t n, const ug_param *params, const uint8_t *codes,
+                   uint8_t *zeros);
+
+#endif

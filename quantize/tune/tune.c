@@ -1,0 +1,483 @@
+/* quantize/tune/tune.c - a training loop that holds one layer's f32 weights at a time.
+ *
+ * A step on a batch of windows:
+ *
+ *     layers 0..L-1:  expand the layer's weights; keep its input; x := layer(x)
+ *     KL of the head's distributions against the teacher's; its gradient d
+ *     layers L-1..0:  expand again; d := backward(d), with dW; step the layer's parameters
+ *
+ * A layer's parameters are no more needed once its backward pass is done, so they are stepped at
+ * once and no gradient outlives its layer. */
+#include "quantize/tune/tune.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "calib/dense_layer.h"
+#include "base/random.h"
+#include "calib/spill.h"
+#include "quantize/layer/residual.h"
+#include "quantize/layer/trainable.h"
+
+enum { HELD_BACK = 16 };
+
+typedef struct {
+    const plan_entry *norm_e[GRAD_NORMS];
+    const plan_entry *linear_e[GRAD_LINEARS];
+    bool rounded[GRAD_LINEARS];
+    tune_weight w[GRAD_LINEARS];   /* where rounded */
+    qt_tensor fixed[GRAD_LINEARS]; /* else */
+    const float *bias[GRAD_LINEARS];
+    tune_vector norm[GRAD_NORMS]; /* n = 0: none */
+} layer_params;
+
+typedef struct {
+    src_source *src;
+    const qz_plan *plan;
+    const qz_state *state;
+    const int32_t *all; /* [n][len] */
+    int64_t n;
+    tune_opts o;
+    pool *p;
+    const lq_job *job;
+    const arch_config *c;
+    model frame;     /* the source's */
+    model quantized; /* the same with the result's embedding */
+    grad_ctx *g;
+    int64_t chunk, len, n_train; /* windows per chunk; tokens; windows trained on */
+    layer_params *layer;
+    tune_vector final;
+    const plan_entry *final_e;
+    kl_head teacher_head, head;
+    float *W[GRAD_LINEARS], *dW[GRAD_LINEARS];
+    float *x;       /* [L + 1][batch * len, hidden]: inputs of the layers, the output */
+    float *d, *y;   /* [batch * len, hidden] */
+    float *teacher; /* [n * len, hidden] after the final norm; a chunk of them where fd has all */
+    int fd;         /* -1: none */
+    float *logits;
+    int32_t *ids; /* [batch * len] */
+    lq_arena arena;
+} tuner;
+
+/* All of its weights, since all are counted fast: not by a limit of memory, which the result does
+ * not depend on. */
+static int64_t weights(const src_source *src)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < src_n_tensors(src); i++)
+        n += src_elements(src_tensor_at(src, i));
+    return n;
+}
+
+bool tune_small(const src_source *src) { return weights(src) <= (int64_t)1 << 28; }
+
+int tune_default_steps(qz_method m, const src_source *src)
+{
+    const int64_t budget = (int64_t)1 << 33 /* steps times weights */, least = 100, most = 800;
+    if (m != QZ_AUTO || !grad_covers(src_config(src))) return 0;
+    const int64_t n = weights(src), steps = n > 0 ? budget / n : most;
+    return (int)(steps < least ? least : steps > most ? most : steps);
+}
+
+static void *push(tuner *t, int64_t n, size_t size, lq_status *s, lq_err *err)
+{
+    void *v = *s ? NULL : lq_push(&t->arena, (size_t)n * size);
+    if (!v && !*s) *s = lq_fail(err, LQ_ENOMEM, "no memory for tuning");
+    return v;
+}
+
+/* ---- weights ---- */
+/* The layer as it is now, its weights in t->W. */
+static grad_layer expand_layer(const tuner *t, int64_t i)
+{
+    const layer_params *q = &t->layer[i];
+    grad_layer l = { 0 };
+    for (int k = 0; k < GRAD_LINEARS; k++) {
+        l.W[k] = t->W[k];
+        l.bias[k] = q->bias[k];
+        if (q->rounded[k])
+            tune_weight_expand(t->W[k], &q->w[k], t->p);
+        else
+            dense_expand(t->W[k], &q->fixed[k], t->p);
+    }
+    for (int k = 0; k < GRAD_NORMS; k++)
+        l.norm[k] = q->norm[k].n ? q->norm[k].w : NULL;
+    return l;
+}
+
+/* ---- what is to be tuned ---- */
+
+static lq_status load_linear(tuner *t, layer_params *q, int k, int64_t layer, const qz_item *item,
+                             lq_err *err)
+{
+    if (item && qz_rest_fits(&item->t.scheme)) {
+        q->rounded[k] = true;
+        return tune_weight_init(&q->w[k], &item->t, item->rest, &t->arena, err);
+    }
+    if (!item)
+        return src_matrix(t->src, grad_linear_roles[k], layer, -1, &q->fixed[k], &t->arena, err);
+    q->fixed[k] = item->t;
+    return LQ_OK;
+}
+
+/* A norm or bias: the part's where folding changed it, else the source's. NULL: none. */
+static lq_status load_vector(tuner *t, const float **v, int64_t *n, arch_role r, int64_t layer,
+                             bool bias, const qz_item *items, size_t n_items, lq_err *err)
+{
+    const plan_entry *e = qz_plan_find(t->plan, r, layer < 0 ? t->c->layers : layer, -1, bias);
+    *v = NULL;
+    *n = e ? e->src->t.K : 0;
+    for (size_t i = 0; i < n_items; i++) {
+        if (items[i].e != e) continue;
+        float *f = lq_push(&t->arena, (size_t)*n * sizeof *f);
+        if (!f) return lq_fail(err, LQ_ENOMEM, "no memory for tuning");
+        qt_dequant(f, &items[i].t, 0, 1);
+        *v = f;
+        return LQ_OK;
+    }
+    return src_vector(t->src, r, layer, -1, bias, v, &t->arena, err);
+}
+
+static lq_status load_layer(tuner *t, int64_t layer, qz_item *items, lq_err *err)
+{
+    layer_params *q = &t->layer[layer];
+    size_t n_items = 0;
+    int64_t n;
+    lq_status s = qz_state_items(t->state, t->plan, layer, items, &n_items, err);
+    for (int k = 0; k < GRAD_LINEARS && !s; k++) {
+        const qz_item *item = NULL;
+        for (size_t i = 0; i < n_items; i++)
+            if (items[i].e->role == grad_linear_roles[k] && !items[i].e->is_bias) item = &items[i];
+        q->linear_e[k] = qz_plan_find(t->plan, grad_linear_roles[k], layer, -1, false);
+        s = load_linear(t, q, k, layer, item, err);
+        if (!s)
+            s = load_vector(t, &q->bias[k], &n, grad_linear_roles[k], layer, true, items, n_items,
+                            err);
+    }
+    for (int k = 0; k < GRAD_NORMS && !s; k++) {
+        const float *w;
+        q->norm_e[k] = qz_plan_find(t->plan, grad_norm_roles[k], layer, -1, false);
+        s = load_vector(t, &w, &n, grad_norm_roles[k], layer, false, items, n_items, err);
+        if (!s && w) s = tune_vector_init(&q->norm[k], w, n, &t->arena, err);
+    }
+    qz_state_drop(t->state, layer);
+    return s;
+}
+
+/* Embedding, final norm and head: the original's and the result's. */
+static lq_status load_frame(tuner *t, qz_item *items, lq_err *err)
+{
+    const int64_t rest = t->c->layers;
+    const qt_tensor *embed = NULL, *head = NULL;
+    const float *norm;
+    int64_t n;
+    size_t n_items = 0;
+    lq_status s = model_load_frame(&t->frame, t->src, t->p, err);
+    if (!s && t->state->parts[rest].header)
+        s = qz_state_items(t->state, t->plan, rest, items, &n_items, err);
+    for (size_t i = 0; i < n_items; i++) {
+        if (items[i].e->role == R_EMBED) embed = &items[i].t;
+        if (items[i].e->role == R_HEAD && !items[i].e->is_bias) head = &items[i].t;
+    }
+    if (!head && t->plan->cfg.tied) head = embed;
+    if (!s) s = dense_head(&t->teacher_head, t->src, NULL, &t->arena, t->p, err);
+    t->head = t->teacher_head;
+    if (!s && head) s = dense_head(&t->head, t->src, head, &t->arena, t->p, err);
+    t->quantized = t->frame;
+    if (embed) t->quantized.embed = *embed;
+    t->final_e = qz_plan_find(t->plan, R_FINAL_NORM, rest, -1, false);
+    if (!s) s = load_vector(t, &norm, &n, R_FINAL_NORM, -1, false, items, n_items, err);
+    return s ? s : tune_vector_init(&t->final, norm, n, &t->arena, err);
+}
+
+static lq_status load(tuner *t, lq_err *err)
+{
+    const arch_config *c = t->c;
+    const int64_t D = c->hidden, rows = t->o.batch * t->len;
+    lq_status s = LQ_OK;
+    t->layer = push(t, c->layers, sizeof *t->layer, &s, err);
+    t->x = push(t, (c->layers + 1) * rows * D, sizeof *t->x, &s, err);
+    t->d = push(t, rows * D, sizeof *t->d, &s, err);
+    t->y = push(t, rows * D, sizeof *t->y, &s, err);
+    t->ids = push(t, rows, sizeof *t->ids, &s, err);
+    if (!s && t->o.spill_dir && t->n > t->chunk) s = spill_open(&t->fd, t->o.spill_dir, err);
+    t->teacher = push(t, (t->fd < 0 ? t->n : t->chunk) * t->len * D, sizeof *t->teacher, &s, err);
+    t->logits = push(t, (int64_t)kl_scratch(c->vocab), sizeof *t->logits, &s, err);
+    if (!s) s = dense_buffers(t->W, c, &t->arena, err);
+    if (!s) s = dense_buffers(t->dW, c, &t->arena, err);
+    qz_item *items = push(t, (int64_t)t->plan->n, sizeof *items, &s, err);
+    if (!s) s = grad_open(&t->g, c, t->chunk, t->len, t->p, err);
+    if (!s) s = load_frame(t, items, err);
+    for (int64_t i = 0; i < c->layers && !s; i++)
+        s = load_layer(t, i, items, err);
+    return s;
+}
+
+/* ---- passes ---- */
+static int64_t chunk_of(const tuner *t, int64_t w, int64_t n)
+{
+    return n - w < t->chunk ? n - w : t->chunk;
+}
+
+/* n windows through a layer, in place. */
+static void forward(const tuner *t, const grad_layer *l, int64_t layer, float *x, int64_t n)
+{
+    for (int64_t w = 0; w < n; w += t->chunk)
+        grad_forward(t->g, l, layer, x + w * t->len * t->c->hidden, chunk_of(t, w, n));
+}
+
+/* Windows w .. w + n of the original's states, n <= chunk, and back to where they are kept. */
+static float *teacher_at(const tuner *t, int64_t w)
+{
+    return t->fd < 0 ? t->teacher + w * t->len * t->c->hidden : t->teacher;
+}
+
+static lq_status get_teacher(const tuner *t, int64_t w, int64_t n, lq_err *err)
+{
+    const size_t per = (size_t)(t->len * t->c->hidden);
+    return t->fd < 0 ? LQ_OK : spill_get(t->fd, t->teacher, (size_t)n * per, (size_t)w * per, err);
+}
+
+static lq_status put_teacher(const tuner *t, int64_t w, int64_t n, lq_err *err)
+{
+    const size_t per = (size_t)(t->len * t->c->hidden);
+    return t->fd < 0 ? LQ_OK : spill_put(t->fd, t->teacher, (size_t)n * per, (size_t)w * per, err);
+}
+
+static lq_status embed_teacher(tuner *t, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int64_t w = 0; w < t->n && !s; w += t->chunk) {
+        const int64_t n = chunk_of(t, w, t->n);
+        model_embed(&t->frame, teacher_at(t, w), t->all + w * t->len, n * t->len);
+        s = put_teacher(t, w, n, err);
+    }
+    model_drop_embed(&t->frame);
+    return s;
+}
+
+/* Through a layer; behind the last one also through the final norm. */
+static lq_status advance_teacher(tuner *t, const grad_layer *l, int64_t layer, lq_err *err)
+{
+    const int64_t per = t->len * t->c->hidden;
+    lq_status s = LQ_OK;
+    for (int64_t w = 0; w < t->n && !s; w += t->chunk) {
+        const int64_t n = chunk_of(t, w, t->n);
+        float *x = teacher_at(t, w);
+        s = get_teacher(t, w, n, err);
+        if (s) break;
+        grad_forward(t->g, l, layer, x, n);
+        for (int64_t i = 0; i < n && layer + 1 == t->c->layers; i++)
+            grad_norm_forward(t->g, x + i * per, x + i * per, t->frame.final_norm.w, t->len);
+        s = put_teacher(t, w, n, err);
+    }
+    return s;
+}
+
+static lq_status run_teacher(tuner *t, lq_err *err)
+{
+    lq_status s = embed_teacher(t, err);
+    for (int64_t i = 0; i < t->c->layers && !s; i++) {
+        lq_arena a = { 0 };
+        grad_layer l;
+        lq_report(t->job, "the original's answers", (double)i, (double)t->c->layers);
+        if (lq_stopped(t->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
+        if (!s) s = dense_layer(&l, t->W, t->src, i, &a, t->p, err);
+        if (!s) s = advance_teacher(t, &l, i, err);
+        lq_arena_free(&a);
+    }
+    return s;
+}
+
+/* The quantized model on windows which[0..n): inputs of all layers in t->x. The KL is added to *kl;
+ * its mean's gradient goes to t->d when `grad`. */
+static lq_status run_student(double *kl, tuner *t, const int64_t *which, int64_t n, bool grad,
+                             lq_err *err)
+{
+    const int64_t D = t->c->hidden, rows = n * t->len, L = t->c->layers;
+    for (int64_t i = 0; i < n; i++)
+        memcpy(t->ids + i * t->len, t->all + which[i] * t->len, (size_t)t->len * sizeof *t->ids);
+    model_embed(&t->quantized, t->x, t->ids, rows);
+    model_drop_embed(&t->quantized);
+    qz_state_drop(t->state, L); /* where it lies if it was quantized */
+    for (int64_t i = 0; i < L; i++) {
+        float *x = t->x + i * rows * D, *next = x + rows * D;
+        grad_layer l = expand_layer(t, i);
+        memcpy(next, x, (size_t)(rows * D) * sizeof *x);
+        forward(t, &l, i, next, n);
+        qz_state_drop(t->state, i);
+    }
+    const float *last = t->x + L * rows * D;
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < n && !s; i++) {
+        float *y = t->y + i * t->len * D;
+        grad_norm_forward(t->g, y, last + i * t->len * D, t->final.w, t->len);
+        s = get_teacher(t, which[i], 1, err);
+        if (!s)
+            *kl += kl_run(grad ? t->d + i * t->len * D : NULL, y, &t->head, teacher_at(t, which[i]),
+                          &t->teacher_head, t->len, 1 / (float)rows, t->logits, t->p);
+    }
+    return s;
+}
+
+static void backward(tuner *t, int64_t n, const tune_step *step)
+{
+    const int64_t D = t->c->hidden, per = t->len * D, rows = n * t->len, L = t->c->layers;
+    for (int64_t i = 0; i < n; i++)
+        grad_norm_backward(t->g, t->d + i * per, t->final.grad, t->x + L * rows * D + i * per,
+                           t->final.w, t->len);
+    tune_vector_step(&t->final, step);
+    for (int64_t i = L; i-- > 0;) {
+        layer_params *q = &t->layer[i];
+        grad_layer l = expand_layer(t, i);
+        grad_out out = { .W = { 0 } };
+        for (int k = 0; k < GRAD_LINEARS; k++) {
+            if (!q->rounded[k]) continue;
+            out.W[k] = t->dW[k];
+            memset(t->dW[k], 0, (size_t)(q->w[k].base.N * q->w[k].base.K) * sizeof(float));
+        }
+        for (int k = 0; k < GRAD_NORMS; k++)
+            out.norm[k] = q->norm[k].n ? q->norm[k].grad : NULL;
+        for (int64_t w = 0; w < n; w += t->chunk)
+            grad_backward(t->g, &l, i, t->x + i * rows * D + w * per, t->d + w * per,
+                          chunk_of(t, w, n), &out);
+        for (int k = 0; k < GRAD_LINEARS; k++)
+            if (q->rounded[k]) tune_weight_step(&q->w[k], t->dW[k], step, t->p);
+        for (int k = 0; k < GRAD_NORMS; k++)
+            if (q->norm[k].n) tune_vector_step(&q->norm[k], step);
+        qz_state_drop(t->state, i);
+    }
+}
+
+/* ---- the loop ---- */
+static lq_status held_back_kl(double *mean, tuner *t, lq_err *err)
+{
+    double kl = 0;
+    lq_status s = LQ_OK;
+    for (int64_t w = t->n_train; w < t->n && !s; w++)
+        s = run_student(&kl, t, &w, 1, false, err);
+    *mean = kl / (double)((t->n - t->n_train) * t->len);
+    return s;
+}
+
+static void shuffle(int64_t *order, int64_t n, uint64_t *seed)
+{
+    for (int64_t i = n; i-- > 1;) {
+        int64_t j = (int64_t)(cal_random(seed) % (uint64_t)(i + 1)), k = order[i];
+        order[i] = order[j];
+        order[j] = k;
+    }
+}
+
+/* Of the first rate: up over ten steps, then down half a cosine to nothing. */
+static double rate_at(int step, int steps)
+{
+    enum { WARM_UP = 10 };
+    const double up = step < WARM_UP ? (step + 1.0) / WARM_UP : 1;
+    return up * (0.5 + 0.5 * cos(3.14159265358979323846 * step / steps));
+}
+
+static lq_status train(tuner *t, lq_err *err)
+{
+    uint64_t seed = 0;
+    lq_status s = LQ_OK;
+    int64_t *order = push(t, t->n_train, sizeof *order, &s, err), at = t->n_train;
+    for (int64_t i = 0; i < t->n_train && !s; i++)
+        order[i] = i;
+    for (int i = 0; i < t->o.steps && !s; i++) {
+        if (lq_stopped(t->job)) return lq_fail(err, LQ_EINTR, "interrupted");
+        lq_report(t->job, "tuning", (double)i, (double)t->o.steps);
+        if (at + t->o.batch > t->n_train) {
+            shuffle(order, t->n_train, &seed);
+            at = 0;
+        }
+        const double part = rate_at(i, t->o.steps);
+        tune_step step = { (float)(t->o.rate_scale * part), (float)(t->o.rate_norm * part),
+                           (float)(t->o.rate_code * part), i + 1 };
+        double kl = 0;
+        s = run_student(&kl, t, order + at, t->o.batch, true, err);
+        if (!s) backward(t, t->o.batch, &step);
+        at += t->o.batch;
+    }
+    return s;
+}
+
+/* ---- the result ---- */
+static lq_status store_vector(tune_result *r, const tuner *t, const plan_entry *e,
+                              const tune_vector *v, lq_err *err)
+{
+    float *w = lq_push(&r->arena, (size_t)v->n * sizeof *w);
+    if (!w) return lq_fail(err, LQ_ENOMEM, "no memory for a tuned norm");
+    memcpy(w, v->w, (size_t)v->n * sizeof *w);
+    qt_tensor q = { .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 }, .N = 1, .K = v->n };
+    q.plane[QT_CODES] = (qt_span){ w, (size_t)v->n * sizeof *w };
+    r->t[e - t->plan->e] = q;
+    return LQ_OK;
+}
+
+static lq_status store(tune_result *r, const tuner *t, lq_err *err)
+{
+    lq_status s = store_vector(r, t, t->final_e, &t->final, err);
+    for (int64_t i = 0; i < t->c->layers && !s; i++) {
+        const layer_params *q = &t->layer[i];
+        for (int k = 0; k < GRAD_LINEARS && !s; k++) {
+            if (!q->rounded[k]) continue;
+            s = tune_weight_store(&r->t[q->linear_e[k] - t->plan->e], &q->w[k], &r->arena, err);
+        }
+        for (int k = 0; k < GRAD_NORMS && !s; k++)
+            if (q->norm[k].n) s = store_vector(r, t, q->norm_e[k], &q->norm[k], err);
+    }
+    return s;
+}
+
+static tune_opts with_defaults(const tune_opts *o, int64_t windows)
+{
+    tune_opts d = *o;
+    d.batch = o->batch ? o->batch : TUNE_BATCH;
+    if (d.batch > windows) d.batch = (int)windows;
+    d.rate_scale = o->rate_scale > 0 ? o->rate_scale : 5e-4;
+    d.rate_norm = o->rate_norm > 0 ? o->rate_norm : 5e-4;
+    d.rate_code = o->rate_code > 0 ? o->rate_code : 5e-3;
+    return d;
+}
+
+lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const qz_state *state,
+                   const tune_text *text, const tune_opts *o, pool *p, const lq_job *job,
+                   lq_err *err)
+{
+    *r = (tune_result){ .kl_before = (double)NAN, .kl_after = (double)NAN };
+    tuner t = {
+        .src = src, .plan = plan, .state = state, .all = text->ids, .fd = -1, .p = p, .job = job
+    };
+    lq_status s = LQ_OK;
+    t.c = src_config(src);
+    t.len = text->len;
+    t.n = text->own + text->text;
+    t.chunk = cal_chunk(t.n, t.len) / t.len;
+    const int64_t held = text->text / HELD_BACK > 0 ? text->text / HELD_BACK : 1;
+    t.n_train = t.n - held;
+    r->t = lq_push(&r->arena, plan->n * sizeof *r->t);
+    if (!r->t) s = lq_fail(err, LQ_ENOMEM, "no memory for tuning");
+    if (t.n_train < 1 || s) return s;
+    t.o = with_defaults(o, t.n_train);
+    s = load(&t, err);
+    if (!s) s = run_teacher(&t, err);
+    if (!s) s = held_back_kl(&r->kl_before, &t, err);
+    if (!s) s = train(&t, err);
+    if (!s) s = held_back_kl(&r->kl_after, &t, err);
+    r->kept = !s && r->kl_after < r->kl_before;
+    if (r->kept) s = store(r, &t, err);
+    if (t.fd >= 0) close(t.fd);
+    grad_close(t.g);
+    model_free(&t.frame);
+    lq_arena_free(&t.arena);
+    if (s) tune_free(r);
+    return s;
+}
+
+void tune_free(tune_result *r)
+{
+    lq_arena_free(&r->arena);
+    memset(r, 0, sizeof *r);
+}

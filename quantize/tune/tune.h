@@ -1,0 +1,65 @@
+/* quantize/tune/tune.h - end-to-end tuning of a quantized model towards the one it stands for.
+ *
+ * After every tensor has been rounded on its own, scales, norms and codes are trained together by
+ * what they do to the answers:
+ *
+ *     minimize  KL(original || quantized)  over the next-token distributions of calibration text
+ *
+ * by Adam with a falling step: one factor per group of weights, the norms' weights, and the codes
+ * of items that say what rounding left of their weights (quantize/layer/residual.h). Zero points, biases,
+ * what is not rounded, embedding and head stay. Formats do not change; tuned norms are stored as
+ * f32.
+ *
+ * The text may have more beside it that the model wrote itself (calib/self_text.h). The last 1/16 of the
+ * text is not trained on: it decides whether the result is kept. Memory: 20 bytes per group of
+ * weights, 13 per code where they are trained (else they stay in the state's files), one layer in
+ * f32 with its gradient, the head in f32, the inputs of all layers for one batch, and in memory or
+ * on disk the original's last hidden states of all tokens (f32). Source: arXiv:2407.11062, its
+ * second stage (there with the loss of the text, not of a teacher).
+ */
+#ifndef LLMQ_QUANTIZE_TUNE_TUNE_H
+#define LLMQ_QUANTIZE_TUNE_TUNE_H
+
+#include "quantize/layer/state.h"
+
+enum { TUNE_BATCH = 4 };
+
+/* Is the model so small that codes are trained too (14 bytes per weight)? */
+bool tune_small(const src_source *src);
+/* The steps that are worth their time: of auto 100, on a small model up to 800, the more the
+ * smaller it is; 0 of other methods, and where there is no backward pass. */
+int tune_default_steps(qz_method m, const src_source *src);
+
+/* Zero means the default given here. */
+typedef struct {
+    int steps;
+    int batch;             /* windows per step: TUNE_BATCH */
+    const char *spill_dir; /* where the original's hidden states lie; NULL: in memory */
+    double
+        rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less: 5e-4 */
+    double rate_norm; /* ... of a norm's weight: 5e-4 */
+    double rate_code; /* ... of a weight behind its code, in steps of the grid: 5e-3 */
+} tune_opts;
+
+/* Tensors that take the place of the plan's entries; N = 0: as it was. */
+typedef struct {
+    qt_tensor *t;               /* [plan->n] */
+    bool kept;                  /* false: the tuned model was no better, nothing changes */
+    double kl_before, kl_after; /* mean over the tokens held back; NAN: too few windows to tune */
+    lq_arena arena;
+} tune_result;
+
+/* What is learned from: `own` windows of the model's own, then `text` of text. */
+typedef struct {
+    const int32_t *ids; /* [own + text][len] */
+    int64_t own, text, len;
+} tune_text;
+
+/* The model is one that grad_covers (calib/backward.h). state: every layer is finished. Errors:
+ * LQ_ENOMEM, LQ_EINTR, those of reading the source. */
+lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const qz_state *state,
+                   const tune_text *text, const tune_opts *o, pool *p, const lq_job *job,
+                   lq_err *err);
+void tune_free(tune_result *r);
+
+#endif

@@ -1,0 +1,84 @@
+/* runtime/api/api.h - the OpenAI-compatible API: the routes of the server and what they need.
+ *
+ * An api exists before its model: while the model loads, /health answers 200, /ready 503 and
+ * generation 503. api_set_model makes it ready, api_drain ends that. The engine stands behind a
+ * table of four functions (api_backend), so that tests can put a scripted one there. */
+#ifndef LLMQ_RUNTIME_API_API_H
+#define LLMQ_RUNTIME_API_API_H
+
+#include "runtime/api/api_params.h"
+#include "runtime/chat/chat_set.h"
+#include "runtime/engine/engine.h"
+#include "runtime/http/http.h"
+
+typedef struct api api;
+
+/* What a chat request asks of the template. */
+typedef struct {
+    const cJSON *messages; /* an array of objects; contents are strings or null */
+    const cJSON *tools;    /* an array or NULL */
+    const cJSON *kwargs;   /* an object or NULL */
+    bool add_generation_prompt, continue_final;
+    size_t max_bytes; /* of the conversation's text; 0: any */
+} api_chat_request;
+
+typedef struct {
+    void *self;
+    lq_status (*submit)(void *self, const eng_request *r, eng_sink sink, void *user, uint64_t *id,
+                        lq_err *err);
+    void (*cancel)(void *self, uint64_t id);
+    void (*stats)(void *self, eng_stats *s);
+    /* Prompt ids of a conversation, malloc'd; NULL: the model has no chat template. LQ_EVALUE: the
+     * template raised, err holds its message; LQ_ESHAPE: the text has more than max_bytes. */
+    lq_status (*render)(void *self, const api_chat_request *q, int32_t **ids, size_t *n,
+                        lq_err *err);
+} api_backend;
+
+/* What loading a model yields. Borrowed until api_close. */
+typedef struct {
+    api_backend backend;
+    const tok_tokenizer *tok;       /* NULL: ids only */
+    int64_t vocab, max_len, hidden; /* hidden: numbers of an embedding */
+    int64_t max_seqs, queue;        /* sequences that may run, and others that may wait */
+    chat_marks marks;               /* of the chat template */
+    int64_t block_size, kv_blocks;  /* for cache_config_info */
+    const char *device;             /* "cpu", or the GPU's name */
+    const char *quantization;       /* "u4-g128", NULL: none */
+    const char *fingerprint;        /* any text that changes with weights and arithmetic */
+    gen_defaults defaults;          /* of the model's file */
+    double step_bytes;              /* of weights that a step reads */
+    double row_flops, logits_flops; /* of a token through the layers; of a row through the head */
+} api_model;
+
+typedef struct {
+    const char *const *names; /* served model names, the first is the canonical one; copied */
+    int n_names;
+    const char *version;    /* "0.1.0" */
+    bool strict_params;     /* unknown parameter names are refused */
+    bool priorities;        /* requests may have one; else all but 0 is refused */
+    double stall_seconds;   /* /ready says no when a step takes longer; 0: 60 */
+    double request_seconds; /* a generation that takes longer ends with 504; 0: no limit */
+    bool (*log)(void *user, const http_log_line *l); /* false: the line is lost */
+    void *user;
+} api_opts;
+
+lq_status api_open(api **a, const api_opts *o, lq_err *err);
+void api_close(api *a); /* after http_close and the engine's end */
+/* For http_opts: these routes, the api as their app, api_log as their log, api_tick as tick. page:
+ * with the page of runtime/api/web.h at /, else / lists the routes. */
+const http_route *api_routes(bool page, size_t *n);
+void api_log(void *a, const http_log_line *l);
+void api_tick(void *a);
+void api_set_http(api *a, http_server *s); /* its counters appear in /metrics */
+
+/* How much of the model is loaded, 0..1: what /ready says until api_set_model. Any thread. */
+void api_set_progress(api *a, double done);
+void api_set_model(api *a, const api_model *m); /* once */
+/* What this machine can do at most a second, measured, for /metrics. At any time; once. */
+void api_set_limits(api *a, double read_bytes_s, double flops);
+void api_drain(api *a); /* no new generation from now on */
+/* Ends what still runs with an error that says the server is shutting down. The backend must live
+ * until http_close has returned. */
+void api_abort(api *a);
+
+#endif

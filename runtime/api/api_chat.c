@@ -1,0 +1,196 @@
+/* runtime/api/api_chat.c - POST /v1/chat/completions: messages, checked and rendered by the model's
+ * template, then a generation like any other. */
+#include "runtime/api/api_int.h"
+
+#include <stdlib.h>
+
+static const char *const roles[] = {
+    "system", "developer", "user", "assistant", "tool", "function"
+};
+
+static lq_status bad_message(api_error *e, int i, const char *what, const cJSON *v)
+{
+    char found[64];
+    return api_fail(e, "messages", "invalid_value", "messages[%d]: expected %s, found %s", i, what,
+                    js_describe(found, v));
+}
+
+/* Replaces an array of text parts by the string that they make, joined by newlines. */
+static lq_status join_parts(cJSON *content, int i, api_error *e)
+{
+    jw w = { 0 };
+    for (const cJSON *c = content->child; c; c = c->next) {
+        const cJSON *type = js_get(c, "type"), *text = js_get(c, "text");
+        if (!cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0 ||
+            !cJSON_IsString(text)) {
+            jw_free(&w);
+            return bad_message(e, i, "content parts {\"type\": \"text\", \"text\": ...}",
+                               cJSON_IsString(type) ? type : c);
+        }
+        if (c != content->child) jw_text(&w, "\n");
+        jw_text(&w, text->valuestring);
+    }
+    jw_bytes(&w, "", 1);
+    cJSON *joined = w.oom ? NULL : cJSON_CreateString(w.p);
+    jw_free(&w);
+    if (!joined) {
+        api_fail(e, NULL, NULL, "out of memory");
+        e->status = 503;
+        return LQ_ENOMEM;
+    }
+    /* the array node becomes the string; its children go with `joined` */
+    cJSON *parts = content->child;
+    content->type = cJSON_String;
+    content->child = NULL;
+    content->valuestring = joined->valuestring;
+    joined->valuestring = NULL;
+    cJSON_Delete(joined);
+    cJSON_Delete(parts);
+    return LQ_OK;
+}
+
+static lq_status check_message(cJSON *m, int i, api_error *e)
+{
+    const cJSON *role = js_get(m, "role");
+    bool known = false, assistant = false;
+    for (size_t k = 0; cJSON_IsString(role) && k < LQ_COUNT(roles); k++)
+        known |= strcmp(role->valuestring, roles[k]) == 0;
+    if (!cJSON_IsObject(m)) return bad_message(e, i, "an object", m);
+    if (!known) return bad_message(e, i, "role system, developer, user, assistant or tool", role);
+    assistant = strcmp(role->valuestring, "assistant") == 0;
+    cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
+    const cJSON *calls = js_get(m, "tool_calls");
+    if (assistant && (!content || cJSON_IsNull(content)) &&
+        ((cJSON_IsArray(calls) && calls->child) || js_get(m, "function_call")))
+        return LQ_OK;
+    if (cJSON_IsString(content)) return LQ_OK;
+    if (!cJSON_IsArray(content) || !content->child)
+        return bad_message(e, i, "content: a string or an array of text parts", content);
+    return join_parts(content, i, e);
+}
+
+lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const api_chat_request *q,
+                          bool tail, api_error *e)
+{
+    const cJSON *messages = js_get(doc, "messages");
+    int i = 0;
+    if (!messages)
+        return api_fail(e, "messages", "missing_required_parameter", "messages: it is required");
+    if (!cJSON_IsArray(messages) || !messages->child)
+        return api_fail(e, "messages", "invalid_value",
+                        "messages: expected an array of at least one message");
+    int64_t n = 0; /* each has a token at least: refused before its template takes memory for it */
+    for (const cJSON *m = messages->child; m; m = m->next)
+        n++;
+    if (n > a->m.max_len)
+        return api_fail(e, "messages", "context_length_exceeded",
+                        "this model's maximum context length is %lld tokens: there are %lld "
+                        "messages",
+                        (long long)a->m.max_len, (long long)n);
+    for (cJSON *m = messages->child; m; m = m->next) {
+        lq_status s = check_message(m, i++, e);
+        if (s) return s;
+    }
+    if (!a->m.backend.render)
+        return api_fail(e, NULL, "no_chat_template", "the model has no chat template");
+    api_chat_request full = *q;
+    full.messages = messages;
+    if (a->m.tok && !lq_mul(api_most_bytes(a), tail ? API_MAX_CUT : 1, &full.max_bytes))
+        full.max_bytes = 0;
+    lq_err err = { "" };
+    lq_status s = a->m.backend.render(a->m.backend.self, &full, &p->ids, &p->n, &err);
+    if (!s) return LQ_OK;
+    if (s == LQ_ESHAPE)
+        return api_fail(e, "messages", "context_length_exceeded",
+                        "this model's maximum context length is %lld tokens: %s",
+                        (long long)a->m.max_len, err.msg);
+    api_fail(e, "messages", "template_error", "%s", err.msg);
+    if (s == LQ_ENOMEM) e->status = 503;
+    return s;
+}
+
+/* ---- a request ---- */
+
+typedef struct {
+    cJSON *doc;
+    api_params p;
+    api_prompt *prompt; /* one, malloc'd */
+} chat;
+
+static void chat_free(chat *c)
+{
+    if (c->prompt) free(c->prompt->ids);
+    free(c->prompt);
+    api_params_free(&c->p);
+    cJSON_Delete(c->doc);
+}
+
+/* The body of a chat request, checked and rendered; false: the answer is given. */
+static bool read_chat(api *a, http_req *r, chat *c)
+{
+    api_error e = { 0 };
+    size_t n_text;
+    *c = (chat){ 0 };
+    if (!api_ready(a, r)) return false;
+    c->doc = api_parse_spelled(a, r);
+    if (!c->doc) return false;
+    const char *text = http_body(r, &n_text);
+    api_params *p = &c->p;
+    c->prompt = calloc(1, sizeof *c->prompt);
+    lq_status s = api_params_read(p, c->doc, text, n_text, API_CHAT, &a->m.defaults, a->m.vocab,
+                                  a->o.strict_params, &e);
+    met_add(a->met, MET_IGNORED_PARAMS, (uint64_t)p->n_ignored);
+    if (!s && !c->prompt) {
+        s = api_fail(&e, NULL, NULL, "out of memory");
+        e.status = 503;
+    }
+    if (!s && !api_serves(a, p->model)) s = api_no_model(&e, p->model);
+    if (!s && p->tools && a->m.marks.calls == CHAT_CALLS_NONE)
+        s = api_fail(&e, "tools", "unsupported_value",
+                     "tools: the model's chat template has none, or spells calls in a way that is "
+                     "not known here");
+    if (!s) {
+        api_chat_request q = { .tools = p->tools,
+                               .kwargs = p->template_kwargs,
+                               .add_generation_prompt = p->add_generation_prompt,
+                               .continue_final = p->continue_final };
+        s = api_chat_prompt(a, c->prompt, c->doc, &q, p->truncate != 0, &e);
+    }
+    if (!s) return true;
+    api_reply_error(a, r, &e);
+    chat_free(c);
+    return false;
+}
+
+void api_post_chat(void *app, http_req *r)
+{
+    chat c;
+    if (read_chat(app, r, &c)) api_generate(app, r, API_CHAT, &c.p, c.prompt, 1, c.doc);
+}
+
+void api_post_render(void *app, http_req *r)
+{
+    api *a = app;
+    chat c;
+    char *text = NULL;
+    size_t n = 0;
+    lq_err err;
+    if (!read_chat(a, r, &c)) return;
+    if (tok_decode(a->m.tok, c.prompt->ids, c.prompt->n, false, &text, &n, &err)) {
+        http_error(r, 503, NULL, NULL, "out of memory");
+    } else {
+        jw w = { 0 };
+        jw_open(&w, '{');
+        jw_key(&w, "prompt");
+        jw_str(&w, text, n);
+        jw_key(&w, "prompt_token_ids");
+        jw_open(&w, '[');
+        for (size_t i = 0; i < c.prompt->n; i++)
+            jw_i64(&w, c.prompt->ids[i]);
+        jw_close(&w, ']');
+        jw_close(&w, '}');
+        api_reply(r, 200, &w);
+    }
+    free(text);
+    chat_free(&c);
+}

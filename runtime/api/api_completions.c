@@ -1,0 +1,94 @@
+/* runtime/api/api_completions.c - POST /v1/completions and /v1/embeddings: a prompt (or input) as text,
+ * ids, or a list of either. */
+#include "runtime/api/api_int.h"
+
+#include <stdlib.h>
+
+
+static lq_status bad_prompt(api_error *e, const char *param, const cJSON *v)
+{
+    char found[64];
+    return api_fail(e, param, "invalid_value",
+                    "%s: expected a string, an array of strings, an array of token ids or an "
+                    "array of such arrays, found %s",
+                    param, js_describe(found, v));
+}
+
+static lq_status read_one(const api *a, api_prompt *out, const cJSON *v, const char *param,
+                          const api_params *p, api_error *e)
+{
+    const bool cut = p->truncate && p->truncate <= a->m.max_len; /* whatever its length, it fits */
+    if (cJSON_IsString(v)) return api_encode(a, out, v->valuestring, p->add_special, cut, param, e);
+    int n = 0, max = p->truncate || a->m.max_len > INT32_MAX ? INT32_MAX : (int)a->m.max_len;
+    if (!v->child)
+        return api_fail(e, param, "invalid_value",
+                        "%s: expected at least one token, found an empty array", param);
+    if (!cJSON_IsNumber(v->child)) return bad_prompt(e, param, v->child);
+    int64_t count = 0;
+    for (const cJSON *c = v->child; c; c = c->next)
+        count++;
+    if (count > max)
+        return api_fail(e, param, "context_length_exceeded",
+                        "this model's maximum context length is %lld tokens: the prompt has %lld",
+                        (long long)a->m.max_len, (long long)count);
+    lq_status s = api_read_ids(&out->ids, &n, v, param, a->m.vocab, max, e);
+    out->n = (size_t)n;
+    return s;
+}
+
+/* Prompts of the request; *out is malloc'd, also after an error. */
+static lq_status read_prompts(const api *a, api_prompt **out, size_t *n, const cJSON *v,
+                              const char *param, const api_params *p, api_error *e)
+{
+    if (!v) return api_fail(e, param, "missing_required_parameter", "%s: it is required", param);
+    bool list = cJSON_IsArray(v) && (cJSON_IsString(v->child) || cJSON_IsArray(v->child));
+    if (!list && !cJSON_IsString(v) && !cJSON_IsArray(v)) return bad_prompt(e, param, v);
+    size_t count = 0;
+    const cJSON *c = list ? v->child : v;
+    for (const cJSON *i = v->child; list && i; i = i->next)
+        if (++count > API_MAX_PROMPTS)
+            return api_fail(e, param, "invalid_value", "%s: at most %d a request", param,
+                            API_MAX_PROMPTS);
+    *out = calloc(count ? count : 1, sizeof **out);
+    if (!*out) {
+        api_fail(e, NULL, NULL, "out of memory");
+        e->status = 503;
+        return LQ_ENOMEM;
+    }
+    for (; c; c = list ? c->next : NULL) {
+        if (list && c->type != v->child->type) return bad_prompt(e, param, c);
+        lq_status s = read_one(a, &(*out)[(*n)++], c, param, p, e);
+        if (s) return s;
+    }
+    return LQ_OK;
+}
+
+static void answer(api *a, http_req *r, api_kind kind, const char *param)
+{
+    api_params p;
+    api_error e = { 0 };
+    api_prompt *prompts = NULL;
+    size_t n = 0, n_text;
+    if (!api_ready(a, r)) return;
+    cJSON *doc = api_parse(a, r);
+    if (!doc) return;
+    const char *text = http_body(r, &n_text);
+    lq_status s = api_params_read(&p, doc, text, n_text, kind, &a->m.defaults, a->m.vocab,
+                                  a->o.strict_params, &e);
+    met_add(a->met, MET_IGNORED_PARAMS, (uint64_t)p.n_ignored);
+    if (!s && !api_serves(a, p.model)) s = api_no_model(&e, p.model);
+    if (!s) s = read_prompts(a, &prompts, &n, js_get(doc, param), param, &p, &e);
+    if (!s) {
+        api_generate(a, r, kind, &p, prompts, n, doc);
+        return;
+    }
+    api_reply_error(a, r, &e);
+    for (size_t i = 0; i < n; i++)
+        free(prompts[i].ids);
+    free(prompts);
+    api_params_free(&p);
+    cJSON_Delete(doc);
+}
+
+void api_post_completions(void *app, http_req *r) { answer(app, r, API_COMPLETIONS, "prompt"); }
+void api_post_embeddings(void *app, http_req *r) { answer(app, r, API_EMBEDDINGS, "input"); }

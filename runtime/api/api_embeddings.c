@@ -1,0 +1,97 @@
+/* runtime/api/api_embeddings.c - the answer of POST /v1/embeddings: vectors of length 1, their first
+ * `dimensions` numbers if that is given (and then of length 1 again), as numbers or as base64 of
+ * little-endian f32. Which rows of the prompt they are made of: eng_pool. */
+#include "runtime/api/api_gen_int.h"
+
+#include <stdlib.h>
+
+bool gen_take_vector(gen_choice *c, const double *pooled)
+{
+    size_t n = (size_t)c->g->a->m.hidden;
+    c->vector = malloc(n * sizeof *c->vector);
+    for (size_t i = 0; c->vector && i < n; i++)
+        c->vector[i] = (float)pooled[i];
+    return c->vector != NULL;
+}
+
+static void normalize(float *v, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)v[i] * (double)v[i];
+    double factor = sum > 0 ? 1 / sqrt(sum) : 0;
+    for (int64_t i = 0; i < n; i++)
+        v[i] = (float)((double)v[i] * factor);
+}
+
+/* RFC 4648, section 4. */
+static void write_base64(jw *w, const uint8_t *p, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    jw t = { 0 };
+    for (size_t i = 0; i < n; i += 3) {
+        uint32_t left = (uint32_t)(n - i < 3 ? n - i : 3), x = (uint32_t)p[i] << 16;
+        if (left > 1) x |= (uint32_t)p[i + 1] << 8;
+        if (left > 2) x |= p[i + 2];
+        char four[4] = { digits[x >> 18], digits[x >> 12 & 63], digits[x >> 6 & 63],
+                         digits[x & 63] };
+        for (uint32_t k = left + 1; k < 4; k++)
+            four[k] = '=';
+        jw_bytes(&t, four, 4);
+    }
+    jw_str(w, t.p ? t.p : "", t.n);
+    w->oom |= t.oom;
+    jw_free(&t);
+}
+
+static void write_vector(jw *w, const float *v, int64_t n, bool base64)
+{
+    if (!base64) {
+        jw_open(w, '[');
+        for (int64_t i = 0; i < n; i++)
+            jw_f64(w, (double)v[i]);
+        jw_close(w, ']');
+        return;
+    }
+    uint8_t *bytes = malloc((size_t)n * 4);
+    for (int64_t i = 0; bytes && i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &v[i], sizeof u);
+        for (int k = 0; k < 4; k++)
+            bytes[4 * i + k] = (uint8_t)(u >> 8 * k);
+    }
+    if (bytes)
+        write_base64(w, bytes, (size_t)n * 4);
+    else
+        w->oom = true;
+    free(bytes);
+}
+
+void gen_write_embeddings(gen *g, jw *w)
+{
+    int64_t n = g->p.dimensions ? g->p.dimensions : g->a->m.hidden;
+    jw_open(w, '{');
+    jw_key(w, "object");
+    jw_cstr(w, "list");
+    jw_key(w, "data");
+    jw_open(w, '[');
+    for (int i = 0; i < g->n_choices && !w->oom; i++) {
+        gen_choice *c = &g->choices[i];
+        w->oom |= c->text.oom || !c->vector;
+        if (w->oom) break;
+        normalize(c->vector, n);
+        jw_open(w, '{');
+        jw_key(w, "object");
+        jw_cstr(w, "embedding");
+        jw_key(w, "index");
+        jw_i64(w, i);
+        jw_key(w, "embedding");
+        write_vector(w, c->vector, n, g->p.base64);
+        jw_close(w, '}');
+    }
+    jw_close(w, ']');
+    jw_key(w, "model");
+    jw_cstr(w, g->model);
+    gen_write_usage(w, g);
+    jw_close(w, '}');
+}

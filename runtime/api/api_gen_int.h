@@ -1,0 +1,89 @@
+/* runtime/api/api_gen_int.h - one generation request on its way: shared by api_gen.c, which runs it,
+ * and api_write.c, which writes its answer as JSON. */
+#ifndef LLMQ_RUNTIME_API_API_GEN_INT_H
+#define LLMQ_RUNTIME_API_API_GEN_INT_H
+
+#include "runtime/api/api_int.h"
+#include "runtime/chat/chat_out.h"
+
+typedef struct gen gen;
+
+/* One sequence of the answer. After its submission only the engine's thread touches it, until
+ * gen.pending is 0. The buffers hold what was not sent yet: in a stream since the last chunk, else
+ * everything; those of JSON are lists without brackets. */
+typedef struct {
+    gen *g; /* choices of a beam search are one request, of sample 0 */
+    int index, prompt;
+    int sample, rank; /* among those of its prompt: when begun, and in the answer; -1: not there */
+    double sum_logprob; /* with best_of */
+    jw prompt_lp;       /* prompt_logprobs, of sample 0 */
+    uint64_t id;        /* the engine's, valid once `submitted` */
+    atomic_bool submitted;
+    jw text, ids;
+    jw lp_tokens, lp_values, lp_tops, lp_offsets; /* completions */
+    jw lp_content;                                /* chat */
+    /* a chat's answer with parts (api_parts.c); out NULL: all of it is text */
+    chat_out *out;
+    jw reasoning, calls, args; /* calls: a JSON list without brackets; args: of the open call */
+    int n_calls;
+    bool in_call;
+    float *vector;       /* [api_model.hidden] an embedding's, not yet of length 1; malloc'd */
+    tok_stream *offsets; /* where in the text a token begins */
+    int64_t offset;      /* in code points */
+    int64_t n_output, n_cached;
+    double t_first, t_last;
+    bool opened; /* a chunk was sent */
+    size_t held; /* bytes of the buffers that are counted with the request's */
+    eng_finish finish;
+    const char *stop_string;
+    int32_t stop_id;
+} gen_choice;
+
+struct gen {
+    gen *prev, *next; /* in api.gens */
+    api *a;
+    http_req *r;
+    api_kind kind;
+    api_params p;
+    cJSON *doc;
+    api_prompt *prompts;
+    size_t n_prompts;
+    grammar *grammar; /* NULL: free answers */
+    int32_t *bad;     /* eng_request's, malloc'd */
+    int n_bad;
+    gen_choice *choices;
+    int n_choices, runs;      /* runs: choices of a prompt, those that are not shown included */
+    atomic_int pending;       /* requests of the engine's that go on, and the thread that submits */
+    atomic_bool gone, failed; /* the client went; error holds */
+    bool begun;               /* the stream's head is out */
+    api_error error;
+    char id[64];
+    const char *model;
+    int64_t created, n_prompt_ids;
+    jw chunk; /* scratch */
+};
+
+/* api_parts.c: before the first text; text that may be of any part, `ends` with the last. */
+lq_status gen_open_parts(gen_choice *c, lq_err *err);
+void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends);
+void gen_end_call(
+    gen_choice *c); /* completes the open entry of `calls`: clients want one a chunk */
+void gen_free_parts(gen_choice *c);
+
+/* prompt_logprobs as vLLM gives them, of n ids. */
+void gen_write_prompt_logprobs(gen_choice *c, const smp_result *r, int64_t n);
+/* Appends one token with its logprobs; `known` is false for the first token of a prompt. */
+void gen_write_logprob(gen_choice *c, const smp_result *r, bool known);
+/* What of the choice was not sent yet, as stream events. False: the client is gone. */
+bool gen_write_chunk(gen_choice *c);
+bool gen_write_usage_chunk(gen *g);
+bool gen_write_error_chunk(gen *g);
+/* The whole answer. */
+void gen_write_answer(gen *g, jw *w);
+/* api_embeddings.c: keeps what the engine pooled; the list of embeddings. */
+bool gen_take_vector(gen_choice *c, const double *pooled);
+void gen_write_embeddings(gen *g, jw *w);
+/* "usage": {...} */
+void gen_write_usage(jw *w, const gen *g);
+
+#endif

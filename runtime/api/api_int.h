@@ -1,0 +1,96 @@
+/* runtime/api/api_int.h - what the api_*.c files share; no one else includes it. */
+#ifndef LLMQ_RUNTIME_API_API_INT_H
+#define LLMQ_RUNTIME_API_API_INT_H
+
+#include "runtime/api/api.h"
+#include "runtime/api/metrics.h"
+
+#include <pthread.h>
+
+typedef enum { API_LOADING, API_READY, API_DRAINING } api_state;
+
+struct api {
+    api_opts o;
+    char **names;
+    metrics *met;
+    jw labels;       /* on every line of /metrics; NUL-terminated */
+    double started;  /* monotonic seconds */
+    int64_t created; /* Unix seconds */
+    _Atomic double progress;
+    _Atomic double ready_seconds, first_seconds; /* to api_set_model; to the first request's first
+                                                    token; 0: not yet */
+    atomic_int state;
+    atomic_ullong counter; /* of response ids */
+    uint64_t salt;         /* makes them unique across restarts */
+    char fingerprint[24];
+    api_model m; /* written once, before has_model */
+    atomic_bool has_model;
+    http_server *_Atomic http;
+    _Atomic double limit_read, limit_flops; /* 0: not measured */
+    pthread_mutex_t mu; /* of gens; the engine's own lock may be taken inside it, never outside */
+    struct gen *gens;   /* generations under way */
+    gr_cache *grammars; /* under mu; NULL until one is asked for */
+};
+
+void api_first_token(api *a, double seconds); /* of every request: the first one's is kept */
+
+/* ---- answers ---- */
+void api_reply(http_req *r, int status, jw *w); /* frees w; out of memory becomes 503 */
+void api_reply_error(api *a, http_req *r, const api_error *e);
+/* The model is there and generation is allowed; else the answer is given. */
+bool api_ready(api *a, http_req *r);
+/* The body as a JSON object; NULL: the answer is given. cJSON_Delete it. */
+cJSON *api_parse(api *a, http_req *r);
+/* The same with the numbers' own spellings (runtime/json_text.h), for what a template shows. */
+cJSON *api_parse_spelled(api *a, http_req *r);
+/* Is `name` (NULL: not given) a served one? */
+bool api_serves(const api *a, const char *name);
+lq_status api_no_model(api_error *e, const char *name);
+
+/* ---- prompts ---- */
+typedef struct {
+    int32_t *ids; /* malloc'd */
+    size_t n;
+    const char *text; /* as the request spelled it; NULL for ids */
+} api_prompt;
+/* Bytes that a text of max_len tokens may have at most. */
+size_t api_most_bytes(const api *a);
+/* Text to ids. Texts that cannot fit the model are refused before they are tokenized; with `tail`
+ * only the end of such a text becomes ids, more than the model holds: the caller keeps the last. */
+lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special, bool tail,
+                     const char *param, api_error *e);
+/* `messages` of a request to ids; with `tail` also some more than fit the model. */
+lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const api_chat_request *q,
+                          bool tail, api_error *e);
+
+/* ---- structured output (api_grammar.c) ---- */
+/* The grammar that the request asks for, to be gr_unref'd; NULL for none. */
+lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e);
+
+/* ---- generation (api_gen.c) ---- */
+/* Takes prompts (and their ids), params and doc over, whatever happens; answers r now or later. */
+void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt *prompts,
+                  size_t n_prompts, cJSON *doc);
+
+/* Ends the generations of that response id or X-Request-Id with an error; returns how many. */
+int api_gen_abort(api *a, const char *id);
+
+/* ---- the routes ---- */
+void api_get_models(void *a, http_req *r);
+void api_get_model(void *a, http_req *r);
+void api_post_completions(void *a, http_req *r);
+void api_post_chat(void *a, http_req *r);
+void api_post_render(void *a, http_req *r); /* what the template makes of a chat */
+void api_post_embeddings(void *a, http_req *r);
+void api_post_tokenize(void *a, http_req *r);
+void api_post_detokenize(void *a, http_req *r);
+void api_get_root(void *a, http_req *r);
+void api_get_health(void *a, http_req *r);
+void api_get_ready(void *a, http_req *r);
+void api_get_version(void *a, http_req *r);
+void api_get_metrics(void *a, http_req *r);
+void api_get_load(void *a, http_req *r);
+void api_get_openapi(void *a, http_req *r);
+void api_delete_request(void *a, http_req *r);
+
+#endif

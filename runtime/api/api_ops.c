@@ -1,0 +1,226 @@
+/* runtime/api/api_ops.c - what operators ask: /health /ready /version /metrics /load, and / itself. */
+#include "runtime/api/api_int.h"
+
+void api_get_root(void *app, http_req *r)
+{
+    (void)app;
+    size_t n;
+    const http_route *t = api_routes(false, &n);
+    jw w = { 0 };
+    jw_text(&w, "llmq: an OpenAI-compatible server. Routes:\n");
+    for (size_t i = 0; i < n; i++)
+        jw_printf(&w, "%-6s %s\n", t[i].method, t[i].path);
+    http_reply(r, 200, w.p, w.n, &(http_extra){ .type = "text/plain; charset=utf-8" });
+    jw_free(&w);
+}
+
+/* Zeros until the model is there. */
+static void stats_of(api *a, eng_stats *s)
+{
+    *s = (eng_stats){ 0 };
+    if (atomic_load(&a->has_model)) a->m.backend.stats(a->m.backend.self, s);
+}
+
+/* progress: below 0 there is none. */
+static void reply_progress(http_req *r, int status, const char *text, const char *reason,
+                           double progress)
+{
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_key(&w, "status");
+    jw_cstr(&w, text);
+    if (reason) {
+        jw_key(&w, "reason");
+        jw_cstr(&w, reason);
+    }
+    if (progress >= 0) {
+        jw_key(&w, "progress");
+        jw_f64(&w, progress);
+    }
+    jw_close(&w, '}');
+    api_reply(r, status, &w);
+}
+
+static void reply_status(http_req *r, int status, const char *text, const char *reason)
+{
+    reply_progress(r, status, text, reason, -1);
+}
+
+void api_get_health(void *app, http_req *r)
+{
+    (void)app;
+    reply_status(r, 200, "ok", NULL);
+}
+
+void api_get_ready(void *app, http_req *r)
+{
+    api *a = app;
+    eng_stats s;
+    stats_of(a, &s);
+    int state = atomic_load(&a->state);
+    if (state == API_LOADING)
+        reply_progress(r, 503, "loading", "the model is being loaded", atomic_load(&a->progress));
+    else if (state == API_DRAINING)
+        reply_status(r, 503, "draining", "the server is shutting down");
+    else if (s.lost)
+        reply_status(r, 503, "lost", s.why.msg);
+    else if (s.last_step_age > a->o.stall_seconds)
+        reply_status(r, 503, "stalled", "requests are running and no step has ended for too long");
+    else
+        reply_status(r, 200, "ready", NULL);
+}
+
+void api_get_version(void *app, http_req *r)
+{
+    api *a = app;
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_key(&w, "version");
+    jw_cstr(&w, a->o.version);
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
+}
+
+void api_delete_request(void *app, http_req *r)
+{
+    int n = api_gen_abort(app, http_rest(r));
+    if (!n) {
+        http_error(r, 404, NULL, "request_not_found", "no such request is running");
+        return;
+    }
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_key(&w, "id");
+    jw_cstr(&w, http_rest(r));
+    jw_key(&w, "aborted");
+    jw_i64(&w, n);
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
+}
+
+static double kv_usage(const eng_stats *s)
+{
+    return s->kv_blocks > 0 ? (double)s->kv_blocks_used / (double)s->kv_blocks : 0;
+}
+
+static double kv_waste(const api *a, const eng_stats *s)
+{
+    const int64_t places = s->kv_blocks_used > 0 ? s->kv_blocks_used * a->m.block_size : 0;
+    return places > 0 ? fmin((double)s->kv_unused / (double)places, 1) : 0; /* lines share blocks */
+}
+
+void api_get_load(void *app, http_req *r)
+{
+    eng_stats s;
+    stats_of(app, &s);
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_key(&w, "server_load");
+    jw_i64(&w, s.running + s.waiting);
+    jw_key(&w, "running");
+    jw_i64(&w, s.running);
+    jw_key(&w, "waiting");
+    jw_i64(&w, s.waiting);
+    jw_key(&w, "kv_cache_usage");
+    jw_f64(&w, kv_usage(&s));
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
+}
+
+static void write_config(jw *w, const api *a)
+{
+    jw labels = { 0 };
+    jw_printf(&labels, "block_size=\"%lld\",num_gpu_blocks=\"%lld\",", (long long)a->m.block_size,
+              (long long)a->m.kv_blocks);
+    jw_bytes(&labels, a->labels.p, a->labels.n); /* with its NUL */
+    if (labels.oom)
+        w->oom = true;
+    else
+        met_write_one(w, "gauge", "vllm:cache_config_info", "The cache's settings.", labels.p, 1);
+    jw_free(&labels);
+}
+
+/* vllm:spec_decode_num_accepted_tokens_per_pos, of the places that guesses have reached. */
+static void write_accepted(jw *w, const char *labels, const eng_stats *s)
+{
+    static const char name[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    jw_printf(w, "# HELP %s Tokens guessed right, by the place of the guess.\n# TYPE %s counter\n",
+              name, name);
+    for (size_t i = 0; i < LQ_COUNT(s->right_at) && (i == 0 || s->right_at[i]); i++)
+        jw_printf(w, "%s{%s,position=\"%zu\"} %llu\n", name, labels, i,
+                  (unsigned long long)s->right_at[i]);
+}
+
+void api_get_metrics(void *app, http_req *r)
+{
+    api *a = app;
+    const char *labels = a->labels.p;
+    eng_stats s;
+    http_stats h = { 0 };
+    http_server *server = atomic_load(&a->http);
+    const api_model m = atomic_load(&a->has_model) ? a->m : (api_model){ 0 };
+    stats_of(a, &s);
+    if (server) http_stats_get(server, &h);
+    const struct {
+        const char *type, *name, *help;
+        double v;
+    } rows[] = {
+        { "gauge", "vllm:num_requests_running", "Sequences in the batch.", (double)s.running },
+        { "gauge", "vllm:num_requests_waiting", "Sequences in the queue.", (double)s.waiting },
+        { "gauge", "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", kv_usage(&s) },
+        { "counter", "vllm:num_preemptions_total", "Sequences set back to the queue.",
+          (double)s.preemptions },
+        { "counter", "vllm:prefix_cache_queries_total", "Prompt tokens looked up.",
+          (double)s.prefix_queries },
+        { "counter", "vllm:prefix_cache_hits_total", "Prompt tokens found.",
+          (double)s.prefix_hits },
+        { "counter", "vllm:spec_decode_num_drafts_total", "Steps of a sequence with guesses.",
+          (double)s.drafts },
+        { "counter", "vllm:spec_decode_num_draft_tokens_total", "Tokens guessed.",
+          (double)s.guesses },
+        { "counter", "vllm:spec_decode_num_accepted_tokens_total", "Tokens guessed right.",
+          (double)s.right },
+        { "gauge", "llmq:kv_waste_perc",
+          "Share of the places in those blocks that hold no token, 0 to 1.", kv_waste(a, &s) },
+        { "gauge", "llmq:kv_blocks_cached", "KV blocks that only the prefix cache holds.",
+          (double)s.kv_blocks_cached },
+        { "counter", "llmq:engine_steps_total", "Steps of the engine.", (double)s.steps },
+        { "counter", "llmq:step_seconds_total", "Time in those steps.", s.step_seconds },
+        { "counter", "llmq:weights_read_bytes_total", "Bytes of weights that they read.",
+          (double)s.steps * m.step_bytes },
+        { "counter", "llmq:matmul_flops_total", "Operations of their matrix products.",
+          (double)s.rows * m.row_flops + (double)s.logit_rows * m.logits_flops },
+        { "gauge", "llmq:ready_seconds", "From the server's start until it could answer.",
+          atomic_load(&a->ready_seconds) },
+        { "gauge", "llmq:first_request_seconds", "Until the first request's first token.",
+          atomic_load(&a->first_seconds) },
+        { "gauge", "llmq:limit_read_bytes_per_second", "Measured when the server started.",
+          atomic_load(&a->limit_read) },
+        { "gauge", "llmq:limit_flops_per_second", "Likewise, of the arithmetic in use.",
+          atomic_load(&a->limit_flops) },
+        { "gauge", "llmq:last_step_age_seconds", "Time since the last step while busy.",
+          s.last_step_age },
+        { "gauge", "llmq:http_connections", "Open connections.", (double)h.connections },
+        { "counter", "llmq:http_requests_total", "HTTP requests.", (double)h.requests },
+        { "counter", "llmq:http_unauthorized_total", "Requests without a valid key.",
+          (double)h.unauthorized },
+        { "counter", "llmq:http_clients_gone_total", "Requests whose client left.",
+          (double)h.gone },
+        { "counter", "llmq:http_timeouts_total", "Requests that arrived too slowly.",
+          (double)h.timeouts },
+        { "counter", "llmq:http_slow_readers_total", "Streams cut: not read fast enough.",
+          (double)h.overflows },
+    };
+    jw w = { 0 };
+    for (size_t i = 0; i < LQ_COUNT(rows); i++)
+        met_write_one(&w, rows[i].type, rows[i].name, rows[i].help, labels, rows[i].v);
+    write_accepted(&w, labels, &s);
+    if (atomic_load(&a->has_model)) write_config(&w, a);
+    met_write(a->met, &w, labels);
+    if (w.oom)
+        http_error(r, 503, NULL, NULL, "out of memory");
+    else
+        http_reply(r, 200, w.p, w.n,
+                   &(http_extra){ .type = "text/plain; version=0.0.4; charset=utf-8" });
+    jw_free(&w);
+}

@@ -1,0 +1,115 @@
+/* runtime/api/api_params.h - the parameters of a generation request: one table of names, types, ranges
+ * and defaults, read against a JSON object into one struct.
+ *
+ * A parameter that OpenAI's API or vLLM's knows and llmq cannot honour is a row too: it is refused
+ * unless its value changes nothing (null, false, ...). Names that no row has are ignored and
+ * counted, or refused with strict. Bounds hold before anything is allocated for a value. */
+#ifndef LLMQ_RUNTIME_API_API_PARAMS_H
+#define LLMQ_RUNTIME_API_API_PARAMS_H
+
+#include "formats/arch/generation_config.h"
+#include "base/json.h"
+#include "runtime/engine/engine.h"
+#include "base/json_write.h"
+#include "runtime/limits.h"
+
+typedef enum { API_COMPLETIONS = 1, API_CHAT = 2, API_EMBEDDINGS = 4 } api_kind;
+
+/* An answer other than 200: what http_error takes. */
+typedef struct {
+    int status;
+    char param[64]; /* "": null */
+    const char *code;
+    lq_err err; /* the message */
+} api_error;
+/* Fill e (with status 400) and return LQ_EVALUE. param and code may be NULL. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 4, 5)))
+#endif
+lq_status
+api_fail(api_error *e, const char *param, const char *code, const char *fmt, ...);
+
+/* What the answer must be a sentence of. */
+typedef struct {
+    const char *param; /* that asked for it; NULL: none did */
+    gr_spec spec;
+    char *text;     /* spec.text, malloc'd */
+    int first_tool; /* param tool_choice: the tool whose call is the schema's first alternative */
+} api_structured;
+
+typedef struct {
+    /* strings point into the request's JSON document */
+    const char *model;
+    bool stream, include_usage, continuous_usage;
+    bool beams; /* beam search, best_of lines wide */
+    double length_penalty;
+    eng_early early;
+    int64_t n, best_of; /* best_of: sequences of which n are shown; at least n */
+    int64_t max_tokens; /* -1: not given */
+    int64_t max_completion_tokens;
+    int64_t min_tokens;
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k;
+    bool has_seed;
+    int64_t seed;
+    int64_t logprobs;        /* alternatives per token; -1: none */
+    int64_t prompt_logprobs; /* likewise of the prompt */
+    bool echo, ignore_eos, include_stop, skip_special, return_ids, ids_as_tokens;
+    bool has_add_special, add_special;
+    int64_t truncate; /* 0: not given; -1: to what fits */
+    const char *cache_salt;
+    int64_t priority;
+    const char *stop[API_MAX_STOPS];
+    int n_stop;
+    int32_t *stop_ids; /* malloc'd, as the next ones */
+    int n_stop_ids;
+    int32_t *allowed;
+    int n_allowed;
+    smp_bias *bias;
+    int n_bias;
+    const cJSON *bad_words; /* strings; NULL: none */
+    api_structured structured;
+    /* chat */
+    bool chat_logprobs, has_generation_prompt, add_generation_prompt, continue_final;
+    int64_t top_logprobs; /* -1: not given */
+    const cJSON *template_kwargs;
+    const cJSON *tools; /* that the model may call; NULL: none */
+    bool parallel_calls, include_reasoning;
+    bool must_call; /* the answer is one call, by p->structured */
+
+    /* embeddings */
+    bool base64, mean;
+    int64_t dimensions; /* 0: not given */
+
+    int n_ignored; /* members whose names no row has */
+    /* while reading */
+    int64_t vocab;
+    const char *text; /* the document's source */
+    size_t n_text;
+} api_params;
+
+/* Read `doc` (an object), whose source text is text[n]. Free with api_params_free, also after an
+ * error. Strings borrow from doc. */
+lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, size_t n,
+                          api_kind kind, const gen_defaults *d, int64_t vocab, bool strict,
+                          api_error *e);
+void api_params_free(api_params *p);
+/* The table as an object of JSON schemas by name, for /openapi.json. What is more than one number
+ * or string refers to "#/components/schemas/NAME", which runtime/api/openapi.json holds. */
+void api_params_schema(jw *w, api_kind kind);
+
+/* One of the parameters of structured output (api_grammar.c); LQ_EVALUE after api_fail. */
+lq_status api_read_structured(api_structured *s, const char *param, const cJSON *v, api_error *e);
+
+/* runtime/api/api_parts.c: `tools` and `tool_choice` of a chat (v may be NULL); p->tools is set. */
+lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e);
+lq_status api_check_tool_choice(api_params *p, const cJSON *v, api_error *e);
+
+/* Ids of a JSON array, each within 0..vocab-1; *ids is malloc'd. */
+lq_status api_read_ids(int32_t **ids, int *n, const cJSON *v, const char *param, int64_t vocab,
+                       int max, api_error *e);
+/* A whole number of any size that int64_t holds, read from the source of the member `key` of the
+ * document text[n] (cJSON keeps doubles, which are exact to 2^53 only). */
+bool api_exact_i64(const char *text, size_t n, const char *key, const cJSON *v, int64_t *out);
+
+#endif

@@ -1,0 +1,296 @@
+/* runtime/api/api_parts.c - chat answers with parts: tools as a request offers them, and the calls and
+ * thoughts that runtime/chat/chat_out.h finds in the text, as JSON. */
+#include "runtime/api/api_gen_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+
+/* ---- tools, tool_choice ---- */
+
+static bool good_name(const cJSON *v)
+{
+    const char *s = cJSON_GetStringValue(v);
+    size_t n = s ? strlen(s) : 0;
+    return n > 0 && n <= API_MAX_TOOL_NAME &&
+           strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == n;
+}
+
+static const cJSON *tool_name(const cJSON *tool)
+{
+    return js_get(js_get(tool, "function"), "name");
+}
+
+static bool has_tool(const cJSON *tools, const char *name, size_t n)
+{
+    for (const cJSON *t = tools ? tools->child : NULL; t; t = t->next) {
+        const char *s = cJSON_GetStringValue(tool_name(t));
+        if (s && strlen(s) == n && memcmp(s, name, n) == 0) return true;
+    }
+    return false;
+}
+
+static lq_status bad_tool(api_error *e, int i, const char *expected, const cJSON *v)
+{
+    char found[64];
+    return api_fail(e, "tools", "invalid_value", "tools[%d]: expected %s, found %s", i, expected,
+                    js_describe(found, v));
+}
+
+static bool is_object_type(const cJSON *type)
+{
+    const char *s = cJSON_GetStringValue(type);
+    return s && strcmp(s, "object") == 0;
+}
+
+static lq_status check_tool(const cJSON *tools, const cJSON *t, int i, api_error *e)
+{
+    const cJSON *type = js_get(t, "type"), *f = js_get(t, "function");
+    const cJSON *text = js_get(f, "description"), *parameters = js_get(f, "parameters");
+    if (!cJSON_IsString(type) || strcmp(type->valuestring, "function") != 0)
+        return bad_tool(e, i, "type \"function\"", type);
+    if (!cJSON_IsObject(f)) return bad_tool(e, i, "an object \"function\"", f);
+    if (!good_name(tool_name(t)))
+        return bad_tool(e, i, "a name of 1..64 letters, digits, '_', '-' or '.'", tool_name(t));
+    if (text && !cJSON_IsString(text))
+        return bad_tool(e, i, "a description that is a string", text);
+    if (parameters && !cJSON_IsObject(parameters))
+        return bad_tool(e, i, "parameters that are an object", parameters);
+    if (js_get(parameters, "type") && !is_object_type(js_get(parameters, "type")))
+        return bad_tool(e, i, "parameters of type \"object\"", js_get(parameters, "type"));
+    for (const cJSON *o = tools->child; o != t; o = o->next)
+        if (strcmp(tool_name(o)->valuestring, tool_name(t)->valuestring) == 0)
+            return bad_tool(e, i, "a name that comes once", tool_name(t));
+    return LQ_OK;
+}
+
+lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e)
+{
+    int i = 0;
+    if (!cJSON_IsArray(v) || !v->child)
+        return api_fail(e, "tools", "invalid_value",
+                        "tools: expected an array of at least one tool");
+    for (const cJSON *t = v->child; t; t = t->next, i++) {
+        if (i == API_MAX_TOOLS)
+            return api_fail(e, "tools", "invalid_value", "tools: expected at most %d", API_MAX_TOOLS);
+        lq_status s = check_tool(v, t, i, e);
+        if (s) return s;
+    }
+    p->tools = v;
+    return LQ_OK;
+}
+
+/* {"type": "object", "properties": {"name": {"const": NAME}, "arguments": ITS PARAMETERS}, ...} */
+static bool add_call_schema(cJSON *list, const cJSON *tool)
+{
+    const cJSON *parameters = js_get(js_get(tool, "function"), "parameters");
+    cJSON *o = cJSON_CreateObject(), *args = NULL, *properties, *name, *required;
+    if (!o || !cJSON_AddItemToArray(list, o)) {
+        cJSON_Delete(o);
+        return false;
+    }
+    properties = cJSON_AddObjectToObject(o, "properties");
+    name = cJSON_AddObjectToObject(properties, "name");
+    required = cJSON_AddArrayToObject(o, "required");
+    args = parameters ? cJSON_Duplicate(parameters, true) : cJSON_CreateObject();
+    if (args && !js_get(args, "type") && !cJSON_AddStringToObject(args, "type", "object")) {
+        cJSON_Delete(args);
+        args = NULL;
+    }
+    if (!args || !cJSON_AddItemToObject(properties, "arguments", args)) {
+        cJSON_Delete(args);
+        return false;
+    }
+    return cJSON_AddStringToObject(o, "type", "object") &&
+           cJSON_AddStringToObject(name, "const", tool_name(tool)->valuestring) &&
+           cJSON_AddItemToArray(required, cJSON_CreateString("name")) &&
+           cJSON_AddItemToArray(required, cJSON_CreateString("arguments")) &&
+           cJSON_AddFalseToObject(o, "additionalProperties");
+}
+
+/* The answer must be a call of `name`, or (NULL) of any tool: a schema says so. */
+static lq_status demand_call(api_params *p, const char *name, api_error *e)
+{
+    cJSON *schema = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(schema, "anyOf");
+    bool ok = list != NULL;
+    int i = 0;
+    p->structured.first_tool = 0;
+    for (const cJSON *t = p->tools->child; t && ok; t = t->next, i++) {
+        bool wanted = !name || strcmp(tool_name(t)->valuestring, name) == 0;
+        if (name && wanted) p->structured.first_tool = i;
+        if (wanted) ok = add_call_schema(list, t);
+    }
+    lq_status s = LQ_ENOMEM;
+    if (ok) {
+        s = api_read_structured(&p->structured, "tool_choice", schema, e);
+    } else {
+        api_fail(e, NULL, NULL, "out of memory");
+        e->status = 503;
+    }
+    cJSON_Delete(schema);
+    p->must_call = !s;
+    return s;
+}
+
+lq_status api_check_tool_choice(api_params *p, const cJSON *v, api_error *e)
+{
+    const char *word = cJSON_GetStringValue(v), *name = cJSON_GetStringValue(tool_name(v));
+    const cJSON *type = js_get(v, "type");
+    if (!v) return LQ_OK;
+    if (!p->tools)
+        return api_fail(e, "tool_choice", "invalid_value",
+                        "tool_choice: only allowed where there are tools");
+    if (word && strcmp(word, "auto") == 0) return LQ_OK;
+    if (word && strcmp(word, "none") == 0) {
+        p->tools = NULL;
+        return LQ_OK;
+    }
+    bool named = name && cJSON_IsString(type) && strcmp(type->valuestring, "function") == 0;
+    if (named && !has_tool(p->tools, name, strlen(name)))
+        return api_fail(e, "tool_choice", "invalid_value",
+                        "tool_choice: there is no tool \"%.64s\"", name);
+    if (named || (word && strcmp(word, "required") == 0))
+        return demand_call(p, named ? name : NULL, e);
+    return api_fail(e, "tool_choice", "invalid_value",
+                    "tool_choice: expected \"auto\", \"none\", \"required\" or {\"type\": "
+                    "\"function\", \"function\": {\"name\": ...}}");
+}
+
+/* ---- the parts of an answer ---- */
+
+static bool known(void *user, const char *name, size_t n)
+{
+    const gen_choice *c = user;
+    return has_tool(c->g->p.tools, name, n);
+}
+
+static void write_call(jw *w, const gen_choice *c, const char *name, size_t n)
+{
+    char id[96];
+    snprintf(id, sizeof id, "call_%s%x-%x", c->g->id + strlen("chatcmpl-"), (unsigned)c->index,
+             (unsigned)c->n_calls);
+    jw_key(w, "id");
+    jw_cstr(w, id);
+    jw_key(w, "type");
+    jw_cstr(w, "function");
+    jw_key(w, "function");
+    jw_open(w, '{');
+    jw_key(w, "name");
+    jw_str(w, name, n);
+    jw_key(w, "arguments");
+}
+
+void gen_end_call(gen_choice *c)
+{
+    if (!c->in_call) return;
+    jw_str(&c->calls, c->args.p ? c->args.p : "", c->args.n);
+    jw_close(&c->calls, '}');
+    jw_close(&c->calls, '}');
+    jw_clear(&c->args);
+    c->in_call = false;
+}
+
+/* An entry of the list begins: the call of that number, in a stream a part of it. */
+static void begin_entry(gen_choice *c, int number)
+{
+    gen_end_call(c);
+    c->in_call = true;
+    jw_open(&c->calls, '{');
+    if (!c->g->p.stream) return;
+    jw_key(&c->calls, "index");
+    jw_i64(&c->calls, number);
+}
+
+static void take_call(gen_choice *c, const char *name, size_t n)
+{
+    begin_entry(c, c->n_calls);
+    write_call(&c->calls, c, name, n);
+    c->n_calls++;
+}
+
+static void take_args(gen_choice *c, const char *p, size_t n)
+{
+    if (!c->in_call) { /* the call's beginning was in an earlier chunk */
+        begin_entry(c, c->n_calls - 1);
+        jw_key(&c->calls, "function");
+        jw_open(&c->calls, '{');
+        jw_key(&c->calls, "arguments");
+    }
+    jw_bytes(&c->args, p, n);
+}
+
+static void sink(void *user, chat_part part, const char *p, size_t n)
+{
+    gen_choice *c = user;
+    switch (part) {
+    case CHAT_CONTENT:
+        jw_bytes(&c->text, p, n);
+        break;
+    case CHAT_REASONING:
+        if (c->g->p.include_reasoning) jw_bytes(&c->reasoning, p, n);
+        break;
+    case CHAT_CALL:
+        take_call(c, p, n);
+        break;
+    case CHAT_ARGUMENTS:
+        take_args(c, p, n);
+        break;
+    }
+}
+
+/* The prompt ends inside <think>. */
+static bool ends_thinking(const gen *g, const api_prompt *p)
+{
+    enum { TAIL = 8 };
+    static const char mark[] = "<think>";
+    size_t k = p->n < TAIL ? p->n : TAIL, n = 0;
+    char *text = NULL;
+    if (!g->a->m.tok || tok_decode(g->a->m.tok, p->ids + p->n - k, k, false, &text, &n, NULL))
+        return false;
+    while (n && (text[n - 1] == '\n' || text[n - 1] == ' '))
+        n--;
+    size_t m = sizeof mark - 1;
+    bool yes = n >= m && memcmp(text + n - m, mark, m) == 0;
+    free(text);
+    return yes;
+}
+
+lq_status gen_open_parts(gen_choice *c, lq_err *err)
+{
+    const gen *g = c->g;
+    const chat_marks *m = &g->a->m.marks;
+    if (g->kind != API_CHAT || (!g->p.tools && !m->thinks)) return LQ_OK;
+    /* An answer with a structure is nothing else; a demanded call is spelled as a lone object. */
+    bool thinks = m->thinks && !g->p.structured.param;
+    chat_out_opts o = { .calls = g->p.must_call ? CHAT_CALLS_LLAMA3
+                                 : g->p.tools   ? m->calls
+                                                : CHAT_CALLS_NONE,
+                        .one_call = !g->p.parallel_calls,
+                        .thinks = thinks,
+                        .thinking = thinks && ends_thinking(g, &g->prompts[c->prompt]),
+                        .known = known,
+                        .sink = sink,
+                        .user = c };
+    return chat_out_open(&c->out, &o, err);
+}
+
+void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends)
+{
+    lq_err err;
+    if (!c->out) {
+        jw_bytes(&c->text, text, n);
+        return;
+    }
+    lq_status s = chat_out_push(c->out, text, n, &err);
+    if (!s && ends) s = chat_out_end(c->out, &err);
+    if (ends) gen_end_call(c);
+    c->text.oom |= s != LQ_OK || c->calls.oom || c->args.oom || c->reasoning.oom;
+}
+
+void gen_free_parts(gen_choice *c)
+{
+    chat_out_close(c->out);
+    jw_free(&c->reasoning);
+    jw_free(&c->calls);
+    jw_free(&c->args);
+}

@@ -1,0 +1,143 @@
+/* runtime/api/api_tokenize.c - POST /tokenize and /detokenize, in vLLM's shapes ({"prompt"} or
+ * {"messages"}) and llama.cpp's ({"content"}). */
+#include "runtime/api/api_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct {
+    bool add_special, strs, generation, continue_final, llama;
+    const char *model, *prompt;
+    const cJSON *kwargs;
+} options;
+
+static lq_status read_options(options *o, const cJSON *doc, api_error *e)
+{
+    lq_err err = { "" };
+    bool chat = js_get(doc, "messages") != NULL;
+    *o = (options){ .add_special = !chat, .generation = true };
+    lq_status s = js_str(doc, "model", false, &o->model, &err);
+    if (!s) s = js_str(doc, "prompt", false, &o->prompt, &err);
+    if (!s && !o->prompt && !chat) { /* llama.cpp's: special tokens only on demand */
+        o->llama = true;
+        o->add_special = false;
+        s = js_str(doc, "content", false, &o->prompt, &err);
+        if (!s) s = js_bool(doc, "add_special", false, &o->add_special, &err);
+    }
+    if (!s) s = js_bool(doc, "add_special_tokens", false, &o->add_special, &err);
+    if (!s) s = js_bool(doc, "return_token_strs", false, &o->strs, &err);
+    if (!s) s = js_bool(doc, "add_generation_prompt", false, &o->generation, &err);
+    if (!s) s = js_bool(doc, "continue_final_message", false, &o->continue_final, &err);
+    o->kwargs = js_get(doc, "chat_template_kwargs");
+    if (!s && chat && o->prompt)
+        s = lq_fail(&err, LQ_EVALUE, "messages: prompt is given too, and only one of them counts");
+    if (!s && o->kwargs && !cJSON_IsObject(o->kwargs))
+        s = lq_fail(&err, LQ_EVALUE, "chat_template_kwargs: expected an object");
+    char name[64]; /* the message begins with it */
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(err.msg, ":"), err.msg);
+    return s ? api_fail(e, name, "invalid_value", "%s", err.msg) : LQ_OK;
+}
+
+static lq_status to_ids(const api *a, api_prompt *p, const cJSON *doc, options *o, api_error *e)
+{
+    lq_status s = read_options(o, doc, e);
+    if (s) return s;
+    if (!api_serves(a, o->model)) return api_no_model(e, o->model);
+    if (o->prompt) return api_encode(a, p, o->prompt, o->add_special, false, "prompt", e);
+    if (!js_get(doc, "messages"))
+        return api_fail(e, "prompt", "missing_required_parameter",
+                        "expected \"prompt\", \"messages\" or \"content\"");
+    api_chat_request q = { .kwargs = o->kwargs,
+                           .add_generation_prompt = o->generation && !o->continue_final,
+                           .continue_final = o->continue_final };
+    return api_chat_prompt(a, p, doc, &q, false, e);
+}
+
+void api_post_tokenize(void *app, http_req *r)
+{
+    api *a = app;
+    api_error e = { 0 };
+    api_prompt p = { 0 };
+    options o;
+    jw w = { 0 };
+    if (!api_ready(a, r)) return;
+    cJSON *doc = api_parse(a, r);
+    if (!doc) return;
+    if (to_ids(a, &p, doc, &o, &e)) {
+        api_reply_error(a, r, &e);
+        cJSON_Delete(doc);
+        return;
+    }
+    jw_open(&w, '{');
+    if (!o.llama) {
+        jw_key(&w, "count");
+        jw_i64(&w, (int64_t)p.n);
+        jw_key(&w, "max_model_len");
+        jw_i64(&w, a->m.max_len);
+    }
+    jw_key(&w, "tokens");
+    jw_open(&w, '[');
+    for (size_t i = 0; i < p.n; i++)
+        jw_i64(&w, p.ids[i]);
+    jw_close(&w, ']');
+    if (o.strs) {
+        jw_key(&w, "token_strs");
+        jw_open(&w, '[');
+        for (size_t i = 0; i < p.n; i++) {
+            size_t n;
+            const char *s = tok_token(a->m.tok, p.ids[i], &n);
+            jw_str(&w, s ? s : "", s ? n : 0);
+        }
+        jw_close(&w, ']');
+    }
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
+    free(p.ids);
+    cJSON_Delete(doc);
+}
+
+static lq_status to_text(const api *a, const cJSON *doc, char **text, size_t *n, api_error *e)
+{
+    const char *name = NULL;
+    int32_t *ids = NULL;
+    int n_ids = 0, max = a->m.max_len < INT32_MAX ? (int)a->m.max_len : INT32_MAX;
+    lq_err err = { "" };
+    if (js_str(doc, "model", false, &name, &err))
+        return api_fail(e, "model", "invalid_value", "%s", err.msg);
+    if (!api_serves(a, name)) return api_no_model(e, name);
+    if (!a->m.tok) return api_fail(e, NULL, "unsupported_value", "the model has no tokenizer");
+    const cJSON *tokens = js_get(doc, "tokens");
+    if (!tokens)
+        return api_fail(e, "tokens", "missing_required_parameter", "tokens: it is required");
+    int64_t vocab = tok_vocab(a->m.tok);
+    lq_status s = api_read_ids(&ids, &n_ids, tokens, "tokens", vocab, max, e);
+    if (s) return s;
+    s = tok_decode(a->m.tok, ids, (size_t)n_ids, false, text, n, &err);
+    free(ids);
+    return s ? api_fail(e, "tokens", "invalid_value", "tokens: they cannot be decoded") : LQ_OK;
+}
+
+void api_post_detokenize(void *app, http_req *r)
+{
+    api *a = app;
+    api_error e = { 0 };
+    char *text = NULL;
+    size_t n = 0;
+    jw w = { 0 };
+    if (!api_ready(a, r)) return;
+    cJSON *doc = api_parse(a, r);
+    if (!doc) return;
+    if (to_text(a, doc, &text, &n, &e)) {
+        api_reply_error(a, r, &e);
+    } else {
+        jw_open(&w, '{');
+        jw_key(&w, "prompt");
+        jw_str(&w, text, n);
+        jw_key(&w, "content");
+        jw_str(&w, text, n);
+        jw_close(&w, '}');
+        api_reply(r, 200, &w);
+    }
+    free(text);
+    cJSON_Delete(doc);
+}

@@ -1,0 +1,155 @@
+/* runtime/api/metrics.c - see metrics.h. */
+#include "runtime/api/metrics.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MAX_BUCKETS = 24 };
+typedef enum { MET_B_LATENCY, MET_B_TOKEN, MET_B_COUNT, MET_B_SMALL } met_buckets;
+
+/* Upper bounds, each row ended by 0; +Inf comes by itself. vLLM's. */
+static const double bounds[][MAX_BUCKETS] = {
+    [MET_B_LATENCY] = { 0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+                        1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560 },
+    [MET_B_TOKEN] = { 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
+                      0.4,   0.5,    0.75,  1,    2.5,   5,    7.5,   10,  20,   40,  80 },
+    [MET_B_COUNT] = { 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 1e4, 2e4, 5e4, 1e5,
+                      2e5 },
+    [MET_B_SMALL] = { 1, 2, 5, 10, 20 },
+};
+
+static const struct {
+    const char *name, *labels, *help;
+} counters[] = {
+#define X(id, name, labels, help) { name, labels, help },
+    MET_COUNTERS(X)
+#undef X
+};
+
+static const struct {
+    const char *name;
+    met_buckets buckets;
+    const char *help;
+} histograms[] = {
+#define X(id, name, buckets, help) { name, buckets, help },
+    MET_HISTOGRAMS(X)
+#undef X
+};
+
+typedef struct {
+    uint64_t n[MAX_BUCKETS + 1]; /* by bucket, the last for +Inf */
+    uint64_t count;
+    double sum;
+} histogram;
+
+struct metrics {
+    atomic_ullong counter[MET_N_COUNTERS];
+    pthread_mutex_t mu;
+    histogram h[MET_N_HISTOGRAMS];
+};
+
+metrics *met_new(void)
+{
+    metrics *m = calloc(1, sizeof *m);
+    if (m) pthread_mutex_init(&m->mu, NULL);
+    return m;
+}
+
+void met_free(metrics *m)
+{
+    if (!m) return;
+    pthread_mutex_destroy(&m->mu);
+    free(m);
+}
+
+void met_add(metrics *m, met_counter c, uint64_t n) { atomic_fetch_add(&m->counter[c], n); }
+
+void met_observe(metrics *m, met_histogram which, double v)
+{
+    const double *b = bounds[histograms[which].buckets];
+    int i = 0;
+    while (b[i] > 0 && v > b[i])
+        i++;
+    pthread_mutex_lock(&m->mu);
+    histogram *h = &m->h[which];
+    h->n[b[i] > 0 ? i : MAX_BUCKETS]++;
+    h->count++;
+    h->sum += v;
+    pthread_mutex_unlock(&m->mu);
+}
+
+static void head(jw *w, const char *type, const char *name, const char *help)
+{
+    jw_printf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* name_suffix{labels,more} */
+static void series(jw *w, const char *name, const char *suffix, const char *labels,
+                   const char *more)
+{
+    jw_printf(w, "%s%s{", name, suffix);
+    jw_text(w, labels);
+    if (more[0]) jw_printf(w, "%s%s", labels[0] ? "," : "", more);
+    jw_text(w, "} ");
+}
+
+void met_write_one(jw *w, const char *type, const char *name, const char *help, const char *labels,
+                   double v)
+{
+    head(w, type, name, help);
+    series(w, name, "", labels, "");
+    jw_printf(w, "%.15g\n", v);
+}
+
+static void write_histogram(jw *w, int which, const histogram *h, const char *labels)
+{
+    const char *name = histograms[which].name;
+    const double *b = bounds[histograms[which].buckets];
+    uint64_t sum = 0;
+    char le[48];
+    head(w, "histogram", name, histograms[which].help);
+    for (int i = 0; b[i] > 0; i++) {
+        sum += h->n[i];
+        snprintf(le, sizeof le, "le=\"%g\"", b[i]);
+        series(w, name, "_bucket", labels, le);
+        jw_printf(w, "%llu\n", (unsigned long long)sum);
+    }
+    series(w, name, "_bucket", labels, "le=\"+Inf\"");
+    jw_printf(w, "%llu\n", (unsigned long long)h->count);
+    series(w, name, "_sum", labels, "");
+    jw_printf(w, "%.9g\n", h->sum);
+    series(w, name, "_count", labels, "");
+    jw_printf(w, "%llu\n", (unsigned long long)h->count);
+}
+
+void met_write(metrics *m, jw *w, const char *labels)
+{
+    for (int i = 0; i < MET_N_COUNTERS; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "%s_total", counters[i].name);
+        if (i == 0 || strcmp(counters[i].name, counters[i - 1].name) != 0)
+            head(w, "counter", name, counters[i].help);
+        series(w, name, "", labels, counters[i].labels);
+        jw_printf(w, "%llu\n", (unsigned long long)atomic_load(&m->counter[i]));
+    }
+    for (int i = 0; i < MET_N_HISTOGRAMS; i++) {
+        pthread_mutex_lock(&m->mu);
+        histogram h = m->h[i];
+        pthread_mutex_unlock(&m->mu);
+        write_histogram(w, i, &h, labels);
+    }
+}
+
+void met_labels(jw *w, const char *model_name)
+{
+    jw_text(w, "model_name=\"");
+    for (const char *p = model_name; *p; p++) {
+        if (*p == '"' || *p == '\\') jw_bytes(w, "\\", 1);
+        if (*p == '\n')
+            jw_text(w, "\\n");
+        else
+            jw_bytes(w, p, 1);
+    }
+    jw_text(w, "\",engine=\"0\"");
+}

@@ -1,0 +1,75 @@
+/* runtime/api/web.c - see web.h. The compiler runs at the root of the repository, where .incbin finds
+ * the files; the Makefile knows that this object depends on them. */
+#include "runtime/api/web.h"
+
+#define JS "text/javascript; charset=utf-8"
+
+/* X(name in C, name of the file, type): a new file is a row here. */
+#define FILES(X)                                       \
+    X(index, "index.html", "text/html; charset=utf-8") \
+    X(style, "page.css", "text/css; charset=utf-8")    \
+    X(icon, "icon.svg", "image/svg+xml")               \
+    X(page, "page.js", JS)                             \
+    X(chat, "chat.js", JS)                             \
+    X(params, "params.js", JS)                         \
+    X(live, "live.js", JS)                             \
+    X(charts, "charts.js", JS)                         \
+    X(markdown, "markdown.js", JS)                     \
+    X(server, "server.js", JS)                         \
+    X(store, "store.js", JS)                           \
+    X(words, "words.js", JS)
+
+#define X(id, name, type)                        \
+    __asm__(".section .rodata\n"                 \
+            "web_" #id ":\n"                     \
+            ".incbin \"runtime/api/web/" name "\"\n" \
+            "web_" #id "_end:\n"                 \
+            ".byte 0\n"                          \
+            ".text\n");                          \
+    extern const char web_##id[], web_##id##_end[];
+FILES(X)
+#undef X
+
+typedef struct {
+    const char *name, *type, *data, *end;
+} web_file;
+
+static const web_file files[] = {
+#define X(id, name, type) { name, type, web_##id, web_##id##_end },
+    FILES(X)
+#undef X
+};
+
+static const char *const headers[] = {
+    ("Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
+     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"),
+    "X-Content-Type-Options: nosniff",
+    "Referrer-Policy: no-referrer",
+    "Cross-Origin-Opener-Policy: same-origin",
+    "Cross-Origin-Resource-Policy: same-origin",
+    "Cache-Control: no-cache",
+};
+
+static void give(http_req *r, const web_file *f)
+{
+    const http_extra x = { .type = f->type, .headers = headers, .n_headers = LQ_COUNT(headers) };
+    http_reply(r, 200, f->data, (size_t)(f->end - f->data), &x);
+}
+
+void web_get_page(void *app, http_req *r)
+{
+    (void)app;
+    give(r, &files[0]);
+}
+
+void web_get_file(void *app, http_req *r)
+{
+    (void)app;
+    for (size_t i = 1; i < LQ_COUNT(files); i++)
+        if (strcmp(files[i].name, http_rest(r)) == 0) {
+            give(r, &files[i]);
+            return;
+        }
+    http_error(r, 404, NULL, NULL, "no such path");
+}

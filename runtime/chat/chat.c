@@ -1,0 +1,241 @@
+/* runtime/chat/chat.c - see chat.h. */
+#include "runtime/chat/chat.h"
+
+#include <stdlib.h>
+
+#include "base/json.h"
+#include "runtime/chat/chat_set.h"
+
+enum { MAX_FILE = 64 << 20 };
+
+struct chat_format {
+    const tok_tokenizer *tok;
+    chat_set *set;
+};
+
+lq_status chat_open(chat_format **out, const src_source *src, const tok_tokenizer *tok, lq_err *err)
+{
+    *out = NULL;
+    chat_format *c = calloc(1, sizeof *c);
+    if (!c) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
+    c->tok = tok;
+    const tmpl_template *t;
+    lq_err unused;
+    lq_status s = chat_set_open(&c->set, src, err);
+    /* A model none of whose templates can be used says so when it is loaded. */
+    if (!s && chat_set_pick(c->set, NULL, true, &t, &unused))
+        s = chat_set_pick(c->set, NULL, false, &t, err);
+    if (s)
+        chat_close(c);
+    else
+        *out = c;
+    return s;
+}
+
+void chat_close(chat_format *c)
+{
+    if (!c) return;
+    chat_set_close(c->set);
+    free(c);
+}
+
+chat_marks chat_marks_of(const chat_format *c)
+{
+    chat_marks m = chat_set_marks(c->set, true);
+    m.thinks |= chat_set_marks(c->set, false).thinks;
+    return m;
+}
+
+/* ---- variables of a render ---- */
+
+/* OpenAI sends a call's arguments as the text of an object; templates expect the object. */
+static void parse_arguments(cJSON *messages)
+{
+    cJSON *m, *call;
+    cJSON_ArrayForEach(m, messages)
+    {
+        cJSON_ArrayForEach(call, cJSON_GetObjectItemCaseSensitive(m, "tool_calls"))
+        {
+            cJSON *f = cJSON_GetObjectItemCaseSensitive(call, "function"), *parsed = NULL;
+            const char *a = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(f, "arguments"));
+            if (!a || js_parse(&parsed, a, strlen(a), MAX_FILE, 0, NULL)) continue;
+            if (!cJSON_IsObject(parsed) ||
+                !cJSON_ReplaceItemInObjectCaseSensitive(f, "arguments", parsed))
+                cJSON_Delete(parsed);
+        }
+    }
+}
+
+/* Templates spell some control tokens with the role in them ("<|" + role + "|>"), so a role of this
+ * list counts as the template's own text. */
+static void own_roles(cJSON *messages)
+{
+    static const char *const roles[] = { "system",      "developer", "user",     "assistant",
+                                         "tool",        "function",  "ipython",  "model",
+                                         "observation", "context",   "documents" };
+    cJSON *m;
+    cJSON_ArrayForEach(m, messages)
+    {
+        cJSON *role = cJSON_GetObjectItemCaseSensitive(m, "role");
+        for (size_t i = 0; cJSON_IsString(role) && i < LQ_COUNT(roles); i++)
+            if (strcmp(role->valuestring, roles[i]) == 0) role->valueint = TMPL_OWN;
+    }
+}
+
+/* A copy of `v` (or null) under `key`, replacing what is there. */
+static bool put(cJSON *o, const char *key, const cJSON *v)
+{
+    cJSON *copy = v ? cJSON_Duplicate(v, true) : cJSON_CreateNull();
+    if (!copy) return false;
+    cJSON_DeleteItemFromObjectCaseSensitive(o, key);
+    if (cJSON_AddItemToObject(o, key, copy)) return true;
+    cJSON_Delete(copy);
+    return false;
+}
+
+static bool reserved(const char *key)
+{
+    return strcmp(key, "messages") == 0 || strcmp(key, "tools") == 0 ||
+           strcmp(key, "add_generation_prompt") == 0;
+}
+
+static cJSON *variables(const chat_format *c, const chat_request *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    bool ok = o && put(o, "messages", r->messages) && put(o, "tools", r->tools) &&
+              put(o, "documents", NULL);
+    cJSON *messages = cJSON_GetObjectItemCaseSensitive(o, "messages");
+    if (ok) parse_arguments(messages);
+    if (ok) own_roles(messages);
+    for (const cJSON *e = r->kwargs ? r->kwargs->child : NULL; ok && e; e = e->next)
+        ok = !e->string || reserved(e->string) || put(o, e->string, e);
+    for (const cJSON *e = chat_set_tokens(c->set)->child; ok && e; e = e->next)
+        ok = cJSON_GetObjectItemCaseSensitive(o, e->string) || put(o, e->string, e);
+    ok = ok && cJSON_AddBoolToObject(o, "add_generation_prompt", r->add_generation_prompt);
+    if (ok) return o;
+    cJSON_Delete(o);
+    return NULL;
+}
+
+/* ---- continuing the last message ---- */
+
+/* As transformers does it: this goes behind the last message's text, and the prompt is cut there.
+ * The space tells whether the template keeps the message's own trailing space. */
+static const char cut_tag[] = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/* The text of the last message, which may be its last part that has one; NULL: none. */
+static cJSON *final_text(const cJSON *messages)
+{
+    const cJSON *last = cJSON_GetArrayItem(messages, cJSON_GetArraySize(messages) - 1);
+    cJSON *content = cJSON_GetObjectItemCaseSensitive(last, "content"), *part, *text = NULL;
+    if (cJSON_IsString(content)) return content;
+    cJSON_ArrayForEach(part, content)
+    {
+        cJSON *t = cJSON_GetObjectItemCaseSensitive(part, "text");
+        if (cJSON_IsString(t)) text = t;
+    }
+    return text;
+}
+
+static lq_status tag_final(cJSON *vars, lq_err *err)
+{
+    cJSON *text = final_text(cJSON_GetObjectItemCaseSensitive(vars, "messages"));
+    if (!text)
+        return lq_fail(err, LQ_EVALUE, "continue_final_message: the last message has no text");
+    size_t n = strlen(text->valuestring);
+    char *tagged = cJSON_malloc(n + sizeof cut_tag);
+    if (!tagged) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
+    memcpy(tagged, text->valuestring, n);
+    memcpy(tagged + n, cut_tag, sizeof cut_tag);
+    cJSON_free(text->valuestring);
+    text->valuestring = tagged;
+    return LQ_OK;
+}
+
+static bool is_space(char ch) { return ch == ' ' || (ch >= '\t' && ch <= '\r'); }
+
+/* The message as it came, without white space around it, is in the text. */
+static bool shows(const char *text, size_t n, const char *s)
+{
+    while (is_space(*s))
+        s++;
+    size_t len = strlen(s);
+    while (len > 0 && is_space(s[len - 1]))
+        len--;
+    return len == 0 || memmem(text, n, s, len) != NULL;
+}
+
+static lq_status cut_at_tag(char *text, size_t *n, const cJSON *messages, lq_err *err)
+{
+    const size_t whole = sizeof cut_tag - 1, bare = whole - 1;
+    const cJSON *last = final_text(messages);
+    for (size_t at = *n >= bare ? *n - bare + 1 : 0; at-- > 0;) {
+        if (memcmp(text + at, cut_tag, bare) != 0) continue;
+        bool kept = *n - at >= whole && text[at + bare] == ' ';
+        while (!kept && at > 0 && is_space(text[at - 1]))
+            at--;
+        if (!shows(text, at, last->valuestring)) break;
+        *n = at;
+        text[at] = 0;
+        return LQ_OK;
+    }
+    return lq_fail(err, LQ_EVALUE,
+                   "continue_final_message: the template does not show the last message as it is");
+}
+
+static lq_status render(const chat_format *c, const chat_request *r, char **text, uint8_t **own,
+                        size_t *n, lq_err *err)
+{
+    const tmpl_template *t;
+    *text = NULL;
+    if (!cJSON_IsArray(r->messages) || !r->messages->child)
+        return lq_fail(err, LQ_EVALUE, "messages: expected an array of at least one message");
+    if (r->continue_final && r->add_generation_prompt)
+        return lq_fail(err, LQ_EVALUE,
+                       "continue_final_message: expected add_generation_prompt to be off");
+    bool tools = cJSON_IsArray(r->tools) && r->tools->child;
+    lq_status s = chat_set_pick(c->set, NULL, tools, &t, err);
+    if (s) return s;
+    cJSON *vars = variables(c, r);
+    if (!vars) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
+    if (r->continue_final) s = tag_final(vars, err);
+    if (!s) s = tmpl_render_own(t, vars, text, own, n, err);
+    if (!s && r->continue_final) s = cut_at_tag(*text, n, r->messages, err);
+    cJSON_Delete(vars);
+    if (s) {
+        free(*text);
+        if (own) free(*own);
+        *text = NULL;
+        if (own) *own = NULL;
+    }
+    return s;
+}
+
+lq_status chat_render(const chat_format *c, const chat_request *r, char **text, size_t *n,
+                      lq_err *err)
+{
+    return render(c, r, text, NULL, n, err);
+}
+
+lq_status chat_encode(const chat_format *c, const chat_request *r, int32_t **ids, size_t *n,
+                      lq_err *err)
+{
+    char *text = NULL;
+    uint8_t *own = NULL;
+    size_t n_text = 0;
+    *ids = NULL;
+    *n = 0;
+    lq_status s = render(c, r, &text, &own, &n_text, err);
+    if (!s && r->max_bytes && n_text > r->max_bytes)
+        s = lq_fail(err, LQ_ESHAPE, "the conversation has %zu bytes, expected at most %zu", n_text,
+                    r->max_bytes);
+    if (!s) s = tok_encode_own(c->tok, text, own, n_text, ids, n, err);
+    if (!s && !*n) s = lq_fail(err, LQ_EVALUE, "the chat template gives an empty prompt");
+    if (s) {
+        free(*ids);
+        *ids = NULL;
+    }
+    free(own);
+    free(text);
+    return s;
+}

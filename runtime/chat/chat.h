@@ -1,0 +1,48 @@
+/* runtime/chat/chat.h - from the messages of a conversation to prompt ids, by the model's chat template.
+ *
+ * The template (chat_set.h says which) is rendered as transformers does it and encoded without the
+ * tokenizer's own special tokens: the template writes BOS itself, so there is never a second one.
+ * (A plain completion is the other way round: tok_encode with TOK_ADD_SPECIAL puts BOS where the
+ * tokenizer's post-processor says so.)
+ *
+ * What a user writes never becomes a control token. The template engine knows of every byte
+ * whether the template (or the model's own bos_token, ...) wrote it or a message, tool or argument,
+ * through all that a template does to them (tmpl_render_own); a special token in the text is one
+ * only where all of its bytes are the template's, and ordinary text otherwise. Conversations
+ * without such texts, that is nearly all, give exactly the ids of transformers'
+ * apply_chat_template. */
+#ifndef LLMQ_RUNTIME_CHAT_CHAT_H
+#define LLMQ_RUNTIME_CHAT_CHAT_H
+
+#include "formats/source/source.h"
+#include "runtime/chat/chat_set.h"
+#include "runtime/tokenizer/tok.h"
+
+typedef struct cJSON cJSON;
+typedef struct chat_format chat_format;
+
+/* LQ_ENOENT: the model has no chat template. tok is borrowed. Read-only afterwards: any number of
+ * threads may use it. */
+lq_status chat_open(chat_format **c, const src_source *src, const tok_tokenizer *tok, lq_err *err);
+void chat_close(chat_format *c); /* NULL allowed */
+/* How answers to it are to be read (runtime/chat/chat_out.h). */
+chat_marks chat_marks_of(const chat_format *c);
+
+typedef struct {
+    const cJSON *messages; /* array of objects */
+    const cJSON *tools;    /* array or NULL; with some, a template "tool_use" serves */
+    const cJSON *kwargs;   /* further variables of the template, or NULL */
+    bool add_generation_prompt;
+    bool continue_final; /* the prompt ends inside the last message, which the answer continues */
+    size_t max_bytes;    /* of the text that is made into ids; 0: any */
+} chat_request;
+
+/* The conversation as text, as transformers renders it; malloc'd. LQ_EVALUE: the template raised
+ * (its own message) or the request does not fit it. */
+lq_status chat_render(const chat_format *c, const chat_request *r, char **text, size_t *n,
+                      lq_err *err);
+/* And as ids; malloc'd. LQ_ESHAPE: the text has more than max_bytes. */
+lq_status chat_encode(const chat_format *c, const chat_request *r, int32_t **ids, size_t *n,
+                      lq_err *err);
+
+#endif

@@ -1,0 +1,213 @@
+/* runtime/chat/chat_set.c - see chat_set.h. */
+#include "runtime/chat/chat_set.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/json_text.h"
+
+enum { MAX_TEMPLATES = 32, MAX_NAME = 64 };
+
+typedef struct {
+    char name[MAX_NAME];
+    tmpl_template *t;
+    chat_marks marks;
+    lq_status status; /* of parsing it */
+    lq_err err;
+} named;
+
+struct chat_set {
+    named v[MAX_TEMPLATES];
+    size_t n;
+    cJSON *tokens;
+};
+
+static lq_status parse_blob(cJSON **out, const src_source *src, const char *name, lq_err *err)
+{
+    const src_blob *b = src_find_blob(src, name);
+    *out = NULL;
+    if (!b) return LQ_OK;
+    lq_status s = jt_parse(out, (const char *)b->data, b->bytes, 0, err);
+    return s ? lq_wrap(err, s, "%s", name) : LQ_OK;
+}
+
+static bool says(const char *text, size_t n, const char *word)
+{
+    return memmem(text, n, word, strlen(word)) != NULL;
+}
+
+/* Calls as XML ("<function=") are a third style, which chat_out does not read. */
+static chat_marks marks_of(const char *text, size_t n)
+{
+    chat_marks m = { CHAT_CALLS_NONE, says(text, n, "</think>") };
+    if (says(text, n, "<tool_call>") && !says(text, n, "<function="))
+        m.calls = CHAT_CALLS_HERMES;
+    else if (says(text, n, "\"parameters\": ") && says(text, n, "ipython"))
+        m.calls = CHAT_CALLS_LLAMA3;
+    return m;
+}
+
+static lq_status add(chat_set *c, const char *name, size_t n_name, const char *text, size_t n,
+                     const char *file, lq_err *err)
+{
+    if (c->n == MAX_TEMPLATES)
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected at most %d chat templates", file,
+                       MAX_TEMPLATES);
+    if (n_name >= MAX_NAME)
+        return lq_fail(err, LQ_EFORMAT, "%s: expected a template's name below %d bytes", file,
+                       MAX_NAME);
+    named *e = &c->v[c->n++];
+    memcpy(e->name, name, n_name);
+    e->marks = marks_of(text, n);
+    e->status = tmpl_parse(&e->t, text, n, &e->err);
+    if (e->status) e->status = lq_wrap(&e->err, e->status, "%s", file);
+    return LQ_OK;
+}
+
+/* A template of a JSON file; strings of jt_parse need jt_copy. */
+static lq_status add_json(chat_set *c, const char *name, const cJSON *v, const char *file,
+                          lq_err *err)
+{
+    const char *s = cJSON_GetStringValue(v);
+    if (!s || !name)
+        return lq_fail(err, LQ_EFORMAT, "%s: chat_template: expected a name and a text", file);
+    char *copy = malloc(strlen(s) + 1);
+    if (!copy) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
+    lq_status st = add(c, name, strlen(name), copy, jt_copy(copy, s), file, err);
+    free(copy);
+    return st;
+}
+
+static lq_status from_json(chat_set *c, const cJSON *config, const char *file, lq_err *err)
+{
+    const cJSON *t = cJSON_GetObjectItemCaseSensitive(config, "chat_template"), *e;
+    lq_status s = LQ_OK;
+    if (!t || cJSON_IsNull(t)) return LQ_OK;
+    if (cJSON_IsString(t)) return add_json(c, "default", t, file, err);
+    if (!cJSON_IsArray(t) && !cJSON_IsObject(t))
+        return lq_fail(err, LQ_EFORMAT, "%s: chat_template: expected a text or a list", file);
+    for (e = t->child; e && !s; e = e->next) {
+        if (cJSON_IsObject(t))
+            s = add_json(c, e->string, e, file, err);
+        else
+            s = add_json(c, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(e, "name")),
+                         cJSON_GetObjectItemCaseSensitive(e, "template"), file, err);
+    }
+    return s;
+}
+
+static lq_status from_files(chat_set *c, const src_source *src, lq_err *err)
+{
+    static const char prefix[] = "chat_template.", ext[] = ".jinja";
+    const size_t n_prefix = sizeof prefix - 1, n_ext = sizeof ext - 1;
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < src_n_blobs(src) && !s; i++) {
+        const src_blob *b = src_blob_at(src, i);
+        const char *name = b->name;
+        size_t n = strlen(name);
+        if (strcmp(name, "chat_template.jinja") == 0)
+            s = add(c, "default", 7, (const char *)b->data, b->bytes, name, err);
+        else if (n > n_prefix + n_ext && memcmp(name, prefix, n_prefix) == 0 &&
+                 strcmp(name + n - n_ext, ext) == 0)
+            s = add(c, name + n_prefix, n - n_prefix - n_ext, (const char *)b->data, b->bytes, name,
+                    err);
+    }
+    return s;
+}
+
+/* "<s>", or {"content": "<s>", ...} */
+static const cJSON *token_text(const cJSON *const files[2], const char *key)
+{
+    for (int i = 0; i < 2; i++) {
+        const cJSON *v = cJSON_GetObjectItemCaseSensitive(files[i], key);
+        if (cJSON_IsObject(v)) v = cJSON_GetObjectItemCaseSensitive(v, "content");
+        if (cJSON_IsString(v)) return v;
+    }
+    return NULL;
+}
+
+static lq_status read_tokens(chat_set *c, const cJSON *const files[2], lq_err *err)
+{
+    static const char *const keys[] = { "bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token" };
+    c->tokens = cJSON_CreateObject();
+    bool ok = c->tokens != NULL;
+    for (size_t i = 0; ok && i < LQ_COUNT(keys); i++) {
+        const cJSON *t = token_text(files, keys[i]);
+        cJSON *copy = t ? cJSON_AddStringToObject(c->tokens, keys[i], t->valuestring) : NULL;
+        if (copy) copy->valueint = TMPL_OWN;
+        ok = !t || copy;
+    }
+    return ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
+}
+
+lq_status chat_set_open(chat_set **out, const src_source *src, lq_err *err)
+{
+    *out = NULL;
+    chat_set *c = calloc(1, sizeof *c);
+    if (!c) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
+    cJSON *config = NULL, *map = NULL, *old = NULL;
+    lq_status s = parse_blob(&config, src, "tokenizer_config.json", err);
+    if (!s) s = parse_blob(&map, src, "special_tokens_map.json", err);
+    if (!s) s = read_tokens(c, (const cJSON *const[2]){ config, map }, err);
+    if (!s) s = from_files(c, src, err);
+    if (!s && !c->n) s = from_json(c, config, "tokenizer_config.json", err);
+    if (!s && !c->n) s = parse_blob(&old, src, "chat_template.json", err);
+    if (!s && !c->n) s = from_json(c, old, "chat_template.json", err);
+    if (!s && !c->n) s = lq_fail(err, LQ_ENOENT, "the model has no chat template");
+    cJSON_Delete(config);
+    cJSON_Delete(map);
+    cJSON_Delete(old);
+    if (s)
+        chat_set_close(c);
+    else
+        *out = c;
+    return s;
+}
+
+void chat_set_close(chat_set *c)
+{
+    if (!c) return;
+    for (size_t i = 0; i < c->n; i++)
+        tmpl_free(c->v[i].t);
+    cJSON_Delete(c->tokens);
+    free(c);
+}
+
+static const named *find(const chat_set *c, const char *name)
+{
+    for (size_t i = 0; i < c->n; i++)
+        if (strcmp(c->v[i].name, name) == 0) return &c->v[i];
+    return NULL;
+}
+
+lq_status chat_set_pick(const chat_set *c, const char *name, bool tools, const tmpl_template **t,
+                        lq_err *err)
+{
+    const named *e = name ? find(c, name) : tools ? find(c, "tool_use") : NULL;
+    *t = NULL;
+    if (!e && !name) e = find(c, "default");
+    if (e) {
+        *t = e->t;
+        if (e->status && err) *err = e->err;
+        return e->status;
+    }
+    char names[256] = "";
+    for (size_t i = 0, at = 0; i < c->n && at < sizeof names; i++)
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", c->v[i].name);
+    return lq_fail(err, LQ_EVALUE, "chat template: expected one of %s, found %s", names,
+                   name ? name : "no choice and no default");
+}
+
+const cJSON *chat_set_tokens(const chat_set *c) { return c->tokens; }
+
+chat_marks chat_set_marks(const chat_set *c, bool tools)
+{
+    const tmpl_template *t;
+    lq_err unused;
+    if (chat_set_pick(c, NULL, tools, &t, &unused)) return (chat_marks){ CHAT_CALLS_NONE, false };
+    size_t i = 0;
+    while (c->v[i].t != t)
+        i++;
+    return c->v[i].marks;
+}

@@ -1,0 +1,37 @@
+/* runtime/chat/chat_set.h - the chat templates of a model, and its special tokens by name.
+ *
+ * Where they come from, as in transformers: chat_template.jinja and additional_chat_templates/
+ * NAME.jinja; else "chat_template" of tokenizer_config.json (a string, or a list of {"name",
+ * "template"}, or an object of name: template); else that of chat_template.json. A lone template
+ * is "default". */
+#ifndef LLMQ_RUNTIME_CHAT_CHAT_SET_H
+#define LLMQ_RUNTIME_CHAT_CHAT_SET_H
+
+#include "formats/source/source.h"
+#include "runtime/chat/tmpl.h"
+
+typedef struct chat_set chat_set;
+
+/* How a model that was trained on a template spells its calls of functions, and whether it may
+ * think aloud first: the marks that stand in the template's own text. */
+typedef enum { CHAT_CALLS_NONE, CHAT_CALLS_HERMES, CHAT_CALLS_LLAMA3 } chat_calls;
+typedef struct {
+    chat_calls calls;
+    bool thinks;
+} chat_marks;
+
+/* LQ_ENOENT: the model has no chat template. A template that does not parse is an error when it
+ * is asked for, so that a broken one for documents does not keep a model from talking. */
+lq_status chat_set_open(chat_set **c, const src_source *src, lq_err *err);
+void chat_set_close(chat_set *c); /* NULL allowed */
+
+/* The template called `name`; NULL: "tool_use" where there is one and tools are given, else
+ * "default". LQ_EVALUE names those there are. Borrowed. */
+lq_status chat_set_pick(const chat_set *c, const char *name, bool tools, const tmpl_template **t,
+                        lq_err *err);
+/* The marks of the template that chat_set_pick(NULL, tools) gives. */
+chat_marks chat_set_marks(const chat_set *c, bool tools);
+/* bos_token, eos_token, ...: strings, marked TMPL_OWN. Borrowed. */
+const cJSON *chat_set_tokens(const chat_set *c);
+
+#endif

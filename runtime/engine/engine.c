@@ -1,0 +1,739 @@
+/* runtime/engine/engine.c - see engine.h.
+ *
+ * Two threads of thought: `lock` guards what any thread touches (the inbox, the list of live
+ * requests with their cancel marks, the published figures); the scheduler, the sequences and the KV
+ * cache belong to the engine thread alone. Sinks are called without the lock. */
+#include "runtime/engine/engine.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/machine.h"
+#include "runtime/engine/beam.h"
+#include "runtime/engine/draft.h"
+#include "runtime/engine/sizing.h"
+#include "runtime/engine/sched.h"
+
+struct engine {
+    const model *m;
+    const tok_tokenizer *tok;
+    pool *p;
+    eng_opts o;
+    kv_cache *kv;
+    fwd_ctx *fwd;
+    draft *draft; /* NULL: none */
+    spec_gain gain;
+    smp_ctx **smp; /* [threads] */
+    int n_smp;
+    sched sched;
+    fwd_item *items;      /* [max_seqs] */
+    const float **logits; /* [max_seqs] first logits row of each planned sequence */
+    dev_draw *draws;      /* [max_logits] of this step, where the pass draws; n_draws of them */
+    int64_t n_draws;
+    dev_edit *edits; /* [max_edits] of those, where the pass draws; n_edits of them */
+    int64_t n_edits, max_edits;
+    const dev_drawn *drawn; /* what came of them */
+
+    pthread_t thread;
+    bool has_thread, has_lock;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, done; /* wake: work for the thread; done: a request has left */
+    seq *inbox, **inbox_end, *live;
+    int64_t n_live, n_ending; /* ending: out of the scheduler, last event under way */
+    uint64_t next_id;
+    bool cancels, closing, draining;
+    double due;       /* engine thread's: a batch waits to fill until then; 0: none */
+    double last_step; /* end of the last step, or start of the busy period; 0: idle */
+    eng_stats stats;
+};
+
+const char *eng_finish_text(eng_finish f)
+{
+    static const char *const text[ENG_N_FINISH] = { "running", "stop", "length", "abort", "error" };
+    return text[f];
+}
+
+const eng_opts *eng_options(const engine *e) { return &e->o; }
+
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static struct timespec timespec_of(double seconds)
+{
+    return (struct timespec){ .tv_sec = (time_t)seconds,
+                              .tv_nsec = (long)((seconds - floor(seconds)) * 1e9) };
+}
+
+/* ---- any thread ---- */
+
+static void live_add(engine *e, seq *s)
+{
+    s->live_next = e->live;
+    if (e->live) e->live->live_prev = s;
+    e->live = s;
+    e->n_live++;
+}
+
+static void live_remove(engine *e, seq *s)
+{
+    if (s->live_prev)
+        s->live_prev->live_next = s->live_next;
+    else
+        e->live = s->live_next;
+    if (s->live_next) s->live_next->live_prev = s->live_prev;
+    e->n_live--;
+}
+
+lq_status eng_submit(engine *e, const eng_request *r, eng_sink sink, void *user, uint64_t *id,
+                     lq_err *err)
+{
+    seq *s = NULL;
+    lq_status st = seq_new(&s, r, e->m->cfg, e->o.max_len, e->tok != NULL, err);
+    if (!st) st = beam_fits(s, e->o.max_seqs, kv_options(e->kv), err);
+    if (st) {
+        seq_free(s);
+        return st;
+    }
+    s->sink = sink;
+    s->user = user;
+    pthread_mutex_lock(&e->lock);
+    if (e->stats.lost) {
+        *err = e->stats.why;
+        st = LQ_EDEVICE;
+    } else if (e->draining || e->closing) {
+        st = lq_fail(err, LQ_EBUSY, "the engine is shutting down");
+    } else if (e->n_live >= e->o.max_seqs + e->o.queue) {
+        st = lq_fail(err, LQ_EBUSY, "the queue is full: %lld requests", (long long)e->n_live);
+    } else {
+        s->id = e->next_id++;
+        s->arrived = now_seconds();
+        if (id) *id = s->id;
+        live_add(e, s);
+        *e->inbox_end = s;
+        e->inbox_end = &s->inbox_next;
+        pthread_cond_signal(&e->wake);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (st) seq_free(s);
+    return st;
+}
+
+void eng_cancel(engine *e, uint64_t id)
+{
+    pthread_mutex_lock(&e->lock);
+    for (seq *s = e->live; s; s = s->live_next)
+        if (s->id == id) {
+            s->cancel = e->cancels = true;
+            pthread_cond_signal(&e->wake);
+            break;
+        }
+    pthread_mutex_unlock(&e->lock);
+}
+
+void eng_stats_get(engine *e, eng_stats *s)
+{
+    pthread_mutex_lock(&e->lock);
+    *s = e->stats;
+    s->waiting = e->n_live - e->n_ending - s->running;
+    s->last_step_age = e->last_step > 0 ? now_seconds() - e->last_step : 0;
+    pthread_mutex_unlock(&e->lock);
+}
+
+bool eng_drain(engine *e, double timeout)
+{
+    double until = now_seconds() + (timeout > 0 ? timeout : 0);
+    struct timespec t = timespec_of(until);
+    pthread_mutex_lock(&e->lock);
+    e->draining = true;
+    int rc = 0;
+    while (e->n_live > 0 && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&e->done, &e->lock, &t);
+    bool empty = e->n_live == 0;
+    pthread_mutex_unlock(&e->lock);
+    return empty;
+}
+
+/* ---- engine thread: events ---- */
+
+/* Only the last block of a sequence, or of a line of a search, is not full. */
+static int64_t unused_places(const engine *e)
+{
+    const int64_t size = kv_options(e->kv)->block_size;
+    int64_t n = 0;
+    for (int64_t i = 0; i < e->sched.n_running; i++) {
+        const seq *s = e->sched.running[i];
+        const kv_seq *kv = s->beams && s->beams->n_lines ? &s->beams->lines[0].kv : &s->kv;
+        if (kv->n_blocks * size > s->n_done) n += (kv->n_blocks * size - s->n_done) * beam_rows(s);
+    }
+    return n;
+}
+
+/* Under the lock. */
+static void publish(engine *e)
+{
+    int64_t free_blocks = kv_free_blocks(e->kv), n = kv_options(e->kv)->n_blocks;
+    e->stats.running = e->sched.n_running;
+    e->stats.kv_blocks = n;
+    e->stats.kv_blocks_used = n - free_blocks;
+    e->stats.kv_blocks_cached = kv_cached_blocks(e->kv);
+    e->stats.kv_unused = unused_places(e);
+    e->stats.preemptions = e->sched.preemptions;
+}
+
+static eng_event event_of(const seq *s)
+{
+    return (eng_event){ .id = s->id,
+                        .text = "",
+                        .n_prompt = s->n_prompt,
+                        .n_cached = s->n_cached,
+                        .n_output = seq_output(s),
+                        .stop_id = -1 };
+}
+
+/* One more id, its text, and perhaps the end. */
+static eng_event token_event(seq *s, const smp_result *sample)
+{
+    eng_event ev = event_of(s);
+    ev.ids = s->ids + s->n_ids - 1;
+    ev.n_ids = 1;
+    if (s->r.params.logprobs >= 0) ev.logprobs = sample;
+    if (s->stop) stop_take(s->stop, &ev.text, &ev.n_text);
+    return ev;
+}
+
+/* The end of an answer. */
+static void send_end(seq *s, eng_event ev, eng_finish how)
+{
+    ev.finish = how;
+    if (how == ENG_STOP) {
+        ev.stop_id = s->stop_id;
+        if (s->stop_matched >= 0) ev.stop_string = s->r.stop[s->stop_matched];
+    }
+    if (how == ENG_ERROR) {
+        ev.error = s->err.msg;
+        ev.status = s->status ? s->status : LQ_EVALUE;
+    }
+    s->sink(s->user, &ev);
+}
+
+/* The last event of s, which ceases to exist. Its blocks and the figures come first, so that who
+ * sees the event sees them too. */
+static void finish(engine *e, seq *s, eng_event ev, eng_finish how)
+{
+    sched_remove(&e->sched, s);
+    pthread_mutex_lock(&e->lock);
+    e->stats.finished[how]++;
+    e->n_ending++;
+    publish(e);
+    pthread_mutex_unlock(&e->lock);
+    ev.last = true;
+    send_end(s, ev, how);
+    draft_forget(e->draft, s);
+    pthread_mutex_lock(&e->lock);
+    live_remove(e, s);
+    e->n_ending--;
+    pthread_cond_broadcast(&e->done);
+    pthread_mutex_unlock(&e->lock);
+    seq_free(s);
+}
+
+/* ---- engine thread: a step ---- */
+
+static void admit(engine *e)
+{
+    for (seq *s; (s = sched_admit(&e->sched, now_seconds()));) {
+        pthread_mutex_lock(&e->lock);
+        if (!s->admitted) {
+            s->admitted = true;
+            e->stats.prompt_tokens += (uint64_t)s->n_prompt;
+            e->stats.cached_tokens += (uint64_t)s->n_cached;
+            e->stats.prefix_queries += (uint64_t)s->n_prompt;
+            e->stats.prefix_hits += (uint64_t)s->n_cached;
+        }
+        publish(e);
+        pthread_mutex_unlock(&e->lock);
+        if (!s->status && !s->prepared)
+            s->status = seq_prepare(s, e->m->cfg, e->tok, e->o.guesses, &s->err);
+        if (s->status)
+            finish(e, s, event_of(s), ENG_ERROR);
+        else if (e->draft && !s->draft.kv.table)
+            draft_begin(e->draft, s);
+    }
+}
+
+/* The rows of this step into the embedding: in the order of their positions, whatever the chunks.
+ */
+static lq_status pool_rows(const engine *e, seq *s)
+{
+    int64_t H = e->m->cfg->hidden;
+    const float *h = fwd_hidden(e->fwd) + s->row0 * H;
+    for (int64_t k = s->plan_from; k < s->plan_n; k++, h += H)
+        for (int64_t i = 0; i < H; i++) {
+            if (!isfinite(h[i])) return lq_fail(&s->err, LQ_EVALUE, "an activation is no number");
+            s->pooled[i] = (double)h[i] + (s->r.pool == ENG_POOL_MEAN ? s->pooled[i] : 0);
+        }
+    return LQ_OK;
+}
+
+typedef struct {
+    const engine *e;
+    const seq *s;
+    const float *row; /* of the next id */
+    int thread;
+} draw_rows;
+
+/* The row `down` behind the first, to draw output i from. */
+static const float *scripted(const draw_rows *d, int64_t i, int64_t down)
+{
+    const eng_script *script = d->e->o.script;
+    const float *row = d->row + down * d->e->m->cfg->vocab;
+    return script ? script->logits(script->self, d->thread, d->s->ids, d->s->n_prompt, i, row)
+                  : row;
+}
+
+static const float *draw_row(void *user, int64_t i)
+{
+    const draw_rows *d = user;
+    return scripted(d, i, i - seq_output(d->s));
+}
+
+static const float *line_row(void *user, int64_t line)
+{
+    const draw_rows *d = user;
+    return scripted(d, seq_output(d->s), line);
+}
+
+/* Score and sample one planned sequence; any thread. */
+static void sample_one(void *ctx, int64_t i, int thread)
+{
+    engine *e = ctx;
+    seq *s = e->sched.planned[i];
+    smp_ctx *smp = e->smp[thread];
+    const float *row = e->logits[i];
+    s->status = s->r.pool ? pool_rows(e, s) : LQ_OK;
+    if (s->r.pool) return;
+    for (int64_t k = s->plan_from; k < s->plan_n && !s->status; k++, row += e->m->cfg->vocab) {
+        int64_t pos = s->n_done + k;
+        if (pos == s->n_ids - 1 && s->max_new > 0) {
+            draw_rows d = { e, s, row, thread };
+            s->status = s->beams ? beam_draw(s, smp, line_row, &d, &s->err)
+                                 : seq_draw(s, smp, s->draw0 < 0 ? NULL : e->drawn + s->draw0,
+                                            draw_row, &d, &s->err);
+        } else if (pos + 1 < s->n_prompt)
+            s->status = smp_score(smp, &s->scores[pos + 1], row, s->ids[pos + 1],
+                                  s->r.prompt_logprobs, &s->err);
+    }
+}
+
+/* The ids that were drawn, one event each; at the end of the answer s ceases to exist. */
+static void take_samples(engine *e, seq *s)
+{
+    for (int64_t k = 0; k < s->n_samples; k++) {
+        s->status = seq_append(s, s->samples[k].id, e->m->cfg, e->tok, &s->err);
+        pthread_mutex_lock(&e->lock);
+        e->stats.generation_tokens++;
+        pthread_mutex_unlock(&e->lock);
+        eng_event ev = token_event(s, &s->samples[k]);
+        if (s->status || s->finish) {
+            finish(e, s, ev, s->status ? ENG_ERROR : s->finish);
+            return;
+        }
+        s->sink(s->user, &ev);
+    }
+}
+
+/* Answer a of a search that is over, from its first id to its end. False: s has ceased to exist. */
+static bool send_answer(engine *e, seq *s, int64_t a)
+{
+    const beam_set *b = s->beams;
+    beam_path(b, a, s->ids + s->n_prompt);
+    s->status = seq_rewind(s, e->tok, &s->err);
+    for (int64_t i = 0; !s->status; i++) {
+        s->status = seq_append(s, s->ids[s->n_ids], e->m->cfg, e->tok, &s->err);
+        if (s->status) break;
+        eng_event ev = token_event(s, b->results + i);
+        ev.answer = (int)a;
+        if (s->finish && a == b->o.n - 1) {
+            finish(e, s, ev, s->finish);
+            return false;
+        }
+        if (s->finish) {
+            send_end(s, ev, s->finish);
+            return true;
+        }
+        s->sink(s->user, &ev);
+    }
+    finish(e, s, event_of(s), ENG_ERROR);
+    return false;
+}
+
+/* The lines' next ids, or all the answers; at the end s ceases to exist. */
+static void take_beams(engine *e, seq *s)
+{
+    pthread_mutex_lock(&e->lock);
+    e->stats.generation_tokens += (uint64_t)beam_rows(s);
+    pthread_mutex_unlock(&e->lock);
+    s->status = beam_take(s, e->kv, e->m->cfg, e->tok, &s->err);
+    if (s->status) {
+        finish(e, s, event_of(s), ENG_ERROR);
+        return;
+    }
+    for (int64_t a = 0; s->beams->over && send_answer(e, s, a); a++)
+        continue;
+}
+
+/* What became of the guesses: the cache keeps the rows of the right ones. */
+static void take_guesses(engine *e, seq *s)
+{
+    int64_t right = s->n_samples - 1;
+    s->n_done += right;
+    spec_learn(&s->spec, s->plan_draft, right);
+    kv_truncate(e->kv, &s->kv, s->n_done);
+    pthread_mutex_lock(&e->lock);
+    e->stats.drafts++;
+    e->stats.guesses += (uint64_t)s->plan_draft;
+    e->stats.right += (uint64_t)right;
+    for (int64_t i = 0; i < right; i++)
+        e->stats.right_at[i]++;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* What the step means for one sequence. */
+static void take_result(engine *e, seq *s)
+{
+    if (s->status) {
+        finish(e, s, event_of(s), ENG_ERROR);
+        return;
+    }
+    s->n_done += s->plan_n;
+    if (s->plan_draft) take_guesses(e, s);
+    kv_register(e->kv, &s->kv, s->ids, s->n_done, s->r.salt);
+    if ((s->scores || s->pooled) && s->n_done > s->n_scored) s->n_scored = s->n_done;
+    if (s->scores && !s->scores_sent) {
+        if (!seq_scoring(s)) {
+            eng_event ev = event_of(s);
+            ev.prompt_logprobs = s->scores;
+            s->scores_sent = true;
+            s->sink(s->user, &ev);
+        }
+    }
+    if (s->n_done < s->n_ids) return;
+    if (s->max_new == 0) {
+        eng_event ev = event_of(s);
+        ev.pooled = s->pooled;
+        for (int64_t i = 0; s->r.pool == ENG_POOL_MEAN && i < e->m->cfg->hidden; i++)
+            s->pooled[i] /= (double)s->n_prompt;
+        finish(e, s, ev, ENG_LENGTH);
+        return;
+    }
+    if (s->beams)
+        take_beams(e, s);
+    else
+        take_samples(e, s);
+}
+
+/* Guesses for all that run. A step whose seconds tell how guesses pay has `*decodes` rows of
+ * decodes and nothing else: 0 where this one does not. */
+static void guess(engine *e, int64_t *decodes)
+{
+    seq **run = e->sched.running;
+    int64_t n = e->sched.n_running;
+    *decodes = 0;
+    if (!e->draft) {
+        for (int64_t i = 0; i < n; i++)
+            seq_guess(run[i], e->o.guesses);
+        return;
+    }
+    bool beams = false; /* whose steps tell nothing: they have rows that no guess can replace */
+    for (int64_t i = 0; i < n; i++) {
+        if (run[i]->n_ids - run[i]->n_done == 1) *decodes += beam_rows(run[i]);
+        beams |= run[i]->beams != NULL;
+    }
+    bool pays = *decodes > 0 && spec_pays(&e->gain, *decodes);
+    bool only = draft_guess(e->draft, run, n, pays ? e->o.guesses : 0, e->smp[0]);
+    if (!only || beams || *decodes < n) *decodes = 0;
+}
+
+/* After a step of so many decodes that began at `start`. */
+static void learn_gain(engine *e, int n, int64_t decodes, double start)
+{
+    int64_t ids = 0, guesses = 0;
+    if (n != decodes) return;
+    for (int i = 0; i < n; i++) {
+        ids += e->sched.planned[i]->n_samples;
+        guesses += e->sched.planned[i]->plan_draft;
+    }
+    spec_timed(&e->gain, decodes, guesses > 0, now_seconds() - start, ids);
+}
+
+/* Whether a planned sequence draws where the pass does. A grammar's next mask needs the draw before
+ * it, so guesses under one stay here. */
+static bool draws_there(const engine *e, const seq *s)
+{
+    const bool draws = s->max_new > 0 && s->n_done + s->plan_n == s->n_ids;
+    return draws && fwd_draws(e->fwd) && !e->o.script && !s->beams && !(s->mask && s->plan_draft);
+}
+
+/* The mask of a draw there; any thread. What fails here is said by the draw, on the host. */
+static void mask_one(void *ctx, int64_t i, int thread)
+{
+    engine *e = ctx;
+    seq *s = e->sched.planned[i];
+    (void)thread;
+    s->draws_there = draws_there(e, s) && !seq_mask(s, seq_output(s), &s->err);
+}
+
+static void make_masks(engine *e, int n)
+{
+    bool any = false;
+    for (int i = 0; i < n; i++)
+        any |= e->sched.planned[i]->mask && draws_there(e, e->sched.planned[i]);
+    if (any)
+        pool_run(e->p, n, mask_one, e);
+    else
+        for (int i = 0; i < n; i++)
+            e->sched.planned[i]->draws_there = draws_there(e, e->sched.planned[i]);
+}
+
+/* Where a planned sequence's logits will be, and whether the device draws from them. Returns how
+ * many rows they are. */
+static int64_t plan_logits(engine *e, seq *s, int64_t row0)
+{
+    const int64_t n = seq_output(s), last = row0 + s->plan_n - 1 - s->plan_from;
+    const int64_t rows = (s->plan_n - s->plan_from) * beam_rows(s) + s->plan_draft;
+    int64_t edits = e->n_edits;
+    bool there = s->draws_there;
+    for (int64_t k = 0; k <= s->plan_draft && there; k++) {
+        dev_draw *d = &e->draws[e->n_draws + k];
+        there = smp_on_device(e->smp[0], d, e->edits + edits, e->max_edits - edits,
+                              seq_params(s, n + k), s->ids, s->n_prompt, s->ids + s->n_prompt,
+                              n + k, (uint64_t)(n + k), last + k);
+        edits += there ? d->n_edits : 0;
+    }
+    s->row0 = row0;
+    s->draw0 = there ? e->n_draws : -1;
+    if (there) {
+        e->n_draws += 1 + s->plan_draft;
+        e->n_edits = edits;
+    }
+    return rows;
+}
+
+static void step(engine *e)
+{
+    int64_t decodes;
+    admit(e);
+    const double start = now_seconds();
+    guess(e, &decodes);
+    int n = sched_plan(&e->sched, e->items);
+    e->due = sched_due(&e->sched);
+    if (n == 0) return;
+    const float *logits = NULL;
+    int64_t rows = 0, computed = 0;
+    lq_err err;
+    const double planned = now_seconds();
+    e->n_draws = e->n_edits = 0;
+    make_masks(e, n);
+    for (int i = 0; i < n; i++)
+        rows += plan_logits(e, e->sched.planned[i], rows);
+    lq_status st = fwd_step_draw(e->fwd, e->items, e->sched.n_items, e->draws, e->n_draws, &logits,
+                                 &e->drawn, &err);
+    for (int i = 0; i < n; i++) {
+        seq *s = e->sched.planned[i];
+        computed += s->plan_n * beam_rows(s) + s->plan_draft;
+        e->logits[i] = st ? NULL : logits + s->row0 * e->m->cfg->vocab;
+        s->status = st;
+        if (st) s->err = err;
+    }
+    if (!st) pool_run(e->p, n, sample_one, e);
+    const double drawn = now_seconds();
+    if (!st && decodes) learn_gain(e, n, decodes, start);
+    for (int i = 0; i < n; i++) /* finish() changes running, not planned */
+        take_result(e, e->sched.planned[i]);
+    pthread_mutex_lock(&e->lock);
+    publish(e);
+    if (st == LQ_EDEVICE && !e->stats.lost) {
+        e->stats.lost = true;
+        e->stats.why = err;
+    }
+    e->stats.steps++;
+    e->stats.rows += (uint64_t)computed;
+    e->stats.logit_rows += (uint64_t)rows;
+    e->last_step = now_seconds();
+    e->stats.step_seconds += e->last_step - start;
+    e->stats.model_seconds += drawn - planned;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- engine thread: its loop ---- */
+
+/* Under the lock: new requests to the scheduler; returns the cancelled ones as a list. */
+static seq *collect(engine *e)
+{
+    for (seq *s = e->inbox, *next; s; s = next) {
+        next = s->inbox_next;
+        sched_wait(&e->sched, s);
+    }
+    e->inbox = NULL;
+    e->inbox_end = &e->inbox;
+    seq *doomed = NULL;
+    if (e->cancels || e->closing)
+        for (seq *s = e->live; s; s = s->live_next)
+            if (s->cancel || e->closing) {
+                s->doom_next = doomed;
+                doomed = s;
+            }
+    e->cancels = false;
+    return doomed;
+}
+
+/* Under the lock: nothing to do, or only a batch that may yet fill. */
+static bool sleeps(const engine *e)
+{
+    if (e->closing || e->cancels || e->inbox) return false;
+    return !e->live || e->due > now_seconds();
+}
+
+static void *run(void *arg)
+{
+    engine *e = arg;
+    bool busy = false;
+    machine_hurry();
+    for (;;) {
+        pthread_mutex_lock(&e->lock);
+        while (sleeps(e)) {
+            if (busy) pool_leave(e->p);
+            busy = false;
+            e->last_step = 0;
+            struct timespec t = timespec_of(e->due);
+            if (!e->live)
+                pthread_cond_wait(&e->wake, &e->lock);
+            else
+                pthread_cond_timedwait(&e->wake, &e->lock, &t);
+        }
+        seq *doomed = collect(e);
+        bool closing = e->closing;
+        if (!busy) e->last_step = now_seconds();
+        pthread_mutex_unlock(&e->lock);
+        if (!busy) pool_enter(e->p);
+        busy = true;
+        for (seq *s = doomed, *next; s; s = next) {
+            next = s->doom_next;
+            finish(e, s, event_of(s), ENG_CANCELLED);
+        }
+        if (closing) break;
+        step(e);
+    }
+    pool_leave(e->p);
+    return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+static lq_status open_lock(engine *e, lq_err *err)
+{
+    pthread_condattr_t mono;
+    if (pthread_mutex_init(&e->lock, NULL)) return lq_fail(err, LQ_ENOMEM, "engine: no mutex");
+    pthread_condattr_init(&mono);
+    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->wake, &mono);
+    pthread_cond_init(&e->done, &mono);
+    pthread_condattr_destroy(&mono);
+    e->has_lock = true;
+    return LQ_OK;
+}
+
+static lq_status open_step(engine *e, lq_err *err)
+{
+    size_t n = (size_t)e->o.max_seqs;
+    e->n_smp = pool_threads(e->p);
+    e->smp = calloc((size_t)e->n_smp, sizeof *e->smp);
+    e->items = calloc(n, sizeof *e->items);
+    e->logits = calloc(n, sizeof *e->logits);
+    if (!e->smp || !e->items || !e->logits) return lq_fail(err, LQ_ENOMEM, "engine: out of memory");
+    lq_status s = LQ_OK;
+    for (int i = 0; i < e->n_smp && !s; i++)
+        s = smp_open(&e->smp[i], e->m->cfg->vocab, err);
+    if (!s)
+        s = sched_open(&e->sched, e->kv, &e->o.policy, e->o.max_seqs, e->o.max_batch_tokens, err);
+    if (s) return s;
+    e->sched.draft_rows = e->o.guesses ? SPEC_ROWS : 0;
+    fwd_opts f = eng_step(&e->o);
+    e->draws = calloc((size_t)f.max_logits, sizeof *e->draws);
+    if (!e->draws) return lq_fail(err, LQ_ENOMEM, "engine: out of memory");
+    s = fwd_open(&e->fwd, e->m, e->kv, e->p, &f, err);
+    if (!s && fwd_draws(e->fwd)) {
+        e->max_edits = fwd_draw_edits(&f, e->m->cfg->vocab);
+        e->edits = calloc((size_t)e->max_edits, sizeof *e->edits);
+        if (!e->edits) s = lq_fail(err, LQ_ENOMEM, "engine: out of memory");
+    }
+    if (!s && e->o.draft)
+        s = draft_open(
+            &e->draft, e->o.draft, e->m->cfg->vocab, kv_options(e->kv),
+            &(fwd_opts){ .acts = f.acts, .max_rows = e->o.max_batch_tokens, .max_len = f.max_len },
+            e->p, err);
+    return s;
+}
+
+lq_status eng_open(engine **out, const model *m, const tok_tokenizer *tok, pool *p,
+                   const eng_opts *o, lq_err *err)
+{
+    *out = NULL;
+    engine *e = calloc(1, sizeof *e);
+    if (!e) return lq_fail(err, LQ_ENOMEM, "engine: out of memory");
+    e->m = m;
+    e->tok = tok;
+    e->p = p;
+    e->inbox_end = &e->inbox;
+    e->next_id = 1;
+    kv_opts k;
+    lq_status s = eng_size(&e->o, &k, m->cfg, o, model_dev(m), model_first_on(m), err);
+    if (!s) s = open_lock(e, err);
+    if (!s) s = kv_open(&e->kv, m->cfg, &k, err);
+    if (!s) s = open_step(e, err);
+    if (!s) {
+        publish(e);
+        e->has_thread = pthread_create(&e->thread, NULL, run, e) == 0;
+        if (!e->has_thread) s = lq_fail(err, LQ_ENOMEM, "engine: cannot start its thread");
+    }
+    if (s)
+        eng_close(e);
+    else
+        *out = e;
+    return s;
+}
+
+void eng_close(engine *e)
+{
+    if (!e) return;
+    if (e->has_thread) {
+        pthread_mutex_lock(&e->lock);
+        e->closing = true;
+        pthread_cond_signal(&e->wake);
+        pthread_mutex_unlock(&e->lock);
+        pthread_join(e->thread, NULL);
+    }
+    if (e->fwd) fwd_close(e->fwd);
+    draft_close(e->draft);
+    sched_close(&e->sched);
+    for (int i = 0; e->smp && i < e->n_smp; i++)
+        smp_close(e->smp[i]);
+    free(e->smp);
+    free(e->items);
+    free(e->logits);
+    free(e->draws);
+    free(e->edits);
+    kv_close(e->kv);
+    if (e->has_lock) {
+        pthread_cond_destroy(&e->wake);
+        pthread_cond_destroy(&e->done);
+        pthread_mutex_destroy(&e->lock);
+    }
+    free(e);
+}

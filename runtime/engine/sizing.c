@@ -1,0 +1,245 @@
+/* runtime/engine/sizing.c - see eng_size.h. */
+#include "runtime/engine/sizing.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/machine.h"
+#include "runtime/engine/draft.h"
+#include "runtime/engine/sched.h"
+#include "runtime/engine/spec.h"
+
+enum { MAX_BLOCKS = INT32_MAX / 32 };
+
+static lq_status check_count(const char *name, int64_t v, int64_t hi, lq_err *err)
+{
+    if (v >= 0 && v <= hi) return LQ_OK;
+    return lq_fail(err, LQ_EUSAGE, "%s: expected 0..%lld, found %lld", name, (long long)hi,
+                   (long long)v);
+}
+
+lq_status eng_check_policy(const eng_policy *p, lq_err *err)
+{
+    if ((int)p->batching < 0 || p->batching >= ENG_N_BATCHINGS)
+        return lq_fail(err, LQ_EUSAGE, "--batching: found %d", (int)p->batching);
+    if (!(p->batch_wait >= 0 && p->batch_wait <= 60))
+        return lq_fail(err, LQ_EUSAGE, "--batch-wait-ms: expected 0..60000, found %g",
+                       1e3 * p->batch_wait);
+    if (p->batch_wait > 0 && p->batching != ENG_DYNAMIC)
+        return lq_fail(err, LQ_EUSAGE, "--batch-wait-ms goes with --batching dynamic");
+    if (!(p->served_ratio >= 0 && p->served_ratio <= 1e6))
+        return lq_fail(err, LQ_EUSAGE, "--waiting-served-ratio: expected 0..1e6, found %g",
+                       p->served_ratio);
+    if (p->served_ratio > 0 && p->batching != ENG_CONTINUOUS)
+        return lq_fail(err, LQ_EUSAGE, "--waiting-served-ratio goes with --batching continuous");
+    if (p->max_waiting_steps && !(p->served_ratio > 0))
+        return lq_fail(err, LQ_EUSAGE, "--max-waiting-tokens goes with --waiting-served-ratio");
+    return check_count("--max-waiting-tokens", p->max_waiting_steps, 1 << 20, err);
+}
+
+static lq_status check_opts(const eng_opts *o, int64_t max_pos, lq_err *err)
+{
+    const bool seek = o->max_len == ENG_LEN_AUTO;
+    lq_status s = seek ? LQ_OK : check_count("--max-model-len", o->max_len, max_pos, err);
+    if (!s) s = check_count("--max-num-seqs", o->max_seqs, 4096, err);
+    if (!s) s = check_count("--max-num-batched-tokens", o->max_batch_tokens, 1 << 20, err);
+    if (!s) s = check_count("--queue", o->queue, 1 << 24, err);
+    if (!s) s = check_count("--num-speculative-tokens", o->guesses, SPEC_MAX, err);
+    if (!s) s = eng_check_policy(&o->policy, err);
+    if (!s && o->block_size && o->block_size != 8 && o->block_size != 16 && o->block_size != 32)
+        s = lq_fail(err, LQ_EUSAGE, "--block-size: expected 8, 16 or 32, found %d", o->block_size);
+    return s;
+}
+
+void eng_defaults(eng_opts *o)
+{
+    if (!o->block_size) o->block_size = 16;
+    if (!o->max_seqs) o->max_seqs = 64;
+    if (!o->max_batch_tokens) o->max_batch_tokens = 512;
+    if (!o->queue) o->queue = 1024;
+}
+
+/* Positions that a sequence may have. Dynamic NTK stretches what was trained by its factor. */
+static int64_t longest(const arch_config *c)
+{
+    const arch_rope *r = &c->rope[ROPE_MAIN];
+    if (c->max_pos <= 0) return INT32_MAX;
+    if (c->w.pos != POS_ROPE || r->kind != ROPE_DYNAMIC) return c->max_pos;
+    double stretched = (double)r->original_max * r->factor;
+    return stretched < INT32_MAX ? (int64_t)stretched : INT32_MAX;
+}
+
+/* A memory, and what a block has in it. */
+typedef struct {
+    size_t room, block;
+    bool known, device;
+} side;
+
+/* Blocks for the pool where nobody said how much memory it is to have, of `need` that all sequences
+ * could use: of the host's memory a quarter, and up to three where a context is sought; of what
+ * a step leaves of a device's, three. */
+static size_t share(const side *s, size_t need, size_t one, bool seek)
+{
+    if (!s->block || !s->known) return need;
+    const size_t quarter = s->room / 4 / s->block, three = s->room / 4 * 3 / s->block;
+    const size_t most = three ? three : s->room / s->block; /* one is better than none */
+    const size_t want = seek && one > quarter ? one : quarter ? quarter : 1;
+    return !s->device && want < most ? want : most;
+}
+
+/* How a block of a model is divided between host and device. */
+static void divide(side *host, side *on, const arch_config *c, int64_t first, int ranks,
+                   int block_size, kv_dtype d)
+{
+    arch_config own = *c; /* of each device */
+    own.kv_heads /= ranks;
+    host->block += (size_t)first * kv_layer_bytes(c, block_size, d);
+    on->block += (size_t)(c->layers - first) * kv_layer_bytes(&own, block_size, d);
+}
+
+/* What would do instead of a context that does not fit: err's text goes on with it. */
+static lq_status too_long(lq_status s, int64_t len, size_t one, size_t block, int block_size,
+                          size_t room, const char *kind, lq_err *err)
+{
+    const long long fits = (long long)(room / block) * block_size;
+    char instead[64] = "";
+    if (fits) snprintf(instead, sizeof instead, "; --max-model-len %lld would fit", fits);
+    return lq_fail(err, s, "KV cache: a sequence of %lld tokens needs %zu bytes, found %s of %zu%s",
+                   (long long)len, one * block, kind, room, instead);
+}
+
+/* Blocks that a memory holds at most. */
+static size_t fits_of(const side *s)
+{
+    return s->block && s->known ? s->room / s->block : SIZE_MAX;
+}
+
+/* What the steps leave of a device. */
+static lq_status fill_device(side *s, dev *on, const arch_config *c, const eng_opts *o, lq_err *err)
+{
+    const size_t room = dev_room(on);
+    const int64_t held = ((int64_t)(room / s->block) + 1) * o->block_size;
+    const kv_opts kv = { .block_size = o->block_size };
+    fwd_opts step = eng_step(o);
+    step.ranks = dev_ranks(on);
+    if (step.max_len > held) step.max_len = held;
+    size_t need = fwd_dev_bytes(c, &kv, &step);
+    if (o->draft && model_dev(o->draft)) {
+        step.max_rows = o->max_batch_tokens;
+        step = draft_step(&step);
+        step.ranks = 0;
+        need += fwd_dev_bytes(o->draft->cfg, &kv, &step);
+    }
+    if (room < need + s->block)
+        return lq_fail(
+            err, LQ_ENOMEM,
+            "--device: %s: a step needs %zu bytes and a block of the KV cache %zu, found %zu free; "
+            "%ssmaller steps need less",
+            on->name, need, s->block, room,
+            dev_ranks(on) > 1 ? "" : "--gpu-layers auto leaves room, and ");
+    s->known = true;
+    s->room = room - need;
+    return LQ_OK;
+}
+
+lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want, dev *on,
+                   int64_t first, lq_err *err)
+{
+    int64_t max_pos = longest(c);
+    lq_status s = check_opts(want, max_pos, err);
+    if (s) return s;
+    eng_opts o = *want;
+    eng_defaults(&o);
+    const bool seek = o.max_len == ENG_LEN_AUTO, asked = o.max_len > 0;
+    if (!asked) o.max_len = max_pos;
+    side sides[2] = { { .room = o.room ? o.room : machine_memory() }, { .device = true } };
+    divide(&sides[0], &sides[1], c, on ? first : c->layers, on ? dev_ranks(on) : 1, o.block_size,
+           o.kv);
+    if (o.draft) /* as many of each */
+        divide(&sides[0], &sides[1], o.draft->cfg,
+               model_dev(o.draft) ? model_first_on(o.draft) : o.draft->cfg->layers, 1, o.block_size,
+               o.kv);
+    const size_t block = sides[0].block + sides[1].block;
+    sides[0].known = sides[0].room > 0;
+    dev *const gpu = on ? on : o.draft ? model_dev(o.draft) : NULL;
+    if (gpu) s = fill_device(&sides[1], gpu, c, &o, err);
+    if (s) return s;
+    int64_t one = lq_ceil_div(o.max_len, o.block_size); /* blocks of one sequence */
+    int64_t n = one > MAX_BLOCKS / o.max_seqs ? MAX_BLOCKS : one * o.max_seqs;
+    size_t most = o.kv_bytes ? o.kv_bytes / block : (size_t)n;
+    const side *least = &sides[on ? 1 : 0]; /* that holds fewest */
+    for (int i = 0; i < 2; i++) {
+        const size_t can = share(&sides[i], (size_t)n, (size_t)one, seek);
+        if (!o.kv_bytes && can < most) most = can;
+        if (fits_of(&sides[i]) < fits_of(least)) least = &sides[i];
+    }
+    if (most < (size_t)n) n = (int64_t)most;
+    if (n < one && asked && o.kv_bytes)
+        return too_long(LQ_EVALUE, o.max_len, (size_t)one, block, o.block_size, o.kv_bytes,
+                        "a limit", err);
+    if (asked && !o.kv_bytes && (size_t)one > fits_of(least))
+        return too_long(least->device ? LQ_ENOMEM : LQ_EVALUE, o.max_len, (size_t)one, least->block,
+                        o.block_size, least->room, "room", err);
+    if (n < one && asked) n = one; /* asked for, and no limit was named */
+    if (n < 1)
+        return lq_fail(err, o.kv_bytes ? LQ_EVALUE : LQ_ENOMEM,
+                       "KV cache: one block needs %zu bytes, found room for %zu",
+                       o.kv_bytes ? block : least->block, o.kv_bytes ? o.kv_bytes : least->room);
+    if (gpu && (size_t)n > fits_of(&sides[1])) /* a limit was named */
+        return lq_fail(err, LQ_ENOMEM,
+                       "KV cache: %lld blocks need %zu bytes on the device, found room for %zu",
+                       (long long)n, (size_t)n * sides[1].block, sides[1].room);
+    if (n < one) o.max_len = n * o.block_size;
+    o.kv_bytes = (size_t)n * block;
+    *kv = (kv_opts){ .n_blocks = n,
+                     .block_size = o.block_size,
+                     .dtype = o.kv,
+                     .prefix_cache = !o.no_prefix_cache,
+                     .on = on,
+                     .first = on ? first : 0 };
+    *out = o;
+    return LQ_OK;
+}
+
+load_beside eng_beside(const eng_opts *o)
+{
+    eng_opts e = *o;
+    eng_defaults(&e);
+    const bool asked = e.max_len > 0;
+    load_beside b = { .step = eng_step(&e),
+                      .kv = e.kv,
+                      .block_size = e.block_size,
+                      .tokens = asked ? e.max_len : 0,
+                      .cache_bytes = e.kv_bytes,
+                      .exact = asked || e.kv_bytes };
+    if (!asked) b.step.max_len = 0;
+    return b;
+}
+
+fwd_opts eng_step(const eng_opts *o)
+{
+    sched sizes;
+    sched_size(&sizes, o->max_seqs, o->max_batch_tokens, o->guesses ? SPEC_ROWS : 0);
+    return (fwd_opts){ .acts = o->acts,
+                       .max_rows = sched_max_rows(&sizes),
+                       .max_logits = sched_max_logits(&sizes),
+                       .max_seqs = o->max_seqs,
+                       .max_len = o->max_len + SPEC_MAX + 1 }; /* guesses may run ahead */
+}
+
+void eng_need_of(eng_need *n, const arch_config *c, const eng_opts *o, const kv_opts *kv,
+                 int threads)
+{
+    fwd_opts f = eng_step(o);
+    n->kv = o->kv_bytes + kv_table_bytes(kv);
+    n->step = fwd_bytes(c, &f, threads) + (size_t)threads * smp_bytes(c->vocab);
+    seq_need one;
+    seq_need_of(&one, c, o->max_len > 0 ? o->max_len : 0, o->guesses, kv->block_size);
+    n->running = (size_t)o->max_seqs * one.running;
+    n->waiting = (size_t)(o->max_seqs + o->queue) * one.waiting;
+    if (!o->draft) return;
+    f.max_rows = o->max_batch_tokens;
+    f = draft_step(&f);
+    n->kv += kv_table_bytes(kv);
+    n->step += fwd_bytes(o->draft->cfg, &f, threads);
+}

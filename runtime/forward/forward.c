@@ -1,0 +1,315 @@
+/* runtime/forward/forward.c - a step over a ragged batch: embedding, layers, head. A layer's arithmetic is
+ * in runtime/forward/forward_layer.c. */
+#include "runtime/forward/forward_impl.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+struct fwd_ctx {
+    const model *m;
+    kv_cache *kv;
+    fwd_opts opts;
+    lq_arena arena;
+    fwd_rows rows;
+    fwd_dev_ctx *dev; /* NULL: the CPU */
+    fwd_rows *host;   /* where rows are placed: &rows, or the device's */
+    int64_t first;    /* the layers before it are run on those */
+    const model *w;   /* weights in the memory of rows */
+    attn_seq *seqs;   /* [max_seqs] */
+    attn_seq *last;   /* [max_seqs] of the last layer: the rows whose logits are wanted */
+    int32_t *ids;     /* [max_rows] */
+    int64_t *picked;  /* [max_logits] rows whose logits are wanted */
+    float *raw;       /* [max_logits, vocab], where the head's rows come out */
+    float *logits;    /* the same on the host */
+    float *hidden;    /* [max_logits, hidden] on the host: those behind them */
+    dev_drawn *drawn; /* [max_logits] on the host; NULL: the CPU */
+    fwd_ranks ranks;  /* several devices */
+};
+
+static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size + 1, 64); }
+
+static size_t scratch_bytes(const arch_config *c, const fwd_opts *o, int threads)
+{
+    size_t layers = fwd_rows_scratch(c, o->max_rows, threads);
+    size_t head = mm_scratch_bytes(o->max_logits, c->embed_dim, 1, threads);
+    return layers > head ? layers : head;
+}
+
+/* What either kind of pass has in its arena. */
+static size_t step_bytes(const fwd_opts *o)
+{
+    return piece(o->max_rows, sizeof(int32_t)) + 2 * piece(o->max_seqs, sizeof(attn_seq)) +
+           piece(o->max_logits, sizeof(int64_t));
+}
+
+size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
+{
+    return step_bytes(o) + piece(o->max_logits * c->vocab, sizeof(float)) +
+           fwd_rows_bytes(c, o->max_rows, FWD_ALL) + piece(o->max_rows * c->hidden, sizeof(float)) +
+           scratch_bytes(c, o, threads);
+}
+
+static bool cut_step(fwd_ctx *f)
+{
+    const fwd_opts *o = &f->opts;
+    f->ids = lq_push(&f->arena, (size_t)o->max_rows * sizeof *f->ids);
+    f->seqs = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->seqs);
+    f->last = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->last);
+    f->picked = lq_push(&f->arena, (size_t)o->max_logits * sizeof *f->picked);
+    return f->ids && f->seqs && f->picked && f->last;
+}
+
+static bool cut_rows(fwd_ctx *f)
+{
+    const fwd_opts *o = &f->opts;
+    f->logits = lq_push(&f->arena, (size_t)(o->max_logits * f->m->cfg->vocab) * sizeof(float));
+    f->rows.x = lq_push(&f->arena, (size_t)(o->max_rows * f->m->cfg->hidden) * sizeof(float));
+    return f->logits && f->rows.x && fwd_rows_push(&f->rows, f->m->cfg, o->max_rows, &f->arena);
+}
+
+static lq_status open_cpu(fwd_ctx *f, lq_err *err)
+{
+    f->rows.scratch = &f->arena;
+    f->w = f->m;
+    f->host = &f->rows;
+    lq_status s =
+        lq_arena_init(&f->arena, fwd_bytes(f->m->cfg, &f->opts, pool_threads(f->rows.p)), err);
+    if (!s && !(cut_step(f) && cut_rows(f)))
+        s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
+    f->raw = f->logits;
+    f->hidden = f->rows.h;
+    f->ranks.n = 1;
+    return s;
+}
+
+static lq_status open_device(fwd_ctx *f, lq_err *err)
+{
+    fwd_dev_ends ends = { 0 };
+    f->w = &f->m->on->w;
+    f->first = f->m->on->first;
+    lq_status s = lq_arena_init(&f->arena, step_bytes(&f->opts), err);
+    if (!s && !cut_step(f)) s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
+    if (!s) s = fwd_dev_open(&f->dev, &f->rows, &ends, f->m, f->kv, &f->opts, err);
+    f->host = ends.host;
+    f->raw = ends.raw;
+    f->logits = ends.logits;
+    f->hidden = ends.hidden;
+    f->drawn = ends.drawn;
+    f->ranks.n = 1;
+    if (!s && f->m->on->next)
+        s = fwd_ranks_open(&f->ranks, &f->rows, f->dev, f->m, f->kv, &f->opts, err);
+    return s;
+}
+
+lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const fwd_opts *o,
+                   lq_err *err)
+{
+    *out = NULL;
+    if (o->max_rows < 1 || o->max_seqs < 1 || o->max_logits < 0 || o->max_logits > o->max_rows ||
+        o->max_rows > 1 << 20)
+        return lq_fail(err, LQ_EVALUE,
+                       "forward pass: expected 1..%d rows and at most as many logits, found %lld "
+                       "rows of %lld sequences, %lld logits",
+                       1 << 20, (long long)o->max_rows, (long long)o->max_seqs,
+                       (long long)o->max_logits);
+    fwd_ctx *f = calloc(1, sizeof *f);
+    if (!f) return lq_fail(err, LQ_ENOMEM, "forward pass: out of memory");
+    f->m = m;
+    f->kv = kv;
+    f->opts = *o;
+    f->rows.p = p;
+    f->rows.acts = o->acts;
+    lq_status s = m->on ? open_device(f, err) : open_cpu(f, err);
+    if (s) {
+        fwd_close(f);
+        return lq_wrap(err, s, "forward pass of %lld rows", (long long)o->max_rows);
+    }
+    *out = f;
+    return LQ_OK;
+}
+
+void fwd_close(fwd_ctx *f)
+{
+    if (!f) return;
+    fwd_ranks_close(&f->ranks);
+    fwd_dev_close(f->dev);
+    lq_arena_free(&f->arena);
+    free(f);
+}
+
+/* Everything that a caller can get wrong about a batch; after this nothing is checked. */
+static lq_status check_items(const fwd_ctx *f, const fwd_item *items, int n_items, lq_err *err)
+{
+    int64_t rows = 0, logits = 0, vocab = f->m->cfg->vocab;
+    for (int i = 0; i < n_items; i++) {
+        const fwd_item *it = &items[i];
+        if (it->n < 1 || it->n > f->opts.max_rows || it->pos0 < 0 || it->logits_from < 0 ||
+            it->logits_from > it->n)
+            return lq_fail(err, LQ_EVALUE,
+                           "batch item %d: %lld ids at position %lld, logits from %lld", i,
+                           (long long)it->n, (long long)it->pos0, (long long)it->logits_from);
+        if (it->seq->tokens < it->pos0 + it->n)
+            return lq_fail(err, LQ_EVALUE, "batch item %d: %lld positions, reserved %lld", i,
+                           (long long)(it->pos0 + it->n), (long long)it->seq->tokens);
+        for (int64_t t = 0; t < it->n; t++)
+            if (it->ids[t] < 0 || it->ids[t] >= vocab)
+                return lq_fail(err, LQ_EVALUE,
+                               "token id at position %lld: expected 0..%lld, found %d",
+                               (long long)(it->pos0 + t), (long long)(vocab - 1), it->ids[t]);
+        if (f->opts.max_len && it->pos0 + it->n > f->opts.max_len)
+            return lq_fail(err, LQ_EVALUE, "batch item %d: %lld positions, at most %lld", i,
+                           (long long)(it->pos0 + it->n), (long long)f->opts.max_len);
+        lq_status s = model_check_positions(f->m, it->pos0 + it->n, err);
+        if (s) return lq_wrap(err, s, "batch item %d", i);
+        rows += it->n;
+        logits += it->n - it->logits_from;
+    }
+    if (n_items > f->opts.max_seqs || rows > f->opts.max_rows || logits > f->opts.max_logits)
+        return lq_fail(err, LQ_EVALUE,
+                       "batch: %d sequences, %lld rows, %lld logits; at most %lld, %lld, %lld",
+                       n_items, (long long)rows, (long long)logits, (long long)f->opts.max_seqs,
+                       (long long)f->opts.max_rows, (long long)f->opts.max_logits);
+    return LQ_OK;
+}
+
+/* Lay the items out as rows; returns how many logits are wanted. */
+static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
+{
+    int64_t n_picked = 0, block_size = kv_options(f->kv)->block_size;
+    f->rows.R = 0;
+    for (int i = 0; i < n_items; i++) {
+        const fwd_item *it = &items[i];
+        f->seqs[i] = (attn_seq){
+            .row0 = f->rows.R, .n_rows = it->n, .pos0 = it->pos0, .table = it->seq->table
+        };
+        f->last[i] = f->seqs[i];
+        f->last[i].row0 += it->logits_from;
+        f->last[i].pos0 += it->logits_from;
+        f->last[i].n_rows -= it->logits_from;
+        fwd_place(f->host, &f->seqs[i], (int)block_size,
+                  it->seq_len ? it->seq_len : it->pos0 + it->n);
+        memcpy(f->ids + f->rows.R, it->ids, (size_t)it->n * sizeof *it->ids);
+        for (int64_t t = it->logits_from; t < it->n; t++)
+            f->picked[n_picked++] = f->rows.R + t;
+        f->rows.R += it->n;
+    }
+    return n_picked;
+}
+
+/* x's first n rows to logits. */
+static void finish_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    float *const *all = arg;
+    const arch_config *c = r->c;
+    float *logits = *all + row * c->vocab;
+    if (c->logit_scale != 1) k_scale(logits, (float)c->logit_scale, n * c->vocab);
+    if (c->final_softcap > 0) k_softcap(logits, (float)c->final_softcap, n * c->vocab);
+}
+
+void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n)
+{
+    if (r->c->logit_scale != 1 || r->c->final_softcap > 0) fwd_each(r, n, finish_chunk, &logits);
+}
+
+void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n)
+{
+    const arch_config *c = m->cfg;
+    const float *x = r->h;
+    pool_stage(r->p, STAGE_HEAD);
+    r->ops->norm(r, r->h, r->x, &m->final_norm, n, c->hidden);
+    if (m->proj_out.present) {
+        mm_out out = fwd_out(&m->proj_out, r->e, c->embed_dim, false);
+        r->ops->products(r, &out, 1, x, c->hidden, n);
+        x = r->e;
+    }
+    mm_out out = fwd_out(&m->head, logits, ld, false);
+    r->ops->products(r, &out, 1, x, c->embed_dim, n);
+}
+
+const float *fwd_hidden(const fwd_ctx *f) { return f->hidden; }
+
+static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
+{
+    const int64_t L = f->m->cfg->layers;
+    const kv_opts *o = kv_options(f->kv);
+    for (int64_t i = from; i < to; i++) {
+        const bool here = i < f->first; /* the CPU's, of a pass that ends on a device */
+        /* Of the last layer only the wanted rows go on, once all have their K and V. */
+        const bool last = i == L - 1;
+        const fwd_group all = { .n_rows = f->rows.R,
+                                .seqs = last ? b->last : b->seqs,
+                                .n_seqs = b->n_seqs };
+        fwd_kv kv = { kv_k(f->kv, i), kv_v(f->kv, i), kv_block_stride(f->kv), o->block_size,
+                      o->dtype };
+        fwd_run_layer(here ? f->host : &f->rows, here ? &f->m->layers[i] : &f->w->layers[i], i, &kv,
+                      &all, 1, last ? b->picked : NULL, b->n_picked);
+    }
+}
+
+/* What is left of a step behind the CPU's layers: on a device all is queued. */
+static void run_rest(fwd_ctx *f, const fwd_batch *b)
+{
+    if (f->ranks.n > 1) {
+        fwd_ranks_run(&f->ranks, f->kv, f->raw, b);
+    } else {
+        f->rows.ops->enter(&f->rows);
+        run_layers(f, f->first, f->m->cfg->layers, b);
+        if (b->n_picked) fwd_run_head(&f->rows, f->w, f->raw, f->m->cfg->vocab, b->n_picked);
+    }
+    f->rows.ops->leave(&f->rows, b, f->logits, f->hidden, f->raw);
+}
+
+bool fwd_draws(const fwd_ctx *f) { return f->dev && f->m->cfg->vocab <= DEV_DRAW_IDS; }
+
+int64_t fwd_draw_edits(const fwd_opts *o, int64_t vocab)
+{
+    enum { EDITS = 1 << 16 }; /* 768 KiB: 64 sequences of 1,000 different ids each */
+    return o->max_logits < EDITS / vocab + 1 ? o->max_logits * vocab : EDITS;
+}
+
+bool fwd_next_run(fwd_run *run, const fwd_batch *b)
+{
+    run->row += run->n;
+    for (; run->draw < b->n_draws && b->draws[run->draw].row == run->row; run->draw++)
+        run->row++;
+    run->n = (run->draw < b->n_draws ? b->draws[run->draw].row : b->n_picked) - run->row;
+    return run->n > 0;
+}
+
+lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
+                   lq_err *err)
+{
+    const dev_drawn *none;
+    return fwd_step_draw(f, items, n_items, NULL, 0, logits, &none, err);
+}
+
+lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const dev_draw *draws,
+                        int64_t n_draws, const float **logits, const dev_drawn **drawn, lq_err *err)
+{
+    lq_status s = check_items(f, items, n_items, err);
+    assert(n_draws == 0 || fwd_draws(f));
+    *logits = f->logits;
+    *drawn = f->drawn;
+    if (s || n_items == 0) return s;
+    pool_enter(f->rows.p);
+    const int64_t n = place_items(f, items, n_items);
+    f->host->R = f->rows.R;
+    pool_stage(f->rows.p, STAGE_EMBED);
+    const fwd_batch b = { f->seqs, f->last, n_items, f->ids, f->picked, n, draws, n_draws };
+    f->rows.ops->begin(&f->rows, f->m, &b);
+    if (f->ranks.n > 1) fwd_ranks_begin(&f->ranks, f->m, &b);
+    run_layers(f, 0, f->first, &b);
+    const fwd_how how = f->dev && f->ranks.n == 1 ? fwd_dev_how(f->dev, 0) : FWD_PLAIN;
+    if (how != FWD_QUEUED) run_rest(f, &b);
+    if (how == FWD_CAPTURE && !fwd_dev_kept(f->dev, 0)) run_rest(f, &b);
+    s = f->rows.ops->end(&f->rows, err);
+    if (f->ranks.n > 1) {
+        const lq_status others = fwd_ranks_end(&f->ranks, s ? NULL : err);
+        s = s ? s : others;
+    }
+    for (fwd_run run = { 0 }; !s && fwd_next_run(&run, &b);)
+        fwd_finish_logits(&f->rows, f->logits + run.row * f->m->cfg->vocab, run.n);
+    pool_leave(f->rows.p);
+    pool_stage(f->rows.p, STAGE_OTHER);
+    return s;
+}

@@ -1,0 +1,104 @@
+/* runtime/forward/forward.h - one pass of the one transformer over a ragged batch.
+ *
+ * A batch is any mix of prefill chunks and decode tokens of several sequences; each weight is read
+ * once for all of it. The result for a token depends on its sequence's ids alone: not on the batch,
+ * the chunks, the block size or the number of threads (docs/design/0002-determinism.md). */
+#ifndef LLMQ_RUNTIME_FORWARD_FORWARD_H
+#define LLMQ_RUNTIME_FORWARD_FORWARD_H
+
+#include "runtime/model/kv.h"
+#include "runtime/model/model.h"
+#include "runtime/model/offload.h"
+
+typedef struct {
+    kv_seq *seq;        /* blocks reserved for pos0 + n positions */
+    const int32_t *ids; /* n new ids */
+    int64_t n;
+    int64_t pos0; /* positions already in the cache */
+    int64_t
+        logits_from; /* logits for rows logits_from..n-1 of this item (n: none; n - 1: the last) */
+    int64_t seq_len; /* dynamic NTK: rows at positions below it take the angles of this length,
+                        each later row those of its own position + 1; 0: pos0 + n */
+} fwd_item;
+
+typedef struct fwd_ctx
+    fwd_ctx; /* scratch sized once for max_rows tokens and max_logits rows; no allocation after */
+typedef struct {
+    mm_acts acts; /* on a device MM_I8 is MM_BF16 unless model_share.int8 */
+    int64_t max_rows, max_logits, max_seqs;
+    int64_t max_len; /* positions of a sequence; 0: what the cache holds */
+    int ranks;       /* for fwd_dev_bytes: devices that share the model; 0: one */
+} fwd_opts;
+/* m and kv are both on the CPU or on one device. */
+lq_status fwd_open(fwd_ctx **f, const model *m, kv_cache *kv, pool *p, const fwd_opts *o,
+                   lq_err *err);
+void fwd_close(fwd_ctx *f);
+/* LQ_EUNSUPPORTED: what this architecture has that no device table does yet. */
+lq_status fwd_check_device(const arch_config *c, lq_err *err);
+size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads);
+/* What a pass takes on a device at most; of k only dtype and block_size are looked at. o->max_len
+ * is not 0. */
+size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o);
+
+/* Runs the items; logits: the rows asked for, item after item, [rows, vocab], valid until the next
+ * call. */
+lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
+                   lq_err *err);
+
+/* Whether tokens can be drawn where the logits are: on a device. */
+bool fwd_draws(const fwd_ctx *f);
+/* Edits that the draws of a step may have together. */
+int64_t fwd_draw_edits(const fwd_opts *o, int64_t vocab);
+/* The same, and n draws from rows of the logits (rising), whose results are `drawn`. Their masks
+ * (at most one for each item) and edits (fwd_draw_edits) are the host's. Neither the logits of
+ * those rows nor the rows behind them come to the host. */
+lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const dev_draw *draws,
+                        int64_t n, const float **logits, const dev_drawn **drawn, lq_err *err);
+
+/* The rows behind those logits, after the final norm: [rows, hidden], valid as long. */
+const float *fwd_hidden(const fwd_ctx *f);
+
+/* Layer by layer, for calibration: T rows of one or more whole windows without a cache. fwd_embed
+ * makes x from ids [T], in fwd_layer's scratch. x [T, hidden] goes in and out. Window w covers rows
+ * w*window_len.. . The tap sees the input of each linear before it runs; of an expert the rows that
+ * were sent to it (expert -1: no expert). offload: who does the products, with MM_F32 (its caller
+ * drops weights that have changed); NULL: the CPU. Errors: LQ_ENOMEM (scratch), those of offload.
+ */
+typedef struct {
+    void (*tap)(void *user, arch_role role, int64_t expert, const float *x, int64_t ldx, int64_t T,
+                int64_t K);
+    void *user;
+    bool inputs_only; /* nobody reads x afterwards: the last product of a dense MLP is left out */
+} fwd_tap;
+lq_status fwd_embed(const model *m, float *x, const int32_t *ids, int64_t n_windows,
+                    int64_t window_len, mm_acts acts, lq_arena *scratch, pool *p, lq_err *err);
+lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, float *x,
+                    int64_t n_windows, int64_t window_len, mm_acts acts, const fwd_tap *tap,
+                    fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err);
+size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads);
+
+/* The same layer in stages, for those who change its linears on the way: each ends where the next
+ * linears read. What they read is all that is kept beside x. */
+typedef enum {
+    FWD_AT_QKV,  /* q, k, v, or the fused one: [T, hidden] */
+    FWD_AT_O,    /* o: attention's output, [T, heads * v_dim] */
+    FWD_AT_MLP,  /* gate and up: [T, hidden] */
+    FWD_AT_DOWN, /* down: activated, [T, ffn] */
+    FWD_AT_END,  /* nothing */
+    FWD_N_POINTS
+} fwd_point;
+/* Is it such a sequence? Not where both branches read one x, nor with MLA or experts. */
+bool fwd_has_points(const arch_config *c, int64_t layer);
+int64_t fwd_point_width(const arch_config *c, fwd_point at);
+/* From the point before `at` to `at`: u [T, the width there] holds what the linears read there, and
+ * then what those at `at` read; x [T, hidden] is read on the way to FWD_AT_QKV, and changed on the
+ * way to FWD_AT_MLP and FWD_AT_END. All stages together make fwd_layer's bits. */
+lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point at,
+                       float *x, float *u, int64_t n_windows, int64_t window_len, mm_acts acts,
+                       fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err);
+/* logits [T, vocab] of T rows behind the last layer. */
+lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts acts,
+                     lq_arena *scratch, pool *p, lq_err *err);
+size_t fwd_logits_scratch(const arch_config *c, int64_t T, int threads);
+
+#endif

@@ -1,0 +1,315 @@
+/* runtime/forward/forward_cpu.c - the steps of a layer on the CPU: rows over the pool, kernels of mm.h,
+ * attn.h and ops.h; see forward_impl.h. */
+#include "runtime/forward/forward_impl.h"
+
+/* ---- work on rows ---- */
+
+typedef void row_fn(const fwd_rows *r, int64_t row, int64_t n, const void *arg);
+typedef struct {
+    const fwd_rows *r;
+    int64_t R;
+    row_fn *fn;
+    const void *arg;
+} row_job;
+
+static void row_item(void *ctx, int64_t item, int thread)
+{
+    const row_job *j = ctx;
+    int64_t from = item * FWD_ROWS, left = j->R - from;
+    (void)thread;
+    j->fn(j->r, from, left < FWD_ROWS ? left : FWD_ROWS, j->arg);
+}
+
+void fwd_each(const fwd_rows *r, int64_t R, row_fn *fn, const void *arg)
+{
+    row_job j = { r, R, fn, arg };
+    pool_run(r->p, lq_ceil_div(R, FWD_ROWS), row_item, &j);
+}
+
+/* T rows of K on this thread. */
+static void norm_rows(const arch_config *c, float *dst, const float *x, const model_vector *v,
+                      int64_t T, int64_t K)
+{
+    const float eps = (float)c->norm_eps, off = c->w.norm_offset;
+    if (!v->w) {
+        if (dst != x) memcpy(dst, x, (size_t)(T * K) * sizeof *x);
+    } else if (c->w.norm == NORM_LAYER) {
+        k_layernorm(dst, K, x, K, v->w, v->bias, off, T, K, eps);
+    } else {
+        k_rmsnorm(dst, K, x, K, v->w, off, T, K, eps);
+    }
+}
+
+typedef struct {
+    float *dst;
+    const float *x;
+    const model_vector *v;
+    int64_t K;
+} norm_arg;
+
+static void norm_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const norm_arg *a = arg;
+    norm_rows(r->c, a->dst + row * a->K, a->x + row * a->K, a->v, n, a->K);
+}
+
+static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T,
+                 int64_t K)
+{
+    norm_arg a = { dst, x, v, K };
+    fwd_each(r, T, norm_chunk, &a);
+}
+
+static void products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,
+                     int64_t M)
+{
+    if (!r->offload || !fwd_offload_products(r->offload, outs, n, x, ldx, M))
+        mm_run(outs, n, x, ldx, M, r->acts, r->scratch, r->p);
+}
+
+/* ---- attention ---- */
+
+/* One row of R_QKV's output, [q k v] or for each kv head [its q heads, k, v]. */
+static void split_qkv(const arch_config *c, float *q, float *k, float *v, const float *all)
+{
+    const int64_t parts = c->w.qkv_grouped ? c->kv_heads : 1, group = c->kv_heads / parts;
+    const size_t nq = (size_t)(c->heads / parts * c->head_dim), nk = (size_t)(group * c->head_dim),
+                 nv = (size_t)(group * c->v_dim);
+    for (int64_t i = 0; i < parts; i++) {
+        memcpy(q, all, nq * sizeof *q);
+        memcpy(k, all + nq, nk * sizeof *k);
+        memcpy(v, all + nq + nk, nv * sizeof *v);
+        q += nq, k += nk, v += nv, all += nq + nk + nv;
+    }
+}
+
+static void norm_heads(const arch_config *c, float *x, const model_vector *v, int64_t H)
+{
+    const int64_t D = c->head_dim;
+    if (c->w.qk_norm == QK_NORM_ALL)
+        norm_rows(c, x, x, v, 1, H * D);
+    else if (c->w.qk_norm == QK_NORM_HEAD)
+        norm_rows(c, x, x, v, H, D);
+    for (int64_t h = 0; c->w.qk_norm == QK_NORM_HEADS && h < H; h++) {
+        const model_vector own = { v->w + h * D, v->bias ? v->bias + h * D : NULL };
+        norm_rows(c, x + h * D, x + h * D, &own, 1, D);
+    }
+}
+
+typedef struct {
+    const model_layer *l;
+    const fwd_kv *kv;
+    const fwd_group *g;
+    int64_t layer;
+} kv_arg;
+
+static void rotate(const fwd_rows *r, float *q, float *k, int64_t layer, int64_t t)
+{
+    const arch_config *c = r->c;
+    const arch_rope_use use = c->layer[layer].rope;
+    if (c->w.pos != POS_ROPE || use == ROPE_OFF) return;
+    const float *cs = r->cos[use] + t * (c->rope_dims / 2);
+    const float *sn = r->sin[use] + t * (c->rope_dims / 2);
+    k_rope(q, c->heads, c->head_dim, c->rope_dims, cs, sn, c->w.rope_half);
+    k_rope(k, c->kv_heads, c->head_dim, c->rope_dims, cs, sn, c->w.rope_half);
+}
+
+/* From the linears' outputs to the q, k and v that attention takes. */
+static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, int64_t t)
+{
+    const arch_config *c = r->c;
+    const int64_t D = c->head_dim, H = c->heads, G = c->kv_heads;
+    float *q = r->q + t * H * D, *k = r->k + t * G * D, *v = r->v + t * G * c->v_dim;
+    if (l->lin[R_QKV].present) split_qkv(c, q, k, v, r->qkv + t * fwd_qkv_width(c));
+    if (c->qkv_clip > 0) {
+        k_clamp(q, (float)c->qkv_clip, H * D);
+        k_clamp(k, (float)c->qkv_clip, G * D);
+        k_clamp(v, (float)c->qkv_clip, G * c->v_dim);
+    }
+    if (c->w.qk_norm_late) rotate(r, q, k, layer, t);
+    norm_heads(c, q, &l->vec[R_Q_NORM], H);
+    norm_heads(c, k, &l->vec[R_K_NORM], G);
+    if (!c->w.qk_norm_late) rotate(r, q, k, layer, t);
+}
+
+/* Do K and V lie as attention multiplies them? */
+static bool in_pairs(const fwd_rows *r, const fwd_kv *kv)
+{
+    return attn_paired(kv->dtype, kv->block_size, r->c->head_dim, r->c->v_dim, r->acts != MM_F32);
+}
+
+static void write_row(const fwd_kv *kv, uint8_t *block, int slot, const float *x, int64_t heads,
+                      int64_t D, bool pairs, bool key)
+{
+    if (pairs)
+        attn_kv_write_paired(block, slot, kv->block_size, x, heads, D, key);
+    else
+        attn_kv_write(block, slot, kv->block_size, x, heads, D, kv->dtype);
+}
+
+static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const kv_arg *a = arg;
+    const arch_config *c = r->c;
+    const fwd_kv *kv = a->kv;
+    const bool pairs = in_pairs(r, kv);
+    for (int64_t t = a->g->row0 + row; t < a->g->row0 + row + n; t++) {
+        if (!c->w.mla) finish_qkv(r, a->l, a->layer, t);
+        const size_t block = (size_t)r->row_block[t] * kv->block_stride;
+        write_row(kv, kv->k + block, r->row_slot[t], r->k + t * c->kv_heads * c->head_dim,
+                  c->kv_heads, c->head_dim, pairs, true);
+        write_row(kv, kv->v + block, r->row_slot[t], r->v + t * c->kv_heads * c->v_dim, c->kv_heads,
+                  c->v_dim, pairs, false);
+    }
+}
+
+static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                  const fwd_group *g)
+{
+    kv_arg a = { l, kv, g, layer };
+    fwd_each(r, g->n_rows, store_chunk, &a);
+}
+
+static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                   const fwd_group *g)
+{
+    const arch_config *c = r->c;
+    attn_args a = {
+        .q = r->q,
+        .ldq = c->heads * c->head_dim,
+        .out = r->a,
+        .ldo = c->heads * c->v_dim,
+        .k = kv->k,
+        .v = kv->v,
+        .block_stride = kv->block_stride,
+        .block_size = kv->block_size,
+        .dtype = kv->dtype,
+        .bf16 = r->acts != MM_F32,
+        .paired = in_pairs(r, kv),
+        .H = c->heads,
+        .Hkv = c->kv_heads,
+        .D = c->head_dim,
+        .Dv = c->v_dim,
+        .scale = (float)c->attn_scale,
+        .softcap = (float)c->attn_softcap,
+        .window = c->layer[layer].window ? c->window : 0,
+        .alibi = c->w.pos == POS_ALIBI ? r->slopes : NULL,
+        .alibi_scaled = c->w.alibi_scaled,
+        .alibi_bf16 = c->w.alibi_bf16,
+        .sinks = l->vec[R_SINKS].w,
+        .seqs = g->seqs,
+        .n_seqs = g->n_seqs,
+    };
+    attn_run(&a, r->scratch, r->p);
+}
+
+/* ---- between the products ---- */
+
+static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const arch_config *c = r->c;
+    const int64_t ld = fwd_mlp_width(c);
+    (void)arg;
+    for (float *g = r->mlp + row * ld; n > 0; n--, g += ld)
+        if (c->w.mlp == MLP_GATED)
+            k_act_mul(g, g, g + c->ffn, c->ffn, (k_act_fn)c->act, (float)c->act_limit);
+        else
+            k_act(g, c->ffn, (k_act_fn)c->act);
+}
+
+/* The halves of one matrix of gate and up; false where they are not whole tiles. */
+static bool halve(mm_weight half[2], const mm_weight *w)
+{
+    const int64_t N = w->N / 2;
+    for (int i = 0; i < 2; i++) {
+        half[i] = *w;
+        half[i].N = N;
+        if (!tiles_rows(&half[i].t, &w->t, i * N, (i + 1) * N)) return false;
+    }
+    return true;
+}
+
+static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
+{
+    const arch_config *c = r->c;
+    mm_weight half[2];
+    if (n == 1 && c->w.mlp == MLP_GATED && halve(half, outs[0].w)) {
+        outs[1] = outs[0];
+        outs[1].y += c->ffn;
+        if (outs[0].bias) outs[1].bias += c->ffn;
+        for (n = 0; n < 2; n++)
+            outs[n].w = &half[n];
+    }
+    if (n == 2 && !r->offload && mm_gates(outs[0].w, outs[1].w, r->acts)) {
+        outs[0].up = outs[1].w;
+        outs[0].up_bias = outs[1].bias;
+        outs[0].act = (k_act_fn)c->act;
+        outs[0].limit = (float)c->act_limit;
+        products(r, outs, 1, r->h, c->hidden, r->R);
+        return;
+    }
+    products(r, outs, n, r->h, c->hidden, r->R);
+    pool_stage(r->p, STAGE_ACT);
+    fwd_each(r, r->R, act_chunk, NULL);
+}
+
+static void clear(const fwd_rows *r)
+{
+    memset(r->y, 0, (size_t)(r->R * r->c->hidden) * sizeof *r->y);
+}
+
+typedef struct {
+    const model_vector *post, *after;
+} join_arg;
+
+static void join_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const join_arg *a = arg;
+    const int64_t K = r->c->hidden;
+    float *x = r->x + row * K, *y = r->y + row * K;
+    if (r->out == r->y) {
+        norm_rows(r->c, y, y, a->post, n, K);
+        if (r->c->residual_scale != 1) k_scale(y, (float)r->c->residual_scale, n * K);
+        k_add(x, y, n * K);
+    }
+    if (a->after) norm_rows(r->c, x, x, a->after, n, K);
+}
+
+static void join(const fwd_rows *r, const model_vector *post, const model_vector *after)
+{
+    join_arg a = { post, after };
+    fwd_each(r, r->R, join_chunk, &a);
+}
+
+static void gather(float *x, int64_t K, const int64_t *rows, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (rows[i] != i) memmove(x + i * K, x + rows[i] * K, (size_t)K * sizeof *x);
+}
+
+static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
+{
+    gather(r->x, r->c->hidden, rows, n);
+    gather(r->h, r->c->hidden, rows, n);
+    gather(r->a, r->c->heads * r->c->v_dim, rows, n);
+}
+
+/* ---- the step ---- */
+
+static void begin(fwd_rows *r, const model *m, const fwd_batch *b) { fwd_embed_rows(r, m, b->ids); }
+
+static void leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw)
+{
+    (void)r, (void)b, (void)logits, (void)hidden, (void)raw; /* all there already */
+}
+
+static lq_status end(const fwd_rows *r, lq_err *err)
+{
+    (void)r, (void)err;
+    return LQ_OK;
+}
+
+static void enter(fwd_rows *r) { (void)r; }
+
+const fwd_ops fwd_cpu = { begin,  enter, norm, products,    store,       NULL,  attend, pick,
+                          mlp_in, clear, join, fwd_run_mla, fwd_run_moe, leave, end };

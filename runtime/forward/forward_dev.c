@@ -1,0 +1,350 @@
+/* runtime/forward/forward_dev.c - a device's part of a pass: its buffers on both sides, whose sizes are the
+ * most that a step can need. Nothing is allocated after it is opened. */
+#include "runtime/forward/forward_dev.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* Splits of attention in one launch, unless one chunk has more: its scratch is a row of every head
+ * for each, and these fill any device; of those of more rows less. */
+enum { LAUNCH_SLOTS = 1024 };
+
+/* ---- memory ---- */
+
+/* A buffer on the device. All are taken twice: first to count (what is returned then is not used),
+ * then out of one piece of memory of just that size. */
+static void *take_device(void *from, size_t bytes)
+{
+    fwd_dev_ctx *f = from;
+    const size_t at = f->mem_used;
+    if (bytes == 0) bytes = 1; /* not the next one's first byte */
+    f->mem_used += lq_round_up(bytes, FWD_DEV_ALIGN);
+    if (!f->mem) return f;
+    f->d->ops->part(f->d, f->mem + at, bytes);
+    return f->mem + at;
+}
+
+/* What goes to the device and comes back lies in pinned memory: copies wait for nothing, and the
+ * one wait at the end of a step is the only one. */
+static void *take_pinned(fwd_dev_ctx *f, size_t bytes)
+{
+    assert(f->n_pinned < FWD_DEV_PINNED);
+    void *p = f->d->ops->alloc_host(f->d, bytes);
+    if (p) f->pinned[f->n_pinned++] = p;
+    return p;
+}
+
+static void *take_host(void *from, size_t bytes)
+{
+    fwd_dev_ctx *f = from;
+    return lq_push(&f->arena, bytes);
+}
+
+static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size, FWD_DEV_ALIGN); }
+
+static int64_t longest(const kv_opts *k, const fwd_opts *o)
+{
+    const int64_t held = k->n_blocks * k->block_size;
+    return o->max_len && o->max_len < held ? o->max_len : held;
+}
+
+/* The most that a step can stage. */
+static void size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, const fwd_opts *o)
+{
+    const int64_t len = longest(k, o), rows = dev_attn_rows(DEV_ATTN_EXACT, c->heads, c->kv_heads);
+    int64_t splits[DEV_ATTN_N];
+    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) /* a chunk of several rows may lie over an edge */
+        splits[w] = len / dev_attn_split(f->d, w, 0) + 2;
+    const int64_t chunks = lq_ceil_div(o->max_rows, rows) + o->max_seqs;
+    f->max_chunks = chunks < o->max_rows ? chunks : o->max_rows;
+    f->max_slots = f->max_chunks * splits[DEV_ATTN_EXACT];
+    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
+        const int64_t n = LAUNCH_SLOTS * rows / dev_attn_rows(w, c->heads, c->kv_heads);
+        f->launch_slots[w] = splits[w] > n ? splits[w] : n;
+        if (f->launch_slots[w] > f->max_slots) f->launch_slots[w] = f->max_slots;
+    }
+    f->stage_bytes = 4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
+                     piece(o->max_logits, sizeof(dev_draw)) +
+                     (size_t)o->max_seqs * piece(fwd_mask_words(c->vocab), sizeof(uint32_t)) +
+                     piece(fwd_draw_edits(o, c->vocab), sizeof(dev_edit)) +
+                     (size_t)o->max_logits * FWD_DEV_ALIGN + /* a draw's edits are a piece */
+                     (size_t)o->max_seqs * piece(lq_ceil_div(len, k->block_size), sizeof(int32_t)) +
+                     /* each sequence is in the plans of one kind of attention */
+                     4 * (piece(f->max_chunks, sizeof(dev_attn_chunk)) +
+                          piece(f->max_slots, sizeof(int32_t)) + 2 * FWD_DEV_ALIGN);
+    for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++)
+        f->stage_bytes += 2 * piece(o->max_rows * fwd_angles(c, u), sizeof(float));
+}
+
+static void widen(size_t *most, const dev *d, const dev_weight *w, int64_t M)
+{
+    const size_t n = d->ops->mm_scratch(w, M);
+    if (n > *most) *most = n;
+}
+
+static void widen_linear(size_t *most, const dev *d, const model_linear *l, int64_t M)
+{
+    if (!l->present) return;
+    const dev_weight w = fwd_dev_weight(&l->w);
+    widen(most, d, &w, M);
+}
+
+static size_t products_scratch(const dev *d, const model *w, const fwd_opts *o)
+{
+    size_t n = 0;
+    widen_linear(&n, d, &w->head, o->max_logits);
+    widen_linear(&n, d, &w->proj_out, o->max_logits);
+    for (int64_t i = 0; i < w->cfg->layers; i++) {
+        const model_layer *l = &w->layers[i];
+        for (int r = 0; r < ARCH_N_ROLES; r++)
+            widen_linear(&n, d, &l->lin[r], o->max_rows);
+        for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
+            for (const model_experts *e = l->sets[r]; e; e = e->next)
+                widen(&n, d, &e->w, o->max_rows * w->cfg->experts_used);
+    }
+    return n;
+}
+
+/* All products of the layers begin with rounding to bf16, nothing else reads their inputs, and
+ * those are made by norms (or, with norms after the sum, known not to be), activations, attention.
+ */
+static bool all_round(const model_on *on, mm_acts acts)
+{
+    const arch_config *c = on->w.cfg;
+    if (c->experts || c->w.mla) return false;
+    for (int64_t i = on->first; i < c->layers; i++) {
+        const model_vector *v = on->w.layers[i].vec;
+        if (!c->w.norm_after_add && !(v[R_ATTN_NORM].w && (c->w.parallel || v[R_MLP_NORM].w)))
+            return false;
+        for (int r = 0; r < ARCH_N_ROLES; r++) {
+            const model_linear *l = &on->w.layers[i].lin[r];
+            if (!l->present) continue;
+            const dev_weight w = fwd_dev_weight(&l->w);
+            if (!dev_rounds(&w, acts)) return false;
+        }
+    }
+    return true;
+}
+
+/* ---- opening ---- */
+
+/* Floats of a row of r->qkv that the pass makes room for itself: q, k and v of an architecture that
+ * has them apart are one product where their weights were joined (model_dev.c). */
+static int64_t joined_width(const arch_config *c)
+{
+    return arch_name_of(c, R_QKV) || c->w.mla ? 0 : fwd_qkv_width(c);
+}
+
+lq_status fwd_check_device(const arch_config *c, lq_err *err)
+{
+    const char *what =
+        c->head_dim > DEV_ATTN_WIDTH || c->head_dim % 4 || c->v_dim % 4 || c->v_dim > DEV_ATTN_WIDTH
+            ? "heads of this size"
+        : c->experts > DEV_EXPERTS ? "so many experts"
+                                   : NULL;
+    return what ? lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s (%s)", what, c->row->arch)
+                : LQ_OK;
+}
+
+static size_t done_bytes(const fwd_dev_ctx *f, const arch_config *c)
+{
+    return (size_t)dev_attn_done(f->max_chunks, c->heads, c->kv_heads) * sizeof(int32_t);
+}
+
+size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
+{
+    const kv_opts any = { .n_blocks = lq_ceil_div(o->max_len, k->block_size),
+                          .block_size = k->block_size };
+    const int64_t spread = c->experts_used > 1 ? c->experts_used : 1;
+    const int64_t rows =
+        o->max_rows * spread > o->max_logits ? o->max_rows * spread : o->max_logits;
+    const int64_t joined = 3; /* roles that are one product at most */
+    fwd_dev_ctx f = { 0 };
+    int64_t wide = 0, outs = c->vocab > joined_width(c) ? c->vocab : joined_width(c);
+    size_t attn = 0, cut = 0;
+    size_stage(&f, c, &any, o);
+    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
+        const size_t n = dev_attn_scratch(w, f.launch_slots[w], c->heads, c->kv_heads, c->v_dim);
+        if (n > attn) attn = n;
+    }
+    for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
+        int64_t N, K;
+        arch_role_shape(c, r, &N, &K);
+        if (!arch_role_linear(r)) continue;
+        if (K > wide) wide = K;
+        if (dev_mm_few_parts(joined * N, K) > cut) cut = dev_mm_few_parts(joined * N, K);
+        if (2 * N > outs) outs = 2 * N; /* gate and up may be one */
+    }
+    /* A product's inputs in three pieces at most: as tiles take them, rounded, of outliers. */
+    const size_t parts = /* of logits, and all of them beside each other */
+        o->ranks > 1 ? (size_t)((o->ranks + 1) * o->max_logits * fwd_ranks_width(c, o->ranks)) : 0;
+    const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + cut +
+                            dev_mm_parts(rows, outs, 2 * wide);
+    return f.stage_bytes + fwd_slopes_bytes(c) + attn + done_bytes(&f, c) + products +
+           parts * sizeof(float) +
+           (size_t)(o->max_rows * (c->hidden + joined_width(c)) + o->max_logits * c->vocab +
+                    2 * (c->experts + 1)) *
+               sizeof(float) +
+           (size_t)o->max_logits * sizeof(dev_drawn) + fwd_rows_bytes(c, o->max_rows, FWD_HELD) +
+           (size_t)FWD_DEV_MEM * FWD_DEV_ALIGN;
+}
+
+static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const fwd_opts *o)
+{
+    const size_t floats = (size_t)o->max_rows * sizeof(float);
+    f->chunks = take_host(f, (size_t)f->max_chunks * sizeof *f->chunks);
+    f->chunk_of = take_host(f, (size_t)f->max_slots * sizeof *f->chunk_of);
+    f->table_at = take_host(f, (size_t)o->max_seqs * sizeof *f->table_at);
+    f->words = take_host(f, (size_t)o->max_rows * sizeof *f->words);
+    f->stage = take_pinned(f, f->stage_bytes);
+    const bool layers = f->on->first > 0;
+    bool ok = f->chunks && f->chunk_of && f->table_at && f->words && f->stage &&
+              (f->first ? true
+               : layers ? fwd_rows_push(&f->host, c, o->max_rows, &f->arena)
+                        : fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f));
+    for (int i = 0; i < 4 * DEV_ATTN_N && ok; i++)
+        ok = (f->plans[i / 4][i / 2 % 2][i % 2].launches =
+                  take_host(f, (size_t)f->max_chunks * sizeof(fwd_launch)));
+    if (f->first) f->host = f->first->host;
+    if (!ok || f->first) return ok;
+    f->host.ops = &fwd_cpu;
+    f->host.p = r->p;
+    f->host.acts = r->acts;
+    f->host.scratch = &f->scratch;
+    if (f->on->w.embed.N) return true;
+    const int threads = pool_threads(r->p);
+    ok = (f->host.x = take_pinned(f, floats * (size_t)c->hidden)) &&
+         (layers || ((f->host.h = take_host(f, floats * (size_t)c->hidden)) &&
+                     (f->host.e = take_host(f, floats * (size_t)c->embed_dim))));
+    return ok && !lq_arena_init(&f->scratch,
+                                layers ? fwd_rows_scratch(c, o->max_rows, threads)
+                                       : mm_scratch_bytes(o->max_rows, c->embed_dim, 1, threads),
+                                NULL);
+}
+
+static void cut_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const arch_config *c,
+                        const fwd_opts *o)
+{
+    dev_attn_args a = fwd_dev_attn(r, &(fwd_kv){ 0 });
+    size_t attn = 0;
+    for (a.how = 0; a.how < DEV_ATTN_N; a.how++) {
+        a.n_slots = f->launch_slots[a.how];
+        const size_t n = f->d->ops->attn_scratch(&a);
+        if (n > attn && (a.how == f->few || a.how == f->many)) attn = n;
+    }
+    f->stage_on = take_device(f, f->stage_bytes);
+    f->attn_scratch = take_device(f, attn);
+    f->mm_scratch = take_device(f, products_scratch(f->d, &f->on->w, o));
+    f->attn_done = take_device(f, done_bytes(f, c));
+    r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
+    f->first_of = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first_of);
+    f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
+    fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
+    if (joined_width(c))
+        r->qkv = take_device(f, (size_t)(o->max_rows * joined_width(c)) * sizeof(float));
+    if (!ends) return;
+    ends->raw = take_device(f, (size_t)(o->max_logits * c->vocab) * sizeof(float));
+    f->drawn_on = take_device(f, (size_t)o->max_logits * sizeof *f->drawn_on);
+}
+
+static lq_status open_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const arch_config *c,
+                              const fwd_opts *o, lq_err *err)
+{
+    void *all;
+    cut_buffers(f, r, ends, c, o);
+    lq_status s = dev_take(&all, f->d, f->mem_used, "the buffers of a step need", err);
+    if (s) return s;
+    f->mem = all;
+    f->mem_used = 0;
+    cut_buffers(f, r, ends, c, o);
+    return LQ_OK;
+}
+
+/* Where logits and draws come out on the host. */
+static bool open_ends(fwd_dev_ctx *f, fwd_dev_ends *ends, const arch_config *c, const fwd_opts *o)
+{
+    const size_t logits = (size_t)(o->max_logits * c->vocab) * sizeof(float);
+    ends->logits = take_pinned(f, logits);
+    ends->hidden = take_pinned(f, (size_t)(o->max_logits * c->hidden) * sizeof(float));
+    f->drawn = ends->drawn = take_pinned(f, (size_t)o->max_logits * sizeof *f->drawn);
+    return ends->logits && ends->hidden && f->drawn;
+}
+
+/* Those of its own heads. */
+static void put_slopes(fwd_dev_ctx *f, const fwd_rows *r, const arch_config *whole)
+{
+    const size_t n = fwd_slopes_bytes(r->c);
+    if (n == 0) return;
+    fwd_slopes(whole, (float *)(void *)f->stage); /* the buffer is large enough for it: see stage */
+    f->d->ops->upload(f->d, r->slopes, f->stage + (size_t)f->on->rank * n, n);
+}
+
+/* The pass of one device; ends: of the first rank. */
+static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, model_on *on,
+                           const fwd_dev_ctx *first, const model *m, const kv_cache *kv,
+                           const fwd_opts *o, lq_err *err)
+{
+    const arch_config *c = on->w.cfg;
+    const kv_opts *k = kv_options(kv);
+    if (k->dtype == KV_I4 && (c->head_dim % 8 || c->v_dim % 8))
+        return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: int4 keys of heads of %lld",
+                       (long long)c->head_dim);
+    fwd_dev_ctx *f = *out = calloc(1, sizeof *f);
+    if (!f) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    f->d = &on->d;
+    f->on = on;
+    f->first = first;
+    if (ends) ends->host = &f->host;
+    r->ops = &fwd_dev;
+    r->self = f;
+    r->c = c;
+    f->block_size = k->block_size;
+    f->few = dev_attn_choose(f->d, o->acts, k->dtype, c->head_dim, c->v_dim, DEV_ATTN_FEW);
+    f->many = dev_attn_choose(f->d, o->acts, k->dtype, c->head_dim, c->v_dim, DEV_ATTN_FEW + 1);
+    size_stage(f, c, k, o);
+    if (f->stage_bytes < fwd_slopes_bytes(m->cfg)) f->stage_bytes = fwd_slopes_bytes(m->cfg);
+    lq_status s = lq_arena_init(&f->arena, 0, err);
+    if (!s && !open_host(f, r, m->cfg, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s) s = open_buffers(f, r, ends, c, o, err);
+    if (!s && ends && !open_ends(f, ends, c, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    const bool ranks = on->ranks > 1;
+    if (!s && !fwd_graphs_open(&f->graphs, ranks ? FWD_RANK_GRAPHS : FWD_GRAPHS,
+                               ranks ? fwd_ranks_pieces(c) : 1))
+        s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    f->home.x = r->x;
+    f->home.y = r->y;
+    f->home.h = r->h;
+    f->home.a = r->a;
+    f->home.q = r->q;
+    if (r->acts == MM_I8 && !on->int8) r->acts = MM_BF16;
+    f->rounds = all_round(on, r->acts);
+    if (!s) put_slopes(f, r, m->cfg);
+    if (!s) f->d->ops->zero(f->d, f->attn_done, done_bytes(f, c));
+    lq_status queued = f->d->ops->sync(f->d, err);
+    return queued ? queued : s;
+}
+
+lq_status fwd_dev_open(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, const model *m,
+                       const kv_cache *kv, const fwd_opts *o, lq_err *err)
+{
+    assert(kv_options(kv)->on == model_dev(m) && kv_options(kv)->first == m->on->first);
+    return open_pass(out, r, ends, m->on, NULL, m, kv, o, err);
+}
+
+lq_status fwd_dev_open_rank(fwd_dev_ctx **out, fwd_rows *r, model_on *on, fwd_dev_ctx *first,
+                            const model *m, const kv_cache *kv, const fwd_opts *o, lq_err *err)
+{
+    return open_pass(out, r, NULL, on, first, m, kv, o, err);
+}
+
+void fwd_dev_close(fwd_dev_ctx *f)
+{
+    if (!f) return;
+    fwd_graphs_close(&f->graphs, f->d);
+    f->d->ops->free(f->d, f->mem);
+    while (f->n_pinned)
+        f->d->ops->free_host(f->d, f->pinned[--f->n_pinned]);
+    lq_arena_free(&f->arena);
+    lq_arena_free(&f->scratch);
+    free(f);
+}

@@ -1,0 +1,90 @@
+/* runtime/forward/forward_dev.h - the steps of a layer on a device (kernels/device.h): all are queued, end
+ * waits. Layers that the device has no room for come first and are the CPU's: x goes over once.
+ *
+ * What a step needs to know beside the weights (places in the cache, angles, ids, block tables, the
+ * plan of attention) is written into one buffer on the host and goes up by one copy; logits and the
+ * rows behind them come back. Not for other modules:
+ *
+ *     forward_dev.c        opens a pass: all that is ever allocated
+ *     forward_dev_step.c   what a step sends and what comes back
+ *     forward_dev_layer.c  what each step of a layer queues; the table */
+#ifndef LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
+#define LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
+
+#include "runtime/forward/forward_impl.h"
+
+enum {
+    FWD_DEV_MEM = 64,    /* buffers on the device: more than there are */
+    FWD_DEV_PINNED = 5,  /* of the host's: the staging buffer, x, logits, rows behind them, draws */
+    FWD_DEV_ALIGN = 256, /* of a buffer there, and of a piece of the staging buffer */
+};
+
+/* Consecutive chunks of a plan that share a launch; slots count from 0 in each. */
+typedef struct {
+    int64_t chunk, n_chunks, slot, n_slots;
+} fwd_launch;
+
+/* Attention of layers with one window, over all rows or the last layer's. */
+typedef struct {
+    const dev_attn_chunk *chunks; /* device */
+    const int32_t *chunk_of;
+    int64_t split;        /* keys */
+    fwd_launch *launches; /* [max_chunks] */
+    int64_t n_launches;
+} fwd_plan;
+
+struct fwd_dev_ctx {
+    dev *d;
+    const model_on *on;       /* whose weights */
+    const fwd_dev_ctx *first; /* of several devices; whose rows on the host are these; NULL: own */
+    fwd_rows host; /* places; x, h, e where rows are looked up on the host; all where layers are */
+    lq_arena arena, scratch;
+    uint8_t *mem; /* all buffers on the device; NULL: they are only counted so far */
+    size_t mem_used;
+    void *pinned[FWD_DEV_PINNED];
+    int n_pinned;
+    uint8_t *stage, *stage_on; /* the buffer here (pinned) and there */
+    size_t stage_bytes, staged;
+    int64_t max_chunks, max_slots, launch_slots[DEV_ATTN_N];
+    dev_attn_how few, many; /* attention of up to DEV_ATTN_FEW rows of a sequence, and of more */
+    int block_size;
+    dev_attn_chunk *chunks;           /* [max_chunks] */
+    int32_t *chunk_of;                /* [max_slots] */
+    int32_t *table_at;                /* [max_seqs] where each sequence's blocks begin in tables */
+    int32_t *words;                   /* [max_rows] */
+    fwd_plan plans[DEV_ATTN_N][2][2]; /* [how][layers with a window][the last layer] */
+    const int32_t *tables, *picked, *ids;
+    bool rounds; /* what its layers' products read is rounded to bf16 by what makes it */
+    bool joins;  /* the step's attention rotates, writes the cache and merges itself */
+    dev_norm_args late_norm; /* of h, put off: the product that reads it may begin with it */
+    dev_rope_args late_rope; /* put off until attention; both T 0: there is none */
+    bool steady;             /* the step's work is a matter of its shape: it may be captured */
+    fwd_shape shape;         /* of such a one */
+    fwd_graphs graphs;
+    struct {
+        float *x, *y, *h, *a, *q;
+    } home; /* the rows' buffers as a step begins: pick exchanges them */
+    void *attn_scratch, *mm_scratch;
+    int32_t *attn_done;       /* dev_attn_args.done of max_chunks */
+    int32_t *first_of, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
+    const dev_draw *draws;    /* the step's, on the device; what comes of them there and here */
+    dev_drawn *drawn_on, *drawn;
+};
+
+/* Of the table, a step's beginning and end (forward_dev_step.c). */
+void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b);
+void fwd_dev_enter(fwd_rows *r);
+void fwd_dev_leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw);
+lq_status fwd_dev_end(const fwd_rows *r, lq_err *err);
+
+/* Attention of one layer's cache, but for the layer's window and sinks and the step's plan. */
+dev_attn_args fwd_dev_attn(const fwd_rows *r, const fwd_kv *kv);
+
+static inline int64_t fwd_mask_words(int64_t vocab) { return lq_ceil_div(vocab, 32); }
+
+static inline dev_weight fwd_dev_weight(const mm_weight *w)
+{
+    return (dev_weight){ w->t, tiles_shape(&w->t.scheme, w->t.N, w->t.K) };
+}
+
+#endif

@@ -1,0 +1,564 @@
+/* runtime/forward/forward_dev_layer.c - what the steps of a layer are on a device: all are queued. */
+#include "runtime/forward/forward_dev.h"
+
+#include <assert.h>
+
+static void copy(const fwd_rows *r, float *dst, int64_t ldd, const float *src, int64_t lds,
+                 int64_t n, int64_t rows)
+{
+    const fwd_dev_ctx *f = r->self;
+    const size_t w = sizeof *dst;
+    f->d->ops->copy(
+        f->d, &(dev_copy_args){ dst, src, (size_t)n * w, (size_t)ldd * w, (size_t)lds * w, rows });
+}
+
+/* T rows of K; those that are added, another place and other weights are the caller's. */
+static dev_norm_args norm_of(const fwd_rows *r, float *dst, float *x, const model_vector *v,
+                             int64_t T, int64_t K)
+{
+    return (dev_norm_args){ .x = x,
+                            .h = dst,
+                            .w = v ? v->w : NULL,
+                            .b = v ? v->bias : NULL,
+                            .offset = r->c->w.norm_offset,
+                            .eps = (float)r->c->norm_eps,
+                            .layer = r->c->w.norm == NORM_LAYER,
+                            .T = T,
+                            .K = K };
+}
+
+/* What products of the layers read; the final norm's output goes to the host as well. Of few rows
+ * it is put off: only the next product reads it, and may begin with it (but for a parallel MLP). */
+static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T,
+                 int64_t K)
+{
+    fwd_dev_ctx *f = r->self;
+    dev_norm_args a = norm_of(r, dst, x, v, T, K);
+    a.bf16 = f->rounds && dst == r->h && v != &f->on->w.final_norm;
+    if (v->w && a.bf16 && T <= DEV_MM_SMALL && !r->c->w.parallel)
+        f->late_norm = a;
+    else if (v->w)
+        f->d->ops->norm(f->d, &a);
+    else if (dst != x)
+        copy(r, dst, K, x, K, K, T);
+}
+
+/* Whether a product reads what was rounded for it. With norms after the sum h is x as it is. */
+static bool is_rounded(const fwd_rows *r, const mm_weight *w, const float *x)
+{
+    const fwd_dev_ctx *f = r->self;
+    const model *m = &f->on->w;
+    const bool layers = w != &m->head.w && w != &m->proj_out.w;
+    return f->rounds && layers &&
+           (x == r->a || x == r->mlp || (x == r->h && !r->c->w.norm_after_add));
+}
+
+/* Now, or, where w is all that reads x, by its product, whose norm it is: true, and *x is what goes
+ * into that. */
+static bool settle_norm(const fwd_rows *r, dev_mm_norm *n, const float **x, const dev_weight *w,
+                        mm_acts acts)
+{
+    fwd_dev_ctx *f = r->self;
+    const dev_norm_args late = f->late_norm;
+    if (*x != r->h || late.T == 0) return false;
+    f->late_norm.T = 0;
+    if (!w || !dev_norms(f->d, w, acts, late.T)) {
+        f->d->ops->norm(f->d, &late);
+        return false;
+    }
+    *n = (dev_mm_norm){ late.w, late.b, late.offset, late.eps, late.layer };
+    *x = late.x;
+    return true;
+}
+
+/* y [M, ldy] = x l^T + bias, or added to y. before: the product before it, of the same x, which may
+ * have arranged it; or NULL. alone: no other reads x. */
+static void product(const fwd_rows *r, const mm_out *o, const mm_out *before, bool alone,
+                    const float *x, int64_t ldx, int64_t M, mm_acts acts, dev_mm_act act)
+{
+    const fwd_dev_ctx *f = r->self;
+    const dev_weight w = fwd_dev_weight(o->w), last = fwd_dev_weight(before ? before->w : o->w);
+    const float *from = x;
+    dev_mm_norm n;
+    const bool normed = settle_norm(r, &n, &from, alone ? &w : NULL, acts);
+    f->d->ops->matmul(f->d,
+                      &(dev_mm_args){ .y = o->y,
+                                      .w = &w,
+                                      .x = from,
+                                      .norm = normed ? &n : NULL,
+                                      .bias = o->bias,
+                                      .scratch = f->mm_scratch,
+                                      .ldy = o->ldy,
+                                      .ldx = ldx,
+                                      .M = M,
+                                      .acts = acts,
+                                      .add = o->add,
+                                      .rounded = !normed && is_rounded(r, o->w, x),
+                                      .act = act,
+                                      .arranged = before && dev_same_input(&w, &last, acts) });
+}
+
+static void products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,
+                     int64_t M)
+{
+    for (int i = 0; i < n; i++)
+        product(r, &outs[i], i ? &outs[i - 1] : NULL, n == 1, x, ldx, M, r->acts,
+                (dev_mm_act){ 0 });
+}
+
+/* R_QKV's output of groups, for each kv head [its q heads, k, v], in three places. */
+static void split(const fwd_rows *r)
+{
+    const arch_config *c = r->c;
+    const int64_t parts = c->kv_heads;
+    const int64_t nq = c->heads / parts * c->head_dim, nk = c->head_dim, nv = c->v_dim,
+                  w = fwd_qkv_width(c);
+    for (int64_t i = 0; i < parts; i++) {
+        const float *from = r->qkv + i * (nq + nk + nv);
+        copy(r, r->q + i * nq, parts * nq, from, w, nq, r->R);
+        copy(r, r->k + i * nk, parts * nk, from + nq, w, nk, r->R);
+        copy(r, r->v + i * nv, parts * nv, from + nq + nk, w, nv, r->R);
+    }
+}
+
+/* Where q, k and v are: each in rows of its own, or, as R_QKV leaves them, in rows of all three. */
+typedef struct {
+    float *q, *k, *v;
+    int64_t ld, ldq, ldk; /* ld: of all three; 0: of each its own */
+} heads;
+
+static heads heads_of(const fwd_rows *r, const model_layer *l)
+{
+    const arch_config *c = r->c;
+    const int64_t Q = c->heads * c->head_dim, K = c->kv_heads * c->head_dim, ld = fwd_qkv_width(c);
+    if (l->lin[R_QKV].present && !c->w.qkv_grouped)
+        return (heads){ r->qkv, r->qkv + Q, r->qkv + Q + K, ld, ld, ld };
+    return (heads){ r->q, r->k, r->v, 0, Q, K };
+}
+
+/* Of q, or of k, whose sums are the second R: this device's part of the norm of all heads. */
+static dev_share_args shared_norm(const fwd_rows *r, const model_layer *l, bool key)
+{
+    const arch_config *c = r->c;
+    const int64_t K = (key ? c->kv_heads : c->heads) * c->head_dim;
+    const fwd_dev_ctx *f = r->self;
+    const heads at = heads_of(r, l);
+    return (dev_share_args){ .x = key ? at.k : at.q,
+                             .sums = r->squares + (key ? r->R : 0),
+                             .w = l->vec[key ? R_K_NORM : R_Q_NORM].w,
+                             .offset = c->w.norm_offset,
+                             .eps = (float)c->norm_eps,
+                             .T = r->R,
+                             .K = K,
+                             .whole = K * f->on->ranks,
+                             .ld = at.ld };
+}
+
+static void norm_heads(const fwd_rows *r, const model_layer *l, bool key)
+{
+    const fwd_dev_ctx *f = r->self;
+    const int64_t D = r->c->head_dim, H = key ? r->c->kv_heads : r->c->heads;
+    const model_vector *v = &l->vec[key ? R_K_NORM : R_Q_NORM];
+    const dev_share_args share = shared_norm(r, l, key);
+    const heads at = heads_of(r, l);
+    float *x = key ? at.k : at.q;
+    const bool all = r->c->w.qk_norm == QK_NORM_ALL;
+    dev_norm_args a = all ? norm_of(r, x, x, v, r->R, H * D) : norm_of(r, x, x, v, r->R * H, D);
+    a.ld = key ? at.ldk : at.ldq;
+    a.side = all ? 1 : H;
+    a.rows = r->c->w.qk_norm == QK_NORM_HEADS ? H : 1;
+    if (fwd_norm_shared(r))
+        f->d->ops->scale(f->d, &share);
+    else if (r->c->w.qk_norm != QK_NORM_NONE && v->w)
+        f->d->ops->norm(f->d, &a);
+}
+
+enum { CLIP = 1, TURN = 2, WRITE = 4 }; /* into the cache */
+
+/* What is asked for, in this order. What writes the cache is all that is left to do before
+ * attention, which may do it. */
+static void rotate(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                   unsigned what)
+{
+    fwd_dev_ctx *f = r->self;
+    const heads at = heads_of(r, l);
+    const bool write = what & WRITE;
+    const arch_config *c = r->c;
+    const arch_rope_use use = c->layer[layer].rope;
+    const bool on = what & TURN && c->w.pos == POS_ROPE && use != ROPE_OFF;
+    const dev_rope_args a = { .q = at.q,
+                              .k = at.k,
+                              .v = at.v,
+                              .ld = at.ld,
+                              .cos = on ? r->cos[use] : NULL,
+                              .sin = on ? r->sin[use] : NULL,
+                              .block = r->row_block,
+                              .slot = r->row_slot,
+                              .cache_k = write ? kv->k : NULL,
+                              .cache_v = write ? kv->v : NULL,
+                              .block_stride = kv->block_stride,
+                              .block_size = kv->block_size,
+                              .dtype = kv->dtype,
+                              .half = c->w.rope_half,
+                              .clip = what & CLIP ? (float)c->qkv_clip : 0.0f,
+                              .T = r->R,
+                              .H = c->heads,
+                              .Hkv = c->kv_heads,
+                              .D = c->head_dim,
+                              .Dv = c->v_dim,
+                              .R = on ? c->rope_dims : 0 };
+    if (write && f->joins && a.clip == 0)
+        f->late_rope = a;
+    else
+        f->d->ops->rope(f->d, &a);
+}
+
+/* q, k and v up to where their heads are normed. */
+static void before_norm(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
+{
+    const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
+    if (l->lin[R_QKV].present && r->c->w.qkv_grouped) split(r);
+    if (normed && (late || r->c->qkv_clip > 0)) rotate(r, l, layer, kv, late ? CLIP | TURN : CLIP);
+}
+
+static void squares(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
+{
+    const fwd_dev_ctx *f = r->self;
+    const dev_share_args q = shared_norm(r, l, false), k = shared_norm(r, l, true);
+    before_norm(r, l, layer, kv);
+    f->d->ops->squares(f->d, &q);
+    f->d->ops->squares(f->d, &k);
+}
+
+static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                  const fwd_group *g)
+{
+    const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
+    assert(g->row0 == 0 && g->n_rows == r->R);
+    if (r->c->w.mla) {
+        rotate(r, l, layer, kv, WRITE);
+        return;
+    }
+    if (!fwd_norm_shared(r)) before_norm(r, l, layer, kv);
+    norm_heads(r, l, false);
+    norm_heads(r, l, true);
+    rotate(r, l, layer, kv, WRITE | (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
+}
+
+/* ---- latent attention (forward_mla.c says what it does) ---- */
+
+/* K floats from row to row `ld` apart. */
+static void norm_latent(const fwd_rows *r, float *x, int64_t ld, const model_vector *v, int64_t K)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->norm(
+        f->d, &(dev_norm_args){
+                  .x = x, .h = x, .w = v->w, .eps = FWD_LATENT_EPS, .T = r->R, .K = K, .ld = ld });
+}
+
+/* `rope` of each of H * `width` floats at x. */
+static void rotate_part(const fwd_rows *r, float *x, int64_t H, int64_t width)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->rope(f->d, &(dev_rope_args){ .q = x,
+                                            .cos = r->cos[ROPE_MAIN],
+                                            .sin = r->sin[ROPE_MAIN],
+                                            .half = r->c->w.rope_half,
+                                            .T = r->R,
+                                            .H = H,
+                                            .D = width,
+                                            .R = r->c->rope_dims });
+}
+
+static void mla(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims, V = c->v_dim;
+    const int64_t width = c->kv_lora + c->rope_dims;
+    const mm_out a[] = { c->q_lora ? fwd_out(&l->lin[R_Q_A], r->q_a, c->q_lora, false)
+                                   : fwd_out(&l->lin[R_Q], r->q, H * D, false),
+                         fwd_out(&l->lin[R_KV_A], r->kv_a, width, false) };
+    const mm_out q = fwd_out(&l->lin[R_Q_B], r->q, H * D, false);
+    const mm_out kv = fwd_out(&l->lin[R_KV_B], r->kv_b, H * (nope + V), false);
+    products(r, a, 2, r->h, c->hidden, r->R);
+    norm_latent(r, r->kv_a, width, &l->vec[R_KV_A_NORM], c->kv_lora);
+    if (c->q_lora) {
+        norm_latent(r, r->q_a, c->q_lora, &l->vec[R_Q_A_NORM], c->q_lora);
+        products(r, &q, 1, r->q_a, c->q_lora, r->R);
+    }
+    products(r, &kv, 1, r->kv_a, width, r->R);
+    rotate_part(r, r->q + nope, H, D);
+    rotate_part(r, r->kv_a + c->kv_lora, 1, width);
+    copy(r, r->k, D, r->kv_b, nope + V, nope, r->R * H);
+    f->d->ops->spread(f->d, &(dev_spread_args){ .dst = r->k + nope,
+                                                .src = r->kv_a + c->kv_lora,
+                                                .T = r->R,
+                                                .H = H,
+                                                .n = c->rope_dims,
+                                                .ldd = D,
+                                                .lds = width });
+    copy(r, r->v, V, r->kv_b + nope, nope + V, V, r->R * H);
+}
+
+dev_attn_args fwd_dev_attn(const fwd_rows *r, const fwd_kv *kv)
+{
+    const arch_config *c = r->c;
+    return (dev_attn_args){ .q = r->q,
+                            .out = r->a,
+                            .k = kv->k,
+                            .v = kv->v,
+                            .alibi = c->w.pos == POS_ALIBI ? r->slopes : NULL,
+                            .ldq = c->heads * c->head_dim,
+                            .ldo = c->heads * c->v_dim,
+                            .H = c->heads,
+                            .Hkv = c->kv_heads,
+                            .D = c->head_dim,
+                            .Dv = c->v_dim,
+                            .block_stride = kv->block_stride,
+                            .block_size = kv->block_size,
+                            .dtype = kv->dtype,
+                            .scale = (float)c->attn_scale,
+                            .softcap = (float)c->attn_softcap,
+                            .alibi_scaled = c->w.alibi_scaled,
+                            .alibi_bf16 = c->w.alibi_bf16 };
+}
+
+static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                   const fwd_group *g)
+{
+    fwd_dev_ctx *f = r->self;
+    const bool window = r->c->layer[layer].window;
+    dev_attn_args a = fwd_dev_attn(r, kv);
+    const heads in = heads_of(r, l);
+    (void)g; /* what the plan was made of */
+    a.q = in.q;
+    a.ldq = in.ldq;
+    a.bf16 = f->rounds;
+    a.sinks = l->vec[R_SINKS].w;
+    a.window = window ? r->c->window : 0;
+    a.tables = f->tables;
+    a.scratch = f->attn_scratch;
+    a.rope = f->late_rope.T ? &f->late_rope : NULL;
+    a.done = f->joins ? f->attn_done : NULL;
+    for (a.how = 0; a.how < DEV_ATTN_N; a.how++) {
+        const fwd_plan *p = &f->plans[a.how][window][layer == r->c->layers - 1];
+        a.split = p->split;
+        for (int64_t i = 0; i < p->n_launches; i++) {
+            const fwd_launch *at = &p->launches[i];
+            a.chunks = p->chunks + at->chunk;
+            a.chunk_of = p->chunk_of + at->slot;
+            a.n_chunks = at->n_chunks;
+            a.n_slots = at->n_slots;
+            f->d->ops->attn(f->d, &a);
+        }
+    }
+    f->late_rope.T = 0;
+}
+
+/* Rows of *x into *spare, which change places. */
+static void gather(const fwd_rows *r, float **x, float **spare, int64_t K, int64_t n)
+{
+    const fwd_dev_ctx *f = r->self;
+    float *from = *x;
+    f->d->ops->embed(f->d, &(dev_embed_args){ .x = *spare,
+                                              .table = from,
+                                              .dtype = LQ_F32,
+                                              .ids = f->picked,
+                                              .T = n,
+                                              .K = K,
+                                              .scale = 1 });
+    *x = *spare;
+    *spare = from;
+}
+
+static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
+{
+    (void)rows; /* as they were staged */
+    if (n == r->R) return;
+    gather(r, &r->x, &r->y, r->c->hidden, n);
+    if (r->c->w.parallel) gather(r, &r->h, &r->y, r->c->hidden, n); /* its MLP reads h too */
+    gather(r, &r->a, &r->q, r->c->heads * r->c->v_dim, n);
+}
+
+static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const bool pair = c->w.mlp == MLP_GATED;
+    const dev_mm_act act = { .kind = pair ? DEV_ACT_PAIR : DEV_ACT_ALONE,
+                             .f = (k_act_fn)c->act,
+                             .limit = (float)c->act_limit,
+                             .bf16 = f->rounds };
+    const dev_weight w = fwd_dev_weight(outs->w);
+    if (n == 1 && dev_acts(f->d, &w, r->acts, r->R, act.kind)) {
+        product(r, outs, NULL, true, r->h, c->hidden, r->R, r->acts, act);
+        pool_stage(r->p, STAGE_ACT);
+        return;
+    }
+    products(r, outs, n, r->h, c->hidden, r->R);
+    pool_stage(r->p, STAGE_ACT);
+    const int64_t ld = fwd_mlp_width(c);
+    f->d->ops->act(f->d, &(dev_act_args){ .dst = r->mlp,
+                                          .gate = r->mlp,
+                                          .up = pair ? r->mlp + c->ffn : NULL,
+                                          .T = r->R,
+                                          .n = c->ffn,
+                                          .ldd = ld,
+                                          .ld = ld,
+                                          .f = act.f,
+                                          .limit = act.limit,
+                                          .bf16 = act.bf16 });
+}
+
+/* ---- experts (forward_moe.c says what they do) ---- */
+
+/* Always in f32: a rounded logit may choose another expert. */
+static void route(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const bool shared = l->lin[R_SHARED_ROUTER].present;
+    const mm_out scores = fwd_out(&l->lin[R_ROUTER], r->scores, c->experts, false);
+    const mm_out share = fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false);
+    product(r, &scores, NULL, false, r->h, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
+    if (shared)
+        product(r, &share, &scores, false, r->h, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
+    f->d->ops->route(f->d, &(dev_route_args){ .scores = r->scores,
+                                              .choice = r->choice,
+                                              .group_score = r->group_score,
+                                              .group_best = r->group_best,
+                                              .correction = l->vec[R_ROUTER_CORR].w,
+                                              .shared = shared ? r->shared_share : NULL,
+                                              .chosen = r->chosen,
+                                              .share = r->share,
+                                              .T = r->R,
+                                              .E = c->experts,
+                                              .k = c->experts_used,
+                                              .groups = c->expert_groups,
+                                              .groups_used = c->groups_used,
+                                              .sigmoid = c->w.router == ROUTER_SIGMOID,
+                                              .top2 = c->w.group_top2,
+                                              .normed = c->w.norm_topk,
+                                              .scale = (float)c->expert_scale });
+}
+
+/* Rows in order of their experts; how many each has stays on the device. */
+static void place_rows(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    f->d->ops->place(f->d, &(dev_place_args){ .first = f->first_of,
+                                              .busy = f->busy,
+                                              .place = r->place,
+                                              .sent = r->sent,
+                                              .chosen = r->chosen,
+                                              .T = r->R,
+                                              .E = c->experts,
+                                              .k = c->experts_used });
+}
+
+/* y = x of a role's experts, each one's places by its own; one launch where all have one scheme. */
+static void expert_products(const fwd_rows *r, const model_layer *l, arch_role role, float *y,
+                            int64_t ldy, const float *x, int64_t ldx)
+{
+    const fwd_dev_ctx *f = r->self;
+    for (const model_experts *set = l->sets[role - R_EXPERT_GATE]; set; set = set->next) {
+        const dev_group group = { set->parts, f->first_of, f->busy, r->c->experts, r->R };
+        f->d->ops->matmul(f->d, &(dev_mm_args){ .y = y,
+                                                .w = &set->w,
+                                                .group = &group,
+                                                .x = x,
+                                                .scratch = f->mm_scratch,
+                                                .ldy = ldy,
+                                                .ldx = ldx,
+                                                .M = r->R * r->c->experts_used,
+                                                .acts = r->acts });
+    }
+}
+
+static void act_experts(const fwd_rows *r, float *x, int64_t T, int64_t n, bool mixed,
+                        const float *scale)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    f->d->ops->act(f->d, &(dev_act_args){ .dst = x,
+                                          .gate = x,
+                                          .up = x + n,
+                                          .scale = scale,
+                                          .T = T,
+                                          .n = n,
+                                          .ldd = 2 * n,
+                                          .ld = 2 * n,
+                                          .f = (k_act_fn)c->act,
+                                          .limit = (float)c->act_limit,
+                                          .mixed = mixed });
+}
+
+/* out += the shared MLP of h, its sigmoid taken before its last matrix. */
+static void run_shared(const fwd_rows *r, const model_layer *l)
+{
+    const arch_config *c = r->c;
+    const int64_t S = c->shared_ffn;
+    if (!S) return;
+    const mm_out in[] = { fwd_out(&l->lin[R_SHARED_GATE], r->shared_in, 2 * S, false),
+                          fwd_out(&l->lin[R_SHARED_UP], r->shared_in + S, 2 * S, false) };
+    const mm_out down = fwd_out(&l->lin[R_SHARED_DOWN], r->out, c->hidden, true);
+    products(r, in, 2, r->h, c->hidden, r->R);
+    act_experts(r, r->shared_in, r->R, S, false,
+                l->lin[R_SHARED_ROUTER].present ? r->shared_share : NULL);
+    products(r, &down, 1, r->shared_in, 2 * S, r->R);
+}
+
+/* What each place reads lies in expert_out until its output does. */
+static void moe(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const int64_t H = c->hidden, F = c->expert_ffn, places = r->R * c->experts_used;
+    const bool fused = l->sets[R_EXPERT_GATE_UP - R_EXPERT_GATE];
+    route(r, l);
+    place_rows(r);
+    f->d->ops->embed(f->d, &(dev_embed_args){ .x = r->expert_out,
+                                              .table = r->h,
+                                              .dtype = LQ_F32,
+                                              .ids = r->sent,
+                                              .T = places,
+                                              .K = H,
+                                              .scale = 1 });
+    expert_products(r, l, fused ? R_EXPERT_GATE_UP : R_EXPERT_GATE, r->expert_in, 2 * F,
+                    r->expert_out, H);
+    if (!fused) expert_products(r, l, R_EXPERT_UP, r->expert_in + F, 2 * F, r->expert_out, H);
+    act_experts(r, r->expert_in, places, F, fused && c->w.gate_up_mixed, NULL);
+    expert_products(r, l, R_EXPERT_DOWN, r->expert_out, H, r->expert_in, 2 * F);
+    run_shared(r, l);
+    f->d->ops->join_experts(f->d, &(dev_join_args){ .out = r->out,
+                                                    .y = r->expert_out,
+                                                    .share = r->share,
+                                                    .place = r->place,
+                                                    .T = r->R,
+                                                    .H = H,
+                                                    .k = c->experts_used });
+}
+
+static void clear(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->zero(f->d, r->y, (size_t)(r->R * r->c->hidden) * sizeof *r->y);
+}
+
+static void join(const fwd_rows *r, const model_vector *post, const model_vector *after)
+{
+    const fwd_dev_ctx *f = r->self;
+    const int64_t T = r->R, K = r->c->hidden;
+    const bool apart = r->out == r->y, normed = after && after->w;
+    dev_norm_args a = norm_of(r, normed ? r->x : NULL, r->x, after, T, K);
+    a.add = apart ? r->y : NULL;
+    a.factor = (float)r->c->residual_scale;
+    if (apart) norm(r, r->y, r->y, post, T, K);
+    if (apart || normed) f->d->ops->norm(f->d, &a);
+}
+
+const fwd_ops fwd_dev = { fwd_dev_begin, fwd_dev_enter, norm, products,      store,
+                          squares,       attend,        pick, mlp_in,        clear,
+                          join,          mla,           moe,  fwd_dev_leave, fwd_dev_end };

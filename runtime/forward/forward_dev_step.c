@@ -1,0 +1,246 @@
+/* runtime/forward/forward_dev_step.c - the beginning and the end of a device's step: what it has to know is
+ * staged and goes up, and what comes out of it comes down. */
+#include "runtime/forward/forward_dev.h"
+
+#include <assert.h>
+
+/* n bytes that go up with this step: where they will be. */
+static void *stage(fwd_dev_ctx *f, const void *host, size_t n)
+{
+    const size_t at = f->staged;
+    assert(at + n <= f->stage_bytes);
+    if (n) memcpy(f->stage + at, host, n);
+    f->staged = lq_round_up(at + n, FWD_DEV_ALIGN);
+    return f->stage_on + at;
+}
+
+/* Slots of no chunk behind the others, up to a power of two, so that a context that grows has few
+ * shapes. Steps of several launches are not captured: what those do takes longer than launching. */
+static void pad_slots(fwd_dev_ctx *f, fwd_launch *at, dev_attn_how how, bool several)
+{
+    int64_t n = 1;
+    f->steady = !several;
+    while (n < at->n_slots)
+        n *= 2;
+    if (n > f->launch_slots[how]) n = f->launch_slots[how];
+    while (f->steady && at->n_slots && at->n_slots < n)
+        f->chunk_of[at->n_slots++] = -1;
+}
+
+static bool takes(const fwd_dev_ctx *f, dev_attn_how how, const attn_seq *s)
+{
+    return how == (s->n_rows > DEV_ATTN_FEW ? f->many : f->few);
+}
+
+/* Keys of a split of those of these sequences that are for `how`. */
+static int64_t split_of(const fwd_dev_ctx *f, dev_attn_how how, const arch_config *c,
+                        const attn_seq *seqs, int n)
+{
+    int64_t blocks = 0;
+    for (int i = 0; i < n; i++)
+        if (takes(f, how, &seqs[i]))
+            blocks += dev_attn_blocks(how, seqs[i].n_rows, c->heads, c->kv_heads);
+    return dev_attn_split(f->d, how, blocks);
+}
+
+/* The chunks of those of these sequences that are for `how`, in launches of at most launch_slots,
+ * for which there is scratch; without splits none is needed. */
+static void stage_plan(fwd_dev_ctx *f, fwd_plan *p, dev_attn_how how, const arch_config *c,
+                       const attn_seq *seqs, int n, int64_t window)
+{
+    const int64_t rows = dev_attn_rows(how, c->heads, c->kv_heads);
+    const int64_t split = split_of(f, how, c, seqs, n);
+    fwd_launch at = { 0 };
+    p->n_launches = 0;
+    p->split = split;
+    for (int i = 0; i < n; i++) {
+        if (!takes(f, how, &seqs[i])) continue;
+        for (int64_t row = 0; row < seqs[i].n_rows; row += rows) {
+            const int64_t left = seqs[i].n_rows - row;
+            const attn_seq one = { seqs[i].row0 + row, left < rows ? left : rows,
+                                   seqs[i].pos0 + row, NULL };
+            int64_t chunks = 0, slots = 0;
+            dev_attn_plan(how, NULL, &chunks, NULL, &slots, &one, 0, split, c->heads, c->kv_heads,
+                          window);
+            if (split != DEV_ATTN_WHOLE && at.n_slots + slots > f->launch_slots[how]) {
+                p->launches[p->n_launches++] = at;
+                at = (fwd_launch){ .chunk = at.chunk + at.n_chunks, .slot = at.slot + at.n_slots };
+            }
+            assert(at.chunk + at.n_chunks < f->max_chunks &&
+                   at.slot + at.n_slots + slots <= f->max_slots);
+            const int64_t first = at.n_chunks;
+            dev_attn_plan(how, f->chunks + at.chunk, &at.n_chunks, f->chunk_of + at.slot,
+                          &at.n_slots, &one, f->table_at[i], split, c->heads, c->kv_heads, window);
+            for (int64_t k = first; k < at.n_chunks; k++)
+                f->chunks[at.chunk + k].fresh = (int32_t)seqs[i].pos0;
+        }
+    }
+    if (f->steady) pad_slots(f, &at, how, p->n_launches > 0);
+    if (at.n_slots) p->launches[p->n_launches++] = at;
+    p->chunks = stage(f, f->chunks, (size_t)(at.chunk + at.n_chunks) * sizeof *f->chunks);
+    p->chunk_of = stage(f, f->chunk_of, (size_t)(at.slot + at.n_slots) * sizeof *f->chunk_of);
+}
+
+static size_t table_bytes(const fwd_dev_ctx *f, const attn_seq *s)
+{
+    return (size_t)lq_ceil_div(s->pos0 + s->n_rows, f->block_size) * sizeof *s->table;
+}
+
+/* Where each sequence's table will be. */
+static void place_tables(fwd_dev_ctx *f, const fwd_batch *b)
+{
+    size_t at = 0;
+    for (int i = 0; i < b->n_seqs; i++) {
+        f->table_at[i] = (int32_t)(at / sizeof *f->tables);
+        at += lq_round_up(table_bytes(f, &b->seqs[i]), FWD_DEV_ALIGN);
+    }
+}
+
+static void stage_tables(fwd_dev_ctx *f, const fwd_batch *b)
+{
+    f->tables = (const int32_t *)(const void *)(f->stage_on + f->staged);
+    for (int i = 0; i < b->n_seqs; i++)
+        stage(f, b->seqs[i].table, table_bytes(f, &b->seqs[i]));
+}
+
+/* What fwd_place has written, for the rows of r. */
+static void stage_places(fwd_dev_ctx *f, fwd_rows *r)
+{
+    const size_t R = (size_t)r->R;
+    r->row_block = stage(f, f->host.row_block, R * sizeof *r->row_block);
+    r->row_slot = stage(f, f->host.row_slot, R * sizeof *r->row_slot);
+    for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++) {
+        const size_t n = R * (size_t)fwd_angles(r->c, u) * sizeof(float);
+        r->cos[u] = stage(f, f->host.cos[u], n);
+        r->sin[u] = stage(f, f->host.sin[u], n);
+    }
+}
+
+/* What the staged draws point to. */
+static void stage_draw_lists(fwd_dev_ctx *f, dev_draw *draws, int64_t n, int64_t vocab)
+{
+    for (int64_t i = 0; i < n; i++) {
+        dev_draw *d = &draws[i];
+        if (d->mask) d->mask = stage(f, d->mask, (size_t)fwd_mask_words(vocab) * sizeof *d->mask);
+        if (d->n_edits) d->edits = stage(f, d->edits, (size_t)d->n_edits * sizeof *d->edits);
+    }
+}
+
+/* All rows have logits, so that no buffers change places and each layer has the same rows, and
+ * attention is that of few rows. */
+static bool is_even(const fwd_rows *r, const fwd_batch *b)
+{
+    if (b->n_picked != r->R) return false;
+    for (int i = 0; i < b->n_seqs; i++)
+        if (b->seqs[i].n_rows > DEV_ATTN_FEW) return false;
+    return true;
+}
+
+static void set_shape(fwd_dev_ctx *f, const fwd_rows *r, const fwd_batch *b)
+{
+    fwd_shape *s = &f->shape;
+    *s = (fwd_shape){ .rows = r->R, .n_draws = b->n_draws, .fixed = (int64_t)f->staged };
+    for (int64_t i = 0; i < b->n_draws; i++)
+        s->drawn[b->draws[i].row / 64] |= UINT64_C(1) << b->draws[i].row % 64;
+    for (int window = 0; window < 2; window++) {
+        const fwd_plan *p = &f->plans[f->few][window][0];
+        assert(p->n_launches <= 1);
+        s->attn[window].chunks = p->n_launches ? p->launches[0].n_chunks : 0;
+        s->attn[window].slots = p->n_launches ? p->launches[0].n_slots : 0;
+    }
+}
+
+static void embed(fwd_dev_ctx *f, fwd_rows *r)
+{
+    const arch_config *c = r->c;
+    const model *w = &f->on->w;
+    f->d->ops->embed(f->d, &(dev_embed_args){ .x = r->x,
+                                              .table = w->embed.plane[QT_CODES].data,
+                                              .dtype = w->embed.scheme.dtype,
+                                              .ids = f->ids,
+                                              .T = r->R,
+                                              .K = c->hidden,
+                                              .scale = (float)c->embed_scale });
+    if (w->embed_norm.w) fwd_dev.norm(r, r->x, r->x, &w->embed_norm, r->R, c->hidden);
+}
+
+void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
+{
+    fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    f->d->ops->bind(f->d);
+    f->staged = 0;
+    r->x = f->home.x; /* graphs of one step's pieces may have been captured in different steps */
+    r->y = f->home.y;
+    r->h = f->home.h;
+    r->a = f->home.a;
+    r->q = f->home.q;
+    /* its work is then that of every other step of its shape */
+    f->steady = !f->on->eager && r->R <= FWD_GRAPH_ROWS && is_even(r, b);
+    f->joins = f->few == DEV_ATTN_DECODE && is_even(r, b);
+    f->late_norm.T = f->late_rope.T = 0;
+    f->ids = stage(f, b->ids, (size_t)r->R * sizeof *f->ids);
+    for (int64_t i = 0; i < b->n_picked; i++)
+        f->words[i] = (int32_t)b->picked[i];
+    f->picked = stage(f, f->words, (size_t)b->n_picked * sizeof *f->picked);
+    dev_draw *draws = (dev_draw *)(void *)(f->stage + f->staged);
+    f->draws = stage(f, b->draws, (size_t)b->n_draws * sizeof *f->draws);
+    stage_places(f, r);
+    place_tables(f, b);
+    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++)
+        for (int i = 0; i < 4; i++)
+            stage_plan(f, &f->plans[w][i / 2][i % 2], w, c, i % 2 ? b->last : b->seqs, b->n_seqs,
+                       i / 2 ? c->window : 0);
+    if (f->steady) set_shape(f, r, b);
+    /* Only data point to what follows, and to f->tables, whose place does not depend on it. */
+    stage_tables(f, b);
+    stage_draw_lists(f, draws, b->n_draws, c->vocab);
+    f->d->ops->upload(f->d, f->stage_on, f->stage, f->staged);
+    if (!f->on->w.embed.N && !f->first) fwd_embed_rows(&f->host, m, b->ids); /* with its norm */
+}
+
+fwd_how fwd_dev_how(fwd_dev_ctx *f, int64_t piece)
+{
+    if (piece == 0) fwd_graphs_begin(&f->graphs, f->d, f->steady ? &f->shape : NULL);
+    return fwd_graphs_piece(&f->graphs, f->d, piece, f->on);
+}
+
+bool fwd_dev_kept(fwd_dev_ctx *f, int64_t piece)
+{
+    return fwd_graphs_end(&f->graphs, f->d, piece, f->on);
+}
+
+void fwd_dev_enter(fwd_rows *r)
+{
+    fwd_dev_ctx *f = r->self;
+    const size_t n = (size_t)(r->R * r->c->hidden);
+    if (f->on->w.embed.N)
+        embed(f, r);
+    else
+        f->d->ops->upload(f->d, r->x, f->host.x, n * sizeof *r->x);
+}
+
+void fwd_dev_leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw)
+{
+    fwd_dev_ctx *f = r->self;
+    const int64_t V = r->c->vocab, H = r->c->hidden;
+    for (fwd_run at = { 0 }; fwd_next_run(&at, b);) {
+        const size_t n = (size_t)at.n * sizeof *logits;
+        f->d->ops->download(f->d, logits + at.row * V, raw + at.row * V, n * (size_t)V);
+        f->d->ops->download(f->d, hidden + at.row * H, r->h + at.row * H, n * (size_t)H);
+    }
+    f->d->ops->draw(f->d, &(dev_draw_args){ .logits = raw,
+                                            .how = f->draws,
+                                            .out = f->drawn_on,
+                                            .n = b->n_draws,
+                                            .V = V,
+                                            .scale = (float)r->c->logit_scale,
+                                            .cap = (float)r->c->final_softcap });
+    f->d->ops->download(f->d, f->drawn, f->drawn_on, (size_t)b->n_draws * sizeof *f->drawn);
+}
+
+lq_status fwd_dev_end(const fwd_rows *r, lq_err *err)
+{
+    const fwd_dev_ctx *f = r->self;
+    return f->d->ops->sync(f->d, err);
+}

@@ -1,0 +1,60 @@
+/* runtime/forward/forward_embed.c - from ids to the rows that the first layer reads:
+ * norm(proj_in(embedding[id] * scale) + position[pos]), each part where the model has it. */
+#include "runtime/forward/forward_impl.h"
+
+typedef struct {
+    const model *m;
+    const int32_t *ids;
+    float *wide; /* the embedding's rows */
+} embed_arg;
+
+/* sin and cos of (pos + offset) * freq (arXiv:1706.03762, the halves side by side). */
+static void sinusoid(float *x, const model *m, int64_t pos)
+{
+    const int64_t half = m->cfg->hidden / 2;
+    const float p = (float)(pos + m->cfg->pos_offset);
+    for (int64_t i = 0; i < half; i++) {
+        double angle = (double)(p * m->pos_freq[i]);
+        x[i] = (float)sin(angle);
+        x[half + i] = (float)cos(angle);
+    }
+    if (m->cfg->hidden % 2) x[2 * half] = 0;
+}
+
+static void lookup_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const embed_arg *a = arg;
+    model_embed(a->m, a->wide + row * r->c->embed_dim, a->ids + row, n);
+}
+
+static void finish_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const embed_arg *a = arg;
+    const model *m = a->m;
+    const arch_config *c = r->c;
+    for (int64_t t = row; t < row + n; t++) {
+        float *x = r->x + t * c->hidden, *pos = r->h + t * c->hidden;
+        if (m->pos_embed.N) {
+            int64_t at = r->row_pos[t] + c->pos_offset;
+            qt_dequant(pos, &m->pos_embed, at, at + 1);
+        } else if (m->pos_freq) {
+            sinusoid(pos, m, r->row_pos[t]);
+        } else {
+            continue;
+        }
+        k_add(x, pos, c->hidden);
+    }
+}
+
+void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
+{
+    const arch_config *c = r->c;
+    embed_arg a = { .m = m, .ids = ids, .wide = m->proj_in.present ? r->e : r->x };
+    fwd_each(r, r->R, lookup_chunk, &a);
+    if (m->proj_in.present) {
+        mm_out in = fwd_out(&m->proj_in, r->x, c->hidden, false);
+        mm_run(&in, 1, r->e, c->embed_dim, r->R, r->acts, r->scratch, r->p);
+    }
+    if (m->pos_embed.N || m->pos_freq) fwd_each(r, r->R, finish_chunk, &a);
+    if (m->embed_norm.w) fwd_cpu.norm(r, r->x, r->x, &m->embed_norm, r->R, c->hidden);
+}

@@ -1,0 +1,288 @@
+/* runtime/forward/forward_impl.h - one layer of the one transformer, shared by fwd_step (rows in a paged
+ * cache) and fwd_layer (whole windows without one), and by the CPU and the devices. Not for other
+ * modules.
+ *
+ * x [R, hidden] is the residual stream; the other buffers hold one stage each. No row's result
+ * depends on another's.
+ *
+ * A branch (attention, MLP, experts) reads h and adds its output to `out`: x itself, or, where
+ * a norm or a factor stands between, y, which was cleared.
+ *
+ * Which steps a layer has and in which order is said once (forward_layer.c); what a step does is an
+ * fwd_ops: forward_cpu.c, whose work on rows is split over the pool in chunks of FWD_ROWS rows, and
+ * forward_dev_layer.c, which queues it on a device. Rows, weights and cache are in the memory of
+ * the table that works on them. */
+#ifndef LLMQ_RUNTIME_FORWARD_FORWARD_IMPL_H
+#define LLMQ_RUNTIME_FORWARD_FORWARD_IMPL_H
+
+#include "kernels/ops.h"
+#include "runtime/forward/forward.h"
+
+enum { FWD_ROWS = 4 };
+#define FWD_LATENT_EPS 1e-6f /* of MLA's norms, whatever the config says */
+
+/* Where attention reads and each row's K and V go. */
+typedef struct {
+    uint8_t *k, *v; /* of this layer */
+    size_t block_stride;
+    int block_size;
+    kv_dtype dtype;
+} fwd_kv;
+
+/* Rows row0..row0+n_rows that share a fwd_kv; seqs, whose rows count from the start of x, are what
+ * attention computes of them. */
+typedef struct {
+    int64_t row0, n_rows;
+    const attn_seq *seqs;
+    int n_seqs;
+} fwd_group;
+
+typedef struct fwd_ops fwd_ops;
+typedef struct {
+    const fwd_ops *ops;
+    void *self; /* the ops' own (fwd_dev); NULL: the CPU's */
+    const arch_config *c;
+    pool *p;
+    mm_acts acts;
+    const fwd_tap *tap;     /* or NULL */
+    fwd_offload *offload;   /* where the CPU's products are done; NULL: there */
+    bool shared;            /* a branch's output is a part of the sum over several devices */
+    lq_arena *scratch;      /* for mm_run and attn_run */
+    int64_t R;              /* rows of this call */
+    float *x, *h, *y;       /* [R, hidden] */
+    float *out;             /* of the branch at work: x or y */
+    float *e;               /* [R, embed_dim] where that is not hidden */
+    float *q, *a;           /* [R, heads * head_dim], [R, heads * v_dim]: attention's output */
+    float *k, *v;           /* [R, kv_heads * head_dim], [R, kv_heads * v_dim] */
+    float *squares;         /* [2, R] sums of squares of q's rows, then k's: norms of all heads */
+    float *qkv;             /* [R, q + k + v]: output of R_QKV */
+    float *mlp;             /* [R, fwd_mlp_width]: gate beside up, or up alone */
+    float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
+    float *slopes;          /* [heads]: ALiBi */
+    /* Experts; R * experts_used places, see forward_moe.c. */
+    float *scores, *choice;         /* [R, experts] */
+    float *group_score;             /* [R, expert_groups] */
+    int32_t *group_best;            /* [R, groups_used] */
+    int32_t *chosen, *place, *sent; /* [R, experts_used] */
+    float *share;                   /* [R, experts_used] */
+    float *expert_in, *expert_out;  /* [places, 2 * expert_ffn], [places, hidden] */
+    float *shared_in;               /* [R, 2 * shared_ffn] */
+    float *shared_share;            /* [R] */
+    /* MLA */
+    float *q_a, *kv_a, *kv_b; /* [R, q_lora], [R, kv_lora + rope_dims], [R, outputs of R_KV_B] */
+    int32_t *row_pos;         /* [R] */
+    int32_t *row_block, *row_slot; /* [R] where each row's K and V are written */
+} fwd_rows;
+
+/* The items of a step, on the host; their rows count from the start of x. */
+typedef struct {
+    const attn_seq *seqs, *last; /* [n_seqs]; last: of the last layer, the wanted rows alone */
+    int n_seqs;
+    const int32_t *ids;    /* [R] */
+    const int64_t *picked; /* [n_picked] rows whose logits are wanted */
+    int64_t n_picked;
+    const dev_draw *draws; /* [n_draws] from rows among the picked, rising */
+    int64_t n_draws;
+} fwd_batch;
+/* The next run of picked rows whose logits come to the host: from `row` on, n of them; draw: the
+ * first draw behind it. Begins at zero; false: there is no more. */
+typedef struct {
+    int64_t row, n, draw;
+} fwd_run;
+bool fwd_next_run(fwd_run *run, const fwd_batch *b);
+
+/* X(result, step, arguments); NULL: not there, and no model that needs it gets so far. */
+#define FWD_OPS(X)                                                                               \
+    /* x = what the first layer reads, for placed rows; of a device whose model begins on the    \
+     * host: of the host's rows */                                                               \
+    X(void, begin, (fwd_rows * r, const model *m, const fwd_batch *b))                           \
+    /* The first layer of a device is next: x is made there, or comes over */                    \
+    X(void, enter, (fwd_rows * r))                                                               \
+    /* dst = norm(x) of T rows of K; a copy where there is no such norm; dst may be x */         \
+    X(void, norm,                                                                                \
+      (const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T, int64_t K))    \
+    X(void, products,                                                                            \
+      (const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx, int64_t M))    \
+    /* of a group's rows: q, k and v as attention takes them (but for MLA, which has made them), \
+     * K and V into the cache */                                                                 \
+    X(void, store,                                                                               \
+      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                 \
+       const fwd_group *g))                                                                      \
+    /* of heads that are shared and normed together: q, k and v up to that norm, and r->squares  \
+     * of this device's; store goes on from their sums over all */                               \
+    X(void, squares, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)) \
+    X(void, attend,                                                                              \
+      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                 \
+       const fwd_group *g))                                                                      \
+    /* of x, h and a only these rows (ascending) go on */                                        \
+    X(void, pick, (fwd_rows * r, const int64_t *rows, int64_t n))                                \
+    /* outs' products of h, activated where outs[0] has its place; of two the first is the gate. \
+     * outs is written over */                                                                   \
+    X(void, mlp_in, (const fwd_rows *r, mm_out *outs, int n))                                    \
+    X(void, clear, (const fwd_rows *r)) /* y = 0 */                                              \
+    /* x = after(x + scale * post(y)), y only where it is the branch's output; after may be NULL \
+     */                                                                                          \
+    X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))      \
+    X(void, mla, (const fwd_rows *r, const model_layer *l))                                      \
+    X(void, moe, (const fwd_rows *r, const model_layer *l))                                      \
+    /* The head's rows to `logits` on the host, and those behind them to `hidden`, but for those \
+     * that are drawn from, and the draws; they may be there already */                          \
+    X(void, leave,                                                                               \
+      (const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw))         \
+    X(lq_status, end, (const fwd_rows *r, lq_err *err)) /* all that is there by now */
+struct fwd_ops {
+#define X(result, step, args) result(*step) args;
+    FWD_OPS(X)
+#undef X
+};
+extern const fwd_ops fwd_cpu, fwd_dev;
+
+/* Bytes for the buffers of R rows (all but x and scratch), and cutting them; false: no room. Of
+ * those that fwd_place fills, of those that a step fills, or of all. */
+typedef enum { FWD_PLACED = 1, FWD_HELD = 2, FWD_ALL = 3 } fwd_which;
+typedef void *fwd_take(void *from, size_t bytes);
+size_t fwd_rows_bytes(const arch_config *c, int64_t R, fwd_which which);
+bool fwd_rows_cut(fwd_rows *r, const arch_config *c, int64_t R, fwd_which which, fwd_take *take,
+                  void *from);
+/* All of the CPU's out of an arena. */
+bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, lq_arena *a);
+size_t fwd_slopes_bytes(const arch_config *c); /* of r->slopes; 0: no ALiBi */
+void fwd_slopes(const arch_config *c, float *slopes);
+int64_t fwd_angles(const arch_config *c, arch_rope_use which); /* cosines of a row; 0: unused */
+int64_t fwd_qkv_width(const arch_config *c);
+/* Bytes of r->scratch for R rows. */
+size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads);
+int64_t fwd_mlp_width(const arch_config *c);
+
+/* Positions, angles and places in the cache of the rows of one sequence; seq_len: as fwd_item's. */
+void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len);
+/* fwd_cpu's begin, with r->h and r->e as scratch. */
+void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids);
+/* fn for each chunk of up to FWD_ROWS rows of all R. */
+void fwd_each(const fwd_rows *r, int64_t R,
+              void (*fn)(const fwd_rows *r, int64_t row, int64_t n, const void *arg),
+              const void *arg);
+void fwd_tap_rows(const fwd_rows *r, arch_role role, const float *x, int64_t ldx, int64_t K);
+static inline mm_out fwd_out(const model_linear *l, float *y, int64_t ldy, bool add)
+{
+    return (mm_out){ .w = &l->w, .y = y, .ldy = ldy, .bias = l->bias, .add = add };
+}
+
+/* A layer is four parts. The two in the middle end with a branch's output in r->out: that of
+ * several devices is then to be summed, as is r->squares after the first where fwd_norm_shared. */
+typedef enum { FWD_TO_HEADS, FWD_TO_ATTENTION, FWD_TO_MLP, FWD_TO_END, FWD_N_PARTS } fwd_part;
+static inline bool fwd_norm_shared(const fwd_rows *r)
+{
+    return r->shared && r->c->w.qk_norm == QK_NORM_ALL;
+}
+void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                  const fwd_group *groups, int64_t n_groups, const int64_t *picked,
+                  int64_t n_picked);
+/* One layer. picked: the n_picked rows (ascending) that go on from it: they become x's first rows
+ * and R; NULL: all. */
+void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                   const fwd_group *groups, int64_t n_groups, const int64_t *picked,
+                   int64_t n_picked);
+/* Of a layer that has points (runtime/forward/forward.h) what lies before `at`; its input is where the
+ * point before left it: h, a or mlp. */
+void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, const fwd_kv *kv,
+                const fwd_group *groups, int64_t n_groups);
+/* Final norm and head of x's first n rows: logits [n, ld], before fwd_finish_logits. */
+void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n);
+/* The model's scale and soft-cap, on the host. */
+void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n);
+/* fwd_cpu's experts in the MLP's place: h to out. (forward_moe.c) */
+void fwd_run_moe(const fwd_rows *r, const model_layer *l);
+size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_rows_scratch */
+/* fwd_cpu's q, k and v of MLA layers from h, rotated. (forward_mla.c) */
+void fwd_run_mla(const fwd_rows *r, const model_layer *l);
+size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
+
+/* A device's part of a pass (forward_dev.h): buffers, and what a step sends there. r becomes
+ * fwd_dev's. */
+typedef struct {
+    fwd_rows *host;         /* to place rows on, and to run the layers on that the CPU has */
+    float *raw;             /* [max_logits, vocab] on the device */
+    float *logits, *hidden; /* where those and the rows behind them arrive on the host */
+    dev_drawn *drawn;       /* [max_logits] and what was drawn */
+} fwd_dev_ends;
+typedef struct fwd_dev_ctx fwd_dev_ctx;
+lq_status fwd_dev_open(fwd_dev_ctx **d, fwd_rows *r, fwd_dev_ends *ends, const model *m,
+                       const kv_cache *kv, const fwd_opts *o, lq_err *err);
+void fwd_dev_close(fwd_dev_ctx *d);
+
+/* What lies between enter and leave of a step, these included, is the same work whenever a step has
+ * the same shape: it is captured once, and from then on one launch (forward_graph.c). All that
+ * differs lies in what begin has sent. Of several devices each has a graph for every piece between
+ * two exchanges. */
+enum { FWD_GRAPHS = 32, FWD_RANK_GRAPHS = 8, FWD_GRAPH_ROWS = 256 }; /* shapes, those of ranks */
+typedef struct {
+    int64_t rows; /* all with logits */
+    int64_t n_draws;
+    uint64_t drawn[FWD_GRAPH_ROWS / 64]; /* which rows, as bits */
+    int64_t fixed;                       /* bytes sent before what only other data point to */
+    struct {
+        int64_t chunks, slots;
+    } attn[2]; /* of layers without and with a window */
+} fwd_shape;
+typedef struct {
+    struct {
+        fwd_shape shape;
+        dev_graph **piece; /* [n_pieces]; NULL: was not captured */
+        uint64_t used;     /* the step of its last use; 0: nothing is here */
+    } kept[FWD_GRAPHS];
+    int n_kept; /* shapes at most */
+    int64_t n_pieces;
+    dev_graph **pieces; /* all of them */
+    uint64_t now;
+    int at;     /* the step's */
+    bool known; /* its shape was there before */
+    bool off;   /* no more are made */
+} fwd_graphs;
+typedef enum {
+    FWD_PLAIN,   /* queue the piece */
+    FWD_CAPTURE, /* do so, then fwd_graphs_end */
+    FWD_QUEUED   /* it is */
+} fwd_how;
+bool fwd_graphs_open(fwd_graphs *g, int n_kept, int64_t n_pieces); /* false: no memory */
+void fwd_graphs_begin(fwd_graphs *g, dev *d, const fwd_shape *s);  /* a step; NULL: has none */
+fwd_how fwd_graphs_piece(fwd_graphs *g, dev *d, int64_t piece, const model_on *on);
+/* Of FWD_CAPTURE; false: it could not be, nothing has run, queue the piece once more. */
+bool fwd_graphs_end(fwd_graphs *g, dev *d, int64_t piece, const model_on *on);
+void fwd_graphs_close(fwd_graphs *g, dev *d);
+/* The same of a device's pass, after begin; piece by piece. */
+fwd_how fwd_dev_how(fwd_dev_ctx *d, int64_t piece);
+bool fwd_dev_kept(fwd_dev_ctx *d, int64_t piece);
+
+/* The devices behind the first of those that share a model, and what all do together
+ * (forward_ranks.c): one thread queues each part of a layer on every device in turn. */
+typedef struct {
+    model_on *on;
+    fwd_rows rows;
+    fwd_dev_ctx *dev;
+    float *logits; /* [max_logits, fwd_ranks_width] of its part of the head */
+} fwd_rank;
+typedef struct {
+    int n;                    /* ranks; 1: nothing here is used */
+    fwd_rows *first;          /* those of rank 0 */
+    fwd_dev_ctx *pass;        /* and its pass */
+    fwd_rank rank[DEV_RANKS]; /* of rank 0 only `on` and `logits` */
+    dev_link *link;
+    float *parts; /* [n, max_logits, width] of rank 0: the parts beside each other */
+} fwd_ranks;
+int64_t fwd_ranks_width(const arch_config *c, int ranks); /* logits of one, at most */
+/* Rank 0's pass is open. */
+lq_status fwd_ranks_open(fwd_ranks *a, fwd_rows *first, fwd_dev_ctx *pass, const model *m,
+                         const kv_cache *kv, const fwd_opts *o, lq_err *err);
+void fwd_ranks_close(fwd_ranks *a);
+void fwd_ranks_begin(fwd_ranks *a, const model *m, const fwd_batch *b);
+/* All from enter to the head: raw [n_picked, vocab] on rank 0. */
+void fwd_ranks_run(fwd_ranks *a, kv_cache *kv, float *raw, const fwd_batch *b);
+int64_t fwd_ranks_pieces(const arch_config *c); /* of a step, for fwd_graphs_open */
+/* All but rank 0 are waited for; the first failure. */
+lq_status fwd_ranks_end(fwd_ranks *a, lq_err *err);
+/* A rank's pass, with the rows of `first` on the host (forward_dev.c). */
+lq_status fwd_dev_open_rank(fwd_dev_ctx **d, fwd_rows *r, model_on *on, fwd_dev_ctx *first,
+                            const model *m, const kv_cache *kv, const fwd_opts *o, lq_err *err);
+
+#endif

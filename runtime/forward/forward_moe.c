@@ -1,0 +1,387 @@
+/* runtime/forward/forward_moe.c - experts in the MLP's place.
+ *
+ *   scores = softmax or sigmoid(router h); of the best groups of experts the best experts
+ *   out += sum over them, by rising expert, of share_e * expert_e(h), and the shared MLP
+ *
+ * (arXiv:2401.04088; groups: arXiv:2405.04434; correction: arXiv:2412.19437.) Rows are put in order
+ * of their experts, so that each expert's weights are read once for all rows sent to it, and all
+ * experts run in one region of the pool per matrix:
+ *
+ *     row    chosen         place    0  1  2  3  4  5
+ *      0     1, 3           expert   1  1  2  3  3  3
+ *      1     2, 3           sent     0  2  1  0  1  2     place of (row, choice): its inverse
+ *      2     1, 3
+ *
+ * A row's sum is made in one order whatever the other rows are. */
+#include "runtime/forward/forward_impl.h"
+
+/* The experts' rows and jobs of one call, cut out of scratch. */
+typedef struct {
+    const fwd_rows *r;
+    const model_layer *l;
+    int32_t *first; /* [experts + 1]: where each expert's places begin */
+    int32_t *next;  /* [experts] */
+    mm_job *jobs;   /* [experts + 1]: the last for the shared MLP */
+    mm_out *outs;   /* two for each */
+    int n_jobs, n_outs;
+    bool joined; /* every gate with its up: their product comes activated */
+} moe;
+
+static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size + 1, 64); }
+
+size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads)
+{
+    if (!c->experts) return 0;
+    const int64_t E = c->experts + 1, M = R * (c->experts_used + 1);
+    size_t in = mm_scratch_bytes(M, c->hidden, (int)(2 * E), threads);
+    size_t down = mm_scratch_bytes(M, c->expert_ffn > c->shared_ffn ? c->expert_ffn : c->shared_ffn,
+                                   (int)E, threads);
+    return 2 * piece(E, sizeof(int32_t)) + piece(E, sizeof(mm_job)) + piece(2 * E, sizeof(mm_out)) +
+           (in > down ? in : down);
+}
+
+/* ---- choosing ---- */
+
+static float sigmoid(float x) { return 1.0f / (1.0f + k_exp(-x)); }
+
+static void softmax(float *x, int64_t n)
+{
+    float max = x[0], sum = 0;
+    for (int64_t i = 1; i < n; i++)
+        max = x[i] > max ? x[i] : max;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] = k_exp(x[i] - max);
+    for (int64_t i = 0; i < n; i++)
+        x[i] /= sum;
+}
+
+/* The k best of v[n], best first, of equals the first; k distinct ones whatever v holds. */
+static void best_of(int32_t *best, int64_t k, const float *v, int64_t n)
+{
+    int64_t have = 0;
+    for (int64_t e = 0; e < n; e++) {
+        if (have == k && !(v[e] > v[best[k - 1]])) continue;
+        int64_t i = have < k ? have++ : k - 1;
+        for (; i > 0 && v[e] > v[best[i - 1]]; i--)
+            best[i] = best[i - 1];
+        best[i] = (int32_t)e;
+    }
+}
+
+static float group_score(const float *v, int64_t n, bool top2)
+{
+    float first = -INFINITY, second = -INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        if (v[i] > first) {
+            second = first;
+            first = v[i];
+        } else if (v[i] > second) {
+            second = v[i];
+        }
+    }
+    return top2 && n > 1 ? first + second : first;
+}
+
+/* Experts of other than the best groups count as 0. score [groups], best [used] are scratch. */
+static void keep_groups(float *choice, const arch_config *c, float *score, int32_t *best)
+{
+    const int64_t G = c->expert_groups, n = c->experts / G;
+    for (int64_t g = 0; g < G; g++)
+        score[g] = group_score(choice + g * n, n, c->w.group_top2);
+    best_of(best, c->groups_used, score, G);
+    for (int64_t g = 0; g < G; g++) {
+        bool kept = false;
+        for (int64_t i = 0; i < c->groups_used; i++)
+            kept |= best[i] == g;
+        for (int64_t e = g * n; e < (g + 1) * n && !kept; e++)
+            choice[e] = 0;
+    }
+}
+
+/* From a row's logits to its experts, rising, and their shares. */
+static void choose(const fwd_rows *r, const model_layer *l, int64_t t)
+{
+    const arch_config *c = r->c;
+    const int64_t E = c->experts, k = c->experts_used;
+    const float *correction = l->vec[R_ROUTER_CORR].w;
+    float *scores = r->scores + t * E, *choice = r->choice + t * E, *share = r->share + t * k;
+    int32_t *chosen = r->chosen + t * k;
+    if (c->w.router == ROUTER_SIGMOID)
+        for (int64_t e = 0; e < E; e++)
+            scores[e] = sigmoid(scores[e]);
+    else
+        softmax(scores, E);
+    for (int64_t e = 0; e < E; e++)
+        choice[e] = correction ? scores[e] + correction[e] : scores[e];
+    if (c->groups_used < c->expert_groups)
+        keep_groups(choice, c, r->group_score + t * c->expert_groups,
+                    r->group_best + t * c->groups_used);
+    best_of(chosen, k, choice, E);
+    float sum = 1e-20f; /* as DeepSeek-V3; nothing to a softmax */
+    for (int64_t i = 0; i < k; i++)
+        sum += scores[chosen[i]];
+    for (int64_t i = 1; i < k; i++) {
+        int32_t e = chosen[i];
+        int64_t j = i;
+        for (; j > 0 && chosen[j - 1] > e; j--)
+            chosen[j] = chosen[j - 1];
+        chosen[j] = e;
+    }
+    for (int64_t i = 0; i < k; i++) {
+        float s = scores[chosen[i]];
+        share[i] = (c->w.norm_topk ? s / sum : s) * (float)c->expert_scale;
+    }
+}
+
+static void choose_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const model_layer *l = arg;
+    for (int64_t t = row; t < row + n; t++) {
+        choose(r, l, t);
+        if (l->lin[R_SHARED_ROUTER].present) r->shared_share[t] = sigmoid(r->shared_share[t]);
+    }
+}
+
+/* Always in f32: a rounded logit may choose another expert. */
+static void run_router(const fwd_rows *r, const model_layer *l)
+{
+    const arch_config *c = r->c;
+    mm_out outs[] = { fwd_out(&l->lin[R_ROUTER], r->scores, c->experts, false),
+                      fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false) };
+    mm_run(outs, l->lin[R_SHARED_ROUTER].present ? 2 : 1, r->h, c->hidden, r->R, MM_F32, r->scratch,
+           r->p);
+    fwd_each(r, r->R, choose_rows, l);
+}
+
+/* ---- rows by expert ---- */
+
+static void place_rows(const moe *m)
+{
+    const fwd_rows *r = m->r;
+    const int64_t E = r->c->experts, k = r->c->experts_used;
+    memset(m->first, 0, (size_t)(E + 1) * sizeof *m->first);
+    for (int64_t i = 0; i < r->R * k; i++)
+        m->first[r->chosen[i] + 1]++;
+    for (int64_t e = 0; e < E; e++) {
+        m->next[e] = m->first[e];
+        m->first[e + 1] += m->first[e];
+    }
+    for (int64_t i = 0; i < r->R * k; i++) {
+        int32_t at = m->next[r->chosen[i]]++;
+        r->place[i] = at;
+        r->sent[at] = (int32_t)(i / k);
+    }
+}
+
+static void add_job(moe *m, const float *x, int64_t ldx, int64_t M, const int32_t *rows, int n_outs)
+{
+    m->jobs[m->n_jobs++] = (mm_job){ x, ldx, M, rows, m->outs + m->n_outs - n_outs, n_outs };
+}
+
+static void add_out(moe *m, const model_linear *l, float *y, int64_t ldy, bool add)
+{
+    m->outs[m->n_outs++] = fwd_out(l, y, ldy, add);
+}
+
+static void run_jobs(moe *m)
+{
+    mm_run_jobs(m->jobs, m->n_jobs, m->r->acts, m->r->scratch, m->r->p);
+    m->n_jobs = m->n_outs = 0;
+}
+
+/* The experts' linears of a role, or NULL. */
+static const model_linear *experts(const moe *m, arch_role role)
+{
+    const model_linear *e = m->l->expert[role - R_EXPERT_GATE];
+    return e && e->present ? e : NULL;
+}
+
+static void tap_expert(const moe *m, arch_role role, int64_t e, const float *x, int64_t ldx,
+                       int64_t K)
+{
+    const fwd_tap *tap = m->r->tap;
+    const int64_t n = m->first[e + 1] - m->first[e];
+    if (tap && n && experts(m, role)) tap->tap(tap->user, role, e, x, ldx, n, K);
+}
+
+/* What gate and up read, put together where the experts' outputs will be. */
+static void tap_inputs(const moe *m)
+{
+    const fwd_rows *r = m->r;
+    const int64_t H = r->c->hidden;
+    if (!r->tap) return;
+    fwd_tap_rows(r, R_ROUTER, r->h, H, H);
+    for (int64_t i = 0; i < r->R * r->c->experts_used; i++)
+        memcpy(r->expert_out + i * H, r->h + r->sent[i] * H, (size_t)H * sizeof(float));
+    for (int64_t e = 0; e < r->c->experts; e++)
+        for (arch_role role = R_EXPERT_GATE; role <= R_EXPERT_GATE_UP; role++)
+            tap_expert(m, role, e, r->expert_out + m->first[e] * H, H, H);
+    if (r->c->shared_ffn) {
+        fwd_tap_rows(r, R_SHARED_GATE, r->h, H, H);
+        fwd_tap_rows(r, R_SHARED_UP, r->h, H, H);
+    }
+}
+
+static bool joins(const moe *m, const model_linear *gate, const model_linear *up)
+{
+    return mm_gates(&gate->w, &up->w, m->r->acts);
+}
+static bool all_join(const moe *m)
+{
+    const arch_config *c = m->r->c;
+    const model_linear *gate = experts(m, R_EXPERT_GATE), *up = experts(m, R_EXPERT_UP),
+                       *lin = m->l->lin;
+    bool all = gate && up && (!c->shared_ffn || joins(m, &lin[R_SHARED_GATE], &lin[R_SHARED_UP]));
+    for (int64_t e = 0; e < c->experts && all; e++)
+        all = m->first[e] == m->first[e + 1] || joins(m, &gate[e], &up[e]);
+    return all;
+}
+
+/* y [n][2 F] of rows of h: activated, or [gate, up]. */
+static void add_gate(moe *m, const model_linear *gate, const model_linear *up, float *y, int64_t F,
+                     int64_t n, const int32_t *rows)
+{
+    const arch_config *c = m->r->c;
+    add_out(m, gate, y, 2 * F, false);
+    if (m->joined) {
+        mm_out *o = &m->outs[m->n_outs - 1];
+        o->up = &up->w;
+        o->up_bias = up->bias;
+        o->act = (k_act_fn)c->act;
+        o->limit = (float)c->act_limit;
+    } else {
+        add_out(m, up, y + F, 2 * F, false);
+    }
+    add_job(m, m->r->h, c->hidden, n, rows, m->joined ? 1 : 2);
+}
+
+/* expert_in = [gate, up], or [gate up gate up ...], of each place; shared_in of each row; joined:
+ * activated. */
+static void run_in(moe *m)
+{
+    const fwd_rows *r = m->r;
+    const arch_config *c = r->c;
+    const int64_t F = c->expert_ffn, S = c->shared_ffn;
+    const model_linear *gate = experts(m, R_EXPERT_GATE), *up = experts(m, R_EXPERT_UP),
+                       *fused = experts(m, R_EXPERT_GATE_UP);
+    for (int64_t e = 0; e < c->experts; e++) {
+        const int64_t from = m->first[e], n = m->first[e + 1] - from;
+        float *y = r->expert_in + from * 2 * F;
+        if (!n) continue;
+        if (fused) {
+            add_out(m, &fused[e], y, 2 * F, false);
+            add_job(m, r->h, c->hidden, n, r->sent + from, 1);
+        } else {
+            add_gate(m, &gate[e], &up[e], y, F, n, r->sent + from);
+        }
+    }
+    if (S)
+        add_gate(m, &m->l->lin[R_SHARED_GATE], &m->l->lin[R_SHARED_UP], r->shared_in, S, r->R,
+                 NULL);
+    run_jobs(m);
+}
+
+static void act_row(const arch_config *c, float *x, int64_t n, bool mixed)
+{
+    enum { AT_ONCE = 64 };
+    const k_act_fn f = (k_act_fn)c->act;
+    const float limit = (float)c->act_limit;
+    if (!mixed) {
+        k_act_mul(x, x, x + n, n, f, limit);
+        return;
+    }
+    /* Writing follows reading at half its pace. */
+    for (int64_t i = 0; i < n; i += AT_ONCE) {
+        float gate[AT_ONCE], up[AT_ONCE];
+        const int64_t here = n - i < AT_ONCE ? n - i : AT_ONCE;
+        for (int64_t j = 0; j < here; j++) {
+            gate[j] = x[2 * (i + j)];
+            up[j] = x[2 * (i + j) + 1];
+        }
+        k_act_mul(x + i, gate, up, here, f, limit);
+    }
+}
+
+/* Places, and behind them the rows of the shared MLP. Its sigmoid is taken before its last matrix,
+ * which is linear, and so stands in one sum with the residual. */
+static void act_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const moe *m = arg;
+    const arch_config *c = r->c;
+    const model_layer *l = m->l;
+    const int64_t places = r->R * c->experts_used, F = c->expert_ffn, S = c->shared_ffn;
+    const bool mixed = c->w.gate_up_mixed && l->expert[R_EXPERT_GATE_UP - R_EXPERT_GATE];
+    for (int64_t i = row; i < row + n; i++) {
+        if (i < places) {
+            if (!m->joined) act_row(c, r->expert_in + i * 2 * F, F, mixed);
+            continue;
+        }
+        float *x = r->shared_in + (i - places) * 2 * S;
+        if (!m->joined) act_row(c, x, S, false);
+        if (l->lin[R_SHARED_ROUTER].present) k_scale(x, r->shared_share[i - places], S);
+    }
+}
+
+static void run_down(moe *m)
+{
+    const fwd_rows *r = m->r;
+    const arch_config *c = r->c;
+    const int64_t F = c->expert_ffn, S = c->shared_ffn, H = c->hidden;
+    const model_linear *down = experts(m, R_EXPERT_DOWN);
+    for (int64_t e = 0; e < c->experts; e++) {
+        const int64_t from = m->first[e], n = m->first[e + 1] - from;
+        const float *x = r->expert_in + from * 2 * F;
+        if (!n) continue;
+        tap_expert(m, R_EXPERT_DOWN, e, x, 2 * F, F);
+        add_out(m, &down[e], r->expert_out + from * H, H, false);
+        add_job(m, x, 2 * F, n, NULL, 1);
+    }
+    if (S) {
+        fwd_tap_rows(r, R_SHARED_DOWN, r->shared_in, 2 * S, S);
+        add_out(m, &m->l->lin[R_SHARED_DOWN], r->out, H, true);
+        add_job(m, r->shared_in, 2 * S, r->R, NULL, 1);
+    }
+    run_jobs(m);
+}
+
+/* out += the shares of the chosen experts' outputs, by rising expert. */
+static void join_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    enum { AT_ONCE = 256 };
+    const int64_t H = r->c->hidden, k = r->c->experts_used;
+    (void)arg;
+    for (int64_t t = row; t < row + n; t++)
+        for (int64_t from = 0; from < H; from += AT_ONCE) {
+            float sum[AT_ONCE] = { 0 };
+            const int64_t here = H - from < AT_ONCE ? H - from : AT_ONCE;
+            for (int64_t i = 0; i < k; i++) {
+                const float *y = r->expert_out + r->place[t * k + i] * H + from;
+                const float share = r->share[t * k + i];
+                for (int64_t j = 0; j < here; j++)
+                    sum[j] += share * y[j];
+            }
+            k_add(r->out + t * H + from, sum, here);
+        }
+}
+
+void fwd_run_moe(const fwd_rows *r, const model_layer *l)
+{
+    const int64_t E = r->c->experts + 1, places = r->R * r->c->experts_used;
+    const size_t mark = lq_arena_mark(r->scratch);
+    moe m = { .r = r, .l = l };
+    pool_stage(r->p, STAGE_EXPERTS);
+    m.first = lq_push(r->scratch, (size_t)E * sizeof *m.first);
+    m.next = lq_push(r->scratch, (size_t)E * sizeof *m.next);
+    m.jobs = lq_push(r->scratch, (size_t)E * sizeof *m.jobs);
+    m.outs = lq_push(r->scratch, (size_t)(2 * E) * sizeof *m.outs);
+    run_router(r, l);
+    place_rows(&m);
+    tap_inputs(&m);
+    m.joined = all_join(&m);
+    run_in(&m);
+    if (!m.joined || r->c->shared_ffn)
+        fwd_each(r, places + (r->c->shared_ffn ? r->R : 0), act_rows, &m);
+    run_down(&m);
+    fwd_each(r, r->R, join_rows, NULL);
+    lq_arena_reset(r->scratch, mark);
+}

@@ -1,0 +1,176 @@
+/* runtime/forward/forward_windows.c - whole windows without a cache, layer by layer, for calibration and
+ * the check after it.
+ *
+ * Each window in turn borrows one small f32 cache, in blocks of WINDOW_BLOCK tokens. */
+#include "runtime/forward/forward_impl.h"
+
+enum { WINDOW_BLOCK = 32 };
+
+static int64_t window_blocks(int64_t T) { return lq_ceil_div(T, WINDOW_BLOCK); }
+
+static size_t plane(const arch_config *c, int64_t D)
+{
+    return (size_t)c->kv_heads * WINDOW_BLOCK * attn_kv_row_bytes(KV_F32, D);
+}
+
+static size_t window_stride(const arch_config *c)
+{
+    return plane(c, c->head_dim) + plane(c, c->v_dim);
+}
+
+size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads)
+{
+    size_t blocks = (size_t)window_blocks(T);
+    size_t kv = lq_round_up(blocks * window_stride(c) + 1, 64);
+    size_t table = lq_round_up(blocks * sizeof(int32_t) + 1, 64);
+    size_t seqs = lq_round_up((size_t)T * sizeof(attn_seq) + 1, 64) +
+                  lq_round_up((size_t)T * sizeof(fwd_group) + 1, 64);
+    return fwd_rows_bytes(c, T, FWD_ALL) + fwd_rows_scratch(c, T, threads) + kv + table + seqs;
+}
+
+typedef struct {
+    fwd_rows rows;
+    fwd_kv kv;
+    fwd_group *groups; /* one per window */
+} windows;
+
+/* Everything out of scratch, rows placed; scratch is as found after an error. */
+static lq_status open_windows(windows *w, const arch_config *c, float *x, int64_t n, int64_t len,
+                              mm_acts acts, lq_arena *scratch, pool *p, lq_err *err)
+{
+    const int64_t T = n * len, blocks = window_blocks(len);
+    const size_t mark = lq_arena_mark(scratch);
+    w->rows = (fwd_rows){ .p = p, .acts = acts, .scratch = scratch, .R = T, .x = x };
+    w->kv =
+        (fwd_kv){ .block_stride = window_stride(c), .block_size = WINDOW_BLOCK, .dtype = KV_F32 };
+    w->kv.k = lq_push(scratch, (size_t)blocks * w->kv.block_stride);
+    int32_t *table = lq_push(scratch, (size_t)blocks * sizeof *table);
+    attn_seq *seqs = lq_push(scratch, (size_t)n * sizeof *seqs);
+    w->groups = lq_push(scratch, (size_t)n * sizeof *w->groups);
+    if (!w->kv.k || !table || !seqs || !w->groups || !fwd_rows_push(&w->rows, c, T, scratch)) {
+        lq_arena_reset(scratch, mark);
+        return lq_fail(err, LQ_ENOMEM, "no scratch for %lld rows", (long long)T);
+    }
+    w->kv.v = w->kv.k + plane(c, c->head_dim);
+    for (int64_t b = 0; b < blocks; b++)
+        table[b] = (int32_t)b;
+    for (int64_t i = 0; i < n; i++) {
+        seqs[i] = (attn_seq){ .row0 = i * len, .n_rows = len, .table = table };
+        w->groups[i] = (fwd_group){ seqs[i].row0, len, &seqs[i], 1 };
+        fwd_place(&w->rows, &seqs[i], WINDOW_BLOCK, len);
+    }
+    return LQ_OK;
+}
+
+lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, float *x,
+                    int64_t n_windows, int64_t window_len, mm_acts acts, const fwd_tap *tap,
+                    fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err)
+{
+    if (n_windows == 0 || window_len == 0) return LQ_OK;
+    const size_t mark = lq_arena_mark(scratch);
+    windows w;
+    lq_status s = open_windows(&w, c, x, n_windows, window_len, acts, scratch, p, err);
+    if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
+    w.rows.tap = tap;
+    w.rows.offload = offload;
+    pool_enter(p);
+    fwd_run_layer(&w.rows, l, layer, &w.kv, w.groups, n_windows, NULL, 0);
+    pool_leave(p);
+    lq_arena_reset(scratch, mark);
+    return offload ? fwd_offload_check(offload, err) : LQ_OK;
+}
+
+/* ---- in stages ---- */
+bool fwd_has_points(const arch_config *c, int64_t layer)
+{
+    return !c->w.parallel && !c->w.mla && !c->layer[layer].moe;
+}
+
+int64_t fwd_point_width(const arch_config *c, fwd_point at)
+{
+    const int64_t width[FWD_N_POINTS] = { [FWD_AT_QKV] = c->hidden,
+                                          [FWD_AT_O] = c->heads * c->v_dim,
+                                          [FWD_AT_MLP] = c->hidden,
+                                          [FWD_AT_DOWN] = c->ffn };
+    return width[at];
+}
+
+/* Where a point's rows lie, ld floats apart. */
+static float *rows_at(const fwd_rows *r, fwd_point at, int64_t *ld)
+{
+    float *const from[FWD_N_POINTS] = { r->h, r->a, r->h, r->mlp, NULL };
+    *ld = at == FWD_AT_DOWN ? fwd_mlp_width(r->c) : fwd_point_width(r->c, at);
+    return from[at];
+}
+
+lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point at,
+                       float *x, float *u, int64_t n_windows, int64_t window_len, mm_acts acts,
+                       fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err)
+{
+    if (n_windows == 0 || window_len == 0) return LQ_OK;
+    const size_t mark = lq_arena_mark(scratch);
+    int64_t ld;
+    windows w;
+    lq_status s = open_windows(&w, c, x, n_windows, window_len, acts, scratch, p, err);
+    if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
+    const int64_t T = w.rows.R;
+    w.rows.offload = offload;
+    if (at > FWD_AT_QKV) {
+        const int64_t K = fwd_point_width(c, at - 1);
+        float *in = rows_at(&w.rows, at - 1, &ld);
+        for (int64_t t = 0; t < T; t++)
+            memcpy(in + t * ld, u + t * K, (size_t)K * sizeof *u);
+    }
+    pool_enter(p);
+    fwd_run_to(&w.rows, l, layer, at, &w.kv, w.groups, n_windows);
+    pool_leave(p);
+    if (at < FWD_AT_END) {
+        const int64_t K = fwd_point_width(c, at);
+        const float *out = rows_at(&w.rows, at, &ld);
+        for (int64_t t = 0; t < T; t++)
+            memcpy(u + t * K, out + t * ld, (size_t)K * sizeof *u);
+    }
+    lq_arena_reset(scratch, mark);
+    return offload ? fwd_offload_check(offload, err) : LQ_OK;
+}
+
+lq_status fwd_embed(const model *m, float *x, const int32_t *ids, int64_t n_windows,
+                    int64_t window_len, mm_acts acts, lq_arena *scratch, pool *p, lq_err *err)
+{
+    if (n_windows == 0 || window_len == 0) return LQ_OK;
+    const size_t mark = lq_arena_mark(scratch);
+    windows w;
+    lq_status s = model_check_positions(m, window_len, err);
+    if (!s) s = open_windows(&w, m->cfg, x, n_windows, window_len, acts, scratch, p, err);
+    if (s) return lq_wrap(err, s, "embedding");
+    pool_enter(p);
+    fwd_embed_rows(&w.rows, m, ids);
+    pool_leave(p);
+    lq_arena_reset(scratch, mark);
+    return LQ_OK;
+}
+
+size_t fwd_logits_scratch(const arch_config *c, int64_t T, int threads)
+{
+    const size_t a = mm_scratch_bytes(T, c->embed_dim, 1, threads);
+    const size_t b = mm_scratch_bytes(T, c->hidden, 1, threads);
+    return fwd_rows_bytes(c, T, FWD_ALL) + (a > b ? a : b);
+}
+
+lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts acts,
+                     lq_arena *scratch, pool *p, lq_err *err)
+{
+    if (T == 0) return LQ_OK;
+    const size_t mark = lq_arena_mark(scratch);
+    fwd_rows r = { .p = p, .acts = acts, .scratch = scratch, .R = T, .x = x };
+    if (!fwd_rows_push(&r, m->cfg, T, scratch)) {
+        lq_arena_reset(scratch, mark);
+        return lq_fail(err, LQ_ENOMEM, "no scratch for the logits of %lld rows", (long long)T);
+    }
+    pool_enter(p);
+    fwd_run_head(&r, m, logits, m->cfg->vocab, T);
+    fwd_finish_logits(&r, logits, T);
+    pool_leave(p);
+    lq_arena_reset(scratch, mark);
+    return LQ_OK;
+}

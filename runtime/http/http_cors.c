@@ -1,0 +1,35 @@
+/* runtime/http/http_cors.c - pages of other origins: they may call only where the operator has named
+ * their origin (or "*"). The origin is echoed exactly, never "*", and credentials are never
+ * allowed: a page must know a key. Source: the Fetch standard, "CORS protocol". */
+#include "runtime/http/http_int.h"
+
+const char *http_cors_origin(const http_server *s, struct MHD_Connection *mhd)
+{
+    const char *origin = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Origin");
+    for (int i = 0; origin && i < s->o.n_origins; i++)
+        if (strcmp(s->o.origins[i], "*") == 0 || strcmp(s->o.origins[i], origin) == 0)
+            return origin;
+    return NULL;
+}
+
+bool http_cors_preflight(http_req *r, struct MHD_Connection *mhd)
+{
+    static const char *const headers[] = {
+        "Access-Control-Allow-Methods: GET, POST, DELETE",
+        "Access-Control-Allow-Headers: Authorization, Content-Type, X-Api-Key, X-Request-Id",
+        "Access-Control-Max-Age: 600",
+    };
+    if (strcmp(r->method, "OPTIONS") != 0 || !http_cors_origin(r->s, mhd)) return false;
+    http_reply(r, 204, "", 0, &(http_extra){ .headers = headers, .n_headers = LQ_COUNT(headers) });
+    return true;
+}
+
+void http_cors_headers(const http_server *s, struct MHD_Connection *mhd, struct MHD_Response *m)
+{
+    if (!s->o.n_origins) return;
+    const char *origin = http_cors_origin(s, mhd);
+    MHD_add_response_header(m, "Vary", "Origin");
+    if (!origin) return;
+    MHD_add_response_header(m, "Access-Control-Allow-Origin", origin);
+    MHD_add_response_header(m, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+}

@@ -1,0 +1,31 @@
+/* runtime/http/http_local.c - an exchange without a connection, for callers in the same process. */
+#include "runtime/http/http_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+lq_status http_local(const http_route *routes, size_t n_routes, void *app, const char *path,
+                     const char *body, size_t n, http_done done, void *user, lq_err *err)
+{
+    static atomic_ullong number;
+    const http_route *route = NULL;
+    for (size_t i = 0; i < n_routes && !route; i++)
+        if (strcmp(routes[i].method, "POST") == 0 && strcmp(routes[i].path, path) == 0)
+            route = &routes[i];
+    if (!route) return lq_fail(err, LQ_EVALUE, "%.64s: no such route", path);
+    http_req *r = http_req_new(NULL, NULL);
+    if (!r) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    r->route = route;
+    r->done = done;
+    r->done_user = user;
+    snprintf(r->path, sizeof r->path, "%s", path);
+    snprintf(r->method, sizeof r->method, "POST");
+    snprintf(r->id, sizeof r->id, "local-%llu", atomic_fetch_add(&number, 1));
+    jw_bytes(&r->body, body, n);
+    if (r->body.oom)
+        http_error(r, 503, NULL, NULL, "out of memory");
+    else
+        route->handle(app, r);
+    http_req_unref(r);
+    return LQ_OK;
+}

@@ -1,0 +1,153 @@
+/* runtime/json_text.c - one scan over the text before cJSON sees it: depth, escapes, numbers. */
+#include "runtime/json_text.h"
+
+#include "base/json.h"
+#include "runtime/limits.h"
+#include "runtime/tokenizer/tok_text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+
+/* Copy text into dst (never longer) with \u0000 as C0 80. False: nested too deep, at *at. */
+static bool rewrite(char *dst, size_t *n_dst, const char *s, size_t n, size_t *at)
+{
+    size_t w = 0;
+    int depth = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < n; i++) {
+        char c = s[i];
+        *at = i;
+        if (quoted && c == '\\' && i + 1 < n) {
+            if (n - i >= 6 && memcmp(s + i, "\\u0000", 6) == 0) {
+                memcpy(dst + w, "\xC0\x80", 2);
+                w += 2;
+                i += 5;
+                continue;
+            }
+            dst[w++] = c;
+            c = s[++i];
+        } else if (c == '"') {
+            quoted = !quoted;
+        } else if (!quoted && (c == '[' || c == '{')) {
+            if (++depth > JT_MAX_DEPTH) return false;
+        } else if (!quoted && (c == ']' || c == '}')) {
+            depth--;
+        }
+        dst[w++] = c;
+    }
+    *n_dst = w;
+    return true;
+}
+
+/* The next number of the text at or after *at, outside strings; its length. */
+static size_t next_number(const char *s, size_t n, size_t *at)
+{
+    bool quoted = false;
+    for (size_t i = *at; i < n; i++) {
+        if (quoted && s[i] == '\\')
+            i++;
+        else if (s[i] == '"')
+            quoted = !quoted;
+        else if (!quoted && (s[i] == '-' || (s[i] >= '0' && s[i] <= '9'))) {
+            size_t e = i;
+            while (e < n && s[e] && strchr("+-.eE0123456789", s[e]))
+                e++;
+            *at = i;
+            return e - i;
+        }
+    }
+    return 0;
+}
+
+/* The tree's numbers in the order of the text, which is the order of a walk down the tree. */
+static bool keep_numbers(cJSON *item, const char *s, size_t n, size_t *at)
+{
+    for (; item; item = item->next) {
+        if (cJSON_IsNumber(item)) {
+            size_t len = next_number(s, n, at);
+            item->valuestring = malloc(len + 1);
+            if (!item->valuestring) return false;
+            memcpy(item->valuestring, s + *at, len);
+            item->valuestring[len] = 0;
+            *at += len;
+        }
+        if (item->child && !keep_numbers(item->child, s, n, at)) return false;
+    }
+    return true;
+}
+
+lq_status jt_parse(cJSON **out, const char *text, size_t n, unsigned flags, lq_err *err)
+{
+    *out = NULL;
+    size_t bad = 0, n_copy = 0;
+    if (memchr(text, 0, n)) return lq_fail(err, LQ_EFORMAT, "JSON: a raw NUL byte in the text");
+    if (!tok_valid_utf8((const uint8_t *)text, n, &bad))
+        return lq_fail(err, LQ_EFORMAT, "JSON: invalid UTF-8 at byte %zu", bad);
+    char *copy = malloc(n + 1);
+    if (!copy) return lq_fail(err, LQ_ENOMEM, "JSON: out of memory");
+    lq_status s = LQ_OK;
+    if (!rewrite(copy, &n_copy, text, n, &bad)) {
+        s = lq_fail(err, LQ_EFORMAT, "JSON: nested deeper than %d at byte %zu", JT_MAX_DEPTH, bad);
+        goto done;
+    }
+    copy[n_copy] = 0;
+    const char *end = NULL;
+    *out = cJSON_ParseWithLengthOpts(copy, n_copy + 1, &end, 1);
+    if (!*out && js_ran_out()) {
+        s = lq_fail(err, LQ_ENOMEM, "JSON: out of memory");
+        goto done;
+    }
+    if (!*out) {
+        s = lq_fail(err, LQ_EFORMAT, "JSON: expected a value near byte %zu of %zu",
+                    end ? (size_t)(end - copy) : 0, n);
+        goto done;
+    }
+    size_t at = 0;
+    if ((flags & JT_NUMBERS) && !keep_numbers(*out, copy, n_copy, &at)) {
+        cJSON_Delete(*out);
+        *out = NULL;
+        s = lq_fail(err, LQ_ENOMEM, "JSON: out of memory");
+    }
+done:
+    free(copy);
+    return s;
+}
+
+size_t jt_copy(char *dst, const char *src)
+{
+    size_t w = 0;
+    for (; *src; src++) {
+        if ((uint8_t)src[0] == 0xC0 && (uint8_t)src[1] == 0x80) {
+            dst[w++] = 0;
+            src++;
+        } else {
+            dst[w++] = *src;
+        }
+    }
+    return w;
+}
+
+char *jt_quote(const char *text, size_t n)
+{
+    size_t room;
+    if (!lq_mul(n, 6, &room) || !lq_add(room, 3, &room)) return NULL;
+    char *out = malloc(room), *w = out;
+    if (!out) return NULL;
+    *w++ = '"';
+    for (size_t i = 0; i < n; i++) {
+        static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
+        const char *hit = text[i] ? strchr(from, text[i]) : NULL;
+        if (hit) {
+            *w++ = '\\';
+            *w++ = to[hit - from];
+        } else if ((uint8_t)text[i] < 0x20) {
+            w += snprintf(w, 7, "\\u%04x", (unsigned)text[i]);
+        } else {
+            *w++ = text[i];
+        }
+    }
+    *w++ = '"';
+    *w = 0;
+    return out;
+}

@@ -1,0 +1,514 @@
+/* runtime/model/kv.c - see kv.h.
+ *
+ * One mapping (or piece of device memory; or one of each, for the layers that run there) holds, for
+ * each layer, the K and then the V of block after block; their rows may be of different widths:
+ *
+ *     [layer][block][K, V][kv head][slot][row_bytes]
+ *
+ * so that neighbouring blocks of a layer are neighbours in memory. Three states of a block:
+ *
+ *     held    ref > 0                    some sequence's table names it
+ *     cached  ref = 0, findable          in the LRU list, oldest first out
+ *     free    ref = 0, not findable      on the free stack
+ *
+ * A findable block is known by XXH3-128(hash of its parent, its tokens); the root's parent is the
+ * hash of the salt. A match is also checked by its tokens and by the serial number of its parent,
+ * so a chain is followed only through the blocks that it was built on, whatever the hash does. */
+#include "runtime/model/kv.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { NONE = -1, MAX_BLOCK = 32 };
+
+typedef struct {
+    int32_t ref;
+    int32_t prev, next; /* LRU neighbours while cached */
+    bool findable;
+    uint64_t hash[2];
+    uint64_t serial; /* of this registration; never used twice */
+    uint64_t parent; /* serial of the parent block; 0 for the first block of a sequence */
+} block;
+
+struct kv_cache {
+    kv_opts opts;
+    int64_t layers, kv_heads, table_cap;
+    size_t k_bytes, block_stride, layer_bytes; /* K of a block; K and V of it; of all blocks */
+    uint8_t *data;                             /* of the layers before opts.first */
+    uint8_t *data_on[DEV_RANKS]; /* of the others, on each device: K and V of its own heads */
+    size_t data_bytes, on_bytes;
+    block *blocks;
+    int32_t *tokens; /* [n_blocks, block_size] of findable blocks */
+    int32_t *free_stack;
+    int64_t n_free, n_cached;
+    int32_t lru_old, lru_new;
+    int32_t *slots; /* open addressing over hash[0]: block number or NONE */
+    size_t n_slots; /* a power of two, at least twice n_blocks */
+    uint64_t next_serial;
+};
+
+/* ---- sizes ---- */
+
+/* K or V of a block, in rows of D. */
+static size_t plane_bytes(const arch_config *c, int64_t D, int block_size, kv_dtype d)
+{
+    return lq_round_up((size_t)c->kv_heads * (size_t)block_size * attn_kv_row_bytes(d, D), 64);
+}
+
+size_t kv_layer_bytes(const arch_config *c, int block_size, kv_dtype d)
+{
+    return plane_bytes(c, c->head_dim, block_size, d) + plane_bytes(c, c->v_dim, block_size, d);
+}
+
+size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d)
+{
+    return (size_t)c->layers * kv_layer_bytes(c, block_size, d);
+}
+
+size_t kv_token_bytes(const arch_config *c, kv_dtype d)
+{
+    return (size_t)(c->layers * c->kv_heads) *
+           (attn_kv_row_bytes(d, c->head_dim) + attn_kv_row_bytes(d, c->v_dim));
+}
+
+/* A power of two, at least twice the blocks. */
+static size_t slots_for(int64_t n_blocks)
+{
+    size_t n = 2;
+    while (n < 2 * (size_t)n_blocks)
+        n *= 2;
+    return n;
+}
+
+size_t kv_table_bytes(const kv_opts *o)
+{
+    const size_t per = sizeof(block) + ((size_t)o->block_size + 1) * sizeof(int32_t);
+    return (size_t)o->n_blocks * per + slots_for(o->n_blocks) * sizeof(int32_t);
+}
+
+static void hash_words(uint64_t out[2], const void *data, size_t n)
+{
+    lq_hash h = lq_hash_bytes(data, n);
+    memcpy(out, h.b, sizeof h.b);
+}
+
+static lq_status take_device(kv_cache *kv, size_t n, lq_err *err)
+{
+    int r = 0;
+    kv->on_bytes = n;
+    for (dev *on = kv->opts.on; on; on = on->peer, r++) {
+        void *p;
+        lq_status s = dev_take(&p, on, n, "the KV cache needs", err);
+        if (s) return s;
+        kv->data_on[r] = p;
+    }
+    return LQ_OK;
+}
+
+static lq_status map_host(kv_cache *kv, size_t n, lq_err *err)
+{
+    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return lq_fail(err, LQ_ENOMEM, "KV cache: no memory for %zu bytes in %lld blocks", n,
+                       (long long)kv->opts.n_blocks);
+    madvise(p, n, MADV_HUGEPAGE); /* a hint: works without */
+    kv->data = p;
+    kv->data_bytes = n;
+    return LQ_OK;
+}
+
+static lq_status map_data(kv_cache *kv, lq_err *err)
+{
+    const int64_t first = kv->opts.first;
+    size_t layer, all;
+    if (!lq_mul(kv->block_stride, (size_t)kv->opts.n_blocks, &layer) ||
+        !lq_mul(layer, (size_t)kv->layers, &all))
+        return lq_fail(err, LQ_ENOMEM, "KV cache: %lld blocks do not fit in memory",
+                       (long long)kv->opts.n_blocks);
+    kv->layer_bytes = layer;
+    lq_status s = first ? map_host(kv, (size_t)first * layer, err) : LQ_OK;
+    return s || first == kv->layers ? s : take_device(kv, all - (size_t)first * layer, err);
+}
+
+lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq_err *err)
+{
+    arch_config own = *whole;
+    const arch_config *c = &own; /* what one device has of a block */
+    *out = NULL;
+    if (o->on) own.kv_heads /= dev_ranks(o->on);
+    if (o->block_size != 8 && o->block_size != 16 && o->block_size != 32)
+        return lq_fail(err, LQ_EVALUE, "KV block size: expected 8, 16 or 32, found %d",
+                       o->block_size);
+    if (o->n_blocks < 1 || o->n_blocks > INT32_MAX / MAX_BLOCK)
+        return lq_fail(err, LQ_EVALUE, "KV blocks: expected 1..%d, found %lld",
+                       INT32_MAX / MAX_BLOCK, (long long)o->n_blocks);
+    kv_cache *kv = calloc(1, sizeof *kv);
+    if (!kv) return lq_fail(err, LQ_ENOMEM, "KV cache: out of memory");
+    size_t n = (size_t)o->n_blocks;
+    kv->opts = *o;
+    if (!o->on) kv->opts.first = c->layers;
+    assert(kv->opts.first >= 0 && kv->opts.first <= c->layers);
+    kv->layers = c->layers;
+    kv->kv_heads = c->kv_heads;
+    kv->k_bytes = plane_bytes(c, c->head_dim, o->block_size, o->dtype);
+    kv->block_stride = kv->k_bytes + plane_bytes(c, c->v_dim, o->block_size, o->dtype);
+    kv->table_cap = lq_ceil_div(c->max_pos > 0 ? c->max_pos : 1, o->block_size);
+    if (kv->table_cap > o->n_blocks) kv->table_cap = o->n_blocks;
+    kv->lru_old = kv->lru_new = NONE;
+    kv->next_serial = 1;
+    kv->n_slots = slots_for(o->n_blocks);
+    if (!kv->opts.hash) kv->opts.hash = hash_words;
+    kv->blocks = calloc(n, sizeof *kv->blocks);
+    kv->tokens = calloc(n * (size_t)o->block_size, sizeof *kv->tokens);
+    kv->free_stack = malloc(n * sizeof *kv->free_stack);
+    kv->slots = malloc(kv->n_slots * sizeof *kv->slots);
+    lq_status s = LQ_OK;
+    if (!kv->blocks || !kv->tokens || !kv->free_stack || !kv->slots)
+        s = lq_fail(err, LQ_ENOMEM, "KV cache: no memory for the tables of %zu blocks", n);
+    if (!s) s = map_data(kv, err);
+    if (s) {
+        kv_close(kv);
+        return s;
+    }
+    for (size_t i = 0; i < kv->n_slots; i++)
+        kv->slots[i] = NONE;
+    for (size_t i = 0; i < n; i++)
+        kv->free_stack[i] = (int32_t)(n - 1 - i); /* 0 is taken first */
+    kv->n_free = o->n_blocks;
+    *out = kv;
+    return LQ_OK;
+}
+
+void kv_close(kv_cache *kv)
+{
+    if (!kv) return;
+    int r = 0;
+    for (dev *on = kv->opts.on; on; on = on->peer, r++)
+        if (kv->data_on[r]) on->ops->free(on, kv->data_on[r]);
+    if (kv->data) munmap(kv->data, kv->data_bytes);
+    free(kv->blocks);
+    free(kv->tokens);
+    free(kv->free_stack);
+    free(kv->slots);
+    free(kv);
+}
+
+const kv_opts *kv_options(const kv_cache *kv) { return &kv->opts; }
+int64_t kv_free_blocks(const kv_cache *kv) { return kv->n_free + kv->n_cached; }
+int64_t kv_cached_blocks(const kv_cache *kv) { return kv->n_cached; }
+size_t kv_block_stride(const kv_cache *kv) { return kv->block_stride; }
+uint8_t *kv_k_on(kv_cache *kv, int64_t layer, int rank)
+{
+    const int64_t first = kv->opts.first;
+    return layer < first ? kv->data + (size_t)layer * kv->layer_bytes
+                         : kv->data_on[rank] + (size_t)(layer - first) * kv->layer_bytes;
+}
+uint8_t *kv_k(kv_cache *kv, int64_t layer) { return kv_k_on(kv, layer, 0); }
+uint8_t *kv_v_on(kv_cache *kv, int64_t layer, int rank)
+{
+    return kv_k_on(kv, layer, rank) + kv->k_bytes;
+}
+uint8_t *kv_v(kv_cache *kv, int64_t layer) { return kv_v_on(kv, layer, 0); }
+
+void kv_zero(kv_cache *kv)
+{
+    int r = 0;
+    for (dev *on = kv->opts.on; on; on = on->peer, r++)
+        if (kv->data_on[r]) {
+            on->ops->bind(on);
+            on->ops->zero(on, kv->data_on[r], kv->on_bytes);
+        }
+    if (kv->data) memset(kv->data, 0, kv->data_bytes);
+}
+
+/* ---- LRU list of cached blocks ---- */
+
+static void lru_add(kv_cache *kv, int32_t b)
+{
+    block *x = &kv->blocks[b];
+    x->prev = kv->lru_new;
+    x->next = NONE;
+    if (kv->lru_new != NONE)
+        kv->blocks[kv->lru_new].next = b;
+    else
+        kv->lru_old = b;
+    kv->lru_new = b;
+    kv->n_cached++;
+}
+
+static void lru_remove(kv_cache *kv, int32_t b)
+{
+    const block *x = &kv->blocks[b];
+    if (x->prev != NONE)
+        kv->blocks[x->prev].next = x->next;
+    else
+        kv->lru_old = x->next;
+    if (x->next != NONE)
+        kv->blocks[x->next].prev = x->prev;
+    else
+        kv->lru_new = x->prev;
+    kv->n_cached--;
+}
+
+/* ---- the table of findable blocks ---- */
+
+static size_t home(const kv_cache *kv, int32_t b)
+{
+    return (size_t)kv->blocks[b].hash[0] & (kv->n_slots - 1);
+}
+
+static void index_add(kv_cache *kv, int32_t b)
+{
+    size_t i = home(kv, b);
+    while (kv->slots[i] != NONE)
+        i = (i + 1) & (kv->n_slots - 1);
+    kv->slots[i] = b;
+    kv->blocks[b].findable = true;
+}
+
+static void index_remove(kv_cache *kv, int32_t b)
+{
+    size_t mask = kv->n_slots - 1, i = home(kv, b);
+    while (kv->slots[i] != b)
+        i = (i + 1) & mask;
+    /* Close the gap: move back every later entry of the run whose home lies at or before it. */
+    for (size_t j = (i + 1) & mask; kv->slots[j] != NONE; j = (j + 1) & mask) {
+        if (((j - home(kv, kv->slots[j])) & mask) < ((j - i) & mask)) continue;
+        kv->slots[i] = kv->slots[j];
+        i = j;
+    }
+    kv->slots[i] = NONE;
+    kv->blocks[b].findable = false;
+}
+
+typedef struct {
+    uint64_t hash[2];
+    uint64_t parent;
+} chain_link;
+
+/* Before the first block. */
+static void chain_root(const kv_cache *kv, uint64_t hash[2], const char *salt)
+{
+    hash[0] = hash[1] = 0;
+    if (salt) kv->opts.hash(hash, salt, strlen(salt));
+}
+
+static chain_link chain_next(const kv_cache *kv, const uint64_t parent_hash[2], uint64_t parent,
+                             const int32_t *ids)
+{
+    uint8_t bytes[16 + MAX_BLOCK * 4];
+    size_t n = (size_t)kv->opts.block_size * sizeof *ids;
+    memcpy(bytes, parent_hash, 16);
+    memcpy(bytes + 16, ids, n);
+    chain_link l = { .parent = parent };
+    kv->opts.hash(l.hash, bytes, 16 + n);
+    return l;
+}
+
+static int32_t index_find(const kv_cache *kv, const chain_link *l, const int32_t *ids)
+{
+    size_t bs = (size_t)kv->opts.block_size;
+    for (size_t i = (size_t)l->hash[0] & (kv->n_slots - 1); kv->slots[i] != NONE;
+         i = (i + 1) & (kv->n_slots - 1)) {
+        int32_t b = kv->slots[i];
+        const block *x = &kv->blocks[b];
+        if (x->hash[0] == l->hash[0] && x->hash[1] == l->hash[1] && x->parent == l->parent &&
+            memcmp(kv->tokens + (size_t)b * bs, ids, bs * sizeof *ids) == 0)
+            return b;
+    }
+    return NONE;
+}
+
+/* ---- taking and dropping blocks ---- */
+
+/* The caller knows that kv_free_blocks > 0. */
+static int32_t take_block(kv_cache *kv)
+{
+    int32_t b;
+    if (kv->n_free) {
+        b = kv->free_stack[--kv->n_free];
+    } else {
+        b = kv->lru_old;
+        lru_remove(kv, b);
+        index_remove(kv, b);
+    }
+    kv->blocks[b].ref = 1;
+    return b;
+}
+
+static void hold_block(kv_cache *kv, int32_t b)
+{
+    if (kv->blocks[b].ref++ == 0) lru_remove(kv, b);
+}
+
+static void drop_block(kv_cache *kv, int32_t b)
+{
+    if (--kv->blocks[b].ref > 0) return;
+    if (kv->blocks[b].findable)
+        lru_add(kv, b);
+    else
+        kv->free_stack[kv->n_free++] = b;
+}
+
+/* On a device this is queued behind the steps that wrote src and before those that read dst. */
+static void copy_block(kv_cache *kv, int32_t dst, int32_t src)
+{
+    const size_t n = kv->block_stride;
+    for (int64_t l = 0; l < kv->opts.first; l++) {
+        uint8_t *k = kv_k(kv, l);
+        memcpy(k + (size_t)dst * n, k + (size_t)src * n, n);
+    }
+    int r = 0;
+    for (dev *on = kv->opts.on; on; on = on->peer, r++)
+        for (int64_t l = kv->opts.first; l < kv->layers; l++) {
+            uint8_t *k = kv_k_on(kv, l, r);
+            on->ops->copy(on,
+                          &(dev_copy_args){ k + (size_t)dst * n, k + (size_t)src * n, n, n, n, 1 });
+        }
+}
+
+/* ---- sequences ---- */
+
+void kv_seq_init(kv_seq *s) { memset(s, 0, sizeof *s); }
+
+static void drop_from(kv_cache *kv, kv_seq *s, int64_t n_blocks)
+{
+    /* Last first: the start of a prefix, which more requests share, is evicted last. */
+    while (s->n_blocks > n_blocks)
+        drop_block(kv, s->table[--s->n_blocks]);
+}
+
+void kv_seq_free(kv_cache *kv, kv_seq *s)
+{
+    drop_from(kv, s, 0);
+    free(s->table);
+    kv_seq_init(s);
+}
+
+/* Room in the table itself. The first call takes what the longest sequence needs, so that nothing
+ * is allocated while a sequence grows. */
+static bool table_room(const kv_cache *kv, kv_seq *s, int64_t n)
+{
+    if (n <= s->cap) return true;
+    int64_t cap = n > kv->table_cap ? n : kv->table_cap;
+    int32_t *t = realloc(s->table, (size_t)cap * sizeof *t);
+    if (!t) return false;
+    s->table = t;
+    s->cap = cap;
+    return true;
+}
+
+/* The block that the next position is written into, or NONE when that is a new one. After
+ * kv_truncate it can be one that others hold or can find, which must not be written. */
+static int32_t open_block(const kv_cache *kv, const kv_seq *s, int64_t tokens)
+{
+    if (tokens <= s->tokens || s->tokens % kv->opts.block_size == 0) return NONE;
+    return s->table[s->tokens / kv->opts.block_size];
+}
+
+lq_status kv_reserve(kv_cache *kv, kv_seq *s, int64_t tokens, lq_err *err)
+{
+    int64_t need = lq_ceil_div(tokens, kv->opts.block_size), more = need - s->n_blocks;
+    if (need > kv->opts.n_blocks)
+        return lq_fail(err, LQ_EBUSY, "KV cache: %lld tokens need %lld blocks, the cache has %lld",
+                       (long long)tokens, (long long)need, (long long)kv->opts.n_blocks);
+    if (!table_room(kv, s, need)) return lq_fail(err, LQ_ENOMEM, "KV cache: out of memory");
+    int32_t last = open_block(kv, s, tokens);
+    bool copy = last != NONE && kv->blocks[last].ref > 1;
+    if ((more > 0 ? more : 0) + (copy ? 1 : 0) > kv_free_blocks(kv))
+        return lq_fail(err, LQ_EBUSY, "KV cache: %lld more blocks needed, %lld free",
+                       (long long)(more + (copy ? 1 : 0)), (long long)kv_free_blocks(kv));
+    if (copy) {
+        int32_t fresh = take_block(kv);
+        copy_block(kv, fresh, last);
+        drop_block(kv, last);
+        s->table[s->tokens / kv->opts.block_size] = fresh;
+    } else if (last != NONE && kv->blocks[last].findable) {
+        index_remove(kv, last);
+    }
+    while (s->n_blocks < need)
+        s->table[s->n_blocks++] = take_block(kv);
+    if (tokens > s->tokens) s->tokens = tokens;
+    return LQ_OK;
+}
+
+static uint64_t last_serial(const kv_cache *kv, const kv_seq *s)
+{
+    return s->registered ? kv->blocks[s->table[s->registered - 1]].serial : 0;
+}
+
+int64_t kv_match_prefix(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t n, const char *salt)
+{
+    int64_t bs = kv->opts.block_size, full = n > 0 ? (n - 1) / bs : 0;
+    if (!kv->opts.prefix_cache || s->n_blocks || full > kv->opts.n_blocks ||
+        !table_room(kv, s, full))
+        return 0;
+    chain_root(kv, s->chain_state, salt);
+    while (s->registered < full) {
+        const int32_t *t = ids + s->registered * bs;
+        chain_link l = chain_next(kv, s->chain_state, last_serial(kv, s), t);
+        int32_t b = index_find(kv, &l, t);
+        if (b == NONE) break;
+        hold_block(kv, b);
+        s->table[s->n_blocks++] = b;
+        memcpy(s->chain_state, l.hash, sizeof l.hash);
+        s->registered++;
+    }
+    s->tokens = s->registered * bs;
+    return s->tokens;
+}
+
+lq_status kv_fork(kv_cache *kv, kv_seq *dst, const kv_seq *src, lq_err *err)
+{
+    if (!table_room(kv, dst, src->n_blocks))
+        return lq_fail(err, LQ_ENOMEM, "KV cache: out of memory");
+    for (int64_t b = 0; b < src->n_blocks; b++) {
+        hold_block(kv, src->table[b]);
+        dst->table[b] = src->table[b];
+    }
+    dst->n_blocks = src->n_blocks;
+    dst->tokens = src->tokens;
+    dst->registered = src->registered;
+    memcpy(dst->chain_state, src->chain_state, sizeof dst->chain_state);
+    return LQ_OK;
+}
+
+void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, const char *salt)
+{
+    int64_t bs = kv->opts.block_size;
+    if (!kv->opts.prefix_cache) return;
+    if (s->registered == 0) chain_root(kv, s->chain_state, salt);
+    while ((s->registered + 1) * bs <= written && s->registered < s->n_blocks) {
+        const int32_t *t = ids + s->registered * bs;
+        chain_link l = chain_next(kv, s->chain_state, last_serial(kv, s), t);
+        int32_t *mine = &s->table[s->registered], other = index_find(kv, &l, t);
+        if (other == NONE) {
+            block *x = &kv->blocks[*mine];
+            memcpy(x->hash, l.hash, sizeof l.hash);
+            x->parent = l.parent;
+            x->serial = kv->next_serial++;
+            memcpy(kv->tokens + (int64_t)*mine * bs, t, (size_t)bs * sizeof *t);
+            index_add(kv, *mine);
+        } else if (other != *mine) {
+            /* Somebody else computed the same block: the same bytes, so one copy is enough. */
+            hold_block(kv, other);
+            drop_block(kv, *mine);
+            *mine = other;
+        }
+        memcpy(s->chain_state, l.hash, sizeof l.hash);
+        s->registered++;
+    }
+}
+
+void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens)
+{
+    if (tokens >= s->tokens) return;
+    int64_t bs = kv->opts.block_size;
+    drop_from(kv, s, lq_ceil_div(tokens, bs));
+    s->tokens = tokens;
+    if (s->registered <= tokens / bs) return;
+    s->registered = tokens / bs; /* 0: kv_register starts from the salt again */
+    if (s->registered)
+        memcpy(s->chain_state, kv->blocks[s->table[s->registered - 1]].hash, sizeof s->chain_state);
+}

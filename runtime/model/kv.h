@@ -1,0 +1,77 @@
+/* runtime/model/kv.h - the paged KV cache: a pool of blocks sized at start, reference counts, prefix
+ * sharing.
+ *
+ * A block holds block_size tokens of K and V of every layer. Sequences own tables of block numbers;
+ * blocks are shared by reference count, and a full block can be found again by the hash chain of
+ * its tokens (with the tokens compared). */
+#ifndef LLMQ_RUNTIME_MODEL_KV_H
+#define LLMQ_RUNTIME_MODEL_KV_H
+
+#include "formats/arch/arch.h"
+#include "kernels/device.h"
+
+typedef struct kv_cache kv_cache;
+
+typedef struct {
+    int64_t n_blocks;
+    int block_size; /* 8, 16, 32 */
+    kv_dtype dtype;
+    bool prefix_cache;
+    dev *on; /* whose memory holds them (borrowed); NULL: the host's. Of peers each has those of
+                its own KV heads */
+    int64_t first; /* with it: of the layers before this one they are in the host's all the same */
+    /* What prefixes are found by; NULL: XXH3-128. Blocks with equal ones are told apart by their
+     * tokens and by their parents, salts by nothing else. */
+    void (*hash)(uint64_t out[2], const void *data, size_t n);
+} kv_opts;
+
+size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d); /* all layers, K and V */
+size_t kv_layer_bytes(const arch_config *c, int block_size, kv_dtype d); /* of one layer */
+size_t kv_token_bytes(const arch_config *c, kv_dtype d); /* likewise, of one token */
+size_t kv_table_bytes(const kv_opts *o); /* what is kept of the blocks beside their K and V */
+lq_status kv_open(kv_cache **kv, const arch_config *c, const kv_opts *o, lq_err *err);
+void kv_close(kv_cache *kv);
+const kv_opts *kv_options(const kv_cache *kv);
+int64_t kv_free_blocks(const kv_cache *kv);   /* free now or by eviction of cached blocks */
+int64_t kv_cached_blocks(const kv_cache *kv); /* held by nobody, kept because they can be found */
+
+/* A sequence's blocks. tokens: how many positions are written or reserved. */
+typedef struct {
+    int32_t *table; /* [cap], owned */
+    int64_t n_blocks, cap;
+    int64_t tokens;
+    uint64_t chain_state[2]; /* hash chain up to the last registered full block */
+    int64_t registered;      /* full blocks already entered into the prefix cache */
+} kv_seq;
+
+void kv_seq_init(kv_seq *s);
+void kv_seq_free(kv_cache *kv,
+                 kv_seq *s); /* drops references; blocks with a hash stay findable until evicted */
+/* Room for `tokens` positions in all; LQ_EBUSY when the pool has too few blocks (nothing changes).
+ * The positions from s->tokens on may then be written: a block that is shared with others (after
+ * kv_truncate or kv_fork) is copied first. */
+lq_status kv_reserve(kv_cache *kv, kv_seq *s, int64_t tokens, lq_err *err);
+/* A new sequence takes the longest cached prefix of ids (full blocks only, at most n - 1 tokens);
+ * returns tokens taken. */
+int64_t kv_match_prefix(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t n, const char *salt);
+/* dst, which has no blocks, becomes a second sequence of src's: it holds the same ones. What either
+ * writes next goes into blocks of its own (kv_reserve). */
+lq_status kv_fork(kv_cache *kv, kv_seq *dst, const kv_seq *src, lq_err *err);
+/* After positions up to `written` hold their K and V: enter newly full blocks into the prefix
+ * cache. Where another sequence has entered the same tokens, its block takes the place of ours (the
+ * bytes are the same). Not during a step: tables change. */
+void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, const char *salt);
+/* Drop positions from `tokens` on (rejected drafts). */
+void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens);
+
+/* K and V of all blocks become zeros, written one by one: memory that was touched. */
+void kv_zero(kv_cache *kv);
+/* Pointers for kernels/attn.h, or for the device's attention. A block's V follows its K: a layer is
+ * n_blocks strides from kv_k. */
+uint8_t *kv_k(kv_cache *kv, int64_t layer); /* start of that layer's K of block 0 */
+uint8_t *kv_v(kv_cache *kv, int64_t layer);
+uint8_t *kv_k_on(kv_cache *kv, int64_t layer, int rank); /* on one of several devices */
+uint8_t *kv_v_on(kv_cache *kv, int64_t layer, int rank);
+size_t kv_block_stride(const kv_cache *kv); /* from block to block, of K and of V alike */
+
+#endif

@@ -1,0 +1,251 @@
+/* runtime/model/model.c - see model.h. The built-in shape: runtime/model/model_builtin.c. */
+#include "runtime/model/model.h"
+
+#include "formats/tensor/tiles.h"
+#include "formats/tensor/finite.h"
+#include "kernels/ops.h"
+
+static lq_status no_memory(lq_err *err, const char *what)
+{
+    return lq_fail(err, LQ_ENOMEM, "%s: out of memory while loading", what);
+}
+
+/* The weights of a norm without weights. */
+static lq_status make_ones(const float **v, const model *m, arch_role r, lq_arena *a, lq_err *err)
+{
+    int64_t N, K;
+    arch_role_shape(m->cfg, r, &N, &K);
+    float *ones = lq_push(a, (size_t)K * sizeof *ones);
+    if (!ones) return no_memory(err, arch_role_text(r));
+    for (int64_t i = 0; i < K; i++)
+        ones[i] = 1;
+    *v = ones;
+    return LQ_OK;
+}
+
+/* A vector role of a model or layer. */
+static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64_t layer,
+                             lq_arena *a, lq_err *err)
+{
+    lq_status s = src_vector(m->src, r, layer, -1, false, &v->w, a, err);
+    if (!s) s = src_vector(m->src, r, layer, -1, true, &v->bias, a, err);
+    if (!s && !v->w && arch_has(m->cfg, r, layer) && (arch_name_of(m->cfg, r)->flags & NAME_ONES))
+        s = make_ones(&v->w, m, r, a, err);
+    return s;
+}
+
+static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64_t layer,
+                             int64_t expert, lq_arena *a, pool *p, lq_err *err)
+{
+    qt_tensor w;
+    lq_arena copy = { 0 }; /* of a matrix that is stored transposed */
+    memset(l, 0, sizeof *l);
+    lq_status s = src_matrix(m->src, r, layer, expert, &w, &copy, err);
+    if (!s && w.N) {
+        s = mm_pack(&l->w, &w, a, p, err);
+        if (s) lq_wrap(err, s, "%s: %s", src_path(m->src), arch_role_text(r));
+        l->present = !s;
+    }
+    if (!s && w.N) src_matrix_done(m->src, r, layer, expert);
+    lq_arena_free(&copy);
+    return s || !l->present ? s : src_vector(m->src, r, layer, expert, true, &l->bias, a, err);
+}
+
+static lq_status load_experts(model_layer *l, const model *m, arch_role r, int64_t layer,
+                              lq_arena *a, pool *p, lq_err *err)
+{
+    const int64_t n = m->cfg->experts;
+    model_linear *e = lq_push(a, (size_t)n * sizeof *e);
+    if (!e) return no_memory(err, "experts");
+    l->expert[r - R_EXPERT_GATE] = e;
+    /* Stacked experts are one tensor: one that is translated is so once for all of them. */
+    const src_tensor *stack = NULL;
+    qt_tensor view;
+    lq_status s = LQ_OK;
+    if (arch_name_of(m->cfg, r)->flags & NAME_STACKED)
+        s = src_role(m->src, r, layer, 0, &stack, NULL, err);
+    if (stack) src_load(&view, m->src, stack);
+    for (int64_t i = 0; i < n && !s; i++)
+        s = load_linear(&e[i], m, r, layer, i, a, p, err);
+    if (stack) src_unload(m->src, stack);
+    return s;
+}
+
+lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
+                           lq_err *err)
+{
+    lq_status s = LQ_OK;
+    memset(l, 0, sizeof *l);
+    for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
+        if (!arch_has(m->cfg, r, layer)) continue;
+        if (arch_role_kind(r) == ARCH_VECTOR)
+            s = load_vector(&l->vec[r], m, r, layer, a, err);
+        else if (arch_role_per_expert(r))
+            s = load_experts(l, m, r, layer, a, p, err);
+        else
+            s = load_linear(&l->lin[r], m, r, layer, -1, a, p, err);
+    }
+    return s;
+}
+
+/* Rows of an embedding are read one by one, so a tiled one is turned back. */
+static lq_status load_rows(qt_tensor *out, model *m, arch_role r, lq_err *err)
+{
+    const src_tensor *t = NULL;
+    lq_status s = src_role(m->src, r, -1, -1, &t, NULL, err);
+    if (s || !t) return s;
+    src_load(out, m->src, t);
+    s = val_check(out, false, err);
+    if (!s && t->t.layout == QT_PORTABLE) return LQ_OK;
+    void *w[QT_N_PLANES];
+    if (!s) s = qt_alloc(out, w, &t->t.scheme, t->t.N, t->t.K, &m->arena, err);
+    if (!s) s = tiles_unpack(w, &t->t, err);
+    return s ? lq_wrap(err, s, "%s: %s", src_path(m->src), t->name) : LQ_OK;
+}
+
+/* 10000^(-i / (half - 1)), in the float steps of the reference implementation. */
+static lq_status make_frequencies(model *m, lq_err *err)
+{
+    const int64_t half = m->cfg->hidden / 2;
+    float *f = lq_push(&m->arena, (size_t)half * sizeof *f);
+    if (!f) return no_memory(err, "positions");
+    const float step = half > 1 ? (float)-(log(10000.0) / (double)(half - 1)) : 0;
+    for (int64_t i = 0; i < half; i++)
+        f[i] = (float)exp((double)((float)i * step));
+    m->pos_freq = f;
+    return LQ_OK;
+}
+
+lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
+{
+    memset(m, 0, sizeof *m);
+    m->src = src;
+    m->cfg = src_config(src);
+    if (!m->cfg) return lq_fail(err, LQ_ENOENT, "the model has no config.json");
+    lq_arena *a = &m->arena;
+    lq_status s = load_rows(&m->embed, m, R_EMBED, err);
+    if (!s) s = load_rows(&m->pos_embed, m, R_POS_EMBED, err);
+    if (!s && m->cfg->w.pos == POS_SINUSOIDAL) s = make_frequencies(m, err);
+    if (!s) s = load_vector(&m->embed_norm, m, R_EMBED_NORM, -1, a, err);
+    if (!s) s = load_linear(&m->proj_in, m, R_PROJ_IN, -1, -1, a, p, err);
+    if (!s) s = load_linear(&m->proj_out, m, R_PROJ_OUT, -1, -1, a, p, err);
+    if (!s) s = load_vector(&m->final_norm, m, R_FINAL_NORM, -1, a, err);
+    if (s) model_free(m);
+    return s;
+}
+
+lq_status model_load_head(model *m, pool *p, lq_err *err)
+{
+    lq_arena *own = m->layer_arenas ? &m->layer_arenas[m->cfg->layers] : &m->arena;
+    return load_linear(&m->head, m, R_HEAD, -1, -1, own, p, err);
+}
+
+static size_t linear_bytes(const model_linear *l)
+{
+    size_t n = 0;
+    for (int i = 0; i < QT_N_PLANES; i++)
+        n += l->w.t.plane[i].bytes;
+    return n;
+}
+
+static size_t layer_bytes(const model_layer *l, int64_t experts)
+{
+    size_t n = 0;
+    for (int r = 0; r < ARCH_N_ROLES; r++)
+        n += linear_bytes(&l->lin[r]);
+    for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) /* all experts are of one size */
+        if (l->expert[r]) n += (size_t)experts * linear_bytes(&l->expert[r][0]);
+    return n;
+}
+
+size_t model_layer_bytes(const model_layer *l, const arch_config *c)
+{
+    return layer_bytes(l, c->experts_used);
+}
+
+static size_t model_bytes(const model *m, int64_t experts)
+{
+    size_t n = linear_bytes(&m->head) + linear_bytes(&m->proj_in) + linear_bytes(&m->proj_out);
+    for (int64_t i = 0; i < m->cfg->layers; i++)
+        n += layer_bytes(&m->layers[i], experts);
+    return n;
+}
+
+size_t model_count_bytes(const model *m) { return model_bytes(m, m->cfg->experts_used); }
+size_t model_held_bytes(const model *m) { return model_bytes(m, m->cfg->experts); }
+
+static double linear_flops(const model_linear *l) { return 2 * (double)l->w.N * (double)l->w.K; }
+
+double model_row_flops(const model *m)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < m->cfg->layers; i++) {
+        const model_layer *l = &m->layers[i];
+        for (int r = 0; r < ARCH_N_ROLES; r++)
+            sum += linear_flops(&l->lin[r]);
+        for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
+            if (l->expert[r]) sum += (double)m->cfg->experts_used * linear_flops(&l->expert[r][0]);
+    }
+    return sum;
+}
+
+double model_logits_flops(const model *m) { return linear_flops(&m->head); }
+
+lq_status model_cut_layers(model *m, lq_err *err)
+{
+    const size_t L = (size_t)m->cfg->layers;
+    m->layers = lq_push(&m->arena, L * sizeof *m->layers);
+    lq_arena *own = m->layers ? lq_push(&m->arena, (L + 1) * sizeof *own) : NULL;
+    if (!own) return no_memory(err, "layers");
+    m->layer_arenas = own;
+    return LQ_OK;
+}
+
+lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_err *err)
+{
+    lq_status s = model_load_frame(m, src, p, err);
+    if (s) return s;
+    const int64_t L = m->cfg->layers;
+    s = model_cut_layers(m, err);
+    if (!s) s = model_load_head(m, p, err);
+    for (int64_t i = 0; i < L && !s; i++) {
+        s = lq_stopped(job) ? lq_fail(err, LQ_EINTR, "interrupted while loading")
+                            : model_load_layer(&m->layers[i], m, i, &m->layer_arenas[i], p, err);
+        lq_report(job, "loading", (double)(i + 1), (double)L);
+    }
+    if (!s) m->weight_bytes = model_count_bytes(m);
+    if (s) model_free(m);
+    return s;
+}
+
+void model_free(model *m)
+{
+    model_leave_device(m);
+    for (int64_t i = 0; m->layer_arenas && i <= m->cfg->layers; i++)
+        lq_arena_free(&m->layer_arenas[i]);
+    lq_arena_free(&m->arena);
+    memset(m, 0, sizeof *m);
+}
+
+void model_embed(const model *m, float *x, const int32_t *ids, int64_t T)
+{
+    for (int64_t t = 0; t < T; t++)
+        qt_dequant(x + t * m->cfg->embed_dim, &m->embed, ids[t], ids[t] + 1);
+    if (m->cfg->embed_scale != 1) k_scale(x, (float)m->cfg->embed_scale, T * m->cfg->embed_dim);
+}
+
+void model_drop_embed(const model *m)
+{
+    for (int p = 0; p < QT_N_PLANES; p++)
+        src_drop(m->src, m->embed.plane[p]);
+}
+
+lq_status model_check_positions(const model *m, int64_t positions, lq_err *err)
+{
+    const int64_t most = m->pos_embed.N - m->cfg->pos_offset;
+    if (m->pos_embed.N == 0 || positions <= most) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE,
+                   "%lld positions: expected at most %lld, which is what the model's table of "
+                   "learned positions holds",
+                   (long long)positions, (long long)most);
+}

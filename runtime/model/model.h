@@ -1,0 +1,160 @@
+/* runtime/model/model.h - a model ready to run: weights in the kernels' layout, norms, rope tables.
+ *
+ * Loads from any source (formats/source/source.h); weights are used from the map where they lie in the
+ * kernels' layout and repacked in parallel otherwise. The source must stay open as long as the
+ * model. */
+#ifndef LLMQ_RUNTIME_MODEL_MODEL_H
+#define LLMQ_RUNTIME_MODEL_MODEL_H
+
+#include "formats/source/source.h"
+#include "kernels/device.h"
+#include "kernels/mm.h"
+#include "kernels/core/pool.h"
+
+typedef struct {
+    mm_weight w;
+    const float *bias; /* [N] or NULL */
+    bool present;
+} model_linear;
+
+/* A vector role: a norm's weights and bias, sinks, ...; NULL: none. */
+typedef struct {
+    const float *w, *bias;
+} model_vector;
+
+/* Experts of a role that are one product on a device: those that can be of one group (dev.h). */
+typedef struct model_experts model_experts;
+struct model_experts {
+    model_experts *next; /* those of another scheme */
+    dev_weight w;        /* without planes; n_out the largest */
+    void *parts;         /* on the device */
+};
+
+/* All by role; what the layer lacks is zero. */
+typedef struct {
+    model_vector vec[ARCH_N_ROLES];
+    model_linear lin[ARCH_N_ROLES]; /* ARCH_LINEAR, and ARCH_MATRIX of a layer (routers) */
+    model_linear *expert[ARCH_N_EXPERT_ROLES]; /* [role - R_EXPERT_GATE][experts], or NULL */
+    model_experts *sets[ARCH_N_EXPERT_ROLES];  /* on a device, the same by scheme */
+} model_layer;
+
+typedef struct model_on model_on;
+typedef struct {
+    model_on *on;           /* where it runs; NULL: on the CPU */
+    const arch_config *cfg; /* borrowed from the source */
+    src_source *src;        /* borrowed */
+    qt_tensor embed;        /* [V, embed_dim], any scheme, portable: rows are read by qt_dequant */
+    qt_tensor pos_embed;    /* likewise; N = 0: none */
+    const float *pos_freq;  /* [hidden / 2] of sinusoidal positions; NULL: none */
+    model_vector embed_norm, final_norm;
+    model_linear proj_in, proj_out; /* present: OPT's */
+    model_linear head;
+    model_layer *layers;
+    lq_arena arena; /* f32 norms and biases; repacked weights that are not in layer_arenas */
+    /* What each layer had repacked, and behind the last the head: [layers + 1], or NULL. On
+     * a device it is given back (model_to_device). */
+    lq_arena *layer_arenas;
+    size_t weight_bytes; /* read per token (all linears and the head; of experts those used) */
+} model;
+
+/* A device's part of a model. The weights of the layers from `first` on, final norm and head, in a
+ * device's memory: linears and vectors of w point there. w.embed too, where rows can be looked up
+ * there and no layer is left to the CPU; else its N is 0. The host has given its copies back: of
+ * those layers and of the head the model itself has what w has.
+ *
+ * Of several devices (runtime/model/rank.h) each has an on of its own, of all layers, in w what it has of
+ * each, and in `own` the sizes of that. The model then has no weights left. */
+struct model_on {
+    dev d;
+    model w;
+    int64_t first;
+    int rank, ranks;
+    model_on *next; /* the next rank's; NULL: none */
+    dev_link *link; /* the first rank's, where there are others */
+    bool rows;      /* dense weights of layers lie there in rows, for cuBLAS (dev_in_rows) */
+    bool int8;      /* of model_share */
+    bool eager;     /* of model_share, as is note */
+    void (*note)(const char *what, const char *text);
+    arch_config own; /* w.cfg of several ranks */
+    char text[96];   /* the device's name, and how many layers or devices where that is not all */
+    void **mem;      /* [n_mem], cap */
+    int64_t n_mem, cap;
+    size_t bytes;
+};
+
+/* Load everything. */
+lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_err *err);
+/* Load what is before and behind the layers, but for the head; layers come and go one by one
+ * (calibration in bounded memory). */
+lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err);
+/* And the head, where logits are wanted. After an error model_free is the caller's. */
+lq_status model_load_head(model *m, pool *p, lq_err *err);
+/* One layer into its own arena; free the arena to drop it. */
+lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
+                           lq_err *err);
+/* A shape made in memory, for `bench model`: needs no source. cfg is owned by the model. "1.1b":
+ * hidden 2048, 22 layers, 32/4 heads, ffn 5632, vocabulary 32000, all in one scheme;
+ * "llama-3.1-8b": 4096, 32, 32/8, 14336, 128256 and a bf16 head; "tiny": to see that all of it
+ * runs. */
+extern const char *const model_shape_names[]; /* ends with NULL */
+const char *model_shape_title(int which);
+lq_status model_builtin(model *m, int which, const qt_scheme *s, pool *p, lq_err *err);
+
+/* Which layers a device gets: the last so many (or all: 0), and with them final norm and head; with
+ * all of them the embedding too, where its rows can be looked up there. */
+enum { MODEL_ALL_LAYERS = 0, MODEL_AUTO_LAYERS = -1 };
+typedef struct {
+    int64_t layers;    /* AUTO: as many as fit beside what is to be left for other things */
+    size_t more;       /* ... in all, */
+    size_t more_layer; /* and for each layer that is there */
+    int ranks;         /* devices that share all layers, from the named one on; 0: one */
+    bool int8;         /* MM_I8 is that on the device too; else it is MM_BF16 there */
+    bool eager;        /* each operation of a step is launched by itself, always */
+    bool invariant;    /* a row's bits depend on its sequence alone (dev.invariant) */
+    bool spare;        /* any number of layers fits only beside `more` and `more_layer`s too */
+    /* What turns out while it runs, from any thread; NULL: nobody listens. */
+    void (*note)(const char *what, const char *text);
+} model_share;
+/* What a device needs of a model: [L + 1] of each layer's weights and vectors; [L]: what is there
+ * with any of them; and what the embedding adds where it is to go there with all of them. */
+typedef struct {
+    const size_t *layer;
+    int64_t L;
+    size_t embed;
+} model_sizes;
+/* AUTO of a device with so much room; 0: none fits. */
+int64_t model_fit(const model_sizes *z, const model_share *s, size_t room);
+/* Bytes there of the last n layers and all that goes with them; of none 0. */
+size_t model_size_on(const model_sizes *z, int64_t n);
+
+/* Copy weights to the device that `want` names ("cuda", "cuda:1": kernels/device.h), or to so many
+ * from it on, and give the host's copy of them back; what is opened for m afterwards works there.
+ * After an error m is on the CPU, as it was: LQ_EUNSUPPORTED "not on cuda yet: ...", or what
+ * devices cannot share (rank.h); LQ_EDEVICE; LQ_ENOMEM names bytes wanted and left, and how many
+ * layers would fit. More layers than there are: all. */
+lq_status model_to_device(model *m, const char *want, const model_share *share, lq_err *err);
+static inline dev *model_dev(const model *m) { return m->on ? &m->on->d : NULL; }
+/* The first layer that is there; all of the CPU's: 0. */
+static inline int64_t model_first_on(const model *m) { return m->on ? m->on->first : 0; }
+static inline int model_ranks(const model *m) { return m->on ? m->on->ranks : 1; }
+const char *model_device(const model *m); /* "cpu", "NAME", "NAME, 3 of 8 layers", "NAME x 2" */
+void model_leave_device(model *m);        /* for good; model_free does */
+void model_free(model *m);
+/* Room for m->layers and their arenas. */
+lq_status model_cut_layers(model *m, lq_err *err);
+/* Read per token: its linears as packed, of the experts those used. */
+size_t model_layer_bytes(const model_layer *l, const arch_config *c);
+size_t model_count_bytes(const model *m); /* all layers and the head: weight_bytes */
+size_t model_held_bytes(const model *m);  /* the same with every expert */
+/* Operations (2 per product) of a token's matrix products in all layers, and in the head. */
+double model_row_flops(const model *m);
+double model_logits_flops(const model *m);
+
+/* Embedding rows of ids into x [T, embed_dim] f32, scaled. Ids were checked. */
+void model_embed(const model *m, float *x, const int32_t *ids, int64_t T);
+/* Its rows that were read need not stay in memory: their pages are read again from the file. */
+void model_drop_embed(const model *m);
+/* LQ_EVALUE: `positions` of them are more than the model's table of learned ones has. */
+lq_status model_check_positions(const model *m, int64_t positions, lq_err *err);
+
+#endif

@@ -1,0 +1,719 @@
+/* runtime/model/model_dev.c - a loaded model's weights on a device: every plane, bias and norm by one
+ * copy each, as they lie (tile16 is the device's layout too; dense ones of layers go back into rows
+ * where cuBLAS is); on several devices what each has. */
+#include "runtime/forward/forward.h"
+#include "runtime/model/rank.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static bool keep(model_on *on, void *p)
+{
+    if (on->n_mem == on->cap) {
+        const int64_t cap = on->cap ? 2 * on->cap : 256;
+        void **more = realloc(on->mem, (size_t)cap * sizeof *more);
+        if (!more) return false;
+        on->mem = more;
+        on->cap = cap;
+    }
+    on->mem[on->n_mem++] = p;
+    return true;
+}
+
+/* n bytes on the device. */
+static lq_status take(void **to, model_on *on, size_t n, lq_err *err)
+{
+    void *p;
+    lq_status s = dev_take(&p, &on->d, n, "a weight needs", err);
+    if (s) return s;
+    if (!keep(on, p)) {
+        on->d.ops->free(&on->d, p);
+        return lq_fail(err, LQ_ENOMEM, "out of memory");
+    }
+    on->bytes += n;
+    *to = p;
+    return LQ_OK;
+}
+
+/* A copy of n bytes there; NULL after a failure, which dev_sync or `err` tells. */
+static lq_status put(const void **to, model_on *on, const void *host, size_t n, lq_err *err)
+{
+    void *p = NULL;
+    *to = NULL;
+    if (!host || n == 0) return LQ_OK;
+    lq_status s = take(&p, on, n, err);
+    if (!s) on->d.ops->upload(&on->d, p, host, n);
+    *to = p;
+    return s;
+}
+
+static lq_status put_floats(const float **to, model_on *on, int64_t n, lq_err *err)
+{
+    const void *p;
+    lq_status s = put(&p, on, *to, (size_t)n * sizeof(float), err);
+    *to = p;
+    return s;
+}
+
+static lq_status put_tensor(qt_tensor *t, model_on *on, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int i = 0; i < QT_N_PLANES && !s; i++)
+        s = put(&t->plane[i].data, on, t->plane[i].data, t->plane[i].bytes, err);
+    return s;
+}
+
+/* A tiled weight in rows, on the host; its one plane is the caller's to free. */
+static lq_status in_rows(qt_tensor *rows, const qt_tensor *t, lq_err *err)
+{
+    *rows = (qt_tensor){ .scheme = t->scheme, .layout = QT_PORTABLE, .N = t->N, .K = t->K };
+    const size_t n = qt_plane_bytes(&t->scheme, QT_PORTABLE, t->N, t->K, QT_CODES);
+    void *w[QT_N_PLANES] = { [QT_CODES] = malloc(n) };
+    rows->plane[QT_CODES] = (qt_span){ w[QT_CODES], n };
+    return w[QT_CODES] ? tiles_unpack(w, t, err) : lq_fail(err, LQ_ENOMEM, "out of memory");
+}
+
+/* One plane of n tensors behind each other; of what belongs to no row the first's. */
+static lq_status put_planes(qt_span *to, model_on *on, const qt_tensor *of, int n, qt_plane p,
+                            lq_err *err)
+{
+    void *on_it = NULL;
+    size_t at = 0;
+    if (p == QT_MAP) n = 1;
+    to->bytes = 0;
+    for (int i = 0; i < n; i++)
+        to->bytes += of[i].plane[p].bytes;
+    lq_status s = to->bytes ? take(&on_it, on, to->bytes, err) : LQ_OK;
+    for (int i = 0; i < n && !s; at += of[i++].plane[p].bytes)
+        if (of[i].plane[p].bytes)
+            on->d.ops->upload(&on->d, (uint8_t *)on_it + at, of[i].plane[p].data,
+                              of[i].plane[p].bytes);
+    to->data = on_it;
+    return s;
+}
+
+static lq_status put_biases(model_linear *to, model_on *on, const model_linear *of, int n,
+                            lq_err *err)
+{
+    void *on_it = NULL;
+    float *at;
+    to->bias = NULL;
+    if (!of->bias) return LQ_OK;
+    lq_status s = take(&on_it, on, (size_t)to->w.N * sizeof *at, err);
+    to->bias = at = on_it;
+    for (int i = 0; i < n && !s; at += of[i++].w.N)
+        on->d.ops->upload(&on->d, at, of[i].bias, (size_t)of[i].w.N * sizeof *at);
+    return s;
+}
+
+/* The most that become one. */
+enum { JOINED = 3 };
+
+/* n weights that can be joined, as one; of their own memory or not. */
+static lq_status put_linears(model_linear *to, model_on *on, const model_linear *of, int n,
+                             bool rows, lq_err *err)
+{
+    qt_tensor t[JOINED];
+    lq_status s = LQ_OK;
+    int made = 0;
+    model_linear all = *of;
+    all.w.N = 0;
+    rows = rows && dev_in_rows(&of->w.t);
+    for (int i = 0; i < n && !s; i++) {
+        t[i] = of[i].w.t;
+        all.w.N += of[i].w.N;
+        if (rows) s = in_rows(&t[made++], &of[i].w.t, err);
+    }
+    all.w.t.N = all.w.N;
+    if (!s) all.w.t.layout = t->layout;
+    for (int p = 0; p < QT_N_PLANES && !s; p++)
+        s = put_planes(&all.w.t.plane[p], on, t, n, (qt_plane)p, err);
+    if (!s) s = put_biases(&all, on, of, n, err);
+    for (int i = 0; i < made; i++)
+        free((void *)(uintptr_t)t[i].plane[QT_CODES].data);
+    *to = all;
+    return s;
+}
+
+static lq_status put_linear(model_linear *l, model_on *on, bool rows, lq_err *err)
+{
+    const model_linear of = *l;
+    return l->present ? put_linears(l, on, &of, 1, rows, err) : LQ_OK;
+}
+
+/* What `on` has of m's matrix of a role: its planes and bias are cut from the arena. */
+static lq_status cut_linear(model_linear *l, const model_on *on, const model *m, arch_role r,
+                            lq_arena *a, lq_err *err)
+{
+    const qt_tensor whole = l->w.t;
+    const float *bias = l->bias;
+    void *w[QT_N_PLANES];
+    rank_part p;
+    if (!rank_part_of(&p, m->cfg, r, on->rank, on->ranks)) return LQ_OK;
+    lq_status s = tiles_part(&l->w.t, &whole, p.rows, p.n, p.k0, p.k1, err);
+    if (s) return s;
+    for (int i = 0; i < QT_N_PLANES; i++) {
+        const size_t n = l->w.t.plane[i].bytes;
+        l->w.t.plane[i].data = w[i] = n ? lq_push(a, n) : NULL;
+        if (n && !w[i]) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    }
+    tiles_cut(w, &l->w.t, &whole, p.rows, p.n, p.k0);
+    l->w.N = l->w.t.N;
+    l->w.K = l->w.t.K;
+    l->bias = NULL;
+    if (!bias || !p.bias) return LQ_OK;
+    float *own = lq_push(a, (size_t)l->w.N * sizeof *own);
+    if (!own) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    l->bias = own;
+    for (int i = 0; i < p.n; i++)
+        for (int64_t n = p.rows[i].n0; n < p.rows[i].n1; n++)
+            *own++ = bias[n];
+    return LQ_OK;
+}
+
+/* Of one rank or several. */
+static lq_status put_part(model_linear *l, model_on *on, const model *m, arch_role r, bool rows,
+                          lq_err *err)
+{
+    lq_arena a;
+    if (!l->present || on->ranks == 1) return put_linear(l, on, rows, err);
+    lq_status s = lq_arena_init(&a, 0, err);
+    if (s) return s;
+    s = cut_linear(l, on, m, r, &a, err);
+    if (!s) s = put_linear(l, on, rows, err); /* what was uploaded may go */
+    lq_arena_free(&a);
+    return s;
+}
+
+/* Whether b's rows can follow a's in one weight. */
+static bool can_follow(const model_linear *a, const model_linear *b)
+{
+    const qt_tensor *s = &a->w.t, *t = &b->w.t;
+    const qt_span *x = &s->plane[QT_MAP], *y = &t->plane[QT_MAP];
+    return a->present && b->present && dev_same_group(&s->scheme, &t->scheme) &&
+           s->scheme.act_scale == t->scheme.act_scale && !s->scheme.irregular &&
+           s->scheme.kind != QT_I8_OUTLIER && s->K == t->K && s->layout == t->layout &&
+           s->N % TILE_N == 0 && !a->bias == !b->bias && x->bytes == y->bytes &&
+           (!x->bytes || memcmp(x->data, y->data, x->bytes) == 0);
+}
+
+/* Matrices that read the same inputs go there as one where they can: one product, and one launch,
+ * in place of two or three. */
+static const struct {
+    arch_role to, of[JOINED];
+    int n;
+} joins[] = { { R_QKV, { R_Q, R_K, R_V }, 3 }, { R_GATE_UP, { R_GATE, R_UP }, 2 } };
+
+/* Those of `l`, all the host's; what went is not present any more. */
+static lq_status put_joined(model_layer *l, model_on *on, const model *m, size_t which, lq_err *err)
+{
+    const arch_role *of = joins[which].of;
+    const int n = joins[which].n;
+    model_linear part[JOINED], *to = &l->lin[joins[which].to];
+    lq_arena a;
+    bool fits = !to->present && !(m->cfg->w.mla && joins[which].to == R_QKV);
+    lq_status s = lq_arena_init(&a, 0, err);
+    if (s) return s;
+    for (int i = 0; i < n && fits && !s; i++) {
+        part[i] = l->lin[of[i]];
+        fits = part[i].present;
+        if (fits && on->ranks > 1) s = cut_linear(&part[i], on, m, of[i], &a, err);
+        fits = fits && (i == 0 || s || can_follow(&part[i - 1], &part[i]));
+    }
+    if (fits && !s) {
+        s = put_linears(to, on, part, n, on->rows, err);
+        for (int i = 0; i < n; i++)
+            l->lin[of[i]] = (model_linear){ 0 };
+    }
+    lq_arena_free(&a);
+    return s;
+}
+
+/* Of a role's vector, all of its tensors. */
+static int64_t vector_floats(const arch_config *c, arch_role r)
+{
+    int64_t N, K;
+    arch_role_shape(c, r, &N, &K);
+    return N * K * arch_n_tensors(c, r);
+}
+
+/* Of heads the device's own: where the whole has so many times what a rank has. */
+static lq_status put_vector(model_vector *v, model_on *on, const model *m, arch_role r, lq_err *err)
+{
+    const int64_t n = vector_floats(on->w.cfg, r);
+    if (vector_floats(m->cfg, r) != n) {
+        if (v->w) v->w += on->rank * n;
+        if (v->bias) v->bias += on->rank * n;
+    }
+    lq_status s = put_floats(&v->w, on, n, err);
+    return s ? s : put_floats(&v->bias, on, n, err);
+}
+
+/* A role's experts, of which `experts` are the host's until then. */
+static lq_status put_experts(model_linear **experts, model_on *on, const model *m, arch_role r,
+                             lq_err *err)
+{
+    const int64_t n = on->w.cfg->experts;
+    if (!*experts) return LQ_OK;
+    model_linear *e = lq_push(&on->w.arena, (size_t)n * sizeof *e);
+    if (!e) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    memcpy(e, *experts, (size_t)n * sizeof *e);
+    *experts = e;
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < n && !s; i++)
+        s = put_part(&e[i], on, m, r, false, err);
+    return s;
+}
+
+/* What put_sets works with, for each expert of a role. */
+typedef struct {
+    dev_weight *w;
+    const float **bias;
+    bool *taken; /* in an earlier set */
+} sorting;
+
+/* The set of those like expert e that none has taken. */
+static lq_status put_set(model_experts *set, model_on *on, const model_linear *l, int64_t e,
+                         const sorting *s, lq_err *err)
+{
+    const int64_t n = on->w.cfg->experts;
+    const qt_tensor *like = &l[e].w.t;
+    set->next = NULL;
+    set->w.t = (qt_tensor){ like->scheme, like->layout, like->N, like->K, { { NULL, 0 } } };
+    for (int64_t i = 0; i < n; i++) {
+        const qt_tensor *t = &l[i].w.t;
+        s->w[i] = (dev_weight){ 0 };
+        if (s->taken[i] || !dev_same_group(&t->scheme, &like->scheme)) continue;
+        s->taken[i] = true;
+        s->w[i] = (dev_weight){ *t, tiles_shape(&t->scheme, t->N, t->K) };
+        s->bias[i] = l[i].bias;
+        if (t->scheme.n_out > set->w.t.scheme.n_out) set->w.t.scheme.n_out = t->scheme.n_out;
+    }
+    set->w.s = tiles_shape(&set->w.t.scheme, like->N, like->K);
+    lq_status st = take(&set->parts, on, on->d.ops->mm_group_bytes(n), err);
+    if (!st) on->d.ops->mm_group(&on->d, set->parts, s->w, s->bias, n);
+    return st;
+}
+
+/* Experts, on the device already, by what one launch takes: mostly all of them. */
+static lq_status put_sets(model_experts **sets, model_on *on, const model_linear *l, lq_err *err)
+{
+    const int64_t n = on->w.cfg->experts;
+    if (!l || !l->present) return LQ_OK;
+    sorting s = { calloc((size_t)n, sizeof *s.w), calloc((size_t)n, sizeof *s.bias),
+                  calloc((size_t)n, sizeof *s.taken) };
+    lq_status st = s.w && s.bias && s.taken ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+    for (int64_t e = 0; e < n && !st; e++) {
+        if (s.taken[e]) continue;
+        model_experts *set = lq_push(&on->w.arena, sizeof *set);
+        if (!set) st = lq_fail(err, LQ_ENOMEM, "out of memory");
+        if (!st) st = put_set(set, on, l, e, &s, err);
+        if (st) break;
+        *sets = set;
+        sets = &set->next;
+    }
+    free(s.taken);
+    free(s.bias);
+    free(s.w);
+    return st;
+}
+
+static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    model_layer *to = &on->w.layers[layer];
+    *to = m->layers[layer];
+    bool there[ARCH_N_ROLES] = { false };
+    on->d.ops->bind(&on->d);
+    for (size_t i = 0; i < LQ_COUNT(joins) && !s; i++) {
+        const bool before = to->lin[joins[i].to].present;
+        s = put_joined(to, on, m, i, err);
+        there[joins[i].to] = to->lin[joins[i].to].present != before;
+    }
+    for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
+        s = put_vector(&to->vec[r], on, m, r, err);
+        if (!s && !there[r]) s = put_part(&to->lin[r], on, m, r, on->rows, err);
+    }
+    for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
+        s = put_experts(&to->expert[r], on, m, R_EXPERT_GATE + r, err);
+    for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
+        s = put_sets(&to->sets[r], on, to->expert[r], err);
+    return s;
+}
+
+/* The rows can be looked up there: dense, and nothing else joins them. */
+static bool plain_rows(const model *m)
+{
+    return m->embed.scheme.kind == QT_DENSE && !m->proj_in.present && !m->pos_embed.N &&
+           !m->pos_freq;
+}
+
+/* Pages of the file that are on the device now. */
+static void drop_tensor(const model *m, const qt_tensor *t)
+{
+    for (int i = 0; i < QT_N_PLANES && m->src; i++)
+        src_drop(m->src, t->plane[i]);
+}
+
+static void drop_layer(const model *m, const model_layer *l)
+{
+    for (int r = 0; r < ARCH_N_ROLES; r++)
+        drop_tensor(m, &l->lin[r].w.t);
+    for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
+        for (int64_t e = 0; l->expert[r] && e < m->cfg->experts; e++)
+            drop_tensor(m, &l->expert[r][e].w.t);
+}
+
+/* All but the layers. */
+static lq_status put_frame(model_on *on, const model *m, lq_err *err)
+{
+    model *w = &on->w;
+    if (on->ranks > 1) on->own = rank_config(m->cfg, on->ranks);
+    *w = (model){ .cfg = on->ranks > 1 ? &on->own : m->cfg,
+                  .final_norm = m->final_norm,
+                  .proj_out = m->proj_out,
+                  .head = m->head };
+    on->d.ops->bind(&on->d);
+    lq_status s = lq_arena_init(&w->arena, 0, err);
+    if (s) return s;
+    w->layers = lq_push(&w->arena, (size_t)m->cfg->layers * sizeof *w->layers);
+    if (!w->layers) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (plain_rows(m) && on->first == 0) {
+        w->embed = m->embed;
+        w->embed_norm = m->embed_norm;
+    }
+    s = put_tensor(&w->embed, on, err);
+    if (!s) s = put_vector(&w->embed_norm, on, m, R_EMBED_NORM, err);
+    if (!s) s = put_vector(&w->final_norm, on, m, R_FINAL_NORM, err);
+    if (!s) s = put_linear(&w->proj_out, on, false, err);
+    return s ? s : put_part(&w->head, on, m, R_HEAD, false, err);
+}
+
+/* Each layer is read once, for all ranks. */
+static lq_status put_model(const model *m, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (model_on *on = m->on; on && !s; on = on->next)
+        s = put_frame(on, m, err);
+    for (int64_t i = m->on->first; i < m->cfg->layers && !s; i++) {
+        for (model_on *on = m->on; on && !s; on = on->next)
+            s = put_layer(on, m, i, err);
+        drop_layer(m, &m->layers[i]);
+    }
+    drop_tensor(m, &m->head.w.t);
+    if (m->on->w.embed.N) drop_tensor(m, &m->embed);
+    for (model_on *on = m->on; on && !s; on = on->next)
+        s = on->d.ops->sync(&on->d, err);
+    return s;
+}
+
+/* ---- what it takes ---- */
+
+static size_t piece(size_t n)
+{
+    enum { GRAIN = 512 }; /* of cudaMalloc */
+    return lq_round_up(n, GRAIN);
+}
+
+static size_t tensor_size(const qt_tensor *t)
+{
+    size_t n = 0;
+    for (int i = 0; i < QT_N_PLANES; i++)
+        n += piece(t->plane[i].bytes);
+    return n;
+}
+
+static size_t linear_size(const model_linear *l)
+{
+    if (!l->present) return 0;
+    return tensor_size(&l->w.t) + (l->bias ? piece((size_t)l->w.N * sizeof(float)) : 0);
+}
+
+/* Of one device, which has all of it or a part (of any rank about the same); check_parts was here.
+ */
+static size_t part_size(const model *m, const model_linear *l, arch_role r, int ranks)
+{
+    model_linear own = *l;
+    rank_part p;
+    if (!l->present || ranks == 1 || !rank_part_of(&p, m->cfg, r, 0, ranks)) return linear_size(l);
+    tiles_part(&own.w.t, &l->w.t, p.rows, p.n, p.k0, p.k1, NULL);
+    return linear_size(&own);
+}
+
+/* That a matrix can be cut. */
+static lq_status check_part(const model *m, const model_linear *l, const arch_slot *at, int ranks,
+                            lq_err *err)
+{
+    lq_status s = LQ_OK;
+    qt_tensor part;
+    rank_part p;
+    char name[256] = "";
+    for (int k = 0; k < ranks && l->present && !s; k++)
+        if (rank_part_of(&p, m->cfg, at->role, k, ranks))
+            s = tiles_part(&part, &l->w.t, p.rows, p.n, p.k0, p.k1, err);
+    if (!s) return LQ_OK;
+    arch_tensor_name(m->cfg, at->role, at->layer, at->expert, false, name, sizeof name);
+    return lq_wrap(err, s, "%s over %d devices", name, ranks);
+}
+
+/* That all can. */
+static lq_status check_parts(const model *m, int ranks, lq_err *err)
+{
+    arch_slot at = { .role = R_HEAD, .layer = -1, .expert = -1 };
+    lq_status s = check_part(m, &m->head, &at, ranks, err);
+    for (at.layer = 0; at.layer < m->cfg->layers && !s; at.layer++) {
+        const model_layer *l = &m->layers[at.layer];
+        for (at.role = R_ATTN_NORM; at.role < ARCH_N_ROLES && !s; at.role++) {
+            const model_linear *e =
+                arch_role_per_expert(at.role) ? l->expert[at.role - R_EXPERT_GATE] : NULL;
+            at.expert = -1;
+            s = check_part(m, &l->lin[at.role], &at, ranks, err);
+            for (at.expert = 0; e && at.expert < m->cfg->experts && !s; at.expert++)
+                s = check_part(m, &e[at.expert], &at, ranks, err);
+        }
+    }
+    return s;
+}
+
+static size_t vector_size(const model *m, const model_vector *v, arch_role r)
+{
+    int64_t N, K;
+    arch_role_shape(m->cfg, r, &N, &K);
+    return (size_t)(!!v->w + !!v->bias) * piece((size_t)(N * K) * sizeof(float));
+}
+
+static size_t layer_size(const model *m, const model_layer *l, const dev *d)
+{
+    size_t n = 0;
+    for (arch_role r = 0; r < ARCH_N_ROLES; r++)
+        n += vector_size(m, &l->vec[r], r) + part_size(m, &l->lin[r], r, dev_ranks(d));
+    for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
+        for (int64_t e = 0; l->expert[r] && e < m->cfg->experts; e++)
+            n += part_size(m, &l->expert[r][e], R_EXPERT_GATE + r, dev_ranks(d));
+        if (l->expert[r]) n += piece(d->ops->mm_group_bytes(m->cfg->experts));
+    }
+    return n;
+}
+
+/* layer [L + 1] is filled. */
+static model_sizes sizes_of(const model *m, const dev *d, size_t *layer)
+{
+    const int64_t L = m->cfg->layers;
+    for (int64_t i = 0; i < L; i++)
+        layer[i] = layer_size(m, &m->layers[i], d);
+    layer[L] = vector_size(m, &m->final_norm, R_FINAL_NORM) + linear_size(&m->proj_out) +
+               part_size(m, &m->head, R_HEAD, dev_ranks(d));
+    return (model_sizes){
+        layer, L,
+        plain_rows(m) ? tensor_size(&m->embed) + vector_size(m, &m->embed_norm, R_EMBED_NORM) : 0
+    };
+}
+
+int64_t model_fit(const model_sizes *z, const model_share *s, size_t room)
+{
+    const size_t beside = z->layer[z->L] + s->more;
+    size_t left = room > beside ? room - beside : 0;
+    for (int64_t n = 0; n < z->L; n++) {
+        const size_t more = z->layer[z->L - 1 - n] + s->more_layer + (n == z->L - 1 ? z->embed : 0);
+        if (more > left) return n;
+        left -= more;
+    }
+    return z->L;
+}
+
+size_t model_size_on(const model_sizes *z, int64_t n)
+{
+    if (n == 0) return 0;
+    size_t all = z->layer[z->L] + (n == z->L ? z->embed : 0);
+    while (n > 0)
+        all += z->layer[z->L - n--];
+    return all;
+}
+
+/* on->first, of a device that is open. */
+static lq_status choose(model_on *on, const model *m, const model_share *share, lq_err *err)
+{
+    const int64_t L = m->cfg->layers;
+    size_t *layer = malloc((size_t)(L + 1) * sizeof *layer);
+    if (!layer) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    const model_sizes z = sizes_of(m, &on->d, layer);
+    const size_t room = dev_room(&on->d);
+    const int64_t fit = model_fit(&z, share, room);
+    int64_t n = share->layers;
+    if (n == MODEL_AUTO_LAYERS)
+        n = fit;
+    else if (n == MODEL_ALL_LAYERS || n > L)
+        n = L;
+    on->first = L - n;
+    const size_t need = model_size_on(&z, n);
+    const size_t spare = share->spare ? share->more + (size_t)n * share->more_layer : 0;
+    lq_status s = LQ_OK;
+    if (n == 0)
+        s = lq_fail(err, LQ_ENOMEM,
+                    "%s: one layer and the head need %zu bytes, beside %zu for the cache and "
+                    "a step, found %zu free",
+                    on->d.name, model_size_on(&z, 1), share->more + share->more_layer, room);
+    else if (need > room && fit > 0)
+        s = lq_fail(err, LQ_ENOMEM,
+                    "%s: the weights need %zu bytes, found %zu free; --gpu-layers %lld would fit",
+                    on->d.name, need, room, (long long)fit);
+    else if (need > room)
+        s = lq_fail(err, LQ_ENOMEM, "%s: the weights need %zu bytes, found %zu free", on->d.name,
+                    need, room);
+    else if (n > fit && spare && fit > 0 && on->ranks == 1)
+        s = lq_fail(err, LQ_ENOMEM,
+                    "%s: the weights need %zu bytes, the cache and a step %zu, found %zu free; "
+                    "--gpu-layers %lld would fit",
+                    on->d.name, need, spare, room, (long long)fit);
+    else if (n > fit && spare)
+        s = lq_fail(err, LQ_ENOMEM,
+                    "%s: the weights need %zu bytes, the cache and a step %zu, found %zu free",
+                    on->d.name, need, spare, room);
+    if (on->ranks > 1)
+        snprintf(on->text, sizeof on->text, "%s x %d", on->d.name, on->ranks);
+    else if (n == L)
+        snprintf(on->text, sizeof on->text, "%s", on->d.name);
+    else
+        snprintf(on->text, sizeof on->text, "%s, %lld of %lld layers", on->d.name, (long long)n,
+                 (long long)L);
+    free(layer);
+    return s;
+}
+
+/* ---- there and back ---- */
+
+/* Its weights are not the host's any more. */
+static void forget(model_linear *l)
+{
+    for (int i = 0; i < QT_N_PLANES; i++)
+        l->w.t.plane[i].data = NULL;
+    l->bias = NULL;
+}
+
+/* Of experts, whose list goes with the host's weights, one of their shapes stays. */
+static lq_status keep_shapes(model *m, lq_err *err)
+{
+    const size_t n = (size_t)m->cfg->experts;
+    for (int64_t i = 0; i < m->cfg->layers; i++)
+        for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
+            model_linear **of = &m->layers[i].expert[r];
+            if (!*of) continue;
+            model_linear *e = lq_push(&m->on->w.arena, n * sizeof *e);
+            if (!e) return lq_fail(err, LQ_ENOMEM, "out of memory");
+            memcpy(e, *of, n * sizeof *e);
+            for (size_t k = 0; k < n; k++)
+                forget(&e[k]);
+            *of = e;
+        }
+    return LQ_OK;
+}
+
+/* What had been repacked goes back to the system too. */
+static void give_back(model *m)
+{
+    const int64_t L = m->cfg->layers;
+    const model *w = &m->on->w;
+    const bool whole = m->on->ranks == 1;
+    for (int64_t i = m->on->first; i < L; i++) {
+        for (int r = 0; r < ARCH_N_ROLES && !whole; r++)
+            forget(&m->layers[i].lin[r]);
+        if (whole) m->layers[i] = w->layers[i];
+        lq_arena_free(&m->layer_arenas[i]);
+    }
+    if (whole)
+        m->head = w->head;
+    else
+        forget(&m->head);
+    lq_arena_free(&m->layer_arenas[L]);
+}
+
+/* The devices of all ranks: the one that `want` names, and those behind it. */
+static lq_status open_devices(model *m, const char *want, int ranks, const model_share *share,
+                              lq_err *err)
+{
+    model_on **to = &m->on;
+    dev *last = NULL;
+    for (int r = 0; r < ranks; r++, to = &(*to)->next) {
+        model_on *on = calloc(1, sizeof *on);
+        if (!on) return lq_fail(err, LQ_ENOMEM, "out of memory");
+        lq_status s =
+            last ? last->ops->open(&on->d, last->index + 1, err) : dev_open(&on->d, want, err);
+        if (s) {
+            free(on);
+            return ranks > 1 ? lq_wrap(err, s, "%d devices", ranks) : s;
+        }
+        on->rank = r;
+        on->ranks = ranks;
+        on->int8 = share->int8;
+        on->d.invariant = share->invariant;
+        if (last) last->peer = &on->d;
+        last = &on->d;
+        *to = on;
+    }
+    return ranks > 1 ? last->ops->link(&m->on->link, &m->on->d, err) : LQ_OK;
+}
+
+/* The layers have weights that cuBLAS would multiply. */
+static bool has_rows(const model *m)
+{
+    for (int64_t i = 0; i < m->cfg->layers; i++)
+        for (int r = 0; r < ARCH_N_ROLES; r++)
+            if (m->layers[i].lin[r].present && dev_in_rows(&m->layers[i].lin[r].w.t)) return true;
+    return false;
+}
+
+/* Before anything is measured: cuBLAS takes some of the device's memory. */
+static lq_status open_blas(model *m, lq_err *err)
+{
+    const bool want = !m->on->d.invariant && has_rows(m);
+    lq_status s = LQ_OK;
+    for (model_on *on = m->on; on && want && !s; on = on->next) {
+        on->d.ops->bind(&on->d);
+        on->rows = on->d.ops->blas(&on->d);
+        if (!on->rows) s = on->d.ops->sync(&on->d, err);
+    }
+    return s;
+}
+
+lq_status model_to_device(model *m, const char *want, const model_share *share, lq_err *err)
+{
+    const int ranks = share->ranks ? share->ranks : 1;
+    assert(ranks == 1 || share->layers == MODEL_ALL_LAYERS);
+    lq_status s = fwd_check_device(m->cfg, err);
+    if (!s && ranks > 1) s = rank_check(m->cfg, ranks, err);
+    if (!s && ranks > 1) s = check_parts(m, ranks, err);
+    if (!s) s = open_devices(m, want, ranks, share, err);
+    if (!s) {
+        for (model_on *on = m->on; on; on = on->next) {
+            on->eager = share->eager;
+            on->note = share->note;
+        }
+        s = open_blas(m, err);
+    }
+    if (!s) s = choose(m->on, m, share, err);
+    if (!s) s = put_model(m, err);
+    if (!s && ranks > 1) s = keep_shapes(m, err);
+    if (s)
+        model_leave_device(m);
+    else
+        give_back(m);
+    return s;
+}
+
+void model_leave_device(model *m)
+{
+    if (m->on && m->on->link) m->on->d.ops->unlink(m->on->link);
+    for (model_on *on = m->on, *next; on; on = next) {
+        next = on->next;
+        while (on->n_mem)
+            on->d.ops->free(&on->d, on->mem[--on->n_mem]);
+        on->d.ops->close(&on->d);
+        free(on->mem);
+        lq_arena_free(&on->w.arena);
+        free(on);
+    }
+    m->on = NULL;
+}
+
+const char *model_device(const model *m) { return m->on ? m->on->text : "cpu"; }

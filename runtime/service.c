@@ -1,0 +1,326 @@
+/* runtime/service.c - see llmq.h. */
+#include "runtime/service.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/machine.h"
+#include "base/version.h"
+#include "runtime/chat/chat.h"
+#include "runtime/engine/sizing.h"
+
+typedef struct done done;
+struct done {
+    done *next;
+    lm *l;
+    lm_answer a;
+};
+
+struct lm {
+    api *a;
+    load_model model;
+    load_tok tok;
+    bool tok_lent;    /* not ours to close */
+    load_model draft; /* zeroed: none */
+    gen_defaults gen;
+    chat_format *chat; /* NULL: the model has no template */
+    engine *e;
+    api_model info;
+    bool has_info;
+    char scheme[40], fingerprint[256];
+
+    pthread_mutex_t mu; /* of the list */
+    pthread_cond_t some;
+    done *first, **last;
+};
+
+api *lm_api(lm *l) { return l->a; }
+engine *lm_engine(lm *l) { return l->e; }
+const api_model *lm_model(const lm *l) { return l->has_info ? &l->info : NULL; }
+
+/* ---- what the API asks of the engine ---- */
+
+static lq_status submit(void *self, const eng_request *r, eng_sink sink, void *user, uint64_t *id,
+                        lq_err *err)
+{
+    return eng_submit(((lm *)self)->e, r, sink, user, id, err);
+}
+
+static void cancel(void *self, uint64_t id) { eng_cancel(((lm *)self)->e, id); }
+static void stats(void *self, eng_stats *s) { eng_stats_get(((lm *)self)->e, s); }
+
+static lq_status render(void *self, const api_chat_request *q, int32_t **ids, size_t *n,
+                        lq_err *err)
+{
+    chat_request r = { .messages = q->messages,
+                       .tools = q->tools,
+                       .kwargs = q->kwargs,
+                       .add_generation_prompt = q->add_generation_prompt,
+                       .continue_final = q->continue_final,
+                       .max_bytes = q->max_bytes };
+    return chat_encode(((lm *)self)->chat, &r, ids, n, err);
+}
+
+/* ---- loading ---- */
+
+lq_status lm_open(lm **out, const api_opts *o, lq_err *err)
+{
+    lm *l = *out = calloc(1, sizeof *l);
+    if (!l) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    pthread_condattr_t mono;
+    pthread_condattr_init(&mono);
+    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
+    pthread_mutex_init(&l->mu, NULL);
+    pthread_cond_init(&l->some, &mono);
+    pthread_condattr_destroy(&mono);
+    l->last = &l->first;
+    lq_status s = api_open(&l->a, o, err);
+    if (s) {
+        lm_close(l);
+        *out = NULL;
+    }
+    return s;
+}
+
+static void say(const lm_source *o, const char *what, const lq_err *err)
+{
+    char text[sizeof err->msg + 64];
+    snprintf(text, sizeof text, "%s: %s", what, err->msg);
+    if (o->load.note) o->load.note(o->path, text);
+}
+
+/* The scheme of the first quantized layer, or NULL. */
+static const char *scheme_of(lm *l)
+{
+    for (int64_t i = 0; i < src_n_tensors(l->model.src); i++) {
+        const src_tensor *t = src_tensor_at(l->model.src, i);
+        if (t->plain && t->n_dims == 2 && t->t.scheme.kind != QT_DENSE) {
+            qt_scheme_text(l->scheme, &t->t.scheme);
+            return l->scheme;
+        }
+    }
+    return NULL;
+}
+
+static lq_status open_text(lm *l, const lm_source *o, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    l->tok_lent = o->tok && o->tok->t;
+    if (l->tok_lent)
+        l->tok = *o->tok;
+    else
+        s = load_tok_open(&l->tok, l->model.src, o->path, err);
+    if (s == LQ_ENOENT) say(o, "only token ids are served", err);
+    if (s == LQ_ENOENT) return LQ_OK;
+    if (s) return s;
+    s = chat_open(&l->chat, l->model.src, l->tok.t, err);
+    if (s == LQ_ENOMEM) return s;
+    if (s) say(o, "no chat", err);
+    if (s) l->chat = NULL; /* completions do without */
+    return LQ_OK;
+}
+
+static void describe(lm *l)
+{
+    const eng_opts *eo = eng_options(l->e);
+    eng_stats s;
+    eng_stats_get(l->e, &s);
+    l->info = (api_model){ .backend = { l, submit, cancel, stats, l->chat ? render : NULL },
+                           .tok = l->tok.t,
+                           .marks = l->chat ? chat_marks_of(l->chat) : (chat_marks){ 0 },
+                           .vocab = l->model.m.cfg->vocab,
+                           .max_len = eo->max_len,
+                           .hidden = l->model.m.cfg->hidden,
+                           .max_seqs = eo->max_seqs,
+                           .queue = eo->queue,
+                           .block_size = eo->block_size,
+                           .kv_blocks = s.kv_blocks,
+                           .device = model_device(&l->model.m),
+                           .quantization = scheme_of(l),
+                           .fingerprint = l->fingerprint,
+                           .defaults = l->gen,
+                           .step_bytes = (double)l->model.m.weight_bytes,
+                           .row_flops = model_row_flops(&l->model.m),
+                           .logits_flops = model_logits_flops(&l->model.m) };
+    char where[48] = "";
+    if (model_dev(&l->model.m))
+        snprintf(where, sizeof where,
+                 model_ranks(&l->model.m) > 1 ? " cuda %lld x %d" : " cuda %lld",
+                 (long long)model_first_on(&l->model.m), model_ranks(&l->model.m));
+    snprintf(l->fingerprint, sizeof l->fingerprint, "%s %s %zu %d %s%s", LLMQ_VERSION,
+             l->info.quantization ? l->info.quantization : "", l->model.m.weight_bytes,
+             (int)eo->acts, kv_dtype_text(eo->kv), where);
+    l->has_info = true;
+}
+
+/* Ids must mean the same to both. */
+static lq_status check_tokens(const tok_tokenizer *ours, const tok_tokenizer *theirs, lq_err *err)
+{
+    int32_t n = tok_vocab(ours);
+    if (tok_vocab(theirs) != n)
+        return lq_fail(err, LQ_EVALUE, "expected the model's %d tokens, found %d", n,
+                       tok_vocab(theirs));
+    for (int32_t i = 0; i < n; i++) {
+        size_t a = 0, b = 0;
+        const char *x = tok_token(ours, i, &a), *y = tok_token(theirs, i, &b);
+        if (!x != !y || a != b || (x && memcmp(x, y, a) != 0))
+            return lq_fail(err, LQ_EVALUE, "token %d: expected the model's '%.*s', found '%.*s'", i,
+                           x ? (int)a : 0, x ? x : "", y ? (int)b : 0, y ? y : "");
+    }
+    return LQ_OK;
+}
+
+/* With what the engine will want beside the weights. */
+static load_opts load_of(const lm_source *o)
+{
+    load_opts how = o->load;
+    how.beside = eng_beside(&o->engine);
+    return how;
+}
+
+/* Where the model shares a GPU with the CPU, or may be there or not, the draft has what is left, or
+ * nothing. */
+static lq_status load_draft(lm *l, const lm_source *o, lq_err *err)
+{
+    load_opts how = load_of(o);
+    const bool shared = how.gpu_layers != MODEL_ALL_LAYERS;
+    const bool spare = shared || (how.device && strcmp(how.device, "auto") == 0);
+    if (spare) how.beside.also = load_left(&l->model.m, &how);
+    if (shared) how.gpu_layers = MODEL_AUTO_LAYERS;
+    how.ranks = 0; /* the first of several GPUs has all of it */
+    lq_status s = load_weights(&l->draft, o->draft, &how, o->p, o->job, err);
+    if (s != LQ_ENOMEM || !shared) return s; /* names the file */
+    say(o, "the draft runs on the CPU", err);
+    how.device = "cpu";
+    return load_weights(&l->draft, o->draft, &how, o->p, o->job, err);
+}
+
+static lq_status open_draft(lm *l, const lm_source *o, lq_err *err)
+{
+    load_tok tok = { 0 };
+    lq_status s = load_draft(l, o, err);
+    if (s) return s;
+    if (l->tok.t) s = load_tok_open(&tok, l->draft.src, o->draft, err);
+    if (s == LQ_ENOENT) s = LQ_OK; /* the number of ids alone can be compared */
+    if (!s && tok.t) s = check_tokens(l->tok.t, tok.t, err);
+    load_tok_close(&tok);
+    return s ? lq_wrap(err, s, "--speculative-model: %s", o->draft) : LQ_OK;
+}
+
+typedef struct {
+    lm *l;
+    const lq_job *job; /* who else is told; NULL: nobody */
+} watch;
+
+static void on_progress(void *user, const char *what, double at, double total)
+{
+    const watch *w = user;
+    if (total > 0) api_set_progress(w->l->a, at < total ? at / total : 1);
+    lq_report(w->job, what, at, total);
+}
+
+lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
+{
+    watch w = { l, o->job };
+    const lq_job job = { .report = on_progress, .user = &w, .stop = o->job ? o->job->stop : NULL };
+    const load_opts how = load_of(o);
+    lq_status s = load_weights(&l->model, o->path, &how, o->p, &job, err);
+    if (!s) api_set_progress(l->a, 1); /* the rest is quick */
+    if (!s) s = load_gen(&l->gen, l->model.src, o->path, err);
+    if (!s) s = open_text(l, o, err);
+    if (!s) s = load_stops(&l->model, l->tok.t, err);
+    eng_opts eo = o->engine;
+    if (!s && o->draft) s = open_draft(l, o, err);
+    if (o->draft) eo.draft = &l->draft.m;
+    if (!s && o->before_engine)
+        s = o->before_engine(o->user, l->tok.t, l->model.m.cfg->vocab, &eo, err);
+    if (!s) s = eng_open(&l->e, &l->model.m, l->tok.t, o->p, &eo, err);
+    if (!s && o->before_ready) s = o->before_ready(o->user, err);
+    if (s) return s;
+    describe(l);
+    api_set_model(l->a, &l->info);
+    return LQ_OK;
+}
+
+void lm_close(lm *l)
+{
+    if (!l) return;
+    eng_close(l->e); /* what runs ends, and answers into the list */
+    chat_close(l->chat);
+    if (!l->tok_lent) load_tok_close(&l->tok);
+    load_model_close(&l->draft);
+    load_model_close(&l->model);
+    api_close(l->a);
+    for (lm_answer a; lm_poll(l, &a);)
+        free(a.body);
+    pthread_cond_destroy(&l->some);
+    pthread_mutex_destroy(&l->mu);
+    free(l);
+}
+
+/* ---- without HTTP ---- */
+
+/* Any thread. */
+static void keep(void *user, int status, const char *body, size_t n)
+{
+    done *d = user;
+    lm *l = d->l;
+    d->a.status = status;
+    d->a.body = malloc(n + 1);
+    if (d->a.body) {
+        memcpy(d->a.body, body, n);
+        d->a.body[n] = 0;
+        d->a.n = n;
+    }
+    pthread_mutex_lock(&l->mu);
+    *l->last = d;
+    l->last = &d->next;
+    pthread_cond_signal(&l->some);
+    pthread_mutex_unlock(&l->mu);
+}
+
+lq_status lm_submit(lm *l, const char *route, const char *json, size_t n, uint64_t tag, lq_err *err)
+{
+    size_t n_routes;
+    const http_route *routes = api_routes(false, &n_routes);
+    done *d = calloc(1, sizeof *d);
+    if (!d) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    d->l = l;
+    d->a.tag = tag;
+    lq_status s = http_local(routes, n_routes, l->a, route, json, n, keep, d, err);
+    if (s) free(d);
+    return s;
+}
+
+bool lm_step(lm *l, double seconds)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    double until = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + seconds;
+    t.tv_sec = (time_t)until;
+    t.tv_nsec = (long)((until - (double)t.tv_sec) * 1e9);
+    int rc = 0;
+    pthread_mutex_lock(&l->mu);
+    while (!l->first && rc == 0)
+        rc = pthread_cond_timedwait(&l->some, &l->mu, &t);
+    bool any = l->first != NULL;
+    pthread_mutex_unlock(&l->mu);
+    return any;
+}
+
+bool lm_poll(lm *l, lm_answer *a)
+{
+    pthread_mutex_lock(&l->mu);
+    done *d = l->first;
+    if (d) {
+        l->first = d->next;
+        if (!l->first) l->last = &l->first;
+        *a = d->a;
+    }
+    pthread_mutex_unlock(&l->mu);
+    free(d);
+    machine_settle();
+    return d != NULL;
+}

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""The parts that scripts/bench/bench-gpu.sh left in a folder as one JSON document, and as a page.
+
+usage: scripts/bench/gpu_page.py FOLDER OUT.json PAGE.md     FOLDER '-': nothing was measured"""
+import datetime
+import json
+import os
+import sys
+
+# (what, target, how it is read of the parts: a function to (figure in words, met or None))
+LLAMA = "Llama-3.1-8B's shape"  # runtime/model/model_builtin.c
+
+
+def load(folder):
+    parts = {}
+    for name in sorted(os.listdir(folder)) if folder != "-" else []:
+        stem, kind = os.path.splitext(name)
+        with open(os.path.join(folder, name), encoding="utf-8") as f:
+            if kind == ".json":
+                parts[stem] = json.load(f)
+            elif kind == ".txt":
+                parts[stem] = f.read().strip()
+    return parts
+
+
+def row(parts, part, name, shape):
+    return next((r for r in parts.get(part, {}).get("rows", []) if r["name"] == name and r["shape"] == shape), None)
+
+
+def products(M):
+    return f"{M}x14336x4096"
+
+
+def of_copy(name, shape, least, part="kernels"):
+    def read(parts):
+        r = row(parts, part, name, shape)
+        return r and (f"{r['percent_of_copy']:.1f} %, {r['seconds'] * 1e6:.1f} us", r["percent_of_copy"] >= least)
+    return read
+
+
+def of_one(M, most):
+    def read(parts):
+        r = row(parts, "kernels", "u4-g128 bf16", products(M))
+        return r and (f"{r['times_one_row']:.2f}", r["times_one_row"] <= most)
+    return read
+
+
+def of_cublas(M, least):
+    def read(parts):
+        r = row(parts, "kernels", "u4-g128 bf16", products(M))
+        peer = row(parts, "peers", "torch bf16", products(M))
+        return r and peer and (f"{100 * r['gflops'] / peer['gflops']:.1f} %, {r['gflops'] * 1e-3:.1f} TFLOP/s",
+                               100 * r["gflops"] >= least * peer["gflops"])
+    return read
+
+
+def prefill(parts):
+    r = row(parts, "kernels", "prefill bf16", "1 x 8192, 32/8x128")
+    return r and (f"{r['gflops'] * 1e-3:.0f} TFLOP/s", r["gflops"] >= 550e3)
+
+
+def ahead(name, peer, shape):
+    def read(parts):
+        a, b = row(parts, "kernels", name, shape), row(parts, "peers", peer, shape)
+        return a and b and (f"{b['seconds'] / a['seconds']:.2f} times as fast", a["seconds"] <= b["seconds"])
+    return read
+
+
+def invariant(parts):
+    plain, order = (parts.get(p, {}).get("prefill_tok_s") for p in ("model", "model_invariant"))
+    return plain and order and (f"prefill {order / plain:.2f} of the speed without", None)
+
+
+def whole(shape, least):
+    """Per cent of the roofline: weights and cache read once at the copy's bandwidth."""
+    def read(parts):
+        r = row(parts, "model", "decode", shape)
+        return r and parts["model"]["model"] == LLAMA and (
+            f"{r['percent_of_limit']:.1f} %, {r['decode_tok_s']:.0f} tokens/s", r["percent_of_limit"] >= least)
+    return read
+
+
+def whole_prefill(parts):
+    r, peer = row(parts, "model", "prefill", "1 x 4096"), row(parts, "peers", "torch bf16", products(4096))
+    return r and peer and parts["model"]["model"] == LLAMA and (
+        f"{100 * r['gflops'] / peer['gflops']:.1f} %, {r['prefill_tok_s']:.0f} tokens/s", 100 * r["gflops"] >= 55 * peer["gflops"])
+
+
+def gptq(parts):
+    seconds = parts.get("gptq", {}).get("seconds")
+    return seconds and (f"{seconds:.1f} s", seconds <= 60)
+
+
+TABLE = [
+    ("u4-g128, one row, 29 MB in six turns", "90 % of the copy's bandwidth", of_copy("u4-g128 bf16", products(1), 90)),
+    ("16 rows, times the time of one", "1.10", of_one(16, 1.10)),
+    ("32 rows, times the time of one", "1.25", of_one(32, 1.25)),
+    ("64 rows, times the time of one", "1.5", of_one(64, 1.5)),
+    ("512 rows, of torch's bf16 (cuBLAS)", "80 %", of_cublas(512, 80)),
+    ("4,096 rows, of torch's bf16 (cuBLAS)", "80 %", of_cublas(4096, 80)),
+    ("attention, causal, 8,192 tokens, head 128, bf16", "550 TFLOP/s", prefill),
+    ("paged decode, 32 x 4,096, 4 heads a group", "85 % of the copy's bandwidth",
+     of_copy("decode bf16", "32 x 4096, 32/8x128", 85)),
+    ("paged decode, 32 x 4,096, 8 heads a group", "85 %", of_copy("decode bf16", "32 x 4096, 64/8x128", 85)),
+    ("paged decode, 1 x 32,768", "75 %", of_copy("decode bf16", "1 x 32768, 32/8x128", 75)),
+    ("one row beside torch's bf16", "ahead", ahead("u4-g128 bf16", "torch bf16", products(1))),
+    ("bf16 weights, 64 rows, beside torch's", "ahead", ahead("bf16 bf16", "torch bf16", products(64))),
+    ("prefill beside torch's SDPA", "ahead", ahead("prefill bf16", "torch prefill", "1 x 8192, 32/8x128")),
+    ("decode, 32 x 4,096, beside torch's SDPA", "ahead", ahead("decode bf16", "torch decode", "32 x 4096, 32/8x128")),
+    ("what `--batch-invariant` costs", "", invariant),
+    ("Llama-3.1-8B's shape, u4-g128, bf16 head: one sequence", "70 % of the roofline", whole("1 x 1", 70)),
+    ("the same, 32 sequences", "60 % of the roofline", whole("32 x 1", 60)),
+    ("the same, a prompt of 4,096", "55 % of torch's bf16 at 4,096 rows", whole_prefill),
+    ("gaps between kernels in a decode step", "15 %", lambda parts: None),
+    ("GPTQ of noise of the 1.1 B shape, 128 x 512", "60 s", gptq),
+]
+
+
+def page(parts):
+    device = parts.get("kernels", {}).get("device")
+    lines = ["# Speed on a GPU", ""]
+    if device:
+        k = parts["kernels"]
+        lines += [f"{datetime.date.today()}, {device} (compute capability {k['compute_capability'] / 10}, "
+                  f"{k['multiprocessors']} multiprocessors), a copy reads and writes {k['limits']['copy_gbytes_s']:.0f} GB/s.",
+                  f"Driver, clocks, power, temperature before: {parts.get('before', 'unknown')}; after: {parts.get('after', 'unknown')}."]
+        if "peers" in parts:
+            lines += [f"torch {parts['peers']['torch']}, Triton {parts['peers']['triton'] or 'not there'}, in the same run."]
+    else:
+        lines += ["**Compiled and emulated, not measured**: nobody has run llmq on a GPU yet. `make bench-gpu` measures the rows",
+                  "below on the first GPU and writes this page anew (`scripts/bench/gpu_page.py`); `make test-gpu` comes first.",
+                  "What the kernels are, and what `ptxas` says of them: [design/0006-cuda.md](design/0006-cuda.md)."]
+    lines += ["", "| what | to reach | found | |", "|---|---|---|---|"]
+    for what, target, read in TABLE:
+        found = read(parts) if device else None
+        text, met = found if found else ("not measured", None)
+        lines.append(f"| {what} | {target} | {text} | {'' if met is None else 'yes' if met else 'no'} |")
+    lines += ["", "Not measured by `make bench-gpu`: gaps, which a profiler shows",
+              "(`nsys profile --trace cuda ./llmq bench model --device cuda --shape llama-3.1-8b --batch 1`)."]
+    for part in ("kernels", "kernels_int8"):
+        if not device or part not in parts:
+            continue
+        lines += ["", f"## {part.replace('_', ', ')}", "", "| | shape | us | TFLOP/s | GB/s | % of the copy |", "|---|---|---|---|---|---|"]
+        lines += [f"| {r['name']} | {r['shape']} | {r['seconds'] * 1e6:.1f} | {r['gflops'] * 1e-3:.2f} | {r['gbytes_s']:.0f} | "
+                  f"{r['percent_of_copy']:.1f} |" for r in parts[part]["rows"]]
+    if device and "model" in parts:
+        lines += ["", f"## {parts['model']['model']}", "", "| | tokens/s |", "|---|---|"]
+        lines += [f"| {r['name']} {r['shape']} | {r.get('decode_tok_s', r.get('prefill_tok_s')):.0f} |" for r in parts["model"]["rows"]]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    folder, out, target = sys.argv[1:]
+    parts = load(folder)
+    with open(out, "w", encoding="utf-8") as f:
+        json.dump(parts, f, indent=1)
+    with open(target, "w", encoding="utf-8") as f:
+        f.write(page(parts))
+    print(f"{target}: {'written' if parts.get('kernels') else 'nothing was measured'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+#!/bin/sh
+# Fuzzes the parsers with clang's libFuzzer, under AddressSanitizer and UndefinedBehaviorSanitizer.
+# Every tests/fuzz/fuzz_NAME.c is one harness; tests/fuzz/corpus/NAME/ holds its seeds.
+#
+# usage: scripts/ci/fuzz.sh SECONDS [NAME...]     (make fuzz FUZZ_TIME=30)
+# What is found lies in build-fuzz/NAME-*; run build-fuzz/fuzz_NAME FILE to see it again.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+seconds=${1:-30}
+[ $# -eq 0 ] || shift
+command -v clang >/dev/null || {
+    echo "fuzz.sh: needs clang (sh scripts/install-deps.sh --dev)" >&2
+    exit 1
+}
+flags='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined'
+objects= # the parsers and what they stand on: no kernels, which take minutes under sanitizers
+for source in base/*.c formats/*/*.c runtime/tokenizer/*.c runtime/chat/tmpl*.c runtime/grammar/*.c \
+    runtime/api/api_params.c runtime/api/api_parts.c runtime/api/api_grammar.c runtime/chat/chat_out.c \
+    runtime/http/*.c runtime/model/kv.c tools/cli/opt*.c tools/cli/help.c publish/files.c publish/sha256.c publish/card.c; do
+    [ ! -f "$source" ] || objects="$objects build-fuzz/${source%.c}.o"
+done
+# shellcheck disable=SC2086 # a list of files
+make -s -j"$(nproc)" CC=clang BUILD=build-fuzz SANITIZE="$flags" CFLAGS='-O1 -g' $objects || exit 1
+packages() { # pkg-config's --cflags or --libs
+    pkg-config "$1" libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd libcurl gnutls nettle
+}
+passed=0 failed=0
+for source in tests/fuzz/fuzz_*.c; do
+    name=${source#tests/fuzz/fuzz_}
+    name=${name%.c}
+    [ $# -eq 0 ] || case " $* " in *" $name "*) ;; *) continue ;; esac
+    program=build-fuzz/fuzz_$name
+    # shellcheck disable=SC2046,SC2086 # lists of flags and of files
+    clang -std=c11 -Wall -Wextra -D_GNU_SOURCE -I. $(packages --cflags) -O1 -g \
+        -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o "$program" \
+        "$source" $objects $(packages --libs) -llapacke -lm -pthread ||
+        exit 1
+    mkdir -p "build-fuzz/corpus/$name" "tests/fuzz/corpus/$name"
+    if "$program" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
+        -artifact_prefix="build-fuzz/$name-" "build-fuzz/corpus/$name" "tests/fuzz/corpus/$name" \
+        >"build-fuzz/$name.log" 2>&1; then
+        passed=$((passed + 1))
+        runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "build-fuzz/$name.log")
+        echo "ok $name: ${runs:-?} runs in $seconds s"
+    else
+        failed=$((failed + 1))
+        tail -n 40 "build-fuzz/$name.log"
+        echo "-- $name: found something, see build-fuzz/$name.log"
+    fi
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,73 @@
+#!/bin/sh
+# Runs the test suites and ends with "N passed, N failed" over all of them.
+# usage: scripts/ci/run-tests.sh unit|e2e|server|all   (called by make; scripts/test.sh is the newcomer's
+# command). server: the conformance suite of the HTTP API, docs/conformance.md.
+# BUILD: the build folder of the unit tests. PYTHON: the Python with pytest; else .venv, else python3.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+what=${1:-all}
+build=${BUILD:-build}
+passed=0 failed=0 skipped=0
+log=$(mktemp) || exit 1
+trap 'rm -f "$log"' EXIT
+
+number() { # WORD: the number before it in the suite's closing line, or 0
+    n=$(printf '%s\n' "$closing" | grep -oE "[0-9]+ $1" | tail -n 1 | cut -d' ' -f1)
+    echo "${n:-0}"
+}
+
+count() { # NAME STATUS: add up the closing line of a suite
+    closing=$(grep -E '[0-9]+ (passed|failed|error|skipped)' "$log" | tail -n 1)
+    p=$(number passed) s=$(number skipped)
+    f=$(($(number failed) + $(number error)))
+    if [ "$2" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi # it died before counting
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    if [ "$f" -ne 0 ]; then
+        cat "$log"
+        echo "-- $1: $p passed, $f failed (exit $2)"
+    elif [ "$s" -ne 0 ]; then
+        echo "ok $1: $p passed, $s skipped"
+        grep -E '^SKIPPED' "$log"
+    else
+        echo "ok $1: $p passed"
+    fi
+}
+
+run() { # at most an hour each: only what hangs takes so long
+    timeout -k 10 3600 "$@" >"$log" 2>&1
+}
+
+if [ "$what" = unit ] || [ "$what" = all ]; then
+    for t in "$build"/tests/test_*; do
+        case $t in *.o | *.d) continue ;; esac
+        name=${t##*/}
+        [ -x "$t" ] || continue
+        [ -f "tests/unit/$name.c" ] || continue # left over from a test that has gone
+        run "$t"
+        count "$name" $?
+    done
+fi
+if [ "$what" = all ]; then
+    run scripts/ci/test-neon.sh
+    count "NEON kernels, emulated" $?
+fi
+if [ "$what" != unit ]; then
+    python=${PYTHON:-}
+    [ -n "$python" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python
+    python=${python:-python3}
+    if "$python" -c 'import pytest' 2>/dev/null; then
+        for suite in tests/e2e/test_*.py tests/faults tests/server; do
+            [ "$what" != server ] || [ "$suite" = tests/server ] || continue
+            [ "$what" != e2e ] || [ "$suite" != tests/server ] || continue
+            run "$python" -m pytest -q -rs --no-header -p no:cacheprovider "$suite"
+            count "${suite##*/}" $?
+        done
+    else
+        echo "SKIPPED: every end-to-end test, because $python has no pytest" \
+            "(sh scripts/test.sh installs it where it can)"
+        skipped=$((skipped + 1))
+    fi
+fi
+[ "$skipped" -eq 0 ] || echo "$skipped skipped"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

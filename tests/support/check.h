@@ -1,0 +1,51 @@
+/* tests/support/check.h - the whole test framework. A test program is a list of TEST functions:
+ *
+ *     TEST(a_broken_header_is_refused) { CHECK(s == LQ_EFORMAT, "got %s", lq_status_text(s)); }
+ *     int main(int argc, char **argv) { RUN(a_broken_header_is_refused); return check_end(); }
+ *
+ * A failed CHECK prints and the test goes on; check_end prints "N passed, N failed". With
+ * arguments only the tests named there run. */
+#ifndef LLMQ_TESTS_SUPPORT_CHECK_H
+#define LLMQ_TESTS_SUPPORT_CHECK_H
+
+#include <stdio.h>
+#include <string.h>
+
+static int check_passed, check_failed, check_bad;
+
+#define TEST(name) static void name(void)
+#define CHECK(cond, ...)                                                      \
+    do {                                                                      \
+        if (!(cond)) {                                                        \
+            check_bad++;                                                      \
+            fprintf(stderr, "%s:%d: CHECK(%s): ", __FILE__, __LINE__, #cond); \
+            fprintf(stderr, __VA_ARGS__);                                     \
+            fputc('\n', stderr);                                              \
+        }                                                                     \
+    } while (0)
+#define RUN(name)                                                      \
+    do {                                                               \
+        if (check_wanted(#name, argc, argv)) {                         \
+            check_bad = 0;                                             \
+            name();                                                    \
+            if (check_bad)                                             \
+                check_failed++, fprintf(stderr, "FAILED %s\n", #name); \
+            else                                                       \
+                check_passed++;                                        \
+        }                                                              \
+    } while (0)
+
+static inline int check_wanted(const char *name, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], name) == 0) return 1;
+    return argc < 2;
+}
+
+static inline int check_end(void)
+{
+    printf("%d passed, %d failed\n", check_passed, check_failed);
+    return check_failed != 0;
+}
+
+#endif

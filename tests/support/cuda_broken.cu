@@ -1,0 +1,275 @@
+/* tests/support/cuda_broken.cu - see cuda_broken.h. Blocks of 64 threads unless said otherwise; buf holds
+ * BROKEN_FLOATS floats. Compiled for the host alone. */
+#include "tests/support/cuda_broken.h"
+
+#include "kernels/cuda/cu_sm90.cuh"
+
+namespace
+{
+
+enum { N = BROKEN_FLOATS };
+
+/* Reverses buf by way of shared memory; with a barrier between, or without. */
+template <bool BARRIER> __global__ void reverse(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    const int t = threadIdx.x;
+    s[t] = 0;
+    __syncthreads();
+    s[t] = buf[t];
+    if (BARRIER) __syncthreads();
+    buf[t] = s[N - 1 - t];
+}
+
+/* A loop that reads everybody's value and writes its own, again and again. */
+template <bool BOTH> __global__ void rounds(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    const int t = threadIdx.x;
+    s[t] = buf[t];
+    for (int i = 0; i < 3; i++) {
+        __syncthreads();
+        const float v = s[(t + 33) % N];
+        if (BOTH) __syncthreads();
+        s[t] = v + 1;
+    }
+    buf[t] = s[t];
+}
+
+/* Neighbours within a warp: ordered by __syncwarp, not by a shuffle. */
+template <bool ORDERED> __global__ void neighbours(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    const int t = threadIdx.x;
+    s[t] = buf[t];
+    if (ORDERED)
+        __syncwarp();
+    else
+        cu_shfl_xor(0.0f, 1);
+    buf[t] = s[t ^ 1];
+}
+
+template <int BEHIND> __global__ void shared_bounds(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    CU_SHARED(float, other, N); /* what lies behind s is no part of it */
+    other[(int)threadIdx.x] = 0;
+    s[(int)threadIdx.x + BEHIND] = 1;
+    buf[(int)threadIdx.x] = s[(int)threadIdx.x + BEHIND];
+}
+
+template <int BEHIND> __global__ void global_bounds(G<float> buf)
+{
+    buf[(int)threadIdx.x + BEHIND] = 1;
+}
+
+template <int OFF> __global__ void aligned(G<float> buf)
+{
+    const float4 v = cu_ldg<float4>(buf + OFF);
+    if (threadIdx.x == 0) buf[0] = v.x;
+}
+
+template <bool WRITTEN> __global__ void unwritten(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    if (WRITTEN || threadIdx.x < 40) s[(int)threadIdx.x] = 0;
+    __syncthreads();
+    buf[(int)threadIdx.x] = s[N - 1 - (int)threadIdx.x];
+}
+
+template <int WHO> __global__ void barrier(G<float> buf)
+{
+    if ((int)threadIdx.x < WHO) __syncthreads();
+    if (threadIdx.x == 0) buf[0] = 1;
+}
+
+__global__ void two_barriers(G<float> buf)
+{
+    if (threadIdx.x < 32)
+        __syncthreads();
+    else
+        __syncthreads();
+    if (threadIdx.x == 0) buf[0] = 1;
+}
+
+template <int WHO> __global__ void shuffle(G<float> buf)
+{
+    float v = 1;
+    if ((int)threadIdx.x % CU_WARP < WHO) v = cu_shfl_xor(v, 1);
+    buf[(int)threadIdx.x] = v;
+}
+
+template <bool WAITS> __global__ void copies(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    if (threadIdx.x < N / 4) cu_copy16(s + 4 * (int)threadIdx.x, buf + 4 * (int)threadIdx.x, true);
+    cu_copy_commit();
+    if (WAITS) cu_copy_wait<0>();
+    __syncthreads();
+    const float v = s[N - 1 - (int)threadIdx.x];
+    cu_copy_wait<0>();
+    buf[(int)threadIdx.x] = v;
+}
+
+/* The wait is each thread's own; others' copies are there after a barrier. */
+__global__ void copies_unshared(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    if (threadIdx.x < N / 4) cu_copy16(s + 4 * (int)threadIdx.x, buf + 4 * (int)threadIdx.x, true);
+    cu_copy_commit();
+    cu_copy_wait<0>();
+    buf[(int)threadIdx.x] = s[N - 1 - (int)threadIdx.x];
+}
+
+/* Each fragment element by element, as the PTX ISA counts them ("Matrix Fragments for
+ * mma.m16n8k32"): of a element i is row g + 8 where i / 4 is odd, column 4c + i % 4, + 16 from i =
+ * 8 on; of b element i is row 4c + i % 4, + 16 from i = 4 on, column g. */
+__global__ void one_mma(G<int32_t> sums, G<const uint8_t> a, G<const int8_t> b)
+{
+    const int g = threadIdx.x / 4, c = threadIdx.x % 4;
+    unsigned wa[4] = { 0, 0, 0, 0 }, wb[2] = { 0, 0 };
+    int d[4];
+    for (int i = 0; i < 16; i++) {
+        const int row = i / 4 % 2 ? g + 8 : g, col = 4 * c + i % 4 + (i < 8 ? 0 : 16);
+        wa[i / 4] |= (unsigned)a[32 * row + col] << i % 4 * 8;
+    }
+    for (int i = 0; i < 8; i++)
+        wb[i / 4] |= (unsigned)(uint8_t)b[32 * g + 4 * c + i % 4 + (i < 4 ? 0 : 16)] << i % 4 * 8;
+    for (int i = 0; i < 4; i++)
+        d[i] = sums[8 * (i < 2 ? g : g + 8) + 2 * c + i % 2];
+    cu_mma_u8s8(d, wa, wb);
+    for (int i = 0; i < 4; i++)
+        sums[8 * (i < 2 ? g : g + 8) + 2 * c + i % 2] = d[i];
+}
+
+/* ---- the copy engine and products of a warpgroup ---- */
+enum engine_fault {
+    SOUND,
+    EARLY,     /* reads before the wait */
+    FLYING,    /* the same while bytes are missing */
+    STRANGER,  /* another warp reads, which has not waited */
+    OVERRUN,   /* the next copy comes before the readers have said that they are done */
+    HALF,      /* half of the bytes that are expected */
+    TWICE,     /* one arrival too many */
+    OWN,       /* the second operand is written by threads */
+    NO_WAIT,   /* nobody waits for the product */
+    NO_COMMIT, /* it is waited for, in a group that was not closed */
+    BOUNDS     /* a copy to behind the array */
+};
+/* A warpgroup multiplies zeros by 64 rows of zeros that the engine brings twice; buf = 0. */
+template <engine_fault F> __global__ void engine(G<float> buf)
+{
+    enum { BYTES = 64 * 128, ROUNDS = 2 };
+    CU_DYNAMIC_1K(uint8_t, at);
+    const S<uint64_t> full = cu_as<uint64_t>(at + BYTES), empty = full + 1;
+    const int t = threadIdx.x;
+    const unsigned a[4] = { 0, 0, 0, 0 };
+    float d[32];
+    if (t == 0) {
+        cu_bar_init(full, 1);
+        cu_bar_init(empty, 4);
+        cu_bars_ready();
+    }
+    __syncthreads();
+    for (int i = 0; i < ROUNDS; i++) {
+        if (t == 0) {
+            if (i && F != OVERRUN) cu_bar_wait(empty, (unsigned)(i - 1));
+            cu_bar_expect(full, F == HALF || F == FLYING ? 2 * BYTES : BYTES);
+            if (F == TWICE) cu_bar_arrive(full);
+            for (int j = 0; j < BYTES / 256; j++)
+                cu_bulk(at + (F == BOUNDS ? BYTES : 256 * j), cu_as<const uint8_t>(buf), 256u,
+                        full);
+        }
+        if (F != EARLY && F != FLYING && (F != STRANGER || t / CU_WARP != 2))
+            cu_bar_wait(full, (unsigned)i);
+        if (F == STRANGER) __syncwarp();
+        if (F == STRANGER || F == EARLY || F == FLYING) {
+            for (int k = 0; k < 3; k++) /* time passes */
+                cu_shfl(0.0f, 0);
+            buf[0] = cu_ld<float>(at + 16 * (t % 2));
+        }
+        if (F == OWN) {
+            at[t] = 0;
+            __syncwarp();
+        }
+        cu_wgmma_begin();
+        cu_wgmma<false, 64>(d, a, cu_desc_k(at), false);
+        if (F != NO_COMMIT) cu_wgmma_commit();
+        if (F != NO_WAIT) cu_wgmma_wait<0>();
+        __syncwarp();
+        if (t % CU_WARP == 0) cu_bar_arrive(empty);
+    }
+    buf[t % N] = F == NO_WAIT ? 0 : d[0];
+}
+#define RUN_ENGINE(fault)                                                                    \
+    [](dev *d, float *buf) {                                                                 \
+        CU_LAUNCH(d, "it", (engine<fault>), dim3(1), CU_GROUP, 64 * 128 + 16, (float *)buf); \
+    }
+
+/* A launch that may begin early, which waits at once, too late, or never. */
+enum { AT_ONCE, LATE, NEVER, COPIED, COPIED_FIXED };
+template <int WHEN> __global__ void follower(G<float> buf)
+{
+    CU_SHARED(float, s, 4 * N);
+    cu_next();
+    if (WHEN == COPIED) cu_copy16(s + 4 * (int)threadIdx.x, buf, true);
+    if (WHEN == COPIED_FIXED) cu_copy16_ldg(s + 4 * (int)threadIdx.x, buf, true);
+    cu_copy_commit();
+    cu_copy_wait<0>();
+    if (WHEN >= COPIED) cu_after();
+    cu_prefetch(buf + (int)threadIdx.x);
+    if (WHEN == AT_ONCE) cu_after();
+    if (WHEN < NEVER) buf[(int)threadIdx.x] = 1;
+    if (WHEN == LATE) cu_after();
+}
+#define RUN_FOLLOW(kernel) \
+    [](dev *d, float *buf) { CU_FOLLOW(d, "it", (kernel), dim3(1), N, 0, buf); }
+
+#define RUN(kernel) [](dev *d, float *buf) { CU_LAUNCH(d, "it", (kernel), dim3(1), N, 0, buf); }
+
+} // namespace
+
+extern "C" void broken_mma_u8s8(dev *d, int32_t *sums, const uint8_t *a, const int8_t *b)
+{
+    CU_LAUNCH(d, "mma", one_mma, dim3(1), CU_WARP, 0, sums, a, b);
+}
+
+extern "C" const broken_case broken_cases[BROKEN_N] = {
+    { "a barrier between", NULL, RUN(reverse<true>) },
+    { "no barrier between", "race: ", RUN(reverse<false>) },
+    { "barriers before and after reading", NULL, RUN(rounds<true>) },
+    { "a barrier before reading alone", "race: ", RUN(rounds<false>) },
+    { "a warp's barrier", NULL, RUN(neighbours<true>) },
+    { "a shuffle in its place", "race: reads", RUN(neighbours<false>) },
+    { "inside the array", NULL, RUN(shared_bounds<0>) },
+    { "one behind it", "array of 256 in shared memory", RUN(shared_bounds<1>) },
+    { "inside the buffer", NULL, RUN(global_bounds<0>) },
+    { "one behind it", "allocation of 256 in device memory", RUN(global_bounds<1>) },
+    { "16 bytes at an odd place", "bounds: address", RUN(aligned<1>) },
+    { "all written", NULL, RUN(unwritten<true>) },
+    { "some not written", "unwritten: reads", RUN(unwritten<false>) },
+    { "a barrier that half of them reach", "divergence: waits in __syncthreads", RUN(barrier<32>) },
+    { "two barriers, each reached by half", "divergence: waits in __syncthreads",
+      RUN(two_barriers) },
+    { "a shuffle without the last lane", "divergence: waits in cu_shfl", RUN(shuffle<31>) },
+    { "copies waited for", NULL, RUN(copies<true>) },
+    { "copies not waited for", "unwritten: reads", RUN(copies<false>) },
+    { "copies waited for, without a barrier", "unwritten: reads", RUN(copies_unshared) },
+    { "the engine's copies, waited for", NULL, RUN_ENGINE(SOUND) },
+    { "not waited for", "unwaited: reads", RUN_ENGINE(EARLY) },
+    { "read while they are under way", "flying: reads", RUN_ENGINE(FLYING) },
+    { "waited for by others", "unwaited: reads", RUN_ENGINE(STRANGER) },
+    { "copied over before all have read", "overrun: ", RUN_ENGINE(OVERRUN) },
+    { "half of the bytes", "8192 bytes are missing", RUN_ENGINE(HALF) },
+    { "an arrival too many", "mbarrier: more arrivals", RUN_ENGINE(TWICE) },
+    { "a product of what threads wrote", "proxy: ", RUN_ENGINE(OWN) },
+    { "a product that nobody waits for", "wgmma: a product", RUN_ENGINE(NO_WAIT) },
+    { "a product without its group's end", "wgmma: a product", RUN_ENGINE(NO_COMMIT) },
+    { "a copy to behind the array", "bounds: a bulk copy", RUN_ENGINE(BOUNDS) },
+    { "a launch that follows", NULL, RUN_FOLLOW(follower<AT_ONCE>) },
+    { "it writes before it has waited", "follow: device memory", RUN_FOLLOW(follower<LATE>) },
+    { "it never waits", "follow: a thread ends", RUN_FOLLOW(follower<NEVER>) },
+    { "it copies what may change", "follow: device memory is copied",
+      RUN_FOLLOW(follower<COPIED>) },
+    { "it copies what does not", NULL, RUN_FOLLOW(follower<COPIED_FIXED>) },
+};

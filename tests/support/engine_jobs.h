@@ -1,0 +1,57 @@
+/* tests/support/engine_jobs.h - 33 requests of different kinds: alone, and all together with the same
+ * answers. */
+#ifndef LLMQ_TESTS_SUPPORT_ENGINE_JOBS_H
+#define LLMQ_TESTS_SUPPORT_ENGINE_JOBS_H
+
+#include "tests/support/engine_rig.h"
+
+#include <stdlib.h>
+
+enum { N_JOBS = 33 };
+static job alone[N_JOBS]; /* what run_alone had answered */
+
+/* Each with nobody else, one thread, no prefix cache. */
+static void run_alone(eng_opts o)
+{
+    rig r;
+    o.max_seqs = 1;
+    o.no_prefix_cache = true;
+    if (!rig_open(&r, &golden, 1, o)) return;
+    for (int k = 0; k < N_JOBS; k++) {
+        make_job(&alone[k], k);
+        submit(&r, &alone[k]);
+        wait_for(&alone[k]);
+        CHECK(alone[k].n == alone[k].r.max_tokens && alone[k].finish == ENG_LENGTH, "%d: %d ids", k,
+              alone[k].n);
+    }
+    rig_close(&r);
+}
+
+/* All jobs at once, `copies` of each; every answer must be the one given alone. */
+static void run_together(rig *r, int copies, const char *why)
+{
+    int n = copies * N_JOBS, wrong = 0, first = -1;
+    job *j = malloc((size_t)n * sizeof *j);
+    for (int i = 0; i < n; i++)
+        make_job(&j[i], (i * 5 + i / N_JOBS) % N_JOBS);
+    for (int i = 0; i < n; i++)
+        submit(r, &j[i]);
+    for (int i = 0; i < n; i++) {
+        int k = (i * 5 + i / N_JOBS) % N_JOBS;
+        wait_for(&j[i]);
+        if (same_answer(&j[i], &alone[k])) continue;
+        if (!wrong++) first = k;
+    }
+    CHECK(wrong == 0, "%s: %d of %d answers differ, request %d first", why, wrong, n, first);
+    for (int i = 0; i < n; i++)
+        CHECK(j[i].after == 0 && atomic_load(&j[i].n_finals) == 1, "%s: %d ends", why,
+              atomic_load(&j[i].n_finals));
+    eng_stats st;
+    eng_stats_get(r->e, &st);
+    CHECK(st.running == 0 && st.waiting == 0 && st.kv_blocks_used == 0,
+          "%s: %lld running, %lld waiting, %lld blocks used", why, (long long)st.running,
+          (long long)st.waiting, (long long)st.kv_blocks_used);
+    free(j);
+}
+
+#endif

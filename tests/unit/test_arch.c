@@ -1,0 +1,584 @@
+/* tests/unit/test_arch.c - config.json to numbers, names of tensors, rotary tables, refusals. */
+#include "formats/arch/arch.h"
+
+#include "base/json.h"
+#include "tests/support/archs.h"
+#include "tests/support/check.h"
+
+#include <stdlib.h>
+
+#define BASE                                                                                   \
+    "\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4," \
+    "\"intermediate_size\":160"
+#define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"]," BASE
+#define MISTRAL "{\"architectures\":[\"MistralForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
+#define QWEN2 "{\"architectures\":[\"Qwen2ForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
+#define QWEN3_MOE                                        \
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"]," BASE \
+    ",\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":8"
+#define SMOLLM3 "{\"architectures\":[\"SmolLM3ForCausalLM\"]," BASE ",\"no_rope_layer_interval\":2"
+#define QWEN3 "{\"architectures\":[\"Qwen3ForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
+
+#define GPT2 "{\"model_type\":\"gpt2\",\"vocab_size\":320,\"n_embd\":64,\"n_layer\":2,\"n_head\":4"
+#define MPT                                                                                   \
+    "{\"model_type\":\"mpt\",\"vocab_size\":320,\"d_model\":64,\"n_layers\":2,\"n_heads\":4," \
+    "\"attn_config\":"
+#define DEEPSEEK                                                                          \
+    "{\"model_type\":\"deepseek_v2\"," BASE ",\"n_routed_experts\":8,\"moe_intermediate_" \
+    "size\":16,\"num_experts_per_tok\":2"
+#define NEO                                                                               \
+    "{\"model_type\":\"gpt_neo\",\"vocab_size\":320,\"hidden_size\":64,\"num_layers\":4," \
+    "\"num_heads\":4,\"window_size\":16"
+#define MIXTRAL "{\"model_type\":\"mixtral\"," BASE ",\"num_key_value_heads\":2"
+#define LONG(factors)                                                    \
+    ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":" factors \
+    ",\"long_factor\":" factors ",\"factor\":4}"
+
+static cJSON *tree(const char *text)
+{
+    cJSON *j = NULL;
+    lq_err err = { "" };
+    lq_status s = js_parse(&j, text, strlen(text), 1 << 20, JS_UNIQUE, &err);
+    CHECK(!s, "%s: %s", text, err.msg);
+    return j;
+}
+
+static lq_status parse(arch_config *c, const char *config, const char *generation, lq_err *err)
+{
+    cJSON *j = tree(config), *g = generation ? tree(generation) : NULL;
+    lq_status s = arch_config_parse(c, j, g, err);
+    cJSON_Delete(j);
+    cJSON_Delete(g);
+    return s;
+}
+
+static bool near(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
+
+TEST(defaults_are_those_of_transformers)
+{
+    arch_config c;
+    lq_err err = { "" };
+    CHECK(!parse(&c, LLAMA "}", NULL, &err), "%s", err.msg);
+    CHECK(c.kv_heads == 4 && c.head_dim == 16 && c.max_pos == 2048 && near(c.norm_eps, 1e-6),
+          "llama");
+    CHECK(!c.tied && c.attn_bias == -1 && c.mlp_bias == -1 && c.act == ARCH_SILU, "llama");
+    CHECK(c.rope[0].kind == ROPE_PLAIN && near(c.rope[0].theta, 10000) && c.rope_dims == 16,
+          "llama");
+    CHECK(c.bos == -1 && c.n_eos == 0 && c.dtype == LQ_F32 && near(c.attn_scale, 0.25), "llama");
+    CHECK(!c.window && !c.layer[0].window, "llama has no window");
+    arch_config_free(&c);
+    CHECK(!parse(&c, MISTRAL "}", NULL, &err), "%s", err.msg);
+    CHECK(c.window == 4096 && c.layer[0].window && c.layer[3].window, "mistral has one by default");
+    arch_config_free(&c);
+    CHECK(!parse(&c, QWEN3 "}", NULL, &err), "%s", err.msg);
+    CHECK(c.head_dim == 128 && c.w.qk_norm && !c.window, "qwen3's heads are 128 by default");
+    arch_config_free(&c);
+}
+
+TEST(sliding_windows_follow_every_spelling)
+{
+    static const struct {
+        const char *why, *config;
+        int64_t window;
+        const char *layers; /* w: has the window */
+    } t[] = {
+        { "mistral", MISTRAL ",\"sliding_window\":16}", 16, "wwww" },
+        { "mistral null", MISTRAL ",\"sliding_window\":null}", 0, "...." },
+        { "mistral with layer types",
+          MISTRAL
+          ",\"sliding_window\":16,\"layer_types\":[\"full_attention\",\"sliding_attention\","
+          "\"full_attention\",\"sliding_attention\"]}",
+          16, ".w.w" },
+        { "llama ignores it", LLAMA ",\"sliding_window\":16}", 0, "...." },
+        { "qwen2 not used", QWEN2 ",\"sliding_window\":16,\"max_window_layers\":0}", 0, "...." },
+        { "qwen2 used from a layer on",
+          QWEN2 ",\"sliding_window\":16,\"use_sliding_window\":true,\"max_window_layers\":3}", 16,
+          "...w" },
+        { "qwen2 used from 28 on", QWEN2 ",\"sliding_window\":16,\"use_sliding_window\":true}", 0,
+          "...." },
+        { "qwen3 by layer types",
+          QWEN3
+          ",\"sliding_window\":8,\"use_sliding_window\":true,\"layer_types\":["
+          "\"sliding_attention\",\"full_attention\",\"full_attention\",\"sliding_attention\"]}",
+          8, "w..w" },
+        { "qwen3 layer types but not used",
+          QWEN3
+          ",\"sliding_window\":8,\"use_sliding_window\":false,\"layer_types\":["
+          "\"sliding_attention\",\"full_attention\",\"full_attention\",\"sliding_attention\"]}",
+          0, "...." },
+        { "qwen3-moe used: all, as transformers does",
+          QWEN3_MOE ",\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":2}", 8,
+          "wwww" },
+        { "qwen3-moe not used", QWEN3_MOE ",\"sliding_window\":8}", 0, "...." },
+        { "smollm3: those that do not rotate",
+          SMOLLM3 ",\"sliding_window\":8,\"use_sliding_window\":true}", 8, ".w.w" },
+        { "smollm3 not used", SMOLLM3 ",\"sliding_window\":8}", 0, "...." },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        lq_err err = { "" };
+        CHECK(!parse(&c, t[i].config, NULL, &err), "%s: %s", t[i].why, err.msg);
+        CHECK(c.window == t[i].window, "%s: window %d", t[i].why, (int)c.window);
+        for (int k = 0; k < 4 && c.layer; k++)
+            CHECK(c.layer[k].window == (t[i].layers[k] == 'w'), "%s: layer %d", t[i].why, k);
+        arch_config_free(&c);
+    }
+}
+
+TEST(end_tokens_of_both_files_are_joined)
+{
+    arch_config c;
+    lq_err err = { "" };
+    CHECK(!parse(&c, LLAMA ",\"bos_token_id\":1,\"eos_token_id\":[2,5,2]}",
+                 "{\"eos_token_id\":[5,7]}", &err),
+          "%s", err.msg);
+    CHECK(c.bos == 1 && c.n_eos == 3 && c.eos[0] == 2 && c.eos[1] == 5 && c.eos[2] == 7 &&
+              c.eos[3] == -1,
+          "%d ids", c.n_eos);
+    arch_config_free(&c);
+    CHECK(!parse(&c, LLAMA ",\"eos_token_id\":null}", "{\"eos_token_id\":9}", &err), "%s", err.msg);
+    CHECK(c.n_eos == 1 && c.eos[0] == 9, "generation_config alone");
+    arch_config_free(&c);
+}
+
+TEST(a_wrong_config_is_refused_by_key)
+{
+    static const struct {
+        const char *why, *config, *says;
+    } t[] = {
+        { "no object", "[]", "object" },
+        { "nothing in it", "{}", "model_type: expected" },
+        { "unknown architecture", "{\"architectures\":[\"FooForCausalLM\"]}",
+          "README.md, \"Architectures\", found \"FooForCausalLM\"" },
+        { "unknown type", "{\"model_type\":\"foo\"}", "found \"foo\"" },
+        { "architectures a string", "{\"architectures\":\"LlamaForCausalLM\"}", "architectures" },
+        { "no vocabulary",
+          "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":4,"
+          "\"num_attention_heads\":4,\"intermediate_size\":160}",
+          "vocab_size: expected an integer" },
+        { "half a layer", LLAMA ",\"num_key_value_heads\":1.5}", "num_key_value_heads" },
+        { "no divisor of heads", LLAMA ",\"num_key_value_heads\":3}", "expected a divisor of 4" },
+        { "no head", LLAMA ",\"num_key_value_heads\":0}", "num_key_value_heads" },
+        { "hidden not divisible",
+          "{\"model_type\":\"llama\",\"vocab_size\":320,\"hidden_size\":66,\"num_hidden_layers\":4,"
+          "\"num_attention_heads\":4,\"intermediate_size\":160}",
+          "num_attention_heads: expected a divisor" },
+        { "odd head", LLAMA ",\"head_dim\":15}", "even" },
+        { "heads too wide", LLAMA ",\"head_dim\":4194304}", "head_dim" },
+        { "negative layers",
+          "{\"model_type\":\"llama\",\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":-"
+          "4,"
+          "\"num_attention_heads\":4,\"intermediate_size\":160}",
+          "num_hidden_layers" },
+        { "eps a string", LLAMA ",\"rms_norm_eps\":\"1e-5\"}", "rms_norm_eps" },
+        { "unknown activation", LLAMA ",\"hidden_act\":\"relu6\"}", "relu6" },
+        { "unknown dtype", LLAMA ",\"dtype\":\"float8_e4m3fn\"}", "float8_e4m3fn" },
+        { "tied a number", LLAMA ",\"tie_word_embeddings\":1}", "tie_word_embeddings" },
+        { "bias a number", LLAMA ",\"attention_bias\":1}", "attention_bias" },
+        { "eos a string", LLAMA ",\"eos_token_id\":\"</s>\"}", "eos_token_id" },
+        { "nine ends", LLAMA ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9]}", "at most 8" },
+        { "rope a string", LLAMA ",\"rope_scaling\":\"linear\"}",
+          "rope_scaling: expected an object" },
+        { "rope without a kind", LLAMA ",\"rope_scaling\":{\"factor\":2}}", "rope_type" },
+        { "unknown rope", LLAMA ",\"rope_scaling\":{\"rope_type\":\"xpos\",\"factor\":2}}",
+          "xpos" },
+        { "long without factors",
+          LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":2}}", "short_factor" },
+        { "linear without factor", LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}",
+          "rope_scaling: factor: expected" },
+        { "factor 0", LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", "factor" },
+        { "llama3 without its length",
+          LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+                "\"high_freq_factor\":4}}",
+          "original_max_position_embeddings" },
+        { "llama3 with equal ends",
+          LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+                "\"high_freq_factor\":4,\"original_max_position_embeddings\":32}}",
+          "high_freq_factor above" },
+        { "theta 1", LLAMA ",\"rope_theta\":1}", "rope_theta" },
+        { "theta infinite", LLAMA ",\"rope_theta\":1e999}", "rope_theta" },
+        { "nothing rotated", LLAMA ",\"partial_rotary_factor\":0.01}", "rope" },
+        { "layer types too few",
+          MISTRAL ",\"layer_types\":[\"full_attention\"],\"sliding_window\":4}", "layer_types" },
+        { "layer type unknown",
+          MISTRAL ",\"sliding_window\":4,\"layer_types\":[\"full_attention\",\"full_attention\","
+                  "\"full_attention\",\"linear_attention\"]}",
+          "linear_attention" },
+        { "a multiplier that Llama has not", LLAMA ",\"attention_multiplier\":0.5}",
+          "attention_multiplier: expected no such key in a LlamaForCausalLM" },
+        { "scores capped in a Llama", LLAMA ",\"attn_logit_softcapping\":50.0}",
+          "attn_logit_softcapping" },
+        { "scores capped at 1", LLAMA ",\"attn_logit_softcapping\":1.0}",
+          "attn_logit_softcapping" },
+        { "values cut at 1", LLAMA ",\"clip_qkv\":1}", "clip_qkv" },
+        { "another norm", LLAMA ",\"norm_type\":\"layernorm\"}", "norm_type: expected rms_norm" },
+        { "RMS in an MPT", MPT "{\"alibi\":true},\"norm_type\":\"rmsnorm\"}",
+          "norm_type: expected low_precision_layernorm" },
+        { "not causal", LLAMA ",\"is_causal\":false}", "is_causal: expected true" },
+        { "experts by sigmoid", MIXTRAL ",\"num_local_experts\":4,\"scoring_func\":\"sigmoid\"}",
+          "scoring_func: expected softmax" },
+        { "a scaling's key of another implementation",
+          LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"attn_factor\":1.5}}",
+          "rope_scaling: attn_factor: expected no such key" },
+        { "an alpha that linear has not",
+          LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"alpha\":1000}}",
+          "rope_scaling: alpha: expected no such key" },
+        { "norms of heads", QWEN2 ",\"use_qk_norm\":true}", "use_qk_norm" },
+        { "chunks", LLAMA ",\"attention_chunk_size\":8192}", "attention_chunk_size" },
+        { "looking both ways", LLAMA ",\"use_bidirectional_attention\":true}",
+          "use_bidirectional_attention" },
+        { "another kind of positions", LLAMA ",\"position_embedding_type\":\"relative_key\"}",
+          "position_embedding_type: expected absolute" },
+        { "cross attention", GPT2 ",\"add_cross_attention\":true}", "add_cross_attention" },
+        { "scaled by layer", GPT2 ",\"scale_attn_by_inverse_layer_idx\":true}",
+          "scale_attn_by_inverse_layer_idx: expected false" },
+        { "residual after the norm",
+          "{\"model_type\":\"bloom\",\"vocab_size\":320,\"hidden_size\":64,\"n_layer\":2,"
+          "\"n_head\":4,\"apply_residual_connection_post_layernorm\":true}",
+          "apply_residual_connection_post_layernorm" },
+        { "MPT without ALiBi", MPT "{\"alibi\":false}}", "attn_config.alibi: expected true" },
+        { "MPT with a prefix", MPT "{\"alibi\":true,\"prefix_lm\":true}}",
+          "attn_config.prefix_lm" },
+        { "MPT with norms of q and k", MPT "{\"alibi\":true,\"qk_ln\":true}}",
+          "attn_config.qk_ln" },
+        { "MPT with keys of its own", MPT "{\"alibi\":true,\"attn_bias_scale\":2}}",
+          "attn_bias_scale" },
+        { "experts scored otherwise", DEEPSEEK ",\"scoring_func\":\"sigmoid\"}",
+          "scoring_func: expected softmax" },
+        { "experts chosen otherwise", DEEPSEEK ",\"topk_method\":\"noaux_tc\"}",
+          "topk_method: expected greedy" },
+        { "more experts used than there are",
+          MIXTRAL ",\"num_local_experts\":4,\"num_experts_per_tok\":5}",
+          "experts_used: expected 1..4" },
+        { "groups that do not divide",
+          DEEPSEEK ",\"topk_method\":\"group_limited_greedy\",\"n_group\":3}", "expert_groups" },
+        { "no experts", MIXTRAL ",\"num_local_experts\":0}", "num_local_experts: expected" },
+        { "a list of NoPE layers too short",
+          "{\"architectures\":[\"SmolLM3ForCausalLM\"]," BASE ",\"no_rope_layers\":[1,0]}",
+          "no_rope_layers" },
+        { "attention types of too few layers",
+          "{\"model_type\":\"gpt_neo\",\"vocab_size\":320,\"hidden_size\":64,\"num_layers\":4,"
+          "\"num_heads\":4,\"attention_types\":[[[\"global\"],3]]}",
+          "attention_types" },
+        { "a factor for each pair", LLAMA LONG("[1,2]") "}",
+          "short_factor: expected an array of 8" },
+        { "window 0", MISTRAL ",\"sliding_window\":0}", "sliding_window" },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        lq_err err = { "" };
+        lq_status s = parse(&c, t[i].config, NULL, &err);
+        CHECK(s && lq_exit_code(s) == 3, "%s: accepted", t[i].why);
+        CHECK(strstr(err.msg, t[i].says), "%s: '%s' does not say '%s'", t[i].why, err.msg,
+              t[i].says);
+        if (!s) arch_config_free(&c);
+    }
+}
+
+TEST(our_own_spelling_gives_the_same_config_back)
+{
+    for (size_t i = 0; i < LQ_COUNT(golden_archs); i++) {
+        char path[128];
+        cJSON *j = NULL;
+        arch_config a, b;
+        lq_err err = { "" };
+        snprintf(path, sizeof path, "tests/golden/arch/%s/config.json", golden_archs[i]);
+        lq_status s = js_parse_file(&j, path, 1 << 20, JS_UNIQUE, &err);
+        if (!s) s = arch_config_parse(&a, j, NULL, &err);
+        CHECK(!s, "%s: %s", golden_archs[i], err.msg);
+        cJSON_Delete(j);
+        if (s) continue;
+        cJSON *own = arch_config_json(&a);
+        s = arch_config_from_json(&b, own, &err);
+        CHECK(!s, "%s: %s", golden_archs[i], err.msg);
+        if (!s) {
+            CHECK(!memcmp(a.layer, b.layer, (size_t)a.layers * sizeof *a.layer), "%s: windows",
+                  golden_archs[i]);
+            cJSON *again = arch_config_json(&b);
+            js_buf x = { 0 }, y = { 0 };
+            CHECK(!js_canonical(&x, own, NULL) && !js_canonical(&y, again, NULL) && x.n == y.n &&
+                      !memcmp(x.data, y.data, x.n),
+                  "%s: texts differ", golden_archs[i]);
+            free(x.data);
+            free(y.data);
+            cJSON_Delete(again);
+            arch_config_free(&b);
+        }
+        for (const cJSON *m = own->child; m; m = m->next) { /* every key of the first version */
+            if (strcmp(m->string, "window_layers") == 0) break;
+            cJSON *less = cJSON_Duplicate(own, true);
+            cJSON_DeleteItemFromObjectCaseSensitive(less, m->string);
+            s = arch_config_from_json(&b, less, &err);
+            CHECK(s, "%s without %s", golden_archs[i], m->string);
+            if (!s) arch_config_free(&b);
+            cJSON_Delete(less);
+        }
+        cJSON_Delete(own);
+        arch_config_free(&a);
+    }
+}
+
+TEST(names_and_roles_are_inverse)
+{
+    static const struct {
+        const char *name;
+        int role; /* -1: none */
+        int64_t layer;
+        bool bias;
+    } t[] = {
+        { "model.embed_tokens.weight", R_EMBED, -1, false },
+        { "lm_head.weight", R_HEAD, -1, false },
+        { "model.norm.weight", R_FINAL_NORM, -1, false },
+        { "model.layers.0.self_attn.q_proj.weight", R_Q, 0, false },
+        { "model.layers.3.self_attn.q_proj.bias", R_Q, 3, true },
+        { "model.layers.3.mlp.down_proj.weight", R_DOWN, 3, false },
+        { "model.layers.4.mlp.down_proj.weight", -1, 0, false },
+        { "model.layers.03.mlp.down_proj.weight", -1, 0, false },
+        { "model.layers.-1.mlp.down_proj.weight", -1, 0, false },
+        { "model.layers..mlp.down_proj.weight", -1, 0, false },
+        { "model.layers.99999999999999999999.mlp.down_proj.weight", -1, 0, false },
+        { "model.layers.0.self_attn.q_proj.weight.x", -1, 0, false },
+        { "model.layers.0.self_attn.q_proj", -1, 0, false },
+        { "model.layers.0.self_attn.q_norm.weight", -1, 0, false },
+        { "model.embed_tokens", -1, 0, false },
+        { "", -1, 0, false },
+    };
+    arch_config c;
+    lq_err err = { "" };
+    CHECK(!parse(&c, LLAMA "}", NULL, &err), "%s", err.msg);
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_slot slot;
+        bool found = arch_slot_of(&c, t[i].name, &slot);
+        CHECK(found == (t[i].role >= 0), "%s", t[i].name);
+        if (!found) continue;
+        CHECK((int)slot.role == t[i].role && slot.layer == t[i].layer && slot.bias == t[i].bias,
+              "%s", t[i].name);
+        char back[128];
+        CHECK(arch_tensor_name(&c, slot.role, slot.layer, -1, slot.bias, back, sizeof back) &&
+                  !strcmp(back, t[i].name),
+              "%s", back);
+        CHECK(!arch_tensor_name(&c, slot.role, slot.layer, -1, false, back, 5), "a short buffer");
+    }
+    arch_config_free(&c);
+}
+
+/* Golden tables: numpy float32 (tests/golden/arch/make_rope.py). The last place of pow may differ
+ * (2 ulp of the frequency, 2^-22), which the position multiplies; cos and sin are then within one
+ * rounding of each factor. */
+TEST(rotary_tables_equal_the_reference)
+{
+    cJSON *all = NULL;
+    lq_err err = { "" };
+    lq_status s = js_parse_file(&all, "tests/golden/arch/rope.json", 1 << 24, 0, &err);
+    CHECK(!s, "%s", err.msg);
+    for (const cJSON *g = all ? all->child : NULL; g; g = g->next) {
+        const char *why = js_get(g, "why")->valuestring;
+        arch_config c;
+        int64_t seq_len = 0, pos0 = 0, T = 0;
+        js_i64(g, "seq_len", true, 0, 1 << 20, &seq_len, NULL);
+        js_i64(g, "pos0", true, 0, 1 << 20, &pos0, NULL);
+        js_i64(g, "T", true, 0, 1 << 20, &T, NULL);
+        s = arch_config_parse(&c, js_get(g, "config"), NULL, &err);
+        CHECK(!s, "%s: %s", why, err.msg);
+        if (s) continue;
+        float cos_t[4 * 64], sin_t[4 * 64];
+        const int64_t pairs = c.rope_dims / 2;
+        CHECK(cJSON_GetArraySize(js_get(g, "cos")) == T * pairs, "%s: size", why);
+        arch_rope_table(&c, ROPE_MAIN, pos0, T, seq_len, cos_t, sin_t);
+        const cJSON *wc = js_get(g, "cos")->child, *ws = js_get(g, "sin")->child, *wf = NULL;
+        const double scale = c.rope[0].attention_factor;
+        for (int64_t i = 0; wc && ws; i++, wc = wc->next, ws = ws->next) {
+            wf = i % pairs ? wf->next : js_get(g, "inv_freq")->child;
+            double angle = (double)(pos0 + i / pairs) * wf->valuedouble;
+            double tol = scale * (angle * 0x1p-22 + 0x1p-22);
+            CHECK(fabs((double)cos_t[i] - wc->valuedouble) <= tol,
+                  "%s: cos[%d] %.9g, expected %.9g", why, (int)i, (double)cos_t[i],
+                  wc->valuedouble);
+            CHECK(fabs((double)sin_t[i] - ws->valuedouble) <= tol,
+                  "%s: sin[%d] %.9g, expected %.9g", why, (int)i, (double)sin_t[i],
+                  ws->valuedouble);
+        }
+        arch_config_free(&c);
+    }
+    cJSON_Delete(all);
+}
+
+TEST(experts_are_as_many_as_the_class_assumes)
+{
+    static const struct {
+        const char *config;
+        int64_t experts, used, ffn;
+    } t[] = {
+        { MIXTRAL "}", 8, 2, 160 },
+        { MIXTRAL ",\"num_experts\":4}", 4, 2, 160 },
+        { "{\"model_type\":\"qwen3_moe\"," BASE "}", 128, 8, 768 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        lq_err err = { "" };
+        lq_status s = parse(&c, t[i].config, NULL, &err);
+        CHECK(!s, "%s: %s", t[i].config, err.msg);
+        if (s) continue;
+        CHECK(c.experts == t[i].experts && c.experts_used == t[i].used && c.expert_ffn == t[i].ffn,
+              "%s: %d experts, %d used, of %d", t[i].config, (int)c.experts, (int)c.experts_used,
+              (int)c.expert_ffn);
+        arch_config_free(&c);
+    }
+}
+
+/* What published files hold beside the numbers, and what transformers passes over. */
+TEST(keys_that_change_nothing_are_passed_over)
+{
+    static const char *const t[] = {
+        LLAMA ",\"pretraining_tp\":1,\"attention_bias\":false,\"mlp_bias\":false,\"head_dim\":null,"
+              "\"attention_dropout\":0.1,\"initializer_range\":0.02,\"use_cache\":true,"
+              "\"rope_scaling\":null,\"_name_or_path\":\"x\",\"transformers_version\":\"4.57.6\"}",
+        LLAMA ",\"sliding_window\":4096,\"use_sliding_window\":false,\"max_window_layers\":28,"
+              "\"id2label\":{\"0\":\"a\"},\"auto_map\":{\"AutoModel\":\"x.Y\"}}",
+        LLAMA ",\"torch_dtype\":\"bfloat16\",\"_attn_implementation\":\"eager\",\"use_flash_attn\":"
+              "true,\"_flash_attn_2_enabled\":true,\"num_nextn_predict_layers\":1}",
+        LLAMA ",\"logit_scale\":1.0,\"residual_multiplier\":1,\"attn_logit_softcapping\":null,"
+              "\"qk_layernorm\":false,\"position_embedding_type\":\"absolute\"}",
+        LLAMA ",\"norm_type\":\"rms_norm\",\"is_causal\":true,\"rope_scaling\":{\"type\":\"yarn\","
+              "\"factor\":4,\"original_max_position_embeddings\":32,\"finetuned\":true}}",
+        MIXTRAL ",\"num_local_experts\":4,\"num_experts_per_tok\":2,\"router_aux_loss_coef\":0.02,"
+                "\"router_jitter_noise\":0.1,\"output_router_logits\":false}",
+        DEEPSEEK ",\"aux_loss_alpha\":0.001,\"seq_aux\":true,\"ep_size\":1,\"scoring_func\":"
+                 "\"softmax\",\"topk_method\":\"greedy\",\"moe_layer_freq\":1}",
+        GPT2 ",\"summary_activation\":null,\"summary_use_proj\":true,\"reorder_and_upcast_attn\":"
+             "true,\"scale_attn_weights\":true,\"attn_pdrop\":0.1,\"embd_pdrop\":0.1,"
+             "\"task_specific_params\":{\"text-generation\":{\"do_sample\":true}}}",
+        MPT "{\"alibi\":true,\"attn_impl\":\"triton\",\"attn_type\":\"multihead_attention\","
+            "\"attn_pdrop\":0,\"alibi_bias_max\":8,\"softmax_scale\":null,\"clip_qkv\":null},"
+            "\"init_config\":{\"init_std\":0.02},\"no_bias\":true,\"norm_type\":"
+            "\"low_precision_layernorm\"}",
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        lq_err err = { "" };
+        lq_status s = parse(&c, t[i], NULL, &err);
+        CHECK(!s, "%s: %s", t[i], err.msg);
+        if (!s) arch_config_free(&c);
+    }
+}
+
+TEST(both_spellings_of_a_config_are_one)
+{
+    static const struct {
+        const char *why, *a, *b;
+    } t[] = {
+        { "rope_parameters",
+          LLAMA ",\"rope_theta\":5e5,\"rope_scaling\":{\"type\":\"linear\","
+                "\"factor\":2}}",
+          LLAMA
+          ",\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"linear\",\"factor\":2}}" },
+        { "torch_dtype", LLAMA ",\"torch_dtype\":\"float16\"}", LLAMA ",\"dtype\":\"float16\"}" },
+        { "by type", LLAMA "}", "{\"model_type\":\"llama\"," BASE "}" },
+        { "the sizes of GPT-2", GPT2 "}",
+          "{\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":320,\"hidden_size\":64,"
+          "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"intermediate_size\":256,"
+          "\"max_position_embeddings\":1024}" },
+        { "two tables of rotations",
+          "{\"model_type\":\"gemma3_text\"," BASE
+          ",\"rope_theta\":1e6,\"rope_local_base_freq\":2e4,"
+          "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8}}",
+          "{\"model_type\":\"gemma3_text\"," BASE
+          ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6,\"rope_type\":\"linear\","
+          "\"factor\":8},\"sliding_attention\":{\"rope_theta\":2e4,\"rope_type\":\"default\"}}}" },
+        { "the text part of a wrapper", MISTRAL ",\"eos_token_id\":2,\"dtype\":\"bfloat16\"}",
+          "{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"dtype\":\"bfloat16\","
+          "\"eos_token_id\":2,\"text_config\":{\"model_type\":\"mistral\"," BASE
+          ",\"num_key_value_heads\":2},\"vision_config\":{}}" },
+        { "layers of GPT-Neo", NEO ",\"attention_types\":[[[\"global\",\"local\"],2]]}",
+          NEO ",\"attention_layers\":[\"global\",\"local\",\"global\",\"local\"]}" },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config a, b;
+        lq_err err = { "" };
+        lq_status sa = parse(&a, t[i].a, NULL, &err), sb = parse(&b, t[i].b, NULL, &err);
+        CHECK(!sa && !sb, "%s: %s", t[i].why, err.msg);
+        if (sa || sb) continue;
+        cJSON *ja = arch_config_json(&a), *jb = arch_config_json(&b);
+        char *x = cJSON_PrintUnformatted(ja), *y = cJSON_PrintUnformatted(jb);
+        CHECK(x && y && !strcmp(x, y), "%s:\n%s\n%s", t[i].why, x, y);
+        free(x);
+        free(y);
+        cJSON_Delete(ja);
+        cJSON_Delete(jb);
+        arch_config_free(&a);
+        arch_config_free(&b);
+    }
+}
+
+/* arXiv:2108.12409: 2^(-8 i / n), and between powers of two the odd ones of twice as many. */
+TEST(slopes_of_alibi_are_those_of_the_paper)
+{
+    static const struct {
+        int heads;
+        double max;
+        double at[6]; /* log2, negated */
+    } t[] = {
+        { 1, 8, { 8 } },
+        { 2, 8, { 4, 8 } },
+        { 4, 8, { 2, 4, 6, 8 } },
+        { 5, 8, { 2, 4, 6, 8, 1 } },
+        { 6, 8, { 2, 4, 6, 8, 1, 3 } },
+        { 4, 16, { 4, 8, 12, 16 } },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        const arch_config c = { .heads = t[i].heads, .alibi_max = t[i].max };
+        float got[6];
+        arch_alibi_slopes(&c, got);
+        for (int h = 0; h < t[i].heads; h++)
+            CHECK(near((double)got[h], exp2(-t[i].at[h])), "%d heads: head %d: %g", t[i].heads, h,
+                  (double)got[h]);
+    }
+}
+
+static bool is_this(void *user, const char *name) { return strcmp(user, name) == 0; }
+
+TEST(a_prefix_is_found_where_the_embedding_is)
+{
+    static const struct {
+        const char *embedding, *prefix, *head;
+    } t[] = {
+        { "model.embed_tokens.weight", "model.", "lm_head.weight" },
+        { "embed_tokens.weight", "", "lm_head.weight" },
+        { "transformer.embed_tokens.weight", "transformer.", "lm_head.weight" },
+        { "language_model.model.embed_tokens.weight", "language_model.model.",
+          "language_model.lm_head.weight" },
+        { "model.language_model.embed_tokens.weight", "model.language_model.", "lm_head.weight" },
+        { "elsewhere", "model.", "lm_head.weight" },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        char name[128];
+        lq_err err = { "" };
+        CHECK(!parse(&c, LLAMA "}", NULL, &err), "%s", err.msg);
+        arch_fit_prefix(&c, is_this, (void *)(uintptr_t)t[i].embedding);
+        CHECK(!strcmp(c.prefix, t[i].prefix), "%s: '%s'", t[i].embedding, c.prefix);
+        CHECK(arch_tensor_name(&c, R_HEAD, -1, -1, false, name, sizeof name) &&
+                  !strcmp(name, t[i].head),
+              "%s", name);
+        arch_slot slot;
+        CHECK(arch_slot_of(&c, t[i].head, &slot) && slot.role == R_HEAD, "%s", t[i].head);
+        arch_config_free(&c);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    RUN(defaults_are_those_of_transformers);
+    RUN(sliding_windows_follow_every_spelling);
+    RUN(end_tokens_of_both_files_are_joined);
+    RUN(a_wrong_config_is_refused_by_key);
+    RUN(our_own_spelling_gives_the_same_config_back);
+    RUN(experts_are_as_many_as_the_class_assumes);
+    RUN(keys_that_change_nothing_are_passed_over);
+    RUN(both_spellings_of_a_config_are_one);
+    RUN(slopes_of_alibi_are_those_of_the_paper);
+    RUN(a_prefix_is_found_where_the_embedding_is);
+    RUN(names_and_roles_are_inverse);
+    RUN(rotary_tables_equal_the_reference);
+    return check_end();
+}

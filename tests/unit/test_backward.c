@@ -1,0 +1,389 @@
+/* tests/unit/test_backward.c - the backward pass: its forward half against the runtime's, gradients against
+ * differences, KL and its gradient, Fisher blocks. */
+#include "calib/dense_layer.h"
+#include "calib/fisher.h"
+#include "calib/gemm.h"
+#include "tests/support/rig.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+
+#define BASE "tests/golden/arch/llama3-gqa"
+enum { WINDOWS = 2, LEN = 13, ROWS = WINDOWS * LEN };
+
+/* Values in -1..1 that repeat nowhere near. */
+static float noise(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return (float)(int32_t)*seed / 2147483648.0f;
+}
+
+static void fill(float *x, int64_t n, float size, uint32_t seed)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = size * noise(&seed);
+}
+
+typedef struct {
+    rig r;
+    lq_arena a;
+    grad_ctx *g;
+    grad_layer l;
+    float *W[GRAD_LINEARS], *x;
+    int64_t D;
+} bench;
+
+static bool bench_open(bench *b, const char *folder, int threads)
+{
+    lq_err err = { "" };
+    memset(b, 0, sizeof *b);
+    if (!rig_open(&b->r, folder, (rig_opts){ .threads = threads })) return false;
+    const arch_config *c = b->r.m.cfg;
+    b->D = c->hidden;
+    lq_status s = grad_open(&b->g, c, WINDOWS, LEN, b->r.p, &err);
+    if (!s) s = dense_buffers(b->W, c, &b->a, &err);
+    if (!s) s = dense_layer(&b->l, b->W, b->r.src, 0, &b->a, b->r.p, &err);
+    b->x = lq_push(&b->a, (size_t)(ROWS * b->D) * sizeof(float));
+    CHECK(!s && b->x, "%s: %s", folder, err.msg);
+    if (s || !b->x) return false;
+    fill(b->x, ROWS * b->D, 1, 7);
+    return true;
+}
+
+static void bench_close(bench *b)
+{
+    grad_close(b->g);
+    lq_arena_free(&b->a);
+    rig_close(&b->r);
+}
+
+enum { MAX_COVERED = 64 };
+static char covered[MAX_COVERED][160]; /* golden checkpoints that grad_covers */
+static size_t n_covered;
+
+static void find_covered(void)
+{
+    DIR *d = opendir("tests/golden/arch");
+    for (struct dirent *e; d && n_covered < MAX_COVERED && (e = readdir(d));) {
+        src_source *src;
+        char *path = covered[n_covered];
+        if (e->d_name[0] == '.') continue;
+        snprintf(path, sizeof covered[0], "tests/golden/arch/%.100s", e->d_name);
+        if (src_open(&src, path, &(src_opts){ .need_config = true }, NULL)) continue;
+        n_covered += grad_covers(src_config(src));
+        src_close(src);
+    }
+    if (d) closedir(d);
+}
+
+TEST(the_forward_half_is_the_runtimes_layer)
+{
+    CHECK(n_covered >= 7, "only %zu golden checkpoints are covered", n_covered);
+    for (size_t i = 0; i < n_covered; i++) {
+        bench b;
+        lq_err err = { "" };
+        lq_arena scratch = { 0 };
+        if (!bench_open(&b, covered[i], 2)) continue;
+        const arch_config *c = b.r.m.cfg;
+        size_t n = (size_t)(ROWS * b.D);
+        float *want = lq_push(&b.a, n * sizeof *want);
+        memcpy(want, b.x, n * sizeof *want);
+        lq_status s =
+            lq_arena_init(&scratch, fwd_layer_scratch(c, ROWS, pool_threads(b.r.p)), &err);
+        if (!s)
+            s = fwd_layer(c, &b.r.m.layers[0], 0, want, WINDOWS, LEN, MM_F32, NULL, NULL, &scratch,
+                          b.r.p, &err);
+        CHECK(!s, "%s: %s", covered[i], err.msg);
+        grad_forward(b.g, &b.l, 0, b.x, WINDOWS);
+        double worst = 0, size = 0;
+        for (size_t k = 0; k < n; k++) {
+            worst = fmax(worst, fabs((double)want[k] - (double)b.x[k]));
+            size = fmax(size, fabs((double)want[k]));
+        }
+        /* Two f32 programs that sum at most ffn products in other orders. */
+        CHECK(worst <= (double)c->ffn * 0x1p-23 * size, "%s: off by %g of %g", covered[i], worst,
+              size);
+        lq_arena_free(&scratch);
+        bench_close(&b);
+    }
+}
+
+/* loss = sum r y, in double. */
+static double loss_at(bench *b, const float *x, const float *r)
+{
+    size_t n = (size_t)(ROWS * b->D);
+    float *y = malloc(n * sizeof *y);
+    double sum = 0;
+    memcpy(y, x, n * sizeof *y);
+    grad_forward(b->g, &b->l, 0, y, WINDOWS);
+    for (size_t i = 0; i < n; i++)
+        sum += (double)y[i] * (double)r[i];
+    free(y);
+    return sum;
+}
+
+/* The slope of the loss along `dir` through p, by central differences of two widths (Richardson:
+ * the error is of fourth order), beside the sum of grad * dir. */
+static void compare(bench *b, const char *folder, const char *what, float *p, const float *grad,
+                    int64_t n, float size, const float *x, const float *r)
+{
+    float *keep = malloc((size_t)n * sizeof *keep), *dir = malloc((size_t)n * sizeof *dir);
+    double want[2], got = 0, norm = 0;
+    memcpy(keep, p, (size_t)n * sizeof *keep);
+    fill(dir, n, size, 99);
+    for (int64_t i = 0; i < n; i++) {
+        got += (double)grad[i] * (double)dir[i];
+        norm += fabs((double)grad[i] * (double)dir[i]);
+    }
+    for (int w = 0; w < 2; w++) {
+        const float h = w ? 0x1p-4f : 0x1p-5f;
+        double at[2];
+        for (int side = 0; side < 2; side++) {
+            for (int64_t i = 0; i < n; i++)
+                p[i] = keep[i] + (side ? h : -h) * dir[i];
+            at[side] = loss_at(b, x, r);
+        }
+        want[w] = (at[1] - at[0]) / (2 * (double)h);
+    }
+    memcpy(p, keep, (size_t)n * sizeof *keep);
+    double slope = (4 * want[0] - want[1]) / 3;
+    /* A wrong term shows as a difference of the order of the slope itself; `norm` guards against a
+     * direction along which the terms cancel. */
+    CHECK(fabs(slope - got) <= 0.01 * fabs(slope) + 0.001 * norm, "%s: %s: slope %g, gradient %g",
+          folder, what, slope, got);
+    free(keep);
+    free(dir);
+}
+
+TEST(gradients_are_the_slopes_of_the_loss)
+{
+    for (size_t i = 0; i < n_covered; i++) {
+        bench b;
+        if (!bench_open(&b, covered[i], 2)) continue;
+        const arch_config *c = b.r.m.cfg;
+        size_t n = (size_t)(ROWS * b.D);
+        float *r = lq_push(&b.a, n * sizeof *r), *d = lq_push(&b.a, n * sizeof *d);
+        float *norm[GRAD_NORMS];
+        grad_out out = { .W = { 0 } };
+        fill(r, (int64_t)n, 1, 3);
+        memcpy(d, r, n * sizeof *d);
+        for (int k = 0; k < GRAD_LINEARS; k++) {
+            int64_t N, K;
+            arch_role_shape(c, grad_linear_roles[k], &N, &K);
+            out.W[k] = lq_push(&b.a, (size_t)(N * K) * sizeof(float));
+        }
+        for (int k = 0; k < GRAD_NORMS; k++) {
+            int64_t N, K;
+            arch_role_shape(c, grad_norm_roles[k], &N, &K);
+            norm[k] = NULL;
+            if (!b.l.norm[k]) continue;
+            out.norm[k] = lq_push(&b.a, (size_t)K * sizeof(float));
+            norm[k] = lq_push(&b.a, (size_t)K * sizeof(float));
+            memcpy(norm[k], b.l.norm[k], (size_t)K * sizeof(float));
+            b.l.norm[k] = norm[k];
+        }
+        grad_backward(b.g, &b.l, 0, b.x, d, WINDOWS, &out);
+        compare(&b, covered[i], "input", b.x, d, (int64_t)n, 0.25f, b.x, r);
+        for (int k = 0; k < GRAD_LINEARS; k++) {
+            int64_t N, K;
+            arch_role_shape(c, grad_linear_roles[k], &N, &K);
+            compare(&b, covered[i], arch_role_text(grad_linear_roles[k]), b.W[k], out.W[k], N * K,
+                    0.25f / sqrtf((float)K), b.x, r);
+        }
+        for (int k = 0; k < GRAD_NORMS; k++) {
+            int64_t N, K;
+            arch_role_shape(c, grad_norm_roles[k], &N, &K);
+            if (norm[k])
+                compare(&b, covered[i], arch_role_text(grad_norm_roles[k]), norm[k], out.norm[k], K,
+                        0.25f, b.x, r);
+        }
+        bench_close(&b);
+    }
+}
+
+TEST(gradients_are_the_same_bytes_for_any_number_of_threads)
+{
+    float *first = NULL;
+    size_t n = 0;
+    static const int threads[] = { 1, 2, 5 };
+    for (size_t i = 0; i < LQ_COUNT(threads); i++) {
+        bench b;
+        if (!bench_open(&b, BASE, threads[i])) break;
+        int64_t N, K;
+        arch_role_shape(b.r.m.cfg, R_GATE, &N, &K);
+        grad_out out = { .W = { 0 } };
+        size_t weights = (size_t)(N * K), input = (size_t)(ROWS * b.D);
+        n = weights + input;
+        float *got = calloc(n, sizeof *got);
+        out.W[GRAD_GATE] = got + input;
+        fill(got, (int64_t)input, 1, 3);
+        grad_backward(b.g, &b.l, 0, b.x, got, WINDOWS, &out);
+        CHECK(!first || memcmp(first, got, n * sizeof *got) == 0, "%d threads", threads[i]);
+        if (first)
+            free(got);
+        else
+            first = got;
+        bench_close(&b);
+    }
+    free(first);
+}
+
+/* The last linear's output gradient is that of the layer, so its sums can be told from outside: one
+ * row's gradient alone gives 8 m m^T (8: the most that a row counts), m being that row's input;
+ * rows of one length give the sum of all m m^T. */
+TEST(rows_count_by_their_gradient_in_the_curvature_of_inputs)
+{
+    bench b;
+    if (!bench_open(&b, BASE, 2)) return;
+    int64_t N, K;
+    arch_role_shape(b.r.m.cfg, R_DOWN, &N, &K);
+    const size_t n = (size_t)(ROWS * b.D), f = sizeof(float), k2 = (size_t)(K * K);
+    float *d = lq_push(&b.a, n * f), *H = lq_push(&b.a, k2 * f),
+          *dW = lq_push(&b.a, (size_t)(N * K) * f);
+    float *G = lq_push(&b.a, (size_t)(lq_ceil_div(N, GRAD_BLOCK) * GRAD_BLOCK * GRAD_BLOCK) * f);
+    double *all = lq_push(&b.a, k2 * sizeof *all), worst = 0, size = 0;
+    grad_out out = { .scratch = lq_push(&b.a, (size_t)(ROWS * (1 + K)) * f) };
+    out.W[GRAD_DOWN] = dW, out.G[GRAD_DOWN] = G, out.H[GRAD_DOWN] = H;
+    for (int64_t r = 0; r <= ROWS; r++) { /* the last time: all rows */
+        memset(d, 0, n * f);
+        memset(H, 0, k2 * f);
+        memset(dW, 0, (size_t)(N * K) * f);
+        for (int64_t i = 0; i < ROWS; i++)
+            if (i == r || r == ROWS) d[i * b.D + i % b.D] = i % 2 ? -2 : 2;
+        grad_backward(b.g, &b.l, 0, b.x, d, WINDOWS, &out);
+        const float *m = dW + r % b.D * K; /* twice the row's input, by sign */
+        for (int64_t i = 0; i < K; i++)
+            for (int64_t j = 0; j < K; j++) {
+                double mm = r < ROWS ? (double)m[i] * (double)m[j] / 4 : 0;
+                double want = r < ROWS ? GRAD_WEIGHT_MOST * mm : all[i * K + j];
+                worst = fmax(worst, fabs((double)H[i * K + j] - want));
+                size = fmax(size, fabs(want));
+                all[i * K + j] += mm;
+            }
+    }
+    /* Sums of at most 26 products, squared roots. */
+    CHECK(size > 0 && worst <= 64 * 0x1p-23 * size, "off by %g of %g", worst, size);
+    bench_close(&b);
+}
+
+TEST(kl_is_the_definition_and_its_gradient_is_its_slope)
+{
+    enum { R = 300, V = 37, K = 11 }; /* R: a block and a tail */
+    float *m = malloc((2 * R * K + 2 * V * K + V + R * K) * sizeof *m);
+    float *s = m, *t = s + R * K, *Ws = t + R * K, *Wt = Ws + V * K, *bias = Wt + V * K;
+    float *grad = bias + V, *scratch = malloc(kl_scratch(V) * sizeof *scratch);
+    pool *p = NULL;
+    lq_err err = { "" };
+    CHECK(!pool_open(&p, 2, &err) && !k_init(NULL, &err), "%s", err.msg);
+    fill(m, 2 * R * K + 2 * V * K + V, 1, 5);
+    kl_head hs = { Ws, NULL, V, K }, ht = { Wt, bias, V, K };
+    double got = kl_run(grad, s, &hs, t, &ht, R, 1, scratch, p), want = 0;
+    for (int r = 0; r < R; r++) {
+        double ls[V], lt[V], zs = 0, zt = 0;
+        for (int v = 0; v < V; v++) {
+            ls[v] = 0, lt[v] = (double)bias[v];
+            for (int k = 0; k < K; k++) {
+                ls[v] += (double)s[r * K + k] * (double)Ws[v * K + k];
+                lt[v] += (double)t[r * K + k] * (double)Wt[v * K + k];
+            }
+            zs += exp(ls[v]), zt += exp(lt[v]);
+        }
+        for (int v = 0; v < V; v++)
+            want += exp(lt[v]) / zt * (lt[v] - log(zt) - ls[v] + log(zs));
+    }
+    CHECK(fabs(got - want) <= 1e-5 * want, "%.9g, expected %.9g", got, want);
+    for (int i = 0; i < R * K; i += 211) {
+        const float h = 0x1p-6f, keep = s[i];
+        s[i] = keep + h;
+        double up = kl_run(NULL, s, &hs, t, &ht, R, 1, scratch, p);
+        s[i] = keep - h;
+        double down = kl_run(NULL, s, &hs, t, &ht, R, 1, scratch, p);
+        s[i] = keep;
+        double slope = (up - down) / (2 * (double)h);
+        /* Second-order differences: h^2; and the rounding of two sums of R terms. */
+        CHECK(fabs(slope - (double)grad[i]) <= 1e-3 + 0.01 * fabs(slope), "%d: slope %g, grad %g",
+              i, slope, (double)grad[i]);
+    }
+    pool_close(p);
+    free(scratch);
+    free(m);
+}
+
+TEST(drawn_answers_follow_the_distribution)
+{
+    enum { R = 2048, V = 5 };
+    static const float W[V] = { 0, 1, 2, -1, 0.5f };
+    float h[R], grad[R], *scratch = malloc(kl_scratch(V) * sizeof *scratch);
+    pool *p = NULL;
+    lq_err err = { "" };
+    CHECK(!pool_open(&p, 1, &err) && !k_init(NULL, &err), "%s", err.msg);
+    kl_head head = { W, NULL, V, 1 };
+    double z = 0, mean = 0, square = 0, sum = 0;
+    for (int r = 0; r < R; r++)
+        h[r] = 1;
+    for (int v = 0; v < V; v++) {
+        z += exp((double)W[v]);
+        mean += exp((double)W[v]) * (double)W[v];
+        square += exp((double)W[v]) * (double)W[v] * (double)W[v];
+    }
+    mean /= z, square /= z;
+    kl_draw(grad, h, &head, R, 42, scratch, p);
+    for (int r = 0; r < R; r++)
+        sum += (double)grad[r]; /* E W - W_y: mean 0 */
+    double deviation = sqrt((square - mean * mean) / R);
+    CHECK(fabs(sum / R) < 4 * deviation, "mean %g, deviation %g", sum / R, deviation);
+    CHECK(fabs(sum) > 0, "nothing was drawn");
+    pool_close(p);
+    free(scratch);
+}
+
+TEST(fisher_blocks_are_symmetric_with_a_diagonal_above_zero)
+{
+    rig r;
+    if (!rig_open(&r, BASE, (rig_opts){ .threads = 2 })) return;
+    int32_t ids[3 * LEN];
+    cal_samples s;
+    fisher f;
+    lq_err err = { "" };
+    for (int i = 0; i < 3 * LEN; i++)
+        ids[i] = (i * 37 + 11) % (int)r.m.cfg->vocab;
+    CHECK(!cal_samples_from_ids(&s, ids, 3 * LEN, 3, LEN, 0, r.m.cfg->vocab, &err), "%s", err.msg);
+    lq_status st = fisher_run(&f, r.src, &s, 2, r.p, NULL, &err);
+    CHECK(!st, "%s", err.msg);
+    for (int64_t l = 0; l < (st ? 0 : f.layers); l++)
+        for (int k = 0; k < GRAD_LINEARS; k++) {
+            int64_t N, K;
+            arch_role_shape(r.m.cfg, grad_linear_roles[k], &N, &K);
+            double trace = 0;
+            for (int64_t i = 0; i < N && i < FISHER_BLOCK; i++) {
+                trace += (double)f.G[l][k][i * FISHER_BLOCK + i];
+                for (int64_t j = 0; j < i; j++) {
+                    float a = f.G[l][k][i * FISHER_BLOCK + j], b = f.G[l][k][j * FISHER_BLOCK + i];
+                    float size =
+                        sqrtf(f.G[l][k][i * FISHER_BLOCK + i] * f.G[l][k][j * FISHER_BLOCK + j]);
+                    /* Sums of 26 products in two orders. */
+                    CHECK(fabsf(a - b) <= 2 * LEN * 0x1p-23f * size, "%g %g of %g", (double)a,
+                          (double)b, (double)size);
+                }
+            }
+            CHECK(trace > 0, "layer %lld %s: trace %g", (long long)l,
+                  arch_role_text(grad_linear_roles[k]), trace);
+        }
+    if (!st) fisher_free(&f);
+    cal_samples_free(&s);
+    rig_close(&r);
+}
+
+int main(int argc, char **argv)
+{
+    find_covered();
+    RUN(the_forward_half_is_the_runtimes_layer);
+    RUN(gradients_are_the_slopes_of_the_loss);
+    RUN(gradients_are_the_same_bytes_for_any_number_of_threads);
+    RUN(rows_count_by_their_gradient_in_the_curvature_of_inputs);
+    RUN(kl_is_the_definition_and_its_gradient_is_its_slope);
+    RUN(drawn_answers_follow_the_distribution);
+    RUN(fisher_blocks_are_symmetric_with_a_diagonal_above_zero);
+    return check_end();
+}

@@ -1,0 +1,203 @@
+/* tests/unit/test_base.c - statuses, arenas, element types, files. */
+#include "base/base.h"
+#include "tests/support/check.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+TEST(f16_rounds_to_nearest_even_and_back)
+{
+    static const struct {
+        const char *why;
+        float in;
+        uint16_t want;
+    } t[] = {
+        { "one", 1.0f, 0x3c00 },
+        { "largest", 65504.0f, 0x7bff },
+        { "overflow", 65520.0f, 0x7c00 },
+        { "just below", 65519.0f, 0x7bff },
+        { "tie to even", 2049.0f, 0x6800 },
+        { "tie up", 2051.0f, 0x6802 },
+        { "subnormal", 0x1p-24f, 0x0001 },
+        { "half of it", 0x1p-25f, 0x0000 },
+        { "minus zero", -0.0f, 0x8000 },
+        { "into normal", 0x1.ffep-15f, 0x0400 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++)
+        CHECK(lq_f32_to_f16(t[i].in) == t[i].want, "%s: got %04x", t[i].why,
+              lq_f32_to_f16(t[i].in));
+    for (uint32_t h = 0; h < 65536; h++) {
+        if ((h & 0x7c00) == 0x7c00 && (h & 0x3ff)) continue; /* NaN payloads may change */
+        CHECK(lq_f32_to_f16(lq_f16_to_f32((uint16_t)h)) == h, "f16 %04x", h);
+        uint16_t b = (uint16_t)h;
+        float f = lq_bf16_to_f32(b);
+        if (!isnan(f)) CHECK(lq_f32_to_bf16(f) == b, "bf16 %04x", h);
+    }
+}
+
+TEST(many_elements_are_rounded_as_one_is)
+{
+    enum { N = 16 * 3 + 5 };
+    float f[N], back[N], one;
+    uint16_t h[N], want;
+    uint32_t seed = 1;
+    for (int turn = 0; turn < 20000; turn++)
+        for (lq_dtype d = LQ_F16; d <= LQ_BF16; d++) {
+            for (int i = 0; i < N; i++) {
+                seed = seed * 1664525u + 1013904223u;
+                f[i] = lq_bits_f32(turn & 1 ? seed : 0x32000000u + (seed >> 5)); /* small ones */
+            }
+            lq_from_f32(h, f, d, N);
+            lq_to_f32(back, h, d, N);
+            for (int i = 0; i < N; i++) {
+                lq_from_f32(&want, &f[i], d, 1);
+                lq_to_f32(&one, &h[i], d, 1);
+                CHECK(h[i] == want, "%a as %s: %04x, alone %04x", (double)f[i], lq_dtype_text(d),
+                      h[i], want);
+                CHECK(memcmp(&back[i], &one, sizeof one) == 0, "%04x", h[i]);
+            }
+        }
+}
+
+TEST(f16_subnormals_round_half_to_even)
+{
+    for (uint32_t u = 0x32000000u; u < 0x38800000u; u += 0x377u) {
+        const float f = lq_bits_f32(u);
+        CHECK(lq_f32_to_f16(f) == (uint16_t)lrintf(f * 0x1p24f), "%a", (double)f);
+        CHECK(lq_f32_to_f16(-f) == (uint16_t)(0x8000 | lrintf(f * 0x1p24f)), "-%a", (double)f);
+    }
+}
+
+TEST(a_fixed_arena_fails_when_full_and_resets_to_a_mark)
+{
+    lq_arena a;
+    CHECK(!lq_arena_init(&a, 256, NULL), "init");
+    CHECK(lq_push(&a, 100) != NULL, "first");
+    size_t mark = lq_arena_mark(&a);
+    CHECK(lq_push(&a, 128) != NULL, "second");
+    CHECK(lq_push(&a, 1) == NULL, "full");
+    lq_arena_reset(&a, mark);
+    CHECK(lq_push(&a, 128) != NULL, "after reset");
+    lq_arena_free(&a);
+}
+
+TEST(an_output_file_is_whole_or_absent)
+{
+    char dir[] = "/tmp/llmq-base-XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL, "mkdtemp");
+    snprintf(path, sizeof path, "%s/f", dir);
+    lq_out *o;
+    CHECK(!lq_out_open(&o, path, NULL), "open");
+    CHECK(!lq_out_write(o, "abc", 3, NULL), "write");
+    CHECK(!lq_exists(path), "visible before commit");
+    lq_out_abort(o);
+    CHECK(!lq_exists(path), "visible after abort");
+    CHECK(!lq_write_file(path, "hello", 5, NULL), "write_file");
+    lq_map m;
+    CHECK(!lq_map_open(&m, path, NULL) && m.size == 5 && !memcmp(m.data, "hello", 5), "map");
+    lq_map_close(&m);
+    lq_err err;
+    CHECK(!lq_write_file(path, "", 0, NULL), "an empty file");
+    CHECK(!lq_map_open(&m, path, NULL) && m.size == 0 && m.data, "its bytes have an address");
+    lq_map_close(&m);
+    CHECK(lq_map_open(&m, dir, &err) == LQ_EFORMAT, "a directory is refused: %s", err.msg);
+    unlink(path);
+    CHECK(rmdir(dir) == 0, "a temporary file was left");
+}
+
+/* What a killed process has written so far must have no name, where the file system can. */
+TEST(unfinished_output_has_no_name)
+{
+    char dir[] = "/tmp/llmq-base-XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL, "mkdtemp");
+    snprintf(path, sizeof path, "%s/f", dir);
+    int fd = open(dir, O_TMPFILE | O_WRONLY, 0600);
+    lq_out *o;
+    if (fd >= 0) {
+        CHECK(!lq_out_open(&o, path, NULL) && !lq_out_write(o, "abc", 3, NULL), "write");
+        CHECK(rmdir(dir) == 0, "a name is there before commit");
+        CHECK(lq_out_commit(o, NULL) == LQ_EIO, "the folder has gone");
+        close(fd);
+    } else {
+        rmdir(dir);
+    }
+}
+
+TEST(missing_folders_above_an_output_are_made)
+{
+    char dir[] = "/tmp/llmq-base-XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL, "mkdtemp");
+    snprintf(path, sizeof path, "%s/a//b/f", dir);
+    CHECK(!lq_write_file(path, "x", 1, NULL) && lq_exists(path), "%s is there", path);
+    unlink(path);
+    for (int i = 0; i < 3; i++) { /* b, a, dir */
+        *strrchr(path, '/') = 0;
+        if (path[strlen(path) - 1] == '/') path[strlen(path) - 1] = 0;
+        CHECK(rmdir(path) == 0, "%s was a folder and is empty", path);
+    }
+}
+
+TEST(what_is_no_file_is_refused_at_once)
+{
+    static const struct {
+        const char *why, *path;
+        lq_status want;
+    } t[] = { { "no name", "", LQ_EUSAGE },
+              { "a folder", "/tmp", LQ_EUSAGE },
+              { "a folder to be", "/proc/llmq-none/", LQ_EUSAGE },
+              { "below a file", "/dev/null/f", LQ_EUSAGE },
+              { "standard output", "-", LQ_EUSAGE } };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        lq_out *o;
+        lq_err err = { "" };
+        CHECK(lq_out_open(&o, t[i].path, &err) == t[i].want, "%s: %s", t[i].why, err.msg);
+    }
+    char dir[] = "/tmp/llmq-base-XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL, "mkdtemp");
+    snprintf(path, sizeof path, "%s/pipe", dir);
+    CHECK(mkfifo(path, 0600) == 0, "mkfifo");
+    lq_map m;
+    char *text;
+    size_t n;
+    CHECK(lq_map_open(&m, path, NULL) == LQ_EFORMAT, "a pipe is not waited for");
+    CHECK(lq_read_file(&text, &n, path, 9, NULL) == LQ_EFORMAT, "a pipe is not waited for");
+    unlink(path);
+    CHECK(rmdir(dir) == 0, "rmdir");
+}
+
+TEST(a_piece_is_zero_also_where_others_wrote_before)
+{
+    static const size_t caps[] = { 4096, (size_t)4 << 20 }; /* from the heap, and fresh pages */
+    for (size_t i = 0; i < LQ_COUNT(caps); i++) {
+        lq_arena a;
+        CHECK(!lq_arena_init(&a, caps[i], NULL), "init");
+        for (size_t round = 0; round < 3; round++) {
+            size_t n = caps[i] / 4 * (round + 1), bad = 0;
+            uint8_t *p = lq_push(&a, n);
+            CHECK(p != NULL, "%zu bytes", n);
+            for (size_t k = 0; p && k < n; k++)
+                bad += p[k] != 0;
+            CHECK(bad == 0, "cap %zu, round %zu: %zu bytes are not zero", caps[i], round, bad);
+            if (p) memset(p, 0xff, n);
+            lq_arena_reset(&a, 0);
+        }
+        lq_arena_free(&a);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    RUN(f16_rounds_to_nearest_even_and_back);
+    RUN(many_elements_are_rounded_as_one_is);
+    RUN(f16_subnormals_round_half_to_even);
+    RUN(a_fixed_arena_fails_when_full_and_resets_to_a_mark);
+    RUN(an_output_file_is_whole_or_absent);
+    RUN(unfinished_output_has_no_name);
+    RUN(missing_folders_above_an_output_are_made);
+    RUN(what_is_no_file_is_refused_at_once);
+    RUN(a_piece_is_zero_also_where_others_wrote_before);
+    return check_end();
+}

@@ -1,0 +1,92 @@
+/* quantize/methods/cholesky.h: U^T U is the inverse, whatever the size and the number of threads. */
+#include "quantize/methods/cholesky.h"
+
+#include <stdlib.h>
+
+#include "tests/support/check.h"
+
+static const int64_t sizes[] = { 1, 2, 127, 128, 129, 300 };
+
+/* H = X^T X / rows + I / 4: eigenvalues in 0.25 .. 4 or so. */
+static void fill(float *H, int64_t K)
+{
+    uint32_t seed = 12345;
+    const int64_t rows = 2 * K + 3;
+    float *x = malloc((size_t)(rows * K) * sizeof *x);
+    for (int64_t i = 0; i < rows * K; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = (float)(seed >> 8) / 8388608.0f - 1.0f;
+    }
+    for (int64_t i = 0; i < K; i++)
+        for (int64_t j = 0; j <= i; j++) {
+            double sum = i == j ? 0.25 * (double)rows : 0;
+            for (int64_t r = 0; r < rows; r++)
+                sum += (double)x[r * K + i] * (double)x[r * K + j];
+            H[i * K + j] = H[j * K + i] = (float)(sum / (double)rows);
+        }
+    free(x);
+}
+
+TEST(the_factor_squares_to_the_inverse)
+{
+    for (size_t s = 0; s < LQ_COUNT(sizes); s++) {
+        const int64_t K = sizes[s];
+        const size_t n = (size_t)(K * K);
+        float *H = malloc(n * sizeof *H), *U = malloc(n * sizeof *U), *V = malloc(n * sizeof *V);
+        int32_t *perm = malloc((size_t)K * sizeof *perm);
+        pool *p = NULL;
+        lq_err err = { "" };
+        fill(H, K);
+        for (int64_t i = 0; i < K; i++)
+            perm[i] = (int32_t)(K - 1 - i);
+        CHECK(!pool_open(&p, 3, &err), "%s", err.msg);
+        CHECK(!factor_upper(U, H, perm, K, 0.01, p, &err), "%s", err.msg);
+        CHECK(!factor_upper(V, H, perm, K, 0.01, NULL, &err), "%s", err.msg);
+        CHECK(memcmp(U, V, n * sizeof *U) == 0, "K = %lld: threads change it", (long long)K);
+        /* U H U^T = I. U and H lie in f32: 2^-23 of the sum of K terms of |U H| |U|, below 10. */
+        double worst = 0;
+        for (int64_t i = 0; i < K; i++) {
+            double *uh = calloc((size_t)K, sizeof *uh);
+            for (int64_t k = 0; k < K; k++)
+                for (int64_t j = 0; j < K && U[i * K + k] != 0; j++) {
+                    double h = (double)H[perm[k] * K + perm[j]] + (k == j ? 0.01 : 0);
+                    uh[j] += (double)U[i * K + k] * h;
+                }
+            for (int64_t l = 0; l < K; l++) {
+                double sum = l == i ? -1 : 0;
+                for (int64_t j = 0; j < K; j++)
+                    sum += uh[j] * (double)U[l * K + j];
+                worst = fabs(sum) > worst ? fabs(sum) : worst;
+                if (l < i) CHECK(U[i * K + l] == 0, "below the diagonal");
+            }
+            free(uh);
+        }
+        CHECK(worst < 10 * 0x1p-23 * 10, "K = %lld: off by %g", (long long)K, worst);
+        pool_close(p);
+        free(perm);
+        free(V);
+        free(U);
+        free(H);
+    }
+}
+
+TEST(what_is_not_positive_definite_is_refused)
+{
+    enum { K = 140 };
+    static float H[K * K], U[K * K];
+    int32_t perm[K];
+    lq_err err = { "" };
+    for (int i = 0; i < K; i++) {
+        perm[i] = i;
+        H[i * K + i] = 1;
+    }
+    H[1] = H[K] = 2; /* 1 2; 2 1 */
+    CHECK(factor_upper(U, H, perm, K, 0.01, NULL, &err) == LQ_ECHECK, "taken");
+}
+
+int main(int argc, char **argv)
+{
+    RUN(the_factor_squares_to_the_inverse);
+    RUN(what_is_not_positive_definite_is_refused);
+    return check_end();
+}

@@ -1,0 +1,911 @@
+/* tests/unit/test_dev_mm.c - matrix products of a device table against the CPU's: every scheme, at small
+ * and odd shapes; and those of experts. */
+#include "tests/support/devrig.h"
+#include "tests/support/emucounts.h"
+
+static const char *const schemes[] = { FILL_SCHEMES };
+
+static dev_weight put_weight(rig *r, const qt_tensor *t)
+{
+    dev_weight w = { *t, tiles_shape(&t->scheme, t->N, t->K) };
+    for (int p = 0; p < QT_N_PLANES; p++)
+        if (t->plane[p].bytes) w.t.plane[p].data = put(r, t->plane[p].data, t->plane[p].bytes);
+    return w;
+}
+
+/* sum |x w| for each output, x as the product takes it. */
+static double size_of(const float *x, const float *w, int64_t K)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < K; k++)
+        sum += fabs((double)x[k] * (double)w[k]);
+    return sum;
+}
+
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+} shapes[] = {
+    { "one of each", 1, 1, 32 },
+    { "one row, a tail of steps", 1, 40, 608 },
+    { "an odd width", 3, 17, 31 },
+    { "padded groups", 4, 16, 172 },
+    { "eight rows", 8, 33, 384 },
+    { "nine rows", 9, 80, 128 },
+    { "a step and a half", 17, 65, 96 },
+    { "a panel and one", 65, 20, 256 },
+    { "a narrow panel", 33, 40, 160 },
+    { "blocks and splits, some short", 34, 270, 1056 },
+    { "a step", 64, 15, 32 },
+    { "panels, the last short of eight", 95, 129, 224 },
+    { "parts of many inputs, in rows of two panels", 9, 17, 4256 },
+};
+
+/* Whether the matrix units take a weight as the sum of two bf16 (dev_mm_args). */
+static bool as_two(const qt_scheme *s)
+{
+    return (s->kind == QT_DENSE && s->dtype == LQ_F16) || s->kind == QT_LUT4 ||
+           s->zero == QT_ZERO_F16 || s->zero == QT_ZERO_BIAS;
+}
+
+/* The largest share of the bound that got takes: each side is within 3 K u of the sum of sizes
+ * (mm.h), and of the last additions; two bf16 of a weight leave 2^-16 of it, with float zeros of
+ * what is subtracted as well, at most 2^bits scales. */
+static double of_bound(const float *got, const float *want, const float *x, int64_t ldx,
+                       const float *dense, int64_t M, int64_t N, int64_t K, bool as_two)
+{
+    double worst = 0;
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t n = 0; n < N; n++) {
+            double size = size_of(x + m * ldx, dense + n * K, K), two = as_two ? 0x1p-16 : 0;
+            double bound = size * (6 * (double)K * 0x1p-24 + two) +
+                           0x1p-22 * (2 + fabs((double)want[m * N + n]));
+            double diff = fabs((double)got[m * N + n] - (double)want[m * N + n]);
+            if (!(diff <= worst * bound)) worst = diff / bound;
+        }
+    return worst;
+}
+
+/* The twin: plain C, f32, on activations that are bf16 already where the device rounds them. */
+static void on_cpu(float *y, const mm_weight *w, const float *x, int64_t ldx, const float *bias,
+                   int64_t M, mm_acts acts, bool add)
+{
+    lq_err err = { "" };
+    lq_arena scratch;
+    CHECK(!k_init("ref", &err), "%s", err.msg);
+    lq_arena_init(&scratch, mm_scratch_bytes(M, w->t.K, 1, 1), NULL);
+    mm_out o = { .w = w, .y = y, .ldy = w->t.N, .bias = bias, .add = add };
+    mm_run(&o, 1, x, ldx, M, acts, &scratch, NULL);
+    lq_arena_free(&scratch);
+}
+
+/* One product of M rows: its weight on both sides, inputs, outputs that begin with noise. */
+typedef struct {
+    rig r;
+    qt_tensor t;
+    mm_weight w;
+    dev_weight dw;
+    float *x, *bias, *want, *got;
+    int64_t M, N, K, ldx;
+} twins;
+
+/* False: no such weight of so many inputs. */
+static bool twins_open(twins *o, const char *name, int64_t M, int64_t N, int64_t K, uint64_t seed)
+{
+    qt_scheme s = fill_scheme(name);
+    if (fill_misfit(&s, K)) return false;
+    if (s.kind == QT_I8_OUTLIER) s.n_out = K / 9 + 1;
+    *o = (twins){ .M = M, .N = N, .K = K, .ldx = K + 3 };
+    rig_open(&o->r);
+    lq_err err = { "" };
+    o->t = fill_tensor(s, N, K, &o->r.a, seed);
+    CHECK(!mm_pack(&o->w, &o->t, &o->r.a, NULL, &err), "%s", err.msg);
+    o->x = floats(&o->r, M * o->ldx, 1);
+    o->bias = floats(&o->r, N, 2);
+    o->want = floats(&o->r, M * N, 3);
+    o->got = floats(&o->r, M * N, 4);
+    return true;
+}
+
+/* Into `got` on the device, into `want` on the CPU; false: the device has failed. */
+static bool twins_run(twins *o, const char *name, mm_acts acts, bool add)
+{
+    rig *r = &o->r;
+    const size_t bytes = (size_t)(o->M * o->N) * 4;
+    dev_mm_args a = { .y = put(r, o->want, bytes),
+                      .w = &o->dw,
+                      .x = put(r, o->x, (size_t)(o->M * o->ldx) * 4),
+                      .bias = put(r, o->bias, (size_t)o->N * 4),
+                      .scratch = put(r, NULL, ops->mm_scratch(&o->dw, o->M)),
+                      .ldy = o->N,
+                      .ldx = o->ldx,
+                      .M = o->M,
+                      .acts = acts,
+                      .add = add };
+    ops->matmul(&r->d, &a);
+    on_cpu(o->want, &o->w, o->x, o->ldx, o->bias, o->M, acts, add);
+    return get(r, o->got, a.y, bytes, name);
+}
+
+static void twins_check(twins *o, const char *name, const char *why, mm_acts acts)
+{
+    float *dense = lq_push(&o->r.a, (size_t)(o->N * o->K) * 4);
+    double worst = 0;
+    if (twins_run(o, name, acts, true)) {
+        qt_dequant(dense, &o->t, 0, o->N);
+        worst = of_bound(o->got, o->want, o->x, o->ldx, dense, o->M, o->N, o->K,
+                         acts == MM_BF16 && as_two(&o->t.scheme));
+    }
+    CHECK(worst <= 1, "%s, %s, %s, sm_%d: %g of the bound", name, why,
+          acts == MM_F32 ? "f32" : "bf16", o->r.d.cc, worst);
+}
+
+static void one_product(const char *name, size_t shape, mm_acts acts, int cc)
+{
+    twins o;
+    if (!twins_open(&o, name, shapes[shape].M, shapes[shape].N, shapes[shape].K, shape + 3)) return;
+    o.dw = put_weight(&o.r, &o.w.t);
+    if (cc && o.r.d.cc >= cc) o.r.d.cc = cc;
+    twins_check(&o, name, shapes[shape].why, acts);
+    rig_close(&o.r);
+}
+
+TEST(products_agree_with_the_cpu_in_f32)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(shapes); j++)
+            if (shapes[j].M < 17) one_product(schemes[i], j, MM_F32, 0);
+}
+
+TEST(products_agree_with_the_cpu_on_bf16_activations)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(shapes); j++)
+            if (j != 1 && (shapes[j].N < 128 || i % 6 == 0)) one_product(schemes[i], j, MM_BF16, 0);
+}
+
+/* The same weight in rows, through cuBLAS where rows are many. */
+static void one_in_rows(size_t shape, mm_acts acts, bool invariant)
+{
+    twins o;
+    const int64_t N = shapes[shape].N, K = shapes[shape].K;
+    if (K % TILE_K || !twins_open(&o, "bf16", shapes[shape].M, N, K, shape + 3)) return;
+    const size_t launches = emu_counted.launches;
+    if (ops->blas(&o.r.d)) {
+        CHECK(dev_in_rows(&o.t), "%s", shapes[shape].why);
+        o.r.d.invariant = invariant;
+        o.dw = put_weight(&o.r, &o.t);
+        twins_check(&o, "bf16 in rows", shapes[shape].why, acts);
+        const bool many = acts == MM_BF16 && o.M > DEV_MM_SMALL && !invariant;
+        if (many && !getenv("LLMQ_TEST_DEVICE")) /* x arranged, bias, product; of CU_ROWS rows */
+            CHECK(emu_counted.launches - launches == 3, "%s: %zu launches", shapes[shape].why,
+                  emu_counted.launches - launches);
+    }
+    rig_close(&o.r);
+}
+
+TEST(weights_in_rows_agree_with_the_cpu)
+{
+    for (size_t j = 0; j < LQ_COUNT(shapes); j++) {
+        one_in_rows(j, MM_BF16, false);
+        one_in_rows(j, MM_F32, false);
+        if (shapes[j].M < 20) one_in_rows(j, MM_BF16, true);
+    }
+}
+
+TEST(few_rows_of_a_weight_in_rows_have_the_bits_of_tiles)
+{
+    twins o;
+    float got[8 * 65];
+    if (!twins_open(&o, "bf16", 8, 65, 1184, 7)) return;
+    if (ops->blas(&o.r.d)) {
+        o.dw = put_weight(&o.r, &o.t);
+        twins_run(&o, "in rows", MM_BF16, false);
+        memcpy(got, o.got, sizeof got);
+        o.dw = put_weight(&o.r, &o.w.t);
+        twins_run(&o, "in tiles", MM_BF16, false);
+        CHECK(memcmp(got, o.got, sizeof got) == 0, "other bytes");
+    }
+    rig_close(&o.r);
+}
+
+TEST(many_rows_agree_where_there_is_no_wgmma)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(shapes); j++)
+            if (shapes[j].M > 32 && shapes[j].N < 128) one_product(schemes[i], j, MM_BF16, 89);
+}
+
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+    int n_sm;
+    bool all; /* schemes */
+} cuts[] = {
+    { "two parts, the second short, an odd width", 1, 17, 608, 5, false },
+    { "as many parts as there are rounds", 3, 16, 1056, 132, true },
+    { "eight rows, a last part of two steps", 8, 33, 1600, 16, false },
+    { "parts of several rounds", 2, 16, 3104, 3, false },
+};
+
+/* Where K is cut depends on no M: rows that share a product with many, which takes part after part,
+ * get the bits of those whose parts are blocks of their own. */
+TEST(few_tiles_are_cut_along_k_and_rows_keep_their_bits)
+{
+    enum { MANY = 11 };
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(cuts); j++) {
+            const int64_t M = cuts[j].M, N = cuts[j].N, K = cuts[j].K;
+            twins few, many;
+            if ((!cuts[j].all && i % 5 != j) || !twins_open(&few, schemes[i], M, N, K, j)) continue;
+            CHECK(twins_open(&many, schemes[i], MANY, N, K, j), "%s", schemes[i]);
+            few.dw = put_weight(&few.r, &few.w.t);
+            many.dw = put_weight(&many.r, &many.w.t);
+            few.r.d.n_sm = many.r.d.n_sm = cuts[j].n_sm;
+            const size_t before = emu_counted.launches;
+            twins_check(&few, schemes[i], cuts[j].why, MM_F32);
+            const size_t launches = emu_counted.launches - before;
+            CHECK(getenv("LLMQ_TEST_DEVICE") || launches >= 3, "%s: it was not cut", cuts[j].why);
+            twins_check(&many, schemes[i], cuts[j].why, MM_F32);
+            CHECK(memcmp(few.got, many.got, (size_t)(M * N) * 4) == 0,
+                  "%s, %s: other bits among many rows", schemes[i], cuts[j].why);
+            twins_check(&few, schemes[i], cuts[j].why, MM_BF16);
+            rig_close(&many.r);
+            rig_close(&few.r);
+        }
+}
+
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+    int n_sm;
+    bool all, cut; /* schemes; K */
+} some[] = {
+    /* without wgmma */
+    { "a panel of 16, two parts, the second short", 9, 40, 1056, 132, true, true },
+    { "a panel of 32, several parts", 17, 33, 2624, 16, false, true },
+    { "all rows of 32, a tile alone behind pairs", 32, 48, 768, 2, true, false },
+    { "a panel of 64, several parts", 33, 288, 3104, 60, false, true },
+    { "all rows of 64, blocks of all warps", 64, 272, 544, 1, false, false },
+    { "two panels, few multiprocessors", 65, 40, 1056, 2, false, false },
+};
+
+/* Between 9 and 64 rows and more, K in parts and whole; and with dev.invariant any number of them
+ * gives a row the same bits. */
+TEST(some_rows_are_cut_along_k_and_alone_have_their_bits_where_asked_for)
+{
+    enum { MOST = 65, LEAST = 1 };
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(some); j++) {
+            const int64_t M = some[j].M, N = some[j].N, K = some[j].K;
+            twins few, many;
+            if ((!some[j].all && i % 4 != j % 4) || !twins_open(&few, schemes[i], M, N, K, j))
+                continue;
+            few.dw = put_weight(&few.r, &few.w.t);
+            few.r.d.n_sm = some[j].n_sm;
+            if (few.r.d.cc > 89) few.r.d.cc = 89;
+            const size_t before = emu_counted.launches;
+            twins_check(&few, schemes[i], some[j].why, MM_BF16);
+            const qt_scheme *of = &few.t.scheme;
+            if (some[j].cut && of->kind == QT_UINT && !of->act && !getenv("LLMQ_TEST_DEVICE"))
+                CHECK(emu_counted.launches - before >= 3, "%s, %s: it was not cut", schemes[i],
+                      some[j].why);
+            few.r.d.invariant = true;
+            twins_check(&few, schemes[i], some[j].why, MM_BF16);
+            const int64_t other = j % 2 ? LEAST : MOST;
+            CHECK(twins_open(&many, schemes[i], other, N, K, j), "%s", schemes[i]);
+            many.dw = put_weight(&many.r, &many.w.t);
+            many.r.d.n_sm = some[j].n_sm;
+            many.r.d.invariant = true;
+            twins_run(&few, schemes[i], MM_BF16, false);
+            twins_run(&many, schemes[i], MM_BF16, false);
+            CHECK(memcmp(few.got, many.got, (size_t)((M < other ? M : other) * N) * 4) == 0,
+                  "%s, %s: other bits among %lld rows", schemes[i], some[j].why, (long long)other);
+            rig_close(&many.r);
+            rig_close(&few.r);
+        }
+}
+
+/* More warps than a device has shared memory for are not asked for. */
+TEST(some_rows_take_no_more_shared_memory_than_there_is)
+{
+    twins o;
+    if (getenv("LLMQ_TEST_DEVICE") || !twins_open(&o, "u4-g32", 64, 272, 544, 1)) return;
+    o.dw = put_weight(&o.r, &o.w.t);
+    o.r.d.cc = 89;
+    o.r.d.n_sm = 1;
+    o.r.d.shared_per_block = 99 << 10;
+    twins_check(&o, "u4-g32", "99 KB", MM_BF16);
+    rig_close(&o.r);
+}
+
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+    int n_sm;
+    dev_act_kind kind;
+    k_act_fn f;
+} fused[] = {
+    { "a pair", 1, 96, 192, 1, DEV_ACT_PAIR, ACT_SILU },
+    { "a pair of single tiles, the last unit short", 8, 32, 160, 1, DEV_ACT_PAIR, ACT_GELU_TANH },
+    { "a pair whose parts are joined", 3, 64, 1056, 132, DEV_ACT_PAIR, ACT_SWIGLU_CLAMPED },
+    { "alone, an odd width", 5, 37, 288, 1, DEV_ACT_ALONE, ACT_RELU2 },
+    { "alone, two tiles a block", 2, 288, 128, 1, DEV_ACT_ALONE, ACT_GELU },
+};
+
+/* A product that ends with an activation has the bits of both, one after the other. */
+static void one_fused(const char *name, size_t j, bool bf16)
+{
+    const int64_t M = fused[j].M, N = fused[j].N, pair = fused[j].kind == DEV_ACT_PAIR,
+                  n = pair ? N / 2 : N;
+    const size_t bytes = (size_t)(M * N) * 4;
+    twins o;
+    if (!twins_open(&o, name, M, N, fused[j].K, j + 11)) return;
+    o.r.d.n_sm = fused[j].n_sm;
+    o.dw = put_weight(&o.r, &o.w.t);
+    const qt_scheme *s = &o.dw.t.scheme; /* f32: also of blocks that lie over rows */
+    if (s->kind == QT_DENSE && s->dtype == LQ_F32) {
+        CHECK(!dev_acts(&o.r.d, &o.dw, MM_BF16, M, fused[j].kind), "%s", name);
+        rig_close(&o.r);
+        return;
+    }
+    dev_mm_args a = { .y = put(&o.r, o.got, bytes),
+                      .w = &o.dw,
+                      .x = put(&o.r, o.x, (size_t)(M * o.ldx) * 4),
+                      .bias = put(&o.r, o.bias, (size_t)N * 4),
+                      .scratch = put(&o.r, NULL, ops->mm_scratch(&o.dw, M)),
+                      .ldy = N,
+                      .ldx = o.ldx,
+                      .M = M,
+                      .acts = MM_BF16 };
+    const dev_act_args act = { .dst = a.y,
+                               .gate = a.y,
+                               .up = pair ? a.y + n : NULL,
+                               .T = M,
+                               .n = n,
+                               .ldd = N,
+                               .ld = N,
+                               .f = fused[j].f,
+                               .limit = 3,
+                               .bf16 = bf16 };
+    CHECK(dev_acts(&o.r.d, &o.dw, MM_BF16, M, fused[j].kind), "%s", name);
+    ops->matmul(&o.r.d, &a);
+    ops->act(&o.r.d, &act);
+    bool ok = get(&o.r, o.want, a.y, bytes, name);
+    a.act = (dev_mm_act){ fused[j].kind, fused[j].f, 3, bf16 };
+    const size_t before = emu_counted.launches;
+    ops->matmul(&o.r.d, &a);
+    const size_t launches = emu_counted.launches - before;
+    ok = ok && get(&o.r, o.got, a.y, bytes, name);
+    for (int64_t m = 0; m < M && ok; m++)
+        CHECK(memcmp(o.want + m * N, o.got + m * N, (size_t)n * 4) == 0, "%s, %s, row %lld", name,
+              fused[j].why, (long long)m);
+    CHECK(getenv("LLMQ_TEST_DEVICE") || launches >= (fused[j].n_sm > 1 ? 2 : 1), "%s: %zu launches",
+          fused[j].why, launches);
+    rig_close(&o.r);
+}
+
+TEST(a_product_that_ends_with_an_activation_has_the_bits_of_both)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(fused); j++) {
+            if (fill_scheme(schemes[i]).act) continue;
+            one_fused(schemes[i], j, j % 2);
+        }
+    rig r;
+    rig_open(&r);
+    const qt_scheme s = fill_scheme("u4-g32");
+    dev_weight w = { .t = { .scheme = s, .N = 48, .K = 64 } };
+    CHECK(!dev_acts(&r.d, &w, MM_BF16, 1, DEV_ACT_PAIR), "a tile of both");
+    w.t.N = 64;
+    CHECK(dev_acts(&r.d, &w, MM_BF16, DEV_MM_SMALL, DEV_ACT_PAIR) &&
+              !dev_acts(&r.d, &w, MM_BF16, DEV_MM_SMALL + 1, DEV_ACT_PAIR) &&
+              !dev_acts(&r.d, &w, MM_F32, 1, DEV_ACT_PAIR) &&
+              !dev_acts(&r.d, &w, MM_I8, 1, DEV_ACT_PAIR),
+          "where there is none");
+    r.d.invariant = true;
+    CHECK(!dev_acts(&r.d, &w, MM_BF16, 1, DEV_ACT_PAIR), "in the order of many rows");
+    rig_close(&r);
+}
+
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+    bool layer, w, b;
+} normed[] = {
+    { "one row", 1, 48, 192, false, true, false },
+    { "eight rows, mean and bias", 8, 33, 1056, true, true, true },
+    { "three rows in parts of K, which are blocks of their own", 3, 16, 12320, false, true, false },
+    { "no weight", 2, 17, 4256, true, false, false },
+};
+
+/* A product that begins with a norm has the bits of both, one after the other. */
+static void one_normed(const char *name, size_t j)
+{
+    const int64_t M = normed[j].M, N = normed[j].N, K = normed[j].K;
+    const size_t bytes = (size_t)(M * N) * 4;
+    twins o;
+    if (!twins_open(&o, name, M, N, K, j + 17)) return;
+    o.dw = put_weight(&o.r, &o.w.t);
+    if (!dev_norms(&o.r.d, &o.dw, MM_BF16, M)) {
+        const qt_scheme *s = &o.dw.t.scheme;
+        CHECK((s->kind == QT_DENSE && s->dtype == LQ_F32) || s->act || s->irregular ||
+                  s->kind == QT_I8_OUTLIER || o.dw.s.G != o.dw.s.Gp || o.dw.s.Kp != K,
+              "%s begins with no norm", name);
+        rig_close(&o.r);
+        return;
+    }
+    float *x = floats(&o.r, M * K, 1), *w = floats(&o.r, K, 2), *b = floats(&o.r, K, 3);
+    const dev_mm_norm norm = { normed[j].w ? put(&o.r, w, (size_t)K * 4) : NULL,
+                               normed[j].b ? put(&o.r, b, (size_t)K * 4) : NULL, 1, 1e-5f,
+                               normed[j].layer };
+    const dev_norm_args first = { .x = put(&o.r, x, (size_t)(M * K) * 4),
+                                  .h = put(&o.r, NULL, (size_t)(M * K) * 4),
+                                  .w = norm.w,
+                                  .b = norm.b,
+                                  .offset = norm.offset,
+                                  .eps = norm.eps,
+                                  .layer = norm.layer,
+                                  .bf16 = true,
+                                  .T = M,
+                                  .K = K };
+    dev_mm_args a = { .y = put(&o.r, o.got, bytes),
+                      .w = &o.dw,
+                      .x = first.h,
+                      .bias = put(&o.r, o.bias, (size_t)N * 4),
+                      .scratch = put(&o.r, NULL, ops->mm_scratch(&o.dw, M)),
+                      .ldy = N,
+                      .ldx = K,
+                      .M = M,
+                      .acts = MM_BF16,
+                      .rounded = true };
+    ops->norm(&o.r.d, &first);
+    ops->matmul(&o.r.d, &a);
+    bool ok = get(&o.r, o.want, a.y, bytes, name);
+    a.x = first.x;
+    a.rounded = false;
+    a.norm = &norm;
+    ops->matmul(&o.r.d, &a);
+    ok = ok && get(&o.r, o.got, a.y, bytes, name);
+    CHECK(!ok || memcmp(o.want, o.got, bytes) == 0, "%s, %s: other bits", name, normed[j].why);
+    rig_close(&o.r);
+}
+
+TEST(a_product_that_begins_with_a_norm_has_the_bits_of_both)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(normed); j++)
+            if (j < 2 || i % 4 == 0) one_normed(schemes[i], j);
+    rig r;
+    rig_open(&r);
+    dev_weight w = { .t = { .scheme = fill_scheme("u4-g32"), .N = 48, .K = 64 } };
+    w.s = tiles_shape(&w.t.scheme, 48, 64);
+    CHECK(dev_norms(&r.d, &w, MM_BF16, DEV_MM_SMALL) &&
+              !dev_norms(&r.d, &w, MM_BF16, DEV_MM_SMALL + 1) && !dev_norms(&r.d, &w, MM_F32, 1) &&
+              !dev_norms(&r.d, &w, MM_I8, 1),
+          "where there is none");
+    r.d.invariant = true;
+    CHECK(!dev_norms(&r.d, &w, MM_BF16, 1), "in the order of many rows");
+    rig_close(&r);
+}
+
+static const struct {
+    const char *why;
+    int64_t N, K;
+    int n_sm;
+} orders[] = {
+    { "a block goes over several tiles", 176, 160, 1 },
+    { "more tiles than blocks by one, a unit and a step", 64, 288, 1 },
+    { "two parts, blocks of their own for eight rows", 40, 4256, 1 },
+    { "three parts, tiles cut besides", 16, 8320, 16 },
+    { "three parts, of one row x of one at a time", 40, 8320, 1 },
+};
+
+/* The order of a row's sums depends on no other row, whether its parts of K are one block's or not.
+ */
+TEST(up_to_eight_rows_have_the_bits_of_one)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(orders); j++) {
+            const int64_t N = orders[j].N, K = orders[j].K;
+            twins one, all;
+            if (i % LQ_COUNT(orders) != j || !twins_open(&all, schemes[i], 8, N, K, j)) continue;
+            CHECK(twins_open(&one, schemes[i], 1, N, K, j), "%s", schemes[i]);
+            one.dw = put_weight(&one.r, &one.w.t);
+            all.dw = put_weight(&all.r, &all.w.t);
+            one.r.d.n_sm = all.r.d.n_sm = orders[j].n_sm;
+            if (j == 2) all.r.d.shared_per_block = 99 << 10; /* sm_86: not for eight rows at once */
+            if (j == 4) one.r.d.shared_per_block = 78 << 10; /* nor this for one */
+            twins_check(&all, schemes[i], orders[j].why, MM_BF16);
+            twins_check(&one, schemes[i], orders[j].why, MM_BF16);
+            CHECK(memcmp(one.got, all.got, (size_t)N * 4) == 0, "%s, %s: other bits among eight",
+                  schemes[i], orders[j].why);
+            rig_close(&all.r);
+            rig_close(&one.r);
+        }
+}
+
+/* ---- integer products ---- */
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+} int_shapes[] = {
+    { "one of each", 1, 1, 32 },
+    { "one row, an odd width", 1, 17, 96 },
+    { "short of a tile, padded groups", 2, 15, 172 },
+    { "a round of the block and a step", 3, 16, 1056 },
+    { "eight rows", 8, 33, 384 },
+    { "nine rows", 9, 80, 128 },
+    { "sixteen rows, an odd width", 16, 17, 31 },
+    { "a stage and a half", 17, 65, 96 },
+    { "short of a panel, one tile of four", 63, 16, 160 },
+    { "a panel and one", 65, 20, 256 },
+    { "more than a launch has (CU_ROWS)", 100, 16, 64 },
+    { "many inputs, one row", 1, 16, 8192 },
+    { "many inputs, nine rows", 9, 16, 8192 },
+};
+
+/* Rows that are large, tiny, zero, of one number alone, or not finite. */
+static void strain(float *x, int64_t M, int64_t ldx, int64_t K)
+{
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t k = 0; k < K; k++) {
+            float *v = &x[m * ldx + k];
+            switch (m % 7) {
+            case 1:
+                *v *= 1e30f;
+                break;
+            case 2:
+                *v *= k % 64 < 32 ? 1e-33f : 1;
+                break;
+            case 3:
+                *v = k % 2 ? -1 : 1;
+                break;
+            case 4:
+                *v = 0;
+                break;
+            case 5:
+                if (k == K / 2) *v = m % 2 ? NAN : INFINITY;
+            }
+        }
+}
+
+/* Same bits, or NaN both. */
+static int64_t differ(const float *got, const float *want, int64_t n)
+{
+    int64_t bad = 0;
+    for (int64_t i = 0; i < n; i++)
+        bad += memcmp(&got[i], &want[i], 4) != 0 && !(isnan(got[i]) && isnan(want[i]));
+    return bad;
+}
+
+static void one_of_integers(const char *name, size_t shape, bool strained)
+{
+    const int64_t M = int_shapes[shape].M, N = int_shapes[shape].N, K = int_shapes[shape].K;
+    twins o;
+    if (!twins_open(&o, name, M, N, K, shape + 3)) return;
+    if (strained) {
+        const qt_span codes = o.w.t.plane[QT_CODES];
+        strain(o.x, M, o.ldx, K);
+        memset((void *)(uintptr_t)codes.data, 255, codes.bytes); /* the largest code of all */
+    }
+    o.dw = put_weight(&o.r, &o.w.t);
+    if (dev_mm_ints(&o.dw, MM_I8) && twins_run(&o, name, MM_I8, shape % 2)) {
+        const int64_t others = differ(o.got, o.want, M * N);
+        CHECK(others == 0, "%s, %s%s: %lld of %lld are others", name, int_shapes[shape].why,
+              strained ? ", strained" : "", (long long)others, (long long)(M * N));
+    }
+    rig_close(&o.r);
+}
+
+TEST(products_of_integers_are_the_cpus_to_the_bit)
+{
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(int_shapes); j++)
+            if (int_shapes[j].K < 8192 || i % 3 == 0) {
+                one_of_integers(schemes[i], j, false);
+                if (int_shapes[j].K < 8192) one_of_integers(schemes[i], j, true);
+            }
+}
+
+/* ---- scratch ---- */
+
+/* It is taken once, for the most rows, and fewer must do with it. */
+TEST(fewer_rows_take_no_more_scratch)
+{
+    static const struct {
+        int64_t N, K;
+    } of[] = { { 12800, 1024 }, { 1152, 4096 }, { 40, 8192 }, { 270, 1056 }, { 17, 32 } };
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(of); j++) {
+            qt_scheme s = fill_scheme(schemes[i]);
+            if (fill_misfit(&s, of[j].K)) continue;
+            if (s.kind == QT_UINT && !s.group) s.group = of[j].K;
+            const dev_weight w = { { .scheme = s, .N = of[j].N, .K = of[j].K },
+                                   tiles_shape(&s, of[j].N, of[j].K) };
+            size_t before = 0;
+            for (int64_t M = 1; M < 700; M++) {
+                const size_t n = ops->mm_scratch(&w, M);
+                CHECK(n >= before, "%s, %lld x %lld: %zu bytes for %lld rows, %zu for one less",
+                      schemes[i], (long long)of[j].N, (long long)of[j].K, n, (long long)M, before);
+                before = n;
+            }
+        }
+}
+
+/* ---- products of the same inputs ---- */
+
+static dev_weight some_weight(rig *r, const char *name, int64_t N, int64_t K, uint64_t seed)
+{
+    qt_scheme s = fill_scheme(name);
+    if (s.kind == QT_I8_OUTLIER) s.n_out = K / 9 + 1;
+    qt_tensor t = fill_tensor(s, N, K, &r->a, seed);
+    mm_weight w;
+    lq_err err = { "" };
+    CHECK(!mm_pack(&w, &t, &r->a, NULL, &err), "%s", err.msg);
+    return put_weight(r, &w.t);
+}
+
+/* The second product with and without what the first has arranged. */
+static void check_arranged(rig *r, const dev_weight *first, const dev_weight *then, int64_t M,
+                           mm_acts acts, const char *why)
+{
+    const int64_t N = then->t.N, K = then->t.K, ldx = K + 3;
+    const size_t one = ops->mm_scratch(first, M), other = ops->mm_scratch(then, M);
+    float *x = floats(r, M * ldx, 1), *want = floats(r, M * N, 3), *got = floats(r, M * N, 4);
+    dev_mm_args a = { .y = put(r, want, (size_t)(M * N) * 4),
+                      .w = then,
+                      .x = put(r, x, (size_t)(M * ldx) * 4),
+                      .scratch = put(r, NULL, one > other ? one : other),
+                      .ldy = N,
+                      .ldx = ldx,
+                      .M = M,
+                      .acts = acts };
+    ops->matmul(&r->d, &a);
+    if (!get(r, want, a.y, (size_t)(M * N) * 4, why)) return;
+    a.w = first;
+    ops->matmul(&r->d, &a);
+    a.w = then;
+    a.arranged = true;
+    const size_t before = emu_counted.launches;
+    ops->matmul(&r->d, &a);
+    const size_t launches = emu_counted.launches - before;
+    if (!get(r, got, a.y, (size_t)(M * N) * 4, why)) return;
+    CHECK(memcmp(want, got, (size_t)(M * N) * 4) == 0, "%s, %lld rows: other bytes", why,
+          (long long)M);
+    CHECK(getenv("LLMQ_TEST_DEVICE") || M > 96 || launches == 1, "%s, %lld rows: %zu launches", why,
+          (long long)M, launches);
+}
+
+TEST(what_was_arranged_for_a_product_serves_those_of_the_same_inputs)
+{
+    enum { N = 16, K = 192 };
+    int alike = 0;
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(schemes); j++) {
+            const qt_scheme s = fill_scheme(schemes[i]), t = fill_scheme(schemes[j]);
+            char why[80];
+            if (fill_misfit(&s, K) || fill_misfit(&t, K)) continue;
+            rig r;
+            rig_open(&r);
+            const dev_weight a = some_weight(&r, schemes[i], N, K, 1),
+                             b = some_weight(&r, schemes[j], N, K, 2);
+            snprintf(why, sizeof why, "%.30s, then %.30s", schemes[i], schemes[j]);
+            if (dev_same_input(&a, &b, MM_BF16)) {
+                alike++;
+                if ((i + j) % 5 == 0) check_arranged(&r, &a, &b, 3, MM_BF16, why);
+                if ((i + j) % 5 == 1) check_arranged(&r, &a, &b, 9, MM_BF16, why);
+                if (i == j) check_arranged(&r, &a, &b, 2, MM_F32, why);
+                if (i == j) check_arranged(&r, &a, &b, 9, MM_I8, why);
+                if (i == j && alike < 20) /* of more rows than one launch takes (CU_ROWS) */
+                    check_arranged(&r, &a, &b, 100, MM_BF16, why);
+            }
+            rig_close(&r);
+        }
+    CHECK(alike > (int)LQ_COUNT(schemes), "%d pairs of %d", alike, (int)LQ_COUNT(schemes));
+}
+
+TEST(inputs_are_the_same_only_where_all_of_their_arrangement_is)
+{
+    static const struct {
+        const char *why, *a, *b;
+        int64_t K, then; /* inputs of either */
+        bool same;
+        mm_acts acts;
+    } cases[] = {
+        { "int8, blocks of one size", "u4-g32", "u8-g32", 192, 192, true, MM_I8 },
+        { "int8, blocks of another", "u4-g32", "u4-g64-asym", 192, 192, false, MM_I8 },
+        { "int8, and what is bf16 there", "u4-g32", "bf16", 192, 192, false, MM_I8 },
+        { "int8 that neither is", "nf4", "bf16", 192, 192, true, MM_I8 },
+        { "codes in groups of another size", "u4-g32", "u4-g64-asym", 192, 192, true, MM_BF16 },
+        { "codes of other widths", "u4-g32", "u8-g32", 192, 192, true, MM_BF16 },
+        { "groups without padding", "u4-g32", "bf16", 192, 192, true, MM_BF16 },
+        { "groups with it", "u4-g16-asym", "u4-g32", 192, 192, false, MM_BF16 },
+        { "more inputs", "u4-g32", "u4-g32", 192, 224, false, MM_BF16 },
+        { "f32, of which the units take none", "f32", "bf16", 192, 192, false, MM_BF16 },
+        { "an order of its own", "gidx u4-g32-asym", "u4-g32", 192, 192, false, MM_BF16 },
+        { "inputs apart", "i8-outlier", "i8-row", 192, 192, false, MM_BF16 },
+    };
+    rig r;
+    rig_open(&r);
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        const dev_weight a = some_weight(&r, cases[i].a, 16, cases[i].K, 1),
+                         b = some_weight(&r, cases[i].b, 16, cases[i].then, 2);
+        CHECK(dev_same_input(&a, &b, cases[i].acts) == cases[i].same &&
+                  dev_same_input(&b, &a, cases[i].acts) == cases[i].same,
+              "%s", cases[i].why);
+    }
+    dev_weight a = some_weight(&r, "u4-g32", 16, 192, 1), b;
+    a.t.scheme.act = QT_ACT_I8;
+    b = a;
+    CHECK(dev_same_input(&a, &b, MM_BF16), "rounded alike");
+    b.t.scheme.act_scale = 0.5f;
+    CHECK(!dev_same_input(&a, &b, MM_BF16), "a scale of its own");
+    b = a;
+    b.t.scheme.act_group = 32;
+    CHECK(!dev_same_input(&a, &b, MM_BF16), "other groups");
+    b = a;
+    b.t.scheme.act = QT_ACT_F8;
+    CHECK(!dev_same_input(&a, &b, MM_BF16), "another rounding");
+    rig_close(&r);
+}
+
+/* ---- products of experts ---- */
+typedef struct {
+    const char *why;
+    int64_t T, k, E, N, K;
+    mm_acts acts;
+    bool all, absent; /* for all schemes; the last expert is of no group */
+} group_case;
+static const group_case groups[] = {
+    { "one row", 1, 2, 5, 40, 96, MM_F32, false, false },
+    { "three rows", 3, 2, 4, 17, 128, MM_F32, true, false },
+    { "five rows of bf16, experts without any", 5, 1, 40, 16, 64, MM_BF16, false, false },
+    { "nine rows in f32, an expert left out", 9, 3, 4, 33, 64, MM_F32, false, true },
+    { "eight rows of many inputs, one part at a time", 8, 1, 2, 20, 4256, MM_BF16, false, false },
+    { "through the units", 12, 2, 4, 20, 128, MM_BF16, true, false },
+    { "through the units, more than a panel and than a launch (CU_ROWS)", 70, 2, 3, 80, 64, MM_BF16,
+      false, true },
+    { "through wgmma, nobody alone", 80, 1, 2, 40, 160, MM_BF16, true, false },
+    { "through wgmma, one left out, more than a launch has (CU_ROWS)", 60, 2, 3, 20, 64, MM_BF16,
+      false, true },
+    { "through wgmma, seven experts, a step", 96, 3, 7, 17, 32, MM_BF16, false, true },
+    { "integers, five rows", 5, 2, 4, 33, 128, MM_I8, true, true },
+    { "integers, twelve rows", 12, 2, 3, 20, 192, MM_I8, true, false },
+    { "integers, more than a panel and than a launch (CU_ROWS)", 70, 2, 3, 80, 64, MM_I8, false,
+      true },
+};
+static const char *const few_schemes[] = { "u4-g32", "bf16", "i8-outlier" };
+
+/* k of E for each row, rising; each row's own. */
+static void choose(int32_t *chosen, const group_case *c)
+{
+    uint64_t seed = (uint64_t)c->T;
+    for (int64_t t = 0; t < c->T; t++)
+        for (int64_t e = 0, left = c->k; e < c->E && left; e++)
+            if ((int64_t)fill_u32(&seed) % (c->E - e) < left)
+                chosen[t * c->k + c->k - left--] = (int32_t)e;
+}
+
+static void one_group(const char *name, const group_case *c)
+{
+    enum { MOST = 40 };
+    const int64_t M = c->T * c->k, N = c->N, K = c->K, ldx = K + 3;
+    const qt_scheme s = fill_scheme(name);
+    if (fill_misfit(&s, K)) return;
+    rig r;
+    rig_open(&r);
+    lq_err err = { "" };
+    qt_tensor t[MOST];
+    mm_weight w[MOST];
+    dev_weight dw[MOST], in[MOST], like;
+    float *bias[MOST];
+    const float *bias_on[MOST];
+    for (int64_t e = 0; e < c->E; e++) {
+        qt_scheme own = s;
+        if (s.kind == QT_I8_OUTLIER) own.n_out = K / 9 + 1 - e % (K / 9);
+        if (s.act && e % 2) own.act_scale = 0.01f * (float)(e + 1);
+        t[e] = fill_tensor(own, N, K, &r.a, (uint64_t)e + 1);
+        CHECK(!mm_pack(&w[e], &t[e], &r.a, NULL, &err), "%s", err.msg);
+        in[e] = dw[e] = put_weight(&r, &w[e].t);
+        bias[e] = floats(&r, N, (uint64_t)e + 50);
+        bias_on[e] = put(&r, bias[e], (size_t)N * 4);
+        CHECK(dev_same_group(&dw[e].t.scheme, &dw[0].t.scheme), "%s: not of one group", name);
+    }
+    like = dw[0]; /* with the most outliers */
+    memset(like.t.plane, 0, sizeof like.t.plane);
+    if (c->absent) in[c->E - 1] = (dev_weight){ 0 };
+    int32_t *chosen = lq_push(&r.a, (size_t)M * 4), *first = lq_push(&r.a, (size_t)(c->E + 1) * 4),
+            *busy = lq_push(&r.a, (size_t)c->E * 4);
+    choose(chosen, c);
+    dev_place_args p = { .first = put(&r, NULL, (size_t)(c->E + 1) * 4),
+                         .busy = put(&r, NULL, (size_t)c->E * 4),
+                         .place = put(&r, NULL, (size_t)M * 4),
+                         .sent = put(&r, NULL, (size_t)M * 4),
+                         .chosen = put(&r, chosen, (size_t)M * 4),
+                         .T = c->T,
+                         .E = c->E,
+                         .k = c->k };
+    ops->place(&r.d, &p);
+    float *x = floats(&r, M * ldx, 1), *want = floats(&r, M * N, 3), *got = floats(&r, M * N, 4),
+          *alone = floats(&r, M * N, 5), *dense = lq_push(&r.a, (size_t)(N * K) * 4);
+    void *parts = put(&r, NULL, ops->mm_group_bytes(c->E));
+    ops->mm_group(&r.d, parts, in, bias_on, c->E);
+    const dev_group g = { parts, p.first, p.busy, c->E, c->T };
+    dev_mm_args a = { .y = put(&r, want, (size_t)(M * N) * 4),
+                      .w = &like,
+                      .group = &g,
+                      .x = put(&r, x, (size_t)(M * ldx) * 4),
+                      .scratch = put(&r, NULL, ops->mm_scratch(&like, M)),
+                      .ldy = N,
+                      .ldx = ldx,
+                      .M = M,
+                      .acts = c->acts };
+    ops->matmul(&r.d, &a);
+    float *alone_on = put(&r, want, (size_t)(M * N) * 4);
+    const bool ok = get(&r, got, a.y, (size_t)(M * N) * 4, name) &&
+                    get(&r, first, p.first, (size_t)(c->E + 1) * 4, name) &&
+                    get(&r, busy, p.busy, (size_t)c->E * 4, name);
+    for (int64_t i = 0; ok && i < c->E && busy[i] >= 0; i++) {
+        const int64_t e = busy[i], from = first[i], n = first[i + 1] - from, b = from * N;
+        const bool ints = dev_mm_ints(&dw[e], c->acts),
+                   units = c->acts != MM_F32 && !ints && c->T > DEV_MM_SMALL,
+                   two = c->acts != MM_F32 && as_two(&t[e].scheme);
+        if (c->absent && e == c->E - 1) {
+            CHECK(memcmp(got + b, want + b, (size_t)(n * N) * 4) == 0, "%s, %s: written", name,
+                  c->why);
+            continue;
+        }
+        const mm_acts acts = ints ? MM_I8 : c->acts != MM_F32 ? MM_BF16 : MM_F32;
+        on_cpu(want + b, &w[e], x + from * ldx, ldx, bias[e], n, acts, false);
+        qt_dequant(dense, &t[e], 0, N);
+        const double worst =
+            ints ? (differ(got + b, want + b, n * N) ? HUGE_VAL : 0)
+                 : of_bound(got + b, want + b, x + from * ldx, ldx, dense, n, N, K, two);
+        CHECK(worst <= 1, "%s, %s, expert %lld: %g of the bound", name, c->why, (long long)e,
+              worst);
+        if (units && n <= DEV_MM_SMALL) continue; /* alone they are added in another order */
+        a.y = alone_on + b;
+        a.w = &dw[e];
+        a.group = NULL;
+        a.x += from * ldx;
+        a.bias = bias_on[e];
+        a.M = n;
+        ops->matmul(&r.d, &a);
+        a.x -= from * ldx;
+        if (get(&r, alone + b, a.y, (size_t)(n * N) * 4, name))
+            CHECK(memcmp(alone + b, got + b, (size_t)(n * N) * 4) == 0,
+                  "%s, %s, expert %lld: not the bits that it gives alone", name, c->why,
+                  (long long)e);
+    }
+    rig_close(&r);
+}
+
+TEST(experts_products_in_one_launch_are_each_ones_own)
+{
+    for (size_t i = 0; i < LQ_COUNT(groups); i++)
+        for (size_t j = 0; j < (groups[i].all ? LQ_COUNT(schemes) : LQ_COUNT(few_schemes)); j++)
+            one_group(groups[i].all ? schemes[j] : few_schemes[j], &groups[i]);
+}
+
+int main(int argc, char **argv)
+{
+    if (!rig_table()) return 0;
+    RUN(products_agree_with_the_cpu_in_f32);
+    RUN(products_agree_with_the_cpu_on_bf16_activations);
+    RUN(few_tiles_are_cut_along_k_and_rows_keep_their_bits);
+    RUN(some_rows_are_cut_along_k_and_alone_have_their_bits_where_asked_for);
+    RUN(some_rows_take_no_more_shared_memory_than_there_is);
+    RUN(a_product_that_ends_with_an_activation_has_the_bits_of_both);
+    RUN(a_product_that_begins_with_a_norm_has_the_bits_of_both);
+    RUN(up_to_eight_rows_have_the_bits_of_one);
+    RUN(weights_in_rows_agree_with_the_cpu);
+    RUN(few_rows_of_a_weight_in_rows_have_the_bits_of_tiles);
+    RUN(many_rows_agree_where_there_is_no_wgmma);
+    RUN(products_of_integers_are_the_cpus_to_the_bit);
+    RUN(fewer_rows_take_no_more_scratch);
+    RUN(what_was_arranged_for_a_product_serves_those_of_the_same_inputs);
+    RUN(inputs_are_the_same_only_where_all_of_their_arrangement_is);
+    RUN(experts_products_in_one_launch_are_each_ones_own);
+    return check_end();
+}

@@ -1,0 +1,121 @@
+/* tests/unit/test_engine_dev.c - an engine whose model is on a device: what is drawn there is what the
+ * host draws from the same logits, under bias, penalties, bans and guesses too, and costs no copy
+ * of logits. The device is tests/support/emulated.c's. */
+#include "tests/support/emucounts.h"
+#include "tests/support/engine_rig.h"
+
+#include <stdlib.h>
+
+/* The model's own logits; but that somebody asks for them keeps every draw on the host. */
+static const float *own_row(void *self, int thread, const int32_t *ids, int64_t n_prompt,
+                            int64_t n_output, const float *row)
+{
+    (void)self, (void)thread, (void)ids, (void)n_prompt, (void)n_output;
+    return row;
+}
+static const eng_script on_host = { own_row, NULL };
+
+enum { JOBS = 10 };
+static size_t replayed; /* steps of all runs */
+
+/* make_job's penalties, and of each further kind one; few ids, as the emulation is slow. */
+static void make_kind(job *j, int k)
+{
+    static const smp_bias bias[] = { { 3, 2 }, { 40, -INFINITY }, { 90, 5.5f }, { 200, 30 } };
+    static const int32_t stops[] = { 17, 90 }, bad[] = { 1, 60, 2, 90, 90, 1, 200 };
+    static const int32_t allowed[] = { 5, 80, 90, 91, 92, 93, 200, 300 };
+    make_job(j, k);
+    j->r.n_prompt = 7;
+    j->prompt[5] = j->prompt[6] = 200; /* and once more, where the bias has it: guesses */
+    j->r.max_tokens = 4;
+    if (k % 3 == 0) {
+        j->r.params.bias = bias;
+        j->r.params.n_bias = LQ_COUNT(bias);
+    }
+    if (k % 4 == 1) {
+        j->r.bad = bad;
+        j->r.n_bad = LQ_COUNT(bad);
+    }
+    if (k % 5 == 2) {
+        j->r.stop_ids = stops;
+        j->r.n_stop_ids = 2;
+        j->r.min_tokens = 3;
+    }
+    if (k == 8) {
+        j->r.params.allowed = allowed;
+        j->r.params.n_allowed = LQ_COUNT(allowed);
+    }
+    if (k % 2) j->r.params.logprobs = 3;
+}
+
+/* All jobs but the one whose ids are listed, or that one alone; copies and steps that it took. */
+static void run_jobs(job *jobs, bool listed, const eng_script *script, int64_t guesses,
+                     size_t *copies, size_t *steps)
+{
+    rig r;
+    eng_stats st;
+    *copies = *steps = 0;
+    if (!rig_open(&r, &golden, 2,
+                  (eng_opts){ .max_len = MAX_LEN,
+                              .max_seqs = guesses ? 3 : JOBS, /* many leave guesses no rows */
+                              .script = script,
+                              .guesses = guesses }))
+        return;
+    const emu_counts before = emu_counted;
+    for (int k = 0; k < JOBS; k++) {
+        make_kind(&jobs[k], k);
+        if (listed == (k == 8)) submit(&r, &jobs[k]);
+    }
+    for (int k = 0; k < JOBS; k++)
+        if (listed == (k == 8)) wait_for(&jobs[k]);
+    eng_stats_get(r.e, &st);
+    *copies = emu_counted.copies - before.copies;
+    replayed += emu_counted.graphs - before.graphs;
+    /* One wait each; the engine counts a step after its last event. */
+    *steps = emu_counted.waits - before.waits;
+    CHECK(!guesses || st.guesses > 0, "nothing was guessed");
+    rig_close(&r);
+}
+
+/* Of guesses under a mask the next one needs the draw before it: those rows come to the host. */
+TEST(what_is_drawn_there_is_what_the_host_draws)
+{
+    static job there[JOBS], here[JOBS];
+    static const struct {
+        const char *why;
+        int64_t guesses;
+        bool listed;
+    } cases[] = { { "one by one", 0, false },
+                  { "a list of ids", 0, true },
+                  { "guesses", 4, false } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        const int64_t guesses = cases[i].guesses;
+        size_t copies, copies_here, steps, steps_here;
+        run_jobs(there, cases[i].listed, NULL, guesses, &copies, &steps);
+        run_jobs(here, cases[i].listed, &on_host, guesses, &copies_here, &steps_here);
+        for (int k = 0; k < JOBS; k++)
+            CHECK(same_answer(&there[k], &here[k]), "%s, job %d: id %d, expected %d", cases[i].why,
+                  k, there[k].ids[0], here[k].ids[0]);
+        if (getenv("LLMQ_TEST_DEVICE")) continue; /* nobody counts there */
+        CHECK(cases[i].listed ? copies > 2 * steps : guesses || copies == 2 * steps,
+              "%s: %zu copies in %zu steps", cases[i].why, copies, steps);
+        CHECK(copies_here > 2 * steps_here, "%s: %zu copies in %zu steps of the host's draws",
+              cases[i].why, copies_here, steps_here);
+    }
+    CHECK(getenv("LLMQ_TEST_DEVICE") || replayed > 0, "no step was replayed");
+}
+
+int main(int argc, char **argv)
+{
+    lq_err err = { "" };
+    if (dev_count(&err) == 0) {
+        printf("skipped: %s\n0 passed, 0 failed\n", err.msg);
+        return 0;
+    }
+    if (!golden_open()) return check_end();
+    const lq_status s = model_to_device(&golden, "cuda", &(model_share){ 0 }, &err);
+    CHECK(!s, "%s", err.msg);
+    if (!s) RUN(what_is_drawn_there_is_what_the_host_draws);
+    golden_close();
+    return check_end();
+}

@@ -1,0 +1,221 @@
+/* tests/unit/test_eval.c - perplexity and KL divergence against transformers (golden/make_eval.py). */
+#include "runtime/eval.h"
+#include "tests/support/check.h"
+#include "tests/support/rig.h"
+
+#include <stdlib.h>
+
+enum { C = 32, WINDOWS = 2, SCORED = C - 1 };
+
+static const st_tensor *golden(const st_file *f, const char *name)
+{
+    const st_tensor *t = st_find(f, name);
+    CHECK(t != NULL, "golden tensor %s", name);
+    return t;
+}
+
+static double golden_f64(const st_tensor *t, int64_t i)
+{
+    double v;
+    memcpy(&v, t->data + (size_t)i * sizeof v, sizeof v);
+    return v;
+}
+
+/* Per-token figures: the reference's logits and ours differ by some 1e-5, so do their log
+ * probabilities; a KL term is such a difference weighted by a probability. */
+static void compare(const char *what, const double *got, const st_tensor *want, double bound)
+{
+    double worst = 0;
+    for (int64_t i = 0; i < WINDOWS * SCORED; i++)
+        worst = fmax(worst, fabs(got[i] - golden_f64(want, i)));
+    CHECK(worst <= bound, "%s: off by %.2g", what, worst);
+}
+
+TEST(figures_agree_with_transformers)
+{
+    st_file f;
+    lq_err err = { "" };
+    CHECK(!st_open(&f, "tests/golden/eval/windows.safetensors", &err), "%s", err.msg);
+    int32_t ids[WINDOWS * C];
+    memcpy(ids, golden(&f, "ids")->data, sizeof ids);
+    rig small, big;
+    bool ok = rig_open(&small, "models/novels-1m", (rig_opts){ .threads = 2 });
+    ok = rig_open(&big, "models/novels-6m", (rig_opts){ .threads = 2 }) && ok;
+    eval_result r = { 0 };
+    eval_opts o = { .ctx = C };
+    if (ok) {
+        lq_status s = eval_run(&r, &small.m, &big.m, ids, WINDOWS * C, &o, small.p, NULL, &err);
+        CHECK(!s && r.windows == WINDOWS && r.tokens == WINDOWS * SCORED, "%s", err.msg);
+        compare("nll", r.token_nll, golden(&f, "nll_1m"), 1e-4);
+        compare("KL", r.token_kl, golden(&f, "kl"), 1e-4);
+        const st_tensor *same = golden(&f, "same"), *ref = golden(&f, "nll_6m");
+        double agree = 0, ref_nll = 0, nll = 0;
+        for (int64_t i = 0; i < r.tokens; i++) {
+            agree += same->data[i];
+            ref_nll += golden_f64(ref, i);
+            nll += r.token_nll[i];
+        }
+        double n = (double)r.tokens;
+        CHECK(fabs(r.top1_agree - agree / n) < 1e-12, "top-1 agreement %g", r.top1_agree);
+        CHECK(fabs(r.ref_perplexity / exp(ref_nll / n) - 1) < 1e-5, "reference's perplexity %g",
+              r.ref_perplexity);
+        CHECK(fabs(r.nll - nll / n) < 1e-12 && fabs(r.perplexity - exp(r.nll)) < 1e-9, "means");
+        double above = 0;
+        for (int64_t i = 0; i < r.tokens; i++)
+            above += r.token_kl[i] > r.kl_p99;
+        CHECK(above <= 0.01 * n && above + 1 > 0.01 * n, "%g of %g above the 99th percentile",
+              above, n);
+    }
+    eval_free(&r);
+    rig_close(&small);
+    rig_close(&big);
+    st_close(&f);
+}
+
+static void random_ids(int32_t *ids, int64_t n, int32_t vocab)
+{
+    uint32_t x = 12345;
+    for (int64_t i = 0; i < n; i++) {
+        x = x * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((x >> 8) % (uint32_t)vocab);
+    }
+}
+
+/* Long windows are cut over several steps, short ones share a step: a token's figure depends on
+ * what stands before it alone. */
+TEST(windows_threads_and_steps_change_no_byte)
+{
+    enum { N = 700 }; /* more than one step of 512 rows */
+    int32_t ids[N];
+    eval_result whole = { 0 }, part = { 0 };
+    lq_err err = { "" };
+    rig r;
+    if (rig_open(&r, "tests/golden/arch/llama-128", (rig_opts){ .threads = 1 })) {
+        random_ids(ids, N, 320);
+        eval_opts o = { .ctx = N, .acts = MM_I8, .kv = KV_F16 };
+        CHECK(!eval_run(&whole, &r.m, NULL, ids, N, &o, r.p, NULL, &err), "%s", err.msg);
+        pool *two = NULL;
+        CHECK(!pool_open(&two, 2, &err), "%s", err.msg);
+        static const int64_t lengths[] = { 2, 3, 100, 600 };
+        for (size_t i = 0; i < LQ_COUNT(lengths); i++) {
+            o.ctx = lengths[i];
+            CHECK(!eval_run(&part, &r.m, NULL, ids, N, &o, two, NULL, &err), "%s", err.msg);
+            CHECK(part.windows == N / o.ctx, "windows of %d", (int)o.ctx);
+            CHECK(memcmp(part.token_nll, whole.token_nll, (size_t)(o.ctx - 1) * 8) == 0,
+                  "first window of %d", (int)o.ctx);
+            eval_free(&part);
+        }
+        pool_close(two);
+    }
+    eval_free(&whole);
+    rig_close(&r);
+}
+
+TEST(bos_and_the_first_scored_position_move_what_is_scored)
+{
+    enum { N = 40 };
+    int32_t ids[N], with_bos[N];
+    eval_result want = { 0 }, got = { 0 };
+    lq_err err = { "" };
+    rig r;
+    if (rig_open(&r, "tests/golden/arch/llama-128", (rig_opts){ .threads = 1 })) {
+        random_ids(ids, N, 320);
+        with_bos[0] = 1;
+        memcpy(with_bos + 1, ids, (N - 1) * sizeof *ids);
+        eval_opts plain = { .ctx = 20, .max_windows = 1 };
+        CHECK(!eval_run(&want, &r.m, NULL, with_bos, N, &plain, r.p, NULL, &err), "%s", err.msg);
+        eval_opts before = { .ctx = 20, .max_windows = 1, .has_bos = true, .bos = 1 };
+        CHECK(!eval_run(&got, &r.m, NULL, ids, N, &before, r.p, NULL, &err), "%s", err.msg);
+        CHECK(eval_windows(N, &before) == 1 && got.tokens == 19 && want.tokens == 19, "counts");
+        CHECK(memcmp(got.token_nll, want.token_nll, 19 * 8) == 0, "BOS before 19 tokens of text");
+        before.max_windows = 0;
+        CHECK(eval_windows(N, &before) == 2 && eval_windows(38, &before) == 2 &&
+                  eval_windows(37, &before) == 1,
+              "each window takes 19 tokens of the text");
+        eval_free(&got);
+
+        with_bos[0] = 7; /* to be replaced */
+        eval_opts late = {
+            .ctx = 20, .first = 11, .has_bos = true, .bos = 1, .bos_replaces = true
+        };
+        CHECK(!eval_run(&got, &r.m, NULL, with_bos, N, &late, r.p, NULL, &err), "%s", err.msg);
+        CHECK(got.windows == 2 && got.per_window == 9 && got.tokens == 18, "counts");
+        CHECK(memcmp(got.token_nll, want.token_nll + 10, 9 * 8) == 0, "scored from position 11");
+        eval_free(&got);
+    }
+    eval_free(&want);
+    rig_close(&r);
+}
+
+TEST(a_model_is_at_no_distance_from_itself)
+{
+    int32_t ids[64];
+    eval_result r = { 0 };
+    lq_err err = { "" };
+    rig a;
+    if (rig_open(&a, "tests/golden/arch/qwen2", (rig_opts){ .threads = 1 })) {
+        random_ids(ids, 64, 320);
+        eval_opts o = { .ctx = 16 };
+        CHECK(!eval_run(&r, &a.m, &a.m, ids, 64, &o, a.p, NULL, &err), "%s", err.msg);
+        CHECK(!(r.kl_mean > 0) && !(r.kl_mean < 0) && !(r.kl_p99 > 0), "KL %g", r.kl_mean);
+        CHECK(r.top1_agree >= 1 && !(r.ref_perplexity < r.perplexity), "top-1 %g", r.top1_agree);
+    }
+    eval_free(&r);
+    rig_close(&a);
+}
+
+TEST(wrong_input_is_refused)
+{
+    static const struct {
+        const char *why;
+        eval_opts o;
+        int64_t n;
+        int32_t id5;
+        bool other;
+        lq_status want;
+    } t[] = {
+        { "windows of one token", { .ctx = 1 }, 32, 5, false, LQ_EVALUE },
+        { "no token", { .ctx = 16 }, 0, 5, false, LQ_EVALUE },
+        { "less than a window", { .ctx = 16 }, 15, 5, false, LQ_EVALUE },
+        { "nothing left to score", { .ctx = 16, .first = 16 }, 32, 5, false, LQ_EVALUE },
+        { "an id outside the vocabulary", { .ctx = 16 }, 32, 320, false, LQ_EVALUE },
+        { "a negative id", { .ctx = 16 }, 32, -1, false, LQ_EVALUE },
+        { "BOS outside", { .ctx = 16, .has_bos = true, .bos = 320 }, 32, 5, false, LQ_EVALUE },
+        { "another vocabulary", { .ctx = 16 }, 32, 5, true, LQ_ESHAPE },
+    };
+    int32_t ids[32];
+    rig a, b;
+    bool ok = rig_open(&a, "tests/golden/arch/qwen2", (rig_opts){ .threads = 1 });
+    ok = rig_open(&b, "models/novels-1m", (rig_opts){ .threads = 1 }) && ok;
+    for (size_t i = 0; i < LQ_COUNT(t) && ok; i++) {
+        eval_result r;
+        lq_err err = { "" };
+        random_ids(ids, 32, 320);
+        ids[5] = t[i].id5;
+        lq_status s =
+            eval_run(&r, &a.m, t[i].other ? &b.m : NULL, ids, t[i].n, &t[i].o, a.p, NULL, &err);
+        CHECK(s == t[i].want && err.msg[0], "%s: %s", t[i].why, lq_status_text(s));
+        eval_free(&r);
+    }
+    if (ok) {
+        atomic_int stop = 1;
+        eval_result r;
+        random_ids(ids, 32, 320);
+        lq_status s = eval_run(&r, &a.m, NULL, ids, 32, &(eval_opts){ .ctx = 16 }, a.p,
+                               &(lq_job){ .stop = &stop }, NULL);
+        CHECK(s == LQ_EINTR, "interrupted: %s", lq_status_text(s));
+        eval_free(&r);
+    }
+    rig_close(&a);
+    rig_close(&b);
+}
+
+int main(int argc, char **argv)
+{
+    RUN(figures_agree_with_transformers);
+    RUN(windows_threads_and_steps_change_no_byte);
+    RUN(bos_and_the_first_scored_position_move_what_is_scored);
+    RUN(a_model_is_at_no_distance_from_itself);
+    RUN(wrong_input_is_refused);
+    return check_end();
+}

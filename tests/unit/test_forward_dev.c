@@ -1,0 +1,798 @@
+/* tests/unit/test_forward_dev.c - whole models on a device (tests/support/emulated.c says which) against the
+ * CPU: architectures, schemes, cache types, and the ways to cut a batch. */
+#include "runtime/engine/sample.h"
+#include "tests/support/archs.h"
+#include "tests/support/check.h"
+#include "tests/support/devpass.h"
+
+static float *logits_of(const char *name, rig_opts o, int64_t *n)
+{
+    return cut_of(name, o, &prefill_then_decode, IDS, n);
+}
+
+/* How far the device is from the CPU with the same options. */
+static double device_apart(const char *name, rig_opts o, int64_t ids)
+{
+    int64_t n, m;
+    float *want = cut_of(name, o, &prefill_then_decode, ids, &n);
+    o.device = true;
+    float *got = cut_of(name, o, &prefill_then_decode, ids, &m);
+    double d = want && got ? apart(got, want, n) : HUGE_VAL;
+    free(want);
+    free(got);
+    return d;
+}
+
+/* What fwd_check_device says of a checkpoint; "": it runs. */
+static void refusal(char why[256], const char *name)
+{
+    char path[128];
+    lq_err err = { "" };
+    src_source *src;
+    snprintf(path, sizeof path, "tests/golden/arch/%.100s", name);
+    lq_status s = src_open(&src, path, &(src_opts){ .need_config = true }, &err);
+    CHECK(!s, "%s", err.msg);
+    if (!s) s = fwd_check_device(src_config(src), &err);
+    CHECK(!s || s == LQ_EUNSUPPORTED, "%s: %s", name, lq_status_text(s));
+    snprintf(why, 256, "%.255s", s ? err.msg : "");
+    src_close(src);
+}
+
+static const struct {
+    const char *name, *why;
+    bool window; /* so many ids that it matters */
+} archs[] = {
+    { "llama3-gqa", "grouped heads, scaled angles", false },
+    { "gemma2", "norms behind the branches, soft-caps, windows in turns", true },
+    { "gemma3", "two tables of angles, a norm of each head", false },
+    { "ministral", "a window", true },
+    { "olmo2", "norms of all heads, none before", false },
+    { "cohere", "layer norm, parallel, scaled logits", false },
+    { "phi2", "plain MLP, a part of each head rotated, biases", false },
+    { "phi3", "q, k and v in one product, gate and up too", false },
+    { "falcon-40b-gqa", "q, k and v of each group in turn", false },
+    { "bloom-5-heads", "ALiBi, a norm of the embedding", false },
+    { "mixtral-moe", "experts", false },
+    { "qwen2-moe-shared", "a shared MLP by a sigmoid of its own, plain layers between", false },
+    { "gpt-oss-sinks", "gates and ups in turn with biases, sinks, a window", true },
+    { "glm4-moe", "sigmoid routers with a correction", false },
+    { "deepseek-v2-mla", "latent attention, values narrower than keys, experts", false },
+    { "olmo-clipped", "clipped q, k and v", false },
+    { "cohere-qk-norm", "a norm of its own for each head", false },
+    { "stablelm-qk-norms", "the same, each a tensor", false },
+    { "opt-350m-postnorm", "norms after the sum, learned positions, a narrow embedding", false },
+};
+
+TEST(architectures_give_the_cpus_logits)
+{
+    for (size_t i = 0; i < LQ_COUNT(archs); i++) {
+        double d = device_apart(archs[i].name, (rig_opts){ 0 }, archs[i].window ? WINDOW_IDS : IDS);
+        CHECK(d <= ROUNDING, "%s (%s): %.2g of the largest logit", archs[i].name, archs[i].why, d);
+        if (getenv("SHOW")) printf("%-20s %.2g\n", archs[i].name, d);
+    }
+}
+
+TEST(what_is_not_there_is_refused_by_name)
+{
+    int run = 0;
+    for (size_t i = 0; i < LQ_COUNT(golden_archs); i++) {
+        char why[256];
+        refusal(why, golden_archs[i]);
+        CHECK(!why[0] || strncmp(why, "not on cuda yet: ", 17) == 0, "%s: %s", golden_archs[i],
+              why);
+        run += !why[0];
+    }
+    CHECK(run >= 40 && run < (int)LQ_COUNT(golden_archs), "%d run on the device", run);
+}
+
+TEST(schemes_give_the_cpus_logits)
+{
+    static char *const schemes[] = { "u4-g16",  "u4-g16-asym", "gidx u4-g32-asym",
+                                     "nf4-g16", "i8-row",      "i8-outlier",
+                                     "bf16",    "u3-g16",      "fp8-e4m3",
+                                     "mxfp4" };
+    /* Not those that round their inputs: the largest of a group lies half-way between two codes by
+     * definition (x / scale = 127.5), so the last bit of f32 decides. They are in test_dev.c. */
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++) {
+        double d = device_apart("ministral",
+                                (rig_opts){ .change = fill_linears, .user = schemes[i] }, IDS);
+        CHECK(d <= ROUNDING, "%s: %.2g of the largest logit", schemes[i], d);
+    }
+}
+
+/* Experts of two schemes in turn: two products in place of one. */
+static void fill_experts(model *m, void *user)
+{
+    static const char *const names[] = { "u4-g16", "i8-outlier" };
+    lq_err err = { "" };
+    (void)user;
+    for (int64_t i = 0; i < m->cfg->layers; i++)
+        for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
+            for (int64_t e = 0; m->layers[i].expert[r] && e < m->cfg->experts; e++) {
+                model_linear *l = &m->layers[i].expert[r][e];
+                qt_scheme s = fill_scheme(names[e % 2]);
+                if (!l->present) continue;
+                if (s.kind == QT_I8_OUTLIER) s.n_out = l->w.K / 9 + e;
+                const qt_tensor t =
+                    fill_tensor(s, l->w.N, l->w.K, &m->arena, (uint64_t)(10 * i + e));
+                CHECK(!mm_pack(&l->w, &t, &m->arena, NULL, &err), "%s", err.msg);
+            }
+}
+
+TEST(experts_of_two_schemes_give_the_cpus_logits)
+{
+    const double d = device_apart("mixtral-moe", (rig_opts){ .change = fill_experts }, IDS);
+    CHECK(d <= ROUNDING, "%.2g of the largest logit", d);
+}
+
+/* bf16 has a half-way point for every input, and 8 bits; whichever side of it an input falls to is
+ * left to the last bit of f32. So the device may be as far from f32 as the CPU is, on another side.
+ */
+TEST(bf16_strays_no_further_than_the_cpu_does)
+{
+    static char *const schemes[] = { "u4-g16", "nf4-g16", "bf16" };
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++) {
+        rig_opts o = { .change = fill_linears, .user = schemes[i] };
+        int64_t n;
+        float *exact = logits_of("ministral", o, &n);
+        o.acts = MM_BF16;
+        float *cpu = logits_of("ministral", o, &n);
+        o.device = true;
+        float *got = logits_of("ministral", o, &n);
+        if (exact && cpu && got) {
+            const double own = apart(cpu, exact, n), d = apart(got, cpu, n);
+            CHECK(own > 0 && d <= 2 * own, "%s: %.2g, the CPU from f32 %.2g", schemes[i], d, own);
+        }
+        free(exact);
+        free(cpu);
+        free(got);
+    }
+}
+
+/* Likewise: a key or value may be rounded to the next code. */
+TEST(caches_stray_no_further_than_the_cpus_do)
+{
+    static const kv_dtype kinds[] = { KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8 };
+    for (size_t i = 0; i < LQ_COUNT(kinds); i++) {
+        rig_opts o = { 0 };
+        int64_t n;
+        float *exact = logits_of("ministral", o, &n);
+        o.kv = kinds[i];
+        float *cpu = logits_of("ministral", o, &n);
+        o.device = true;
+        float *got = logits_of("ministral", o, &n);
+        if (exact && cpu && got) {
+            const double own = apart(cpu, exact, n), d = apart(got, cpu, n);
+            CHECK(own > 0 && d <= 2 * own, "%s: %.2g, the CPU from f32 %.2g",
+                  kv_dtype_text(kinds[i]), d, own);
+        }
+        free(exact);
+        free(cpu);
+        free(got);
+    }
+}
+
+static const steps cuts[] = {
+    { "token by token", { 1, 1 }, 1, 16 },
+    { "a prefill beside a decode, in blocks of 8", { 1, 6 }, 2, 8 },
+    { "chunks of 7, in blocks of 32", { 7, 7 }, 7, 32 },
+};
+
+/* Prompts of more than DEV_ATTN_FEW rows; and cut so that none is. */
+static const steps many = { "a prefill of many rows", { 20, 18 }, 1, 16 },
+                   fewer = { "at most 16 rows", { 16, 16 }, 4, 16 };
+
+/* Which kernel attention was is seen by the bytes: all other products of either cut have the same
+ * order. */
+TEST(attention_of_many_rows_takes_the_units_unless_under_f32)
+{
+    for (int acts = 0; acts < 3; acts++) {
+        /* On a device int8 (what is not asked for) is bf16. */
+        rig_opts o = { .acts = acts ? MM_BF16 : MM_F32, .kv = KV_BF16 };
+        int64_t n;
+        float *cpu = cut_of("ministral", o, &many, WINDOW_IDS, &n);
+        o.acts = MM_F32;
+        float *exact = cut_of("ministral", o, &many, WINDOW_IDS, &n);
+        o.acts = acts == 2 ? MM_I8 : acts ? MM_BF16 : MM_F32;
+        o.device = true;
+        float *got = cut_of("ministral", o, &many, WINDOW_IDS, &n);
+        float *other = cut_of("ministral", o, &fewer, WINDOW_IDS, &n);
+        if (cpu && exact && got && other) {
+            const double own = apart(cpu, exact, n), d = apart(got, cpu, n);
+            CHECK(acts ? own > 0 && d <= 2 * own : d <= ROUNDING,
+                  "acts %d: %.2g, the CPU from f32 %.2g", acts, d, own);
+            const size_t first16 = (size_t)(16 * n / (2 * WINDOW_IDS)) * sizeof *got;
+            CHECK((memcmp(got, other, first16) == 0) == !acts, "acts %d: the kernel", acts);
+        }
+        free(cpu);
+        free(exact);
+        free(got);
+        free(other);
+    }
+}
+
+/* In f32 a row's sums have one order whatever shares the batch, as on the CPU. */
+TEST(batch_chunks_and_blocks_change_no_byte)
+{
+    const rig_opts o = { .device = true };
+    int64_t n, m;
+    float *want = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
+    for (size_t k = 0; k < LQ_COUNT(cuts) && want; k++) {
+        float *got = cut_of("ministral", o, &cuts[k], WINDOW_IDS, &m);
+        CHECK(got && memcmp(want, got, (size_t)n * sizeof *got) == 0, "%s", cuts[k].why);
+        free(got);
+    }
+    free(want);
+}
+
+/* Steps of 1, 6, 12 and 20 rows: the kernels that there are for so many. Without the flag some
+ * bytes are others, or it would say nothing; not where attention is exact, as so few inputs (at
+ * most a unit of mm_thin.cu) are added alike by all kernels. */
+TEST(with_batch_invariant_no_byte_depends_on_a_batch_in_bf16)
+{
+    static const steps widths[] = {
+        { "token by token", { 1, 1 }, 1, 16 },
+        { "a prefill beside a decode, in blocks of 8", { 1, 6 }, 2, 8 },
+        { "chunks of 12", { 12, 12 }, 4, 16 },
+        { "a prefill of many rows", { 20, 18 }, 1, 16 },
+    };
+    static const struct {
+        const char *name;
+        kv_dtype kv;
+        char *scheme; /* NULL: as it is */
+        bool alike;
+    } models[] = {
+        { "ministral", KV_BF16, "u4-g16", false },
+        { "ministral", KV_F32, NULL, true },
+        { "mixtral-moe", KV_I8, NULL, false },
+    };
+    for (size_t i = 0; i < LQ_COUNT(models); i++)
+        for (int invariant = 1; invariant >= 0; invariant--) {
+            int64_t others = 0;
+            const rig_opts o = { .device = true,
+                                 .acts = MM_BF16,
+                                 .kv = models[i].kv,
+                                 .change = models[i].scheme ? fill_linears : NULL,
+                                 .user = models[i].scheme,
+                                 .invariant = invariant };
+            int64_t n, m;
+            float *want = cut_of(models[i].name, o, &widths[0], WINDOW_IDS, &n);
+            for (size_t k = 1; k < LQ_COUNT(widths) && want; k++) {
+                float *got = cut_of(models[i].name, o, &widths[k], WINDOW_IDS, &m);
+                const bool same = got && memcmp(want, got, (size_t)n * sizeof *got) == 0;
+                others += !same;
+                CHECK(same || !invariant, "%s: %s", models[i].name, widths[k].why);
+                free(got);
+            }
+            CHECK(invariant || (others == 0) == models[i].alike,
+                  "%s: %lld cuts change bytes without it", models[i].name, (long long)others);
+            free(want);
+        }
+}
+
+/* Integer products have one order too; and are there where asked for alone. So has attention of few
+ * rows, over keys of 16 bits and of codes. */
+TEST(int8_is_that_where_asked_for_and_depends_on_no_batch)
+{
+    static char *const schemes[] = { "u4-g16", "i8-outlier" };
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++) {
+        rig_opts o = { .change = fill_linears, .user = schemes[i], .kv = i ? KV_I8 : KV_BF16 };
+        int64_t n;
+        float *exact = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
+        o.acts = MM_I8;
+        float *cpu = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
+        o.device = true;
+        float *unasked = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
+        o.acts = MM_BF16;
+        float *bf16 = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
+        o.acts = MM_I8;
+        o.int8 = true;
+        float *got = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
+        const size_t bytes = (size_t)n * sizeof *got;
+        if (exact && cpu && unasked && bf16 && got) {
+            const double own = apart(cpu, exact, n), d = apart(got, cpu, n);
+            CHECK(own > 0 && d <= 2 * own, "%s: %.2g, the CPU from f32 %.2g", schemes[i], d, own);
+            CHECK(memcmp(unasked, bf16, bytes) == 0 && memcmp(unasked, got, bytes), "%s",
+                  schemes[i]);
+        }
+        for (size_t k = 0; k < LQ_COUNT(cuts) && got; k++) {
+            float *other = cut_of("ministral", o, &cuts[k], WINDOW_IDS, &n);
+            CHECK(other && memcmp(other, got, bytes) == 0, "%s, %s", schemes[i], cuts[k].why);
+            free(other);
+        }
+        free(exact);
+        free(cpu);
+        free(unasked);
+        free(bf16);
+        free(got);
+    }
+}
+
+/* ---- layers between GPU and CPU ---- */
+
+/* Embeddings, positions, windows, angles, latent attention, experts: on either side of it. */
+static const struct {
+    const char *name;
+    int64_t layers; /* on the device */
+    int64_t ids;
+} halves[] = {
+    { "smollm3-window", 1, WINDOW_IDS }, { "smollm3-window", 3, WINDOW_IDS },
+    { "gemma2", 1, WINDOW_IDS },         { "cohere2", 2, WINDOW_IDS },
+    { "gpt-oss-sinks", 1, WINDOW_IDS },  { "deepseek-v2-mla", 1, IDS },
+    { "mixtral-moe", 1, IDS },           { "bloom-5-heads", 1, IDS },
+    { "opt-350m-postnorm", 1, IDS },
+};
+
+TEST(a_part_of_the_layers_on_the_device_gives_the_logits_of_all_and_of_none)
+{
+    for (size_t i = 0; i < LQ_COUNT(halves); i++) {
+        const char *name = halves[i].name;
+        const steps *c = &prefill_then_decode;
+        int64_t n;
+        float *cpu = cut_of(name, (rig_opts){ 0 }, c, halves[i].ids, &n);
+        float *all = cut_of(name, (rig_opts){ .device = true }, c, halves[i].ids, &n);
+        const rig_opts o = { .device = true, .gpu_layers = halves[i].layers };
+        float *got = cut_of(name, o, c, halves[i].ids, &n);
+        if (cpu && all && got) {
+            CHECK(apart(got, cpu, n) <= ROUNDING && apart(got, all, n) <= ROUNDING,
+                  "%s, %lld layers: %.2g of the largest logit from the CPU's, %.2g from the GPU's",
+                  name, (long long)o.gpu_layers, apart(got, cpu, n), apart(got, all, n));
+            /* Each side has sums in an order of its own: all equal would be the wrong side. */
+            const size_t bytes = (size_t)n * sizeof *got;
+            CHECK(memcmp(got, cpu, bytes) && memcmp(got, all, bytes), "%s: nothing is shared",
+                  name);
+        }
+        free(cpu);
+        free(all);
+        free(got);
+    }
+}
+
+TEST(the_bytes_of_a_shared_model_depend_on_no_batch)
+{
+    const rig_opts o = { .device = true, .gpu_layers = 2 };
+    int64_t n, m;
+    float *want = cut_of("smollm3-window", o, &prefill_then_decode, WINDOW_IDS, &n);
+    for (size_t k = 0; k <= LQ_COUNT(cuts) && want; k++) { /* the last: once more, with threads */
+        rig_opts again = o;
+        again.threads = k == LQ_COUNT(cuts) ? 2 : 1;
+        const steps *c = k == LQ_COUNT(cuts) ? &prefill_then_decode : &cuts[k];
+        float *got = cut_of("smollm3-window", again, c, WINDOW_IDS, &m);
+        CHECK(got && memcmp(want, got, (size_t)n * sizeof *got) == 0, "%s", c->why);
+        free(got);
+    }
+    free(want);
+}
+
+/* Copies on the host are in arenas: these files are not tiled. */
+static int64_t layers_held(const model *m)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i <= m->cfg->layers; i++)
+        n += m->layer_arenas[i].used > 0;
+    return n;
+}
+
+TEST(what_is_on_the_device_leaves_the_hosts_memory)
+{
+    rig r;
+    for (int64_t n = -1; n <= 4; n++) { /* -1: the CPU alone; 0: all on the device */
+        const rig_opts o = { .device = n >= 0, .gpu_layers = n > 0 ? n : 0 };
+        if (open_arch(&r, "smollm3-window", o)) {
+            const int64_t want = n < 0 ? 5 : n == 0 ? 0 : 4 - n;
+            CHECK(layers_held(&r.m) == want, "%lld on the device: %lld layers and head held",
+                  (long long)n, (long long)layers_held(&r.m));
+            CHECK(model_count_bytes(&r.m) == r.m.weight_bytes && r.m.weight_bytes > 0,
+                  "what is read per token: %zu of %zu bytes", model_count_bytes(&r.m),
+                  r.m.weight_bytes);
+        }
+        rig_close(&r);
+    }
+}
+
+/* Of matrices of the layers that the device has. */
+static int in_rows(const model *m)
+{
+    int n = 0;
+    for (int64_t i = 0; i < m->cfg->layers; i++)
+        for (int r = 0; r < ARCH_N_ROLES; r++)
+            n += m->on->w.layers[i].lin[r].w.t.layout == QT_PORTABLE &&
+                 m->on->w.layers[i].lin[r].present;
+    return n;
+}
+
+TEST(dense_weights_lie_in_rows_where_cublas_may_have_them)
+{
+    static const struct {
+        char *scheme;
+        bool invariant, rows;
+    } cases[] = { { "bf16", false, true }, { "bf16", true, false }, { "u4-g16", false, false } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        rig r;
+        const rig_opts o = { .device = true,
+                             .change = fill_linears,
+                             .user = cases[i].scheme,
+                             .invariant = cases[i].invariant };
+        if (open_arch(&r, "llama3-gqa", o)) {
+            if (r.m.on->d.ops->blas(&r.m.on->d)) /* of a real machine: where it is */
+                CHECK((in_rows(&r.m) > 0) == cases[i].rows, "%s: %d", cases[i].scheme,
+                      in_rows(&r.m));
+            const model_linear *head = &r.m.on->w.head;
+            CHECK(head->w.t.layout == QT_TILE16, "the head is read by few rows");
+        }
+        rig_close(&r);
+    }
+}
+
+TEST(a_pass_takes_no_more_of_a_device_than_was_said)
+{
+    static const char *const names[] = { "llama3-gqa",      "gemma2",        "mixtral-moe",
+                                         "deepseek-v2-mla", "bloom-5-heads", "gpt-oss-sinks" };
+    if (getenv("LLMQ_TEST_DEVICE")) return; /* a real one gives memory in pieces of 2 MiB */
+    for (size_t i = 0; i < LQ_COUNT(names); i++) {
+        rig r;
+        if (open_arch(&r, names[i], (rig_opts){ .device = true, .kv = KV_BF16 })) {
+            dev *d = model_dev(&r.m);
+            lq_err err = { "" };
+            fwd_ctx *f;
+            const fwd_opts o = {
+                .acts = MM_BF16, .max_rows = 24, .max_logits = 8, .max_seqs = 3, .max_len = 100
+            };
+            const size_t said = fwd_dev_bytes(r.m.cfg, kv_options(r.kv), &o);
+            const size_t before = d->ops->room(d);
+            lq_status s = fwd_open(&f, &r.m, r.kv, r.p, &o, &err);
+            CHECK(!s, "%s: %s", names[i], err.msg);
+            const size_t took = before - d->ops->room(d);
+            CHECK(took <= said && said <= 2 * took, "%s: took %zu bytes, said %zu", names[i], took,
+                  said);
+            fwd_close(f);
+            /* It is one piece: a byte less, and nothing is taken. */
+            void *rest = d->ops->alloc(d, before - took + 1);
+            s = fwd_open(&f, &r.m, r.kv, r.p, &o, &err);
+            char want[80];
+            snprintf(want, sizeof want, "a step need %zu bytes, found %zu free", took, took - 1);
+            CHECK(s == LQ_ENOMEM && strstr(err.msg, want), "%s: '%s', not '%s'", names[i], err.msg,
+                  want);
+            CHECK(d->ops->room(d) == took - 1, "%s: %zu", names[i], d->ops->room(d));
+            d->ops->free(d, rest);
+            s = fwd_open(&f, &r.m, r.kv, r.p, &o, &err);
+            CHECK(!s, "%s, after a failure: %s", names[i], err.msg);
+            if (!s) fwd_close(f);
+        }
+        rig_close(&r);
+    }
+}
+
+TEST(as_many_layers_fit_as_memory_says)
+{
+    static const size_t layer[] = { 30, 20, 10, 5 }; /* of three layers; the last: head and norm */
+    static const struct {
+        const char *why;
+        size_t room, more, more_layer, embed;
+        int64_t want;
+    } cases[] = {
+        { "nothing", 0, 0, 0, 0, 0 },
+        { "the head alone", 5, 0, 0, 0, 0 },
+        { "one byte short of a layer", 14, 0, 0, 0, 0 },
+        { "the last layer", 15, 0, 0, 0, 1 },
+        { "two", 35, 0, 0, 0, 2 },
+        { "all", 65, 0, 0, 0, 3 },
+        { "but not the embedding", 65, 0, 0, 1, 2 },
+        { "all of it", 66, 0, 0, 1, 3 },
+        { "a step beside", 35, 1, 0, 0, 1 },
+        { "a cache beside each", 37, 0, 1, 0, 2 },
+        { "a cache that is larger", 36, 0, 1, 0, 1 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        const model_sizes z = { layer, 3, cases[i].embed };
+        const model_share s = { .more = cases[i].more, .more_layer = cases[i].more_layer };
+        const int64_t n = model_fit(&z, &s, cases[i].room);
+        CHECK(n == cases[i].want, "%s: %lld", cases[i].why, (long long)n);
+    }
+}
+
+/* The open block of a fork is copied, on the device and on the host. */
+static void check_copied(int64_t gpu_layers)
+{
+    enum { N = 11 }; /* a full block and three positions of the next */
+    golden g;
+    rig r;
+    float want[MAX_V];
+    const bool ok = open_arch(
+        &r, "llama3-gqa", (rig_opts){ .block_size = 8, .device = true, .gpu_layers = gpu_layers });
+    if (ok && golden_open(&g, "llama3-gqa")) {
+        kv_seq s[2];
+        const float *logits;
+        kv_seq_init(&s[0]);
+        kv_seq_init(&s[1]);
+        fwd_item it = { .seq = &s[0], .ids = g.ids[0], .n = N, .logits_from = N };
+        CHECK(!kv_reserve(r.kv, &s[0], N, NULL) && !fwd_step(r.f, &it, 1, &logits, NULL), "step");
+        CHECK(!kv_fork(r.kv, &s[1], &s[0], NULL) && !kv_reserve(r.kv, &s[1], N + 1, NULL), "fork");
+        CHECK(s[0].table[1] != s[1].table[1] && s[0].table[0] == s[1].table[0], "what is shared");
+        for (int i = 0; i < 2; i++) {
+            it = (fwd_item){ .seq = &s[i], .ids = g.ids[0] + N, .n = 1, .pos0 = N };
+            CHECK(!kv_reserve(r.kv, &s[i], N + 1, NULL) && !fwd_step(r.f, &it, 1, &logits, NULL),
+                  "step");
+            if (i) CHECK(memcmp(want, logits, (size_t)g.V * 4) == 0, "the fork's logits");
+            memcpy(want, logits, (size_t)g.V * 4);
+            CHECK(isfinite(want[0]), "no number");
+        }
+        kv_seq_free(r.kv, &s[1]);
+        kv_seq_free(r.kv, &s[0]);
+        st_close(&g.file);
+    }
+    rig_close(&r);
+}
+
+TEST(copied_blocks_change_no_byte)
+{
+    check_copied(0);
+    check_copied(1);
+}
+
+TEST(a_step_allocates_nothing_there_and_gives_back_all)
+{
+    golden g;
+    rig r;
+    dev d;
+    lq_err err = { "" };
+    CHECK(!dev_open(&d, "cuda", &err), "%s", err.msg);
+    const size_t before = d.ops->room(&d);
+    if (open_arch(&r, "llama3-gqa", (rig_opts){ .device = true }) &&
+        golden_open(&g, "llama3-gqa")) {
+        const size_t open = d.ops->room(&d);
+        free(run_steps(&r, &g, &cuts[1], 4));
+        CHECK(open < before && d.ops->room(&d) == open, "%zu, %zu, then %zu bytes left", before,
+              open, d.ops->room(&d));
+        st_close(&g.file);
+    }
+    rig_close(&r);
+    if (!getenv("LLMQ_TEST_DEVICE")) /* a real one may have other users */
+        CHECK(d.ops->room(&d) == before, "%zu of %zu bytes came back", d.ops->room(&d), before);
+    d.ops->close(&d);
+}
+
+/* Of a layer: two norms, q, k and v as one, rotation with the cache, attention and its merge, o,
+ * whose 48 inputs are arranged in tiles of 32 before, gate and up as one, activation, down; beside
+ * them the embedding, a norm and the head, and where not all rows have logits two that pick
+ * those. Up: the plan of the step, and of a shared model x; down: logits and rows behind them.
+ * Under bf16 the inputs of the layers' other products are arranged as well of more than eight rows,
+ * and of fewer q, k and v and gate and up begin with their norm, gate and up end with the
+ * activation, and attention rotates and merges: five launches, and o's arrangement. The second step
+ * of a shape is captured: from then on that is one launch. */
+TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
+{
+    enum { PICK = 2, FUSED = 5 };
+    golden g;
+    if (getenv("LLMQ_TEST_DEVICE")) return; /* nobody counts there */
+    for (int64_t i = 0; i < 8; i++) {
+        const int64_t n = i % 4 + 1; /* layers on the device, of 4 */
+        const bool bf16 = i >= 4;
+        const size_t of_layer = 11, beside = 3;
+        rig r;
+        const bool ok = open_arch(&r, "smollm3-window",
+                                  (rig_opts){ .device = true,
+                                              .gpu_layers = n,
+                                              .acts = bf16 ? MM_BF16 : MM_F32,
+                                              .kv = bf16 ? KV_F16 : KV_F32 });
+        if (ok && golden_open(&g, "smollm3-window")) {
+            kv_seq s[2];
+            kv_seq_init(&s[0]);
+            kv_seq_init(&s[1]);
+            const size_t down = 2, up = n < 4 ? 2 : 1, lookup = n < 4 ? 0 : 1;
+            for (int64_t at = 0; at < 24; at += at ? 1 : 17) {
+                const emu_counts c = count_step(&r, &g, s, at, at ? 1 : 17);
+                const size_t arranged =
+                    at || !bf16 ? 0 : (size_t)(3 * n - 2); /* the last has one row */
+                /* of many rows no split is merged here, but in the last layer, which has one: there
+                 * a norm and the activation are a product's */
+                const size_t fused = !bf16 ? 0 : at ? (size_t)n * FUSED : (size_t)n - 1 + 2;
+                const size_t want =
+                    (size_t)n * of_layer - fused + beside - 1 + lookup + arranged + (at ? 0 : PICK);
+                const bool graph = at > 17;
+                CHECK(c.waits == 1 && c.allocations == 0 && c.copies == up + down &&
+                          c.launches == (graph ? 0 : want) && c.nodes == (graph ? want : 0) &&
+                          c.graphs == graph && c.kept == (at == 18),
+                      "%lld layers, bf16 %d, position %lld: %zu waits, %zu allocations, %zu "
+                      "copies, %zu launches, %zu of %zu graphs (expected %zu)",
+                      (long long)n, bf16, (long long)at, c.waits, c.allocations, c.copies,
+                      c.launches, c.nodes, c.graphs, want);
+            }
+            kv_seq_free(r.kv, &s[1]);
+            kv_seq_free(r.kv, &s[0]);
+            st_close(&g.file);
+        }
+        rig_close(&r);
+    }
+}
+
+/* The first 5 ids of the first prompt, with the logits of the last 3, and 4 of the second, with
+ * those of the last. which: bits of the 4 rows that are drawn from. got: logits [4, V] and draws.
+ * False: a check has failed. */
+enum { DRAWN_FROM = 4, EDITS = 64 };
+static bool draw_step(rig *r, const golden *g, unsigned which, const smp_params *p, float *got,
+                      dev_drawn *ids, emu_counts *counts)
+{
+    kv_seq s[2];
+    fwd_item items[2];
+    dev_draw how[DRAWN_FROM];
+    dev_edit edits[DRAWN_FROM][EDITS];
+    smp_ctx *smp;
+    const float *logits;
+    const dev_drawn *drawn;
+    int64_t n = 0;
+    lq_err err = { "" };
+    for (int b = 0; b < 2; b++) {
+        kv_seq_init(&s[b]);
+        CHECK(!kv_reserve(r->kv, &s[b], 5, NULL), "reserve");
+        items[b] = (fwd_item){ &s[b], g->ids[b], 5 - b, 0, b ? 3 : 2, 5 };
+    }
+    CHECK(!smp_open(&smp, g->V, &err), "%s", err.msg);
+    for (int64_t i = 0; i < DRAWN_FROM; i++)
+        if (which >> i & 1)
+            CHECK(smp_on_device(smp, &how[n++], edits[i], EDITS, &p[i], g->ids[0], 3, g->ids[1], 4,
+                                (uint64_t)i, i),
+                  "not drawn there");
+    smp_close(smp);
+    const emu_counts before = emu_counted;
+    lq_status st = fwd_step_draw(r->f, items, 2, how, n, &logits, &drawn, &err);
+    CHECK(!st, "%s", err.msg);
+    *counts = counted_since(&before);
+    for (int64_t i = 0, d = 0; i < DRAWN_FROM && !st; i++) {
+        if (which >> i & 1)
+            ids[i] = drawn[d++];
+        else
+            memcpy(got + i * g->V, logits + i * g->V, (size_t)g->V * sizeof *got);
+    }
+    kv_seq_free(r->kv, &s[0]);
+    kv_seq_free(r->kv, &s[1]);
+    return !st;
+}
+
+/* Plain; with scaled logits; with soft-capped ones. */
+static void check_draws(const char *name)
+{
+    static const smp_bias bias[] = { { 1, 4 }, { 5, -INFINITY } };
+    static const uint32_t mask[64] = { 0xf0f0f0f1, 7, 1 }; /* of at most 2,048 ids */
+    static const smp_params p[DRAWN_FROM] = {
+        { .logprobs = 3, .mask = mask },
+        { .temperature = 1.2f, .seed = 3, .logprobs = -1, .bias = bias, .n_bias = 2 },
+        { .temperature = 0.8f,
+          .top_k = 12,
+          .seed = 4,
+          .logprobs = 20,
+          .mask = mask,
+          .repetition_penalty = 1.5f,
+          .frequency_penalty = 0.2f },
+        { .temperature = 1, .top_p = 0.8f, .min_p = 0.01f, .seed = 5, .logprobs = 0 },
+    };
+    static const struct {
+        unsigned which; /* rows that are drawn from */
+        size_t runs;    /* of the others */
+    } sets[] = { { 1, 1 }, { 6, 2 }, { 9, 1 }, { 15, 0 } };
+    golden g;
+    rig r;
+    smp_ctx *smp = NULL;
+    if (open_arch(&r, name, (rig_opts){ .device = true }) && golden_open(&g, name)) {
+        const size_t row = (size_t)g.V * sizeof(float);
+        float *want = malloc(DRAWN_FROM * row), *got = malloc(DRAWN_FROM * row);
+        emu_counts plain, c;
+        lq_err err = { "" };
+        CHECK(!smp_open(&smp, g.V, &err) && want && got, "%s", err.msg);
+        draw_step(&r, &g, 0, p, want, NULL, &plain);
+        for (size_t k = 0; k < LQ_COUNT(sets); k++) {
+            const unsigned which = sets[k].which;
+            dev_drawn drawn[DRAWN_FROM] = { 0 };
+            if (!draw_step(&r, &g, which, p, got, drawn, &c)) break;
+            /* Logits and rows of each run that is left between draws; and what was drawn. */
+            CHECK(getenv("LLMQ_TEST_DEVICE") ||
+                      (c.copies == plain.copies - 2 + 2 * sets[k].runs + 1 && c.waits == 1 &&
+                       c.allocations == 0 && c.launches == plain.launches + 1),
+                  "%s, rows %x: %zu copies, %zu waits, %zu launches", name, which, c.copies,
+                  c.waits, c.launches - plain.launches);
+            for (int64_t i = 0; i < DRAWN_FROM; i++) {
+                smp_result one, mine;
+                if (!(which >> i & 1)) {
+                    CHECK(memcmp(want + i * g.V, got + i * g.V, row) == 0, "%s: logits %d", name,
+                          (int)i);
+                    continue;
+                }
+                CHECK(!smp_sample(smp, &one, want + i * g.V, &p[i], g.ids[0], 3, g.ids[1], 4,
+                                  (uint64_t)i, &err) &&
+                          !smp_take(&mine, &drawn[i], &err),
+                      "%s", err.msg);
+                CHECK(mine.id == one.id && mine.logprob == one.logprob && mine.n_top == one.n_top &&
+                          memcmp(mine.top_id, one.top_id, (size_t)one.n_top * 4) == 0 &&
+                          memcmp(mine.top_logprob, one.top_logprob, (size_t)one.n_top * 4) == 0,
+                      "%s, rows %x, row %d: %d, expected %d", name, which, (int)i, mine.id, one.id);
+            }
+        }
+        free(want);
+        free(got);
+        st_close(&g.file);
+    }
+    smp_close(smp);
+    rig_close(&r);
+}
+
+TEST(of_rows_that_are_drawn_from_only_the_draws_come_back)
+{
+    check_draws("smollm3-window");
+    check_draws("cohere");
+    check_draws("gemma2");
+}
+
+TEST(what_a_device_cannot_draw_stays_with_the_host)
+{
+    static const smp_bias bias = { 1, 2 };
+    static const int32_t allowed[] = { 1, 2 };
+    static const uint32_t mask[] = { 7 };
+    static const struct {
+        const char *why;
+        bool there;
+        smp_params p;
+        int n_edits;
+    } cases[] = {
+        { "greedy", true, { .logprobs = -1 }, 0 },
+        { "a penalty of 1", true, { .repetition_penalty = 1 }, 0 },
+        { "bias", true, { .bias = &bias, .n_bias = 1 }, 1 },
+        { "allowed ids", false, { .allowed = allowed, .n_allowed = 2 }, 0 },
+        { "a mask", true, { .mask = mask }, 0 },
+        { "repetition", false, { .repetition_penalty = 1.1f }, 0 }, /* five ids, room for four */
+        { "presence", true, { .presence_penalty = 0.5f }, 3 },
+        { "frequency", true, { .frequency_penalty = -0.5f, .bias = &bias, .n_bias = 1 }, 4 },
+    };
+    static const int32_t prompt[] = { 9, 7, 3, 9, 4 }, output[] = { 3, 4, 3, 8 };
+    static const dev_edit want[] = { { 3, 2, 0 }, { 4, 1, 0 }, { 8, 1, 0 }, { 1, 0, 2 } };
+    smp_ctx *smp;
+    lq_err none;
+    CHECK(!smp_open(&smp, 16, &none), "%s", none.msg);
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        dev_draw d;
+        dev_edit edits[LQ_COUNT(want)];
+        const bool there =
+            smp_on_device(smp, &d, edits, LQ_COUNT(want), &cases[i].p, prompt, 5, output, 4, 0, 0);
+        CHECK(there == cases[i].there && (!there || d.n_edits == cases[i].n_edits), "%s",
+              cases[i].why);
+        if (there && d.n_edits >= 3)
+            CHECK(memcmp(edits, want, (size_t)d.n_edits * sizeof *want) == 0, "%s", cases[i].why);
+    }
+    smp_close(smp);
+    static const dev_drawn bad = { .id = -1, .bad = 17, .value = NAN };
+    smp_result out;
+    lq_err err;
+    CHECK(smp_take(&out, &bad, &err) == LQ_EVALUE &&
+              strcmp(err.msg, "logits: expected finite numbers, found NaN for token 17") == 0,
+          "%s", err.msg);
+}
+
+int main(int argc, char **argv)
+{
+    lq_err err = { "" };
+    if (dev_count(&err) == 0) {
+        printf("skipped: %s\n0 passed, 0 failed\n", err.msg);
+        return 0;
+    }
+    RUN(architectures_give_the_cpus_logits);
+    RUN(what_is_not_there_is_refused_by_name);
+    RUN(schemes_give_the_cpus_logits);
+    RUN(experts_of_two_schemes_give_the_cpus_logits);
+    RUN(bf16_strays_no_further_than_the_cpu_does);
+    RUN(caches_stray_no_further_than_the_cpus_do);
+    RUN(attention_of_many_rows_takes_the_units_unless_under_f32);
+    RUN(batch_chunks_and_blocks_change_no_byte);
+    RUN(with_batch_invariant_no_byte_depends_on_a_batch_in_bf16);
+    RUN(int8_is_that_where_asked_for_and_depends_on_no_batch);
+    RUN(a_part_of_the_layers_on_the_device_gives_the_logits_of_all_and_of_none);
+    RUN(the_bytes_of_a_shared_model_depend_on_no_batch);
+    RUN(what_is_on_the_device_leaves_the_hosts_memory);
+    RUN(dense_weights_lie_in_rows_where_cublas_may_have_them);
+    RUN(a_pass_takes_no_more_of_a_device_than_was_said);
+    RUN(as_many_layers_fit_as_memory_says);
+    RUN(copied_blocks_change_no_byte);
+    RUN(a_step_allocates_nothing_there_and_gives_back_all);
+    RUN(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need);
+    RUN(of_rows_that_are_drawn_from_only_the_draws_come_back);
+    RUN(what_a_device_cannot_draw_stays_with_the_host);
+    return check_end();
+}

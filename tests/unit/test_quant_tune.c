@@ -1,0 +1,228 @@
+/* tests/unit/test_quant_tune.c - what tuning changes: weights there and back, and that steps descend. */
+#include "quantize/layer/residual.h"
+#include "quantize/methods/rtn.h"
+#include "quantize/layer/trainable.h"
+#include "tests/support/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { N = 37, K = 96, G = 32 };
+
+static pool *p;
+
+static float noise(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return (float)(int32_t)*seed / 2147483648.0f;
+}
+
+static void rounded(qz_out *out, float *W, int bits, bool asym, lq_arena *a)
+{
+    qt_scheme s = { .kind = QT_UINT,
+                    .bits = bits,
+                    .group = G,
+                    .zero = asym ? QT_ZERO_INT : QT_ZERO_NONE,
+                    .zbits = asym ? bits : 0,
+                    .scale_dtype = LQ_F16 };
+    ug_spec spec = rtn_spec(&s, true, false);
+    uint32_t seed = 5;
+    lq_err err = { "" };
+    for (int i = 0; i < N * K; i++)
+        W[i] = noise(&seed);
+    lq_status st = qz_out_alloc(out, &s, N, K, a, &err);
+    if (!st) st = rtn_run(out, W, LQ_F32, NULL, &spec, p, &err);
+    CHECK(!st, "%s", err.msg);
+}
+
+TEST(a_weight_that_is_not_stepped_comes_back_as_it_was)
+{
+    static const int bits[] = { 2, 3, 4, 8 };
+    for (size_t i = 0; i < 2 * LQ_COUNT(bits); i++) {
+        lq_arena a = { 0 };
+        qz_out q;
+        tune_weight w;
+        qt_tensor back;
+        lq_err err = { "" };
+        static float W[N * K], want[N * K], got[N * K];
+        rounded(&q, W, bits[i / 2], i % 2, &a);
+        lq_status st = tune_weight_init(&w, &q.t, NULL, &a, &err);
+        if (!st) st = tune_weight_store(&back, &w, &a, &err);
+        CHECK(!st, "%s", err.msg);
+        tune_weight_expand(got, &w, p);
+        qt_dequant(want, &q.t, 0, N);
+        CHECK(!memcmp(want, got, sizeof want), "%d bits: other weights", bits[i / 2]);
+        for (int pl = 0; pl < QT_N_PLANES && !st; pl++)
+            CHECK(q.t.plane[pl].bytes == back.plane[pl].bytes &&
+                      (!q.t.plane[pl].bytes ||
+                       !memcmp(q.t.plane[pl].data, back.plane[pl].data, q.t.plane[pl].bytes)),
+                  "%d bits: %s", bits[i / 2], qt_plane_text((qt_plane)pl));
+        lq_arena_free(&a);
+    }
+}
+
+/* Loss: squared distance to weights that are larger by a fifth; its gradient is exact. */
+TEST(steps_descend_and_do_not_depend_on_threads)
+{
+    static float W[N * K], now[N * K], dW[N * K], first[N * K];
+    for (int threads = 1; threads <= 3; threads++) {
+        lq_arena a = { 0 };
+        qz_out q;
+        tune_weight w;
+        pool *some = NULL;
+        lq_err err = { "" };
+        double before = 0, after = 0;
+        rounded(&q, W, 3, true, &a);
+        lq_status st = tune_weight_init(&w, &q.t, NULL, &a, &err);
+        if (!st) st = pool_open(&some, threads, &err);
+        CHECK(!st, "%s", err.msg);
+        for (int step = 1; step <= 40; step++) {
+            tune_weight_expand(now, &w, some);
+            for (int k = 0; k < N * K; k++) {
+                dW[k] = 2 * (now[k] - 1.2f * W[k]);
+                before += step == 1 ? (double)(dW[k] * dW[k]) : 0;
+            }
+            tune_step s = { .scale = 0.01f, .step = step };
+            tune_weight_step(&w, dW, &s, some);
+        }
+        tune_weight_expand(now, &w, some);
+        for (int k = 0; k < N * K; k++)
+            after += 4 * (double)((now[k] - 1.2f * W[k]) * (now[k] - 1.2f * W[k]));
+        CHECK(after < 0.8 * before, "%g, before %g", after, before);
+        if (threads == 1) memcpy(first, now, sizeof now);
+        CHECK(!memcmp(first, now, sizeof now), "%d threads", threads);
+        pool_close(some);
+        lq_arena_free(&a);
+    }
+}
+
+TEST(scales_move_alike_whether_codes_lie_packed_or_not)
+{
+    static float W[N * K], now[2][N * K], dW[N * K];
+    static const int8_t rest[N * K];
+    lq_arena a = { 0 };
+    qz_out q;
+    tune_weight w[2]; /* packed, not */
+    lq_err err = { "" };
+    rounded(&q, W, 3, true, &a);
+    for (int i = 0; i < N * K; i++)
+        dW[i] = W[(i * 7) % (N * K)];
+    for (int i = 0; i < 2; i++) {
+        CHECK(!tune_weight_init(&w[i], &q.t, i ? rest : NULL, &a, &err), "%s", err.msg);
+        CHECK((w[i].code != NULL) == (i == 1), "codes are %s memory", i ? "not in" : "in");
+        for (int step = 1; step <= 3; step++)
+            tune_weight_step(&w[i], dW, &(tune_step){ .scale = 0.1f, .step = step }, p);
+        tune_weight_expand(now[i], &w[i], p);
+    }
+    CHECK(!memcmp(now[0], now[1], sizeof now[0]), "other weights");
+    qt_tensor out[2];
+    for (int i = 0; i < 2; i++)
+        CHECK(!tune_weight_store(&out[i], &w[i], &a, &err), "%s", err.msg);
+    for (int pl = 0; pl < QT_N_PLANES; pl++)
+        CHECK(out[0].plane[pl].bytes == out[1].plane[pl].bytes &&
+                  (!out[0].plane[pl].bytes ||
+                   !memcmp(out[0].plane[pl].data, out[1].plane[pl].data, out[0].plane[pl].bytes)),
+              "%s", qt_plane_text((qt_plane)pl));
+    CHECK(memcmp(out[0].plane[QT_SCALES].data, q.t.plane[QT_SCALES].data,
+                 q.t.plane[QT_SCALES].bytes) != 0,
+          "the scales have not moved");
+    lq_arena_free(&a);
+}
+
+TEST(what_rounding_left_leads_back_to_the_weight)
+{
+    lq_arena a = { 0 };
+    qz_out q;
+    lq_err err = { "" };
+    static float W[N * K], got[N * K];
+    static int8_t rest[N * K];
+    rounded(&q, W, 4, true, &a);
+    W[5] = 1e30f; /* far off its grid */
+    CHECK(!qz_rest_of(rest, &q.t, W, LQ_F32, p, &err), "%s", err.msg);
+    qt_dequant(got, &q.t, 0, N);
+    float worst = 0;
+    for (int i = 0; i < N * K; i++) {
+        if (i == 5) continue;
+        float scale;
+        lq_to_f32(&scale, (const uint8_t *)q.t.plane[QT_SCALES].data + 2 * (i / G), LQ_F16, 1);
+        float off = fabsf((W[i] - got[i]) / scale - (float)rest[i] / QZ_REST_UNIT);
+        worst = off > worst ? off : worst;
+    }
+    CHECK(worst <= 0.501f / QZ_REST_UNIT && rest[5] == 127, "%g steps, %d", (double)worst, rest[5]);
+    lq_arena_free(&a);
+}
+
+/* Loss: squared distance to weights 0.8 steps above the rounded ones. Those that
+ * rounding took down come to the next code long before those that it took up. */
+TEST(codes_are_trained_from_where_the_weights_were)
+{
+    static float W[N * K], now[N * K], start[N * K], dW[N * K], first[N * K];
+    static int8_t rest[N * K];
+    for (int threads = 1; threads <= 3; threads++) {
+        lq_arena a = { 0 };
+        qz_out q;
+        tune_weight w;
+        pool *some = NULL;
+        lq_err err = { "" };
+        static uint8_t code0[N * K];
+        rounded(&q, W, 3, true, &a);
+        for (int i = 0; i < N * K; i++)
+            rest[i] = i % 2 ? 24 : -24;
+        lq_status st = tune_weight_init(&w, &q.t, rest, &a, &err);
+        if (!st) st = pool_open(&some, threads, &err);
+        CHECK(!st, "%s", err.msg);
+        memcpy(code0, w.code, sizeof code0);
+        tune_weight_expand(start, &w, some);
+        for (int step = 1; step <= 20; step++) {
+            tune_weight_expand(now, &w, some);
+            for (int i = 0; i < N * K; i++)
+                dW[i] = now[i] - (start[i] + 0.8f * w.scale[i / G]);
+            tune_weight_step(&w, dW, &(tune_step){ .code = 0.02f, .step = step }, some);
+        }
+        int64_t up = 0, down = 0, early = 0, room = 0;
+        for (int i = 0; i < N * K; i++) {
+            up += w.code[i] > code0[i];
+            down += w.code[i] < code0[i];
+            early += i % 2 == 0 && w.code[i] != code0[i];
+            room += i % 2 && code0[i] < 7;
+        }
+        tune_weight_expand(now, &w, some);
+        CHECK(up == room && !down && !early, "%lld up of %lld, %lld down, %lld early",
+              (long long)up, (long long)room, (long long)down, (long long)early);
+        if (threads == 1) memcpy(first, now, sizeof now);
+        CHECK(!memcmp(first, now, sizeof now), "%d threads", threads);
+        pool_close(some);
+        lq_arena_free(&a);
+    }
+}
+
+TEST(a_vector_moves_against_its_gradient_which_is_then_zero)
+{
+    lq_arena a = { 0 };
+    tune_vector v;
+    lq_err err = { "" };
+    const float w[3] = { 1, -2, 3 };
+    CHECK(!tune_vector_init(&v, w, 3, &a, &err), "%s", err.msg);
+    v.grad[0] = 5, v.grad[1] = -0.01f;
+    tune_step s = { .vector = 0.5f, .step = 1 };
+    tune_vector_step(&v, &s);
+    /* Adam's first step is the rate, whatever the gradient's size. */
+    CHECK(fabsf(v.w[0] - 0.5f) < 1e-5f && fabsf(v.w[1] + 1.5f) < 1e-5f && v.w[2] == 3, "%g %g %g",
+          (double)v.w[0], (double)v.w[1], (double)v.w[2]);
+    CHECK(v.grad[0] == 0 && v.grad[1] == 0, "gradient stays");
+    lq_arena_free(&a);
+}
+
+int main(int argc, char **argv)
+{
+    lq_err err = { "" };
+    if (pool_open(&p, 2, &err)) return 1;
+    RUN(a_weight_that_is_not_stepped_comes_back_as_it_was);
+    RUN(steps_descend_and_do_not_depend_on_threads);
+    RUN(scales_move_alike_whether_codes_lie_packed_or_not);
+    RUN(what_rounding_left_leads_back_to_the_weight);
+    RUN(codes_are_trained_from_where_the_weights_were);
+    RUN(a_vector_moves_against_its_gradient_which_is_then_zero);
+    pool_close(p);
+    return check_end();
+}

@@ -1,0 +1,466 @@
+/* tools/bench/bench_serve.c - `llmq bench serve`: load on a server, see bench_serve.h. */
+#include "tools/bench/bench_serve.h"
+
+#include "calib/builtin.h"
+#include "base/random.h"
+#include "base/json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+const char *const bs_load_names[BS_N_LOADS + 1] = { "random", "shared-prefix", "multi-turn",
+                                                    "abort", NULL };
+
+/* ---- the text that prompts are cut from ---- */
+
+static bool is_blank(char c) { return c == ' ' || c == '\n'; }
+
+static char *tokenize_body(const char *model, const char *field, const char *text, size_t n)
+{
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_key(&w, "model");
+    jw_cstr(&w, model);
+    jw_key(&w, field);
+    jw_str(&w, text, n);
+    jw_key(&w, "add_special_tokens");
+    jw_bool(&w, false);
+    jw_close(&w, '}');
+    jw_bytes(&w, "", 1);
+    if (!w.oom) return w.p;
+    jw_free(&w);
+    return NULL;
+}
+
+/* Appends the ids of a server's answer. */
+static lq_status add_ids(bs_text *t, const char *body, size_t n, lq_err *err)
+{
+    cJSON *doc = NULL;
+    lq_status s = js_parse(&doc, body, n, SIZE_MAX, 0, err);
+    const cJSON *tokens = s ? NULL : js_get(doc, "tokens");
+    const size_t more = (size_t)cJSON_GetArraySize(tokens);
+    int32_t *ids = s ? NULL : realloc(t->ids, ((size_t)t->n_ids + more + 1) * sizeof *ids);
+    if (!s && !ids) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (ids) t->ids = ids;
+    for (const cJSON *v = !s && more ? tokens->child : NULL; v && !s; v = v->next) {
+        int64_t id;
+        if (js_whole(v, 0, INT32_MAX, &id))
+            t->ids[t->n_ids++] = (int32_t)id;
+        else
+            s = lq_fail(err, LQ_EFORMAT, "/tokenize: expected ids");
+    }
+    cJSON_Delete(doc);
+    return s;
+}
+
+/* All of the text, by the field that servers of one kind read it from. */
+static lq_status ask_ids(bs_text *t, client *c, const char *model, const char *field, lq_err *err)
+{
+    enum { PIECE = 200 }; /* fits the context of any model */
+    lq_status s = LQ_OK;
+    for (size_t at = 0; at < t->n_text && !s;) {
+        size_t n = PIECE, got = 0;
+        while (!is_blank(t->text[at + n]))
+            n++;
+        char *json = tokenize_body(model, field, t->text + at, n), *body = NULL;
+        s = json ? client_ask(c, "/tokenize", json, &body, &got, err)
+                 : lq_fail(err, LQ_ENOMEM, "out of memory");
+        if (!s) s = add_ids(t, body, got, err);
+        if (!s && !t->n_ids) s = lq_fail(err, LQ_EFORMAT, "it gave no tokens");
+        free(json);
+        free(body);
+        at += n;
+    }
+    return s;
+}
+
+lq_status bs_text_open(bs_text *t, client *c, const char *model, lq_err *err)
+{
+    static const char *const fields[] = { "prompt", "content" }; /* vLLM's, llama.cpp's */
+    enum { BYTES = 40000 };
+    *t = (bs_text){ .text = calib_builtin_text, .n_text = BYTES };
+    for (size_t i = 0; i < LQ_COUNT(fields); i++) {
+        const lq_status s = ask_ids(t, c, model, fields[i], err);
+        if (!s) return s;
+        bs_text_close(t);
+        if (s == LQ_ENOMEM) return s;
+    }
+    prog_say(LOG_WARN, "no /tokenize (%s): prompts are words, their lengths nearly right",
+             err->msg);
+    return LQ_OK;
+}
+
+void bs_text_close(bs_text *t)
+{
+    free(t->ids);
+    t->ids = NULL;
+    t->n_ids = 0;
+}
+
+void bs_text_ids(const bs_text *t, jw *w, uint64_t at, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        jw_i64(w, t->ids[(at + (uint64_t)i) % (uint64_t)t->n_ids]);
+}
+
+void bs_text_words(const bs_text *t, jw *w, uint64_t at, int64_t n)
+{
+    jw text = { 0 }, quoted = { 0 };
+    size_t p = (size_t)(at % t->n_text);
+    for (int64_t i = 0; i < n; i++) {
+        if (i % 13 >= 10) continue; /* a word is 1.3 tokens, nearly */
+        while (is_blank(t->text[p]))
+            p = (p + 1) % t->n_text;
+        jw_text(&text, " ");
+        for (; !is_blank(t->text[p]); p = (p + 1) % t->n_text)
+            jw_bytes(&text, t->text + p, 1);
+    }
+    jw_str(&quoted, text.p, text.n);
+    if (quoted.oom)
+        w->oom = true;
+    else
+        jw_bytes(w, quoted.p + 1, quoted.n - 2);
+    jw_free(&text);
+    jw_free(&quoted);
+}
+
+/* ---- a request ---- */
+
+typedef struct session session;
+
+/* A conversation, or a lone request. */
+typedef struct {
+    session *b;
+    int64_t index, turn;
+    jw said; /* of a conversation: everything so far */
+    double begun, last;
+    bs_done done;
+    int64_t texts, events; /* events: with choices, text or none */
+} caller;
+
+struct session {
+    const cmd_ctx *c;
+    const bench_cmd *o;
+    client *client;
+    char *model;
+    bs_text text;
+    bs_slo slo;
+    bs_run *run;
+    int64_t begun; /* callers */
+    int open;      /* callers that have not ended */
+    lq_status s;
+    lq_err *err;
+};
+
+/* The i-th number of a request: of its seed alone. */
+static uint64_t number(const bench_cmd *o, int64_t request, int64_t i)
+{
+    return cal_mix((uint64_t)o->seed ^ cal_mix((uint64_t)request * 1024 + (uint64_t)i));
+}
+
+/* The prompt: ids where lengths must be exact, else text. */
+static void put_prompt(caller *k, jw *w)
+{
+    const session *b = k->b;
+    const bench_cmd *o = b->o;
+    const uint64_t at = number(o, k->index, k->turn), start = number(o, -1, 0);
+    const int64_t shared = o->load == BS_PREFIX ? o->prefix_len : 0;
+    if (b->text.ids && o->load != BS_TURNS) {
+        jw_open(w, '[');
+        bs_text_ids(&b->text, w, start, shared);
+        bs_text_ids(&b->text, w, at, o->input_len);
+        jw_close(w, ']');
+        return;
+    }
+    if (!k->turn) bs_text_words(&b->text, &k->said, start, shared);
+    bs_text_words(&b->text, &k->said, at, o->input_len);
+    jw whole = { 0 };
+    jw_text(&whole, "\"");
+    jw_bytes(&whole, k->said.p, k->said.n);
+    jw_text(&whole, "\"");
+    if (whole.oom || k->said.oom) w->oom = true;
+    jw_json(w, whole.p, whole.n);
+    jw_free(&whole);
+}
+
+static char *body_of(caller *k)
+{
+    const session *b = k->b;
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_key(&w, "model");
+    jw_cstr(&w, b->model);
+    jw_key(&w, "prompt");
+    put_prompt(k, &w);
+    jw_key(&w, "max_tokens");
+    jw_i64(&w, b->o->output_len);
+    jw_key(&w, "temperature");
+    jw_f64(&w, 0);
+    jw_key(&w, "ignore_eos");
+    jw_bool(&w, true);
+    jw_key(&w, "stream");
+    jw_bool(&w, true);
+    jw_key(&w, "stream_options");
+    jw_json(&w, "{\"include_usage\":true}", 22);
+    jw_close(&w, '}');
+    jw_bytes(&w, "", 1);
+    if (!w.oom) return w.p;
+    jw_free(&w);
+    return NULL;
+}
+
+static void take_text(caller *k, const char *text)
+{
+    const double now = prog_now();
+    if (!k->texts++)
+        k->done.ttft = now - k->begun;
+    else if (!bs_push(&k->b->run->itl, now - k->last))
+        k->b->s = lq_fail(k->b->err, LQ_ENOMEM, "out of memory");
+    k->last = now;
+    if (k->b->o->load != BS_TURNS) return;
+    jw piece = { 0 };
+    jw_cstr(&piece, text);
+    if (piece.n >= 2) jw_bytes(&k->said, piece.p + 1, piece.n - 2);
+    jw_free(&piece);
+}
+
+static bool on_event(void *user, const char *data, size_t n)
+{
+    caller *k = user;
+    cJSON *doc = NULL;
+    const char *text = NULL;
+    if (js_parse(&doc, data, n, SIZE_MAX, 0, NULL)) return false;
+    const cJSON *choices = js_get(doc, "choices"), *usage = js_get(doc, "usage");
+    if (choices && choices->child) {
+        k->events++;
+        js_str(choices->child, "text", false, &text, NULL);
+    }
+    if (text && text[0]) take_text(k, text);
+    js_i64(usage, "prompt_tokens", false, 0, JS_MAX_INT, &k->done.prompt_tokens, NULL);
+    js_i64(usage, "completion_tokens", false, 0, JS_MAX_INT, &k->done.output_tokens, NULL);
+    const bool ok = !js_get(doc, "error");
+    cJSON_Delete(doc);
+    k->done.aborted = ok && k->b->o->load == BS_ABORT && k->texts;
+    return ok && !k->done.aborted;
+}
+
+static void ask(caller *k);
+
+/* An answer is whole with its stream's end. It need not have text: a model may end at once, or
+ * write tokens that have none. */
+static void on_done(void *user, const client_answer *a)
+{
+    caller *k = user;
+    session *b = k->b;
+    bs_run *r = b->run;
+    const bool whole = a->status == 200 && a->whole;
+    k->done.ok = whole && k->events > 0;
+    k->done.has_text = k->texts > 0;
+    k->done.e2el = prog_now() - k->begun;
+    lq_err err;
+    if (!k->done.ok && !k->done.aborted && !r->error[0]) {
+        if (whole)
+            lq_fail(&err, LQ_EIO, "expected a stream of events with choices");
+        else
+            client_say(a, &err);
+        snprintf(r->error, sizeof r->error, "%.250s", err.msg);
+    }
+    if (r->n < r->room) r->done[r->n++] = k->done;
+    if (k->done.ok && b->o->load == BS_TURNS && ++k->turn < b->o->turns && !b->s) {
+        ask(k);
+        return;
+    }
+    b->open--;
+    jw_free(&k->said);
+    free(k);
+}
+
+static void ask(caller *k)
+{
+    session *b = k->b;
+    k->done = (bs_done){ 0 };
+    k->texts = k->events = 0;
+    char *body = body_of(k);
+    k->begun = prog_now();
+    lq_status s = body ? client_send(b->client,
+                                     &(client_request){ .path = "/v1/completions",
+                                                        .json = body,
+                                                        .event = on_event,
+                                                        .done = on_done,
+                                                        .user = k },
+                                     b->err)
+                       : lq_fail(b->err, LQ_ENOMEM, "out of memory");
+    free(body);
+    if (!s) return;
+    b->s = s;
+    b->open--;
+    jw_free(&k->said);
+    free(k);
+}
+
+static void begin(session *b)
+{
+    caller *k = calloc(1, sizeof *k);
+    if (!k) {
+        b->s = lq_fail(b->err, LQ_ENOMEM, "out of memory");
+        return;
+    }
+    k->b = b;
+    k->index = b->begun++;
+    b->open++;
+    ask(k);
+}
+
+/* ---- a run ---- */
+
+/* Seconds from one arrival to the next: exponential. */
+static double gap(const bench_cmd *o, int64_t i, double rate)
+{
+    const double u = ((double)(number(o, i, 1023) >> 11) + 0.5) * 0x1p-53;
+    return -log(u) / rate;
+}
+
+static lq_status run_load(session *b, bs_run *r, int64_t callers)
+{
+    const double start = prog_now();
+    double due = start;
+    b->run = r;
+    b->begun = b->open = 0;
+    b->s = LQ_OK;
+    while (!b->s && (b->begun < callers || b->open) && !lq_stopped(b->c->job)) {
+        double wait = 0.2;
+        if (r->rate > 0) {
+            for (; b->begun < callers && due <= prog_now() && !b->s; begin(b))
+                due += gap(b->o, b->begun, r->rate);
+            if (b->begun < callers) wait = fmin(wait, fmax(due - prog_now(), 0));
+        } else {
+            while (b->begun < callers && b->open < r->concurrency && !b->s)
+                begin(b);
+        }
+        client_step(b->client, wait);
+    }
+    r->seconds = fmax(prog_now() - start, 1e-9);
+    if (!b->s && lq_stopped(b->c->job)) b->s = lq_fail(b->err, LQ_EINTR, "interrupted");
+    if (b->s) { /* callers are freed by their last call */
+        client_cancel(b->client);
+        client_step(b->client, 0);
+    }
+    return b->s;
+}
+
+/* One row: closed loop at this concurrency, or open loop at this rate. */
+static lq_status measure(session *b, bs_run *r, int64_t concurrency, double rate)
+{
+    const int64_t turns = b->o->load == BS_TURNS ? b->o->turns : 1, n = b->o->num_prompts;
+    *r = (bs_run){ .concurrency = concurrency, .rate = rate, .room = n * turns };
+    r->done = calloc((size_t)r->room, sizeof *r->done);
+    if (!r->done) return lq_fail(b->err, LQ_ENOMEM, "out of memory");
+    return run_load(b, r, n);
+}
+
+/* Requests that are not counted: connections, caches and clocks are warm after them. */
+static lq_status warm_up(session *b)
+{
+    bench_cmd few = *b->o;
+    const bench_cmd *all = b->o;
+    bs_run r;
+    few.seed = ~all->seed; /* other texts: the server remembers none of them */
+    few.num_prompts = all->warmups;
+    few.load = BS_RANDOM;
+    b->o = &few;
+    lq_status s = all->warmups ? measure(b, &r, 4, 0) : LQ_OK;
+    b->o = all;
+    if (!all->warmups) return s;
+    if (!s && r.error[0]) s = lq_fail(b->err, LQ_EIO, "%s", r.error);
+    bs_run_free(&r);
+    return s;
+}
+
+static lq_status check(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
+{
+    if (c->argc < 2) return lq_fail(err, LQ_EUSAGE, "expected the address of a server");
+    if (opt_given(c, "concurrency") && opt_given(c, "request-rate"))
+        return lq_fail(err, LQ_EUSAGE,
+                       "--concurrency is a closed loop, --request-rate an open one");
+    if (opt_given(c, "prefix-len") && o->load != BS_PREFIX)
+        return lq_fail(err, LQ_EUSAGE, "--prefix-len goes with --load shared-prefix");
+    if (opt_given(c, "turns") && o->load != BS_TURNS)
+        return lq_fail(err, LQ_EUSAGE, "--turns goes with --load multi-turn");
+    return LQ_OK;
+}
+
+static lq_status finish(const cmd_ctx *c, cJSON *runs, lq_err *err)
+{
+    if (!c->json) {
+        cJSON_Delete(runs);
+        return LQ_OK;
+    }
+    /* one run is the document, as vLLM's is; several are in a list */
+    if (cJSON_GetArraySize(runs) == 1) {
+        cJSON *one = cJSON_DetachItemFromArray(runs, 0);
+        cJSON_Delete(runs);
+        return cmd_print_json(one, err);
+    }
+    cJSON *doc = cJSON_CreateObject();
+    cJSON_AddItemToObject(doc, "runs", runs);
+    return cmd_print_json(doc, err);
+}
+
+static lq_status run_all(session *b, const int64_t *levels, int64_t n_levels)
+{
+    const bench_cmd *o = b->o;
+    cJSON *runs = cJSON_CreateArray();
+    lq_status s = warm_up(b);
+    if (!s && !b->c->json)
+        printf("%s, %lld prompts of %lld tokens, %lld tokens of answer, %s; times in ms\n",
+               b->model, (long long)o->num_prompts, (long long)o->input_len,
+               (long long)o->output_len, bs_load_names[o->load]);
+    int64_t failed = 0;
+    for (int64_t i = 0; i < n_levels && !s; i++) {
+        bs_run r;
+        s = measure(b, &r, o->rate > 0 ? 0 : levels[i], o->rate);
+        if (!s && !b->c->json) bs_print(&r, &b->slo, i == 0);
+        if (!s) cJSON_AddItemToArray(runs, bs_json(&r, o, &b->slo, b->model));
+        if (!s && r.error[0]) prog_say(LOG_WARN, "a request failed: %s", r.error);
+        for (int64_t k = 0; k < r.n; k++)
+            failed += !r.done[k].ok && !r.done[k].aborted;
+        if (!s && r.error[0]) lq_fail(b->err, LQ_EIO, "%s", r.error);
+        bs_run_free(&r);
+    }
+    if (s) {
+        cJSON_Delete(runs);
+        return s;
+    }
+    lq_err said = *b->err;
+    s = finish(b->c, runs, b->err);
+    if (!s && failed)
+        s = lq_fail(b->err, LQ_EIO, "%lld requests failed, the first of a run: %s",
+                    (long long)failed, said.msg);
+    return s;
+}
+
+lq_status bench_serve(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
+{
+    session b = { .c = c, .o = o, .err = err };
+    const char *key = o->key ? o->key : getenv("LLMQ_API_KEY");
+    int64_t *levels = NULL, n_levels = 1;
+    lq_status s = check(c, o, err);
+    if (!s) s = bs_slo_parse(&b.slo, o->goodput, err);
+    if (!s) s = opt_parse_ints(o->concurrency, "--concurrency", 1, 4096, &levels, &n_levels, err);
+    if (!s) {
+        const client_opts co = { .url = c->argv[1],
+                                 .key = key ? key : getenv("OPENAI_API_KEY"),
+                                 .insecure = o->insecure };
+        s = client_open(&b.client, &co, err);
+    }
+    if (!s && o->name && !(b.model = strdup(o->name))) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && !o->name) s = client_model(b.client, &b.model, err);
+    if (!s) s = bs_text_open(&b.text, b.client, b.model, err);
+    if (!s) s = run_all(&b, levels, o->rate > 0 ? 1 : n_levels);
+    bs_text_close(&b.text);
+    client_close(b.client);
+    free(b.model);
+    free(levels);
+    return s;
+}

@@ -1,0 +1,72 @@
+/* tools/cli/engine_opts.c - see engine_opts.h. */
+#include "tools/cli/engine_opts.h"
+
+#include "runtime/engine/sizing.h"
+#include "runtime/engine/spec.h"
+
+static const char *const batchings[] = {
+    [ENG_CONTINUOUS] = "continuous", [ENG_STATIC] = "static", [ENG_DYNAMIC] = "dynamic", NULL
+};
+
+static const char *const lengths[] = { [-1 - ENG_LEN_AUTO] = "auto", NULL };
+
+#define F(field) offsetof(opt_engine, field)
+const opt_row opt_engine_rows[OPT_ENGINE_N] = {
+    { "max-model-len", 0, OPT_INT, F(max_len), .hi = 1 << 24, .words = lengths,
+      .help = "context length in tokens; 0: the model's, or less where a quarter of free memory "
+              "holds less; auto: the longest that the KV cache's or most of free memory holds" },
+    { "max-num-seqs", 0, OPT_INT, F(max_seqs), .def = "64", .lo = 1, .hi = 4096,
+      .help = "sequences that run at the same time" },
+    { "max-num-batched-tokens", 0, OPT_INT, F(max_batch_tokens), .def = "512", .lo = 1,
+      .hi = 1 << 20, .help = "tokens of one step, prefill and decode together" },
+    { "batching", 0, OPT_ENUM, F(batching), .def = "continuous", .words = batchings,
+      .help = "who may begin while others run: whoever there is room for, or nobody (static: what "
+              "waits begins together; dynamic: likewise, after --batch-wait-ms)" },
+    { "batch-wait-ms", 0, OPT_FLOAT, F(wait_ms), .def = "0", .hi = 60000,
+      .help = "with --batching dynamic: how long a batch that is not full waits for more" },
+    { "waiting-served-ratio", 0, OPT_FLOAT, F(served_ratio), .def = "0", .hi = 1e6,
+      .help = "with --batching continuous: others begin only when at least so many wait for each "
+              "that runs; 0: at once" },
+    { "max-waiting-tokens", 0, OPT_INT, F(max_waiting), .def = "0", .hi = 1 << 20,
+      .help = "with --waiting-served-ratio: they begin anyway after so many steps; 0: 20" },
+    { "block-size", 0, OPT_INT, F(block_size), .def = "16", .lo = 8, .hi = 32,
+      .help = "tokens per block of the KV cache: 8, 16 or 32" },
+    { "kv-cache-memory", 0, OPT_SIZE, F(kv_bytes),
+      .help = "memory of the KV cache; 0: what --max-num-seqs needs, at most 1/4 of what is free" },
+    { "enable-prefix-caching", 0, OPT_TRI, F(prefix_cache),
+      .help = "keep the KV blocks of ended requests for prompts that begin alike (default: on)" },
+    { "speculative-ngram", 0, OPT_FLAG, F(ngram),
+      .help = "guess that what followed the last tokens before follows again, and check several "
+              "tokens in one step; answers stay the same" },
+    { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT",
+      .help =
+          "a small model with the same vocabulary that guesses the next tokens, several of which "
+          "are checked in one step; answers stay the same" },
+    { "num-speculative-tokens", 0, OPT_INT, F(guesses), .def = "0", .hi = SPEC_MAX,
+      .help = "with either: most guesses of a sequence in a step; 0: 5" },
+};
+
+lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq_err *err)
+{
+    *e = (eng_opts){ .acts = opt_acts(m),
+                     .kv = opt_kv(m),
+                     .policy = { .batching = (eng_batching)o->batching,
+                                 .batch_wait = 1e-3 * o->wait_ms,
+                                 .served_ratio = o->served_ratio,
+                                 .max_waiting_steps = o->max_waiting },
+                     .block_size = (int)o->block_size,
+                     .kv_bytes = o->kv_bytes,
+                     .max_len = o->max_len,
+                     .max_seqs = o->max_seqs,
+                     .max_batch_tokens = o->max_batch_tokens,
+                     .no_prefix_cache = !opt_tri_or(o->prefix_cache, true) };
+    if (o->guesses && !o->ngram && !o->draft)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--num-speculative-tokens goes with --speculative-ngram or "
+                       "--speculative-model");
+    if (o->ngram && o->draft)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--speculative-ngram and --speculative-model exclude each other");
+    if (o->ngram || o->draft) e->guesses = o->guesses ? o->guesses : SPEC_DEFAULT;
+    return eng_check_policy(&e->policy, err);
+}

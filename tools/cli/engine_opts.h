@@ -1,0 +1,25 @@
+/* tools/cli/engine_opts.h - the options of the engine, for the commands that serve many requests. */
+#ifndef LLMQ_TOOLS_CLI_ENGINE_OPTS_H
+#define LLMQ_TOOLS_CLI_ENGINE_OPTS_H
+
+#include "runtime/engine/engine.h"
+#include "tools/cli/model_opts.h"
+
+typedef struct {
+    int64_t max_len, max_seqs, max_batch_tokens, block_size, max_waiting;
+    size_t kv_bytes;
+    double wait_ms, served_ratio;
+    int batching; /* eng_batching */
+    opt_tri prefix_cache;
+    bool ngram;
+    const char *draft;
+    int64_t guesses;
+} opt_engine;
+
+enum { OPT_ENGINE_N = 13 };
+extern const opt_row opt_engine_rows[OPT_ENGINE_N];
+
+/* LQ_EUSAGE: options that do not go together. */
+lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq_err *err);
+
+#endif

@@ -1,0 +1,184 @@
+/* tools/cli/footprint.c - see footprint.h. */
+#include "tools/cli/footprint.h"
+
+#include "base/json.h"
+#include "formats/tensor/tiles.h"
+#include "quantize/layer/plan.h"
+#include "runtime/model/rank.h"
+
+/* ---- where the config comes from ---- */
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), m = strlen(tail);
+    return n >= m && strcmp(s + n - m, tail) == 0;
+}
+
+lq_status foot_open(foot_model *p, const char *path, bool verify, lq_err *err)
+{
+    memset(p, 0, sizeof *p);
+    if (ends_with(path, ".json")) {
+        cJSON *j = NULL;
+        lq_status s = js_parse_file(&j, path, 1 << 20, JS_UNIQUE, err);
+        if (!s) s = arch_config_parse(&p->own, j, NULL, err);
+        if (s && j) lq_wrap(err, s, "%s", path);
+        cJSON_Delete(j);
+        return s;
+    }
+    src_opts o = { .need_config = true, .verify = verify };
+    lq_status s = src_open(&p->src, path, &o, err);
+    p->weights = !s;
+    if (s == LQ_ENOENT && lq_is_dir(path)) { /* a folder whose weights are not here yet */
+        o.no_tensors = true;
+        s = src_open(&p->src, path, &o, err);
+    }
+    return s;
+}
+
+void foot_close(foot_model *p)
+{
+    if (p->src)
+        src_close(p->src);
+    else
+        arch_config_free(&p->own);
+}
+
+const arch_config *foot_config(const foot_model *p)
+{
+    return p->src ? src_config(p->src) : &p->own;
+}
+
+const char *foot_format(const foot_model *p)
+{
+    return p->weights ? src_format(p->src) : "config alone";
+}
+
+/* ---- weights ---- */
+/* Bytes of a linear's tiles, and the numbers in them, or of the first of so many devices' part. */
+static lq_status tiled_bytes(size_t *bytes, double *numbers, const arch_config *cfg, arch_role r,
+                             const qt_scheme *scheme, int64_t N, int64_t K, int ranks, lq_err *err)
+{
+    qt_tensor t = { .scheme = tiles_scheme(scheme, N, K), .layout = QT_TILE16, .N = N, .K = K };
+    rank_part p;
+    *bytes = 0;
+    *numbers = 0;
+    if (ranks > 1 && rank_part_of(&p, cfg, r, 0, ranks)) {
+        const qt_tensor whole = t;
+        lq_status s = tiles_part(&t, &whole, p.rows, p.n, p.k0, p.k1, err);
+        if (s) return lq_wrap(err, s, "%s over %d devices", arch_role_text(r), ranks);
+    }
+    for (int i = 0; i < QT_N_PLANES; i++)
+        *bytes += qt_plane_bytes(&t.scheme, QT_TILE16, t.N, t.K, (qt_plane)i);
+    *numbers = (double)t.N * (double)t.K;
+    return LQ_OK;
+}
+
+/* Bytes of one role's tensor as the runtime holds it: linears tiled, the rest as stored or f32. Of
+ * the experts a token reads those used. ranks: as foot_sizes. */
+static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
+                          arch_role r, int64_t layer, int ranks, lq_err *err)
+{
+    const arch_config *cfg = foot_config(p);
+    int64_t N, K;
+    arch_role_shape(cfg, r, &N, &K);
+    if (N <= 0 || K <= 0) return LQ_OK; /* this architecture has no such role */
+    const src_tensor *t = NULL;
+    lq_status s = p->weights ? src_role(p->src, r, layer, 0, &t, NULL, err) : LQ_OK;
+    if (s) return s;
+    const bool has = arch_has(cfg, r, layer) || r == R_HEAD; /* tied: a copy in tiles */
+    if (!t && (p->weights || !has)) return LQ_OK;
+    qt_scheme as = { .kind = QT_DENSE, .dtype = cfg->dtype };
+    if (t && t->plain) as = t->t.scheme;
+    bool linear = arch_role_linear(r);
+    if (linear && r != R_HEAD && scheme) as = *scheme;
+    if (as.kind == QT_UINT) as.group = qz_fit_group(K, as.group);
+    if (!linear && r != R_EMBED) as = (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 }; /* norms */
+    s = qt_check(&as, N, K, err);
+    if (s)
+        return lq_wrap(err, s, "%s of [%lld,%lld]", arch_role_text(r), (long long)N, (long long)K);
+    size_t bytes = 0;
+    const bool expert = arch_role_per_expert(r);
+    const int64_t all = expert ? cfg->experts : 1, used = expert ? cfg->experts_used : 1;
+    if (linear) {
+        if (ranks > 1) as.n_out = 0; /* which columns those are stands in the file: left out */
+        double numbers;
+        s = tiled_bytes(&bytes, &numbers, cfg, r, &as, N, K, ranks, err);
+        if (s) return s;
+        w->step_bytes += (size_t)used * bytes;
+        w->step_weights += (double)used * numbers;
+    } else {
+        bytes = (size_t)arch_n_tensors(cfg, r) * qt_bytes(&as, N, K);
+    }
+    if (r != R_HEAD || !cfg->tied) w->params += (double)all * (double)N * (double)K;
+    w->weights_bytes += (size_t)all * bytes;
+    return LQ_OK;
+}
+
+lq_status foot_weigh(foot_weights *w, const foot_model *p, const qt_scheme *scheme, lq_err *err)
+{
+    *w = (foot_weights){ 0 };
+    lq_status s = LQ_OK;
+    for (int r = 0; r < ARCH_N_ROLES && !s; r++) {
+        int64_t n = arch_role_per_layer((arch_role)r) ? foot_config(p)->layers : 1;
+        for (int64_t l = 0; l < n && !s; l++)
+            s = add_role(w, p, scheme, (arch_role)r, arch_role_per_layer((arch_role)r) ? l : -1, 1,
+                         err);
+    }
+    return s;
+}
+
+/* Of those that belong to no layer: the rest stays on the host. */
+static const arch_role behind[] = { R_FINAL_NORM, R_PROJ_OUT, R_HEAD },
+                       before[] = { R_EMBED, R_EMBED_NORM };
+
+static lq_status add_layer(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
+                           int64_t layer, int ranks, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++)
+        if (arch_role_per_layer(r)) s = add_role(w, p, scheme, r, layer, ranks, err);
+    return s;
+}
+
+static lq_status add_behind(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
+                            int ranks, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < LQ_COUNT(behind) && !s; i++)
+        s = add_role(w, p, scheme, behind[i], -1, ranks, err);
+    return s;
+}
+
+lq_status foot_weigh_last(foot_weights *w, const foot_model *p, const qt_scheme *scheme, int64_t n,
+                          int ranks, lq_err *err)
+{
+    const int64_t L = foot_config(p)->layers;
+    *w = (foot_weights){ 0 };
+    lq_status s = n ? add_behind(w, p, scheme, ranks, err) : LQ_OK;
+    for (int64_t l = L - n; l < L && !s; l++)
+        s = add_layer(w, p, scheme, l, ranks, err);
+    return s;
+}
+
+lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, const qt_scheme *scheme,
+                     int ranks, lq_err *err)
+{
+    const arch_config *cfg = foot_config(p);
+    const src_tensor *embed = NULL;
+    lq_status s = LQ_OK;
+    for (int64_t l = 0; l < cfg->layers && !s; l++) {
+        foot_weights one = { 0 };
+        s = add_layer(&one, p, scheme, l, ranks, err);
+        room[l] = one.weights_bytes;
+    }
+    foot_weights rest = { 0 }, rows = { 0 };
+    if (!s) s = add_behind(&rest, p, scheme, ranks, err);
+    for (size_t i = 0; i < LQ_COUNT(before) && !s; i++)
+        s = add_role(&rows, p, scheme, before[i], -1, ranks, err);
+    if (!s && p->weights) s = src_role(p->src, R_EMBED, -1, -1, &embed, NULL, err);
+    const bool plain = (!embed || embed->t.scheme.kind == QT_DENSE) &&
+                       !arch_name_of(cfg, R_PROJ_IN) && !arch_name_of(cfg, R_POS_EMBED) &&
+                       cfg->w.pos != POS_SINUSOIDAL;
+    room[cfg->layers] = rest.weights_bytes;
+    *sizes = (model_sizes){ room, cfg->layers, plain ? rows.weights_bytes : 0 };
+    return s;
+}

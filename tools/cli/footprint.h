@@ -1,0 +1,38 @@
+/* tools/cli/footprint.h - what a model takes in memory, from its config and its table of tensors: no
+ * weight is read. */
+#ifndef LLMQ_TOOLS_CLI_FOOTPRINT_H
+#define LLMQ_TOOLS_CLI_FOOTPRINT_H
+
+#include "formats/source/source.h"
+#include "runtime/model/model.h"
+
+typedef struct {
+    src_source *src; /* NULL: a config alone */
+    bool weights;    /* src has tensors */
+    arch_config own; /* when src is NULL */
+} foot_model;
+
+/* path: a model, a folder whose weights are not there yet, or a config.json alone. */
+lq_status foot_open(foot_model *m, const char *path, bool verify, lq_err *err);
+void foot_close(foot_model *m);
+const arch_config *foot_config(const foot_model *m);
+const char *foot_format(const foot_model *m); /* "safetensors", "config alone" */
+
+typedef struct {
+    size_t weights_bytes; /* resident: linears, head, embedding, norms */
+    size_t step_bytes;    /* read in every step: linears and head */
+    double step_weights;  /* numbers in those */
+    double params;        /* all of the model */
+} foot_weights;
+/* scheme: as if the linear layers were in it; NULL: as they are stored. */
+lq_status foot_weigh(foot_weights *w, const foot_model *m, const qt_scheme *scheme, lq_err *err);
+/* The same of the last n layers and what goes with them to a device, or of the part that the first
+ * of so many devices has of those; of no layer nothing. */
+lq_status foot_weigh_last(foot_weights *w, const foot_model *m, const qt_scheme *scheme, int64_t n,
+                          int ranks, lq_err *err);
+/* What a device needs of it, or each of so many that share all layers: sizes->layer points into
+ * room [layers + 1], which is filled. An error where they cannot share it. */
+lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *m, const qt_scheme *scheme,
+                     int ranks, lq_err *err);
+
+#endif

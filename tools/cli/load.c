@@ -1,0 +1,68 @@
+/* tools/cli/load.c - see load.h. */
+#include "tools/cli/load.h"
+
+#include <strings.h>
+
+/* --pin. */
+static lq_status pin(pool *p, const opt_model *o, lq_err *err)
+{
+    cpu_places where;
+    places_here(&where, o->numa == NUMA_INTERLEAVE);
+    lq_status s = pool_pin(p, &where, err);
+    if (s) return lq_wrap(err, s, "--pin");
+    prog_say(LOG_INFO, "--pin: threads %d, of CPUs %d, cores %d, nodes %d", pool_threads(p),
+             where.n, where.cores, where.nodes);
+    return LQ_OK;
+}
+
+lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err)
+{
+    *p = NULL;
+    lq_status s = opt_model_start(o, err);
+    if (s) return s;
+    opt_note_device(o);
+    if (o->numa == NUMA_INTERLEAVE) s = places_interleave(err);
+    if (s) return lq_wrap(err, s, "--numa");
+    s = pool_open(p, c->threads, err);
+    return s || !o->pin ? s : pin(*p, o, err);
+}
+
+const char *load_name(char *buf, size_t n, const char *path)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t from = end;
+    while (from > 0 && path[from - 1] != '/')
+        from--;
+    if (end - from > 5 && strncasecmp(path + end - 5, ".llmq", 5) == 0) end -= 5;
+    snprintf(buf, n, "%.*s", (int)(end - from), path + from);
+    return buf;
+}
+
+static void note(const char *what, const char *text) { prog_say(LOG_INFO, "%s: %s", what, text); }
+
+load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
+{
+    return (load_opts){ .verify = opt_given(c, "verify"),
+                        .device = opt_device(o),
+                        .gpu_layers = opt_gpu_layers(o),
+                        .ranks = (int)o->ranks,
+                        .eager = o->eager,
+                        .invariant = o->invariant,
+                        .int8 = opt_int8(o),
+                        .beside = { .kv = opt_kv(o) },
+                        .note = note };
+}
+
+lq_status load_model_open(load_model *l, const char *path, const load_opts *how, pool *p,
+                          const cmd_ctx *c, lq_err *err)
+{
+    double start = prog_now();
+    lq_status s = load_weights(l, path, how, p, c->job, err);
+    if (s) return s;
+    char size[16];
+    prog_say(LOG_DEBUG, "%s: %s of weights in %.2f s", path,
+             opt_size_text(size, sizeof size, (double)l->m.weight_bytes), prog_now() - start);
+    return LQ_OK;
+}

@@ -1,0 +1,158 @@
+/* tools/cli/model_opts.c - options of the commands that run a model. */
+#include "tools/cli/model_opts.h"
+
+#include "kernels/device.h"
+#include "runtime/model/model.h"
+#include "tools/cli/progress.h"
+
+/* Index 0 is auto; the others are one more than mm_acts and kv_dtype. */
+static const char *const acts_words[] = { "auto", "f32", "bf16", "int8", NULL };
+static const char *const kv_words[] = { "auto", "f32", "f16", "bf16", "int8", "int4", "fp8", NULL };
+
+static const char *const numa_words[] = { "off", "interleave", NULL };
+
+enum { LAYERS_ALL = -1, LAYERS_AUTO = -2 };
+static const char *const layer_words[] = { "all", "auto", NULL };
+
+#define F(field) offsetof(opt_model, field)
+#define ROWS(acts, kv_def)                                                                         \
+    {                                                                                              \
+        { "kernels",                                                                               \
+          0,                                                                                       \
+          OPT_STR,                                                                                 \
+          F(kernels),                                                                              \
+          .arg = "NAME",                                                                           \
+          .help = "kernels to use instead of the best for this CPU (`llmq version` lists them)" }, \
+            { "device",                                                                            \
+              0,                                                                                   \
+              OPT_STR,                                                                             \
+              F(device),                                                                           \
+              .arg = "NAME",                                                                       \
+              .help = "where to run: cpu (unasked), cuda, cuda:i, or auto: the first GPU, if the " \
+                      "model runs and fits there (not yet measured on one)" },                     \
+            { "gpu-layers",                                                                        \
+              0,                                                                                   \
+              OPT_INT,                                                                             \
+              F(gpu_layers),                                                                       \
+              .def = "all",                                                                        \
+              .hi = 1 << 20,                                                                       \
+              .words = layer_words,                                                                \
+              .help =                                                                              \
+                  "layers that run on the GPU: the last N and the head, the others on the CPU; "   \
+                  "auto: as many as fit beside their cache; implies --device cuda (not yet "       \
+                  "measured on one)" },                                                            \
+            { "tensor-parallel-size",                                                              \
+              0,                                                                                   \
+              OPT_INT,                                                                             \
+              F(ranks),                                                                            \
+              .def = "1",                                                                          \
+              .lo = 1,                                                                             \
+              .hi = DEV_RANKS,                                                                     \
+              .help = "GPUs that share every layer, from the named one or cuda:0 on, by NCCL "     \
+                      "(emulated, "                                                                \
+                      "not yet measured on any)" },                                                \
+            { "enforce-eager", 0, OPT_FLAG, F(eager),                                              \
+              .help = "on a GPU, launch each operation of a step by itself: no CUDA graphs" },     \
+            { "batch-invariant", 0, OPT_FLAG, F(invariant),                                        \
+              .help =                                                                              \
+                  "on a GPU, answers that depend on no load, at a cost (on the CPU always so)" },  \
+            { "activations",                                                                       \
+              0,                                                                                   \
+              OPT_ENUM,                                                                            \
+              F(activations),                                                                      \
+              .def = acts,                                                                         \
+              .words = acts_words,                                                                 \
+              .help =                                                                              \
+                  "arithmetic of the inputs of quantized layers (auto: int8; on a GPU bf16)" },    \
+            { "kv-cache-dtype",                                                                    \
+              0,                                                                                   \
+              OPT_ENUM,                                                                            \
+              F(kv),                                                                               \
+              .def = kv_def,                                                                       \
+              .words = kv_words,                                                                   \
+              .help = "how keys and values are kept (auto: bf16 where attention multiplies "       \
+                      "that, else f16; on a GPU f16)" },                                           \
+            { "verify", 0, OPT_FLAG, F(verify),                                                    \
+              .help = "check every checksum of a .llmq file before it is used" },                  \
+            { "pin", 0, OPT_FLAG, F(pin),                                                          \
+              .help = "bind each thread to a CPU, one of each physical core first" },              \
+            { "numa",                                                                              \
+              0,                                                                                   \
+              OPT_ENUM,                                                                            \
+              F(numa),                                                                             \
+              .def = "off",                                                                        \
+              .words = numa_words,                                                                 \
+              .help = "interleave: spread memory and threads over all nodes of the machine" },     \
+    }
+
+const opt_row opt_model_rows[OPT_MODEL_N] = ROWS("auto", "auto");
+const opt_row opt_model_exact_rows[OPT_MODEL_N] = ROWS("f32", "f32");
+
+const char *mm_acts_text(mm_acts a) { return acts_words[a + 1]; }
+
+mm_acts opt_acts(const opt_model *o)
+{
+    return o->activations ? (mm_acts)(o->activations - 1) : MM_I8;
+}
+
+static bool is(const char *word, const char *other) { return strcmp(word, other) == 0; }
+
+/* What --device says, or --gpu-layers without it. */
+const char *opt_device(const opt_model *o)
+{
+    const char *word = o->device ? o->device : "auto";
+    if (o->gpu_layers == 0 && (is(word, "auto") || strncmp(word, "cuda", 4) == 0)) return "cpu";
+    return o->device ? o->device : o->gpu_layers == LAYERS_ALL && o->ranks < 2 ? "cpu" : "cuda";
+}
+
+kv_dtype opt_kv(const opt_model *o)
+{
+    if (o->kv) return (kv_dtype)(o->kv - 1);
+    return attn_fast_cache(opt_acts(o) != MM_F32 && is(opt_device(o), "cpu"));
+}
+
+int64_t opt_gpu_layers(const opt_model *o)
+{
+    if (o->gpu_layers == LAYERS_ALL) return MODEL_ALL_LAYERS;
+    return o->gpu_layers == LAYERS_AUTO ? MODEL_AUTO_LAYERS : o->gpu_layers;
+}
+
+bool opt_int8(const opt_model *o) { return o->activations == MM_I8 + 1; }
+
+lq_status opt_check_device(const opt_model *o, lq_err *err)
+{
+    dev d;
+    if (o->device && is(o->device, "cpu") && o->gpu_layers != LAYERS_ALL && o->gpu_layers != 0)
+        return lq_fail(err, LQ_EUSAGE, "--gpu-layers: expected --device cuda or auto, found cpu");
+    if (o->ranks > 1 && o->gpu_layers != LAYERS_ALL)
+        return lq_fail(err, LQ_EUSAGE, "--tensor-parallel-size goes without --gpu-layers");
+    if (o->ranks > 1 && is(opt_device(o), "cpu"))
+        return lq_fail(err, LQ_EUSAGE,
+                       "--tensor-parallel-size: expected --device cuda or auto, found cpu");
+    if (is(opt_device(o), "auto") || is(opt_device(o), "cpu")) return LQ_OK;
+    lq_status s = dev_open(&d, opt_device(o), err);
+    if (s) return lq_wrap(err, s, "--device");
+    d.ops->close(&d);
+    return LQ_OK;
+}
+
+bool opt_may_leave_cpu(const opt_model *o)
+{
+    lq_err ignored;
+    return !is(opt_device(o), "cpu") && dev_count(&ignored) > 0;
+}
+
+lq_status opt_only_cpu(const opt_model *o, const char *what, lq_err *err)
+{
+    if (is(opt_device(o), "auto") || is(opt_device(o), "cpu")) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "--device: not on cuda yet: %s", what);
+}
+
+void opt_note_device(const opt_model *o)
+{
+    lq_err why = { "" };
+    if (o->gpu_layers == 0 && (!o->device || !is(o->device, "cpu")))
+        prog_say(LOG_INFO, "device: cpu (--gpu-layers 0)");
+    if (!is(opt_device(o), "auto")) return;
+    if (dev_count(&why) == 0) prog_say(LOG_INFO, "device: cpu (%s)", why.msg);
+}

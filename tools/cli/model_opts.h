@@ -1,0 +1,54 @@
+/* tools/cli/model_opts.h - the options in common of the commands that run a model, and what `auto`
+ * means. Two tables for one struct: `logits` and `eval` are exact unless told otherwise, the
+ * others are fast. */
+#ifndef LLMQ_TOOLS_CLI_MODEL_OPTS_H
+#define LLMQ_TOOLS_CLI_MODEL_OPTS_H
+
+#include "kernels/attn.h"
+#include "kernels/mm.h"
+#include "kernels/ops.h"
+#include "tools/cli/opt.h"
+
+typedef struct {
+    const char *kernels; /* --kernels, NULL: the best here */
+    const char *device;  /* --device: opt_device() */
+    int64_t gpu_layers;  /* --gpu-layers: opt_gpu_layers() */
+    int64_t ranks;       /* --tensor-parallel-size */
+    bool eager;          /* --enforce-eager */
+    bool invariant;      /* --batch-invariant */
+    int activations, kv; /* opt_acts(), opt_kv() */
+    bool verify;         /* --verify: load_model_open asks for it by opt_given */
+    bool pin;            /* --pin */
+    int numa;            /* --numa: opt_numa */
+} opt_model;
+
+typedef enum { NUMA_OFF, NUMA_INTERLEAVE } opt_numa;
+
+enum { OPT_MODEL_N = 11 };
+extern const opt_row opt_model_rows[OPT_MODEL_N];       /* activations, KV: auto */
+extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
+
+mm_acts opt_acts(const opt_model *o); /* auto resolved */
+bool opt_int8(const opt_model *o);    /* int8 in so many words: on a GPU auto is bf16 */
+kv_dtype opt_kv(const opt_model *o);
+const char *mm_acts_text(mm_acts a); /* "int8" */
+/* What --device says; layers on a GPU ask for one. */
+const char *opt_device(const opt_model *o);
+int64_t opt_gpu_layers(const opt_model *o);
+/* LQ_EDEVICE where --device names a GPU and there is none; LQ_EUSAGE: no such word, or layers on a GPU and --device cpu. */
+lq_status opt_check_device(const opt_model *o, lq_err *err);
+/* A GPU was named, or there is one to choose. */
+bool opt_may_leave_cpu(const opt_model *o);
+/* For what runs on the CPU alone: LQ_EUNSUPPORTED where --device names a GPU. */
+lq_status opt_only_cpu(const opt_model *o, const char *what, lq_err *err);
+/* Where `--device auto` was asked for and there is no choice: one line with why. */
+void opt_note_device(const opt_model *o);
+
+/* --kernels and --device take effect: call once, before the first kernel. */
+static inline lq_status opt_model_start(const opt_model *o, lq_err *err)
+{
+    lq_status s = opt_check_device(o, err);
+    return s ? s : k_init(o->kernels, err);
+}
+
+#endif

@@ -1,0 +1,226 @@
+/* tools/cli/progress.c - messages and progress on stderr, signals. */
+#include "tools/cli/progress.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BAR = 24, LINE = 160 };
+static const double redraw_secs = 0.1, plain_secs = 10.0;
+
+static atomic_int stop;
+static volatile sig_atomic_t signal_seen;
+
+static struct {
+    pthread_mutex_t lock;
+    log_level level;
+    bool terminal, drawn;
+    char what[64];
+    double started, shown;
+} g = { .lock = PTHREAD_MUTEX_INITIALIZER, .level = LOG_INFO };
+
+double prog_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+size_t prog_peak_rss_bytes(void)
+{
+    char line[128];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/self/status", "r"); /* getrusage also counts what came before exec */
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %llu", &kib) == 1) break;
+    if (f) fclose(f);
+    if (kib) return (size_t)kib * 1024;
+    struct rusage r;
+    if (getrusage(RUSAGE_SELF, &r)) return 0;
+    return (size_t)r.ru_maxrss * 1024; /* Linux: KiB */
+}
+
+static size_t rss_bytes(void)
+{
+    unsigned long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f) return prog_peak_rss_bytes();
+    if (fscanf(f, "%*s %lu", &pages) != 1) pages = 0;
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static int format_time(char *buf, size_t n, double secs)
+{
+    long s = secs < 0 ? 0 : secs > 359999 ? 359999 : (long)(secs + 0.5);
+    if (s >= 3600) return snprintf(buf, n, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    return snprintf(buf, n, "%ld:%02ld", s / 60, s % 60);
+}
+
+/* "[###...] ", or nothing where there is no room for one. */
+static void draw_bar(char bar[64], double part, int width)
+{
+    bar[0] = 0;
+    if (width <= 0 || width >= 60) return;
+    int full = (int)(part * width);
+    bar[0] = '[';
+    memset(bar + 1, '#', (size_t)full);
+    memset(bar + 1 + full, '.', (size_t)(width - full));
+    memcpy(bar + 1 + width, "] ", 3);
+}
+
+static double fraction(double x) { return !(x > 0) ? 0 : x > 1 ? 1 : x; }
+
+int prog_phase_line(char *buf, size_t n, const prog_phase *p, size_t rss, int bar_width)
+{
+    char all[64], part[64], left[32] = "", mem[32];
+    draw_bar(all, fraction(p->all), bar_width);
+    draw_bar(part, fraction(p->part), bar_width / 2);
+    if (p->secs_left >= 0) {
+        memcpy(left, "left ", 6);
+        format_time(left + 5, sizeof left - 5, p->secs_left);
+    }
+    return snprintf(buf, n, "%s%3.0f%%  %-11s %s  %s%3.0f%%  %s%s%s", all, 100 * fraction(p->all),
+                    left, opt_size_text(mem, sizeof mem, (double)rss), part,
+                    100 * fraction(p->part), p->what, *p->detail ? "  " : "", p->detail);
+}
+
+int prog_line(char *buf, size_t n, const char *what, double done, double total, double secs,
+              size_t rss, int bar_width)
+{
+    char bar[64], rate[32] = "", eta[32], mem[32];
+    double part = total > 0 ? fraction(done / total) : 0;
+    draw_bar(bar, part, bar_width);
+    if (secs > 0 && done > 0) snprintf(rate, sizeof rate, "  %.3g/s", done / secs);
+    if (part > 0 && part < 1)
+        memcpy(eta, "left ", 6), format_time(eta + 5, sizeof eta - 5, secs / part - secs);
+    else
+        memcpy(eta, "in ", 4), format_time(eta + 3, sizeof eta - 3, secs);
+    return snprintf(buf, n, "%-28s %s%3.0f%%  %.6g/%.6g%s  %s  %s", what, bar, 100 * part, done,
+                    total, rate, eta, opt_size_text(mem, sizeof mem, (double)rss));
+}
+
+/* With the lock held: a terminal's progress line is erased, so that something else can be said. */
+static void erase(void)
+{
+    if (g.drawn && g.terminal) fputs("\r\033[K", stderr);
+    g.drawn = false;
+}
+
+/* With the lock held: a line in place of the last one, cut to the terminal's width. */
+static void put_line(char *line, double now)
+{
+    struct winsize size;
+    if (g.terminal && !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col > 1 &&
+        strlen(line) >= size.ws_col)
+        line[size.ws_col - 1] = 0;
+    fprintf(stderr, g.terminal ? "\r%s\033[K" : "%s\n", line);
+    fflush(stderr);
+    g.drawn = true;
+    g.shown = now;
+}
+
+void prog_show(const prog_phase *p)
+{
+    char line[LINE];
+    pthread_mutex_lock(&g.lock);
+    const double now = prog_now();
+    if (!g.what[0]) {
+        snprintf(g.what, sizeof g.what, "phases");
+        g.shown = g.terminal ? 0 : now;
+    }
+    if (g.level >= LOG_INFO && now - g.shown >= (g.terminal ? redraw_secs : plain_secs)) {
+        prog_phase_line(line, sizeof line, p, rss_bytes(), g.terminal ? BAR : 0);
+        put_line(line, now);
+    }
+    pthread_mutex_unlock(&g.lock);
+}
+
+static void report(void *user, const char *what, double done, double total)
+{
+    (void)user;
+    pthread_mutex_lock(&g.lock);
+    double now = prog_now();
+    if (strncmp(what, g.what, sizeof g.what - 1) != 0) {
+        erase();
+        snprintf(g.what, sizeof g.what, "%s", what);
+        g.started = now;
+        g.shown = g.terminal ? 0 : now; /* plain lines: only for work that takes a while */
+    }
+    bool last = done >= total;
+    if (g.level >= LOG_INFO &&
+        (now - g.shown >= (g.terminal ? redraw_secs : plain_secs) || (last && g.terminal))) {
+        char line[LINE];
+        prog_line(line, sizeof line, what, done, total, now - g.started, rss_bytes(),
+                  g.terminal ? BAR : 0);
+        put_line(line, now);
+    }
+    pthread_mutex_unlock(&g.lock);
+}
+
+void prog_end(void)
+{
+    pthread_mutex_lock(&g.lock);
+    erase();
+    fflush(stderr);
+    g.what[0] = 0;
+    pthread_mutex_unlock(&g.lock);
+}
+
+void prog_say(log_level level, const char *fmt, ...)
+{
+    if (level > g.level) return;
+    pthread_mutex_lock(&g.lock);
+    erase();
+    va_list ap;
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    fflush(stderr);
+    pthread_mutex_unlock(&g.lock);
+}
+
+static void on_signal(int sig)
+{
+    signal_seen = sig;
+    atomic_store(&stop, 1);
+}
+
+/* Mapped files are read where they lie: one that is cut short meanwhile, or whose disk fails, is
+ * seen as this signal. Nothing can be undone here; unfinished output has no name. Threads that read
+ * together get it together: the first says so and ends them all. */
+static void on_bus_error(int sig)
+{
+    static const char text[] = "llmq: a file that is being read was cut short, or cannot be read\n";
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    (void)sig;
+    while (atomic_flag_test_and_set(&said))
+        pause();
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(1);
+}
+
+int prog_signal(void) { return signal_seen; }
+
+const lq_job *prog_start(log_level level)
+{
+    static const lq_job job = { .report = report, .stop = &stop };
+    g.level = level;
+    const char *term = getenv("TERM");
+    g.terminal = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+    struct sigaction a = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+    a.sa_handler = on_bus_error;
+    a.sa_flags = 0; /* it stays for the other threads */
+    sigaction(SIGBUS, &a, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file above the process's limit is an error of a write */
+    return &job;
+}

@@ -1,0 +1,39 @@
+/* tools/cli/progress.h - what goes to stderr: messages by level, and progress of long work.
+ *
+ * On a terminal one line is redrawn: what, a bar, percent, rate, time left, memory. Elsewhere a
+ * plain line every few seconds. SIGINT and SIGTERM set the job's stop flag; a second one kills. */
+#ifndef LLMQ_TOOLS_CLI_PROGRESS_H
+#define LLMQ_TOOLS_CLI_PROGRESS_H
+
+#include "tools/cli/opt.h"
+
+/* Install the signal handlers and return the process's job. `level`: LOG_INFO shows progress. */
+const lq_job *prog_start(log_level level);
+/* The work is done, and the progress line goes. */
+void prog_end(void);
+/* The signal that set the stop flag, or 0. */
+int prog_signal(void);
+/* One line to stderr, below the progress line, when --log-level shows it. */
+__attribute__((format(printf, 2, 3))) void prog_say(log_level level, const char *fmt, ...);
+
+double prog_now(void);            /* seconds, monotonic */
+size_t prog_peak_rss_bytes(void); /* of this process so far */
+
+/* A job of phases: one line with a bar for all of it and one for the phase. secs_left < 0: not
+ * known. */
+typedef struct {
+    const char *what;   /* "layer 3/12 rounding" */
+    const char *detail; /* "down  loss 0.41 x rtn", or "" */
+    double all, part;   /* 0..1 */
+    double secs_left;
+} prog_phase;
+void prog_show(const prog_phase *p);
+/* The same as plain text, as prog_line. */
+int prog_phase_line(char *buf, size_t n, const prog_phase *p, size_t rss_bytes, int bar_width);
+
+/* One line of progress as plain text (no control characters), for `secs` seconds of work; exposed
+ * for its test. Returns the length. */
+int prog_line(char *buf, size_t n, const char *what, double done, double total, double secs,
+              size_t rss_bytes, int bar_width);
+
+#endif

@@ -1,0 +1,32 @@
+/* tools/report/plan_quantize.c - see plan_quantize.h. */
+#include "tools/report/plan_quantize.h"
+
+#include "quantize/tune/tune.h"
+#include "tools/report/quantize_calib.h"
+
+static bool need_of(qz_need *n, qz_method m, const src_source *src, int threads)
+{
+    qz_opts q = { .method = m };
+    q.tune = tune_default_steps(m, src);
+    const cal_samples text = { .n = QUANTIZE_WINDOWS, .len = QUANTIZE_LEN };
+    const bool calibrated = qz_calibrated(&q);
+    const cal_samples check = { .n = calibrated ? QZ_CHECK_WINDOWS : 0, .len = QUANTIZE_LEN };
+    const qz_job j = { .o = &q,
+                       .samples = calibrated ? &text : NULL,
+                       .own_windows = quantize_own_windows(&q, src, QUANTIZE_WINDOWS),
+                       .check = &check };
+    qz_plan plan;
+    if (qz_plan_make(&plan, src, &q, &(plan_voice){ 0 }, NULL)) return false;
+    const bool ok = !qz_job_need(n, &j, &plan, threads, NULL);
+    qz_plan_free(&plan);
+    return ok;
+}
+
+int plan_quantize(plan_need need[QZ_N_METHODS], const src_source *src, int threads)
+{
+    static const qz_method shown[] = { QZ_RTN, QZ_NF4, QZ_AWQ, QZ_GPTQ, QZ_AUTO };
+    int n = 0;
+    for (size_t i = 0; i < LQ_COUNT(shown); i++)
+        if (need_of(&need[n].need, shown[i], src, threads)) need[n++].method = shown[i];
+    return n;
+}

@@ -1,0 +1,16 @@
+/* tools/report/plan_quantize.h - what `llmq quantize` would take of this machine, for `llmq plan`. */
+#ifndef LLMQ_TOOLS_REPORT_PLAN_QUANTIZE_H
+#define LLMQ_TOOLS_REPORT_PLAN_QUANTIZE_H
+
+#include "quantize/job/job.h"
+
+typedef struct {
+    qz_method method;
+    qz_need need;
+} plan_need;
+
+/* By method as `quantize` takes it without options: 128 windows of 512 tokens, its check. Returns
+ * their number; 0: no weights to quantize (they are already, or the model is not understood). */
+int plan_quantize(plan_need need[QZ_N_METHODS], const src_source *src, int threads);
+
+#endif

@@ -1,0 +1,88 @@
+/* tools/report/quantize_calib.c - see quantize_calib.h. */
+#include "tools/report/quantize_calib.h"
+
+#include "calib/backward.h"
+#include "quantize/job/check.h"
+#include "quantize/tune/tune.h"
+#include "tools/cli/progress.h"
+
+/* What most published results use; fewer tokens are enough for small models only. */
+enum { USUAL_TOKENS = QUANTIZE_WINDOWS * QUANTIZE_LEN, PER_INPUT = 8 };
+
+enum { SELF_SHARE = 3 };
+
+static void say_parts(const cal_samples *s)
+{
+    char hex[33];
+    for (int i = 0; i < s->n_parts; i++) {
+        const cal_part *p = &s->parts[i];
+        lq_hash_hex(hex, &p->hash);
+        prog_say(LOG_INFO,
+                 "calibration: %s (%s, weight %g): %lld of %lld windows of %lld tokens, xxh3 %.8s",
+                 p->name, p->kind, p->weight, (long long)p->windows, (long long)p->available,
+                 (long long)s->len, hex);
+    }
+}
+
+static void warn(const cal_samples *s, const char *list, const mix_opts *o)
+{
+    const long long tokens = (long long)(s->n * s->len);
+    const int64_t inputs = src_config(o->src)->ffn;
+    if (s->n < o->n)
+        prog_say(LOG_WARN, "--calib %s: %lld windows of %lld tokens, fewer than the %lld asked for",
+                 list, (long long)s->n, (long long)s->len, (long long)o->n);
+    if (tokens < PER_INPUT * inputs)
+        prog_say(LOG_WARN,
+                 "calibration: %lld tokens are few for layers of %lld inputs (%lld would do); "
+                 "expect worse results",
+                 tokens, (long long)inputs, (long long)(PER_INPUT * inputs));
+    else if (tokens < USUAL_TOKENS)
+        prog_say(LOG_WARN, "calibration: %lld tokens; %d (128 windows of 512) are usual", tokens,
+                 USUAL_TOKENS);
+}
+
+static lq_status check_length(const mix_opts *o, lq_err *err)
+{
+    const int64_t most = src_config(o->src)->max_pos;
+    if (o->len <= most) return LQ_OK;
+    return lq_fail(err, LQ_EUSAGE, "--calib-len: expected at most the model's %lld, found %lld",
+                   (long long)most, (long long)o->len);
+}
+
+lq_status quantize_samples(cal_samples *s, const char *list, const mix_opts *o, lq_err *err)
+{
+    lq_status st = check_length(o, err);
+    if (!st) st = mix_read(s, list, o, err);
+    mix_opts less = *o;
+    less.n = s->available - s->available / 16;
+    if (!st && s->n > less.n) {
+        cal_samples_free(s);
+        st = mix_read(s, list, &less, err);
+    }
+    if (st) return st;
+    say_parts(s);
+    warn(s, list, o);
+    return LQ_OK;
+}
+
+lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const char *list,
+                            const mix_opts *o, lq_err *err)
+{
+    cal_samples all = { 0 };
+    mix_opts every = *o;
+    every.n = INT32_MAX;
+    lq_status st = check_length(o, err);
+    if (!st) st = mix_read(&all, list, &every, err);
+    if (!st) st = qz_check_windows(check, &all, used, QZ_CHECK_WINDOWS, err);
+    cal_samples_free(&all);
+    if (!st && !check->n)
+        prog_say(LOG_WARN, "no check: calibration used all %lld windows of its text",
+                 (long long)used->available);
+    return st;
+}
+
+int64_t quantize_own_windows(const qz_opts *q, const src_source *src, int64_t text)
+{
+    const bool learns = q->method == QZ_AUTO && qz_tune_steps(q) && grad_covers(src_config(src));
+    return learns && tune_small(src) ? SELF_SHARE * text : 0;
+}

@@ -1,0 +1,23 @@
+/* tools/report/quantize_calib.h - `quantize --calib`: the windows, said aloud, with warnings. */
+#ifndef LLMQ_TOOLS_REPORT_QUANTIZE_CALIB_H
+#define LLMQ_TOOLS_REPORT_QUANTIZE_CALIB_H
+
+#include "calib/dataset.h"
+#include "kernels/core/pool.h"
+#include "quantize/layer/method.h"
+
+/* --calib-samples and --calib-len as they are without. */
+enum { QUANTIZE_WINDOWS = 128, QUANTIZE_LEN = 512 };
+
+/* A sixteenth of all windows at least is left over for the check. Prints what came from which file,
+ * and warns where it is little. Errors: those of mix_read, and LQ_EUSAGE for windows longer than
+ * the model's positions. */
+lq_status quantize_samples(cal_samples *s, const char *list, const mix_opts *o, lq_err *err);
+/* The windows of the check (quantize/job/check.h): of those that `used` left over. Errors: likewise. */
+lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const char *list,
+                            const mix_opts *o, lq_err *err);
+/* The windows that src writes itself for tuning beside `text` of text, unless something else is
+ * asked for: three for each where auto trains codes. */
+int64_t quantize_own_windows(const qz_opts *q, const src_source *src, int64_t text);
+
+#endif

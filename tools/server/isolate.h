@@ -1,0 +1,47 @@
+/* tools/server/isolate.h - a server gives up what it does not need, so that a fault in it, or a model file
+ * made to find one, reaches neither other files nor other programs.
+ *
+ * Three things, all of the kernel and none needing privileges:
+ *
+ *     no new privileges   what it would start gets no more rights than it (prctl)
+ *     files               Landlock: it opens the files it was given and the system's, no others,
+ * and connects to no TCP port system calls        seccomp: it starts no program and no process,
+ * traces none, mounts nothing, loads nothing into the kernel
+ *
+ * The first two hold from iso_files on, which must come before the first thread: Landlock is
+ * inherited by threads, not imposed on them. The calls go with iso_calls, when all is loaded.
+ *
+ * Not here: under AddressSanitizer and ThreadSanitizer, whose own work needs the calls; on
+ * processors other than x86-64 and 64-bit ARM.
+ * Source: the kernel's Documentation/userspace-api/{landlock,no_new_privs,seccomp_filter}.rst. */
+#ifndef LLMQ_TOOLS_SERVER_ISOLATE_H
+#define LLMQ_TOOLS_SERVER_ISOLATE_H
+
+#include "base/base.h"
+
+typedef enum { ISO_AUTO, ISO_OFF, ISO_REQUIRED } iso_mode;
+extern const char *const iso_words[]; /* "auto", "off", "required", NULL */
+
+typedef enum {
+    ISO_MODEL,    /* a file or a folder that is read, with where its links lead */
+    ISO_REPLACED, /* a file that is read now and again later, also when another takes its name */
+    ISO_LOG,      /* a file that is written, and made again after a rotation */
+    ISO_SOCKET    /* a Unix socket that is made and removed */
+} iso_use;
+
+typedef struct {
+    const char *path; /* NULL: none */
+    iso_use use;
+} iso_path;
+
+/* What holds and what does not, in words, as iso_files and iso_calls found it. */
+typedef struct {
+    char on[96], missing[256];
+} iso_report;
+
+/* LQ_EUNSUPPORTED under ISO_REQUIRED, where the kernel has not all of it. A path that is not there
+ * is left to whom it is for. */
+lq_status iso_files(iso_report *r, iso_mode mode, const iso_path *paths, size_t n, lq_err *err);
+lq_status iso_calls(iso_report *r, iso_mode mode, lq_err *err);
+
+#endif

@@ -1,0 +1,189 @@
+/* tools/server/serve_budget.c - see serve_budget.h. */
+#include "tools/server/serve_budget.h"
+
+#include "base/machine.h"
+#include "runtime/limits.h"
+#include "tools/cli/footprint.h"
+
+#include <assert.h>
+#include <cjson/cJSON.h>
+#include <stdarg.h>
+#include <sys/resource.h>
+
+__attribute__((format(printf, 5, 6))) static void add(budget *b, const char *name, const char *key,
+                                                      size_t bytes, const char *note, ...)
+{
+    assert(b->n < BUDGET_ROWS);
+    budget_row *r = &b->rows[b->n++];
+    va_list ap;
+    va_start(ap, note);
+    vsnprintf(r->note, sizeof r->note, note, ap);
+    va_end(ap);
+    r->name = name;
+    r->key = key;
+    r->bytes = bytes;
+    b->total += bytes;
+}
+
+/* The engine's options, decided with the memory that weights and a step leave. */
+static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, int threads,
+                        eng_need *need, lq_err *err)
+{
+    const arch_config *c = m->cfg;
+    eng_opts o = *want;
+    eng_defaults(&o);
+    kv_opts kv = { .n_blocks = 1, .block_size = o.block_size };
+    const size_t weights = b->total;
+    eng_need_of(need, c, &o, &kv, threads); /* the step's alone counts yet */
+    b->memory = m->memory;
+    if (b->memory && b->memory <= weights + need->step)
+        return lq_fail(err, LQ_EVALUE,
+                       "the model does not fit: weights need %zu bytes and a step %zu, found %zu "
+                       "free",
+                       weights, need->step, b->memory);
+    o.room = b->memory ? b->memory - weights - need->step : 0;
+    lq_status s = eng_size(&b->engine, &kv, c, &o, NULL, 0, err);
+    if (s) return s;
+    eng_need_of(need, c, &b->engine, &kv, threads);
+    b->kv_blocks = kv.n_blocks;
+    b->kv_token_bytes = kv_token_bytes(c, o.kv);
+    if (o.draft) b->kv_token_bytes += kv_token_bytes(o.draft->cfg, o.kv);
+    const size_t block = b->engine.kv_bytes / (size_t)kv.n_blocks;
+    const size_t whole = o.kv_bytes ? o.kv_bytes : o.room;
+    const int64_t fits = (int64_t)(whole / block) * kv.block_size;
+    b->model_len = c->max_pos > 0 ? c->max_pos : 0;
+    b->longest = !whole || (b->model_len && b->model_len < fits) ? b->model_len : fits;
+    return LQ_OK;
+}
+
+static void add_engine(budget *b, const eng_need *n)
+{
+    const eng_opts *o = &b->engine;
+    const int64_t tokens = b->kv_blocks * o->block_size;
+    add(b, "KV cache", "kv_bytes", n->kv, "%lld blocks of %d tokens: %.1f sequences of %lld",
+        (long long)b->kv_blocks, o->block_size, (double)tokens / (double)o->max_len,
+        (long long)o->max_len);
+    add(b, "a step", "step_bytes", n->step, "of %lld tokens", (long long)o->max_batch_tokens);
+    b->held = b->total;
+    b->n_held = b->n;
+    add(b, "sequences that run", "running_bytes", n->running, "%lld of them",
+        (long long)o->max_seqs);
+    add(b, "requests in the engine", "waiting_bytes", n->waiting, "%lld that run or wait",
+        (long long)(o->max_seqs + o->queue));
+}
+
+/* What does not grow with requests, but is no option's: the program and the tables of its tokenizer
+ * and of the model's tensors by allowance, stacks as the system bounds them. */
+static void add_program(budget *b, int64_t vocab, int threads)
+{
+    enum { PROGRAM = 64 << 20, TOKEN = 1024, OTHER_THREADS = 8 };
+    struct rlimit stack;
+    const bool known = getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY;
+    const int all = threads + OTHER_THREADS;
+    add(b, "stacks", "stacks_bytes", (size_t)all * (known ? stack.rlim_cur : 8u << 20),
+        "of %d threads", all);
+    add(b, "program, tokenizer", "program_bytes", PROGRAM + (size_t)vocab * TOKEN, "an allowance");
+}
+
+/* A template is rendered, or a grammar compiled, by each thread that serves connections. */
+static void add_texts(budget *b, int64_t vocab, int http_threads)
+{
+    const size_t n = (size_t)http_threads, running = (size_t)b->engine.max_seqs;
+    enum { PART = 1 << 20, OF_TOKEN = 128 }; /* not counted yet: of each that runs; the trie's */
+    const size_t compiling = GR_MAX_TREE_BYTES + (size_t)2 * GR_MAX_CLOSURES * sizeof(uint32_t);
+    add(b, "chat templates", "templates_bytes",
+        n * ((size_t)TP_MAX_BYTES + TP_MAX_OUTPUT) + TP_MAX_TREE_BYTES, "%d rendered at once",
+        http_threads);
+    add(b, "grammars", "grammars_bytes",
+        GR_MAX_ALL_BYTES + n * compiling + running * PART + (size_t)vocab * OF_TOKEN,
+        "%d compiled at once", http_threads);
+}
+
+static void add_http(budget *b, const http_opts *o)
+{
+    http_need n;
+    http_need_of(&n, o, b->engine.max_seqs + b->engine.queue);
+    add(b, "connections", "connections_bytes", n.connections, "%d of them", o->max_connections);
+    add(b, "bodies, JSON, answers", "bodies_bytes", n.bodies, "of all together");
+    add(b, "streams not yet read", "streams_bytes", n.streams, "of %lld requests that run or wait",
+        (long long)(b->engine.max_seqs + b->engine.queue));
+}
+
+lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, const http_opts *http,
+                     int threads, lq_err *err)
+{
+    const model of_draft = { .cfg = m->draft };
+    eng_opts want = *asked;
+    eng_need need;
+    *b = (budget){ 0 };
+    if (m->draft) want.draft = &of_draft;
+    add(b, "weights", "weights_bytes", m->weights, "%s", m->format);
+    if (m->draft)
+        add(b, "weights of the draft", "draft_weights_bytes", m->draft_weights, "%s",
+            m->draft_format);
+    lq_status s = decide(b, m, &want, threads, &need, err);
+    b->engine.draft = NULL;
+    if (s) return s;
+    add_engine(b, &need);
+    add_http(b, http);
+    add_texts(b, m->cfg->vocab, http->threads);
+    add_program(b, m->cfg->vocab, threads);
+    return LQ_OK;
+}
+
+lq_status budget_make(budget *b, const char *path, const char *draft, const eng_opts *asked,
+                      const http_opts *http, bool verify, int threads, lq_err *err)
+{
+    foot_model m, d = { 0 };
+    foot_weights w = { 0 }, dw = { 0 };
+    lq_status s = foot_open(&m, path, verify, err);
+    if (!s) s = foot_weigh(&w, &m, NULL, err);
+    if (!s && draft) s = foot_open(&d, draft, verify, err);
+    if (!s && draft) s = foot_weigh(&dw, &d, NULL, err);
+    if (!s) {
+        const budget_model both = { .cfg = foot_config(&m),
+                                    .draft = draft ? foot_config(&d) : NULL,
+                                    .weights = w.weights_bytes,
+                                    .draft_weights = dw.weights_bytes,
+                                    .format = foot_format(&m),
+                                    .draft_format = foot_format(&d),
+                                    .memory = machine_memory() };
+        s = budget_sum(b, &both, asked, http, threads, err);
+    }
+    foot_close(&d);
+    foot_close(&m);
+    return s;
+}
+
+void budget_print(const budget *b)
+{
+    char size[16];
+    for (int i = 0; i < b->n; i++)
+        printf("%-24s %12s  %s\n", b->rows[i].name,
+               opt_size_text(size, sizeof size, (double)b->rows[i].bytes), b->rows[i].note);
+    printf("%-24s %12s\n", "at most in all", opt_size_text(size, sizeof size, (double)b->total));
+    if (b->memory)
+        printf("%-24s %12s\n", "free here", opt_size_text(size, sizeof size, (double)b->memory));
+    printf("%-24s %12lld  tokens; the model's is %lld, the longest that fits %lld\n", "context",
+           (long long)b->engine.max_len, (long long)b->model_len, (long long)b->longest);
+}
+
+cJSON *budget_json(const budget *b)
+{
+    cJSON *o = cJSON_CreateObject();
+    for (int i = 0; i < b->n; i++)
+        cJSON_AddNumberToObject(o, b->rows[i].key, (double)b->rows[i].bytes);
+    cJSON_AddNumberToObject(o, "total_bytes", (double)b->total);
+    cJSON_AddNumberToObject(o, "held_bytes", (double)b->held);
+    cJSON_AddNumberToObject(o, "memory_bytes", (double)b->memory);
+    cJSON_AddNumberToObject(o, "max_len", (double)b->engine.max_len);
+    cJSON_AddNumberToObject(o, "model_max_len", (double)b->model_len);
+    cJSON_AddNumberToObject(o, "longest_len", (double)b->longest);
+    cJSON_AddNumberToObject(o, "kv_blocks", (double)b->kv_blocks);
+    cJSON_AddNumberToObject(o, "block_size", b->engine.block_size);
+    cJSON_AddNumberToObject(o, "kv_bytes_per_token", (double)b->kv_token_bytes);
+    cJSON_AddNumberToObject(o, "sequences_at_max_len",
+                            (double)(b->kv_blocks * b->engine.block_size) /
+                                (double)b->engine.max_len);
+    return o;
+}

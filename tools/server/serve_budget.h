@@ -1,0 +1,46 @@
+/* tools/server/serve_budget.h - the memory of `llmq serve`, from the model's config and the options,
+ * before a weight is read. What --dry-run prints is what the server is then opened with. */
+#ifndef LLMQ_TOOLS_SERVER_SERVE_BUDGET_H
+#define LLMQ_TOOLS_SERVER_SERVE_BUDGET_H
+
+#include "runtime/engine/sizing.h"
+#include "runtime/http/http.h"
+#include "tools/cli/model_opts.h"
+
+typedef struct {
+    const char *name; /* "KV cache" */
+    const char *key;  /* "kv_bytes" */
+    size_t bytes;
+    char note[120]; /* what they are for; may be empty */
+} budget_row;
+
+enum { BUDGET_ROWS = 16 };
+typedef struct {
+    eng_opts engine;   /* what was asked for, with what was left open decided; .draft is unset */
+    int64_t model_len; /* the model's own context; 0: without end */
+    int64_t longest;   /* the longest context that the memory holds */
+    int64_t kv_blocks;
+    size_t kv_token_bytes; /* the draft's too */
+    size_t memory, held;   /* free here (0: nobody knows); held at once, before any request comes */
+    budget_row rows[BUDGET_ROWS];
+    int n, n_held; /* rows; the first are what is held, the others what requests take */
+    size_t total;  /* of the rows: what no number of requests exceeds */
+} budget;
+
+typedef struct {
+    const arch_config *cfg, *draft; /* draft: of the model that guesses, or NULL */
+    size_t weights, draft_weights;
+    const char *format, *draft_format; /* a word for the notes */
+    size_t memory;                     /* to fit into; 0: nobody knows */
+} budget_model;
+/* On the CPU. Errors are those of eng_size; LQ_EVALUE: weights and the buffers of a step are more
+ * than the memory. */
+lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, const http_opts *http,
+                     int threads, lq_err *err);
+/* Of models that are opened for it, draft or NULL, in the memory that is free here. */
+lq_status budget_make(budget *b, const char *path, const char *draft, const eng_opts *asked,
+                      const http_opts *http, bool verify, int threads, lq_err *err);
+void budget_print(const budget *b);
+cJSON *budget_json(const budget *b); /* NULL: out of memory */
+
+#endif
