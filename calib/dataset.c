@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/random.h"
 #include "calib/builtin.h"
 #include "calib/jsonl.h"
-#include "base/random.h"
 #include "runtime/chat/chat.h"
 #include "runtime/tokenizer/tok_text.h"
 

@@ -3,8 +3,8 @@
 
 #include <assert.h>
 
-#include "calib/gemm.h"
 #include "base/random.h"
+#include "calib/gemm.h"
 #include "kernels/ops.h"
 
 enum { CHUNK = 256 };

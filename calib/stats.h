@@ -10,8 +10,8 @@
 #ifndef LLMQ_CALIB_STATS_H
 #define LLMQ_CALIB_STATS_H
 
-#include "kernels/device.h"
 #include "kernels/core/pool.h"
+#include "kernels/device.h"
 
 #include "calib/sites.h"
 
@@ -21,8 +21,8 @@ typedef struct {
     double *sum_abs, *sum_sq; /* [K] */
     int64_t *reached;         /* [K] */
     float *mean_abs, *max_abs, *mean_sq;
-    float limit; /* 0: every token reaches it */
-    dev *on;     /* H is summed there, by dev.gemm, in another order; NULL: here */
+    float limit;        /* 0: every token reaches it */
+    dev *on;            /* H is summed there, by dev.gemm, in another order; NULL: here */
     float *H_on, *x_on; /* [K,K]; a chunk */
     int64_t x_rows;
 } cal_stats;

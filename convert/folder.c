@@ -1,8 +1,8 @@
 /* convert/folder.c */
 #include "convert/folder.h"
 
-#include "formats/hf/model_files.h"
 #include "base/path.h"
+#include "formats/hf/model_files.h"
 
 #include <dirent.h>
 #include <errno.h>

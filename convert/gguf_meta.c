@@ -1,9 +1,9 @@
 /* convert/gguf_meta.c */
 #include "convert/gguf_meta.h"
 #include "convert/report.h"
-#include "formats/hf/front_matter.h"
 #include "formats/arch/generation_config.h"
 #include "formats/gguf/gguf_config.h"
+#include "formats/hf/front_matter.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,10 +3,10 @@
 #ifndef LLMQ_CONVERT_GGUF_META_H
 #define LLMQ_CONVERT_GGUF_META_H
 
+#include "base/json.h"
 #include "convert/convert.h"
 #include "formats/gguf/gguf.h"
 #include "formats/gguf/gguf_names.h"
-#include "base/json.h"
 #include "formats/source/source.h"
 
 /* Key-value pairs, one after the other, and how many. */

@@ -7,8 +7,8 @@
 #ifndef LLMQ_CONVERT_LAYOUT_H
 #define LLMQ_CONVERT_LAYOUT_H
 
-#include "convert/convert.h"
 #include "base/json.h"
+#include "convert/convert.h"
 
 enum { CONV_PARTS = 6 };
 

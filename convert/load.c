@@ -1,8 +1,8 @@
 /* convert/load.c */
 #include "convert/load.h"
 
-#include "formats/tensor/tiles.h"
 #include "formats/tensor/finite.h"
+#include "formats/tensor/tiles.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,9 @@
 /* convert/report.c */
 #include "convert/report.h"
 
-#include "formats/source/history.h"
 #include "base/json.h"
 #include "base/version.h"
+#include "formats/source/history.h"
 
 #include <stdarg.h>
 #include <stdio.h>

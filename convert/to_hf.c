@@ -5,8 +5,8 @@
 #include "convert/load.h"
 #include "convert/report.h"
 #include "convert/requant.h"
-#include "formats/source/history.h"
 #include "formats/hf/safetensors.h"
+#include "formats/source/history.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,14 +2,14 @@
 #include <cjson/cJSON.h>
 #include <sys/stat.h>
 
+#include "base/json.h"
+#include "base/version.h"
 #include "convert/convert.h"
 #include "convert/load.h"
-#include "formats/source/history.h"
-#include "base/json.h"
 #include "formats/llmq/llmq.h"
-#include "formats/tensor/tiles.h"
+#include "formats/source/history.h"
 #include "formats/tensor/finite.h"
-#include "base/version.h"
+#include "formats/tensor/tiles.h"
 #include "kernels/mm.h"
 
 /* The kernels read linears; embedding rows are read one by one and stay portable, and so does the

@@ -8,8 +8,8 @@
  * bits: a thread may walk an item's splits one after the other (many items), or all threads may
  * share the splits of few items (a long context alone), and the bytes are the same. */
 #include "kernels/attn_int.h"
-#include "kernels/dispatch.h"
 #include "kernels/core/kmath.h"
+#include "kernels/dispatch.h"
 
 enum {
     ROWS = 64,
@@ -136,7 +136,7 @@ static size_t cut(work *w, uint8_t *base, int64_t H, int64_t D)
     size_t rows = rows_max(H), d = (size_t)D, n = 0;
     CUT(kt, float, d *ATTN_TILE);
     CUT(v, float, d *ATTN_TILE);
-    CUT(q16, uint16_t, rows *d);
+    CUT(q16, uint16_t, rows * d);
     CUT(s, float, rows *ATTN_TILE);
     CUT(a, float, rows);
     CUT(q, float *, rows);

@@ -434,67 +434,67 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
                    int64_t *n_slots, const attn_seq *s, int32_t table, int64_t split, int64_t H,
                    int64_t Hkv, int64_t window);
 
-#define DEV_OPS(X)                                                                               \
-    X(lq_status, open, (dev * d, int index, lq_err *err))                                        \
-    X(void, close, (dev * d))                                                                    \
-    X(void, bind, (dev * d))              /* what this thread does from now on is meant for d */ \
-    X(int, count, (lq_err * why))         /* of devices; 0: why says what is missing */          \
-    X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */            \
-    X(void, free, (dev * d, void *p))     /* also after a failure */                             \
+#define DEV_OPS(X)                                                                                 \
+    X(lq_status, open, (dev * d, int index, lq_err *err))                                          \
+    X(void, close, (dev * d))                                                                      \
+    X(void, bind, (dev * d))              /* what this thread does from now on is meant for d */   \
+    X(int, count, (lq_err * why))         /* of devices; 0: why says what is missing */            \
+    X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */              \
+    X(void, free, (dev * d, void *p))     /* also after a failure */                               \
     /* n bytes at p, of what alloc gave, are a buffer of their own: where somebody watches (the  \
      * emulation), what is reached from there ends there, and what lies in no such buffer is     \
-     * nobody's. They go with free of the whole */                                               \
-    X(void, part, (dev * d, void *p, size_t n))                                                  \
-    X(size_t, room, (dev * d)) /* bytes that alloc has left, about */                            \
+     * nobody's. They go with free of the whole */ \
+    X(void, part, (dev * d, void *p, size_t n))                                                    \
+    X(size_t, room, (dev * d)) /* bytes that alloc has left, about */                              \
     /* Memory of the host that copies need not wait for (pinned). Until dev_sync an upload may   \
-     * still read it, and a download is not there yet. */                                        \
-    X(void *, alloc_host, (dev * d, size_t n))                                                   \
-    X(void, free_host, (dev * d, void *p))                                                       \
-    /* host may be reused, but for alloc_host's; of other memory this may wait for the stream */ \
-    X(void, upload, (dev * d, void *dst, const void *host, size_t n))                            \
-    X(void, download, (dev * d, void *host, const void *src, size_t n))                          \
-    X(void, zero, (dev * d, void *dst, size_t n))                                                \
-    X(void, copy, (dev * d, const dev_copy_args *a))                                             \
-    X(lq_status, sync, (dev * d, lq_err * err)) /* waits also after a failure */                 \
+     * still read it, and a download is not there yet. */ \
+    X(void *, alloc_host, (dev * d, size_t n))                                                     \
+    X(void, free_host, (dev * d, void *p))                                                         \
+    /* host may be reused, but for alloc_host's; of other memory this may wait for the stream */   \
+    X(void, upload, (dev * d, void *dst, const void *host, size_t n))                              \
+    X(void, download, (dev * d, void *host, const void *src, size_t n))                            \
+    X(void, zero, (dev * d, void *dst, size_t n))                                                  \
+    X(void, copy, (dev * d, const dev_copy_args *a))                                               \
+    X(lq_status, sync, (dev * d, lq_err * err)) /* waits also after a failure */                   \
     /* From now on nothing runs that this thread queues: it is kept. Until `captured` there is   \
      * no sync, alloc, free or link, and the host's memory is alloc_host's. After an error d is  \
-     * as before. */                                                                             \
-    X(lq_status, capture, (dev * d, lq_err * err))                                               \
-    /* NULL: there is none, err says why; d is as before the capture, and nothing has run */     \
-    X(dev_graph *, captured, (dev * d, lq_err * err))                                            \
-    X(void, replay, (dev * d, dev_graph * g))                                                    \
-    X(void, drop, (dev * d, dev_graph * g)) /* once what it queued is done; NULL: nothing */     \
-    X(void, norm, (dev * d, const dev_norm_args *a))                                             \
-    X(void, squares, (dev * d, const dev_share_args *a))                                         \
-    X(void, scale, (dev * d, const dev_share_args *a))                                           \
-    X(void, rope, (dev * d, const dev_rope_args *a))                                             \
-    X(void, act, (dev * d, const dev_act_args *a))                                               \
-    X(void, embed, (dev * d, const dev_embed_args *a))                                           \
-    X(void, spread, (dev * d, const dev_spread_args *a))                                         \
-    X(void, route, (dev * d, const dev_route_args *a))                                           \
-    X(void, place, (dev * d, const dev_place_args *a))                                           \
-    X(void, join_experts, (dev * d, const dev_join_args *a))                                     \
-    X(size_t, mm_scratch, (const dev_weight *w, int64_t M))                                      \
-    X(size_t, mm_group_bytes, (int64_t n))                                                       \
-    /* parts of a group: w[n] and bias[n] (NULL: none); N = 0: not of this group */              \
-    X(void, mm_group,                                                                            \
-      (dev * d, void *parts, const dev_weight *w, const float *const *bias, int64_t n))          \
-    X(void, matmul, (dev * d, const dev_mm_args *a))                                             \
-    /* cuBLAS is there, opened, and has a workspace; false also where memory is short */         \
-    X(bool, blas, (dev * d))                                                                     \
-    X(size_t, attn_scratch, (const dev_attn_args *a))                                            \
-    X(void, attn, (dev * d, const dev_attn_args *a))                                             \
-    X(void, draw, (dev * d, const dev_draw_args *a))                                             \
-    X(void, gemm, (dev * d, const dev_gemm_args *a))                                             \
-    X(void, gptq_round, (dev * d, const dev_gptq_args *a))                                       \
-    X(void, gptq_errors, (dev * d, const dev_gptq_args *a))                                      \
-    X(void, gptq_sweep, (dev * d, const dev_gptq_args *a))                                       \
-    /* d and its peers, which are borrowed. LQ_EDEVICE: no NCCL */                               \
-    X(lq_status, link, (dev_link * *l, dev * d, lq_err * err))                                   \
-    X(void, unlink, (dev_link * l)) /* before its devices are closed */                          \
-    /* x[r] [n] of each rank r becomes the sum over all, ((x[0] + x[1]) + x[2]) + ... */         \
-    X(void, all_reduce, (dev_link * l, float *const *x, int64_t n))                              \
-    /* to [ranks, n] of rank 0 = x[r] [n] of each; other memory than x[0] */                     \
+     * as before. */ \
+    X(lq_status, capture, (dev * d, lq_err * err))                                                 \
+    /* NULL: there is none, err says why; d is as before the capture, and nothing has run */       \
+    X(dev_graph *, captured, (dev * d, lq_err * err))                                              \
+    X(void, replay, (dev * d, dev_graph * g))                                                      \
+    X(void, drop, (dev * d, dev_graph * g)) /* once what it queued is done; NULL: nothing */       \
+    X(void, norm, (dev * d, const dev_norm_args *a))                                               \
+    X(void, squares, (dev * d, const dev_share_args *a))                                           \
+    X(void, scale, (dev * d, const dev_share_args *a))                                             \
+    X(void, rope, (dev * d, const dev_rope_args *a))                                               \
+    X(void, act, (dev * d, const dev_act_args *a))                                                 \
+    X(void, embed, (dev * d, const dev_embed_args *a))                                             \
+    X(void, spread, (dev * d, const dev_spread_args *a))                                           \
+    X(void, route, (dev * d, const dev_route_args *a))                                             \
+    X(void, place, (dev * d, const dev_place_args *a))                                             \
+    X(void, join_experts, (dev * d, const dev_join_args *a))                                       \
+    X(size_t, mm_scratch, (const dev_weight *w, int64_t M))                                        \
+    X(size_t, mm_group_bytes, (int64_t n))                                                         \
+    /* parts of a group: w[n] and bias[n] (NULL: none); N = 0: not of this group */                \
+    X(void, mm_group,                                                                              \
+      (dev * d, void *parts, const dev_weight *w, const float *const *bias, int64_t n))            \
+    X(void, matmul, (dev * d, const dev_mm_args *a))                                               \
+    /* cuBLAS is there, opened, and has a workspace; false also where memory is short */           \
+    X(bool, blas, (dev * d))                                                                       \
+    X(size_t, attn_scratch, (const dev_attn_args *a))                                              \
+    X(void, attn, (dev * d, const dev_attn_args *a))                                               \
+    X(void, draw, (dev * d, const dev_draw_args *a))                                               \
+    X(void, gemm, (dev * d, const dev_gemm_args *a))                                               \
+    X(void, gptq_round, (dev * d, const dev_gptq_args *a))                                         \
+    X(void, gptq_errors, (dev * d, const dev_gptq_args *a))                                        \
+    X(void, gptq_sweep, (dev * d, const dev_gptq_args *a))                                         \
+    /* d and its peers, which are borrowed. LQ_EDEVICE: no NCCL */                                 \
+    X(lq_status, link, (dev_link * *l, dev * d, lq_err * err))                                     \
+    X(void, unlink, (dev_link * l)) /* before its devices are closed */                            \
+    /* x[r] [n] of each rank r becomes the sum over all, ((x[0] + x[1]) + x[2]) + ... */           \
+    X(void, all_reduce, (dev_link * l, float *const *x, int64_t n))                                \
+    /* to [ranks, n] of rank 0 = x[r] [n] of each; other memory than x[0] */                       \
     X(void, gather, (dev_link * l, float *to, float *const *x, int64_t n))
 
 struct dev_ops {

@@ -10,10 +10,7 @@ static const k_ops *const tables[] = {
 #if defined(__x86_64__)
     &k_avx2, &k_avx512, &k_vnni, &k_amx, &k_bf16,
 #elif defined(__aarch64__)
-    &k_neon,
-    &k_neon_dot,
-    &k_neon_i8mm,
-    &k_neon_bf,
+    &k_neon, &k_neon_dot, &k_neon_i8mm, &k_neon_bf,
 #endif
 };
 
@@ -60,8 +57,8 @@ lq_status k_init(const char *want, lq_err *err)
         }
     }
     if (want)
-        return lq_fail(err, LQ_EUSAGE, "--kernels: expected auto or one of: %s; found %s%s", k_list(),
-                       want, compiled_in(want) ? ", which this processor lacks" : "");
+        return lq_fail(err, LQ_EUSAGE, "--kernels: expected auto or one of: %s; found %s%s",
+                       k_list(), want, compiled_in(want) ? ", which this processor lacks" : "");
     ops = chosen;
     in_use = &ops;
     return LQ_OK;

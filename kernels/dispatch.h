@@ -48,59 +48,59 @@ typedef struct {
 } k_next;
 
 /* X(result, name, arguments) */
-#define K_OPS(X)                                                                                   \
-    /* the three matmuls of mm.h; mm_bf16 is absent where the machine lacks the instruction */     \
-    X(void, mm_f32, (const mm_task *t))                                                            \
-    X(void, mm_bf16, (const mm_task *t))                                                           \
-    X(void, mm_i8, (const mm_task *t))                                                             \
-    /* n inputs, a multiple of A, to int8 blocks of A (mm.h) */                                    \
-    X(void, mm_quant, (int8_t * q, float *s, float *qs, const float *x, int64_t n, int64_t A))     \
-    X(void, to_bf16, (uint16_t * dst, const float *x, int64_t n))                                  \
-    X(void, round_bf16, (float *dst, const float *x, int64_t n)) /* to bf16 and back */            \
-    /* attention on one tile of ATTN_TILE keys, `n` of them */                                     \
-    X(void, attn_k, (float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d))                 \
-    X(void, attn_v, (float *v, const uint8_t *src, int n, int64_t D, kv_dtype d))                  \
-    /* s[r][j] = scale * sum_d q[r][d] kt[d][j], d in order */                                     \
-    X(void, attn_scores,                                                                           \
-      (float *s, const float *const *q, const float *kt, int64_t R, int64_t D, float scale))       \
+#define K_OPS(X)                                                                                     \
+    /* the three matmuls of mm.h; mm_bf16 is absent where the machine lacks the instruction */       \
+    X(void, mm_f32, (const mm_task *t))                                                              \
+    X(void, mm_bf16, (const mm_task *t))                                                             \
+    X(void, mm_i8, (const mm_task *t))                                                               \
+    /* n inputs, a multiple of A, to int8 blocks of A (mm.h) */                                      \
+    X(void, mm_quant, (int8_t * q, float *s, float *qs, const float *x, int64_t n, int64_t A))       \
+    X(void, to_bf16, (uint16_t * dst, const float *x, int64_t n))                                    \
+    X(void, round_bf16, (float *dst, const float *x, int64_t n)) /* to bf16 and back */              \
+    /* attention on one tile of ATTN_TILE keys, `n` of them */                                       \
+    X(void, attn_k, (float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d))                   \
+    X(void, attn_v, (float *v, const uint8_t *src, int n, int64_t D, kv_dtype d))                    \
+    /* s[r][j] = scale * sum_d q[r][d] kt[d][j], d in order */                                       \
+    X(void, attn_scores,                                                                             \
+      (float *s, const float *const *q, const float *kt, int64_t R, int64_t D, float scale))         \
     /* s[r][lo[r]..hi[r]) to exp(s - m'), m' = max(m, s); a = exp(m - m'); l = l*a + sum; m = m'.  \
-     * Of rows that see no key m, l and a stay as they are */                                      \
-    X(void, attn_softmax,                                                                          \
-      (float *s, const int *lo, const int *hi, int64_t R, float *m, float *l, float *a))           \
-    /* acc[r][d] = a[r]*acc[r][d], then + s[r][j] v[j][d] for j = lo[r]..hi[r]-1 in order */       \
-    X(void, attn_pv,                                                                               \
-      (float *acc, const float *s, const float *v, const float *a, const int *lo, const int *hi,   \
-       int64_t R, int64_t D))                                                                      \
+     * Of rows that see no key m, l and a stay as they are */ \
+    X(void, attn_softmax,                                                                            \
+      (float *s, const int *lo, const int *hi, int64_t R, float *m, float *l, float *a))             \
+    /* acc[r][d] = a[r]*acc[r][d], then + s[r][j] v[j][d] for j = lo[r]..hi[r]-1 in order */         \
+    X(void, attn_pv,                                                                                 \
+      (float *acc, const float *s, const float *v, const float *a, const int *lo, const int *hi,     \
+       int64_t R, int64_t D))                                                                        \
     /* the same on bf16, absent as mm_bf16 is, D a multiple of 16. A word holds two numbers, and a \
      * tile is two halves of ATTN_LANES keys: of a key elements 2i, 2i+1 (kt [D/2][ATTN_LANES]);   \
      * of an element keys 2j, 2j+1 (v [ATTN_LANES/2][D]). attn_k16, attn_v16: n keys of one half,  \
      * or both with n > ATTN_LANES. q: [R][D]. s is written over. next: read into the cache beside \
-     */                                                                                            \
-    X(void, attn_k16, (uint32_t * kt, const uint8_t *src, int n, int64_t D, kv_dtype d))           \
-    X(void, attn_v16, (uint32_t * v, const uint8_t *src, int n, int64_t D, kv_dtype d))            \
-    X(void, attn_scores16,                                                                         \
-      (float *s, const uint16_t *q, const uint32_t *const kt[2], int64_t R, int64_t D,             \
-       float scale, const k_next *next))                                                           \
-    X(void, attn_pv16,                                                                             \
-      (float *acc, float *s, const uint32_t *const v[2], const float *a, const int *lo,            \
-       const int *hi, int64_t R, int64_t D, const k_next *next))                                   \
-    /* ops.h, one row each */                                                                      \
-    X(void, rmsnorm,                                                                               \
-      (float *dst, const float *x, const float *w, float off, int64_t K, float eps))               \
-    X(void, layernorm,                                                                             \
-      (float *dst, const float *x, const float *w, const float *b, float off, int64_t K,           \
-       float eps))                                                                                 \
-    X(void, act, (float *dst, const float *x, int64_t n, k_act_fn f))                              \
-    X(void, mul, (float *dst, const float *x, int64_t n)) /* dst *= x */                           \
-    X(void, swiglu_clamped,                                                                        \
-      (float *dst, const float *gate, const float *up, int64_t n, float limit))                    \
-    X(void, softcap, (float *x, float cap, int64_t n))                                             \
-    X(void, exp_minus, (float *dst, const float *x, float c, int64_t n))                           \
-    X(float, logsumexp, (const float *x, int64_t n))                                               \
-    /* limits for bench.h: operations done by `rounds` of each; xor of n bytes, n % 1024 == 0 */   \
-    X(double, peak_f32, (int64_t rounds))                                                          \
-    X(double, peak_bf16, (int64_t rounds))                                                         \
-    X(double, peak_i8, (int64_t rounds))                                                           \
+     */ \
+    X(void, attn_k16, (uint32_t * kt, const uint8_t *src, int n, int64_t D, kv_dtype d))             \
+    X(void, attn_v16, (uint32_t * v, const uint8_t *src, int n, int64_t D, kv_dtype d))              \
+    X(void, attn_scores16,                                                                           \
+      (float *s, const uint16_t *q, const uint32_t *const kt[2], int64_t R, int64_t D,               \
+       float scale, const k_next *next))                                                             \
+    X(void, attn_pv16,                                                                               \
+      (float *acc, float *s, const uint32_t *const v[2], const float *a, const int *lo,              \
+       const int *hi, int64_t R, int64_t D, const k_next *next))                                     \
+    /* ops.h, one row each */                                                                        \
+    X(void, rmsnorm,                                                                                 \
+      (float *dst, const float *x, const float *w, float off, int64_t K, float eps))                 \
+    X(void, layernorm,                                                                               \
+      (float *dst, const float *x, const float *w, const float *b, float off, int64_t K,             \
+       float eps))                                                                                   \
+    X(void, act, (float *dst, const float *x, int64_t n, k_act_fn f))                                \
+    X(void, mul, (float *dst, const float *x, int64_t n)) /* dst *= x */                             \
+    X(void, swiglu_clamped,                                                                          \
+      (float *dst, const float *gate, const float *up, int64_t n, float limit))                      \
+    X(void, softcap, (float *x, float cap, int64_t n))                                               \
+    X(void, exp_minus, (float *dst, const float *x, float c, int64_t n))                             \
+    X(float, logsumexp, (const float *x, int64_t n))                                                 \
+    /* limits for bench.h: operations done by `rounds` of each; xor of n bytes, n % 1024 == 0 */     \
+    X(double, peak_f32, (int64_t rounds))                                                            \
+    X(double, peak_bf16, (int64_t rounds))                                                           \
+    X(double, peak_i8, (int64_t rounds))                                                             \
     X(uint32_t, read_all, (const uint8_t *p, size_t n))
 
 typedef struct {

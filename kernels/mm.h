@@ -42,8 +42,8 @@
 
 #include "formats/tensor/qtensor.h"
 #include "formats/tensor/tiles.h"
-#include "kernels/ops.h"
 #include "kernels/core/pool.h"
+#include "kernels/ops.h"
 
 LQ_C_BEGIN
 

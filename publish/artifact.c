@@ -1,11 +1,11 @@
 /* publish/artifact.c */
 #include "publish/artifact.h"
 
+#include "base/path.h"
+#include "base/version.h"
 #include "formats/hf/front_matter.h"
 #include "formats/source/history.h"
-#include "base/path.h"
 #include "formats/source/totals.h"
-#include "base/version.h"
 #include "publish/card.h"
 #include "publish/handover.h"
 

@@ -24,13 +24,13 @@ enum { OCI_TRIES = 5, OCI_STEPS = 1000, OCI_MIN_STEP = 1 << 20 };
 typedef struct {
     const pub_opts *o;
     hc_client *http;
-    char base[300];   /* "https://registry:5000" */
-    char name[256];   /* "group/model" */
-    char ref[140];    /* a tag, or "sha256:..." */
-    char *basic;      /* "Basic ...", or NULL */
-    char *authorized; /* what the registry last accepted, or NULL */
-    int tries;        /* since the last progress */
-    int anew;         /* how often this blob began anew */
+    char base[300];          /* "https://registry:5000" */
+    char name[256];          /* "group/model" */
+    char ref[140];           /* a tag, or "sha256:..." */
+    char *basic;             /* "Basic ...", or NULL */
+    char *authorized;        /* what the registry last accepted, or NULL */
+    int tries;               /* since the last progress */
+    int anew;                /* how often this blob began anew */
     uint64_t reached, bytes; /* of this blob, at the last progress; all of it */
 } oci_conn;
 

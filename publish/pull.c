@@ -1,6 +1,6 @@
 /* publish/pull.c - fetch, check, resume; the same for every target. */
-#include "convert/folder.h"
 #include "base/path.h"
+#include "convert/folder.h"
 #include "formats/source/source.h"
 #include "publish/target.h"
 

@@ -9,14 +9,14 @@
 #include "publish/files.h"
 
 typedef struct {
-    const char *branch;            /* git: NULL: main */
-    const char *username;          /* oci: NULL: as docker's config.json says */
-    const char *password_file;     /* oci: its first line; "-" is stdin */
-    const char *ca;                /* oci: certificates to trust, PEM */
-    bool plain_http;               /* oci: not only on the loopback */
-    int patience; /* oci, git: seconds in which a remote side must do something; 0: 60 */
-    uint64_t chunk_bytes;          /* oci: of an upload's pieces; 0: 64 MiB */
-    const char *state;             /* where an interrupted upload is remembered; NULL: nowhere */
+    const char *branch;        /* git: NULL: main */
+    const char *username;      /* oci: NULL: as docker's config.json says */
+    const char *password_file; /* oci: its first line; "-" is stdin */
+    const char *ca;            /* oci: certificates to trust, PEM */
+    bool plain_http;           /* oci: not only on the loopback */
+    int patience;         /* oci, git: seconds in which a remote side must do something; 0: 60 */
+    uint64_t chunk_bytes; /* oci: of an upload's pieces; 0: 64 MiB */
+    const char *state;    /* where an interrupted upload is remembered; NULL: nowhere */
     void (*say)(const char *text); /* things to say aloud, in short lines; may be NULL */
     const lq_job *job;
 } pub_opts;

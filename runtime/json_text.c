@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-
 /* Copy text into dst (never longer) with \u0000 as C0 80. False: nested too deep, at *at. */
 static bool rewrite(char *dst, size_t *n_dst, const char *s, size_t n, size_t *at)
 {

@@ -22,9 +22,9 @@ typedef struct lm lm;
 lq_status lm_open(lm **l, const api_opts *o, lq_err *err);
 
 typedef struct {
-    const char *path;  /* whatever formats/source/source.h opens */
-    load_opts load;    /* its notes are all that there is to say */
-    pool *p;           /* borrowed until lm_close */
+    const char *path; /* whatever formats/source/source.h opens */
+    load_opts load;   /* its notes are all that there is to say */
+    pool *p;          /* borrowed until lm_close */
     const load_tok
         *tok; /* its tokenizer where it is open already, borrowed until lm_close; or NULL */
     const char *draft; /* the model that guesses for it, if engine.guesses > 0; NULL: none */

@@ -21,9 +21,9 @@
 
 enum { MAX_BODY = 32 << 20, MIN_WINDOW = 64 };
 /* How each answer and the file of a run's state begin: what else has their names is somebody's. */
-#define ANSWER_ID    "batch_req_"
+#define ANSWER_ID "batch_req_"
 #define ANSWER_BEGIN "{\"id\":\"" ANSWER_ID
-#define STATE_BEGIN  "{\"requests\":\""
+#define STATE_BEGIN "{\"requests\":\""
 
 typedef struct {
     const char *shard;

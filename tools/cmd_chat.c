@@ -5,10 +5,10 @@
  * says go to stderr. SIGINT breaks off the answer that comes in; while none does, it ends the
  * program, as the end of input does. */
 #include "base/json.h"
-#include "tools/server/client.h"
 #include "tools/cli/engine_opts.h"
-#include "tools/server/local.h"
 #include "tools/cli/outputs.h"
+#include "tools/server/client.h"
+#include "tools/server/local.h"
 
 #include <errno.h>
 #include <poll.h>

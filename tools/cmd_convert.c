@@ -2,8 +2,8 @@
 #include "convert/convert.h"
 #include "runtime/tokenizer/tok.h"
 #include "runtime/tokenizer/tok_files.h"
-#include "tools/cmds.h"
 #include "tools/cli/outputs.h"
+#include "tools/cmds.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>

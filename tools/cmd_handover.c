@@ -1,7 +1,7 @@
 /* tools/cmd_handover.c - `llmq handover ENGINE MODEL`. */
 #include "publish/handover.h"
-#include "tools/cmds.h"
 #include "tools/cli/load.h"
+#include "tools/cmds.h"
 
 /* before: "" of commands; else a comment's, which stays in its line. */
 static void print_list(const cJSON *doc, const char *key, const char *before)

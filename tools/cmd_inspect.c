@@ -1,13 +1,13 @@
 /* tools/cmd_inspect.c - `llmq inspect`: what is in a model file, as a tree or as JSON. */
 #include "tools/cmds.h"
 
-#include "formats/arch/generation_config.h"
 #include "base/json.h"
+#include "formats/arch/generation_config.h"
 #include "formats/source/source.h"
 #include "formats/source/totals.h"
 #include "tools/cli/html_page.h"
-#include "tools/report/inspect_html.h"
 #include "tools/cli/outputs.h"
+#include "tools/report/inspect_html.h"
 
 #include <ctype.h>
 #include <inttypes.h>

@@ -5,15 +5,15 @@
 #include "base/machine.h"
 #include "kernels/bench/bench.h"
 #include "runtime/engine/sizing.h"
+#include "runtime/engine/spec.h"
 #include "runtime/forward/forward.h"
 #include "runtime/load.h"
 #include "runtime/model/rank.h"
-#include "runtime/engine/spec.h"
+#include "tools/bench/roofline.h"
 #include "tools/cli/footprint.h"
 #include "tools/cli/gpus.h"
 #include "tools/cli/limits.h"
 #include "tools/report/plan_quantize.h"
-#include "tools/bench/roofline.h"
 #include "tools/server/serve_budget.h"
 
 #include <cjson/cJSON.h>

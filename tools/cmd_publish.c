@@ -1,8 +1,8 @@
 /* tools/cmd_publish.c - `llmq publish MODEL TARGET`. */
 #include "publish/artifact.h"
-#include "tools/cmds.h"
 #include "tools/cli/outputs.h"
 #include "tools/cli/target_opts.h"
+#include "tools/cmds.h"
 #include "tools/verify/verify.h"
 
 #include <cjson/cJSON.h>

@@ -1,7 +1,7 @@
 /* tools/cmd_pull.c - `llmq pull TARGET -o DIR`. */
-#include "tools/cmds.h"
 #include "tools/cli/outputs.h"
 #include "tools/cli/target_opts.h"
+#include "tools/cmds.h"
 #include "tools/verify/verify.h"
 
 typedef struct {

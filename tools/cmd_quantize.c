@@ -4,9 +4,9 @@
 #include "quantize/transform/rotate.h"
 #include "quantize/tune/tune.h"
 #include "tools/bench/blas_core.h"
-#include "tools/cmds.h"
 #include "tools/cli/html_page.h"
 #include "tools/cli/outputs.h"
+#include "tools/cmds.h"
 #include "tools/report/quantize_calib.h"
 #include "tools/report/quantize_html.h"
 

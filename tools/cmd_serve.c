@@ -9,9 +9,9 @@
 #include "kernels/ops.h"
 #include "runtime/service.h"
 #include "tools/cli/engine_opts.h"
-#include "tools/server/isolate.h"
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
+#include "tools/server/isolate.h"
 #include "tools/server/serve_limits.h"
 #include "tools/server/serve_ops.h"
 

@@ -7,8 +7,8 @@
 #include "tools/verify/verify_text.h"
 
 #include "base/json.h"
-#include "formats/llmq/llmq.h"
 #include "base/path.h"
+#include "formats/llmq/llmq.h"
 #include "formats/source/source.h"
 
 #include <dirent.h>

@@ -47,48 +47,48 @@ typedef enum { ROUTER_SOFTMAX, ROUTER_SIGMOID } arch_router;
  * by name; LINEAR: what quantizers work on. Roles with EXPERT in their name exist once per expert.
  * X(name, text, kind) */
 typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
-#define ARCH_ROLES(X)                                                                             \
-    X(R_EMBED, "embed", ARCH_MATRIX)                                                              \
-    X(R_POS_EMBED, "pos_embed", ARCH_MATRIX) /* [positions + pos_offset, hidden] */               \
-    X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                    \
-    X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */      \
-    X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                        \
-    X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                    \
-    X(R_HEAD, "lm_head", ARCH_LINEAR)                                                             \
-    /* of a layer, from here on */                                                                \
-    X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                      \
-    X(R_Q, "q", ARCH_LINEAR)                                                                      \
-    X(R_K, "k", ARCH_LINEAR)                                                                      \
-    X(R_V, "v", ARCH_LINEAR)                                                                      \
-    X(R_QKV, "qkv", ARCH_LINEAR) /* rows: see qkv_grouped */                                      \
-    X(R_O, "o", ARCH_LINEAR)                                                                      \
-    X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                            \
-    X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                            \
-    X(R_SINKS, "sinks", ARCH_VECTOR) /* [heads] */                                                \
+#define ARCH_ROLES(X)                                                                               \
+    X(R_EMBED, "embed", ARCH_MATRIX)                                                                \
+    X(R_POS_EMBED, "pos_embed", ARCH_MATRIX) /* [positions + pos_offset, hidden] */                 \
+    X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                      \
+    X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */        \
+    X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                          \
+    X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                      \
+    X(R_HEAD, "lm_head", ARCH_LINEAR)                                                               \
+    /* of a layer, from here on */                                                                  \
+    X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                        \
+    X(R_Q, "q", ARCH_LINEAR)                                                                        \
+    X(R_K, "k", ARCH_LINEAR)                                                                        \
+    X(R_V, "v", ARCH_LINEAR)                                                                        \
+    X(R_QKV, "qkv", ARCH_LINEAR) /* rows: see qkv_grouped */                                        \
+    X(R_O, "o", ARCH_LINEAR)                                                                        \
+    X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                              \
+    X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                              \
+    X(R_SINKS, "sinks", ARCH_VECTOR) /* [heads] */                                                  \
     /* MLA (arXiv:2405.04434): q = b_q norm(a_q h); [c, k_rope] = a_kv h;                         \
-     * [k_nope, v] of each head = b_kv norm(c) */                                                 \
-    X(R_Q_A, "q_a", ARCH_LINEAR)                                                                  \
-    X(R_Q_A_NORM, "q_a_norm", ARCH_VECTOR)                                                        \
-    X(R_Q_B, "q_b", ARCH_LINEAR)                                                                  \
-    X(R_KV_A, "kv_a", ARCH_LINEAR)                                                                \
-    X(R_KV_A_NORM, "kv_a_norm", ARCH_VECTOR)                                                      \
-    X(R_KV_B, "kv_b", ARCH_LINEAR)                                                                \
-    X(R_ATTN_POST_NORM, "attn_post_norm", ARCH_VECTOR) /* of attention's output */                \
-    X(R_MLP_NORM, "mlp_norm", ARCH_VECTOR)                                                        \
-    X(R_GATE, "gate", ARCH_LINEAR)                                                                \
-    X(R_UP, "up", ARCH_LINEAR)                                                                    \
-    X(R_GATE_UP, "gate_up", ARCH_LINEAR) /* rows: gate, then up */                                \
-    X(R_DOWN, "down", ARCH_LINEAR)                                                                \
-    X(R_ROUTER, "router", ARCH_MATRIX)                                                            \
-    X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */    \
-    X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                  \
-    X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                      \
-    X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */              \
-    X(R_EXPERT_DOWN, "expert_down", ARCH_LINEAR)                                                  \
-    X(R_SHARED_ROUTER, "shared_router", ARCH_MATRIX) /* [1, hidden]: sigmoid on the shared MLP */ \
-    X(R_SHARED_GATE, "shared_gate", ARCH_LINEAR)                                                  \
-    X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                      \
-    X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                  \
+     * [k_nope, v] of each head = b_kv norm(c) */ \
+    X(R_Q_A, "q_a", ARCH_LINEAR)                                                                    \
+    X(R_Q_A_NORM, "q_a_norm", ARCH_VECTOR)                                                          \
+    X(R_Q_B, "q_b", ARCH_LINEAR)                                                                    \
+    X(R_KV_A, "kv_a", ARCH_LINEAR)                                                                  \
+    X(R_KV_A_NORM, "kv_a_norm", ARCH_VECTOR)                                                        \
+    X(R_KV_B, "kv_b", ARCH_LINEAR)                                                                  \
+    X(R_ATTN_POST_NORM, "attn_post_norm", ARCH_VECTOR) /* of attention's output */                  \
+    X(R_MLP_NORM, "mlp_norm", ARCH_VECTOR)                                                          \
+    X(R_GATE, "gate", ARCH_LINEAR)                                                                  \
+    X(R_UP, "up", ARCH_LINEAR)                                                                      \
+    X(R_GATE_UP, "gate_up", ARCH_LINEAR) /* rows: gate, then up */                                  \
+    X(R_DOWN, "down", ARCH_LINEAR)                                                                  \
+    X(R_ROUTER, "router", ARCH_MATRIX)                                                              \
+    X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */      \
+    X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                    \
+    X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                        \
+    X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */                \
+    X(R_EXPERT_DOWN, "expert_down", ARCH_LINEAR)                                                    \
+    X(R_SHARED_ROUTER, "shared_router", ARCH_MATRIX) /* [1, hidden]: sigmoid on the shared MLP */   \
+    X(R_SHARED_GATE, "shared_gate", ARCH_LINEAR)                                                    \
+    X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                        \
+    X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                    \
     X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */
 
 typedef enum {

@@ -101,62 +101,49 @@ static lq_status heads_qk_norm(arch_config *c, const char *key, const cJSON *v, 
 }
 
 /* ---- pieces of tables ---- */
-/* clang-format off: a table of names reads by line */
-#define END                            \
-    {                                  \
-        ARCH_N_ROLES, NULL, 0, BIAS_NO \
-    }
-#define NO_KEY      \
-    {               \
-        .key = NULL \
-    }
+/* A table of names reads by line. */
+/* clang-format off */
+#define END { ARCH_N_ROLES, NULL, 0, BIAS_NO }
+#define NO_KEY { .key = NULL }
 #define LAYER "@layers.%d."
 #define H "@h.%d."
 
 /* Names of the Llama family; they differ in which linears have biases. */
-#define EMBED_NORM_HEAD(norm_bias)                                                     \
-    { R_EMBED, "@embed_tokens", 0, BIAS_NO }, { R_FINAL_NORM, "@norm", 0, norm_bias }, \
-    {                                                                                  \
-        R_HEAD, "^lm_head", 0, BIAS_NO                                                 \
-    }
-#define SELF_ATTN(qkv_bias, o_bias)                     \
-    { R_Q, LAYER "self_attn.q_proj", 0, qkv_bias },     \
-        { R_K, LAYER "self_attn.k_proj", 0, qkv_bias }, \
-        { R_V, LAYER "self_attn.v_proj", 0, qkv_bias }, \
-    {                                                   \
-        R_O, LAYER "self_attn.o_proj", 0, o_bias        \
-    }
-#define QK_NORMS                                        \
+#define EMBED_NORM_HEAD(norm_bias) \
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO }, \
+    { R_FINAL_NORM, "@norm", 0, norm_bias }, \
+    { R_HEAD, "^lm_head", 0, BIAS_NO }
+#define SELF_ATTN(qkv_bias, o_bias) \
+    { R_Q, LAYER "self_attn.q_proj", 0, qkv_bias }, \
+    { R_K, LAYER "self_attn.k_proj", 0, qkv_bias }, \
+    { R_V, LAYER "self_attn.v_proj", 0, qkv_bias }, \
+    { R_O, LAYER "self_attn.o_proj", 0, o_bias }
+#define QK_NORMS \
     { R_Q_NORM, LAYER "self_attn.q_norm", 0, BIAS_NO }, \
-    {                                                   \
-        R_K_NORM, LAYER "self_attn.k_norm", 0, BIAS_NO  \
-    }
-#define PRE_NORMS(bias)                                       \
-    { R_ATTN_NORM, LAYER "input_layernorm", 0, bias },        \
-    {                                                         \
-        R_MLP_NORM, LAYER "post_attention_layernorm", 0, bias \
-    }
-#define GATED(bias)                                                                     \
-    { R_GATE, LAYER "mlp.gate_proj", 0, bias }, { R_UP, LAYER "mlp.up_proj", 0, bias }, \
-    {                                                                                   \
-        R_DOWN, LAYER "mlp.down_proj", 0, bias                                          \
-    }
+    { R_K_NORM, LAYER "self_attn.k_norm", 0, BIAS_NO }
+#define PRE_NORMS(bias) \
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, bias }, \
+    { R_MLP_NORM, LAYER "post_attention_layernorm", 0, bias }
+#define GATED(bias) \
+    { R_GATE, LAYER "mlp.gate_proj", 0, bias }, \
+    { R_UP, LAYER "mlp.up_proj", 0, bias }, \
+    { R_DOWN, LAYER "mlp.down_proj", 0, bias }
 #define UP_DOWN \
-    { R_UP, LAYER "mlp.up_proj", 0, BIAS_MLP }, { R_DOWN, LAYER "mlp.down_proj", 0, BIAS_MLP }
+    { R_UP, LAYER "mlp.up_proj", 0, BIAS_MLP }, \
+    { R_DOWN, LAYER "mlp.down_proj", 0, BIAS_MLP }
 #define LLAMA_NAMES(qkv_bias, o_bias, mlp_bias) \
-    EMBED_NORM_HEAD(BIAS_NO), PRE_NORMS(BIAS_NO), SELF_ATTN(qkv_bias, o_bias), GATED(mlp_bias)
-#define EXPERTS(at, gate, up, down)                              \
+    EMBED_NORM_HEAD(BIAS_NO), \
+    PRE_NORMS(BIAS_NO), \
+    SELF_ATTN(qkv_bias, o_bias), \
+    GATED(mlp_bias)
+#define EXPERTS(at, gate, up, down) \
     { R_EXPERT_GATE, LAYER at ".experts.%e." gate, 0, BIAS_NO }, \
-        { R_EXPERT_UP, LAYER at ".experts.%e." up, 0, BIAS_NO }, \
-    {                                                            \
-        R_EXPERT_DOWN, LAYER at ".experts.%e." down, 0, BIAS_NO  \
-    }
-#define SHARED(at)                                        \
+    { R_EXPERT_UP, LAYER at ".experts.%e." up, 0, BIAS_NO }, \
+    { R_EXPERT_DOWN, LAYER at ".experts.%e." down, 0, BIAS_NO }
+#define SHARED(at) \
     { R_SHARED_GATE, LAYER at ".gate_proj", 0, BIAS_NO }, \
-        { R_SHARED_UP, LAYER at ".up_proj", 0, BIAS_NO }, \
-    {                                                     \
-        R_SHARED_DOWN, LAYER at ".down_proj", 0, BIAS_NO  \
-    }
+    { R_SHARED_UP, LAYER at ".up_proj", 0, BIAS_NO }, \
+    { R_SHARED_DOWN, LAYER at ".down_proj", 0, BIAS_NO }
 
 static const arch_name llama_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_MLP), END };
 static const arch_name mistral_names[] = { LLAMA_NAMES(BIAS_NO, BIAS_NO, BIAS_NO), END };
@@ -173,13 +160,11 @@ static const arch_name phi3_names[] = {
     END,
 };
 /* Norms before and after attention and MLP. */
-#define SANDWICH                                                            \
-    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },                   \
-        { R_ATTN_POST_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO }, \
-        { R_MLP_NORM, LAYER "pre_feedforward_layernorm", 0, BIAS_NO },      \
-    {                                                                       \
-        R_MLP_POST_NORM, LAYER "post_feedforward_layernorm", 0, BIAS_NO     \
-    }
+#define SANDWICH \
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO }, \
+    { R_ATTN_POST_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO }, \
+    { R_MLP_NORM, LAYER "pre_feedforward_layernorm", 0, BIAS_NO }, \
+    { R_MLP_POST_NORM, LAYER "post_feedforward_layernorm", 0, BIAS_NO }
 static const arch_name gemma2_names[] = {
     EMBED_NORM_HEAD(BIAS_NO), SANDWICH, SELF_ATTN(BIAS_ATTN, BIAS_ATTN), GATED(BIAS_NO), END,
 };
@@ -195,11 +180,9 @@ static const arch_name vaultgemma_names[] = {
     GATED(BIAS_NO),
     END,
 };
-#define GATE_UP                                          \
+#define GATE_UP \
     { R_GATE_UP, LAYER "mlp.gate_up_proj", 0, BIAS_NO }, \
-    {                                                    \
-        R_DOWN, LAYER "mlp.down_proj", 0, BIAS_NO        \
-    }
+    { R_DOWN, LAYER "mlp.down_proj", 0, BIAS_NO }
 static const arch_name glm_names[] = {
     EMBED_NORM_HEAD(BIAS_NO), PRE_NORMS(BIAS_NO), SELF_ATTN(BIAS_ATTN, BIAS_NO), GATE_UP, END,
 };
@@ -250,11 +233,9 @@ static const arch_name starcoder2_names[] = {
     { R_DOWN, LAYER "mlp.c_proj", 0, BIAS_MLP },
     END,
 };
-#define QK_LAYERNORMS                                         \
+#define QK_LAYERNORMS \
     { R_Q_NORM, LAYER "self_attn.q_layernorm", 0, BIAS_YES }, \
-    {                                                         \
-        R_K_NORM, LAYER "self_attn.k_layernorm", 0, BIAS_YES  \
-    }
+    { R_K_NORM, LAYER "self_attn.k_layernorm", 0, BIAS_YES }
 static const arch_name phi_names[] = {
     { R_EMBED, "@embed_tokens", 0, BIAS_NO },
     { R_FINAL_NORM, "@final_layernorm", 0, BIAS_YES },
@@ -329,22 +310,23 @@ static const arch_name qwen3_moe_names[] = {
     EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
     END,
 };
-#define DEEPSEEK_NAMES                                                                           \
-    EMBED_NORM_HEAD(BIAS_NO), PRE_NORMS(BIAS_NO), { R_Q, LAYER "self_attn.q_proj", 0, BIAS_NO }, \
-        { R_Q_A, LAYER "self_attn.q_a_proj", 0, BIAS_ATTN },                                     \
-        { R_Q_A_NORM, LAYER "self_attn.q_a_layernorm", 0, BIAS_NO },                             \
-        { R_Q_B, LAYER "self_attn.q_b_proj", 0, BIAS_NO },                                       \
-        { R_KV_A, LAYER "self_attn.kv_a_proj_with_mqa", 0, BIAS_ATTN },                          \
-        { R_KV_A_NORM, LAYER "self_attn.kv_a_layernorm", 0, BIAS_NO },                           \
-        { R_KV_B, LAYER "self_attn.kv_b_proj", 0, BIAS_NO },                                     \
-        { R_O, LAYER "self_attn.o_proj", 0, BIAS_ATTN }, GATED(BIAS_NO),                         \
-        { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },                                              \
-        EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), SHARED("mlp.shared_experts")
+#define DEEPSEEK_NAMES \
+    EMBED_NORM_HEAD(BIAS_NO), \
+    PRE_NORMS(BIAS_NO), \
+    { R_Q, LAYER "self_attn.q_proj", 0, BIAS_NO }, \
+    { R_Q_A, LAYER "self_attn.q_a_proj", 0, BIAS_ATTN }, \
+    { R_Q_A_NORM, LAYER "self_attn.q_a_layernorm", 0, BIAS_NO }, \
+    { R_Q_B, LAYER "self_attn.q_b_proj", 0, BIAS_NO }, \
+    { R_KV_A, LAYER "self_attn.kv_a_proj_with_mqa", 0, BIAS_ATTN }, \
+    { R_KV_A_NORM, LAYER "self_attn.kv_a_layernorm", 0, BIAS_NO }, \
+    { R_KV_B, LAYER "self_attn.kv_b_proj", 0, BIAS_NO }, \
+    { R_O, LAYER "self_attn.o_proj", 0, BIAS_ATTN }, \
+    GATED(BIAS_NO), \
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO }, \
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), \
+    SHARED("mlp.shared_experts")
 static const arch_name deepseek_v2_names[] = { DEEPSEEK_NAMES, END };
-#define CORRECTION                                                                  \
-    {                                                                               \
-        R_ROUTER_CORR, LAYER "mlp.gate.e_score_correction_bias", NAME_BARE, BIAS_NO \
-    }
+#define CORRECTION { R_ROUTER_CORR, LAYER "mlp.gate.e_score_correction_bias", NAME_BARE, BIAS_NO }
 static const arch_name deepseek_v3_names[] = { DEEPSEEK_NAMES, CORRECTION, END };
 static const arch_name glm4_moe_names[] = {
     LLAMA_NAMES(BIAS_ATTN, BIAS_NO, BIAS_NO),
@@ -387,18 +369,19 @@ static const arch_name gpt_oss_names[] = {
 };
 
 /* ---- the GPT family ---- */
-#define GPT_NORMS                                                            \
-    { R_EMBED, "@wte", 0, BIAS_NO }, { R_FINAL_NORM, "@ln_f", 0, BIAS_YES }, \
-    {                                                                        \
-        R_ATTN_NORM, H "ln_1", 0, BIAS_YES                                   \
-    }
-#define GPT2_NAMES(turned)                                                                        \
-    GPT_NORMS, { R_HEAD, "^lm_head", 0, BIAS_NO }, { R_POS_EMBED, "@wpe", 0, BIAS_NO },           \
-        { R_QKV, H "attn.c_attn", turned, BIAS_YES }, { R_O, H "attn.c_proj", turned, BIAS_YES }, \
-        { R_MLP_NORM, H "ln_2", 0, BIAS_YES }, { R_UP, H "mlp.c_fc", turned, BIAS_YES },          \
-    {                                                                                             \
-        R_DOWN, H "mlp.c_proj", turned, BIAS_YES                                                  \
-    }
+#define GPT_NORMS \
+    { R_EMBED, "@wte", 0, BIAS_NO }, \
+    { R_FINAL_NORM, "@ln_f", 0, BIAS_YES }, \
+    { R_ATTN_NORM, H "ln_1", 0, BIAS_YES }
+#define GPT2_NAMES(turned) \
+    GPT_NORMS, \
+    { R_HEAD, "^lm_head", 0, BIAS_NO }, \
+    { R_POS_EMBED, "@wpe", 0, BIAS_NO }, \
+    { R_QKV, H "attn.c_attn", turned, BIAS_YES }, \
+    { R_O, H "attn.c_proj", turned, BIAS_YES }, \
+    { R_MLP_NORM, H "ln_2", 0, BIAS_YES }, \
+    { R_UP, H "mlp.c_fc", turned, BIAS_YES }, \
+    { R_DOWN, H "mlp.c_proj", turned, BIAS_YES }
 static const arch_name gpt2_names[] = { GPT2_NAMES(NAME_TRANSPOSED), END };
 static const arch_name gpt_bigcode_names[] = { GPT2_NAMES(0), END };
 static const arch_name gpt_neo_names[] = {
@@ -437,15 +420,14 @@ static const arch_name gpt_neox_names[] = {
     END,
 };
 /* BLOOM and Falcon */
-#define FUSED_HEADS(attn_bias, mlp_bias)                                                 \
-    { R_EMBED, "@word_embeddings", 0, BIAS_NO }, { R_FINAL_NORM, "@ln_f", 0, BIAS_YES }, \
-        { R_HEAD, "^lm_head", 0, BIAS_NO },                                              \
-        { R_QKV, H "self_attention.query_key_value", 0, attn_bias },                     \
-        { R_O, H "self_attention.dense", 0, attn_bias },                                 \
-        { R_UP, H "mlp.dense_h_to_4h", 0, mlp_bias },                                    \
-    {                                                                                    \
-        R_DOWN, H "mlp.dense_4h_to_h", 0, mlp_bias                                       \
-    }
+#define FUSED_HEADS(attn_bias, mlp_bias) \
+    { R_EMBED, "@word_embeddings", 0, BIAS_NO }, \
+    { R_FINAL_NORM, "@ln_f", 0, BIAS_YES }, \
+    { R_HEAD, "^lm_head", 0, BIAS_NO }, \
+    { R_QKV, H "self_attention.query_key_value", 0, attn_bias }, \
+    { R_O, H "self_attention.dense", 0, attn_bias }, \
+    { R_UP, H "mlp.dense_h_to_4h", 0, mlp_bias }, \
+    { R_DOWN, H "mlp.dense_4h_to_h", 0, mlp_bias }
 static const arch_name bloom_names[] = {
     FUSED_HEADS(BIAS_YES, BIAS_YES),
     { R_EMBED_NORM, "@word_embeddings_layernorm", 0, BIAS_YES },
@@ -478,17 +460,17 @@ static const arch_name mpt_names[] = {
     END,
 };
 /* fairseq's decoders */
-#define FAIRSEQ_NAMES                                                                              \
-    { R_EMBED, "@embed_tokens", 0, BIAS_NO }, { R_HEAD, "^lm_head", 0, BIAS_NO },                  \
-        { R_ATTN_NORM, LAYER "self_attn_layer_norm", 0, BIAS_YES },                                \
-        { R_Q, LAYER "self_attn.q_proj", 0, BIAS_ATTN },                                           \
-        { R_K, LAYER "self_attn.k_proj", 0, BIAS_ATTN },                                           \
-        { R_V, LAYER "self_attn.v_proj", 0, BIAS_ATTN },                                           \
-        { R_O, LAYER "self_attn.out_proj", 0, BIAS_ATTN },                                         \
-        { R_MLP_NORM, LAYER "final_layer_norm", 0, BIAS_YES }, { R_UP, LAYER "fc1", 0, BIAS_MLP }, \
-    {                                                                                              \
-        R_DOWN, LAYER "fc2", 0, BIAS_MLP                                                           \
-    }
+#define FAIRSEQ_NAMES \
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO }, \
+    { R_HEAD, "^lm_head", 0, BIAS_NO }, \
+    { R_ATTN_NORM, LAYER "self_attn_layer_norm", 0, BIAS_YES }, \
+    { R_Q, LAYER "self_attn.q_proj", 0, BIAS_ATTN }, \
+    { R_K, LAYER "self_attn.k_proj", 0, BIAS_ATTN }, \
+    { R_V, LAYER "self_attn.v_proj", 0, BIAS_ATTN }, \
+    { R_O, LAYER "self_attn.out_proj", 0, BIAS_ATTN }, \
+    { R_MLP_NORM, LAYER "final_layer_norm", 0, BIAS_YES }, \
+    { R_UP, LAYER "fc1", 0, BIAS_MLP }, \
+    { R_DOWN, LAYER "fc2", 0, BIAS_MLP }
 static const arch_name opt_names[] = {
     FAIRSEQ_NAMES,
     { R_POS_EMBED, "@embed_positions", 0, BIAS_NO },
@@ -505,11 +487,9 @@ static const arch_name xglm_names[] = {
 
 /* ---- keys ---- */
 #define BIASES(key, def) \
-    { key, KEY_FLAG, AT(attn_bias), def, NULL }, { key, KEY_FLAG, AT(mlp_bias), def, NULL }
-#define MUST(key, value)              \
-    {                                 \
-        key, KEY_MUST, 0, value, NULL \
-    }
+    { key, KEY_FLAG, AT(attn_bias), def, NULL }, \
+    { key, KEY_FLAG, AT(mlp_bias), def, NULL }
+#define MUST(key, value) { key, KEY_MUST, 0, value, NULL }
 
 static const arch_key gemma2_keys[] = {
     { "query_pre_attn_scalar", KEY_RSQRT, AT(attn_scale), 256, NULL },
@@ -528,13 +508,11 @@ static const arch_key cohere_keys[] = {
     { "use_qk_norm", KEY_FN, 0, NONE, heads_qk_norm },
     NO_KEY,
 };
-#define GRANITE_KEYS                                                      \
-    { "embedding_multiplier", KEY_REAL, AT(embed_scale), 1, NULL },       \
-        { "residual_multiplier", KEY_REAL, AT(residual_scale), 1, NULL }, \
-        { "attention_multiplier", KEY_REAL, AT(attn_scale), 1, NULL },    \
-    {                                                                     \
-        "logits_scaling", KEY_INVERSE, AT(logit_scale), 1, NULL           \
-    }
+#define GRANITE_KEYS \
+    { "embedding_multiplier", KEY_REAL, AT(embed_scale), 1, NULL }, \
+    { "residual_multiplier", KEY_REAL, AT(residual_scale), 1, NULL }, \
+    { "attention_multiplier", KEY_REAL, AT(attn_scale), 1, NULL }, \
+    { "logits_scaling", KEY_INVERSE, AT(logit_scale), 1, NULL }
 static const arch_key granite_keys[] = { GRANITE_KEYS, NO_KEY };
 static const arch_key stablelm_keys[] = {
     { "use_qkv_bias", KEY_FLAG, AT(attn_bias), 0, NULL },
@@ -582,8 +560,7 @@ static const arch_key gpt_neox_keys[] = {
     { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
     NO_KEY,
 };
-#define FALCON_KEYS \
-    BIASES("bias", 0), { "alibi", KEY_FN, 0, NONE, falcon_alibi }
+#define FALCON_KEYS BIASES("bias", 0), { "alibi", KEY_FN, 0, NONE, falcon_alibi }
 static const arch_key falcon_keys[] = {
     FALCON_KEYS,
     { "multi_query", KEY_FN, 0, NONE, multi_query },
@@ -630,19 +607,11 @@ static const arch_key xglm_keys[] = {
     { "scale_embedding", KEY_UNIT, AT(embed_scale), 1, NULL },
     NO_KEY,
 };
-#define NORM_TOPK(def)                                         \
-    {                                                          \
-        "norm_topk_prob", KEY_BOOL, AT(w.norm_topk), def, NULL \
-    }
-#define EXPERT_COUNTS(key, n, used)                                  \
-    { key, KEY_INT, AT(experts), n, NULL },                          \
-    {                                                                \
-        "num_experts_per_tok", KEY_INT, AT(experts_used), used, NULL \
-    }
-#define EXPERT_FFN(def)                                             \
-    {                                                               \
-        "moe_intermediate_size", KEY_INT, AT(expert_ffn), def, NULL \
-    }
+#define NORM_TOPK(def) { "norm_topk_prob", KEY_BOOL, AT(w.norm_topk), def, NULL }
+#define EXPERT_COUNTS(key, n, used) \
+    { key, KEY_INT, AT(experts), n, NULL }, \
+    { "num_experts_per_tok", KEY_INT, AT(experts_used), used, NULL }
+#define EXPERT_FFN(def) { "moe_intermediate_size", KEY_INT, AT(expert_ffn), def, NULL }
 static const arch_key granite_moe_keys[] = {
     GRANITE_KEYS,
     EXPERT_COUNTS("num_local_experts", 8, 2),
@@ -669,22 +638,18 @@ static const arch_key gpt_oss_keys[] = {
     { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
     NO_KEY,
 };
-#define GROUP_KEYS(n, used, scale)                                        \
+#define GROUP_KEYS(n, used, scale) \
     { "routed_scaling_factor", KEY_REAL, AT(expert_scale), scale, NULL }, \
-        { "n_group", KEY_INT, AT(expert_groups), n, NULL },               \
-        { "topk_group", KEY_INT, AT(groups_used), used, NULL },           \
-    {                                                                     \
-        "scoring_func", KEY_FN, 0, NONE, scoring_func                     \
-    }
-#define MLA_KEYS(q_lora_def)                                       \
-    { "q_lora_rank", KEY_INT, AT(q_lora), q_lora_def, NULL },      \
-        { "kv_lora_rank", KEY_INT, AT(kv_lora), 512, NULL },       \
-        { "qk_nope_head_dim", KEY_INT, AT(nope_dims), 128, NULL }, \
-        { "qk_rope_head_dim", KEY_INT, AT(rope_dims), 64, NULL },  \
-        { "v_head_dim", KEY_INT, AT(v_dim), 128, NULL },           \
-    {                                                              \
-        "qk_head_dim", KEY_KNOWN, 0, NONE, NULL                    \
-    }
+    { "n_group", KEY_INT, AT(expert_groups), n, NULL }, \
+    { "topk_group", KEY_INT, AT(groups_used), used, NULL }, \
+    { "scoring_func", KEY_FN, 0, NONE, scoring_func }
+#define MLA_KEYS(q_lora_def) \
+    { "q_lora_rank", KEY_INT, AT(q_lora), q_lora_def, NULL }, \
+    { "kv_lora_rank", KEY_INT, AT(kv_lora), 512, NULL }, \
+    { "qk_nope_head_dim", KEY_INT, AT(nope_dims), 128, NULL }, \
+    { "qk_rope_head_dim", KEY_INT, AT(rope_dims), 64, NULL }, \
+    { "v_head_dim", KEY_INT, AT(v_dim), 128, NULL }, \
+    { "qk_head_dim", KEY_KNOWN, 0, NONE, NULL }
 static const arch_key deepseek_v2_keys[] = {
     MLA_KEYS(1536),
     GROUP_KEYS(1, 1, 1),

@@ -2,9 +2,9 @@
 #ifndef LLMQ_FORMATS_GGUF_GGUF_CONFIG_H
 #define LLMQ_FORMATS_GGUF_GGUF_CONFIG_H
 
+#include "base/json.h"
 #include "formats/gguf/gguf.h"
 #include "formats/gguf/gguf_names.h"
-#include "base/json.h"
 
 /* The row of general.architecture; NULL: none. */
 const gguf_arch *gguf_arch_find(gguf_file *f);

@@ -2,8 +2,8 @@
 #ifndef LLMQ_FORMATS_GGUF_GGUF_TOK_H
 #define LLMQ_FORMATS_GGUF_GGUF_TOK_H
 
-#include "formats/gguf/gguf.h"
 #include "base/json.h"
+#include "formats/gguf/gguf.h"
 
 /* tokenizer.json into b. Where the file has no tokenizer that we know, *why says so and b is left
  * alone (LQ_OK). LQ_EFORMAT: tokens that are no text. */

@@ -1,8 +1,8 @@
 /* formats/llmq/llmq_write.c - writing a .llmq file: planes as they come, then blobs, header, preamble.
  */
 #include "base/json.h"
-#include "formats/llmq/llmq.h"
 #include "formats/hf/safetensors.h"
+#include "formats/llmq/llmq.h"
 
 #include <stdlib.h>
 

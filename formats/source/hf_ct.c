@@ -44,7 +44,8 @@ static lq_status read_args(ct_args *a, const cJSON *scheme, const char *key, lq_
     if (st) return lq_wrap(err, st, "%s", key);
     a->is_float = strcmp(type, "float") == 0;
     if (!a->is_float && strcmp(type, "int") != 0)
-        return lq_fail(err, LQ_EVALUE, "%s: type: expected int or float, found \"%.40s\"", key, type);
+        return lq_fail(err, LQ_EVALUE, "%s: type: expected int or float, found \"%.40s\"", key,
+                       type);
     if (!by) by = a->group > 0 ? "group" : a->group < 0 ? "channel" : "tensor";
     while (i < LQ_COUNT(strategies) && strcmp(strategies[i], by) != 0)
         i++;
@@ -391,11 +392,12 @@ static lq_status take_fp4(hf_quant *h, const char *module, const ct_args *a, boo
     q->scheme.scale_dtype = nv ? LQ_F8_E4M3 : LQ_F8_E8M0;
     q->scheme.recip = nv;
     if (!a->is_float || a->bits != 4 || a->group != q->scheme.group)
-        return lq_fail(err, LQ_EVALUE,
-                       "weights: expected floats of 4 bits in groups of %lld, found %s of %lld bits "
-                       "in groups of %lld",
-                       (long long)q->scheme.group, a->is_float ? "floats" : "integers",
-                       (long long)a->bits, (long long)a->group);
+        return lq_fail(
+            err, LQ_EVALUE,
+            "weights: expected floats of 4 bits in groups of %lld, found %s of %lld bits "
+            "in groups of %lld",
+            (long long)q->scheme.group, a->is_float ? "floats" : "integers", (long long)a->bits,
+            (long long)a->group);
     if (q->K % q->scheme.group)
         return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected a multiple of %lld inputs",
                        packed->name, (long long)q->scheme.group);
@@ -418,7 +420,8 @@ static lq_status make_one(hf_quant *h, const char *module, lq_err *err)
     if (!g.weights.there)
         return lq_fail(err, LQ_EFORMAT, "config_groups: expected weights, found none");
     if (g.weights.by == BY_TOKEN)
-        return lq_fail(err, LQ_EVALUE, "weights: strategy: expected one of weights, found \"token\"");
+        return lq_fail(err, LQ_EVALUE,
+                       "weights: strategy: expected one of weights, found \"token\"");
     st = take_inputs(&q.scheme, h, &g.inputs, module, err);
     if (st) return st;
     const bool nv = strcmp(g.format, "nvfp4-pack-quantized") == 0;

@@ -267,7 +267,8 @@ static lq_status make_one(hf_quant *h, const gptq_config *c, const char *module,
                             .scale_dtype = scales->raw_dtype };
     st = settle_zeros(&q.scheme, &p, h, c, &r, qzeros, N, err);
     if (!st && g_idx) st = hf_order(&q.scheme, g_idx, K, err);
-    if (!st && !g_idx && r.desc_act && ng > 1) /* as the libraries read it; right of static groups */
+    if (!st && !g_idx && r.desc_act &&
+        ng > 1) /* as the libraries read it; right of static groups */
         st = src_note(h->s, err,
                       "desc_act, and no g_idx is stored: inputs are in groups in their order");
     return st ? st : hf_make(h, module, ".weight", &q, fill, &p, sizeof p, err);

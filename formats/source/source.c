@@ -3,8 +3,8 @@
 
 #include "base/json.h"
 #include "base/path.h"
-#include "formats/tensor/tiles.h"
 #include "formats/tensor/finite.h"
+#include "formats/tensor/tiles.h"
 
 #include <inttypes.h>
 #include <stdio.h>

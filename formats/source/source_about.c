@@ -1,8 +1,8 @@
 /* formats/source/source_about.c - what a source says about itself: its layout, notes, why it cannot run,
  * and where it came from when llmq converted it. */
-#include "formats/source/history.h"
 #include "base/json.h"
 #include "base/path.h"
+#include "formats/source/history.h"
 #include "formats/source/source_impl.h"
 
 #include <dirent.h>

@@ -2,12 +2,12 @@
  * Hugging Face names, blocks our schemes (formats/gguf/gguf_blocks.h). */
 #include "formats/source/source_impl.h"
 
+#include "base/json.h"
 #include "formats/arch/generation_config.h"
 #include "formats/gguf/gguf_blocks.h"
 #include "formats/gguf/gguf_config.h"
 #include "formats/gguf/gguf_tok.h"
 #include "formats/source/history.h"
-#include "base/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>

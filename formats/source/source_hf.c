@@ -1,9 +1,9 @@
 /* formats/source/source_hf.c - a Hugging Face folder: config.json, one or several safetensors files, and
  * the files that travel along. A single .safetensors file stands for its folder with that file
  * alone. */
-#include "formats/source/hf_quant.h"
-#include "formats/hf/model_files.h"
 #include "base/path.h"
+#include "formats/hf/model_files.h"
+#include "formats/source/hf_quant.h"
 
 #include <dirent.h>
 #include <errno.h>

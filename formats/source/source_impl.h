@@ -5,10 +5,10 @@
 #ifndef LLMQ_FORMATS_SOURCE_SOURCE_IMPL_H
 #define LLMQ_FORMATS_SOURCE_SOURCE_IMPL_H
 
-#include "formats/gguf/gguf.h"
-#include "formats/llmq/llmq.h"
 #include "base/mapped.h"
+#include "formats/gguf/gguf.h"
 #include "formats/hf/safetensors.h"
+#include "formats/llmq/llmq.h"
 #include "formats/source/source.h"
 
 /* A file as it was when it was opened. */

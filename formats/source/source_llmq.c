@@ -1,7 +1,7 @@
 /* formats/source/source_llmq.c - a .llmq file as a source. */
-#include "formats/source/history.h"
 #include "base/json.h"
 #include "formats/hf/model_files.h"
+#include "formats/source/history.h"
 #include "formats/source/source_impl.h"
 
 #include <stdlib.h>

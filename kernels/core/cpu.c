@@ -30,7 +30,14 @@ bool cpu_has_vnni(void) { return cpu_has_avx512() && __builtin_cpu_supports("avx
  * the kernel's Documentation/arch/x86/xstate.rst. */
 bool cpu_has_amx(void)
 {
-    enum { AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25, AMX_BF16 = 1 << 22, ALL = AMX_TILE | AMX_INT8 | AMX_BF16, REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    enum {
+        AMX_TILE = 1 << 24,
+        AMX_INT8 = 1 << 25,
+        AMX_BF16 = 1 << 22,
+        ALL = AMX_TILE | AMX_INT8 | AMX_BF16,
+        REQ_XCOMP_PERM = 0x1023,
+        XTILEDATA = 18
+    };
     unsigned a, b, c, d;
     if (!cpu_has_vnni() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
     if ((d & ALL) != ALL) return false;

@@ -8,8 +8,9 @@
 bool cpu_has_avx2(void);   /* AVX2, FMA, F16C */
 bool cpu_has_avx512(void); /* and AVX-512 F, BW, VL, DQ */
 bool cpu_has_vnni(void);   /* and AVX-512 VNNI */
-bool cpu_has_amx(void);    /* VNNI, AMX-INT8 and -BF16; asks the system for tile registers, for all threads */
-bool cpu_has_bf16(void);   /* and AVX-512 BF16, beside AVX-512 */
+bool cpu_has_amx(
+    void); /* VNNI, AMX-INT8 and -BF16; asks the system for tile registers, for all threads */
+bool cpu_has_bf16(void); /* and AVX-512 BF16, beside AVX-512 */
 /* VDPBF16PS outruns two f32 multiply-adds: on AMD (Zen 5: 488 against 262 GFLOP/s a core), not on
  * Intel (Sapphire Rapids: 109 against 217), where bf16 belongs to AMX. */
 bool cpu_bf16_pays(void);

@@ -26,180 +26,181 @@
 inline namespace CU_NAME(attn_cu)
 {
 
-enum {
-    WARPS = 4,
-    THREADS = WARPS * CU_WARP,
-    PAIRS = 16,
-    PER_WARP = PAIRS / WARPS,
-    ACC = DEV_ATTN_WIDTH / CU_WARP /* accumulators of a lane */
-};
-static_assert((int)ATTN_TILE == (int)CU_WARP, "a lane is a key");
+    enum {
+        WARPS = 4,
+        THREADS = WARPS * CU_WARP,
+        PAIRS = 16,
+        PER_WARP = PAIRS / WARPS,
+        ACC = DEV_ATTN_WIDTH / CU_WARP /* accumulators of a lane */
+    };
+    static_assert((int)ATTN_TILE == (int)CU_WARP, "a lane is a key");
 
-__device__ __forceinline__ float4 read4(G<const uint8_t> row, int i, kv_dtype d)
-{
-    if (d == KV_F32) return cu_ld<float4>(row + 16 * i);
-    if (d == KV_I8 || d == KV_F8) {
-        const float s = cu_ld<float>(row);
-        const unsigned w = cu_ld<unsigned>(row + (4 + 4 * i));
-        float f[4];
-        for (int j = 0; j < 4; j++) {
-            const unsigned c = w >> 8 * j & 255u;
-            f[j] = s * (d == KV_F8 ? cu_e4m3_f32(c) : (float)(int8_t)c);
+    __device__ __forceinline__ float4 read4(G<const uint8_t> row, int i, kv_dtype d)
+    {
+        if (d == KV_F32) return cu_ld<float4>(row + 16 * i);
+        if (d == KV_I8 || d == KV_F8) {
+            const float s = cu_ld<float>(row);
+            const unsigned w = cu_ld<unsigned>(row + (4 + 4 * i));
+            float f[4];
+            for (int j = 0; j < 4; j++) {
+                const unsigned c = w >> 8 * j & 255u;
+                f[j] = s * (d == KV_F8 ? cu_e4m3_f32(c) : (float)(int8_t)c);
+            }
+            return { f[0], f[1], f[2], f[3] };
         }
-        return { f[0], f[1], f[2], f[3] };
-    }
-    if (d == KV_I4) {
-        const float s = cu_ld<float>(row);
-        const unsigned w = cu_ld<uint16_t>(row + (4 + 2 * i));
-        return { s * ((float)(w & 15u) - 8.0f), s * ((float)(w >> 4 & 15u) - 8.0f),
-                 s * ((float)(w >> 8 & 15u) - 8.0f), s * ((float)(w >> 12) - 8.0f) };
-    }
-    const uint2 w = cu_ld<uint2>(row + 8 * i);
-    if (d == KV_F16)
-        return { cu_f16_f32(w.x & 0xffffu), cu_f16_f32(w.x >> 16), cu_f16_f32(w.y & 0xffffu),
-                 cu_f16_f32(w.y >> 16) };
-    return { cu_bf16_f32(w.x & 0xffffu), cu_bf16_f32(w.x >> 16), cu_bf16_f32(w.y & 0xffffu),
-             cu_bf16_f32(w.y >> 16) };
-}
-
-/* The keys or values of positions pos .. pos+31 into dst [32][ld]; zeros from `end` on. */
-__device__ void load_tile(S<float> dst, int ld, G<const uint8_t> cache, G<const int32_t> table,
-                          const attn_view &v, int kvh, int64_t pos, int64_t end, int row_bytes,
-                          int D)
-{
-    const int quads = D / 4;
-    for (int i = threadIdx.x; i < ATTN_TILE * quads; i += THREADS) {
-        const int j = i / quads, q = i % quads;
-        const int64_t p = pos + j;
-        float4 x = { 0, 0, 0, 0 };
-        if (p < end) {
-            const int64_t block = table[p / v.block_size];
-            const int64_t row = (int64_t)kvh * v.block_size + p % v.block_size;
-            x = read4(cache + (block * (int64_t)v.block_stride + row * row_bytes), q, v.dtype);
+        if (d == KV_I4) {
+            const float s = cu_ld<float>(row);
+            const unsigned w = cu_ld<uint16_t>(row + (4 + 2 * i));
+            return { s * ((float)(w & 15u) - 8.0f), s * ((float)(w >> 4 & 15u) - 8.0f),
+                     s * ((float)(w >> 8 & 15u) - 8.0f), s * ((float)(w >> 12) - 8.0f) };
         }
-        dst[j * ld + 4 * q] = x.x;
-        dst[j * ld + 4 * q + 1] = x.y;
-        dst[j * ld + 4 * q + 2] = x.z;
-        dst[j * ld + 4 * q + 3] = x.w;
+        const uint2 w = cu_ld<uint2>(row + 8 * i);
+        if (d == KV_F16)
+            return { cu_f16_f32(w.x & 0xffffu), cu_f16_f32(w.x >> 16), cu_f16_f32(w.y & 0xffffu),
+                     cu_f16_f32(w.y >> 16) };
+        return { cu_bf16_f32(w.x & 0xffffu), cu_bf16_f32(w.x >> 16), cu_bf16_f32(w.y & 0xffffu),
+                 cu_bf16_f32(w.y >> 16) };
     }
-}
 
-__global__ void __launch_bounds__(THREADS)
-    fold_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
-                G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks, G<const int32_t> tables,
-                G<const float> alibi, attn_view v)
-{
-    CU_DYNAMIC(float, qs);
-    const S<float> ks = qs + PAIRS * v.D, vs = ks + ATTN_TILE * (v.D + 1),
-                   ps = vs + ATTN_TILE * v.Dv;
-    const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, kvh = blockIdx.y;
-    const int group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = blockIdx.x;
-    const int own = chunk_of[slot];
-    if (own < 0) return; /* all threads of the block alike, as below */
-    const dev_attn_chunk c = chunks[own];
-    const int n_pairs =
-        c.n_rows * group - pair0; /* of this pass; may be more than PAIRS, or none */
-    if (n_pairs <= 0) return;     /* all threads of the block alike */
-    for (int i = threadIdx.x; i < PAIRS * v.D; i += THREADS) {
-        const int p = i / v.D, pair = pair0 + p;
-        if (p >= n_pairs) continue;
-        qs[i] = q[(c.row + pair / group) * v.ldq + (int64_t)(kvh * group + pair % group) * v.D +
-                  i % v.D];
+    /* The keys or values of positions pos .. pos+31 into dst [32][ld]; zeros from `end` on. */
+    __device__ void load_tile(S<float> dst, int ld, G<const uint8_t> cache, G<const int32_t> table,
+                              const attn_view &v, int kvh, int64_t pos, int64_t end, int row_bytes,
+                              int D)
+    {
+        const int quads = D / 4;
+        for (int i = threadIdx.x; i < ATTN_TILE * quads; i += THREADS) {
+            const int j = i / quads, q = i % quads;
+            const int64_t p = pos + j;
+            float4 x = { 0, 0, 0, 0 };
+            if (p < end) {
+                const int64_t block = table[p / v.block_size];
+                const int64_t row = (int64_t)kvh * v.block_size + p % v.block_size;
+                x = read4(cache + (block * (int64_t)v.block_stride + row * row_bytes), q, v.dtype);
+            }
+            dst[j * ld + 4 * q] = x.x;
+            dst[j * ld + 4 * q + 1] = x.y;
+            dst[j * ld + 4 * q + 2] = x.z;
+            dst[j * ld + 4 * q + 3] = x.w;
+        }
     }
-    float m[PER_WARP], l[PER_WARP], acc[PER_WARP][ACC];
+
+    __global__ void __launch_bounds__(THREADS)
+        fold_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
+                    G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
+                    G<const int32_t> tables, G<const float> alibi, attn_view v)
+    {
+        CU_DYNAMIC(float, qs);
+        const S<float> ks = qs + PAIRS * v.D, vs = ks + ATTN_TILE * (v.D + 1),
+                       ps = vs + ATTN_TILE * v.Dv;
+        const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, kvh = blockIdx.y;
+        const int group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = blockIdx.x;
+        const int own = chunk_of[slot];
+        if (own < 0) return; /* all threads of the block alike, as below */
+        const dev_attn_chunk c = chunks[own];
+        const int n_pairs =
+            c.n_rows * group - pair0; /* of this pass; may be more than PAIRS, or none */
+        if (n_pairs <= 0) return;     /* all threads of the block alike */
+        for (int i = threadIdx.x; i < PAIRS * v.D; i += THREADS) {
+            const int p = i / v.D, pair = pair0 + p;
+            if (p >= n_pairs) continue;
+            qs[i] = q[(c.row + pair / group) * v.ldq + (int64_t)(kvh * group + pair % group) * v.D +
+                      i % v.D];
+        }
+        float m[PER_WARP], l[PER_WARP], acc[PER_WARP][ACC];
 #pragma unroll
-    for (int i = 0; i < PER_WARP; i++) {
-        m[i] = -INFINITY;
-        l[i] = 0;
+        for (int i = 0; i < PER_WARP; i++) {
+            m[i] = -INFINITY;
+            l[i] = 0;
 #pragma unroll
-        for (int a = 0; a < ACC; a++)
-            acc[i][a] = 0;
-    }
-    const int64_t split = (int64_t)(c.split0 + slot - c.slot) * ATTN_SPLIT;
-    const int64_t last = c.pos + c.n_rows; /* behind the last key that any row sees */
-    const int64_t end = last < split + ATTN_SPLIT ? last : split + ATTN_SPLIT;
-    int64_t pos = v.window ? c.pos - v.window + 1 : 0;
-    pos = (pos > split ? pos : split) / ATTN_TILE * ATTN_TILE;
-    for (; pos < end; pos += ATTN_TILE) {
-        __syncthreads(); /* the tile before is done with; q is there */
-        load_tile(ks, v.D + 1, k, tables + c.table, v, kvh, pos, last, v.row_k, v.D);
-        load_tile(vs, v.Dv, values, tables + c.table, v, kvh, pos, last, v.row_v, v.Dv);
-        __syncthreads();
+            for (int a = 0; a < ACC; a++)
+                acc[i][a] = 0;
+        }
+        const int64_t split = (int64_t)(c.split0 + slot - c.slot) * ATTN_SPLIT;
+        const int64_t last = c.pos + c.n_rows; /* behind the last key that any row sees */
+        const int64_t end = last < split + ATTN_SPLIT ? last : split + ATTN_SPLIT;
+        int64_t pos = v.window ? c.pos - v.window + 1 : 0;
+        pos = (pos > split ? pos : split) / ATTN_TILE * ATTN_TILE;
+        for (; pos < end; pos += ATTN_TILE) {
+            __syncthreads(); /* the tile before is done with; q is there */
+            load_tile(ks, v.D + 1, k, tables + c.table, v, kvh, pos, last, v.row_k, v.D);
+            load_tile(vs, v.Dv, values, tables + c.table, v, kvh, pos, last, v.row_v, v.Dv);
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < PER_WARP; i++) {
+                const int p = i * WARPS + warp, pair = pair0 + p;
+                if (p >= n_pairs) continue; /* all lanes alike */
+                const int64_t query = c.pos + pair / group;
+                const float slope = alibi ? (float)alibi[kvh * group + pair % group] : 0.0f;
+                const int64_t first = v.window ? query - v.window + 1 - pos : 0;
+                const int lo = (int)(first < 0 ? 0 : first > ATTN_TILE ? ATTN_TILE : first);
+                const int64_t behind = query + 1 - pos;
+                const int hi = (int)(behind < 0 ? 0 : behind > ATTN_TILE ? ATTN_TILE : behind);
+                if (lo >= hi) continue;
+                const bool seen = lane >= lo && lane < hi;
+                float s = 0;
+                for (int d = 0; d < v.D; d++)
+                    s = fmaf(qs[p * v.D + d], ks[lane * (v.D + 1) + d], s);
+                s = attn_adjust(v.scale * s, v, slope, pos + lane, query);
+                const float top = cu_warp_max(seen ? s : -INFINITY), max = top > m[i] ? top : m[i];
+                const float a = km_exp(m[i] - max), e = seen ? km_exp(s - max) : 0.0f;
+                l[i] = fmaf(l[i], a, cu_warp_sum(e));
+                m[i] = max;
+                __syncwarp(); /* everybody has read the weights before */
+                ps[warp * ATTN_TILE + lane] = e;
+                __syncwarp();
+#pragma unroll
+                for (int x = 0; x < ACC; x++) {
+                    const int d = x * CU_WARP + lane;
+                    if (d >= v.Dv) continue;
+                    float sum = acc[i][x] * a;
+                    for (int j = lo; j < hi; j++)
+                        sum = fmaf(ps[warp * ATTN_TILE + j], vs[j * v.Dv + d], sum);
+                    acc[i][x] = sum;
+                }
+            }
+        }
 #pragma unroll
         for (int i = 0; i < PER_WARP; i++) {
             const int p = i * WARPS + warp, pair = pair0 + p;
-            if (p >= n_pairs) continue; /* all lanes alike */
-            const int64_t query = c.pos + pair / group;
-            const float slope = alibi ? (float)alibi[kvh * group + pair % group] : 0.0f;
-            const int64_t first = v.window ? query - v.window + 1 - pos : 0;
-            const int lo = (int)(first < 0 ? 0 : first > ATTN_TILE ? ATTN_TILE : first);
-            const int64_t behind = query + 1 - pos;
-            const int hi = (int)(behind < 0 ? 0 : behind > ATTN_TILE ? ATTN_TILE : behind);
-            if (lo >= hi) continue;
-            const bool seen = lane >= lo && lane < hi;
-            float s = 0;
-            for (int d = 0; d < v.D; d++)
-                s = fmaf(qs[p * v.D + d], ks[lane * (v.D + 1) + d], s);
-            s = attn_adjust(v.scale * s, v, slope, pos + lane, query);
-            const float top = cu_warp_max(seen ? s : -INFINITY), max = top > m[i] ? top : m[i];
-            const float a = km_exp(m[i] - max), e = seen ? km_exp(s - max) : 0.0f;
-            l[i] = fmaf(l[i], a, cu_warp_sum(e));
-            m[i] = max;
-            __syncwarp(); /* everybody has read the weights before */
-            ps[warp * ATTN_TILE + lane] = e;
-            __syncwarp();
-#pragma unroll
-            for (int x = 0; x < ACC; x++) {
-                const int d = x * CU_WARP + lane;
-                if (d >= v.Dv) continue;
-                float sum = acc[i][x] * a;
-                for (int j = lo; j < hi; j++)
-                    sum = fmaf(ps[warp * ATTN_TILE + j], vs[j * v.Dv + d], sum);
-                acc[i][x] = sum;
+            if (p >= n_pairs) continue;
+            const int64_t row = (int64_t)slot * v.chunk_rows + pair / group;
+            const G<float> to =
+                parts + (row * v.H + kvh * group + pair % group) * (int64_t)(v.Dv + 2);
+            if (lane == 0) {
+                to[0] = m[i];
+                to[1] = l[i];
             }
+#pragma unroll
+            for (int x = 0; x < ACC; x++)
+                if (x * CU_WARP + lane < v.Dv) to[2 + x * CU_WARP + lane] = acc[i][x];
         }
     }
-#pragma unroll
-    for (int i = 0; i < PER_WARP; i++) {
-        const int p = i * WARPS + warp, pair = pair0 + p;
-        if (p >= n_pairs) continue;
-        const int64_t row = (int64_t)slot * v.chunk_rows + pair / group;
-        const G<float> to = parts + (row * v.H + kvh * group + pair % group) * (int64_t)(v.Dv + 2);
-        if (lane == 0) {
-            to[0] = m[i];
-            to[1] = l[i];
-        }
-#pragma unroll
-        for (int x = 0; x < ACC; x++)
-            if (x * CU_WARP + lane < v.Dv) to[2 + x * CU_WARP + lane] = acc[i][x];
+
+    __global__ void __launch_bounds__(THREADS)
+        merge_kernel(G<float> out, G<const float> parts, G<const dev_attn_chunk> chunks,
+                     G<const float> sinks, attn_view v)
+    {
+        const int h = blockIdx.y * WARPS + threadIdx.x / CU_WARP, i = blockIdx.x % v.chunk_rows;
+        cu_follow();
+        const dev_attn_chunk c = chunks[blockIdx.x / v.chunk_rows];
+        if (i < c.n_rows && h < v.H) attn_merge(out, parts, c, i, h, sinks, v);
     }
-}
 
-__global__ void __launch_bounds__(THREADS)
-    merge_kernel(G<float> out, G<const float> parts, G<const dev_attn_chunk> chunks,
-                 G<const float> sinks, attn_view v)
-{
-    const int h = blockIdx.y * WARPS + threadIdx.x / CU_WARP, i = blockIdx.x % v.chunk_rows;
-    cu_follow();
-    const dev_attn_chunk c = chunks[blockIdx.x / v.chunk_rows];
-    if (i < c.n_rows && h < v.H) attn_merge(out, parts, c, i, h, sinks, v);
-}
+    int chunk_rows(const dev_attn_args *a) { return (int)dev_attn_rows(a->how, a->H, a->Hkv); }
 
-int chunk_rows(const dev_attn_args *a) { return (int)dev_attn_rows(a->how, a->H, a->Hkv); }
+    void fold(dev * d, const dev_attn_args *a, const attn_view &v)
+    {
+        const size_t shared = sizeof(float) * (size_t)(PAIRS * v.D + ATTN_TILE * (v.D + 1) +
+                                                       ATTN_TILE * v.Dv + WARPS * ATTN_TILE);
+        const unsigned passes = (unsigned)lq_ceil_div(v.chunk_rows * (a->H / a->Hkv), PAIRS);
+        CU_TRY(d, cudaFuncSetAttribute(fold_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       (int)shared));
+        CU_LAUNCH(d, "attn fold", fold_kernel, dim3((unsigned)a->n_slots, (unsigned)a->Hkv, passes),
+                  THREADS, shared, (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks,
+                  a->tables, a->alibi, v);
+    }
 
-void fold(dev *d, const dev_attn_args *a, const attn_view &v)
-{
-    const size_t shared = sizeof(float) * (size_t)(PAIRS * v.D + ATTN_TILE * (v.D + 1) +
-                                                   ATTN_TILE * v.Dv + WARPS * ATTN_TILE);
-    const unsigned passes = (unsigned)lq_ceil_div(v.chunk_rows * (a->H / a->Hkv), PAIRS);
-    CU_TRY(d, cudaFuncSetAttribute(fold_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   (int)shared));
-    CU_LAUNCH(d, "attn fold", fold_kernel, dim3((unsigned)a->n_slots, (unsigned)a->Hkv, passes),
-              THREADS, shared, (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks,
-              a->tables, a->alibi, v);
-}
-
-} // namespace
+} // namespace )
 
 size_t CU_NAME(attn_scratch)(const dev_attn_args *a)
 {

@@ -39,406 +39,413 @@
 inline namespace CU_NAME(attn_decode_cu)
 {
 
-enum { WARPS = 4, THREADS = WARPS * CU_WARP, PAIRS = 16, KEYS = 16 };
-static_assert(ATTN_SPLIT % (WARPS * KEYS) == 0, "a split begins with warp 0");
+    enum { WARPS = 4, THREADS = WARPS * CU_WARP, PAIRS = 16, KEYS = 16 };
+    static_assert(ATTN_SPLIT % (WARPS * KEYS) == 0, "a split begins with warp 0");
 
-/* What a decode step does besides, in place of launches before and behind it; by value. */
-struct decode_more {
-    /* q and k are not rotated, nor the cache written (dev_rope_args); cache_k NULL: they are */
-    const float *k, *v, *cos, *sin;
-    uint8_t *cache_k, *cache_v;
-    int64_t ldk, ldv;
-    int R;
-    bool half;
-    /* the last block of a chunk merges its splits; done NULL: a kernel of its own does */
-    int32_t *done;
-    float *out;
-    const float *sinks;
-};
+    /* What a decode step does besides, in place of launches before and behind it; by value. */
+    struct decode_more {
+        /* q and k are not rotated, nor the cache written (dev_rope_args); cache_k NULL: they are */
+        const float *k, *v, *cos, *sin;
+        uint8_t *cache_k, *cache_v;
+        int64_t ldk, ldv;
+        int R;
+        bool half;
+        /* the last block of a chunk merges its splits; done NULL: a kernel of its own does */
+        int32_t *done;
+        float *out;
+        const float *sinks;
+    };
 
-/* x and y as two words, high and low. */
-template <bool F16> __device__ __forceinline__ void two_terms(unsigned w[2], float x, float y)
-{
-    if (F16) { /* beyond f16: its largest number */
-        const float most = 65504.0f;
-        x = x > most ? most : x < -most ? -most : x;
-        y = y > most ? most : y < -most ? -most : y;
-    }
-    w[0] = cu_pair<F16>(x, y);
-    const unsigned lo = w[0] & 0xffffu, hi = w[0] >> 16;
-    w[1] = F16 ? cu_pair<F16>(x - cu_f16_f32(lo), y - cu_f16_f32(hi))
-               : cu_pair<F16>(x - cu_bf16_f32(lo), y - cu_bf16_f32(hi));
-}
-
-/* What a warp needs to find the keys of a tile: lane l those of key l % 16. */
-struct tile_at {
-    int64_t block; /* the byte that its block begins at; -1: it is not there */
-    int slot;
-};
-__device__ __forceinline__ tile_at find(G<const int32_t> table, const attn_view &v, int64_t pos,
-                                        int64_t last)
-{
-    const int64_t p = pos + threadIdx.x % KEYS;
-    if (p >= last) return { -1, 0 };
-    return { (int64_t)table[p / v.block_size] * (int64_t)v.block_stride, (int)(p % v.block_size) };
-}
-/* The row of key i of the tile; -1: it is not there. */
-__device__ __forceinline__ int64_t row_of(const tile_at &t, int i, const attn_view &v, int kvh,
-                                          int row_bytes)
-{
-    const int64_t block = cu_shfl_long(t.block, i);
-    const int slot = (int)cu_shfl_long(t.slot, i);
-    return block < 0 ? -1 : block + ((int64_t)kvh * v.block_size + slot) * row_bytes;
-}
-
-template <int WIDTH> struct key_tile {
-    uint4 k[2][WIDTH / 32]; /* of keys g and g + 8 */
-};
-template <kv_dtype T, int WIDTH>
-__device__ __forceinline__ void bring_keys(key_tile<WIDTH> *t, G<const uint8_t> cache,
-                                           const tile_at &at, const attn_view &v, int kvh)
-{
-    const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-        const int64_t row = row_of(at, 8 * n + g, v, kvh, v.row_k);
-#pragma unroll
-        for (int i = 0; i < WIDTH / 32; i++) {
-            t->k[n][i] = { 0, 0, 0, 0 };
-            if (row >= 0 && 8 * c + 32 * i < v.D)
-                t->k[n][i] = attn_eight<T>(cache + row, 8 * c + 32 * i);
+    /* x and y as two words, high and low. */
+    template <bool F16> __device__ __forceinline__ void two_terms(unsigned w[2], float x, float y)
+    {
+        if (F16) { /* beyond f16: its largest number */
+            const float most = 65504.0f;
+            x = x > most ? most : x < -most ? -most : x;
+            y = y > most ? most : y < -most ? -most : y;
         }
+        w[0] = cu_pair<F16>(x, y);
+        const unsigned lo = w[0] & 0xffffu, hi = w[0] >> 16;
+        w[1] = F16 ? cu_pair<F16>(x - cu_f16_f32(lo), y - cu_f16_f32(hi))
+                   : cu_pair<F16>(x - cu_bf16_f32(lo), y - cu_bf16_f32(hi));
     }
-}
 
-/* Of keys 2c, 2c + 1, 2c + 8, 2c + 9, whose rows are given. */
-template <kv_dtype T>
-__device__ __forceinline__ void bring_values(uint4 val[4], G<const uint8_t> cache,
-                                             const int64_t row[4], int d, int Dv)
-{
+    /* What a warp needs to find the keys of a tile: lane l those of key l % 16. */
+    struct tile_at {
+        int64_t block; /* the byte that its block begins at; -1: it is not there */
+        int slot;
+    };
+    __device__ __forceinline__ tile_at find(G<const int32_t> table, const attn_view &v, int64_t pos,
+                                            int64_t last)
+    {
+        const int64_t p = pos + threadIdx.x % KEYS;
+        if (p >= last) return { -1, 0 };
+        return { (int64_t)table[p / v.block_size] * (int64_t)v.block_stride,
+                 (int)(p % v.block_size) };
+    }
+    /* The row of key i of the tile; -1: it is not there. */
+    __device__ __forceinline__ int64_t row_of(const tile_at &t, int i, const attn_view &v, int kvh,
+                                              int row_bytes)
+    {
+        const int64_t block = cu_shfl_long(t.block, i);
+        const int slot = (int)cu_shfl_long(t.slot, i);
+        return block < 0 ? -1 : block + ((int64_t)kvh * v.block_size + slot) * row_bytes;
+    }
+
+    template <int WIDTH> struct key_tile {
+        uint4 k[2][WIDTH / 32]; /* of keys g and g + 8 */
+    };
+    template <kv_dtype T, int WIDTH>
+    __device__ __forceinline__ void bring_keys(key_tile<WIDTH> * t, G<const uint8_t> cache,
+                                               const tile_at &at, const attn_view &v, int kvh)
+    {
+        const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        val[i] = { 0, 0, 0, 0 };
-        if (row[i] >= 0 && d < Dv) val[i] = attn_eight<T>(cache + row[i], d);
-    }
-}
-
-/* Each lane's q as A of the two products of 32 d: [piece][product][term][lane]. */
-template <bool F16>
-__device__ void lay_out_q(S<unsigned> qs, G<const float> q, const dev_attn_chunk &ch,
-                          const attn_view &v, const decode_more &more, int kvh, int pair0,
-                          int n_pairs, int pieces)
-{
-    const int group = v.H / v.Hkv;
-    for (int i = threadIdx.x; i < pieces * 2 * CU_WARP; i += THREADS) {
-        const int lane = i % CU_WARP, product = i / CU_WARP % 2, piece = i / CU_WARP / 2;
-        unsigned a[2][4];
-        for (int h = 0; h < 2; h++) {
-            const int p = lane / 4 + 8 * h, pair = pair0 + p;
-            const int d0 = 8 * (lane % 4) + 32 * piece + 4 * product;
-            float x[4] = { 0, 0, 0, 0 };
-            if (p < n_pairs && d0 < v.D) {
-                const int64_t row = ch.row + pair / group;
-                const G<const float> own =
-                    q + (row * v.ldq + (int64_t)(kvh * group + pair % group) * v.D);
-                const G<const float> cos = G<const float>(more.cos) + row * (more.R / 2),
-                                     sin = G<const float>(more.sin) + row * (more.R / 2);
-                for (int e = 0; e < 4; e++)
-                    x[e] = v.scale * cache_turned(own, d0 + e, cos, sin, more.R, more.half);
-            }
-            for (int u = 0; u < 2; u++) {
-                unsigned w[2];
-                two_terms<F16>(w, x[2 * u], x[2 * u + 1]);
-                a[0][2 * u + h] = w[0];
-                a[1][2 * u + h] = w[1];
+        for (int n = 0; n < 2; n++) {
+            const int64_t row = row_of(at, 8 * n + g, v, kvh, v.row_k);
+#pragma unroll
+            for (int i = 0; i < WIDTH / 32; i++) {
+                t->k[n][i] = { 0, 0, 0, 0 };
+                if (row >= 0 && 8 * c + 32 * i < v.D)
+                    t->k[n][i] = attn_eight<T>(cache + row, 8 * c + 32 * i);
             }
         }
-        for (int term = 0; term < 2; term++)
-            cu_st(qs + (((piece * 2 + product) * 2 + term) * CU_WARP + lane) * 4,
-                  uint4{ a[term][0], a[term][1], a[term][2], a[term][3] });
     }
-}
 
-/* Of the split's keys from .. end - 1 those of this step's rows, rotated, and their values, into
+    /* Of keys 2c, 2c + 1, 2c + 8, 2c + 9, whose rows are given. */
+    template <kv_dtype T>
+    __device__ __forceinline__ void bring_values(uint4 val[4], G<const uint8_t> cache,
+                                                 const int64_t row[4], int d, int Dv)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            val[i] = { 0, 0, 0, 0 };
+            if (row[i] >= 0 && d < Dv) val[i] = attn_eight<T>(cache + row[i], d);
+        }
+    }
+
+    /* Each lane's q as A of the two products of 32 d: [piece][product][term][lane]. */
+    template <bool F16>
+    __device__ void lay_out_q(S<unsigned> qs, G<const float> q, const dev_attn_chunk &ch,
+                              const attn_view &v, const decode_more &more, int kvh, int pair0,
+                              int n_pairs, int pieces)
+    {
+        const int group = v.H / v.Hkv;
+        for (int i = threadIdx.x; i < pieces * 2 * CU_WARP; i += THREADS) {
+            const int lane = i % CU_WARP, product = i / CU_WARP % 2, piece = i / CU_WARP / 2;
+            unsigned a[2][4];
+            for (int h = 0; h < 2; h++) {
+                const int p = lane / 4 + 8 * h, pair = pair0 + p;
+                const int d0 = 8 * (lane % 4) + 32 * piece + 4 * product;
+                float x[4] = { 0, 0, 0, 0 };
+                if (p < n_pairs && d0 < v.D) {
+                    const int64_t row = ch.row + pair / group;
+                    const G<const float> own =
+                        q + (row * v.ldq + (int64_t)(kvh * group + pair % group) * v.D);
+                    const G<const float> cos = G<const float>(more.cos) + row * (more.R / 2),
+                                         sin = G<const float>(more.sin) + row * (more.R / 2);
+                    for (int e = 0; e < 4; e++)
+                        x[e] = v.scale * cache_turned(own, d0 + e, cos, sin, more.R, more.half);
+                }
+                for (int u = 0; u < 2; u++) {
+                    unsigned w[2];
+                    two_terms<F16>(w, x[2 * u], x[2 * u + 1]);
+                    a[0][2 * u + h] = w[0];
+                    a[1][2 * u + h] = w[1];
+                }
+            }
+            for (int term = 0; term < 2; term++)
+                cu_st(qs + (((piece * 2 + product) * 2 + term) * CU_WARP + lane) * 4,
+                      uint4{ a[term][0], a[term][1], a[term][2], a[term][3] });
+        }
+    }
+
+    /* Of the split's keys from .. end - 1 those of this step's rows, rotated, and their values, into
  * the cache: a warp a head. Every chunk of a sequence whose split they are in writes them, the same
  * bytes, so that none waits for another. turned: a head of shared memory for each warp. */
-template <kv_dtype T>
-__device__ void store_fresh(S<float> turned, const decode_more &more, const dev_attn_chunk &ch,
-                            const attn_view &v, G<const int32_t> table, int kvh, int64_t from,
-                            int64_t end)
-{
-    const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP;
-    const int64_t n = end - from;
-    for (int64_t i = warp; i < 2 * n; i += WARPS) {
-        const int64_t p = from + i / 2, row = ch.row + (p - ch.pos);
-        const int64_t at = (int64_t)table[p / v.block_size] * (int64_t)v.block_stride,
-                      line = (int64_t)kvh * v.block_size + p % v.block_size;
-        if (i % 2) {
-            cache_head(G<uint8_t>(more.cache_v) + (at + line * v.row_v),
-                       G<const float>(more.v) + (row * more.ldv + (int64_t)kvh * v.Dv), v.Dv, T);
-            continue;
+    template <kv_dtype T>
+    __device__ void store_fresh(S<float> turned, const decode_more &more, const dev_attn_chunk &ch,
+                                const attn_view &v, G<const int32_t> table, int kvh, int64_t from,
+                                int64_t end)
+    {
+        const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP;
+        const int64_t n = end - from;
+        for (int64_t i = warp; i < 2 * n; i += WARPS) {
+            const int64_t p = from + i / 2, row = ch.row + (p - ch.pos);
+            const int64_t at = (int64_t)table[p / v.block_size] * (int64_t)v.block_stride,
+                          line = (int64_t)kvh * v.block_size + p % v.block_size;
+            if (i % 2) {
+                cache_head(G<uint8_t>(more.cache_v) + (at + line * v.row_v),
+                           G<const float>(more.v) + (row * more.ldv + (int64_t)kvh * v.Dv), v.Dv,
+                           T);
+                continue;
+            }
+            const G<const float> own =
+                                     G<const float>(more.k) + (row * more.ldk + (int64_t)kvh * v.D),
+                                 cos = G<const float>(more.cos) + row * (more.R / 2),
+                                 sin = G<const float>(more.sin) + row * (more.R / 2);
+            for (int d = lane; d < v.D; d += CU_WARP)
+                turned[d] = cache_turned(own, d, cos, sin, more.R, more.half);
+            __syncwarp();
+            cache_head(G<uint8_t>(more.cache_k) + (at + line * v.row_k), S<const float>(turned),
+                       v.D, T);
+            __syncwarp();
         }
-        const G<const float> own = G<const float>(more.k) + (row * more.ldk + (int64_t)kvh * v.D),
-                             cos = G<const float>(more.cos) + row * (more.R / 2),
-                             sin = G<const float>(more.sin) + row * (more.R / 2);
-        for (int d = lane; d < v.D; d += CU_WARP)
-            turned[d] = cache_turned(own, d, cos, sin, more.R, more.half);
-        __syncwarp();
-        cache_head(G<uint8_t>(more.cache_k) + (at + line * v.row_k), S<const float>(turned), v.D,
-                   T);
-        __syncwarp();
+        __syncthreads(); /* the block reads them as it reads all others */
     }
-    __syncthreads(); /* the block reads them as it reads all others */
-}
 
-/* The block that is the last of its chunk's to be done merges their splits, in order: which it is
+    /* The block that is the last of its chunk's to be done merges their splits, in order: which it is
  * changes nothing. */
-__device__ void merge_last(G<const float> parts, S<int> last, const decode_more &more,
-                           const dev_attn_chunk &ch, const attn_view &v, int own, int kvh,
-                           int pair0, int n_pairs)
-{
-    const int group = v.H / v.Hkv;
-    const G<int32_t> done =
-        G<int32_t>(more.done) + ((int64_t)(own * v.Hkv + kvh) * (int)gridDim.z + (int)blockIdx.z);
-    cu_fence(); /* this thread's part of the split */
-    __syncthreads();
-    if (threadIdx.x == 0) last[0] = ch.n_splits == 1 || cu_add(done, 1) == ch.n_splits - 1;
-    __syncthreads();
-    if (!last[0]) return;
-    cu_fence();
-    for (int p = threadIdx.x / CU_WARP; p < PAIRS && p < n_pairs; p += WARPS)
-        attn_merge(more.out, parts, ch, (pair0 + p) / group, kvh * group + (pair0 + p) % group,
-                   more.sinks, v);
-    if (threadIdx.x == 0 && ch.n_splits > 1) *done = 0; /* for the next launch */
-}
-
-/* The warps' maxima, sums and accumulators: joined, and into the split's place. */
-template <int WIDTH>
-__device__ void join_warps(G<float> parts, S<float> ends, S<float> sums, const float m[2],
-                           const float l[2], const float (&acc)[WIDTH / 8][4], const attn_view &v,
-                           const dev_attn_chunk &ch, int kvh, int pair0, int n_pairs)
-{
-    const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
-              c = lane % 4, group = v.H / v.Hkv, slot = blockIdx.x;
-    if (c == 0)
-        for (int h = 0; h < 2; h++) {
-            ends[(warp * PAIRS + g + 8 * h) * 2] = m[h];
-            ends[(warp * PAIRS + g + 8 * h) * 2 + 1] = l[h];
-        }
-#pragma unroll
-    for (int n = 0; n < WIDTH / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int d = 64 * (n / 8) + 16 * c + 8 * (i % 2) + n % 8;
-            if (d < v.Dv) sums[(warp * PAIRS + g + 8 * (i / 2)) * v.Dv + d] = acc[n][i];
-        }
-    __syncthreads();
-    for (int i = threadIdx.x; i < PAIRS * v.Dv; i += THREADS) {
-        const int p = i / v.Dv, d = i % v.Dv, pair = pair0 + p;
-        if (p >= n_pairs) continue;
-        float top = -INFINITY, all = 0, sum = 0;
-        for (int w = 0; w < WARPS; w++)
-            top = fmaxf(top, ends[(w * PAIRS + p) * 2]);
-        for (int w = 0; w < WARPS; w++) {
-            const float own = ends[(w * PAIRS + p) * 2];
-            if (ends[(w * PAIRS + p) * 2 + 1] == 0) continue; /* nothing seen */
-            const float f = km_exp(own - top);
-            all = fmaf(ends[(w * PAIRS + p) * 2 + 1], f, all);
-            sum = fmaf(sums[(w * PAIRS + p) * v.Dv + d], f, sum);
-        }
-        const int64_t row = (int64_t)slot * v.chunk_rows + pair / group;
-        const G<float> to = parts + (row * v.H + kvh * group + pair % group) * (int64_t)(v.Dv + 2);
-        if (d == 0) {
-            to[0] = top;
-            to[1] = all;
-        }
-        to[2 + d] = sum;
+    __device__ void merge_last(G<const float> parts, S<int> last, const decode_more &more,
+                               const dev_attn_chunk &ch, const attn_view &v, int own, int kvh,
+                               int pair0, int n_pairs)
+    {
+        const int group = v.H / v.Hkv;
+        const G<int32_t> done = G<int32_t>(more.done) +
+                                ((int64_t)(own * v.Hkv + kvh) * (int)gridDim.z + (int)blockIdx.z);
+        cu_fence(); /* this thread's part of the split */
+        __syncthreads();
+        if (threadIdx.x == 0) last[0] = ch.n_splits == 1 || cu_add(done, 1) == ch.n_splits - 1;
+        __syncthreads();
+        if (!last[0]) return;
+        cu_fence();
+        for (int p = threadIdx.x / CU_WARP; p < PAIRS && p < n_pairs; p += WARPS)
+            attn_merge(more.out, parts, ch, (pair0 + p) / group, kvh * group + (pair0 + p) % group,
+                       more.sinks, v);
+        if (threadIdx.x == 0 && ch.n_splits > 1) *done = 0; /* for the next launch */
     }
-}
 
-template <int WIDTH, kv_dtype T>
-__global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
-    decode_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
-                  G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
-                  G<const int32_t> tables, G<const float> alibi, attn_view v, decode_more more)
-{
-    enum {
-        F16 = T == KV_F16,
-        SCALED = T != KV_F16 && T != KV_BF16,
-        EARLY = WIDTH < 256 /* what is needed next comes meanwhile: registers last for that */
-    };
-    CU_DYNAMIC(unsigned, qs);
-    CU_SHARED(float, turned, WARPS *WIDTH);
-    CU_SHARED(int, last_of, 1);
-    const S<float> ends = cu_as<float>(qs + 16 * WIDTH), sums = ends + 2 * WARPS * PAIRS;
-    const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
-              c = lane % 4;
-    const int kvh = blockIdx.y, group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = blockIdx.x;
-    cu_follow();
-    const int own = chunk_of[slot];
-    if (own < 0) return; /* all threads of the block alike, as below */
-    const dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + own);
-    const int n_pairs = ch.n_rows * group - pair0; /* may be more than PAIRS, or none */
-    if (n_pairs <= 0) return;
-    const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * ATTN_SPLIT;
-    const int64_t last = ch.pos + ch.n_rows; /* behind the last key that any row sees */
-    const int64_t end = last < split + ATTN_SPLIT ? last : split + ATTN_SPLIT;
-    int64_t pos = v.window ? ch.pos - v.window + 1 : 0;
-    pos = (pos > split ? pos : split) / (WARPS * KEYS) * (WARPS * KEYS) + warp * KEYS;
-    const G<const int32_t> table = tables + ch.table;
-    lay_out_q<F16>(qs, q, ch, v, more, kvh, pair0, n_pairs, WIDTH / 32);
-    const int64_t fresh = ch.fresh > split ? ch.fresh : split;
-    if (more.cache_k && fresh < end)
-        store_fresh<T>(turned + warp * WIDTH, more, ch, v, table, kvh, fresh, end);
-    int64_t query[2];
-    float slope[2] = { 0, 0 }, m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 };
-    for (int h = 0; h < 2; h++) { /* of the accumulators' rows g and g + 8 */
-        const int pair = pair0 + g + 8 * h;
-        query[h] = ch.pos + pair / group;
-        if (alibi) slope[h] = alibi[kvh * group + pair % group];
-    }
-    float acc[WIDTH / 8][4] = {};
-    key_tile<WIDTH> tile;
-    tile_at at = find(table, v, pos, last);
-    if (EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
-    __syncthreads(); /* q */
-    for (; pos < end; pos += WARPS * KEYS) {
-        if (!EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
-        float s[2][4] = {}, scale_k[2][2], scale_v[2][2];
-        int64_t row_v[4];
-        uint4 val[EARLY ? WIDTH / 64 : 1][4];
+    /* The warps' maxima, sums and accumulators: joined, and into the split's place. */
+    template <int WIDTH>
+    __device__ void join_warps(G<float> parts, S<float> ends, S<float> sums, const float m[2],
+                               const float l[2], const float(&acc)[WIDTH / 8][4],
+                               const attn_view &v, const dev_attn_chunk &ch, int kvh, int pair0,
+                               int n_pairs)
+    {
+        const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
+                  c = lane % 4, group = v.H / v.Hkv, slot = blockIdx.x;
+        if (c == 0)
+            for (int h = 0; h < 2; h++) {
+                ends[(warp * PAIRS + g + 8 * h) * 2] = m[h];
+                ends[(warp * PAIRS + g + 8 * h) * 2 + 1] = l[h];
+            }
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int key = 8 * (i / 2) + 2 * c + i % 2;
-            row_v[i] = row_of(at, key, v, kvh, v.row_v);
-            if (!SCALED) continue;
-            const int64_t row_k = row_of(at, key, v, kvh, v.row_k);
-            scale_k[i / 2][i % 2] = row_k < 0 ? 0.0f : cu_ld<float>(k + row_k);
-            scale_v[i / 2][i % 2] = row_k < 0 ? 0.0f : cu_ld<float>(values + row_v[i]);
-        }
-        if (EARLY)
-#pragma unroll
-            for (int j = 0; j < WIDTH / 64; j++)
-                bring_values<T>(val[EARLY ? j : 0], values, row_v, 8 * g + 64 * j, v.Dv);
-#pragma unroll
-        for (int i = 0; i < WIDTH / 32; i++)
-#pragma unroll
-            for (int product = 0; product < 2; product++)
-#pragma unroll
-                for (int term = 1; term >= 0; term--) {
-                    const uint4 w =
-                        cu_ld<uint4>(qs + (((i * 2 + product) * 2 + term) * CU_WARP + lane) * 4);
-                    const unsigned a[4] = { w.x, w.y, w.z, w.w };
-#pragma unroll
-                    for (int n = 0; n < 2; n++) {
-                        const uint4 kk = tile.k[n][i];
-                        const unsigned b[2] = { product ? kk.z : kk.x, product ? kk.w : kk.y };
-                        cu_mma<F16>(s[n], a, b);
-                    }
-                }
-        const int64_t next = pos + WARPS * KEYS;
-        at = find(table, v, next, last);
-        if (EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
-        float top[2] = { -INFINITY, -INFINITY }, keep[2];
-#pragma unroll
-        for (int n = 0; n < 2; n++)
+        for (int n = 0; n < WIDTH / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const int h = i / 2;
-                const int64_t key = pos + 8 * n + 2 * c + i % 2;
-                const float x = attn_adjust(SCALED ? s[n][i] * scale_k[n][i % 2] : s[n][i], v,
-                                            slope[h], key, query[h]);
-                const bool seen = key <= query[h] && (!v.window || key > query[h] - v.window);
-                s[n][i] = seen ? x : -INFINITY;
-                top[h] = s[n][i] > top[h] ? s[n][i] : top[h];
+                const int d = 64 * (n / 8) + 16 * c + 8 * (i % 2) + n % 8;
+                if (d < v.Dv) sums[(warp * PAIRS + g + 8 * (i / 2)) * v.Dv + d] = acc[n][i];
             }
-        attn_rise(m, l, keep, top);
-        unsigned a[2][4]; /* the weights, high and low */
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float p[2];
-                for (int e = 0; e < 2; e++) {
-                    const float x = s[n][2 * h + e];
-                    p[e] = x > -INFINITY || x != x ? km_exp(x - m[h]) : 0.0f;
-                    l[h] += p[e];
-                    if (SCALED) p[e] *= scale_v[n][e];
-                }
-                unsigned w[2];
-                two_terms<F16>(w, p[0], p[1]);
-                a[0][2 * n + h] = w[0];
-                a[1][2 * n + h] = w[1];
+        __syncthreads();
+        for (int i = threadIdx.x; i < PAIRS * v.Dv; i += THREADS) {
+            const int p = i / v.Dv, d = i % v.Dv, pair = pair0 + p;
+            if (p >= n_pairs) continue;
+            float top = -INFINITY, all = 0, sum = 0;
+            for (int w = 0; w < WARPS; w++)
+                top = fmaxf(top, ends[(w * PAIRS + p) * 2]);
+            for (int w = 0; w < WARPS; w++) {
+                const float own = ends[(w * PAIRS + p) * 2];
+                if (ends[(w * PAIRS + p) * 2 + 1] == 0) continue; /* nothing seen */
+                const float f = km_exp(own - top);
+                all = fmaf(ends[(w * PAIRS + p) * 2 + 1], f, all);
+                sum = fmaf(sums[(w * PAIRS + p) * v.Dv + d], f, sum);
             }
-#pragma unroll
-        for (int n = 0; n < WIDTH / 8; n++) {
-            const int j = EARLY ? n / 8 : 0, t = n % 8;
-            unsigned w[4];
-            if (!EARLY && t == 0) bring_values<T>(val[0], values, row_v, 8 * g + 8 * n, v.Dv);
-#pragma unroll
-            for (int key = 0; key < 4; key++) {
-                const uint4 x = val[j][key];
-                w[key] = t / 2 == 0 ? x.x : t / 2 == 1 ? x.y : t / 2 == 2 ? x.z : x.w;
+            const int64_t row = (int64_t)slot * v.chunk_rows + pair / group;
+            const G<float> to =
+                parts + (row * v.H + kvh * group + pair % group) * (int64_t)(v.Dv + 2);
+            if (d == 0) {
+                to[0] = top;
+                to[1] = all;
             }
-            const unsigned which = t % 2 ? 0x7632u : 0x5410u;
-            const unsigned b[2] = { __byte_perm(w[0], w[1], which),
-                                    __byte_perm(w[2], w[3], which) };
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                acc[n][i] *= keep[i / 2];
-            cu_mma<F16>(acc[n], a[1], b);
-            cu_mma<F16>(acc[n], a[0], b);
+            to[2 + d] = sum;
         }
     }
+
+    template <int WIDTH, kv_dtype T>
+    __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
+        decode_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
+                      G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
+                      G<const int32_t> tables, G<const float> alibi, attn_view v, decode_more more)
+    {
+        enum {
+            F16 = T == KV_F16,
+            SCALED = T != KV_F16 && T != KV_BF16,
+            EARLY = WIDTH < 256 /* what is needed next comes meanwhile: registers last for that */
+        };
+        CU_DYNAMIC(unsigned, qs);
+        CU_SHARED(float, turned, WARPS *WIDTH);
+        CU_SHARED(int, last_of, 1);
+        const S<float> ends = cu_as<float>(qs + 16 * WIDTH), sums = ends + 2 * WARPS * PAIRS;
+        const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
+                  c = lane % 4;
+        const int kvh = blockIdx.y, group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS,
+                  slot = blockIdx.x;
+        cu_follow();
+        const int own = chunk_of[slot];
+        if (own < 0) return; /* all threads of the block alike, as below */
+        const dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + own);
+        const int n_pairs = ch.n_rows * group - pair0; /* may be more than PAIRS, or none */
+        if (n_pairs <= 0) return;
+        const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * ATTN_SPLIT;
+        const int64_t last = ch.pos + ch.n_rows; /* behind the last key that any row sees */
+        const int64_t end = last < split + ATTN_SPLIT ? last : split + ATTN_SPLIT;
+        int64_t pos = v.window ? ch.pos - v.window + 1 : 0;
+        pos = (pos > split ? pos : split) / (WARPS * KEYS) * (WARPS * KEYS) + warp * KEYS;
+        const G<const int32_t> table = tables + ch.table;
+        lay_out_q<F16>(qs, q, ch, v, more, kvh, pair0, n_pairs, WIDTH / 32);
+        const int64_t fresh = ch.fresh > split ? ch.fresh : split;
+        if (more.cache_k && fresh < end)
+            store_fresh<T>(turned + warp * WIDTH, more, ch, v, table, kvh, fresh, end);
+        int64_t query[2];
+        float slope[2] = { 0, 0 }, m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 };
+        for (int h = 0; h < 2; h++) { /* of the accumulators' rows g and g + 8 */
+            const int pair = pair0 + g + 8 * h;
+            query[h] = ch.pos + pair / group;
+            if (alibi) slope[h] = alibi[kvh * group + pair % group];
+        }
+        float acc[WIDTH / 8][4] = {};
+        key_tile<WIDTH> tile;
+        tile_at at = find(table, v, pos, last);
+        if (EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
+        __syncthreads(); /* q */
+        for (; pos < end; pos += WARPS * KEYS) {
+            if (!EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
+            float s[2][4] = {}, scale_k[2][2], scale_v[2][2];
+            int64_t row_v[4];
+            uint4 val[EARLY ? WIDTH / 64 : 1][4];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        l[h] += cu_shfl_xor(l[h], 1);
-        l[h] += cu_shfl_xor(l[h], 2);
+            for (int i = 0; i < 4; i++) {
+                const int key = 8 * (i / 2) + 2 * c + i % 2;
+                row_v[i] = row_of(at, key, v, kvh, v.row_v);
+                if (!SCALED) continue;
+                const int64_t row_k = row_of(at, key, v, kvh, v.row_k);
+                scale_k[i / 2][i % 2] = row_k < 0 ? 0.0f : cu_ld<float>(k + row_k);
+                scale_v[i / 2][i % 2] = row_k < 0 ? 0.0f : cu_ld<float>(values + row_v[i]);
+            }
+            if (EARLY)
+#pragma unroll
+                for (int j = 0; j < WIDTH / 64; j++)
+                    bring_values<T>(val[EARLY ? j : 0], values, row_v, 8 * g + 64 * j, v.Dv);
+#pragma unroll
+            for (int i = 0; i < WIDTH / 32; i++)
+#pragma unroll
+                for (int product = 0; product < 2; product++)
+#pragma unroll
+                    for (int term = 1; term >= 0; term--) {
+                        const uint4 w = cu_ld<uint4>(
+                            qs + (((i * 2 + product) * 2 + term) * CU_WARP + lane) * 4);
+                        const unsigned a[4] = { w.x, w.y, w.z, w.w };
+#pragma unroll
+                        for (int n = 0; n < 2; n++) {
+                            const uint4 kk = tile.k[n][i];
+                            const unsigned b[2] = { product ? kk.z : kk.x, product ? kk.w : kk.y };
+                            cu_mma<F16>(s[n], a, b);
+                        }
+                    }
+            const int64_t next = pos + WARPS * KEYS;
+            at = find(table, v, next, last);
+            if (EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
+            float top[2] = { -INFINITY, -INFINITY }, keep[2];
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int h = i / 2;
+                    const int64_t key = pos + 8 * n + 2 * c + i % 2;
+                    const float x = attn_adjust(SCALED ? s[n][i] * scale_k[n][i % 2] : s[n][i], v,
+                                                slope[h], key, query[h]);
+                    const bool seen = key <= query[h] && (!v.window || key > query[h] - v.window);
+                    s[n][i] = seen ? x : -INFINITY;
+                    top[h] = s[n][i] > top[h] ? s[n][i] : top[h];
+                }
+            attn_rise(m, l, keep, top);
+            unsigned a[2][4]; /* the weights, high and low */
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    float p[2];
+                    for (int e = 0; e < 2; e++) {
+                        const float x = s[n][2 * h + e];
+                        p[e] = x > -INFINITY || x != x ? km_exp(x - m[h]) : 0.0f;
+                        l[h] += p[e];
+                        if (SCALED) p[e] *= scale_v[n][e];
+                    }
+                    unsigned w[2];
+                    two_terms<F16>(w, p[0], p[1]);
+                    a[0][2 * n + h] = w[0];
+                    a[1][2 * n + h] = w[1];
+                }
+#pragma unroll
+            for (int n = 0; n < WIDTH / 8; n++) {
+                const int j = EARLY ? n / 8 : 0, t = n % 8;
+                unsigned w[4];
+                if (!EARLY && t == 0) bring_values<T>(val[0], values, row_v, 8 * g + 8 * n, v.Dv);
+#pragma unroll
+                for (int key = 0; key < 4; key++) {
+                    const uint4 x = val[j][key];
+                    w[key] = t / 2 == 0 ? x.x : t / 2 == 1 ? x.y : t / 2 == 2 ? x.z : x.w;
+                }
+                const unsigned which = t % 2 ? 0x7632u : 0x5410u;
+                const unsigned b[2] = { __byte_perm(w[0], w[1], which),
+                                        __byte_perm(w[2], w[3], which) };
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    acc[n][i] *= keep[i / 2];
+                cu_mma<F16>(acc[n], a[1], b);
+                cu_mma<F16>(acc[n], a[0], b);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            l[h] += cu_shfl_xor(l[h], 1);
+            l[h] += cu_shfl_xor(l[h], 2);
+        }
+        join_warps<WIDTH>(parts, ends, sums, m, l, acc, v, ch, kvh, pair0, n_pairs);
+        if (more.done) merge_last(parts, last_of, more, ch, v, own, kvh, pair0, n_pairs);
     }
-    join_warps<WIDTH>(parts, ends, sums, m, l, acc, v, ch, kvh, pair0, n_pairs);
-    if (more.done) merge_last(parts, last_of, more, ch, v, own, kvh, pair0, n_pairs);
-}
 
-template <int WIDTH, kv_dtype T> void launch(dev *d, const dev_attn_args *a, const attn_view &v)
-{
-    const int shared = 64 * WIDTH + WARPS * PAIRS * (2 + (int)a->Dv) * (int)sizeof(float);
-    const dim3 grid((unsigned)a->n_slots, (unsigned)a->Hkv,
-                    (unsigned)lq_ceil_div(v.chunk_rows * (a->H / a->Hkv), PAIRS));
-    const dev_rope_args *r = a->rope;
-    decode_more more = {};
-    if (r)
-        more = { r->k,
-                 r->v,
-                 r->cos,
-                 r->sin,
-                 r->cache_k,
-                 r->cache_v,
-                 r->ld ? r->ld : a->Hkv * a->D,
-                 r->ld ? r->ld : a->Hkv * a->Dv,
-                 (int)r->R,
-                 r->half };
-    more.done = a->done;
-    more.out = a->out;
-    more.sinks = a->sinks;
-    CU_TRY(d, cudaFuncSetAttribute((decode_kernel<WIDTH, T>),
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-    CU_FOLLOW(d, "attn decode", (decode_kernel<WIDTH, T>), grid, THREADS, (size_t)shared,
-              (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi, v,
-              more);
-}
+    template <int WIDTH, kv_dtype T>
+    void launch(dev * d, const dev_attn_args *a, const attn_view &v)
+    {
+        const int shared = 64 * WIDTH + WARPS * PAIRS * (2 + (int)a->Dv) * (int)sizeof(float);
+        const dim3 grid((unsigned)a->n_slots, (unsigned)a->Hkv,
+                        (unsigned)lq_ceil_div(v.chunk_rows * (a->H / a->Hkv), PAIRS));
+        const dev_rope_args *r = a->rope;
+        decode_more more = {};
+        if (r)
+            more = { r->k,
+                     r->v,
+                     r->cos,
+                     r->sin,
+                     r->cache_k,
+                     r->cache_v,
+                     r->ld ? r->ld : a->Hkv * a->D,
+                     r->ld ? r->ld : a->Hkv * a->Dv,
+                     (int)r->R,
+                     r->half };
+        more.done = a->done;
+        more.out = a->out;
+        more.sinks = a->sinks;
+        CU_TRY(d, cudaFuncSetAttribute((decode_kernel<WIDTH, T>),
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+        CU_FOLLOW(d, "attn decode", (decode_kernel<WIDTH, T>), grid, THREADS, (size_t)shared,
+                  (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables,
+                  a->alibi, v, more);
+    }
 
-template <kv_dtype T> void launch_width(dev *d, const dev_attn_args *a, const attn_view &v)
-{
-    const int64_t width = a->D > a->Dv ? a->D : a->Dv;
-    if (width <= 64)
-        launch<64, T>(d, a, v);
-    else if (width <= 128)
-        launch<128, T>(d, a, v);
-    else
-        launch<256, T>(d, a, v);
-}
+    template <kv_dtype T> void launch_width(dev * d, const dev_attn_args *a, const attn_view &v)
+    {
+        const int64_t width = a->D > a->Dv ? a->D : a->Dv;
+        if (width <= 64)
+            launch<64, T>(d, a, v);
+        else if (width <= 128)
+            launch<128, T>(d, a, v);
+        else
+            launch<256, T>(d, a, v);
+    }
 
-} // namespace
+} // namespace )
 
 void CU_NAME(attn_decode)(dev *d, const dev_attn_args *a, const attn_view *v)
 {

@@ -29,228 +29,233 @@
 inline namespace CU_NAME(attn_mma_cu)
 {
 
-enum { WARPS = 4, THREADS = WARPS * CU_WARP, PAIRS = 16 * WARPS, KEYS = 64, PIECE = 8 };
-static_assert((int)PAIRS == (int)DEV_ATTN_PAIRS, "what a plan counts with");
+    enum { WARPS = 4, THREADS = WARPS * CU_WARP, PAIRS = 16 * WARPS, KEYS = 64, PIECE = 8 };
+    static_assert((int)PAIRS == (int)DEV_ATTN_PAIRS, "what a plan counts with");
 
-__device__ constexpr bool scaled(kv_dtype t) { return t != KV_F16 && t != KV_BF16; }
+    __device__ constexpr bool scaled(kv_dtype t) { return t != KV_F16 && t != KV_BF16; }
 
-/* Where piece p of a row stands in a tile of rows of WIDTH. */
-template <int WIDTH> __device__ __forceinline__ int spot(int row, int p)
-{
-    return row * WIDTH + (p ^ (row & 7)) * PIECE;
-}
-
-/* Where K and V of the keys pos .. pos + 63 begin, each [KEYS]; -1: behind the last. */
-__device__ __forceinline__ void find_rows(S<int64_t> rows, G<const int32_t> table,
-                                          const attn_view &v, int kvh, int64_t pos, int64_t last)
-{
-    const int j = threadIdx.x;
-    if (j >= KEYS) return;
-    const int64_t p = pos + j;
-    int64_t k = -1, val = -1;
-    if (p < last) {
-        const int64_t block = (int64_t)table[p / v.block_size] * (int64_t)v.block_stride;
-        const int64_t row = (int64_t)kvh * v.block_size + p % v.block_size;
-        k = block + row * v.row_k;
-        val = block + row * v.row_v;
+    /* Where piece p of a row stands in a tile of rows of WIDTH. */
+    template <int WIDTH> __device__ __forceinline__ int spot(int row, int p)
+    {
+        return row * WIDTH + (p ^ (row & 7)) * PIECE;
     }
-    rows[j] = k;
-    rows[KEYS + j] = val;
-}
 
-/* The rows of a tile: `pieces` of each, zeros up to `padded` and in rows that are not there; and
+    /* Where K and V of the keys pos .. pos + 63 begin, each [KEYS]; -1: behind the last. */
+    __device__ __forceinline__ void find_rows(S<int64_t> rows, G<const int32_t> table,
+                                              const attn_view &v, int kvh, int64_t pos,
+                                              int64_t last)
+    {
+        const int j = threadIdx.x;
+        if (j >= KEYS) return;
+        const int64_t p = pos + j;
+        int64_t k = -1, val = -1;
+        if (p < last) {
+            const int64_t block = (int64_t)table[p / v.block_size] * (int64_t)v.block_stride;
+            const int64_t row = (int64_t)kvh * v.block_size + p % v.block_size;
+            k = block + row * v.row_k;
+            val = block + row * v.row_v;
+        }
+        rows[j] = k;
+        rows[KEYS + j] = val;
+    }
+
+    /* The rows of a tile: `pieces` of each, zeros up to `padded` and in rows that are not there; and
  * their scales [KEYS], of codes. */
-template <int WIDTH, kv_dtype T>
-__device__ __forceinline__ void bring(S<uint16_t> tile, S<float> scales, G<const uint8_t> cache,
-                                      S<int64_t> rows, int pieces, int padded)
-{
-    for (int j = threadIdx.x / 8; j < KEYS; j += THREADS / 8) {
-        const int64_t row = rows[j];
-        if (scaled(T) && threadIdx.x % 8 == 0)
-            scales[j] = row >= 0 ? cu_ld<float>(cache + row) : 0.0f;
-        for (int p = threadIdx.x % 8; p < padded; p += 8) {
-            const bool there = row >= 0 && p < pieces;
-            if (!scaled(T))
-                cu_copy16(tile + spot<WIDTH>(j, p), cache + (there ? row + 16 * p : 0), there);
-            else
-                cu_st(tile + spot<WIDTH>(j, p),
-                      there ? attn_eight<T>(cache + row, PIECE * p) : uint4{ 0, 0, 0, 0 });
+    template <int WIDTH, kv_dtype T>
+    __device__ __forceinline__ void bring(S<uint16_t> tile, S<float> scales, G<const uint8_t> cache,
+                                          S<int64_t> rows, int pieces, int padded)
+    {
+        for (int j = threadIdx.x / 8; j < KEYS; j += THREADS / 8) {
+            const int64_t row = rows[j];
+            if (scaled(T) && threadIdx.x % 8 == 0)
+                scales[j] = row >= 0 ? cu_ld<float>(cache + row) : 0.0f;
+            for (int p = threadIdx.x % 8; p < padded; p += 8) {
+                const bool there = row >= 0 && p < pieces;
+                if (!scaled(T))
+                    cu_copy16(tile + spot<WIDTH>(j, p), cache + (there ? row + 16 * p : 0), there);
+                else
+                    cu_st(tile + spot<WIDTH>(j, p),
+                          there ? attn_eight<T>(cache + row, PIECE * p) : uint4{ 0, 0, 0, 0 });
+            }
         }
     }
-}
 
-template <bool F16> __device__ __forceinline__ uint16_t narrow(float x)
-{
-    if (!F16) return (uint16_t)cu_f32_bf16(x);
-    const float most = 65504.0f;
-    return cu_f32_f16(x > most ? most : x < -most ? -most : x);
-}
+    template <bool F16> __device__ __forceinline__ uint16_t narrow(float x)
+    {
+        if (!F16) return (uint16_t)cu_f32_bf16(x);
+        const float most = 65504.0f;
+        return cu_f32_f16(x > most ? most : x < -most ? -most : x);
+    }
 
-template <int WIDTH, kv_dtype T>
-__global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
-    units_kernel(attn_end e, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
-                 G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks, G<const int32_t> tables,
-                 G<const float> alibi, attn_view v)
-{
-    constexpr bool F16 = T == KV_F16;
-    CU_DYNAMIC(uint16_t, qs);
-    CU_SHARED(int64_t, where, 4 * KEYS);
-    CU_SHARED(float, scales, 2 * KEYS); /* of keys, of values */
-    const S<uint16_t> ks = qs + PAIRS * WIDTH, vs = ks + KEYS * WIDTH;
-    const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
-              c = lane % 4;
-    const int kvh = blockIdx.y, group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = attn_slot();
-    const dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + chunk_of[slot]);
-    const int n_pairs = ch.n_rows * group - pair0;
-    if (n_pairs <= 0) return; /* all threads of the block alike */
-    const int k_pieces = v.D / PIECE, v_pieces = v.Dv / PIECE;
-    const int k_padded = (k_pieces + 3) / 4 * 4, v_padded = (v_pieces + 1) / 2 * 2;
-    const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * v.split;
-    const int64_t last = ch.pos + ch.n_rows; /* behind the last key that any row sees */
-    const int64_t end = last < split + v.split ? last : split + v.split;
-    int64_t pos = v.window ? ch.pos - v.window + 1 : 0;
-    pos = (pos > split ? pos : split) / KEYS * KEYS;
-    const G<const int32_t> table = tables + ch.table;
-    S<int64_t> rows = where, next = where + 2 * KEYS;
-    find_rows(rows, table, v, kvh, pos, last);
-    for (int i = threadIdx.x; i < PAIRS * k_padded * PIECE; i += THREADS) {
-        const int p = i / (k_padded * PIECE), d = i % (k_padded * PIECE), pair = pair0 + p;
-        float x = 0;
-        if (p < n_pairs && d < v.D)
-            x = v.scale * q[(ch.row + pair / group) * v.ldq +
-                            (int64_t)(kvh * group + pair % group) * v.D + d];
-        qs[spot<WIDTH>(p, d / PIECE) + d % PIECE] = narrow<F16>(x);
-    }
-    int64_t query[2];
-    float slope[2] = { 0, 0 }, m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 };
-    for (int h = 0; h < 2; h++) { /* of the accumulators' rows g and g + 8 */
-        const int pair = pair0 + 16 * warp + g + 8 * h;
-        query[h] = ch.pos + pair / group;
-        if (alibi) slope[h] = alibi[kvh * group + pair % group];
-    }
-    float acc[WIDTH / 8][4] = {};
-    __syncthreads(); /* rows */
-    bring<WIDTH, T>(ks, scales, k, rows, k_pieces, k_padded);
-    cu_copy_commit();
-    for (; pos < end; pos += KEYS) {
-        cu_copy_wait<0>();
-        __syncthreads(); /* K is there, and q; V of the tile before is done with */
-        bring<WIDTH, T>(vs, scales + KEYS, values, rows + KEYS, v_pieces, v_padded);
-        cu_copy_commit();
-        find_rows(next, table, v, kvh, pos + KEYS, last);
-        float s[KEYS / 8][4] = {};
-        for (int d = 0; d < k_padded; d += 4) {
-            unsigned a[2][4];
-            cu_ldmatrix<false>(a[0], qs + spot<WIDTH>(16 * warp + lane % 16, d + lane / 16));
-            cu_ldmatrix<false>(a[1], qs + spot<WIDTH>(16 * warp + lane % 16, d + 2 + lane / 16));
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) {
-                unsigned b[4];
-                cu_ldmatrix<false>(b, ks + spot<WIDTH>(8 * n + lane % 8, d + lane / 8));
-                cu_mma<F16>(s[n], a[0], b);
-                cu_mma<F16>(s[n], a[1], b + 2);
-            }
+    template <int WIDTH, kv_dtype T>
+    __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
+        units_kernel(attn_end e, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
+                     G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
+                     G<const int32_t> tables, G<const float> alibi, attn_view v)
+    {
+        constexpr bool F16 = T == KV_F16;
+        CU_DYNAMIC(uint16_t, qs);
+        CU_SHARED(int64_t, where, 4 * KEYS);
+        CU_SHARED(float, scales, 2 * KEYS); /* of keys, of values */
+        const S<uint16_t> ks = qs + PAIRS * WIDTH, vs = ks + KEYS * WIDTH;
+        const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
+                  c = lane % 4;
+        const int kvh = blockIdx.y, group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS,
+                  slot = attn_slot();
+        const dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + chunk_of[slot]);
+        const int n_pairs = ch.n_rows * group - pair0;
+        if (n_pairs <= 0) return; /* all threads of the block alike */
+        const int k_pieces = v.D / PIECE, v_pieces = v.Dv / PIECE;
+        const int k_padded = (k_pieces + 3) / 4 * 4, v_padded = (v_pieces + 1) / 2 * 2;
+        const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * v.split;
+        const int64_t last = ch.pos + ch.n_rows; /* behind the last key that any row sees */
+        const int64_t end = last < split + v.split ? last : split + v.split;
+        int64_t pos = v.window ? ch.pos - v.window + 1 : 0;
+        pos = (pos > split ? pos : split) / KEYS * KEYS;
+        const G<const int32_t> table = tables + ch.table;
+        S<int64_t> rows = where, next = where + 2 * KEYS;
+        find_rows(rows, table, v, kvh, pos, last);
+        for (int i = threadIdx.x; i < PAIRS * k_padded * PIECE; i += THREADS) {
+            const int p = i / (k_padded * PIECE), d = i % (k_padded * PIECE), pair = pair0 + p;
+            float x = 0;
+            if (p < n_pairs && d < v.D)
+                x = v.scale * q[(ch.row + pair / group) * v.ldq +
+                                (int64_t)(kvh * group + pair % group) * v.D + d];
+            qs[spot<WIDTH>(p, d / PIECE) + d % PIECE] = narrow<F16>(x);
         }
-        float top[2] = { -INFINITY, -INFINITY }, keep[2];
-        int lo[2], hi[2]; /* the columns that a row sees */
-        for (int h = 0; h < 2; h++) {
-            const int64_t first = v.window ? query[h] - v.window + 1 - pos : 0;
-            const int64_t behind = query[h] + 1 - pos;
-            lo[h] = (int)(first < 0 ? 0 : first > KEYS ? KEYS : first);
-            hi[h] = (int)(behind < 0 ? 0 : behind > KEYS ? KEYS : behind);
+        int64_t query[2];
+        float slope[2] = { 0, 0 }, m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 };
+        for (int h = 0; h < 2; h++) { /* of the accumulators' rows g and g + 8 */
+            const int pair = pair0 + 16 * warp + g + 8 * h;
+            query[h] = ch.pos + pair / group;
+            if (alibi) slope[h] = alibi[kvh * group + pair % group];
         }
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int h = i / 2, col = 8 * n + 2 * c + i % 2;
-                const float score = scaled(T) ? s[n][i] * scales[col] : s[n][i];
-                const float x = attn_adjust(score, v, slope[h], pos + col, query[h]);
-                s[n][i] = col >= lo[h] && col < hi[h] ? x : -INFINITY;
-                top[h] = s[n][i] > top[h] ? s[n][i] : top[h];
-            }
-        attn_rise(m, l, keep, top);
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int h = i / 2;
-                s[n][i] = s[n][i] > -INFINITY || s[n][i] != s[n][i] ? km_exp(s[n][i] - m[h]) : 0.0f;
-                l[h] += s[n][i];
-            }
-        cu_copy_wait<0>();
-        __syncthreads(); /* V is there, and `next`; K is done with */
-        if (pos + KEYS < end) bring<WIDTH, T>(ks, scales, k, next, k_pieces, k_padded);
+        float acc[WIDTH / 8][4] = {};
+        __syncthreads(); /* rows */
+        bring<WIDTH, T>(ks, scales, k, rows, k_pieces, k_padded);
         cu_copy_commit();
+        for (; pos < end; pos += KEYS) {
+            cu_copy_wait<0>();
+            __syncthreads(); /* K is there, and q; V of the tile before is done with */
+            bring<WIDTH, T>(vs, scales + KEYS, values, rows + KEYS, v_pieces, v_padded);
+            cu_copy_commit();
+            find_rows(next, table, v, kvh, pos + KEYS, last);
+            float s[KEYS / 8][4] = {};
+            for (int d = 0; d < k_padded; d += 4) {
+                unsigned a[2][4];
+                cu_ldmatrix<false>(a[0], qs + spot<WIDTH>(16 * warp + lane % 16, d + lane / 16));
+                cu_ldmatrix<false>(a[1],
+                                   qs + spot<WIDTH>(16 * warp + lane % 16, d + 2 + lane / 16));
 #pragma unroll
-        for (int n = 0; n < WIDTH / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                acc[n][i] *= keep[i / 2];
-#pragma unroll
-        for (int j = 0; j < KEYS / 16; j++) {
-            if (scaled(T)) /* of keys that a row sees: 0 times another's NaN is none of its */
-                for (int i = 0; i < 8; i++) {
-                    const int col = 16 * j + 8 * (i / 4) + 2 * c + i % 2, h = i % 4 / 2;
-                    float *w = &s[2 * j + i / 4][i % 4];
-                    *w = col >= lo[h] && col < hi[h] ? *w * scales[KEYS + col] : 0.0f;
+                for (int n = 0; n < KEYS / 8; n++) {
+                    unsigned b[4];
+                    cu_ldmatrix<false>(b, ks + spot<WIDTH>(8 * n + lane % 8, d + lane / 8));
+                    cu_mma<F16>(s[n], a[0], b);
+                    cu_mma<F16>(s[n], a[1], b + 2);
                 }
-            const unsigned a[4] = { cu_pair<F16>(s[2 * j][0], s[2 * j][1]),
-                                    cu_pair<F16>(s[2 * j][2], s[2 * j][3]),
-                                    cu_pair<F16>(s[2 * j + 1][0], s[2 * j + 1][1]),
-                                    cu_pair<F16>(s[2 * j + 1][2], s[2 * j + 1][3]) };
-#pragma unroll
-            for (int n = 0; n < WIDTH / 16; n++) {
-                if (2 * n >= v_padded) continue; /* all lanes alike */
-                unsigned b[4];
-                cu_ldmatrix<true>(b, vs + spot<WIDTH>(16 * j + lane % 16, 2 * n + lane / 16));
-                cu_mma<F16>(acc[2 * n], a, b);
-                cu_mma<F16>(acc[2 * n + 1], a, b + 2);
             }
+            float top[2] = { -INFINITY, -INFINITY }, keep[2];
+            int lo[2], hi[2]; /* the columns that a row sees */
+            for (int h = 0; h < 2; h++) {
+                const int64_t first = v.window ? query[h] - v.window + 1 - pos : 0;
+                const int64_t behind = query[h] + 1 - pos;
+                lo[h] = (int)(first < 0 ? 0 : first > KEYS ? KEYS : first);
+                hi[h] = (int)(behind < 0 ? 0 : behind > KEYS ? KEYS : behind);
+            }
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int h = i / 2, col = 8 * n + 2 * c + i % 2;
+                    const float score = scaled(T) ? s[n][i] * scales[col] : s[n][i];
+                    const float x = attn_adjust(score, v, slope[h], pos + col, query[h]);
+                    s[n][i] = col >= lo[h] && col < hi[h] ? x : -INFINITY;
+                    top[h] = s[n][i] > top[h] ? s[n][i] : top[h];
+                }
+            attn_rise(m, l, keep, top);
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int h = i / 2;
+                    s[n][i] =
+                        s[n][i] > -INFINITY || s[n][i] != s[n][i] ? km_exp(s[n][i] - m[h]) : 0.0f;
+                    l[h] += s[n][i];
+                }
+            cu_copy_wait<0>();
+            __syncthreads(); /* V is there, and `next`; K is done with */
+            if (pos + KEYS < end) bring<WIDTH, T>(ks, scales, k, next, k_pieces, k_padded);
+            cu_copy_commit();
+#pragma unroll
+            for (int n = 0; n < WIDTH / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    acc[n][i] *= keep[i / 2];
+#pragma unroll
+            for (int j = 0; j < KEYS / 16; j++) {
+                if (scaled(T)) /* of keys that a row sees: 0 times another's NaN is none of its */
+                    for (int i = 0; i < 8; i++) {
+                        const int col = 16 * j + 8 * (i / 4) + 2 * c + i % 2, h = i % 4 / 2;
+                        float *w = &s[2 * j + i / 4][i % 4];
+                        *w = col >= lo[h] && col < hi[h] ? *w * scales[KEYS + col] : 0.0f;
+                    }
+                const unsigned a[4] = { cu_pair<F16>(s[2 * j][0], s[2 * j][1]),
+                                        cu_pair<F16>(s[2 * j][2], s[2 * j][3]),
+                                        cu_pair<F16>(s[2 * j + 1][0], s[2 * j + 1][1]),
+                                        cu_pair<F16>(s[2 * j + 1][2], s[2 * j + 1][3]) };
+#pragma unroll
+                for (int n = 0; n < WIDTH / 16; n++) {
+                    if (2 * n >= v_padded) continue; /* all lanes alike */
+                    unsigned b[4];
+                    cu_ldmatrix<true>(b, vs + spot<WIDTH>(16 * j + lane % 16, 2 * n + lane / 16));
+                    cu_mma<F16>(acc[2 * n], a, b);
+                    cu_mma<F16>(acc[2 * n + 1], a, b + 2);
+                }
+            }
+            const S<int64_t> used = rows;
+            rows = next;
+            next = used;
         }
-        const S<int64_t> used = rows;
-        rows = next;
-        next = used;
-    }
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        l[h] += cu_shfl_xor(l[h], 1);
-        l[h] += cu_shfl_xor(l[h], 2);
-        const int p = 16 * warp + g + 8 * h, pair = pair0 + p;
-        if (p >= n_pairs) continue;
-        float sums[WIDTH / 8][2];
+        for (int h = 0; h < 2; h++) {
+            l[h] += cu_shfl_xor(l[h], 1);
+            l[h] += cu_shfl_xor(l[h], 2);
+            const int p = 16 * warp + g + 8 * h, pair = pair0 + p;
+            if (p >= n_pairs) continue;
+            float sums[WIDTH / 8][2];
 #pragma unroll
-        for (int n = 0; n < WIDTH / 8; n++)
-            for (int two = 0; two < 2; two++)
-                sums[n][two] = acc[n][2 * h + two];
-        attn_put(e, v, ch, slot, pair / group, kvh * group + pair % group, m[h], l[h], sums);
+            for (int n = 0; n < WIDTH / 8; n++)
+                for (int two = 0; two < 2; two++)
+                    sums[n][two] = acc[n][2 * h + two];
+            attn_put(e, v, ch, slot, pair / group, kvh * group + pair % group, m[h], l[h], sums);
+        }
     }
-}
 
-template <int WIDTH, kv_dtype T>
-void launch(dev *d, const dev_attn_args *a, const attn_view &v, const attn_end &e, dim3 grid)
-{
-    const int shared = 3 * PAIRS * WIDTH * (int)sizeof(uint16_t);
-    static_assert((int)PAIRS == (int)KEYS, "q, K and V are as large");
-    CU_TRY(d, cudaFuncSetAttribute((units_kernel<WIDTH, T>),
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-    CU_LAUNCH(d, "attn units", (units_kernel<WIDTH, T>), grid, THREADS, (size_t)shared, e, a->q,
-              a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi, v);
-}
+    template <int WIDTH, kv_dtype T>
+    void launch(dev * d, const dev_attn_args *a, const attn_view &v, const attn_end &e, dim3 grid)
+    {
+        const int shared = 3 * PAIRS * WIDTH * (int)sizeof(uint16_t);
+        static_assert((int)PAIRS == (int)KEYS, "q, K and V are as large");
+        CU_TRY(d, cudaFuncSetAttribute((units_kernel<WIDTH, T>),
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+        CU_LAUNCH(d, "attn units", (units_kernel<WIDTH, T>), grid, THREADS, (size_t)shared, e, a->q,
+                  a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi, v);
+    }
 
-template <kv_dtype T>
-void launch_width(dev *d, const dev_attn_args *a, const attn_view &v, const attn_end &e, dim3 grid)
-{
-    const int64_t width = a->D > a->Dv ? a->D : a->Dv;
-    if (width <= 64)
-        launch<64, T>(d, a, v, e, grid);
-    else if (width <= 128)
-        launch<128, T>(d, a, v, e, grid);
-    else
-        launch<256, T>(d, a, v, e, grid);
-}
+    template <kv_dtype T>
+    void launch_width(dev * d, const dev_attn_args *a, const attn_view &v, const attn_end &e,
+                      dim3 grid)
+    {
+        const int64_t width = a->D > a->Dv ? a->D : a->Dv;
+        if (width <= 64)
+            launch<64, T>(d, a, v, e, grid);
+        else if (width <= 128)
+            launch<128, T>(d, a, v, e, grid);
+        else
+            launch<256, T>(d, a, v, e, grid);
+    }
 
-} // namespace
+} // namespace )
 
 void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e)
 {

@@ -16,62 +16,62 @@
 inline namespace CU_NAME(blas_cu)
 {
 
-enum { THREADS = 256, WORKSPACE = 32 << 20 };
+    enum { THREADS = 256, WORKSPACE = 32 << 20 };
 
 #ifdef __CUDACC__
-/* NULL: it is not there. */
-const cublas_api *load_cublas(void)
-{
-    static const char *const names[] = { "libcublas.so.13", "libcublas.so.12", "libcublas.so" };
-    static cublas_api api;
-    static int state; /* 1: loaded, -1: not there */
-    for (int i = 0; i < 3 && !state; i++) {
-        void *lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        if (!lib) continue;
-        bool all = true;
+    /* NULL: it is not there. */
+    const cublas_api *load_cublas(void)
+    {
+        static const char *const names[] = { "libcublas.so.13", "libcublas.so.12", "libcublas.so" };
+        static cublas_api api;
+        static int state; /* 1: loaded, -1: not there */
+        for (int i = 0; i < 3 && !state; i++) {
+            void *lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+            if (!lib) continue;
+            bool all = true;
 #define X(field, name, args) all &= (api.field = (int(*) args)dlsym(lib, name)) != NULL;
-        CUBLAS_CALLS(X)
+            CUBLAS_CALLS(X)
 #undef X
-        api.text = (const char *(*)(int))dlsym(lib, "cublasGetStatusString");
-        if (all && api.text)
-            state = 1;
-        else
-            dlclose(lib);
+            api.text = (const char *(*)(int))dlsym(lib, "cublasGetStatusString");
+            if (all && api.text)
+                state = 1;
+            else
+                dlclose(lib);
+        }
+        if (!state) state = -1;
+        return state > 0 ? &api : NULL;
     }
-    if (!state) state = -1;
-    return state > 0 ? &api : NULL;
-}
 #else
-const cublas_api *load_cublas(void) { return emu_cublas_here ? &emu_cublas : NULL; }
+    const cublas_api *load_cublas(void) { return emu_cublas_here ? &emu_cublas : NULL; }
 #endif
 
-void check(dev *d, const cublas_api *api, int result)
-{
-    if (result == 0 || d->bad) return;
-    d->bad = LQ_EDEVICE;
-    lq_fail(&d->why, d->bad, "%s: cuBLAS: %s", d->name, api->text(result));
-}
+    void check(dev * d, const cublas_api *api, int result)
+    {
+        if (result == 0 || d->bad) return;
+        d->bad = LQ_EDEVICE;
+        lq_fail(&d->why, d->bad, "%s: cuBLAS: %s", d->name, api->text(result));
+    }
 
-/* NULL: it is not there. With d->blas, unless d has failed. */
-const cublas_api *opened(dev *d)
-{
-    const cublas_api *api = load_cublas();
-    if (!api || d->blas || d->bad) return api;
-    check(d, api, api->create(&d->blas));
-    if (!d->bad) check(d, api, api->set_stream(d->blas, d->stream));
-    return api;
-}
+    /* NULL: it is not there. With d->blas, unless d has failed. */
+    const cublas_api *opened(dev * d)
+    {
+        const cublas_api *api = load_cublas();
+        if (!api || d->blas || d->bad) return api;
+        check(d, api, api->create(&d->blas));
+        if (!d->bad) check(d, api, api->set_stream(d->blas, d->stream));
+        return api;
+    }
 
-__global__ void __launch_bounds__(THREADS)
-    bias_kernel(G<float> y, int64_t ldy, G<const float> bias, int64_t N, bool add)
-{
-    const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (n >= N) return;
-    const G<float> to = y + ((int64_t)blockIdx.y * ldy + n);
-    *to = add ? *to + bias[n] : (float)bias[n];
-}
+    __global__ void __launch_bounds__(THREADS)
+        bias_kernel(G<float> y, int64_t ldy, G<const float> bias, int64_t N, bool add)
+    {
+        const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+        if (n >= N) return;
+        const G<float> to = y + ((int64_t)blockIdx.y * ldy + n);
+        *to = add ? *to + bias[n] : (float)bias[n];
+    }
 
-} // namespace
+} // namespace )
 
 bool CU_NAME(blas)(dev *d)
 {

@@ -42,8 +42,8 @@
 #ifndef LLMQ_KERNELS_CUDA_CU_CUH
 #define LLMQ_KERNELS_CUDA_CU_CUH
 
-#include "kernels/device.h"
 #include "kernels/core/kmath.h"
+#include "kernels/device.h"
 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>

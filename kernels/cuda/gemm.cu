@@ -21,137 +21,139 @@
 inline namespace CU_NAME(gemm_cu)
 {
 
-enum { SIDE = 64, STEP = 8, THREADS = 256 };
+    enum { SIDE = 64, STEP = 8, THREADS = 256 };
 
-/* One matrix of the product as its steps go by: C's rows or columns from m0 on lie `along` its rows
+    /* One matrix of the product as its steps go by: C's rows or columns from m0 on lie `along` its rows
  * or across them. */
-struct matrix {
-    const float *p;
-    int64_t ld, m0, rows; /* of C that it has */
-    bool along;
-};
+    struct matrix {
+        const float *p;
+        int64_t ld, m0, rows; /* of C that it has */
+        bool along;
+    };
 
-/* A thread's numbers of a step: m along C, k along K. Neighbouring threads read neighbouring
+    /* A thread's numbers of a step: m along C, k along K. Neighbouring threads read neighbouring
  * numbers, whichever way the matrix lies. */
-template <int B> struct panel {
-    static constexpr int T = SIDE * B, n = STEP * T / THREADS, row = T + 4;
-    G<const float> at; /* the first of them */
-    unsigned there;    /* a bit for each whose m there is */
-    float now[n];
-};
-template <int B> __device__ __forceinline__ int m_of(const matrix &a, int i)
-{
-    const int t = threadIdx.x;
-    return a.along ? t % panel<B>::T : t / STEP + THREADS / STEP * i;
-}
-template <int B> __device__ __forceinline__ int k_of(const matrix &a, int i)
-{
-    const int t = threadIdx.x;
-    return a.along ? t / panel<B>::T + THREADS / panel<B>::T * i : t % STEP;
-}
-
-template <int B> __device__ __forceinline__ void begin(panel<B> *to, const matrix &a)
-{
-    const int64_t m = a.m0 + m_of<B>(a, 0), k = k_of<B>(a, 0);
-    to->at = G<const float>(a.p) + (a.along ? k * a.ld + m : m * a.ld + k);
-    to->there = 0;
-#pragma unroll
-    for (int i = 0; i < panel<B>::n; i++)
-        to->there |= (unsigned)(a.m0 + m_of<B>(a, i) < a.rows) << i;
-}
-
-/* Of a step that has `left` inputs; and to the next. */
-template <int B> __device__ __forceinline__ void fetch(panel<B> *to, const matrix &a, int64_t left)
-{
-    const int64_t by = (int64_t)(a.along ? THREADS / panel<B>::T : THREADS / STEP) * a.ld;
-#pragma unroll
-    for (int i = 0; i < panel<B>::n; i++)
-        to->now[i] = (to->there >> i & 1u) && k_of<B>(a, i) < left ? (float)to->at[i * by] : 0.0f;
-    to->at = to->at + (a.along ? STEP * a.ld : STEP);
-}
-template <int B>
-__device__ __forceinline__ void put(S<float> to, const panel<B> &from, const matrix &a)
-{
-#pragma unroll
-    for (int i = 0; i < panel<B>::n; i++)
-        to[k_of<B>(a, i) * panel<B>::row + m_of<B>(a, i)] = from.now[i];
-}
-
-/* The B pieces of four that begin at 4 i. */
-template <int B>
-__device__ __forceinline__ void pieces(float v[4 * B], S<const float> of, int k, int i)
-{
-#pragma unroll
-    for (int b = 0; b < B; b++) {
-        const float4 four = cu_ld<float4>(of + (k * panel<B>::row + SIDE * b + 4 * i));
-        v[4 * b] = four.x;
-        v[4 * b + 1] = four.y;
-        v[4 * b + 2] = four.z;
-        v[4 * b + 3] = four.w;
+    template <int B> struct panel {
+        static constexpr int T = SIDE * B, n = STEP * T / THREADS, row = T + 4;
+        G<const float> at; /* the first of them */
+        unsigned there;    /* a bit for each whose m there is */
+        float now[n];
+    };
+    template <int B> __device__ __forceinline__ int m_of(const matrix &a, int i)
+    {
+        const int t = threadIdx.x;
+        return a.along ? t % panel<B>::T : t / STEP + THREADS / STEP * i;
     }
-}
+    template <int B> __device__ __forceinline__ int k_of(const matrix &a, int i)
+    {
+        const int t = threadIdx.x;
+        return a.along ? t / panel<B>::T + THREADS / panel<B>::T * i : t % STEP;
+    }
 
-template <int B>
-__global__ void __launch_bounds__(THREADS, 2)
-    gemm_kernel(G<float> C, const float *of_a, const float *of_b, dev_gemm_args g)
-{
-    enum { T = panel<B>::T };
-    CU_SHARED(float, as, STEP *panel<B>::row);
-    CU_SHARED(float, bs, STEP *panel<B>::row);
-    const int64_t m0 = (int64_t)blockIdx.y * T, n0 = (int64_t)blockIdx.x * T;
-    const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-    if (g.lower && n0 >= m0 + T) return;
-    const matrix a = { of_a, g.lda, m0, g.M, g.ta }, b = { of_b, g.ldb, n0, g.N, !g.tb };
-    panel<B> pa, pb;
-    float sum[4 * B][4 * B] = {};
-    begin(&pa, a);
-    begin(&pb, b);
-    fetch(&pa, a, g.K);
-    fetch(&pb, b, g.K);
-    for (int64_t left = g.K; left > 0; left -= STEP) {
-        __syncthreads(); /* the step before was read */
-        put(as, pa, a);
-        put(bs, pb, b);
-        __syncthreads();
-        if (left > STEP) {
-            fetch(&pa, a, left - STEP);
-            fetch(&pb, b, left - STEP);
+    template <int B> __device__ __forceinline__ void begin(panel<B> * to, const matrix &a)
+    {
+        const int64_t m = a.m0 + m_of<B>(a, 0), k = k_of<B>(a, 0);
+        to->at = G<const float>(a.p) + (a.along ? k * a.ld + m : m * a.ld + k);
+        to->there = 0;
+#pragma unroll
+        for (int i = 0; i < panel<B>::n; i++)
+            to->there |= (unsigned)(a.m0 + m_of<B>(a, i) < a.rows) << i;
+    }
+
+    /* Of a step that has `left` inputs; and to the next. */
+    template <int B>
+    __device__ __forceinline__ void fetch(panel<B> * to, const matrix &a, int64_t left)
+    {
+        const int64_t by = (int64_t)(a.along ? THREADS / panel<B>::T : THREADS / STEP) * a.ld;
+#pragma unroll
+        for (int i = 0; i < panel<B>::n; i++)
+            to->now[i] =
+                (to->there >> i & 1u) && k_of<B>(a, i) < left ? (float)to->at[i * by] : 0.0f;
+        to->at = to->at + (a.along ? STEP * a.ld : STEP);
+    }
+    template <int B>
+    __device__ __forceinline__ void put(S<float> to, const panel<B> &from, const matrix &a)
+    {
+#pragma unroll
+        for (int i = 0; i < panel<B>::n; i++)
+            to[k_of<B>(a, i) * panel<B>::row + m_of<B>(a, i)] = from.now[i];
+    }
+
+    /* The B pieces of four that begin at 4 i. */
+    template <int B>
+    __device__ __forceinline__ void pieces(float v[4 * B], S<const float> of, int k, int i)
+    {
+#pragma unroll
+        for (int b = 0; b < B; b++) {
+            const float4 four = cu_ld<float4>(of + (k * panel<B>::row + SIDE * b + 4 * i));
+            v[4 * b] = four.x;
+            v[4 * b + 1] = four.y;
+            v[4 * b + 2] = four.z;
+            v[4 * b + 3] = four.w;
         }
+    }
+
+    template <int B>
+    __global__ void __launch_bounds__(THREADS, 2)
+        gemm_kernel(G<float> C, const float *of_a, const float *of_b, dev_gemm_args g)
+    {
+        enum { T = panel<B>::T };
+        CU_SHARED(float, as, STEP *panel<B>::row);
+        CU_SHARED(float, bs, STEP *panel<B>::row);
+        const int64_t m0 = (int64_t)blockIdx.y * T, n0 = (int64_t)blockIdx.x * T;
+        const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+        if (g.lower && n0 >= m0 + T) return;
+        const matrix a = { of_a, g.lda, m0, g.M, g.ta }, b = { of_b, g.ldb, n0, g.N, !g.tb };
+        panel<B> pa, pb;
+        float sum[4 * B][4 * B] = {};
+        begin(&pa, a);
+        begin(&pb, b);
+        fetch(&pa, a, g.K);
+        fetch(&pb, b, g.K);
+        for (int64_t left = g.K; left > 0; left -= STEP) {
+            __syncthreads(); /* the step before was read */
+            put(as, pa, a);
+            put(bs, pb, b);
+            __syncthreads();
+            if (left > STEP) {
+                fetch(&pa, a, left - STEP);
+                fetch(&pb, b, left - STEP);
+            }
 #pragma unroll 4 /* so that registers last */
-        for (int k = 0; k < STEP; k++) {
-            float x[4 * B], y[4 * B];
-            pieces<B>(x, as, k, ty);
-            pieces<B>(y, bs, k, tx);
+            for (int k = 0; k < STEP; k++) {
+                float x[4 * B], y[4 * B];
+                pieces<B>(x, as, k, ty);
+                pieces<B>(y, bs, k, tx);
 #pragma unroll
-            for (int i = 0; i < 4 * B; i++)
+                for (int i = 0; i < 4 * B; i++)
 #pragma unroll
-                for (int j = 0; j < 4 * B; j++)
-                    sum[i][j] = fmaf(x[i], y[j], sum[i][j]);
+                    for (int j = 0; j < 4 * B; j++)
+                        sum[i][j] = fmaf(x[i], y[j], sum[i][j]);
+            }
+        }
+        const int n = (int)(g.N - n0 < T ? g.N - n0 : T);
+#pragma unroll
+        for (int i = 0; i < 4 * B; i++) {
+            const int64_t m = m0 + SIDE * (i / 4) + 4 * ty + i % 4;
+            if (m >= g.M) continue;
+            const G<float> to = C + (m * g.ldc + n0);
+#pragma unroll
+            for (int j = 0; j < 4 * B; j++) {
+                const int at = SIDE * (j / 4) + 4 * tx + j % 4;
+                if (at < n) to[at] = g.beta == 0 ? sum[i][j] : sum[i][j] + g.beta * to[at];
+            }
         }
     }
-    const int n = (int)(g.N - n0 < T ? g.N - n0 : T);
-#pragma unroll
-    for (int i = 0; i < 4 * B; i++) {
-        const int64_t m = m0 + SIDE * (i / 4) + 4 * ty + i % 4;
-        if (m >= g.M) continue;
-        const G<float> to = C + (m * g.ldc + n0);
-#pragma unroll
-        for (int j = 0; j < 4 * B; j++) {
-            const int at = SIDE * (j / 4) + 4 * tx + j % 4;
-            if (at < n) to[at] = g.beta == 0 ? sum[i][j] : sum[i][j] + g.beta * to[at];
-        }
+
+    template <int B> void launch(dev * d, const dev_gemm_args *a)
+    {
+        enum { T = SIDE * B };
+        CU_LAUNCH(d, "gemm", gemm_kernel<B>,
+                  dim3((unsigned)lq_ceil_div(a->N, T), (unsigned)lq_ceil_div(a->M, T)), THREADS, 0,
+                  a->C, a->A, a->B, *a);
     }
-}
 
-template <int B> void launch(dev *d, const dev_gemm_args *a)
-{
-    enum { T = SIDE * B };
-    CU_LAUNCH(d, "gemm", gemm_kernel<B>,
-              dim3((unsigned)lq_ceil_div(a->N, T), (unsigned)lq_ceil_div(a->M, T)), THREADS, 0,
-              a->C, a->A, a->B, *a);
-}
-
-} // namespace
+} // namespace )
 
 void CU_NAME(gemm)(dev *d, const dev_gemm_args *a)
 {

@@ -37,115 +37,116 @@ struct dev_link {
 inline namespace CU_NAME(link_cu)
 {
 
-enum { THREADS = 256 };
+    enum { THREADS = 256 };
 
-/* x [n] = the sum in order of ranks, of which `own` is x itself and the others are `parts` [ranks -
+    /* x [n] = the sum in order of ranks, of which `own` is x itself and the others are `parts` [ranks -
  * 1, n]. */
-__global__ void __launch_bounds__(THREADS)
-    sum_kernel(G<float> x, G<const float> parts, int ranks, int own, int64_t n)
-{
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= n) return;
-    const float mine = x[i];
-    float sum = 0;
-    for (int r = 0; r < ranks; r++) {
-        const float v = r == own ? mine : (float)parts[(r < own ? r : r - 1) * n + i];
-        sum = r ? sum + v : v;
+    __global__ void __launch_bounds__(THREADS)
+        sum_kernel(G<float> x, G<const float> parts, int ranks, int own, int64_t n)
+    {
+        const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+        if (i >= n) return;
+        const float mine = x[i];
+        float sum = 0;
+        for (int r = 0; r < ranks; r++) {
+            const float v = r == own ? mine : (float)parts[(r < own ? r : r - 1) * n + i];
+            sum = r ? sum + v : v;
+        }
+        x[i] = sum;
     }
-    x[i] = sum;
-}
 
 #ifdef __CUDACC__
-const nccl_api *load_nccl(lq_err *err)
-{
-    static nccl_api api;
-    static bool loaded;
-    if (loaded) return &api;
-    void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (!lib) {
-        lq_fail(err, LQ_EDEVICE, "several GPUs need NCCL: %s", dlerror());
-        return NULL;
-    }
-    const char *missing = NULL;
+    const nccl_api *load_nccl(lq_err * err)
+    {
+        static nccl_api api;
+        static bool loaded;
+        if (loaded) return &api;
+        void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+        if (!lib) {
+            lq_fail(err, LQ_EDEVICE, "several GPUs need NCCL: %s", dlerror());
+            return NULL;
+        }
+        const char *missing = NULL;
 #define X(field, name, args) \
     if (!(api.field = (int(*) args)dlsym(lib, name))) missing = name;
-    NCCL_CALLS(X)
+        NCCL_CALLS(X)
 #undef X
-    api.text = (const char *(*)(int))dlsym(lib, "ncclGetErrorString");
-    if (missing || !api.text) {
-        lq_fail(err, LQ_EDEVICE, "several GPUs need NCCL 2.7 or later: libnccl.so.2 has no %s",
-                missing ? missing : "ncclGetErrorString");
-        dlclose(lib);
+        api.text = (const char *(*)(int))dlsym(lib, "ncclGetErrorString");
+        if (missing || !api.text) {
+            lq_fail(err, LQ_EDEVICE, "several GPUs need NCCL 2.7 or later: libnccl.so.2 has no %s",
+                    missing ? missing : "ncclGetErrorString");
+            dlclose(lib);
+            return NULL;
+        }
+        loaded = true;
+        return &api;
+    }
+#else
+    const nccl_api *load_nccl(lq_err * err)
+    {
+        if (emu_nccl_here) return &emu_nccl;
+        lq_fail(err, LQ_EDEVICE,
+                "several GPUs need NCCL: the emulation was told that it is not here");
         return NULL;
     }
-    loaded = true;
-    return &api;
-}
-#else
-const nccl_api *load_nccl(lq_err *err)
-{
-    if (emu_nccl_here) return &emu_nccl;
-    lq_fail(err, LQ_EDEVICE, "several GPUs need NCCL: the emulation was told that it is not here");
-    return NULL;
-}
 #endif
 
-/* What fails on one device fails on all: none waits for it. False: it has. */
-bool all_well(dev_link *l)
-{
-    const dev *bad = NULL;
-    if (l->broken && !l->d[0]->bad) {
-        l->d[0]->bad = LQ_EDEVICE;
-        lq_fail(&l->d[0]->why, LQ_EDEVICE, "a device that shares the model was lost before");
+    /* What fails on one device fails on all: none waits for it. False: it has. */
+    bool all_well(dev_link * l)
+    {
+        const dev *bad = NULL;
+        if (l->broken && !l->d[0]->bad) {
+            l->d[0]->bad = LQ_EDEVICE;
+            lq_fail(&l->d[0]->why, LQ_EDEVICE, "a device that shares the model was lost before");
+        }
+        for (int r = 0; r < l->n; r++)
+            if (l->d[r]->bad && !bad) bad = l->d[r];
+        for (int r = 0; r < l->n && bad; r++) {
+            dev *d = l->d[r];
+            if (d->bad) continue;
+            d->bad = bad->bad;
+            d->why = bad->why;
+        }
+        return !bad;
     }
-    for (int r = 0; r < l->n; r++)
-        if (l->d[r]->bad && !bad) bad = l->d[r];
-    for (int r = 0; r < l->n && bad; r++) {
-        dev *d = l->d[r];
-        if (d->bad) continue;
-        d->bad = bad->bad;
-        d->why = bad->why;
+
+    void check(dev_link * l, const char *what, int result)
+    {
+        dev *d = l->d[0];
+        if (result == 0 || d->bad) return;
+        d->bad = LQ_EDEVICE;
+        lq_fail(&d->why, d->bad, "%s: %s: %s", d->name, what, l->nccl->text(result));
     }
-    return !bad;
-}
 
-void check(dev_link *l, const char *what, int result)
-{
-    dev *d = l->d[0];
-    if (result == 0 || d->bad) return;
-    d->bad = LQ_EDEVICE;
-    lq_fail(&d->why, d->bad, "%s: %s: %s", d->name, what, l->nccl->text(result));
-}
+    /* Slice r of n floats over R. */
+    int64_t begin_of(const dev_link *l, int r, int64_t n) { return n * r / l->n; }
 
-/* Slice r of n floats over R. */
-int64_t begin_of(const dev_link *l, int r, int64_t n) { return n * r / l->n; }
+    struct piece {
+        int64_t at, n;
+    };
+    piece slice_of(const dev_link *l, int r, int64_t n, bool whole)
+    {
+        const int64_t at = whole ? 0 : begin_of(l, r, n);
+        return { at, whole ? n : begin_of(l, r + 1, n) - at };
+    }
 
-struct piece {
-    int64_t at, n;
-};
-piece slice_of(const dev_link *l, int r, int64_t n, bool whole)
-{
-    const int64_t at = whole ? 0 : begin_of(l, r, n);
-    return { at, whole ? n : begin_of(l, r + 1, n) - at };
-}
+    void send(dev_link * l, int from, int to, const float *x, int64_t n)
+    {
+        if (n)
+            check(l, "ncclSend",
+                  l->nccl->send(x, (size_t)n, NCCL_FLOAT32, to, l->comm[from], l->d[from]->stream));
+    }
+    void receive(dev_link * l, int at, int from, float *x, int64_t n)
+    {
+        if (n)
+            check(l, "ncclRecv",
+                  l->nccl->recv(x, (size_t)n, NCCL_FLOAT32, from, l->comm[at], l->d[at]->stream));
+    }
 
-void send(dev_link *l, int from, int to, const float *x, int64_t n)
-{
-    if (n)
-        check(l, "ncclSend",
-              l->nccl->send(x, (size_t)n, NCCL_FLOAT32, to, l->comm[from], l->d[from]->stream));
-}
-void receive(dev_link *l, int at, int from, float *x, int64_t n)
-{
-    if (n)
-        check(l, "ncclRecv",
-              l->nccl->recv(x, (size_t)n, NCCL_FLOAT32, from, l->comm[at], l->d[at]->stream));
-}
+    void open_group(dev_link * l) { check(l, "ncclGroupStart", l->nccl->group_start()); }
+    void close_group(dev_link * l) { check(l, "ncclGroupEnd", l->nccl->group_end()); }
 
-void open_group(dev_link *l) { check(l, "ncclGroupStart", l->nccl->group_start()); }
-void close_group(dev_link *l) { check(l, "ncclGroupEnd", l->nccl->group_end()); }
-
-} // namespace
+} // namespace )
 
 /* "Not ready" is an error that the next launch would report, were it not taken back. */
 static cudaError_t query(const dev *d)
@@ -221,47 +222,47 @@ lq_status CU_NAME(link)(dev_link **out, dev *d, lq_err *err)
 inline namespace CU_NAME(link_cu)
 {
 
-/* Of each rank's x the n <= CU_PIECE floats from `at` on. */
-void reduce_piece(dev_link *l, float *const *all, int64_t at, int64_t n)
-{
-    const bool whole = n <= CU_WHOLE;
-    float *x[DEV_RANKS];
-    for (int r = 0; r < l->n; r++)
-        x[r] = all[r] + at;
-    open_group(l);
-    for (int r = 0; r < l->n; r++) {
-        const piece own = slice_of(l, r, n, whole);
-        for (int p = 0; p < l->n; p++) {
-            const piece other = slice_of(l, p, n, whole);
-            if (p == r) continue;
-            send(l, r, p, x[r] + other.at, other.n);
-            receive(l, r, p, l->scratch[r] + (p < r ? p : p - 1) * own.n, own.n);
+    /* Of each rank's x the n <= CU_PIECE floats from `at` on. */
+    void reduce_piece(dev_link * l, float *const *all, int64_t at, int64_t n)
+    {
+        const bool whole = n <= CU_WHOLE;
+        float *x[DEV_RANKS];
+        for (int r = 0; r < l->n; r++)
+            x[r] = all[r] + at;
+        open_group(l);
+        for (int r = 0; r < l->n; r++) {
+            const piece own = slice_of(l, r, n, whole);
+            for (int p = 0; p < l->n; p++) {
+                const piece other = slice_of(l, p, n, whole);
+                if (p == r) continue;
+                send(l, r, p, x[r] + other.at, other.n);
+                receive(l, r, p, l->scratch[r] + (p < r ? p : p - 1) * own.n, own.n);
+            }
         }
-    }
-    close_group(l);
-    for (int r = 0; r < l->n && all_well(l); r++) {
-        const piece own = slice_of(l, r, n, whole);
-        dev *d = l->d[r];
-        if (own.n == 0) continue;
-        CU_NAME(table).bind(d);
-        CU_LAUNCH(d, "sum", sum_kernel, dim3((unsigned)lq_ceil_div(own.n, THREADS)), THREADS, 0,
-                  x[r] + own.at, l->scratch[r], l->n, r, own.n);
-    }
-    if (whole || !all_well(l)) return;
-    open_group(l);
-    for (int r = 0; r < l->n; r++) {
-        const piece own = slice_of(l, r, n, false);
-        for (int p = 0; p < l->n; p++) {
-            const piece other = slice_of(l, p, n, false);
-            if (p == r) continue;
-            send(l, r, p, x[r] + own.at, own.n);
-            receive(l, r, p, x[r] + other.at, other.n);
+        close_group(l);
+        for (int r = 0; r < l->n && all_well(l); r++) {
+            const piece own = slice_of(l, r, n, whole);
+            dev *d = l->d[r];
+            if (own.n == 0) continue;
+            CU_NAME(table).bind(d);
+            CU_LAUNCH(d, "sum", sum_kernel, dim3((unsigned)lq_ceil_div(own.n, THREADS)), THREADS, 0,
+                      x[r] + own.at, l->scratch[r], l->n, r, own.n);
         }
+        if (whole || !all_well(l)) return;
+        open_group(l);
+        for (int r = 0; r < l->n; r++) {
+            const piece own = slice_of(l, r, n, false);
+            for (int p = 0; p < l->n; p++) {
+                const piece other = slice_of(l, p, n, false);
+                if (p == r) continue;
+                send(l, r, p, x[r] + own.at, own.n);
+                receive(l, r, p, x[r] + other.at, other.n);
+            }
+        }
+        close_group(l);
     }
-    close_group(l);
-}
 
-} // namespace
+} // namespace )
 
 void CU_NAME(all_reduce)(dev_link *l, float *const *x, int64_t n)
 {

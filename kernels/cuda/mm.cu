@@ -20,193 +20,195 @@
 inline namespace CU_NAME(mm_cu)
 {
 
-enum { THREADS = 256, WARPS = THREADS / CU_WARP };
+    enum { THREADS = 256, WARPS = THREADS / CU_WARP };
 
-__global__ void __launch_bounds__(THREADS)
-    round_kernel(G<float> dst, G<const float> x, int64_t ldx, mm_rows rows, int K, int group,
-                 bool f8, float fixed)
-{
-    const int lane = threadIdx.x % CU_WARP, per_row = (K + group - 1) / group;
-    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / CU_WARP, m = i / per_row;
-    if (m >= rows.M) return;
-    if (rows.parts) fixed = mm_part_of(rows, mm_panel_of(rows, m, 1).part).act_scale;
-    const int k0 = (int)(i % per_row) * group, k1 = k0 + group < K ? k0 + group : K;
-    float max = 0;
-    for (int k = k0 + lane; k < k1; k += CU_WARP) {
-        const float a = fabsf(x[m * ldx + k]);
-        max = a < INFINITY ? (a > max ? a : max) : INFINITY; /* NaN too */
+    __global__ void __launch_bounds__(THREADS)
+        round_kernel(G<float> dst, G<const float> x, int64_t ldx, mm_rows rows, int K, int group,
+                     bool f8, float fixed)
+    {
+        const int lane = threadIdx.x % CU_WARP, per_row = (K + group - 1) / group;
+        const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / CU_WARP, m = i / per_row;
+        if (m >= rows.M) return;
+        if (rows.parts) fixed = mm_part_of(rows, mm_panel_of(rows, m, 1).part).act_scale;
+        const int k0 = (int)(i % per_row) * group, k1 = k0 + group < K ? k0 + group : K;
+        float max = 0;
+        for (int k = k0 + lane; k < k1; k += CU_WARP) {
+            const float a = fabsf(x[m * ldx + k]);
+            max = a < INFINITY ? (a > max ? a : max) : INFINITY; /* NaN too */
+        }
+        max = cu_warp_max(max);
+        const float scale = fixed > 0 ? fixed : max / (f8 ? 448.0f : 127.5f);
+        for (int k = k0 + lane; k < k1; k += CU_WARP) {
+            float q = scale > 0 ? x[m * ldx + k] / scale : 0.0f;
+            q = f8 ? cu_e4m3_f32(cu_f32_e4m3(q)) : fminf(fmaxf(rintf(q), -128.0f), 127.0f);
+            dst[m * K + k] = max < INFINITY ? q * scale : NAN;
+        }
     }
-    max = cu_warp_max(max);
-    const float scale = fixed > 0 ? fixed : max / (f8 ? 448.0f : 127.5f);
-    for (int k = k0 + lane; k < k1; k += CU_WARP) {
-        float q = scale > 0 ? x[m * ldx + k] / scale : 0.0f;
-        q = f8 ? cu_e4m3_f32(cu_f32_e4m3(q)) : fminf(fmaxf(rintf(q), -128.0f), 127.0f);
-        dst[m * K + k] = max < INFINITY ? q * scale : NAN;
+
+    struct places {
+        int64_t K, Kp, G, Gp;
+        int64_t rows; /* of columns of 64 inputs, as mm_sm90.cu has them; 0: rows of Kp */
+    };
+
+    /* Where place p of row r is, in columns. */
+    __device__ __forceinline__ int64_t in_columns(int64_t r, int64_t p, int64_t rows)
+    {
+        const int in = (int)(p % 32), at = (int)(p % 64) / 32 * 32 + in / 4 % 2 * 16 + in / 8 * 2 +
+                                           in / 2 % 2 * 8 + in % 2;
+        return (p / 64 * rows + r) * 64 + ((at / 8 ^ (int)(r % 8)) * 8 + at % 8);
     }
-}
 
-struct places {
-    int64_t K, Kp, G, Gp;
-    int64_t rows; /* of columns of 64 inputs, as mm_sm90.cu has them; 0: rows of Kp */
-};
-
-/* Where place p of row r is, in columns. */
-__device__ __forceinline__ int64_t in_columns(int64_t r, int64_t p, int64_t rows)
-{
-    const int in = (int)(p % 32),
-              at = (int)(p % 64) / 32 * 32 + in / 4 % 2 * 16 + in / 8 * 2 + in / 2 % 2 * 8 + in % 2;
-    return (p / 64 * rows + r) * 64 + ((at / 8 ^ (int)(r % 8)) * 8 + at % 8);
-}
-
-/* One of f [M, Kp] and b [M, Kp]. */
-__global__ void __launch_bounds__(THREADS)
-    arrange_kernel(G<float> f, G<uint16_t> b, G<const float> x, int64_t ldx, mm_rows rows,
-                   const int32_t *perm_of_all, places s, bool bf16)
-{
-    const int64_t p = (int64_t)blockIdx.x * THREADS + threadIdx.x, m = blockIdx.y;
-    cu_follow();
-    if (p >= s.Kp) return;
-    const G<const int32_t> perm =
-        rows.parts ? mm_part_of(rows, mm_panel_of(rows, m, 1).part).perm : perm_of_all;
-    const int64_t in = p % s.Gp, k = p / s.Gp * s.G + in;
-    float v = 0;
-    if (in < s.G && k < s.K) v = x[m * ldx + (perm ? (int64_t)perm[k] : k)];
-    if (b)
-        b[s.rows ? in_columns(mm_row8(rows, m), p, s.rows) : m * s.Kp + p] =
-            (uint16_t)cu_f32_bf16(v);
-    else
-        f[m * s.Kp + p] = bf16 ? cu_bf16_f32(cu_f32_bf16(v)) : v;
-}
-
-__global__ void __launch_bounds__(THREADS)
-    gather_kernel(G<float> out, G<const float> x, int64_t ldx, mm_rows rows,
-                  const int32_t *idx_of_all, int n_out, int ldo)
-{
-    const int64_t m = blockIdx.x;
-    G<const int32_t> idx = idx_of_all;
-    if (rows.parts) {
-        const mm_part part = mm_part_of(rows, mm_panel_of(rows, m, 1).part);
-        idx = part.out_idx;
-        n_out = part.n_out;
+    /* One of f [M, Kp] and b [M, Kp]. */
+    __global__ void __launch_bounds__(THREADS)
+        arrange_kernel(G<float> f, G<uint16_t> b, G<const float> x, int64_t ldx, mm_rows rows,
+                       const int32_t *perm_of_all, places s, bool bf16)
+    {
+        const int64_t p = (int64_t)blockIdx.x * THREADS + threadIdx.x, m = blockIdx.y;
+        cu_follow();
+        if (p >= s.Kp) return;
+        const G<const int32_t> perm =
+            rows.parts ? mm_part_of(rows, mm_panel_of(rows, m, 1).part).perm : perm_of_all;
+        const int64_t in = p % s.Gp, k = p / s.Gp * s.G + in;
+        float v = 0;
+        if (in < s.G && k < s.K) v = x[m * ldx + (perm ? (int64_t)perm[k] : k)];
+        if (b)
+            b[s.rows ? in_columns(mm_row8(rows, m), p, s.rows) : m * s.Kp + p] =
+                (uint16_t)cu_f32_bf16(v);
+        else
+            f[m * s.Kp + p] = bf16 ? cu_bf16_f32(cu_f32_bf16(v)) : v;
     }
-    for (int i = threadIdx.x; i < ldo; i += THREADS)
-        out[m * ldo + i] = i < n_out ? x[m * ldx + idx[i]] : 0.0f;
-}
 
-int64_t out_places(const qt_scheme *s)
-{
-    return s->kind == QT_I8_OUTLIER ? (int64_t)lq_round_up((size_t)s->n_out, TILE_K) : 0;
-}
+    __global__ void __launch_bounds__(THREADS)
+        gather_kernel(G<float> out, G<const float> x, int64_t ldx, mm_rows rows,
+                      const int32_t *idx_of_all, int n_out, int ldo)
+    {
+        const int64_t m = blockIdx.x;
+        G<const int32_t> idx = idx_of_all;
+        if (rows.parts) {
+            const mm_part part = mm_part_of(rows, mm_panel_of(rows, m, 1).part);
+            idx = part.out_idx;
+            n_out = part.n_out;
+        }
+        for (int i = threadIdx.x; i < ldo; i += THREADS)
+            out[m * ldo + i] = i < n_out ? x[m * ldx + idx[i]] : 0.0f;
+    }
 
-size_t piece(int64_t M, int64_t per_row, size_t each)
-{
-    return lq_round_up((size_t)(M * per_row) * each, 256);
-}
+    int64_t out_places(const qt_scheme *s)
+    {
+        return s->kind == QT_I8_OUTLIER ? (int64_t)lq_round_up((size_t)s->n_out, TILE_K) : 0;
+    }
 
-/* What mm_sm90 takes of the scratch for up to so many rows: of one weight, whose K is cut where
+    size_t piece(int64_t M, int64_t per_row, size_t each)
+    {
+        return lq_round_up((size_t)(M * per_row) * each, 256);
+    }
+
+    /* What mm_sm90 takes of the scratch for up to so many rows: of one weight, whose K is cut where
  * rows are few, so that fewer may take more; and of as many weights as have enough each. */
-size_t sm90_bytes(const dev_weight *w, int64_t rows)
-{
-    enum { PANEL = 64 }; /* within one the last takes the most */
-    size_t most = 0;
-    for (int64_t m = rows; m > MM_SM90_ROWS; m = (m - 1) / PANEL * PANEL) {
-        const mm_sm90 how = mm_sm90_of(w, m, 0);
-        const size_t bytes = lq_round_up(how.x_bytes, 256) + lq_round_up(how.part_bytes, 256);
-        if (bytes > most) most = bytes;
+    size_t sm90_bytes(const dev_weight *w, int64_t rows)
+    {
+        enum { PANEL = 64 }; /* within one the last takes the most */
+        size_t most = 0;
+        for (int64_t m = rows; m > MM_SM90_ROWS; m = (m - 1) / PANEL * PANEL) {
+            const mm_sm90 how = mm_sm90_of(w, m, 0);
+            const size_t bytes = lq_round_up(how.x_bytes, 256) + lq_round_up(how.part_bytes, 256);
+            if (bytes > most) most = bytes;
+        }
+        for (int64_t parts = 1; parts <= rows / MM_SM90_ROWS; parts++) {
+            const size_t bytes = lq_round_up(mm_sm90_of(w, rows, (int)parts).x_bytes, 256);
+            if (bytes > most) most = bytes;
+        }
+        return most;
     }
-    for (int64_t parts = 1; parts <= rows / MM_SM90_ROWS; parts++) {
-        const size_t bytes = lq_round_up(mm_sm90_of(w, rows, (int)parts).x_bytes, 256);
-        if (bytes > most) most = bytes;
-    }
-    return most;
-}
 
-/* a: rows of `all` from row0 on. */
-void run_panel(dev *d, const dev_mm_args *a, const dev_mm_args *all, int64_t row0)
-{
-    const qt_scheme *sc = &a->w->t.scheme;
-    const tile_shape *s = &a->w->s;
-    const int64_t K = a->w->t.K, ldo = out_places(sc);
-    const bool bf16 = a->acts != MM_F32 && !sc->act;
-    const dev_group *g = a->group;
-    const int64_t most = g ? g->most : all->M;
-    const mm_code code = CU_NAME(mm_code_of)(&a->w->t);
-    const bool blas = bf16 && code == C_ROWS && most > DEV_MM_SMALL && !d->invariant;
-    const bool units =
-        bf16 && (most > DEV_MM_SMALL || d->invariant) && code != C_F32 && code != C_ROWS;
-    const bool thin = bf16 && !units && !blas && code != C_F32;
-    const bool permuted = sc->kind == QT_UINT && sc->irregular;
-    const int32_t *perm = permuted ? (const int32_t *)a->w->t.plane[QT_GIDX].data : NULL;
-    mm_rows rows = { NULL, NULL, NULL, 1, row0, a->M };
-    if (g) {
-        rows.parts = (const mm_part *)g->parts;
-        rows.first = g->first;
-        rows.busy = g->busy;
-        rows.n = (int)(g->n < all->M ? g->n : all->M);
+    /* a: rows of `all` from row0 on. */
+    void run_panel(dev * d, const dev_mm_args *a, const dev_mm_args *all, int64_t row0)
+    {
+        const qt_scheme *sc = &a->w->t.scheme;
+        const tile_shape *s = &a->w->s;
+        const int64_t K = a->w->t.K, ldo = out_places(sc);
+        const bool bf16 = a->acts != MM_F32 && !sc->act;
+        const dev_group *g = a->group;
+        const int64_t most = g ? g->most : all->M;
+        const mm_code code = CU_NAME(mm_code_of)(&a->w->t);
+        const bool blas = bf16 && code == C_ROWS && most > DEV_MM_SMALL && !d->invariant;
+        const bool units =
+            bf16 && (most > DEV_MM_SMALL || d->invariant) && code != C_F32 && code != C_ROWS;
+        const bool thin = bf16 && !units && !blas && code != C_F32;
+        const bool permuted = sc->kind == QT_UINT && sc->irregular;
+        const int32_t *perm = permuted ? (const int32_t *)a->w->t.plane[QT_GIDX].data : NULL;
+        mm_rows rows = { NULL, NULL, NULL, 1, row0, a->M };
+        if (g) {
+            rows.parts = (const mm_part *)g->parts;
+            rows.first = g->first;
+            rows.busy = g->busy;
+            rows.n = (int)(g->n < all->M ? g->n : all->M);
+        }
+        /* of a group, by the rows of a weight on the average */
+        const bool sm90 = units && d->cc == 90 && !d->invariant &&
+                          (all->M < CU_ROWS ? all->M : CU_ROWS) > MM_SM90_ROWS * (int64_t)rows.n;
+        const mm_sm90 how = mm_sm90_of(a->w, a->M, g ? rows.n : 0);
+        const places pl = { K, s->Kp, s->G, s->Gp, sm90 ? how.rows : 0 };
+        uint8_t *free_at = (uint8_t *)a->scratch;
+        const float *x = a->x;
+        int64_t ldx = a->ldx;
+        const bool arranged = a->arranged && all->M <= CU_ROWS; /* all of it is there */
+        assert(!a->arranged || (!g && !ldo && !permuted));
+        if (sc->act) {
+            const int group = (int)(sc->act_group ? sc->act_group : K);
+            float *r = (float *)free_at;
+            free_at += piece(a->M, K, 4);
+            if (!arranged)
+                CU_LAUNCH(d, "round", round_kernel,
+                          dim3((unsigned)lq_ceil_div(a->M * lq_ceil_div(K, group), WARPS)), THREADS,
+                          0, r, x, ldx, rows, (int)K, group, sc->act == QT_ACT_F8, sc->act_scale);
+            x = r;
+            ldx = K;
+        }
+        mm_input in = { x, NULL, NULL, ldx, s->Kp, ldo, rows, most, NULL };
+        if (ldo) {
+            float *out = (float *)free_at;
+            free_at += piece(a->M, ldo, 4);
+            CU_LAUNCH(d, "gather", gather_kernel, dim3((unsigned)a->M), THREADS, 0, out, x, ldx,
+                      rows, (const int32_t *)a->w->t.plane[QT_OUT_IDX].data, (int)sc->n_out,
+                      (int)ldo);
+            in.out = out;
+        }
+        if (dev_mm_ints(a->w, a->acts)) {
+            CU_NAME(mm_i8)(d, a, &in, free_at, arranged);
+            return;
+        }
+        const bool ready = (a->rounded || !bf16 || thin) && !units && !blas && !permuted &&
+                           s->Kp == K && s->G == s->Gp && ldx % 4 == 0 && (uintptr_t)x % 16 == 0;
+        assert(!a->norm || (thin && ready));
+        if (!ready) {
+            float *f = units || blas ? NULL : (float *)free_at;
+            uint16_t *b = units || blas ? (uint16_t *)free_at : NULL;
+            mm_rows perms = rows;
+            if (!permuted && !sm90) perms.parts = NULL; /* nothing to search for */
+            if (!arranged)
+                CU_FOLLOW(d, "arrange", arrange_kernel,
+                          dim3((unsigned)lq_ceil_div(s->Kp, THREADS), (unsigned)a->M), THREADS, 0,
+                          f, b, x, ldx, perms, perm, pl, bf16);
+            in.f = f;
+            in.b = b;
+            in.ldf = s->Kp;
+        }
+        in.parts =
+            (float *)(free_at + (sm90 ? lq_round_up(how.x_bytes, 256) : piece(a->M, s->Kp, 4)));
+        if (blas)
+            CU_NAME(mm_blas)(d, a, &in);
+        else if (sm90)
+            CU_NAME(mm_sm90)(d, a, &in);
+        else if (units)
+            CU_NAME(mm_mma)(d, a, &in);
+        else if (thin)
+            CU_NAME(mm_thin)(d, a, &in);
+        else
+            CU_NAME(mm_gemv)(d, a, &in);
     }
-    /* of a group, by the rows of a weight on the average */
-    const bool sm90 = units && d->cc == 90 && !d->invariant &&
-                      (all->M < CU_ROWS ? all->M : CU_ROWS) > MM_SM90_ROWS * (int64_t)rows.n;
-    const mm_sm90 how = mm_sm90_of(a->w, a->M, g ? rows.n : 0);
-    const places pl = { K, s->Kp, s->G, s->Gp, sm90 ? how.rows : 0 };
-    uint8_t *free_at = (uint8_t *)a->scratch;
-    const float *x = a->x;
-    int64_t ldx = a->ldx;
-    const bool arranged = a->arranged && all->M <= CU_ROWS; /* all of it is there */
-    assert(!a->arranged || (!g && !ldo && !permuted));
-    if (sc->act) {
-        const int group = (int)(sc->act_group ? sc->act_group : K);
-        float *r = (float *)free_at;
-        free_at += piece(a->M, K, 4);
-        if (!arranged)
-            CU_LAUNCH(d, "round", round_kernel,
-                      dim3((unsigned)lq_ceil_div(a->M * lq_ceil_div(K, group), WARPS)), THREADS, 0,
-                      r, x, ldx, rows, (int)K, group, sc->act == QT_ACT_F8, sc->act_scale);
-        x = r;
-        ldx = K;
-    }
-    mm_input in = { x, NULL, NULL, ldx, s->Kp, ldo, rows, most, NULL };
-    if (ldo) {
-        float *out = (float *)free_at;
-        free_at += piece(a->M, ldo, 4);
-        CU_LAUNCH(d, "gather", gather_kernel, dim3((unsigned)a->M), THREADS, 0, out, x, ldx, rows,
-                  (const int32_t *)a->w->t.plane[QT_OUT_IDX].data, (int)sc->n_out, (int)ldo);
-        in.out = out;
-    }
-    if (dev_mm_ints(a->w, a->acts)) {
-        CU_NAME(mm_i8)(d, a, &in, free_at, arranged);
-        return;
-    }
-    const bool ready = (a->rounded || !bf16 || thin) && !units && !blas && !permuted &&
-                       s->Kp == K && s->G == s->Gp && ldx % 4 == 0 && (uintptr_t)x % 16 == 0;
-    assert(!a->norm || (thin && ready));
-    if (!ready) {
-        float *f = units || blas ? NULL : (float *)free_at;
-        uint16_t *b = units || blas ? (uint16_t *)free_at : NULL;
-        mm_rows perms = rows;
-        if (!permuted && !sm90) perms.parts = NULL; /* nothing to search for */
-        if (!arranged)
-            CU_FOLLOW(d, "arrange", arrange_kernel,
-                      dim3((unsigned)lq_ceil_div(s->Kp, THREADS), (unsigned)a->M), THREADS, 0, f, b,
-                      x, ldx, perms, perm, pl, bf16);
-        in.f = f;
-        in.b = b;
-        in.ldf = s->Kp;
-    }
-    in.parts = (float *)(free_at + (sm90 ? lq_round_up(how.x_bytes, 256) : piece(a->M, s->Kp, 4)));
-    if (blas)
-        CU_NAME(mm_blas)(d, a, &in);
-    else if (sm90)
-        CU_NAME(mm_sm90)(d, a, &in);
-    else if (units)
-        CU_NAME(mm_mma)(d, a, &in);
-    else if (thin)
-        CU_NAME(mm_thin)(d, a, &in);
-    else
-        CU_NAME(mm_gemv)(d, a, &in);
-}
 
-} // namespace
+} // namespace )
 
 mm_code CU_NAME(mm_code_of)(const qt_tensor *t)
 {

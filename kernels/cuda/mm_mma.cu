@@ -49,596 +49,612 @@
 inline namespace CU_NAME(mm_mma_cu)
 {
 
-enum {
-    TEAMS = 2,
-    STEPS = 4, /* of a stage */
-    TURN = TEAMS * STEPS,
-    X_ROW = TURN * TILE_K * 2,
-};
+    enum {
+        TEAMS = 2,
+        STEPS = 4, /* of a stage */
+        TURN = TEAMS * STEPS,
+        X_ROW = TURN * TILE_K * 2,
+    };
 
-/* Tiles of a warp. */
-__host__ __device__ constexpr int tiles_of(mm_code code, bool quick, int NT)
-{
-    return quick && (code == C_U2 || code == C_U4 || (code == C_MAP && NT == 2)) ? 2 : 1;
-}
-/* Warps of a team at most: a multiprocessor has registers for 16 of 128 a thread or, where sums or
+    /* Tiles of a warp. */
+    __host__ __device__ constexpr int tiles_of(mm_code code, bool quick, int NT)
+    {
+        return quick && (code == C_U2 || code == C_U4 || (code == C_MAP && NT == 2)) ? 2 : 1;
+    }
+    /* Warps of a team at most: a multiprocessor has registers for 16 of 128 a thread or, where sums or
  * words take more, 8 of 255. */
-__host__ __device__ constexpr int warps_of(mm_code code, int NT)
-{
-    return NT == 8 || mm_bits(code) == 16 ? 4 : 8;
-}
-/* Turns that a block holds. */
-__host__ __device__ constexpr int depth_of(int NT) { return NT == 8 ? 2 : 3; }
-/* Bytes of a tile's stage. */
-__host__ __device__ constexpr int stage_of(mm_code code) { return STEPS * 64 * mm_bits(code); }
+    __host__ __device__ constexpr int warps_of(mm_code code, int NT)
+    {
+        return NT == 8 || mm_bits(code) == 16 ? 4 : 8;
+    }
+    /* Turns that a block holds. */
+    __host__ __device__ constexpr int depth_of(int NT) { return NT == 8 ? 2 : 3; }
+    /* Bytes of a tile's stage. */
+    __host__ __device__ constexpr int stage_of(mm_code code) { return STEPS * 64 * mm_bits(code); }
 
-/* Scales or zero points: bytes of a tile's group, 0: none; a tile's of a turn are 16 << shift. */
-struct mma_side {
-    int bytes, shift;
-};
-struct mma_args {
-    mm_sink to;
-    float *parts;              /* [splits][M][N]; NULL: a block has all of K */
-    int ldb, tiles, per_split; /* steps */
-    int terms;
-    unsigned groups; /* 2^32 / group_steps, rounded up; 0: 1 step is a group */
-    mma_side scale, zero;
-    int warps, stage_bytes; /* of a team; of a turn in shared memory */
-};
+    /* Scales or zero points: bytes of a tile's group, 0: none; a tile's of a turn are 16 << shift. */
+    struct mma_side {
+        int bytes, shift;
+    };
+    struct mma_args {
+        mm_sink to;
+        float *parts;              /* [splits][M][N]; NULL: a block has all of K */
+        int ldb, tiles, per_split; /* steps */
+        int terms;
+        unsigned groups; /* 2^32 / group_steps, rounded up; 0: 1 step is a group */
+        mma_side scale, zero;
+        int warps, stage_bytes; /* of a team; of a turn in shared memory */
+    };
 
-__device__ __forceinline__ int group_of(const mma_args &o, int step)
-{
-    return o.groups ? (int)((uint64_t)(unsigned)step * o.groups >> 32) : step;
-}
+    __device__ __forceinline__ int group_of(const mma_args &o, int step)
+    {
+        return o.groups ? (int)((uint64_t)(unsigned)step * o.groups >> 32) : step;
+    }
 
-/* Where a thread is in its block, and the first of its warp's tiles. */
-struct place {
-    int warp, lane, team, in_team, tile;
-};
-template <int T> __device__ __forceinline__ place place_of(int thread, const mma_args &o)
-{
-    place p = { thread / CU_WARP, thread % CU_WARP, thread >= o.warps * CU_WARP, 0, 0 };
-    p.in_team = p.warp - p.team * o.warps;
-    p.tile = ((int)blockIdx.y * o.warps + p.in_team) * T;
-    return p;
-}
-/* Where its warp's codes are in a turn, the block's scales, and its zero points. */
-template <mm_code CODE, int NT, int T> __device__ __forceinline__ int codes_at(const place &p)
-{
-    return 8 * NT * X_ROW + p.warp * T * stage_of(CODE);
-}
-template <mm_code CODE, int NT, int T> __device__ __forceinline__ int scales_at(const mma_args &o)
-{
-    return 8 * NT * X_ROW + T * TEAMS * o.warps * stage_of(CODE);
-}
-template <mm_code CODE, int NT, int T> __device__ __forceinline__ int zeros_at(const mma_args &o)
-{
-    return scales_at<CODE, NT, T>(o) + (o.scale.bytes ? T * o.warps * 16 << o.scale.shift : 0);
-}
+    /* Where a thread is in its block, and the first of its warp's tiles. */
+    struct place {
+        int warp, lane, team, in_team, tile;
+    };
+    template <int T> __device__ __forceinline__ place place_of(int thread, const mma_args &o)
+    {
+        place p = { thread / CU_WARP, thread % CU_WARP, thread >= o.warps * CU_WARP, 0, 0 };
+        p.in_team = p.warp - p.team * o.warps;
+        p.tile = ((int)blockIdx.y * o.warps + p.in_team) * T;
+        return p;
+    }
+    /* Where its warp's codes are in a turn, the block's scales, and its zero points. */
+    template <mm_code CODE, int NT, int T> __device__ __forceinline__ int codes_at(const place &p)
+    {
+        return 8 * NT * X_ROW + p.warp * T * stage_of(CODE);
+    }
+    template <mm_code CODE, int NT, int T>
+    __device__ __forceinline__ int scales_at(const mma_args &o)
+    {
+        return 8 * NT * X_ROW + T * TEAMS * o.warps * stage_of(CODE);
+    }
+    template <mm_code CODE, int NT, int T>
+    __device__ __forceinline__ int zeros_at(const mma_args &o)
+    {
+        return scales_at<CODE, NT, T>(o) + (o.scale.bytes ? T * o.warps * 16 << o.scale.shift : 0);
+    }
 
-/* ---- what comes ahead ---- */
+    /* ---- what comes ahead ---- */
 
-/* Where byte `off` of a stage of codes stands: the four rows of a chunk that are read together are
+    /* Where byte `off` of a stage of codes stands: the four rows of a chunk that are read together are
  * 32 bytes, and those of all chunks are to lie in different banks. */
-template <mm_code CODE> __device__ __forceinline__ int turned(int off)
-{
-    return mm_bits(CODE) == 4    ? off ^ (off >> 7 & 1) << 5
-           : mm_bits(CODE) == 8  ? off ^ (off >> 7 & 3) << 5
-           : mm_bits(CODE) == 16 ? off ^ (off >> 8 & 3) << 5
-                                 : off;
-}
-
-/* A stage of the warp's tiles, from `step` on: lanes have 16 bytes each. */
-template <mm_code CODE, int T>
-__device__ __forceinline__ void bring_codes(S<uint8_t> ws, const place &p, G<const uint8_t> codes,
-                                            const mma_args &o, int64_t tile_bytes, int step, int to)
-{
-    enum { STEP = 64 * mm_bits(CODE), ALL = stage_of(CODE), ONCE = CU_WARP * 16 };
-    const G<const uint8_t> from = codes + (p.tile * tile_bytes + step * STEP + p.lane * 16);
-    const int bytes = (to - step) * STEP - p.lane * 16, turn = turned<CODE>(p.lane * 16),
-              next = p.tile + 1 < o.tiles ? (int)tile_bytes : 0; /* behind the last tile it again */
-#pragma unroll
-    for (int t = 0; t < T; t++)
-#pragma unroll
-        for (int off = 0; off < ALL; off += ONCE)
-            if (off < bytes && (off + ONCE <= ALL || off + p.lane * 16 < ALL))
-                cu_copy16_ldg(ws + (t * ALL + off + (turn ^ turned<CODE>(off) ^ off)),
-                              from + (t * next + off), true);
-}
-
-/* A turn of x, whose first row is `x`. */
-template <int NT>
-__device__ __forceinline__ void bring_x(S<uint8_t> xs, const place &p, G<const uint16_t> x,
-                                        const mma_args &o, int rows, int step, int to)
-{
-    const bool in = step + p.lane / 4 < to;
-    const int column = step * TILE_K + p.lane * 8;
-#pragma unroll 1
-    for (int row = p.warp; row < 8 * NT; row += TEAMS * o.warps)
-        cu_copy16(xs + (row * X_ROW + ((p.lane ^ (row & 1) << 2) << 4)), x + (row * o.ldb + column),
-                  in && row < rows);
-}
-
-/* A turn's scales or zero points of the block's tiles, by one team, from `plane`. */
-template <int T>
-__device__ __forceinline__ void bring_side(S<uint8_t> to, const place &p, G<const uint8_t> plane,
-                                           mma_side side, const mma_args &o, int ng, int group)
-{
-    const int all = ng * side.bytes, tiles = o.warps * T, from = group * side.bytes;
-    if (side.bytes == 0) return;
-#pragma unroll 1
-    for (int i = p.in_team * CU_WARP + p.lane; i < tiles << side.shift; i += o.warps * CU_WARP) {
-        const int tile = (int)blockIdx.y * tiles + (i >> side.shift),
-                  at = from + (i & ((1 << side.shift) - 1)) * 16;
-        cu_copy16_ldg(to + i * 16, plane + ((int64_t)tile * all + at), tile < o.tiles && at < all);
+    template <mm_code CODE> __device__ __forceinline__ int turned(int off)
+    {
+        return mm_bits(CODE) == 4    ? off ^ (off >> 7 & 1) << 5
+               : mm_bits(CODE) == 8  ? off ^ (off >> 7 & 3) << 5
+               : mm_bits(CODE) == 16 ? off ^ (off >> 8 & 3) << 5
+                                     : off;
     }
-}
 
-/* ---- scales ---- */
+    /* A stage of the warp's tiles, from `step` on: lanes have 16 bytes each. */
+    template <mm_code CODE, int T>
+    __device__ __forceinline__ void bring_codes(S<uint8_t> ws, const place &p,
+                                                G<const uint8_t> codes, const mma_args &o,
+                                                int64_t tile_bytes, int step, int to)
+    {
+        enum { STEP = 64 * mm_bits(CODE), ALL = stage_of(CODE), ONCE = CU_WARP * 16 };
+        const G<const uint8_t> from = codes + (p.tile * tile_bytes + step * STEP + p.lane * 16);
+        const int bytes = (to - step) * STEP - p.lane * 16, turn = turned<CODE>(p.lane * 16),
+                  next = p.tile + 1 < o.tiles ? (int)tile_bytes
+                                              : 0; /* behind the last tile it again */
+#pragma unroll
+        for (int t = 0; t < T; t++)
+#pragma unroll
+            for (int off = 0; off < ALL; off += ONCE)
+                if (off < bytes && (off + ONCE <= ALL || off + p.lane * 16 < ALL))
+                    cu_copy16_ldg(ws + (t * ALL + off + (turn ^ turned<CODE>(off) ^ off)),
+                                  from + (t * next + off), true);
+    }
 
-/* Numbers of `d` of rows 2g and 2g + 1, of which p is the first's. Those of a byte are scales of
+    /* A turn of x, whose first row is `x`. */
+    template <int NT>
+    __device__ __forceinline__ void bring_x(S<uint8_t> xs, const place &p, G<const uint16_t> x,
+                                            const mma_args &o, int rows, int step, int to)
+    {
+        const bool in = step + p.lane / 4 < to;
+        const int column = step * TILE_K + p.lane * 8;
+#pragma unroll 1
+        for (int row = p.warp; row < 8 * NT; row += TEAMS * o.warps)
+            cu_copy16(xs + (row * X_ROW + ((p.lane ^ (row & 1) << 2) << 4)),
+                      x + (row * o.ldb + column), in && row < rows);
+    }
+
+    /* A turn's scales or zero points of the block's tiles, by one team, from `plane`. */
+    template <int T>
+    __device__ __forceinline__ void bring_side(S<uint8_t> to, const place &p,
+                                               G<const uint8_t> plane, mma_side side,
+                                               const mma_args &o, int ng, int group)
+    {
+        const int all = ng * side.bytes, tiles = o.warps * T, from = group * side.bytes;
+        if (side.bytes == 0) return;
+#pragma unroll 1
+        for (int i = p.in_team * CU_WARP + p.lane; i < tiles << side.shift;
+             i += o.warps * CU_WARP) {
+            const int tile = (int)blockIdx.y * tiles + (i >> side.shift),
+                      at = from + (i & ((1 << side.shift) - 1)) * 16;
+            cu_copy16_ldg(to + i * 16, plane + ((int64_t)tile * all + at),
+                          tile < o.tiles && at < all);
+        }
+    }
+
+    /* ---- scales ---- */
+
+    /* Numbers of `d` of rows 2g and 2g + 1, of which p is the first's. Those of a byte are scales of
  * E2M1. */
-template <mm_code CODE>
-__device__ __forceinline__ void pair_of(float x[2], S<const uint8_t> p, lq_dtype d)
-{
-    if (d == LQ_F32) {
-        const float2 both = cu_ld<float2>(p);
-        x[0] = both.x;
-        x[1] = both.y;
-    } else if (CODE == C_MAP) {
-        const unsigned both = cu_ld<uint16_t>(p);
-        x[0] = mm_side_of(both & 0xffu, d == LQ_F8_E4M3 ? LQ_F8_E4M3 : LQ_F8_E8M0);
-        x[1] = mm_side_of(both >> 8, d == LQ_F8_E4M3 ? LQ_F8_E4M3 : LQ_F8_E8M0);
-    } else {
-        const unsigned both = cu_ld<unsigned>(p);
-        x[0] = d == LQ_BF16 ? cu_bf16_f32(both & 0xffffu) : cu_f16_f32(both & 0xffffu);
-        x[1] = d == LQ_BF16 ? cu_bf16_f32(both >> 16) : cu_f16_f32(both >> 16);
+    template <mm_code CODE>
+    __device__ __forceinline__ void pair_of(float x[2], S<const uint8_t> p, lq_dtype d)
+    {
+        if (d == LQ_F32) {
+            const float2 both = cu_ld<float2>(p);
+            x[0] = both.x;
+            x[1] = both.y;
+        } else if (CODE == C_MAP) {
+            const unsigned both = cu_ld<uint16_t>(p);
+            x[0] = mm_side_of(both & 0xffu, d == LQ_F8_E4M3 ? LQ_F8_E4M3 : LQ_F8_E8M0);
+            x[1] = mm_side_of(both >> 8, d == LQ_F8_E4M3 ? LQ_F8_E4M3 : LQ_F8_E8M0);
+        } else {
+            const unsigned both = cu_ld<unsigned>(p);
+            x[0] = d == LQ_BF16 ? cu_bf16_f32(both & 0xffffu) : cu_f16_f32(both & 0xffffu);
+            x[1] = d == LQ_BF16 ? cu_bf16_f32(both >> 16) : cu_f16_f32(both >> 16);
+        }
     }
-}
 
-/* Of the group in `slot`, without the row's second scale. scales, zeros: of the warp's first tile.
+    /* Of the group in `slot`, without the row's second scale. scales, zeros: of the warp's first tile.
  */
-template <mm_code CODE, bool QUICK, int T>
-__device__ __forceinline__ void sides_of(mm_scale_of s[T][2], S<const uint8_t> scales,
-                                         S<const uint8_t> zeros, const mm_view &v,
-                                         const mma_args &o, int slot)
-{
-    const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
+    template <mm_code CODE, bool QUICK, int T>
+    __device__ __forceinline__ void sides_of(mm_scale_of s[T][2], S<const uint8_t> scales,
+                                             S<const uint8_t> zeros, const mm_view &v,
+                                             const mma_args &o, int slot)
+    {
+        const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
 #pragma unroll
-    for (int t = 0; t < T; t++) {
-        float scale[2] = { 1.0f, 1.0f }, zero[2] = { v.zero_const, v.zero_const };
-        unsigned ints[2] = { (unsigned)v.zero_const, (unsigned)v.zero_const };
-        const S<const uint8_t> of = scales + ((t * 16 << o.scale.shift) + slot * o.scale.bytes),
-                               less = zeros + ((t * 16 << o.zero.shift) + slot * o.zero.bytes);
-        if (CODE == C_MAP && !QUICK) /* nvfp4: two of a step */
-            pair_of<CODE>(scale, of + (c / 2 * TILE_N + 2 * g), LQ_F8_E4M3);
-        else if (CODE != C_F16 && CODE != C_BF16)
-            pair_of<CODE>(scale, of + o.scale.bytes / 8 * g, v.scale_dtype);
-        if (mm_can_quick(CODE) && CODE != C_BF16 && v.zero != QT_ZERO_NONE) {
-            if (QUICK || v.zero == QT_ZERO_INT) {
-                const unsigned both = cu_ld<uint16_t>(less + 2 * g);
-                ints[0] = both & 0xffu;
-                ints[1] = both >> 8;
-                zero[0] = (float)ints[0];
-                zero[1] = (float)ints[1];
-            } else
-                pair_of<CODE>(zero, less + o.zero.bytes / 8 * g, v.zero_dtype);
-        }
+        for (int t = 0; t < T; t++) {
+            float scale[2] = { 1.0f, 1.0f }, zero[2] = { v.zero_const, v.zero_const };
+            unsigned ints[2] = { (unsigned)v.zero_const, (unsigned)v.zero_const };
+            const S<const uint8_t> of = scales + ((t * 16 << o.scale.shift) + slot * o.scale.bytes),
+                                   less = zeros + ((t * 16 << o.zero.shift) + slot * o.zero.bytes);
+            if (CODE == C_MAP && !QUICK) /* nvfp4: two of a step */
+                pair_of<CODE>(scale, of + (c / 2 * TILE_N + 2 * g), LQ_F8_E4M3);
+            else if (CODE != C_F16 && CODE != C_BF16)
+                pair_of<CODE>(scale, of + o.scale.bytes / 8 * g, v.scale_dtype);
+            if (mm_can_quick(CODE) && CODE != C_BF16 && v.zero != QT_ZERO_NONE) {
+                if (QUICK || v.zero == QT_ZERO_INT) {
+                    const unsigned both = cu_ld<uint16_t>(less + 2 * g);
+                    ints[0] = both & 0xffu;
+                    ints[1] = both >> 8;
+                    zero[0] = (float)ints[0];
+                    zero[1] = (float)ints[1];
+                } else
+                    pair_of<CODE>(zero, less + o.zero.bytes / 8 * g, v.zero_dtype);
+            }
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            if (CODE == C_U8 && v.div127) scale[h] = scale[h] / 127.0f;
-            s[t][h] = { scale[h], zero[h], 0x43004300u | ints[h] * 0x10001u };
+            for (int h = 0; h < 2; h++) {
+                if (CODE == C_U8 && v.div127) scale[h] = scale[h] / 127.0f;
+                s[t][h] = { scale[h], zero[h], 0x43004300u | ints[h] * 0x10001u };
+            }
         }
     }
-}
 
-/* ---- products ---- */
+    /* ---- products ---- */
 
-/* A of one step of a tile, whose scales are s; low: what a leaves of the numbers, where terms
+    /* A of one step of a tile, whose scales are s; low: what a leaves of the numbers, where terms
  * == 2. */
-template <mm_code CODE, bool QUICK>
-__device__ __forceinline__ void fragments_of(unsigned a[2][4], unsigned low[2][4], mm_scale_of s[2],
-                                             const unsigned w[2][mm_words(CODE)],
+    template <mm_code CODE, bool QUICK>
+    __device__ __forceinline__ void fragments_of(
+        unsigned a[2][4], unsigned low[2][4], mm_scale_of s[2], const unsigned w[2][mm_words(CODE)],
+        const mm_maps &map, qt_zero zero, int terms)
+    {
+        if constexpr (QUICK && CODE == C_MAP)
+            mm_from_map(a, low, w, map);
+        else if constexpr (QUICK)
+            mm_quick<CODE>(a, w, threadIdx.x % 4, s);
+        else {
+            float q[2][8];
+            for (int h = 0; h < 2; h++) {
+                mm_numbers<CODE>(q[h], w[h], threadIdx.x % 4, map.number);
+                mm_center(q[h], &s[h], zero);
+                if (CODE != C_MAP) continue;
+                for (int j = 0; j < 8; j++) /* exact: q times an E4M3 scale has at most 6 bits */
+                    q[h][j] *= s[h].scale;
+                s[h].scale = 1.0f;
+            }
+            mm_fragments(a, q);
+            if (terms == 1) return;
+            mm_rest(q);
+            mm_fragments(low, q);
+        }
+    }
+
+    /* part += one step of the warp's tiles. xs: the team's half of row g of x; i: of its stage. */
+    template <mm_code CODE, bool QUICK, int NT, int T>
+    __device__ __forceinline__ void add_step(float part[T][NT][4], mm_scale_of s[T][2],
+                                             S<const uint8_t> xs, S<const uint8_t> ws, int i,
                                              const mm_maps &map, qt_zero zero, int terms)
-{
-    if constexpr (QUICK && CODE == C_MAP)
-        mm_from_map(a, low, w, map);
-    else if constexpr (QUICK)
-        mm_quick<CODE>(a, w, threadIdx.x % 4, s);
-    else {
-        float q[2][8];
-        for (int h = 0; h < 2; h++) {
-            mm_numbers<CODE>(q[h], w[h], threadIdx.x % 4, map.number);
-            mm_center(q[h], &s[h], zero);
-            if (CODE != C_MAP) continue;
-            for (int j = 0; j < 8; j++) /* exact: q times an E4M3 scale has at most 6 bits */
-                q[h][j] *= s[h].scale;
-            s[h].scale = 1.0f;
-        }
-        mm_fragments(a, q);
-        if (terms == 1) return;
-        mm_rest(q);
-        mm_fragments(low, q);
-    }
-}
-
-/* part += one step of the warp's tiles. xs: the team's half of row g of x; i: of its stage. */
-template <mm_code CODE, bool QUICK, int NT, int T>
-__device__ __forceinline__ void add_step(float part[T][NT][4], mm_scale_of s[T][2],
-                                         S<const uint8_t> xs, S<const uint8_t> ws, int i,
-                                         const mm_maps &map, qt_zero zero, int terms)
-{
-    const int g = threadIdx.x % CU_WARP / 4, c = threadIdx.x % 4;
-    unsigned a[T][2][4], low[T][2][4];
+    {
+        const int g = threadIdx.x % CU_WARP / 4, c = threadIdx.x % 4;
+        unsigned a[T][2][4], low[T][2][4];
 #pragma unroll
-    for (int t = 0; t < T; t++) {
-        unsigned w[2][mm_words(CODE)];
+        for (int t = 0; t < T; t++) {
+            unsigned w[2][mm_words(CODE)];
 #pragma unroll
-        for (int k = 0; k < mm_words(CODE); k++) {
-            const uint2 both = cu_ld<uint2>(ws + (t * stage_of(CODE) + i * 64 * mm_bits(CODE) +
-                                                  turned<CODE>(64 * mm_word(CODE, c, k) + 8 * g)));
-            w[0][k] = both.x;
-            w[1][k] = both.y;
-        }
-        fragments_of<CODE, QUICK>(a[t], low[t], s[t], w, map, zero, terms);
-    }
-#pragma unroll
-    for (int nt = 0; nt < NT; nt++) {
-        const uint4 x =
-            cu_ld<uint4>(xs + (8 * nt * X_ROW + i / 2 * 128 + ((i % 2) ^ (g & 1)) * 64 + 16 * c));
-        const unsigned b[2][2] = { { x.x, x.y }, { x.z, x.w } };
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int t = 0; t < T; t++)
-                cu_mma_bf16(part[t][nt], a[t][h], b[h]);
-        if (terms == 1 || (QUICK && CODE != C_MAP)) continue;
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int t = 0; t < T; t++)
-                cu_mma_bf16(part[t][nt], low[t][h], b[h]);
-    }
-}
-
-template <int NT, int T>
-__device__ __forceinline__ void scale_onto(float acc[T][NT][4], const float part[T][NT][4],
-                                           const mm_scale_of s[T][2])
-{
-#pragma unroll
-    for (int t = 0; t < T; t++)
-#pragma unroll
-        for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                acc[t][nt][k] = fmaf(s[t][k / 2].scale, part[t][nt][k], acc[t][nt][k]);
-}
-
-/* acc += a stage of n steps, the first `left` of one group, which is in `slot`. */
-template <mm_code CODE, bool QUICK, int NT, int T>
-__device__ __forceinline__ void add_stage(float acc[T][NT][4], const mm_view &v, const mma_args &o,
-                                          S<const uint8_t> xs, S<const uint8_t> ws,
-                                          S<const uint8_t> scales, S<const uint8_t> zeros, int slot,
-                                          int left, const mm_maps &map, int n)
-{
-    mm_scale_of s[T][2], now[T][2];
-    if (n == STEPS && left >= STEPS) { /* the rule */
-        float part[T][NT][4] = {};
-        sides_of<CODE, QUICK, T>(s, scales, zeros, v, o, slot);
-#pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-#pragma unroll
-            for (int t = 0; t < T; t++) {
-                now[t][0] = s[t][0];
-                now[t][1] = s[t][1];
+            for (int k = 0; k < mm_words(CODE); k++) {
+                const uint2 both =
+                    cu_ld<uint2>(ws + (t * stage_of(CODE) + i * 64 * mm_bits(CODE) +
+                                       turned<CODE>(64 * mm_word(CODE, c, k) + 8 * g)));
+                w[0][k] = both.x;
+                w[1][k] = both.y;
             }
-            add_step<CODE, QUICK, NT, T>(part, now, xs, ws, i, map, v.zero, o.terms);
+            fragments_of<CODE, QUICK>(a[t], low[t], s[t], w, map, zero, terms);
         }
-        if (QUICK)
-            sides_of<CODE, QUICK, T>(now, scales, zeros, v, o, slot); /* until here of no use */
-        scale_onto<NT, T>(acc, part, now);
-        return;
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++) {
+            const uint4 x = cu_ld<uint4>(
+                xs + (8 * nt * X_ROW + i / 2 * 128 + ((i % 2) ^ (g & 1)) * 64 + 16 * c));
+            const unsigned b[2][2] = { { x.x, x.y }, { x.z, x.w } };
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int t = 0; t < T; t++)
+                    cu_mma_bf16(part[t][nt], a[t][h], b[h]);
+            if (terms == 1 || (QUICK && CODE != C_MAP)) continue;
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int t = 0; t < T; t++)
+                    cu_mma_bf16(part[t][nt], low[t][h], b[h]);
+        }
     }
-#pragma unroll 1
-    for (int i = 0; i < n; slot++, left = v.group_steps) {
-        float part[T][NT][4] = {};
-        const int end = i + left < n ? i + left : n;
-#pragma unroll 1
-        for (; i < end; i++) {
+
+    template <int NT, int T>
+    __device__ __forceinline__ void scale_onto(float acc[T][NT][4], const float part[T][NT][4],
+                                               const mm_scale_of s[T][2])
+    {
+#pragma unroll
+        for (int t = 0; t < T; t++)
+#pragma unroll
+            for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    acc[t][nt][k] = fmaf(s[t][k / 2].scale, part[t][nt][k], acc[t][nt][k]);
+    }
+
+    /* acc += a stage of n steps, the first `left` of one group, which is in `slot`. */
+    template <mm_code CODE, bool QUICK, int NT, int T>
+    __device__ __forceinline__ void add_stage(
+        float acc[T][NT][4], const mm_view &v, const mma_args &o, S<const uint8_t> xs,
+        S<const uint8_t> ws, S<const uint8_t> scales, S<const uint8_t> zeros, int slot, int left,
+        const mm_maps &map, int n)
+    {
+        mm_scale_of s[T][2], now[T][2];
+        if (n == STEPS && left >= STEPS) { /* the rule */
+            float part[T][NT][4] = {};
             sides_of<CODE, QUICK, T>(s, scales, zeros, v, o, slot);
-            add_step<CODE, QUICK, NT, T>(part, s, xs, ws, i, map, v.zero, o.terms);
-        }
-        if (QUICK) sides_of<CODE, QUICK, T>(s, scales, zeros, v, o, slot);
-        scale_onto<NT, T>(acc, part, s);
-    }
-}
-
-/* The block's sums into shared memory, [TEAMS][BM][outputs, and 4]: so 16 lanes' pairs lie in
- * different banks. */
-template <int NT, int T>
-__device__ __forceinline__ void spread(S<float> sums, const float acc[T][NT][4], const place &p,
-                                       const mma_args &o)
-{
-    const int g = p.lane / 4, c = p.lane % 4, wide = o.warps * T * TILE_N + 4;
 #pragma unroll
-    for (int t = 0; t < T; t++)
+            for (int i = 0; i < STEPS; i++) {
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const int row = (p.team * NT + nt) * 8 + 2 * c + k;
-                const float2 two = { acc[t][nt][k], acc[t][nt][k + 2] };
-                cu_st(sums + (row * wide + (p.in_team * T + t) * TILE_N + 2 * g), two);
+                for (int t = 0; t < T; t++) {
+                    now[t][0] = s[t][0];
+                    now[t][1] = s[t][1];
+                }
+                add_step<CODE, QUICK, NT, T>(part, now, xs, ws, i, map, v.zero, o.terms);
             }
-}
-
-/* What is made of them. z: of which part of K; last: it is the last. */
-template <int NT, int T>
-__device__ __forceinline__ void finish(S<const float> sums, const place &p, const mma_args &o,
-                                       const mm_view &v, const mm_view &outliers,
-                                       const mm_panel &panel, int64_t M, int z, bool last)
-{
-    const int outputs = o.warps * T * TILE_N, wide = outputs + 4;
-    const int64_t n0 = (int64_t)blockIdx.y * outputs;
-#pragma unroll 1
-    for (int row = p.warp; row < (int)panel.rows; row += TEAMS * o.warps)
-#pragma unroll 1
-        for (int i = p.lane; i < outputs && n0 + i < o.to.N; i += CU_WARP) {
-            const int64_t m = panel.m0 + row, n = n0 + i;
-            const int tile = (int)(n / TILE_N), r = i % TILE_N;
-            float y = sums[row * wide + i] + sums[(8 * NT + row) * wide + i];
-            y = mm_row_scaled(y, v, tile, r);
-            if (outliers.steps && last)
-                y += mm_outlier_sum(outliers, tile, r, G<const float>(o.to.x_out) + m * o.to.ldo);
-            if (o.parts)
-                G<float>(o.parts)[(z * M + m) * o.to.N + n] = y;
-            else
-                mm_put(y, o.to, m, n);
+            if (QUICK)
+                sides_of<CODE, QUICK, T>(now, scales, zeros, v, o, slot); /* until here of no use */
+            scale_onto<NT, T>(acc, part, now);
+            return;
         }
-}
+#pragma unroll 1
+        for (int i = 0; i < n; slot++, left = v.group_steps) {
+            float part[T][NT][4] = {};
+            const int end = i + left < n ? i + left : n;
+#pragma unroll 1
+            for (; i < end; i++) {
+                sides_of<CODE, QUICK, T>(s, scales, zeros, v, o, slot);
+                add_step<CODE, QUICK, NT, T>(part, s, xs, ws, i, map, v.zero, o.terms);
+            }
+            if (QUICK) sides_of<CODE, QUICK, T>(s, scales, zeros, v, o, slot);
+            scale_onto<NT, T>(acc, part, s);
+        }
+    }
 
-/* What a block reads; in shared memory, as registers do not last. */
-struct mma_source {
-    const uint8_t *codes, *scales, *zeros;
-    int64_t m0;
-    int rows;
-};
-
-/* Of a group's weight only behind cu_after is it known where its codes are. */
-template <mm_code CODE, bool QUICK, int NT, int T>
-__global__ void __launch_bounds__(TEAMS *warps_of(CODE, NT) * CU_WARP, 1)
-    mma_kernel(mm_view v, mm_view outliers, mm_rows group, G<const uint16_t> x, mma_args o)
-{
-    enum { BM = 8 * NT, DEPTH = depth_of(NT) };
-    CU_DYNAMIC(uint8_t, shared);
-    CU_SHARED(float, numbers, 16);
-    CU_SHARED(unsigned, two, 16);
-    CU_SHARED(mma_source, source, 1);
-    const mm_maps map = { numbers, two };
-    const int z = (int)blockIdx.z, from = z * o.per_split, end = from + o.per_split,
-              to = end < v.steps ? end : v.steps;
-    const place p = place_of<T>((int)threadIdx.x, o);
-    mm_panel panel;
-    mm_view own = v, none = outliers;
-    const float *bias = NULL;
-    cu_next();
+    /* The block's sums into shared memory, [TEAMS][BM][outputs, and 4]: so 16 lanes' pairs lie in
+ * different banks. */
+    template <int NT, int T>
+    __device__ __forceinline__ void spread(S<float> sums, const float acc[T][NT][4], const place &p,
+                                           const mma_args &o)
+    {
+        const int g = p.lane / 4, c = p.lane % 4, wide = o.warps * T * TILE_N + 4;
 #pragma unroll
-    for (int known = 0; known < 2; known++) {
-        if (known) {
-            cu_after();
-            panel = mm_panel_of(group, blockIdx.x, BM);
-            if (panel.rows <= 0 || !mm_member(&own, &none, &bias, group, panel.part))
-                return; /* as a block */
-        }
-        if ((bool)group.parts != (bool)known || p.tile >= o.tiles) continue;
-        for (int i = 0; i < DEPTH - 1; i++)
-            bring_codes<CODE, T>(shared + (i * o.stage_bytes + codes_at<CODE, NT, T>(p)), p,
-                                 own.codes, o, v.tile_bytes, from + i * TURN + STEPS * p.team, to);
+        for (int t = 0; t < T; t++)
+#pragma unroll
+            for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    const int row = (p.team * NT + nt) * 8 + 2 * c + k;
+                    const float2 two = { acc[t][nt][k], acc[t][nt][k + 2] };
+                    cu_st(sums + (row * wide + (p.in_team * T + t) * TILE_N + 2 * g), two);
+                }
     }
-    if (threadIdx.x == 0) {
-        const mma_source all = { own.codes, own.scales, own.zeros, panel.m0, (int)panel.rows };
-        source[0] = all;
-    }
-    __syncthreads();
-    if (CODE == C_MAP) mm_load_maps(map, own);
-    float acc[T][NT][4] = {};
-    int slot = 0; /* of the turn to be brought; the one after it in the ring is the turn at hand */
+
+    /* What is made of them. z: of which part of K; last: it is the last. */
+    template <int NT, int T>
+    __device__ __forceinline__ void finish(S<const float> sums, const place &p, const mma_args &o,
+                                           const mm_view &v, const mm_view &outliers,
+                                           const mm_panel &panel, int64_t M, int z, bool last)
+    {
+        const int outputs = o.warps * T * TILE_N, wide = outputs + 4;
+        const int64_t n0 = (int64_t)blockIdx.y * outputs;
 #pragma unroll 1
-    for (int step = from - (DEPTH - 1) * TURN; step < to; step += TURN) {
-        const place me = place_of<T>(cu_opaque((int)threadIdx.x), o);
-        const int ahead = step + (DEPTH - 1) * TURN, first = step + STEPS * me.team;
-        if (step >= from) {
-            cu_copy_wait<DEPTH - 2>();
-            __syncthreads(); /* everybody's copies of this turn; nobody reads the one before */
-        }
-        if (ahead < to) {
-            const S<uint8_t> at = shared + slot * o.stage_bytes;
-            const mma_source of = source[0];
-            if (step >= from && me.tile < o.tiles)
-                bring_codes<CODE, T>(at + codes_at<CODE, NT, T>(me), me, of.codes, o, v.tile_bytes,
-                                     ahead + STEPS * me.team, to);
-            bring_x<NT>(at, me, x + of.m0 * o.ldb, o, of.rows, ahead, to);
-            if (me.team)
-                bring_side<T>(at + zeros_at<CODE, NT, T>(o), me, of.zeros, o.zero, o, v.ng,
-                              group_of(o, ahead));
-            else
-                bring_side<T>(at + scales_at<CODE, NT, T>(o), me, of.scales, o.scale, o, v.ng,
-                              group_of(o, ahead));
-        }
-        cu_copy_commit();
-        slot = slot + 1 < DEPTH ? slot + 1 : 0;
-        if (step < from) continue;
-        if (first < to && me.tile < o.tiles) {
-            const S<const uint8_t> at = shared + slot * o.stage_bytes;
-            const int now = group_of(o, first), t = me.in_team * T * 16;
-            add_stage<CODE, QUICK, NT, T>(
-                acc, v, o, at + (me.lane / 4 * X_ROW + STEPS * TILE_K * 2 * me.team),
-                at + codes_at<CODE, NT, T>(me),
-                at + (scales_at<CODE, NT, T>(o) + (t << o.scale.shift)),
-                at + (zeros_at<CODE, NT, T>(o) + (t << o.zero.shift)), now - group_of(o, step),
-                (now + 1) * v.group_steps - first, map, to - first < STEPS ? to - first : STEPS);
-        }
+        for (int row = p.warp; row < (int)panel.rows; row += TEAMS * o.warps)
+#pragma unroll 1
+            for (int i = p.lane; i < outputs && n0 + i < o.to.N; i += CU_WARP) {
+                const int64_t m = panel.m0 + row, n = n0 + i;
+                const int tile = (int)(n / TILE_N), r = i % TILE_N;
+                float y = sums[row * wide + i] + sums[(8 * NT + row) * wide + i];
+                y = mm_row_scaled(y, v, tile, r);
+                if (outliers.steps && last)
+                    y += mm_outlier_sum(outliers, tile, r,
+                                        G<const float>(o.to.x_out) + m * o.to.ldo);
+                if (o.parts)
+                    G<float>(o.parts)[(z * M + m) * o.to.N + n] = y;
+                else
+                    mm_put(y, o.to, m, n);
+            }
     }
-    __syncthreads(); /* nobody reads a turn */
-    spread<NT, T>(cu_as<float>(shared), acc, p, o);
-    __syncthreads();
-    panel = mm_panel_of(group, blockIdx.x, BM);
-    mm_member(&v, &outliers, &o.to.bias, group, panel.part);
-    v.div127 = false; /* that is done */
-    finish<NT, T>(cu_as<float>(shared), p, o, v, outliers, panel, group.M, z, to == v.steps);
-}
 
-/* ---- host ---- */
+    /* What a block reads; in shared memory, as registers do not last. */
+    struct mma_source {
+        const uint8_t *codes, *scales, *zeros;
+        int64_t m0;
+        int rows;
+    };
 
-/* How a product is shared out: warps of a team, and parts of K. */
-struct mma_shape {
-    int warps, splits, per_split; /* turns */
-};
-struct mma_size {
-    int64_t tiles, panels, turns, T, most; /* most: warps of a team */
-    int64_t turn_bytes, x_bytes;           /* of a tile; of a panel's turn */
-    int64_t part_bytes;                    /* of one of several parts of K */
-    bool whole;                            /* K is not to be cut */
-};
+    /* Of a group's weight only behind cu_after is it known where its codes are. */
+    template <mm_code CODE, bool QUICK, int NT, int T>
+    __global__ void __launch_bounds__(TEAMS * warps_of(CODE, NT) * CU_WARP, 1)
+        mma_kernel(mm_view v, mm_view outliers, mm_rows group, G<const uint16_t> x, mma_args o)
+    {
+        enum { BM = 8 * NT, DEPTH = depth_of(NT) };
+        CU_DYNAMIC(uint8_t, shared);
+        CU_SHARED(float, numbers, 16);
+        CU_SHARED(unsigned, two, 16);
+        CU_SHARED(mma_source, source, 1);
+        const mm_maps map = { numbers, two };
+        const int z = (int)blockIdx.z, from = z * o.per_split, end = from + o.per_split,
+                  to = end < v.steps ? end : v.steps;
+        const place p = place_of<T>((int)threadIdx.x, o);
+        mm_panel panel;
+        mm_view own = v, none = outliers;
+        const float *bias = NULL;
+        cu_next();
+#pragma unroll
+        for (int known = 0; known < 2; known++) {
+            if (known) {
+                cu_after();
+                panel = mm_panel_of(group, blockIdx.x, BM);
+                if (panel.rows <= 0 || !mm_member(&own, &none, &bias, group, panel.part))
+                    return; /* as a block */
+            }
+            if ((bool)group.parts != (bool)known || p.tile >= o.tiles) continue;
+            for (int i = 0; i < DEPTH - 1; i++)
+                bring_codes<CODE, T>(shared + (i * o.stage_bytes + codes_at<CODE, NT, T>(p)), p,
+                                     own.codes, o, v.tile_bytes, from + i * TURN + STEPS * p.team,
+                                     to);
+        }
+        if (threadIdx.x == 0) {
+            const mma_source all = { own.codes, own.scales, own.zeros, panel.m0, (int)panel.rows };
+            source[0] = all;
+        }
+        __syncthreads();
+        if (CODE == C_MAP) mm_load_maps(map, own);
+        float acc[T][NT][4] = {};
+        int slot =
+            0; /* of the turn to be brought; the one after it in the ring is the turn at hand */
+#pragma unroll 1
+        for (int step = from - (DEPTH - 1) * TURN; step < to; step += TURN) {
+            const place me = place_of<T>(cu_opaque((int)threadIdx.x), o);
+            const int ahead = step + (DEPTH - 1) * TURN, first = step + STEPS * me.team;
+            if (step >= from) {
+                cu_copy_wait<DEPTH - 2>();
+                __syncthreads(); /* everybody's copies of this turn; nobody reads the one before */
+            }
+            if (ahead < to) {
+                const S<uint8_t> at = shared + slot * o.stage_bytes;
+                const mma_source of = source[0];
+                if (step >= from && me.tile < o.tiles)
+                    bring_codes<CODE, T>(at + codes_at<CODE, NT, T>(me), me, of.codes, o,
+                                         v.tile_bytes, ahead + STEPS * me.team, to);
+                bring_x<NT>(at, me, x + of.m0 * o.ldb, o, of.rows, ahead, to);
+                if (me.team)
+                    bring_side<T>(at + zeros_at<CODE, NT, T>(o), me, of.zeros, o.zero, o, v.ng,
+                                  group_of(o, ahead));
+                else
+                    bring_side<T>(at + scales_at<CODE, NT, T>(o), me, of.scales, o.scale, o, v.ng,
+                                  group_of(o, ahead));
+            }
+            cu_copy_commit();
+            slot = slot + 1 < DEPTH ? slot + 1 : 0;
+            if (step < from) continue;
+            if (first < to && me.tile < o.tiles) {
+                const S<const uint8_t> at = shared + slot * o.stage_bytes;
+                const int now = group_of(o, first), t = me.in_team * T * 16;
+                add_stage<CODE, QUICK, NT, T>(
+                    acc, v, o, at + (me.lane / 4 * X_ROW + STEPS * TILE_K * 2 * me.team),
+                    at + codes_at<CODE, NT, T>(me),
+                    at + (scales_at<CODE, NT, T>(o) + (t << o.scale.shift)),
+                    at + (zeros_at<CODE, NT, T>(o) + (t << o.zero.shift)), now - group_of(o, step),
+                    (now + 1) * v.group_steps - first, map,
+                    to - first < STEPS ? to - first : STEPS);
+            }
+        }
+        __syncthreads(); /* nobody reads a turn */
+        spread<NT, T>(cu_as<float>(shared), acc, p, o);
+        __syncthreads();
+        panel = mm_panel_of(group, blockIdx.x, BM);
+        mm_member(&v, &outliers, &o.to.bias, group, panel.part);
+        v.div127 = false; /* that is done */
+        finish<NT, T>(cu_as<float>(shared), p, o, v, outliers, panel, group.M, z, to == v.steps);
+    }
 
-/* The one whose busiest multiprocessor has the fewest bytes to bring, of the weight and (from
+    /* ---- host ---- */
+
+    /* How a product is shared out: warps of a team, and parts of K. */
+    struct mma_shape {
+        int warps, splits, per_split; /* turns */
+    };
+    struct mma_size {
+        int64_t tiles, panels, turns, T, most; /* most: warps of a team */
+        int64_t turn_bytes, x_bytes;           /* of a tile; of a panel's turn */
+        int64_t part_bytes;                    /* of one of several parts of K */
+        bool whole;                            /* K is not to be cut */
+    };
+
+    /* The one whose busiest multiprocessor has the fewest bytes to bring, of the weight and (from
  * L2, which is faster) of x, all the longer where it has too few under way at once; of parts of
  * K, which are no more than leave each multiprocessor a block, also their sums, there and back,
  * and the launch that adds them. The figures are those of an H200: 33 KB a microsecond. */
-mma_shape shape_of(const mma_size *s, int n_sm)
-{
-    enum { FLYING = 24 << 10, JOIN = 48 << 10 };
-    mma_shape best = { 1, 1, (int)s->turns };
-    int64_t least = INT64_MAX;
-    n_sm = n_sm < MM_CUT_BLOCKS ? n_sm : MM_CUT_BLOCKS;
-    for (int64_t warps = s->most; warps >= 1; warps--) {
-        const int64_t blocks = lq_ceil_div(s->tiles, warps * s->T) * s->panels,
-                      block = warps * s->T * s->turn_bytes; /* of a turn */
-        int64_t most = s->whole ? 1 : n_sm / blocks;
-        if (most > DEV_MM_SPLITS) most = DEV_MM_SPLITS;
-        for (int64_t splits = 1; splits == 1 || splits <= most; splits++) {
-            const int64_t per = lq_ceil_div(s->turns, splits);
-            if (lq_ceil_div(s->turns, per) != splits ||
-                (splits > 1 && per * TURN * TILE_K < DEV_MM_SPLIT_LEAST))
-                continue;
-            const int64_t each = lq_ceil_div(blocks * splits, n_sm), room = s->most / warps,
-                          flying = block * (each < room ? each : room);
-            int64_t cost = flying < FLYING ? block * FLYING / flying : block;
-            cost = each * per * (cost + s->x_bytes / 2);
-            if (splits > 1) cost += JOIN + 2 * splits * s->part_bytes / n_sm;
-            if (cost >= least) continue;
-            least = cost;
-            best = { (int)warps, (int)splits, (int)per };
+    mma_shape shape_of(const mma_size *s, int n_sm)
+    {
+        enum { FLYING = 24 << 10, JOIN = 48 << 10 };
+        mma_shape best = { 1, 1, (int)s->turns };
+        int64_t least = INT64_MAX;
+        n_sm = n_sm < MM_CUT_BLOCKS ? n_sm : MM_CUT_BLOCKS;
+        for (int64_t warps = s->most; warps >= 1; warps--) {
+            const int64_t blocks = lq_ceil_div(s->tiles, warps * s->T) * s->panels,
+                          block = warps * s->T * s->turn_bytes; /* of a turn */
+            int64_t most = s->whole ? 1 : n_sm / blocks;
+            if (most > DEV_MM_SPLITS) most = DEV_MM_SPLITS;
+            for (int64_t splits = 1; splits == 1 || splits <= most; splits++) {
+                const int64_t per = lq_ceil_div(s->turns, splits);
+                if (lq_ceil_div(s->turns, per) != splits ||
+                    (splits > 1 && per * TURN * TILE_K < DEV_MM_SPLIT_LEAST))
+                    continue;
+                const int64_t each = lq_ceil_div(blocks * splits, n_sm), room = s->most / warps,
+                              flying = block * (each < room ? each : room);
+                int64_t cost = flying < FLYING ? block * FLYING / flying : block;
+                cost = each * per * (cost + s->x_bytes / 2);
+                if (splits > 1) cost += JOIN + 2 * splits * s->part_bytes / n_sm;
+                if (cost >= least) continue;
+                least = cost;
+                best = { (int)warps, (int)splits, (int)per };
+            }
         }
+        return best;
     }
-    return best;
-}
 
-/* Of `rows` rows of a tile in each of a turn's `slots` groups; slots: a power of two. */
-mma_side side_of(bool there, lq_dtype d, int rows, int slots)
-{
-    const int each = d == LQ_F8_E4M3 || d == LQ_F8_E8M0 ? 1 : d == LQ_F16 || d == LQ_BF16 ? 2 : 4;
-    mma_side s = { there ? rows * each : 0, 0 };
-    while (16 << s.shift < slots * s.bytes)
-        s.shift++;
-    return s;
-}
+    /* Of `rows` rows of a tile in each of a turn's `slots` groups; slots: a power of two. */
+    mma_side side_of(bool there, lq_dtype d, int rows, int slots)
+    {
+        const int each = d == LQ_F8_E4M3 || d == LQ_F8_E8M0 ? 1
+                         : d == LQ_F16 || d == LQ_BF16      ? 2
+                                                            : 4;
+        mma_side s = { there ? rows * each : 0, 0 };
+        while (16 << s.shift < slots * s.bytes)
+            s.shift++;
+        return s;
+    }
 
-/* Groups that a turn has a part of, up to a power of two. */
-int slots_of(int group_steps)
-{
-    const int most = TURN % group_steps == 0   ? TURN / group_steps
-                     : group_steps % TURN == 0 ? 1
-                                               : (TURN + group_steps - 2) / group_steps + 1;
-    int slots = 1;
-    while (slots < most)
-        slots *= 2;
-    return slots;
-}
+    /* Groups that a turn has a part of, up to a power of two. */
+    int slots_of(int group_steps)
+    {
+        const int most = TURN % group_steps == 0   ? TURN / group_steps
+                         : group_steps % TURN == 0 ? 1
+                                                   : (TURN + group_steps - 2) / group_steps + 1;
+        int slots = 1;
+        while (slots < most)
+            slots *= 2;
+        return slots;
+    }
 
-template <mm_code CODE, bool QUICK, int NT>
-void run(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
-{
-    enum {
-        T = tiles_of(CODE, QUICK, NT),
-        MOST = warps_of(CODE, NT),
-        BM = 8 * NT,
-        DEPTH = depth_of(NT),
-        FREE = 48 << 10
-    };
-    const mm_view outliers = CU_NAME(mm_outliers_of)(a->w);
-    const unsigned panels = mm_panels(x->rows, BM);
-    const int slots = slots_of(v.group_steps);
-    const bool scaled = v.scale_dtype != LQ_BOOL, ints = v.zero == QT_ZERO_INT;
-    const mma_side scale = side_of(scaled, v.scale_dtype, v.subs * TILE_N, slots),
-                   zero = side_of(scaled && v.zero != QT_ZERO_NONE,
-                                  ints ? LQ_F8_E4M3 : v.zero_dtype, TILE_N, slots);
-    const int tile_bytes = TEAMS * stage_of(CODE) + (scale.bytes ? 16 << scale.shift : 0) +
-                           (zero.bytes ? 16 << zero.shift : 0); /* of a turn */
-    int most = MOST;
-    while (most > 1 && DEPTH * (BM * X_ROW + most * T * tile_bytes) > (int)d->shared_per_block)
-        most--;
-    const mma_size size = { a->w->s.tiles,
-                            panels,
-                            lq_ceil_div(v.steps, TURN),
-                            T,
-                            most,
-                            TEAMS * stage_of(CODE),
-                            BM * X_ROW,
-                            x->rows.M * v.N * 4,
-                            x->rows.parts || d->invariant };
-    const mma_shape shape = shape_of(&size, d->n_sm);
-    const mma_args o = { mm_sink_of(a, x, v),
-                         shape.splits > 1 ? x->parts : NULL,
-                         (int)x->ldb,
-                         (int)a->w->s.tiles,
-                         shape.per_split * TURN,
-                         mm_terms(a->w, v),
-                         v.group_steps > 1 ? (unsigned)(UINT32_MAX / (unsigned)v.group_steps + 1)
-                                           : 0,
-                         scale,
-                         zero,
-                         shape.warps,
-                         BM * X_ROW + shape.warps * T * tile_bytes };
-    const int turns = DEPTH * o.stage_bytes,
-              sums = TEAMS * BM * (shape.warps * T * TILE_N + 4) * (int)sizeof(float);
-    const size_t shared = (size_t)(turns > sums ? turns : sums);
-    assert(!o.parts ||
-           (size_t)(shape.splits * size.part_bytes) <= dev_mm_parts(x->rows.M, v.N, v.Kp));
-    if (shared > FREE)
-        CU_TRY(d, cudaFuncSetAttribute((mma_kernel<CODE, QUICK, NT, T>),
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    CU_FOLLOW(
-        d, "mma", (mma_kernel<CODE, QUICK, NT, T>),
-        dim3(panels, (unsigned)lq_ceil_div(a->w->s.tiles, shape.warps * T), (unsigned)shape.splits),
-        (unsigned)(TEAMS * shape.warps * CU_WARP), shared, v, outliers, x->rows, x->b, o);
-    if (o.parts) CU_NAME(mm_join)(d, &o.to, &a->act, o.parts, shape.splits, x->rows.M);
-}
+    template <mm_code CODE, bool QUICK, int NT>
+    void run(dev * d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
+    {
+        enum {
+            T = tiles_of(CODE, QUICK, NT),
+            MOST = warps_of(CODE, NT),
+            BM = 8 * NT,
+            DEPTH = depth_of(NT),
+            FREE = 48 << 10
+        };
+        const mm_view outliers = CU_NAME(mm_outliers_of)(a->w);
+        const unsigned panels = mm_panels(x->rows, BM);
+        const int slots = slots_of(v.group_steps);
+        const bool scaled = v.scale_dtype != LQ_BOOL, ints = v.zero == QT_ZERO_INT;
+        const mma_side scale = side_of(scaled, v.scale_dtype, v.subs * TILE_N, slots),
+                       zero = side_of(scaled && v.zero != QT_ZERO_NONE,
+                                      ints ? LQ_F8_E4M3 : v.zero_dtype, TILE_N, slots);
+        const int tile_bytes = TEAMS * stage_of(CODE) + (scale.bytes ? 16 << scale.shift : 0) +
+                               (zero.bytes ? 16 << zero.shift : 0); /* of a turn */
+        int most = MOST;
+        while (most > 1 && DEPTH * (BM * X_ROW + most * T * tile_bytes) > (int)d->shared_per_block)
+            most--;
+        const mma_size size = { a->w->s.tiles,
+                                panels,
+                                lq_ceil_div(v.steps, TURN),
+                                T,
+                                most,
+                                TEAMS * stage_of(CODE),
+                                BM * X_ROW,
+                                x->rows.M * v.N * 4,
+                                x->rows.parts || d->invariant };
+        const mma_shape shape = shape_of(&size, d->n_sm);
+        const mma_args o = { mm_sink_of(a, x, v),
+                             shape.splits > 1 ? x->parts : NULL,
+                             (int)x->ldb,
+                             (int)a->w->s.tiles,
+                             shape.per_split * TURN,
+                             mm_terms(a->w, v),
+                             v.group_steps > 1
+                                 ? (unsigned)(UINT32_MAX / (unsigned)v.group_steps + 1)
+                                 : 0,
+                             scale,
+                             zero,
+                             shape.warps,
+                             BM * X_ROW + shape.warps * T * tile_bytes };
+        const int turns = DEPTH * o.stage_bytes,
+                  sums = TEAMS * BM * (shape.warps * T * TILE_N + 4) * (int)sizeof(float);
+        const size_t shared = (size_t)(turns > sums ? turns : sums);
+        assert(!o.parts ||
+               (size_t)(shape.splits * size.part_bytes) <= dev_mm_parts(x->rows.M, v.N, v.Kp));
+        if (shared > FREE)
+            CU_TRY(d,
+                   cudaFuncSetAttribute((mma_kernel<CODE, QUICK, NT, T>),
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+        CU_FOLLOW(d, "mma", (mma_kernel<CODE, QUICK, NT, T>),
+                  dim3(panels, (unsigned)lq_ceil_div(a->w->s.tiles, shape.warps * T),
+                       (unsigned)shape.splits),
+                  (unsigned)(TEAMS * shape.warps * CU_WARP), shared, v, outliers, x->rows, x->b, o);
+        if (o.parts) CU_NAME(mm_join)(d, &o.to, &a->act, o.parts, shape.splits, x->rows.M);
+    }
 
-template <mm_code CODE, bool QUICK>
-void run_rows(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
-{
-    /* of a group, by the rows of a weight on the average */
-    const int64_t weights = x->rows.parts ? x->rows.n : 1;
-    if (x->rows.M <= 16 * weights)
-        run<CODE, QUICK, 2>(d, a, x, v);
-    else if (x->rows.M <= 32 * weights)
-        run<CODE, QUICK, 4>(d, a, x, v);
-    else
-        run<CODE, QUICK, 8>(d, a, x, v);
-}
+    template <mm_code CODE, bool QUICK>
+    void run_rows(dev * d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
+    {
+        /* of a group, by the rows of a weight on the average */
+        const int64_t weights = x->rows.parts ? x->rows.n : 1;
+        if (x->rows.M <= 16 * weights)
+            run<CODE, QUICK, 2>(d, a, x, v);
+        else if (x->rows.M <= 32 * weights)
+            run<CODE, QUICK, 4>(d, a, x, v);
+        else
+            run<CODE, QUICK, 8>(d, a, x, v);
+    }
 
-template <mm_code CODE>
-void launch(dev *d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
-{
-    constexpr bool map = CODE == C_MAP, always = CODE == C_BF16;
-    if (mm_is_quick(CODE, v.zero) || (map && v.subs != 2))
-        run_rows<CODE, mm_can_quick(CODE) || map>(d, a, x, v);
-    else
-        run_rows<CODE, always>(d, a, x, v);
-}
+    template <mm_code CODE>
+    void launch(dev * d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
+    {
+        constexpr bool map = CODE == C_MAP, always = CODE == C_BF16;
+        if (mm_is_quick(CODE, v.zero) || (map && v.subs != 2))
+            run_rows<CODE, mm_can_quick(CODE) || map>(d, a, x, v);
+        else
+            run_rows<CODE, always>(d, a, x, v);
+    }
 
-} // namespace
+} // namespace )
 
 void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x)
 {

@@ -16,183 +16,185 @@
 inline namespace CU_NAME(rows_cu)
 {
 
-enum { THREADS = 256, ROPE_WARPS = 4 };
+    enum { THREADS = 256, ROPE_WARPS = 4 };
 
-__device__ __forceinline__ float rounded(float v, bool bf16)
-{
-    return bf16 ? cu_bf16_f32(cu_f32_bf16(v)) : v;
-}
+    __device__ __forceinline__ float rounded(float v, bool bf16)
+    {
+        return bf16 ? cu_bf16_f32(cu_f32_bf16(v)) : v;
+    }
 
-struct norm_shape {
-    int K, rows, side;
-    int64_t ld;
-    float factor;
-    norm_how how;
-    bool bf16, quads;
-};
+    struct norm_shape {
+        int K, rows, side;
+        int64_t ld;
+        float factor;
+        norm_how how;
+        bool bf16, quads;
+    };
 
-__global__ void __launch_bounds__(NORM_THREADS)
-    norm_kernel(G<float> x, G<float> h, G<const float> add, G<const float> w, G<const float> b,
-                norm_shape s)
-{
-    CU_SHARED(float, part, 2 * NORM_WARPS);
-    const int64_t at = (int64_t)(blockIdx.x / s.side) * s.ld + (int64_t)(blockIdx.x % s.side) * s.K;
-    const int64_t own = (int64_t)(blockIdx.x % s.rows) * s.K;
-    const G<float> row = x + at;
-    cu_follow();
-    for (int k = threadIdx.x; add && k < s.K; k += NORM_THREADS)
-        row[k] += add[at + k] * s.factor;
-    if (!h) return;
-    if (add) __syncthreads(); /* threads read what others have added */
-    float mean = 0;
-    if (s.how.layer) {
-        norm_put(part, norm_sum_row(row, s.K, s.quads, false, 0));
+    __global__ void __launch_bounds__(NORM_THREADS)
+        norm_kernel(G<float> x, G<float> h, G<const float> add, G<const float> w, G<const float> b,
+                    norm_shape s)
+    {
+        CU_SHARED(float, part, 2 * NORM_WARPS);
+        const int64_t at =
+            (int64_t)(blockIdx.x / s.side) * s.ld + (int64_t)(blockIdx.x % s.side) * s.K;
+        const int64_t own = (int64_t)(blockIdx.x % s.rows) * s.K;
+        const G<float> row = x + at;
+        cu_follow();
+        for (int k = threadIdx.x; add && k < s.K; k += NORM_THREADS)
+            row[k] += add[at + k] * s.factor;
+        if (!h) return;
+        if (add) __syncthreads(); /* threads read what others have added */
+        float mean = 0;
+        if (s.how.layer) {
+            norm_put(part, norm_sum_row(row, s.K, s.quads, false, 0));
+            __syncthreads();
+            mean = norm_all(part) / (float)s.K;
+        }
+        norm_put(part + NORM_WARPS, norm_sum_row(row, s.K, s.quads, true, mean));
         __syncthreads();
-        mean = norm_all(part) / (float)s.K;
+        const float factor = norm_factor(norm_all(part + NORM_WARPS), s.K, s.how.eps);
+        const bool has_w = (bool)w, has_b = (bool)b;
+        for (int k = threadIdx.x; k < s.K; k += NORM_THREADS)
+            h[at + k] =
+                rounded(norm_value(row[k], mean, factor, has_w, has_w ? (float)w[own + k] : 0.0f,
+                                   has_b, has_b ? (float)b[own + k] : 0.0f, s.how),
+                        s.bf16);
     }
-    norm_put(part + NORM_WARPS, norm_sum_row(row, s.K, s.quads, true, mean));
-    __syncthreads();
-    const float factor = norm_factor(norm_all(part + NORM_WARPS), s.K, s.how.eps);
-    const bool has_w = (bool)w, has_b = (bool)b;
-    for (int k = threadIdx.x; k < s.K; k += NORM_THREADS)
-        h[at + k] =
-            rounded(norm_value(row[k], mean, factor, has_w, has_w ? (float)w[own + k] : 0.0f, has_b,
-                               has_b ? (float)b[own + k] : 0.0f, s.how),
-                    s.bf16);
-}
 
-__global__ void __launch_bounds__(NORM_THREADS)
-    squares_kernel(G<float> sums, G<const float> x, int K, int64_t ld, bool quads)
-{
-    CU_SHARED(float, part, NORM_WARPS);
-    const int64_t row = (int64_t)blockIdx.x * ld;
-    norm_put(part, norm_sum_row(x + row, K, quads, true, 0));
-    __syncthreads();
-    if (threadIdx.x == 0) sums[blockIdx.x] = norm_all(part);
-}
-
-__global__ void __launch_bounds__(THREADS)
-    scale_kernel(G<float> x, G<const float> sums, G<const float> w, int64_t n, int K, int64_t ld,
-                 float whole, float offset, float eps)
-{
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= n) return;
-    const float r = 1.0f / sqrtf(sums[i / K] / whole + eps);
-    const G<float> at = x + (i / K * ld + i % K);
-    *at = *at * r * (w[i % K] + offset);
-}
-
-/* In place. */
-__device__ void rotate_head(G<float> x, G<const float> cos, G<const float> sin, int R, bool half)
-{
-    const int n = R / 2, apart = half ? n : 1, step = half ? 1 : 2;
-    for (int i = threadIdx.x % CU_WARP; i < n; i += CU_WARP) {
-        const float u = x[i * step], v = x[i * step + apart], c = cos[i], s = sin[i];
-        x[i * step] = u * c - v * s;
-        x[i * step + apart] = v * c + u * s;
-    }
-    __syncwarp();
-}
-
-__global__ void __launch_bounds__(THREADS)
-    clip_kernel(G<float> x, int64_t n, int64_t K, int64_t ld, float most)
-{
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= n) return;
-    const G<float> at = x + (i / K * ld + i % K);
-    const float v = *at;
-    *at = v > most ? most : v < -most ? -most : v;
-}
-
-struct rope_shape {
-    int H, Hkv, D, Dv, R, block_size, row_k, row_v;
-    int64_t ldq, ldk, ldv;
-    size_t block_stride;
-    kv_dtype dtype;
-    bool half;
-};
-
-__global__ void __launch_bounds__(ROPE_WARPS *CU_WARP)
-    rope_kernel(G<float> q, G<float> k, G<const float> v, G<const float> cos, G<const float> sin,
-                G<const int32_t> block, G<const int32_t> slot, G<uint8_t> cache_k,
-                G<uint8_t> cache_v, rope_shape s)
-{
-    const int64_t t = blockIdx.x;
-    const int i = (int)blockIdx.y * ROPE_WARPS + threadIdx.x / CU_WARP;
-    cu_follow();
-    if (i >= s.H + 2 * s.Hkv) return; /* all lanes of a warp alike, as below */
-    cos = cos + t * (s.R / 2);
-    sin = sin + t * (s.R / 2);
-    if (i < s.H) {
-        rotate_head(q + (t * s.ldq + (int64_t)i * s.D), cos, sin, s.R, s.half);
-        return;
-    }
-    const bool key = i < s.H + s.Hkv;
-    const int64_t h = key ? i - s.H : i - s.H - s.Hkv;
-    const G<float> own = k + (t * s.ldk + h * s.D);
-    if (key) rotate_head(own, cos, sin, s.R, s.half);
-    if (!cache_k) return;
-    const int64_t at = (int64_t)block[t] * (int64_t)s.block_stride;
-    const int64_t row = h * s.block_size + slot[t];
-    if (key)
-        cache_head(cache_k + (at + row * s.row_k), own, s.D, s.dtype);
-    else
-        cache_head(cache_v + (at + row * s.row_v), v + (t * s.ldv + h * s.Dv), s.Dv, s.dtype);
-}
-
-__global__ void __launch_bounds__(THREADS)
-    act_kernel(G<float> dst, G<const float> gate, G<const float> up, G<const float> scale,
-               int64_t n, int64_t ldd, int64_t ld, k_act_fn f, float limit, bool bf16)
-{
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, t = blockIdx.y;
-    cu_follow();
-    if (i >= n) return;
-    const float v = act_mul(gate[t * ld + i], up ? (float)up[t * ld + i] : 0.0f, !up, f, limit);
-    dst[t * ldd + i] = rounded(scale ? v * scale[t] : v, bf16);
-}
-
-/* A block a row, so that dst may be gate: what a round writes lies in what it, or one before it,
- * has read. */
-__global__ void __launch_bounds__(THREADS)
-    act_mixed_kernel(G<float> dst, G<const float> gate, G<const float> scale, int64_t n,
-                     int64_t ldd, int64_t ld, k_act_fn f, float limit, bool bf16)
-{
-    const int64_t t = blockIdx.x;
-    for (int64_t from = 0; from < n; from += THREADS) {
-        const int64_t i = from + threadIdx.x;
-        float v = 0;
-        if (i < n) v = act_mul(gate[t * ld + 2 * i], gate[t * ld + 2 * i + 1], false, f, limit);
+    __global__ void __launch_bounds__(NORM_THREADS)
+        squares_kernel(G<float> sums, G<const float> x, int K, int64_t ld, bool quads)
+    {
+        CU_SHARED(float, part, NORM_WARPS);
+        const int64_t row = (int64_t)blockIdx.x * ld;
+        norm_put(part, norm_sum_row(x + row, K, quads, true, 0));
         __syncthreads();
-        if (i < n) dst[t * ldd + i] = rounded(scale ? v * scale[t] : v, bf16);
+        if (threadIdx.x == 0) sums[blockIdx.x] = norm_all(part);
     }
-}
 
-__global__ void __launch_bounds__(THREADS)
-    embed_kernel(G<float> x, G<const uint8_t> table, lq_dtype dtype, G<const int32_t> ids, int K,
-                 float scale)
-{
-    const int64_t t = blockIdx.x, row = (int64_t)ids[t] * K;
-    for (int k = threadIdx.x; k < K; k += THREADS) {
-        float v;
-        if (dtype == LQ_F32)
-            v = cu_ldg<float>(table + 4 * (row + k));
-        else if (dtype == LQ_F16)
-            v = cu_f16_f32(cu_ldg<uint16_t>(table + 2 * (row + k)));
+    __global__ void __launch_bounds__(THREADS)
+        scale_kernel(G<float> x, G<const float> sums, G<const float> w, int64_t n, int K,
+                     int64_t ld, float whole, float offset, float eps)
+    {
+        const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+        if (i >= n) return;
+        const float r = 1.0f / sqrtf(sums[i / K] / whole + eps);
+        const G<float> at = x + (i / K * ld + i % K);
+        *at = *at * r * (w[i % K] + offset);
+    }
+
+    /* In place. */
+    __device__ void rotate_head(G<float> x, G<const float> cos, G<const float> sin, int R,
+                                bool half)
+    {
+        const int n = R / 2, apart = half ? n : 1, step = half ? 1 : 2;
+        for (int i = threadIdx.x % CU_WARP; i < n; i += CU_WARP) {
+            const float u = x[i * step], v = x[i * step + apart], c = cos[i], s = sin[i];
+            x[i * step] = u * c - v * s;
+            x[i * step + apart] = v * c + u * s;
+        }
+        __syncwarp();
+    }
+
+    __global__ void __launch_bounds__(THREADS)
+        clip_kernel(G<float> x, int64_t n, int64_t K, int64_t ld, float most)
+    {
+        const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+        if (i >= n) return;
+        const G<float> at = x + (i / K * ld + i % K);
+        const float v = *at;
+        *at = v > most ? most : v < -most ? -most : v;
+    }
+
+    struct rope_shape {
+        int H, Hkv, D, Dv, R, block_size, row_k, row_v;
+        int64_t ldq, ldk, ldv;
+        size_t block_stride;
+        kv_dtype dtype;
+        bool half;
+    };
+
+    __global__ void __launch_bounds__(ROPE_WARPS * CU_WARP)
+        rope_kernel(G<float> q, G<float> k, G<const float> v, G<const float> cos,
+                    G<const float> sin, G<const int32_t> block, G<const int32_t> slot,
+                    G<uint8_t> cache_k, G<uint8_t> cache_v, rope_shape s)
+    {
+        const int64_t t = blockIdx.x;
+        const int i = (int)blockIdx.y * ROPE_WARPS + threadIdx.x / CU_WARP;
+        cu_follow();
+        if (i >= s.H + 2 * s.Hkv) return; /* all lanes of a warp alike, as below */
+        cos = cos + t * (s.R / 2);
+        sin = sin + t * (s.R / 2);
+        if (i < s.H) {
+            rotate_head(q + (t * s.ldq + (int64_t)i * s.D), cos, sin, s.R, s.half);
+            return;
+        }
+        const bool key = i < s.H + s.Hkv;
+        const int64_t h = key ? i - s.H : i - s.H - s.Hkv;
+        const G<float> own = k + (t * s.ldk + h * s.D);
+        if (key) rotate_head(own, cos, sin, s.R, s.half);
+        if (!cache_k) return;
+        const int64_t at = (int64_t)block[t] * (int64_t)s.block_stride;
+        const int64_t row = h * s.block_size + slot[t];
+        if (key)
+            cache_head(cache_k + (at + row * s.row_k), own, s.D, s.dtype);
         else
-            v = cu_bf16_f32(cu_ldg<uint16_t>(table + 2 * (row + k)));
-        x[t * K + k] = v * scale;
+            cache_head(cache_v + (at + row * s.row_v), v + (t * s.ldv + h * s.Dv), s.Dv, s.dtype);
     }
-}
 
-__global__ void __launch_bounds__(THREADS)
-    spread_kernel(G<float> dst, G<const float> src, int n, int H, int64_t ldd, int64_t lds)
-{
-    const int64_t t = blockIdx.x;
-    for (int i = threadIdx.x; i < H * n; i += THREADS)
-        dst[(t * H + i / n) * ldd + i % n] = src[t * lds + i % n];
-}
+    __global__ void __launch_bounds__(THREADS)
+        act_kernel(G<float> dst, G<const float> gate, G<const float> up, G<const float> scale,
+                   int64_t n, int64_t ldd, int64_t ld, k_act_fn f, float limit, bool bf16)
+    {
+        const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, t = blockIdx.y;
+        cu_follow();
+        if (i >= n) return;
+        const float v = act_mul(gate[t * ld + i], up ? (float)up[t * ld + i] : 0.0f, !up, f, limit);
+        dst[t * ldd + i] = rounded(scale ? v * scale[t] : v, bf16);
+    }
 
-} // namespace
+    /* A block a row, so that dst may be gate: what a round writes lies in what it, or one before it,
+ * has read. */
+    __global__ void __launch_bounds__(THREADS)
+        act_mixed_kernel(G<float> dst, G<const float> gate, G<const float> scale, int64_t n,
+                         int64_t ldd, int64_t ld, k_act_fn f, float limit, bool bf16)
+    {
+        const int64_t t = blockIdx.x;
+        for (int64_t from = 0; from < n; from += THREADS) {
+            const int64_t i = from + threadIdx.x;
+            float v = 0;
+            if (i < n) v = act_mul(gate[t * ld + 2 * i], gate[t * ld + 2 * i + 1], false, f, limit);
+            __syncthreads();
+            if (i < n) dst[t * ldd + i] = rounded(scale ? v * scale[t] : v, bf16);
+        }
+    }
+
+    __global__ void __launch_bounds__(THREADS)
+        embed_kernel(G<float> x, G<const uint8_t> table, lq_dtype dtype, G<const int32_t> ids,
+                     int K, float scale)
+    {
+        const int64_t t = blockIdx.x, row = (int64_t)ids[t] * K;
+        for (int k = threadIdx.x; k < K; k += THREADS) {
+            float v;
+            if (dtype == LQ_F32)
+                v = cu_ldg<float>(table + 4 * (row + k));
+            else if (dtype == LQ_F16)
+                v = cu_f16_f32(cu_ldg<uint16_t>(table + 2 * (row + k)));
+            else
+                v = cu_bf16_f32(cu_ldg<uint16_t>(table + 2 * (row + k)));
+            x[t * K + k] = v * scale;
+        }
+    }
+
+    __global__ void __launch_bounds__(THREADS)
+        spread_kernel(G<float> dst, G<const float> src, int n, int H, int64_t ldd, int64_t lds)
+    {
+        const int64_t t = blockIdx.x;
+        for (int i = threadIdx.x; i < H * n; i += THREADS)
+            dst[(t * H + i / n) * ldd + i % n] = src[t * lds + i % n];
+    }
+
+} // namespace )
 
 /* Whether elements of rows that begin so far apart can be read four at a time. */
 static bool quads(const float *x, int64_t K, int64_t ld)

@@ -62,10 +62,8 @@ V16 void k_pairs(uint32_t *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
     }
 }
 
-static void pairs_attn_k(uint32_t *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
-{
-    KV_KNOWN(d, k_pairs, kt, src, n, D)
-}
+static void pairs_attn_k(uint32_t *kt, const uint8_t *src, int n, int64_t D,
+                         kv_dtype d){ KV_KNOWN(d, k_pairs, kt, src, n, D) }
 
 V16 void v_pairs(uint32_t *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
 {
@@ -93,10 +91,8 @@ V16 void v_pairs(uint32_t *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
     }
 }
 
-static void pairs_attn_v(uint32_t *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
-{
-    KV_KNOWN(d, v_pairs, v, src, n, D)
-}
+static void pairs_attn_v(uint32_t *v, const uint8_t *src, int n, int64_t D,
+                         kv_dtype d){ KV_KNOWN(d, v_pairs, v, src, n, D) }
 
 V16 void ask_next(const uint8_t *p, size_t bytes)
 {

@@ -35,9 +35,8 @@ V16 void bf16_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int6
         for (int64_t end = p + t->s.Gp; p < end; p += TILE_K) {
             for (int turn = 0; turn < 8 / quads(src); turn++) {
                 if (first) ask_ahead(step, src, turn, NT);
-                UNROLL for (int k = 0; k < quads(src); k++)
-                    bf16_quad(acc, step, x, p + 4 * (turn * quads(src) + k), src, turn, k, z, table,
-                              RM, NT);
+                UNROLL for (int k = 0; k < quads(src); k++) bf16_quad(
+                    acc, step, x, p + 4 * (turn * quads(src) + k), src, turn, k, z, table, RM, NT);
             }
             UNROLL for (int n = 0; n < NT; n++) step[n] += t->s.step_bytes;
         }

@@ -220,7 +220,8 @@ V16 void ask_ahead(const uint8_t *const *step, w_src src, int turn, int NT)
     const int bits = src == W_F32 ? 32 : src <= W_BF16 ? 16 : w_bits(src);
     const size_t bytes = (size_t)(TILE_K * TILE_N / 8 * bits / (8 / quads(src)));
     for (size_t i = 0; i < bytes; i += 64)
-        UNROLL for (int n = 0; n < NT; n++) v16_prefetch(step[n] + AHEAD + (size_t)turn * bytes + i);
+        UNROLL for (int n = 0; n < NT; n++)
+            v16_prefetch(step[n] + AHEAD + (size_t)turn * bytes + i);
 }
 
 /* ---- MM_F32 ---- */

@@ -388,11 +388,11 @@ V16 __m256 vf_high(vf a) { return a.b; }
 #endif
 #if defined(__x86_64__)
 /* f(.., ..) of all lanes: 8 apart, 4 apart, 2 apart, and of the last two. */
-#define FOLD16(f, a)                                                                         \
-    const __m256 eight = _mm256_##f##_ps(vf_low(a), vf_high(a));                             \
-    const __m128 four = _mm_##f##_ps(_mm256_castps256_ps128(eight),                          \
-                                     _mm256_extractf128_ps(eight, 1));                       \
-    const __m128 two = _mm_##f##_ps(four, _mm_movehl_ps(four, four));                        \
+#define FOLD16(f, a)                                                                  \
+    const __m256 eight = _mm256_##f##_ps(vf_low(a), vf_high(a));                      \
+    const __m128 four =                                                               \
+        _mm_##f##_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)); \
+    const __m128 two = _mm_##f##_ps(four, _mm_movehl_ps(four, four));                 \
     return _mm_cvtss_f32(_mm_##f##_ss(two, _mm_movehdup_ps(two)))
 /* Pairwise, as km_sum16. */
 V16 float vf_sum(vf a) { FOLD16(add, a); }
@@ -420,28 +420,27 @@ V16 float vf_top(vf a)
 #if defined(__AVX512F__)
 /* Of all 16: halves, quarters, pairs and single lanes of two registers are joined in one, and rows
  * enter so that they leave in theirs. */
-#define FOLD_ROWS(f, rows, n)                                                 \
-    vf t[16];                                                                 \
-    (void)(n);                                                                \
-    UNROLL for (int i = 0; i < 16; i++) t[i] = (rows)[i % 4 * 4 + i / 4];     \
-    UNROLL for (int i = 0; i < 8; i++) t[i] =                                 \
-        _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x44),   \
-                        _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xee));  \
-    UNROLL for (int i = 0; i < 4; i++) t[i] =                                 \
-        _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),   \
-                        _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd));  \
-    UNROLL for (int i = 0; i < 2; i++) t[i] =                                 \
-        _mm512_##f##_ps(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),      \
-                        _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));     \
-    return _mm512_##f##_ps(_mm512_shuffle_ps(t[0], t[1], 0x88),               \
-                           _mm512_shuffle_ps(t[0], t[1], 0xdd))
+#define FOLD_ROWS(f, rows, n)                                                \
+    vf t[16];                                                                \
+    (void)(n);                                                               \
+    UNROLL for (int i = 0; i < 16; i++) t[i] = (rows)[i % 4 * 4 + i / 4];    \
+    UNROLL for (int i = 0; i < 8; i++) t[i] =                                \
+        _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x44),  \
+                        _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xee)); \
+    UNROLL for (int i = 0; i < 4; i++) t[i] =                                \
+        _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),  \
+                        _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd)); \
+    UNROLL for (int i = 0; i < 2; i++) t[i] =                                \
+        _mm512_##f##_ps(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),     \
+                        _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));    \
+    return _mm512_##f##_ps(_mm512_shuffle_ps(t[0], t[1], 0x88), _mm512_shuffle_ps(t[0], t[1], 0xdd))
 V16 vf vf_sums(const vf rows[16], int n) { FOLD_ROWS(add, rows, n); }
 V16 vf vf_tops(const vf rows[16], int n) { FOLD_ROWS(max, rows, n); }
 #else
-#define FOLD_ROWS(one, rows, n)     \
-    float t[16] = { 0 };            \
-    for (int i = 0; i < (n); i++)   \
-        t[i] = one((rows)[i]);      \
+#define FOLD_ROWS(one, rows, n)   \
+    float t[16] = { 0 };          \
+    for (int i = 0; i < (n); i++) \
+        t[i] = one((rows)[i]);    \
     return vf_load(t)
 V16 vf vf_sums(const vf rows[16], int n) { FOLD_ROWS(vf_sum, rows, n); }
 V16 vf vf_tops(const vf rows[16], int n) { FOLD_ROWS(vf_top, rows, n); }

@@ -21,8 +21,8 @@
 
 #include "kernels/x86/mm_pairs.h"
 
-#include "kernels/x86/amx.h"
 #include "kernels/core/cpu.h"
+#include "kernels/x86/amx.h"
 
 enum {
     AMX_I8_FROM = 6, /* rows: with fewer, products with vectors take no longer */

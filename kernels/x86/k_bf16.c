@@ -3,8 +3,8 @@
 
 #include "kernels/simd/mm_tmpl.h"
 
-#include "kernels/x86/mm_pairs.h"
 #include "kernels/simd/peak_tmpl.h"
+#include "kernels/x86/mm_pairs.h"
 
 #include "kernels/core/cpu.h"
 

@@ -8,16 +8,16 @@
 #include <sys/stat.h>
 
 #include "base/json.h"
-#include "formats/llmq/llmq.h"
 #include "base/mapped.h"
+#include "base/version.h"
+#include "formats/llmq/llmq.h"
 #include "formats/source/totals.h"
 #include "formats/tensor/finite.h"
-#include "base/version.h"
 #include "kernels/ops.h"
-#include "quantize/layer/apply.h"
-#include "quantize/job/write_behind.h"
-#include "quantize/mixed/bpw.h"
 #include "quantize/job/check.h"
+#include "quantize/job/write_behind.h"
+#include "quantize/layer/apply.h"
+#include "quantize/mixed/bpw.h"
 #include "quantize/tune/self_text.h"
 
 enum { CURVATURE_WINDOWS = 128 };

@@ -15,8 +15,8 @@
 #define LLMQ_QUANTIZE_JOB_JOB_H
 
 #include "quantize/job/check.h"
-#include "quantize/job/progress.h"
 #include "quantize/job/memory.h"
+#include "quantize/job/progress.h"
 
 typedef struct {
     const qz_opts *o;

@@ -4,19 +4,19 @@
 #include <stdio.h>
 
 #include "calib/fisher.h"
-#include "calib/kl.h"
 #include "calib/forward_pass.h"
+#include "calib/kl.h"
 #include "calib/self_text.h"
 #include "formats/tensor/tiles.h"
-#include "quantize/methods/awq.h"
 #include "quantize/job/check.h"
+#include "quantize/layer/residual.h"
+#include "quantize/methods/awq.h"
 #include "quantize/methods/cholesky.h"
 #include "quantize/methods/gptq.h"
 #include "quantize/methods/kfac.h"
 #include "quantize/methods/loss.h"
 #include "quantize/mixed/measure.h"
 #include "quantize/mixed/perturb.h"
-#include "quantize/layer/residual.h"
 #include "quantize/tune/tune.h"
 
 enum {

@@ -5,13 +5,13 @@
 #include <stdio.h>
 
 #include "formats/tensor/finite.h"
-#include "quantize/transform/fold.h"
+#include "quantize/layer/layer_impl.h"
+#include "quantize/layer/residual.h"
 #include "quantize/methods/hqq.h"
 #include "quantize/methods/int8.h"
 #include "quantize/methods/kfac.h"
 #include "quantize/methods/lut4.h"
-#include "quantize/layer/layer_impl.h"
-#include "quantize/layer/residual.h"
+#include "quantize/transform/fold.h"
 
 enum { SWEEPS = 8, ROUNDS = 3 /* of refitting scales: auto */ };
 enum { STARVED = 4 /* fewer tokens than inputs / STARVED */ };

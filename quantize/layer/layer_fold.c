@@ -3,8 +3,8 @@
  * The norm before a MoE layer's MLP is read by the router and by every expert, which are not in
  * memory together: its scales are chosen with what the layer has once, from a sample of the
  * experts' rows, and each expert takes them when its turn comes. */
-#include "quantize/transform/fold.h"
 #include "quantize/layer/layer_impl.h"
+#include "quantize/transform/fold.h"
 
 /* ---- what the layer stores beside the group's linears ---- */
 

@@ -3,9 +3,9 @@
 #ifndef LLMQ_QUANTIZE_LAYER_LAYER_IMPL_H
 #define LLMQ_QUANTIZE_LAYER_LAYER_IMPL_H
 
+#include "quantize/layer/layer.h"
 #include "quantize/methods/gptq.h"
 #include "quantize/methods/loss.h"
-#include "quantize/layer/layer.h"
 #include "quantize/methods/rtn.h"
 
 /* A tensor of the result while it is made. */

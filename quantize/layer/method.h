@@ -54,7 +54,8 @@ typedef struct {
     bool
         rotate; /* the source is seen rotated (quantize/transform/rotate.h), by rotate_seed: for the record */
     uint64_t rotate_seed;
-    double bpw;  /* gptq, awq, auto: bits per weight to share out (quantize/mixed/bpw.h) instead of `bits`
+    double
+        bpw; /* gptq, awq, auto: bits per weight to share out (quantize/mixed/bpw.h) instead of `bits`
                     and `group`; 0: all alike */
     dev *on;     /* gptq, awq, auto: the pass's products and X^T X are made there, AWQ's losses
                      taken, gptq's rows rounded; NULL: here */

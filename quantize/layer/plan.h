@@ -18,7 +18,7 @@ typedef struct {
     int64_t part;
     bool quantize;    /* to `scheme` (which may be a dense one); else copied byte for byte */
     qt_scheme scheme; /* fitted to the shape; i8-outlier: n_out is not known yet */
-    bool open;        /* --bpw: measuring decides (quantize/mixed/bpw.h); until then scheme stands in */
+    bool open; /* --bpw: measuring decides (quantize/mixed/bpw.h); until then scheme stands in */
     /* Of the result, where quantize: */
     bool turned;      /* the source's matrices are [inputs, outputs], the result's are not */
     int64_t count;    /* matrices stacked in the tensor (experts), else 1 */

@@ -16,7 +16,7 @@ typedef struct {
     int64_t elements;
     size_t bytes;
     double rmse, loss, loss_rtn; /* losses: NAN without statistics */
-    double effect;               /* --bpw: predicted (quantize/mixed/bpw.h); NAN: not chosen by it */
+    double effect; /* --bpw: predicted (quantize/mixed/bpw.h); NAN: not chosen by it */
     /* Inputs as calibration saw them, before folding: the largest magnitude, the mean one, and the
      * channels that reach highest. 0: no statistics. Of stacked experts: of the one whose inputs
      * reach highest. */

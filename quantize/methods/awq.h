@@ -22,10 +22,10 @@
 #ifndef LLMQ_QUANTIZE_METHODS_AWQ_H
 #define LLMQ_QUANTIZE_METHODS_AWQ_H
 
-#include "kernels/device.h"
 #include "kernels/core/pool.h"
-#include "quantize/methods/out.h"
+#include "kernels/device.h"
 #include "quantize/methods/grid.h"
+#include "quantize/methods/out.h"
 
 enum { AWQ_SEARCH_ROWS = 512, AWQ_MAX_LINEARS = 6 };
 

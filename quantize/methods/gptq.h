@@ -17,10 +17,10 @@
 #ifndef LLMQ_QUANTIZE_METHODS_GPTQ_H
 #define LLMQ_QUANTIZE_METHODS_GPTQ_H
 
-#include "kernels/device.h"
 #include "kernels/core/pool.h"
-#include "quantize/methods/out.h"
+#include "kernels/device.h"
 #include "quantize/methods/grid.h"
+#include "quantize/methods/out.h"
 
 /* What all matrices that read one input have in common: zero is none. */
 typedef struct {

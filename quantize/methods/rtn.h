@@ -7,8 +7,8 @@
 #define LLMQ_QUANTIZE_METHODS_RTN_H
 
 #include "kernels/core/pool.h"
-#include "quantize/methods/out.h"
 #include "quantize/methods/grid.h"
+#include "quantize/methods/out.h"
 
 /* The grid that a QT_UINT scheme stores; `full`: symmetric grids may take UG_SYM_FULL. */
 ug_spec rtn_spec(const qt_scheme *s, bool full, bool search);

@@ -5,8 +5,8 @@
 
 #include "calib/forward_pass.h"
 #include "quantize/layer/layer.h"
-#include "quantize/mixed/perturb.h"
 #include "quantize/methods/rtn.h"
+#include "quantize/mixed/perturb.h"
 #include "quantize/mixed/sensitivity.h"
 
 enum { EXPERTS_SEEN = 8 };

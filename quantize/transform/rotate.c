@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "quantize/methods/loss.h"
 #include "quantize/transform/fold.h"
 #include "quantize/transform/hadamard.h"
-#include "quantize/methods/loss.h"
 
 enum { ROWS = 16, COLUMNS = 32 }; /* of a tile of work */
 

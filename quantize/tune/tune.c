@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "calib/dense_layer.h"
 #include "base/random.h"
+#include "calib/dense_layer.h"
 #include "calib/spill.h"
 #include "quantize/layer/residual.h"
 #include "quantize/layer/trainable.h"

@@ -1,7 +1,7 @@
 /* runtime/api/api.c - the table of routes, the life of an api, and what its routes share. */
 #include "runtime/api/api_int.h"
-#include "runtime/json_text.h"
 #include "runtime/api/web.h"
+#include "runtime/json_text.h"
 
 #include <stdlib.h>
 #include <sys/random.h>

@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 
-
 static lq_status bad_prompt(api_error *e, const char *param, const cJSON *v)
 {
     char found[64];

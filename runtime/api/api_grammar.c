@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-
 static lq_status wrong(api_error *e, const char *param, const char *expected, const cJSON *v)
 {
     char found[64];

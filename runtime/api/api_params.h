@@ -7,10 +7,10 @@
 #ifndef LLMQ_RUNTIME_API_API_PARAMS_H
 #define LLMQ_RUNTIME_API_API_PARAMS_H
 
-#include "formats/arch/generation_config.h"
 #include "base/json.h"
-#include "runtime/engine/engine.h"
 #include "base/json_write.h"
+#include "formats/arch/generation_config.h"
+#include "runtime/engine/engine.h"
 #include "runtime/limits.h"
 
 typedef enum { API_COMPLETIONS = 1, API_CHAT = 2, API_EMBEDDINGS = 4 } api_kind;

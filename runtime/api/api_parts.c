@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-
 /* ---- tools, tool_choice ---- */
 
 static bool good_name(const cJSON *v)
@@ -72,7 +71,8 @@ lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e)
                         "tools: expected an array of at least one tool");
     for (const cJSON *t = v->child; t; t = t->next, i++) {
         if (i == API_MAX_TOOLS)
-            return api_fail(e, "tools", "invalid_value", "tools: expected at most %d", API_MAX_TOOLS);
+            return api_fail(e, "tools", "invalid_value", "tools: expected at most %d",
+                            API_MAX_TOOLS);
         lq_status s = check_tool(v, t, i, e);
         if (s) return s;
     }

@@ -19,13 +19,13 @@
     X(store, "store.js", JS)                           \
     X(words, "words.js", JS)
 
-#define X(id, name, type)                        \
-    __asm__(".section .rodata\n"                 \
-            "web_" #id ":\n"                     \
+#define X(id, name, type)                            \
+    __asm__(".section .rodata\n"                     \
+            "web_" #id ":\n"                         \
             ".incbin \"runtime/api/web/" name "\"\n" \
-            "web_" #id "_end:\n"                 \
-            ".byte 0\n"                          \
-            ".text\n");                          \
+            "web_" #id "_end:\n"                     \
+            ".byte 0\n"                              \
+            ".text\n");                              \
     extern const char web_##id[], web_##id##_end[];
 FILES(X)
 #undef X

@@ -3,8 +3,8 @@
 #include "runtime/chat/tmpl.h"
 
 #include "base/machine.h"
-#include "runtime/json_text.h"
 #include "runtime/chat/tmpl_int.h"
+#include "runtime/json_text.h"
 #include "runtime/tokenizer/tok_text.h"
 
 #include <errno.h>

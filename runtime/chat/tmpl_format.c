@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-
 /* ---- fmt % args ---- */
 typedef struct {
     char flags[8];
@@ -66,7 +65,8 @@ static int read_count(tp_run *r, tv f, size_t *i)
     int v = 0;
     for (; *i < f.u.s.n && f.u.s.p[*i] >= '0' && f.u.s.p[*i] <= '9'; ++*i) {
         v = v * 10 + (f.u.s.p[*i] - '0');
-        if (v > TP_MAX_WIDTH) tp_fail(&r->base, LQ_EVALUE, "format: a width above %d", TP_MAX_WIDTH);
+        if (v > TP_MAX_WIDTH)
+            tp_fail(&r->base, LQ_EVALUE, "format: a width above %d", TP_MAX_WIDTH);
     }
     return v;
 }

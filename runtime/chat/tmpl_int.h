@@ -6,8 +6,8 @@
 #ifndef LLMQ_RUNTIME_CHAT_TMPL_INT_H
 #define LLMQ_RUNTIME_CHAT_TMPL_INT_H
 
-#include "runtime/limits.h"
 #include "runtime/chat/tmpl.h"
+#include "runtime/limits.h"
 
 #include <setjmp.h>
 

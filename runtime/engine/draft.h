@@ -15,8 +15,8 @@
 #ifndef LLMQ_RUNTIME_ENGINE_DRAFT_H
 #define LLMQ_RUNTIME_ENGINE_DRAFT_H
 
-#include "runtime/forward/forward.h"
 #include "runtime/engine/seq.h"
+#include "runtime/forward/forward.h"
 
 typedef struct draft draft;
 

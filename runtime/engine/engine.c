@@ -13,8 +13,8 @@
 #include "base/machine.h"
 #include "runtime/engine/beam.h"
 #include "runtime/engine/draft.h"
-#include "runtime/engine/sizing.h"
 #include "runtime/engine/sched.h"
+#include "runtime/engine/sizing.h"
 
 struct engine {
     const model *m;

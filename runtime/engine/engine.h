@@ -19,9 +19,9 @@
 #ifndef LLMQ_RUNTIME_ENGINE_ENGINE_H
 #define LLMQ_RUNTIME_ENGINE_ENGINE_H
 
+#include "runtime/engine/sample.h"
 #include "runtime/forward/forward.h"
 #include "runtime/grammar/grammar.h"
-#include "runtime/engine/sample.h"
 #include "runtime/tokenizer/tok.h"
 
 typedef enum {
@@ -143,8 +143,8 @@ typedef struct {
     int64_t max_batch_tokens; /* 0: 512 */
     int64_t queue;            /* 0: 1024; at most max_seqs + queue requests are in the engine */
     bool no_prefix_cache;
-    int64_t guesses;          /* of the next ids in a step (runtime/engine/spec.h), 0..SPEC_MAX; 0: none */
-    const model *draft;       /* makes the guesses (runtime/engine/draft.h), or NULL: n-grams; borrowed */
+    int64_t guesses; /* of the next ids in a step (runtime/engine/spec.h), 0..SPEC_MAX; 0: none */
+    const model *draft; /* makes the guesses (runtime/engine/draft.h), or NULL: n-grams; borrowed */
     const eng_script *script; /* tests alone: NULL otherwise */
 } eng_opts;
 

@@ -7,8 +7,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "kernels/sampling.h"
 #include "kernels/ops.h"
+#include "kernels/sampling.h"
 
 struct smp_ctx {
     int64_t V;

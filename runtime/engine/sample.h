@@ -19,7 +19,6 @@
 #include "kernels/device.h" /* dev_draw, dev_drawn */
 #include "runtime/limits.h"
 
-
 typedef struct {
     int32_t id;
     float bias;

@@ -3,8 +3,8 @@
 #define LLMQ_RUNTIME_ENGINE_SIZING_H
 
 #include "runtime/engine/engine.h"
-#include "runtime/model/kv.h"
 #include "runtime/load.h"
+#include "runtime/model/kv.h"
 
 /* LQ_EUSAGE: a figure out of range, or of another batching; err names the option. */
 lq_status eng_check_policy(const eng_policy *p, lq_err *err);

@@ -92,43 +92,43 @@ typedef struct {
 bool fwd_next_run(fwd_run *run, const fwd_batch *b);
 
 /* X(result, step, arguments); NULL: not there, and no model that needs it gets so far. */
-#define FWD_OPS(X)                                                                               \
+#define FWD_OPS(X)                                                                                 \
     /* x = what the first layer reads, for placed rows; of a device whose model begins on the    \
-     * host: of the host's rows */                                                               \
-    X(void, begin, (fwd_rows * r, const model *m, const fwd_batch *b))                           \
-    /* The first layer of a device is next: x is made there, or comes over */                    \
-    X(void, enter, (fwd_rows * r))                                                               \
-    /* dst = norm(x) of T rows of K; a copy where there is no such norm; dst may be x */         \
-    X(void, norm,                                                                                \
-      (const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T, int64_t K))    \
-    X(void, products,                                                                            \
-      (const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx, int64_t M))    \
+     * host: of the host's rows */ \
+    X(void, begin, (fwd_rows * r, const model *m, const fwd_batch *b))                             \
+    /* The first layer of a device is next: x is made there, or comes over */                      \
+    X(void, enter, (fwd_rows * r))                                                                 \
+    /* dst = norm(x) of T rows of K; a copy where there is no such norm; dst may be x */           \
+    X(void, norm,                                                                                  \
+      (const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T, int64_t K))      \
+    X(void, products,                                                                              \
+      (const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx, int64_t M))      \
     /* of a group's rows: q, k and v as attention takes them (but for MLA, which has made them), \
-     * K and V into the cache */                                                                 \
-    X(void, store,                                                                               \
-      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                 \
-       const fwd_group *g))                                                                      \
+     * K and V into the cache */ \
+    X(void, store,                                                                                 \
+      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                   \
+       const fwd_group *g))                                                                        \
     /* of heads that are shared and normed together: q, k and v up to that norm, and r->squares  \
-     * of this device's; store goes on from their sums over all */                               \
-    X(void, squares, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)) \
-    X(void, attend,                                                                              \
-      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                 \
-       const fwd_group *g))                                                                      \
-    /* of x, h and a only these rows (ascending) go on */                                        \
-    X(void, pick, (fwd_rows * r, const int64_t *rows, int64_t n))                                \
+     * of this device's; store goes on from their sums over all */ \
+    X(void, squares, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv))   \
+    X(void, attend,                                                                                \
+      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                   \
+       const fwd_group *g))                                                                        \
+    /* of x, h and a only these rows (ascending) go on */                                          \
+    X(void, pick, (fwd_rows * r, const int64_t *rows, int64_t n))                                  \
     /* outs' products of h, activated where outs[0] has its place; of two the first is the gate. \
-     * outs is written over */                                                                   \
-    X(void, mlp_in, (const fwd_rows *r, mm_out *outs, int n))                                    \
-    X(void, clear, (const fwd_rows *r)) /* y = 0 */                                              \
+     * outs is written over */ \
+    X(void, mlp_in, (const fwd_rows *r, mm_out *outs, int n))                                      \
+    X(void, clear, (const fwd_rows *r)) /* y = 0 */                                                \
     /* x = after(x + scale * post(y)), y only where it is the branch's output; after may be NULL \
-     */                                                                                          \
-    X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))      \
-    X(void, mla, (const fwd_rows *r, const model_layer *l))                                      \
-    X(void, moe, (const fwd_rows *r, const model_layer *l))                                      \
+     */ \
+    X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))        \
+    X(void, mla, (const fwd_rows *r, const model_layer *l))                                        \
+    X(void, moe, (const fwd_rows *r, const model_layer *l))                                        \
     /* The head's rows to `logits` on the host, and those behind them to `hidden`, but for those \
-     * that are drawn from, and the draws; they may be there already */                          \
-    X(void, leave,                                                                               \
-      (const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw))         \
+     * that are drawn from, and the draws; they may be there already */ \
+    X(void, leave,                                                                                 \
+      (const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw))           \
     X(lq_status, end, (const fwd_rows *r, lq_err *err)) /* all that is there by now */
 struct fwd_ops {
 #define X(result, step, args) result(*step) args;

@@ -20,8 +20,8 @@
 #ifndef LLMQ_RUNTIME_HTTP_HTTP_H
 #define LLMQ_RUNTIME_HTTP_HTTP_H
 
-#include "runtime/http/http_keys.h"
 #include "base/json_write.h"
+#include "runtime/http/http_keys.h"
 
 typedef struct http_server http_server;
 typedef struct http_req http_req;

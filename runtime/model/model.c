@@ -1,8 +1,8 @@
 /* runtime/model/model.c - see model.h. The built-in shape: runtime/model/model_builtin.c. */
 #include "runtime/model/model.h"
 
-#include "formats/tensor/tiles.h"
 #include "formats/tensor/finite.h"
+#include "formats/tensor/tiles.h"
 #include "kernels/ops.h"
 
 static lq_status no_memory(lq_err *err, const char *what)

@@ -7,9 +7,9 @@
 #define LLMQ_RUNTIME_MODEL_MODEL_H
 
 #include "formats/source/source.h"
+#include "kernels/core/pool.h"
 #include "kernels/device.h"
 #include "kernels/mm.h"
-#include "kernels/core/pool.h"
 
 typedef struct {
     mm_weight w;

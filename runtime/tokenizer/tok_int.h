@@ -31,7 +31,8 @@ enum { /* of the model */
        TOK_FUSE_UNK = 1,
        TOK_BYTE_FALLBACK = 2,
        TOK_IGNORE_MERGES = 4,
-       TOK_SENTENCEPIECE = 16, /* Unigram: an unknown stretch is no token, whatever it spells; single
+       TOK_SENTENCEPIECE =
+           16,              /* Unigram: an unknown stretch is no token, whatever it spells; single
                                precision */
        TOK_WORDS_ALONE = 8, /* no merge crosses the place before a metaspace */
 };

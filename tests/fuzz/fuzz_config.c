@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_config.c - any JSON as a config.json, or as our own spelling of one: what is
  * taken has a spelling that is taken again and spelled the same, names, shapes and rotary tables.
  */
-#include "formats/arch/arch.h"
 #include "base/json.h"
+#include "formats/arch/arch.h"
 
 #include <stdlib.h>
 

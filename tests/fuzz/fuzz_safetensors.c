@@ -16,7 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         for (size_t i = 0; i < f.n; i++) {
             const st_tensor *t = &f.tensors[i];
             size_t bytes;
-            if (!st_shape_bytes(t->dtype, t->n_dims, t->shape, &bytes) || bytes != t->bytes) abort();
+            if (!st_shape_bytes(t->dtype, t->n_dims, t->shape, &bytes) || bytes != t->bytes)
+                abort();
             for (size_t k = 0; k < t->bytes; k++)
                 sum = (uint8_t)(sum + t->data[k]);
             if (st_find(&f, t->name) != t) abort();

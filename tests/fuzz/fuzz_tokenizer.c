@@ -67,7 +67,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         if (tok_compile_files(&blob, &blob_bytes, &file, 1, NULL)) break;
         if (!tok_open(&t, blob, blob_bytes, NULL)) use(t, text, sizeof text - 1);
         break;
-    default: use(demo(), body, n);
+    default:
+        use(demo(), body, n);
     }
     tok_close(t);
     free(blob);

@@ -38,7 +38,8 @@
     X(strdup, ALLOC)                                                                               \
     X(strndup, ALLOC)                                                                              \
     X(asprintf, ALLOC)                                                                             \
-    X(mmap, ALLOC) X(open, OPEN) X(openat, OPEN) X(fopen, OPEN) X(fdopen, OPEN) X(opendir, OPEN)   \
+    X(mmap, ALLOC)                                                                                 \
+    X(open, OPEN) X(openat, OPEN) X(fopen, OPEN) X(fdopen, OPEN) X(opendir, OPEN)                  \
         X(mkostemp, OPEN) X(socket, OPEN) X(eventfd, OPEN) X(epoll_create1, OPEN) X(read, READ)    \
             X(pread, READ) X(getdelim, READ) X(fread, READ) X(fstat, READ) X(readdir, READ)        \
                 X(write, WRITE) X(pwrite, WRITE) X(fwrite, WRITE) X(fflush, WRITE)                 \

@@ -20,12 +20,12 @@ typedef struct {
     mm_acts acts;
     kv_dtype kv;
     bool prefix_cache;
-    bool device;                          /* dev_cuda's */
-    bool int8;                            /* model_share's */
-    int64_t gpu_layers;                   /* on it; 0: all */
-    int ranks;                            /* devices that share all layers; 0: one */
-    bool eager;                           /* no graphs there */
-    bool invariant;                       /* model_share's */
+    bool device;        /* dev_cuda's */
+    bool int8;          /* model_share's */
+    int64_t gpu_layers; /* on it; 0: all */
+    int ranks;          /* devices that share all layers; 0: one */
+    bool eager;         /* no graphs there */
+    bool invariant;     /* model_share's */
     void (*note)(const char *what, const char *text);
     void (*change)(model *m, void *user); /* its weights, once loaded; NULL: as they are */
     void *user;

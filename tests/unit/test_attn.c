@@ -1,8 +1,8 @@
 /* tests/unit/test_attn.c - attention against the plain formula in double, and the same bytes whatever
  * the chunk, block size, batch, threads and family. */
 #include "kernels/attn.h"
-#include "kernels/ref/attn_naive.h"
 #include "kernels/dispatch.h"
+#include "kernels/ref/attn_naive.h"
 #include "tests/support/check.h"
 #include "tests/support/families.h"
 #include "tests/support/fill.h"
@@ -337,12 +337,13 @@ TEST(in_bf16_it_agrees_with_the_formula_in_the_same_bytes)
                 double share = worst(s, &in, want, (kv_dtype)d);
                 CHECK(share <= 1, "%s, %s: %g of the bound", s->why, kv_dtype_text((kv_dtype)d),
                       share);
-                CHECK(s->T == 1 || s->window == 1 || memcmp(f32, want, bytes) != 0, "%s: in f32", s->why);
+                CHECK(s->T == 1 || s->window == 1 || memcmp(f32, want, bytes) != 0, "%s: in f32",
+                      s->why);
                 for (size_t k = 0; k < LQ_COUNT(ways); k++, n_done++) {
                     int64_t chunk = ways[k].chunk < s->T ? ways[k].chunk : s->T;
                     paired = ways[k].paired;
-                    float *got = run(s, &in, ways[k].n_seqs, ways[k].block_size, chunk,
-                                     (kv_dtype)d, ways[k].threads ? p : NULL, &a);
+                    float *got = run(s, &in, ways[k].n_seqs, ways[k].block_size, chunk, (kv_dtype)d,
+                                     ways[k].threads ? p : NULL, &a);
                     for (int q = 0; q < ways[k].n_seqs; q++)
                         CHECK(memcmp(got + q * s->T * s->H * s->Dv, want, bytes) == 0,
                               "%s, %s, %s: chunk %lld, blocks of %d%s, sequence %d", family, s->why,
@@ -533,8 +534,11 @@ TEST(a_nan_is_lost_in_no_type)
                                 wrong += memcmp(got + at, want + at, (size_t)s->Dv * 4) != 0;
                         }
                     CHECK(wrong == 0, "%s, %s%s, in a %s: %lld heads of tokens", family,
-                          kv_dtype_text((kv_dtype)d), n == 2 ? ", bf16" : n ? ", naive" : "", in_v ? "value" : "key",
-                          (long long)wrong);
+                          kv_dtype_text((kv_dtype)d),
+                          n == 2 ? ", bf16"
+                          : n    ? ", naive"
+                                 : "",
+                          in_v ? "value" : "key", (long long)wrong);
                     lq_arena_free(&a);
                 }
 }

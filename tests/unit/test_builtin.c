@@ -1,6 +1,6 @@
 /* tests/unit/test_builtin.c - the embedded calibration text. */
-#include "calib/builtin.h"
 #include "base/base.h"
+#include "calib/builtin.h"
 #include "tests/support/check.h"
 
 #include <stdlib.h>

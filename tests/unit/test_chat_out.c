@@ -1,6 +1,6 @@
 /* tests/unit/test_chat_out.c - the parts of a chat's answer, however its text is cut. */
-#include "runtime/chat/chat_out.h"
 #include "base/json_write.h"
+#include "runtime/chat/chat_out.h"
 #include "tests/support/check.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* tests/unit/test_finite.c - numbers beside codes that no quantizer writes. */
-#include "formats/tensor/tiles.h"
 #include "formats/tensor/finite.h"
+#include "formats/tensor/tiles.h"
 #include "tests/support/check.h"
 #include "tests/support/fill.h"
 

@@ -1,6 +1,6 @@
 /* Generation defaults: read, printed, and refused where they make no sense. */
-#include "formats/arch/generation_config.h"
 #include "base/json.h"
+#include "formats/arch/generation_config.h"
 #include "tests/support/check.h"
 
 TEST(what_the_file_says_is_read_and_nothing_else_is_set)

@@ -245,9 +245,9 @@ TEST(a_member_is_found_with_its_own_spelling)
 TEST(what_a_tree_takes_is_told_before_it_is_made)
 {
     /* nodes and strings of up to 23 bytes with their end, as malloc rounds them */
-    static const char text[] = "{\"a\": [1, true, \"x\\u0041z\"]}",
-                      bad[] = "[\"a\\u0000b\"]", number[] = "[1111111111111111111111111111111111"
-                                                          "111111111111111111111111111111]";
+    static const char text[] = "{\"a\": [1, true, \"x\\u0041z\"]}", bad[] = "[\"a\\u0000b\"]",
+                      number[] = "[1111111111111111111111111111111111"
+                                 "111111111111111111111111111111]";
     size_t bytes = 0;
     lq_err err = { "" };
     CHECK(!js_measure(&bytes, text, strlen(text), &err), "%s", err.msg);

@@ -152,8 +152,8 @@ TEST(sizes_are_powers_of_1024)
         size_t v = 1;
         CHECK(opt_parse_size(t[i].text, &v) && v == t[i].want, "%s: %zu", t[i].text, v);
     }
-    static const char *const bad[] = { "",     "-1", "K",   "1KK",     "1e400",
-                                       "0x10", " 1", "1 K", "9999999T", "0.5", "1e-300" };
+    static const char *const bad[] = { "",   "-1",  "K",        "1KK", "1e400", "0x10",
+                                       " 1", "1 K", "9999999T", "0.5", "1e-300" };
     for (size_t i = 0; i < LQ_COUNT(bad); i++) {
         size_t v;
         CHECK(!opt_parse_size(bad[i], &v), "'%s' was taken", bad[i]);

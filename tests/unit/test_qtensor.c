@@ -1,6 +1,6 @@
 /* tests/unit/test_qtensor.c - names, sizes, refusals and hand-worked values of quantized tensors. */
-#include "formats/tensor/qtensor.h"
 #include "formats/hf/safetensors.h"
+#include "formats/tensor/qtensor.h"
 #include "tests/support/check.h"
 #include "tests/support/fill.h"
 

@@ -1,7 +1,7 @@
 /* tests/unit/test_quant_awq.c - scales, folding, clipping, groups that fit. */
+#include "quantize/layer/plan.h"
 #include "quantize/methods/awq.h"
 #include "quantize/methods/loss.h"
-#include "quantize/layer/plan.h"
 #include "quantize/methods/rtn.h"
 #include "tests/support/check.h"
 
@@ -68,7 +68,8 @@ TEST(scales_lower_the_loss_and_what_is_reported_is_true)
     CHECK(!qz_out_alloc(&q, &u4, N, K, &a, &err) && !qz_out_alloc(&c, &u4, N, K, &a, &err),
           "alloc");
     CHECK(!rtn_run(&q, w, LQ_F32, NULL, &plain, NULL, &err), "%s", err.msg);
-    CHECK(!qz_loss_of(&loss, &q.t, w, LQ_F32, h, (qz_fold){ .cols = s }, NULL, &err), "%s", err.msg);
+    CHECK(!qz_loss_of(&loss, &q.t, w, LQ_F32, h, (qz_fold){ .cols = s }, NULL, &err), "%s",
+          err.msg);
     CHECK(fabs(loss.loss - rep.after) <= 1e-3 * rep.after, "loss %g, reported %g", loss.loss,
           rep.after);
     CHECK(!rtn_run(&q, W, LQ_F32, NULL, &plain, NULL, &err), "%s", err.msg);

@@ -1,7 +1,7 @@
 /* tests/unit/test_quant_tune.c - what tuning changes: weights there and back, and that steps descend. */
 #include "quantize/layer/residual.h"
-#include "quantize/methods/rtn.h"
 #include "quantize/layer/trainable.h"
+#include "quantize/methods/rtn.h"
 #include "tests/support/check.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Sampler: against an oracle that sorts everything in double, against chi-square bounds, by hand.
  */
-#include "kernels/sampling.h"
 #include "kernels/ops.h"
+#include "kernels/sampling.h"
 #include "runtime/engine/sample.h"
 #include "tests/support/check.h"
 

@@ -1,8 +1,8 @@
 /* tests/unit/test_source.c - HF folders: single file, shards, roles, blobs, refusals. */
 #include "formats/source/source.h"
 
-#include "formats/llmq/llmq.h"
 #include "formats/hf/safetensors.h"
+#include "formats/llmq/llmq.h"
 #include "tests/support/archs.h"
 #include "tests/support/check.h"
 

@@ -71,8 +71,9 @@ static void print_table(const results *r)
         above = above || w->percent_of_limit > 100;
     }
     if (above)
-        printf("above 100 %%: weights that a cache holds are read faster than memory; or the machine "
-               "was busier\nwhile its limits were measured\n");
+        printf(
+            "above 100 %%: weights that a cache holds are read faster than memory; or the machine "
+            "was busier\nwhile its limits were measured\n");
 }
 
 /* ---- the steps of a layer ---- */

@@ -84,13 +84,15 @@ static lq_status fit_lengths(session *b, const cmd_ctx *c, lq_err *err)
     if (b->prompt > most && !opt_given(c, "prompt")) b->prompt = most;
     if (b->context + steps > most && !opt_given(c, "context")) b->context = most - steps;
     if (b->prompt > most)
-        return lq_fail(err, LQ_EUSAGE, "--prompt: expected at most %lld (the model's maximum), found %lld",
+        return lq_fail(err, LQ_EUSAGE,
+                       "--prompt: expected at most %lld (the model's maximum), found %lld",
                        (long long)most, (long long)b->prompt);
     if (steps > most || b->context + steps > most)
-        return lq_fail(err, LQ_EUSAGE,
-                       "--context and --steps: expected at most %lld together (the model's maximum), "
-                       "found %lld and %lld",
-                       (long long)most, (long long)b->o->context, (long long)steps);
+        return lq_fail(
+            err, LQ_EUSAGE,
+            "--context and --steps: expected at most %lld together (the model's maximum), "
+            "found %lld and %lld",
+            (long long)most, (long long)b->o->context, (long long)steps);
     return LQ_OK;
 }
 
@@ -105,11 +107,12 @@ static lq_status check_memory(const session *b, lq_err *err)
     const double need = tokens * (double)kv_token_bytes(b->m->cfg, opt_kv(&b->o->model));
     if (model_dev(b->m) || !there || need <= (double)there) return LQ_OK;
     char a[16], z[16];
-    return lq_fail(err, LQ_EUSAGE,
-                   "--batch %lld and --context %lld: expected a KV cache of at most %s (free here), "
-                   "found %s",
-                   (long long)most, (long long)b->context,
-                   opt_size_text(a, sizeof a, (double)there), opt_size_text(z, sizeof z, need));
+    return lq_fail(
+        err, LQ_EUSAGE,
+        "--batch %lld and --context %lld: expected a KV cache of at most %s (free here), "
+        "found %s",
+        (long long)most, (long long)b->context, opt_size_text(a, sizeof a, (double)there),
+        opt_size_text(z, sizeof z, need));
 }
 
 /* What auto comes to where the model is. */

@@ -1,9 +1,9 @@
 /* tools/bench/bench_serve.c - `llmq bench serve`: load on a server, see bench_serve.h. */
 #include "tools/bench/bench_serve.h"
 
-#include "calib/builtin.h"
-#include "base/random.h"
 #include "base/json.h"
+#include "base/random.h"
+#include "calib/builtin.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -10,11 +10,11 @@
 
 /* Embeds tools/FILE as NAME .. NAME_end. The compiler runs at the root of the repository, where
  * .incbin finds it. */
-#define HTML_PAGE(name, file)                              \
-    __asm__(".section .rodata\n" #name ":\n"               \
+#define HTML_PAGE(name, file)                                     \
+    __asm__(".section .rodata\n" #name ":\n"                      \
             ".incbin \"tools/report/" file "\"\n" #name "_end:\n" \
-            ".byte 0\n"                                    \
-            ".text\n");                                    \
+            ".byte 0\n"                                           \
+            ".text\n");                                           \
     extern const char name[], name##_end[]
 
 /* Is `path` a place to write to? */

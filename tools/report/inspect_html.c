@@ -1,8 +1,8 @@
 /* tools/report/inspect_html.c - see inspect_html.h. */
 #include "tools/report/inspect_html.h"
 
-#include "formats/tensor/tiles.h"
 #include "formats/source/totals.h"
+#include "formats/tensor/tiles.h"
 #include "tools/cli/html_page.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* tools/verify/verify_against.c */
 #include "tools/verify/verify_against.h"
 
-#include "formats/tensor/error_bound.h"
 #include "base/json.h"
+#include "formats/tensor/error_bound.h"
 #include "formats/tensor/tiles.h"
 #include "quantize/transform/rotate.h"
 #include "tools/cli/progress.h"
