@@ -1,14 +1,14 @@
 /* calib/jsonl.h - calibration data as JSON lines, one document each:
  *
- *     {"text": "..."}                              tokenized without special tokens
- *     {"messages": [...], "tools": [...]}          rendered and encoded by the model's chat
- * template, which writes the special tokens; tools: optional
- *     {"ids": [1, 2]} or [1, 2]                    as they are
+ *     {"text": "..."}                      tokenized without special tokens
+ *     {"messages": [...], "tools": [...]}  rendered and encoded by the model's chat template, which
+ *                                          writes the special tokens; tools: optional
+ *     {"ids": [1, 2]} or [1, 2]            taken as they are
  *
- * The documents follow one another in one stream. Between two, EOS is put where the first is text
- * or a conversation and does not end with an EOS already: a model that never sees the end of a
- * document while its ranges are chosen does not end well (documents of ids are their maker's own).
- * A line with several of the keys: ids before messages before text. */
+ * The documents follow one another in one stream. EOS is put between two documents where the first
+ * is text or a conversation and does not end with an EOS already: a model that never sees the end
+ * of a document while its ranges are chosen does not end well (documents of ids are left to their
+ * author). A line with several of the keys: ids before messages before text. */
 #ifndef LLMQ_CALIB_JSONL_H
 #define LLMQ_CALIB_JSONL_H
 

@@ -2,37 +2,48 @@
  *
  * Activations are prepared once per input and shared by the weights that read it (q, k, v; gate,
  * up), in the order of the tile's places (formats/tensor/tiles.h: groups padded to Gp, zeros in the
- * padding):
+ * padding). x_p, w_p: input and weight at place p. The order of every sum is part of the contract:
  *
- * MM_F32: as they are. y = x_0 w_0, then y = fma(x_p, w_p, y) for p in order, where w is the weight
- * as qt_dequant gives it: the product with the dequantized matrix, to the bit.
+ *   MM_F32    x as it is
+ *             y = x_0 w_0, then y = fma(x_p, w_p, y) for p in order, w as qt_dequant gives it: the
+ *             product with the dequantized matrix, to the bit
  *
- * MM_BF16: rounded to bf16. With an instruction for it: sums of pairs of places, in order
- * (VDPBF16PS; BFMMLA, which rounds to odd), or of 32 places the sums of the even and of the odd ones, joined, in order (AMX); of
- * quantized weights q - z is exact in bf16, each group has a sum of its own, and y = fma(s, sum_g,
- * y). Without: MM_F32 on the rounded activations.
+ *   MM_BF16   x rounded to bf16
+ *             VDPBF16PS, BFMMLA   sums of pairs of places, in order (BFMMLA rounds to odd)
+ *             AMX                 of each 32 places, the sum of the even and that of the odd ones,
+ *                                 joined, in order
+ *             no instruction      MM_F32 on the rounded x
+ *             With an instruction, q - z of quantized weights is exact in bf16, each group has a
+ *             sum of its own, and y = fma(s, sum_g, y).
  *
- * MM_I8: int8, one scale per block of A places, A the largest of 128, 64, 32 that divides Gp: sx =
- * absmax/127, xq = rint(x * (127/absmax)), all 0 where absmax < MM_I8_TINY. Exact integer sums D =
- * sum(code*xq) and X = sum(xq) per block, then in f32, blocks and groups in order: v = fma(-z, X,
- * D);  acc_g = fma(sx, v, acc_g);  y = fma(s, acc_g, y). A block with NaN or Inf gives NaN. Tables
- * of 16 values are rounded to integers first (mm_table): the code is then t[code], and s is s *
- * unit, rounded to f32. Where half a step has a scale (nvfp4), it is a group of its own, and A is
- * 16.
+ *   MM_I8     x rounded to int8, one scale per block of A places, A the largest of 128, 64, 32 that
+ *             divides Gp: sx = absmax/127, xq = rint(x * (127/absmax)), all 0 where absmax <
+ *             MM_I8_TINY
+ *             Exact integer sums D = sum(code*xq) and X = sum(xq) per block, then in f32, blocks
+ *             and groups in order:
+ *                 v = fma(-z, X, D);  acc_g = fma(sx, v, acc_g);  y = fma(s, acc_g, y)
+ *             A block with NaN or Inf gives NaN. Tables of 16 values are rounded to integers first
+ *             (mm_table): the code is then t[code], and s is s * unit, rounded to f32. Where half
+ *             a step has a scale (nvfp4), it is a group of its own, and A is 16.
  *
  * QT_I8_OUTLIER: y += the outlier columns' own sum (MM_F32 order), from the unquantized
  * activations; in MM_I8 their places hold 0. Then y += bias, y += the old y (add).
  *
  * Every output is summed over K in one order, whatever M, the tile split or the thread count: a
- * row's result is the same bytes alone or among others. MM_F32 and MM_I8 are the same bytes in
- * every instruction family; MM_BF16 differs between those with any of the instructions and without.
+ * row's result is the same bytes alone or among others (batch-invariant). MM_F32 and MM_I8 are the
+ * same bytes in every instruction family; MM_BF16 differs between those with any of the
+ * instructions and without.
  *
  * Inputs that a weight's scheme rounds (qt_scheme.act) are rounded first, by mm_round_acts, and
  * then taken as MM_F32.
  *
- * mm_effective: int8 products pay only where weights are integers or come from a table, so MM_I8 on
- * dense bf16 is MM_BF16, on other dense, on QT_E4M3 and QT_ZERO_BIAS MM_F32; MM_BF16 is itself for
- * every scheme that does not round its inputs.
+ * mm_effective gives the dtype that is used:
+ *
+ *     asked     weight                                     used
+ *     MM_I8     integers or a table of values              MM_I8
+ *     MM_I8     dense bf16                                 MM_BF16
+ *     MM_I8     other dense, QT_E4M3, QT_ZERO_BIAS         MM_F32
+ *     MM_BF16   every scheme that does not round inputs    MM_BF16
  *
  * Error bound of a result against the exact product with the prepared activations:
  * 3*K*2^-24*sum|x*w|; with zero points under MM_I8 or MM_BF16 the sum is over |x|*(code + z)*s, and

@@ -1,9 +1,11 @@
 /* formats/gguf/gguf.h - strict reader of one GGUF file, versions 2 and 3, little endian.
  *
- *   "GGUF" | u32 version | u64 tensors | u64 pairs | pairs | tensor infos | zeros to the alignment
- * | data string: u64 n, n bytes.  pair: string key, u32 type, value.  array: u32 type, u64 n,
- * elements info: string name, u32 dims, u64 dim[dims] (the first lies together), u32 type, u64
- * offset
+ *     file     "GGUF" | u32 version | u64 tensors | u64 pairs | pairs | tensor infos |
+ *              zeros to the alignment | data
+ *     string   u64 n, n bytes
+ *     pair     string key, u32 type, value
+ *     array    u32 type, u64 n, n elements
+ *     info     string name, u32 dims, u64 dim[dims] (dim[0] is contiguous), u32 type, u64 offset
  *
  * Source: ggml's docs/gguf.md of 2026-08. Every count, length and offset is checked here. */
 #ifndef LLMQ_FORMATS_GGUF_GGUF_H

@@ -1,11 +1,11 @@
 /* formats/source/hf_bnb.c - bitsandbytes, as transformers saves it: per linear,
  *
- *   4 bit  weight U8 [NK/2,1] (high nibble first, the matrix flat), weight.absmax,
- * weight.quant_map, weight.quant_state.bitsandbytes__nf4 or __fp4: JSON text with shape, block and
- * offset; double quantized also weight.nested_absmax, weight.nested_quant_map int8   weight I8
- * [N,K], SCB f32 [N], weight_format U8 (0)
+ *   4 bit   weight U8 [NK/2,1] (high nibble first, the matrix flat), weight.absmax,
+ *           weight.quant_map, weight.quant_state.bitsandbytes__nf4 or __fp4: JSON text with shape,
+ *           block and offset; double quantized also weight.nested_absmax, weight.nested_quant_map
+ *   int8    weight I8 [N,K], SCB f32 [N], weight_format U8 (0)
  *
- * All planes lie in the file as QT_LUT4 and QT_I8 have them. LLM.int8's outlier inputs are found
+ * The file has all planes as QT_LUT4 and QT_I8 define them. LLM.int8's outlier inputs are found
  * while running (llm_int8_threshold) and not stored: the weights are served as they are. */
 #include "formats/source/hf_quant.h"
 

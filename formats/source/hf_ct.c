@@ -1,15 +1,16 @@
 /* formats/source/hf_ct.c - compressed-tensors (llm-compressor): per linear, by `format`,
  *
- *   pack-quantized        weight_packed I32 [N,W], weight_shape I64 [2], weight_scale, and for
- *                         asymmetric grids weight_zero_point I32 packed along N [W(N),ng];
- * weight_g_idx int-quantized,        weight I8 or F8_E4M3 [N,K], weight_scale; weight_zero_point
- * I8; input_scale float-, naive-quantized nvfp4-pack-quantized  weight_packed U8 [N,K/2],
- * weight_scale F8_E4M3 [N,K/16], weight_global_scale f32 [1], by which scales are divided
- *   mxfp4-pack-quantized  weight_packed U8 [N,K/2], weight_scale U8 [N,K/32] (E8M0)
+ *   pack-quantized          weight_packed I32 [N,W], weight_shape I64 [2], weight_scale; asymmetric
+ *                           grids: weight_zero_point I32 packed along N [W(N),ng]; weight_g_idx
+ *   int-quantized,          weight I8 or F8_E4M3 [N,K], weight_scale; weight_zero_point I8;
+ *   float-, naive-quantized input_scale
+ *   nvfp4-pack-quantized    weight_packed U8 [N,K/2], weight_scale F8_E4M3 [N,K/16],
+ *                           weight_global_scale f32 [1], by which scales are divided
+ *   mxfp4-pack-quantized    weight_packed U8 [N,K/2], weight_scale U8 [N,K/32] (E8M0)
  *
- * weight_scale is [N,ng] (group), [N,1] (channel), [1] (tensor) or of blocks. A stored code is the
- * signed one + 2^(bits-1). Words of 3 bits: one stream, or ten to a word (before 0.18): their
- * number tells. */
+ * weight_scale is [N,ng] (group), [N,1] (channel), [1] (tensor) or one per block. A stored code is
+ * the signed one + 2^(bits-1). Words of 3 bits: one stream, or ten to a word (before 0.18): the
+ * number of words tells which. */
 #include "formats/source/hf_quant.h"
 
 typedef enum { BY_TENSOR, BY_CHANNEL, BY_GROUP, BY_BLOCK, BY_TOKEN, BY_TENSOR_GROUP } ct_strategy;

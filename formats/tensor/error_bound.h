@@ -1,12 +1,18 @@
-/* formats/tensor/error_bound.h - how far a stored weight may lie from the one it was made from.
+/* formats/tensor/error_bound.h - how far a stored weight may be from the one it was made from.
  *
- * A scheme can give the values lo..hi of its grid. Rounding to nearest puts a weight w within tol
- * of clamp(w, lo, hi): dense     the half of its last place (nothing when the source has the same
- * type) uniform   half a step, step = |scale| int8      half a step; outlier columns half of bf16's
- * last place fp8, e2m1  half the gap of the format's numbers at the code, times the scale
- * nf4, fp4  half the gap between the table's entries on either side, times the block's
- * absmax; when that is itself quantized, also half of the widest gap of its table times its own
- * scale each with room for the rounding of the arithmetic that chose the code (1/64 of a step).
+ * A scheme can represent the values lo..hi of its grid. Rounding to nearest puts a weight w within
+ * tol of clamp(w, lo, hi):
+ *
+ *     scheme      tol
+ *     dense       half a unit of its last place; 0 when the source has the same type
+ *     uniform     half a step, step = |scale|
+ *     int8        half a step; outlier columns: half a unit of bf16's last place
+ *     fp8, e2m1   half the gap between the format's numbers at the code, times the scale
+ *     nf4, fp4    half the gap between the neighbouring entries of the table, times the block's
+ *                 absmax; where absmax is itself quantized, also half of the widest gap of its
+ *                 table, times its own scale
+ *
+ * Each has room for the rounding of the arithmetic that chose the code (1/64 of a step).
  *
  * Methods that move a rounding error onto other weights (GPTQ, AWQ's clipping) keep no such bound
  * per weight; for them step = 2 tol is the measure. */

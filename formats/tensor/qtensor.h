@@ -1,4 +1,4 @@
-/* formats/tensor/qtensor.h - a linear weight W[N,K] in any scheme: its planes and how many bytes each has.
+/* formats/tensor/qtensor.h - a linear weight W[N,K] in any scheme: its planes, their bytes.
  *
  * A qt_tensor is a view: it says the scheme and points at planes that somebody else owns (a mapped
  * file, an arena). y = x W^T, N outputs, K inputs.
@@ -38,11 +38,12 @@
  *
  *   bitpack: codes LSB first in one bit stream, each row padded with zero bits to a whole byte.
  *
- *   QT_UINT  w[n][k] = scale[n][g] * (code[n][k] - zero[n][g]), g = irregular ? gidx[k] : k /
- * group; without a ZEROS plane zero = 2^(bits-1); QT_ZERO_BIAS: scale * code + bias
+ *   QT_UINT  w[n][k] = scale[n][g] * (code[n][k] - zero[n][g])
+ *            g = irregular ? gidx[k] : k / group; without a ZEROS plane zero = 2^(bits-1);
+ *            QT_ZERO_BIAS: scale * code + bias
  *
- *   QT_I8    w = scale' * (code - zero[n]), scale' = div127 ? scale[n] / 127 (LLM.int8: scale is
- * the absmax) : scale[n], rounded to f32
+ *   QT_I8    w = scale' * (code - zero[n])
+ *            scale' = div127 ? scale[n] / 127 (LLM.int8: scale is the absmax) : scale[n], in f32
  *
  *   QT_LUT4  w[i] = map[code[i]] * a[i / group]; a = scales, or when double
  *            map2[scales[j]] * scales2[j/256] + offset; every step in f32

@@ -1,14 +1,14 @@
-/* formats/tensor/tiles.h - QT_TILE16, the one layout that every CPU kernel reads.
+/* formats/tensor/tiles.h - QT_TILE16, the layout that every CPU kernel reads.
  *
- * Sixteen outputs are interleaved, so that one 64-byte vector holds, for each of 16 rows (one per
- * 32-bit lane), four inputs; every lane is one output and K is summed in order, whatever the number
- * of rows.
+ * The 16-row interleaved layout (llama.cpp: repacked). Sixteen outputs are interleaved, so that one
+ * 64-byte vector holds, for each of 16 rows (one per 32-bit lane), four inputs; every lane is one
+ * output and K is summed in order, whatever the number of rows.
  *
  * N is padded to whole tiles of 16 rows (padding rows: code 0, scale 0). K is cut into ng groups of
  * `group` inputs, each padded to Gp = round_up(group, 32); Kp = ng * Gp. Activations are laid out
  * the same way with zeros in the padding (kernels/mm.h), so kernels see whole steps of 32 only.
- * With an irregular g_idx the inputs are permuted so that groups become contiguous (GIDX plane: i32
- * [K], the input that stands at each place).
+ * With act-order (an irregular g_idx) the inputs are permuted so that groups become contiguous (GIDX
+ * plane: i32 [K], the input at each place).
  *
  *   CODES    [tile][group][Gp/32 steps][64*bits bytes]; inside a step of 32 inputs, vectors of 64
  *            bytes = [16 rows][4 bytes]:

@@ -1,19 +1,25 @@
-/* quantize/transform/fold.h - which inputs of a layer's linears can be scaled, and who takes the inverse.
+/* quantize/transform/fold.h - scale folding: which inputs can be scaled, and what takes the inverse.
  *
  *     y = W x = (W diag(s)) (diag(1/s) x),  s > 0
  *
  * diag(1/s) x costs nothing where what makes x is linear in something stored:
  *
- *   input of           what takes 1/s, and where that is not exact
- *   readers of a norm  its weights and bias: norm(x) w + b. Every reader takes s, so all of them
- * must be open to it; a MoE layer's router and experts among them. Not for norms after the
- * residual's sum o                  rows of v and its bias (MLA: of kv_b); all heads that read one
- * kv head share its s. Not where q, k, v are clamped down, gated MLP    rows of up and its bias:
- * act(gate) * up is linear in up. Not where up is clamped (GPT-OSS) down, plain MLP    rows of up
- * and its bias, only through ReLU: max(0, x / s) = max(0, x) / s
+ *   input of            what takes 1/s                       exact because        except
+ *   readers of a norm   the norm's weights and bias          norm(x) w + b        norms after the
+ *                                                                                 residual's sum
+ *   o                   rows of v and its bias (MLA: kv_b)   attention is         q, k, v clamped
+ *                                                            linear in v
+ *   down, gated MLP     rows of up and its bias              act(gate) * up is    up clamped
+ *                                                            linear in up         (GPT-OSS)
+ *   down, plain MLP     rows of up and its bias              max(0, x / s) =      activations other
+ *                                                            max(0, x) / s        than ReLU
  *
- * Whatever stands between (q and k norms, rotation, soft-caps of scores, ALiBi, sinks) does not
- * touch v's path and reads q and k behind their linears. How s is chosen: quantize/methods/awq.h. */
+ * Every reader of a norm takes s, so all of them must be open to it, a MoE layer's router and
+ * experts among them. All heads that read one kv head share its s.
+ *
+ * The other operations of a layer (q and k norms, rotation, soft-caps of scores, ALiBi, sinks) do
+ * not touch v's path and act on q and k after their linears. How s is chosen:
+ * quantize/methods/awq.h. */
 #ifndef LLMQ_QUANTIZE_TRANSFORM_FOLD_H
 #define LLMQ_QUANTIZE_TRANSFORM_FOLD_H
 

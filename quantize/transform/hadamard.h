@@ -1,8 +1,8 @@
-/* quantize/transform/hadamard.h - multiplying vectors by a seeded orthogonal matrix of equal magnitudes.
+/* quantize/transform/hadamard.h - products with a seeded orthogonal matrix.
  *
- *     plain       R = diag(s) H / sqrt(b)          s: random signs
- *     keep_ones   R = H diag(s) H^T / b            s[0] = 1 and H's first column is all ones, so
- * that 1 R = 1 and the mean of x R is that of x
+ *     plain       R = diag(s) H / sqrt(b)     s: random signs
+ *     keep_ones   R = H diag(s) H^T / b       s[0] = 1 and H's first column is all ones, so that
+ *                                             1 R = 1 and the mean of x R is that of x
  *
  * H is a Hadamard matrix of order b: the Kronecker product of a Paley matrix, where the width has
  * an odd factor (12, 20, 28, 36, 44, 60, ...), and of Sylvester's of order 2^k. Where no such

@@ -2,11 +2,16 @@
  * seed.
  *
  * Order: allowed ids, logit bias and bans, repetition/presence/frequency penalties, the mask of a
- * grammar, temperature, top-k, top-p, min-p, draw. With x the adjusted logits and w = exp((x - max
- * x) / temperature): top-k  keeps the k largest x, lower ids first on ties; top-p  keeps, of those
- * in falling order, the shortest run whose weight reaches p of theirs; min-p  keeps, of those, w >=
- * min_p (the largest w is 1); draw   takes the first of the kept ids at which the running sum of w
- * exceeds u times the total. Temperature 0 (or top_k 1) is the argmax of x, lowest id on ties.
+ * grammar, temperature, top-k, top-p, min-p, draw. With x the adjusted logits and
+ * w = exp((x - max x) / temperature):
+ *
+ *     top-k   keeps the k largest x, lower ids first on ties
+ *     top-p   keeps, of those in falling order, the shortest run whose weight reaches p of theirs
+ *     min-p   keeps, of those, w >= min_p (the largest w is 1)
+ *     draw    takes the first of the kept ids at which the running sum of w exceeds u times the
+ *             total
+ *
+ * Temperature 0 (or top_k 1) is the argmax of x, lowest id on ties.
  *
  * u of draw i depends only on (seed, i): counter-based (splitmix64), so a request gives the same
  * tokens alone or in a batch. Weights are added as integers (kernels/sampling.h) and exp is

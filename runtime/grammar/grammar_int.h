@@ -1,7 +1,7 @@
-/* runtime/grammar/grammar_int.h - what the grammar*.c files share; no one else includes it.
+/* runtime/grammar/grammar_int.h - what the grammar*.c files share; nothing else includes it.
  *
  * Front ends build rules out of nodes (grammar_ast.c); grammar_nfa.c turns them into one flat
- * automaton and checks it; grammar_dfa.c walks it, grammar_mask.c asks for whole vocabularies. */
+ * automaton and checks it; grammar_dfa.c walks it, grammar_vocab.c asks for whole vocabularies. */
 #ifndef LLMQ_RUNTIME_GRAMMAR_GRAMMAR_INT_H
 #define LLMQ_RUNTIME_GRAMMAR_GRAMMAR_INT_H
 

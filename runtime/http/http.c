@@ -27,11 +27,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Bodies up to here are read and dropped when a request is refused by its head, so that the
- * connection can go on; longer ones cost the connection. */
+/* Sent bytes that the kernel keeps for a client that is slow to read. */
 enum { SEND_BUFFER = 262144 };
-/* The head of a request. libmicrohttpd answers what exceeds a connection's memory with a page of
- * its own, so the memory (mapped, and touched as far as it is used) is larger than our limit. */
 /* Strictness to clients. Before 1.0 it adds no more than two checks, which are ours then: of a
  * blank in a path, and of the Host field, which 0.9.75 answers with the head of its page twice. */
 enum { STRICT = MHD_VERSION >= 0x01000000 };

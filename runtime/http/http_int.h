@@ -1,4 +1,4 @@
-/* runtime/http/http_int.h - what the three files of the HTTP layer share; no one else includes it.
+/* runtime/http/http_int.h - what the files of the HTTP layer share; nothing else includes it.
  *
  * Two kinds of objects. A conn is a TCP connection: it exists from accept to close and is known to
  * the watcher. An http_req is one exchange on it. Locks: server.mu guards the list of conns and

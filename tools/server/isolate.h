@@ -1,17 +1,19 @@
-/* tools/server/isolate.h - a server gives up what it does not need, so that a fault in it, or a model file
- * made to find one, reaches neither other files nor other programs.
+/* tools/server/isolate.h - a server gives up the rights that it does not need.
  *
- * Three things, all of the kernel and none needing privileges:
+ * A fault in it, or a model file made to find one, then reaches neither other files nor programs.
  *
- *     no new privileges   what it would start gets no more rights than it (prctl)
- *     files               Landlock: it opens the files it was given and the system's, no others,
- * and connects to no TCP port system calls        seccomp: it starts no program and no process,
- * traces none, mounts nothing, loads nothing into the kernel
+ * Three means, all of the kernel; they need no privileges:
+ *
+ *     no new privileges   (prctl) a program that it starts gets no more rights than it has
+ *     files               (Landlock) it opens the files it was given and the system's, no others,
+ *                         and connects to no TCP port
+ *     system calls        (seccomp) it starts no program and no process, traces no process, mounts
+ *                         nothing, loads nothing into the kernel
  *
  * The first two hold from iso_files on, which must come before the first thread: Landlock is
- * inherited by threads, not imposed on them. The calls go with iso_calls, when all is loaded.
+ * inherited by threads, not imposed on them. iso_calls forbids the calls, once all is loaded.
  *
- * Not here: under AddressSanitizer and ThreadSanitizer, whose own work needs the calls; on
+ * Not applied: under AddressSanitizer and ThreadSanitizer, whose own work needs the calls; on
  * processors other than x86-64 and 64-bit ARM.
  * Source: the kernel's Documentation/userspace-api/{landlock,no_new_privs,seccomp_filter}.rst. */
 #ifndef LLMQ_TOOLS_SERVER_ISOLATE_H
