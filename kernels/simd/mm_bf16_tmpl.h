@@ -58,22 +58,13 @@ V16 void bf16_body(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64
     bf16_block(t, src, RM < BF16_FEWEST ? BF16_FEWEST : RM, NT, m, tile);
 }
 
-static void mm_bf16(const mm_task *t)
-{
-    switch (w_src_of(&t->w->scheme)) {
-    case W_BF16:
-        WALK(bf16_body, W_BF16);
-        break;
-    case W_U2:
-        WALK(bf16_body, W_U2);
-        break;
-    case W_U3:
-        WALK(bf16_body, W_U3);
-        break;
-    case W_U4:
-        WALK(bf16_body, W_U4);
-        break;
-    default:
-        WALK(bf16_body, W_U8);
-    }
-}
+#define BF16_SOURCES(X)  \
+    X(bf16_body, W_BF16) \
+    X(bf16_body, W_U2)   \
+    X(bf16_body, W_U3)   \
+    X(bf16_body, W_U4)   \
+    X(bf16_body, W_U8)
+BF16_SOURCES(WALK_BODIES)
+static mm_body *const *const bf16_bodies[] = { BF16_SOURCES(WALK_ROW) };
+
+static void mm_bf16(const mm_task *t) { walk(t, bf16_bodies[w_src_of(&t->w->scheme)]); }

@@ -180,33 +180,23 @@ I8_SOURCE(W_U3)
 I8_SOURCE(W_U4)
 I8_SOURCE(W_U8)
 I8_SOURCE(W_LUT4)
-I8_SOURCE(W_LUT4S)
 I8_SOURCE(W_NV4)
+#if SMALL_TABLES
+I8_SOURCE(W_LUT4S)
+#define SMALL_ROW [W_LUT4S] = W_LUT4S_rows,
+#else
+#define SMALL_ROW
+#endif
 
-static i8_fn *const *i8_rows_of(w_src src, bool one)
-{
-    switch (src) {
-    case W_U2:
-        return W_U2_rows[one];
-    case W_U3:
-        return W_U3_rows[one];
-    case W_U4:
-        return W_U4_rows[one];
-    case W_LUT4:
-        return W_LUT4_rows[one];
-    case W_LUT4S:
-        return W_LUT4S_rows[one];
-    case W_NV4:
-        return W_NV4_rows[one];
-    default:
-        return W_U8_rows[one];
-    }
-}
+#define I8_ROW(SRC) [SRC] = SRC##_rows,
+static i8_fn *const (*const i8_rows_of[])[I8_ROWS] = { I8_ROW(W_U2) I8_ROW(W_U3) I8_ROW(W_U4)
+                                                           I8_ROW(W_U8) I8_ROW(W_LUT4) I8_ROW(W_NV4)
+                                                               SMALL_ROW };
 
 static void dot_mm_i8(const mm_task *t)
 {
     const w_src src = w_src_i8(t);
-    i8_fn *const *fn = i8_rows_of(src, t->s.Gp == t->x.A * w_subs(src));
+    i8_fn *const *fn = i8_rows_of[src][t->s.Gp == t->x.A * w_subs(src)];
     const int64_t M = t->m1 - t->m0, tiles = M == 1 ? I8_TILES_1 : I8_TILES;
     for (int64_t tile = t->t0; tile < t->t1; tile += tiles)
         for (int64_t m = t->m0, rows; m < t->m1; m += rows) {

@@ -188,26 +188,32 @@ V16 void block_store(const mm_task *t, const block *b, const vf *acc, int NT)
     }
 }
 
-/* Call body(t, SRC, RM, NT, m, tile) over all rows and tiles with constant RM and NT; the smallest
- * RM that takes the rows left, MM_ROWS at most. Tiles outside: a tile's weights stay in the first
- * caches for all rows of the panel. */
-#define WALK_ROWS(body, SRC, RM, NT)   \
-    case RM:                           \
-        body(t, SRC, RM, NT, m, tile); \
-        break;
-#define WALK(body, SRC)                                                  \
-    do {                                                                 \
-        if (t->m1 - t->m0 == 1) {                                        \
-            for (int64_t tile = t->t0; tile < t->t1; tile += MM_TILES_1) \
-                body(t, SRC, 1, MM_TILES_1, t->m0, tile);                \
-            break;                                                       \
-        }                                                                \
-        for (int64_t tile = t->t0; tile < t->t1; tile += MM_TILES)       \
-            for (int64_t m = t->m0; m < t->m1; m += MM_ROWS)             \
-                switch (ROWS_BODY(t->m1 - m)) {                          \
-                    MM_BODIES(WALK_ROWS, body, SRC)                      \
-                }                                                        \
-    } while (0)
+/* A body with constant SRC, RM and NT is a function of its own: compilers take very long over one
+ * function of them all. name_SRC[RM] is the body of RM rows. */
+typedef void mm_body(const mm_task *t, int64_t m, int64_t tile);
+#define WALK_BODY(body, SRC, RM, NT)                                                       \
+    static __attribute__((noinline)) void body##_##SRC##_##RM(const mm_task *t, int64_t m, \
+                                                              int64_t tile)                \
+    {                                                                                      \
+        body(t, SRC, RM, NT, m, tile);                                                     \
+    }
+#define WALK_ENTRY(body, SRC, RM, NT) [RM] = body##_##SRC##_##RM,
+#define WALK_BODIES(body, SRC)                                          \
+    WALK_BODY(body, SRC, 1, MM_TILES_1)                                 \
+    MM_BODIES(WALK_BODY, body, SRC)                                     \
+    static mm_body *const body##_##SRC[] = { WALK_ENTRY(body, SRC, 1, ) \
+                                                 MM_BODIES(WALK_ENTRY, body, SRC) };
+#define WALK_ROW(body, SRC) [SRC] = body##_##SRC,
+
+/* All rows and tiles of the task by the smallest body that takes the rows left, MM_ROWS at most.
+ * Tiles outside: a tile's weights stay in the first caches for all rows of the panel. */
+static inline void walk(const mm_task *t, mm_body *const *bodies)
+{
+    const bool one = t->m1 - t->m0 == 1;
+    for (int64_t tile = t->t0; tile < t->t1; tile += one ? MM_TILES_1 : MM_TILES)
+        for (int64_t m = t->m0; m < t->m1; m += MM_ROWS)
+            bodies[one ? 1 : ROWS_BODY(t->m1 - m)](t, m, tile);
+}
 
 /* How far ahead in a tile weights are asked for. */
 enum { AHEAD = 4096 };
@@ -317,62 +323,43 @@ V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64
 
 #include "kernels/simd/mm_wide.h" /* needs weights4 */
 
+#define F32_SOURCES(X)   \
+    X(f32_block, W_F32)  \
+    X(f32_block, W_F16)  \
+    X(f32_block, W_BF16) \
+    X(f32_block, W_U2)   \
+    X(f32_block, W_U3)   \
+    X(f32_block, W_U4)   \
+    X(f32_block, W_U8)   \
+    X(f32_block, W_U2B)  \
+    X(f32_block, W_U3B)  \
+    X(f32_block, W_U4B)  \
+    X(f32_block, W_U8B)  \
+    X(f32_block, W_LUT4) \
+    X(f32_block, W_NV4)  \
+    X(f32_block, W_E4M3)
+F32_SOURCES(WALK_BODIES)
+static mm_body *const *const f32_bodies[] = { F32_SOURCES(WALK_ROW) };
+
 static inline void tmpl_mm_f32(const mm_task *t)
 {
-    if (t->m1 - t->m0 >= WIDE_FROM) {
+    if (t->m1 - t->m0 >= WIDE_FROM)
         f32_wide(t);
-        return;
-    }
-    switch (w_src_of(&t->w->scheme)) {
-    case W_F32:
-        WALK(f32_block, W_F32);
-        break;
-    case W_F16:
-        WALK(f32_block, W_F16);
-        break;
-    case W_BF16:
-        WALK(f32_block, W_BF16);
-        break;
-    case W_U2:
-        WALK(f32_block, W_U2);
-        break;
-    case W_U3:
-        WALK(f32_block, W_U3);
-        break;
-    case W_U4:
-        WALK(f32_block, W_U4);
-        break;
-    case W_U8:
-        WALK(f32_block, W_U8);
-        break;
-    case W_U2B:
-        WALK(f32_block, W_U2B);
-        break;
-    case W_U3B:
-        WALK(f32_block, W_U3B);
-        break;
-    case W_U4B:
-        WALK(f32_block, W_U4B);
-        break;
-    case W_U8B:
-        WALK(f32_block, W_U8B);
-        break;
-    case W_NV4:
-        WALK(f32_block, W_NV4);
-        break;
-    case W_E4M3:
-        WALK(f32_block, W_E4M3);
-        break;
-    default:
-        WALK(f32_block, W_LUT4);
-    }
+    else
+        walk(t, f32_bodies[w_src_of(&t->w->scheme)]);
 }
 
 /* ---- MM_I8 ---- */
+/* Whether products with small integers have a shorter way than those with any byte. */
+#if defined(__AVX512VNNI__)
+#define SMALL_TABLES 0
+#else
+#define SMALL_TABLES 1
+#endif
 static inline w_src w_src_i8(const mm_task *t)
 {
     w_src s = w_src_of(&t->w->scheme);
-    return s == W_LUT4 && t->o.w->table.zero < 16 ? W_LUT4S : s;
+    return SMALL_TABLES && s == W_LUT4 && t->o.w->table.zero < 16 ? W_LUT4S : s;
 }
 /* Whether sums are of codes less 128, signed bytes: those of 8 bits, where no instruction
  * multiplies unsigned by signed bytes without loss. */

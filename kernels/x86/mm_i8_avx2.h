@@ -208,49 +208,35 @@ static inline int64_t rows_next(int64_t left, w_src src)
 
 #include "kernels/x86/mm_i8_rows_avx2.h" /* needs vi_add_products and the like */
 
-#define I8_WALK(SRC)                                                     \
-    do {                                                                 \
-        if (t->m1 - t->m0 == 1) {                                        \
-            for (int64_t tile = t->t0; tile < t->t1; tile += I8_TILES_1) \
-                i8_block_avx2(t, SRC, 1, I8_TILES_1, t->m0, tile);       \
-            break;                                                       \
-        }                                                                \
-        if (t->m1 - t->m0 >= PANEL_FROM) {                               \
-            i8_panels(t, SRC);                                           \
-            break;                                                       \
-        }                                                                \
-        for (int64_t tile = t->t0; tile < t->t1; tile++)                 \
-            for (int64_t m = t->m0, rows; m < t->m1; m += rows)          \
-                switch (rows = rows_next(t->m1 - m, SRC)) {              \
-                    WALK_ROWS(i8_block_avx2, SRC, 2, 1)                  \
-                    WALK_ROWS(i8_block_avx2, SRC, 3, 1)                  \
-                    WALK_ROWS(i8_block_avx2, SRC, 4, 1)                  \
-                    WALK_ROWS(i8_block_avx2, SRC, 5, 1)                  \
-                }                                                        \
-    } while (0)
+/* As WALK_BODIES, with blocks of its own. */
+#define I8_SOURCE(SRC)                                                                            \
+    WALK_BODY(i8_block_avx2, SRC, 1, I8_TILES_1)                                                  \
+    WALK_BODY(i8_block_avx2, SRC, 2, 1)                                                           \
+    WALK_BODY(i8_block_avx2, SRC, 3, 1)                                                           \
+    WALK_BODY(i8_block_avx2, SRC, 4, 1)                                                           \
+    WALK_BODY(i8_block_avx2, SRC, 5, 1)                                                           \
+    static __attribute__((noinline)) void SRC##_i8(const mm_task *t)                              \
+    {                                                                                             \
+        static mm_body *const bodies[] = { WALK_ENTRY(i8_block_avx2, SRC, 1, )                    \
+                                               WALK_ENTRY(i8_block_avx2, SRC, 2, )                \
+                                                   WALK_ENTRY(i8_block_avx2, SRC, 3, )            \
+                                                       WALK_ENTRY(i8_block_avx2, SRC, 4, )        \
+                                                           WALK_ENTRY(i8_block_avx2, SRC, 5, ) }; \
+        const int64_t M = t->m1 - t->m0;                                                          \
+        if (M >= PANEL_FROM) {                                                                    \
+            i8_panels(t, SRC);                                                                    \
+            return;                                                                               \
+        }                                                                                         \
+        for (int64_t tile = t->t0; tile < t->t1; tile += M == 1 ? I8_TILES_1 : 1)                 \
+            for (int64_t m = t->m0, rows; m < t->m1; m += rows)                                   \
+                bodies[rows = M == 1 ? 1 : rows_next(t->m1 - m, SRC)](t, m, tile);                \
+    }
+#define I8_SOURCES(X) X(W_U2) X(W_U3) X(W_U4) X(W_U8) X(W_LUT4) X(W_LUT4S) X(W_NV4)
+I8_SOURCES(I8_SOURCE)
 
 static inline void avx2_mm_i8(const mm_task *t)
 {
-    switch (w_src_i8(t)) {
-    case W_U2:
-        I8_WALK(W_U2);
-        break;
-    case W_U3:
-        I8_WALK(W_U3);
-        break;
-    case W_U4:
-        I8_WALK(W_U4);
-        break;
-    case W_LUT4:
-        I8_WALK(W_LUT4);
-        break;
-    case W_LUT4S:
-        I8_WALK(W_LUT4S);
-        break;
-    case W_NV4:
-        I8_WALK(W_NV4);
-        break;
-    default:
-        I8_WALK(W_U8);
-    }
+#define I8_ROW(SRC) [SRC] = SRC##_i8,
+    static void (*const of[])(const mm_task *t) = { I8_SOURCES(I8_ROW) };
+    of[w_src_i8(t)](t);
 }
