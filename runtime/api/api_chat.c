@@ -33,11 +33,7 @@ static lq_status join_parts(cJSON *content, int i, api_error *e)
     jw_bytes(&w, "", 1);
     cJSON *joined = w.oom ? NULL : cJSON_CreateString(w.p);
     jw_free(&w);
-    if (!joined) {
-        api_fail(e, NULL, NULL, "out of memory");
-        e->status = 503;
-        return LQ_ENOMEM;
-    }
+    if (!joined) return api_no_memory(e);
     /* the array node becomes the string; its children go with `joined` */
     cJSON *parts = content->child;
     content->type = cJSON_String;
@@ -140,10 +136,7 @@ static bool read_chat(api *a, http_req *r, chat *c)
     lq_status s = api_params_read(p, c->doc, text, n_text, API_CHAT, &a->m.defaults, a->m.vocab,
                                   a->o.strict_params, &e);
     met_add(a->met, MET_IGNORED_PARAMS, (uint64_t)p->n_ignored);
-    if (!s && !c->prompt) {
-        s = api_fail(&e, NULL, NULL, "out of memory");
-        e.status = 503;
-    }
+    if (!s && !c->prompt) s = api_no_memory(&e);
     if (!s && !api_serves(a, p->model)) s = api_no_model(&e, p->model);
     if (!s && p->tools && a->m.marks.calls == CHAT_CALLS_NONE)
         s = api_fail(&e, "tools", "unsupported_value",

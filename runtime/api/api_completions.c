@@ -49,11 +49,7 @@ static lq_status read_prompts(const api *a, api_prompt **out, size_t *n, const c
             return api_fail(e, param, "invalid_value", "%s: at most %d a request", param,
                             API_MAX_PROMPTS);
     *out = calloc(count ? count : 1, sizeof **out);
-    if (!*out) {
-        api_fail(e, NULL, NULL, "out of memory");
-        e->status = 503;
-        return LQ_ENOMEM;
-    }
+    if (!*out) return api_no_memory(e);
     for (; c; c = list ? c->next : NULL) {
         if (list && c->type != v->child->type) return bad_prompt(e, param, c);
         lq_status s = read_one(a, &(*out)[(*n)++], c, param, p, e);

@@ -587,10 +587,7 @@ static lq_status prepare_bad_words(gen *g, api_error *e)
         ok = add_bad_word(g, spaced + 1, false, &first, &n) &&
              add_bad_word(g, spaced, true, &first, &n);
     }
-    if (ok) return LQ_OK;
-    api_fail(e, NULL, NULL, "out of memory");
-    e->status = 503;
-    return LQ_ENOMEM;
+    return ok ? LQ_OK : api_no_memory(e);
 }
 
 static lq_status prepare(gen *g, api_error *e)
@@ -635,11 +632,7 @@ static lq_status prepare(gen *g, api_error *e)
         s = prepare_echo(c, &err);
         if (!s) s = gen_open_parts(c, &err);
     }
-    if (s) {
-        api_fail(e, NULL, NULL, "out of memory");
-        e->status = 503;
-    }
-    return s;
+    return s ? api_no_memory(e) : LQ_OK;
 }
 
 void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt *prompts,

@@ -83,7 +83,7 @@ void gen_write_answer(gen *g, jw *w);
 /* api_embeddings.c: keeps what the engine pooled; the list of embeddings. */
 bool gen_take_vector(gen_choice *c, const double *pooled);
 void gen_write_embeddings(gen *g, jw *w);
-/* "usage": {...} */
+/* api_usage.c: "usage": {...} */
 void gen_write_usage(jw *w, const gen *g);
 
 #endif

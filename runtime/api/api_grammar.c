@@ -13,20 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static lq_status wrong(api_error *e, const char *param, const char *expected, const cJSON *v)
-{
-    char found[64];
-    return api_fail(e, param, "invalid_value", "%s: expected %s, found %s", param, expected,
-                    js_describe(found, v));
-}
-
-static lq_status no_memory(api_error *e)
-{
-    api_fail(e, NULL, NULL, "out of memory");
-    e->status = 503;
-    return LQ_ENOMEM;
-}
-
 /* Takes text, which may be NULL for want of memory. */
 static lq_status set(api_structured *s, const char *param, gr_kind kind, char *text, api_error *e)
 {
@@ -36,7 +22,7 @@ static lq_status set(api_structured *s, const char *param, gr_kind kind, char *t
                         "%s: %s is given too, and an answer has one structure only", param,
                         s->param);
     }
-    if (!text) return no_memory(e);
+    if (!text) return api_no_memory(e);
     s->param = param;
     s->text = text;
     s->spec.kind = kind;
@@ -48,7 +34,7 @@ static lq_status set(api_structured *s, const char *param, gr_kind kind, char *t
 static lq_status set_string(api_structured *s, const char *param, gr_kind kind, const cJSON *v,
                             api_error *e)
 {
-    if (!cJSON_IsString(v)) return wrong(e, param, "a string", v);
+    if (!cJSON_IsString(v)) return api_wrong(e, param, "a string", v);
     return set(s, param, kind, strdup(v->valuestring), e);
 }
 
@@ -58,7 +44,7 @@ static lq_status set_json(api_structured *s, const char *param, gr_kind kind, co
 {
     if (cJSON_IsString(v)) return set(s, param, kind, strdup(v->valuestring), e);
     if (!v || (kind == GR_CHOICE ? !cJSON_IsArray(v) : !cJSON_IsObject(v) && !cJSON_IsBool(v)))
-        return wrong(e, param, kind == GR_CHOICE ? "an array of strings" : "a JSON schema", v);
+        return api_wrong(e, param, kind == GR_CHOICE ? "an array of strings" : "a JSON schema", v);
     return set(s, param, kind, js_print(v, false), e);
 }
 
@@ -71,7 +57,7 @@ static lq_status response_format(api_structured *s, const char *param, const cJS
         return set_json(s, param, GR_SCHEMA, js_get(v, "schema"), e);
     if (strcmp(t, "json_object") == 0) return set(s, param, GR_JSON, strdup(""), e);
     if (strcmp(t, "json_schema") != 0)
-        return wrong(e, param, "type text, json_object or json_schema", type ? type : v);
+        return api_wrong(e, param, "type text, json_object or json_schema", type ? type : v);
     if (box ? !js_get(box, "schema") : !js_get(v, "schema"))
         return api_fail(e, param, "invalid_value", "%s: json_schema has no schema", param);
     return set_json(s, param, GR_SCHEMA, js_get(box ? box : v, "schema"), e);
@@ -88,7 +74,7 @@ static lq_status structured_outputs(api_structured *s, const char *param, const 
                   { "choice", GR_CHOICE },
                   { "grammar", GR_GBNF },
                   { "json_object", GR_JSON } };
-    if (!cJSON_IsObject(v)) return wrong(e, param, "an object", v);
+    if (!cJSON_IsObject(v)) return api_wrong(e, param, "an object", v);
     lq_status st = LQ_OK;
     for (const cJSON *c = v->child; c && !st; c = c->next) {
         size_t k = 0;
@@ -100,7 +86,7 @@ static lq_status structured_outputs(api_structured *s, const char *param, const 
                           param, c->string);
         else if (k == 4)
             st = cJSON_IsTrue(c) ? set(s, param, GR_JSON, strdup(""), e)
-                                 : wrong(e, param, "json_object true or false", c);
+                                 : api_wrong(e, param, "json_object true or false", c);
         else if (k == 0 || k == 2)
             st = set_json(s, param, kinds[k].kind, c, e);
         else if (k < LQ_COUNT(kinds))
@@ -129,7 +115,7 @@ lq_status api_read_structured(api_structured *s, const char *param, const cJSON 
     if (strcmp(param, "response_format") == 0) return response_format(s, param, v, e);
     if (strcmp(param, "structured_outputs") == 0) return structured_outputs(s, param, v, e);
     if (strcmp(param, "guided_whitespace_pattern") == 0) {
-        if (!cJSON_IsString(v)) return wrong(e, param, "a string", v);
+        if (!cJSON_IsString(v)) return api_wrong(e, param, "a string", v);
         s->spec.blanks = v->valuestring;
         return LQ_OK;
     }
@@ -172,7 +158,7 @@ lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e
     gr_cache *cache = a->grammars;
     pthread_mutex_unlock(&a->mu);
     if (!st) st = gr_cache_get(cache, g, &s->spec, &err);
-    if (st == LQ_ENOMEM) return no_memory(e);
+    if (st == LQ_ENOMEM) return api_no_memory(e);
     if (st && strcmp(s->param, "tool_choice") == 0) return wrong_tool(s, err.msg, e);
     return st ? api_fail(e, s->param, "invalid_value", "%s: %s", s->param, err.msg) : LQ_OK;
 }

@@ -34,7 +34,7 @@ struct api {
 
 void api_first_token(api *a, double seconds); /* of every request: the first one's is kept */
 
-/* ---- answers ---- */
+/* ---- answers (api_answer.c) ---- */
 void api_reply(http_req *r, int status, jw *w); /* frees w; out of memory becomes 503 */
 void api_reply_error(api *a, http_req *r, const api_error *e);
 /* The model is there and generation is allowed; else the answer is given. */
@@ -47,7 +47,7 @@ cJSON *api_parse_spelled(api *a, http_req *r);
 bool api_serves(const api *a, const char *name);
 lq_status api_no_model(api_error *e, const char *name);
 
-/* ---- prompts ---- */
+/* ---- prompts (api_prompt.c) ---- */
 typedef struct {
     int32_t *ids; /* malloc'd */
     size_t n;

@@ -2,35 +2,8 @@
 #include "runtime/api/api_params.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-lq_status api_fail(api_error *e, const char *param, const char *code, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(e->err.msg, sizeof e->err.msg, fmt, ap);
-    va_end(ap);
-    e->status = 400;
-    e->code = code;
-    snprintf(e->param, sizeof e->param, "%s", param ? param : "");
-    return LQ_EVALUE;
-}
-
-static lq_status wrong(api_error *e, const char *param, const char *expected, const cJSON *v)
-{
-    char found[64];
-    return api_fail(e, param, "invalid_value", "%s: expected %s, found %s", param, expected,
-                    js_describe(found, v));
-}
-
-static lq_status no_memory(api_error *e)
-{
-    lq_status s = api_fail(e, NULL, NULL, "out of memory");
-    e->status = 503;
-    return s;
-}
 
 /* ---- values that are more than one number or string ---- */
 
@@ -44,17 +17,17 @@ lq_status api_read_ids(int32_t **ids, int *n, const cJSON *v, const char *param,
     int count = 0;
     snprintf(expected, sizeof expected, "an array of at most %d ids 0..%lld", max,
              (long long)vocab - 1);
-    if (!cJSON_IsArray(v)) return wrong(e, param, expected, v);
+    if (!cJSON_IsArray(v)) return api_wrong(e, param, expected, v);
     for (const cJSON *c = v->child; c; c = c->next)
-        if (++count > max) return wrong(e, param, expected, v);
+        if (++count > max) return api_wrong(e, param, expected, v);
     int32_t *out = malloc(((size_t)count + 1) * sizeof *out);
-    if (!out) return no_memory(e);
+    if (!out) return api_no_memory(e);
     count = 0;
     for (const cJSON *c = v->child; c; c = c->next) {
         int64_t id;
         if (!js_whole(c, 0, vocab - 1, &id)) {
             free(out);
-            return wrong(e, param, expected, c);
+            return api_wrong(e, param, expected, c);
         }
         out[count++] = (int32_t)id;
     }
@@ -79,7 +52,7 @@ static lq_status read_stop(api_params *p, const row *t, const cJSON *v, api_erro
     for (; c; c = c == v ? NULL : c->next) {
         size_t n = cJSON_IsString(c) ? strlen(c->valuestring) : 0;
         if (n == 0 || n > API_MAX_STOP_BYTES || p->n_stop == API_MAX_STOPS)
-            return wrong(e, "stop", expected, p->n_stop == API_MAX_STOPS ? v : c);
+            return api_wrong(e, "stop", expected, p->n_stop == API_MAX_STOPS ? v : c);
         p->stop[p->n_stop++] = c->valuestring;
     }
     return LQ_OK;
@@ -90,11 +63,11 @@ static lq_status read_bad_words(api_params *p, const row *t, const cJSON *v, api
     (void)t;
     static const char expected[] = "an array of at most 128 strings of 1..1024 bytes";
     int n = 0;
-    if (!cJSON_IsArray(v)) return wrong(e, "bad_words", expected, v);
+    if (!cJSON_IsArray(v)) return api_wrong(e, "bad_words", expected, v);
     for (const cJSON *c = v->child; c; c = c->next) {
         size_t bytes = cJSON_IsString(c) ? strlen(c->valuestring) : 0;
         if (bytes == 0 || bytes > API_MAX_STOP_BYTES || ++n > API_MAX_BAD_WORDS)
-            return wrong(e, "bad_words", expected, n > API_MAX_BAD_WORDS ? v : c);
+            return api_wrong(e, "bad_words", expected, n > API_MAX_BAD_WORDS ? v : c);
     }
     p->bad_words = v->child ? v : NULL;
     return LQ_OK;
@@ -114,7 +87,7 @@ static lq_status read_allowed(api_params *p, const row *t, const cJSON *v, api_e
     lq_status s =
         api_read_ids(&p->allowed, &p->n_allowed, v, "allowed_token_ids", p->vocab, max, e);
     if (s) return s;
-    if (p->n_allowed == 0) return wrong(e, "allowed_token_ids", "at least one id", v);
+    if (p->n_allowed == 0) return api_wrong(e, "allowed_token_ids", "at least one id", v);
     qsort(p->allowed, (size_t)p->n_allowed, sizeof *p->allowed, by_id);
     for (int i = 0; i < p->n_allowed; i++)
         if (i == 0 || p->allowed[i] != p->allowed[n - 1]) p->allowed[n++] = p->allowed[i];
@@ -127,11 +100,11 @@ static lq_status read_bias(api_params *p, const row *t, const cJSON *v, api_erro
     (void)t;
     static const char expected[] = "an object of at most 1024 members \"id\": -100..100";
     int n = 0;
-    if (!cJSON_IsObject(v)) return wrong(e, "logit_bias", expected, v);
+    if (!cJSON_IsObject(v)) return api_wrong(e, "logit_bias", expected, v);
     for (const cJSON *c = v->child; c; c = c->next)
-        if (++n > API_MAX_IDS) return wrong(e, "logit_bias", expected, v);
+        if (++n > API_MAX_IDS) return api_wrong(e, "logit_bias", expected, v);
     p->bias = malloc(((size_t)n + 1) * sizeof *p->bias);
-    if (!p->bias) return no_memory(e);
+    if (!p->bias) return api_no_memory(e);
     for (const cJSON *c = v->child; c; c = c->next) {
         const char *key = c->string;
         size_t digits = strspn(key, "0123456789");
@@ -141,7 +114,7 @@ static lq_status read_bias(api_params *p, const row *t, const cJSON *v, api_erro
                             "logit_bias: expected ids 0..%lld as names, found \"%.20s\"",
                             (long long)p->vocab - 1, key);
         if (!cJSON_IsNumber(c) || !(fabs(c->valuedouble) <= 100))
-            return wrong(e, "logit_bias", "numbers -100..100", c);
+            return api_wrong(e, "logit_bias", "numbers -100..100", c);
         p->bias[p->n_bias++] = (smp_bias){ (int32_t)id, (float)c->valuedouble };
     }
     qsort(p->bias, (size_t)p->n_bias, sizeof *p->bias, by_id);
@@ -156,7 +129,7 @@ static lq_status read_stream_options(api_params *p, const row *t, const cJSON *v
 {
     (void)t;
     lq_err err = { "" };
-    if (!cJSON_IsObject(v)) return wrong(e, "stream_options", "an object", v);
+    if (!cJSON_IsObject(v)) return api_wrong(e, "stream_options", "an object", v);
     lq_status s = js_bool(v, "include_usage", false, &p->include_usage, &err);
     if (!s) s = js_bool(v, "continuous_usage_stats", false, &p->continuous_usage, &err);
     return s ? api_fail(e, "stream_options", "invalid_value", "stream_options: %s", err.msg)
@@ -166,7 +139,7 @@ static lq_status read_stream_options(api_params *p, const row *t, const cJSON *v
 static lq_status read_kwargs(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     (void)t;
-    if (!cJSON_IsObject(v)) return wrong(e, "chat_template_kwargs", "an object", v);
+    if (!cJSON_IsObject(v)) return api_wrong(e, "chat_template_kwargs", "an object", v);
     p->template_kwargs = v;
     return LQ_OK;
 }
@@ -184,7 +157,7 @@ static lq_status read_encoding(api_params *p, const row *t, const cJSON *v, api_
     p->base64 = s && strcmp(s, "base64") == 0;
     return p->base64 || (s && strcmp(s, "float") == 0)
                ? LQ_OK
-               : wrong(e, "encoding_format", "\"float\" or \"base64\"", v);
+               : api_wrong(e, "encoding_format", "\"float\" or \"base64\"", v);
 }
 
 static lq_status read_pooling(api_params *p, const row *t, const cJSON *v, api_error *e)
@@ -194,7 +167,7 @@ static lq_status read_pooling(api_params *p, const row *t, const cJSON *v, api_e
     p->mean = s && strcmp(s, "mean") == 0;
     return p->mean || (s && strcmp(s, "last") == 0)
                ? LQ_OK
-               : wrong(e, "pooling", "\"last\" or \"mean\"", v);
+               : api_wrong(e, "pooling", "\"last\" or \"mean\"", v);
 }
 
 /* At most as many as the model has, which api_gen.c looks at. */
@@ -203,7 +176,7 @@ static lq_status read_dimensions(api_params *p, const row *t, const cJSON *v, ap
     (void)t;
     return js_whole(v, 1, JS_MAX_INT, &p->dimensions)
                ? LQ_OK
-               : wrong(e, "dimensions", "an integer from 1", v);
+               : api_wrong(e, "dimensions", "an integer from 1", v);
 }
 
 static lq_status read_truncate(api_params *p, const row *t, const cJSON *v, api_error *e)
@@ -211,7 +184,7 @@ static lq_status read_truncate(api_params *p, const row *t, const cJSON *v, api_
     (void)t;
     return js_whole(v, -1, JS_MAX_INT, &p->truncate) && p->truncate != 0
                ? LQ_OK
-               : wrong(e, "truncate_prompt_tokens", "an integer from 1, or -1", v);
+               : api_wrong(e, "truncate_prompt_tokens", "an integer from 1, or -1", v);
 }
 
 bool api_exact_i64(const char *text, size_t n, const char *key, const cJSON *v, int64_t *out)
@@ -234,7 +207,7 @@ static lq_status read_seed(api_params *p, const row *t, const cJSON *v, api_erro
 {
     (void)t;
     if (!api_exact_i64(p->text, p->n_text, "seed", v, &p->seed))
-        return wrong(e, "seed", "an integer -2^63..2^63-1", v);
+        return api_wrong(e, "seed", "an integer -2^63..2^63-1", v);
     p->has_seed = true;
     return LQ_OK;
 }
@@ -245,7 +218,7 @@ static lq_status read_early(api_params *p, const row *t, const cJSON *v, api_err
     (void)t;
     bool never = cJSON_IsString(v) && strcmp(v->valuestring, "never") == 0;
     if (!never && !cJSON_IsBool(v))
-        return wrong(e, "early_stopping", "true, false or \"never\"", v);
+        return api_wrong(e, "early_stopping", "true, false or \"never\"", v);
     p->early = never ? ENG_EARLY_NEVER : cJSON_IsTrue(v) ? ENG_EARLY_FULL : ENG_EARLY_NO_GAIN;
     return LQ_OK;
 }
@@ -461,7 +434,7 @@ static lq_status read_number(void *field, const row *t, const cJSON *v, api_erro
     snprintf(expected, sizeof expected, "%s %s%.16g%s%.16g",
              t->type == T_INT ? "an integer" : "a number", t->above ? "above " : "", t->lo,
              t->above ? " and at most " : "..", t->hi);
-    return wrong(e, t->name, expected, v);
+    return api_wrong(e, t->name, expected, v);
 }
 
 static lq_status read_row(api_params *p, const row *t, const cJSON *v, api_error *e)
@@ -471,7 +444,7 @@ static lq_status read_row(api_params *p, const row *t, const cJSON *v, api_error
     if (t->has) memcpy((char *)p + t->has, &(bool){ true }, sizeof(bool));
     switch (t->type) {
     case T_BOOL:
-        if (!cJSON_IsBool(v)) return wrong(e, t->name, "true or false", v);
+        if (!cJSON_IsBool(v)) return api_wrong(e, t->name, "true or false", v);
         memcpy(field, &(bool){ cJSON_IsTrue(v) }, sizeof(bool));
         return LQ_OK;
     case T_INT:
@@ -481,7 +454,7 @@ static lq_status read_row(api_params *p, const row *t, const cJSON *v, api_error
         const char *s = cJSON_IsString(v) ? v->valuestring : NULL;
         snprintf(expected, sizeof expected, "a string of %.0f..%.0f bytes", t->lo, t->hi);
         if (!s || (double)strlen(s) < t->lo || (double)strlen(s) > t->hi)
-            return wrong(e, t->name, expected, v);
+            return api_wrong(e, t->name, expected, v);
         memcpy(field, &s, sizeof s);
         return LQ_OK;
     }

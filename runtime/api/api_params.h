@@ -10,24 +10,11 @@
 #include "base/json.h"
 #include "base/json_write.h"
 #include "formats/arch/generation_config.h"
+#include "runtime/api/api_error.h"
 #include "runtime/engine/engine.h"
 #include "runtime/limits.h"
 
 typedef enum { API_COMPLETIONS = 1, API_CHAT = 2, API_EMBEDDINGS = 4 } api_kind;
-
-/* An answer other than 200: what http_error takes. */
-typedef struct {
-    int status;
-    char param[64]; /* "": null */
-    const char *code;
-    lq_err err; /* the message */
-} api_error;
-/* Fill e (with status 400) and return LQ_EVALUE. param and code may be NULL. */
-#if defined(__GNUC__)
-__attribute__((format(printf, 4, 5)))
-#endif
-lq_status
-api_fail(api_error *e, const char *param, const char *code, const char *fmt, ...);
 
 /* What the answer must be a sentence of. */
 typedef struct {

@@ -209,29 +209,6 @@ static void write_head(jw *w, const gen *g, const char *object)
     jw_open(w, '[');
 }
 
-void gen_write_usage(jw *w, const gen *g)
-{
-    int64_t out = 0, cached = 0;
-    for (int i = 0; i < g->n_choices; i++) {
-        out += g->choices[i].n_output;
-        if (g->choices[i].sample == 0) cached += g->choices[i].n_cached;
-    }
-    jw_key(w, "usage");
-    jw_open(w, '{');
-    jw_key(w, "prompt_tokens");
-    jw_i64(w, g->n_prompt_ids);
-    jw_key(w, "completion_tokens");
-    jw_i64(w, out);
-    jw_key(w, "total_tokens");
-    jw_i64(w, g->n_prompt_ids + out);
-    jw_key(w, "prompt_tokens_details");
-    jw_open(w, '{');
-    jw_key(w, "cached_tokens");
-    jw_i64(w, cached);
-    jw_close(w, '}');
-    jw_close(w, '}');
-}
-
 static void write_finish(jw *w, const gen_choice *c)
 {
     jw_key(w, "finish_reason");
