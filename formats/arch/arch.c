@@ -46,10 +46,11 @@ static lq_status unknown_arch(const char *what, const char *name, lq_err *err)
     int n = 0;
     for (const arch_row *r = arch_rows; r->arch; r++)
         n += !r->variant; /* the last row of an architecture has none */
-    return lq_fail(err, LQ_EUNSUPPORTED,
-                   "%s: expected one of the %d of README.md, \"Architectures\", found \"%.80s\" (a "
-                   "model that computes as one of them does can be given its name in config.json)",
-                   what, n, name);
+    return lq_fail(
+        err, LQ_EUNSUPPORTED,
+        "%s: expected one of the %d of docs/support.md, \"Architectures\", found \"%.80s\" (a "
+        "model that computes as one of them does can be given its name in config.json)",
+        what, n, name);
 }
 
 /* "key=true,other=1": do these values stand in config.json? */

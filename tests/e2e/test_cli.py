@@ -158,7 +158,7 @@ def test_what_is_no_model_is_refused_in_one_line(llmq, tmp_path, command):
         assert p.stderr.strip().splitlines()[-1].startswith(f"llmq: {command}: "), f"{why}: {p.stderr}"
         assert not out.exists(), f"{why}: left {out}"
         if why == "unknown architecture" and command != "inspect":  # that needs no config
-            assert "NoSuchForCausalLM" in p.stderr and "README.md" in p.stderr  # the list is there
+            assert "NoSuchForCausalLM" in p.stderr and "docs/support.md" in p.stderr  # the list is there
     assert [x for x in os.listdir(tmp_path) if "tmp" in x or "out" in x] == []
 
 

@@ -149,7 +149,7 @@ TEST(a_wrong_config_is_refused_by_key)
         { "no object", "[]", "object" },
         { "nothing in it", "{}", "model_type: expected" },
         { "unknown architecture", "{\"architectures\":[\"FooForCausalLM\"]}",
-          "README.md, \"Architectures\", found \"FooForCausalLM\"" },
+          "docs/support.md, \"Architectures\", found \"FooForCausalLM\"" },
         { "unknown type", "{\"model_type\":\"foo\"}", "found \"foo\"" },
         { "architectures a string", "{\"architectures\":\"LlamaForCausalLM\"}", "architectures" },
         { "no vocabulary",
