@@ -3,12 +3,10 @@
 
 #include "base/json.h"
 #include "runtime/chat/chat.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/answer.h"
 #include "tools/cli/structured.h"
 
-#include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 typedef struct {
     const char *prompt, *file, *ids, *system;
@@ -87,103 +85,13 @@ static const opt_row engine_rows[] = {
       .help = "for keys and values (0: what the context needs, at most a quarter of memory)" },
 };
 
-/* ---- the answer, as it comes in on the engine's thread ---- */
-
-typedef struct {
-    pthread_mutex_t lock;
-    pthread_cond_t done;
-    bool finished, stream, oom;
-    char *text;
-    size_t n_text, cap_text;
-    int32_t *ids;
-    smp_result *logprobs;
-    int64_t n_ids, cap_ids;
-    int64_t n_prompt;
-    eng_finish finish;
-    lq_status status;
-    int32_t stop_id;
-    char stop_string[256], error[512];
-    double t_first, t_last;
-} answer;
-
-/* Room for one more element of `size` behind n; keeps p when there is no memory. */
-static bool room(void **p, size_t *cap, size_t n, size_t more, size_t size)
+/* Called for each piece of the answer. */
+static bool print_text(void *user, const char *text, size_t n)
 {
-    if (n + more <= *cap) return true;
-    size_t bytes, want = 2 * (n + more) + 64;
-    void *q = lq_mul(want, size, &bytes) ? realloc(*p, bytes) : NULL;
-    if (!q) return false;
-    *p = q;
-    *cap = want;
+    (void)user;
+    fwrite(text, 1, n, stdout);
+    fflush(stdout);
     return true;
-}
-
-static void keep(answer *a, const eng_event *e)
-{
-    void *text = a->text, *ids = a->ids, *lp = a->logprobs;
-    size_t cap = (size_t)a->cap_ids, cap_lp = cap, n = (size_t)a->n_ids, more = (size_t)e->n_ids;
-    bool ok = room(&text, &a->cap_text, a->n_text, e->n_text + 1, 1) &&
-              room(&ids, &cap, n, more, sizeof *a->ids) &&
-              (!e->logprobs || room(&lp, &cap_lp, n, more, sizeof *a->logprobs));
-    a->text = text;
-    a->ids = ids;
-    a->logprobs = lp;
-    if (!ok) {
-        a->oom = true;
-        return;
-    }
-    a->cap_ids = (int64_t)cap;
-    memcpy(a->text + a->n_text, e->text, e->n_text);
-    a->n_text += e->n_text;
-    a->text[a->n_text] = 0;
-    for (int i = 0; i < e->n_ids; i++) {
-        if (e->logprobs) a->logprobs[a->n_ids] = e->logprobs[i];
-        a->ids[a->n_ids++] = e->ids[i];
-    }
-}
-
-static void take(void *user, const eng_event *e)
-{
-    answer *a = user;
-    if (a->stream && e->n_text) {
-        fwrite(e->text, 1, e->n_text, stdout);
-        fflush(stdout);
-    }
-    pthread_mutex_lock(&a->lock);
-    if (!a->oom) keep(a, e);
-    if (e->n_ids) {
-        a->t_last = prog_now();
-        if (a->t_first <= 0) a->t_first = a->t_last;
-    }
-    a->n_prompt = e->n_prompt;
-    if (e->finish) {
-        a->finish = e->finish;
-        a->status = e->status == LQ_EDEVICE ? LQ_EDEVICE : LQ_EVALUE;
-        a->stop_id = e->stop_id;
-        if (e->stop_string) snprintf(a->stop_string, sizeof a->stop_string, "%s", e->stop_string);
-        if (e->error) snprintf(a->error, sizeof a->error, "%s", e->error);
-        a->finished = true;
-        pthread_cond_signal(&a->done);
-    }
-    pthread_mutex_unlock(&a->lock);
-}
-
-/* Until the last event; an interrupt cancels and still waits for it. */
-static void wait_for(answer *a, engine *e, uint64_t id, const lq_job *job)
-{
-    pthread_mutex_lock(&a->lock);
-    while (!a->finished) {
-        struct timespec t;
-        clock_gettime(CLOCK_REALTIME, &t);
-        t.tv_nsec += 100000000;
-        if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
-        pthread_cond_timedwait(&a->done, &a->lock, &t);
-        if (a->finished || !lq_stopped(job)) continue;
-        pthread_mutex_unlock(&a->lock);
-        eng_cancel(e, id);
-        pthread_mutex_lock(&a->lock);
-    }
-    pthread_mutex_unlock(&a->lock);
 }
 
 /* ---- the prompt ---- */
@@ -294,7 +202,7 @@ typedef struct {
 
 static double per_second(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
 
-static cJSON *logprobs_json(const answer *a)
+static cJSON *logprobs_json(const ans_answer *a)
 {
     cJSON *list = cJSON_CreateArray();
     for (int64_t i = 0; i < a->n_ids; i++) {
@@ -313,7 +221,7 @@ static cJSON *logprobs_json(const answer *a)
     return list;
 }
 
-static cJSON *document(const answer *a, const timings *t)
+static cJSON *document(const ans_answer *a, const timings *t)
 {
     cJSON *o = cJSON_CreateObject(), *ids = cJSON_AddArrayToObject(o, "ids");
     cJSON_AddStringToObject(o, "text", a->text ? a->text : "");
@@ -335,11 +243,8 @@ static cJSON *document(const answer *a, const timings *t)
     return o;
 }
 
-static lq_status report(const cmd_ctx *c, const answer *a, const timings *t, lq_err *err)
+static lq_status report(const cmd_ctx *c, const ans_answer *a, const timings *t, lq_err *err)
 {
-    if (a->finish == ENG_ERROR) return lq_fail(err, a->status, "%s", a->error);
-    if (a->finish == ENG_CANCELLED) return lq_fail(err, LQ_EINTR, "interrupted");
-    if (a->oom) return lq_fail(err, LQ_ENOMEM, "no memory for the answer");
     if (c->json) return cmd_print_json(document(a, t), err);
     putchar('\n');
     if (t->decode <= 0 && a->n_ids > 1) { /* a beam search's answer comes at once */
@@ -355,7 +260,7 @@ static lq_status report(const cmd_ctx *c, const answer *a, const timings *t, lq_
 }
 
 /* A model without a tokenizer answers in ids. */
-static void print_ids(const answer *a)
+static void print_ids(const ans_answer *a)
 {
     for (int64_t i = 0; i < a->n_ids; i++)
         printf(i ? ",%d" : "%d", a->ids[i]);
@@ -371,27 +276,21 @@ static eng_opts engine_of(const run_opts *o)
                        .max_batch_tokens = o->batch_tokens };
 }
 
-static lq_status generate(answer *a, timings *t, const cmd_ctx *c, const run_opts *o,
+static lq_status generate(ans_answer *a, timings *t, const cmd_ctx *c, const run_opts *o,
                           const model *m, const tok_tokenizer *tok, pool *p, lq_err *err)
 {
     int32_t *ids = NULL;
     size_t n = 0;
     engine *e = NULL;
-    uint64_t id = 0;
     structured form = { 0 };
     eng_opts eo = engine_of(o);
     lq_status s = read_prompt(o, m->src, tok, &ids, &n, err);
     if (!s) s = structured_open(&form, &o->structured, tok, m->cfg->vocab, err);
     if (!s) s = eng_open(&e, m, tok, p, &eo, err);
-    double start = prog_now();
     eng_request r = request_of(o, ids, n, form.g);
-    if (!s) s = eng_submit(e, &r, take, a, &id, err);
-    if (!s) {
-        wait_for(a, e, id, c->job);
-        double end = prog_now();
-        t->prompt = (a->t_first > 0 ? a->t_first : end) - start;
-        t->decode = o->beams ? 0 : a->t_last - a->t_first;
-    }
+    if (!s) s = ans_run(a, e, &r, c->json ? NULL : print_text, NULL, c->job, err);
+    t->prompt = (a->t_first > 0 ? a->t_first : a->t_end) - a->t_begin;
+    t->decode = o->beams ? 0 : a->t_last - a->t_first;
     eng_close(e);
     structured_close(&form);
     free(ids);
@@ -427,8 +326,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                        o->beams ? "--beams draws nothing: without --temperature, --top-k, --top-p, "
                                   "--min-p and --seed"
                                 : "--length-penalty and --early-stopping go with --beams");
-    answer a = { .lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER };
-    a.stream = !c->json;
+    ans_answer a = { 0 };
     load_model l = { 0 };
     load_tok tok = { 0 };
     pool *p = NULL;
@@ -451,9 +349,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     load_tok_close(&tok);
     load_model_close(&l);
     pool_close(p);
-    free(a.text);
-    free(a.ids);
-    free(a.logprobs);
+    ans_free(&a);
     return s;
 }
 

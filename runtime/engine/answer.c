@@ -1,0 +1,172 @@
+/* runtime/engine/answer.c - see answer.h. */
+#include "runtime/engine/answer.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { LOOK_MS = 100 }; /* how often the job's stop flag is looked at */
+
+typedef struct {
+    ans_answer *a;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    size_t cap_text, cap_ids, cap_logprobs;
+    size_t given; /* bytes of the text that were handed on */
+    bool finished, oom;
+    lq_status status;
+    char error[512];
+} collector;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Room for `more` elements of `size` after n; keeps p when there is no memory. */
+static bool room(void **p, size_t *cap, size_t n, size_t more, size_t size)
+{
+    if (n + more <= *cap) return true;
+    size_t bytes, want = 2 * (n + more) + 64;
+    void *q = lq_mul(want, size, &bytes) ? realloc(*p, bytes) : NULL;
+    if (!q) return false;
+    *p = q;
+    *cap = want;
+    return true;
+}
+
+static bool keep(collector *c, const eng_event *e)
+{
+    ans_answer *a = c->a;
+    void *text = a->text, *ids = a->ids, *lp = a->logprobs;
+    const size_t n = (size_t)a->n_ids, more = (size_t)e->n_ids;
+    const bool ok = room(&text, &c->cap_text, a->n_text, e->n_text + 1, 1) &&
+                    room(&ids, &c->cap_ids, n, more, sizeof *a->ids) &&
+                    (!e->logprobs || room(&lp, &c->cap_logprobs, n, more, sizeof *a->logprobs));
+    a->text = text;
+    a->ids = ids;
+    a->logprobs = lp;
+    if (!ok) return false;
+    memcpy(a->text + a->n_text, e->text, e->n_text);
+    a->n_text += e->n_text;
+    a->text[a->n_text] = 0;
+    for (int i = 0; i < e->n_ids; i++) {
+        if (e->logprobs) a->logprobs[a->n_ids] = e->logprobs[i];
+        a->ids[a->n_ids++] = e->ids[i];
+    }
+    return true;
+}
+
+/* On the engine's thread. */
+static void take(void *user, const eng_event *e)
+{
+    collector *c = user;
+    ans_answer *a = c->a;
+    pthread_mutex_lock(&c->lock);
+    if (!c->oom && !keep(c, e)) c->oom = true;
+    if (e->n_ids) {
+        a->t_last = now();
+        if (a->t_first <= 0) a->t_first = a->t_last;
+    }
+    a->n_prompt = e->n_prompt;
+    a->n_cached = e->n_cached;
+    if (e->finish) {
+        a->finish = e->finish;
+        c->status = e->status == LQ_EDEVICE ? LQ_EDEVICE : LQ_EVALUE;
+        if (e->stop_string) snprintf(a->stop_string, sizeof a->stop_string, "%s", e->stop_string);
+        if (e->error) snprintf(c->error, sizeof c->error, "%s", e->error);
+    }
+    c->finished = e->last;
+    pthread_cond_signal(&c->more);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* With the lock held: until something comes, or LOOK_MS have passed. */
+static void wait_more(collector *c)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec += LOOK_MS * 1000000;
+    if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
+    pthread_cond_timedwait(&c->more, &c->lock, &t);
+}
+
+/* The text that came since, as a copy: the engine may move the whole meanwhile. With the lock held,
+ * which is given up for the call. */
+static bool hand_on(collector *c, ans_text f, void *user)
+{
+    const size_t n = c->a->n_text - c->given;
+    char *piece = malloc(n + 1);
+    if (!piece) {
+        c->oom = true;
+        return false;
+    }
+    memcpy(piece, c->a->text + c->given, n + 1);
+    c->given += n;
+    pthread_mutex_unlock(&c->lock);
+    const bool on = f(user, piece, n);
+    free(piece);
+    pthread_mutex_lock(&c->lock);
+    return on;
+}
+
+/* Until the last event, and until all text is handed on; who has enough cancels and still waits for
+ * the event. */
+static bool wait_for(collector *c, engine *e, uint64_t id, ans_text f, void *user,
+                     const lq_job *job)
+{
+    bool on = true, cancelled = false;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        if (on && f && c->a->n_text > c->given)
+            on = hand_on(c, f, user);
+        else if (c->finished)
+            break;
+        else
+            wait_more(c);
+        on = on && !lq_stopped(job) && !c->oom;
+        if (on || cancelled || c->finished) continue;
+        cancelled = true;
+        pthread_mutex_unlock(&c->lock);
+        eng_cancel(e, id);
+        pthread_mutex_lock(&c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return on;
+}
+
+lq_status ans_run(ans_answer *a, engine *e, const eng_request *r, ans_text f, void *user,
+                  const lq_job *job, lq_err *err)
+{
+    *a = (ans_answer){ 0 };
+    collector c = { .a = a, .lock = PTHREAD_MUTEX_INITIALIZER };
+    pthread_condattr_t mono;
+    pthread_condattr_init(&mono);
+    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
+    pthread_cond_init(&c.more, &mono);
+    pthread_condattr_destroy(&mono);
+    uint64_t id = 0;
+    bool on = true;
+    a->t_begin = now();
+    lq_status s = eng_submit(e, r, take, &c, &id, err);
+    if (!s) on = wait_for(&c, e, id, f, user, job);
+    a->t_end = now();
+    pthread_cond_destroy(&c.more);
+    pthread_mutex_destroy(&c.lock);
+    if (s) return s;
+    if (a->finish == ENG_ERROR) return lq_fail(err, c.status, "%s", c.error);
+    if (c.oom) return lq_fail(err, LQ_ENOMEM, "no memory for the answer");
+    if (!on || a->finish == ENG_CANCELLED) return lq_fail(err, LQ_EINTR, "interrupted");
+    return LQ_OK;
+}
+
+void ans_free(ans_answer *a)
+{
+    free(a->text);
+    free(a->ids);
+    free(a->logprobs);
+    *a = (ans_answer){ 0 };
+}
