@@ -8,6 +8,7 @@
  * the work or the publisher sees the sleeper. */
 #include "kernels/core/pool.h"
 
+#include "base/locale.h"
 #include "base/machine.h"
 
 #include <assert.h>
@@ -133,6 +134,7 @@ static void sleep_until_work(pool *p, bool in_step)
 
 static void *worker(void *arg)
 {
+    lq_locale_c();
     pool *p = arg;
     int id = atomic_fetch_add(&p->next_id, 1);
     int idle = 0;

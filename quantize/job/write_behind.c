@@ -1,10 +1,13 @@
 /* quantize/job/write_behind.c - see behind.h. */
 #include "quantize/job/write_behind.h"
 
+#include "base/locale.h"
+
 #include <assert.h>
 
 static void *run(void *arg)
 {
+    lq_locale_c();
     behind *b = arg;
     b->status = b->call(b->ctx, &b->err);
     return NULL;

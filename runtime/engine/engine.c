@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/locale.h"
 #include "base/machine.h"
 #include "runtime/engine/beam.h"
 #include "runtime/engine/draft.h"
@@ -602,6 +603,7 @@ static bool sleeps(const engine *e)
 
 static void *run(void *arg)
 {
+    lq_locale_c();
     engine *e = arg;
     bool busy = false;
     machine_hurry();
