@@ -277,7 +277,7 @@ static void keep(void *user, int status, const char *body, size_t n)
     pthread_mutex_lock(&l->mu);
     *l->last = d;
     l->last = &d->next;
-    pthread_cond_signal(&l->some);
+    pthread_cond_broadcast(&l->some);
     pthread_mutex_unlock(&l->mu);
 }
 
@@ -294,13 +294,19 @@ lq_status lm_submit(lm *l, const char *route, const char *json, size_t n, uint64
     return s;
 }
 
-bool lm_step(lm *l, double seconds)
+static struct timespec after(double seconds)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    double until = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + seconds;
+    const double until = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + seconds;
     t.tv_sec = (time_t)until;
     t.tv_nsec = (long)((until - (double)t.tv_sec) * 1e9);
+    return t;
+}
+
+bool lm_step(lm *l, double seconds)
+{
+    const struct timespec t = after(seconds);
     int rc = 0;
     pthread_mutex_lock(&l->mu);
     while (!l->first && rc == 0)
@@ -310,17 +316,33 @@ bool lm_step(lm *l, double seconds)
     return any;
 }
 
-bool lm_poll(lm *l, lm_answer *a)
+/* With the lock held: out of the list; NULL: it is not there. */
+static done *unlink_done(lm *l, uint64_t tag)
 {
-    pthread_mutex_lock(&l->mu);
-    done *d = l->first;
-    if (d) {
-        l->first = d->next;
-        if (!l->first) l->last = &l->first;
-        *a = d->a;
+    for (done **at = &l->first; *at; at = &(*at)->next) {
+        done *d = *at;
+        if (tag != LM_ANY && d->a.tag != tag) continue;
+        *at = d->next;
+        if (l->last == &d->next) l->last = at;
+        return d;
     }
+    return NULL;
+}
+
+bool lm_take(lm *l, uint64_t tag, double seconds, lm_answer *a)
+{
+    const struct timespec t = after(seconds);
+    done *d;
+    int rc = 0;
+    pthread_mutex_lock(&l->mu);
+    while (!(d = unlink_done(l, tag)) && rc == 0 && seconds > 0)
+        rc = pthread_cond_timedwait(&l->some, &l->mu, &t);
     pthread_mutex_unlock(&l->mu);
+    const bool found = d != NULL;
+    if (found) *a = d->a;
     free(d);
     machine_settle();
-    return d != NULL;
+    return found;
 }
+
+bool lm_poll(lm *l, lm_answer *a) { return lm_take(l, LM_ANY, 0, a); }

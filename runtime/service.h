@@ -64,5 +64,9 @@ typedef struct {
     size_t n;
 } lm_answer;
 bool lm_poll(lm *l, lm_answer *a); /* false: there is none yet */
+/* The same for one request, or for LM_ANY, waited for: false - `seconds` have passed without it.
+ * Several threads may wait. */
+#define LM_ANY UINT64_MAX
+bool lm_take(lm *l, uint64_t tag, double seconds, lm_answer *a);
 
 #endif
