@@ -520,28 +520,6 @@ static lq_status parse_shard(batch *b, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status open_model(batch *b, pool **p, const eng_opts *eo, lq_err *err)
-{
-    char name[128];
-    const char *one[1] = { load_name(name, sizeof name, b->c->argv[0]) };
-    const opt_list *names = &b->o->names;
-    api_opts ao = { .names = names->n ? names->v : one,
-                    .n_names = names->n ? names->n : 1,
-                    .version = "",
-                    .priorities = true };
-    lq_status s = lm_open(&b->l, &ao, err);
-    if (!s) s = load_start(p, b->c, &b->o->model, err);
-    lm_source src = { .path = b->c->argv[0],
-                      .load = load_opts_of(b->c, &b->o->model),
-                      .p = *p,
-                      .draft = b->o->engine.draft,
-                      .engine = *eo,
-                      .job = b->c->job };
-    if (!s) s = lm_load(b->l, &src, err);
-    prog_end();
-    return s;
-}
-
 static char *with_suffix(const char *path, const char *suffix)
 {
     size_t n = strlen(path) + strlen(suffix) + 1;
@@ -622,10 +600,14 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     lq_status s = parse_shard(&b, err);
     if (!s) s = opt_engine_of(&eo, &b.o->engine, &b.o->model, err);
     if (s) return s;
-    eo.queue = 1 << 20; /* the window bounds what waits */
+    const load_service_opts how = { .path = c->argv[0],
+                                    .names = &b.o->names,
+                                    .engine = &b.o->engine,
+                                    .model = &b.o->model,
+                                    .queue = 1 << 20 }; /* the window bounds what waits */
     int64_t window = 2 * eo.max_seqs > MIN_WINDOW ? 2 * eo.max_seqs : MIN_WINDOW;
     s = open_files(&b, err);
-    if (!s) s = open_model(&b, &p, &eo, err);
+    if (!s) s = load_service(&b.l, &p, c, &how, err);
     if (!s) s = open_work(&b, err);
     if (!s && !(slots = calloc((size_t)window, sizeof *slots)))
         s = lq_fail(err, LQ_ENOMEM, "out of memory");

@@ -184,7 +184,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     cJSON_AddNumberToObject(doc, "weights", (double)r.weights);
     cJSON_AddNumberToObject(doc, "tensors", (double)r.tensors);
     cJSON_AddNumberToObject(doc, "bytes", (double)r.bytes);
-    return cmd_print_json(doc, err);
+    return cmd_give_json(c, doc, err);
 }
 
 const cmd_row cmd_convert = {

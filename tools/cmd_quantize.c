@@ -317,6 +317,13 @@ static void tokenizer_close(tokenizer *t)
     free(t->blob);
 }
 
+/* Another program's process stays what it is. */
+static lq_status take_blas_core(const cmd_ctx *c, const quantize_opts *o, lq_err *err)
+{
+    if (!c->result) return blas_core_use(o->reproducible, err);
+    return o->reproducible ? blas_core_is_common(err) : LQ_OK;
+}
+
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const quantize_opts *o = opts;
@@ -324,7 +331,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     qz_opts q = { 0 };
     dev on = { 0 };
     lq_status s = read_options(&q, c, o, err);
-    if (!s && !o->dry_run && qz_calibrated(&q)) s = blas_core_use(o->reproducible, err);
+    if (!s && !o->dry_run && qz_calibrated(&q)) s = take_blas_core(c, o, err);
     if (!s) s = k_init(o->kernels, err);
     if (s) return s;
     src_source *src = NULL, *seen = NULL; /* the source; what is quantized of it */
@@ -355,7 +362,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                                    own_asked ? o->self : quantize_own_windows(&q, src, o->samples),
                                .memory_limit = o->memory_limit,
                                .check = &windows };
-        if (!s) s = qrep_print_plan(seen, &would, o->out, pool_threads(p), c->json, err);
+        if (!s) s = qrep_plan(seen, &would, o->out, pool_threads(p), c, err);
         goto done;
     }
     s = open_device(&on, o->device, err);
@@ -379,7 +386,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .tokenizer = tok.data,
                    .tokenizer_bytes = tok.bytes,
                    .voice = qrep_voice,
-                   .view = qrep_view };
+                   .view = c->result ? (meter_view){ 0 } : qrep_view };
     s = qz_run(&r, seen, o->out, &job, p, c->job, err);
     prog_end();
     const qrep_run what = { o->out, o->method, c->argv[0], prog_now() - start };
@@ -388,7 +395,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     else if (!s && o->report)
         s = qhtml_write(o->report, &r, &what, err);
     if (!s && c->json)
-        s = qrep_print_json(&r, &what, err);
+        s = cmd_give_json(c, qrep_json(&r, &what), err);
     else if (!s)
         qrep_print_text(&r, &what);
 done:

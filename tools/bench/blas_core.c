@@ -117,3 +117,14 @@ lq_status blas_core_use(bool reproducible, lq_err *err)
     (void)take_core("SkylakeX", NULL); /* where it cannot be, slower kernels do */
     return LQ_OK;
 }
+
+lq_status blas_core_is_common(lq_err *err)
+{
+    const char *have = openblas_get_corename();
+    if (strcmp(have, BLAS_CORE_COMMON) == 0) return LQ_OK;
+    return lq_fail(
+        err, LQ_EUNSUPPORTED,
+        "--reproducible: expected OpenBLAS's kernels for %s, found %s: start the process "
+        "with %s=%s",
+        BLAS_CORE_COMMON, have, variable, BLAS_CORE_COMMON);
+}

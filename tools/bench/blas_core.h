@@ -18,6 +18,10 @@
  * processor or library without BLAS_CORE_COMMON), LQ_EIO. */
 lq_status blas_core_use(bool reproducible, lq_err *err);
 
+/* For a process that is not ours to start again: LQ_EUNSUPPORTED where it does not run on
+ * BLAS_CORE_COMMON already. */
+lq_status blas_core_is_common(lq_err *err);
+
 /* OpenBLAS starts a thread for each processor when it is loaded, of which llmq uses none: the work
  * is split by its own pool. Each asks for 128 MiB of addresses until it has them, also when the
  * process is to end. Where a limit (RLIMIT_AS, RLIMIT_DATA) may keep them out, this starts the process

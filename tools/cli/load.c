@@ -66,3 +66,32 @@ lq_status load_model_open(load_model *l, const char *path, const load_opts *how,
              opt_size_text(size, sizeof size, (double)l->m.weight_bytes), prog_now() - start);
     return LQ_OK;
 }
+
+lq_status load_service(lm **l, pool **p, const cmd_ctx *c, const load_service_opts *o, lq_err *err)
+{
+    char name[128];
+    const char *one[1] = { load_name(name, sizeof name, o->path) };
+    const opt_list *names = o->names;
+    const bool named = names && names->n;
+    const api_opts ao = { .names = named ? names->v : one,
+                          .n_names = named ? names->n : 1,
+                          .version = "",
+                          .priorities = true };
+    eng_opts eo;
+    *l = NULL;
+    *p = NULL;
+    lq_status s = opt_engine_of(&eo, o->engine, o->model, err);
+    if (s) return s;
+    eo.queue = o->queue;
+    s = lm_open(l, &ao, err);
+    if (!s) s = load_start(p, c, o->model, err);
+    const lm_source src = { .path = o->path,
+                            .load = load_opts_of(c, o->model),
+                            .p = *p,
+                            .draft = o->engine->draft,
+                            .engine = eo,
+                            .job = c->job };
+    if (!s) s = lm_load(*l, &src, err);
+    prog_end();
+    return s;
+}

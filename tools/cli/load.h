@@ -4,6 +4,8 @@
 #define LLMQ_TOOLS_CLI_LOAD_H
 
 #include "runtime/engine/sizing.h"
+#include "runtime/service.h"
+#include "tools/cli/engine_opts.h"
 #include "tools/cmds.h"
 
 /* Kernels and device as the options say, and the pool with --threads threads; pool_close it. */
@@ -19,5 +21,17 @@ lq_status load_model_open(load_model *l, const char *path, const load_opts *how,
 /* As the options say, notes at --log-level info; what is to lie beside the weights is the caller's.
  */
 load_opts load_opts_of(const cmd_ctx *c, const opt_model *o);
+
+/* A model that answers requests without HTTP: for `batch` and for the library. */
+typedef struct {
+    const char *path;
+    const opt_list *names; /* that requests may call it by; none: load_name's */
+    const opt_engine *engine;
+    const opt_model *model;
+    int64_t queue; /* requests that may wait */
+} load_service_opts;
+/* *l and *p, kernels and threads and weights; lm_close and pool_close them, in this order, also
+ * after an error. Errors: those of opt_engine_of, load_start and lm_load. */
+lq_status load_service(lm **l, pool **p, const cmd_ctx *c, const load_service_opts *o, lq_err *err);
 
 #endif

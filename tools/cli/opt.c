@@ -481,3 +481,10 @@ lq_status cmd_print_json(cJSON *doc, lq_err *err)
     free(text);
     return LQ_OK;
 }
+
+lq_status cmd_give_json(const cmd_ctx *c, cJSON *doc, lq_err *err)
+{
+    if (!c->result || !doc) return cmd_print_json(doc, err);
+    *c->result = doc;
+    return LQ_OK;
+}

@@ -126,6 +126,9 @@ typedef struct {
     const lq_job *job;        /* pass it to long work: draws progress, carries the stop flag */
     const char *const *given; /* per option its value on the command line, or NULL */
     char note[200];           /* of an option with two values, or "" */
+    /* A call of the library (tools/library/): the result goes here and nothing is printed; the
+     * process is another program's, and is not started again. NULL: the command's own process. */
+    cJSON **result;
 } cmd_ctx;
 
 struct cmd_row {
@@ -167,6 +170,8 @@ char *opt_limit_text(char *buf, size_t n, double bytes);
 
 /* Print a document to stdout and free it; NULL document: LQ_ENOMEM. */
 lq_status cmd_print_json(cJSON *doc, lq_err *err);
+/* The command's result: into c->result, or printed. Takes the document over. */
+lq_status cmd_give_json(const cmd_ctx *c, cJSON *doc, lq_err *err);
 /* Was one printed in this process? Where none was, main prints the error with --json. */
 bool cmd_printed_json(void);
 

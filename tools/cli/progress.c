@@ -22,6 +22,8 @@ static struct {
     bool terminal, drawn;
     char what[64];
     double started, shown;
+    prog_listener listener; /* NULL: stderr */
+    void *user;
 } g = { .lock = PTHREAD_MUTEX_INITIALIZER, .level = LOG_INFO };
 
 double prog_now(void)
@@ -174,15 +176,32 @@ void prog_end(void)
 
 void prog_say(log_level level, const char *fmt, ...)
 {
-    if (level > g.level) return;
-    pthread_mutex_lock(&g.lock);
-    erase();
     va_list ap;
     va_start(ap, fmt);
+    pthread_mutex_lock(&g.lock);
+    if (g.listener) {
+        char text[1024];
+        vsnprintf(text, sizeof text, fmt, ap);
+        g.listener(g.user, level, text);
+    }
+    if (g.listener || level > g.level) {
+        pthread_mutex_unlock(&g.lock);
+        va_end(ap);
+        return;
+    }
+    erase();
     vfprintf(stderr, fmt, ap);
     va_end(ap);
     fputc('\n', stderr);
     fflush(stderr);
+    pthread_mutex_unlock(&g.lock);
+}
+
+void prog_listen(prog_listener f, void *user)
+{
+    pthread_mutex_lock(&g.lock);
+    g.listener = f;
+    g.user = user;
     pthread_mutex_unlock(&g.lock);
 }
 

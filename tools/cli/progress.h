@@ -16,6 +16,11 @@ int prog_signal(void);
 /* One line to stderr, below the progress line, when --log-level shows it. */
 __attribute__((format(printf, 2, 3))) void prog_say(log_level level, const char *fmt, ...);
 
+/* Messages go to f in place of stderr, whatever their level; NULL: back. For another program's
+ * process; before the first message. Any thread calls f, one at a time. */
+typedef void (*prog_listener)(void *user, log_level level, const char *text);
+void prog_listen(prog_listener f, void *user);
+
 double prog_now(void);            /* seconds, monotonic */
 size_t prog_peak_rss_bytes(void); /* of this process so far */
 

@@ -49,9 +49,10 @@ static void add_need(cJSON *doc, const qz_need *n)
     cJSON_AddNumberToObject(doc, "predicted_disk", (double)n->disk);
 }
 
-lq_status qrep_print_plan(const src_source *src, const qz_job *j, const char *out_path, int threads,
-                          bool json, lq_err *err)
+lq_status qrep_plan(const src_source *src, const qz_job *j, const char *out_path, int threads,
+                    const cmd_ctx *c, lq_err *err)
 {
+    const bool json = c->json;
     const qz_opts *q = j->o;
     qz_plan plan;
     qz_need need;
@@ -97,7 +98,7 @@ lq_status qrep_print_plan(const src_source *src, const qz_job *j, const char *ou
     cJSON_AddNumberToObject(doc, "bytes_out", out);
     add_need(doc, &need);
     qz_plan_free(&plan);
-    if (json) return cmd_print_json(doc, err);
+    if (json) return cmd_give_json(c, doc, err);
     char a[16], b[16];
     if (q->bpw > 0)
         printf("%lld tensors share %g bits per weight of %s (%.3f to %.3f can be asked for)\n",
@@ -183,11 +184,6 @@ cJSON *qrep_json(const qz_result *r, const qrep_run *run)
     for (size_t i = 0; i < r->n_reports; i++)
         cJSON_AddItemToArray(list, tensor_json(&r->reports[i]));
     return doc;
-}
-
-lq_status qrep_print_json(const qz_result *r, const qrep_run *run, lq_err *err)
-{
-    return cmd_print_json(qrep_json(r, run), err);
 }
 
 static void print_losses(double loss, double loss_rtn)

@@ -5,6 +5,7 @@
 #define LLMQ_TOOLS_REPORT_QUANTIZE_REPORT_H
 
 #include "quantize/job/job.h"
+#include "tools/cli/opt.h"
 
 /* Of the run beside its result; borrowed. */
 typedef struct {
@@ -18,13 +19,11 @@ extern const meter_view qrep_view;
 
 /* What would become of every tensor, and what it would take; out_path may be NULL. Of samples and
  * check only numbers and lengths count. Errors: those of the plan and of qz_job_need. */
-lq_status qrep_print_plan(const src_source *src, const qz_job *j, const char *out_path, int threads,
-                          bool json, lq_err *err);
+lq_status qrep_plan(const src_source *src, const qz_job *j, const char *out_path, int threads,
+                    const cmd_ctx *c, lq_err *err);
 
 /* All of the result as one document; NULL: out of memory. Caller frees. */
-typedef struct cJSON cJSON;
 cJSON *qrep_json(const qz_result *r, const qrep_run *run);
-lq_status qrep_print_json(const qz_result *r, const qrep_run *run, lq_err *err);
 void qrep_print_text(const qz_result *r, const qrep_run *run);
 
 #endif
