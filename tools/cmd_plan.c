@@ -81,7 +81,7 @@ typedef struct {
     } gpu;
     roof_side cpu; /* with all of the model, as are its limits */
     roof_limits limits;
-    plan_need quantize[QZ_N_METHODS]; /* [n_quantize] */
+    plan_need quantize[PLAN_METHODS]; /* [n_quantize] */
     int n_quantize;
     budget serve; /* what `llmq serve` takes; no rows where it would not start */
 } plan;
@@ -206,7 +206,7 @@ static cJSON *as_json(const plan *pl)
     cJSON *quantize = pl->n_quantize ? cJSON_AddObjectToObject(o, "quantize") : NULL;
     for (int i = 0; i < pl->n_quantize; i++) {
         const qz_need *n = &pl->quantize[i].need;
-        cJSON *m = cJSON_AddObjectToObject(quantize, qz_methods[pl->quantize[i].method].name);
+        cJSON *m = cJSON_AddObjectToObject(quantize, pl->quantize[i].method->name);
         cJSON_AddNumberToObject(m, "memory_bytes", (double)n->rss);
         cJSON_AddNumberToObject(m, "least_memory_limit", (double)n->least);
         cJSON_AddNumberToObject(m, "disk_bytes", (double)n->disk);
@@ -304,7 +304,7 @@ static void print_text(const plan *pl, int threads)
         const qz_need *n = &pl->quantize[i].need;
         char b[16], d[16];
         printf("  %-32s %12s of memory (--memory-limit down to %s), %s of disk\n",
-               qz_methods[pl->quantize[i].method].name, opt_limit_text(a, sizeof a, (double)n->rss),
+               pl->quantize[i].method->name, opt_limit_text(a, sizeof a, (double)n->rss),
                opt_limit_text(b, sizeof b, (double)n->least),
                opt_limit_text(d, sizeof d, (double)n->disk));
     }

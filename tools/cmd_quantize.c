@@ -1,6 +1,7 @@
 /* tools/cmd_quantize.c - `llmq quantize SRC -o OUT.llmq --method M`. */
 #include "calib/backward.h"
 #include "quantize/job/job.h"
+#include "quantize/methods/methods.h"
 #include "quantize/transform/rotate.h"
 #include "quantize/tune/tune.h"
 #include "tools/bench/blas_core.h"
@@ -9,6 +10,7 @@
 #include "tools/cmds.h"
 #include "tools/report/quantize_calib.h"
 #include "tools/report/quantize_html.h"
+#include "tools/report/quantize_methods.h"
 
 #include "runtime/tokenizer/tok_files.h"
 
@@ -30,47 +32,47 @@ typedef struct {
     const char *lm_head, *embed, *kernels, *device;
     size_t memory_limit;
     opt_tri resume;
-    bool dry_run, rotate, reproducible;
+    bool dry_run, rotate, reproducible, list_methods;
 } quantize_opts;
 
 #define F(field) offsetof(quantize_opts, field)
 static const opt_row main_rows[] = {
     { "out", 'o', OPT_STR, F(out), .arg = "OUT.llmq", .help = "where the result goes" },
-    { "method", 'm', OPT_STR, F(method), .arg = "M", .def = "auto",
-      .help = "rtn, hqq, absmax, int8, nf4, fp4, gptq, awq or auto" },
+    { "method", 'm', OPT_STR, F(method), .arg = "M", .def = QZ_DEFAULT_METHOD,
+      .help = "how weights are rounded" },
+    { "list-methods", 0, OPT_FLAG, F(list_methods),
+      .help = "print what the methods are, what they make and need, and nothing else" },
     { "bits", 'b', OPT_INT, F(bits), .def = "4", .lo = 2, .hi = 8,
-      .help = "bits per weight of rtn, hqq, gptq, awq, auto: 2, 3, 4 or 8" },
+      .help = "bits per weight: 2, 3, 4 or 8" },
     { "group-size", 'g', OPT_INT, F(group), .lo = -1, .hi = 1 << 24,
       .help = "weights that share a scale, or the largest number below that divides the row; -1: "
-              "the whole row (default 128; hqq, nf4, fp4: 64)" },
+              "the whole row" },
     { "sym", 0, OPT_FLAG, F(sym), .help = "grids symmetric about zero, no zero points" },
-    { "asym", 0, OPT_FLAG, F(asym), .help = "zero points (default of rtn, gptq, awq, auto)" },
+    { "asym", 0, OPT_FLAG, F(asym), .help = "zero points (what grids have by default)" },
     { "narrow", 0, OPT_FLAG, F(narrow),
       .help = "with --sym: only positive scales, as GPTQ's own rule has it" },
     { "clip", 0, OPT_TRI, F(clip),
-      .help =
-          "draw in the ends of grids where that lowers the error (default: gptq, awq, auto, and "
-          "rtn with --calib; not gptq at 2 bits without --tune)" },
-    { "double-quant", 0, OPT_FLAG, F(dbl), .help = "nf4, fp4: quantize the block scales too" },
+      .help = "draw in the ends of grids where that lowers the error" },
+    { "double-quant", 0, OPT_FLAG, F(dbl), .help = "quantize the block scales too" },
     { "rotate", 0, OPT_FLAG, F(rotate),
       .help = "first turn the model's inner coordinates by a Hadamard matrix of random signs "
               "(--seed): outliers spread, the function stays, nothing is added at run time" },
     { "bpw", 0, OPT_FLOAT, F(bpw), .lo = 1, .hi = 32, .arg = "X",
       .help =
-          "gptq, awq, auto: instead of --bits and --group-size at most X bits per weight of the "
+          "instead of --bits and --group-size at most X bits per weight of the "
           "linear layers, shared out by what each tensor's rounding does to the answers; of the "
           "whole model with --embed auto or --lm-head auto" },
     { "bpw-fused", 0, OPT_TRI, F(bpw_fused),
       .help = "--bpw: one scheme for the parts of a fused layer (q, k, v; gate, up), which other "
               "runtimes ask for (default yes)" },
     { "outlier-threshold", 0, OPT_FLOAT, F(outlier_threshold), .def = "6", .lo = 0, .hi = 1e9,
-      .help = "int8: inputs whose activations reach it stay in bf16; 0: none do" },
+      .help = "inputs whose activations reach it stay in bf16; 0: none do" },
     { "outlier-share", 0, OPT_FLOAT, F(outlier_share), .def = "0.06", .lo = 0, .hi = 1,
-      .help = "int8: ... in this share of the tokens at least; 0: in any token" },
+      .help = "... in this share of the tokens at least; 0: in any token" },
 };
 static const opt_row calib_rows[] = {
     { "calib", 0, OPT_STR, F(calib), .def = "builtin", .arg = "FILE[:WEIGHT],...|builtin",
-      .help = "text to run through the model (gptq, awq, auto, int8; rtn when given), of several "
+      .help = "text to run through the model, of several "
               "files by weight; "
               "FILE.jsonl: a line each of {\"text\": ...}, {\"messages\": [...]} (by the model's "
               "chat template) or {\"ids\": [1, 2, ...]}; FILE.ids: token ids; '\\' before ',' or "
@@ -78,8 +80,9 @@ static const opt_row calib_rows[] = {
     { "calib-samples", 0, OPT_INT, F(samples), .def = "128", .lo = 1, .hi = 1 << 20,
       .help = "windows of text" },
     { "self-samples", 0, OPT_INT, F(self), .lo = 0, .hi = 1 << 20,
-      .help = "further windows that the model writes itself, which tuning learns from as well "
-              "(default: three for each of the others where auto trains codes, else 0)" },
+      .help =
+          "further windows that the model writes itself, which tuning learns from as well "
+          "(default: three for each of the others where codes are trained by default, else 0)" },
     { "calib-len", 0, OPT_INT, F(len), .def = "512", .lo = 8, .hi = 1 << 20,
       .help = "tokens in each" },
     { "seed", 0, OPT_INT, F(seed), .def = "0", .lo = 0, .hi = 9007199254740991.0,
@@ -87,18 +90,17 @@ static const opt_row calib_rows[] = {
     { "all-experts", 0, OPT_FLAG, F(all_experts),
       .help = "round every expert's gate and up by all tokens, not by those that are sent to it" },
     { "act-order", 0, OPT_TRI, F(act_order),
-      .help = "gptq: round the inputs that carry most first (default yes)" },
+      .help = "round the inputs that carry most first (default yes)" },
     { "static-groups", 0, OPT_TRI, F(static_groups),
-      .help = "gptq: choose all grids first, so that groups stay regular (default yes)" },
+      .help = "choose all grids first, so that groups stay regular (default yes)" },
     { "damp", 0, OPT_FLOAT, F(damp), .def = "0.01", .lo = 1e-6, .hi = 1,
-      .help = "gptq, auto: added to the diagonal, as a fraction of its mean" },
+      .help = "added to the diagonal of X^T X, as a fraction of its mean" },
     { "tune", 0, OPT_INT, F(tune), .lo = 0, .hi = 1 << 20, .arg = "STEPS",
-      .help = "gptq, awq, auto: then train scales and norms together towards the original's "
-              "answers; 0: do not (default: auto 100, up to 800 for small models; gptq, awq 0)" },
-    { "fold", 0, OPT_TRI, F(fold),
       .help =
-          "gptq, awq, auto: scale inputs by what they carry, folded into the layer before (default "
-          "yes; not gptq at 2 bits without --tune)" },
+          "then train scales and norms together towards the original's answers; 0: do not; where "
+          "it is on by default 100, up to 800 for small models" },
+    { "fold", 0, OPT_TRI, F(fold),
+      .help = "scale inputs by what they carry, folded into the layer before" },
 };
 static const opt_row which_rows[] = {
     { "override", 0, OPT_LIST, F(overrides), .arg = "'REGEX=scheme'",
@@ -132,49 +134,17 @@ static const opt_row run_rows[] = {
     { "kernels", 0, OPT_STR, F(kernels), .arg = "NAME", .help = "instruction set for calibration" },
     { "device", 0, OPT_STR, F(device), .def = "cpu", .arg = "cpu|cuda[:i]|auto",
       .help =
-          "where calibration's products and sums (X^T X) are made, AWQ's choices are compared and "
-          "gptq's rows are rounded; auto: the first GPU, else the CPU (emulated, not yet measured "
+          "where calibration's products and sums (X^T X) are made, input scales are compared and "
+          "rows are rounded with feedback; auto: the first GPU, else the CPU (emulated, not yet "
+          "measured "
           "on "
           "one)" },
 };
 
-/* Options that change weights, and the methods that know them: elsewhere they would do nothing. */
-static const struct {
-    const char *option, *methods;
-} belongs[] = { { "bits", "rtn, hqq, gptq, awq, auto" },
-                { "group-size", "rtn, hqq, gptq, awq, auto, nf4, fp4" },
-                { "sym", "rtn, gptq, awq, auto, absmax" },
-                { "asym", "rtn, gptq, awq, auto, absmax" },
-                { "narrow", "rtn, gptq, awq, auto" },
-                { "clip", "rtn, gptq, awq, auto" },
-                { "double-quant", "nf4, fp4" },
-                { "outlier-threshold", "int8" },
-                { "outlier-share", "int8" },
-                { "act-order", "gptq" },
-                { "static-groups", "gptq" },
-                { "damp", "gptq, auto" },
-                { "tune", "gptq, awq, auto" },
-                { "self-samples", "gptq, awq, auto" },
-                { "bpw", "gptq, awq, auto" },
-                { "bpw-fused", "gptq, awq, auto" },
-                { "fold", "gptq, awq, auto" },
-                { "all-experts", "gptq, awq, auto, int8" },
-                { "device", "gptq, awq, auto" } };
-
-static bool among(const char *word, const char *list)
-{
-    size_t n = strlen(word);
-    for (const char *p = list; (p = strstr(p, word)); p += n)
-        if ((p == list || p[-1] == ' ') && (p[n] == ',' || !p[n])) return true;
-    return false;
-}
-
 static lq_status check_options(const cmd_ctx *c, const quantize_opts *o, lq_err *err)
 {
-    for (size_t i = 0; i < LQ_COUNT(belongs); i++)
-        if (opt_given(c, belongs[i].option) && !among(o->method, belongs[i].methods))
-            return lq_fail(err, LQ_EUSAGE, "--%s: expected a method that has it (%s), found %s",
-                           belongs[i].option, belongs[i].methods, o->method);
+    const lq_status s = qmethods_check(c, o->method, err);
+    if (s) return s;
     if (!o->out && !o->dry_run) return lq_fail(err, LQ_EUSAGE, "--out is required");
     if (o->report && o->dry_run)
         return lq_fail(err, LQ_EUSAGE, "--report: --dry-run makes nothing to report");
@@ -228,18 +198,19 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->sym = o->sym;
     q->asym = o->asym;
     q->narrow = o->narrow;
-    const bool shapes = qz_shapes(q->method, q->bits, o->bpw, (int)o->tune);
+    q->bpw = o->bpw;
+    q->tune = (int)o->tune; /* settled once the model is known */
+    q->importance = q->method->text_optional && opt_given(c, "calib");
     q->clip = opt_tri_or(o->clip, false);
-    q->no_clip = !opt_tri_or(o->clip, shapes);
+    q->no_clip = !opt_tri_or(o->clip, qz_on_by_default(q, QZ_OPT_CLIP));
     q->no_act_order = !opt_tri_or(o->act_order, true);
     q->no_static_groups = !opt_tri_or(o->static_groups, true);
-    q->no_fold = !opt_tri_or(o->fold, shapes);
+    q->no_fold = !opt_tri_or(o->fold, qz_on_by_default(q, QZ_OPT_FOLD));
     q->damp = o->damp;
     q->all_experts = o->all_experts;
     q->dbl = o->dbl;
     q->outlier_threshold = o->outlier_threshold > 0 ? o->outlier_threshold : -1;
     q->outlier_share = o->outlier_share > 0 ? o->outlier_share : -1;
-    q->importance = q->method == QZ_RTN && opt_given(c, "calib");
     q->overrides = o->overrides.v;
     q->n_overrides = o->overrides.n;
     q->skips = o->skips.v;
@@ -248,7 +219,6 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->embed = o->embed;
     q->rotate = o->rotate;
     q->rotate_seed = (uint64_t)o->seed;
-    q->bpw = o->bpw;
     q->untied = !opt_tri_or(o->bpw_fused, true);
     return LQ_OK;
 }
@@ -327,6 +297,8 @@ static lq_status take_blas_core(const cmd_ctx *c, const quantize_opts *o, lq_err
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const quantize_opts *o = opts;
+    if (o->list_methods) return qmethods_list(c->json, err);
+    if (!c->argc) return lq_fail(err, LQ_EUSAGE, "SRC is missing");
     double start = prog_now();
     qz_opts q = { 0 };
     dev on = { 0 };
@@ -422,9 +394,8 @@ const cmd_row cmd_quantize = {
                "Works layer by layer: memory stays at one layer and the calibration states. The "
                "output appears whole or not at all; an interrupted run goes on with --resume and "
                "gives the same bytes.",
-    .args = { { "SRC", 1, 1, "Hugging Face folder or unquantized .llmq" } },
-    .groups = { OPT_GROUP("Options", main_rows, 0),
-                OPT_GROUP("Calibration (gptq, awq, auto, int8)", calib_rows, 0),
+    .args = { { "SRC", 0, 1, "Hugging Face folder or unquantized .llmq" } },
+    .groups = { OPT_GROUP("Options", main_rows, 0), OPT_GROUP("Calibration", calib_rows, 0),
                 OPT_GROUP("Which tensors", which_rows, 0), OPT_GROUP("Running", run_rows, 0) },
     .examples = "llmq quantize models/novels-6m -o awq4.llmq --method awq\0"
                 "llmq quantize models/novels-6m -o best4.llmq --method auto --report best4.html\0"
@@ -435,6 +406,7 @@ const cmd_row cmd_quantize = {
                 "llmq quantize models/novels-6m -o best3.llmq --method auto --bits 3\0"
                 "llmq quantize models/novels-6m -o mix3.llmq --method gptq --bpw 3.25\0"
                 "llmq quantize models/novels-6m --method nf4 --double-quant --dry-run\0",
+    .note = qmethods_note,
     .opts_bytes = sizeof(quantize_opts),
     .run = run,
 };

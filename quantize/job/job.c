@@ -53,7 +53,8 @@ static bool trains_codes(const qz_opts *o, const qz_plan *plan)
 /* Windows that auto takes the curvature from; 0: none, another method or kind of model. */
 static int64_t curvature_windows(const qz_job *j, const qz_plan *plan)
 {
-    if (j->o->method != QZ_AUTO || !j->samples || !grad_covers(src_config(plan->src))) return 0;
+    const bool wanted = j->samples && (qz_needs(j->o) & QZ_NEEDS_CURVATURE);
+    if (!wanted || !grad_covers(src_config(plan->src))) return 0;
     return j->samples->n < CURVATURE_WINDOWS ? j->samples->n : CURVATURE_WINDOWS;
 }
 
@@ -268,7 +269,7 @@ static lq_status calibrated_layer(run *r, int64_t layer, qz_item *items, lq_err 
                      .look_at = stages ? look_at : NULL,
                      .take = stages ? take : NULL,
                      .user = &at,
-                     .hessian = qz_methods[r->j->o->method].hessian,
+                     .hessian = qz_needs_h(r->j->o),
                      .limit = r->need.experts,
                      .all_experts = r->j->o->all_experts,
                      .curvature = r->curvature.G ? &r->curvature : NULL,
@@ -319,7 +320,7 @@ static lq_status all_parts(run *r, lq_err *err)
     if (!items) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
     if (look >= 0) {
         cal_opts o = { .spill_dir = r->need.spill ? r->state.dir : NULL,
-                       .want_h = qz_methods[r->j->o->method].hessian,
+                       .want_h = qz_needs_h(r->j->o),
                        .staged = qz_in_stages(r->j->o),
                        .outlier = (float)qz_outlier_threshold(r->j->o),
                        .all_experts = r->j->o->all_experts,
@@ -347,10 +348,13 @@ static void say(const run *r, const char *line)
 
 static lq_status look_at_curvature(run *r, lq_err *err)
 {
-    const arch_config *c = src_config(r->src);
-    if (r->j->o->method != QZ_AUTO || last_to_look(r) < 0) return LQ_OK;
-    if (!grad_covers(c)) {
-        say(r, "auto: no backward pass for layers of this kind: rounding as gptq, no tuning");
+    const qz_method *m = r->j->o->method;
+    char line[200];
+    if (!(qz_needs(r->j->o) & QZ_NEEDS_CURVATURE) || last_to_look(r) < 0) return LQ_OK;
+    if (!grad_covers(src_config(r->src))) {
+        snprintf(line, sizeof line, "%s: no backward pass for layers of this kind: %s", m->name,
+                 m->without_curvature);
+        say(r, line);
         return LQ_OK;
     }
     meter_phase(&r->meter, METER_CURVATURE, -1);
@@ -404,7 +408,7 @@ static lq_status tune(run *r, lq_err *err)
                     .spill_dir = r->need.spill ? r->state.dir : NULL };
     if (!o.steps) return LQ_OK;
     if (!grad_covers(src_config(r->src))) {
-        if (r->j->o->method != QZ_AUTO) /* auto has said so */
+        if (!(qz_needs(r->j->o) & QZ_NEEDS_CURVATURE)) /* else it is said already */
             say(r, "--tune: no backward pass for layers of this kind: not tuned");
         return LQ_OK;
     }
@@ -651,7 +655,7 @@ static lq_status start_meter(run *r, const lq_job *job, lq_err *err)
     const meter_work w = {
         .plan = &r->plan,
         .calibrated = c != NULL,
-        .hessian = qz_methods[j->o->method].hessian,
+        .hessian = qz_needs_h(j->o),
         .staged = qz_in_stages(j->o),
         .tune_steps = grad_covers(src_config(r->src)) ? qz_tune_steps(j->o) : 0,
         .tokens = c ? c->n * c->len : 0,

@@ -10,10 +10,6 @@
 #include "formats/tensor/tiles.h"
 #include "quantize/job/check.h"
 #include "quantize/layer/residual.h"
-#include "quantize/methods/awq.h"
-#include "quantize/methods/cholesky.h"
-#include "quantize/methods/gptq.h"
-#include "quantize/methods/kfac.h"
 #include "quantize/methods/loss.h"
 #include "quantize/mixed/measure.h"
 #include "quantize/mixed/perturb.h"
@@ -49,24 +45,17 @@ static size_t packed_bytes(const plan_entry *e, const qt_scheme *s)
     return sum * (size_t)e->count;
 }
 
-/* Rounding one matrix by statistics: H's factor, then rows. */
+/* Rounding one matrix. */
 static size_t unit_bytes(const need_work *w, const plan_entry *e)
 {
-    const size_t K = (size_t)e->K, n = (size_t)(e->N * e->K), h = K * K * F;
-    const size_t threads = (size_t)w->threads;
-    const bool hessian = qz_methods[w->o->method].hessian && w->windows;
+    const size_t n = (size_t)(e->N * e->K);
+    const bool hessian = qz_needs_h(w->o) && w->windows;
     const size_t loss = qz_loss_bytes(e->N * e->count, e->K, hessian, w->threads);
     const size_t copy = e->src->t.scheme.dtype != LQ_F32 && hessian && !qz_folds(w->o) ? n * F : 0;
     const size_t turned = e->turned ? n * (size_t)lq_dtype_bits(e->src->t.scheme.dtype) / 8 : 0;
     if (!hessian || e->scheme.kind != QT_UINT) return turned + loss;
-    if (w->o->method == QZ_AWQ) return turned + copy + larger(loss, awq_search_bytes(e->N, e->K));
-    const size_t factor = factor_bytes(e->K);
-    if (w->curvature_windows) {
-        const size_t rows = threads * KFAC_BLOCK * K * (4 * F + 2) + (size_t)e->N * KFAC_BLOCK * F;
-        return turned + copy + 3 * h + larger(factor, rows);
-    }
-    const size_t rows = (size_t)(e->N < GPTQ_BATCH ? e->N : GPTQ_BATCH) * K * (3 * F + 2);
-    return turned + copy + h + larger(factor, larger(rows, loss));
+    const qz_room room = { e->N, e->K, w->threads, w->curvature_windows > 0, loss };
+    return turned + copy + w->o->method->scratch(&room);
 }
 
 static void add_entry(part_need *p, const need_work *w, const plan_entry *e)
@@ -171,7 +160,7 @@ static void h_of_layer(size_t *once, size_t *expert, const need_work *w, int64_t
     bool has[CAL_N_SITES] = { false };
     cal_site site;
     *once = *expert = 0;
-    if (!qz_methods[w->o->method].hessian) return;
+    if (!qz_needs_h(w->o)) return;
     for (arch_role r = 0; r < ARCH_N_ROLES; r++)
         if (arch_has(c, r, layer) && cal_site_of(&site, c, r)) has[site] = true;
     for (int s = 0; s < CAL_N_SITES; s++)
@@ -191,7 +180,7 @@ typedef struct {
 
 static size_t program_bytes(const need_work *w)
 {
-    const bool blas = w->windows && qz_methods[w->o->method].hessian;
+    const bool blas = w->windows && qz_needs_h(w->o);
     return PROGRAM + (size_t)w->threads * (blas ? PER_THREAD + BLAS : PER_THREAD) +
            (size_t)(((w->windows + w->own_windows) * w->len + w->check_windows * w->check_len) * 4);
 }

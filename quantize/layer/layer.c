@@ -7,13 +7,10 @@
 #include "formats/tensor/finite.h"
 #include "quantize/layer/layer_impl.h"
 #include "quantize/layer/residual.h"
-#include "quantize/methods/hqq.h"
 #include "quantize/methods/int8.h"
-#include "quantize/methods/kfac.h"
 #include "quantize/methods/lut4.h"
 #include "quantize/transform/fold.h"
 
-enum { SWEEPS = 8, ROUNDS = 3 /* of refitting scales: auto */ };
 enum { STARVED = 4 /* fewer tokens than inputs / STARVED */ };
 
 #if defined(__GNUC__)
@@ -100,15 +97,10 @@ static void find_stats(const work *w, unit *u)
 
 /* ---- rounding ---- */
 
-/* The curvature of a linear of this layer, for inputs and outputs as folding left them. G NULL:
- * none. */
-typedef struct {
-    float *G, *H;
-} sides;
-
-/* H: half of it is u's statistics, of inputs that quantized layers made; half weighs tokens by the
- * gradient there (calib/fisher.h). */
-static lq_status curvature_of(const work *w, sides *c, const unit *u, lq_arena *a, lq_err *err)
+/* m->G, m->G_H: the curvature of a linear of this layer, for inputs and outputs as folding left
+ * them; NULL: none. Half of that of inputs is u's statistics, of inputs that quantized layers made;
+ * half weighs tokens by the gradient there (calib/fisher.h). */
+static lq_status curvature_of(const work *w, qz_matrix *m, const unit *u, lq_arena *a, lq_err *err)
 {
     const int64_t B = FISHER_BLOCK, blocks = lq_ceil_div(u->N, B), K = u->K;
     const size_t n = (size_t)(blocks * B * B), nh = (size_t)(K * K);
@@ -116,89 +108,75 @@ static lq_status curvature_of(const work *w, sides *c, const unit *u, lq_arena *
     const fisher *from = w->eyes->curvature;
     int k = 0;
     double plain = 0, weighed = 0;
-    *c = (sides){ NULL, NULL };
     while (k < GRAD_LINEARS && grad_linear_roles[k] != u->t->e->role)
         k++;
     if (!from || k == GRAD_LINEARS) return LQ_OK;
-    c->G = lq_push(a, n * sizeof *c->G);
-    c->H = lq_push(a, nh * sizeof *c->H);
-    if (!c->G || !c->H) return part_no_memory((n + nh) * sizeof *c->G, err);
-    memcpy(c->G, from->G[w->part][k], n * sizeof *c->G);
+    float *G = lq_push(a, n * sizeof *G), *own = lq_push(a, nh * sizeof *own);
+    if (!G || !own) return part_no_memory((n + nh) * sizeof *G, err);
+    m->G = memcpy(G, from->G[w->part][k], n * sizeof *G);
     for (int64_t i = 0; i < u->N && s; i++)
         for (int64_t j = i / B * B, at = 0; at < B && j < u->N; j++, at++)
-            c->G[i * B + at] *= s[i] * s[j];
-    memcpy(c->H, u->st->H, nh * sizeof *c->H);
+            G[i * B + at] *= s[i] * s[j];
+    m->G_H = memcpy(own, u->st->H, nh * sizeof *own);
     if (!from->H) return LQ_OK;
     const float *H = from->H[w->part][k];
     for (int64_t i = 0; i < K; i++) {
-        plain += (double)c->H[i * K + i];
+        plain += (double)own[i * K + i];
         weighed += (double)H[i * K + i] / (f ? (double)f[i] * (double)f[i] : 1);
     }
     for (int64_t i = 0; i < K && weighed > 0; i++)
         for (int64_t j = 0; j < K; j++) {
             double h = (double)H[i * K + j] / (f ? (double)f[i] * (double)f[j] : 1);
-            c->H[i * K + j] = (float)(((double)c->H[i * K + j] + h * plain / weighed) / 2);
+            own[i * K + j] = (float)(((double)own[i * K + j] + h * plain / weighed) / 2);
         }
     return LQ_OK;
 }
 
-/* The factor of H: of the matrix before, where it read the same input. */
-static lq_status basis_of(work *w, const float *H, int64_t K, lq_err *err)
+/* What rounding says of a matrix, for its tensor's report. */
+static void note_rounded(const work *w, unit *u, const qz_rounded *r)
 {
-    if (w->basis.H == H) return LQ_OK;
-    gptq_basis_free(&w->basis);
-    return gptq_prepare(&w->basis, H, K, w->o->damp, !w->o->no_act_order, w->p, err);
+    qz_report *rep = &u->t->rep, unheard = { .note = "" };
+    if (by_matrix(u->t)) rep = &unheard; /* one note of 128 experts would do for none */
+    if (r->fallback) note(rep, "statistics not usable, rounded to nearest");
+    if (r->nearest) note(rep, "%lld blocks of outputs rounded to nearest", (long long)r->nearest);
+    if (r->dead) note(rep, "%lld inputs never fire", (long long)r->dead);
+    if (!r->fallback && r->damp > qz_damp(w->o)) note(rep, "damping raised to %g", r->damp);
 }
 
+/* By the method, or to nearest where it has none of what it goes by. */
 static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
 {
-    const qt_tensor *q = &out->t;
-    ug_spec spec = part_spec(w, &q->scheme, w->o->clip);
-    const float *H = u->st ? u->st->H : NULL;
-    qz_report *r = &u->t->rep, unheard = { .note = "" };
-    if (w->o->method == QZ_HQQ && q->scheme.zero != QT_ZERO_NONE)
-        return hqq_run(out, u->W, u->d, w->p, err);
-    if (!H) {
-        const bool known = w->o->importance && u->st && u->st->tokens;
-        spec.search |= known && !w->o->no_clip;
-        spec.refit = spec.search;
-        return rtn_run(out, u->W, u->d, known ? u->st->mean_sq : NULL, &spec, w->p, err);
-    }
-    spec.search = !w->o->no_clip;
-    float *copy = NULL;
+    const cal_stats *st = u->st;
+    const bool means = st && st->tokens && (qz_needs(w->o) & QZ_NEEDS_MEANS);
+    qz_matrix m = { .o = w->o,
+                    .W = u->W,
+                    .d = u->d,
+                    .N = u->N,
+                    .K = u->K,
+                    .H = st ? st->H : NULL,
+                    .mean_sq = means ? st->mean_sq : NULL,
+                    .stacked = u->t->e->count > 1,
+                    .basis = &w->basis };
+    qz_rounded r = { .loss = (double)NAN, .loss_rtn = (double)NAN };
+    if (!w->o->method->round || (!m.H && qz_needs_h(w->o)))
+        return rtn_round(out, &r, &m, w->p, err);
     lq_arena a = { 0 };
     lq_status s = LQ_OK;
-    if (u->d != LQ_F32 || (uintptr_t)u->W % sizeof(float)) {
-        size_t n = (size_t)u->N * (size_t)u->K;
-        copy = lq_push(&a, n * sizeof *copy);
+    if (m.H && (u->d != LQ_F32 || (uintptr_t)u->W % sizeof(float))) {
+        const size_t n = (size_t)u->N * (size_t)u->K;
+        float *copy = lq_push(&a, n * sizeof *copy);
         if (!copy) return part_no_memory(n * sizeof *copy, err);
         lq_to_f32(copy, u->W, u->d, n);
+        m.W = copy;
+        m.d = LQ_F32;
     }
-    const float *W = copy ? copy : u->W;
-    if (w->o->method == QZ_AWQ) {
-        s = awq_round(out, W, H, &spec, w->p, err);
-    } else {
-        gptq_report rep;
-        sides c;
-        s = curvature_of(w, &c, u, &a, err);
-        kfac_opts k = { spec, w->o->damp, 0, SWEEPS, ROUNDS };
-        gptq_opts o = { spec, !w->o->no_static_groups || u->t->e->count > 1, SWEEPS, w->o->on };
-        if (!s && c.G) s = kfac_run(out, &rep, W, c.H, c.G, &k, w->p, err);
-        if (!s && !c.G) s = basis_of(w, H, u->K, err);
-        if (!s && !c.G) s = gptq_run(out, &rep, W, &w->basis, &o, w->p, err);
-        if (!s) {
-            /* kfac's is by another H */
-            if (isnan(u->loss_rtn) && c.G) s = part_measure_rtn(w, u, err);
-            if (isnan(u->loss_rtn) && !c.G) u->loss_rtn = rep.loss_rtn;
-            if (!c.G && !w->fold) u->loss = rep.loss;
-            if (by_matrix(u->t)) r = &unheard; /* one note of 128 experts would do for none */
-            if (rep.fallback) note(r, "statistics not usable, rounded to nearest");
-            if (rep.nearest)
-                note(r, "%lld blocks of outputs rounded to nearest", (long long)rep.nearest);
-            if (rep.dead) note(r, "%lld inputs never fire", (long long)rep.dead);
-            if (!rep.fallback && rep.damp > (w->o->damp > 0 ? w->o->damp : 0.01))
-                note(r, "damping raised to %g", rep.damp);
-        }
+    if (m.H) s = curvature_of(w, &m, u, &a, err);
+    if (!s) s = w->o->method->round(out, &r, &m, w->p, err);
+    if (!s && isnan(u->loss_rtn) && r.measure_rtn) s = part_measure_rtn(w, u, err);
+    if (!s) {
+        if (isnan(u->loss_rtn)) u->loss_rtn = r.loss_rtn;
+        if (!w->fold) u->loss = r.loss;
+        note_rounded(w, u, &r);
     }
     lq_arena_free(&a);
     return s;

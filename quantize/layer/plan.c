@@ -62,12 +62,12 @@ static void rules_free(rules *r)
     pcre2_match_data_free(r->match);
 }
 
-/* A scheme as the user wrote it; hqq alone chooses fractional zero points. */
-static lq_status parse_scheme(qt_scheme *s, const char *text, const char *option, qz_method m,
-                              lq_err *err)
+/* A scheme as the user wrote it. */
+static lq_status parse_scheme(qt_scheme *s, const char *text, const char *option,
+                              const qz_method *m, lq_err *err)
 {
     lq_status st = qt_scheme_parse(s, text, err);
-    if (!st && ((s->zero == QT_ZERO_F16 && m != QZ_HQQ) || s->zero == QT_ZERO_BIAS))
+    if (!st && ((s->zero == QT_ZERO_F16 && !m->fractional) || s->zero == QT_ZERO_BIAS))
         st = lq_fail(err, LQ_EUSAGE, "'%s' needs a method that chooses fractional zero points",
                      text);
     if (!st && (s->kind == QT_E4M3 || s->kind == QT_E2M1 || s->act))
@@ -231,8 +231,7 @@ static void fit_groups(qt_scheme *s, const plan_entry *e, const qz_opts *o, int6
 {
     s->group = qz_fit_group(e->K, s->group);
     /* The order of the inputs is a tensor's, not one expert's. */
-    s->irregular = o->method == QZ_GPTQ && !o->no_act_order && o->no_static_groups &&
-                   e->part < layers && s->group < e->K && e->count == 1;
+    s->irregular = qz_keeps_order(o) && e->part < layers && s->group < e->K && e->count == 1;
 }
 
 static lq_status fit(maker *m, plan_entry *e, lq_err *err)
@@ -246,8 +245,7 @@ static lq_status fit(maker *m, plan_entry *e, lq_err *err)
     /* Outlier columns are found by calibration, which sees the inputs of a layer's linears only. */
     cal_site site;
     if (s->kind == QT_I8_OUTLIER &&
-        (m->o->method != QZ_INT8 || !cal_site_of(&site, m->cfg, e->role) ||
-         m->o->outlier_threshold < 0)) {
+        (!(qz_needs(m->o) & QZ_NEEDS_OUTLIERS) || !cal_site_of(&site, m->cfg, e->role))) {
         note_change(m, e, 0, 0);
         s->kind = QT_I8;
     }
@@ -287,7 +285,7 @@ lq_status qz_plan_scheme(qt_scheme *s, const plan_entry *e, const qz_plan *p, co
     qz_opts v = *o;
     v.bits = bits;
     v.group = group;
-    lq_status st = qz_default_scheme(s, &v, err);
+    lq_status st = v.method->scheme(s, &v, err);
     if (st) return st;
     fit_groups(s, e, o, p->cfg.layers);
     return qt_check(s, e->count * e->N, e->K, err);
@@ -371,7 +369,7 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
     int64_t n = src_n_tensors(src);
     lq_status s = rules_make(&m.r, o, err);
     if (!s) s = src_check_roles(src, err);
-    if (!s) s = qz_default_scheme(&m.linear, o, err);
+    if (!s) s = o->method->scheme(&m.linear, o, err);
     if (!s && o->lm_head && !qz_is_auto(o->lm_head))
         s = parse_scheme(&m.head, o->lm_head, "--lm-head", o->method, err);
     if (!s && o->embed && !qz_is_auto(o->embed))

@@ -6,7 +6,7 @@
 #define LLMQ_QUANTIZE_LAYER_PLAN_H
 
 #include "formats/source/source.h"
-#include "quantize/layer/method.h"
+#include "quantize/methods/method.h"
 
 typedef struct {
     const src_tensor *src;

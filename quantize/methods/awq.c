@@ -297,3 +297,33 @@ lq_status awq_round(qz_out *out, const float *W, const float *H, const ug_spec *
     free(imp);
     return s;
 }
+
+/* ---- the method ---- */
+static lq_status clip_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
+{
+    (void)r;
+    const ug_spec spec = rtn_spec(&out->t.scheme, !m->o->narrow, !m->o->no_clip);
+    return awq_round(out, m->W, m->H, &spec, p, err);
+}
+
+static size_t awq_scratch(const qz_room *r)
+{
+    const size_t least = awq_search_bytes(r->N, r->K);
+    return r->loss > least ? r->loss : least;
+}
+
+const qz_method qz_method_awq = {
+    .name = "awq",
+    .help = "salient inputs are scaled up, the inverse is folded into the layer before; clipping",
+    .schemes = "u2 u3 u4 u8",
+    .options = QZ_OPTS_H,
+    .on = QZ_OPT_CLIP | QZ_OPT_FOLD,
+    .bits = 4,
+    .group = 128,
+    .needs = QZ_NEEDS_H,
+    .alone = true,
+    .plan = 3,
+    .scheme = qz_scheme_grid,
+    .scratch = awq_scratch,
+    .round = clip_round,
+};

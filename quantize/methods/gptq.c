@@ -394,3 +394,59 @@ done:
     lq_arena_free(&a);
     return s;
 }
+
+/* ---- the method ---- */
+/* The factor of H: of the matrix before, where it read the same input. */
+static lq_status basis_of(const qz_matrix *m, pool *p, lq_err *err)
+{
+    if (m->basis->H == m->H) return LQ_OK;
+    gptq_basis_free(m->basis);
+    return gptq_prepare(m->basis, m->H, m->K, m->o->damp, !m->o->no_act_order, p, err);
+}
+
+lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
+{
+    gptq_report rep;
+    const gptq_opts o = { .spec = rtn_spec(&out->t.scheme, !m->o->narrow, !m->o->no_clip),
+                          .static_groups = !m->o->no_static_groups || m->stacked,
+                          .sweeps = GPTQ_SWEEPS,
+                          .on = m->o->on };
+    lq_status s = basis_of(m, p, err);
+    if (!s) s = gptq_run(out, &rep, m->W, m->basis, &o, p, err);
+    if (!s)
+        *r = (qz_rounded){ .loss = rep.loss,
+                           .loss_rtn = rep.loss_rtn,
+                           .damp = rep.damp,
+                           .dead = rep.dead,
+                           .fallback = rep.fallback };
+    return s;
+}
+
+size_t gptq_scratch(const qz_room *r)
+{
+    const size_t K = (size_t)r->K, F = sizeof(float), factor = factor_bytes(r->K);
+    const size_t rows = (size_t)(r->N < GPTQ_BATCH ? r->N : GPTQ_BATCH) * K * (3 * F + 2);
+    const size_t rest = rows > r->loss ? rows : r->loss;
+    return K * K * F + (factor > rest ? factor : rest);
+}
+
+/* Without training, codes at 2 bits make up for each other's errors best when nothing else is
+ * moved: drawn-in grids and input scales lower the loss of nearest rounding, but raise theirs. */
+static bool shapes_grids(const qz_opts *o) { return qz_bits(o) != 2 || o->bpw > 0 || o->tune > 0; }
+
+const qz_method qz_method_gptq = {
+    .name = "gptq",
+    .help = "each weight's error moves onto those not yet rounded, by second-order information",
+    .schemes = "u2 u3 u4 u8",
+    .options = QZ_OPTS_H | QZ_OPT_ACT_ORDER | QZ_OPT_STATIC | QZ_OPT_DAMP,
+    .on = QZ_OPT_CLIP | QZ_OPT_FOLD,
+    .on_when = "not at 2 bits without --tune",
+    .is_on = shapes_grids,
+    .bits = 4,
+    .group = 128,
+    .needs = QZ_NEEDS_H,
+    .plan = 4,
+    .scheme = qz_scheme_grid,
+    .scratch = gptq_scratch,
+    .round = gptq_round,
+};

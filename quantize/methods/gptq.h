@@ -20,10 +20,11 @@
 #include "kernels/core/pool.h"
 #include "kernels/device.h"
 #include "quantize/methods/grid.h"
+#include "quantize/methods/method.h"
 #include "quantize/methods/out.h"
 
 /* What all matrices that read one input have in common: zero is none. */
-typedef struct {
+typedef struct gptq_basis {
     const float *H; /* [K,K], borrowed */
     int64_t K;
     float *U;      /* [K,K], see gptq_factor; NULL: H was not usable at any damping */
@@ -43,6 +44,7 @@ typedef struct {
     dev *on; /* rows are rounded there, where groups are static and a row fits; NULL: here */
 } gptq_opts;
 
+enum { GPTQ_SWEEPS = 8 };  /* as the method takes them */
 enum { GPTQ_BATCH = 512 }; /* rows at once, in f32 thrice and codes twice */
 
 typedef struct {
@@ -72,5 +74,9 @@ lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *per
                       pool *p, lq_err *err);
 /* perm [K]: inputs by falling imp, equal ones in order. False: out of memory. */
 bool gptq_order(int32_t *perm, const float *imp, int64_t K);
+
+/* qz_method.round and .scratch of this method, and of others where they lack what they need more. */
+lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err);
+size_t gptq_scratch(const qz_room *r);
 
 #endif

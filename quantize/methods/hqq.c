@@ -195,3 +195,29 @@ lq_status hqq_run(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err)
     free(k.scratch);
     return LQ_OK;
 }
+
+/* ---- the method ---- */
+static lq_status hqq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
+{
+    return out->t.scheme.zero != QT_ZERO_NONE ? hqq_run(out, m->W, m->d, p, err)
+                                              : rtn_round(out, r, m, p, err);
+}
+
+static lq_status hqq_scheme(qt_scheme *s, const qz_opts *o, lq_err *err)
+{
+    return qz_scheme_uint(s, o, "-fzero", err);
+}
+
+const qz_method qz_method_hqq = {
+    .name = "hqq",
+    .help = "half-quadratic: fractional zero points that follow the errors",
+    .schemes = "u2 u3 u4 u8",
+    .options = QZ_OPT_BITS | QZ_OPT_GROUP,
+    .bits = 4,
+    .group = 64,
+    .bounded = true,
+    .alone = true,
+    .fractional = true,
+    .scheme = hqq_scheme,
+    .round = hqq_round,
+};

@@ -1,8 +1,10 @@
 /* quantize/methods/int8.c - row-wise int8: absmax, zero point, outlier columns. */
 #include "quantize/methods/int8.h"
 
+#include <cjson/cJSON.h>
 #include <stdlib.h>
 
+#include "quantize/methods/method.h"
 #include "quantize/methods/rows.h"
 
 int64_t int8_find_outliers(int32_t *idx, const float *share, int64_t K, float least)
@@ -85,3 +87,49 @@ lq_status int8_run(qz_out *out, const void *W, lq_dtype d, const int32_t *outlie
     free(k.scratch);
     return LQ_OK;
 }
+
+/* ---- the methods ---- */
+static lq_status absmax_scheme(qt_scheme *s, const qz_opts *o, lq_err *err)
+{
+    return qz_scheme_of(s, o->asym ? "i8-row-asym" : "i8-row", err);
+}
+
+static void absmax_recipe(cJSON *r, const qz_opts *o) { cJSON_AddBoolToObject(r, "sym", !o->asym); }
+
+const qz_method qz_method_absmax = {
+    .name = "absmax",
+    .help = "8 bits, a scale per row, or with --asym a zero point too",
+    .schemes = "i8-row",
+    .options = QZ_OPT_SYM | QZ_OPT_ASYM,
+    .bounded = true,
+    .alone = true,
+    .scheme = absmax_scheme,
+    .recipe = absmax_recipe,
+};
+
+static bool decomposes(const qz_opts *o) { return !(o->outlier_threshold < 0); }
+static unsigned int8_needs(const qz_opts *o) { return decomposes(o) ? QZ_NEEDS_OUTLIERS : 0; }
+
+static lq_status int8_scheme(qt_scheme *s, const qz_opts *o, lq_err *err)
+{
+    return qz_scheme_of(s, decomposes(o) ? "i8-outlier" : "i8-row", err);
+}
+
+static void int8_recipe(cJSON *r, const qz_opts *o)
+{
+    cJSON_AddNumberToObject(r, "outlier_share", qz_outlier_share(o));
+    cJSON_AddNumberToObject(r, "outlier_threshold", decomposes(o) ? qz_outlier_threshold(o) : -1);
+}
+
+const qz_method qz_method_int8 = {
+    .name = "int8",
+    .help = "LLM.int8: as absmax, but inputs with outliers stay in bf16",
+    .schemes = "i8-outlier",
+    .options = QZ_OPT_THRESHOLD | QZ_OPT_SHARE | QZ_OPT_ALL_EXPERTS,
+    .needs = QZ_NEEDS_OUTLIERS,
+    .needs_of = int8_needs,
+    .bounded = true,
+    .alone = true,
+    .scheme = int8_scheme,
+    .recipe = int8_recipe,
+};

@@ -6,6 +6,7 @@
 #include <lapacke.h>
 #include <stdlib.h>
 
+#include "quantize/methods/cholesky.h"
 #include "quantize/methods/rtn.h"
 
 enum { B = KFAC_BLOCK, COLUMNS = 128 };
@@ -406,3 +407,50 @@ done:
     free(U);
     return s ? lq_fail(err, s, "no memory to round a weight of %lld inputs", (long long)K) : LQ_OK;
 }
+
+/* ---- the method ---- */
+enum { ROUNDS = 3 };
+
+static lq_status auto_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
+{
+    if (!m->G) return gptq_round(out, r, m, p, err);
+    gptq_report rep;
+    const kfac_opts o = { .spec = rtn_spec(&out->t.scheme, !m->o->narrow, !m->o->no_clip),
+                          .damp = m->o->damp,
+                          .sweeps = GPTQ_SWEEPS,
+                          .rounds = ROUNDS };
+    const lq_status s = kfac_run(out, &rep, m->W, m->G_H, m->G, &o, p, err);
+    if (s) return s;
+    r->measure_rtn = true; /* its losses are by another H */
+    r->damp = rep.damp;
+    r->dead = rep.dead;
+    r->nearest = rep.nearest;
+    r->fallback = rep.fallback;
+    return LQ_OK;
+}
+
+static size_t auto_scratch(const qz_room *r)
+{
+    const size_t K = (size_t)r->K, F = sizeof(float), factor = factor_bytes(r->K);
+    if (!r->curvature) return gptq_scratch(r);
+    const size_t rows =
+        (size_t)r->threads * KFAC_BLOCK * K * (4 * F + 2) + (size_t)r->N * KFAC_BLOCK * F;
+    return 3 * K * K * F + (factor > rows ? factor : rows);
+}
+
+const qz_method qz_method_auto = {
+    .name = "auto",
+    .help = "rounding weighted by the curvature of the output distribution, then codes, scales "
+            "and norms are trained jointly",
+    .schemes = "u2 u3 u4 u8",
+    .options = QZ_OPTS_H | QZ_OPT_DAMP,
+    .on = QZ_OPT_CLIP | QZ_OPT_FOLD | QZ_OPT_TUNE,
+    .bits = 4,
+    .group = 128,
+    .needs = QZ_NEEDS_H | QZ_NEEDS_CURVATURE,
+    .without_curvature = "rounding as gptq, no tuning",
+    .plan = 5,
+    .scheme = qz_scheme_grid,
+    .scratch = auto_scratch,
+    .round = auto_round,
+};

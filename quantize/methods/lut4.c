@@ -1,8 +1,10 @@
 /* quantize/methods/lut4.c - NF4 and FP4 blocks, and double quantization of their absmax. */
 #include "quantize/methods/lut4.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "quantize/methods/method.h"
 #include "quantize/methods/rows.h"
 
 /* Quantiles of a normal distribution, scaled to 1 (QLoRA, appendix E). */
@@ -240,3 +242,40 @@ lq_status lut4_run(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err)
     free(k.scratch);
     return st;
 }
+
+/* ---- the methods ---- */
+static lq_status lut4_scheme(qt_scheme *s, const qz_opts *o, lq_err *err)
+{
+    char text[40];
+    const int64_t G = qz_group(o);
+    if (G < 32 || G > 4096 || (G & (G - 1)))
+        return lq_fail(err, LQ_EUSAGE,
+                       "--group-size: expected a power of two from 32 to 4096 for %s, found %lld",
+                       o->method->name, (long long)o->group);
+    snprintf(text, sizeof text, "%s-g%lld%s", o->method->schemes, (long long)G,
+             o->dbl ? "-double" : "");
+    return qz_scheme_of(s, text, err);
+}
+
+const qz_method qz_method_nf4 = {
+    .name = "nf4",
+    .help = "bitsandbytes' 16 values of a normal distribution, to its bits",
+    .schemes = "nf4",
+    .options = QZ_OPT_GROUP | QZ_OPT_DOUBLE,
+    .group = 64,
+    .bounded = true,
+    .alone = true,
+    .plan = 2,
+    .scheme = lut4_scheme,
+};
+
+const qz_method qz_method_fp4 = {
+    .name = "fp4",
+    .help = "bitsandbytes' 16 values of a 4-bit float, to its bits",
+    .schemes = "fp4",
+    .options = QZ_OPT_GROUP | QZ_OPT_DOUBLE,
+    .group = 64,
+    .bounded = true,
+    .alone = true,
+    .scheme = lut4_scheme,
+};

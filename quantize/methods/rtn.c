@@ -1,6 +1,7 @@
 /* quantize/methods/rtn.c - rounding to nearest, row by row. */
 #include "quantize/methods/rtn.h"
 
+#include <cjson/cJSON.h>
 #include <stdlib.h>
 
 #include "quantize/methods/rows.h"
@@ -80,3 +81,42 @@ lq_status rtn_run(qz_out *out, const void *W, lq_dtype d, const float *imp, cons
     free(k.scratch);
     return LQ_OK;
 }
+
+/* ---- the method ---- */
+lq_status rtn_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
+{
+    (void)r;
+    ug_spec spec = rtn_spec(&out->t.scheme, !m->o->narrow, m->o->clip);
+    spec.search |= m->mean_sq && !m->o->no_clip;
+    spec.refit = spec.search;
+    return rtn_run(out, m->W, m->d, m->mean_sq, &spec, p, err);
+}
+
+static bool with_text(const qz_opts *o) { return o->importance; }
+static unsigned rtn_needs(const qz_opts *o) { return o->importance ? QZ_NEEDS_MEANS : 0; }
+
+static void rtn_recipe(cJSON *r, const qz_opts *o)
+{
+    if (o->importance) cJSON_AddBoolToObject(r, "importance", true);
+}
+
+const qz_method qz_method_rtn = {
+    .name = "rtn",
+    .help = "rounds to nearest; with --calib by grids chosen for the inputs",
+    .schemes = "u2 u3 u4 u8",
+    .options = QZ_OPTS_GRID,
+    .on = QZ_OPT_CLIP,
+    .on_when = "with --calib",
+    .is_on = with_text,
+    .bits = 4,
+    .group = 128,
+    .needs = QZ_NEEDS_MEANS,
+    .needs_of = rtn_needs,
+    .text_optional = true,
+    .bounded = true,
+    .alone = true,
+    .plan = 1,
+    .scheme = qz_scheme_grid,
+    .recipe = rtn_recipe,
+    .round = rtn_round,
+};

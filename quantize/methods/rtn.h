@@ -8,6 +8,7 @@
 
 #include "kernels/core/pool.h"
 #include "quantize/methods/grid.h"
+#include "quantize/methods/method.h"
 #include "quantize/methods/out.h"
 
 /* The grid that a QT_UINT scheme stores; `full`: symmetric grids may take UG_SYM_FULL. */
@@ -21,5 +22,9 @@ lq_status rtn_run(qz_out *out, const void *W, lq_dtype d, const float *imp, cons
  * grids and codes themselves. params [ng], codes [K]; zeros [ng] is scratch. */
 void rtn_store_row(qz_out *out, int64_t n, const ug_param *params, const uint8_t *codes,
                    uint8_t *zeros);
+
+/* qz_method.round of this method, and of every other where it has nothing to go by: with m->mean_sq
+ * grids are drawn in for the output, unless no_clip; without, if `clip`, for the weights. */
+lq_status rtn_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err);
 
 #endif

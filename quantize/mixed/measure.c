@@ -92,7 +92,7 @@ static lq_status sense_one(work *w, measure_entry *m, int64_t expert, lq_err *er
     const sense_opts how = { .H = inputs_of(w, e->role),
                              .G = curvature_of(w, e),
                              .damp = w->o->damp,
-                             .nearest = w->o->method == QZ_AWQ,
+                             .nearest = w->o->method->alone,
                              .narrow = w->o->narrow };
     if (!s) s = sense_matrix(m->effect, m->scheme, m->n, &W, &how, w->p, err);
     src_matrix_done(w->src, e->role, e->part, expert);

@@ -72,10 +72,10 @@ static int64_t weights(const src_source *src)
 
 bool tune_small(const src_source *src) { return weights(src) <= (int64_t)1 << 28; }
 
-int tune_default_steps(qz_method m, const src_source *src)
+int tune_default_steps(const qz_method *m, const src_source *src)
 {
     const int64_t budget = (int64_t)1 << 33 /* steps times weights */, least = 100, most = 800;
-    if (m != QZ_AUTO || !grad_covers(src_config(src))) return 0;
+    if (!(m->on & QZ_OPT_TUNE) || !grad_covers(src_config(src))) return 0;
     const int64_t n = weights(src), steps = n > 0 ? budget / n : most;
     return (int)(steps < least ? least : steps > most ? most : steps);
 }

@@ -26,9 +26,9 @@ enum { TUNE_BATCH = 4 };
 
 /* Is the model so small that codes are trained too (14 bytes per weight)? */
 bool tune_small(const src_source *src);
-/* The steps that are worth their time: of auto 100, on a small model up to 800, the more the
- * smaller it is; 0 of other methods, and where there is no backward pass. */
-int tune_default_steps(qz_method m, const src_source *src);
+/* The steps that are worth their time: 100, on a small model up to 800, the more the smaller it is;
+ * 0 of methods that are not tuned by default, and where there is no backward pass. */
+int tune_default_steps(const qz_method *m, const src_source *src);
 
 /* Zero means the default given here. */
 typedef struct {

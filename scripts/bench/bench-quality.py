@@ -20,7 +20,6 @@ usage: make bench-quality          all of these can be set in front: MODELS=... 
 import json
 import os
 import pathlib
-import re
 import shlex
 import subprocess
 import sys
@@ -30,7 +29,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 LLMQ = os.environ.get("LLMQ", "./llmq")
 TEXT = "tests/golden/text/"
 PEER_TEXT = TEXT + "novels-heldout-100w.txt"
-CALIBRATED = {"gptq", "awq", "auto", "int8"}
 # KL of ours over that of the best peer must not be above: (method, bits) or (method, None) -> goal, whose rows
 GOALS = {("auto", 4): (0.60, ""), ("auto", 3): (0.60, ""), ("auto", 2): (0.75, ""),
          ("gptq", None): (1.0, "llm-compressor GPTQ"), ("awq", None): (1.0, "AutoAWQ"),
@@ -64,13 +62,14 @@ def beside(rows, model, method, bits, bpw):
 
 
 def methods_here():
-    p = subprocess.run([LLMQ, "quantize", "x", "-m", "?"], capture_output=True, text=True)
-    return [m for m in setting("METHODS", "rtn gptq awq hqq nf4 auto") if m in re.findall(r"\w+", p.stderr)]
+    """Rows of `llmq quantize --list-methods`, of those asked for."""
+    here = {m["name"]: m for m in llmq("quantize", "--list-methods")["methods"]}
+    return [here[m] for m in setting("METHODS", "rtn gptq awq hqq nf4 auto") if m in here]
 
 
 def runs(widths):
     for method in methods_here():
-        for bits, group in ([(4, 64)] if method == "nf4" else widths):
+        for bits, group in (widths if "bits" in method else [(4, method.get("group_size"))]):
             yield method, bits, group
 
 
@@ -94,10 +93,12 @@ def main():
                 path = f"{tmp}/{path}"
                 subprocess.run([sys.executable, "scripts/make/make-outliers.py", "models/novels-6m",
                                 "scripts/make/novels-6m-outliers.json", path], check=True)
-            for method, bits, group in runs(widths):
-                width = [] if method == "nf4" else ["--bits", bits]
-                q = llmq("quantize", path, "-o", f"{tmp}/q.llmq", "--method", method, "--group-size", group, *width,
-                         *(data if method in CALIBRATED else []), "--threads", threads, *setting("EXTRA", ""))
+            for row, bits, group in runs(widths):
+                method = row["name"]
+                width = ["--bits", bits] if "bits" in row["options"] else []
+                width += ["--group-size", group] if "group-size" in row["options"] else []
+                q = llmq("quantize", path, "-o", f"{tmp}/q.llmq", "--method", method, *width,
+                         *(data if row["text"] == "yes" else []), "--threads", threads, *setting("EXTRA", ""))
                 for text in texts:
                     e = llmq("eval", f"{tmp}/q.llmq", "--ref", path, "--text", text, "--ctx",
                              setting("CTX", "512")[0], "--threads", threads)

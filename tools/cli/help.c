@@ -34,7 +34,7 @@ static const char *arg_text(const opt_row *r)
     return r->arg ? r->arg : by_type[r->type];
 }
 
-static void print_row(FILE *f, const opt_row *r)
+static void print_row(FILE *f, const opt_row *r, const char *note)
 {
     char left[128], text[1024];
     const char *arg = arg_text(r);
@@ -53,6 +53,7 @@ static void print_row(FILE *f, const opt_row *r)
             used += (size_t)snprintf(text + used, sizeof text - used, __VA_ARGS__);              \
         sep = ';';                                                                               \
     } while (0)
+    if (*note) ADD("%s", note);
     if (r->words) {
         ADD("%s", r->words[0]);
         for (size_t i = 1; r->words[i] && used < sizeof text; i++)
@@ -105,8 +106,16 @@ static void print_paragraphs(FILE *f, const char *text)
     }
 }
 
+static const char *note_of(char *text, size_t n, const cmd_row *cmd, const opt_row *row)
+{
+    *text = 0;
+    if (cmd->note) cmd->note(text, n, row);
+    return text;
+}
+
 void opt_print_help(FILE *f, const cmd_row *cmd)
 {
+    char note[512];
     fprintf(f, "llmq %s - %s\n\n", cmd->name, cmd->summary);
     print_usage(f, cmd);
     if (cmd->details) {
@@ -121,11 +130,11 @@ void opt_print_help(FILE *f, const cmd_row *cmd)
     for (const opt_group *g = cmd->groups; g->rows; g++) {
         fprintf(f, "\n%s:\n", g->title);
         for (size_t i = 0; i < g->n; i++)
-            print_row(f, &g->rows[i]);
+            print_row(f, &g->rows[i], note_of(note, sizeof note, cmd, &g->rows[i]));
     }
     fprintf(f, "\nOptions of every command:\n");
     for (size_t i = 0; i < OPT_COMMON_N; i++)
-        print_row(f, &opt_common_rows[i]);
+        print_row(f, &opt_common_rows[i], "");
     if (!cmd->examples) return;
     fprintf(f, "\nExamples:\n");
     for (const char *e = cmd->examples; *e; e += strlen(e) + 1)

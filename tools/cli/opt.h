@@ -136,6 +136,8 @@ struct cmd_row {
     const char *details; /* paragraphs under the usage line, or NULL */
     opt_arg args[CMD_ARGS + 1];
     opt_group groups[CMD_GROUPS + 1];
+    /* What another table says of an option, for --help; "": nothing. NULL: no option has that. */
+    void (*note)(char *text, size_t n, const opt_row *row);
     const char *examples; /* command lines, each ended by \0 */
     size_t opts_bytes;    /* of the options struct; it starts zeroed, then the defaults */
     lq_status (*run)(const cmd_ctx *c, const void *opts, lq_err *err);

@@ -1,10 +1,11 @@
 /* tools/report/plan_quantize.c - see plan_quantize.h. */
 #include "tools/report/plan_quantize.h"
 
+#include "quantize/methods/methods.h"
 #include "quantize/tune/tune.h"
 #include "tools/report/quantize_calib.h"
 
-static bool need_of(qz_need *n, qz_method m, const src_source *src, int threads)
+static bool need_of(qz_need *n, const qz_method *m, const src_source *src, int threads)
 {
     qz_opts q = { .method = m };
     q.tune = tune_default_steps(m, src);
@@ -22,11 +23,21 @@ static bool need_of(qz_need *n, qz_method m, const src_source *src, int threads)
     return ok;
 }
 
-int plan_quantize(plan_need need[QZ_N_METHODS], const src_source *src, int threads)
+/* The method at a place of what is shown, or NULL. */
+static const qz_method *shown(int place)
 {
-    static const qz_method shown[] = { QZ_RTN, QZ_NF4, QZ_AWQ, QZ_GPTQ, QZ_AUTO };
+    const qz_method *m;
+    for (size_t i = 0; (m = qz_method_at(i)); i++)
+        if (m->plan == place) return m;
+    return NULL;
+}
+
+int plan_quantize(plan_need need[PLAN_METHODS], const src_source *src, int threads)
+{
     int n = 0;
-    for (size_t i = 0; i < LQ_COUNT(shown); i++)
-        if (need_of(&need[n].need, shown[i], src, threads)) need[n++].method = shown[i];
+    for (int place = 1; place <= PLAN_METHODS; place++) {
+        const qz_method *m = shown(place);
+        if (m && need_of(&need[n].need, m, src, threads)) need[n++].method = m;
+    }
     return n;
 }

@@ -4,13 +4,15 @@
 
 #include "quantize/job/job.h"
 
+enum { PLAN_METHODS = 8 }; /* at most */
+
 typedef struct {
-    qz_method method;
+    const qz_method *method;
     qz_need need;
 } plan_need;
 
 /* By method as `quantize` takes it without options: 128 windows of 512 tokens, its check. Returns
  * their number; 0: no weights to quantize (they are already, or the model is not understood). */
-int plan_quantize(plan_need need[QZ_N_METHODS], const src_source *src, int threads);
+int plan_quantize(plan_need need[PLAN_METHODS], const src_source *src, int threads);
 
 #endif

@@ -83,6 +83,7 @@ lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const c
 
 int64_t quantize_own_windows(const qz_opts *q, const src_source *src, int64_t text)
 {
-    const bool learns = q->method == QZ_AUTO && qz_tune_steps(q) && grad_covers(src_config(src));
+    const bool learns =
+        (q->method->on & QZ_OPT_TUNE) && qz_tune_steps(q) && grad_covers(src_config(src));
     return learns && tune_small(src) ? SELF_SHARE * text : 0;
 }

@@ -4,7 +4,7 @@
 
 #include "calib/dataset.h"
 #include "kernels/core/pool.h"
-#include "quantize/layer/method.h"
+#include "quantize/methods/method.h"
 
 /* --calib-samples and --calib-len as they are without. */
 enum { QUANTIZE_WINDOWS = 128, QUANTIZE_LEN = 512 };

@@ -68,7 +68,7 @@ lq_status qrep_plan(const src_source *src, const qz_job *j, const char *out_path
     cJSON *doc = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(doc, "tensors");
     double in = 0, out = 0;
     if (out_path) cJSON_AddStringToObject(doc, "out", out_path);
-    cJSON_AddStringToObject(doc, "method", qz_methods[q->method].name);
+    cJSON_AddStringToObject(doc, "method", q->method->name);
     for (size_t i = 0; i < plan.n; i++) {
         const plan_entry *e = &plan.e[i];
         char scheme[40] = "raw";

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "formats/tensor/error_bound.h"
 #include "formats/tensor/tiles.h"
+#include "quantize/methods/methods.h"
 #include "quantize/transform/rotate.h"
 #include "tools/cli/progress.h"
 
@@ -172,16 +173,14 @@ static lq_status converted_since(bool *yes, const src_source *mine, const src_so
 static lq_status read_recipe(recipe *r, const src_source *mine, const src_source *theirs,
                              lq_err *err)
 {
-    static const char *const free_of_data[] = { "rtn", "absmax", "int8", "nf4", "fp4", "hqq" };
     const cJSON *own = same_recipe(mine, theirs) ? NULL : src_recipe(mine);
     const char *method = NULL;
     *r = (recipe){ .calibrated = !src_recipe(mine) && !src_conversion(mine) };
     js_bool(own, "fold", false, &r->fold, NULL);
     r->tuned = js_get(own, "tune") != NULL;
     if (!js_str(own, "method", false, &method, NULL) && method) {
-        r->calibrated = true;
-        for (size_t i = 0; i < LQ_COUNT(free_of_data); i++)
-            if (strcmp(method, free_of_data[i]) == 0) r->calibrated = false;
+        const qz_method *m;
+        r->calibrated = qz_method_find(&m, method, NULL) || !m->bounded;
     }
     return converted_since(&r->converted, mine, theirs, err);
 }
