@@ -1,83 +1,41 @@
-/* tests/support/archs.h - the tiny checkpoints of tests/golden/arch: one of every architecture and of each
- * way its config changes it. */
+/* tests/support/archs.h - the tiny checkpoints of tests/golden/arch, by their folders' names in order:
+ * one of every architecture and of each way its config changes it. */
 #ifndef LLMQ_TESTS_SUPPORT_ARCHS_H
 #define LLMQ_TESTS_SUPPORT_ARCHS_H
 
-static const char *const golden_archs[] = {
-    "llama-128",
-    "arcee",
-    "bloom-5-heads",
-    "bloom-alibi",
-    "cohere",
-    "cohere-qk-norm",
-    "cohere2",
-    "deepseek-v2-groups",
-    "deepseek-v2-mla",
-    "deepseek-v3",
-    "dots1",
-    "ernie45",
-    "exaone4",
-    "falcon-40b-gqa",
-    "falcon-7b-mqa",
-    "falcon-mha-parallel",
-    "falcon-rw-alibi",
-    "falcon2-one-norm",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gemma3-rope-scaled",
-    "glm",
-    "glm4",
-    "glm4-moe",
-    "gpt-bigcode-mha",
-    "gpt-bigcode-mqa",
-    "gpt-neo-local",
-    "gpt-neox",
-    "gpt-neox-serial",
-    "gpt-oss-sinks",
-    "gpt2",
-    "gptj",
-    "granite",
-    "granite-moe",
-    "helium",
-    "hunyuan-dense",
-    "llama-dynamic-ntk",
-    "llama-linear-rope",
-    "llama-yarn",
-    "llama2-mha",
-    "llama3-gqa",
-    "ministral",
-    "mistral-swa",
-    "mixtral-moe",
-    "mpt-6-heads-clipped",
-    "mpt-alibi",
-    "nemotron",
-    "olmo-clipped",
-    "olmo2",
-    "olmo3",
-    "olmoe",
-    "opt",
-    "opt-350m-postnorm",
-    "persimmon",
-    "phi-qk-layernorm",
-    "phi2",
-    "phi3",
-    "phi3-longrope",
-    "qwen2",
-    "qwen2-moe-shared",
-    "qwen2-moe-window",
-    "qwen3",
-    "qwen3-moe",
-    "qwen3-moe-window",
-    "seed-oss",
-    "smollm3-nope",
-    "smollm3-window",
-    "stablelm",
-    "stablelm-parallel",
-    "stablelm-qk-norms",
-    "starcoder2",
-    "vaultgemma",
-    "xglm-sinusoidal",
-};
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/check.h"
+
+enum { MAX_ARCHS = 160 };
+typedef struct {
+    char name[MAX_ARCHS][64];
+    int n;
+} arch_list;
+
+static inline int archs_by_name(const void *a, const void *b) { return strcmp(a, b); }
+
+/* Every folder there that has `file`. */
+static inline void archs_find(arch_list *l, const char *file)
+{
+    DIR *d = opendir("tests/golden/arch");
+    l->n = 0;
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        char path[512];
+        snprintf(path, sizeof path, "tests/golden/arch/%s/%s", e->d_name, file);
+        FILE *f = fopen(path, "rb");
+        if (!f) continue;
+        fclose(f);
+        const bool room = l->n < MAX_ARCHS && strlen(e->d_name) < sizeof l->name[0];
+        CHECK(room, "no room for %s", e->d_name);
+        if (room) strcpy(l->name[l->n++], e->d_name);
+    }
+    if (d) closedir(d);
+    qsort(l->name, (size_t)l->n, sizeof l->name[0], archs_by_name);
+    CHECK(l->n >= 74, "%d checkpoints in tests/golden/arch", l->n);
+}
 
 #endif

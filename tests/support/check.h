@@ -3,8 +3,8 @@
  *     TEST(a_broken_header_is_refused) { CHECK(s == LQ_EFORMAT, "got %s", lq_status_text(s)); }
  *     int main(int argc, char **argv) { RUN(a_broken_header_is_refused); return check_end(); }
  *
- * A failed CHECK prints and the test goes on; check_end prints "N passed, N failed". With
- * arguments only the tests named there run. */
+ * A failed CHECK prints and the test goes on; check_end prints "N passed, N failed". A test that
+ * runs no CHECK fails. With arguments only the tests named there run. */
 #ifndef LLMQ_TESTS_SUPPORT_CHECK_H
 #define LLMQ_TESTS_SUPPORT_CHECK_H
 
@@ -12,10 +12,12 @@
 #include <string.h>
 
 static int check_passed, check_failed, check_bad;
+static int check_ran; /* CHECKs of this test */
 
 #define TEST(name) static void name(void)
 #define CHECK(cond, ...)                                                      \
     do {                                                                      \
+        check_ran++;                                                          \
         if (!(cond)) {                                                        \
             check_bad++;                                                      \
             fprintf(stderr, "%s:%d: CHECK(%s): ", __FILE__, __LINE__, #cond); \
@@ -23,16 +25,17 @@ static int check_passed, check_failed, check_bad;
             fputc('\n', stderr);                                              \
         }                                                                     \
     } while (0)
-#define RUN(name)                                                      \
-    do {                                                               \
-        if (check_wanted(#name, argc, argv)) {                         \
-            check_bad = 0;                                             \
-            name();                                                    \
-            if (check_bad)                                             \
-                check_failed++, fprintf(stderr, "FAILED %s\n", #name); \
-            else                                                       \
-                check_passed++;                                        \
-        }                                                              \
+#define RUN(name)                                                                      \
+    do {                                                                               \
+        if (check_wanted(#name, argc, argv)) {                                         \
+            check_bad = check_ran = 0;                                                 \
+            name();                                                                    \
+            if (!check_ran) check_bad++, fprintf(stderr, "%s runs no CHECK\n", #name); \
+            if (check_bad)                                                             \
+                check_failed++, fprintf(stderr, "FAILED %s\n", #name);                 \
+            else                                                                       \
+                check_passed++;                                                        \
+        }                                                                              \
     } while (0)
 
 static inline int check_wanted(const char *name, int argc, char **argv)

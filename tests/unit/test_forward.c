@@ -2,14 +2,12 @@
  * batch, chunks, blocks, threads and shared prefixes change no byte. */
 #include "calib/sites.h"
 #include "runtime/forward/forward.h"
+#include "tests/support/archs.h"
 #include "tests/support/check.h"
 #include "tests/support/passes.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-enum { MAX_ARCHS = 128 };
 
 /* Counts allocations, where the C library lets us and no sanitizer has its own allocator there. */
 #if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -47,28 +45,7 @@ void *aligned_alloc(size_t align, size_t n)
 }
 #endif
 
-/* Every folder of golden/arch. */
-static char archs[MAX_ARCHS][64];
-static int n_archs;
-
-static int by_name(const void *a, const void *b) { return strcmp(a, b); }
-
-static void list_archs(void)
-{
-    DIR *d = opendir("tests/golden/arch");
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char path[320];
-        snprintf(path, sizeof path, "tests/golden/arch/%s/expected.safetensors", e->d_name);
-        FILE *f = fopen(path, "rb");
-        if (!f) continue;
-        fclose(f);
-        CHECK(n_archs < MAX_ARCHS && strlen(e->d_name) < sizeof archs[0], "%s", e->d_name);
-        if (n_archs < MAX_ARCHS) snprintf(archs[n_archs++], sizeof archs[0], "%.63s", e->d_name);
-    }
-    if (d) closedir(d);
-    qsort(archs, (size_t)n_archs, sizeof archs[0], by_name);
-    CHECK(n_archs >= 42, "%d architectures", n_archs);
-}
+static arch_list archs;
 
 static float golden_logit(const golden *g, int64_t i)
 {
@@ -99,15 +76,15 @@ static int32_t argmax(const float *x, int64_t n)
 
 TEST(logits_agree_with_transformers)
 {
-    for (int i = 0; i < n_archs; i++) {
+    for (int i = 0; i < archs.n; i++) {
         golden g;
         rig r;
-        float *got = open_both(&r, &g, archs[i], (rig_opts){ .threads = 2 });
+        float *got = open_both(&r, &g, archs.name[i], (rig_opts){ .threads = 2 });
         for (int64_t b = 0; got && b < g.B; b++) {
             double d = distance(&g, b, got + b * g.T * g.V);
-            CHECK(d <= 5e-6, "%s: prompt %d differs by %.2g of the largest logit", archs[i], (int)b,
-                  d);
-            if (getenv("SHOW")) printf("%-20s %d %.2g\n", archs[i], (int)b, d);
+            CHECK(d <= 5e-6, "%s: prompt %d differs by %.2g of the largest logit", archs.name[i],
+                  (int)b, d);
+            if (getenv("SHOW")) printf("%-20s %d %.2g\n", archs.name[i], (int)b, d);
         }
         close_both(&r, &g, got);
     }
@@ -115,10 +92,10 @@ TEST(logits_agree_with_transformers)
 
 TEST(greedy_tokens_are_those_of_transformers)
 {
-    for (int i = 0; i < n_archs; i++) {
+    for (int i = 0; i < archs.n; i++) {
         golden g;
         rig r;
-        float *got = open_both(&r, &g, archs[i], (rig_opts){ .threads = 1 });
+        float *got = open_both(&r, &g, archs.name[i], (rig_opts){ .threads = 1 });
         /* The reference computed every length anew, which matters where angles depend on it. */
         bool anew =
             got && r.m.cfg->w.pos == POS_ROPE && arch_rope_by_length(&r.m.cfg->rope[ROPE_MAIN]);
@@ -138,8 +115,8 @@ TEST(greedy_tokens_are_those_of_transformers)
                 CHECK(!fwd_step(r.f, &it, 1, &logits, NULL), "step");
                 int32_t id = argmax(logits, g.V);
                 if (g.margin[b][t] > 0.02f)
-                    CHECK(id == g.greedy[b][len], "%s: prompt %d token %d: %d", archs[i], (int)b, t,
-                          id);
+                    CHECK(id == g.greedy[b][len], "%s: prompt %d token %d: %d", archs.name[i],
+                          (int)b, t, id);
             }
             kv_seq_free(r.kv, &s);
         }
@@ -188,8 +165,8 @@ static void check_cuts(const char *name, mm_acts acts, kv_dtype kv)
 
 TEST(batch_chunks_blocks_and_threads_change_no_byte)
 {
-    for (int i = 0; i < n_archs; i++)
-        check_cuts(archs[i], MM_F32, KV_F32);
+    for (int i = 0; i < archs.n; i++)
+        check_cuts(archs.name[i], MM_F32, KV_F32);
     check_cuts("llama-128", MM_I8, KV_F16);
     check_cuts("qwen3", MM_BF16, KV_BF16);
     check_cuts("mistral-swa", MM_F32, KV_I8);
@@ -205,10 +182,10 @@ TEST(rows_without_logits_change_no_byte)
 {
     static const int64_t ends[] = { 9, 10,
                                     31 }; /* logits of the last row of the 2nd and 3rd step */
-    for (int i = 0; i < n_archs; i++) {
+    for (int i = 0; i < archs.n; i++) {
         golden g;
         rig r;
-        float *want = open_both(&r, &g, archs[i], (rig_opts){ .threads = 2 });
+        float *want = open_both(&r, &g, archs.name[i], (rig_opts){ .threads = 2 });
         kv_seq s[MAX_B];
         for (int64_t b = 0; want && b < g.B; b++)
             kv_seq_init(&s[b]);
@@ -229,7 +206,7 @@ TEST(rows_without_logits_change_no_byte)
             for (int64_t b = 0; b < g.B && k; b++)
                 CHECK(memcmp(logits + b * g.V, want + (b * g.T + ends[k] - 1) * g.V,
                              (size_t)g.V * 4) == 0,
-                      "%s: prompt %d after %d ids", archs[i], (int)b, (int)ends[k]);
+                      "%s: prompt %d after %d ids", archs.name[i], (int)b, (int)ends[k]);
         }
         for (int64_t b = 0; want && b < g.B; b++)
             kv_seq_free(r.kv, &s[b]);
@@ -438,10 +415,10 @@ static void head(const rig *r, float *logits, float *x, int64_t n, lq_arena *a)
 TEST(layers_over_windows_and_in_stages_give_the_bytes_of_a_step)
 {
     int staged = 0;
-    for (int i = 0; i < n_archs; i++) {
+    for (int i = 0; i < archs.n; i++) {
         golden g;
         rig r;
-        float *want = open_both(&r, &g, archs[i], (rig_opts){ .threads = 2 });
+        float *want = open_both(&r, &g, archs.name[i], (rig_opts){ .threads = 2 });
         if (!want) continue;
         const arch_config *c = r.m.cfg;
         const int64_t n = g.B * g.T;
@@ -466,17 +443,18 @@ TEST(layers_over_windows_and_in_stages_give_the_bytes_of_a_step)
             CHECK(!model_load_layer(&w, &r.m, l, &layer, r.p, &err), "%s", err.msg);
             memcpy(again, x, row * (size_t)c->hidden);
             lq_status s = fwd_layer(c, &w, l, x, g.B, g.T, MM_F32, &tap, NULL, &a, r.p, &err);
-            CHECK(!s, "%s: %s", archs[i], err.msg);
-            check_taps(archs[i], c, &w, &log);
+            CHECK(!s, "%s: %s", archs.name[i], err.msg);
+            check_taps(archs.name[i], c, &w, &log);
             if (fwd_has_points(c, l)) {
                 run_stages(&r, &g, &w, l, again, &log, &a);
-                CHECK(memcmp(again, x, row * (size_t)c->hidden) == 0, "%s: in stages", archs[i]);
+                CHECK(memcmp(again, x, row * (size_t)c->hidden) == 0, "%s: in stages",
+                      archs.name[i]);
                 staged++;
             }
             lq_arena_free(&layer);
         }
         head(&r, got, x, n, &a);
-        CHECK(memcmp(want, got, row * (size_t)c->vocab) == 0, "%s", archs[i]);
+        CHECK(memcmp(want, got, row * (size_t)c->vocab) == 0, "%s", archs.name[i]);
         lq_arena_free(&a);
         close_both(&r, &g, want);
     }
@@ -525,7 +503,7 @@ TEST(a_wrong_batch_is_refused)
 
 int main(int argc, char **argv)
 {
-    list_archs();
+    archs_find(&archs, "expected.safetensors");
     RUN(logits_agree_with_transformers);
     RUN(greedy_tokens_are_those_of_transformers);
     RUN(batch_chunks_blocks_and_threads_change_no_byte);

@@ -22,8 +22,10 @@ static src_source *open_golden(const char *folder)
 
 TEST(every_role_of_every_checkpoint_is_found_with_its_shape)
 {
-    for (size_t i = 0; i < LQ_COUNT(golden_archs); i++) {
-        const char *why = golden_archs[i];
+    arch_list archs;
+    archs_find(&archs, "config.json");
+    for (int i = 0; i < archs.n; i++) {
+        const char *why = archs.name[i];
         char folder[64];
         lq_err err = { "" };
         snprintf(folder, sizeof folder, "arch/%s", why);
