@@ -149,6 +149,8 @@ typedef enum {
 const char *lq_dtype_text(lq_dtype d); /* "bf16" */
 const char *lq_dtype_st(lq_dtype d);   /* "BF16", safetensors' name */
 int lq_dtype_bits(lq_dtype d);
+/* Of a type whose elements are whole bytes. */
+static inline size_t lq_dtype_bytes(lq_dtype d) { return (size_t)lq_dtype_bits(d) / 8; }
 bool lq_dtype_from_st(lq_dtype *out, const char *name);
 bool lq_dtype_from_text(lq_dtype *out, const char *name);
 static inline bool lq_dtype_is_float(lq_dtype d)

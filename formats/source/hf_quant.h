@@ -4,8 +4,8 @@
  * takes them from the list of stored tensors and makes "....q_proj.weight" of them. Planes that lie
  * in the file as qt.h has them are views; others are translated when asked for.
  *
- * A new layout is a file formats/hf_NAME.c and a row of the table in hf_quant.c. For
- * formats/source/source_hf.c and formats/hf_*.c. */
+ * A new layout is a file formats/source/hf_NAME.c and a row of the table in hf_layouts.c. For
+ * formats/source/source_hf.c and hf_*.c. */
 #ifndef LLMQ_FORMATS_SOURCE_HF_QUANT_H
 #define LLMQ_FORMATS_SOURCE_HF_QUANT_H
 
@@ -38,7 +38,6 @@ const char *hf_module(hf_quant *h, size_t i, const char *suffix);
  * dtype must be one of `types` (ends with -1) and it has n_dims dims (-1: any). */
 lq_status hf_take(hf_quant *h, const char *module, const char *suffix, bool required,
                   const int *types, int n_dims, const src_tensor **t, lq_err *err);
-bool hf_has(const hf_quant *h, const char *module, const char *suffix);
 /* LQ_ESHAPE unless t is [rows, cols] (cols -1: a vector). */
 lq_status hf_expect(const src_tensor *t, int64_t rows, int64_t cols, lq_err *err);
 /* A weight MODULE + suffix of shape [N,K]: q has scheme, N, K, and the planes that are views. */

@@ -30,7 +30,7 @@ typedef struct {
     qt_span raw;    /* the stored bytes where the tensor is one plain run of bytes; else NULL */
     bool scanned;   /* src_scan was here: */
     float largest;  /* magnitude in a dense tensor; infinity or NaN when one is not finite */
-    src_made *made; /* for formats/source*.c */
+    src_made *made; /* for formats/source/ */
 } src_tensor;
 
 /* Files that travel with a model: tokenizer.json, tokenizer.model, *.tiktoken, vocab.json,

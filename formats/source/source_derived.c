@@ -22,8 +22,6 @@ static lq_status copy_config(src_source *s, const src_source *base, lq_err *err)
     return st;
 }
 
-const src_source *src_base(const src_source *s) { return s->base ? s->base : s; }
-
 /* The base's tensors come first, in its order. */
 static lq_status put_change(src_source *s, const src_source *base, const src_change *c, lq_err *err)
 {

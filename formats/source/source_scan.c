@@ -5,44 +5,12 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum {
     WINDOW = 1 << 20, /* whose pages are given back at once */
     PIECE = 1 << 16
 }; /* read twice while it lies in the cache */
-
-/* ---- pages of the mapped files ---- */
-static bool in_map(const lq_map *m, const uint8_t *p)
-{
-    return m->size && p >= m->data && p < m->data + m->size;
-}
-
-static const lq_map *map_of(const src_source *s, const uint8_t *p)
-{
-    for (size_t i = 0; i < s->n_shards; i++)
-        if (in_map(&s->shards[i].map, p)) return &s->shards[i].map;
-    for (size_t i = 0; i < s->n_splits; i++)
-        if (in_map(&s->splits[i].map, p)) return &s->splits[i].map;
-    const lq_map *one[] = { &s->llmq.map, &s->gguf.map };
-    for (size_t i = 0; i < LQ_COUNT(one); i++)
-        if (in_map(one[i], p)) return one[i];
-    return NULL;
-}
-
-void src_drop(const src_source *s, qt_span span)
-{
-    const lq_map *m = span.bytes ? map_of(src_base(s), span.data) : NULL;
-    if (m) lq_map_drop(m, span.data, span.bytes);
-}
-
-void src_release(const src_source *s, const src_tensor *t)
-{
-    for (int p = 0; p < QT_N_PLANES; p++)
-        src_drop(s, src_plane(t, p));
-}
 
 /* ---- every byte once ---- */
 

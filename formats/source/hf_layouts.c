@@ -1,0 +1,118 @@
+/* formats/source/hf_layouts.c - the table of published quantized layouts, and the tensors of a folder
+ * replaced by the weights that one of them makes. */
+#include "formats/source/hf_quant.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const struct {
+    const char *method;
+    hf_reader *read;
+} readers[] = {
+    { "gptq", hf_gptq_read },        { "awq", hf_awq_read },
+    { "bitsandbytes", hf_bnb_read }, { "compressed-tensors", hf_ct_read },
+    { "fp8", hf_fp8_read },          { "mxfp4", hf_mxfp4_read },
+};
+
+/* A layout that is not read, with the way out. */
+static lq_status refuse(lq_status st, const char *method, lq_err *err)
+{
+    return lq_append(err, st, "; %s",
+                     strstr(method, "auto-round")
+                         ? "what AutoRound exports as auto_gptq, auto_awq or llm_compressor is read"
+                         : "`llmq quantize` packs the original checkpoint");
+}
+
+/* What was not taken stays, what was made is added, in order of names. */
+static lq_status merge(hf_quant *h, lq_err *err)
+{
+    src_source *s = h->s;
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_tensors; i++)
+        if (!h->used[i]) n++;
+    src_tensor *all = lq_push(&s->arena, (n + h->n_made + 1) * sizeof *all);
+    if (!all) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
+    n = 0;
+    for (size_t i = 0; i < s->n_tensors; i++)
+        if (!h->used[i]) all[n++] = s->tensors[i];
+    if (h->n_made) memcpy(all + n, h->made, h->n_made * sizeof *all);
+    n += h->n_made;
+    if (n) qsort(all, n, sizeof *all, src_by_name);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(all[i - 1].name, all[i].name) == 0)
+            return lq_fail(err, LQ_EFORMAT, "tensor '%.100s': stored both plain and quantized",
+                           all[i].name);
+    s->tensors = all;
+    s->n_tensors = n;
+    return src_make_room(s, err);
+}
+
+/* The method, and which kind of it where that is another word: "awq, gemm". */
+static void name_layout(src_source *s, const char *method)
+{
+    static const char *const keys[] = { "version", "format", "checkpoint_format" };
+    const char *kind = method;
+    for (size_t i = 0; i < LQ_COUNT(keys); i++)
+        js_str(s->quant, keys[i], false, &kind, NULL);
+    const bool one = strcmp(kind, method) == 0;
+    snprintf(s->layout, sizeof s->layout, "%.24s%s%.30s", method, one ? "" : ", ", one ? "" : kind);
+    lq_printable(s->layout);
+}
+
+/* Lists of modules that are not quantized: what is stored tells which, so only their kind matters.
+ */
+static lq_status check_lists(const cJSON *q, lq_err *err)
+{
+    static const char *const keys[] = { "ignore", "ignored_layers", "llm_int8_skip_modules",
+                                        "modules_to_not_convert" };
+    char found[64];
+    for (size_t i = 0; i < LQ_COUNT(keys); i++) {
+        const cJSON *list = js_get(q, keys[i]);
+        if (list && !cJSON_IsArray(list))
+            return lq_fail(err, LQ_EVALUE, "%s: expected an array, found %s", keys[i],
+                           js_describe(found, list));
+        for (const cJSON *m = list ? list->child : NULL; m; m = m->next)
+            if (!cJSON_IsString(m))
+                return lq_fail(err, LQ_EVALUE, "%s: expected names, found %s", keys[i],
+                               js_describe(found, m));
+    }
+    return LQ_OK;
+}
+
+lq_status hf_quant_read(src_source *s, lq_err *err)
+{
+    const bool bnb = js_get(s->quant, "load_in_4bit") || js_get(s->quant, "load_in_8bit");
+    const char *method = bnb ? "bitsandbytes" : "gptq"; /* what older tools left unsaid */
+    lq_status st = js_str(s->quant, "quant_method", false, &method, err);
+    if (!st) st = check_lists(s->quant, err);
+    if (st) return lq_wrap(err, st, "quantization_config");
+    size_t r = 0;
+    while (r < LQ_COUNT(readers) && strcmp(readers[r].method, method) != 0)
+        r++;
+    if (r == LQ_COUNT(readers))
+        return refuse(lq_fail(err, LQ_EUNSUPPORTED,
+                              "quantization_config: quant_method: expected gptq, awq, "
+                              "bitsandbytes, compressed-tensors, fp8 or mxfp4, found \"%.40s\", a "
+                              "layout that is not read",
+                              method),
+                      method, err);
+    hf_quant h = {
+        .s = s,
+        .q = s->quant,
+    };
+    h.used = calloc(s->n_tensors + 1, sizeof *h.used);
+    h.made = calloc(s->n_tensors + 1, sizeof *h.made);
+    if (h.used && h.made)
+        st = readers[r].read(&h, err);
+    else
+        h.no_memory = true;
+    if (!st && h.no_memory) st = lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
+    if (!st && h.n_made) name_layout(s, method);
+    if (!st && !h.n_made)
+        st = src_note(s, err, "quantization_config names %s, but no weight is stored so", method);
+    if (!st) st = merge(&h, err);
+    free(h.used);
+    free(h.made);
+    if (st) lq_wrap(err, st, "%s", method);
+    return st == LQ_EUNSUPPORTED ? refuse(st, method, err) : st;
+}
