@@ -179,6 +179,13 @@ static inline size_t qt_row_bytes(int64_t K, int bits)
 {
     return ((size_t)K * (size_t)bits + 7) / 8;
 }
+/* GIDX and OUT_IDX: entry i. */
+static inline int32_t qt_get_i32(const void *p, int64_t i)
+{
+    int32_t v;
+    memcpy(&v, (const uint8_t *)p + 4 * i, 4);
+    return v;
+}
 void qt_pack_row(uint8_t *row, const uint8_t *codes, int64_t K, int bits);
 /* Codes k .. k + n of a row. */
 void qt_unpack(uint8_t *codes, const uint8_t *row, int64_t k, int64_t n, int bits);

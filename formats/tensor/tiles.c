@@ -4,75 +4,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-int tiles_bits(const qt_scheme *s)
-{
-    switch (s->kind) {
-    case QT_DENSE:
-        return lq_dtype_bits(s->dtype);
-    case QT_UINT:
-        return s->bits;
-    case QT_LUT4:
-    case QT_E2M1:
-        return 4;
-    default:
-        return 8;
-    }
-}
-
-size_t tiles_scale_bytes(const qt_scheme *s)
-{
-    if (s->kind == QT_DENSE) return 0;
-    return s->kind == QT_UINT || s->kind == QT_E2M1 ? (size_t)lq_dtype_bits(s->scale_dtype) / 8 : 4;
-}
-
-size_t tiles_zero_bytes(const qt_scheme *s)
-{
-    switch (s->zero) {
-    case QT_ZERO_INT:
-        return 1;
-    case QT_ZERO_F16:
-        return 2;
-    case QT_ZERO_BIAS:
-        return tiles_scale_bytes(s);
-    default:
-        return 0;
-    }
-}
-
-tile_shape tiles_shape(const qt_scheme *s, int64_t N, int64_t K)
-{
-    tile_shape t = { .tiles = lq_ceil_div(N, TILE_N), .G = K, .subs = 1 };
-    if (s->kind == QT_UINT || s->kind == QT_LUT4) t.G = s->group;
-    if (s->kind == QT_E4M3 && s->group && s->group < K) t.G = s->group;
-    if (s->kind == QT_E2M1) {
-        t.G = TILE_K;
-        t.subs = TILE_K / s->group;
-    }
-    t.ng = lq_ceil_div(K, t.G);
-    t.Gp = lq_ceil_div(t.G, TILE_K) * TILE_K;
-    t.Kp = t.ng * t.Gp;
-    t.step_bytes = (size_t)(TILE_N * TILE_K / 8 * tiles_bits(s));
-    t.tile_bytes = t.step_bytes * (size_t)(t.Kp / TILE_K);
-    return t;
-}
-
-qt_scheme tiles_scheme(const qt_scheme *s, int64_t N, int64_t K)
-{
-    (void)N;
-    qt_scheme t = *s;
-    if (s->kind != QT_LUT4) return t;
-    if (K % s->group) return (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 };
-    t.dbl = false;
-    t.offset = 0;
-    return t;
-}
-
-bool tiles_keep(const qt_scheme *s, int64_t N, int64_t K)
-{
-    const qt_scheme t = tiles_scheme(s, N, K);
-    return t.kind == s->kind && t.dbl == s->dbl;
-}
-
 /* ---- one step: 16 rows of 32 codes to and from the vectors of the header's picture ----
  * Where code (r, i) lies: byte 64*v + 4*r + j, shift s; 3 bit adds a high bit elsewhere. */
 typedef struct {
@@ -172,12 +103,6 @@ float tiles_dense(const uint8_t *tile, lq_dtype d, int r, int64_t p)
 }
 
 /* ---- pack ---- */
-static int32_t get_i32(const void *p, int64_t i)
-{
-    int32_t v;
-    memcpy(&v, (const uint8_t *)p + 4 * i, 4);
-    return v;
-}
 static void put_i32(void *p, int64_t i, int32_t v) { memcpy((uint8_t *)p + 4 * i, &v, 4); }
 
 void tiles_pack_shared(void *const w[QT_N_PLANES], const qt_tensor *t)
@@ -193,7 +118,7 @@ void tiles_pack_shared(void *const w[QT_N_PLANES], const qt_tensor *t)
         for (int64_t g = 0; g < ng; g++)
             perm[g * s->group + s->group - 1] = 0;
         for (int64_t k = 0; k < t->K; k++) {
-            int32_t *bucket = perm + get_i32(gidx, k) * s->group;
+            int32_t *bucket = perm + qt_get_i32(gidx, k) * s->group;
             int32_t have = bucket[s->group - 1];
             if (have + 1 < s->group) bucket[s->group - 1] = have + 1;
             bucket[have] = (int32_t)k;
@@ -455,7 +380,7 @@ static const uint8_t *in_order(uint8_t *row, const uint8_t *places, const qt_ten
         const int64_t n = ts->G < t->K - k ? ts->G : t->K - k;
         if (!perm) memcpy(row + k, places, (size_t)n);
         for (int64_t i = 0; i < n && perm; i++)
-            row[get_i32(perm, k + i)] = places[i];
+            row[qt_get_i32(perm, k + i)] = places[i];
     }
     return row;
 }
@@ -518,7 +443,7 @@ void tiles_unpack_shared(void *const w[QT_N_PLANES], const qt_tensor *t)
 {
     const qt_scheme *s = &t->scheme;
     for (int64_t at = 0; at < t->K && s->kind == QT_UINT && s->irregular; at++)
-        put_i32(w[QT_GIDX], get_i32(t->plane[QT_GIDX].data, at), (int32_t)(at / s->group));
+        put_i32(w[QT_GIDX], qt_get_i32(t->plane[QT_GIDX].data, at), (int32_t)(at / s->group));
     if (s->kind == QT_I8_OUTLIER && s->n_out)
         memcpy(w[QT_OUT_IDX], t->plane[QT_OUT_IDX].data, (size_t)s->n_out * 4);
     if (s->kind == QT_LUT4) memcpy(w[QT_MAP], t->plane[QT_MAP].data, 64);
@@ -573,7 +498,7 @@ static int64_t cut_step(const qt_tensor *t)
 static int64_t outliers_below(const qt_tensor *t, int64_t k)
 {
     int64_t n = 0;
-    while (n < t->scheme.n_out && get_i32(t->plane[QT_OUT_IDX].data, n) < k)
+    while (n < t->scheme.n_out && qt_get_i32(t->plane[QT_OUT_IDX].data, n) < k)
         n++;
     return n;
 }
@@ -660,7 +585,7 @@ static void cut_outliers(void *const w[QT_N_PLANES], const qt_tensor *part, cons
     uint8_t *dst = w[QT_OUT_VALS];
     int64_t to = 0;
     for (int64_t i = 0; i < count; i++)
-        put_i32(w[QT_OUT_IDX], i, get_i32(t->plane[QT_OUT_IDX].data, o + i) - (int32_t)k0);
+        put_i32(w[QT_OUT_IDX], i, qt_get_i32(t->plane[QT_OUT_IDX].data, o + i) - (int32_t)k0);
     for (int r = 0; r < n; r++)
         for (int64_t row = rows[r].n0; row < rows[r].n1; row++, to++)
             for (int64_t i = 0; i < count; i++)
