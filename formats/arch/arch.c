@@ -1,6 +1,7 @@
-/* formats/arch/arch.c - roles, rows, and config.json to a config. Its numbers: arch_config.c; keys of
- * some rows only: arch_keys.c; positions: arch_rope.c; names and shapes: arch_names.c; our own
- * spelling: arch_own.c; the table of architectures: arch_rows.c. */
+/* formats/arch/arch.c - config.json to a config: its row, and what must hold between its numbers. The
+ * numbers: arch_config.c; keys of some rows only: arch_keys.c; positions: arch_rope.c; roles:
+ * arch_roles.c; names and shapes: arch_names.c; our own spelling: arch_json.c; the table of
+ * architectures: arch_rows.c. */
 #include "formats/arch/arch_impl.h"
 
 #include "base/json.h"
@@ -8,25 +9,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-/* ---- roles ---- */
-static const struct {
-    const char *text;
-    arch_kind kind;
-} roles[] = {
-#define X(name, text, kind) { text, kind },
-    ARCH_ROLES(X)
-#undef X
-};
-
-const char *arch_role_text(arch_role r) { return (unsigned)r < ARCH_N_ROLES ? roles[r].text : "?"; }
-arch_kind arch_role_kind(arch_role r) { return roles[r].kind; }
-bool arch_role_linear(arch_role r)
-{
-    return (unsigned)r < ARCH_N_ROLES && roles[r].kind == ARCH_LINEAR;
-}
-bool arch_role_per_layer(arch_role r) { return r >= R_ATTN_NORM && r < ARCH_N_ROLES; }
-bool arch_role_per_expert(arch_role r) { return r >= R_EXPERT_GATE && r <= R_EXPERT_DOWN; }
 
 /* ---- rows ---- */
 static bool same_variant(const char *a, const char *b)

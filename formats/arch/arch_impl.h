@@ -1,4 +1,4 @@
-/* formats/arch/arch_impl.h - what the files that make a config share; only formats/arch*.c include this.
+/* formats/arch/arch_impl.h - what the files that make a config share; only formats/arch/ includes this.
  */
 #ifndef LLMQ_FORMATS_ARCH_ARCH_IMPL_H
 #define LLMQ_FORMATS_ARCH_ARCH_IMPL_H

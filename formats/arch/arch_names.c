@@ -4,13 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-const arch_name *arch_name_of(const arch_config *c, arch_role r)
-{
-    for (const arch_name *n = c->row->names; n->role != ARCH_N_ROLES; n++)
-        if (n->role == r) return n;
-    return NULL;
-}
-
 /* MoE layers have a router and experts where others have an MLP. */
 static bool of_moe(arch_role r) { return r >= R_ROUTER && r <= R_SHARED_DOWN; }
 static bool of_mlp(arch_role r) { return r >= R_GATE && r <= R_DOWN; }
