@@ -1,4 +1,4 @@
-/* base/path.c */
+/* base/path.c - names of files: see path.h, and of base.h what asks about a name. */
 #include "base/path.h"
 
 #include <errno.h>
@@ -134,4 +134,43 @@ bool lq_has_ending(const char *name, const char *ending)
 {
     const size_t n = strlen(name), e = strlen(ending);
     return n > e && strcasecmp(name + n - e, ending) == 0;
+}
+
+lq_status lq_open_failed(lq_err *err, const char *path)
+{
+    const int why = errno;
+    const bool denied = why == EACCES || why == EPERM || why == ENOTDIR || why == ELOOP ||
+                        why == ENAMETOOLONG || why == EISDIR || why == ENXIO;
+    return lq_fail(err,
+                   why == ENOENT ? LQ_ENOENT
+                   : denied      ? LQ_EFORMAT
+                                 : LQ_EIO,
+                   "%s: %s", path, strerror(why));
+}
+
+bool lq_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool lq_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+bool lq_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, lq_err *err)
+{
+    size_t d = strlen(dir);
+    const char *sep = d && dir[d - 1] == '/' ? "" : "/";
+    int r = snprintf(out, n, "%s%s%s", dir, sep, name);
+    if (r < 0 || (size_t)r >= n) return lq_fail(err, LQ_EVALUE, "%s/%s: path too long", dir, name);
+    return LQ_OK;
 }
