@@ -1,19 +1,7 @@
-/* convert/layout.c - the table of layouts, and what they share. */
+/* convert/layout.c - what published quantized layouts share: see layout.h. */
 #include "convert/layout.h"
 
 #include <stdio.h>
-
-static const conv_layout *const layouts[] = { &conv_gptq, &conv_gptq_v2, &conv_awq, &conv_ct,
-                                              &conv_bnb };
-
-const conv_layout *conv_layout_find(const char *name)
-{
-    for (size_t i = 0; i < LQ_COUNT(layouts); i++)
-        if (strcmp(layouts[i]->name, name) == 0) return layouts[i];
-    return NULL;
-}
-
-const char *conv_layout_at(size_t i) { return i < LQ_COUNT(layouts) ? layouts[i]->name : NULL; }
 
 /* ---- shapes ---- */
 void layout_part(conv_weight *w, const char *suffix, lq_dtype d, int64_t rows, int64_t cols)

@@ -1,6 +1,6 @@
 /* publish/target.h - where an artifact can be: "dir:PATH", "oci://REGISTRY/NAME:TAG", "git:URL".
  *
- * A target is a row of the table in target.c and its own file. Writing: pub_push. Reading: the
+ * A target is a row of the table in targets.c and its own file. Writing: pub_push. Reading: the
  * target names its files (pub_remote), pull.c fetches, checks and resumes them, the same for all.
  */
 #ifndef LLMQ_PUBLISH_TARGET_H
@@ -62,7 +62,7 @@ extern const pub_target pub_dir, pub_oci, pub_git;
 /* The target of an argument, and what follows its prefix. LQ_EUSAGE names all there are. */
 lq_status pub_target_find(const pub_target **t, const char **where, const char *arg, lq_err *err);
 
-/* ---- a file that is fetched (pull.c) ---- */
+/* ---- a file that is fetched (part.c) ---- */
 uint64_t pub_part_at(const pub_part *p); /* bytes that are there */
 /* LQ_EFORMAT: more than the file's bytes. */
 lq_status pub_part_write(pub_part *p, const void *data, size_t n, lq_err *err);
