@@ -31,17 +31,6 @@ static const opt_row rows[] = {
               "architecture, a setting, a layout or a tokenizer that it does not know or misses" },
 };
 
-void verdict_add(void *user, const char *name, const char *what)
-{
-    verdict *v = user;
-    cJSON *o = cJSON_CreateObject();
-    v->n_bad++;
-    prog_say(LOG_WARN, "%s: %s", name, what);
-    bool ok =
-        o && cJSON_AddStringToObject(o, "name", name) && cJSON_AddStringToObject(o, "what", what);
-    if (!cJSON_AddItemToArray(v->bad, o) || !ok) v->no_memory = true;
-}
-
 static void add_failure(verdict *v, const char *name, lq_status *s, const lq_err *why)
 {
     const int code = lq_exit_code(*s);

@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <time.h>
 
+const char *const bs_load_names[BS_N_LOADS + 1] = { "random", "shared-prefix", "multi-turn",
+                                                    "abort", NULL };
+
 /* ---- times ---- */
 
 bool bs_push(bs_times *t, double v)

@@ -9,9 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-const char *const bs_load_names[BS_N_LOADS + 1] = { "random", "shared-prefix", "multi-turn",
-                                                    "abort", NULL };
-
 /* ---- the text that prompts are cut from ---- */
 
 static bool is_blank(char c) { return c == ' ' || c == '\n'; }

@@ -4,27 +4,7 @@
 #define LLMQ_TOOLS_VERIFY_VERIFY_AGAINST_H
 
 #include "formats/source/source.h"
-#include "tools/cli/opt.h"
-
-#include <cjson/cJSON.h>
-
-/* What was found so far. */
-typedef struct {
-    const cmd_ctx *c;
-    cJSON *bad; /* array of {"name","what"} */
-    int64_t checked, n_bad;
-    bool no_memory;
-    char unfit[600]; /* why llmq cannot run it, or "" */
-    bool unopened;   /* unfit is a finding too: what keeps it from being opened */
-    bool tokenizer;  /* there is one that llmq loads */
-    cJSON *beside;   /* array of names: what lies in the folder and was not looked at */
-    bool codes;      /* a weight that was compared with its source is quantized */
-    int64_t beyond;  /* weights beyond what their recipe alone allows, since they were converted */
-    char first_beyond[200];
-} verdict;
-
-/* One finding, to stderr and into the list; user: the verdict. */
-void verdict_add(void *user, const char *name, const char *what);
+#include "tools/verify/verdict.h"
 
 /* Compare every tensor of `mine` with that of the model at `path`; findings go to v. Errors as of
  * src_open for `path`; LQ_EINTR, LQ_ENOMEM. */

@@ -2,7 +2,8 @@
 #ifndef LLMQ_TOOLS_VERIFY_VERIFY_SUMS_H
 #define LLMQ_TOOLS_VERIFY_VERIFY_SUMS_H
 
-#include "tools/verify/verify_against.h"
+#include "formats/source/source.h"
+#include "tools/verify/verdict.h"
 
 /* Findings: a listed file that is missing or has another digest, a file of a model that is not
  * listed (llmq pull refuses both), a list that cannot be read. No folder, or none with SHA256SUMS:

@@ -3,7 +3,8 @@
 #ifndef LLMQ_TOOLS_VERIFY_VERIFY_TEXT_H
 #define LLMQ_TOOLS_VERIFY_VERIFY_TEXT_H
 
-#include "tools/verify/verify_against.h"
+#include "formats/source/source.h"
+#include "tools/verify/verdict.h"
 
 /* Findings: a malformed one. v->unfit, where it is empty: one that llmq does not know, or a
  * tokenizer that other files speak of and that is not there. v->tokenizer: there is one, and it
