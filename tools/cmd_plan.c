@@ -372,7 +372,7 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
     const arch_config *c = pl->cfg;
     const int ranks = (int)o->model.ranks;
     if (!pl->gpu.memory) return LQ_OK;
-    lq_status s = fwd_check_device(c, err);
+    lq_status s = model_check_device(c, err);
     if (!s && ranks > 1) s = rank_check(c, ranks, err);
     if (s) return s;
     size_t *layer = malloc((size_t)(c->layers + 1) * sizeof *layer);

@@ -69,6 +69,7 @@ static bool cut_rows(fwd_ctx *f)
 
 static lq_status open_cpu(fwd_ctx *f, lq_err *err)
 {
+    f->rows.ops = &fwd_cpu;
     f->rows.scratch = &f->arena;
     f->w = f->m;
     f->host = &f->rows;
@@ -196,36 +197,6 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
     return n_picked;
 }
 
-/* x's first n rows to logits. */
-static void finish_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
-{
-    float *const *all = arg;
-    const arch_config *c = r->c;
-    float *logits = *all + row * c->vocab;
-    if (c->logit_scale != 1) k_scale(logits, (float)c->logit_scale, n * c->vocab);
-    if (c->final_softcap > 0) k_softcap(logits, (float)c->final_softcap, n * c->vocab);
-}
-
-void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n)
-{
-    if (r->c->logit_scale != 1 || r->c->final_softcap > 0) fwd_each(r, n, finish_chunk, &logits);
-}
-
-void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n)
-{
-    const arch_config *c = m->cfg;
-    const float *x = r->h;
-    pool_stage(r->p, STAGE_HEAD);
-    r->ops->norm(r, r->h, r->x, &m->final_norm, n, c->hidden);
-    if (m->proj_out.present) {
-        mm_out out = fwd_out(&m->proj_out, r->e, c->embed_dim, false);
-        r->ops->products(r, &out, 1, x, c->hidden, n);
-        x = r->e;
-    }
-    mm_out out = fwd_out(&m->head, logits, ld, false);
-    r->ops->products(r, &out, 1, x, c->embed_dim, n);
-}
-
 const float *fwd_hidden(const fwd_ctx *f) { return f->hidden; }
 
 static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
@@ -260,21 +231,6 @@ static void run_rest(fwd_ctx *f, const fwd_batch *b)
 }
 
 bool fwd_draws(const fwd_ctx *f) { return f->dev && f->m->cfg->vocab <= DEV_DRAW_IDS; }
-
-int64_t fwd_draw_edits(const fwd_opts *o, int64_t vocab)
-{
-    enum { EDITS = 1 << 16 }; /* 768 KiB: 64 sequences of 1,000 different ids each */
-    return o->max_logits < EDITS / vocab + 1 ? o->max_logits * vocab : EDITS;
-}
-
-bool fwd_next_run(fwd_run *run, const fwd_batch *b)
-{
-    run->row += run->n;
-    for (; run->draw < b->n_draws && b->draws[run->draw].row == run->row; run->draw++)
-        run->row++;
-    run->n = (run->draw < b->n_draws ? b->draws[run->draw].row : b->n_picked) - run->row;
-    return run->n > 0;
-}
 
 lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
                    lq_err *err)

@@ -33,8 +33,6 @@ typedef struct {
 lq_status fwd_open(fwd_ctx **f, const model *m, kv_cache *kv, pool *p, const fwd_opts *o,
                    lq_err *err);
 void fwd_close(fwd_ctx *f);
-/* LQ_EUNSUPPORTED: what this architecture has that no device table does yet. */
-lq_status fwd_check_device(const arch_config *c, lq_err *err);
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads);
 /* What a pass takes on a device at most; of k only dtype and block_size are looked at. o->max_len
  * is not 0. */

@@ -2,29 +2,7 @@
  * attn.h and ops.h; see forward_impl.h. */
 #include "runtime/forward/forward_impl.h"
 
-/* ---- work on rows ---- */
-
-typedef void row_fn(const fwd_rows *r, int64_t row, int64_t n, const void *arg);
-typedef struct {
-    const fwd_rows *r;
-    int64_t R;
-    row_fn *fn;
-    const void *arg;
-} row_job;
-
-static void row_item(void *ctx, int64_t item, int thread)
-{
-    const row_job *j = ctx;
-    int64_t from = item * FWD_ROWS, left = j->R - from;
-    (void)thread;
-    j->fn(j->r, from, left < FWD_ROWS ? left : FWD_ROWS, j->arg);
-}
-
-void fwd_each(const fwd_rows *r, int64_t R, row_fn *fn, const void *arg)
-{
-    row_job j = { r, R, fn, arg };
-    pool_run(r->p, lq_ceil_div(R, FWD_ROWS), row_item, &j);
-}
+/* ---- norms ---- */
 
 /* T rows of K on this thread. */
 static void norm_rows(const arch_config *c, float *dst, const float *x, const model_vector *v,
@@ -311,5 +289,19 @@ static lq_status end(const fwd_rows *r, lq_err *err)
 
 static void enter(fwd_rows *r) { (void)r; }
 
-const fwd_ops fwd_cpu = { begin,  enter, norm, products,    store,       NULL,  attend, pick,
-                          mlp_in, clear, join, fwd_run_mla, fwd_run_moe, leave, end };
+const fwd_ops fwd_cpu = {
+    .begin = begin,
+    .enter = enter,
+    .norm = norm,
+    .products = products,
+    .store = store,
+    .attend = attend,
+    .pick = pick,
+    .mlp_in = mlp_in,
+    .clear = clear,
+    .join = join,
+    .mla = fwd_run_mla,
+    .moe = fwd_run_moe,
+    .leave = leave,
+    .end = end,
+};

@@ -6,6 +6,7 @@
  * rows behind them come back. Not for other modules:
  *
  *     forward_dev.c        opens a pass: all that is ever allocated
+ *     forward_dev_size.c   how much that is
  *     forward_dev_step.c   what a step sends and what comes back
  *     forward_dev_layer.c  what each step of a layer queues; the table */
 #ifndef LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
@@ -79,6 +80,15 @@ lq_status fwd_dev_end(const fwd_rows *r, lq_err *err);
 
 /* Attention of one layer's cache, but for the layer's window and sinks and the step's plan. */
 dev_attn_args fwd_dev_attn(const fwd_rows *r, const fwd_kv *kv);
+
+/* forward_dev_size.c. The most that a step can stage, and the chunks of attention: into f. */
+void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, const fwd_opts *o);
+/* Scratch of the largest product of w. */
+size_t fwd_dev_products_scratch(const dev *d, const model *w, const fwd_opts *o);
+/* Floats of a row of r->qkv that the pass makes room for itself: q, k and v of an architecture that
+ * has them apart are one product where their weights were joined (model_dev.c). */
+int64_t fwd_dev_joined_width(const arch_config *c);
+size_t fwd_dev_done_bytes(const fwd_dev_ctx *f, const arch_config *c); /* of f->attn_done */
 
 static inline int64_t fwd_mask_words(int64_t vocab) { return lq_ceil_div(vocab, 32); }
 

@@ -559,6 +559,20 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
     if (apart || normed) f->d->ops->norm(f->d, &a);
 }
 
-const fwd_ops fwd_dev = { fwd_dev_begin, fwd_dev_enter, norm, products,      store,
-                          squares,       attend,        pick, mlp_in,        clear,
-                          join,          mla,           moe,  fwd_dev_leave, fwd_dev_end };
+const fwd_ops fwd_dev = {
+    .begin = fwd_dev_begin,
+    .enter = fwd_dev_enter,
+    .norm = norm,
+    .products = products,
+    .store = store,
+    .squares = squares,
+    .attend = attend,
+    .pick = pick,
+    .mlp_in = mlp_in,
+    .clear = clear,
+    .join = join,
+    .mla = mla,
+    .moe = moe,
+    .leave = fwd_dev_leave,
+    .end = fwd_dev_end,
+};

@@ -161,7 +161,7 @@ static void embed(fwd_dev_ctx *f, fwd_rows *r)
                                               .T = r->R,
                                               .K = c->hidden,
                                               .scale = (float)c->embed_scale });
-    if (w->embed_norm.w) fwd_dev.norm(r, r->x, r->x, &w->embed_norm, r->R, c->hidden);
+    if (w->embed_norm.w) r->ops->norm(r, r->x, r->x, &w->embed_norm, r->R, c->hidden);
 }
 
 void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)

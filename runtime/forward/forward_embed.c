@@ -56,5 +56,5 @@ void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
         mm_run(&in, 1, r->e, c->embed_dim, r->R, r->acts, r->scratch, r->p);
     }
     if (m->pos_embed.N || m->pos_freq) fwd_each(r, r->R, finish_chunk, &a);
-    if (m->embed_norm.w) fwd_cpu.norm(r, r->x, r->x, &m->embed_norm, r->R, c->hidden);
+    if (m->embed_norm.w) r->ops->norm(r, r->x, r->x, &m->embed_norm, r->R, c->hidden);
 }

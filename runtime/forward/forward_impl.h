@@ -144,7 +144,7 @@ typedef void *fwd_take(void *from, size_t bytes);
 size_t fwd_rows_bytes(const arch_config *c, int64_t R, fwd_which which);
 bool fwd_rows_cut(fwd_rows *r, const arch_config *c, int64_t R, fwd_which which, fwd_take *take,
                   void *from);
-/* All of the CPU's out of an arena. */
+/* All out of an arena, and the slopes filled. */
 bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, lq_arena *a);
 size_t fwd_slopes_bytes(const arch_config *c); /* of r->slopes; 0: no ALiBi */
 void fwd_slopes(const arch_config *c, float *slopes);
@@ -156,7 +156,7 @@ int64_t fwd_mlp_width(const arch_config *c);
 
 /* Positions, angles and places in the cache of the rows of one sequence; seq_len: as fwd_item's. */
 void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len);
-/* fwd_cpu's begin, with r->h and r->e as scratch. */
+/* The CPU's begin, with r->h and r->e as scratch. */
 void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids);
 /* fn for each chunk of up to FWD_ROWS rows of all R. */
 void fwd_each(const fwd_rows *r, int64_t R,
@@ -278,7 +278,10 @@ void fwd_ranks_close(fwd_ranks *a);
 void fwd_ranks_begin(fwd_ranks *a, const model *m, const fwd_batch *b);
 /* All from enter to the head: raw [n_picked, vocab] on rank 0. */
 void fwd_ranks_run(fwd_ranks *a, kv_cache *kv, float *raw, const fwd_batch *b);
-int64_t fwd_ranks_pieces(const arch_config *c); /* of a step, for fwd_graphs_open */
+/* Of a step: enter, four parts of each layer, the head; pieces for fwd_graphs_open. */
+int64_t fwd_ranks_stages(const arch_config *c);
+bool fwd_ranks_ends_piece(const arch_config *c, int64_t stage); /* an exchange follows */
+int64_t fwd_ranks_pieces(const arch_config *c);
 /* All but rank 0 are waited for; the first failure. */
 lq_status fwd_ranks_end(fwd_ranks *a, lq_err *err);
 /* A rank's pass, with the rows of `first` on the host (forward_dev.c). */

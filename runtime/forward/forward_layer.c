@@ -2,113 +2,6 @@
  * see forward_impl.h. */
 #include "runtime/forward/forward_impl.h"
 
-/* ---- buffers ---- */
-
-int64_t fwd_angles(const arch_config *c, arch_rope_use which)
-{
-    for (int64_t i = 0; i < c->layers && c->w.pos == POS_ROPE; i++)
-        if (c->layer[i].rope == which) return c->rope_dims / 2;
-    return 0;
-}
-
-int64_t fwd_qkv_width(const arch_config *c)
-{
-    return c->heads * c->head_dim + c->kv_heads * (c->head_dim + c->v_dim);
-}
-
-int64_t fwd_mlp_width(const arch_config *c) { return c->w.mlp == MLP_GATED ? 2 * c->ffn : c->ffn; }
-
-/* X(field, floats per row) for each buffer: what fwd_place fills, and what the steps do. */
-#define PLACED(X)                                 \
-    X(cos[ROPE_MAIN], fwd_angles(c, ROPE_MAIN))   \
-    X(sin[ROPE_MAIN], fwd_angles(c, ROPE_MAIN))   \
-    X(cos[ROPE_LOCAL], fwd_angles(c, ROPE_LOCAL)) \
-    X(sin[ROPE_LOCAL], fwd_angles(c, ROPE_LOCAL)) \
-    X(row_pos, 1)                                 \
-    X(row_block, 1)                               \
-    X(row_slot, 1)
-#define HELD(X)                                           \
-    X(h, c->hidden)                                       \
-    X(y, c->hidden)                                       \
-    X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim)    \
-    X(q, c->heads * c->head_dim)                          \
-    X(a, c->heads * c->v_dim)                             \
-    X(k, c->kv_heads * c->head_dim)                       \
-    X(v, c->kv_heads * c->v_dim)                          \
-    X(squares, c->w.qk_norm == QK_NORM_ALL ? 2 : 0)       \
-    X(qkv, arch_name_of(c, R_QKV) ? fwd_qkv_width(c) : 0) \
-    X(mlp, fwd_mlp_width(c))                              \
-    X(scores, c->experts)                                 \
-    X(choice, c->experts)                                 \
-    X(group_score, c->experts ? c->expert_groups : 0)     \
-    X(group_best, c->experts ? c->groups_used : 0)        \
-    X(chosen, c->experts_used)                            \
-    X(place, c->experts_used)                             \
-    X(sent, c->experts_used)                              \
-    X(share, c->experts_used)                             \
-    X(expert_in, c->experts_used * 2 * c->expert_ffn)     \
-    X(expert_out, c->experts_used * c->hidden)            \
-    X(shared_in, 2 * c->shared_ffn)                       \
-    X(shared_share, c->shared_ffn ? 1 : 0)                \
-    X(q_a, c->w.mla ? c->q_lora : 0)                      \
-    X(kv_a, c->w.mla ? c->kv_lora + c->rope_dims : 0)     \
-    X(kv_b, c->w.mla ? c->heads *(c->nope_dims + c->v_dim) : 0)
-
-static size_t buffer_bytes(int64_t R, int64_t per_row) { return (size_t)R * (size_t)per_row * 4; }
-
-size_t fwd_rows_bytes(const arch_config *c, int64_t R, fwd_which which)
-{
-    size_t n = 0;
-#define ADD(field, per_row) n += lq_round_up(buffer_bytes(R, per_row) + 1, 64);
-    if (which & FWD_PLACED) {
-        PLACED(ADD)
-    }
-    if (which & FWD_HELD) {
-        HELD(ADD)
-        n += lq_round_up(fwd_slopes_bytes(c) + 1, 64);
-    }
-#undef ADD
-    return n;
-}
-
-bool fwd_rows_cut(fwd_rows *r, const arch_config *c, int64_t R, fwd_which which, fwd_take *take,
-                  void *from)
-{
-    bool ok = true;
-    r->c = c;
-#define TAKE(field, per_row) ok = (r->field = take(from, buffer_bytes(R, per_row))) && ok;
-    if (which & FWD_PLACED) {
-        PLACED(TAKE)
-    }
-    if (which & FWD_HELD) {
-        HELD(TAKE)
-        ok = (r->slopes = take(from, fwd_slopes_bytes(c))) && ok;
-    }
-#undef TAKE
-    return ok;
-}
-
-size_t fwd_slopes_bytes(const arch_config *c)
-{
-    return c->w.pos == POS_ALIBI ? (size_t)c->heads * sizeof(float) : 0;
-}
-
-void fwd_slopes(const arch_config *c, float *slopes)
-{
-    arch_alibi_slopes(c, slopes);
-    if (c->w.alibi_twice) k_scale(slopes, 2, c->heads);
-}
-
-static void *take_arena(void *from, size_t bytes) { return lq_push(from, bytes); }
-
-bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, lq_arena *a)
-{
-    r->ops = &fwd_cpu;
-    bool ok = fwd_rows_cut(r, c, R, FWD_ALL, take_arena, a);
-    if (ok && fwd_slopes_bytes(c)) fwd_slopes(c, r->slopes);
-    return ok;
-}
-
 static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 
 size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
@@ -121,38 +14,6 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     n = max_size(n, fwd_mla_scratch(c, R, threads));
     return max_size(
         n, attn_scratch_bytes(c->heads, c->head_dim > c->v_dim ? c->head_dim : c->v_dim, threads));
-}
-
-/* Angles of rows row0.. at positions pos0..: rows up to seq_len take that length's, each later row
- * that of its own (dynamic NTK). */
-static void place_angles(fwd_rows *r, arch_rope_use which, const attn_seq *s, int64_t seq_len)
-{
-    const int64_t half = fwd_angles(r->c, which);
-    const bool by_length = arch_rope_by_length(&r->c->rope[which]);
-    for (int64_t i = 0, n; i < s->n_rows && half; i += n) {
-        int64_t pos = s->pos0 + i, at = (s->row0 + i) * half;
-        n = by_length && pos >= seq_len ? 1 : s->n_rows - i;
-        if (by_length && pos < seq_len && n > seq_len - pos) n = seq_len - pos;
-        arch_rope_table(r->c, which, pos, n, pos < seq_len ? seq_len : pos + 1, r->cos[which] + at,
-                        r->sin[which] + at);
-    }
-}
-
-void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len)
-{
-    for (int64_t i = 0; i < s->n_rows; i++) {
-        int64_t pos = s->pos0 + i;
-        r->row_pos[s->row0 + i] = (int32_t)pos;
-        r->row_block[s->row0 + i] = s->table[pos / block_size];
-        r->row_slot[s->row0 + i] = (int32_t)(pos % block_size);
-    }
-    place_angles(r, ROPE_MAIN, s, seq_len);
-    place_angles(r, ROPE_LOCAL, s, seq_len);
-}
-
-void fwd_tap_rows(const fwd_rows *r, arch_role role, const float *x, int64_t ldx, int64_t K)
-{
-    if (r->tap) r->tap->tap(r->tap->user, role, -1, x, ldx, r->R, K);
 }
 
 /* ---- a branch's input and output ---- */
@@ -349,4 +210,36 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
 {
     for (fwd_part part = 0; part < FWD_N_PARTS; part++)
         fwd_run_part(part, r, l, layer, kv, groups, n_groups, picked, n_picked);
+}
+
+/* ---- the head ---- */
+
+/* x's first n rows to logits. */
+static void finish_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    float *const *all = arg;
+    const arch_config *c = r->c;
+    float *logits = *all + row * c->vocab;
+    if (c->logit_scale != 1) k_scale(logits, (float)c->logit_scale, n * c->vocab);
+    if (c->final_softcap > 0) k_softcap(logits, (float)c->final_softcap, n * c->vocab);
+}
+
+void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n)
+{
+    if (r->c->logit_scale != 1 || r->c->final_softcap > 0) fwd_each(r, n, finish_chunk, &logits);
+}
+
+void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n)
+{
+    const arch_config *c = m->cfg;
+    const float *x = r->h;
+    pool_stage(r->p, STAGE_HEAD);
+    r->ops->norm(r, r->h, r->x, &m->final_norm, n, c->hidden);
+    if (m->proj_out.present) {
+        mm_out out = fwd_out(&m->proj_out, r->e, c->embed_dim, false);
+        r->ops->products(r, &out, 1, x, c->hidden, n);
+        x = r->e;
+    }
+    mm_out out = fwd_out(&m->head, logits, ld, false);
+    r->ops->products(r, &out, 1, x, c->embed_dim, n);
 }

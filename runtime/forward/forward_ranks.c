@@ -18,8 +18,6 @@
 #include "runtime/forward/forward_impl.h"
 #include "runtime/model/rank.h"
 
-int64_t fwd_ranks_width(const arch_config *c, int ranks) { return lq_ceil_div(c->vocab, ranks); }
-
 static fwd_rows *rows_of(fwd_ranks *a, int r) { return r ? &a->rank[r].rows : a->first; }
 
 /* What this thread queues from now on is for rank r. */
@@ -120,26 +118,6 @@ static void gather_logits(fwd_ranks *a, float *raw, int64_t n)
 
 /* ---- a step ---- */
 
-/* What one is made of: enter, each layer's parts, the head. */
-static int64_t n_stages(const arch_config *c) { return c->layers * FWD_N_PARTS + 2; }
-
-/* An exchange follows. */
-static bool ends_piece(const arch_config *c, int64_t stage)
-{
-    if (stage == 0) return false;
-    if (stage == n_stages(c) - 1) return true;
-    const fwd_part part = (fwd_part)((stage - 1) % FWD_N_PARTS);
-    return part == FWD_TO_HEADS ? c->w.qk_norm == QK_NORM_ALL : part != FWD_TO_END;
-}
-
-int64_t fwd_ranks_pieces(const arch_config *c)
-{
-    int64_t n = 0;
-    for (int64_t i = 0; i < n_stages(c); i++)
-        n += ends_piece(c, i);
-    return n;
-}
-
 static void run_stage(fwd_ranks *a, int r, int64_t stage, kv_cache *kv, const fwd_batch *b)
 {
     const kv_opts *o = kv_options(kv);
@@ -149,7 +127,7 @@ static void run_stage(fwd_ranks *a, int r, int64_t stage, kv_cache *kv, const fw
         rows->ops->enter(rows);
         return;
     }
-    if (stage == n_stages(rows->c) - 1) {
+    if (stage == fwd_ranks_stages(rows->c) - 1) {
         if (b->n_picked)
             fwd_run_head(rows, w, a->rank[r].logits, fwd_ranks_width(w->cfg, a->n), b->n_picked);
         return;
@@ -181,9 +159,9 @@ static void run_piece(fwd_ranks *a, int r, int64_t piece, int64_t from, int64_t 
 void fwd_ranks_run(fwd_ranks *a, kv_cache *kv, float *raw, const fwd_batch *b)
 {
     const arch_config *c = a->first->c;
-    const int64_t end = n_stages(c);
+    const int64_t end = fwd_ranks_stages(c);
     for (int64_t from = 0, to, piece = 0; from < end; from = to, piece++) {
-        for (to = from + 1; !ends_piece(c, to - 1);)
+        for (to = from + 1; !fwd_ranks_ends_piece(c, to - 1);)
             to++;
         for (int r = 0; r < a->n; r++)
             run_piece(a, r, piece, from, to, kv, b);

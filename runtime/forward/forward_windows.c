@@ -40,7 +40,8 @@ static lq_status open_windows(windows *w, const arch_config *c, float *x, int64_
 {
     const int64_t T = n * len, blocks = window_blocks(len);
     const size_t mark = lq_arena_mark(scratch);
-    w->rows = (fwd_rows){ .p = p, .acts = acts, .scratch = scratch, .R = T, .x = x };
+    w->rows =
+        (fwd_rows){ .ops = &fwd_cpu, .p = p, .acts = acts, .scratch = scratch, .R = T, .x = x };
     w->kv =
         (fwd_kv){ .block_stride = window_stride(c), .block_size = WINDOW_BLOCK, .dtype = KV_F32 };
     w->kv.k = lq_push(scratch, (size_t)blocks * w->kv.block_stride);
@@ -162,7 +163,7 @@ lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts
 {
     if (T == 0) return LQ_OK;
     const size_t mark = lq_arena_mark(scratch);
-    fwd_rows r = { .p = p, .acts = acts, .scratch = scratch, .R = T, .x = x };
+    fwd_rows r = { .ops = &fwd_cpu, .p = p, .acts = acts, .scratch = scratch, .R = T, .x = x };
     if (!fwd_rows_push(&r, m->cfg, T, scratch)) {
         lq_arena_reset(scratch, mark);
         return lq_fail(err, LQ_ENOMEM, "no scratch for the logits of %lld rows", (long long)T);

@@ -156,5 +156,7 @@ void model_embed(const model *m, float *x, const int32_t *ids, int64_t T);
 void model_drop_embed(const model *m);
 /* LQ_EVALUE: `positions` of them are more than the model's table of learned ones has. */
 lq_status model_check_positions(const model *m, int64_t positions, lq_err *err);
+/* LQ_EUNSUPPORTED: what this architecture has that no device table does yet. */
+lq_status model_check_device(const arch_config *c, lq_err *err);
 
 #endif

@@ -680,7 +680,7 @@ lq_status model_to_device(model *m, const char *want, const model_share *share, 
 {
     const int ranks = share->ranks ? share->ranks : 1;
     assert(ranks == 1 || share->layers == MODEL_ALL_LAYERS);
-    lq_status s = fwd_check_device(m->cfg, err);
+    lq_status s = model_check_device(m->cfg, err);
     if (!s && ranks > 1) s = rank_check(m->cfg, ranks, err);
     if (!s && ranks > 1) s = check_parts(m, ranks, err);
     if (!s) s = open_devices(m, want, ranks, share, err);

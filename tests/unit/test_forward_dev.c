@@ -23,7 +23,7 @@ static double device_apart(const char *name, rig_opts o, int64_t ids)
     return d;
 }
 
-/* What fwd_check_device says of a checkpoint; "": it runs. */
+/* What model_check_device says of a checkpoint; "": it runs. */
 static void refusal(char why[256], const char *name)
 {
     char path[128];
@@ -32,7 +32,7 @@ static void refusal(char why[256], const char *name)
     snprintf(path, sizeof path, "tests/golden/arch/%.100s", name);
     lq_status s = src_open(&src, path, &(src_opts){ .need_config = true }, &err);
     CHECK(!s, "%s", err.msg);
-    if (!s) s = fwd_check_device(src_config(src), &err);
+    if (!s) s = model_check_device(src_config(src), &err);
     CHECK(!s || s == LQ_EUNSUPPORTED, "%s: %s", name, lq_status_text(s));
     snprintf(why, 256, "%.255s", s ? err.msg : "");
     src_close(src);

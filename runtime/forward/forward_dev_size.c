@@ -1,0 +1,119 @@
+/* runtime/forward/forward_dev_size.c - what a pass on a device takes: the most that a step can need. */
+#include "runtime/forward/forward_dev.h"
+
+/* Splits of attention in one launch, unless one chunk has more: its scratch is a row of every head
+ * for each, and these fill any device; of those of more rows less. */
+enum { LAUNCH_SLOTS = 1024 };
+
+static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size, FWD_DEV_ALIGN); }
+
+static int64_t longest(const kv_opts *k, const fwd_opts *o)
+{
+    const int64_t held = k->n_blocks * k->block_size;
+    return o->max_len && o->max_len < held ? o->max_len : held;
+}
+
+void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, const fwd_opts *o)
+{
+    const int64_t len = longest(k, o), rows = dev_attn_rows(DEV_ATTN_EXACT, c->heads, c->kv_heads);
+    int64_t splits[DEV_ATTN_N];
+    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) /* a chunk of several rows may lie over an edge */
+        splits[w] = len / dev_attn_split(f->d, w, 0) + 2;
+    const int64_t chunks = lq_ceil_div(o->max_rows, rows) + o->max_seqs;
+    f->max_chunks = chunks < o->max_rows ? chunks : o->max_rows;
+    f->max_slots = f->max_chunks * splits[DEV_ATTN_EXACT];
+    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
+        const int64_t n = LAUNCH_SLOTS * rows / dev_attn_rows(w, c->heads, c->kv_heads);
+        f->launch_slots[w] = splits[w] > n ? splits[w] : n;
+        if (f->launch_slots[w] > f->max_slots) f->launch_slots[w] = f->max_slots;
+    }
+    f->stage_bytes = 4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
+                     piece(o->max_logits, sizeof(dev_draw)) +
+                     (size_t)o->max_seqs * piece(fwd_mask_words(c->vocab), sizeof(uint32_t)) +
+                     piece(fwd_draw_edits(o, c->vocab), sizeof(dev_edit)) +
+                     (size_t)o->max_logits * FWD_DEV_ALIGN + /* a draw's edits are a piece */
+                     (size_t)o->max_seqs * piece(lq_ceil_div(len, k->block_size), sizeof(int32_t)) +
+                     /* each sequence is in the plans of one kind of attention */
+                     4 * (piece(f->max_chunks, sizeof(dev_attn_chunk)) +
+                          piece(f->max_slots, sizeof(int32_t)) + 2 * FWD_DEV_ALIGN);
+    for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++)
+        f->stage_bytes += 2 * piece(o->max_rows * fwd_angles(c, u), sizeof(float));
+}
+
+static void widen(size_t *most, const dev *d, const dev_weight *w, int64_t M)
+{
+    const size_t n = d->ops->mm_scratch(w, M);
+    if (n > *most) *most = n;
+}
+
+static void widen_linear(size_t *most, const dev *d, const model_linear *l, int64_t M)
+{
+    if (!l->present) return;
+    const dev_weight w = fwd_dev_weight(&l->w);
+    widen(most, d, &w, M);
+}
+
+size_t fwd_dev_products_scratch(const dev *d, const model *w, const fwd_opts *o)
+{
+    size_t n = 0;
+    widen_linear(&n, d, &w->head, o->max_logits);
+    widen_linear(&n, d, &w->proj_out, o->max_logits);
+    for (int64_t i = 0; i < w->cfg->layers; i++) {
+        const model_layer *l = &w->layers[i];
+        for (int r = 0; r < ARCH_N_ROLES; r++)
+            widen_linear(&n, d, &l->lin[r], o->max_rows);
+        for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
+            for (const model_experts *e = l->sets[r]; e; e = e->next)
+                widen(&n, d, &e->w, o->max_rows * w->cfg->experts_used);
+    }
+    return n;
+}
+
+int64_t fwd_dev_joined_width(const arch_config *c)
+{
+    return arch_name_of(c, R_QKV) || c->w.mla ? 0 : fwd_qkv_width(c);
+}
+
+size_t fwd_dev_done_bytes(const fwd_dev_ctx *f, const arch_config *c)
+{
+    return (size_t)dev_attn_done(f->max_chunks, c->heads, c->kv_heads) * sizeof(int32_t);
+}
+
+size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
+{
+    const kv_opts any = { .n_blocks = lq_ceil_div(o->max_len, k->block_size),
+                          .block_size = k->block_size };
+    const int64_t spread = c->experts_used > 1 ? c->experts_used : 1;
+    const int64_t rows =
+        o->max_rows * spread > o->max_logits ? o->max_rows * spread : o->max_logits;
+    const int64_t joined = 3; /* roles that are one product at most */
+    fwd_dev_ctx f = { 0 };
+    int64_t wide = 0,
+            outs = c->vocab > fwd_dev_joined_width(c) ? c->vocab : fwd_dev_joined_width(c);
+    size_t attn = 0, cut = 0;
+    fwd_dev_size_stage(&f, c, &any, o);
+    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
+        const size_t n = dev_attn_scratch(w, f.launch_slots[w], c->heads, c->kv_heads, c->v_dim);
+        if (n > attn) attn = n;
+    }
+    for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
+        int64_t N, K;
+        arch_role_shape(c, r, &N, &K);
+        if (!arch_role_linear(r)) continue;
+        if (K > wide) wide = K;
+        if (dev_mm_few_parts(joined * N, K) > cut) cut = dev_mm_few_parts(joined * N, K);
+        if (2 * N > outs) outs = 2 * N; /* gate and up may be one */
+    }
+    /* A product's inputs in three pieces at most: as tiles take them, rounded, of outliers. */
+    const size_t parts = /* of logits, and all of them beside each other */
+        o->ranks > 1 ? (size_t)((o->ranks + 1) * o->max_logits * fwd_ranks_width(c, o->ranks)) : 0;
+    const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + cut +
+                            dev_mm_parts(rows, outs, 2 * wide);
+    return f.stage_bytes + fwd_slopes_bytes(c) + attn + fwd_dev_done_bytes(&f, c) + products +
+           parts * sizeof(float) +
+           (size_t)(o->max_rows * (c->hidden + fwd_dev_joined_width(c)) + o->max_logits * c->vocab +
+                    2 * (c->experts + 1)) *
+               sizeof(float) +
+           (size_t)o->max_logits * sizeof(dev_drawn) + fwd_rows_bytes(c, o->max_rows, FWD_HELD) +
+           (size_t)FWD_DEV_MEM * FWD_DEV_ALIGN;
+}

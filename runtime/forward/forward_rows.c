@@ -1,0 +1,206 @@
+/* runtime/forward/forward_rows.c - the rows of a step: their buffers, their places and angles, and work on
+ * them in chunks; see forward_impl.h. */
+#include "runtime/forward/forward_impl.h"
+
+/* ---- work on rows ---- */
+
+typedef void row_fn(const fwd_rows *r, int64_t row, int64_t n, const void *arg);
+typedef struct {
+    const fwd_rows *r;
+    int64_t R;
+    row_fn *fn;
+    const void *arg;
+} row_job;
+
+static void row_item(void *ctx, int64_t item, int thread)
+{
+    const row_job *j = ctx;
+    int64_t from = item * FWD_ROWS, left = j->R - from;
+    (void)thread;
+    j->fn(j->r, from, left < FWD_ROWS ? left : FWD_ROWS, j->arg);
+}
+
+void fwd_each(const fwd_rows *r, int64_t R, row_fn *fn, const void *arg)
+{
+    row_job j = { r, R, fn, arg };
+    pool_run(r->p, lq_ceil_div(R, FWD_ROWS), row_item, &j);
+}
+
+/* ---- buffers ---- */
+
+int64_t fwd_angles(const arch_config *c, arch_rope_use which)
+{
+    for (int64_t i = 0; i < c->layers && c->w.pos == POS_ROPE; i++)
+        if (c->layer[i].rope == which) return c->rope_dims / 2;
+    return 0;
+}
+
+int64_t fwd_qkv_width(const arch_config *c)
+{
+    return c->heads * c->head_dim + c->kv_heads * (c->head_dim + c->v_dim);
+}
+
+int64_t fwd_mlp_width(const arch_config *c) { return c->w.mlp == MLP_GATED ? 2 * c->ffn : c->ffn; }
+
+/* X(field, floats per row) for each buffer: what fwd_place fills, and what the steps do. */
+#define PLACED(X)                                 \
+    X(cos[ROPE_MAIN], fwd_angles(c, ROPE_MAIN))   \
+    X(sin[ROPE_MAIN], fwd_angles(c, ROPE_MAIN))   \
+    X(cos[ROPE_LOCAL], fwd_angles(c, ROPE_LOCAL)) \
+    X(sin[ROPE_LOCAL], fwd_angles(c, ROPE_LOCAL)) \
+    X(row_pos, 1)                                 \
+    X(row_block, 1)                               \
+    X(row_slot, 1)
+#define HELD(X)                                           \
+    X(h, c->hidden)                                       \
+    X(y, c->hidden)                                       \
+    X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim)    \
+    X(q, c->heads * c->head_dim)                          \
+    X(a, c->heads * c->v_dim)                             \
+    X(k, c->kv_heads * c->head_dim)                       \
+    X(v, c->kv_heads * c->v_dim)                          \
+    X(squares, c->w.qk_norm == QK_NORM_ALL ? 2 : 0)       \
+    X(qkv, arch_name_of(c, R_QKV) ? fwd_qkv_width(c) : 0) \
+    X(mlp, fwd_mlp_width(c))                              \
+    X(scores, c->experts)                                 \
+    X(choice, c->experts)                                 \
+    X(group_score, c->experts ? c->expert_groups : 0)     \
+    X(group_best, c->experts ? c->groups_used : 0)        \
+    X(chosen, c->experts_used)                            \
+    X(place, c->experts_used)                             \
+    X(sent, c->experts_used)                              \
+    X(share, c->experts_used)                             \
+    X(expert_in, c->experts_used * 2 * c->expert_ffn)     \
+    X(expert_out, c->experts_used * c->hidden)            \
+    X(shared_in, 2 * c->shared_ffn)                       \
+    X(shared_share, c->shared_ffn ? 1 : 0)                \
+    X(q_a, c->w.mla ? c->q_lora : 0)                      \
+    X(kv_a, c->w.mla ? c->kv_lora + c->rope_dims : 0)     \
+    X(kv_b, c->w.mla ? c->heads *(c->nope_dims + c->v_dim) : 0)
+
+static size_t buffer_bytes(int64_t R, int64_t per_row) { return (size_t)R * (size_t)per_row * 4; }
+
+size_t fwd_rows_bytes(const arch_config *c, int64_t R, fwd_which which)
+{
+    size_t n = 0;
+#define ADD(field, per_row) n += lq_round_up(buffer_bytes(R, per_row) + 1, 64);
+    if (which & FWD_PLACED) {
+        PLACED(ADD)
+    }
+    if (which & FWD_HELD) {
+        HELD(ADD)
+        n += lq_round_up(fwd_slopes_bytes(c) + 1, 64);
+    }
+#undef ADD
+    return n;
+}
+
+bool fwd_rows_cut(fwd_rows *r, const arch_config *c, int64_t R, fwd_which which, fwd_take *take,
+                  void *from)
+{
+    bool ok = true;
+    r->c = c;
+#define TAKE(field, per_row) ok = (r->field = take(from, buffer_bytes(R, per_row))) && ok;
+    if (which & FWD_PLACED) {
+        PLACED(TAKE)
+    }
+    if (which & FWD_HELD) {
+        HELD(TAKE)
+        ok = (r->slopes = take(from, fwd_slopes_bytes(c))) && ok;
+    }
+#undef TAKE
+    return ok;
+}
+
+size_t fwd_slopes_bytes(const arch_config *c)
+{
+    return c->w.pos == POS_ALIBI ? (size_t)c->heads * sizeof(float) : 0;
+}
+
+void fwd_slopes(const arch_config *c, float *slopes)
+{
+    arch_alibi_slopes(c, slopes);
+    if (c->w.alibi_twice) k_scale(slopes, 2, c->heads);
+}
+
+static void *take_arena(void *from, size_t bytes) { return lq_push(from, bytes); }
+
+bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, lq_arena *a)
+{
+    bool ok = fwd_rows_cut(r, c, R, FWD_ALL, take_arena, a);
+    if (ok && fwd_slopes_bytes(c)) fwd_slopes(c, r->slopes);
+    return ok;
+}
+
+/* ---- places ---- */
+
+/* Angles of rows row0.. at positions pos0..: rows up to seq_len take that length's, each later row
+ * that of its own (dynamic NTK). */
+static void place_angles(fwd_rows *r, arch_rope_use which, const attn_seq *s, int64_t seq_len)
+{
+    const int64_t half = fwd_angles(r->c, which);
+    const bool by_length = arch_rope_by_length(&r->c->rope[which]);
+    for (int64_t i = 0, n; i < s->n_rows && half; i += n) {
+        int64_t pos = s->pos0 + i, at = (s->row0 + i) * half;
+        n = by_length && pos >= seq_len ? 1 : s->n_rows - i;
+        if (by_length && pos < seq_len && n > seq_len - pos) n = seq_len - pos;
+        arch_rope_table(r->c, which, pos, n, pos < seq_len ? seq_len : pos + 1, r->cos[which] + at,
+                        r->sin[which] + at);
+    }
+}
+
+void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len)
+{
+    for (int64_t i = 0; i < s->n_rows; i++) {
+        int64_t pos = s->pos0 + i;
+        r->row_pos[s->row0 + i] = (int32_t)pos;
+        r->row_block[s->row0 + i] = s->table[pos / block_size];
+        r->row_slot[s->row0 + i] = (int32_t)(pos % block_size);
+    }
+    place_angles(r, ROPE_MAIN, s, seq_len);
+    place_angles(r, ROPE_LOCAL, s, seq_len);
+}
+
+void fwd_tap_rows(const fwd_rows *r, arch_role role, const float *x, int64_t ldx, int64_t K)
+{
+    if (r->tap) r->tap->tap(r->tap->user, role, -1, x, ldx, r->R, K);
+}
+
+/* ---- what of a step is drawn from ---- */
+
+int64_t fwd_draw_edits(const fwd_opts *o, int64_t vocab)
+{
+    enum { EDITS = 1 << 16 }; /* 768 KiB: 64 sequences of 1,000 different ids each */
+    return o->max_logits < EDITS / vocab + 1 ? o->max_logits * vocab : EDITS;
+}
+
+bool fwd_next_run(fwd_run *run, const fwd_batch *b)
+{
+    run->row += run->n;
+    for (; run->draw < b->n_draws && b->draws[run->draw].row == run->row; run->draw++)
+        run->row++;
+    run->n = (run->draw < b->n_draws ? b->draws[run->draw].row : b->n_picked) - run->row;
+    return run->n > 0;
+}
+
+/* ---- parts of a step on several devices ---- */
+
+int64_t fwd_ranks_width(const arch_config *c, int ranks) { return lq_ceil_div(c->vocab, ranks); }
+
+int64_t fwd_ranks_stages(const arch_config *c) { return c->layers * FWD_N_PARTS + 2; }
+
+bool fwd_ranks_ends_piece(const arch_config *c, int64_t stage)
+{
+    if (stage == 0) return false;
+    if (stage == fwd_ranks_stages(c) - 1) return true;
+    const fwd_part part = (fwd_part)((stage - 1) % FWD_N_PARTS);
+    return part == FWD_TO_HEADS ? c->w.qk_norm == QK_NORM_ALL : part != FWD_TO_END;
+}
+
+int64_t fwd_ranks_pieces(const arch_config *c)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < fwd_ranks_stages(c); i++)
+        n += fwd_ranks_ends_piece(c, i);
+    return n;
+}
