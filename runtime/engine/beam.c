@@ -1,39 +1,6 @@
 /* runtime/engine/beam.c - see beam.h. */
 #include "runtime/engine/beam.h"
 
-/* ---- a request ---- */
-
-/* Of lists that grow with the answer. */
-static bool list_bytes(const eng_beam *o, int64_t max_new, bool tops, size_t *bytes)
-{
-    size_t n, per = 2 * sizeof(beam_node) + (tops ? sizeof(smp_result) : 0);
-    return lq_mul((size_t)o->width, (size_t)max_new, &n) && lq_mul(n, per, bytes);
-}
-
-lq_status beam_check(const eng_request *r, int64_t max_new, lq_err *err)
-{
-    const eng_beam *o = &r->beam;
-    size_t bytes;
-    if (o->width == 0) return LQ_OK;
-    if (o->width < 1 || o->n < 1 || o->n > o->width)
-        return lq_fail(err, LQ_EVALUE, "beam search: expected 1..width answers, found %lld of %lld",
-                       (long long)o->n, (long long)o->width);
-    if (!isfinite(o->length_penalty) || fabs(o->length_penalty) > 100)
-        return lq_fail(err, LQ_EVALUE, "length_penalty: expected -100..100, found %g",
-                       o->length_penalty);
-    if (r->grammar || r->pool || max_new < 1)
-        return lq_fail(
-            err, LQ_EVALUE,
-            "beam search: expected max_tokens of 1 or more, no grammar and no embedding");
-    if (!list_bytes(o, max_new, r->params.logprobs >= 0, &bytes) || bytes > (size_t)BEAM_MAX_MIB
-                                                                                << 20)
-        return lq_fail(err, LQ_EVALUE,
-                       "beam search: %lld lines of %lld tokens take more than the %d MiB that one "
-                       "may have",
-                       (long long)o->width, (long long)max_new, BEAM_MAX_MIB);
-    return LQ_OK;
-}
-
 lq_status beam_fits(const seq *s, int64_t max_seqs, const kv_opts *kv, lq_err *err)
 {
     int64_t width = s->r.beam.width, shared = s->n_prompt / kv->block_size;
@@ -48,39 +15,6 @@ lq_status beam_fits(const seq *s, int64_t max_seqs, const kv_opts *kv, lq_err *e
                        "beam search: %lld lines of this length may need %lld KV blocks, the cache "
                        "has %lld",
                        (long long)width, (long long)need, (long long)kv->n_blocks);
-    return LQ_OK;
-}
-
-lq_status beam_new(seq *s, int64_t vocab, int n_ends, lq_err *err)
-{
-    const eng_beam *o = &s->r.beam;
-    size_t W = (size_t)o->width, steps = (size_t)s->max_new;
-    int ends = n_ends < 1 ? 1 : n_ends > BEAM_MAX_ENDS ? BEAM_MAX_ENDS : n_ends;
-    beam_set *b = lq_push(&s->arena, sizeof *b);
-    if (!b) return lq_fail(err, LQ_ENOMEM, "beam search: out of memory");
-    *b = (beam_set){ .o = *o, .max_new = s->max_new, .keep = o->width * (1 + ends) };
-    b->per = b->keep < vocab ? b->keep : vocab;
-    b->lines = lq_push(&s->arena, W * sizeof *b->lines);
-    b->next = lq_push(&s->arena, W * sizeof *b->next);
-    b->answers = lq_push(&s->arena, W * sizeof *b->answers);
-    b->nodes = lq_push(&s->arena, 2 * W * steps * sizeof *b->nodes);
-    b->cands = lq_push(&s->arena, W * (size_t)b->per * sizeof *b->cands);
-    b->n_cands = lq_push(&s->arena, W * sizeof *b->n_cands);
-    b->at = lq_push(&s->arena, W * sizeof *b->at);
-    b->results = lq_push(&s->arena, steps * sizeof *b->results);
-    b->proposals = lq_push(&s->arena, (size_t)b->keep * sizeof *b->proposals);
-    bool ok = b->lines && b->next && b->answers && b->nodes && b->cands && b->n_cands && b->at &&
-              b->results && b->proposals;
-    if (ok && s->r.params.logprobs >= 0) {
-        b->tops = lq_push(&s->arena, W * steps * sizeof *b->tops);
-        ok = b->tops != NULL;
-    }
-    if (!ok) return lq_fail(err, LQ_ENOMEM, "beam search: out of memory");
-    for (size_t i = 0; i < W; i++) {
-        kv_seq_init(&b->lines[i].kv);
-        kv_seq_init(&b->next[i].kv);
-    }
-    s->beams = b;
     return LQ_OK;
 }
 

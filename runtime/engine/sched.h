@@ -24,6 +24,7 @@
 #define LLMQ_RUNTIME_ENGINE_SCHED_H
 
 #include "runtime/engine/beam.h"
+#include "runtime/engine/engine_opts.h"
 
 typedef struct {
     kv_cache *kv;

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "runtime/engine/beam.h"
-
 /* Ids of the prompt that shape how the first output is spelled (spaces, split characters). */
 enum { PRIME_IDS = 32 };
 
@@ -278,7 +276,8 @@ lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, int6
     if (!st) st = prepare_grammar(s, c, t, err);
     if (!st) st = ban_stops(s, c, err);
     if (!st && s->r.beam.width)
-        st = beam_new(s, c->vocab, (s->r.ignore_eos ? 0 : c->n_eos) + s->r.n_stop_ids, err);
+        st = beam_set_new(&s->beams, &s->arena, &s->r, s->max_new, c->vocab,
+                          (s->r.ignore_eos ? 0 : c->n_eos) + s->r.n_stop_ids, err);
     if (!st && t) st = prepare_text(s, t, err);
     return st;
 }

@@ -10,9 +10,12 @@
 #ifndef LLMQ_RUNTIME_ENGINE_SEQ_H
 #define LLMQ_RUNTIME_ENGINE_SEQ_H
 
-#include "runtime/engine/engine.h"
+#include "runtime/engine/beam_set.h"
+#include "runtime/engine/request.h"
 #include "runtime/engine/spec.h"
 #include "runtime/engine/stop.h"
+#include "runtime/model/kv.h"
+#include "runtime/tokenizer/tok.h"
 
 /* What a draft model (runtime/engine/draft.h) knows of a sequence. */
 typedef struct {
@@ -23,7 +26,6 @@ typedef struct {
     int64_t steps; /* of the matcher along the guesses */
 } seq_draft;
 
-typedef struct beam_set beam_set; /* runtime/engine/beam.h */
 typedef struct seq seq;
 struct seq {
     uint64_t id;

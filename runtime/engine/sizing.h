@@ -2,7 +2,7 @@
 #ifndef LLMQ_RUNTIME_ENGINE_SIZING_H
 #define LLMQ_RUNTIME_ENGINE_SIZING_H
 
-#include "runtime/engine/engine.h"
+#include "runtime/engine/engine_opts.h"
 #include "runtime/load.h"
 #include "runtime/model/kv.h"
 

@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "kernels/ops.h"
 #include "runtime/engine/beam.h"
+#include "runtime/engine/engine.h"
 #include "runtime/load.h"
 #include "tests/support/check.h"
 

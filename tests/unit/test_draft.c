@@ -1,6 +1,7 @@
 /* A draft model beside the engine: the same bytes whoever guesses, what is drawn has the model's
  * distribution, and a draft that does not fit is refused. */
 #include "runtime/engine/draft.h"
+#include "runtime/engine/engine.h"
 #include "tests/support/engine_jobs.h"
 
 /* A draft that is often right: the golden model without its last layer. */

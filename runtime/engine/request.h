@@ -1,0 +1,85 @@
+/* runtime/engine/request.h - what the engine is asked for, and what it answers: runtime/engine/engine.h says
+ * how. */
+#ifndef LLMQ_RUNTIME_ENGINE_REQUEST_H
+#define LLMQ_RUNTIME_ENGINE_REQUEST_H
+
+#include "runtime/engine/sample.h"
+#include "runtime/grammar/grammar.h"
+
+typedef enum {
+    ENG_RUNNING,
+    ENG_STOP,
+    ENG_LENGTH,
+    ENG_CANCELLED,
+    ENG_ERROR,
+    ENG_N_FINISH
+} eng_finish;
+/* What an embedding is made of: the last layer's output, after the final norm, over the prompt. */
+typedef enum { ENG_NO_POOL, ENG_POOL_LAST, ENG_POOL_MEAN } eng_pool;
+
+/* When a beam search is over before max_tokens, its `width` answers once found: as soon as the best
+ * line that goes on could not be among them if it ended here; at once; or when it could not
+ * whatever length it reached. transformers' early_stopping False, True and "never". */
+typedef enum { ENG_EARLY_NO_GAIN, ENG_EARLY_FULL, ENG_EARLY_NEVER } eng_early;
+
+/* runtime/engine/beam.h */
+typedef struct {
+    int64_t width;         /* lines followed; 0: no beam search */
+    int64_t n;             /* answers wanted, 1..width */
+    double length_penalty; /* an answer's score: the sum of its log-probabilities / length^this */
+    eng_early early;
+} eng_beam;
+
+typedef struct {
+    const int32_t *prompt;   /* copied */
+    int64_t n_prompt;        /* >= 1 */
+    int64_t max_tokens;      /* 0: only score the prompt */
+    int64_t min_tokens;      /* EOS and stop ids are banned, stop strings ignored, until then */
+    smp_params params;       /* arrays are copied */
+    const char *const *stop; /* stop strings, copied */
+    int n_stop;
+    const int32_t *stop_ids;
+    int n_stop_ids;
+    /* Runs of ids that must not be output: of each the number of its ids (>= 1), then those. The
+     * last id of a run is banned where the output ends with the others. Copied. */
+    const int32_t *bad;
+    int n_bad;         /* numbers in all */
+    bool include_stop; /* keep the stop string in the text */
+    bool ignore_eos;
+    bool show_special;   /* text of special tokens is delivered */
+    int prompt_logprobs; /* -1: none */
+    grammar *grammar;    /* the answer is a sentence of it; NULL: free. A reference is taken */
+    eng_beam beam;       /* nothing is drawn then: temperature, top_k, ..., seed say nothing */
+    eng_pool pool;       /* an embedding of the prompt is wanted; max_tokens is 0 then */
+    const char *salt;    /* prefix cache salt or NULL */
+    int32_t priority;    /* lower is served first; a stream of them can starve higher ones */
+} eng_request;
+
+/* What a sequence has produced since the last event. Pointers are valid during the callback. */
+typedef struct {
+    uint64_t id;
+    const char *text; /* new text, whole code points; may be empty while ids are held back */
+    size_t n_text;
+    const int32_t *ids;         /* new ids (all of them, also held back in text) */
+    const smp_result *logprobs; /* [n_ids] or NULL */
+    int n_ids;
+    const smp_result
+        *prompt_logprobs; /* [n_prompt], once, before the first token; entry 0 has no logprob */
+    const double *pooled; /* [hidden] with the last event of an embedding */
+    int64_t n_prompt, n_cached, n_output; /* usage so far */
+    /* A beam search gives its answers when all is done, one after the other, the best first. */
+    int answer;              /* which of them this event is of; 0 for all others */
+    bool last;               /* of the request */
+    eng_finish finish;       /* of the answer; set in the last event too */
+    const char *stop_string; /* which stop string matched, or NULL */
+    int32_t stop_id;         /* which stop id (not EOS), or -1 */
+    const char *error;       /* ENG_ERROR */
+    lq_status status; /* ENG_ERROR: LQ_ENOENT where what the request bans leaves no answer and
+                         nothing else is wrong; LQ_EDEVICE: the device is lost */
+} eng_event;
+
+/* Called on the engine thread: must be quick and never call back into the engine except eng_cancel.
+ */
+typedef void (*eng_sink)(void *user, const eng_event *e);
+
+#endif
