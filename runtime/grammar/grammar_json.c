@@ -8,8 +8,6 @@
 #include "base/json.h"
 #include "runtime/grammar/grammar_int.h"
 
-#include <stdio.h>
-
 static uint32_t rule_of(ga_builder *b, const char *name, ga_node *body)
 {
     uint32_t r = ga_new_rule(b, name);
@@ -90,55 +88,6 @@ ga_node *gj_string(gj_rules *j)
         j->string = rule_of(j->b, "string", t);
     }
     return ga_ref(j->b, j->string);
-}
-
-static bool has(const ga_range *r, int n, uint32_t c)
-{
-    for (int i = 0; i < n; i++)
-        if (c >= r[i].lo && c <= r[i].hi) return true;
-    return false;
-}
-
-ga_node *gj_chars(ga_builder *b, const ga_range *r, int n, bool negated)
-{
-    static const char shorts[] = "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: the character, its letter */
-    static const ga_range must[] = { { 0, 0x1f }, { '"', '"' }, { '\\', '\\' } };
-    ga_node *set = ga_chars(b, r, n, negated), *alt = ga_alt(b);
-    if (!set || !alt) return NULL;
-    ga_range *plain = ga_push(b, ((size_t)set->n_ranges + 3) * sizeof *plain);
-    if (!plain) {
-        ga_fail(b, LQ_ENOMEM, "grammar: out of memory");
-        return NULL;
-    }
-    int k = 0;
-    for (int i = 0; i < set->n_ranges; i++) { /* without what must be escaped */
-        uint32_t from = set->ranges[i].lo;
-        for (int m = 0; m < 3; m++) {
-            if (must[m].hi < from || must[m].lo > set->ranges[i].hi) continue;
-            if (must[m].lo > from) plain[k++] = (ga_range){ from, must[m].lo - 1 };
-            from = must[m].hi + 1;
-        }
-        if (from <= set->ranges[i].hi) plain[k++] = (ga_range){ from, set->ranges[i].hi };
-    }
-    if (k) ga_add(alt, ga_chars(b, plain, k, false));
-    for (size_t i = 0; i + 1 < sizeof shorts; i += 2) {
-        char text[3] = { '\\', shorts[i + 1], 0 };
-        if (has(set->ranges, set->n_ranges, (uint8_t)shorts[i])) ga_add(alt, ga_text(b, text));
-    }
-    int n_control = 0;
-    for (uint32_t c = 0; c < 0x20; c++)
-        n_control += has(set->ranges, set->n_ranges, c);
-    if (n_control == 0x20) {
-        static const char all[] = "\\\\u00[01][0-9a-f]";
-        ga_add(alt, gr_regex(b, all, sizeof all - 1, false, false, "controls"));
-        return alt;
-    }
-    for (uint32_t c = 0; c < 0x20; c++) {
-        char text[8];
-        snprintf(text, sizeof text, "\\u%04x", c);
-        if (has(set->ranges, set->n_ranges, c)) ga_add(alt, ga_text(b, text));
-    }
-    return alt;
 }
 
 /* ---- other values ---- */

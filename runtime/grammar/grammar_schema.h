@@ -33,7 +33,17 @@ __attribute__((format(printf, 5, 6)))
 void gs_fail(gs_ctx *c, lq_status s, const char *at, const char *key, const char *fmt, ...);
 /* at/key, in the builder's arena. */
 const char *gs_at(gs_ctx *c, const char *at, const char *key);
-bool gs_is_annotation(const char *key); /* says nothing of what is valid */
+typedef enum {
+    GS_KEY_ANNOTATION, /* says nothing of what is valid */
+    GS_KEY_CORE,       /* of all types; the others of one */
+    GS_KEY_STR,
+    GS_KEY_NUM,
+    GS_KEY_ARR,
+    GS_KEY_OBJ,
+    GS_KEY_REFUSED
+} gs_keyword;
+gs_keyword gs_keyword_of(const char *key);
+bool gs_is_annotation(const char *key);
 
 /* What `ref` ("#", "#/$defs/x") points at, and where that is; NULL after gs_fail. */
 const cJSON *gs_resolve(gs_ctx *c, const char *ref, const char *at, const char **to);
@@ -60,10 +70,14 @@ int gs_types(gs_ctx *c, const cJSON *schema, const char *at);
 /* The regular expression of a `format`; NULL: not known. */
 const char *gs_format(const char *name);
 
-/* Parts of grammar_schema.c's work. */
+/* Parts of grammar_schema.c's work (grammar_schema_rules.c, grammar_object.c,
+ * grammar_schema_values.c). */
 uint32_t gs_rule(gs_ctx *c, const cJSON *schema, const char *at); /* made later */
 ga_node *gs_object(gs_ctx *c, const cJSON *schema, const char *at);
 ga_node *gs_array(gs_ctx *c, const cJSON *schema, const char *at);
+/* The values of enum or const (`key`) that `type` allows; other assertions are refused. */
+ga_node *gs_values(gs_ctx *c, const cJSON *schema, const cJSON *list, const char *key,
+                   const char *at);
 ga_node *gs_string(gs_ctx *c, const cJSON *schema, const char *at);
 ga_node *gs_number(gs_ctx *c, const cJSON *schema, const char *at, bool whole);
 /* An integer keyword within 0..GR_MAX_REPEAT, or `def`. */
