@@ -12,18 +12,6 @@ const char *http_cors_origin(const http_server *s, struct MHD_Connection *mhd)
     return NULL;
 }
 
-bool http_cors_preflight(http_req *r, struct MHD_Connection *mhd)
-{
-    static const char *const headers[] = {
-        "Access-Control-Allow-Methods: GET, POST, DELETE",
-        "Access-Control-Allow-Headers: Authorization, Content-Type, X-Api-Key, X-Request-Id",
-        "Access-Control-Max-Age: 600",
-    };
-    if (strcmp(r->method, "OPTIONS") != 0 || !http_cors_origin(r->s, mhd)) return false;
-    http_reply(r, 204, "", 0, &(http_extra){ .headers = headers, .n_headers = LQ_COUNT(headers) });
-    return true;
-}
-
 void http_cors_headers(const http_server *s, struct MHD_Connection *mhd, struct MHD_Response *m)
 {
     if (!s->o.n_origins) return;

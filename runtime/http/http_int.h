@@ -97,22 +97,26 @@ struct http_server {
     bool watching;
 };
 
+/* http_exchange.c: libmicrohttpd begins to serve listen_fd, and calls the handlers. */
+lq_status http_exchange_start(http_server *s, lq_err *err);
+
+/* http_req.c */
 double http_now(void); /* monotonic seconds */
 void http_server_unref(http_server *s);
 http_req *http_req_new(http_server *s, conn *c);
 void http_req_ref(http_req *r);
+void http_req_wake(http_req *r); /* under mu: something is to be sent */
 /* Counts n bytes of this exchange in server.bodies until its end; false: they are too many, and 503
  * is the answer. */
 bool http_req_count(http_req *r, size_t n);
 void http_req_unref(http_req *r);
 /* The client is gone, or is to be cut: wakes the connection so that it closes, tells the keeper. */
 void http_req_cut(http_req *r);
-/* The connection's side of an answer: queues it, or puts the connection to sleep. */
+/* http_answer.c. The connection's side of an answer: queues it, or puts the connection to sleep. */
 enum MHD_Result http_req_advance(http_req *r, struct MHD_Connection *mhd);
-/* http_cors.c: the request's origin if its pages may call, else NULL; whether this is a preflight
- * (then it is answered); the headers that an answer to such a page has. */
+/* http_cors.c: the request's origin if its pages may call, else NULL; the headers that an answer to
+ * such a page has. */
 const char *http_cors_origin(const http_server *s, struct MHD_Connection *mhd);
-bool http_cors_preflight(http_req *r, struct MHD_Connection *mhd);
 void http_cors_headers(const http_server *s, struct MHD_Connection *mhd, struct MHD_Response *m);
 
 /* http_host.c: whether a request with this Host field (NULL: without one) is for this server. */

@@ -1,0 +1,233 @@
+/* runtime/http/http_answer.c - the answer of an exchange, given by any thread and sent by its connection's.
+ *
+ * The connection's thread and the answering thread meet under req.mu. Who finds nothing to send
+ * puts the connection to sleep while it holds the lock; who has something to send looks at `asleep`
+ * under the lock and wakes it: no wake-up is lost, and none reaches a connection that is not there
+ * (`mhd` is cleared under the lock when the exchange ends). */
+#include "runtime/http/http_int.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { CLOSE_SECONDS = 1 };
+
+bool http_req_count(http_req *r, size_t n)
+{
+    if (http_hold(r, n)) return true;
+    http_error(r, 503, NULL, NULL, "too many large requests at the same time");
+    return false;
+}
+
+bool http_claim(http_req *r, size_t bytes)
+{
+    if (!r->s) return true; /* of the same process: its own affair */
+    if (bytes <= r->s->o.max_claim) return http_req_count(r, bytes);
+    http_error(r, 413, NULL, NULL,
+               "the body has so many values that they take %zu bytes of memory, more than %zu",
+               bytes, r->s->o.max_claim);
+    return false;
+}
+
+void http_reply(http_req *r, int status, const void *body, size_t n, const http_extra *x)
+{
+    pthread_mutex_lock(&r->mu);
+    bool first = r->answer == ANS_NONE;
+    if (first) {
+        r->answer = ANS_WHOLE;
+        r->ended = true;
+        r->status = status;
+        jw_clear(&r->out); /* stream events that were written before the answer turned out so */
+        r->out_off = 0;
+        jw_bytes(&r->out, body, n);
+        if (x && x->type) r->type = strdup(x->type);
+        for (size_t i = 0; x && i < x->n_headers && r->n_headers < HTTP_HEADERS_MAX; i++)
+            if ((r->headers[r->n_headers] = strdup(x->headers[i])) != NULL) r->n_headers++;
+        http_req_wake(r);
+    }
+    pthread_mutex_unlock(&r->mu);
+    if (first && r->done) r->done(r->done_user, r->out.oom ? 503 : status, r->out.p, r->out.n);
+}
+
+static const char *error_type(int status)
+{
+    return status == 403   ? "permission_error"
+           : status == 429 ? "rate_limit_error"
+           : status == 503 ? "service_unavailable_error"
+           : status >= 500 ? "server_error"
+                           : "invalid_request_error";
+}
+
+void http_error_object(jw *w, int status, const char *param, const char *code, const char *message)
+{
+    jw_key(w, "error");
+    jw_open(w, '{');
+    jw_key(w, "message");
+    jw_cstr(w, message);
+    jw_key(w, "type");
+    jw_cstr(w, error_type(status));
+    jw_key(w, "param");
+    jw_cstr(w, param);
+    jw_key(w, "code");
+    jw_cstr(w, code);
+    jw_close(w, '}');
+}
+
+void http_error(http_req *r, int status, const char *param, const char *code, const char *fmt, ...)
+{
+    char message[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(message, sizeof message, fmt, ap);
+    va_end(ap);
+    jw w = { 0 };
+    jw_open(&w, '{');
+    http_error_object(&w, status, param, code, message);
+    jw_close(&w, '}');
+    const char *headers[2];
+    bool final = status == 409 || status == 500 || status == 501 || status == 504;
+    http_extra x = { .headers = headers };
+    if (status == 401) headers[x.n_headers++] = "WWW-Authenticate: Bearer";
+    if (status == 429 || status == 503) headers[x.n_headers++] = "Retry-After: 1";
+    if (final) headers[x.n_headers++] = "x-should-retry: false";
+    http_reply(r, status, w.p, w.n, &x);
+    jw_free(&w);
+}
+
+void http_stream_begin(http_req *r)
+{
+    pthread_mutex_lock(&r->mu);
+    if (r->answer == ANS_NONE) {
+        r->answer = ANS_STREAM;
+        r->status = 200;
+        r->written = http_now();
+        http_req_wake(r);
+    }
+    pthread_mutex_unlock(&r->mu);
+}
+
+bool http_stream_event(http_req *r, const char *p, size_t n)
+{
+    pthread_mutex_lock(&r->mu);
+    bool over = r->out.n - r->out_off + n > r->s->o.max_backlog;
+    bool ok = p && !r->dead && !r->ended && !over;
+    if (ok) {
+        if (r->out_off > r->out.n / 2) { /* drop what was read */
+            r->out.n -= r->out_off;
+            memmove(r->out.p, r->out.p + r->out_off, r->out.n);
+            r->out_off = 0;
+        }
+        jw_text(&r->out, "data: ");
+        jw_bytes(&r->out, p, n);
+        jw_text(&r->out, "\n\n");
+        r->written = http_now();
+        ok = !r->out.oom;
+        http_req_wake(r);
+    }
+    bool cut = !ok && !r->dead && !r->ended;
+    if (cut) r->told = true; /* the caller learns it from the result */
+    pthread_mutex_unlock(&r->mu);
+    if (cut) {
+        atomic_fetch_add(&r->s->n_overflows, 1);
+        http_req_cut(r);
+    }
+    return ok;
+}
+
+void http_stream_end(http_req *r)
+{
+    http_stream_event(r, "[DONE]", 6);
+    pthread_mutex_lock(&r->mu);
+    r->ended = true;
+    http_req_wake(r);
+    pthread_mutex_unlock(&r->mu);
+}
+
+/* MHD asks for bytes of the stream. After an error it marks the connection as closed, but frees it
+ * (and its descriptor) only when its thread next looks at it: on an event, which a reset socket
+ * does not have any more, or for its limit of time, which is made short for that. */
+static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
+{
+    (void)pos;
+    http_req *r = cls;
+    ssize_t got = 0;
+    pthread_mutex_lock(&r->mu);
+    size_t have = r->out.n - r->out_off;
+    if (r->dead) {
+        MHD_set_connection_option(r->mhd, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)CLOSE_SECONDS);
+        got = MHD_CONTENT_READER_END_WITH_ERROR;
+    } else if (have) {
+        size_t n = have < max ? have : max;
+        memcpy(buf, r->out.p + r->out_off, n);
+        r->out_off += n;
+        got = (ssize_t)n;
+    } else if (r->ended) {
+        got = MHD_CONTENT_READER_END_OF_STREAM;
+    } else {
+        r->asleep = true;
+        MHD_suspend_connection(r->mhd);
+    }
+    pthread_mutex_unlock(&r->mu);
+    return got;
+}
+
+static void free_stream(void *cls) { http_req_unref(cls); }
+
+static void add_header(struct MHD_Response *m, const char *line)
+{
+    char name[64];
+    const char *colon = strchr(line, ':');
+    size_t n = colon ? (size_t)(colon - line) : 0;
+    if (!n || n >= sizeof name) return;
+    memcpy(name, line, n);
+    name[n] = 0;
+    MHD_add_response_header(m, name, colon + 1 + strspn(colon + 1, " "));
+}
+
+/* Under mu. */
+static struct MHD_Response *make_response(http_req *r)
+{
+    struct MHD_Response *m;
+    if (r->answer == ANS_STREAM) {
+        m = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, r, free_stream);
+        if (!m) return NULL;
+        http_req_ref(r);
+        add_header(m, "Content-Type: text/event-stream; charset=utf-8");
+        add_header(m, "Cache-Control: no-cache");
+        add_header(m, "X-Accel-Buffering: no");
+    } else {
+        if (r->out.oom) {
+            r->status = 500;
+            jw_free(&r->out);
+        }
+        m = MHD_create_response_from_buffer(r->out.n, r->out.n ? r->out.p : NULL,
+                                            MHD_RESPMEM_MUST_COPY);
+        if (!m) return NULL;
+        MHD_add_response_header(m, "Content-Type", r->type ? r->type : "application/json");
+    }
+    MHD_add_response_header(m, "X-Request-Id", r->id);
+    for (size_t i = 0; i < r->n_headers; i++)
+        add_header(m, r->headers[i]);
+    if (r->mhd) http_cors_headers(r->s, r->mhd, m);
+    if (r->closing || atomic_load(&r->s->draining)) add_header(m, "Connection: close");
+    return m;
+}
+
+enum MHD_Result http_req_advance(http_req *r, struct MHD_Connection *mhd)
+{
+    struct MHD_Response *m = NULL;
+    bool sleep = false;
+    pthread_mutex_lock(&r->mu);
+    if (!r->dead && r->answer == ANS_NONE && r->kept) {
+        sleep = r->asleep = true;
+        MHD_suspend_connection(mhd);
+    } else if (!r->dead && r->answer != ANS_NONE) {
+        m = make_response(r);
+    }
+    int status = r->status;
+    pthread_mutex_unlock(&r->mu);
+    if (sleep) return MHD_YES;
+    if (!m) return MHD_NO;
+    enum MHD_Result ok = MHD_queue_response(mhd, (unsigned)status, m);
+    MHD_destroy_response(m);
+    return ok;
+}
