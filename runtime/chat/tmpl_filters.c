@@ -8,43 +8,6 @@
 #include <stdlib.h>
 #include <utf8proc.h>
 
-/* ---- arguments ---- */
-bool tp_has(const tp_args *a, size_t i, const char *name, tv *v)
-{
-    for (size_t k = 0; k < a->n_named; k++)
-        if (strcmp(a->names[k], name) == 0) return *v = a->named[k], true;
-    if (i >= a->n) return false;
-    *v = a->v[i];
-    return true;
-}
-
-tv tp_arg(const tp_args *a, size_t i, const char *name, tv otherwise)
-{
-    tv v;
-    return tp_has(a, i, name, &v) ? v : otherwise;
-}
-
-tv tp_need_str(tp_run *r, tv v, const char *what)
-{
-    if (v.k == TV_UNDEF) tp_no_value(r, v);
-    if (v.k != TV_STR) tp_fail(&r->base, LQ_EVALUE, "%s: expected str, found %s", what, tv_type(v));
-    return v;
-}
-
-int64_t tp_need_int(tp_run *r, tv v, const char *what)
-{
-    int64_t i;
-    if (v.k == TV_UNDEF) tp_no_value(r, v);
-    if (!tv_as_int(v, &i))
-        tp_fail(&r->base, LQ_EVALUE, "%s: expected int, found %s", what, tv_type(v));
-    return i;
-}
-
-static bool flag(const tp_args *a, size_t i, const char *name, bool otherwise)
-{
-    return tv_true(tp_arg(a, i, name, tv_bool(otherwise)));
-}
-
 /* A method of str as a filter: the value's text is its self. */
 static tv as_method(tp_run *r, tv v, const char *name, const tp_args *a)
 {
@@ -104,31 +67,6 @@ static tv f_safe(tp_run *r, tv v, const tp_args *a)
     return v;
 }
 
-tv tp_escape(tp_run *r, tv v)
-{
-    static const struct {
-        char c;
-        const char *put;
-    } map[] = {
-        { '&', "&amp;" }, { '<', "&lt;" }, { '>', "&gt;" }, { '\'', "&#39;" }, { '"', "&#34;" }
-    };
-    tv s = tv_to_str(r, v);
-    tp_text t = { 0 };
-    if (s.safe) return s;
-    for (size_t i = 0; i < s.u.s.n; i++) {
-        const char *put = NULL;
-        for (size_t k = 0; k < LQ_COUNT(map); k++)
-            if (map[k].c == s.u.s.p[i]) put = map[k].put;
-        if (put)
-            tp_puts(r, &t, put);
-        else
-            tp_add_str(r, &t, tv_sub(s, i, 1));
-    }
-    s = tv_text(&t);
-    s.safe = true;
-    return s;
-}
-
 static tv f_escape(tp_run *r, tv v, const tp_args *a) { return (void)a, tp_escape(r, v); }
 static tv f_forceescape(tp_run *r, tv v, const tp_args *a)
 {
@@ -138,7 +76,7 @@ static tv f_forceescape(tp_run *r, tv v, const tp_args *a)
 static tv f_indent(tp_run *r, tv v, const tp_args *a)
 {
     tv s = tv_to_str(r, v), width = tp_arg(a, 0, "width", tv_int(4));
-    bool first = flag(a, 1, "first", false), blank = flag(a, 2, "blank", false);
+    bool first = tp_flag(a, 1, "first", false), blank = tp_flag(a, 2, "blank", false);
     tp_text pad = { 0 }, t = { 0 };
     if (width.k == TV_STR)
         tp_add_str(r, &pad, width);
@@ -171,8 +109,8 @@ static tv f_format(tp_run *r, tv v, const tp_args *a)
 static tv f_tojson(tp_run *r, tv v, const tp_args *a)
 {
     tv indent = tp_arg(a, 1, "indent", tv_none()), seps = tp_arg(a, 2, "separators", tv_none());
-    tv_json_opts o = { .ascii = flag(a, 0, "ensure_ascii", false),
-                       .sort = flag(a, 3, "sort_keys", false) };
+    tv_json_opts o = { .ascii = tp_flag(a, 0, "ensure_ascii", false),
+                       .sort = tp_flag(a, 3, "sort_keys", false) };
     tp_text pad = { 0 }, t = { 0 };
     if (indent.k == TV_STR) {
         tp_add_str(r, &pad, indent);
@@ -226,7 +164,7 @@ static tv f_truncate(tp_run *r, tv v, const tp_args *a)
         tp_fail(&r->base, LQ_EVALUE, "expected leeway >= 0, got %lld", (long long)leeway);
     if (tv_len(r, s) <= length + leeway) return s;
     s = tv_slice(r, s, tv_none(), tv_int(length - tv_len(r, end)), tv_none());
-    if (!flag(a, 1, "killwords", false)) { /* back to the last space */
+    if (!tp_flag(a, 1, "killwords", false)) { /* back to the last space */
         space = as_method(r, s, "rfind", &(tp_args){ .v = (tv[]){ tv_cstr(" ") }, .n = 1 });
         if (space.u.i >= 0) s = tv_slice(r, s, tv_none(), space, tv_none());
     }
@@ -275,7 +213,7 @@ static tv f_items(tp_run *r, tv v, const tp_args *a);
 static tv f_xmlattr(tp_run *r, tv v, const tp_args *a)
 {
     tp_text t = { 0 };
-    bool space = flag(a, 0, "autospace", true);
+    bool space = tp_flag(a, 0, "autospace", true);
     tv all = tv_iter(r, f_items(r, v, &(tp_args){ 0 }));
     for (size_t i = 0; i < all.u.list->n; i++) {
         tv key = tv_to_str(r, all.u.list->v[i].u.list->v[0]), value = all.u.list->v[i].u.list->v[1];
@@ -530,13 +468,13 @@ static tv sorted(tp_run *r, tv all, tv attr, bool case_sensitive, bool reverse)
 static tv f_sort(tp_run *r, tv v, const tp_args *a)
 {
     return sorted(r, tv_iter(r, v), tp_arg(a, 2, "attribute", tv_none()),
-                  flag(a, 1, "case_sensitive", false), flag(a, 0, "reverse", false));
+                  tp_flag(a, 1, "case_sensitive", false), tp_flag(a, 0, "reverse", false));
 }
 
 static tv f_unique(tp_run *r, tv v, const tp_args *a)
 {
     tv all = tv_iter(r, v), out = tv_new_list(r, TV_GEN), seen = tv_new_dict(r);
-    bool cs = flag(a, 0, "case_sensitive", false);
+    bool cs = tp_flag(a, 0, "case_sensitive", false);
     tv attr = tp_arg(a, 1, "attribute", tv_none());
     for (size_t i = 0; i < all.u.list->n; i++) {
         tv key = sort_key(r, all.u.list->v[i], attr, cs);
@@ -550,7 +488,7 @@ static tv f_unique(tp_run *r, tv v, const tp_args *a)
 static tv extreme(tp_run *r, tv v, const tp_args *a, bool most)
 {
     tv all = tv_iter(r, v), attr = tp_arg(a, 1, "attribute", tv_none());
-    bool cs = flag(a, 0, "case_sensitive", false);
+    bool cs = tp_flag(a, 0, "case_sensitive", false);
     if (!all.u.list->n) return tv_nothing("No aggregated item, sequence was empty.");
     tv best = all.u.list->v[0], key = sort_key(r, best, attr, cs);
     for (size_t i = 1; i < all.u.list->n; i++) {
@@ -586,7 +524,7 @@ static tv f_dictsort(tp_run *r, tv v, const tp_args *a)
     if (!value && !(by.k == TV_STR && by.u.s.n == 3 && memcmp(by.u.s.p, "key", 3) == 0))
         tp_fail(&r->base, LQ_EVALUE, "You can only sort by either \"key\" or \"value\"");
     return sorted(r, f_items(r, v, &(tp_args){ 0 }), tv_int(value),
-                  flag(a, 0, "case_sensitive", false), flag(a, 2, "reverse", false));
+                  tp_flag(a, 0, "case_sensitive", false), tp_flag(a, 2, "reverse", false));
 }
 
 static tv f_batch(tp_run *r, tv v, const tp_args *a)
@@ -626,7 +564,7 @@ static tv f_slice(tp_run *r, tv v, const tp_args *a)
 static tv f_default(tp_run *r, tv v, const tp_args *a)
 {
     (void)r;
-    bool falsy = flag(a, 1, "boolean", false) && !tv_true(v);
+    bool falsy = tp_flag(a, 1, "boolean", false) && !tv_true(v);
     return v.k == TV_UNDEF || falsy ? tp_arg(a, 0, "default_value", tv_cstr("")) : v;
 }
 
@@ -699,7 +637,7 @@ static tv f_rejectattr(tp_run *r, tv v, const tp_args *a) { return choose(r, v, 
 static tv f_groupby(tp_run *r, tv v, const tp_args *a)
 {
     tv attr = tp_arg(a, 0, "attribute", tv_none()), out = tv_new_list(r, TV_LIST), last = tv_none();
-    tv all = sorted(r, tv_iter(r, v), attr, flag(a, 2, "case_sensitive", false), false);
+    tv all = sorted(r, tv_iter(r, v), attr, tp_flag(a, 2, "case_sensitive", false), false);
     for (size_t i = 0; i < all.u.list->n; i++) {
         tv e = all.u.list->v[i], key = by_path(r, e, attr);
         if (i == 0 || !tv_equal(r, last, key)) {

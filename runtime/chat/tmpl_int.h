@@ -314,7 +314,6 @@ bool tv_contains(tp_run *r, tv in, tv v);
 const char *tv_type(tv v);    /* "str" */
 const char *tv_type_of(tv v); /* "list object", as Jinja names it */
 bool tv_printable(uint32_t cp);
-int tp_digit_of(uint32_t cp); /* of any script; -1: no decimal digit */
 /* The upper (or title) case of a letter where it is more than one; else NULL. */
 const char *tp_long_case(uint32_t cp, bool title);
 size_t tv_chars(tv s); /* code points of a string */
@@ -337,30 +336,36 @@ void tv_print_float(tp_run *r, tp_text *t, double f);
 
 /* evaluation (tmpl_eval.c) */
 tv tp_eval(tp_run *r, const tn *n);
-tv tp_attr(tp_run *r, tv v, const char *name, size_t n); /* v.name */
-tv tp_item(tp_run *r, tv v, tv key);                     /* v[key] */
 tv tp_call(tp_run *r, tv callee, const tp_args *a);
-tv tp_binary(tp_run *r, tn_op op, tv a, tv b);
 void tp_exec(tp_run *r, const tn *block);
 
-tv tp_escape(tp_run *r, tv v); /* HTML; a safe text stays */
+/* operators (tmpl_ops.c) */
+tv tp_attr(tp_run *r, tv v, const char *name, size_t n); /* v.name */
+tv tp_item(tp_run *r, tv v, tv key);                     /* v[key] */
+tv tp_binary(tp_run *r, tn_op op, tv a, tv b);
+/* A filter, test, method or function. What methods of a safe text give is safe as well. */
 tv tp_call_row(tp_run *r, const tp_row *row, tv self, const tp_args *a);
 
 /* tables */
-const tp_row *tp_find_row(const tp_row *rows, size_t n_rows, const char *name, size_t n);
 const tp_row *tp_filter(const char *name, size_t n);
 const tp_row *tp_test(const char *name, size_t n);
 const tp_row *tp_method(tv v, const char *name, size_t n);
-bool tp_is_unsafe(tv v, const char *name, size_t n); /* a method that would change v */
 extern const tp_row tp_globals[];
 extern const size_t tp_n_globals;
+/* tmpl_args.c */
+const tp_row *tp_find_row(const tp_row *rows, size_t n_rows, const char *name, size_t n);
+bool tp_is_unsafe(tv v, const char *name, size_t n); /* a method that would change v */
+bool tp_is_decimal(uint32_t cp);                     /* a digit of any script */
+int tp_digit_of(uint32_t cp);                        /* its value; -1: no decimal digit */
+tv tp_escape(tp_run *r, tv v);                       /* HTML; a safe text stays */
 /* The argument at place i or by name; *have false and none otherwise. */
 bool tp_has(const tp_args *a, size_t i, const char *name, tv *v);
 tv tp_arg(const tp_args *a, size_t i, const char *name, tv otherwise);
+bool tp_flag(const tp_args *a, size_t i, const char *name, bool otherwise);
+tv tp_need_str(tp_run *r, tv v, const char *what);
+int64_t tp_need_int(tp_run *r, tv v, const char *what);
 /* tmpl_format.c */
 tv tp_format(tp_run *r, tv fmt, tv args);                 /* fmt % args */
 tv tp_str_format(tp_run *r, tv fmt, const tp_args *args); /* fmt.format(...) */
-tv tp_need_str(tp_run *r, tv v, const char *what);
-int64_t tp_need_int(tp_run *r, tv v, const char *what);
 
 #endif

@@ -3,7 +3,6 @@
 
 #include "runtime/tokenizer/tok_text.h"
 
-#include <stdlib.h>
 #include <utf8proc.h>
 
 /* ---- code points ---- */
@@ -178,19 +177,6 @@ static bool is_alpha_cp(uint32_t cp)
     utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
     return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
 }
-static bool is_decimal_cp(uint32_t cp)
-{
-    return utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND;
-}
-int tp_digit_of(uint32_t cp)
-{
-    int v = 0;
-    if (!is_decimal_cp(cp)) return -1;
-    if (cp >= 0x1D7CE && cp <= 0x1D7FF) return (int)(cp - 0x1D7CE) % 10; /* runs without a gap */
-    while (v < 9 && is_decimal_cp(cp - (uint32_t)v - 1))
-        v++;
-    return v;
-}
 static bool is_alnum_cp(uint32_t cp) { return is_alpha_cp(cp) || tok_is_numeric(cp); }
 
 static tv s_isnumeric(tp_run *r, tv s, const tp_args *a)
@@ -207,7 +193,7 @@ static tv s_isalnum(tp_run *r, tv s, const tp_args *a)
 }
 static bool is_digit_cp(uint32_t cp)
 {
-    return is_decimal_cp(cp) || cp == 0xB2 || cp == 0xB3 || cp == 0xB9 || cp == 0x2070 ||
+    return tp_is_decimal(cp) || cp == 0xB2 || cp == 0xB3 || cp == 0xB9 || cp == 0x2070 ||
            (cp >= 0x2074 && cp <= 0x2079) || (cp >= 0x2080 && cp <= 0x2089) ||
            (cp >= 0x2460 && cp <= 0x2468);
 }
@@ -219,7 +205,7 @@ static tv s_isdigit(tp_run *r, tv s, const tp_args *a)
 }
 static tv s_isdecimal(tp_run *r, tv s, const tp_args *a)
 {
-    return (void)r, (void)a, all_are(s, is_decimal_cp);
+    return (void)r, (void)a, all_are(s, tp_is_decimal);
 }
 static tv s_isascii(tp_run *r, tv s, const tp_args *a)
 {
@@ -236,7 +222,7 @@ static tv s_isidentifier(tp_run *r, tv s, const tp_args *a)
     for (size_t i = 0; yes && i < s.u.s.n;) {
         bool first = i == 0;
         uint32_t cp = next_cp(s, &i);
-        yes = cp == '_' || is_alpha_cp(cp) || (!first && is_decimal_cp(cp));
+        yes = cp == '_' || is_alpha_cp(cp) || (!first && tp_is_decimal(cp));
     }
     return tv_bool(yes);
 }
@@ -788,13 +774,6 @@ static const tp_row tuple_methods[] = { { "count", l_count, 1, false },
 static const tp_row loop_methods[] = { { "changed", o_changed, -1, false },
                                        { "cycle", o_cycle, -1, false } };
 
-const tp_row *tp_find_row(const tp_row *rows, size_t n_rows, const char *name, size_t n)
-{
-    for (size_t i = 0; i < n_rows; i++)
-        if (strlen(rows[i].name) == n && memcmp(rows[i].name, name, n) == 0) return &rows[i];
-    return NULL;
-}
-
 const tp_row *tp_method(tv v, const char *name, size_t n)
 {
     static const struct {
@@ -810,22 +789,4 @@ const tp_row *tp_method(tv v, const char *name, size_t n)
     for (size_t k = 0; k < LQ_COUNT(kinds); k++)
         if (kinds[k].k == v.k) return tp_find_row(kinds[k].rows, kinds[k].n, name, n);
     return NULL;
-}
-
-bool tp_is_unsafe(tv v, const char *name, size_t n)
-{
-    static const struct {
-        tv_kind k;
-        const char *name;
-    } changing[] = { { TV_LIST, "append" },   { TV_LIST, "clear" },     { TV_LIST, "extend" },
-                     { TV_LIST, "insert" },   { TV_LIST, "pop" },       { TV_LIST, "remove" },
-                     { TV_LIST, "reverse" },  { TV_LIST, "sort" },      { TV_DICT, "clear" },
-                     { TV_DICT, "pop" },      { TV_DICT, "popitem" },   { TV_DICT, "setdefault" },
-                     { TV_DICT, "update" },   { TV_STR, "format_map" }, { TV_STR, "encode" },
-                     { TV_STR, "translate" }, { TV_STR, "maketrans" } };
-    for (size_t i = 0; i < LQ_COUNT(changing); i++)
-        if (changing[i].k == v.k && strlen(changing[i].name) == n &&
-            memcmp(changing[i].name, name, n) == 0)
-            return true;
-    return false;
 }
