@@ -1,4 +1,4 @@
-/* base/json_write.c - see jw.h. */
+/* base/json_write.c - see json_write.h. */
 #include "base/json_write.h"
 
 #include <stdarg.h>

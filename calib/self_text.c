@@ -1,4 +1,4 @@
-/* calib/self_text.c - see self.h. */
+/* calib/self_text.c - see self_text.h. */
 #include "calib/self_text.h"
 
 #include <pthread.h>

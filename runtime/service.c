@@ -1,4 +1,4 @@
-/* runtime/service.c - see llmq.h. */
+/* runtime/service.c - see service.h. */
 #include "runtime/service.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* formats/arch/generation_config.c - see gen.h. */
+/* formats/arch/generation_config.c - see generation_config.h. */
 #include "formats/arch/generation_config.h"
 
 #include "base/json.h"

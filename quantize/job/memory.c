@@ -1,4 +1,4 @@
-/* quantize/job/memory.c - see need.h. Each function mirrors what one module allocates. */
+/* quantize/job/memory.c - see memory.h. Each function mirrors what one module allocates. */
 #include "quantize/job/memory.h"
 
 #include <stdio.h>

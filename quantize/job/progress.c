@@ -1,4 +1,4 @@
-/* quantize/job/progress.c - see meter.h. */
+/* quantize/job/progress.c - see progress.h. */
 #include "quantize/job/progress.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* quantize/job/write_behind.c - see behind.h. */
+/* quantize/job/write_behind.c - see write_behind.h. */
 #include "quantize/job/write_behind.h"
 
 #include "base/locale.h"

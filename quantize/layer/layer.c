@@ -1,4 +1,4 @@
-/* quantize/layer/layer.c - one part of a plan: its matrices, group by group; see part.h. */
+/* quantize/layer/layer.c - one part of a plan: its matrices, group by group; see layer.h. */
 #include "quantize/layer/layer.h"
 
 #include <stdarg.h>

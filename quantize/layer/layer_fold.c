@@ -1,4 +1,4 @@
-/* quantize/layer/layer_fold.c - scales of inputs for the linears of one group; see fold.h.
+/* quantize/layer/layer_fold.c - scales of inputs for the linears of one group; see quantize/transform/fold.h.
  *
  * The norm before a MoE layer's MLP is read by the router and by every expert, which are not in
  * memory together: its scales are chosen with what the layer has once, from a sample of the

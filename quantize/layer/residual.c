@@ -1,4 +1,4 @@
-/* quantize/layer/residual.c - see rest.h. */
+/* quantize/layer/residual.c - see residual.h. */
 #include "quantize/layer/residual.h"
 
 #include <math.h>

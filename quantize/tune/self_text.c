@@ -1,4 +1,4 @@
-/* quantize/tune/self_text.c - see own.h. The file: XXH3-128 of the ids, then the ids. */
+/* quantize/tune/self_text.c - see self_text.h. The file: XXH3-128 of the ids, then the ids. */
 #include "quantize/tune/self_text.h"
 
 #include <stdlib.h>

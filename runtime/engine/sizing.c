@@ -1,4 +1,4 @@
-/* runtime/engine/sizing.c - see eng_size.h. */
+/* runtime/engine/sizing.c - see sizing.h. */
 #include "runtime/engine/sizing.h"
 
 #include <stdint.h>
