@@ -3,7 +3,9 @@
 #define LLMQ_TOOLS_BENCH_BENCH_H
 
 #include "kernels/bench/bench.h"
-#include "tools/cmds.h"
+#include "tools/cli/model_opts.h"
+#include "tools/cli/opt.h"
+#include "tools/cli/progress.h"
 
 typedef struct {
     opt_model model;

@@ -6,7 +6,9 @@
 #include "runtime/engine/sizing.h"
 #include "runtime/service.h"
 #include "tools/cli/engine_opts.h"
-#include "tools/cmds.h"
+#include "tools/cli/model_opts.h"
+#include "tools/cli/opt.h"
+#include "tools/cli/progress.h"
 
 /* Kernels and device as the options say, and the pool with --threads threads; pool_close it. */
 lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err);

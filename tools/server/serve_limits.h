@@ -3,7 +3,9 @@
 #ifndef LLMQ_TOOLS_SERVER_SERVE_LIMITS_H
 #define LLMQ_TOOLS_SERVER_SERVE_LIMITS_H
 
-#include "tools/cmds.h"
+#include "tools/cli/model_opts.h"
+#include "tools/cli/opt.h"
+#include "tools/cli/progress.h"
 #include "tools/server/serve_budget.h"
 
 /* opts: the command's, as parsed; http: what it opens its server with. */
