@@ -238,7 +238,7 @@ $(BUILD)/analyze/%.ok: %.c $(BUILD)/%.o
 	$(if $(V),,@echo "  LOOK $<")
 	$(Q)$(GCC) -O0 -Werror $(ANALYZER) $(LOOKCF) -c -o /dev/null $< && touch $@
 
-layers: ## who may include whom
+layers: ## who may include whom; no files that call each other in a circle (of the last build)
 	@$(PYTHON) scripts/ci/layers.py
 
 format: ## clang-format in place
