@@ -87,7 +87,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/api/web/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
+.PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -241,8 +241,10 @@ $(BUILD)/analyze/%.ok: %.c $(BUILD)/%.o
 layers: ## who may include whom; no files that call each other in a circle (of the last build)
 	@$(PYTHON) scripts/ci/layers.py
 
-format: ## clang-format in place
-	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cc')
+format: ## clang-format 14 in place
+	@scripts/ci/format.sh --fix
+format-check: ## whether the sources are formatted; "skipped" without clang-format 14
+	@scripts/ci/format.sh
 
 bench: all ## tables of kernels and the built-in model beside the machine's limits; JSON in build/bench.json
 	scripts/bench/bench.sh

@@ -121,18 +121,18 @@ V16 void bf16_quad(vf acc[MAX_R][MAX_T], const uint8_t *const *step, const uint1
                    int NT)
 {
     vi xv[MAX_R / 2];
-    UNROLL for (int r = 0; r < RM; r += 2)
-    {
+    UNROLL
+    for (int r = 0; r < RM; r += 2) {
         const uint32x4_t v =
             vreinterpretq_u32_u16(vcombine_u16(vld1_u16(x[r] + p), vld1_u16(x[r + 1] + p)));
         xv[r / 2] = (vi){ v, v, v, v };
     }
-    UNROLL for (int n = 0; n < NT; n++)
-    {
+    UNROLL
+    for (int n = 0; n < NT; n++) {
         vi even, odd;
         fours(&even, &odd, src, step[n], turn, k, z[n], table);
-        UNROLL for (int r = 0; r < RM; r += 2)
-        {
+        UNROLL
+        for (int r = 0; r < RM; r += 2) {
             acc[r][n] = bf16_mmla(acc[r][n], even, xv[r / 2]);
             acc[r + 1][n] = bf16_mmla(acc[r + 1][n], odd, xv[r / 2]);
         }
@@ -141,11 +141,14 @@ V16 void bf16_quad(vf acc[MAX_R][MAX_T], const uint8_t *const *step, const uint1
 
 V16 void bf16_sort(vf acc[MAX_R][MAX_T], int RM, int NT)
 {
-    UNROLL for (int r = 0; r < RM; r += 2) UNROLL for (int n = 0; n < NT; n++)
-    {
-        const vf even = acc[r][n], odd = acc[r + 1][n];
-        acc[r][n] = EACH(vf, vuzp1q_f32, even, odd);
-        acc[r + 1][n] = EACH(vf, vuzp2q_f32, even, odd);
+    UNROLL
+    for (int r = 0; r < RM; r += 2) {
+        UNROLL
+        for (int n = 0; n < NT; n++) {
+            const vf even = acc[r][n], odd = acc[r + 1][n];
+            acc[r][n] = EACH(vf, vuzp1q_f32, even, odd);
+            acc[r + 1][n] = EACH(vf, vuzp2q_f32, even, odd);
+        }
     }
 }
 
@@ -183,8 +186,8 @@ V16 void store_square(uint32_t *kt, float32x4_t a, float32x4_t b, float32x4_t c,
 {
     float32x4_t r[4] = { a, b, c, d };
     square4(r);
-    UNROLL for (int i = 0; i < 4; i++)
-    {
+    UNROLL
+    for (int i = 0; i < 4; i++) {
         uint32_t word[4];
         if (n == PAIR_KEYS) {
             vst1q_u32(kt + i * ATTN_LANES, vreinterpretq_u32_f32(r[i]));

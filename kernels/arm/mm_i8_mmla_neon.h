@@ -25,25 +25,26 @@ V16 vi two_rows(const int8_t *x0, const int8_t *x1)
 V16 void mmla_eight(i8_body *c, vi w[2][MAX_T], w_src src, int RM, int NT)
 {
     if (RM % 2) {
-        UNROLL for (int h = 0; h < 2; h++)
-        {
+        UNROLL
+        for (int h = 0; h < 2; h++) {
             const vi x = vi_word(c->x[RM - 1] + c->p + 4 * h);
-            UNROLL for (int n = 0; n < NT; n++)
-            {
+            UNROLL
+            for (int n = 0; n < NT; n++) {
                 vi *sum = &c->dot[RM - 1][n][0];
                 *sum = vi_dot(*sum, w[h][n], x, src);
             }
         }
     }
     vi x[MAX_R / 2];
-    UNROLL for (int r = 0; r + 1 < RM; r += 2) x[r / 2] =
-        two_rows(c->x[r] + c->p, c->x[r + 1] + c->p);
-    UNROLL for (int n = 0; n < NT; n++)
-    {
+    UNROLL
+    for (int r = 0; r + 1 < RM; r += 2)
+        x[r / 2] = two_rows(c->x[r] + c->p, c->x[r + 1] + c->p);
+    UNROLL
+    for (int n = 0; n < NT; n++) {
         const vi even = VI_JOIN(w[0][n], w[1][n], vzip1q_u32),
                  odd = VI_JOIN(w[0][n], w[1][n], vzip2q_u32);
-        UNROLL for (int r = 0; r + 1 < RM; r += 2)
-        {
+        UNROLL
+        for (int r = 0; r + 1 < RM; r += 2) {
             c->dot[r][n][0] = vi_mmla(c->dot[r][n][0], even, x[r / 2]);
             c->dot[r + 1][n][0] = vi_mmla(c->dot[r + 1][n][0], odd, x[r / 2]);
         }
@@ -59,30 +60,43 @@ V16 void mmla_block(i8_body *c, int64_t A, size_t ahead, w_src src, int RM, int 
     const size_t bytes = turns == 2 ? 192 : apart ? 128 : 64;
     EACH_SUM(r, n) c->dot[r][n][0] = vi_set1(0);
     const int64_t end = c->p + A;
-    NO_UNROLL do
-    {
-        UNROLL for (int n = 0; n < NT; n++) UNROLL for (size_t i = 0; i < bytes; i += 64)
-            v16_prefetch(c->codes[n] + ahead + i);
-        NO_UNROLL for (int turn = 0; turn < turns; turn++) UNROLL for (int e = 0; e < eights; e++)
-        {
-            vi w[2][MAX_T];
-            UNROLL for (int h = 0; h < 2; h++) UNROLL for (int n = 0; n < NT; n++)
-            {
-                w[h][n] = apart ? unpack(c->codes[n], src, h, 0)
-                                : unpack(c->codes[n], src, turn, 2 * e + h);
-                if (w_table(src)) w[h][n] = vi_lookup(c->table, w[h][n]);
-            }
-            mmla_eight(c, w, src, RM, NT);
+    NO_UNROLL
+    do {
+        UNROLL
+        for (int n = 0; n < NT; n++) {
+            UNROLL
+            for (size_t i = 0; i < bytes; i += 64)
+                v16_prefetch(c->codes[n] + ahead + i);
         }
-        UNROLL for (int n = 0; n < NT; n++) c->codes[n] += bytes;
-    }
-    while (c->p < end)
-        ;
-    UNROLL for (int r = 0; r + 1 < RM; r += 2) UNROLL for (int n = 0; n < NT; n++)
-    {
-        const vi even = c->dot[r][n][0], odd = c->dot[r + 1][n][0];
-        c->dot[r][n][0] = VI_JOIN(even, odd, vuzp1q_u32);
-        c->dot[r + 1][n][0] = VI_JOIN(even, odd, vuzp2q_u32);
+        NO_UNROLL
+        for (int turn = 0; turn < turns; turn++) {
+            UNROLL
+            for (int e = 0; e < eights; e++) {
+                vi w[2][MAX_T];
+                UNROLL
+                for (int h = 0; h < 2; h++) {
+                    UNROLL
+                    for (int n = 0; n < NT; n++) {
+                        w[h][n] = apart ? unpack(c->codes[n], src, h, 0)
+                                        : unpack(c->codes[n], src, turn, 2 * e + h);
+                        if (w_table(src)) w[h][n] = vi_lookup(c->table, w[h][n]);
+                    }
+                }
+                mmla_eight(c, w, src, RM, NT);
+            }
+        }
+        UNROLL
+        for (int n = 0; n < NT; n++)
+            c->codes[n] += bytes;
+    } while (c->p < end);
+    UNROLL
+    for (int r = 0; r + 1 < RM; r += 2) {
+        UNROLL
+        for (int n = 0; n < NT; n++) {
+            const vi even = c->dot[r][n][0], odd = c->dot[r + 1][n][0];
+            c->dot[r][n][0] = VI_JOIN(even, odd, vuzp1q_u32);
+            c->dot[r + 1][n][0] = VI_JOIN(even, odd, vuzp2q_u32);
+        }
     }
 }
 

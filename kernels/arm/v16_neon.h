@@ -188,7 +188,9 @@ V16 void vlut_get4(vf w[4], vlut t, vi codes)
     vlut_quarter(b, &t, codes.b);
     vlut_quarter(c, &t, codes.c);
     vlut_quarter(d, &t, codes.d);
-    UNROLL for (int j = 0; j < 4; j++) w[j] = (vf){ a[j], b[j], c[j], d[j] };
+    UNROLL
+    for (int j = 0; j < 4; j++)
+        w[j] = (vf){ a[j], b[j], c[j], d[j] };
 }
 /* A table of 16 bytes; each byte of `codes`, below 16, becomes its entry. */
 V16 vi vi_table(const uint8_t p[16])
@@ -216,14 +218,22 @@ V16 void square4(float32x4_t r[4])
 V16 void transpose4(float *dst, int64_t dstep, const float *src, int64_t sstep)
 {
     float32x4_t r[4];
-    UNROLL for (int i = 0; i < 4; i++) r[i] = vld1q_f32(src + i * sstep);
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        r[i] = vld1q_f32(src + i * sstep);
     square4(r);
-    UNROLL for (int i = 0; i < 4; i++) vst1q_f32(dst + i * dstep, r[i]);
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        vst1q_f32(dst + i * dstep, r[i]);
 }
 V16 void transpose8(float *dst, int64_t dstep, const float *src, int64_t sstep)
 {
-    UNROLL for (int i = 0; i < 8; i += 4) UNROLL for (int r = 0; r < 8; r += 4)
-        transpose4(dst + i * dstep + r, dstep, src + r * sstep + i, sstep);
+    UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        UNROLL
+        for (int r = 0; r < 8; r += 4)
+            transpose4(dst + i * dstep + r, dstep, src + r * sstep + i, sstep);
+    }
 }
 #undef N1
 #undef N2

@@ -200,7 +200,7 @@ inline namespace CU_NAME(attn_cu)
                   a->tables, a->alibi, v);
     }
 
-} // namespace )
+}
 
 size_t CU_NAME(attn_scratch)(const dev_attn_args *a)
 {

@@ -445,7 +445,7 @@ inline namespace CU_NAME(attn_decode_cu)
             launch<256, T>(d, a, v);
     }
 
-} // namespace )
+}
 
 void CU_NAME(attn_decode)(dev *d, const dev_attn_args *a, const attn_view *v)
 {

@@ -255,7 +255,7 @@ inline namespace CU_NAME(attn_mma_cu)
             launch<256, T>(d, a, v, e, grid);
     }
 
-} // namespace )
+}
 
 void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e)
 {

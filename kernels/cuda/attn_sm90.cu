@@ -348,7 +348,7 @@ inline namespace CU_NAME(attn_sm90_cu)
             launch<128, 128, F16>(d, a, v, e, grid);
     }
 
-} // namespace )
+}
 
 void CU_NAME(attn_sm90)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e)
 {

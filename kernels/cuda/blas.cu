@@ -71,7 +71,7 @@ inline namespace CU_NAME(blas_cu)
         *to = add ? *to + bias[n] : (float)bias[n];
     }
 
-} // namespace )
+}
 
 bool CU_NAME(blas)(dev *d)
 {

@@ -11,7 +11,7 @@ enum { CC_MIN = 80 };
 inline namespace CU_NAME(dev_cu)
 {
     __global__ void probe_kernel() {}
-} // namespace )
+}
 enum { CC_FOLLOW = 90 };
 
 static int CU_NAME(count)(lq_err *why)

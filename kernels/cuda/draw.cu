@@ -420,7 +420,7 @@ inline namespace CU_NAME(draw_cu)
         put_tops(r, out, how.logprobs, lse);
     }
 
-} // namespace )
+}
 
 void CU_NAME(draw)(dev *d, const dev_draw_args *a)
 {

@@ -153,7 +153,7 @@ inline namespace CU_NAME(gemm_cu)
                   a->C, a->A, a->B, *a);
     }
 
-} // namespace )
+}
 
 void CU_NAME(gemm)(dev *d, const dev_gemm_args *a)
 {

@@ -146,7 +146,7 @@ inline namespace CU_NAME(link_cu)
     void open_group(dev_link * l) { check(l, "ncclGroupStart", l->nccl->group_start()); }
     void close_group(dev_link * l) { check(l, "ncclGroupEnd", l->nccl->group_end()); }
 
-} // namespace )
+}
 
 /* "Not ready" is an error that the next launch would report, were it not taken back. */
 static cudaError_t query(const dev *d)
@@ -262,7 +262,7 @@ inline namespace CU_NAME(link_cu)
         close_group(l);
     }
 
-} // namespace )
+}
 
 void CU_NAME(all_reduce)(dev_link *l, float *const *x, int64_t n)
 {

@@ -208,7 +208,7 @@ inline namespace CU_NAME(mm_cu)
             CU_NAME(mm_gemv)(d, a, &in);
     }
 
-} // namespace )
+}
 
 mm_code CU_NAME(mm_code_of)(const qt_tensor *t)
 {

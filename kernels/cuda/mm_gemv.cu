@@ -187,7 +187,7 @@ inline namespace CU_NAME(mm_gemv_cu)
         if (apart) CU_NAME(mm_join)(d, &o.to, &a->act, x->parts, (int)parts, x->rows.M);
     }
 
-} // namespace )
+}
 
 void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x)
 {

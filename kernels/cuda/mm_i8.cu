@@ -362,7 +362,7 @@ inline namespace CU_NAME(mm_i8_cu)
 #undef MANY
     }
 
-} // namespace )
+}
 
 void CU_NAME(mm_i8)(dev *d, const dev_mm_args *a, const mm_input *x, void *room, bool arranged)
 {

@@ -654,7 +654,7 @@ inline namespace CU_NAME(mm_mma_cu)
             run_rows<CODE, always>(d, a, x, v);
     }
 
-} // namespace )
+}
 
 void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x)
 {

@@ -563,7 +563,7 @@ inline namespace CU_NAME(mm_sm90_cu)
             run<CODE, always, BN>(d, a, x, v);
     }
 
-} // namespace )
+}
 
 void CU_NAME(mm_sm90)(dev *d, const dev_mm_args *a, const mm_input *x)
 {

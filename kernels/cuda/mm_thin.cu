@@ -730,7 +730,7 @@ inline namespace CU_NAME(mm_thin_cu)
         if (cut.apart) CU_NAME(mm_join)(d, &o.to, &act, x->parts, cut.splits, x->rows.M);
     }
 
-} // namespace )
+}
 
 void CU_NAME(mm_join)(dev *d, const mm_sink *o, const dev_mm_act *act, const float *parts, int n,
                       int64_t M)

@@ -246,7 +246,7 @@ inline namespace CU_NAME(moe_cu)
         out[t * H + h] += sum;
     }
 
-} // namespace )
+}
 
 void CU_NAME(route)(dev *d, const dev_route_args *a)
 {

@@ -139,7 +139,7 @@ inline namespace CU_NAME(quant_cu)
         loss[row] = sum;
     }
 
-} // namespace )
+}
 
 void CU_NAME(gptq_round)(dev *d, const dev_gptq_args *a)
 {

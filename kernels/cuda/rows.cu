@@ -194,7 +194,7 @@ inline namespace CU_NAME(rows_cu)
             dst[(t * H + i / n) * ldd + i % n] = src[t * lds + i % n];
     }
 
-} // namespace )
+}
 
 /* Whether elements of rows that begin so far apart can be read four at a time. */
 static bool quads(const float *x, int64_t K, int64_t ld)

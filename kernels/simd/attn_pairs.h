@@ -39,8 +39,8 @@ V16 void k_pairs_part(uint32_t *kt, const uint8_t *src, int n, int64_t i, int el
 {
     const size_t at = (size_t)(attn_kv_head(d) + i * attn_kv_bits(d) / 8);
     vf x[PAIR_KEYS];
-    UNROLL for (int r = 0; r < PAIR_KEYS; r++)
-    {
+    UNROLL
+    for (int r = 0; r < PAIR_KEYS; r++) {
         const uint8_t *row = src + (size_t)(r < n ? r : n - 1) * bytes;
         x[r] = vf_cast(kv_bf16(row + at, d, kv_scale(row, d), elements));
     }
@@ -105,7 +105,9 @@ V16 void scores_pairs(float *s, const uint16_t *q, const uint32_t *const kt[2], 
                       float scale, const k_next *next, int R)
 {
     vf sum[PAIR_ROWS][2];
-    UNROLL for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = vf_set1(0);
+    UNROLL
+    for (int r = 0; r < R; r++)
+        sum[r][0] = sum[r][1] = vf_set1(0);
     const uint32_t *low = kt[0], *high = kt[1];
     const size_t step = next ? next->bytes / (size_t)(D / 8) : 0; /* of the turns of a run */
     for (int64_t run = 0, d = 0; run < 4; run++) {
@@ -116,16 +118,20 @@ V16 void scores_pairs(float *s, const uint16_t *q, const uint32_t *const kt[2], 
                 ask_next(ask, step);
                 ask += step;
             }
-            UNROLL for (int r = 0; r < R; r++)
-            {
+            UNROLL
+            for (int r = 0; r < R; r++) {
                 const vi x = vi_word(q + r * D + d);
                 sum[r][0] = dot2(sum[r][0], k0, x);
                 sum[r][1] = dot2(sum[r][1], k1, x);
             }
         }
     }
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int h = 0; h < 2; h++)
-        vf_store(s + r * ATTN_TILE + 16 * h, vf_mul(vf_set1(scale), sum[r][h]));
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        UNROLL
+        for (int h = 0; h < 2; h++)
+            vf_store(s + r * ATTN_TILE + 16 * h, vf_mul(vf_set1(scale), sum[r][h]));
+    }
 }
 
 static void pairs_attn_scores(float *s, const uint16_t *q, const uint32_t *const kt[2], int64_t R,
@@ -152,11 +158,15 @@ static void pairs_attn_scores(float *s, const uint16_t *q, const uint32_t *const
 V16 void pv_word(vf sum[4][4], const float *p, const uint32_t *v, int R, int NV, vi seen)
 {
     vi val[4];
-    UNROLL for (int n = 0; n < NV; n++) val[n] = vi_and(seen, vi_load(v + 16 * n));
-    UNROLL for (int r = 0; r < R; r++)
-    {
+    UNROLL
+    for (int n = 0; n < NV; n++)
+        val[n] = vi_and(seen, vi_load(v + 16 * n));
+    UNROLL
+    for (int r = 0; r < R; r++) {
         const vi x = vi_word(p + r * ATTN_TILE);
-        UNROLL for (int n = 0; n < NV; n++) sum[r][n] = dot2(sum[r][n], val[n], x);
+        UNROLL
+        for (int n = 0; n < NV; n++)
+            sum[r][n] = dot2(sum[r][n], val[n], x);
     }
 }
 
@@ -173,8 +183,12 @@ V16 void pv_pairs(float *acc, const float *p, const uint32_t *const v[2], const 
     vf sum[4][4];
     const size_t step = next ? next->bytes / 4 : 0; /* four words to a run */
     acc += d;
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < NV; n++) sum[r][n] =
-        vf_mul(vf_load(acc + r * D + 16 * n), vf_set1(a[r]));
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        UNROLL
+        for (int n = 0; n < NV; n++)
+            sum[r][n] = vf_mul(vf_load(acc + r * D + 16 * n), vf_set1(a[r]));
+    }
     int j = lo / 2;
     if (lo % 2) {
         pv_word(sum, p + j, pv_at(v, j, D) + d, R, NV, vi_set1(INT32_C(-0x10000)));
@@ -185,8 +199,12 @@ V16 void pv_pairs(float *acc, const float *p, const uint32_t *const v[2], const 
         pv_word(sum, p + j, pv_at(v, j, D) + d, R, NV, vi_set1(-1));
     }
     if (hi % 2) pv_word(sum, p + j, pv_at(v, j, D) + d, R, NV, vi_set1(0xffff));
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < NV; n++)
-        vf_store(acc + r * D + 16 * n, sum[r][n]);
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        UNROLL
+        for (int n = 0; n < NV; n++)
+            vf_store(acc + r * D + 16 * n, sum[r][n]);
+    }
 }
 
 V16 void pv_pairs_all(float *acc, const float *p, const uint32_t *const v[2], const float *a,

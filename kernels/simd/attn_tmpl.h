@@ -44,10 +44,13 @@ V16 void k_squares(float *kt, const uint8_t *src, int64_t D, kv_dtype d)
     src += head;
     for (int64_t i = 0; i < D; i += 16, src += 2 * bits) {
         vf x[16];
-        UNROLL for (int r = 0; r < 16; r++) x[r] =
-            kv_load(src + (size_t)r * bytes, d, vf_set1(scale[r]));
+        UNROLL
+        for (int r = 0; r < 16; r++)
+            x[r] = kv_load(src + (size_t)r * bytes, d, vf_set1(scale[r]));
         transpose16(x);
-        UNROLL for (int c = 0; c < 16; c++) vf_store(kt + (i + c) * ATTN_TILE, x[c]);
+        UNROLL
+        for (int c = 0; c < 16; c++)
+            vf_store(kt + (i + c) * ATTN_TILE, x[c]);
     }
 }
 /* How many of n rows are done so. */
@@ -102,18 +105,20 @@ V16 void scores_rows(float *s, const float *const *q, const float *kt, int64_t D
                      int R)
 {
     vf sum[SCORE_ROWS][2];
-    UNROLL for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = vf_set1(0);
+    UNROLL
+    for (int r = 0; r < R; r++)
+        sum[r][0] = sum[r][1] = vf_set1(0);
     for (int64_t d = 0; d < D; d++) {
         vf k0 = vf_load(kt + d * ATTN_TILE), k1 = vf_load(kt + d * ATTN_TILE + 16);
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL
+        for (int r = 0; r < R; r++) {
             vf x = vf_set1(q[r][d]);
             sum[r][0] = vf_fma(x, k0, sum[r][0]);
             sum[r][1] = vf_fma(x, k1, sum[r][1]);
         }
     }
-    UNROLL for (int r = 0; r < R; r++)
-    {
+    UNROLL
+    for (int r = 0; r < R; r++) {
         vf_store(s + r * ATTN_TILE, vf_mul(vf_set1(scale), sum[r][0]));
         vf_store(s + r * ATTN_TILE + 16, vf_mul(vf_set1(scale), sum[r][1]));
     }
@@ -136,8 +141,8 @@ V16 void softmax_rows(float *s, const int *lo, const int *hi, int R, float *m, f
 {
     float top[16];
     vf x[16];
-    UNROLL for (int r = 0; r < 16; r++)
-    {
+    UNROLL
+    for (int r = 0; r < 16; r++) {
         float *row = s + r * ATTN_TILE;
         x[r] = vf_set1(0);
         if (r >= R) continue;
@@ -150,8 +155,8 @@ V16 void softmax_rows(float *s, const int *lo, const int *hi, int R, float *m, f
     }
     const vf tops = vf_tops(x, R), old = vf_loadn(m, R), scale = vf_exp(vf_sub(old, tops));
     vf_store(top, tops);
-    UNROLL for (int r = 0; r < 16; r++)
-    {
+    UNROLL
+    for (int r = 0; r < 16; r++) {
         float *row = s + r * ATTN_TILE;
         if (r >= R) continue;
         const vf e0 = vf_exp(vf_sub(vf_load(row), vf_set1(top[r])));
@@ -184,19 +189,31 @@ V16 void pv_rows(float *acc, const float *s, const float *v, const float *a, int
                  int64_t D, int R, int NV)
 {
     vf sum[4][4];
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < NV; n++) sum[r][n] =
-        vf_mul(vf_load(acc + r * D + 16 * n), vf_set1(a[r]));
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        UNROLL
+        for (int n = 0; n < NV; n++)
+            sum[r][n] = vf_mul(vf_load(acc + r * D + 16 * n), vf_set1(a[r]));
+    }
     for (int j = lo; j < hi; j++) {
         vf val[4];
-        UNROLL for (int n = 0; n < NV; n++) val[n] = vf_load(v + j * D + 16 * n);
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL
+        for (int n = 0; n < NV; n++)
+            val[n] = vf_load(v + j * D + 16 * n);
+        UNROLL
+        for (int r = 0; r < R; r++) {
             vf p = vf_set1(s[r * ATTN_TILE + j]);
-            UNROLL for (int n = 0; n < NV; n++) sum[r][n] = vf_fma(p, val[n], sum[r][n]);
+            UNROLL
+            for (int n = 0; n < NV; n++)
+                sum[r][n] = vf_fma(p, val[n], sum[r][n]);
         }
     }
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < NV; n++)
-        vf_store(acc + r * D + 16 * n, sum[r][n]);
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        UNROLL
+        for (int n = 0; n < NV; n++)
+            vf_store(acc + r * D + 16 * n, sum[r][n]);
+    }
 }
 
 V16 void pv_all(float *acc, const float *s, const float *v, const float *a, int lo, int hi,

@@ -16,40 +16,55 @@ V16 void bf16_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int6
     const bf16_ints table = int_table();
     const uint8_t *step[MAX_T];
     const uint16_t *x[MAX_R];
-    UNROLL for (int n = 0; n < NT; n++) step[n] =
-        (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
-    UNROLL for (int r = 0; r < RM; r++)
-    {
+    UNROLL
+    for (int n = 0; n < NT; n++)
+        step[n] = (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
+    UNROLL
+    for (int r = 0; r < RM; r++) {
         x[r] = t->x.b + b.m[r] * t->s.Kp;
-        UNROLL for (int n = 0; n < NT; n++) y[r][n] = vf_set1(0);
+        UNROLL
+        for (int n = 0; n < NT; n++)
+            y[r][n] = vf_set1(0);
     }
     const bool first = asks_ahead(t, m, RM);
     int64_t p = 0;
     for (int64_t g = 0; g < t->s.ng; g++) {
         vf acc[MAX_R][MAX_T];
-        UNROLL for (int n = 0; n < NT; n++)
-        {
+        UNROLL
+        for (int n = 0; n < NT; n++) {
             z[n] = bf16_zero(t, b.tile[n], g, src);
-            UNROLL for (int r = 0; r < RM; r++) acc[r][n] = vf_set1(0);
+            UNROLL
+            for (int r = 0; r < RM; r++)
+                acc[r][n] = vf_set1(0);
         }
         for (int64_t end = p + t->s.Gp; p < end; p += TILE_K) {
             for (int turn = 0; turn < 8 / quads(src); turn++) {
                 if (first) ask_ahead(step, src, turn, NT);
-                UNROLL for (int k = 0; k < quads(src); k++) bf16_quad(
-                    acc, step, x, p + 4 * (turn * quads(src) + k), src, turn, k, z, table, RM, NT);
+                UNROLL
+                for (int k = 0; k < quads(src); k++)
+                    bf16_quad(acc, step, x, p + 4 * (turn * quads(src) + k), src, turn, k, z, table,
+                              RM, NT);
             }
-            UNROLL for (int n = 0; n < NT; n++) step[n] += t->s.step_bytes;
+            UNROLL
+            for (int n = 0; n < NT; n++)
+                step[n] += t->s.step_bytes;
         }
         bf16_sort(acc, RM, NT);
-        UNROLL for (int n = 0; n < NT; n++)
-        {
+        UNROLL
+        for (int n = 0; n < NT; n++) {
             vf s = load_scale(t, b.tile[n], g, 0);
-            UNROLL for (int r = 0; r < RM; r++) y[r][n] = vf_fma(s, acc[r][n], y[r][n]);
+            UNROLL
+            for (int r = 0; r < RM; r++)
+                y[r][n] = vf_fma(s, acc[r][n], y[r][n]);
         }
     }
     vf sums[MAX_R * MAX_T];
-    UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++) sums[r * NT + n] =
-        y[r][n];
+    UNROLL
+    for (int r = 0; r < RM; r++) {
+        UNROLL
+        for (int n = 0; n < NT; n++)
+            sums[r * NT + n] = y[r][n];
+    }
     block_store(t, &b, sums, NT);
 }
 

@@ -26,8 +26,14 @@ typedef struct {
     vi dot[MAX_R][MAX_T][2]; /* their sum is what counts */
 } i8_body;
 
-#define EACH_SUM(r, n) UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
-#define EACH_PART(r, n, i) EACH_SUM(r, n) UNROLL for (int i = 0; i < i8_parts(RM, NT); i++)
+#define EACH_SUM(r, n)           \
+    UNROLL                       \
+    for (int r = 0; r < RM; r++) \
+        UNROLL                   \
+    for (int n = 0; n < NT; n++)
+#define EACH_PART(r, n, i) \
+    EACH_SUM(r, n) UNROLL  \
+    for (int i = 0; i < i8_parts(RM, NT); i++)
 
 /* How many sums share the products of a row and a tile: with one or two of those a single sum would
  * have each product wait for the one before. */
@@ -36,19 +42,19 @@ V16 int i8_parts(int RM, int NT) { return RM * NT < 3 ? 2 : 1; }
 /* One vector of codes of each tile, turn `turn` of a step, and the inputs that meet it. */
 V16 void dot_vector(i8_body *c, w_src src, int RM, int NT, int turn)
 {
-    UNROLL for (int k = 0; k < quads(src); k++)
-    {
+    UNROLL
+    for (int k = 0; k < quads(src); k++) {
         vi w[MAX_T];
-        UNROLL for (int n = 0; n < NT; n++)
-        {
+        UNROLL
+        for (int n = 0; n < NT; n++) {
             w[n] = unpack(c->codes[n], src, turn, k);
             if (w_table(src)) w[n] = vi_lookup(c->table, w[n]);
         }
-        UNROLL for (int r = 0; r < RM; r++)
-        {
+        UNROLL
+        for (int r = 0; r < RM; r++) {
             const vi x = vi_word(c->x[r] + c->p + 4 * k);
-            UNROLL for (int n = 0; n < NT; n++)
-            {
+            UNROLL
+            for (int n = 0; n < NT; n++) {
                 vi *sum = &c->dot[r][n][k % i8_parts(RM, NT)];
                 *sum = vi_dot(*sum, w[n], x, src);
             }
@@ -75,16 +81,22 @@ V16 void dot_block(i8_body *c, int64_t A, size_t ahead, w_src src, int RM, int N
     const size_t bytes = turns == 2 ? 192 : 64;
     EACH_PART(r, n, i) c->dot[r][n][i] = vi_set1(0);
     const int64_t end = c->p + A;
-    NO_UNROLL do
-    {
-        UNROLL for (int n = 0; n < NT; n++) UNROLL for (size_t i = 0; i < bytes; i += 64)
-            v16_prefetch(c->codes[n] + ahead + i);
-        NO_UNROLL for (int turn = 0; turn < turns; turn++) dot_vector(c, src, RM, NT, turn);
-        UNROLL for (int n = 0; n < NT; n++) c->codes[n] += bytes;
+    NO_UNROLL
+    do {
+        UNROLL
+        for (int n = 0; n < NT; n++) {
+            UNROLL
+            for (size_t i = 0; i < bytes; i += 64)
+                v16_prefetch(c->codes[n] + ahead + i);
+        }
+        NO_UNROLL
+        for (int turn = 0; turn < turns; turn++)
+            dot_vector(c, src, RM, NT, turn);
+        UNROLL
+        for (int n = 0; n < NT; n++)
+            c->codes[n] += bytes;
         EACH_PART(r, n, i) c->dot[r][n][i] = vi_stay(c->dot[r][n][i]);
-    }
-    while (c->p < end)
-        ;
+    } while (c->p < end);
     if (i8_parts(RM, NT) == 2)
         EACH_SUM(r, n) c->dot[r][n][0] = vi_add(c->dot[r][n][0], c->dot[r][n][1]);
 }
@@ -128,19 +140,21 @@ V16 void i8_rows(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t
                     t->w->scheme.zero == QT_ZERO_NONE }; /* 128, of tables too */
     vf y[MAX_R][MAX_T], z[MAX_T];
     i8_body c = { .table = vi_table(t->o.w->table.t) };
-    UNROLL for (int n = 0; n < NT; n++)
-    {
+    UNROLL
+    for (int n = 0; n < NT; n++) {
         c.codes[n] =
             (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
         z[n] = load_zero(t, b.tile[n], 0, src);
     }
-    UNROLL for (int r = 0; r < RM; r++) c.x[r] = t->x.q + (m + r) * t->s.Kp;
+    UNROLL
+    for (int r = 0; r < RM; r++)
+        c.x[r] = t->x.q + (m + r) * t->s.Kp;
     EACH_SUM(r, n) y[r][n] = vf_set1(0);
     for (int64_t i = 0; i < t->s.ng * w_subs(src); i++) {
         const int64_t g = i / w_subs(src), sub = i % w_subs(src);
         vf acc[MAX_R][MAX_T], s[MAX_T];
-        UNROLL for (int n = 0; n < NT; n++)
-        {
+        UNROLL
+        for (int n = 0; n < NT; n++) {
             if (!x.no_zeros) z[n] = load_zero(t, b.tile[n], g, src);
             s[n] = load_scale_i8(t, b.tile[n], g, sub, src);
         }

@@ -225,9 +225,11 @@ V16 void ask_ahead(const uint8_t *const *step, w_src src, int turn, int NT)
 {
     const int bits = src == W_F32 ? 32 : src <= W_BF16 ? 16 : w_bits(src);
     const size_t bytes = (size_t)(TILE_K * TILE_N / 8 * bits / (8 / quads(src)));
-    for (size_t i = 0; i < bytes; i += 64)
-        UNROLL for (int n = 0; n < NT; n++)
+    for (size_t i = 0; i < bytes; i += 64) {
+        UNROLL
+        for (int n = 0; n < NT; n++)
             v16_prefetch(step[n] + AHEAD + (size_t)turn * bytes + i);
+    }
 }
 
 /* ---- MM_F32 ---- */
@@ -235,13 +237,14 @@ V16 void ask_ahead(const uint8_t *const *step, w_src src, int turn, int NT)
 V16 void weights4(vf w[4], w_src src, const uint8_t *step, int turn, int k, vf s, vf z, vlut lut)
 {
     if (src == W_F32) {
-        UNROLL for (int j = 0; j < 4; j++) w[j] =
-            vf_load((const float *)(const void *)(step + 64 * (4 * turn + j)));
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            w[j] = vf_load((const float *)(const void *)(step + 64 * (4 * turn + j)));
         return;
     }
     if (src == W_F16 || src == W_BF16) {
-        UNROLL for (int h = 0; h < 2; h++)
-        {
+        UNROLL
+        for (int h = 0; h < 2; h++) {
             vi v = vi_load(step + 64 * (2 * turn + h));
             if (src == W_F16) {
                 w[2 * h] = vf_f16_words(v);
@@ -256,13 +259,15 @@ V16 void weights4(vf w[4], w_src src, const uint8_t *step, int turn, int k, vf s
     vi u = unpack(step, src, turn, k), low = vi_set1(255);
     if (w_table(src)) {
         vlut_get4(w, lut, u);
-        UNROLL for (int j = 0; j < 4; j++) w[j] = vf_mul(w[j], s);
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            w[j] = vf_mul(w[j], s);
         return;
     }
     vi c[4] = { vi_and(u, low), vi_and(vi_srl(u, 8), low), vi_and(vi_srl(u, 16), low),
                 vi_srl(u, 24) };
-    UNROLL for (int j = 0; j < 4; j++)
-    {
+    UNROLL
+    for (int j = 0; j < 4; j++) {
         if (src == W_E4M3)
             w[j] = vf_mul(vf_e4m3(c[j]), s);
         else if (w_bias(src))
@@ -279,18 +284,21 @@ V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64
     const vlut lut = vlut_load(t->w->scheme.kind == QT_LUT4 ? t->w->plane[QT_MAP].data : qt_e2m1);
     const uint8_t *step[MAX_T];
     const float *x[MAX_R];
-    UNROLL for (int n = 0; n < NT; n++) step[n] =
-        (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
-    UNROLL for (int r = 0; r < RM; r++)
-    {
+    UNROLL
+    for (int n = 0; n < NT; n++)
+        step[n] = (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
+    UNROLL
+    for (int r = 0; r < RM; r++) {
         x[r] = t->x.f + b.m[r] * t->x.ldf;
-        UNROLL for (int n = 0; n < NT; n++) acc[r][n] = vf_set1(0);
+        UNROLL
+        for (int n = 0; n < NT; n++)
+            acc[r][n] = vf_set1(0);
     }
     const bool first = asks_ahead(t, m, RM);
     int64_t p = 0;
     for (int64_t g = 0; g < t->s.ng; g++) {
-        UNROLL for (int n = 0; n < NT; n++)
-        {
+        UNROLL
+        for (int n = 0; n < NT; n++) {
             s[n] = load_scale(t, b.tile[n], g, 0);
             z[n] = src > W_BF16 && src < W_LUT4 ? load_zero(t, b.tile[n], g, src) : vf_set1(0);
         }
@@ -298,26 +306,39 @@ V16 void f32_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64
             for (int turn = 0; turn < 8 / quads(src); turn++) {
                 if (first) ask_ahead(step, src, turn, NT);
                 if (src == W_NV4 && turn == 2) /* the second 16 inputs */
-                    UNROLL for (int n = 0; n < NT; n++) s[n] = load_scale(t, b.tile[n], g, 1);
-                UNROLL for (int k = 0; k < quads(src); k++)
-                {
+                    UNROLL
+                for (int n = 0; n < NT; n++)
+                    s[n] = load_scale(t, b.tile[n], g, 1);
+                UNROLL
+                for (int k = 0; k < quads(src); k++) {
                     vf w[MAX_T][4];
-                    UNROLL for (int n = 0; n < NT; n++)
+                    UNROLL
+                    for (int n = 0; n < NT; n++)
                         weights4(w[n], src, step[n], turn, k, s[n], z[n], lut);
-                    UNROLL for (int j = 0; j < 4; j++) UNROLL for (int r = 0; r < RM; r++)
-                    {
-                        vf xv = vf_set1(x[r][p + 4 * (turn * quads(src) + k) + j]);
-                        UNROLL for (int n = 0; n < NT; n++) acc[r][n] =
-                            vf_fma(xv, w[n][j], acc[r][n]);
+                    UNROLL
+                    for (int j = 0; j < 4; j++) {
+                        UNROLL
+                        for (int r = 0; r < RM; r++) {
+                            vf xv = vf_set1(x[r][p + 4 * (turn * quads(src) + k) + j]);
+                            UNROLL
+                            for (int n = 0; n < NT; n++)
+                                acc[r][n] = vf_fma(xv, w[n][j], acc[r][n]);
+                        }
                     }
                 }
             }
-            UNROLL for (int n = 0; n < NT; n++) step[n] += t->s.step_bytes;
+            UNROLL
+            for (int n = 0; n < NT; n++)
+                step[n] += t->s.step_bytes;
         }
     }
     vf sums[MAX_R * MAX_T];
-    UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++) sums[r * NT + n] =
-        acc[r][n];
+    UNROLL
+    for (int r = 0; r < RM; r++) {
+        UNROLL
+        for (int n = 0; n < NT; n++)
+            sums[r * NT + n] = acc[r][n];
+    }
     block_store(t, &b, sums, NT);
 }
 

@@ -31,11 +31,13 @@ V16 void wide_unpack(float *w, const mm_task *t, w_src src, int64_t tile, int64_
         const vf z = src > W_BF16 && src < W_LUT4 ? load_zero(t, tile, g, src) : vf_set1(0);
         for (int turn = 0; turn < 8 / quads(src); turn++) {
             if (src == W_NV4 && turn == 2) s = load_scale(t, tile, g, 1);
-            UNROLL for (int k = 0; k < quads(src); k++, w += 4 * TILE_N)
-            {
+            UNROLL
+            for (int k = 0; k < quads(src); k++, w += 4 * TILE_N) {
                 vf q[4];
                 weights4(q, src, step, turn, k, s, z, lut);
-                UNROLL for (int j = 0; j < 4; j++) vf_store(w + j * TILE_N, q[j]);
+                UNROLL
+                for (int j = 0; j < 4; j++)
+                    vf_store(w + j * TILE_N, q[j]);
             }
         }
     }
@@ -76,22 +78,34 @@ typedef float wide_sums[WIDE_PANEL][TILE_N]; /* of a tile */
 V16 void wide_block(float (*first)[TILE_N], const float *const *x, const float *const *w, int64_t n)
 {
     vf acc[WIDE_ROWS][WIDE_TILES];
-    UNROLL for (int r = 0; r < WIDE_ROWS; r++) UNROLL for (int i = 0; i < WIDE_TILES; i++)
-        acc[r][i] = vf_load(first[i * WIDE_PANEL + r]);
+    UNROLL
+    for (int r = 0; r < WIDE_ROWS; r++) {
+        UNROLL
+        for (int i = 0; i < WIDE_TILES; i++)
+            acc[r][i] = vf_load(first[i * WIDE_PANEL + r]);
+    }
     for (int64_t p = 0; p < n; p += 4) {
-        UNROLL for (int j = 0; j < 4; j++)
-        {
+        UNROLL
+        for (int j = 0; j < 4; j++) {
             vf v[WIDE_TILES];
-            UNROLL for (int i = 0; i < WIDE_TILES; i++) v[i] = vf_load(w[i] + (p + j) * TILE_N);
-            UNROLL for (int r = 0; r < WIDE_ROWS; r++)
-            {
+            UNROLL
+            for (int i = 0; i < WIDE_TILES; i++)
+                v[i] = vf_load(w[i] + (p + j) * TILE_N);
+            UNROLL
+            for (int r = 0; r < WIDE_ROWS; r++) {
                 const vf xv = vf_set1(x[r][p + j]);
-                UNROLL for (int i = 0; i < WIDE_TILES; i++) acc[r][i] = vf_fma(xv, v[i], acc[r][i]);
+                UNROLL
+                for (int i = 0; i < WIDE_TILES; i++)
+                    acc[r][i] = vf_fma(xv, v[i], acc[r][i]);
             }
         }
     }
-    UNROLL for (int r = 0; r < WIDE_ROWS; r++) UNROLL for (int i = 0; i < WIDE_TILES; i++)
-        vf_store(first[i * WIDE_PANEL + r], acc[r][i]);
+    UNROLL
+    for (int r = 0; r < WIDE_ROWS; r++) {
+        UNROLL
+        for (int i = 0; i < WIDE_TILES; i++)
+            vf_store(first[i * WIDE_PANEL + r], acc[r][i]);
+    }
 }
 
 /* Rows m0..m1 of tiles t0..t1 of the task: at most a panel and a chunk. */

@@ -3,14 +3,16 @@
 #include "kernels/dispatch.h"
 #include "kernels/simd/v16.h"
 
-#define VF_POLY(name, ...)                                                       \
-    V16 vf name(vf x)                                                            \
-    {                                                                            \
-        static const float c[] = { __VA_ARGS__ };                                \
-        enum { N = (int)LQ_COUNT(c) };                                           \
-        vf p = vf_set1(c[N - 1]);                                                \
-        UNROLL for (int i = N - 2; i >= 0; i--) p = vf_fma(p, x, vf_set1(c[i])); \
-        return p;                                                                \
+#define VF_POLY(name, ...)                        \
+    V16 vf name(vf x)                             \
+    {                                             \
+        static const float c[] = { __VA_ARGS__ }; \
+        enum { N = (int)LQ_COUNT(c) };            \
+        vf p = vf_set1(c[N - 1]);                 \
+        UNROLL                                    \
+        for (int i = N - 2; i >= 0; i--)          \
+            p = vf_fma(p, x, vf_set1(c[i]));      \
+        return p;                                 \
     }
 VF_POLY(poly_exp, KM_EXP_POLY)
 VF_POLY(poly_tanh, KM_TANH_POLY)

@@ -15,21 +15,23 @@ enum { PEAK_SUMS = 12 }; /* in flight: what latency times throughput asks for */
 #endif
 
 /* `macs` multiply-adds for each sum[i] = step, in 16 lanes. */
-#define PEAK(name, type, zero, step, macs)                     \
-    static inline double name(int64_t rounds)                  \
-    {                                                          \
-        type sum[PEAK_SUMS], x = zero, w = zero;               \
-        KEEP(x);                                               \
-        KEEP(w);                                               \
-        UNROLL for (int i = 0; i < PEAK_N; i++) sum[i] = zero; \
-        for (int64_t n = 0; n < rounds; n++)                   \
-            UNROLL for (int i = 0; i < PEAK_N; i++)            \
-            {                                                  \
-                KEEP(w);                                       \
-                sum[i] = step;                                 \
-                KEEP(sum[i]);                                  \
-            }                                                  \
-        return 2.0 * (macs)*PEAK_N * (double)rounds;           \
+#define PEAK(name, type, zero, step, macs)           \
+    static inline double name(int64_t rounds)        \
+    {                                                \
+        type sum[PEAK_SUMS], x = zero, w = zero;     \
+        KEEP(x);                                     \
+        KEEP(w);                                     \
+        UNROLL                                       \
+        for (int i = 0; i < PEAK_N; i++)             \
+            sum[i] = zero;                           \
+        for (int64_t n = 0; n < rounds; n++)         \
+            UNROLL                                   \
+        for (int i = 0; i < PEAK_N; i++) {           \
+            KEEP(w);                                 \
+            sum[i] = step;                           \
+            KEEP(sum[i]);                            \
+        }                                            \
+        return 2.0 * (macs)*PEAK_N * (double)rounds; \
     }
 #if defined(__AVX512F__)
 #define PEAK_N PEAK_SUMS
@@ -50,12 +52,13 @@ PEAK(tmpl_peak_i8, vi, vi_set1(0), vi_add_products(sum[i], w, x), 64)
 static inline uint32_t tmpl_read_all(const uint8_t *p, size_t n)
 {
     vi sum[4] = { vi_set1(0), vi_set1(0), vi_set1(0), vi_set1(0) };
-    for (size_t i = 0; i < n; i += 256)
-        UNROLL for (size_t k = 0; k < 4; k++)
-        {
+    for (size_t i = 0; i < n; i += 256) {
+        UNROLL
+        for (size_t k = 0; k < 4; k++) {
             v16_prefetch(p + i + 64 * k + 4096);
             sum[k] = vi_xor(sum[k], vi_load(p + i + 64 * k));
         }
+    }
     uint32_t lanes[16], all = 0;
     vi_store(lanes, vi_xor(vi_xor(sum[0], sum[1]), vi_xor(sum[2], sum[3])));
     for (int i = 0; i < 16; i++)

@@ -86,8 +86,9 @@ typedef vf vlut;
 V16 vlut vlut_load(const float *p) { return vf_load(p); }
 V16 void vlut_get4(vf w[4], vlut t, vi codes)
 {
-    UNROLL for (unsigned j = 0; j < 4; j++) w[j] =
-        _mm512_permutexvar_ps(vi_and(vi_srl(codes, 8 * j), vi_set1(15)), t);
+    UNROLL
+    for (unsigned j = 0; j < 4; j++)
+        w[j] = _mm512_permutexvar_ps(vi_and(vi_srl(codes, 8 * j), vi_set1(15)), t);
 }
 /* A table of 16 bytes; each byte of `codes`, below 16, becomes its entry. */
 V16 vi vi_table(const uint8_t p[16])
@@ -248,7 +249,9 @@ V16 void vlut_half(__m256 w[4], const vlut *t, __m256i codes)
     const __m256i order = _mm256_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0, 15,
                                           11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     __m256i i = _mm256_shuffle_epi8(codes, order), b[4];
-    UNROLL for (int k = 0; k < 4; k++) b[k] = _mm256_shuffle_epi8(t->plane[k], i);
+    UNROLL
+    for (int k = 0; k < 4; k++)
+        b[k] = _mm256_shuffle_epi8(t->plane[k], i);
     __m256i low = _mm256_unpacklo_epi8(b[0], b[1]), high = _mm256_unpacklo_epi8(b[2], b[3]);
     w[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(low, high));
     w[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(low, high));
@@ -261,7 +264,9 @@ V16 void vlut_get4(vf w[4], vlut t, vi codes)
     __m256 a[4], b[4];
     vlut_half(a, &t, codes.a);
     vlut_half(b, &t, codes.b);
-    UNROLL for (int j = 0; j < 4; j++) w[j] = (vf){ a[j], b[j] };
+    UNROLL
+    for (int j = 0; j < 4; j++)
+        w[j] = (vf){ a[j], b[j] };
 }
 V16 vi vi_table(const uint8_t p[16])
 {
@@ -293,19 +298,24 @@ V16 vi vi_u4(const void *p)
 V16 void transpose8(float *dst, int64_t dstep, const float *src, int64_t sstep)
 {
     __m256 r[8], t[8];
-    UNROLL for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(src + i * sstep);
-    UNROLL for (int i = 0; i < 8; i += 2)
-    {
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        r[i] = _mm256_loadu_ps(src + i * sstep);
+    UNROLL
+    for (int i = 0; i < 8; i += 2) {
         t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
         t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
     }
-    UNROLL for (int i = 0; i < 8; i += 4) UNROLL for (int j = 0; j < 2; j++)
-    {
-        r[i + 2 * j] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0x44);
-        r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0xee);
+    UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        UNROLL
+        for (int j = 0; j < 2; j++) {
+            r[i + 2 * j] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0x44);
+            r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0xee);
+        }
     }
-    UNROLL for (int i = 0; i < 4; i++)
-    {
+    UNROLL
+    for (int i = 0; i < 4; i++) {
         _mm256_storeu_ps(dst + i * dstep, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
         _mm256_storeu_ps(dst + (i + 4) * dstep, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
     }
@@ -316,23 +326,29 @@ V16 void transpose8(float *dst, int64_t dstep, const float *src, int64_t sstep)
 V16 void transpose16(vf r[16])
 {
     vf t[16];
-    UNROLL for (int i = 0; i < 16; i += 2)
-    {
+    UNROLL
+    for (int i = 0; i < 16; i += 2) {
         t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
         t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
     }
-    UNROLL for (int i = 0; i < 16; i += 4) UNROLL for (int j = 0; j < 2; j++)
-    {
-        r[i + 2 * j] = _mm512_shuffle_ps(t[i + j], t[i + j + 2], 0x44);
-        r[i + 2 * j + 1] = _mm512_shuffle_ps(t[i + j], t[i + j + 2], 0xee);
+    UNROLL
+    for (int i = 0; i < 16; i += 4) {
+        UNROLL
+        for (int j = 0; j < 2; j++) {
+            r[i + 2 * j] = _mm512_shuffle_ps(t[i + j], t[i + j + 2], 0x44);
+            r[i + 2 * j + 1] = _mm512_shuffle_ps(t[i + j], t[i + j + 2], 0xee);
+        }
     }
-    UNROLL for (int i = 0; i < 16; i += 8) UNROLL for (int j = 0; j < 4; j++)
-    {
-        t[i + j] = _mm512_shuffle_f32x4(r[i + j], r[i + j + 4], 0x88);
-        t[i + j + 4] = _mm512_shuffle_f32x4(r[i + j], r[i + j + 4], 0xdd);
+    UNROLL
+    for (int i = 0; i < 16; i += 8) {
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            t[i + j] = _mm512_shuffle_f32x4(r[i + j], r[i + j + 4], 0x88);
+            t[i + j + 4] = _mm512_shuffle_f32x4(r[i + j], r[i + j + 4], 0xdd);
+        }
     }
-    UNROLL for (int j = 0; j < 8; j++)
-    {
+    UNROLL
+    for (int j = 0; j < 8; j++) {
         const int at = j % 4 + 4 * (j / 4); /* columns j % 4 and on of quarters 0, 2 or 1, 3 */
         r[at] = _mm512_shuffle_f32x4(t[j], t[j + 8], 0x88);
         r[at + 8] = _mm512_shuffle_f32x4(t[j], t[j + 8], 0xdd);
@@ -410,8 +426,12 @@ V16 float vf_top(vf a)
 {
     float t[16];
     vf_store(t, a);
-    UNROLL for (int n = 8; n; n /= 2) UNROLL for (int i = 0; i < n; i++) t[i] =
-        t[i] > t[i + n] ? t[i] : t[i + n];
+    UNROLL
+    for (int n = 8; n; n /= 2) {
+        UNROLL
+        for (int i = 0; i < n; i++)
+            t[i] = t[i] > t[i + n] ? t[i] : t[i + n];
+    }
     return t[0];
 }
 #endif
@@ -420,19 +440,24 @@ V16 float vf_top(vf a)
 #if defined(__AVX512F__)
 /* Of all 16: halves, quarters, pairs and single lanes of two registers are joined in one, and rows
  * enter so that they leave in theirs. */
-#define FOLD_ROWS(f, rows, n)                                                \
-    vf t[16];                                                                \
-    (void)(n);                                                               \
-    UNROLL for (int i = 0; i < 16; i++) t[i] = (rows)[i % 4 * 4 + i / 4];    \
-    UNROLL for (int i = 0; i < 8; i++) t[i] =                                \
-        _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x44),  \
-                        _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xee)); \
-    UNROLL for (int i = 0; i < 4; i++) t[i] =                                \
-        _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),  \
-                        _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd)); \
-    UNROLL for (int i = 0; i < 2; i++) t[i] =                                \
-        _mm512_##f##_ps(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),     \
-                        _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));    \
+#define FOLD_ROWS(f, rows, n)                                                       \
+    vf t[16];                                                                       \
+    (void)(n);                                                                      \
+    UNROLL                                                                          \
+    for (int i = 0; i < 16; i++)                                                    \
+        t[i] = (rows)[i % 4 * 4 + i / 4];                                           \
+    UNROLL                                                                          \
+    for (int i = 0; i < 8; i++)                                                     \
+        t[i] = _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x44),  \
+                               _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xee)); \
+    UNROLL                                                                          \
+    for (int i = 0; i < 4; i++)                                                     \
+        t[i] = _mm512_##f##_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),  \
+                               _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd)); \
+    UNROLL                                                                          \
+    for (int i = 0; i < 2; i++)                                                     \
+        t[i] = _mm512_##f##_ps(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),     \
+                               _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));    \
     return _mm512_##f##_ps(_mm512_shuffle_ps(t[0], t[1], 0x88), _mm512_shuffle_ps(t[0], t[1], 0xdd))
 V16 vf vf_sums(const vf rows[16], int n) { FOLD_ROWS(add, rows, n); }
 V16 vf vf_tops(const vf rows[16], int n) { FOLD_ROWS(max, rows, n); }

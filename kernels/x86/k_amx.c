@@ -124,12 +124,13 @@ V16 void open_codes(uint8_t *w, const mm_task *t, w_src src, int64_t tile, int64
     const uint8_t *step = codes_at(t, tile, p);
     for (int64_t i = 0; i < n; i += TILE_K, step += t->s.step_bytes) {
         ask_step(step, t->s.step_bytes);
-        for (int turn = 0; turn < 8 / quads(src); turn++)
-            UNROLL for (int k = 0; k < quads(src); k++, w += 64)
-            {
+        for (int turn = 0; turn < 8 / quads(src); turn++) {
+            UNROLL
+            for (int k = 0; k < quads(src); k++, w += 64) {
                 const vi v = unpack(step, src, turn, k);
                 vi_store(w, w_table(src) ? vi_lookup(table, v) : v);
             }
+        }
     }
 }
 #define OPEN(f, SRC)                                 \
@@ -202,8 +203,8 @@ V16 void i8_join(amx_panel *c, const amx_block *b, int64_t i, int32_t (*dot)[AMX
     const float *s = t->x.s + at, *sum = t->x.qs + at;
     for (int64_t r = 0; r < c->R; r++, s += nb, sum += nb) {
         const vf X = vf_set1(*sum), sx = vf_set1(*s);
-        UNROLL for (int n = 0; n < AMX_TILES; n++)
-        {
+        UNROLL
+        for (int n = 0; n < AMX_TILES; n++) {
             const vf v = less_zeros(vi_load(dot[n][r]), b->z[n], X, c->src, no_zeros);
             float *acc = c->acc[i][n][r], *y = c->y[i][n][r];
             const vf sums = vf_fma(sx, v, one || b->first ? vf_set1(0) : vf_load(acc));
@@ -271,14 +272,15 @@ V16 void open_pairs(uint8_t *w, const mm_task *t, w_src src, int64_t tile, int64
     const uint8_t *step = codes_at(t, tile, p);
     for (int64_t i = 0; i < n; i += TILE_K, step += t->s.step_bytes) {
         ask_step(step, t->s.step_bytes);
-        for (int turn = 0; turn < 8 / quads(src); turn++)
-            UNROLL for (int k = 0; k < quads(src); k++, w += 128)
-            {
+        for (int turn = 0; turn < 8 / quads(src); turn++) {
+            UNROLL
+            for (int k = 0; k < quads(src); k++, w += 128) {
                 vi v[2];
                 pairs(v, src, step, turn, k, z, table);
                 vi_store(w, v[0]);
                 vi_store(w + 64, v[1]);
             }
+        }
     }
 }
 static void open_bf16(amx_panel *c, int64_t p, int64_t n)

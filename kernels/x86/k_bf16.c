@@ -22,11 +22,18 @@ V16 void bf16_quad(vf acc[MAX_R][MAX_T], const uint8_t *const *step, const uint1
                    int NT)
 {
     vi w[MAX_T][2];
-    UNROLL for (int n = 0; n < NT; n++) pairs(w[n], src, step[n], turn, k, z[n], table);
-    UNROLL for (int h = 0; h < 2; h++) UNROLL for (int r = 0; r < RM; r++)
-    {
-        const vi xv = vi_word(x[r] + p + 2 * h);
-        UNROLL for (int n = 0; n < NT; n++) acc[r][n] = dot2(acc[r][n], w[n][h], xv);
+    UNROLL
+    for (int n = 0; n < NT; n++)
+        pairs(w[n], src, step[n], turn, k, z[n], table);
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        UNROLL
+        for (int r = 0; r < RM; r++) {
+            const vi xv = vi_word(x[r] + p + 2 * h);
+            UNROLL
+            for (int n = 0; n < NT; n++)
+                acc[r][n] = dot2(acc[r][n], w[n][h], xv);
+        }
     }
 }
 V16 void bf16_sort(vf acc[MAX_R][MAX_T], int RM, int NT) { (void)acc, (void)RM, (void)NT; }
@@ -51,7 +58,8 @@ V16 void vi_zip16(vi z[2], vi a, vi b)
 V16 void store_keys(uint32_t *kt, vf x[PAIR_KEYS], int n, int words)
 {
     transpose16(x);
-    UNROLL for (int c = 0; c < words; c++)
+    UNROLL
+    for (int c = 0; c < words; c++)
         _mm512_mask_storeu_epi32(kt + c * ATTN_LANES, vm_first(n), vi_cast(x[c]));
 }
 #include "kernels/simd/attn_pairs.h"

@@ -73,20 +73,24 @@ typedef struct {
 /* The first turns of a step from p on, of codes below 32; `fresh`: sums start with it. */
 V16 void step_small(i8_sums *c, int64_t p, w_src src, int RM, int NT, int turns, bool fresh)
 {
-    UNROLL for (int turn = 0; turn < turns; turn++) UNROLL for (int k = 0; k < quads(src); k++)
-    {
-        vi w[MAX_T];
-        UNROLL for (int n = 0; n < NT; n++)
-        {
-            w[n] = unpack(c->step[n], src, turn, k);
-            if (w_table(src)) w[n] = vi_lookup(c->table, w[n]);
-        }
-        UNROLL for (int r = 0; r < RM; r++)
-        {
-            vi x = vi_word(c->x[r] + p + 4 * (turn * quads(src) + k));
-            UNROLL for (int n = 0; n < NT; n++) c->sum[r][n] =
-                fresh && turn + k == 0 ? vi_products(w[n], x)
-                                       : vi_add_products(c->sum[r][n], w[n], x);
+    UNROLL
+    for (int turn = 0; turn < turns; turn++) {
+        UNROLL
+        for (int k = 0; k < quads(src); k++) {
+            vi w[MAX_T];
+            UNROLL
+            for (int n = 0; n < NT; n++) {
+                w[n] = unpack(c->step[n], src, turn, k);
+                if (w_table(src)) w[n] = vi_lookup(c->table, w[n]);
+            }
+            UNROLL
+            for (int r = 0; r < RM; r++) {
+                vi x = vi_word(c->x[r] + p + 4 * (turn * quads(src) + k));
+                UNROLL
+                for (int n = 0; n < NT; n++)
+                    c->sum[r][n] = fresh && turn + k == 0 ? vi_products(w[n], x)
+                                                          : vi_add_products(c->sum[r][n], w[n], x);
+            }
         }
     }
 }
@@ -94,22 +98,24 @@ V16 void step_small(i8_sums *c, int64_t p, w_src src, int RM, int NT, int turns,
 /* The same of codes of 8 bits, less 128, straight into 32 bits. */
 V16 void step_signed(i8_sums *c, int64_t p, w_src src, int RM, int NT)
 {
-    UNROLL for (int quad = 0; quad < 8; quad++)
-    {
+    UNROLL
+    for (int quad = 0; quad < 8; quad++) {
         vi w[MAX_T], size[MAX_T];
-        UNROLL for (int n = 0; n < NT; n++)
-        {
+        UNROLL
+        for (int n = 0; n < NT; n++) {
             w[n] = src == W_U8 ? vi_xor(vi_load(c->step[n] + 64 * quad), signs())
                                : vi_lookup(c->table, unpack(c->step[n], src, quad / 2, quad % 2));
             size[n] = (vi){ _mm256_abs_epi8(w[n].a), _mm256_abs_epi8(w[n].b) };
         }
-        UNROLL for (int r = 0; r < RM; r++)
-        {
+        UNROLL
+        for (int r = 0; r < RM; r++) {
             vi x = vi_word(c->x[r] + p + 4 * quad);
             const vi size_x = { _mm256_abs_epi8(x.a), _mm256_abs_epi8(x.b) };
-            UNROLL for (int n = 0; n < NT; n++) c->dot[r][n] =
-                RM == 1 && src == W_LUT4 ? vi_dot_signed(c->dot[r][n], x, size_x, w[n])
-                                         : vi_dot_signed(c->dot[r][n], w[n], size[n], x);
+            UNROLL
+            for (int n = 0; n < NT; n++)
+                c->dot[r][n] = RM == 1 && src == W_LUT4
+                                   ? vi_dot_signed(c->dot[r][n], x, size_x, w[n])
+                                   : vi_dot_signed(c->dot[r][n], w[n], size[n], x);
         }
     }
 }
@@ -118,15 +124,19 @@ V16 void step_signed(i8_sums *c, int64_t p, w_src src, int RM, int NT)
  * successors, whose codes lie `ahead` bytes further on, are asked for as its own are used. */
 V16 void next_step(i8_sums *c, size_t step_bytes, size_t ahead, int NT)
 {
-    UNROLL for (int n = 0; n < NT; n++)
-    {
+    UNROLL
+    for (int n = 0; n < NT; n++) {
         for (size_t i = 0; i < step_bytes; i += 64)
             v16_prefetch(c->step[n] + ahead + i);
         c->step[n] += step_bytes;
     }
 }
 
-#define BLOCK(r, n) UNROLL for (int r = 0; r < RM; r++) UNROLL for (int n = 0; n < NT; n++)
+#define BLOCK(r, n)              \
+    UNROLL                       \
+    for (int r = 0; r < RM; r++) \
+        UNROLL                   \
+    for (int n = 0; n < NT; n++)
 
 #define FOLD() BLOCK(r, n) c->dot[r][n] = vi_fold16(c->dot[r][n], c->sum[r][n])
 
@@ -170,29 +180,39 @@ V16 void i8_block_avx2(const mm_task *t, w_src src, int RM, int NT, int64_t m, i
     i8_sums c;
     c.table = vi_table(t->o.w->table.t);
     if (is_signed(src)) c.table = vi_xor(c.table, signs());
-    UNROLL for (int n = 0; n < NT; n++) c.step[n] =
-        (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
-    UNROLL for (int r = 0; r < RM; r++) c.x[r] = t->x.q + (m + r) * t->s.Kp;
+    UNROLL
+    for (int n = 0; n < NT; n++)
+        c.step[n] =
+            (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)b.tile[n] * t->s.tile_bytes;
+    UNROLL
+    for (int r = 0; r < RM; r++)
+        c.x[r] = t->x.q + (m + r) * t->s.Kp;
     BLOCK(r, n) c.y[r][n] = vf_set1(0);
     for (int64_t i = 0, p = 0; i < t->s.ng * w_subs(src); i++) {
         const int64_t g = i / w_subs(src), sub = i % w_subs(src);
         vf acc[MAX_R][MAX_T], z[MAX_T];
         BLOCK(r, n) acc[r][n] = vf_set1(0);
-        UNROLL for (int n = 0; n < NT; n++) z[n] = load_zero(t, b.tile[n], g, src);
+        UNROLL
+        for (int n = 0; n < NT; n++)
+            z[n] = load_zero(t, b.tile[n], g, src);
         for (int64_t end = p + per_group * A; p < end; p += A, xs++, xsum++) {
             BLOCK(r, n) c.dot[r][n] = vi_set1(0);
             dot_inputs(&c, p, A, (size_t)NT * t->s.tile_bytes, src, RM, NT);
-            UNROLL for (int r = 0; r < RM; r++)
-            {
+            UNROLL
+            for (int r = 0; r < RM; r++) {
                 const vf scale = vf_set1(xs[r * nb]), X = vf_set1(xsum[r * nb]);
-                UNROLL for (int n = 0; n < NT; n++) acc[r][n] =
-                    vf_fma(scale, less_zeros(c.dot[r][n], z[n], X, src, no_zeros), acc[r][n]);
+                UNROLL
+                for (int n = 0; n < NT; n++)
+                    acc[r][n] =
+                        vf_fma(scale, less_zeros(c.dot[r][n], z[n], X, src, no_zeros), acc[r][n]);
             }
         }
-        UNROLL for (int n = 0; n < NT; n++)
-        {
+        UNROLL
+        for (int n = 0; n < NT; n++) {
             vf s = load_scale_i8(t, b.tile[n], g, sub, src);
-            UNROLL for (int r = 0; r < RM; r++) c.y[r][n] = vf_fma(s, acc[r][n], c.y[r][n]);
+            UNROLL
+            for (int r = 0; r < RM; r++)
+                c.y[r][n] = vf_fma(s, acc[r][n], c.y[r][n]);
         }
     }
     vf sums[MAX_R * MAX_T];

@@ -86,9 +86,9 @@ V16 void open_chunk(i8_chunk *c, const mm_task *t, w_src src, int64_t tile, int6
         uint8_t *w = c->page[0].w + p * TILE_N, *size = c->page[1].w + p * TILE_N;
         for (size_t i = 0; i < t->s.step_bytes; i += 64, next += 64)
             v16_prefetch(next);
-        for (int turn = 0; turn < 8 / quads(src); turn++)
-            UNROLL for (int k = 0; k < quads(src); k++, w += 64, size += 64)
-            {
+        for (int turn = 0; turn < 8 / quads(src); turn++) {
+            UNROLL
+            for (int k = 0; k < quads(src); k++, w += 64, size += 64) {
                 vi v = unpack(step, src, turn, k);
                 if (w_table(src)) v = vi_lookup(table, v);
                 if (is_signed(src)) {
@@ -97,6 +97,7 @@ V16 void open_chunk(i8_chunk *c, const mm_task *t, w_src src, int64_t tile, int6
                 }
                 vi_store(w, v);
             }
+        }
     }
     for (int64_t b = 0, p = p0; b < c->n; b++, p += c->A) {
         const int64_t g = p / t->s.Gp, sub = p % t->s.Gp / (t->s.Gp / w_subs(src));
@@ -109,11 +110,11 @@ V16 void open_chunk(i8_chunk *c, const mm_task *t, w_src src, int64_t tile, int6
  * either is added: processors deal instructions out to their units in that order best. */
 V16 void add_quads(vi *sum, const uint8_t *w, const int8_t *x, int n, int RM)
 {
-    UNROLL for (int k = 0; k < n; k++)
-    {
+    UNROLL
+    for (int k = 0; k < n; k++) {
         const vi v = vi_load(w + 64 * k);
-        UNROLL for (int r = 0; r < RM; r++)
-        {
+        UNROLL
+        for (int r = 0; r < RM; r++) {
             __m256i a = vi_word(x + r * CHUNK + 4 * k).a, b;
             __asm__("vpmaddubsw %[a], %[wb], %[b]\n\t"
                     "vpmaddubsw %[a], %[wa], %[a]\n\t"
@@ -128,7 +129,9 @@ V16 void add_quads(vi *sum, const uint8_t *w, const int8_t *x, int n, int RM)
 V16 void sum_quads(vi *sum, const uint8_t *w, const int8_t *x, const int32_t *start, int64_t n,
                    int RM)
 {
-    UNROLL for (int r = 0; r < RM; r++) sum[r] = vi_word(start + r);
+    UNROLL
+    for (int r = 0; r < RM; r++)
+        sum[r] = vi_word(start + r);
     if (n < 8) {
         add_quads(sum, w, x, 4, RM);
         return;
@@ -142,11 +145,14 @@ V16 void dot_twice(vi *dot, const uint8_t *w, const int8_t *x, const int32_t *st
 {
     i8_rows first;
     sum_quads(dot, w, x, start, fold, RM);
-    UNROLL for (int r = 0; r < RM; r++) first.row[r] = dot[r];
+    UNROLL
+    for (int r = 0; r < RM; r++)
+        first.row[r] = dot[r];
     __asm__("" : "+m"(first)); /* stay there: registers hold the second */
     sum_quads(dot, w + 64 * fold, x + 4 * fold, start + PANEL_ROWS, fold, RM);
-    UNROLL for (int r = 0; r < RM; r++) dot[r] =
-        vi_fold16(vi_fold16(vi_set1(0), first.row[r]), dot[r]);
+    UNROLL
+    for (int r = 0; r < RM; r++)
+        dot[r] = vi_fold16(vi_fold16(vi_set1(0), first.row[r]), dot[r]);
 }
 /* The same with n quads: `fold` at most, or an even number of them. */
 V16 void dot_small(vi *dot, const uint8_t *w, const int8_t *x, const int32_t *start, int64_t n,
@@ -155,30 +161,40 @@ V16 void dot_small(vi *dot, const uint8_t *w, const int8_t *x, const int32_t *st
     enum { MOST = 128 / 4 };      /* quads of a block */
     if (fold == 4 || n <= fold) { /* 4: all that there are, of nvfp4 */
         sum_quads(dot, w, x, start, fold == 4 ? 4 : n, RM);
-        UNROLL for (int r = 0; r < RM; r++) dot[r] = vi_fold16(vi_set1(0), dot[r]);
+        UNROLL
+        for (int r = 0; r < RM; r++)
+            dot[r] = vi_fold16(vi_set1(0), dot[r]);
         return;
     }
     dot_twice(dot, w, x, start, fold, RM);
     for (int64_t q = 2 * fold; 2 * fold < MOST && q < n; q += 2 * fold) {
         i8_rows before;
-        UNROLL for (int r = 0; r < RM; r++) before.row[r] = dot[r];
+        UNROLL
+        for (int r = 0; r < RM; r++)
+            before.row[r] = dot[r];
         start += 2 * PANEL_ROWS;
         dot_twice(dot, w + 64 * q, x + 4 * q, start, fold, RM);
-        UNROLL for (int r = 0; r < RM; r++) dot[r] = vi_add(dot[r], before.row[r]);
+        UNROLL
+        for (int r = 0; r < RM; r++)
+            dot[r] = vi_add(dot[r], before.row[r]);
     }
 }
 
 V16 void dot_signed(vi *dot, const uint8_t *w, const uint8_t *size, const int8_t *x, int64_t n,
                     int RM)
 {
-    UNROLL for (int r = 0; r < RM; r++) dot[r] = vi_set1(0);
-    for (int64_t q = 0; q < n; q += 4, x += 16, w += 256, size += 256)
-        UNROLL for (int k = 0; k < 4; k++)
-        {
+    UNROLL
+    for (int r = 0; r < RM; r++)
+        dot[r] = vi_set1(0);
+    for (int64_t q = 0; q < n; q += 4, x += 16, w += 256, size += 256) {
+        UNROLL
+        for (int k = 0; k < 4; k++) {
             const vi v = vi_load(w + 64 * k), a = vi_load(size + 64 * k);
-            UNROLL for (int r = 0; r < RM; r++) dot[r] =
-                vi_dot_signed(dot[r], v, a, vi_word(x + r * CHUNK + 4 * k));
+            UNROLL
+            for (int r = 0; r < RM; r++)
+                dot[r] = vi_dot_signed(dot[r], v, a, vi_word(x + r * CHUNK + 4 * k));
         }
+    }
 }
 
 /* Block b's dot products, of codes less their middle, join the sums of RM rows. no_zeros: the
@@ -189,25 +205,30 @@ V16 void end_block(const i8_chunk *c, const vi *dot, int64_t b, int64_t row, boo
     float(*y)[TILE_N] = c->y + row, (*acc)[TILE_N] = c->acc + row;
     const vf s = vf_load(c->s[b]), z = vf_load(c->z[b]), zero = vf_set1(0);
     vf v[BODY_ROWS];
-    UNROLL for (int r = 0; r < RM; r++) v[r] = vf_from_vi(dot[r]);
-    if (!no_zeros) UNROLL for (int r = 0; r < RM; r++)
-        {
+    UNROLL
+    for (int r = 0; r < RM; r++)
+        v[r] = vf_from_vi(dot[r]);
+    if (!no_zeros) {
+        UNROLL
+        for (int r = 0; r < RM; r++) {
             const vf X = vf_set1(xsum[r * c->nb]);
             v[r] = vf_fnma(z, X, vf_fma(vf_set1(c->middle), X, v[r])); /* the inner one is exact */
         }
+    }
     if (c->group == 1) {
-        UNROLL for (int r = 0; r < RM; r++)
-        {
+        UNROLL
+        for (int r = 0; r < RM; r++) {
             const vf sum = vf_fma(vf_set1(xs[r * c->nb]), v[r], zero);
             vf_store(y[r], vf_fma(s, sum, vf_load(y[r])));
         }
         return;
     }
-    UNROLL for (int r = 0; r < RM; r++)
+    UNROLL
+    for (int r = 0; r < RM; r++)
         vf_store(acc[r], vf_fma(vf_set1(xs[r * c->nb]), v[r], vf_load(acc[r])));
     if ((c->at + b + 1) % c->group) return;
-    UNROLL for (int r = 0; r < RM; r++)
-    {
+    UNROLL
+    for (int r = 0; r < RM; r++) {
         vf_store(y[r], vf_fma(s, vf_load(acc[r]), vf_load(y[r])));
         vf_store(acc[r], zero);
     }

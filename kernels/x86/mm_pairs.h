@@ -27,7 +27,9 @@ V16 void pairs(vi w[2], w_src src, const uint8_t *step, int turn, int k, vi z, v
         vi low = vi_set1(255);
         vi c[4] = { vi_and(u, low), vi_and(vi_srl(u, 8), low), vi_and(vi_srl(u, 16), low),
                     vi_srl(u, 24) };
-        UNROLL for (int j = 0; j < 4; j++) c[j] = vi_cast(vf_sub(vf_from_vi(c[j]), vf_cast(z)));
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            c[j] = vi_cast(vf_sub(vf_from_vi(c[j]), vf_cast(z)));
         w[0] = vi_or(vi_srl(c[0], 16), c[1]);
         w[1] = vi_or(vi_srl(c[2], 16), c[3]);
         return;

@@ -120,8 +120,8 @@ static lq_status demand_call(api_params *p, const char *name, api_error *e)
         if (name && wanted) p->structured.first_tool = i;
         if (wanted) ok = add_call_schema(list, t);
     }
-    lq_status s = ok ? api_read_structured(&p->structured, "tool_choice", schema, e)
-                     : api_no_memory(e);
+    lq_status s =
+        ok ? api_read_structured(&p->structured, "tool_choice", schema, e) : api_no_memory(e);
     cJSON_Delete(schema);
     p->must_call = !s;
     return s;

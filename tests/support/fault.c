@@ -29,26 +29,56 @@
 #include <unistd.h>
 
 /* ---- what counts: X(function, class) ---- */
-#define CALLS(X)                                                                                   \
-    X(malloc, ALLOC)                                                                               \
-    X(calloc, ALLOC)                                                                               \
-    X(realloc, ALLOC)                                                                              \
-    X(aligned_alloc, ALLOC)                                                                        \
-    X(posix_memalign, ALLOC)                                                                       \
-    X(strdup, ALLOC)                                                                               \
-    X(strndup, ALLOC)                                                                              \
-    X(asprintf, ALLOC)                                                                             \
-    X(mmap, ALLOC)                                                                                 \
-    X(open, OPEN) X(openat, OPEN) X(fopen, OPEN) X(fdopen, OPEN) X(opendir, OPEN)                  \
-        X(mkostemp, OPEN) X(socket, OPEN) X(eventfd, OPEN) X(epoll_create1, OPEN) X(read, READ)    \
-            X(pread, READ) X(getdelim, READ) X(fread, READ) X(fstat, READ) X(readdir, READ)        \
-                X(write, WRITE) X(pwrite, WRITE) X(fwrite, WRITE) X(fflush, WRITE)                 \
-                    X(fclose, WRITE) X(fsync, CHANGE) X(ftruncate, CHANGE) X(rename, CHANGE)       \
-                        X(renameat2, CHANGE) X(link, CHANGE) X(linkat, CHANGE) X(unlink, CHANGE)   \
-                            X(unlinkat, CHANGE) X(mkdir, CHANGE) X(rmdir, CHANGE)                  \
-                                X(create, CHANGE) X(accept4, NET) X(recv, NET) X(recvmsg, NET)     \
-                                    X(send, NET) X(sendmsg, NET) X(sendto, NET) X(epoll_wait, NET) \
-                                        X(poll, NET) X(pthread_create, THREAD)
+#define CALLS(X)             \
+    X(malloc, ALLOC)         \
+    X(calloc, ALLOC)         \
+    X(realloc, ALLOC)        \
+    X(aligned_alloc, ALLOC)  \
+    X(posix_memalign, ALLOC) \
+    X(strdup, ALLOC)         \
+    X(strndup, ALLOC)        \
+    X(asprintf, ALLOC)       \
+    X(mmap, ALLOC)           \
+    X(open, OPEN)            \
+    X(openat, OPEN)          \
+    X(fopen, OPEN)           \
+    X(fdopen, OPEN)          \
+    X(opendir, OPEN)         \
+    X(mkostemp, OPEN)        \
+    X(socket, OPEN)          \
+    X(eventfd, OPEN)         \
+    X(epoll_create1, OPEN)   \
+    X(read, READ)            \
+    X(pread, READ)           \
+    X(getdelim, READ)        \
+    X(fread, READ)           \
+    X(fstat, READ)           \
+    X(readdir, READ)         \
+    X(write, WRITE)          \
+    X(pwrite, WRITE)         \
+    X(fwrite, WRITE)         \
+    X(fflush, WRITE)         \
+    X(fclose, WRITE)         \
+    X(fsync, CHANGE)         \
+    X(ftruncate, CHANGE)     \
+    X(rename, CHANGE)        \
+    X(renameat2, CHANGE)     \
+    X(link, CHANGE)          \
+    X(linkat, CHANGE)        \
+    X(unlink, CHANGE)        \
+    X(unlinkat, CHANGE)      \
+    X(mkdir, CHANGE)         \
+    X(rmdir, CHANGE)         \
+    X(create, CHANGE)        \
+    X(accept4, NET)          \
+    X(recv, NET)             \
+    X(recvmsg, NET)          \
+    X(send, NET)             \
+    X(sendmsg, NET)          \
+    X(sendto, NET)           \
+    X(epoll_wait, NET)       \
+    X(poll, NET)             \
+    X(pthread_create, THREAD)
 
 enum { ALLOC = 1, OPEN = 2, READ = 4, WRITE = 8, CHANGE = 16, NET = 32, THREAD = 64 };
 typedef enum {

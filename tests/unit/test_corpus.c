@@ -6,15 +6,15 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#define FUZZERS(X)                                                                         \
-    X(cli)                                                                                 \
-    X(config)                                                                              \
-    X(gguf)                                                                                \
-    X(grammar)                                                                             \
-    X(hf)                                                                                  \
-    X(http)                                                                                \
-    X(index) X(json) X(kv) X(llmq) X(publish) X(request) X(safetensors) X(sse) X(template) \
-        X(tokenizer)
+#define FUZZERS(X) \
+    X(cli)         \
+    X(config)      \
+    X(gguf)        \
+    X(grammar)     \
+    X(hf)          \
+    X(http)        \
+    X(index)       \
+    X(json) X(kv) X(llmq) X(publish) X(request) X(safetensors) X(sse) X(template) X(tokenizer)
 #define X(name) int fuzz_##name(const uint8_t *data, size_t n);
 FUZZERS(X)
 #undef X
