@@ -92,19 +92,31 @@ int prog_phase_line(char *buf, size_t n, const prog_phase *p, size_t rss, int ba
                     100 * fraction(p->part), p->what, *p->detail ? "  " : "", p->detail);
 }
 
+/* "1234", "2.10M" */
+static void format_count(char text[16], double x)
+{
+    if (x < 1e5)
+        snprintf(text, 16, x < 100 ? "%.3g" : "%.0f", x);
+    else
+        snprintf(text, 16, x < 1e9 ? "%.2fM" : "%.2fG", x / (x < 1e9 ? 1e6 : 1e9));
+}
+
 int prog_line(char *buf, size_t n, const char *what, double done, double total, double secs,
               size_t rss, int bar_width)
 {
-    char bar[64], rate[32] = "", eta[32], mem[32];
+    char bar[64], rate[32] = "", eta[32], mem[32], now[16], end[16], speed[16];
     double part = total > 0 ? fraction(done / total) : 0;
     draw_bar(bar, part, bar_width);
-    if (secs > 0 && done > 0) snprintf(rate, sizeof rate, "  %.3g/s", done / secs);
+    format_count(now, done);
+    format_count(end, total);
+    format_count(speed, secs > 0 ? done / secs : 0);
+    if (secs > 0 && done > 0) snprintf(rate, sizeof rate, "  %s/s", speed);
     if (part > 0 && part < 1)
         memcpy(eta, "left ", 6), format_time(eta + 5, sizeof eta - 5, secs / part - secs);
     else
         memcpy(eta, "in ", 4), format_time(eta + 3, sizeof eta - 3, secs);
-    return snprintf(buf, n, "%-28s %s%3.0f%%  %.6g/%.6g%s  %s  %s", what, bar, 100 * part, done,
-                    total, rate, eta, opt_size_text(mem, sizeof mem, (double)rss));
+    return snprintf(buf, n, "%-28s %s%3.0f%%  %s/%s%s  %s  %s", what, bar, 100 * part, now, end,
+                    rate, eta, opt_size_text(mem, sizeof mem, (double)rss));
 }
 
 /* With the lock held: a terminal's progress line is erased, so that something else can be said. */
