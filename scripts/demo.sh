@@ -1,7 +1,8 @@
 #!/bin/sh
 # The main job of llmq from a fresh clone, on the embedded checkpoint (CPU, no account, no download
 # but the compiler and libraries): install, build, quantize, convert, measure, serve, ask, stop.
-# Safe to run again: everything it makes lies in build/demo and is made anew.
+# Safe to run again: everything it makes is in build/demo, which it empties first. The first run takes
+# a minute or two for packages and about five for the build on two cores; a later run takes half a minute.
 #
 # usage: sh scripts/demo.sh [--no-install]
 set -eu
@@ -10,7 +11,7 @@ install=yes
 for arg in "$@"; do
     case $arg in
     --no-install) install= ;;
-    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "demo.sh: unknown option '$arg' (see --help)" >&2; exit 2 ;;
     esac
 done
@@ -27,7 +28,8 @@ stop_server() {
     wait "$server" 2>/dev/null || true
     server=
 }
-trap stop_server EXIT
+. scripts/progress.sh
+trap 'work_stop; stop_server' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
@@ -42,13 +44,43 @@ field() { # KEY FILE: a top-level number or string of a JSON document that llmq 
 round() { printf "%.${2}f" "$1"; } # NUMBER PLACES
 now_ms() { echo $(($(date +%s%N) / 1000000)); }
 
-step "1/6 what is needed, and the program"
-[ -z "$install" ] || sh scripts/install-deps.sh
-show make -s -j"$(nproc 2>/dev/null || echo 2)"
 mkdir -p "$dir"
 rm -rf "${dir:?}"/*
+jobs=$(nproc 2>/dev/null || echo 2)
 
-step "2/6 quantize the checkpoint to 4 bits (AWQ)"
+# Lines such as "  CC   base/base.c", by what they cost: a file of vector kernels takes as long as 40
+# others, a CUDA file as long as 60. LAST: leave out so many lines at the end, which still run.
+cost() { # LAST
+    sed -n 's/^\(echo "\)\{0,1\}  \([A-Z][A-Z]* .*\)/\2/p' | head -n "-$1" |
+        awk '{ n += /^NVCC/ ? 60 : /kernels\/x86|kernels\/arm/ ? 40 : 1 } END { print n + 0 }'
+}
+building() { # how far, what is compiled now, and the time left at the pace so far
+    done=$(cost "$jobs" <"$dir/build.log")
+    left=
+    if [ "$seconds" -ge 10 ] && [ "$done" -ge $((all / 20)) ] && [ "$done" -gt 0 ]; then
+        left=", about $(clock $((seconds * (all - done) / done))) left"
+    fi
+    # shellcheck disable=SC2154 # seconds: of work
+    echo "building: $((100 * done / all)) %, $(clock "$seconds")$left  $(tail -n 1 "$dir/build.log" | cut -c 8-60)"
+}
+
+step "1/6 install what is missing, and build"
+[ -z "$install" ] || sh scripts/install-deps.sh
+all=$(make -n 2>/dev/null | cost 0)
+if [ "$all" -eq 0 ]; then
+    echo "the program is built already"
+else
+    echo "\$ make -j$jobs    # one to five minutes on two cores; its output: $dir/build.log"
+fi
+start=$(date +%s)
+work "$dir/build.log" building make -s -j"$jobs" || {
+    tail -n 20 "$dir/build.log" >&2
+    echo "demo.sh: the build failed; its last lines are above, all of it is in $dir/build.log" >&2
+    exit 1
+}
+[ "$all" -eq 0 ] || echo "built ./llmq in $(clock $(($(date +%s) - start)))"
+
+step "2/6 quantize the checkpoint to 4 bits (AWQ; 10 to 40 s)"
 show ./llmq quantize $model -o $packed --method awq --json >"$dir/quantize.json"
 bytes_in=$(field bytes_in "$dir/quantize.json")
 bytes_out=$(field bytes_out "$dir/quantize.json")
@@ -107,7 +139,7 @@ grep -q '^data: \[DONE\]' "$dir/stream.txt" || {
 printf '\n\n%s tokens in %s ms: %s tokens per second\n' "$tokens" "$((end - start))" \
     "$((tokens * 1000 / (end - start + 1)))"
 
-step "6/6 stop it"
+step "6/6 stop the server"
 kill -TERM "$server"
 status=0
 wait "$server" || status=$?
@@ -117,10 +149,11 @@ echo "the server ended with exit code $status"
 
 cat <<END
 
-Done. Next:
-  ./llmq serve $packed
-      and point any OpenAI client at http://127.0.0.1:8000/v1 (no key needed)
-  ./llmq quantize /path/to/a/hugging-face/checkpoint -o model.llmq --method gptq
-  ./llmq help quantize
-  sh scripts/test.sh
+Done. What to do next:
+  quantize your own model     ./llmq quantize path/to/hugging-face-folder -o model.llmq --method gptq
+  serve this one              ./llmq serve $packed
+                              (any OpenAI client at http://127.0.0.1:8000/v1; a page to chat at http://127.0.0.1:8000)
+  every option, with examples ./llmq help quantize
+  every test                  sh scripts/test.sh
+  read on                     README.md, docs/methods/README.md (which method)
 END

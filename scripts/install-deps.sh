@@ -30,7 +30,7 @@ optional() { # PACKAGE PROGRAM: tests that need it are skipped where it cannot b
 pytest_there() { has python3 && { python3 -c 'import pytest' 2>/dev/null || [ -x .venv/bin/pytest ]; }; }
 
 missing= wanted=
-need() { # PACKAGE CHECK...: note the package when the check says no
+need() { # PACKAGE CHECK...: note the package when the check fails
     package=$1
     shift
     "$@" || missing="$missing $package"
@@ -75,17 +75,17 @@ case $what in *dev*)
     ;;
 esac
 
-try_wanted() { # tried without a word where all is well; tests that use them are skipped
+try_wanted() { # prints nothing on success; tests that use them are skipped
     [ -n "$wanted" ] && [ -z "$check" ] && has apt-get || return 0
     as_root=
     [ "$(id -u)" -eq 0 ] || as_root="sudo -n"
     # shellcheck disable=SC2086 # lists of words
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $wanted \
-        >/dev/null 2>&1 || echo "install-deps: not to be had, tests that use it are skipped:$wanted"
+        >/dev/null 2>&1 || echo "install-deps: not available, tests that use them are skipped:$wanted"
 }
 if [ -z "$missing" ]; then
     try_wanted
-    echo "install-deps: everything is there"
+    echo "install-deps: nothing is missing"
     exit 0
 fi
 echo "install-deps: missing:$missing"
@@ -94,14 +94,14 @@ echo "install-deps: missing:$missing"
 give_up() {
     cat >&2 <<END
 install-deps: $1
-Install these (Debian and Ubuntu names) by your own means and run this again:
+Install these packages (Debian and Ubuntu names) yourself and run this again:
    $missing
 As root on Debian or Ubuntu that is:
     apt-get update && apt-get install -y --no-install-recommends$missing
 END
     exit 1
 }
-has apt-get || give_up "this is no Debian or Ubuntu (no apt-get here)"
+has apt-get || give_up "not Debian or Ubuntu (no apt-get)"
 as_root=
 if [ "$(id -u)" -ne 0 ]; then
     has sudo || give_up "not root, and there is no sudo"
@@ -110,15 +110,20 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root=sudo
 fi
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-echo "install-deps: installing with apt-get${as_root:+ (sudo)}; this can take a minute or two"
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q >"$log" 2>&1 ||
+. scripts/progress.sh
+trap 'work_stop; rm -f "$log"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+[ -z "$as_root" ] || sudo true || give_up "sudo said no" # asks for the password here, not under the moving line
+waiting() { echo "installing: $(clock "$seconds")  $(tail -n 1 "$log" | tr -cd '[:print:]' | cut -c 1-60)"; }
+apt() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get "$@"; }
+echo "install-deps: installing with apt-get${as_root:+ (sudo)}; one to three minutes, most of it download"
+work "$log" waiting apt update -q ||
     echo "install-deps: apt-get update failed; trying with the package lists that are here" >&2
 # shellcheck disable=SC2086 # a list of package names
-if ! $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
-    $missing >>"$log" 2>&1; then
+work "$log" waiting apt install -y -q --no-install-recommends $missing || {
     tail -n 15 "$log" >&2
     give_up "apt-get could not install them (its last lines are above; is the network reachable?)"
-fi
+}
 try_wanted
 echo "install-deps: done"
