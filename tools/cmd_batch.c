@@ -37,14 +37,14 @@ typedef struct {
 #define F(field) offsetof(batch_opts, field)
 static const opt_row rows[] = {
     { "shard", 0, OPT_STR, F(shard), .arg = "I/N",
-      .help = "answer every N-th request alone, from the I-th on; 1/1 is all of them" },
+      .help = "answer only every N-th request, from the I-th on; 1/1: all" },
     { "logprobs", 0, OPT_INT, F(logprobs), .def = "-1", .lo = -1, .hi = SMP_MAX_LOGPROBS,
-      .help = "ids and log-probabilities with so many alternatives, for requests that do not say; "
-              "-1: what they say" },
+      .help = "ids and log-probabilities with this many alternatives, for requests that do not set "
+              "it; -1: as they set it" },
     { "served-model-name", 0, OPT_LIST, F(names), .arg = "NAME",
-      .help = "name that requests may call the model by; may be repeated; default: the file's" },
+      .help = "model name in requests (default: the file's name)" },
     { "resume", 0, OPT_TRI, F(resume),
-      .help = "go on with unfinished work of the same run (default); --no-resume: begin anew" },
+      .help = "go on with unfinished work of the same run (default); --no-resume: start again" },
 };
 
 /* A custom_id, by its hash, and the line that has it. */
@@ -638,7 +638,8 @@ const cmd_row cmd_batch = {
         "IN has one request a line, as OpenAI's batches: {\"custom_id\", \"method\": \"POST\",\n"
         "\"url\": \"/v1/chat/completions\", \"body\": {...}}; url may be any POST route of serve.\n"
         "OUT has one answer a line in the same order: {\"id\", \"custom_id\", \"response\":\n"
-        "{\"status_code\", \"request_id\", \"body\"}, \"error\"}. A line that is no request has "
+        "{\"status_code\", \"request_id\", \"body\"}, \"error\"}. A line that is not a request "
+        "gets "
         "an\n"
         "error, and the others go on. An interrupted run goes on when it is repeated. With\n"
         "--logprobs the answers are a teacher's outputs to distil from.",

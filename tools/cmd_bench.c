@@ -45,7 +45,7 @@ static const opt_row rows[] = {
       .help = "measure static, dynamic and continuous batching too, with so many requests whose "
               "answers have 8 tokens, but one of each eight 128" },
     { "places", 0, OPT_INT, F(places), .def = "16", .lo = 1, .hi = 4096,
-      .help = "sequences that may run together there" },
+      .help = "sequences that may run together with --mixed" },
 };
 
 static const opt_row attention_rows[] = {
@@ -63,26 +63,26 @@ static const opt_row serve_rows[] = {
     { "num-prompts", 0, OPT_INT, F(num_prompts), .def = "64", .lo = 1, .hi = 1e6,
       .help = "requests (or conversations) of each row" },
     { "concurrency", 0, OPT_STR, F(concurrency), .def = "1,4,16,64", .arg = "C[,C...]",
-      .help = "closed loop: so many at a time, a row each" },
+      .help = "closed loop: this many at a time, one row each" },
     { "request-rate", 0, OPT_FLOAT, F(rate), .lo = 1e-3, .hi = 1e5, .arg = "R",
-      .help = "open loop: so many begin a second, at the times of a Poisson process" },
+      .help = "open loop: this many start per second, at the times of a Poisson process" },
     { "input-len", 0, OPT_INT, F(input_len), .def = "128", .lo = 1, .hi = 1 << 20,
-      .help = "tokens of a prompt, of a turn; with a shared prefix those behind it" },
+      .help = "tokens of a prompt, of a turn; with a shared prefix: those after it" },
     { "output-len", 0, OPT_INT, F(output_len), .def = "64", .lo = 1, .hi = 1 << 20,
       .help = "tokens of an answer" },
     { "prefix-len", 0, OPT_INT, F(prefix_len), .def = "256", .lo = 1, .hi = 1 << 20,
       .help = "tokens that all prompts begin with" },
     { "turns", 0, OPT_INT, F(turns), .def = "4", .lo = 1, .hi = 1000, .help = "of a conversation" },
     { "goodput", 0, OPT_STR, F(goodput), .arg = "ttft:MS,tpot:MS,e2el:MS",
-      .help = "what a request must keep to be good; default: any that completes is" },
+      .help = "limits that a good request keeps; default: every completed request is good" },
     { "warmups", 0, OPT_INT, F(warmups), .def = "4", .lo = 0, .hi = 10000,
-      .help = "requests before, which are not counted" },
+      .help = "warm-up requests, not counted" },
     { "seed", 's', OPT_INT, F(seed), .def = "0", .help = "same seed, same requests and times" },
     { "key", 0, OPT_STR, F(key), .arg = "KEY",
       .help = "the server's key; default: LLMQ_API_KEY or OPENAI_API_KEY of the environment" },
     { "served-model-name", 0, OPT_STR, F(name), .arg = "NAME",
-      .help = "which of the server's models; default: its first" },
-    { "insecure", 0, OPT_FLAG, F(insecure), .help = "believe any TLS certificate" },
+      .help = "one of the server's models; default: its first" },
+    { "insecure", 0, OPT_FLAG, F(insecure), .help = "accept any TLS certificate" },
 };
 
 static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
@@ -106,14 +106,14 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
 
 const cmd_row cmd_bench = {
     .name = "bench",
-    .summary = "speed of kernels and models beside this machine's limits, and of servers",
+    .summary = "speed of kernels and models next to this machine's limits, and of servers",
     .details =
         "`bench kernels` measures each kernel at sizes of real layers. `bench model` "
         "measures prefill of one prompt and decode at several batch sizes; "
         "without MODEL on a built-in Llama shape (--shape) with weights made in "
         "memory. The limit of a row is the larger of two times: reading the weights and the "
         "cache once at the measured bandwidth, and doing the products at the measured rate. "
-        "Behind it: what a token of context takes in the cache, by type and by KV heads. "
+        "After it: what a token of context takes in the cache, by type and by KV heads. "
         "Weights that a cache of the machine holds are read faster than that, and pass 100 %. "
         "`bench attention` sets attention as the formula has it beside the one that models run. "
         "`bench serve` loads a server of this API, llmq's or another's, and prints the times to "

@@ -40,7 +40,8 @@ static const opt_row sampling_rows[] = {
     { "temperature", 't', OPT_FLOAT, F(temperature), .lo = 0, .hi = 2,
       .help = "0 is greedy; default: the server's" },
     { "top-p", 0, OPT_FLOAT, F(top_p), .lo = 0, .hi = 1,
-      .help = "draw among the likeliest that make up this much; not 0; default: the server's" },
+      .help = "sample from the likeliest tokens that add up to this probability; not 0; default: "
+              "the server's" },
     { "seed", 's', OPT_INT, F(seed),
       .help = "same seed, same answers; default: another each time" },
 };
@@ -48,8 +49,8 @@ static const opt_row server_rows[] = {
     { "key", 0, OPT_STR, F(key), .arg = "KEY",
       .help = "the server's key; default: LLMQ_API_KEY or OPENAI_API_KEY of the environment" },
     { "served-model-name", 0, OPT_STR, F(name), .arg = "NAME",
-      .help = "which of the server's models; default: its first" },
-    { "insecure", 0, OPT_FLAG, F(insecure), .help = "believe any TLS certificate" },
+      .help = "one of the server's models; default: its first" },
+    { "insecure", 0, OPT_FLAG, F(insecure), .help = "accept any TLS certificate" },
 };
 
 typedef struct {

@@ -33,8 +33,8 @@ static const opt_row rows[] = {
     { "shard-size", 0, OPT_SIZE, F(shard_size), .def = "5G",
       .help = "folders: bytes per file at most; 0: one file" },
     { "allow-requantize", 0, OPT_FLAG, F(requantize),
-      .help = "quantized formats: round anew, to the nearest, what the "
-              "format cannot hold, instead of refusing it" },
+      .help = "quantized formats: round to nearest what the format cannot hold, instead of "
+              "refusing it" },
 };
 
 /* A .llmq carries the tokenizer compiled; one that we do not know goes as it is. A malformed one

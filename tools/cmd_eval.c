@@ -29,9 +29,9 @@ static const opt_row rows[] = {
     { "windows", 0, OPT_INT, F(windows), .def = "0", .lo = 0, .hi = 1e12,
       .help = "score only the first N windows (0: all)" },
     { "bos", 0, OPT_FLAG, F(bos),
-      .help = "put BOS first in each window, which leaves room for C - 1 tokens of text" },
+      .help = "begin each window with BOS, followed by C - 1 tokens of text" },
     { "ruler", 0, OPT_ENUM, F(ruler), .def = "llmq", .words = rulers,
-      .help = "whose way of measuring to follow" },
+      .help = "whose way of measuring to use" },
     { "ref", 'r', OPT_STR, F(ref), .arg = "MODEL2",
       .help =
           "also KL(MODEL2 || MODEL) and how often both choose the same token; MODEL2 runs with f32 "
@@ -320,7 +320,7 @@ const cmd_row cmd_eval = {
         "The text is tokenized once without special tokens and cut into whole windows of C "
         "tokens, each scored from its second token. --ruler gptq and --ruler llama.cpp follow "
         "those projects' way instead, so that figures can be compared. Exit code 4 when a "
-        "--max-... gate says no (every window length must pass). With several lengths the "
+        "--max-... gate fails (every window length must pass). With several lengths the "
         "figures at the top of --json are those of the first.",
     .args = { { "MODEL", 1, 1, ".llmq file or Hugging Face folder" } },
     .groups = { OPT_GROUP("Options", rows, 0), OPT_GROUP("Gates", gates, 0),

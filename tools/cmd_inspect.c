@@ -23,7 +23,7 @@ static const opt_row rows[] = {
     { "all", 'a', OPT_FLAG, F(all),
       .help = "print every layer; without it a layer equal to the one before is only counted" },
     { "html", 0, OPT_STR, F(html), .arg = "PAGE",
-      .help = "write a page that draws how each tensor lies (planes, bits, codes, scales, values) "
+      .help = "write a page that draws each tensor's layout (planes, bits, codes, scales, values) "
               "instead of printing" },
 };
 
@@ -260,7 +260,7 @@ static void print_config(const arch_config *c)
     printf("\n");
     if (c->experts)
         printf("  experts %" PRId64 ", %" PRId64 " of them used, mlp %" PRId64
-               "%s: %.4g M parameters rest\n",
+               "%s: %.4g M parameters unused per token\n",
                c->experts, c->experts_used, c->expert_ffn,
                c->shared_ffn ? ", and a shared one" : "", arch_idle_params(c) / 1e6);
     if (c->wrapper)

@@ -41,7 +41,7 @@ static const opt_row rows[] = {
     { "memory", 0, OPT_SIZE, F(memory), .arg = "SIZE",
       .help = "memory to fit into; without it what is free here" },
     { "gpu", 0, OPT_STR, F(gpu), .arg = "NAME",
-      .help = "a GPU that takes --gpu-layers of it (unasked: auto), by its maker's figures: "
+      .help = "a GPU that holds --gpu-layers of the model (default auto), by its maker's figures: "
               "h100-sxm, rtx-4090 and others (another word lists them all)" },
     { "gpu-memory", 0, OPT_SIZE, F(gpu_memory), .arg = "SIZE",
       .help = "memory of such a GPU; without it --gpu's, or, with --device cuda or --gpu-layers, "

@@ -120,9 +120,10 @@ const cmd_row cmd_publish = {
         "artifact; oras pulls it too) or git:URL (git with git-lfs). Added to the model's files: a "
         "card with recipe, calibration, measurements, sizes and how to run it, provenance.json, "
         "the "
-        "licence, SHA256SUMS. What llmq verify refuses is not published. The name of the artifact "
-        "(folder, tag, branch) appears or changes last, so nobody pulls a half one; an interrupted "
-        "run is repeated, and goes on where the target can. Registries are asked over https, on "
+        "licence, SHA256SUMS. Only complete models that pass llmq verify are published. The name "
+        "of the artifact "
+        "(folder, tag, branch) appears or changes last, so nobody pulls half a model; repeat an "
+        "interrupted run: it goes on where the target can. Registries are asked over https, on "
         "the "
         "loopback over http unless --ca is given; without --username the entry that `docker login` "
         "wrote counts.",

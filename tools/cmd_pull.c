@@ -41,10 +41,9 @@ const cmd_row cmd_pull = {
     .name = "pull",
     .summary = "fetch a published model, resuming, and verify it",
     .details =
-        "The folder appears when all its files are there, their digests fit and llmq verify says "
-        "yes; until then they are in DIR.resume, from where the next run goes on. A name that "
-        "leads "
-        "out of the folder, a link, a file of no model, a size or a digest that does not fit is "
+        "The folder appears when all its files are there, their digests match and llmq verify "
+        "passes; until then they are in DIR.resume, where the next run goes on. A name that leads "
+        "out of the folder, a link, a file that is not part of a model, a wrong size or digest is "
         "refused. From git any model of safetensors, GGUF or .llmq will do; a folder and a "
         "registry's artifact are those of llmq publish.",
     .args = { { "TARGET", 1, 1, "dir:PATH, oci://REGISTRY/NAME:TAG (or @sha256:...), git:URL" } },

@@ -55,8 +55,8 @@ static const opt_row main_rows[] = {
       .help = "draw in the ends of grids where that lowers the error" },
     { "double-quant", 0, OPT_FLAG, F(dbl), .help = "quantize the block scales too" },
     { "rotate", 0, OPT_FLAG, F(rotate),
-      .help = "first turn the model's inner coordinates by a Hadamard matrix of random signs "
-              "(--seed): outliers spread, the function stays, nothing is added at run time" },
+      .help = "first rotate the hidden states by a Hadamard matrix of random signs (--seed; "
+              "QuaRot-style): outliers spread, the function stays, nothing is added at run time" },
     { "bpw", 0, OPT_FLOAT, F(bpw), .lo = 1, .hi = 32, .arg = "X",
       .help =
           "instead of --bits and --group-size at most X bits per weight of the "
@@ -80,9 +80,8 @@ static const opt_row calib_rows[] = {
     { "calib-samples", 0, OPT_INT, F(samples), .def = "128", .lo = 1, .hi = 1 << 20,
       .help = "windows of text" },
     { "self-samples", 0, OPT_INT, F(self), .lo = 0, .hi = 1 << 20,
-      .help =
-          "further windows that the model writes itself, which tuning learns from as well "
-          "(default: three for each of the others where codes are trained by default, else 0)" },
+      .help = "windows that the model generates itself, which tuning learns from too (default: "
+              "three for each of the others where codes are trained by default, else 0)" },
     { "calib-len", 0, OPT_INT, F(len), .def = "512", .lo = 8, .hi = 1 << 20,
       .help = "tokens in each" },
     { "seed", 0, OPT_INT, F(seed), .def = "0", .lo = 0, .hi = 9007199254740991.0,
@@ -114,13 +113,13 @@ static const opt_row which_rows[] = {
 };
 static const opt_row run_rows[] = {
     { "memory-limit", 0, OPT_SIZE, F(memory_limit), .lo = 1, .hi = 1e15,
-      .help = "stay below: calibration states go to disk, experts are looked at a few at a time; "
-              "too little is refused, naming the least that will do" },
+      .help = "cap the peak: calibration states go to disk, experts are processed a few at a time; "
+              "a limit below the minimum is refused with the minimum" },
     { "resume", 0, OPT_TRI, F(resume),
       .help = "go on from the last finished layer (that is also the default), and leave a finished "
               "OUT alone; --no-resume: throw finished layers away" },
     { "dry-run", 0, OPT_FLAG, F(dry_run),
-      .help = "print what would become of every tensor, and how much memory and disk it takes" },
+      .help = "print the scheme of every tensor, and how much memory and disk the run takes" },
     { "report", 0, OPT_STR, F(report), .arg = "FILE.html",
       .help = "also write a page of plots and tables: bits, losses, outliers, folding, experts" },
     { "check", 0, OPT_TRI, F(check),

@@ -39,29 +39,28 @@ static const opt_row answer_rows[] = {
     { "max-tokens", 'n', OPT_INT, F(max_tokens), .def = "128", .lo = 0, .hi = 1e9,
       .help = "longest answer" },
     { "min-tokens", 0, OPT_INT, F(min_tokens), .def = "0", .lo = 0, .hi = 1e9,
-      .help = "no end of the answer before so many" },
-    { "stop", 0, OPT_LIST, F(stop), .arg = "TEXT",
-      .help = "end before this text; may be repeated" },
+      .help = "do not end the answer before this many tokens" },
+    { "stop", 0, OPT_LIST, F(stop), .arg = "TEXT", .help = "end before this text" },
     { "ignore-eos", 0, OPT_FLAG, F(ignore_eos), .help = "go on after the end-of-text token" },
-    { "show-special", 0, OPT_FLAG, F(special), .help = "write special tokens out too" },
+    { "show-special", 0, OPT_FLAG, F(special), .help = "print special tokens too" },
     { "logprobs", 0, OPT_INT, F(logprobs), .def = "-1", .lo = -1, .hi = SMP_MAX_LOGPROBS,
-      .help = "with --json: log-probabilities, with so many alternatives" },
+      .help = "with --json: log-probabilities, with this many alternatives" },
 };
 static const opt_row sampling_rows[] = {
     { "temperature", 't', OPT_FLOAT, F(temperature), .def = "0", .lo = 0, .hi = 100,
-      .help = "0 takes the likeliest token each time" },
+      .help = "0: always the likeliest token (greedy)" },
     { "top-k", 0, OPT_INT, F(top_k), .def = "0", .lo = -1, .hi = INT32_MAX,
-      .help = "draw among the K likeliest (0: all)" },
+      .help = "sample from the K likeliest (0: all)" },
     { "top-p", 0, OPT_FLOAT, F(top_p), .def = "1", .lo = 0, .hi = 1,
-      .help = "draw among the likeliest that make up this much" },
+      .help = "sample from the likeliest tokens that add up to this probability" },
     { "min-p", 0, OPT_FLOAT, F(min_p), .def = "0", .lo = 0, .hi = 1,
-      .help = "draw among those at least this likely beside the likeliest" },
+      .help = "sample from tokens with at least this share of the likeliest one's probability" },
     { "repetition-penalty", 0, OPT_FLOAT, F(repetition), .def = "1", .lo = 0.01, .hi = 100,
-      .help = "divides the logits of tokens that were there" },
+      .help = "divides the logits of tokens that have occurred" },
     { "presence-penalty", 0, OPT_FLOAT, F(presence), .def = "0", .lo = -2, .hi = 2,
-      .help = "taken off tokens that were answered" },
+      .help = "subtracted from the logits of tokens in the answer" },
     { "frequency-penalty", 0, OPT_FLOAT, F(frequency), .def = "0", .lo = -2, .hi = 2,
-      .help = "taken off for each time" },
+      .help = "subtracted once for each occurrence" },
     { "seed", 's', OPT_INT, F(seed), .def = "0", .help = "same seed, same answer" },
 };
 static const char *const earlies[] = {
@@ -69,12 +68,12 @@ static const char *const earlies[] = {
 };
 static const opt_row beam_rows[] = {
     { "beams", 0, OPT_INT, F(beams), .def = "0", .lo = 0, .hi = 128,
-      .help = "follow so many lines and answer with the likeliest; nothing is drawn (0: off)" },
+      .help = "beam width: the answer is the likeliest of this many beams; no sampling (0: off)" },
     { "length-penalty", 0, OPT_FLOAT, F(length_penalty), .def = "1", .lo = -100, .hi = 100,
-      .help = "of a line: its log-probability over length^this is compared" },
+      .help = "beams are compared by log-probability / length^X" },
     { "early-stopping", 0, OPT_ENUM, F(early), .def = "false", .words = earlies,
-      .help = "once there are as many answers as lines: true ends, false goes on while the best "
-              "line is better at its length, never while it could become so" },
+      .help = "once there are as many answers as beams: true ends; false goes on while the best "
+              "beam is better at its length; never goes on while it could become better" },
 };
 static const opt_row engine_rows[] = {
     { "max-model-len", 0, OPT_INT, F(max_len), .def = "0", .lo = 0, .hi = 1e9,

@@ -56,7 +56,7 @@ static const opt_row server_rows[] = {
     { "port", 0, OPT_INT, F(port), .def = "8000", .hi = 65535,
       .help = "port to listen on; 0 takes any free one and prints it" },
     { "served-model-name", 0, OPT_LIST, F(names), .arg = "NAME",
-      .help = "name of the model in the API; may be repeated; default: the file's name" },
+      .help = "model name in the API (default: the file's name)" },
     { "uds", 0, OPT_STR, F(unix_path), .arg = "PATH",
       .help = "listen on a Unix socket instead of an address and a port" },
     { "ssl-certfile", 0, OPT_STR, F(cert), .arg = "FILE",
@@ -65,53 +65,53 @@ static const opt_row server_rows[] = {
     { "ssl-keyfile", 0, OPT_STR, F(cert_key), .arg = "FILE",
       .help = "the private key of the certificate (PEM)" },
     { "api-key", 0, OPT_LIST, F(keys.keys), .arg = "KEY",
-      .help = "key that clients must send; may be repeated; default: none is asked for" },
+      .help = "key that clients must send (default: no key is needed)" },
     { "api-key-file", 0, OPT_STR, F(keys.key_file), .arg = "FILE",
       .help = "more keys, one a line; SIGHUP reads the file again" },
     { "admin-key", 0, OPT_LIST, F(keys.admin_keys), .arg = "KEY",
-      .help = "key that may also end other clients' requests; may be repeated" },
+      .help = "key that may also end other clients' requests" },
     { "admin-key-file", 0, OPT_STR, F(keys.admin_key_file), .arg = "FILE",
       .help = "more such keys, one a line; SIGHUP reads the file again" },
     { "cors-origin", 0, OPT_LIST, F(origins), .arg = "ORIGIN",
-      .help = "let pages of this origin call, * for all; may be repeated; default: none" },
+      .help = "let pages of this origin call, * for all (default: none)" },
     { "allowed-host", 0, OPT_LIST, F(hosts), .arg = "NAME",
-      .help =
-          "answer requests to this name alone, beside localhost, addresses and --host; * for any; "
-          "may be repeated; default: any with keys or where others can connect, else none" },
+      .help = "host name that requests may be sent to, besides localhost, addresses and --host; * "
+              "for any (default: any with keys or where others can connect, else none)" },
     { "access-log", 0, OPT_STR, F(access_log), .arg = "FILE",
       .help = "one JSON object a line for each request, - for stdout; SIGHUP opens it again" },
     { "web", 0, OPT_ENUM, F(web), .def = "auto", .words = webs,
-      .help = "the page with a chat and live figures at /; auto: where only this machine can "
-              "connect" },
+      .help =
+          "page at / with a chat and live figures; auto: only where no other machine can connect" },
     { "strict-params", 0, OPT_FLAG, F(strict_params),
       .help = "refuse requests with parameters of unknown names" },
     { "max-connections", 0, OPT_INT, F(connections), .def = "4096", .lo = 1, .hi = 1 << 20,
       .help = "connections at the same time; more are closed" },
     { "request-timeout", 0, OPT_FLOAT, F(request_timeout), .def = "0", .hi = 1e6,
-      .help = "seconds after which a generation is ended with 504; 0: never" },
+      .help = "seconds after which a request is ended with 504; 0: never" },
     { "stall-timeout", 0, OPT_FLOAT, F(stall_timeout), .def = "60", .lo = 0.1, .hi = 86400,
-      .help = "seconds without a step, while requests run, after which /ready says no" },
+      .help = "seconds without a step, while requests run, after which /ready reports a stall" },
     { "shutdown-timeout", 0, OPT_FLOAT, F(shutdown_timeout), .def = "30", .hi = 86400,
       .help = "seconds that running requests get after SIGTERM or SIGINT" },
     { "isolation", 0, OPT_ENUM, F(isolation), .def = "auto", .words = iso_words,
-      .help = "give up what a server does not need: new privileges, files but those named here, "
-              "system calls; required: refuse to start where the kernel lacks a part" },
+      .help = "give up what a server does not need: new privileges, files that are not named here, "
+              "system calls; required: refuse to start where the kernel lacks one of them" },
 };
 static const opt_row dry_rows[] = {
     { "max-body-size", 0, OPT_SIZE, F(max_body), .def = "32M", .lo = 1024, .hi = 1 << 30,
       .help = "bytes of a request's body; more is answered with 413" },
     { "request-memory", 0, OPT_SIZE, F(request_memory), .def = "256M", .lo = 1 << 20, .hi = 0x1p40,
-      .help = "what bodies, their JSON and answers may take together; beyond it 503" },
+      .help = "memory of all bodies, their JSON and answers together; beyond it 503" },
     { "print-limits", 0, OPT_FLAG, F(print_limits),
-      .help = "print everything that bounds the server and the memory that it makes, and end" },
+      .help = "print every limit of the server and the memory that it allows, and exit" },
     { "dry-run", 0, OPT_FLAG, F(dry_run),
-      .help = "print what memory the server would take, and end; exit code 3: it does not fit" },
+      .help =
+          "print the memory that the server would take, and exit; exit code 3: it does not fit" },
 };
 static const opt_row queue_rows[] = {
     { "queue", 0, OPT_INT, F(queue), .def = "1024", .lo = 1, .hi = 1 << 20,
       .help = "requests that may wait; more are answered with 503" },
     { "scheduling-policy", 0, OPT_ENUM, F(scheduling), .def = "fcfs", .words = schedulings,
-      .help = "order of requests that wait: of arrival, or by their \"priority\", lower first" },
+      .help = "order of waiting requests: by arrival, or by \"priority\", lower first" },
 };
 #ifdef LLMQ_SCRIPTED
 static const opt_row test_rows[] = {

@@ -27,7 +27,7 @@ static const opt_row rows[] = {
     { "against", 0, OPT_STR, F(against), .arg = "SRC",
       .help = "the model it was made from: compare every weight, within the scheme's bound" },
     { "runs", 0, OPT_FLAG, F(runs),
-      .help = "no (exit code 4) too where the bytes are right but llmq cannot run the model: an "
+      .help = "exit code 4 also where the bytes are right but llmq cannot run the model: an "
               "architecture, a setting, a layout or a tokenizer that it does not know or misses" },
 };
 
@@ -250,7 +250,7 @@ const cmd_row cmd_verify = {
     .summary = "check every checksum; compare the weights with their source",
     .details =
         "A .llmq file: the header, every plane and file in it, and that padding is zero. A GGUF "
-        "file: its layout, nothing between or behind the tensors, finite numbers. A Hugging Face "
+        "file: its layout, nothing between or after the tensors, finite numbers. A Hugging Face "
         "folder: the layout of its files, that all tensors are there and finite, and, where it was"
         " published, SHA256SUMS: every file as it says, and no other file of a model. Of all: that"
         " tokenizer, chat templates and generation defaults load. With --against every weight is "
@@ -260,8 +260,8 @@ const cmd_row cmd_verify = {
         "norms and biases of such a model are not compared. After --rotate the source is rotated "
         "the same way. The recipe comes from the file, or "
         "from what llmq convert wrote beside it. Exit code 4 when anything does not fit, also "
-        "where it is cut too short to be opened. A model that is whole but that llmq cannot run is"
-        " said to be so, with exit code 0 unless --runs asks for 4.",
+        "where it is cut too short to be opened. A model that is whole but that llmq cannot run is "
+        "reported as such, with exit code 0 (4 with --runs).",
     .args = { { "FILE", 1, 1, "a .llmq, .gguf or .safetensors file, or a folder" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq verify model.llmq\0"

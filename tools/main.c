@@ -26,8 +26,8 @@ static void print_commands(FILE *f)
         fprintf(f, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(f, "\n`llmq COMMAND --help` explains a command, with examples. `llmq --version` prints "
                "the version.\n"
-               "Exit codes: 0 done; 1 failed at run time; 2 wrong usage; 3 bad, missing or "
-               "unsupported\ninput; 4 a check said no; 130 or 143 interrupted.\n");
+               "Exit codes: 0 done; 1 failed at run time; 2 usage error; 3 bad, missing or "
+               "unsupported\ninput; 4 verification failed; 130 or 143 interrupted.\n");
 }
 
 static lq_status find_command(const cmd_row **cmd, const char *name, lq_err *err)

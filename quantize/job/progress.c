@@ -10,7 +10,7 @@
 
 const char *const meter_phases[METER_N] = {
     [METER_CURVATURE] = "curvature", [METER_STATISTICS] = "statistics",
-    [METER_ROUNDING] = "rounding",   [METER_ADVANCING] = "going on",
+    [METER_ROUNDING] = "rounding",   [METER_ADVANCING] = "forward",
     [METER_OWN_TEXT] = "own text",   [METER_TUNING] = "tuning",
     [METER_CHECK] = "check",         [METER_WRITING] = "writing",
 };

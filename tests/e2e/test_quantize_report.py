@@ -178,6 +178,6 @@ def test_only_a_terminal_gets_bars_and_errors_alone_get_silence(llmq, draft, tmp
 def test_json_says_where_the_time_went(llmq, draft, tmp_path):
     args = ["quantize", draft, "-o", tmp_path / "q"]
     r = llmq.json(*args, "--method", "awq", *QUICK)
-    assert set(r["phase_seconds"]) == {"statistics", "rounding", "going on", "check", "writing"}
+    assert set(r["phase_seconds"]) == {"statistics", "rounding", "forward", "check", "writing"}
     assert 0 < sum(r["phase_seconds"].values()) <= r["seconds"]
     assert set(llmq.json(*args, "--method", "rtn")["phase_seconds"]) == {"rounding", "writing"}

@@ -20,30 +20,30 @@ const opt_row opt_engine_rows[OPT_ENGINE_N] = {
     { "max-num-batched-tokens", 0, OPT_INT, F(max_batch_tokens), .def = "512", .lo = 1,
       .hi = 1 << 20, .help = "tokens of one step, prefill and decode together" },
     { "batching", 0, OPT_ENUM, F(batching), .def = "continuous", .words = batchings,
-      .help = "who may begin while others run: whoever there is room for, or nobody (static: what "
-              "waits begins together; dynamic: likewise, after --batch-wait-ms)" },
+      .help = "when new requests join: continuous (as soon as there is room), static (after the "
+              "batch ends) or dynamic (static, after waiting --batch-wait-ms for more)" },
     { "batch-wait-ms", 0, OPT_FLOAT, F(wait_ms), .def = "0", .hi = 60000,
       .help = "with --batching dynamic: how long a batch that is not full waits for more" },
     { "waiting-served-ratio", 0, OPT_FLOAT, F(served_ratio), .def = "0", .hi = 1e6,
-      .help = "with --batching continuous: others begin only when at least so many wait for each "
-              "that runs; 0: at once" },
+      .help = "with --batching continuous: requests join only when this many wait for each that "
+              "runs; 0: at once" },
     { "max-waiting-tokens", 0, OPT_INT, F(max_waiting), .def = "0", .hi = 1 << 20,
-      .help = "with --waiting-served-ratio: they begin anyway after so many steps; 0: 20" },
+      .help = "with --waiting-served-ratio: they join after this many steps in any case; 0: 20" },
     { "block-size", 0, OPT_INT, F(block_size), .def = "16", .lo = 8, .hi = 32,
       .help = "tokens per block of the KV cache: 8, 16 or 32" },
     { "kv-cache-memory", 0, OPT_SIZE, F(kv_bytes),
       .help = "memory of the KV cache; 0: what --max-num-seqs needs, at most 1/4 of what is free" },
     { "enable-prefix-caching", 0, OPT_TRI, F(prefix_cache),
-      .help = "keep the KV blocks of ended requests for prompts that begin alike (default: on)" },
+      .help = "keep the KV blocks of finished requests for prompts with the same beginning "
+              "(default: on)" },
     { "speculative-ngram", 0, OPT_FLAG, F(ngram),
-      .help = "guess that what followed the last tokens before follows again, and check several "
-              "tokens in one step; answers stay the same" },
+      .help = "speculative decoding by prompt look-up: what followed the last tokens earlier is "
+              "guessed to follow again; answers stay the same" },
     { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT",
-      .help =
-          "a small model with the same vocabulary that guesses the next tokens, several of which "
-          "are checked in one step; answers stay the same" },
+      .help = "speculative decoding with this small model of the same vocabulary; answers stay the "
+              "same" },
     { "num-speculative-tokens", 0, OPT_INT, F(guesses), .def = "0", .hi = SPEC_MAX,
-      .help = "with either: most guesses of a sequence in a step; 0: 5" },
+      .help = "with either: guesses per sequence and step, at most; 0: 5" },
 };
 
 lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq_err *err)

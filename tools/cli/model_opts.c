@@ -28,8 +28,8 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               OPT_STR,                                                                             \
               F(device),                                                                           \
               .arg = "NAME",                                                                       \
-              .help = "where to run: cpu (unasked), cuda, cuda:i, or auto: the first GPU, if the " \
-                      "model runs and fits there (not yet measured on one)" },                     \
+              .help = "where to run: cpu (default), cuda, cuda:i, or auto (the first GPU where "   \
+                      "the model runs and fits) (not yet measured on one)" },                      \
             { "gpu-layers",                                                                        \
               0,                                                                                   \
               OPT_INT,                                                                             \
@@ -38,8 +38,8 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               .hi = 1 << 20,                                                                       \
               .words = layer_words,                                                                \
               .help =                                                                              \
-                  "layers that run on the GPU: the last N and the head, the others on the CPU; "   \
-                  "auto: as many as fit beside their cache; implies --device cuda (not yet "       \
+                  "number of layers on the GPU (the last N and the head; the others run on the "   \
+                  "CPU); auto: as many as fit with their cache; implies --device cuda (not yet "   \
                   "measured on one)" },                                                            \
             { "tensor-parallel-size",                                                              \
               0,                                                                                   \
@@ -48,29 +48,29 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               .def = "1",                                                                          \
               .lo = 1,                                                                             \
               .hi = DEV_RANKS,                                                                     \
-              .help = "GPUs that share every layer, from the named one or cuda:0 on, by NCCL "     \
+              .help = "number of GPUs that share every layer, from the named one or cuda:0 on, "   \
+                      "over NCCL "                                                                 \
                       "(emulated, "                                                                \
                       "not yet measured on any)" },                                                \
             { "enforce-eager", 0, OPT_FLAG, F(eager),                                              \
               .help = "on a GPU, launch each operation of a step by itself: no CUDA graphs" },     \
             { "batch-invariant", 0, OPT_FLAG, F(invariant),                                        \
               .help =                                                                              \
-                  "on a GPU, answers that depend on no load, at a cost (on the CPU always so)" },  \
+                  "on a GPU, the same bytes at any load, at some cost (always so on the CPU)" },   \
             { "activations",                                                                       \
               0,                                                                                   \
               OPT_ENUM,                                                                            \
               F(activations),                                                                      \
               .def = acts,                                                                         \
               .words = acts_words,                                                                 \
-              .help =                                                                              \
-                  "arithmetic of the inputs of quantized layers (auto: int8; on a GPU bf16)" },    \
+              .help = "activation dtype of quantized layers (auto: int8; on a GPU bf16)" },        \
             { "kv-cache-dtype",                                                                    \
               0,                                                                                   \
               OPT_ENUM,                                                                            \
               F(kv),                                                                               \
               .def = kv_def,                                                                       \
               .words = kv_words,                                                                   \
-              .help = "how keys and values are kept (auto: bf16 where attention multiplies "       \
+              .help = "dtype of keys and values (auto: bf16 where attention multiplies "           \
                       "that, else f16; on a GPU f16)" },                                           \
             { "verify", 0, OPT_FLAG, F(verify),                                                    \
               .help = "check every checksum of a .llmq file before it is used" },                  \

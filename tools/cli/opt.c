@@ -136,7 +136,7 @@ const char *opt_nearest(const char *name, const char *const *names, size_t n)
 static const char *const levels[] = { "error", "warn", "info", "debug", NULL };
 const opt_row opt_common_rows[OPT_COMMON_N] = {
     { "threads", 0, OPT_INT, offsetof(opt_common, threads), .def = "0", .lo = 0, .hi = 1024,
-      .help = "threads to compute with; 0: one for each physical core that the process may use" },
+      .help = "compute threads; 0: one for each physical core that the process may use" },
     { "json", 0, OPT_FLAG, offsetof(opt_common, json),
       .help = "print one JSON document on stdout" },
     { "log-level", 0, OPT_ENUM, offsetof(opt_common, level), .def = "info", .words = levels,
