@@ -103,10 +103,10 @@ TABLE = [
      of_copy("decode bf16", "32 x 4096, 32/8x128", 85)),
     ("paged decode, 32 x 4,096, 8 heads a group", "85 %", of_copy("decode bf16", "32 x 4096, 64/8x128", 85)),
     ("paged decode, 1 x 32,768", "75 %", of_copy("decode bf16", "1 x 32768, 32/8x128", 75)),
-    ("one row beside torch's bf16", "ahead", ahead("u4-g128 bf16", "torch bf16", products(1))),
-    ("bf16 weights, 64 rows, beside torch's", "ahead", ahead("bf16 bf16", "torch bf16", products(64))),
-    ("prefill beside torch's SDPA", "ahead", ahead("prefill bf16", "torch prefill", "1 x 8192, 32/8x128")),
-    ("decode, 32 x 4,096, beside torch's SDPA", "ahead", ahead("decode bf16", "torch decode", "32 x 4096, 32/8x128")),
+    ("one row against torch's bf16", "ahead", ahead("u4-g128 bf16", "torch bf16", products(1))),
+    ("bf16 weights, 64 rows, against torch's", "ahead", ahead("bf16 bf16", "torch bf16", products(64))),
+    ("prefill against torch's SDPA", "ahead", ahead("prefill bf16", "torch prefill", "1 x 8192, 32/8x128")),
+    ("decode, 32 x 4,096, against torch's SDPA", "ahead", ahead("decode bf16", "torch decode", "32 x 4096, 32/8x128")),
     ("what `--batch-invariant` costs", "", invariant),
     ("Llama-3.1-8B's shape, u4-g128, bf16 head: one sequence", "70 % of the roofline", whole("1 x 1", 70)),
     ("the same, 32 sequences", "60 % of the roofline", whole("32 x 1", 60)),
@@ -128,7 +128,7 @@ def page(parts):
             lines += [f"torch {parts['peers']['torch']}, Triton {parts['peers']['triton'] or 'not there'}, in the same run."]
     else:
         lines += ["**Compiled and emulated, not measured**: nobody has run llmq on a GPU yet. `make bench-gpu` measures the rows",
-                  "below on the first GPU and writes this page anew (`scripts/bench/gpu_page.py`); `make test-gpu` comes first.",
+                  "below on the first GPU and rewrites this page (`scripts/bench/gpu_page.py`); `make test-gpu` comes first.",
                   "What the kernels are, and what `ptxas` says of them: [design/0006-cuda.md](design/0006-cuda.md)."]
     lines += ["", "| what | to reach | found | |", "|---|---|---|---|"]
     for what, target, read in TABLE:
