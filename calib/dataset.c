@@ -97,7 +97,7 @@ static lq_status next_item(const char *list, size_t *at, char *name, size_t cap,
         char *end;
         *weight = strtod(list + i + 1, &end);
         if (end == list + i + 1 || (*end && *end != ','))
-            return bad_list(list, "a ':' without a number behind it", err);
+            return bad_list(list, "a ':' without a number after it", err);
         if (!(*weight >= 1e-6 && *weight <= 1e6))
             return bad_list(list, "a weight that is not within 1e-6..1e6", err);
         i = (size_t)(end - list);

@@ -616,7 +616,7 @@ static lq_status say_way_out(lq_status s, const src_source *src, const conv_hf_o
     if ((s != LQ_EUNSUPPORTED && s != LQ_ESHAPE) || o->requantize || !conv_layout_find(o->to))
         return s;
     if (!plan_alone(src, o->to, true, &why))
-        return lq_append(err, s, " (--allow-requantize rounds it anew)");
+        return lq_append(err, s, " (--allow-requantize rounds it again)");
     return lq_append(err, s, " (nor would it with --allow-requantize: %.180s)", why.msg);
 }
 

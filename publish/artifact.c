@@ -384,7 +384,7 @@ static lq_status add_evals(making *m, lq_err *err)
     const bool anew = rounded_anew(src_conversion(m->src)) > 0;
     return s || !check ? s
                        : add_eval(list,
-                                  anew ? "quantize's own check, before weights were rounded anew"
+                                  anew ? "quantize's own check, before weights were rounded again"
                                        : "quantize's own check",
                                   check, err);
 }

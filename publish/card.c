@@ -142,7 +142,7 @@ static void recipe(js_buf *b, const cJSON *info)
             times, anew);
     else
         put(b, "\nSince then `llmq convert` has rounded %.0f ", anew);
-    js_puts(b, "of its weights anew: they are not those of this recipe any more.\n");
+    js_puts(b, "of its weights again: they are not those of this recipe any more.\n");
 }
 
 static void calibration(js_buf *b, const cJSON *info)
@@ -261,7 +261,7 @@ void card_write(js_buf *b, const cJSON *info, const pub_files *fs, const cJSON *
         put_code(b, method);
     }
     if (rounded_anew(info) > 0)
-        js_puts(b, method ? ", then rounded anew by `llmq convert`"
+        js_puts(b, method ? ", then rounded again by `llmq convert`"
                           : ", rounded to the nearest by `llmq convert`");
     if (str(info, "base_model")) put(b, ", from %s", str(info, "base_model"));
     js_puts(b, ".\n");

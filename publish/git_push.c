@@ -169,7 +169,7 @@ static lq_status find_place(char dir[4300], char own[4200], const pub_opts *o, l
     const char *slash = strrchr(dir, '/');
     snprintf(above, sizeof above, "%.*s", slash ? (int)(slash + 1 - dir) : 1, slash ? dir : ".");
     if (lq_exists(dir) || access(above, W_OK) == 0) return LQ_OK;
-    pub_say(o, "%s: %s: an interrupted upload will begin anew", dir, strerror(errno));
+    pub_say(o, "%s: %s: an interrupted upload will start over", dir, strerror(errno));
     snprintf(own, 4200, "%.4000s/llmq-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(own)) {
         const lq_status s = lq_fail(err, LQ_EIO, "%s: %s", own, strerror(errno));

@@ -223,7 +223,8 @@ static const char *layout_for(plan *p, bool *anew)
     }
     *anew = true;
     add(p->differences,
-        "weights: no published layout holds all of them (%s); they are rounded anew. Without that: "
+        "weights: no published layout holds all of them (%s); they are rounded again. Without "
+        "that: "
         "--to safetensors --dtype f32 keeps every value in 32 bits",
         first.msg[0] ? first.msg : why.msg);
     return has_narrow(p) ? "gptq_v2" : "compressed-tensors";
@@ -337,7 +338,7 @@ static bool prepare_gguf(plan *p)
     if (anew)
         add(p->differences,
             "weights: %" PRId64
-            " of them (%.*s) have no type of GGUF blocks and are rounded anew to "
+            " of them (%.*s) have no type of GGUF blocks and are rounded again to "
             "Q8_0, at 8.5 bits each",
             anew, (int)strlen(schemes) - 2, schemes + 1);
     sibling(p->path, sizeof p->path, p->model, ".gguf");

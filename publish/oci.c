@@ -341,7 +341,7 @@ lq_status oci_anew(oci_conn *c, lq_err *err)
     return ++c->anew < OCI_TRIES ? LQ_OK
                                  : lq_fail(err, LQ_EIO,
                                            "%s: expected a blob to be taken up where it ended, "
-                                           "found it begun anew %d times",
+                                           "found it started over %d times",
                                            c->base, OCI_TRIES);
 }
 

@@ -62,7 +62,7 @@ static void state_write(const upload *u)
     lq_err why;
     const mode_t mask = umask(077);
     if (text && lq_write_file(c->o->state, text, strlen(text), &why))
-        pub_say(c->o, "%s: an interrupted upload will begin anew", why.msg);
+        pub_say(c->o, "%s: an interrupted upload will start over", why.msg);
     umask(mask);
     free(text);
 }

@@ -286,7 +286,7 @@ static lq_status open_work(batch *b, lq_err *err)
     bool same = found && n == strlen(run) && memcmp(before, run, n) == 0;
     bool goes_on = same && opt_tri_or(b->o->resume, true);
     if (found && !goes_on)
-        prog_say(LOG_WARN, "%s: %s; it is begun anew", b->work_path,
+        prog_say(LOG_WARN, "%s: %s; it is started over", b->work_path,
                  same ? "there is unfinished work" : "that is unfinished work of another run");
     if (!s) s = goes_on ? count_done(b, err) : begin_anew(b, run, err);
     free(run);

@@ -24,7 +24,7 @@ static const opt_row rows[] = {
     { "shape", 0, OPT_ENUM, F(shape), .def = "1.1b", .words = model_shape_names,
       .help = "of the built-in model; that of Llama-3.1-8B takes 7 GB and has a bf16 head" },
     { "prompt", 0, OPT_INT, F(prompt), .def = "512", .lo = 1, .hi = 1 << 16,
-      .help = "tokens of the prompt that prefill is measured with (unasked: fewer where MODEL has "
+      .help = "tokens of the prompt that prefill is measured with (default: fewer where MODEL has "
               "fewer positions)" },
     { "batch", 0, OPT_STR, F(batch), .def = "1,2,4,8,16,32", .arg = "B[,B...]",
       .help = "sequences that decode together" },
@@ -115,7 +115,7 @@ const cmd_row cmd_bench = {
         "cache once at the measured bandwidth, and doing the products at the measured rate. "
         "After it: what a token of context takes in the cache, by type and by KV heads. "
         "Weights that a cache of the machine holds are read faster than that, and pass 100 %. "
-        "`bench attention` sets attention as the formula has it beside the one that models run. "
+        "`bench attention` sets attention as the formula has it next to the one that models run. "
         "`bench serve` loads a server of this API, llmq's or another's, and prints the times to "
         "the first token (ttft), between tokens (itl) and to the end (e2el), the throughput, and "
         "how many good requests there were a second. With --json and one row the document has "

@@ -335,8 +335,8 @@ static lq_status do_quit(chat *h, const char *arg, lq_err *err)
 
 static const command commands[] = {
     { "/help", "", "this list", do_help },
-    { "/clear", "", "begin anew; the system message stays", do_clear },
-    { "/system", "TEXT", "begin anew with this system message; without TEXT: with none",
+    { "/clear", "", "start over; the system message stays", do_clear },
+    { "/system", "TEXT", "start over with this system message; without TEXT: with none",
       do_system },
     { "/regenerate", "", "answer the last message again", do_regenerate },
     { "/save", "FILE", "write the conversation as a JSON list of messages", do_save },

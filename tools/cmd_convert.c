@@ -167,7 +167,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
         printf("%s: %lld tensors%s, %s, ", o->out, (long long)r.weights, stored,
                opt_size_text(size, sizeof size, (double)r.bytes));
         if (r.requantized)
-            printf("%lld weights were quantized anew\n", (long long)r.requantized);
+            printf("%lld weights were quantized again\n", (long long)r.requantized);
         else
             printf("%s\n", r.bit_exact ? "every weight has the source's value"
                                        : "values were rounded to the type of the result");

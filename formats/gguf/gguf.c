@@ -57,7 +57,7 @@ static void skip_elements(cursor *c, gguf_type t, uint64_t n, int depth)
     if (t < GGUF_N_TYPES && type_bytes[t]) {
         uint64_t left = (uint64_t)(c->end - c->p) / type_bytes[t];
         if (n > left)
-            fail(c, "an array ends behind the file");
+            fail(c, "an array ends after the file");
         else
             take(c, n * type_bytes[t]);
         return;
@@ -258,10 +258,11 @@ static lq_status read_all(gguf_file *f, cursor *c)
     if (!c->st) qsort(f->tensors, f->n, sizeof *f->tensors, by_name);
     for (size_t i = 1; i < f->n_kv && !c->st; i++)
         if (strcmp(f->kv[i - 1].key, f->kv[i].key) == 0)
-            c->st = lq_fail(c->err, LQ_EFORMAT, "'%.100s': the key stands twice", f->kv[i].key);
+            c->st = lq_fail(c->err, LQ_EFORMAT, "'%.100s': the key is given twice", f->kv[i].key);
     for (size_t i = 1; i < f->n && !c->st; i++)
         if (strcmp(f->tensors[i - 1].name, f->tensors[i].name) == 0)
-            c->st = lq_fail(c->err, LQ_EFORMAT, "tensor '%.100s' stands twice", f->tensors[i].name);
+            c->st =
+                lq_fail(c->err, LQ_EFORMAT, "tensor '%.100s' is given twice", f->tensors[i].name);
     return c->st;
 }
 
@@ -317,7 +318,7 @@ static void check_zeros(const lq_map *m, size_t from, size_t to, const char *nam
     while (from < to && !m->data[from])
         from++;
     if (from >= to) return;
-    snprintf(what, sizeof what, "padding beside it: expected 0 at byte %zu, found %u", from,
+    snprintf(what, sizeof what, "padding next to it: expected 0 at byte %zu, found %u", from,
              (unsigned)m->data[from]);
     bad(user, name, what);
 }

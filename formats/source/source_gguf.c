@@ -288,7 +288,7 @@ static lq_status read_tensors(src_source *s, const gguf_arch *row, lq_err *err)
     if (s->n_tensors) qsort(s->tensors, s->n_tensors, sizeof *s->tensors, src_by_name);
     for (size_t i = 1; i < s->n_tensors; i++)
         if (strcmp(s->tensors[i - 1].name, s->tensors[i].name) == 0)
-            return lq_fail(err, LQ_EFORMAT, "tensor '%.100s' stands twice", s->tensors[i].name);
+            return lq_fail(err, LQ_EFORMAT, "tensor '%.100s' is given twice", s->tensors[i].name);
     return src_make_room(s, err);
 }
 
@@ -395,7 +395,7 @@ static lq_status join(src_source *s, lq_err *err)
     qsort(all, n, sizeof *all, by_tensor_name);
     for (size_t i = 1; i < n; i++)
         if (strcmp(all[i - 1].name, all[i].name) == 0)
-            return lq_fail(err, LQ_EFORMAT, "tensor '%.100s' stands in two parts", all[i].name);
+            return lq_fail(err, LQ_EFORMAT, "tensor '%.100s' is in two parts", all[i].name);
     s->gguf.tensors = all;
     s->gguf.n = n;
     return LQ_OK;

@@ -95,7 +95,7 @@ static lq_status check_arch(const arch_config *c, lq_err *err)
         bool is;
         const char *what;
     } hurdles[] = {
-        { c->w.norm_after_add, "its norms stand behind the residual's sum" },
+        { c->w.norm_after_add, "its norms come after the residual's sum" },
         { arch_name_of(c, R_ATTN_POST_NORM) || arch_name_of(c, R_MLP_POST_NORM),
           "the outputs of attention and MLP pass norms with weights of their own" },
         { arch_name_of(c, R_EMBED_NORM), "a norm with weights follows the embedding" },
@@ -326,7 +326,7 @@ static lq_status add_norm(list *l, const src_tensor *s, arch_role role, int64_t 
         if (!bias) x[i] = 1 - r->c->w.norm_offset;
         if (bias && w && x[i] != 0) x[i] /= w[i];
         if (!isfinite(x[i]))
-            return lq_fail(err, LQ_EVALUE, "--rotate: %s: bias %lld stands on a norm's weight of 0",
+            return lq_fail(err, LQ_EVALUE, "--rotate: %s: bias %lld is on a norm's weight of 0",
                            s->name, (long long)i);
     }
     if (bias) had_apply(&r->stream, x, 1, 1);

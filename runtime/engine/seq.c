@@ -52,7 +52,7 @@ static lq_status check_request(const eng_request *r, int64_t vocab, int64_t max_
     if (r->pool && (r->max_tokens > 0 || r->prompt_logprobs >= 0))
         return lq_fail(err, LQ_EVALUE, "an embedding has neither output nor prompt_logprobs");
     if (!bad_runs_fit(r, vocab))
-        return lq_fail(err, LQ_EVALUE, "bad words: expected runs of ids, each behind its length");
+        return lq_fail(err, LQ_EVALUE, "bad words: expected runs of ids, each after its length");
     if (r->n_stop > 0 && !has_tok)
         return lq_fail(err, LQ_EVALUE, "stop strings need a tokenizer, and this model has none");
     for (int i = 0; i < r->n_stop; i++)

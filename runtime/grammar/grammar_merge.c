@@ -334,7 +334,7 @@ static const cJSON *flat(gs_ctx *c, const cJSON *s, const char *at)
             if (k != ref && !gs_is_annotation(k->string)) rest = k;
         const cJSON *target = gs_resolve(c, ref->valuestring, at, &to);
         if (rest && target) {
-            gs_fail(c, LQ_EUNSUPPORTED, at, "$ref", "cannot be merged beside %.40s here",
+            gs_fail(c, LQ_EUNSUPPORTED, at, "$ref", "cannot be merged with %.40s here",
                     rest->string);
             return NULL;
         }

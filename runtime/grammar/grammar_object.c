@@ -208,10 +208,10 @@ static ga_node *record(gs_ctx *c, const cJSON *schema, const cJSON *props, const
             max = gs_count(c, schema, "maxProperties", -1, at);
     if (min > needed)
         gs_fail(c, LQ_EUNSUPPORTED, at, "minProperties",
-                "beside properties only what `required` demands can be honoured");
+                "with properties only what `required` demands can be honoured");
     if (max >= 0 && (max < n || extra))
         gs_fail(c, LQ_EUNSUPPORTED, at, "maxProperties",
-                "beside properties only what they make can be honoured");
+                "with properties only what they make can be honoured");
     if (extra && !c->b->status) {
         uint32_t member = as_rule(c, gj_member(&c->j, other_key(c, props),
                                                value_of(c, extra, at, "additionalProperties")));
@@ -237,13 +237,13 @@ ga_node *gs_object(gs_ctx *c, const cJSON *schema, const char *at)
     for (const cJSON *k = required ? required->child : NULL; k && !c->b->status; k = k->next)
         for (const cJSON *q = required->child; q != k; q = q->next)
             if (strcmp(q->valuestring, k->valuestring) == 0)
-                gs_fail(c, LQ_EVALUE, at, "required", "%.60s stands there twice", k->valuestring);
+                gs_fail(c, LQ_EVALUE, at, "required", "%.60s is given twice", k->valuestring);
     bool members = (props && props->child) || (required && required->child);
     if (members)
         for (int i = 0; i < 2; i++) {
             const char *key = i ? "propertyNames" : "patternProperties";
             if (js_get(schema, key))
-                gs_fail(c, LQ_EUNSUPPORTED, at, key, "cannot be honoured beside properties");
+                gs_fail(c, LQ_EUNSUPPORTED, at, key, "cannot be honoured with properties");
         }
     if (c->b->status) return NULL;
     return members ? record(c, schema, props, required, at) : map(c, schema, at);
@@ -264,7 +264,7 @@ ga_node *gs_array(gs_ctx *c, const cJSON *schema, const char *at)
         items = more;
         key = "additionalItems";
     } else if (more) {
-        gs_fail(c, LQ_EUNSUPPORTED, at, "additionalItems", "can be honoured beside a tuple alone");
+        gs_fail(c, LQ_EUNSUPPORTED, at, "additionalItems", "can be honoured only with a tuple");
     }
     if (prefix && !cJSON_IsArray(prefix))
         gs_fail(c, LQ_EVALUE, at, "prefixItems", "expected an array of schemas");

@@ -27,10 +27,10 @@ ga_node *gs_values(gs_ctx *c, const cJSON *schema, const cJSON *list, const char
     int types = js_get(schema, "type") ? gs_types(c, schema, at) : 0;
     for (const cJSON *k = schema->child; k; k = k->next)
         if (gs_keyword_of(k->string) > GS_KEY_CORE)
-            gs_fail(c, LQ_EUNSUPPORTED, at, k->string, "cannot be honoured beside %s", key);
+            gs_fail(c, LQ_EUNSUPPORTED, at, k->string, "cannot be honoured with %s", key);
     if (cJSON_GetObjectItemCaseSensitive(schema, "enum") &&
         cJSON_GetObjectItemCaseSensitive(schema, "const"))
-        gs_fail(c, LQ_EUNSUPPORTED, at, "const", "cannot be honoured beside enum");
+        gs_fail(c, LQ_EUNSUPPORTED, at, "const", "cannot be honoured with enum");
     bool is_const = strcmp(key, "const") == 0;
     if (!is_const && (!cJSON_IsArray(list) || !list->child))
         gs_fail(c, LQ_EVALUE, at, key, "expected an array of at least one value");
@@ -153,11 +153,10 @@ ga_node *gs_string(gs_ctx *c, const cJSON *schema, const char *at)
         gs_fail(c, LQ_EVALUE, at, "pattern", "expected a string");
     if (format && !cJSON_IsString(format)) gs_fail(c, LQ_EVALUE, at, "format", "expected a string");
     if (pattern && (length || format))
-        gs_fail(c, LQ_EUNSUPPORTED, at, "pattern", "cannot be honoured beside %s",
+        gs_fail(c, LQ_EUNSUPPORTED, at, "pattern", "cannot be honoured with %s",
                 format ? "format" : "minLength or maxLength");
     if (format && length)
-        gs_fail(c, LQ_EUNSUPPORTED, at, "format",
-                "cannot be honoured beside minLength or maxLength");
+        gs_fail(c, LQ_EUNSUPPORTED, at, "format", "cannot be honoured with minLength or maxLength");
     if (max >= 0 && max < min) gs_fail(c, LQ_EVALUE, at, "maxLength", "it is below minLength");
     if (c->b->status) return NULL;
     if (pattern) {

@@ -174,7 +174,7 @@ def test_work_of_another_run_is_not_gone_on_with(llmq, draft, tmp_path):
     (tmp_path / "out.resume").write_text(first)
     (tmp_path / "out.resume.json").write_text('{"requests":"%s"}\n' % ("0" * 32))
     p = llmq("batch", draft, tmp_path / "in", tmp_path / "out")
-    assert "unfinished work of another run; it is begun anew" in p.stderr
+    assert "unfinished work of another run; it is started over" in p.stderr
     assert [a["custom_id"] for a in read(tmp_path / "out")] == ["r0", "r1", "r2", "r3"]
 
 
@@ -192,7 +192,7 @@ def test_options_that_change_answers_make_another_run(llmq, draft, tmp_path):
         assert f"out.resume: {os.strerror(errno.EFBIG)}" in p.stderr
         assert (tmp_path / "out.resume").read_bytes().count(b"\n") > 0
         p = llmq(*args, *more)
-        assert "unfinished work of another run; it is begun anew" in p.stderr, more
+        assert "unfinished work of another run; it is started over" in p.stderr, more
     llmq(*args, code=1, preexec_fn=small_files)
     assert llmq.json(*args)["resumed"] > 0
 

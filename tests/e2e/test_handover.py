@@ -33,7 +33,7 @@ def lines(llmq, doc, tmp_path):
 
 
 @pytest.mark.parametrize("name,to,says", [("sym", "compressed-tensors", "groups of 64"), ("nf4", "bnb", "bitsandbytes layers are not split"),
-                                          ("hqq", "compressed-tensors", "rounded anew")])
+                                          ("hqq", "compressed-tensors", "rounded again")])
 def test_vllm_gets_a_folder_in_a_layout_that_holds_the_model(llmq, quantized, tmp_path, name, to, says):
     doc = llmq.json("handover", "vllm", quantized[name])
     assert doc["runs"] and f"--to {to}" in doc["prepare"][0] and any(says in d for d in doc["differences"])

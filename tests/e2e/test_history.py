@@ -69,7 +69,7 @@ def test_a_recipe_is_not_taken_for_that_of_other_weights(llmq, folded, tmp_path)
 def test_what_was_rounded_anew_is_compared_with_what_it_was_rounded_from(llmq, draft, tmp_path):
     llmq("quantize", draft, "-o", tmp_path / "nf4.llmq", "--method", "nf4")
     p = llmq("convert", tmp_path / "nf4.llmq", "-o", tmp_path / "awq", "--to", "awq", code=3)
-    assert "found nf4 (--allow-requantize rounds it anew)" in p.stderr
+    assert "found nf4 (--allow-requantize rounds it again)" in p.stderr
     doc = llmq.json("convert", tmp_path / "nf4.llmq", "-o", tmp_path / "awq", "--to", "awq", "--allow-requantize")
     assert doc["requantized"] == 14 and doc["weights"] == 20 and doc["tensors"] == 48
     assert "group_size" in (tmp_path / "awq/quant_config.json").read_text()
@@ -261,15 +261,15 @@ def test_the_card_tells_of_weights_that_were_rounded_anew(llmq, folded, tmp_path
     llmq("convert", folded, "-o", tmp_path / "bnb", "--to", "bnb", "--allow-requantize")
     llmq("publish", tmp_path / "bnb", f"dir:{tmp_path}/hub")
     card = (tmp_path / "hub/README.md").read_text()
-    assert "has rounded 14 of its weights anew" in card
+    assert "has rounded 14 of its weights again" in card
     assert "own check |" not in card, "what was measured before counts no more as this model's"
     assert json.loads((tmp_path / "hub/provenance.json").read_text())["converted"]["requantized"] == 14
     assert "M parameters in " in card and " (safetensors: bnb" in card.replace("bitsandbytes", "bnb")
-    assert "quantized with llmq by `awq`, then rounded anew by `llmq convert`" in card
+    assert "quantized with llmq by `awq`, then rounded again by `llmq convert`" in card
     llmq("convert", tmp_path / "bnb", "-o", tmp_path / "again", "--to", "gptq", "--allow-requantize")
     llmq("publish", tmp_path / "again", f"dir:{tmp_path}/twice")
     card = (tmp_path / "twice/README.md").read_text()
-    assert "changed values 2 times, and rounded up to 14 of its weights anew" in card
+    assert "changed values 2 times, and rounded up to 14 of its weights again" in card
 
 
 def test_the_card_of_floats_that_convert_rounded_says_so(llmq, draft, tmp_path):

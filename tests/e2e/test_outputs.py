@@ -352,7 +352,7 @@ def test_a_model_in_a_folder_that_may_not_be_written_goes_to_git(nobody):
     subprocess.run(["git", "init", "-q", "--bare", theirs / "g.git"], check=True)
     subprocess.run(["chown", "-R", "65534:65534", theirs / "g.git"], check=True)
     p = nobody("publish", "../m", "git:g.git")
-    assert "Permission denied: an interrupted upload will begin anew" in p.stderr
+    assert "Permission denied: an interrupted upload will start over" in p.stderr
     nobody("pull", "git:g.git", "-o", "back")
     assert (theirs / "back/model.safetensors").read_bytes() == (nobody.here / "m/model.safetensors").read_bytes()
     assert sorted(p.name for p in nobody.here.iterdir()) == ["llmq", "m", "theirs"]

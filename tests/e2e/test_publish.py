@@ -419,7 +419,7 @@ def short(h, status, data, announced, **more):
 
 @pytest.mark.parametrize("what,says", [
     ("a byte more each time", "transfer closed"), ("206 unasked", "Content-Range: expected"),
-    ("from the beginning each time", "begun anew 5 times"), ("416 in between", "begun anew 5 times"),
+    ("from the beginning each time", "started over 5 times"), ("416 in between", "started over 5 times"),
     ("a byte now and then", "less than 1024 bytes a second for 1 s"), ("silence", "less than 1024 bytes"),
     ("headers without end", "less than 1024 bytes"), ("no token", "asked for a token, answered 503"),
 ])

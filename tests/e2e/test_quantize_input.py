@@ -201,7 +201,7 @@ OPTIONS = [
     (["--calib", "a,"], "an empty name"),
     (["--calib", "builtin:0"], "a weight that is not within 1e-6..1e6"),
     (["--calib", "builtin:nan"], "a weight that is not within 1e-6..1e6"),
-    (["--calib", "builtin:x"], "a ':' without a number behind it"),
+    (["--calib", "builtin:x"], "a ':' without a number after it"),
     (["--calib", ",".join(["builtin"] * 65)], "expected at most 64 files"),
     (["--lm-head", "u5-g32"], "--lm-head: scheme 'u5-g32': expected"),
     (["--embed", "u4-g0"], "--embed: scheme 'u4-g0': expected"),

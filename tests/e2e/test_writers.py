@@ -84,7 +84,7 @@ def test_what_a_layout_cannot_hold_is_refused_or_quantized_anew(llmq, tmp_path, 
     folder = assemble(name, tmp_path / name)
     for to in sorted(set(LAYOUTS) - set(HOLDS[name])):
         p = llmq("convert", folder, "-o", tmp_path / to, "--to", to, code=3)
-        assert "has no place in this layout: " in p.stderr and p.stderr.endswith("(--allow-requantize rounds it anew)\n")
+        assert "has no place in this layout: " in p.stderr and p.stderr.endswith("(--allow-requantize rounds it again)\n")
         assert os.listdir(tmp_path) == [name]
     to = next(x for x in LAYOUTS if x not in HOLDS[name])
     r = convert(llmq, folder, tmp_path / to, to, "--allow-requantize")

@@ -209,8 +209,8 @@ TEST(what_a_header_may_not_say_is_refused)
         CASE(10, "an offset near 2^64", "in a file of")(void) 0;
         if (i == 11 || i == 12 || i == 13) put_head(&o, 3, i == 11 ? 2 : 0, i == 11 ? 0 : 2);
         if (i < 12) put_info(&o, "t", K, N, type, i == 9 ? 4 : i == 10 ? UINT64_MAX - 31 : 0);
-        CASE(11, "a tensor twice", "stands twice") put_info(&o, "t", K, N, type, 0);
-        CASE(12, "a key twice", "stands twice")
+        CASE(11, "a tensor twice", "given twice") put_info(&o, "t", K, N, type, 0);
+        CASE(12, "a key twice", "given twice")
         for (int k = 0; k < 2; k++)
             put_str(&o, "k"), put_le(&o, GGUF_U8, 4), put_le(&o, 1, 1);
         CASE(13, "arrays in arrays without end", "too deep")

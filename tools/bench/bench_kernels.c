@@ -50,7 +50,7 @@ static void print_sharing(const bench_sharing *s)
         printf("threads: %d meet in %.2f us (median %.2f)\n", s->threads, s->meet_best * 1e6,
                s->meet_median * 1e6);
     printf(
-        "beside a load of %.2f cores one row's products take %.2f times as long; a fair share of "
+        "next to a load of %.2f cores one row's products take %.2f times as long; a fair share of "
         "%d is %.2f\n",
         s->load, s->slowdown, s->cpus, s->fair);
 }

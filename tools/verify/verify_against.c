@@ -345,8 +345,8 @@ static void explain(verdict *v, const src_source *mine, recipe r)
                  "given%s%.32s",
                  v->beyond,
                  number_of(c, "requantized") <= 0 ? "stored them as floats"
-                 : floats                         ? "rounded them anew or stored them as floats"
-                                                  : "rounded them anew",
+                 : floats                         ? "rounded them again or stored them as floats"
+                                                  : "rounded them again",
                  from ? ", of XXH3-128 " : "", from ? from : "");
         verdict_add(v, v->first_beyond, what);
     } else if (v->n_bad && v->codes && r.calibrated && !src_recipe(mine)) {
