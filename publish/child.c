@@ -1,6 +1,8 @@
 /* publish/child.c */
 #include "publish/child.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -24,13 +26,6 @@ typedef struct {
     time_t since;
     uint64_t carried; /* by then */
 } running;
-
-static time_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec;
-}
 
 static void start_child(const child *c, const char **argv, pid_t parent, const int out[2],
                         const int err[2])
@@ -68,7 +63,7 @@ static lq_status start(running *r, const child *c, lq_err *err)
     int out[2], errs[2];
     const pid_t parent = getpid();
     const char **argv = arguments(c);
-    *r = (running){ .c = c, .pid = -1, .out = -1, .err = -1, .since = now() };
+    *r = (running){ .c = c, .pid = -1, .out = -1, .err = -1, .since = (time_t)lq_now() };
     if (c->carried) r->carried = c->carried(c->where);
     if (!argv) return lq_fail(err, LQ_ENOMEM, "out of memory");
     if (pipe2(out, O_CLOEXEC) != 0) {
@@ -123,7 +118,7 @@ static lq_status take(running *r, int *fd, char *buf, size_t cap, lq_err *err)
 static lq_status check_time(running *r, lq_err *err)
 {
     const child *c = r->c;
-    if (!c->seconds || now() - r->since <= c->seconds) return LQ_OK;
+    if (!c->seconds || (time_t)lq_now() - r->since <= c->seconds) return LQ_OK;
     if (!c->carried)
         return lq_fail(err, LQ_EIO, "%s: expected an end within %d s", c->argv[0], c->seconds);
     const uint64_t at = c->carried(c->where);
@@ -131,7 +126,7 @@ static lq_status check_time(running *r, lq_err *err)
         return lq_fail(err, LQ_EIO, "%s: less than %d bytes a second for %d s", c->argv[0],
                        MIN_BYTES, c->seconds);
     r->carried = at;
-    r->since = now();
+    r->since = (time_t)lq_now();
     return LQ_OK;
 }
 

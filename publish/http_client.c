@@ -1,6 +1,7 @@
 /* publish/http_client.c */
 #include "publish/http_client.h"
 
+#include "base/clock.h"
 #include "base/version.h"
 
 #include <curl/curl.h>
@@ -216,17 +217,10 @@ static int on_seek(void *user, curl_off_t off, int origin)
     return CURL_SEEKFUNC_OK;
 }
 
-static time_t seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec;
-}
-
 /* libcurl's own limit looks at a few seconds at a time: a burst now and then satisfies it. */
 static bool too_slow(hc_client *c, curl_off_t carried)
 {
-    const time_t now = seconds();
+    const time_t now = (time_t)lq_now();
     if (now - c->window.since <= c->patience) return false;
     const bool slow = carried - c->window.bytes < (curl_off_t)MIN_BYTES * c->patience;
     c->window.since = now;
@@ -348,7 +342,7 @@ static lq_status one_request(hc_client *c, const char *url, bool authorized)
     if (!headers) return lq_fail(c->err, LQ_ENOMEM, "out of memory");
     c->why[0] = 0;
     c->sent = 0;
-    c->window.since = seconds();
+    c->window.since = (time_t)lq_now();
     c->window.bytes = 0;
     c->failed = LQ_OK;
     c->begun = c->slow = false;

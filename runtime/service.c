@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/machine.h"
 #include "base/version.h"
 #include "runtime/chat/chat.h"
@@ -294,19 +295,9 @@ lq_status lm_submit(lm *l, const char *route, const char *json, size_t n, uint64
     return s;
 }
 
-static struct timespec after(double seconds)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    const double until = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + seconds;
-    t.tv_sec = (time_t)until;
-    t.tv_nsec = (long)((until - (double)t.tv_sec) * 1e9);
-    return t;
-}
-
 bool lm_step(lm *l, double seconds)
 {
-    const struct timespec t = after(seconds);
+    const struct timespec t = lq_timespec(lq_now() + seconds);
     int rc = 0;
     pthread_mutex_lock(&l->mu);
     while (!l->first && rc == 0)
@@ -331,7 +322,7 @@ static done *unlink_done(lm *l, uint64_t tag)
 
 bool lm_take(lm *l, uint64_t tag, double seconds, lm_answer *a)
 {
-    const struct timespec t = after(seconds);
+    const struct timespec t = lq_timespec(lq_now() + seconds);
     done *d;
     int rc = 0;
     pthread_mutex_lock(&l->mu);

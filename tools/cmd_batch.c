@@ -4,6 +4,7 @@
  * Answers are written in the order of their requests, so what was done is a number of lines: the
  * work file OUT.resume has them, OUT.resume.json says of which run they are. A run that is repeated
  * goes on behind the last whole line; at the end the work file becomes OUT. */
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/path.h"
 #include "runtime/service.h"
@@ -611,11 +612,11 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s) s = open_work(&b, err);
     if (!s && !(slots = calloc((size_t)window, sizeof *slots)))
         s = lq_fail(err, LQ_ENOMEM, "out of memory");
-    double start = prog_now();
+    double start = lq_now();
     if (!s) s = answer_all(&b, slots, window, err);
     prog_end();
     if (!s) s = finish(&b, err);
-    if (!s) s = report(&b, prog_now() - start, err);
+    if (!s) s = report(&b, lq_now() - start, err);
     lm_close(b.l);
     pool_close(p);
     for (int64_t i = 0; slots && i < window; i++)

@@ -4,6 +4,7 @@
  * stdout has the answers alone, so that they can be piped; the prompt and what the program itself
  * says go to stderr. SIGINT breaks off the answer that comes in; while none does, it ends the
  * program, as the end of input does. */
+#include "base/clock.h"
 #include "base/json.h"
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/outputs.h"
@@ -167,7 +168,7 @@ static void take_text(chat *h, const cJSON *delta)
         h->thinking = true;
     }
     if ((text && text[0]) || (thought && thought[0])) {
-        h->t_last = prog_now();
+        h->t_last = lq_now();
         if (h->t_first <= 0) h->t_first = h->t_last;
     }
     if (!text || !text[0]) return;
@@ -227,7 +228,7 @@ static lq_status answer(chat *h, lq_err *err)
     h->s = LQ_OK;
     h->thinking = h->ended = false;
     h->prompt_tokens = h->answer_tokens = 0;
-    h->t_start = prog_now();
+    h->t_start = lq_now();
     h->t_first = h->t_last = 0;
     h->n_asked++;
     char *body = body_of(h);

@@ -1,6 +1,7 @@
 /* tools/cmd_eval.c - `llmq eval`: perplexity on a text, distance from another model, gates. */
 #include "tools/cli/load.h"
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "runtime/eval.h"
 
@@ -281,11 +282,11 @@ static lq_status evaluate(session *e, const cmd_ctx *c, pool *p, lq_err *err)
     if (!s) s = tokenize(e, path, err);
     if (!s) window_lengths(e);
     if (!s) s = set_ruler(e, err);
-    double start = prog_now();
+    double start = lq_now();
     for (int64_t i = 0; i < e->n_rows && !s; i++)
         s = eval_run(&e->rows[i].r, &e->model.m, e->o->ref ? &e->ref.m : NULL, e->ids,
                      (int64_t)e->n_ids, &e->rows[i].o, p, c->job, err);
-    e->seconds = prog_now() - start;
+    e->seconds = lq_now() - start;
     return s;
 }
 

@@ -1,4 +1,5 @@
 /* tools/cmd_quantize.c - `llmq quantize SRC -o OUT.llmq --method M`. */
+#include "base/clock.h"
 #include "calib/backward.h"
 #include "quantize/job/job.h"
 #include "quantize/methods/methods.h"
@@ -298,7 +299,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     const quantize_opts *o = opts;
     if (o->list_methods) return qmethods_list(c->json, err);
     if (!c->argc) return lq_fail(err, LQ_EUSAGE, "SRC is missing");
-    double start = prog_now();
+    double start = lq_now();
     qz_opts q = { 0 };
     dev on = { 0 };
     lq_status s = read_options(&q, c, o, err);
@@ -360,7 +361,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .view = c->result ? (meter_view){ 0 } : qrep_view };
     s = qz_run(&r, seen, o->out, &job, p, c->job, err);
     prog_end();
-    const qrep_run what = { o->out, o->method, c->argv[0], prog_now() - start };
+    const qrep_run what = { o->out, o->method, c->argv[0], lq_now() - start };
     if (!s && o->report && r.resumed < 0)
         prog_say(LOG_WARN, "%s: no report of a file that was finished before", o->report);
     else if (!s && o->report)

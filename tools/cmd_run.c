@@ -1,6 +1,7 @@
 /* tools/cmd_run.c - `llmq run`: one prompt, one answer. */
 #include "tools/cli/load.h"
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "runtime/chat/chat.h"
 #include "runtime/engine/answer.h"
@@ -330,7 +331,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     load_tok tok = { 0 };
     pool *p = NULL;
     timings t = { 0 };
-    double start = prog_now();
+    double start = lq_now();
     lq_status s = load_start(&p, c, &o->model, err);
     load_opts how = load_opts_of(c, &o->model);
     how.beside = beside_of(o);
@@ -341,7 +342,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s) s = load_gen(&g, l.src, c->argv[0], err);
     if (!s) take_defaults(&own, &g, c);
     prog_end();
-    t.load = prog_now() - start;
+    t.load = lq_now() - start;
     if (!s) s = generate(&a, &t, c, o, &l.m, tok.t, p, err);
     if (!s && !tok.t && !c->json) print_ids(&a);
     if (!s) s = report(c, &a, &t, err);

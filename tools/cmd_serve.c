@@ -3,6 +3,7 @@
  * It listens first and loads then, so that /health and /ready tell what goes on. The main thread
  * loads, then waits for signals: SIGHUP reads keys and certificate again, SIGUSR1 tells what goes
  * on; the first SIGTERM or SIGINT drains, a second kills. */
+#include "base/clock.h"
 #include "base/machine.h"
 #include "base/version.h"
 #include "kernels/bench/bench.h"
@@ -387,7 +388,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
         "device %s, after %.2f s",
         v->o->names.n ? v->o->names.v[0] : v->name, v->url, (long long)m->max_len,
         (long long)m->kv_blocks, (long long)m->block_size, k_name(), pool_threads(v->p), m->device,
-        prog_now() - v->started);
+        lq_now() - v->started);
     if (v->o->isolation != ISO_OFF)
         prog_say(LOG_INFO, "given up: %s%s%s", v->isolation.on,
                  v->isolation.missing[0] ? "; not given up: " : "", v->isolation.missing);
@@ -469,7 +470,7 @@ static lq_status wait_for_stop(serve *v, const cmd_ctx *c, lq_err *err)
 
 static void drain(serve *v)
 {
-    double until = prog_now() + v->o->shutdown_timeout;
+    double until = lq_now() + v->o->shutdown_timeout;
     bool idle = false;
     ops_notify("STOPPING=1");
     prog_say(LOG_INFO, "draining: running requests have %.0f s; a second signal ends at once",
@@ -477,9 +478,9 @@ static void drain(serve *v)
     api_drain(lm_api(v->l));
     http_drain(v->http);
     do {
-        double left = until - prog_now();
+        double left = until - lq_now();
         idle = eng_drain(lm_engine(v->l), left < 0 ? 0 : left < 0.5 ? left : 0.5);
-    } while (!idle && prog_now() < until);
+    } while (!idle && lq_now() < until);
     if (!idle) {
         prog_say(LOG_WARN, "the time is up: what still runs is aborted");
         api_abort(lm_api(v->l));
@@ -508,7 +509,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!o->path == !c->argc)
         return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model");
     serve v = {
-        .o = o, .path = o->path ? o->path : c->argv[0], .log = { .fd = -1 }, .started = prog_now()
+        .o = o, .path = o->path ? o->path : c->argv[0], .log = { .fd = -1 }, .started = lq_now()
     };
     ops_signals();
     ops_one_heap();

@@ -1,4 +1,5 @@
 /* kernels/bench/bench.c - limits, and rows of kernels beside them. */
+#include "base/clock.h"
 #include "kernels/bench/bench_impl.h"
 #include "kernels/dispatch.h"
 
@@ -7,13 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-
-double bench_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 double bench_row_seconds(const bench_opts *o) { return o && o->seconds > 0 ? o->seconds : 0.03; }
 static size_t buffer_bytes(const bench_opts *o)
@@ -24,11 +18,11 @@ static size_t buffer_bytes(const bench_opts *o)
 /* Seconds of the fastest of repeated calls, for about `budget` seconds. */
 static double best_of(void (*fn)(void *), void *ctx, double budget)
 {
-    double best = 1e300, begun = bench_now();
-    for (int i = 0; i < 3 || bench_now() - begun < budget; i++) {
-        double start = bench_now();
+    double best = 1e300, begun = lq_now();
+    for (int i = 0; i < 3 || lq_now() - begun < budget; i++) {
+        double start = lq_now();
         fn(ctx);
-        double t = bench_now() - start;
+        double t = lq_now() - start;
         if (t < best) best = t;
         if (t > 4 * budget) break;
     }
@@ -100,9 +94,9 @@ double bench_reader_run(const bench_reader *r, pool *p)
 {
     limit_ctx c = { .p = p, .read = *r };
     pool_enter(p);
-    const double start = bench_now();
+    const double start = lq_now();
     read_all(&c);
-    const double seconds = bench_now() - start;
+    const double seconds = lq_now() - start;
     pool_leave(p);
     return (double)r->bytes / seconds * 1e-9;
 }
@@ -257,9 +251,9 @@ static void measure_meetings(bench_sharing *s, pool *p)
     if (s->threads < 2) return;
     for (int i = 0; i < MEETINGS; i++) {
         meeting m = { .threads = s->threads };
-        double start = bench_now();
+        double start = lq_now();
         pool_run(p, s->threads, meet_item, &m);
-        seconds[i] = bench_now() - start;
+        seconds[i] = lq_now() - start;
     }
     qsort(seconds, MEETINGS, sizeof *seconds, by_size);
     s->meet_best = seconds[0];
@@ -293,12 +287,12 @@ static void *rival_main(void *arg)
             nap(LOAD_PERIOD_S / 10);
             continue;
         }
-        const double begun = bench_now(), had = thread_now();
+        const double begun = lq_now(), had = thread_now();
         while (thread_now() - had < BUSY_S)
             ;
-        nap(LOAD_PERIOD_S - (bench_now() - begun));
+        nap(LOAD_PERIOD_S - (lq_now() - begun));
         r->busy += thread_now() - had;
-        r->waited += bench_now() - begun;
+        r->waited += lq_now() - begun;
     }
     return NULL;
 }
@@ -306,13 +300,13 @@ static void *rival_main(void *arg)
 /* Seconds of one product, over about `budget` seconds of them. */
 static double mean_product(mm_ctx *c, double budget)
 {
-    const double begun = bench_now();
+    const double begun = lq_now();
     int n = 0;
     do
         for (int i = 0; i < LOAD_ROUNDS; i++, n++)
             mm_once(c);
-    while (bench_now() - begun < budget);
-    return (bench_now() - begun) / n;
+    while (lq_now() - begun < budget);
+    return (lq_now() - begun) / n;
 }
 
 static lq_status measure_rival(bench_sharing *s, mm_ctx *c, double budget, lq_err *err)

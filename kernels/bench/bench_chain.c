@@ -7,6 +7,7 @@
  * A bracket is one region of the pool, whose input is prepared once and whose intermediate rows are
  * not written and read again. Weights of several layers take turns, so that decode reads them from
  * memory as a model does. */
+#include "base/clock.h"
 #include "kernels/attn.h"
 #include "kernels/bench/bench_impl.h"
 #include "kernels/dispatch.h"
@@ -272,17 +273,17 @@ static lq_status chain_make(chain *c, const char *scheme, lq_arena *a, lq_err *e
 /* The best time of each step, and of all together, for about `budget` seconds. */
 static void chain_time(chain *c, bench_step *out, const step *steps, int n, double budget)
 {
-    const double begun = bench_now();
+    const double begun = lq_now();
     for (int i = 0; i <= n; i++)
         out[i].seconds = 1e300;
-    for (int turn = 0; turn < 2 * LAYERS || bench_now() - begun < budget; turn++) {
+    for (int turn = 0; turn < 2 * LAYERS || lq_now() - begun < budget; turn++) {
         memcpy(c->x, c->start, (size_t)c->M * HID * sizeof *c->x);
         c->layer = turn % LAYERS;
-        const double first = bench_now();
+        const double first = lq_now();
         double last = first;
         for (int i = 0; i < n; i++) {
             steps[i].run(c);
-            const double t = bench_now();
+            const double t = lq_now();
             if (t - last < out[i].seconds) out[i].seconds = t - last;
             last = t;
         }

@@ -1,5 +1,6 @@
 /* kernels/bench/bench_dev.c - rows of kernels/bench/bench_dev.h. */
 #include "kernels/bench/bench_dev.h"
+#include "base/clock.h"
 #include "kernels/bench/bench_impl.h"
 
 #include <stdio.h>
@@ -15,11 +16,11 @@ lq_status bench_dev_copy(dev *d, double *bytes_s, lq_err *err)
     const dev_copy_args one = { to, from, n, n, n, 1 };
     d->ops->copy(d, &one); /* to warm up */
     lq_status s = d->ops->sync(d, err);
-    const double start = bench_now();
+    const double start = lq_now();
     for (int i = 0; i < COPIES && !s; i++)
         d->ops->copy(d, &one);
     if (!s) s = d->ops->sync(d, err);
-    *bytes_s = 2.0 * COPIES * (double)n / (bench_now() - start);
+    *bytes_s = 2.0 * COPIES * (double)n / (lq_now() - start);
     d->ops->free(d, from);
     d->ops->free(d, to);
     return s;
@@ -88,11 +89,11 @@ static lq_status time_calls(bench *b, double *seconds, call_fn *call, void *ctx,
     call(ctx, 0);
     lq_status s = ops->sync(b->d, err);
     for (int n = b->tiny ? 1 : TURNS; !s; n *= 4) {
-        const double start = bench_now();
+        const double start = lq_now();
         for (int i = 0; i < n; i++)
             call(ctx, i % TURNS);
         s = ops->sync(b->d, err);
-        *seconds = (bench_now() - start) / n;
+        *seconds = (lq_now() - start) / n;
         if (b->tiny || *seconds * n > 0.1 || n > MOST) break;
     }
     return s;

@@ -8,6 +8,7 @@
  * the work or the publisher sees the sleeper. */
 #include "kernels/core/pool.h"
 
+#include "base/clock.h"
 #include "base/locale.h"
 #include "base/machine.h"
 
@@ -50,13 +51,6 @@ struct pool {
 };
 
 /* ---- times ---- */
-static long long now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (long long)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 const char *pool_stage_text(pool_stage_id s)
 {
 #define X(name, text) text,
@@ -70,7 +64,7 @@ pool_stage_id pool_stage(pool *p, pool_stage_id s)
     if (!p || !p->times) return s;
     pool_times *t = p->times;
     const pool_stage_id before = t->now;
-    const double now = (double)now_ns() * 1e-9;
+    const double now = lq_now();
     t->seconds[before] += now - t->since;
     t->busy[before] += (double)atomic_exchange(&p->busy_ns, 0) * 1e-9;
     t->now = s;
@@ -84,7 +78,7 @@ void pool_watch(pool *p, pool_times *t)
     p->times = t;
     if (!t) return;
     t->now = STAGE_OTHER;
-    t->since = (double)now_ns() * 1e-9;
+    t->since = lq_now();
     atomic_store(&p->busy_ns, 0);
 }
 
@@ -94,9 +88,9 @@ typedef void item_fn(void *ctx, int64_t item, int thread);
 static void run_item(pool *p, item_fn *fn, void *ctx, int64_t item, int thread)
 {
     const bool timed = p && p->times;
-    const long long start = timed ? now_ns() : 0;
+    const int64_t start = timed ? lq_now_ns() : 0;
     fn(ctx, item, thread);
-    if (timed) atomic_fetch_add(&p->busy_ns, now_ns() - start);
+    if (timed) atomic_fetch_add(&p->busy_ns, lq_now_ns() - start);
 }
 
 /* Work until no item is left; whether there was one. */

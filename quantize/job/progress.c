@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "calib/self_text.h"
 #include "calib/sites.h"
 
@@ -21,13 +22,6 @@ static const double forward = 15e9 /* multiply-adds/s of the kernels */,
                     products = 30e9 /* ... of H */, solving = 2e9 /* N K^2/s: folding, rounding */,
                     rounding = 3e6 /* weights/s besides */,
                     scoring = 40e6 /* logits/s, of both models */, writing = 500e6 /* bytes/s */;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static double *cost_of(const qz_meter *m, int64_t layer, meter_kind k)
 {
@@ -150,7 +144,7 @@ static void heard(void *user, const char *what, double done, double total)
 {
     qz_meter *m = user;
     if (m->kind < 0) return;
-    const double t = now(), part = total > 0 ? done / total : 0;
+    const double t = lq_now(), part = total > 0 ? done / total : 0;
     const bool other = at_work[m->kind] && strcmp(what, at_work[m->kind]) != 0;
     account(m, t, other ? 0 : part);
     snprintf(m->detail, sizeof m->detail, "%s", m->kind == METER_ROUNDING || other ? what : "");
@@ -175,7 +169,7 @@ lq_status meter_open(qz_meter *m, const meter_work *w, const meter_view *view, c
     for (int64_t i = 0; i <= m->n_layers; i++)
         for (int k = 0; k < METER_N; k++)
             m->total[k] += *cost_of(m, i, (meter_kind)k);
-    m->began = m->started = now();
+    m->began = m->started = lq_now();
     return LQ_OK;
 }
 
@@ -196,7 +190,7 @@ void meter_skip(qz_meter *m, int64_t part, bool advance)
 
 void meter_phase(qz_meter *m, meter_kind kind, int64_t layer)
 {
-    const double t = now();
+    const double t = lq_now();
     account(m, t, 0);
     if (layer != m->layer || layer < 0) end_layer(m);
     m->kind = (int)kind;
@@ -210,7 +204,7 @@ void meter_phase(qz_meter *m, meter_kind kind, int64_t layer)
 void meter_end(qz_meter *m, double secs[METER_N])
 {
     if (m->cost) {
-        account(m, now(), 0);
+        account(m, lq_now(), 0);
         end_layer(m);
     }
     m->kind = -1;

@@ -1,6 +1,8 @@
 /* runtime/api/api.c - the life of an api. */
 #include "runtime/api/api_int.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 #include <sys/random.h>
 #include <time.h>
@@ -14,13 +16,6 @@ static lq_status copy_names(api *a, lq_err *err)
     return LQ_OK;
 }
 
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 lq_status api_open(api **out, const api_opts *o, lq_err *err)
 {
     api *a = *out = calloc(1, sizeof *a);
@@ -28,7 +23,7 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
     a->o = *o;
     if (!(a->o.stall_seconds > 0)) a->o.stall_seconds = 60;
     a->created = (int64_t)time(NULL);
-    a->started = now_seconds();
+    a->started = lq_now();
     if (getrandom(&a->salt, sizeof a->salt, 0) != sizeof a->salt)
         a->salt = (uint64_t)a->created * 0x9e3779b97f4a7c15u;
     pthread_mutex_init(&a->mu, NULL);
@@ -78,7 +73,7 @@ void api_set_model(api *a, const api_model *m)
     memcpy(a->fingerprint, "fp_", 3);
     memcpy(a->fingerprint + 3, hex, 16);
     a->m = *m;
-    atomic_store(&a->ready_seconds, now_seconds() - a->started);
+    atomic_store(&a->ready_seconds, lq_now() - a->started);
     atomic_store(&a->has_model, true);
     atomic_compare_exchange_strong(&a->state, &loading, API_READY);
 }

@@ -1,6 +1,8 @@
 /* runtime/engine/answer.c - see answer.h. */
 #include "runtime/engine/answer.h"
 
+#include "base/clock.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +20,6 @@ typedef struct {
     lq_status status;
     char error[512];
 } collector;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Room for `more` elements of `size` after n; keeps p when there is no memory. */
 static bool room(void **p, size_t *cap, size_t n, size_t more, size_t size)
@@ -68,7 +63,7 @@ static void take(void *user, const eng_event *e)
     pthread_mutex_lock(&c->lock);
     if (!c->oom && !keep(c, e)) c->oom = true;
     if (e->n_ids) {
-        a->t_last = now();
+        a->t_last = lq_now();
         if (a->t_first <= 0) a->t_first = a->t_last;
     }
     a->n_prompt = e->n_prompt;
@@ -87,10 +82,7 @@ static void take(void *user, const eng_event *e)
 /* With the lock held: until something comes, or LOOK_MS have passed. */
 static void wait_more(collector *c)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += LOOK_MS * 1000000;
-    if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
+    const struct timespec t = lq_timespec(lq_now() + 1e-3 * LOOK_MS);
     pthread_cond_timedwait(&c->more, &c->lock, &t);
 }
 
@@ -150,10 +142,10 @@ lq_status ans_run(ans_answer *a, engine *e, const eng_request *r, ans_text f, vo
     pthread_condattr_destroy(&mono);
     uint64_t id = 0;
     bool on = true;
-    a->t_begin = now();
+    a->t_begin = lq_now();
     lq_status s = eng_submit(e, r, take, &c, &id, err);
     if (!s) on = wait_for(&c, e, id, f, user, job);
-    a->t_end = now();
+    a->t_end = lq_now();
     pthread_cond_destroy(&c.more);
     pthread_mutex_destroy(&c.lock);
     if (s) return s;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/locale.h"
 #include "base/machine.h"
 #include "runtime/engine/beam.h"
@@ -58,19 +59,6 @@ const char *eng_finish_text(eng_finish f)
 
 const eng_opts *eng_options(const engine *e) { return &e->o; }
 
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static struct timespec timespec_of(double seconds)
-{
-    return (struct timespec){ .tv_sec = (time_t)seconds,
-                              .tv_nsec = (long)((seconds - floor(seconds)) * 1e9) };
-}
-
 /* ---- any thread ---- */
 
 static void live_add(engine *e, seq *s)
@@ -113,7 +101,7 @@ lq_status eng_submit(engine *e, const eng_request *r, eng_sink sink, void *user,
         st = lq_fail(err, LQ_EBUSY, "the queue is full: %lld requests", (long long)e->n_live);
     } else {
         s->id = e->next_id++;
-        s->arrived = now_seconds();
+        s->arrived = lq_now();
         if (id) *id = s->id;
         live_add(e, s);
         *e->inbox_end = s;
@@ -142,14 +130,14 @@ void eng_stats_get(engine *e, eng_stats *s)
     pthread_mutex_lock(&e->lock);
     *s = e->stats;
     s->waiting = e->n_live - e->n_ending - s->running;
-    s->last_step_age = e->last_step > 0 ? now_seconds() - e->last_step : 0;
+    s->last_step_age = e->last_step > 0 ? lq_now() - e->last_step : 0;
     pthread_mutex_unlock(&e->lock);
 }
 
 bool eng_drain(engine *e, double timeout)
 {
-    double until = now_seconds() + (timeout > 0 ? timeout : 0);
-    struct timespec t = timespec_of(until);
+    double until = lq_now() + (timeout > 0 ? timeout : 0);
+    struct timespec t = lq_timespec(until);
     pthread_mutex_lock(&e->lock);
     e->draining = true;
     int rc = 0;
@@ -248,7 +236,7 @@ static void finish(engine *e, seq *s, eng_event ev, eng_finish how)
 
 static void admit(engine *e)
 {
-    for (seq *s; (s = sched_admit(&e->sched, now_seconds()));) {
+    for (seq *s; (s = sched_admit(&e->sched, lq_now()));) {
         pthread_mutex_lock(&e->lock);
         if (!s->admitted) {
             s->admitted = true;
@@ -470,7 +458,7 @@ static void learn_gain(engine *e, int n, int64_t decodes, double start)
         ids += e->sched.planned[i]->n_samples;
         guesses += e->sched.planned[i]->plan_draft;
     }
-    spec_timed(&e->gain, decodes, guesses > 0, now_seconds() - start, ids);
+    spec_timed(&e->gain, decodes, guesses > 0, lq_now() - start, ids);
 }
 
 /* Whether a planned sequence draws where the pass does. A grammar's next mask needs the draw before
@@ -530,7 +518,7 @@ static void step(engine *e)
 {
     int64_t decodes;
     admit(e);
-    const double start = now_seconds();
+    const double start = lq_now();
     guess(e, &decodes);
     int n = sched_plan(&e->sched, e->items);
     e->due = sched_due(&e->sched);
@@ -538,7 +526,7 @@ static void step(engine *e)
     const float *logits = NULL;
     int64_t rows = 0, computed = 0;
     lq_err err;
-    const double planned = now_seconds();
+    const double planned = lq_now();
     e->n_draws = e->n_edits = 0;
     make_masks(e, n);
     for (int i = 0; i < n; i++)
@@ -553,7 +541,7 @@ static void step(engine *e)
         if (st) s->err = err;
     }
     if (!st) pool_run(e->p, n, sample_one, e);
-    const double drawn = now_seconds();
+    const double drawn = lq_now();
     if (!st && decodes) learn_gain(e, n, decodes, start);
     for (int i = 0; i < n; i++) /* finish() changes running, not planned */
         take_result(e, e->sched.planned[i]);
@@ -566,7 +554,7 @@ static void step(engine *e)
     e->stats.steps++;
     e->stats.rows += (uint64_t)computed;
     e->stats.logit_rows += (uint64_t)rows;
-    e->last_step = now_seconds();
+    e->last_step = lq_now();
     e->stats.step_seconds += e->last_step - start;
     e->stats.model_seconds += drawn - planned;
     pthread_mutex_unlock(&e->lock);
@@ -598,7 +586,7 @@ static seq *collect(engine *e)
 static bool sleeps(const engine *e)
 {
     if (e->closing || e->cancels || e->inbox) return false;
-    return !e->live || e->due > now_seconds();
+    return !e->live || e->due > lq_now();
 }
 
 static void *run(void *arg)
@@ -613,7 +601,7 @@ static void *run(void *arg)
             if (busy) pool_leave(e->p);
             busy = false;
             e->last_step = 0;
-            struct timespec t = timespec_of(e->due);
+            struct timespec t = lq_timespec(e->due);
             if (!e->live)
                 pthread_cond_wait(&e->wake, &e->lock);
             else
@@ -621,7 +609,7 @@ static void *run(void *arg)
         }
         seq *doomed = collect(e);
         bool closing = e->closing;
-        if (!busy) e->last_step = now_seconds();
+        if (!busy) e->last_step = lq_now();
         pthread_mutex_unlock(&e->lock);
         if (!busy) pool_enter(e->p);
         busy = true;

@@ -1,6 +1,8 @@
 /* runtime/http/http.c - the server: its socket and its life. */
 #include "runtime/http/http_int.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -152,11 +154,11 @@ void http_drain(http_server *s) { atomic_store(&s->draining, true); }
 
 bool http_wait_idle(http_server *s, double seconds)
 {
-    double until = http_now() + seconds;
+    double until = lq_now() + seconds;
     struct timespec t = { .tv_sec = (time_t)until,
                           .tv_nsec = (long)((until - floor(until)) * 1e9) };
     pthread_mutex_lock(&s->mu);
-    while (s->n_open && http_now() < until)
+    while (s->n_open && lq_now() < until)
         pthread_cond_timedwait(&s->idle, &s->mu, &t);
     bool idle = s->n_open == 0;
     pthread_mutex_unlock(&s->mu);

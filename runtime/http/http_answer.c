@@ -6,6 +6,8 @@
  * (`mhd` is cleared under the lock when the exchange ends). */
 #include "runtime/http/http_int.h"
 
+#include "base/clock.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -99,7 +101,7 @@ void http_stream_begin(http_req *r)
     if (r->answer == ANS_NONE) {
         r->answer = ANS_STREAM;
         r->status = 200;
-        r->written = http_now();
+        r->written = lq_now();
         http_req_wake(r);
     }
     pthread_mutex_unlock(&r->mu);
@@ -119,7 +121,7 @@ bool http_stream_event(http_req *r, const char *p, size_t n)
         jw_text(&r->out, "data: ");
         jw_bytes(&r->out, p, n);
         jw_text(&r->out, "\n\n");
-        r->written = http_now();
+        r->written = lq_now();
         ok = !r->out.oom;
         http_req_wake(r);
     }

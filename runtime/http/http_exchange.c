@@ -14,6 +14,8 @@
  */
 #include "runtime/http/http_int.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,7 +160,7 @@ static void set_request_id(http_req *r, const char *given)
         return;
     }
     uint64_t v[2] = { 0 };
-    if (getrandom(v, sizeof v, 0) != sizeof v) v[0] = (uint64_t)(http_now() * 1e9);
+    if (getrandom(v, sizeof v, 0) != sizeof v) v[0] = (uint64_t)(lq_now() * 1e9);
     snprintf(r->id, sizeof r->id, "req-%016llx%016llx", (unsigned long long)v[0],
              (unsigned long long)v[1]);
 }
@@ -269,7 +271,7 @@ static void set_state(http_req *r, conn_state state)
 {
     pthread_mutex_lock(&r->s->mu);
     r->c->state = state;
-    r->c->since = http_now();
+    r->c->since = lq_now();
     pthread_mutex_unlock(&r->s->mu);
 }
 
@@ -311,7 +313,7 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **socket_c
     http_tls_give(s, mhd);
     int size = SEND_BUFFER; /* so that max_backlog says what it means */
     setsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-    c->since = http_now();
+    c->since = lq_now();
     pthread_mutex_lock(&s->mu);
     c->id = s->next_id++;
     c->next = s->conns;
@@ -419,15 +421,15 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
     pthread_mutex_lock(&s->mu);
     r->c->req = NULL;
     r->c->state = CONN_IDLE;
-    r->c->since = http_now();
+    r->c->since = lq_now();
     pthread_mutex_unlock(&s->mu);
 
     bool whole = how == MHD_REQUEST_TERMINATED_COMPLETED_OK;
     http_req_cut(r);
     if (!whole && r->phase != REQ_NEW) atomic_fetch_add(&s->n_gone, 1);
     if (s->o.log && r->phase != REQ_NEW) {
-        http_log_line l = { r->method,          r->path,  r->id, whole ? r->status : 499,
-                            http_now() - r->t0, r->body.n };
+        http_log_line l = { r->method,        r->path,  r->id, whole ? r->status : 499,
+                            lq_now() - r->t0, r->body.n };
         s->o.log(s->o.app, &l);
     }
     http_req_unref(r);

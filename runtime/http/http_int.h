@@ -101,7 +101,6 @@ struct http_server {
 lq_status http_exchange_start(http_server *s, lq_err *err);
 
 /* http_req.c */
-double http_now(void); /* monotonic seconds */
 void http_server_unref(http_server *s);
 http_req *http_req_new(http_server *s, conn *c);
 void http_req_ref(http_req *r);

@@ -1,17 +1,11 @@
 /* runtime/http/http_req.c - one exchange: its life, its memory, and what its request said. */
 #include "runtime/http/http_int.h"
 
+#include "base/clock.h"
 #include "base/machine.h"
 
 #include <stdlib.h>
 #include <time.h>
-
-double http_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 http_req *http_req_new(http_server *s, conn *c)
 {
@@ -20,7 +14,7 @@ http_req *http_req_new(http_server *s, conn *c)
     r->s = s;
     if (s) atomic_fetch_add(&s->refs, 1);
     r->c = c;
-    r->t0 = http_now();
+    r->t0 = lq_now();
     atomic_init(&r->refs, 1);
     pthread_mutex_init(&r->mu, NULL);
     return r;
@@ -106,7 +100,7 @@ const char *http_body(const http_req *r, size_t *n)
 
 bool http_can_stream(const http_req *r) { return r->s != NULL; }
 const char *http_id(const http_req *r) { return r->id; }
-double http_age(const http_req *r) { return http_now() - r->t0; }
+double http_age(const http_req *r) { return lq_now() - r->t0; }
 
 const char *http_rest(const http_req *r)
 {

@@ -3,6 +3,8 @@
  */
 #include "runtime/http/http_int.h"
 
+#include "base/clock.h"
+
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -31,7 +33,7 @@ static http_req *note_left(http_server *s, uint64_t id)
     pthread_mutex_lock(&s->mu);
     for (conn *c = s->conns; c; c = c->next) {
         if (c->id != id) continue;
-        c->left = http_now();
+        c->left = lq_now();
         if (c->state == CONN_BUSY && c->req) {
             r = c->req;
             http_req_ref(r);
@@ -138,7 +140,7 @@ static void *watch(void *arg)
 {
     http_server *s = arg;
     struct epoll_event e[EVENTS];
-    double ticked = http_now();
+    double ticked = lq_now();
     for (;;) {
         int n = epoll_wait(s->epoll_fd, e, EVENTS, TICK_MS);
         for (int i = 0; i < n; i++) {
@@ -148,7 +150,7 @@ static void *watch(void *arg)
             http_req_cut(r);
             http_req_unref(r);
         }
-        double now = http_now();
+        double now = lq_now();
         if (now - ticked < TICK_MS / 1000.0) continue;
         if (now - ticked > 5 * TICK_MS / 1000.0) forgive(s, now - ticked);
         ticked = now;

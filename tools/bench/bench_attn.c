@@ -2,6 +2,7 @@
  * by tiles: its time and its scratch, by the prompt's length. */
 #include "tools/bench/bench.h"
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "kernels/ref/attn_naive.h"
 #include "tools/cli/load.h"
@@ -75,12 +76,12 @@ static lq_status measure(attn_row *r, prompt *t, pool *p, const lq_job *job, lq_
     lq_status s = lq_arena_init(&scratch, bytes, err);
     if (s) return s;
     for (int i = 0; i <= RUNS && !s; i++) {
-        double start = prog_now();
+        double start = lq_now();
         if (r->way == NAIVE)
             attn_naive_run(&t->a, &scratch, p);
         else
             attn_run(&t->a, &scratch, p);
-        double took = prog_now() - start;
+        double took = lq_now() - start;
         if (i == 1 || (i > 1 && took < r->seconds)) r->seconds = took;
         if (lq_stopped(job)) s = LQ_EINTR;
     }

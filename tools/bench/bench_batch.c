@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "tools/cli/progress.h"
 
 enum { BLOCK = 32 };
@@ -51,8 +52,8 @@ lq_status bench_batch_step(double *seconds, bench_batch *k, int64_t new, int64_t
         k->items[i] = (fwd_item){
             .seq = &k->seqs[i], .ids = k->ids, .n = new, .pos0 = pos, .logits_from = new - logits
         };
-    double start = prog_now();
+    double start = lq_now();
     lq_status s = fwd_step(k->f, k->items, (int)k->n, &out, err);
-    *seconds = prog_now() - start;
+    *seconds = lq_now() - start;
     return s;
 }

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "tools/cli/progress.h"
 
 enum { PROMPT = 8, SHORT = 8, LONG = 128, OF = 8 };
@@ -55,7 +56,7 @@ static lq_status run_policy(bench_policy_row *r, const bench_policy *b, const mo
                    .no_prefix_cache = true };
     lq_status s = eng_open(&e, m, NULL, how->p, &o, err);
     /* The first keeps the engine busy while the others arrive, as they would wait for a batch. */
-    double start = prog_now();
+    double start = lq_now();
     if (!s) s = submit(e, m, b->requests, 1, err);
     for (int64_t i = 0; i < b->requests && !s; i++)
         s = submit(e, m, i, length_of(i), err);
@@ -64,7 +65,7 @@ static lq_status run_policy(bench_policy_row *r, const bench_policy *b, const mo
         eng_stats_get(e, &st);
         lq_report(job, names[r->batching], (double)st.generation_tokens, (double)b->tokens);
     }
-    r->seconds = prog_now() - start;
+    r->seconds = lq_now() - start;
     if (!s) {
         eng_stats_get(e, &st);
         r->steps = st.steps;

@@ -1,6 +1,7 @@
 /* tools/bench/bench_serve.c - `llmq bench serve`: load on a server, see bench_serve.h. */
 #include "tools/bench/bench_serve.h"
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/random.h"
 #include "calib/builtin.h"
@@ -209,7 +210,7 @@ static char *body_of(caller *k)
 
 static void take_text(caller *k, const char *text)
 {
-    const double now = prog_now();
+    const double now = lq_now();
     if (!k->texts++)
         k->done.ttft = now - k->begun;
     else if (!bs_push(&k->b->run->itl, now - k->last))
@@ -254,7 +255,7 @@ static void on_done(void *user, const client_answer *a)
     const bool whole = a->status == 200 && a->whole;
     k->done.ok = whole && k->events > 0;
     k->done.has_text = k->texts > 0;
-    k->done.e2el = prog_now() - k->begun;
+    k->done.e2el = lq_now() - k->begun;
     lq_err err;
     if (!k->done.ok && !k->done.aborted && !r->error[0]) {
         if (whole)
@@ -279,7 +280,7 @@ static void ask(caller *k)
     k->done = (bs_done){ 0 };
     k->texts = k->events = 0;
     char *body = body_of(k);
-    k->begun = prog_now();
+    k->begun = lq_now();
     lq_status s = body ? client_send(b->client,
                                      &(client_request){ .path = "/v1/completions",
                                                         .json = body,
@@ -320,7 +321,7 @@ static double gap(const bench_cmd *o, int64_t i, double rate)
 
 static lq_status run_load(session *b, bs_run *r, int64_t callers)
 {
-    const double start = prog_now();
+    const double start = lq_now();
     double due = start;
     b->run = r;
     b->begun = b->open = 0;
@@ -328,16 +329,16 @@ static lq_status run_load(session *b, bs_run *r, int64_t callers)
     while (!b->s && (b->begun < callers || b->open) && !lq_stopped(b->c->job)) {
         double wait = 0.2;
         if (r->rate > 0) {
-            for (; b->begun < callers && due <= prog_now() && !b->s; begin(b))
+            for (; b->begun < callers && due <= lq_now() && !b->s; begin(b))
                 due += gap(b->o, b->begun, r->rate);
-            if (b->begun < callers) wait = fmin(wait, fmax(due - prog_now(), 0));
+            if (b->begun < callers) wait = fmin(wait, fmax(due - lq_now(), 0));
         } else {
             while (b->begun < callers && b->open < r->concurrency && !b->s)
                 begin(b);
         }
         client_step(b->client, wait);
     }
-    r->seconds = fmax(prog_now() - start, 1e-9);
+    r->seconds = fmax(lq_now() - start, 1e-9);
     if (!b->s && lq_stopped(b->c->job)) b->s = lq_fail(b->err, LQ_EINTR, "interrupted");
     if (b->s) { /* callers are freed by their last call */
         client_cancel(b->client);

@@ -1,6 +1,7 @@
 /* tools/cli/limits.c - measuring the chosen kernels' arithmetic. */
 #include "tools/cli/limits.h"
 
+#include "base/clock.h"
 #include "tools/cli/progress.h"
 
 lq_status lim_matmul_flops(double *flops, const qt_scheme *scheme, mm_acts acts, pool *p,
@@ -26,11 +27,11 @@ lq_status lim_matmul_flops(double *flops, const qt_scheme *scheme, mm_acts acts,
         mm_out out = { .w = &w, .y = y, .ldy = N };
         pool_enter(p);
         /* The first run warms up; then at least 0.1 s, the best of what was seen. */
-        double begun = prog_now();
-        for (int i = 0; i < 3 || prog_now() - begun < 0.1; i++) {
-            double start = prog_now();
+        double begun = lq_now();
+        for (int i = 0; i < 3 || lq_now() - begun < 0.1; i++) {
+            double start = lq_now();
             mm_run(&out, 1, x, K, M, acts, &scratch, p);
-            double rate = 2.0 * M * N * K / (prog_now() - start);
+            double rate = 2.0 * M * N * K / (lq_now() - start);
             if (i && rate > *flops) *flops = rate;
         }
         pool_leave(p);

@@ -1,6 +1,8 @@
 /* tools/cli/load.c - see load.h. */
 #include "tools/cli/load.h"
 
+#include "base/clock.h"
+
 #include <strings.h>
 
 /* --pin. */
@@ -58,12 +60,12 @@ load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
 lq_status load_model_open(load_model *l, const char *path, const load_opts *how, pool *p,
                           const cmd_ctx *c, lq_err *err)
 {
-    double start = prog_now();
+    double start = lq_now();
     lq_status s = load_weights(l, path, how, p, c->job, err);
     if (s) return s;
     char size[16];
     prog_say(LOG_DEBUG, "%s: %s of weights in %.2f s", path,
-             opt_size_text(size, sizeof size, (double)l->m.weight_bytes), prog_now() - start);
+             opt_size_text(size, sizeof size, (double)l->m.weight_bytes), lq_now() - start);
     return LQ_OK;
 }
 

@@ -1,6 +1,8 @@
 /* tools/cli/progress.c - messages and progress on stderr, signals. */
 #include "tools/cli/progress.h"
 
+#include "base/clock.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -25,13 +27,6 @@ static struct {
     prog_listener listener; /* NULL: stderr */
     void *user;
 } g = { .lock = PTHREAD_MUTEX_INITIALIZER, .level = LOG_INFO };
-
-double prog_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 size_t prog_peak_rss_bytes(void)
 {
@@ -143,7 +138,7 @@ void prog_show(const prog_phase *p)
 {
     char line[LINE];
     pthread_mutex_lock(&g.lock);
-    const double now = prog_now();
+    const double now = lq_now();
     if (!g.what[0]) {
         snprintf(g.what, sizeof g.what, "phases");
         g.shown = g.terminal ? 0 : now;
@@ -159,7 +154,7 @@ static void report(void *user, const char *what, double done, double total)
 {
     (void)user;
     pthread_mutex_lock(&g.lock);
-    double now = prog_now();
+    double now = lq_now();
     if (strncmp(what, g.what, sizeof g.what - 1) != 0) {
         erase();
         snprintf(g.what, sizeof g.what, "%s", what);
