@@ -234,7 +234,7 @@ static lq_status choose_windows(mix *m, const mix_opts *o, lq_err *err)
     lq_status s = LQ_OK;
     for (int i = 0; i < m->n && !s; i++) {
         piece *p = &m->p[i];
-        const uint64_t seed = i ? cal_mix(o->seed ^ cal_mix((uint64_t)i)) : o->seed;
+        const uint64_t seed = i ? lq_random_of(o->seed ^ lq_random_of((uint64_t)i)) : o->seed;
         if (p->part.windows)
             s = cal_samples_from_ids(&p->chosen, p->stream.ids, (int64_t)p->stream.n,
                                      p->part.windows, o->len, seed, src_config(o->src)->vocab, err);

@@ -91,7 +91,8 @@ static void draw_row(void *ctx, int64_t r, int thread)
     float *s = w->logits + r * w->V;
     add_bias(s, w->bias, w->V);
     float z = k_logsumexp(s, w->V);
-    double at = (double)(cal_mix(cal_mix(w->seed) + (uint64_t)(w->row0 + r)) >> 11) * 0x1p-53,
+    double at = (double)(lq_random_of(lq_random_of(w->seed) + (uint64_t)(w->row0 + r)) >> 11) *
+                0x1p-53,
            sum = 0;
     int64_t y = -1;
     k_exp_minus(s, s, z, w->V);

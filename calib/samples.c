@@ -12,7 +12,7 @@ static void choose(cal_samples *s, const int32_t *ids, uint64_t seed)
     int64_t taken = 0;
     for (int64_t i = 0; taken < s->n; i++) {
         uint64_t left = (uint64_t)(s->available - i), want = (uint64_t)(s->n - taken);
-        if (cal_random(&seed) % left >= want) continue;
+        if (lq_random(&seed) % left >= want) continue;
         memcpy(s->ids + taken * s->len, ids + i * s->len, (size_t)s->len * sizeof *ids);
         taken++;
     }

@@ -69,7 +69,7 @@ static int32_t first_id(const arch_config *c, uint64_t seed)
 {
     if (c->bos >= 0) return c->bos;
     if (c->n_eos) return c->eos[0];
-    return (int32_t)(cal_mix(seed) % (uint64_t)c->vocab);
+    return (int32_t)(lq_random_of(seed) % (uint64_t)c->vocab);
 }
 
 static lq_status write_windows(engine *e, const arch_config *c, window *w, int64_t n, uint64_t seed,
@@ -78,7 +78,7 @@ static lq_status write_windows(engine *e, const arch_config *c, window *w, int64
     writing *all = w[0].all;
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++) {
-        const uint64_t own = cal_mix(seed ^ cal_mix((uint64_t)i));
+        const uint64_t own = lq_random_of(seed ^ lq_random_of((uint64_t)i));
         w[i].row[w[i].at++] = first_id(c, own);
         const eng_request r = { .prompt = w[i].row,
                                 .n_prompt = 1,

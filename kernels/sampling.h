@@ -10,6 +10,8 @@
 
 #include "kernels/core/kmath.h"
 
+#include "base/random.h"
+
 /* 2^s for a vocabulary of V ids. */
 LQ_INLINE float draw_unit(int64_t V)
 {
@@ -46,19 +48,11 @@ LQ_INLINE uint64_t draw_share(float p, uint64_t total)
 }
 
 /* Random numbers: Steele, Lea, Flood, "Fast splittable pseudorandom number generators". */
-LQ_INLINE uint64_t draw_mix(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 /* 53 bits of draw i of a seed. */
 LQ_INLINE uint64_t draw_bits(uint64_t seed, uint64_t i)
 {
-    const uint64_t golden = 0x9e3779b97f4a7c15u;
     /* The seed is mixed first, so that neighbouring seeds are not shifts of one stream. */
-    return draw_mix(draw_mix(seed + golden) + (i + 1) * golden) >> 11;
+    return lq_mix(lq_random_of(seed) + (i + 1) * LQ_GOLDEN) >> 11;
 }
 
 /* bits / 2^53 of a total, rounded down: the draw takes the first id at which the running sum is

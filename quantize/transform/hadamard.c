@@ -87,7 +87,7 @@ lq_status had_init(had_rotation *r, int64_t n, uint64_t seed, bool keep_ones, lq
     }
     for (int64_t i = 0; i < n; i++) {
         const bool fixed = keep_ones && i % r->block == 0;
-        sign[i] = cal_random(&seed) >> 63 && !fixed ? -1.0f : 1.0f;
+        sign[i] = lq_random(&seed) >> 63 && !fixed ? -1.0f : 1.0f;
     }
     r->sign = sign;
     return LQ_OK;

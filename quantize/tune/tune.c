@@ -364,7 +364,7 @@ static lq_status held_back_kl(double *mean, tuner *t, lq_err *err)
 static void shuffle(int64_t *order, int64_t n, uint64_t *seed)
 {
     for (int64_t i = n; i-- > 1;) {
-        int64_t j = (int64_t)(cal_random(seed) % (uint64_t)(i + 1)), k = order[i];
+        int64_t j = (int64_t)(lq_random(seed) % (uint64_t)(i + 1)), k = order[i];
         order[i] = order[j];
         order[j] = k;
     }

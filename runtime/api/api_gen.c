@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "base/machine.h"
+#include "base/random.h"
 
 static void link_gen(gen *g)
 {
@@ -357,14 +358,6 @@ void api_tick(void *app)
 
 /* ---- submission ---- */
 
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
 static uint64_t base_seed(const api_params *p)
 {
     uint64_t s;
@@ -408,7 +401,8 @@ static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
                     .repetition_penalty = (float)p->repetition_penalty,
                     .presence_penalty = (float)p->presence_penalty,
                     .frequency_penalty = (float)p->frequency_penalty,
-                    .seed = c->sample ? mix(mix(seed) + (uint64_t)c->sample) : seed,
+                    .seed =
+                        c->sample ? lq_random_of(lq_random_of(seed) + (uint64_t)c->sample) : seed,
                     .bias = p->bias,
                     .n_bias = p->n_bias,
                     .allowed = p->allowed,

@@ -122,9 +122,9 @@ static uint32_t intern_stack(gr_dfa *d, const gd_item *v, uint32_t n, uint32_t d
     for (uint32_t f = 0; f < n; f++) {
         bool last = v[f].pos >= (uint32_t)FRAME_ESCAPE;
         uint64_t node = last || !d->nfa->ahead ? v[f].pos : d->nfa->ahead[v[f].pos];
-        ahead += gr_mix(gr_mix(node) + (last ? 0 : 5 * d->p.stacks[v[f].stack].ahead));
+        ahead += lq_mix(lq_mix(node) + (last ? 0 : 5 * d->p.stacks[v[f].stack].ahead));
     }
-    d->p.stacks[d->p.n_stacks] = (gd_stack){ off, n, depth, gr_mix(ahead) };
+    d->p.stacks[d->p.n_stacks] = (gd_stack){ off, n, depth, lq_mix(ahead) };
     table_add(t, hash, (uint32_t)d->p.n_stacks);
     return (uint32_t)d->p.n_stacks++;
 }
@@ -468,9 +468,9 @@ uint64_t gd_ahead(const gr_dfa *d, uint32_t s)
     uint64_t sum = 1 + (uint64_t)x->accept + 2 * (uint64_t)x->escape;
     for (uint32_t i = 0; i < x->n; i++) {
         gd_item it = d->p.items[x->off + i];
-        sum += gr_mix(gr_nfa_ahead(d->nfa, it.pos) + 7 * d->p.stacks[it.stack].ahead);
+        sum += lq_mix(gr_nfa_ahead(d->nfa, it.pos) + 7 * d->p.stacks[it.stack].ahead);
     }
-    return gr_mix(sum);
+    return lq_mix(sum);
 }
 
 /* ---- collecting ---- */

@@ -7,6 +7,8 @@
 
 #include "runtime/grammar/grammar.h"
 
+#include "base/random.h"
+
 #include <pthread.h>
 
 #define GR_NONE UINT32_MAX
@@ -175,12 +177,6 @@ void gr_nfa_free(gr_nfa *a);
 lq_status gr_nfa_look_ahead(gr_nfa *a, uint32_t bytes, lq_err *err);
 /* The same of one BYTE node. */
 uint64_t gr_nfa_ahead(const gr_nfa *a, uint32_t node);
-static inline uint64_t gr_mix(uint64_t x) /* the finalizer of splitmix64 */
-{
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 
 /* ---- states met (grammar_dfa.c) ----
  * A state is a set of (BYTE node, stack); stacks with the same node are merged, so a state has at

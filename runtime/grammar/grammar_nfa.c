@@ -246,10 +246,10 @@ static void byte_classes(gr_nfa *a)
 static uint64_t way(const gr_nfa *a, uint32_t i, const uint64_t *now, const uint64_t *before)
 {
     const gn_node *n = &a->nodes[i];
-    uint64_t h = gr_mix((uint64_t)n->height << 8 | (uint64_t)n->tail << 4 | n->kind);
-    if (n->kind == GN_BYTE) h = gr_mix(h + n->a);
-    if (n->kind == GN_CALL) h = gr_mix(h ^ now[a->start[n->a]]);
-    return n->kind == GN_END ? h : gr_mix(h + 3 * before[n->b]);
+    uint64_t h = lq_mix((uint64_t)n->height << 8 | (uint64_t)n->tail << 4 | n->kind);
+    if (n->kind == GN_BYTE) h = lq_mix(h + n->a);
+    if (n->kind == GN_CALL) h = lq_mix(h ^ now[a->start[n->a]]);
+    return n->kind == GN_END ? h : lq_mix(h + 3 * before[n->b]);
 }
 
 static uint64_t ways(const gr_nfa *a, uint32_t entry, const uint64_t *now, const uint64_t *before)
@@ -257,7 +257,7 @@ static uint64_t ways(const gr_nfa *a, uint32_t entry, const uint64_t *now, const
     uint64_t sum = 1; /* of a set: the order does not count */
     for (uint32_t e = a->clo_off[entry]; e < a->clo_off[entry + 1]; e++)
         sum += way(a, a->clo[e], now, before);
-    return gr_mix(sum);
+    return lq_mix(sum);
 }
 
 size_t gr_nfa_bytes(const gr_nfa *a)
@@ -297,7 +297,7 @@ lq_status gr_nfa_look_ahead(gr_nfa *a, uint32_t bytes, lq_err *err)
 
 uint64_t gr_nfa_ahead(const gr_nfa *a, uint32_t node)
 {
-    return a->ahead ? way(a, node, a->ahead, a->ahead) : gr_mix(node);
+    return a->ahead ? way(a, node, a->ahead, a->ahead) : lq_mix(node);
 }
 
 /* ---- grammars that match nothing ---- */

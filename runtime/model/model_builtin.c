@@ -5,6 +5,7 @@
  * the time of some instructions. */
 #include "runtime/model/model.h"
 
+#include "base/random.h"
 #include "formats/tensor/tiles.h"
 
 typedef struct {
@@ -26,13 +27,7 @@ const char *model_shape_title(int which) { return shapes[which].title; }
 enum { FILL_BYTES = 1 << 16 }; /* one item of the pool */
 
 /* splitmix64 (Steele, Lea, Flood 2014): the i-th number of a stream needs no other. */
-static uint64_t mix(uint64_t i)
-{
-    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
+static uint64_t mix(uint64_t i) { return lq_mix((i + 1) * LQ_GOLDEN); }
 
 typedef struct {
     uint8_t *data;

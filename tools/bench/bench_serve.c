@@ -154,7 +154,7 @@ struct session {
 /* The i-th number of a request: of its seed alone. */
 static uint64_t number(const bench_cmd *o, int64_t request, int64_t i)
 {
-    return cal_mix((uint64_t)o->seed ^ cal_mix((uint64_t)request * 1024 + (uint64_t)i));
+    return lq_random_of((uint64_t)o->seed ^ lq_random_of((uint64_t)request * 1024 + (uint64_t)i));
 }
 
 /* The prompt: ids where lengths must be exact, else text. */
