@@ -4,6 +4,8 @@
  * array, JS_DEPTH of them fit one word. */
 #include "base/json.h"
 
+#include "base/utf8.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,33 +34,6 @@ bool js_ran_out(void)
     const bool was = ran_out;
     ran_out = false;
     return was;
-}
-
-/* Length of the UTF-8 sequence at s, 0 when it is not one (overlong, surrogate, cut off). */
-static size_t utf8_len(const uint8_t *s, size_t n)
-{
-    uint8_t c = s[0];
-    if (c < 0x80) return 1;
-    size_t len = c >= 0xc2 && c <= 0xdf   ? 2
-                 : (c & 0xf0) == 0xe0     ? 3
-                 : c >= 0xf0 && c <= 0xf4 ? 4
-                                          : 0;
-    if (!len || n < len) return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    if (c == 0xe0 && s[1] < 0xa0) return 0;
-    if (c == 0xed && s[1] > 0x9f) return 0;
-    if (c == 0xf0 && s[1] < 0x90) return 0;
-    if (c == 0xf4 && s[1] > 0x8f) return 0;
-    return len;
-}
-
-bool js_valid_utf8(const char *s, size_t n)
-{
-    const uint8_t *p = (const uint8_t *)s;
-    for (size_t i = 0, len; i < n; i += len)
-        if (!(len = utf8_len(p + i, n - i))) return false;
-    return true;
 }
 
 /* ---- the scanner ---- */
@@ -154,7 +129,7 @@ static lq_status scan_string(scan *c)
             continue;
         }
         if (b < 0x20) return scan_fail(c, "an escaped control character");
-        size_t len = utf8_len(c->s + c->i, c->n - c->i);
+        size_t len = lq_utf8_len(c->s + c->i, c->n - c->i);
         if (!len) return scan_fail(c, "valid UTF-8");
         c->i += len;
     }
@@ -513,7 +488,7 @@ static void put_utf8(js_buf *b, const char *s, size_t n)
 {
     size_t good = 0;
     for (size_t i = 0, len; i < n; i += len) {
-        len = utf8_len((const uint8_t *)s + i, n - i);
+        len = lq_utf8_len((const uint8_t *)s + i, n - i);
         if (len) {
             good += len;
             continue;
@@ -622,7 +597,7 @@ char *js_print(const cJSON *v, bool indented)
     char *text = !v ? NULL : indented ? cJSON_Print(v) : cJSON_PrintUnformatted(v);
     js_buf valid = { 0 };
     const bool whole = !js_ran_out() && text;
-    if (whole && js_valid_utf8(text, strlen(text))) return text;
+    if (whole && lq_utf8_valid(text, strlen(text), NULL)) return text;
     if (whole) put_utf8(&valid, text, strlen(text) + 1);
     free(text);
     if (!valid.failed) return valid.data;

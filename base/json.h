@@ -30,7 +30,6 @@ lq_status js_parse_file(cJSON **out, const char *path, size_t max_bytes, unsigne
 /* The gate alone, without a tree: checks the text as js_parse does (but for JS_UNIQUE), and says
  * how many bytes of memory its tree would take. */
 lq_status js_measure(size_t *tree_bytes, const char *text, size_t n, lq_err *err);
-bool js_valid_utf8(const char *s, size_t n);
 
 /* Member of an object, by exact name; NULL when absent, null, or o is no object. */
 const cJSON *js_get(const cJSON *o, const char *key);

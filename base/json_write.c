@@ -1,6 +1,8 @@
 /* base/json_write.c - see json_write.h. */
 #include "base/json_write.h"
 
+#include "base/utf8.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,41 +72,22 @@ void jw_close(jw *w, char bracket)
     w->comma = true;
 }
 
-int jw_utf8(const char *s, size_t n)
-{
-    const uint8_t *b = (const uint8_t *)s;
-    if (b[0] < 0x80) return 1;
-    /* what the second byte may be depends on the first: overlong forms, surrogates, > U+10FFFF */
-    int len = b[0] >= 0xc2 && b[0] < 0xe0   ? 2
-              : b[0] >= 0xe0 && b[0] < 0xf0 ? 3
-              : b[0] >= 0xf0 && b[0] < 0xf5 ? 4
-                                            : 0;
-    if (!len) return -1;
-    uint8_t lo = b[0] == 0xe0 ? 0xa0 : b[0] == 0xf0 ? 0x90 : 0x80;
-    uint8_t hi = b[0] == 0xed ? 0x9f : b[0] == 0xf4 ? 0x8f : 0xbf;
-    for (int i = 1; i < len; i++) {
-        if ((size_t)i >= n || b[i] < lo || b[i] > hi) return -i;
-        lo = 0x80;
-        hi = 0xbf;
-    }
-    return len;
-}
-
 static void escaped(jw *w, const char *s, size_t n)
 {
     static const char hex[] = "0123456789abcdef";
     size_t from = 0, i = 0;
     while (i < n) {
         const char c = s[i];
-        int len = jw_utf8(s + i, n - i);
-        if (len > 0 && c != '"' && c != '\\' && (uint8_t)c >= 0x20 && c != 0x7f) {
-            i += (size_t)len;
+        size_t len;
+        const bool whole = lq_utf8_step((const uint8_t *)s + i, n - i, &len) == LQ_UTF8_CHAR;
+        if (whole && c != '"' && c != '\\' && (uint8_t)c >= 0x20 && c != 0x7f) {
+            i += len;
             continue;
         }
         jw_bytes(w, s + from, i - from);
-        if (len < 0) {
+        if (!whole) {
             jw_text(w, "\xef\xbf\xbd");
-            i += (size_t)-len;
+            i += len;
         } else {
             const char *short_form = strchr("\"\"\\\\\bb\ff\nn\rr\tt", c); /* pairs: byte, letter */
             char out[6] = { '\\', 'u', '0', '0', hex[(uint8_t)c >> 4], hex[c & 15] };

@@ -39,8 +39,4 @@ void jw_null(jw *w);
 /* A value (or values) already written as JSON. Nothing when n is 0. */
 void jw_json(jw *w, const char *p, size_t n);
 
-/* Length of the well-formed UTF-8 sequence at s (1..4), or minus the length of the maximal subpart
- * of an ill-formed one; n >= 1. */
-int jw_utf8(const char *s, size_t n);
-
 #endif

@@ -155,7 +155,7 @@ static lq_status read_text(cal_stream *s, const char *text, size_t bytes, const 
         return lq_fail(err, LQ_ENOENT,
                        "a text needs tokenizer.json, which the model lacks; a file NAME.ids or "
                        "NAME.jsonl can hold token ids");
-    if (!tok_valid_utf8((const uint8_t *)text, bytes, &bad) || nul)
+    if (!lq_utf8_valid((const uint8_t *)text, bytes, &bad) || nul)
         return lq_fail(err, LQ_EFORMAT, "expected UTF-8 text, found byte 0x%02x at %zu",
                        nul ? 0u : (unsigned)(unsigned char)text[bad],
                        nul ? (size_t)(nul - text) : bad);

@@ -81,7 +81,7 @@ lq_status jt_parse(cJSON **out, const char *text, size_t n, unsigned flags, lq_e
     *out = NULL;
     size_t bad = 0, n_copy = 0;
     if (memchr(text, 0, n)) return lq_fail(err, LQ_EFORMAT, "JSON: a raw NUL byte in the text");
-    if (!tok_valid_utf8((const uint8_t *)text, n, &bad))
+    if (!lq_utf8_valid((const uint8_t *)text, n, &bad))
         return lq_fail(err, LQ_EFORMAT, "JSON: invalid UTF-8 at byte %zu", bad);
     char *copy = malloc(n + 1);
     if (!copy) return lq_fail(err, LQ_ENOMEM, "JSON: out of memory");

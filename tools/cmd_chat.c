@@ -6,6 +6,7 @@
  * program, as the end of input does. */
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/outputs.h"
 #include "tools/server/client.h"
@@ -442,9 +443,9 @@ static bool read_message(chat *h, jw *text, lq_status *s, lq_err *err)
 static bool is_sendable(const chat *h, const jw *text)
 {
     for (size_t i = 0; i < text->n;) {
-        const int k = jw_utf8(text->p + i, text->n - i);
+        const size_t k = lq_utf8_len((const uint8_t *)text->p + i, text->n - i);
         const uint8_t b = (uint8_t)text->p[i];
-        const char *what = k < 0     ? "broken characters (no UTF-8)"
+        const char *what = !k        ? "broken characters (no UTF-8)"
                            : b == 0  ? "a NUL"
                            : b == 9  ? NULL
                            : b == 10 ? NULL
@@ -455,7 +456,7 @@ static bool is_sendable(const chat *h, const jw *text)
             say_wrong(h, "not sent: %s in the line", what);
             return false;
         }
-        i += (size_t)k;
+        i += k;
     }
     return true;
 }
@@ -530,11 +531,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (c->json) return lq_fail(err, LQ_EUSAGE, "--json: a conversation is no document");
     if (opt_given(c, "top-p") && !(h.o->top_p > 0))
         return lq_fail(err, LQ_EUSAGE, "--top-p: expected a number above 0, found %g", h.o->top_p);
-    for (const char *t = h.o->system; t && *t;) {
-        const int k = jw_utf8(t, strlen(t));
-        if (k < 0) return lq_fail(err, LQ_EUSAGE, "--system: found bytes that are no UTF-8");
-        t += k;
-    }
+    if (h.o->system && !lq_utf8_valid(h.o->system, strlen(h.o->system), NULL))
+        return lq_fail(err, LQ_EUSAGE, "--system: found bytes that are no UTF-8");
     lq_status s = connect_to(&h, &l, c->argv[0], err);
     prog_end();
     struct termios before;

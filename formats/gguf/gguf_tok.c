@@ -2,6 +2,7 @@
 #include "formats/gguf/gguf_tok.h"
 
 #include "base/json.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 
@@ -45,7 +46,7 @@ static void put_text(out *o, gguf_text t)
     }
     memcpy(copy, t.s, t.n);
     copy[t.n] = 0;
-    if (memchr(copy, 0, t.n) || !js_valid_utf8(copy, t.n))
+    if (memchr(copy, 0, t.n) || !lq_utf8_valid(copy, t.n, NULL))
         o->st = lq_fail(o->err, LQ_EFORMAT, "tokenizer: expected tokens in UTF-8 without NUL");
     else
         js_put_str(o->b, copy);

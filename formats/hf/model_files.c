@@ -3,6 +3,7 @@
 
 #include "base/base.h"
 #include "base/json.h"
+#include "base/utf8.h"
 
 #include <strings.h>
 
@@ -53,7 +54,7 @@ bool model_plain_name(const char *name)
     const size_t n = strlen(name);
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)name[i] < ' ' || name[i] == 127 || name[i] == '/') return false;
-    return n > 0 && n < 256 && name[0] != '.' && js_valid_utf8(name, n);
+    return n > 0 && n < 256 && name[0] != '.' && lq_utf8_valid(name, n, NULL);
 }
 
 bool model_licence(const char *name)

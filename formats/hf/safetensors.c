@@ -2,6 +2,7 @@
 #include "formats/hf/safetensors.h"
 
 #include "base/json.h"
+#include "base/utf8.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -254,7 +255,7 @@ static lq_status build_header(js_buf *b, const ordered *list, size_t n, lq_err *
         if (!st_shape_bytes(t->dtype, t->n_dims, t->shape, &want) || want != t->bytes)
             return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': %zu bytes do not fit its shape",
                            t->name, t->bytes);
-        if (!js_valid_utf8(t->name, strlen(t->name)))
+        if (!lq_utf8_valid(t->name, strlen(t->name), NULL))
             return lq_fail(err, LQ_EVALUE, "tensor '%.100s': expected a name of UTF-8", t->name);
         if (i && list[i - 1].t.dtype == t->dtype && strcmp(list[i - 1].t.name, t->name) == 0)
             return lq_fail(err, LQ_EVALUE, "tensor '%.100s': named twice", t->name);

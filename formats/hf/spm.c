@@ -2,6 +2,7 @@
 #include "formats/hf/spm.h"
 
 #include "base/json.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 
@@ -74,7 +75,7 @@ static lq_status read_piece(spm_model *m, spm_bytes b, lq_err *err)
     if (m->n == SPM_MAX_PIECES) return bad(err, "expected at most 16777216 pieces");
     if (p.type < SPM_NORMAL || p.type > SPM_BYTE) return bad(err, "a piece of an unknown type");
     if (p.text.n == 0 || !isfinite(p.score)) return bad(err, "a piece without its text or score");
-    if (!js_valid_utf8((const char *)p.text.p, p.text.n) || memchr(p.text.p, 0, p.text.n))
+    if (!lq_utf8_valid((const char *)p.text.p, p.text.n, NULL) || memchr(p.text.p, 0, p.text.n))
         return lq_fail(err, LQ_EFORMAT, "tokenizer.model: piece %zu: NUL or invalid UTF-8", m->n);
     if (m->n == m->cap) {
         size_t cap = m->cap ? m->cap * 2 : 1024;

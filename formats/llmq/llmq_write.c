@@ -1,6 +1,7 @@
 /* formats/llmq/llmq_write.c - writing a .llmq file: planes as they come, then blobs, header, preamble.
  */
 #include "base/json.h"
+#include "base/utf8.h"
 #include "formats/hf/safetensors.h"
 #include "formats/llmq/llmq.h"
 
@@ -117,7 +118,7 @@ static lq_status add_entry(llmq_writer *w, entry *e, const qt_span *planes, int 
                            const int64_t *shape, lq_err *err)
 {
     size_t len = strlen(e->name);
-    if (!len || !js_valid_utf8(e->name, len))
+    if (!len || !lq_utf8_valid(e->name, len, NULL))
         return lq_fail(err, LQ_EVALUE, ".llmq: expected a tensor name in UTF-8");
     e->n_dims = n_dims;
     for (int i = 0; i < n_dims; i++)

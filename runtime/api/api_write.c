@@ -1,6 +1,8 @@
 /* runtime/api/api_write.c - the answer of a generation request as JSON: whole, or in chunks. */
 #include "runtime/api/api_gen_int.h"
 
+#include "base/utf8.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -23,7 +25,7 @@ static void write_token(jw *w, const gen *g, int32_t id)
         return;
     }
     size_t n = token_bytes(g, id, s);
-    if (g->kind == API_CHAT || js_valid_utf8(s, n)) {
+    if (g->kind == API_CHAT || lq_utf8_valid(s, n, NULL)) {
         jw_str(w, s, n);
         return;
     }

@@ -17,7 +17,7 @@ lq_status tmpl_parse(tmpl_template **out, const char *src, size_t n, lq_err *err
     if (n > TP_MAX_SOURCE)
         return lq_fail(err, LQ_EVALUE, "template: expected at most %d bytes, found %zu",
                        TP_MAX_SOURCE, n);
-    if (!tok_valid_utf8((const uint8_t *)src, n, &bad))
+    if (!lq_utf8_valid((const uint8_t *)src, n, &bad))
         return lq_fail(err, LQ_EFORMAT, "template: invalid UTF-8 at byte %zu", bad);
     tmpl_template *t = calloc(1, sizeof *t);
     if (!t) return lq_fail(err, LQ_ENOMEM, "template: out of memory");
@@ -46,7 +46,7 @@ static tv json_string(tp_run *r, const char *s, bool own)
     size_t n = strlen(s);
     char *p = tp_take(&r->base, n + 1);
     n = jt_copy(p, s);
-    if (!tok_valid_utf8((const uint8_t *)p, n, NULL))
+    if (!lq_utf8_valid((const uint8_t *)p, n, NULL))
         tp_fail(&r->base, LQ_EVALUE, "template: a variable that is no UTF-8");
     return own ? tv_own(p, n) : tv_str(p, n);
 }

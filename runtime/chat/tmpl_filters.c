@@ -49,7 +49,7 @@ static tv f_title(tp_run *r, tv v, const tp_args *a)
     bool first = true;
     (void)a;
     for (size_t i = 0, len; i < s.u.s.n; i += len) {
-        uint32_t cp = tok_utf8_get((const uint8_t *)s.u.s.p + i, &len);
+        uint32_t cp = lq_utf8_get((const uint8_t *)s.u.s.p + i, &len);
         tv c = as_method(r, tv_sub(s, i, len), first ? "upper" : "lower", &(tp_args){ 0 });
         tp_add_str(r, &t, c);
         first = tok_is_space(cp) || (cp < 128 && cp && strchr("-({[<", (int)cp));
@@ -142,7 +142,7 @@ static tv f_wordcount(tp_run *r, tv v, const tp_args *a)
     int64_t n = 0;
     bool inside = false;
     for (size_t i = 0, len; i < s.u.s.n; i += len) {
-        uint32_t cp = tok_utf8_get((const uint8_t *)s.u.s.p + i, &len);
+        uint32_t cp = lq_utf8_get((const uint8_t *)s.u.s.p + i, &len);
         bool word = cp == '_' || tok_is_numeric(cp) ||
                     (utf8proc_category((utf8proc_int32_t)cp) >= UTF8PROC_CATEGORY_LU &&
                      utf8proc_category((utf8proc_int32_t)cp) <= UTF8PROC_CATEGORY_LO);
@@ -246,7 +246,7 @@ static tv parse_number(tp_run *r, tv v, bool whole, int64_t base, tv otherwise)
     char text[64] = "", *end = text;
     size_t n = 0;
     for (size_t k = 0, len; k < s.u.s.n; k += len) {
-        uint32_t cp = tok_utf8_get((const uint8_t *)s.u.s.p + k, &len);
+        uint32_t cp = lq_utf8_get((const uint8_t *)s.u.s.p + k, &len);
         int digit = tp_digit_of(cp);
         if (cp == '_') continue;
         if (n + 1 == sizeof text || !cp || (cp > 127 && digit < 0)) return otherwise;

@@ -12,7 +12,7 @@ static void json_str(tp_run *r, tp_text *t, tv v, bool ascii)
     for (size_t i = 0, len; i < v.u.s.n; i += len) {
         static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
         char text[16] = "";
-        uint32_t cp = tok_utf8_get((const uint8_t *)v.u.s.p + i, &len);
+        uint32_t cp = lq_utf8_get((const uint8_t *)v.u.s.p + i, &len);
         const char *hit = cp && cp < 128 ? strchr(from, (int)cp) : NULL;
         if (hit)
             snprintf(text, sizeof text, "\\%c", to[hit - from]);

@@ -52,7 +52,7 @@ static bool at(const lexer *x, size_t i, const char *lit)
 static size_t past_space(const lexer *x, size_t i)
 {
     size_t len;
-    while (i < x->n && space_cp(tok_utf8_get((const uint8_t *)x->s + i, &len)))
+    while (i < x->n && space_cp(lq_utf8_get((const uint8_t *)x->s + i, &len)))
         i += len;
     return i;
 }
@@ -64,7 +64,7 @@ static size_t before_space(const lexer *x, size_t from, size_t to)
         size_t c = to - 1, len;
         while (c > from && ((uint8_t)x->s[c] & 0xC0) == 0x80)
             c--;
-        if (!space_cp(tok_utf8_get((const uint8_t *)x->s + c, &len))) break;
+        if (!space_cp(lq_utf8_get((const uint8_t *)x->s + c, &len))) break;
         to = c;
     }
     return to;
@@ -152,7 +152,7 @@ static int hex(char c)
 static size_t past_name(const lexer *x, size_t i)
 {
     for (size_t len; i < x->n; i += len) {
-        uint32_t cp = tok_utf8_get((const uint8_t *)x->s + i, &len);
+        uint32_t cp = lq_utf8_get((const uint8_t *)x->s + i, &len);
         utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)cp);
         if (cp < 128 ? !is_alpha((char)cp) && !is_digit((char)cp)
                      : k < UTF8PROC_CATEGORY_LU || k > UTF8PROC_CATEGORY_ND)
@@ -278,7 +278,7 @@ static void op_token(lexer *x)
         return;
     }
     size_t len;
-    (void)tok_utf8_get((const uint8_t *)x->s + x->i, &len);
+    (void)lq_utf8_get((const uint8_t *)x->s + x->i, &len);
     tp_fail(x->b, LQ_EFORMAT, "template: line %d: unexpected character '%.*s'", x->line, (int)len,
             x->s + x->i);
 }

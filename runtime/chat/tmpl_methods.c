@@ -9,7 +9,7 @@
 static uint32_t next_cp(tv s, size_t *i)
 {
     size_t len;
-    uint32_t cp = tok_utf8_get((const uint8_t *)s.u.s.p + *i, &len);
+    uint32_t cp = lq_utf8_get((const uint8_t *)s.u.s.p + *i, &len);
     *i += len;
     return cp;
 }

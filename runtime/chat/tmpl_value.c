@@ -505,7 +505,7 @@ tv tv_iter(tp_run *r, tv v)
             tv_push(r, out, v.u.dict->e[i].key);
     } else if (v.k == TV_STR) {
         for (size_t i = 0, len; i < v.u.s.n; i += len) {
-            (void)tok_utf8_get((const uint8_t *)v.u.s.p + i, &len);
+            (void)lq_utf8_get((const uint8_t *)v.u.s.p + i, &len);
             tv c = tv_sub(v, i, len);
             c.safe = false;
             tv_push(r, out, c);
@@ -620,7 +620,7 @@ static void repr_str(tp_run *r, tp_text *t, tv v)
     tp_add(r, t, &quote, 1);
     for (size_t i = 0, len; i < v.u.s.n; i += len) {
         char text[16] = "";
-        uint32_t cp = tok_utf8_get((const uint8_t *)p + i, &len);
+        uint32_t cp = lq_utf8_get((const uint8_t *)p + i, &len);
         if (cp == (uint8_t)quote || cp == '\\')
             snprintf(text, sizeof text, "\\%c", (char)cp);
         else if (cp == '\n')

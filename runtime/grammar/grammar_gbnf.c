@@ -7,7 +7,7 @@
  * A rule ends with its line, unless a parenthesis is open or the line ends in ::= or |. Escapes in
  * strings and classes: \n \t \r \\ \" \[ \] \- \^ \xHH \uHHHH \UHHHHHHHH. Names: letters, digits,
  * - and _. Source: the description in llama.cpp's grammars/README.md. */
-#include "base/json.h" /* js_valid_utf8 */
+#include "base/utf8.h"
 #include "runtime/grammar/grammar_int.h"
 
 #include <ctype.h>
@@ -294,7 +294,7 @@ void gr_parse_gbnf(ga_builder *b, const char *text, size_t n)
 {
     gbnf p = { .b = b, .s = (const uint8_t *)text, .n = n };
     ga_new_rule(b, "root"); /* rule 0 */
-    if (!js_valid_utf8(text, n)) ga_fail(b, LQ_EVALUE, "grammar: it is not valid UTF-8");
+    if (!lq_utf8_valid(text, n, NULL)) ga_fail(b, LQ_EVALUE, "grammar: it is not valid UTF-8");
     for (skip(&p, true); p.i < p.n && !b->status; skip(&p, true))
         rule(&p);
     if (!b->status && !b->rules[0].body)

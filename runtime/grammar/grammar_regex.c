@@ -6,7 +6,7 @@
  * of all spellings, |, * + ? {m} {m,} {m,n} and their lazy forms (which match the same whole
  * texts), ^ at the beginning and $ at the end of a whole branch. Refused by name: look-around,
  * references back, possessive and atomic groups, word boundaries, flags. */
-#include "base/json.h" /* js_valid_utf8 */
+#include "base/utf8.h"
 #include "runtime/grammar/grammar_int.h"
 
 #include <ctype.h>
@@ -412,7 +412,7 @@ ga_node *gr_regex(ga_builder *b, const char *text, size_t n, bool json, bool sea
              .search = search,
              .what = what,
              .any = GR_NONE };
-    if (!js_valid_utf8(text, n)) fail(&p, "it is not valid UTF-8");
+    if (!lq_utf8_valid(text, n, NULL)) fail(&p, "it is not valid UTF-8");
     p.r = malloc(GR_MAX_REGEX_RANGES * sizeof *p.r);
     if (!p.r) ga_fail(b, LQ_ENOMEM, "grammar: out of memory");
     ga_node *t = b->status ? NULL : branches(&p, true);

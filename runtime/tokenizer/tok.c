@@ -4,6 +4,7 @@
  *          -> pre-tokenizers -> model per piece -> post-processors -> ids */
 #include "runtime/tokenizer/tok.h"
 
+#include "base/utf8.h"
 #include "runtime/tokenizer/tok_int.h"
 
 #include <stdlib.h>
@@ -101,7 +102,7 @@ static lq_status stands_alone(tok_run *r, const uint8_t *s, size_t n, size_t sta
         e = is_word(r, s + at, start - at, &before);
     }
     if (!e && end < n) {
-        (void)tok_utf8_get(s + end, &len);
+        (void)lq_utf8_get(s + end, &len);
         e = is_word(r, s + end, len, &after);
     }
     *alone = !before && !after;
@@ -114,7 +115,7 @@ static size_t space_before(const uint8_t *s, size_t at, size_t from)
     size_t len;
     for (size_t c; at > from; at = c) {
         c = char_before(s, at);
-        if (!tok_is_space(tok_utf8_get(s + c, &len))) break;
+        if (!tok_is_space(lq_utf8_get(s + c, &len))) break;
     }
     return at;
 }
@@ -198,7 +199,7 @@ static lq_status cut_added(tok_run *r, const tok_trie *trie, const uint8_t *s, s
             from = start > done ? start : done; /* empty where a token before took all of it */
         }
         if (a->flags & TOK_RSTRIP)
-            while (end < n && tok_is_space(tok_utf8_get(s + end, &c)))
+            while (end < n && tok_is_space(lq_utf8_get(s + end, &c)))
                 end += c;
         if (start > done && (e = sink(r, s + done, start - done, first && done == 0))) return e;
         tok_emit(&r->pieces, s + from, end > from ? end - from : 0, (int32_t)a->id, false);

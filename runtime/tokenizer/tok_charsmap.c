@@ -10,6 +10,8 @@
  */
 #include "runtime/tokenizer/tok_int.h"
 
+#include "base/utf8.h"
+
 #include <stdlib.h>
 #include <utf8proc.h>
 
@@ -48,7 +50,7 @@ static lq_status check_map(const uint8_t *p, size_t n, lq_err *err)
     const size_t skip = 4 + get32(p);
     if (skip < n && p[n - 1] != 0)
         return lq_fail(err, LQ_EFORMAT, "tokenizer: precompiled_charsmap: an unended text");
-    if (!tok_valid_utf8(p + skip, n - skip, NULL))
+    if (!lq_utf8_valid(p + skip, n - skip, NULL))
         return lq_fail(err, LQ_EFORMAT, "tokenizer: precompiled_charsmap: text is no UTF-8");
     return LQ_OK;
 }
@@ -120,9 +122,9 @@ lq_status tok_compile_charsmap(tok_builder *b, const cJSON *j, tok_op *op, lq_er
 static size_t grapheme(const uint8_t *s, size_t n)
 {
     size_t at = 0, len;
-    utf8proc_int32_t state = 0, a = (utf8proc_int32_t)tok_utf8_get(s, &len);
+    utf8proc_int32_t state = 0, a = (utf8proc_int32_t)lq_utf8_get(s, &len);
     for (at = len; at < n; at += len) {
-        utf8proc_int32_t c = (utf8proc_int32_t)tok_utf8_get(s + at, &len);
+        utf8proc_int32_t c = (utf8proc_int32_t)lq_utf8_get(s + at, &len);
         if (utf8proc_grapheme_break_stateful(a, c, &state)) break;
         a = c;
     }
@@ -143,7 +145,7 @@ lq_status tok_run_precompiled(tok_run *r, const tok_step *st, const uint8_t *s, 
             continue;
         }
         for (size_t k = i; k < i + g; k += len) {
-            (void)tok_utf8_get(s + k, &len);
+            (void)lq_utf8_get(s + k, &len);
             if (look_up(&m, s + k, len, false, &text, &n_text))
                 tok_buf_add(out, text, n_text);
             else
@@ -164,7 +166,7 @@ static size_t normal_prefix(const tok_run *r, const charsmap *m, const uint8_t *
     if (tok_trie_longest(r->t->normalized, s, n, &len) != TOK_NONE) return *text = s, *n_text = len;
     size_t found = look_up(m, s, n, true, text, n_text);
     if (found) return found;
-    (void)tok_utf8_get(s, &len);
+    (void)lq_utf8_get(s, &len);
     return *text = s, *n_text = len;
 }
 

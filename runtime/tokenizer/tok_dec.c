@@ -10,6 +10,8 @@
  * been sent. Texts that were encoded decode alike. */
 #include "runtime/tokenizer/tok_int.h"
 
+#include "base/utf8.h"
+
 #include <stdlib.h>
 
 typedef struct {
@@ -68,9 +70,9 @@ static lq_status drain_bytes(tok_stream *d, size_t i, bool end)
     size_t at = 0, len;
     d->tmp.n = 0;
     while (at < p->n) {
-        tok_utf8 u = tok_utf8_step(p->p + at, p->n - at, &len);
-        if (u == TOK_PARTIAL && !end) break;
-        if (u == TOK_CHAR)
+        lq_utf8 u = lq_utf8_step(p->p + at, p->n - at, &len);
+        if (u == LQ_UTF8_PARTIAL && !end) break;
+        if (u == LQ_UTF8_CHAR)
             tok_buf_add(&d->tmp, p->p + at, len);
         else
             tok_buf_add(&d->tmp, REPLACEMENT, 3);
@@ -92,7 +94,7 @@ static lq_status drain_bytes(tok_stream *d, size_t i, bool end)
 static bool is_mapped(const uint8_t *s, size_t n)
 {
     for (size_t k = 0, len; k < n; k += len)
-        if (tok_char_byte(tok_utf8_get(s + k, &len)) < 0) return false;
+        if (tok_char_byte(lq_utf8_get(s + k, &len)) < 0) return false;
     return true;
 }
 
@@ -103,7 +105,7 @@ static lq_status run_byte_level_fused(tok_stream *d, size_t i, const uint8_t *s,
     if (!whole_token(d, i, &s, &n)) return LQ_OK;
     bool mapped = is_mapped(s, n);
     for (size_t k = 0, len; k < n; k += len) {
-        uint32_t cp = tok_utf8_get(s + k, &len);
+        uint32_t cp = lq_utf8_get(s + k, &len);
         uint8_t byte = mapped ? (uint8_t)tok_char_byte(cp) : 0;
         tok_buf_add(&bytes, mapped ? &byte : s + k, mapped ? 1 : len);
     }
@@ -123,7 +125,7 @@ static lq_status run_byte_level(tok_stream *d, size_t i, const uint8_t *s, size_
     bool mapped = is_mapped(s, n);
     if (!mapped) tok_buf_add(p, s, n); /* not spelled in the alphabet: the text itself */
     for (size_t k = 0, len; k < n && mapped; k += len) {
-        uint8_t byte = (uint8_t)tok_char_byte(tok_utf8_get(s + k, &len));
+        uint8_t byte = (uint8_t)tok_char_byte(lq_utf8_get(s + k, &len));
         tok_buf_add(p, &byte, 1);
     }
     return p->oom ? tok_oom(d->err) : drain_bytes(d, i, false);
@@ -143,10 +145,10 @@ static lq_status drain_run(tok_stream *d, size_t i, bool end)
     size_t at = 0, len;
     lq_status s = LQ_OK;
     for (; at < p->n && !s; at += len) {
-        tok_utf8 u = tok_utf8_step(p->p + at, p->n - at, &len);
-        if (u == TOK_PARTIAL && !end) break;
-        if (u == TOK_CHAR) s = emit(d, i + 1, p->p + at, len, true);
-        for (size_t k = 0; k < len && u != TOK_CHAR && !s; k++)
+        lq_utf8 u = lq_utf8_step(p->p + at, p->n - at, &len);
+        if (u == LQ_UTF8_PARTIAL && !end) break;
+        if (u == LQ_UTF8_CHAR) s = emit(d, i + 1, p->p + at, len, true);
+        for (size_t k = 0; k < len && u != LQ_UTF8_CHAR && !s; k++)
             s = emit(d, i + 1, (const uint8_t *)REPLACEMENT, 3, true);
     }
     if (at) memmove(p->p, p->p + at, p->n - at);
@@ -240,7 +242,7 @@ static lq_status run_strip(tok_stream *d, size_t i, const uint8_t *s, size_t n, 
         y->count = st->op->arg[0];
     }
     for (size_t k = 0, len; k < n; k += len) {
-        (void)tok_utf8_get(s + k, &len);
+        (void)lq_utf8_get(s + k, &len);
         bool hit = len == n_c && memcmp(s + k, st->s[0], n_c) == 0;
         if (hit && y->count) {
             y->count--;
@@ -267,7 +269,7 @@ static lq_status open_strip(tok_tokenizer *t, tok_step *s, lq_err *err)
 {
     (void)t;
     size_t len;
-    if (s->n[0] && tok_utf8_step(s->s[0], s->n[0], &len) == TOK_CHAR && len == s->n[0])
+    if (s->n[0] && lq_utf8_step(s->s[0], s->n[0], &len) == LQ_UTF8_CHAR && len == s->n[0])
         return LQ_OK;
     return lq_fail(err, LQ_EFORMAT, "tokenizer: Strip: expected one character, found %zu bytes",
                    s->n[0]);
@@ -366,7 +368,7 @@ static lq_status run_metaspace(tok_stream *d, size_t i, const uint8_t *s, size_t
     if (start && y->count < 2) y->count++; /* which token this is: the first, or a later one */
     bool drop = y->count < 2 && st->op->arg[0] != 1;
     for (size_t k = 0, len; k < n; k += len) {
-        (void)tok_utf8_get(s + k, &len);
+        (void)lq_utf8_get(s + k, &len);
         bool hit = len == st->n[0] && memcmp(s + k, st->s[0], len) == 0;
         if (!hit)
             tok_buf_add(&text, s + k, len);
@@ -706,7 +708,7 @@ size_t tok_token_bytes(const tok_tokenizer *t, int32_t id, uint8_t *out, size_t 
     }
     bool mapped = t->byte_level && is_mapped(s, n_text);
     for (size_t k = 0, len; k < n_text; k += len) {
-        uint32_t cp = tok_utf8_get(s + k, &len);
+        uint32_t cp = lq_utf8_get(s + k, &len);
         const uint8_t *put = s + k;
         size_t n_put = len;
         uint8_t b = mapped ? (uint8_t)tok_char_byte(cp) : 0;

@@ -1,6 +1,7 @@
 /* runtime/tokenizer/tok_files.c - see tok_files.h. */
 #include "runtime/tokenizer/tok_files.h"
 
+#include "base/utf8.h"
 #include "runtime/json_text.h"
 #include "runtime/tokenizer/tok_int.h"
 
@@ -272,7 +273,7 @@ static lq_status add_merges(cJSON *model, const src_blob *file, lq_err *err)
     const char *p = (const char *)file->data, *end = p + file->bytes;
     lq_status s = list ? LQ_OK : tok_oom(err);
     size_t bad;
-    if (!tok_valid_utf8(file->data, file->bytes, &bad) || memchr(p, 0, file->bytes))
+    if (!lq_utf8_valid(file->data, file->bytes, &bad) || memchr(p, 0, file->bytes))
         return lq_fail(err, LQ_EFORMAT, "merges.txt: NUL or invalid UTF-8");
     for (const char *line = p; line < end && !s;) {
         const char *stop = memchr(line, '\n', (size_t)(end - line));

@@ -7,6 +7,8 @@
  * Source: arXiv:1508.07909; arXiv:1804.10959; the library's observable behaviour for unknowns. */
 #include "runtime/tokenizer/tok_int.h"
 
+#include "base/utf8.h"
+
 #include <stdlib.h>
 
 enum { SCAN_MAX = 48 }; /* symbols up to which a scan beats the heap */
@@ -46,7 +48,7 @@ static bool first_symbols(tok_run *r, const uint8_t *s, size_t n)
     bool unk = false; /* an unknown waits: it may be fused with the next */
     r->n_symbols = 0;
     for (size_t i = 0, len; i < n; i += len) {
-        (void)tok_utf8_get(s + i, &len);
+        (void)lq_utf8_get(s + i, &len);
         const uint8_t *c = s + i;
         size_t n_c = len;
         if (dressed) {
@@ -60,7 +62,7 @@ static bool first_symbols(tok_run *r, const uint8_t *s, size_t n)
             c = r->a.p;
             n_c = r->a.n;
         }
-        const uint32_t cp = dressed ? TOK_SHORT_CHARS : tok_utf8_get(c, &n_c);
+        const uint32_t cp = dressed ? TOK_SHORT_CHARS : lq_utf8_get(c, &n_c);
         uint32_t id = cp < TOK_SHORT_CHARS ? t->short_ids[cp] : tok_lookup(t, c, n_c);
         if (id != TOK_NONE) {
             if (unk && !add_symbol(r, h->unk)) return false;
@@ -216,7 +218,7 @@ static lq_status best_paths(tok_run *r, path *at, const uint8_t *s, size_t n)
 {
     const tok_tokenizer *t = r->t;
     for (size_t i = 0, len; i < n; i += len) {
-        (void)tok_utf8_get(s + i, &len);
+        (void)lq_utf8_get(s + i, &len);
         bool whole = false; /* a token of just this character */
         const tok_edge *edge;
         uint32_t node = TOK_TRIE_ROOT;

@@ -1,6 +1,8 @@
 /* runtime/tokenizer/tok_norm.c - normalizers: text to text before it is split. */
 #include "runtime/tokenizer/tok_int.h"
 
+#include "base/utf8.h"
+
 enum { BERT_CLEAN = 1, BERT_CHINESE = 2, BERT_STRIP = 4, BERT_LOWER = 8 };
 
 /* Whether what is left still starts where the text does: Metaspace asks for that. */
@@ -92,13 +94,13 @@ static lq_status compile_strip(tok_builder *b, const cJSON *j, tok_op *op, lq_er
 static lq_status run_strip(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
 {
     size_t from = 0, to = n, len;
-    while (st->op->arg[0] && from < to && tok_is_space(tok_utf8_get(s + from, &len)))
+    while (st->op->arg[0] && from < to && tok_is_space(lq_utf8_get(s + from, &len)))
         from += len;
     while (st->op->arg[1] && to > from) {
         size_t at = to - 1;
         while (at > from && (s[at] & 0xC0) == 0x80)
             at--;
-        if (!tok_is_space(tok_utf8_get(s + at, &len))) break;
+        if (!tok_is_space(lq_utf8_get(s + at, &len))) break;
         to = at;
     }
     lost_start(r, from > 0);
@@ -111,7 +113,7 @@ static lq_status run_strip_accents(tok_run *r, const tok_step *st, const uint8_t
 {
     (void)st;
     for (size_t i = 0, len; i < n; i += len) {
-        const bool mark = tok_is_mark(tok_utf8_get(s + i, &len));
+        const bool mark = tok_is_mark(lq_utf8_get(s + i, &len));
         if (!mark) tok_buf_add(out, s + i, len);
         lost_start(r, mark && i == 0);
     }
@@ -167,14 +169,14 @@ static lq_status run_bert(tok_run *r, const tok_step *st, const uint8_t *s, size
     tok_buf a = { 0 }, b = { 0 };
     lq_status e = LQ_OK;
     for (size_t i = 0, len; i < n; i += len) {
-        bert_char(&a, tok_utf8_get(s + i, &len), how);
+        bert_char(&a, lq_utf8_get(s + i, &len), how);
         lost_start(r, i == 0 && a.n == 0);
     }
     if (how & BERT_STRIP) {
         e = tok_normal_form(&b, a.p, a.n, TOK_NFD, r->err);
         a.n = 0;
         for (size_t i = 0, len; i < b.n; i += len)
-            if (!tok_is_nonspacing(tok_utf8_get(b.p + i, &len))) tok_buf_add(&a, b.p + i, len);
+            if (!tok_is_nonspacing(lq_utf8_get(b.p + i, &len))) tok_buf_add(&a, b.p + i, len);
     }
     if (how & BERT_LOWER)
         tok_lowercase(out, a.p, a.n);
@@ -191,7 +193,7 @@ static lq_status run_nmt(tok_run *r, const tok_step *st, const uint8_t *s, size_
 {
     (void)st;
     for (size_t i = 0, len; i < n; i += len) {
-        uint32_t c = tok_utf8_get(s + i, &len);
+        uint32_t c = lq_utf8_get(s + i, &len);
         lost_start(r, i > 0 && out->n == 0);
         if ((c >= 1 && c <= 8) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F ||
             c == 0x9F)

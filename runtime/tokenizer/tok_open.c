@@ -1,6 +1,8 @@
 /* runtime/tokenizer/tok_open.c - a blob checked whole, then used in place. */
 #include "runtime/tokenizer/tok_int.h"
 
+#include "base/utf8.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -92,7 +94,7 @@ static lq_status check_tables(const tok_tokenizer *t, lq_err *err)
 {
     const tok_head *h = t->head;
     size_t empty = 0;
-    if (!tok_valid_utf8(t->heap, (size_t)h->heap.n, NULL)) return bad(err, "text is no UTF-8");
+    if (!lq_utf8_valid(t->heap, (size_t)h->heap.n, NULL)) return bad(err, "text is no UTF-8");
     for (size_t i = 0; i < t->n_tokens; i++)
         if (!optional_ok(t, t->tokens[i])) return bad(err, "a token outside the text");
     for (size_t i = 0; i <= t->vocab_mask; i++) {

@@ -1,6 +1,8 @@
 /* runtime/tokenizer/tok_pre.c - pre-tokenizers: text to pieces that no token crosses. */
 #include "runtime/tokenizer/tok_int.h"
 
+#include "base/utf8.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -102,7 +104,7 @@ static void cut_chars(cutter *c, char_class is, uint32_t arg, size_t n)
 {
     size_t from = 0;
     for (size_t i = 0, len; i < n; i += len) {
-        if (!is(tok_utf8_get(c->s + i, &len), arg)) continue;
+        if (!is(lq_utf8_get(c->s + i, &len), arg)) continue;
         if (from != i) cut_part(c, from, i, false);
         cut_part(c, i, i + len, true);
         from = i + len;
@@ -232,7 +234,7 @@ static lq_status open_char(tok_tokenizer *t, tok_step *s, lq_err *err)
 {
     (void)t;
     size_t len;
-    if (s->n[0] && tok_utf8_step(s->s[0], s->n[0], &len) == TOK_CHAR && len == s->n[0])
+    if (s->n[0] && lq_utf8_step(s->s[0], s->n[0], &len) == LQ_UTF8_CHAR && len == s->n[0])
         return LQ_OK;
     return lq_fail(err, LQ_EFORMAT, "tokenizer: expected one character, found %zu bytes", s->n[0]);
 }
@@ -256,7 +258,7 @@ static lq_status run_metaspace(tok_run *r, const tok_step *st, const uint8_t *s,
     if (w->oom) return tok_oom(r->err);
     if (!st->op->arg[1]) return tok_emit(out, w->p, w->n, -1, first), LQ_OK;
     cutter c = { .how = MERGED_NEXT, .s = w->p, .first = first, .out = out };
-    cut_chars(&c, is_char, tok_utf8_get(st->s[0], &len), w->n);
+    cut_chars(&c, is_char, lq_utf8_get(st->s[0], &len), w->n);
     return LQ_OK;
 }
 
@@ -337,7 +339,7 @@ static lq_status run_delimiter(tok_run *r, const tok_step *st, const uint8_t *s,
     (void)r;
     size_t len;
     cutter c = { .how = REMOVED, .s = s, .first = first, .out = out };
-    cut_chars(&c, is_char, tok_utf8_get(st->s[0], &len), n);
+    cut_chars(&c, is_char, lq_utf8_get(st->s[0], &len), n);
     return LQ_OK;
 }
 
@@ -348,7 +350,7 @@ static lq_status run_bert(tok_run *r, const tok_step *st, const uint8_t *s, size
     (void)r, (void)st;
     size_t from = 0, len;
     for (size_t i = 0; i <= n; i += len) {
-        const bool end = i == n || tok_is_space(tok_utf8_get(s + i, &len));
+        const bool end = i == n || tok_is_space(lq_utf8_get(s + i, &len));
         if (!end) continue;
         cutter c = { .how = ISOLATED, .s = s + from, .first = first && from == 0, .out = out };
         if (i > from) cut_chars(&c, is_punct, 0, i - from);
@@ -432,7 +434,7 @@ static lq_status run_fixed(tok_run *r, const tok_step *st, const uint8_t *s, siz
     uint32_t chars = 0;
     size_t from = 0;
     for (size_t i = 0, len; i < n; i += len) {
-        (void)tok_utf8_get(s + i, &len);
+        (void)lq_utf8_get(s + i, &len);
         if (++chars < st->op->arg[0]) continue;
         tok_emit(out, s + from, i + len - from, -1, first && from == 0);
         from = i + len;

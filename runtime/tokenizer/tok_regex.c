@@ -1,6 +1,8 @@
 /* runtime/tokenizer/tok_regex.c - PCRE2 behind tok_regex.h: compile, match, limits. */
 #include "runtime/tokenizer/tok_regex.h"
 
+#include "base/utf8.h"
+
 #include <stdlib.h>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -131,7 +133,7 @@ lq_status tok_scan_next(tok_scan *f, tok_matcher *m, bool *found, size_t *start,
         if (e < s) e = s;
         if (s == e && f->any && f->last_end == e) {
             size_t len = 1;
-            if (f->at < f->n) (void)tok_utf8_get(f->s + f->at, &len);
+            if (f->at < f->n) (void)lq_utf8_get(f->s + f->at, &len);
             f->at += len;
             continue;
         }

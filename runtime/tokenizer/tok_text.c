@@ -66,67 +66,12 @@ bool tok_base64(tok_buf *out, const char *s, size_t n)
     return true;
 }
 
-tok_utf8 tok_utf8_step(const uint8_t *s, size_t n, size_t *len)
-{
-    uint8_t a = s[0], lo = 0x80, hi = 0xBF;
-    size_t want;
-    *len = 1;
-    if (a < 0x80) return TOK_CHAR;
-    if (a < 0xC2 || a > 0xF4) return TOK_INVALID;
-    if (a < 0xE0)
-        want = 2;
-    else if (a < 0xF0)
-        want = 3, lo = a == 0xE0 ? 0xA0 : lo, hi = a == 0xED ? 0x9F : hi;
-    else
-        want = 4, lo = a == 0xF0 ? 0x90 : lo, hi = a == 0xF4 ? 0x8F : hi;
-    for (size_t i = 1; i < want; i++) {
-        if (i == n) return *len = i, TOK_PARTIAL;
-        if (s[i] < lo || s[i] > hi) return *len = i, TOK_INVALID;
-        lo = 0x80, hi = 0xBF;
-    }
-    *len = want;
-    return TOK_CHAR;
-}
-
-uint32_t tok_utf8_get(const uint8_t *s, size_t *len)
-{
-    if (s[0] < 0x80) return *len = 1, s[0];
-    if (s[0] < 0xE0) return *len = 2, (uint32_t)(s[0] & 31) << 6 | (s[1] & 63);
-    if (s[0] < 0xF0)
-        return *len = 3, (uint32_t)(s[0] & 15) << 12 | (uint32_t)(s[1] & 63) << 6 | (s[2] & 63);
-    return *len = 4, (uint32_t)(s[0] & 7) << 18 | (uint32_t)(s[1] & 63) << 12 |
-                         (uint32_t)(s[2] & 63) << 6 | (s[3] & 63);
-}
-
-/* How many of the first bytes of s[n] are ASCII, at least. */
-static size_t ascii_run(const uint8_t *s, size_t n)
-{
-    size_t i = 0;
-    for (uint64_t w; n - i >= sizeof w; i += sizeof w) {
-        memcpy(&w, s + i, sizeof w);
-        if (w & 0x8080808080808080u) break;
-    }
-    return i;
-}
-
-bool tok_valid_utf8(const uint8_t *s, size_t n, size_t *bad)
-{
-    for (size_t i = 0, len; i < n; i += len) {
-        if (s[i] < 0x80 && (len = ascii_run(s + i, n - i)) > 0) continue;
-        if (tok_utf8_step(s + i, n - i, &len) != TOK_CHAR) {
-            if (bad) *bad = i;
-            return false;
-        }
-    }
-    return true;
-}
-
 void tok_utf8_lossy(tok_buf *out, const uint8_t *s, size_t n)
 {
     size_t from = 0, i = 0, len;
     for (; i < n; i += len) {
-        if (s[i] < 0x80 && (len = ascii_run(s + i, n - i)) > 0) continue;
-        if (tok_utf8_step(s + i, n - i, &len) == TOK_CHAR) continue;
+        if (s[i] < 0x80 && (len = lq_ascii_run(s + i, n - i)) > 0) continue;
+        if (lq_utf8_step(s + i, n - i, &len) == LQ_UTF8_CHAR) continue;
         tok_buf_add(out, s + from, i - from);
         tok_buf_add(out, "\xEF\xBF\xBD", 3);
         from = i + len;
@@ -241,7 +186,7 @@ lq_status tok_normal_form(tok_buf *out, const uint8_t *s, size_t n, tok_form for
     tok_buf cps = { 0 }; /* int32 code points */
     for (size_t i = 0, len; i < n; i += len) {
         enum { LONGEST = 32 }; /* U+FDFA becomes 18 */
-        int32_t cp = (int32_t)tok_utf8_get(s + i, &len);
+        int32_t cp = (int32_t)lq_utf8_get(s + i, &len);
         int last = 0;
         if (!tok_buf_room(&cps, LONGEST * sizeof(int32_t))) break;
         utf8proc_int32_t d[LONGEST];
@@ -273,7 +218,7 @@ done:
 void tok_lowercase(tok_buf *out, const uint8_t *s, size_t n)
 {
     for (size_t i = 0, len; i < n; i += len) {
-        uint32_t cp = tok_utf8_get(s + i, &len);
+        uint32_t cp = lq_utf8_get(s + i, &len);
         if (cp == 0x130)
             tok_buf_add(out, "i\xCC\x87", 3); /* the one lower case of two */
         else

@@ -1,10 +1,12 @@
-/* runtime/tokenizer/tok_text.h - UTF-8, character classes and normal forms for the tokenizer; byte buffers.
+/* runtime/tokenizer/tok_text.h - character classes and normal forms for the tokenizer; byte buffers.
  *
  * Source: RFC 3629; Unicode chapter 3.9 (maximal subparts), annexes 15 and 44. */
 #ifndef LLMQ_RUNTIME_TOKENIZER_TOK_TEXT_H
 #define LLMQ_RUNTIME_TOKENIZER_TOK_TEXT_H
 
 #include "base/base.h"
+
+#include "base/utf8.h"
 
 /* ---- growing bytes; a failed allocation is remembered and later pushes do nothing ---- */
 typedef struct {
@@ -20,17 +22,6 @@ void tok_buf_free(tok_buf *b);
 /* Append what base64 text stands for; false: it is none (RFC 4648, padded). */
 bool tok_base64(tok_buf *out, const char *s, size_t n);
 
-/* ---- UTF-8 ---- */
-typedef enum {
-    TOK_CHAR,    /* a whole code point */
-    TOK_PARTIAL, /* the bytes end inside what may become one */
-    TOK_INVALID, /* a maximal subpart that no code point has */
-} tok_utf8;
-/* What the first bytes of s[n] (n >= 1) are, and how many of them. */
-tok_utf8 tok_utf8_step(const uint8_t *s, size_t n, size_t *len);
-/* The code point at s, which is valid; its length. */
-uint32_t tok_utf8_get(const uint8_t *s, size_t *len);
-bool tok_valid_utf8(const uint8_t *s, size_t n, size_t *bad);
 /* Append s[n] with each invalid maximal subpart as U+FFFD. */
 void tok_utf8_lossy(tok_buf *out, const uint8_t *s, size_t n);
 

@@ -8,6 +8,8 @@
  */
 #include "runtime/tokenizer/tok_regex.h"
 
+#include "base/utf8.h"
+
 #include <stdlib.h>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -240,7 +242,7 @@ static lq_status read_escape(tr *t, esc *e)
         return LQ_OK;
     }
     size_t len;
-    e->cp = tok_utf8_get((const uint8_t *)t->s + t->i, &len);
+    e->cp = lq_utf8_get((const uint8_t *)t->s + t->i, &len);
     t->i += len;
     return LQ_OK;
 }
@@ -314,7 +316,7 @@ static lq_status class_char(tr *t, esc *e)
         return read_escape(t, e);
     }
     size_t len;
-    e->cp = tok_utf8_get((const uint8_t *)t->s + t->i, &len);
+    e->cp = lq_utf8_get((const uint8_t *)t->s + t->i, &len);
     t->i += len;
     return LQ_OK;
 }
@@ -626,7 +628,7 @@ static lq_status read_token(tr *t)
     }
     size_t len;
     t->atom = t->out.n;
-    uint32_t cp = tok_utf8_get((const uint8_t *)t->s + t->i, &len);
+    uint32_t cp = lq_utf8_get((const uint8_t *)t->s + t->i, &len);
     t->i += len;
     if ((cp >= '0' && cp <= '9') || ((cp | 32) >= 'a' && (cp | 32) <= 'z'))
         tok_buf_cp(&t->out, cp);
@@ -640,7 +642,7 @@ lq_status tok_regex_translate(char **out, const char *s, size_t n, lq_err *err)
     *out = NULL;
     tr t = { .s = s, .n = n, .atom = NONE, .err = err };
     lq_status st = LQ_OK;
-    if (memchr(s, 0, n) || !tok_valid_utf8((const uint8_t *)s, n, NULL))
+    if (memchr(s, 0, n) || !lq_utf8_valid((const uint8_t *)s, n, NULL))
         return lq_fail(err, LQ_EFORMAT, "tokenizer: pattern '%.200s': NUL or invalid UTF-8", s);
     while (!st && t.i < n) {
         st = read_token(&t);

@@ -3,6 +3,7 @@
  * the text with what is no UTF-8 replaced. */
 #include "base/json.h"
 #include "base/json_write.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 
@@ -35,13 +36,14 @@ static void round_trip(jw *out, const char *s, size_t n, int64_t i)
 static void replace(jw *out, const char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
-        const int len = jw_utf8(s + i, n - i);
-        if (!len || (size_t)abs(len) > n - i) abort();
-        if (len > 0)
-            jw_bytes(out, s + i, (size_t)len);
+        size_t len;
+        const lq_utf8 what = lq_utf8_step((const uint8_t *)s + i, n - i, &len);
+        if (!len || len > n - i) abort();
+        if (what == LQ_UTF8_CHAR)
+            jw_bytes(out, s + i, len);
         else
             jw_text(out, "\xef\xbf\xbd");
-        i += (size_t)abs(len);
+        i += len;
     }
 }
 

@@ -147,8 +147,7 @@ static void check_stream(const tok_tokenizer *t, const char *kind, const int32_t
         lq_status e = i < n ? tok_stream_push(s, ids[i], &delta, &n_delta, &err)
                             : tok_stream_flush(s, &delta, &n_delta, &err);
         CHECK(!e, "%s: %s", kind, err.msg);
-        CHECK(tok_valid_utf8((const uint8_t *)delta, n_delta, NULL), "%s: a split code point",
-              kind);
+        CHECK(lq_utf8_valid((const uint8_t *)delta, n_delta, NULL), "%s: a split code point", kind);
         tok_buf_add(&sum, delta, n_delta);
         /* Never late: what is out is all that these ids decode to, but for an open code point
          * (at most three bytes, each shown as U+FFFD) at the end. */
