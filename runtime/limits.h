@@ -4,6 +4,8 @@
 #ifndef LLMQ_RUNTIME_LIMITS_H
 #define LLMQ_RUNTIME_LIMITS_H
 
+#include "base/json_text.h" /* JT_DEPTH */
+
 /* X(name, value, what it bounds) */
 #define LIMITS(X)                                                                                \
     /* HTTP */                                                                                   \
@@ -31,7 +33,7 @@
     X(SPEC_MAX, 15, "guesses of a sequence in a step")                                           \
     X(BEAM_MAX_MIB, 256, "MiB that one beam search keeps of its lines")                          \
     X(BEAM_MAX_ENDS, 7, "ids that end a line of a search, which it makes room for")              \
-    X(JT_MAX_DEPTH, 128, "nesting of JSON that keeps its spelling")                              \
+    X(JT_MAX_DEPTH, JT_DEPTH, "nesting of JSON that keeps its spelling")                         \
     /* structured output */                                                                      \
     X(GR_MAX_TEXT, 1 << 20, "bytes of a grammar's or schema's text")                             \
     X(GR_MAX_TREE, 1 << 19, "parts of a grammar")                                                \

@@ -1,7 +1,8 @@
 /* runtime/api/api_answer.c - what all routes begin and end with: is the model there, the body as
  * JSON, the answer. */
 #include "runtime/api/api_int.h"
-#include "runtime/json_text.h"
+
+#include "base/json_text.h"
 
 void api_reply(http_req *r, int status, jw *w)
 {

@@ -41,7 +41,7 @@ void api_reply_error(api *a, http_req *r, const api_error *e);
 bool api_ready(api *a, http_req *r);
 /* The body as a JSON object; NULL: the answer is given. cJSON_Delete it. */
 cJSON *api_parse(api *a, http_req *r);
-/* The same with the numbers' own spellings (runtime/json_text.h), for what a template shows. */
+/* The same with the numbers' own spellings (base/json_text.h), for what a template shows. */
 cJSON *api_parse_spelled(api *a, http_req *r);
 /* Is `name` (NULL: not given) a served one? */
 bool api_serves(const api *a, const char *name);

@@ -1,10 +1,10 @@
 /* runtime/chat/chat_set.c - see chat_set.h. */
 #include "runtime/chat/chat_set.h"
 
+#include "base/json_text.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-
-#include "runtime/json_text.h"
 
 enum { MAX_TEMPLATES = 32, MAX_NAME = 64 };
 

@@ -2,9 +2,9 @@
  */
 #include "runtime/chat/tmpl.h"
 
+#include "base/json_text.h"
 #include "base/machine.h"
 #include "runtime/chat/tmpl_int.h"
-#include "runtime/json_text.h"
 #include "runtime/tokenizer/tok_text.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
  * tokenizer.json, tokenizer.model and rank lists share. */
 #include "runtime/tokenizer/tok_int.h"
 
-#include "runtime/json_text.h"
+#include "base/json_text.h"
 
 #include <stdlib.h>
 

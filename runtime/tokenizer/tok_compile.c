@@ -1,7 +1,7 @@
 /* runtime/tokenizer/tok_compile.c - tokenizer.json to the blob that tok_int.h draws. */
 #include "runtime/tokenizer/tok_int.h"
 
-#include "runtime/json_text.h"
+#include "base/json_text.h"
 
 #include <stdlib.h>
 

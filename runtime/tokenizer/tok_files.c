@@ -1,8 +1,8 @@
 /* runtime/tokenizer/tok_files.c - see tok_files.h. */
 #include "runtime/tokenizer/tok_files.h"
 
+#include "base/json_text.h"
 #include "base/utf8.h"
-#include "runtime/json_text.h"
 #include "runtime/tokenizer/tok_int.h"
 
 #include <math.h>

@@ -54,10 +54,9 @@ ROWS = [
     # ---- runtime: a loaded model, and its server ----
     # every limit that a reader of requests or files keeps
     ("runtime/limits", "base"),
-    ("runtime/json_text", "base runtime/limits"),
-    ("runtime/tokenizer", "base formats runtime/limits runtime/json_text"),
+    ("runtime/tokenizer", "base formats runtime/limits"),
     # chat templates, and answers taken apart
-    ("runtime/chat", "base formats runtime/limits runtime/json_text runtime/tokenizer"),
+    ("runtime/chat", "base formats runtime/limits runtime/tokenizer"),
     # grammars: which tokens may come next
     ("runtime/grammar", "base runtime/limits runtime/tokenizer"),
     # weights in memory, KV cache, what a device holds
@@ -72,7 +71,7 @@ ROWS = [
     # HTTP; knows no model
     ("runtime/http", "base runtime/limits"),
     # routes: requests to the engine's, events to answers
-    ("runtime/api", "base formats runtime/limits runtime/json_text runtime/tokenizer runtime/chat "
+    ("runtime/api", "base formats runtime/limits runtime/tokenizer runtime/chat "
      "runtime/grammar runtime/engine runtime/http"),
     # service (engine and templates behind the API), eval (perplexity)
     ("runtime", "base formats kernels runtime/limits runtime/tokenizer runtime/chat runtime/grammar runtime/model "
@@ -118,8 +117,6 @@ BACK = {
     ("kernels/simd", "kernels/arm"),
     # fold.h: scales are folded while a layer is rounded; rotate.h needs a layer's plan
     ("quantize/layer", "quantize/transform"),
-    # tok_valid_utf8
-    ("runtime/json_text", "runtime/tokenizer"),
     # fwd_check_device: until it leaves forward_dev.c
     ("runtime/model", "runtime/forward"),
     # `serve --test-script` of the test program (LLMQ_SCRIPTED)

@@ -2,7 +2,7 @@
 #ifndef LLMQ_TESTS_SUPPORT_JSONL_H
 #define LLMQ_TESTS_SUPPORT_JSONL_H
 
-#include "runtime/json_text.h"
+#include "base/json_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,8 @@
 #define LLMQ_TOOLS_CLI_LINES_H
 
 #include "base/json_write.h"
-#include "runtime/json_text.h"
+
+#include "base/json_text.h"
 
 /* Write the answer to one object. An error ends the run, with the line's number before it. */
 typedef lq_status (*lines_answer)(void *user, const cJSON *line, jw *out, lq_err *err);

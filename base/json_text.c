@@ -1,9 +1,8 @@
-/* runtime/json_text.c - one scan over the text before cJSON sees it: depth, escapes, numbers. */
-#include "runtime/json_text.h"
+/* base/json_text.c - one scan over the text before cJSON sees it: depth, escapes, numbers. */
+#include "base/json_text.h"
 
 #include "base/json.h"
-#include "runtime/limits.h"
-#include "runtime/tokenizer/tok_text.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +28,7 @@ static bool rewrite(char *dst, size_t *n_dst, const char *s, size_t n, size_t *a
         } else if (c == '"') {
             quoted = !quoted;
         } else if (!quoted && (c == '[' || c == '{')) {
-            if (++depth > JT_MAX_DEPTH) return false;
+            if (++depth > JT_DEPTH) return false;
         } else if (!quoted && (c == ']' || c == '}')) {
             depth--;
         }
@@ -81,13 +80,13 @@ lq_status jt_parse(cJSON **out, const char *text, size_t n, unsigned flags, lq_e
     *out = NULL;
     size_t bad = 0, n_copy = 0;
     if (memchr(text, 0, n)) return lq_fail(err, LQ_EFORMAT, "JSON: a raw NUL byte in the text");
-    if (!lq_utf8_valid((const uint8_t *)text, n, &bad))
+    if (!lq_utf8_valid(text, n, &bad))
         return lq_fail(err, LQ_EFORMAT, "JSON: invalid UTF-8 at byte %zu", bad);
     char *copy = malloc(n + 1);
     if (!copy) return lq_fail(err, LQ_ENOMEM, "JSON: out of memory");
     lq_status s = LQ_OK;
     if (!rewrite(copy, &n_copy, text, n, &bad)) {
-        s = lq_fail(err, LQ_EFORMAT, "JSON: nested deeper than %d at byte %zu", JT_MAX_DEPTH, bad);
+        s = lq_fail(err, LQ_EFORMAT, "JSON: nested deeper than %d at byte %zu", JT_DEPTH, bad);
         goto done;
     }
     copy[n_copy] = 0;
