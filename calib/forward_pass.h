@@ -60,7 +60,7 @@ lq_status cal_advance(cal_run *r, int64_t layer, const model_layer *l, const lq_
 lq_status cal_stage(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                     fwd_point at, const lq_job *job, lq_err *err);
 int64_t cal_stage_width(const arch_config *c); /* floats kept for a token between stages */
-/* Once the state is behind the last layer: logits [n, vocab] of positions from .. from + n of a
+/* Once the state is after the last layer: logits [n, vocab] of positions from .. from + n of a
  * window. */
 enum { CAL_LOGIT_ROWS = 512 }; /* n at most */
 lq_status cal_logits(cal_run *r, float *logits, int64_t window, int64_t from, int64_t n,

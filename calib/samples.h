@@ -30,7 +30,7 @@ typedef struct {
  * the stream does not fill one window, or an id is out of range; LQ_ENOMEM. */
 lq_status cal_samples_from_ids(cal_samples *s, const int32_t *ids, int64_t n_ids, int64_t n,
                                int64_t len, uint64_t seed, int64_t vocab, lq_err *err);
-/* Do they fill a window, and lie in the vocabulary? Errors: LQ_EVALUE. */
+/* Do they fill a window, and are they in the vocabulary? Errors: LQ_EVALUE. */
 lq_status cal_check_ids(const int32_t *ids, int64_t n, int64_t len, int64_t vocab, lq_err *err);
 /* s->hash := that of what s holds. Errors: LQ_ENOMEM. */
 lq_status cal_samples_hash(cal_samples *s, lq_err *err);

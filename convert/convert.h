@@ -18,10 +18,10 @@ typedef struct {
     bool bit_exact;      /* every weight has the value that it has in the source */
     int64_t weights;     /* tensors of the source, as `inspect` lists them */
     int64_t tensors;     /* written: a quantized weight is several in some layouts */
-    int64_t requantized; /* weights whose values were chosen anew */
+    int64_t requantized; /* weights whose values were chosen again */
     int64_t floats;      /* weights that have codes in the source and none in the result */
     size_t bytes;        /* of all files */
-    char note[CONV_MAX_NOTES][256]; /* things to say aloud */
+    char note[CONV_MAX_NOTES][256]; /* notes to print */
     int n_notes;
 } conv_report;
 
@@ -42,7 +42,7 @@ typedef struct {
     lq_dtype dtype;    /* otherwise: of every float tensor */
     size_t shard_size; /* bytes of tensors per file at most (a larger tensor has its own); 0: one
                           file */
-    bool requantize;   /* round anew what the layout cannot hold, instead of refusing it */
+    bool requantize;   /* round again what the layout cannot hold, instead of refusing it */
 } conv_hf_opts;
 
 /* Names that `to` may have besides "safetensors"; NULL beyond the last. */

@@ -1,6 +1,6 @@
 /* convert/folder.h - a folder that appears whole or not at all.
  *
- * It is filled as DIR.tmp, locked (flock) by the process that fills it. While it grows a list lies
+ * It is filled as DIR.tmp, locked (flock) by the process that fills it. While it grows a list is
  * in it (.llmq-begun) of the name that it gets and of the files that llmq writes there, each named
  * before it is made; a folder that is whole has another (.llmq-files). One rule says what may be
  * deleted, of a folder that is replaced and of what a killed run left: the files that the lists

@@ -1,4 +1,4 @@
-/* convert/gguf_meta.h - what a GGUF file says beside its tensors: the model's numbers (gguf_meta.c)
+/* convert/gguf_meta.h - what a GGUF file says besides its tensors: the model's numbers (gguf_meta.c)
  * and its tokenizer (gguf_vocab.c), from a source's config and tokenizer files. */
 #ifndef LLMQ_CONVERT_GGUF_META_H
 #define LLMQ_CONVERT_GGUF_META_H

@@ -14,7 +14,7 @@ enum { CONV_PARTS = 6 };
 
 /* A tensor of the result. */
 typedef struct {
-    const char *suffix; /* behind the module's name */
+    const char *suffix; /* after the module's name */
     lq_dtype dtype;
     int n_dims;
     int64_t shape[2];
@@ -26,7 +26,7 @@ typedef struct {
     arch_slot slot;
     bool linear;      /* a matrix of a linear layer, or the head */
     bool quantized;   /* stored in parts of the layout; else whole, as floats or raw bytes */
-    bool requantized; /* its values are to be chosen anew, in `scheme` */
+    bool requantized; /* its values are to be chosen again, in `scheme` */
     qt_scheme scheme; /* quantized: what is packed */
     int64_t N, K;
     lq_dtype dtype; /* not quantized: of the result */
@@ -55,7 +55,7 @@ typedef struct {
     lq_status (*plan)(conv_weight *w, const conv_plan *p, lq_err *err);
     /* The scheme to round to where `from` has no place. */
     qt_scheme (*instead)(const qt_scheme *from, int64_t K);
-    /* quantization_config into q. LQ_EUNSUPPORTED: these weights have no place beside each other.
+    /* quantization_config into q. LQ_EUNSUPPORTED: these weights have no place next to each other.
      */
     lq_status (*config)(cJSON *q, conv_plan *p, lq_err *err);
     /* dst[i]: zeroed bytes of part i. LQ_EUNSUPPORTED: a value has no place. */

@@ -1,4 +1,4 @@
-/* convert/report.h - what a conversion says beside its result: notes, and the history that goes
+/* convert/report.h - what a conversion says besides its result: notes, and the history that goes
  * along (formats/source/history.h). For convert/ only. */
 #ifndef LLMQ_CONVERT_REPORT_H
 #define LLMQ_CONVERT_REPORT_H
@@ -7,13 +7,13 @@
 
 #include <cjson/cJSON.h>
 
-/* One more line to say aloud; beyond the last there is room for, none. */
+/* One more note; beyond the last there is room for, none. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
 void conv_note(conv_report *r, const char *fmt, ...);
 
-/* Has the result of this source a history? anew: values may be chosen anew. */
+/* Has the result of this source a history? anew: values may be chosen again. */
 bool conv_has_history(const src_source *src, bool anew);
 /* Which weights `src` has, for conv_converted: { "format", "xxh3" }. The hash is left out where it
  * would take reading every byte and `anew` is false. NULL: no memory. */

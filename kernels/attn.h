@@ -2,7 +2,7 @@
  * batch.
  *
  * Cache of one layer: blocks of `block_size` tokens (8, 16 or 32). Element (block, kv head h, slot,
- * d) of K lies at k + block*block_stride + (h*block_size + slot)*row_bytes ; V likewise at v + ...
+ * d) of K is at k + block*block_stride + (h*block_size + slot)*row_bytes ; V likewise at v + ...
  * (bytes). row_bytes = attn_kv_row_bytes(dtype, D): D elements, for int8, int4 and fp8 preceded by
  * one f32 scale, so that each token and head has its own:
  *
@@ -14,7 +14,7 @@
  * A NaN or infinity among a row's elements makes its scale NaN, and so all of the row: it is never
  * lost in a code.
  *
- * Where attention multiplies pairs of bf16 numbers and the cache is bf16, its bytes may lie as they
+ * Where attention multiplies pairs of bf16 numbers and the cache is bf16, its bytes may be as they
  * are multiplied (attn_paired), in words of two elements: 16 rows of K as [D/2][16 keys], of two
  * neighbouring elements, and of V as [8][Dv], of two neighbouring keys. Then no tile is turned
  * round. 16 rows take the same bytes as else.
@@ -32,7 +32,7 @@
 
 LQ_C_BEGIN
 
-enum { ATTN_TILE = 32, ATTN_SPLIT = 512, ATTN_LANES = 16 /* keys whose words lie together */ };
+enum { ATTN_TILE = 32, ATTN_SPLIT = 512, ATTN_LANES = 16 /* keys whose words are adjacent */ };
 
 typedef enum { KV_F32, KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8, KV_N_DTYPES } kv_dtype;
 const char *kv_dtype_text(kv_dtype d); /* "f32", ... */
@@ -79,7 +79,7 @@ typedef struct {
 
 /* Is it done so? Sums stay f32. Only where the family multiplies pairs of bf16 numbers and D and Dv
  * are multiples of 16; else all is f32. An output is off by at most 2^-8 of the largest |v|, and a
- * weight's logarithm by 2^-8 of scale * sum|q k|, beside f32. */
+ * weight's logarithm by 2^-8 of scale * sum|q k|, next to f32. */
 bool attn_in_bf16(const attn_args *a);
 /* May a cache be written so, for attention that has `bf16`? Of all its layers. */
 bool attn_paired(kv_dtype d, int block_size, int64_t D, int64_t Dv, bool bf16);

@@ -51,7 +51,7 @@ typedef struct {
     bool bf16; /* h is rounded to it */
     int64_t T, K;
     int64_t ld;   /* from row to row of x, h and add; 0: K */
-    int64_t side; /* rows that lie side by side: then ld is from the first of so many to the next's;
+    int64_t side; /* rows that are side by side: then ld is from the first of so many to the next's;
                      0: 1 */
     int64_t rows; /* of w and b; 0: 1 */
 } dev_norm_args;
@@ -82,7 +82,7 @@ typedef struct {
     bool half; /* pairs (i, i + R/2), else (2i, 2i + 1) */
     float clip;
     int64_t T, H, Hkv, D, Dv, R;
-    int64_t ld; /* from row to row of q, k and v, which lie in the same rows; 0: each in its own */
+    int64_t ld; /* from row to row of q, k and v, which are in the same rows; 0: each in its own */
 } dev_rope_args;
 
 /* dst [T, ldd] = f(gate) * up * scale, n of each row of gate and up [T, ld] (k_act_mul); up NULL:
@@ -146,8 +146,8 @@ enum {
     DEV_MM_SPLIT_LEAST = 512, /* inputs of such a part at least, but for the last */
 };
 
-/* What is done to x before a product, in place of a dev_norm_args behind which it is rounded to
- * bf16, to the same bits: h = norm(x), x stays. w, b [K] or NULL; they, and the rows of x, lie at
+/* What is done to x before a product, in place of a dev_norm_args after which it is rounded to
+ * bf16, to the same bits: h = norm(x), x stays. w, b [K] or NULL; they, and the rows of x, are at
  * multiples of 16 bytes. */
 typedef struct {
     const float *w, *b;
@@ -155,7 +155,7 @@ typedef struct {
     bool layer;
 } dev_mm_norm;
 
-/* What an MLP makes of its first product, in place of a dev_act_args behind it, to the same bits.
+/* What an MLP makes of its first product, in place of a dev_act_args after it, to the same bits.
  * PAIR: W has gate's N / 2 outputs and then up's, and y [M, N / 2] = f(gate) * up; ALONE: f(W x).
  */
 typedef enum { DEV_ACT_NONE, DEV_ACT_ALONE, DEV_ACT_PAIR } dev_act_kind;
@@ -233,7 +233,7 @@ enum { DEV_EXPERTS = 1024 }; /* at most */
 
 /* Rows by expert: sent [T * k] holds the rows of the lowest expert that has any, then of the next,
  * ..., each one's rising; place [T, k] is where each choice went. The i-th expert that has rows is
- * busy[i], and they begin at first[i]; behind the last, busy [E] is -1 and first [E + 1] T * k. */
+ * busy[i], and they begin at first[i]; after the last, busy [E] is -1 and first [E + 1] T * k. */
 typedef struct {
     int32_t *first, *busy, *place, *sent;
     const int32_t *chosen; /* [T, k] */
@@ -286,7 +286,7 @@ typedef struct {
     const uint8_t *k, *v;
     const float *alibi, *sinks;   /* [H] or NULL */
     const dev_attn_chunk *chunks; /* [n_chunks] */
-    const int32_t *chunk_of;      /* [n_slots]; behind all others of EXACT -1: of no chunk */
+    const int32_t *chunk_of;      /* [n_slots]; after all others of EXACT -1: of no chunk */
     const int32_t *tables;
     void *scratch;
     int64_t ldq, ldo, n_chunks, n_slots, H, Hkv, D, Dv, window;
@@ -297,7 +297,7 @@ typedef struct {
     bool alibi_scaled, alibi_bf16;
     bool bf16; /* out is rounded to it */
     /* Of DEV_ATTN_DECODE, where the chunks are of all of the call's rows, those of a sequence
-     * consecutive: what else would be launches before and behind it, with the same bits. rope
+     * consecutive: what else would be launches before and after it, with the same bits. rope
      * (host): as of this cache, of no clip; q is not rotated, and stays, nor is the cache written.
      * done [dev_attn_done]: 0, and again after it; the splits are merged by the same kernel. */
     const dev_rope_args *rope;
@@ -352,7 +352,7 @@ typedef struct {
     const float *A, *B;
     int64_t ldc, lda, ldb, M, N, K;
     bool ta, tb;
-    bool lower; /* what lies above C's diagonal is not wanted, and unspecified */
+    bool lower; /* what is above C's diagonal is not wanted, and unspecified */
     float beta;
 } dev_gemm_args;
 
@@ -379,7 +379,7 @@ typedef struct {
 } dev_gptq_args;
 
 /* What was queued between capture and captured, to be queued again as one: the same operations with
- * the same arguments, on what lies in memory then. */
+ * the same arguments, on what is in memory then. */
 typedef struct dev_graph dev_graph;
 
 /* Devices that work on one model, each with a share of it: ranks 0 and up. One thread of the host
@@ -403,7 +403,7 @@ bool dev_norms(const dev *d, const dev_weight *w, mm_acts acts, int64_t M);
 /* Bytes of mm_scratch at most for parts of up to DEV_MM_SMALL rows, there for any M, of a weight
  * [N, K]. */
 size_t dev_mm_few_parts(int64_t N, int64_t K);
-/* Whether a weight can lie on a device as it does in a checkpoint, in rows of K: bf16, K a multiple
+/* Whether a weight can be on a device as it does in a checkpoint, in rows of K: bf16, K a multiple
  * of 32. It is no member of a group. */
 bool dev_in_rows(const qt_tensor *t);
 /* Bytes at most of the sums of parts of K that a product of M > DEV_MM_SMALL rows adds up, of N
@@ -442,7 +442,7 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */              \
     X(void, free, (dev * d, void *p))     /* also after a failure */                               \
     /* n bytes at p, of what alloc gave, are a buffer of their own: where somebody watches (the  \
-     * emulation), what is reached from there ends there, and what lies in no such buffer is     \
+     * emulation), what is reached from there ends there, and what is in no such buffer is     \
      * nobody's. They go with free of the whole */ \
     X(void, part, (dev * d, void *p, size_t n))                                                    \
     X(size_t, room, (dev * d)) /* bytes that alloc has left, about */                              \

@@ -74,7 +74,7 @@ typedef struct {
     /* the same on bf16, absent as mm_bf16 is, D a multiple of 16. A word holds two numbers, and a \
      * tile is two halves of ATTN_LANES keys: of a key elements 2i, 2i+1 (kt [D/2][ATTN_LANES]);   \
      * of an element keys 2j, 2j+1 (v [ATTN_LANES/2][D]). attn_k16, attn_v16: n keys of one half,  \
-     * or both with n > ATTN_LANES. q: [R][D]. s is written over. next: read into the cache beside \
+     * or both with n > ATTN_LANES. q: [R][D]. s is written over. next: read into the cache next to \
      */ \
     X(void, attn_k16, (uint32_t * kt, const uint8_t *src, int n, int64_t D, kv_dtype d))             \
     X(void, attn_v16, (uint32_t * v, const uint8_t *src, int n, int64_t D, kv_dtype d))              \

@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "publish/files.h"
 
-/* The first line behind the front matter: this card was made, and may be made anew. */
+/* The first line after the front matter: this card was made, and may be made anew. */
 #define CARD_MARK "<!-- written by llmq publish -->"
 
 /* b += the card of `info` (provenance.json), the files fs, handovers (an array of handover_plan's)

@@ -8,7 +8,7 @@ enum { CHILD_ARGS = 32 };
 
 typedef struct {
     const char *argv[CHILD_ARGS + 1]; /* argv[0] is looked up in PATH; ends with NULL */
-    const char *const *more;          /* arguments behind them, ends with NULL; NULL: none */
+    const char *const *more;          /* arguments after them, ends with NULL; NULL: none */
     const char *const *env;           /* "NAME=value" besides ours, ends with NULL */
     pub_sink *out;                    /* what it writes to stdout; NULL: it goes nowhere */
     void *user;

@@ -21,11 +21,11 @@ enum { PUB_PATIENCE = 60 }; /* seconds, of pub_opts */
 
 typedef struct {
     char *name;           /* within the artifact */
-    char *path;           /* where it lies on this machine; or NULL: */
-    uint8_t *data;        /* its bytes, or NULL: it lies on the remote side */
+    char *path;           /* where it is on this machine; or NULL: */
+    uint8_t *data;        /* its bytes, or NULL: it is on the remote side */
     uint64_t bytes;       /* */
     char sha256[SHA_HEX]; /* "": not known yet */
-    bool large;           /* git: it lies in git-lfs */
+    bool large;           /* git: it is in git-lfs */
     const model_file *kind;
 } pub_file;
 

@@ -27,7 +27,7 @@ lq_status git_open(git_repo *g, const char *dir, const char *where, const pub_op
 void git_close(git_repo *g);
 void git_leave(git_repo *g);
 
-/* git with these arguments (at most 20, NULL behind them), its stdout to `out`. */
+/* git with these arguments (at most 20, NULL after them), its stdout to `out`. */
 lq_status git_run(git_repo *g, const char *const *args, pub_sink *out, void *user, lq_err *err);
 /* The same for what fetches into the repository: it is ended where that grows too slowly. */
 lq_status git_fetch(git_repo *g, const char *const *args, lq_err *err);

@@ -18,7 +18,7 @@ void sha_add(sha_state *s, const void *data, size_t n);
 /* Lower-case hex digits; s is done with. */
 void sha_end(char out[SHA_HEX], sha_state *s);
 void sha_of(char out[SHA_HEX], const void *data, size_t n);
-/* 64 lower-case hex digits, and nothing behind them in the `n` bytes. */
+/* 64 lower-case hex digits, and nothing after them in the `n` bytes. */
 bool sha_is_hex(const char *s, size_t n);
 
 #endif

@@ -17,7 +17,7 @@ typedef struct {
     int patience;         /* oci, git: seconds in which a remote side must do something; 0: 60 */
     uint64_t chunk_bytes; /* oci: of an upload's pieces; 0: 64 MiB */
     const char *state;    /* where an interrupted upload is remembered; NULL: nowhere */
-    void (*say)(const char *text); /* things to say aloud, in short lines; may be NULL */
+    void (*say)(const char *text); /* notes to print, in short lines; may be NULL */
     const lq_job *job;
 } pub_opts;
 

@@ -31,9 +31,9 @@ typedef struct {
     /* Seconds of a region in which every thread takes one item and waits in it for the others:
      * waking, meeting and ending. The best and the median of many. */
     double meet_best, meet_median;
-    /* One row's product, as in decode, beside a busy thread of no part in it. */
+    /* One row's product, as in decode, next to a busy thread of no part in it. */
     double load;     /* cores that it took, as measured */
-    double slowdown; /* time beside it over time alone, in turns */
+    double slowdown; /* time next to it over time alone, in turns */
     double fair; /* what the loss of `load` cores explains: threads / min(threads, cpus - load) */
 } bench_sharing;
 
@@ -77,7 +77,7 @@ lq_status bench_chain_run(bench_chain *out, bool fuse, int64_t M, const char *sc
                           const bench_opts *o, pool *p, lq_err *err);
 /* LQ_ENOMEM. With one thread meet_best and meet_median are 0. */
 lq_status bench_sharing_run(bench_sharing *s, const bench_opts *o, pool *p, lq_err *err);
-/* Rows for all of p's threads beside the limits of as many. LQ_ENOMEM, LQ_EINTR. */
+/* Rows for all of p's threads next to the limits of as many. LQ_ENOMEM, LQ_EINTR. */
 lq_status bench_kernels_run(bench_row rows[BENCH_MAX_ROWS], int *n_rows, const bench_limits *all,
                             const bench_opts *o, pool *p, const lq_job *job, lq_err *err);
 

@@ -1,8 +1,8 @@
 /* kernels/bench/bench_dev.h - what a device can do at most, and how near its kernels come: products of
  * every scheme at 1 to 4,096 rows, attention of long prompts and of decode. The limit is its own
- * copy; the matrix units' is left to what is measured beside it (scripts/bench/gpu_peers.py).
+ * copy; the matrix units' is left to what is measured next to it (scripts/bench/gpu_peers.py).
  *
- * A row's launches are queued one behind the other and waited for once. Weights and caches take
+ * A row's launches are queued one after the other and waited for once. Weights and caches take
  * turns, so that none is in the device's L2 cache when its turn comes. A device with less than
  * BENCH_DEV_MEMORY gets small shapes: those are to see that all of it runs. */
 #ifndef LLMQ_KERNELS_BENCH_BENCH_DEV_H

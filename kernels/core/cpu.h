@@ -1,4 +1,4 @@
-/* kernels/core/cpu.h - instruction sets usable here, each with what its kernels need beside it. */
+/* kernels/core/cpu.h - instruction sets usable here, each with what its kernels need besides it. */
 #ifndef LLMQ_KERNELS_CORE_CPU_H
 #define LLMQ_KERNELS_CORE_CPU_H
 
@@ -10,7 +10,7 @@ bool cpu_has_avx512(void); /* and AVX-512 F, BW, VL, DQ */
 bool cpu_has_vnni(void);   /* and AVX-512 VNNI */
 bool cpu_has_amx(
     void); /* VNNI, AMX-INT8 and -BF16; asks the system for tile registers, for all threads */
-bool cpu_has_bf16(void); /* and AVX-512 BF16, beside AVX-512 */
+bool cpu_has_bf16(void); /* and AVX-512 BF16, besides AVX-512 */
 /* VDPBF16PS outruns two f32 multiply-adds: on AMD (Zen 5: 488 against 262 GFLOP/s a core), not on
  * Intel (Sapphire Rapids: 109 against 217), where bf16 belongs to AMX. */
 bool cpu_bf16_pays(void);

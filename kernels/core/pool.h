@@ -21,7 +21,7 @@ int pool_threads(const pool *p); /* NULL pool: 1, everything runs in the caller 
 int pool_default_threads(void);  /* machine_cpus(): cores that this process may use */
 
 /* Binds each thread to one CPU of `where`, in its order, the caller of pool_enter until it leaves;
- * where there are more threads than CPUs they begin anew. LQ_EUNSUPPORTED where the system refuses.
+ * where there are more threads than CPUs they start over. LQ_EUNSUPPORTED where the system refuses.
  * Without it threads go where the scheduler puts them. */
 lq_status pool_pin(pool *p, const cpu_places *where, lq_err *err);
 

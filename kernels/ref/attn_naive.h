@@ -1,4 +1,4 @@
-/* kernels/ref/attn_naive.h - attention as the formula has it, to set beside kernels/attn.h: all scores
+/* kernels/ref/attn_naive.h - attention as the formula has it, to set next to kernels/attn.h: all scores
  * of all heads, then the softmax of each row, then the sum over values. For `llmq bench attention`
  * and tests; models run kernels/attn.h.
  *

@@ -3,7 +3,7 @@
  *
  * A body is RM rows of NT tiles, whose sums of a block of A inputs stay in registers: on AVX-512 up
  * to 8 rows of 2 tiles are 16 sums, two vectors of codes and one of inputs. A vector of codes is
- * unpacked once for all rows of a body. What rests from block to block, the sums in f32, lies in
+ * unpacked once for all rows of a body. What rests from block to block, the sums in f32, is in
  * memory, so that the innermost loop has all registers; it is short, and runs on through the steps
  * of a block.
  *

@@ -47,7 +47,7 @@ V16 void wide_unpack(float *w, const mm_task *t, w_src src, int64_t tile, int64_
     case SRC:                                 \
         wide_unpack(w, t, SRC, tile, p0, p1); \
         return w;
-/* The same where it lies, or in w. */
+/* The same where it is, or in w. */
 static inline const float *wide_weights(float *w, const mm_task *t, int64_t tile, int64_t p0,
                                         int64_t p1)
 {

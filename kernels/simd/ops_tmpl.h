@@ -112,7 +112,7 @@ static inline void tmpl_layernorm(float *dst, const float *x, const float *w, co
     EACH16(i, n, K)
     {
         vf d = vf_sub(get(x + i, n), mean);
-        if (n < 16) { /* lanes behind the end hold -mean */
+        if (n < 16) { /* lanes after the end hold -mean */
             float t[16];
             vf_store(t, d);
             d = vf_loadn(t, (int)n);

@@ -28,7 +28,7 @@ V16 vi vi_ones16(void) { return vi_set1(0x00010001); }
 V16 vi signs(void) { return vi_set1(INT32_C(-2139062144)); } /* the upper bit of each byte */
 V16 __m256i products(__m256i codes, __m256i x) { return _mm256_maddubs_epi16(codes, x); }
 /* Compilers regroup sums of integers, so that all products of a step wait in memory before one is
- * added: a sum that passes through here is finished where it stands. */
+ * added: a sum that passes through here is finished where it is. */
 V16 vi vi_in_place(vi sum)
 {
     __asm__("" : "+x"(sum.a), "+x"(sum.b));
@@ -121,7 +121,7 @@ V16 void step_signed(i8_sums *c, int64_t p, w_src src, int RM, int NT)
 }
 
 /* The next step of every tile. Few rows wait for memory, and each tile starts a stream anew: its
- * successors, whose codes lie `ahead` bytes further on, are asked for as its own are used. */
+ * successors, whose codes are `ahead` bytes further on, are asked for as its own are used. */
 V16 void next_step(i8_sums *c, size_t step_bytes, size_t ahead, int NT)
 {
     UNROLL

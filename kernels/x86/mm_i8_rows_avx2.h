@@ -5,7 +5,7 @@
  *     x  [ rows            ][ CHUNK inputs ]   the panel's, a body's rows side by side
  *     y, acc [ tiles ][ rows ][ 16 ]           go on from one chunk to the next
  *
- * Loads of different lines that lie equally far from the start of a page slow each other down,
+ * Loads of different lines that are equally far from the start of a page slow each other down,
  * though the cache has room for both: so codes have the first half of a page, activations the
  * second.
  *
@@ -301,7 +301,7 @@ V16 void chunk_panel(const i8_chunk *c, const i8_bodies *d, bool no_zeros, w_src
     }
 }
 
-/* The sums of rows m0..m0+rows and n tiles from t0 on to where they go, a row at a time: rows lie
+/* The sums of rows m0..m0+rows and n tiles from t0 on to where they go, a row at a time: rows are
  * pages apart. */
 V16 void store_panel(const mm_task *t, float (*y)[PANEL_ROWS][TILE_N], int64_t m0, int64_t rows,
                      int64_t t0, int64_t n)

@@ -11,7 +11,7 @@ typedef struct {
 } bench_profile;
 
 /* Each stage that took any time: milliseconds of a step, its share, the share of the threads' time
- * that was spent waiting, and of a stage of products how fast they were beside `peak` (operations a
+ * that was spent waiting, and of a stage of products how fast they were next to `peak` (operations a
  * second of the whole pool). */
 void bench_profile_json(cJSON *row, const bench_profile *b, const model *m, double peak,
                         int threads);

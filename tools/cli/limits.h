@@ -1,4 +1,4 @@
-/* tools/cli/limits.h - what `plan` measures beside the machine's limits of kernels/bench/bench.h. */
+/* tools/cli/limits.h - what `plan` measures next to the machine's limits of kernels/bench/bench.h. */
 #ifndef LLMQ_TOOLS_CLI_LIMITS_H
 #define LLMQ_TOOLS_CLI_LIMITS_H
 

@@ -20,7 +20,7 @@ const char *load_name(char *buf, size_t n, const char *path);
 /* load_weights, with times to stderr; load_model_close it. */
 lq_status load_model_open(load_model *l, const char *path, const load_opts *how, pool *p,
                           const cmd_ctx *c, lq_err *err);
-/* As the options say, notes at --log-level info; what is to lie beside the weights is the caller's.
+/* As the options say, notes at --log-level info; what must fit besides the weights is the caller's.
  */
 load_opts load_opts_of(const cmd_ctx *c, const opt_model *o);
 

@@ -86,7 +86,7 @@ typedef struct {
     size_t off;               /* offsetof(struct, field), relative to the group's base */
     const char *def;          /* default as the user would write it; NULL: zero */
     double lo, hi;            /* range of numbers, both ends in; both 0: any (sizes: >= 0) */
-    const char *const *words; /* of OPT_ENUM, and beside the range of OPT_INT; ends with NULL */
+    const char *const *words; /* of OPT_ENUM, and next to the range of OPT_INT; ends with NULL */
     const char *arg;          /* what --help shows for the value; NULL: N, SIZE, X, TEXT */
     const char *help;         /* one sentence, no full stop; default and range are added */
     bool required;

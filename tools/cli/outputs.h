@@ -9,11 +9,11 @@
  * alone decide. out: the name of a file, or of a folder. LQ_EUSAGE:
  *
  *     neither, but a pipe, a device, a folder for a file, a file for a folder
- *     what is read, or a folder that what is read lies in
+ *     what is read, or a folder that what is read is in
  *     a folder inside the source's folder
- *     beside the source, a file of the model that it is or would be part of: a name of
+ *     next to the source, a file of the model that it is or would be part of: a name of
  *     publish/files.h, unless one .llmq or GGUF file is read and nothing of that name is there
- *     beside the source, weights that would change what it stands for: the folder has SHA256SUMS,
+ *     next to the source, weights that would change what it stands for: the folder has SHA256SUMS,
  *     or stands for the one .llmq or GGUF file in it; the result is one more .safetensors, or takes
  *     the place of a shard */
 lq_status output_check_place(const char *option, const char *out, bool folder,

@@ -1,4 +1,4 @@
-/* tools/report/quantize_calib.h - `quantize --calib`: the windows, said aloud, with warnings. */
+/* tools/report/quantize_calib.h - `quantize --calib`: the windows, printed, with warnings. */
 #ifndef LLMQ_TOOLS_REPORT_QUANTIZE_CALIB_H
 #define LLMQ_TOOLS_REPORT_QUANTIZE_CALIB_H
 
@@ -16,7 +16,7 @@ lq_status quantize_samples(cal_samples *s, const char *list, const mix_opts *o, 
 /* The windows of the check (quantize/job/check.h): of those that `used` left over. Errors: likewise. */
 lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const char *list,
                             const mix_opts *o, lq_err *err);
-/* The windows that src writes itself for tuning beside `text` of text, unless something else is
+/* Windows that src writes itself for tuning, besides `text` of text, unless something else is
  * asked for: three for each where auto trains codes. */
 int64_t quantize_own_windows(const qz_opts *q, const src_source *src, int64_t text);
 

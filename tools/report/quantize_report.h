@@ -7,7 +7,7 @@
 #include "quantize/job/job.h"
 #include "tools/cli/opt.h"
 
-/* Of the run beside its result; borrowed. */
+/* Of the run besides its result; borrowed. */
 typedef struct {
     const char *out, *method, *source;
     double seconds;

@@ -14,7 +14,7 @@ typedef struct {
     const char *key_file, *admin_key_file; /* or NULL */
 } ops_key_opts;
 
-/* Everything of the options in one list, the files read anew. Owned by *k. */
+/* Everything of the options in one list, the files read again. Owned by *k. */
 typedef struct {
     http_key_list list;
     const char **own[2];

@@ -14,7 +14,7 @@ typedef struct {
     char unfit[600]; /* why llmq cannot run it, or "" */
     bool unopened;   /* unfit is a finding too: what keeps it from being opened */
     bool tokenizer;  /* there is one that llmq loads */
-    cJSON *beside;   /* array of names: what lies in the folder and was not looked at */
+    cJSON *beside;   /* array of names: what is in the folder and was not looked at */
     bool codes;      /* a weight that was compared with its source is quantized */
     int64_t beyond;  /* weights beyond what their recipe alone allows, since they were converted */
     char first_beyond[200];

@@ -10,7 +10,7 @@
  * nothing to look at. LQ_EIO, LQ_ENOMEM, LQ_EINTR. */
 lq_status verify_sums(verdict *v, const char *path, lq_err *err);
 
-/* Notes what lies in the folder `path` and is no part of the model in it: other folders, weights
+/* Notes what is in the folder `path` and is no part of the model in it: other folders, weights
  * that it does not read. No folder: nothing. */
 void verify_beside(verdict *v, const src_source *src, const char *path);
 

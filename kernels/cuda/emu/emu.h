@@ -155,7 +155,7 @@ extern point thread_idx, block_idx, block_dim, grid_dim;
 struct span {
     uintptr_t lo, hi;
 };
-/* The allocation that p lies in; {p, p} where it lies in none. */
+/* The allocation that p is in; {p, p} where it is in none. */
 span find_global(const void *p);
 /* The block's shared array `key` of so many bytes; the first thread that asks makes it. */
 void *shared_static(const void *key, size_t bytes, size_t align, span *s);
@@ -176,7 +176,7 @@ void copy_later(void *dst, span d, const void *src, span s, size_t n, bool zero,
 void copy_commit();
 void copy_wait(int groups);
 
-/* For the emulated NCCL: a stream's device; whether [p, p + n) lies in one cudaMalloc of it. */
+/* For the emulated NCCL: a stream's device; whether [p, p + n) is in one cudaMalloc of it. */
 int stream_device(const void *stream);
 bool on_device(const void *p, size_t n, int device);
 /* Its device is lost; it waits for one that is, until `waits` is taken back. */

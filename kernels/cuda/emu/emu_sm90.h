@@ -1,14 +1,14 @@
 /* kernels/cuda/emu/emu_sm90.h - host meanings of the words in cu_sm90.cuh.
  *
  * A bulk copy happens when its barrier's phase ends, not before; a product at the wait for it. What
- * a launch finds beside what emu.h says:
+ * a launch finds besides what emu.h says:
  *
  *   flying      shared memory that is read or written while a bulk copy to it is under way
  *   unwaited    a read of what a bulk copy brought, by a warp that has not waited for its
  *               barrier; a product that reads what another warp wrote, without such a wait
  *   overrun     a write to what another warp has read, which has not told so by an arrival that
  *               the writer's warp has waited for
- *   proxy       a product that reads what a thread wrote without a cu_fence_async behind it
+ *   proxy       a product that reads what a thread wrote without a cu_fence_async after it
  *   mbarrier    one that is not there; more arrivals than it counts; a wait that nothing ends
  *   wgmma       lanes that give different matrices; products that nobody waits for; strides other
  *               than those of cu_sm90.cuh
