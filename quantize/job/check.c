@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/json.h"
+#include "calib/forward_pass.h"
 #include "quantize/layer/apply.h"
 #include "runtime/eval.h"
 
@@ -107,7 +108,7 @@ static lq_status run_layers(const comparison *k, const builder *b, const lq_job 
         s = model_load_layer(&l, cal_model(k->ref), i, &a, k->p, err);
         if (!s) s = cal_advance(k->ref, i, &l, &quiet, err);
         if (!s) s = part_items(b->items, &n, b->made, i, err);
-        if (!s) s = qz_part_apply(&l, c, b->items, n, &a, k->p, err);
+        if (!s) s = qz_layer_apply(&l, c, b->items, n, &a, k->p, err);
         if (!s) s = cal_advance(k->made, i, &l, &quiet, err);
         lq_arena_free(&a);
         qz_state_drop(b->made->state, i);

@@ -21,8 +21,8 @@ static lq_status put_matrix(model_linear *lin, const arch_config *c, const qz_it
     return s ? lq_wrap(err, s, "%s", item->e->name) : LQ_OK;
 }
 
-lq_status qz_part_apply(model_layer *l, const arch_config *c, const qz_item *items, size_t n,
-                        lq_arena *a, pool *p, lq_err *err)
+lq_status qz_layer_apply(model_layer *l, const arch_config *c, const qz_item *items, size_t n,
+                         lq_arena *a, pool *p, lq_err *err)
 {
     lq_status s = LQ_OK;
     for (size_t i = 0; i < n && !s; i++) {

@@ -14,7 +14,7 @@ static lq_status read_dense(float **out, const target *t, lq_arena *a, lq_err *e
     const qt_tensor *q = &t->src;
     const size_t n = (size_t)(q->N * q->K);
     *out = lq_push(a, n * sizeof **out);
-    if (!*out) return part_no_memory(n * sizeof **out, err);
+    if (!*out) return layer_no_memory(n * sizeof **out, err);
     qt_dequant(*out, q, 0, q->N);
     return LQ_OK;
 }
@@ -65,8 +65,8 @@ static lq_status keep_beside(work *w, const fold_layer *f, lq_err *err)
         if (is_router(e)) changed = f->lin[e->role].cols ? f->lin[e->role].W : NULL;
         if (!changed) continue;
         const size_t n = (size_t)(e->src->t.N * e->src->t.K) * sizeof *changed;
-        float *keep = lq_push(&w->out->arena, n);
-        if (!keep) return part_no_memory(n, err);
+        float *keep = lq_push(&w->out.arena, n);
+        if (!keep) return layer_no_memory(n, err);
         memcpy(keep, changed, n);
         t->dense = keep;
     }
@@ -75,12 +75,32 @@ static lq_status keep_beside(work *w, const fold_layer *f, lq_err *err)
 
 /* ---- the group's linears ---- */
 
+/* u->W: a view of the source, or its transposed copy. */
+lq_status layer_read(unit *u, lq_arena *a, lq_err *err)
+{
+    const plan_entry *e = u->t->e;
+    const qt_tensor *t = &u->t->src;
+    const size_t size = (size_t)lq_dtype_bits(t->scheme.dtype) / 8;
+    const size_t one = (size_t)(e->N * e->K) * size, n = (size_t)(u->N * u->K) * size;
+    const uint8_t *from =
+        (const uint8_t *)t->plane[QT_CODES].data + (size_t)(u->row0 * u->K) * size;
+    u->d = t->scheme.dtype;
+    u->W = from;
+    if (!e->turned) return LQ_OK;
+    uint8_t *copy = lq_push(a, n);
+    if (!copy) return layer_no_memory(n, err);
+    for (size_t at = 0; at < n; at += one)
+        src_transpose(copy + at, from + at, e->N, e->K, size);
+    u->W = copy;
+    return LQ_OK;
+}
+
 /* u->own: an f32 copy that may change. */
 static lq_status own_unit(unit *u, lq_arena *a, lq_err *err)
 {
     size_t n = (size_t)u->N * (size_t)u->K;
     u->own = lq_push(a, n * sizeof *u->own);
-    if (!u->own) return part_no_memory(n * sizeof *u->own, err);
+    if (!u->own) return layer_no_memory(n * sizeof *u->own, err);
     lq_to_f32(u->own, u->W, u->d, n);
     u->W = u->own;
     u->d = LQ_F32;
@@ -88,10 +108,10 @@ static lq_status own_unit(unit *u, lq_arena *a, lq_err *err)
 }
 
 /* What plain rounding of the unfolded weights would lose. */
-lq_status part_measure_rtn(work *w, unit *u, lq_err *err)
+lq_status layer_measure_rtn(work *w, unit *u, lq_err *err)
 {
     qt_scheme scheme = u->t->e->scheme;
-    ug_spec spec = part_spec(w, &scheme, false);
+    ug_spec spec = layer_spec(w, &scheme, false);
     lq_arena a = { 0 };
     qz_out q;
     qz_loss loss;
@@ -120,14 +140,14 @@ static lq_status add_unit(work *w, fold_layer *f, unit *u, lq_arena *a, lq_err *
     target *t = u->t;
     const bool stacked = t->e->count > 1;
     lq_status s = own_unit(u, a, err);
-    if (!s && u->st && u->st->H) s = part_measure_rtn(w, u, err);
+    if (!s && u->st && u->st->H) s = layer_measure_rtn(w, u, err);
     f->lin[t->e->role] = (fold_linear){ .present = true,
                                         .open = u->st && u->st->H,
                                         .W = u->own,
                                         .N = u->N,
                                         .K = u->K,
                                         .group = t->e->scheme.group,
-                                        .spec = part_spec(w, &t->e->scheme, false),
+                                        .spec = layer_spec(w, &t->e->scheme, false),
                                         .rows_fixed = stacked && has_stacked_bias(w, t->e->role),
                                         .limited = stacked };
     return s;
@@ -155,11 +175,11 @@ static lq_status sample_experts(work *w, fold_linear *l, arch_role role, lq_aren
                         .N = M,
                         .K = first->K,
                         .group = first->scheme.group,
-                        .spec = part_spec(w, &first->scheme, false),
+                        .spec = layer_spec(w, &first->scheme, false),
                         .limited = first->count > 1,
                         .W = lq_push(a, bytes) };
     l->stand_for = (double)all * (double)w->c->experts_used / (double)w->c->experts;
-    if (!l->W) return part_no_memory(bytes, err);
+    if (!l->W) return layer_no_memory(bytes, err);
     for (int64_t x = 0; x < w->c->experts; x++) {
         lq_arena copy = { 0 };
         lq_status s = LQ_OK;
@@ -170,7 +190,7 @@ static lq_status sample_experts(work *w, fold_linear *l, arch_role role, lq_aren
                 continue;
             unit u = { .t = t, .expert = x, .N = e->N, .K = e->K };
             u.row0 = e->count > 1 ? x * e->N : 0;
-            s = part_read(&u, &copy, err);
+            s = layer_read(&u, &copy, err);
             const size_t size = (size_t)lq_dtype_bits(u.d) / 8;
             for (; !s && done < M && done * all / M < (x + 1) * e->N; done++) {
                 const int64_t row = done * all / M - x * e->N;
@@ -193,7 +213,7 @@ static lq_status add_experts(work *w, fold_layer *f, lq_arena *a, lq_err *err)
         const plan_entry *e = w->targets[i].e;
         if (!e->known || e->is_bias || !reads_common(w, e->role)) continue;
         f->lin[e->role].present = true;
-        open &= part_is_uint(&w->targets[i]);
+        open &= layer_is_uint(&w->targets[i]);
     }
     for (arch_role r = R_EXPERT_GATE; r <= R_EXPERT_DOWN && open && !s; r++)
         if (f->lin[r].present && reads_common(w, r)) s = sample_experts(w, &f->lin[r], r, a, err);
@@ -206,8 +226,8 @@ static lq_status keep_expert_scales(work *w, const fold_layer *f, lq_err *err)
     for (arch_role r = R_EXPERT_GATE; r <= R_EXPERT_DOWN; r++) {
         const fold_linear *l = &f->lin[r];
         if (!l->cols || w->expert_cols) continue;
-        float *s = lq_push(&w->out->arena, (size_t)l->K * sizeof *s);
-        if (!s) return part_no_memory((size_t)l->K * sizeof *s, err);
+        float *s = lq_push(&w->out.arena, (size_t)l->K * sizeof *s);
+        if (!s) return layer_no_memory((size_t)l->K * sizeof *s, err);
         memcpy(s, l->cols, (size_t)l->K * sizeof *s);
         w->expert_cols = s;
         w->expert_alpha = l->alpha;
@@ -232,11 +252,11 @@ static void scale_expert(work *w, fold_layer *f, const group *g)
 }
 
 /* ---- the group ---- */
-lq_status part_fold_group(work *w, group *g, int64_t expert, lq_err *err)
+lq_status layer_fold_group(work *w, group *g, int64_t expert, lq_err *err)
 {
     fold_layer f = { .c = w->c, .expert = expert };
     fold_site sites[FOLD_MAX_SITES];
-    const bool layer_of_moe = expert < 0 && w->part < w->c->layers && w->c->layer[w->part].moe;
+    const bool layer_of_moe = expert < 0 && w->layer < w->c->layers && w->c->layer[w->layer].moe;
     for (size_t i = 0; i < w->n; i++) {
         const plan_entry *e = w->targets[i].e;
         if (e->known && !e->is_bias && e->expert == expert) f.lin[e->role].present = true;
@@ -245,13 +265,13 @@ lq_status part_fold_group(work *w, group *g, int64_t expert, lq_err *err)
     for (size_t i = 0; i < g->n && !s; i++) {
         unit *u = &g->u[i];
         const bool scaled = expert >= 0 && w->expert_cols && reads_common(w, u->t->e->role);
-        if (part_is_uint(u->t) && (scaled || (u->st && u->st->H)))
+        if (layer_is_uint(u->t) && (scaled || (u->st && u->st->H)))
             s = add_unit(w, &f, u, &g->a, err);
     }
     if (!s && layer_of_moe) s = add_experts(w, &f, &g->a, err);
     if (!s && expert >= 0 && w->expert_cols) scale_expert(w, &f, g);
     int n = s ? 0 : fold_find(sites, &f, &g->a);
-    if (n < 0) return part_no_memory(0, err);
+    if (n < 0) return layer_no_memory(0, err);
     for (int i = 0; i < n && !s; i++) {
         cal_stats *st = cal_stats_of(w->st, w->c, sites[i].readers[0], expert);
         if (lq_stopped(w->job)) return lq_fail(err, LQ_EINTR, "interrupted");

@@ -1,5 +1,5 @@
-/* quantize/layer/layer_impl.h - a part while it is made: shared by part.c, which rounds, and part_fold.c,
- * which scales inputs before. Nobody else includes it. */
+/* quantize/layer/layer_impl.h - a layer while it is made: shared by layer.c, which goes through its
+ * matrices, layer_fold.c, which scales inputs before, and layer_round.c, which rounds one. */
 #ifndef LLMQ_QUANTIZE_LAYER_LAYER_IMPL_H
 #define LLMQ_QUANTIZE_LAYER_LAYER_IMPL_H
 
@@ -11,14 +11,14 @@
 /* A tensor of the result while it is made. */
 typedef struct {
     const plan_entry *e;
-    qt_tensor src; /* the source's, loaded while the part is made */
+    qt_tensor src; /* the source's, loaded while the layer is made */
     qz_out out;    /* t.N = 0: not yet */
     int32_t *outliers;
     qz_report rep;
     double squares, loss, loss_rtn; /* sums over what is made; losses: of what has statistics */
     bool measured;                  /* any */
-    int64_t most, starved;          /* tokens of the expert that has most; experts */
-    bool rounded;                   /* those experts: to nearest, without statistics */
+    int64_t most, few;              /* tokens of the expert that has most; experts with too few */
+    bool rounded;                   /* the latter: to nearest, without statistics */
     int8_t *rest;                   /* kept for tuning; NULL: not */
     const float *dense;             /* not quantized, but changed by folding: all of it as f32 */
 } target;
@@ -39,20 +39,20 @@ typedef struct {
     double alpha;
 } unit;
 
-typedef struct {
-    qz_part *out;
-    const qz_plan *plan;
-    const arch_config *c;
-    int64_t part;
-    const qz_opts *o;
-    const qz_eyes *eyes;
-    bool fold;           /* the options ask for it, and there will be H */
-    cal_layer_stats *st; /* of the last look */
-    fwd_point at;        /* what is made now, in stages */
-    gptq_basis basis;    /* of the last matrix of the group that took one */
+typedef struct qz_layer_work {
+    qz_rounding how;
+    const arch_config *c; /* the plan's */
+    const qz_opts *o;     /* how's */
     pool *p;
     const lq_job *job;
-    target *targets; /* all entries of the part, in the plan's order */
+    int64_t layer;
+    qz_layer out;
+    cal_layer_stats *st; /* of what is rounded now; NULL: none */
+    bool fold;           /* the options ask for it, and there is H */
+    bool staged;         /* only what reads at `at` is rounded now */
+    fwd_point at;
+    gptq_basis basis; /* of the last matrix of the group that took one */
+    target *targets;  /* all entries of the layer, in the plan's order */
     size_t n;
     int64_t n_units, n_made;  /* matrices that are rounded */
     const float *expert_cols; /* what the inputs of all experts were divided by; NULL: nothing */
@@ -66,32 +66,47 @@ typedef struct {
     lq_arena a; /* f32 copies, factors */
 } group;
 
-static inline lq_status part_no_memory(size_t n, lq_err *err)
+static inline lq_status layer_no_memory(size_t n, lq_err *err)
 {
     return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of a layer", n);
 }
 
-static inline bool part_is_uint(const target *t)
+static inline bool layer_is_uint(const target *t)
 {
     return t->e->quantize && t->e->scheme.kind == QT_UINT;
 }
 
-static inline ug_spec part_spec(const work *w, const qt_scheme *s, bool search)
+/* Are its matrices rounded one by one? Where blocks may run from one into the next they are not. */
+static inline bool layer_by_matrix(const target *t)
+{
+    const qt_kind k = t->e->scheme.kind;
+    return t->e->count > 1 && (k == QT_UINT || k == QT_I8 || k == QT_I8_OUTLIER);
+}
+
+static inline ug_spec layer_spec(const work *w, const qt_scheme *s, bool search)
 {
     return rtn_spec(s, !w->o->narrow, search);
 }
 
+/* ---- layer_fold.c ---- */
 /* u->W: a view of the source, or its transposed copy. */
-lq_status part_read(unit *u, lq_arena *a, lq_err *err);
-
-/* ---- part_fold.c ---- */
+lq_status layer_read(unit *u, lq_arena *a, lq_err *err);
 /* u->loss_rtn: what plain rounding of the weights as they are loses by u's statistics. Errors:
  * LQ_ENOMEM. */
-lq_status part_measure_rtn(work *w, unit *u, lq_err *err);
-
+lq_status layer_measure_rtn(work *w, unit *u, lq_err *err);
 /* Choose scales of inputs for the group's linears, which become f32 (u->own), and fold them;
  * vectors and routers that took factors are kept in their targets. Errors: LQ_ENOMEM, LQ_EINTR,
  * LQ_EVALUE. */
-lq_status part_fold_group(work *w, group *g, int64_t expert, lq_err *err);
+lq_status layer_fold_group(work *w, group *g, int64_t expert, lq_err *err);
+
+/* ---- layer_round.c ---- */
+/* A matrix of t, not read yet, and the statistics of its inputs. */
+unit layer_unit(const work *w, target *t, int64_t expert);
+/* u->W has been read. Errors: those of qz_layer_round. */
+lq_status layer_round_unit(work *w, unit *u, lq_err *err);
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+void layer_note(qz_report *r, const char *fmt, ...);
 
 #endif

@@ -186,7 +186,7 @@ void qz_state_clear(const char *out_path, const cJSON *what)
 }
 
 /* ---- parts ---- */
-static cJSON *reports_json(const qz_part *p)
+static cJSON *reports_json(const qz_layer *p)
 {
     cJSON *o = cJSON_CreateObject(), *a = cJSON_AddArrayToObject(o, "reports");
     for (size_t i = 0; i < p->n_reports; i++)
@@ -211,7 +211,7 @@ static const int8_t *rest_of(const llmq_file *f, size_t i, const qt_tensor *t)
     return NULL;
 }
 
-lq_status qz_state_add(qz_state *s, int64_t part, const qz_part *p, lq_err *err)
+lq_status qz_state_add(qz_state *s, int64_t part, const qz_layer *p, lq_err *err)
 {
     char path[4200];
     llmq_writer *w = NULL;

@@ -32,7 +32,7 @@ static inline bool qz_state_done(const qz_state *s, int64_t part)
     return s->parts[part].header != NULL;
 }
 /* Write one part durably and map it. Errors: LQ_EIO (the disk is full, ...). */
-lq_status qz_state_add(qz_state *s, int64_t part, const qz_part *p, lq_err *err);
+lq_status qz_state_add(qz_state *s, int64_t part, const qz_layer *l, lq_err *err);
 /* The tensors of a finished part as items; items [plan->n]. LQ_EFORMAT when they do not fit the
  * plan. */
 lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, qz_item *items,

@@ -16,6 +16,7 @@
 
 #include "base/random.h"
 #include "calib/dense_layer.h"
+#include "calib/forward_pass.h"
 #include "calib/spill.h"
 #include "quantize/layer/residual.h"
 #include "quantize/layer/trainable.h"

@@ -1,0 +1,71 @@
+/* quantize/job/job_impl.h - a run at work: shared by the files of the job, nobody else includes it.
+ *
+ *     job.c         the run from end to end, and what goes over the whole model
+ *     job_record.c  recipe and provenance; is the output already what would be made?
+ *     job_layers.c  layer after layer: statistics, rounding, what is finished kept
+ *     job_write.c   the file
+ *     job_report.c  the result, for the caller */
+#ifndef LLMQ_QUANTIZE_JOB_JOB_IMPL_H
+#define LLMQ_QUANTIZE_JOB_JOB_IMPL_H
+
+#include <cjson/cJSON.h>
+
+#include "calib/forward_pass.h"
+#include "quantize/job/job.h"
+#include "quantize/layer/state.h"
+#include "quantize/mixed/bpw.h"
+#include "quantize/tune/self_text.h"
+
+typedef struct {
+    const qz_job *j;
+    src_source *src;
+    const char *out_path;
+    pool *p;
+    const lq_job *job; /* the meter's */
+    bool codes;        /* tuning trains codes */
+    qz_meter meter;
+    qz_plan plan;
+    qz_need need;
+    qz_state state;
+    qz_report *reports; /* [plan.n] of tensors that were made while the file was written */
+    size_t n_reports;
+    cal_run *cal;
+    cal_layer_stats st;
+    fisher curvature;  /* G NULL: not wanted, or not to be had */
+    bpw_choice bits;   /* --bpw */
+    own_text text;     /* for tuning */
+    tune_result tuned; /* kept: its tensors replace the parts' */
+    cJSON *recipe, *provenance;
+} job_run;
+
+/* ---- job_record.c ---- */
+/* r->recipe, r->provenance, and *what, which borrows them: everything that the tensors of the result
+ * follow from. Errors: LQ_ENOMEM. */
+lq_status job_describe(job_run *r, cJSON **what, lq_err *err);
+/* Where the record says what the model wrote itself, or NULL. */
+cJSON *job_self_record(const cJSON *provenance);
+/* With --resume: is OUT what this run would make? Its check is read. */
+bool job_already_there(const job_run *r, qz_check *check);
+
+/* ---- job_layers.c ---- */
+/* The last layer that still needs the hidden states of calibration; -1: none. */
+int64_t job_last_to_look(const job_run *r);
+/* Makes and keeps what is not finished. Errors: those of the statistics, rounding, the state. */
+lq_status job_layers(job_run *r, lq_err *err);
+
+/* ---- job_write.c ---- */
+/* Without calibration a tensor is made faster than a record of it could be written and read back,
+ * so there are no parts: it goes from the source to the file. */
+static inline bool job_at_once(const job_run *r)
+{
+    return !r->j->samples && !(r->j->check && r->j->check->n); /* a check wants parts */
+}
+lq_status job_write(job_run *r, lq_err *err);
+
+/* ---- job_report.c ---- */
+/* Of an output that is there. Errors: those of opening it. */
+lq_status job_count(qz_result *out, const char *path, lq_err *err);
+/* Errors: LQ_ENOMEM, job_count's. */
+lq_status job_collect(const job_run *r, qz_result *out, lq_err *err);
+
+#endif

@@ -1,0 +1,171 @@
+/* quantize/job/job_layers.c - layer after layer: statistics of its inputs, rounding by them, the state of
+ * the calibration text through what was made. */
+#include <stdlib.h>
+
+#include "quantize/job/job_impl.h"
+#include "quantize/layer/apply.h"
+
+static bool has_work(const job_run *r, int64_t layer)
+{
+    for (size_t i = 0; i < r->plan.n; i++)
+        if (r->plan.e[i].part == layer && r->plan.e[i].quantize) return true;
+    return false;
+}
+
+static void release_layer(const job_run *r, int64_t layer)
+{
+    for (size_t i = 0; i < r->plan.n; i++)
+        if (r->plan.e[i].part == layer) src_release(r->src, r->plan.e[i].src);
+}
+
+/* stages: the state is before the last of the layer's linears. */
+static lq_status advance(job_run *r, int64_t layer, const model_layer *l, bool stages, lq_err *err)
+{
+    if (layer + 1 == r->plan.cfg.layers) return LQ_OK; /* nothing reads its outputs */
+    meter_phase(&r->meter, METER_ADVANCING, layer);
+    return stages ? cal_stage(r->cal, NULL, layer, l, FWD_AT_END, r->job, err)
+                  : cal_advance(r->cal, layer, l, r->job, err);
+}
+
+/* Experts whose H fits in the memory set apart for it, at least one. */
+static int64_t experts_at_once(const job_run *r, int64_t layer)
+{
+    const arch_config *c = &r->plan.cfg;
+    const int64_t all = c->layer[layer].moe ? c->experts : 0;
+    if (!qz_needs_h(r->j->o) || !r->need.experts) return all;
+    size_t one = 0;
+    for (int s = CAL_N_SHARED; s < CAL_N_SITES; s++) {
+        const size_t K = (size_t)cal_site_width(c, (cal_site)s);
+        if (s != CAL_EXPERT_IN || !r->j->o->all_experts) one += K * K * sizeof(float);
+    }
+    const int64_t n = one ? (int64_t)(r->need.experts / one) : all;
+    return n < 1 ? 1 : n < all ? n : all;
+}
+
+/* Point after point: statistics there, its linears rounded, and put into the layer that the state
+ * goes on through. */
+static lq_status by_points(job_run *r, qz_layer_work *w, int64_t layer, model_layer *l,
+                           qz_item *items, lq_arena *a, lq_err *err)
+{
+    const bool last = layer + 1 == r->plan.cfg.layers;
+    lq_status s = LQ_OK;
+    for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END && !s; at++) {
+        size_t n = 0;
+        meter_phase(&r->meter, METER_STATISTICS, layer);
+        s = cal_stage(r->cal, &r->st, layer, l, at, r->job, err);
+        meter_phase(&r->meter, METER_ROUNDING, layer);
+        if (!s) s = qz_layer_round_at(w, &r->st, at, items, &n, err);
+        if (!s && !(last && at + 1 == FWD_AT_END))
+            s = qz_layer_apply(l, &r->plan.cfg, items, n, a, r->p, err);
+    }
+    return s;
+}
+
+/* Statistics of everything the layer has once and of some experts, then of the next experts. */
+static lq_status by_experts(job_run *r, qz_layer_work *w, int64_t layer, const model_layer *l,
+                            lq_err *err)
+{
+    const arch_config *c = &r->plan.cfg;
+    const int64_t all = c->layer[layer].moe ? c->experts : 0, batch = experts_at_once(r, layer);
+    lq_status s = LQ_OK;
+    for (int64_t first = 0; (first == 0 || first < all) && !s; first += batch ? batch : 1) {
+        const int64_t n = first + batch < all ? batch : all - first;
+        meter_phase(&r->meter, METER_STATISTICS, layer);
+        s = cal_look(r->cal, &r->st, layer, l, first, n, r->job, err);
+        meter_phase(&r->meter, METER_ROUNDING, layer);
+        if (!s) s = qz_layer_round(w, &r->st, first, n, err);
+    }
+    return s;
+}
+
+/* Rounds a layer and keeps it; in stages `l` takes what is rounded. */
+static lq_status make_layer(job_run *r, int64_t layer, model_layer *l, bool stages, qz_item *items,
+                            lq_arena *a, lq_err *err)
+{
+    qz_layer_work *w;
+    qz_layer made = { 0 };
+    const qz_rounding how = { .plan = &r->plan,
+                              .o = r->j->o,
+                              .curvature = r->curvature.G ? &r->curvature : NULL,
+                              .rest = r->codes,
+                              .p = r->p,
+                              .job = r->job };
+    lq_status s = qz_layer_begin(&w, &how, layer, err);
+    if (!s) s = stages ? by_points(r, w, layer, l, items, a, err) : by_experts(r, w, layer, l, err);
+    qz_layer_end(s ? NULL : &made, w);
+    if (!s) s = src_unchanged(r->src, err); /* else nothing of it is kept */
+    if (!s) s = qz_state_add(&r->state, layer, &made, err);
+    qz_layer_free(&made);
+    release_layer(r, layer);
+    return s;
+}
+
+/* One layer with calibration: statistics, rounding, what is finished kept, the state advanced; or
+ * only the last when it was done. */
+static lq_status calibrated_layer(job_run *r, int64_t layer, qz_item *items, lq_err *err)
+{
+    lq_arena a = { 0 };
+    model_layer l;
+    size_t n = 0;
+    const arch_config *c = &r->plan.cfg;
+    const bool done = qz_state_done(&r->state, layer), last = layer + 1 == c->layers;
+    const bool stages = !done && qz_in_stages(r->j->o) && fwd_has_points(c, layer);
+    lq_status s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
+    if (!s && !done) s = make_layer(r, layer, &l, stages, items, &a, err);
+    if (!s && !stages && !last) s = qz_state_items(&r->state, &r->plan, layer, items, &n, err);
+    if (!s && !stages && !last) s = qz_layer_apply(&l, c, items, n, &a, r->p, err);
+    if (!s) s = advance(r, layer, &l, stages, err);
+    lq_arena_free(&a);
+    qz_state_drop(&r->state, layer); /* else they would add up to the whole result */
+    return s;
+}
+
+static lq_status plain_layer(job_run *r, int64_t i, lq_err *err)
+{
+    if (qz_state_done(&r->state, i) || !has_work(r, i)) return LQ_OK;
+    qz_layer made;
+    const qz_rounding how = { .plan = &r->plan, .o = r->j->o, .p = r->p, .job = r->job };
+    meter_phase(&r->meter, METER_ROUNDING, i);
+    lq_status s = qz_layer_make(&made, &how, i, NULL, err);
+    if (!s) s = src_unchanged(r->src, err);
+    if (!s) s = qz_state_add(&r->state, i, &made, err);
+    qz_layer_free(&made);
+    release_layer(r, i);
+    return s;
+}
+
+int64_t job_last_to_look(const job_run *r)
+{
+    int64_t last = -1;
+    for (int64_t i = 0; i < r->plan.cfg.layers && r->j->samples; i++)
+        if (!qz_state_done(&r->state, i)) last = i;
+    return last;
+}
+
+lq_status job_layers(job_run *r, lq_err *err)
+{
+    int64_t parts = r->state.n_parts, look = job_last_to_look(r);
+    lq_status s = LQ_OK;
+    qz_item *items = calloc(r->plan.n, sizeof *items);
+    if (!items) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
+    if (look >= 0) {
+        cal_opts o = { .spill_dir = r->need.spill ? r->state.dir : NULL,
+                       .want_h = qz_needs_h(r->j->o),
+                       .staged = qz_in_stages(r->j->o),
+                       .outlier = (float)qz_outlier_threshold(r->j->o),
+                       .all_experts = r->j->o->all_experts,
+                       .on = r->j->o->on };
+        s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);
+    }
+    for (int64_t i = 0; i < parts && !s; i++) {
+        if (lq_stopped(r->job))
+            s = lq_fail(err, LQ_EINTR, "interrupted");
+        else
+            s = i <= look ? calibrated_layer(r, i, items, err) : plain_layer(r, i, err);
+    }
+    cal_layer_stats_free(&r->st);
+    cal_close(r->cal);
+    r->cal = NULL;
+    free(items);
+    return s;
+}

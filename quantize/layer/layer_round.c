@@ -1,0 +1,269 @@
+/* quantize/layer/layer_round.c - one matrix of a layer: its statistics, its rounding, how far it is off. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "quantize/layer/layer_impl.h"
+#include "quantize/layer/residual.h"
+#include "quantize/methods/int8.h"
+#include "quantize/methods/lut4.h"
+#include "quantize/transform/fold.h"
+
+enum { FEW = 4 /* tokens: fewer than inputs / FEW */ };
+
+void layer_note(qz_report *r, const char *fmt, ...)
+{
+    size_t n = strlen(r->note), cap = sizeof r->note;
+    if (n && n + 2 < cap) n += (size_t)snprintf(r->note + n, cap - n, "; ");
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(r->note + n, cap - n, fmt, ap);
+    va_end(ap);
+}
+
+/* ---- statistics ---- */
+static void find_stats(const work *w, unit *u)
+{
+    const plan_entry *e = u->t->e;
+    qz_report *rep = &u->t->rep;
+    u->st = NULL;
+    if (!w->st || (e->count > 1 && u->expert < 0)) return;
+    u->st = cal_stats_of(w->st, w->c, e->role, u->expert);
+    const bool of_expert = arch_role_per_expert(e->role);
+    if (!of_expert) {
+        rep->tokens = u->st ? u->st->tokens : -1;
+        return;
+    }
+    cal_stats *all = cal_stats_of(w->st, w->c, R_ROUTER, -1);
+    if (all && !all->tokens) all = NULL;
+    u->st_all = !u->st && w->o->all_experts; /* the same tokens for every expert */
+    if (u->st_all) u->st = all;
+    if (!u->st) return;
+    const int64_t tokens = u->st->tokens;
+    if (rep->tokens < 0 || tokens < rep->tokens) rep->tokens = tokens;
+    u->t->most = tokens > u->t->most ? tokens : u->t->most;
+    if (!u->st->H || tokens * FEW >= u->K) return;
+    u->t->few++;
+    u->st_all = true;
+    u->st = e->role == R_EXPERT_DOWN ? NULL : all;
+    u->t->rounded = !u->st;
+}
+
+unit layer_unit(const work *w, target *t, int64_t expert)
+{
+    const plan_entry *e = t->e;
+    unit u = { .t = t, .expert = expert, .N = e->N, .K = e->K };
+    u.loss = u.loss_rtn = (double)NAN;
+    if (layer_by_matrix(t))
+        u.row0 = expert * e->N;
+    else
+        u.N *= e->count;
+    find_stats(w, &u);
+    if (u.st) qz_report_inputs(&t->rep, u.st);
+    return u;
+}
+
+/* ---- rounding ---- */
+
+/* m->G, m->G_H: the curvature of a linear of this layer, for inputs and outputs as folding left
+ * them; NULL: none. Half of that of inputs is u's statistics, of inputs that quantized layers made;
+ * half weighs tokens by the gradient there (calib/fisher.h). */
+static lq_status curvature_of(const work *w, qz_matrix *m, const unit *u, lq_arena *a, lq_err *err)
+{
+    const int64_t B = FISHER_BLOCK, blocks = lq_ceil_div(u->N, B), K = u->K;
+    const size_t n = (size_t)(blocks * B * B), nh = (size_t)(K * K);
+    const float *s = u->fold.rows, *f = u->fold.cols;
+    const fisher *from = w->how.curvature;
+    int k = 0;
+    double plain = 0, weighed = 0;
+    while (k < GRAD_LINEARS && grad_linear_roles[k] != u->t->e->role)
+        k++;
+    if (!from || k == GRAD_LINEARS) return LQ_OK;
+    float *G = lq_push(a, n * sizeof *G), *own = lq_push(a, nh * sizeof *own);
+    if (!G || !own) return layer_no_memory((n + nh) * sizeof *G, err);
+    m->G = memcpy(G, from->G[w->layer][k], n * sizeof *G);
+    for (int64_t i = 0; i < u->N && s; i++)
+        for (int64_t j = i / B * B, at = 0; at < B && j < u->N; j++, at++)
+            G[i * B + at] *= s[i] * s[j];
+    m->G_H = memcpy(own, u->st->H, nh * sizeof *own);
+    if (!from->H) return LQ_OK;
+    const float *H = from->H[w->layer][k];
+    for (int64_t i = 0; i < K; i++) {
+        plain += (double)own[i * K + i];
+        weighed += (double)H[i * K + i] / (f ? (double)f[i] * (double)f[i] : 1);
+    }
+    for (int64_t i = 0; i < K && weighed > 0; i++)
+        for (int64_t j = 0; j < K; j++) {
+            double h = (double)H[i * K + j] / (f ? (double)f[i] * (double)f[j] : 1);
+            own[i * K + j] = (float)(((double)own[i * K + j] + h * plain / weighed) / 2);
+        }
+    return LQ_OK;
+}
+
+/* What rounding says of a matrix, for its tensor's report. */
+static void note_rounded(const work *w, unit *u, const qz_rounded *r)
+{
+    qz_report *rep = &u->t->rep, unheard = { .note = "" };
+    if (layer_by_matrix(u->t)) rep = &unheard; /* one note of 128 experts would do for none */
+    if (r->fallback) layer_note(rep, "statistics not usable, rounded to nearest");
+    if (r->nearest)
+        layer_note(rep, "%lld blocks of outputs rounded to nearest", (long long)r->nearest);
+    if (r->dead) layer_note(rep, "%lld inputs never fire", (long long)r->dead);
+    if (!r->fallback && r->damp > qz_damp(w->o)) layer_note(rep, "damping raised to %g", r->damp);
+}
+
+/* By the method, or to nearest where it has none of what it goes by. */
+static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
+{
+    const cal_stats *st = u->st;
+    const bool means = st && st->tokens && (qz_needs(w->o) & QZ_NEEDS_MEANS);
+    qz_matrix m = { .o = w->o,
+                    .W = u->W,
+                    .d = u->d,
+                    .N = u->N,
+                    .K = u->K,
+                    .H = st ? st->H : NULL,
+                    .mean_sq = means ? st->mean_sq : NULL,
+                    .stacked = u->t->e->count > 1,
+                    .basis = &w->basis };
+    qz_rounded r = { .loss = (double)NAN, .loss_rtn = (double)NAN };
+    if (!w->o->method->round || (!m.H && qz_needs_h(w->o)))
+        return rtn_round(out, &r, &m, w->p, err);
+    lq_arena a = { 0 };
+    lq_status s = LQ_OK;
+    if (m.H && (u->d != LQ_F32 || (uintptr_t)u->W % sizeof(float))) {
+        const size_t n = (size_t)u->N * (size_t)u->K;
+        float *copy = lq_push(&a, n * sizeof *copy);
+        if (!copy) return layer_no_memory(n * sizeof *copy, err);
+        lq_to_f32(copy, u->W, u->d, n);
+        m.W = copy;
+        m.d = LQ_F32;
+    }
+    if (m.H) s = curvature_of(w, &m, u, &a, err);
+    if (!s) s = w->o->method->round(out, &r, &m, w->p, err);
+    if (!s && isnan(u->loss_rtn) && r.measure_rtn) s = layer_measure_rtn(w, u, err);
+    if (!s) {
+        if (isnan(u->loss_rtn)) u->loss_rtn = r.loss_rtn;
+        if (!w->fold) u->loss = r.loss;
+        note_rounded(w, u, &r);
+    }
+    lq_arena_free(&a);
+    return s;
+}
+
+static void make_dense(const unit *u, const qz_out *to)
+{
+    const qt_tensor *q = &to->t;
+    float row[1024];
+    size_t n = (size_t)q->N * (size_t)q->K, in = (size_t)lq_dtype_bits(u->d) / 8;
+    size_t out = (size_t)lq_dtype_bits(q->scheme.dtype) / 8;
+    for (size_t i = 0; i < n; i += LQ_COUNT(row)) {
+        size_t len = n - i < LQ_COUNT(row) ? n - i : LQ_COUNT(row);
+        lq_to_f32(row, (const uint8_t *)u->W + i * in, u->d, len);
+        lq_from_f32((uint8_t *)to->w[QT_CODES] + i * out, row, q->scheme.dtype, len);
+    }
+}
+
+/* Largest magnitude of all of a tensor: of its one unit as folded, else of the source. */
+static lq_status absmax_of(const work *w, const unit *u, float *absmax, lq_err *err)
+{
+    const plan_entry *e = u->t->e;
+    const qt_tensor *t = &u->t->src;
+    const bool all = u->N == e->count * e->N;
+    int64_t bad;
+    if (e->src->scanned && !(all && u->own)) {
+        *absmax = e->src->largest;
+        return LQ_OK;
+    }
+    if (qz_absmax(absmax, &bad, all ? u->W : t->plane[QT_CODES].data, all ? u->d : t->scheme.dtype,
+                  e->count * e->N * e->K, w->p))
+        return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: weight %lld became NaN or Inf", e->name, (long long)bad);
+}
+
+/* Columns whose inputs reach the threshold often enough; of stacked experts those of any. */
+static int64_t find_outliers(work *w, target *t, int32_t *idx)
+{
+    const plan_entry *e = t->e;
+    float *most = lq_push(&w->out.arena, (size_t)e->K * sizeof *most);
+    if (!most) return -1;
+    for (int64_t i = 0; i < e->count; i++) {
+        unit u = { .t = t, .expert = layer_by_matrix(t) ? i : e->expert, .K = e->K };
+        find_stats(w, &u);
+        for (int64_t k = 0; u.st && u.st->tokens && k < e->K; k++)
+            most[k] = fmaxf(most[k], (float)u.st->reached[k] / (float)u.st->tokens);
+    }
+    return int8_find_outliers(idx, most, e->K, (float)qz_outlier_share(w->o));
+}
+
+/* Settle what of the scheme depends on the weights or their inputs, and cut the tensor. */
+static lq_status start_target(work *w, const unit *u, lq_err *err)
+{
+    target *t = u->t;
+    const plan_entry *e = t->e;
+    qt_scheme s = e->scheme;
+    if (t->out.t.N) return LQ_OK;
+    if (s.kind == QT_UINT) {
+        float absmax;
+        lq_status st = absmax_of(w, u, &absmax, err);
+        if (st) return st;
+        if (layer_by_matrix(t) && w->fold) absmax *= FOLD_LIMIT * FOLD_LIMIT; /* experts to come */
+        s.scale_dtype = ug_scale_dtype(absmax, s.bits);
+        if (s.scale_dtype == LQ_F32) layer_note(&t->rep, "scales are f32: they do not fit f16");
+    } else if (s.kind == QT_I8_OUTLIER) {
+        t->outliers = lq_push(&w->out.arena, (size_t)e->K * sizeof *t->outliers);
+        s.n_out = t->outliers && w->st ? find_outliers(w, t, t->outliers) : 0;
+        if (!t->outliers || s.n_out < 0)
+            return layer_no_memory((size_t)e->K * sizeof(int32_t), err);
+        if (!s.n_out) s.kind = QT_I8;
+        if (s.n_out) layer_note(&t->rep, "%lld outlier inputs", (long long)s.n_out);
+    }
+    return qz_out_alloc(&t->out, &s, e->count * e->N, e->K, &w->out.arena, err);
+}
+
+/* What rounding left of a linear that a layer has once. */
+static lq_status keep_rest(work *w, const unit *u, lq_err *err)
+{
+    target *t = u->t;
+    const qt_tensor *q = &t->out.t;
+    if (!qz_rest_fits(&q->scheme) || t->e->count > 1 || u->expert >= 0) return LQ_OK;
+    t->rest = lq_push(&w->out.arena, (size_t)(q->N * q->K));
+    if (!t->rest) return layer_no_memory((size_t)(q->N * q->K), err);
+    return qz_rest_of(t->rest, q, u->W, u->d, w->p, err);
+}
+
+lq_status layer_round_unit(work *w, unit *u, lq_err *err)
+{
+    target *t = u->t;
+    qz_out rows, *out = &t->out;
+    if (u->fold.cols && !t->out.t.N) { /* once for all stacked experts: they share it */
+        layer_note(&t->rep, "scaled with alpha %.2f", u->alpha);
+        qz_report_fold(&t->rep, u->fold.cols, u->K, u->alpha);
+    }
+    lq_status s = start_target(w, u, err);
+    if (s) return s;
+    const qt_scheme *scheme = &t->out.t.scheme;
+    if (u->N != t->out.t.N) {
+        out = &rows;
+        if (!qz_out_rows(out, &t->out, u->row0, u->row0 + u->N))
+            return lq_fail(err, LQ_EUNSUPPORTED, "its blocks run across experts");
+    }
+    if (scheme->kind == QT_UINT) s = make_uint(w, u, out, err);
+    if (scheme->kind == QT_LUT4) s = lut4_run(out, u->W, u->d, w->p, err);
+    if (scheme->kind == QT_I8 || scheme->kind == QT_I8_OUTLIER)
+        s = int8_run(out, u->W, u->d, t->outliers, w->p, err);
+    if (scheme->kind == QT_DENSE) make_dense(u, out);
+    if (!s && w->how.rest && w->st) s = keep_rest(w, u, err);
+    qz_loss loss;
+    const float *H = u->st && isnan(u->loss) ? u->st->H : NULL;
+    if (!s) s = qz_loss_of(&loss, &out->t, u->W, u->d, H, u->fold, w->p, err);
+    if (s) return s;
+    if (!isnan(u->loss)) loss.loss = u->loss;
+    if (!isfinite(loss.rmse))
+        return lq_fail(err, LQ_EVALUE, "the quantized weights are not finite");
+    t->squares += loss.rmse * loss.rmse * (double)(u->N * u->K);
+    if (isnan(loss.loss)) return LQ_OK;
+    t->measured = true;
+    t->loss += loss.loss;
+    t->loss_rtn += u->loss_rtn;
+    return LQ_OK;
+}
