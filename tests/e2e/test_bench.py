@@ -212,7 +212,7 @@ def test_bench_quality_knows_every_method_of_this_build(monkeypatch):
     spec.loader.exec_module(script)
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("METHODS", raising=False)
-    assert script.methods_here() == ["rtn", "gptq", "awq", "hqq", "nf4", "auto"]
+    assert [m["name"] for m in script.methods_here()] == ["rtn", "gptq", "awq", "hqq", "nf4", "auto"]
 
 
 FAKE_BENCH = """#!/bin/sh
