@@ -23,8 +23,7 @@ static const opt_row rows[] = {
     { "out", 'o', OPT_STR, F(out), .arg = "DST", .required = true,
       .help = "file (llmq, gguf) or folder (all others) to write" },
     { "to", 0, OPT_STR, F(to), .arg = "FORMAT", .required = true,
-      .help = "llmq, safetensors (floats), gptq, gptq_v2, awq, compressed-tensors, bnb or "
-              "gguf" },
+      .help = "llmq, safetensors (floats), gguf, or a published layout" },
     { "dtype", 0, OPT_ENUM, F(dtype), .def = "auto", .words = dtypes,
       .help = "folders, gguf: type of the floats; auto: as stored, dequantized weights as the "
               "checkpoint's" },
@@ -187,6 +186,15 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     return cmd_give_json(c, doc, err);
 }
 
+/* The layouts there are, for --help. */
+static void layouts_note(char *text, size_t n, const opt_row *row)
+{
+    const char *name;
+    size_t at = 0;
+    for (size_t i = 0; strcmp(row->name, "to") == 0 && (name = conv_layout_at(i)) && at < n; i++)
+        at += (size_t)snprintf(text + at, n - at, "%s%s", i ? ", " : "", name);
+}
+
 const cmd_row cmd_convert = {
     .name = "convert",
     .summary = "write a model in another format, with the codes and values it has",
@@ -195,6 +203,7 @@ const cmd_row cmd_convert = {
     .examples = "llmq convert models/novels-6m -o novels.llmq --to llmq --layout tile16\0"
                 "llmq convert awq4.llmq -o awq4-f32 --to safetensors --dtype f32\0"
                 "llmq convert gptq4.llmq -o gptq4-vllm --to gptq --shard-size 4G\0",
+    .note = layouts_note,
     .opts_bytes = sizeof(convert_opts),
     .run = run,
 };
