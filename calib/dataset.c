@@ -165,7 +165,7 @@ static lq_status read_text(cal_stream *s, const char *text, size_t bytes, const 
     return st;
 }
 
-static lq_status fill(piece *p, const mix_opts *o, lq_err *err)
+static lq_status fill_piece(piece *p, const dataset_opts *o, lq_err *err)
 {
     const char *kind = p->part.kind;
     const bool file = strncmp(kind, "builtin", 7) != 0, talk = strcmp(kind, "builtin-chat") == 0;
@@ -229,7 +229,7 @@ static void share_windows(mix *m, int64_t n)
     }
 }
 
-static lq_status choose_windows(mix *m, const mix_opts *o, lq_err *err)
+static lq_status choose_windows(mix *m, const dataset_opts *o, lq_err *err)
 {
     lq_status s = LQ_OK;
     for (int i = 0; i < m->n && !s; i++) {
@@ -271,7 +271,7 @@ static lq_status merge(cal_samples *s, const mix *m, int64_t len, lq_err *err)
     return cal_samples_hash(s, err);
 }
 
-static bool has_chat(const mix_opts *o)
+static bool has_chat(const dataset_opts *o)
 {
     chat_format *c = NULL;
     const bool has = o->tok && !chat_open(&c, o->src, o->tok, NULL);
@@ -279,14 +279,14 @@ static bool has_chat(const mix_opts *o)
     return has;
 }
 
-lq_status mix_read(cal_samples *out, const char *list, const mix_opts *o, lq_err *err)
+lq_status dataset_read(cal_samples *out, const char *list, const dataset_opts *o, lq_err *err)
 {
     memset(out, 0, sizeof *out);
     mix *m = calloc(1, sizeof *m);
     if (!m) return lq_fail(err, LQ_ENOMEM, "no memory for calibration");
     lq_status s = parse_list(m, list, has_chat(o), err);
     for (int i = 0; i < m->n && !s; i++)
-        s = fill(&m->p[i], o, err);
+        s = fill_piece(&m->p[i], o, err);
     if (!s) share_windows(m, o->n);
     if (!s) s = choose_windows(m, o, err);
     if (!s) s = merge(out, m, o->len, err);

@@ -26,11 +26,11 @@ typedef struct {
     const tok_tokenizer *tok; /* NULL: the model has none; ids alone will do */
     int64_t n, len;
     uint64_t seed;
-} mix_opts;
+} dataset_opts;
 
 /* s->parts says what came from where. Errors: LQ_EUSAGE (the list), LQ_ENOENT (a file; a tokenizer
  * or chat template that is needed), LQ_EFORMAT (its contents), LQ_EVALUE (too short for a window;
  * an id outside the vocabulary), LQ_ENOMEM; all name the file. */
-lq_status mix_read(cal_samples *s, const char *list, const mix_opts *o, lq_err *err);
+lq_status dataset_read(cal_samples *s, const char *list, const dataset_opts *o, lq_err *err);
 
 #endif

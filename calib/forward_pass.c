@@ -16,7 +16,7 @@ typedef struct {
     int fd;        /* -1: none */
 } store;
 
-struct cal_run {
+struct cal_pass {
     model m;
     pool *p;
     int64_t n, len, per_chunk; /* windows, tokens in each, windows per chunk */
@@ -30,24 +30,24 @@ struct cal_run {
     lq_arena scratch;
 };
 
-const model *cal_model(const cal_run *r) { return &r->m; }
+const model *cal_model(const cal_pass *r) { return &r->m; }
 
 /* ---- the state, chunk by chunk ---- */
-static int64_t n_chunks(const cal_run *r) { return lq_ceil_div(r->n, r->per_chunk); }
+static int64_t n_chunks(const cal_pass *r) { return lq_ceil_div(r->n, r->per_chunk); }
 
-static int64_t chunk_windows(const cal_run *r, int64_t c)
+static int64_t chunk_windows(const cal_pass *r, int64_t c)
 {
     int64_t left = r->n - c * r->per_chunk;
     return left < r->per_chunk ? left : r->per_chunk;
 }
 
-static size_t chunk_floats(const cal_run *r, const store *s)
+static size_t chunk_floats(const cal_pass *r, const store *s)
 {
     return (size_t)(r->per_chunk * r->len * s->width);
 }
 
 /* Rows of `width` floats from or to the chunk's place in the file. */
-static lq_status move_file(const cal_run *r, const store *s, int64_t c, int64_t width, bool put,
+static lq_status move_file(const cal_pass *r, const store *s, int64_t c, int64_t width, bool put,
                            lq_err *err)
 {
     const size_t n = (size_t)(chunk_windows(r, c) * r->len * width);
@@ -55,22 +55,22 @@ static lq_status move_file(const cal_run *r, const store *s, int64_t c, int64_t 
     return put ? spill_put(s->fd, s->rows, n, at, err) : spill_get(s->fd, s->rows, n, at, err);
 }
 
-static float *place_of(const cal_run *r, const store *s, int64_t c)
+static float *place_of(const cal_pass *r, const store *s, int64_t c)
 {
     return s->fd < 0 ? s->rows + (size_t)c * chunk_floats(r, s) : s->rows;
 }
 
-static lq_status get_chunk(const cal_run *r, const store *s, int64_t c, int64_t width, lq_err *err)
+static lq_status get_chunk(const cal_pass *r, const store *s, int64_t c, int64_t width, lq_err *err)
 {
     return s->fd < 0 ? LQ_OK : move_file(r, s, c, width, false, err);
 }
 
-static lq_status put_chunk(const cal_run *r, const store *s, int64_t c, int64_t width, lq_err *err)
+static lq_status put_chunk(const cal_pass *r, const store *s, int64_t c, int64_t width, lq_err *err)
 {
     return s->fd < 0 ? LQ_OK : move_file(r, s, c, width, true, err);
 }
 
-static lq_status open_store(store *s, const cal_run *r, int64_t width, const char *spill_dir,
+static lq_status open_store(store *s, const cal_pass *r, int64_t width, const char *spill_dir,
                             lq_err *err)
 {
     s->width = width;
@@ -90,7 +90,7 @@ static void close_store(store *s)
     free(s->rows);
 }
 
-static lq_status embed_all(cal_run *r, const int32_t *ids, lq_err *err)
+static lq_status embed_all(cal_pass *r, const int32_t *ids, lq_err *err)
 {
     lq_status s = LQ_OK;
     for (int64_t c = 0; c < n_chunks(r) && !s; c++) {
@@ -116,11 +116,11 @@ int64_t cal_chunk(int64_t n, int64_t len)
     return (windows < n ? windows : n) * len;
 }
 
-lq_status cal_open(cal_run **out, src_source *src, const cal_samples *samples, const cal_opts *o,
+lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, const cal_opts *o,
                    pool *p, lq_err *err)
 {
     *out = NULL;
-    cal_run *r = calloc(1, sizeof *r);
+    cal_pass *r = calloc(1, sizeof *r);
     if (!r) return lq_fail(err, LQ_ENOMEM, "no memory for calibration");
     r->p = p;
     r->state.fd = r->inner.fd = -1;
@@ -157,7 +157,7 @@ done:
     return s;
 }
 
-void cal_close(cal_run *r)
+void cal_close(cal_pass *r)
 {
     if (!r) return;
     fwd_offload_close(r->offload);
@@ -197,7 +197,7 @@ static void on_input(void *user, arch_role role, int64_t expert, const float *x,
     cal_stats_add(s, x, ldx, T, k->p);
 }
 
-static lq_status run_layer(cal_run *r, int64_t layer, const model_layer *l, look *k,
+static lq_status run_layer(cal_pass *r, int64_t layer, const model_layer *l, look *k,
                            const lq_job *job, lq_err *err)
 {
     fwd_tap tap = { .tap = on_input, .user = k, .inputs_only = true };
@@ -223,7 +223,7 @@ static lq_status run_layer(cal_run *r, int64_t layer, const model_layer *l, look
 }
 
 /* Empty statistics of what the layer has. */
-static lq_status start_look(const cal_run *r, cal_layer_stats *st, int64_t layer, int64_t first,
+static lq_status start_look(const cal_pass *r, cal_layer_stats *st, int64_t layer, int64_t first,
                             int64_t n, lq_err *err)
 {
     const arch_config *c = r->m.cfg;
@@ -262,7 +262,7 @@ static lq_status start_look(const cal_run *r, cal_layer_stats *st, int64_t layer
 }
 
 /* An input that is not finite makes the statistics of all worthless, and the next layers'. */
-static lq_status check_finite(const cal_run *r, const cal_stats *s, cal_site site, int64_t layer,
+static lq_status check_finite(const cal_pass *r, const cal_stats *s, cal_site site, int64_t layer,
                               lq_err *err)
 {
     const arch_config *c = r->m.cfg;
@@ -279,8 +279,8 @@ static lq_status check_finite(const cal_run *r, const cal_stats *s, cal_site sit
                    (long long)layer, arch_role_text(role), (long long)bad);
 }
 
-lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
-                   int64_t first, int64_t n, const lq_job *job, lq_err *err)
+lq_status cal_statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+                         int64_t first, int64_t n, const lq_job *job, lq_err *err)
 {
     look k = {
         .st = st, .c = r->m.cfg, .p = r->p, .shared = first == 0, .all_experts = r->all_experts
@@ -303,7 +303,7 @@ lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_l
     return s;
 }
 
-lq_status cal_advance(cal_run *r, int64_t layer, const model_layer *l, const lq_job *job,
+lq_status cal_advance(cal_pass *r, int64_t layer, const model_layer *l, const lq_job *job,
                       lq_err *err)
 {
     return run_layer(r, layer, l, NULL, job, err);
@@ -311,7 +311,7 @@ lq_status cal_advance(cal_run *r, int64_t layer, const model_layer *l, const lq_
 
 /* ---- a layer in stages ---- */
 /* Chunk c to `at`. */
-static lq_status chunk_to(cal_run *r, int64_t c, int64_t layer, const model_layer *l, fwd_point at,
+static lq_status chunk_to(cal_pass *r, int64_t c, int64_t layer, const model_layer *l, fwd_point at,
                           lq_err *err)
 {
     const arch_config *cfg = r->m.cfg;
@@ -328,7 +328,7 @@ static lq_status chunk_to(cal_run *r, int64_t c, int64_t layer, const model_laye
     return s;
 }
 
-lq_status cal_stage(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                     fwd_point at, const lq_job *job, lq_err *err)
 {
     const int64_t K = fwd_point_width(r->m.cfg, at), n = n_chunks(r);
@@ -355,7 +355,7 @@ lq_status cal_stage(cal_run *r, cal_layer_stats *st, int64_t layer, const model_
     return s ? s : check_finite(r, site, cal_site_at(at), layer, err);
 }
 
-lq_status cal_logits(cal_run *r, float *logits, int64_t window, int64_t from, int64_t n,
+lq_status cal_logits(cal_pass *r, float *logits, int64_t window, int64_t from, int64_t n,
                      lq_err *err)
 {
     const int64_t row = window % r->per_chunk * r->len + from;

@@ -17,13 +17,13 @@
 #include "calib/stats.h"
 #include "runtime/forward/forward.h"
 
-typedef struct cal_run cal_run;
+typedef struct cal_pass cal_pass;
 typedef struct {
     const char *spill_dir; /* hidden states go into an unnamed file there; NULL: into memory */
     bool want_h;
-    bool staged;      /* cal_stage will be called, where layers allow it; cal_look for others */
-    bool logits;      /* cal_logits will be called: the head is loaded */
-    float outlier;    /* cal_stats.limit */
+    bool staged;   /* cal_stage will be called, where layers allow it; cal_statistics for others */
+    bool logits;   /* cal_logits will be called: the head is loaded */
+    float outlier; /* cal_stats.limit */
     bool all_experts; /* no statistics for CAL_EXPERT_IN: CAL_MLP's, of all tokens, serve. What goes
                          on is still routed */
     dev *on;          /* products of layers are done there, but experts', and H is summed, but an
@@ -37,33 +37,33 @@ typedef struct {
 /* Loads what is outside the layers and embeds the samples. One chunk of states takes cal_chunk
  * tokens of hidden floats.
  * The source must stay open. Errors: those of model_load_frame, LQ_EIO (spill file), LQ_ENOMEM. */
-lq_status cal_open(cal_run **r, src_source *src, const cal_samples *samples, const cal_opts *o,
+lq_status cal_open(cal_pass **r, src_source *src, const cal_samples *samples, const cal_opts *o,
                    pool *p, lq_err *err);
-void cal_close(cal_run *r);
+void cal_close(cal_pass *r);
 int64_t cal_chunk(int64_t n, int64_t len); /* tokens, of n windows */
-const model *cal_model(const cal_run *r);
+const model *cal_model(const cal_pass *r);
 /* Statistics of `l`'s inputs: of all sites when `first` is 0 (the experts' excepted), and of
  * experts first .. first + n. The state stays, and what is found of an expert does not depend on
  * first and n, so a layer whose experts' statistics do not fit in memory at once is looked at
  * several times. With all_experts CAL_EXPERT_IN stays empty: its statistics are CAL_MLP's. st
  * starts zeroed and is reused from call to call. Errors: LQ_EVALUE (an input of a linear that is
  * not finite: names layer and role), LQ_EINTR, LQ_EIO, LQ_ENOMEM. */
-lq_status cal_look(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
-                   int64_t first, int64_t n, const lq_job *job, lq_err *err);
+lq_status cal_statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+                         int64_t first, int64_t n, const lq_job *job, lq_err *err);
 /* State := layer(state). */
-lq_status cal_advance(cal_run *r, int64_t layer, const model_layer *l, const lq_job *job,
+lq_status cal_advance(cal_pass *r, int64_t layer, const model_layer *l, const lq_job *job,
                       lq_err *err);
 /* The layer's stages (runtime/forward/forward.h), where fwd_has_points: from FWD_AT_QKV to FWD_AT_END, each
  * once. The state goes on to `at`, with the linears of the points before as `l` has them then; st
  * becomes the statistics of what is read there, and of nothing else (NULL with FWD_AT_END). Errors:
- * cal_look's. */
-lq_status cal_stage(cal_run *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+ * cal_statistics's. */
+lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                     fwd_point at, const lq_job *job, lq_err *err);
 int64_t cal_stage_width(const arch_config *c); /* floats kept for a token between stages */
 /* Once the state is after the last layer: logits [n, vocab] of positions from .. from + n of a
  * window. */
 enum { CAL_LOGIT_ROWS = 512 }; /* n at most */
-lq_status cal_logits(cal_run *r, float *logits, int64_t window, int64_t from, int64_t n,
+lq_status cal_logits(cal_pass *r, float *logits, int64_t window, int64_t from, int64_t n,
                      lq_err *err);
 
 #endif

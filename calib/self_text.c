@@ -25,7 +25,7 @@ typedef struct {
     int64_t at;
 } window;
 
-static void take(void *user, const eng_event *e)
+static void self_text_take(void *user, const eng_event *e)
 {
     window *w = user;
     writing *all = w->all;
@@ -88,7 +88,7 @@ static lq_status write_windows(engine *e, const arch_config *c, window *w, int64
                                 .prompt_logprobs = -1 };
         uint64_t id;
         s = wait_for(all, i, 2 * CAL_SELF_AT_ONCE, n, job, err);
-        if (!s) s = eng_submit(e, &r, take, &w[i], &id, err);
+        if (!s) s = eng_submit(e, &r, self_text_take, &w[i], &id, err);
         if (!s && i + 1 == n) s = wait_for(all, n, 0, n, job, err);
     }
     return s;

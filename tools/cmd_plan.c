@@ -205,7 +205,7 @@ static cJSON *as_json(const plan *pl)
     if (pl->serve.n) cJSON_AddItemToObject(o, "serve", budget_json(&pl->serve));
     cJSON *quantize = pl->n_quantize ? cJSON_AddObjectToObject(o, "quantize") : NULL;
     for (int i = 0; i < pl->n_quantize; i++) {
-        const qz_need *n = &pl->quantize[i].need;
+        const qz_memory *n = &pl->quantize[i].memory;
         cJSON *m = cJSON_AddObjectToObject(quantize, pl->quantize[i].method->name);
         cJSON_AddNumberToObject(m, "memory_bytes", (double)n->rss);
         cJSON_AddNumberToObject(m, "least_memory_limit", (double)n->least);
@@ -301,7 +301,7 @@ static void print_text(const plan *pl, int threads)
 #undef BYTES
     if (pl->n_quantize) printf("\nto quantize it here:\n");
     for (int i = 0; i < pl->n_quantize; i++) {
-        const qz_need *n = &pl->quantize[i].need;
+        const qz_memory *n = &pl->quantize[i].memory;
         char b[16], d[16];
         printf("  %-32s %12s of memory (--memory-limit down to %s), %s of disk\n",
                pl->quantize[i].method->name, opt_limit_text(a, sizeof a, (double)n->rss),

@@ -324,14 +324,15 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                      &qrep_voice, err);
     if (rotated) seen = rot_source(rotated);
     const bool checked = opt_tri_or(o->check, qz_calibrated(&q));
-    const bool own_asked = opt_given(c, "self-samples");
+    const bool self_asked = opt_given(c, "self-samples");
     if (s || o->dry_run) {
         const cal_samples most = { .n = o->samples, .len = o->len };
         const cal_samples windows = { .n = checked ? QZ_CHECK_WINDOWS : 0, .len = o->len };
         const qz_job would = { .o = &q,
                                .samples = qz_calibrated(&q) ? &most : NULL,
-                               .own_windows =
-                                   own_asked ? o->self : quantize_own_windows(&q, src, o->samples),
+                               .self_windows = self_asked
+                                                   ? o->self
+                                                   : quantize_self_windows(&q, src, o->samples),
                                .memory_limit = o->memory_limit,
                                .check = &windows };
         if (!s) s = qrep_plan(seen, &would, o->out, pool_threads(p), c, err);
@@ -341,15 +342,15 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (s) goto done;
     q.on = on.ops ? &on : NULL;
     s = tokenizer_open(&tok, src, qz_calibrated(&q) || checked, err);
-    const mix_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
+    const dataset_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
     if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, err);
     if (!s && checked) s = quantize_held_out(&check, &samples, o->calib, &mix, err);
     if (s) goto done;
     qz_job job = { .o = &q,
                    .samples = qz_calibrated(&q) ? &samples : NULL,
                    .seed = (uint64_t)o->seed,
-                   .own_windows = own_asked ? o->self : quantize_own_windows(&q, src, samples.n),
-                   .own_asked = own_asked,
+                   .self_windows = self_asked ? o->self : quantize_self_windows(&q, src, samples.n),
+                   .self_asked = self_asked,
                    .reproducible = o->reproducible,
                    .memory_limit = o->memory_limit,
                    .resume = opt_tri_or(o->resume, false),
@@ -358,7 +359,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .tokenizer = tok.data,
                    .tokenizer_bytes = tok.bytes,
                    .voice = qrep_voice,
-                   .view = c->result ? (meter_view){ 0 } : qrep_view };
+                   .view = c->result ? (progress_view){ 0 } : qrep_view };
     s = qz_run(&r, seen, o->out, &job, p, c->job, err);
     prog_end();
     const qrep_run what = { o->out, o->method, c->argv[0], lq_now() - start };

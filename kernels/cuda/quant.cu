@@ -24,7 +24,7 @@ inline namespace CU_NAME(quant_cu)
         PER_LANE = BLOCK / CU_WARP
     };
 
-    /* quantize/methods/grid.h's ug_code and ug_value. */
+    /* quantize/methods/grid.h's grid_code and grid_value. */
     __device__ __forceinline__ float code_of(float w, float2 p, float most)
     {
         const float magic = 12582912.0f, lo = -p.y, hi = most - p.y;

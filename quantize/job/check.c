@@ -45,21 +45,21 @@ lq_status qz_check_windows(cal_samples *out, const cal_samples *all, const cal_s
 }
 
 /* ---- the result's tensors ---- */
-/* Those of a part, in the plan's order; items [plan->n]. */
-static lq_status part_items(qz_item *items, size_t *n, const qz_made *made, int64_t part,
-                            lq_err *err)
+/* Those of a layer, in the plan's order; items [plan->n]. */
+static lq_status layer_items(qz_item *items, size_t *n, const qz_made *made, int64_t layer,
+                             lq_err *err)
 {
     const qz_plan *plan = made->plan;
     size_t n_state = 0, at = 0;
     *n = 0;
     qz_item *stored = calloc(plan->n + 1, sizeof *stored);
     lq_status s = stored ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the plan");
-    if (!s && qz_state_done(made->state, part))
-        s = qz_state_items(made->state, plan, part, stored, &n_state, err);
+    if (!s && qz_state_done(made->state, layer))
+        s = qz_state_items(made->state, plan, layer, stored, &n_state, err);
     for (size_t i = 0; i < plan->n && !s; i++) {
         const plan_entry *e = &plan->e[i];
         const bool in_state = at < n_state && stored[at].e == e;
-        if (e->part == part && made->replaced && made->replaced[i].N)
+        if (e->layer == layer && made->replaced && made->replaced[i].N)
             items[(*n)++] = (qz_item){ .e = e, .t = made->replaced[i] };
         else if (in_state)
             items[(*n)++] = stored[at];
@@ -80,13 +80,13 @@ static lq_status build_frame(void *user, model *m, lq_err *err)
     const builder *b = user;
     const arch_config *c = &b->made->plan->cfg;
     size_t n;
-    lq_status s = part_items(b->items, &n, b->made, c->layers, err);
+    lq_status s = layer_items(b->items, &n, b->made, c->layers, err);
     return s ? s : qz_frame_apply(m, c, b->items, n, b->p, err);
 }
 
 /* ---- the comparison ---- */
 typedef struct {
-    cal_run *ref, *made;
+    cal_pass *ref, *made;
     const cal_samples *windows;
     int64_t rows, V;
     float *x, *y; /* [rows, V]: logits of the result, of the source */
@@ -107,7 +107,7 @@ static lq_status run_layers(const comparison *k, const builder *b, const lq_job 
         lq_report(job, "check", (double)i, (double)(c->layers + k->windows->n));
         s = model_load_layer(&l, cal_model(k->ref), i, &a, k->p, err);
         if (!s) s = cal_advance(k->ref, i, &l, &quiet, err);
-        if (!s) s = part_items(b->items, &n, b->made, i, err);
+        if (!s) s = layer_items(b->items, &n, b->made, i, err);
         if (!s) s = qz_layer_apply(&l, c, b->items, n, &a, k->p, err);
         if (!s) s = cal_advance(k->made, i, &l, &quiet, err);
         lq_arena_free(&a);

@@ -30,7 +30,7 @@ lq_status qz_check_windows(cal_samples *out, const cal_samples *all, const cal_s
 /* Where the result lies. */
 typedef struct {
     const qz_plan *plan;
-    const qz_state *state;     /* every part is finished */
+    const qz_state *state;     /* every layer is finished */
     const qt_tensor *replaced; /* [plan->n]: these (N > 0) stand in place of the state's; or NULL */
 } qz_made;
 

@@ -25,19 +25,20 @@ static int64_t curvature_windows(const qz_job *j, const qz_plan *plan)
     return j->samples->n < CURVATURE_WINDOWS ? j->samples->n : CURVATURE_WINDOWS;
 }
 
-lq_status qz_job_need(qz_need *n, const qz_job *j, const qz_plan *plan, int threads, lq_err *err)
+lq_status qz_job_memory(qz_memory *n, const qz_job *j, const qz_plan *plan, int threads,
+                        lq_err *err)
 {
-    const need_work w = { .plan = plan,
-                          .o = j->o,
-                          .windows = j->samples ? j->samples->n : 0,
-                          .own_windows = j->own_windows,
-                          .len = j->samples ? j->samples->len : 0,
-                          .curvature_windows = curvature_windows(j, plan),
-                          .check_windows = j->check ? j->check->n : 0,
-                          .check_len = j->check ? j->check->len : 0,
-                          .threads = threads,
-                          .trains_codes = trains_codes(j->o, plan) };
-    return qz_need_of(n, &w, j->memory_limit, err);
+    const memory_work w = { .plan = plan,
+                            .o = j->o,
+                            .windows = j->samples ? j->samples->n : 0,
+                            .self_windows = j->self_windows,
+                            .len = j->samples ? j->samples->len : 0,
+                            .curvature_windows = curvature_windows(j, plan),
+                            .check_windows = j->check ? j->check->n : 0,
+                            .check_len = j->check ? j->check->len : 0,
+                            .threads = threads,
+                            .trains_codes = trains_codes(j->o, plan) };
+    return qz_memory_of(n, &w, j->memory_limit, err);
 }
 
 /* What cannot be written at the end is refused at the start. */
@@ -71,18 +72,18 @@ static void say(const job_run *r, const char *line)
     if (r->j->voice.say) r->j->voice.say(r->j->voice.user, line);
 }
 
-static lq_status look_at_curvature(job_run *r, lq_err *err)
+static lq_status take_curvature(job_run *r, lq_err *err)
 {
     const qz_method *m = r->j->o->method;
     char line[200];
-    if (!(qz_needs(r->j->o) & QZ_NEEDS_CURVATURE) || job_last_to_look(r) < 0) return LQ_OK;
+    if (!(qz_needs(r->j->o) & QZ_NEEDS_CURVATURE) || job_last_calibrated(r) < 0) return LQ_OK;
     if (!grad_covers(src_config(r->src))) {
         snprintf(line, sizeof line, "%s: no backward pass for layers of this kind: %s", m->name,
                  m->without_curvature);
         say(r, line);
         return LQ_OK;
     }
-    meter_phase(&r->meter, METER_CURVATURE, -1);
+    progress_phase(&r->progress, PROGRESS_CURVATURE, -1);
     return fisher_run(&r->curvature, r->src, r->j->samples, CURVATURE_WINDOWS, r->p, r->job, err);
 }
 
@@ -93,7 +94,7 @@ static lq_status share_out(job_run *r, lq_err *err)
     if (!(r->j->o->bpw > 0)) return LQ_OK;
     if (!grad_covers(src_config(r->src)))
         say(r, "--bpw: no backward pass for layers of this kind: measuring by forward passes");
-    meter_phase(&r->meter, METER_CURVATURE, -1);
+    progress_phase(&r->progress, PROGRESS_CURVATURE, -1);
     lq_status s = lq_path_join(file, sizeof file, r->state.dir, "choice.json", err);
     return s ? s
              : bpw_run(&r->bits, &r->plan, r->src, r->j->o, r->j->samples, &r->curvature, file,
@@ -101,28 +102,28 @@ static lq_status share_out(job_run *r, lq_err *err)
 }
 
 /* The text to tune by, and in the record what the model wrote of it. */
-static lq_status own_words(job_run *r, lq_err *err)
+static lq_status self_words(job_run *r, lq_err *err)
 {
     char file[4200], hex[33], line[sizeof err->msg + 64];
     const qz_job *j = r->j;
     lq_status s = lq_path_join(file, sizeof file, r->state.dir, "own.ids", err);
     if (s) return s;
-    if (j->own_windows) meter_phase(&r->meter, METER_OWN_TEXT, -1);
-    s = own_text_make(&r->text, j->own_windows, j->samples, r->src, j->seed, file, r->p, r->job,
-                      err);
-    if (s == LQ_EVALUE && j->own_asked) return lq_wrap(err, s, "--self-samples");
+    if (j->self_windows) progress_phase(&r->progress, PROGRESS_SELF_TEXT, -1);
+    s = tuning_text_make(&r->text, j->self_windows, j->samples, r->src, j->seed, file, r->p, r->job,
+                         err);
+    if (s == LQ_EVALUE && j->self_asked) return lq_wrap(err, s, "--self-samples");
     if (s == LQ_EVALUE) {
         snprintf(line, sizeof line, "%s; tuning goes by the other text alone", err->msg);
         say(r, line);
         cJSON_AddStringToObject(job_self_record(r->provenance), "missing",
                                 "the model could not write it");
-        return own_text_make(&r->text, 0, j->samples, r->src, j->seed, file, r->p, r->job, err);
+        return tuning_text_make(&r->text, 0, j->samples, r->src, j->seed, file, r->p, r->job, err);
     }
-    if (s || !j->own_windows) return s;
+    if (s || !j->self_windows) return s;
     lq_hash_hex(hex, &r->text.hash);
     cJSON_AddStringToObject(job_self_record(r->provenance), "xxh3", hex);
     snprintf(line, sizeof line, "calibration: %lld windows that the model wrote, xxh3 %.8s",
-             (long long)j->own_windows, hex);
+             (long long)j->self_windows, hex);
     say(r, line);
     return LQ_OK;
 }
@@ -130,38 +131,38 @@ static lq_status own_words(job_run *r, lq_err *err)
 static lq_status tune(job_run *r, lq_err *err)
 {
     tune_opts o = { .steps = qz_tune_steps(r->j->o),
-                    .spill_dir = r->need.spill ? r->state.dir : NULL };
+                    .spill_dir = r->memory.spill ? r->state.dir : NULL };
     if (!o.steps) return LQ_OK;
     if (!grad_covers(src_config(r->src))) {
         if (!(qz_needs(r->j->o) & QZ_NEEDS_CURVATURE)) /* else it is said already */
             say(r, "--tune: no backward pass for layers of this kind: not tuned");
         return LQ_OK;
     }
-    lq_status s = own_words(r, err);
+    lq_status s = self_words(r, err);
     if (s) return s;
-    meter_phase(&r->meter, METER_TUNING, -1);
+    progress_phase(&r->progress, PROGRESS_TUNING, -1);
     s = tune_run(&r->tuned, r->src, &r->plan, &r->state, &r->text.text, &o, r->p, r->job, err);
-    own_text_free(&r->text);
+    tuning_text_free(&r->text);
     return s;
 }
 
 static lq_status check(job_run *r, qz_check *c, lq_err *err)
 {
     if (!r->j->check || !r->j->check->n) return LQ_OK;
-    meter_phase(&r->meter, METER_CHECK, -1);
+    progress_phase(&r->progress, PROGRESS_CHECK, -1);
     const qz_made made = { &r->plan, &r->state, r->tuned.kept ? r->tuned.t : NULL };
-    lq_status s = qz_check_run(c, r->src, &made, r->j->check, r->need.spill, r->p, r->job, err);
+    lq_status s = qz_check_run(c, r->src, &made, r->j->check, r->memory.spill, r->p, r->job, err);
     if (!s && !qz_check_write(r->provenance, c)) s = lq_fail(err, LQ_ENOMEM, "no memory");
     return s;
 }
 
 /* What this run will do, for its meter. */
-static lq_status start_meter(job_run *r, const lq_job *job, lq_err *err)
+static lq_status start_progress(job_run *r, const lq_job *job, lq_err *err)
 {
     const qz_job *j = r->j;
     const cal_samples *c = j->samples;
-    const int64_t look = job_last_to_look(r), L = r->plan.cfg.layers;
-    const meter_work w = {
+    const int64_t look = job_last_calibrated(r), L = r->plan.cfg.layers;
+    const progress_work w = {
         .plan = &r->plan,
         .calibrated = c != NULL,
         .hessian = qz_needs_h(j->o),
@@ -170,13 +171,13 @@ static lq_status start_meter(job_run *r, const lq_job *job, lq_err *err)
         .tokens = c ? c->n * c->len : 0,
         .curvature_tokens = look >= 0 ? curvature_windows(j, &r->plan) * c->len : 0,
         .tuned_tokens = c ? TUNE_BATCH * c->len : 0,
-        .own_tokens = c ? j->own_windows * c->len : 0,
+        .self_tokens = c ? j->self_windows * c->len : 0,
         .check_tokens = j->check ? j->check->n * j->check->len : 0,
     };
-    lq_status s = meter_open(&r->meter, &w, &j->view, job, err);
+    lq_status s = progress_open(&r->progress, &w, &j->view, job, err);
     for (int64_t i = 0; i <= L && !s; i++)
-        if (qz_state_done(&r->state, i)) meter_skip(&r->meter, i, i <= look);
-    r->job = &r->meter.job;
+        if (qz_state_done(&r->state, i)) progress_skip(&r->progress, i, i <= look);
+    r->job = &r->progress.job;
     return s;
 }
 
@@ -201,8 +202,8 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     if (s) goto unguard;
     r.codes = trains_codes(j->o, &r.plan);
     s = j->o->bpw > 0 ? bpw_check(&range, &r.plan, j->o, err) : LQ_OK;
-    if (!s) s = qz_job_need(&r.need, j, &r.plan, pool_threads(p), err);
-    out->need = r.need;
+    if (!s) s = qz_job_memory(&r.memory, j, &r.plan, pool_threads(p), err);
+    out->memory = r.memory;
     if (!s) s = check_out(out_path, err);
     if (!s) s = scan(&r, err);
     if (!s) s = job_describe(&r, &what, err);
@@ -218,15 +219,15 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     if (out->resumed) say(&r, "going on from the finished layers of an earlier run");
     r.reports = lq_push(&out->arena, r.plan.n * sizeof *r.reports);
     if (!r.reports) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
-    if (!s) s = start_meter(&r, job, err);
-    if (!s) s = look_at_curvature(&r, err);
+    if (!s) s = start_progress(&r, job, err);
+    if (!s) s = take_curvature(&r, err);
     if (!s) s = share_out(&r, err);
     if (!s && !job_at_once(&r)) s = job_layers(&r, err);
     fisher_free(&r.curvature);
     if (!s) s = tune(&r, err);
     if (!s) s = check(&r, &out->check, err);
     if (!s) s = job_write(&r, err);
-    meter_end(&r.meter, out->phase_secs);
+    progress_end(&r.progress, out->phase_secs);
     out->tuned = r.tuned.kept;
     out->kl_before = r.tuned.kl_before;
     out->kl_after = r.tuned.kl_after;
@@ -238,7 +239,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     bpw_free(&r.bits);
 done:
     if (s) qz_result_free(out);
-    meter_close(&r.meter);
+    progress_close(&r.progress);
     cJSON_Delete(what);
     cJSON_Delete(r.recipe);
     cJSON_Delete(r.provenance);

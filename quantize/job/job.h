@@ -1,10 +1,10 @@
 /* quantize/job/job.h - a model from a source to a .llmq file, layer by layer.
  *
- *     source -> plan -> for each part: look (statistics) -> quantize -> keep -> advance -> write
+ *     source -> plan -> for each layer: statistics -> rounding -> keep -> advance -> write
  *
  * Memory: one layer and its statistics, and the hidden states of the calibration tokens; never the
  * model. How much is known before (quantize/job/memory.h); within a memory limit those states lie on disk
- * and experts are looked at a few at a time (the layer runs again for the next). Finished parts lie
+ * and experts are looked at a few at a time (the layer runs again for the next). Finished layers are kept
  * in OUT.resume/ until the whole file is written (quantize/layer/state.h), so the disk holds the result
  * twice for a moment; methods without calibration go from tensor to tensor straight into the file.
  * Pages of the mapped source are dropped once read. Before that the result is compared with the
@@ -22,8 +22,8 @@ typedef struct {
     const qz_opts *o;
     const cal_samples *samples; /* where qz_calibrated(o) */
     uint64_t seed;              /* that chose them */
-    int64_t own_windows;        /* more of their length, that the source writes itself for tuning */
-    bool own_asked;      /* a source that cannot write (no finite logits) is an error; else tuning
+    int64_t self_windows;       /* more of their length, that the source writes itself for tuning */
+    bool self_asked;     /* a source that cannot write (no finite logits) is an error; else tuning
                             does without */
     bool reproducible;   /* kernels are not recorded: all that may run give the same bytes,
                             which the caller sees to */
@@ -34,7 +34,7 @@ typedef struct {
     const uint8_t *tokenizer; /* tokenizer.blob to carry, or NULL; tok_compile's output */
     size_t tokenizer_bytes;
     plan_voice voice;
-    meter_view view; /* of progress; show NULL: it is reported to the lq_job */
+    progress_view view; /* of progress; show NULL: it is reported to the lq_job */
 } qz_job;
 
 typedef struct {
@@ -45,19 +45,20 @@ typedef struct {
     double bpw_model;           /* of all tensors */
     double predicted;           /* --bpw: KL divergence to the source; NAN: not asked for */
     bool tuned; /* and kept; the KL divergence to the source on windows held back: */
-    double kl_before, kl_after; /* NAN: not measured */
-    int64_t resumed;            /* parts that were finished before; -1: the output was */
-    double phase_secs[METER_N]; /* where the time went */
-    qz_need need;               /* as predicted */
-    qz_check check;             /* windows = 0: not made */
+    double kl_before, kl_after;    /* NAN: not measured */
+    int64_t resumed;               /* layers that were finished before; -1: the output was */
+    double phase_secs[PROGRESS_N]; /* where the time went */
+    qz_memory memory;              /* as predicted */
+    qz_check check;                /* windows = 0: not made */
     lq_arena arena;
 } qz_result;
 
 /* What j would take of memory and disk, of samples and check by their numbers and lengths alone.
  * Errors: LQ_EUSAGE (more than the limit). */
-lq_status qz_job_need(qz_need *n, const qz_job *j, const qz_plan *plan, int threads, lq_err *err);
+lq_status qz_job_memory(qz_memory *n, const qz_job *j, const qz_plan *plan, int threads,
+                        lq_err *err);
 
-/* Errors: those of the plan and of qz_job_need; LQ_EVALUE (NaN or Inf in a weight, by name), LQ_EIO
+/* Errors: those of the plan and of qz_job_memory; LQ_EVALUE (NaN or Inf in a weight, by name), LQ_EIO
  * (state stays for a repeated run; also: the source changed meanwhile), LQ_EINTR (the same),
  * LQ_EBUSY, LQ_EUSAGE (quantize/layer/state.h), LQ_ENOMEM. */
 lq_status qz_run(qz_result *r, src_source *src, const char *out_path, const qz_job *j, pool *p,

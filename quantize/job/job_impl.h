@@ -14,7 +14,7 @@
 #include "quantize/job/job.h"
 #include "quantize/layer/state.h"
 #include "quantize/mixed/bpw.h"
-#include "quantize/tune/self_text.h"
+#include "quantize/tune/tuning_text.h"
 
 typedef struct {
     const qz_job *j;
@@ -23,18 +23,18 @@ typedef struct {
     pool *p;
     const lq_job *job; /* the meter's */
     bool codes;        /* tuning trains codes */
-    qz_meter meter;
+    qz_progress progress;
     qz_plan plan;
-    qz_need need;
+    qz_memory memory;
     qz_state state;
     qz_report *reports; /* [plan.n] of tensors that were made while the file was written */
     size_t n_reports;
-    cal_run *cal;
+    cal_pass *cal;
     cal_layer_stats st;
     fisher curvature;  /* G NULL: not wanted, or not to be had */
     bpw_choice bits;   /* --bpw */
-    own_text text;     /* for tuning */
-    tune_result tuned; /* kept: its tensors replace the parts' */
+    tuning_text text;  /* for tuning */
+    tune_result tuned; /* kept: its tensors replace the layers' */
     cJSON *recipe, *provenance;
 } job_run;
 
@@ -49,16 +49,16 @@ bool job_already_there(const job_run *r, qz_check *check);
 
 /* ---- job_layers.c ---- */
 /* The last layer that still needs the hidden states of calibration; -1: none. */
-int64_t job_last_to_look(const job_run *r);
+int64_t job_last_calibrated(const job_run *r);
 /* Makes and keeps what is not finished. Errors: those of the statistics, rounding, the state. */
 lq_status job_layers(job_run *r, lq_err *err);
 
 /* ---- job_write.c ---- */
 /* Without calibration a tensor is made faster than a record of it could be written and read back,
- * so there are no parts: it goes from the source to the file. */
+ * so there are no finished layers: it goes from the source to the file. */
 static inline bool job_at_once(const job_run *r)
 {
-    return !r->j->samples && !(r->j->check && r->j->check->n); /* a check wants parts */
+    return !r->j->samples && !(r->j->check && r->j->check->n); /* a check wants layers */
 }
 lq_status job_write(job_run *r, lq_err *err);
 

@@ -8,21 +8,21 @@
 static bool has_work(const job_run *r, int64_t layer)
 {
     for (size_t i = 0; i < r->plan.n; i++)
-        if (r->plan.e[i].part == layer && r->plan.e[i].quantize) return true;
+        if (r->plan.e[i].layer == layer && r->plan.e[i].quantize) return true;
     return false;
 }
 
 static void release_layer(const job_run *r, int64_t layer)
 {
     for (size_t i = 0; i < r->plan.n; i++)
-        if (r->plan.e[i].part == layer) src_release(r->src, r->plan.e[i].src);
+        if (r->plan.e[i].layer == layer) src_release(r->src, r->plan.e[i].src);
 }
 
 /* stages: the state is before the last of the layer's linears. */
 static lq_status advance(job_run *r, int64_t layer, const model_layer *l, bool stages, lq_err *err)
 {
     if (layer + 1 == r->plan.cfg.layers) return LQ_OK; /* nothing reads its outputs */
-    meter_phase(&r->meter, METER_ADVANCING, layer);
+    progress_phase(&r->progress, PROGRESS_ADVANCING, layer);
     return stages ? cal_stage(r->cal, NULL, layer, l, FWD_AT_END, r->job, err)
                   : cal_advance(r->cal, layer, l, r->job, err);
 }
@@ -32,13 +32,13 @@ static int64_t experts_at_once(const job_run *r, int64_t layer)
 {
     const arch_config *c = &r->plan.cfg;
     const int64_t all = c->layer[layer].moe ? c->experts : 0;
-    if (!qz_needs_h(r->j->o) || !r->need.experts) return all;
+    if (!qz_needs_h(r->j->o) || !r->memory.experts) return all;
     size_t one = 0;
     for (int s = CAL_N_SHARED; s < CAL_N_SITES; s++) {
         const size_t K = (size_t)cal_site_width(c, (cal_site)s);
         if (s != CAL_EXPERT_IN || !r->j->o->all_experts) one += K * K * sizeof(float);
     }
-    const int64_t n = one ? (int64_t)(r->need.experts / one) : all;
+    const int64_t n = one ? (int64_t)(r->memory.experts / one) : all;
     return n < 1 ? 1 : n < all ? n : all;
 }
 
@@ -51,9 +51,9 @@ static lq_status by_points(job_run *r, qz_layer_work *w, int64_t layer, model_la
     lq_status s = LQ_OK;
     for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END && !s; at++) {
         size_t n = 0;
-        meter_phase(&r->meter, METER_STATISTICS, layer);
+        progress_phase(&r->progress, PROGRESS_STATISTICS, layer);
         s = cal_stage(r->cal, &r->st, layer, l, at, r->job, err);
-        meter_phase(&r->meter, METER_ROUNDING, layer);
+        progress_phase(&r->progress, PROGRESS_ROUNDING, layer);
         if (!s) s = qz_layer_round_at(w, &r->st, at, items, &n, err);
         if (!s && !(last && at + 1 == FWD_AT_END))
             s = qz_layer_apply(l, &r->plan.cfg, items, n, a, r->p, err);
@@ -70,9 +70,9 @@ static lq_status by_experts(job_run *r, qz_layer_work *w, int64_t layer, const m
     lq_status s = LQ_OK;
     for (int64_t first = 0; (first == 0 || first < all) && !s; first += batch ? batch : 1) {
         const int64_t n = first + batch < all ? batch : all - first;
-        meter_phase(&r->meter, METER_STATISTICS, layer);
-        s = cal_look(r->cal, &r->st, layer, l, first, n, r->job, err);
-        meter_phase(&r->meter, METER_ROUNDING, layer);
+        progress_phase(&r->progress, PROGRESS_STATISTICS, layer);
+        s = cal_statistics(r->cal, &r->st, layer, l, first, n, r->job, err);
+        progress_phase(&r->progress, PROGRESS_ROUNDING, layer);
         if (!s) s = qz_layer_round(w, &r->st, first, n, err);
     }
     return s;
@@ -87,7 +87,7 @@ static lq_status make_layer(job_run *r, int64_t layer, model_layer *l, bool stag
     const qz_rounding how = { .plan = &r->plan,
                               .o = r->j->o,
                               .curvature = r->curvature.G ? &r->curvature : NULL,
-                              .rest = r->codes,
+                              .residual = r->codes,
                               .p = r->p,
                               .job = r->job };
     lq_status s = qz_layer_begin(&w, &how, layer, err);
@@ -125,7 +125,7 @@ static lq_status plain_layer(job_run *r, int64_t i, lq_err *err)
     if (qz_state_done(&r->state, i) || !has_work(r, i)) return LQ_OK;
     qz_layer made;
     const qz_rounding how = { .plan = &r->plan, .o = r->j->o, .p = r->p, .job = r->job };
-    meter_phase(&r->meter, METER_ROUNDING, i);
+    progress_phase(&r->progress, PROGRESS_ROUNDING, i);
     lq_status s = qz_layer_make(&made, &how, i, NULL, err);
     if (!s) s = src_unchanged(r->src, err);
     if (!s) s = qz_state_add(&r->state, i, &made, err);
@@ -134,7 +134,7 @@ static lq_status plain_layer(job_run *r, int64_t i, lq_err *err)
     return s;
 }
 
-int64_t job_last_to_look(const job_run *r)
+int64_t job_last_calibrated(const job_run *r)
 {
     int64_t last = -1;
     for (int64_t i = 0; i < r->plan.cfg.layers && r->j->samples; i++)
@@ -144,12 +144,12 @@ int64_t job_last_to_look(const job_run *r)
 
 lq_status job_layers(job_run *r, lq_err *err)
 {
-    int64_t parts = r->state.n_parts, look = job_last_to_look(r);
+    int64_t n = r->state.n_layers, look = job_last_calibrated(r);
     lq_status s = LQ_OK;
     qz_item *items = calloc(r->plan.n, sizeof *items);
     if (!items) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
     if (look >= 0) {
-        cal_opts o = { .spill_dir = r->need.spill ? r->state.dir : NULL,
+        cal_opts o = { .spill_dir = r->memory.spill ? r->state.dir : NULL,
                        .want_h = qz_needs_h(r->j->o),
                        .staged = qz_in_stages(r->j->o),
                        .outlier = (float)qz_outlier_threshold(r->j->o),
@@ -157,7 +157,7 @@ lq_status job_layers(job_run *r, lq_err *err)
                        .on = r->j->o->on };
         s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);
     }
-    for (int64_t i = 0; i < parts && !s; i++) {
+    for (int64_t i = 0; i < n && !s; i++) {
         if (lq_stopped(r->job))
             s = lq_fail(err, LQ_EINTR, "interrupted");
         else

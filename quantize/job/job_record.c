@@ -9,20 +9,20 @@
 #include "kernels/ops.h"
 #include "quantize/job/job_impl.h"
 
-static const char own_name[] = "self";
+static const char self_name[] = "self";
 
 /* What the model is to write is known before; its hash is not. */
-static void plan_own(cJSON *calibration, const qz_job *j)
+static void plan_self(cJSON *calibration, const qz_job *j)
 {
     cJSON *files = cJSON_GetObjectItemCaseSensitive(calibration, "files");
-    if (!j->own_windows) return;
+    if (!j->self_windows) return;
     if (!files) files = cJSON_AddArrayToObject(calibration, "files");
     cJSON *f = cJSON_CreateObject();
     cJSON_AddItemToArray(files, f);
-    cJSON_AddStringToObject(f, "name", own_name);
-    cJSON_AddStringToObject(f, "kind", own_name);
-    cJSON_AddNumberToObject(f, "windows", (double)j->own_windows);
-    cJSON_AddNumberToObject(f, "tokens", (double)(j->own_windows * j->samples->len));
+    cJSON_AddStringToObject(f, "name", self_name);
+    cJSON_AddStringToObject(f, "kind", self_name);
+    cJSON_AddNumberToObject(f, "windows", (double)j->self_windows);
+    cJSON_AddNumberToObject(f, "tokens", (double)(j->self_windows * j->samples->len));
 }
 
 cJSON *job_self_record(const cJSON *provenance)
@@ -32,7 +32,7 @@ cJSON *job_self_record(const cJSON *provenance)
     cJSON_ArrayForEach(f, cJSON_GetObjectItemCaseSensitive(calibration, "files"))
     {
         const cJSON *kind = cJSON_GetObjectItemCaseSensitive(f, "kind");
-        if (cJSON_IsString(kind) && strcmp(kind->valuestring, own_name) == 0) return f;
+        if (cJSON_IsString(kind) && strcmp(kind->valuestring, self_name) == 0) return f;
     }
     return NULL;
 }
@@ -51,7 +51,7 @@ static cJSON *provenance(const job_run *r)
     if (!r->j->samples) return o;
     cJSON *cal = cal_samples_json(r->j->samples);
     cJSON_AddNumberToObject(cal, "seed", (double)r->j->seed);
-    plan_own(cal, r->j);
+    plan_self(cal, r->j);
     cJSON_AddItemToObject(o, "calibration", cal);
     cJSON_AddStringToObject(o, "kernels", r->j->reproducible ? "any" : k_name());
     cJSON_AddStringToObject(o, "blas", openblas_get_corename());

@@ -42,7 +42,7 @@ static void add_choices(const job_run *r, qz_result *out)
             rep = &out->reports[out->n_reports++];
             *rep = (qz_report){ .name = e->name,
                                 .role = e->role,
-                                .layer = e->part < r->plan.cfg.layers ? e->part : -1,
+                                .layer = e->layer < r->plan.cfg.layers ? e->layer : -1,
                                 .expert = e->expert,
                                 .tokens = -1,
                                 .note = "kept",
@@ -60,7 +60,7 @@ lq_status job_collect(const job_run *r, qz_result *out, lq_err *err)
 {
     out->reports = lq_push(&out->arena, r->plan.n * sizeof *out->reports);
     if (!out->reports) return lq_fail(err, LQ_ENOMEM, "no memory for the report");
-    for (int64_t i = 0; i < r->state.n_parts; i++)
+    for (int64_t i = 0; i < r->state.n_layers; i++)
         if (qz_state_done(&r->state, i))
             qz_state_reports(&r->state, i, out->reports, &out->n_reports);
     for (size_t i = 0; i < r->n_reports; i++)

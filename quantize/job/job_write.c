@@ -8,17 +8,17 @@
 #include "quantize/job/job_impl.h"
 #include "quantize/job/write_behind.h"
 
-/* Finished parts hold their tensors in the plan's order: one cursor each. */
-static const llmq_tensor *from_part(const job_run *r, size_t *cursor, const plan_entry *e)
+/* Finished layers hold their tensors in the plan's order: one cursor each. */
+static const llmq_tensor *from_state(const job_run *r, size_t *cursor, const plan_entry *e)
 {
-    const llmq_file *f = &r->state.parts[e->part];
-    size_t *c = &cursor[e->part];
+    const llmq_file *f = &r->state.layers[e->layer];
+    size_t *c = &cursor[e->layer];
     if (!f->header || *c >= f->n_tensors || strcmp(f->tensors[*c].name, e->name) != 0) return NULL;
     return &f->tensors[(*c)++];
 }
 
-static lq_status add_entry(llmq_writer *w, const src_source *src, const plan_entry *e,
-                           const qt_tensor *made, lq_err *err)
+static lq_status write_tensor(llmq_writer *w, const src_source *src, const plan_entry *e,
+                              const qt_tensor *made, lq_err *err)
 {
     const src_tensor *t = e->src;
     if (made) return llmq_add_tensor(w, e->name, made, t->n_dims, qz_plan_shape(e), err);
@@ -40,18 +40,18 @@ typedef struct {
     llmq_writer *w;
     const plan_entry *e;
     qz_layer made; /* no items: copied */
-    behind writing;
+    write_behind writing;
 } desk;
 
 static lq_status write_entry(void *ctx, lq_err *err)
 {
     const desk *d = ctx;
-    return add_entry(d->w, d->r->src, d->e, d->made.n_items ? &d->made.items[0].t : NULL, err);
+    return write_tensor(d->w, d->r->src, d->e, d->made.n_items ? &d->made.items[0].t : NULL, err);
 }
 
 static lq_status finish_entry(desk *d, lq_err *err)
 {
-    const lq_status s = behind_wait(&d->writing, err);
+    const lq_status s = write_behind_wait(&d->writing, err);
     qz_layer_free(&d->made);
     return s;
 }
@@ -61,7 +61,7 @@ static lq_status make_entry(job_run *r, desk *d, const plan_entry *e, lq_err *er
 {
     qz_layer made = { 0 };
     const qz_rounding how = { .plan = &r->plan, .o = r->j->o, .p = r->p, .job = r->job };
-    lq_status s = e->quantize ? qz_layer_make(&made, &how, e->part, e, err) : LQ_OK;
+    lq_status s = e->quantize ? qz_layer_make(&made, &how, e->layer, e, err) : LQ_OK;
     if (made.n_reports) r->reports[r->n_reports++] = made.reports[0];
     if (e->quantize) src_release(r->src, e->src);
     const lq_status before = finish_entry(d, err); /* what failed first is told */
@@ -69,7 +69,7 @@ static lq_status make_entry(job_run *r, desk *d, const plan_entry *e, lq_err *er
     d->e = e;
     d->made = made;
     if (s) return s;
-    behind_start(&d->writing, write_entry, d);
+    write_behind_start(&d->writing, write_entry, d);
     /* A derived source makes what it is asked for with the pool (quantize/transform/rotate.h). */
     return src_base(r->src) != r->src ? finish_entry(d, err) : LQ_OK;
 }
@@ -95,10 +95,10 @@ lq_status job_write(job_run *r, lq_err *err)
     llmq_writer *w = NULL;
     desk d = { .r = r };
     cJSON *config = arch_config_json(&r->plan.cfg);
-    size_t *cursor = calloc((size_t)r->state.n_parts, sizeof *cursor);
+    size_t *cursor = calloc((size_t)r->state.n_layers, sizeof *cursor);
     lq_status s = LQ_OK;
-    int64_t part = -1; /* at work, where parts are made while they are written */
-    if (!job_at_once(r)) meter_phase(&r->meter, METER_WRITING, -1);
+    int64_t layer = -1; /* at work, where layers are made while they are written */
+    if (!job_at_once(r)) progress_phase(&r->progress, PROGRESS_WRITING, -1);
     if (!config || !cursor) s = lq_fail(err, LQ_ENOMEM, "no memory for the file's header");
     if (!s) s = llmq_create(&w, r->out_path, err);
     d.w = w;
@@ -108,10 +108,10 @@ lq_status job_write(job_run *r, lq_err *err)
     if (!s) s = llmq_set_provenance(w, r->provenance, err);
     for (size_t i = 0; i < r->plan.n && !s; i++) {
         const plan_entry *e = &r->plan.e[i];
-        const llmq_tensor *done = from_part(r, cursor, e);
+        const llmq_tensor *done = from_state(r, cursor, e);
         const qt_tensor *tuned = r->tuned.kept && r->tuned.t[i].N ? &r->tuned.t[i] : NULL;
-        if (job_at_once(r) && e->quantize && e->part != part)
-            meter_phase(&r->meter, METER_ROUNDING, part = e->part);
+        if (job_at_once(r) && e->quantize && e->layer != layer)
+            progress_phase(&r->progress, PROGRESS_ROUNDING, layer = e->layer);
         else if (!job_at_once(r))
             lq_report(r->job, "writing", (double)i, (double)r->plan.n);
         if (lq_stopped(r->job))
@@ -122,13 +122,13 @@ lq_status job_write(job_run *r, lq_err *err)
             s = lq_fail(err, LQ_EFORMAT, "%s: missing from %s; start afresh with --no-resume",
                         e->name, r->state.dir);
         else if (!(s = finish_entry(&d, err)))
-            s = add_entry(w, r->src, e, tuned ? tuned : done ? &done->t : NULL, err);
+            s = write_tensor(w, r->src, e, tuned ? tuned : done ? &done->t : NULL, err);
         for (int p = 0; done && p < QT_N_PLANES; p++)
             if (done->t.plane[p].bytes)
-                lq_map_drop(&r->state.parts[e->part].map, done->t.plane[p].data,
+                lq_map_drop(&r->state.layers[e->layer].map, done->t.plane[p].data,
                             done->t.plane[p].bytes);
     }
-    if (job_at_once(r)) meter_phase(&r->meter, METER_WRITING, -1);
+    if (job_at_once(r)) progress_phase(&r->progress, PROGRESS_WRITING, -1);
     const lq_status last = finish_entry(&d, err);
     if (last) s = last;
     if (!s) s = add_blobs(r, w, err);

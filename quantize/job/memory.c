@@ -25,16 +25,16 @@ static const size_t F = sizeof(float);
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* What is known of the plan by part. */
+/* What is known of the plan by layer. */
 typedef struct {
     size_t stored, made;     /* bytes in the source; in the result */
     size_t packed, repacked; /* in the kernels' layout, before and after */
     size_t weights;          /* of linears that the layer has once */
-    size_t rest;             /* bytes that rounding leaves for tuning */
+    size_t residual;         /* bytes that rounding leaves for tuning */
     size_t fold;             /* f32 copies of what is folded together */
     size_t unit;             /* scratch of the largest matrix */
     size_t tuned;            /* while the whole model is tuned */
-} part_need;
+} layer_memory;
 
 static size_t packed_bytes(const plan_entry *e, const qt_scheme *s)
 {
@@ -46,7 +46,7 @@ static size_t packed_bytes(const plan_entry *e, const qt_scheme *s)
 }
 
 /* Rounding one matrix. */
-static size_t unit_bytes(const need_work *w, const plan_entry *e)
+static size_t unit_bytes(const memory_work *w, const plan_entry *e)
 {
     const size_t n = (size_t)(e->N * e->K);
     const bool hessian = qz_needs_h(w->o) && w->windows;
@@ -58,7 +58,7 @@ static size_t unit_bytes(const need_work *w, const plan_entry *e)
     return turned + copy + w->o->method->scratch(&room);
 }
 
-static void add_entry(part_need *p, const need_work *w, const plan_entry *e)
+static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *e)
 {
     const size_t n = (size_t)src_elements(e->src);
     const bool once = !arch_role_per_expert(e->role), tunes = qz_tune_steps(w->o) > 0;
@@ -81,24 +81,24 @@ static void add_entry(part_need *p, const need_work *w, const plan_entry *e)
     }
     p->unit = larger(p->unit, unit_bytes(w, e));
     if (!tunes || !once) return;
-    if (!qz_rest_fits(&e->scheme)) {
+    if (!qz_residual_fits(&e->scheme)) {
         p->tuned += src_bytes(e->src);
         return;
     }
     const size_t groups = n / (size_t)(e->scheme.group ? e->scheme.group : e->K);
-    p->rest += w->trains_codes ? n : 0;
+    p->residual += w->trains_codes ? n : 0;
     p->tuned += (w->trains_codes ? n * (2 + 3 * F) : 0) + 5 * groups * F;
 }
 
-static void of_part(part_need *p, const need_work *w, int64_t part)
+static void of_layer(layer_memory *p, const memory_work *w, int64_t layer)
 {
-    *p = (part_need){ 0 };
+    *p = (layer_memory){ 0 };
     for (size_t i = 0; i < w->plan->n; i++)
-        if (w->plan->e[i].part == part) add_entry(p, w, &w->plan->e[i]);
+        if (w->plan->e[i].layer == layer) add_tensor(p, w, &w->plan->e[i]);
 }
 
 /* ---- what is held through the calibrated layers ---- */
-static size_t state_bytes(const need_work *w, int64_t windows, int64_t len, bool spill)
+static size_t state_bytes(const memory_work *w, int64_t windows, int64_t len, bool spill)
 {
     const int64_t rows = spill ? cal_chunk(windows, len) : windows * len;
     return (size_t)(rows * w->plan->cfg.hidden) * F;
@@ -106,7 +106,7 @@ static size_t state_bytes(const need_work *w, int64_t windows, int64_t len, bool
 
 /* A run of calib/forward_pass.h: states and the scratch of a chunk, of which prepared activations (8 bytes
  * each) stay untouched with f32. */
-static size_t run_bytes(const need_work *w, int64_t windows, int64_t len, bool spill)
+static size_t run_bytes(const memory_work *w, int64_t windows, int64_t len, bool spill)
 {
     const arch_config *c = &w->plan->cfg;
     const int64_t chunk = cal_chunk(windows, len), v = c->heads * c->v_dim;
@@ -116,12 +116,12 @@ static size_t run_bytes(const need_work *w, int64_t windows, int64_t len, bool s
            (size_t)(chunk * widest) * 2 * F;
 }
 
-static bool in_stages(const need_work *w, int64_t layer)
+static bool in_stages(const memory_work *w, int64_t layer)
 {
     return qz_in_stages(w->o) && fwd_has_points(&w->plan->cfg, layer);
 }
 
-static bool any_layer(const need_work *w, bool staged)
+static bool any_layer(const memory_work *w, bool staged)
 {
     for (int64_t i = 0; i < w->plan->cfg.layers; i++)
         if (in_stages(w, i) == staged) return true;
@@ -129,20 +129,20 @@ static bool any_layer(const need_work *w, bool staged)
 }
 
 /* What is kept between the stages of a layer. */
-static size_t stage_bytes(const need_work *w, bool spill)
+static size_t stage_bytes(const memory_work *w, bool spill)
 {
     const int64_t rows = spill ? cal_chunk(w->windows, w->len) : w->windows * w->len;
     return any_layer(w, true) ? (size_t)(rows * cal_stage_width(&w->plan->cfg)) * F : 0;
 }
 
 /* The copy of a chunk that looking at it consumes. */
-static size_t look_bytes(const need_work *w)
+static size_t statistics_bytes(const memory_work *w)
 {
     if (!any_layer(w, false)) return 0;
     return (size_t)(cal_chunk(w->windows, w->len) * w->plan->cfg.hidden) * F;
 }
 
-static size_t curvature_bytes(const need_work *w)
+static size_t curvature_bytes(const memory_work *w)
 {
     return w->curvature_windows ? fisher_bytes(&w->plan->cfg) : 0;
 }
@@ -154,7 +154,8 @@ static size_t h_bytes(const arch_config *c, cal_site s)
 }
 
 /* H of the layer's inputs: of what it has once (in stages one at a time), and of one expert. */
-static void h_of_layer(size_t *once, size_t *expert, const need_work *w, int64_t layer, bool staged)
+static void h_of_layer(size_t *once, size_t *expert, const memory_work *w, int64_t layer,
+                       bool staged)
 {
     const arch_config *c = &w->plan->cfg;
     bool has[CAL_N_SITES] = { false };
@@ -178,42 +179,43 @@ typedef struct {
     size_t experts;
 } choice;
 
-static size_t program_bytes(const need_work *w)
+static size_t program_bytes(const memory_work *w)
 {
     const bool blas = w->windows && qz_needs_h(w->o);
     return PROGRAM + (size_t)w->threads * (blas ? PER_THREAD + BLAS : PER_THREAD) +
-           (size_t)(((w->windows + w->own_windows) * w->len + w->check_windows * w->check_len) * 4);
+           (size_t)(((w->windows + w->self_windows) * w->len + w->check_windows * w->check_len) *
+                    4);
 }
 
-static size_t layers_peak(const need_work *w, choice ch)
+static size_t layers_peak(const memory_work *w, choice ch)
 {
     const arch_config *c = &w->plan->cfg;
     size_t peak = 0;
     for (int64_t i = 0; i < c->layers; i++) {
-        part_need p;
+        layer_memory p;
         size_t once, expert;
-        of_part(&p, w, i);
+        of_layer(&p, w, i);
         h_of_layer(&once, &expert, w, i, in_stages(w, i));
         const size_t all = expert * (size_t)(c->layer[i].moe ? c->experts : 0);
         const size_t some = larger(ch.experts, expert);
         const size_t h = once + (all < some ? all : some);
-        const size_t rounding = p.stored + p.fold + p.made + p.rest + p.unit;
+        const size_t rounding = p.stored + p.fold + p.made + p.residual + p.unit;
         const size_t both =
             in_stages(w, i) ? rounding + p.repacked : larger(rounding, p.repacked + p.made);
         peak = larger(peak, p.packed + h + both);
     }
     return peak + curvature_bytes(w) + run_bytes(w, w->windows, w->len, ch.spill) +
-           stage_bytes(w, ch.spill) + look_bytes(w);
+           stage_bytes(w, ch.spill) + statistics_bytes(w);
 }
 
 /* Without calibration: the largest tensor, beside the one before it, which is written meanwhile;
- * and where a check wants parts, the largest part. */
-static size_t plain_peak(const need_work *w)
+ * and where a check wants layers, the largest layer. */
+static size_t plain_peak(const memory_work *w)
 {
     size_t peak = 0, before = PER_THREAD; /* of who writes */
     for (int64_t i = 0; i <= w->plan->cfg.layers && w->check_windows; i++) {
-        part_need p;
-        of_part(&p, w, i);
+        layer_memory p;
+        of_layer(&p, w, i);
         peak = larger(peak, p.stored + p.made + p.unit);
     }
     for (size_t i = 0; i < w->plan->n; i++) {
@@ -225,39 +227,39 @@ static size_t plain_peak(const need_work *w)
     return peak;
 }
 
-static size_t head_floats(const need_work *w)
+static size_t head_floats(const memory_work *w)
 {
     return (size_t)(w->plan->cfg.vocab * w->plan->cfg.hidden);
 }
 
-static size_t head_bytes(const need_work *w)
+static size_t head_bytes(const memory_work *w)
 {
     return head_floats(w) * (w->plan->cfg.dtype == LQ_F32 ? 4 : 2);
 }
 
-static size_t largest_layer(const need_work *w)
+static size_t largest_layer(const memory_work *w)
 {
     size_t most = 0;
     for (int64_t i = 0; i < w->plan->cfg.layers; i++) {
-        part_need p;
-        of_part(&p, w, i);
+        layer_memory p;
+        of_layer(&p, w, i);
         most = larger(most, p.packed + p.repacked + p.made);
     }
     return most;
 }
 
-static size_t dense_layer_bytes(const need_work *w)
+static size_t dense_layer_bytes(const memory_work *w)
 {
     size_t most = 0;
     for (int64_t i = 0; i < w->plan->cfg.layers; i++) {
-        part_need p;
-        of_part(&p, w, i);
+        layer_memory p;
+        of_layer(&p, w, i);
         most = larger(most, p.weights);
     }
     return most * F;
 }
 
-static size_t check_peak(const need_work *w, choice ch)
+static size_t check_peak(const memory_work *w, choice ch)
 {
     const int64_t V = w->plan->cfg.vocab;
     int64_t rows = QZ_CHECK_LOGITS / V < CAL_LOGIT_ROWS ? QZ_CHECK_LOGITS / V : CAL_LOGIT_ROWS;
@@ -268,7 +270,7 @@ static size_t check_peak(const need_work *w, choice ch)
 
 /* Passes that go back: a batch's inputs of all layers, the head in f32, and the scratch of as many
  * of `all` windows as go through a layer at once. */
-static size_t backward_bytes(const need_work *w, int64_t windows, int64_t all)
+static size_t backward_bytes(const memory_work *w, int64_t windows, int64_t all)
 {
     const arch_config *c = &w->plan->cfg;
     const int64_t chunk = cal_chunk(all, w->len);
@@ -276,37 +278,37 @@ static size_t backward_bytes(const need_work *w, int64_t windows, int64_t all)
            kl_scratch(c->vocab) * F + grad_bytes(c, chunk / w->len, w->len, w->threads);
 }
 
-static size_t curvature_peak(const need_work *w, int64_t windows)
+static size_t curvature_peak(const memory_work *w, int64_t windows)
 {
     return fisher_bytes(&w->plan->cfg) + dense_layer_bytes(w) +
            backward_bytes(w, cal_chunk(windows, w->len) / w->len, windows);
 }
 
-static bool tunes(const need_work *w)
+static bool tunes(const memory_work *w)
 {
     return w->windows && qz_tune_steps(w->o) && grad_covers(&w->plan->cfg);
 }
 
-static size_t tuning_peak(const need_work *w, choice ch)
+static size_t tuning_peak(const memory_work *w, choice ch)
 {
     size_t sum = 0, made = 0;
     for (int64_t i = 0; i < w->plan->cfg.layers; i++) {
-        part_need p;
-        of_part(&p, w, i);
+        layer_memory p;
+        of_layer(&p, w, i);
         sum += p.tuned;
         made = larger(made, p.made);
     }
-    const int64_t windows = w->windows + w->own_windows;
+    const int64_t windows = w->windows + w->self_windows;
     const int64_t batch = windows < TUNE_BATCH ? windows : TUNE_BATCH;
     return sum + made + state_bytes(w, windows, w->len, ch.spill) + 2 * dense_layer_bytes(w) +
            backward_bytes(w, batch, windows);
 }
 
 /* The whole model as it is served, beside its mapped file, and the cache of a batch. */
-static size_t own_text_peak(const need_work *w)
+static size_t self_text_peak(const memory_work *w)
 {
     const arch_config *c = &w->plan->cfg;
-    const int64_t at_once = w->own_windows < CAL_SELF_AT_ONCE ? w->own_windows : CAL_SELF_AT_ONCE;
+    const int64_t at_once = w->self_windows < CAL_SELF_AT_ONCE ? w->self_windows : CAL_SELF_AT_ONCE;
     size_t weights = 0;
     for (size_t i = 0; i < w->plan->n; i++)
         weights += src_bytes(w->plan->e[i].src);
@@ -315,71 +317,71 @@ static size_t own_text_peak(const need_work *w)
 }
 
 /* Every scheme of what lies outside the layers, and a unit's where no gradient says it. */
-static int64_t probe_branches(const need_work *w)
+static int64_t perturb_branches(const memory_work *w)
 {
     const bool covered = grad_covers(&w->plan->cfg);
     int64_t n = 0;
     for (size_t i = 0; i < w->plan->n; i++) {
         const plan_entry *e = &w->plan->e[i];
-        if (e->open && e->part >= w->plan->cfg.layers) n += MEASURE_SCHEMES;
-        if (e->open && e->part < w->plan->cfg.layers && e->expert <= 0) n += !covered;
+        if (e->open && e->layer >= w->plan->cfg.layers) n += MEASURE_SCHEMES;
+        if (e->open && e->layer < w->plan->cfg.layers && e->expert <= 0) n += !covered;
     }
     return n;
 }
 
 /* --bpw: a layer with its H, the head, and states of replaced layers at most. */
-static size_t measuring_peak(const need_work *w, int64_t n)
+static size_t measuring_peak(const memory_work *w, int64_t n)
 {
-    part_need p;
+    layer_memory p;
     size_t once, expert, peak = 0;
     for (int64_t i = 0; i < w->plan->cfg.layers; i++) {
-        of_part(&p, w, i);
+        of_layer(&p, w, i);
         h_of_layer(&once, &expert, w, i, false);
         peak = larger(peak, 2 * p.packed + once + expert + p.unit);
     }
     const arch_config *c = &w->plan->cfg;
-    const int64_t branches = probe_branches(w);
+    const int64_t branches = perturb_branches(w);
     return peak + fisher_bytes(c) + run_bytes(w, n, w->len, false) + head_bytes(w) +
-           (branches ? probe_bytes(c, n, w->len, branches, w->threads) : 0);
+           (branches ? perturb_bytes(c, n, w->len, branches, w->threads) : 0);
 }
 
 typedef struct {
     size_t rss;
-    meter_kind phase;
+    progress_kind phase;
 } peak;
 
-static void raise(peak *p, size_t rss, meter_kind phase)
+static void raise(peak *p, size_t rss, progress_kind phase)
 {
     if (rss > p->rss) *p = (peak){ rss, phase };
 }
 
-static peak peak_of(const need_work *w, choice ch)
+static peak peak_of(const memory_work *w, choice ch)
 {
-    peak p = { 0, METER_WRITING };
-    raise(&p, plain_peak(w), METER_ROUNDING);
-    if (w->windows) raise(&p, layers_peak(w, ch), METER_ROUNDING);
+    peak p = { 0, PROGRESS_WRITING };
+    raise(&p, plain_peak(w), PROGRESS_ROUNDING);
+    if (w->windows) raise(&p, layers_peak(w, ch), PROGRESS_ROUNDING);
     const int64_t measured = w->windows < MEASURE_WINDOWS ? w->windows : MEASURE_WINDOWS;
     if (w->curvature_windows)
-        raise(&p, curvature_peak(w, w->curvature_windows), METER_CURVATURE);
+        raise(&p, curvature_peak(w, w->curvature_windows), PROGRESS_CURVATURE);
     else if (w->o->bpw > 0 && grad_covers(&w->plan->cfg))
-        raise(&p, curvature_peak(w, measured), METER_CURVATURE);
-    if (w->o->bpw > 0) raise(&p, measuring_peak(w, measured), METER_CURVATURE);
-    if (tunes(w)) raise(&p, tuning_peak(w, ch), METER_TUNING);
-    if (w->own_windows) raise(&p, own_text_peak(w), METER_OWN_TEXT);
-    if (w->check_windows) raise(&p, check_peak(w, ch), METER_CHECK);
+        raise(&p, curvature_peak(w, measured), PROGRESS_CURVATURE);
+    if (w->o->bpw > 0) raise(&p, measuring_peak(w, measured), PROGRESS_CURVATURE);
+    if (tunes(w)) raise(&p, tuning_peak(w, ch), PROGRESS_TUNING);
+    if (w->self_windows) raise(&p, self_text_peak(w), PROGRESS_SELF_TEXT);
+    if (w->check_windows) raise(&p, check_peak(w, ch), PROGRESS_CHECK);
     p.rss += program_bytes(w);
     return p;
 }
 
-static size_t disk_bytes(const need_work *w, bool spill)
+static size_t disk_bytes(const memory_work *w, bool spill)
 {
-    const int64_t windows = w->windows + (tunes(w) ? w->own_windows : 0);
+    const int64_t windows = w->windows + (tunes(w) ? w->self_windows : 0);
     size_t sum = 0;
     if (!w->windows && !w->check_windows) return 0; /* straight into the file */
     for (int64_t i = 0; i <= w->plan->cfg.layers; i++) {
-        part_need p;
-        of_part(&p, w, i);
-        sum += p.made + p.rest;
+        layer_memory p;
+        of_layer(&p, w, i);
+        sum += p.made + p.residual;
     }
     const size_t layers = state_bytes(w, w->windows, w->len, false) + stage_bytes(w, false);
     const size_t tuning = state_bytes(w, windows, w->len, false);
@@ -397,7 +399,7 @@ static const char *limit_text(char out[32], size_t bytes)
     return out;
 }
 
-lq_status qz_need_of(qz_need *n, const need_work *w, size_t limit, lq_err *err)
+lq_status qz_memory_of(qz_memory *n, const memory_work *w, size_t limit, lq_err *err)
 {
     enum { STEPS = 8 };
     const choice all = { false, SIZE_MAX };
@@ -409,12 +411,12 @@ lq_status qz_need_of(qz_need *n, const need_work *w, size_t limit, lq_err *err)
         use = (choice){ true, i < STEPS ? limit >> (i + 1) : 1 };
         p = peak_of(w, use);
     }
-    *n = (qz_need){ .rss = p.rss, .least = least.rss, .phase = p.phase, .spill = use.spill };
+    *n = (qz_memory){ .rss = p.rss, .least = least.rss, .phase = p.phase, .spill = use.spill };
     n->experts = use.experts;
     n->disk = disk_bytes(w, use.spill);
     if (!limit || least.rss <= limit) return LQ_OK;
     char found[32];
     return lq_fail(err, LQ_EUSAGE,
                    "--memory-limit: expected at least %zuM (which %s takes), found %s",
-                   (least.rss >> 20) + 1, meter_phases[least.phase], limit_text(found, limit));
+                   (least.rss >> 20) + 1, progress_phases[least.phase], limit_text(found, limit));
 }

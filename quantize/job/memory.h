@@ -15,24 +15,24 @@ typedef struct {
     const qz_plan *plan;
     const qz_opts *o;
     int64_t windows, len;             /* of calibration's text; 0: none */
-    int64_t own_windows;              /* that the model writes for tuning (calib/self_text.h) */
+    int64_t self_windows;             /* that the model writes for tuning (calib/self_text.h) */
     int64_t curvature_windows;        /* auto's; 0: none */
     int64_t check_windows, check_len; /* 0: no check */
     int threads;
     bool trains_codes; /* tuning trains codes as well as scales */
-} need_work;
+} memory_work;
 
 typedef struct {
-    size_t rss;       /* the peak, in bytes */
-    size_t least;     /* the smallest limit that will do; any larger one does too */
-    meter_kind phase; /* that has the peak */
-    bool spill;       /* hidden states go to disk */
-    size_t experts;   /* bytes for H of experts at once */
-    size_t disk;      /* beside the output while it is made: finished layers and states */
-} qz_need;
+    size_t rss;          /* the peak, in bytes */
+    size_t least;        /* the smallest limit that will do; any larger one does too */
+    progress_kind phase; /* that has the peak */
+    bool spill;          /* hidden states go to disk */
+    size_t experts;      /* bytes for H of experts at once */
+    size_t disk;         /* beside the output while it is made: finished layers and states */
+} qz_memory;
 
 /* Within `limit` bytes; 0: no limit. n is filled in either case. Errors: LQ_EUSAGE (the limit is
  * too small: names the least that will do, and what for). */
-lq_status qz_need_of(qz_need *n, const need_work *w, size_t limit, lq_err *err);
+lq_status qz_memory_of(qz_memory *n, const memory_work *w, size_t limit, lq_err *err);
 
 #endif

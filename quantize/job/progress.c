@@ -9,11 +9,11 @@
 #include "calib/self_text.h"
 #include "calib/sites.h"
 
-const char *const meter_phases[METER_N] = {
-    [METER_CURVATURE] = "curvature", [METER_STATISTICS] = "statistics",
-    [METER_ROUNDING] = "rounding",   [METER_ADVANCING] = "forward",
-    [METER_OWN_TEXT] = "own text",   [METER_TUNING] = "tuning",
-    [METER_CHECK] = "check",         [METER_WRITING] = "writing",
+const char *const progress_phases[PROGRESS_N] = {
+    [PROGRESS_CURVATURE] = "curvature", [PROGRESS_STATISTICS] = "statistics",
+    [PROGRESS_ROUNDING] = "rounding",   [PROGRESS_ADVANCING] = "forward",
+    [PROGRESS_SELF_TEXT] = "own text",  [PROGRESS_TUNING] = "tuning",
+    [PROGRESS_CHECK] = "check",         [PROGRESS_WRITING] = "writing",
 };
 
 /* Usual speeds: only their ratios matter. In processor seconds of the demo checkpoints on AVX2. */
@@ -23,9 +23,9 @@ static const double forward = 15e9 /* multiply-adds/s of the kernels */,
                     rounding = 3e6 /* weights/s besides */,
                     scoring = 40e6 /* logits/s, of both models */, writing = 500e6 /* bytes/s */;
 
-static double *cost_of(const qz_meter *m, int64_t layer, meter_kind k)
+static double *cost_of(const qz_progress *m, int64_t layer, progress_kind k)
 {
-    return &m->cost[(layer < 0 || layer > m->n_layers ? m->n_layers : layer) * METER_N + (int)k];
+    return &m->cost[(layer < 0 || layer > m->n_layers ? m->n_layers : layer) * PROGRESS_N + (int)k];
 }
 
 /* ---- what it will cost ---- */
@@ -38,47 +38,47 @@ static double used(const arch_config *c, const plan_entry *e)
 }
 
 /* A matrix of n weights in the passes that go back as well. */
-static void add_gradient(qz_meter *m, const meter_work *w, double n)
+static void add_gradient(qz_progress *m, const progress_work *w, double n)
 {
     const double tuned = (double)w->tuned_tokens * w->tune_steps;
-    *cost_of(m, -1, METER_CURVATURE) += 3 * (double)w->curvature_tokens * n / gradient;
-    *cost_of(m, -1, METER_TUNING) += 4 * tuned * n / gradient;
+    *cost_of(m, -1, PROGRESS_CURVATURE) += 3 * (double)w->curvature_tokens * n / gradient;
+    *cost_of(m, -1, PROGRESS_TUNING) += 4 * tuned * n / gradient;
     if (tuned > 0)
-        *cost_of(m, -1, METER_TUNING) += (double)(w->tokens + w->own_tokens) * n / forward;
+        *cost_of(m, -1, PROGRESS_TUNING) += (double)(w->tokens + w->self_tokens) * n / forward;
 }
 
-static void add_entry(qz_meter *m, const meter_work *w, const plan_entry *e)
+static void add_tensor_cost(qz_progress *m, const progress_work *w, const plan_entry *e)
 {
     const arch_config *c = &w->plan->cfg;
     const double n = (double)src_elements(e->src), T = (double)w->tokens;
     const double run = n * used(c, e);
-    const bool layer = e->part < m->n_layers, linear = e->known && arch_role_linear(e->role);
-    *cost_of(m, -1, METER_WRITING) += (double)src_bytes(e->src) / writing;
-    *cost_of(m, -1, METER_CHECK) += 2 * (double)w->check_tokens * run / forward;
-    *cost_of(m, -1, METER_OWN_TEXT) += (double)w->own_tokens * run / forward;
-    if (e->quantize) *cost_of(m, e->part, METER_ROUNDING) += n / rounding;
+    const bool layer = e->layer < m->n_layers, linear = e->known && arch_role_linear(e->role);
+    *cost_of(m, -1, PROGRESS_WRITING) += (double)src_bytes(e->src) / writing;
+    *cost_of(m, -1, PROGRESS_CHECK) += 2 * (double)w->check_tokens * run / forward;
+    *cost_of(m, -1, PROGRESS_SELF_TEXT) += (double)w->self_tokens * run / forward;
+    if (e->quantize) *cost_of(m, e->layer, PROGRESS_ROUNDING) += n / rounding;
     if (!linear) return;
     add_gradient(m, w, n);
     if (!layer || !w->calibrated) return;
-    const bool staged = w->staged && fwd_has_points(c, e->part);
+    const bool staged = w->staged && fwd_has_points(c, e->layer);
     const bool last = cal_point_of(c, e->role) == FWD_AT_DOWN;
-    if (!staged || !last) *cost_of(m, e->part, METER_STATISTICS) += T * run / forward;
-    if (e->part + 1 < m->n_layers && (!staged || last))
-        *cost_of(m, e->part, METER_ADVANCING) += T * run / forward;
+    if (!staged || !last) *cost_of(m, e->layer, PROGRESS_STATISTICS) += T * run / forward;
+    if (e->layer + 1 < m->n_layers && (!staged || last))
+        *cost_of(m, e->layer, PROGRESS_ADVANCING) += T * run / forward;
     if (!w->hessian) return;
     const double K = (double)e->K;
     /* H once per site, which is about one in two linears */
-    *cost_of(m, e->part, METER_STATISTICS) += 0.5 * T * K * K / products;
-    *cost_of(m, e->part, METER_ROUNDING) += n * K / solving;
+    *cost_of(m, e->layer, PROGRESS_STATISTICS) += 0.5 * T * K * K / products;
+    *cost_of(m, e->layer, PROGRESS_ROUNDING) += n * K / solving;
 }
 
 /* ---- how it goes ---- */
 /* Seconds for one usual second of kind k. */
-static double pace(const qz_meter *m, int k)
+static double pace(const qz_progress *m, int k)
 {
     double secs = 0, cost = 0;
     if (m->done[k] > 0 && m->secs[k] > 0.2) return m->secs[k] / m->done[k];
-    for (int i = 0; i < METER_N; i++) {
+    for (int i = 0; i < PROGRESS_N; i++) {
         secs += m->secs[i];
         cost += m->done[i];
     }
@@ -86,9 +86,9 @@ static double pace(const qz_meter *m, int k)
 }
 
 /* A phase of the layer at work has come to `part`. */
-static void reach(qz_meter *m, int k, double part)
+static void reach(qz_progress *m, int k, double part)
 {
-    const double cost = *cost_of(m, m->layer, (meter_kind)k);
+    const double cost = *cost_of(m, m->layer, (progress_kind)k);
     if (part > 1) part = 1;
     if (part <= m->reached[k]) return;
     m->done[k] += (part - m->reached[k]) * cost;
@@ -97,7 +97,7 @@ static void reach(qz_meter *m, int k, double part)
 }
 
 /* The phase at work up to now: seconds, and cost as far as its own reports say. */
-static void account(qz_meter *m, double t, double part)
+static void account(qz_progress *m, double t, double part)
 {
     if (m->kind < 0) return;
     m->secs[m->kind] += t - m->started;
@@ -105,29 +105,29 @@ static void account(qz_meter *m, double t, double part)
     reach(m, m->kind, part);
 }
 
-static void end_layer(qz_meter *m)
+static void end_layer(qz_progress *m)
 {
-    for (int k = 0; k < METER_N; k++) {
+    for (int k = 0; k < PROGRESS_N; k++) {
         if (m->reached[k] >= 0) reach(m, k, 1);
         m->reached[k] = -1;
     }
 }
 
-static void show(qz_meter *m, double t)
+static void show(qz_progress *m, double t)
 {
     double left = 0;
-    for (int k = 0; k < METER_N; k++)
+    for (int k = 0; k < PROGRESS_N; k++)
         left += (m->total[k] - m->done[k]) * pace(m, k);
     const double secs = t - m->began, all = secs + left > 0 ? secs / (secs + left) : 0;
     if (all > m->all) m->all = all;
-    const meter_state s = { .phase = meter_phases[m->kind],
-                            .layer = m->layer,
-                            .n_layers = m->n_layers,
-                            .detail = m->detail,
-                            .part = m->reached[m->kind],
-                            .all = m->all,
-                            .secs = secs,
-                            .secs_left = left };
+    const progress_state s = { .phase = progress_phases[m->kind],
+                               .layer = m->layer,
+                               .n_layers = m->n_layers,
+                               .detail = m->detail,
+                               .part = m->reached[m->kind],
+                               .all = m->all,
+                               .secs = secs,
+                               .secs_left = left };
     if (m->view.show)
         m->view.show(m->view.user, &s);
     else
@@ -135,60 +135,62 @@ static void show(qz_meter *m, double t)
 }
 
 /* Phases that begin with something else, a small part of them: what they report once at work. */
-static const char *const at_work[METER_N] = {
-    [METER_OWN_TEXT] = cal_self_progress, [METER_TUNING] = "tuning"
+static const char *const at_work[PROGRESS_N] = {
+    [PROGRESS_SELF_TEXT] = cal_self_progress, [PROGRESS_TUNING] = "tuning"
 };
 
 /* A module says where it is. */
 static void heard(void *user, const char *what, double done, double total)
 {
-    qz_meter *m = user;
+    qz_progress *m = user;
     if (m->kind < 0) return;
     const double t = lq_now(), part = total > 0 ? done / total : 0;
     const bool other = at_work[m->kind] && strcmp(what, at_work[m->kind]) != 0;
     account(m, t, other ? 0 : part);
-    snprintf(m->detail, sizeof m->detail, "%s", m->kind == METER_ROUNDING || other ? what : "");
+    snprintf(m->detail, sizeof m->detail, "%s", m->kind == PROGRESS_ROUNDING || other ? what : "");
     show(m, t);
 }
 
-lq_status meter_open(qz_meter *m, const meter_work *w, const meter_view *view, const lq_job *outer,
-                     lq_err *err)
+lq_status progress_open(qz_progress *m, const progress_work *w, const progress_view *view,
+                        const lq_job *outer, lq_err *err)
 {
-    *m = (qz_meter){ .outer = outer, .view = *view, .n_layers = w->plan->cfg.layers, .kind = -1 };
-    for (int k = 0; k < METER_N; k++)
+    *m =
+        (qz_progress){ .outer = outer, .view = *view, .n_layers = w->plan->cfg.layers, .kind = -1 };
+    for (int k = 0; k < PROGRESS_N; k++)
         m->reached[k] = -1;
     m->job = (lq_job){ .report = heard, .user = m, .stop = outer ? outer->stop : NULL };
-    m->cost = calloc((size_t)(m->n_layers + 1) * METER_N, sizeof *m->cost);
+    m->cost = calloc((size_t)(m->n_layers + 1) * PROGRESS_N, sizeof *m->cost);
     if (!m->cost)
         return lq_fail(err, LQ_ENOMEM, "no memory for %lld layers", (long long)m->n_layers);
     if (w->plan->cfg.tied) /* the embedding is the head as well */
         add_gradient(m, w, (double)w->plan->cfg.vocab * (double)w->plan->cfg.hidden);
-    *cost_of(m, -1, METER_CHECK) += (double)w->check_tokens * (double)w->plan->cfg.vocab / scoring;
+    *cost_of(m, -1, PROGRESS_CHECK) +=
+        (double)w->check_tokens * (double)w->plan->cfg.vocab / scoring;
     for (size_t i = 0; i < w->plan->n; i++)
-        add_entry(m, w, &w->plan->e[i]);
+        add_tensor_cost(m, w, &w->plan->e[i]);
     for (int64_t i = 0; i <= m->n_layers; i++)
-        for (int k = 0; k < METER_N; k++)
-            m->total[k] += *cost_of(m, i, (meter_kind)k);
+        for (int k = 0; k < PROGRESS_N; k++)
+            m->total[k] += *cost_of(m, i, (progress_kind)k);
     m->began = m->started = lq_now();
     return LQ_OK;
 }
 
-void meter_close(qz_meter *m)
+void progress_close(qz_progress *m)
 {
     free(m->cost);
     memset(m, 0, sizeof *m);
 }
 
-void meter_skip(qz_meter *m, int64_t part, bool advance)
+void progress_skip(qz_progress *m, int64_t layer, bool advance)
 {
-    const meter_kind kinds[] = { METER_STATISTICS, METER_ROUNDING, METER_ADVANCING };
+    const progress_kind kinds[] = { PROGRESS_STATISTICS, PROGRESS_ROUNDING, PROGRESS_ADVANCING };
     for (size_t i = 0; i < LQ_COUNT(kinds) - advance; i++) {
-        m->total[kinds[i]] -= *cost_of(m, part, kinds[i]);
-        *cost_of(m, part, kinds[i]) = 0;
+        m->total[kinds[i]] -= *cost_of(m, layer, kinds[i]);
+        *cost_of(m, layer, kinds[i]) = 0;
     }
 }
 
-void meter_phase(qz_meter *m, meter_kind kind, int64_t layer)
+void progress_phase(qz_progress *m, progress_kind kind, int64_t layer)
 {
     const double t = lq_now();
     account(m, t, 0);
@@ -201,7 +203,7 @@ void meter_phase(qz_meter *m, meter_kind kind, int64_t layer)
     show(m, t);
 }
 
-void meter_end(qz_meter *m, double secs[METER_N])
+void progress_end(qz_progress *m, double secs[PROGRESS_N])
 {
     if (m->cost) {
         account(m, lq_now(), 0);

@@ -5,24 +5,24 @@
 
 #include <assert.h>
 
-static void *run(void *arg)
+static void *write_behind_run(void *arg)
 {
     lq_locale_c();
-    behind *b = arg;
+    write_behind *b = arg;
     b->status = b->call(b->ctx, &b->err);
     return NULL;
 }
 
-void behind_start(behind *b, lq_status (*call)(void *ctx, lq_err *err), void *ctx)
+void write_behind_start(write_behind *b, lq_status (*call)(void *ctx, lq_err *err), void *ctx)
 {
     assert(!b->running && !b->status);
     b->call = call;
     b->ctx = ctx;
-    b->running = pthread_create(&b->thread, NULL, run, b) == 0;
-    if (!b->running) run(b);
+    b->running = pthread_create(&b->thread, NULL, write_behind_run, b) == 0;
+    if (!b->running) write_behind_run(b);
 }
 
-lq_status behind_wait(behind *b, lq_err *err)
+lq_status write_behind_wait(write_behind *b, lq_err *err)
 {
     if (b->running) pthread_join(b->thread, NULL);
     b->running = false;

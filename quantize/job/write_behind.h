@@ -20,12 +20,12 @@ typedef struct {
     bool running;
     lq_status status;
     lq_err err;
-} behind;
+} write_behind;
 
 /* call(ctx): at once where the system gives no thread. The one before it was waited for. */
-void behind_start(behind *b, lq_status (*call)(void *ctx, lq_err *err), void *ctx);
+void write_behind_start(write_behind *b, lq_status (*call)(void *ctx, lq_err *err), void *ctx);
 /* The end of the call under way and what it returned, its message in err (else err stays as it
  * is); LQ_OK without one. */
-lq_status behind_wait(behind *b, lq_err *err);
+lq_status write_behind_wait(write_behind *b, lq_err *err);
 
 #endif

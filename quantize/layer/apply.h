@@ -1,10 +1,10 @@
-/* quantize/layer/apply.h - finished parts put in place of the source's tensors, to run them. */
+/* quantize/layer/apply.h - finished layers put in place of the source's tensors, to run them. */
 #ifndef LLMQ_QUANTIZE_LAYER_APPLY_H
 #define LLMQ_QUANTIZE_LAYER_APPLY_H
 
 #include "quantize/layer/layer.h"
 
-/* The layer as the quantized model will run it: `l` with the part's tensors in place of the
+/* The layer as the quantized model will run it: `l` with the finished tensors in place of the
  * source's. What is packed goes into the arena. Errors: LQ_ENOMEM, those of mm_pack. */
 lq_status qz_layer_apply(model_layer *l, const arch_config *c, const qz_item *items, size_t n,
                          lq_arena *a, pool *p, lq_err *err);

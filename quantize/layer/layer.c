@@ -63,7 +63,7 @@ static lq_status round_group(work *w, int64_t expert, lq_err *err)
 }
 
 /* ---- the layer ---- */
-static lq_status load(work *w, const plan_entry *e, lq_err *err)
+static lq_status load_target(work *w, const plan_entry *e, lq_err *err)
 {
     const arch_config *c = w->c;
     target *t = &w->targets[w->n++];
@@ -80,13 +80,13 @@ static lq_status load(work *w, const plan_entry *e, lq_err *err)
     return s ? lq_wrap(err, s, "tensor '%.100s'", e->name) : LQ_OK;
 }
 
-static lq_status begin(work **out, const qz_rounding *how, int64_t layer, const plan_entry *only,
-                       lq_err *err)
+static lq_status begin_layer(work **out, const qz_rounding *how, int64_t layer,
+                             const plan_entry *only, lq_err *err)
 {
     const qz_plan *plan = how->plan;
     size_t n = 0;
     for (size_t i = 0; i < plan->n; i++)
-        n += plan->e[i].part == layer;
+        n += plan->e[i].layer == layer;
     work *w = *out = calloc(1, sizeof *w);
     if (!w) return layer_no_memory(sizeof *w, err);
     *w = (work){
@@ -99,8 +99,8 @@ static lq_status begin(work **out, const qz_rounding *how, int64_t layer, const 
     if (!w->out.items || !w->out.reports || !w->targets)
         s = layer_no_memory(n * sizeof *w->targets, err);
     for (size_t i = 0; i < plan->n && !s; i++)
-        if (plan->e[i].part == layer && (!only || &plan->e[i] == only))
-            s = load(w, &plan->e[i], err);
+        if (plan->e[i].layer == layer && (!only || &plan->e[i] == only))
+            s = load_target(w, &plan->e[i], err);
     if (!s) return LQ_OK;
     qz_layer_end(NULL, w);
     *out = NULL;
@@ -109,7 +109,7 @@ static lq_status begin(work **out, const qz_rounding *how, int64_t layer, const 
 
 lq_status qz_layer_begin(qz_layer_work **w, const qz_rounding *how, int64_t layer, lq_err *err)
 {
-    return begin(w, how, layer, NULL, err);
+    return begin_layer(w, how, layer, NULL, err);
 }
 
 lq_status qz_layer_round(qz_layer_work *w, cal_layer_stats *st, int64_t first, int64_t n,
@@ -166,7 +166,7 @@ static void add_result(work *w, target *t)
                    how);
     else if (t->few)
         layer_note(rep, "starved, %lld tokens: %s", (long long)rep->tokens, how);
-    out->items[out->n_items++] = (qz_item){ e, t->out.t, t->rest };
+    out->items[out->n_items++] = (qz_item){ e, t->out.t, t->residual };
     out->reports[out->n_reports++] = *rep;
 }
 
@@ -191,7 +191,7 @@ lq_status qz_layer_make(qz_layer *out, const qz_rounding *how, int64_t layer,
     const int64_t experts = layer < c->layers && c->layer[layer].moe ? c->experts : 0;
     qz_layer_work *w;
     memset(out, 0, sizeof *out);
-    lq_status s = begin(&w, how, layer, only, err);
+    lq_status s = begin_layer(&w, how, layer, only, err);
     if (!s) s = qz_layer_round(w, NULL, 0, experts, err);
     qz_layer_end(s ? NULL : out, w);
     return s;

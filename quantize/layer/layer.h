@@ -32,7 +32,8 @@
 typedef struct {
     const plan_entry *e;
     qt_tensor t;
-    const int8_t *rest; /* [N,K]: what rounding left (quantize/layer/residual.h); NULL: not kept */
+    const int8_t
+        *residual; /* [N,K]: what rounding left (quantize/layer/residual.h); NULL: not kept */
 } qz_item;
 
 /* A layer that is finished. */
@@ -47,7 +48,7 @@ typedef struct {
     const qz_plan *plan;
     const qz_opts *o;
     const fisher *curvature; /* of the whole model; NULL: none */
-    bool rest;               /* keep what rounding left of weights that tuning can train */
+    bool residual;           /* keep what rounding left of weights that tuning can train */
     pool *p;
     const lq_job *job;
 } qz_rounding;

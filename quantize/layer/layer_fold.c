@@ -111,7 +111,7 @@ static lq_status own_unit(unit *u, lq_arena *a, lq_err *err)
 lq_status layer_measure_rtn(work *w, unit *u, lq_err *err)
 {
     qt_scheme scheme = u->t->e->scheme;
-    ug_spec spec = layer_spec(w, &scheme, false);
+    grid_spec spec = layer_spec(w, &scheme, false);
     lq_arena a = { 0 };
     qz_out q;
     qz_loss loss;

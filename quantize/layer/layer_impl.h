@@ -19,7 +19,7 @@ typedef struct {
     bool measured;                  /* any */
     int64_t most, few;              /* tokens of the expert that has most; experts with too few */
     bool rounded;                   /* the latter: to nearest, without statistics */
-    int8_t *rest;                   /* kept for tuning; NULL: not */
+    int8_t *residual;               /* kept for tuning; NULL: not */
     const float *dense;             /* not quantized, but changed by folding: all of it as f32 */
 } target;
 
@@ -83,7 +83,7 @@ static inline bool layer_by_matrix(const target *t)
     return t->e->count > 1 && (k == QT_UINT || k == QT_I8 || k == QT_I8_OUTLIER);
 }
 
-static inline ug_spec layer_spec(const work *w, const qt_scheme *s, bool search)
+static inline grid_spec layer_spec(const work *w, const qt_scheme *s, bool search)
 {
     return rtn_spec(s, !w->o->narrow, search);
 }

@@ -207,7 +207,7 @@ static lq_status start_target(work *w, const unit *u, lq_err *err)
         lq_status st = absmax_of(w, u, &absmax, err);
         if (st) return st;
         if (layer_by_matrix(t) && w->fold) absmax *= FOLD_LIMIT * FOLD_LIMIT; /* experts to come */
-        s.scale_dtype = ug_scale_dtype(absmax, s.bits);
+        s.scale_dtype = grid_scale_dtype(absmax, s.bits);
         if (s.scale_dtype == LQ_F32) layer_note(&t->rep, "scales are f32: they do not fit f16");
     } else if (s.kind == QT_I8_OUTLIER) {
         t->outliers = lq_push(&w->out.arena, (size_t)e->K * sizeof *t->outliers);
@@ -221,14 +221,14 @@ static lq_status start_target(work *w, const unit *u, lq_err *err)
 }
 
 /* What rounding left of a linear that a layer has once. */
-static lq_status keep_rest(work *w, const unit *u, lq_err *err)
+static lq_status keep_residual(work *w, const unit *u, lq_err *err)
 {
     target *t = u->t;
     const qt_tensor *q = &t->out.t;
-    if (!qz_rest_fits(&q->scheme) || t->e->count > 1 || u->expert >= 0) return LQ_OK;
-    t->rest = lq_push(&w->out.arena, (size_t)(q->N * q->K));
-    if (!t->rest) return layer_no_memory((size_t)(q->N * q->K), err);
-    return qz_rest_of(t->rest, q, u->W, u->d, w->p, err);
+    if (!qz_residual_fits(&q->scheme) || t->e->count > 1 || u->expert >= 0) return LQ_OK;
+    t->residual = lq_push(&w->out.arena, (size_t)(q->N * q->K));
+    if (!t->residual) return layer_no_memory((size_t)(q->N * q->K), err);
+    return qz_residual_of(t->residual, q, u->W, u->d, w->p, err);
 }
 
 lq_status layer_round_unit(work *w, unit *u, lq_err *err)
@@ -252,7 +252,7 @@ lq_status layer_round_unit(work *w, unit *u, lq_err *err)
     if (scheme->kind == QT_I8 || scheme->kind == QT_I8_OUTLIER)
         s = int8_run(out, u->W, u->d, t->outliers, w->p, err);
     if (scheme->kind == QT_DENSE) make_dense(u, out);
-    if (!s && w->how.rest && w->st) s = keep_rest(w, u, err);
+    if (!s && w->how.residual && w->st) s = keep_residual(w, u, err);
     qz_loss loss;
     const float *H = u->st && isnan(u->loss) ? u->st->H : NULL;
     if (!s) s = qz_loss_of(&loss, &out->t, u->W, u->d, H, u->fold, w->p, err);

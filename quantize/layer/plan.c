@@ -231,7 +231,7 @@ static void fit_groups(qt_scheme *s, const plan_entry *e, const qz_opts *o, int6
 {
     s->group = qz_fit_group(e->K, s->group);
     /* The order of the inputs is a tensor's, not one expert's. */
-    s->irregular = qz_keeps_order(o) && e->part < layers && s->group < e->K && e->count == 1;
+    s->irregular = qz_keeps_order(o) && e->layer < layers && s->group < e->K && e->count == 1;
 }
 
 static lq_status fit(maker *m, plan_entry *e, lq_err *err)
@@ -261,7 +261,7 @@ static lq_status decide(maker *m, plan_entry *e, lq_err *err)
     e->role = slot.role;
     e->expert = slot.expert;
     e->is_bias = slot.bias;
-    e->part = e->known && slot.layer >= 0 ? slot.layer : m->cfg->layers;
+    e->layer = e->known && slot.layer >= 0 ? slot.layer : m->cfg->layers;
     e->quantize = wanted(m, e, &e->scheme);
     if (!e->quantize) return LQ_OK;
     if (!t->plain || t->t.scheme.kind != QT_DENSE) {
@@ -313,7 +313,7 @@ static int by_place(const void *a, const void *b)
 {
     const plan_entry *x = a, *y = b;
     if (group_of(x) != group_of(y)) return group_of(x) < group_of(y) ? -1 : 1;
-    if (x->part != y->part) return x->part < y->part ? -1 : 1;
+    if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
     return strcmp(x->name, y->name);
 }
 
@@ -408,12 +408,12 @@ void qz_plan_free(qz_plan *p)
     memset(p, 0, sizeof *p);
 }
 
-const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t part, int64_t expert,
+const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t layer, int64_t expert,
                                bool bias)
 {
     for (size_t i = 0; i < p->n; i++) {
         const plan_entry *e = &p->e[i];
-        if (e->known && e->role == r && e->part == part && e->expert == expert &&
+        if (e->known && e->role == r && e->layer == layer && e->expert == expert &&
             e->is_bias == bias)
             return e;
     }

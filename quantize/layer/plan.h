@@ -1,6 +1,6 @@
 /* quantize/layer/plan.h - what becomes of every tensor of a source, decided before any work.
  *
- * Parts 0..L-1 are the layers, part L the rest. Order: embedding, layers, the rest; by name inside
+ * Layers are 0..L-1; L stands for what is outside them. Order: embedding, layers, the rest; by name inside
  * each. That is also the order in the file. */
 #ifndef LLMQ_QUANTIZE_LAYER_PLAN_H
 #define LLMQ_QUANTIZE_LAYER_PLAN_H
@@ -15,7 +15,7 @@ typedef struct {
     arch_role role;
     int64_t expert; /* -1: none, or all of them */
     bool is_bias;
-    int64_t part;
+    int64_t layer;    /* cfg.layers: outside the layers */
     bool quantize;    /* to `scheme` (which may be a dense one); else copied byte for byte */
     qt_scheme scheme; /* fitted to the shape; i8-outlier: n_out is not known yet */
     bool open; /* --bpw: measuring decides (quantize/mixed/bpw.h); until then scheme stands in */
@@ -53,8 +53,8 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
 /* LQ_EVALUE: NaN or infinity in a weight, by name. Quick after src_scan, else reads them all. */
 lq_status qz_plan_check_finite(const qz_plan *p, lq_err *err);
 void qz_plan_free(qz_plan *p);
-/* expert: -1 where the tensor is none's. NULL: the part has none. */
-const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t part, int64_t expert,
+/* expert: -1 where the tensor is none's. NULL: the layer has none. */
+const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t layer, int64_t expert,
                                bool bias);
 
 /* Planned size of an entry, before anything is known of outliers and scales. */

@@ -5,7 +5,7 @@
 
 #include "quantize/layer/trainable.h"
 
-bool qz_rest_fits(const qt_scheme *s)
+bool qz_residual_fits(const qt_scheme *s)
 {
     return s->kind == QT_UINT && !s->irregular && s->zero != QT_ZERO_F16;
 }
@@ -29,14 +29,14 @@ static void rest_item(void *ctx, int64_t n, int thread)
     qt_unpack(code, tune_code_row(w, n), 0, K, w->base.scheme.bits);
     for (int64_t k = 0; k < K; k++) {
         const float s = w->scale[n * ng + k / G], z = w->zero[n * ng + k / G];
-        float x = s != 0 ? (row[k] / s + z - (float)code[k]) * QZ_REST_UNIT : 0;
+        float x = s != 0 ? (row[k] / s + z - (float)code[k]) * QZ_RESIDUAL_UNIT : 0;
         x = x > 127 ? 127 : x < -127 ? -127 : x; /* NaN goes on as 0 */
         j->rest[n * K + k] = x == x ? (int8_t)lrintf(x) : 0;
     }
 }
 
-lq_status qz_rest_of(int8_t *rest, const qt_tensor *q, const void *W, lq_dtype d, pool *p,
-                     lq_err *err)
+lq_status qz_residual_of(int8_t *rest, const qt_tensor *q, const void *W, lq_dtype d, pool *p,
+                         lq_err *err)
 {
     lq_arena a = { 0 };
     tune_weight w;

@@ -11,13 +11,13 @@
 #include "formats/tensor/qtensor.h"
 #include "kernels/core/pool.h"
 
-enum { QZ_REST_UNIT = 64 };
+enum { QZ_RESIDUAL_UNIT = 64 };
 
 /* Regular QT_UINT with whole zero points. */
-bool qz_rest_fits(const qt_scheme *s);
+bool qz_residual_fits(const qt_scheme *s);
 /* rest [N,K] of q [N,K], whose scheme fits, in the portable layout, which stands for W [N,K] of
  * dtype d. Errors: LQ_ENOMEM. */
-lq_status qz_rest_of(int8_t *rest, const qt_tensor *q, const void *W, lq_dtype d, pool *p,
-                     lq_err *err);
+lq_status qz_residual_of(int8_t *rest, const qt_tensor *q, const void *W, lq_dtype d, pool *p,
+                         lq_err *err);
 
 #endif

@@ -24,7 +24,7 @@ static bool is_ours(const char *name)
 }
 
 /* Delete our files; others stay, and with them the folder. What says whose they are goes last: a
- * kill in between, or a part that stays, leaves no parts without it, which the next run would
+ * kill in between, or a layer that stays, leaves no layers without it, which the next run would
  * refuse. */
 static void wipe(const char *dir)
 {
@@ -39,10 +39,10 @@ static void wipe(const char *dir)
     if (d) closedir(d);
 }
 
-static lq_status part_path(char *path, size_t n, const qz_state *s, int64_t part, lq_err *err)
+static lq_status layer_path(char *path, size_t n, const qz_state *s, int64_t layer, lq_err *err)
 {
     char name[32];
-    snprintf(name, sizeof name, "part-%05lld.llmq", (long long)part);
+    snprintf(name, sizeof name, "part-%05lld.llmq", (long long)layer);
     return lq_path_join(path, n, s->dir, name, err);
 }
 
@@ -80,7 +80,7 @@ static void differences(char *out, size_t cap, const char *path, const cJSON *wa
              js_describe(b, now));
 }
 
-static bool has_parts(const char *dir)
+static bool has_layers(const char *dir)
 {
     DIR *d = opendir(dir);
     const struct dirent *e;
@@ -101,7 +101,7 @@ static lq_status compare_state(bool *same, const char *dir, const char *file, co
     char text[320] = "";
     lq_status st = LQ_OK;
     *same = !js_parse_file(&was, file, MAX_STATE, 0, NULL) && cJSON_Compare(was, what, true);
-    if (!*same && has_parts(dir)) {
+    if (!*same && has_layers(dir)) {
         differences(text, sizeof text, "", was, what);
         st = lq_fail(err, LQ_EUSAGE,
                      "%s: holds finished layers of another run (%s); repeat that run, or start "
@@ -112,24 +112,24 @@ static lq_status compare_state(bool *same, const char *dir, const char *file, co
     return st;
 }
 
-/* A part that cannot be read, or whose bytes are not what they were, is made again. */
-static void load_part(qz_state *s, int64_t part)
+/* A layer that cannot be read, or whose bytes are not what they were, is made again. */
+static void load_layer(qz_state *s, int64_t layer)
 {
     char path[4200];
-    if (part_path(path, sizeof path, s, part, NULL) || !lq_exists(path)) return;
+    if (layer_path(path, sizeof path, s, layer, NULL) || !lq_exists(path)) return;
     llmq_file f;
     if (llmq_open(&f, path, NULL)) return;
     if (llmq_verify(&f, NULL, NULL, NULL, NULL)) {
         llmq_close(&f);
         return;
     }
-    s->parts[part] = f;
+    s->layers[layer] = f;
     s->n_done++;
-    qz_state_drop(s, part);
+    qz_state_drop(s, layer);
 }
 
 /* An empty folder of this run. */
-static lq_status start(const qz_state *s, const char *file, const cJSON *what, lq_err *err)
+static lq_status start_state(const qz_state *s, const char *file, const cJSON *what, lq_err *err)
 {
     js_buf text = { 0 };
     wipe(s->dir);
@@ -139,12 +139,12 @@ static lq_status start(const qz_state *s, const char *file, const cJSON *what, l
     return st;
 }
 
-lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_parts,
+lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_layers,
                         bool restart, lq_err *err)
 {
     memset(s, 0, sizeof *s);
     s->lock = -1;
-    s->n_parts = n_parts;
+    s->n_layers = n_layers;
     char file[4200];
     bool same = false;
     int n = snprintf(s->dir, sizeof s->dir, "%s.resume", out_path);
@@ -153,21 +153,21 @@ lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, in
     lq_status st = lq_path_join(file, sizeof file, s->dir, STATE, err);
     if (!st) st = qz_lock(&s->lock, s->dir, err);
     if (st) return st; /* the folder is not ours */
-    s->parts = calloc((size_t)n_parts, sizeof *s->parts);
-    if (!s->parts) st = lq_fail(err, LQ_ENOMEM, "no memory for %lld parts", (long long)n_parts);
+    s->layers = calloc((size_t)n_layers, sizeof *s->layers);
+    if (!s->layers) st = lq_fail(err, LQ_ENOMEM, "no memory for %lld parts", (long long)n_layers);
     if (!st && !restart) st = compare_state(&same, s->dir, file, what, err);
-    if (!st && !same) st = start(s, file, what, err);
-    for (int64_t i = 0; i < n_parts && same && !st; i++)
-        load_part(s, i);
-    if (st) qz_state_close(s, !has_parts(s->dir));
+    if (!st && !same) st = start_state(s, file, what, err);
+    for (int64_t i = 0; i < n_layers && same && !st; i++)
+        load_layer(s, i);
+    if (st) qz_state_close(s, !has_layers(s->dir));
     return st;
 }
 
 void qz_state_close(qz_state *s, bool remove)
 {
-    for (int64_t i = 0; s->parts && i < s->n_parts; i++)
-        if (s->parts[i].header) llmq_close(&s->parts[i]);
-    free(s->parts);
+    for (int64_t i = 0; s->layers && i < s->n_layers; i++)
+        if (s->layers[i].header) llmq_close(&s->layers[i]);
+    free(s->layers);
     if (s->dir[0]) {
         if (remove) wipe(s->dir);
         qz_unlock(s->lock, s->dir, remove);
@@ -185,7 +185,7 @@ void qz_state_clear(const char *out_path, const cJSON *what)
     if (!qz_state_open(&s, out_path, what, 1, false, &err)) qz_state_close(&s, true);
 }
 
-/* ---- parts ---- */
+/* ---- layers ---- */
 static cJSON *reports_json(const qz_layer *p)
 {
     cJSON *o = cJSON_CreateObject(), *a = cJSON_AddArrayToObject(o, "reports");
@@ -195,7 +195,7 @@ static cJSON *reports_json(const qz_layer *p)
 }
 
 /* What rounding left of item i lies beside the tensors. */
-static const char *rest_name(char name[32], size_t i)
+static const char *residual_name(char name[32], size_t i)
 {
     snprintf(name, 32, "rest-%05zu", i);
     return name;
@@ -204,27 +204,28 @@ static const char *rest_name(char name[32], size_t i)
 static const int8_t *rest_of(const llmq_file *f, size_t i, const qt_tensor *t)
 {
     char name[32];
-    rest_name(name, i);
+    residual_name(name, i);
     for (size_t k = 0; k < f->n_blobs; k++)
         if (strcmp(f->blobs[k].name, name) == 0 && f->blobs[k].span.bytes == (size_t)(t->N * t->K))
             return f->blobs[k].span.data;
     return NULL;
 }
 
-lq_status qz_state_add(qz_state *s, int64_t part, const qz_layer *p, lq_err *err)
+lq_status qz_state_add(qz_state *s, int64_t layer, const qz_layer *p, lq_err *err)
 {
     char path[4200];
     llmq_writer *w = NULL;
     cJSON *reports = reports_json(p);
-    lq_status st = part_path(path, sizeof path, s, part, err);
+    lq_status st = layer_path(path, sizeof path, s, layer, err);
     if (!st) st = llmq_create(&w, path, err);
     for (size_t i = 0; i < p->n_items && !st; i++) {
         const plan_entry *e = p->items[i].e;
         const qt_tensor *t = &p->items[i].t;
         char name[32];
         st = llmq_add_tensor(w, e->name, t, e->src->n_dims, qz_plan_shape(e), err);
-        if (!st && p->items[i].rest)
-            st = llmq_add_blob(w, rest_name(name, i), p->items[i].rest, (size_t)(t->N * t->K), err);
+        if (!st && p->items[i].residual)
+            st = llmq_add_blob(w, residual_name(name, i), p->items[i].residual,
+                               (size_t)(t->N * t->K), err);
     }
     if (!st) st = llmq_set_recipe(w, reports, err);
     if (st)
@@ -233,21 +234,21 @@ lq_status qz_state_add(qz_state *s, int64_t part, const qz_layer *p, lq_err *err
         st = llmq_commit(w, err);
     cJSON_Delete(reports);
     if (!st) {
-        st = llmq_open(&s->parts[part], path, err);
+        st = llmq_open(&s->layers[layer], path, err);
         if (!st) s->n_done++;
     }
     return st;
 }
 
-lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, qz_item *items,
+lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t layer, qz_item *items,
                          size_t *n, lq_err *err)
 {
-    const llmq_file *f = &s->parts[part];
+    const llmq_file *f = &s->layers[layer];
     size_t at = 0;
     *n = 0;
     for (size_t i = 0; i < plan->n && at < f->n_tensors; i++) {
         const plan_entry *e = &plan->e[i];
-        if (e->part != part || strcmp(e->name, f->tensors[at].name) != 0) continue;
+        if (e->layer != layer || strcmp(e->name, f->tensors[at].name) != 0) continue;
         const llmq_tensor *have = &f->tensors[at++];
         const qt_tensor *t = &have->t;
         if (have->n_dims != e->src->n_dims ||
@@ -259,18 +260,18 @@ lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, q
     if (*n != f->n_tensors)
         return lq_fail(err, LQ_EFORMAT,
                        "%s: part %lld does not fit the model; start afresh with --no-resume",
-                       s->dir, (long long)part);
+                       s->dir, (long long)layer);
     return LQ_OK;
 }
 
-void qz_state_drop(const qz_state *s, int64_t part)
+void qz_state_drop(const qz_state *s, int64_t layer)
 {
-    const lq_map *m = &s->parts[part].map;
+    const lq_map *m = &s->layers[layer].map;
     if (m->data) lq_map_drop(m, m->data, m->size);
 }
 
-void qz_state_reports(const qz_state *s, int64_t part, qz_report *reports, size_t *n)
+void qz_state_reports(const qz_state *s, int64_t layer, qz_report *reports, size_t *n)
 {
-    const cJSON *a = cJSON_GetObjectItemCaseSensitive(s->parts[part].recipe, "reports"), *j;
+    const cJSON *a = cJSON_GetObjectItemCaseSensitive(s->layers[layer].recipe, "reports"), *j;
     cJSON_ArrayForEach(j, a) *n += qz_report_read(&reports[*n], j);
 }

@@ -3,8 +3,8 @@
  *     OUT.resume/state.json        everything that changes the result: config, recipe, provenance
  *     OUT.resume/state.lock        held while a run is at work (quantize/layer/lock.h)
  *     OUT.resume/choice.json       --bpw: the scheme of every tensor (quantize/mixed/bpw.h)
- *     OUT.resume/own.ids           text that the model wrote for tuning (quantize/tune/self_text.h)
- *     OUT.resume/part-00007.llmq   the tensors of one part, each file whole or absent
+ *     OUT.resume/own.ids           text that the model wrote for tuning (quantize/tune/tuning_text.h)
+ *     OUT.resume/part-00007.llmq   the tensors of one layer, each file whole or absent
  *
  * A run that was killed goes on from here when it is repeated. Parts that another run made are
  * neither used nor thrown away unasked: the run is refused, and told what differs. */
@@ -17,30 +17,30 @@
 typedef struct {
     char dir[4096];
     int lock; /* quantize/layer/lock.h */
-    int64_t n_parts, n_done;
-    llmq_file *parts; /* [n_parts]; header NULL: not finished */
+    int64_t n_layers, n_done;
+    llmq_file *layers; /* [n_layers]; header NULL: not finished */
 } qz_state;
 
-/* Lock the folder, and take the finished parts of an earlier run of the same `what` ({"config",
+/* Lock the folder, and take the finished layers of an earlier run of the same `what` ({"config",
  * "recipe", "provenance"}: borrowed); with `restart`, or where nothing was finished, start empty.
- * Errors: LQ_EUSAGE (parts of another run; names what differs), LQ_EBUSY (another run is at work),
+ * Errors: LQ_EUSAGE (layers of another run; names what differs), LQ_EBUSY (another run is at work),
  * LQ_EIO, LQ_ENOMEM. */
-lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_parts,
+lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_layers,
                         bool restart, lq_err *err);
-static inline bool qz_state_done(const qz_state *s, int64_t part)
+static inline bool qz_state_done(const qz_state *s, int64_t layer)
 {
-    return s->parts[part].header != NULL;
+    return s->layers[layer].header != NULL;
 }
-/* Write one part durably and map it. Errors: LQ_EIO (the disk is full, ...). */
-lq_status qz_state_add(qz_state *s, int64_t part, const qz_layer *l, lq_err *err);
-/* The tensors of a finished part as items; items [plan->n]. LQ_EFORMAT when they do not fit the
+/* Write one layer durably and map it. Errors: LQ_EIO (the disk is full, ...). */
+lq_status qz_state_add(qz_state *s, int64_t layer, const qz_layer *l, lq_err *err);
+/* The tensors of a finished layer as items; items [plan->n]. LQ_EFORMAT when they do not fit the
  * plan. */
-lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t part, qz_item *items,
+lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t layer, qz_item *items,
                          size_t *n, lq_err *err);
 /* Its pages need not stay in memory; they are read again where they are looked at. */
-void qz_state_drop(const qz_state *s, int64_t part);
+void qz_state_drop(const qz_state *s, int64_t layer);
 /* Its reports; reports [plan->n], strings live as long as the state. */
-void qz_state_reports(const qz_state *s, int64_t part, qz_report *reports, size_t *n);
+void qz_state_reports(const qz_state *s, int64_t layer, qz_report *reports, size_t *n);
 /* Unmap; with `remove` also delete the folder. */
 void qz_state_close(qz_state *s, bool remove);
 /* The output is there: removes what a run of the same `what` left that was killed behind its end.

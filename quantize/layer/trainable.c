@@ -36,7 +36,7 @@ static lq_status init_codes(tune_weight *w, const int8_t *rest, lq_arena *a, lq_
     for (int64_t r = 0; r < N; r++)
         qt_unpack(w->code + r * K, tune_code_row(w, r), 0, K, w->base.scheme.bits);
     for (size_t i = 0; i < n; i++) {
-        const float x = (float)rest[i] / QZ_REST_UNIT;
+        const float x = (float)rest[i] / QZ_RESIDUAL_UNIT;
         w->off[i] = x > edge ? edge : x < -edge ? -edge : x;
     }
     return LQ_OK;
@@ -179,12 +179,12 @@ lq_status tune_weight_store(qt_tensor *out, const tune_weight *w, lq_arena *a, l
     qz_out q;
     if (!w->code) return store_scales(out, w, a, err);
     lq_status st = qz_out_alloc(&q, s, N, K, a, err);
-    ug_param *params = st ? NULL : lq_push(a, (size_t)ng * sizeof *params);
+    grid_param *params = st ? NULL : lq_push(a, (size_t)ng * sizeof *params);
     uint8_t *zeros = params ? lq_push(a, (size_t)ng) : NULL;
     if (!st && !zeros) st = lq_fail(err, LQ_ENOMEM, "no memory for a tuned weight");
     for (int64_t n = 0; n < N && !st; n++) {
         for (int64_t g = 0; g < ng; g++)
-            params[g] = (ug_param){ w->scale[n * ng + g], w->zero[n * ng + g] };
+            params[g] = (grid_param){ w->scale[n * ng + g], w->zero[n * ng + g] };
         rtn_store_row(&q, n, params, w->code + n * K, zeros);
     }
     if (!st) *out = q.t;

@@ -31,15 +31,15 @@ static void round_row(void *ctx, int64_t r, int thread)
     const search *c = ctx;
     const int64_t K = c->site->K, N = c->site->lin[c->l].N, G = c->site->lin[c->l].group;
     const float *w = c->site->lin[c->l].W + r * N / rows_searched(N) * K;
-    ug_spec spec = c->site->lin[c->l].spec;
+    grid_spec spec = c->site->lin[c->l].spec;
     spec.search = false;
-    float *e = c->d + r * K, M = ug_max_code(spec.bits);
+    float *e = c->d + r * K, M = grid_max_code(spec.bits);
     for (int64_t k = 0; k < K; k++)
         e[k] = w[k] * c->s[k];
     for (int64_t k = 0; k < K; k += G) {
-        ug_param p = ug_fit(&spec, e + k, NULL, G);
+        grid_param p = grid_fit(&spec, e + k, NULL, G);
         for (int64_t i = k; i < k + G; i++)
-            e[i] = (e[i] - ug_value(ug_code(e[i], p, M), p)) / c->s[i];
+            e[i] = (e[i] - grid_value(grid_code(e[i], p, M), p)) / c->s[i];
     }
 }
 
@@ -221,22 +221,22 @@ void awq_scale_h(float *H, const float *s, int64_t K, pool *p)
 typedef struct {
     qz_out *out;
     const float *W, *H, *imp;
-    const ug_spec *spec;
+    const grid_spec *spec;
     int n_cand;
     uint8_t *scratch;
     size_t per_thread;
 } clip;
 
 /* The grid of one group with the least d H_gg d^T; d, g [n_cand][G]. */
-static ug_param best_grid(const clip *c, const float *w, int64_t k, int64_t G, float *d, float *g)
+static grid_param best_grid(const clip *c, const float *w, int64_t k, int64_t G, float *d, float *g)
 {
     int64_t K = c->out->t.K;
-    ug_range range = ug_find_range(w, G);
-    float M = ug_max_code(c->spec->bits);
+    grid_range range = grid_find_range(w, G);
+    float M = grid_max_code(c->spec->bits);
     for (int i = 0; i < c->n_cand; i++) {
-        ug_param p = ug_candidate(c->spec, range, i);
+        grid_param p = grid_candidate(c->spec, range, i);
         for (int64_t j = 0; j < G; j++)
-            d[i * G + j] = w[j] - ug_value(ug_code(w[j], p, M), p);
+            d[i * G + j] = w[j] - grid_value(grid_code(w[j], p, M), p);
     }
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, c->n_cand, (int)G, (int)G, 1, d, (int)G,
                 c->H + k * K + k, (int)K, 0, g, (int)G);
@@ -251,7 +251,7 @@ static ug_param best_grid(const clip *c, const float *w, int64_t k, int64_t G, f
             best = i;
         }
     }
-    return ug_candidate(c->spec, range, best);
+    return grid_candidate(c->spec, range, best);
 }
 
 static void clip_rows(void *ctx, int64_t item, int thread)
@@ -259,30 +259,30 @@ static void clip_rows(void *ctx, int64_t item, int thread)
     const clip *c = ctx;
     int64_t N = c->out->t.N, K = c->out->t.K, G = c->out->t.scheme.group, ng = K / G;
     float *d = (float *)(void *)(c->scratch + (size_t)thread * c->per_thread);
-    float *g = d + c->n_cand * G, M = ug_max_code(c->spec->bits);
-    ug_param *params = (ug_param *)(void *)(g + c->n_cand * G);
+    float *g = d + c->n_cand * G, M = grid_max_code(c->spec->bits);
+    grid_param *params = (grid_param *)(void *)(g + c->n_cand * G);
     uint8_t *codes = (uint8_t *)(params + ng), *zeros = codes + K;
     for (int64_t n = item * QZ_ROWS; n < N && n < (item + 1) * QZ_ROWS; n++) {
         const float *w = c->W + n * K;
         for (int64_t k = 0; k < K; k++) {
             if (k % G == 0)
                 params[k / G] = G <= MAX_GROUP ? best_grid(c, w + k, k, G, d, g)
-                                               : ug_fit(c->spec, w + k, c->imp + k, G);
-            codes[k] = (uint8_t)ug_code(w[k], params[k / G], M);
+                                               : grid_fit(c->spec, w + k, c->imp + k, G);
+            codes[k] = (uint8_t)grid_code(w[k], params[k / G], M);
         }
         rtn_store_row(c->out, n, params, codes, zeros);
     }
 }
 
-lq_status awq_round(qz_out *out, const float *W, const float *H, const ug_spec *spec, pool *p,
+lq_status awq_round(qz_out *out, const float *W, const float *H, const grid_spec *spec, pool *p,
                     lq_err *err)
 {
     int64_t K = out->t.K, G = out->t.scheme.group, ng = K / G;
-    clip c = { .out = out, .W = W, .H = H, .spec = spec, .n_cand = ug_n_candidates(spec) };
+    clip c = { .out = out, .W = W, .H = H, .spec = spec, .n_cand = grid_n_candidates(spec) };
     float *imp = calloc((size_t)K, sizeof *imp);
     size_t trial = G <= MAX_GROUP ? (size_t)(2 * c.n_cand * G) * sizeof(float) : 0;
     if (!trial) c.n_cand = 0; /* no trial rows: d and g are empty */
-    c.per_thread = lq_round_up(trial + (size_t)ng * (sizeof(ug_param) + 1) + (size_t)K, 64);
+    c.per_thread = lq_round_up(trial + (size_t)ng * (sizeof(grid_param) + 1) + (size_t)K, 64);
     c.scratch = calloc((size_t)pool_threads(p), c.per_thread);
     lq_status s = LQ_OK;
     if (!imp || !c.scratch) {
@@ -302,7 +302,7 @@ lq_status awq_round(qz_out *out, const float *W, const float *H, const ug_spec *
 static lq_status clip_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
 {
     (void)r;
-    const ug_spec spec = rtn_spec(&out->t.scheme, !m->o->narrow, !m->o->no_clip);
+    const grid_spec spec = rtn_spec(&out->t.scheme, !m->o->narrow, !m->o->no_clip);
     return awq_round(out, m->W, m->H, &spec, p, err);
 }
 

@@ -35,7 +35,7 @@ typedef struct {
         const float *W;
         int64_t N, group;
         double stand_for; /* rows that these N stand for, their weight in the loss; 0: N */
-        ug_spec spec;
+        grid_spec spec;
     } lin[AWQ_MAX_LINEARS];
     int n;
     int64_t K;
@@ -63,7 +63,7 @@ void awq_scale_h(float *H, const float *s, int64_t K, pool *p);
 
 /* Round W to nearest with drawn-in groups. Groups longer than 512 compare by diag(H) only.
  * out->t.scheme: QT_UINT, regular. Errors: LQ_ENOMEM. */
-lq_status awq_round(qz_out *out, const float *W, const float *H, const ug_spec *spec, pool *p,
+lq_status awq_round(qz_out *out, const float *W, const float *H, const grid_spec *spec, pool *p,
                     lq_err *err);
 
 #endif

@@ -14,7 +14,7 @@ struct awq_dev {
     int n_mem;
 };
 
-static void *take(awq_dev *a, size_t bytes)
+static void *awq_dev_take(awq_dev *a, size_t bytes)
 {
     void *p = a->d->ops->alloc(a->d, bytes);
     if (p) a->mem[a->n_mem++] = p;
@@ -30,10 +30,10 @@ lq_status awq_dev_open(awq_dev **out, dev *d, const float *H, int64_t K, int64_t
     d->ops->bind(d);
     a->d = d;
     a->K = K;
-    a->H = take(a, k * k * sizeof *H);
-    a->D = take(a, n * k * sizeof *H);
-    a->G = take(a, n * k * sizeof *H);
-    a->loss = take(a, n * sizeof *a->loss);
+    a->H = awq_dev_take(a, k * k * sizeof *H);
+    a->D = awq_dev_take(a, n * k * sizeof *H);
+    a->G = awq_dev_take(a, n * k * sizeof *H);
+    a->loss = awq_dev_take(a, n * sizeof *a->loss);
     if (a->H) d->ops->upload(d, a->H, H, k * k * sizeof *H);
     const lq_status s = d->ops->sync(d, err);
     if (s)

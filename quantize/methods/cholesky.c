@@ -9,7 +9,7 @@
 #include <lapacke.h>
 #include <stdlib.h>
 
-enum { T = FACTOR_TILE };
+enum { T = CHOLESKY_TILE };
 
 typedef struct {
     double *A;      /* tiles, column of tiles after column */
@@ -30,14 +30,14 @@ static double *tile(const work *w, int64_t i, int64_t j)
 /* Rows of tile i that are there; the rest are those of the identity. */
 static int64_t rows(const work *w, int64_t i) { return w->K - i * T < T ? w->K - i * T : T; }
 
-size_t factor_bytes(int64_t K)
+size_t cholesky_bytes(int64_t K)
 {
     const size_t nt = (size_t)lq_ceil_div(K, T);
     return (nt * (nt + 1) / 2 + nt) * T * T * sizeof(double);
 }
 
 /* Item: a column of tiles. */
-static void fill(void *ctx, int64_t tj, int thread)
+static void fill_tile(void *ctx, int64_t tj, int thread)
 {
     (void)thread;
     const work *w = ctx;
@@ -139,8 +139,8 @@ static bool invert(work *w, pool *p)
     return true;
 }
 
-lq_status factor_upper(float *U, const float *H, const int32_t *perm, int64_t K, double add,
-                       pool *p, lq_err *err)
+lq_status cholesky_upper(float *U, const float *H, const int32_t *perm, int64_t K, double add,
+                         pool *p, lq_err *err)
 {
     work w = { .K = K, .nt = lq_ceil_div(K, T), .H = H, .perm = perm, .add = add, .U = U };
     const size_t tiles = (size_t)(w.nt * (w.nt + 1) / 2);
@@ -151,7 +151,7 @@ lq_status factor_upper(float *U, const float *H, const int32_t *perm, int64_t K,
     if (!w.A || !w.column || !w.sums) {
         s = lq_fail(err, LQ_ENOMEM, "no memory to factor a matrix of %lld", (long long)K);
     } else {
-        pool_run(p, w.nt, fill, &w);
+        pool_run(p, w.nt, fill_tile, &w);
         if (!factor(&w, p) || !invert(&w, p))
             s = lq_fail(err, LQ_ECHECK, "a matrix of %lld is not positive definite", (long long)K);
         else

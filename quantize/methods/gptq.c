@@ -40,7 +40,7 @@ lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *per
     if (mean > 0 && finite_matrix(H, K))
         for (size_t t = 0; t < LQ_COUNT(ladder) && s == LQ_ECHECK; t++) {
             *damp = start * ladder[t];
-            s = factor_upper(U, H, perm, K, *damp * mean, p, err);
+            s = cholesky_upper(U, H, perm, K, *damp * mean, p, err);
         }
     if (s != LQ_ECHECK) return s;
     return lq_fail(err, s, "H [%lld] is not positive definite at any damping", (long long)K);
@@ -59,11 +59,11 @@ typedef struct {
     double *loss, *plain; /* per row */
     /* The batch: rows n0 .. n0 + rows; k0 .. k1 the block of columns. */
     int64_t n0, rows, k0, k1;
-    float *w, *d, *g, *e;  /* [BATCH][K] permuted weights; errors; errors H; [BATCH][BLOCK] */
-    uint8_t *codes, *rtn;  /* [BATCH][K], in the order of the inputs */
-    ug_param *params, *pr; /* [BATCH][ng]: GPTQ's grids, plain ones */
-    uint8_t *zeros;        /* [BATCH][ng] */
-    gptq_dev *on;          /* where rows are rounded; NULL: here */
+    float *w, *d, *g, *e;    /* [BATCH][K] permuted weights; errors; errors H; [BATCH][BLOCK] */
+    uint8_t *codes, *rtn;    /* [BATCH][K], in the order of the inputs */
+    grid_param *params, *pr; /* [BATCH][ng]: GPTQ's grids, plain ones */
+    uint8_t *zeros;          /* [BATCH][ng] */
+    gptq_dev *on;            /* where rows are rounded; NULL: here */
 } work;
 
 static int64_t batch_rows(int64_t N) { return N < BATCH ? N : BATCH; }
@@ -99,17 +99,17 @@ static void round_block(void *ctx, int64_t r, int thread)
     const work *c = ctx;
     const int64_t K = c->out->t.K, G = c->out->t.scheme.group, k0 = c->k0, k1 = c->k1;
     const bool fit = !c->o->static_groups;
-    const float M = ug_max_code(c->o->spec.bits);
+    const float M = grid_max_code(c->o->spec.bits);
     float *w = c->w + r * K, *e = c->e + r * BLOCK;
     uint8_t *codes = c->codes + r * K;
-    ug_param *params = c->params + r * (K / G);
+    grid_param *params = c->params + r * (K / G);
     for (int64_t k = k0; k < k1; k++) {
         const float *u = c->U + (size_t)k * (size_t)K;
         int64_t g = (fit ? k : c->perm[k]) / G;
         if (fit && k % G == 0)
-            params[g] = ug_fit(&c->o->spec, w + k, c->imp ? c->imp_perm + k : NULL, G);
-        float code = ug_code(w[k], params[g], M);
-        float err = (w[k] - ug_value(code, params[g])) / u[k];
+            params[g] = grid_fit(&c->o->spec, w + k, c->imp ? c->imp_perm + k : NULL, G);
+        float code = grid_code(w[k], params[g], M);
+        float err = (w[k] - grid_value(code, params[g])) / u[k];
         codes[c->perm[k]] = (uint8_t)code;
         e[k - k0] = err;
         c->ops->subtract(w + k + 1, err, u + k + 1, k1 - k - 1);
@@ -132,7 +132,7 @@ static void round_batch(work *c)
 }
 
 /* d = w - q of one row, with the plain grids or GPTQ's. */
-static void row_errors(const work *c, int64_t r, const uint8_t *codes, const ug_param *params,
+static void row_errors(const work *c, int64_t r, const uint8_t *codes, const grid_param *params,
                        const int32_t *gidx)
 {
     const int64_t K = c->out->t.K, G = c->out->t.scheme.group;
@@ -141,7 +141,7 @@ static void row_errors(const work *c, int64_t r, const uint8_t *codes, const ug_
     codes += r * K;
     params += r * (K / G);
     for (int64_t k = 0; k < K; k++)
-        d[k] = w[k] - ug_value((float)codes[k], params[gidx ? gidx[k] : k / G]);
+        d[k] = w[k] - grid_value((float)codes[k], params[gidx ? gidx[k] : k / G]);
 }
 
 static void new_errors(void *ctx, int64_t r, int thread)
@@ -170,18 +170,18 @@ static double row_loss(const float *d, const float *g, int64_t K)
 /* Coordinate descent on one row: with d and g = d H kept up to date, the best real value of q_k is
  * q_k + g_k / H_kk. Returns how many codes moved. With a factor, imp is H's diagonal, whose
  * elements would each be a cache miss in H. */
-static int64_t sweep(const work *c, float *d, float *g, uint8_t *codes, const ug_param *params)
+static int64_t sweep(const work *c, float *d, float *g, uint8_t *codes, const grid_param *params)
 {
     int64_t K = c->out->t.K, G = c->out->t.scheme.group, moved = 0;
-    float M = ug_max_code(c->o->spec.bits);
+    float M = grid_max_code(c->o->spec.bits);
     for (int64_t i = 0; i < K; i++) {
         int64_t k = c->perm[i];
         const float h = c->imp[k];
         if (!(h > 0)) continue;
-        ug_param p = params[c->gidx ? c->gidx[k] : k / G];
-        float q = ug_value((float)codes[k], p), code = ug_code(q + g[k] / h, p, M);
+        grid_param p = params[c->gidx ? c->gidx[k] : k / G];
+        float q = grid_value((float)codes[k], p), code = grid_code(q + g[k] / h, p, M);
         if (code == (float)codes[k]) continue;
-        float step = ug_value(code, p) - q;
+        float step = grid_value(code, p) - q;
         codes[k] = (uint8_t)code;
         d[k] -= step;
         c->ops->subtract(g, step, c->H + (size_t)k * (size_t)K, K);
@@ -198,12 +198,12 @@ static void plain_row(void *ctx, int64_t r, int thread)
     const int64_t K = c->out->t.K, G = c->out->t.scheme.group;
     const float *w = c->W + (c->n0 + r) * K;
     uint8_t *codes = c->rtn + r * K;
-    ug_param *params = c->pr + r * (K / G);
-    ug_spec plain = c->o->spec;
+    grid_param *params = c->pr + r * (K / G);
+    grid_spec plain = c->o->spec;
     plain.search = !c->U && plain.search; /* as a fallback it may search */
     for (int64_t k = 0; k < K; k += G) {
-        params[k / G] = ug_fit(&plain, w + k, c->U || !c->imp ? NULL : c->imp + k, G);
-        c->ops->codes(codes + k, w + k, G, params[k / G], ug_max_code(plain.bits));
+        params[k / G] = grid_fit(&plain, w + k, c->U || !c->imp ? NULL : c->imp + k, G);
+        c->ops->codes(codes + k, w + k, G, params[k / G], grid_max_code(plain.bits));
     }
     row_errors(c, r, c->rtn, c->pr, NULL);
 }
@@ -218,7 +218,7 @@ static void start_row(void *ctx, int64_t r, int thread)
     for (int64_t k = 0; k < K; k++)
         c->w[r * K + k] = w[c->perm[k]];
     for (int64_t g = 0; g < ng && c->o->static_groups; g++)
-        c->params[r * ng + g] = ug_fit(&c->o->spec, w + g * G, c->imp ? c->imp + g * G : NULL, G);
+        c->params[r * ng + g] = grid_fit(&c->o->spec, w + g * G, c->imp ? c->imp + g * G : NULL, G);
 }
 
 static void end_row(void *ctx, int64_t r, int thread)
@@ -228,7 +228,7 @@ static void end_row(void *ctx, int64_t r, int thread)
     const int64_t K = c->out->t.K, ng = K / c->out->t.scheme.group, n = c->n0 + r;
     float *d = c->d + r * K, *g = c->g + r * K;
     uint8_t *codes = c->codes + r * K;
-    ug_param *params = c->params + r * ng;
+    grid_param *params = c->params + r * ng;
     for (int i = 0; c->U && !c->on && i < c->o->sweeps && sweep(c, d, g, codes, params); i++) {
     }
     const double loss = !c->U ? c->plain[n] : c->on ? c->loss[n] : row_loss(d, g, K);
@@ -251,7 +251,7 @@ static lq_status round_there(work *c, lq_err *err)
                               .loss = c->loss + c->n0,
                               .n = c->rows,
                               .sweeps = c->o->sweeps,
-                              .most = ug_max_code(c->o->spec.bits) };
+                              .most = grid_max_code(c->o->spec.bits) };
     pool_run(c->p, c->rows, start_row, c);
     const lq_status s = gptq_dev_run(c->on, &r, err);
     for (int64_t i = 0; i < c->rows; i++) /* a loss below zero is rounding */
@@ -424,7 +424,7 @@ lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq
 
 size_t gptq_scratch(const qz_room *r)
 {
-    const size_t K = (size_t)r->K, F = sizeof(float), factor = factor_bytes(r->K);
+    const size_t K = (size_t)r->K, F = sizeof(float), factor = cholesky_bytes(r->K);
     const size_t rows = (size_t)(r->N < GPTQ_BATCH ? r->N : GPTQ_BATCH) * K * (3 * F + 2);
     const size_t rest = rows > r->loss ? rows : r->loss;
     return K * K * F + (factor > rest ? factor : rest);

@@ -36,7 +36,7 @@ typedef struct gptq_basis {
 } gptq_basis;
 
 typedef struct {
-    ug_spec spec;
+    grid_spec spec;
     bool static_groups; /* choose every group's grid before any column is rounded; without this the
                            groups follow the basis' order: where that is not the columns', out's
                            scheme must be `irregular` */

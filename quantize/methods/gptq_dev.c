@@ -21,7 +21,7 @@ bool gptq_dev_fits(const dev *d, int64_t K)
     return (size_t)K * sizeof(float) + BESIDE <= d->shared_per_block;
 }
 
-static void *take(gptq_dev *g, const void *host, size_t bytes)
+static void *gptq_dev_take(gptq_dev *g, const void *host, size_t bytes)
 {
     void *p = g->d->ops->alloc(g->d, bytes);
     if (p) g->mem[g->n_mem++] = p;
@@ -38,18 +38,18 @@ lq_status gptq_dev_open(gptq_dev **out, dev *d, const gptq_dev_basis *b, lq_err 
     d->ops->bind(d);
     g->d = d;
     g->b = *b;
-    g->b.H = take(g, b->H, square);
-    g->b.U = take(g, b->U, square);
-    g->b.imp = take(g, b->imp, K * sizeof(float));
-    g->b.perm = take(g, b->perm, K * sizeof(int32_t));
-    g->W = take(g, NULL, n * K * sizeof(float));
-    g->w = take(g, NULL, n * K * sizeof(float));
-    g->err = take(g, NULL, n * K * sizeof(float));
-    g->g = take(g, NULL, n * K * sizeof(float));
-    g->e = take(g, NULL, n * DEV_GPTQ_BLOCK * sizeof(float));
-    g->params = take(g, NULL, n * (K / (size_t)b->G) * sizeof(ug_param));
-    g->loss = take(g, NULL, n * sizeof(double));
-    g->codes = take(g, NULL, n * K);
+    g->b.H = gptq_dev_take(g, b->H, square);
+    g->b.U = gptq_dev_take(g, b->U, square);
+    g->b.imp = gptq_dev_take(g, b->imp, K * sizeof(float));
+    g->b.perm = gptq_dev_take(g, b->perm, K * sizeof(int32_t));
+    g->W = gptq_dev_take(g, NULL, n * K * sizeof(float));
+    g->w = gptq_dev_take(g, NULL, n * K * sizeof(float));
+    g->err = gptq_dev_take(g, NULL, n * K * sizeof(float));
+    g->g = gptq_dev_take(g, NULL, n * K * sizeof(float));
+    g->e = gptq_dev_take(g, NULL, n * DEV_GPTQ_BLOCK * sizeof(float));
+    g->params = gptq_dev_take(g, NULL, n * (K / (size_t)b->G) * sizeof(grid_param));
+    g->loss = gptq_dev_take(g, NULL, n * sizeof(double));
+    g->codes = gptq_dev_take(g, NULL, n * K);
     const lq_status s = d->ops->sync(d, err); /* what went up may go */
     if (s)
         gptq_dev_close(g);

@@ -24,11 +24,11 @@ bool gptq_dev_fits(const dev *d, int64_t K); /* a row's errors in a block's shar
 
 /* One batch of n rows; all host memory, rows of K or of K / G. */
 typedef struct {
-    const float *W, *w;          /* as they are; in the order of perm */
-    const uint8_t *rtn;          /* codes of plain rounding, with grids pr */
-    const ug_param *pr, *params; /* params: GPTQ's */
-    uint8_t *codes;              /* out */
-    double *plain, *loss;        /* out [n]: of rtn, of codes */
+    const float *W, *w;            /* as they are; in the order of perm */
+    const uint8_t *rtn;            /* codes of plain rounding, with grids pr */
+    const grid_param *pr, *params; /* params: GPTQ's */
+    uint8_t *codes;                /* out */
+    double *plain, *loss;          /* out [n]: of rtn, of codes */
     int64_t n;
     int sweeps;
     float most; /* largest code */

@@ -5,15 +5,15 @@ enum { SHRINKS = 48, STEPS = 80 }; /* ends drawn in by 1/80 each time, down to 0
 
 static const float f16_max = 65504.0f, f16_normal = 0x1p-14f, f16_min = 0x1p-24f;
 
-lq_dtype ug_scale_dtype(float absmax, int bits)
+lq_dtype grid_scale_dtype(float absmax, int bits)
 {
     float coarsest = absmax / (float)(1 << (bits - 1)), margin = 2; /* compensated weights grow */
     return coarsest * margin > f16_max || (absmax > 0 && coarsest < f16_normal) ? LQ_F32 : LQ_F16;
 }
 
-ug_range ug_find_range(const float *w, int64_t n)
+grid_range grid_find_range(const float *w, int64_t n)
 {
-    ug_range r = { 0, 0 };
+    grid_range r = { 0, 0 };
     for (int64_t i = 0; i < n; i++) {
         r.lo = w[i] < r.lo ? w[i] : r.lo;
         r.hi = w[i] > r.hi ? w[i] : r.hi;
@@ -32,35 +32,35 @@ static float store_scale(float s, lq_dtype d)
 }
 
 /* Zero points beside the rounded one are worth trying where a grid has few values. */
-static int n_zeros(const ug_spec *s) { return s->mode == UG_ASYM && s->bits <= 3 ? 3 : 1; }
+static int n_zeros(const grid_spec *s) { return s->mode == GRID_ASYM && s->bits <= 3 ? 3 : 1; }
 
-int ug_n_candidates(const ug_spec *s)
+int grid_n_candidates(const grid_spec *s)
 {
-    return SHRINKS * (s->mode == UG_SYM_FULL ? 2 : n_zeros(s));
+    return SHRINKS * (s->mode == GRID_SYM_FULL ? 2 : n_zeros(s));
 }
 
-ug_param ug_candidate(const ug_spec *s, ug_range r, int i)
+grid_param grid_candidate(const grid_spec *s, grid_range r, int i)
 {
     static const float beside[3] = { 0, 1, -1 };
-    float M = ug_max_code(s->bits), half = (float)(1 << (s->bits - 1));
+    float M = grid_max_code(s->bits), half = (float)(1 << (s->bits - 1));
     float shrink = 1.0f - (float)(i % SHRINKS) / STEPS;
     int kind = i / SHRINKS;
-    if (r.lo == 0 && r.hi == 0) return (ug_param){ 1.0f, s->mode == UG_ASYM ? 0.0f : half };
+    if (r.lo == 0 && r.hi == 0) return (grid_param){ 1.0f, s->mode == GRID_ASYM ? 0.0f : half };
     float lo = r.lo * shrink, hi = r.hi * shrink, a = hi > -lo ? hi : -lo;
-    if (s->mode == UG_ASYM) {
-        ug_param p = { store_scale(hi / M - lo / M, s->scale_dtype), 0 };
-        float z = ug_round(-lo / p.scale) + beside[kind];
+    if (s->mode == GRID_ASYM) {
+        grid_param p = { store_scale(hi / M - lo / M, s->scale_dtype), 0 };
+        float z = grid_round(-lo / p.scale) + beside[kind];
         p.zero = z < 0 ? 0 : z > M ? M : z;
         return p;
     }
-    bool full = (s->mode == UG_SYM_FULL) == (kind == 0); /* the mode's own rule first */
-    if (!full) return (ug_param){ store_scale(a / (M / 2), s->scale_dtype), half };
+    bool full = (s->mode == GRID_SYM_FULL) == (kind == 0); /* the mode's own rule first */
+    if (!full) return (grid_param){ store_scale(a / (M / 2), s->scale_dtype), half };
     float end = hi > -lo ? hi : lo; /* a tie: the negative end, so that the scale is positive */
-    return (ug_param){ store_scale(-end / half, s->scale_dtype), half };
+    return (grid_param){ store_scale(-end / half, s->scale_dtype), half };
 }
 
 /* sum imp (w - q)^2 in eight partial sums; stops early once beyond `limit`. */
-static float grid_error(const float *w, const float *imp, int64_t n, ug_param p, float max_code,
+static float grid_error(const float *w, const float *imp, int64_t n, grid_param p, float max_code,
                         float limit)
 {
     enum { LANES = 8 };
@@ -73,14 +73,14 @@ static float grid_error(const float *w, const float *imp, int64_t n, ug_param p,
                 float x = w[i + j] * inv;
                 x = x < lo ? lo : x;
                 x = x > hi ? hi : x;
-                float e = w[i + j] - p.scale * ug_round(x);
+                float e = w[i + j] - p.scale * grid_round(x);
                 acc[j] += e * e * imp[i + j];
             }
         for (; i < stop; i++) {
             float x = w[i] * inv;
             x = x < lo ? lo : x;
             x = x > hi ? hi : x;
-            float e = w[i] - p.scale * ug_round(x);
+            float e = w[i] - p.scale * grid_round(x);
             acc[0] += e * e * imp[i];
         }
         sum = ((acc[0] + acc[1]) + (acc[2] + acc[3])) + ((acc[4] + acc[5]) + (acc[6] + acc[7]));
@@ -90,7 +90,8 @@ static float grid_error(const float *w, const float *imp, int64_t n, ug_param p,
 }
 
 /* The same of any length; imp may be NULL. */
-static float error_of(const float *w, const float *imp, int64_t n, ug_param p, float M, float limit)
+static float error_of(const float *w, const float *imp, int64_t n, grid_param p, float M,
+                      float limit)
 {
     enum { BLOCK = 1024 };
     static const float ones[BLOCK] = {
@@ -109,21 +110,21 @@ static float error_of(const float *w, const float *imp, int64_t n, ug_param p, f
 }
 
 /* Codes fixed, the scale with the least error: sum imp w c / sum imp c^2, c = code - zero. */
-static ug_param refit(const ug_spec *s, const float *w, const float *imp, int64_t n, ug_param best,
-                      float least)
+static grid_param refit(const grid_spec *s, const float *w, const float *imp, int64_t n,
+                        grid_param best, float least)
 {
     enum { ROUNDS = 4 };
-    const float M = ug_max_code(s->bits);
+    const float M = grid_max_code(s->bits);
     for (int i = 0; i < ROUNDS; i++) {
         double num = 0, den = 0;
         for (int64_t k = 0; k < n; k++) {
-            const double c = (double)(ug_code(w[k], best, M) - best.zero);
+            const double c = (double)(grid_code(w[k], best, M) - best.zero);
             const double by = imp ? c * (double)imp[k] : c;
             num += by * (double)w[k];
             den += by * c;
         }
         if (num == 0 || !(den > 0)) return best;
-        const ug_param p = { store_scale((float)(num / den), s->scale_dtype), best.zero };
+        const grid_param p = { store_scale((float)(num / den), s->scale_dtype), best.zero };
         const float e = error_of(w, imp, n, p, M, least);
         if (!(e < least)) return best;
         least = e;
@@ -132,14 +133,14 @@ static ug_param refit(const ug_spec *s, const float *w, const float *imp, int64_
     return best;
 }
 
-ug_param ug_fit(const ug_spec *s, const float *w, const float *imp, int64_t n)
+grid_param grid_fit(const grid_spec *s, const float *w, const float *imp, int64_t n)
 {
-    ug_range r = ug_find_range(w, n);
-    ug_param best = ug_candidate(s, r, 0);
+    grid_range r = grid_find_range(w, n);
+    grid_param best = grid_candidate(s, r, 0);
     if (!s->search || (r.lo == 0 && r.hi == 0)) return best;
-    float least = INFINITY, M = ug_max_code(s->bits);
-    for (int c = 0; c < ug_n_candidates(s); c++) {
-        ug_param p = ug_candidate(s, r, c);
+    float least = INFINITY, M = grid_max_code(s->bits);
+    for (int c = 0; c < grid_n_candidates(s); c++) {
+        grid_param p = grid_candidate(s, r, c);
         const float e = error_of(w, imp, n, p, M, least);
         if (e < least) {
             least = e;

@@ -45,20 +45,20 @@ double hqq_loss(const float *w, const uint8_t *codes, float scale, float zero, i
 
 /* ---- one group ---- */
 typedef struct {
-    ug_param p;
+    grid_param p;
     uint8_t *codes; /* [n] */
 } grid;
 
 static float f16(float x) { return lq_f16_to_f32(lq_f32_to_f16(x)); }
 
 /* Codes on a grid whose zero may be a fraction; returns mean |w - q|. */
-static double encode(uint8_t *codes, const float *w, ug_param p, float M, int64_t n)
+static double encode(uint8_t *codes, const float *w, grid_param p, float M, int64_t n)
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
         float c = w[i] / p.scale + p.zero;
         c = c > 0 ? c : 0;
-        c = ug_round(c < M ? c : M);
+        c = grid_round(c < M ? c : M);
         codes[i] = (uint8_t)c;
         sum += (double)fabsf(w[i] - p.scale * (c - p.zero));
     }
@@ -73,7 +73,7 @@ static double shrink(double r, double beta)
     return less <= 0 ? 0 : r < 0 ? -less : less;
 }
 
-static float next_zero(const float *w, const uint8_t *codes, ug_param p, double beta, int64_t n)
+static float next_zero(const float *w, const uint8_t *codes, grid_param p, double beta, int64_t n)
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -85,9 +85,9 @@ static float next_zero(const float *w, const uint8_t *codes, ug_param p, double 
 
 static float store_zero(float z, const qt_scheme *s)
 {
-    const float M = ug_max_code(s->bits);
+    const float M = grid_max_code(s->bits);
     if (s->zero == QT_ZERO_F16) return fabsf(z) < 65504 ? f16(z) : z < 0 ? -65504.0f : 65504.0f;
-    return z <= 0 ? 0 : z >= M ? M : ug_round(z);
+    return z <= 0 ? 0 : z >= M ? M : grid_round(z);
 }
 
 static float store_scale(float x, const qt_scheme *s)
@@ -99,14 +99,14 @@ static float store_scale(float x, const qt_scheme *s)
 /* The alternation; best->codes and trial are [n]. */
 static void alternate(grid *best, uint8_t *trial, const float *w, const qt_scheme *s, int64_t n)
 {
-    const float M = ug_max_code(s->bits);
+    const float M = grid_max_code(s->bits);
     float lo = w[0], hi = w[0];
     for (int64_t i = 1; i < n; i++) {
         lo = w[i] < lo ? w[i] : lo;
         hi = w[i] > hi ? w[i] : hi;
     }
     const float step = hi / M - lo / M;
-    ug_param p = { .scale = store_scale(step > 5e-5f ? step : 5e-5f, s) };
+    grid_param p = { .scale = store_scale(step > 5e-5f ? step : 5e-5f, s) };
     double least = (double)INFINITY, beta = BETA;
     float z = -lo / p.scale;
     for (int round = 0; round < ROUNDS; round++, beta *= GROWTH) {
@@ -117,7 +117,7 @@ static void alternate(grid *best, uint8_t *trial, const float *w, const qt_schem
         best->p = p;
         memcpy(best->codes, trial, (size_t)n);
         /* The zero is followed as the fraction it is, whatever is stored. */
-        z = next_zero(w, trial, (ug_param){ p.scale, z }, beta, n);
+        z = next_zero(w, trial, (grid_param){ p.scale, z }, beta, n);
     }
 }
 
@@ -131,8 +131,8 @@ static void refit(grid *g, uint8_t *trial, const float *w, const qt_scheme *s, i
         den += c * c;
     }
     if (!(num > 0) || !(den > 0)) return;
-    const ug_param p = { store_scale((float)(num / den), s), g->p.zero };
-    encode(trial, w, p, ug_max_code(s->bits), n);
+    const grid_param p = { store_scale((float)(num / den), s), g->p.zero };
+    encode(trial, w, p, grid_max_code(s->bits), n);
     if (!(hqq_loss(w, trial, p.scale, p.zero, n) < hqq_loss(w, g->codes, g->p.scale, g->p.zero, n)))
         return;
     g->p = p;
@@ -140,15 +140,15 @@ static void refit(grid *g, uint8_t *trial, const float *w, const qt_scheme *s, i
 }
 
 /* codes, trial [n] */
-static ug_param fit_group(uint8_t *codes, uint8_t *trial, const float *w, const qt_scheme *s,
-                          int64_t n)
+static grid_param fit_group(uint8_t *codes, uint8_t *trial, const float *w, const qt_scheme *s,
+                            int64_t n)
 {
-    const ug_spec plain = rtn_spec(s, true, false);
-    const ug_param rtn = ug_fit(&plain, w, NULL, n);
+    const grid_spec plain = rtn_spec(s, true, false);
+    const grid_param rtn = grid_fit(&plain, w, NULL, n);
     grid g = { rtn, codes };
     alternate(&g, trial, w, s, n);
     if (s->zero == QT_ZERO_INT) refit(&g, trial, w, s, n);
-    encode(trial, w, rtn, ug_max_code(s->bits), n);
+    encode(trial, w, rtn, grid_max_code(s->bits), n);
     if (hqq_loss(w, codes, g.p.scale, g.p.zero, n) <= hqq_loss(w, trial, rtn.scale, rtn.zero, n))
         return g.p;
     memcpy(codes, trial, (size_t)n);
@@ -170,7 +170,7 @@ static void run_rows(void *ctx, int64_t item, int thread)
     const qt_scheme *s = &k->out->t.scheme;
     const int64_t N = k->out->t.N, K = k->out->t.K, G = s->group;
     uint8_t *mem = k->scratch + (size_t)thread * k->per_thread;
-    ug_param *params = (ug_param *)(void *)(mem + k->o_params);
+    grid_param *params = (grid_param *)(void *)(mem + k->o_params);
     uint8_t *codes = mem + k->o_codes;
     for (int64_t n = item * QZ_ROWS; n < N && n < (item + 1) * QZ_ROWS; n++) {
         const float *w = qz_rows((float *)(void *)mem, k->W, k->d, K, n, 1);
@@ -185,7 +185,7 @@ lq_status hqq_run(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err)
     const size_t K = (size_t)out->t.K, G = (size_t)out->t.scheme.group, ng = K / G;
     work k = { .out = out, .W = W, .d = d };
     k.o_params = K * sizeof(float);
-    k.o_codes = k.o_params + ng * sizeof(ug_param);
+    k.o_codes = k.o_params + ng * sizeof(grid_param);
     k.o_trial = k.o_codes + K;
     k.o_zeros = k.o_trial + G;
     k.per_thread = lq_round_up(k.o_zeros + ng, 64);

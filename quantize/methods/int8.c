@@ -37,14 +37,14 @@ static float absmax_row(int8_t *codes, const float *w, int64_t K)
 /* A row of zeros takes scale 1. */
 static float zero_point_row(int8_t *codes, int8_t *zero, const float *w, int64_t K)
 {
-    ug_range r = ug_find_range(w, K);
+    grid_range r = grid_find_range(w, K);
     float scale = r.hi / 255 - r.lo / 255; /* hi - lo may overflow */
     if (!(scale > 0)) scale = 1;
-    float z = ug_round(-r.lo / scale) - 128;
+    float z = grid_round(-r.lo / scale) - 128;
     z = z > 127 ? 127 : z;
     *zero = (int8_t)z;
     for (int64_t k = 0; k < K; k++) {
-        float c = ug_round(w[k] / scale) + z;
+        float c = grid_round(w[k] / scale) + z;
         codes[k] = (int8_t)(c < -128 ? -128 : c > 127 ? 127 : c);
     }
     return scale;

@@ -27,15 +27,15 @@ typedef struct {
 /* One thread's scratch, cut by carve, which returns its bytes; [rows][K] in perm's order unless
  * said otherwise. */
 typedef struct {
-    float *x, *d, *g, *t;  /* targets; errors; G d H; d H */
-    float *e;              /* [B][COLUMNS] */
-    float *G, *L;          /* [B][B] in the order of rows; its unit lower factor, transposed */
-    double *A;             /* [B][B] */
-    float *feed, *err;     /* [B] */
-    float *acc;            /* [K] */
-    ug_param *params;      /* [B][ng] */
-    uint8_t *codes, *row;  /* [B][K]; [K] in the order of inputs */
-    ug_param *best_params; /* of the best rounding so far */
+    float *x, *d, *g, *t;    /* targets; errors; G d H; d H */
+    float *e;                /* [B][COLUMNS] */
+    float *G, *L;            /* [B][B] in the order of rows; its unit lower factor, transposed */
+    double *A;               /* [B][B] */
+    float *feed, *err;       /* [B] */
+    float *acc;              /* [K] */
+    grid_param *params;      /* [B][ng] */
+    uint8_t *codes, *row;    /* [B][K]; [K] in the order of inputs */
+    grid_param *best_params; /* of the best rounding so far */
     uint8_t *best_codes;
     uint8_t *zeros;   /* [ng] */
     int32_t order[B]; /* rows */
@@ -59,9 +59,9 @@ static size_t carve(tile *t, uint8_t *mem, int64_t K, int64_t ng)
         { &t->feed, B * sizeof(float) },
         { &t->err, B * sizeof(float) },
         { &t->acc, k * sizeof(float) },
-        { &t->params, B * n * sizeof(ug_param) },
+        { &t->params, B * n * sizeof(grid_param) },
         { &t->codes, B * k },
-        { &t->best_params, B * n * sizeof(ug_param) },
+        { &t->best_params, B * n * sizeof(grid_param) },
         { &t->best_codes, B * k },
         { &t->row, k },
         { &t->zeros, n },
@@ -124,15 +124,15 @@ static bool factor_block(tile *t, const work *w, int64_t block, int64_t rows)
 static void round_columns(const work *w, tile *t, int64_t rows, int64_t k0, int64_t k1)
 {
     const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
-    const float M = ug_max_code(w->o->spec.bits);
+    const float M = grid_max_code(w->o->spec.bits);
     for (int64_t k = k0; k < k1; k++) {
         const float *u = w->U + (size_t)k * (size_t)K;
         const int64_t g = w->perm[k] / G;
         memset(t->feed, 0, (size_t)rows * sizeof *t->feed);
         for (int64_t n = 0; n < rows; n++) {
             float *x = t->x + n * K;
-            const ug_param p = t->params[n * ng + g];
-            float code = ug_code(x[k] + t->feed[n], p, M), err = x[k] - ug_value(code, p);
+            const grid_param p = t->params[n * ng + g];
+            float code = grid_code(x[k] + t->feed[n], p, M), err = x[k] - grid_value(code, p);
             t->codes[n * K + k] = (uint8_t)code;
             t->e[n * COLUMNS + k - k0] = err / u[k];
             cblas_saxpy((int)(rows - n - 1), err, t->L + n * B + n + 1, 1, t->feed + n + 1, 1);
@@ -170,8 +170,8 @@ static losses errors(const work *w, tile *t, int64_t n0, int64_t rows)
     for (int64_t n = 0; n < rows; n++) {
         const float *row = w->W + (n0 + t->order[n]) * K;
         for (int64_t k = 0; k < K; k++)
-            t->d[n * K + k] = row[w->perm[k]] - ug_value((float)t->codes[n * K + k],
-                                                         t->params[n * ng + w->perm[k] / G]);
+            t->d[n * K + k] = row[w->perm[k]] - grid_value((float)t->codes[n * K + k],
+                                                           t->params[n * ng + w->perm[k] / G]);
     }
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)K, (int)K, 1, t->d,
                 (int)K, w->Hp, (int)K, 0, t->t, (int)K);
@@ -196,18 +196,18 @@ static void spread(tile *t, int64_t n, int64_t rows, int64_t K)
 static int64_t sweep_row(const work *w, tile *t, int64_t n, int64_t rows)
 {
     const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
-    const float M = ug_max_code(w->o->spec.bits), gg = t->G[n * B + n];
+    const float M = grid_max_code(w->o->spec.bits), gg = t->G[n * B + n];
     uint8_t *codes = t->codes + n * K;
     int64_t moved = 0;
     memset(t->acc, 0, (size_t)K * sizeof *t->acc);
     for (int64_t k = 0; k < K; k++) {
         const float *h = w->Hp + (size_t)k * (size_t)K;
         if (!(h[k] > 0)) continue;
-        const ug_param p = t->params[n * ng + w->perm[k] / G];
-        float q = ug_value((float)codes[k], p);
-        float code = ug_code(q + (t->g[n * K + k] - gg * t->acc[k]) / (gg * h[k]), p, M);
+        const grid_param p = t->params[n * ng + w->perm[k] / G];
+        float q = grid_value((float)codes[k], p);
+        float code = grid_code(q + (t->g[n * K + k] - gg * t->acc[k]) / (gg * h[k]), p, M);
         if (code == (float)codes[k]) continue;
-        float step = ug_value(code, p) - q;
+        float step = grid_value(code, p) - q;
         codes[k] = (uint8_t)code;
         t->d[n * K + k] -= step;
         cblas_saxpy((int)K, step, h, 1, t->acc, 1);
@@ -226,7 +226,7 @@ static void refit_row(const work *w, tile *t, int64_t n, int64_t rows, const int
     float *c = t->t, *v = t->t + K; /* c of one group; c H */
     memset(t->acc, 0, (size_t)K * sizeof *t->acc);
     for (int64_t i = 0; i < ng; i++) {
-        ug_param *p = &t->params[n * ng + i];
+        grid_param *p = &t->params[n * ng + i];
         memset(v, 0, (size_t)K * sizeof *v);
         for (int64_t j = 0; j < G; j++) {
             int64_t k = place[i * G + j];
@@ -275,12 +275,12 @@ static losses descend(const work *w, tile *t, int64_t n0, int64_t rows, const in
 static void fit_grids(const work *w, tile *t, int64_t n0, int64_t rows, bool plain)
 {
     const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
-    ug_spec spec = w->o->spec;
+    grid_spec spec = w->o->spec;
     if (plain) spec.search = false;
     for (int64_t n = 0; n < rows; n++)
         for (int64_t g = 0; g < ng; g++)
-            t->params[n * ng + g] = ug_fit(&spec, w->W + (n0 + t->order[n]) * K + g * G,
-                                           plain ? NULL : w->imp + g * G, G);
+            t->params[n * ng + g] = grid_fit(&spec, w->W + (n0 + t->order[n]) * K + g * G,
+                                             plain ? NULL : w->imp + g * G, G);
 }
 
 static void round_plain(const work *w, tile *t, int64_t n0, int64_t rows)
@@ -288,9 +288,9 @@ static void round_plain(const work *w, tile *t, int64_t n0, int64_t rows)
     const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
     for (int64_t n = 0; n < rows; n++)
         for (int64_t k = 0; k < K; k++)
-            t->codes[n * K + k] =
-                (uint8_t)ug_code(w->W[(n0 + t->order[n]) * K + w->perm[k]],
-                                 t->params[n * ng + w->perm[k] / G], ug_max_code(w->o->spec.bits));
+            t->codes[n * K + k] = (uint8_t)grid_code(w->W[(n0 + t->order[n]) * K + w->perm[k]],
+                                                     t->params[n * ng + w->perm[k] / G],
+                                                     grid_max_code(w->o->spec.bits));
 }
 
 static void store(const work *w, tile *t, int64_t n0, int64_t rows)
@@ -303,7 +303,7 @@ static void store(const work *w, tile *t, int64_t n0, int64_t rows)
     }
 }
 
-static void keep(tile *t, int64_t rows, int64_t K, int64_t ng)
+static void keep_tile(tile *t, int64_t rows, int64_t K, int64_t ng)
 {
     memcpy(t->best_codes, t->codes, (size_t)(rows * K));
     memcpy(t->best_params, t->params, (size_t)(rows * ng) * sizeof *t->params);
@@ -333,7 +333,7 @@ static void run_block(void *ctx, int64_t item, int thread)
     best = errors(w, &t, n0, rows);
     w->loss_rtn[item] = best.plain > 0 ? best.plain : 0;
     w->nearest[item] = true;
-    keep(&t, rows, K, K / G);
+    keep_tile(&t, rows, K, K / G);
     for (int plain = 0; plain < 2; plain++) {
         if (!plain && !w->o->spec.search) continue;
         fit_grids(w, &t, n0, rows, plain);
@@ -342,7 +342,7 @@ static void run_block(void *ctx, int64_t item, int thread)
         if (!(l.both < best.both)) continue;
         best = l;
         w->nearest[item] = false;
-        keep(&t, rows, K, K / G);
+        keep_tile(&t, rows, K, K / G);
     }
     memcpy(t.codes, t.best_codes, (size_t)(rows * K));
     memcpy(t.params, t.best_params, (size_t)(rows * (K / G)) * sizeof *t.params);
@@ -431,7 +431,7 @@ static lq_status auto_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool
 
 static size_t auto_scratch(const qz_room *r)
 {
-    const size_t K = (size_t)r->K, F = sizeof(float), factor = factor_bytes(r->K);
+    const size_t K = (size_t)r->K, F = sizeof(float), factor = cholesky_bytes(r->K);
     if (!r->curvature) return gptq_scratch(r);
     const size_t rows =
         (size_t)r->threads * KFAC_BLOCK * K * (4 * F + 2) + (size_t)r->N * KFAC_BLOCK * F;

@@ -30,7 +30,7 @@
 enum { KFAC_BLOCK = FISHER_BLOCK };
 
 typedef struct {
-    ug_spec spec;
+    grid_spec spec;
     double damp;   /* of H, as gptq_opts; 0 means 0.01 */
     double damp_g; /* of G likewise; 0 means 0.05 */
     int sweeps;    /* per round */

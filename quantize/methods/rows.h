@@ -12,11 +12,11 @@ typedef struct {
     const char *name; /* of the family, as in k_list */
     /* as lq_to_f32, of finite numbers */
     void (*to_f32)(float *dst, const void *src, lq_dtype d, size_t n);
-    /* ug_find_range */
-    ug_range (*range)(const float *w, int64_t n);
+    /* grid_find_range */
+    grid_range (*range)(const float *w, int64_t n);
     float (*absmax)(const float *w, int64_t n);
-    /* codes[i] = ug_code(w[i], p, max_code) */
-    void (*codes)(uint8_t *codes, const float *w, int64_t n, ug_param p, float max_code);
+    /* codes[i] = grid_code(w[i], p, max_code) */
+    void (*codes)(uint8_t *codes, const float *w, int64_t n, grid_param p, float max_code);
     /* codes[i] = round(w[i] * 127 / absmax) in f64, absmax > 0 */
     void (*codes_i8)(int8_t *codes, const float *w, int64_t n, float absmax);
     /* as qt_pack_row with 4 bits: first code low */

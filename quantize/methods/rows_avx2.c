@@ -38,7 +38,7 @@ static void avx2_to_f32(float *dst, const void *src, lq_dtype d, size_t n)
 }
 
 /* min and max give their second argument where both are zeros: never -0. */
-static ug_range avx2_range(const float *w, int64_t n)
+static grid_range avx2_range(const float *w, int64_t n)
 {
     __m256 lo[VECS], hi[VECS];
     int64_t i = 0;
@@ -59,8 +59,8 @@ static ug_range avx2_range(const float *w, int64_t n)
     __m128 b = _mm_max_ps(_mm256_extractf128_ps(hi[0], 1), _mm256_castps256_ps128(hi[0]));
     a = _mm_min_ps(_mm_movehl_ps(a, a), a);
     b = _mm_max_ps(_mm_movehl_ps(b, b), b);
-    ug_range r = { .lo = _mm_cvtss_f32(_mm_min_ss(_mm_movehdup_ps(a), a)),
-                   .hi = _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(b), b)) };
+    grid_range r = { .lo = _mm_cvtss_f32(_mm_min_ss(_mm_movehdup_ps(a), a)),
+                     .hi = _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(b), b)) };
     plain_widen(&r, w + i, n - i);
     return r;
 }
@@ -86,7 +86,7 @@ static inline void store_pairs(uint8_t *dst, __m256i codes, int first, int secon
                                                    _mm256_extracti128_si256(pair, 1)));
 }
 
-static void avx2_codes(uint8_t *codes, const float *w, int64_t n, ug_param p, float max_code)
+static void avx2_codes(uint8_t *codes, const float *w, int64_t n, grid_param p, float max_code)
 {
     const __m256 scale = _mm256_set1_ps(p.scale), lo = _mm256_set1_ps(-p.zero);
     const __m256 hi = _mm256_set1_ps(max_code - p.zero);

@@ -8,7 +8,7 @@
 
 enum { QZ_LANES = 32, QZ_PIECE = 256 }; /* running sums of square_error, and how far each goes */
 
-static inline void plain_widen(ug_range *r, const float *w, int64_t n)
+static inline void plain_widen(grid_range *r, const float *w, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         r->lo = w[i] < r->lo ? w[i] : r->lo;
@@ -17,19 +17,19 @@ static inline void plain_widen(ug_range *r, const float *w, int64_t n)
 }
 
 /* Of zeros 0, not -0. */
-static inline float plain_absmax(ug_range r) { return r.hi >= -r.lo ? r.hi : -r.lo; }
+static inline float plain_absmax(grid_range r) { return r.hi >= -r.lo ? r.hi : -r.lo; }
 
-static inline void plain_codes(uint8_t *codes, const float *w, int64_t n, ug_param p,
+static inline void plain_codes(uint8_t *codes, const float *w, int64_t n, grid_param p,
                                float max_code)
 {
     for (int64_t i = 0; i < n; i++)
-        codes[i] = (uint8_t)ug_code(w[i], p, max_code);
+        codes[i] = (uint8_t)grid_code(w[i], p, max_code);
 }
 
 static inline void plain_codes_i8(int8_t *codes, const float *w, int64_t n, float absmax)
 {
     for (int64_t i = 0; i < n; i++)
-        codes[i] = (int8_t)ug_round((float)((double)w[i] * 127 / (double)absmax));
+        codes[i] = (int8_t)grid_round((float)((double)w[i] * 127 / (double)absmax));
 }
 
 static inline void plain_pack_table(uint8_t *dst, const float *w, int64_t n, float inv,

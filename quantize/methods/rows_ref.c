@@ -7,10 +7,10 @@
 
 enum { LANES = QZ_LANES, PIECE = QZ_PIECE };
 
-static ug_range ref_range(const float *w, int64_t n)
+static grid_range ref_range(const float *w, int64_t n)
 {
     float lo[LANES] = { 0 }, hi[LANES] = { 0 };
-    ug_range r = { 0, 0 };
+    grid_range r = { 0, 0 };
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         float x[LANES];
@@ -28,7 +28,7 @@ static ug_range ref_range(const float *w, int64_t n)
 
 static float ref_absmax(const float *w, int64_t n) { return plain_absmax(ref_range(w, n)); }
 
-static void ref_codes(uint8_t *codes, const float *w, int64_t n, ug_param p, float max_code)
+static void ref_codes(uint8_t *codes, const float *w, int64_t n, grid_param p, float max_code)
 {
     const float lo = -p.zero, hi = max_code - p.zero;
     int64_t i = 0;
@@ -38,7 +38,7 @@ static void ref_codes(uint8_t *codes, const float *w, int64_t n, ug_param p, flo
             float x = w[i + k] / p.scale;
             x = x < lo ? lo : x;
             x = x > hi ? hi : x;
-            c[k] = (int32_t)(ug_round(x) + p.zero);
+            c[k] = (int32_t)(grid_round(x) + p.zero);
         }
         for (int k = 0; k < LANES; k++)
             codes[i + k] = (uint8_t)c[k];

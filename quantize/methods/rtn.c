@@ -6,13 +6,13 @@
 
 #include "quantize/methods/rows.h"
 
-ug_spec rtn_spec(const qt_scheme *s, bool full, bool search)
+grid_spec rtn_spec(const qt_scheme *s, bool full, bool search)
 {
-    ug_mode mode = s->zero != QT_ZERO_NONE ? UG_ASYM : full ? UG_SYM_FULL : UG_SYM;
-    return (ug_spec){ s->bits, mode, s->scale_dtype, search, false };
+    grid_mode mode = s->zero != QT_ZERO_NONE ? GRID_ASYM : full ? GRID_SYM_FULL : GRID_SYM;
+    return (grid_spec){ s->bits, mode, s->scale_dtype, search, false };
 }
 
-void rtn_store_row(qz_out *out, int64_t n, const ug_param *params, const uint8_t *codes,
+void rtn_store_row(qz_out *out, int64_t n, const grid_param *params, const uint8_t *codes,
                    uint8_t *zeros)
 {
     const qt_scheme *s = &out->t.scheme;
@@ -40,7 +40,7 @@ typedef struct {
     const void *W;
     lq_dtype d;
     const float *imp;
-    const ug_spec *spec;
+    const grid_spec *spec;
     uint8_t *scratch;
     size_t per_thread, o_params, o_codes, o_zeros;
 } work;
@@ -50,29 +50,29 @@ static void run_rows(void *ctx, int64_t item, int thread)
     const work *k = ctx;
     int64_t N = k->out->t.N, K = k->out->t.K, G = k->out->t.scheme.group;
     uint8_t *mem = k->scratch + (size_t)thread * k->per_thread;
-    ug_param *params = (ug_param *)(void *)(mem + k->o_params);
+    grid_param *params = (grid_param *)(void *)(mem + k->o_params);
     uint8_t *codes = mem + k->o_codes;
-    const float M = ug_max_code(k->spec->bits);
+    const float M = grid_max_code(k->spec->bits);
     const qz_rows_ops *ops = qz_rows_get();
     for (int64_t n = item * QZ_ROWS; n < N && n < (item + 1) * QZ_ROWS; n++) {
         const float *w = qz_rows((float *)(void *)mem, k->W, k->d, K, n, 1);
         for (int64_t g = 0; g * G < K; g++) {
             const float *wg = w + g * G;
-            params[g] = k->spec->search ? ug_fit(k->spec, wg, k->imp ? k->imp + g * G : NULL, G)
-                                        : ug_candidate(k->spec, ops->range(wg, G), 0);
+            params[g] = k->spec->search ? grid_fit(k->spec, wg, k->imp ? k->imp + g * G : NULL, G)
+                                        : grid_candidate(k->spec, ops->range(wg, G), 0);
             ops->codes(codes + g * G, wg, G, params[g], M);
         }
         rtn_store_row(k->out, n, params, codes, mem + k->o_zeros);
     }
 }
 
-lq_status rtn_run(qz_out *out, const void *W, lq_dtype d, const float *imp, const ug_spec *spec,
+lq_status rtn_run(qz_out *out, const void *W, lq_dtype d, const float *imp, const grid_spec *spec,
                   pool *p, lq_err *err)
 {
     size_t K = (size_t)out->t.K, ng = K / (size_t)out->t.scheme.group;
     work k = { .out = out, .W = W, .d = d, .imp = imp, .spec = spec };
     k.o_params = K * sizeof(float);
-    k.o_codes = k.o_params + ng * sizeof(ug_param);
+    k.o_codes = k.o_params + ng * sizeof(grid_param);
     k.o_zeros = k.o_codes + K;
     k.per_thread = lq_round_up(k.o_zeros + ng, 64);
     k.scratch = calloc((size_t)pool_threads(p), k.per_thread);
@@ -86,7 +86,7 @@ lq_status rtn_run(qz_out *out, const void *W, lq_dtype d, const float *imp, cons
 lq_status rtn_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
 {
     (void)r;
-    ug_spec spec = rtn_spec(&out->t.scheme, !m->o->narrow, m->o->clip);
+    grid_spec spec = rtn_spec(&out->t.scheme, !m->o->narrow, m->o->clip);
     spec.search |= m->mean_sq && !m->o->no_clip;
     spec.refit = spec.search;
     return rtn_run(out, m->W, m->d, m->mean_sq, &spec, p, err);

@@ -15,7 +15,7 @@ static const struct {
 } choices[] = { { 2, 128 }, { 2, 64 }, { 2, 32 },  { 3, 128 }, { 3, 64 }, { 3, 32 }, { 4, 128 },
                 { 4, 64 },  { 4, 32 }, { 8, 128 }, { 8, 64 },  { 8, 32 }, { 0, 0 } /* as it is */ };
 enum { CHOICES = LQ_COUNT(choices) };
-static_assert((int)CHOICES <= (int)MEASURE_SCHEMES && (int)CHOICES <= (int)ALLOC_MAX,
+static_assert((int)CHOICES <= (int)MEASURE_SCHEMES && (int)CHOICES <= (int)KNAPSACK_MAX,
               "room for every choice");
 
 typedef struct {
@@ -71,7 +71,7 @@ static lq_status open_table(table *t, const qz_plan *plan, const qz_opts *o, lq_
         if (s) return lq_wrap(err, s, "%s", e->name);
         t->at[n] = i;
         t->item[n] = -1;
-        for (size_t k = n; k-- > 0 && t->m[k].e->part == e->part && t->item[n] < 0;)
+        for (size_t k = n; k-- > 0 && t->m[k].e->layer == e->layer && t->item[n] < 0;)
             if (lead_of(t->m[k].e->role, o->untied) == lead_of(e->role, o->untied))
                 t->item[n] = t->item[k];
         if (t->item[n] < 0) t->item[n] = t->n_items++;
@@ -87,12 +87,12 @@ static size_t bytes_of(const measure_entry *m, int c)
 }
 
 /* Sums over the tensors of each item. */
-static alloc_item *items_of(const table *t, lq_err *err)
+static knapsack_item *items_of(const table *t, lq_err *err)
 {
-    alloc_item *it = calloc((size_t)t->n_items + 1, sizeof *it);
+    knapsack_item *it = calloc((size_t)t->n_items + 1, sizeof *it);
     if (!it) no_memory(err);
     for (size_t i = 0; i < t->n && it; i++) {
-        alloc_item *x = &it[t->item[i]];
+        knapsack_item *x = &it[t->item[i]];
         x->n = CHOICES;
         for (int c = 0; c < CHOICES; c++) {
             x->c[c].bytes += bytes_of(&t->m[i], c);
@@ -132,9 +132,9 @@ static lq_status range_of(bpw_range *r, const table *t, const qz_plan *plan, con
         return lq_fail(err, LQ_EUSAGE,
                        "--bpw: expected tensors to choose for, found none that "
                        "--skip and --override leave");
-    alloc_item *it = items_of(t, err);
+    knapsack_item *it = items_of(t, err);
     if (!it) return LQ_ENOMEM;
-    alloc_range(&least, &most, it, t->n_items);
+    knapsack_range(&least, &most, it, t->n_items);
     free(it);
     r->bpw_least = 8 * (r->fixed + (double)least) / r->weights;
     r->bpw_most = 8 * (r->fixed + (double)most) / r->weights;
@@ -154,7 +154,7 @@ lq_status bpw_check(bpw_range *r, const qz_plan *plan, const qz_opts *o, lq_err 
 }
 
 /* ---- the file ---- */
-static lq_status keep(const table *t, const int *pick, const char *file, lq_err *err)
+static lq_status keep_choice(const table *t, const int *pick, const char *file, lq_err *err)
 {
     js_buf text = { 0 };
     cJSON *o = cJSON_CreateObject(), *a = cJSON_AddArrayToObject(o, "tensors");
@@ -209,10 +209,10 @@ static bool recall(table *t, int *pick, const char *file)
 static lq_status choose(int *pick, const table *t, const bpw_range *r, const qz_opts *o,
                         lq_err *err)
 {
-    alloc_item *it = items_of(t, err);
+    knapsack_item *it = items_of(t, err);
     if (!it) return LQ_ENOMEM;
     const double room = floor(o->bpw * r->weights / 8 - r->fixed);
-    lq_status s = alloc_choose(pick, it, t->n_items, (size_t)room, 0, err);
+    lq_status s = knapsack_choose(pick, it, t->n_items, (size_t)room, 0, err);
     free(it);
     return s;
 }
@@ -233,7 +233,7 @@ lq_status bpw_run(bpw_choice *m, qz_plan *plan, src_source *src, const qz_opts *
         m->measured = true;
         s = measure_run(t.m, t.n, src, plan, o, samples, curvature, p, job, err);
         if (!s) s = choose(pick, &t, &r, o, err);
-        if (!s) s = keep(&t, pick, file, err);
+        if (!s) s = keep_choice(&t, pick, file, err);
     }
     for (size_t i = 0; i < plan->n && !s; i++)
         m->effect[i] = (double)NAN;

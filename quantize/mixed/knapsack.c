@@ -7,18 +7,18 @@
 /* The candidates of an item that can be part of a best choice: bytes rise, cost falls. */
 typedef struct {
     int n;
-    uint8_t index[ALLOC_MAX]; /* in the item */
-    size_t extra[ALLOC_MAX];  /* bytes beyond the smallest's */
-    double cost[ALLOC_MAX];
+    uint8_t index[KNAPSACK_MAX]; /* in the item */
+    size_t extra[KNAPSACK_MAX];  /* bytes beyond the smallest's */
+    double cost[KNAPSACK_MAX];
 } ladder;
 
-static void order(int *by, const alloc_item *it)
+static void order(int *by, const knapsack_item *it)
 {
     for (int i = 0; i < it->n; i++) {
-        const alloc_candidate *x = &it->c[i];
+        const knapsack_candidate *x = &it->c[i];
         int at = i;
         for (; at > 0; at--) {
-            const alloc_candidate *y = &it->c[by[at - 1]];
+            const knapsack_candidate *y = &it->c[by[at - 1]];
             if (y->bytes < x->bytes || (y->bytes == x->bytes && y->cost <= x->cost)) break;
             by[at] = by[at - 1];
         }
@@ -26,14 +26,14 @@ static void order(int *by, const alloc_item *it)
     }
 }
 
-static ladder ladder_of(const alloc_item *it)
+static ladder ladder_of(const knapsack_item *it)
 {
-    int by[ALLOC_MAX];
+    int by[KNAPSACK_MAX];
     ladder l = { 0 };
-    assert(it->n >= 1 && it->n <= ALLOC_MAX);
+    assert(it->n >= 1 && it->n <= KNAPSACK_MAX);
     order(by, it);
     for (int i = 0; i < it->n; i++) {
-        const alloc_candidate *c = &it->c[by[i]];
+        const knapsack_candidate *c = &it->c[by[i]];
         if (l.n && !(c->cost < l.cost[l.n - 1])) continue;
         l.index[l.n] = (uint8_t)by[i];
         l.extra[l.n] = c->bytes - it->c[by[0]].bytes;
@@ -42,7 +42,7 @@ static ladder ladder_of(const alloc_item *it)
     return l;
 }
 
-void alloc_range(size_t *least, size_t *most, const alloc_item *items, int64_t n)
+void knapsack_range(size_t *least, size_t *most, const knapsack_item *items, int64_t n)
 {
     *least = *most = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -125,7 +125,7 @@ static double slope_of(const ladder *l, int from, int to)
 
 static lq_status by_hulls(int *pick, const ladder *l, int64_t n, size_t spare, lq_err *err)
 {
-    step *steps = malloc((size_t)n * ALLOC_MAX * sizeof *steps);
+    step *steps = malloc((size_t)n * KNAPSACK_MAX * sizeof *steps);
     int *rung = calloc((size_t)n, sizeof *rung);
     size_t m = 0;
     lq_status s = LQ_OK;
@@ -153,11 +153,11 @@ static lq_status by_hulls(int *pick, const ladder *l, int64_t n, size_t spare, l
     return s;
 }
 
-lq_status alloc_choose(int *pick, const alloc_item *items, int64_t n, size_t budget, size_t cells,
-                       lq_err *err)
+lq_status knapsack_choose(int *pick, const knapsack_item *items, int64_t n, size_t budget,
+                          size_t cells, lq_err *err)
 {
     size_t least, most, unit = 0, largest = 0;
-    alloc_range(&least, &most, items, n);
+    knapsack_range(&least, &most, items, n);
     if (least > budget)
         return lq_fail(err, LQ_EVALUE, "expected at least %zu bytes, found %zu", least, budget);
     ladder *l = malloc(((size_t)n + 1) * sizeof *l);
@@ -169,7 +169,7 @@ lq_status alloc_choose(int *pick, const alloc_item *items, int64_t n, size_t bud
         largest += l[i].extra[l[i].n - 1];
     }
     const size_t spare = budget - least < largest ? budget - least : largest;
-    const size_t steps = unit ? spare / unit : 0, most_cells = cells ? cells : ALLOC_CELLS;
+    const size_t steps = unit ? spare / unit : 0, most_cells = cells ? cells : KNAPSACK_CELLS;
     lq_status s = (steps + 1) <= most_cells / (size_t)(n > 0 ? n : 1)
                       ? by_steps(pick, l, n, steps, unit ? unit : 1, err)
                       : by_hulls(pick, l, n, spare, err);

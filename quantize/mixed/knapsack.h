@@ -3,7 +3,7 @@
  *     minimize  sum of cost over the chosen candidates,   sum of bytes <= budget
  *
  * The multiple-choice knapsack problem. Where the sizes share a divisor so that the spare bytes
- * come in few enough steps (ALLOC_CELLS cells of item x step) it is solved exactly, by dynamic
+ * come in few enough steps (KNAPSACK_CELLS cells of item x step) it is solved exactly, by dynamic
  * programming over the spare bytes. Otherwise the steps of every item's lower convex hull of cost
  * over bytes are taken by falling gain per byte, passing over what no longer fits: the cost then
  * exceeds the optimum by less than the largest single step.
@@ -18,24 +18,24 @@
 
 #include "base/base.h"
 
-enum { ALLOC_MAX = 32 /* candidates of an item */, ALLOC_CELLS = 1 << 26 };
+enum { KNAPSACK_MAX = 32 /* candidates of an item */, KNAPSACK_CELLS = 1 << 26 };
 
 typedef struct {
     size_t bytes;
     double cost; /* finite */
-} alloc_candidate;
+} knapsack_candidate;
 
 typedef struct {
-    int n; /* 1..ALLOC_MAX */
-    alloc_candidate c[ALLOC_MAX];
-} alloc_item;
+    int n; /* 1..KNAPSACK_MAX */
+    knapsack_candidate c[KNAPSACK_MAX];
+} knapsack_item;
 
 /* Sums of the smallest and of the largest candidates. */
-void alloc_range(size_t *least, size_t *most, const alloc_item *items, int64_t n);
+void knapsack_range(size_t *least, size_t *most, const knapsack_item *items, int64_t n);
 
-/* pick [n]: the index of each item's candidate. cells: limit on the exact method, 0: ALLOC_CELLS.
+/* pick [n]: the index of each item's candidate. cells: limit on the exact method, 0: KNAPSACK_CELLS.
  * Errors: LQ_EVALUE (even the smallest candidates exceed the budget), LQ_ENOMEM. */
-lq_status alloc_choose(int *pick, const alloc_item *items, int64_t n, size_t budget, size_t cells,
-                       lq_err *err);
+lq_status knapsack_choose(int *pick, const knapsack_item *items, int64_t n, size_t budget,
+                          size_t cells, lq_err *err);
 
 #endif

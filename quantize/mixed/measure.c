@@ -15,7 +15,7 @@ enum { EXPERTS_SEEN = 8 };
 typedef struct {
     size_t entry;   /* embedding or head; or the first of a unit */
     int scheme;     /* of it; -1: a unit, which takes the reference scheme */
-    int64_t branch; /* of the probe; -1: only the head differs */
+    int64_t branch; /* of the perturb; -1: only the head differs */
 } trial;
 
 typedef struct {
@@ -29,9 +29,9 @@ typedef struct {
     const fisher *G;
     int reference; /* the scheme that sets a unit's scale */
     cal_samples samples;
-    cal_run *cal;
+    cal_pass *cal;
     cal_layer_stats st;
-    probe *probe; /* NULL: not needed */
+    perturb *perturb; /* NULL: not needed */
     trial *trials;
     int64_t n_trials;
 } work;
@@ -41,21 +41,21 @@ static bool of_layer(const plan_entry *e) { return arch_role_per_layer(e->role);
 /* Of the same unit: one role of one layer. */
 static bool same_unit(const plan_entry *a, const plan_entry *b)
 {
-    return a->part == b->part && a->role == b->role;
+    return a->layer == b->layer && a->role == b->role;
 }
 
 /* The next entry of i's unit, in the plan's order; n: none. */
 static size_t next_of_unit(const work *w, size_t i)
 {
     const plan_entry *e = w->m[i].e;
-    while (++i < w->n && w->m[i].e->part == e->part)
+    while (++i < w->n && w->m[i].e->layer == e->layer)
         if (same_unit(w->m[i].e, e)) return i;
     return w->n;
 }
 
 static bool first_of_unit(const work *w, size_t i)
 {
-    for (size_t k = i; k-- > 0 && w->m[k].e->part == w->m[i].e->part;)
+    for (size_t k = i; k-- > 0 && w->m[k].e->layer == w->m[i].e->layer;)
         if (same_unit(w->m[k].e, w->m[i].e)) return false;
     return true;
 }
@@ -64,7 +64,7 @@ static bool first_of_unit(const work *w, size_t i)
 static const float *curvature_of(const work *w, const plan_entry *e)
 {
     for (int k = 0; k < GRAD_LINEARS && w->G; k++)
-        if (grad_linear_roles[k] == e->role) return w->G->G[e->part][k];
+        if (grad_linear_roles[k] == e->role) return w->G->G[e->layer][k];
     return NULL;
 }
 
@@ -88,14 +88,14 @@ static lq_status sense_one(work *w, measure_entry *m, int64_t expert, lq_err *er
     const plan_entry *e = m->e;
     lq_arena a = { 0 };
     qt_tensor W;
-    lq_status s = src_matrix(w->src, e->role, e->part, expert, &W, &a, err);
-    const sense_opts how = { .H = inputs_of(w, e->role),
-                             .G = curvature_of(w, e),
-                             .damp = w->o->damp,
-                             .nearest = w->o->method->alone,
-                             .narrow = w->o->narrow };
-    if (!s) s = sense_matrix(m->effect, m->scheme, m->n, &W, &how, w->p, err);
-    src_matrix_done(w->src, e->role, e->part, expert);
+    lq_status s = src_matrix(w->src, e->role, e->layer, expert, &W, &a, err);
+    const sensitivity_opts how = { .H = inputs_of(w, e->role),
+                                   .G = curvature_of(w, e),
+                                   .damp = w->o->damp,
+                                   .nearest = w->o->method->alone,
+                                   .narrow = w->o->narrow };
+    if (!s) s = sensitivity_of(m->effect, m->scheme, m->n, &W, &how, w->p, err);
+    src_matrix_done(w->src, e->role, e->layer, expert);
     lq_arena_free(&a);
     return s;
 }
@@ -131,7 +131,7 @@ static void fill_experts(work *w, size_t first)
 static lq_status round_matrix(work *w, qt_tensor *out, const qt_tensor *W, const qt_scheme *s,
                               const float *H, bool search, lq_arena *a, lq_err *err)
 {
-    const ug_spec spec = rtn_spec(s, !w->o->narrow, search);
+    const grid_spec spec = rtn_spec(s, !w->o->narrow, search);
     float *imp = H ? malloc((size_t)W->K * sizeof *imp) : NULL;
     if (H && !imp) return lq_fail(err, LQ_ENOMEM, "no memory for trying out rounded weights");
     for (int64_t k = 0; k < W->K && H; k++)
@@ -159,12 +159,12 @@ static lq_status replace_entry(work *w, model_layer *l, size_t i, lq_arena *a, l
         lq_arena t = { 0 };
         qt_tensor W, q;
         model_linear *lin = experts ? &l->expert[e->role - R_EXPERT_GATE][x] : &l->lin[e->role];
-        s = src_matrix(w->src, e->role, e->part, experts ? x : -1, &W, &t, err);
+        s = src_matrix(w->src, e->role, e->layer, experts ? x : -1, &W, &t, err);
         if (!s)
             s = round_matrix(w, &q, &W, &m->scheme[w->reference], inputs_of(w, e->role), true, &t,
                              err);
         if (!s) s = mm_pack(&lin->w, &q, a, w->p, err);
-        src_matrix_done(w->src, e->role, e->part, experts ? x : -1);
+        src_matrix_done(w->src, e->role, e->layer, experts ? x : -1);
         lq_arena_free(&t);
     }
     return s;
@@ -187,7 +187,7 @@ static lq_status try_unit(work *w, size_t first, const model_layer *plain, lq_er
     }
     for (size_t i = first; i < w->n && !s; i = next_of_unit(w, i))
         s = replace_entry(w, &l, i, &a, err);
-    if (!s) s = probe_layer(w->probe, &id, e->part, &l, err);
+    if (!s) s = perturb_layer(w->perturb, &id, e->layer, &l, err);
     if (!s) w->trials[w->n_trials++] = (trial){ first, -1, id };
     lq_arena_free(&a);
     return s;
@@ -219,7 +219,7 @@ static lq_status try_frame(work *w, size_t i, lq_err *err)
         lq_arena a = { 0 };
         qt_tensor q;
         s = round_frame(w, &q, t, &a, err);
-        if (!s) s = probe_embed(w->probe, &t->branch, &q, err);
+        if (!s) s = perturb_embed(w->perturb, &t->branch, &q, err);
         lq_arena_free(&a);
         if (lq_stopped(w->job)) return lq_fail(err, LQ_EINTR, "interrupted");
     }
@@ -235,13 +235,13 @@ static lq_status answer(work *w, double *kl, const trial *t, lq_err *err)
     qt_tensor q;
     lq_status s = own ? round_frame(w, &q, t, &a, err) : LQ_OK;
     if (!s && own) s = mm_pack(&head.w, &q, &a, w->p, err);
-    if (!s) s = probe_kl(w->probe, kl, t->branch, own ? &head : NULL, w->job, err);
+    if (!s) s = perturb_kl(w->perturb, kl, t->branch, own ? &head : NULL, w->job, err);
     lq_arena_free(&a);
     return s;
 }
 
 /* ---- the passes ---- */
-static lq_status open_probe(work *w, lq_err *err)
+static lq_status open_perturb(work *w, lq_err *err)
 {
     int64_t n = 0;
     for (size_t i = 0; i < w->n; i++)
@@ -249,7 +249,7 @@ static lq_status open_probe(work *w, lq_err *err)
     if (!n) return LQ_OK;
     w->trials = calloc((size_t)n, sizeof *w->trials);
     if (!w->trials) return lq_fail(err, LQ_ENOMEM, "no memory for trying out rounded weights");
-    lq_status s = probe_open(&w->probe, cal_model(w->cal), &w->samples, n, w->p, err);
+    lq_status s = perturb_open(&w->perturb, cal_model(w->cal), &w->samples, n, w->p, err);
     for (size_t i = 0; i < w->n && !s; i++)
         if (!of_layer(w->m[i].e)) s = try_frame(w, i, err);
     return s;
@@ -260,18 +260,18 @@ static lq_status one_layer(work *w, int64_t layer, lq_err *err)
     lq_arena a = { 0 };
     model_layer l;
     lq_status s = model_load_layer(&l, cal_model(w->cal), layer, &a, w->p, err);
-    if (!s) s = cal_look(w->cal, &w->st, layer, &l, 0, 0, w->job, err);
+    if (!s) s = cal_statistics(w->cal, &w->st, layer, &l, 0, 0, w->job, err);
     for (size_t i = 0; i < w->n && !s; i++) {
-        if (!of_layer(w->m[i].e) || w->m[i].e->part != layer) continue;
+        if (!of_layer(w->m[i].e) || w->m[i].e->layer != layer) continue;
         if (lq_stopped(w->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
         if (!s) s = sense_entry(w, &w->m[i], err);
     }
     for (size_t i = 0; i < w->n && !s; i++) {
-        if (!of_layer(w->m[i].e) || w->m[i].e->part != layer || !first_of_unit(w, i)) continue;
+        if (!of_layer(w->m[i].e) || w->m[i].e->layer != layer || !first_of_unit(w, i)) continue;
         fill_experts(w, i);
         if (!w->G) s = try_unit(w, i, &l, err);
     }
-    if (!s && w->probe) s = probe_advance(w->probe, layer, &l, w->job, err);
+    if (!s && w->perturb) s = perturb_advance(w->perturb, layer, &l, w->job, err);
     if (!s && layer + 1 < w->plan->cfg.layers) s = cal_advance(w->cal, layer, &l, w->job, err);
     lq_arena_free(&a);
     return s;
@@ -344,16 +344,16 @@ lq_status measure_run(measure_entry *m, size_t n, src_source *src, const qz_plan
     /* Experts' gate and up are measured by all tokens, their down by its weights. */
     const cal_opts cal = { .want_h = true, .logits = true, .all_experts = true };
     if (!s) s = cal_open(&w.cal, src, &w.samples, &cal, p, err);
-    if (!s) s = open_probe(&w, err);
+    if (!s) s = open_perturb(&w, err);
     for (int64_t i = 0; i < plan->cfg.layers && !s; i++) {
         lq_report(job, "measuring what bits do", (double)i, (double)plan->cfg.layers);
         if (lq_stopped(job)) s = lq_fail(err, LQ_EINTR, "interrupted");
         if (!s) s = one_layer(&w, i, err);
     }
-    if (!s && w.probe) s = settle(&w, err);
+    if (!s && w.perturb) s = settle(&w, err);
     if (!s) s = check_finite(&w, err);
     free(w.trials);
-    probe_close(w.probe);
+    perturb_close(w.perturb);
     cal_layer_stats_free(&w.st);
     cal_close(w.cal);
     free(w.samples.ids);

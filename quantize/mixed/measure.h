@@ -1,7 +1,7 @@
 /* quantize/mixed/measure.h - the effect of every scheme that an open tensor may take, measured on the
  * unquantized model, a layer at a time.
  *
- * Linears of a layer: sense_matrix with H of the tensor's inputs on MEASURE_WINDOWS windows and,
+ * Linears of a layer: sensitivity_of with H of the tensor's inputs on MEASURE_WINDOWS windows and,
  * where the model has a backward pass (calib/backward.h), with the curvature of its answers. Of other
  * models a unit (the tensors of one role in a layer, all experts) is replaced as a whole by its
  * rounding to MEASURE_BITS bits, the layers behind run on (quantize/mixed/perturb.h), and the KL divergence
@@ -12,8 +12,8 @@
  * runs with the rounded matrix, and the effect is the KL divergence itself.
  *
  * Memory: one layer and H of its inputs, hidden states of the windows, and at most
- * PROBE_STATE_BYTES of states of replaced units. Cost: two forward passes over the windows, the
- * grids of every scheme once, and what probe.h says. */
+ * PERTURB_STATE_BYTES of states of replaced units. Cost: two forward passes over the windows, the
+ * grids of every scheme once, and what perturb.h says. */
 #ifndef LLMQ_QUANTIZE_MIXED_MEASURE_H
 #define LLMQ_QUANTIZE_MIXED_MEASURE_H
 

@@ -7,8 +7,8 @@
  *
  *     kl = mean over rows of sum_v p_v (log p_v - log q_v),    p: of the base, q: of the branch
  *
- * Memory: PROBE_STATE_BYTES for the states of all branches, which bounds the number of tokens (at
- * most PROBE_TOKENS, at least one window of 32), and the logits of PROBE_ROWS rows, twice. Cost: a
+ * Memory: PERTURB_STATE_BYTES for the states of all branches, which bounds the number of tokens (at
+ * most PERTURB_TOKENS, at least one window of 32), and the logits of PERTURB_ROWS rows, twice. Cost: a
  * branch at layer i runs L - i layers, of the tokens alone. */
 #ifndef LLMQ_QUANTIZE_MIXED_PERTURB_H
 #define LLMQ_QUANTIZE_MIXED_PERTURB_H
@@ -16,28 +16,33 @@
 #include "calib/samples.h"
 #include "runtime/model/model.h"
 
-enum { PROBE_STATE_BYTES = 512 << 20, PROBE_TOKENS = 1024, PROBE_WINDOW = 256, PROBE_ROWS = 64 };
+enum {
+    PERTURB_STATE_BYTES = 512 << 20,
+    PERTURB_TOKENS = 1024,
+    PERTURB_WINDOW = 256,
+    PERTURB_ROWS = 64
+};
 
-typedef struct probe probe;
+typedef struct perturb perturb;
 
 /* Most that it holds: of n windows of len tokens. */
-size_t probe_bytes(const arch_config *c, int64_t n, int64_t len, int64_t branches, int threads);
-/* frame: embedding, norm and head of the source; stays open as long as the probe. branches: how
+size_t perturb_bytes(const arch_config *c, int64_t n, int64_t len, int64_t branches, int threads);
+/* frame: embedding, norm and head of the source; stays open as long as the perturb. branches: how
  * many there will be at most. Errors: LQ_ENOMEM, fwd_embed's. */
-lq_status probe_open(probe **q, const model *frame, const cal_samples *samples, int64_t branches,
-                     pool *p, lq_err *err);
-void probe_close(probe *q);
+lq_status perturb_open(perturb **q, const model *frame, const cal_samples *samples,
+                       int64_t branches, pool *p, lq_err *err);
+void perturb_close(perturb *q);
 
 /* A branch from another embedding; *id counts from 0. */
-lq_status probe_embed(probe *q, int64_t *id, const qt_tensor *embed, lq_err *err);
-/* A branch that leaves through `l` instead of the source's layer: before probe_advance. */
-lq_status probe_layer(probe *q, int64_t *id, int64_t layer, const model_layer *l, lq_err *err);
+lq_status perturb_embed(perturb *q, int64_t *id, const qt_tensor *embed, lq_err *err);
+/* A branch that leaves through `l` instead of the source's layer: before perturb_advance. */
+lq_status perturb_layer(perturb *q, int64_t *id, int64_t layer, const model_layer *l, lq_err *err);
 /* The base, and the branches that left before this layer, through the source's layer. */
-lq_status probe_advance(probe *q, int64_t layer, const model_layer *l, const lq_job *job,
-                        lq_err *err);
+lq_status perturb_advance(perturb *q, int64_t layer, const model_layer *l, const lq_job *job,
+                          lq_err *err);
 /* After the last layer: the KL divergence from the base's answers to a branch's (-1: the base's
  * own), by another head where one is given. Errors: LQ_ENOMEM, LQ_EINTR. */
-lq_status probe_kl(probe *q, double *kl, int64_t id, const model_linear *head, const lq_job *job,
-                   lq_err *err);
+lq_status perturb_kl(perturb *q, double *kl, int64_t id, const model_linear *head,
+                     const lq_job *job, lq_err *err);
 
 #endif

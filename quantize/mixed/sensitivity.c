@@ -12,7 +12,7 @@ enum { B = FISHER_BLOCK, COLUMNS = 128 };
 typedef struct {
     const qt_scheme *schemes;
     const qt_tensor *W;
-    const sense_opts *o;
+    const sensitivity_opts *o;
     const float *imp; /* diag(H), or NULL */
     const float *U;   /* the factor of H's inverse in the order of perm; NULL: no feedback */
     const int32_t *perm;
@@ -24,11 +24,11 @@ typedef struct {
 
 /* One thread's scratch. */
 typedef struct {
-    float *d;         /* [B][K] weights, then what they lose */
-    float *t;         /* [B][K] weights in perm's order; then d H */
-    float *e;         /* [B][COLUMNS] */
-    float *pairs;     /* [B][B] */
-    ug_param *params; /* [B][groups] */
+    float *d;           /* [B][K] weights, then what they lose */
+    float *t;           /* [B][K] weights in perm's order; then d H */
+    float *e;           /* [B][COLUMNS] */
+    float *pairs;       /* [B][B] */
+    grid_param *params; /* [B][groups] */
 } tile;
 
 static size_t tile_floats(int64_t K)
@@ -41,7 +41,7 @@ static tile tile_at(float *at, int64_t K)
     tile t = { .d = at, .t = at + B * K };
     t.e = t.t + B * K;
     t.pairs = t.e + B * COLUMNS;
-    t.params = (ug_param *)(void *)(t.pairs + B * B); /* a group has at least one weight */
+    t.params = (grid_param *)(void *)(t.pairs + B * B); /* a group has at least one weight */
     return t;
 }
 
@@ -56,21 +56,21 @@ static double dot(const float *a, const float *b, int64_t n)
 static void fit_grids(const work *w, const tile *t, int64_t rows, const qt_scheme *s)
 {
     const int64_t K = w->W->K, G = s->group, ng = K / G;
-    const ug_spec spec = rtn_spec(s, !w->o->narrow, true);
+    const grid_spec spec = rtn_spec(s, !w->o->narrow, true);
     for (int64_t n = 0; n < rows; n++)
         for (int64_t g = 0; g < ng; g++)
             t->params[n * ng + g] =
-                ug_fit(&spec, t->d + n * K + g * G, w->imp ? w->imp + g * G : NULL, G);
+                grid_fit(&spec, t->d + n * K + g * G, w->imp ? w->imp + g * G : NULL, G);
 }
 
 static void round_to_nearest(const work *w, const tile *t, int64_t rows, const qt_scheme *s)
 {
     const int64_t K = w->W->K, G = s->group, ng = K / G;
-    const float M = ug_max_code(s->bits);
+    const float M = grid_max_code(s->bits);
     for (int64_t n = 0; n < rows; n++)
         for (int64_t k = 0; k < K; k++) {
-            const ug_param p = t->params[n * ng + k / G];
-            t->d[n * K + k] -= ug_value(ug_code(t->d[n * K + k], p, M), p);
+            const grid_param p = t->params[n * ng + k / G];
+            t->d[n * K + k] -= grid_value(grid_code(t->d[n * K + k], p, M), p);
         }
 }
 
@@ -79,7 +79,7 @@ static void round_to_nearest(const work *w, const tile *t, int64_t rows, const q
 static void round_with_feedback(const work *w, const tile *t, int64_t rows, const qt_scheme *s)
 {
     const int64_t K = w->W->K, G = s->group, ng = K / G;
-    const float M = ug_max_code(s->bits);
+    const float M = grid_max_code(s->bits);
     for (int64_t n = 0; n < rows; n++)
         for (int64_t k = 0; k < K; k++)
             t->t[n * K + k] = t->d[n * K + w->perm[k]];
@@ -89,8 +89,8 @@ static void round_with_feedback(const work *w, const tile *t, int64_t rows, cons
             for (int64_t k = k0; k < k1; k++) {
                 const float *u = w->U + k * K;
                 float *x = t->t + n * K;
-                const ug_param p = t->params[n * ng + w->perm[k] / G];
-                const float q = ug_value(ug_code(x[k], p, M), p), e = (x[k] - q) / u[k];
+                const grid_param p = t->params[n * ng + w->perm[k] / G];
+                const float q = grid_value(grid_code(x[k], p, M), p), e = (x[k] - q) / u[k];
                 t->d[n * K + w->perm[k]] -= q;
                 t->e[n * COLUMNS + k - k0] = e;
                 cblas_saxpy((int)(k1 - k - 1), -e, u + k + 1, 1, x + k + 1, 1);
@@ -138,7 +138,7 @@ static void run_block(void *ctx, int64_t item, int thread)
 
 /* perm and U [K,K] from H; *has_u: there is a factor. */
 static lq_status factor(int32_t *perm, float *U, bool *has_u, const float *imp, int64_t K, pool *p,
-                        const sense_opts *o, lq_err *err)
+                        const sensitivity_opts *o, lq_err *err)
 {
     double damp = o->damp;
     if (!gptq_order(perm, imp, K)) return LQ_ENOMEM;
@@ -147,8 +147,8 @@ static lq_status factor(int32_t *perm, float *U, bool *has_u, const float *imp, 
     return s == LQ_ENOMEM ? s : LQ_OK;
 }
 
-lq_status sense_matrix(double *effect, const qt_scheme *schemes, int n, const qt_tensor *W,
-                       const sense_opts *o, pool *p, lq_err *err)
+lq_status sensitivity_of(double *effect, const qt_scheme *schemes, int n, const qt_tensor *W,
+                         const sensitivity_opts *o, pool *p, lq_err *err)
 {
     const int64_t K = W->K;
     const size_t k = (size_t)K;

@@ -25,12 +25,12 @@ typedef struct {
     double damp;        /* of H, as gptq_opts */
     bool nearest;       /* no feedback */
     bool narrow;        /* symmetric grids with positive scales only */
-} sense_opts;
+} sensitivity_opts;
 
 /* effect [n] += that of each scheme: QT_UINT with groups that divide K, or QT_DENSE (0). Blocks of
  * FISHER_BLOCK rows are summed in order, so nothing depends on the number of threads. Errors:
  * LQ_ENOMEM. */
-lq_status sense_matrix(double *effect, const qt_scheme *schemes, int n, const qt_tensor *W,
-                       const sense_opts *o, pool *p, lq_err *err);
+lq_status sensitivity_of(double *effect, const qt_scheme *schemes, int n, const qt_tensor *W,
+                         const sensitivity_opts *o, pool *p, lq_err *err);
 
 #endif

@@ -36,7 +36,7 @@ typedef struct {
     bool open;    /* its values may change; only then the rest holds */
     float *W;
     int64_t N, K, group;
-    ug_spec spec;
+    grid_spec spec;
     bool kept;        /* it is not rounded: takes factors, and has no part in choosing them */
     bool rows_fixed;  /* its rows cannot be divided (a bias that is not at hand) */
     double stand_for; /* W is a sample of that many rows; 0: it is whole */

@@ -112,9 +112,9 @@ static grad_layer expand_layer(const tuner *t, int64_t i)
 static lq_status load_linear(tuner *t, layer_params *q, int k, int64_t layer, const qz_item *item,
                              lq_err *err)
 {
-    if (item && qz_rest_fits(&item->t.scheme)) {
+    if (item && qz_residual_fits(&item->t.scheme)) {
         q->rounded[k] = true;
-        return tune_weight_init(&q->w[k], &item->t, item->rest, &t->arena, err);
+        return tune_weight_init(&q->w[k], &item->t, item->residual, &t->arena, err);
     }
     if (!item)
         return src_matrix(t->src, grad_linear_roles[k], layer, -1, &q->fixed[k], &t->arena, err);
@@ -122,7 +122,7 @@ static lq_status load_linear(tuner *t, layer_params *q, int k, int64_t layer, co
     return LQ_OK;
 }
 
-/* A norm or bias: the part's where folding changed it, else the source's. NULL: none. */
+/* A norm or bias: the layer's where folding changed it, else the source's. NULL: none. */
 static lq_status load_vector(tuner *t, const float **v, int64_t *n, arch_role r, int64_t layer,
                              bool bias, const qz_item *items, size_t n_items, lq_err *err)
 {
@@ -175,7 +175,7 @@ static lq_status load_frame(tuner *t, qz_item *items, lq_err *err)
     int64_t n;
     size_t n_items = 0;
     lq_status s = model_load_frame(&t->frame, t->src, t->p, err);
-    if (!s && t->state->parts[rest].header)
+    if (!s && t->state->layers[rest].header)
         s = qz_state_items(t->state, t->plan, rest, items, &n_items, err);
     for (size_t i = 0; i < n_items; i++) {
         if (items[i].e->role == R_EMBED) embed = &items[i].t;

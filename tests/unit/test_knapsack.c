@@ -12,19 +12,19 @@ static uint32_t draw(uint32_t below)
 }
 
 /* Sizes in steps of `unit`; costs fall with size, or not. */
-static void make_items(alloc_item *it, uint32_t unit, bool falling)
+static void make_items(knapsack_item *it, uint32_t unit, bool falling)
 {
     for (int i = 0; i < ITEMS; i++) {
         it[i].n = 1 + (int)draw(CANDIDATES);
         double cost = 100;
         for (int k = 0; k < it[i].n; k++) {
             cost = falling ? cost * (0.2 + 0.1 * draw(8)) : draw(20);
-            it[i].c[k] = (alloc_candidate){ unit * (1 + draw(12)), cost };
+            it[i].c[k] = (knapsack_candidate){ unit * (1 + draw(12)), cost };
         }
     }
 }
 
-static double cost_of(const alloc_item *it, const int *pick, size_t *bytes)
+static double cost_of(const knapsack_item *it, const int *pick, size_t *bytes)
 {
     double cost = 0;
     *bytes = 0;
@@ -36,7 +36,7 @@ static double cost_of(const alloc_item *it, const int *pick, size_t *bytes)
 }
 
 /* The least cost within the budget, by trying all. */
-static double best_of_all(const alloc_item *it, size_t budget)
+static double best_of_all(const knapsack_item *it, size_t budget)
 {
     int pick[ITEMS] = { 0 };
     double best = INFINITY;
@@ -51,7 +51,7 @@ static double best_of_all(const alloc_item *it, size_t budget)
     }
 }
 
-static double largest_cost(const alloc_item *it)
+static double largest_cost(const knapsack_item *it)
 {
     double most = 0;
     for (int i = 0; i < ITEMS; i++)
@@ -62,16 +62,16 @@ static double largest_cost(const alloc_item *it)
 
 TEST(the_exact_choice_is_the_best_of_all)
 {
-    alloc_item it[ITEMS];
+    knapsack_item it[ITEMS];
     for (seed = 1; seed < 400; seed++) {
         uint32_t keep = seed;
         make_items(it, 1 + draw(300), seed % 2 == 0);
         size_t least, most;
-        alloc_range(&least, &most, it, ITEMS);
+        knapsack_range(&least, &most, it, ITEMS);
         for (int step = 0; step <= 8; step++) {
             size_t budget = least + (most - least) * (size_t)step / 8, bytes;
             int pick[ITEMS];
-            lq_status s = alloc_choose(pick, it, ITEMS, budget, 0, NULL);
+            lq_status s = knapsack_choose(pick, it, ITEMS, budget, 0, NULL);
             CHECK(!s, "case %u: status %d", keep, s);
             double cost = cost_of(it, pick, &bytes), best = best_of_all(it, budget);
             CHECK(bytes <= budget, "case %u: %zu of %zu bytes", keep, bytes, budget);
@@ -83,17 +83,17 @@ TEST(the_exact_choice_is_the_best_of_all)
 
 TEST(hulls_stay_within_a_step_of_the_best)
 {
-    alloc_item it[ITEMS];
+    knapsack_item it[ITEMS];
     int same = 0, all = 0;
     for (seed = 1; seed < 400; seed++) {
         uint32_t keep = seed;
         make_items(it, 1 + draw(300), true);
         size_t least, most;
-        alloc_range(&least, &most, it, ITEMS);
+        knapsack_range(&least, &most, it, ITEMS);
         for (int step = 0; step <= 8; step++) {
             size_t budget = least + (most - least) * (size_t)step / 8, bytes;
             int pick[ITEMS];
-            lq_status s = alloc_choose(pick, it, ITEMS, budget, 1, NULL); /* one cell: no DP */
+            lq_status s = knapsack_choose(pick, it, ITEMS, budget, 1, NULL); /* one cell: no DP */
             CHECK(!s, "case %u: status %d", keep, s);
             double cost = cost_of(it, pick, &bytes), best = best_of_all(it, budget);
             CHECK(bytes <= budget, "case %u: %zu of %zu bytes", keep, bytes, budget);
@@ -108,25 +108,25 @@ TEST(hulls_stay_within_a_step_of_the_best)
 
 TEST(of_equal_costs_the_smaller_and_earlier_is_taken)
 {
-    const alloc_item it[2] = {
+    const knapsack_item it[2] = {
         { 4, { { 30, 1 }, { 20, 1 }, { 20, 1 }, { 10, 2 } } },
         { 3, { { 50, 0 }, { 10, 0 }, { 5, 0 } } },
     };
     for (size_t cells = 0; cells < 2; cells++) {
         int pick[2] = { -1, -1 };
-        lq_status s = alloc_choose(pick, it, 2, 1000, cells, NULL);
+        lq_status s = knapsack_choose(pick, it, 2, 1000, cells, NULL);
         CHECK(!s && pick[0] == 1 && pick[1] == 2, "cells %zu: %d %d", cells, pick[0], pick[1]);
     }
 }
 
 TEST(a_budget_below_the_smallest_is_refused)
 {
-    const alloc_item it[2] = { { 2, { { 10, 1 }, { 20, 0 } } }, { 1, { { 7, 1 } } } };
+    const knapsack_item it[2] = { { 2, { { 10, 1 }, { 20, 0 } } }, { 1, { { 7, 1 } } } };
     int pick[2];
     lq_err err;
-    CHECK(alloc_choose(pick, it, 2, 16, 0, &err) == LQ_EVALUE, "16 bytes are too few");
+    CHECK(knapsack_choose(pick, it, 2, 16, 0, &err) == LQ_EVALUE, "16 bytes are too few");
     CHECK(strstr(err.msg, "17") != NULL, "the message names the least: %s", err.msg);
-    CHECK(!alloc_choose(pick, it, 2, 17, 0, &err) && pick[0] == 0, "17 bytes are enough");
+    CHECK(!knapsack_choose(pick, it, 2, 17, 0, &err) && pick[0] == 0, "17 bytes are enough");
 }
 
 int main(int argc, char **argv)

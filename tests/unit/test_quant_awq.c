@@ -38,7 +38,7 @@ static void make_data(void)
 static const qt_scheme u4 = {
     .kind = QT_UINT, .bits = 4, .group = G, .zero = QT_ZERO_INT, .zbits = 4, .scale_dtype = LQ_F16
 };
-static const ug_spec plain = { .bits = 4, .mode = UG_ASYM, .scale_dtype = LQ_F16 };
+static const grid_spec plain = { .bits = 4, .mode = GRID_ASYM, .scale_dtype = LQ_F16 };
 
 static awq_site site_of(const int32_t *tie)
 {
@@ -76,7 +76,7 @@ TEST(scales_lower_the_loss_and_what_is_reported_is_true)
     CHECK(!qz_loss_of(&raw, &q.t, W, LQ_F32, H, (qz_fold){ 0 }, NULL, &err), "%s", err.msg);
     CHECK(fabs(raw.loss - rep.before) <= 1e-3 * rep.before, "before: %g, reported %g", raw.loss,
           rep.before);
-    ug_spec search = plain;
+    grid_spec search = plain;
     search.search = true;
     CHECK(!awq_round(&c, w, h, &search, NULL, &err), "%s", err.msg);
     CHECK(!qz_loss_of(&clipped, &c.t, w, LQ_F32, h, (qz_fold){ 0 }, NULL, &err), "%s", err.msg);

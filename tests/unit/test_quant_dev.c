@@ -120,21 +120,21 @@ static const struct {
     const char *why;
     int64_t N, K;
     int bits, group, sweeps;
-    ug_mode mode;
+    grid_mode mode;
     bool act_order, search;
 } roundings[] = {
-    { "one short block", 9, 64, 4, 32, 0, UG_ASYM, false, false },
-    { "blocks, the last short", 40, 320, 4, 64, 0, UG_ASYM, true, false },
-    { "sweeps", 40, 320, 4, 64, 4, UG_ASYM, true, true },
-    { "3 bits, symmetric", 33, 288, 3, 96, 2, UG_SYM, true, true },
-    { "2 bits", 24, 256, 2, 16, 8, UG_ASYM, true, true },
-    { "8 bits, one group", 8, 160, 8, 160, 2, UG_SYM_FULL, true, false },
+    { "one short block", 9, 64, 4, 32, 0, GRID_ASYM, false, false },
+    { "blocks, the last short", 40, 320, 4, 64, 0, GRID_ASYM, true, false },
+    { "sweeps", 40, 320, 4, 64, 4, GRID_ASYM, true, true },
+    { "3 bits, symmetric", 33, 288, 3, 96, 2, GRID_SYM, true, true },
+    { "2 bits", 24, 256, 2, 16, 8, GRID_ASYM, true, true },
+    { "8 bits, one group", 8, 160, 8, 160, 2, GRID_SYM_FULL, true, false },
 };
 
 static void one_rounding(size_t i)
 {
     const int64_t N = roundings[i].N, K = roundings[i].K;
-    const bool asym = roundings[i].mode == UG_ASYM;
+    const bool asym = roundings[i].mode == GRID_ASYM;
     const int bits = roundings[i].bits;
     const qt_scheme s = { .kind = QT_UINT,
                           .bits = bits,
@@ -206,7 +206,7 @@ TEST(awq_chooses_the_cpus_scales)
         site.lin[l].W = floats(&r, N * K, (uint64_t)(20 + l));
         site.lin[l].N = N - 3 * l;
         site.lin[l].group = 32;
-        site.lin[l].spec = (ug_spec){ .bits = 3, .scale_dtype = LQ_F32 };
+        site.lin[l].spec = (grid_spec){ .bits = 3, .scale_dtype = LQ_F32 };
     }
     float s[2][K];
     awq_report rep[2];

@@ -81,7 +81,7 @@ static void run_kfac(qz_out *out, gptq_report *rep, lq_arena *a, int bits, int r
 {
     qt_scheme s = scheme(bits);
     lq_err err = { "" };
-    kfac_opts o = { .spec = { bits, UG_ASYM, LQ_F16, true }, .sweeps = 4, .rounds = rounds };
+    kfac_opts o = { .spec = { bits, GRID_ASYM, LQ_F16, true }, .sweeps = 4, .rounds = rounds };
     lq_status st = qz_out_alloc(out, &s, N, K, a, &err);
     if (!st) st = kfac_run(out, rep, W, H, curvature, &o, threads, &err);
     CHECK(!st, "%s", err.msg);
@@ -95,7 +95,7 @@ TEST(it_beats_gptq_on_the_loss_of_both_sides)
         gptq_report rep;
         lq_err err = { "" };
         qt_scheme s = scheme(bits);
-        gptq_opts o = { .spec = { bits, UG_ASYM, LQ_F16, true },
+        gptq_opts o = { .spec = { bits, GRID_ASYM, LQ_F16, true },
                         .static_groups = true,
                         .sweeps = 4 };
         gptq_basis basis;
@@ -147,7 +147,7 @@ TEST(each_block_keeps_the_best_of_its_grids)
         uint32_t draw = seed;
         const int bits = 2 + (int)seed % 3;
         qt_scheme s = scheme(bits);
-        ug_spec spec = { .bits = bits, .mode = UG_ASYM, .scale_dtype = LQ_F16 };
+        grid_spec spec = { .bits = bits, .mode = GRID_ASYM, .scale_dtype = LQ_F16 };
         kfac_opts o = { .spec = spec, .sweeps = 4, .rounds = 1 };
         for (int i = 0; i < N * K; i++)
             W[i] = noise(&draw) > 0 ? 1 + 0.2f * noise(&draw) : -1 + 0.2f * noise(&draw);

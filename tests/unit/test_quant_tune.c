@@ -25,7 +25,7 @@ static void rounded(qz_out *out, float *W, int bits, bool asym, lq_arena *a)
                     .zero = asym ? QT_ZERO_INT : QT_ZERO_NONE,
                     .zbits = asym ? bits : 0,
                     .scale_dtype = LQ_F16 };
-    ug_spec spec = rtn_spec(&s, true, false);
+    grid_spec spec = rtn_spec(&s, true, false);
     uint32_t seed = 5;
     lq_err err = { "" };
     for (int i = 0; i < N * K; i++)
@@ -138,17 +138,18 @@ TEST(what_rounding_left_leads_back_to_the_weight)
     static int8_t rest[N * K];
     rounded(&q, W, 4, true, &a);
     W[5] = 1e30f; /* far off its grid */
-    CHECK(!qz_rest_of(rest, &q.t, W, LQ_F32, p, &err), "%s", err.msg);
+    CHECK(!qz_residual_of(rest, &q.t, W, LQ_F32, p, &err), "%s", err.msg);
     qt_dequant(got, &q.t, 0, N);
     float worst = 0;
     for (int i = 0; i < N * K; i++) {
         if (i == 5) continue;
         float scale;
         lq_to_f32(&scale, (const uint8_t *)q.t.plane[QT_SCALES].data + 2 * (i / G), LQ_F16, 1);
-        float off = fabsf((W[i] - got[i]) / scale - (float)rest[i] / QZ_REST_UNIT);
+        float off = fabsf((W[i] - got[i]) / scale - (float)rest[i] / QZ_RESIDUAL_UNIT);
         worst = off > worst ? off : worst;
     }
-    CHECK(worst <= 0.501f / QZ_REST_UNIT && rest[5] == 127, "%g steps, %d", (double)worst, rest[5]);
+    CHECK(worst <= 0.501f / QZ_RESIDUAL_UNIT && rest[5] == 127, "%g steps, %d", (double)worst,
+          rest[5]);
     lq_arena_free(&a);
 }
 

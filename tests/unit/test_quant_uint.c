@@ -10,16 +10,16 @@
 static const struct {
     const char *name;
     int bits;
-    ug_mode mode;
+    grid_mode mode;
     int group;
 } cases[] = {
-    { "u4a", 4, UG_ASYM, 32 }, { "u4s", 4, UG_SYM, 48 },  { "u4f", 4, UG_SYM_FULL, 96 },
-    { "u3a", 3, UG_ASYM, 24 }, { "u2a", 2, UG_ASYM, 16 }, { "u8s", 8, UG_SYM, 96 },
+    { "u4a", 4, GRID_ASYM, 32 }, { "u4s", 4, GRID_SYM, 48 },  { "u4f", 4, GRID_SYM_FULL, 96 },
+    { "u3a", 3, GRID_ASYM, 24 }, { "u2a", 2, GRID_ASYM, 16 }, { "u8s", 8, GRID_SYM, 96 },
 };
 
 static qt_scheme scheme_of(size_t i)
 {
-    bool asym = cases[i].mode == UG_ASYM;
+    bool asym = cases[i].mode == GRID_ASYM;
     return (qt_scheme){ .kind = QT_UINT,
                         .bits = cases[i].bits,
                         .group = cases[i].group,
@@ -28,9 +28,9 @@ static qt_scheme scheme_of(size_t i)
                         .scale_dtype = LQ_F16 };
 }
 
-static ug_spec spec_of(size_t i, bool search)
+static grid_spec spec_of(size_t i, bool search)
 {
-    return (ug_spec){ cases[i].bits, cases[i].mode, LQ_F16, search, false };
+    return (grid_spec){ cases[i].bits, cases[i].mode, LQ_F16, search, false };
 }
 
 static st_file golden;
@@ -89,7 +89,7 @@ TEST(rounding_to_nearest_is_the_definition)
         lq_arena a = { 0 };
         qz_out out;
         qt_scheme s = scheme_of(i);
-        ug_spec spec = spec_of(i, false);
+        grid_spec spec = spec_of(i, false);
         lq_err err = { "" };
         CHECK(!qz_out_alloc(&out, &s, N, K, &a, &err), "%s", err.msg);
         CHECK(!rtn_run(&out, W, LQ_F32, NULL, &spec, NULL, &err), "%s", err.msg);
@@ -176,7 +176,7 @@ TEST(search_sweeps_and_groups_on_the_way_only_help)
 }
 
 /* sum imp (w - q)^2 of the rounded rows. */
-static double weighted_error(size_t i, const float *imp, ug_spec spec)
+static double weighted_error(size_t i, const float *imp, grid_spec spec)
 {
     lq_arena a = { 0 };
     qz_out out;
@@ -199,7 +199,7 @@ TEST(searching_and_refitting_scales_lower_the_weighted_error)
     for (int64_t k = 0; k < K; k++)
         imp[k] = H[k * K + k];
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
-        ug_spec spec = spec_of(i, false);
+        grid_spec spec = spec_of(i, false);
         const double plain = weighted_error(i, imp, spec);
         spec.search = true;
         const double searched = weighted_error(i, imp, spec);
@@ -259,23 +259,23 @@ TEST(grids_of_odd_groups)
         { "denormal", { 3e-40f, -1e-40f, 0, 0 }, 0.07f },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++)
-        for (int m = UG_ASYM; m <= UG_SYM_FULL; m++)
+        for (int m = GRID_ASYM; m <= GRID_SYM_FULL; m++)
             for (int search = 0; search < 2; search++) {
-                float a = 0, M = ug_max_code(4);
+                float a = 0, M = grid_max_code(4);
                 for (int k = 0; k < 4; k++)
                     a = fabsf(t[i].w[k]) > a ? fabsf(t[i].w[k]) : a;
-                ug_spec s = { 4, (ug_mode)m, ug_scale_dtype(a, 4), search, false };
-                ug_param p = ug_fit(&s, t[i].w, NULL, 4);
+                grid_spec s = { 4, (grid_mode)m, grid_scale_dtype(a, 4), search, false };
+                grid_param p = grid_fit(&s, t[i].w, NULL, 4);
                 CHECK(isfinite(p.scale) && p.scale != 0, "%s: scale %g", t[i].why, (double)p.scale);
                 for (int k = 0; k < 4; k++) {
-                    float c = ug_code(t[i].w[k], p, M), e = fabsf(ug_value(c, p) - t[i].w[k]);
+                    float c = grid_code(t[i].w[k], p, M), e = fabsf(grid_value(c, p) - t[i].w[k]);
                     CHECK(c >= 0 && c <= M && c == floorf(c), "%s: code %g", t[i].why, (double)c);
                     CHECK(e <= t[i].tol * a || (search && e <= 0.3f * a),
                           "%s mode %d: %g off by %g", t[i].why, m, (double)t[i].w[k], (double)e);
                 }
             }
-    ug_param one = { 1, 0 };
-    CHECK(ug_code(2.5f, one, 15) == 2 && ug_code(3.5f, one, 15) == 4, "halves go to even");
+    grid_param one = { 1, 0 };
+    CHECK(grid_code(2.5f, one, 15) == 2 && grid_code(3.5f, one, 15) == 4, "halves go to even");
 }
 
 int main(int argc, char **argv)

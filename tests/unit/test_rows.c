@@ -37,15 +37,15 @@ TEST(ranges_and_codes_are_those_of_the_grid)
         for (size_t l = 0; l < LQ_COUNT(lengths); l++)
             for (int bits = 2; bits <= 8; bits += bits == 4 ? 4 : 1) {
                 const int64_t n = lengths[l];
-                const float M = ug_max_code(bits);
-                const ug_spec s = { .bits = bits, .mode = UG_ASYM, .scale_dtype = LQ_F16 };
+                const float M = grid_max_code(bits);
+                const grid_spec s = { .bits = bits, .mode = GRID_ASYM, .scale_dtype = LQ_F16 };
                 fill(w, n, (uint32_t)(n * bits));
-                const ug_range a = f[k]->range(w, n), b = ug_find_range(w, n);
+                const grid_range a = f[k]->range(w, n), b = grid_find_range(w, n);
                 CHECK(a.lo == b.lo && a.hi == b.hi, "%s, %lld", f[k]->name, (long long)n);
-                const ug_param p = ug_candidate(&s, b, 7); /* drawn in: codes are clamped */
+                const grid_param p = grid_candidate(&s, b, 7); /* drawn in: codes are clamped */
                 f[k]->codes(codes, w, n, p, M);
                 for (int64_t i = 0; i < n; i++)
-                    CHECK(codes[i] == (uint8_t)ug_code(w[i], p, M), "%s: code %lld of %lld",
+                    CHECK(codes[i] == (uint8_t)grid_code(w[i], p, M), "%s: code %lld of %lld",
                           f[k]->name, (long long)i, (long long)n);
                 if (bits != 4) continue;
                 for (int64_t i = 0; i < n; i += 2)

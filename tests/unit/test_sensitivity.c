@@ -68,7 +68,7 @@ static double by_formula(const qt_scheme *s, const float *h, const float *g)
     qz_out q;
     float *d = malloc(N * K * sizeof *d);
     double *dh = calloc(N * K, sizeof *dh), sum = 0;
-    const ug_spec spec = rtn_spec(s, true, true);
+    const grid_spec spec = rtn_spec(s, true, true);
     CHECK(!qz_out_alloc(&q, s, N, K, &a, NULL), "memory");
     CHECK(!rtn_run(&q, W, LQ_F32, h ? imp : NULL, &spec, p, NULL), "rounding");
     qt_dequant(d, &q.t, 0, N);
@@ -103,9 +103,9 @@ TEST(effects_are_those_of_the_formula)
     const qt_scheme s[] = { scheme(2, 32), scheme(3, 96), { .kind = QT_DENSE }, scheme(4, 48) };
     const qt_tensor w = weight();
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
-        const sense_opts o = { .H = cases[i].H, .G = cases[i].G, .nearest = true };
+        const sensitivity_opts o = { .H = cases[i].H, .G = cases[i].G, .nearest = true };
         double effect[LQ_COUNT(s)] = { 0 };
-        lq_status st = sense_matrix(effect, s, LQ_COUNT(s), &w, &o, p, NULL);
+        lq_status st = sensitivity_of(effect, s, LQ_COUNT(s), &w, &o, p, NULL);
         CHECK(!st, "%s: status %d", cases[i].why, st);
         for (size_t k = 0; k < LQ_COUNT(s); k++) {
             double want = s[k].kind == QT_DENSE ? 0 : by_formula(&s[k], cases[i].H, cases[i].G);
@@ -121,10 +121,10 @@ TEST(feedback_lowers_them_and_bits_and_small_groups_too)
     const qt_scheme s[] = { scheme(2, 96), scheme(2, 32), scheme(3, 96), scheme(4, 96),
                             scheme(8, 96) };
     const qt_tensor w = weight();
-    const sense_opts near = { .H = H, .nearest = true }, gptq = { .H = H };
+    const sensitivity_opts near = { .H = H, .nearest = true }, gptq = { .H = H };
     double a[LQ_COUNT(s)] = { 0 }, b[LQ_COUNT(s)] = { 0 };
-    CHECK(!sense_matrix(a, s, LQ_COUNT(s), &w, &near, p, NULL), "to nearest");
-    CHECK(!sense_matrix(b, s, LQ_COUNT(s), &w, &gptq, p, NULL), "with feedback");
+    CHECK(!sensitivity_of(a, s, LQ_COUNT(s), &w, &near, p, NULL), "to nearest");
+    CHECK(!sensitivity_of(b, s, LQ_COUNT(s), &w, &gptq, p, NULL), "with feedback");
     for (size_t i = 0; i < LQ_COUNT(s); i++)
         CHECK(b[i] < 0.9 * a[i], "scheme %zu: %g with feedback, %g without", i, b[i], a[i]);
     for (size_t i = 1; i < LQ_COUNT(s); i++) {
@@ -137,14 +137,14 @@ TEST(they_do_not_depend_on_threads)
 {
     const qt_scheme s[] = { scheme(2, 32), scheme(3, 96), scheme(4, 48) };
     const qt_tensor w = weight();
-    const sense_opts o = { .H = H, .G = G };
+    const sensitivity_opts o = { .H = H, .G = G };
     double first[LQ_COUNT(s)] = { 0 };
-    CHECK(!sense_matrix(first, s, LQ_COUNT(s), &w, &o, NULL, NULL), "one thread");
+    CHECK(!sensitivity_of(first, s, LQ_COUNT(s), &w, &o, NULL, NULL), "one thread");
     for (int threads = 2; threads <= 8; threads += 3) {
         pool *q;
         double effect[LQ_COUNT(s)] = { 0 };
         CHECK(!pool_open(&q, threads, NULL), "threads");
-        CHECK(!sense_matrix(effect, s, LQ_COUNT(s), &w, &o, q, NULL), "%d threads", threads);
+        CHECK(!sensitivity_of(effect, s, LQ_COUNT(s), &w, &o, q, NULL), "%d threads", threads);
         CHECK(memcmp(effect, first, sizeof first) == 0, "%d threads: other figures", threads);
         pool_close(q);
     }
@@ -157,10 +157,10 @@ TEST(inputs_that_cannot_be_factored_mean_rounding_to_nearest)
     static float bad[K * K];
     for (int k = 0; k < K; k++)
         bad[k * K + (k + 1) % K] = 1; /* no diagonal: not positive definite at any damping */
-    const sense_opts near = { .H = bad, .nearest = true }, gptq = { .H = bad };
+    const sensitivity_opts near = { .H = bad, .nearest = true }, gptq = { .H = bad };
     double a = 0, b = 0;
-    CHECK(!sense_matrix(&a, &s, 1, &w, &near, p, NULL), "to nearest");
-    CHECK(!sense_matrix(&b, &s, 1, &w, &gptq, p, NULL), "with feedback");
+    CHECK(!sensitivity_of(&a, &s, 1, &w, &near, p, NULL), "to nearest");
+    CHECK(!sensitivity_of(&b, &s, 1, &w, &gptq, p, NULL), "with feedback");
     CHECK(memcmp(&a, &b, sizeof a) == 0, "%g and %g", a, b);
 }
 

@@ -23,24 +23,26 @@ static lq_status run(void *ctx, lq_err *err)
 TEST(its_caller_goes_on)
 {
     call c = { .waits = true };
-    behind b = { 0 };
-    behind_start(&b, run, &c); /* would not come back if it waited for the end */
+    write_behind b = { 0 };
+    write_behind_start(&b, run, &c); /* would not come back if it waited for the end */
     CHECK(!atomic_load(&c.ended), "the call has ended before it may");
     atomic_store(&c.may_end, 1);
-    CHECK(behind_wait(&b, NULL) == LQ_OK && atomic_load(&c.ended), "waiting is not for the end");
+    CHECK(write_behind_wait(&b, NULL) == LQ_OK && atomic_load(&c.ended),
+          "waiting is not for the end");
 }
 
 TEST(an_error_is_told_once_and_to_who_waits)
 {
     call bad = { .status = LQ_EIO }, good = { 0 };
-    behind b = { 0 };
+    write_behind b = { 0 };
     lq_err err = { "as it was" };
-    CHECK(behind_wait(&b, &err) == LQ_OK && strcmp(err.msg, "as it was") == 0, "%s", err.msg);
-    behind_start(&b, run, &bad);
-    CHECK(behind_wait(&b, &err) == LQ_EIO && strcmp(err.msg, "it failed") == 0, "%s", err.msg);
-    CHECK(behind_wait(&b, NULL) == LQ_OK, "the same error twice");
-    behind_start(&b, run, &good);
-    CHECK(behind_wait(&b, &err) == LQ_OK, "%s", err.msg);
+    CHECK(write_behind_wait(&b, &err) == LQ_OK && strcmp(err.msg, "as it was") == 0, "%s", err.msg);
+    write_behind_start(&b, run, &bad);
+    CHECK(write_behind_wait(&b, &err) == LQ_EIO && strcmp(err.msg, "it failed") == 0, "%s",
+          err.msg);
+    CHECK(write_behind_wait(&b, NULL) == LQ_OK, "the same error twice");
+    write_behind_start(&b, run, &good);
+    CHECK(write_behind_wait(&b, &err) == LQ_OK, "%s", err.msg);
 }
 
 int main(int argc, char **argv)

@@ -5,7 +5,7 @@
 #include "quantize/tune/tune.h"
 #include "tools/report/quantize_calib.h"
 
-static bool need_of(qz_need *n, const qz_method *m, const src_source *src, int threads)
+static bool need_of(qz_memory *n, const qz_method *m, const src_source *src, int threads)
 {
     qz_opts q = { .method = m };
     q.tune = tune_default_steps(m, src);
@@ -14,11 +14,11 @@ static bool need_of(qz_need *n, const qz_method *m, const src_source *src, int t
     const cal_samples check = { .n = calibrated ? QZ_CHECK_WINDOWS : 0, .len = QUANTIZE_LEN };
     const qz_job j = { .o = &q,
                        .samples = calibrated ? &text : NULL,
-                       .own_windows = quantize_own_windows(&q, src, QUANTIZE_WINDOWS),
+                       .self_windows = quantize_self_windows(&q, src, QUANTIZE_WINDOWS),
                        .check = &check };
     qz_plan plan;
     if (qz_plan_make(&plan, src, &q, &(plan_voice){ 0 }, NULL)) return false;
-    const bool ok = !qz_job_need(n, &j, &plan, threads, NULL);
+    const bool ok = !qz_job_memory(n, &j, &plan, threads, NULL);
     qz_plan_free(&plan);
     return ok;
 }
@@ -37,7 +37,7 @@ int plan_quantize(plan_need need[PLAN_METHODS], const src_source *src, int threa
     int n = 0;
     for (int place = 1; place <= PLAN_METHODS; place++) {
         const qz_method *m = shown(place);
-        if (m && need_of(&need[n].need, m, src, threads)) need[n++].method = m;
+        if (m && need_of(&need[n].memory, m, src, threads)) need[n++].method = m;
     }
     return n;
 }

@@ -8,7 +8,7 @@ enum { PLAN_METHODS = 8 }; /* at most */
 
 typedef struct {
     const qz_method *method;
-    qz_need need;
+    qz_memory memory;
 } plan_need;
 
 /* By method as `quantize` takes it without options: 128 windows of 512 tokens, its check. Returns

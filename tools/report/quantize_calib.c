@@ -24,7 +24,7 @@ static void say_parts(const cal_samples *s)
     }
 }
 
-static void warn(const cal_samples *s, const char *list, const mix_opts *o)
+static void warn(const cal_samples *s, const char *list, const dataset_opts *o)
 {
     const long long tokens = (long long)(s->n * s->len);
     const int64_t inputs = src_config(o->src)->ffn;
@@ -41,7 +41,7 @@ static void warn(const cal_samples *s, const char *list, const mix_opts *o)
                  USUAL_TOKENS);
 }
 
-static lq_status check_length(const mix_opts *o, lq_err *err)
+static lq_status check_length(const dataset_opts *o, lq_err *err)
 {
     const int64_t most = src_config(o->src)->max_pos;
     if (o->len <= most) return LQ_OK;
@@ -49,15 +49,15 @@ static lq_status check_length(const mix_opts *o, lq_err *err)
                    (long long)most, (long long)o->len);
 }
 
-lq_status quantize_samples(cal_samples *s, const char *list, const mix_opts *o, lq_err *err)
+lq_status quantize_samples(cal_samples *s, const char *list, const dataset_opts *o, lq_err *err)
 {
     lq_status st = check_length(o, err);
-    if (!st) st = mix_read(s, list, o, err);
-    mix_opts less = *o;
+    if (!st) st = dataset_read(s, list, o, err);
+    dataset_opts less = *o;
     less.n = s->available - s->available / 16;
     if (!st && s->n > less.n) {
         cal_samples_free(s);
-        st = mix_read(s, list, &less, err);
+        st = dataset_read(s, list, &less, err);
     }
     if (st) return st;
     say_parts(s);
@@ -66,13 +66,13 @@ lq_status quantize_samples(cal_samples *s, const char *list, const mix_opts *o, 
 }
 
 lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const char *list,
-                            const mix_opts *o, lq_err *err)
+                            const dataset_opts *o, lq_err *err)
 {
     cal_samples all = { 0 };
-    mix_opts every = *o;
+    dataset_opts every = *o;
     every.n = INT32_MAX;
     lq_status st = check_length(o, err);
-    if (!st) st = mix_read(&all, list, &every, err);
+    if (!st) st = dataset_read(&all, list, &every, err);
     if (!st) st = qz_check_windows(check, &all, used, QZ_CHECK_WINDOWS, err);
     cal_samples_free(&all);
     if (!st && !check->n)
@@ -81,7 +81,7 @@ lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const c
     return st;
 }
 
-int64_t quantize_own_windows(const qz_opts *q, const src_source *src, int64_t text)
+int64_t quantize_self_windows(const qz_opts *q, const src_source *src, int64_t text)
 {
     const bool learns =
         (q->method->on & QZ_OPT_TUNE) && qz_tune_steps(q) && grad_covers(src_config(src));

@@ -14,7 +14,7 @@ static void say(void *user, const char *line)
 
 const plan_voice qrep_voice = { say, NULL };
 
-static void show(void *user, const meter_state *s)
+static void show(void *user, const progress_state *s)
 {
     (void)user;
     char what[64];
@@ -26,23 +26,23 @@ static void show(void *user, const meter_state *s)
     prog_show(&(prog_phase){ what, s->detail, s->all, s->part, s->secs_left });
 }
 
-const meter_view qrep_view = { show, NULL };
+const progress_view qrep_view = { show, NULL };
 
 static const char *budget_of(const qz_opts *q)
 {
     return qz_bpw_whole(q) ? "the whole model" : "the linear layers";
 }
 
-static void print_need(const qz_need *n)
+static void print_need(const qz_memory *n)
 {
     char a[16], b[16], c[16];
     printf("memory: %s predicted (%s takes most), %s at least; disk beside the output: %s\n",
-           opt_limit_text(a, sizeof a, (double)n->rss), meter_phases[n->phase],
+           opt_limit_text(a, sizeof a, (double)n->rss), progress_phases[n->phase],
            opt_limit_text(b, sizeof b, (double)n->least),
            opt_limit_text(c, sizeof c, (double)n->disk));
 }
 
-static void add_need(cJSON *doc, const qz_need *n)
+static void add_need(cJSON *doc, const qz_memory *n)
 {
     cJSON_AddNumberToObject(doc, "predicted_rss", (double)n->rss);
     cJSON_AddNumberToObject(doc, "least_memory_limit", (double)n->least);
@@ -55,12 +55,12 @@ lq_status qrep_plan(const src_source *src, const qz_job *j, const char *out_path
     const bool json = c->json;
     const qz_opts *q = j->o;
     qz_plan plan;
-    qz_need need;
+    qz_memory memory;
     bpw_range range;
     lq_status s = qz_plan_make(&plan, src, q, &qrep_voice, err);
     if (s) return s;
     if (q->bpw > 0) s = bpw_check(&range, &plan, q, err);
-    if (!s) s = qz_job_need(&need, j, &plan, threads, err);
+    if (!s) s = qz_job_memory(&memory, j, &plan, threads, err);
     if (s) {
         qz_plan_free(&plan);
         return s;
@@ -96,7 +96,7 @@ lq_status qrep_plan(const src_source *src, const qz_job *j, const char *out_path
     }
     cJSON_AddNumberToObject(doc, "bytes_in", in);
     cJSON_AddNumberToObject(doc, "bytes_out", out);
-    add_need(doc, &need);
+    add_need(doc, &memory);
     qz_plan_free(&plan);
     if (json) return cmd_give_json(c, doc, err);
     char a[16], b[16];
@@ -105,7 +105,7 @@ lq_status qrep_plan(const src_source *src, const qz_job *j, const char *out_path
                (long long)range.n_open, q->bpw, budget_of(q), range.bpw_least, range.bpw_most);
     printf("%s of tensors become %s%s\n", opt_size_text(a, sizeof a, in),
            q->bpw > 0 ? "at most " : "", opt_size_text(b, sizeof b, out));
-    print_need(&need);
+    print_need(&memory);
     cJSON_Delete(doc);
     return LQ_OK;
 }
@@ -166,11 +166,11 @@ cJSON *qrep_json(const qz_result *r, const qrep_run *run)
     cJSON_AddNumberToObject(doc, "bytes_out", (double)r->bytes_out);
     cJSON_AddNumberToObject(doc, "seconds", run->seconds);
     cJSON_AddNumberToObject(doc, "peak_rss_bytes", (double)prog_peak_rss_bytes());
-    add_need(doc, &r->need);
+    add_need(doc, &r->memory);
     cJSON *phases = cJSON_AddObjectToObject(doc, "phase_seconds");
-    for (int k = 0; k < METER_N; k++)
+    for (int k = 0; k < PROGRESS_N; k++)
         if (r->phase_secs[k] > 0)
-            cJSON_AddNumberToObject(phases, meter_phases[k], r->phase_secs[k]);
+            cJSON_AddNumberToObject(phases, progress_phases[k], r->phase_secs[k]);
     if (isfinite(r->predicted)) cJSON_AddNumberToObject(doc, "kl_predicted", r->predicted);
     if (isfinite(r->kl_before)) {
         cJSON_AddBoolToObject(doc, "tuned", r->tuned);
@@ -270,5 +270,5 @@ void qrep_print_text(const qz_result *r, const qrep_run *run)
            opt_size_text(b, sizeof b, (double)r->bytes_out), r->bpw, r->bpw_model, run->seconds);
     printf("peak memory %s, predicted %s\n",
            opt_limit_text(a, sizeof a, (double)prog_peak_rss_bytes()),
-           opt_limit_text(b, sizeof b, (double)r->need.rss));
+           opt_limit_text(b, sizeof b, (double)r->memory.rss));
 }

@@ -15,10 +15,10 @@ typedef struct {
 
 /* Messages of a job go to stderr as warnings; its progress too. */
 extern const plan_voice qrep_voice;
-extern const meter_view qrep_view;
+extern const progress_view qrep_view;
 
 /* What would become of every tensor, and what it would take; out_path may be NULL. Of samples and
- * check only numbers and lengths count. Errors: those of the plan and of qz_job_need. */
+ * check only numbers and lengths count. Errors: those of the plan and of qz_job_memory. */
 lq_status qrep_plan(const src_source *src, const qz_job *j, const char *out_path, int threads,
                     const cmd_ctx *c, lq_err *err);
 

@@ -1,5 +1,5 @@
-/* quantize/tune/self_text.c - see self_text.h. The file: XXH3-128 of the ids, then the ids. */
-#include "quantize/tune/self_text.h"
+/* quantize/tune/tuning_text.c - see tuning_text.h. The file: XXH3-128 of the ids, then the ids. */
+#include "quantize/tune/tuning_text.h"
 
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ static bool recall(int32_t *ids, size_t bytes, const char *file)
     return whole;
 }
 
-static lq_status keep(const int32_t *ids, size_t bytes, const char *file, lq_err *err)
+static lq_status keep_text(const int32_t *ids, size_t bytes, const char *file, lq_err *err)
 {
     const lq_hash h = lq_hash_bytes(ids, bytes);
     lq_out *f = NULL;
@@ -35,20 +35,20 @@ static lq_status keep(const int32_t *ids, size_t bytes, const char *file, lq_err
     return s;
 }
 
-lq_status own_text_make(own_text *o, int64_t n, const cal_samples *text, src_source *src,
-                        uint64_t seed, const char *file, pool *p, const lq_job *job, lq_err *err)
+lq_status tuning_text_make(tuning_text *o, int64_t n, const cal_samples *text, src_source *src,
+                           uint64_t seed, const char *file, pool *p, const lq_job *job, lq_err *err)
 {
     const size_t own = (size_t)(n * text->len) * sizeof *o->ids;
     const size_t given = (size_t)(text->n * text->len) * sizeof *o->ids;
     lq_status s = LQ_OK;
-    *o = (own_text){ .ids = malloc(own + given) };
+    *o = (tuning_text){ .ids = malloc(own + given) };
     if (!o->ids) return lq_fail(err, LQ_ENOMEM, "no memory for text to tune by");
     if (n && !recall(o->ids, own, file)) {
         s = cal_self_write(o->ids, n, text->len, src, seed, p, job, err);
-        if (!s) s = keep(o->ids, own, file, err);
+        if (!s) s = keep_text(o->ids, own, file, err);
     }
     if (s) {
-        own_text_free(o);
+        tuning_text_free(o);
         return s;
     }
     memcpy(o->ids + n * text->len, text->ids, given);
@@ -57,7 +57,7 @@ lq_status own_text_make(own_text *o, int64_t n, const cal_samples *text, src_sou
     return LQ_OK;
 }
 
-void own_text_free(own_text *o)
+void tuning_text_free(tuning_text *o)
 {
     free(o->ids);
     memset(o, 0, sizeof *o);
