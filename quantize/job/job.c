@@ -195,7 +195,8 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     job_run r = { .j = j, .src = src, .out_path = out_path, .p = p, .job = job };
     r.tuned.kl_before = r.tuned.kl_after = (double)NAN;
     cJSON *what = NULL;
-    openblas_set_num_threads(1);
+    const int threads = openblas_get_num_threads(); /* of the program that we are part of */
+    openblas_set_num_threads(1);                    /* our pool splits the work */
     bpw_range range;
     lq_map_guard(true);
     lq_status s = qz_plan_make(&r.plan, src, j->o, &j->voice, err);
@@ -245,6 +246,7 @@ done:
     cJSON_Delete(r.provenance);
     qz_plan_free(&r.plan);
 unguard:
+    openblas_set_num_threads(threads);
     lq_map_guard(false);
     return s;
 }

@@ -3,15 +3,13 @@
  *     rest = w / scale + zero - code,   in steps of the grid
  *
  * Tuning (quantize/tune/tune.h) trains codes from there: one that was rounded at the middle between two
- * codes moves to the other long before one that lay on its code. Kept as int8 in 1/64 of a step,
- * at most 127/64 away. */
+ * codes moves to the other long before one that lay on its code. Kept as int8 in 1/64 of a step
+ * (QZ_RESIDUAL_UNIT, quantize/layer/trainable.h), at most 127/64 away. */
 #ifndef LLMQ_QUANTIZE_LAYER_RESIDUAL_H
 #define LLMQ_QUANTIZE_LAYER_RESIDUAL_H
 
 #include "formats/tensor/qtensor.h"
 #include "kernels/core/pool.h"
-
-enum { QZ_RESIDUAL_UNIT = 64 };
 
 /* Regular QT_UINT with whole zero points. */
 bool qz_residual_fits(const qt_scheme *s);

@@ -211,6 +211,17 @@ static const int8_t *rest_of(const llmq_file *f, size_t i, const qt_tensor *t)
     return NULL;
 }
 
+/* A file of the state is no model and has no recipe: that field of its header holds the reports. */
+static lq_status set_reports(llmq_writer *w, const cJSON *reports, lq_err *err)
+{
+    return llmq_set_recipe(w, reports, err);
+}
+
+static const cJSON *reports_of(const llmq_file *f)
+{
+    return cJSON_GetObjectItemCaseSensitive(f->recipe, "reports");
+}
+
 lq_status qz_state_add(qz_state *s, int64_t layer, const qz_layer *p, lq_err *err)
 {
     char path[4200];
@@ -227,7 +238,7 @@ lq_status qz_state_add(qz_state *s, int64_t layer, const qz_layer *p, lq_err *er
             st = llmq_add_blob(w, residual_name(name, i), p->items[i].residual,
                                (size_t)(t->N * t->K), err);
     }
-    if (!st) st = llmq_set_recipe(w, reports, err);
+    if (!st) st = set_reports(w, reports, err);
     if (st)
         llmq_abort(w);
     else
@@ -272,6 +283,6 @@ void qz_state_drop(const qz_state *s, int64_t layer)
 
 void qz_state_reports(const qz_state *s, int64_t layer, qz_report *reports, size_t *n)
 {
-    const cJSON *a = cJSON_GetObjectItemCaseSensitive(s->layers[layer].recipe, "reports"), *j;
+    const cJSON *a = reports_of(&s->layers[layer]), *j;
     cJSON_ArrayForEach(j, a) *n += qz_report_read(&reports[*n], j);
 }

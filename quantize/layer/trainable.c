@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-#include "quantize/layer/residual.h"
 #include "quantize/methods/rtn.h"
 
 static const float beta1 = 0.9f, beta2 = 0.99f;

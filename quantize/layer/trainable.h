@@ -12,6 +12,10 @@
 #include "kernels/core/pool.h"
 #include "quantize/methods/out.h"
 
+enum {
+    QZ_RESIDUAL_UNIT = 64
+}; /* of what rounding left: int8 in such parts of a step of the grid */
+
 typedef struct {
     qt_tensor base;        /* regular QT_UINT, portable; borrowed */
     uint8_t *code;         /* [N,K] where codes are trained, else NULL: they are the base's */

@@ -6,7 +6,7 @@
 
 #include "calib/gemm.h"
 #include "quantize/methods/awq_dev.h"
-#include "quantize/methods/gptq_dev.h"
+#include "quantize/methods/dev_row.h"
 #include "quantize/methods/rtn.h"
 
 enum { ALPHAS = 20, MAX_GROUP = 512 };
@@ -144,7 +144,7 @@ lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, l
         st = lq_fail(err, LQ_ENOMEM, "no memory to search %lld scales", (long long)K);
         goto done;
     }
-    if (site->on && gptq_dev_fits(site->on, K))
+    if (site->on && qz_dev_row_fits(site->on, K))
         st = awq_dev_open(&c.on, site->on, site->H, K, rows, err);
     if (st) goto done;
     float *v = m + K, *trial = v + K, *sum = trial + K;

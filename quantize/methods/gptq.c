@@ -13,6 +13,7 @@
 
 #include "calib/gemm.h"
 #include "quantize/methods/cholesky.h"
+#include "quantize/methods/dev_row.h"
 #include "quantize/methods/gptq_dev.h"
 #include "quantize/methods/rows.h"
 #include "quantize/methods/rtn.h"
@@ -376,7 +377,7 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
         for (int64_t i = 0; i < K; i++)
             ((int32_t *)out->w[QT_GIDX])[b->perm[i]] = (int32_t)(i / G);
     }
-    if (opts->on && b->U && opts->static_groups && !c.gidx && gptq_dev_fits(opts->on, K))
+    if (opts->on && b->U && opts->static_groups && !c.gidx && qz_dev_row_fits(opts->on, K))
         s = gptq_dev_open(&c.on, opts->on,
                           &(gptq_dev_basis){ b->H, b->U, b->imp, b->perm, K, G, batch_rows(N) },
                           err);

@@ -15,12 +15,6 @@ struct gptq_dev {
     int n_mem;
 };
 
-bool gptq_dev_fits(const dev *d, int64_t K)
-{
-    enum { BESIDE = 1024 }; /* bytes for what else a block has there */
-    return (size_t)K * sizeof(float) + BESIDE <= d->shared_per_block;
-}
-
 static void *gptq_dev_take(gptq_dev *g, const void *host, size_t bytes)
 {
     void *p = g->d->ops->alloc(g->d, bytes);

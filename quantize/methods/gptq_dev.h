@@ -20,7 +20,6 @@ typedef struct {
 } gptq_dev_basis;
 lq_status gptq_dev_open(gptq_dev **g, dev *d, const gptq_dev_basis *b, lq_err *err);
 void gptq_dev_close(gptq_dev *g);
-bool gptq_dev_fits(const dev *d, int64_t K); /* a row's errors in a block's shared memory */
 
 /* One batch of n rows; all host memory, rows of K or of K / G. */
 typedef struct {
