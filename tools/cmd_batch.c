@@ -636,13 +636,13 @@ const cmd_row cmd_batch = {
     .name = "batch",
     .summary = "answer a file of requests without a server",
     .details =
-        "IN has one request a line, as OpenAI's batches: {\"custom_id\", \"method\": \"POST\",\n"
-        "\"url\": \"/v1/chat/completions\", \"body\": {...}}; url may be any POST route of serve.\n"
-        "OUT has one answer a line in the same order: {\"id\", \"custom_id\", \"response\":\n"
+        "IN has one request a line, as OpenAI's batches: {\"custom_id\", \"method\": \"POST\", "
+        "\"url\": \"/v1/chat/completions\", \"body\": {...}}; url may be any POST route of serve. "
+        "OUT has one answer a line in the same order: {\"id\", \"custom_id\", \"response\": "
         "{\"status_code\", \"request_id\", \"body\"}, \"error\"}. A line that is not a request "
         "gets "
-        "an\n"
-        "error, and the others go on. An interrupted run goes on when it is repeated. With\n"
+        "an "
+        "error, and the others go on. An interrupted run goes on when it is repeated. With "
         "--logprobs the answers are a teacher's outputs to distil from.",
     .args = { { "MODEL", 1, 1, "a .llmq file or a Hugging Face folder" },
               { "IN", 1, 1, "the requests, JSON lines" },

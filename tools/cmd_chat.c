@@ -560,10 +560,10 @@ const cmd_row cmd_chat = {
     .name = "chat",
     .summary = "talk to a model or to a server, in the terminal",
     .details =
-        "Every line is a message, /help lists commands. Answers go to stdout as they come,\n"
-        "everything else to stderr. Ctrl-C stops an answer; between answers it ends the program.\n"
+        "Every line is a message, /help lists commands. Answers go to stdout as they come, "
+        "everything else to stderr. Ctrl-C stops an answer; between answers it ends the program. "
         "Without a terminal the lines of stdin are answered one after the other; what is wrong "
-        "with\n"
+        "with "
         "one is said with its number, and the exit code is 1 when one was not answered.",
     .args = { { "TARGET", 1, 1, "a model, or http://HOST:PORT of a server" } },
     .groups = { OPT_GROUP("Conversation", chat_rows, 0), OPT_GROUP("Answers", sampling_rows, 0),

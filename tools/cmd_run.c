@@ -358,7 +358,7 @@ const cmd_row cmd_run = {
     .summary = "answer one prompt",
     .details =
         "The answer is written to stdout as it comes, the figures to stderr. The same "
-        "options and seed give the same bytes, whatever the threads. What is not given here is\n"
+        "options and seed give the same bytes, whatever the threads. What is not given here is "
         "taken from the model's generation_config.json, where it has one.",
     .args = { { "MODEL", 1, 1, "a .llmq file or a Hugging Face folder" } },
     .groups = { OPT_GROUP("Prompt", prompt_rows, 0), OPT_GROUP("Answer", answer_rows, 0),

@@ -118,9 +118,9 @@ const cmd_row cmd_template = {
     .details =
         "Reads JSON lines {\"messages\", \"tools\", \"add_generation_prompt\", \"kwargs\", "
         "\"bos_token\", \"eos_token\"} and writes for each {\"rendered\"}, or {\"error\"} where "
-        "the template refuses it. A model's own special tokens stand in for missing ones. Of\n"
+        "the template refuses it. A model's own special tokens stand in for missing ones. Of "
         "several templates, \"chat_template\" in a line names one; else \"tool_use\" is taken "
-        "where\n"
+        "where "
         "tools are given, and \"default\".",
     .args = { { "MODEL", 0, 1, "a model with a chat template" } },
     .groups = { OPT_GROUP("Options", rows, 0) },
