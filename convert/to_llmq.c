@@ -39,14 +39,14 @@ static lq_status tile(qt_tensor *out, const qt_tensor *t, lq_arena *a, pool *p, 
 }
 
 /* Tensor i of the source. `scan`: its hashes are taken while it is translated, for provenance. */
-static lq_status add(llmq_writer *w, src_source *src, int64_t i, bool scan, qt_layout layout,
+static lq_status add(lqf_writer *w, src_source *src, int64_t i, bool scan, qt_layout layout,
                      pool *p, lq_err *err)
 {
     const src_tensor *t = src_tensor_at(src, i);
     if (!t->plain && scan) src_scan(src, i);
     if (!t->plain)
-        return llmq_add_raw(w, t->name, t->raw_dtype, t->n_dims, t->shape, t->raw.data,
-                            t->raw.bytes, err);
+        return lqf_add_raw(w, t->name, t->raw_dtype, t->n_dims, t->shape, t->raw.data, t->raw.bytes,
+                           err);
     lq_arena a = { 0 };
     qt_tensor q, stored;
     src_load(&stored, src, t);
@@ -57,7 +57,7 @@ static lq_status add(llmq_writer *w, src_source *src, int64_t i, bool scan, qt_l
     if (!s && q.layout == QT_TILE16 && want == QT_PORTABLE)
         s = conv_untile(&q, &stored, p, &a, err);
     if (!s && q.layout == QT_PORTABLE && want == QT_TILE16) s = tile(&q, &stored, &a, p, err);
-    if (!s) s = llmq_add_tensor(w, t->name, &q, t->n_dims, t->shape, err);
+    if (!s) s = lqf_add_tensor(w, t->name, &q, t->n_dims, t->shape, err);
     src_unload(src, t);
     lq_arena_free(&a);
     return s ? lq_wrap(err, s, "%s", t->name) : LQ_OK;
@@ -97,36 +97,36 @@ static cJSON *provenance(const src_source *src)
     return o;
 }
 
-static lq_status add_header(llmq_writer *w, const src_source *src, lq_err *err)
+static lq_status add_header(lqf_writer *w, const src_source *src, lq_err *err)
 {
     cJSON *config = arch_config_json(src_config(src));
     lq_status s = config ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the header");
-    if (!s) s = llmq_set_config(w, config, err);
-    if (!s && src_recipe(src)) s = llmq_set_recipe(w, src_recipe(src), err);
+    if (!s) s = lqf_set_config(w, config, err);
+    if (!s && src_recipe(src)) s = lqf_set_recipe(w, src_recipe(src), err);
     cJSON_Delete(config);
     return s;
 }
 
 /* After all tensors, whose hashes are known by then. */
-static lq_status add_provenance(llmq_writer *w, const src_source *src, lq_err *err)
+static lq_status add_provenance(lqf_writer *w, const src_source *src, lq_err *err)
 {
     cJSON *prov = provenance(src);
-    const lq_status s = prov ? llmq_set_provenance(w, prov, err)
+    const lq_status s = prov ? lqf_set_provenance(w, prov, err)
                              : lq_fail(err, LQ_ENOMEM, "no memory for the header");
     cJSON_Delete(prov);
     return s;
 }
 
-static lq_status add_blobs(llmq_writer *w, const src_source *src, const conv_llmq_opts *o,
+static lq_status add_blobs(lqf_writer *w, const src_source *src, const conv_llmq_opts *o,
                            lq_err *err)
 {
     lq_status s = LQ_OK;
     for (size_t i = 0; i < src_n_blobs(src) && !s; i++) {
         const src_blob *b = src_blob_at(src, i);
-        s = llmq_add_blob(w, b->name, b->data, b->bytes, err);
+        s = lqf_add_blob(w, b->name, b->data, b->bytes, err);
     }
     if (!s && o->tokenizer && !src_find_blob(src, "tokenizer.blob"))
-        s = llmq_add_blob(w, "tokenizer.blob", o->tokenizer, o->tokenizer_bytes, err);
+        s = lqf_add_blob(w, "tokenizer.blob", o->tokenizer, o->tokenizer_bytes, err);
     return s;
 }
 
@@ -134,10 +134,10 @@ lq_status conv_to_llmq(conv_report *r, src_source *src, const char *path, const 
                        pool *p, const lq_job *job, lq_err *err)
 {
     memset(r, 0, sizeof *r);
-    llmq_writer *w = NULL;
+    lqf_writer *w = NULL;
     const bool scan = !src_provenance(src);
     lq_status s = scan ? src_scan_room(src, err) : LQ_OK;
-    if (!s) s = llmq_create(&w, path, err);
+    if (!s) s = lqf_create(&w, path, err);
     if (!s) s = add_header(w, src, err);
     for (int64_t i = 0; i < src_n_tensors(src) && !s; i++) {
         lq_report(job, "writing", (double)i, (double)src_n_tensors(src));
@@ -150,9 +150,9 @@ lq_status conv_to_llmq(conv_report *r, src_source *src, const char *path, const 
     if (!s) s = add_provenance(w, src, err);
     if (!s) s = add_blobs(w, src, o, err);
     if (s)
-        llmq_abort(w);
+        lqf_abort(w);
     else
-        s = llmq_commit(w, err);
+        s = lqf_commit(w, err);
     struct stat st;
     if (!s && stat(path, &st) == 0) r->bytes = (size_t)st.st_size;
     r->bit_exact = !s;

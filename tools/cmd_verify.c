@@ -43,16 +43,16 @@ static void add_failure(verdict *v, const char *name, lq_status *s, const lq_err
 /* ---- the file by itself ---- */
 static lq_status check_sums(verdict *v, const char *path, lq_err *err)
 {
-    llmq_file f;
-    lq_status s = llmq_open(&f, path, err);
+    lqf_file f;
+    lq_status s = lqf_open(&f, path, err);
     if (s) return s;
-    s = llmq_verify(&f, v->c->job, verdict_add, v, err);
+    s = lqf_verify(&f, v->c->job, verdict_add, v, err);
     if (s == LQ_ECHECK) s = LQ_OK; /* all reported */
     for (size_t i = 0; i < f.n_tensors; i++)
         for (int p = 0; p < QT_N_PLANES; p++)
             v->checked += f.tensors[i].t.plane[p].bytes != 0;
     v->checked += (int64_t)f.n_blobs;
-    llmq_close(&f);
+    lqf_close(&f);
     return s;
 }
 
@@ -91,7 +91,7 @@ static bool is_llmq(const char *path)
 {
     lq_map m;
     if (lq_is_dir(path) || lq_map_open(&m, path, NULL)) return false;
-    const bool yes = m.size >= sizeof llmq_magic && memcmp(m.data, llmq_magic, 4) == 0;
+    const bool yes = m.size >= sizeof lqf_magic && memcmp(m.data, lqf_magic, 4) == 0;
     lq_map_close(&m);
     return yes;
 }

@@ -29,16 +29,16 @@ static lq_status expect(const char *field, uint64_t want, uint64_t found, lq_err
     return lq_fail(err, LQ_EFORMAT, "%s: expected %" PRIu64 ", found %" PRIu64, field, want, found);
 }
 
-static lq_status read_preamble(const char **text, size_t *text_bytes, llmq_file *f, lq_err *err)
+static lq_status read_preamble(const char **text, size_t *text_bytes, lqf_file *f, lq_err *err)
 {
     const uint8_t *p = f->bytes.data;
     const size_t n = f->bytes.bytes;
     if (n < LLMQ_PAGE)
         return lq_fail(err, LQ_EFORMAT, "size: expected at least %d bytes, found %zu", LLMQ_PAGE,
                        n);
-    if (memcmp(p, llmq_magic, sizeof llmq_magic) != 0)
+    if (memcmp(p, lqf_magic, sizeof lqf_magic) != 0)
         return lq_fail(err, LQ_EFORMAT,
-                       memcmp(p, llmq_magic, 4) == 0
+                       memcmp(p, lqf_magic, 4) == 0
                            ? "magic: expected 0d0a1a0a after LLMQ: the file was changed as if it "
                              "were text"
                            : "magic: expected LLMQ, found something else");
@@ -60,7 +60,7 @@ static lq_status read_preamble(const char **text, size_t *text_bytes, llmq_file 
         return lq_fail(err, LQ_EFORMAT, "header bytes: expected at most %d, found %" PRIu64,
                        LLMQ_MAX_HEADER, len);
     lq_hash h;
-    if (!llmq_header_hash(&h, p, p + off, (size_t)len))
+    if (!lqf_header_hash(&h, p, p + off, (size_t)len))
         return lq_fail(err, LQ_ENOMEM, "header: out of memory");
     if (memcmp(h.b, p + 48, sizeof h.b) != 0) {
         char want[33], found[33];
@@ -77,7 +77,7 @@ static lq_status read_preamble(const char **text, size_t *text_bytes, llmq_file 
 
 /* ---- the table ---- */
 typedef struct {
-    const llmq_file *f;
+    const lqf_file *f;
     size_t at;  /* where the last piece ended */
     size_t end; /* where the header begins */
 } layout;
@@ -116,7 +116,7 @@ static lq_status read_piece(qt_span *span, lq_hash *hash, layout *l, const cJSON
     return LQ_OK;
 }
 
-static lq_status read_planes(llmq_tensor *t, layout *l, const cJSON *o, lq_err *err)
+static lq_status read_planes(lqf_tensor *t, layout *l, const cJSON *o, lq_err *err)
 {
     const cJSON *planes = js_get(o, "planes");
     if (!cJSON_IsObject(planes)) return lq_fail(err, LQ_EFORMAT, "planes: expected an object");
@@ -139,7 +139,7 @@ static lq_status read_planes(llmq_tensor *t, layout *l, const cJSON *o, lq_err *
                                 "planes: expected known names, found %d others", n - found);
 }
 
-static lq_status read_shape(llmq_tensor *t, const cJSON *o, lq_err *err)
+static lq_status read_shape(lqf_tensor *t, const cJSON *o, lq_err *err)
 {
     const cJSON *shape = js_get(o, "shape");
     if (!cJSON_IsArray(shape)) return lq_fail(err, LQ_EFORMAT, "shape: expected an array");
@@ -163,7 +163,7 @@ static lq_status read_layout(qt_layout *out, const cJSON *o, lq_err *err)
 }
 
 /* N and K from the logical shape; the planes must be exactly what they need. */
-static lq_status check_weight(llmq_tensor *t, lq_err *err)
+static lq_status check_weight(lqf_tensor *t, lq_err *err)
 {
     int64_t n = 1;
     bool fits = t->n_dims >= 1;
@@ -176,7 +176,7 @@ static lq_status check_weight(llmq_tensor *t, lq_err *err)
     return qt_check_view(&t->t, err);
 }
 
-static lq_status check_raw(llmq_tensor *t, const cJSON *scheme, lq_err *err)
+static lq_status check_raw(lqf_tensor *t, const cJSON *scheme, lq_err *err)
 {
     const char *dtype;
     size_t want;
@@ -193,7 +193,7 @@ static lq_status check_raw(llmq_tensor *t, const cJSON *scheme, lq_err *err)
     return s ? s : expect("bytes of its codes", want, t->t.plane[QT_CODES].bytes, err);
 }
 
-static lq_status read_tensor(llmq_tensor *t, layout *l, const cJSON *o, lq_err *err)
+static lq_status read_tensor(lqf_tensor *t, layout *l, const cJSON *o, lq_err *err)
 {
     const char *kind = "";
     const cJSON *scheme = js_get(o, "scheme");
@@ -202,7 +202,7 @@ static lq_status read_tensor(llmq_tensor *t, layout *l, const cJSON *o, lq_err *
     if (!s) s = read_layout(&t->t.layout, o, err);
     if (!s) s = js_str(scheme, "kind", true, &kind, err);
     bool raw = strcmp(kind, "raw") == 0;
-    if (!s && !raw) s = llmq_scheme_from_json(&t->t.scheme, scheme, err);
+    if (!s && !raw) s = lqf_scheme_from_json(&t->t.scheme, scheme, err);
     if (!s) s = read_planes(t, l, o, err);
     if (!s) s = raw ? check_raw(t, scheme, err) : check_weight(t, err);
     return s;
@@ -214,7 +214,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*x, *y);
 }
 
-static lq_status check_names(const llmq_file *f, lq_err *err)
+static lq_status check_names(const lqf_file *f, lq_err *err)
 {
     const char **names = malloc((f->n_tensors + 1) * sizeof *names);
     if (!names) return lq_fail(err, LQ_ENOMEM, "no memory for names");
@@ -230,13 +230,13 @@ static lq_status check_names(const llmq_file *f, lq_err *err)
     return s;
 }
 
-static lq_status read_tensors(llmq_file *f, layout *l, const cJSON *list, lq_err *err)
+static lq_status read_tensors(lqf_file *f, layout *l, const cJSON *list, lq_err *err)
 {
     if (!cJSON_IsArray(list)) return lq_fail(err, LQ_EFORMAT, "tensors: expected an array");
     f->tensors = lq_push(&f->arena, (size_t)cJSON_GetArraySize(list) * sizeof *f->tensors);
     if (!f->tensors) return lq_fail(err, LQ_ENOMEM, "no memory for the tensor table");
     for (const cJSON *o = list->child; o; o = o->next) {
-        llmq_tensor *t = &f->tensors[f->n_tensors++];
+        lqf_tensor *t = &f->tensors[f->n_tensors++];
         lq_status s = js_str(o, "name", true, &t->name, err);
         if (!s && !*t->name) s = lq_fail(err, LQ_EFORMAT, "name: expected a name, found \"\"");
         if (s) return lq_wrap(err, s, "tensor %zu", f->n_tensors - 1);
@@ -246,18 +246,18 @@ static lq_status read_tensors(llmq_file *f, layout *l, const cJSON *list, lq_err
     return check_names(f, err);
 }
 
-bool llmq_blob_name_fits(const char *name) { return model_plain_name(name); }
+bool lqf_blob_name_fits(const char *name) { return model_plain_name(name); }
 
-static lq_status read_blobs(llmq_file *f, layout *l, const cJSON *list, lq_err *err)
+static lq_status read_blobs(lqf_file *f, layout *l, const cJSON *list, lq_err *err)
 {
     if (!cJSON_IsArray(list)) return lq_fail(err, LQ_EFORMAT, "blobs: expected an array");
     f->blobs = lq_push(&f->arena, (size_t)cJSON_GetArraySize(list) * sizeof *f->blobs);
     if (!f->blobs) return lq_fail(err, LQ_ENOMEM, "no memory for the blob table");
     for (const cJSON *o = list->child; o; o = o->next) {
-        llmq_blob *b = &f->blobs[f->n_blobs];
+        lqf_blob *b = &f->blobs[f->n_blobs];
         lq_status s = js_str(o, "name", true, &b->name, err);
         if (s) return lq_wrap(err, s, "blob %zu", f->n_blobs);
-        if (!llmq_blob_name_fits(b->name))
+        if (!lqf_blob_name_fits(b->name))
             s = lq_fail(err, LQ_EFORMAT, "expected the name of a file, not hidden, in no folder");
         else if (f->n_blobs && strcmp(b[-1].name, b->name) >= 0)
             s = lq_fail(err, LQ_EFORMAT, "expected rising names, found it after '%.100s'",
@@ -276,7 +276,7 @@ static lq_status optional_object(const cJSON **out, const cJSON *h, const char *
                                          : lq_fail(err, LQ_EFORMAT, "%s: expected an object", key);
 }
 
-static lq_status read_header(llmq_file *f, size_t end, lq_err *err)
+static lq_status read_header(lqf_file *f, size_t end, lq_err *err)
 {
     const char *format;
     layout l = { .f = f, .at = LLMQ_PAGE, .end = end };
@@ -291,7 +291,7 @@ static lq_status read_header(llmq_file *f, size_t end, lq_err *err)
     return s ? s : expect("header offset", lq_round_up(l.at, LLMQ_ALIGN), end, err);
 }
 
-lq_status llmq_open_bytes(llmq_file *f, const uint8_t *data, size_t n, lq_err *err)
+lq_status lqf_open_bytes(lqf_file *f, const uint8_t *data, size_t n, lq_err *err)
 {
     const char *text = NULL;
     size_t text_bytes = 0;
@@ -303,17 +303,17 @@ lq_status llmq_open_bytes(llmq_file *f, const uint8_t *data, size_t n, lq_err *e
         if (!s) s = read_header(f, n - text_bytes, err);
         if (s) lq_wrap(err, s, "header");
     }
-    if (s) llmq_close(f);
+    if (s) lqf_close(f);
     return s;
 }
 
-lq_status llmq_open(llmq_file *f, const char *path, lq_err *err)
+lq_status lqf_open(lqf_file *f, const char *path, lq_err *err)
 {
     lq_map map;
     memset(f, 0, sizeof *f);
     lq_status s = lq_map_open(&map, path, err);
     if (s) return s;
-    s = llmq_open_bytes(f, map.data, map.size, err);
+    s = lqf_open_bytes(f, map.data, map.size, err);
     if (s) {
         lq_map_close(&map);
         return lq_wrap(err, s, "%s", path);
@@ -322,7 +322,7 @@ lq_status llmq_open(llmq_file *f, const char *path, lq_err *err)
     return LQ_OK;
 }
 
-void llmq_close(llmq_file *f)
+void lqf_close(lqf_file *f)
 {
     cJSON_Delete(f->header);
     lq_arena_free(&f->arena);
@@ -332,7 +332,7 @@ void llmq_close(llmq_file *f)
 
 /* ---- verifying ---- */
 typedef struct {
-    const llmq_file *f;
+    const lqf_file *f;
     const lq_job *job;
     void (*bad)(void *user, const char *name, const char *what);
     void *user;
@@ -389,9 +389,9 @@ static lq_status check_piece(verifier *v, const char *name, const char *plane, q
     return LQ_OK;
 }
 
-lq_status llmq_verify(const llmq_file *f, const lq_job *job,
-                      void (*bad)(void *user, const char *name, const char *what), void *user,
-                      lq_err *err)
+lq_status lqf_verify(const lqf_file *f, const lq_job *job,
+                     void (*bad)(void *user, const char *name, const char *what), void *user,
+                     lq_err *err)
 {
     verifier v = { .f = f, .job = job, .bad = bad, .user = user, .at = LLMQ_PREAMBLE };
     lq_status s = LQ_OK;

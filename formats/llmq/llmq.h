@@ -18,28 +18,28 @@ enum {
     LLMQ_MAX_HEADER = 1 << 28,
 };
 
-typedef struct llmq_writer llmq_writer;
+typedef struct lqf_writer lqf_writer;
 
 /* To path.tmp-XXXXXX, renamed at the end. */
-lq_status llmq_create(llmq_writer **w, const char *path, lq_err *err);
+lq_status lqf_create(lqf_writer **w, const char *path, lq_err *err);
 /* Called with each piece of a plane once it is written: mapped input can be dropped. */
-void llmq_on_written(llmq_writer *w, void (*fn)(void *user, const void *p, size_t n), void *user);
+void lqf_on_written(lqf_writer *w, void (*fn)(void *user, const void *p, size_t n), void *user);
 /* Shape as in the source (n_dims 1..4; for linears [N,K]). Tensors must come in the order in which
  * they shall lie. */
-lq_status llmq_add_tensor(llmq_writer *w, const char *name, const qt_tensor *t, int n_dims,
-                          const int64_t *shape, lq_err *err);
+lq_status lqf_add_tensor(lqf_writer *w, const char *name, const qt_tensor *t, int n_dims,
+                         const int64_t *shape, lq_err *err);
 /* A tensor that is not a weight (integers, foreign side data), byte for byte. n_dims 0..4. */
-lq_status llmq_add_raw(llmq_writer *w, const char *name, lq_dtype d, int n_dims,
-                       const int64_t *shape, const void *data, size_t bytes, lq_err *err);
+lq_status lqf_add_raw(lqf_writer *w, const char *name, lq_dtype d, int n_dims, const int64_t *shape,
+                      const void *data, size_t bytes, lq_err *err);
 /* Copied. */
-lq_status llmq_add_blob(llmq_writer *w, const char *name, const void *data, size_t bytes,
-                        lq_err *err);
+lq_status lqf_add_blob(lqf_writer *w, const char *name, const void *data, size_t bytes,
+                       lq_err *err);
 /* Objects are copied, keys sorted. config: arch_config_json. */
-lq_status llmq_set_config(llmq_writer *w, const cJSON *config, lq_err *err);
-lq_status llmq_set_recipe(llmq_writer *w, const cJSON *recipe, lq_err *err);
-lq_status llmq_set_provenance(llmq_writer *w, const cJSON *provenance, lq_err *err);
-lq_status llmq_commit(llmq_writer *w, lq_err *err); /* frees w, whatever happens */
-void llmq_abort(llmq_writer *w);                    /* NULL allowed */
+lq_status lqf_set_config(lqf_writer *w, const cJSON *config, lq_err *err);
+lq_status lqf_set_recipe(lqf_writer *w, const cJSON *recipe, lq_err *err);
+lq_status lqf_set_provenance(lqf_writer *w, const cJSON *provenance, lq_err *err);
+lq_status lqf_commit(lqf_writer *w, lq_err *err); /* frees w, whatever happens */
+void lqf_abort(lqf_writer *w);                    /* NULL allowed */
 
 /* Reading: header and table are verified always; see formats/source/source.h for the view that commands
  * use. */
@@ -52,45 +52,45 @@ typedef struct {
     bool plain; /* false: raw, the bytes are the codes plane */
     lq_dtype raw_dtype;
     lq_hash hash[QT_N_PLANES]; /* of each plane that is there */
-} llmq_tensor;
+} lqf_tensor;
 typedef struct {
     const char *name;
     qt_span span;
     lq_hash hash;
-} llmq_blob;
+} lqf_blob;
 typedef struct {
     lq_map map;
     qt_span bytes; /* the whole file */
     lq_arena arena;
     cJSON *header;
-    llmq_tensor *tensors; /* in file order */
+    lqf_tensor *tensors; /* in file order */
     size_t n_tensors;
-    llmq_blob *blobs; /* by name, in file order */
+    lqf_blob *blobs; /* by name, in file order */
     size_t n_blobs;
     const cJSON *config, *recipe, *provenance; /* inside header; NULL where the file has none */
     uint32_t minor;
-} llmq_file;
+} lqf_file;
 /* Errors: LQ_EFORMAT, LQ_EUNSUPPORTED (a version, scheme or layout we do not know) name the field,
  * what was expected and found. After an error f is closed. */
-lq_status llmq_open(llmq_file *f, const char *path, lq_err *err);
+lq_status lqf_open(lqf_file *f, const char *path, lq_err *err);
 /* The same over bytes that the caller keeps, aligned to 64. */
-lq_status llmq_open_bytes(llmq_file *f, const uint8_t *data, size_t n, lq_err *err);
-void llmq_close(llmq_file *f);
+lq_status lqf_open_bytes(lqf_file *f, const uint8_t *data, size_t n, lq_err *err);
+void lqf_close(lqf_file *f);
 /* Check planes, blobs and padding; bad(user, name, what) per failure; returns LQ_ECHECK when any.
  */
-lq_status llmq_verify(const llmq_file *f, const lq_job *job,
-                      void (*bad)(void *user, const char *name, const char *what), void *user,
-                      lq_err *err);
+lq_status lqf_verify(const lqf_file *f, const lq_job *job,
+                     void (*bad)(void *user, const char *name, const char *what), void *user,
+                     lq_err *err);
 
 /* ---- for formats/llmq*.c ---- */
 /* {"kind":"uint","bits":4,...}: only the fields that apply. NULL: out of memory. */
-cJSON *llmq_scheme_json(const qt_scheme *s);
+cJSON *lqf_scheme_json(const qt_scheme *s);
 /* LQ_EUNSUPPORTED: unknown kind; LQ_EFORMAT: fields missing, wrong or too many. */
-lq_status llmq_scheme_from_json(qt_scheme *s, const cJSON *j, lq_err *err);
+lq_status lqf_scheme_from_json(qt_scheme *s, const cJSON *j, lq_err *err);
 /* The checksum in the preamble: over its first 48 bytes and the header. False: out of memory. */
-bool llmq_header_hash(lq_hash *out, const uint8_t *preamble, const void *header, size_t n);
+bool lqf_header_hash(lq_hash *out, const uint8_t *preamble, const void *header, size_t n);
 /* The name of a file. Of a model's .llmq it is one that model_blob allows, which src_open looks at. */
-bool llmq_blob_name_fits(const char *name);
-extern const uint8_t llmq_magic[8];
+bool lqf_blob_name_fits(const char *name);
+extern const uint8_t lqf_magic[8];
 
 #endif

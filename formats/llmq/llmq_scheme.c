@@ -4,7 +4,7 @@
 
 #include <float.h>
 
-const uint8_t llmq_magic[8] = { 'L', 'L', 'M', 'Q', '\r', '\n', 0x1a, '\n' };
+const uint8_t lqf_magic[8] = { 'L', 'L', 'M', 'Q', '\r', '\n', 0x1a, '\n' };
 
 static const char *const kind_names[QT_N_KINDS] = {
     [QT_DENSE] = "dense", [QT_UINT] = "uint", [QT_I8] = "i8",     [QT_I8_OUTLIER] = "i8-outlier",
@@ -59,7 +59,7 @@ static bool put_act(cJSON *j, const qt_scheme *s)
             cJSON_AddNumberToObject(j, "act_scale", (double)s->act_scale));
 }
 
-cJSON *llmq_scheme_json(const qt_scheme *s)
+cJSON *lqf_scheme_json(const qt_scheme *s)
 {
     cJSON *j = cJSON_CreateObject();
     if (j && put_fields(j, s) && put_act(j, s)) return j;
@@ -161,7 +161,7 @@ static lq_status read_fields(qt_scheme *s, const cJSON *j, lq_err *err)
     }
 }
 
-lq_status llmq_scheme_from_json(qt_scheme *s, const cJSON *j, lq_err *err)
+lq_status lqf_scheme_from_json(qt_scheme *s, const cJSON *j, lq_err *err)
 {
     const char *kind;
     memset(s, 0, sizeof *s);
@@ -180,7 +180,7 @@ lq_status llmq_scheme_from_json(qt_scheme *s, const cJSON *j, lq_err *err)
     st = read_fields(s, j, err);
     if (!st) st = read_act(s, j, err);
     if (st) return lq_wrap(err, st, "scheme");
-    cJSON *own = llmq_scheme_json(s); /* a field that we would not write means something unknown */
+    cJSON *own = lqf_scheme_json(s); /* a field that we would not write means something unknown */
     if (!own) return lq_fail(err, LQ_ENOMEM, "scheme: out of memory");
     int extra = cJSON_GetArraySize(j) - cJSON_GetArraySize(own);
     cJSON_Delete(own);
@@ -189,7 +189,7 @@ lq_status llmq_scheme_from_json(qt_scheme *s, const cJSON *j, lq_err *err)
                  : LQ_OK;
 }
 
-bool llmq_header_hash(lq_hash *out, const uint8_t *preamble, const void *header, size_t n)
+bool lqf_header_hash(lq_hash *out, const uint8_t *preamble, const void *header, size_t n)
 {
     lq_hasher *h = lq_hasher_new();
     if (!h) return false;

@@ -29,7 +29,7 @@ typedef struct {
     stored at;
 } blob;
 
-struct llmq_writer {
+struct lqf_writer {
     lq_out *out;
     lq_arena arena; /* names */
     entry *entries;
@@ -45,30 +45,30 @@ struct llmq_writer {
 
 static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, ".llmq: out of memory"); }
 
-lq_status llmq_create(llmq_writer **out, const char *path, lq_err *err)
+lq_status lqf_create(lqf_writer **out, const char *path, lq_err *err)
 {
     *out = NULL;
-    llmq_writer *w = calloc(1, sizeof *w);
+    lqf_writer *w = calloc(1, sizeof *w);
     if (!w) return no_memory(err);
     lq_status s = lq_arena_init(&w->arena, 0, err);
     if (!s) s = lq_out_open(&w->out, path, err);
-    const uint8_t zeros[LLMQ_PREAMBLE] = { 0 }; /* patched by llmq_commit */
+    const uint8_t zeros[LLMQ_PREAMBLE] = { 0 }; /* patched by lqf_commit */
     if (!s) s = lq_out_write(w->out, zeros, sizeof zeros, err);
     if (!s) s = lq_out_pad(w->out, LLMQ_PAGE, err);
     if (s)
-        llmq_abort(w);
+        lqf_abort(w);
     else
         *out = w;
     return s;
 }
 
-void llmq_on_written(llmq_writer *w, void (*fn)(void *user, const void *p, size_t n), void *user)
+void lqf_on_written(lqf_writer *w, void (*fn)(void *user, const void *p, size_t n), void *user)
 {
     w->written = fn;
     w->user = user;
 }
 
-void llmq_abort(llmq_writer *w)
+void lqf_abort(lqf_writer *w)
 {
     if (!w) return;
     lq_out_abort(w->out);
@@ -95,7 +95,7 @@ static void *grow(void *array, size_t n, size_t *cap, size_t size)
 }
 
 /* Piece by piece: hashed and written while it lies in the cache, and then released. */
-static lq_status put_bytes(llmq_writer *w, stored *at, const void *data, size_t bytes, lq_err *err)
+static lq_status put_bytes(lqf_writer *w, stored *at, const void *data, size_t bytes, lq_err *err)
 {
     enum { PIECE = 1 << 20 };
     const uint8_t *p = data;
@@ -114,7 +114,7 @@ static lq_status put_bytes(llmq_writer *w, stored *at, const void *data, size_t 
     return s;
 }
 
-static lq_status add_entry(llmq_writer *w, entry *e, const qt_span *planes, int n_dims,
+static lq_status add_entry(lqf_writer *w, entry *e, const qt_span *planes, int n_dims,
                            const int64_t *shape, lq_err *err)
 {
     size_t len = strlen(e->name);
@@ -134,8 +134,8 @@ static lq_status add_entry(llmq_writer *w, entry *e, const qt_span *planes, int 
     return s;
 }
 
-lq_status llmq_add_tensor(llmq_writer *w, const char *name, const qt_tensor *t, int n_dims,
-                          const int64_t *shape, lq_err *err)
+lq_status lqf_add_tensor(lqf_writer *w, const char *name, const qt_tensor *t, int n_dims,
+                         const int64_t *shape, lq_err *err)
 {
     int64_t n = 1;
     lq_status s = qt_check_view(t, err);
@@ -149,8 +149,8 @@ lq_status llmq_add_tensor(llmq_writer *w, const char *name, const qt_tensor *t, 
     return add_entry(w, &e, t->plane, n_dims, shape, err);
 }
 
-lq_status llmq_add_raw(llmq_writer *w, const char *name, lq_dtype d, int n_dims,
-                       const int64_t *shape, const void *data, size_t bytes, lq_err *err)
+lq_status lqf_add_raw(lqf_writer *w, const char *name, lq_dtype d, int n_dims, const int64_t *shape,
+                      const void *data, size_t bytes, lq_err *err)
 {
     size_t want;
     if (n_dims < 0 || n_dims > 4 || !st_shape_bytes(d, n_dims, shape, &want) || want != bytes)
@@ -161,10 +161,9 @@ lq_status llmq_add_raw(llmq_writer *w, const char *name, lq_dtype d, int n_dims,
     return add_entry(w, &e, planes, n_dims, shape, err);
 }
 
-lq_status llmq_add_blob(llmq_writer *w, const char *name, const void *data, size_t bytes,
-                        lq_err *err)
+lq_status lqf_add_blob(lqf_writer *w, const char *name, const void *data, size_t bytes, lq_err *err)
 {
-    if (!llmq_blob_name_fits(name))
+    if (!lqf_blob_name_fits(name))
         return lq_fail(err, LQ_EVALUE,
                        ".llmq: blob '%.100s': expected the name of a file in UTF-8, not hidden, in "
                        "no folder",
@@ -193,7 +192,7 @@ static lq_status set_object(cJSON **slot, const cJSON *v, const char *what, lq_e
     return LQ_OK;
 }
 
-lq_status llmq_set_config(llmq_writer *w, const cJSON *config, lq_err *err)
+lq_status lqf_set_config(lqf_writer *w, const cJSON *config, lq_err *err)
 {
     arch_config arch;
     lq_status s = arch_config_from_json(&arch, config, err);
@@ -204,12 +203,12 @@ lq_status llmq_set_config(llmq_writer *w, const cJSON *config, lq_err *err)
     return set_object(&w->config, config, "config", err);
 }
 
-lq_status llmq_set_recipe(llmq_writer *w, const cJSON *recipe, lq_err *err)
+lq_status lqf_set_recipe(lqf_writer *w, const cJSON *recipe, lq_err *err)
 {
     return set_object(&w->recipe, recipe, "recipe", err);
 }
 
-lq_status llmq_set_provenance(llmq_writer *w, const cJSON *provenance, lq_err *err)
+lq_status lqf_set_provenance(lqf_writer *w, const cJSON *provenance, lq_err *err)
 {
     return set_object(&w->provenance, provenance, "provenance", err);
 }
@@ -243,7 +242,7 @@ static cJSON *append_object(cJSON *array)
     return NULL;
 }
 
-static bool put_entry(const llmq_writer *w, cJSON *o, const entry *e)
+static bool put_entry(const lqf_writer *w, cJSON *o, const entry *e)
 {
     arch_slot slot;
     bool ok = o && cJSON_AddStringToObject(o, "name", e->name) &&
@@ -251,7 +250,7 @@ static bool put_entry(const llmq_writer *w, cJSON *o, const entry *e)
     if (ok && w->has_arch && arch_slot_of(&w->arch, e->name, &slot) && !slot.bias)
         ok = cJSON_AddStringToObject(o, "role", arch_role_text(slot.role));
     ok = ok && cJSON_AddItemToObject(
-                   o, "scheme", e->plain ? llmq_scheme_json(&e->scheme) : raw_scheme(e->raw_dtype));
+                   o, "scheme", e->plain ? lqf_scheme_json(&e->scheme) : raw_scheme(e->raw_dtype));
     cJSON *shape = ok ? cJSON_AddArrayToObject(o, "shape") : NULL;
     ok = shape != NULL;
     for (int i = 0; i < e->n_dims && ok; i++)
@@ -272,7 +271,7 @@ static bool put_copy(cJSON *o, const char *key, const cJSON *v)
     return cJSON_AddItemToObject(o, key, cJSON_Duplicate(v, true));
 }
 
-static lq_status header_text(js_buf *text, const llmq_writer *w, lq_err *err)
+static lq_status header_text(js_buf *text, const lqf_writer *w, lq_err *err)
 {
     cJSON *h = cJSON_CreateObject();
     bool ok = h && cJSON_AddStringToObject(h, "format", "llmq");
@@ -309,7 +308,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*x, *y);
 }
 
-static lq_status check_names(const llmq_writer *w, lq_err *err)
+static lq_status check_names(const lqf_writer *w, lq_err *err)
 {
     const char **names = malloc((w->n_entries + 1) * sizeof *names);
     if (!names) return no_memory(err);
@@ -333,7 +332,7 @@ static void put_le(uint8_t *at, uint64_t v, int bytes)
         at[i] = (uint8_t)(v >> (8 * i));
 }
 
-static lq_status finish(llmq_writer *w, js_buf *text, lq_err *err)
+static lq_status finish(lqf_writer *w, js_buf *text, lq_err *err)
 {
     if (w->n_blobs) qsort(w->blobs, w->n_blobs, sizeof *w->blobs, by_blob_name);
     lq_status s = check_names(w, err);
@@ -344,20 +343,20 @@ static lq_status finish(llmq_writer *w, js_buf *text, lq_err *err)
     if (s) return s;
     size_t off = lq_out_size(w->out);
     uint8_t pre[LLMQ_PREAMBLE] = { 0 };
-    memcpy(pre, llmq_magic, sizeof llmq_magic);
+    memcpy(pre, lqf_magic, sizeof lqf_magic);
     put_le(pre + 8, LLMQ_MAJOR, 4);
     put_le(pre + 12, LLMQ_MINOR, 4);
     put_le(pre + 16, off, 8);
     put_le(pre + 24, text->n, 8);
     put_le(pre + 32, off + text->n, 8);
     lq_hash h;
-    if (!llmq_header_hash(&h, pre, text->data, text->n)) return no_memory(err);
+    if (!lqf_header_hash(&h, pre, text->data, text->n)) return no_memory(err);
     memcpy(pre + 48, h.b, sizeof h.b);
     s = lq_out_write(w->out, text->data, text->n, err);
     return s ? s : lq_out_pwrite(w->out, pre, sizeof pre, 0, err);
 }
 
-lq_status llmq_commit(llmq_writer *w, lq_err *err)
+lq_status lqf_commit(lqf_writer *w, lq_err *err)
 {
     js_buf text = { 0 };
     lq_status s = finish(w, &text, err);
@@ -366,6 +365,6 @@ lq_status llmq_commit(llmq_writer *w, lq_err *err)
         s = lq_out_commit(w->out, err);
         w->out = NULL;
     }
-    llmq_abort(w);
+    lqf_abort(w);
     return s;
 }

@@ -15,7 +15,7 @@ void src_close(src_source *s)
     cJSON_Delete(s->quant);
     cJSON_Delete(s->history);
     src_free_room(s);
-    llmq_close(&s->llmq);
+    lqf_close(&s->llmq);
     gguf_close(&s->gguf);
     for (size_t i = 0; i < s->n_splits; i++)
         gguf_close(&s->splits[i]);

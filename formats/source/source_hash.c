@@ -44,7 +44,7 @@ lq_hash src_tensor_hash(const src_source *s, int64_t i)
 static lq_status hash_scheme(lq_hasher *h, const src_tensor *t, lq_err *err)
 {
     js_buf text = { 0 };
-    cJSON *scheme = t->plain ? llmq_scheme_json(&t->t.scheme) : NULL;
+    cJSON *scheme = t->plain ? lqf_scheme_json(&t->t.scheme) : NULL;
     lq_status s = LQ_OK;
     if (t->plain)
         s = scheme ? js_canonical(&text, scheme, err) : lq_fail(err, LQ_ENOMEM, "out of memory");

@@ -46,7 +46,7 @@ struct src_source {
     src_stamp *stamps; /* of the files that hold tensors; owned */
     size_t n_stamps;
     lq_map *blob_maps; /* [n_blobs] of a folder, in arena */
-    llmq_file llmq;
+    lqf_file llmq;
     gguf_file gguf;    /* of several the first, with the tensors of all */
     gguf_file *splits; /* the others, in arena; opened ones */
     size_t n_splits;

@@ -8,11 +8,11 @@
 
 static int by_pointed_name(const void *a, const void *b)
 {
-    const llmq_tensor *const *x = a, *const *y = b;
+    const lqf_tensor *const *x = a, *const *y = b;
     return strcmp((*x)->name, (*y)->name);
 }
 
-static void fill(src_tensor *out, const llmq_tensor *t)
+static void fill(src_tensor *out, const lqf_tensor *t)
 {
     *out = (src_tensor){ .name = t->name,
                          .t = t->t,
@@ -27,8 +27,8 @@ static void fill(src_tensor *out, const llmq_tensor *t)
 
 static lq_status list_tensors(src_source *s, lq_err *err)
 {
-    const llmq_file *f = &s->llmq;
-    const llmq_tensor **order = malloc((f->n_tensors + 1) * sizeof *order);
+    const lqf_file *f = &s->llmq;
+    const lqf_tensor **order = malloc((f->n_tensors + 1) * sizeof *order);
     s->tensors = lq_push(&s->arena, f->n_tensors * sizeof *s->tensors);
     s->hashes = lq_push(&s->arena, f->n_tensors * sizeof *s->hashes);
     if (!order || !s->tensors || !s->hashes) {
@@ -49,7 +49,7 @@ static lq_status list_tensors(src_source *s, lq_err *err)
 
 static lq_status list_blobs(src_source *s, lq_err *err)
 {
-    const llmq_file *f = &s->llmq;
+    const lqf_file *f = &s->llmq;
     s->blobs = lq_push(&s->arena, f->n_blobs * sizeof *s->blobs);
     if (!s->blobs) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
     for (size_t i = 0; i < f->n_blobs; i++) { /* convert makes files of them */
@@ -67,7 +67,7 @@ static lq_status list_blobs(src_source *s, lq_err *err)
 lq_status src_verify(const src_source *s, const lq_job *job, lq_err *err)
 {
     if (!s->llmq.map.size) return LQ_OK;
-    lq_status st = llmq_verify(&s->llmq, job, NULL, NULL, err);
+    lq_status st = lqf_verify(&s->llmq, job, NULL, NULL, err);
     return st ? lq_wrap(err, st, "%s", s->path) : LQ_OK;
 }
 
@@ -87,7 +87,7 @@ static bool take_conversion(src_source *s)
 lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err)
 {
     s->format = "llmq";
-    lq_status st = llmq_open(&s->llmq, s->path, err);
+    lq_status st = lqf_open(&s->llmq, s->path, err);
     if (!st) st = src_stamp_file(s, s->path, err);
     if (st) return st;
     if (o->verify && (st = src_verify(s, NULL, err))) return st;

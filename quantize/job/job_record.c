@@ -74,13 +74,13 @@ lq_status job_describe(job_run *r, cJSON **what, lq_err *err)
 }
 
 /* The files that travel along are part of the result; tokenizer.blob follows from them. */
-static bool same_blobs(const llmq_file *f, const src_source *src)
+static bool same_blobs(const lqf_file *f, const src_source *src)
 {
     size_t same = 0, want = 0;
     for (size_t i = 0; i < src_n_blobs(src); i++)
         want += strcmp(src_blob_at(src, i)->name, "tokenizer.blob") != 0;
     for (size_t i = 0; i < f->n_blobs; i++) {
-        const llmq_blob *b = &f->blobs[i];
+        const lqf_blob *b = &f->blobs[i];
         if (strcmp(b->name, "tokenizer.blob") == 0) continue;
         const src_blob *s = src_find_blob(src, b->name);
         if (!s || s->bytes != b->span.bytes || memcmp(s->data, b->span.data, s->bytes) != 0)
@@ -94,8 +94,8 @@ static bool same_blobs(const llmq_file *f, const src_source *src)
  * part of what was asked for.) */
 bool job_already_there(const job_run *r, qz_check *check)
 {
-    llmq_file f;
-    if (!lq_exists(r->out_path) || llmq_open(&f, r->out_path, NULL)) return false;
+    lqf_file f;
+    if (!lq_exists(r->out_path) || lqf_open(&f, r->out_path, NULL)) return false;
     qz_check_read(check, f.provenance);
     cJSON *p = cJSON_Duplicate(f.provenance, true);
     cJSON_DeleteItemFromObjectCaseSensitive(p, "check");
@@ -104,6 +104,6 @@ bool job_already_there(const job_run *r, qz_check *check)
     bool same = f.recipe && p && cJSON_Compare(f.recipe, r->recipe, true) &&
                 cJSON_Compare(p, r->provenance, true) && same_blobs(&f, r->src);
     cJSON_Delete(p);
-    llmq_close(&f);
+    lqf_close(&f);
     return same;
 }

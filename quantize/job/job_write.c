@@ -9,27 +9,27 @@
 #include "quantize/job/write_behind.h"
 
 /* Finished layers hold their tensors in the plan's order: one cursor each. */
-static const llmq_tensor *from_state(const job_run *r, size_t *cursor, const plan_entry *e)
+static const lqf_tensor *from_state(const job_run *r, size_t *cursor, const plan_entry *e)
 {
-    const llmq_file *f = &r->state.layers[e->layer];
+    const lqf_file *f = &r->state.layers[e->layer];
     size_t *c = &cursor[e->layer];
     if (!f->header || *c >= f->n_tensors || strcmp(f->tensors[*c].name, e->name) != 0) return NULL;
     return &f->tensors[(*c)++];
 }
 
-static lq_status write_tensor(llmq_writer *w, const src_source *src, const plan_entry *e,
+static lq_status write_tensor(lqf_writer *w, const src_source *src, const plan_entry *e,
                               const qt_tensor *made, lq_err *err)
 {
     const src_tensor *t = e->src;
-    if (made) return llmq_add_tensor(w, e->name, made, t->n_dims, qz_plan_shape(e), err);
+    if (made) return lqf_add_tensor(w, e->name, made, t->n_dims, qz_plan_shape(e), err);
     if (!t->plain)
-        return llmq_add_raw(w, e->name, t->raw_dtype, t->n_dims, t->shape, t->raw.data,
-                            t->raw.bytes, err);
+        return lqf_add_raw(w, e->name, t->raw_dtype, t->n_dims, t->shape, t->raw.data, t->raw.bytes,
+                           err);
     qt_tensor all;
     src_load(&all, src, t);
     lq_status s = val_check(&all, true, err);
     if (s) lq_wrap(err, s, "tensor '%.100s'", e->name);
-    if (!s) s = llmq_add_tensor(w, e->name, &all, t->n_dims, t->shape, err);
+    if (!s) s = lqf_add_tensor(w, e->name, &all, t->n_dims, t->shape, err);
     src_unload(src, t);
     return s;
 }
@@ -37,7 +37,7 @@ static lq_status write_tensor(llmq_writer *w, const src_source *src, const plan_
 /* A tensor on its way into the file, and where it was made its planes. */
 typedef struct {
     const job_run *r;
-    llmq_writer *w;
+    lqf_writer *w;
     const plan_entry *e;
     qz_layer made; /* no items: copied */
     write_behind writing;
@@ -74,17 +74,17 @@ static lq_status make_entry(job_run *r, desk *d, const plan_entry *e, lq_err *er
     return src_base(r->src) != r->src ? finish_entry(d, err) : LQ_OK;
 }
 
-static lq_status add_blobs(const job_run *r, llmq_writer *w, lq_err *err)
+static lq_status add_blobs(const job_run *r, lqf_writer *w, lq_err *err)
 {
     lq_status s = LQ_OK;
     bool have = false;
     for (size_t i = 0; i < src_n_blobs(r->src) && !s; i++) {
         const src_blob *b = src_blob_at(r->src, i);
         have = have || strcmp(b->name, "tokenizer.blob") == 0;
-        s = llmq_add_blob(w, b->name, b->data, b->bytes, err);
+        s = lqf_add_blob(w, b->name, b->data, b->bytes, err);
     }
     if (!s && !have && r->j->tokenizer)
-        s = llmq_add_blob(w, "tokenizer.blob", r->j->tokenizer, r->j->tokenizer_bytes, err);
+        s = lqf_add_blob(w, "tokenizer.blob", r->j->tokenizer, r->j->tokenizer_bytes, err);
     return s;
 }
 
@@ -92,7 +92,7 @@ static void drop_written(void *user, const void *p, size_t n) { src_drop(user, (
 
 lq_status job_write(job_run *r, lq_err *err)
 {
-    llmq_writer *w = NULL;
+    lqf_writer *w = NULL;
     desk d = { .r = r };
     cJSON *config = arch_config_json(&r->plan.cfg);
     size_t *cursor = calloc((size_t)r->state.n_layers, sizeof *cursor);
@@ -100,15 +100,15 @@ lq_status job_write(job_run *r, lq_err *err)
     int64_t layer = -1; /* at work, where layers are made while they are written */
     if (!job_at_once(r)) progress_phase(&r->progress, PROGRESS_WRITING, -1);
     if (!config || !cursor) s = lq_fail(err, LQ_ENOMEM, "no memory for the file's header");
-    if (!s) s = llmq_create(&w, r->out_path, err);
+    if (!s) s = lqf_create(&w, r->out_path, err);
     d.w = w;
-    if (!s) llmq_on_written(w, drop_written, r->src);
-    if (!s) s = llmq_set_config(w, config, err);
-    if (!s) s = llmq_set_recipe(w, r->recipe, err);
-    if (!s) s = llmq_set_provenance(w, r->provenance, err);
+    if (!s) lqf_on_written(w, drop_written, r->src);
+    if (!s) s = lqf_set_config(w, config, err);
+    if (!s) s = lqf_set_recipe(w, r->recipe, err);
+    if (!s) s = lqf_set_provenance(w, r->provenance, err);
     for (size_t i = 0; i < r->plan.n && !s; i++) {
         const plan_entry *e = &r->plan.e[i];
-        const llmq_tensor *done = from_state(r, cursor, e);
+        const lqf_tensor *done = from_state(r, cursor, e);
         const qt_tensor *tuned = r->tuned.kept && r->tuned.t[i].N ? &r->tuned.t[i] : NULL;
         if (job_at_once(r) && e->quantize && e->layer != layer)
             progress_phase(&r->progress, PROGRESS_ROUNDING, layer = e->layer);
@@ -134,9 +134,9 @@ lq_status job_write(job_run *r, lq_err *err)
     if (!s) s = add_blobs(r, w, err);
     if (!s) s = src_unchanged(r->src, err);
     if (s)
-        llmq_abort(w);
+        lqf_abort(w);
     else
-        s = llmq_commit(w, err);
+        s = lqf_commit(w, err);
     free(cursor);
     cJSON_Delete(config);
     return s;

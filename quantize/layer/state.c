@@ -117,10 +117,10 @@ static void load_layer(qz_state *s, int64_t layer)
 {
     char path[4200];
     if (layer_path(path, sizeof path, s, layer, NULL) || !lq_exists(path)) return;
-    llmq_file f;
-    if (llmq_open(&f, path, NULL)) return;
-    if (llmq_verify(&f, NULL, NULL, NULL, NULL)) {
-        llmq_close(&f);
+    lqf_file f;
+    if (lqf_open(&f, path, NULL)) return;
+    if (lqf_verify(&f, NULL, NULL, NULL, NULL)) {
+        lqf_close(&f);
         return;
     }
     s->layers[layer] = f;
@@ -166,7 +166,7 @@ lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, in
 void qz_state_close(qz_state *s, bool remove)
 {
     for (int64_t i = 0; s->layers && i < s->n_layers; i++)
-        if (s->layers[i].header) llmq_close(&s->layers[i]);
+        if (s->layers[i].header) lqf_close(&s->layers[i]);
     free(s->layers);
     if (s->dir[0]) {
         if (remove) wipe(s->dir);
@@ -201,7 +201,7 @@ static const char *residual_name(char name[32], size_t i)
     return name;
 }
 
-static const int8_t *rest_of(const llmq_file *f, size_t i, const qt_tensor *t)
+static const int8_t *rest_of(const lqf_file *f, size_t i, const qt_tensor *t)
 {
     char name[32];
     residual_name(name, i);
@@ -212,12 +212,12 @@ static const int8_t *rest_of(const llmq_file *f, size_t i, const qt_tensor *t)
 }
 
 /* A file of the state is no model and has no recipe: that field of its header holds the reports. */
-static lq_status set_reports(llmq_writer *w, const cJSON *reports, lq_err *err)
+static lq_status set_reports(lqf_writer *w, const cJSON *reports, lq_err *err)
 {
-    return llmq_set_recipe(w, reports, err);
+    return lqf_set_recipe(w, reports, err);
 }
 
-static const cJSON *reports_of(const llmq_file *f)
+static const cJSON *reports_of(const lqf_file *f)
 {
     return cJSON_GetObjectItemCaseSensitive(f->recipe, "reports");
 }
@@ -225,27 +225,27 @@ static const cJSON *reports_of(const llmq_file *f)
 lq_status qz_state_add(qz_state *s, int64_t layer, const qz_layer *p, lq_err *err)
 {
     char path[4200];
-    llmq_writer *w = NULL;
+    lqf_writer *w = NULL;
     cJSON *reports = reports_json(p);
     lq_status st = layer_path(path, sizeof path, s, layer, err);
-    if (!st) st = llmq_create(&w, path, err);
+    if (!st) st = lqf_create(&w, path, err);
     for (size_t i = 0; i < p->n_items && !st; i++) {
         const plan_entry *e = p->items[i].e;
         const qt_tensor *t = &p->items[i].t;
         char name[32];
-        st = llmq_add_tensor(w, e->name, t, e->src->n_dims, qz_plan_shape(e), err);
+        st = lqf_add_tensor(w, e->name, t, e->src->n_dims, qz_plan_shape(e), err);
         if (!st && p->items[i].residual)
-            st = llmq_add_blob(w, residual_name(name, i), p->items[i].residual,
-                               (size_t)(t->N * t->K), err);
+            st = lqf_add_blob(w, residual_name(name, i), p->items[i].residual,
+                              (size_t)(t->N * t->K), err);
     }
     if (!st) st = set_reports(w, reports, err);
     if (st)
-        llmq_abort(w);
+        lqf_abort(w);
     else
-        st = llmq_commit(w, err);
+        st = lqf_commit(w, err);
     cJSON_Delete(reports);
     if (!st) {
-        st = llmq_open(&s->layers[layer], path, err);
+        st = lqf_open(&s->layers[layer], path, err);
         if (!st) s->n_done++;
     }
     return st;
@@ -254,13 +254,13 @@ lq_status qz_state_add(qz_state *s, int64_t layer, const qz_layer *p, lq_err *er
 lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t layer, qz_item *items,
                          size_t *n, lq_err *err)
 {
-    const llmq_file *f = &s->layers[layer];
+    const lqf_file *f = &s->layers[layer];
     size_t at = 0;
     *n = 0;
     for (size_t i = 0; i < plan->n && at < f->n_tensors; i++) {
         const plan_entry *e = &plan->e[i];
         if (e->layer != layer || strcmp(e->name, f->tensors[at].name) != 0) continue;
-        const llmq_tensor *have = &f->tensors[at++];
+        const lqf_tensor *have = &f->tensors[at++];
         const qt_tensor *t = &have->t;
         if (have->n_dims != e->src->n_dims ||
             memcmp(have->shape, qz_plan_shape(e), (size_t)have->n_dims * sizeof *have->shape) != 0)

@@ -18,7 +18,7 @@ typedef struct {
     char dir[4096];
     int lock; /* quantize/layer/lock.h */
     int64_t n_layers, n_done;
-    llmq_file *layers; /* [n_layers]; header NULL: not finished */
+    lqf_file *layers; /* [n_layers]; header NULL: not finished */
 } qz_state;
 
 /* Lock the folder, and take the finished layers of an earlier run of the same `what` ({"config",

@@ -16,18 +16,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     uint8_t *file = aligned_alloc(LLMQ_PAGE, lq_round_up(off + text, LLMQ_PAGE));
     if (!file) return 0;
     memset(file, 0, off);
-    memcpy(file, llmq_magic, sizeof llmq_magic);
+    memcpy(file, lqf_magic, sizeof lqf_magic);
     file[8] = LLMQ_MAJOR;
     memcpy(file + 16, fields, sizeof fields); /* little endian here */
     memcpy(file + off, data + 2, text);
     lq_hash h;
-    if (!llmq_header_hash(&h, file, file + off, text)) abort();
+    if (!lqf_header_hash(&h, file, file + off, text)) abort();
     memcpy(file + 48, h.b, sizeof h.b);
-    llmq_file f;
+    lqf_file f;
     lq_err err;
-    if (!llmq_open_bytes(&f, file, off + text, &err)) {
-        llmq_verify(&f, NULL, NULL, NULL, &err);
-        llmq_close(&f);
+    if (!lqf_open_bytes(&f, file, off + text, &err)) {
+        lqf_verify(&f, NULL, NULL, NULL, &err);
+        lqf_close(&f);
     }
     free(file);
     return 0;

@@ -92,24 +92,24 @@ static lq_status write_all(const char *path, bool swap, lq_err *err)
 {
     static const int64_t ids[] = { -1, 1 };
     lq_arena a;
-    llmq_writer *w = NULL;
+    lqf_writer *w = NULL;
     cJSON *recipe = cJSON_Parse(swap ? "{\"bits\":4,\"alpha\":0.1}" : "{\"alpha\":0.1,\"bits\":4}");
     lq_arena_init(&a, 0, NULL);
-    lq_status s = llmq_create(&w, path, err);
-    if (!s) s = llmq_add_blob(w, swap ? "vocab.json" : "LICENSE", swap ? "two" : "one", 3, err);
+    lq_status s = lqf_create(&w, path, err);
+    if (!s) s = lqf_add_blob(w, swap ? "vocab.json" : "LICENSE", swap ? "two" : "one", 3, err);
     for (size_t i = 0; i < LQ_COUNT(schemes) && !s; i++) {
         qt_tensor t = make_tensor(i, &a);
-        s = llmq_add_tensor(w, schemes[i].name, &t, 2, (int64_t[]){ t.N, t.K }, err);
+        s = lqf_add_tensor(w, schemes[i].name, &t, 2, (int64_t[]){ t.N, t.K }, err);
     }
-    if (!s) s = llmq_add_raw(w, "raw", LQ_I64, 1, (int64_t[]){ 2 }, ids, sizeof ids, err);
-    if (!s) s = llmq_add_raw(w, "raw.empty", LQ_F32, 2, (int64_t[]){ 0, 4 }, NULL, 0, err);
-    if (!s) s = llmq_set_recipe(w, recipe, err);
-    if (!s) s = llmq_add_blob(w, swap ? "LICENSE" : "vocab.json", swap ? "one" : "two", 3, err);
-    if (!s) s = llmq_add_blob(w, "merges.txt", "", 0, err);
+    if (!s) s = lqf_add_raw(w, "raw", LQ_I64, 1, (int64_t[]){ 2 }, ids, sizeof ids, err);
+    if (!s) s = lqf_add_raw(w, "raw.empty", LQ_F32, 2, (int64_t[]){ 0, 4 }, NULL, 0, err);
+    if (!s) s = lqf_set_recipe(w, recipe, err);
+    if (!s) s = lqf_add_blob(w, swap ? "LICENSE" : "vocab.json", swap ? "one" : "two", 3, err);
+    if (!s) s = lqf_add_blob(w, "merges.txt", "", 0, err);
     if (s)
-        llmq_abort(w);
+        lqf_abort(w);
     else
-        s = llmq_commit(w, err);
+        s = lqf_commit(w, err);
     cJSON_Delete(recipe);
     lq_arena_free(&a);
     return s;
@@ -121,20 +121,20 @@ TEST(every_scheme_comes_back_byte_for_byte)
     const char *path = in_dir("all.llmq");
     lq_status s = write_all(path, false, &err);
     CHECK(!s, "%s", err.msg);
-    llmq_file f;
-    s = llmq_open(&f, path, &err);
+    lqf_file f;
+    s = lqf_open(&f, path, &err);
     CHECK(!s, "%s", err.msg);
     if (s) return;
-    CHECK(!llmq_verify(&f, NULL, NULL, NULL, &err), "%s", err.msg);
+    CHECK(!lqf_verify(&f, NULL, NULL, NULL, &err), "%s", err.msg);
     CHECK(f.n_tensors == LQ_COUNT(schemes) + 2, "%zu tensors", f.n_tensors);
     lq_arena a;
     lq_arena_init(&a, 0, NULL);
     for (size_t i = 0; i < LQ_COUNT(schemes); i++) {
         qt_tensor t = make_tensor(i, &a);
-        const llmq_tensor *r = &f.tensors[i];
+        const lqf_tensor *r = &f.tensors[i];
         CHECK(!strcmp(r->name, schemes[i].name), "%s", r->name);
         CHECK(r->plain && r->t.N == t.N && r->t.K == t.K, "%s: shape", r->name);
-        cJSON *want = llmq_scheme_json(&t.scheme), *found = llmq_scheme_json(&r->t.scheme);
+        cJSON *want = lqf_scheme_json(&t.scheme), *found = lqf_scheme_json(&r->t.scheme);
         CHECK(cJSON_Compare(want, found, true), "%s: scheme", r->name);
         CHECK(memcmp(&r->t.scheme.offset, &t.scheme.offset, sizeof t.scheme.offset) == 0, "offset");
         cJSON_Delete(want);
@@ -150,7 +150,7 @@ TEST(every_scheme_comes_back_byte_for_byte)
     CHECK(f.n_blobs == 3 && !memcmp(f.blobs[1].span.data, "two", 3), "blobs");
     CHECK(f.recipe && !f.config && !f.provenance, "objects");
     lq_arena_free(&a);
-    llmq_close(&f);
+    lqf_close(&f);
 }
 
 static size_t slurp(uint8_t **out, const char *path)
@@ -187,13 +187,13 @@ static lq_status write_tiny(const char *path, lq_err *err)
         .K = 8,
         .plane = { [QT_CODES] = { codes, 8 }, [QT_SCALES] = { scales, 4 } },
     };
-    llmq_writer *w;
-    lq_status s = llmq_create(&w, path, err);
+    lqf_writer *w;
+    lq_status s = lqf_create(&w, path, err);
     if (s) return s;
-    s = llmq_add_tensor(w, "w", &t, 2, (int64_t[]){ 2, 8 }, err);
-    if (!s) s = llmq_add_blob(w, "LICENSE", "CC0\n", 4, err);
-    if (!s) return llmq_commit(w, err);
-    llmq_abort(w);
+    s = lqf_add_tensor(w, "w", &t, 2, (int64_t[]){ 2, 8 }, err);
+    if (!s) s = lqf_add_blob(w, "LICENSE", "CC0\n", 4, err);
+    if (!s) return lqf_commit(w, err);
+    lqf_abort(w);
     return s;
 }
 
@@ -204,16 +204,16 @@ TEST(flipping_any_byte_is_noticed)
     CHECK(!write_tiny(in_dir("tiny.llmq"), &err), "%s", err.msg);
     size_t n = slurp(&x, in_dir("tiny.llmq")), open_caught = 0;
     for (size_t i = 0; i < n; i++) {
-        llmq_file f;
+        lqf_file f;
         x[i] ^= (uint8_t)(1u << (i % 8));
-        lq_status s = llmq_open_bytes(&f, x, n, &err);
+        lq_status s = lqf_open_bytes(&f, x, n, &err);
         if (s) {
             open_caught++;
             CHECK(s == LQ_EFORMAT || s == LQ_EUNSUPPORTED, "byte %zu: %s", i, err.msg);
         } else {
-            s = llmq_verify(&f, NULL, NULL, NULL, &err);
+            s = lqf_verify(&f, NULL, NULL, NULL, &err);
             CHECK(s == LQ_ECHECK, "byte %zu: not noticed", i);
-            llmq_close(&f);
+            lqf_close(&f);
         }
         x[i] ^= (uint8_t)(1u << (i % 8));
     }
@@ -231,16 +231,16 @@ TEST(a_truncated_file_is_refused)
     size_t n = slurp(&x, in_dir("tiny.llmq"));
     for (size_t k = 0; k < n; k += k < 80 || k > n - 80 ? 1 : 61) {
         guard_buf g = guard_copy(x, k);
-        llmq_file f;
-        CHECK(llmq_open_bytes(&f, g.data, k, &err) == LQ_EFORMAT, "%zu of %zu bytes", k, n);
+        lqf_file f;
+        CHECK(lqf_open_bytes(&f, g.data, k, &err) == LQ_EFORMAT, "%zu of %zu bytes", k, n);
         guard_free(&g);
     }
     guard_buf g = guard_copy(x, n);
-    llmq_file f;
-    lq_status s = llmq_open_bytes(&f, g.data, n, &err);
+    lqf_file f;
+    lq_status s = lqf_open_bytes(&f, g.data, n, &err);
     CHECK(!s, "%s", err.msg);
-    if (!s) CHECK(!llmq_verify(&f, NULL, NULL, NULL, &err), "%s", err.msg);
-    llmq_close(&f);
+    if (!s) CHECK(!lqf_verify(&f, NULL, NULL, NULL, &err), "%s", err.msg);
+    lqf_close(&f);
     guard_free(&g);
     free(x);
 }
@@ -268,7 +268,7 @@ static uint8_t *forge(size_t *out_n, const uint8_t *x, size_t n, const char *fro
         y[32 + i] = (uint8_t)((uint64_t)(off + total) >> 8 * i);
     }
     lq_hash h;
-    CHECK(llmq_header_hash(&h, y, y + off, total), "no memory");
+    CHECK(lqf_header_hash(&h, y, y + off, total), "no memory");
     memcpy(y + 48, h.b, 16);
     free(text);
     *out_n = off + total;
@@ -331,13 +331,13 @@ TEST(a_signed_but_wrong_header_is_refused_by_name)
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         size_t m;
         uint8_t *y = forge(&m, x, n, t[i].from, t[i].to);
-        llmq_file f;
+        lqf_file f;
         err.msg[0] = 0;
-        lq_status s = llmq_open_bytes(&f, y, m, &err);
+        lq_status s = lqf_open_bytes(&f, y, m, &err);
         CHECK(s && lq_exit_code(s) == 3, "%s: %s", t[i].why, lq_status_text(s));
         CHECK(strstr(err.msg, t[i].says), "%s: '%s' does not say '%s'", t[i].why, err.msg,
               t[i].says);
-        if (!s) llmq_close(&f);
+        if (!s) lqf_close(&f);
         free(y);
     }
     free(x);
@@ -370,10 +370,10 @@ TEST(a_preamble_that_does_not_fit_is_refused_by_name)
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         uint8_t keep = x[t[i].at];
         x[t[i].at] = (uint8_t)(keep == t[i].value ? keep + 1 : t[i].value);
-        llmq_file f;
-        lq_status s = llmq_open_bytes(&f, x, n, &err);
+        lqf_file f;
+        lq_status s = lqf_open_bytes(&f, x, n, &err);
         CHECK(s && strstr(err.msg, t[i].says), "%s: '%s'", t[i].why, s ? err.msg : "accepted");
-        if (!s) llmq_close(&f);
+        if (!s) lqf_close(&f);
         x[t[i].at] = keep;
     }
     free(x);
@@ -384,21 +384,20 @@ TEST(a_writer_refuses_what_does_not_fit)
     lq_err err = { "" };
     lq_arena a;
     lq_arena_init(&a, 0, NULL);
-    llmq_writer *w;
-    CHECK(!llmq_create(&w, in_dir("no.llmq"), &err), "%s", err.msg);
+    lqf_writer *w;
+    CHECK(!lqf_create(&w, in_dir("no.llmq"), &err), "%s", err.msg);
     qt_tensor t = make_tensor(2, &a);
-    CHECK(llmq_add_tensor(w, "w", &t, 2, (int64_t[]){ t.K, t.N }, &err) == LQ_ESHAPE, "transposed");
-    CHECK(llmq_add_tensor(w, "", &t, 2, (int64_t[]){ t.N, t.K }, &err) == LQ_EVALUE, "no name");
-    CHECK(llmq_add_tensor(w, "\xff", &t, 2, (int64_t[]){ t.N, t.K }, &err) == LQ_EVALUE, "UTF-8");
-    CHECK(llmq_add_raw(w, "r", LQ_I64, 1, (int64_t[]){ 2 }, "1234567", 7, &err) == LQ_ESHAPE,
-          "raw");
-    CHECK(llmq_add_blob(w, "../b", "", 0, &err) == LQ_EVALUE, "a blob outside the folder");
+    CHECK(lqf_add_tensor(w, "w", &t, 2, (int64_t[]){ t.K, t.N }, &err) == LQ_ESHAPE, "transposed");
+    CHECK(lqf_add_tensor(w, "", &t, 2, (int64_t[]){ t.N, t.K }, &err) == LQ_EVALUE, "no name");
+    CHECK(lqf_add_tensor(w, "\xff", &t, 2, (int64_t[]){ t.N, t.K }, &err) == LQ_EVALUE, "UTF-8");
+    CHECK(lqf_add_raw(w, "r", LQ_I64, 1, (int64_t[]){ 2 }, "1234567", 7, &err) == LQ_ESHAPE, "raw");
+    CHECK(lqf_add_blob(w, "../b", "", 0, &err) == LQ_EVALUE, "a blob outside the folder");
     t.plane[QT_CODES].bytes--;
-    CHECK(llmq_add_tensor(w, "w", &t, 2, (int64_t[]){ t.N, t.K }, &err) != LQ_OK, "short plane");
+    CHECK(lqf_add_tensor(w, "w", &t, 2, (int64_t[]){ t.N, t.K }, &err) != LQ_OK, "short plane");
     t.plane[QT_CODES].bytes++;
-    CHECK(!llmq_add_tensor(w, "w", &t, 2, (int64_t[]){ t.N, t.K }, &err), "%s", err.msg);
-    CHECK(!llmq_add_tensor(w, "w", &t, 2, (int64_t[]){ t.N, t.K }, &err), "%s", err.msg);
-    CHECK(llmq_commit(w, &err) == LQ_EVALUE && strstr(err.msg, "twice"), "%s", err.msg);
+    CHECK(!lqf_add_tensor(w, "w", &t, 2, (int64_t[]){ t.N, t.K }, &err), "%s", err.msg);
+    CHECK(!lqf_add_tensor(w, "w", &t, 2, (int64_t[]){ t.N, t.K }, &err), "%s", err.msg);
+    CHECK(lqf_commit(w, &err) == LQ_EVALUE && strstr(err.msg, "twice"), "%s", err.msg);
     CHECK(!lq_exists(in_dir("no.llmq")), "a refused file has its name");
     lq_arena_free(&a);
 }
@@ -441,21 +440,21 @@ TEST(the_dump_in_the_specification_is_what_the_writer_writes)
 static lq_status copy_model(const char *from, const char *to, lq_err *err)
 {
     src_source *s;
-    llmq_writer *w;
+    lqf_writer *w;
     lq_status st = src_open(&s, from, &(src_opts){ .need_config = true }, err);
     if (st) return st;
     cJSON *config = arch_config_json(src_config(s));
-    st = llmq_create(&w, to, err);
-    if (!st) st = llmq_set_config(w, config, err);
+    st = lqf_create(&w, to, err);
+    if (!st) st = lqf_set_config(w, config, err);
     for (int64_t i = 0; i < src_n_tensors(s) && !st; i++) {
         const src_tensor *t = src_tensor_at(s, i);
-        st = llmq_add_tensor(w, t->name, &t->t, t->n_dims, t->shape, err);
+        st = lqf_add_tensor(w, t->name, &t->t, t->n_dims, t->shape, err);
     }
     for (size_t i = 0; i < src_n_blobs(s) && !st; i++) {
         const src_blob *b = src_blob_at(s, i);
-        st = llmq_add_blob(w, b->name, b->data, b->bytes, err);
+        st = lqf_add_blob(w, b->name, b->data, b->bytes, err);
     }
-    if (!st) st = llmq_commit(w, err);
+    if (!st) st = lqf_commit(w, err);
     cJSON_Delete(config);
     src_close(s);
     return st;

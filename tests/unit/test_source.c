@@ -244,12 +244,12 @@ TEST(blobs_of_a_llmq_are_files_of_a_model_without_weights_and_code)
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         char path[] = "/tmp/llmq-blobs-XXXXXX";
         const int fd = mkstemp(path);
-        llmq_writer *w = NULL;
+        lqf_writer *w = NULL;
         src_source *s = NULL;
         lq_err err = { "" };
-        CHECK(fd >= 0 && !close(fd) && !llmq_create(&w, path, &err), "%s", err.msg);
-        lq_status st = llmq_add_blob(w, t[i].name, "{}", 2, &err);
-        CHECK(!st && !llmq_commit(w, &err), "%s: %s", t[i].name, err.msg);
+        CHECK(fd >= 0 && !close(fd) && !lqf_create(&w, path, &err), "%s", err.msg);
+        lq_status st = lqf_add_blob(w, t[i].name, "{}", 2, &err);
+        CHECK(!st && !lqf_commit(w, &err), "%s: %s", t[i].name, err.msg);
         st = src_open(&s, path, NULL, &err);
         CHECK(t[i].fits == !st, "%s: %s", t[i].name, err.msg);
         CHECK(t[i].fits || (st == LQ_EFORMAT && strstr(err.msg, "neither weights nor code")),

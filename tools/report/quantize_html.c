@@ -9,16 +9,16 @@ HTML_PAGE(qhtml_page, "report.html");
 /* What the file itself says. */
 static lq_status add_file(cJSON *doc, const char *path, lq_err *err)
 {
-    llmq_file f;
+    lqf_file f;
     char hex[33];
-    lq_status s = llmq_open(&f, path, err);
+    lq_status s = lqf_open(&f, path, err);
     if (s) return s;
     const lq_hash h = lq_hash_bytes(f.bytes.data, f.bytes.bytes);
     lq_hash_hex(hex, &h);
     cJSON_AddStringToObject(doc, "xxh3", hex);
     cJSON_AddItemToObject(doc, "recipe", cJSON_Duplicate(f.recipe, true));
     cJSON_AddItemToObject(doc, "provenance", cJSON_Duplicate(f.provenance, true));
-    llmq_close(&f);
+    lqf_close(&f);
     return LQ_OK;
 }
 
