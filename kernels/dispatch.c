@@ -2,6 +2,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/core/kmath.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 static const k_ops *const tables[] = {
@@ -16,6 +17,8 @@ static const k_ops *const tables[] = {
 
 static k_ops ops;
 static const k_ops *in_use = &k_ref;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int holders;
 
 static void take(k_ops *out, const k_ops *t)
 {
@@ -43,7 +46,7 @@ static bool compiled_in(const char *name)
     return false;
 }
 
-lq_status k_init(const char *want, lq_err *err)
+static lq_status choose(const char *want, lq_err *err)
 {
     k_ops chosen = { 0 };
     if (want && strcmp(want, "auto") == 0) want = NULL;
@@ -59,11 +62,41 @@ lq_status k_init(const char *want, lq_err *err)
     if (want)
         return lq_fail(err, LQ_EUSAGE, "--kernels: expected auto or one of: %s; found %s%s",
                        k_list(), want, compiled_in(want) ? ", which this processor lacks" : "");
-    /* who runs on them reads them meanwhile */
-    if (in_use == &ops && memcmp(&ops, &chosen, sizeof ops) == 0) return LQ_OK;
     ops = chosen;
     in_use = &ops;
     return LQ_OK;
+}
+
+static lq_status choose_unless_held(const char *want, lq_err *err)
+{
+    if (!holders) return choose(want, err);
+    if (!want || strcmp(want, "auto") == 0 || strcmp(want, in_use->name) == 0) return LQ_OK;
+    return lq_fail(err, LQ_EBUSY, "--kernels: %s are in use by this process, not %s", in_use->name,
+                   want);
+}
+
+lq_status k_init(const char *want, lq_err *err)
+{
+    pthread_mutex_lock(&lock);
+    const lq_status s = choose_unless_held(want, err);
+    pthread_mutex_unlock(&lock);
+    return s;
+}
+
+lq_status k_hold(const char *want, lq_err *err)
+{
+    pthread_mutex_lock(&lock);
+    const lq_status s = choose_unless_held(want, err);
+    holders += !s;
+    pthread_mutex_unlock(&lock);
+    return s;
+}
+
+void k_release(void)
+{
+    pthread_mutex_lock(&lock);
+    holders--;
+    pthread_mutex_unlock(&lock);
 }
 
 const k_ops *k_get(void) { return in_use; }

@@ -16,6 +16,10 @@ LQ_C_BEGIN
  * family and the ones before it. LQ_EUSAGE names what is available, and says of a family of
  * another processor that it is one. */
 lq_status k_init(const char *want, lq_err *err);
+/* The same for one of several users of a process: until it calls k_release the kernels stay, and to
+ * ask for others is LQ_EBUSY, of k_init too. Any thread. */
+lq_status k_hold(const char *want, lq_err *err);
+void k_release(void);
 const char *k_name(void); /* of the fastest family in use */
 const char *k_list(void); /* "ref avx2 avx512 ..." usable here */
 
