@@ -458,14 +458,16 @@ void opt_free(cmd_ctx *c, void *opts)
     *c = (cmd_ctx){ 0 };
 }
 
-bool opt_given(const cmd_ctx *c, const char *name)
+const char *opt_value(const cmd_ctx *c, const char *name)
 {
     target t = { c->cmd, NULL, { 0 } };
     const opt_row *r;
     for (size_t i = 0; (r = row_at(&t, i, NULL)); i++)
-        if (strcmp(r->name, name) == 0) return c->given[i] != NULL;
-    return false;
+        if (strcmp(r->name, name) == 0) return c->given[i];
+    return NULL;
 }
+
+bool opt_given(const cmd_ctx *c, const char *name) { return opt_value(c, name) != NULL; }
 
 static bool printed_json;
 

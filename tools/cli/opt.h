@@ -145,6 +145,8 @@ struct cmd_row {
 
 /* Was the option on the command line (rather than its default)? `name` is one of the command's. */
 bool opt_given(const cmd_ctx *c, const char *name);
+/* What it was given as; NULL: it was not, or the command has no such option. */
+const char *opt_value(const cmd_ctx *c, const char *name);
 
 /* argv[0..argc) after the subcommand's name. An option that takes one value may stand there twice
  * with the same value, not with two. `opts` has cmd->opts_bytes. Fills ctx, opts.

@@ -75,15 +75,6 @@ static lq_status add_value(opt_json *j, const opt_row *r, const cJSON *v, const 
     return add(j, argument("", name, number), err);
 }
 
-/* Is its value one of the call's arguments? */
-static bool is_taken(const opt_json *j, const opt_row *r, int n_args)
-{
-    const size_t n = strlen(r->name);
-    for (int i = 0; i < n_args; i++)
-        if (strncmp(j->argv[i] + 2, r->name, n) == 0 && j->argv[i][2 + n] == '=') return true;
-    return false;
-}
-
 /* Of every command, but what they say is the call's to say. */
 static bool is_of_the_command_line(const char *name)
 {
@@ -93,11 +84,11 @@ static bool is_of_the_command_line(const char *name)
     return false;
 }
 
-static lq_status add_member(opt_json *j, const cmd_row *cmd, const cJSON *v, int n_args,
+static lq_status add_member(opt_json *j, const cmd_row *cmd, const cJSON *v, bool has_out,
                             lq_err *err)
 {
     const opt_row *r = row_of(cmd, v->string);
-    if (r && is_taken(j, r, n_args))
+    if (has_out && r && strcmp(r->name, "out") == 0)
         return lq_fail(err, LQ_EUSAGE, "%s: it is an argument of the call, not an option",
                        v->string);
     if (is_of_the_command_line(v->string))
@@ -111,26 +102,23 @@ static lq_status add_member(opt_json *j, const cmd_row *cmd, const cJSON *v, int
     return s;
 }
 
-lq_status opt_json_parse(opt_json *j, const cmd_row *cmd, const char *const *args, const char *json,
-                         lq_err *err)
+lq_status opt_json_parse(opt_json *j, const cmd_row *cmd, const char *arg, const char *out,
+                         const char *json, lq_err *err)
 {
     cJSON *doc = NULL;
     lq_err why = { "" };
     bool help;
     *j = (opt_json){ .opts = calloc(1, cmd->opts_bytes ? cmd->opts_bytes : 1) };
     lq_status s = j->opts ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
-    for (size_t i = 0; !s && args[i]; i++)
-        if (strncmp(args[i], "--", 2) == 0) s = add(j, strdup(args[i]), err);
-    if (!s && json && js_parse(&doc, json, strlen(json), MAX_JSON, JS_UNIQUE, &why))
-        s = lq_fail(err, LQ_EUSAGE, "options: %s", why.msg);
+    if (!s && json && (s = js_parse(&doc, json, strlen(json), MAX_JSON, JS_UNIQUE, &why)))
+        s = lq_fail(err, s == LQ_ENOMEM ? s : LQ_EUSAGE, "options: %s", why.msg);
     if (!s && doc && !cJSON_IsObject(doc))
         s = lq_fail(err, LQ_EUSAGE, "options: expected an object");
-    const int n_args = j->argc;
+    if (!s && out) s = add(j, argument("", "out", out), err);
     for (const cJSON *v = s || !doc ? NULL : doc->child; v && !s; v = v->next)
-        s = add_member(j, cmd, v, n_args, err);
+        s = add_member(j, cmd, v, out != NULL, err);
     if (!s) s = add(j, strdup("--"), err);
-    for (size_t i = 0; !s && args[i]; i++)
-        if (strncmp(args[i], "--", 2) != 0) s = add(j, strdup(args[i]), err);
+    if (!s) s = add(j, strdup(arg), err);
     if (!s) s = opt_parse(&j->c, j->opts, cmd, j->argc, j->argv, &help, err);
     j->c.json = true;
     cJSON_Delete(doc);

@@ -14,12 +14,12 @@ typedef struct {
 
 /* Names are those of the options without the dashes ('_' counts as '-'); values: true and false of
  * switches, numbers or text of all others ("512M" of sizes), an array where an option may be
- * repeated. json NULL: no options. args: positional arguments, and values of options that are not
- * the object's to say, all up to a NULL: "model", "--out=x". An object that names such an option,
- * or json, log-level or help, is refused. Errors: LQ_EUSAGE (malformed JSON too), LQ_ENOMEM. Free
- * with opt_json_free, also after an error; strings of the options live until then. */
-lq_status opt_json_parse(opt_json *j, const cmd_row *cmd, const char *const *args, const char *json,
-                         lq_err *err);
+ * repeated, null as if it were not there. json NULL: no options. arg: the positional argument. out:
+ * the value of --out, which the object may not name then; or NULL. json, log-level and help are
+ * refused. Errors: LQ_EUSAGE (malformed JSON too), LQ_ENOMEM. Free with opt_json_free, also after an
+ * error; strings of the options live until then. */
+lq_status opt_json_parse(opt_json *j, const cmd_row *cmd, const char *arg, const char *out,
+                         const char *json, lq_err *err);
 void opt_json_free(opt_json *j);
 
 #endif
