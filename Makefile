@@ -4,19 +4,26 @@ GCC      ?= gcc
 CFLAGS   ?= -O2 -g
 BUILD    ?= build
 PREFIX   ?= /usr/local
+LIBDIR   ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DATADIR  ?= $(PREFIX)/share
+OBJCOPY  ?= objcopy
 PYTHON   ?= python3
 WERROR   ?=
 SANITIZE ?=
 
 MODULES  := base formats kernels runtime calib quantize convert publish
 SRCS     := $(sort $(shell find $(MODULES) -name '*.c'))
-TOOLSRCS := $(sort $(shell find tools -name '*.c'))
+TOOLSRCS := $(sort $(shell find tools -name '*.c' -not -path 'tools/library/*'))
+LIBSRCS  := $(sort $(wildcard tools/library/*.c))
 TESTSRCS := $(sort $(wildcard tests/unit/test_*.c))
 
 PKGS     := libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd libcurl nettle
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wcast-qual \
             -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wformat=2 -Wdouble-promotion
-HARDEN   := -fstack-protector-strong -fPIE
+# Position-independent and hidden: the objects of the program are those of the shared library, and
+# calls among them are direct all the same.
+HARDEN   := -fstack-protector-strong -fPIC -fvisibility=hidden
 # Of a release: copies are checked (a sanitizer checks more than that, and does not go with it), and
 # nothing names the folder of the build: two builds in different places are equal (make reproducible).
 RELEASE  := $(if $(SANITIZE),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -ffile-prefix-map=$(CURDIR)=.)
@@ -67,12 +74,12 @@ EMUOBJS    := $(CUSRCS:%.cu=$(BUILD)/emu/%.o) $(patsubst %.cc,$(BUILD)/emu/%.o,$
               $(BUILD)/emu/tests/support/cuda_broken.o $(BUILD)/tests/support/emulated.o
 DEVTESTS   := test_dev test_dev_link test_dev_mm test_dev_attn test_dev_draw test_forward_dev test_forward_ranks test_graph_dev test_engine_dev test_quant_dev
 EMUTESTS   := $(DEVTESTS) test_cuda_emu
-NVCCF       = -std=c++17 -O3 -fmad=false -objtemp -I. -Xcompiler -O2,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics -Xptxas -v
+NVCCF       = -std=c++17 -O3 -fmad=false -objtemp -I. -Xcompiler -O2,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics -Xptxas -v
 # *_sm90.cu are for sm_90a alone, whatever CUDA_ARCHS says.
 cu_code     = -gencode arch=compute_$(1),code=$(2)_$(1)
 cu_archs    = $(if $(findstring _sm90.cu,$(1)),$(call cu_code,90a,sm),$(foreach a,$(CUDA_ARCHS),$(call cu_code,$(a),sm)) \
               $(call cu_code,80,compute))
-EMUF        = -std=c++17 -O1 -Wall -Wshadow -Wno-unknown-pragmas $(WERROR) -fPIE -fno-exceptions -fno-rtti \
+EMUF        = -std=c++17 -O1 -Wall -Wshadow -Wno-unknown-pragmas $(WERROR) -fPIC -fno-exceptions -fno-rtti \
               -fno-threadsafe-statics -ffp-contract=off -I.
 ifneq ($(or $(SANITIZE),$(if $(shell command -v $(CXX)),,none)),)
 TESTSRCS   := $(filter-out $(EMUTESTS:%=tests/unit/%.c),$(TESTSRCS))
@@ -82,12 +89,14 @@ endif
 
 OBJS     := $(OWNSRCS:%.c=$(BUILD)/%.o) $(CUOBJS)
 TOOLOBJS := $(TOOLSRCS:%.c=$(BUILD)/%.o)
+LIBOBJS  := $(LIBSRCS:%.c=$(BUILD)/%.o)
 TESTBINS := $(TESTSRCS:tests/unit/%.c=$(BUILD)/tests/%)
+VERSION  := $(shell sed -n 's/.*LLMQ_VERSION "\(.*\)"/\1/p' base/version.h)
 PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/api/web/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all tests test test-cuda-emu test-gpu test-neon unit e2e server asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
+.PHONY: all lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -98,8 +107,27 @@ $(PROGRAM): $(OBJS) $(TOOLOBJS)
 	$(if $(V),,@echo "  LD   $@")
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LIBS)
 
-$(BUILD)/libllmq.a: $(OBJS)
+$(BUILD)/llmq-internal.a: $(OBJS)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+# The library (include/llmq.h): whatever its functions need, and of that only they can be seen, from
+# outside of either file.
+LIBDEPS  := $(LIBOBJS) $(BUILD)/llmq-tools.a $(BUILD)/llmq-internal.a
+LIBPKGS  := libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd gnutls nettle
+LIBREST   = -llapacke -lm -pthread $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt)
+lib: $(BUILD)/libllmq.a $(BUILD)/libllmq.so.0 $(BUILD)/llmq.pc ## the library: libllmq.a, libllmq.so.0 and llmq.pc in build/
+$(BUILD)/llmq-tools.a: $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS))
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+$(BUILD)/libllmq.so.0: $(LIBDEPS) tools/library/llmq.map
+	$(if $(V),,@echo "  LD   $@")
+	$(Q)$(CC) -shared -Wl,-soname,libllmq.so.0 -Wl,--version-script=tools/library/llmq.map -Wl,-z,defs,-z,nodelete,-z,relro,-z,now,-z,noexecstack \
+	    -Wl,--as-needed -Wl,--gc-sections $(LDFLAGS) $(SANITIZE) -o $@ $(LIBDEPS) $(LIBS)
+	$(Q)ln -sf libllmq.so.0 $(BUILD)/libllmq.so
+$(BUILD)/libllmq.a: $(LIBDEPS)
+	$(Q)$(LD) -r -o $(BUILD)/libllmq.o $(LIBDEPS) && $(OBJCOPY) --localize-hidden $(BUILD)/libllmq.o && rm -f $@ && $(AR) rcs $@ $(BUILD)/libllmq.o
+$(BUILD)/llmq.pc: tools/library/llmq.pc.in base/version.h FORCE
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' \
+	    -e 's|@PKGS@|$(LIBPKGS)|' -e 's|@LIBS@|$(LIBREST)|' $< > $@
 
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D); echo '$(CC) $(ALLCF)' | cmp -s - $@ || echo '$(CC) $(ALLCF)' > $@
@@ -131,12 +159,12 @@ $(BUILD)/emu/%.o: %.cc $(BUILD)/cuda-flags
 	$(Q)$(CXX) $(EMUF) -MMD -MP -c -o $@ $<
 
 # llmq whose GPU is emulated
-$(BUILD)/tests/llmq-emulated: $(EMUOBJS) $(BUILD)/libllmq.a $(TOOLOBJS)
-	$(Q)$(CC) $(ALLLD) -o $@ $(EMUOBJS) $(TOOLOBJS) $(BUILD)/libllmq.a $(LIBS)
+$(BUILD)/tests/llmq-emulated: $(EMUOBJS) $(BUILD)/llmq-internal.a $(TOOLOBJS)
+	$(Q)$(CC) $(ALLLD) -o $@ $(EMUOBJS) $(TOOLOBJS) $(BUILD)/llmq-internal.a $(LIBS)
 $(EMUTESTS:%=$(BUILD)/tests/%): EXTRA = $(EMUOBJS)
 $(EMUTESTS:%=$(BUILD)/tests/%): $(EMUOBJS)
-$(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libllmq.a $(BUILD)/tests/lib
-	$(Q)$(CC) $(ALLLD) -o $@ $< $(EXTRA) $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
+$(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/llmq-internal.a $(BUILD)/tests/lib
+	$(Q)$(CC) $(ALLLD) -o $@ $< $(EXTRA) $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS)) $(BUILD)/llmq-internal.a $(LIBS)
 
 # The kernels for AMX where its registers are emulated, in place of the library's.
 $(BUILD)/tests/k_amx.o: kernels/x86/k_amx.c tests/support/amx_emulated.h $(BUILD)/flags
@@ -155,15 +183,15 @@ $(BUILD)/tests/test_corpus: $(FUZZOBJS)
 $(BUILD)/tests/cmd_serve.o: tools/cmd_serve.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLCF) -DLLMQ_SCRIPTED -MMD -MP -c -o $@ $<
-$(BUILD)/tests/llmq-scripted: $(BUILD)/tests/cmd_serve.o $(BUILD)/tests/support/scripted.o $(BUILD)/libllmq.a $(TOOLOBJS)
-	$(Q)$(CC) $(ALLLD) -o $@ $(wordlist 1,2,$^) $(filter-out $(BUILD)/tools/cmd_serve.o,$(TOOLOBJS)) $(BUILD)/libllmq.a $(LIBS)
+$(BUILD)/tests/llmq-scripted: $(BUILD)/tests/cmd_serve.o $(BUILD)/tests/support/scripted.o $(BUILD)/llmq-internal.a $(TOOLOBJS)
+	$(Q)$(CC) $(ALLLD) -o $@ $(wordlist 1,2,$^) $(filter-out $(BUILD)/tools/cmd_serve.o,$(TOOLOBJS)) $(BUILD)/llmq-internal.a $(LIBS)
 
 # Loaded before libc (tests/faults); dlsym's object pointers are functions, which pedantic ISO C forbids.
 $(BUILD)/tests/fault.so: tests/support/fault.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=c11 $(WARN) -Wno-pedantic $(WERROR) -D_GNU_SOURCE -O2 -g -fPIC -fno-builtin -shared -o $@ $< -ldl
 
-$(BUILD)/tests/lib: $(BUILD)/libllmq.a $(TOOLOBJS)
+$(BUILD)/tests/lib: $(BUILD)/llmq-internal.a $(TOOLOBJS)
 	@mkdir -p $(@D); touch $@
 
 test: all tests ## every test: unit, golden, end-to-end
@@ -215,7 +243,7 @@ fuzz: ## fuzzers of the parsers (needs clang); FUZZ_TIME=seconds each
 
 # A file in which nothing was found is not looked at again until it or one of its headers changes. The
 # vector kernels, whose unrolled bodies take minutes each and which own nothing, are left out.
-LOOKED   := $(patsubst %.c,%.ok,$(filter-out $(ISAS:%=kernels/x86/k_%.c) $(ISAS:%=kernels/arm/k_%.c),$(OWNSRCS) $(TOOLSRCS)))
+LOOKED   := $(patsubst %.c,%.ok,$(filter-out $(ISAS:%=kernels/x86/k_%.c) $(ISAS:%=kernels/arm/k_%.c),$(OWNSRCS) $(TOOLSRCS) $(LIBSRCS)))
 LOOKCF    = -std=c11 -pthread -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(PKGCF) $(call isa_flags,$<)
 # Off, for what gcc 12 takes for a fault (each report was looked at): it
 # takes bits that memcpy moves into another type for unset, pointers for NULL that a loop of at least one round has set, and loses what
@@ -232,7 +260,7 @@ $(BUILD)/tidy/%.ok: %.c .clang-tidy $(BUILD)/%.o
 analyze: $(LOOKED:%=$(BUILD)/analyze/%) ## gcc's static analyzer over the C sources, and cppcheck over all together
 	cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
 	    --suppressions-list=scripts/ci/cppcheck.txt --library=posix,gnu,scripts/ci/cppcheck.cfg \
-	    -I. -D_GNU_SOURCE -D__linux__ -D__x86_64__ -D__GNUC__=12 $(OWNSRCS) $(TOOLSRCS)
+	    -I. -D_GNU_SOURCE -D__linux__ -D__x86_64__ -D__GNUC__=12 $(OWNSRCS) $(TOOLSRCS) $(LIBSRCS)
 $(BUILD)/analyze/%.ok: %.c $(BUILD)/%.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LOOK $<")
@@ -274,4 +302,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14
 
--include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(TESTSRCS:%.c=$(BUILD)/%.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/support/scripted.d $(EMUOBJS:.o=.d) $(FUZZOBJS:.o=.d)
+-include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(LIBOBJS:.o=.d) $(TESTSRCS:%.c=$(BUILD)/%.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/support/scripted.d $(EMUOBJS:.o=.d) $(FUZZOBJS:.o=.d)
