@@ -6,6 +6,8 @@
     __asm__(".section .rodata\n"                      \
             ".global " symbol "\n"                    \
             ".global " symbol "_end\n"                \
+            ".hidden " symbol "\n"                    \
+            ".hidden " symbol "_end\n"                \
             ".balign 16\n" symbol ":\n"               \
             ".incbin \"" file "\"\n" symbol "_end:\n" \
             ".byte 0\n"                               \
