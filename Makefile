@@ -96,7 +96,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/api/web/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all lib tests test test-cuda-emu test-gpu test-neon unit e2e server asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
+.PHONY: all lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -113,8 +113,8 @@ $(BUILD)/llmq-internal.a: $(OBJS)
 # The library (include/llmq.h): whatever its functions need, and of that only they can be seen, from
 # outside of either file.
 LIBDEPS  := $(LIBOBJS) $(BUILD)/llmq-tools.a $(BUILD)/llmq-internal.a
-LIBPKGS  := libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd gnutls nettle
-LIBREST   = -llapacke -lm -pthread $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt)
+LIBPKGS  := libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd gnutls
+LIBREST   = $(shell pkg-config --libs $(LIBPKGS)) -llapacke -lm -pthread $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt)
 lib: $(BUILD)/libllmq.a $(BUILD)/libllmq.so.0 $(BUILD)/llmq.pc ## the library: libllmq.a, libllmq.so.0 and llmq.pc in build/
 $(BUILD)/llmq-tools.a: $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS))
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
@@ -127,7 +127,7 @@ $(BUILD)/libllmq.a: $(LIBDEPS)
 	$(Q)$(LD) -r -o $(BUILD)/libllmq.o $(LIBDEPS) && $(OBJCOPY) --localize-hidden $(BUILD)/libllmq.o && rm -f $@ && $(AR) rcs $@ $(BUILD)/libllmq.o
 $(BUILD)/llmq.pc: tools/library/llmq.pc.in base/version.h FORCE
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' \
-	    -e 's|@PKGS@|$(LIBPKGS)|' -e 's|@LIBS@|$(LIBREST)|' $< > $@
+	    -e 's|@LIBS@|$(LIBREST)|' $< > $@
 
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D); echo '$(CC) $(ALLCF)' | cmp -s - $@ || echo '$(CC) $(ALLCF)' > $@
@@ -293,8 +293,29 @@ dist: all ## a release in dist/: program, sources, SBOM and their checksums
 reproducible: ## build twice in different folders; the programs must be equal
 	scripts/reproducible.sh
 
-install: all ## install the program under PREFIX
-	install -D -m 755 llmq $(DESTDIR)$(PREFIX)/bin/llmq
+# What install writes, below DESTDIR; man pages and completions are the program's own words.
+COMMANDS  = $(sort $(patsubst tools/cmd_%.c,%,$(wildcard tools/cmd_*.c)))
+MANDIR   := $(DATADIR)/man/man1
+BASHCOMP := $(DATADIR)/bash-completion/completions/llmq
+ZSHCOMP  := $(DATADIR)/zsh/site-functions/_llmq
+FISHCOMP := $(DATADIR)/fish/vendor_completions.d/llmq.fish
+INSTALLED = $(PREFIX)/bin/llmq $(INCLUDEDIR)/llmq.h $(LIBDIR)/libllmq.a $(LIBDIR)/libllmq.so.0 $(LIBDIR)/libllmq.so \
+            $(LIBDIR)/pkgconfig/llmq.pc $(MANDIR)/llmq.1 $(COMMANDS:%=$(MANDIR)/llmq-%.1) $(BASHCOMP) $(ZSHCOMP) $(FISHCOMP)
+install: all lib ## program, library, man pages, completions under PREFIX; LIBDIR, INCLUDEDIR, DATADIR, DESTDIR are the caller's
+	install -D -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/llmq
+	install -D -m 644 include/llmq.h $(DESTDIR)$(INCLUDEDIR)/llmq.h
+	install -D -m 644 $(BUILD)/libllmq.a $(DESTDIR)$(LIBDIR)/libllmq.a
+	install -D -m 755 $(BUILD)/libllmq.so.0 $(DESTDIR)$(LIBDIR)/libllmq.so.0
+	ln -sf libllmq.so.0 $(DESTDIR)$(LIBDIR)/libllmq.so
+	install -D -m 644 $(BUILD)/llmq.pc $(DESTDIR)$(LIBDIR)/pkgconfig/llmq.pc
+	mkdir -p $(DESTDIR)$(MANDIR) $(dir $(DESTDIR)$(BASHCOMP) $(DESTDIR)$(ZSHCOMP) $(DESTDIR)$(FISHCOMP))
+	./$(PROGRAM) help --man > $(DESTDIR)$(MANDIR)/llmq.1
+	for c in $(COMMANDS); do ./$(PROGRAM) help --man $$c > $(DESTDIR)$(MANDIR)/llmq-$$c.1 || exit 1; done
+	./$(PROGRAM) completion bash > $(DESTDIR)$(BASHCOMP)
+	./$(PROGRAM) completion zsh > $(DESTDIR)$(ZSHCOMP)
+	./$(PROGRAM) completion fish > $(DESTDIR)$(FISHCOMP)
+uninstall: ## remove what install wrote with the same variables
+	rm -f $(INSTALLED:%=$(DESTDIR)%)
 
 clean: ## remove everything that was built
 	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-neon dist llmq llmq.spdx.json

@@ -220,7 +220,7 @@ LLMQ_API int32_t llmq_detokenize(llmq *m, const int32_t *ids, size_t n_ids, int3
 
 /* The embedding of n bytes of text as the server's /v1/embeddings makes it, a vector of length 1:
  * *v [*dims], free it by llmq_free.
- * Errors: LLMQ_EVALUE (empty, too long, not UTF-8), LLMQ_EUNSUPPORTED (no tokenizer), LLMQ_EBUSY,
+ * Errors: LLMQ_EVALUE (too long, not UTF-8), LLMQ_EUNSUPPORTED (no tokenizer), LLMQ_EBUSY,
  * LLMQ_EDEVICE, LLMQ_ENOMEM. */
 LLMQ_API int32_t llmq_embed(llmq *m, const char *text, size_t n, float **v, size_t *dims,
                             llmq_error *e);

@@ -26,6 +26,7 @@
     X(publish)      \
     X(pull)         \
     X(handover)     \
+    X(completion)   \
     X(version)
 // clang-format on
 

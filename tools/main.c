@@ -2,6 +2,7 @@
  * status into an exit code. */
 #include "base/version.h"
 #include "tools/bench/blas_core.h"
+#include "tools/cli/man.h"
 #include "tools/cmds.h"
 
 #include <cjson/cJSON.h>
@@ -16,13 +17,15 @@ static const cmd_row *const commands[] = {
 #define X(name) &cmd_##name,
     COMMANDS(X)
 #undef X
+        NULL
 };
+enum { N_COMMANDS = LQ_COUNT(commands) - 1 };
 
 static void print_commands(FILE *f)
 {
     fprintf(f, "llmq - quantize a language model, convert it, serve it\n\n"
                "usage: llmq COMMAND [arguments] [options]\n\n");
-    for (size_t i = 0; i < LQ_COUNT(commands); i++)
+    for (size_t i = 0; i < N_COMMANDS; i++)
         fprintf(f, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(f, "\n`llmq COMMAND --help` explains a command, with examples. `llmq --version` prints "
                "the version.\n"
@@ -32,13 +35,13 @@ static void print_commands(FILE *f)
 
 static lq_status find_command(const cmd_row **cmd, const char *name, lq_err *err)
 {
-    const char *names[LQ_COUNT(commands)];
-    for (size_t i = 0; i < LQ_COUNT(commands); i++) {
+    const char *names[N_COMMANDS];
+    for (size_t i = 0; i < N_COMMANDS; i++) {
         names[i] = commands[i]->name;
         *cmd = commands[i];
         if (strcmp(name, names[i]) == 0) return LQ_OK;
     }
-    const char *near = opt_nearest(name, names, LQ_COUNT(names));
+    const char *near = opt_nearest(name, names, N_COMMANDS);
     return lq_fail(err, LQ_EUSAGE, "unknown command '%.60s'%s%s%s", name,
                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
@@ -137,8 +140,14 @@ int main(int argc, char **argv)
     lq_err err = { "" };
     lq_status s = LQ_OK;
     bool help = strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || !strcmp(name, "-h");
+    const bool man = help && argc > 2 && strcmp(argv[2], "--man") == 0; /* for make install */
     if (help && argc == 2) {
         print_commands(stdout);
+    } else if (man && argc == 3) {
+        man_print_program(stdout, commands);
+    } else if (man) {
+        s = find_command(&cmd, argv[3], &err);
+        if (!s) man_print_command(stdout, cmd);
     } else if (help) {
         s = find_command(&cmd, argv[2], &err);
         if (!s) opt_print_help(stdout, cmd);

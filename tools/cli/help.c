@@ -25,7 +25,7 @@ static void print_wrapped(FILE *f, const char *text, int col, int indent)
     fputc('\n', f);
 }
 
-static const char *arg_text(const opt_row *r)
+const char *opt_arg_text(const opt_row *r)
 {
     static const char *const by_type[] = {
         [OPT_INT] = "N",     [OPT_SIZE] = "SIZE", [OPT_FLOAT] = "X", [OPT_STR] = "TEXT",
@@ -37,7 +37,7 @@ static const char *arg_text(const opt_row *r)
 static void print_row(FILE *f, const opt_row *r, const char *note)
 {
     char left[128], text[1024];
-    const char *arg = arg_text(r);
+    const char *arg = opt_arg_text(r);
     int n = snprintf(left, sizeof left, "  %c%c%c --%s%s", r->short_name ? '-' : ' ',
                      r->short_name ? r->short_name : ' ', r->short_name ? ',' : ' ',
                      r->type == OPT_TRI ? "[no-]" : "", r->name);
@@ -88,9 +88,9 @@ static void print_usage(FILE *f, const cmd_row *cmd)
             const opt_row *r = &g->rows[i];
             if (!r->required) continue;
             if (r->short_name)
-                fprintf(f, " -%c %s", r->short_name, arg_text(r));
+                fprintf(f, " -%c %s", r->short_name, opt_arg_text(r));
             else
-                fprintf(f, " --%s %s", r->name, arg_text(r));
+                fprintf(f, " --%s %s", r->name, opt_arg_text(r));
         }
     fprintf(f, " [options]\n");
 }

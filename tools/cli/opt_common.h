@@ -12,5 +12,7 @@ typedef struct {
 
 enum { OPT_COMMON_N = 4 };
 extern const opt_row opt_common_rows[OPT_COMMON_N];
+/* What stands for the option's value: "N"; NULL: it takes none. */
+const char *opt_arg_text(const opt_row *r);
 
 #endif
