@@ -3,7 +3,7 @@
  * Holds the hidden state of every calibration token before the next layer. For each layer the
  * caller first takes statistics with the weights as they are, then quantizes them, then advances
  * the state through the quantized layer, so that later layers see the inputs they will have. Or, at
- * half the work, he goes through it once in stages (cal_stage): the linears that read one input are
+ * half the work, it goes through the layer once in stages (cal_stage): the linears that read one input are
  * quantized before the state goes on from them, so that later linears of the layer too see the
  * inputs they will have.
  *

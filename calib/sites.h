@@ -1,4 +1,4 @@
-/* calib/sites.h - where the inputs of a layer's linears are looked at.
+/* calib/sites.h - the linear input sites of a layer: the places whose values its linears read.
  *
  * Linears of one site share their input, so one set of statistics serves them. Which site a linear
  * reads follows from its role alone, except that a parallel layer without a norm of its own for the

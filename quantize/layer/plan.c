@@ -230,7 +230,7 @@ static void shape_of(const maker *m, plan_entry *e)
 static void fit_groups(qt_scheme *s, const plan_entry *e, const qz_opts *o, int64_t layers)
 {
     s->group = qz_fit_group(e->K, s->group);
-    /* The order of the inputs is a tensor's, not one expert's. */
+    /* Act-order without static groups (g_idx): the order is a tensor's, not one expert's. */
     s->irregular = qz_keeps_order(o) && e->layer < layers && s->group < e->K && e->count == 1;
 }
 
