@@ -1,4 +1,4 @@
-/* runtime/tokenizer/tok.c - encoding from end to end, and what is asked about single tokens.
+/* runtime/tokenizer/tok.c - encoding from end to end.
  *
  *     text -> added tokens cut out -> normalizer -> added tokens of normalized text cut out
  *          -> pre-tokenizers -> model per piece -> post-processors -> ids */
@@ -8,71 +8,6 @@
 #include "runtime/tokenizer/tok_int.h"
 
 #include <stdlib.h>
-
-/* ---- tokens ---- */
-int32_t tok_vocab(const tok_tokenizer *t) { return (int32_t)t->n_ids; }
-
-bool tok_is_special(const tok_tokenizer *t, int32_t id)
-{
-    return id >= 0 && (size_t)id < t->n_ids && t->special[id];
-}
-
-const char *tok_token(const tok_tokenizer *t, int32_t id, size_t *n)
-{
-    tok_str s = { TOK_NONE, 0 };
-    if (id >= 0 && (size_t)id < t->n_ids && t->added_of[id] != TOK_NONE)
-        s = t->added[t->added_of[id]].text;
-    else if (id >= 0 && (size_t)id < t->n_tokens)
-        s = t->tokens[id];
-    *n = s.len;
-    return s.off == TOK_NONE ? (*n = 0, NULL) : (const char *)tok_text(t, s);
-}
-
-int32_t tok_find(const tok_tokenizer *t, const char *s, size_t n)
-{
-    for (size_t i = 0; i < t->n_added; i++)
-        if (t->added[i].text.len == n && memcmp(tok_text(t, t->added[i].text), s, n) == 0)
-            return (int32_t)t->added[i].id;
-    uint32_t id = tok_lookup(t, (const uint8_t *)s, n);
-    return id == TOK_NONE ? -1 : (int32_t)id;
-}
-
-size_t tok_max_token_bytes(const tok_tokenizer *t) { return t->longest; }
-
-/* GPT-2 prints the visible Latin-1 characters as themselves and the other 68 bytes from U+0100 on.
- */
-static bool visible(uint32_t b) { return (b >= 33 && b <= 126) || (b >= 161 && b != 173); }
-
-uint32_t tok_byte_char(uint8_t byte)
-{
-    if (visible(byte)) return byte;
-    if (byte <= 32) return 256u + byte;
-    if (byte <= 160) return 256u + 33 + (byte - 127u);
-    return 256u + 67; /* 173 */
-}
-
-int tok_char_byte(uint32_t cp)
-{
-    if (cp < 256) return visible(cp) ? (int)cp : -1;
-    if (cp <= 256 + 32) return (int)cp - 256;
-    if (cp < 256 + 67) return (int)cp - 256 - 33 + 127;
-    return cp == 256 + 67 ? 173 : -1;
-}
-
-int tok_byte_token(const uint8_t *s, size_t n)
-{
-    int v = 0;
-    if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>') return -1;
-    for (int i = 3; i < 5; i++) {
-        int d = s[i] >= '0' && s[i] <= '9'   ? s[i] - '0'
-                : s[i] >= 'A' && s[i] <= 'F' ? s[i] - 'A' + 10
-                : s[i] >= 'a' && s[i] <= 'f' ? s[i] - 'a' + 10
-                                             : -1;
-        if (d < 0) return -1;
-        v = v * 16 + d;
-    }
-    return v;
-}
 
 /* ---- added tokens in a text ---- */
 static size_t char_before(const uint8_t *s, size_t at)

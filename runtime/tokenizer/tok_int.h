@@ -151,7 +151,8 @@ lq_status tok_compile_ranks(uint8_t **blob, size_t *blob_bytes, const char *file
 lq_status tok_put_template(tok_builder *b, cJSON *root, const tok_folder *f, lq_err *err);
 /* The tree's stages of a byte-level BPE; pattern NULL: GPT-2's. */
 lq_status tok_put_byte_level(cJSON *root, const char *pattern, bool nfc, bool prefix, lq_err *err);
-/* {"Regex": ...} or {"String": ...} into s[0]; arg[0] = is a regex. */
+/* tok_json.c
+ * {"Regex": ...} or {"String": ...} into s[0]; arg[0] = is a regex. */
 lq_status tok_put_pattern(tok_builder *b, const cJSON *pattern, tok_op *op, lq_err *err);
 const char *tok_json_str(const cJSON *o, const char *key); /* NULL: absent or no string */
 bool tok_json_bool(const cJSON *o, const char *key, bool otherwise);
@@ -230,9 +231,11 @@ struct tok_tokenizer {
 };
 
 static inline const uint8_t *tok_text(const tok_tokenizer *t, tok_str s) { return t->heap + s.off; }
+/* tok_vocab.c */
 uint32_t tok_lookup(const tok_tokenizer *t, const uint8_t *s,
                     size_t n); /* model's id or TOK_NONE */
 const tok_merge *tok_find_merge(const tok_tokenizer *t, uint32_t left, uint32_t right);
+lq_status tok_open_pattern(tok_tokenizer *t, tok_step *s, lq_err *err); /* s[0], arg[0]: regex */
 
 /* ---- running ---- */
 typedef struct {
@@ -323,8 +326,7 @@ typedef struct {
     size_t n_kinds;
 } tok_stage_table;
 extern const tok_stage_table tok_norm_table, tok_pre_table, tok_post_table, tok_dec_table;
-const tok_stage_table *tok_stage_of(tok_stage s);
-lq_status tok_open_pattern(tok_tokenizer *t, tok_step *s, lq_err *err); /* s[0], arg[0]: regex */
+const tok_stage_table *tok_stage_of(tok_stage s); /* tok_stages.c */
 
 lq_status tok_normalize(tok_run *r, const uint8_t *s, size_t n, const uint8_t **out, size_t *n_out);
 lq_status tok_pre_tokenize(tok_run *r); /* r->pieces to r->pieces */
@@ -353,7 +355,7 @@ lq_status tok_run_precompiled(tok_run *r, const tok_step *st, const uint8_t *s, 
 lq_status tok_run_sentencepiece(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
                                 tok_buf *out);
 
-/* GPT-2's alphabet: a byte's character, and a character's byte or -1. */
+/* tok_bytes.c. GPT-2's alphabet: a byte's character, and a character's byte or -1. */
 uint32_t tok_byte_char(uint8_t byte);
 int tok_char_byte(uint32_t cp);
 /* "<0x0A>" -> 10, anything else -1. */

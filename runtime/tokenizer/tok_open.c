@@ -131,25 +131,6 @@ static lq_status check_tables(const tok_tokenizer *t, lq_err *err)
     return LQ_OK;
 }
 
-uint32_t tok_lookup(const tok_tokenizer *t, const uint8_t *s, size_t n)
-{
-    for (size_t i = tok_hash(s, n) & t->vocab_mask;; i = (i + 1) & t->vocab_mask) {
-        uint32_t v = t->vocab[i];
-        if (v == 0) return TOK_NONE;
-        tok_str x = t->tokens[v - 1];
-        if (x.len == n && memcmp(t->heap + x.off, s, n) == 0) return v - 1;
-    }
-}
-
-const tok_merge *tok_find_merge(const tok_tokenizer *t, uint32_t left, uint32_t right)
-{
-    for (size_t i = tok_hash_pair(left, right) & t->merge_mask;; i = (i + 1) & t->merge_mask) {
-        const tok_merge *m = &t->merges[i];
-        if (m->rank == TOK_NONE) return NULL;
-        if (m->left == left && m->right == right) return m;
-    }
-}
-
 /* ---- what is made at open: ids of added tokens, steps, tries ---- */
 static lq_status index_ids(tok_tokenizer *t, lq_err *err)
 {
@@ -176,13 +157,6 @@ static lq_status index_ids(tok_tokenizer *t, lq_err *err)
         if (tok_token(t, (int32_t)id, &n) && n > t->longest) t->longest = n;
     }
     return LQ_OK;
-}
-
-lq_status tok_open_pattern(tok_tokenizer *t, tok_step *s, lq_err *err)
-{
-    (void)t;
-    if (!s->s[0]) return bad(err, "a step without its pattern");
-    return tok_pattern_new(&s->pattern, (const char *)s->s[0], s->n[0], s->op->arg[0] != 0, err);
 }
 
 static lq_status open_steps(tok_tokenizer *t, tok_stage stage, lq_err *err)
