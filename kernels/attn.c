@@ -107,7 +107,7 @@ typedef struct {
 } folded;
 
 typedef struct {
-    void *kt, *v;     /* one tile, as k.h has it */
+    void *kt, *v;     /* one tile, as k_ops.h has it */
     uint16_t *q16;    /* in bf16: [rows][D] */
     float *s, *a;     /* [rows][ATTN_TILE], [rows] */
     const float **q;  /* [rows] */

@@ -27,25 +27,12 @@
 #ifndef LLMQ_KERNELS_ATTN_H
 #define LLMQ_KERNELS_ATTN_H
 
-#include "base/base.h"
+#include "kernels/core/operands.h"
 #include "kernels/core/pool.h"
 
 LQ_C_BEGIN
 
-enum { ATTN_TILE = 32, ATTN_SPLIT = 512, ATTN_LANES = 16 /* keys whose words are adjacent */ };
-
-typedef enum { KV_F32, KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8, KV_N_DTYPES } kv_dtype;
 const char *kv_dtype_text(kv_dtype d); /* "f32", ... */
-/* Bits of an element; bytes before those of a row. */
-static inline int attn_kv_bits(kv_dtype d)
-{
-    return d == KV_F32 ? 32 : d == KV_F16 || d == KV_BF16 ? 16 : d == KV_I4 ? 4 : 8;
-}
-static inline int attn_kv_head(kv_dtype d) { return d >= KV_I8 ? 4 : 0; }
-static inline size_t attn_kv_row_bytes(kv_dtype d, int64_t D)
-{
-    return (size_t)attn_kv_head(d) + ((size_t)attn_kv_bits(d) * (size_t)D + 7) / 8;
-}
 
 typedef struct {
     int64_t row0;   /* first of this sequence's rows in q and out */

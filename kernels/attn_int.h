@@ -5,7 +5,7 @@
 #include "kernels/attn.h"
 
 /* Read the keys (or values) of the tile at position `pos`, n of them, through the block table:
- * [D][ATTN_TILE], [ATTN_TILE][Dv] floats, or words of pairs (k.h). */
+ * [D][ATTN_TILE], [ATTN_TILE][Dv] floats, or words of pairs (k_ops.h). */
 void attn_read_tile(void *dst, const attn_args *a, const attn_seq *s, const uint8_t *base,
                     int64_t kvh, int64_t pos, int n, bool key, bool pairs);
 /* Which keys *from .. *to - 1 of the tile at `pos` the query sees. */

@@ -1,6 +1,7 @@
 /* kernels/dispatch.c - choosing the kernels, and the operations of ops.h on top of the table. */
 #include "kernels/dispatch.h"
 #include "kernels/core/kmath.h"
+#include "kernels/ops.h"
 
 #include <pthread.h>
 #include <stdio.h>

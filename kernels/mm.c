@@ -5,6 +5,7 @@
  * prefilling. Which item a thread takes changes nothing in the result. */
 #include "kernels/mm.h"
 #include "kernels/dispatch.h"
+#include "kernels/ops.h"
 
 #include <assert.h>
 #include <stddef.h>

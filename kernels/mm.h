@@ -51,16 +51,11 @@
 #ifndef LLMQ_KERNELS_MM_H
 #define LLMQ_KERNELS_MM_H
 
-#include "formats/tensor/qtensor.h"
-#include "formats/tensor/tiles.h"
+#include "kernels/core/operands.h"
 #include "kernels/core/pool.h"
-#include "kernels/ops.h"
 
 LQ_C_BEGIN
 
-typedef enum { MM_F32, MM_BF16, MM_I8, MM_N_ACTS } mm_acts;
-
-#define MM_I8_TINY 0x1p-100f /* so that 127/absmax is finite */
 mm_acts mm_effective(const qt_scheme *s, mm_acts want);
 int64_t mm_i8_block(const tile_shape *s); /* A of MM_I8 */
 
@@ -69,43 +64,13 @@ int64_t mm_i8_block(const tile_shape *s); /* A of MM_I8 */
  * e4m3(x / scale). A group with NaN or Inf becomes NaN; of zeros, zeros. dst == x is allowed. */
 void mm_round_acts(float *dst, const float *x, int64_t K, const qt_scheme *s);
 
-/* A table of 16 values v as MM_I8 multiplies them: v[c] becomes (t[c] - zero) * unit, unit =
- * max|v|/n with the n of 8..127 (the smallest of equals) whose sum of squared errors is least;
- * E2M1's values are exact with n = 12. That sum is at most what n = 127 leaves, so the root mean
- * square of the 16 errors is at most max|v|/254. nf4: n = 112, rms 0.0017, none above 0.0039 of the
- * block's absmax. A table of zeros has unit 0, one with NaN or Inf unit NaN. */
-typedef struct {
-    uint8_t t[16];
-    int zero; /* 15 where n <= 15, so that t < 32; else 128 */
-    float unit;
-} mm_table;
 mm_table mm_table_of(const float v[16]);
-
-typedef struct {
-    qt_tensor t; /* layout QT_TILE16 */
-    int64_t N, K;
-    bool expanded;  /* had to become dense (see formats/tensor/tiles.h) */
-    mm_table table; /* QT_LUT4, QT_E2M1 */
-} mm_weight;
 
 /* What a product needs of a weight. Bytes that mm_pack cuts from the arena; 0 when `w` is tiled
  * already and is used in place.
  * mm_pack: LQ_ENOMEM alone; `w` has passed qt_check_view. */
 size_t mm_pack_bytes(const qt_tensor *w);
 lq_status mm_pack(mm_weight *out, const qt_tensor *w, lq_arena *a, pool *p, lq_err *err);
-
-typedef struct {
-    const mm_weight *w;
-    float *y;          /* [M, ldy] */
-    int64_t ldy;       /* floats from row to row */
-    const float *bias; /* [N] or NULL */
-    bool add;          /* y += instead of y = : the residual */
-    /* NULL; or the gate's partner, with mm_gates: y = k_act_mul(w x + bias, up x + up_bias). */
-    const mm_weight *up;
-    const float *up_bias;
-    k_act_fn act;
-    float limit;
-} mm_out;
 
 /* Can `up` be the partner of `gate`: as many outputs of inputs prepared alike? */
 bool mm_gates(const mm_weight *gate, const mm_weight *up, mm_acts acts);

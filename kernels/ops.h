@@ -7,7 +7,7 @@
 #ifndef LLMQ_KERNELS_OPS_H
 #define LLMQ_KERNELS_OPS_H
 
-#include "base/base.h"
+#include "kernels/core/operands.h"
 
 LQ_C_BEGIN
 
@@ -22,16 +22,6 @@ lq_status k_hold(const char *want, lq_err *err);
 void k_release(void);
 const char *k_name(void); /* of the fastest family in use */
 const char *k_list(void); /* "ref avx2 avx512 ..." usable here */
-
-typedef enum {
-    ACT_SILU,
-    ACT_GELU,
-    ACT_GELU_TANH,
-    ACT_RELU,
-    ACT_RELU2, /* max(x, 0)^2 */
-    ACT_SWIGLU_CLAMPED,
-    ACT_N
-} k_act_fn;
 
 /* dst[t][k] = x / sqrt(mean(x^2) + eps) * (w + w_offset); dst may be x. w NULL: 1. */
 void k_rmsnorm(float *dst, int64_t ldd, const float *x, int64_t ldx, const float *w, float w_offset,

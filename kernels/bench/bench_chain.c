@@ -11,6 +11,7 @@
 #include "kernels/attn.h"
 #include "kernels/bench/bench_impl.h"
 #include "kernels/dispatch.h"
+#include "kernels/ops.h"
 
 #include <assert.h>
 #include <stdio.h>

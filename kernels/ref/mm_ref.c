@@ -1,6 +1,6 @@
 /* kernels/ref/mm_ref.c - the matmuls in plain C: decode 32 weights of one output, use them for each
  * row. The definition of the results (mm.h); every faster version equals it to the bit. */
-#include "kernels/dispatch.h"
+#include "kernels/core/k_ops.h"
 #include "kernels/ref/ref.h"
 
 enum { ROWS = 64 }; /* rows that share a decoded step */

@@ -2,7 +2,7 @@
 #ifndef LLMQ_KERNELS_REF_REF_H
 #define LLMQ_KERNELS_REF_REF_H
 
-#include "kernels/dispatch.h"
+#include "kernels/core/k_ops.h"
 
 void ref_mm_f32(const mm_task *t);
 void ref_mm_i8(const mm_task *t);

@@ -14,7 +14,7 @@
  *
  * and PAIR_KEYS; PAIR_ROWS and PAIR_FEWER, rows of the scores' sums, of two vectors each;
  * PAIR_PV_VECS, vectors of the values' sums of four rows. */
-#include "kernels/dispatch.h"
+#include "kernels/core/k_ops.h"
 #include "kernels/simd/kv_tmpl.h"
 
 /* 32 elements of a row (16 and zeros) as bf16, in order. */

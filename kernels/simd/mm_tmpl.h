@@ -11,7 +11,7 @@
  * and are not stored, so few bodies serve every shape. Sums run over K in order in every body:
  * which body takes a row changes nothing. MM_ROWS, MM_BODIES, ROWS_BODY, MM_TILES, MM_TILES_1 come
  * from the includer, and WIDE_ROWS, WIDE_TILES (mm_wide.h). */
-#include "kernels/dispatch.h"
+#include "kernels/core/k_ops.h"
 #include "kernels/simd/v16.h"
 
 enum { MAX_R = 8, MAX_T = 4 };

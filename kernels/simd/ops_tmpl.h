@@ -1,6 +1,6 @@
 /* kernels/simd/ops_tmpl.h - row operations on 16 lanes; step for step those of kmath.h and ops_ref.c, so
  * that the results are the same bits. */
-#include "kernels/dispatch.h"
+#include "kernels/core/k_ops.h"
 #include "kernels/simd/v16.h"
 
 #define VF_POLY(name, ...)                        \

@@ -37,12 +37,12 @@ ROWS = [
     # a model wherever it comes from: opens all of the above
     ("formats/source", "base formats/tensor formats/arch formats/hf formats/gguf formats/llmq"),
     # ---- kernels: arithmetic ----
-    # threads, instruction sets, small functions: what every kernel needs
-    ("kernels/core", "base"),
+    # threads, instruction sets, small functions, the table and its operands: what every kernel needs
+    ("kernels/core", "base formats/tensor"),
     # contracts (mm.h, attn.h, ops.h, device.h), and which kernels are chosen
     ("kernels", "base formats/tensor kernels/core"),
     # plain C, complete
-    ("kernels/ref", "base formats/tensor kernels/core kernels"),
+    ("kernels/ref", "base formats/tensor kernels/core"),
     # templates that the instruction sets below fill in
     ("kernels/simd", "base formats/tensor kernels/core kernels"),
     ("kernels/x86", "base formats/tensor kernels/core kernels kernels/simd"),

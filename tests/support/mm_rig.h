@@ -4,6 +4,7 @@
 
 #include "formats/tensor/tiles.h"
 #include "kernels/mm.h"
+#include "kernels/ops.h"
 #include "tests/support/check.h"
 #include "tests/support/fill.h"
 

@@ -2,7 +2,7 @@
  * the chunk, block size, batch, threads and family. */
 #include "kernels/attn.h"
 #include "kernels/dispatch.h"
-#include "kernels/ref/attn_naive.h"
+#include "kernels/bench/attn_naive.h"
 #include "tests/support/check.h"
 #include "tests/support/families.h"
 #include "tests/support/fill.h"

@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "kernels/ref/attn_naive.h"
+#include "kernels/bench/attn_naive.h"
 #include "tools/cli/load.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* kernels/ref/attn_naive.c - see attn_naive.h. */
-#include "kernels/ref/attn_naive.h"
+/* kernels/bench/attn_naive.c - see attn_naive.h. */
+#include "kernels/bench/attn_naive.h"
 
 #include "kernels/attn_int.h"
 #include "kernels/dispatch.h"

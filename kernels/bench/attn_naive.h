@@ -1,12 +1,12 @@
-/* kernels/ref/attn_naive.h - attention as the formula has it, to set next to kernels/attn.h: all scores
+/* kernels/bench/attn_naive.h - attention as the formula has it, to set next to kernels/attn.h: all scores
  * of all heads, then the softmax of each row, then the sum over values. For `llmq bench attention`
  * and tests; models run kernels/attn.h.
  *
  *     S = scale * Q K^T  [H, rows, positions]     P = softmax(S)     out = P V
  *
  * The same kernels compute each tile, so the two differ in memory and order alone. */
-#ifndef LLMQ_KERNELS_REF_ATTN_NAIVE_H
-#define LLMQ_KERNELS_REF_ATTN_NAIVE_H
+#ifndef LLMQ_KERNELS_BENCH_ATTN_NAIVE_H
+#define LLMQ_KERNELS_BENCH_ATTN_NAIVE_H
 
 #include "kernels/attn.h"
 

@@ -1,0 +1,75 @@
+/* kernels/core/operands.h - what the operations read and write, for the kernels and for those who call them
+ * through mm.h, attn.h and ops.h. */
+#ifndef LLMQ_KERNELS_CORE_OPERANDS_H
+#define LLMQ_KERNELS_CORE_OPERANDS_H
+
+#include "formats/tensor/qtensor.h"
+#include "formats/tensor/tiles.h"
+
+LQ_C_BEGIN
+
+typedef enum {
+    ACT_SILU,
+    ACT_GELU,
+    ACT_GELU_TANH,
+    ACT_RELU,
+    ACT_RELU2, /* max(x, 0)^2 */
+    ACT_SWIGLU_CLAMPED,
+    ACT_N
+} k_act_fn;
+
+/* ---- products (mm.h) ---- */
+
+typedef enum { MM_F32, MM_BF16, MM_I8, MM_N_ACTS } mm_acts;
+#define MM_I8_TINY 0x1p-100f /* so that 127/absmax is finite */
+
+/* A table of 16 values v as MM_I8 multiplies them: v[c] becomes (t[c] - zero) * unit, unit =
+ * max|v|/n with the n of 8..127 (the smallest of equals) whose sum of squared errors is least;
+ * E2M1's values are exact with n = 12. That sum is at most what n = 127 leaves, so the root mean
+ * square of the 16 errors is at most max|v|/254. nf4: n = 112, rms 0.0017, none above 0.0039 of the
+ * block's absmax. A table of zeros has unit 0, one with NaN or Inf unit NaN. */
+typedef struct {
+    uint8_t t[16];
+    int zero; /* 15 where n <= 15, so that t < 32; else 128 */
+    float unit;
+} mm_table;
+
+typedef struct {
+    qt_tensor t; /* layout QT_TILE16 */
+    int64_t N, K;
+    bool expanded;  /* had to become dense (see formats/tensor/tiles.h) */
+    mm_table table; /* QT_LUT4, QT_E2M1 */
+} mm_weight;
+
+typedef struct {
+    const mm_weight *w;
+    float *y;          /* [M, ldy] */
+    int64_t ldy;       /* floats from row to row */
+    const float *bias; /* [N] or NULL */
+    bool add;          /* y += instead of y = : the residual */
+    /* NULL; or the gate's partner, with mm_gates: y = k_act_mul(w x + bias, up x + up_bias). */
+    const mm_weight *up;
+    const float *up_bias;
+    k_act_fn act;
+    float limit;
+} mm_out;
+
+/* ---- attention (attn.h) ---- */
+
+enum { ATTN_TILE = 32, ATTN_SPLIT = 512, ATTN_LANES = 16 /* keys whose words are adjacent */ };
+
+typedef enum { KV_F32, KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8, KV_N_DTYPES } kv_dtype;
+/* Bits of an element; bytes before those of a row. */
+static inline int attn_kv_bits(kv_dtype d)
+{
+    return d == KV_F32 ? 32 : d == KV_F16 || d == KV_BF16 ? 16 : d == KV_I4 ? 4 : 8;
+}
+static inline int attn_kv_head(kv_dtype d) { return d >= KV_I8 ? 4 : 0; }
+static inline size_t attn_kv_row_bytes(kv_dtype d, int64_t D)
+{
+    return (size_t)attn_kv_head(d) + ((size_t)attn_kv_bits(d) * (size_t)D + 7) / 8;
+}
+
+LQ_C_END
+
+#endif
