@@ -537,13 +537,25 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     return s;
 }
 
+static void print_routes(FILE *f)
+{
+    size_t n;
+    const http_route *t = api_routes(true, &n);
+    fprintf(f, "\nRoutes (+ no key is needed, ! an administrator's):\n");
+    for (size_t i = 0; i < n; i++)
+        fprintf(f, "%c %-6s %-29s %s\n",
+                t[i].need == HTTP_NOBODY  ? '+'
+                : t[i].need == HTTP_ADMIN ? '!'
+                                          : ' ',
+                t[i].method, t[i].path, t[i].text);
+}
+
 const cmd_row cmd_serve = {
     .name = "serve",
     .summary = "serve a model over HTTP, compatible with OpenAI's API",
-    .details = "A page to chat with and to watch: / (--web). Routes: /v1/models /v1/completions /v1/chat/completions /v1/embeddings\n"
-               "/tokenize /detokenize /v1/requests/ID /health /ready /version /metrics /load /openapi.json. SIGTERM and\n"
-               "SIGINT let running requests finish, then end the server; SIGHUP reads keys and the certificate again;\n"
-               "SIGUSR1 says what goes on.",
+    .details = "SIGTERM and SIGINT let running requests finish, then end the server; SIGHUP reads keys and the "
+               "certificate again; SIGUSR1 says what goes on.",
+    .more = print_routes,
     .args = { { "MODEL", 0, 1, "a .llmq file or a Hugging Face folder" } },
     .groups = { OPT_GROUP("Server", server_rows, 0), OPT_GROUP("Queue", queue_rows, 0),
                 OPT_GROUP("Memory", dry_rows, 0),

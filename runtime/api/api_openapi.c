@@ -1,10 +1,8 @@
 /* runtime/api/api_openapi.c - GET /openapi.json: runtime/api/openapi.json, with what the code knows in the
- * place of its markers ("@version", ...): the parameters and their ranges are those of the table
+ * place of its markers ("@version", ...; "@GET /health": the route's text): the parameters and their ranges are those of the table
  * that requests are read by. The compiler runs at the root of the repository, where .incbin finds
  * the file. */
 #include "runtime/api/api_int.h"
-
-#include <assert.h>
 
 __asm__(".section .rodata\n"
         "api_openapi_text:\n"
@@ -53,18 +51,38 @@ static const struct {
     { "\"@hidden\"", put_hidden },
 };
 
+/* "METHOD PATH" of a marker: the text of that route of this server. */
+static void put_route(jw *w, const http_req *r, const char *name, size_t len)
+{
+    size_t n;
+    const http_route *t = http_routes(r, &n);
+    for (size_t i = 0; i < n; i++) {
+        const size_t verb = strlen(t[i].method);
+        if (len == verb + 1 + strlen(t[i].path) && memcmp(name, t[i].method, verb) == 0 &&
+            memcmp(name + verb + 1, t[i].path, len - verb - 1) == 0) {
+            jw_cstr(w, t[i].text);
+            return;
+        }
+    }
+    jw_cstr(w, "not on this server");
+}
+
 void api_get_openapi(void *app, http_req *r)
 {
     jw w = { 0 };
     const char *from = api_openapi_text, *at = from;
     while ((at = strstr(at, "\"@"))) {
-        size_t i = 0, n = 0;
-        for (; i < LQ_COUNT(markers); i++)
-            if (strncmp(at, markers[i].marker, n = strlen(markers[i].marker)) == 0) break;
-        assert(i < LQ_COUNT(markers));
+        const size_t n = strcspn(at + 1, "\"") + 2; /* with its quotes */
+        size_t i = 0;
+        while (i < LQ_COUNT(markers) &&
+               (strlen(markers[i].marker) != n || memcmp(at, markers[i].marker, n) != 0))
+            i++;
         jw_bytes(&w, from, (size_t)(at - from));
         w.comma = false;
-        markers[i].put(&w, app);
+        if (i < LQ_COUNT(markers))
+            markers[i].put(&w, app);
+        else
+            put_route(&w, r, at + 2, n - 3);
         from = at += n;
     }
     jw_text(&w, from);

@@ -1,5 +1,18 @@
-/* runtime/api/api_ops.c - what operators ask: /health /ready /version /metrics /load. */
+/* runtime/api/api_ops.c - what operators ask: /health /ready /version /metrics /load, and / where there is no page. */
 #include "runtime/api/api_int.h"
+
+void api_get_root(void *app, http_req *r)
+{
+    (void)app;
+    size_t n;
+    const http_route *t = http_routes(r, &n);
+    jw w = { 0 };
+    jw_text(&w, "llmq: an OpenAI-compatible server. Routes:\n");
+    for (size_t i = 0; i < n; i++)
+        jw_printf(&w, "%-6s %-28s %s\n", t[i].method, t[i].path, t[i].text);
+    http_reply(r, 200, w.p, w.n, &(http_extra){ .type = "text/plain; charset=utf-8" });
+    jw_free(&w);
+}
 
 /* Zeros until the model is there. */
 static void stats_of(api *a, eng_stats *s)

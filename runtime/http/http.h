@@ -30,8 +30,8 @@ typedef struct {
     const char *method; /* "GET" (also answers HEAD), "POST" (takes application/json), "DELETE" */
     const char *path;   /* exact; or, ending in slash-star, with one or more bytes after it */
     void (*handle)(void *app, http_req *r);
-    bool open;  /* needs no key */
-    bool admin; /* needs an administrator's key where there are keys */
+    http_role need;   /* whose key, where there are keys; HTTP_NOBODY: none is needed */
+    const char *text; /* what it is for, in one line; NULL in tests */
 } http_route;
 
 typedef struct {
@@ -99,6 +99,9 @@ typedef struct {
     int64_t connections, open;                                  /* now */
 } http_stats;
 void http_stats_get(http_server *s, http_stats *out);
+
+/* The routes of the server that has this request; none without a connection. */
+const http_route *http_routes(const http_req *r, size_t *n);
 
 /* ---- without a connection ---- */
 typedef void (*http_done)(void *user, int status, const char *body, size_t n);

@@ -205,7 +205,7 @@ static bool find_route(http_req *r)
 static bool is_open_path(const http_server *s, const char *path)
 {
     for (size_t i = 0; i < s->o.n_routes; i++)
-        if (s->o.routes[i].open && path_matches(&s->o.routes[i], path)) return true;
+        if (s->o.routes[i].need == HTTP_NOBODY && path_matches(&s->o.routes[i], path)) return true;
     return false;
 }
 
@@ -247,7 +247,7 @@ static int64_t check_head(http_req *r, struct MHD_Connection *mhd, const char *v
                    "a valid API key is required: Authorization: Bearer KEY");
     } else if (!find_route(r)) {
         r->discard = true;
-    } else if (r->route->admin && role != HTTP_ADMIN) {
+    } else if (r->route->need == HTTP_ADMIN && role != HTTP_ADMIN) {
         http_error(r, 403, NULL, "admin_key_required", "this path needs an administrator's key");
     } else if (strcmp(r->route->method, "POST") == 0) {
         if (!is_json(header(mhd, "Content-Type")))

@@ -108,6 +108,12 @@ const char *http_rest(const http_req *r)
     return r->route->path[n - 1] == '*' ? r->path + n - 1 : "";
 }
 
+const http_route *http_routes(const http_req *r, size_t *n)
+{
+    *n = r->s ? r->s->o.n_routes : 0;
+    return r->s ? r->s->o.routes : NULL;
+}
+
 const char *http_header(const http_req *r, const char *name)
 {
     return r->mhd ? MHD_lookup_connection_value(r->mhd, MHD_HEADER_KIND, name) : NULL;

@@ -31,9 +31,9 @@ static void rest(void *app, http_req *r)
 }
 
 static const http_route routes[] = {
-    { "POST", "/echo", echo, true, false },
-    { "GET", "/x/*", rest, true, false },
-    { "DELETE", "/key", echo, false, true },
+    { "POST", "/echo", echo, HTTP_NOBODY, NULL },
+    { "GET", "/x/*", rest, HTTP_NOBODY, NULL },
+    { "DELETE", "/key", echo, HTTP_ADMIN, NULL },
 };
 
 static const char ask[] = "GET /x/y HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";

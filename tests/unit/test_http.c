@@ -79,10 +79,13 @@ static void get_late(void *a, http_req *r)
 }
 
 static const http_route routes[] = {
-    { "GET", "/hello", get_hello, true, false },   { "POST", "/echo", post_echo, false, false },
-    { "GET", "/later", get_later, true, false },   { "GET", "/hold", get_hold, true, false },
-    { "GET", "/stream", get_stream, true, false }, { "GET", "/rest/*", get_rest, true, false },
-    { "GET", "/late", get_late, true, false },
+    { "GET", "/hello", get_hello, HTTP_NOBODY, NULL },
+    { "POST", "/echo", post_echo, HTTP_USER, NULL },
+    { "GET", "/later", get_later, HTTP_NOBODY, NULL },
+    { "GET", "/hold", get_hold, HTTP_NOBODY, NULL },
+    { "GET", "/stream", get_stream, HTTP_NOBODY, NULL },
+    { "GET", "/rest/*", get_rest, HTTP_NOBODY, NULL },
+    { "GET", "/late", get_late, HTTP_NOBODY, NULL },
 };
 
 /* ---- a client ---- */

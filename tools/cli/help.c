@@ -122,6 +122,7 @@ void opt_print_help(FILE *f, const cmd_row *cmd)
         fputc('\n', f);
         print_paragraphs(f, cmd->details);
     }
+    if (cmd->more) cmd->more(f);
     if (cmd->args[0].name) fputc('\n', f);
     for (const opt_arg *a = cmd->args; a->name; a++) {
         fprintf(f, "  %-*s", INDENT - 2, a->name);

@@ -133,7 +133,8 @@ typedef struct {
 
 struct cmd_row {
     const char *name, *summary;
-    const char *details; /* paragraphs under the usage line, or NULL */
+    const char *details;   /* paragraphs under the usage line, or NULL */
+    void (*more)(FILE *f); /* prints what another table has to say after them, or NULL */
     opt_arg args[CMD_ARGS + 1];
     opt_group groups[CMD_GROUPS + 1];
     /* What another table says of an option, for --help; "": nothing. NULL: no option has that. */
