@@ -143,6 +143,17 @@ static bool scan_digits(scan *c)
     return c->i > from;
 }
 
+/* Does the value of the number s[n] not tell how it was spelled? */
+static bool needs_spelling(const char *s, size_t n)
+{
+    enum { EXACT = 15 }; /* digits that a double keeps */
+    const size_t sign = s[0] == '-';
+    if (n - sign > EXACT || (sign && s[1] == '0')) return true;
+    for (size_t i = sign; i < n; i++)
+        if (s[i] < '0' || s[i] > '9') return true;
+    return false;
+}
+
 static lq_status scan_number(scan *c)
 {
     enum { CJSON_DIGITS = 63 }; /* cJSON's buffer */
@@ -158,6 +169,7 @@ static lq_status scan_number(scan *c)
         return lq_fail(c->err, LQ_EFORMAT,
                        "JSON: expected a number of at most %d characters at byte %zu, found %zu",
                        CJSON_DIGITS, from, c->i - from);
+    if (needs_spelling((const char *)c->s + from, c->i - from)) c->tree += taken(c->i - from + 1);
     return LQ_OK;
 }
 
@@ -283,6 +295,68 @@ lq_status js_measure(size_t *tree_bytes, const char *text, size_t n, lq_err *err
     return s;
 }
 
+/* The next number of the text at or after *at, outside strings; its length. */
+static size_t next_number(const char *s, size_t n, size_t *at)
+{
+    bool quoted = false;
+    for (size_t i = *at; i < n; i++) {
+        if (quoted && s[i] == '\\')
+            i++;
+        else if (s[i] == '"')
+            quoted = !quoted;
+        else if (!quoted && (s[i] == '-' || (s[i] >= '0' && s[i] <= '9'))) {
+            size_t e = i;
+            while (e < n && s[e] && strchr("+-.eE0123456789", s[e]))
+                e++;
+            *at = i;
+            return e - i;
+        }
+    }
+    return 0;
+}
+
+/* The tree's numbers in the order of the text, which is the order of a walk down the tree. */
+static bool spell(cJSON *item, const char *s, size_t n, size_t *at)
+{
+    for (; item; item = item->next) {
+        if (cJSON_IsNumber(item)) {
+            size_t len = next_number(s, n, at);
+            if (needs_spelling(s + *at, len)) {
+                item->valuestring = malloc(len + 1);
+                if (!item->valuestring) return false;
+                memcpy(item->valuestring, s + *at, len);
+                item->valuestring[len] = 0;
+            }
+            *at += len;
+        }
+        if (item->child && !spell(item->child, s, n, at)) return false;
+    }
+    return true;
+}
+
+bool js_spell_numbers(cJSON *tree, const char *text, size_t n)
+{
+    size_t at = 0;
+    return spell(tree, text, n, &at);
+}
+
+lq_status js_tree(cJSON **out, const char *text, size_t n, unsigned flags, lq_err *err)
+{
+    *out = NULL;
+    const bool before = ran_out;
+    cJSON *j = cJSON_ParseWithLength(text, n);
+    if (!j) ran_out = before; /* said here */
+    bool ok = j && (!(flags & JS_SPELLED) || js_spell_numbers(j, text, n));
+    lq_status s =
+        ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "JSON: no memory for the tree of %zu bytes", n);
+    if (!s && (flags & JS_UNIQUE)) s = check_unique(j, err);
+    if (s)
+        cJSON_Delete(j);
+    else
+        *out = j;
+    return s;
+}
+
 lq_status js_parse(cJSON **out, const char *text, size_t n, size_t max_bytes, unsigned flags,
                    lq_err *err)
 {
@@ -292,17 +366,7 @@ lq_status js_parse(cJSON **out, const char *text, size_t n, size_t max_bytes, un
                        n);
     scan c = { .s = (const uint8_t *)text, .n = n, .err = err };
     lq_status s = scan_all(&c);
-    if (s) return s;
-    const bool before = ran_out;
-    cJSON *j = cJSON_ParseWithLength(text, n);
-    if (!j) ran_out = before; /* said here */
-    if (!j) return lq_fail(err, LQ_ENOMEM, "JSON: no memory for the tree of %zu bytes", n);
-    if (flags & JS_UNIQUE) s = check_unique(j, err);
-    if (s)
-        cJSON_Delete(j);
-    else
-        *out = j;
-    return s;
+    return s ? s : js_tree(out, text, n, flags, err);
 }
 
 lq_status js_parse_file(cJSON **out, const char *path, size_t max_bytes, unsigned flags,

@@ -17,7 +17,9 @@
 
 #include <cjson/cJSON.h>
 
-typedef enum { JS_UNIQUE = 1 } js_flags;
+/* JS_SPELLED: a number whose text its value does not tell ("1.0", "1e3", "-0", more than 15 digits)
+ * has that text as its `valuestring`. */
+typedef enum { JS_UNIQUE = 1, JS_SPELLED = 2 } js_flags;
 enum { JS_DEPTH = 64, JS_MAX_VALUES = 1 << 24 };
 #define JS_MAX_INT 9007199254740991 /* 2^53 - 1: a larger integer may have been rounded */
 
@@ -28,8 +30,12 @@ lq_status js_parse(cJSON **out, const char *text, size_t n, size_t max_bytes, un
 lq_status js_parse_file(cJSON **out, const char *path, size_t max_bytes, unsigned flags,
                         lq_err *err);
 /* The gate alone, without a tree: checks the text as js_parse does (but for JS_UNIQUE), and says
- * how many bytes of memory its tree would take. */
+ * how many bytes of memory its tree would take, spelled. */
 lq_status js_measure(size_t *tree_bytes, const char *text, size_t n, lq_err *err);
+/* The tree of a text that js_measure has accepted. */
+lq_status js_tree(cJSON **out, const char *text, size_t n, unsigned flags, lq_err *err);
+/* JS_SPELLED, for a tree that was parsed from text[n]; false: out of memory. */
+bool js_spell_numbers(cJSON *tree, const char *text, size_t n);
 
 /* Member of an object, by exact name; NULL when absent, null, or o is no object. */
 const cJSON *js_get(const cJSON *o, const char *key);

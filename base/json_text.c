@@ -1,4 +1,4 @@
-/* base/json_text.c - one scan over the text before cJSON sees it: depth, escapes, numbers. */
+/* base/json_text.c - one scan over the text before cJSON sees it: depth, escapes. */
 #include "base/json_text.h"
 
 #include "base/json.h"
@@ -38,43 +38,6 @@ static bool rewrite(char *dst, size_t *n_dst, const char *s, size_t n, size_t *a
     return true;
 }
 
-/* The next number of the text at or after *at, outside strings; its length. */
-static size_t next_number(const char *s, size_t n, size_t *at)
-{
-    bool quoted = false;
-    for (size_t i = *at; i < n; i++) {
-        if (quoted && s[i] == '\\')
-            i++;
-        else if (s[i] == '"')
-            quoted = !quoted;
-        else if (!quoted && (s[i] == '-' || (s[i] >= '0' && s[i] <= '9'))) {
-            size_t e = i;
-            while (e < n && s[e] && strchr("+-.eE0123456789", s[e]))
-                e++;
-            *at = i;
-            return e - i;
-        }
-    }
-    return 0;
-}
-
-/* The tree's numbers in the order of the text, which is the order of a walk down the tree. */
-static bool keep_numbers(cJSON *item, const char *s, size_t n, size_t *at)
-{
-    for (; item; item = item->next) {
-        if (cJSON_IsNumber(item)) {
-            size_t len = next_number(s, n, at);
-            item->valuestring = malloc(len + 1);
-            if (!item->valuestring) return false;
-            memcpy(item->valuestring, s + *at, len);
-            item->valuestring[len] = 0;
-            *at += len;
-        }
-        if (item->child && !keep_numbers(item->child, s, n, at)) return false;
-    }
-    return true;
-}
-
 lq_status jt_parse(cJSON **out, const char *text, size_t n, unsigned flags, lq_err *err)
 {
     *out = NULL;
@@ -101,8 +64,7 @@ lq_status jt_parse(cJSON **out, const char *text, size_t n, unsigned flags, lq_e
                     end ? (size_t)(end - copy) : 0, n);
         goto done;
     }
-    size_t at = 0;
-    if ((flags & JT_NUMBERS) && !keep_numbers(*out, copy, n_copy, &at)) {
+    if ((flags & JT_NUMBERS) && !js_spell_numbers(*out, copy, n_copy)) {
         cJSON_Delete(*out);
         *out = NULL;
         s = lq_fail(err, LQ_ENOMEM, "JSON: out of memory");

@@ -4,8 +4,8 @@
  * tokenizer or a chat template needs both, so jt_parse
  *   - turns the escape \u0000 into the bytes C0 80, which no valid UTF-8 text holds; jt_copy and
  *     jt_quote turn them back;
- *   - with JT_NUMBERS, hangs each number's own spelling on its item as `valuestring`
- *     ("1.0" stays a float, "9007199254740993" keeps its last digit).
+ *   - with JT_NUMBERS, keeps how numbers were spelled (JS_SPELLED of base/json.h: "1.0" stays a
+ *     float, "9007199254740993" keeps its last digit).
  * The tree is an ordinary cJSON tree otherwise; cJSON_Delete frees it.
  * Source: RFC 8259; Java's "modified UTF-8" for the two bytes. */
 #ifndef LLMQ_BASE_JSON_TEXT_H

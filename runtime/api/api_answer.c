@@ -2,8 +2,6 @@
  * JSON, the answer. */
 #include "runtime/api/api_int.h"
 
-#include "base/json_text.h"
-
 void api_reply(http_req *r, int status, jw *w)
 {
     if (w->oom)
@@ -35,16 +33,15 @@ bool api_ready(api *a, http_req *r)
     }
 }
 
-cJSON *api_parse(api *a, http_req *r)
+cJSON *api_parse(http_req *r)
 {
-    (void)a;
     size_t n, tree = 0;
     const char *text = http_body(r, &n);
     cJSON *doc = NULL;
     lq_err err = { "" };
     lq_status s = n ? js_measure(&tree, text, n, &err) : lq_fail(&err, LQ_EFORMAT, "it is empty");
     if (!s && !http_claim(r, tree)) return NULL;
-    if (!s) s = js_parse(&doc, text, n, SIZE_MAX, JS_UNIQUE, &err);
+    if (!s) s = js_tree(&doc, text, n, JS_UNIQUE | JS_SPELLED, &err);
     if (s == LQ_ENOMEM)
         http_error(r, 503, NULL, NULL, "out of memory");
     else if (s)
@@ -54,18 +51,6 @@ cJSON *api_parse(api *a, http_req *r)
     if (!s && cJSON_IsObject(doc)) return doc;
     cJSON_Delete(doc);
     return NULL;
-}
-
-cJSON *api_parse_spelled(api *a, http_req *r)
-{
-    size_t n;
-    const char *text = http_body(r, &n);
-    cJSON *doc = api_parse(a, r), *spelled = NULL;
-    if (!doc) return NULL;
-    cJSON_Delete(doc);
-    if (jt_parse(&spelled, text, n, JT_NUMBERS, NULL))
-        http_error(r, 503, NULL, NULL, "out of memory"); /* its syntax was just found right */
-    return spelled;
 }
 
 bool api_serves(const api *a, const char *name)

@@ -125,16 +125,14 @@ static void chat_free(chat *c)
 static bool read_chat(api *a, http_req *r, chat *c)
 {
     api_error e = { 0 };
-    size_t n_text;
     *c = (chat){ 0 };
     if (!api_ready(a, r)) return false;
-    c->doc = api_parse_spelled(a, r);
+    c->doc = api_parse(r);
     if (!c->doc) return false;
-    const char *text = http_body(r, &n_text);
     api_params *p = &c->p;
     c->prompt = calloc(1, sizeof *c->prompt);
-    lq_status s = api_params_read(p, c->doc, text, n_text, API_CHAT, &a->m.defaults, a->m.vocab,
-                                  a->o.strict_params, &e);
+    lq_status s =
+        api_params_read(p, c->doc, API_CHAT, &a->m.defaults, a->m.vocab, a->o.strict_params, &e);
     met_add(a->met, MET_IGNORED_PARAMS, (uint64_t)p->n_ignored);
     if (!s && !c->prompt) s = api_no_memory(&e);
     if (!s && !api_serves(a, p->model)) s = api_no_model(&e, p->model);

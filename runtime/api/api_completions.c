@@ -63,13 +63,12 @@ static void answer(api *a, http_req *r, api_kind kind, const char *param)
     api_params p;
     api_error e = { 0 };
     api_prompt *prompts = NULL;
-    size_t n = 0, n_text;
+    size_t n = 0;
     if (!api_ready(a, r)) return;
-    cJSON *doc = api_parse(a, r);
+    cJSON *doc = api_parse(r);
     if (!doc) return;
-    const char *text = http_body(r, &n_text);
-    lq_status s = api_params_read(&p, doc, text, n_text, kind, &a->m.defaults, a->m.vocab,
-                                  a->o.strict_params, &e);
+    lq_status s =
+        api_params_read(&p, doc, kind, &a->m.defaults, a->m.vocab, a->o.strict_params, &e);
     met_add(a->met, MET_IGNORED_PARAMS, (uint64_t)p.n_ignored);
     if (!s && !api_serves(a, p.model)) s = api_no_model(&e, p.model);
     if (!s) s = read_prompts(a, &prompts, &n, js_get(doc, param), param, &p, &e);

@@ -39,10 +39,9 @@ void api_reply(http_req *r, int status, jw *w); /* frees w; out of memory become
 void api_reply_error(api *a, http_req *r, const api_error *e);
 /* The model is there and generation is allowed; else the answer is given. */
 bool api_ready(api *a, http_req *r);
-/* The body as a JSON object; NULL: the answer is given. cJSON_Delete it. */
-cJSON *api_parse(api *a, http_req *r);
-/* The same with the numbers' own spellings (base/json_text.h), for what a template shows. */
-cJSON *api_parse_spelled(api *a, http_req *r);
+/* The body as a JSON object, its numbers spelled (JS_SPELLED: templates show them, a seed has 64
+ * bits); NULL: the answer is given. cJSON_Delete it. */
+cJSON *api_parse(http_req *r);
 /* Is `name` (NULL: not given) a served one? */
 bool api_serves(const api *a, const char *name);
 lq_status api_no_model(api_error *e, const char *name);

@@ -187,27 +187,21 @@ static lq_status read_truncate(api_params *p, const row *t, const cJSON *v, api_
                : api_wrong(e, "truncate_prompt_tokens", "an integer from 1, or -1", v);
 }
 
-bool api_exact_i64(const char *text, size_t n, const char *key, const cJSON *v, int64_t *out)
+/* A whole number of all that int64_t holds: a double is exact to 2^53 only. */
+static bool exact_i64(const cJSON *v, int64_t *out)
 {
-    size_t len = 0;
-    char digits[24], *end;
+    char *end;
     if (js_whole(v, -JS_MAX_INT, JS_MAX_INT, out)) return true;
-    const char *at = cJSON_IsNumber(v) ? js_member_source(text, n, key, &len) : NULL;
-    if (!at || len >= sizeof digits) return false;
-    memcpy(digits, at, len);
-    digits[len] = 0;
+    if (!cJSON_IsNumber(v) || !v->valuestring) return false;
     errno = 0;
-    long long x = strtoll(digits, &end, 10);
-    if (*end || end == digits || errno) return false;
-    *out = x;
-    return true;
+    *out = strtoll(v->valuestring, &end, 10);
+    return !*end && !errno;
 }
 
 static lq_status read_seed(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     (void)t;
-    if (!api_exact_i64(p->text, p->n_text, "seed", v, &p->seed))
-        return api_wrong(e, "seed", "an integer -2^63..2^63-1", v);
+    if (!exact_i64(v, &p->seed)) return api_wrong(e, "seed", "an integer -2^63..2^63-1", v);
     p->has_seed = true;
     return LQ_OK;
 }
@@ -550,9 +544,8 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
     return s ? s : check_beams(p, doc, e);
 }
 
-lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, size_t n,
-                          api_kind kind, const gen_defaults *d, int64_t vocab, bool strict,
-                          api_error *e)
+lq_status api_params_read(api_params *p, const cJSON *doc, api_kind kind, const gen_defaults *d,
+                          int64_t vocab, bool strict, api_error *e)
 {
     *p = (api_params){ .n = 1,
                        .length_penalty = 1,
@@ -570,9 +563,7 @@ lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, siz
                        .add_generation_prompt = true,
                        .parallel_calls = true,
                        .include_reasoning = true,
-                       .vocab = vocab,
-                       .text = text,
-                       .n_text = n };
+                       .vocab = vocab };
     for (const cJSON *c = doc->child; c; c = c->next) {
         const row *t = find_row(c->string, kind);
         if (!t && strict)

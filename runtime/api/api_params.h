@@ -71,15 +71,12 @@ typedef struct {
     int n_ignored; /* members whose names no row has */
     /* while reading */
     int64_t vocab;
-    const char *text; /* the document's source */
-    size_t n_text;
 } api_params;
 
-/* Read `doc` (an object), whose source text is text[n]. Free with api_params_free, also after an
+/* Read `doc` (an object of js_parse with JS_SPELLED). Free with api_params_free, also after an
  * error. Strings borrow from doc. */
-lq_status api_params_read(api_params *p, const cJSON *doc, const char *text, size_t n,
-                          api_kind kind, const gen_defaults *d, int64_t vocab, bool strict,
-                          api_error *e);
+lq_status api_params_read(api_params *p, const cJSON *doc, api_kind kind, const gen_defaults *d,
+                          int64_t vocab, bool strict, api_error *e);
 void api_params_free(api_params *p);
 /* The table as an object of JSON schemas by name, for /openapi.json. What is more than one number
  * or string refers to "#/components/schemas/NAME", which runtime/api/openapi.json holds. */
@@ -95,8 +92,5 @@ lq_status api_check_tool_choice(api_params *p, const cJSON *v, api_error *e);
 /* Ids of a JSON array, each within 0..vocab-1; *ids is malloc'd. */
 lq_status api_read_ids(int32_t **ids, int *n, const cJSON *v, const char *param, int64_t vocab,
                        int max, api_error *e);
-/* A whole number of any size that int64_t holds, read from the source of the member `key` of the
- * document text[n] (cJSON keeps doubles, which are exact to 2^53 only). */
-bool api_exact_i64(const char *text, size_t n, const char *key, const cJSON *v, int64_t *out);
 
 #endif

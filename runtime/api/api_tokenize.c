@@ -61,7 +61,7 @@ void api_post_tokenize(void *app, http_req *r)
     options o;
     jw w = { 0 };
     if (!api_ready(a, r)) return;
-    cJSON *doc = api_parse(a, r);
+    cJSON *doc = api_parse(r);
     if (!doc) return;
     if (to_ids(a, &p, doc, &o, &e)) {
         api_reply_error(a, r, &e);
@@ -125,7 +125,7 @@ void api_post_detokenize(void *app, http_req *r)
     size_t n = 0;
     jw w = { 0 };
     if (!api_ready(a, r)) return;
-    cJSON *doc = api_parse(a, r);
+    cJSON *doc = api_parse(r);
     if (!doc) return;
     if (to_text(a, doc, &text, &n, &e)) {
         api_reply_error(a, r, &e);

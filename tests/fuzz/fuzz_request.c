@@ -42,11 +42,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (n < 1) return 0;
     const char *text = (const char *)data + 1;
     const api_kind kind = data[0] & 4 ? API_EMBEDDINGS : data[0] & 2 ? API_CHAT : API_COMPLETIONS;
-    if (js_parse(&doc, text, n - 1, 1 << 16, JS_UNIQUE, NULL) || !cJSON_IsObject(doc)) {
+    if (js_parse(&doc, text, n - 1, 1 << 16, JS_UNIQUE | JS_SPELLED, NULL) ||
+        !cJSON_IsObject(doc)) {
         cJSON_Delete(doc);
         return 0;
     }
-    if (api_params_read(&p, doc, text, n - 1, kind, &none, VOCAB, data[0] & 8, &e))
+    if (api_params_read(&p, doc, kind, &none, VOCAB, data[0] & 8, &e))
         check(e.status >= 400 && e.status < 600 && e.err.msg[0] &&
               strlen(e.param) < sizeof e.param);
     else
