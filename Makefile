@@ -101,7 +101,7 @@ Q        := $(if $(V),,@)
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
 all: $(PROGRAM) ## build ./llmq
-tests: $(TESTBINS) $(BUILD)/tests/llmq-scripted $(EMULATOR) $(BUILD)/tests/fault.so ## build the unit tests and the scripted server
+tests: lib $(TESTBINS) $(BUILD)/tests/llmq-scripted $(EMULATOR) $(BUILD)/tests/fault.so ## build the unit tests and the scripted server
 
 $(PROGRAM): $(OBJS) $(TOOLOBJS)
 	$(if $(V),,@echo "  LD   $@")

@@ -1,6 +1,7 @@
 /* tools/library/handle.c - see handle.h; the functions of include/llmq.h that need no model. */
 #include "tools/library/handle.h"
 
+#include "base/clock.h"
 #include "base/locale.h"
 #include "base/version.h"
 #include "tools/cli/progress.h"
@@ -112,7 +113,7 @@ static void report(void *user, const char *what, double done, double total)
 {
     lib_watch *w = user;
     pthread_mutex_lock(&w->lock);
-    const double now = prog_now();
+    const double now = lq_now();
     const bool due = strncmp(w->what, what, sizeof w->what - 1) != 0 || done >= total ||
                      now - w->last >= call_secs;
     if (w->f && due && !atomic_load(&w->stop)) {

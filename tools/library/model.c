@@ -1,6 +1,7 @@
 /* tools/library/model.c - a model of include/llmq.h: runtime/service.h, opened by the option tables of
  * the command. */
 #include "base/json.h"
+#include "base/utf8.h"
 #include "runtime/engine/answer.h"
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/load.h"
@@ -116,7 +117,7 @@ static lq_status read_messages(cJSON **list, const char *prompt, bool one, lq_er
         if (s) return s == LQ_EFORMAT ? lq_wrap(err, LQ_EVALUE, "messages") : s;
         return check_messages(*list, err);
     }
-    if (!js_valid_utf8(prompt, strlen(prompt)))
+    if (!lq_utf8_valid(prompt, strlen(prompt), NULL))
         return lq_fail(err, LQ_EVALUE, "prompt: expected UTF-8");
     cJSON *m = cJSON_CreateObject();
     *list = cJSON_CreateArray();
@@ -352,7 +353,7 @@ int32_t llmq_embed(llmq *m, const char *text, size_t n, float **v, size_t *dims,
     *v = NULL;
     *dims = 0;
     lq_status s = tokenizer_of(&t, m, &err);
-    if (!s && !js_valid_utf8(text, n)) s = lq_fail(&err, LQ_EVALUE, "text: expected UTF-8");
+    if (!s && !lq_utf8_valid(text, n, NULL)) s = lq_fail(&err, LQ_EVALUE, "text: expected UTF-8");
     jw_open(&w, '{');
     jw_key(&w, "input");
     jw_str(&w, text, n);
