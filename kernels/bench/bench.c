@@ -1,7 +1,7 @@
 /* kernels/bench/bench.c - limits, and rows of kernels beside them. */
 #include "base/clock.h"
-#include "kernels/bench/bench_impl.h"
 #include "kernels/attn.h"
+#include "kernels/bench/bench_impl.h"
 #include "kernels/dispatch.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* kernels/ref/attn_ref.c - attention's steps on one tile of keys, in plain C. */
-#include "kernels/core/kmath.h"
 #include "kernels/core/k_ops.h"
+#include "kernels/core/kmath.h"
 #include "kernels/ref/ref.h"
 
 /* Element i of the codes behind a row's scale. */

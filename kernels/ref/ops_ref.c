@@ -1,6 +1,6 @@
 /* kernels/ref/ops_ref.c - the row operations of ops.h in plain C, and the reference table. */
-#include "kernels/core/kmath.h"
 #include "kernels/core/k_ops.h"
+#include "kernels/core/kmath.h"
 #include "kernels/ref/ref.h"
 
 enum { LANES = 16 };

@@ -1,7 +1,7 @@
 /* runtime/model/model_dev.c - a loaded model's weights on a device: every plane, bias and norm by one
  * copy each, as they lie (tile16 is the device's layout too; dense ones of layers go back into rows
  * where cuBLAS is); on several devices what each has. */
-#include "runtime/forward/forward.h"
+#include "runtime/model/model.h"
 #include "runtime/model/rank.h"
 
 #include <assert.h>

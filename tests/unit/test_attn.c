@@ -1,8 +1,8 @@
 /* tests/unit/test_attn.c - attention against the plain formula in double, and the same bytes whatever
  * the chunk, block size, batch, threads and family. */
 #include "kernels/attn.h"
-#include "kernels/dispatch.h"
 #include "kernels/bench/attn_naive.h"
+#include "kernels/dispatch.h"
 #include "tests/support/check.h"
 #include "tests/support/families.h"
 #include "tests/support/fill.h"

@@ -1,7 +1,7 @@
 /* The scheduler alone, in virtual time: no model, only sequences that grow and a real block pool.
  */
-#include "runtime/engine/sched.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/sched.h"
 #include "tests/support/check.h"
 
 #include <stdlib.h>
