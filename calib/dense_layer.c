@@ -22,7 +22,7 @@ void dense_expand(float *W, const qt_tensor *t, pool *p)
     pool_run(p, lq_ceil_div(t->N, ROWS), expand_item, &w);
 }
 
-static lq_status no_memory(lq_err *err)
+static lq_status dense_layer_no_memory(lq_err *err)
 {
     return lq_fail(err, LQ_ENOMEM, "no memory for weights in f32");
 }
@@ -33,7 +33,7 @@ lq_status dense_buffers(float *W[GRAD_LINEARS], const arch_config *c, lq_arena *
         int64_t N, K;
         arch_role_shape(c, grad_linear_roles[k], &N, &K);
         W[k] = lq_push(a, (size_t)(N * K) * sizeof(float));
-        if (!W[k]) return no_memory(err);
+        if (!W[k]) return dense_layer_no_memory(err);
     }
     return LQ_OK;
 }
@@ -64,7 +64,7 @@ lq_status dense_head(kl_head *h, const src_source *src, const qt_tensor *w, lq_a
     if (s) return s;
     if (!w) w = &own;
     float *W = lq_push(a, (size_t)(w->N * w->K) * sizeof *W);
-    if (!W) return no_memory(err);
+    if (!W) return dense_layer_no_memory(err);
     dense_expand(W, w, p);
     if (w == &own) src_matrix_done(src, R_HEAD, -1, -1);
     *h = (kl_head){ W, NULL, w->N, w->K };

@@ -7,7 +7,7 @@
 #include "base/random.h"
 
 /* Selection sampling: window i is taken with probability (still wanted) / (still to come). */
-static void choose(cal_samples *s, const int32_t *ids, uint64_t seed)
+static void samples_choose(cal_samples *s, const int32_t *ids, uint64_t seed)
 {
     int64_t taken = 0;
     for (int64_t i = 0; taken < s->n; i++) {
@@ -46,7 +46,7 @@ lq_status cal_samples_from_ids(cal_samples *s, const int32_t *ids, int64_t n_ids
     s->n = n < available ? n : available;
     s->ids = malloc((size_t)(s->n * len) * sizeof *s->ids);
     if (!s->ids) return lq_fail(err, LQ_ENOMEM, "no memory for calibration samples");
-    choose(s, ids, seed);
+    samples_choose(s, ids, seed);
     st = cal_samples_hash(s, err);
     if (st) cal_samples_free(s);
     return st;

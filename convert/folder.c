@@ -200,7 +200,7 @@ static void empty_folder(const char *dir)
 }
 
 /* ---- the lists while the folder grows ---- */
-static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "out of memory"); }
+static lq_status folder_no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "out of memory"); }
 
 static lq_status put_text(int fd, const char *path, const char *text, size_t n, lq_err *err)
 {
@@ -219,7 +219,7 @@ static lq_status put_begun(const conv_folder *f, int how, const char *before, co
     js_puts(&b, "\n");
     const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | how;
     const int fd = b.failed ? -1 : openat(f->lock, BEGUN, flags, 0666);
-    lq_status s = b.failed ? no_memory(err) : put_text(fd, f->dir, b.data, b.n, err);
+    lq_status s = b.failed ? folder_no_memory(err) : put_text(fd, f->dir, b.data, b.n, err);
     if (fd >= 0) close(fd);
     free(b.data);
     return s;
@@ -262,10 +262,10 @@ static lq_status keep_name(void *user, const entry *e, lq_err *err)
     names *to = user;
     if (!e->ours) return check_entry(&(checking){ to->dir, true, NULL }, e, err);
     char **more = realloc(to->v, (to->n + 1) * sizeof *more);
-    if (!more) return no_memory(err);
+    if (!more) return folder_no_memory(err);
     to->v = more;
     to->v[to->n] = strdup(e->name);
-    return to->v[to->n++] ? LQ_OK : no_memory(err);
+    return to->v[to->n++] ? LQ_OK : folder_no_memory(err);
 }
 
 static int by_name(const void *a, const void *b)
@@ -290,7 +290,7 @@ static lq_status end_list(const conv_folder *f, lq_err *err)
         if (!s) js_puts(&b, "\n");
         free(of.v[i]);
     }
-    if (!s && b.failed) s = no_memory(err);
+    if (!s && b.failed) s = folder_no_memory(err);
     if (!s) s = lq_path_join(path, sizeof path, f->dir, LIST, err);
     if (!s) s = lq_write_file(path, b.data, b.n, err);
     free(of.v);
@@ -360,7 +360,7 @@ static lq_status unlink_shared(void *user, const entry *e, lq_err *err)
 
 /* f->dir exists and is locked: what a killed run left goes (or stays, to be gone on with), anything
  * else is in the way. */
-static lq_status begin(const conv_folder *f, lq_err *err)
+static lq_status folder_begin(const conv_folder *f, lq_err *err)
 {
     list l;
     bool replaced = false;
@@ -482,7 +482,7 @@ lq_status folder_create(conv_folder *f, const char *target, bool resume, lq_err 
     if (!made && errno != EEXIST) return io(f->dir, err);
     s = lock(f, err);
     const bool busy = s == LQ_EBUSY; /* then it is another's */
-    if (!s) s = begin(f, err);
+    if (!s) s = folder_begin(f, err);
     if (s && made && !busy) {
         empty_folder(f->dir);
         rmdir(f->dir);

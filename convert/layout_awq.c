@@ -5,7 +5,7 @@
 
 static const char NAME[] = "awq";
 
-static lq_status plan(conv_weight *w, const conv_plan *p, lq_err *err)
+static lq_status layout_awq_plan(conv_weight *w, const conv_plan *p, lq_err *err)
 {
     const qt_scheme *s = &w->scheme;
     const int flags = arch_name_of(p->config, w->slot.role)->flags;
@@ -41,7 +41,7 @@ static qt_scheme instead(const qt_scheme *from, int64_t K)
     return s;
 }
 
-static lq_status config(cJSON *q, conv_plan *p, lq_err *err)
+static lq_status layout_awq_config(cJSON *q, conv_plan *p, lq_err *err)
 {
     const int64_t all = layout_by_row(p) ? -1 : 0;
     int64_t group = all;
@@ -70,8 +70,8 @@ static lq_status config(cJSON *q, conv_plan *p, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, const qt_tensor *q,
-                      const conv_plan *p, lq_err *err)
+static lq_status layout_awq_pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w,
+                                 const qt_tensor *q, const conv_plan *p, lq_err *err)
 {
     const int64_t ng = q->K / q->scheme.group;
     (void)p;
@@ -95,9 +95,9 @@ static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, cons
 const conv_layout conv_awq = {
     .name = "awq",
     .one_group = true,
-    .plan = plan,
+    .plan = layout_awq_plan,
     .instead = instead,
-    .config = config,
-    .pack = pack,
+    .config = layout_awq_config,
+    .pack = layout_awq_pack,
     .file = "quant_config.json",
 };

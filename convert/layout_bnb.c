@@ -33,7 +33,7 @@ static int state_text(char out[512], const conv_weight *w, const conv_plan *p)
                     (long long)w->N, (long long)w->K, nested);
 }
 
-static lq_status plan(conv_weight *w, const conv_plan *p, lq_err *err)
+static lq_status layout_bnb_plan(conv_weight *w, const conv_plan *p, lq_err *err)
 {
     const qt_scheme *s = &w->scheme;
     char text[512];
@@ -74,7 +74,7 @@ static qt_scheme instead(const qt_scheme *from, int64_t K)
     return (qt_scheme){ .kind = QT_LUT4, .group = 64 };
 }
 
-static lq_status config(cJSON *q, conv_plan *p, lq_err *err)
+static lq_status layout_bnb_config(cJSON *q, conv_plan *p, lq_err *err)
 {
     const qt_scheme *first = NULL;
     for (size_t i = 0; i < p->n; i++) {
@@ -142,8 +142,8 @@ static lq_status pack_rows(uint8_t *const dst[CONV_PARTS], const qt_tensor *q, l
     return LQ_OK;
 }
 
-static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, const qt_tensor *q,
-                      const conv_plan *p, lq_err *err)
+static lq_status layout_bnb_pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w,
+                                 const qt_tensor *q, const conv_plan *p, lq_err *err)
 {
     static const qt_plane planes[CONV_PARTS] = { QT_CODES, QT_SCALES,  QT_MAP,
                                                  QT_CODES, QT_SCALES2, QT_MAP2 };
@@ -157,8 +157,8 @@ static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, cons
 
 const conv_layout conv_bnb = {
     .name = "bnb",
-    .plan = plan,
+    .plan = layout_bnb_plan,
     .instead = instead,
-    .config = config,
-    .pack = pack,
+    .config = layout_bnb_config,
+    .pack = layout_bnb_pack,
 };

@@ -127,7 +127,7 @@ static lq_status plan_fp4(conv_weight *w, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status plan(conv_weight *w, const conv_plan *p, lq_err *err)
+static lq_status layout_ct_plan(conv_weight *w, const conv_plan *p, lq_err *err)
 {
     if (arch_name_of(p->config, w->slot.role)->flags & NAME_TRANSPOSED)
         return lq_fail(err, LQ_EUNSUPPORTED,
@@ -216,7 +216,7 @@ static cJSON *ignored(const conv_plan *p)
     return list;
 }
 
-static lq_status config(cJSON *q, conv_plan *p, lq_err *err)
+static lq_status layout_ct_config(cJSON *q, conv_plan *p, lq_err *err)
 {
     const conv_weight *first[16];
     size_t n = 0;
@@ -312,8 +312,8 @@ static lq_status pack_packed(uint8_t *const dst[CONV_PARTS], const conv_weight *
     return pack_zeros(dst[3], q, bits, rows ? 1 : q->K / q->scheme.group, err);
 }
 
-static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, const qt_tensor *q,
-                      const conv_plan *p, lq_err *err)
+static lq_status layout_ct_pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w,
+                                const qt_tensor *q, const conv_plan *p, lq_err *err)
 {
     const ct_format f = format_of(&w->scheme);
     (void)p;
@@ -333,8 +333,8 @@ static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, cons
 
 const conv_layout conv_ct = {
     .name = "compressed-tensors",
-    .plan = plan,
+    .plan = layout_ct_plan,
     .instead = instead,
-    .config = config,
-    .pack = pack,
+    .config = layout_ct_config,
+    .pack = layout_ct_pack,
 };

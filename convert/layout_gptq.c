@@ -12,7 +12,7 @@
 enum { V1 = 1, V2 = 2 };
 static const char NAME[] = "gptq";
 
-static lq_status plan(conv_weight *w, const conv_plan *p, lq_err *err)
+static lq_status layout_gptq_plan(conv_weight *w, const conv_plan *p, lq_err *err)
 {
     const qt_scheme *s = &w->scheme;
     lq_status st = layout_is_uint(s, NAME, err);
@@ -90,7 +90,7 @@ static void put_exceptions(cJSON *q, const conv_plan *p, const qt_scheme *common
         cJSON_Delete(dynamic);
 }
 
-static lq_status config(cJSON *q, conv_plan *p, lq_err *err)
+static lq_status layout_gptq_config(cJSON *q, conv_plan *p, lq_err *err)
 {
     const qt_scheme *common = &commonest(p)->scheme;
     const int64_t group = layout_by_row(p) ? -1 : common->group;
@@ -152,8 +152,8 @@ static lq_status pack_zeros(uint8_t *dst, const qt_tensor *q, int less, lq_err *
     return st;
 }
 
-static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, const qt_tensor *q,
-                      const conv_plan *p, lq_err *err)
+static lq_status layout_gptq_pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w,
+                                  const qt_tensor *q, const conv_plan *p, lq_err *err)
 {
     const qt_scheme *s = &q->scheme;
     const int64_t ng = q->K / s->group;
@@ -168,10 +168,11 @@ static lq_status pack(uint8_t *const dst[CONV_PARTS], const conv_weight *w, cons
     return st;
 }
 
-#define VERSION(text, number)                                                            \
-    {                                                                                    \
-        .name = (text), .variant = (number), .plan = plan, .instead = layout_round_uint, \
-        .config = config, .pack = pack, .file = "quantize_config.json"                   \
+#define VERSION(text, number)                                                                 \
+    {                                                                                         \
+        .name = (text), .variant = (number), .plan = layout_gptq_plan,                        \
+        .instead = layout_round_uint, .config = layout_gptq_config, .pack = layout_gptq_pack, \
+        .file = "quantize_config.json"                                                        \
     }
 const conv_layout conv_gptq = VERSION("gptq", V1);
 const conv_layout conv_gptq_v2 = VERSION("gptq_v2", V2);

@@ -61,7 +61,7 @@ static lq_status no_place(const conv *c, const src_tensor *t, lq_err *err)
                    c->arch->gguf);
 }
 
-static lq_status add_entry(conv *c, const src_tensor *t, lq_err *err)
+static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
 {
     entry *e = &c->e[c->n];
     arch_slot slot;
@@ -104,7 +104,7 @@ static lq_status list_tensors(conv *c, lq_err *err)
     }
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++)
-        s = add_entry(c, src_tensor_at(c->src, i), err);
+        s = to_gguf_add_entry(c, src_tensor_at(c->src, i), err);
     c->r->weights = n;
     return s;
 }
@@ -255,7 +255,7 @@ static int64_t elements_of(const entry *e)
 }
 
 /* From here on e's data are written, in type t. */
-static void begin(conv *c, const entry *e, ggml_type t)
+static void to_gguf_begin(conv *c, const entry *e, ggml_type t)
 {
     c->e[e - c->e].type = t;
     const size_t off = lq_out_size(c->out) - c->data;
@@ -405,7 +405,7 @@ static lq_status each(pass *p, lq_err *err)
 {
     conv *c = p->c;
     lq_status s = LQ_OK;
-    if (p->what != SEE) begin(c, p->e, p->type);
+    if (p->what != SEE) to_gguf_begin(c, p->e, p->type);
     for (int64_t i = 0; i < p->e->experts && !s && p->held; i++) {
         const src_tensor *t;
         lq_arena a = { 0 };
@@ -467,7 +467,7 @@ static lq_dtype float_type(const conv *c, const entry *e, const qt_tensor *q)
     return c->o->keep_dtype ? q->scheme.dtype : c->o->dtype;
 }
 
-static lq_status put(conv *c, const entry *e, lq_err *err)
+static lq_status to_gguf_put(conv *c, const entry *e, lq_err *err)
 {
     const qt_tensor *q = &e->t->t; /* its scheme and shape alone */
     pass p = {
@@ -515,7 +515,7 @@ static lq_status put_factors(conv *c, size_t *first, lq_err *err)
     float *factors;
     lq_status s = gguf_rope_factors(&factors, c->config, &a, err);
     for (*first = 0; !s && *first < c->n && !c->e[*first].t; ++*first) {
-        begin(c, &c->e[*first], GGML_F32);
+        to_gguf_begin(c, &c->e[*first], GGML_F32);
         s = lq_out_write(c->out, factors + (int64_t)*first * pairs, (size_t)pairs * 4, err);
         if (!s) s = end(c, &c->e[*first], GGML_F32, err);
     }
@@ -529,7 +529,8 @@ static lq_status put_all(conv *c, lq_err *err)
     lq_status s = put_factors(c, &i, err);
     for (; i < c->n && !s; i++) {
         lq_report(c->job, "writing", (double)i, (double)c->n);
-        s = lq_stopped(c->job) ? lq_fail(err, LQ_EINTR, "interrupted") : put(c, &c->e[i], err);
+        s = lq_stopped(c->job) ? lq_fail(err, LQ_EINTR, "interrupted")
+                               : to_gguf_put(c, &c->e[i], err);
     }
     if (s) return s;
     set_file_type(c);

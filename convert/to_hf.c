@@ -221,7 +221,7 @@ static void note_inputs(conv *c)
                   (long long)n);
 }
 
-static lq_status plan(conv *c, const src_source *src, lq_err *err)
+static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
 {
     conv_plan *p = &c->plan;
     const bool round_dense = c->layout && !any_quantized(src);
@@ -338,8 +338,8 @@ static lq_status put_whole(conv *c, const conv_weight *w, const qt_tensor *q, si
 }
 
 /* The bytes of all parts in one buffer. */
-static lq_status pack(conv *c, const conv_weight *w, const qt_tensor *q, uint8_t *bytes,
-                      lq_err *err)
+static lq_status to_hf_pack(conv *c, const conv_weight *w, const qt_tensor *q, uint8_t *bytes,
+                            lq_err *err)
 {
     uint8_t *dst[CONV_PARTS] = { bytes };
     for (int i = 1; i < w->n_parts; i++) {
@@ -363,7 +363,7 @@ static lq_status pack_anew(conv *c, const conv_weight *w, const qt_tensor *q, ui
     if (st) return st;
     memset(bytes, 0, w->bytes);
     c->r->requantized++;
-    return pack(c, w, &again, bytes, err);
+    return to_hf_pack(c, w, &again, bytes, err);
 }
 
 static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st_writer *out,
@@ -380,7 +380,7 @@ static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st
         if (!s) q = &anew;
     }
     if (!s) {
-        s = pack(c, w, q, bytes, err);
+        s = to_hf_pack(c, w, q, bytes, err);
         if (s == LQ_EUNSUPPORTED && c->o->requantize && q->scheme.kind == QT_UINT)
             s = pack_anew(c, w, q, bytes, a, err);
     }
@@ -395,7 +395,7 @@ static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st
 }
 
 /* Tensors first, first + 1, ... of the shard are the weight's. */
-static lq_status put(conv *c, const conv_weight *w, st_writer *out, size_t first, lq_err *err)
+static lq_status to_hf_put(conv *c, const conv_weight *w, st_writer *out, size_t first, lq_err *err)
 {
     sink k = { out, first, 0 };
     lq_report(c->job, "writing", (double)c->done++, (double)c->plan.n);
@@ -466,7 +466,7 @@ static lq_status write_shard(conv *c, int shard, cJSON *map, lq_err *err)
     for (size_t i = 0, at = 0; i < c->plan.n && !s; i++) {
         const conv_weight *w = &c->plan.w[i];
         if (w->shard != shard) continue;
-        s = put(c, w, out, at, err);
+        s = to_hf_put(c, w, out, at, err);
         at += w->quantized ? (size_t)w->n_parts : 1;
     }
     if (s)
@@ -598,7 +598,7 @@ static lq_status plan_alone(const src_source *src, const char *to, bool requanti
     conv_report r = { .bit_exact = true };
     const conv_hf_opts o = { .to = to, .keep_dtype = true, .requantize = requantize };
     conv c = { .o = &o, .layout = conv_layout_find(to), .r = &r };
-    lq_status s = plan(&c, src, err);
+    lq_status s = to_hf_plan(&c, src, err);
     cJSON_Delete(c.quant);
     lq_arena_free(&c.arena);
     return s;
@@ -628,7 +628,7 @@ lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, con
     conv c = { .o = o, .layout = conv_layout_find(o->to), .job = job, .pool = p, .r = r };
     lq_status s = folder_create(&c.folder, dir, false, err);
     if (s) return s;
-    s = plan(&c, src, err);
+    s = to_hf_plan(&c, src, err);
     if (s) say_way_out(s, src, o, err);
     if (!s) s = write_shards(&c, err);
     if (!s) s = write_blobs(&c, err);

@@ -21,7 +21,7 @@ static const k_ops *in_use = &k_ref;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int holders;
 
-static void take(k_ops *out, const k_ops *t)
+static void dispatch_take(k_ops *out, const k_ops *t)
 {
     out->name = t->name;
 #define X(result, op, args) \
@@ -47,14 +47,14 @@ static bool compiled_in(const char *name)
     return false;
 }
 
-static lq_status choose(const char *want, lq_err *err)
+static lq_status dispatch_choose(const char *want, lq_err *err)
 {
     k_ops chosen = { 0 };
     if (want && strcmp(want, "auto") == 0) want = NULL;
     for (size_t i = 0; i < LQ_COUNT(tables); i++) {
         if (!tables[i]->usable()) continue;
         if (!want && tables[i]->pays && !tables[i]->pays()) continue;
-        take(&chosen, tables[i]);
+        dispatch_take(&chosen, tables[i]);
         if (want && strcmp(want, tables[i]->name) == 0) {
             want = NULL;
             break;
@@ -70,7 +70,7 @@ static lq_status choose(const char *want, lq_err *err)
 
 static lq_status choose_unless_held(const char *want, lq_err *err)
 {
-    if (!holders) return choose(want, err);
+    if (!holders) return dispatch_choose(want, err);
     if (!want || strcmp(want, "auto") == 0 || strcmp(want, in_use->name) == 0) return LQ_OK;
     return lq_fail(err, LQ_EBUSY, "--kernels: %s are in use by this process, not %s", in_use->name,
                    want);

@@ -32,7 +32,10 @@ typedef struct {
     char model[128 + PUB_MAX_NAME + 2]; /* how commands call it: the name, or name/FILE */
 } making;
 
-static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "out of memory"); }
+static lq_status artifact_no_memory(lq_err *err)
+{
+    return lq_fail(err, LQ_ENOMEM, "out of memory");
+}
 
 /* ---- the model's own files ---- */
 static bool is_made(const char *name)
@@ -49,8 +52,9 @@ static lq_status refuse_loss(const making *m, const char *name, lq_err *err)
                    m->path, name);
 }
 
-static lq_status add_entry(making *m, const char *dir, const char *prefix, const char *entry,
-                           void (*left_out)(const char *name), lq_err *err)
+static lq_status artifact_add_entry(making *m, const char *dir, const char *prefix,
+                                    const char *entry, void (*left_out)(const char *name),
+                                    lq_err *err)
 {
     char name[600], path[4200];
     lq_status s = lq_path_join(path, sizeof path, dir, entry, err);
@@ -75,7 +79,7 @@ static lq_status add_folder(making *m, const char *dir, const char *prefix,
     if (!d && *prefix && (errno == ENOENT || errno == ENOTDIR)) return LQ_OK;
     if (!d) return lq_open_failed(err, dir);
     while (!s && (e = lq_next_entry(&s, d, dir, err)))
-        s = add_entry(m, dir, prefix, e->d_name, left_out, err);
+        s = artifact_add_entry(m, dir, prefix, e->d_name, left_out, err);
     closedir(d);
     return s;
 }
@@ -230,7 +234,7 @@ static lq_status add_word(making *m, const char *key, const char *option, lq_err
     if (!fm_is_word(v))
         return lq_fail(err, LQ_EUSAGE,
                        "%s: expected a name like org/model or apache-2.0, found '%.100s'", key, v);
-    return cJSON_AddStringToObject(m->info, key, v) ? LQ_OK : no_memory(err);
+    return cJSON_AddStringToObject(m->info, key, v) ? LQ_OK : artifact_no_memory(err);
 }
 
 /* What an earlier artifact says of its weights counts for those alone. */
@@ -257,7 +261,7 @@ static lq_status add_weights(making *m, lq_err *err)
         m->o->note(PUB_PROVENANCE
                    ": is of other weights: what it says of them (recipe, measurements) "
                    "is left out");
-    return cJSON_AddStringToObject(m->info, "weights_xxh3", hex) ? LQ_OK : no_memory(err);
+    return cJSON_AddStringToObject(m->info, "weights_xxh3", hex) ? LQ_OK : artifact_no_memory(err);
 }
 
 /* Why llmq cannot run it, without this machine's path to it. */
@@ -281,7 +285,7 @@ static lq_status add_totals(making *m, lq_err *err)
         cJSON_AddNumberToObject(o, "tensors", (double)t.per[i].tensors);
         cJSON_AddNumberToObject(o, "elements", t.per[i].elements);
         cJSON_AddNumberToObject(o, "bytes", t.per[i].bytes);
-        if (!cJSON_AddItemToArray(list, o)) s = no_memory(err);
+        if (!cJSON_AddItemToArray(list, o)) s = artifact_no_memory(err);
     }
     const arch_config *c = src_config(m->src);
     if (!s) {
@@ -314,7 +318,7 @@ static lq_status add_eval(cJSON *list, const char *name, const cJSON *from, lq_e
         js_f64(from, keys[i], false, -1e300, 1e300, &v, NULL);
         if (isfinite(v)) cJSON_AddNumberToObject(o, keys[i], v);
     }
-    return cJSON_AddItemToArray(list, o) ? LQ_OK : no_memory(err);
+    return cJSON_AddItemToArray(list, o) ? LQ_OK : artifact_no_memory(err);
 }
 
 /* Weights that `convert` did not take over as they were. */
@@ -377,7 +381,7 @@ static lq_status add_evals(making *m, lq_err *err)
     if (!m->o->n_evals && old)
         return cJSON_AddItemToObject(m->info, "evaluations", cJSON_Duplicate(old, true))
                    ? LQ_OK
-                   : no_memory(err);
+                   : artifact_no_memory(err);
     cJSON *list = cJSON_AddArrayToObject(m->info, "evaluations");
     for (int i = 0; i < m->o->n_evals && !s; i++)
         s = add_eval_file(list, m, m->o->evals[i], err);
@@ -407,7 +411,7 @@ static lq_status same_rows(bool *same, const qt_tensor *x, const qt_tensor *y, l
     lq_status s = src_first_rows(&p, x, &a, err);
     if (!s) s = src_first_rows(&q, y, &a, err);
     float *rows = s ? NULL : lq_push(&a, 2 * (size_t)p.K * sizeof *rows);
-    if (!s && !rows) s = no_memory(err);
+    if (!s && !rows) s = artifact_no_memory(err);
     for (int64_t n = 0; !s && n < p.N && n < ROWS && *same; n++) {
         qt_dequant(rows, &p, n, n + 1);
         qt_dequant(rows + p.K, &q, n, n + 1);
@@ -523,7 +527,7 @@ static lq_status make_info(making *m, lq_err *err)
 static lq_status add_info(making *m, lq_err *err)
 {
     char *text = js_print(m->info, true);
-    if (!text) return no_memory(err);
+    if (!text) return artifact_no_memory(err);
     lq_status s = pub_add_data(m->fs, PUB_PROVENANCE, text, strlen(text), err);
     free(text);
     return s;
@@ -543,17 +547,18 @@ static lq_status add_card(making *m, lq_err *err)
         free(lines);
     }
     js_put(&carried, "", 1);
-    if (!s && carried.failed) s = no_memory(err);
+    if (!s && carried.failed) s = artifact_no_memory(err);
     for (size_t i = 0; handover_engine(i) && src_config(m->src) && !src_unfit(m->src, NULL) && !s;
          i++) {
         s = handover_plan(&one, m->src, m->model, handover_engine(i), err);
         if (!s && !cJSON_AddItemToArray(handovers, one)) {
             cJSON_Delete(one);
-            s = no_memory(err);
+            s = artifact_no_memory(err);
         }
     }
     if (!s) card_write(&b, m->info, m->fs, handovers, carried.data);
-    if (!s) s = b.failed ? no_memory(err) : pub_add_data(m->fs, PUB_CARD, b.data, b.n, err);
+    if (!s)
+        s = b.failed ? artifact_no_memory(err) : pub_add_data(m->fs, PUB_CARD, b.data, b.n, err);
     cJSON_Delete(handovers);
     free(carried.data);
     free(b.data);
@@ -570,7 +575,8 @@ static lq_status add_attributes(making *m, lq_err *err)
         js_puts(&b, m->fs->f[i].name);
         js_puts(&b, "\" filter=lfs diff=lfs merge=lfs -text\n");
     }
-    lq_status s = b.failed ? no_memory(err) : pub_add_data(m->fs, PUB_ATTRIBUTES, b.data, b.n, err);
+    lq_status s =
+        b.failed ? artifact_no_memory(err) : pub_add_data(m->fs, PUB_ATTRIBUTES, b.data, b.n, err);
     free(b.data);
     return s;
 }

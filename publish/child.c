@@ -99,7 +99,7 @@ static void keep_words(running *r, const char *data, size_t n)
 }
 
 /* One read of a pipe that has something; *fd -1 at its end. */
-static lq_status take(running *r, int *fd, char *buf, size_t cap, lq_err *err)
+static lq_status child_take(running *r, int *fd, char *buf, size_t cap, lq_err *err)
 {
     const ssize_t n = read(*fd, buf, cap);
     if (n < 0 && errno == EINTR) return LQ_OK;
@@ -141,8 +141,8 @@ static lq_status listen_to(running *r, lq_err *err)
         if (poll(p, 2, 200) < 0 && errno != EINTR) s = lq_fail(err, LQ_EIO, "poll failed");
         if (!s) s = check_time(r, err);
         if (lq_stopped(r->c->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
-        if (!s && p[0].revents) s = take(r, &r->out, buf, CAP, err);
-        if (!s && p[1].revents) s = take(r, &r->err, buf, CAP, err);
+        if (!s && p[0].revents) s = child_take(r, &r->out, buf, CAP, err);
+        if (!s && p[1].revents) s = child_take(r, &r->err, buf, CAP, err);
     }
     free(buf);
     return s;

@@ -41,8 +41,8 @@ static lq_status copy(copying *c, const conv_folder *folder, const pub_file *f, 
     return s;
 }
 
-static lq_status push(pub_result *r, const char *where, const pub_files *fs, const pub_opts *o,
-                      lq_err *err)
+static lq_status dir_push(pub_result *r, const char *where, const pub_files *fs, const pub_opts *o,
+                          lq_err *err)
 {
     conv_folder folder;
     copying c = { .o = o, .total = (double)pub_bytes(fs) };
@@ -113,4 +113,4 @@ static void close_dir(pub_remote *r, bool done)
     (void)done;
 }
 
-const pub_target pub_dir = { "dir:", folder_check, push, open_dir, get, close_dir };
+const pub_target pub_dir = { "dir:", folder_check, dir_push, open_dir, get, close_dir };

@@ -41,7 +41,7 @@ lq_status pub_check_name(const char *name, lq_err *err)
 }
 
 /* ---- lists ---- */
-static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "out of memory"); }
+static lq_status files_no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "out of memory"); }
 
 static void file_free(pub_file *f)
 {
@@ -69,11 +69,11 @@ lq_status pub_add(pub_files *fs, const char *name, pub_file **f, lq_err *err)
         s = lq_fail(err, LQ_EFORMAT, "expected at most %d files, found more", PUB_MAX_FILES);
     if (s) return s;
     pub_file *more = realloc(fs->f, (fs->n + 1) * sizeof *more);
-    if (!more) return no_memory(err);
+    if (!more) return files_no_memory(err);
     fs->f = more;
     pub_file *new = &fs->f[fs->n];
     *new = (pub_file){ .name = strdup(name), .kind = model_file_of(name) };
-    if (!new->name) return no_memory(err);
+    if (!new->name) return files_no_memory(err);
     fs->n++;
     if (f) *f = new;
     return LQ_OK;
@@ -90,7 +90,7 @@ lq_status pub_add_path(pub_files *fs, const char *name, const char *path, lq_err
     if (s) return s;
     f->bytes = (uint64_t)st.st_size;
     f->path = strdup(path);
-    return f->path ? LQ_OK : no_memory(err);
+    return f->path ? LQ_OK : files_no_memory(err);
 }
 
 lq_status pub_add_data(pub_files *fs, const char *name, const void *data, size_t n, lq_err *err)
@@ -100,7 +100,7 @@ lq_status pub_add_data(pub_files *fs, const char *name, const void *data, size_t
     if (s) return s;
     f->bytes = n;
     f->data = malloc(n ? n : 1);
-    if (!f->data) return no_memory(err);
+    if (!f->data) return files_no_memory(err);
     if (n) memcpy(f->data, data, n);
     return LQ_OK;
 }
@@ -166,7 +166,7 @@ lq_status pub_read(const pub_file *f, uint64_t off, pub_sink *sink, void *user, 
     if (f->data) return sink(user, f->data + off, (size_t)(f->bytes - off), err);
     uint8_t *buf = malloc(PIECE);
     const int fd = buf ? open(f->path, O_RDONLY | O_CLOEXEC) : -1;
-    lq_status s = !buf     ? no_memory(err)
+    lq_status s = !buf     ? files_no_memory(err)
                   : fd < 0 ? lq_open_failed(err, f->path)
                            : read_pieces(fd, f, off, buf, sink, user, job, err);
     if (fd >= 0) close(fd);
@@ -214,7 +214,7 @@ lq_status pub_add_sums(pub_files *fs, lq_err *err)
         js_puts(&b, fs->f[i].name);
         js_puts(&b, "\n");
     }
-    lq_status s = b.failed ? no_memory(err) : pub_add_data(fs, PUB_SUMS, b.data, b.n, err);
+    lq_status s = b.failed ? files_no_memory(err) : pub_add_data(fs, PUB_SUMS, b.data, b.n, err);
     free(b.data);
     if (!s) sha_of(pub_find(fs, PUB_SUMS)->sha256, pub_find(fs, PUB_SUMS)->data, b.n);
     pub_sort(fs);

@@ -49,7 +49,7 @@ static bool is_ours(const char *path)
 }
 
 /* "100644 blob OID    SIZE\tPATH" */
-static lq_status add_entry(pub_files *fs, const char *line, git_repo *g, lq_err *err)
+static lq_status git_pull_add_entry(pub_files *fs, const char *line, git_repo *g, lq_err *err)
 {
     unsigned mode;
     unsigned long long size = 0;
@@ -80,7 +80,7 @@ static lq_status list(pub_remote *r, git_repo *g, lq_err *err)
     lq_status s = git_text(g, GIT("ls-tree", "-r", "-l", "-z", g->head), &b, err);
     if (s) return s;
     for (size_t at = 0; at < b.n && !s; at += strlen(b.data + at) + 1)
-        s = add_entry(&r->files, b.data + at, g, err);
+        s = git_pull_add_entry(&r->files, b.data + at, g, err);
     free(b.data);
     return s;
 }

@@ -74,7 +74,7 @@ static lq_status begin_anew(download *d, lq_err *err)
 }
 
 /* The first byte is that of a range, or of the whole. */
-static lq_status begin(void *user, lq_err *err)
+static lq_status oci_pull_begin(void *user, lq_err *err)
 {
     download *d = user;
     const hc_answer *a = hc_current(d->c->http);
@@ -108,7 +108,7 @@ static lq_status one_get(download *d, const char *url, bool *more, lq_err *err)
     const hc_request r = { .method = "GET",
                            .url = url,
                            .headers = { d->whole ? NULL : range },
-                           .begin = begin,
+                           .begin = oci_pull_begin,
                            .sink = piece,
                            .user = d };
     const bool lied = d->lied;

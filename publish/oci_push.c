@@ -106,7 +106,7 @@ static lq_status is_there(bool *there, upload *u, lq_err *err)
     return oci_refused(u->c, &a, "a blob", err);
 }
 
-static lq_status begin(upload *u, lq_err *err)
+static lq_status oci_push_begin(upload *u, lq_err *err)
 {
     char url[HC_VALUE];
     hc_answer a;
@@ -137,7 +137,7 @@ static lq_status ask(upload *u, lq_err *err)
         (a.status == 204 || a.status == 202) && range_end(&next, a.range) && next <= u->f->bytes;
     s = known && next >= u->off ? LQ_OK : oci_anew(u->c, err);
     if (s) return s;
-    if (!known) return begin(u, err);
+    if (!known) return oci_push_begin(u, err);
     u->off = next;
     return set_location(u, &a, err);
 }
@@ -192,7 +192,7 @@ static lq_status send_piece(upload *u, lq_err *err)
     return s;
 }
 
-static lq_status finish(upload *u, lq_err *err)
+static lq_status oci_push_finish(upload *u, lq_err *err)
 {
     char url[HC_VALUE + 100];
     hc_answer a;
@@ -221,11 +221,12 @@ static lq_status push_blob(upload *u, const cJSON *state, lq_err *err)
     u->saved = false;
     resume(u, state, err);
     if (u->saved) s = ask(u, err);
-    if (!u->saved || (s && s != LQ_EINTR)) s = begin(u, err); /* where it was cannot be reached */
+    if (!u->saved || (s && s != LQ_EINTR))
+        s = oci_push_begin(u, err); /* where it was cannot be reached */
     u->saved = false;
     while (!s && u->off < u->f->bytes)
         s = send_piece(u, err);
-    return s ? s : finish(u, err);
+    return s ? s : oci_push_finish(u, err);
 }
 
 /* ---- the manifest ---- */

@@ -110,7 +110,7 @@ static bool is_of_artifact(void *user, const char *name)
     return pub_find(&p->r->files, name) != NULL;
 }
 
-static lq_status fill(pulling *p, pub_check *check, void *user, lq_err *err)
+static lq_status pull_fill(pulling *p, pub_check *check, void *user, lq_err *err)
 {
     pub_files sums = { NULL, 0 };
     lq_status s = check_room(p, err);
@@ -199,7 +199,7 @@ lq_status pub_pull(pub_result *result, pub_files *files, const char *arg, const 
     if (!s) s = check_one_model(&r.files, err);
     if (s) lq_wrap(err, s, "%s", arg);
     if (!s) {
-        s = fill(&p, check, user, err);
+        s = pull_fill(&p, check, user, err);
         if (s && s != LQ_EINTR) lq_wrap(err, s, "%s", arg);
     }
     const bool kept = s && worth_keeping(&p);

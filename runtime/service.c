@@ -43,8 +43,8 @@ const api_model *lm_model(const lm *l) { return l->has_info ? &l->info : NULL; }
 
 /* ---- what the API asks of the engine ---- */
 
-static lq_status submit(void *self, const eng_request *r, eng_sink sink, void *user, uint64_t *id,
-                        lq_err *err)
+static lq_status service_submit(void *self, const eng_request *r, eng_sink sink, void *user,
+                                uint64_t *id, lq_err *err)
 {
     return eng_submit(((lm *)self)->e, r, sink, user, id, err);
 }
@@ -85,7 +85,7 @@ lq_status lm_open(lm **out, const api_opts *o, lq_err *err)
     return s;
 }
 
-static void say(const lm_source *o, const char *what, const lq_err *err)
+static void service_say(const lm_source *o, const char *what, const lq_err *err)
 {
     char text[sizeof err->msg + 64];
     snprintf(text, sizeof text, "%s: %s", what, err->msg);
@@ -113,12 +113,12 @@ static lq_status open_text(lm *l, const lm_source *o, lq_err *err)
         l->tok = *o->tok;
     else
         s = load_tok_open(&l->tok, l->model.src, o->path, err);
-    if (s == LQ_ENOENT) say(o, "only token ids are served", err);
+    if (s == LQ_ENOENT) service_say(o, "only token ids are served", err);
     if (s == LQ_ENOENT) return LQ_OK;
     if (s) return s;
     s = chat_open(&l->chat, l->model.src, l->tok.t, err);
     if (s == LQ_ENOMEM) return s;
-    if (s) say(o, "no chat", err);
+    if (s) service_say(o, "no chat", err);
     if (s) l->chat = NULL; /* completions do without */
     return LQ_OK;
 }
@@ -128,7 +128,7 @@ static void describe(lm *l)
     const eng_opts *eo = eng_options(l->e);
     eng_stats s;
     eng_stats_get(l->e, &s);
-    l->info = (api_model){ .backend = { l, submit, cancel, stats, l->chat ? render : NULL },
+    l->info = (api_model){ .backend = { l, service_submit, cancel, stats, l->chat ? render : NULL },
                            .tok = l->tok.t,
                            .marks = l->chat ? chat_marks_of(l->chat) : (chat_marks){ 0 },
                            .vocab = l->model.m.cfg->vocab,
@@ -193,7 +193,7 @@ static lq_status load_draft(lm *l, const lm_source *o, lq_err *err)
     how.ranks = 0; /* the first of several GPUs has all of it */
     lq_status s = load_weights(&l->draft, o->draft, &how, o->p, o->job, err);
     if (s != LQ_ENOMEM || !shared) return s; /* names the file */
-    say(o, "the draft runs on the CPU", err);
+    service_say(o, "the draft runs on the CPU", err);
     how.device = "cpu";
     return load_weights(&l->draft, o->draft, &how, o->p, o->job, err);
 }
@@ -264,7 +264,7 @@ void lm_close(lm *l)
 /* ---- without HTTP ---- */
 
 /* Any thread. */
-static void keep(void *user, int status, const char *body, size_t n)
+static void service_keep(void *user, int status, const char *body, size_t n)
 {
     done *d = user;
     lm *l = d->l;
@@ -290,7 +290,7 @@ lq_status lm_submit(lm *l, const char *route, const char *json, size_t n, uint64
     if (!d) return lq_fail(err, LQ_ENOMEM, "out of memory");
     d->l = l;
     d->a.tag = tag;
-    lq_status s = http_local(routes, n_routes, l->a, route, json, n, keep, d, err);
+    lq_status s = http_local(routes, n_routes, l->a, route, json, n, service_keep, d, err);
     if (s) free(d);
     return s;
 }

@@ -354,7 +354,7 @@ static lq_status read_request(const batch *b, slot *t, const char *line, size_t 
     return body->oom ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
 }
 
-static lq_status submit(batch *b, slot *t, uint64_t tag, size_t n, lq_err *err)
+static lq_status batch_submit(batch *b, slot *t, uint64_t tag, size_t n, lq_err *err)
 {
     jw body = { 0 };
     cJSON *doc = NULL;
@@ -445,7 +445,8 @@ static lq_status answer_all(batch *b, slot *slots, int64_t window, lq_err *err)
             s = next_line(b, &n, err);
             end = n == 0;
             if (s || end) break;
-            if (read >= b->resumed) s = submit(b, &slots[read % window], (uint64_t)read, n, err);
+            if (read >= b->resumed)
+                s = batch_submit(b, &slots[read % window], (uint64_t)read, n, err);
             read++;
         }
         if (!s && end && read < b->total)
@@ -468,7 +469,7 @@ static lq_status answer_all(batch *b, slot *slots, int64_t window, lq_err *err)
 }
 
 /* The work file is open, and so locked, until it has its name. */
-static lq_status finish(batch *b, lq_err *err)
+static lq_status batch_finish(batch *b, lq_err *err)
 {
     if (fflush(b->work) != 0 || fsync(fileno(b->work)) != 0)
         return lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
@@ -479,7 +480,7 @@ static lq_status finish(batch *b, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status report(const batch *b, double seconds, lq_err *err)
+static lq_status batch_report(const batch *b, double seconds, lq_err *err)
 {
     eng_stats st;
     eng_stats_get(lm_engine(b->l), &st);
@@ -592,7 +593,7 @@ static lq_status open_files(batch *b, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status batch_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     batch b = { .o = opts, .c = c, .in = c->argv[1], .out = c->argv[2] };
     pool *p = NULL;
@@ -615,8 +616,8 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     double start = lq_now();
     if (!s) s = answer_all(&b, slots, window, err);
     prog_end();
-    if (!s) s = finish(&b, err);
-    if (!s) s = report(&b, lq_now() - start, err);
+    if (!s) s = batch_finish(&b, err);
+    if (!s) s = batch_report(&b, lq_now() - start, err);
     lm_close(b.l);
     pool_close(p);
     for (int64_t i = 0; slots && i < window; i++)
@@ -653,5 +654,5 @@ const cmd_row cmd_batch = {
                 "llmq batch model.llmq prompts.jsonl teacher.jsonl --logprobs 20\0"
                 "llmq batch model.llmq requests.jsonl part2.jsonl --shard 2/8\0",
     .opts_bytes = sizeof(batch_opts),
-    .run = run,
+    .run = batch_run,
 };

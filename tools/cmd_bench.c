@@ -85,7 +85,7 @@ static const opt_row serve_rows[] = {
     { "insecure", 0, OPT_FLAG, F(insecure), .help = "accept any TLS certificate" },
 };
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status bench_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const bench_cmd *o = opts;
     if (o->fusion != FUSION_NONE && strcmp(c->argv[0], "kernels") != 0)
@@ -139,5 +139,5 @@ const cmd_row cmd_bench = {
                 "llmq bench serve http://127.0.0.1:8000 --request-rate 4 --goodput "
                 "ttft:500,tpot:50 --json\0",
     .opts_bytes = sizeof(bench_cmd),
-    .run = run,
+    .run = bench_run,
 };

@@ -116,7 +116,7 @@ static void drop_last(chat *h)
     cJSON_DeleteItemFromArray(h->messages, cJSON_GetArraySize(h->messages) - 1);
 }
 
-static lq_status begin(chat *h, const char *system, lq_err *err)
+static lq_status chat_begin(chat *h, const char *system, lq_err *err)
 {
     cJSON_Delete(h->messages);
     h->messages = cJSON_CreateArray();
@@ -278,12 +278,15 @@ static lq_status do_clear(chat *h, const char *arg, lq_err *err)
 {
     (void)arg;
     char *system = system_of(h) ? strdup(system_of(h)) : NULL;
-    lq_status s = begin(h, system, err);
+    lq_status s = chat_begin(h, system, err);
     free(system);
     return s;
 }
 
-static lq_status do_system(chat *h, const char *arg, lq_err *err) { return begin(h, arg, err); }
+static lq_status do_system(chat *h, const char *arg, lq_err *err)
+{
+    return chat_begin(h, arg, err);
+}
 
 static lq_status do_regenerate(chat *h, const char *arg, lq_err *err)
 {
@@ -524,7 +527,7 @@ static lq_status connect_to(chat *h, local **l, const char *target, lq_err *err)
     return s && is_url(target) ? lq_wrap(err, s, "%.200s", target) : s;
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status chat_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     chat h = { .c = c, .o = opts, .terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO) };
     local *l = NULL;
@@ -541,7 +544,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     struct sigaction a = { .sa_handler = on_interrupt };
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
-    if (!s) s = begin(&h, h.o->system, err);
+    if (!s) s = chat_begin(&h, h.o->system, err);
     if (!s && h.terminal)
         prog_say(LOG_INFO, "%s; /help lists the commands, Ctrl-C stops an answer", h.model);
     if (!s) s = talk(&h, err);
@@ -574,5 +577,5 @@ const cmd_row cmd_chat = {
                 "llmq chat http://127.0.0.1:8000 --system 'Be brief.'\0"
                 "echo 'Who wrote Emma?' | llmq chat model.llmq -t 0\0",
     .opts_bytes = sizeof(chat_opts),
-    .run = run,
+    .run = chat_run,
 };

@@ -178,7 +178,7 @@ static void print_fish(void)
         each_option(commands[i], fish_option);
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status completion_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     static const struct {
         const char *name;
@@ -200,5 +200,5 @@ const cmd_row cmd_completion = {
     .args = { { "SHELL", 1, 1, "bash, zsh or fish" } },
     .examples = "source <(llmq completion bash)\0"
                 "llmq completion fish > ~/.config/fish/completions/llmq.fish\0",
-    .run = run,
+    .run = completion_run,
 };

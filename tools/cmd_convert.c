@@ -133,7 +133,7 @@ static lq_status find_target(const target **t, const char *to, lq_err *err)
     return lq_fail(err, LQ_EUSAGE, "--to: expected one of %s; found '%s'", names, to);
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status convert_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const convert_opts *o = opts;
     const target *t;
@@ -205,5 +205,5 @@ const cmd_row cmd_convert = {
                 "llmq convert gptq4.llmq -o gptq4-vllm --to gptq --shard-size 4G\0",
     .note = layouts_note,
     .opts_bytes = sizeof(convert_opts),
-    .run = run,
+    .run = convert_run,
 };

@@ -290,7 +290,7 @@ static lq_status evaluate(session *e, const cmd_ctx *c, pool *p, lq_err *err)
     return s;
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status eval_cmd_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     session e = { .o = opts };
     pool *p = NULL;
@@ -330,5 +330,5 @@ const cmd_row cmd_eval = {
                 "llmq eval model.llmq --text held-out.txt --ctx 512 --ref models/novels-6m --json\0"
                 "llmq eval model.llmq --text held-out.txt --ctx 512,1024 --max-ppl 47.5\0",
     .opts_bytes = sizeof(eval_cmd_opts),
-    .run = run,
+    .run = eval_cmd_run,
 };

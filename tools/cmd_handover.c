@@ -37,7 +37,7 @@ static lq_status check_tokenizer(const src_source *src, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status handover_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     (void)opts;
     src_source *src = NULL;
@@ -64,5 +64,5 @@ const cmd_row cmd_handover = {
               { "MODEL", 1, 1, "what any command of llmq takes" } },
     .examples = "llmq handover vllm novels-awq.llmq\0"
                 "llmq handover llama.cpp models/novels-6m --json\0",
-    .run = run,
+    .run = handover_run,
 };

@@ -342,7 +342,7 @@ static lq_status print_tree(const src_source *s, const src_totals *t, const char
     return st ? st : print_object("converted", src_conversion(s), err);
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status inspect_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const inspect_opts *o = opts;
     src_source *s;
@@ -378,5 +378,5 @@ const cmd_row cmd_inspect = {
                 "llmq inspect model.llmq --html page.html\0"
                 "llmq inspect model.llmq --json | jq .bpw\0",
     .opts_bytes = sizeof(inspect_opts),
-    .run = run,
+    .run = inspect_run,
 };

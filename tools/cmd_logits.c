@@ -149,7 +149,7 @@ static lq_status write_logits(const answer *a, const char *path, lq_err *err)
     return st_write(path, &t, 1, err);
 }
 
-static lq_status report(const cmd_ctx *c, const answer *a, const char *path, lq_err *err)
+static lq_status logits_report(const cmd_ctx *c, const answer *a, const char *path, lq_err *err)
 {
     if (!c->json) {
         printf("%s: logits of %lld tokens over a vocabulary of %lld\n", path, (long long)a->n,
@@ -163,7 +163,7 @@ static lq_status report(const cmd_ctx *c, const answer *a, const char *path, lq_
     return cmd_print_json(doc, err);
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status logits_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const logits_opts *o = opts;
     answer a = { 0 };
@@ -178,7 +178,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s) s = output_check_kind("--out", o->out, "\"logits\"", "earlier logits", err);
     if (!s) s = compute(&a, &l.m, &o->model, p, c->job, err);
     if (!s) s = write_logits(&a, o->out, err);
-    if (!s) s = report(c, &a, o->out, err);
+    if (!s) s = logits_report(c, &a, o->out, err);
     load_model_close(&l);
     pool_close(p);
     free(a.ids);
@@ -198,5 +198,5 @@ const cmd_row cmd_logits = {
     .examples = "llmq logits models/novels-6m --ids 1,422,17 -o logits.safetensors\0"
                 "llmq logits model.llmq --ids-file ids.txt -o logits.safetensors --json\0",
     .opts_bytes = sizeof(logits_opts),
-    .run = run,
+    .run = logits_run,
 };

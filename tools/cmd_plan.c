@@ -465,7 +465,7 @@ static lq_status make_plan(plan *pl, const foot_model *from, const foot_model *d
     return s;
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status plan_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const plan_opts *o = opts;
     foot_model from, draft = { 0 };
@@ -514,5 +514,5 @@ const cmd_row cmd_plan = {
                 "llmq plan config.json --scheme u4-g128 --gpu h100-sxm\0"
                 "llmq plan config.json --scheme u4-g128 --gpu-memory 8G\0",
     .opts_bytes = sizeof(plan_opts),
-    .run = run,
+    .run = plan_run,
 };

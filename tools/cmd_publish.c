@@ -39,7 +39,7 @@ static const opt_row upload_rows[] = {
       .help = "oci: bytes of an upload that go in one request" },
 };
 
-static void say(const char *text) { prog_say(LOG_WARN, "%s", text); }
+static void publish_say(const char *text) { prog_say(LOG_WARN, "%s", text); }
 
 static void left_out(const char *name)
 {
@@ -77,7 +77,7 @@ static lq_status make(pub_files *fs, const cmd_ctx *c, const publish_opts *o, lq
     artifact_opts a = o->artifact;
     a.evals = o->evals.v;
     a.n_evals = o->evals.n;
-    a.note = say;
+    a.note = publish_say;
     lq_status s = verify_model(c, path, true, err);
     if (!s) s = src_open(&src, path, NULL, err);
     if (!s) s = check_place(&a.in_place, src, path, c->argv[1], err);
@@ -86,7 +86,7 @@ static lq_status make(pub_files *fs, const cmd_ctx *c, const publish_opts *o, lq
     return s;
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status publish_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const publish_opts *o = opts;
     const pub_target *t;
@@ -138,5 +138,5 @@ const cmd_row cmd_publish = {
         "llmq publish novels-gptq git:https://example.org/me/novels-gptq.git "
         "--made-from novels-gptq.llmq\0",
     .opts_bytes = sizeof(publish_opts),
-    .run = run,
+    .run = publish_run,
 };

@@ -20,7 +20,7 @@ static lq_status check(void *user, const char *dir, lq_err *err)
     return verify_model(user, dir, false, err); /* pull itself checks the sums */
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status pull_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const pull_opts *o = opts;
     cmd_ctx ctx = *c;
@@ -53,5 +53,5 @@ const cmd_row cmd_pull = {
         "llmq pull oci://localhost:5000/novels:awq -o novels-awq\0"
         "llmq pull git:https://example.org/me/novels-gptq.git --branch main -o novels-gptq\0",
     .opts_bytes = sizeof(pull_opts),
-    .run = run,
+    .run = pull_run,
 };

@@ -294,7 +294,7 @@ static lq_status take_blas_core(const cmd_ctx *c, const quantize_opts *o, lq_err
     return o->reproducible ? blas_core_is_common(err) : LQ_OK;
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const quantize_opts *o = opts;
     if (o->list_methods) return qmethods_list(c->json, err);
@@ -409,5 +409,5 @@ const cmd_row cmd_quantize = {
                 "llmq quantize models/novels-6m --method nf4 --double-quant --dry-run\0",
     .note = qmethods_note,
     .opts_bytes = sizeof(quantize_opts),
-    .run = run,
+    .run = quantize_run,
 };

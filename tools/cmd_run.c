@@ -243,7 +243,7 @@ static cJSON *document(const ans_answer *a, const timings *t)
     return o;
 }
 
-static lq_status report(const cmd_ctx *c, const ans_answer *a, const timings *t, lq_err *err)
+static lq_status run_report(const cmd_ctx *c, const ans_answer *a, const timings *t, lq_err *err)
 {
     if (c->json) return cmd_print_json(document(a, t), err);
     putchar('\n');
@@ -309,7 +309,7 @@ static load_beside beside_of(const run_opts *o)
     return b;
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status run_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     run_opts own = *(const run_opts *)opts;
     const run_opts *o = &own;
@@ -345,7 +345,7 @@ static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
     t.load = lq_now() - start;
     if (!s) s = generate(&a, &t, c, o, &l.m, tok.t, p, err);
     if (!s && !tok.t && !c->json) print_ids(&a);
-    if (!s) s = report(c, &a, &t, err);
+    if (!s) s = run_report(c, &a, &t, err);
     load_tok_close(&tok);
     load_model_close(&l);
     pool_close(p);
@@ -373,5 +373,5 @@ const cmd_row cmd_run = {
                 "llmq run model.llmq -p 'Is it true? ' --choice yes,no\0"
                 "llmq run folder --ids 1,15,27 -n 8 --json\0",
     .opts_bytes = sizeof(run_opts),
-    .run = run,
+    .run = run_run,
 };

@@ -503,7 +503,7 @@ static void close_all(serve *v)
 #endif
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const serve_opts *o = opts;
     if (!o->path == !c->argc)
@@ -568,5 +568,5 @@ const cmd_row cmd_serve = {
     .examples = "llmq serve models/novels-6m\0"
                 "llmq serve model.llmq --host 0.0.0.0 --port 8080 --api-key SECRET\0",
     .opts_bytes = sizeof(serve_opts),
-    .run = run,
+    .run = serve_run,
 };

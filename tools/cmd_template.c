@@ -96,7 +96,7 @@ static lq_status template_line(void *user, const cJSON *line, jw *out, lq_err *e
     return LQ_OK;
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status template_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const template_opts *o = opts;
     state x = { 0 };
@@ -127,5 +127,5 @@ const cmd_row cmd_template = {
     .examples = "llmq template model.llmq < conversations.jsonl\0"
                 "llmq template --file chat.jinja < conversations.jsonl\0",
     .opts_bytes = sizeof(template_opts),
-    .run = run,
+    .run = template_run,
 };

@@ -186,7 +186,7 @@ static lq_status parse_fields(unsigned *fields, const char *list, lq_err *err)
     return *fields ? LQ_OK : lq_fail(err, LQ_EUSAGE, "--fields: expected a name, found none");
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status tokenize_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const tokenize_opts *o = opts;
     load_tok tok;
@@ -214,5 +214,5 @@ const cmd_row cmd_tokenize = {
     .examples = "echo '{\"text\": \"Hello\"}' | llmq tokenize models/novels-6m\0"
                 "echo '{\"ids\": [1, 2]}' | llmq tokenize model.llmq --detokenize\0",
     .opts_bytes = sizeof(tokenize_opts),
-    .run = run,
+    .run = tokenize_run,
 };

@@ -186,7 +186,7 @@ static lq_status report_json(verdict *v, bool ok, lq_err *err)
     return lq_fail(err, LQ_ENOMEM, "no memory for the report");
 }
 
-static lq_status report(verdict *v, const char *path, bool must_run, lq_err *err)
+static lq_status verify_report(verdict *v, const char *path, bool must_run, lq_err *err)
 {
     const bool ok = v->n_bad == 0 && (!must_run || !v->unfit[0]);
     if (v->c->json) {
@@ -235,12 +235,12 @@ lq_status verify_model(const cmd_ctx *c, const char *path, bool sums, lq_err *er
     return s;
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status verify_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const verify_opts *o = opts;
     verdict v;
     lq_status s = check(&v, c, c->argv[0], o->against, true, err);
-    if (!s) s = report(&v, c->argv[0], o->runs, err);
+    if (!s) s = verify_report(&v, c->argv[0], o->runs, err);
     verdict_free(&v);
     return s;
 }
@@ -267,5 +267,5 @@ const cmd_row cmd_verify = {
     .examples = "llmq verify model.llmq\0"
                 "llmq verify model.llmq --against models/novels-6m --json\0",
     .opts_bytes = sizeof(verify_opts),
-    .run = run,
+    .run = verify_run,
 };

@@ -139,7 +139,7 @@ static void print_text(const cJSON *o)
     }
 }
 
-static lq_status run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status version_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     (void)opts;
     lq_status s = k_init(NULL, err);
@@ -156,5 +156,5 @@ const cmd_row cmd_version = {
     .summary = "version, libraries, instruction sets found and chosen, devices",
     .examples = "llmq version\0"
                 "llmq version --json\0",
-    .run = run,
+    .run = version_run,
 };

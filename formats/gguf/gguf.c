@@ -15,18 +15,18 @@ typedef struct {
     lq_status st;
 } cursor;
 
-static lq_status fail(cursor *c, const char *what)
+static lq_status gguf_fail(cursor *c, const char *what)
 {
     if (!c->st)
         c->st = lq_fail(c->err, LQ_EFORMAT, "byte %zu: %s", (size_t)(c->p - c->start), what);
     return c->st;
 }
 
-static const uint8_t *take(cursor *c, uint64_t n)
+static const uint8_t *gguf_take(cursor *c, uint64_t n)
 {
     if (c->st) return NULL;
     if (n > (uint64_t)(c->end - c->p)) {
-        fail(c, "expected more, found the end of the file");
+        gguf_fail(c, "expected more, found the end of the file");
         return NULL;
     }
     const uint8_t *p = c->p;
@@ -36,7 +36,7 @@ static const uint8_t *take(cursor *c, uint64_t n)
 
 static uint64_t take_le(cursor *c, int bytes)
 {
-    const uint8_t *p = take(c, (uint64_t)bytes);
+    const uint8_t *p = gguf_take(c, (uint64_t)bytes);
     uint64_t v = 0;
     for (int i = 0; p && i < bytes; i++)
         v |= (uint64_t)p[i] << 8 * i;
@@ -46,7 +46,7 @@ static uint64_t take_le(cursor *c, int bytes)
 static gguf_text take_text(cursor *c)
 {
     const uint64_t n = take_le(c, 8);
-    const uint8_t *p = take(c, n);
+    const uint8_t *p = gguf_take(c, n);
     return (gguf_text){ (const char *)p, p ? (size_t)n : 0 };
 }
 
@@ -57,12 +57,12 @@ static void skip_elements(cursor *c, gguf_type t, uint64_t n, int depth)
     if (t < GGUF_N_TYPES && type_bytes[t]) {
         uint64_t left = (uint64_t)(c->end - c->p) / type_bytes[t];
         if (n > left)
-            fail(c, "an array ends after the file");
+            gguf_fail(c, "an array ends after the file");
         else
-            take(c, n * type_bytes[t]);
+            gguf_take(c, n * type_bytes[t]);
         return;
     }
-    if (t != GGUF_STRING && t != GGUF_ARRAY) fail(c, "unknown type of value");
+    if (t != GGUF_STRING && t != GGUF_ARRAY) gguf_fail(c, "unknown type of value");
     for (uint64_t i = 0; i < n && !c->st; i++) {
         if (t == GGUF_STRING) {
             take_text(c);
@@ -71,7 +71,7 @@ static void skip_elements(cursor *c, gguf_type t, uint64_t n, int depth)
         const gguf_type inner = (gguf_type)take_le(c, 4);
         const uint64_t m = take_le(c, 8);
         if (depth == MAX_DEPTH)
-            fail(c, "arrays within arrays, too deep");
+            gguf_fail(c, "arrays within arrays, too deep");
         else
             skip_elements(c, inner, m, depth + 1);
     }
@@ -84,7 +84,7 @@ static void read_kv(gguf_kv *kv, cursor *c, lq_arena *a)
     if (c->st) return;
     kv->key = lq_push_str(a, key.s, key.n);
     if (!kv->key) c->st = lq_fail(c->err, LQ_ENOMEM, "out of memory");
-    if (memchr(key.s, 0, key.n)) fail(c, "a key with a NUL in it");
+    if (memchr(key.s, 0, key.n)) gguf_fail(c, "a key with a NUL in it");
     kv->type = (gguf_type)take_le(c, 4);
     kv->n = 1;
     kv->array = kv->type == GGUF_ARRAY;
@@ -166,7 +166,7 @@ static size_t tensor_bytes(cursor *c, const gguf_tensor *t, uint64_t type)
         return 0;
     }
     n /= types[i].elements;
-    if (!lq_mul(n, types[i].bytes, &n)) fail(c, "a tensor that is too large");
+    if (!lq_mul(n, types[i].bytes, &n)) gguf_fail(c, "a tensor that is too large");
     return n;
 }
 
@@ -176,12 +176,12 @@ static void read_info(gguf_tensor *t, cursor *c, lq_arena *a, uint64_t *off)
     const uint64_t dims = take_le(c, 4);
     if (c->st) return;
     if (name.n == 0 || name.n > 255 || memchr(name.s, 0, name.n)) {
-        fail(c, "a tensor's name: expected 1 to 255 bytes without NUL");
+        gguf_fail(c, "a tensor's name: expected 1 to 255 bytes without NUL");
         return;
     }
     t->name = lq_push_str(a, name.s, name.n);
     if (!t->name) c->st = lq_fail(c->err, LQ_ENOMEM, "out of memory");
-    if (dims < 1 || dims > 4) fail(c, "expected 1 to 4 dims");
+    if (dims < 1 || dims > 4) gguf_fail(c, "expected 1 to 4 dims");
     t->n_dims = c->st ? 0 : (int)dims;
     for (int d = t->n_dims - 1; d >= 0; d--) {
         const uint64_t v = take_le(c, 8);
@@ -207,8 +207,8 @@ static int by_name(const void *a, const void *b)
 
 static lq_status read_all(gguf_file *f, cursor *c)
 {
-    const uint8_t *magic = take(c, 4);
-    if (!magic || memcmp(magic, "GGUF", 4) != 0) return fail(c, "expected GGUF");
+    const uint8_t *magic = gguf_take(c, 4);
+    if (!magic || memcmp(magic, "GGUF", 4) != 0) return gguf_fail(c, "expected GGUF");
     const uint64_t version = take_le(c, 4), n = take_le(c, 8), n_kv = take_le(c, 8);
     if (c->st) return c->st;
     if (version != 2 && version != 3)
@@ -219,7 +219,7 @@ static lq_status read_all(gguf_file *f, cursor *c)
                        (unsigned long long)version);
     /* 24 bytes are the least of an info, 13 of a pair. */
     if (n > MAX_COUNT || n_kv > MAX_COUNT || n * 24 + n_kv * 13 > (uint64_t)(c->end - c->p))
-        return fail(c, "more tensors and pairs than the file can hold");
+        return gguf_fail(c, "more tensors and pairs than the file can hold");
     f->kv = lq_push(&f->arena, ((size_t)n_kv + 1) * sizeof *f->kv);
     f->tensors = lq_push(&f->arena, ((size_t)n + 1) * sizeof *f->tensors);
     uint64_t *off = calloc((size_t)n + 1, sizeof *off);
@@ -234,9 +234,9 @@ static lq_status read_all(gguf_file *f, cursor *c)
     if (!c->st) qsort(f->kv, f->n_kv, sizeof *f->kv, by_key);
     int64_t align = 32;
     if (!c->st && gguf_get(f, "general.alignment") && !gguf_int(f, "general.alignment", &align))
-        fail(c, "general.alignment: expected a number");
+        gguf_fail(c, "general.alignment: expected a number");
     if (!c->st && (align < 1 || align > MAX_ALIGN || (align & (align - 1))))
-        fail(c, "general.alignment: expected a power of two");
+        gguf_fail(c, "general.alignment: expected a power of two");
     const size_t head = (size_t)(c->p - c->start), all = (size_t)(c->end - c->start);
     const size_t base = c->st ? 0 : lq_round_up(head, (size_t)align);
     f->head_bytes = head;

@@ -294,8 +294,8 @@ struct st_writer {
     char **names;
 };
 
-static lq_status begin(st_writer *w, const char *path, const st_tensor *tensors, size_t n,
-                       lq_err *err)
+static lq_status safetensors_begin(st_writer *w, const char *path, const st_tensor *tensors,
+                                   size_t n, lq_err *err)
 {
     js_buf header = { 0 };
     uint8_t len[8];
@@ -371,7 +371,7 @@ lq_status st_create(st_writer **out, const char *path, const st_tensor *tensors,
     st_writer *w = calloc(1, sizeof *w);
     *out = NULL;
     lq_status s = w ? LQ_OK : lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
-    if (!s) s = begin(w, path, tensors, n, err);
+    if (!s) s = safetensors_begin(w, path, tensors, n, err);
     if (s)
         st_abort(w);
     else

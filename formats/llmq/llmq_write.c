@@ -43,13 +43,16 @@ struct lqf_writer {
     void *user;
 };
 
-static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, ".llmq: out of memory"); }
+static lq_status llmq_write_no_memory(lq_err *err)
+{
+    return lq_fail(err, LQ_ENOMEM, ".llmq: out of memory");
+}
 
 lq_status lqf_create(lqf_writer **out, const char *path, lq_err *err)
 {
     *out = NULL;
     lqf_writer *w = calloc(1, sizeof *w);
-    if (!w) return no_memory(err);
+    if (!w) return llmq_write_no_memory(err);
     lq_status s = lq_arena_init(&w->arena, 0, err);
     if (!s) s = lq_out_open(&w->out, path, err);
     const uint8_t zeros[LLMQ_PREAMBLE] = { 0 }; /* patched by lqf_commit */
@@ -100,7 +103,7 @@ static lq_status put_bytes(lqf_writer *w, stored *at, const void *data, size_t b
     enum { PIECE = 1 << 20 };
     const uint8_t *p = data;
     lq_hasher *h = lq_hasher_new();
-    if (!h) return no_memory(err);
+    if (!h) return llmq_write_no_memory(err);
     lq_status s = lq_out_pad(w->out, LLMQ_ALIGN, err);
     at->off = lq_out_size(w->out);
     at->bytes = bytes;
@@ -114,8 +117,8 @@ static lq_status put_bytes(lqf_writer *w, stored *at, const void *data, size_t b
     return s;
 }
 
-static lq_status add_entry(lqf_writer *w, entry *e, const qt_span *planes, int n_dims,
-                           const int64_t *shape, lq_err *err)
+static lq_status llmq_write_add_entry(lqf_writer *w, entry *e, const qt_span *planes, int n_dims,
+                                      const int64_t *shape, lq_err *err)
 {
     size_t len = strlen(e->name);
     if (!len || !lq_utf8_valid(e->name, len, NULL))
@@ -126,7 +129,7 @@ static lq_status add_entry(lqf_writer *w, entry *e, const qt_span *planes, int n
     e->name = lq_push_str(&w->arena, e->name, len);
     entry *more = grow(w->entries, w->n_entries, &w->cap_entries, sizeof *more);
     if (more) w->entries = more;
-    if (!more || !e->name) return no_memory(err);
+    if (!more || !e->name) return llmq_write_no_memory(err);
     lq_status s = lq_out_pad(w->out, LLMQ_PAGE, err);
     for (int p = 0; p < QT_N_PLANES && !s; p++)
         if (planes[p].bytes) s = put_bytes(w, &e->plane[p], planes[p].data, planes[p].bytes, err);
@@ -146,7 +149,7 @@ lq_status lqf_add_tensor(lqf_writer *w, const char *name, const qt_tensor *t, in
     if (!fits || n != t->N)
         return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': its shape does not fit its planes", name);
     entry e = { .name = name, .plain = true, .scheme = t->scheme, .layout = t->layout };
-    return add_entry(w, &e, t->plane, n_dims, shape, err);
+    return llmq_write_add_entry(w, &e, t->plane, n_dims, shape, err);
 }
 
 lq_status lqf_add_raw(lqf_writer *w, const char *name, lq_dtype d, int n_dims, const int64_t *shape,
@@ -158,7 +161,7 @@ lq_status lqf_add_raw(lqf_writer *w, const char *name, lq_dtype d, int n_dims, c
                        bytes);
     entry e = { .name = name, .raw_dtype = d };
     const qt_span planes[QT_N_PLANES] = { [QT_CODES] = { data, bytes } };
-    return add_entry(w, &e, planes, n_dims, shape, err);
+    return llmq_write_add_entry(w, &e, planes, n_dims, shape, err);
 }
 
 lq_status lqf_add_blob(lqf_writer *w, const char *name, const void *data, size_t bytes, lq_err *err)
@@ -174,7 +177,7 @@ lq_status lqf_add_blob(lqf_writer *w, const char *name, const void *data, size_t
     if (more) w->blobs = more;
     if (!more || !b.name || !b.data) {
         free(b.data);
-        return no_memory(err);
+        return llmq_write_no_memory(err);
     }
     if (bytes) memcpy(b.data, data, bytes);
     b.at.bytes = bytes;
@@ -186,7 +189,7 @@ static lq_status set_object(cJSON **slot, const cJSON *v, const char *what, lq_e
 {
     if (!cJSON_IsObject(v)) return lq_fail(err, LQ_EVALUE, ".llmq: %s: expected an object", what);
     cJSON *copy = cJSON_Duplicate(v, true);
-    if (!copy) return no_memory(err);
+    if (!copy) return llmq_write_no_memory(err);
     cJSON_Delete(*slot);
     *slot = copy;
     return LQ_OK;
@@ -287,7 +290,7 @@ static lq_status header_text(js_buf *text, const lqf_writer *w, lq_err *err)
         ok = o && cJSON_AddStringToObject(o, "name", w->blobs[i].name) &&
              put_stored(o, &w->blobs[i].at);
     }
-    lq_status s = ok ? js_canonical(text, h, err) : no_memory(err);
+    lq_status s = ok ? js_canonical(text, h, err) : llmq_write_no_memory(err);
     cJSON_Delete(h);
     if (!s && text->n > LLMQ_MAX_HEADER)
         s = lq_fail(err, LQ_EVALUE, ".llmq: header: expected at most %d bytes, found %zu",
@@ -311,7 +314,7 @@ static int by_text(const void *a, const void *b)
 static lq_status check_names(const lqf_writer *w, lq_err *err)
 {
     const char **names = malloc((w->n_entries + 1) * sizeof *names);
-    if (!names) return no_memory(err);
+    if (!names) return llmq_write_no_memory(err);
     for (size_t i = 0; i < w->n_entries; i++)
         names[i] = w->entries[i].name;
     qsort(names, w->n_entries, sizeof *names, by_text);
@@ -332,7 +335,7 @@ static void put_le(uint8_t *at, uint64_t v, int bytes)
         at[i] = (uint8_t)(v >> (8 * i));
 }
 
-static lq_status finish(lqf_writer *w, js_buf *text, lq_err *err)
+static lq_status llmq_write_finish(lqf_writer *w, js_buf *text, lq_err *err)
 {
     if (w->n_blobs) qsort(w->blobs, w->n_blobs, sizeof *w->blobs, by_blob_name);
     lq_status s = check_names(w, err);
@@ -350,7 +353,7 @@ static lq_status finish(lqf_writer *w, js_buf *text, lq_err *err)
     put_le(pre + 24, text->n, 8);
     put_le(pre + 32, off + text->n, 8);
     lq_hash h;
-    if (!lqf_header_hash(&h, pre, text->data, text->n)) return no_memory(err);
+    if (!lqf_header_hash(&h, pre, text->data, text->n)) return llmq_write_no_memory(err);
     memcpy(pre + 48, h.b, sizeof h.b);
     s = lq_out_write(w->out, text->data, text->n, err);
     return s ? s : lq_out_pwrite(w->out, pre, sizeof pre, 0, err);
@@ -359,7 +362,7 @@ static lq_status finish(lqf_writer *w, js_buf *text, lq_err *err)
 lq_status lqf_commit(lqf_writer *w, lq_err *err)
 {
     js_buf text = { 0 };
-    lq_status s = finish(w, &text, err);
+    lq_status s = llmq_write_finish(w, &text, err);
     free(text.data);
     if (!s) {
         s = lq_out_commit(w->out, err);

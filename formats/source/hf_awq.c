@@ -82,7 +82,7 @@ static bool all_are_8(const src_tensor *qzeros)
     return i == qzeros->raw.bytes;
 }
 
-static lq_status make_one(hf_quant *h, const awq_config *c, const char *module, lq_err *err)
+static lq_status hf_awq_make_one(hf_quant *h, const awq_config *c, const char *module, lq_err *err)
 {
     static const int words[] = { LQ_I32, LQ_U32, -1 };
     const src_tensor *qweight, *qzeros = NULL, *scales;
@@ -122,7 +122,7 @@ lq_status hf_awq_read(hf_quant *h, lq_err *err)
     lq_status st = read_config(&c, h->q, err);
     for (size_t i = 0; i < h->s->n_tensors && !st; i++) {
         const char *module = hf_module(h, i, ".qweight");
-        if (module) st = make_one(h, &c, module, err);
+        if (module) st = hf_awq_make_one(h, &c, module, err);
     }
     return st;
 }

@@ -409,7 +409,7 @@ static lq_status take_fp4(hf_quant *h, const char *module, const ct_args *a, boo
     return st ? st : hf_make(h, module, ".weight", q, NULL, NULL, 0, err);
 }
 
-static lq_status make_one(hf_quant *h, const char *module, lq_err *err)
+static lq_status hf_ct_make_one(hf_quant *h, const char *module, lq_err *err)
 {
     static const int scales[] = { LQ_F32, LQ_F16, LQ_BF16, LQ_F8_E4M3, LQ_F8_E8M0, LQ_U8, -1 };
     const src_tensor *scale;
@@ -449,7 +449,7 @@ lq_status hf_ct_read(hf_quant *h, lq_err *err)
     for (size_t i = 0; i < h->s->n_tensors && !st; i++) {
         const char *module = hf_module(h, i, ".weight_scale");
         if (!module) continue;
-        st = make_one(h, module, err);
+        st = hf_ct_make_one(h, module, err);
         if (st) lq_wrap(err, st, "'%.100s'", module);
     }
     return st;

@@ -13,7 +13,7 @@ typedef struct {
     const uint8_t *scales;
 } fp8_parts;
 
-static void fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
+static void hf_fp8_fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
 {
     const fp8_parts *p = from;
     lq_to_f32(w[QT_SCALES], p->scales, p->dtype, t->plane[QT_SCALES].bytes / 4);
@@ -46,7 +46,7 @@ static lq_status read_config(fp8_config *c, const cJSON *q, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status make_one(hf_quant *h, const fp8_config *c, const char *module, lq_err *err)
+static lq_status hf_fp8_make_one(hf_quant *h, const fp8_config *c, const char *module, lq_err *err)
 {
     static const int f8[] = { LQ_F8_E4M3, -1 };
     const src_tensor *weight, *scale, *input = NULL;
@@ -70,7 +70,7 @@ static lq_status make_one(hf_quant *h, const fp8_config *c, const char *module, 
     q.plane[QT_CODES] = weight->raw;
     hf_view_f32(&q, QT_SCALES, scale);
     const fp8_parts p = { scale->raw_dtype, scale->raw.data };
-    return hf_make(h, module, ".weight", &q, fill, &p, sizeof p, err);
+    return hf_make(h, module, ".weight", &q, hf_fp8_fill, &p, sizeof p, err);
 }
 
 lq_status hf_fp8_read(hf_quant *h, lq_err *err)
@@ -80,7 +80,7 @@ lq_status hf_fp8_read(hf_quant *h, lq_err *err)
     for (size_t i = 0; i < h->s->n_tensors && !st; i++) {
         if (h->s->tensors[i].raw_dtype != LQ_F8_E4M3) continue;
         const char *module = hf_module(h, i, ".weight");
-        if (module) st = make_one(h, &c, module, err);
+        if (module) st = hf_fp8_make_one(h, &c, module, err);
     }
     return st;
 }

@@ -68,7 +68,7 @@ static void fill_codes(uint8_t *dst, const qt_tensor *t, const gptq_parts *p)
     }
 }
 
-static void fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
+static void hf_gptq_fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
 {
     const gptq_parts *p = from;
     const qt_scheme *s = &t->scheme;
@@ -220,7 +220,8 @@ static lq_status settle_zeros(qt_scheme *s, gptq_parts *p, hf_quant *h, const gp
     return LQ_OK;
 }
 
-static lq_status make_one(hf_quant *h, const gptq_config *c, const char *module, lq_err *err)
+static lq_status hf_gptq_make_one(hf_quant *h, const gptq_config *c, const char *module,
+                                  lq_err *err)
 {
     static const int words[] = { LQ_I32, LQ_U32, -1 };
     const src_tensor *qweight, *qzeros, *scales, *g_idx;
@@ -271,7 +272,7 @@ static lq_status make_one(hf_quant *h, const gptq_config *c, const char *module,
         ng > 1) /* as the libraries read it; right of static groups */
         st = src_note(h->s, err,
                       "desc_act, and no g_idx is stored: inputs are in groups in their order");
-    return st ? st : hf_make(h, module, ".weight", &q, fill, &p, sizeof p, err);
+    return st ? st : hf_make(h, module, ".weight", &q, hf_gptq_fill, &p, sizeof p, err);
 }
 
 lq_status hf_gptq_read(hf_quant *h, lq_err *err)
@@ -280,7 +281,7 @@ lq_status hf_gptq_read(hf_quant *h, lq_err *err)
     lq_status st = read_config(&c, h, err);
     for (size_t i = 0; i < h->s->n_tensors && !st; i++) {
         const char *module = hf_module(h, i, ".qweight");
-        if (module) st = make_one(h, &c, module, err);
+        if (module) st = hf_gptq_make_one(h, &c, module, err);
     }
     return st;
 }

@@ -6,7 +6,7 @@
  * appears as NAME [E, N, K]. Both lie in the file as QT_E2M1 has them. */
 #include "formats/source/hf_quant.h"
 
-static lq_status make_one(hf_quant *h, const char *module, lq_err *err)
+static lq_status hf_mxfp4_make_one(hf_quant *h, const char *module, lq_err *err)
 {
     static const int bytes[] = { LQ_U8, LQ_F8_E8M0, -1 };
     const src_tensor *blocks, *scales;
@@ -41,7 +41,7 @@ lq_status hf_mxfp4_read(hf_quant *h, lq_err *err)
     lq_status st = LQ_OK;
     for (size_t i = 0; i < h->s->n_tensors && !st; i++) {
         const char *module = hf_module(h, i, "_blocks");
-        if (module) st = make_one(h, module, err);
+        if (module) st = hf_mxfp4_make_one(h, module, err);
     }
     return st;
 }

@@ -4,7 +4,7 @@
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 
-static void fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
+static void source_derived_fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
 {
     const src_change *c = from;
     (void)t;
@@ -33,7 +33,7 @@ static lq_status put_change(src_source *s, const src_source *base, const src_cha
     lq_status st = src_fill_plain(t, c->name, c->dtype, c->n_dims, c->shape, c->data, bytes, err);
     if (st || c->data) return st;
     t->raw = t->t.plane[QT_CODES] = (qt_span){ 0 };
-    return src_make(s, t, fill, c, err);
+    return src_make(s, t, source_derived_fill, c, err);
 }
 
 static lq_status change_all(src_source *s, const src_source *base, const src_change *c, size_t n,

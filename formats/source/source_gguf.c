@@ -141,7 +141,7 @@ static void fill_vector(uint8_t *w, const qt_tensor *t, const stored *p)
     }
 }
 
-static void fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
+static void source_gguf_fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
 {
     const stored *p = from;
     if (t->N == 1 && t->scheme.kind == QT_DENSE) {
@@ -220,7 +220,7 @@ static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
     if (!from) return lq_fail(err, LQ_ENOMEM, "out of memory");
     *from = (stored){ g->type, g->data, heads, offset };
     const qt_span span = { g->data, g->bytes };
-    lq_status st = src_make(s, t, fill, from, err);
+    lq_status st = src_make(s, t, source_gguf_fill, from, err);
     if (!st) st = src_made_from(s, t, &span, 1, err);
     if (!st && grows)
         st = src_note(s, err,

@@ -60,7 +60,10 @@ static lq_status shard_names(const char ***out, size_t *n, const cJSON *map, lq_
 }
 
 /* ---- opening shards ---- */
-static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "out of memory"); }
+static lq_status source_hf_no_memory(lq_err *err)
+{
+    return lq_fail(err, LQ_ENOMEM, "out of memory");
+}
 
 static lq_status open_shard(src_source *s, const char *dir, const char *name, lq_err *err)
 {
@@ -93,7 +96,7 @@ static lq_status check_shards(const src_source *s, const cJSON *map, const char 
                               size_t n, lq_err *err)
 {
     const char **known = malloc((n ? n : 1) * sizeof *known);
-    if (!known) return no_memory(err);
+    if (!known) return source_hf_no_memory(err);
     lq_status st = LQ_OK;
     for (size_t i = 0; i < s->n_shards && !st; i++) {
         const st_file *f = &s->shards[i];
@@ -126,7 +129,7 @@ static lq_status open_sharded(src_source *s, const char *dir, const char *index_
         goto done;
     }
     s->shards = lq_push(&s->arena, n * sizeof *s->shards);
-    if (!s->shards) st = no_memory(err);
+    if (!s->shards) st = source_hf_no_memory(err);
     for (size_t i = 0; i < n && !st; i++) {
         st = open_shard(s, dir, names[i], err);
         if (st == LQ_ENOENT) lq_wrap(err, st, "%s names a shard that is missing", INDEX);
@@ -145,7 +148,7 @@ done:
 static lq_status open_single(src_source *s, const char *dir, const char *name, lq_err *err)
 {
     s->shards = lq_push(&s->arena, sizeof *s->shards);
-    return s->shards ? open_shard(s, dir, name, err) : no_memory(err);
+    return s->shards ? open_shard(s, dir, name, err) : source_hf_no_memory(err);
 }
 
 /* Weights that are there, but as Python pickles, which run code when they are read. */
@@ -191,7 +194,7 @@ static lq_status list_tensors(src_source *s, lq_err *err)
     for (size_t i = 0; i < s->n_shards; i++)
         n += s->shards[i].n;
     s->tensors = lq_push(&s->arena, n * sizeof *s->tensors);
-    if (!s->tensors) return no_memory(err);
+    if (!s->tensors) return source_hf_no_memory(err);
     for (size_t i = 0; i < s->n_shards; i++)
         for (size_t k = 0; k < s->shards[i].n; k++) {
             const st_tensor *t = &s->shards[i].tensors[k];
@@ -239,13 +242,14 @@ static lq_status find_quant(src_source *s, const char *dir, cJSON *config, lq_er
         !js_get(s->quant, "quant_method")) { /* of mlx-lm */
         cJSON_Delete(s->quant);
         s->quant = cJSON_DetachItemFromObjectCaseSensitive(config, "quantization");
-        if (!cJSON_AddStringToObject(s->quant, "quant_method", "mlx")) return no_memory(err);
+        if (!cJSON_AddStringToObject(s->quant, "quant_method", "mlx"))
+            return source_hf_no_memory(err);
     }
     for (size_t i = 0; i < LQ_COUNT(files) && !s->quant && !st; i++) {
         st = parse_optional(&s->quant, dir, files[i].file, err);
         if (st || !s->quant || js_get(s->quant, "quant_method")) continue;
         if (!cJSON_AddStringToObject(s->quant, "quant_method", files[i].method))
-            st = no_memory(err);
+            st = source_hf_no_memory(err);
     }
     return st;
 }
@@ -306,7 +310,7 @@ static lq_status names_in(src_source *s, const char **out, size_t *n, const char
         snprintf(name, sizeof name, "%s%s", prefix, e->d_name);
         const char *copy = lq_push_str(&s->arena, name, strlen(name));
         if (!copy)
-            st = no_memory(err);
+            st = source_hf_no_memory(err);
         else if (*n == MAX_BLOBS)
             st = lq_fail(err, LQ_EUNSUPPORTED, "%s: expected at most %d licence files", dir,
                          MAX_BLOBS);
@@ -333,7 +337,7 @@ static lq_status blob_names(src_source *s, const char ***out, size_t *n, const c
 {
     *n = 0;
     *out = lq_push(&s->arena, MAX_BLOBS * sizeof **out);
-    if (!*out) return no_memory(err);
+    if (!*out) return source_hf_no_memory(err);
     char more[PATH_LEN];
     lq_status st = lq_path_join(more, sizeof more, dir, MODEL_TEMPLATES, err);
     if (!st) st = names_in(s, *out, n, dir, "", model_own_file, err);
@@ -350,7 +354,7 @@ static lq_status map_blobs(src_source *s, const char *dir, lq_err *err)
     if (st) return st;
     s->blobs = lq_push(&s->arena, n * sizeof *s->blobs);
     s->blob_maps = lq_push(&s->arena, n * sizeof *s->blob_maps);
-    if (!s->blobs || !s->blob_maps) return no_memory(err);
+    if (!s->blobs || !s->blob_maps) return source_hf_no_memory(err);
     for (size_t i = 0; i < n; i++) {
         char path[PATH_LEN];
         st = src_blob_file(path, sizeof path, dir, names[i], err);

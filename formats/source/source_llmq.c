@@ -12,7 +12,7 @@ static int by_pointed_name(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-static void fill(src_tensor *out, const lqf_tensor *t)
+static void source_llmq_fill(src_tensor *out, const lqf_tensor *t)
 {
     *out = (src_tensor){ .name = t->name,
                          .t = t->t,
@@ -39,7 +39,7 @@ static lq_status list_tensors(src_source *s, lq_err *err)
         order[i] = &f->tensors[i];
     qsort(order, f->n_tensors, sizeof *order, by_pointed_name);
     for (size_t i = 0; i < f->n_tensors; i++) {
-        fill(&s->tensors[i], order[i]);
+        source_llmq_fill(&s->tensors[i], order[i]);
         memcpy(s->hashes[i], order[i]->hash, sizeof s->hashes[i]);
     }
     s->n_tensors = f->n_tensors;

@@ -83,7 +83,7 @@ static bool take_group(const char **p, int64_t *group)
     return true;
 }
 
-static bool take(const char **p, const char *word)
+static bool scheme_text_take(const char **p, const char *word)
 {
     size_t n = strlen(word);
     if (strncmp(*p, word, n) != 0) return false;
@@ -101,30 +101,31 @@ lq_status qt_scheme_parse(qt_scheme *out, const char *text, lq_err *err)
         return LQ_OK;
     }
     s.dtype = LQ_F32;
-    if (take(&p, "i8-row")) {
+    if (scheme_text_take(&p, "i8-row")) {
         s.kind = QT_I8;
-        s.zero = take(&p, "-asym") ? QT_ZERO_INT : QT_ZERO_NONE;
+        s.zero = scheme_text_take(&p, "-asym") ? QT_ZERO_INT : QT_ZERO_NONE;
         s.div127 = !s.zero;
         ok = true;
-    } else if (take(&p, "i8-outlier")) {
+    } else if (scheme_text_take(&p, "i8-outlier")) {
         s.kind = QT_I8_OUTLIER;
         s.div127 = true;
         ok = true;
-    } else if (take(&p, "nf4") || take(&p, "fp4")) {
+    } else if (scheme_text_take(&p, "nf4") || scheme_text_take(&p, "fp4")) {
         s.kind = QT_LUT4;
         s.fp4 = text[0] == 'f';
         s.group = 64;
         take_group(&p, &s.group);
-        s.dbl = take(&p, "-double");
+        s.dbl = scheme_text_take(&p, "-double");
         ok = s.group > 0;
-    } else if (take(&p, "fp8-e4m3")) {
+    } else if (scheme_text_take(&p, "fp8-e4m3")) {
         s.kind = QT_E4M3;
         ok = true;
-        if (take(&p, "-b"))
-            ok = take_count(&p, 'N', &s.rows) && take(&p, "x") && take_count(&p, 'K', &s.group);
+        if (scheme_text_take(&p, "-b"))
+            ok = take_count(&p, 'N', &s.rows) && scheme_text_take(&p, "x") &&
+                 take_count(&p, 'K', &s.group);
         else
-            s.rows = take(&p, "-tensor") ? 0 : 1;
-    } else if (take(&p, "mxfp4") || take(&p, "nvfp4")) {
+            s.rows = scheme_text_take(&p, "-tensor") ? 0 : 1;
+    } else if (scheme_text_take(&p, "mxfp4") || scheme_text_take(&p, "nvfp4")) {
         s.kind = QT_E2M1;
         s.scale_dtype = text[0] == 'm' ? LQ_F8_E8M0 : LQ_F8_E4M3;
         s.group = text[0] == 'm' ? 32 : 16;
@@ -136,16 +137,16 @@ lq_status qt_scheme_parse(qt_scheme *out, const char *text, lq_err *err)
         s.scale_dtype = LQ_F16;
         p += 2;
         ok = take_group(&p, &s.group);
-        if (take(&p, "-asym"))
+        if (scheme_text_take(&p, "-asym"))
             s.zero = QT_ZERO_INT;
-        else if (take(&p, "-fzero"))
+        else if (scheme_text_take(&p, "-fzero"))
             s.zero = QT_ZERO_F16;
-        else if (take(&p, "-bias"))
+        else if (scheme_text_take(&p, "-bias"))
             s.zero = QT_ZERO_BIAS;
     }
-    if (take(&p, act_suffix[QT_ACT_I8]))
+    if (scheme_text_take(&p, act_suffix[QT_ACT_I8]))
         s.act = QT_ACT_I8;
-    else if (take(&p, act_suffix[QT_ACT_F8]))
+    else if (scheme_text_take(&p, act_suffix[QT_ACT_F8]))
         s.act = QT_ACT_F8;
     if (s.act) take_group(&p, &s.act_group);
     if (!ok || *p)

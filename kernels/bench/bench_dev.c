@@ -40,7 +40,7 @@ typedef struct {
     int n_mem;
 } bench;
 
-static void *take(bench *b, size_t bytes)
+static void *bench_dev_take(bench *b, size_t bytes)
 {
     void *p = b->d->ops->alloc(b->d, bytes);
     if (p) b->mem[b->n_mem++] = p;
@@ -54,7 +54,7 @@ static void give_back(bench *b)
 }
 
 /* Random bytes, as zeros are read faster; of 16-bit numbers small finite ones. */
-static void fill(uint8_t *to, size_t n, bool numbers)
+static void bench_dev_fill(uint8_t *to, size_t n, bool numbers)
 {
     uint64_t x = 88172645463325252u;
     for (size_t i = 0; i < n; i++) {
@@ -66,12 +66,12 @@ static void fill(uint8_t *to, size_t n, bool numbers)
     }
 }
 
-static lq_status put(bench *b, void **out, size_t bytes, bool numbers, lq_err *err)
+static lq_status bench_dev_put(bench *b, void **out, size_t bytes, bool numbers, lq_err *err)
 {
     uint8_t *host = malloc(bytes);
     if (!host) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", bytes);
-    fill(host, bytes, numbers);
-    *out = take(b, bytes);
+    bench_dev_fill(host, bytes, numbers);
+    *out = bench_dev_take(b, bytes);
     if (*out) b->d->ops->upload(b->d, *out, host, bytes);
     const lq_status s = b->d->ops->sync(b->d, err);
     free(host);
@@ -137,7 +137,7 @@ static lq_status make_weight(bench *b, dev_weight *w, const qt_scheme *s, int64_
         const size_t n = qt_plane_bytes(&tiled, w->t.layout, N, K, (qt_plane)p);
         void *on = NULL;
         const bool codes = p == QT_CODES && tiled.kind != QT_DENSE;
-        if (n) st = put(b, &on, n, !codes && p != QT_ZEROS, err);
+        if (n) st = bench_dev_put(b, &on, n, !codes && p != QT_ZEROS, err);
         w->t.plane[p] = (qt_span){ on, n };
     }
     return st;
@@ -153,10 +153,10 @@ static lq_status scheme_rows(bench *b, const char *scheme, const int64_t *M, int
     for (int i = 0; i < TURNS && !st; i++)
         st = make_weight(b, &p.w[i], &s, N, K, err);
     const int64_t most = M[n - 1];
-    if (!st) st = put(b, &x, (size_t)(most * K) * sizeof(float), true, err);
-    p.a = (dev_mm_args){ .y = take(b, (size_t)(most * N) * sizeof(float)),
+    if (!st) st = bench_dev_put(b, &x, (size_t)(most * K) * sizeof(float), true, err);
+    p.a = (dev_mm_args){ .y = bench_dev_take(b, (size_t)(most * N) * sizeof(float)),
                          .x = x,
-                         .scratch = take(b, b->d->ops->mm_scratch(&p.w[0], most)),
+                         .scratch = bench_dev_take(b, b->d->ops->mm_scratch(&p.w[0], most)),
                          .ldy = N,
                          .ldx = K,
                          .acts = b->acts };
@@ -229,15 +229,15 @@ static lq_status upload_plan(bench *b, dev_attn_args *a, const attention *at, lq
     }
     for (int64_t i = 0; i < per_seq * at->seqs; i++) /* blocks lie apart, as in use */
         table[i] = (int32_t)(i * 7919 % (per_seq * at->seqs));
-    void *on[3] = { take(b, (size_t)a->n_chunks * sizeof *c),
-                    take(b, (size_t)a->n_slots * sizeof *of),
-                    take(b, (size_t)(per_seq * at->seqs) * sizeof *table) };
+    void *on[3] = { bench_dev_take(b, (size_t)a->n_chunks * sizeof *c),
+                    bench_dev_take(b, (size_t)a->n_slots * sizeof *of),
+                    bench_dev_take(b, (size_t)(per_seq * at->seqs) * sizeof *table) };
     b->d->ops->upload(b->d, on[0], c, (size_t)a->n_chunks * sizeof *c);
     b->d->ops->upload(b->d, on[1], of, (size_t)a->n_slots * sizeof *of);
     b->d->ops->upload(b->d, on[2], table, (size_t)(per_seq * at->seqs) * sizeof *table);
     if (a->how == DEV_ATTN_DECODE) { /* it merges its splits itself, as in use */
         const size_t bytes = (size_t)dev_attn_done(a->n_chunks, at->H, at->Hkv) * sizeof *a->done;
-        a->done = take(b, bytes);
+        a->done = bench_dev_take(b, bytes);
         b->d->ops->zero(b->d, a->done, bytes);
     }
     a->chunks = on[0];
@@ -266,14 +266,14 @@ static lq_status attention_row(bench *b, const attention *given, lq_err *err)
     const int turns = at.rows > 1 || 2 * half * (size_t)blocks > beyond ? 1 : TURNS;
     attending t = { .d = b->d, .v = half };
     void *q = NULL, *cache = NULL;
-    lq_status s = put(b, &q, (size_t)(T * at.H * D) * sizeof(float), true, err);
+    lq_status s = bench_dev_put(b, &q, (size_t)(T * at.H * D) * sizeof(float), true, err);
     for (int i = 0; i < TURNS && !s; i++) {
-        if (i < turns) s = put(b, &cache, 2 * half * (size_t)blocks, true, err);
+        if (i < turns) s = bench_dev_put(b, &cache, 2 * half * (size_t)blocks, true, err);
         t.k[i] = cache;
     }
     t.a = (dev_attn_args){ .how = dev_attn_choose(b->d, b->acts, at.dtype, D, D, at.rows),
                            .q = q,
-                           .out = take(b, (size_t)(T * at.H * D) * sizeof(float)),
+                           .out = bench_dev_take(b, (size_t)(T * at.H * D) * sizeof(float)),
                            .ldq = at.H * D,
                            .ldo = at.H * D,
                            .H = at.H,
@@ -285,7 +285,7 @@ static lq_status attention_row(bench *b, const attention *given, lq_err *err)
                            .dtype = at.dtype,
                            .scale = 0.088f };
     if (!s) s = upload_plan(b, &t.a, &at, err);
-    t.a.scratch = take(b, b->d->ops->attn_scratch(&t.a));
+    t.a.scratch = bench_dev_take(b, b->d->ops->attn_scratch(&t.a));
     double seconds = 0;
     if (!s) s = time_calls(b, &seconds, run_attention, &t, err);
     if (!s) {

@@ -67,7 +67,7 @@ static lq_status scan(job_run *r, lq_err *err)
 }
 
 /* ---- what needs the whole model, before its layers and after ---- */
-static void say(const job_run *r, const char *line)
+static void job_say(const job_run *r, const char *line)
 {
     if (r->j->voice.say) r->j->voice.say(r->j->voice.user, line);
 }
@@ -80,7 +80,7 @@ static lq_status take_curvature(job_run *r, lq_err *err)
     if (!grad_covers(src_config(r->src))) {
         snprintf(line, sizeof line, "%s: no backward pass for layers of this kind: %s", m->name,
                  m->without_curvature);
-        say(r, line);
+        job_say(r, line);
         return LQ_OK;
     }
     progress_phase(&r->progress, PROGRESS_CURVATURE, -1);
@@ -93,7 +93,7 @@ static lq_status share_out(job_run *r, lq_err *err)
     char file[4200];
     if (!(r->j->o->bpw > 0)) return LQ_OK;
     if (!grad_covers(src_config(r->src)))
-        say(r, "--bpw: no backward pass for layers of this kind: measuring by forward passes");
+        job_say(r, "--bpw: no backward pass for layers of this kind: measuring by forward passes");
     progress_phase(&r->progress, PROGRESS_CURVATURE, -1);
     lq_status s = lq_path_join(file, sizeof file, r->state.dir, "choice.json", err);
     return s ? s
@@ -114,7 +114,7 @@ static lq_status self_words(job_run *r, lq_err *err)
     if (s == LQ_EVALUE && j->self_asked) return lq_wrap(err, s, "--self-samples");
     if (s == LQ_EVALUE) {
         snprintf(line, sizeof line, "%s; tuning goes by the other text alone", err->msg);
-        say(r, line);
+        job_say(r, line);
         cJSON_AddStringToObject(job_self_record(r->provenance), "missing",
                                 "the model could not write it");
         return tuning_text_make(&r->text, 0, j->samples, r->src, j->seed, file, r->p, r->job, err);
@@ -124,7 +124,7 @@ static lq_status self_words(job_run *r, lq_err *err)
     cJSON_AddStringToObject(job_self_record(r->provenance), "xxh3", hex);
     snprintf(line, sizeof line, "calibration: %lld windows that the model wrote, xxh3 %.8s",
              (long long)j->self_windows, hex);
-    say(r, line);
+    job_say(r, line);
     return LQ_OK;
 }
 
@@ -135,7 +135,7 @@ static lq_status tune(job_run *r, lq_err *err)
     if (!o.steps) return LQ_OK;
     if (!grad_covers(src_config(r->src))) {
         if (!(qz_needs(r->j->o) & QZ_NEEDS_CURVATURE)) /* else it is said already */
-            say(r, "--tune: no backward pass for layers of this kind: not tuned");
+            job_say(r, "--tune: no backward pass for layers of this kind: not tuned");
         return LQ_OK;
     }
     lq_status s = self_words(r, err);
@@ -217,7 +217,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     if (!s) s = qz_state_open(&r.state, out_path, what, r.plan.cfg.layers + 1, j->restart, err);
     if (s) goto done;
     out->resumed = r.state.n_done;
-    if (out->resumed) say(&r, "going on from the finished layers of an earlier run");
+    if (out->resumed) job_say(&r, "going on from the finished layers of an earlier run");
     r.reports = lq_push(&out->arena, r.plan.n * sizeof *r.reports);
     if (!r.reports) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
     if (!s) s = start_progress(&r, job, err);

@@ -117,7 +117,7 @@ typedef struct {
     size_t n_changes;
 } maker;
 
-static void say(const maker *m, const char *line)
+static void plan_say(const maker *m, const char *line)
 {
     if (m->v && m->v->say) m->v->say(m->v->user, line);
 }
@@ -172,7 +172,7 @@ static void say_changes(const maker *m)
             snprintf(line, sizeof line,
                      "%s (%lld tensor%s): no outlier columns are looked for here; taking i8-row",
                      role, (long long)c->n, s);
-        say(m, line);
+        plan_say(m, line);
     }
 }
 
@@ -325,7 +325,7 @@ static void say_unused(const maker *m, const rule *list, const char *const *text
     for (int i = 0; i < n; i++) {
         if (list[i].used) continue;
         snprintf(line, sizeof line, "%s '%.240s': takes no weight", option, text[i]);
-        say(m, line);
+        plan_say(m, line);
     }
 }
 
@@ -336,11 +336,11 @@ static lq_status split_head(qz_plan *p, maker *m, lq_err *err)
     const src_tensor *embed = NULL;
     if (!m->cfg->tied) return LQ_OK;
     if (is_auto(m, R_EMBED) && (!m->o->lm_head || qz_is_auto(m->o->lm_head))) {
-        say(m, "tied model: embedding and head stay one matrix, which takes one scheme");
+        plan_say(m, "tied model: embedding and head stay one matrix, which takes one scheme");
         return LQ_OK;
     }
     if (m->o->embed && !m->o->lm_head)
-        say(m, "tied model: the output head takes the embedding's scheme");
+        plan_say(m, "tied model: the output head takes the embedding's scheme");
     if (!m->o->lm_head || (m->o->embed && strcmp(m->o->embed, m->o->lm_head) == 0)) return LQ_OK;
     if (!arch_tensor_name(m->cfg, R_HEAD, -1, -1, false, name, sizeof name))
         return lq_fail(err, LQ_EUNSUPPORTED, "--lm-head: this architecture has no output head");
@@ -348,7 +348,7 @@ static lq_status split_head(qz_plan *p, maker *m, lq_err *err)
     if (s) return s;
     snprintf(line, sizeof line,
              "tied model: --lm-head splits the head from the embedding; %s is added", name);
-    say(m, line);
+    plan_say(m, line);
     p->cfg.tied = false;
     if (src_find(m->src, name)) return LQ_OK; /* stored twice: the source's copy is used */
     plan_entry *e = &p->e[p->n++];

@@ -27,7 +27,7 @@ typedef struct {
     lq_arena arena;
 } table;
 
-static lq_status no_memory(lq_err *err)
+static lq_status bpw_no_memory(lq_err *err)
 {
     return lq_fail(err, LQ_ENOMEM, "no memory for the choice of bits");
 }
@@ -58,7 +58,7 @@ static lq_status open_table(table *t, const qz_plan *plan, const qz_opts *o, lq_
     t->m = lq_push(&t->arena, (t->n + 1) * sizeof *t->m);
     t->at = lq_push(&t->arena, (t->n + 1) * sizeof *t->at);
     t->item = lq_push(&t->arena, (t->n + 1) * sizeof *t->item);
-    if (!t->m || !t->at || !t->item) return no_memory(err);
+    if (!t->m || !t->at || !t->item) return bpw_no_memory(err);
     lq_status s = LQ_OK;
     size_t n = 0;
     for (size_t i = 0; i < plan->n && !s; i++) {
@@ -90,7 +90,7 @@ static size_t bytes_of(const measure_entry *m, int c)
 static knapsack_item *items_of(const table *t, lq_err *err)
 {
     knapsack_item *it = calloc((size_t)t->n_items + 1, sizeof *it);
-    if (!it) no_memory(err);
+    if (!it) bpw_no_memory(err);
     for (size_t i = 0; i < t->n && it; i++) {
         knapsack_item *x = &it[t->item[i]];
         x->n = CHOICES;
@@ -167,8 +167,8 @@ static lq_status keep_choice(const table *t, const int *pick, const char *file, 
         cJSON_AddNumberToObject(j, "effect", t->m[i].effect[c]);
         cJSON_AddItemToArray(a, j);
     }
-    lq_status s = a ? js_canonical(&text, o, err) : no_memory(err);
-    if (!s && text.failed) s = no_memory(err);
+    lq_status s = a ? js_canonical(&text, o, err) : bpw_no_memory(err);
+    if (!s && text.failed) s = bpw_no_memory(err);
     if (!s) s = lq_write_file(file, text.data, text.n, err);
     free(text.data);
     cJSON_Delete(o);
@@ -206,8 +206,8 @@ static bool recall(table *t, int *pick, const char *file)
 }
 
 /* ---- the whole ---- */
-static lq_status choose(int *pick, const table *t, const bpw_range *r, const qz_opts *o,
-                        lq_err *err)
+static lq_status bpw_choose(int *pick, const table *t, const bpw_range *r, const qz_opts *o,
+                            lq_err *err)
 {
     knapsack_item *it = items_of(t, err);
     if (!it) return LQ_ENOMEM;
@@ -228,11 +228,11 @@ lq_status bpw_run(bpw_choice *m, qz_plan *plan, src_source *src, const qz_opts *
     if (!s) s = range_of(&r, &t, plan, o, err);
     int *pick = s ? NULL : lq_push(&t.arena, ((size_t)t.n_items + 1) * sizeof *pick);
     m->effect = s ? NULL : lq_push(&m->arena, plan->n * sizeof *m->effect);
-    if (!s && (!pick || !m->effect)) s = no_memory(err);
+    if (!s && (!pick || !m->effect)) s = bpw_no_memory(err);
     if (!s && !recall(&t, pick, file)) {
         m->measured = true;
         s = measure_run(t.m, t.n, src, plan, o, samples, curvature, p, job, err);
-        if (!s) s = choose(pick, &t, &r, o, err);
+        if (!s) s = bpw_choose(pick, &t, &r, o, err);
         if (!s) s = keep_choice(&t, pick, file, err);
     }
     for (size_t i = 0; i < plan->n && !s; i++)

@@ -22,7 +22,7 @@ struct perturb {
     lq_arena scratch;
 };
 
-static lq_status no_memory(lq_err *err)
+static lq_status perturb_no_memory(lq_err *err)
 {
     return lq_fail(err, LQ_ENOMEM, "no memory for trying out rounded weights");
 }
@@ -59,7 +59,7 @@ lq_status perturb_open(perturb **out, const model *frame, const cal_samples *sam
     perturb *q = calloc(1, sizeof *q);
     const arch_config *c = frame->cfg;
     *out = NULL;
-    if (!q) return no_memory(err);
+    if (!q) return perturb_no_memory(err);
     q->m = frame;
     q->p = p;
     q->room = branches;
@@ -67,7 +67,7 @@ lq_status perturb_open(perturb **out, const model *frame, const cal_samples *sam
     q->ids = malloc((size_t)(q->n * q->len) * sizeof *q->ids);
     q->x = malloc(state_floats(q) * sizeof *q->x);
     q->b = calloc((size_t)branches + 1, sizeof *q->b);
-    lq_status s = q->ids && q->x && q->b ? LQ_OK : no_memory(err);
+    lq_status s = q->ids && q->x && q->b ? LQ_OK : perturb_no_memory(err);
     for (int64_t i = 0; i < q->n && !s; i++) /* evenly spaced windows, from their start */
         memcpy(q->ids + i * q->len, samples->ids + i * samples->n / q->n * samples->len,
                (size_t)q->len * sizeof *q->ids);
@@ -99,7 +99,7 @@ static lq_status add_branch(perturb *q, int64_t *id, float **x, lq_err *err)
     assert(q->n_branches < q->room);
     branch *b = &q->b[q->n_branches];
     *b = (branch){ .x = malloc(state_floats(q) * sizeof *b->x) };
-    if (!b->x) return no_memory(err);
+    if (!b->x) return perturb_no_memory(err);
     *x = b->x;
     *id = q->n_branches++;
     return LQ_OK;
@@ -167,7 +167,7 @@ lq_status perturb_kl(perturb *q, double *kl, int64_t id, const model_linear *hea
     lq_arena scratch = { 0 };
     model m = *q->m;
     if (head) m.head = *head;
-    lq_status s = logits ? LQ_OK : no_memory(err);
+    lq_status s = logits ? LQ_OK : perturb_no_memory(err);
     *kl = 0;
     if (!s)
         s = lq_arena_init(&scratch, fwd_logits_scratch(q->m->cfg, PERTURB_ROWS, pool_threads(q->p)),

@@ -86,7 +86,10 @@ typedef struct {
     bool in_last;        /* inputs are along B */
 } turn;
 
-static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "no memory to rotate"); }
+static lq_status rotate_no_memory(lq_err *err)
+{
+    return lq_fail(err, LQ_ENOMEM, "no memory to rotate");
+}
 
 /* ---- what cannot be rotated ---- */
 static lq_status check_arch(const arch_config *c, lq_err *err)
@@ -209,7 +212,7 @@ static lq_status add(list *l, const turn *t, const char *name, lq_err *err)
     rot_model *r = l->r;
     turn *keep = lq_push(&r->arena, sizeof *keep);
     const src_tensor *s = t->t;
-    if (!keep) return no_memory(err);
+    if (!keep) return rotate_no_memory(err);
     *keep = *t;
     if (t->B > r->widest) r->widest = t->B;
     src_change *c = &l->c[l->n++];
@@ -261,7 +264,7 @@ static lq_status add_bias(list *l, const src_tensor *s, arch_role role, lq_err *
     t.A = s->t.N;
     t.B = s->t.K;
     float *x = lq_push(&l->r->arena, (size_t)(t.A * t.B) * sizeof *x);
-    if (!x) return no_memory(err);
+    if (!x) return rotate_no_memory(err);
     if (t.B > l->r->widest) l->r->widest = t.B;
     lq_to_f32(x, s->t.plane[QT_CODES].data, s->t.scheme.dtype, (size_t)(t.A * t.B));
     for (int64_t i = 0; i < t.A; i++)
@@ -286,7 +289,7 @@ static lq_status read_norm(const float **out, list *l, arch_role r, int64_t laye
     *out = NULL;
     if (st || !w) return st;
     float *v = lq_push(&l->r->arena, (size_t)l->r->c->hidden * sizeof *v);
-    if (!v) return no_memory(err);
+    if (!v) return rotate_no_memory(err);
     for (int64_t i = 0; i < l->r->c->hidden; i++)
         v[i] = w[i] + l->r->c->w.norm_offset;
     *out = v;
@@ -300,7 +303,7 @@ static lq_status read_norms(list *l, lq_err *err)
     for (int n = 0; n < 2 && !st; n++) {
         const arch_role role = n ? R_MLP_NORM : R_ATTN_NORM;
         r->norm[n] = lq_push(&r->arena, (size_t)r->c->layers * sizeof *r->norm[n]);
-        if (!r->norm[n]) return no_memory(err);
+        if (!r->norm[n]) return rotate_no_memory(err);
         for (int64_t i = 0; i < r->c->layers && !st; i++)
             if (arch_has(r->c, role, i)) st = read_norm(&r->norm[n][i], l, role, i, err);
     }
@@ -318,7 +321,7 @@ static lq_status add_norm(list *l, const src_tensor *s, arch_role role, int64_t 
                                                   : ATTN,
                              layer);
     float *x = lq_push(&l->r->arena, (size_t)s->t.K * sizeof *x), absmax;
-    if (!x) return no_memory(err);
+    if (!x) return rotate_no_memory(err);
     lq_status st = check_stored(&absmax, r, s, err);
     if (st) return st;
     if (bias) qt_dequant(x, &s->t, 0, 1);
@@ -364,7 +367,7 @@ static lq_status untie(list *l, lq_err *err)
                        c->row->arch);
     lq_status st = src_role(l->src, R_EMBED, -1, -1, &embed, NULL, err);
     const char *keep = lq_push_str(&l->r->arena, name, strlen(name));
-    if (!keep) return no_memory(err);
+    if (!keep) return rotate_no_memory(err);
     return st ? st : add_matrix(l, embed, keep, R_HEAD, -1, err);
 }
 
@@ -406,7 +409,7 @@ lq_status rot_open(rot_model **out, const src_source *src, const rot_opts *o, po
 {
     *out = NULL;
     rot_model *r = calloc(1, sizeof *r);
-    if (!r) return no_memory(err);
+    if (!r) return rotate_no_memory(err);
     const size_t n = (size_t)src_n_tensors(src);
     list l = { .r = r, .src = src };
     lq_status st = check_arch(src_config(src), err);
@@ -414,14 +417,15 @@ lq_status rot_open(rot_model **out, const src_source *src, const rot_opts *o, po
     if (!st) st = init(r, src, o, p, err);
     if (!st) st = read_norms(&l, err);
     l.c = lq_push(&r->arena, (n + 1) * sizeof *l.c);
-    if (!st && !l.c) st = no_memory(err);
+    if (!st && !l.c) st = rotate_no_memory(err);
     for (size_t i = 0; i < n && !st; i++)
         st = add_tensor(&l, src_tensor_at(src, (int64_t)i), err);
     if (!st) st = untie(&l, err);
     if (!st) {
         r->scratch =
             lq_push(&r->arena, (size_t)pool_threads(p) * (size_t)r->widest * sizeof(float));
-        st = r->scratch ? src_derive(&r->src, src, l.c, l.n, r->untied, err) : no_memory(err);
+        st =
+            r->scratch ? src_derive(&r->src, src, l.c, l.n, r->untied, err) : rotate_no_memory(err);
     }
     if (st) {
         rot_close(r);

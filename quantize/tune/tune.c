@@ -81,7 +81,7 @@ int tune_default_steps(const qz_method *m, const src_source *src)
     return (int)(steps < least ? least : steps > most ? most : steps);
 }
 
-static void *push(tuner *t, int64_t n, size_t size, lq_status *s, lq_err *err)
+static void *tune_push(tuner *t, int64_t n, size_t size, lq_status *s, lq_err *err)
 {
     void *v = *s ? NULL : lq_push(&t->arena, (size_t)n * size);
     if (!v && !*s) *s = lq_fail(err, LQ_ENOMEM, "no memory for tuning");
@@ -197,17 +197,18 @@ static lq_status load(tuner *t, lq_err *err)
     const arch_config *c = t->c;
     const int64_t D = c->hidden, rows = t->o.batch * t->len;
     lq_status s = LQ_OK;
-    t->layer = push(t, c->layers, sizeof *t->layer, &s, err);
-    t->x = push(t, (c->layers + 1) * rows * D, sizeof *t->x, &s, err);
-    t->d = push(t, rows * D, sizeof *t->d, &s, err);
-    t->y = push(t, rows * D, sizeof *t->y, &s, err);
-    t->ids = push(t, rows, sizeof *t->ids, &s, err);
+    t->layer = tune_push(t, c->layers, sizeof *t->layer, &s, err);
+    t->x = tune_push(t, (c->layers + 1) * rows * D, sizeof *t->x, &s, err);
+    t->d = tune_push(t, rows * D, sizeof *t->d, &s, err);
+    t->y = tune_push(t, rows * D, sizeof *t->y, &s, err);
+    t->ids = tune_push(t, rows, sizeof *t->ids, &s, err);
     if (!s && t->o.spill_dir && t->n > t->chunk) s = spill_open(&t->fd, t->o.spill_dir, err);
-    t->teacher = push(t, (t->fd < 0 ? t->n : t->chunk) * t->len * D, sizeof *t->teacher, &s, err);
-    t->logits = push(t, (int64_t)kl_scratch(c->vocab), sizeof *t->logits, &s, err);
+    t->teacher =
+        tune_push(t, (t->fd < 0 ? t->n : t->chunk) * t->len * D, sizeof *t->teacher, &s, err);
+    t->logits = tune_push(t, (int64_t)kl_scratch(c->vocab), sizeof *t->logits, &s, err);
     if (!s) s = dense_buffers(t->W, c, &t->arena, err);
     if (!s) s = dense_buffers(t->dW, c, &t->arena, err);
-    qz_item *items = push(t, (int64_t)t->plan->n, sizeof *items, &s, err);
+    qz_item *items = tune_push(t, (int64_t)t->plan->n, sizeof *items, &s, err);
     if (!s) s = grad_open(&t->g, c, t->chunk, t->len, t->p, err);
     if (!s) s = load_frame(t, items, err);
     for (int64_t i = 0; i < c->layers && !s; i++)
@@ -383,7 +384,7 @@ static lq_status train(tuner *t, lq_err *err)
 {
     uint64_t seed = 0;
     lq_status s = LQ_OK;
-    int64_t *order = push(t, t->n_train, sizeof *order, &s, err), at = t->n_train;
+    int64_t *order = tune_push(t, t->n_train, sizeof *order, &s, err), at = t->n_train;
     for (int64_t i = 0; i < t->n_train && !s; i++)
         order[i] = i;
     for (int i = 0; i < t->o.steps && !s; i++) {

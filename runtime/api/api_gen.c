@@ -76,7 +76,7 @@ static void on_gone(void *user)
 }
 
 /* The first failure is the answer; the other choices are not worth finishing. */
-static void fail(gen *g, const api_error *e)
+static void api_gen_fail(gen *g, const api_error *e)
 {
     if (atomic_exchange(&g->failed, true)) return;
     g->error = *e;
@@ -124,7 +124,7 @@ static void observe_tokens(gen_choice *c, int n, double now)
     c->t_last = now;
 }
 
-static void take(gen_choice *c, const eng_event *e)
+static void api_gen_take(gen_choice *c, const eng_event *e)
 {
     const gen *g = c->g;
     if (g->p.logprobs >= 0 && g->p.echo && e->prompt_logprobs)
@@ -161,20 +161,20 @@ static void take_finish(gen_choice *c, const eng_event *e)
     if (e->finish == ENG_ERROR &&
         e->status == LQ_ENOENT) { /* what the request bans is its own affair */
         api_fail(&why, g->p.beams ? width_param(&g->p) : NULL, "no_answer", "%s", e->error);
-        fail(g, &why);
+        api_gen_fail(g, &why);
     } else if (e->finish == ENG_ERROR && e->status == LQ_ENOMEM) {
         api_fail(&why, NULL, NULL, "out of memory");
         why.status = 503;
-        fail(g, &why);
+        api_gen_fail(g, &why);
     } else if (e->finish == ENG_ERROR) {
         met_add(g->a->met, MET_CORRUPTED, 1);
         api_fail(&why, NULL, "generation_failed", "generation failed: %s",
                  e->error ? e->error : "internal error");
         why.status = 500;
-        fail(g, &why);
+        api_gen_fail(g, &why);
     } else if (e->finish == ENG_CANCELLED && !atomic_load(&g->gone)) {
         why = shutting_down();
-        fail(g, &why); /* a choice cancelled by a failure finds that failure there */
+        api_gen_fail(g, &why); /* a choice cancelled by a failure finds that failure there */
     }
 }
 
@@ -200,7 +200,7 @@ static void rank_choices(gen *g)
 }
 
 /* Alone: the answer. */
-static void finish(gen *g)
+static void api_gen_finish(gen *g)
 {
     bool failed = atomic_load(&g->failed);
     if (!atomic_load(&g->gone) && !failed) {
@@ -227,7 +227,7 @@ static void finish(gen *g)
 
 static void done(gen *g)
 {
-    if (atomic_fetch_sub(&g->pending, 1) == 1) finish(g);
+    if (atomic_fetch_sub(&g->pending, 1) == 1) api_gen_finish(g);
 }
 
 static api_error too_much_memory(void)
@@ -254,7 +254,7 @@ static void hold_answer(gen_choice *c)
     c->held = n;
     if (http_hold(c->g->r, COPIES * more)) return;
     const api_error why = too_much_memory();
-    fail(c->g, &why);
+    api_gen_fail(c->g, &why);
 }
 
 /* The engine's thread. */
@@ -263,7 +263,7 @@ static void on_event(void *user, const eng_event *e)
     gen_choice *c = (gen_choice *)user + e->answer;
     gen *g = c->g;
     double now = http_age(g->r);
-    take(c, e);
+    api_gen_take(c, e);
     hold_answer(c);
     if (e->n_ids) observe_tokens(c, e->n_ids, now);
     if (e->finish) take_finish(c, e);
@@ -302,7 +302,7 @@ static int fail_some(api *a, bool (*pick)(const gen *g, const void *arg), const 
             if (!atomic_load(&g->failed) && pick(g, arg) && hold(g)) some[n++] = g;
         pthread_mutex_unlock(&a->mu);
         for (int i = 0; i < n; i++) {
-            fail(some[i], why);
+            api_gen_fail(some[i], why);
             done(some[i]);
         }
         total += n;
@@ -382,7 +382,7 @@ static const char *prompt_param(api_kind kind)
     return kind == API_CHAT ? "messages" : kind == API_EMBEDDINGS ? "input" : "prompt";
 }
 
-static lq_status submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
+static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
 {
     const api_params *p = &g->p;
     const api_prompt *prompt = &g->prompts[c->prompt];
@@ -459,10 +459,10 @@ static void submit_all(gen *g)
     uint64_t seed = base_seed(&g->p);
     api_error e = { 0 };
     int n = 0, all = requests(g), step = g->n_choices / all;
-    while (n < all && submit(g, &g->choices[n * step], seed, &e) == LQ_OK)
+    while (n < all && api_gen_submit(g, &g->choices[n * step], seed, &e) == LQ_OK)
         n++;
     if (n < all) {
-        fail(g, &e);
+        api_gen_fail(g, &e);
         atomic_fetch_sub(&g->pending, all - n);
     } else if (g->p.stream) {
         g->begun = true;

@@ -83,7 +83,7 @@ static void own_roles(cJSON *messages)
 }
 
 /* A copy of `v` (or null) under `key`, replacing what is there. */
-static bool put(cJSON *o, const char *key, const cJSON *v)
+static bool chat_put(cJSON *o, const char *key, const cJSON *v)
 {
     cJSON *copy = v ? cJSON_Duplicate(v, true) : cJSON_CreateNull();
     if (!copy) return false;
@@ -102,15 +102,15 @@ static bool reserved(const char *key)
 static cJSON *variables(const chat_format *c, const chat_request *r)
 {
     cJSON *o = cJSON_CreateObject();
-    bool ok = o && put(o, "messages", r->messages) && put(o, "tools", r->tools) &&
-              put(o, "documents", NULL);
+    bool ok = o && chat_put(o, "messages", r->messages) && chat_put(o, "tools", r->tools) &&
+              chat_put(o, "documents", NULL);
     cJSON *messages = cJSON_GetObjectItemCaseSensitive(o, "messages");
     if (ok) parse_arguments(messages);
     if (ok) own_roles(messages);
     for (const cJSON *e = r->kwargs ? r->kwargs->child : NULL; ok && e; e = e->next)
-        ok = !e->string || reserved(e->string) || put(o, e->string, e);
+        ok = !e->string || reserved(e->string) || chat_put(o, e->string, e);
     for (const cJSON *e = chat_set_tokens(c->set)->child; ok && e; e = e->next)
-        ok = cJSON_GetObjectItemCaseSensitive(o, e->string) || put(o, e->string, e);
+        ok = cJSON_GetObjectItemCaseSensitive(o, e->string) || chat_put(o, e->string, e);
     ok = ok && cJSON_AddBoolToObject(o, "add_generation_prompt", r->add_generation_prompt);
     if (ok) return o;
     cJSON_Delete(o);

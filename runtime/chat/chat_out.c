@@ -249,7 +249,7 @@ static bool object_byte(chat_out *c, char b, bool *closed)
 
 static void after_call(chat_out *c) { c->state = c->o.one_call ? DROP : AFTER_CALL; }
 
-static void step(chat_out *c, char b);
+static void chat_out_step(chat_out *c, char b);
 
 /* What was held as the beginning of a mark is text. */
 static void retell(chat_out *c, state next)
@@ -258,7 +258,7 @@ static void retell(chat_out *c, state next)
     c->held = (jw){ 0 };
     c->state = next;
     for (size_t i = 0; i < was.n; i++)
-        step(c, was.p[i]);
+        chat_out_step(c, was.p[i]);
     jw_free(&was);
 }
 
@@ -288,7 +288,7 @@ static state first_text(const chat_out *c)
     return c->o.calls == CHAT_CALLS_LLAMA3 ? FIRST : TEXT;
 }
 
-static void step(chat_out *c, char b)
+static void chat_out_step(chat_out *c, char b)
 {
     bool hermes = c->o.calls == CHAT_CALLS_HERMES, closed = false;
     switch (c->state) {
@@ -319,7 +319,7 @@ static void step(chat_out *c, char b)
     case BEFORE_TEXT:
         if (b == '\n') break;
         c->state = first_text(c);
-        step(c, b);
+        chat_out_step(c, b);
         break;
     case FIRST:
         if (b == '{') {
@@ -348,7 +348,7 @@ static void step(chat_out *c, char b)
     case AFTER_ARGS:
         if (hermes) {
             after_call(c);
-            step(c, b);
+            chat_out_step(c, b);
         } else if (!object_byte(c, b, &closed) || closed) {
             after_call(c);
         }
@@ -363,7 +363,7 @@ static void step(chat_out *c, char b)
             jw_clear(&c->news); /* what stands between the object and its closing mark */
         } else if (!is_blank(b) && b != ';') {
             c->state = FIRST;
-            step(c, b);
+            chat_out_step(c, b);
         }
         break;
     case DROP:
@@ -381,7 +381,7 @@ static lq_status told(const chat_out *c, lq_err *err)
 lq_status chat_out_push(chat_out *c, const char *text, size_t n, lq_err *err)
 {
     for (size_t i = 0; i < n; i++)
-        step(c, text[i]);
+        chat_out_step(c, text[i]);
     flush(c);
     return told(c, err);
 }

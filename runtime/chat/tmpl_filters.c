@@ -616,7 +616,7 @@ static tv f_map(tp_run *r, tv v, const tp_args *a)
     return out;
 }
 
-static tv choose(tp_run *r, tv v, const tp_args *a, bool by_attr, bool want)
+static tv tmpl_filters_choose(tp_run *r, tv v, const tp_args *a, bool by_attr, bool want)
 {
     tv all = some(r, v), out = tv_new_list(r, TV_GEN);
     size_t at = by_attr ? 1 : 0;
@@ -629,10 +629,22 @@ static tv choose(tp_run *r, tv v, const tp_args *a, bool by_attr, bool want)
     }
     return out;
 }
-static tv f_select(tp_run *r, tv v, const tp_args *a) { return choose(r, v, a, false, true); }
-static tv f_reject(tp_run *r, tv v, const tp_args *a) { return choose(r, v, a, false, false); }
-static tv f_selectattr(tp_run *r, tv v, const tp_args *a) { return choose(r, v, a, true, true); }
-static tv f_rejectattr(tp_run *r, tv v, const tp_args *a) { return choose(r, v, a, true, false); }
+static tv f_select(tp_run *r, tv v, const tp_args *a)
+{
+    return tmpl_filters_choose(r, v, a, false, true);
+}
+static tv f_reject(tp_run *r, tv v, const tp_args *a)
+{
+    return tmpl_filters_choose(r, v, a, false, false);
+}
+static tv f_selectattr(tp_run *r, tv v, const tp_args *a)
+{
+    return tmpl_filters_choose(r, v, a, true, true);
+}
+static tv f_rejectattr(tp_run *r, tv v, const tp_args *a)
+{
+    return tmpl_filters_choose(r, v, a, true, false);
+}
 
 static tv f_groupby(tp_run *r, tv v, const tp_args *a)
 {

@@ -33,7 +33,7 @@ static bool room(void **p, size_t *cap, size_t n, size_t more, size_t size)
     return true;
 }
 
-static bool keep(collector *c, const eng_event *e)
+static bool answer_keep(collector *c, const eng_event *e)
 {
     ans_answer *a = c->a;
     void *text = a->text, *ids = a->ids, *lp = a->logprobs;
@@ -56,12 +56,12 @@ static bool keep(collector *c, const eng_event *e)
 }
 
 /* On the engine's thread. */
-static void take(void *user, const eng_event *e)
+static void answer_take(void *user, const eng_event *e)
 {
     collector *c = user;
     ans_answer *a = c->a;
     pthread_mutex_lock(&c->lock);
-    if (!c->oom && !keep(c, e)) c->oom = true;
+    if (!c->oom && !answer_keep(c, e)) c->oom = true;
     if (e->n_ids) {
         a->t_last = lq_now();
         if (a->t_first <= 0) a->t_first = a->t_last;
@@ -143,7 +143,7 @@ lq_status ans_run(ans_answer *a, engine *e, const eng_request *r, ans_text f, vo
     uint64_t id = 0;
     bool on = true;
     a->t_begin = lq_now();
-    lq_status s = eng_submit(e, r, take, &c, &id, err);
+    lq_status s = eng_submit(e, r, answer_take, &c, &id, err);
     if (!s) on = wait_for(&c, e, id, f, user, job);
     a->t_end = lq_now();
     pthread_cond_destroy(&c.more);

@@ -85,7 +85,7 @@ static void settle(draft *d, seq *s)
 }
 
 /* Who is drafted, and for how many guesses; returns how many sequences. */
-static int choose(draft *d, seq *const *run, int64_t n, int64_t max)
+static int draft_choose(draft *d, seq *const *run, int64_t n, int64_t max)
 {
     int64_t left = SPEC_ROWS, decodes = 0;
     int k = 0;
@@ -148,7 +148,7 @@ bool draft_guess(draft *d, seq *const *run, int64_t n, int64_t max, smp_ctx *smp
     bool only_guesses = true;
     for (int64_t i = 0; i < n; i++)
         run[i]->n_draft = 0;
-    int k = choose(d, run, n, max);
+    int k = draft_choose(d, run, n, max);
     for (int i = 0; i < k; i++)
         only_guesses &= d->at[i]->n_ids - d->at[i]->draft.n_done <= 1 + SPEC_MAX;
     for (const float *logits; (logits = pass(d, k));)

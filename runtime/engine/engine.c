@@ -213,7 +213,7 @@ static void send_end(seq *s, eng_event ev, eng_finish how)
 
 /* The last event of s, which ceases to exist. Its blocks and the figures come first, so that who
  * sees the event sees them too. */
-static void finish(engine *e, seq *s, eng_event ev, eng_finish how)
+static void engine_finish(engine *e, seq *s, eng_event ev, eng_finish how)
 {
     sched_remove(&e->sched, s);
     pthread_mutex_lock(&e->lock);
@@ -250,7 +250,7 @@ static void admit(engine *e)
         if (!s->status && !s->prepared)
             s->status = seq_prepare(s, e->m->cfg, e->tok, e->o.guesses, &s->err);
         if (s->status)
-            finish(e, s, event_of(s), ENG_ERROR);
+            engine_finish(e, s, event_of(s), ENG_ERROR);
         else if (e->draft && !s->draft.kv.table)
             draft_begin(e->draft, s);
     }
@@ -330,7 +330,7 @@ static void take_samples(engine *e, seq *s)
         pthread_mutex_unlock(&e->lock);
         eng_event ev = token_event(s, &s->samples[k]);
         if (s->status || s->finish) {
-            finish(e, s, ev, s->status ? ENG_ERROR : s->finish);
+            engine_finish(e, s, ev, s->status ? ENG_ERROR : s->finish);
             return;
         }
         s->sink(s->user, &ev);
@@ -349,7 +349,7 @@ static bool send_answer(engine *e, seq *s, int64_t a)
         eng_event ev = token_event(s, b->results + i);
         ev.answer = (int)a;
         if (s->finish && a == b->o.n - 1) {
-            finish(e, s, ev, s->finish);
+            engine_finish(e, s, ev, s->finish);
             return false;
         }
         if (s->finish) {
@@ -358,7 +358,7 @@ static bool send_answer(engine *e, seq *s, int64_t a)
         }
         s->sink(s->user, &ev);
     }
-    finish(e, s, event_of(s), ENG_ERROR);
+    engine_finish(e, s, event_of(s), ENG_ERROR);
     return false;
 }
 
@@ -370,7 +370,7 @@ static void take_beams(engine *e, seq *s)
     pthread_mutex_unlock(&e->lock);
     s->status = beam_take(s, e->kv, e->m->cfg, e->tok, &s->err);
     if (s->status) {
-        finish(e, s, event_of(s), ENG_ERROR);
+        engine_finish(e, s, event_of(s), ENG_ERROR);
         return;
     }
     for (int64_t a = 0; s->beams->over && send_answer(e, s, a); a++)
@@ -397,7 +397,7 @@ static void take_guesses(engine *e, seq *s)
 static void take_result(engine *e, seq *s)
 {
     if (s->status) {
-        finish(e, s, event_of(s), ENG_ERROR);
+        engine_finish(e, s, event_of(s), ENG_ERROR);
         return;
     }
     s->n_done += s->plan_n;
@@ -418,7 +418,7 @@ static void take_result(engine *e, seq *s)
         ev.pooled = s->pooled;
         for (int64_t i = 0; s->r.pool == ENG_POOL_MEAN && i < e->m->cfg->hidden; i++)
             s->pooled[i] /= (double)s->n_prompt;
-        finish(e, s, ev, ENG_LENGTH);
+        engine_finish(e, s, ev, ENG_LENGTH);
         return;
     }
     if (s->beams)
@@ -514,7 +514,7 @@ static int64_t plan_logits(engine *e, seq *s, int64_t row0)
     return rows;
 }
 
-static void step(engine *e)
+static void engine_step(engine *e)
 {
     int64_t decodes;
     admit(e);
@@ -589,7 +589,7 @@ static bool sleeps(const engine *e)
     return !e->live || e->due > lq_now();
 }
 
-static void *run(void *arg)
+static void *engine_run(void *arg)
 {
     lq_locale_c();
     engine *e = arg;
@@ -615,10 +615,10 @@ static void *run(void *arg)
         busy = true;
         for (seq *s = doomed, *next; s; s = next) {
             next = s->doom_next;
-            finish(e, s, event_of(s), ENG_CANCELLED);
+            engine_finish(e, s, event_of(s), ENG_CANCELLED);
         }
         if (closing) break;
-        step(e);
+        engine_step(e);
     }
     pool_leave(e->p);
     return NULL;
@@ -689,7 +689,7 @@ lq_status eng_open(engine **out, const model *m, const tok_tokenizer *tok, pool 
     if (!s) s = open_step(e, err);
     if (!s) {
         publish(e);
-        e->has_thread = pthread_create(&e->thread, NULL, run, e) == 0;
+        e->has_thread = pthread_create(&e->thread, NULL, engine_run, e) == 0;
         if (!e->has_thread) s = lq_fail(err, LQ_ENOMEM, "engine: cannot start its thread");
     }
     if (s)

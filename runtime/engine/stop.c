@@ -116,7 +116,7 @@ static size_t longest_open(const stop_matcher *m)
 
 /* One byte through every automaton; a completed string that starts before the best so far
  * replaces it (of equal starts the shorter was complete first). */
-static void step(stop_matcher *m, char c)
+static void stop_step(stop_matcher *m, char c)
 {
     m->pos++;
     for (int i = 0; i < m->n; i++) {
@@ -146,7 +146,7 @@ lq_status stop_push(stop_matcher *m, const char *text, size_t n, bool watch, lq_
         return LQ_OK;
     }
     for (size_t i = 0; i < n && m->found < 0; i++) {
-        step(m, text[i]);
+        stop_step(m, text[i]);
         if (m->best >= 0 && m->best_start <= m->pos - longest_open(m)) m->found = m->best;
     }
     return LQ_OK;

@@ -274,7 +274,10 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
 
 /* ---- the step ---- */
 
-static void begin(fwd_rows *r, const model *m, const fwd_batch *b) { fwd_embed_rows(r, m, b->ids); }
+static void forward_cpu_begin(fwd_rows *r, const model *m, const fwd_batch *b)
+{
+    fwd_embed_rows(r, m, b->ids);
+}
 
 static void leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw)
 {
@@ -290,7 +293,7 @@ static lq_status end(const fwd_rows *r, lq_err *err)
 static void enter(fwd_rows *r) { (void)r; }
 
 const fwd_ops fwd_cpu = {
-    .begin = begin,
+    .begin = forward_cpu_begin,
     .enter = enter,
     .norm = norm,
     .products = products,

@@ -28,7 +28,7 @@ static int oldest(const fwd_graphs *g)
     return at;
 }
 
-static void say(fwd_graphs *g, const model_on *on, const lq_err *why)
+static void forward_graph_say(fwd_graphs *g, const model_on *on, const lq_err *why)
 {
     char text[sizeof why->msg + 64];
     g->off = true;
@@ -79,7 +79,7 @@ fwd_how fwd_graphs_piece(fwd_graphs *g, dev *d, int64_t piece, const model_on *o
     }
     if (g->off) return FWD_PLAIN;
     if (!d->ops->capture(d, &why)) return FWD_CAPTURE;
-    say(g, on, &why);
+    forward_graph_say(g, on, &why);
     return FWD_PLAIN;
 }
 
@@ -88,7 +88,7 @@ bool fwd_graphs_end(fwd_graphs *g, dev *d, int64_t piece, const model_on *on)
     lq_err why = { "" };
     dev_graph *graph = d->ops->captured(d, &why);
     if (!graph) {
-        say(g, on, &why);
+        forward_graph_say(g, on, &why);
         return false;
     }
     g->kept[g->at].piece[piece] = graph;

@@ -99,7 +99,7 @@ static void keep_groups(float *choice, const arch_config *c, float *score, int32
 }
 
 /* From a row's logits to its experts, rising, and their shares. */
-static void choose(const fwd_rows *r, const model_layer *l, int64_t t)
+static void forward_moe_choose(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const arch_config *c = r->c;
     const int64_t E = c->experts, k = c->experts_used;
@@ -137,7 +137,7 @@ static void choose_rows(const fwd_rows *r, int64_t row, int64_t n, const void *a
 {
     const model_layer *l = arg;
     for (int64_t t = row; t < row + n; t++) {
-        choose(r, l, t);
+        forward_moe_choose(r, l, t);
         if (l->lin[R_SHARED_ROUTER].present) r->shared_share[t] = sigmoid(r->shared_share[t]);
     }
 }

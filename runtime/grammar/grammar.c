@@ -224,7 +224,7 @@ static lq_status collect(grammar *g)
     return s;
 }
 
-static lq_status begin(grammar *g)
+static lq_status grammar_begin(grammar *g)
 {
     g->dfa.status = LQ_OK;
     g->dfa.work = GR_MAX_WORK;
@@ -291,7 +291,7 @@ static void walk_trie(grammar *g, uint32_t from, part *p)
 }
 
 /* g->bits and g->open into memory of p's own: a list where that is smaller. */
-static bool keep(grammar *g, part *p)
+static bool grammar_keep(grammar *g, part *p)
 {
     size_t words = (size_t)g->v->V / 32 + 1;
     for (size_t w = 0; w < words; w++)
@@ -357,7 +357,7 @@ static const part *part_of(grammar *g, uint32_t state)
     }
     walk_trie(g, state, &p);
     if (g->dfa.status) return NULL;
-    if (!keep(g, &p)) {
+    if (!grammar_keep(g, &p)) {
         free(p.bits);
         free(p.ids);
         free(p.open);
@@ -444,7 +444,7 @@ lq_status gr_accept(gr_matcher *m, const uint8_t *s, size_t n, bool *ok, lq_err 
     grammar *g = m->g;
     *ok = false;
     pthread_mutex_lock(&g->lock);
-    lq_status st = begin(g);
+    lq_status st = grammar_begin(g);
     uint32_t to = st ? GD_DEAD : walk(g, *current(m), s, n);
     st = end(g, err);
     if (!st && to != GD_DEAD) {
@@ -496,7 +496,7 @@ lq_status gr_mask(gr_matcher *m, uint32_t *mask, lq_err *err)
     grammar *g = m->g;
     if (!g->v) return lq_fail(err, LQ_EVALUE, "grammar: no vocabulary to make masks of");
     pthread_mutex_lock(&g->lock);
-    if (!begin(g)) fill_mask(g, *current(m), mask);
+    if (!grammar_begin(g)) fill_mask(g, *current(m), mask);
     lq_status s = end(g, err);
     pthread_mutex_unlock(&g->lock);
     return s;

@@ -74,7 +74,7 @@ static grammar *find(gr_cache *c, const lq_hash *key)
     return NULL;
 }
 
-static void keep(gr_cache *c, const lq_hash *key, grammar *g)
+static void grammar_cache_keep(gr_cache *c, const lq_hash *key, grammar *g)
 {
     entry *old = &c->entries[0];
     for (int i = 1; i < c->n; i++)
@@ -116,7 +116,7 @@ lq_status gr_cache_get(gr_cache *c, grammar **out, const gr_spec *spec, lq_err *
     if (other)
         gr_unref(other); /* another thread was faster: this one lives as long as its request */
     else
-        keep(c, &key, *out);
+        grammar_cache_keep(c, &key, *out);
     pthread_mutex_unlock(&c->lock);
     return LQ_OK;
 }

@@ -167,7 +167,7 @@ static bool spend(gr_dfa *d, int64_t n)
     return !d->status;
 }
 
-static uint32_t push(gr_dfa *d, uint32_t stack, uint32_t back)
+static uint32_t grammar_dfa_push(gr_dfa *d, uint32_t stack, uint32_t back)
 {
     gd_item frame = { back, stack };
     return intern_stack(d, &frame, 1, d->p.stacks[stack].depth + 1);
@@ -214,7 +214,7 @@ static uint32_t join(gr_dfa *d, uint32_t a, uint32_t b)
 
 /* ---- one step ---- */
 
-static void begin(gr_dfa *d)
+static void grammar_dfa_begin(gr_dfa *d)
 {
     d->n_touched = d->n_todo = 0;
     d->accept = d->escape = false;
@@ -274,7 +274,7 @@ static void leave_rules(gr_dfa *d)
 
 static void call(gr_dfa *d, const gn_node *n, uint32_t stack)
 {
-    uint32_t r = n->a, up = n->tail ? stack : push(d, stack, n->b);
+    uint32_t r = n->a, up = n->tail ? stack : grammar_dfa_push(d, stack, n->b);
     if (d->status) return;
     if (d->rule_mark[r] == d->stamp) {
         d->rule_stack[r] = join(d, d->rule_stack[r], up);
@@ -310,7 +310,7 @@ static int by_pos(const void *a, const void *b)
     return (x->pos > y->pos) - (x->pos < y->pos);
 }
 
-static uint32_t finish(gr_dfa *d)
+static uint32_t grammar_dfa_finish(gr_dfa *d)
 {
     uint32_t n = 0, n_calls = d->n_touched;
     for (uint32_t k = 0; k < n_calls && !d->status; k++) /* enter_rules touches BYTEs alone */
@@ -335,10 +335,10 @@ static uint32_t finish(gr_dfa *d)
 uint32_t gd_start(gr_dfa *d)
 {
     const gr_nfa *a = d->nfa;
-    begin(d);
+    grammar_dfa_begin(d);
     reach_closure(d, a->start[0], GD_STACK_ROOT);
     leave_rules(d);
-    return finish(d);
+    return grammar_dfa_finish(d);
 }
 
 uint32_t gd_step_slow(gr_dfa *d, uint32_t s, unsigned byte)
@@ -356,14 +356,14 @@ uint32_t gd_step_slow(gr_dfa *d, uint32_t s, unsigned byte)
         d->p.states[s].next = next;
         d->p.bytes += bytes;
     }
-    begin(d);
+    grammar_dfa_begin(d);
     gd_state from = d->p.states[s];
     for (uint32_t i = 0; i < from.n && !d->status; i++) {
         gd_item x = d->p.items[from.off + i];
         if (gn_has(&a->sets[a->nodes[x.pos].a], byte)) reach_closure(d, a->nodes[x.pos].b, x.stack);
     }
     leave_rules(d);
-    uint32_t to = finish(d);
+    uint32_t to = grammar_dfa_finish(d);
     if (!d->status) d->p.states[s].next[a->class_of[byte]] = to;
     return to;
 }

@@ -19,7 +19,7 @@ typedef struct {
     int nest;
 } gbnf;
 
-static void fail(gbnf *p, const char *expected)
+static void grammar_gbnf_fail(gbnf *p, const char *expected)
 {
     int line = 1;
     for (size_t k = 0; k < p->i && k < p->n; k++)
@@ -60,7 +60,7 @@ static uint32_t rule_named(gbnf *p)
     size_t n = p->i - from;
     if (n == 0 || n >= sizeof name) {
         p->i = from;
-        fail(p, n ? "a name of less than 64 characters" : "a rule's name");
+        grammar_gbnf_fail(p, n ? "a name of less than 64 characters" : "a rule's name");
         return 0;
     }
     memcpy(name, p->s + from, n);
@@ -75,7 +75,7 @@ static bool hex(gbnf *p, int digits, uint32_t *out)
     for (int k = 0; k < digits; k++) {
         int c = peek(p);
         if (c < 0 || !isxdigit(c)) {
-            fail(p, "a hexadecimal digit");
+            grammar_gbnf_fail(p, "a hexadecimal digit");
             return false;
         }
         *out = *out << 4 | (uint32_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
@@ -89,7 +89,7 @@ static bool character(gbnf *p, uint32_t *out)
 {
     int c = peek(p);
     if (c < 0 || c == '\n') {
-        fail(p, "the end of a string or class");
+        grammar_gbnf_fail(p, "the end of a string or class");
         return false;
     }
     if (c != '\\') {
@@ -117,7 +117,7 @@ static bool character(gbnf *p, uint32_t *out)
     case 'U':
         if (!hex(p, c == 'u' ? 4 : 8, out)) return false;
         if (*out < 0x110000 && !(*out >= 0xd800 && *out < 0xe000)) return true;
-        fail(p, "a code point before this");
+        grammar_gbnf_fail(p, "a code point before this");
         return false;
     case '\\':
     case '"':
@@ -128,7 +128,7 @@ static bool character(gbnf *p, uint32_t *out)
         return *out = (uint32_t)c, true;
     default:
         p->i--;
-        fail(p, "an escape: n t r x u U \\ \" [ ] - ^");
+        grammar_gbnf_fail(p, "an escape: n t r x u U \\ \" [ ] - ^");
         return false;
     }
 }
@@ -166,8 +166,8 @@ static ga_node *class(gbnf *p)
             p->i++;
             if (!character(p, &x.hi)) break;
         }
-        if (x.hi < x.lo) fail(p, "a range from lower to higher before this");
-        if (n == GR_MAX_CLASS_RANGES) fail(p, "at most 1024 ranges in a class");
+        if (x.hi < x.lo) grammar_gbnf_fail(p, "a range from lower to higher before this");
+        if (n == GR_MAX_CLASS_RANGES) grammar_gbnf_fail(p, "at most 1024 ranges in a class");
         if (!p->b->status) r[n++] = x;
     }
     p->i++;
@@ -178,7 +178,7 @@ static bool number(gbnf *p, int64_t *out)
 {
     *out = 0;
     if (!isdigit(peek(p))) {
-        fail(p, "a number");
+        grammar_gbnf_fail(p, "a number");
         return false;
     }
     while (isdigit(peek(p)) && *out < 1000000000)
@@ -194,7 +194,7 @@ static ga_node *repeats(gbnf *p, ga_node *item, bool lines)
         int c = peek(p);
         int64_t min = c == '+', max = c == '?' ? 1 : -1;
         if (c != '*' && c != '+' && c != '?' && c != '{') return item;
-        if (times == 8) fail(p, "at most 8 repetitions of one item");
+        if (times == 8) grammar_gbnf_fail(p, "at most 8 repetitions of one item");
         p->i++;
         if (c == '{') {
             skip(p, lines);
@@ -208,8 +208,8 @@ static ga_node *repeats(gbnf *p, ga_node *item, bool lines)
                 if (peek(p) != '}' && !number(p, &max)) return NULL;
                 skip(p, lines);
             }
-            if (peek(p) != '}') fail(p, "}");
-            if (max >= 0 && max < min) fail(p, "{least,most} before this");
+            if (peek(p) != '}') grammar_gbnf_fail(p, "}");
+            if (max >= 0 && max < min) grammar_gbnf_fail(p, "{least,most} before this");
             p->i++;
         }
         item = ga_repeat(p->b, item, min, max);
@@ -235,9 +235,10 @@ static ga_node *sequence(gbnf *p, bool lines)
             item = ga_chars(p->b, NULL, 0, true);
         } else if (c == '(') {
             p->i++;
-            if (++p->nest > GR_MAX_PAREN_NEST) fail(p, "at most 100 nested parentheses");
+            if (++p->nest > GR_MAX_PAREN_NEST)
+                grammar_gbnf_fail(p, "at most 100 nested parentheses");
             item = alternatives(p, true);
-            if (peek(p) != ')') fail(p, ")");
+            if (peek(p) != ')') grammar_gbnf_fail(p, ")");
             p->i++;
             p->nest--;
         } else if (is_name(c)) {
@@ -272,7 +273,7 @@ static void rule(gbnf *p)
     uint32_t r = rule_named(p);
     skip(p, false);
     if (!p->b->status && (p->n - p->i < 3 || memcmp(p->s + p->i, "::=", 3) != 0)) {
-        fail(p, "::= (the notation is GBNF)");
+        grammar_gbnf_fail(p, "::= (the notation is GBNF)");
         return;
     }
     p->i += 3;
@@ -283,7 +284,7 @@ static void rule(gbnf *p)
     if (c == '<' || c == '!')
         ga_fail(p->b, LQ_EUNSUPPORTED, "grammar: tokens (<...>) are not supported in rules");
     else if (c >= 0 && c != '\n' && c != '\r')
-        fail(p, "a string, class, name, parenthesis, | or the line's end");
+        grammar_gbnf_fail(p, "a string, class, name, parenthesis, | or the line's end");
     else if (p->b->rules[r].body)
         ga_fail(p->b, LQ_EVALUE, "grammar: rule %s is defined twice", p->b->rules[r].name);
     else

@@ -154,7 +154,7 @@ static cJSON *copy(gs_ctx *c, const cJSON *v, const char *at)
     return out;
 }
 
-static void put(gs_ctx *c, cJSON *o, const char *key, cJSON *v)
+static void grammar_merge_put(gs_ctx *c, cJSON *o, const char *key, cJSON *v)
 {
     cJSON_DeleteItemFromObjectCaseSensitive(o, key);
     if (v && !cJSON_AddItemToObject(o, key, v)) {
@@ -163,7 +163,7 @@ static void put(gs_ctx *c, cJSON *o, const char *key, cJSON *v)
     }
 }
 
-static const cJSON *keep(gs_ctx *c, cJSON *v)
+static const cJSON *grammar_merge_keep(gs_ctx *c, cJSON *v)
 {
     if (!v || c->b->status) {
         cJSON_Delete(v);
@@ -177,7 +177,7 @@ const cJSON *gs_without(gs_ctx *c, const cJSON *schema, const char *key, const c
 {
     cJSON *out = copy(c, schema, at);
     if (out) cJSON_DeleteItemFromObjectCaseSensitive(out, key);
-    return keep(c, out);
+    return grammar_merge_keep(c, out);
 }
 
 /* ---- merging ---- */
@@ -235,7 +235,7 @@ static cJSON *merge_properties(gs_ctx *c, const cJSON *a, const cJSON *b, const 
         if (v && own)
             cJSON_ReplaceItemInObjectCaseSensitive(out, k->string, v);
         else
-            put(c, out, k->string, v);
+            grammar_merge_put(c, out, k->string, v);
     }
     return out;
 }
@@ -362,16 +362,16 @@ const cJSON *gs_merge(gs_ctx *c, const cJSON *a, const cJSON *b, const char *at)
         if (strcmp(k->string, "type") == 0 || strcmp(k->string, "nullable") == 0) continue;
         if (own && gs_is_annotation(k->string)) continue;
         cJSON *v = own ? merge_member(c, own, k, at) : copy(c, k, at);
-        if (v) put(c, out, k->string, v);
+        if (v) grammar_merge_put(c, out, k->string, v);
     }
     if (out && js_get(a, "type") && js_get(b, "type"))
-        put(c, out, "type", merge_types(c, a, b, at));
+        grammar_merge_put(c, out, "type", merge_types(c, a, b, at));
     else if (out && js_get(b, "type"))
-        put(c, out, "type", type_list(gs_types(c, b, at)));
+        grammar_merge_put(c, out, "type", type_list(gs_types(c, b, at)));
     else if (out && js_get(a, "type"))
-        put(c, out, "type", type_list(gs_types(c, a, at)));
+        grammar_merge_put(c, out, "type", type_list(gs_types(c, a, at)));
     if (out) cJSON_DeleteItemFromObjectCaseSensitive(out, "nullable"); /* in type now */
-    return keep(c, out);
+    return grammar_merge_keep(c, out);
 }
 
 /* ---- disjointness ---- */

@@ -29,7 +29,7 @@ static const ga_range digits[] = { { '0', '9' } };
 static const ga_range words[] = { { '0', '9' }, { 'A', 'Z' }, { '_', '_' }, { 'a', 'z' } };
 static const ga_range spaces[] = { { 9, 13 }, { ' ', ' ' } };
 
-static void fail(rx *p, const char *why)
+static void grammar_regex_fail(rx *p, const char *why)
 {
     ga_fail(p->b, LQ_EVALUE, "%s: at byte %zu: %s", p->what, p->i, why);
 }
@@ -54,7 +54,7 @@ static bool eat(rx *p, int c)
 static void add_range(rx *p, uint32_t lo, uint32_t hi)
 {
     if (p->n_r == GR_MAX_REGEX_RANGES) {
-        fail(p, "the class has too many ranges");
+        grammar_regex_fail(p, "the class has too many ranges");
         return;
     }
     p->r[p->n_r++] = (ga_range){ lo, hi };
@@ -111,7 +111,7 @@ static void add_property(rx *p, bool negated)
     while (n < 3 && (braces ? isalpha(peek(p)) : n < 1 && isalpha(peek(p))))
         name[n++] = (char)p->s[p->i++];
     const bool spelled = !(braces && !eat(p, '}')) && n > 0 && n <= 2;
-    if (++p->n_properties > GR_MAX_REGEX_PROPERTIES) fail(p, "too many properties");
+    if (++p->n_properties > GR_MAX_REGEX_PROPERTIES) grammar_regex_fail(p, "too many properties");
     if (p->b->status) return;
     const ga_property *q = spelled ? property(p, name) : NULL;
     if (q)
@@ -133,7 +133,7 @@ static bool hex(rx *p, int least, int most, uint32_t *out)
         *out = *out << 4 | (uint32_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
     }
     if (k >= least && *out <= 0x10ffff) return true;
-    fail(p, "expected a code point in hexadecimal digits");
+    grammar_regex_fail(p, "expected a code point in hexadecimal digits");
     return false;
 }
 
@@ -142,7 +142,7 @@ static bool escape(rx *p, bool in_class, uint32_t *c)
 {
     int e = peek(p);
     if (e < 0) {
-        fail(p, "a backslash at the end");
+        grammar_regex_fail(p, "a backslash at the end");
         return false;
     }
     p->i++;
@@ -194,7 +194,7 @@ static bool escape(rx *p, bool in_class, uint32_t *c)
         if (e == 'B' || e == 'A' || e == 'z' || e == 'Z' || e == 'G') refuse(p, "this assertion");
         break;
     }
-    fail(p, "an escape that is not known");
+    grammar_regex_fail(p, "an escape that is not known");
     return false;
 }
 
@@ -218,7 +218,7 @@ static ga_node *class(rx *p)
         uint32_t lo = 0, hi;
         int c = peek(p);
         if (c < 0) {
-            fail(p, "a class without ]");
+            grammar_regex_fail(p, "a class without ]");
             return NULL;
         }
         if (c == ']' && !first) break;
@@ -239,7 +239,8 @@ static ga_node *class(rx *p)
                 one = escape(p, true, &hi);
             else
                 hi = plain(p);
-            if (!p->b->status && (!one || hi < lo)) fail(p, "a range that does not rise");
+            if (!p->b->status && (!one || hi < lo))
+                grammar_regex_fail(p, "a range that does not rise");
         }
         if (!p->b->status) add_range(p, lo, hi);
     }
@@ -254,7 +255,7 @@ static ga_node *branches(rx *p, bool top);
 static ga_node *group(rx *p)
 {
     if (++p->nest > GR_MAX_REGEX_NEST) {
-        fail(p, "groups nest too deeply");
+        grammar_regex_fail(p, "groups nest too deeply");
         return NULL;
     }
     if (eat(p, '?')) {
@@ -273,7 +274,7 @@ static ga_node *group(rx *p)
         refuse(p, "a verb");
     }
     ga_node *t = branches(p, false);
-    if (!p->b->status && !eat(p, ')')) fail(p, "expected )");
+    if (!p->b->status && !eat(p, ')')) grammar_regex_fail(p, "expected )");
     p->nest--;
     return t;
 }
@@ -291,7 +292,8 @@ static bool counted(rx *p, int64_t *min, int64_t *max)
             if (v[1] < 0) v[1] = 0;
             if (v[1] < 1000000000) v[1] = 10 * v[1] + (p->s[k] - '0');
         }
-        if (none && k > from && k < p->n && p->s[k] == '}') fail(p, "write {0,n} for {,n}");
+        if (none && k > from && k < p->n && p->s[k] == '}')
+            grammar_regex_fail(p, "write {0,n} for {,n}");
     } else {
         v[1] = v[0];
     }
@@ -299,7 +301,7 @@ static bool counted(rx *p, int64_t *min, int64_t *max)
     p->i = k + 1;
     *min = v[0];
     *max = v[1];
-    if (*max >= 0 && *max < *min) fail(p, "a repetition {m,n} with n below m");
+    if (*max >= 0 && *max < *min) grammar_regex_fail(p, "a repetition {m,n} with n below m");
     return true;
 }
 
@@ -318,8 +320,9 @@ static ga_node *repeats(rx *p, ga_node *item)
     if (eat(p, '+')) refuse(p, "a possessive repetition");
     eat(p, '?');
     c = peek(p);
-    if (c == '*' || c == '+' || c == '?') fail(p, "nothing to repeat");
-    if (c == '{' && counted(p, &(int64_t){ 0 }, &(int64_t){ 0 })) fail(p, "nothing to repeat");
+    if (c == '*' || c == '+' || c == '?') grammar_regex_fail(p, "nothing to repeat");
+    if (c == '{' && counted(p, &(int64_t){ 0 }, &(int64_t){ 0 }))
+        grammar_regex_fail(p, "nothing to repeat");
     return ga_repeat(p->b, item, min, max);
 }
 
@@ -341,7 +344,7 @@ static ga_node *atom(rx *p)
     case '*':
     case '+':
     case '?':
-        fail(p, "nothing to repeat");
+        grammar_regex_fail(p, "nothing to repeat");
         return NULL;
     case '^':
     case '$':
@@ -375,7 +378,8 @@ static ga_node *branch(rx *p, bool top)
 {
     ga_node *seq = ga_seq(p->b);
     bool begins = top && eat(p, '^'), ends = false;
-    if (begins && strchr("*+?", peek(p) > 0 ? peek(p) : 'x')) fail(p, "nothing to repeat");
+    if (begins && strchr("*+?", peek(p) > 0 ? peek(p) : 'x'))
+        grammar_regex_fail(p, "nothing to repeat");
     if (top && p->search && !begins) ga_add(seq, around(p));
     while (p->i < p->n && peek(p) != '|' && peek(p) != ')' && !p->b->status) {
         int after = peek_at(p, 1);
@@ -412,11 +416,11 @@ ga_node *gr_regex(ga_builder *b, const char *text, size_t n, bool json, bool sea
              .search = search,
              .what = what,
              .any = GR_NONE };
-    if (!lq_utf8_valid(text, n, NULL)) fail(&p, "it is not valid UTF-8");
+    if (!lq_utf8_valid(text, n, NULL)) grammar_regex_fail(&p, "it is not valid UTF-8");
     p.r = malloc(GR_MAX_REGEX_RANGES * sizeof *p.r);
     if (!p.r) ga_fail(b, LQ_ENOMEM, "grammar: out of memory");
     ga_node *t = b->status ? NULL : branches(&p, true);
-    if (!b->status && p.i < n) fail(&p, "a ) without (");
+    if (!b->status && p.i < n) grammar_regex_fail(&p, "a ) without (");
     free(p.r);
     return b->status ? NULL : t;
 }

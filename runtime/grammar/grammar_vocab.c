@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-static lq_status no_memory(gr_vocab *v, lq_err *err)
+static lq_status grammar_vocab_no_memory(gr_vocab *v, lq_err *err)
 {
     gr_vocab_close(v);
     return lq_fail(err, LQ_ENOMEM, "grammar: out of memory for the vocabulary");
@@ -86,15 +86,15 @@ lq_status gr_vocab_of(gr_vocab **out, const uint8_t *bytes, const size_t *off, i
 {
     *out = NULL;
     gr_vocab *v = calloc(1, sizeof *v);
-    if (!v) return no_memory(v, err);
+    if (!v) return grammar_vocab_no_memory(v, err);
     v->V = V;
     v->bytes = malloc(off[V] + 1);
     v->off = malloc(((size_t)V + 1) * sizeof *v->off);
     v->held = calloc(1, sizeof *v->held);
-    if (!v->bytes || !v->off || !v->held) return no_memory(v, err);
+    if (!v->bytes || !v->off || !v->held) return grammar_vocab_no_memory(v, err);
     if (off[V]) memcpy(v->bytes, bytes, off[V]);
     memcpy(v->off, off, ((size_t)V + 1) * sizeof *off);
-    if (!make_trie(v)) return no_memory(v, err);
+    if (!make_trie(v)) return grammar_vocab_no_memory(v, err);
     *out = v;
     return LQ_OK;
 }

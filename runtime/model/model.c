@@ -5,7 +5,7 @@
 #include "formats/tensor/tiles.h"
 #include "kernels/ops.h"
 
-static lq_status no_memory(lq_err *err, const char *what)
+static lq_status model_no_memory(lq_err *err, const char *what)
 {
     return lq_fail(err, LQ_ENOMEM, "%s: out of memory while loading", what);
 }
@@ -16,7 +16,7 @@ static lq_status make_ones(const float **v, const model *m, arch_role r, lq_aren
     int64_t N, K;
     arch_role_shape(m->cfg, r, &N, &K);
     float *ones = lq_push(a, (size_t)K * sizeof *ones);
-    if (!ones) return no_memory(err, arch_role_text(r));
+    if (!ones) return model_no_memory(err, arch_role_text(r));
     for (int64_t i = 0; i < K; i++)
         ones[i] = 1;
     *v = ones;
@@ -56,7 +56,7 @@ static lq_status load_experts(model_layer *l, const model *m, arch_role r, int64
 {
     const int64_t n = m->cfg->experts;
     model_linear *e = lq_push(a, (size_t)n * sizeof *e);
-    if (!e) return no_memory(err, "experts");
+    if (!e) return model_no_memory(err, "experts");
     l->expert[r - R_EXPERT_GATE] = e;
     /* Stacked experts are one tensor: one that is translated is so once for all of them. */
     const src_tensor *stack = NULL;
@@ -108,7 +108,7 @@ static lq_status make_frequencies(model *m, lq_err *err)
 {
     const int64_t half = m->cfg->hidden / 2;
     float *f = lq_push(&m->arena, (size_t)half * sizeof *f);
-    if (!f) return no_memory(err, "positions");
+    if (!f) return model_no_memory(err, "positions");
     const float step = half > 1 ? (float)-(log(10000.0) / (double)(half - 1)) : 0;
     for (int64_t i = 0; i < half; i++)
         f[i] = (float)exp((double)((float)i * step));
@@ -196,7 +196,7 @@ lq_status model_cut_layers(model *m, lq_err *err)
     const size_t L = (size_t)m->cfg->layers;
     m->layers = lq_push(&m->arena, L * sizeof *m->layers);
     lq_arena *own = m->layers ? lq_push(&m->arena, (L + 1) * sizeof *own) : NULL;
-    if (!own) return no_memory(err, "layers");
+    if (!own) return model_no_memory(err, "layers");
     m->layer_arenas = own;
     return LQ_OK;
 }

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static bool keep(model_on *on, void *p)
+static bool model_dev_keep(model_on *on, void *p)
 {
     if (on->n_mem == on->cap) {
         const int64_t cap = on->cap ? 2 * on->cap : 256;
@@ -22,12 +22,12 @@ static bool keep(model_on *on, void *p)
 }
 
 /* n bytes on the device. */
-static lq_status take(void **to, model_on *on, size_t n, lq_err *err)
+static lq_status model_dev_take(void **to, model_on *on, size_t n, lq_err *err)
 {
     void *p;
     lq_status s = dev_take(&p, &on->d, n, "a weight needs", err);
     if (s) return s;
-    if (!keep(on, p)) {
+    if (!model_dev_keep(on, p)) {
         on->d.ops->free(&on->d, p);
         return lq_fail(err, LQ_ENOMEM, "out of memory");
     }
@@ -37,12 +37,13 @@ static lq_status take(void **to, model_on *on, size_t n, lq_err *err)
 }
 
 /* A copy of n bytes there; NULL after a failure, which dev_sync or `err` tells. */
-static lq_status put(const void **to, model_on *on, const void *host, size_t n, lq_err *err)
+static lq_status model_dev_put(const void **to, model_on *on, const void *host, size_t n,
+                               lq_err *err)
 {
     void *p = NULL;
     *to = NULL;
     if (!host || n == 0) return LQ_OK;
-    lq_status s = take(&p, on, n, err);
+    lq_status s = model_dev_take(&p, on, n, err);
     if (!s) on->d.ops->upload(&on->d, p, host, n);
     *to = p;
     return s;
@@ -51,7 +52,7 @@ static lq_status put(const void **to, model_on *on, const void *host, size_t n, 
 static lq_status put_floats(const float **to, model_on *on, int64_t n, lq_err *err)
 {
     const void *p;
-    lq_status s = put(&p, on, *to, (size_t)n * sizeof(float), err);
+    lq_status s = model_dev_put(&p, on, *to, (size_t)n * sizeof(float), err);
     *to = p;
     return s;
 }
@@ -60,7 +61,7 @@ static lq_status put_tensor(qt_tensor *t, model_on *on, lq_err *err)
 {
     lq_status s = LQ_OK;
     for (int i = 0; i < QT_N_PLANES && !s; i++)
-        s = put(&t->plane[i].data, on, t->plane[i].data, t->plane[i].bytes, err);
+        s = model_dev_put(&t->plane[i].data, on, t->plane[i].data, t->plane[i].bytes, err);
     return s;
 }
 
@@ -84,7 +85,7 @@ static lq_status put_planes(qt_span *to, model_on *on, const qt_tensor *of, int 
     to->bytes = 0;
     for (int i = 0; i < n; i++)
         to->bytes += of[i].plane[p].bytes;
-    lq_status s = to->bytes ? take(&on_it, on, to->bytes, err) : LQ_OK;
+    lq_status s = to->bytes ? model_dev_take(&on_it, on, to->bytes, err) : LQ_OK;
     for (int i = 0; i < n && !s; at += of[i++].plane[p].bytes)
         if (of[i].plane[p].bytes)
             on->d.ops->upload(&on->d, (uint8_t *)on_it + at, of[i].plane[p].data,
@@ -100,7 +101,7 @@ static lq_status put_biases(model_linear *to, model_on *on, const model_linear *
     float *at;
     to->bias = NULL;
     if (!of->bias) return LQ_OK;
-    lq_status s = take(&on_it, on, (size_t)to->w.N * sizeof *at, err);
+    lq_status s = model_dev_take(&on_it, on, (size_t)to->w.N * sizeof *at, err);
     to->bias = at = on_it;
     for (int i = 0; i < n && !s; at += of[i++].w.N)
         on->d.ops->upload(&on->d, at, of[i].bias, (size_t)of[i].w.N * sizeof *at);
@@ -291,7 +292,7 @@ static lq_status put_set(model_experts *set, model_on *on, const model_linear *l
         if (t->scheme.n_out > set->w.t.scheme.n_out) set->w.t.scheme.n_out = t->scheme.n_out;
     }
     set->w.s = tiles_shape(&set->w.t.scheme, like->N, like->K);
-    lq_status st = take(&set->parts, on, on->d.ops->mm_group_bytes(n), err);
+    lq_status st = model_dev_take(&set->parts, on, on->d.ops->mm_group_bytes(n), err);
     if (!st) on->d.ops->mm_group(&on->d, set->parts, s->w, s->bias, n);
     return st;
 }
@@ -532,7 +533,8 @@ size_t model_size_on(const model_sizes *z, int64_t n)
 }
 
 /* on->first, of a device that is open. */
-static lq_status choose(model_on *on, const model *m, const model_share *share, lq_err *err)
+static lq_status model_dev_choose(model_on *on, const model *m, const model_share *share,
+                                  lq_err *err)
 {
     const int64_t L = m->cfg->layers;
     size_t *layer = malloc((size_t)(L + 1) * sizeof *layer);
@@ -691,7 +693,7 @@ lq_status model_to_device(model *m, const char *want, const model_share *share, 
         }
         s = open_blas(m, err);
     }
-    if (!s) s = choose(m->on, m, share, err);
+    if (!s) s = model_dev_choose(m->on, m, share, err);
     if (!s) s = put_model(m, err);
     if (!s && ranks > 1) s = keep_shapes(m, err);
     if (s)

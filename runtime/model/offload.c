@@ -68,7 +68,7 @@ lq_status fwd_offload_check(fwd_offload *o, lq_err *err)
     return was;
 }
 
-static void no_memory(fwd_offload *o)
+static void offload_no_memory(fwd_offload *o)
 {
     lq_err why = { "" };
     failed(o, lq_fail(&why, LQ_ENOMEM, "out of memory"), &why);
@@ -134,7 +134,7 @@ static const float *weight(fwd_offload *o, const mm_weight *w)
     bool ok = true;
     for (int64_t n = 0; n < w->t.N && ok; n += ROWS)
         ok = put_rows(o, on, w, n, n + ROWS < w->t.N ? n + ROWS : w->t.N);
-    if (!ok) no_memory(o);
+    if (!ok) offload_no_memory(o);
     o->held[o->n_held].of = w;
     o->held[o->n_held++].w = on;
     return on;
@@ -168,7 +168,7 @@ static void product(fwd_offload *o, const mm_out *out, int64_t M)
         o->y_here = malloc(rows * sizeof *y);
         o->y_floats = o->y_here ? rows : 0;
     }
-    if (!o->y_here) no_memory(o);
+    if (!o->y_here) offload_no_memory(o);
     if (!w || !y || !o->y_here) return;
     o->d->ops->gemm(o->d, &(dev_gemm_args){ .C = y,
                                             .A = o->x.at,

@@ -73,7 +73,7 @@ uint32_t tok_find_text(const tok_builder *b, const void *s, size_t n)
 }
 
 /* An array of `bytes`, each `with`. */
-static bool fill(tok_buf *b, size_t bytes, int with)
+static bool tok_build_fill(tok_buf *b, size_t bytes, int with)
 {
     if (!tok_buf_room(b, bytes)) return false;
     memset(b->p, with, bytes);
@@ -91,8 +91,8 @@ static size_t table_size(size_t n)
 
 lq_status tok_begin_vocab(tok_builder *b, size_t n_ids, size_t n_tokens, lq_err *err)
 {
-    return fill(&b->tokens, n_ids * sizeof(tok_str), 0xFF) &&
-                   fill(&b->vocab, table_size(n_tokens) * sizeof(uint32_t), 0)
+    return tok_build_fill(&b->tokens, n_ids * sizeof(tok_str), 0xFF) &&
+                   tok_build_fill(&b->vocab, table_size(n_tokens) * sizeof(uint32_t), 0)
                ? LQ_OK
                : tok_oom(err);
 }
@@ -116,7 +116,8 @@ lq_status tok_put_token(tok_builder *b, tok_str s, uint32_t id, lq_err *err)
 /* ---- merges ---- */
 lq_status tok_begin_merges(tok_builder *b, size_t n, lq_err *err)
 {
-    return fill(&b->merges, table_size(n) * sizeof(tok_merge), 0xFF) ? LQ_OK : tok_oom(err);
+    return tok_build_fill(&b->merges, table_size(n) * sizeof(tok_merge), 0xFF) ? LQ_OK
+                                                                               : tok_oom(err);
 }
 
 void tok_put_merge(tok_builder *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t id)

@@ -35,7 +35,10 @@ static const char REPLACEMENT[] = "\xEF\xBF\xBD";
 
 static lq_status emit(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start);
 
-static const tok_step *step(const tok_stream *d, size_t i) { return &d->t->steps[TOK_DEC][i]; }
+static const tok_step *tok_dec_step(const tok_stream *d, size_t i)
+{
+    return &d->t->steps[TOK_DEC][i];
+}
 
 /* ---- steps that look at a token whole. Behind a step that makes all tokens one there is a single
  * token, which ends with the stream. ---- */
@@ -232,7 +235,7 @@ static lq_status compile_strip(tok_builder *b, const cJSON *j, tok_op *op, lq_er
 
 static lq_status run_strip(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start)
 {
-    const tok_step *st = step(d, i);
+    const tok_step *st = tok_dec_step(d, i);
     const size_t n_c = st->n[0], stop = st->op->arg[1];
     dec_state *y = &d->state[i];
     tok_buf text = { 0 };
@@ -314,7 +317,7 @@ static size_t may_begin(const uint8_t *s, size_t n, const uint8_t *pat, size_t m
 static lq_status replace_fused(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start,
                                bool end)
 {
-    const tok_step *st = step(d, i);
+    const tok_step *st = tok_dec_step(d, i);
     tok_buf *p = &d->state[i].pend, text = { 0 };
     size_t from = 0, keep = 0;
     tok_buf_add(p, s, n);
@@ -340,7 +343,7 @@ static lq_status run_replace(tok_stream *d, size_t i, const uint8_t *s, size_t n
     if (!s) return LQ_OK;
     tok_buf text = { 0 };
     size_t from;
-    lq_status e = replace_all(d, step(d, i), s, n, &text, &from);
+    lq_status e = replace_all(d, tok_dec_step(d, i), s, n, &text, &from);
     if (!e) tok_buf_add(&text, s + from, n - from);
     if (!e) e = text.oom ? tok_oom(d->err) : emit(d, i + 1, text.p, text.n, start);
     tok_buf_free(&text);
@@ -361,7 +364,7 @@ static lq_status compile_metaspace(tok_builder *b, const cJSON *j, tok_op *op, l
 
 static lq_status run_metaspace(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start)
 {
-    const tok_step *st = step(d, i);
+    const tok_step *st = tok_dec_step(d, i);
     dec_state *y = &d->state[i];
     tok_buf text = { 0 };
     if (!s) return LQ_OK;
@@ -434,7 +437,7 @@ static lq_status open_text(tok_tokenizer *t, tok_step *s, lq_err *err)
 
 static lq_status run_wordpiece(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start)
 {
-    const tok_step *st = step(d, i);
+    const tok_step *st = tok_dec_step(d, i);
     dec_state *y = &d->state[i];
     tok_buf text = { 0 };
     (void)start;
@@ -465,7 +468,7 @@ static lq_status compile_bpe(tok_builder *b, const cJSON *j, tok_op *op, lq_err 
 /* A token waits from its first suffix on: only the next one says what a suffix is. */
 static lq_status run_bpe(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start)
 {
-    const tok_step *st = step(d, i);
+    const tok_step *st = tok_dec_step(d, i);
     dec_state *y = &d->state[i];
     tok_buf text = { 0 };
     const bool end = s == NULL;
@@ -506,7 +509,7 @@ static lq_status open_texts(tok_tokenizer *t, tok_step *s, lq_err *err)
 
 static lq_status run_ctc(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start)
 {
-    const tok_step *st = step(d, i);
+    const tok_step *st = tok_dec_step(d, i);
     dec_state *y = &d->state[i];
     tok_buf a = { 0 }, b = { 0 };
     (void)start;
@@ -549,7 +552,7 @@ const tok_stage_table tok_dec_table = { "decoder", "decoders", kinds, LQ_COUNT(k
 static lq_status emit(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start)
 {
     if (!s) s = (const uint8_t *)""; /* an empty token; NULL would be the end */
-    if (i < d->n) return kinds[step(d, i)->op->kind].run.dec(d, i, s, n, start);
+    if (i < d->n) return kinds[tok_dec_step(d, i)->op->kind].run.dec(d, i, s, n, start);
     tok_buf_add(&d->out, s, n);
     return d->out.oom ? tok_oom(d->err) : LQ_OK;
 }
@@ -566,10 +569,10 @@ lq_status tok_stream_new(tok_stream **out, const tok_tokenizer *t, bool skip_spe
     d->state = calloc(d->n + 1, sizeof *d->state);
     bool fused = false, ok = d->state != NULL;
     for (size_t i = 0; i < d->n && ok; i++) {
-        const char *name = kinds[step(d, i)->op->kind].name;
+        const char *name = kinds[tok_dec_step(d, i)->op->kind].name;
         d->state[i].fused = fused;
         fused = fused || strcmp(name, "Fuse") == 0 || strcmp(name, "ByteLevel") == 0;
-        if (step(d, i)->pattern && step(d, i)->op->arg[0] && !d->matcher)
+        if (tok_dec_step(d, i)->pattern && tok_dec_step(d, i)->op->arg[0] && !d->matcher)
             ok = (d->matcher = tok_matcher_new()) != NULL;
     }
     if (!ok) {
@@ -603,7 +606,7 @@ void tok_stream_free(tok_stream *d)
     free(d);
 }
 
-static lq_status push(tok_stream *d, int32_t id, lq_err *err)
+static lq_status tok_dec_push(tok_stream *d, int32_t id, lq_err *err)
 {
     d->err = err;
     if (id < 0 || (size_t)id >= d->t->n_ids)
@@ -619,7 +622,7 @@ static lq_status push(tok_stream *d, int32_t id, lq_err *err)
 lq_status tok_stream_prime(tok_stream *d, const int32_t *ids, size_t n, lq_err *err)
 {
     for (size_t i = 0; i < n; i++) {
-        lq_status s = push(d, ids[i], err);
+        lq_status s = tok_dec_push(d, ids[i], err);
         if (s) return s;
         d->out.n = 0;
     }
@@ -638,7 +641,7 @@ static lq_status deliver(tok_stream *d, const char **delta, size_t *n)
 lq_status tok_stream_push(tok_stream *d, int32_t id, const char **delta, size_t *n, lq_err *err)
 {
     d->out.n = 0;
-    lq_status s = push(d, id, err);
+    lq_status s = tok_dec_push(d, id, err);
     return s ? s : deliver(d, delta, n);
 }
 
@@ -648,7 +651,7 @@ static lq_status flush(tok_stream *d, lq_err *err)
     lq_status s = LQ_OK;
     d->err = err;
     for (size_t i = 0; i < d->n && !s; i++)
-        s = kinds[step(d, i)->op->kind].run.dec(d, i, NULL, 0, false);
+        s = kinds[tok_dec_step(d, i)->op->kind].run.dec(d, i, NULL, 0, false);
     return s;
 }
 
@@ -667,7 +670,7 @@ lq_status tok_decode(const tok_tokenizer *t, const int32_t *ids, size_t n, bool 
     *n_text = 0;
     lq_status s = tok_stream_new(&d, t, skip_special, err);
     for (size_t i = 0; i < n && !s; i++)
-        s = push(d, ids[i], err);
+        s = tok_dec_push(d, ids[i], err);
     if (!s) s = flush(d, err);
     const char *p;
     if (!s) s = deliver(d, &p, n_text);

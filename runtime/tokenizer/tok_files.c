@@ -85,7 +85,8 @@ static cJSON *new_entry(const char *content, bool special)
 }
 
 /* An entry with its id; what transformers adds is found in the text as it stands. */
-static lq_status add_entry(cJSON *list, cJSON *entry, double id, const char *file, lq_err *err)
+static lq_status tok_files_add_entry(cJSON *list, cJSON *entry, double id, const char *file,
+                                     lq_err *err)
 {
     const bool fits = id >= 0 && id < TOK_MAX_IDS && !(id < floor(id)) && !(id > floor(id));
     cJSON_DeleteItemFromObjectCaseSensitive(entry, "id");
@@ -115,14 +116,15 @@ static lq_status read_added(cJSON *list, const cJSON *config, const cJSON *more,
             free(copy->string);
             copy->string = NULL;
         }
-        s = add_entry(list, copy, id, "tokenizer_config.json: added_tokens_decoder", err);
+        s = tok_files_add_entry(list, copy, id, "tokenizer_config.json: added_tokens_decoder", err);
         if (s) return s;
     }
     cJSON_ArrayForEach(e, more)
     {
         if (!cJSON_IsNumber(e)) return lq_fail(err, LQ_EFORMAT, "added_tokens.json: expected ids");
         if (s || has_content(list, e->string)) continue;
-        s = add_entry(list, new_entry(e->string, false), e->valuedouble, "added_tokens.json", err);
+        s = tok_files_add_entry(list, new_entry(e->string, false), e->valuedouble,
+                                "added_tokens.json", err);
     }
     const size_t n = (size_t)cJSON_GetArraySize(list);
     cJSON **order = calloc(n + 1, sizeof(cJSON *));
@@ -145,7 +147,7 @@ static lq_status add_named(const tok_builder *b, cJSON *list, const cJSON *confi
         if (!s || has_content(list, s)) continue;
         uint32_t id = tok_find_text(b, s, strlen(s));
         if (id == TOK_NONE) continue;
-        lq_status e = add_entry(list, new_entry(s, true), id, keys[i], err);
+        lq_status e = tok_files_add_entry(list, new_entry(s, true), id, keys[i], err);
         if (e) return e;
     }
     return LQ_OK;

@@ -5,7 +5,7 @@
 
 enum { A = -1, MAX_TEMPLATE = 1024, MAX_TEXTS = 4 };
 
-static void push(tok_builder *b, tok_op *op, int32_t id)
+static void tok_post_push(tok_builder *b, tok_op *op, int32_t id)
 {
     if (!op->arg[1]++) op->arg[0] = (uint32_t)(b->post.n / sizeof id);
     tok_buf_add(&b->post, &id, sizeof id);
@@ -33,7 +33,7 @@ static lq_status compile_template(tok_builder *b, const cJSON *j, tok_op *op, lq
         const char *seq = tok_json_str(cJSON_GetObjectItemCaseSensitive(e, "Sequence"), "id");
         const char *name = tok_json_str(cJSON_GetObjectItemCaseSensitive(e, "SpecialToken"), "id");
         if (seq && strcmp(seq, "A") == 0) {
-            push(b, op, A);
+            tok_post_push(b, op, A);
             continue;
         }
         if (!name) return bad(err, "single: expected SpecialToken or Sequence A");
@@ -44,7 +44,7 @@ static lq_status compile_template(tok_builder *b, const cJSON *j, tok_op *op, lq
         {
             int32_t id;
             if (!token_id(k, &id)) return bad(err, "expected ids 0..16777215");
-            push(b, op, id);
+            tok_post_push(b, op, id);
         }
     }
     return LQ_OK;
@@ -57,9 +57,9 @@ static lq_status compile_bert(tok_builder *b, const cJSON *j, tok_op *op, lq_err
     if (!token_id(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(j, "cls"), 1), &cls) ||
         !token_id(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(j, "sep"), 1), &sep))
         return bad(err, "expected cls and sep as [text, id]");
-    push(b, op, cls);
-    push(b, op, A);
-    push(b, op, sep);
+    tok_post_push(b, op, cls);
+    tok_post_push(b, op, A);
+    tok_post_push(b, op, sep);
     return LQ_OK;
 }
 
@@ -67,7 +67,7 @@ static lq_status compile_bert(tok_builder *b, const cJSON *j, tok_op *op, lq_err
 static lq_status compile_same(tok_builder *b, const cJSON *j, tok_op *op, lq_err *err)
 {
     (void)j, (void)err;
-    push(b, op, A);
+    tok_post_push(b, op, A);
     return LQ_OK;
 }
 

@@ -46,7 +46,7 @@ static lq_status broken(const tr *t, const char *what)
                    what);
 }
 
-static void put(tok_buf *b, const char *s) { tok_buf_add(b, s, strlen(s)); }
+static void tok_translate_put(tok_buf *b, const char *s) { tok_buf_add(b, s, strlen(s)); }
 
 static void put_cp(tok_buf *b, uint32_t cp)
 {
@@ -54,9 +54,9 @@ static void put_cp(tok_buf *b, uint32_t cp)
     int n = 0;
     for (int shift = 20; shift >= 0; shift -= 4)
         if (n || shift == 0 || cp >> shift) text[n++] = "0123456789abcdef"[(cp >> shift) & 15];
-    put(b, "\\x{");
+    tok_translate_put(b, "\\x{");
     tok_buf_add(b, text, (size_t)n);
-    put(b, "}");
+    tok_translate_put(b, "}");
 }
 
 /* ---- properties: names to the items of a PCRE2 class ---- */
@@ -128,7 +128,8 @@ static bool property_items(tok_buf *items, const char *s, size_t n)
     }
     name[k] = 0;
     for (size_t i = 0; i < LQ_COUNT(properties); i++)
-        if (strcmp(name, properties[i].name) == 0) return put(items, properties[i].items), true;
+        if (strcmp(name, properties[i].name) == 0)
+            return tok_translate_put(items, properties[i].items), true;
     for (size_t i = 0; i < k; i++)
         if (!((name[i] >= 'a' && name[i] <= 'z') || (name[i] >= '0' && name[i] <= '9')))
             return false;
@@ -139,7 +140,7 @@ static bool property_items(tok_buf *items, const char *s, size_t n)
         memcpy(whole, forms[i], f);
         memcpy(whole + f, name, k);
         memcpy(whole + f + k, "}", 2);
-        if (known(whole)) return put(items, whole), true;
+        if (known(whole)) return tok_translate_put(items, whole), true;
     }
     return false;
 }
@@ -228,7 +229,7 @@ static lq_status read_escape(tr *t, esc *e)
             t->i++;
             e->is_set = true;
             e->negated = sets[k].negated;
-            put(&e->items, sets[k].items);
+            tok_translate_put(&e->items, sets[k].items);
             return LQ_OK;
         }
     if (c == 'p' || c == 'P') return t->i++, read_property(t, c == 'P', e);
@@ -257,20 +258,20 @@ typedef struct {
 static void union_expr(tok_buf *out, const uni *u)
 {
     if (!u->items.n && !u->alts.n) {
-        put(out, "(?!)");
+        tok_translate_put(out, "(?!)");
         return;
     }
-    put(out, "(?:");
+    tok_translate_put(out, "(?:");
     if (u->items.n) {
-        put(out, "[");
+        tok_translate_put(out, "[");
         tok_buf_add(out, u->items.p, u->items.n);
-        put(out, "]");
+        tok_translate_put(out, "]");
     }
     if (u->alts.n) {
         size_t skip = u->items.n ? 0 : 1; /* the leading bar */
         tok_buf_add(out, u->alts.p + skip, u->alts.n - skip);
     }
-    put(out, ")");
+    tok_translate_put(out, ")");
 }
 
 static void add_set(uni *u, bool negated, const tok_buf *items)
@@ -279,9 +280,9 @@ static void add_set(uni *u, bool negated, const tok_buf *items)
         tok_buf_add(&u->items, items->p, items->n);
         return;
     }
-    put(&u->alts, "|[^");
+    tok_translate_put(&u->alts, "|[^");
     tok_buf_add(&u->alts, items->p, items->n);
-    put(&u->alts, "]");
+    tok_translate_put(&u->alts, "]");
 }
 
 /* [:name:] at t->i (just behind "[:"); *is false when it is no bracket but plain characters. */
@@ -296,7 +297,7 @@ static lq_status read_posix(tr *t, uni *u, bool *is)
     if (!*is) return LQ_OK;
     tok_buf items = { 0 };
     bool punct = e - from == 5 && memcmp(t->s + from, "punct", 5) == 0;
-    if (punct) put(&items, "\\p{P}\\p{S}"); /* wider than \p{Punct} */
+    if (punct) tok_translate_put(&items, "\\p{P}\\p{S}"); /* wider than \p{Punct} */
     bool ok = punct || property_items(&items, t->s + from, e - from);
     if (ok) add_set(u, negated, &items);
     tok_buf_free(&items);
@@ -344,7 +345,7 @@ static lq_status class_item(tr *t, uni *u)
     } else if (!s && b.cp < a.cp) {
         s = broken(t, "an empty range in a class");
     } else if (!s) {
-        put(&u->items, "-");
+        tok_translate_put(&u->items, "-");
         put_cp(&u->items, b.cp);
     }
     tok_buf_free(&b.items);
@@ -391,9 +392,9 @@ static lq_status read_class(tr *t, uni *outer, tok_buf *expr, int depth)
     lq_status s = read_union(t, &u, true, &more, depth);
     while (!s && more) {
         plain = false;
-        put(&left, "(?=");
+        tok_translate_put(&left, "(?=");
         union_expr(&left, &u);
-        put(&left, ")");
+        tok_translate_put(&left, ")");
         u.items.n = u.alts.n = 0;
         s = read_union(t, &u, false, &more, depth);
     }
@@ -403,16 +404,16 @@ static lq_status read_class(tr *t, uni *outer, tok_buf *expr, int depth)
             add_set(outer, negated, &u.items);
             goto done;
         }
-        put(&whole, negated ? "[^" : "[");
+        tok_translate_put(&whole, negated ? "[^" : "[");
         tok_buf_add(&whole, u.items.p, u.items.n);
-        put(&whole, "]");
+        tok_translate_put(&whole, "]");
     } else {
-        put(&whole, negated ? "(?:(?!" : "(?:");
+        tok_translate_put(&whole, negated ? "(?:(?!" : "(?:");
         tok_buf_add(&whole, left.p, left.n);
         union_expr(&whole, &u);
-        put(&whole, negated ? ")(?s:.))" : ")");
+        tok_translate_put(&whole, negated ? ")(?s:.))" : ")");
     }
-    if (outer) put(&outer->alts, "|");
+    if (outer) tok_translate_put(&outer->alts, "|");
     tok_buf_add(outer ? &outer->alts : expr, whole.p, whole.n);
     if (whole.oom || left.oom || u.items.oom || u.alts.oom)
         s = lq_fail(t->err, LQ_ENOMEM, "tokenizer: out of memory");
@@ -428,8 +429,8 @@ done:
 static void wrap_atom(tr *t)
 {
     size_t tail = t->out.n - t->atom;
-    put(&t->out, ")");
-    put(&t->out, "(?:"); /* makes room; moved to the front below */
+    tok_translate_put(&t->out, ")");
+    tok_translate_put(&t->out, "(?:"); /* makes room; moved to the front below */
     if (t->out.oom) return;
     memmove(t->out.p + t->atom + 3, t->out.p + t->atom, tail + 1);
     memcpy(t->out.p + t->atom, "(?:", 3);
@@ -450,17 +451,17 @@ static lq_status read_interval(tr *t)
     }
     if (i >= t->n || t->s[i] != '}' || !(has_lo || has_hi)) {
         t->atom = t->out.n;
-        put(&t->out, "\\{");
+        tok_translate_put(&t->out, "\\{");
         t->i++;
         return LQ_OK;
     }
     if (t->atom == NONE) return broken(t, "nothing to repeat");
-    put(&t->out, has_lo ? "{" : "{0");
+    tok_translate_put(&t->out, has_lo ? "{" : "{0");
     tok_buf_add(&t->out, t->s + lo, i - lo + 1);
     t->i = i + 1;
     char next = t->i < t->n ? t->s[t->i] : 0;
     if (next == '?' && comma) {
-        put(&t->out, "?");
+        tok_translate_put(&t->out, "?");
         t->i++;
     } else if (next == '+' || next == '?' || next == '*') {
         wrap_atom(t);
@@ -492,14 +493,14 @@ static lq_status open_group(tr *t, size_t at)
 static lq_status read_flags(tr *t)
 {
     size_t at = t->out.n;
-    put(&t->out, "(?");
+    tok_translate_put(&t->out, "(?");
     for (; t->i < t->n && t->s[t->i] != ':' && t->s[t->i] != ')'; t->i++) {
         char c = t->s[t->i];
         if (c != 'i' && c != 'm' && c != '-') return refuse(t, "this kind of group");
         tok_buf_add(&t->out, c == 'm' ? "s" : &c, 1);
     }
     if (t->i >= t->n) return broken(t, "a group without its )");
-    put(&t->out, ":");
+    tok_translate_put(&t->out, ":");
     if (t->s[t->i++] == ':') return open_group(t, at);
     t->extra[t->depth ? t->depth - 1
                       : MAX_NEST - 1]++; /* holds to the end of the group around it */
@@ -521,7 +522,7 @@ static lq_status read_group(tr *t)
     for (size_t k = 0; k < LQ_COUNT(same); k++) {
         size_t n = strlen(same[k]);
         if (left < n || memcmp(p, same[k], n) != 0) continue;
-        put(&t->out, same[k]);
+        tok_translate_put(&t->out, same[k]);
         t->i += n;
         return open_group(t, at);
     }
@@ -533,7 +534,7 @@ static lq_status read_group(tr *t)
         return open_group(t, at);
     }
     if (left >= 2 && p[1] == '?') return t->i += 2, read_flags(t);
-    put(&t->out, "(");
+    tok_translate_put(&t->out, "(");
     t->i++;
     return open_group(t, at);
 }
@@ -543,7 +544,7 @@ static lq_status close_group(tr *t)
     if (t->depth == 0) return broken(t, "a ) without its (");
     t->depth--;
     for (int k = 0; k <= t->extra[t->depth]; k++)
-        put(&t->out, ")");
+        tok_translate_put(&t->out, ")");
     t->atom = t->open[t->depth];
     t->i++;
     return LQ_OK;
@@ -555,10 +556,10 @@ static lq_status read_outer_escape(tr *t)
     if (c == 'b' || c == 'B') {
         t->i += 2;
         t->atom = NONE;
-        put(&t->out, c == 'b' ? "(?:(?<=[" WORD_ALONE "])(?![" WORD_ALONE "])|(?<![" WORD_ALONE
-                                "])(?=[" WORD_ALONE "]))"
-                              : "(?:(?<=[" WORD_ALONE "])(?=[" WORD_ALONE "])|(?<![" WORD_ALONE
-                                "])(?![" WORD_ALONE "]))");
+        tok_translate_put(&t->out, c == 'b' ? "(?:(?<=[" WORD_ALONE "])(?![" WORD_ALONE
+                                              "])|(?<![" WORD_ALONE "])(?=[" WORD_ALONE "]))"
+                                            : "(?:(?<=[" WORD_ALONE "])(?=[" WORD_ALONE
+                                              "])|(?<![" WORD_ALONE "])(?![" WORD_ALONE "]))");
         return LQ_OK;
     }
     t->atom = t->out.n;
@@ -569,7 +570,7 @@ static lq_status read_outer_escape(tr *t)
     }
     if (c == 'w' || c == 'W') {
         t->i += 2;
-        put(&t->out, c == 'w' ? "[" WORD_ALONE "]" : "[^" WORD_ALONE "]");
+        tok_translate_put(&t->out, c == 'w' ? "[" WORD_ALONE "]" : "[^" WORD_ALONE "]");
         return LQ_OK;
     }
     if (c && strchr("gkyYQE", c)) return refuse(t, "this escape");
@@ -577,9 +578,9 @@ static lq_status read_outer_escape(tr *t)
     esc e;
     lq_status s = read_escape(t, &e);
     if (!s && e.is_set) {
-        put(&t->out, e.negated ? "[^" : "[");
+        tok_translate_put(&t->out, e.negated ? "[^" : "[");
         tok_buf_add(&t->out, e.items.p, e.items.n);
-        put(&t->out, "]");
+        tok_translate_put(&t->out, "]");
     } else if (!s) {
         put_cp(&t->out, e.cp);
     }
@@ -610,18 +611,18 @@ static lq_status read_token(tr *t)
     case '|':
         t->i++;
         t->atom = NONE;
-        put(&t->out, "|");
+        tok_translate_put(&t->out, "|");
         return LQ_OK;
     case '^':
     case '$':
         t->i++;
         t->atom = NONE;
-        put(&t->out, c == '^' ? "(?m:^)" : "(?m:$)");
+        tok_translate_put(&t->out, c == '^' ? "(?m:^)" : "(?m:$)");
         return LQ_OK;
     case '.':
         t->i++;
         t->atom = t->out.n;
-        put(&t->out, ".");
+        tok_translate_put(&t->out, ".");
         return LQ_OK;
     default:
         break;
@@ -650,7 +651,7 @@ lq_status tok_regex_translate(char **out, const char *s, size_t n, lq_err *err)
     }
     if (!st && t.depth) st = broken(&t, "a group without its )");
     for (int k = 0; !st && k < t.extra[MAX_NEST - 1]; k++)
-        put(&t.out, ")");
+        tok_translate_put(&t.out, ")");
     tok_buf_add(&t.out, "", 1);
     if (!st && t.out.oom) st = lq_fail(err, LQ_ENOMEM, "tokenizer: out of memory");
     if (st)

@@ -90,8 +90,8 @@ static lq_status measure(attn_row *r, prompt *t, pool *p, const lq_job *job, lq_
     return s;
 }
 
-static lq_status run(attn_row *rows, int *n_rows, const bench_cmd *o, pool *p, const lq_job *job,
-                     lq_err *err)
+static lq_status bench_attn_run(attn_row *rows, int *n_rows, const bench_cmd *o, pool *p,
+                                const lq_job *job, lq_err *err)
 {
     lq_status s = LQ_OK;
     for (int64_t n = SHORTEST; n <= o->longest && !s; n *= 2) {
@@ -147,7 +147,7 @@ lq_status bench_attention(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     pool *p = NULL;
     lq_status s = opt_only_cpu(&o->model, "bench attention", err);
     if (!s) s = load_start(&p, c, &o->model, err);
-    if (!s) s = run(rows, &n, o, p, c->job, err);
+    if (!s) s = bench_attn_run(rows, &n, o, p, c->job, err);
     if (s == LQ_EINTR) lq_fail(err, s, "interrupted");
     if (!s) prog_end();
     if (!s && c->json) s = print_json(rows, n, o, p, err);

@@ -27,7 +27,7 @@ static void ignore(void *user, const eng_event *e)
     (void)e;
 }
 
-static lq_status submit(engine *e, const model *m, int64_t i, int64_t n, lq_err *err)
+static lq_status bench_policy_submit(engine *e, const model *m, int64_t i, int64_t n, lq_err *err)
 {
     int32_t ids[PROMPT];
     for (int k = 0; k < PROMPT; k++)
@@ -57,9 +57,9 @@ static lq_status run_policy(bench_policy_row *r, const bench_policy *b, const mo
     lq_status s = eng_open(&e, m, NULL, how->p, &o, err);
     /* The first keeps the engine busy while the others arrive, as they would wait for a batch. */
     double start = lq_now();
-    if (!s) s = submit(e, m, b->requests, 1, err);
+    if (!s) s = bench_policy_submit(e, m, b->requests, 1, err);
     for (int64_t i = 0; i < b->requests && !s; i++)
-        s = submit(e, m, i, length_of(i), err);
+        s = bench_policy_submit(e, m, i, length_of(i), err);
     while (!s && !eng_drain(e, 0.1)) {
         if (lq_stopped(job)) s = LQ_EINTR;
         eng_stats_get(e, &st);

@@ -297,7 +297,7 @@ static void ask(caller *k)
     free(k);
 }
 
-static void begin(session *b)
+static void bench_serve_begin(session *b)
 {
     caller *k = calloc(1, sizeof *k);
     if (!k) {
@@ -329,12 +329,12 @@ static lq_status run_load(session *b, bs_run *r, int64_t callers)
     while (!b->s && (b->begun < callers || b->open) && !lq_stopped(b->c->job)) {
         double wait = 0.2;
         if (r->rate > 0) {
-            for (; b->begun < callers && due <= lq_now() && !b->s; begin(b))
+            for (; b->begun < callers && due <= lq_now() && !b->s; bench_serve_begin(b))
                 due += gap(b->o, b->begun, r->rate);
             if (b->begun < callers) wait = fmin(wait, fmax(due - lq_now(), 0));
         } else {
             while (b->begun < callers && b->open < r->concurrency && !b->s)
-                begin(b);
+                bench_serve_begin(b);
         }
         client_step(b->client, wait);
     }
@@ -388,7 +388,7 @@ static lq_status check(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status finish(const cmd_ctx *c, cJSON *runs, lq_err *err)
+static lq_status bench_serve_finish(const cmd_ctx *c, cJSON *runs, lq_err *err)
 {
     if (!c->json) {
         cJSON_Delete(runs);
@@ -431,7 +431,7 @@ static lq_status run_all(session *b, const int64_t *levels, int64_t n_levels)
         return s;
     }
     lq_err said = *b->err;
-    s = finish(b->c, runs, b->err);
+    s = bench_serve_finish(b->c, runs, b->err);
     if (!s && failed)
         s = lq_fail(b->err, LQ_EIO, "%lld requests failed, the first of a run: %s",
                     (long long)failed, said.msg);

@@ -150,7 +150,7 @@ void prog_show(const prog_phase *p)
     pthread_mutex_unlock(&g.lock);
 }
 
-static void report(void *user, const char *what, double done, double total)
+static void progress_report(void *user, const char *what, double done, double total)
 {
     (void)user;
     pthread_mutex_lock(&g.lock);
@@ -236,7 +236,7 @@ int prog_signal(void) { return signal_seen; }
 
 const lq_job *prog_start(log_level level)
 {
-    static const lq_job job = { .report = report, .stop = &stop };
+    static const lq_job job = { .report = progress_report, .stop = &stop };
     g.level = level;
     const char *term = getenv("TERM");
     g.terminal = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;

@@ -43,7 +43,7 @@ lq_status target_opts_check(const opt_target *o, const char *target, lq_err *err
     return LQ_OK;
 }
 
-static void say(const char *text) { prog_say(LOG_WARN, "%s", text); }
+static void target_opts_say(const char *text) { prog_say(LOG_WARN, "%s", text); }
 
 pub_opts target_opts(const opt_target *o, const cmd_ctx *c)
 {
@@ -53,7 +53,7 @@ pub_opts target_opts(const opt_target *o, const cmd_ctx *c)
                        .ca = o->ca,
                        .plain_http = o->plain_http,
                        .patience = (int)o->timeout,
-                       .say = say,
+                       .say = target_opts_say,
                        .job = c->job };
 }
 

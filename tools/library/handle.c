@@ -109,7 +109,7 @@ lq_status lib_write(void *to, const void *from, size_t n, const char *name, lq_e
 }
 
 /* ---- progress ---- */
-static void report(void *user, const char *what, double done, double total)
+static void handle_report(void *user, const char *what, double done, double total)
 {
     lib_watch *w = user;
     pthread_mutex_lock(&w->lock);
@@ -128,7 +128,7 @@ void lib_watch_init(lib_watch *w, llmq_on_progress f, void *user)
 {
     *w = (lib_watch){ .f = f, .user = user };
     pthread_mutex_init(&w->lock, NULL);
-    w->job = (lq_job){ .report = report, .user = w, .stop = &w->stop };
+    w->job = (lq_job){ .report = handle_report, .user = w, .stop = &w->stop };
 }
 
 void lib_watch_free(lib_watch *w) { pthread_mutex_destroy(&w->lock); }

@@ -252,7 +252,7 @@ int32_t llmq_submit(llmq *m, const char *route, const char *json, size_t n, uint
 }
 
 /* Waits for ever where ms < 0. */
-static bool take(llmq *m, uint64_t tag, int64_t ms, lm_answer *a)
+static bool model_take(llmq *m, uint64_t tag, int64_t ms, lm_answer *a)
 {
     static const double hour = 3600;
     if (ms >= 0) return lm_take(m->l, tag, 1e-3 * (double)ms, a);
@@ -272,7 +272,7 @@ int32_t llmq_poll(llmq *m, uint64_t id, llmq_answer *out, int64_t timeout_ms, ll
     if (!s && out->size < sizeof own)
         s = lq_fail(&err, LQ_EUSAGE, "llmq_answer.size: expected sizeof(llmq_answer), found %zu",
                     out->size);
-    if (!s && take(m, tag, timeout_ms, &a)) {
+    if (!s && model_take(m, tag, timeout_ms, &a)) {
         own = (llmq_answer){ .id = a.tag, .status = a.status, .json = a.body, .n = a.n };
         if (a.body)
             s = lib_write(out, &own, sizeof own, "llmq_answer", &err);
@@ -361,7 +361,7 @@ int32_t llmq_embed(llmq *m, const char *text, size_t n, float **v, size_t *dims,
     if (!s && w.oom) s = lq_fail(&err, LQ_ENOMEM, "out of memory");
     const uint64_t tag = atomic_fetch_add(&m->next, 1) + 1;
     if (!s) s = lm_submit(m->l, "/v1/embeddings", w.p, w.n, tag, &err);
-    if (!s) (void)take(m, tag, -1, &a);
+    if (!s) (void)model_take(m, tag, -1, &a);
     if (!s && !a.body) s = lq_fail(&err, LQ_ENOMEM, "out of memory");
     if (!s) s = a.status == 200 ? read_vector(v, dims, &a, &err) : failed(&a, &err);
     free(a.body);

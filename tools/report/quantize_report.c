@@ -6,13 +6,13 @@
 
 #include <cjson/cJSON.h>
 
-static void say(void *user, const char *line)
+static void quantize_report_say(void *user, const char *line)
 {
     (void)user;
     prog_say(LOG_WARN, "%s", line);
 }
 
-const plan_voice qrep_voice = { say, NULL };
+const plan_voice qrep_voice = { quantize_report_say, NULL };
 
 static void show(void *user, const progress_state *s)
 {

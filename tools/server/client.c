@@ -209,7 +209,7 @@ lq_status client_send(client *c, const client_request *r, lq_err *err)
     return lq_fail(err, LQ_ENOMEM, "out of memory");
 }
 
-static void finish(call *k, CURLcode code)
+static void client_finish(call *k, CURLcode code)
 {
     client *c = k->c;
     client_answer a = { .cancelled = c->cancelling || k->broken };
@@ -242,10 +242,10 @@ int client_step(client *c, double seconds)
         if (m->msg != CURLMSG_DONE) continue;
         const CURLcode code = m->data.result;
         curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&k);
-        finish(k, code);
+        client_finish(k, code);
     }
     while (c->cancelling && c->calls)
-        finish(c->calls, CURLE_ABORTED_BY_CALLBACK);
+        client_finish(c->calls, CURLE_ABORTED_BY_CALLBACK);
     c->cancelling = false;
     return c->n;
 }
@@ -278,7 +278,7 @@ typedef struct {
     size_t n;
 } asked;
 
-static void keep(void *user, const client_answer *a)
+static void client_keep(void *user, const client_answer *a)
 {
     asked *k = user;
     k->s = LQ_OK;
@@ -301,7 +301,7 @@ lq_status client_ask(client *c, const char *path, const char *json, char **body,
     asked k = { .s = LQ_EINTR, .err = err };
     *body = NULL;
     lq_status s = client_send(
-        c, &(client_request){ .path = path, .json = json, .done = keep, .user = &k }, err);
+        c, &(client_request){ .path = path, .json = json, .done = client_keep, .user = &k }, err);
     while (!s && k.s == LQ_EINTR)
         client_step(c, 1);
     if (!s) s = k.s;
