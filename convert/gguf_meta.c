@@ -43,7 +43,7 @@ void gguf_pair_str(gguf_pairs *p, const char *name, const char *v)
     gguf_put_str(&p->b, v, strlen(v));
 }
 
-void gguf_pair_float(gguf_pairs *p, const char *name, double v)
+static void pair_float(gguf_pairs *p, const char *name, double v)
 {
     const float f = (float)v;
     uint32_t bits;
@@ -89,13 +89,13 @@ static void put_scaling(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     }
     if (r->kind == ROPE_LONG) { /* so are these */
         snprintf(k, sizeof k, "%s.rope.scaling.attn_factor", a->gguf);
-        gguf_pair_float(p, k, r->attention_factor);
+        pair_float(p, k, r->attention_factor);
     }
     if (r->kind != ROPE_LINEAR && r->kind != ROPE_YARN) return;
     snprintf(k, sizeof k, "%s.rope.scaling.type", a->gguf);
     gguf_pair_str(p, k, arch_rope_text(r->kind));
     snprintf(k, sizeof k, "%s.rope.scaling.factor", a->gguf);
-    gguf_pair_float(p, k, r->factor);
+    pair_float(p, k, r->factor);
 }
 
 /* Of so many layers the last has no window. */
@@ -119,7 +119,7 @@ static void put_own(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
         if (o->kind == OWN_REAL || o->kind == OWN_INVERSE) memcpy(&v, at, sizeof v);
         snprintf(k, sizeof k, "%s.%s", a->gguf, o->gguf);
         if (o->kind == OWN_REAL || o->kind == OWN_INVERSE)
-            gguf_pair_float(p, k, o->kind == OWN_INVERSE ? 1 / v : v);
+            pair_float(p, k, o->kind == OWN_INVERSE ? 1 / v : v);
         else if (n && (o->kind != OWN_PATTERN || (c->window && n != c->row->def_pattern)))
             gguf_pair_int(p, k, n);
     }
@@ -148,9 +148,9 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
         gguf_pair_int(p, k, ints[i].v);
     }
     snprintf(k, sizeof k, "%s.rope.freq_base", a->gguf);
-    gguf_pair_float(p, k, c->rope[ROPE_MAIN].theta);
+    pair_float(p, k, c->rope[ROPE_MAIN].theta);
     snprintf(k, sizeof k, "%s.attention.layer_norm_rms_epsilon", a->gguf);
-    gguf_pair_float(p, k, c->norm_eps);
+    pair_float(p, k, c->norm_eps);
     put_own(p, a, c);
     put_scaling(p, a, c);
 }
@@ -318,7 +318,7 @@ static void put_sampling(gguf_pairs *p, const cJSON *gen)
         snprintf(key, sizeof key, GGUF_SAMPLING "%s", k->gguf);
         if (isnan(v)) continue;
         if (!k->whole) {
-            gguf_pair_float(p, key, v);
+            pair_float(p, key, v);
             continue;
         }
         gguf_pair_key(p, key, GGUF_I32);

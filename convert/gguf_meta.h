@@ -17,7 +17,6 @@ typedef struct {
 
 void gguf_pair_int(gguf_pairs *p, const char *key, int64_t v); /* u32 */
 void gguf_pair_str(gguf_pairs *p, const char *key, const char *v);
-void gguf_pair_float(gguf_pairs *p, const char *key, double v); /* f32 */
 void gguf_pair_bool(gguf_pairs *p, const char *key, bool v);
 void gguf_pair_array(gguf_pairs *p, const char *key, gguf_type of,
                      uint64_t n);                                /* elements follow */

@@ -35,7 +35,10 @@ int64_t mm_i8_block(const tile_shape *s)
     return s->Gp % 128 == 0 ? 128 : s->Gp % 64 == 0 ? 64 : 32;
 }
 
-void mm_round_acts(float *dst, const float *x, int64_t K, const qt_scheme *s)
+/* dst = x [K] rounded as s->act says (it is not QT_ACT_NONE): per group scale = absmax/127.5 (int8)
+ * or absmax/448 (e4m3), or act_scale; scale * clamp(rint(x / scale), -128, 127), or scale *
+ * e4m3(x / scale). A group with NaN or Inf becomes NaN; of zeros, zeros. dst == x is allowed. */
+static void round_acts(float *dst, const float *x, int64_t K, const qt_scheme *s)
 {
     const float top = s->act == QT_ACT_I8 ? 127.5f : 448.0f;
     const int64_t group = s->act_group ? s->act_group : K;
@@ -291,7 +294,7 @@ static void prep_row(const part *c, int64_t m, float *tmp)
     int64_t nb = d->s.Kp / d->A, Gp = d->s.Gp;
     if (d->act) {
         float *rounded = tmp + gather_row(d->K) / sizeof *tmp;
-        mm_round_acts(rounded, x, d->K, d->act);
+        round_acts(rounded, x, d->K, d->act);
         x = rounded;
     }
     for (int64_t i = 0; i < d->ldo; i++)

@@ -34,7 +34,7 @@
  * same bytes in every instruction family; MM_BF16 differs between those with any of the
  * instructions and without.
  *
- * Inputs that a weight's scheme rounds (qt_scheme.act) are rounded first, by mm_round_acts, and
+ * Inputs that a weight's scheme rounds (qt_scheme.act) are rounded first, by round_acts (mm.c), and
  * then taken as MM_F32.
  *
  * mm_effective gives the dtype that is used:
@@ -58,11 +58,6 @@ LQ_C_BEGIN
 
 mm_acts mm_effective(const qt_scheme *s, mm_acts want);
 int64_t mm_i8_block(const tile_shape *s); /* A of MM_I8 */
-
-/* dst = x [K] rounded as s->act says (it is not QT_ACT_NONE): per group scale = absmax/127.5 (int8)
- * or absmax/448 (e4m3), or act_scale; scale * clamp(rint(x / scale), -128, 127), or scale *
- * e4m3(x / scale). A group with NaN or Inf becomes NaN; of zeros, zeros. dst == x is allowed. */
-void mm_round_acts(float *dst, const float *x, int64_t K, const qt_scheme *s);
 
 mm_table mm_table_of(const float v[16]);
 

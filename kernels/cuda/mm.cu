@@ -2,7 +2,7 @@
  * the kernel for so many rows (mm_thin.cu, mm_mma.cu, mm_sm90.cu; of a weight in rows blas.cu), in
  * f32 (mm_gemv.cu), or for integers (mm_i8.cu).
  *
- *   round    inputs rounded as a checkpoint declares (mm_round_acts); one warp a group
+ *   round    inputs rounded as a checkpoint declares (round_acts of kernels/mm.c); one warp a group
  *   arrange  rows of x into the tile's places: groups padded, g_idx undone, rounded to bf16 where
  *            asked, outlier inputs gathered; one thread a place. Left out where x is so already,
  *            or was made so by the product before.

@@ -122,7 +122,8 @@ static bool candidate(float *s, const float *m, const float *v, double alpha, bo
     return true;
 }
 
-size_t awq_search_bytes(int64_t N, int64_t K)
+/* Bytes that awq_search takes while it runs, N the outputs of the largest linear. */
+static size_t search_bytes(int64_t N, int64_t K)
 {
     return 2 * (size_t)(rows_searched(N) * K) * sizeof(float);
 }
@@ -138,7 +139,7 @@ lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, l
     float *m = calloc(4 * k, sizeof *m);
     int32_t *count = calloc(k, sizeof *count);
     c.loss = malloc(AWQ_SEARCH_ROWS * sizeof *c.loss);
-    c.d = malloc(awq_search_bytes(rows, K));
+    c.d = malloc(search_bytes(rows, K));
     lq_status st = LQ_OK;
     if (!m || !count || !c.loss || !c.d) {
         st = lq_fail(err, LQ_ENOMEM, "no memory to search %lld scales", (long long)K);
@@ -308,7 +309,7 @@ static lq_status clip_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool
 
 static size_t awq_scratch(const qz_room *r)
 {
-    const size_t least = awq_search_bytes(r->N, r->K);
+    const size_t least = search_bytes(r->N, r->K);
     return r->loss > least ? r->loss : least;
 }
 

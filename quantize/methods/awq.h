@@ -51,8 +51,6 @@ typedef struct {
     double before, after; /* loss on the rows looked at, without and with scaling */
 } awq_report;
 
-/* Bytes that awq_search takes while it runs, N the outputs of the largest linear. */
-size_t awq_search_bytes(int64_t N, int64_t K);
 /* The scales s [K]; all 1 when none helps. Errors: LQ_ENOMEM, LQ_EDEVICE. */
 lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, lq_err *err);
 

@@ -33,7 +33,8 @@ static double power(double x, double q)
     return exp * m;
 }
 
-double hqq_loss(const float *w, const uint8_t *codes, float scale, float zero, int64_t n)
+/* sum |w - q|^p of one group; codes [n]. */
+static double group_loss(const float *w, const uint8_t *codes, float scale, float zero, int64_t n)
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -133,7 +134,8 @@ static void refit(grid *g, uint8_t *trial, const float *w, const qt_scheme *s, i
     if (!(num > 0) || !(den > 0)) return;
     const grid_param p = { store_scale((float)(num / den), s), g->p.zero };
     encode(trial, w, p, grid_max_code(s->bits), n);
-    if (!(hqq_loss(w, trial, p.scale, p.zero, n) < hqq_loss(w, g->codes, g->p.scale, g->p.zero, n)))
+    if (!(group_loss(w, trial, p.scale, p.zero, n) <
+          group_loss(w, g->codes, g->p.scale, g->p.zero, n)))
         return;
     g->p = p;
     memcpy(g->codes, trial, (size_t)n);
@@ -149,7 +151,8 @@ static grid_param fit_group(uint8_t *codes, uint8_t *trial, const float *w, cons
     alternate(&g, trial, w, s, n);
     if (s->zero == QT_ZERO_INT) refit(&g, trial, w, s, n);
     encode(trial, w, rtn, grid_max_code(s->bits), n);
-    if (hqq_loss(w, codes, g.p.scale, g.p.zero, n) <= hqq_loss(w, trial, rtn.scale, rtn.zero, n))
+    if (group_loss(w, codes, g.p.scale, g.p.zero, n) <=
+        group_loss(w, trial, rtn.scale, rtn.zero, n))
         return g.p;
     memcpy(codes, trial, (size_t)n);
     return rtn;

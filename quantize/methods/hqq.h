@@ -26,7 +26,4 @@
  * QT_ZERO_F16 or QT_ZERO_INT. Errors: LQ_ENOMEM. */
 lq_status hqq_run(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err);
 
-/* sum |w - q|^p of one group; codes [n]. */
-double hqq_loss(const float *w, const uint8_t *codes, float scale, float zero, int64_t n);
-
 #endif

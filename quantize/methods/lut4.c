@@ -56,7 +56,7 @@ static float clamp1(float v) { return v > 1 ? 1.0f : v >= -1 ? v : -1.0f; }
 
 /* The dynamic map: seven decades below 1, decade i cut into 2^i cells whose centres it holds with
  * both signs, then 0 and 1. The cell bounds are rounded as a fused multiply-add gives them. */
-void lut4_dynamic_map(float map[256])
+static void dynamic_map(float map[256])
 {
     static const float decade[7] = { 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f };
     int n = 0;
@@ -162,7 +162,7 @@ static lq_status quantize_absmax(qz_out *out, float *absmax, int64_t nb, lq_err 
     float *map2 = out->w[QT_MAP2], *scales2 = out->w[QT_SCALES2];
     uint8_t *codes = out->w[QT_SCALES], code[CELLS];
     lookup l;
-    lut4_dynamic_map(map2);
+    dynamic_map(map2);
     lookup_init(&l, map2, 256);
     cells_init(code, &l);
     const float offset = cascade_sum(absmax, nb) / (float)nb;

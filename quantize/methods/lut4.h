@@ -21,8 +21,7 @@
  * Errors: LQ_ENOMEM. */
 lq_status lut4_run(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err);
 
-/* The tables: 16 values by code, and the 256 rising values of the dynamic map. */
+/* The table: 16 values by code. */
 const float *lut4_map(bool fp4);
-void lut4_dynamic_map(float map[256]);
 
 #endif

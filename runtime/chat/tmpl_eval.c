@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+static tv eval_node(tp_run *r, const tn *n);
+
 /* ---- frames: a scope's own names, then those around it ---- */
 static void set_var(tp_run *r, tp_frame *f, const char *name, tv v)
 {
@@ -82,7 +84,7 @@ static tp_args eval_args(tp_run *r, const tn *kids)
     size_t cap = 0;
     tv list = tv_new_list(r, TV_LIST);
     for (const tn *k = kids; k; k = k->next) {
-        tv v = tp_eval(r, k->a);
+        tv v = eval_node(r, k->a);
         if (k->stars == 2) {
             add_mapping(r, &a, &cap, v);
         } else if (k->stars == 1) {
@@ -125,7 +127,7 @@ static void bind_parameters(tp_run *r, const tp_macro *m, const tp_args *a)
         if (i < a->n) {
             v = a->v[i];
         } else if (!named && p->a) {
-            v = tp_eval(r, p->a);
+            v = eval_node(r, p->a);
         } else if (!named) {
             tp_text t = { 0 };
             tp_puts(r, &t, "parameter ");
@@ -192,7 +194,7 @@ static tv call_loop(tp_run *r, const tp_loop *l, const tp_args *a)
     return tv_text(&text);
 }
 
-tv tp_call(tp_run *r, tv f, const tp_args *a)
+static tv call(tp_run *r, tv f, const tp_args *a)
 {
     if (f.k == TV_UNDEF) tp_no_value(r, f);
     if (f.k == TV_MACRO) return call_macro(r, f.u.macro, a);
@@ -225,9 +227,9 @@ static bool compare(tp_run *r, tn_op op, tv a, tv b)
 
 static tv comparison(tp_run *r, const tn *n)
 {
-    tv left = tp_eval(r, n->a);
+    tv left = eval_node(r, n->a);
     for (const tn *k = n->kids; k; k = k->next) {
-        tv right = tp_eval(r, k->a);
+        tv right = eval_node(r, k->a);
         if (!compare(r, k->op, left, right)) return tv_bool(false);
         left = right;
     }
@@ -236,7 +238,7 @@ static tv comparison(tp_run *r, const tn *n)
 
 static tv sign(tp_run *r, const tn *n)
 {
-    tv v = tp_eval(r, n->a);
+    tv v = eval_node(r, n->a);
     int64_t i;
     if (v.k == TV_UNDEF) tp_no_value(r, v);
     if (!tv_is_num(v))
@@ -251,12 +253,12 @@ static tv literal(tp_run *r, const tn *n)
     tv v = n->k == TN_DICT ? tv_new_dict(r) : tv_new_list(r, n->k == TN_LIST ? TV_LIST : TV_TUPLE);
     for (const tn *k = n->kids; k; k = k->next) {
         if (n->k != TN_DICT) {
-            tv_push(r, v, tp_eval(r, k));
+            tv_push(r, v, eval_node(r, k));
             continue;
         }
-        tv key = tp_eval(r, k);
+        tv key = eval_node(r, k);
         k = k->next;
-        tv_set(r, v, key, tp_eval(r, k));
+        tv_set(r, v, key, eval_node(r, k));
     }
     return v;
 }
@@ -265,15 +267,15 @@ static tv concat(tp_run *r, const tn *n)
 {
     tp_text t = { 0 };
     for (const tn *k = n->kids; k; k = k->next)
-        tv_print(r, &t, tp_eval(r, k));
+        tv_print(r, &t, eval_node(r, k));
     return tv_text(&t);
 }
 
-static tv eval_or_none(tp_run *r, const tn *n) { return n ? tp_eval(r, n) : tv_none(); }
+static tv eval_or_none(tp_run *r, const tn *n) { return n ? eval_node(r, n) : tv_none(); }
 
 static tv eval_slice(tp_run *r, const tn *n)
 {
-    tv of = tp_eval(r, n->a), start = eval_or_none(r, n->b), stop = eval_or_none(r, n->c);
+    tv of = eval_node(r, n->a), start = eval_or_none(r, n->b), stop = eval_or_none(r, n->c);
     return tv_slice(r, of, start, stop, eval_or_none(r, n->d));
 }
 
@@ -282,7 +284,7 @@ static tv eval_row(tp_run *r, const tn *n)
     if (!n->row)
         tp_fail(&r->base, LQ_EVALUE, "No %s named '%s' found.", n->k == TN_TEST ? "test" : "filter",
                 n->name);
-    tv of = tp_eval(r, n->a);
+    tv of = eval_node(r, n->a);
     tp_args a = eval_args(r, n->kids);
     tv v = tp_call_row(r, n->row, of, &a);
     return n->k == TN_TEST ? tv_bool(tv_true(v) != n->negated) : v;
@@ -312,38 +314,38 @@ static tv eval(tp_run *r, const tn *n)
     case TN_DICT:
         return literal(r, n);
     case TN_ATTR:
-        return tp_attr(r, tp_eval(r, n->a), n->name, strlen(n->name));
+        return tp_attr(r, eval_node(r, n->a), n->name, strlen(n->name));
     case TN_ITEM:
-        v = tp_eval(r, n->a);
-        return tp_item(r, v, tp_eval(r, n->b));
+        v = eval_node(r, n->a);
+        return tp_item(r, v, eval_node(r, n->b));
     case TN_SLICE:
         return eval_slice(r, n);
     case TN_CALL:
-        v = tp_eval(r, n->a);
+        v = eval_node(r, n->a);
         a = eval_args(r, n->kids);
-        return tp_call(r, v, &a);
+        return call(r, v, &a);
     case TN_FILTER:
     case TN_TEST:
         return eval_row(r, n);
     case TN_NOT:
-        return tv_bool(!tv_true(tp_eval(r, n->a)));
+        return tv_bool(!tv_true(eval_node(r, n->a)));
     case TN_NEG:
     case TN_POS:
         return sign(r, n);
     case TN_BINARY:
-        v = tp_eval(r, n->a);
-        return tp_binary(r, n->op, v, tp_eval(r, n->b));
+        v = eval_node(r, n->a);
+        return tp_binary(r, n->op, v, eval_node(r, n->b));
     case TN_COMPARE:
         return comparison(r, n);
     case TN_AND:
-        v = tp_eval(r, n->a);
-        return tv_true(v) ? tp_eval(r, n->b) : v;
+        v = eval_node(r, n->a);
+        return tv_true(v) ? eval_node(r, n->b) : v;
     case TN_OR:
-        v = tp_eval(r, n->a);
-        return tv_true(v) ? v : tp_eval(r, n->b);
+        v = eval_node(r, n->a);
+        return tv_true(v) ? v : eval_node(r, n->b);
     case TN_COND:
-        if (tv_true(tp_eval(r, n->a))) return tp_eval(r, n->b);
-        return n->c ? tp_eval(r, n->c) : no_else(r, n);
+        if (tv_true(eval_node(r, n->a))) return eval_node(r, n->b);
+        return n->c ? eval_node(r, n->c) : no_else(r, n);
     case TN_CONCAT:
         return concat(r, n);
     default:
@@ -351,7 +353,7 @@ static tv eval(tp_run *r, const tn *n)
     }
 }
 
-tv tp_eval(tp_run *r, const tn *n)
+static tv eval_node(tp_run *r, const tn *n)
 {
     tp_deeper(r);
     tv v = eval(r, n);
@@ -367,7 +369,7 @@ static void assign(tp_run *r, const tn *target, tv v)
     if (target->k == TN_NAME) {
         set_var(r, r->frame, target->name, v);
     } else if (target->k == TN_ATTR) {
-        tv space = tp_eval(r, target->a);
+        tv space = eval_node(r, target->a);
         if (space.k != TV_SPACE)
             tp_fail(&r->base, LQ_EVALUE, "cannot assign attribute on non-namespace object");
         tv_set(r, space, tv_cstr(target->name), v);
@@ -402,7 +404,7 @@ static tv filtered(tp_run *r, const tn *chain, tv text)
 {
     tv outer = r->body;
     r->body = text;
-    tv v = tp_eval(r, chain);
+    tv v = eval_node(r, chain);
     r->body = outer;
     return v;
 }
@@ -417,7 +419,7 @@ static tv loop_items(tp_run *r, const tn *n, tv all)
     for (size_t i = 0; i < all.u.list->n; i++) {
         push_frame(r, frame);
         assign(r, n->a, all.u.list->v[i]);
-        if (tv_true(tp_eval(r, n->c))) tv_push(r, kept, all.u.list->v[i]);
+        if (tv_true(eval_node(r, n->c))) tv_push(r, kept, all.u.list->v[i]);
     }
     r->frame = frame;
     return kept;
@@ -459,11 +461,11 @@ static tv new_macro(tp_run *r, const tn *n)
 /* {% call(x) f(y) %}: f gets the block as the macro `caller`. */
 static void exec_call(tp_run *r, const tn *n)
 {
-    tv f = tp_eval(r, n->c->a);
+    tv f = eval_node(r, n->c->a);
     tp_args a = eval_args(r, n->c->kids);
     size_t cap = a.n_named;
     add_named(r, &a, &cap, "caller", new_macro(r, n));
-    tv_print(r, r->out, tp_call(r, f, &a));
+    tv_print(r, r->out, call(r, f, &a));
 }
 
 static flow exec_with(tp_run *r, const tn *n)
@@ -473,7 +475,7 @@ static flow exec_with(tp_run *r, const tn *n)
     inner = r->frame;
     for (const tn *k = n->kids; k; k = k->next) {
         r->frame = frame; /* the values do not see each other */
-        tv v = tp_eval(r, k->b);
+        tv v = eval_node(r, k->b);
         r->frame = inner;
         assign(r, k->a, v);
     }
@@ -499,15 +501,15 @@ static flow exec_one(tp_run *r, const tn *n)
         tp_add_str(r, r->out, n->v);
         return GO_ON;
     case TS_OUT:
-        tv_print(r, r->out, tp_eval(r, n->a));
+        tv_print(r, r->out, eval_node(r, n->a));
         return GO_ON;
     case TS_IF:
-        if (tv_true(tp_eval(r, n->a))) return exec(r, n->b);
+        if (tv_true(eval_node(r, n->a))) return exec(r, n->b);
         return n->c ? exec(r, n->c) : GO_ON;
     case TS_FOR:
-        return run_loop(r, n, tp_eval(r, n->b), 0);
+        return run_loop(r, n, eval_node(r, n->b), 0);
     case TS_SET:
-        assign(r, n->a, tp_eval(r, n->b));
+        assign(r, n->a, eval_node(r, n->b));
         return GO_ON;
     case TS_SET_BLOCK:
         assign(r, n->a, filtered(r, n->b, capture(r, n->c)));

@@ -227,7 +227,6 @@ typedef struct {
 /* All tokens of src[n], ended by TT_END. */
 tt *tp_lex(tp_base *b, const char *src, size_t n, size_t *n_tokens);
 tn *tp_parse(tmpl_template *t, const char *src, size_t n);
-const char *tp_intern(tmpl_template *t, const char *s, size_t n);
 
 /* ---- rendering ---- */
 typedef struct {
@@ -335,8 +334,6 @@ void tv_json(tp_run *r, tp_text *t, tv v, const tv_json_opts *o, int level);
 void tv_print_float(tp_run *r, tp_text *t, double f);
 
 /* evaluation (tmpl_eval.c) */
-tv tp_eval(tp_run *r, const tn *n);
-tv tp_call(tp_run *r, tv callee, const tp_args *a);
 void tp_exec(tp_run *r, const tn *block);
 
 /* operators (tmpl_ops.c) */

@@ -19,7 +19,7 @@ static tn *expression_without_if(parser *p);
 static tn *unary(parser *p, bool with_filter);
 static tn *statements(parser *p, const char *const *ends);
 
-const char *tp_intern(tmpl_template *t, const char *s, size_t n)
+static const char *intern(tmpl_template *t, const char *s, size_t n)
 {
     for (size_t i = 0; i < t->n_names; i++)
         if (strlen(t->names[i]) == n && memcmp(t->names[i], s, n) == 0) return t->names[i];
@@ -71,7 +71,7 @@ static const char *need_name(parser *p)
     const tt *t = cur(p);
     if (t->k != TT_NAME) unexpected(p, "a name");
     p->i++;
-    return tp_intern(p->t, t->p, t->n);
+    return intern(p->t, t->p, t->n);
 }
 
 static void need_end(parser *p)
@@ -271,7 +271,7 @@ static void need_row(parser *p, tn *of, const char *what,
         p->unknown = t;
         p->unknown_what = what;
     }
-    of->name = tp_intern(p->t, t->p, t->n);
+    of->name = intern(p->t, t->p, t->n);
     of->row = row;
     p->i++;
 }
@@ -655,7 +655,7 @@ static tn *macro_statement(parser *p)
 static tn *call_statement(parser *p)
 {
     tn *n = node(p, TS_CALL);
-    n->name = tp_intern(p->t, "caller", 6);
+    n->name = intern(p->t, "caller", 6);
     if (is_op(p, "(")) n->a = parameters(p);
     n->c = expression(p);
     if (n->c->k != TN_CALL) unexpected(p, "a call");

@@ -133,7 +133,7 @@ static int by_lo(const void *a, const void *b)
     return (p->lo > q->lo) - (p->lo < q->lo);
 }
 
-int ga_normalize(ga_range *r, int n)
+static int normalize(ga_range *r, int n)
 {
     if (n > 1) qsort(r, (size_t)n, sizeof *r, by_lo);
     int k = 0;
@@ -147,7 +147,8 @@ int ga_normalize(ga_range *r, int n)
     return k;
 }
 
-int ga_complement(ga_range *out, int cap, const ga_range *r, int n)
+/* Set operations on sorted disjoint ranges, into out[cap]; the number, or -1: no room. */
+static int complement(ga_range *out, int cap, const ga_range *r, int n)
 {
     uint32_t from = 0;
     int k = 0;
@@ -176,7 +177,7 @@ static int without_surrogates(ga_range *r, int n)
         if (x.lo <= x.hi) r[k++] = x;
     }
     if (more.lo <= more.hi) r[k++] = more;
-    return ga_normalize(r, k);
+    return normalize(r, k);
 }
 
 ga_node *ga_chars(ga_builder *b, const ga_range *r, int n, bool negated)
@@ -186,9 +187,9 @@ ga_node *ga_chars(ga_builder *b, const ga_range *r, int n, bool negated)
              *other = ga_push(b, ((size_t)n + 2) * sizeof *own);
     if (!t || !own || !other) return NULL;
     if (n) memcpy(own, r, (size_t)n * sizeof *own);
-    int k = ga_normalize(own, n);
+    int k = normalize(own, n);
     if (negated) {
-        k = ga_complement(other, n + 1, own, k);
+        k = complement(other, n + 1, own, k);
         own = other;
     }
     t->ranges = own;

@@ -94,10 +94,6 @@ ga_node *ga_optional(ga_builder *b, ga_node *child);
  * `optional` is set may be left out. `stops`: none may, but the list may end after min children. */
 ga_node *ga_chain(ga_builder *b, uint32_t sep);
 
-/* Set operations on sorted disjoint ranges, into out[cap]; the number, or -1: no room. */
-int ga_normalize(ga_range *r, int n);
-int ga_complement(ga_range *out, int cap, const ga_range *r, int n);
-
 /* ---- front ends: fill the builder; the start is rule 0 ---- */
 void gr_parse_gbnf(ga_builder *b, const char *text, size_t n);
 void gr_parse_json(ga_builder *b, const gr_spec *spec);
@@ -117,10 +113,7 @@ typedef struct {
     uint32_t value, object, array, string, number, integer, any_char; /* rules; GR_NONE: not yet */
 } gj_rules;
 void gj_open(gj_rules *j, ga_builder *b, const gr_spec *spec);
-ga_node *gj_blanks(gj_rules *j); /* NULL: none */
-ga_node *gj_value(gj_rules *j);  /* any */
-ga_node *gj_object(gj_rules *j);
-ga_node *gj_array(gj_rules *j);
+ga_node *gj_value(gj_rules *j); /* any */
 ga_node *gj_string(gj_rules *j);
 ga_node *gj_number(gj_rules *j);
 ga_node *gj_integer(gj_rules *j);

@@ -20,12 +20,18 @@ static uint32_t regex_rule(ga_builder *b, const char *name, const char *regex)
     return rule_of(b, name, gr_regex(b, regex, strlen(regex), false, false, name));
 }
 
+/* NULL: none are allowed. */
+static ga_node *blanks(gj_rules *j)
+{
+    return j->blanks == GR_NONE ? NULL : ga_ref(j->b, j->blanks);
+}
+
 /* "," or ":" and blanks. */
 static uint32_t mark_rule(gj_rules *j, const char *name, const char *mark)
 {
     ga_node *t = ga_seq(j->b);
     ga_add(t, ga_text(j->b, mark));
-    ga_add(t, gj_blanks(j));
+    ga_add(t, blanks(j));
     return rule_of(j->b, name, t);
 }
 
@@ -44,15 +50,13 @@ void gj_open(gj_rules *j, ga_builder *b, const gr_spec *spec)
     j->colon = mark_rule(j, "colon", ":");
 }
 
-ga_node *gj_blanks(gj_rules *j) { return j->blanks == GR_NONE ? NULL : ga_ref(j->b, j->blanks); }
-
 ga_node *gj_wrap(gj_rules *j, const char *head, ga_node *what, const char *tail)
 {
     ga_node *t = ga_seq(j->b);
     ga_add(t, ga_text(j->b, head));
-    ga_add(t, gj_blanks(j));
+    ga_add(t, blanks(j));
     ga_add(t, what);
-    if (what) ga_add(t, gj_blanks(j));
+    if (what) ga_add(t, blanks(j));
     ga_add(t, ga_text(j->b, tail));
     return t;
 }
@@ -114,7 +118,7 @@ static ga_node *list_of(gj_rules *j, uint32_t item)
     ga_add(more, ga_ref(j->b, item));
     ga_add(t, ga_ref(j->b, item));
     ga_add(t, ga_repeat(j->b, more, 0, -1));
-    ga_add(t, gj_blanks(j));
+    ga_add(t, blanks(j));
     return ga_optional(j->b, t);
 }
 
@@ -122,13 +126,13 @@ static ga_node *wrap_list(gj_rules *j, const char *head, uint32_t item, const ch
 {
     ga_node *t = ga_seq(j->b);
     ga_add(t, ga_text(j->b, head));
-    ga_add(t, gj_blanks(j));
+    ga_add(t, blanks(j));
     ga_add(t, list_of(j, item));
     ga_add(t, ga_text(j->b, tail));
     return t;
 }
 
-ga_node *gj_object(gj_rules *j)
+static ga_node *object_rule(gj_rules *j)
 {
     if (j->object == GR_NONE) {
         j->object = ga_new_rule(j->b, "object");
@@ -139,7 +143,7 @@ ga_node *gj_object(gj_rules *j)
     return ga_ref(j->b, j->object);
 }
 
-ga_node *gj_array(gj_rules *j)
+static ga_node *array_rule(gj_rules *j)
 {
     if (j->array == GR_NONE) {
         j->array = ga_new_rule(j->b, "array");
@@ -160,8 +164,8 @@ ga_node *gj_value(gj_rules *j)
         ga_add(t, ga_text(j->b, "true"));
         ga_add(t, ga_text(j->b, "false"));
         ga_add(t, ga_text(j->b, "null"));
-        ga_add(t, gj_object(j));
-        ga_add(t, gj_array(j));
+        ga_add(t, object_rule(j));
+        ga_add(t, array_rule(j));
         if (!j->b->status) j->b->rules[j->value].body = t;
     }
     return ga_ref(j->b, j->value);
@@ -174,7 +178,7 @@ void gr_parse_json(ga_builder *b, const gr_spec *spec)
     gj_rules j;
     uint32_t root = ga_new_rule(b, "json");
     gj_open(&j, b, spec);
-    ga_node *t = gj_object(&j);
+    ga_node *t = object_rule(&j);
     if (!b->status) b->rules[root].body = t;
 }
 

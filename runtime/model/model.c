@@ -158,21 +158,13 @@ static size_t layer_bytes(const model_layer *l, int64_t experts)
     return n;
 }
 
-size_t model_layer_bytes(const model_layer *l, const arch_config *c)
-{
-    return layer_bytes(l, c->experts_used);
-}
-
-static size_t model_bytes(const model *m, int64_t experts)
+size_t model_count_bytes(const model *m)
 {
     size_t n = linear_bytes(&m->head) + linear_bytes(&m->proj_in) + linear_bytes(&m->proj_out);
     for (int64_t i = 0; i < m->cfg->layers; i++)
-        n += layer_bytes(&m->layers[i], experts);
+        n += layer_bytes(&m->layers[i], m->cfg->experts_used);
     return n;
 }
-
-size_t model_count_bytes(const model *m) { return model_bytes(m, m->cfg->experts_used); }
-size_t model_held_bytes(const model *m) { return model_bytes(m, m->cfg->experts); }
 
 static double linear_flops(const model_linear *l) { return 2 * (double)l->w.N * (double)l->w.K; }
 

@@ -142,10 +142,8 @@ void model_leave_device(model *m);        /* for good; model_free does */
 void model_free(model *m);
 /* Room for m->layers and their arenas. */
 lq_status model_cut_layers(model *m, lq_err *err);
-/* Read per token: its linears as packed, of the experts those used. */
-size_t model_layer_bytes(const model_layer *l, const arch_config *c);
-size_t model_count_bytes(const model *m); /* all layers and the head: weight_bytes */
-size_t model_held_bytes(const model *m);  /* the same with every expert */
+/* Read per token: all linears as packed, of the experts those used, and the head: weight_bytes. */
+size_t model_count_bytes(const model *m);
 /* Operations (2 per product) of a token's matrix products in all layers, and in the head. */
 double model_row_flops(const model *m);
 double model_logits_flops(const model *m);

@@ -73,7 +73,15 @@ static lq_status ask_ids(bs_text *t, client *c, const char *model, const char *f
     return s;
 }
 
-lq_status bs_text_open(bs_text *t, client *c, const char *model, lq_err *err)
+static void text_close(bs_text *t)
+{
+    free(t->ids);
+    t->ids = NULL;
+    t->n_ids = 0;
+}
+
+/* Asks the server for the ids of the built-in text; a server that cannot gets words. */
+static lq_status text_open(bs_text *t, client *c, const char *model, lq_err *err)
 {
     static const char *const fields[] = { "prompt", "content" }; /* vLLM's, llama.cpp's */
     enum { BYTES = 40000 };
@@ -81,7 +89,7 @@ lq_status bs_text_open(bs_text *t, client *c, const char *model, lq_err *err)
     for (size_t i = 0; i < LQ_COUNT(fields); i++) {
         const lq_status s = ask_ids(t, c, model, fields[i], err);
         if (!s) return s;
-        bs_text_close(t);
+        text_close(t);
         if (s == LQ_ENOMEM) return s;
     }
     prog_say(LOG_WARN, "no /tokenize (%s): prompts are words, their lengths nearly right",
@@ -89,20 +97,15 @@ lq_status bs_text_open(bs_text *t, client *c, const char *model, lq_err *err)
     return LQ_OK;
 }
 
-void bs_text_close(bs_text *t)
-{
-    free(t->ids);
-    t->ids = NULL;
-    t->n_ids = 0;
-}
-
-void bs_text_ids(const bs_text *t, jw *w, uint64_t at, int64_t n)
+static void text_ids(const bs_text *t, jw *w, uint64_t at, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         jw_i64(w, t->ids[(at + (uint64_t)i) % (uint64_t)t->n_ids]);
 }
 
-void bs_text_words(const bs_text *t, jw *w, uint64_t at, int64_t n)
+/* n tokens of it from a place that `at` chooses: ids for an open JSON array, or words (about so
+ * many tokens) escaped for an open JSON string. */
+static void text_words(const bs_text *t, jw *w, uint64_t at, int64_t n)
 {
     jw text = { 0 }, quoted = { 0 };
     size_t p = (size_t)(at % t->n_text);
@@ -166,13 +169,13 @@ static void put_prompt(caller *k, jw *w)
     const int64_t shared = o->load == BS_PREFIX ? o->prefix_len : 0;
     if (b->text.ids && o->load != BS_TURNS) {
         jw_open(w, '[');
-        bs_text_ids(&b->text, w, start, shared);
-        bs_text_ids(&b->text, w, at, o->input_len);
+        text_ids(&b->text, w, start, shared);
+        text_ids(&b->text, w, at, o->input_len);
         jw_close(w, ']');
         return;
     }
-    if (!k->turn) bs_text_words(&b->text, &k->said, start, shared);
-    bs_text_words(&b->text, &k->said, at, o->input_len);
+    if (!k->turn) text_words(&b->text, &k->said, start, shared);
+    text_words(&b->text, &k->said, at, o->input_len);
     jw whole = { 0 };
     jw_text(&whole, "\"");
     jw_bytes(&whole, k->said.p, k->said.n);
@@ -454,9 +457,9 @@ lq_status bench_serve(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     }
     if (!s && o->name && !(b.model = strdup(o->name))) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     if (!s && !o->name) s = client_model(b.client, &b.model, err);
-    if (!s) s = bs_text_open(&b.text, b.client, b.model, err);
+    if (!s) s = text_open(&b.text, b.client, b.model, err);
     if (!s) s = run_all(&b, levels, o->rate > 0 ? 1 : n_levels);
-    bs_text_close(&b.text);
+    text_close(&b.text);
     client_close(b.client);
     free(b.model);
     free(levels);

@@ -60,13 +60,6 @@ typedef struct {
     const char *text; /* of words; n_text bytes */
     size_t n_text;
 } bs_text;
-/* Asks the server for the ids of the built-in text; a server that cannot gets words. */
-lq_status bs_text_open(bs_text *t, client *c, const char *model, lq_err *err);
-void bs_text_close(bs_text *t);
-/* n tokens of it from a place that `at` chooses: ids for an open JSON array, or words (about so
- * many tokens) escaped for an open JSON string. */
-void bs_text_ids(const bs_text *t, jw *w, uint64_t at, int64_t n);
-void bs_text_words(const bs_text *t, jw *w, uint64_t at, int64_t n);
 
 /* tools/bench/bench_report.c */
 void bs_print(const bs_run *r, const bs_slo *slo, bool first);

@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 static const int64_t ways[] = { 1, 2, 3, 4, 6, 8 }; /* guesses a step */
-const double bench_accepts[BENCH_ACCEPTS] = { 0.5, 0.6, 0.7, 0.8, 0.9 };
+static const double accepts[BENCH_ACCEPTS] = { 0.5, 0.6, 0.7, 0.8, 0.9 };
 enum { MOST = 8, ROUNDS = 12, DRAFT_LAYERS = 2 };
 
 /* How many of n guesses are right in round i: at least k of them with probability accept^k. The
@@ -62,7 +62,7 @@ static lq_status run_way(bench_spec_row *r, bench_batch *big, bench_batch *small
     r->plain_tok_s = ROUNDS / plain;
     r->speedup = r->tok_s / r->plain_tok_s;
     for (int i = 0; i < BENCH_ACCEPTS; i++)
-        r->at[i] = ids_a_step(r->guesses, bench_accepts[i]) * plain / total;
+        r->at[i] = ids_a_step(r->guesses, accepts[i]) * plain / total;
     return s;
 }
 
@@ -117,7 +117,7 @@ void bench_spec_json(cJSON *doc, const bench_spec *b)
         cJSON *at = cJSON_AddObjectToObject(row, "speedup_at");
         for (int k = 0; k < BENCH_ACCEPTS; k++) {
             char name[8];
-            snprintf(name, sizeof name, "%.1f", bench_accepts[k]);
+            snprintf(name, sizeof name, "%.1f", accepts[k]);
             cJSON_AddNumberToObject(at, name, r->at[k]);
         }
         cJSON_AddItemToArray(list, row);
@@ -131,7 +131,7 @@ void bench_spec_print(const bench_spec *b)
     printf("%-8s %12s %12s %12s %10s   speed-up at", "guesses", "right a step", "tokens/s",
            "without", "speed-up");
     for (int k = 0; k < BENCH_ACCEPTS; k++)
-        printf(" %5.1f", bench_accepts[k]);
+        printf(" %5.1f", accepts[k]);
     for (int i = 0; i < b->n_rows; i++) {
         const bench_spec_row *r = &b->rows[i];
         printf("\n%-8lld %12.2f %12.2f %12.2f %10.2f              ", (long long)r->guesses,

@@ -6,7 +6,6 @@
 #include "tools/bench/bench_batch.h"
 
 enum { BENCH_ACCEPTS = 5 };
-extern const double bench_accepts[BENCH_ACCEPTS]; /* 0.5 .. 0.9 */
 
 typedef struct {
     int64_t guesses; /* a step */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 /* ---- values ---- */
-bool opt_parse_int(const char *s, int64_t *v)
+static bool parse_int(const char *s, int64_t *v)
 {
     char *end;
     errno = 0;
@@ -245,7 +245,7 @@ static lq_status set_value(const opt_row *r, void *field, const char *value, lq_
                 memcpy(field, &(int64_t){ -1 - i }, sizeof i);
                 return LQ_OK;
             }
-        if (!opt_parse_int(value, &i)) return bad_integer(r, value, err);
+        if (!parse_int(value, &i)) return bad_integer(r, value, err);
         s = check_range(r, (double)i, value, err);
         if (!s) memcpy(field, &i, sizeof i);
         return s;

@@ -162,7 +162,6 @@ void opt_print_help(FILE *f, const cmd_row *cmd);
 const char *opt_nearest(const char *name, const char *const *names, size_t n);
 
 /* Numbers as users write them; false when `s` is anything else or does not fit. */
-bool opt_parse_int(const char *s, int64_t *v);
 bool opt_parse_size(const char *s, size_t *v);
 bool opt_parse_float(const char *s, double *v);
 /* "512,1024" -> 2 integers within lo..hi; free(*v). what: for the message. */
