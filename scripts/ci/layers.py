@@ -4,7 +4,7 @@
     rows      who may include whom, folder by folder: only what its row in ROWS names
     headers   no headers that include each other in a circle
     circles   no .c files that call each other in a circle: undefined symbols against defined ones
-    exports   (with --exports) nothing outside its file that no other file, program or test uses
+    exports   nothing outside its file that no other file, program or test uses
     comments  a file that a comment names is there
 
 Prints each fault in one line; exit code 1 where there is one."""

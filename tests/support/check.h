@@ -4,7 +4,8 @@
  *     int main(int argc, char **argv) { RUN(a_broken_header_is_refused); return check_end(); }
  *
  * A failed CHECK prints and the test goes on; check_end prints "N passed, N failed". A test that
- * runs no CHECK fails. With arguments only the tests named there run. */
+ * runs no CHECK fails, unless it says with CHECK_SKIP why it cannot. With arguments only the tests
+ * named there run. */
 #ifndef LLMQ_TESTS_SUPPORT_CHECK_H
 #define LLMQ_TESTS_SUPPORT_CHECK_H
 
@@ -25,6 +26,8 @@ static int check_ran; /* CHECKs of this test */
             fputc('\n', stderr);                                              \
         }                                                                     \
     } while (0)
+/* Says why the test is not run here. */
+#define CHECK_SKIP(...) (check_ran++, fprintf(stderr, __VA_ARGS__), fputc('\n', stderr))
 #define RUN(name)                                                                      \
     do {                                                                               \
         if (check_wanted(#name, argc, argv)) {                                         \
