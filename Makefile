@@ -130,7 +130,7 @@ $(BUILD)/llmq.pc: tools/library/llmq.pc.in base/version.h FORCE
 	    -e 's|@LIBS@|$(LIBREST)|' $< > $@
 
 $(BUILD)/flags: FORCE
-	@mkdir -p $(@D); echo '$(CC) $(ALLCF)' | cmp -s - $@ || echo '$(CC) $(ALLCF)' > $@
+	@mkdir -p $(@D); echo '$(CC) $(subst $(CURDIR),.,$(ALLCF))' | cmp -s - $@ || echo '$(CC) $(subst $(CURDIR),.,$(ALLCF))' > $@
 
 $(BUILD)/calib/builtin.o: calib/builtin_text.txt calib/builtin_chat.jsonl
 $(BUILD)/tools/report/quantize_html.o: tools/report/report.html

@@ -13,6 +13,10 @@ done
     echo "skipped: no clang-format 14 (pip install clang-format==14.0.6)"
     exit 0
 }
+git rev-parse --git-dir >/dev/null 2>&1 || {
+    echo "skipped: no git here to list the sources"
+    exit 0
+}
 files=$(git ls-files -- '*.c' '*.h' '*.cu' '*.cuh' '*.cc')
 # shellcheck disable=SC2086 # a list of files
 case ${1:-} in
