@@ -30,7 +30,7 @@
  *          the kernels (the CPU instructions) are chosen by the first call and stay while a model is
  *          open or a file is made (LLMQ_EBUSY: others were asked for); while llmq_quantize runs, a
  *          handler for SIGBUS is set, which passes on what is not its own, and OpenBLAS is set to
- *          one thread, as it then stays; cJSON's hooks are set to malloc and free. Model files are
+ *          one thread and afterwards back; cJSON's hooks are set to malloc and free. Model files are
  *          mapped: one that is cut short while it is open ends the process with SIGBUS.
  *          A child after fork may use no model that was open before it.
  *

@@ -329,6 +329,26 @@ def test_wrong_options_are_refused(lib, options, word, tmp_path):
     assert e.value.code == EUSAGE and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name, args", [
+    ("llmq_generate", (None, None, None, None, None)),
+    ("llmq_submit", (None, b"{}", C.c_size_t(2), C.byref(C.c_uint64()))),
+    ("llmq_submit", (b"/tokenize", None, C.c_size_t(2), C.byref(C.c_uint64()))),
+    ("llmq_tokenize", (None, C.c_size_t(3), 0, C.byref(C.c_void_p()), C.byref(C.c_size_t()))),
+    ("llmq_embed", (None, C.c_size_t(3), C.byref(C.c_void_p()), C.byref(C.c_size_t()))),
+])
+def test_null_is_refused(lib, model, name, args):
+    with pytest.raises(Failed, match="found NULL") as e:
+        lib.call(name, model, *args)
+    assert e.value.code == EUSAGE
+
+
+def test_no_path_is_refused(lib):
+    with pytest.raises(Failed, match="found NULL"):
+        lib.call("llmq_quantize", None, b"x.llmq", None, None, None, None)
+    with pytest.raises(Failed, match="found NULL"):
+        lib.call("llmq_open", C.byref(C.c_void_p()), None, None)
+
+
 def test_errors_come_back_and_nothing_is_printed(lib, model, capfd, tmp_path):
     with pytest.raises(Failed) as e:
         lib.open(tmp_path / "nothing.llmq")

@@ -114,6 +114,7 @@ lq_status opt_json_parse(opt_json *j, const cmd_row *cmd, const char *arg, const
         s = lq_fail(err, s == LQ_ENOMEM ? s : LQ_EUSAGE, "options: %s", why.msg);
     if (!s && doc && !cJSON_IsObject(doc))
         s = lq_fail(err, LQ_EUSAGE, "options: expected an object");
+    if (!s && !arg) s = lq_fail(err, LQ_EUSAGE, "%s: expected a path, found NULL", cmd->name);
     if (!s && out) s = add(j, argument("", "out", out), err);
     for (const cJSON *v = s || !doc ? NULL : doc->child; v && !s; v = v->next)
         s = add_member(j, cmd, v, out != NULL, err);

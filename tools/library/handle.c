@@ -108,6 +108,11 @@ lq_status lib_write(void *to, const void *from, size_t n, const char *name, lq_e
     return LQ_OK;
 }
 
+lq_status lib_given(const void *p, const char *name, lq_err *err)
+{
+    return p ? LQ_OK : lq_fail(err, LQ_EUSAGE, "%s: expected a pointer, found NULL", name);
+}
+
 /* ---- progress ---- */
 static void handle_report(void *user, const char *what, double done, double total)
 {

@@ -29,6 +29,9 @@ lq_status lib_read(void *to, size_t n, const void *from, const char *name, lq_er
 /* Ours into the caller's, but for `size`: what it has room for. */
 lq_status lib_write(void *to, const void *from, size_t n, const char *name, lq_err *err);
 
+/* LQ_EUSAGE: the argument `name` is NULL. */
+lq_status lib_given(const void *p, const char *name, lq_err *err);
+
 /* A caller's progress as a job. */
 typedef struct {
     lq_job job;

@@ -223,6 +223,7 @@ int32_t llmq_generate(llmq *m, const char *prompt, const llmq_sampling *how, llm
     lq_status s = lib_read(&own, sizeof own, how, "llmq_sampling", &err);
     if (!s && u) s = lib_write(u, &used, sizeof used, "llmq_usage", &err);
     if (!s) s = check_sampling(&own, &err);
+    if (!s) s = lib_given(prompt, "prompt", &err);
     if (!s) s = encode(m, prompt, own.prompt, &ids, &n, &err);
     if (!s) {
         const eng_request q = request_of(&own, ids, n);
@@ -246,7 +247,9 @@ int32_t llmq_submit(llmq *m, const char *route, const char *json, size_t n, uint
     lq_err err = { "" };
     const uint64_t tag = atomic_fetch_add(&m->next, 1) + 1;
     *id = 0;
-    const lq_status s = lm_submit(m->l, route, json, n, tag, &err);
+    lq_status s = lib_given(route, "route", &err);
+    if (!s) s = lib_given(json, "json", &err);
+    if (!s) s = lm_submit(m->l, route, json, n, tag, &err);
     if (!s) *id = tag;
     return lib_leave(locale, s, &err, e);
 }
@@ -293,6 +296,7 @@ int32_t llmq_tokenize(llmq *m, const char *text, size_t n, int32_t special, int3
     *ids = NULL;
     *n_ids = 0;
     lq_status s = tokenizer_of(&t, m, &err);
+    if (!s) s = lib_given(text, "text", &err);
     if (!s) s = tok_encode(t, text, n, special ? TOK_ADD_SPECIAL : 0, ids, n_ids, &err);
     return lib_leave(locale, s, &err, e);
 }
@@ -306,6 +310,7 @@ int32_t llmq_detokenize(llmq *m, const int32_t *ids, size_t n_ids, int32_t speci
     *text = NULL;
     *n = 0;
     lq_status s = tokenizer_of(&t, m, &err);
+    if (!s && n_ids) s = lib_given(ids, "ids", &err);
     if (!s) s = tok_decode(t, ids, n_ids, !special, text, n, &err);
     return lib_leave(locale, s, &err, e);
 }
@@ -353,10 +358,11 @@ int32_t llmq_embed(llmq *m, const char *text, size_t n, float **v, size_t *dims,
     *v = NULL;
     *dims = 0;
     lq_status s = tokenizer_of(&t, m, &err);
+    if (!s) s = lib_given(text, "text", &err);
     if (!s && !lq_utf8_valid(text, n, NULL)) s = lq_fail(&err, LQ_EVALUE, "text: expected UTF-8");
     jw_open(&w, '{');
     jw_key(&w, "input");
-    jw_str(&w, text, n);
+    if (!s) jw_str(&w, text, n);
     jw_close(&w, '}');
     if (!s && w.oom) s = lq_fail(&err, LQ_ENOMEM, "out of memory");
     const uint64_t tag = atomic_fetch_add(&m->next, 1) + 1;
